@@ -1,0 +1,37 @@
+package mvcc
+
+// Decide is the rule by which a group's mutations are accepted, for backends that decide in Go (Postgres says the same in SQL):
+// per key, the first mutation in order of arrival whose expectation holds against the state before the group is
+// accepted, and all others of that key are refused.
+//
+// Why this is linearizable. All mutations of a group wait at the same time, so any order of them may be chosen. Order
+// the refused ones of a key that expected anything else than its state before the accepted one, where they fail;
+// and those that expected the same state as the accepted one after it, where they fail too, since no caller can know
+// the revision that it was given.
+//
+// current returns the key's revision and creation revision before the group, 0 and 0 if it does not exist. The outcomes'
+// revisions are numbered from before+1.
+func Decide(mutations []*Mutation, before Revision, current func(Key) (revision, create Revision)) (outcomes []Outcome, accepted int) {
+	outcomes = make([]Outcome, len(mutations))
+	var taken map[Key]struct{}
+	if len(mutations) > 1 {
+		taken = make(map[Key]struct{}, len(mutations))
+	}
+	for i, m := range mutations {
+		revision, create := current(m.Key)
+		if _, lost := taken[m.Key]; lost || m.Expect != revision {
+			outcomes[i].Revision = revision
+			continue
+		}
+		if taken != nil {
+			taken[m.Key] = struct{}{}
+		}
+		accepted++
+		own := before + Revision(accepted)
+		if m.Expect == 0 {
+			create = own
+		}
+		outcomes[i] = Outcome{Accepted: true, Revision: own, Create: create}
+	}
+	return outcomes, accepted
+}

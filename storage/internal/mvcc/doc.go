@@ -1,0 +1,78 @@
+// Package mvcc keeps keys, values and their history in a SQL database, as etcd's mvcc does in its own: every
+// successful write has a revision, old states can be read until they are compacted, and a watch from any revision
+// that is not compacted sees every later event once and in order.
+//
+// It knows neither Kubernetes nor any particular database. What differs between databases is a [Backend]: about
+// fifteen operations, each one statement or one short transaction, with no algorithm and no goroutine of its own
+// besides a [Notifier]. Everything that has to be right only once is here.
+//
+// # The data
+//
+// Four tables (the SQL is in the migrations of each database):
+//
+//   - log: append-only, primary key revision. Key, the revision that this one replaced (0 for a creation, also for a
+//     re-creation after a deletion), the creation revision, the group's token, the time in the database's clock,
+//     deleted or not, and last the value. The newest row is the head; compaction never removes it.
+//     Rows with an empty key are markers: they hold a revision and no event. The migration writes the first one
+//     (revision 1), a fence writes the others.
+//   - live: one row per existing key: its newest revision, its creation revision, its expiry.
+//   - store: one row: identity, epoch, fingerprint, compacted, swept. Locking this row is the commit lock. A commit
+//     does not update it.
+//   - aborted: tokens of groups that were declared "not done" after an unknown outcome.
+//
+// # The walk of one write
+//
+// [Store.Commit] checks the mutation against the limits and queues it. The committer, one goroutine per process,
+// takes all that is queued, makes a [Group] with a fresh token and gives it to [Backend.Commit]: take the commit lock; read
+// the head and the keys' current revisions; accept, per key, the first mutation in order of arrival whose expectation
+// holds (see [Decide]); number the accepted ones densely after the head; write their log and live rows; commit. Then it
+// hands the events to the hub and answers the writers.
+//
+// # The walk of one event
+//
+// The hub holds the newest events in a ring, and the position up to which they are delivered. The committer appends its own
+// group when the row before the group is the last that was delivered. Everything else (other replicas' writes, a
+// group whose outcome was unknown) comes from the tailer, which reads the log after the delivered position when it is
+// told that there is something new: by a notification, by a poll, or by a reader that saw a newer head. A [Watcher] has a
+// cursor, not a queue: [Watcher.Next] collects its events from the ring, or from the log when the ring
+// has moved past it.
+//
+// # The invariants, and why they hold
+//
+// I1 One history: revision order is commit order, revisions are dense, and nobody sees n+1 without being able to see n.
+// A group reads the head after it has taken the commit lock, by a statement whose snapshot is younger than the lock, and holds the lock
+// until its commit is visible. So the next group starts from it. log's primary key is the second guard.
+//
+// I2 Nothing acknowledged is lost, nothing refused is applied later. Writers are answered after the database's
+// commit returned. If it did not return, the group is looked for by its token under the commit lock; only after its
+// token is recorded in aborted, which every group checks under the same lock before it writes, is the answer
+// "not done". A group that is still waiting for the lock as a zombie finds its token there and writes nothing.
+// When compaction has passed the place where the token would be, the answer is [ErrUnknownOutcome], as it is when the database
+// cannot be asked in time.
+//
+// I3 Every watcher sees every event after its start exactly once, in order, or an error. The hub appends a batch only
+// if it begins where the delivered position ends, so the ring has no gap and no overlap. A watcher's cursor
+// is the revision up to which it has seen everything; it moves only over events that were handed out or do not concern it. It
+// changes from log to ring under the hub's mutex, when the ring begins at or before its cursor. Every
+// read of the log checks compacted in the same snapshot as the rows, so a swept event is an error, never a gap.
+//
+// I4 Reads are linearizable. [Store.Head], [Store.Get] and [Store.Range] at revision 0 read in a statement that starts after the call did:
+// concurrent callers of Head share a query only if it starts after they asked. A server that may be behind
+// (a standby, a read-only one) is refused by every read, as the role is read in the same statement.
+//
+// I5 A range is one snapshot at the revision it says, all its pages together; see snapshot.go for the argument.
+//
+// I6 Revisions never go backwards, and none is reused for other content. Every commit carries the position that this process has seen ([Position]:
+// epoch, revision and token), and the backend compares it under the commit lock. A head that is lower, another
+// epoch, or another token at that revision means that the database was restored or lost its tail: nothing is
+// written, and a fence moves the head at least 2^32 beyond everything seen, with compacted at the
+// jump, so that every older revision answers "compacted". See fence.go.
+//
+// I7 Bounded growth. Compaction first commits the new boundary and then removes, in small paced batches, the rows that rows
+// up to the boundary replaced. The rows that remain are the live rows and those newer than the boundary.
+//
+// # Lock order
+//
+// Store.commitMu (held by nobody for longer than an append to the queue) and hub.mu are leaves: no code that holds one takes another lock or
+// calls a Backend.
+package mvcc

@@ -1,0 +1,41 @@
+package mvcc
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// Driver opens databases of one kind, named by URL. A program links the drivers that it names.
+type Driver interface {
+	// Name is the kind of database: "sqlite", "postgres", "mysql".
+	Name() string
+	// Schemes are the URL schemes that the driver serves.
+	Schemes() []string
+	// Open connects to the database, checks that it holds a store of a schema that this program can use, and returns a backend. It
+	// changes nothing. Its error is an *Error whose text is one sentence that names what to do, without secrets.
+	Open(ctx context.Context, url string, opts DriverOptions) (Backend, error)
+	// Migrate brings the database's schema to the newest version, under a lock, so that several processes may do so at once; it creates
+	// the schema in an empty database. It returns the migrations that it ran.
+	Migrate(ctx context.Context, url string, opts DriverOptions) ([]Migration, error)
+	// Status lists all migrations that this program knows or the database has, in order.
+	Status(ctx context.Context, url string, opts DriverOptions) ([]Migration, error)
+}
+
+// DriverOptions are what a driver is told besides the URL.
+type DriverOptions struct {
+	// Logger takes what nobody is left to be told. Never nil.
+	Logger *slog.Logger
+	// Timeout bounds every operation on the database.
+	Timeout time.Duration
+	// Now, if not nil, replaces the clock of a database that has none of its own (SQLite).
+	Now func() time.Time
+}
+
+// Migration is one step of a schema.
+type Migration struct {
+	Version int64
+	Name    string
+	// Applied is the time when it was applied, zero if it is pending.
+	Applied time.Time
+}

@@ -1,0 +1,103 @@
+package mvcc
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Class says what an error of a Backend means for what was asked.
+type Class int
+
+const (
+	// Unavailable: the database could not be asked or did not answer in time, and nothing was changed. It may be tried again.
+	Unavailable Class = iota
+	// Transient: the database undid the transaction for reasons of its own (deadlock, serialization, lock wait). It may be tried again at once.
+	Transient
+	// Unknown: the connection was lost when the transaction may have been committed, or may still be. It must be resolved, never repeated.
+	Unknown
+	// Data: the database rejected a value. Repeating is useless; a group is split to find the culprit.
+	Data
+	// Full: there is no space left. Nothing was changed.
+	Full
+	// ReadOnly: the server is a standby, was demoted, or is in read-only mode. Nothing was changed.
+	ReadOnly
+	// Aborted: the group's token is recorded as aborted. Nothing was changed.
+	Aborted
+	// Fenced: the database is not the one that this process has seen. Nothing was changed.
+	Fenced
+	// Denied: a wrong password, a missing privilege, a missing database, a certificate that does not hold. A person has to mend it.
+	Denied
+	// Invalid: the database does not hold a store, or one of another schema, or is damaged. A person has to mend it.
+	Invalid
+)
+
+var classNames = [...]string{"unavailable", "transient", "unknown outcome", "data", "full", "read-only", "aborted", "fenced", "denied", "invalid"}
+
+func (c Class) String() string { return classNames[c] }
+
+// Error is an error of a Backend. Its text is for people: one sentence, without secrets.
+type Error struct {
+	Class Class
+	Err   error
+}
+
+func (e *Error) Error() string { return e.Err.Error() }
+func (e *Error) Unwrap() error { return e.Err }
+
+// Errorf makes an *Error as fmt.Errorf makes an error.
+func Errorf(c Class, format string, args ...any) *Error {
+	return &Error{Class: c, Err: fmt.Errorf(format, args...)}
+}
+
+// ClassOf returns the class of an error, Unavailable for one that has none.
+func ClassOf(err error) Class {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Class
+	}
+	return Unavailable
+}
+
+var (
+	// ErrCompacted: the revision is below the compacted one; also what all watchers get when the epoch changes.
+	ErrCompacted = errors.New("the required revision has been compacted")
+	// ErrUnknownOutcome: nobody can tell whether the write was done.
+	ErrUnknownOutcome = errors.New("the outcome of the write is unknown: the database did not confirm it in time, and it may or may not have been committed")
+	// ErrClosed: the store was closed.
+	ErrClosed = errors.New("the store is closed")
+)
+
+// ConflictError says that the key was not at the expected revision.
+type ConflictError struct {
+	Key Key
+	// Current is the key's revision when that was decided, 0 if it did not exist.
+	Current Revision
+}
+
+func (e *ConflictError) Error() string {
+	if e.Current == 0 {
+		return fmt.Sprintf("key %q does not exist", string(e.Key))
+	}
+	return fmt.Sprintf("key %q is at revision %d", string(e.Key), e.Current)
+}
+
+// FutureRevisionError says that the revision is newer than the head.
+type FutureRevisionError struct {
+	Revision, Head Revision
+}
+
+func (e *FutureRevisionError) Error() string {
+	return fmt.Sprintf("revision %d is newer than the newest, %d", e.Revision, e.Head)
+}
+
+// LimitError says that a key or a value is too large.
+type LimitError struct {
+	// What is "key" or "value".
+	What string
+	// Bytes is its length, Limit the greatest that is allowed.
+	Bytes, Limit int
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("the %s has %d bytes, more than the limit of %d", e.What, e.Bytes, e.Limit)
+}
