@@ -109,6 +109,8 @@ type GroupResult struct {
 	State State
 	// Time is what was written to the log rows' time.
 	Time time.Time
+	// LockWait is how long the group waited for the commit lock, as far as the backend can tell, else 0. For metrics.
+	LockWait time.Duration
 	// Outcomes has one element per mutation of the group.
 	Outcomes []Outcome
 }
@@ -188,8 +190,8 @@ type Limits struct {
 
 // Fence asks for a new epoch.
 type Fence struct {
-	// Seen is the newest position this process knows. If the database's epoch is not Seen.Epoch any more, somebody
-	// else has fenced, and nothing is done.
+	// Seen is the newest position this process knows. If the database's epoch is greater than Seen.Epoch, somebody
+	// else has fenced, and nothing is done. Else the new epoch is Seen.Epoch+1, which no restored database can have reached.
 	Seen Position
 	// Token is the token of the marker row.
 	Token Token
