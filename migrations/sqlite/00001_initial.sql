@@ -1,0 +1,50 @@
+-- +goose Up
+
+-- "Rkpr" in the file's header tells file(1), and this program, whose database it is.
+PRAGMA application_id = 0x526b7072;
+
+-- The history. revision is the rowid, so rows lie in the file in the order of commits and are appended. The value is the last
+-- column because SQLite reads a row from its beginning: what comes after a large value costs a walk over its overflow pages.
+CREATE TABLE rowkeeper_log (
+    revision        INTEGER PRIMARY KEY,
+    key             BLOB    NOT NULL,
+    prev_revision   INTEGER NOT NULL,
+    create_revision INTEGER NOT NULL,
+    token           BLOB    NOT NULL,
+    time            INTEGER NOT NULL,
+    deleted         INTEGER NOT NULL,
+    value           BLOB
+) STRICT;
+
+-- The keys that exist. WITHOUT ROWID makes it one B-tree in the order of keys, which are blobs and so compared as bytes.
+CREATE TABLE rowkeeper_live (
+    key             BLOB    NOT NULL PRIMARY KEY,
+    revision        INTEGER NOT NULL,
+    create_revision INTEGER NOT NULL,
+    expiry          INTEGER
+) STRICT, WITHOUT ROWID;
+
+-- Only keys that expire are in it: for the others it costs nothing.
+CREATE INDEX rowkeeper_live_expiry ON rowkeeper_live (expiry) WHERE expiry IS NOT NULL;
+
+CREATE TABLE rowkeeper_store (
+    id            INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
+    identity      TEXT    NOT NULL,
+    epoch         INTEGER NOT NULL,
+    fingerprint   TEXT,
+    compacted     INTEGER NOT NULL,
+    swept         INTEGER NOT NULL,
+    oldest_writer INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE rowkeeper_aborted (
+    token BLOB    NOT NULL PRIMARY KEY,
+    time  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+INSERT INTO rowkeeper_store (id, identity, epoch, fingerprint, compacted, swept, oldest_writer)
+VALUES (1, lower(hex(randomblob(16))), 1, NULL, 0, 0, 1);
+
+-- The first marker: an empty store is at revision 1.
+INSERT INTO rowkeeper_log (revision, key, prev_revision, create_revision, token, time, deleted, value)
+VALUES (1, x'', 0, 0, randomblob(16), CAST(unixepoch('subsec') * 1000000 AS INTEGER), 1, NULL);
