@@ -1,0 +1,257 @@
+package dbserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// The administrator of the servers that are started here. The password guards nothing: the servers listen on the loopback address and
+// hold test data.
+const (
+	adminUser     = "rowkeeper"
+	adminPassword = "rowkeeper"
+)
+
+// postgresLocal prepares a cluster, and the command that serves it.
+func postgresLocal(_ context.Context, l *local, opts Options) (url, source string, err error) {
+	bin, err := postgresBin()
+	if err != nil {
+		return "", "", err
+	}
+	if err := l.runAs("postgres", "nobody"); err != nil {
+		return "", "", err
+	}
+	password, err := l.write("password", []byte(adminPassword))
+	if err != nil {
+		return "", "", err
+	}
+	data := filepath.Join(l.dir, "data")
+	if err := l.run(filepath.Join(bin, "initdb"), "--pgdata="+data, "--username="+adminUser, "--pwfile="+password, "--auth=scram-sha-256",
+		"--encoding=UTF8", "--locale=C", "--no-sync"); err != nil {
+		return "", "", err
+	}
+	settings, err := postgresSettings(opts, l.write)
+	if err != nil {
+		return "", "", err
+	}
+	settings["listen_addresses"] = "127.0.0.1"
+	settings["port"] = strconv.Itoa(l.port)
+	settings["unix_socket_directories"] = ""
+	l.command = []string{filepath.Join(bin, "postgres"), "-D", data}
+	for _, name := range sortedKeys(settings) {
+		l.command = append(l.command, "-c", name+"="+settings[name])
+	}
+	l.signal = syscall.SIGINT // "fast": cut the connections, then end in order
+	return fmt.Sprintf("postgres://%s:%s@127.0.0.1:%d/postgres?sslmode=%s", adminUser, adminPassword, l.port, sslmode(opts)), bin, nil
+}
+
+func sslmode(opts Options) string {
+	if opts.TLS != nil {
+		return "require"
+	}
+	return "disable"
+}
+
+// postgresSettings are the server's settings; write puts a file where the server can read it.
+func postgresSettings(opts Options, write func(name string, data []byte) (string, error)) (map[string]string, error) {
+	settings := map[string]string{
+		"max_connections": "500",
+		"shared_buffers":  "128MB",
+		"log_timezone":    "UTC",
+		"timezone":        "UTC",
+	}
+	if !opts.Durable {
+		for name, value := range map[string]string{
+			"fsync":              "off",
+			"full_page_writes":   "off",
+			"synchronous_commit": "off",
+			"wal_level":          "minimal",
+			"max_wal_senders":    "0",
+			"max_wal_size":       "4GB",
+		} {
+			settings[name] = value
+		}
+	}
+	if opts.TLS != nil {
+		settings["ssl"] = "on"
+		for name, data := range map[string][]byte{"ssl_ca_file": opts.TLS.CA, "ssl_cert_file": opts.TLS.Cert, "ssl_key_file": opts.TLS.Key} {
+			path, err := write(name+".pem", data)
+			if err != nil {
+				return nil, err
+			}
+			settings[name] = path
+		}
+	}
+	for name, value := range opts.Settings {
+		settings[name] = value
+	}
+	return settings, nil
+}
+
+// postgresBin finds the directory of the server's programs: that of postgres in PATH, else the newest that Debian's packages have installed.
+func postgresBin() (string, error) {
+	if path, err := exec.LookPath("postgres"); err == nil {
+		// Programs are found next to each other, not next to a link to one of them.
+		if path, err = filepath.EvalSymlinks(path); err == nil {
+			return filepath.Dir(path), nil
+		}
+	}
+	dirs, err := filepath.Glob("/usr/lib/postgresql/*/bin")
+	if err != nil {
+		return "", err
+	}
+	slices.SortFunc(dirs, func(a, b string) int { return majorOf(b) - majorOf(a) })
+	for _, dir := range dirs {
+		if _, err := os.Stat(filepath.Join(dir, "postgres")); err == nil {
+			return dir, nil
+		}
+	}
+	return "", errors.New("no postgres in PATH or /usr/lib/postgresql/*/bin")
+}
+
+func majorOf(bin string) int {
+	n, err := strconv.Atoi(filepath.Base(filepath.Dir(bin)))
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// mariadbLocal prepares a data directory, and the command that serves it.
+func mariadbLocal(_ context.Context, l *local, opts Options) (url, source string, err error) {
+	server, err := lookProgram("mariadbd")
+	if err != nil {
+		return "", "", err
+	}
+	install, err := lookProgram("mariadb-install-db")
+	if err != nil {
+		return "", "", err
+	}
+	if err := l.runAs("mysql", "nobody"); err != nil {
+		return "", "", err
+	}
+	if err := l.run(install, "--no-defaults", "--datadir="+filepath.Join(l.dir, "data"), "--auth-root-authentication-method=normal",
+		"--skip-test-db", "--skip-name-resolve"); err != nil {
+		return "", "", err
+	}
+	url, err = l.mysqlCommand(server, opts)
+	return url, server, err
+}
+
+// mysqlLocal does the same for MySQL, unless mysqld is another name of MariaDB's server.
+func mysqlLocal(_ context.Context, l *local, opts Options) (url, source string, err error) {
+	server, err := lookProgram("mysqld")
+	if err != nil {
+		return "", "", err
+	}
+	version, err := exec.Command(server, "--no-defaults", "--version").Output()
+	if err != nil {
+		return "", "", fmt.Errorf("%s --version: %w", server, err)
+	}
+	if strings.Contains(string(version), "MariaDB") {
+		return "", "", fmt.Errorf("%s is MariaDB's server", server)
+	}
+	if err := l.runAs("mysql", "nobody"); err != nil {
+		return "", "", err
+	}
+	if err := l.run(server, "--no-defaults", "--initialize-insecure", "--datadir="+filepath.Join(l.dir, "data")); err != nil {
+		return "", "", err
+	}
+	url, err = l.mysqlCommand(server, opts)
+	return url, server, err
+}
+
+// mysqlCommand makes the command of a server of the MySQL family, and the administrator's URL.
+func (l *local) mysqlCommand(server string, opts Options) (string, error) {
+	init, err := l.write("init.sql", fmt.Appendf(nil, "CREATE USER IF NOT EXISTS '%[1]s'@'%%' IDENTIFIED BY '%[2]s';\nGRANT ALL ON *.* TO '%[1]s'@'%%' WITH GRANT OPTION;\n",
+		adminUser, adminPassword))
+	if err != nil {
+		return "", err
+	}
+	settings, err := mysqlSettings(opts, strings.HasSuffix(server, "mysqld"), l.write)
+	if err != nil {
+		return "", err
+	}
+	settings["datadir"] = filepath.Join(l.dir, "data")
+	settings["init-file"] = init
+	settings["bind-address"] = "127.0.0.1"
+	settings["port"] = strconv.Itoa(l.port)
+	settings["socket"] = filepath.Join(l.dir, "socket")
+	settings["pid-file"] = filepath.Join(l.dir, "server.pid")
+	l.command = []string{server, "--no-defaults"}
+	for _, name := range sortedKeys(settings) {
+		l.command = append(l.command, "--"+name+"="+settings[name])
+	}
+	l.signal = syscall.SIGTERM
+	return fmt.Sprintf("mysql://%s:%s@127.0.0.1:%d/", adminUser, adminPassword, l.port), nil
+}
+
+// mysqlSettings are the settings of a server of the MySQL family; write puts a file where the server can read it.
+func mysqlSettings(opts Options, proper bool, write func(name string, data []byte) (string, error)) (map[string]string, error) {
+	settings := map[string]string{
+		"character-set-server":    "utf8mb4",
+		"default-time-zone":       "+00:00",
+		"innodb-buffer-pool-size": "256M",
+		"max-connections":         "500",
+		"performance-schema":      "OFF",
+		"skip-name-resolve":       "ON",
+	}
+	if proper {
+		settings["mysqlx"] = "OFF"
+	} else {
+		settings["innodb-log-file-size"] = "96M"
+	}
+	if !opts.Durable {
+		settings["innodb-flush-log-at-trx-commit"] = "0"
+		settings["innodb-doublewrite"] = "OFF"
+		settings["sync-binlog"] = "0"
+		if proper {
+			settings["skip-log-bin"] = "ON"
+			settings["innodb-flush-method"] = "nosync"
+		} else {
+			settings["debug-no-sync"] = "ON"
+		}
+	}
+	if opts.TLS != nil {
+		for name, data := range map[string][]byte{"ssl-ca": opts.TLS.CA, "ssl-cert": opts.TLS.Cert, "ssl-key": opts.TLS.Key} {
+			path, err := write(name+".pem", data)
+			if err != nil {
+				return nil, err
+			}
+			settings[name] = path
+		}
+	}
+	for name, value := range opts.Settings {
+		settings[name] = value
+	}
+	return settings, nil
+}
+
+// lookProgram finds a server program, also where only root's PATH has it.
+func lookProgram(name string) (string, error) {
+	if path, err := exec.LookPath(name); err == nil {
+		return path, nil
+	}
+	path := filepath.Join("/usr/sbin", name)
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("no %s in PATH or /usr/sbin", name)
+	}
+	return path, nil
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

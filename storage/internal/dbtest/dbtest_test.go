@@ -1,0 +1,125 @@
+package dbtest_test
+
+import (
+	"database/sql"
+	"database/sql/driver"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "modernc.org/sqlite"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest/dbserver"
+)
+
+func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
+
+// open opens a database without the project's drivers.
+func open(t *testing.T, db dbtest.DB) *sql.DB {
+	t.Helper()
+	u, err := url.Parse(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conn *sql.DB
+	switch u.Scheme {
+	case "sqlite":
+		conn, err = sql.Open("sqlite", u.Path)
+	case "memory":
+		conn, err = sql.Open("sqlite", ":memory:")
+	case "postgres":
+		conn, err = sql.Open("pgx", db.URL)
+	case "mysql":
+		c := mysql.NewConfig()
+		c.User = u.User.Username()
+		c.Passwd, _ = u.User.Password()
+		c.Net, c.Addr = "tcp", net.JoinHostPort(u.Hostname(), u.Port())
+		c.DBName = strings.TrimPrefix(u.Path, "/")
+		c.Logger = &mysql.NopLogger{}
+		var connector driver.Connector
+		connector, err = mysql.NewConnector(c)
+		conn = sql.OpenDB(connector)
+	default:
+		t.Fatalf("an unknown scheme: %s", db.URL)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.SetMaxOpenConns(1)
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func exec(t *testing.T, conn *sql.DB, statements ...string) {
+	t.Helper()
+	for _, q := range statements {
+		if _, err := conn.ExecContext(t.Context(), q); err != nil {
+			t.Fatalf("%s: %v", q, err)
+		}
+	}
+}
+
+func count(t *testing.T, conn *sql.DB) int {
+	t.Helper()
+	var n int
+	if err := conn.QueryRowContext(t.Context(), "SELECT count(*) FROM t").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// Each database is empty, though the tests of a process share a server.
+func TestEachDatabaseIsEmpty(t *testing.T) {
+	for range 2 {
+		dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+			t.Parallel()
+			conn := open(t, db)
+			exec(t, conn, "CREATE TABLE t (a int)", "INSERT INTO t VALUES (1)")
+			if n := count(t, conn); n != 1 {
+				t.Errorf("%d rows, want 1", n)
+			}
+			if db.Version == "" {
+				t.Error("the version is unknown")
+			}
+		}, append(dbtest.Kinds(), dbtest.Memory)...)
+	}
+}
+
+// A database is dropped though a transaction is open in it.
+func TestOpenTransactionDoesNotHoldUpTheDrop(t *testing.T) {
+	for _, kind := range dbtest.Servers() {
+		var conn *sql.DB
+		t.Run(string(kind), func(t *testing.T) {
+			conn = open(t, dbtest.Open(t, kind))
+			exec(t, conn, "CREATE TABLE t (a int)", "BEGIN", "INSERT INTO t VALUES (1)")
+		})
+	}
+}
+
+// A server of a test's own keeps what was committed when it is killed, and comes back on the same port.
+func TestServerSurvivesKill(t *testing.T) {
+	for _, kind := range dbtest.Servers() {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			s := dbtest.NewServer(t, kind, dbserver.Options{})
+			conn := open(t, s.Open())
+			exec(t, conn, "CREATE TABLE t (a int)")
+			for i, end := range []func(){s.Kill, s.Stop, s.Kill} {
+				exec(t, conn, "INSERT INTO t VALUES (1)")
+				end()
+				if err := conn.PingContext(t.Context()); err == nil {
+					t.Fatal("the server answers after its end")
+				}
+				s.Start()
+				if n := count(t, conn); n != i+1 {
+					t.Fatalf("%d rows, want %d", n, i+1)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,161 @@
+package dbtest
+
+import (
+	"bufio"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	_ "modernc.org/sqlite" // for its version
+)
+
+// ReportEnv is the environment variable that names a file to which each test binary adds what it ran, so that the program that runs
+// all of them can print the sum.
+const ReportEnv = "ROWKEEPER_TEST_REPORT"
+
+// Entry counts the tests of one kind and source that ran, or that did not run for one reason.
+type Entry struct {
+	Kind    Kind
+	Version string `json:",omitempty"`
+	Source  string `json:",omitempty"`
+	// Reason is why the tests did not run, "" if they did.
+	Reason string `json:",omitempty"`
+	Tests  int
+}
+
+// Report counts tests by what they ran on.
+type Report struct {
+	mu      sync.Mutex
+	entries []Entry
+}
+
+var report Report
+
+// Add adds the count of an entry.
+func (r *Report) Add(e Entry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.IndexFunc(r.entries, func(o Entry) bool {
+		o.Tests = e.Tests
+		return o == e
+	})
+	if i < 0 {
+		r.entries = append(r.entries, e)
+		return
+	}
+	r.entries[i].Tests += e.Tests
+}
+
+func (r *Report) ran(kind Kind, version, source string) {
+	r.Add(Entry{Kind: kind, Version: version, Source: source, Tests: 1})
+}
+
+func (r *Report) missed(kind Kind, reason string) {
+	r.Add(Entry{Kind: kind, Reason: reason, Tests: 1})
+}
+
+// Read adds what a file holds that [Main] has written.
+func (r *Report) Read(file io.Reader) error {
+	s := bufio.NewScanner(file)
+	s.Buffer(nil, 1<<20)
+	for s.Scan() {
+		var e Entry
+		if err := json.Unmarshal(s.Bytes(), &e); err != nil {
+			return fmt.Errorf("read the report of the databases: %w", err)
+		}
+		r.Add(e)
+	}
+	return s.Err()
+}
+
+// Write writes the report for people.
+func (r *Report) Write(w io.Writer) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	slices.SortStableFunc(r.entries, func(a, b Entry) int {
+		return slices.Index(order, a.Kind)*2 + min(len(a.Reason), 1) - slices.Index(order, b.Kind)*2 - min(len(b.Reason), 1)
+	})
+	for _, e := range r.entries {
+		line := fmt.Sprintf("ran      %-8s %-9s %5d databases on %s", e.Kind, e.Version, e.Tests, e.Source)
+		if e.Reason != "" {
+			line = fmt.Sprintf("NOT RUN  %-8s %-9s %5d tests: %s", e.Kind, "", e.Tests, strings.ReplaceAll(e.Reason, "\n", "; "))
+		}
+		if _, err := fmt.Fprintln(w, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var order = append([]Kind{Memory}, Kinds()...)
+
+// append adds the report to a file. Several processes may do so at once.
+func (r *Report) append(path string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var lines []byte
+	for _, e := range r.entries {
+		line, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		lines = append(append(lines, line...), '\n')
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(lines) // one write, so that reports do not mix
+	return errors.Join(err, f.Close())
+}
+
+var inMain bool
+
+// Main runs a package's tests, removes the servers that they used, says what ran on which database and what did not run, and returns
+// the exit code. m is the *testing.M, or what wraps it.
+func Main(m interface{ Run() int }) int {
+	inMain = true
+	code := m.Run()
+	if err := shared.close(); err != nil {
+		fmt.Fprintln(os.Stderr, "FAIL:", err)
+		code = max(code, 1)
+	}
+	err := report.Write(os.Stderr)
+	if path := os.Getenv(ReportEnv); path != "" {
+		err = errors.Join(err, report.append(path))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "FAIL: report the databases:", err)
+		code = max(code, 1)
+	}
+	return code
+}
+
+// mainRan fails a test whose package would leave its servers behind.
+func mainRan(t testing.TB) {
+	t.Helper()
+	if !inMain {
+		t.Fatal("the package needs: func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }")
+	}
+}
+
+// sqliteVersion asks the library once.
+var sqliteVersion = sync.OnceValue(func() string {
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		return err.Error()
+	}
+	defer db.Close()
+	var version string
+	if err := db.QueryRow("SELECT sqlite_version()").Scan(&version); err != nil {
+		return err.Error()
+	}
+	return version
+})
