@@ -311,3 +311,17 @@ type Poller interface {
 	// Changed returns false if no other process has committed since the last call. Only the tailer calls it.
 	Changed(ctx context.Context) (bool, error)
 }
+
+// Pooled is a Backend that keeps connection pools.
+type Pooled interface {
+	// Pools tells how they are used, for metrics.
+	Pools() []Pool
+}
+
+// Pool is the state of a pool of connections.
+type Pool struct {
+	// Name is what the pool is for: "commit", "tail", "read".
+	Name string
+	// InUse, Idle and Max are numbers of connections.
+	InUse, Idle, Max int
+}

@@ -70,12 +70,15 @@ var (
 // ConflictError says that the key was not at the expected revision.
 type ConflictError struct {
 	Key Key
-	// Current is the key's revision when that was decided, 0 if it did not exist.
+	// Current is the key's revision when that was decided, 0 if it did not exist, -1 if nobody knows.
 	Current Revision
 }
 
 func (e *ConflictError) Error() string {
-	if e.Current == 0 {
+	switch e.Current {
+	case -1:
+		return fmt.Sprintf("key %q is not at the expected revision", string(e.Key))
+	case 0:
 		return fmt.Sprintf("key %q does not exist", string(e.Key))
 	}
 	return fmt.Sprintf("key %q is at revision %d", string(e.Key), e.Current)

@@ -1,0 +1,243 @@
+package mvcc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+)
+
+// Commit writes one mutation and returns its revision after the database has committed it durably. Its errors are *[ConflictError], *[LimitError],
+// [ErrClosed], ctx's error if the caller gave up before its group began (nothing was written), [ErrUnknownOutcome], and *[Error] for
+// what the database refused (nothing was written).
+func (s *Store) Commit(ctx context.Context, m Mutation) (Revision, error) {
+	w, err := s.enqueue(ctx, m)
+	if err != nil {
+		return 0, err
+	}
+	select {
+	case <-w.done:
+		return w.revision, w.err
+	case <-ctx.Done():
+	}
+	if s.queue.drop(w) {
+		return 0, ctx.Err()
+	}
+	// The group has begun. Perhaps it has ended by now.
+	select {
+	case <-w.done:
+		return w.revision, w.err
+	default:
+		return 0, fmt.Errorf("%w (%w)", ErrUnknownOutcome, ctx.Err())
+	}
+}
+
+// enqueue checks everything that could make a whole group fail, and queues.
+func (s *Store) enqueue(ctx context.Context, m Mutation) (*write, error) {
+	switch {
+	case m.Key == "":
+		return nil, errors.New("a key cannot be empty")
+	case len(m.Key) > s.limits.KeyBytes:
+		return nil, &LimitError{What: "key", Bytes: len(m.Key), Limit: s.limits.KeyBytes}
+	case len(m.Value) > s.limits.ValueBytes:
+		return nil, &LimitError{What: "value", Bytes: len(m.Value), Limit: s.limits.ValueBytes}
+	case m.Delete && m.Expect == 0:
+		return nil, &ConflictError{Key: m.Key}
+	case m.Expect < 0 || m.TTL < 0:
+		return nil, fmt.Errorf("a revision and a time to live are not negative: %d, %s", m.Expect, m.TTL)
+	}
+	w := &write{m: m, bytes: len(m.Key) + len(m.Value), done: make(chan struct{})}
+	return w, s.queue.put(ctx, w)
+}
+
+// commitLoop is the committer: one group at a time. While one commits, the next one gathers.
+func (s *Store) commitLoop() {
+	for {
+		group := s.queue.take()
+		if group == nil {
+			return
+		}
+		if s.commitCtx.Err() != nil {
+			answerAll(group, ErrClosed)
+			continue
+		}
+		s.commitGroup(group)
+	}
+}
+
+func answerAll(group []*write, err error) {
+	for _, w := range group {
+		w.answer(0, err)
+	}
+}
+
+// commitGroup commits writes as one group, or as several if the database rejects one of them, and answers all of them. This is
+// the one place where a failed transaction is judged: what certainly was not committed is tried again, what is unknown is resolved first.
+func (s *Store) commitGroup(writes []*write) {
+	mutations := make([]*Mutation, len(writes))
+	for i, w := range writes {
+		mutations[i] = &w.m
+	}
+	retry := retryPolicy()
+	deadline := time.Now().Add(s.cfg.RetryFor)
+	for {
+		g := &Group{Token: newToken(), Seen: s.hub.newestSeen(), Mutations: mutations}
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(s.commitCtx, s.cfg.Timeout)
+		res, err := s.b.Commit(ctx, g)
+		cancel()
+		if err == nil {
+			s.metrics.committed(len(writes), time.Since(began), res.LockWait)
+			s.finish(g, res, writes)
+			return
+		}
+		class := ClassOf(err)
+		s.metrics.commitFailed(class)
+		if class == Unknown {
+			s.log.Warn("the outcome of a commit group is unknown; looking for it", "mutations", len(writes), "err", err)
+			if s.resolve(g, writes, err) {
+				return
+			}
+			class = Transient // it is certain now that nothing was committed
+		}
+		switch class {
+		case Data:
+			if len(writes) == 1 {
+				answerAll(writes, err)
+				return
+			}
+			half := len(writes) / 2
+			s.commitGroup(writes[:half])
+			s.commitGroup(writes[half:])
+			return
+		case Fenced:
+			if fenceErr := s.refence(s.commitCtx, err.Error()); fenceErr != nil {
+				answerAll(writes, fenceErr)
+				return
+			}
+		case Transient, Unavailable, Aborted:
+		default:
+			answerAll(writes, err)
+			return
+		}
+		pause := retry.NextBackOff()
+		if s.commitCtx.Err() != nil {
+			answerAll(writes, ErrClosed)
+			return
+		}
+		if time.Now().Add(pause).After(deadline) {
+			answerAll(writes, err)
+			return
+		}
+		wait(s.commitCtx, pause)
+	}
+}
+
+// wait pauses until the time has passed or ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// finish hands the group's events to the hub, then answers the writers.
+func (s *Store) finish(g *Group, res *GroupResult, writes []*write) {
+	events := make([]*Event, 0, len(writes))
+	var soonest time.Duration
+	for i, w := range writes {
+		o := &res.Outcomes[i]
+		if !o.Accepted {
+			continue
+		}
+		e := &Event{Key: w.m.Key, Revision: o.Revision, Prev: w.m.Expect, Create: o.Create, Deleted: w.m.Delete}
+		switch {
+		case w.m.Delete && !w.m.HasPrev:
+			e.prevKnown, e.prevValue = true, o.PrevValue
+		case w.m.HasPrev:
+			e.prevKnown, e.prevValue = true, w.m.PrevValue
+		}
+		if !w.m.Delete {
+			e.Value = w.m.Value
+		}
+		if w.m.TTL > 0 && (soonest == 0 || w.m.TTL < soonest) {
+			soonest = w.m.TTL
+		}
+		events = append(events, e)
+	}
+	if len(events) > 0 {
+		s.hub.saw(res.State.Head)
+		s.metrics.head(res.State.Head.Revision)
+		if s.hub.append(res.Before, events, res.State.Head) {
+			s.tailer.proven()
+		} else {
+			s.tailer.wakeFor(res.State.Head.Revision)
+		}
+	}
+	for i, w := range writes {
+		if o := &res.Outcomes[i]; o.Accepted {
+			w.answer(o.Revision, nil)
+		} else {
+			w.answer(0, &ConflictError{Key: w.m.Key, Current: o.Revision})
+		}
+	}
+	if soonest > 0 {
+		s.reapIn(soonest)
+	}
+}
+
+// resolve finds out what became of a group whose commit did not return, and answers the writers, unless it is certain that nothing was written
+// and never will be: then it returns false, and the group may be tried again with another token.
+func (s *Store) resolve(g *Group, writes []*write, cause error) bool {
+	ctx, cancel := context.WithTimeout(s.commitCtx, s.cfg.ResolveFor)
+	defer cancel()
+	r, err := backoff.Retry(ctx, func() (*Resolution, error) {
+		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+		defer cancel()
+		r, err := s.b.Resolve(opCtx, g.Token, g.Seen)
+		if err != nil && ClassOf(err) == Fenced {
+			// Another history: nobody can look for the token in the lost one.
+			return nil, backoff.Permanent(err)
+		}
+		return r, err
+	}, backoff.WithBackOff(retryPolicy()), backoff.WithMaxElapsedTime(s.cfg.ResolveFor))
+
+	switch {
+	case err != nil, !r.Committed && !r.Aborted:
+		if err == nil {
+			err = ErrCompacted
+		}
+		s.metrics.resolved("unknown")
+		s.log.Error("the outcome of a commit group stays unknown", "mutations", len(writes), "cause", cause, "err", err)
+		answerAll(writes, fmt.Errorf("%w: %w", ErrUnknownOutcome, cause))
+		return true
+	case r.Aborted:
+		s.metrics.resolved("aborted")
+		return false
+	}
+	s.metrics.resolved("committed")
+	s.tailer.wakeFor(r.State.Head.Revision)
+	// The group's rows say which mutations were accepted. Rows that were replaced may have been swept if compaction has come so far.
+	complete := r.State.Compacted <= g.Seen.Revision
+	accepted := make(map[Key]*Row, len(r.Rows))
+	for i := range r.Rows {
+		accepted[r.Rows[i].Key] = &r.Rows[i]
+	}
+	for _, w := range writes {
+		row := accepted[w.m.Key]
+		switch {
+		case row != nil && row.Prev == w.m.Expect && row.Deleted == w.m.Delete:
+			delete(accepted, w.m.Key) // a second mutation with the same expectation lost to this one
+			w.answer(row.Revision, nil)
+		case row == nil && !complete:
+			w.answer(0, fmt.Errorf("%w: %w", ErrUnknownOutcome, cause))
+		default:
+			w.answer(0, &ConflictError{Key: w.m.Key, Current: -1})
+		}
+	}
+	return true
+}

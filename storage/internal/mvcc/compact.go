@@ -1,0 +1,148 @@
+package mvcc
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// CompactionPolicy says what history is kept. A zero value means its default.
+type CompactionPolicy struct {
+	// Window is the time for which every revision can be read and watched from. Default 10 minutes. Negative: nothing is compacted unless Store.Compact is called.
+	Window time.Duration
+	// Keep is the number of newest revisions that are kept however old they are. Default 1,000.
+	Keep Revision
+	// Interval is how often the boundary is moved. Default one minute.
+	Interval time.Duration
+	// SweepRows is how many rows of the log one batch of the sweep looks at. Default 500.
+	SweepRows int
+}
+
+func (p CompactionPolicy) withDefaults() CompactionPolicy {
+	set(&p.Window, 10*time.Minute)
+	set(&p.Keep, 1_000)
+	set(&p.Interval, time.Minute)
+	set(&p.SweepRows, 500)
+	return p
+}
+
+// compactLoop moves the boundary and sweeps. All replicas do so at once: the boundary only rises, and a batch that another replica has swept is empty.
+// A random part of the interval keeps them from doing it in step.
+func (s *Store) compactLoop(ctx context.Context) {
+	p := s.cfg.Compaction
+	if p.Window < 0 {
+		return
+	}
+	for {
+		wait(ctx, p.Interval*9/10+rand.N(p.Interval/5+1))
+		if ctx.Err() != nil {
+			return
+		}
+		if err := s.compactOnce(ctx); err != nil && ctx.Err() == nil {
+			s.metrics.compactionFailed()
+			s.log.Warn("compaction failed; trying again later", "err", err)
+		}
+	}
+}
+
+func (s *Store) compactOnce(ctx context.Context) error {
+	st, err := s.read(ctx, s.b.State)
+	if err != nil {
+		return err
+	}
+	target, err := s.boundary(ctx, st)
+	if err != nil {
+		return err
+	}
+	if target > st.Compacted {
+		if err := s.Compact(ctx, target); err != nil {
+			return err
+		}
+	}
+	if err := s.Sweep(ctx); err != nil {
+		return err
+	}
+	size, err := s.Size(ctx)
+	if err == nil {
+		s.metrics.size(size)
+	}
+	return err
+}
+
+// boundary returns the newest revision that the policy lets go: at least Window old and followed by at least Keep others. Rows' times
+// are those of the database's clock and rise with the revisions, but for steps of that clock, which move the boundary by as much; so a binary search over the primary key finds it.
+func (s *Store) boundary(ctx context.Context, st State) (Revision, error) {
+	p := s.cfg.Compaction
+	limit := st.Now.Add(-p.Window)
+	old, young := st.Compacted, st.Head.Revision-p.Keep+1 // the boundary is in [old, young)
+	for old+1 < young {
+		middle := old + (young-old)/2
+		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+		row, err := s.b.FirstAt(opCtx, middle)
+		cancel()
+		if err != nil {
+			return 0, err
+		}
+		if row == nil || row.Revision >= young || row.Time.After(limit) {
+			young = middle
+		} else {
+			old = row.Revision
+		}
+	}
+	return old, nil
+}
+
+// Compact moves the boundary: from its return on, in this process, and within a moment in the others, reads below the revision answer ErrCompacted. What
+// was replaced is removed by the sweep, which follows. The order matters: if rows were removed first, a list that is still allowed could miss them.
+func (s *Store) Compact(ctx context.Context, r Revision) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	st, err := s.b.Compact(ctx, r)
+	if err != nil {
+		return err
+	}
+	s.hub.sawCompacted(st.Compacted)
+	s.snapshots.compacted(st.Compacted)
+	s.metrics.compacted(st)
+	return nil
+}
+
+// CompactedRevision is the newest boundary that this process knows of, 0 if nothing was ever compacted.
+func (s *Store) CompactedRevision() Revision { return s.hub.compactedRevision() }
+
+// Sweep removes what the boundary has released, in batches with pauses, so that writers go on. The pause is a multiple of the time that the
+// batch took: a quarter of the database's time at most while there is little to do, and more if the debt grows, since a sweep that is slower than
+// the writers would never end.
+func (s *Store) Sweep(ctx context.Context) error {
+	for {
+		began := time.Now()
+		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+		deleted, st, err := s.b.Sweep(opCtx, s.cfg.Compaction.SweepRows)
+		cancel()
+		if err != nil {
+			if ClassOf(err) == Transient && ctx.Err() == nil {
+				wait(ctx, 10*time.Millisecond)
+				continue
+			}
+			return err
+		}
+		s.hub.sawCompacted(st.Compacted)
+		s.metrics.swept(deleted, st)
+		debt := st.Compacted - st.Swept
+		if debt <= 0 {
+			return nil
+		}
+		took := time.Since(began)
+		pause := 3 * took
+		if debt > 100_000 {
+			pause = took
+		}
+		if debt > 1_000_000 {
+			pause = took / 2
+		}
+		wait(ctx, pause)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,378 @@
+package mvcc
+
+import (
+	"context"
+	"sort"
+	"strings"
+	"sync"
+)
+
+// Event is one write of one key, as a watcher sees it. Events are shared between watchers: they are read only.
+type Event struct {
+	Key Key
+	// Revision is the event's own revision; Prev the one that it replaced, 0 if it created the key; Create the one that created the key.
+	Revision, Prev, Create Revision
+	Deleted                bool
+	// Value is nil if the key was deleted.
+	Value []byte
+
+	prevMu    sync.Mutex
+	prevKnown bool
+	prevValue []byte
+
+	memoMu sync.Mutex
+	memos  []*memo
+}
+
+type memo struct {
+	key   any
+	once  sync.Once
+	value any
+	err   error
+}
+
+// Memo returns what make returns, calling it once per event and key: the watchers of an event share what they derive from it.
+// An event has few keys, one per kind of watcher, so a list is enough.
+func (e *Event) Memo(key any, make func() (any, error)) (any, error) {
+	e.memoMu.Lock()
+	var found *memo
+	for _, m := range e.memos {
+		if m.key == key {
+			found = m
+			break
+		}
+	}
+	if found == nil {
+		found = &memo{key: key}
+		e.memos = append(e.memos, found)
+	}
+	e.memoMu.Unlock()
+	found.once.Do(func() { found.value, found.err = make() })
+	return found.value, found.err
+}
+
+// eventOf makes the event of a log row; nil for a marker.
+func eventOf(r *Row) *Event {
+	if r.Marker() {
+		return nil
+	}
+	e := &Event{Key: r.Key, Revision: r.Revision, Prev: r.Prev, Create: r.Create, Deleted: r.Deleted}
+	if !r.Deleted {
+		e.Value = r.Value
+	}
+	if r.HasPrev {
+		e.prevKnown, e.prevValue = true, r.PrevValue
+	}
+	return e
+}
+
+// hub holds the newest events and knows who waits for them.
+//
+// The ring is the events in (ringStart, delivered], in order. It is append-only: eviction re-slices it and never
+// overwrites an element, so a piece of it may be read without the lock.
+//
+// Watchers that keep up are attached: a bucket per watched range finds them by an event's key in a few map look-ups,
+// however many watchers there are, and a watcher that nothing concerns is never woken, nor does it fall behind.
+type hub struct {
+	limits RingLimits
+	metric *Metrics
+
+	mu        sync.Mutex
+	delivered Position
+	// seen is the newest position that this process knows of, which may be ahead of delivered.
+	seen Position
+	// compacted is the newest boundary that this process knows of.
+	compacted Revision
+	ring      []*Event
+	ringStart Revision
+	ringBytes int
+	buckets   map[watchRange]map[*Watcher]struct{}
+	all       map[*Watcher]struct{}
+	// wanting are the attached watchers that wait for progress.
+	wanting map[*Watcher]struct{}
+	// arrivals are waited for by readers of the delivered position.
+	arrivals map[chan struct{}]Revision
+	closed   bool
+}
+
+// watchRange names what a watcher watches: a prefix that ends in '/', or one key.
+type watchRange struct {
+	key    Key
+	prefix bool
+}
+
+func (r watchRange) contains(k Key) bool {
+	if r.prefix {
+		return strings.HasPrefix(string(k), string(r.key))
+	}
+	return k == r.key
+}
+
+// RingLimits bound the hub's memory. A watcher that falls out of the ring reads the log.
+type RingLimits struct {
+	Events int
+	Bytes  int
+}
+
+func newHub(limits RingLimits, metric *Metrics) *hub {
+	return &hub{
+		limits:   limits,
+		metric:   metric,
+		buckets:  map[watchRange]map[*Watcher]struct{}{},
+		all:      map[*Watcher]struct{}{},
+		wanting:  map[*Watcher]struct{}{},
+		arrivals: map[chan struct{}]Revision{},
+	}
+}
+
+// reset begins a new history at the state's head: all watchers end, the ring is empty.
+func (h *hub) reset(st State) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.delivered, h.seen = st.Head, st.Head
+	h.compacted = max(h.compacted, st.Compacted)
+	h.ring, h.ringBytes, h.ringStart = nil, 0, st.Head.Revision
+	for w := range h.all {
+		h.endLocked(w, ErrCompacted)
+	}
+	h.arriveLocked()
+	h.metric.delivered(h.delivered)
+}
+
+// append delivers events that directly follow the position before and reach the position after. It refuses, and
+// returns false, if before is not what was delivered last.
+func (h *hub) append(before Position, events []*Event, after Position) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed || before != h.delivered {
+		return false
+	}
+	h.appendLocked(events, after)
+	return true
+}
+
+// appendTail delivers the rows that a reader found after the position from. Some of them may have been delivered
+// meanwhile: since history is one, what was delivered after from is a prefix of the rows. It returns false if the hub is in another history.
+func (h *hub) appendTail(from Position, rows []Row) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed || from.Epoch != h.delivered.Epoch || from.Revision > h.delivered.Revision {
+		return false
+	}
+	skip := sort.Search(len(rows), func(i int) bool { return rows[i].Revision > h.delivered.Revision })
+	rows = rows[skip:]
+	if len(rows) == 0 {
+		return true
+	}
+	events := make([]*Event, 0, len(rows))
+	for i := range rows {
+		if e := eventOf(&rows[i]); e != nil {
+			events = append(events, e)
+		}
+	}
+	last := &rows[len(rows)-1]
+	h.appendLocked(events, Position{Epoch: from.Epoch, Revision: last.Revision, Token: last.Token})
+	return true
+}
+
+func (h *hub) appendLocked(events []*Event, after Position) {
+	h.ring = append(h.ring, events...)
+	for _, e := range events {
+		h.ringBytes += len(e.Key) + len(e.Value)
+	}
+	h.delivered = after
+	if after.Revision > h.seen.Revision {
+		h.seen = after
+	}
+	h.evictLocked()
+	h.wakeLocked(events)
+	h.arriveLocked()
+	h.metric.delivered(after)
+}
+
+// evictLocked keeps the ring within its limits. It drops an eighth at a time, so that the slice is not copied for each event.
+func (h *hub) evictLocked() {
+	if len(h.ring) <= h.limits.Events && h.ringBytes <= h.limits.Bytes {
+		return
+	}
+	n := 0
+	for len(h.ring)-n > h.limits.Events*7/8 || h.ringBytes > h.limits.Bytes*7/8 {
+		h.ringBytes -= len(h.ring[n].Key) + len(h.ring[n].Value)
+		n++
+	}
+	h.ringStart = h.ring[n-1].Revision
+	// A copy lets go of the evicted events' memory.
+	h.ring = append(make([]*Event, 0, h.limits.Events/4+len(h.ring)-n), h.ring[n:]...)
+}
+
+// wakeLocked tells the watchers that the events concern. Most events of a group share a directory, so the buckets are
+// looked up once per directory and once per key.
+func (h *hub) wakeLocked(events []*Event) {
+	if len(h.buckets) > 0 {
+		touched := map[watchRange]struct{}{}
+		touch := func(r watchRange, first Revision) {
+			bucket, ok := h.buckets[r]
+			if !ok {
+				return
+			}
+			if _, done := touched[r]; done {
+				return
+			}
+			touched[r] = struct{}{}
+			for w := range bucket {
+				if w.first == 0 {
+					w.first = first
+				}
+				w.signal()
+			}
+		}
+		var directory Key
+		for i, e := range events {
+			touch(watchRange{key: e.Key}, e.Revision)
+			d := e.Key[:strings.LastIndexByte(string(e.Key), '/')+1]
+			if i > 0 && d == directory {
+				continue
+			}
+			directory = d
+			for n := len(d); n > 0; n = strings.LastIndexByte(string(d[:n-1]), '/') + 1 {
+				touch(watchRange{key: d[:n], prefix: true}, e.Revision)
+			}
+		}
+	}
+	for w := range h.wanting {
+		if w.want <= h.delivered.Revision {
+			w.signal()
+		}
+	}
+}
+
+func (h *hub) arriveLocked() {
+	for c, r := range h.arrivals {
+		if r <= h.delivered.Revision {
+			close(c)
+			delete(h.arrivals, c)
+		}
+	}
+}
+
+// arrive waits until the hub has delivered the revision.
+func (h *hub) arrive(ctx context.Context, r Revision) error {
+	h.mu.Lock()
+	if h.delivered.Revision >= r {
+		h.mu.Unlock()
+		return nil
+	}
+	c := make(chan struct{})
+	h.arrivals[c] = r
+	h.mu.Unlock()
+	select {
+	case <-c:
+		return nil
+	case <-ctx.Done():
+		h.mu.Lock()
+		delete(h.arrivals, c)
+		h.mu.Unlock()
+		return ctx.Err()
+	}
+}
+
+// attachLocked makes the watcher follow the ring, from its cursor on. The ring begins at or before the cursor.
+func (h *hub) attachLocked(w *Watcher) {
+	bucket := h.buckets[w.rng]
+	if bucket == nil {
+		bucket = map[*Watcher]struct{}{}
+		h.buckets[w.rng] = bucket
+	}
+	bucket[w] = struct{}{}
+	w.attached = true
+	if w.want != 0 {
+		h.wanting[w] = struct{}{}
+	}
+	// Whether an event after the cursor concerns it is for Next to find out.
+	w.first = 0
+	if w.cursor < h.delivered.Revision {
+		w.first = w.cursor + 1
+	}
+}
+
+func (h *hub) detachLocked(w *Watcher) {
+	if bucket := h.buckets[w.rng]; bucket != nil {
+		delete(bucket, w)
+		if len(bucket) == 0 {
+			delete(h.buckets, w.rng)
+		}
+	}
+	delete(h.wanting, w)
+	w.attached = false
+}
+
+func (h *hub) endLocked(w *Watcher, err error) {
+	if w.err == nil {
+		w.err = err
+	}
+	h.detachLocked(w)
+	delete(h.all, w)
+	h.metric.watchers(len(h.all))
+	w.signal()
+}
+
+// since returns the piece of the ring that begins at the revision.
+func (h *hub) sinceLocked(r Revision) []*Event {
+	i := sort.Search(len(h.ring), func(i int) bool { return h.ring[i].Revision >= r })
+	return h.ring[i:len(h.ring):len(h.ring)]
+}
+
+// close ends all watchers.
+func (h *hub) close(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	for w := range h.all {
+		h.endLocked(w, err)
+	}
+}
+
+func (h *hub) position() Position {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.delivered
+}
+
+// sawLocked etc. keep the newest position of this history that this process knows of.
+func (h *hub) saw(p Position) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if p.Epoch == h.seen.Epoch && p.Revision > h.seen.Revision {
+		h.seen = p
+	}
+}
+
+func (h *hub) newestSeen() Position {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.seen
+}
+
+// sawCompacted remembers the boundary.
+func (h *hub) sawCompacted(r Revision) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.compacted = max(h.compacted, r)
+}
+
+func (h *hub) compactedRevision() Revision {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.compacted
+}
+
+// requestProgress asks for a batch once everything that is delivered now has been seen, from the watchers that want it regularly.
+func (h *hub) requestProgress() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for w := range h.all {
+		if w.periodic {
+			w.wantLocked(h.delivered.Revision)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package mvcc
+
+import (
+	"context"
+	"sync"
+)
+
+// write is a mutation on its way: queued, then taken into a group, then answered.
+type write struct {
+	m        Mutation
+	bytes    int
+	done     chan struct{}
+	revision Revision
+	err      error
+	// dropped is set when the caller gave up in the queue. Guarded by queue.mu until the write is taken.
+	dropped, taken bool
+}
+
+func (w *write) answer(r Revision, err error) {
+	w.revision, w.err = r, err
+	close(w.done)
+}
+
+// queue holds the writes in the order of arrival, bounded in number and bytes: when it is full, writers wait for room.
+type queue struct {
+	maxCount, maxBytes int
+	limits             Limits
+
+	mu     sync.Mutex
+	writes []*write
+	count  int // without the dropped ones
+	bytes  int
+	closed bool
+	// filled has capacity 1: there may be something to take. room is closed and replaced when writes were taken.
+	filled chan struct{}
+	room   chan struct{}
+}
+
+func newQueue(maxCount, maxBytes int, limits Limits) *queue {
+	return &queue{maxCount: maxCount, maxBytes: maxBytes, limits: limits, filled: make(chan struct{}, 1), room: make(chan struct{})}
+}
+
+// put appends a write, after waiting for room. A write larger than the whole queue fits when it is empty.
+func (q *queue) put(ctx context.Context, w *write) error {
+	for {
+		q.mu.Lock()
+		if q.closed {
+			q.mu.Unlock()
+			return ErrClosed
+		}
+		if q.count == 0 || (q.count < q.maxCount && q.bytes+w.bytes <= q.maxBytes) {
+			q.writes = append(q.writes, w)
+			q.count++
+			q.bytes += w.bytes
+			q.mu.Unlock()
+			q.signal()
+			return nil
+		}
+		room := q.room
+		q.mu.Unlock()
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (q *queue) signal() {
+	select {
+	case q.filled <- struct{}{}:
+	default:
+	}
+}
+
+// drop removes a write whose caller gave up, unless its group has begun.
+func (q *queue) drop(w *write) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if w.taken {
+		return false
+	}
+	if !w.dropped {
+		w.dropped = true
+		q.count--
+		q.bytes -= w.bytes
+		w.m.Value, w.m.PrevValue = nil, nil
+	}
+	return true
+}
+
+// take waits for writes and returns as many as a group may have, in the order of arrival; nil when the queue is closed and empty.
+func (q *queue) take() []*write {
+	for {
+		q.mu.Lock()
+		group, bytes, i := []*write(nil), 0, 0
+		for ; i < len(q.writes); i++ {
+			w := q.writes[i]
+			if w.dropped {
+				continue
+			}
+			if len(group) > 0 && (len(group) == q.limits.GroupMutations || bytes+w.bytes > q.limits.GroupBytes) {
+				break
+			}
+			if group == nil {
+				group = make([]*write, 0, min(q.count, q.limits.GroupMutations))
+			}
+			w.taken = true
+			bytes += w.bytes
+			group = append(group, w)
+		}
+		clear(q.writes[:i])
+		if q.writes = q.writes[i:]; len(q.writes) == 0 {
+			q.writes = nil
+		}
+		q.count -= len(group)
+		q.bytes -= bytes
+		closed := q.closed
+		if len(group) > 0 {
+			close(q.room)
+			q.room = make(chan struct{})
+		}
+		q.mu.Unlock()
+		if len(group) > 0 {
+			return group
+		}
+		if closed {
+			return nil
+		}
+		<-q.filled
+	}
+}
+
+// close refuses further writes. What is queued is still taken.
+func (q *queue) close() {
+	q.mu.Lock()
+	q.closed = true
+	q.mu.Unlock()
+	q.signal()
+	q.mu.Lock()
+	close(q.room)
+	q.room = make(chan struct{})
+	q.mu.Unlock()
+}

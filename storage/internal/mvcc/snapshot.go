@@ -1,0 +1,337 @@
+package mvcc
+
+import (
+	"container/list"
+	"context"
+	"slices"
+	"sort"
+	"sync"
+)
+
+// A list at a revision R, in pages or whole, is exactly the state at R. The database keeps the current state (live) and the
+// log; the state at R is found by undoing what happened since:
+//
+//	 the live rows not newer than R
+//	+ the rows that were current at R and were replaced by a row in (R, H]   (its Prev is in [1, R])
+//
+// where H is the head of the snapshot that the live rows were read in. The two parts are disjoint, as a key's live row is newer than R if the key was
+// written after R; and complete, as a key that existed at R either was not written since, and is live and not newer than R, or was, and its
+// first such row names the one current at R. A key has at most one such row, since later ones have Prev > R or, after a deletion, Prev = 0.
+//
+// The second part is the delta of R. Rows of the log are immutable, and those newer than the compacted revision are all there, so the delta may be read
+// in other snapshots than the live rows, in pieces (R, H1], (H1, H2], …: a paged list keeps its delta, and each page extends it to the head of its own
+// snapshot. A key that is updated between two pages is thereby found in the piece in between. The replaced rows' values are
+// there as long as R >= compacted, which is checked in the snapshot that reads them, after everything else.
+
+// CountLimit is where the counting of a range stops, so that a page costs the same however many keys follow it.
+const CountLimit = 10_000
+
+// RangeOptions say what to list.
+type RangeOptions struct {
+	// Start (inclusive) and End (exclusive) bound the keys.
+	Start, End Key
+	// From, if not empty, is where the page begins within the range. The range as a whole names the list that the page belongs to.
+	From Key
+	// At is the revision of the snapshot, 0 for the newest.
+	At Revision
+	// Limit is the number of keys wanted, 0 for all.
+	Limit int
+	// KeysOnly leaves the values out.
+	KeysOnly bool
+	// Count counts what is left, too.
+	Count bool
+}
+
+// RangeResult is a snapshot, or a page of it, in the order of keys.
+type RangeResult struct {
+	// Revision is that of the snapshot.
+	Revision Revision
+	KVs      []KeyValue
+	// More: the limit has left out keys.
+	More bool
+	// Count is the number of keys from the page's begin to the range's end, -1 if it was not asked for or is more than CountLimit.
+	Count int64
+}
+
+// Range lists. Its errors are ErrCompacted, *FutureRevisionError, ErrClosed and those of the Backend.
+func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error) {
+	if o.From == "" {
+		o.From = o.Start
+	}
+	limit := o.Limit
+	if limit <= 0 {
+		limit = int(^uint(0)>>1) - 1
+	}
+	page, err := s.page(ctx, PageQuery{Start: o.From, End: o.End, At: o.At, Limit: limit + 1, KeysOnly: o.KeysOnly})
+	if err != nil {
+		return nil, err
+	}
+	st := page.State
+	res := &RangeResult{Revision: o.At, Count: -1}
+	if o.At == 0 {
+		res.Revision = st.Head.Revision
+	}
+	switch {
+	case res.Revision > st.Head.Revision:
+		return nil, &FutureRevisionError{Revision: o.At, Head: st.Head.Revision}
+	case res.Revision < st.Compacted:
+		return nil, ErrCompacted
+	}
+	rows := page.Rows
+	var undone []Replaced
+	if res.Revision < st.Head.Revision {
+		d, err := s.snapshots.delta(ctx, deltaKey{start: o.Start, end: o.End, at: res.Revision}, st.Head.Revision)
+		if err != nil {
+			return nil, err
+		}
+		i := sort.Search(len(d), func(i int) bool { return d[i].Key >= o.From })
+		undone = d[i:]
+		if rows, err = s.merge(ctx, rows, undone, limit+1, res.Revision, o.KeysOnly); err != nil {
+			return nil, err
+		}
+	}
+	if len(rows) > limit {
+		rows, res.More = rows[:limit], true
+	}
+	res.KVs = make([]KeyValue, len(rows))
+	for i := range rows {
+		r := &rows[i]
+		res.KVs[i] = KeyValue{Key: r.Key, Revision: r.Revision, Create: r.Create, Value: r.Value}
+	}
+	if o.Count {
+		if res.Count, err = s.countAt(ctx, o, res, int64(len(undone))); err != nil {
+			return nil, err
+		}
+	}
+	return res, nil
+}
+
+func (s *Store) page(ctx context.Context, q PageQuery) (*Page, error) {
+	var p *Page
+	_, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
+		if p, err = s.b.Page(ctx, q); err != nil {
+			return st, err
+		}
+		return p.State, nil
+	})
+	return p, err
+}
+
+// merge adds the undone rows that belong to the page, with their values.
+func (s *Store) merge(ctx context.Context, rows []Row, undone []Replaced, limit int, at Revision, keysOnly bool) ([]Row, error) {
+	if len(rows) == limit {
+		// The page is full: only what sorts before its end can belong to it.
+		end := rows[len(rows)-1].Key
+		undone = undone[:sort.Search(len(undone), func(i int) bool { return undone[i].Key >= end })]
+	}
+	undone = undone[:min(len(undone), limit)]
+	if len(undone) == 0 {
+		return rows, nil
+	}
+	revisions := make([]Revision, len(undone))
+	for i := range undone {
+		revisions[i] = undone[i].Revision
+	}
+	old := make(map[Revision]*Row, len(revisions))
+	// Values are read in pieces that every database takes in one statement.
+	for piece := range slices.Chunk(revisions, 1_000) {
+		var found []Row
+		st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
+			found, st, err = s.b.Values(ctx, piece)
+			return st, err
+		})
+		if err != nil {
+			return nil, err
+		}
+		if st.Compacted > at {
+			return nil, ErrCompacted
+		}
+		for i := range found {
+			old[found[i].Revision] = &found[i]
+		}
+	}
+	merged := make([]Row, 0, min(len(rows)+len(undone), limit))
+	for i, j := 0, 0; (i < len(rows) || j < len(undone)) && len(merged) < limit; {
+		if j == len(undone) || i < len(rows) && rows[i].Key < undone[j].Key {
+			merged = append(merged, rows[i])
+			i++
+			continue
+		}
+		row := old[undone[j].Revision]
+		if row == nil {
+			return nil, Errorf(Invalid, "the log has no row %d, which a snapshot at %d needs: the database is damaged", undone[j].Revision, at)
+		}
+		if keysOnly {
+			row.Value = nil
+		}
+		merged = append(merged, *row)
+		j++
+	}
+	return merged, nil
+}
+
+// countAt counts the keys of the range from the page's begin on. The counting happens in another snapshot than the page, so its delta is extended, too: what
+// is counted is the state at the same revision.
+func (s *Store) countAt(ctx context.Context, o RangeOptions, res *RangeResult, undone int64) (int64, error) {
+	if !res.More {
+		return int64(len(res.KVs)), nil
+	}
+	var n int64
+	st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
+		n, st, err = s.b.Count(ctx, o.From, o.End, res.Revision, CountLimit+1)
+		return st, err
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case st.Compacted > res.Revision:
+		return 0, ErrCompacted
+	case n > CountLimit:
+		return -1, nil
+	}
+	if st.Head.Revision > res.Revision {
+		d, err := s.snapshots.delta(ctx, deltaKey{start: o.Start, end: o.End, at: res.Revision}, st.Head.Revision)
+		if err != nil {
+			return 0, err
+		}
+		undone = int64(len(d) - sort.Search(len(d), func(i int) bool { return d[i].Key >= o.From }))
+	}
+	if n += undone; n > CountLimit {
+		return -1, nil
+	}
+	return n, nil
+}
+
+// snapshots keeps the deltas of lists that are being paged through.
+type snapshots struct {
+	s  *Store
+	mu sync.Mutex
+	// entries and order are a least-recently-used cache, bounded by the number of replaced keys that it holds.
+	entries map[deltaKey]*list.Element
+	order   *list.List
+	held    int
+}
+
+const (
+	// maxDeltas and maxDeltaKeys bound the cache. A delta that is evicted is read again by the next page.
+	maxDeltas    = 256
+	maxDeltaKeys = 1_000_000
+)
+
+type deltaKey struct {
+	start, end Key
+	at         Revision
+}
+
+type delta struct {
+	key deltaKey
+	mu  sync.Mutex // held while it is extended
+	// upto is the revision that the delta reaches.
+	upto Revision
+	// replaced is sorted by key. It is never changed in place.
+	replaced []Replaced
+	held     int // what the cache has counted of it; guarded by snapshots.mu
+}
+
+func newSnapshots(s *Store) *snapshots {
+	return &snapshots{s: s, entries: map[deltaKey]*list.Element{}, order: list.New()}
+}
+
+// delta returns the keys that were current at key.at and replaced in (key.at, upto].
+func (c *snapshots) delta(ctx context.Context, key deltaKey, upto Revision) ([]Replaced, error) {
+	d := c.entry(key)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.upto > upto {
+		// Another page has extended it beyond this page's snapshot. A key that was replaced after that snapshot is among the page's live rows, and would be there twice.
+		return c.read(ctx, ReplacedQuery{Start: key.start, End: key.end, At: key.at, After: key.at, Upto: upto})
+	}
+	if d.upto < upto {
+		more, err := c.read(ctx, ReplacedQuery{Start: key.start, End: key.end, At: key.at, After: d.upto, Upto: upto})
+		if err != nil {
+			return nil, err
+		}
+		merged := make([]Replaced, 0, len(d.replaced)+len(more))
+		merged = append(append(merged, d.replaced...), more...)
+		sortReplaced(merged)
+		d.replaced, d.upto = merged, upto
+		c.count(d)
+	}
+	return d.replaced, nil
+}
+
+func sortReplaced(r []Replaced) {
+	sort.Slice(r, func(i, j int) bool { return r[i].Key < r[j].Key })
+}
+
+func (c *snapshots) read(ctx context.Context, q ReplacedQuery) ([]Replaced, error) {
+	var found []Replaced
+	st, err := c.s.read(ctx, func(ctx context.Context) (st State, err error) {
+		found, st, err = c.s.b.Replaced(ctx, q)
+		return st, err
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case st.Compacted > q.At:
+		return nil, ErrCompacted
+	}
+	sortReplaced(found)
+	return found, nil
+}
+
+func (c *snapshots) entry(key deltaKey) *delta {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e, ok := c.entries[key]; ok {
+		c.order.MoveToFront(e)
+		return e.Value.(*delta)
+	}
+	d := &delta{key: key, upto: key.at}
+	c.entries[key] = c.order.PushFront(d)
+	c.evictLocked()
+	return d
+}
+
+// count takes a delta's growth into account. A delta that was evicted meanwhile counts no more.
+func (c *snapshots) count(d *delta) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e, ok := c.entries[d.key]; ok && e.Value.(*delta) == d {
+		c.held += len(d.replaced) - d.held
+		d.held = len(d.replaced)
+		c.evictLocked()
+	}
+}
+
+func (c *snapshots) evictLocked() {
+	for c.order.Len() > maxDeltas || c.held > maxDeltaKeys && c.order.Len() > 1 {
+		c.removeLocked(c.order.Back())
+	}
+}
+
+func (c *snapshots) removeLocked(e *list.Element) {
+	d := c.order.Remove(e).(*delta)
+	c.held -= d.held
+	delete(c.entries, d.key)
+}
+
+// compacted forgets the snapshots that nobody may read any more.
+func (c *snapshots) compacted(r Revision) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for key, e := range c.entries {
+		if key.at < r {
+			c.removeLocked(e)
+		}
+	}
+}
+
+// forget forgets all: the history has changed.
+func (c *snapshots) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.entries)
+	c.order.Init()
+	c.held = 0
+}

@@ -1,0 +1,356 @@
+package mvcc
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+)
+
+// Config says how a Store behaves. The zero value of each field means its default.
+type Config struct {
+	// Logger takes what nobody is left to be told. Default: nothing is logged.
+	Logger *slog.Logger
+	// Metrics are counted into. Default: metrics that nobody collects.
+	Metrics *Metrics
+	// Timeout bounds each operation on the database. Default 30 s.
+	Timeout time.Duration
+	// RetryFor is how long a write is tried again while the database is away, and a read while its connection breaks. Default 5 s.
+	RetryFor time.Duration
+	// ResolveFor is how long an unknown outcome is looked into before the writers are told that it is unknown. Default 30 s.
+	ResolveFor time.Duration
+	// CloseFor is how long Close goes on committing what is queued. Default 10 s.
+	CloseFor time.Duration
+	// QueueMutations and QueueBytes bound what waits for the committer. Default 10,000 and 64 MiB.
+	QueueMutations, QueueBytes int
+	// Ring bounds the events that are kept in memory. Default 16,384 and 64 MiB.
+	Ring RingLimits
+	// TailRows is the number of rows that a read of the log takes at a time. Default 1,000.
+	TailRows int
+	// PollActive is the interval of asking for other processes' writes while events flow, PollIdle after QuietAfter without one. PollListening
+	// is the interval while notifications work, as a safety net. Defaults 7 ms, 250 ms, 10 s, 2 s.
+	PollActive, PollIdle, QuietAfter, PollListening time.Duration
+	// ProgressInterval is how often watchers with WatchOptions.Progress hear how far they are. Default 5 s.
+	ProgressInterval time.Duration
+	// ExpiryIdle is how often expired keys are looked for when this process knows of none. Default 60 s.
+	ExpiryIdle time.Duration
+	// Compaction says what history is kept.
+	Compaction CompactionPolicy
+}
+
+func (c Config) withDefaults() Config {
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Metrics == nil {
+		c.Metrics = NewMetrics()
+	}
+	set(&c.Timeout, 30*time.Second)
+	set(&c.RetryFor, 5*time.Second)
+	set(&c.ResolveFor, 30*time.Second)
+	set(&c.CloseFor, 10*time.Second)
+	set(&c.QueueMutations, 10_000)
+	set(&c.QueueBytes, 64<<20)
+	set(&c.Ring.Events, 16_384)
+	set(&c.Ring.Bytes, 64<<20)
+	set(&c.TailRows, 1_000)
+	set(&c.PollActive, 7*time.Millisecond)
+	set(&c.PollIdle, 250*time.Millisecond)
+	set(&c.QuietAfter, 10*time.Second)
+	set(&c.PollListening, 2*time.Second)
+	set(&c.ProgressInterval, 5*time.Second)
+	set(&c.ExpiryIdle, time.Minute)
+	c.Compaction = c.Compaction.withDefaults()
+	return c
+}
+
+func set[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Store is the history that one database holds, as one process uses it.
+type Store struct {
+	b       Backend
+	cfg     Config
+	log     *slog.Logger
+	metrics *Metrics
+	limits  Limits
+
+	hub       *hub
+	queue     *queue
+	heads     heads
+	snapshots *snapshots
+	tailer    *tailer
+	fencing   fencing
+	reapSoon  chan time.Duration
+
+	// ctx ends when the store closes; everything in the background but the committer, which drains its queue first, ends with it.
+	ctx    context.Context
+	cancel context.CancelFunc
+	// commitCtx ends when the committer has to stop, too.
+	commitCtx    context.Context
+	commitCancel context.CancelFunc
+	background   sync.WaitGroup
+	committer    sync.WaitGroup
+	closeOnce    sync.Once
+	closeErr     error
+}
+
+// Open starts a store over a backend, which it owns from then on. If the database's fingerprint is another than the recorded one, it was restored or
+// copied while nobody looked, and is fenced. The context bounds the opening only.
+func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
+	cfg = cfg.withDefaults()
+	s := &Store{b: b, cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, limits: b.Limits(), reapSoon: make(chan time.Duration, 1)}
+	s.hub = newHub(cfg.Ring, cfg.Metrics)
+	s.queue = newQueue(cfg.QueueMutations, cfg.QueueBytes, s.limits)
+	s.heads.s = s
+	s.snapshots = newSnapshots(s)
+	s.tailer = newTailer(s)
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.commitCtx, s.commitCancel = context.WithCancel(context.Background())
+
+	if err := s.begin(ctx); err != nil {
+		s.cancel()
+		s.commitCancel()
+		return nil, errors.Join(err, b.Close())
+	}
+	s.committer.Go(s.commitLoop)
+	s.background.Go(func() { s.tailer.run(s.ctx) })
+	s.background.Go(func() { s.compactLoop(s.ctx) })
+	s.background.Go(func() { s.reapLoop(s.ctx) })
+	s.background.Go(func() { s.progressLoop(s.ctx) })
+	if n, ok := b.(Notifier); ok {
+		s.background.Go(func() { n.Listen(s.ctx, s.tailer.notified, s.tailer.listening) })
+	}
+	return s, nil
+}
+
+// begin reads where the history stands, and fences if the database is not the one that the history was written in.
+func (s *Store) begin(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	st, err := s.b.State(ctx)
+	if err != nil {
+		return err
+	}
+	if !st.Writable {
+		return Errorf(ReadOnly, "the database is read-only (a standby, or not promoted yet): point the server to the primary")
+	}
+	id, err := s.b.Identity(ctx)
+	if err != nil {
+		return err
+	}
+	if id.Recorded == "" {
+		err = s.b.RecordFingerprint(ctx, id.Actual)
+	} else if id.Recorded != id.Actual {
+		s.log.Warn("the database is not the one in which this store was last written: it was restored, copied or failed over; fencing",
+			"recorded", id.Recorded, "actual", id.Actual)
+		s.metrics.fenced()
+		st, err = s.b.Fence(ctx, Fence{Seen: st.Head, Token: newToken(), Jump: fenceJump, Fingerprint: id.Actual})
+	}
+	if err != nil {
+		return err
+	}
+	s.hub.reset(st)
+	s.metrics.compacted(st)
+	s.metrics.observe(s.b)
+	return nil
+}
+
+// Close stops taking writes, commits what is queued as far as its time allows, fails the rest with ErrClosed, ends the watches and
+// closes the backend. It is idempotent.
+func (s *Store) Close() error {
+	s.closeOnce.Do(func() {
+		s.queue.close()
+		timer := time.AfterFunc(s.cfg.CloseFor, s.commitCancel)
+		s.committer.Wait()
+		timer.Stop()
+		s.commitCancel()
+		s.hub.close(ErrClosed)
+		s.cancel()
+		s.background.Wait()
+		s.heads.wait()
+		s.metrics.observe(nil)
+		s.closeErr = s.b.Close()
+	})
+	return s.closeErr
+}
+
+// Limits returns the largest keys and values that can be stored.
+func (s *Store) Limits() Limits { return s.limits }
+
+// observe compares what a read says of the history with what this process had seen before the read began. It returns an error if the
+// answer must not be used.
+func (s *Store) observe(seen Position, st State) error {
+	if !st.Writable {
+		s.metrics.notReady()
+		return Errorf(ReadOnly, "the database answers as a read-only server (a standby, or demoted): its answers may be late and are not used")
+	}
+	switch {
+	case st.Head.Epoch == seen.Epoch && st.Head.Revision > seen.Revision:
+		s.hub.saw(st.Head)
+		s.hub.sawCompacted(st.Compacted)
+		s.metrics.head(st.Head.Revision)
+		s.tailer.wakeFor(st.Head.Revision)
+		return nil
+	case st.Head == seen:
+		s.hub.sawCompacted(st.Compacted)
+		return nil
+	}
+	// Another epoch, a lower head, or another group at the same revision.
+	if err := s.refence(s.ctx, fmt.Sprintf("head %d of epoch %d was read, after %d of epoch %d was seen",
+		st.Head.Revision, st.Head.Epoch, seen.Revision, seen.Epoch)); err != nil {
+		return err
+	}
+	if st.Head.Epoch > seen.Epoch {
+		return nil // the answer is of the newer history, in which this process is now, too
+	}
+	return Errorf(Unavailable, "the database's history changed while it was read: try again")
+}
+
+// read runs a read: it bounds its time, tries again what is safe to try again (every read), and checks the history. No
+// answer of a read that fails the check is used.
+func (s *Store) read(ctx context.Context, f func(context.Context) (State, error)) (State, error) {
+	attempt := func() (State, error) {
+		if s.ctx.Err() != nil {
+			return State{}, backoff.Permanent(ErrClosed)
+		}
+		seen := s.hub.newestSeen()
+		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+		defer cancel()
+		st, err := f(opCtx)
+		if err == nil {
+			err = s.observe(seen, st)
+		}
+		if err == nil {
+			return st, nil
+		}
+		if ctx.Err() != nil {
+			return State{}, backoff.Permanent(ctx.Err())
+		}
+		switch ClassOf(err) {
+		case Transient, Unavailable, Unknown:
+			return State{}, err
+		case Fenced:
+			if err := s.refence(s.ctx, err.Error()); err != nil {
+				return State{}, backoff.Permanent(err)
+			}
+			return State{}, err
+		default:
+			return State{}, backoff.Permanent(err)
+		}
+	}
+	// The first attempt almost always succeeds and needs no machinery.
+	st, err := attempt()
+	if err == nil {
+		return st, nil
+	}
+	var permanent *backoff.PermanentError
+	if errors.As(err, &permanent) {
+		return State{}, permanent.Err
+	}
+	s.metrics.readRetried()
+	return backoff.Retry(ctx, attempt, backoff.WithBackOff(retryPolicy()), backoff.WithMaxElapsedTime(s.cfg.RetryFor))
+}
+
+func retryPolicy() *backoff.ExponentialBackOff {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval = 10 * time.Millisecond
+	b.MaxInterval = time.Second
+	return b
+}
+
+// tail reads the log for a watcher.
+func (s *Store) tail(ctx context.Context, from Revision, limit int, prev Prev) (*Tail, error) {
+	var t *Tail
+	_, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
+		if t, err = s.b.Tail(ctx, from, limit, prev); err != nil {
+			return st, err
+		}
+		return t.State, nil
+	})
+	return t, err
+}
+
+// KeyValue is a key that exists.
+type KeyValue struct {
+	Key              Key
+	Revision, Create Revision
+	// Value is shared: nobody modifies it.
+	Value []byte
+}
+
+// Get reads the current state of one key, linearizably. kv is nil if the key does not exist. head is the revision of the snapshot.
+func (s *Store) Get(ctx context.Context, key Key) (kv *KeyValue, head Revision, err error) {
+	var row *Row
+	st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
+		row, st, err = s.b.Get(ctx, key)
+		return st, err
+	})
+	if err != nil || row == nil {
+		return nil, st.Head.Revision, err
+	}
+	return &KeyValue{Key: row.Key, Revision: row.Revision, Create: row.Create, Value: row.Value}, st.Head.Revision, nil
+}
+
+// Count counts the keys in [start, end) that exist now.
+func (s *Store) Count(ctx context.Context, start, end Key) (n int64, err error) {
+	_, err = s.read(ctx, func(ctx context.Context) (st State, err error) {
+		n, st, err = s.b.Count(ctx, start, end, 0, 0)
+		return st, err
+	})
+	return n, err
+}
+
+// Size reads the database's size.
+func (s *Store) Size(ctx context.Context) (Size, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	return s.b.Size(ctx)
+}
+
+// Ready returns nil if the database answers, takes writes, and this process has delivered all events that there were when it was called. ctx bounds the waiting.
+func (s *Store) Ready(ctx context.Context) error {
+	head, err := s.Head(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.hub.arrive(ctx, head); err != nil {
+		return fmt.Errorf("the watch is behind the database: delivered %d of %d: %w", s.hub.position().Revision, head, err)
+	}
+	return nil
+}
+
+// Listening returns nil if other processes' writes are notified (or the backend has no notifications and is polled by design), else
+// why they are polled.
+func (s *Store) Listening() error { return s.tailer.status() }
+
+// Delivered returns the newest revision that was delivered to the watchers.
+func (s *Store) Delivered() Revision { return s.hub.position().Revision }
+
+// progressLoop tells idle watchers how far they are.
+func (s *Store) progressLoop(ctx context.Context) {
+	ticker := time.NewTicker(s.cfg.ProgressInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			s.hub.requestProgress()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func newToken() (t Token) {
+	rand.Read(t[:]) // never fails
+	return t
+}

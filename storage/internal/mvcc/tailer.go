@@ -1,0 +1,219 @@
+package mvcc
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// tailer brings the log's new rows to the hub: those that this process has not committed itself, or whose outcome it did not
+// learn. One per process. It reads when it is told that there is something new, and it polls; how often depends on what is known.
+type tailer struct {
+	s *Store
+	// wake has capacity 1: there may be rows after the delivered ones.
+	wake chan struct{}
+	// known is the newest revision that anybody here has heard of.
+	known atomic.Int64
+
+	mu sync.Mutex
+	// trouble is why notifications do not flow; meaningful if the backend has any.
+	trouble error
+	heard   bool
+	// moved is when the hub was last moved or proven to be up to date.
+	moved time.Time
+	// lastEvent is when an event was last delivered, for the polling interval.
+	lastEvent time.Time
+}
+
+func newTailer(s *Store) *tailer {
+	return &tailer{s: s, wake: make(chan struct{}, 1), lastEvent: time.Now()}
+}
+
+// wakeFor tells that the revision exists.
+func (t *tailer) wakeFor(r Revision) {
+	for {
+		known := t.known.Load()
+		if int64(r) <= known {
+			break
+		}
+		if t.known.CompareAndSwap(known, int64(r)) {
+			break
+		}
+	}
+	if t.s.hub.position().Revision < r {
+		t.kick()
+	}
+}
+
+func (t *tailer) kick() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// notified takes a notification: a hint.
+func (t *tailer) notified(r Revision) {
+	t.s.metrics.notified()
+	if r == 0 {
+		t.kick()
+		return
+	}
+	t.wakeFor(r)
+}
+
+// listening takes the state of the notifications.
+func (t *tailer) listening(err error) {
+	t.mu.Lock()
+	changed := !t.heard || (err == nil) != (t.trouble == nil)
+	t.heard, t.trouble = true, err
+	t.mu.Unlock()
+	t.s.metrics.listening(err == nil)
+	if changed {
+		if err != nil {
+			t.s.log.Warn("notifications do not work; other processes' writes are polled for", "err", err)
+		} else {
+			t.s.log.Info("listening for notifications")
+		}
+		// Something may have been missed while the connection was down.
+		t.kick()
+	}
+}
+
+func (t *tailer) status() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.trouble
+}
+
+// proven notes that the hub is up to date: the committer's own group followed what was delivered last, so no other process
+// had written in between, and there is nothing to poll for now.
+func (t *tailer) proven() {
+	now := time.Now()
+	t.mu.Lock()
+	t.moved, t.lastEvent = now, now
+	t.mu.Unlock()
+}
+
+// pause is the time until the next poll.
+func (t *tailer) pause() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	cfg := &t.s.cfg
+	interval := cfg.PollIdle
+	switch {
+	case t.heard && t.trouble == nil:
+		interval = cfg.PollListening
+	case time.Since(t.lastEvent) < cfg.QuietAfter:
+		interval = cfg.PollActive
+	}
+	return max(interval-time.Since(t.moved), 0)
+}
+
+func (t *tailer) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	failing := retryPolicy()
+	for {
+		due := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.wake:
+		case <-timer.C:
+			due = true
+		}
+		if due && t.pause() > 0 {
+			timer.Reset(t.pause())
+			continue
+		}
+		if err := t.catchUp(ctx, due); err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			pause := failing.NextBackOff()
+			t.s.metrics.tailFailed()
+			t.s.log.Warn("cannot read the log; trying again", "err", err, "pause", pause)
+			wait(ctx, pause)
+			t.kick()
+		} else {
+			failing.Reset()
+		}
+		t.mu.Lock()
+		t.moved = time.Now()
+		t.mu.Unlock()
+		timer.Reset(t.pause())
+	}
+}
+
+// catchUp delivers what there is. A poll first asks whether there is anything, since that is cheaper than reading rows.
+func (t *tailer) catchUp(ctx context.Context, poll bool) error {
+	s := t.s
+	if poll {
+		if p, ok := s.b.(Poller); ok {
+			opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+			changed, err := p.Changed(opCtx)
+			cancel()
+			if err != nil || !changed {
+				return err
+			}
+		} else if st, err := s.read(ctx, s.b.State); err != nil || st.Head.Revision <= s.hub.position().Revision {
+			return err
+		}
+	}
+	for {
+		from := s.hub.position()
+		tail, err := s.tail(ctx, from.Revision, s.cfg.TailRows, PrevOfDeletions)
+		if err != nil {
+			return err
+		}
+		if s.hub.position().Epoch != from.Epoch {
+			continue // the read found another history, and this process has moved to it
+		}
+		if !follows(from, tail) {
+			if err := s.refence(ctx, fmt.Sprintf("the row at the delivered revision %d of epoch %d is not the one that was delivered",
+				from.Revision, from.Epoch)); err != nil {
+				return err
+			}
+			continue
+		}
+		rows := tail.Rows
+		if len(rows) > 0 && rows[0].Revision == from.Revision {
+			rows = rows[1:]
+		}
+		if gap := missing(from.Revision, rows); gap != 0 {
+			if gap <= tail.State.Compacted {
+				// Compaction has overtaken this process, as after a long pause: the events between cannot be delivered any more.
+				s.log.Warn("compaction has passed the delivered revision; all watches end", "delivered", int64(from.Revision),
+					"compacted", int64(tail.State.Compacted))
+				s.hub.reset(tail.State)
+				return nil
+			}
+			return Errorf(Invalid, "the log has no row %d, though it is neither compacted nor the newest: the database is damaged", gap)
+		}
+		if len(rows) > 0 {
+			if !s.hub.appendTail(from, rows) {
+				continue // in another history by now
+			}
+			t.mu.Lock()
+			t.lastEvent = time.Now()
+			t.mu.Unlock()
+			s.metrics.tailed(len(rows), tail.State.Now.Sub(rows[0].Time))
+		}
+		if len(tail.Rows) < s.cfg.TailRows {
+			return nil
+		}
+	}
+}
+
+// missing returns the first revision that the rows after a revision leave out, 0 if they are dense.
+func missing(after Revision, rows []Row) Revision {
+	for i := range rows {
+		if want := after + Revision(i) + 1; rows[i].Revision != want {
+			return want
+		}
+	}
+	return 0
+}

@@ -1,0 +1,263 @@
+package mvcc
+
+import (
+	"context"
+	"fmt"
+)
+
+// WatchOptions say what to watch.
+type WatchOptions struct {
+	// Prefix or Key: exactly one. A prefix ends in '/'.
+	Prefix, Key Key
+	// After is the revision up to which the watcher knows everything already, > 0. A future one waits silently.
+	After Revision
+	// AllPrev says that PrevValue will be asked for updates, too, so that reads of the log bring these values along.
+	AllPrev bool
+	// Progress requests progress regularly, so that the revision of a watcher that nothing concerns moves on.
+	Progress bool
+}
+
+// Batch is what a watcher saw.
+type Batch struct {
+	// Events are in order. They are shared: read only.
+	Events []*Event
+	// Progress: with these events, the watcher has seen everything up to this revision.
+	Progress Revision
+	// Requested: progress was requested, and this is it.
+	Requested bool
+}
+
+// Watcher hands out the events of a range, once and in order. It has a cursor and no queue.
+type Watcher struct {
+	s        *Store
+	rng      watchRange
+	epoch    Epoch
+	prev     Prev
+	periodic bool
+	after    Revision
+	wake     chan struct{} // capacity 1
+
+	// Guarded by hub.mu:
+
+	// cursor: everything up to it was handed out or does not concern the range.
+	cursor   Revision
+	attached bool
+	// first is a lower bound of the first event after the cursor that may concern the range, 0 if there is none.
+	first Revision
+	// want is the revision for which progress is wanted, 0 if none is; told the newest progress that was requested and handed out.
+	want, told Revision
+	err        error
+}
+
+// Watch begins a watch. Its errors are ErrCompacted, ErrClosed and what a Backend says.
+func (s *Store) Watch(ctx context.Context, o WatchOptions) (*Watcher, error) {
+	w := &Watcher{s: s, after: o.After, cursor: o.After, periodic: o.Progress, wake: make(chan struct{}, 1)}
+	switch {
+	case o.After <= 0:
+		return nil, fmt.Errorf("a watch begins after a revision > 0, not %d", o.After)
+	case o.Prefix != "" && o.Key == "" && o.Prefix[len(o.Prefix)-1] == '/':
+		w.rng = watchRange{key: o.Prefix, prefix: true}
+	case o.Key != "" && o.Prefix == "":
+		w.rng = watchRange{key: o.Key}
+	default:
+		return nil, fmt.Errorf("a watch needs a prefix that ends in '/', or a key")
+	}
+	if o.AllPrev {
+		w.prev = PrevOfAll
+	}
+	h := s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, ErrClosed
+	}
+	if o.After < h.compacted {
+		return nil, ErrCompacted
+	}
+	w.epoch = h.delivered.Epoch
+	h.all[w] = struct{}{}
+	if w.cursor >= h.ringStart {
+		h.attachLocked(w)
+	}
+	h.metric.watchers(len(h.all))
+	return w, nil
+}
+
+// Next returns the next events, or the progress that was requested. It blocks until there are any, ctx ends, or the watch ended: ErrCompacted
+// when compaction passed its cursor or the history changed, ErrClosed. One goroutine at a time calls it.
+func (w *Watcher) Next(ctx context.Context) (Batch, error) {
+	h := w.s.hub
+	for {
+		h.mu.Lock()
+		switch {
+		case w.err != nil:
+			defer h.mu.Unlock()
+			return Batch{}, w.err
+		case !w.attached && w.cursor >= h.ringStart:
+			h.attachLocked(w)
+			h.mu.Unlock()
+		case !w.attached:
+			cursor := w.cursor
+			h.mu.Unlock()
+			if b, err := w.replay(ctx, cursor); err != nil || len(b.Events) > 0 {
+				return b, err
+			}
+		case w.first != 0 && w.first <= h.ringStart:
+			// Too slow for the ring: from now on it reads the log at its own pace. Nothing before first concerns it.
+			w.cursor = max(w.cursor, w.first-1)
+			h.detachLocked(w)
+			h.mu.Unlock()
+			h.metric.demoted()
+		case w.first != 0:
+			piece := h.sinceLocked(w.first)
+			w.first = 0
+			b := w.advanceLocked(h.delivered.Revision)
+			h.mu.Unlock()
+			b.Events = w.selectEvents(piece)
+			if len(b.Events) > 0 || b.Requested {
+				return b, nil
+			}
+		case w.want != 0 && w.want <= h.delivered.Revision && h.delivered.Revision >= w.after:
+			b := w.advanceLocked(h.delivered.Revision)
+			h.mu.Unlock()
+			return b, nil
+		default:
+			w.cursor = max(w.cursor, h.delivered.Revision)
+			h.mu.Unlock()
+			select {
+			case <-w.wake:
+			case <-ctx.Done():
+				return Batch{}, ctx.Err()
+			}
+		}
+	}
+}
+
+// advanceLocked moves the cursor, and answers a request for progress if it was reached.
+func (w *Watcher) advanceLocked(to Revision) Batch {
+	w.cursor = max(w.cursor, to)
+	b := Batch{Progress: w.cursor}
+	if w.want != 0 && w.want <= to && to >= w.after {
+		b.Requested = true
+		w.want, w.told = 0, to
+		delete(w.s.hub.wanting, w)
+	}
+	return b
+}
+
+func (w *Watcher) selectEvents(piece []*Event) []*Event {
+	var events []*Event
+	for _, e := range piece {
+		if e.Revision > w.after && w.rng.contains(e.Key) {
+			if events == nil {
+				events = make([]*Event, 0, min(len(piece), 64))
+			}
+			events = append(events, e)
+		}
+	}
+	return events
+}
+
+// replay reads one piece of the log after the cursor. Rows newer than the cursor are complete as long as the boundary has not
+// passed it, which is read in the same snapshot.
+func (w *Watcher) replay(ctx context.Context, cursor Revision) (Batch, error) {
+	s := w.s
+	tail, err := s.tail(ctx, cursor+1, s.cfg.TailRows, w.prev)
+	if err != nil {
+		return Batch{}, err
+	}
+	s.metrics.replayed(len(tail.Rows))
+	if tail.State.Head.Epoch != w.epoch || tail.State.Compacted > cursor {
+		return Batch{}, ErrCompacted
+	}
+	var events []*Event
+	for i := range tail.Rows {
+		r := &tail.Rows[i]
+		if r.Revision != cursor+1 {
+			return Batch{}, fmt.Errorf("the log has a gap after revision %d: the next row is %d", cursor, r.Revision)
+		}
+		cursor = r.Revision
+		if e := eventOf(r); e != nil && w.rng.contains(e.Key) {
+			events = append(events, e)
+		}
+	}
+	h := s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if w.err != nil {
+		return Batch{}, w.err
+	}
+	w.cursor = cursor
+	if len(tail.Rows) == 0 && cursor < h.ringStart {
+		return Batch{}, fmt.Errorf("the log ends at revision %d, before the delivered %d", cursor, h.delivered.Revision)
+	}
+	return Batch{Events: events, Progress: cursor}, nil
+}
+
+// RequestProgress makes Next return, perhaps without events, as soon as everything up to the revision was seen. It does nothing if a
+// requested batch has already said so.
+func (w *Watcher) RequestProgress(at Revision) {
+	h := w.s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if w.err == nil {
+		w.wantLocked(at)
+	}
+}
+
+func (w *Watcher) wantLocked(at Revision) {
+	if at <= w.told {
+		return
+	}
+	h := w.s.hub
+	w.want = max(w.want, at)
+	if w.attached {
+		h.wanting[w] = struct{}{}
+		if w.want <= h.delivered.Revision {
+			w.signal()
+		}
+	}
+}
+
+// Close ends the watch. It may be called at any time, by anybody, again.
+func (w *Watcher) Close() {
+	h := w.s.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.endLocked(w, ErrClosed)
+}
+
+func (w *Watcher) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// PrevValue returns the value before the event, nil for a creation. It reads the log at most once per event, whoever asks. The error is ErrCompacted if
+// the value is gone.
+func (s *Store) PrevValue(ctx context.Context, e *Event) ([]byte, error) {
+	if e.Prev == 0 {
+		return nil, nil
+	}
+	e.prevMu.Lock()
+	defer e.prevMu.Unlock()
+	if e.prevKnown {
+		return e.prevValue, nil
+	}
+	var rows []Row
+	st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
+		rows, st, err = s.b.Values(ctx, []Revision{e.Prev})
+		return st, err
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(rows) == 1:
+		e.prevKnown, e.prevValue = true, rows[0].Value
+		return e.prevValue, nil
+	case st.Compacted >= e.Revision:
+		return nil, ErrCompacted
+	}
+	return nil, fmt.Errorf("the log has no row %d, which the event %d of %q replaced", e.Prev, e.Revision, string(e.Key))
+}
