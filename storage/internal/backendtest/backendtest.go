@@ -1,0 +1,327 @@
+// Package backendtest is the conformance suite of [mvcc.Backend]: what backend.go says, method by method, with the
+// edge cases in which databases differ. Every database runs it.
+//
+// It also settles what the contract leaves open:
+//
+//   - A row at Group.Seen that is missing was removed by compaction if its revision is at or below the compacted one; above it, the
+//     group is fenced.
+//   - A head that is a tombstone or a marker survives the sweep that reaches it, and is removed by the first sweep after it is no longer the head.
+//   - Expired returns a positive duration also when keys that it left out for the limit have expired already.
+package backendtest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// Database is an empty, migrated database of a test's own.
+type Database struct {
+	// Open opens a backend on it, or fails the test. Every call is what another process would do. The suite closes the backends.
+	Open func(t testing.TB) mvcc.Backend
+	// Private says that the database cannot be opened twice, as it lives in its backend's memory.
+	Private bool
+}
+
+// Run runs the suite. fresh makes a database; what it needs to be cleaned up goes to t.Cleanup.
+func Run(t *testing.T, fresh func(t testing.TB) Database) {
+	for _, test := range []struct {
+		name string
+		// shared tests need the database opened twice.
+		shared bool
+		run    func(*fixture)
+	}{
+		{name: "Empty", run: testEmpty},
+		{name: "Limits", run: testLimits},
+		{name: "Identity", run: testIdentity},
+		{name: "CommitDecides", run: testCommitDecides},
+		{name: "CommitNumbersDensely", run: testCommitNumbersDensely},
+		{name: "CommitOfConflictsWritesNothing", run: testCommitOfConflicts},
+		{name: "CommitGuard", run: testCommitGuard},
+		{name: "CommitGuardAfterSweep", run: testCommitGuardAfterSweep},
+		{name: "CommitOfAbortedToken", run: testCommitOfAbortedToken},
+		{name: "CommitWithEndedContext", run: testCommitWithEndedContext},
+		{name: "CommitReturnsRemovedValues", run: testCommitReturnsRemovedValues},
+		{name: "CommitAtLimits", run: testCommitAtLimits},
+		{name: "Keys", run: testKeys},
+		{name: "Values", run: testValues},
+		{name: "Get", run: testGet},
+		{name: "Page", run: testPage},
+		{name: "Count", run: testCount},
+		{name: "Replaced", run: testReplaced},
+		{name: "ValuesByRevision", run: testValuesByRevision},
+		{name: "Tail", run: testTail},
+		{name: "FirstAt", run: testFirstAt},
+		{name: "Expired", run: testExpired},
+		{name: "Resolve", run: testResolve},
+		{name: "Compact", run: testCompact},
+		{name: "Sweep", run: testSweep},
+		{name: "SweepKeepsTheHead", run: testSweepKeepsTheHead},
+		{name: "Fence", run: testFence},
+		{name: "FenceAfterLostTail", run: testFenceAfterLostTail},
+		{name: "Size", run: testSize},
+		{name: "Model", run: testModel},
+		{name: "ConcurrentCommits", shared: true, run: testConcurrentCommits},
+		{name: "ConcurrentFences", shared: true, run: testConcurrentFences},
+		{name: "ConcurrentSweeps", shared: true, run: testConcurrentSweeps},
+		{name: "ReadsSeeOtherBackends", shared: true, run: testReadsSeeOtherBackends},
+		{name: "SnapshotsAreConsistent", shared: true, run: testSnapshotsAreConsistent},
+		{name: "Poller", shared: true, run: testPoller},
+		{name: "Notifier", shared: true, run: testNotifier},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			db := fresh(t)
+			if test.shared && db.Private {
+				t.Skip("the database is in the memory of one backend, and this test needs two")
+			}
+			f := &fixture{T: t, db: db, ctx: t.Context()}
+			f.b = f.open()
+			f.seen = f.state().Head
+			test.run(f)
+		})
+	}
+}
+
+// deadline bounds every wait for something that must happen.
+const deadline = 30 * time.Second
+
+// fixture is a test with a backend on its own database, and the newest position that it has seen.
+type fixture struct {
+	*testing.T
+	db   Database
+	ctx  context.Context
+	b    mvcc.Backend
+	seen mvcc.Position
+}
+
+func (f *fixture) open() mvcc.Backend {
+	f.Helper()
+	b := f.db.Open(f.T)
+	f.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			f.Errorf("close: %v", err)
+		}
+	})
+	return b
+}
+
+// other returns a fixture with a second backend on the same database.
+func (f *fixture) other() *fixture {
+	f.Helper()
+	o := &fixture{T: f.T, db: f.db, ctx: f.ctx}
+	o.b = o.open()
+	o.seen = o.state().Head
+	return o
+}
+
+func (f *fixture) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+// is checks the class of an error.
+func (f *fixture) is(err error, class mvcc.Class) {
+	f.Helper()
+	if err == nil || mvcc.ClassOf(err) != class {
+		f.Fatalf("the error is %v of class %v, want class %v", err, mvcc.ClassOf(err), class)
+	}
+}
+
+func (f *fixture) state() mvcc.State {
+	f.Helper()
+	s, err := f.b.State(f.ctx)
+	f.must(err)
+	f.sane(s)
+	return s
+}
+
+// sane checks what holds of every state.
+func (f *fixture) sane(s mvcc.State) {
+	f.Helper()
+	if !s.Writable || s.Swept > s.Compacted || s.Compacted > s.Head.Revision || s.Head.Revision < 1 || s.Head.Epoch < 1 ||
+		s.Head.Token == (mvcc.Token{}) || s.Now.Before(time.Now().Add(-24*time.Hour)) {
+		f.Fatalf("the state is %+v", s)
+	}
+}
+
+// same checks that two states agree in all but the time.
+func (f *fixture) same(got, want mvcc.State) {
+	f.Helper()
+	f.sane(got)
+	got.Now, want.Now = time.Time{}, time.Time{}
+	if got != want {
+		f.Errorf("the state is %+v, want %+v", got, want)
+	}
+}
+
+func newToken() (t mvcc.Token) {
+	rand.Read(t[:])
+	return t
+}
+
+// try commits a group as it is.
+func (f *fixture) try(token mvcc.Token, seen mvcc.Position, ms ...*mvcc.Mutation) (*mvcc.GroupResult, error) {
+	return f.b.Commit(f.ctx, &mvcc.Group{Token: token, Seen: seen, Mutations: ms})
+}
+
+// commit commits a group after what was seen and checks everything that follows from the outcomes.
+func (f *fixture) commit(ms ...*mvcc.Mutation) *mvcc.GroupResult {
+	f.Helper()
+	token := newToken()
+	r, err := f.try(token, f.seen, ms...)
+	f.must(err)
+	f.sane(r.State)
+	if len(r.Outcomes) != len(ms) {
+		f.Fatalf("%d outcomes for %d mutations", len(r.Outcomes), len(ms))
+	}
+	next := r.Before
+	for i, o := range r.Outcomes {
+		if !o.Accepted {
+			continue
+		}
+		next = mvcc.Position{Epoch: r.Before.Epoch, Revision: next.Revision + 1, Token: token}
+		if o.Revision != next.Revision || o.Create > o.Revision || o.Create < 1 || (ms[i].Expect == 0) != (o.Create == o.Revision) {
+			f.Fatalf("outcome %d is %+v, want revision %d", i, o, next.Revision)
+		}
+	}
+	if r.State.Head != next {
+		f.Fatalf("the head after the group is %+v, want %+v", r.State.Head, next)
+	}
+	if d := r.Time.Sub(r.State.Now).Abs(); d > time.Minute {
+		f.Fatalf("the group's time is %v, and now is %v", r.Time, r.State.Now)
+	}
+	f.seen = r.State.Head
+	return r
+}
+
+// put writes one key and returns its revision; the mutation must be accepted.
+func (f *fixture) put(key mvcc.Key, expect mvcc.Revision, value string) mvcc.Revision {
+	f.Helper()
+	o := f.commit(put(key, expect, value)).Outcomes[0]
+	if !o.Accepted {
+		f.Fatalf("put %q at %d was refused: %+v", key, expect, o)
+	}
+	return o.Revision
+}
+
+// del deletes one key; the mutation must be accepted.
+func (f *fixture) del(key mvcc.Key, expect mvcc.Revision) mvcc.Revision {
+	f.Helper()
+	o := f.commit(del(key, expect)).Outcomes[0]
+	if !o.Accepted {
+		f.Fatalf("deletion of %q at %d was refused: %+v", key, expect, o)
+	}
+	return o.Revision
+}
+
+func put(key mvcc.Key, expect mvcc.Revision, value string) *mvcc.Mutation {
+	return &mvcc.Mutation{Key: key, Expect: expect, Value: []byte(value)}
+}
+
+func del(key mvcc.Key, expect mvcc.Revision) *mvcc.Mutation {
+	return &mvcc.Mutation{Key: key, Expect: expect, Delete: true}
+}
+
+// log reads the whole log.
+func (f *fixture) log(prev mvcc.Prev) []mvcc.Row {
+	f.Helper()
+	t, err := f.b.Tail(f.ctx, 1, 1<<20, prev)
+	f.must(err)
+	return t.Rows
+}
+
+// compact compacts and sweeps to the end by batches of the given size, and returns how many rows were deleted.
+func (f *fixture) compact(r mvcc.Revision, batch int) int {
+	f.Helper()
+	s, err := f.b.Compact(f.ctx, r)
+	f.must(err)
+	total := 0
+	for s.Swept < s.Compacted {
+		before := s.Swept
+		var n int
+		n, s, err = f.b.Sweep(f.ctx, batch)
+		f.must(err)
+		f.sane(s)
+		if s.Swept <= before {
+			f.Fatalf("a sweep left swept at %d, with compacted at %d", s.Swept, s.Compacted)
+		}
+		total += n
+	}
+	return total
+}
+
+// describe writes rows as text, to compare them and to show what differs.
+func describe(rows []mvcc.Row) string {
+	var b strings.Builder
+	for _, r := range rows {
+		fmt.Fprintf(&b, "%d:%q<-%d/%d", r.Revision, string(r.Key), r.Prev, r.Create)
+		if r.Deleted {
+			b.WriteString(" deleted")
+		} else {
+			fmt.Fprintf(&b, "=%s", brief(r.Value))
+		}
+		if r.HasPrev {
+			fmt.Fprintf(&b, " was %s", brief(r.PrevValue))
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func brief(v []byte) string {
+	if len(v) > 32 {
+		return fmt.Sprintf("%q…(%d)", v[:32], len(v))
+	}
+	return fmt.Sprintf("%q", v)
+}
+
+// equal compares rows as a whole, in order.
+func (f *fixture) equal(got, want []mvcc.Row) {
+	f.Helper()
+	if g, w := describe(got), describe(want); g != w {
+		f.Fatalf("the rows are\n%swant\n%s", g, w)
+	}
+	for i := range got {
+		if !bytes.Equal(got[i].Value, want[i].Value) || !bytes.Equal(got[i].PrevValue, want[i].PrevValue) {
+			f.Fatalf("row %d differs in a long value", i)
+		}
+	}
+}
+
+// page reads a page and checks that its rows are in order.
+func (f *fixture) page(q mvcc.PageQuery) []mvcc.Row {
+	f.Helper()
+	p, err := f.b.Page(f.ctx, q)
+	f.must(err)
+	f.sane(p.State)
+	if len(p.Rows) > q.Limit || !slices.IsSortedFunc(p.Rows, func(a, b mvcc.Row) int { return cmp.Compare(a.Key, b.Key) }) {
+		f.Fatalf("a page with limit %d is\n%s", q.Limit, describe(p.Rows))
+	}
+	return p.Rows
+}
+
+// eventually waits until the condition holds.
+func (f *fixture) eventually(what string, condition func() bool) {
+	f.Helper()
+	timeout := time.NewTimer(deadline)
+	defer timeout.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-timeout.C:
+			f.Fatalf("waited %v for %s", deadline, what)
+		}
+	}
+}

@@ -1,0 +1,262 @@
+package backendtest
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+func testResolve(f *fixture) {
+	after := f.seen
+	token := newToken()
+	setup := f.commit(put("a", 0, "a1"))
+	_, err := f.try(token, f.seen, put("b", 0, "b1"), put("a", 77, "a conflict"), del("a", setup.Outcomes[0].Revision), put("c", 0, "c1"))
+	f.must(err)
+	f.seen = f.state().Head
+	f.put("d", 0, "d1")
+
+	resolve := func(token mvcc.Token, after mvcc.Position) *mvcc.Resolution {
+		f.Helper()
+		r, err := f.b.Resolve(f.ctx, token, after)
+		f.must(err)
+		f.same(r.State, f.state())
+		return r
+	}
+	committed := func(want ...mvcc.Row) {
+		f.Helper()
+		r := resolve(token, after)
+		if !r.Committed || r.Aborted {
+			f.Fatalf("the resolution of a committed group is %+v", r)
+		}
+		for i := range r.Rows {
+			if r.Rows[i].Token != token {
+				f.Errorf("row %d has another token", r.Rows[i].Revision)
+			}
+			r.Rows[i].HasPrev, r.Rows[i].PrevValue, r.Rows[i].Value = false, nil, nil
+		}
+		f.equal(r.Rows, want)
+	}
+	b := mvcc.Row{Key: "b", Revision: 3, Create: 3}
+	a := mvcc.Row{Key: "a", Revision: 4, Prev: 2, Create: 2, Deleted: true}
+	c := mvcc.Row{Key: "c", Revision: 5, Create: 5}
+	committed(b, a, c)
+	// Committed stays committed: the token was not recorded as aborted.
+	committed(b, a, c)
+
+	lost := newToken()
+	for range 2 {
+		if r := resolve(lost, after); r.Committed || !r.Aborted || len(r.Rows) != 0 {
+			f.Fatalf("the resolution of a lost group is %+v", r)
+		}
+	}
+
+	// Rows that were swept are missing; when all are, nobody can tell.
+	f.put("b", b.Revision, "b2")
+	f.compact(f.seen.Revision, 100)
+	committed(c)
+	f.put("c", c.Revision, "c2")
+	f.compact(f.seen.Revision, 100)
+	if r := resolve(token, after); r.Committed || r.Aborted || len(r.Rows) != 0 {
+		f.Fatalf("the resolution of a swept group is %+v", r)
+	}
+	if r := resolve(newToken(), after); r.Committed || r.Aborted {
+		f.Fatalf("the resolution of a lost group that may have been swept is %+v", r)
+	}
+	// What was begun after the compaction can be told again.
+	if r := resolve(newToken(), f.seen); r.Committed || !r.Aborted {
+		f.Fatalf("the resolution of a lost group after the compaction is %+v", r)
+	}
+	// And one whose abortion is recorded stays aborted, whatever was swept.
+	if r := resolve(lost, after); r.Committed || !r.Aborted {
+		f.Fatalf("the resolution of an aborted group after the compaction is %+v", r)
+	}
+}
+
+func testCompact(f *fixture) {
+	for i := range 10 {
+		f.put(mvcc.Key(fmt.Sprintf("k%d", i)), 0, "x")
+	}
+	rows := describe(f.log(mvcc.PrevOfAll))
+	for _, test := range []struct{ ask, want mvcc.Revision }{{0, 0}, {3, 3}, {2, 3}, {3, 3}, {5, 5}, {-1, 5}, {1 << 40, 11}, {11, 11}, {4, 11}} {
+		s, err := f.b.Compact(f.ctx, test.ask)
+		f.must(err)
+		f.sane(s)
+		if s.Compacted != test.want || s.Head != f.seen || s.Swept != 0 {
+			f.Errorf("after the compaction of %d the state is %+v, want compacted %d", test.ask, s, test.want)
+		}
+		f.same(f.state(), s)
+	}
+	if after := describe(f.log(mvcc.PrevOfAll)); after != rows {
+		f.Errorf("the compaction changed the log from\n%sto\n%s", rows, after)
+	}
+}
+
+// testSweep compares what remains with what the states from the compacted revision on need.
+func testSweep(f *fixture) {
+	for _, batch := range []int{1, 2, 3, 7, 1000} {
+		prefix := fmt.Sprintf("b%04d/", batch)
+		key := func(i int) mvcc.Key { return mvcc.Key(fmt.Sprintf("%s%d", prefix, i)) }
+		// Keys with one value, several values, deleted, deleted and created again, and changes on both sides of the boundary.
+		f.put(key(1), 0, "only")
+		two := f.put(key(2), 0, "first")
+		three := f.put(key(3), 0, "first")
+		four := f.put(key(4), 0, "first")
+		five := f.put(key(5), 0, "first")
+		two = f.put(key(2), two, "second")
+		f.del(key(3), three)
+		f.del(key(4), four)
+		f.put(key(4), 0, "again")
+		five = f.put(key(5), five, "second")
+		boundary := f.seen.Revision
+		f.put(key(2), two, "third")
+		f.del(key(5), five)
+		six := f.put(key(6), 0, "only")
+		f.del(key(6), six)
+		f.put(key(7), 0, "only")
+
+		var want []mvcc.Row
+		log := f.log(mvcc.PrevOfAll)
+		replacedBy := map[mvcc.Revision]mvcc.Revision{}
+		for _, r := range log {
+			replacedBy[r.Prev] = r.Revision
+		}
+		for _, r := range log {
+			by, replaced := replacedBy[r.Revision]
+			if replaced && by <= boundary || r.Deleted && r.Revision <= boundary {
+				continue
+			}
+			if by, ok := replacedBy[r.Prev]; ok && by <= boundary && r.Prev != 0 {
+				r.HasPrev, r.PrevValue = false, nil
+			}
+			want = append(want, r)
+		}
+		if n := f.compact(boundary, batch); n != len(log)-len(want) {
+			f.Errorf("batches of %d deleted %d rows, want %d", batch, n, len(log)-len(want))
+		}
+		f.equal(f.log(mvcc.PrevOfAll), want)
+		s := f.state()
+		if s.Compacted != boundary || s.Swept != boundary || s.Head != f.seen {
+			f.Errorf("the state is %+v", s)
+		}
+		// Once more: nothing is left to do.
+		n, again, err := f.b.Sweep(f.ctx, batch)
+		f.must(err)
+		if n != 0 {
+			f.Errorf("a second sweep deleted %d rows", n)
+		}
+		f.same(again, s)
+		f.equal(f.log(mvcc.PrevOfAll), want)
+	}
+}
+
+func testSweepKeepsTheHead(f *fixture) {
+	// The first marker is the head of an empty store.
+	if n := f.compact(1, 10); n != 0 || len(f.log(mvcc.PrevOfAll)) != 1 {
+		f.Fatalf("the sweep of an empty store deleted %d rows", n)
+	}
+	a := f.put("a", 0, "a1")
+	a = f.del("a", a)
+	head := f.seen
+	if n := f.compact(a, 10); n != 2 {
+		f.Errorf("the sweep deleted %d rows, want the marker and the value", n)
+	}
+	f.equal(f.log(mvcc.PrevOfAll), []mvcc.Row{{Key: "a", Revision: a, Prev: a - 1, Create: a - 1, Deleted: true}})
+	if s := f.state(); s.Head != head || s.Swept != a || s.Compacted != a {
+		f.Errorf("the state is %+v, want head %+v", s, head)
+	}
+	// Once it is no longer the head, it goes.
+	b := f.put("b", 0, "b1")
+	b = f.put("b", b, "b2")
+	if n := f.compact(b, 1); n != 2 {
+		f.Errorf("the sweep deleted %d rows, want the tombstone and the replaced value", n)
+	}
+	f.equal(f.log(mvcc.PrevOfAll), []mvcc.Row{{Key: "b", Revision: b, Prev: b - 1, Create: b - 1, Value: []byte("b2")}})
+	if s := f.state(); s.Swept != b {
+		f.Errorf("the state is %+v", s)
+	}
+}
+
+func testFence(f *fixture) {
+	const jump = mvcc.Revision(1) << 32
+	a := f.put("a", 0, "a1")
+	old := f.seen
+	fence := mvcc.Fence{Seen: old, Token: newToken(), Jump: jump, Fingerprint: "moved"}
+	s, err := f.b.Fence(f.ctx, fence)
+	f.must(err)
+	want := mvcc.Position{Epoch: old.Epoch + 1, Revision: old.Revision + jump, Token: fence.Token}
+	if s.Head != want || s.Compacted != want.Revision {
+		f.Fatalf("the state after the fence is %+v, want head %+v", s, want)
+	}
+	f.same(f.state(), s)
+	id, err := f.b.Identity(f.ctx)
+	f.must(err)
+	if id.Recorded != "moved" {
+		f.Errorf("the fingerprint is %q", id.Recorded)
+	}
+	rows := f.log(mvcc.PrevOfAll)
+	last := rows[len(rows)-1]
+	if !last.Marker() || !last.Deleted || last.Prev != 0 || last.Revision != want.Revision || last.Token != fence.Token {
+		f.Errorf("the marker is %+v", last)
+	}
+
+	// The same fence again, as another process that noticed the same would do, changes nothing.
+	again, err := f.b.Fence(f.ctx, mvcc.Fence{Seen: old, Token: newToken(), Jump: jump, Fingerprint: "elsewhere"})
+	f.must(err)
+	f.same(again, s)
+	if id, err = f.b.Identity(f.ctx); err != nil || id.Recorded != "moved" {
+		f.Errorf("the fingerprint is %q, %v", id.Recorded, err)
+	}
+
+	// Who has not noticed cannot write; who has goes on after the jump. The keys are still there.
+	_, err = f.try(newToken(), old, put("b", 0, "b1"))
+	f.is(err, mvcc.Fenced)
+	f.seen = s.Head
+	if r := f.put("a", a, "a2"); r != want.Revision+1 {
+		f.Errorf("the first revision after the fence is %d, want %d", r, want.Revision+1)
+	}
+	row, _, err := f.b.Get(f.ctx, "a")
+	f.must(err)
+	if row == nil || row.Revision != want.Revision+1 || row.Create != a || string(row.Value) != "a2" {
+		f.Errorf("the key is %+v", row)
+	}
+
+	// Fences follow one another, without a fingerprint too, and everything before them can be swept.
+	for i := range 3 {
+		before := f.state()
+		s, err := f.b.Fence(f.ctx, mvcc.Fence{Seen: before.Head, Token: newToken(), Jump: jump})
+		f.must(err)
+		if s.Head.Epoch != before.Head.Epoch+1 || s.Head.Revision != before.Head.Revision+jump {
+			f.Fatalf("the state after fence %d is %+v, before it was %+v", i+2, s, before)
+		}
+		f.seen = s.Head
+	}
+	if id, err = f.b.Identity(f.ctx); err != nil || id.Recorded != "moved" {
+		f.Errorf("the fingerprint is %q, %v", id.Recorded, err)
+	}
+	f.compact(f.seen.Revision, 2)
+	rows = f.log(mvcc.PrevOfAll)
+	if len(rows) != 2 || rows[0].Key != "a" || !rows[1].Marker() {
+		f.Errorf("the sweep left\n%s", describe(rows))
+	}
+}
+
+// testFenceAfterLostTail fences a database that was restored to an older state than this process, or another one, has seen.
+func testFenceAfterLostTail(f *fixture) {
+	f.put("a", 0, "a1")
+	const jump = mvcc.Revision(1) << 32
+	lost := mvcc.Position{Epoch: f.seen.Epoch + 5, Revision: f.seen.Revision + 1000, Token: newToken()}
+	_, err := f.try(newToken(), lost, put("b", 0, "b1"))
+	f.is(err, mvcc.Fenced)
+	s, err := f.b.Fence(f.ctx, mvcc.Fence{Seen: lost, Token: newToken(), Jump: jump})
+	f.must(err)
+	if s.Head.Epoch != lost.Epoch+1 || s.Head.Revision != lost.Revision+jump || s.Compacted != s.Head.Revision {
+		f.Fatalf("the state after the fence is %+v", s)
+	}
+	f.seen = s.Head
+	f.put("b", 0, "b1")
+	keys := f.page(mvcc.PageQuery{Start: "a", End: "z", Limit: 10})
+	if len(keys) != 2 || !slices.Equal(keys[0].Value, []byte("a1")) {
+		f.Errorf("the keys are\n%s", describe(keys))
+	}
+}

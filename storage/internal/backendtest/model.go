@@ -1,0 +1,209 @@
+package backendtest
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// model is the store as plain data: the whole log, never swept.
+type model struct {
+	log       []mvcc.Row
+	live      map[mvcc.Key]mvcc.Row
+	compacted mvcc.Revision
+}
+
+// at returns the state at a revision.
+func (m *model) at(r mvcc.Revision) []mvcc.Row {
+	state := map[mvcc.Key]mvcc.Row{}
+	for _, row := range m.log {
+		switch {
+		case row.Revision > r || row.Marker():
+		case row.Deleted:
+			delete(state, row.Key)
+		default:
+			state[row.Key] = mvcc.Row{Key: row.Key, Revision: row.Revision, Create: row.Create, Value: row.Value}
+		}
+	}
+	return sorted(state)
+}
+
+func sorted(state map[mvcc.Key]mvcc.Row) []mvcc.Row {
+	var rows []mvcc.Row
+	for _, key := range slices.Sorted(maps.Keys(state)) {
+		rows = append(rows, state[key])
+	}
+	return rows
+}
+
+// kept returns what a full sweep leaves of the log.
+func (m *model) kept() []mvcc.Row {
+	gone := map[mvcc.Revision]bool{}
+	for i, row := range m.log {
+		if row.Revision > m.compacted {
+			break
+		}
+		gone[row.Prev] = true
+		if row.Deleted && i < len(m.log)-1 {
+			gone[row.Revision] = true
+		}
+	}
+	var rows []mvcc.Row
+	for _, row := range m.log {
+		if !gone[row.Revision] {
+			row.PrevValue, row.HasPrev = nil, false
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// testModel makes random groups, compactions, sweeps and fences and compares the whole store, at random revisions, with the model.
+func testModel(f *fixture) {
+	const steps, keys = 150, 12
+	seed := rand.Uint64()
+	f.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	m := &model{live: map[mvcc.Key]mvcc.Row{}, log: []mvcc.Row{{Revision: 1, Deleted: true}}}
+	key := func() mvcc.Key { return oddKeys[rng.IntN(keys)*3] }
+
+	for step := range steps {
+		switch n := rng.IntN(20); {
+		case n < 14:
+			var ms []*mvcc.Mutation
+			for range 1 + rng.IntN(9) {
+				k := key()
+				expect := m.live[k].Revision
+				if rng.IntN(5) == 0 {
+					expect = mvcc.Revision(rng.IntN(10))
+				}
+				if expect != 0 && rng.IntN(3) == 0 {
+					ms = append(ms, del(k, expect))
+				} else {
+					ms = append(ms, put(k, expect, fmt.Sprintf("value %d of step %d", len(ms), step)))
+				}
+			}
+			f.apply(m, ms)
+		case n < 17:
+			m.compacted = max(m.compacted, min(mvcc.Revision(rng.Int64N(int64(f.seen.Revision)+2)), f.seen.Revision))
+			s, err := f.b.Compact(f.ctx, m.compacted)
+			f.must(err)
+			if s.Compacted != m.compacted {
+				f.Fatalf("step %d: compacted is %d, want %d", step, s.Compacted, m.compacted)
+			}
+		case n < 19:
+			_, _, err := f.b.Sweep(f.ctx, 1+rng.IntN(20))
+			f.must(err)
+		default:
+			s, err := f.b.Fence(f.ctx, mvcc.Fence{Seen: f.seen, Token: newToken(), Jump: mvcc.Revision(1 + rng.IntN(5))})
+			f.must(err)
+			m.log = append(m.log, mvcc.Row{Revision: s.Head.Revision, Deleted: true})
+			m.compacted = s.Head.Revision
+			f.seen = s.Head
+		}
+		f.compareWith(m, rng)
+	}
+	f.compact(f.seen.Revision, 7)
+	m.compacted = f.seen.Revision
+	f.equal(f.withoutPrev(f.log(mvcc.PrevOfAll)), m.kept())
+}
+
+// apply commits a group and writes what Decide says to the model.
+func (f *fixture) apply(m *model, ms []*mvcc.Mutation) {
+	f.Helper()
+	want, _ := mvcc.Decide(ms, f.seen.Revision, func(k mvcc.Key) (mvcc.Revision, mvcc.Revision) {
+		return m.live[k].Revision, m.live[k].Create
+	})
+	got := f.commit(ms...)
+	for i, w := range want {
+		g := got.Outcomes[i]
+		if g.Accepted != w.Accepted || g.Revision != w.Revision || w.Accepted && g.Create != w.Create {
+			f.Fatalf("mutation %d of %s: the outcome is %+v, want %+v", i, describeGroup(ms), g, w)
+		}
+		if !w.Accepted {
+			continue
+		}
+		old := m.live[ms[i].Key]
+		row := mvcc.Row{Key: ms[i].Key, Revision: w.Revision, Prev: old.Revision, Create: w.Create, Deleted: ms[i].Delete, Value: ms[i].Value}
+		m.log = append(m.log, row)
+		if row.Deleted {
+			delete(m.live, row.Key)
+			if string(g.PrevValue) != string(old.Value) {
+				f.Fatalf("the deletion of %q removed %s, want %s", row.Key, brief(g.PrevValue), brief(old.Value))
+			}
+		} else {
+			m.live[row.Key] = row
+		}
+	}
+}
+
+// snapshot reads the state at a revision as the store does: the live rows that are not newer, and those that were replaced since.
+func (f *fixture) snapshot(r mvcc.Revision) []mvcc.Row {
+	f.Helper()
+	const start, end = "\x00", "\xff\xff\xff"
+	state := map[mvcc.Key]mvcc.Row{}
+	for _, row := range f.page(mvcc.PageQuery{Start: start, End: end, At: r, Limit: 1000}) {
+		state[row.Key] = row
+	}
+	replaced, s, err := f.b.Replaced(f.ctx, mvcc.ReplacedQuery{Start: start, End: end, At: r, After: r, Upto: f.seen.Revision})
+	f.must(err)
+	f.sane(s)
+	var revisions []mvcc.Revision
+	for _, p := range replaced {
+		revisions = append(revisions, p.Revision)
+	}
+	rows, _, err := f.b.Values(f.ctx, revisions)
+	f.must(err)
+	for _, row := range rows {
+		if _, both := state[row.Key]; both {
+			f.Fatalf("at %d the key %q is live and replaced", r, row.Key)
+		}
+		state[row.Key] = mvcc.Row{Key: row.Key, Revision: row.Revision, Create: row.Create, Value: row.Value}
+	}
+	return sorted(state)
+}
+
+func (f *fixture) withoutPrev(rows []mvcc.Row) []mvcc.Row {
+	for i := range rows {
+		rows[i].HasPrev, rows[i].PrevValue = false, nil
+	}
+	return rows
+}
+
+func (f *fixture) compareWith(m *model, rng *rand.Rand) {
+	f.Helper()
+	s := f.state()
+	if s.Head != f.seen || s.Compacted != m.compacted {
+		f.Fatalf("the state is %+v, want head %+v and compacted %d", s, f.seen, m.compacted)
+	}
+	revisions := []mvcc.Revision{f.seen.Revision, max(1, m.compacted)}
+	if m.compacted < f.seen.Revision {
+		revisions = append(revisions, m.compacted+1+mvcc.Revision(rng.Int64N(int64(f.seen.Revision-m.compacted))))
+	}
+	for _, r := range revisions {
+		f.equal(f.snapshot(r), m.at(r))
+		n, _, err := f.b.Count(f.ctx, "\x00", "\xff\xff\xff", 0, 0)
+		f.must(err)
+		if n != int64(len(m.live)) {
+			f.Fatalf("the count is %d, want %d", n, len(m.live))
+		}
+	}
+	// The events after the compacted revision are all there.
+	var events []mvcc.Row
+	for _, row := range m.log {
+		if row.Revision > m.compacted {
+			events = append(events, row)
+		}
+	}
+	tail, err := f.b.Tail(f.ctx, m.compacted+1, 1<<20, mvcc.PrevOfDeletions)
+	f.must(err)
+	for _, row := range tail.Rows {
+		if row.Deleted && !row.Marker() && !row.HasPrev && row.Prev > m.compacted {
+			f.Fatalf("the deletion at %d has no previous value", row.Revision)
+		}
+	}
+	f.equal(f.withoutPrev(tail.Rows), events)
+}

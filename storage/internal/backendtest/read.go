@@ -1,0 +1,452 @@
+package backendtest
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// oddKeys are in the order of bytes, which no collation of text has.
+var oddKeys = []mvcc.Key{
+	"\x00", "\x00\x00", "\x00\xff", "\x01", "\n", " ", " a", "%", "'", "/", "/a", "/a\x00", "/a\x00\x00", "/a\x00b", "/a ", "/a  ", "/a/", "/a/b", "/aa",
+	"A", "B", "\\", "_", "a", "a\x00", "a ", "aB", "ab", "b", "\x7f", "\x80", "\xc3\xa4", "\xc3\xa4\xff", "\xe4", "\xfe\xff", "\xff", "\xff\x00", "\xff\xff",
+}
+
+func testKeys(f *fixture) {
+	if !slices.IsSorted(oddKeys) {
+		f.Fatal("the keys are not sorted")
+	}
+	order := rand.New(rand.NewPCG(1, 2)).Perm(len(oddKeys))
+	revisions := map[mvcc.Key]mvcc.Revision{}
+	var ms []*mvcc.Mutation
+	for _, i := range order {
+		ms = append(ms, put(oddKeys[i], 0, "value of "+string(oddKeys[i])))
+	}
+	for i, o := range f.commit(ms...).Outcomes {
+		if !o.Accepted {
+			f.Fatalf("the key %q was refused: %+v", ms[i].Key, o)
+		}
+		revisions[ms[i].Key] = o.Revision
+	}
+	all := f.page(mvcc.PageQuery{Start: "\x00", End: "\xff\xff\xff", Limit: 1000})
+	if len(all) != len(oddKeys) {
+		f.Fatalf("there are %d keys, want %d", len(all), len(oddKeys))
+	}
+	for i, r := range all {
+		if r.Key != oddKeys[i] || r.Revision != revisions[r.Key] || string(r.Value) != "value of "+string(r.Key) {
+			f.Fatalf("key %d is %s, want %q at %d", i, describe([]mvcc.Row{r}), oddKeys[i], revisions[oddKeys[i]])
+		}
+		got, _, err := f.b.Get(f.ctx, r.Key)
+		f.must(err)
+		if got == nil || got.Key != r.Key || got.Revision != r.Revision || !bytes.Equal(got.Value, r.Value) {
+			f.Fatalf("get of %q returned %+v", r.Key, got)
+		}
+	}
+	// Every range between two keys, by all reads that have ranges.
+	for i, start := range oddKeys {
+		for j := i; j < len(oddKeys); j++ {
+			rows := f.page(mvcc.PageQuery{Start: start, End: oddKeys[j], Limit: 1000, KeysOnly: true})
+			n, _, err := f.b.Count(f.ctx, start, oddKeys[j], 0, 0)
+			f.must(err)
+			if len(rows) != j-i || n != int64(j-i) {
+				f.Fatalf("[%q, %q) has %d rows and counts %d keys, want %d", start, oddKeys[j], len(rows), n, j-i)
+			}
+			for k, r := range rows {
+				if r.Key != oddKeys[i+k] || len(r.Value) != 0 {
+					f.Fatalf("row %d of [%q, %q) is %s", k, start, oddKeys[j], describe([]mvcc.Row{r}))
+				}
+			}
+		}
+	}
+	at := f.seen.Revision
+	for i, key := range oddKeys {
+		if i%2 == 0 {
+			f.put(key, revisions[key], "changed")
+		} else {
+			f.del(key, revisions[key])
+		}
+	}
+	for i, start := range oddKeys {
+		replaced, _, err := f.b.Replaced(f.ctx, mvcc.ReplacedQuery{Start: start, End: "\xff\xff\xff", At: at, After: at, Upto: f.seen.Revision})
+		f.must(err)
+		if len(replaced) != len(oddKeys)-i {
+			f.Fatalf("%d keys were replaced from %q on, want %d", len(replaced), start, len(oddKeys)-i)
+		}
+		for _, r := range replaced {
+			if r.Key < start || revisions[r.Key] != r.Revision {
+				f.Fatalf("replaced from %q on is %+v", start, r)
+			}
+		}
+	}
+}
+
+func testValues(f *fixture) {
+	every := make([]byte, 256)
+	for i := range every {
+		every[i] = byte(i)
+	}
+	random := make([]byte, 100_000)
+	rng := rand.New(rand.NewPCG(3, 4))
+	for i := range random {
+		random[i] = byte(rng.Uint32())
+	}
+	values := [][]byte{{}, {0}, []byte("text"), []byte(" \t\n"), []byte(`{"a":"\u0000 \\ ' \" ? $1 :x @y %s"}`), {0xff, 0xfe}, {0xc3, 0x28}, every, random}
+	var ms []*mvcc.Mutation
+	var want []mvcc.Row
+	for i, v := range values {
+		ms = append(ms, &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("v%02d", i)), Value: v})
+	}
+	r := f.commit(ms...)
+	for i, o := range r.Outcomes {
+		want = append(want, mvcc.Row{Key: ms[i].Key, Revision: o.Revision, Create: o.Create, Value: values[i]})
+	}
+	f.equal(f.log(mvcc.PrevOfAll)[1:], want)
+	f.equal(f.page(mvcc.PageQuery{Start: "v", End: "w", Limit: 100}), want)
+	for i, o := range r.Outcomes {
+		row, _, err := f.b.Get(f.ctx, ms[i].Key)
+		f.must(err)
+		if row == nil || !bytes.Equal(row.Value, values[i]) || row.Deleted {
+			f.Errorf("get of value %d returned %+v", i, row)
+		}
+		if removed := f.commit(del(ms[i].Key, o.Revision)).Outcomes[0].PrevValue; !bytes.Equal(removed, values[i]) {
+			f.Errorf("the deletion of value %d removed %s", i, brief(removed))
+		}
+	}
+}
+
+func testGet(f *fixture) {
+	a := f.put("a", 0, "a1")
+	a2 := f.put("a", a, "a2")
+	row, s, err := f.b.Get(f.ctx, "a")
+	f.must(err)
+	f.same(s, f.state())
+	if row == nil || row.Key != "a" || row.Revision != a2 || row.Create != a || string(row.Value) != "a2" || row.Deleted {
+		f.Errorf("get returned %+v", row)
+	}
+	f.del("a", a2)
+	row, s, err = f.b.Get(f.ctx, "a")
+	f.must(err)
+	f.same(s, f.state())
+	if row != nil {
+		f.Errorf("get of a deleted key returned %+v", row)
+	}
+}
+
+func testPage(f *fixture) {
+	var want []mvcc.Row
+	for i := range 20 {
+		key := mvcc.Key(fmt.Sprintf("p/%02d", i))
+		r := f.put(key, 0, fmt.Sprintf("value %d", i))
+		want = append(want, mvcc.Row{Key: key, Revision: r, Create: r, Value: fmt.Appendf(nil, "value %d", i)})
+	}
+	f.put("p0", 0, "behind")
+	f.put("p.", 0, "before")
+	q := mvcc.PageQuery{Start: "p/", End: "p0", Limit: 7}
+	for _, limit := range []int{1, 7, 19, 20, 21, 1000} {
+		var got []mvcc.Row
+		for q := (mvcc.PageQuery{Start: "p/", End: "p0", Limit: limit}); ; {
+			rows := f.page(q)
+			got = append(got, rows...)
+			if len(rows) < limit {
+				break
+			}
+			q.Start = rows[len(rows)-1].Key + "\x00"
+		}
+		f.equal(got, want)
+	}
+	// At leaves out what is newer, and does not let it count for the limit.
+	middle := want[9].Revision
+	q.At = middle
+	f.equal(f.page(q), want[:7])
+	q.Limit = 100
+	f.equal(f.page(q), want[:10])
+	newer := f.put(want[0].Key, want[0].Revision, "newer")
+	f.equal(f.page(q), want[1:10])
+	q.Limit = 2
+	f.equal(f.page(q), want[1:3])
+	q.At = newer
+	q.KeysOnly = true
+	rows := f.page(q)
+	if len(rows) != 2 || rows[0].Revision != newer || rows[0].Create != want[0].Create || len(rows[0].Value) != 0 || rows[1].Revision != want[1].Revision {
+		f.Errorf("the keys are\n%s", describe(rows))
+	}
+	// Empty ranges.
+	for _, q := range []mvcc.PageQuery{{Start: "p/05", End: "p/05", Limit: 5}, {Start: "q", End: "r", Limit: 5}, {Start: "p/", End: "p0", At: 1, Limit: 5}} {
+		if rows := f.page(q); len(rows) != 0 {
+			f.Errorf("%+v has\n%s", q, describe(rows))
+		}
+	}
+	p, err := f.b.Page(f.ctx, q)
+	f.must(err)
+	f.same(p.State, f.state())
+}
+
+func testCount(f *fixture) {
+	var ms []*mvcc.Mutation
+	for i := range 50 {
+		ms = append(ms, put(mvcc.Key(fmt.Sprintf("c/%02d", i)), 0, "x"))
+	}
+	first := f.commit(ms...).Before.Revision
+	for _, test := range []struct {
+		start, end mvcc.Key
+		at         mvcc.Revision
+		limit      int64
+		want       int64
+	}{
+		{"c/", "c0", 0, 0, 50},
+		{"c/10", "c/20", 0, 0, 10},
+		{"c/10", "c/20", 0, 10, 10},
+		{"c/10", "c/20", 0, 11, 10},
+		{"c/10", "c/20", 0, 9, 9},
+		{"c/10", "c/10", 0, 0, 0},
+		{"d", "e", 0, 5, 0},
+		{"c/", "c0", first, 0, 0},
+		{"c/", "c0", first + 1, 0, 1},
+		{"c/", "c0", first + 30, 0, 30},
+		{"c/", "c0", first + 30, 20, 20},
+	} {
+		n, s, err := f.b.Count(f.ctx, test.start, test.end, test.at, test.limit)
+		f.must(err)
+		f.same(s, f.state())
+		if n != test.want {
+			f.Errorf("[%q, %q) at %d with limit %d counts %d, want %d", test.start, test.end, test.at, test.limit, n, test.want)
+		}
+	}
+}
+
+func testReplaced(f *fixture) {
+	setup := f.commit(put("a", 0, "a1"), put("b", 0, "b1"), put("c", 0, "c1"), put("d", 0, "d1"))
+	a, b, d := setup.Outcomes[0].Revision, setup.Outcomes[1].Revision, setup.Outcomes[3].Revision
+	at := f.seen.Revision
+	a2 := f.put("a", a, "a2")
+	f.put("a", a2, "a3")
+	bd := f.del("b", b)
+	f.put("b", 0, "b again")
+	e := f.put("e", 0, "e1")
+	f.put("e", e, "e2")
+	d2 := f.put("d", d, "d2")
+	head := f.seen.Revision
+
+	for _, test := range []struct {
+		q    mvcc.ReplacedQuery
+		want []mvcc.Replaced
+	}{
+		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: head}, []mvcc.Replaced{{Key: "a", Revision: a}, {Key: "b", Revision: b}, {Key: "d", Revision: d}}},
+		{mvcc.ReplacedQuery{Start: "b", End: "d", At: at, After: at, Upto: head}, []mvcc.Replaced{{Key: "b", Revision: b}}},
+		{mvcc.ReplacedQuery{Start: "b\x00", End: "d", At: at, After: at, Upto: head}, nil},
+		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: bd}, []mvcc.Replaced{{Key: "a", Revision: a}, {Key: "b", Revision: b}}},
+		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: bd - 1}, []mvcc.Replaced{{Key: "a", Revision: a}}},
+		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: d2 - 1, Upto: head}, []mvcc.Replaced{{Key: "d", Revision: d}}},
+		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: head, Upto: head}, nil},
+		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: head + 1000}, []mvcc.Replaced{{Key: "a", Revision: a}, {Key: "b", Revision: b}, {Key: "d", Revision: d}}},
+		// At a later snapshot the second value of a is what was replaced.
+		{mvcc.ReplacedQuery{Start: "a", End: "b", At: a2, After: a2, Upto: head}, []mvcc.Replaced{{Key: "a", Revision: a2}}},
+		// Below the first key nothing was there.
+		{mvcc.ReplacedQuery{Start: "a", End: "z", At: 1, After: 1, Upto: head}, nil},
+	} {
+		got, s, err := f.b.Replaced(f.ctx, test.q)
+		f.must(err)
+		f.same(s, f.state())
+		slices.SortFunc(got, func(x, y mvcc.Replaced) int { return bytes.Compare([]byte(x.Key), []byte(y.Key)) })
+		if !slices.Equal(got, test.want) {
+			f.Errorf("%+v has %v, want %v", test.q, got, test.want)
+		}
+	}
+}
+
+func testValuesByRevision(f *fixture) {
+	const rows = 3000
+	var ms []*mvcc.Mutation
+	want := map[mvcc.Revision]mvcc.Row{}
+	limit := f.b.Limits().GroupMutations
+	for i := range rows {
+		ms = append(ms, put(mvcc.Key(fmt.Sprintf("k%05d", i)), 0, fmt.Sprintf("value %d", i)))
+		if len(ms) == limit || i == rows-1 {
+			for j, o := range f.commit(ms...).Outcomes {
+				want[o.Revision] = mvcc.Row{Key: ms[j].Key, Revision: o.Revision, Create: o.Create, Value: ms[j].Value}
+			}
+			ms = nil
+		}
+	}
+	first := want[2]
+	tombstone := f.del(first.Key, first.Revision)
+	for _, n := range []int{0, 1, 2, 100, 1000, rows} {
+		asked := []mvcc.Revision{}
+		for i := range n {
+			asked = append(asked, mvcc.Revision(2+(i*7919)%rows))
+		}
+		got, s, err := f.b.Values(f.ctx, append(asked, f.seen.Revision+5, 1<<40))
+		f.must(err)
+		f.same(s, f.state())
+		if len(got) != n {
+			f.Fatalf("%d values for %d revisions", len(got), n)
+		}
+		for _, r := range got {
+			w := want[r.Revision]
+			if r.Key != w.Key || r.Create != w.Create || !bytes.Equal(r.Value, w.Value) {
+				f.Fatalf("the row is %s", describe([]mvcc.Row{r}))
+			}
+		}
+	}
+	// A tombstone is a row without a value; a row that was swept is none.
+	f.put("last", 0, "x")
+	got, _, err := f.b.Values(f.ctx, []mvcc.Revision{tombstone, first.Revision})
+	f.must(err)
+	if len(got) != 2 {
+		f.Errorf("the rows are\n%s", describe(got))
+	}
+	f.compact(tombstone, 10_000)
+	got, _, err = f.b.Values(f.ctx, []mvcc.Revision{tombstone, first.Revision})
+	f.must(err)
+	if len(got) != 0 {
+		f.Errorf("the swept rows are\n%s", describe(got))
+	}
+}
+
+func testTail(f *fixture) {
+	a := f.put("a", 0, "a1")
+	a2 := f.put("a", a, "a2")
+	ad := f.del("a", a2)
+	b := f.put("b", 0, "b1")
+	b2 := f.put("b", b, "b2")
+	all := []mvcc.Row{
+		{Revision: 1, Deleted: true},
+		{Key: "a", Revision: a, Create: a, Value: []byte("a1")},
+		{Key: "a", Revision: a2, Prev: a, Create: a, Value: []byte("a2")},
+		{Key: "a", Revision: ad, Prev: a2, Create: a, Deleted: true, HasPrev: true, PrevValue: []byte("a2")},
+		{Key: "b", Revision: b, Create: b, Value: []byte("b1")},
+		{Key: "b", Revision: b2, Prev: b, Create: b, Value: []byte("b2")},
+	}
+	withPrev := slices.Clone(all)
+	withPrev[2].HasPrev, withPrev[2].PrevValue = true, []byte("a1")
+	withPrev[5].HasPrev, withPrev[5].PrevValue = true, []byte("b1")
+	for from := mvcc.Revision(1); from <= b2+2; from++ {
+		for _, limit := range []int{1, 2, 3, 100} {
+			for _, prev := range []mvcc.Prev{mvcc.PrevOfDeletions, mvcc.PrevOfAll} {
+				want := all
+				if prev == mvcc.PrevOfAll {
+					want = withPrev
+				}
+				want = want[min(int(from)-1, len(want)):]
+				want = want[:min(limit, len(want))]
+				tail, err := f.b.Tail(f.ctx, from, limit, prev)
+				f.must(err)
+				f.same(tail.State, f.state())
+				f.equal(tail.Rows, want)
+				for _, r := range tail.Rows {
+					if r.Token == (mvcc.Token{}) || r.Time.Before(time.Now().Add(-24*time.Hour)) {
+						f.Fatalf("row %d has token %x and time %v", r.Revision, r.Token, r.Time)
+					}
+				}
+			}
+		}
+	}
+	// Previous values that were swept are not there, and neither are the rows.
+	f.compact(a2, 100)
+	tail, err := f.b.Tail(f.ctx, 1, 100, mvcc.PrevOfAll)
+	f.must(err)
+	want := slices.Clone(withPrev[2:])
+	want[0].HasPrev, want[0].PrevValue = false, nil
+	f.equal(tail.Rows, want)
+	if tail.State.Compacted != a2 {
+		f.Errorf("the tail says that %d is compacted, want %d", tail.State.Compacted, a2)
+	}
+}
+
+func testFirstAt(f *fixture) {
+	a := f.put("a", 0, "a1")
+	a2 := f.put("a", a, "a2")
+	a3 := f.put("a", a2, "a3")
+	at := func(r, want mvcc.Revision) {
+		f.Helper()
+		row, err := f.b.FirstAt(f.ctx, r)
+		f.must(err)
+		switch {
+		case want == 0 && row != nil:
+			f.Errorf("the first row at %d is %d", r, row.Revision)
+		case want != 0 && (row == nil || row.Revision != want || row.Time.Before(time.Now().Add(-24*time.Hour))):
+			f.Errorf("the first row at %d is %+v, want %d", r, row, want)
+		}
+	}
+	at(0, 1)
+	at(1, 1)
+	at(a, a)
+	at(a3, a3)
+	at(a3+1, 0)
+	f.compact(a3, 100)
+	at(1, a3)
+	at(a2, a3)
+}
+
+func testExpired(f *fixture) {
+	with := func(m *mvcc.Mutation, ttl time.Duration) *mvcc.Mutation {
+		m.TTL = ttl
+		return m
+	}
+	r := f.commit(
+		with(put("third", 0, "x"), 30*time.Millisecond),
+		with(put("first", 0, "x"), 10*time.Millisecond),
+		with(put("later", 0, "x"), time.Hour),
+		put("never", 0, "x"),
+		with(put("second", 0, "x"), 20*time.Millisecond),
+		with(put("extended", 0, "x"), time.Millisecond),
+		with(put("kept", 0, "x"), time.Millisecond),
+		with(put("deleted", 0, "x"), time.Millisecond),
+	)
+	rev := map[mvcc.Key]mvcc.Revision{}
+	for i, key := range []mvcc.Key{"third", "first", "later", "never", "second", "extended", "kept", "deleted"} {
+		rev[key] = r.Outcomes[i].Revision
+	}
+	f.commit(with(put("extended", rev["extended"], "y"), 2*time.Hour), put("kept", rev["kept"], "y"), del("deleted", rev["deleted"]))
+
+	f.eventually("three keys to expire", func() bool {
+		keys, next, err := f.b.Expired(f.ctx, 100)
+		f.must(err)
+		want := []mvcc.Expired{{Key: "first", Revision: rev["first"]}, {Key: "second", Revision: rev["second"]}, {Key: "third", Revision: rev["third"]}}
+		if len(keys) > len(want) || !slices.Equal(keys, want[:len(keys)]) {
+			f.Fatalf("the expired keys are %v", keys)
+		}
+		if len(keys) < len(want) {
+			if next <= 0 || next > time.Second {
+				f.Fatalf("%d keys have expired and the next does in %v", len(keys), next)
+			}
+			return false
+		}
+		if next <= 30*time.Minute || next > time.Hour {
+			f.Fatalf("the next key expires in %v, want about an hour", next)
+		}
+		return true
+	})
+	for limit := 1; limit <= 3; limit++ {
+		keys, next, err := f.b.Expired(f.ctx, limit)
+		f.must(err)
+		if len(keys) != limit || next <= 0 || keys[0].Key != "first" {
+			f.Errorf("with limit %d the expired keys are %v, and the next expires in %v", limit, keys, next)
+		}
+	}
+	// Expired keys are not hidden: their deletion is an event of its own.
+	if rows := f.page(mvcc.PageQuery{Start: "first", End: "first\x00", Limit: 1}); len(rows) != 1 {
+		f.Error("an expired key is hidden")
+	}
+	f.commit(del("first", rev["first"]), del("second", rev["second"]), del("third", rev["third"]), del("later", rev["later"]))
+	keys, next, err := f.b.Expired(f.ctx, 100)
+	f.must(err)
+	if len(keys) != 0 || next <= time.Hour || next > 2*time.Hour {
+		f.Errorf("the expired keys are %v, and the next expires in %v", keys, next)
+	}
+}
+
+func testSize(f *fixture) {
+	for i := range 10 {
+		f.commit(&mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("s%d", i)), Value: bytes.Repeat([]byte("0123456789abcdef"), 4096)})
+	}
+	s, err := f.b.Size(f.ctx)
+	f.must(err)
+	if s.Total <= 0 || s.Live < 0 || s.Live > s.Total {
+		f.Errorf("the size is %+v", s)
+	}
+}

@@ -1,0 +1,357 @@
+package backendtest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+func testEmpty(f *fixture) {
+	s := f.state()
+	if s.Head.Revision != 1 || s.Head.Epoch != 1 || s.Compacted != 0 || s.Swept != 0 {
+		f.Errorf("the state of an empty store is %+v", s)
+	}
+	rows := f.log(mvcc.PrevOfAll)
+	if len(rows) != 1 || !rows[0].Marker() || !rows[0].Deleted || rows[0].Revision != 1 || rows[0].Token != s.Head.Token {
+		f.Errorf("the log of an empty store is\n%s", describe(rows))
+	}
+	if rows := f.page(mvcc.PageQuery{Start: "\x00", End: "\xff\xff", Limit: 10}); len(rows) != 0 {
+		f.Errorf("an empty store has rows:\n%s", describe(rows))
+	}
+	row, rs, err := f.b.Get(f.ctx, "a")
+	f.must(err)
+	if row != nil {
+		f.Errorf("an empty store has the row %s", describe([]mvcc.Row{*row}))
+	}
+	f.same(rs, s)
+	n, cs, err := f.b.Count(f.ctx, "\x00", "\xff", 0, 0)
+	f.must(err)
+	if n != 0 {
+		f.Errorf("an empty store has %d keys", n)
+	}
+	f.same(cs, s)
+	keys, next, err := f.b.Expired(f.ctx, 10)
+	f.must(err)
+	if len(keys) != 0 || next != 0 {
+		f.Errorf("in an empty store %v has expired, and the next does in %v", keys, next)
+	}
+	deleted, ss, err := f.b.Sweep(f.ctx, 10)
+	f.must(err)
+	if deleted != 0 {
+		f.Errorf("a sweep of an empty store deleted %d rows", deleted)
+	}
+	f.same(ss, s)
+	if r := f.commit(); r.Before != s.Head {
+		f.Errorf("a group without mutations was after %+v", r.Before)
+	}
+	f.same(f.state(), s)
+}
+
+func testLimits(f *fixture) {
+	l := f.b.Limits()
+	// A Kubernetes key is a prefix, a resource, a namespace and a name, of at most 253 bytes each; an etcd takes 1.5 MiB in a request.
+	if l.KeyBytes < 700 || l.ValueBytes < 1<<20 || l.GroupMutations < 64 || l.GroupBytes < l.KeyBytes+l.ValueBytes {
+		f.Errorf("the limits are %+v", l)
+	}
+}
+
+func testIdentity(f *fixture) {
+	id, err := f.b.Identity(f.ctx)
+	f.must(err)
+	if id.Store == "" || id.Recorded != "" || id.Actual == "" {
+		f.Fatalf("the identity of a new store is %+v", id)
+	}
+	for _, fingerprint := range []string{id.Actual, "another"} {
+		f.must(f.b.RecordFingerprint(f.ctx, fingerprint))
+		again, err := f.b.Identity(f.ctx)
+		f.must(err)
+		if want := (mvcc.Identity{Store: id.Store, Recorded: id.Actual, Actual: id.Actual}); again != want {
+			f.Fatalf("the identity is %+v, want %+v", again, want)
+		}
+	}
+}
+
+// testCommitDecides compares the outcomes of groups with those of [mvcc.Decide].
+func testCommitDecides(f *fixture) {
+	setup := f.commit(put("a", 0, "a1"), put("b", 0, "b1"), put("c", 0, "c1"))
+	a, b, c := setup.Outcomes[0].Revision, setup.Outcomes[1].Revision, setup.Outcomes[2].Revision
+	c2 := f.put("c", c, "c2")
+	current := map[mvcc.Key][2]mvcc.Revision{"a": {a, a}, "b": {b, b}, "c": {c2, c}}
+
+	for _, ms := range [][]*mvcc.Mutation{
+		{put("d", 0, "new")},
+		{put("a", 0, "must not exist")},
+		{put("nowhere", 7, "must exist")},
+		{del("nowhere", 7)},
+		{put("c", c, "stale"), put("c", c2+100, "future")},
+		// The first whose expectation holds wins; before and after it all others of the key lose.
+		{put("a", 0, "wrong"), put("a", a, "right"), put("a", a, "too late"), del("a", a)},
+		// Two creations of one key; and a deletion beside a creation of the same key.
+		{put("e", 0, "first"), put("e", 0, "second")},
+		{del("b", b), put("b", 0, "anew")},
+		{put("b", 0, "anew"), del("b", b)},
+		// Accepted and refused ones in turn: numbers are dense over the accepted.
+		{put("x1", 0, "1"), put("x1", 0, "2"), put("x2", 0, "3"), put("x0", 5, "4"), put("x3", 0, "5"), del("x3", 0+9), put("x4", 0, "6")},
+	} {
+		before := f.seen.Revision
+		want, _ := mvcc.Decide(ms, before, func(k mvcc.Key) (mvcc.Revision, mvcc.Revision) { return current[k][0], current[k][1] })
+		got := f.commit(ms...)
+		if got.Before.Revision != before {
+			f.Fatalf("the group was after %d, want %d", got.Before.Revision, before)
+		}
+		for i, w := range want {
+			g := got.Outcomes[i]
+			g.PrevValue = nil
+			if g.Accepted != w.Accepted || g.Revision != w.Revision || w.Accepted && g.Create != w.Create {
+				f.Errorf("mutation %d of %s: the outcome is %+v, want %+v", i, describeGroup(ms), g, w)
+			}
+			if !w.Accepted {
+				continue
+			}
+			if ms[i].Delete {
+				delete(current, ms[i].Key)
+			} else {
+				current[ms[i].Key] = [2]mvcc.Revision{w.Revision, w.Create}
+			}
+		}
+		live := f.page(mvcc.PageQuery{Start: "\x00", End: "\xff", Limit: 100})
+		if len(live) != len(current) {
+			f.Fatalf("after %s there are %d keys, want %d", describeGroup(ms), len(live), len(current))
+		}
+		for _, r := range live {
+			if current[r.Key] != [2]mvcc.Revision{r.Revision, r.Create} {
+				f.Errorf("after %s the key %q is at %d, created at %d, want %v", describeGroup(ms), r.Key, r.Revision, r.Create, current[r.Key])
+			}
+		}
+	}
+}
+
+func describeGroup(ms []*mvcc.Mutation) string {
+	var parts []string
+	for _, m := range ms {
+		verb := "put"
+		if m.Delete {
+			verb = "delete"
+		}
+		parts = append(parts, fmt.Sprintf("%s %q at %d", verb, string(m.Key), m.Expect))
+	}
+	return "[" + strings.Join(parts, ", ") + "]"
+}
+
+func testCommitNumbersDensely(f *fixture) {
+	const groups, size = 20, 25
+	want := []mvcc.Row{{Revision: 1, Deleted: true}}
+	for g := range groups {
+		var ms []*mvcc.Mutation
+		for i := range size {
+			ms = append(ms, put(mvcc.Key(fmt.Sprintf("g%02d/%02d", g, i)), 0, fmt.Sprintf("value %d.%d", g, i)))
+		}
+		r := f.commit(ms...)
+		if r.Before.Revision != mvcc.Revision(1+g*size) {
+			f.Fatalf("group %d was after %d", g, r.Before.Revision)
+		}
+		for i, o := range r.Outcomes {
+			want = append(want, mvcc.Row{Key: ms[i].Key, Revision: o.Revision, Create: o.Revision, Value: ms[i].Value})
+		}
+		tail, err := f.b.Tail(f.ctx, r.Before.Revision+1, size+1, mvcc.PrevOfAll)
+		f.must(err)
+		for _, row := range tail.Rows {
+			if row.Token != r.State.Head.Token || !row.Time.Equal(r.Time) {
+				f.Fatalf("row %d has token %x and time %v, want %x and %v", row.Revision, row.Token, row.Time, r.State.Head.Token, r.Time)
+			}
+		}
+	}
+	f.equal(f.log(mvcc.PrevOfAll), want)
+}
+
+func testCommitOfConflicts(f *fixture) {
+	a := f.put("a", 0, "a1")
+	before, rows := f.state(), describe(f.log(mvcc.PrevOfAll))
+	r := f.commit(put("a", 0, "x"), put("a", a+1, "x"), del("b", 3), put("b", 3, "x"))
+	if r.Before != before.Head {
+		f.Errorf("the group was after %+v, want %+v", r.Before, before.Head)
+	}
+	for i, want := range []mvcc.Revision{a, a, 0, 0} {
+		if o := r.Outcomes[i]; o.Accepted || o.Revision != want {
+			f.Errorf("outcome %d is %+v, want a refusal at %d", i, o, want)
+		}
+	}
+	f.same(f.state(), before)
+	if after := describe(f.log(mvcc.PrevOfAll)); after != rows {
+		f.Errorf("the log was\n%sand is\n%s", rows, after)
+	}
+}
+
+func testCommitGuard(f *fixture) {
+	a := f.put("a", 0, "a1")
+	good := f.seen
+	f.put("b", 0, "b1")
+	head := f.seen
+	for _, test := range []struct {
+		name string
+		seen mvcc.Position
+		ok   bool
+	}{
+		{"the head", head, true},
+		{"an older row", good, true},
+		{"an older epoch", mvcc.Position{Epoch: head.Epoch - 1, Revision: head.Revision, Token: head.Token}, false},
+		{"a newer epoch", mvcc.Position{Epoch: head.Epoch + 1, Revision: head.Revision, Token: head.Token}, false},
+		{"a revision above the head", mvcc.Position{Epoch: head.Epoch, Revision: head.Revision + 10, Token: head.Token}, false},
+		{"the head with another token", mvcc.Position{Epoch: head.Epoch, Revision: head.Revision, Token: good.Token}, false},
+		{"an older row with another token", mvcc.Position{Epoch: head.Epoch, Revision: good.Revision, Token: head.Token}, false},
+	} {
+		before, rows := f.state(), describe(f.log(mvcc.PrevOfAll))
+		_, err := f.try(newToken(), test.seen, put(mvcc.Key("c "+test.name), 0, "c"), put("a", a-1, "conflict"))
+		if test.ok {
+			if err != nil {
+				f.Errorf("%s: %v", test.name, err)
+			}
+			continue
+		}
+		f.is(err, mvcc.Fenced)
+		f.same(f.state(), before)
+		if after := describe(f.log(mvcc.PrevOfAll)); after != rows {
+			f.Errorf("%s: the log was\n%sand is\n%s", test.name, rows, after)
+		}
+		// A group that would write nothing is refused as well: its conflicts would be answers from another history.
+		_, err = f.try(newToken(), test.seen, put("a", a-1, "conflict"))
+		f.is(err, mvcc.Fenced)
+	}
+}
+
+// testCommitGuardAfterSweep: the row that was seen may have been swept meanwhile, when it was replaced or a tombstone.
+func testCommitGuardAfterSweep(f *fixture) {
+	a := f.put("a", 0, "a1")
+	replaced := f.seen
+	a = f.put("a", a, "a2")
+	a = f.del("a", a)
+	tombstone := f.seen
+	f.put("b", 0, "b1")
+	f.compact(a, 100)
+	if rows := f.log(mvcc.PrevOfAll); len(rows) != 1 {
+		f.Fatalf("the sweep left\n%s", describe(rows))
+	}
+	for i, seen := range []mvcc.Position{replaced, tombstone} {
+		if _, err := f.try(newToken(), seen, put(mvcc.Key(fmt.Sprintf("c%d", i)), 0, "c")); err != nil {
+			f.Errorf("after a swept row: %v", err)
+		}
+	}
+	// Nothing can have removed a row above the compacted revision.
+	s := f.state()
+	_, err := f.try(newToken(), mvcc.Position{Epoch: s.Head.Epoch, Revision: s.Head.Revision + 1, Token: newToken()}, put("d", 0, "d"))
+	f.is(err, mvcc.Fenced)
+}
+
+func testCommitOfAbortedToken(f *fixture) {
+	token, after := newToken(), f.seen
+	r, err := f.b.Resolve(f.ctx, token, after)
+	f.must(err)
+	if r.Committed || !r.Aborted || len(r.Rows) != 0 {
+		f.Fatalf("the resolution of a token that was never used is %+v", r)
+	}
+	f.same(r.State, f.state())
+	before := f.state()
+	_, err = f.try(token, after, put("a", 0, "a1"))
+	f.is(err, mvcc.Aborted)
+	_, err = f.try(token, after, put("a", 77, "a conflict"))
+	f.is(err, mvcc.Aborted)
+	f.same(f.state(), before)
+	f.put("a", 0, "another token")
+}
+
+func testCommitWithEndedContext(f *fixture) {
+	before := f.state()
+	ctx, cancel := context.WithCancel(f.ctx)
+	cancel()
+	_, err := f.b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: f.seen, Mutations: []*mvcc.Mutation{put("a", 0, "a1")}})
+	if err == nil {
+		f.Fatal("a commit with an ended context succeeded")
+	}
+	if c := mvcc.ClassOf(err); c != mvcc.Unavailable && c != mvcc.Unknown {
+		f.Errorf("the error is of class %v: %v", c, err)
+	}
+	_, err = f.b.State(ctx)
+	f.is(err, mvcc.Unavailable)
+	_, err = f.b.Page(ctx, mvcc.PageQuery{Start: "a", End: "z", Limit: 1})
+	f.is(err, mvcc.Unavailable)
+	f.same(f.state(), before)
+	f.put("a", 0, "a1")
+}
+
+func testCommitReturnsRemovedValues(f *fixture) {
+	setup := f.commit(put("a", 0, "a\x00\xff'\\"), put("b", 0, "b"), put("c", 0, "c"), put("d", 0, ""))
+	a, b, c, d := setup.Outcomes[0].Revision, setup.Outcomes[1].Revision, setup.Outcomes[2].Revision, setup.Outcomes[3].Revision
+	known := del("b", b)
+	known.PrevValue, known.HasPrev = []byte("b"), true
+	r := f.commit(del("a", a), known, put("c", c, "c2"), del("d", d), del("e", 5), del("a", a))
+	if got := string(r.Outcomes[0].PrevValue); got != "a\x00\xff'\\" {
+		f.Errorf("the deletion removed %q", got)
+	}
+	if got := r.Outcomes[2].PrevValue; got != nil {
+		f.Errorf("an update removed %q", got)
+	}
+	if got := r.Outcomes[3].PrevValue; len(got) != 0 {
+		f.Errorf("the deletion of an empty value removed %q", got)
+	}
+	f.equal(f.log(mvcc.PrevOfDeletions)[5:], []mvcc.Row{
+		{Key: "a", Revision: 6, Prev: a, Create: a, Deleted: true, HasPrev: true, PrevValue: []byte("a\x00\xff'\\")},
+		{Key: "b", Revision: 7, Prev: b, Create: b, Deleted: true, HasPrev: true, PrevValue: []byte("b")},
+		{Key: "c", Revision: 8, Prev: c, Create: c, Value: []byte("c2")},
+		{Key: "d", Revision: 9, Prev: d, Create: d, Deleted: true, HasPrev: true, PrevValue: []byte{}},
+	})
+	// A key that was deleted begins anew.
+	again := f.put("a", 0, "anew")
+	f.equal(f.log(mvcc.PrevOfAll)[9:], []mvcc.Row{{Key: "a", Revision: again, Create: again, Value: []byte("anew")}})
+}
+
+// testCommitAtLimits writes the largest key, value and group, with the bytes that need most room where a database escapes them.
+func testCommitAtLimits(f *fixture) {
+	l := f.b.Limits()
+	longest := mvcc.Key(strings.Repeat("\xff'", l.KeyBytes/2) + strings.Repeat("k", l.KeyBytes%2))
+	for i, fill := range []byte{0, '\'', '\\', 0x1a, 0xff} {
+		value := bytes.Repeat([]byte{fill}, l.ValueBytes)
+		expect := mvcc.Revision(0)
+		if i > 0 {
+			expect = f.seen.Revision
+		}
+		o := f.commit(&mvcc.Mutation{Key: longest, Expect: expect, Value: value}).Outcomes[0]
+		if !o.Accepted {
+			f.Fatalf("the largest value was refused: %+v", o)
+		}
+		row, _, err := f.b.Get(f.ctx, longest)
+		f.must(err)
+		if row == nil || !bytes.Equal(row.Value, value) || row.Revision != o.Revision {
+			f.Fatalf("the largest value of %q came back otherwise", fill)
+		}
+	}
+
+	var ms []*mvcc.Mutation
+	perValue := l.GroupBytes/l.GroupMutations - 8
+	for i := range l.GroupMutations {
+		ms = append(ms, &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("%08d", i)), Value: bytes.Repeat([]byte{'\''}, perValue)})
+	}
+	for i, o := range f.commit(ms...).Outcomes {
+		if !o.Accepted {
+			f.Fatalf("mutation %d of the largest group was refused", i)
+		}
+	}
+	var large []*mvcc.Mutation
+	for i := range l.GroupBytes / (l.ValueBytes + 8) {
+		large = append(large, &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("large/%02d", i)), Value: bytes.Repeat([]byte{'\\'}, l.ValueBytes)})
+	}
+	f.commit(large...)
+	n, _, err := f.b.Count(f.ctx, "0", "\xff\xff\xff", 0, 0)
+	f.must(err)
+	if want := int64(1 + len(ms) + len(large)); n != want {
+		f.Errorf("there are %d keys, want %d", n, want)
+	}
+	rows := f.page(mvcc.PageQuery{Start: "large/", End: "large0", Limit: len(large) + 1})
+	for i, r := range rows {
+		if !bytes.Equal(r.Value, large[i].Value) {
+			f.Errorf("large value %d came back otherwise", i)
+		}
+	}
+}
