@@ -1,0 +1,58 @@
+package storage
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	apistorage "k8s.io/apiserver/pkg/storage"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// keySpace turns the keys of storage.Interface, such as /pods/default/web, into those of the database, such as
+// /registry/pods/default/web. The whole database key is also what the transformer authenticates a value with.
+type keySpace struct {
+	prefix   string // begins and ends in '/'
+	resource string // begins with '/'
+}
+
+func newKeySpace(prefix, resourcePrefix string) (keySpace, error) {
+	if resourcePrefix == "" || resourcePrefix == "/" || resourcePrefix[0] != '/' {
+		return keySpace{}, fmt.Errorf("the resource prefix %q is unusable: it has to begin with '/' and name a directory, such as /pods", resourcePrefix)
+	}
+	prefix = path.Join("/", prefix)
+	if prefix != "/" {
+		prefix += "/"
+	}
+	return keySpace{prefix: prefix, resource: resourcePrefix}, nil
+}
+
+// object returns the database key of one object.
+func (k keySpace) object(key string) (mvcc.Key, error) { return k.prepare(key, false) }
+
+// directory returns the prefix, ending in '/', that the database keys below a key have.
+func (k keySpace) directory(key string) (mvcc.Key, error) { return k.prepare(key, true) }
+
+// all is the directory of the resource.
+func (k keySpace) all() mvcc.Key {
+	key, err := k.directory(k.resource)
+	if err != nil {
+		panic(err) // newKeySpace has checked it
+	}
+	return key
+}
+
+func (k keySpace) prepare(key string, recursive bool) (mvcc.Key, error) {
+	key, err := apistorage.PrepareKey(k.resource, key, recursive)
+	if err != nil {
+		return "", err
+	}
+	return mvcc.Key(k.prefix + strings.TrimPrefix(key, "/")), nil
+}
+
+// prefixEnd is the smallest key after all keys that begin with the directory: '0' is the successor of '/'.
+func prefixEnd(directory mvcc.Key) mvcc.Key { return directory[:len(directory)-1] + "0" }
+
+// after is the smallest key after the key.
+func after(key mvcc.Key) mvcc.Key { return key + "\x00" }

@@ -1,0 +1,322 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"reflect"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/conversion"
+	"k8s.io/apimachinery/pkg/runtime"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	etcdmetrics "k8s.io/apiserver/pkg/storage/etcd3/metrics"
+	storagemetrics "k8s.io/apiserver/pkg/storage/metrics"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+const (
+	// chunkRows is how many rows of a whole list are read at a time, so that a list of any length holds few stored values next to its objects.
+	chunkRows = 2000
+	// maxPageRows bounds the pages of a filtered list, which double until enough objects match.
+	maxPageRows = 10000
+)
+
+// GetList reads the objects below a key, or the one at the key, in the order of the keys. Whatever it takes to read them, also over several calls with a
+// continue token, they are one snapshot. The list says how many items remain, unless they are more than mvcc counts: then it leaves that out, as clients
+// have to expect.
+func (s *store) GetList(ctx context.Context, key string, opts apistorage.ListOptions, listObj runtime.Object) error {
+	r, err := s.listRange(key, opts)
+	if err != nil {
+		return err
+	}
+	ctx, span := s.trace(ctx, "Rowkeeper List", key, attribute.Bool("recursive", opts.Recursive), attribute.String("resourceVersion", opts.ResourceVersion),
+		attribute.String("resourceVersionMatch", string(opts.ResourceVersionMatch)), attribute.Int64("limit", opts.Predicate.Limit),
+		attribute.String("continue", opts.Predicate.Continue))
+	defer span.End(slow)
+	items, err := s.newItems(listObj, opts.Predicate)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	fetched := 0
+	defer func() {
+		storagemetrics.RecordStorageListMetrics(s.resource, metricsBackend, "", fetched, items.evaluated, items.len())
+		etcdmetrics.RecordListLatency(s.resource, false, began)
+	}()
+
+	var (
+		revision mvcc.Revision
+		last     mvcc.Key
+		counted  int64
+		passed   int64
+		more     bool
+	)
+	for chunk, err := range s.chunks(ctx, r) {
+		if err != nil {
+			return err
+		}
+		fetched += len(chunk.KVs)
+		if revision == 0 {
+			if err := s.notOlderThan(opts.ResourceVersion, chunk.Revision); r.at == 0 && err != nil {
+				return err
+			}
+			revision, counted = chunk.Revision, chunk.Count
+		}
+		span.AddEvent("read", attribute.Int("rows", len(chunk.KVs)))
+		taken, err := items.add(ctx, chunk.KVs)
+		if err != nil {
+			return err
+		}
+		if taken > 0 {
+			last = chunk.KVs[taken-1].Key
+		}
+		passed += int64(taken)
+		more = chunk.More || taken < len(chunk.KVs)
+		if items.full() {
+			break
+		}
+	}
+	if err := items.errs.err(); err != nil {
+		return err
+	}
+	items.finish()
+	token, _, err := apistorage.PrepareContinueToken(string(last), string(r.start), int64(revision), 0, more, opts)
+	if err != nil {
+		return err
+	}
+	var remaining *int64
+	if more && counted > 0 {
+		left := counted - passed
+		remaining = &left
+	}
+	if err := s.objects.versioner.UpdateList(listObj, uint64(revision), token, remaining); err != nil {
+		return err
+	}
+	opts.Predicate.SetShardInfoOnList(listObj)
+	return nil
+}
+
+// metricsBackend is the label of list metrics; it is upstream's for what is below the watch cache.
+const metricsBackend = storagemetrics.StorageBackendEtcd
+
+// listRange is what a list reads.
+type listRange struct {
+	// start is the directory or the key that is listed, end where it ends.
+	start, end mvcc.Key
+	// from is where this list begins: start, or what its continue token says.
+	from mvcc.Key
+	// at is the snapshot, 0 for the newest.
+	at mvcc.Revision
+	// limit is the number of objects wanted, 0 for all.
+	limit int
+	// filtered: not every row is an object that is wanted.
+	filtered   bool
+	recursive  bool
+	continuing bool
+}
+
+// page returns how many rows to read next, after rows have been read, the last time page of them.
+func (r *listRange) page(rows, page int) int {
+	switch {
+	case r.limit == 0:
+		return chunkRows
+	case !r.filtered:
+		return min(r.limit-rows, chunkRows)
+	case rows == 0:
+		return min(r.limit, maxPageRows)
+	}
+	return min(2*page, maxPageRows) // too few matched
+}
+
+func (s *store) listRange(key string, opts apistorage.ListOptions) (listRange, error) {
+	k, err := s.keys.prepare(key, opts.Recursive)
+	if err != nil {
+		return listRange{}, err
+	}
+	if err := s.checkRevision(opts.ResourceVersion, opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact); err != nil {
+		return listRange{}, err
+	}
+	at, from, err := apistorage.ValidateListOptions(string(k), s.objects.versioner, opts)
+	if err != nil {
+		return listRange{}, err
+	}
+	r := listRange{start: k, end: after(k), from: k, at: mvcc.Revision(at), recursive: opts.Recursive}
+	if !opts.Recursive {
+		return r, nil
+	}
+	r.end = prefixEnd(k)
+	if opts.Predicate.Continue != "" {
+		r.from, r.continuing = mvcc.Key(from), true
+	}
+	r.limit = int(min(max(opts.Predicate.Limit, 0), maxLimit))
+	r.filtered = !opts.Predicate.Empty()
+	return r, nil
+}
+
+// maxLimit keeps a client's limit within an int of any size.
+const maxLimit = 1 << 30
+
+// checkRevision refuses revisions that would be negative as a mvcc.Revision. "Not older than" such a revision is answered as any other one that is too new.
+func (s *store) checkRevision(resourceVersion string, exact bool) error {
+	if !exact {
+		return nil
+	}
+	revision, err := s.objects.versioner.ParseResourceVersion(resourceVersion)
+	if err == nil && int64(revision) < 0 {
+		return tooLargeRevision(revision)
+	}
+	return nil // ValidateListOptions reports what cannot be parsed
+}
+
+// chunks reads the range page by page, all of one snapshot.
+func (s *store) chunks(ctx context.Context, r listRange) iter.Seq2[*mvcc.RangeResult, error] {
+	verb := "get"
+	if r.recursive {
+		verb = "list"
+	}
+	return func(yield func(*mvcc.RangeResult, error) bool) {
+		o := mvcc.RangeOptions{Start: r.start, End: r.end, From: r.from, At: r.at, Limit: r.page(0, 0), Count: r.limit > 0 && !r.filtered}
+		rows := 0
+		for {
+			chunk, err := ask(ctx, s, verb, func() (*mvcc.RangeResult, error) { return s.mvcc.Range(ctx, o) })
+			if err != nil {
+				yield(nil, s.rangeError(ctx, r, o, err))
+				return
+			}
+			if n := s.sizes.Load(); n != nil {
+				n.observe(chunk.KVs)
+			}
+			if n := len(chunk.KVs); n > 0 {
+				o.From = after(chunk.KVs[n-1].Key)
+			} else if chunk.More {
+				yield(nil, fmt.Errorf("the database says that rows follow after %q, but returned none", string(o.From)))
+				return
+			}
+			rows += len(chunk.KVs)
+			o.At, o.Count = chunk.Revision, false
+			if !yield(chunk, nil) || !chunk.More || r.limit > 0 && !r.filtered && rows >= r.limit {
+				return
+			}
+			o.Limit = r.page(rows, o.Limit)
+		}
+	}
+}
+
+func (s *store) rangeError(ctx context.Context, r listRange, o mvcc.RangeOptions, err error) error {
+	var future *mvcc.FutureRevisionError
+	switch {
+	case errors.Is(err, mvcc.ErrCompacted):
+		return compactedError(r.continuing, o.From, r.start)
+	case errors.As(err, &future):
+		return apistorage.NewTooLargeResourceVersionError(uint64(future.Revision), uint64(future.Head), 0)
+	}
+	return apiError(ctx, s.resource, err)
+}
+
+// items appends to the items of a list object.
+type items struct {
+	s         *store
+	slice     reflect.Value
+	pred      apistorage.SelectionPredicate
+	everyone  bool
+	errs      listErrors
+	evaluated int
+	// prepare, if not nil, gives a new item what the list's items have in common.
+	prepare func(runtime.Object)
+}
+
+func (s *store) newItems(list runtime.Object, pred apistorage.SelectionPredicate) (*items, error) {
+	ptr, err := meta.GetItemsPtr(list)
+	if err != nil {
+		return nil, err
+	}
+	slice, err := conversion.EnforcePtr(ptr)
+	if err != nil || slice.Kind() != reflect.Slice {
+		return nil, fmt.Errorf("%T has no slice of items to list into: %w", list, err)
+	}
+	n := &items{s: s, slice: slice, pred: pred, everyone: pred.Empty(), errs: listErrors{resource: s.resource, tolerate: s.unsafeDeletion}}
+	// The objects of an unstructured list are decoded to the list's version.
+	if u, ok := list.(*unstructured.UnstructuredList); ok && u.GetAPIVersion() != "" {
+		version := u.GetAPIVersion()
+		n.prepare = func(obj runtime.Object) {
+			obj.(*unstructured.Unstructured).Object = map[string]any{"apiVersion": version}
+		}
+	}
+	return n, nil
+}
+
+func (n *items) len() int { return n.slice.Len() }
+
+// full tells whether the list has as many items as were asked for.
+func (n *items) full() bool { return n.pred.Limit > 0 && int64(n.slice.Len()) >= n.pred.Limit }
+
+// add appends the objects that match, until the list is full. It returns how many rows it has looked at.
+func (n *items) add(ctx context.Context, kvs []mvcc.KeyValue) (taken int, err error) {
+	if n.everyone {
+		n.slice.Grow(len(kvs))
+	}
+	for i := range kvs {
+		if n.full() {
+			return i, nil
+		}
+		kv := &kvs[i]
+		if ctx.Err() != nil {
+			return i, apistorage.NewTimeoutError(string(kv.Key), "request did not complete within requested timeout")
+		}
+		if err := n.addOne(ctx, kv); err != nil && n.errs.add(string(kv.Key), err) {
+			return i + 1, n.errs.err()
+		}
+		kv.Value = nil // decoding a long chunk takes a while: let go of what is done
+	}
+	return len(kvs), nil
+}
+
+// addOne decodes the object in place, into a new element of the slice, and takes the element back if it does not belong into the list.
+func (n *items) addOne(ctx context.Context, kv *mvcc.KeyValue) error {
+	data, _, err := n.s.objects.open(ctx, kv.Key, kv.Revision, kv.Value)
+	if err != nil {
+		return apistorage.NewInternalError(fmt.Errorf("unable to transform key %q: %w", string(kv.Key), err))
+	}
+	at := n.slice.Len()
+	if at == n.slice.Cap() {
+		n.slice.Grow(1)
+	}
+	n.slice.SetLen(at + 1)
+	item := n.slice.Index(at)
+	item.SetZero()
+	into := item.Addr().Interface().(runtime.Object)
+	if n.prepare != nil {
+		n.prepare(into)
+	}
+	obj, err := n.s.objects.decodeItem(ctx, data, into, kv.Revision)
+	matched := false
+	if err == nil {
+		n.evaluated++
+		if obj != into {
+			item.Set(reflect.ValueOf(obj).Elem())
+		}
+		if matched = n.everyone; !matched {
+			ok, err := n.pred.Matches(into)
+			matched = ok && err == nil
+		}
+	}
+	if !matched {
+		item.SetZero()
+		n.slice.SetLen(at)
+	}
+	return err
+}
+
+// finish makes sure that an empty list has items, since nil is encoded as null.
+func (n *items) finish() {
+	if n.slice.IsNil() {
+		n.slice.Set(reflect.MakeSlice(n.slice.Type(), 0, 0))
+	}
+}

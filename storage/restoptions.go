@@ -1,0 +1,183 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/apiserver/pkg/storage/value"
+	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Encodings says how a resource is encoded and where its keys begin. Every serverstorage.StorageFactory is one.
+type Encodings interface {
+	// NewConfig returns the resource's codec and encode versioner, and perhaps a prefix and a transformer; nothing else of it is used.
+	NewConfig(resource schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error)
+	// ResourcePrefix returns where the resource's keys begin, such as "ci.example.com/pipelines".
+	ResourcePrefix(resource schema.GroupResource) string
+}
+
+// RESTOptions says how the registries of an API server are stored.
+type RESTOptions struct {
+	// Codec encodes all resources, for servers with one storage version for each group, and decodes them.
+	Codec runtime.Codec
+	// EncodeVersioner is the group versioner that Codec encodes with. It is published as the resources' storage version.
+	EncodeVersioner runtime.GroupVersioner
+	// Encodings replaces Codec and EncodeVersioner where resources differ.
+	Encodings Encodings
+	// Prefix begins all keys in the database, where Encodings does not name one. Default "/registry". Servers that share a database differ in it.
+	Prefix string
+	// Transformers encrypt resources at rest, as k8s.io/apiserver/pkg/server/options/encryptionconfig loads them. It replaces the transformers of Encodings.
+	Transformers value.ResourceTransformers
+
+	// DisableWatchCache serves all reads from the database. WatchCacheDisabledFor does so for some resources.
+	DisableWatchCache     bool
+	WatchCacheDisabledFor []schema.GroupResource
+	// EventsHistoryWindow is how long a watch cache remembers events at least. Default, and minimum, 75 s.
+	EventsHistoryWindow time.Duration
+
+	// EnableGarbageCollection lets deletions leave the dependents to a garbage collector. Without one that runs, such deletions never end.
+	EnableGarbageCollection bool
+	// DeleteCollectionWorkers is how many objects of a collection are deleted at a time. Default 1.
+	DeleteCollectionWorkers int
+	// CountMetricPollPeriod is how often the objects of each resource are counted for metrics and flow control. 0 means never.
+	CountMetricPollPeriod time.Duration
+	// StorageObjectCountTracker takes these counts for flow control.
+	StorageObjectCountTracker flowcontrolrequest.StorageObjectCountTracker
+}
+
+// RESTOptionsGetter makes the registries of an API server store their objects in a database: it is what goes into
+// genericapiserver.Config.RESTOptionsGetter in place of the one for etcd.
+type RESTOptionsGetter struct {
+	db      *Database
+	options RESTOptions
+}
+
+var _ generic.RESTOptionsGetter = (*RESTOptionsGetter)(nil)
+
+// NewRESTOptionsGetter checks the options.
+func NewRESTOptionsGetter(db *Database, o RESTOptions) (*RESTOptionsGetter, error) {
+	switch {
+	case db == nil:
+		return nil, errors.New("the registries need a database: open one first")
+	case o.Encodings == nil && o.Codec == nil:
+		return nil, errors.New("the registries need a codec: set RESTOptions.Codec or RESTOptions.Encodings")
+	case o.EventsHistoryWindow != 0 && o.EventsHistoryWindow < storagebackend.DefaultEventsHistoryWindow:
+		return nil, fmt.Errorf("an events history window of %s is too short: watch caches need at least %s",
+			o.EventsHistoryWindow, storagebackend.DefaultEventsHistoryWindow)
+	}
+	if o.Encodings == nil {
+		o.Encodings = oneEncoding{o}
+	}
+	if o.Prefix == "" {
+		o.Prefix = DefaultPrefix
+	}
+	if o.EventsHistoryWindow == 0 {
+		o.EventsHistoryWindow = storagebackend.DefaultEventsHistoryWindow
+	}
+	if o.DeleteCollectionWorkers == 0 {
+		o.DeleteCollectionWorkers = 1
+	}
+	return &RESTOptionsGetter{db: db, options: o}, nil
+}
+
+// GetRESTOptions returns how a resource is stored. It opens nothing. The storage config is the caller's own: it may change it, its codec for instance, before it gives it to the decorator.
+func (g *RESTOptionsGetter) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
+	encoding, err := g.options.Encodings.NewConfig(resource, example)
+	if err != nil {
+		return generic.RESTOptions{}, fmt.Errorf("how to store %s is not known: %w", resource, err)
+	}
+	config := *encoding
+	config.GroupResource = resource
+	config.EventsHistoryWindow = g.options.EventsHistoryWindow
+	if config.Prefix == "" {
+		config.Prefix = g.options.Prefix
+	}
+	if g.options.Transformers != nil {
+		config.Transformer = g.options.Transformers.TransformerForResource(resource)
+	}
+	o := generic.RESTOptions{
+		StorageConfig:             &config,
+		Decorator:                 g.db.store,
+		EnableGarbageCollection:   g.options.EnableGarbageCollection,
+		DeleteCollectionWorkers:   g.options.DeleteCollectionWorkers,
+		ResourcePrefix:            g.options.Encodings.ResourcePrefix(resource),
+		CountMetricPollPeriod:     g.options.CountMetricPollPeriod,
+		StorageObjectCountTracker: g.options.StorageObjectCountTracker,
+	}
+	if !g.options.DisableWatchCache && !slices.Contains(g.options.WatchCacheDisabledFor, resource) {
+		o.Decorator = g.db.cachedStore
+	}
+	return o, nil
+}
+
+// oneEncoding encodes all resources with one codec.
+type oneEncoding struct{ RESTOptions }
+
+func (e oneEncoding) NewConfig(resource schema.GroupResource, _ runtime.Object) (*storagebackend.ConfigForResource, error) {
+	config := storagebackend.NewDefaultConfig(e.Prefix, e.Codec)
+	config.EncodeVersioner = e.EncodeVersioner
+	return config.ForResource(resource), nil
+}
+
+func (e oneEncoding) ResourcePrefix(resource schema.GroupResource) string {
+	return resource.Group + "/" + resource.Resource
+}
+
+// store is the generic.StorageDecorator that decorates nothing.
+func (d *Database) store(config *storagebackend.ConfigForResource, resourcePrefix string, _ func(runtime.Object) (string, error),
+	newFunc, newListFunc func() runtime.Object, _ apistorage.AttrFunc, _ apistorage.IndexerFuncs, _ *cache.Indexers) (apistorage.Interface, factory.DestroyFunc, error) {
+	store, destroy, err := d.NewStore(StoreConfig{
+		Codec:          config.Codec,
+		NewFunc:        newFunc,
+		NewListFunc:    newListFunc,
+		Prefix:         config.Prefix,
+		ResourcePrefix: resourcePrefix,
+		GroupResource:  config.GroupResource,
+		Transformer:    config.Transformer,
+	})
+	return store, destroy, err
+}
+
+// cachedStore is the generic.StorageDecorator that puts upstream's watch cache over a store.
+func (d *Database) cachedStore(config *storagebackend.ConfigForResource, resourcePrefix string, keyFunc func(runtime.Object) (string, error),
+	newFunc, newListFunc func() runtime.Object, attrs apistorage.AttrFunc, triggers apistorage.IndexerFuncs, indexers *cache.Indexers) (apistorage.Interface, factory.DestroyFunc, error) {
+	store, destroy, err := d.store(config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, triggers, indexers)
+	if err != nil {
+		return nil, nil, err
+	}
+	cached, err := cacher.NewCacherFromConfig(cacher.Config{
+		Storage:             store,
+		Versioner:           store.Versioner(),
+		GroupResource:       config.GroupResource,
+		EventsHistoryWindow: config.EventsHistoryWindow,
+		ResourcePrefix:      resourcePrefix,
+		KeyFunc:             keyFunc,
+		NewFunc:             newFunc,
+		NewListFunc:         newListFunc,
+		GetAttrsFunc:        attrs,
+		IndexerFuncs:        triggers,
+		Indexers:            indexers,
+		Codec:               config.Codec,
+	})
+	if err != nil {
+		destroy()
+		return nil, nil, fmt.Errorf("no watch cache for %s: %w", config.GroupResource, err)
+	}
+	delegator := cacher.NewCacheDelegator(cached, store)
+	return delegator, sync.OnceFunc(func() {
+		delegator.Stop()
+		cached.Stop()
+		destroy()
+	}), nil
+}

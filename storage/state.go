@@ -1,0 +1,147 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+
+	"k8s.io/apimachinery/pkg/conversion"
+	"k8s.io/apimachinery/pkg/runtime"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/klog/v2"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// state is an object as an update or a deletion begins with it.
+type state struct {
+	// object is nil if it could not be read and that was to be expected.
+	object runtime.Object
+	// revision is 0 if the object does not exist.
+	revision mvcc.Revision
+	// data is the serialized form.
+	data []byte
+	// stored is what the database holds, nil if that was not read.
+	stored []byte
+	// stale: the stored form is outdated and wants to be written again.
+	stale bool
+	// confirmed: the database said so. Otherwise it is a suggestion, which may be outdated.
+	confirmed bool
+}
+
+// change is one run of an update or a deletion. It keeps trying until the database accepts its expectation about the object's revision, or somebody's
+// verdict on the confirmed state ends it.
+//
+// It holds nothing while the caller's functions run: they may use the store themselves.
+type change struct {
+	s   *store
+	key mvcc.Key
+	// kind is a struct value of the object's type.
+	kind reflect.Value
+	// orEmpty: an object that does not exist is an empty one, not an error.
+	orEmpty bool
+	// onlyCorrupt: an object that can be read is an error.
+	onlyCorrupt bool
+	state       state
+}
+
+func (s *store) newChange(key mvcc.Key, out runtime.Object) (*change, error) {
+	kind, err := conversion.EnforcePtr(out)
+	if err != nil {
+		return nil, fmt.Errorf("the object to return has to be a pointer: %w", err)
+	}
+	return &change{s: s, key: key, kind: kind}, nil
+}
+
+// begin takes the suggestion, or reads if there is none. One without a resourceVersion suggests that the object does not exist.
+func (c *change) begin(ctx context.Context, suggestion runtime.Object) error {
+	if suggestion == nil || c.onlyCorrupt {
+		return c.read(ctx)
+	}
+	objects := c.s.objects
+	revision, err := objects.versioner.ObjectResourceVersion(suggestion)
+	if err != nil {
+		return fmt.Errorf("the cached object has no usable resourceVersion: %w", err)
+	}
+	if revision == 0 && !c.orEmpty {
+		return c.read(ctx)
+	}
+	// The caller's function changes the object in place, so it is serialized before.
+	data, err := objects.serialize(suggestion)
+	if err != nil {
+		return err
+	}
+	if err := objects.versioner.UpdateObject(suggestion, revision); err != nil {
+		klog.ErrorS(err, "A cached object does not take its resourceVersion", "key", string(c.key))
+	}
+	c.state = state{object: suggestion, revision: mvcc.Revision(revision), data: data}
+	return nil
+}
+
+// read takes what the database holds.
+func (c *change) read(ctx context.Context) error {
+	kv, _, err := c.s.read(ctx, c.key)
+	if err != nil {
+		return err
+	}
+	if kv == nil {
+		return c.absent()
+	}
+	c.state = state{object: newLike(c.kind), revision: kv.Revision, stored: kv.Value, confirmed: true}
+	err = c.decode(ctx, kv)
+	if !c.onlyCorrupt {
+		return err
+	}
+	var corrupt *corruptError
+	switch {
+	case err == nil:
+		return apistorage.NewInvalidObjError(string(c.key), "the object can be read from the database, and an unsafe deletion is only for those that cannot")
+	case errors.As(err, &corrupt):
+		c.state.object, c.state.data = nil, nil
+		return nil
+	}
+	return err
+}
+
+func (c *change) decode(ctx context.Context, kv *mvcc.KeyValue) (err error) {
+	c.state.data, c.state.stale, err = c.s.objects.open(ctx, kv.Key, kv.Revision, kv.Value)
+	if err != nil {
+		return apistorage.NewInternalError(err)
+	}
+	return c.s.objects.decodeInto(c.state.data, c.state.object, kv.Revision)
+}
+
+// absent takes that the object does not exist.
+func (c *change) absent() error {
+	if !c.orEmpty {
+		return apistorage.NewKeyNotFoundError(string(c.key), 0)
+	}
+	c.state = state{object: newLike(c.kind), confirmed: true}
+	return runtime.SetZeroValue(c.state.object)
+}
+
+// judged deals with an error that the caller, or a precondition, has made of the state. On a confirmed state it is final. On a
+// suggestion, it is final if the suggestion turns out to be current; otherwise the result is nil, and the newer state has to be judged.
+func (c *change) judged(ctx context.Context, verdict error) error {
+	if c.state.confirmed {
+		return verdict
+	}
+	suggested := c.state.revision
+	if err := c.read(ctx); err != nil {
+		return err
+	}
+	if c.state.revision == suggested {
+		return verdict
+	}
+	return nil
+}
+
+// lost deals with a write that was refused since the object was at another revision. The result is nil if the newer state can be tried.
+func (c *change) lost(ctx context.Context, conflict *mvcc.ConflictError) error {
+	klog.V(4).InfoS("A write lost against another one and is tried again", "key", string(c.key), "expected", int64(c.state.revision), "found", int64(conflict.Current))
+	if conflict.Current == 0 {
+		return c.absent()
+	}
+	return c.read(ctx)
+}

@@ -1,0 +1,92 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	apistorage "k8s.io/apiserver/pkg/storage"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// GuaranteedUpdate lets tryUpdate change an object, as often as it takes until nobody has changed it meanwhile. An update that changes nothing is not
+// written, unless the stored form is outdated. A nil ttl from tryUpdate means for ever.
+func (s *store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool, preconditions *apistorage.Preconditions,
+	tryUpdate apistorage.UpdateFunc, suggestion runtime.Object) error {
+	k, err := s.keys.object(key)
+	if err != nil {
+		return err
+	}
+	ctx, span := s.trace(ctx, "Rowkeeper GuaranteedUpdate", key)
+	defer span.End(slow)
+	c, err := s.newChange(k, out)
+	if err != nil {
+		return err
+	}
+	c.orEmpty = ignoreNotFound
+	if err := c.begin(ctx, suggestion); err != nil {
+		return err
+	}
+	for {
+		span.AddEvent("trying")
+		data, ttl, err := c.update(preconditions, tryUpdate)
+		if err != nil {
+			if err := c.judged(ctx, err); err != nil {
+				return err
+			}
+			continue
+		}
+		if !c.state.stale && bytes.Equal(data, c.state.data) {
+			if !c.state.confirmed {
+				// Only the database can say that nothing has to be written.
+				if err := c.read(ctx); err != nil {
+					return err
+				}
+				if !bytes.Equal(data, c.state.data) {
+					continue
+				}
+			}
+			if !c.state.stale {
+				return s.objects.decodeInto(c.state.data, out, c.state.revision)
+			}
+		}
+		stored, err := s.objects.seal(ctx, k, data)
+		if err != nil {
+			return err
+		}
+		span.AddEvent("serialized", traceLen(stored))
+		revision, err := s.commit(ctx, "update", mvcc.Mutation{Key: k, Expect: c.state.revision, Value: stored, TTL: ttl,
+			PrevValue: c.state.stored, HasPrev: c.state.stored != nil})
+		var conflict *mvcc.ConflictError
+		switch {
+		case err == nil:
+			span.AddEvent("committed")
+			return s.objects.decodeInto(data, out, revision)
+		case errors.As(err, &conflict):
+			if err := c.lost(ctx, conflict); err != nil {
+				return err
+			}
+		default:
+			return err
+		}
+	}
+}
+
+// update runs the caller's function on the state and serializes what it returns.
+func (c *change) update(preconditions *apistorage.Preconditions, tryUpdate apistorage.UpdateFunc) (data []byte, ttl time.Duration, err error) {
+	if err := preconditions.Check(string(c.key), c.state.object); err != nil {
+		return nil, 0, err
+	}
+	updated, seconds, err := tryUpdate(c.state.object, apistorage.ResponseMeta{ResourceVersion: uint64(c.state.revision)})
+	if err != nil {
+		return nil, 0, err
+	}
+	if seconds != nil {
+		ttl = lifetime(*seconds)
+	}
+	data, err = c.s.objects.serialize(updated)
+	return data, ttl, err
+}

@@ -1,0 +1,408 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/features"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	etcdmetrics "k8s.io/apiserver/pkg/storage/etcd3/metrics"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// resultBuffer is how many events may wait for a reader, so that a burst does not cost a switch of goroutines per event.
+const resultBuffer = 100
+
+// watcher is one watch: a goroutine that first sends the initial state, if that is wanted, and then what mvcc hands out. It keeps nothing else: a reader that is too
+// slow holds up its own goroutine alone, while mvcc remembers where it was.
+//
+// A bookmark follows every event that is not newer than it, since one goroutine sends both in the order in which mvcc hands them out.
+type watcher struct {
+	s      *store
+	ctx    context.Context
+	cancel context.CancelFunc
+	result chan watch.Event
+
+	key  mvcc.Key
+	opts apistorage.ListOptions
+	// pred decides which objects are sent; everyone if it is all of them.
+	pred     apistorage.SelectionPredicate
+	everyone bool
+	// revision is up to where the reader knows everything, as far as it was told.
+	revision mvcc.Revision
+	// concurrently: the events of a batch are decoded by several goroutines.
+	concurrently bool
+}
+
+// Watch begins a watch. Only what is wrong with the request itself is returned as an error; everything else is an event of type ERROR, after which the watch ends.
+// A watch whose context ends just ends.
+func (s *store) Watch(ctx context.Context, key string, opts apistorage.ListOptions) (watch.Interface, error) {
+	k, err := s.keys.prepare(key, opts.Recursive)
+	if err != nil {
+		return nil, err
+	}
+	revision, err := s.objects.versioner.ParseResourceVersion(opts.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	if int64(revision) < 0 {
+		return nil, tooLargeRevision(revision)
+	}
+	if opts.ProgressNotify && s.newFunc == nil {
+		return nil, apierrors.NewInternalError(errors.New("a watch of a store without NewFunc cannot notify of its progress"))
+	}
+	w := &watcher{
+		s:            s,
+		result:       make(chan watch.Event, resultBuffer),
+		key:          k,
+		opts:         opts,
+		pred:         opts.Predicate,
+		everyone:     opts.Predicate.Empty(),
+		revision:     mvcc.Revision(revision),
+		concurrently: utilfeature.DefaultFeatureGate.Enabled(features.ConcurrentWatchObjectDecode),
+	}
+	initial := w.wantsInitialEvents()
+	if revision == 0 && !initial {
+		// The watch begins now, so that what is written after this function has returned is certainly seen.
+		if w.revision, err = s.mvcc.Head(ctx); err != nil {
+			return nil, apiError(ctx, s.resource, err)
+		}
+	}
+	w.ctx, w.cancel = context.WithCancel(ctx)
+	stop := context.AfterFunc(s.lifetime, w.cancel)
+	s.decoder.watchers.Add(1)
+	go func() {
+		defer close(w.result)
+		defer s.decoder.watchers.Add(-1)
+		defer stop()
+		defer w.cancel()
+		w.fail(w.run(initial))
+	}()
+	// Whether a watch has caught up is not known. It is begun, and that is what admission of requests wants to know.
+	utilflowcontrol.WatchInitialized(ctx)
+	return w, nil
+}
+
+// wantsInitialEvents tells whether the watch begins with the current state: when asked for, and, as it always was, when no revision is named.
+func (w *watcher) wantsInitialEvents() bool {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.WatchList) {
+		return w.revision == 0
+	}
+	if w.opts.SendInitialEvents == nil {
+		return w.revision == 0
+	}
+	return *w.opts.SendInitialEvents
+}
+
+// wantsInitialBookmark tells whether the end of the initial events is to be marked.
+func (w *watcher) wantsInitialBookmark() bool {
+	return utilfeature.DefaultFeatureGate.Enabled(features.WatchList) &&
+		w.opts.SendInitialEvents != nil && *w.opts.SendInitialEvents && w.pred.AllowWatchBookmarks
+}
+
+func (w *watcher) ResultChan() <-chan watch.Event { return w.result }
+func (w *watcher) Stop()                          { w.cancel() }
+
+func (w *watcher) run(initial bool) error {
+	if initial {
+		if err := w.sendInitial(); err != nil {
+			return err
+		}
+	}
+	events, err := w.s.mvcc.Watch(w.ctx, w.mvccOptions())
+	if err != nil {
+		return err
+	}
+	defer events.Close()
+	if w.opts.ProgressNotify {
+		w.s.progress.join(events)
+		defer w.s.progress.leave(events)
+	}
+	for {
+		batch, err := events.Next(w.ctx)
+		if err != nil {
+			return err
+		}
+		if err := w.sendBatch(batch.Events); err != nil {
+			return err
+		}
+		if batch.Requested && w.opts.ProgressNotify && batch.Progress > w.revision {
+			etcdmetrics.RecordEtcdBookmark(w.s.resource)
+			if err := w.bookmark(batch.Progress, false); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (w *watcher) mvccOptions() mvcc.WatchOptions {
+	o := mvcc.WatchOptions{After: w.revision, AllPrev: !w.everyone, Progress: w.opts.ProgressNotify}
+	if w.opts.Recursive {
+		o.Prefix = w.key
+	} else {
+		o.Key = w.key
+	}
+	return o
+}
+
+// sendInitial sends the current state as ADDED events, and sets the revision to the snapshot's.
+func (w *watcher) sendInitial() error {
+	if w.revision > 0 {
+		head, err := w.s.mvcc.Head(w.ctx)
+		if err != nil {
+			return err
+		}
+		if w.revision > head {
+			return apistorage.NewTooLargeResourceVersionError(uint64(w.revision), uint64(head), int(wait.Jitter(time.Second, 3).Seconds()))
+		}
+	}
+	r := listRange{start: w.key, end: after(w.key), from: w.key, recursive: w.opts.Recursive}
+	if r.recursive {
+		r.end = prefixEnd(w.key)
+	}
+	snapshot := mvcc.Revision(0)
+	for chunk, err := range w.s.chunks(w.ctx, r) {
+		if err != nil {
+			return err
+		}
+		snapshot = chunk.Revision
+		for i := range chunk.KVs {
+			kv := &chunk.KVs[i]
+			obj, err := w.s.objects.openNew(w.ctx, kv.Key, kv.Value, kv.Revision)
+			if err != nil {
+				return err
+			}
+			kv.Value = nil
+			if !w.selects(obj) {
+				continue
+			}
+			if err := w.send(watch.Event{Type: watch.Added, Object: obj}); err != nil {
+				return err
+			}
+		}
+	}
+	w.revision = snapshot
+	if w.wantsInitialBookmark() {
+		return w.bookmark(snapshot, true)
+	}
+	return nil
+}
+
+func (w *watcher) bookmark(at mvcc.Revision, initial bool) error {
+	if w.s.newFunc == nil {
+		return errors.New("a store without NewFunc cannot send bookmarks")
+	}
+	obj := w.s.newFunc()
+	if err := w.s.objects.versioner.UpdateObject(obj, uint64(at)); err != nil {
+		return fmt.Errorf("a bookmark takes no resourceVersion: %w", err)
+	}
+	if initial {
+		if err := apistorage.AnnotateInitialEventsEndBookmark(obj); err != nil {
+			return fmt.Errorf("a bookmark takes no annotation: %w", err)
+		}
+	}
+	w.revision = at
+	return w.send(watch.Event{Type: watch.Bookmark, Object: obj})
+}
+
+// decodeWindow bounds how many events of a batch are decoded before they are sent.
+const decodeWindow = 64
+
+// decoders is how many goroutines decode the events of one watch.
+const decoders = 10
+
+// sendBatch sends the events in their order. They are decoded in windows, those of one window concurrently if that is enabled.
+func (w *watcher) sendBatch(events []*mvcc.Event) error {
+	if len(events) == 0 {
+		return nil
+	}
+	if n := w.s.sizes.Load(); n != nil {
+		n.follow(events)
+	}
+	received := time.Now()
+	for len(events) > 0 {
+		window := events[:min(len(events), decodeWindow)]
+		events = events[len(window):]
+		for i, r := range w.decodeAll(window) {
+			etcdmetrics.RecordEtcdEvent(w.s.resource)
+			if r.err != nil {
+				return r.err
+			}
+			if r.event.Object == nil {
+				continue
+			}
+			if w.opts.RecordTimestamps {
+				r.event.Object = &timedObject{Object: r.event.Object, received: received}
+			}
+			if err := w.send(r.event); err != nil {
+				return err
+			}
+			w.revision = window[i].Revision
+		}
+	}
+	return nil
+}
+
+type decoded struct {
+	event watch.Event
+	err   error
+}
+
+func (w *watcher) decodeAll(events []*mvcc.Event) []decoded {
+	results := make([]decoded, len(events))
+	decode := func(i int) { results[i].event, results[i].err = w.event(events[i]) }
+	if !w.concurrently || len(events) == 1 {
+		for i := range events {
+			if decode(i); results[i].err != nil {
+				return results[:i+1]
+			}
+		}
+		return results
+	}
+	var wg sync.WaitGroup
+	workers := min(decoders, len(events))
+	for worker := range workers {
+		wg.Go(func() {
+			for i := worker; i < len(events); i += workers {
+				decode(i)
+			}
+		})
+	}
+	wg.Wait()
+	return results
+}
+
+// event makes of a write what the watch's reader sees of it; it has no object if the reader sees nothing.
+func (w *watcher) event(e *mvcc.Event) (watch.Event, error) {
+	if e.Deleted {
+		was, err := w.previous(e)
+		if err != nil || !w.selects(was) {
+			return watch.Event{}, err
+		}
+		return watch.Event{Type: watch.Deleted, Object: was}, nil
+	}
+	is, err := w.s.decoder.current(w.ctx, e)
+	if err != nil {
+		return watch.Event{}, err
+	}
+	if e.Prev == 0 {
+		if !w.selects(is) {
+			return watch.Event{}, nil
+		}
+		return watch.Event{Type: watch.Added, Object: is}, nil
+	}
+	if w.everyone {
+		return watch.Event{Type: watch.Modified, Object: is}, nil
+	}
+	was, err := w.previous(e)
+	if err != nil {
+		return watch.Event{}, err
+	}
+	switch now, before := w.selects(is), w.selects(was); {
+	case now && before:
+		return watch.Event{Type: watch.Modified, Object: is}, nil
+	case now:
+		return watch.Event{Type: watch.Added, Object: is}, nil
+	case before:
+		return watch.Event{Type: watch.Deleted, Object: was}, nil
+	}
+	return watch.Event{}, nil
+}
+
+// previous returns the object before the event, at the event's revision, as readers want to resume from there.
+func (w *watcher) previous(e *mvcc.Event) (runtime.Object, error) {
+	// The value may have to be read. While the database is away nothing else can be sent either, so the watch waits for it rather than ending.
+	value, err := backoff.Retry(w.ctx, func() ([]byte, error) {
+		value, err := w.s.mvcc.PrevValue(w.ctx, e)
+		var database *mvcc.Error
+		if err != nil && !(errors.As(err, &database) && (database.Class == mvcc.Unavailable || database.Class == mvcc.ReadOnly)) {
+			err = backoff.Permanent(err)
+		}
+		return value, err
+	}, backoff.WithMaxElapsedTime(0))
+	if err != nil {
+		var permanent *backoff.PermanentError
+		if errors.As(err, &permanent) {
+			err = permanent.Err
+		}
+		return nil, err
+	}
+	obj, err := w.s.decoder.previous(w.ctx, e, value)
+	var corrupt *corruptError
+	if e.Deleted && errors.As(err, &corrupt) {
+		return nil, corruptDeletion(corrupt)
+	}
+	return obj, err
+}
+
+func (w *watcher) selects(obj runtime.Object) bool {
+	if w.everyone {
+		return true
+	}
+	matched, err := w.pred.Matches(obj)
+	return matched && err == nil
+}
+
+func (w *watcher) send(e watch.Event) error {
+	select {
+	case w.result <- e:
+		return nil
+	case <-w.ctx.Done():
+		return w.ctx.Err()
+	}
+}
+
+// fail tells the reader why the watch ends, unless that is its own doing or that of a server that shuts down.
+func (w *watcher) fail(err error) {
+	if w.ctx.Err() != nil || errors.Is(err, mvcc.ErrClosed) {
+		return
+	}
+	if errors.Is(err, mvcc.ErrCompacted) {
+		err = apierrors.NewResourceExpired(watchExpired)
+	} else {
+		err = apiError(w.ctx, w.s.resource, err)
+	}
+	status, ok := err.(apierrors.APIStatus)
+	if !ok {
+		status = apierrors.NewInternalError(err)
+	}
+	object := status.Status()
+	_ = w.send(watch.Event{Type: watch.Error, Object: &object})
+}
+
+// timedObject carries the time when the store learned of an event to the watch cache, which takes it off again.
+type timedObject struct {
+	runtime.Object
+	received time.Time
+}
+
+var _ apistorage.WatchEventWithRecordTime = (*timedObject)(nil)
+
+func (t *timedObject) RecordTime() time.Time  { return t.received }
+func (t *timedObject) Unwrap() runtime.Object { return t.Object }
+
+// GetObjectMeta lets the reflector see the object's metadata.
+func (t *timedObject) GetObjectMeta() metav1.Object {
+	m, err := meta.Accessor(t.Object)
+	if err != nil {
+		return nil
+	}
+	return m
+}
+
+func (t *timedObject) DeepCopyObject() runtime.Object {
+	return &timedObject{Object: t.Object.DeepCopyObject(), received: t.received}
+}
