@@ -37,7 +37,7 @@ func (s *Server) check(ctx context.Context) error {
 		if s.host == nil && ctx.Err() == nil {
 			return fmt.Errorf("the server does not answer: %w", err)
 		}
-		if l, ok := s.host.(*local); ok && !l.running() {
+		if s.host != nil && !s.host.running(ctx) && ctx.Err() == nil {
 			return fmt.Errorf("the server ended: %w", err)
 		}
 		select {

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -42,7 +43,7 @@ func startLocal(ctx context.Context, kind Kind, opts Options) (*Server, error) {
 		MariaDB:  mariadbLocal,
 		MySQL:    mysqlLocal,
 	}
-	l, err := newLocal(string(kind))
+	l, err := newLocal(string(kind), opts)
 	if err != nil {
 		return nil, err
 	}
@@ -57,8 +58,8 @@ func startLocal(ctx context.Context, kind Kind, opts Options) (*Server, error) {
 }
 
 // newLocal makes the directory of a server, and its guard.
-func newLocal(name string) (*local, error) {
-	dir, err := os.MkdirTemp("", "rowkeeper-"+name+"-")
+func newLocal(name string, opts Options) (*local, error) {
+	dir, err := os.MkdirTemp(directory(opts), "rowkeeper-"+name+"-")
 	if err != nil {
 		return nil, err
 	}
@@ -72,16 +73,21 @@ func newLocal(name string) (*local, error) {
 pid=$(cat "$1/pid" 2>/dev/null) && kill -KILL "$pid" 2>/dev/null
 i=0
 while ! rm -rf "$1" 2>/dev/null && [ $i -lt 50 ]; do i=$((i + 1)); sleep 0.1; done`, "guard", dir)
-	l.guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	leash, err := l.guard.StdinPipe()
-	if err == nil {
-		err = l.guard.Start()
+	if l.leash, err = startGuard(l.guard); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start the guard of a server: %w", err), os.RemoveAll(dir))
-	}
-	l.leash = leash
 	return l, nil
+}
+
+// directory is where a server's directory is made: in memory, if it need not be durable and there is a gigabyte or two for it; "" stands
+// for the default. Servers make hundreds of files per database.
+func directory(opts Options) string {
+	const shm, need = "/dev/shm", 2 << 30
+	var fs syscall.Statfs_t
+	if opts.Durable || syscall.Statfs(shm, &fs) != nil || uint64(fs.Bavail)*uint64(fs.Bsize) < need {
+		return ""
+	}
+	return shm
 }
 
 // freePort finds a port that is free on 127.0.0.1. It is outside the range from which the system takes ports for outgoing connections,
@@ -152,8 +158,8 @@ func (l *local) run(args ...string) error {
 	return nil
 }
 
-func (l *local) start(context.Context) error {
-	if l.running() {
+func (l *local) start(ctx context.Context) error {
+	if l.running(ctx) {
 		return errors.New("the server is running")
 	}
 	log, err := os.OpenFile(filepath.Join(l.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -177,7 +183,7 @@ func (l *local) start(context.Context) error {
 }
 
 // running tells whether the server's process lives.
-func (l *local) running() bool {
+func (l *local) running(context.Context) bool {
 	if l.exited == nil {
 		return false
 	}
@@ -192,7 +198,7 @@ func (l *local) running() bool {
 func (l *local) stop(ctx context.Context) error { return l.end(ctx, l.signal) }
 
 func (l *local) kill(ctx context.Context) error {
-	if !l.running() {
+	if !l.running(ctx) {
 		return nil
 	}
 	// Postgres' processes would finish what they are doing when their parent is gone, and the parent would start a recovery when they are:
@@ -218,10 +224,14 @@ func (l *local) resume(context.Context) error {
 	return l.cmd.Process.Signal(syscall.SIGCONT)
 }
 
-// end sends a signal to the server, and SIGKILL also to its children, and waits for its end.
+// end sends a signal to the server, and SIGKILL also to its children, and waits for their end.
 func (l *local) end(ctx context.Context, sig syscall.Signal) error {
-	if !l.running() {
+	if !l.running(ctx) {
 		return nil
+	}
+	pids, err := children(l.cmd.Process.Pid)
+	if err != nil {
+		return err
 	}
 	if sig == syscall.SIGKILL {
 		if err := l.signalChildren(sig); err != nil {
@@ -237,6 +247,23 @@ func (l *local) end(ctx context.Context, sig syscall.Signal) error {
 	case <-l.exited:
 	case <-ctx.Done():
 		return fmt.Errorf("the server does not end: %w", ctx.Err())
+	}
+	// A cluster cannot be started again while one of its processes lives.
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		processes, err := list()
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(processes, func(p process) bool { return slices.Contains(pids, p.pid) && !p.zombie }) {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("the server's processes do not end: %w", ctx.Err())
+		}
 	}
 	return os.Remove(filepath.Join(l.dir, "pid"))
 }
@@ -255,20 +282,42 @@ func (l *local) signalChildren(sig syscall.Signal) error {
 	return nil
 }
 
-// children lists the processes that a process has started. Only Postgres starts any, one per connection.
-func children(pid int) ([]int, error) {
-	out, err := exec.Command("ps", "-A", "-o", "pid=,ppid=").Output()
+// process is a process of this machine.
+type process struct {
+	pid, parent int
+	// zombie: it has ended, and nobody has asked how.
+	zombie bool
+}
+
+// list lists all processes.
+func list() ([]process, error) {
+	out, err := exec.Command("ps", "-A", "-o", "pid=,ppid=,stat=").Output()
 	if err != nil {
-		return nil, fmt.Errorf("list the server's processes by ps: %w", err)
+		return nil, fmt.Errorf("list the processes by ps: %w", err)
 	}
-	var pids []int
+	var processes []process
 	for line := range strings.Lines(string(out)) {
-		var p, parent int
-		if _, err := fmt.Sscan(line, &p, &parent); err != nil {
+		var p process
+		var stat string
+		if _, err := fmt.Sscan(line, &p.pid, &p.parent, &stat); err != nil {
 			return nil, fmt.Errorf("read the output of ps: %w", err)
 		}
-		if parent == pid {
-			pids = append(pids, p)
+		p.zombie = strings.HasPrefix(stat, "Z")
+		processes = append(processes, p)
+	}
+	return processes, nil
+}
+
+// children lists the processes that a process has started. Only Postgres starts any, one per connection.
+func children(pid int) ([]int, error) {
+	processes, err := list()
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, p := range processes {
+		if p.parent == pid {
+			pids = append(pids, p.pid)
 		}
 	}
 	return pids, nil

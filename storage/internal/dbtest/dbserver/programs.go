@@ -75,7 +75,7 @@ func postgresSettings(opts Options, write func(name string, data []byte) (string
 			"synchronous_commit": "off",
 			"wal_level":          "minimal",
 			"max_wal_senders":    "0",
-			"max_wal_size":       "4GB",
+			"max_wal_size":       "256MB",
 		} {
 			settings[name] = value
 		}

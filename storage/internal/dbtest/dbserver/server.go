@@ -71,13 +71,15 @@ type Server struct {
 
 // host is where a server of ours runs.
 type host interface {
-	// start starts the server, stop ends it in order, kill as a power failure would.
+	// start starts the server's process, stop ends it in order, kill as a power failure would.
 	start(ctx context.Context) error
 	stop(ctx context.Context) error
 	kill(ctx context.Context) error
 	// pause freezes the server: connections stay open, and nothing answers.
 	pause(ctx context.Context) error
 	resume(ctx context.Context) error
+	// running tells whether the server's process lives.
+	running(ctx context.Context) bool
 	// remove kills the server and deletes its data.
 	remove(ctx context.Context) error
 	// logs returns the end of the server's log.
