@@ -89,19 +89,19 @@ func Open(t testing.TB, kind Kind) DB {
 	wanted(t, kind)
 	switch kind {
 	case SQLite:
-		report.ran(kind, sqliteVersion(), "file")
+		ran(kind, sqliteVersion(), "file")
 		// The name of a test may have characters in it that a URL must quote.
 		u := url.URL{Scheme: "sqlite", Path: filepath.Join(t.TempDir(), "state.db")}
 		return DB{Kind: kind, Version: sqliteVersion(), URL: u.String()}
 	case Memory:
-		report.ran(kind, sqliteVersion(), "memory")
+		ran(kind, sqliteVersion(), "memory")
 		return DB{Kind: kind, Version: sqliteVersion(), URL: "memory:"}
 	}
 	s, err := shared.get(dbserver.Kind(kind))
 	if err != nil {
 		missing(t, kind, err)
 	}
-	report.ran(kind, s.Version, s.Source)
+	ran(kind, s.Version, s.Source)
 	return create(t, s)
 }
 
@@ -148,7 +148,7 @@ func NewServer(t testing.TB, kind Kind, opts dbserver.Options) *Server {
 	if err != nil {
 		missing(t, kind, err)
 	}
-	report.ran(kind, s.Version, s.Source)
+	ran(kind, s.Version, s.Source)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the log of %s ends:\n%s", kind, s.Logs(context.WithoutCancel(t.Context())))
@@ -223,14 +223,14 @@ func wanted(t testing.TB, kind Kind) {
 	if len(only) == 0 || slices.Contains(only, string(kind)) {
 		return
 	}
-	report.missed(kind, "ROWKEEPER_TEST_ONLY leaves it out")
+	missed(kind, "ROWKEEPER_TEST_ONLY leaves it out")
 	t.Skipf("%s: ROWKEEPER_TEST_ONLY leaves it out", kind)
 }
 
 // missing fails the test if the kind is required, and skips it otherwise.
 func missing(t testing.TB, kind Kind, err error) {
 	t.Helper()
-	report.missed(kind, err.Error())
+	missed(kind, err.Error())
 	if slices.Contains(list("ROWKEEPER_TEST_REQUIRE"), string(kind)) {
 		t.Fatalf("%s is required and cannot be had: %v", kind, err)
 	}

@@ -11,6 +11,7 @@
 package dbserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,12 @@ func Kinds() []Kind { return []Kind{Postgres, MariaDB, MySQL} }
 
 // Env is the environment variable that holds an administrator's URL of a running server of this kind.
 func (k Kind) Env() string { return "ROWKEEPER_TEST_" + strings.ToUpper(string(k)) }
+
+// SourceEnv is the environment variable that tells people where the server at the URL of [Kind.Env] came from.
+func (k Kind) SourceEnv() string { return k.Env() + "_SOURCE" }
+
+// MissingEnv is the environment variable that holds the reason why there is no server of this kind, for programs that need not try again.
+func (k Kind) MissingEnv() string { return k.Env() + "_MISSING" }
 
 // ImageEnv is the environment variable that names the image of containers of this kind.
 func (k Kind) ImageEnv() string { return k.Env() + "_IMAGE" }
@@ -89,12 +96,15 @@ type host interface {
 // Start starts a server or finds one. Its error says for each source why there is none.
 func Start(ctx context.Context, kind Kind, opts Options) (*Server, error) {
 	if url := os.Getenv(kind.Env()); url != "" && !opts.Own {
-		s := &Server{Kind: kind, Source: kind.Env(), URL: url}
+		s := &Server{Kind: kind, Source: cmp.Or(os.Getenv(kind.SourceEnv()), kind.Env()), URL: url}
 		if err := s.check(ctx); err != nil {
 			// Whoever names a server wants that one and no other.
 			return nil, fmt.Errorf("%s: %w", kind.Env(), err)
 		}
 		return s, nil
+	}
+	if reason := os.Getenv(kind.MissingEnv()); reason != "" {
+		return nil, errors.New(reason)
 	}
 	var reasons []error
 	for _, source := range []func(context.Context, Kind, Options) (*Server, error){startContainer, startLocal} {

@@ -1,8 +1,8 @@
-package dbtest
+// Package report counts the tests of many processes by the databases that they ran on.
+package report
 
 import (
 	"bufio"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,18 +11,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"testing"
-
-	_ "modernc.org/sqlite" // for its version
 )
 
-// ReportEnv is the environment variable that names a file to which each test binary adds what it ran, so that the program that runs
-// all of them can print the sum.
-const ReportEnv = "ROWKEEPER_TEST_REPORT"
+// Env is the environment variable that names a file to which each test binary adds its report, so that the program that runs all of
+// them can print the sum.
+const Env = "ROWKEEPER_TEST_REPORT"
 
 // Entry counts the tests of one kind and source that ran, or that did not run for one reason.
 type Entry struct {
-	Kind    Kind
+	Kind    string
 	Version string `json:",omitempty"`
 	Source  string `json:",omitempty"`
 	// Reason is why the tests did not run, "" if they did.
@@ -35,8 +32,6 @@ type Report struct {
 	mu      sync.Mutex
 	entries []Entry
 }
-
-var report Report
 
 // Add adds the count of an entry.
 func (r *Report) Add(e Entry) {
@@ -53,15 +48,7 @@ func (r *Report) Add(e Entry) {
 	r.entries[i].Tests += e.Tests
 }
 
-func (r *Report) ran(kind Kind, version, source string) {
-	r.Add(Entry{Kind: kind, Version: version, Source: source, Tests: 1})
-}
-
-func (r *Report) missed(kind Kind, reason string) {
-	r.Add(Entry{Kind: kind, Reason: reason, Tests: 1})
-}
-
-// Read adds what a file holds that [Main] has written.
+// Read adds what a file holds that [Report.Append] has written.
 func (r *Report) Read(file io.Reader) error {
 	s := bufio.NewScanner(file)
 	s.Buffer(nil, 1<<20)
@@ -94,10 +81,11 @@ func (r *Report) Write(w io.Writer) error {
 	return nil
 }
 
-var order = append([]Kind{Memory}, Kinds()...)
+// order is that of the output.
+var order = []string{"memory", "sqlite", "postgres", "mariadb", "mysql"}
 
-// append adds the report to a file. Several processes may do so at once.
-func (r *Report) append(path string) error {
+// Append adds the report to a file. Several processes may do so at once.
+func (r *Report) Append(path string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var lines []byte
@@ -116,46 +104,3 @@ func (r *Report) append(path string) error {
 	return errors.Join(err, f.Close())
 }
 
-var inMain bool
-
-// Main runs a package's tests, removes the servers that they used, says what ran on which database and what did not run, and returns
-// the exit code. m is the *testing.M, or what wraps it.
-func Main(m interface{ Run() int }) int {
-	inMain = true
-	code := m.Run()
-	if err := shared.close(); err != nil {
-		fmt.Fprintln(os.Stderr, "FAIL:", err)
-		code = max(code, 1)
-	}
-	err := report.Write(os.Stderr)
-	if path := os.Getenv(ReportEnv); path != "" {
-		err = errors.Join(err, report.append(path))
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "FAIL: report the databases:", err)
-		code = max(code, 1)
-	}
-	return code
-}
-
-// mainRan fails a test whose package would leave its servers behind.
-func mainRan(t testing.TB) {
-	t.Helper()
-	if !inMain {
-		t.Fatal("the package needs: func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }")
-	}
-}
-
-// sqliteVersion asks the library once.
-var sqliteVersion = sync.OnceValue(func() string {
-	db, err := sql.Open("sqlite", ":memory:")
-	if err != nil {
-		return err.Error()
-	}
-	defer db.Close()
-	var version string
-	if err := db.QueryRow("SELECT sqlite_version()").Scan(&version); err != nil {
-		return err.Error()
-	}
-	return version
-})
