@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Fails if the generated code is not what hack/update-codegen.sh would write now, and shows the difference.
+#
+# usage: hack/verify-codegen.sh
+set -o errexit -o nounset -o pipefail
+
+cd "$(dirname "$0")/.."
+before=$(mktemp -d)
+trap 'rm -rf "$before"' EXIT
+cp -r pkg/apis pkg/generated "$before"
+
+hack/update-codegen.sh
+
+status=0
+for dir in apis generated; do
+  diff -ru "$before/$dir" "pkg/$dir" || status=1
+done
+if [ "$status" -ne 0 ]; then
+  echo "verify-codegen: the generated code was out of date; hack/update-codegen.sh has now mended it" >&2
+fi
+exit "$status"

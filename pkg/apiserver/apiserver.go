@@ -1,0 +1,94 @@
+// Package apiserver puts the example API together with the generic API server: it knows which groups, versions and
+// resources there are, and where each is stored. It does not know what it is stored in.
+package apiserver
+
+import (
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/endpoints/openapi"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"github.com/rowkeeper/rowkeeper/pkg/apis/ci"
+	"github.com/rowkeeper/rowkeeper/pkg/apis/ci/install"
+	civ1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1"
+	generatedopenapi "github.com/rowkeeper/rowkeeper/pkg/generated/openapi"
+	"github.com/rowkeeper/rowkeeper/pkg/registry/ci/pipeline"
+	"github.com/rowkeeper/rowkeeper/pkg/version"
+)
+
+var (
+	// Scheme knows the types of all groups that are served.
+	Scheme = runtime.NewScheme()
+	// Codecs encode and decode them.
+	Codecs = serializer.NewCodecFactory(Scheme)
+	// ParameterCodec decodes the parameters of requests.
+	ParameterCodec = runtime.NewParameterCodec(Scheme)
+)
+
+func init() {
+	install.Install(Scheme)
+
+	// Every API server answers with these kinds and takes these options, whatever its groups are.
+	metav1.AddToGroupVersion(Scheme, schema.GroupVersion{Version: "v1"})
+	unversioned := schema.GroupVersion{Group: "", Version: "v1"}
+	Scheme.AddUnversionedTypes(unversioned, &metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{}, &metav1.APIGroup{}, &metav1.APIResourceList{})
+}
+
+// StorageVersions are the versions that objects are stored in, the groups in order of importance.
+var StorageVersions = []schema.GroupVersion{civ1.SchemeGroupVersion}
+
+// Config is what a server is made of.
+type Config struct {
+	Generic *genericapiserver.RecommendedConfig
+}
+
+// NewConfig returns a configuration in which everything is set that follows from the API. What depends on where and for whom it is served
+// (serving, authentication, authorization, storage) is for the caller to set.
+func NewConfig() *Config {
+	c := genericapiserver.NewRecommendedConfig(Codecs)
+	c.EffectiveVersion = version.Effective()
+
+	namer := openapi.NewDefinitionNamer(Scheme)
+	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(generatedopenapi.GetOpenAPIDefinitions, namer)
+	c.OpenAPIConfig.Info.Title = "Rowkeeper"
+	c.OpenAPIConfig.Info.Version = version.Get().Version
+	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
+	c.OpenAPIV3Config.Info.Title = "Rowkeeper"
+	c.OpenAPIV3Config.Info.Version = version.Get().Version
+	return &Config{Generic: c}
+}
+
+// New makes a server that is ready to be prepared and run. It stores where config.Generic.RESTOptionsGetter says.
+func (c *Config) New() (*genericapiserver.GenericAPIServer, error) {
+	server, err := c.Generic.Complete().New("rowkeeper", genericapiserver.NewEmptyDelegate())
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the API server: %w", err)
+	}
+	group, err := c.ciGroup()
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the resources of %s: %w", ci.GroupName, err)
+	}
+	if err := server.InstallAPIGroup(group); err != nil {
+		return nil, fmt.Errorf("cannot install %s: %w", ci.GroupName, err)
+	}
+	return server, nil
+}
+
+// ciGroup makes the resources of ci.rowkeeper.dev.
+func (c *Config) ciGroup() (*genericapiserver.APIGroupInfo, error) {
+	pipelines, err := pipeline.NewStorage(Scheme, c.Generic.RESTOptionsGetter)
+	if err != nil {
+		return nil, err
+	}
+	group := genericapiserver.NewDefaultAPIGroupInfo(ci.GroupName, Scheme, ParameterCodec, Codecs)
+	group.VersionedResourcesStorageMap[civ1.SchemeGroupVersion.Version] = map[string]rest.Storage{
+		"pipelines":        pipelines.Pipeline,
+		"pipelines/status": pipelines.Status,
+	}
+	return &group, nil
+}

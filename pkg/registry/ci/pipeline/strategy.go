@@ -1,0 +1,138 @@
+// Package pipeline keeps pipelines.
+package pipeline
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/registry/rest"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/names"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/rowkeeper/rowkeeper/pkg/apis/ci"
+	v1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1"
+	"github.com/rowkeeper/rowkeeper/pkg/apis/ci/validation"
+)
+
+// strategy says what happens to a pipeline on its way into the store.
+type strategy struct {
+	runtime.ObjectTyper
+	names.NameGenerator
+}
+
+var (
+	_ rest.RESTCreateStrategy              = strategy{}
+	_ rest.RESTUpdateStrategy              = strategy{}
+	_ rest.RESTDeleteStrategy              = strategy{}
+	_ rest.ResetFieldsStrategy             = strategy{}
+	_ rest.GarbageCollectionDeleteStrategy = strategy{}
+)
+
+func newStrategy(typer runtime.ObjectTyper) strategy {
+	return strategy{typer, names.SimpleNameGenerator}
+}
+
+func (strategy) NamespaceScoped() bool                         { return true }
+func (strategy) AllowCreateOnUpdate(context.Context) bool      { return false }
+func (strategy) AllowUnconditionalUpdate(context.Context) bool { return true }
+func (strategy) Canonicalize(runtime.Object)                   {}
+
+// DefaultGarbageCollectionPolicy lets the garbage collector, if one runs, delete a pipeline's runs after it.
+func (strategy) DefaultGarbageCollectionPolicy(context.Context) rest.GarbageCollectionPolicy {
+	return rest.DeleteDependents
+}
+
+// PrepareForCreate drops the status: whoever creates a pipeline cannot say how it is doing.
+func (strategy) PrepareForCreate(_ context.Context, obj runtime.Object) {
+	p := obj.(*ci.Pipeline)
+	p.Status = ci.PipelineStatus{Phase: ci.PipelinePending}
+	p.Generation = 1
+}
+
+// PrepareForUpdate keeps the status and counts the changes of the spec.
+func (strategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
+	p, was := obj.(*ci.Pipeline), old.(*ci.Pipeline)
+	p.Status = was.Status
+	if !equality.Semantic.DeepEqual(p.Spec, was.Spec) {
+		p.Generation = was.Generation + 1
+	}
+}
+
+func (strategy) Validate(_ context.Context, obj runtime.Object) field.ErrorList {
+	return validation.ValidatePipeline(obj.(*ci.Pipeline))
+}
+
+func (strategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+	return validation.ValidatePipelineUpdate(obj.(*ci.Pipeline), old.(*ci.Pipeline))
+}
+
+func (strategy) WarningsOnCreate(_ context.Context, obj runtime.Object) []string {
+	return validation.WarningsForPipeline(obj.(*ci.Pipeline))
+}
+
+func (strategy) WarningsOnUpdate(_ context.Context, obj, _ runtime.Object) []string {
+	return validation.WarningsForPipeline(obj.(*ci.Pipeline))
+}
+
+// GetResetFields keeps server-side apply from giving somebody the fields that PrepareForUpdate takes away.
+func (strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return resetFields("status")
+}
+
+// statusStrategy is the strategy of the subresource status: only the status changes.
+type statusStrategy struct{ strategy }
+
+// PrepareForUpdate keeps everything but the status, and the metadata that nobody may change by way of the status.
+func (statusStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
+	p, was := obj.(*ci.Pipeline), old.(*ci.Pipeline)
+	p.Spec = was.Spec
+	p.Labels = was.Labels
+	p.Annotations = was.Annotations
+	p.OwnerReferences = was.OwnerReferences
+	p.Finalizers = was.Finalizers
+}
+
+func (statusStrategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
+	return validation.ValidatePipelineStatusUpdate(obj.(*ci.Pipeline), old.(*ci.Pipeline))
+}
+
+func (statusStrategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
+	return nil
+}
+
+func (statusStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return resetFields("spec", "metadata")
+}
+
+// resetFields names top-level fields in the versions that are served.
+func resetFields(names ...string) map[fieldpath.APIVersion]*fieldpath.Set {
+	set := fieldpath.NewSet()
+	for _, name := range names {
+		set.Insert(fieldpath.MakePathOrDie(name))
+	}
+	return map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(v1.SchemeGroupVersion.String()): set}
+}
+
+// getAttrs returns the labels and the fields by which pipelines can be selected.
+func getAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
+	p, ok := obj.(*ci.Pipeline)
+	if !ok {
+		return nil, nil, fmt.Errorf("%T is not a Pipeline", obj)
+	}
+	selectable := generic.AddObjectMetaFieldsSet(make(fields.Set, 4), &p.ObjectMeta, true)
+	selectable["spec.image"] = p.Spec.Image
+	selectable["status.phase"] = string(p.Status.Phase)
+	return p.Labels, selectable, nil
+}
+
+// matchPipeline selects pipelines by label and field.
+func matchPipeline(label labels.Selector, field fields.Selector) apistorage.SelectionPredicate {
+	return apistorage.SelectionPredicate{Label: label, Field: field, GetAttrs: getAttrs}
+}
