@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest/dbserver"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // Kind is a kind of database.
@@ -59,7 +60,8 @@ type DB struct {
 	// Version is that of the server.
 	Version string
 	// URL is what Driver opens.
-	URL string
+	URL    string
+	Driver mvcc.Driver
 }
 
 // Runner is a test or a benchmark.
@@ -92,10 +94,10 @@ func Open(t testing.TB, kind Kind) DB {
 		ran(kind, sqliteVersion(), "file")
 		// The name of a test may have characters in it that a URL must quote.
 		u := url.URL{Scheme: "sqlite", Path: filepath.Join(t.TempDir(), "state.db")}
-		return DB{Kind: kind, Version: sqliteVersion(), URL: u.String()}
+		return DB{Kind: kind, Version: sqliteVersion(), URL: u.String(), Driver: drivers[kind]}
 	case Memory:
 		ran(kind, sqliteVersion(), "memory")
-		return DB{Kind: kind, Version: sqliteVersion(), URL: "memory:"}
+		return DB{Kind: kind, Version: sqliteVersion(), URL: "memory:", Driver: drivers[kind]}
 	}
 	s, err := shared.get(dbserver.Kind(kind))
 	if err != nil {
@@ -122,7 +124,7 @@ func create(t testing.TB, s *dbserver.Server) DB {
 			t.Errorf("drop a database of %s (%s): %v", s.Kind, s.Source, err)
 		}
 	})
-	return DB{Kind: Kind(s.Kind), Version: s.Version, URL: url}
+	return DB{Kind: Kind(s.Kind), Version: s.Version, URL: url, Driver: drivers[Kind(s.Kind)]}
 }
 
 func randomName() string {
@@ -165,7 +167,7 @@ func (s *Server) Open() DB {
 	s.t.Helper()
 	url, err := s.CreateDatabase(s.t.Context(), randomName())
 	s.must("create a database", err)
-	return DB{Kind: Kind(s.Kind), Version: s.Version, URL: url}
+	return DB{Kind: Kind(s.Kind), Version: s.Version, URL: url, Driver: drivers[Kind(s.Kind)]}
 }
 
 // Start starts the server again, on the same port, and waits until it answers.
