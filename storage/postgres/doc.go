@@ -1,0 +1,62 @@
+// Package postgres stores a revision log in PostgreSQL, versions 13 and later.
+//
+// A program that imports it, and names [Driver], can open databases by URLs such as
+//
+//	postgres://user@host:5432/database?sslmode=verify-full
+//
+// # The database URL
+//
+// The scheme is postgres or postgresql. Several hosts may be named (postgres://user@a:5432,b:5432/database); the one that takes writes is used. The
+// parameters are:
+//
+//	sslmode                       disable, allow, prefer (the default), require, verify-ca, verify-full
+//	sslrootcert                   file with the certificate authorities, or "system"
+//	sslcert, sslkey               files with the client certificate and its key
+//	password_file                 file with the password
+//	prepared_statements           false if a pooler in transaction mode (PgBouncer) is in between; see below
+//	target_session_attrs          which of several hosts is used; read-write is the default if there are several
+//	connect_timeout               seconds in which one host must take a connection; the default is a third of the time that an operation may take
+//	pool_max_conns                most connections that read lists at the same time; 8
+//	pool_min_conns                connections of these that are kept open; 0
+//	pool_min_idle_conns           connections of these that are kept open and unused; 0
+//	pool_max_conn_lifetime        age at which a connection is replaced, such as 30m; 1h
+//	pool_max_conn_lifetime_jitter random part that is added to it; 0s
+//	pool_max_conn_idle_time       time after which an unused connection is closed; 30m
+//	pool_health_check_period      how often both are looked at; 1m
+//	application_name              shown by pg_stat_activity; rowkeeper
+//	search_path                   schema with the tables
+//	lock_timeout                  milliseconds a commit waits for others; a third of the time that an operation may take
+//	idle_in_transaction_session_timeout
+//	                              milliseconds after which the server ends a session that holds a lock and does nothing; a sixth of it
+//	statement_timeout             milliseconds that a read may take; the time that an operation may take
+//
+// What pgx knows besides (such as channel_binding, sslnegotiation, service and passfile) works as it does there, as do the environment variables of libpq:
+// PGPASSWORD, PGSSLMODE and so on. Any other parameter is a setting of the session, and the server refuses those that it does not know.
+//
+// The password is that of password_file, else of the URL, else of PGPASSWORD, else of a .pgpass file. Files and the environment are read again
+// for every new connection, so credentials can be replaced while the server runs: existing connections live on until their lifetime ends.
+//
+// # Connections
+//
+// A process uses up to pool_max_conns connections for lists and single reads, up to four to write, up to four to read the head and the new
+// rows of the log, which bursts of lists cannot take, and one that listens for notifications. Usually it is four in all.
+//
+// A pooler in session mode works like the database itself. In transaction mode each transaction gets another session, so add
+// prepared_statements=false: nothing is prepared and no session is set up, each transaction brings its settings along. Notifications cannot
+// work there. This is noticed, and other processes' writes are polled for. Migrations need a direct connection.
+//
+// # Privileges
+//
+// `rowkeeper migrate up` needs a role that may create tables. The server's role needs SELECT, INSERT, UPDATE and DELETE on the tables
+// rowkeeper_log, rowkeeper_live, rowkeeper_store and rowkeeper_aborted, and SELECT on rowkeeper_schema.
+//
+// The store remembers which database holds it, to notice a restore or a failover that happened while nobody looked: by the system identifier, the time
+// line, and the oids of the database and of the table rowkeeper_log. Where the role may not execute pg_control_system(), as in some managed services, the
+// system identifier is replaced by the number of the transaction that created the store: then a restore into another server is overlooked if all these
+// numbers come out the same. A running server notices lost writes in any case, by what it has seen.
+//
+// # What the server guarantees
+//
+// Commits are durable: synchronous_commit is switched on for sessions that write if the server's default is off. Stronger settings, that wait for
+// standbys, are left as they are and are honoured: no commit is confirmed before the standbys have it, and time limits never cut that short.
+package postgres

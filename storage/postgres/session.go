@@ -1,0 +1,237 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// oldestServer is the oldest major version that has everything that is used here.
+const oldestServer = 13
+
+// Time limits that the server keeps, all shorter than the caller's own limit, so that a failure is certain instead of an unknown outcome.
+//
+// A waiting group gives up after lockTimeout. A session that holds a lock and does nothing is ended well before that, so
+// that those who wait for it survive; so is one whose process is gone, by the keepalives. From PostgreSQL 17 on a whole transaction is limited, too.
+func (c *config) lockTimeout() time.Duration        { return c.timeout / 3 }
+func (c *config) idleTimeout() time.Duration        { return c.timeout / 6 }
+func (c *config) transactionTimeout() time.Duration { return c.timeout * 2 / 3 }
+
+func milliseconds(d time.Duration) string {
+	return strconv.FormatInt(max(d.Milliseconds(), 1), 10)
+}
+
+// setUp adds the settings of all sessions. They are sent with the request to connect, which costs no round trip.
+func (c *config) setUp(params map[string]string) {
+	// What the operator may know better: the URL goes first.
+	for name, value := range map[string]string{
+		"lock_timeout":                        milliseconds(c.lockTimeout()),
+		"idle_in_transaction_session_timeout": milliseconds(c.idleTimeout()),
+		"tcp_keepalives_idle":                 "10",
+		"tcp_keepalives_interval":             "5",
+		"tcp_keepalives_count":                "3",
+		"tcp_user_timeout":                    milliseconds(c.timeout),
+	} {
+		if _, ok := params[name]; !ok {
+			params[name] = value
+		}
+	}
+	// What the statements rely on: see statements.go.
+	for name, value := range map[string]string{
+		"default_transaction_isolation":   "read committed",
+		"enable_seqscan":                  "off",
+		"enable_bitmapscan":               "off",
+		"enable_hashjoin":                 "off",
+		"enable_mergejoin":                "off",
+		"plan_cache_mode":                 "force_generic_plan",
+		"max_parallel_workers_per_gather": "0",
+		"jit":                             "off",
+	} {
+		params[name] = value
+	}
+}
+
+// readParams are the further settings of sessions that read. Those that write have no statement timeout: it would end the wait of a commit for a
+// synchronous standby, by a commit that is confirmed and that the standby does not have.
+func (c *config) readParams(params map[string]string) {
+	if _, ok := params["statement_timeout"]; !ok {
+		params["statement_timeout"] = milliseconds(c.timeout)
+	}
+}
+
+// writeParams are the further settings of sessions that write. A group's values pass through a few nodes of the plan, each of which
+// may keep them in memory.
+func (c *config) writeParams(params map[string]string) {
+	params["statement_timeout"] = "0"
+	params["work_mem"] = "16MB"
+}
+
+// writeSettings are the settings of a writing transaction whose session is not its own.
+func (c *config) writeSettings() string {
+	return fmt.Sprintf(`SELECT set_config('lock_timeout', '%s', true), set_config('idle_in_transaction_session_timeout', '%s', true), `+
+		`set_config('statement_timeout', '0', true), set_config('work_mem', '16MB', true), `+
+		`set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)`,
+		milliseconds(c.lockTimeout()), milliseconds(c.idleTimeout()))
+}
+
+// connect makes a connection beside the pools.
+func (b *backend) connect(ctx context.Context) (*pgx.Conn, error) {
+	cc := b.cfg.pool.ConnConfig.Copy()
+	if err := b.cfg.refresh(cc); err != nil {
+		return nil, b.cfg.connectError(err)
+	}
+	conn, err := pgx.ConnectConfig(ctx, cc)
+	if err != nil {
+		return nil, b.cfg.connectError(err)
+	}
+	if err := checkVersion(conn); err != nil {
+		conn.Close(ctx)
+		return nil, err
+	}
+	return conn, nil
+}
+
+func checkVersion(conn *pgx.Conn) error {
+	version := conn.PgConn().ParameterStatus("server_version")
+	if major, err := majorVersion(version); err != nil || major < oldestServer {
+		return mvcc.Errorf(mvcc.Invalid, "the server is PostgreSQL %s, and version %d or later is needed", version, oldestServer)
+	}
+	return nil
+}
+
+// majorVersion reads the beginning of a version such as "15.18 (Debian 15.18-0+deb12u1)" or "18beta1".
+func majorVersion(s string) (int, error) {
+	end := strings.IndexFunc(s, func(r rune) bool { return r < '0' || r > '9' })
+	if end < 0 {
+		end = len(s)
+	}
+	return strconv.Atoi(s[:end])
+}
+
+// greet makes a new connection of a pool ready, if it leads to the database that the backend has opened.
+func (b *backend) greet(ctx context.Context, conn *pgx.Conn, writes bool) error {
+	if err := checkVersion(conn); err != nil {
+		return err
+	}
+	id, err := b.identify(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if err := b.recognize(id); err != nil {
+		return err
+	}
+	if !writes || !b.cfg.prepared {
+		return nil
+	}
+	if _, err := conn.Exec(ctx, sqlSetUpWriter, milliseconds(b.cfg.transactionTimeout())); err != nil {
+		return b.cfg.connectError(err)
+	}
+	pipeline := conn.PgConn().StartPipeline(ctx)
+	for _, s := range writingStatements {
+		pipeline.SendPrepare(s.name, s.sql, s.types)
+	}
+	err = pipeline.Sync()
+	for range writingStatements {
+		if err == nil {
+			_, err = pipeline.GetResults()
+		}
+	}
+	if closeErr := pipeline.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return b.cfg.connectError(err)
+	}
+	return nil
+}
+
+// sqlSetUpWriter makes the settings of a writing session that depend on the server. A commit is confirmed when it is on the disk, whatever the
+// server's default is; which standbys it has to wait for remains the operator's choice.
+//
+// $1 transaction timeout.
+const sqlSetUpWriter = `
+SELECT set_config(name, CASE name WHEN 'synchronous_commit' THEN 'on' ELSE $1::text END, false)
+FROM pg_settings
+WHERE name = 'transaction_timeout' AND setting = '0' OR name = 'synchronous_commit' AND setting = 'off'`
+
+// recognize tells whether a connection leads to the database that this backend has opened, by the fingerprint.
+//
+// The fingerprint that the store records is that of the database in which its history goes on. If the actual one is
+// another, the database was restored, copied or failed over since. The one exception is a backend that was opened on such a
+// database: its store compares the two itself, and fences. After a fence the recorded fingerprint is the actual one again, for every process.
+func (b *backend) recognize(id mvcc.Identity) error {
+	if opened := b.opened; id.Store != opened.Store {
+		return mvcc.Errorf(mvcc.Invalid, "the database holds another store (%s) than when this process opened it (%s): restart the server if that is meant", id.Store, opened.Store)
+	} else if id.Recorded == "" || id.Recorded == id.Actual || id.Actual == opened.Actual {
+		return nil
+	}
+	return mvcc.Errorf(mvcc.Fenced, "the database is not the one in which this store was last written (it was restored, copied or failed over): recorded %q, now %q", id.Recorded, id.Actual)
+}
+
+// sqlIdentity reads the identity and what tells one database from another.
+//
+//   - The oids of the database and of the log's table change when a dump is restored.
+//   - The time line changes when a standby is promoted, at once (the control file shows it only after the next checkpoint).
+//   - The transaction that wrote the version table's first row stands in for the system identifier where that may not be read.
+const sqlIdentity = `
+SELECT s.identity, coalesce(s.fingerprint, ''), pg_is_in_recovery(),
+       (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
+       'rowkeeper_log'::regclass::oid::bigint,
+       (SELECT xmin::text FROM rowkeeper_schema ORDER BY id LIMIT 1)
+FROM rowkeeper_store s WHERE s.id = 1`
+
+const (
+	sqlTimeLine = `SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)`
+	sqlSystem   = `SELECT system_identifier::text FROM pg_control_system()`
+)
+
+// identify reads the identity, and the fingerprint of the database behind a connection. Where the server does not let this role see a part of it, the
+// fingerprint goes without; see the package documentation.
+func (b *backend) identify(ctx context.Context, conn *pgx.Conn) (id mvcc.Identity, err error) {
+	var recovery bool
+	var database, log int64
+	var writer string
+	err = conn.QueryRow(ctx, sqlIdentity).Scan(&id.Store, &id.Recorded, &recovery, &database, &log, &writer)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return id, mvcc.Errorf(mvcc.Invalid, "the database is damaged: the table rowkeeper_store is empty")
+	}
+	if err != nil {
+		return id, b.cfg.connectError(err)
+	}
+	if recovery {
+		return id, mvcc.Errorf(mvcc.ReadOnly, "the PostgreSQL server at %s is a standby, in recovery: point the database URL to the primary, or name all hosts", b.cfg.where())
+	}
+	timeLine, err := b.part(ctx, conn, sqlTimeLine, "?")
+	if err != nil {
+		return id, err
+	}
+	system, err := b.part(ctx, conn, sqlSystem, "?xmin="+writer)
+	if err != nil {
+		return id, err
+	}
+	id.Actual = fmt.Sprintf("system=%s timeline=%s database=%d log=%d", system, timeLine, database, log)
+	return id, nil
+}
+
+// part reads a part of the fingerprint, or returns what stands for it where it is not allowed or not supported. Any other failure is one: a
+// fingerprint that changes for a passing reason would fence the store.
+func (b *backend) part(ctx context.Context, conn *pgx.Conn, sql, otherwise string) (s string, err error) {
+	err = conn.QueryRow(ctx, sql).Scan(&s)
+	var e *pgconn.PgError
+	if errors.As(err, &e) && slices.Contains([]string{"42501", "0A000", "42883"}, e.Code) {
+		return otherwise, nil
+	}
+	if err != nil {
+		return "", b.cfg.connectError(err)
+	}
+	return s, nil
+}

@@ -1,0 +1,281 @@
+package postgres
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// statement is a statement of a writing transaction. Sessions prepare it under its name, if they prepare at all.
+type statement struct {
+	name, sql string
+	types     []uint32
+}
+
+var (
+	begin         = statement{name: "rowkeeper_begin", sql: sqlBegin}
+	commit        = statement{name: "rowkeeper_commit", sql: sqlCommit}
+	commitLock    = statement{name: "rowkeeper_lock", sql: sqlLock}
+	commitGroup   = statement{name: "rowkeeper_group", sql: sqlGroup, types: []uint32{oidBytes, oidInt, oidInt, oidBytes, oidBytesArray, oidIntArray, oidBoolArray, oidBytesArray, oidIntArray, oidBoolArray, oidText}}
+	resolveGroup  = statement{name: "rowkeeper_resolve", sql: sqlResolve, types: []uint32{oidBytes, oidInt, oidInt}}
+	raiseBoundary = statement{name: "rowkeeper_compact", sql: sqlCompact, types: []uint32{oidInt}}
+	sweepLock     = statement{name: "rowkeeper_sweep_lock", sql: sqlSweepLock}
+	sweepBatch    = statement{name: "rowkeeper_sweep", sql: sqlSweep, types: []uint32{oidInt}}
+	newEpoch      = statement{name: "rowkeeper_fence", sql: sqlFence, types: []uint32{oidInt, oidInt, oidBytes, oidInt, oidText}}
+
+	writingStatements = []statement{begin, commit, commitLock, commitGroup, resolveGroup, raiseBoundary, sweepLock, sweepBatch, newEpoch}
+)
+
+const (
+	oidBool       = pgtype.BoolOID
+	oidBytes      = pgtype.ByteaOID
+	oidInt        = pgtype.Int8OID
+	oidText       = pgtype.TextOID
+	oidBoolArray  = pgtype.BoolArrayOID
+	oidBytesArray = pgtype.ByteaArrayOID
+	oidIntArray   = pgtype.Int8ArrayOID
+)
+
+// workPortal is the portal in which the work waits for the lock.
+const workPortal = "rowkeeper_work"
+
+// outcome is what the two statements of a transaction returned.
+type outcome struct {
+	lock, work []row
+}
+
+// transact runs one writing transaction: BEGIN, the statement that takes the lock, the work, COMMIT.
+//
+// All of it is sent at once, and nothing is awaited in between, so the lock is held for no round trip. And the work's parameters, which may be
+// megabytes, are sent before the lock is asked for: the message order is
+//
+//	BEGIN, Bind work, lock, Execute work, COMMIT, Sync
+//
+// so that neither a slow network nor a process that stops in the middle of sending makes everybody wait. That is sound because a
+// statement that modifies data is not started by Bind: Execute takes its snapshot, after the lock was granted. (In the server's terms: a portal with a data-modifying
+// WITH runs to completion at the first Execute.) The suite's tests of concurrent commits fail if that were not so.
+//
+// An *mvcc.Error is of class Unknown if the transaction may have been committed, or may still be: the server goes on with what it
+// has received when the connection is lost. With any other class it is certain that it was rolled back.
+func (b *backend) transact(ctx context.Context, lock, work statement, args ...any) (outcome, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
+	defer cancel()
+	conn, err := b.commits.Acquire(ctx)
+	if err != nil {
+		return outcome{}, b.cfg.connectError(err)
+	}
+	defer conn.Release()
+	return b.transactOn(ctx, conn.Conn(), b.cfg.prepared, lock, work, args...)
+}
+
+// transactOn runs a writing transaction on a connection, on which the statements are prepared or not.
+func (b *backend) transactOn(ctx context.Context, conn *pgx.Conn, prepared bool, lock, work statement, args ...any) (o outcome, err error) {
+	t := transaction{conn: conn.PgConn(), prepared: prepared}
+	if !prepared {
+		// A pooler gives each transaction another session, so the settings have to come along.
+		t.settings = b.cfg.writeSettings()
+	}
+	params, err := encodeAll(args)
+	if err != nil {
+		return o, &mvcc.Error{Class: mvcc.Data, Err: err}
+	}
+	err = t.run(ctx, lock, work, params, &o)
+	return o, err
+}
+
+type transaction struct {
+	conn     *pgconn.PgConn
+	prepared bool
+	settings string
+	// done counts the statements that have completed.
+	done int
+}
+
+func (t *transaction) run(ctx context.Context, lock, work statement, params [][]byte, o *outcome) error {
+	if err := ctx.Err(); err != nil {
+		return mvcc.Errorf(mvcc.Unavailable, "the transaction was not begun: %w", err)
+	}
+	// The connection serves this transaction alone. If the context ends while it is under way, the outcome is unknown and the connection useless.
+	stop := context.AfterFunc(ctx, func() { t.conn.Conn().SetDeadline(past) })
+	defer func() {
+		if !stop() {
+			t.abandon()
+		}
+	}()
+
+	commitAt := t.send(lock, work, params)
+	if err := t.conn.Frontend().Flush(); err != nil {
+		t.abandon()
+		if pgconn.SafeToRetry(err) {
+			return mvcc.Errorf(mvcc.Unavailable, "the connection to PostgreSQL was lost before the transaction was sent: %w", cause(ctx, err))
+		}
+		return mvcc.Errorf(mvcc.Unknown, "the connection to PostgreSQL was lost while the transaction was sent: %w", cause(ctx, err))
+	}
+
+	var refused *pgconn.PgError
+	for {
+		// The deadline above stands in for a context, which would be watched anew for every message.
+		msg, err := t.conn.ReceiveMessage(context.Background())
+		if err != nil {
+			t.abandon()
+			var fatal *pgconn.PgError
+			if errors.As(err, &fatal) && t.done < commitAt {
+				return statementError(fatal) // the session ended before it came to COMMIT
+			}
+			return mvcc.Errorf(mvcc.Unknown, "the connection to PostgreSQL was lost before the commit was confirmed: %w", cause(ctx, err))
+		}
+		switch msg := msg.(type) {
+		case *pgproto3.DataRow:
+			switch t.done {
+			case commitAt - 2:
+				o.lock = append(o.lock, copyRow(msg.Values))
+			case commitAt - 1:
+				o.work = append(o.work, copyRow(msg.Values))
+			}
+		case *pgproto3.CommandComplete:
+			if t.done == commitAt && string(msg.CommandTag) != "COMMIT" {
+				return mvcc.Errorf(mvcc.Transient, "PostgreSQL answered COMMIT by %s", msg.CommandTag)
+			}
+			t.done++
+		case *pgproto3.ErrorResponse:
+			// What follows up to Sync is skipped by the server, COMMIT too. An error of COMMIT itself means that the transaction was rolled back.
+			refused = pgconn.ErrorResponseToPgError(msg)
+		case *pgproto3.ReadyForQuery:
+			if refused == nil {
+				return nil
+			}
+			t.rollback(ctx)
+			return t.refusal(refused, commitAt)
+		}
+	}
+}
+
+// send puts the messages into the buffer, and returns how many statements precede COMMIT.
+func (t *transaction) send(lock, work statement, params [][]byte) int {
+	f := t.conn.Frontend()
+	parse := func(s statement) string {
+		if t.prepared {
+			return s.name
+		}
+		f.SendParse(&pgproto3.Parse{Query: s.sql, ParameterOIDs: s.types})
+		return ""
+	}
+	simple := func(s statement) {
+		f.SendBind(&pgproto3.Bind{PreparedStatement: parse(s), ResultFormatCodes: binaryFormat})
+		f.SendExecute(&pgproto3.Execute{})
+	}
+	before := 3
+	simple(begin)
+	if t.settings != "" {
+		simple(statement{sql: t.settings})
+		before++
+	}
+	f.SendBind(&pgproto3.Bind{DestinationPortal: workPortal, PreparedStatement: parse(work), ParameterFormatCodes: binaryFormat,
+		Parameters: params, ResultFormatCodes: binaryFormat})
+	simple(lock)
+	f.SendExecute(&pgproto3.Execute{Portal: workPortal})
+	simple(commit)
+	f.SendSync(&pgproto3.Sync{})
+	return before
+}
+
+// errCommitRefused marks an error that the server raised while it committed, and rolled back for.
+var errCommitRefused = errors.New("the commit was refused")
+
+func (t *transaction) refusal(e *pgconn.PgError, commitAt int) error {
+	err := statementError(e)
+	if t.done == commitAt {
+		err.Err = fmt.Errorf("%w: %w", errCommitRefused, err.Err)
+	}
+	return err
+}
+
+// rollback makes the session usable again after a statement failed. The locks were released when it did.
+func (t *transaction) rollback(ctx context.Context) {
+	if t.conn.TxStatus() == 'I' {
+		return
+	}
+	if err := t.conn.Exec(ctx, `ROLLBACK`).Close(); err != nil {
+		t.abandon()
+	}
+}
+
+// abandon closes the connection without waiting for the server.
+func (t *transaction) abandon() {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	t.conn.Close(ctx) // fails because it does not wait, and closes nevertheless
+}
+
+// cause returns the end of the context, if that is why the connection was cut.
+func cause(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+var binaryFormat = []int16{pgtype.BinaryFormatCode}
+
+// encodeAll encodes parameters in the binary format. Their types are those of the statements, which the Go types imply.
+func encodeAll(args []any) ([][]byte, error) {
+	params := make([][]byte, len(args))
+	for i, arg := range args {
+		switch v := arg.(type) {
+		case int64:
+			params[i] = binary.BigEndian.AppendUint64(nil, uint64(v))
+		case []byte:
+			params[i] = v
+		case string:
+			params[i] = []byte(v)
+		case []int64:
+			params[i] = encodeArray(oidInt, len(v), 8*len(v), func(b []byte, i int) []byte { return binary.BigEndian.AppendUint64(b, uint64(v[i])) })
+		case []bool:
+			params[i] = encodeArray(oidBool, len(v), len(v), func(b []byte, i int) []byte {
+				if v[i] {
+					return append(b, 1)
+				}
+				return append(b, 0)
+			})
+		case [][]byte:
+			size := 0
+			for _, e := range v {
+				size += len(e)
+			}
+			params[i] = encodeArray(oidBytes, len(v), size, func(b []byte, i int) []byte { return append(b, v[i]...) })
+		default:
+			return nil, fmt.Errorf("a parameter of type %T cannot be encoded", arg)
+		}
+	}
+	return params, nil
+}
+
+// encodeArray encodes an array of one dimension without NULLs: dimensions, flags, the element's type, length, lower bound, and each element
+// with its length before it.
+func encodeArray(element uint32, n, size int, add func(b []byte, i int) []byte) []byte {
+	b := make([]byte, 0, 20+4*n+size)
+	if n == 0 {
+		b = binary.BigEndian.AppendUint32(b, 0)
+		b = binary.BigEndian.AppendUint32(b, 0)
+		return binary.BigEndian.AppendUint32(b, element)
+	}
+	b = binary.BigEndian.AppendUint32(b, 1)
+	b = binary.BigEndian.AppendUint32(b, 0)
+	b = binary.BigEndian.AppendUint32(b, element)
+	b = binary.BigEndian.AppendUint32(b, uint32(n))
+	b = binary.BigEndian.AppendUint32(b, 1)
+	for i := range n {
+		at := len(b)
+		b = add(append(b, 0, 0, 0, 0), i)
+		binary.BigEndian.PutUint32(b[at:], uint32(len(b)-at-4))
+	}
+	return b
+}

@@ -1,0 +1,136 @@
+package postgres
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// config is what the URL and the options say.
+type config struct {
+	url     string
+	log     *slog.Logger
+	timeout time.Duration
+
+	pool *pgxpool.Config
+	// prepared is false if statements must not be prepared and sessions not be set up, since a pooler gives each transaction another one.
+	prepared bool
+	// passwordFile, if not empty, is read for every new connection.
+	passwordFile string
+}
+
+// defaultTimeout is for options that say none.
+const defaultTimeout = 30 * time.Second
+
+// parseURL reads the URL, and the files that it names. See the package documentation for its parameters.
+func parseURL(url string, opts mvcc.DriverOptions) (*config, error) {
+	c := &config{url: url, log: opts.Logger, timeout: cmp.Or(opts.Timeout, defaultTimeout), prepared: true}
+	pool, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, urlError(err)
+	}
+	params := pool.ConnConfig.RuntimeParams
+	if s, ok := params["prepared_statements"]; ok {
+		delete(params, "prepared_statements")
+		if c.prepared, err = strconv.ParseBool(s); err != nil {
+			return nil, mvcc.Errorf(mvcc.Denied, "the database URL's parameter prepared_statements is neither true nor false")
+		}
+	}
+	if file, ok := params["password_file"]; ok {
+		delete(params, "password_file")
+		c.passwordFile = file
+		if pool.ConnConfig.Password, err = readPassword(file); err != nil {
+			return nil, err
+		}
+	}
+	if !strings.Contains(url, "pool_max_conns=") {
+		pool.MaxConns = defaultReadConns
+	}
+	if len(c.hostsOf(pool.ConnConfig)) > 1 && pool.ConnConfig.ValidateConnect == nil {
+		pool.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	if _, ok := params["application_name"]; !ok {
+		params["application_name"] = "rowkeeper"
+	}
+	if c.prepared {
+		c.setUp(params)
+	} else {
+		pool.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
+	c.pool = pool
+	return c, nil
+}
+
+// defaultReadConns is how many connections read lists at the same time, unless the URL says otherwise.
+const defaultReadConns = 8
+
+func readPassword(file string) (string, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return "", mvcc.Errorf(mvcc.Denied, "the file with the database's password cannot be read: %w", err)
+	}
+	return strings.TrimRight(string(data), "\r\n"), nil
+}
+
+// refresh reads anew what may have changed in files and in the environment since the URL was parsed: the password, client certificates,
+// certificate authorities. It is called for every new connection.
+func (c *config) refresh(cc *pgx.ConnConfig) error {
+	fresh, err := pgx.ParseConfig(c.url)
+	if err != nil {
+		return urlError(err)
+	}
+	cc.Password, cc.TLSConfig, cc.Fallbacks = fresh.Password, fresh.TLSConfig, fresh.Fallbacks
+	if c.passwordFile != "" {
+		if cc.Password, err = readPassword(c.passwordFile); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hostsOf lists the servers of a configuration, for people.
+func (c *config) hostsOf(cc *pgx.ConnConfig) []string {
+	hosts := []string{net.JoinHostPort(cc.Host, strconv.Itoa(int(cc.Port)))}
+	for _, f := range cc.Fallbacks {
+		if h := net.JoinHostPort(f.Host, strconv.Itoa(int(f.Port))); !slices.Contains(hosts, h) {
+			hosts = append(hosts, h)
+		}
+	}
+	return hosts
+}
+
+func (c *config) where() string { return strings.Join(c.hostsOf(c.pool.ConnConfig), ", ") }
+
+// quotedURL is how pgx begins the text of its errors: with the URL, whose password it hides as well as it can.
+var quotedURL = regexp.MustCompile("(?s)^cannot parse `.*`: ")
+
+// urlError makes an error without any part of the URL in which a password could hide.
+func urlError(err error) error {
+	reason := quotedURL.ReplaceAllString(err.Error(), "")
+	for _, loud := range []string{"failed to parse as", "invalid port", "could not match"} {
+		if strings.HasPrefix(reason, loud) || reason == err.Error() {
+			return mvcc.Errorf(mvcc.Denied, "the database URL cannot be parsed: it must look like postgres://user@host:5432/database?sslmode=verify-full, "+
+				"and special characters in the user, password and host must be written as %%XX")
+		}
+	}
+	// The cause is a file that cannot be read, or a parameter with a value that is not understood.
+	var inner error = errors.New(reason)
+	if cause := errors.Unwrap(err); cause != nil && os.IsNotExist(cause) {
+		inner = cause
+	}
+	return &mvcc.Error{Class: mvcc.Denied, Err: fmt.Errorf("the database URL cannot be used: %w", inner)}
+}

@@ -1,0 +1,199 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// Commit implements [mvcc.Backend].
+func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+	in := newInput(g)
+	o, err := b.commitInput(ctx, g, in, b.channel())
+	if notificationsFull(err) {
+		// A session somewhere has been listening without reading for so long that the queue is full. It was certain that the group was not
+		// committed; it is now, silently: other processes find it when they poll.
+		b.cfg.log.Warn("PostgreSQL's queue of notifications is full, so other processes learn of commits by polling: look for a session that listens and is idle in a transaction", "err", err)
+		o, err = b.commitInput(ctx, g, in, "")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return in.result(g, o)
+}
+
+func (b *backend) commitInput(ctx context.Context, g *mvcc.Group, in *input, channel string) (outcome, error) {
+	return b.transact(ctx, commitLock, commitGroup, g.Token[:], int64(g.Seen.Epoch), int64(g.Seen.Revision), g.Seen.Token[:],
+		in.keys, in.expected, in.deleted, in.values, in.ttls, in.wantsPrevious, channel)
+}
+
+// notificationsFull tells whether a commit was refused for its notification: the server checks for room when it commits.
+func notificationsFull(err error) bool {
+	var e *pgconn.PgError
+	return errors.Is(err, errCommitRefused) && errors.As(err, &e) && e.Code == "54000"
+}
+
+// input is a group as sqlGroup takes it: of the mutations with equal key and expectation only the first, since the others lose to it
+// if it is accepted and are refused like it if it is not.
+type input struct {
+	keys          [][]byte
+	expected      []int64
+	deleted       []bool
+	values        [][]byte
+	ttls          []int64
+	wantsPrevious []bool
+	// place is, for each mutation of the group, its place in the input, or that of the one that stands for it.
+	place []int
+}
+
+type expectation struct {
+	key    mvcc.Key
+	expect mvcc.Revision
+}
+
+func newInput(g *mvcc.Group) *input {
+	n := len(g.Mutations)
+	in := &input{keys: make([][]byte, 0, n), expected: make([]int64, 0, n), deleted: make([]bool, 0, n), values: make([][]byte, 0, n),
+		ttls: make([]int64, 0, n), wantsPrevious: make([]bool, 0, n), place: make([]int, n)}
+	first := make(map[expectation]int, n)
+	for i, m := range g.Mutations {
+		e := expectation{m.Key, m.Expect}
+		if at, ok := first[e]; ok {
+			in.place[i] = at
+			continue
+		}
+		at := len(in.keys)
+		first[e], in.place[i] = at, at
+		in.keys = append(in.keys, []byte(m.Key))
+		in.expected = append(in.expected, int64(m.Expect))
+		in.deleted = append(in.deleted, m.Delete)
+		in.values = append(in.values, m.Value)
+		in.ttls = append(in.ttls, ceilMicros(m.TTL))
+		in.wantsPrevious = append(in.wantsPrevious, m.Delete && !m.HasPrev)
+	}
+	return in
+}
+
+// ceilMicros rounds up: a key that expires must not become one that never does.
+func ceilMicros(d time.Duration) int64 {
+	return int64((d + time.Microsecond - 1) / time.Microsecond)
+}
+
+// result reads what sqlGroup answered.
+func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
+	if len(o.lock) != 1 || len(o.work) != 1 {
+		return nil, errEmpty
+	}
+	r, n := o.work[0], len(in.keys)
+	before := mvcc.Position{Epoch: mvcc.Epoch(r.int(0)), Revision: r.revision(3), Token: r.token(4)}
+	now := r.time(5)
+	if aborted := r.bool(6); aborted {
+		return nil, mvcc.Errorf(mvcc.Aborted, "the group was declared not done before it came to write")
+	}
+	if seen := r.bool(7); !seen {
+		return nil, mvcc.Errorf(mvcc.Fenced, "the database's history (head %d in epoch %d) is not the one that this process has seen (up to %d in epoch %d)",
+			before.Revision, before.Epoch, g.Seen.Revision, g.Seen.Epoch)
+	}
+	var columns [4][][]byte
+	for i := range columns {
+		var err error
+		if columns[i], err = r.array(8+i, n); err != nil {
+			return nil, mvcc.Errorf(mvcc.Unknown, "PostgreSQL's answer to a commit cannot be read: %w", err)
+		}
+	}
+	accepted, revisions, creations, previous := row(columns[0]), row(columns[1]), row(columns[2]), row(columns[3])
+
+	res := &mvcc.GroupResult{Before: before, Time: now, LockWait: max(now.Sub(o.lock[0].time(0)), 0), Outcomes: make([]mvcc.Outcome, len(g.Mutations))}
+	head := before
+	answered := -1
+	for i, m := range g.Mutations {
+		at := in.place[i]
+		switch {
+		case !accepted.bool(at):
+			res.Outcomes[i].Revision = revisions.revision(at)
+		case at <= answered:
+			res.Outcomes[i].Revision = m.Expect // it lost to the one that stands for it
+		default:
+			res.Outcomes[i] = mvcc.Outcome{Accepted: true, Revision: revisions.revision(at), Create: creations.revision(at), PrevValue: slices.Clone(previous[at])}
+			head = mvcc.Position{Epoch: before.Epoch, Revision: revisions.revision(at), Token: g.Token}
+		}
+		answered = max(answered, at)
+	}
+	res.State = mvcc.State{Head: head, Compacted: r.revision(1), Swept: r.revision(2), Writable: true, Now: now}
+	return res, nil
+}
+
+var errEmpty = mvcc.Errorf(mvcc.Invalid, "the database is damaged: rowkeeper_store or rowkeeper_log is empty")
+
+// Resolve implements [mvcc.Backend].
+func (b *backend) Resolve(ctx context.Context, token mvcc.Token, after mvcc.Position) (*mvcc.Resolution, error) {
+	o, err := b.transact(ctx, commitLock, resolveGroup, token[:], int64(after.Epoch), int64(after.Revision))
+	if err != nil {
+		return nil, err
+	}
+	if len(o.work) == 0 {
+		return nil, errEmpty
+	}
+	r := &mvcc.Resolution{State: o.work[0].state(), Aborted: o.work[0].bool(stateColumns)}
+	for _, w := range o.work {
+		if w = w[stateColumns+1:]; w[0] != nil {
+			r.Rows = append(r.Rows, mvcc.Row{Revision: w.revision(0), Prev: w.revision(1), Create: w.revision(2), Time: w.time(3),
+				Deleted: w.bool(4), Key: w.key(5), Token: token})
+		}
+	}
+	r.Committed = len(r.Rows) > 0
+	return r, nil
+}
+
+// Compact implements [mvcc.Backend].
+func (b *backend) Compact(ctx context.Context, revision mvcc.Revision) (mvcc.State, error) {
+	o, err := b.transact(ctx, commitLock, raiseBoundary, int64(revision))
+	return o.state(err)
+}
+
+// Sweep implements [mvcc.Backend].
+func (b *backend) Sweep(ctx context.Context, limit int) (int, mvcc.State, error) {
+	o, err := b.transact(ctx, sweepLock, sweepBatch, int64(limit))
+	s, err := o.state(err)
+	if err != nil {
+		return 0, s, err
+	}
+	return int(o.work[0].int(stateColumns)), s, nil
+}
+
+// Fence implements [mvcc.Backend].
+func (b *backend) Fence(ctx context.Context, f mvcc.Fence) (mvcc.State, error) {
+	var s mvcc.State
+	err := b.beside(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		o, err := b.transactOn(ctx, conn, false, commitLock, newEpoch, int64(f.Seen.Epoch), int64(f.Seen.Revision), f.Token[:], int64(f.Jump), f.Fingerprint)
+		s, err = o.state(err)
+		return err
+	})
+	return s, err
+}
+
+// RecordFingerprint implements [mvcc.Backend].
+func (b *backend) RecordFingerprint(ctx context.Context, fingerprint string) error {
+	return b.beside(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, sqlRecordFingerprint, fingerprint)
+		return readError(err)
+	})
+}
+
+// state returns the state of a transaction whose work answers with one row that begins with it. What failed is certain not to have happened, or is the same
+// when it is done again.
+func (o outcome) state(err error) (mvcc.State, error) {
+	if err != nil {
+		return mvcc.State{}, err
+	}
+	if len(o.work) != 1 {
+		return mvcc.State{}, errEmpty
+	}
+	return o.work[0].state(), nil
+}
