@@ -1,0 +1,71 @@
+package migrations
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"embed"
+	"encoding/hex"
+	"errors"
+
+	"github.com/pressly/goose/v3/database"
+	"github.com/pressly/goose/v3/lock"
+)
+
+//go:embed mysql/*.sql
+var mysqlFiles embed.FS
+
+// MySQL are the migrations of MySQL and MariaDB, where DDL is not transactional: each migration is written so that running it
+// again completes what an interrupted run has left. Use them with [MySQLLocker].
+var MySQL = Set{
+	dialect: database.DialectMySQL,
+	files:   mysqlFiles,
+	dir:     "mysql",
+	tableExists: `SELECT EXISTS (SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '` +
+		VersionTable + `')`,
+}
+
+// MySQLLocker returns a lock that one connection to the database holds at a time. It ends with the connection, if not before.
+func MySQLLocker() lock.SessionLocker { return mysqlLocker{} }
+
+type mysqlLocker struct{}
+
+// SessionLock waits for the lock until ctx ends. The server waits a second at a time: a connection that was given up then
+// does not stay behind in the queue for the lock.
+func (mysqlLocker) SessionLock(ctx context.Context, conn *sql.Conn) error {
+	name, err := mysqlLockName(ctx, conn)
+	if err != nil {
+		return err
+	}
+	for {
+		var got sql.NullBool
+		if err := conn.QueryRowContext(ctx, `SELECT GET_LOCK(?, 1)`, name).Scan(&got); err != nil {
+			return err
+		}
+		if got.Bool {
+			return nil
+		}
+		if !got.Valid {
+			return errors.New("the lock for migrations was refused")
+		}
+	}
+}
+
+func (mysqlLocker) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
+	name, err := mysqlLockName(ctx, conn)
+	if err != nil {
+		return err
+	}
+	_, err = conn.ExecContext(ctx, `DO RELEASE_LOCK(?)`, name)
+	return err
+}
+
+// mysqlLockName makes the lock's name, at most 64 characters long, from the database's, since the locks of a server are one name space.
+func mysqlLockName(ctx context.Context, conn *sql.Conn) (string, error) {
+	var db string
+	if err := conn.QueryRowContext(ctx, `SELECT DATABASE()`).Scan(&db); err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256([]byte(db))
+	return VersionTable + "." + hex.EncodeToString(sum[:16]), nil
+}

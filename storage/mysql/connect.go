@@ -1,0 +1,302 @@
+package mysql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// What the server does about a client that stops in the middle of a transaction (a paused process, a host that is gone) and about
+// a lock that is not granted, in seconds. The client never sleeps while it holds the commit lock, so holdSeconds is long for it, and
+// short for those who wait.
+const (
+	holdSeconds     = "3"
+	lockWaitSeconds = "10"
+)
+
+// sessionSettings make a session what the statements of this package expect, whatever the server's defaults are. Each has its reason:
+//
+//   - time_zone: UTC, for the creation time in the fingerprint (the statements use UTC_TIMESTAMP).
+//   - sql_mode: data that does not fit is an error, and a backslash in a literal escapes.
+//   - autocommit, completion_type: a statement outside of a transaction commits, and COMMIT begins no new one.
+//   - innodb_lock_wait_timeout, lock_wait_timeout: nobody waits for a row or for DDL for ever.
+//   - net_read_timeout: a client that stops while it sends the statements that end a transaction loses it.
+//   - sql_select_limit, sql_safe_updates: reads are complete, and updates by list are allowed.
+const sessionSettings = `SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
+	autocommit = 1, completion_type = 'NO_CHAIN', innodb_lock_wait_timeout = ` + lockWaitSeconds + `, lock_wait_timeout = ` + lockWaitSeconds + `,
+	net_read_timeout = ` + holdSeconds + `, sql_select_limit = 18446744073709551615, sql_safe_updates = 0`
+
+// sessionIsolation: each statement has a snapshot of its own, taken when it starts, so the one that follows the commit lock sees what
+// was committed while waiting for it.
+const sessionIsolation = `SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE`
+
+// serverVariables asks for what differs between servers. Those that a server does not have are missing in the answer.
+const serverVariables = `SHOW VARIABLES WHERE variable_name IN ('version', 'server_uuid', 'server_id', 'max_allowed_packet',
+	'log_bin', 'binlog_format', 'wsrep_on', 'group_replication_single_primary_mode', 'group_replication_consistency')`
+
+// galeraStatus asks a Galera node for its cluster, and whether it takes part in it.
+const galeraStatus = `SHOW STATUS WHERE variable_name IN ('wsrep_cluster_state_uuid', 'wsrep_ready')`
+
+// tableCreated returns when the table that no migration alters was created, no row if it is missing. It reads the dictionary.
+const tableCreated = `SELECT CAST(UNIX_TIMESTAMP(t.create_time) AS SIGNED) FROM information_schema.tables t
+	WHERE t.table_schema = DATABASE() AND t.table_name = 'rowkeeper_aborted'`
+
+// facts are what a connection found out about its server.
+type facts struct {
+	mariadb   bool
+	galera    bool
+	maxPacket int
+	// fingerprint identifies the database: the server, and the creation of the tables. Restarts keep it. A dump that is restored, another
+	// server that is promoted, and files that are copied change it. "" if there are no tables.
+	fingerprint string
+}
+
+// server is what all connections of a backend have in common.
+type server struct {
+	cfg *config
+	log *slog.Logger
+	// fingerprint is the one of the database that this process works with; see mvcc.Fenced. It is nil until the first connection is made, and
+	// while migrating.
+	fingerprint atomic.Pointer[string]
+	// minPacket is the max_allowed_packet that the limits were computed from.
+	minPacket atomic.Int64
+	// dropBefore: connections older than this time (Unix, in nanoseconds) are not used again.
+	dropBefore atomic.Int64
+}
+
+// suspect makes the pools connect anew, as the server says that it is read-only: after a failover, the address may lead
+// to another one. It does so once a second at most, for a server that stays read-only.
+func (s *server) suspect() {
+	now, last := time.Now().UnixNano(), s.dropBefore.Load()
+	if now-last > int64(time.Second) {
+		s.dropBefore.CompareAndSwap(last, now)
+	}
+}
+
+// connector opens connections with the session settings.
+type connector struct {
+	*server
+	// transactions: the connection is for transactions, which are sent as several statements in one text.
+	transactions bool
+	// anyServer accepts a database with another fingerprint.
+	anyServer bool
+}
+
+func (c *connector) Driver() driver.Driver { return mysql.MySQLDriver{} }
+
+// session is what the driver's connections implement.
+type session interface {
+	driver.Conn
+	driver.ConnBeginTx
+	driver.ConnPrepareContext
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.NamedValueChecker
+	driver.Pinger
+	driver.SessionResetter
+	driver.Validator
+}
+
+// conn is a connection whose server is known.
+type conn struct {
+	session
+	server    *server
+	anyServer bool
+	facts     facts
+	born      int64
+}
+
+// ResetSession is called before a pooled connection is used again.
+func (c *conn) ResetSession(ctx context.Context) error {
+	if c.born < c.server.dropBefore.Load() || !c.anyServer && !c.server.is(c.facts.fingerprint) {
+		return driver.ErrBadConn
+	}
+	return c.session.ResetSession(ctx)
+}
+
+// is tells whether this is the fingerprint of the database that this process works with.
+func (s *server) is(fingerprint string) bool {
+	known := s.fingerprint.Load()
+	return known == nil || *known == fingerprint
+}
+
+// Connect opens a connection. Its errors are of type *mvcc.Error.
+func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+	cfg, err := c.cfg.dial(c.transactions, c.log)
+	if err != nil {
+		return nil, &mvcc.Error{Class: mvcc.Denied, Err: err}
+	}
+	d, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return nil, &mvcc.Error{Class: mvcc.Denied, Err: fmt.Errorf("the database URL cannot be used: %w", err)}
+	}
+	born := time.Now().UnixNano()
+	raw, err := d.Connect(ctx)
+	if err != nil {
+		return nil, c.cfg.connectError(err)
+	}
+	s, ok := raw.(session)
+	if !ok {
+		raw.Close()
+		return nil, mvcc.Errorf(mvcc.Invalid, "the mysql driver's connections lack a method")
+	}
+	f, err := c.begin(ctx, s)
+	if err != nil {
+		raw.Close()
+		var e *mvcc.Error
+		if errors.As(err, &e) {
+			return nil, e
+		}
+		return nil, c.cfg.connectError(err)
+	}
+	return &conn{session: s, server: c.server, anyServer: c.anyServer, facts: f, born: born}, nil
+}
+
+// begin finds out what the server is, refuses it or makes the session ready.
+func (c *connector) begin(ctx context.Context, s session) (facts, error) {
+	f, vars := facts{}, map[string]string{}
+	if err := c.pairs(ctx, s, serverVariables, vars); err != nil {
+		return f, err
+	}
+	f.mariadb = strings.Contains(vars["version"], "MariaDB")
+	if err := checkVersion(vars["version"], f.mariadb); err != nil {
+		return f, err
+	}
+	if isOn(vars["log_bin"]) && vars["binlog_format"] == "STATEMENT" {
+		return f, mvcc.Errorf(mvcc.Invalid, "the server writes its binary log with binlog_format=STATEMENT, which InnoDB does not allow at READ COMMITTED: set binlog_format=ROW")
+	}
+	if mode, ok := vars["group_replication_single_primary_mode"]; ok && !isOn(mode) {
+		return f, mvcc.Errorf(mvcc.Invalid, "group replication with several primaries cannot be used: its members do not see each other's locks; set group_replication_single_primary_mode=ON")
+	}
+	var err error
+	if f.maxPacket, err = strconv.Atoi(vars["max_allowed_packet"]); err != nil {
+		return f, mvcc.Errorf(mvcc.Invalid, "the server's max_allowed_packet is %q", vars["max_allowed_packet"])
+	}
+	if need := int(c.minPacket.Load()); f.maxPacket < need {
+		return f, mvcc.Errorf(mvcc.Invalid, "the server's max_allowed_packet was lowered from %d to %d: raise it, or restart this program", need, f.maxPacket)
+	}
+
+	settings := []string{sessionSettings, sessionIsolation, "SET NAMES utf8mb4"}
+	if f.mariadb {
+		// Lists of more than 1,000 values stay lists, and are not made a join.
+		settings = append(settings, "SET SESSION in_predicate_conversion_threshold = 0")
+	} else {
+		// Sizes are those of now, and not of yesterday.
+		settings = append(settings, "SET SESSION information_schema_stats_expiry = 0")
+	}
+	if _, ok := vars["group_replication_consistency"]; ok {
+		// A new primary answers after it has applied what it had received.
+		settings = append(settings, "SET SESSION group_replication_consistency = 'BEFORE_ON_PRIMARY_FAILOVER'")
+	}
+	if f.galera = f.mariadb && isOn(vars["wsrep_on"]); f.galera {
+		// Reads, and the beginning of transactions, wait until the node has applied what the cluster had committed before.
+		settings = append(settings, "SET SESSION wsrep_sync_wait = 1")
+	}
+	for _, q := range settings {
+		if _, err := s.ExecContext(ctx, q, nil); err != nil {
+			return f, err
+		}
+	}
+	if f.fingerprint, err = c.fingerprintOf(ctx, s, f, vars); err != nil {
+		return f, err
+	}
+	if !c.anyServer && !c.is(f.fingerprint) {
+		return f, mvcc.Errorf(mvcc.Fenced, "the server at %s is not the one that this program has worked with, or its tables were restored", c.cfg)
+	}
+	return f, nil
+}
+
+func (c *connector) fingerprintOf(ctx context.Context, s session, f facts, vars map[string]string) (string, error) {
+	if f.galera {
+		// Any node may answer. The nodes have nothing else in common that a restore would change.
+		status := map[string]string{}
+		if err := c.pairs(ctx, s, galeraStatus, status); err != nil {
+			return "", err
+		}
+		return "galera cluster " + status["wsrep_cluster_state_uuid"], nil
+	}
+	created, err := c.strings(ctx, s, tableCreated, 1)
+	if err != nil || len(created) == 0 {
+		return "", err
+	}
+	if f.mariadb {
+		return fmt.Sprintf("mariadb server %s, tables of %s", vars["server_id"], created[0][0]), nil
+	}
+	return fmt.Sprintf("mysql server %s, tables of %s", vars["server_uuid"], created[0][0]), nil
+}
+
+// pairs reads the rows of a SHOW statement. Names are in lower case.
+func (c *connector) pairs(ctx context.Context, s session, query string, into map[string]string) error {
+	rows, err := c.strings(ctx, s, query, 2)
+	for _, r := range rows {
+		into[strings.ToLower(r[0])] = r[1]
+	}
+	return err
+}
+
+// strings reads the first n columns of a statement's rows as text.
+func (c *connector) strings(ctx context.Context, s session, query string, n int) ([][]string, error) {
+	rows, err := s.QueryContext(ctx, query, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var all [][]string
+	values := make([]driver.Value, len(rows.Columns()))
+	for {
+		if err := rows.Next(values); err == io.EOF {
+			return all, nil
+		} else if err != nil {
+			return nil, err
+		}
+		row := make([]string, n)
+		for i := range row {
+			if b, ok := values[i].([]byte); ok {
+				row[i] = string(b)
+			} else {
+				row[i] = fmt.Sprint(values[i])
+			}
+		}
+		all = append(all, row)
+	}
+}
+
+func isOn(v string) bool { return strings.EqualFold(v, "ON") || v == "1" }
+
+// The oldest servers that can be used.
+const (
+	oldestMySQL   = "8.0"
+	oldestMariaDB = "10.6"
+)
+
+// checkVersion reads versions such as 9.7.4-2, 8.0.36-0ubuntu0.22.04.1 and 10.11.19-MariaDB-0+deb12u1.
+func checkVersion(version string, mariadb bool) error {
+	name, oldest := "MySQL", oldestMySQL
+	if mariadb {
+		name, oldest = "MariaDB", oldestMariaDB
+		// Replication clients of MySQL 5 once had to be told so.
+		version = strings.TrimPrefix(version, "5.5.5-")
+	}
+	var major, minor, needMajor, needMinor int
+	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
+		return mvcc.Errorf(mvcc.Invalid, "the server's version %q is not that of a MySQL or MariaDB", version)
+	}
+	if _, err := fmt.Sscanf(oldest, "%d.%d", &needMajor, &needMinor); err != nil {
+		return err
+	}
+	if major < needMajor || major == needMajor && minor < needMinor {
+		return mvcc.Errorf(mvcc.Invalid, "the server is %s %s: %s or newer is needed", name, version, oldest)
+	}
+	return nil
+}

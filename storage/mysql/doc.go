@@ -1,0 +1,2 @@
+// Package mysql keeps a store in MySQL or MariaDB.
+package mysql

@@ -1,0 +1,198 @@
+package mysql
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rowkeeper/rowkeeper/migrations"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// undone are the server's errors after which a transaction certainly is not committed, whichever of its statements failed, COMMIT
+// included, and what they mean. All others leave the outcome open if COMMIT may have been reached.
+var undone = map[uint16]mvcc.Class{
+	1205: mvcc.Transient, // lock wait timeout
+	1213: mvcc.Transient, // deadlock; in a cluster also: another node has committed the same row
+	1614: mvcc.Transient, // XA_RBDEADLOCK
+	1020: mvcc.Transient, // record has changed since last read
+	1062: mvcc.Transient, // duplicate key: the second guard of the one history
+	1412: mvcc.Transient, // table definition has changed
+	1615: mvcc.Transient, // prepared statement needs to be re-prepared
+	3101: mvcc.Transient, // group replication has rolled it back
+	3572: mvcc.Transient, // lock not available immediately
+
+	1290: mvcc.ReadOnly, // --read-only, --super-read-only
+	1792: mvcc.ReadOnly, // read-only transaction
+	1836: mvcc.ReadOnly, // read-only mode
+	3100: mvcc.ReadOnly, // group replication refuses to commit
+	1047: mvcc.ReadOnly, // Galera: the node is not ready
+
+	1021: mvcc.Full, // disk full
+	1114: mvcc.Full, // table full
+
+	1044: mvcc.Denied, // access to the database denied
+	1045: mvcc.Denied, // access denied
+	1049: mvcc.Denied, // unknown database
+	1130: mvcc.Denied, // host not allowed
+	1142: mvcc.Denied, // command denied
+	1143: mvcc.Denied, // column denied
+	1227: mvcc.Denied, // a privilege is missing
+	1410: mvcc.Denied, // not allowed to create a user
+	1698: mvcc.Denied, // access denied, socket authentication
+	1820: mvcc.Denied, // password must be changed
+	1862: mvcc.Denied, // password has expired
+	3118: mvcc.Denied, // account locked
+	3159: mvcc.Denied, // encryption required
+	4151: mvcc.Denied, // account locked, MariaDB
+
+	1146: mvcc.Invalid, // no such table
+	1054: mvcc.Invalid, // no such column
+	1064: mvcc.Invalid, // syntax
+	1071: mvcc.Invalid, // key too long
+	1665: mvcc.Invalid, // binlog_format=STATEMENT
+	1193: mvcc.Invalid, // no such variable
+
+	1118: mvcc.Data, // row too large
+	1153: mvcc.Data, // packet too large
+	1264: mvcc.Data, // out of range
+	1300: mvcc.Data, // invalid character string
+	1366: mvcc.Data, // incorrect value
+	1406: mvcc.Data, // data too long
+
+	1040: mvcc.Unavailable, // too many connections
+	1129: mvcc.Unavailable, // host blocked
+	1203: mvcc.Unavailable, // too many connections of this user
+	1226: mvcc.Unavailable, // resource limit of this user
+}
+
+// advice says what to do about the server's errors that a person has to mend.
+var advice = map[uint16]string{
+	1290: "the server is read-only: a replica, or not promoted yet; point the URL to the primary",
+	1836: "the server is read-only: a replica, or not promoted yet; point the URL to the primary",
+	1047: "the Galera node is not ready: it is not connected to its cluster, or has no quorum",
+	1021: "the server's disk is full",
+	1114: "the server's disk or tablespace is full",
+	1040: "the server has too many connections: raise max_connections, or lower pool_max_conns",
+	1049: "the database does not exist: create it, or correct the URL",
+	1044: "the account has no privileges on the database: grant them, or correct the URL",
+	1045: "access denied: check the user name and the password (in the URL, in password_file, or in MYSQL_PWD)",
+	1698: "access denied: the account authenticates by its socket; give it a password, or another account",
+	1130: "the server does not accept connections from this host for this account",
+	1142: "the account lacks a privilege: it needs SELECT, INSERT, UPDATE and DELETE on the database, for migrations also CREATE, ALTER, INDEX and DROP",
+	1820: "the account's password has expired",
+	1862: "the account's password has expired",
+	3118: "the account is locked",
+	3159: "the server requires an encrypted connection: set tls=true in the URL",
+	4151: "the account is locked",
+	1146: "the database holds no rowkeeper store: run `rowkeeper migrate up`",
+	1071: "keys of 1,024 bytes do not fit: the server's innodb_page_size must be 8 KiB or more",
+	1665: "InnoDB does not allow READ COMMITTED with binlog_format=STATEMENT: set binlog_format=ROW",
+	1153: "the value does not fit into the server's max_allowed_packet",
+}
+
+// sentence describes one of the server's errors.
+func sentence(e *mysql.MySQLError) error {
+	if text, ok := advice[e.Number]; ok {
+		return fmt.Errorf("%s (%w)", text, e)
+	}
+	return e
+}
+
+// connectError judges an error of opening a connection: nothing was sent that could change anything.
+func (c *config) connectError(err error) *mvcc.Error {
+	var (
+		server    *mysql.MySQLError
+		expired   x509.CertificateInvalidError
+		hostname  x509.HostnameError
+		authority x509.UnknownAuthorityError
+		alert     tls.AlertError
+		dns       *net.DNSError
+		op        *net.OpError
+	)
+	switch {
+	case errors.As(err, &server):
+		class, ok := undone[server.Number]
+		if !ok {
+			class = mvcc.Unavailable
+		}
+		return mvcc.Errorf(class, "cannot connect to %s as %s: %w", c, c.user, sentence(server))
+	case errors.As(err, &expired) && expired.Reason == x509.Expired:
+		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server's certificate is not valid now, it is valid from %s to %s", c,
+			expired.Cert.NotBefore.UTC().Format(time.DateTime), expired.Cert.NotAfter.UTC().Format(time.DateTime))
+	case errors.As(err, &expired):
+		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server's certificate does not hold: %w", c, expired)
+	case errors.As(err, &hostname):
+		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server's certificate is for another host: %w", c, hostname)
+	case errors.As(err, &authority):
+		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server's certificate is signed by nobody that this program trusts: name the authority by ssl-ca", c)
+	case errors.As(err, &alert):
+		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server refused the TLS connection (%w): check ssl-cert and ssl-key", c, alert)
+	case errors.Is(err, mysql.ErrNoTLS):
+		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server offers no TLS: enable it there, or set tls=false in the URL", c)
+	case errors.Is(err, mysql.ErrCleartextPassword), errors.Is(err, mysql.ErrNativePassword), errors.Is(err, mysql.ErrOldPassword),
+		errors.Is(err, mysql.ErrUnknownPlugin):
+		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s as %s: the account uses a method of authentication that is not supported; use caching_sha2_password, ed25519 or mysql_native_password", c, c.user)
+	case errors.As(err, &dns):
+		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: the host name does not resolve: %w", c, dns)
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &op) && op.Timeout():
+		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: no answer in time", c)
+	case errors.As(err, &op):
+		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w", c, op.Err)
+	case errors.Is(err, mysql.ErrInvalidConn):
+		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: the connection was closed before the server had let it in", c)
+	default:
+		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w", c, err)
+	}
+}
+
+// failed judges an error of a statement that cannot have committed anything, or that may be repeated whatever it did.
+func (b *backend) failed(what string, err error) *mvcc.Error {
+	return b.judge(what, err, mvcc.Unavailable)
+}
+
+// failedCommit judges an error of the text that ends with COMMIT.
+func (b *backend) failedCommit(what string, err error) *mvcc.Error {
+	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrPktTooLarge) {
+		// The driver's promise: nothing was sent. The server rolls back when it finds the connection closed.
+		return b.failed(what, err)
+	}
+	return b.judge(what, err, mvcc.Unknown)
+}
+
+// judge translates an error; otherwise is the class of those after which a transaction may have been committed.
+func (b *backend) judge(what string, err error, otherwise mvcc.Class) *mvcc.Error {
+	var (
+		known   *mvcc.Error
+		server  *mysql.MySQLError
+		version *migrations.VersionError
+	)
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &version):
+		return &mvcc.Error{Class: mvcc.Invalid, Err: err}
+	case errors.Is(err, mysql.ErrPktTooLarge):
+		return mvcc.Errorf(mvcc.Data, "cannot %s: %w", what, err)
+	case errors.As(err, &server):
+		class, ok := undone[server.Number]
+		if !ok {
+			class = otherwise
+		}
+		if class == mvcc.ReadOnly {
+			b.server.suspect()
+		}
+		return mvcc.Errorf(class, "cannot %s: %w", what, sentence(server))
+	case errors.Is(err, driver.ErrBadConn), errors.Is(err, mysql.ErrInvalidConn):
+		return mvcc.Errorf(otherwise, "cannot %s: the connection to %s was lost (%w)", what, b.server.cfg, err)
+	default:
+		return mvcc.Errorf(otherwise, "cannot %s: %w", what, err)
+	}
+}

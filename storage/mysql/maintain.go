@@ -1,0 +1,210 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// Resolve looks for the group under the commit lock. What it finds there stays: a sweep, which would remove rows, has to lock the store row,
+// too, before it commits.
+func (b *backend) Resolve(ctx context.Context, token mvcc.Token, after mvcc.Position) (*mvcc.Resolution, error) {
+	t := transaction{what: "resolve a commit", pool: b.commits, repeatable: true}
+	t.ask.askGuard(after.Revision, token)
+	var quoted text
+	quoted.binary(token[:])
+	fmt.Fprintf(&t.ask, selectByToken, int64(after.Revision), quoted.String())
+	var r mvcc.Resolution
+	t.decide = func(a *answers) (*text, error) {
+		guard, err := b.guard(a)
+		if err != nil {
+			return nil, err
+		}
+		r = mvcc.Resolution{State: guard.state}
+		var row logRow
+		if err := a.each(func() error { r.Rows = append(r.Rows, row.row()); return nil }, row.columns()...); err != nil {
+			return nil, err
+		}
+		var second text
+		switch {
+		case len(r.Rows) > 0:
+			r.Committed = true
+		case guard.aborted:
+			r.Aborted = true
+		case guard.state.Swept <= after.Revision:
+			// Every row that was ever written after that position is still there, or was replaced by one that is.
+			r.Aborted = true
+			fmt.Fprintf(&second, insertAborted, quoted.String(), guard.state.Now.UnixMicro())
+			b.gate(&second, guard.state.Now)
+		}
+		second.WriteString(commitTransaction)
+		return &second, nil
+	}
+	if err := b.transact(ctx, &t); err != nil {
+		return nil, err
+	}
+	return &r, nil
+}
+
+func (b *backend) Compact(ctx context.Context, revision mvcc.Revision) (mvcc.State, error) {
+	t := transaction{what: "compact", pool: b.commits, repeatable: true}
+	t.ask.askGuard(0, mvcc.Token{})
+	var st mvcc.State
+	t.decide = func(a *answers) (*text, error) {
+		guard, err := b.guard(a)
+		if err != nil {
+			return nil, err
+		}
+		st = guard.state
+		var second text
+		if to := min(revision, st.Head.Revision); to > st.Compacted {
+			st.Compacted = to
+			fmt.Fprintf(&second, updateCompacted, int64(to))
+		}
+		second.WriteString(commitTransaction)
+		return &second, nil
+	}
+	err := b.transact(ctx, &t)
+	return st, err
+}
+
+// abortedFor is how long an aborted token is remembered: much longer than a group can wait for the commit lock.
+const abortedFor = time.Hour
+
+// Sweep deletes without the commit lock, which it takes, by updating swept, only when it is about to commit: groups add rows after those that
+// it deletes, and wait for its commit at most. Reading the list and deleting by it are one transaction: no table can be dropped and
+// restored in between.
+//
+// The row at swept is looked at once more: it was kept if it was the head when swept reached it.
+func (b *backend) Sweep(ctx context.Context, limit int) (int, mvcc.State, error) {
+	t := transaction{what: "sweep", pool: b.commits, repeatable: true}
+	t.ask.WriteString(beginTransaction)
+	fmt.Fprintf(&t.ask, selectSweep, limit+1)
+	var (
+		st      mvcc.State
+		deleted int
+	)
+	t.decide = func(a *answers) (*text, error) {
+		var (
+			revision, prev int64
+			dead           bool
+			gone           []int64
+			rows           int
+			last           mvcc.Revision
+		)
+		m := newManyRows([]any{&revision, &prev, &dead}, nil)
+		m.row = func() error {
+			if mvcc.Revision(revision) > m.state.Swept {
+				if rows++; rows > limit {
+					return nil // the row at swept was not there
+				}
+				last = mvcc.Revision(revision)
+			}
+			if prev > 0 {
+				gone = append(gone, prev)
+			}
+			if dead && mvcc.Revision(revision) != m.state.Head.Revision {
+				gone = append(gone, revision)
+			}
+			return nil
+		}
+		if err := a.scan(m); err != nil {
+			return nil, err
+		}
+		st = m.state
+		if !st.Writable {
+			b.server.suspect()
+			return nil, errReadOnly
+		}
+		if rows < limit {
+			last = st.Compacted
+		}
+		st.Swept = max(st.Swept, last)
+		var second text
+		fmt.Fprintf(&second, deleteSwept, revisionList(gone), int64(st.Swept), st.Now.Add(-abortedFor).UnixMicro())
+		second.WriteString(commitTransaction)
+		return &second, nil
+	}
+	t.answered = func(a *answers) error { return a.each(func() error { return nil }, &deleted) }
+	err := b.transact(ctx, &t)
+	return deleted, st, err
+}
+
+// Fence begins a new epoch, on whatever server the address leads to. Afterwards this process works with that one, and only with it.
+func (b *backend) Fence(ctx context.Context, f mvcc.Fence) (mvcc.State, error) {
+	t := transaction{what: "fence", pool: b.admin, repeatable: true}
+	t.ask.askGuard(0, mvcc.Token{})
+	var (
+		st          mvcc.State
+		fingerprint string
+	)
+	t.decide = func(a *answers) (*text, error) {
+		guard, err := b.guard(a)
+		if err != nil {
+			return nil, err
+		}
+		st, fingerprint = guard.state, a.server.fingerprint
+		var second text
+		if st.Head.Epoch <= f.Seen.Epoch {
+			st.Head = mvcc.Position{Epoch: f.Seen.Epoch + 1, Revision: max(f.Seen.Revision, st.Head.Revision) + f.Jump, Token: f.Token}
+			st.Compacted = st.Head.Revision
+			b.writeFence(&second, f, st)
+		}
+		second.WriteString(commitTransaction)
+		return &second, nil
+	}
+	if err := b.transact(ctx, &t); err != nil {
+		return st, err
+	}
+	b.server.fingerprint.Store(&fingerprint)
+	return st, nil
+}
+
+func (b *backend) writeFence(t *text, f mvcc.Fence, st mvcc.State) {
+	b.gate(t, st.Now)
+	var token, fingerprint text
+	token.binary(f.Token[:])
+	if f.Fingerprint == "" {
+		fingerprint.WriteString("NULL")
+	} else {
+		fingerprint.binary([]byte(f.Fingerprint))
+	}
+	fmt.Fprintf(t, insertMarker, int64(st.Head.Revision), token.String(), st.Now.UnixMicro())
+	fmt.Fprintf(t, updateEpoch, int64(st.Head.Epoch), int64(st.Compacted), fingerprint.String())
+}
+
+// Identity asks on a connection of its own, which finds out anew what the server is.
+func (b *backend) Identity(ctx context.Context) (mvcc.Identity, error) {
+	const what = "read the store's identity"
+	var id mvcc.Identity
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	c, err := b.admin.Conn(ctx)
+	if err != nil {
+		return id, b.failed(what, err)
+	}
+	defer c.Close()
+	err = c.Raw(func(c any) error { id.Actual = c.(*conn).facts.fingerprint; return nil })
+	if err == nil {
+		err = c.QueryRowContext(ctx, selectIdentity).Scan(&id.Store, &id.Recorded)
+	}
+	switch {
+	case err == sql.ErrNoRows:
+		return id, errNoState
+	case err != nil:
+		return id, b.failed(what, err)
+	}
+	return id, nil
+}
+
+func (b *backend) RecordFingerprint(ctx context.Context, fingerprint string) error {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	if _, err := b.admin.ExecContext(ctx, updateFingerprint, fingerprint); err != nil {
+		return b.failed("record the database's fingerprint", err)
+	}
+	return nil
+}

@@ -1,0 +1,278 @@
+package mysql
+
+// The statements. Three things hold of all of them:
+//
+// A read is one statement, so that its rows and its state are of one snapshot. The state is seven columns: epoch, revision and token of
+// the head, compacted, swept, whether the server is read-only, and the time in microseconds. s is the store row and h the head, both
+// found by primary key: MAX(revision) is the last entry of that index. The state of a read of many rows is its first row, put before the others by
+// UNION ALL, which needs no temporary table. (Joined to the rows, it costs one: an outer join's rows cannot be had in the order of an index.)
+// A read that returns no state found no head or no store row: the store is damaged.
+//
+// The optimizer has no choice: FORCE INDEX and LEFT JOIN name the index and the order of the join. It would decide by statistics of
+// yesterday's table, which may have been empty.
+//
+// The time is UTC_TIMESTAMP, which does not depend on the session's time zone.
+
+// selectState reads the state alone.
+const selectState = `
+SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+FROM rowkeeper_store s
+JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
+WHERE s.id = 1`
+
+// selectTail reads log rows in order. Primary key range on g; the previous row p by primary key, and only where it is asked for: for deletions,
+// or for all if the first argument is 1. No row has the revision NULL.
+const selectTail = `
+(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+ FROM rowkeeper_store s
+ JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
+ WHERE s.id = 1)
+UNION ALL
+(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        g.revision, g.key, g.prev_revision, g.create_revision, g.token, g.time, g.deleted, g.value, p.revision IS NOT NULL, p.value
+ FROM rowkeeper_log g FORCE INDEX (PRIMARY)
+ LEFT JOIN rowkeeper_log p ON p.revision = IF(g.deleted OR ?, g.prev_revision, NULL)
+ WHERE g.revision >= ?
+ ORDER BY g.revision
+ LIMIT ?)`
+
+// selectKey reads one key: live and its log row by primary key. It returns one row, so the state is in it.
+const selectKey = `
+SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       l.revision, g.key, g.prev_revision, g.create_revision, g.token, g.time, g.deleted, g.value
+FROM rowkeeper_store s
+JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
+LEFT JOIN rowkeeper_live l ON l.key = ?
+LEFT JOIN rowkeeper_log g ON g.revision = l.revision
+WHERE s.id = 1`
+
+// selectPage reads live keys in order, each with its log row by primary key. Primary key range on live, which the limit ends early.
+const selectPage = `
+(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+        NULL, NULL, NULL, NULL
+ FROM rowkeeper_store s
+ JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
+ WHERE s.id = 1)
+UNION ALL
+(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        l.key, l.revision, l.create_revision, g.value
+ FROM rowkeeper_live l FORCE INDEX (PRIMARY)
+ LEFT JOIN rowkeeper_log g ON g.revision = l.revision
+ WHERE l.key >= ? AND l.key < ? AND l.revision <= ?
+ ORDER BY l.key
+ LIMIT ?)`
+
+// selectPageKeys reads the same without values.
+const selectPageKeys = `
+(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+        NULL, NULL, NULL
+ FROM rowkeeper_store s
+ JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
+ WHERE s.id = 1)
+UNION ALL
+(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        l.key, l.revision, l.create_revision
+ FROM rowkeeper_live l FORCE INDEX (PRIMARY)
+ WHERE l.key >= ? AND l.key < ? AND l.revision <= ?
+ ORDER BY l.key
+ LIMIT ?)`
+
+// selectReplaced reads the rows in (after, upto] that replaced one at or before a revision. Primary key range.
+const selectReplaced = `
+(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+        NULL, NULL
+ FROM rowkeeper_store s
+ JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
+ WHERE s.id = 1)
+UNION ALL
+(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        g.key, g.prev_revision
+ FROM rowkeeper_log g FORCE INDEX (PRIMARY)
+ WHERE g.revision > ? AND g.revision <= ? AND g.prev_revision >= 1 AND g.prev_revision <= ? AND g.key >= ? AND g.key < ?)`
+
+// selectValues reads log rows by primary key. The list of revisions stands for %s; it is not empty.
+const selectValues = `
+(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+        NULL, NULL, NULL, NULL
+ FROM rowkeeper_store s
+ JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
+ WHERE s.id = 1)
+UNION ALL
+(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        g.key, g.revision, g.create_revision, g.value
+ FROM rowkeeper_log g FORCE INDEX (PRIMARY)
+ WHERE g.revision IN (%s))`
+
+// selectCount counts live keys: primary key range. Counts are one row, so the state is in it.
+const selectCount = `
+SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       (SELECT COUNT(*) FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.key >= ? AND l.key < ? AND l.revision <= ?)
+FROM rowkeeper_store s
+JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
+WHERE s.id = 1`
+
+// selectCountUpTo stops at a limit: it counts the rows of a table that is made of that many.
+const selectCountUpTo = `
+SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       (SELECT COUNT(*)
+        FROM (SELECT 1 FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.key >= ? AND l.key < ? AND l.revision <= ? LIMIT ?) c)
+FROM rowkeeper_store s
+JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
+WHERE s.id = 1`
+
+// selectExpiring reads the keys that expire soonest, and the time: range of the index on expiry, in its order.
+const selectExpiring = `
+SELECT l.key, l.revision, l.expiry, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+FROM rowkeeper_live l FORCE INDEX (rowkeeper_live_expiry)
+WHERE l.expiry IS NOT NULL
+ORDER BY l.expiry
+LIMIT ?`
+
+// selectFirstAt reads the first log row at or after a revision: primary key range.
+const selectFirstAt = `
+SELECT g.revision, g.time
+FROM rowkeeper_log g FORCE INDEX (PRIMARY)
+WHERE g.revision >= ?
+ORDER BY g.revision
+LIMIT 1`
+
+// selectIdentity reads the identity and the recorded fingerprint.
+const selectIdentity = `
+SELECT s.identity, COALESCE(s.fingerprint, '')
+FROM rowkeeper_store s
+WHERE s.id = 1`
+
+// selectSize reads the sizes of the tables from their statistics.
+const selectSize = `
+SELECT CAST(COALESCE(SUM(t.data_length + t.index_length + t.data_free), 0) AS SIGNED), CAST(COALESCE(SUM(t.data_length + t.index_length), 0) AS SIGNED)
+FROM information_schema.tables t
+WHERE t.table_schema = DATABASE() AND t.table_name IN ('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted')`
+
+// What follows is sent as parts of transactions.
+
+// beginTransaction begins a transaction. If this client stops before it ends it, the server closes the connection after the wait timeout, in
+// seconds, and rolls back; it is the one timeout of this kind that both MySQL and MariaDB have. The isolation is named here, although it is the session's.
+const beginTransaction = `
+SET SESSION wait_timeout = ` + holdSeconds + `;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+START TRANSACTION;`
+
+// commitTransaction ends it. A pooled connection may be idle for longer.
+const commitTransaction = `
+COMMIT;
+SET SESSION wait_timeout = DEFAULT`
+
+// rollbackTransaction ends it after an error.
+const rollbackTransaction = `
+ROLLBACK;
+SET SESSION wait_timeout = DEFAULT`
+
+// lockStore takes the commit lock: a lock of the row by primary key. It returns the time at which the waiting began.
+const lockStore = `
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+FROM rowkeeper_store s
+WHERE s.id = 1
+FOR UPDATE;`
+
+// selectGuard reads, after the lock, the state, the token of the row at a revision, and whether a token was aborted; all by primary key.
+const selectGuard = `
+SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       (SELECT g.token FROM rowkeeper_log g WHERE g.revision = %d),
+       EXISTS (SELECT 1 FROM rowkeeper_aborted a WHERE a.token = %s)
+FROM rowkeeper_store s
+JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
+WHERE s.id = 1;`
+
+// selectLive reads the current revisions of keys, by primary key.
+const selectLive = `
+SELECT l.key, l.revision, l.create_revision
+FROM rowkeeper_live l FORCE INDEX (PRIMARY)
+WHERE l.key IN (%s)`
+
+// selectRemoved reads the values that deletions remove, by primary key.
+const selectRemoved = `
+SELECT g.revision, g.value
+FROM rowkeeper_log g FORCE INDEX (PRIMARY)
+WHERE g.revision IN (%s);`
+
+// insertLog is followed by rows.
+const insertLog = `
+INSERT INTO rowkeeper_log
+       (revision, rowkeeper_log.key, prev_revision, create_revision, token, time, deleted, value)
+VALUES `
+
+// replaceLive is followed by rows. InnoDB updates a row that is there in place, and leaves the index on expiry alone where expiry stays the same.
+const replaceLive = `
+REPLACE INTO rowkeeper_live
+       (rowkeeper_live.key, revision, create_revision, expiry)
+VALUES `
+
+// deleteLive is followed by keys and a parenthesis: by primary key.
+const deleteLive = `
+DELETE FROM rowkeeper_live
+WHERE rowkeeper_live.key IN (`
+
+// writeGate writes the row that all transactions under the commit lock have in common on Galera; see backend.gate.
+const writeGate = `
+REPLACE INTO rowkeeper_aborted (token, time)
+VALUES (_binary'----- gate -----', %d);`
+
+// selectByToken reads a group's rows without their values, by primary key range from where the group began.
+const selectByToken = `
+SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.token, g.time, g.deleted, NULL
+FROM rowkeeper_log g FORCE INDEX (PRIMARY)
+WHERE g.revision > %d AND g.token = %s
+ORDER BY g.revision`
+
+const insertAborted = `
+INSERT INTO rowkeeper_aborted (token, time)
+VALUES (%s, %d);`
+
+const updateCompacted = `
+UPDATE rowkeeper_store s
+SET s.compacted = %d
+WHERE s.id = 1;`
+
+// selectSweep reads the rows from swept to compacted: primary key range, whose bounds are in the store row of the same snapshot.
+const selectSweep = `
+(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+        NULL, NULL, NULL
+ FROM rowkeeper_store s
+ JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
+ WHERE s.id = 1)
+UNION ALL
+(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        g.revision, g.prev_revision, g.deleted OR g.key = ''
+ FROM rowkeeper_log g FORCE INDEX (PRIMARY)
+ WHERE g.revision >= (SELECT s.swept FROM rowkeeper_store s WHERE s.id = 1)
+   AND g.revision <= (SELECT s.compacted FROM rowkeeper_store s WHERE s.id = 1)
+ ORDER BY g.revision
+ LIMIT %d)`
+
+// deleteSwept deletes log rows by primary key (a list, since a subquery in its place is run for each row of the log), advances swept, and
+// forgets aborted tokens, of which there are a few at most.
+const deleteSwept = `
+DELETE FROM rowkeeper_log
+WHERE revision IN (%s);
+SELECT ROW_COUNT();
+UPDATE rowkeeper_store s
+SET s.swept = GREATEST(s.swept, %d)
+WHERE s.id = 1;
+DELETE FROM rowkeeper_aborted
+WHERE time < %d;`
+
+const insertMarker = `
+INSERT INTO rowkeeper_log
+       (revision, rowkeeper_log.key, prev_revision, create_revision, token, time, deleted, value)
+VALUES (%d, '', 0, 0, %s, %d, 1, NULL);`
+
+const updateEpoch = `
+UPDATE rowkeeper_store s
+SET s.epoch = %d, s.compacted = %d, s.fingerprint = COALESCE(%s, s.fingerprint)
+WHERE s.id = 1;`
+
+const updateFingerprint = `
+UPDATE rowkeeper_store s
+SET s.fingerprint = ?
+WHERE s.id = 1 AND s.fingerprint IS NULL`

@@ -1,0 +1,275 @@
+package mysql
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// config is what a database URL says. Files are named here and read for each new connection, so that passwords and certificates can be
+// replaced while the program runs.
+type config struct {
+	user, database string
+	network, addr  string
+	// password is that of the URL. Without one it comes from passwordFile, and without that from the environment variable MYSQL_PWD.
+	password     string
+	hasPassword  bool
+	passwordFile string
+
+	tls                    string
+	tlsCA, tlsCert, tlsKey string
+
+	connectTimeout time.Duration
+	poolMax        int
+	connLifetime   time.Duration
+	connIdleTime   time.Duration
+}
+
+// modes of TLS, by the URL parameter tls.
+const (
+	tlsOff        = "false"
+	tlsPreferred  = "preferred"
+	tlsSkipVerify = "skip-verify"
+	tlsVerifyCA   = "verify-ca"
+	tlsVerify     = "true"
+)
+
+var tlsModes = []string{tlsOff, tlsPreferred, tlsSkipVerify, tlsVerifyCA, tlsVerify}
+
+const passwordEnv = "MYSQL_PWD"
+
+// parseURL reads a database URL. Its errors do not repeat the URL, which may hold a password.
+func parseURL(text string) (*config, error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		// The error of url.Parse quotes the URL.
+		return nil, errors.New("the database URL is malformed; write mysql://user@host:3306/database, with special characters in the user name and the password as %XX")
+	}
+	if !slices.Contains(schemes, u.Scheme) || u.Opaque != "" {
+		return nil, errors.New("the database URL is not of the form mysql://user@host:3306/database")
+	}
+	c := &config{
+		user:           u.User.Username(),
+		database:       strings.TrimPrefix(u.Path, "/"),
+		network:        "tcp",
+		connectTimeout: 10 * time.Second,
+		poolMax:        16,
+		connLifetime:   time.Hour,
+		connIdleTime:   5 * time.Minute,
+	}
+	c.password, c.hasPassword = u.User.Password()
+	switch {
+	case c.user == "":
+		return nil, errors.New("the database URL names no user: write mysql://user@host:3306/database")
+	case c.database == "":
+		return nil, errors.New("the database URL names no database: write mysql://user@host:3306/database")
+	case strings.Contains(c.database, "/"):
+		return nil, fmt.Errorf("the database URL has a path of more than one part: %q", c.database)
+	case u.Fragment != "":
+		return nil, errors.New("the database URL has a fragment (#…); write # in a password as %23")
+	}
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return nil, errors.New("the parameters of the database URL are malformed")
+	}
+	socket := ""
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		if len(query[name]) > 1 {
+			return nil, fmt.Errorf("the database URL has the parameter %s more than once", name)
+		}
+		value := query.Get(name)
+		switch name {
+		case "socket":
+			socket = value
+		case "password_file":
+			c.passwordFile = value
+		case "tls":
+			c.tls = value
+		case "ssl-ca":
+			c.tlsCA = value
+		case "ssl-cert":
+			c.tlsCert = value
+		case "ssl-key":
+			c.tlsKey = value
+		case "connect_timeout":
+			c.connectTimeout, err = positiveDuration(value)
+		case "pool_max_conns":
+			c.poolMax, err = strconv.Atoi(value)
+			if err != nil || c.poolMax < minPool {
+				err = fmt.Errorf("is not a number of at least %d", minPool)
+			}
+		case "pool_max_conn_lifetime":
+			c.connLifetime, err = positiveDuration(value)
+		case "pool_max_conn_idle_time":
+			c.connIdleTime, err = positiveDuration(value)
+		default:
+			return nil, fmt.Errorf("the database URL has an unknown parameter %q", name)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the parameter %s of the database URL %w", name, err)
+		}
+	}
+	if err := c.setAddress(u, socket); err != nil {
+		return nil, err
+	}
+	return c, c.checkTLS()
+}
+
+func positiveDuration(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return 0, errors.New("is not a duration such as 30s or 10m")
+	}
+	return d, nil
+}
+
+func (c *config) setAddress(u *url.URL, socket string) error {
+	if socket != "" {
+		if u.Host != "" {
+			return errors.New("the database URL names a host and a socket; leave one of them out")
+		}
+		c.network, c.addr = "unix", socket
+		return nil
+	}
+	host, port := u.Hostname(), u.Port()
+	if host == "" {
+		return errors.New("the database URL names no host; write mysql://user@host:3306/database, or mysql://user@/database?socket=/run/mysqld/mysqld.sock")
+	}
+	if strings.Contains(host, ",") {
+		return errors.New("the database URL names several hosts; name one, or a proxy or an address that follows the primary")
+	}
+	if port == "" {
+		port = "3306"
+	}
+	c.addr = net.JoinHostPort(host, port)
+	return nil
+}
+
+func (c *config) checkTLS() error {
+	switch {
+	case c.tls == "" && c.network == "unix":
+		c.tls = tlsOff
+	case c.tls == "" && c.tlsCA != "":
+		c.tls = tlsVerify
+	case c.tls == "":
+		c.tls = tlsPreferred
+	}
+	switch {
+	case !slices.Contains(tlsModes, c.tls):
+		return fmt.Errorf("the parameter tls of the database URL is not one of %s", strings.Join(tlsModes, ", "))
+	case c.tls == tlsOff && (c.tlsCA != "" || c.tlsCert != "" || c.tlsKey != ""):
+		return errors.New("the database URL has tls=false and certificates; leave one of them out")
+	case (c.tls == tlsPreferred || c.tls == tlsSkipVerify) && c.tlsCA != "":
+		return fmt.Errorf("the database URL has ssl-ca, which tls=%s would not use: write tls=true or tls=verify-ca", c.tls)
+	case (c.tlsCert == "") != (c.tlsKey == ""):
+		return errors.New("the parameters ssl-cert and ssl-key of the database URL belong together")
+	}
+	return nil
+}
+
+// String names the database for people, without the password.
+func (c *config) String() string {
+	if c.network == "unix" {
+		return fmt.Sprintf("%s in %s", c.database, c.addr)
+	}
+	return fmt.Sprintf("%s at %s", c.database, c.addr)
+}
+
+// dial makes the driver's configuration for one connection, with the password and the certificates as they are now.
+func (c *config) dial(multiStatements bool, log *slog.Logger) (*mysql.Config, error) {
+	d := mysql.NewConfig()
+	d.User, d.DBName, d.Net, d.Addr = c.user, c.database, c.network, c.addr
+	d.Timeout = c.connectTimeout
+	d.Logger = driverLog{log}
+	// Reads are constant statements with arguments that the driver quotes: one round trip, and no prepared statement on the server. Several statements
+	// in one text are sent over the commit connections only.
+	d.InterpolateParams = true
+	d.MultiStatements = multiStatements
+	// The store's limits follow from the server's max_allowed_packet; see limitsFor.
+	d.MaxAllowedPacket = 1 << 30
+	password, err := c.readPassword()
+	if err != nil {
+		return nil, err
+	}
+	d.Passwd = password
+	if c.tls == tlsOff {
+		return d, nil
+	}
+	d.AllowFallbackToPlaintext = c.tls == tlsPreferred
+	d.TLS, err = c.tlsConfig()
+	return d, err
+}
+
+func (c *config) readPassword() (string, error) {
+	if c.hasPassword {
+		return c.password, nil
+	}
+	if c.passwordFile == "" {
+		return os.Getenv(passwordEnv), nil
+	}
+	data, err := os.ReadFile(c.passwordFile)
+	if err != nil {
+		return "", fmt.Errorf("cannot read the password file: %w", err)
+	}
+	return strings.TrimRight(string(data), "\r\n"), nil
+}
+
+func (c *config) tlsConfig() (*tls.Config, error) {
+	host, _, err := net.SplitHostPort(c.addr)
+	if err != nil {
+		host = "localhost" // a socket
+	}
+	t := &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
+	if c.tlsCA != "" {
+		pem, err := os.ReadFile(c.tlsCA)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the certificate authority ssl-ca: %w", err)
+		}
+		t.RootCAs = x509.NewCertPool()
+		if !t.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("the file %s of ssl-ca holds no certificate in PEM", c.tlsCA)
+		}
+	}
+	if c.tlsCert != "" {
+		pair, err := tls.LoadX509KeyPair(c.tlsCert, c.tlsKey)
+		if err != nil {
+			return nil, fmt.Errorf("cannot load the client certificate of ssl-cert and ssl-key: %w", err)
+		}
+		t.Certificates = []tls.Certificate{pair}
+	}
+	switch c.tls {
+	case tlsPreferred, tlsSkipVerify:
+		t.InsecureSkipVerify = true
+	case tlsVerifyCA:
+		// The chain is verified, and the name is not.
+		t.InsecureSkipVerify = true
+		t.VerifyConnection = func(s tls.ConnectionState) error {
+			opts := x509.VerifyOptions{Roots: t.RootCAs, Intermediates: x509.NewCertPool()}
+			for _, cert := range s.PeerCertificates[1:] {
+				opts.Intermediates.AddCert(cert)
+			}
+			_, err := s.PeerCertificates[0].Verify(opts)
+			return err
+		}
+	}
+	return t, nil
+}
+
+// driverLog takes what the driver writes when it closes a broken connection. The error of the operation says it, too.
+type driverLog struct{ log *slog.Logger }
+
+func (l driverLog) Print(v ...any) {
+	l.log.Debug("mysql driver: " + strings.TrimSpace(fmt.Sprint(v...)))
+}
