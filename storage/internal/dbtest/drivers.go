@@ -2,10 +2,13 @@ package dbtest
 
 import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/mysql"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
 // drivers are those of the kinds. MariaDB's is MySQL's, and so on.
 var drivers = map[Kind]mvcc.Driver{
 	Postgres: postgres.Driver{},
+	MariaDB:  mysql.Driver{},
+	MySQL:    mysql.Driver{},
 }

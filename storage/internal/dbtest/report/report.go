@@ -103,4 +103,3 @@ func (r *Report) Append(path string) error {
 	_, err = f.Write(lines) // one write, so that reports do not mix
 	return errors.Join(err, f.Close())
 }
-
