@@ -1,0 +1,81 @@
+# What a developer calls. `make help` lists it.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# make test TESTFLAGS='-run TestWatch -count 3' PACKAGES=./storage/...
+TESTFLAGS ?=
+PACKAGES ?= ./...
+# By default, skipped tests are counted and not listed. The list of databases says why most of them are skipped.
+GOTESTSUM_FLAGS ?= --hide-summary skipped
+# testname shows every test, dots-v2 a dot for each; see gotestsum --help.
+FORMAT ?= pkgname
+
+# The directories of all modules.
+MODULES = $(sort $(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path './bin/*')))
+
+TOOLS := bin/tools
+GOTESTSUM := $(TOOLS)/gotestsum
+GOLANGCI := $(TOOLS)/golangci-lint
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: build ## build the server and serve on https://127.0.0.1:8443 from ./.rowkeeper
+	bin/rowkeeper serve
+
+.PHONY: build
+build: ## build the server as bin/rowkeeper
+	go build -o bin/rowkeeper ./cmd/rowkeeper
+
+.PHONY: test
+test: $(GOTESTSUM) ## run all tests, on SQLite and every other database that can be had; says at the end which these were
+	go build -o $(TOOLS)/testdbs ./storage/internal/dbtest/testdbs
+	$(GOTESTSUM) --format $(FORMAT) --format-hide-empty-pkg $(GOTESTSUM_FLAGS) --ignore-non-json-output-lines --raw-command -- \
+		$(TOOLS)/testdbs hack/test.sh $(TESTFLAGS) $(PACKAGES)
+
+.PHONY: test-race
+test-race: ## the same with the race detector
+	@$(MAKE) --no-print-directory test TESTFLAGS='-race $(TESTFLAGS)'
+
+.PHONY: bench
+bench: ## benchmark the storage: operations per second and latency percentiles, on every database that can be had
+	go test -run '^$$' -bench . -benchtime 3s -timeout 60m $(TESTFLAGS) ./storage/...
+
+.PHONY: lint
+lint: $(GOLANGCI) ## run the linters
+	hack/lint.sh $(abspath $(GOLANGCI)) $(MODULES)
+
+.PHONY: fmt
+fmt: ## format all Go code
+	find . -name '*.go' -not -path './bin/*' -exec gofmt -s -w {} +
+
+.PHONY: generate
+generate: ## write all generated code
+	hack/update-codegen.sh
+
+.PHONY: tidy
+tidy: ## tidy all modules
+	@for module in $(MODULES); do echo "go mod tidy: $$module"; (cd "$$module" && go mod tidy) || exit 1; done
+
+.PHONY: verify
+verify: ## check that code is formatted, modules are tidy and generated code is up to date
+	hack/verify.sh $(MODULES)
+
+.PHONY: images
+images: ## build container images of the databases from Debian's packages, for machines without a registry
+	hack/testbed/docker.sh start
+	hack/testbed/images.sh
+
+.PHONY: clean
+clean: ## remove what was built, not what was served
+	rm -rf bin
+
+# The tools are pinned by a module of their own.
+$(GOTESTSUM) $(GOLANGCI): hack/tools/go.mod hack/tools/go.sum
+	@mkdir -p $(TOOLS)
+	go build -C hack/tools -o $(abspath $(TOOLS))/ $(if $(findstring gotestsum,$@),gotest.tools/gotestsum,github.com/golangci/golangci-lint/v2/cmd/golangci-lint)
+	@touch $@

@@ -1,0 +1,66 @@
+// Package linkcheck proves, from outside the library's module, that a program links the databases that it names and no others.
+package linkcheck
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/rowkeeper/rowkeeper"
+
+// packages are what each kind of database, and nothing else, needs.
+var packages = map[string][]string{
+	"postgres": {module + "/storage/postgres", "github.com/jackc/pgx/v5"},
+	"mysql":    {module + "/storage/mysql", "github.com/go-sql-driver/mysql"},
+	"sqlite":   {module + "/storage/sqlite", "modernc.org/sqlite"},
+}
+
+// forbidden are the beginnings of packages that no program may link that uses the library.
+var forbidden = []string{
+	"github.com/testcontainers/",
+	"github.com/stretchr/testify",
+	"github.com/anishathalye/porcupine",
+	"testing",
+	"k8s.io/kubernetes",
+	"sigs.k8s.io/controller-runtime",
+	"k8s.io/sample-apiserver",
+	"go.etcd.io/etcd/server",
+	module + "/pkg",
+	module + "/storage/internal/dbtest",
+}
+
+func TestProgramsLinkTheDatabasesThatTheyName(t *testing.T) {
+	for program := range packages {
+		t.Run(program, func(t *testing.T) {
+			out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "./"+program).Output()
+			if err != nil {
+				t.Fatalf("go list -deps: %v", err)
+			}
+			linked := strings.Fields(string(out))
+			for kind, names := range packages {
+				for _, name := range names {
+					if slices.Contains(linked, name) != (kind == program) {
+						t.Errorf("the program for %s links %s: %v", program, name, kind != program)
+					}
+				}
+			}
+			for _, name := range linked {
+				for _, prefix := range forbidden {
+					if name == prefix || strings.HasPrefix(name, strings.TrimSuffix(prefix, "/")+"/") {
+						t.Errorf("the program for %s links %s", program, name)
+					}
+				}
+			}
+		})
+	}
+}
+
+// The programs can be linked, too.
+func TestProgramsBuild(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", t.TempDir(), "./...").CombinedOutput()
+	if err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+}

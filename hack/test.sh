@@ -1,0 +1,32 @@
+#!/bin/bash
+# Usage: hack/test.sh [go test flag…] package…
+#
+# Runs the tests of all modules and prints them as JSON, for gotestsum. Only if all packages (./...) are asked for, the modules under hack/ are run.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+# The modules whose tests run with those of the main one.
+modules=(hack/bench hack/linkcheck)
+# Those whose tests do not, with the reason.
+declare -A elsewhere=()
+
+status=0
+if [ "${*: -1}" = ./... ]; then
+	while read -r dir; do
+		if [ "$dir" != . ] && [[ " ${modules[*]} ${!elsewhere[*]} " != *" $dir "* ]]; then
+			printf 'hack/test.sh: the tests of module %s are neither run nor named as run elsewhere\n' "$dir" >&2
+			status=1
+		fi
+	done < <(find . -name '*_test.go' -not -path './bin/*' | while read -r file; do
+		dir=$(dirname "${file#./}")
+		until [ -f "$dir/go.mod" ]; do dir=$(dirname "$dir"); done
+		echo "$dir"
+	done | sort -u)
+	for module in "${modules[@]}"; do
+		if [ -f "$module/go.mod" ]; then
+			go -C "$module" test -json -timeout 20m "$@" || status=1
+		fi
+	done
+fi
+go test -json -timeout 60m "$@" || status=1
+exit $status
