@@ -1,0 +1,26 @@
+//go:build unix && !linux
+
+package sqlite
+
+import (
+	"fmt"
+	"syscall"
+)
+
+// fileID tells one file from another of the same name. It never opens the file: a process that closes a database file which SQLite has
+// open as well loses SQLite's locks on it.
+type fileID struct{ device, inode uint64 }
+
+func (id fileID) String() string { return fmt.Sprintf("%x:%x", id.device, id.inode) }
+
+// identify returns the identity of the file, following symbolic links.
+func identify(path string) (fileID, error) {
+	var st syscall.Stat_t
+	for {
+		err := syscall.Stat(path, &st)
+		if err == syscall.EINTR {
+			continue
+		}
+		return fileID{device: uint64(st.Dev), inode: uint64(st.Ino)}, err
+	}
+}

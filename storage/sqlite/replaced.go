@@ -1,0 +1,99 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// A database file can be renamed, deleted or replaced while it is open. SQLite does not notice: it goes on with the file that it has open,
+// so what it commits is lost to everybody who opens the name; worse, the write-ahead log is found by name, and whoever opens a new file of
+// that name applies the old file's log to it.
+//
+// So every operation compares, after it, the identity of the open file with that of the name (backend.on); it costs a microsecond.
+// A read that was answered while the name was elsewhere is not used; a commit is checked before it begins, and one that was overtaken
+// nevertheless has an unknown outcome. When the difference is seen, the write-ahead log is copied to the file that it belongs to and emptied,
+// which makes the moved file complete and the log harmless to its successor, and all connections are closed.
+//
+// The next operation opens what has the name now. Another file of the same store is a restored copy, and has another history: all operations
+// answer Fenced until the history was fenced. A file that is not that store is refused, and so is a missing one, until a person has mended it.
+
+// hasMoved compares the file that is open with the one that has its name.
+func (b *backend) hasMoved() bool {
+	if b.cfg.memory() {
+		return false
+	}
+	id, err := identify(b.cfg.path)
+	return err != nil || id != b.file
+}
+
+// replaced lets go of a file that is not under its name any more, and returns the error for the operation that has found out, which
+// itself ended with cause.
+func (b *backend) replaced(cause error) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.moved && b.hasMoved() {
+		b.moved = true
+		b.opts.Logger.Error("the database file was replaced or removed while it was open; nothing more is written to it", "database", b.name())
+		// A connection that was closed because of an error is not opened again for this: that would open the other file.
+		if c := <-b.commits.slots; c == nil {
+			b.commits.slots <- nil
+		} else {
+			c.busyTimeout(checkpointWait)
+			if emptied, err := c.checkpoint(); err != nil || !emptied {
+				b.opts.Logger.Error("cannot empty the write-ahead log of the replaced file: remove it before the new file is opened",
+					"log", b.wal, "err", err)
+			}
+			b.commits.put(c)
+		}
+		if err := b.closeAll(); err != nil {
+			b.opts.Logger.Error("cannot close the replaced file", "database", b.name(), "err", err)
+		}
+	}
+	if cause != nil && !errors.Is(cause, errMoved) {
+		return b.fencedError(cause)
+	}
+	return b.fencedError(errMoved)
+}
+
+func (b *backend) fencedError(cause error) error {
+	var known *mvcc.Error
+	if errors.As(cause, &known) && known.Class == mvcc.Unknown {
+		return known
+	}
+	return mvcc.Errorf(mvcc.Fenced, "the database %s cannot be trusted any more: %w", b.name(), cause)
+}
+
+// reopen opens the file that has the name now.
+func (b *backend) reopen(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.moved {
+		return nil
+	}
+	old := b.file
+	store, recorded, err := b.openFirst(ctx)
+	if err != nil {
+		return err
+	}
+	if store != b.store {
+		b.closeAll()
+		return mvcc.Errorf(mvcc.Invalid, "the database file %s was replaced by one of another store: put the right file back, or restart to serve this one", b.name())
+	}
+	b.moved = false
+	b.walRetry = 0
+	if b.file != old && recorded != b.fingerprint() {
+		b.fenced.Store(true)
+	}
+	b.opts.Logger.Warn("opened the database file again", "database", b.name(), "replaced", b.file != old)
+	return nil
+}
+
+// checkFence refuses operations on a file that took another one's place.
+func (b *backend) checkFence() error {
+	if b.fenced.Load() {
+		return mvcc.Errorf(mvcc.Fenced, "the database file %s was replaced while it was open, and its history must be fenced", b.name())
+	}
+	return nil
+}

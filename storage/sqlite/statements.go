@@ -1,0 +1,171 @@
+package sqlite
+
+// The statements. A read's state and rows are of one snapshot: the state's statement is stepped first and reset last, and SQLite
+// ends a connection's read transaction when its last statement is reset. Parameters are numbered in the order in which they are bound.
+//
+// SQLite has no statistics of these tables, so plans depend on the statements alone. CROSS JOIN keeps the order of the
+// tables as written. A test reads the plan of each statement on a large table.
+
+// state is the state without the clock: the store row by its primary key, and the newest row of the log, one step from the end of
+// its B-tree.
+const selectState = `
+SELECT s.epoch, s.compacted, s.swept, h.revision, h.token
+FROM rowkeeper_store s CROSS JOIN (SELECT revision, token FROM rowkeeper_log ORDER BY revision DESC LIMIT 1) h
+WHERE s.id = 1`
+
+// selectGuard is what a group checks under the commit lock: the state, the token of the row that its process has seen (NULL if it is not
+// there), and whether its own token is aborted. All by primary key.
+const selectGuard = `
+SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
+       (SELECT token FROM rowkeeper_log WHERE revision = ?1),
+       EXISTS (SELECT 1 FROM rowkeeper_aborted WHERE token = ?2)
+FROM rowkeeper_store s CROSS JOIN (SELECT revision, token FROM rowkeeper_log ORDER BY revision DESC LIMIT 1) h
+WHERE s.id = 1`
+
+// selectGet is a state and the row of one key, in one statement since it is the most frequent read. The live row is found by its
+// primary key and names the log's row, which therefore exists: no sweep removes the newest row of a live key.
+const selectGet = `
+SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
+       l.revision, l.create_revision, g.prev_revision, g.token, g.time, g.value
+FROM rowkeeper_store s CROSS JOIN (SELECT revision, token FROM rowkeeper_log ORDER BY revision DESC LIMIT 1) h
+LEFT JOIN rowkeeper_live l ON l.key = ?1
+LEFT JOIN rowkeeper_log g ON g.revision = l.revision
+WHERE s.id = 1`
+
+// selectPage walks the live rows of a range by their primary key, which is the order that is asked for, and reads each one's value by
+// the log's primary key.
+const selectPage = `
+SELECT l.key, l.revision, l.create_revision, g.value
+FROM rowkeeper_live l CROSS JOIN rowkeeper_log g ON g.revision = l.revision
+WHERE l.key >= ?1 AND l.key < ?2 AND l.revision <= ?3
+ORDER BY l.key LIMIT ?4`
+
+const selectPageOfKeys = `
+SELECT key, revision, create_revision
+FROM rowkeeper_live
+WHERE key >= ?1 AND key < ?2 AND revision <= ?3
+ORDER BY key LIMIT ?4`
+
+// countLive counts a range of the live rows' primary key, up to a limit (-1: none).
+const countLive = `
+SELECT count(*) FROM (SELECT 1 FROM rowkeeper_live WHERE key >= ?1 AND key < ?2 AND revision <= ?3 LIMIT ?4)`
+
+// selectReplaced walks a range of the log's primary key. Each key of the snapshot was replaced by one row after it.
+const selectReplaced = `
+SELECT key, prev_revision
+FROM rowkeeper_log
+WHERE revision > ?1 AND revision <= ?2 AND prev_revision BETWEEN 1 AND ?3 AND key >= ?4 AND key < ?5`
+
+// selectValues finds rows of the log by primary key; the revisions are a JSON array, since SQLite has no array parameters.
+const selectValues = `
+SELECT revision, key, create_revision, deleted, value
+FROM rowkeeper_log
+WHERE revision IN (SELECT value FROM json_each(?1))`
+
+// selectTail walks the log by primary key and finds the previous rows by it: those of deletions, or all if ?3.
+const selectTail = `
+SELECT r.revision, r.key, r.prev_revision, r.create_revision, r.token, r.time, r.deleted, r.value, p.revision, p.value
+FROM rowkeeper_log r LEFT JOIN rowkeeper_log p ON p.revision = r.prev_revision AND (r.deleted OR ?3)
+WHERE r.revision >= ?1
+ORDER BY r.revision LIMIT ?2`
+
+// selectFirstAt is one step in the log's primary key.
+const selectFirstAt = `
+SELECT revision, time FROM rowkeeper_log WHERE revision >= ?1 ORDER BY revision LIMIT 1`
+
+// selectExpiring walks the index of expiries, which has only the keys that expire.
+const selectExpiring = `
+SELECT key, revision, expiry FROM rowkeeper_live WHERE expiry IS NOT NULL ORDER BY expiry LIMIT ?1`
+
+// selectLive reads a key's state before a group, by primary key.
+const selectLive = `
+SELECT revision, create_revision FROM rowkeeper_live WHERE key = ?1`
+
+// selectValue reads what a deletion removes, by primary key.
+const selectValue = `
+SELECT value FROM rowkeeper_log WHERE revision = ?1`
+
+// insertLog appends to the log. The primary key is the second guard of revisions, after the commit lock.
+const insertLog = `
+INSERT INTO rowkeeper_log (revision, key, prev_revision, create_revision, token, time, deleted, value)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)`
+
+const insertLive = `
+INSERT INTO rowkeeper_live (key, revision, create_revision, expiry) VALUES (?1, ?2, ?3, ?4)`
+
+// updateLive and deleteLive find the row by primary key. Its revision was compared under the commit lock.
+const updateLive = `
+UPDATE rowkeeper_live SET revision = ?2, expiry = ?3 WHERE key = ?1`
+
+const deleteLive = `
+DELETE FROM rowkeeper_live WHERE key = ?1`
+
+// selectGroup finds the rows of a group in the newest revisions, by the log's primary key: none of it can be older than the head was when
+// the group was begun. It reads no values. What it walks is what was written since.
+const selectGroup = `
+SELECT revision, key, prev_revision, create_revision, time, deleted
+FROM rowkeeper_log
+WHERE revision > ?1 AND token = ?2
+ORDER BY revision`
+
+const insertAborted = `
+INSERT INTO rowkeeper_aborted (token, time) VALUES (?1, ?2)`
+
+// updateCompacted and the updates below find the store row by its primary key.
+const updateCompacted = `
+UPDATE rowkeeper_store SET compacted = ?1 WHERE id = 1`
+
+const updateSwept = `
+UPDATE rowkeeper_store SET swept = ?1 WHERE id = 1`
+
+// selectSweep is a batch of the sweep, by the log's primary key: it begins with the row at the swept revision, which
+// the last batch may have left because it was the head.
+const selectSweep = `
+SELECT revision, prev_revision, deleted
+FROM rowkeeper_log
+WHERE revision >= ?1 AND revision <= ?2
+ORDER BY revision LIMIT ?3`
+
+const deleteLog = `
+DELETE FROM rowkeeper_log WHERE revision = ?1`
+
+// selectChores tells whether a sweep has anything to do: rows, a tombstone at the swept revision that is no longer the head, tokens that were
+// aborted long ago (the table is almost always empty, so walking it costs nothing).
+const selectChores = `
+SELECT s.swept < s.compacted
+    OR EXISTS (SELECT 1 FROM rowkeeper_log WHERE revision = s.swept AND deleted AND revision < (SELECT max(revision) FROM rowkeeper_log))
+    OR EXISTS (SELECT 1 FROM rowkeeper_aborted WHERE time < ?1)
+FROM rowkeeper_store s WHERE s.id = 1`
+
+const deleteAborted = `
+DELETE FROM rowkeeper_aborted WHERE time < ?1`
+
+const updateEpoch = `
+UPDATE rowkeeper_store SET epoch = ?1, compacted = ?2, fingerprint = coalesce(?3, fingerprint) WHERE id = 1`
+
+const selectIdentity = `
+SELECT identity, coalesce(fingerprint, '') FROM rowkeeper_store WHERE id = 1`
+
+const updateFingerprint = `
+UPDATE rowkeeper_store SET fingerprint = ?1 WHERE id = 1 AND fingerprint IS NULL`
+
+// selectSize reads the file's header.
+const selectSize = `
+SELECT page_size, page_count, freelist_count FROM pragma_page_size, pragma_page_count, pragma_freelist_count`
+
+// selectDamage looks for a live row whose log row is missing or another key's: a walk over all rows, only done when the file and its
+// write-ahead log may not belong together.
+const selectDamage = `
+SELECT EXISTS (
+    SELECT 1 FROM rowkeeper_live l LEFT JOIN rowkeeper_log g ON g.revision = l.revision
+    WHERE g.revision IS NULL OR g.key <> l.key OR g.deleted)`
+
+const (
+	beginImmediate = "BEGIN IMMEDIATE"
+	commit         = "COMMIT"
+	rollback       = "ROLLBACK"
+	// dataVersion changes when another connection has committed.
+	dataVersion = "PRAGMA data_version"
+	// giveBack moves pages from the file's end to its free pages, so that the file shrinks: at most as many as it names.
+	giveBack = "PRAGMA incremental_vacuum(256)"
+)
