@@ -14,7 +14,7 @@ mkdir -p "$bin"
 go build -C hack/codegen -o "$bin" tool
 
 internal=("$module/pkg/apis/ci")
-versions=("$module/pkg/apis/ci/v1")
+versions=("$module/pkg/apis/ci/v1" "$module/pkg/apis/ci/v1alpha1")
 
 # Types of apimachinery that ours refer to: read, never written.
 readonly_packages=(

@@ -16,6 +16,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/apis/ci"
 	"github.com/rowkeeper/rowkeeper/pkg/apis/ci/install"
 	civ1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1"
+	civ1alpha1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1alpha1"
 	generatedopenapi "github.com/rowkeeper/rowkeeper/pkg/generated/openapi"
 	"github.com/rowkeeper/rowkeeper/pkg/registry/ci/pipeline"
 	"github.com/rowkeeper/rowkeeper/pkg/version"
@@ -38,9 +39,6 @@ func init() {
 	unversioned := schema.GroupVersion{Group: "", Version: "v1"}
 	Scheme.AddUnversionedTypes(unversioned, &metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{}, &metav1.APIGroup{}, &metav1.APIResourceList{})
 }
-
-// StorageVersions are the versions that objects are stored in, the groups in order of importance.
-var StorageVersions = []schema.GroupVersion{civ1.SchemeGroupVersion}
 
 // Config is what a server is made of.
 type Config struct {
@@ -87,6 +85,11 @@ func (c *Config) ciGroup() (*genericapiserver.APIGroupInfo, error) {
 	}
 	group := genericapiserver.NewDefaultAPIGroupInfo(ci.GroupName, Scheme, ParameterCodec, Codecs)
 	group.VersionedResourcesStorageMap[civ1.SchemeGroupVersion.Version] = map[string]rest.Storage{
+		"pipelines":        pipelines.Pipeline,
+		"pipelines/status": pipelines.Status,
+	}
+	// The same storage in another version: the difference is in the scheme alone.
+	group.VersionedResourcesStorageMap[civ1alpha1.SchemeGroupVersion.Version] = map[string]rest.Storage{
 		"pipelines":        pipelines.Pipeline,
 		"pipelines/status": pipelines.Status,
 	}

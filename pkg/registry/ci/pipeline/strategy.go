@@ -18,6 +18,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/apis/ci"
 	v1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1"
+	"github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1alpha1"
 	"github.com/rowkeeper/rowkeeper/pkg/apis/ci/validation"
 )
 
@@ -117,7 +118,10 @@ func resetFields(names ...string) map[fieldpath.APIVersion]*fieldpath.Set {
 	for _, name := range names {
 		set.Insert(fieldpath.MakePathOrDie(name))
 	}
-	return map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(v1.SchemeGroupVersion.String()): set}
+	return map[fieldpath.APIVersion]*fieldpath.Set{
+		fieldpath.APIVersion(v1.SchemeGroupVersion.String()):       set,
+		fieldpath.APIVersion(v1alpha1.SchemeGroupVersion.String()): set,
+	}
 }
 
 // getAttrs returns the labels and the fields by which pipelines can be selected.
