@@ -1,0 +1,69 @@
+// Package cmd is the program rowkeeper: its commands, their flags, and what they print.
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+)
+
+// What the program exits with.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// usageError is an error in the way that the program was called.
+type usageError struct{ error }
+
+// Run executes a command line until it is done or ctx ends, and returns the program's exit code: 0, 1 if the command failed, 2 if it was
+// not called as it should be. The reason is written to stderr, in one sentence.
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := NewCommand()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	command, err := root.ExecuteContextC(ctx)
+	var usage usageError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &usage):
+		fmt.Fprintf(stderr, "rowkeeper: %v (see %s --help)\n", err, command.CommandPath())
+		return exitUsage
+	default:
+		fmt.Fprintf(stderr, "rowkeeper: %v\n", err)
+		return exitFailure
+	}
+}
+
+// NewCommand returns the program's root command.
+func NewCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "rowkeeper",
+		Short:         "A Kubernetes-style API server that keeps its objects in a SQL database",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          noArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.AddCommand(newServeCommand(), newMigrateCommand(), newVersionCommand())
+	return root
+}
+
+// noArgs refuses arguments that are not flags, also for the root command, where they would be commands.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if cmd.HasAvailableSubCommands() {
+		return usageError{fmt.Errorf("unknown command %q", args[0])}
+	}
+	return usageError{fmt.Errorf("unexpected argument %q", args[0])}
+}

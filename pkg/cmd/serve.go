@@ -1,0 +1,417 @@
+package cmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/component-base/logs"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+	"k8s.io/component-base/term"
+	"k8s.io/utils/clock"
+	netutils "k8s.io/utils/net"
+
+	"github.com/rowkeeper/rowkeeper/pkg/apiserver"
+	"github.com/rowkeeper/rowkeeper/pkg/options"
+	"github.com/rowkeeper/rowkeeper/pkg/standalone"
+	"github.com/rowkeeper/rowkeeper/pkg/version"
+	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/sqlite"
+)
+
+func init() {
+	// The gates of the API machinery are there already; those of its logging are not.
+	utilruntime.Must(logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate))
+}
+
+// drivers are the kinds of databases that the program can use.
+func drivers() []storage.Driver {
+	return []storage.Driver{sqlite.Driver}
+}
+
+func newStorageOptions() *options.StorageOptions {
+	return options.NewStorageOptions(storage.DefaultPrefix, apiserver.Scheme, apiserver.Codecs, drivers()...)
+}
+
+// serveOptions are what "rowkeeper serve" can be told.
+type serveOptions struct {
+	configFile string
+	dataDir    string
+
+	requests requestOptions
+	storage  *options.StorageOptions
+	serving  *genericoptions.SecureServingOptions
+	audit    *genericoptions.AuditOptions
+	features *genericoptions.FeatureOptions
+	tracing  *genericoptions.TracingOptions
+	logging  *logsapi.LoggingConfiguration
+}
+
+func newServeOptions() *serveOptions {
+	o := &serveOptions{
+		dataDir:  ".rowkeeper",
+		requests: newRequestOptions(),
+		storage:  newStorageOptions(),
+		serving:  genericoptions.NewSecureServingOptions(),
+		audit:    genericoptions.NewAuditOptions(),
+		features: genericoptions.NewFeatureOptions(),
+		tracing:  genericoptions.NewTracingOptions(),
+		logging:  logsapi.NewLoggingConfiguration(),
+	}
+	o.serving.BindAddress = netutils.ParseIPSloppy("127.0.0.1")
+	o.serving.BindPort = 8443
+	// No garbage collector runs beside a standalone server, and priority and fairness is configured by objects of a core API, which it does not have.
+	o.storage.EnableGarbageCollection = false
+	o.features.EnablePriorityAndFairness = false
+	return o
+}
+
+// flags returns the flags in their sections.
+func (o *serveOptions) flags() cliflag.NamedFlagSets {
+	var sections cliflag.NamedFlagSets
+	fs := sections.FlagSet("generic")
+	fs.StringVar(&o.configFile, "config", o.configFile,
+		"YAML file that maps the names of flags, without dashes in front, to values. What the command line says comes before it.")
+	fs.StringVar(&o.dataDir, "data-dir", o.dataDir,
+		"Directory for the server's certificates, the kubeconfig and, without --database, the database state.db. Only one server at a time can use it.")
+	o.requests.addFlags(fs)
+	o.storage.AddFlags(sections.FlagSet("storage"))
+
+	var upstream pflag.FlagSet
+	o.serving.AddFlags(&upstream)
+	o.features.AddFlags(&upstream)
+	addFlags(sections.FlagSet("secure serving"), &upstream, map[string]string{
+		"bind-address": "The IP address to listen on. 0.0.0.0 or :: means all interfaces.",
+		"secure-port":  "The port for HTTPS. 0 means one that is free.",
+		"tls-cert-file": "File with the serving certificate, and with those that lead to its authority, if any, after it. Without it and --tls-private-key-file, " +
+			"the server makes a certificate of its own.",
+		"tls-private-key-file":             "File with the private key of --tls-cert-file.",
+		"tls-cipher-suites":                "",
+		"tls-curve-preferences":            "",
+		"tls-min-version":                  "",
+		"tls-sni-cert-key":                 "",
+		"disable-http2-serving":            "",
+		"http2-max-streams-per-connection": "",
+	})
+	o.audit.AddFlags(sections.FlagSet("audit"))
+	addFlags(sections.FlagSet("features"), &upstream, map[string]string{
+		"profiling":            "",
+		"contention-profiling": "",
+		"debug-socket-path":    "",
+	})
+	utilfeature.DefaultMutableFeatureGate.AddFlag(sections.FlagSet("features"))
+	o.tracing.AddFlags(sections.FlagSet("tracing"))
+	logsapi.AddFlags(o.logging, sections.FlagSet("logging"))
+	return sections
+}
+
+// addFlags adds those of the flags that are named, with another usage where one is given.
+func addFlags(to, from *pflag.FlagSet, usages map[string]string) {
+	for name, usage := range usages {
+		flag := from.Lookup(name)
+		if usage != "" {
+			flag.Usage = usage
+		}
+		to.AddFlag(flag)
+	}
+}
+
+func newServeCommand() *cobra.Command {
+	o := newServeOptions()
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve the API",
+		Long: "Serve runs the API server until it is told to stop by SIGTERM or an interrupt.\n\n" +
+			"Without any flag it serves on https://127.0.0.1:8443 from a SQLite database in the directory .rowkeeper, where it also keeps an authority of its own and " +
+			"a kubeconfig for the administrator. No cluster is needed. Namespaces need not exist: an object's namespace is a part of its name.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.configFile != "" {
+				if err := applyConfigFile(o.configFile, cmd.Flags()); err != nil {
+					return usageError{err}
+				}
+			}
+			if err := o.complete(); err != nil {
+				return err
+			}
+			if err := utilerrors.NewAggregate(o.validate()); err != nil {
+				return usageError{err}
+			}
+			if err := logsapi.ValidateAndApply(o.logging, utilfeature.DefaultFeatureGate); err != nil {
+				return usageError{err}
+			}
+			defer logs.FlushLogs()
+			return o.run(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	sections := o.flags()
+	for _, name := range sections.Order {
+		cmd.Flags().AddFlagSet(sections.FlagSets[name])
+	}
+	columns, _, _ := term.TerminalSize(os.Stdout) // 0 if it is no terminal: then lines are not wrapped
+	cliflag.SetUsageAndHelpFunc(cmd, sections, columns)
+	return cmd
+}
+
+// complete fills in what follows from other options.
+func (o *serveOptions) complete() error {
+	if o.storage.URL == "" && o.storage.URLFile == "" {
+		dir, err := filepath.Abs(o.dataDir)
+		if err != nil {
+			return fmt.Errorf("cannot find --data-dir: %w", err)
+		}
+		o.storage.URL = (&url.URL{Scheme: "sqlite", Path: filepath.ToSlash(filepath.Join(dir, "state.db"))}).String()
+	}
+	return nil
+}
+
+func (o *serveOptions) validate() []error {
+	errs := o.storage.Validate()
+	errs = append(errs, o.requests.validate()...)
+	if o.dataDir == "" {
+		errs = append(errs, errors.New("--data-dir must name a directory"))
+	}
+	if (o.serving.ServerCert.CertKey.CertFile == "") != (o.serving.ServerCert.CertKey.KeyFile == "") {
+		errs = append(errs, errors.New("--tls-cert-file and --tls-private-key-file need each other"))
+	}
+	errs = append(errs, o.serving.Validate()...)
+	errs = append(errs, o.audit.Validate()...)
+	errs = append(errs, o.features.Validate()...)
+	return append(errs, o.tracing.Validate()...)
+}
+
+// run serves until ctx ends.
+func (o *serveOptions) run(ctx context.Context, out io.Writer) error {
+	dir, err := standalone.OpenDir(o.dataDir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := o.listen(); err != nil {
+		return err
+	}
+	defer o.serving.Listener.Close()
+	pki := standalone.NewPKI(dir, o.names(), clock.RealClock{})
+	if _, err := pki.Ensure(); err != nil {
+		return err
+	}
+	extraCA := o.serving.ServerCert.CertKey.CertFile
+	if extraCA == "" {
+		o.serving.ServerCert.CertKey = genericoptions.CertKey{CertFile: pki.ServingCert(), KeyFile: pki.ServingKey()}
+	}
+	db, err := o.storage.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+
+	config, err := o.config(db)
+	if err != nil {
+		return err
+	}
+	if err := pki.ApplyTo(&config.Generic.Config); err != nil {
+		return err
+	}
+	server, err := config.New()
+	if err != nil {
+		return err
+	}
+	writeKubeconfig := func() error { return pki.WriteKubeconfig(o.url(), extraCA) }
+	if err := writeKubeconfig(); err != nil {
+		return err
+	}
+	server.AddPostStartHookOrDie("standalone", func(hook genericapiserver.PostStartHookContext) error {
+		o.announce(out, dir)
+		go pki.Renew(hook, writeKubeconfig)
+		return nil
+	})
+	return server.PrepareRun().RunWithContext(ctx)
+}
+
+// listen opens the port, so that a port which is in use is known before anything else is done.
+func (o *serveOptions) listen() error {
+	address := net.JoinHostPort(o.serving.BindAddress.String(), strconv.Itoa(o.serving.BindPort))
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("cannot serve: %w; choose another --secure-port or --bind-address", err)
+	}
+	o.serving.Listener = listener
+	o.serving.BindPort = listener.Addr().(*net.TCPAddr).Port
+	return nil
+}
+
+// names are what the serving certificate is for.
+func (o *serveOptions) names() standalone.Names {
+	names := standalone.Names{
+		DNS: []string{"localhost"},
+		IPs: []net.IP{netutils.ParseIPSloppy("127.0.0.1"), netutils.ParseIPSloppy("::1")},
+	}
+	if ip := o.serving.BindAddress; !ip.IsUnspecified() && !ip.IsLoopback() {
+		names.IPs = append(names.IPs, ip)
+	}
+	if host := o.requests.externalHost; host != "" {
+		if ip := netutils.ParseIPSloppy(host); ip != nil {
+			names.IPs = append(names.IPs, ip)
+		} else {
+			names.DNS = append(names.DNS, host)
+		}
+	}
+	return names
+}
+
+// url is where a client on this machine reaches the server.
+func (o *serveOptions) url() string {
+	host := o.serving.BindAddress.String()
+	if o.serving.BindAddress.IsUnspecified() {
+		host = "127.0.0.1"
+		if netutils.IsIPv6(o.serving.BindAddress) {
+			host = "::1"
+		}
+	}
+	return "https://" + net.JoinHostPort(host, strconv.Itoa(o.serving.BindPort))
+}
+
+func (o *serveOptions) announce(out io.Writer, dir *standalone.Dir) {
+	kubeconfig := dir.KubeconfigFile()
+	if cwd, err := os.Getwd(); err == nil {
+		if relative, err := filepath.Rel(cwd, kubeconfig); err == nil && filepath.IsLocal(relative) {
+			kubeconfig = relative
+		}
+	}
+	fmt.Fprintf(out, "Rowkeeper %s serves %s from %s\nThe kubeconfig is %s\nTry: kubectl --kubeconfig %s get pipelines -A\n",
+		version.Get().Version, o.url(), o.databaseName(), kubeconfig, kubeconfig)
+}
+
+// databaseName is what may be shown of the database's URL: no user and no parameters.
+func (o *serveOptions) databaseName() string {
+	if o.storage.URLFile != "" {
+		return "the database of " + o.storage.URLFile
+	}
+	u, err := url.Parse(o.storage.URL)
+	if err != nil {
+		return "a database"
+	}
+	if u.Opaque != "" || u.Host == "" && u.Path == "" {
+		return u.Scheme + ":"
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
+}
+
+// config applies the options. Who may do what is left to the caller.
+func (o *serveOptions) config(db *storage.Database) (*apiserver.Config, error) {
+	config := apiserver.NewConfig()
+	c := &config.Generic.Config
+	o.requests.applyTo(c)
+	c.PublicAddress = o.serving.BindAddress
+	if c.PublicAddress.IsUnspecified() {
+		// Only used in discovery and links, where an address of all interfaces means nothing.
+		c.PublicAddress = netutils.ParseIPSloppy("127.0.0.1")
+	}
+	if err := o.storage.ApplyTo(c, db); err != nil {
+		return nil, err
+	}
+	if err := o.tracing.ApplyTo(nil, c); err != nil {
+		return nil, err
+	}
+	if err := options.ApplySecureServing(o.serving, c); err != nil {
+		return nil, err
+	}
+	if err := o.audit.ApplyTo(c); err != nil {
+		return nil, err
+	}
+	if err := o.features.ApplyTo(c, nil, nil); err != nil {
+		return nil, err
+	}
+	return config, nil
+}
+
+// requestOptions bound what clients can ask of the server, and how it stops.
+type requestOptions struct {
+	externalHost           string
+	maxInFlight            int
+	maxMutatingInFlight    int
+	timeout                time.Duration
+	minTimeoutSeconds      int
+	shutdownDelay          time.Duration
+	shutdownSendRetryAfter bool
+	shutdownWatchGrace     time.Duration
+	goawayChance           float64
+}
+
+func newRequestOptions() requestOptions {
+	return requestOptions{
+		maxInFlight:         400,
+		maxMutatingInFlight: 200,
+		timeout:             time.Minute,
+		minTimeoutSeconds:   1800,
+		shutdownWatchGrace:  10 * time.Second,
+	}
+}
+
+func (o *requestOptions) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.externalHost, "external-hostname", o.externalHost,
+		"The name or address by which clients know the server, if they know it by another one. The certificate that the server makes is valid for it.")
+	fs.IntVar(&o.maxInFlight, "max-requests-inflight", o.maxInFlight,
+		"How many reading requests may be under way at a time. Further ones are answered by 429. 0 means any number.")
+	fs.IntVar(&o.maxMutatingInFlight, "max-mutating-requests-inflight", o.maxMutatingInFlight,
+		"How many writing requests may be under way at a time. Further ones are answered by 429. 0 means any number.")
+	fs.DurationVar(&o.timeout, "request-timeout", o.timeout,
+		"How long a request may take, other than a watch.")
+	fs.IntVar(&o.minTimeoutSeconds, "min-request-timeout", o.minTimeoutSeconds,
+		"How many seconds a watch lasts at least whose client does not say. It ends after a random time between this and twice this, so that watches do not come back together.")
+	fs.DurationVar(&o.shutdownDelay, "shutdown-delay-duration", o.shutdownDelay,
+		"How long the server goes on serving after it was told to stop, while /readyz says that it is not ready, so that load balancers can notice.")
+	fs.BoolVar(&o.shutdownSendRetryAfter, "shutdown-send-retry-after", o.shutdownSendRetryAfter,
+		"Answer new requests by 429 while those under way are finished, instead of refusing connections.")
+	fs.DurationVar(&o.shutdownWatchGrace, "shutdown-watch-termination-grace-period", o.shutdownWatchGrace,
+		"How long the watches take to end, some at a time, when the server stops.")
+	fs.Float64Var(&o.goawayChance, "goaway-chance", o.goawayChance,
+		"The fraction of requests after which an HTTP/2 client is asked to connect anew, so that it may find another replica: 0 to 0.02.")
+}
+
+func (o *requestOptions) validate() []error {
+	var errs []error
+	reject := func(wrong bool, text string) {
+		if wrong {
+			errs = append(errs, errors.New(text))
+		}
+	}
+	reject(o.maxInFlight < 0, "--max-requests-inflight must not be negative")
+	reject(o.maxMutatingInFlight < 0, "--max-mutating-requests-inflight must not be negative")
+	reject(o.timeout <= 0, "--request-timeout must be greater than 0")
+	reject(o.minTimeoutSeconds <= 0, "--min-request-timeout must be greater than 0")
+	reject(o.shutdownDelay < 0, "--shutdown-delay-duration must not be negative")
+	reject(o.shutdownWatchGrace < 0, "--shutdown-watch-termination-grace-period must not be negative")
+	reject(o.goawayChance < 0 || o.goawayChance > 0.02, "--goaway-chance must be between 0 and 0.02")
+	return errs
+}
+
+func (o *requestOptions) applyTo(c *genericapiserver.Config) {
+	if o.externalHost != "" {
+		c.ExternalAddress = o.externalHost
+	}
+	c.MaxRequestsInFlight = o.maxInFlight
+	c.MaxMutatingRequestsInFlight = o.maxMutatingInFlight
+	c.RequestTimeout = o.timeout
+	c.MinRequestTimeout = o.minTimeoutSeconds
+	c.ShutdownDelayDuration = o.shutdownDelay
+	c.ShutdownSendRetryAfter = o.shutdownSendRetryAfter
+	c.ShutdownWatchTerminationGracePeriod = o.shutdownWatchGrace
+	c.GoawayChance = o.goawayChance
+}

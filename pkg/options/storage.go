@@ -1,0 +1,366 @@
+package options
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
+	encryptionconfigcontroller "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
+	encryptionconfigmetrics "k8s.io/apiserver/pkg/server/options/encryptionconfig/metrics"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+
+	"github.com/rowkeeper/rowkeeper/storage"
+)
+
+// StorageOptions say where and how an API server stores its objects.
+type StorageOptions struct {
+	// URL names the database. URLFile is a file that holds the URL in its place.
+	URL, URLFile string
+	// Drivers are the kinds of databases that the URL may name.
+	Drivers []storage.Driver
+	// Migrate brings the schema to the newest version at start.
+	Migrate bool
+	// Timeout bounds every operation on the database.
+	Timeout time.Duration
+
+	// Prefix begins all keys. API servers that share a database differ in it.
+	Prefix string
+	// Scheme and Serializer encode the objects: in each group's version of the highest priority, and MediaType.
+	Scheme     *runtime.Scheme
+	Serializer runtime.StorageSerializer
+	MediaType  string
+	// StoredAs names the resource in whose place another one is stored, where one resource is served in two groups.
+	StoredAs map[schema.GroupResource]schema.GroupResource
+
+	// CompactionWindow is the time, and CompactionKeep the number of revisions, for which the history is kept; CompactionInterval is how often it is cut.
+	CompactionWindow   time.Duration
+	CompactionKeep     int64
+	CompactionInterval time.Duration
+
+	// EncryptionConfig is a file with an EncryptionConfiguration of apiserver.config.k8s.io. It is read again whenever it changes if EncryptionConfigReload is set.
+	EncryptionConfig       string
+	EncryptionConfigReload bool
+
+	// WatchCache serves reads and watches from memory. WatchCacheSizes has elements resource.group#size, where the size 0 makes an exception of the resource.
+	WatchCache      bool
+	WatchCacheSizes []string
+
+	// DeleteCollectionWorkers is how many objects of a collection are deleted at a time.
+	DeleteCollectionWorkers int
+	// EnableGarbageCollection leaves the dependents of deleted objects to a garbage collector, which has to run somewhere.
+	EnableGarbageCollection bool
+	// CountInterval is how often the objects of each resource are counted, for metrics and flow control. 0 means never.
+	CountInterval time.Duration
+	// ReadyTimeout is how long the database may take to answer the readiness check.
+	ReadyTimeout time.Duration
+}
+
+// NewStorageOptions returns the defaults.
+func NewStorageOptions(prefix string, scheme *runtime.Scheme, serializer runtime.StorageSerializer, drivers ...storage.Driver) *StorageOptions {
+	return &StorageOptions{
+		Drivers:                 drivers,
+		Migrate:                 true,
+		Timeout:                 30 * time.Second,
+		Prefix:                  prefix,
+		Scheme:                  scheme,
+		Serializer:              serializer,
+		MediaType:               runtime.ContentTypeJSON,
+		CompactionWindow:        10 * time.Minute,
+		CompactionKeep:          1000,
+		CompactionInterval:      time.Minute,
+		WatchCache:              true,
+		DeleteCollectionWorkers: 1,
+		EnableGarbageCollection: true,
+		CountInterval:           time.Minute,
+		ReadyTimeout:            2 * time.Second,
+	}
+}
+
+// AddDatabaseFlags adds the flags that say which database is meant, which commands need that do something to it other than serving from it.
+func (o *StorageOptions) AddDatabaseFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.URL, "database", o.URL,
+		"The database, by URL: "+strings.Join(o.examples(), ", ")+".")
+	fs.StringVar(&o.URLFile, "database-file", o.URLFile,
+		"File that holds the URL of the database, in place of --database, so that a password in it is not seen in the list of processes.")
+	fs.DurationVar(&o.Timeout, "database-timeout", o.Timeout,
+		"How long one operation on the database may take.")
+}
+
+// AddFlags adds all flags.
+func (o *StorageOptions) AddFlags(fs *pflag.FlagSet) {
+	if o == nil {
+		return
+	}
+	o.AddDatabaseFlags(fs)
+	fs.BoolVar(&o.Migrate, "database-migrate", o.Migrate,
+		"Bring the schema of the database to the newest version at start. If false, a database with an older schema is refused.")
+	fs.StringVar(&o.Prefix, "storage-prefix", o.Prefix,
+		"What the keys of all objects begin with. Servers that share a database have different prefixes, replicas of one server the same.")
+	fs.StringVar(&o.MediaType, "storage-media-type", o.MediaType,
+		"The media type in which objects are stored: "+strings.Join(o.mediaTypes(), ", ")+". Objects that are stored otherwise can still be read.")
+	fs.DurationVar(&o.CompactionWindow, "compaction-window", o.CompactionWindow,
+		"How long every old state can be listed and watched from. If negative, the history is kept for ever.")
+	fs.Int64Var(&o.CompactionKeep, "compaction-keep", o.CompactionKeep,
+		"How many of the newest revisions are kept however old they are.")
+	fs.DurationVar(&o.CompactionInterval, "compaction-interval", o.CompactionInterval,
+		"How often older history is removed.")
+	fs.StringVar(&o.EncryptionConfig, "encryption-provider-config", o.EncryptionConfig,
+		"File with an EncryptionConfiguration of apiserver.config.k8s.io, which says which resources are encrypted in the database, and how.")
+	fs.BoolVar(&o.EncryptionConfigReload, "encryption-provider-config-automatic-reload", o.EncryptionConfigReload,
+		"Read the file of --encryption-provider-config again whenever it changes.")
+	fs.BoolVar(&o.WatchCache, "watch-cache", o.WatchCache,
+		"Serve lists and watches from memory. If false, each goes to the database.")
+	fs.StringSliceVar(&o.WatchCacheSizes, "watch-cache-sizes", o.WatchCacheSizes,
+		"Exceptions from --watch-cache, as resource.group#0. Other sizes than 0 have no effect, since the caches find their size by themselves.")
+	fs.IntVar(&o.DeleteCollectionWorkers, "delete-collection-workers", o.DeleteCollectionWorkers,
+		"How many objects of a collection are deleted at a time.")
+	fs.DurationVar(&o.CountInterval, "storage-count-interval", o.CountInterval,
+		"How often the objects of each resource are counted, for metrics and flow control. 0 means never.")
+	fs.DurationVar(&o.ReadyTimeout, "database-ready-timeout", o.ReadyTimeout,
+		"How long the database may take to answer before /readyz says that the server is not ready.")
+}
+
+// examples shows how URLs look, for the drivers that there are.
+func (o *StorageOptions) examples() []string {
+	known := map[string]string{
+		"sqlite":   "sqlite:///var/lib/rowkeeper/state.db",
+		"memory":   "memory: (gone at exit)",
+		"postgres": "postgres://user@host/database?sslmode=verify-full",
+		"mysql":    "mysql://user@host:3306/database",
+	}
+	var examples []string
+	for _, d := range o.Drivers {
+		for _, scheme := range d.Schemes() {
+			if e, ok := known[scheme]; ok {
+				examples = append(examples, e)
+			}
+		}
+	}
+	return examples
+}
+
+func (o *StorageOptions) mediaTypes() []string {
+	if o.Serializer == nil {
+		return nil
+	}
+	var types []string
+	for _, info := range o.Serializer.SupportedMediaTypes() {
+		types = append(types, info.MediaType)
+	}
+	return types
+}
+
+// Validate returns what is wrong with the options as they are, before anything is opened.
+func (o *StorageOptions) Validate() []error {
+	if o == nil {
+		return nil
+	}
+	errs := o.ValidateDatabase()
+	reject := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	reject(!strings.HasPrefix(o.Prefix, "/") || strings.HasSuffix(o.Prefix, "/"), "--storage-prefix %q has to begin with a slash and not to end with one", o.Prefix)
+	reject(!slices.Contains(o.mediaTypes(), o.MediaType), "--storage-media-type %q is not one of %s", o.MediaType, strings.Join(o.mediaTypes(), ", "))
+	reject(o.CompactionWindow == 0, "--compaction-window must not be 0: clients need some time to resume a watch")
+	reject(o.CompactionKeep <= 0, "--compaction-keep must be greater than 0")
+	reject(o.CompactionInterval <= 0, "--compaction-interval must be greater than 0")
+	reject(o.EncryptionConfigReload && o.EncryptionConfig == "", "--encryption-provider-config-automatic-reload needs --encryption-provider-config")
+	reject(o.DeleteCollectionWorkers <= 0, "--delete-collection-workers must be greater than 0")
+	reject(o.CountInterval < 0, "--storage-count-interval must not be negative")
+	reject(o.ReadyTimeout <= 0, "--database-ready-timeout must be greater than 0")
+	if _, err := uncached(o.WatchCacheSizes); err != nil {
+		errs = append(errs, err)
+	}
+	return errs
+}
+
+// ValidateDatabase returns what is wrong with the options of AddDatabaseFlags.
+func (o *StorageOptions) ValidateDatabase() []error {
+	var errs []error
+	switch {
+	case o.URL == "" && o.URLFile == "":
+		errs = append(errs, errors.New("no database is named: give --database or --database-file"))
+	case o.URL != "" && o.URLFile != "":
+		errs = append(errs, errors.New("--database and --database-file exclude each other"))
+	}
+	if o.Timeout <= 0 {
+		errs = append(errs, errors.New("--database-timeout must be greater than 0"))
+	}
+	return errs
+}
+
+// uncached returns the resources that --watch-cache-sizes excepts from the watch cache.
+func uncached(sizes []string) ([]schema.GroupResource, error) {
+	var resources []schema.GroupResource
+	for _, s := range sizes {
+		resource, size, found := strings.Cut(s, "#")
+		n, err := strconv.Atoi(size)
+		if !found || err != nil || n < 0 || resource == "" {
+			return nil, fmt.Errorf("--watch-cache-sizes %q is not of the form resource.group#size", s)
+		}
+		if n == 0 {
+			resources = append(resources, schema.ParseGroupResource(resource))
+		}
+	}
+	return resources, nil
+}
+
+// Database returns the configuration that opens the database.
+func (o *StorageOptions) Database() (storage.Config, error) {
+	c := storage.Config{URL: o.URL, Drivers: o.Drivers, Migrate: o.Migrate, Timeout: o.Timeout}
+	if o.URLFile != "" {
+		content, err := os.ReadFile(o.URLFile)
+		if err != nil {
+			return c, fmt.Errorf("cannot read --database-file: %w", err)
+		}
+		c.URL = strings.TrimSpace(string(content))
+	}
+	c.Compaction.Window = o.CompactionWindow
+	setInt(&c.Compaction.Keep, o.CompactionKeep)
+	c.Compaction.Interval = o.CompactionInterval
+	return c, nil
+}
+
+func setInt[T ~int64](to *T, from int64) { *to = T(from) }
+
+// Open opens the database, which the caller closes after the server has stopped. It has to be opened before the server is made.
+func (o *StorageOptions) Open(ctx context.Context) (*storage.Database, error) {
+	c, err := o.Database()
+	if err != nil {
+		return nil, err
+	}
+	return storage.Open(ctx, c)
+}
+
+// ApplyTo makes a server store its objects in the database: it sets c.RESTOptionsGetter, and adds the checks, metrics and
+// transformers that belong to it. It does not change the options.
+func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, db *storage.Database) error {
+	if o == nil {
+		return nil
+	}
+	if err := o.encrypt(c); err != nil {
+		return err
+	}
+	// Readiness, not liveness: a server whose database is away is not mended by being restarted.
+	ready := healthz.NamedCheck("storage", func(r *http.Request) error {
+		ctx, cancel := context.WithTimeout(r.Context(), o.ReadyTimeout)
+		defer cancel()
+		return db.Ready(ctx)
+	})
+	c.AddHealthzChecks(ready)
+	c.AddReadyzChecks(ready)
+	if err := c.AddPostStartHook("storage-metrics", func(hook genericapiserver.PostStartHookContext) error {
+		hide := expose(db)
+		context.AfterFunc(hook, hide)
+		return nil
+	}); err != nil {
+		return fmt.Errorf("cannot expose the metrics of the storage: %w", err)
+	}
+	except, err := uncached(o.WatchCacheSizes)
+	if err != nil {
+		return err
+	}
+	encodings, err := o.encodings(c)
+	if err != nil {
+		return err
+	}
+	c.RESTOptionsGetter, err = storage.NewRESTOptionsGetter(db, storage.RESTOptions{
+		Encodings:                 encodings,
+		Prefix:                    o.Prefix,
+		Transformers:              c.ResourceTransformers,
+		DisableWatchCache:         !o.WatchCache,
+		WatchCacheDisabledFor:     except,
+		EnableGarbageCollection:   o.EnableGarbageCollection,
+		DeleteCollectionWorkers:   o.DeleteCollectionWorkers,
+		CountMetricPollPeriod:     o.CountInterval,
+		StorageObjectCountTracker: c.StorageObjectCountTracker,
+	})
+	return err
+}
+
+// encodings says for each resource how it is encoded, and where its keys begin.
+func (o *StorageOptions) encodings(c *genericapiserver.Config) (storage.Encodings, error) {
+	if o.Scheme == nil || o.Serializer == nil {
+		return nil, errors.New("the storage needs a scheme and a serializer")
+	}
+	return encodings{
+		factory: serverstorage.NewDefaultStorageFactory(storagebackend.Config{Prefix: o.Prefix}, o.MediaType, o.Serializer,
+			serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(o.Scheme, c.EffectiveVersion), serverstorage.NewResourceConfig(), nil),
+		storedAs: o.StoredAs,
+	}, nil
+}
+
+// encodings puts the resources of a group below the group's name, and one that is stored as another where that one is.
+type encodings struct {
+	factory  *serverstorage.DefaultStorageFactory
+	storedAs map[schema.GroupResource]schema.GroupResource
+}
+
+func (e encodings) NewConfig(resource schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error) {
+	return e.factory.NewConfig(e.stored(resource), example)
+}
+
+func (e encodings) ResourcePrefix(resource schema.GroupResource) string {
+	stored := e.stored(resource)
+	return stored.Group + "/" + stored.Resource
+}
+
+func (e encodings) stored(resource schema.GroupResource) schema.GroupResource {
+	if as, ok := e.storedAs[resource]; ok {
+		return as
+	}
+	return resource
+}
+
+// encrypt loads the encryption configuration, if there is one.
+func (o *StorageOptions) encrypt(c *genericapiserver.Config) (err error) {
+	if o.EncryptionConfig == "" || c.ResourceTransformers != nil {
+		return nil
+	}
+	server := wait.ContextForChannel(c.DrainedNotify())
+	ctx, closeTransformers := context.WithCancel(server)
+	defer func() {
+		if err != nil {
+			closeTransformers()
+		}
+	}()
+	loaded, err := encryptionconfig.LoadEncryptionConfig(ctx, o.EncryptionConfig, o.EncryptionConfigReload, c.APIServerID)
+	if err != nil {
+		return fmt.Errorf("cannot use --encryption-provider-config: %w", err)
+	}
+	encryptionconfigmetrics.RecordEncryptionConfigLastConfigInfo(c.APIServerID, loaded.EncryptionFileContentHash)
+	checks := loaded.HealthChecks
+	c.ResourceTransformers = encryptionconfig.StaticTransformers(loaded.Transformers)
+	if o.EncryptionConfigReload {
+		// One check stands for all providers, since they may be others after the next reload, which also closes the present transformers.
+		transformers := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], closeTransformers, loaded.KMSCloseGracePeriod)
+		checks = []healthz.HealthChecker{transformers}
+		c.ResourceTransformers = transformers
+		if err := c.AddPostStartHook("encryption-provider-config-reload", func(genericapiserver.PostStartHookContext) error {
+			go encryptionconfigcontroller.NewDynamicEncryptionConfiguration("encryption-provider-config-reload", o.EncryptionConfig, transformers,
+				loaded.EncryptionFileContentHash, c.APIServerID).Run(server)
+			return nil
+		}); err != nil {
+			return fmt.Errorf("cannot reload --encryption-provider-config: %w", err)
+		}
+	}
+	c.AddHealthzChecks(checks...)
+	c.AddReadyzChecks(checks...)
+	return nil
+}

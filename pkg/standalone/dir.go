@@ -1,0 +1,81 @@
+package standalone
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Dir is a server's directory, which no other server uses at the same time.
+type Dir struct {
+	path string
+	lock *os.File
+}
+
+// errLocked is what lockFile returns for a file that another process has locked.
+var errLocked = errors.New("locked")
+
+// OpenDir creates the directory, readable by its owner only, if it does not exist, and locks it. The lock ends with Close or with the process, however
+// it ends. A directory that is locked already is an error which names the process that holds it.
+func OpenDir(path string) (*Dir, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot find the data directory: %w", err)
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("cannot create the data directory: %w", err)
+	}
+	name := filepath.Join(path, "lock")
+	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot lock the data directory: %w", err)
+	}
+	if err := lockFile(file); err != nil {
+		holder, _ := os.ReadFile(name)
+		file.Close()
+		if !errors.Is(err, errLocked) {
+			return nil, fmt.Errorf("cannot lock the data directory %s: %w", path, err)
+		}
+		by := "another server"
+		if pid := strings.TrimSpace(string(holder)); pid != "" {
+			by = "the server with process id " + pid
+		}
+		return nil, fmt.Errorf("the data directory %s is in use by %s: stop it or choose another --data-dir", path, by)
+	}
+	// The process id is for the message above only, so that failing to write it is no reason not to start.
+	if err := file.Truncate(0); err == nil {
+		fmt.Fprintln(file, os.Getpid())
+	}
+	return &Dir{path: path, lock: file}, nil
+}
+
+// Path returns the absolute path of a file in the directory.
+func (d *Dir) Path(elem ...string) string {
+	return filepath.Join(append([]string{d.path}, elem...)...)
+}
+
+// Close gives the directory back.
+func (d *Dir) Close() error { return d.lock.Close() }
+
+// writeFile replaces a file by another content at once, so that a reader sees the old or the new one.
+func writeFile(name string, content []byte, mode fs.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return err
+	}
+	temp, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temp.Name())
+	if _, err := temp.Write(content); err != nil {
+		temp.Close()
+		return err
+	}
+	if err := errors.Join(temp.Chmod(mode), temp.Sync(), temp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(temp.Name(), name)
+}
