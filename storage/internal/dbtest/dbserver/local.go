@@ -84,7 +84,7 @@ while ! rm -rf "$1" 2>/dev/null && [ $i -lt 50 ]; do i=$((i + 1)); sleep 0.1; do
 func directory(opts Options) string {
 	const shm, need = "/dev/shm", 2 << 30
 	var fs syscall.Statfs_t
-	if opts.Durable || syscall.Statfs(shm, &fs) != nil || uint64(fs.Bavail)*uint64(fs.Bsize) < need {
+	if opts.Durable || syscall.Statfs(shm, &fs) != nil || fs.Bavail*uint64(fs.Bsize) < need {
 		return ""
 	}
 	return shm

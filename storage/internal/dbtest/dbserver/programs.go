@@ -206,6 +206,7 @@ func mysqlSettings(opts Options, proper bool, write func(name string, data []byt
 	}
 	if proper {
 		settings["mysqlx"] = "OFF"
+		settings["secure-file-priv"] = "NULL" // else a directory that only packages make
 	} else {
 		settings["innodb-log-file-size"] = "96M"
 	}

@@ -7,6 +7,8 @@
 //     (ROWKEEPER_TEST_POSTGRES_IMAGE and so on name another image than the default);
 //  3. server programs installed on this machine, started on a free port in a temporary directory.
 //
+// ROWKEEPER_TEST_SOURCE, "container" or "local", leaves out the other.
+//
 // Servers that were started here end with the process that started them, however it ends.
 package dbserver
 
@@ -18,6 +20,9 @@ import (
 	"os"
 	"strings"
 )
+
+// SourceEnv is the environment variable that restricts where servers come from: "container" or "local".
+const SourceEnv = "ROWKEEPER_TEST_SOURCE"
 
 // Kind is a kind of database server.
 type Kind string
@@ -106,9 +111,17 @@ func Start(ctx context.Context, kind Kind, opts Options) (*Server, error) {
 	if reason := os.Getenv(kind.MissingEnv()); reason != "" {
 		return nil, errors.New(reason)
 	}
+	only := os.Getenv(SourceEnv)
 	var reasons []error
-	for _, source := range []func(context.Context, Kind, Options) (*Server, error){startContainer, startLocal} {
-		s, err := source(ctx, kind, opts)
+	for _, source := range []struct {
+		name  string
+		start func(context.Context, Kind, Options) (*Server, error)
+	}{{"container", startContainer}, {"local", startLocal}} {
+		if only != "" && only != source.name {
+			reasons = append(reasons, fmt.Errorf("%s=%s leaves out %s", SourceEnv, only, source.name))
+			continue
+		}
+		s, err := source.start(ctx, kind, opts)
 		if err != nil {
 			reasons = append(reasons, err)
 			continue
