@@ -4,10 +4,13 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
+	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
 
 // drivers are those of the kinds. MariaDB's is MySQL's, and so on.
 var drivers = map[Kind]mvcc.Driver{
+	SQLite:   sqlite.Driver,
+	Memory:   sqlite.Driver,
 	Postgres: postgres.Driver{},
 	MariaDB:  mysql.Driver{},
 	MySQL:    mysql.Driver{},
