@@ -1,0 +1,45 @@
+package mvcc
+
+import (
+	"context"
+	"time"
+)
+
+// WaitQueued waits until n writes wait for the committer.
+func WaitQueued(ctx context.Context, s *Store, n int) error {
+	return poll(ctx, func() bool {
+		s.queue.mu.Lock()
+		defer s.queue.mu.Unlock()
+		return s.queue.count == n
+	})
+}
+
+// WaitHeadReaders waits until a query of the head is waiting behind the running one.
+func WaitHeadReaders(ctx context.Context, s *Store) error {
+	return poll(ctx, func() bool {
+		s.heads.mu.Lock()
+		defer s.heads.mu.Unlock()
+		return s.heads.next != nil
+	})
+}
+
+// CommitStopped ends when the committer's time is over.
+func CommitStopped(s *Store) <-chan struct{} { return s.commitCtx.Done() }
+
+func poll(ctx context.Context, f func() bool) error {
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for !f() {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// TailOf reads the log itself.
+func TailOf(ctx context.Context, s *Store, from Revision, limit int) (*Tail, error) {
+	return s.tail(ctx, from, limit, PrevOfDeletions)
+}

@@ -1,0 +1,432 @@
+package mvcc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
+
+// open opens a store over a migrated database. Several may be opened over one.
+func open(t testing.TB, db dbtest.DB, cfg mvcc.Config) *mvcc.Store {
+	t.Helper()
+	s, err := mvcc.Open(t.Context(), openBackend(t, db), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func openBackend(t testing.TB, db dbtest.DB) mvcc.Backend {
+	t.Helper()
+	opts := mvcc.DriverOptions{Logger: testLogger(t), Timeout: 30 * time.Second}
+	if _, err := db.Driver.Migrate(t.Context(), db.URL, opts); err != nil {
+		t.Fatal(err)
+	}
+	b, err := db.Driver.Open(t.Context(), db.URL, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// entry is one write of the model's history.
+type entry struct {
+	revision mvcc.Revision
+	key      mvcc.Key
+	deleted  bool
+	value    string
+	prev     mvcc.Revision
+}
+
+// model is what a store should be, as plainly as it can be said: the list of all writes.
+type model struct {
+	first   mvcc.Revision // the head before the first entry
+	entries []entry
+}
+
+func (m *model) head() mvcc.Revision { return m.first + mvcc.Revision(len(m.entries)) }
+
+// state is the newest entry per existing key, at a revision.
+func (m *model) state(at mvcc.Revision) map[mvcc.Key]entry {
+	state := map[mvcc.Key]entry{}
+	for _, e := range m.entries {
+		if e.revision > at {
+			break
+		}
+		if e.deleted {
+			delete(state, e.key)
+		} else {
+			state[e.key] = e
+		}
+	}
+	return state
+}
+
+func (m *model) list(at mvcc.Revision, start, end mvcc.Key) []entry {
+	var list []entry
+	for k, e := range m.state(at) {
+		if k >= start && k < end {
+			list = append(list, e)
+		}
+	}
+	sort.Slice(list, func(i, j int) bool { return list[i].key < list[j].key })
+	return list
+}
+
+// events are the entries after a revision below a prefix, as a watcher should see them.
+func (m *model) events(after mvcc.Revision, prefix string) []string {
+	var events []string
+	for _, e := range m.entries {
+		if e.revision > after && strings.HasPrefix(string(e.key), prefix) {
+			events = append(events, e.String())
+		}
+	}
+	return events
+}
+
+func (e entry) String() string {
+	return fmt.Sprintf("%d %s deleted=%v %q prev=%d", e.revision, e.key, e.deleted, e.value, e.prev)
+}
+
+func eventString(e *mvcc.Event) string {
+	return entry{revision: e.Revision, key: e.Key, deleted: e.Deleted, value: string(e.Value), prev: e.Prev}.String()
+}
+
+// attempt is a write that was tried in a burst.
+type attempt struct {
+	m        mvcc.Mutation
+	revision mvcc.Revision
+	err      error
+}
+
+// TestModel drives two stores over one database with random writes in concurrent bursts, lists, pages, watches, compactions and
+// reopenings, and compares everything with the model. ROWKEEPER_MODEL_SEED repeats a run.
+func TestModel(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	if v := os.Getenv("ROWKEEPER_MODEL_SEED"); v != "" {
+		var err error
+		if seed, err = strconv.ParseUint(v, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		t.Logf("ROWKEEPER_MODEL_SEED=%d", seed)
+		r := &modelRun{t: t, db: db, rng: rand.New(rand.NewPCG(seed, 1))}
+		r.run(150)
+	})
+}
+
+type modelRun struct {
+	t      *testing.T
+	db     dbtest.DB
+	rng    *rand.Rand
+	stores []*mvcc.Store
+	model  model
+	// compacted is the boundary that was set.
+	compacted mvcc.Revision
+	watches   []*modelWatch
+}
+
+type modelWatch struct {
+	after  mvcc.Revision
+	prefix string
+	watch  *mvcc.Watcher
+	cancel context.CancelFunc
+	done   chan struct{}
+	// target is the revision up to which the watcher should read before it ends; closed says that it is known.
+	mu     sync.Mutex
+	events []string
+	err    error
+}
+
+// config makes rings, tails and batches so small that demotion, replay and paging happen all the time.
+func (r *modelRun) config() mvcc.Config {
+	return mvcc.Config{Logger: testLogger(r.t), Ring: mvcc.RingLimits{Events: 8, Bytes: 1 << 20}, TailRows: 5,
+		Compaction: mvcc.CompactionPolicy{Window: -1, SweepRows: 7}}
+}
+
+func (r *modelRun) run(steps int) {
+	for range 2 {
+		r.stores = append(r.stores, open(r.t, r.db, r.config()))
+	}
+	head, err := r.store().Head(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.model.first, r.compacted = head, 0
+	for range steps {
+		switch n := r.rng.IntN(20); {
+		case n < 10:
+			r.burst()
+		case n < 14:
+			r.list()
+		case n < 17:
+			if len(r.watches) < 30 {
+				r.watch()
+			}
+		case n < 19:
+			r.compact()
+		default:
+			r.reopen()
+		}
+		if r.t.Failed() {
+			return
+		}
+	}
+	r.endWatches()
+}
+
+func (r *modelRun) store() *mvcc.Store { return r.stores[r.rng.IntN(len(r.stores))] }
+
+func (r *modelRun) key() mvcc.Key {
+	return mvcc.Key(fmt.Sprintf("/%c/%c/%d", 'a'+rune(r.rng.IntN(2)), 'x'+rune(r.rng.IntN(2)), r.rng.IntN(6)))
+}
+
+// mutation is one that will mostly succeed if nobody else changes the key.
+func (r *modelRun) mutation(state map[mvcc.Key]entry) mvcc.Mutation {
+	m := mvcc.Mutation{Key: r.key()}
+	current := state[m.Key].revision
+	switch n := r.rng.IntN(10); {
+	case n < 7:
+		m.Expect = current
+	case n < 9:
+		m.Expect = mvcc.Revision(r.rng.Int64N(int64(r.model.head()) + 2))
+	}
+	if m.Expect != 0 && r.rng.IntN(3) == 0 {
+		m.Delete = true
+		return m
+	}
+	m.Value = []byte(fmt.Sprintf("%d", r.rng.Uint64()))
+	return m
+}
+
+func (r *modelRun) burst() {
+	state := r.model.state(r.model.head())
+	attempts := make([]attempt, 1+r.rng.IntN(12))
+	var wg sync.WaitGroup
+	for i := range attempts {
+		a, s := &attempts[i], r.store()
+		a.m = r.mutation(state)
+		wg.Go(func() { a.revision, a.err = s.Commit(r.t.Context(), a.m) })
+	}
+	wg.Wait()
+	slices.SortStableFunc(attempts, func(a, b attempt) int { return int(a.revision - b.revision) })
+	before := r.model.head()
+	states := []map[mvcc.Key]entry{state}
+	for _, a := range attempts {
+		if a.err != nil {
+			continue
+		}
+		state := r.model.state(r.model.head())
+		if a.revision != r.model.head()+1 {
+			r.t.Fatalf("a write has revision %d after the head %d: not dense", a.revision, r.model.head())
+		}
+		if state[a.m.Key].revision != a.m.Expect {
+			r.t.Fatalf("%q at %d was written with the expectation %d", a.m.Key, state[a.m.Key].revision, a.m.Expect)
+		}
+		r.model.entries = append(r.model.entries, entry{revision: a.revision, key: a.m.Key, deleted: a.m.Delete, value: string(a.m.Value), prev: a.m.Expect})
+		states = append(states, r.model.state(r.model.head()))
+	}
+	for _, a := range attempts {
+		if a.err == nil {
+			continue
+		}
+		var conflict *mvcc.ConflictError
+		if !errors.As(a.err, &conflict) {
+			r.t.Fatalf("write of %q: %v", a.m.Key, a.err)
+		}
+		// A refusal is right if there was a moment in the burst when the expectation did not hold.
+		if !slices.ContainsFunc(states, func(s map[mvcc.Key]entry) bool { return s[a.m.Key].revision != a.m.Expect }) {
+			r.t.Fatalf("%q was refused though it was at the expected revision %d all the time since %d", a.m.Key, a.m.Expect, before)
+		}
+	}
+}
+
+func (r *modelRun) list() {
+	ctx, s := r.t.Context(), r.store()
+	ranges := [][2]mvcc.Key{{"/", "0"}, {"/a/", "/a0"}, {"/b/x/", "/b/x0"}, {"/a/x/3", "/b/y/2"}}
+	span := ranges[r.rng.IntN(len(ranges))]
+	o := mvcc.RangeOptions{Start: span[0], End: span[1], Limit: r.rng.IntN(5), Count: true, KeysOnly: r.rng.IntN(4) == 0}
+	if r.rng.IntN(2) == 0 {
+		o.At = 1 + mvcc.Revision(r.rng.Int64N(int64(r.model.head())+2))
+	}
+	var got []string
+	var want []entry
+	pages := 0
+	for {
+		res, err := s.Range(ctx, o)
+		at := o.At
+		if at == 0 {
+			at = r.model.head()
+		}
+		var future *mvcc.FutureRevisionError
+		switch {
+		case at > r.model.head():
+			if !errors.As(err, &future) {
+				r.t.Fatalf("list at %d beyond the head %d: %v", at, r.model.head(), err)
+			}
+			return
+		case at < r.compacted:
+			if !errors.Is(err, mvcc.ErrCompacted) {
+				r.t.Fatalf("list at %d below the boundary %d: %v", at, r.compacted, err)
+			}
+			return
+		case err != nil:
+			r.t.Fatalf("list at %d: %v", at, err)
+		case res.Revision != at:
+			r.t.Fatalf("list at %d says %d", at, res.Revision)
+		}
+		if pages == 0 {
+			want = r.model.list(at, span[0], span[1])
+			o.At = res.Revision
+		}
+		pages++
+		if left := len(want) - len(got); int(res.Count) != left || res.More != (left > len(res.KVs)) {
+			r.t.Fatalf("list at %d says %d left, more %v; %d are left, %d are here", at, res.Count, res.More, left, len(res.KVs))
+		}
+		for _, kv := range res.KVs {
+			got = append(got, fmt.Sprintf("%s@%d %s", kv.Key, kv.Revision, kv.Value))
+		}
+		if !res.More {
+			break
+		}
+		o.From = res.KVs[len(res.KVs)-1].Key + "\x00"
+		if r.rng.IntN(3) == 0 {
+			r.burst() // between two pages
+		}
+		if r.rng.IntN(10) == 0 {
+			s = r.store() // the next page from another replica
+		}
+	}
+	expect := make([]string, len(want))
+	for i, e := range want {
+		if o.KeysOnly {
+			e.value = ""
+		}
+		expect[i] = fmt.Sprintf("%s@%d %s", e.key, e.revision, e.value)
+	}
+	if !slices.Equal(got, expect) {
+		r.t.Fatalf("list of [%s, %s) at %d in %d pages of %d:\n got %v\nwant %v", span[0], span[1], o.At, pages, o.Limit, got, expect)
+	}
+}
+
+func (r *modelRun) watch() {
+	prefixes := []string{"/", "/a/", "/b/x/", "/a/y/"}
+	w := &modelWatch{after: 1 + mvcc.Revision(r.rng.Int64N(int64(r.model.head()))), prefix: prefixes[r.rng.IntN(len(prefixes))], done: make(chan struct{})}
+	watch, err := r.store().Watch(r.t.Context(), mvcc.WatchOptions{Prefix: mvcc.Key(w.prefix), After: w.after})
+	if err != nil {
+		if w.after >= r.compacted || !errors.Is(err, mvcc.ErrCompacted) {
+			r.t.Fatalf("watch after %d with the boundary %d: %v", w.after, r.compacted, err)
+		}
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	w.watch, w.cancel = watch, cancel
+	r.watches = append(r.watches, w)
+	go func() {
+		defer close(w.done)
+		for {
+			b, err := watch.Next(ctx)
+			w.mu.Lock()
+			w.err = err
+			for _, e := range b.Events {
+				w.events = append(w.events, eventString(e))
+			}
+			reached := b.Requested
+			w.mu.Unlock()
+			if err != nil || reached {
+				return
+			}
+		}
+	}()
+}
+
+// endWatches asks every watcher to go as far as the head, and compares.
+func (r *modelRun) endWatches() {
+	for _, w := range r.watches {
+		w.watch.RequestProgress(r.model.head())
+		select {
+		case <-w.done:
+		case <-time.After(time.Minute):
+			r.t.Fatalf("a watcher of %s after %d does not reach the head %d", w.prefix, w.after, r.model.head())
+		}
+		w.cancel()
+		w.watch.Close()
+		want := r.model.events(w.after, w.prefix)
+		switch {
+		case errors.Is(w.err, mvcc.ErrCompacted):
+			// What it saw before is complete and in order all the same.
+			if len(w.events) > len(want) || !slices.Equal(w.events, want[:len(w.events)]) {
+				r.t.Fatalf("watch of %s after %d, ended by compaction:\n got %v\nwant %v", w.prefix, w.after, w.events, want)
+			}
+		case w.err != nil:
+			r.t.Fatalf("watch of %s after %d: %v", w.prefix, w.after, w.err)
+		case !slices.Equal(w.events, want):
+			r.t.Fatalf("watch of %s after %d:\n got %v\nwant %v", w.prefix, w.after, w.events, want)
+		}
+	}
+	r.watches = nil
+}
+
+func (r *modelRun) compact() {
+	ctx := r.t.Context()
+	to := 1 + mvcc.Revision(r.rng.Int64N(int64(r.model.head())))
+	if r.rng.IntN(2) == 0 {
+		r.endWatches()
+	}
+	if err := r.store().Compact(ctx, to); err != nil {
+		r.t.Fatal(err)
+	}
+	r.compacted = max(r.compacted, to)
+	for _, s := range r.stores {
+		// A replica that did not compact itself hears of it by its next read.
+		if _, err := s.Head(ctx); err != nil {
+			r.t.Fatal(err)
+		}
+		if got := s.CompactedRevision(); got != r.compacted {
+			r.t.Fatalf("the boundary is %d, not %d", got, r.compacted)
+		}
+	}
+	var wg sync.WaitGroup
+	for _, s := range r.stores {
+		if r.rng.IntN(2) == 0 {
+			wg.Go(func() {
+				if err := s.Sweep(ctx); err != nil {
+					r.t.Error(err)
+				}
+			})
+		}
+	}
+	if r.rng.IntN(2) == 0 {
+		r.burst()
+	}
+	wg.Wait()
+}
+
+func (r *modelRun) reopen() {
+	r.endWatches()
+	i := r.rng.IntN(len(r.stores))
+	if err := r.stores[i].Close(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.stores[i] = open(r.t, r.db, r.config())
+}

@@ -1,0 +1,505 @@
+package mvcc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// testLogger logs into the test, until it ends.
+func testLogger(t testing.TB) *slog.Logger {
+	w := &testWriter{t: t}
+	t.Cleanup(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.t = nil
+	})
+	return slog.New(slog.NewTextHandler(w, nil))
+}
+
+type testWriter struct {
+	mu sync.Mutex
+	t  testing.TB
+}
+
+func (w *testWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.t != nil {
+		w.t.Log(string(b))
+	}
+	return len(b), nil
+}
+
+// faulty is a backend whose commits and reads can be made to fail.
+type faulty struct {
+	mvcc.Backend
+	mu sync.Mutex
+	// commit, if not nil, takes the place of the next commits.
+	commit func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error)
+	state  func(ctx context.Context) (mvcc.State, error)
+}
+
+func (f *faulty) set(commit func(context.Context, *mvcc.Group) (*mvcc.GroupResult, error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.commit = commit
+}
+
+func (f *faulty) setState(state func(context.Context) (mvcc.State, error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.state = state
+}
+
+func (f *faulty) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+	f.mu.Lock()
+	commit := f.commit
+	f.mu.Unlock()
+	if commit != nil {
+		return commit(ctx, g)
+	}
+	return f.Backend.Commit(ctx, g)
+}
+
+func (f *faulty) State(ctx context.Context) (mvcc.State, error) {
+	f.mu.Lock()
+	state := f.state
+	f.mu.Unlock()
+	if state != nil {
+		return state(ctx)
+	}
+	return f.Backend.State(ctx)
+}
+
+func openFaulty(t *testing.T, db dbtest.DB, cfg mvcc.Config) (*mvcc.Store, *faulty) {
+	t.Helper()
+	f := &faulty{Backend: openBackend(t, db)}
+	cfg.Logger = testLogger(t)
+	s, err := mvcc.Open(t.Context(), f, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s, f
+}
+
+func put(t *testing.T, s *mvcc.Store, key mvcc.Key, expect mvcc.Revision, value string) mvcc.Revision {
+	t.Helper()
+	r, err := s.Commit(t.Context(), mvcc.Mutation{Key: key, Expect: expect, Value: []byte(value)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// next reads a watcher until it has n events.
+func next(t *testing.T, w *mvcc.Watcher, n int) []*mvcc.Event {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var events []*mvcc.Event
+	for len(events) < n {
+		b, err := w.Next(ctx)
+		if err != nil {
+			t.Fatalf("after %d of %d events: %v", len(events), n, err)
+		}
+		events = append(events, b.Events...)
+	}
+	return events
+}
+
+// TestUnknownOutcome loses the answer of a commit in all ways, and looks at what the writers are told.
+func TestUnknownOutcome(t *testing.T) {
+	lost := mvcc.Errorf(mvcc.Unknown, "the connection was lost")
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		t.Run("committed", func(t *testing.T) {
+			s, f := openFaulty(t, db, mvcc.Config{})
+			w, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/committed/", After: s.Delivered()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+				f.set(nil)
+				if _, err := f.Backend.Commit(ctx, g); err != nil {
+					return nil, err
+				}
+				return nil, lost
+			})
+			r := put(t, s, "/committed/a", 0, "1")
+			if events := next(t, w, 1); events[0].Revision != r || string(events[0].Value) != "1" {
+				t.Fatalf("event %v for the write %d", events[0], r)
+			}
+			var conflict *mvcc.ConflictError
+			if _, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/committed/a", Value: []byte("2")}); !errors.As(err, &conflict) {
+				t.Fatalf("a second creation: %v", err)
+			}
+		})
+		t.Run("refused in a committed group", func(t *testing.T) {
+			s, f := openFaulty(t, db, mvcc.Config{})
+			old := put(t, s, "/refused/a", 0, "1")
+			put(t, s, "/refused/a", old, "2")
+			release := make(chan struct{})
+			f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+				<-release // until all writers wait
+				if len(g.Mutations) == 1 {
+					return f.Backend.Commit(ctx, g)
+				}
+				f.set(nil)
+				if _, err := f.Backend.Commit(ctx, g); err != nil {
+					return nil, err
+				}
+				return nil, lost
+			})
+			errs := make([]error, 3)
+			var wg, first sync.WaitGroup
+			first.Go(func() { put(t, s, "/refused/first", 0, "") })
+			for i, m := range []mvcc.Mutation{
+				{Key: "/refused/a", Expect: old, Value: []byte("stale")},
+				{Key: "/refused/b", Value: []byte("new")},
+				{Key: "/refused/b", Value: []byte("second")},
+			} {
+				wg.Go(func() { _, errs[i] = s.Commit(t.Context(), m) })
+			}
+			waitForQueue(t, s, 3)
+			close(release)
+			wg.Wait()
+			first.Wait()
+			var conflict *mvcc.ConflictError
+			if !errors.As(errs[0], &conflict) {
+				t.Errorf("the stale write: %v", errs[0])
+			}
+			if (errs[1] == nil) == (errs[2] == nil) {
+				t.Errorf("of two creations of one key: %v, %v", errs[1], errs[2])
+			}
+		})
+		t.Run("zombie", func(t *testing.T) {
+			// The group hangs before the lock; it is declared aborted and repeated; then the first one goes on.
+			s, f := openFaulty(t, db, mvcc.Config{})
+			var zombie *mvcc.Group
+			f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+				zombie = g
+				f.set(nil)
+				return nil, lost
+			})
+			r := put(t, s, "/zombie/a", 0, "1")
+			if _, err := f.Backend.Commit(t.Context(), zombie); mvcc.ClassOf(err) != mvcc.Aborted {
+				t.Fatalf("the zombie's commit: %v", err)
+			}
+			if kv, head, err := s.Get(t.Context(), "/zombie/a"); err != nil || kv.Revision != r || head != r {
+				t.Fatalf("after the zombie: %v at %d, %v", kv, head, err)
+			}
+		})
+		t.Run("compacted", func(t *testing.T) {
+			s, f := openFaulty(t, db, mvcc.Config{})
+			f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+				f.set(nil)
+				if _, err := f.Backend.Commit(ctx, g); err != nil {
+					return nil, err
+				}
+				// Another replica replaces the row, compacts and sweeps.
+				seen := g.Seen
+				seen.Revision, seen.Token = seen.Revision+1, g.Token
+				other := &mvcc.Group{Token: mvcc.Token{1, byte(seen.Revision)}, Seen: seen,
+					Mutations: []*mvcc.Mutation{{Key: "/gone/a", Expect: seen.Revision, Value: []byte("other")}}}
+				if _, err := f.Backend.Commit(ctx, other); err != nil {
+					return nil, err
+				}
+				if _, err := f.Backend.Compact(ctx, seen.Revision+1); err != nil {
+					return nil, err
+				}
+				for {
+					_, st, err := f.Backend.Sweep(ctx, 1000)
+					if err != nil {
+						return nil, err
+					}
+					if st.Swept == st.Compacted {
+						return nil, lost
+					}
+				}
+			})
+			if r, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/gone/a", Value: []byte("mine")}); !errors.Is(err, mvcc.ErrUnknownOutcome) {
+				t.Fatalf("a write whose row was swept: %d, %v", r, err)
+			}
+		})
+	})
+}
+
+// waitForQueue waits until n writes wait for the committer.
+func waitForQueue(t *testing.T, s *mvcc.Store, n int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := mvcc.WaitQueued(ctx, s, n); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDataErrorIsNarrowedDown has the database reject one value: the others of its group are written.
+func TestDataErrorIsNarrowedDown(t *testing.T) {
+	db := dbtest.Open(t, dbtest.SQLite)
+	s, f := openFaulty(t, db, mvcc.Config{})
+	release := make(chan struct{})
+	f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+		<-release
+		for _, m := range g.Mutations {
+			if string(m.Value) == "bad" {
+				return nil, mvcc.Errorf(mvcc.Data, "bad value")
+			}
+		}
+		return f.Backend.Commit(ctx, g)
+	})
+	const n = 20
+	errs := make([]error, n)
+	var wg, first sync.WaitGroup
+	first.Go(func() { put(t, s, "/first", 0, "") })
+	for i := range n {
+		value := "good"
+		if i == 13 {
+			value = "bad"
+		}
+		wg.Go(func() {
+			_, errs[i] = s.Commit(t.Context(), mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/%d", i)), Value: []byte(value)})
+		})
+	}
+	waitForQueue(t, s, n)
+	close(release)
+	wg.Wait()
+	first.Wait()
+	for i, err := range errs {
+		if (i == 13) != (mvcc.ClassOf(err) == mvcc.Data && err != nil) {
+			t.Errorf("write %d: %v", i, err)
+		}
+	}
+}
+
+// TestGivingUp cancels a writer in the queue (nothing is written) and one in a group (unknown).
+func TestGivingUp(t *testing.T) {
+	db := dbtest.Open(t, dbtest.SQLite)
+	s, f := openFaulty(t, db, mvcc.Config{})
+	begun, release := make(chan struct{}, 10), make(chan struct{})
+	f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+		begun <- struct{}{}
+		<-release
+		return f.Backend.Commit(ctx, g)
+	})
+	inGroup, cancelInGroup := context.WithCancel(t.Context())
+	inQueue, cancelInQueue := context.WithCancel(t.Context())
+	var errGroup, errQueue error
+	var group, queue sync.WaitGroup
+	group.Go(func() { _, errGroup = s.Commit(inGroup, mvcc.Mutation{Key: "/group"}) })
+	<-begun
+	queue.Go(func() { _, errQueue = s.Commit(inQueue, mvcc.Mutation{Key: "/queue"}) })
+	waitForQueue(t, s, 1)
+	cancelInGroup()
+	group.Wait()
+	cancelInQueue()
+	queue.Wait()
+	close(release)
+	if !errors.Is(errGroup, mvcc.ErrUnknownOutcome) || !errors.Is(errGroup, context.Canceled) {
+		t.Errorf("in the group: %v", errGroup)
+	}
+	if !errors.Is(errQueue, context.Canceled) || errors.Is(errQueue, mvcc.ErrUnknownOutcome) {
+		t.Errorf("in the queue: %v", errQueue)
+	}
+	put(t, s, "/after", 0, "")
+	for key, want := range map[mvcc.Key]bool{"/group": true, "/queue": false} {
+		if kv, _, err := s.Get(t.Context(), key); err != nil || (kv != nil) != want {
+			t.Errorf("%s: %v, %v", key, kv, err)
+		}
+	}
+}
+
+// TestCloseAnswersEveryWriter closes a store with writers in the group and in the queue.
+func TestCloseAnswersEveryWriter(t *testing.T) {
+	for _, closeFor := range []time.Duration{time.Minute, time.Nanosecond} {
+		t.Run(closeFor.String(), func(t *testing.T) {
+			db := dbtest.Open(t, dbtest.SQLite)
+			s, f := openFaulty(t, db, mvcc.Config{CloseFor: closeFor})
+			begun, release := make(chan struct{}, 1), make(chan struct{})
+			f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+				f.set(nil)
+				begun <- struct{}{}
+				<-release
+				return f.Backend.Commit(context.WithoutCancel(ctx), g)
+			})
+			var wg sync.WaitGroup
+			errs := make([]error, 10)
+			wg.Go(func() { _, errs[0] = s.Commit(t.Context(), mvcc.Mutation{Key: "/0"}) })
+			<-begun
+			for i := 1; i < len(errs); i++ {
+				wg.Go(func() { _, errs[i] = s.Commit(t.Context(), mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/%d", i))}) })
+			}
+			waitForQueue(t, s, len(errs)-1)
+			closed := make(chan struct{})
+			go func() {
+				defer close(closed)
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			if closeFor < time.Minute {
+				<-mvcc.CommitStopped(s)
+			}
+			close(release)
+			wg.Wait()
+			<-closed
+			reopened := open(t, db, mvcc.Config{})
+			for i, err := range errs {
+				kv, _, getErr := reopened.Get(t.Context(), mvcc.Key(fmt.Sprintf("/%d", i)))
+				if getErr != nil || (err == nil) != (kv != nil) || (err != nil && !errors.Is(err, mvcc.ErrClosed)) {
+					t.Errorf("write %d was answered %v; it is there: %v (%v)", i, err, kv != nil, getErr)
+				}
+			}
+			if _, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/late"}); !errors.Is(err, mvcc.ErrClosed) {
+				t.Errorf("a write after Close: %v", err)
+			}
+			if _, err := s.Head(t.Context()); !errors.Is(err, mvcc.ErrClosed) {
+				t.Errorf("a read after Close: %v", err)
+			}
+		})
+	}
+}
+
+// TestHeadJoinsOnlyLaterQueries holds a query of the head: a reader that comes meanwhile must not get its answer, and those that come together share one.
+func TestHeadJoinsOnlyLaterQueries(t *testing.T) {
+	db := dbtest.Open(t, dbtest.SQLite)
+	s, f := openFaulty(t, db, mvcc.Config{})
+	begun, release := make(chan struct{}, 100), make(chan struct{})
+	f.setState(func(ctx context.Context) (mvcc.State, error) {
+		st, err := f.Backend.State(ctx)
+		begun <- struct{}{}
+		<-release
+		return st, err
+	})
+	var first sync.WaitGroup
+	first.Go(func() { s.Head(t.Context()) })
+	<-begun
+	r := put(t, s, "/a", 0, "")
+	var readers sync.WaitGroup
+	for range 20 {
+		readers.Go(func() {
+			if head, err := s.Head(t.Context()); err != nil || head < r {
+				t.Errorf("the head is %d, %v after the write %d was acknowledged", head, err, r)
+			}
+		})
+	}
+	if err := mvcc.WaitHeadReaders(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	first.Wait()
+	readers.Wait()
+	if n := len(begun); n > 20 {
+		t.Errorf("%d queries", n)
+	}
+}
+
+// TestSlowWatcher lets a watcher fall out of the ring: it goes on from the log, with neither gap nor overlap, and the others do not notice.
+func TestSlowWatcher(t *testing.T) {
+	db := dbtest.Open(t, dbtest.SQLite)
+	s := open(t, db, mvcc.Config{Ring: mvcc.RingLimits{Events: 10, Bytes: 1 << 20}, TailRows: 7})
+	after := s.Delivered()
+	slow, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: after})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fast, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: after})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 100
+	for i := range n {
+		put(t, s, mvcc.Key(fmt.Sprintf("/%d", i)), 0, "x")
+		if got := next(t, fast, 1); len(got) != 1 || got[0].Revision != after+mvcc.Revision(i)+1 {
+			t.Fatalf("event %d: %v", i, got)
+		}
+	}
+	for i, e := range next(t, slow, n) {
+		if e.Revision != after+mvcc.Revision(i)+1 {
+			t.Fatalf("event %d has revision %d", i, e.Revision)
+		}
+	}
+	put(t, s, "/last", 0, "x")
+	if e := next(t, slow, 1)[0]; e.Key != "/last" {
+		t.Fatal(e)
+	}
+}
+
+// TestFenceByHand ends the watches and moves on far beyond; a second store over the database follows.
+func TestFenceByHand(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		a, b := open(t, db, mvcc.Config{}), open(t, db, mvcc.Config{})
+		old := put(t, a, "/a", 0, "1")
+		if err := b.Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		watch, err := b.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: old})
+		if err != nil {
+			t.Fatal(err)
+		}
+		jump, err := a.Fence(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if jump < old+1<<32 {
+			t.Fatalf("the fence jumped from %d to %d", old, jump)
+		}
+		if _, err := watch.Next(t.Context()); !errors.Is(err, mvcc.ErrCompacted) {
+			t.Fatalf("the other store's watch: %v", err)
+		}
+		for _, s := range []*mvcc.Store{a, b} {
+			if _, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/", End: "0", At: old}); !errors.Is(err, mvcc.ErrCompacted) {
+				t.Errorf("a list at a revision before the fence: %v", err)
+			}
+			if res, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/", End: "0"}); err != nil || len(res.KVs) != 1 || res.Revision < jump {
+				t.Errorf("a list after the fence: %v, %v", res, err)
+			}
+		}
+		if r := put(t, b, "/a", old, "2"); r != jump+1 {
+			t.Errorf("the first write after the fence at %d has revision %d", jump, r)
+		}
+		if head, err := a.Head(t.Context()); err != nil || head != jump+1 {
+			t.Errorf("head %d, %v", head, err)
+		}
+	})
+}
+
+// TestExpiry writes keys that expire, renews one, and reads the deletions as events.
+func TestExpiry(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		s := open(t, db, mvcc.Config{})
+		w, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: s.Delivered()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		commit := func(m mvcc.Mutation) mvcc.Revision {
+			r, err := s.Commit(t.Context(), m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+		commit(mvcc.Mutation{Key: "/short", Value: []byte("v"), TTL: 200 * time.Millisecond})
+		renewed := commit(mvcc.Mutation{Key: "/renewed", Value: []byte("v"), TTL: 200 * time.Millisecond})
+		commit(mvcc.Mutation{Key: "/renewed", Expect: renewed, Value: []byte("w")})
+		events := next(t, w, 4)
+		last := events[3]
+		if last.Key != "/short" || !last.Deleted {
+			t.Fatalf("the fourth event is %v", last)
+		}
+		if prev, err := s.PrevValue(t.Context(), last); err != nil || string(prev) != "v" {
+			t.Fatalf("the value before the expiry: %q, %v", prev, err)
+		}
+		if kv, _, err := s.Get(t.Context(), "/renewed"); err != nil || kv == nil {
+			t.Fatalf("the renewed key: %v, %v", kv, err)
+		}
+	})
+}
