@@ -17,6 +17,7 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 	etcdmetrics "k8s.io/apiserver/pkg/storage/etcd3/metrics"
 	storagemetrics "k8s.io/apiserver/pkg/storage/metrics"
+	"k8s.io/component-base/tracing"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -69,7 +70,6 @@ func (s *store) GetList(ctx context.Context, key string, opts apistorage.ListOpt
 			}
 			revision, counted = chunk.Revision, chunk.Count
 		}
-		span.AddEvent("read", attribute.Int("rows", len(chunk.KVs)))
 		taken, err := items.add(ctx, chunk.KVs)
 		if err != nil {
 			return err
@@ -190,6 +190,8 @@ func (s *store) chunks(ctx context.Context, r listRange) iter.Seq2[*mvcc.RangeRe
 				yield(nil, s.rangeError(ctx, r, o, err))
 				return
 			}
+			tracing.SpanFromContext(ctx).AddEvent("page", attribute.String("from", string(o.From)), attribute.Int64("revision", int64(o.At)),
+				attribute.Int("limit", o.Limit), attribute.Int("rows", len(chunk.KVs)))
 			if n := s.sizes.Load(); n != nil {
 				n.observe(chunk.KVs)
 			}

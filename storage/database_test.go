@@ -1,0 +1,191 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"k8s.io/apiserver/pkg/apis/example"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	etcdfeature "k8s.io/apiserver/pkg/storage/feature"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// namedDriver only has a name.
+type namedDriver string
+
+func (d namedDriver) Name() string      { return string(d) }
+func (d namedDriver) Schemes() []string { return []string{string(d), string(d) + "s"} }
+func (d namedDriver) Open(context.Context, string, mvcc.DriverOptions) (mvcc.Backend, error) {
+	return nil, errors.New("opened " + string(d))
+}
+func (d namedDriver) Migrate(context.Context, string, mvcc.DriverOptions) ([]Migration, error) {
+	return nil, errors.New("migrated " + string(d))
+}
+func (d namedDriver) Status(context.Context, string, mvcc.DriverOptions) ([]Migration, error) {
+	return nil, errors.New("asked " + string(d))
+}
+
+func TestOpenPicksTheDriver(t *testing.T) {
+	both := []Driver{namedDriver("red"), namedDriver("blue")}
+	for name, test := range map[string]struct {
+		config Config
+		want   []string
+	}{
+		"by scheme":         {Config{URL: "blue://host/db", Drivers: both}, []string{"opened blue"}},
+		"by another scheme": {Config{URL: "reds:", Drivers: both}, []string{"opened red"}},
+		"to migrate":        {Config{URL: "red:", Drivers: both, Migrate: true}, []string{"migrated red"}},
+		"unknown scheme":    {Config{URL: "green://user:secret@host/", Drivers: both}, []string{"green:", "red:, reds:, blue:, blues:"}},
+		"no scheme":         {Config{URL: "/var/lib/secret.db", Drivers: both}, []string{"no scheme", "red:, reds:, blue:, blues:"}},
+		"password first":    {Config{URL: "secret word:x", Drivers: both}, []string{"no scheme"}},
+		"no URL":            {Config{Drivers: both}, []string{"give a URL", "red:, reds:, blue:, blues:"}},
+		"no driver":         {Config{URL: "red:"}, []string{"Config.Drivers"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db, err := Open(t.Context(), test.config)
+			if err == nil {
+				db.Close()
+				t.Fatal("no error")
+			}
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q does not say %q", err, want)
+				}
+			}
+			if strings.Contains(err.Error(), "secret") {
+				t.Errorf("%q gives away a secret", err)
+			}
+		})
+	}
+	if _, err := Migrate(t.Context(), Config{URL: "red:", Drivers: both}); err == nil || err.Error() != "migrated red" {
+		t.Error(err)
+	}
+	if _, err := Migrations(t.Context(), Config{URL: "red:", Drivers: both}); err == nil || err.Error() != "asked red" {
+		t.Error(err)
+	}
+}
+
+// TestPrefixesAndDatabases: prefixes of one database and databases of one process do not see each other's objects, but prefixes share the history.
+func TestPrefixesAndDatabases(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		one := openDatabase(t, d, mvcc.Config{})
+		other := memory(t)
+		c := podConfig()
+		c.Prefix = "/elsewhere/deep"
+		stores := map[string]*store{"registry": pods(t, one), "elsewhere": open(t, one, c), "other database": pods(t, other)}
+		revisions := map[string]uint64{}
+		for name, s := range stores {
+			p := pod("same")
+			p.Labels = map[string]string{"value": name}
+			revisions[name] = revisionOf(t, create(t, s, p))
+		}
+		if revisions["registry"] == revisions["elsewhere"] {
+			t.Error("two writes of one database have the same revision")
+		}
+		for name, s := range stores {
+			if l := list(t, s, apistorage.ListOptions{}); len(l.Items) != 1 || l.Items[0].Labels["value"] != name {
+				t.Errorf("%s has %v", name, l.Items)
+			}
+		}
+	})
+}
+
+func TestNewStoreRejectsWhatCannotWork(t *testing.T) {
+	db := memory(t)
+	for name, change := range map[string]func(*StoreConfig){
+		"no codec":           func(c *StoreConfig) { c.Codec = nil },
+		"no resource prefix": func(c *StoreConfig) { c.ResourcePrefix = "" },
+		"the root":           func(c *StoreConfig) { c.ResourcePrefix = "/" },
+		"relative":           func(c *StoreConfig) { c.ResourcePrefix = "pods" },
+	} {
+		c := podConfig()
+		change(&c)
+		if _, _, err := db.NewStore(c); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func TestKeys(t *testing.T) {
+	for prefix, want := range map[string]string{
+		"":                  "/pods/ns/a",
+		"/":                 "/pods/ns/a",
+		"custom/prefix":     "/custom/prefix/pods/ns/a",
+		"/custom//prefix//": "/custom/prefix/pods/ns/a",
+	} {
+		k, err := newKeySpace(prefix, "/pods")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := k.object("/pods/ns/a"); string(got) != want || err != nil {
+			t.Errorf("prefix %q makes %q, %v", prefix, got, err)
+		}
+		if got, err := k.directory("/pods/ns"); string(got) != want[:len(want)-1] || err != nil {
+			t.Errorf("prefix %q makes %q, %v", prefix, got, err)
+		}
+		for _, bad := range []string{"", "/", ".", "..", "/pods/../x", "/pods/./x", "/pods/..", "/nodes/a"} {
+			if got, err := k.object(bad); err == nil {
+				t.Errorf("%q makes %q", bad, got)
+			}
+		}
+	}
+}
+
+func TestDatabaseForOperators(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		db := openDatabase(t, d, mvcc.Config{})
+		s := pods(t, db)
+		created := create(t, s, pod("a"))
+		updated, err := label(t.Context(), s, "a", "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		head, err := db.CurrentRevision(t.Context())
+		if err != nil || uint64(head) != revisionOf(t, updated) {
+			t.Errorf("the newest revision is %d, %v", head, err)
+		}
+		if err := db.Compact(t.Context(), head); err != nil {
+			t.Fatal(err)
+		}
+		if db.CompactedRevision() != head || s.CompactRevision() != head {
+			t.Errorf("compacted %d, %d", db.CompactedRevision(), s.CompactRevision())
+		}
+		if size, err := db.Size(t.Context()); err != nil || size.Total <= 0 || size.Live > size.Total {
+			t.Errorf("size %v, %v", size, err)
+		}
+		if err := db.Ready(t.Context()); err != nil {
+			t.Error(err)
+		}
+		// After a fence, watches begin anew, and the objects are there as they were.
+		w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: updated.ResourceVersion})
+		fenced, err := db.Fence(t.Context())
+		if err != nil || fenced < head+1<<32 {
+			t.Fatalf("fenced at %d, %v", fenced, err)
+		}
+		if got := brief(t, next(t, w)); got != "ERROR 410 Expired" {
+			t.Errorf("got %s", got)
+		}
+		ended(t, w)
+		out := &example.Pod{}
+		if err := s.Get(t.Context(), podKey("a"), apistorage.GetOptions{}, out); err != nil || out.ResourceVersion != updated.ResourceVersion || out.UID != created.UID {
+			t.Errorf("after the fence: %v, %v", out, err)
+		}
+		if l := list(t, s, apistorage.ListOptions{}); revisionOf(t, &l.Items[0]) != revisionOf(t, updated) || l.ResourceVersion != itoa(fenced) {
+			t.Errorf("after the fence, the list is at %s, want %d", l.ResourceVersion, fenced)
+		}
+	})
+}
+
+func TestConsistentReadsAreSupported(t *testing.T) {
+	memory(t)
+	if !etcdfeature.DefaultFeatureSupportChecker.Supports(apistorage.RequestWatchProgress) {
+		t.Error("watch caches will not serve consistent reads")
+	}
+	etcdfeature.DefaultFeatureSupportChecker.MarkUnsupported(apistorage.RangeStream)
+	if etcdfeature.DefaultFeatureSupportChecker.Supports(apistorage.RangeStream) {
+		t.Error("other features are not left to upstream's checker")
+	}
+}

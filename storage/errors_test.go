@@ -1,0 +1,133 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/apis/example"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	storeerrors "k8s.io/apiserver/pkg/storage/errors"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+var resource = schema.GroupResource{Group: "example.com", Resource: "pods"}
+
+// TestErrors: clients get a status that says what to do, and a Retry-After only if repeating a write is harmless.
+func TestErrors(t *testing.T) {
+	over, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer cancel()
+	away := mvcc.Errorf(mvcc.Unavailable, "connection refused")
+	for name, test := range map[string]struct {
+		ctx     context.Context
+		err     error
+		code    int32
+		reason  metav1.StatusReason
+		retry   int32
+		message string
+	}{
+		"away":             {nil, away, 503, metav1.StatusReasonServiceUnavailable, 1, "connection refused"},
+		"away, wrapped":    {nil, fmt.Errorf("read: %w", away), 503, metav1.StatusReasonServiceUnavailable, 1, "connection refused"},
+		"read-only":        {nil, mvcc.Errorf(mvcc.ReadOnly, "a standby"), 503, metav1.StatusReasonServiceUnavailable, 1, "standby"},
+		"denied":           {nil, mvcc.Errorf(mvcc.Denied, "the password is wrong"), 503, metav1.StatusReasonServiceUnavailable, 1, "password is wrong"},
+		"closed":           {nil, mvcc.ErrClosed, 503, metav1.StatusReasonServiceUnavailable, 0, "shutting down"},
+		"full":             {nil, mvcc.Errorf(mvcc.Full, "disk full"), 507, "InsufficientStorage", 0, "no space left"},
+		"unknown":          {nil, mvcc.ErrUnknownOutcome, 504, metav1.StatusReasonTimeout, 0, "may or may not have been committed"},
+		"unknown, in time": {over, fmt.Errorf("%w (%w)", mvcc.ErrUnknownOutcome, over.Err()), 504, metav1.StatusReasonTimeout, 0, "may or may not have been committed"},
+		"too late":         {over, over.Err(), 504, metav1.StatusReasonTimeout, 1, "nothing was written"},
+		"value":            {nil, &mvcc.LimitError{What: "value", Bytes: 9, Limit: 8}, 413, metav1.StatusReasonRequestEntityTooLarge, 0, "at most 8"},
+		"key":              {nil, &mvcc.LimitError{What: "key", Bytes: 9, Limit: 8}, 422, metav1.StatusReasonInvalid, 0, "at most 8"},
+		"data":             {nil, mvcc.Errorf(mvcc.Data, "a value is rejected"), 500, metav1.StatusReasonInternalError, 0, "a value is rejected"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if test.ctx == nil {
+				test.ctx = t.Context()
+			}
+			err := storeerrors.InterpretUpdateError(apiError(test.ctx, resource, test.err), resource, "a")
+			status, ok := err.(apierrors.APIStatus)
+			if !ok {
+				t.Fatalf("%T: %v", err, err)
+			}
+			s := status.Status()
+			retry := int32(0)
+			if s.Details != nil {
+				retry = s.Details.RetryAfterSeconds
+			}
+			if s.Code != test.code || s.Reason != test.reason || retry != test.retry || !strings.Contains(s.Message, test.message) {
+				t.Errorf("got %d %s, retry after %d: %s", s.Code, s.Reason, retry, s.Message)
+			}
+		})
+	}
+	t.Run("cancelled", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := apiError(ctx, resource, ctx.Err()); err != context.Canceled {
+			t.Error(err)
+		}
+	})
+}
+
+// TestLimits: objects and names that the database cannot hold are refused with the limit in the sentence, and cost others nothing.
+func TestLimits(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		s := pods(t, openDatabase(t, d, mvcc.Config{}))
+		limits := s.mvcc.Limits()
+		code := func(err error) int32 {
+			t.Helper()
+			status, ok := err.(apierrors.APIStatus)
+			if !ok {
+				t.Fatalf("%T: %v", err, err)
+			}
+			return status.Status().Code
+		}
+		long := strings.Repeat("n", limits.KeyBytes)
+		err := s.Create(t.Context(), podKey(long), pod("a"), nil, 0)
+		if code(err) != http.StatusUnprocessableEntity || !strings.Contains(err.Error(), fmt.Sprint(limits.KeyBytes)) {
+			t.Error(err)
+		}
+		large := pod("a")
+		large.Annotations = map[string]string{"large": strings.Repeat("x", limits.ValueBytes)}
+		err = s.Create(t.Context(), podKey("a"), large, nil, 0)
+		if code(err) != http.StatusRequestEntityTooLarge || !strings.Contains(err.Error(), fmt.Sprint(limits.ValueBytes)) {
+			t.Error(err)
+		}
+		large.Annotations["large"] = strings.Repeat("x", limits.ValueBytes-1000)
+		create(t, s, large)
+		whole := podKey(strings.Repeat("n", limits.KeyBytes-len(DefaultPrefix)-len(podKey(""))))
+		if err := s.Create(t.Context(), whole, pod("b"), nil, 0); err != nil {
+			t.Error(err)
+		}
+		if err := s.Get(t.Context(), whole, apistorage.GetOptions{}, &example.Pod{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestClosedDatabase(t *testing.T) {
+	db := memory(t)
+	s := pods(t, db)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, err := range map[string]error{
+		"get":    s.Get(t.Context(), podKey("a"), apistorage.GetOptions{}, &example.Pod{}),
+		"create": s.Create(t.Context(), podKey("a"), pod("a"), nil, 0),
+		"list":   func() error { _, err := tryList(t.Context(), s, apistorage.ListOptions{}); return err }(),
+		"head":   func() error { _, err := s.GetCurrentResourceVersion(t.Context()); return err }(),
+	} {
+		if !apierrors.IsServiceUnavailable(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if s.ReadinessCheck() == nil || db.Ready(t.Context()) == nil {
+		t.Error("a closed database is ready")
+	}
+}

@@ -1,0 +1,231 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/apitesting"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/apis/example"
+	examplev1 "k8s.io/apiserver/pkg/apis/example/v1"
+	apistorage "k8s.io/apiserver/pkg/storage"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
+
+var (
+	scheme = runtime.NewScheme()
+	codecs = serializer.NewCodecFactory(scheme)
+	codec  = apitesting.TestCodec(codecs, examplev1.SchemeGroupVersion)
+)
+
+func init() {
+	metav1.AddToGroupVersion(scheme, metav1.SchemeGroupVersion)
+	utilruntime.Must(example.AddToScheme(scheme))
+	utilruntime.Must(examplev1.AddToScheme(scheme))
+}
+
+// openDatabase opens a database of a kind, with settings of mvcc that the product does not offer.
+func openDatabase(t testing.TB, d dbtest.DB, c mvcc.Config) *Database {
+	t.Helper()
+	opts := mvcc.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: time.Minute}
+	if _, err := d.Driver.Migrate(t.Context(), d.URL, opts); err != nil {
+		t.Fatal(err)
+	}
+	backend, err := d.Driver.Open(t.Context(), d.URL, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Metrics = mvcc.NewMetrics()
+	store, err := mvcc.Open(t.Context(), backend, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	supportConsistentReads()
+	db := &Database{mvcc: store, metrics: c.Metrics}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return db
+}
+
+func memory(t testing.TB) *Database {
+	t.Helper()
+	return openDatabase(t, dbtest.Open(t, dbtest.Memory), mvcc.Config{})
+}
+
+func podConfig() StoreConfig {
+	return StoreConfig{
+		Codec:          codec,
+		NewFunc:        func() runtime.Object { return &example.Pod{} },
+		NewListFunc:    func() runtime.Object { return &example.PodList{} },
+		ResourcePrefix: "/pods",
+		GroupResource:  schema.GroupResource{Resource: "pods"},
+	}
+}
+
+func pods(t testing.TB, db *Database) *store {
+	t.Helper()
+	return open(t, db, podConfig())
+}
+
+func open(t testing.TB, db *Database, c StoreConfig) *store {
+	t.Helper()
+	s, destroy, err := db.NewStore(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(destroy)
+	return s.(*store)
+}
+
+func pod(name string) *example.Pod {
+	return &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+}
+
+func podKey(name string) string { return "/pods/ns/" + name }
+
+func create(t testing.TB, s apistorage.Interface, p *example.Pod) *example.Pod {
+	t.Helper()
+	out := &example.Pod{}
+	if err := s.Create(t.Context(), podKey(p.Name), p, out, 0); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// label sets the label "value" of a pod.
+func label(ctx context.Context, s apistorage.Interface, name, value string) (*example.Pod, error) {
+	out := &example.Pod{}
+	err := s.GuaranteedUpdate(ctx, podKey(name), out, false, nil, apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+		obj.(*example.Pod).Labels = map[string]string{"value": value}
+		return obj, nil
+	}), nil)
+	return out, err
+}
+
+func remove(t testing.TB, s apistorage.Interface, name string) *example.Pod {
+	t.Helper()
+	out := &example.Pod{}
+	if err := s.Delete(t.Context(), podKey(name), out, nil, apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func list(t testing.TB, s apistorage.Interface, opts apistorage.ListOptions) *example.PodList {
+	t.Helper()
+	out, err := tryList(t.Context(), s, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func tryList(ctx context.Context, s apistorage.Interface, opts apistorage.ListOptions) (*example.PodList, error) {
+	opts.Recursive = true
+	if opts.Predicate.Label == nil {
+		limit, token := opts.Predicate.Limit, opts.Predicate.Continue
+		opts.Predicate = apistorage.Everything
+		opts.Predicate.Limit, opts.Predicate.Continue = limit, token
+	}
+	out := &example.PodList{}
+	return out, s.GetList(ctx, "/pods", opts, out)
+}
+
+func page(limit int64, token string) apistorage.ListOptions {
+	return apistorage.ListOptions{Predicate: apistorage.SelectionPredicate{Limit: limit, Continue: token}}
+}
+
+func startWatch(t testing.TB, s apistorage.Interface, opts apistorage.ListOptions) watch.Interface {
+	t.Helper()
+	opts.Recursive = true
+	if opts.Predicate.Label == nil {
+		bookmarks := opts.Predicate.AllowWatchBookmarks
+		opts.Predicate = apistorage.Everything
+		opts.Predicate.AllowWatchBookmarks = bookmarks
+	}
+	w, err := s.Watch(t.Context(), "/pods", opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Stop)
+	return w
+}
+
+// next returns the watch's next event.
+func next(t testing.TB, w watch.Interface) watch.Event {
+	t.Helper()
+	timer := time.NewTimer(wait.ForeverTestTimeout)
+	defer timer.Stop()
+	select {
+	case e, ok := <-w.ResultChan():
+		if !ok {
+			t.Fatal("the watch has ended")
+		}
+		return e
+	case <-timer.C:
+		t.Fatal("no event came")
+	}
+	panic("unreachable")
+}
+
+// ended waits until the watch's channel is closed.
+func ended(t testing.TB, w watch.Interface) {
+	t.Helper()
+	timer := time.NewTimer(wait.ForeverTestTimeout)
+	defer timer.Stop()
+	select {
+	case e, ok := <-w.ResultChan():
+		if ok {
+			t.Fatalf("an event came, where the watch should have ended: %s %v", e.Type, e.Object)
+		}
+	case <-timer.C:
+		t.Fatal("the watch has not ended")
+	}
+}
+
+// brief describes an event in a few characters.
+func brief(t testing.TB, e watch.Event) string {
+	t.Helper()
+	switch obj := e.Object.(type) {
+	case *example.Pod:
+		if e.Type == watch.Bookmark {
+			return fmt.Sprintf("BOOKMARK %s", obj.ResourceVersion)
+		}
+		return fmt.Sprintf("%s %s %s", e.Type, obj.Name, obj.Labels["value"])
+	case *metav1.Status:
+		return fmt.Sprintf("%s %d %s", e.Type, obj.Code, obj.Reason)
+	}
+	t.Fatalf("an event with a %T", e.Object)
+	return ""
+}
+
+func revisionOf(t testing.TB, obj runtime.Object) uint64 {
+	t.Helper()
+	revision, err := apistorage.APIObjectVersioner{}.ObjectResourceVersion(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return revision
+}
+
+func numbered(i int) string { return fmt.Sprintf("pod-%05d", i) }
+
+func itoa[T ~int64 | ~uint64](n T) string { return strconv.FormatInt(int64(n), 10) }

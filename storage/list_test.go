@@ -1,0 +1,203 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/apis/example"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/value"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// populate creates pods, many at a time.
+func populate(t testing.TB, s apistorage.Interface, n int) {
+	t.Helper()
+	g, ctx := errgroup.WithContext(t.Context())
+	g.SetLimit(256)
+	for i := range n {
+		g.Go(func() error { return s.Create(ctx, podKey(numbered(i)), pod(numbered(i)), nil, 0) })
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestListsAreSnapshots reads a list of several chunks, whole and by pages, while all of its objects are changed: each is as it was at the list's revision.
+func TestListsAreSnapshots(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		s := pods(t, openDatabase(t, d, mvcc.Config{}))
+		const objects = 2*chunkRows + 100
+		populate(t, s, objects)
+
+		g, ctx := errgroup.WithContext(t.Context())
+		ctx, stop := context.WithCancel(ctx)
+		for n := range 4 {
+			g.Go(func() error {
+				for i := n; ; i += 4 {
+					if _, err := label(ctx, s, numbered(i%objects), strconv.Itoa(i)); err != nil {
+						if ctx.Err() != nil {
+							return nil
+						}
+						return err
+					}
+				}
+			})
+		}
+		whole := list(t, s, apistorage.ListOptions{})
+		check := func(what string, l *example.PodList) {
+			t.Helper()
+			if len(l.Items) != objects {
+				t.Fatalf("%s: %d objects, want %d", what, len(l.Items), objects)
+			}
+			for i := range l.Items {
+				if l.Items[i].Name != numbered(i) {
+					t.Fatalf("%s: object %d is %s", what, i, l.Items[i].Name)
+				}
+			}
+		}
+		check("the whole list", whole)
+		again := list(t, s, apistorage.ListOptions{ResourceVersion: whole.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact})
+		paged := &example.PodList{}
+		opts := page(997, "")
+		opts.ResourceVersion, opts.ResourceVersionMatch = whole.ResourceVersion, metav1.ResourceVersionMatchExact
+		for {
+			p := list(t, s, opts)
+			if p.ResourceVersion != whole.ResourceVersion {
+				t.Fatalf("a page of revision %s in a list of revision %s", p.ResourceVersion, whole.ResourceVersion)
+			}
+			paged.Items = append(paged.Items, p.Items...)
+			left := int64(objects - len(paged.Items))
+			if p.Continue == "" {
+				break
+			}
+			if p.RemainingItemCount == nil || *p.RemainingItemCount != left {
+				t.Fatalf("%d items are said to remain, want %d", p.RemainingItemCount, left)
+			}
+			opts = page(997, p.Continue)
+		}
+		stop()
+		if err := g.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		for what, l := range map[string]*example.PodList{"the list again": again, "the pages": paged} {
+			check(what, l)
+			for i := range l.Items {
+				if got, want := l.Items[i].ResourceVersion, whole.Items[i].ResourceVersion; got != want {
+					t.Fatalf("%s: %s is at revision %s, and was at %s", what, l.Items[i].Name, got, want)
+				}
+			}
+		}
+	})
+}
+
+// TestRemainingItems: what is not counted is not said.
+func TestRemainingItems(t *testing.T) {
+	s := pods(t, memory(t))
+	populate(t, s, mvcc.CountLimit+5)
+	if l := list(t, s, page(2, "")); l.Continue == "" || l.RemainingItemCount != nil {
+		t.Errorf("of more than are counted, %v remain", l.RemainingItemCount)
+	}
+	l := list(t, s, page(6, ""))
+	l = list(t, s, page(2, l.Continue))
+	if l.Continue == "" || l.RemainingItemCount == nil || *l.RemainingItemCount != mvcc.CountLimit-3 {
+		t.Errorf("%v remain, want %d", l.RemainingItemCount, mvcc.CountLimit-3)
+	}
+	filtered := page(2, "")
+	filtered.Predicate.Label, filtered.Predicate.Field = labels.Everything(), fields.OneTermNotEqualSelector("metadata.name", "x")
+	filtered.Predicate.GetAttrs = apistorage.DefaultNamespaceScopedAttr
+	if l := list(t, s, filtered); l.Continue == "" || l.RemainingItemCount != nil || len(l.Items) != 2 {
+		t.Errorf("of a filtered list, %v remain", l.RemainingItemCount)
+	}
+}
+
+func TestListOfImpossibleRevisions(t *testing.T) {
+	s := pods(t, memory(t))
+	huge := strconv.FormatUint(math.MaxInt64+1, 10)
+	_, err := tryList(t.Context(), s, apistorage.ListOptions{ResourceVersion: huge, ResourceVersionMatch: metav1.ResourceVersionMatchExact})
+	if !apierrors.IsBadRequest(err) {
+		t.Errorf("exactly %s: %v", huge, err)
+	}
+	_, err = tryList(t.Context(), s, apistorage.ListOptions{ResourceVersion: huge, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+	if !apistorage.IsTooLargeResourceVersion(err) {
+		t.Errorf("not older than %s: %v", huge, err)
+	}
+	legacy := page(1, "")
+	legacy.ResourceVersion = huge
+	if _, err = tryList(t.Context(), s, legacy); err == nil {
+		t.Error("a page at a revision that cannot exist")
+	}
+}
+
+// TestUnstructuredItems: the objects of an unstructured list have the version that the list asks for.
+func TestUnstructuredItems(t *testing.T) {
+	db := memory(t)
+	c := podConfig()
+	c.Codec = unstructured.UnstructuredJSONScheme
+	c.NewFunc = func() runtime.Object { return &unstructured.Unstructured{} }
+	c.NewListFunc = func() runtime.Object { return &unstructured.UnstructuredList{} }
+	s := open(t, db, c)
+	for _, name := range []string{"a", "b"} {
+		u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Thing",
+			"metadata": map[string]any{"name": name, "namespace": "ns"}}}
+		if err := s.Create(t.Context(), podKey(name), u, &unstructured.Unstructured{}, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "ThingList"}}
+	if err := s.GetList(t.Context(), "/pods", apistorage.ListOptions{Predicate: apistorage.Everything, Recursive: true}, out); err != nil {
+		t.Fatal(err)
+	}
+	if len(out.Items) != 2 || out.Items[0].GetName() != "a" || out.Items[1].GetAPIVersion() != "example.com/v1" || out.Items[1].GetResourceVersion() != "3" {
+		t.Errorf("got %v", out.Items)
+	}
+}
+
+// deadTransformer is one whose key server does not answer in time.
+type deadTransformer struct{ brokenTransformer }
+
+func (deadTransformer) TransformFromStorage(context.Context, []byte, value.Context) ([]byte, bool, error) {
+	return nil, false, errors.Join(errors.New("the key server does not answer"), context.DeadlineExceeded)
+}
+
+// TestTimeIsNotCorruption: an object is not corrupt because its key could not be had in time; deleting it unread must stay impossible.
+func TestTimeIsNotCorruption(t *testing.T) {
+	db := memory(t)
+	create(t, pods(t, db), pod("a"))
+	for name, test := range map[string]struct {
+		transformer value.Transformer
+		corrupt     bool
+	}{
+		"broken": {brokenTransformer{}, true},
+		"dead":   {deadTransformer{}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := podConfig()
+			c.Transformer = test.transformer
+			s := open(t, db, c)
+			if err := s.Get(t.Context(), podKey("a"), apistorage.GetOptions{}, &example.Pod{}); apistorage.IsCorruptObject(err) != test.corrupt || err == nil {
+				t.Errorf("get: %v", err)
+			}
+			validated := false
+			err := s.Delete(t.Context(), podKey("a"), &example.Pod{}, nil, func(context.Context, runtime.Object) error {
+				validated = true
+				return errors.New("not now")
+			}, nil, apistorage.DeleteOptions{ExpectTransformOrDecodeError: true})
+			if validated != test.corrupt || err == nil {
+				t.Errorf("validated %v, %v", validated, err)
+			}
+		})
+	}
+}

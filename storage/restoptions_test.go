@@ -1,0 +1,275 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/registry/generic"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher"
+	etcdmetrics "k8s.io/apiserver/pkg/storage/etcd3/metrics"
+	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+func getter(t testing.TB, db *Database, o RESTOptions) *RESTOptionsGetter {
+	t.Helper()
+	if o.Codec == nil {
+		o.Codec = codec
+	}
+	g, err := NewRESTOptionsGetter(db, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// decorate makes the storage of pods as a registry does.
+func decorate(t testing.TB, o generic.RESTOptions) (apistorage.Interface, func()) {
+	t.Helper()
+	prefix := "/" + o.ResourcePrefix + "/"
+	s, destroy, err := o.Decorator(o.StorageConfig, prefix, func(obj runtime.Object) (string, error) { return apistorage.NamespaceKeyFunc(prefix, obj) },
+		func() runtime.Object { return &example.Pod{} }, func() runtime.Object { return &example.PodList{} },
+		func(obj runtime.Object) (labels.Set, fields.Set, error) {
+			p := obj.(*example.Pod)
+			return p.Labels, fields.Set{"metadata.name": p.Name, "metadata.namespace": p.Namespace}, nil
+		}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, destroy
+}
+
+func restOptions(t testing.TB, g *RESTOptionsGetter, r schema.GroupResource) generic.RESTOptions {
+	t.Helper()
+	o, err := g.GetRESTOptions(r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// cachedPods returns the cached storage of a resource, once its cache is filled.
+func cachedPods(t testing.TB, g *RESTOptionsGetter, r schema.GroupResource) apistorage.Interface {
+	t.Helper()
+	s, destroy := decorate(t, restOptions(t, g, r))
+	t.Cleanup(destroy)
+	for deadline := time.Now().Add(time.Minute); s.ReadinessCheck() != nil; {
+		if time.Now().After(deadline) {
+			t.Fatal("the watch cache is not filled")
+		}
+		// A list waits for the cache.
+		_ = s.GetList(t.Context(), "/"+r.Group+"/"+r.Resource, apistorage.ListOptions{ResourceVersion: "0", Predicate: apistorage.Everything, Recursive: true}, &example.PodList{})
+	}
+	return s
+}
+
+func TestRESTOptions(t *testing.T) {
+	db := memory(t)
+	cachedResource, plainResource := schema.GroupResource{Group: "example.com", Resource: "pods"}, schema.GroupResource{Group: "example.com", Resource: "events"}
+	g := getter(t, db, RESTOptions{WatchCacheDisabledFor: []schema.GroupResource{plainResource}, EnableGarbageCollection: true,
+		DeleteCollectionWorkers: 7, CountMetricPollPeriod: time.Minute, Prefix: "/mine"})
+	o := restOptions(t, g, cachedResource)
+	if o.ResourcePrefix != "example.com/pods" || o.StorageConfig.Prefix != "/mine" || o.StorageConfig.GroupResource != cachedResource ||
+		!o.EnableGarbageCollection || o.DeleteCollectionWorkers != 7 || o.CountMetricPollPeriod != time.Minute {
+		t.Errorf("got %+v of %+v", o, o.StorageConfig)
+	}
+	if again := restOptions(t, g, cachedResource); again.StorageConfig == o.StorageConfig {
+		t.Error("two callers share a storage config")
+	}
+	s, destroy := decorate(t, o)
+	if _, ok := s.(*cacher.CacheDelegator); !ok {
+		t.Errorf("a cached resource has a %T", s)
+	}
+	destroy()
+	destroy()
+	s, destroy = decorate(t, restOptions(t, g, plainResource))
+	if _, ok := s.(*store); !ok {
+		t.Errorf("a resource that is not cached has a %T", s)
+	}
+	destroy()
+	destroy()
+	s, destroy = decorate(t, restOptions(t, getter(t, db, RESTOptions{DisableWatchCache: true}), cachedResource))
+	if _, ok := s.(*store); !ok {
+		t.Errorf("without a cache, a resource has a %T", s)
+	}
+	destroy()
+
+	// The caller may exchange the codec.
+	o = restOptions(t, g, plainResource)
+	o.StorageConfig.Codec = brokenCodec{codec}
+	s, destroy = decorate(t, o)
+	defer destroy()
+	if err := s.Create(t.Context(), "/example.com/events/ns/a", pod("a"), &example.Pod{}, 0); err == nil || !strings.Contains(err.Error(), "not an object") {
+		t.Errorf("the exchanged codec is not used: %v", err)
+	}
+
+	for name, bad := range map[string]func() (*RESTOptionsGetter, error){
+		"no database": func() (*RESTOptionsGetter, error) { return NewRESTOptionsGetter(nil, RESTOptions{Codec: codec}) },
+		"no codec":    func() (*RESTOptionsGetter, error) { return NewRESTOptionsGetter(db, RESTOptions{}) },
+		"short window": func() (*RESTOptionsGetter, error) {
+			return NewRESTOptionsGetter(db, RESTOptions{Codec: codec, EventsHistoryWindow: time.Second})
+		},
+	} {
+		if _, err := bad(); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// xorTransformer hides what is stored.
+type xorTransformer struct{}
+
+func (xorTransformer) TransformFromStorage(_ context.Context, data []byte, dataCtx value.Context) ([]byte, bool, error) {
+	plain, found := bytes.CutPrefix(xor(data), dataCtx.AuthenticatedData())
+	if !found {
+		return nil, false, errors.New("the value is of another key")
+	}
+	return plain, false, nil
+}
+
+func (xorTransformer) TransformToStorage(_ context.Context, data []byte, dataCtx value.Context) ([]byte, error) {
+	return xor(append(bytes.Clone(dataCtx.AuthenticatedData()), data...)), nil
+}
+
+func xor(data []byte) []byte {
+	out := make([]byte, len(data))
+	for i, b := range data {
+		out[i] = b ^ 0xa5
+	}
+	return out
+}
+
+type transformers map[schema.GroupResource]value.Transformer
+
+func (t transformers) TransformerForResource(r schema.GroupResource) value.Transformer { return t[r] }
+
+// TestEncryptionAtRest: a resource's transformer sees all values, with the whole key, and nothing of them is stored in clear.
+func TestEncryptionAtRest(t *testing.T) {
+	db := memory(t)
+	secret := schema.GroupResource{Group: "example.com", Resource: "secrets"}
+	g := getter(t, db, RESTOptions{Transformers: transformers{secret: xorTransformer{}}})
+	s := cachedPods(t, g, secret)
+	p := pod("hidden")
+	p.Annotations = map[string]string{"password": "swordfish"}
+	if err := s.Create(t.Context(), "/example.com/secrets/ns/hidden", p, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	out := &example.PodList{}
+	if err := s.GetList(t.Context(), "/example.com/secrets", apistorage.ListOptions{Predicate: apistorage.Everything, Recursive: true}, out); err != nil {
+		t.Fatal(err)
+	}
+	if len(out.Items) != 1 || out.Items[0].Annotations["password"] != "swordfish" {
+		t.Errorf("got %v", out.Items)
+	}
+	kv, _, err := db.mvcc.Get(t.Context(), "/registry/example.com/secrets/ns/hidden")
+	if err != nil || kv == nil {
+		t.Fatalf("the key is not where it should be: %v", err)
+	}
+	if bytes.Contains(kv.Value, []byte("swordfish")) {
+		t.Error("the password is stored in clear")
+	}
+	// A value that was copied to another key is rejected.
+	if _, err := db.mvcc.Commit(t.Context(), mvcc.Mutation{Key: "/registry/example.com/secrets/ns/copy", Value: kv.Value}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Get(t.Context(), "/example.com/secrets/ns/copy", apistorage.GetOptions{}, &example.Pod{}); !apistorage.IsCorruptObject(err) {
+		t.Errorf("the copy: %v", err)
+	}
+}
+
+var groups atomic.Int64
+
+// listRequests counts the lists that were read from the database for a resource.
+func listRequests(t testing.TB, r schema.GroupResource) float64 {
+	t.Helper()
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "etcd_requests_total" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			l := map[string]string{}
+			for _, pair := range m.GetLabel() {
+				l[pair.GetName()] = pair.GetValue()
+			}
+			if l["operation"] == "list" && l["group"] == r.Group && l["resource"] == r.Resource {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
+}
+
+// TestConsistentReadsFromCache writes through one process and lists through the watch cache of another: each list sees the write that was acknowledged before, and
+// reads no object from the database.
+func TestConsistentReadsFromCache(t *testing.T) {
+	etcdmetrics.Register()
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		here, there := openDatabase(t, d, noTicks), openDatabase(t, d, noTicks)
+		r := schema.GroupResource{Group: fmt.Sprintf("group-%d", groups.Add(1)), Resource: "pods"}
+		s := cachedPods(t, getter(t, here, RESTOptions{}), r)
+		writer, destroy := decorate(t, restOptions(t, getter(t, there, RESTOptions{DisableWatchCache: true}), r))
+		defer destroy()
+		prefix := "/" + r.Group + "/" + r.Resource
+		before := listRequests(t, r)
+		for i := range 30 {
+			w := writer
+			if i%2 == 0 {
+				w = s
+			}
+			if err := w.Create(t.Context(), prefix+"/ns/"+numbered(i), pod(numbered(i)), nil, 0); err != nil {
+				t.Fatal(err)
+			}
+			out := &example.PodList{}
+			if err := s.GetList(t.Context(), prefix, apistorage.ListOptions{Predicate: apistorage.Everything, Recursive: true}, out); err != nil {
+				t.Fatal(err)
+			}
+			if len(out.Items) != i+1 {
+				t.Fatalf("after %d writes, a list has %d objects", i+1, len(out.Items))
+			}
+		}
+		if n := listRequests(t, r) - before; n != 0 {
+			t.Errorf("%v lists were read from the database", n)
+		}
+	})
+}
+
+// TestNothingIsLeftBehind: closing releases everything.
+func TestNothingIsLeftBehind(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	t.Run("server", func(t *testing.T) {
+		db := memory(t)
+		r := schema.GroupResource{Group: "example.com", Resource: "pods"}
+		s := cachedPods(t, getter(t, db, RESTOptions{}), r)
+		second, destroy := decorate(t, restOptions(t, getter(t, db, RESTOptions{DisableWatchCache: true}), r))
+		for _, s := range []apistorage.Interface{s, second} {
+			if _, err := s.Watch(t.Context(), "/example.com/pods", apistorage.ListOptions{ResourceVersion: "1", Predicate: apistorage.Everything, Recursive: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		destroy()
+		if len(db.decoders.byWays) != 1 {
+			t.Errorf("%d decoders are kept", len(db.decoders.byWays))
+		}
+	})
+	goleak.VerifyNone(t, before)
+}

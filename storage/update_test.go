@@ -1,0 +1,232 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/apis/example"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/value"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// TestHotKey lets many writers count in one object, some with outdated suggestions: no count is lost, each takes one revision.
+func TestHotKey(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		s := pods(t, openDatabase(t, d, mvcc.Config{}))
+		first := create(t, s, pod("hot"))
+		const writers, counts = 8, 25
+		var wg sync.WaitGroup
+		for n := range writers {
+			wg.Go(func() {
+				for range counts {
+					var suggestion runtime.Object
+					if n%2 == 0 {
+						suggestion = first.DeepCopy()
+					}
+					err := s.GuaranteedUpdate(t.Context(), podKey("hot"), &example.Pod{}, false, nil,
+						apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+							obj.(*example.Pod).Generation++
+							return obj, nil
+						}), suggestion)
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		out := &example.Pod{}
+		if err := s.Get(t.Context(), podKey("hot"), apistorage.GetOptions{}, out); err != nil {
+			t.Fatal(err)
+		}
+		if out.Generation != writers*counts || revisionOf(t, out) != revisionOf(t, first)+writers*counts {
+			t.Errorf("counted to %d, at revision %s after %s", out.Generation, out.ResourceVersion, first.ResourceVersion)
+		}
+	})
+}
+
+// TestVerdictsOnSuggestions: an error that was made of an outdated suggestion is not the last word, one made of a current suggestion is, after one read.
+func TestVerdictsOnSuggestions(t *testing.T) {
+	s := pods(t, memory(t))
+	old := create(t, s, pod("a"))
+	current, err := label(t.Context(), s, "a", "new")
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := errors.New("refused")
+	for name, test := range map[string]struct {
+		suggestion *example.Pod
+		calls      int
+		err        error
+	}{
+		"outdated": {old, 2, nil},
+		"current":  {current, 1, refused},
+		"none":     {nil, 1, nil},
+	} {
+		t.Run("update, "+name, func(t *testing.T) {
+			calls := 0
+			var suggestion runtime.Object
+			if test.suggestion != nil {
+				suggestion = test.suggestion.DeepCopy()
+			}
+			err := s.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil, apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+				calls++
+				if calls == 1 && test.suggestion != nil {
+					return nil, refused
+				}
+				return obj, nil
+			}), suggestion)
+			if calls != test.calls || !errors.Is(err, test.err) {
+				t.Errorf("%d calls, %v", calls, err)
+			}
+		})
+		t.Run("delete, "+name, func(t *testing.T) {
+			calls := 0
+			var suggestion runtime.Object
+			if test.suggestion != nil {
+				suggestion = test.suggestion.DeepCopy()
+			}
+			stop := errors.New("not deleted, so that the next test has it")
+			err := s.Delete(t.Context(), podKey("a"), &example.Pod{}, nil, func(context.Context, runtime.Object) error {
+				calls++
+				if calls == 1 && test.suggestion != nil {
+					return refused
+				}
+				return stop
+			}, suggestion, apistorage.DeleteOptions{})
+			want := test.err
+			if want == nil {
+				want = stop
+			}
+			if calls != test.calls || !errors.Is(err, want) {
+				t.Errorf("%d calls, %v", calls, err)
+			}
+		})
+	}
+}
+
+// TestSuggestionsWithoutRevision say that the object does not exist; whoever does not want to create it gets what is there.
+func TestSuggestionsWithoutRevision(t *testing.T) {
+	s := pods(t, memory(t))
+	keep := apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+		obj.(*example.Pod).Generation++
+		return obj, nil
+	})
+	if err := s.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil, keep, pod("a")); !apistorage.IsNotFound(err) {
+		t.Errorf("update: %v", err)
+	}
+	if err := s.Delete(t.Context(), podKey("a"), &example.Pod{}, nil, apistorage.ValidateAllObjectFunc, pod("a"), apistorage.DeleteOptions{}); !apistorage.IsNotFound(err) {
+		t.Errorf("delete: %v", err)
+	}
+	out := &example.Pod{}
+	if err := s.GuaranteedUpdate(t.Context(), podKey("a"), out, true, nil, keep, pod("a")); err != nil || out.Generation != 1 || out.Name != "a" {
+		t.Errorf("create: %v %v", err, out)
+	}
+	if err := s.GuaranteedUpdate(t.Context(), podKey("a"), out, true, nil, keep, pod("a")); err != nil || out.Generation != 2 {
+		t.Errorf("update of what exists: %v %v", err, out)
+	}
+	if err := s.Delete(t.Context(), podKey("a"), out, nil, apistorage.ValidateAllObjectFunc, pod("a"), apistorage.DeleteOptions{}); err != nil || out.Generation != 2 {
+		t.Errorf("delete of what exists: %v %v", err, out)
+	}
+}
+
+// TestTimeToLive: an object expires by its own event, and an update without a time to live makes it stay.
+func TestTimeToLive(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		s := pods(t, openDatabase(t, d, mvcc.Config{}))
+		w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1"})
+		for _, name := range []string{"stays", "goes"} {
+			if err := s.Create(t.Context(), podKey(name), pod(name), nil, 1); err != nil {
+				t.Fatal(err)
+			}
+			if name == "stays" {
+				if _, err := label(t.Context(), s, name, "x"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		var last watch.Event
+		for _, want := range []string{"ADDED stays ", "MODIFIED stays x", "ADDED goes ", "DELETED goes "} {
+			last = next(t, w)
+			if got := brief(t, last); got != want {
+				t.Fatalf("got %s, want %s", got, want)
+			}
+		}
+		l := list(t, s, apistorage.ListOptions{})
+		if len(l.Items) != 1 || l.Items[0].Name != "stays" || l.ResourceVersion != itoa(revisionOf(t, last.Object)) {
+			t.Errorf("at revision %s there are %v", l.ResourceVersion, l.Items)
+		}
+	})
+	if got := lifetime(1 << 63); got != longest {
+		t.Errorf("a very long time is %v", got)
+	}
+	if got := lifetime(90); got != 90*time.Second {
+		t.Errorf("90 seconds are %v", got)
+	}
+}
+
+// reentrantTransformer uses the store while the store uses it.
+type reentrantTransformer struct {
+	value.Transformer
+	s       *store
+	entered bool
+}
+
+func (r *reentrantTransformer) TransformToStorage(ctx context.Context, data []byte, dataCtx value.Context) ([]byte, error) {
+	if !r.entered {
+		r.entered = true
+		if err := r.s.Create(ctx, podKey("from the transformer"), pod("t"), nil, 0); err != nil {
+			return nil, err
+		}
+	}
+	return r.Transformer.TransformToStorage(ctx, data, dataCtx)
+}
+
+// TestCallbacksMayUseTheStore: nothing is held while the caller's functions run, not even with a single connection.
+func TestCallbacksMayUseTheStore(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		db := openDatabase(t, d, mvcc.Config{})
+		plain := pods(t, db)
+		create(t, plain, pod("a"))
+		c := podConfig()
+		c.Transformer = &reentrantTransformer{Transformer: plain.objects.transformer, s: plain}
+		s := open(t, db, c)
+		var depth int
+		var update func(name string) error
+		update = func(name string) error {
+			return s.GuaranteedUpdate(t.Context(), podKey(name), &example.Pod{}, true, nil, apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+				if depth++; depth < 10 {
+					if err := update("nested-" + strconv.Itoa(depth)); err != nil {
+						return nil, err
+					}
+				}
+				p := obj.(*example.Pod)
+				p.ObjectMeta = metav1.ObjectMeta{Name: name, Namespace: "ns", Labels: map[string]string{"value": "nested"}}
+				return p, nil
+			}), nil)
+		}
+		if err := update("a"); err != nil {
+			t.Fatal(err)
+		}
+		err := s.Delete(t.Context(), podKey("a"), &example.Pod{}, nil, func(ctx context.Context, _ runtime.Object) error {
+			_, err := tryList(ctx, s, apistorage.ListOptions{})
+			return err
+		}, nil, apistorage.DeleteOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l := list(t, s, apistorage.ListOptions{}); len(l.Items) != 10 {
+			t.Errorf("%d objects", len(l.Items))
+		}
+	})
+}
