@@ -36,6 +36,9 @@ type backend struct {
 	store string
 
 	commits, heads, tails, reads *pool
+	// onWait, if not nil, is called when a write finds the commit lock taken. For tests.
+	onWait func()
+
 	// polls has the connection that asks for data_version, and lastVersion is its last answer, 0 at first.
 	polls       *pool
 	lastVersion int64
@@ -82,7 +85,7 @@ func (b *backend) now() time.Time {
 
 // timeout bounds an operation.
 func (b *backend) timeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	if b.opts.Timeout <= 0 {
+	if deadline, ok := ctx.Deadline(); b.opts.Timeout <= 0 || ok && time.Until(deadline) <= b.opts.Timeout {
 		return ctx, func() {}
 	}
 	return context.WithTimeout(ctx, b.opts.Timeout)
@@ -101,10 +104,7 @@ func (b *backend) read(ctx context.Context, p *pool, fn func(*conn) error) error
 func (b *backend) readDespiteFence(ctx context.Context, p *pool, fn func(*conn) error) error {
 	ctx, cancel := b.timeout(ctx)
 	defer cancel()
-	return b.on(ctx, p, func(c *conn) error {
-		defer c.interruptible(ctx)()
-		return fn(c)
-	})
+	return b.on(ctx, p, fn)
 }
 
 // on runs an operation on a connection of the pool, and makes sure that it was done on the file that has the database's name; see replaced.go.
@@ -166,6 +166,8 @@ func (b *backend) scanState(s *stmt, st *mvcc.State) {
 // readRows runs one statement in the snapshot of the state.
 func (b *backend) readRows(ctx context.Context, p *pool, text string, st *mvcc.State, bind func(*stmt), row func(*stmt)) error {
 	return b.read(ctx, p, func(c *conn) error {
+		// A read of single rows is over before it could be interrupted; this one may walk over many.
+		defer c.interruptible(ctx)()
 		done, err := b.snapshot(c, st)
 		if err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"syscall"
 
+	"modernc.org/sqlite"
 	lib "modernc.org/sqlite/lib"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -29,7 +30,12 @@ func (b *backend) classify(ctx context.Context, err error) error {
 // classifyError is classify for an operation that has no context. name is how people call the database.
 func classifyError(name string, err error) error {
 	var e *sqliteError
-	if !errors.As(err, &e) {
+	var fromDriver *sqlite.Error // of the migrations, which use database/sql
+	switch {
+	case errors.As(err, &e):
+	case errors.As(err, &fromDriver):
+		e = &sqliteError{code: int32(fromDriver.Code())}
+	default:
 		return mvcc.Errorf(mvcc.Unavailable, "the database %s cannot be used: %w", name, err)
 	}
 	switch e.primary() {

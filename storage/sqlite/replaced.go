@@ -51,18 +51,11 @@ func (b *backend) replaced(cause error) error {
 			b.opts.Logger.Error("cannot close the replaced file", "database", b.name(), "err", err)
 		}
 	}
-	if cause != nil && !errors.Is(cause, errMoved) {
-		return b.fencedError(cause)
-	}
-	return b.fencedError(errMoved)
-}
-
-func (b *backend) fencedError(cause error) error {
 	var known *mvcc.Error
 	if errors.As(cause, &known) && known.Class == mvcc.Unknown {
 		return known
 	}
-	return mvcc.Errorf(mvcc.Fenced, "the database %s cannot be trusted any more: %w", b.name(), cause)
+	return mvcc.Errorf(mvcc.Fenced, "the database %s cannot be trusted any more: %w", b.name(), errMoved)
 }
 
 // reopen opens the file that has the name now.

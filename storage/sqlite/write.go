@@ -67,6 +67,9 @@ func (b *backend) begin(ctx context.Context, c *conn) error {
 	if !isBusy(err) {
 		return err
 	}
+	if b.onWait != nil {
+		b.onWait()
+	}
 	patience := time.NewTimer(b.cfg.busyTimeout)
 	defer patience.Stop()
 	pause := shortest

@@ -1,0 +1,12 @@
+//go:build !linux
+
+package sqlite
+
+import (
+	"errors"
+	"os/exec"
+)
+
+func privateMounts(*exec.Cmd) bool { return false }
+
+func mountSmall(string, int) error { return errors.ErrUnsupported }

@@ -1,0 +1,311 @@
+package sqlite
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// sqlExec changes a database behind the backend's back.
+func sqlExec(t testing.TB, path string, statements ...string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for _, s := range statements {
+		if _, err := db.Exec(s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+}
+
+func sqlQuery(t testing.TB, path, query string) (value string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.QueryRow(query).Scan(&value); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return value
+}
+
+func writeFile(t testing.TB, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// oneSentence checks an error that a person reads.
+func oneSentence(t *testing.T, err error, class mvcc.Class, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want one with %q", words)
+	}
+	if mvcc.ClassOf(err) != class {
+		t.Errorf("the error is of class %v, want %v: %v", mvcc.ClassOf(err), class, err)
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("the error does not say %q: %v", w, err)
+		}
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("the error has several lines: %v", err)
+	}
+}
+
+func TestOpenErrors(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		// prepare makes what is wrong at the path.
+		prepare func(t *testing.T, path string)
+		class   mvcc.Class
+		words   []string
+		// migrates: Migrate mends it.
+		migrates bool
+	}{
+		{"no directory", func(t *testing.T, path string) {
+			if err := os.RemoveAll(filepath.Dir(path)); err != nil {
+				t.Fatal(err)
+			}
+		}, mvcc.Invalid, []string{"the directory", "does not exist", "create it"}, false},
+		{"no file", func(*testing.T, string) {}, mvcc.Invalid, []string{"there is no database file", "migrate up"}, true},
+		{"a directory", func(t *testing.T, path string) {
+			if err := os.Mkdir(path, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}, mvcc.Invalid, []string{"is a directory"}, false},
+		{"a device", func(t *testing.T, path string) {
+			if err := os.Symlink(os.DevNull, path); err != nil {
+				t.Fatal(err)
+			}
+		}, mvcc.Invalid, []string{"is not a regular file"}, false},
+		{"an empty file", func(t *testing.T, path string) { writeFile(t, path, "") }, mvcc.Invalid, []string{"holds no rowkeeper store", "migrate up"}, true},
+		{"a text", func(t *testing.T, path string) { writeFile(t, path, strings.Repeat("apiVersion: v1\n", 100)) },
+			mvcc.Invalid, []string{"is not a SQLite database"}, false},
+		{"a short text", func(t *testing.T, path string) { writeFile(t, path, "hello") }, mvcc.Invalid, []string{"is not a SQLite database"}, false},
+		{"somebody else's database", func(t *testing.T, path string) { sqlExec(t, path, "CREATE TABLE kine (id INTEGER)") },
+			mvcc.Invalid, []string{"is a SQLite database of another program"}, false},
+		{"somebody else's marked database", func(t *testing.T, path string) {
+			sqlExec(t, path, "PRAGMA application_id = 17", "CREATE TABLE notes (id INTEGER)")
+		}, mvcc.Invalid, []string{"is a SQLite database of another program"}, false},
+		{"a newer schema", func(t *testing.T, path string) {
+			migrate(t, "sqlite://"+path)
+			sqlExec(t, path, "INSERT INTO rowkeeper_schema (version_id, is_applied) VALUES (99, 1)", "UPDATE rowkeeper_store SET oldest_writer = 98")
+		}, mvcc.Invalid, []string{"schema is version 99", "newer than version", "use a newer rowkeeper"}, false},
+		{"an older schema", func(t *testing.T, path string) {
+			migrate(t, "sqlite://"+path)
+			sqlExec(t, path, "DELETE FROM rowkeeper_schema WHERE version_id > 0", "DROP TABLE rowkeeper_log", "DROP TABLE rowkeeper_live",
+				"DROP TABLE rowkeeper_store", "DROP TABLE rowkeeper_aborted")
+		}, mvcc.Invalid, []string{"holds no rowkeeper store yet", "migrate up"}, false},
+		{"no store row", func(t *testing.T, path string) {
+			migrate(t, "sqlite://"+path)
+			sqlExec(t, path, "DELETE FROM rowkeeper_store")
+		}, mvcc.Invalid, []string{"has lost its store row", "restore a backup"}, false},
+		{"no WAL", func(t *testing.T, path string) {
+			migrate(t, "sqlite://"+path)
+			sqlExec(t, path, "PRAGMA journal_mode = DELETE")
+		}, mvcc.Invalid, []string{"journal mode \"delete\"", "migrate up"}, true},
+		{"a damaged page", func(t *testing.T, path string) {
+			filled(t, path, 200)
+			damage(t, path, 3*pageSize)
+		}, mvcc.Invalid, []string{"damaged: restore a backup"}, false},
+		{"a damaged page of values", func(t *testing.T, path string) {
+			filled(t, path, 2000)
+			damage(t, path, 100*pageSize)
+		}, mvcc.Invalid, []string{"damaged: restore a backup"}, false},
+		{"a shortened file", func(t *testing.T, path string) {
+			filled(t, path, 200)
+			if err := os.Truncate(path, 4*pageSize); err != nil {
+				t.Fatal(err)
+			}
+		}, mvcc.Invalid, []string{"damaged", "restore a backup"}, false},
+		{"a lost value", func(t *testing.T, path string) {
+			filled(t, path, 200)
+			sqlExec(t, path, "DELETE FROM rowkeeper_log WHERE revision = 100")
+		}, mvcc.Invalid, []string{"a key has lost its value", "restore a backup"}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "data")
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(dir, "state.db")
+			test.prepare(t, path)
+			url := "sqlite://" + path
+			b, err := Driver.Open(context.Background(), url, options(t))
+			if err == nil {
+				b.Close()
+			}
+			oneSentence(t, err, test.class, append(test.words, dir)...)
+			_, err = Driver.Migrate(context.Background(), url, options(t))
+			if !test.migrates {
+				if err == nil {
+					t.Error("migrate did not mind")
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			open(t, url).Close()
+		})
+	}
+}
+
+// filled makes a database with some keys and closes it.
+func filled(t testing.TB, path string, keys int) {
+	t.Helper()
+	migrate(t, "sqlite://"+path)
+	b := open(t, "sqlite://"+path)
+	f := filler{store: b, value: bytes.Repeat([]byte("v"), 1024)}
+	f.grow(t, keys)
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// damage overwrites a piece of a file from another process: closing the file in this one would take SQLite's locks away.
+func damage(t testing.TB, path string, offset int) {
+	t.Helper()
+	cmd := exec.Command("dd", "if=/dev/zero", "of="+path, "bs=1", fmt.Sprintf("seek=%d", offset), "count=2000", "conv=notrunc")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+func TestMigrateRefusesToTouch(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "other.db")
+	sqlExec(t, path, "CREATE TABLE notes (id INTEGER)", "INSERT INTO notes VALUES (1)")
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Driver.Migrate(context.Background(), "sqlite://"+path, options(t))
+	oneSentence(t, err, mvcc.Invalid, "of another program")
+	_, err = Driver.Status(context.Background(), "sqlite://"+path, options(t))
+	oneSentence(t, err, mvcc.Invalid, "of another program")
+	after, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(before, after) {
+		t.Error("another program's database was changed")
+	}
+}
+
+func TestMigrateAndStatus(t *testing.T) {
+	ctx := context.Background()
+	url := "sqlite://" + filepath.Join(t.TempDir(), "state.db")
+	_, err := Driver.Status(ctx, url, options(t))
+	oneSentence(t, err, mvcc.Invalid, "there is no database file")
+	done, err := Driver.Migrate(ctx, url, options(t))
+	if err != nil || len(done) == 0 || done[0].Version != 1 || done[0].Applied.IsZero() {
+		t.Fatalf("migrate ran %+v, %v", done, err)
+	}
+	if done, err = Driver.Migrate(ctx, url, options(t)); err != nil || len(done) != 0 {
+		t.Fatalf("a second migrate ran %+v, %v", done, err)
+	}
+	for _, url := range []string{url, "memory:"} {
+		list, err := Driver.Status(ctx, url, options(t))
+		if err != nil || len(list) == 0 || list[0].Name != "initial" || list[0].Applied.IsZero() {
+			t.Errorf("the status of %s is %+v, %v", url, list, err)
+		}
+	}
+	if done, err = Driver.Migrate(ctx, "memory:", options(t)); err != nil || len(done) != 0 {
+		t.Errorf("migrate of a store in memory ran %+v, %v", done, err)
+	}
+	for _, p := range []struct{ pragma, want string }{{"journal_mode", "wal"}, {"auto_vacuum", "2"}, {"page_size", "8192"}, {"application_id", "1382772850"}} {
+		if got := sqlQuery(t, strings.TrimPrefix(url, "sqlite://"), "PRAGMA "+p.pragma); got != p.want {
+			t.Errorf("%s is %s, want %s", p.pragma, got, p.want)
+		}
+	}
+}
+
+// TestSettings asks the connections for what they are to have been told: a PRAGMA that SQLite does not know is no error.
+func TestSettings(t *testing.T) {
+	url := fresh(t)
+	for _, test := range []struct {
+		query              string
+		synchronous, cache string
+	}{
+		{"", "2", "-65536"},
+		{"?synchronous=FULL", "2", "-65536"},
+		{"?synchronous=NORMAL&cache_size=2MiB", "1", "-2048"},
+		{"?synchronous=OFF", "0", "-65536"},
+	} {
+		b := open(t, url+test.query).(*backend)
+		for _, p := range b.pools() {
+			c, err := p.get(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := map[string]string{"temp_store": "2", "query_only": "1", "cache_size": "-4096"}
+			if p == b.commits {
+				want = map[string]string{
+					"temp_store": "2", "query_only": "0", "synchronous": test.synchronous, "cache_size": test.cache,
+					"fullfsync": map[bool]string{true: "1", false: "0"}[test.synchronous == "2"],
+				}
+			}
+			for name, want := range want {
+				if got, err := c.once("PRAGMA " + name); err != nil || got != want {
+					t.Errorf("%q: %s of a %s connection is %s, %v, want %s", test.query, name, p.name, got, err, want)
+				}
+			}
+			p.put(c)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestMemoryStoresAreIndependent(t *testing.T) {
+	ctx := context.Background()
+	one, two := open(t, "memory:"), open(t, "memory:")
+	f := filler{store: one, value: []byte("v")}
+	f.grow(t, 3)
+	for _, test := range []struct {
+		b    mvcc.Backend
+		want int64
+	}{{one, 3}, {two, 0}} {
+		if n, _, err := test.b.Count(ctx, "\x00", "\xff", 0, 0); err != nil || n != test.want {
+			t.Errorf("a store has %d keys, %v, want %d", n, err, test.want)
+		}
+	}
+	first, err := one.Identity(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := two.Identity(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first.Store == second.Store || first.Actual == second.Actual {
+		t.Errorf("two stores have the identities %+v and %+v", first, second)
+	}
+	for _, b := range []mvcc.Backend{one, two} {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	third := open(t, "memory:")
+	defer third.Close()
+	if n, _, err := third.Count(ctx, "\x00", "\xff", 0, 0); err != nil || n != 0 {
+		t.Errorf("a new store has %d keys, %v", n, err)
+	}
+}
