@@ -41,7 +41,7 @@ func limitsFor(maxPacket int) (mvcc.Limits, error) {
 
 // transaction is a transaction of two round trips. The first text begins it, takes the commit lock if it needs to, and reads; decide reads the
 // answers and returns the second text, which writes and commits. In between nobody but this process can end the transaction, so it does
-// nothing there but decide. If it stops there, the server rolls back after holdSeconds.
+// nothing there but decide. If it stops there, the server rolls back after server.hold.
 //
 // What an error means follows from this. Until the second text is sent, nothing was committed and nothing will be, however the connection
 // ends, as the server rolls back a transaction whose client is gone. Also a client that was cut off while it waited for the lock leaves
@@ -97,6 +97,9 @@ func (b *backend) transact(ctx context.Context, t *transaction) error {
 	}
 	return nil
 }
+
+// begin writes the beginning of a transaction.
+func (b *backend) begin(t *text) { fmt.Fprintf(t, beginTransaction, b.server.hold) }
 
 // rollback ends a transaction, so that its lock does not wait for the pool. A connection that cannot say so is closed, upon which the server
 // rolls back.
@@ -193,12 +196,10 @@ type guard struct {
 
 // askGuard writes the beginning of a transaction under the commit lock: the lock; then, in a statement that starts when the lock is held and so
 // sees what was committed before, the state, the token of the row at a revision, and whether a token is recorded as aborted.
-func (t *text) askGuard(at mvcc.Revision, token mvcc.Token) {
-	t.WriteString(beginTransaction)
+func (b *backend) askGuard(t *text, at mvcc.Revision, token mvcc.Token) {
+	b.begin(t)
 	t.WriteString(lockStore)
-	var quoted text
-	quoted.binary(token[:])
-	fmt.Fprintf(t, selectGuard, int64(at), quoted.String())
+	fmt.Fprintf(t, selectGuard, int64(at), token[:])
 }
 
 // guard reads the answers to askGuard, and refuses a server that is read-only.
@@ -242,7 +243,7 @@ func (b *backend) gate(t *text, now time.Time) {
 
 func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
 	t := transaction{what: "commit", pool: b.commits}
-	t.ask.askGuard(g.Seen.Revision, g.Token)
+	b.askGuard(&t.ask, g.Seen.Revision, g.Token)
 	t.ask.askLive(g.Mutations)
 	var (
 		res *mvcc.GroupResult
@@ -439,7 +440,7 @@ func (t *text) logRow(m *mvcc.Mutation, o *mvcc.Outcome, token mvcc.Token, now t
 	t.WriteByte(',')
 	t.int(int64(o.Create))
 	t.WriteByte(',')
-	t.binary(token[:])
+	t.hex(token[:])
 	t.WriteByte(',')
 	t.int(now.UnixMicro())
 	if m.Delete {

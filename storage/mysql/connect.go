@@ -17,14 +17,6 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// What the server does about a client that stops in the middle of a transaction (a paused process, a host that is gone) and about
-// a lock that is not granted, in seconds. The client never sleeps while it holds the commit lock, so holdSeconds is long for it, and
-// short for those who wait.
-const (
-	holdSeconds     = "3"
-	lockWaitSeconds = "10"
-)
-
 // sessionSettings make a session what the statements of this package expect, whatever the server's defaults are. Each has its reason:
 //
 //   - time_zone: UTC, for the creation time in the fingerprint (the statements use UTC_TIMESTAMP).
@@ -34,8 +26,8 @@ const (
 //   - net_read_timeout: a client that stops while it sends the statements that end a transaction loses it.
 //   - sql_select_limit, sql_safe_updates: reads are complete, and updates by list are allowed.
 const sessionSettings = `SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
-	autocommit = 1, completion_type = 'NO_CHAIN', innodb_lock_wait_timeout = ` + lockWaitSeconds + `, lock_wait_timeout = ` + lockWaitSeconds + `,
-	net_read_timeout = ` + holdSeconds + `, sql_select_limit = 18446744073709551615, sql_safe_updates = 0`
+	autocommit = 1, completion_type = 'NO_CHAIN', innodb_lock_wait_timeout = %[1]d, lock_wait_timeout = %[1]d,
+	net_read_timeout = %[2]d, sql_select_limit = 18446744073709551615, sql_safe_updates = 0`
 
 // sessionIsolation: each statement has a snapshot of its own, taken when it starts, so the one that follows the commit lock sees what
 // was committed while waiting for it.
@@ -66,6 +58,10 @@ type facts struct {
 type server struct {
 	cfg *config
 	log *slog.Logger
+	// lockWait is how long the server makes a session wait for a lock, hold how long it lets a client be silent in the middle of a transaction (a paused
+	// process, a host that is gone) before it rolls back; in seconds. A client never sleeps while it holds the commit lock, so hold is
+	// long for it, and short for those who wait.
+	lockWait, hold int
 	// fingerprint is the one of the database that this process works with; see mvcc.Fenced. It is nil until the first connection is made, and
 	// while migrating.
 	fingerprint atomic.Pointer[string]
@@ -74,6 +70,17 @@ type server struct {
 	// dropBefore: connections older than this time (Unix, in nanoseconds) are not used again.
 	dropBefore atomic.Int64
 }
+
+func newServer(url string, opts mvcc.DriverOptions) (*server, error) {
+	cfg, err := parseURL(url)
+	if err != nil {
+		return nil, &mvcc.Error{Class: mvcc.Denied, Err: err}
+	}
+	return &server{cfg: cfg, log: opts.Logger, lockWait: seconds(opts.Timeout / 3), hold: seconds(opts.Timeout / 10)}, nil
+}
+
+// seconds rounds to the unit of the server's timeouts.
+func seconds(d time.Duration) int { return max(1, int(d.Round(time.Second)/time.Second)) }
 
 // suspect makes the pools connect anew, as the server says that it is read-only: after a failover, the address may lead
 // to another one. It does so once a second at most, for a server that stays read-only.
@@ -187,7 +194,7 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 		return f, mvcc.Errorf(mvcc.Invalid, "the server's max_allowed_packet was lowered from %d to %d: raise it, or restart this program", need, f.maxPacket)
 	}
 
-	settings := []string{sessionSettings, sessionIsolation, "SET NAMES utf8mb4"}
+	settings := []string{fmt.Sprintf(sessionSettings, c.lockWait, c.hold), sessionIsolation, "SET NAMES utf8mb4"}
 	if f.mariadb {
 		// Lists of more than 1,000 values stay lists, and are not made a join.
 		settings = append(settings, "SET SESSION in_predicate_conversion_threshold = 0")

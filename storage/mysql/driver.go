@@ -3,7 +3,6 @@ package mysql
 import (
 	"context"
 	"database/sql"
-	"log/slog"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -25,7 +24,7 @@ func (Driver) Schemes() []string { return schemes }
 // Open connects to the database and checks that it holds a store that this program can use. It changes nothing, and needs no more than SELECT, INSERT,
 // UPDATE and DELETE on the database. Its error is one sentence that names what to do.
 func (Driver) Open(ctx context.Context, url string, opts mvcc.DriverOptions) (mvcc.Backend, error) {
-	s, err := newServer(url, opts.Logger)
+	s, err := newServer(url, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -37,14 +36,6 @@ func (Driver) Open(ctx context.Context, url string, opts mvcc.DriverOptions) (mv
 		return nil, err
 	}
 	return b, nil
-}
-
-func newServer(url string, log *slog.Logger) (*server, error) {
-	cfg, err := parseURL(url)
-	if err != nil {
-		return nil, &mvcc.Error{Class: mvcc.Denied, Err: err}
-	}
-	return &server{cfg: cfg, log: log}, nil
 }
 
 // open makes the first connection, to which all others are compared.
@@ -87,7 +78,7 @@ func (Driver) Status(ctx context.Context, url string, opts mvcc.DriverOptions) (
 }
 
 func migrating(url string, opts mvcc.DriverOptions, f func(*sql.DB) ([]migrations.Migration, error)) ([]mvcc.Migration, error) {
-	s, err := newServer(url, opts.Logger)
+	s, err := newServer(url, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,9 @@ package mysql
 
 import (
 	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -14,10 +17,17 @@ func (t *text) int(n int64) {
 	t.Write(strconv.AppendInt(b[:0], n, 10))
 }
 
-// binary writes bytes as a literal of type binary string. In it, only the quote and the backslash have a meaning; both are written after a
-// backslash, which the session's sql_mode (no NO_BACKSLASH_ESCAPES) and character set (utf8mb4, where neither byte is a part of another
-// character) make safe.
+// binary writes bytes as a literal of type binary string.
+//
+// Text in ASCII stays readable: only the quote and the backslash have a meaning in a quoted literal, and both are written after a
+// backslash, which the session's sql_mode (no NO_BACKSLASH_ESCAPES) and character set make safe. It is half as long as hexadecimal digits. All
+// else is written in those: bytes that are no text of the connection's character set would break the lists of running statements that
+// administrators read.
 func (t *text) binary(data []byte) {
+	if !isASCII(data) {
+		t.hex(data)
+		return
+	}
 	t.WriteString("_binary'")
 	quote, backslash := bytes.IndexByte(data, '\''), bytes.IndexByte(data, '\\')
 	for begin := 0; ; {
@@ -38,6 +48,30 @@ func (t *text) binary(data []byte) {
 		}
 	}
 	t.WriteByte('\'')
+}
+
+func (t *text) hex(data []byte) {
+	t.WriteString("x'")
+	var digits [512]byte
+	for piece := range slices.Chunk(data, len(digits)/2) {
+		t.Write(hex.AppendEncode(digits[:0], piece))
+	}
+	t.WriteByte('\'')
+}
+
+// isASCII looks at eight bytes at a time.
+func isASCII(data []byte) bool {
+	var high byte
+	for len(data) >= 8 {
+		if binary.LittleEndian.Uint64(data)&0x8080808080808080 != 0 {
+			return false
+		}
+		data = data[8:]
+	}
+	for _, c := range data {
+		high |= c
+	}
+	return high < 0x80
 }
 
 func indexFrom(data []byte, begin int, c byte) int {

@@ -13,10 +13,8 @@ import (
 // too, before it commits.
 func (b *backend) Resolve(ctx context.Context, token mvcc.Token, after mvcc.Position) (*mvcc.Resolution, error) {
 	t := transaction{what: "resolve a commit", pool: b.commits, repeatable: true}
-	t.ask.askGuard(after.Revision, token)
-	var quoted text
-	quoted.binary(token[:])
-	fmt.Fprintf(&t.ask, selectByToken, int64(after.Revision), quoted.String())
+	b.askGuard(&t.ask, after.Revision, token)
+	fmt.Fprintf(&t.ask, selectByToken, int64(after.Revision), token[:])
 	var r mvcc.Resolution
 	t.decide = func(a *answers) (*text, error) {
 		guard, err := b.guard(a)
@@ -37,7 +35,7 @@ func (b *backend) Resolve(ctx context.Context, token mvcc.Token, after mvcc.Posi
 		case guard.state.Swept <= after.Revision:
 			// Every row that was ever written after that position is still there, or was replaced by one that is.
 			r.Aborted = true
-			fmt.Fprintf(&second, insertAborted, quoted.String(), guard.state.Now.UnixMicro())
+			fmt.Fprintf(&second, insertAborted, token[:], guard.state.Now.UnixMicro())
 			b.gate(&second, guard.state.Now)
 		}
 		second.WriteString(commitTransaction)
@@ -51,7 +49,7 @@ func (b *backend) Resolve(ctx context.Context, token mvcc.Token, after mvcc.Posi
 
 func (b *backend) Compact(ctx context.Context, revision mvcc.Revision) (mvcc.State, error) {
 	t := transaction{what: "compact", pool: b.commits, repeatable: true}
-	t.ask.askGuard(0, mvcc.Token{})
+	b.askGuard(&t.ask, 0, mvcc.Token{})
 	var st mvcc.State
 	t.decide = func(a *answers) (*text, error) {
 		guard, err := b.guard(a)
@@ -81,7 +79,7 @@ const abortedFor = time.Hour
 // The row at swept is looked at once more: it was kept if it was the head when swept reached it.
 func (b *backend) Sweep(ctx context.Context, limit int) (int, mvcc.State, error) {
 	t := transaction{what: "sweep", pool: b.commits, repeatable: true}
-	t.ask.WriteString(beginTransaction)
+	b.begin(&t.ask)
 	fmt.Fprintf(&t.ask, selectSweep, limit+1)
 	var (
 		st      mvcc.State
@@ -136,7 +134,7 @@ func (b *backend) Sweep(ctx context.Context, limit int) (int, mvcc.State, error)
 // Fence begins a new epoch, on whatever server the address leads to. Afterwards this process works with that one, and only with it.
 func (b *backend) Fence(ctx context.Context, f mvcc.Fence) (mvcc.State, error) {
 	t := transaction{what: "fence", pool: b.admin, repeatable: true}
-	t.ask.askGuard(0, mvcc.Token{})
+	b.askGuard(&t.ask, 0, mvcc.Token{})
 	var (
 		st          mvcc.State
 		fingerprint string
@@ -165,14 +163,13 @@ func (b *backend) Fence(ctx context.Context, f mvcc.Fence) (mvcc.State, error) {
 
 func (b *backend) writeFence(t *text, f mvcc.Fence, st mvcc.State) {
 	b.gate(t, st.Now)
-	var token, fingerprint text
-	token.binary(f.Token[:])
+	var fingerprint text
 	if f.Fingerprint == "" {
 		fingerprint.WriteString("NULL")
 	} else {
 		fingerprint.binary([]byte(f.Fingerprint))
 	}
-	fmt.Fprintf(t, insertMarker, int64(st.Head.Revision), token.String(), st.Now.UnixMicro())
+	fmt.Fprintf(t, insertMarker, int64(st.Head.Revision), f.Token[:], st.Now.UnixMicro())
 	fmt.Fprintf(t, updateEpoch, int64(st.Head.Epoch), int64(st.Compacted), fingerprint.String())
 }
 

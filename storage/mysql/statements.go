@@ -154,7 +154,7 @@ WHERE t.table_schema = DATABASE() AND t.table_name IN ('rowkeeper_log', 'rowkeep
 // beginTransaction begins a transaction. If this client stops before it ends it, the server closes the connection after the wait timeout, in
 // seconds, and rolls back; it is the one timeout of this kind that both MySQL and MariaDB have. The isolation is named here, although it is the session's.
 const beginTransaction = `
-SET SESSION wait_timeout = ` + holdSeconds + `;
+SET SESSION wait_timeout = %d;
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 START TRANSACTION;`
 
@@ -179,7 +179,7 @@ FOR UPDATE;`
 const selectGuard = `
 SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
        (SELECT g.token FROM rowkeeper_log g WHERE g.revision = %d),
-       EXISTS (SELECT 1 FROM rowkeeper_aborted a WHERE a.token = %s)
+       EXISTS (SELECT 1 FROM rowkeeper_aborted a WHERE a.token = x'%x')
 FROM rowkeeper_store s
 JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
 WHERE s.id = 1;`
@@ -222,12 +222,12 @@ VALUES (_binary'----- gate -----', %d);`
 const selectByToken = `
 SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.token, g.time, g.deleted, NULL
 FROM rowkeeper_log g FORCE INDEX (PRIMARY)
-WHERE g.revision > %d AND g.token = %s
+WHERE g.revision > %d AND g.token = x'%x'
 ORDER BY g.revision`
 
 const insertAborted = `
 INSERT INTO rowkeeper_aborted (token, time)
-VALUES (%s, %d);`
+VALUES (x'%x', %d);`
 
 const updateCompacted = `
 UPDATE rowkeeper_store s
@@ -265,7 +265,7 @@ WHERE time < %d;`
 const insertMarker = `
 INSERT INTO rowkeeper_log
        (revision, rowkeeper_log.key, prev_revision, create_revision, token, time, deleted, value)
-VALUES (%d, '', 0, 0, %s, %d, 1, NULL);`
+VALUES (%d, '', 0, 0, x'%x', %d, 1, NULL);`
 
 const updateEpoch = `
 UPDATE rowkeeper_store s
