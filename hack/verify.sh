@@ -28,10 +28,8 @@ done
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 tar --exclude=./.git --exclude=./bin --exclude=./.rowkeeper -c . | tar -x -C "$copy"
-if ! (cd "$copy" && hack/update-codegen.sh >codegen.log 2>&1); then
-	tail -n 20 "$copy/codegen.log" >&2
-	fail "the generators fail"
-elif ! diff -r pkg "$copy/pkg" >&2; then
-	fail "generated code is not up to date, run make generate"
+if ! (cd "$copy" && hack/verify-codegen.sh) >"$copy/codegen.log" 2>&1; then
+	tail -n 60 "$copy/codegen.log" >&2
+	fail "generated code is not up to date, or the generators fail; run make generate"
 fi
 exit $status

@@ -1,16 +1,26 @@
 package dbtest_test
 
 import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"database/sql"
 	"database/sql/driver"
+	"encoding/pem"
+	"math/big"
 	"net"
 	"net/url"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
-	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
@@ -35,12 +45,10 @@ func open(t *testing.T, db dbtest.DB) *sql.DB {
 	case "postgres":
 		conn, err = sql.Open("pgx", db.URL)
 	case "mysql":
-		c := mysql.NewConfig()
-		c.User = u.User.Username()
-		c.Passwd, _ = u.User.Password()
-		c.Net, c.Addr = "tcp", net.JoinHostPort(u.Hostname(), u.Port())
-		c.DBName = strings.TrimPrefix(u.Path, "/")
-		c.Logger = &mysql.NopLogger{}
+		c, cerr := mysqlConfig(db.URL)
+		if cerr != nil {
+			t.Fatal(cerr)
+		}
 		var connector driver.Connector
 		connector, err = mysql.NewConnector(c)
 		conn = sql.OpenDB(connector)
@@ -53,6 +61,21 @@ func open(t *testing.T, db dbtest.DB) *sql.DB {
 	conn.SetMaxOpenConns(1)
 	t.Cleanup(func() { conn.Close() })
 	return conn
+}
+
+// mysqlConfig is what the driver needs for a URL.
+func mysqlConfig(address string) (*mysql.Config, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, err
+	}
+	c := mysql.NewConfig()
+	c.User = u.User.Username()
+	c.Passwd, _ = u.User.Password()
+	c.Net, c.Addr = "tcp", u.Host
+	c.DBName = strings.TrimPrefix(u.Path, "/")
+	c.Logger = &mysql.NopLogger{}
+	return c, nil
 }
 
 func exec(t *testing.T, conn *sql.DB, statements ...string) {
@@ -122,4 +145,104 @@ func TestServerSurvivesKill(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A server of a test's own has the settings and the certificate that the test wants, and freezes when it is told to.
+func TestServerOptions(t *testing.T) {
+	for _, kind := range dbtest.Servers() {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			pair, roots := certificate(t)
+			s := dbtest.NewServer(t, kind, dbserver.Options{TLS: pair, Settings: map[string]string{"max_connections": "77"}})
+			conn := openTLS(t, s.Open(), roots)
+
+			want := map[string]string{"max_connections": "77"}
+			if kind == dbtest.Postgres {
+				want["fsync"], want["synchronous_commit"], want["full_page_writes"] = "on", "on", "on"
+			} else {
+				want["innodb_flush_log_at_trx_commit"], want["innodb_doublewrite"] = "1", "ON"
+			}
+			for name, value := range want {
+				query := "SHOW VARIABLES LIKE '" + name + "'"
+				if kind == dbtest.Postgres {
+					query = "SELECT name, setting FROM pg_settings WHERE name = '" + name + "'"
+				}
+				var got string
+				if err := conn.QueryRowContext(t.Context(), query).Scan(new(string), &got); err != nil {
+					t.Fatal(err)
+				}
+				if got != value {
+					t.Errorf("%s is %s, want %s", name, got, value)
+				}
+			}
+
+			s.Pause()
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			if _, err := conn.ExecContext(ctx, "SELECT 1"); err == nil {
+				t.Error("the server answers while it is frozen")
+			}
+			s.Resume()
+			if err := conn.PingContext(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// certificate makes a certificate for 127.0.0.1, and the pool of its issuer, which is itself.
+func certificate(t *testing.T) (*dbserver.TLS, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(time.Hour),
+		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(cert)
+	return &dbserver.TLS{CA: cert, Cert: cert, Key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})}, roots
+}
+
+// openTLS opens a database over TLS, and trusts the roots only.
+func openTLS(t *testing.T, db dbtest.DB, roots *x509.CertPool) *sql.DB {
+	t.Helper()
+	config := &tls.Config{RootCAs: roots, ServerName: "127.0.0.1"}
+	if db.Kind == dbtest.Postgres {
+		c, err := pgx.ParseConfig(db.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.TLSConfig = config
+		conn := stdlib.OpenDB(*c)
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	c, err := mysqlConfig(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.TLS = config
+	connector, err := mysql.NewConnector(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := sql.OpenDB(connector)
+	t.Cleanup(func() { conn.Close() })
+	return conn
 }

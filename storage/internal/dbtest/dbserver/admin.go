@@ -134,16 +134,43 @@ func (s *Server) DropDatabase(ctx context.Context, name string) error {
 	return s.dropMySQL(ctx, name)
 }
 
-// dropMySQL kills the connections to the database first: one with an open transaction would hold up the drop.
+// dropMySQL drops a database. A connection with an open transaction in it would hold up the drop: it is cut then.
 func (s *Server) dropMySQL(ctx context.Context, name string) error {
 	db, err := s.admin()
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	rows, err := db.QueryContext(ctx, "SELECT id FROM information_schema.processlist WHERE db = ?", name)
+	conn, err := db.Conn(ctx)
 	if err != nil {
-		return fmt.Errorf("list the connections to %s: %w", name, err)
+		return err
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(ctx, "SET SESSION lock_wait_timeout = 1"); err != nil {
+		return err
+	}
+	for {
+		_, err := conn.ExecContext(ctx, "DROP DATABASE IF EXISTS "+s.quote(name))
+		const lockWaitTimeout = 1205
+		if err == nil || !isMySQL(err, lockWaitTimeout) {
+			return err
+		}
+		if err := cut(ctx, conn, name); err != nil {
+			return fmt.Errorf("cut the connections to %s: %w", name, err)
+		}
+	}
+}
+
+// cut ends all connections to a database.
+func cut(ctx context.Context, conn *sql.Conn, name string) error {
+	rows, err := conn.QueryContext(ctx, "SELECT id FROM information_schema.processlist WHERE db = ?", name)
+	if err != nil {
+		// MySQL cannot list a connection whose running statement is not text. The next attempt finds another statement.
+		const cannotConvert = 3854
+		if isMySQL(err, cannotConvert) {
+			return nil
+		}
+		return err
 	}
 	defer rows.Close()
 	var ids []int64
@@ -157,15 +184,17 @@ func (s *Server) dropMySQL(ctx context.Context, name string) error {
 	if err := rows.Err(); err != nil {
 		return err
 	}
-	const noSuchThread = 1094
 	for _, id := range ids {
-		var e *mysql.MySQLError
-		if _, err := db.ExecContext(ctx, fmt.Sprintf("KILL %d", id)); err != nil && !(errors.As(err, &e) && e.Number == noSuchThread) {
-			return fmt.Errorf("cut connection %d to %s: %w", id, name, err)
+		const noSuchThread = 1094 // it has ended meanwhile
+		if _, err := conn.ExecContext(ctx, fmt.Sprintf("KILL %d", id)); err != nil && !isMySQL(err, noSuchThread) {
+			return err
 		}
 	}
-	if _, err := db.ExecContext(ctx, "DROP DATABASE IF EXISTS "+s.quote(name)); err != nil {
-		return fmt.Errorf("drop %s: %w", name, err)
-	}
 	return nil
+}
+
+// isMySQL tells whether an error is the server's with this number.
+func isMySQL(err error, number uint16) bool {
+	var e *mysql.MySQLError
+	return errors.As(err, &e) && e.Number == number
 }

@@ -231,7 +231,7 @@ func mysqlSettings(opts Options, proper bool, write func(name string, data []byt
 		}
 	}
 	for name, value := range opts.Settings {
-		settings[name] = value
+		settings[strings.ReplaceAll(name, "_", "-")] = value
 	}
 	return settings, nil
 }
