@@ -29,12 +29,16 @@ type PipelineSpec struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=name
-	Parameters []Parameter `json:"parameters,omitempty"`
+	// +patchStrategy=merge
+	// +patchMergeKey=name
+	Parameters []Parameter `json:"parameters,omitempty" patchStrategy:"merge" patchMergeKey:"name"`
 	// steps run one after another, in this order. There is at least one.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
-	Steps []Step `json:"steps,omitempty"`
+	// +patchStrategy=merge
+	// +patchMergeKey=name
+	Steps []Step `json:"steps,omitempty" patchStrategy:"merge" patchMergeKey:"name"`
 	// maxParallelRuns is how many runs may be running at a time; further ones wait. It is set by scaling, too. Defaults to 1.
 	// +optional
 	MaxParallelRuns *int32 `json:"maxParallelRuns,omitempty"`
@@ -74,7 +78,9 @@ type Step struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=name
-	Env []EnvVar `json:"env,omitempty"`
+	// +patchStrategy=merge
+	// +patchMergeKey=name
+	Env []EnvVar `json:"env,omitempty" patchStrategy:"merge" patchMergeKey:"name"`
 	// timeoutSeconds is how long the step may take. Without it there is no limit.
 	// +optional
 	TimeoutSeconds *int64 `json:"timeoutSeconds,omitempty"`
@@ -122,7 +128,9 @@ type PipelineStatus struct {
 	// +optional
 	// +listType=map
 	// +listMapKey=type
-	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// +patchStrategy=merge
+	// +patchMergeKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty" patchStrategy:"merge" patchMergeKey:"type"`
 }
 
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object

@@ -4,6 +4,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/rowkeeper/rowkeeper/pkg/apis/ci"
 )
 
 // GroupName is the name of the API group.
@@ -13,7 +15,7 @@ const GroupName = "ci.rowkeeper.dev"
 var SchemeGroupVersion = schema.GroupVersion{Group: GroupName, Version: "v1alpha1"}
 
 var (
-	localSchemeBuilder = runtime.NewSchemeBuilder(addKnownTypes, addDefaultingFuncs)
+	localSchemeBuilder = runtime.NewSchemeBuilder(addKnownTypes, addDefaultingFuncs, addFieldLabels)
 	// AddToScheme registers the types of this version, their defaults and their conversions.
 	AddToScheme = localSchemeBuilder.AddToScheme
 )
@@ -36,3 +38,8 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 }
 
 func addDefaultingFuncs(scheme *runtime.Scheme) error { return RegisterDefaults(scheme) }
+
+// addFieldLabels names the fields that can be selected by.
+func addFieldLabels(scheme *runtime.Scheme) error {
+	return scheme.AddFieldLabelConversionFunc(SchemeGroupVersion.WithKind("Pipeline"), ci.SelectableFields(ci.PipelineFields))
+}

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
+	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
@@ -37,7 +38,12 @@ func NewStorage(scheme *runtime.Scheme, optsGetter generic.RESTOptionsGetter) (*
 
 		TableConvertor: tableConvertor(clock.RealClock{}),
 	}
-	if err := store.CompleteWithOptions(&generic.StoreOptions{RESTOptions: optsGetter, AttrFunc: getAttrs}); err != nil {
+	if err := store.CompleteWithOptions(&generic.StoreOptions{
+		RESTOptions: optsGetter,
+		AttrFunc:    getAttrs,
+		TriggerFunc: map[string]apistorage.IndexerFunc{phaseField: phaseOf},
+		Indexers:    indexers(),
+	}); err != nil {
 		return nil, err
 	}
 	forStatus := *store

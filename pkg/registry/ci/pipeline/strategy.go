@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/names"
+	"k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/rowkeeper/rowkeeper/pkg/apis/ci"
@@ -130,13 +131,31 @@ func getAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
 	if !ok {
 		return nil, nil, fmt.Errorf("%T is not a Pipeline", obj)
 	}
-	selectable := generic.AddObjectMetaFieldsSet(make(fields.Set, 4), &p.ObjectMeta, true)
+	selectable := generic.AddObjectMetaFieldsSet(make(fields.Set, len(ci.PipelineFields)), &p.ObjectMeta, true)
 	selectable["spec.image"] = p.Spec.Image
-	selectable["status.phase"] = string(p.Status.Phase)
+	selectable[phaseField] = string(p.Status.Phase)
 	return p.Labels, selectable, nil
 }
 
 // matchPipeline selects pipelines by label and field.
 func matchPipeline(label labels.Selector, field fields.Selector) apistorage.SelectionPredicate {
-	return apistorage.SelectionPredicate{Label: label, Field: field, GetAttrs: getAttrs}
+	return apistorage.SelectionPredicate{Label: label, Field: field, GetAttrs: getAttrs, IndexFields: []string{phaseField}}
+}
+
+// phaseField is the field by which the watch cache indexes pipelines, for lists and for watches.
+const phaseField = "status.phase"
+
+func phaseOf(obj runtime.Object) string { return string(obj.(*ci.Pipeline).Status.Phase) }
+
+// indexers let the watch cache find a phase's pipelines without looking at the others.
+func indexers() *cache.Indexers {
+	return &cache.Indexers{
+		apistorage.FieldIndex(phaseField): func(obj any) ([]string, error) {
+			p, ok := obj.(*ci.Pipeline)
+			if !ok {
+				return nil, fmt.Errorf("%T is not a Pipeline", obj)
+			}
+			return []string{phaseOf(p)}, nil
+		},
+	}
 }
