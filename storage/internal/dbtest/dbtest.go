@@ -20,6 +20,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -84,7 +85,7 @@ func Each[T Runner[T]](t T, f func(t T, db DB), kinds ...Kind) {
 // operationTimeout bounds what the package does at a server for one test.
 const operationTimeout = time.Minute
 
-// Open creates an empty database, and removes it when the test ends. It skips the test, or fails it, if there is no server of this kind.
+// Open creates an empty database, and removes it when the test ends. A benchmark's is on a server that keeps its commits over a crash. Open skips the test, or fails it, if there is no server of this kind.
 func Open(t testing.TB, kind Kind) DB {
 	t.Helper()
 	mainRan(t)
@@ -99,7 +100,9 @@ func Open(t testing.TB, kind Kind) DB {
 		ran(kind, sqliteVersion(), "memory")
 		return DB{Kind: kind, Version: sqliteVersion(), URL: "memory:", Driver: drivers[kind]}
 	}
-	s, err := shared.get(dbserver.Kind(kind))
+	// Benchmarks measure durable commits.
+	_, durable := t.(*testing.B)
+	s, err := shared.get(dbserver.Kind(kind), durable)
 	if err != nil {
 		missing(t, kind, err)
 	}
@@ -242,7 +245,13 @@ func missing(t testing.TB, kind Kind, err error) {
 // pool holds the servers that the tests of this process share.
 type pool struct {
 	mu      sync.Mutex
-	servers map[dbserver.Kind]*attempt
+	servers map[role]*attempt
+}
+
+// role is what a shared server is for.
+type role struct {
+	kind    dbserver.Kind
+	durable bool
 }
 
 // attempt is the one attempt to have a server.
@@ -252,21 +261,20 @@ type attempt struct {
 	err    error
 }
 
-var shared pool
+var shared = pool{servers: map[role]*attempt{}}
 
 // get returns the server of a kind, and starts it for the first test that asks.
-func (p *pool) get(kind dbserver.Kind) (*dbserver.Server, error) {
+func (p *pool) get(kind dbserver.Kind, durable bool) (*dbserver.Server, error) {
 	p.mu.Lock()
-	if p.servers == nil {
-		p.servers = map[dbserver.Kind]*attempt{}
-	}
-	a := p.servers[kind]
+	a := p.servers[role{kind, durable}]
 	if a == nil {
 		a = &attempt{}
-		p.servers[kind] = a
+		p.servers[role{kind, durable}] = a
 	}
 	p.mu.Unlock()
-	a.once.Do(func() { a.server, a.err = dbserver.Start(context.Background(), kind, dbserver.Options{}) })
+	a.once.Do(func() {
+		a.server, a.err = dbserver.Start(context.Background(), kind, dbserver.Options{Durable: durable})
+	})
 	return a.server, a.err
 }
 
@@ -274,14 +282,15 @@ func (p *pool) get(kind dbserver.Kind) (*dbserver.Server, error) {
 func (p *pool) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for kind, a := range p.servers {
+	var errs []error
+	for role, a := range p.servers {
 		if a.server == nil {
 			continue
 		}
 		if err := a.server.Close(context.Background()); err != nil {
-			return fmt.Errorf("remove the server %s: %w", kind, err)
+			errs = append(errs, fmt.Errorf("remove the server %s: %w", role.kind, err))
 		}
 	}
-	p.servers = nil
-	return nil
+	clear(p.servers)
+	return errors.Join(errs...)
 }

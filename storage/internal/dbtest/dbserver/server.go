@@ -40,7 +40,8 @@ func Kinds() []Kind { return []Kind{Postgres, MariaDB, MySQL} }
 // Env is the environment variable that holds an administrator's URL of a running server of this kind.
 func (k Kind) Env() string { return "ROWKEEPER_TEST_" + strings.ToUpper(string(k)) }
 
-// SourceEnv is the environment variable that tells people where the server at the URL of [Kind.Env] came from.
+// SourceEnv is the environment variable that tells people where the server at the URL of [Kind.Env] came from, if a program started it for
+// its tests.
 func (k Kind) SourceEnv() string { return k.Env() + "_SOURCE" }
 
 // MissingEnv is the environment variable that holds the reason why there is no server of this kind, for programs that need not try again.
@@ -100,7 +101,9 @@ type host interface {
 
 // Start starts a server or finds one. Its error says for each source why there is none.
 func Start(ctx context.Context, kind Kind, opts Options) (*Server, error) {
-	if url := os.Getenv(kind.Env()); url != "" && !opts.Own {
+	// A server that a program started for its tests is not durable.
+	transient := os.Getenv(kind.SourceEnv()) != ""
+	if url := os.Getenv(kind.Env()); url != "" && !opts.Own && !(opts.Durable && transient) {
 		s := &Server{Kind: kind, Source: cmp.Or(os.Getenv(kind.SourceEnv()), kind.Env()), URL: url}
 		if err := s.check(ctx); err != nil {
 			// Whoever names a server wants that one and no other.
