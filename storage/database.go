@@ -52,6 +52,7 @@ type Database struct {
 	mvcc     *mvcc.Store
 	metrics  *mvcc.Metrics
 	decoders sharedDecoders
+	turns    turns
 }
 
 // Open opens a database. Its error is one sentence that says what to do, without passwords.

@@ -24,6 +24,7 @@ func (s *store) Delete(ctx context.Context, key string, out runtime.Object, prec
 	if err != nil {
 		return err
 	}
+	defer c.end()
 	c.onlyCorrupt = opts.ExpectTransformOrDecodeError && s.unsafeDeletion
 	if err := c.begin(ctx, suggestion); err != nil {
 		return err

@@ -44,6 +44,8 @@ type change struct {
 	// onlyCorrupt: an object that can be read is an error.
 	onlyCorrupt bool
 	state       state
+	// giveBack ends the turn that the change has, if it has one.
+	giveBack func()
 }
 
 func (s *store) newChange(key mvcc.Key, out runtime.Object) (*change, error) {
@@ -143,5 +145,15 @@ func (c *change) lost(ctx context.Context, conflict *mvcc.ConflictError) error {
 	if conflict.Current == 0 {
 		return c.absent()
 	}
+	if c.giveBack == nil {
+		c.giveBack = c.s.db.turns.take(ctx, c.key)
+	}
 	return c.read(ctx)
+}
+
+// end has to be called when the change is done.
+func (c *change) end() {
+	if c.giveBack != nil {
+		c.giveBack()
+	}
 }

@@ -26,6 +26,7 @@ func (s *store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Ob
 	if err != nil {
 		return err
 	}
+	defer c.end()
 	c.orEmpty = ignoreNotFound
 	if err := c.begin(ctx, suggestion); err != nil {
 		return err

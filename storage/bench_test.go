@@ -1,0 +1,314 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/apis/example"
+	apistorage "k8s.io/apiserver/pkg/storage"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// The benchmarks run on SQLite with its default, full durability, or on the kinds of databases that ROWKEEPER_BENCH names (a list with commas). An operation is one call of
+// storage.Interface with an object of 1 KB. Besides the time per operation they print operations per second and the latency's percentiles in microseconds.
+
+func eachDatabase(b *testing.B, run func(b *testing.B, db *Database)) {
+	kinds := []dbtest.Kind{dbtest.SQLite}
+	if names := os.Getenv("ROWKEEPER_BENCH"); names != "" {
+		kinds = nil
+		for _, name := range strings.Split(names, ",") {
+			kinds = append(kinds, dbtest.Kind(name))
+		}
+	}
+	dbtest.Each(b, func(b *testing.B, d dbtest.DB) { run(b, openDatabase(b, d, mvcc.Config{})) }, kinds...)
+}
+
+// large is a pod that is serialized to about 1 KB.
+func large(name string) *example.Pod {
+	p := pod(name)
+	p.Annotations = map[string]string{"example.com/description": strings.Repeat("a sentence or two ", 40)}
+	p.Labels = map[string]string{"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "benchmark"}
+	p.Spec.NodeName = "node-" + name
+	return p
+}
+
+// latencies collects how long operations take.
+type latencies struct {
+	mu  sync.Mutex
+	all []time.Duration
+}
+
+func (l *latencies) add(some ...time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, some...)
+}
+
+func (l *latencies) report(b *testing.B) {
+	slices.Sort(l.all)
+	for name, at := range map[string]float64{"p50-µs": 0.5, "p99-µs": 0.99} {
+		b.ReportMetric(float64(l.all[int(at*float64(len(l.all)-1))].Nanoseconds())/1e3, name)
+	}
+}
+
+// concurrently spreads b.N operations over clients and reports.
+func concurrently(b *testing.B, clients int, operation func(ctx context.Context, client, i int) error) {
+	b.Helper()
+	var (
+		next  atomic.Int64
+		took  latencies
+		group sync.WaitGroup
+	)
+	b.ReportAllocs()
+	b.ResetTimer()
+	for client := range clients {
+		group.Go(func() {
+			var own []time.Duration
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= b.N {
+					break
+				}
+				began := time.Now()
+				if err := operation(b.Context(), client, i); err != nil {
+					b.Error(err)
+					return
+				}
+				own = append(own, time.Since(began))
+			}
+			took.add(own...)
+		})
+	}
+	group.Wait()
+	b.StopTimer()
+	if b.Failed() {
+		return
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ops/s")
+	took.report(b)
+}
+
+func eachClients(b *testing.B, who string, run func(b *testing.B, clients int)) {
+	for _, clients := range []int{1, 64, 256} {
+		b.Run(fmt.Sprintf("%s=%d", who, clients), func(b *testing.B) { run(b, clients) })
+	}
+}
+
+// runs numbers the runs of a benchmark, which all use one database.
+var runs atomic.Int64
+
+func BenchmarkCreate(b *testing.B) {
+	eachDatabase(b, func(b *testing.B, db *Database) {
+		s := pods(b, db)
+		eachClients(b, "writers", func(b *testing.B, writers int) {
+			run := runs.Add(1)
+			concurrently(b, writers, func(ctx context.Context, _, i int) error {
+				name := fmt.Sprintf("%d-%d", run, i)
+				return s.Create(ctx, podKey(name), large(name), &example.Pod{}, 0)
+			})
+		})
+	})
+}
+
+// populateLarge creates objects of 1 KB in a directory and returns them.
+func populateLarge(b *testing.B, s apistorage.Interface, directory string, n int) []*example.Pod {
+	b.Helper()
+	objects := make([]*example.Pod, n)
+	var group sync.WaitGroup
+	var next atomic.Int64
+	for range 64 {
+		group.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				objects[i] = &example.Pod{}
+				if err := s.Create(b.Context(), directory+numbered(i), large(numbered(i)), objects[i], 0); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	if b.Failed() {
+		b.FailNow()
+	}
+	return objects
+}
+
+func touch(value string) apistorage.UpdateFunc {
+	return apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+		obj.(*example.Pod).Labels["value"] = value
+		return obj, nil
+	})
+}
+
+// BenchmarkUpdate changes objects of its own for each writer: with nothing at hand, or with the current object, as the watch cache has it.
+func BenchmarkUpdate(b *testing.B) {
+	eachDatabase(b, func(b *testing.B, db *Database) {
+		s := pods(b, db)
+		current := populateLarge(b, s, podKey(""), 1024)
+		for _, suggested := range []bool{false, true} {
+			b.Run(fmt.Sprintf("suggestion=%v", suggested), func(b *testing.B) {
+				eachClients(b, "writers", func(b *testing.B, writers int) {
+					run := runs.Add(1)
+					each := len(current) / writers
+					turn := make([]int, writers)
+					concurrently(b, writers, func(ctx context.Context, client, i int) error {
+						n := client*each + turn[client]%each
+						turn[client]++
+						var suggestion runtime.Object
+						if suggested {
+							suggestion = current[n].DeepCopy()
+						}
+						out := &example.Pod{}
+						err := s.GuaranteedUpdate(ctx, podKey(numbered(n)), out, false, nil, touch(fmt.Sprintf("%d-%d", run, i)), suggestion)
+						current[n] = out
+						return err
+					})
+				})
+			})
+		}
+	})
+}
+
+// BenchmarkHotKey lets all writers change one object.
+func BenchmarkHotKey(b *testing.B) {
+	eachDatabase(b, func(b *testing.B, db *Database) {
+		s := pods(b, db)
+		populateLarge(b, s, podKey(""), 1)
+		for _, writers := range []int{1, 16} {
+			b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
+				run := runs.Add(1)
+				concurrently(b, writers, func(ctx context.Context, _, i int) error {
+					return s.GuaranteedUpdate(ctx, podKey(numbered(0)), &example.Pod{}, false, nil, touch(fmt.Sprintf("%d-%d", run, i)), nil)
+				})
+			})
+		}
+	})
+}
+
+func BenchmarkGet(b *testing.B) {
+	eachDatabase(b, func(b *testing.B, db *Database) {
+		s := pods(b, db)
+		populateLarge(b, s, podKey(""), 1024)
+		for _, readers := range []int{1, 64} {
+			b.Run(fmt.Sprintf("readers=%d", readers), func(b *testing.B) {
+				concurrently(b, readers, func(ctx context.Context, _, i int) error {
+					return s.Get(ctx, podKey(numbered(i%1024)), apistorage.GetOptions{}, &example.Pod{})
+				})
+			})
+		}
+	})
+}
+
+// BenchmarkList lists 10,000 objects: whole, a first page, all pages, from the database, and whole and consistently from the watch cache.
+func BenchmarkList(b *testing.B) {
+	const objects = 10_000
+	eachDatabase(b, func(b *testing.B, db *Database) {
+		s := pods(b, db)
+		populateLarge(b, s, podKey(""), objects)
+		lists := func(name string, list func(ctx context.Context) (int, error), want int) {
+			b.Run(name, func(b *testing.B) {
+				concurrently(b, 1, func(ctx context.Context, _, _ int) error {
+					n, err := list(ctx)
+					if err == nil && n != want {
+						err = fmt.Errorf("%d objects, want %d", n, want)
+					}
+					return err
+				})
+			})
+		}
+		lists("whole", func(ctx context.Context) (int, error) {
+			l, err := tryList(ctx, s, apistorage.ListOptions{})
+			return len(l.Items), err
+		}, objects)
+		lists("first-page=500", func(ctx context.Context) (int, error) {
+			l, err := tryList(ctx, s, page(500, ""))
+			return len(l.Items), err
+		}, 500)
+		lists("pages=500", func(ctx context.Context) (n int, err error) {
+			for token := ""; ; {
+				l, err := tryList(ctx, s, page(500, token))
+				if n += len(l.Items); err != nil || l.Continue == "" {
+					return n, err
+				}
+				token = l.Continue
+			}
+		}, objects)
+
+		cached := cachedPods(b, getter(b, db, RESTOptions{}), schema.GroupResource{Group: "cached.example.com", Resource: "pods"})
+		populateLarge(b, cached, "/cached.example.com/pods/ns/", objects)
+		for name, revision := range map[string]string{"cached-consistent": "", "cached-any": "0"} {
+			lists(name, func(ctx context.Context) (int, error) {
+				l := &example.PodList{}
+				err := cached.GetList(ctx, "/cached.example.com/pods", apistorage.ListOptions{ResourceVersion: revision, Predicate: apistorage.Everything, Recursive: true}, l)
+				return len(l.Items), err
+			}, objects)
+		}
+	})
+}
+
+// BenchmarkWatchLatency measures the time from the acknowledgement of a write to its arrival at the slowest of all watchers, in the same process. An event that arrives before the
+// acknowledgement counts as 0.
+func BenchmarkWatchLatency(b *testing.B) {
+	eachDatabase(b, func(b *testing.B, db *Database) {
+		for _, load := range []struct{ watchers, writers int }{{1, 1}, {1, 16}, {100, 16}, {1000, 1}} {
+			b.Run(fmt.Sprintf("watchers=%d/writers=%d", load.watchers, load.writers), func(b *testing.B) {
+				s := pods(b, db)
+				head, err := s.GetCurrentResourceVersion(b.Context())
+				if err != nil {
+					b.Fatal(err)
+				}
+				arrived := make([]time.Time, b.N)
+				var mu sync.Mutex
+				var readers sync.WaitGroup
+				for range load.watchers {
+					w := startWatch(b, s, apistorage.ListOptions{ResourceVersion: itoa(head)})
+					readers.Go(func() {
+						for i := range b.N {
+							e := <-w.ResultChan()
+							if e.Type != watch.Added {
+								b.Errorf("got %s", e.Type)
+								return
+							}
+							now := time.Now()
+							mu.Lock()
+							if now.After(arrived[i]) {
+								arrived[i] = now
+							}
+							mu.Unlock()
+						}
+					})
+				}
+				acknowledged := make([]time.Time, b.N)
+				run := runs.Add(1)
+				concurrently(b, load.writers, func(ctx context.Context, _, i int) error {
+					out := &example.Pod{}
+					name := fmt.Sprintf("%d-%d", run, i)
+					if err := s.Create(ctx, podKey(name), large(name), out, 0); err != nil {
+						return err
+					}
+					acknowledged[revisionOf(b, out)-head-1] = time.Now()
+					return nil
+				})
+				readers.Wait()
+				var lag latencies
+				for i := range arrived {
+					lag.add(max(0, arrived[i].Sub(acknowledged[i])))
+				}
+				lag.report(b)
+			})
+		}
+	})
+}
