@@ -1,10 +1,8 @@
 package cmd
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/url"
 	"os"
@@ -24,13 +22,11 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	"k8s.io/component-base/term"
-	"k8s.io/utils/clock"
 	netutils "k8s.io/utils/net"
 
 	"github.com/rowkeeper/rowkeeper/pkg/apiserver"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/standalone"
-	"github.com/rowkeeper/rowkeeper/pkg/version"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
@@ -61,6 +57,9 @@ type serveOptions struct {
 	features *genericoptions.FeatureOptions
 	tracing  *genericoptions.TracingOptions
 	logging  *logsapi.LoggingConfiguration
+
+	// aggregated is for servers that are a part of a cluster, and dataDir for those that are not.
+	aggregated *options.AggregatedOptions
 }
 
 func newServeOptions() *serveOptions {
@@ -73,14 +72,18 @@ func newServeOptions() *serveOptions {
 		features: genericoptions.NewFeatureOptions(),
 		tracing:  genericoptions.NewTracingOptions(),
 		logging:  logsapi.NewLoggingConfiguration(),
+
+		aggregated: options.NewAggregatedOptions(),
 	}
 	o.serving.BindAddress = netutils.ParseIPSloppy("127.0.0.1")
 	o.serving.BindPort = 8443
-	// No garbage collector runs beside a standalone server, and priority and fairness is configured by objects of a core API, which it does not have.
-	o.storage.EnableGarbageCollection = false
+	// Priority and fairness is configured by objects of a core API, which only an aggregated server has.
 	o.features.EnablePriorityAndFairness = false
 	return o
 }
+
+// clusterSection has the flags that are for aggregated servers only.
+const clusterSection = "cluster"
 
 // flags returns the flags in their sections.
 func (o *serveOptions) flags() cliflag.NamedFlagSets {
@@ -89,7 +92,8 @@ func (o *serveOptions) flags() cliflag.NamedFlagSets {
 	fs.StringVar(&o.configFile, "config", o.configFile,
 		"YAML file that maps the names of flags, without dashes in front, to values. What the command line says comes before it.")
 	fs.StringVar(&o.dataDir, "data-dir", o.dataDir,
-		"Directory for the server's certificates, the kubeconfig and, without --database, the database state.db. Only one server at a time can use it.")
+		"Directory for the server's certificates, the kubeconfig and, without --database, the database state.db. Only one server at a time can use it. "+
+			"An aggregated server has none.")
 	o.requests.addFlags(fs)
 	o.storage.AddFlags(sections.FlagSet("storage"))
 
@@ -100,7 +104,7 @@ func (o *serveOptions) flags() cliflag.NamedFlagSets {
 		"bind-address": "The IP address to listen on. 0.0.0.0 or :: means all interfaces.",
 		"secure-port":  "The port for HTTPS. 0 means one that is free.",
 		"tls-cert-file": "File with the serving certificate, and with those that lead to its authority, if any, after it. Without it and --tls-private-key-file, " +
-			"the server makes a certificate of its own.",
+			"a server that is not aggregated makes a certificate of its own.",
 		"tls-private-key-file":             "File with the private key of --tls-cert-file.",
 		"tls-cipher-suites":                "",
 		"tls-curve-preferences":            "",
@@ -109,6 +113,7 @@ func (o *serveOptions) flags() cliflag.NamedFlagSets {
 		"disable-http2-serving":            "",
 		"http2-max-streams-per-connection": "",
 	})
+	o.aggregated.AddFlags(sections.FlagSet(clusterSection))
 	o.audit.AddFlags(sections.FlagSet("audit"))
 	addFlags(sections.FlagSet("features"), &upstream, map[string]string{
 		"profiling":            "",
@@ -134,12 +139,14 @@ func addFlags(to, from *pflag.FlagSet, usages map[string]string) {
 
 func newServeCommand() *cobra.Command {
 	o := newServeOptions()
+	sections := o.flags()
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the API",
 		Long: "Serve runs the API server until it is told to stop by SIGTERM or an interrupt.\n\n" +
 			"Without any flag it serves on https://127.0.0.1:8443 from a SQLite database in the directory .rowkeeper, where it also keeps an authority of its own and " +
-			"a kubeconfig for the administrator. No cluster is needed. Namespaces need not exist: an object's namespace is a part of its name.",
+			"a kubeconfig for the administrator. No cluster is needed. Namespaces need not exist: an object's namespace is a part of its name.\n\n" +
+			"With --aggregated or --kubeconfig it is a part of a cluster, behind the cluster's API server.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.configFile != "" {
@@ -150,7 +157,7 @@ func newServeCommand() *cobra.Command {
 			if err := o.complete(); err != nil {
 				return err
 			}
-			if err := utilerrors.NewAggregate(o.validate()); err != nil {
+			if err := utilerrors.NewAggregate(append(o.validate(), o.validateMode(cmd.Flags(), sections.FlagSet(clusterSection))...)); err != nil {
 				return usageError{err}
 			}
 			if err := logsapi.ValidateAndApply(o.logging, utilfeature.DefaultFeatureGate); err != nil {
@@ -160,7 +167,6 @@ func newServeCommand() *cobra.Command {
 			return o.run(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
-	sections := o.flags()
 	for _, name := range sections.Order {
 		cmd.Flags().AddFlagSet(sections.FlagSets[name])
 	}
@@ -171,6 +177,11 @@ func newServeCommand() *cobra.Command {
 
 // complete fills in what follows from other options.
 func (o *serveOptions) complete() error {
+	// Where there is a cluster, there is its garbage collector.
+	o.storage.EnableGarbageCollection = o.aggregated.Complete()
+	if o.aggregated.Enabled {
+		return nil
+	}
 	if o.storage.URL == "" && o.storage.URLFile == "" {
 		dir, err := filepath.Abs(o.dataDir)
 		if err != nil {
@@ -184,9 +195,6 @@ func (o *serveOptions) complete() error {
 func (o *serveOptions) validate() []error {
 	errs := o.storage.Validate()
 	errs = append(errs, o.requests.validate()...)
-	if o.dataDir == "" {
-		errs = append(errs, errors.New("--data-dir must name a directory"))
-	}
 	if (o.serving.ServerCert.CertKey.CertFile == "") != (o.serving.ServerCert.CertKey.KeyFile == "") {
 		errs = append(errs, errors.New("--tls-cert-file and --tls-private-key-file need each other"))
 	}
@@ -196,52 +204,27 @@ func (o *serveOptions) validate() []error {
 	return append(errs, o.tracing.Validate()...)
 }
 
-// run serves until ctx ends.
-func (o *serveOptions) run(ctx context.Context, out io.Writer) error {
-	dir, err := standalone.OpenDir(o.dataDir)
-	if err != nil {
-		return err
+// validateMode returns which of the flags are for the other mode.
+func (o *serveOptions) validateMode(all, cluster *pflag.FlagSet) []error {
+	var errs []error
+	if o.aggregated.Enabled {
+		if all.Changed("data-dir") {
+			errs = append(errs, errors.New("--data-dir is only for servers that are not aggregated"))
+		}
+		if o.serving.ServerCert.CertKey.CertFile == "" {
+			errs = append(errs, errors.New("an aggregated server needs --tls-cert-file and --tls-private-key-file, which \"rowkeeper certs\" makes"))
+		}
+		return append(errs, o.aggregated.Validate()...)
 	}
-	defer dir.Close()
-	if err := o.listen(); err != nil {
-		return err
+	if o.dataDir == "" {
+		errs = append(errs, errors.New("--data-dir must name a directory"))
 	}
-	defer o.serving.Listener.Close()
-	pki := standalone.NewPKI(dir, o.names(), clock.RealClock{})
-	if _, err := pki.Ensure(); err != nil {
-		return err
-	}
-	extraCA := o.serving.ServerCert.CertKey.CertFile
-	if extraCA == "" {
-		o.serving.ServerCert.CertKey = genericoptions.CertKey{CertFile: pki.ServingCert(), KeyFile: pki.ServingKey()}
-	}
-	db, err := o.storage.Open(ctx)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-
-	config, err := o.config(db)
-	if err != nil {
-		return err
-	}
-	if err := pki.ApplyTo(&config.Generic.Config); err != nil {
-		return err
-	}
-	server, err := config.New()
-	if err != nil {
-		return err
-	}
-	writeKubeconfig := func() error { return pki.WriteKubeconfig(o.url(), extraCA) }
-	if err := writeKubeconfig(); err != nil {
-		return err
-	}
-	server.AddPostStartHookOrDie("standalone", func(hook genericapiserver.PostStartHookContext) error {
-		o.announce(out, dir)
-		go pki.Renew(hook, writeKubeconfig)
-		return nil
+	cluster.VisitAll(func(f *pflag.Flag) {
+		if f.Changed {
+			errs = append(errs, fmt.Errorf("--%s is only for aggregated servers: give --aggregated or --kubeconfig, too", f.Name))
+		}
 	})
-	return server.PrepareRun().RunWithContext(ctx)
+	return errs
 }
 
 // listen opens the port, so that a port which is in use is known before anything else is done.
@@ -287,17 +270,6 @@ func (o *serveOptions) url() string {
 	return "https://" + net.JoinHostPort(host, strconv.Itoa(o.serving.BindPort))
 }
 
-func (o *serveOptions) announce(out io.Writer, dir *standalone.Dir) {
-	kubeconfig := dir.KubeconfigFile()
-	if cwd, err := os.Getwd(); err == nil {
-		if relative, err := filepath.Rel(cwd, kubeconfig); err == nil && filepath.IsLocal(relative) {
-			kubeconfig = relative
-		}
-	}
-	fmt.Fprintf(out, "Rowkeeper %s serves %s from %s\nThe kubeconfig is %s\nTry: kubectl --kubeconfig %s get pipelines -A\n",
-		version.Get().Version, o.url(), o.databaseName(), kubeconfig, kubeconfig)
-}
-
 // databaseName is what may be shown of the database's URL: no user and no parameters.
 func (o *serveOptions) databaseName() string {
 	if o.storage.URLFile != "" {
@@ -333,9 +305,6 @@ func (o *serveOptions) config(db *storage.Database) (*apiserver.Config, error) {
 		return nil, err
 	}
 	if err := o.audit.ApplyTo(c); err != nil {
-		return nil, err
-	}
-	if err := o.features.ApplyTo(c, nil, nil); err != nil {
 		return nil, err
 	}
 	return config, nil

@@ -3,7 +3,6 @@ package standalone
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,23 +58,3 @@ func (d *Dir) Path(elem ...string) string {
 
 // Close gives the directory back.
 func (d *Dir) Close() error { return d.lock.Close() }
-
-// writeFile replaces a file by another content at once, so that a reader sees the old or the new one.
-func writeFile(name string, content []byte, mode fs.FileMode) error {
-	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-		return err
-	}
-	temp, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(temp.Name())
-	if _, err := temp.Write(content); err != nil {
-		temp.Close()
-		return err
-	}
-	if err := errors.Join(temp.Chmod(mode), temp.Sync(), temp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temp.Name(), name)
-}

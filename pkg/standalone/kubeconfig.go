@@ -7,6 +7,8 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/rowkeeper/rowkeeper/pkg/pki"
 )
 
 // KubeconfigFile is where the administrator's kubeconfig lies.
@@ -49,7 +51,7 @@ func (p *PKI) WriteKubeconfig(server, otherServingCert string) error {
 	if err != nil {
 		return fmt.Errorf("cannot write the kubeconfig: %w", err)
 	}
-	if err := writeFile(p.dir.KubeconfigFile(), content, 0o600); err != nil {
+	if err := pki.WriteFile(p.dir.KubeconfigFile(), content, 0o600); err != nil {
 		return fmt.Errorf("cannot write the kubeconfig: %w", err)
 	}
 	return nil

@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/cert"
 	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/rowkeeper/rowkeeper/pkg/pki"
 )
 
 func openDir(t *testing.T) *Dir {
@@ -167,9 +169,9 @@ func TestCertificatesAreRenewedBeforeTheyExpire(t *testing.T) {
 	ensure(t, p, true)
 	first := read(t, p)
 
-	clock.Step(certificateLifetime / 2)
+	clock.Step(pki.CertificateLifetime / 2)
 	ensure(t, p, false)
-	clock.Step(certificateLifetime / 4)
+	clock.Step(pki.CertificateLifetime / 4)
 	ensure(t, p, true)
 	verify(t, p, "localhost")
 	second := read(t, p)
@@ -183,7 +185,7 @@ func TestCertificatesAreRenewedBeforeTheyExpire(t *testing.T) {
 	}
 
 	// A new authority: those who still have the old one's certificates go on.
-	clock.Step(authorityLifetime * 3 / 4)
+	clock.Step(pki.AuthorityLifetime * 3 / 4)
 	ensure(t, p, true)
 	verify(t, p, "localhost")
 	bundle, err := cert.CertsFromFile(p.AuthorityFile())
@@ -194,7 +196,7 @@ func TestCertificatesAreRenewedBeforeTheyExpire(t *testing.T) {
 		t.Errorf("the authority's file has %d certificates, want the new one and the old one", len(bundle))
 	}
 
-	clock.Step(authorityLifetime * 3 / 4) // the first has expired now
+	clock.Step(pki.AuthorityLifetime * 3 / 4) // the first has expired now
 	ensure(t, p, true)
 	if bundle, err = cert.CertsFromFile(p.AuthorityFile()); err != nil || len(bundle) != 2 {
 		t.Errorf("the authority's file has %d certificates, want 2 without the expired one: %v", len(bundle), err)
@@ -217,7 +219,7 @@ func TestRenewGoesOnWhileTheServerRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	clock.Step(certificateLifetime * 3 / 4)
+	clock.Step(pki.CertificateLifetime * 3 / 4)
 	<-renewed
 	cancel()
 	<-done
