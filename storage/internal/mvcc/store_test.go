@@ -146,8 +146,9 @@ func TestUnknownOutcome(t *testing.T) {
 			s, f := openFaulty(t, db, mvcc.Config{})
 			old := put(t, s, "/refused/a", 0, "1")
 			put(t, s, "/refused/a", old, "2")
-			release := make(chan struct{})
+			begun, release := make(chan struct{}, 2), make(chan struct{})
 			f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+				begun <- struct{}{}
 				<-release // until all writers wait
 				if len(g.Mutations) == 1 {
 					return f.Backend.Commit(ctx, g)
@@ -161,6 +162,7 @@ func TestUnknownOutcome(t *testing.T) {
 			errs := make([]error, 3)
 			var wg, first sync.WaitGroup
 			first.Go(func() { put(t, s, "/refused/first", 0, "") })
+			<-begun
 			for i, m := range []mvcc.Mutation{
 				{Key: "/refused/a", Expect: old, Value: []byte("stale")},
 				{Key: "/refused/b", Value: []byte("new")},
@@ -246,8 +248,9 @@ func waitForQueue(t *testing.T, s *mvcc.Store, n int) {
 func TestDataErrorIsNarrowedDown(t *testing.T) {
 	db := dbtest.Open(t, dbtest.SQLite)
 	s, f := openFaulty(t, db, mvcc.Config{})
-	release := make(chan struct{})
+	begun, release := make(chan struct{}, 100), make(chan struct{})
 	f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+		begun <- struct{}{}
 		<-release
 		for _, m := range g.Mutations {
 			if string(m.Value) == "bad" {
@@ -260,6 +263,7 @@ func TestDataErrorIsNarrowedDown(t *testing.T) {
 	errs := make([]error, n)
 	var wg, first sync.WaitGroup
 	first.Go(func() { put(t, s, "/first", 0, "") })
+	<-begun
 	for i := range n {
 		value := "good"
 		if i == 13 {
