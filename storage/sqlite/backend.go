@@ -30,6 +30,8 @@ type backend struct {
 	moved bool
 	// fenced is set when another file was opened in the place of the first. Operations answer Fenced until the history was fenced.
 	fenced atomic.Bool
+	// walLimit bounds the write-ahead log, in bytes.
+	walLimit int64
 	// walRetry is the length of the write-ahead log at which it is tried again to empty it. Only the writing connection's holder uses it.
 	walRetry int64
 	// store is the identity that the store had when it was opened first.

@@ -60,7 +60,7 @@ func newBackend(cfg config, opts mvcc.DriverOptions) *backend {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	b := &backend{cfg: cfg, opts: opts, dbName: cfg.path, wal: cfg.path + "-wal"}
+	b := &backend{cfg: cfg, opts: opts, dbName: cfg.path, wal: cfg.path + "-wal", walLimit: walLimit}
 	if cfg.memory() {
 		// SQLite keeps it for as long as a connection is open, which is shared by all operations: memory has no readers beside a writer.
 		b.vfs, b.dbName = "memdb", "/rowkeeper-"+rand.Text()

@@ -6,12 +6,12 @@ package sqlite
 // SQLite has no statistics of these tables, so plans depend on the statements alone. CROSS JOIN keeps the order of the
 // tables as written. A test reads the plan of each statement on a large table.
 
-// state is the state without the clock: the store row by its primary key, and the newest row of the log, one step from the end of
-// its B-tree.
+// selectState is the state without the clock: the store row and the newest row of the log, by their primary keys; SQLite takes the
+// greatest one from the end of the B-tree.
 const selectState = `
 SELECT s.epoch, s.compacted, s.swept, h.revision, h.token
-FROM rowkeeper_store s CROSS JOIN (SELECT revision, token FROM rowkeeper_log ORDER BY revision DESC LIMIT 1) h
-WHERE s.id = 1`
+FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
+WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
 
 // selectGuard is what a group checks under the commit lock: the state, the token of the row that its process has seen (NULL if it is not
 // there), and whether its own token is aborted. All by primary key.
@@ -19,18 +19,18 @@ const selectGuard = `
 SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
        (SELECT token FROM rowkeeper_log WHERE revision = ?1),
        EXISTS (SELECT 1 FROM rowkeeper_aborted WHERE token = ?2)
-FROM rowkeeper_store s CROSS JOIN (SELECT revision, token FROM rowkeeper_log ORDER BY revision DESC LIMIT 1) h
-WHERE s.id = 1`
+FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
+WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
 
 // selectGet is a state and the row of one key, in one statement since it is the most frequent read. The live row is found by its
 // primary key and names the log's row, which therefore exists: no sweep removes the newest row of a live key.
 const selectGet = `
 SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
        l.revision, l.create_revision, g.prev_revision, g.token, g.time, g.value
-FROM rowkeeper_store s CROSS JOIN (SELECT revision, token FROM rowkeeper_log ORDER BY revision DESC LIMIT 1) h
+FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
 LEFT JOIN rowkeeper_live l ON l.key = ?1
 LEFT JOIN rowkeeper_log g ON g.revision = l.revision
-WHERE s.id = 1`
+WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
 
 // selectPage walks the live rows of a range by their primary key, which is the order that is asked for, and reads each one's value by
 // the log's primary key.
@@ -75,7 +75,7 @@ SELECT revision, time FROM rowkeeper_log WHERE revision >= ?1 ORDER BY revision 
 
 // selectExpiring walks the index of expiries, which has only the keys that expire.
 const selectExpiring = `
-SELECT key, revision, expiry FROM rowkeeper_live WHERE expiry IS NOT NULL ORDER BY expiry LIMIT ?1`
+SELECT key, revision, expiry FROM rowkeeper_live WHERE expiry > 0 ORDER BY expiry LIMIT ?1`
 
 // selectLive reads a key's state before a group, by primary key.
 const selectLive = `

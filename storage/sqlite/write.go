@@ -115,7 +115,7 @@ func (b *backend) boundLog(c *conn) {
 		return
 	}
 	size := b.walSize()
-	if size < walLimit {
+	if size < b.walLimit {
 		b.walRetry = 0
 		return
 	}
@@ -132,16 +132,17 @@ func (b *backend) boundLog(c *conn) {
 		b.opts.Logger.Warn("a reader holds the write-ahead log; trying again when it has grown", "database", b.name(), "bytes", size)
 	}
 	if err != nil || !emptied {
-		b.walRetry = size + walLimit/4
+		b.walRetry = size + b.walLimit/4
 	}
 }
 
 const (
 	// walPages is the length at which a COMMIT copies the log to the database: 16 MiB. A page that was changed many times is copied once.
 	walPages = 16 << 20 / pageSize
+	// walLimit is the length in bytes at which it is emptied by force.
 	walLimit = 64 << 20
 	// checkpointWait is how long, in milliseconds, writers wait for the readers in a log that is too long.
-	checkpointWait = 1000
+	checkpointWait = 200
 )
 
 // guard reads the state under the commit lock, and tells whether the token is aborted and what token the row at a revision has.
@@ -459,25 +460,35 @@ func sweepBatch(c *conn, st *mvcc.State, limit int) (deleted int, err error) {
 	return deleted, s.int(int64(next)).run()
 }
 
-// shrink gives free pages back to the file system, a few at a time, when they are more than an eighth of the file. Fewer are soon used again.
+// shrink gives free pages back to the file system, in short transactions, when they are more than an eighth of the file. Fewer are soon used again.
 func (b *backend) shrink(ctx context.Context) error {
 	if b.cfg.memory() {
 		return nil
 	}
-	var st mvcc.State
-	much := false
-	err := b.readRows(ctx, b.tails, selectSize, &st, func(*stmt) {}, func(s *stmt) {
-		pages, free := s.colInt(1), s.colInt(2)
-		much = free > shrinkFrom && free > pages/8
-	})
-	if err != nil || !much {
-		return err
+	for range shrinkSteps {
+		var st mvcc.State
+		much := false
+		err := b.readRows(ctx, b.tails, selectSize, &st, func(*stmt) {}, func(s *stmt) {
+			pages, free := s.colInt(1), s.colInt(2)
+			much = free > shrinkFrom && free > pages/8
+		})
+		if err != nil || !much {
+			return err
+		}
+		err = b.write(ctx, func(c *conn) (bool, error) { return true, c.exec(giveBack) })
+		if err != nil {
+			return err
+		}
 	}
-	return b.write(ctx, func(c *conn) (bool, error) { return true, c.exec(giveBack) })
+	return nil
 }
 
-// shrinkFrom is the number of free pages that are always kept.
-const shrinkFrom = 256
+const (
+	// shrinkFrom is the number of free pages that are always kept.
+	shrinkFrom = 256
+	// shrinkSteps is how many times a sweep gives pages back, at most.
+	shrinkSteps = 8
+)
 
 func (b *backend) Fence(ctx context.Context, f mvcc.Fence) (st mvcc.State, err error) {
 	err = b.writeDespiteFence(ctx, func(c *conn) (bool, error) {

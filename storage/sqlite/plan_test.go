@@ -1,0 +1,112 @@
+package sqlite
+
+import (
+	"context"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"strings"
+	"testing"
+)
+
+// plans has a line per statement: what SQLite must do for it, step by step. A step that walks over a whole table is written with its reason.
+var plans = map[string]struct{ text, plan string }{
+	"selectState":       {selectState, headPlan},
+	"selectGuard":       {selectGuard, headPlan + "SCALAR SUBQUERY; SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); SCALAR SUBQUERY; SEARCH rowkeeper_aborted USING PRIMARY KEY (token=?); "},
+	"selectGet":         {selectGet, headPlan + "SEARCH l USING PRIMARY KEY (key=?) LEFT-JOIN; SEARCH g USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "},
+	"selectPage":        {selectPage, "SEARCH l USING PRIMARY KEY (key>? AND key<?); SEARCH g USING INTEGER PRIMARY KEY (rowid=?); "},
+	"selectPageOfKeys":  {selectPageOfKeys, "SEARCH rowkeeper_live USING PRIMARY KEY (key>? AND key<?); "},
+	"countLive":         {countLive, "CO-ROUTINE (subquery-1); SEARCH rowkeeper_live USING PRIMARY KEY (key>? AND key<?); SCAN (subquery-1); "}, // the rows of the range
+	"selectReplaced":    {selectReplaced, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); "},
+	"selectValues":      {selectValues, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); LIST SUBQUERY; SCAN json_each VIRTUAL TABLE INDEX 1:; "}, // the parameter
+	"selectTail":        {selectTail, "SEARCH r USING INTEGER PRIMARY KEY (rowid>?); SEARCH p USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "},
+	"selectFirstAt":     {selectFirstAt, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>?); "},
+	"selectExpiring":    {selectExpiring, "SEARCH rowkeeper_live USING INDEX rowkeeper_live_expiry (expiry>?); "},
+	"selectLive":        {selectLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); "},
+	"selectValue":       {selectValue, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); "},
+	"insertLog":         {insertLog, ""},
+	"insertLive":        {insertLive, ""},
+	"updateLive":        {updateLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); "},
+	"deleteLive":        {deleteLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); "},
+	"selectGroup":       {selectGroup, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>?); "},
+	"insertAborted":     {insertAborted, ""},
+	"updateCompacted":   {updateCompacted, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
+	"updateSwept":       {updateSwept, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
+	"selectSweep":       {selectSweep, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); "},
+	"deleteLog":         {deleteLog, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); "},
+	"selectChores":      {selectChores, "SEARCH s USING INTEGER PRIMARY KEY (rowid=?); CORRELATED SCALAR SUBQUERY; SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); SCALAR SUBQUERY; SEARCH rowkeeper_log; SCALAR SUBQUERY; SCAN rowkeeper_aborted; "},
+	"deleteAborted":     {deleteAborted, "SCAN rowkeeper_aborted; "},
+	"updateEpoch":       {updateEpoch, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
+	"selectIdentity":    {selectIdentity, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
+	"updateFingerprint": {updateFingerprint, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
+	"selectSize":        {selectSize, "SCAN pragma_page_size VIRTUAL TABLE INDEX 0:; SCAN pragma_page_count VIRTUAL TABLE INDEX 0:; SCAN pragma_freelist_count VIRTUAL TABLE INDEX 0:; "},
+	"selectDamage":      {selectDamage, "SCAN CONSTANT ROW; SCALAR SUBQUERY; SCAN l; SEARCH g USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "}, // once, at opening
+}
+
+// headPlan is the state.
+const headPlan = "SEARCH s USING INTEGER PRIMARY KEY (rowid=?); SEARCH h USING INTEGER PRIMARY KEY (rowid=?); SCALAR SUBQUERY; SEARCH rowkeeper_log; "
+
+// TestPlans reads the plan of every statement on a log with 100,000 rows.
+func TestPlans(t *testing.T) {
+	b := open(t, fresh(t)).(*backend)
+	defer b.Close()
+	f := filler{store: b, value: []byte("v")}
+	f.grow(t, 100_000)
+	c, err := b.commits.get(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.commits.put(c)
+	for name, want := range plans {
+		s, err := c.prepare("EXPLAIN QUERY PLAN " + want.text)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		got := ""
+		for {
+			row, err := s.step()
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if !row {
+				break
+			}
+			step := s.colString(3)
+			if kind, number, ok := strings.Cut(step, "SUBQUERY "); ok && strings.Trim(number, "0123456789") == "" {
+				step = kind + "SUBQUERY"
+			}
+			got += step + "; "
+		}
+		if got != want.plan {
+			t.Errorf("%s: the plan is\n%s\nwant\n%s", name, got, want.plan)
+		}
+	}
+}
+
+// TestEveryStatementHasAPlan reads the source, so that none is forgotten.
+func TestEveryStatementHasAPlan(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "statements.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, decl := range file.Decls {
+		for _, spec := range decl.(*ast.GenDecl).Specs {
+			value, ok := spec.(*ast.ValueSpec)
+			if !ok {
+				continue
+			}
+			text := value.Values[0].(*ast.BasicLit).Value
+			if !strings.Contains(text, "rowkeeper_") && !strings.Contains(text, "pragma_") {
+				continue // BEGIN and the like
+			}
+			found++
+			if _, ok := plans[value.Names[0].Name]; !ok {
+				t.Errorf("%s is not among the plans", value.Names[0].Name)
+			}
+		}
+	}
+	if found != len(plans) {
+		t.Errorf("there are %d statements and %d plans", found, len(plans))
+	}
+}
