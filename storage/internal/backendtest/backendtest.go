@@ -6,6 +6,7 @@
 //   - A row at Group.Seen that is missing was removed by compaction if its revision is at or below the compacted one; above it, the
 //     group is fenced.
 //   - A head that is a tombstone or a marker survives the sweep that reaches it, and is removed by the first sweep after it is no longer the head.
+//   - After a fence nobody can tell what became of a group that was begun before it: Resolve finds neither.
 //   - Expired returns a positive duration also when keys that it left out for the limit have expired already.
 package backendtest
 
@@ -70,6 +71,7 @@ func Run(t *testing.T, fresh func(t testing.TB) Database) {
 		{name: "Size", run: testSize},
 		{name: "Model", run: testModel},
 		{name: "ConcurrentCommits", shared: true, run: testConcurrentCommits},
+		{name: "ResolveRacesCommit", shared: true, run: testResolveRacesCommit},
 		{name: "ConcurrentFences", shared: true, run: testConcurrentFences},
 		{name: "ConcurrentSweeps", shared: true, run: testConcurrentSweeps},
 		{name: "ReadsSeeOtherBackends", shared: true, run: testReadsSeeOtherBackends},

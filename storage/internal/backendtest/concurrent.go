@@ -136,9 +136,52 @@ func testConcurrentCommits(f *fixture) {
 	f.Logf("%d writes accepted, %d refused", len(accepted), refused.Load())
 }
 
+// testResolveRacesCommit resolves a token from one backend while its group is on the way in the other. Whichever takes the lock first, both
+// say the same: a group that was declared aborted never commits, and one that has committed is found.
+func testResolveRacesCommit(f *fixture) {
+	const rounds = 60
+	other := f.other()
+	committed := 0
+	for i := range rounds {
+		token, after := newToken(), f.state().Head
+		ms := []*mvcc.Mutation{put(mvcc.Key(fmt.Sprintf("k%03d", i)), 0, "x"), put(mvcc.Key(fmt.Sprintf("l%03d", i)), 0, "y")}
+		var resolution *mvcc.Resolution
+		var refused error
+		f.together(func() error {
+			refused = retry(f.ctx, func() error {
+				_, err := f.try(token, after, ms...)
+				return err
+			})
+			return nil
+		}, func() error {
+			return retry(f.ctx, func() (err error) {
+				resolution, err = other.b.Resolve(f.ctx, token, after)
+				return err
+			})
+		})
+		n, _, err := f.b.Count(f.ctx, ms[0].Key, ms[0].Key+"\x00", 0, 0)
+		f.must(err)
+		switch {
+		case resolution.Committed && refused == nil && n == 1 && len(resolution.Rows) == len(ms):
+			committed++
+		case resolution.Aborted && mvcc.ClassOf(refused) == mvcc.Aborted && refused != nil && n == 0:
+		default:
+			f.Fatalf("round %d: the commit ended with %v, its resolution is %+v, and %d keys are there", i, refused, resolution, n)
+		}
+	}
+	f.Logf("%d of %d groups were faster", committed, rounds)
+}
+
 // testConcurrentFences lets two backends notice the same at the same time: one fence is made.
 func testConcurrentFences(f *fixture) {
 	other := f.other()
+	mine, err := f.b.Identity(f.ctx)
+	f.must(err)
+	theirs, err := other.b.Identity(f.ctx)
+	f.must(err)
+	if mine != theirs {
+		f.Errorf("two backends of one database have the identities %+v and %+v", mine, theirs)
+	}
 	for range 5 {
 		seen := f.state().Head
 		var states [2]mvcc.State
@@ -154,6 +197,10 @@ func testConcurrentFences(f *fixture) {
 		f.same(states[0], states[1])
 		if h := states[0].Head; h.Epoch != seen.Epoch+1 || h.Revision != seen.Revision+1<<32 {
 			f.Fatalf("the head is %+v after two fences of %+v", h, seen)
+		}
+		for _, b := range []mvcc.Backend{f.b, other.b} {
+			_, err := b.Commit(f.ctx, &mvcc.Group{Token: newToken(), Seen: seen, Mutations: []*mvcc.Mutation{put("a", 0, "x")}})
+			f.is(err, mvcc.Fenced)
 		}
 	}
 }

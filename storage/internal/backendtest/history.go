@@ -200,6 +200,13 @@ func testFence(f *fixture) {
 		f.Errorf("the marker is %+v", last)
 	}
 
+	// A group that was begun before may have been in the history that was lost.
+	lost, err := f.b.Resolve(f.ctx, newToken(), old)
+	f.must(err)
+	if lost.Committed || lost.Aborted {
+		f.Errorf("the resolution of a group from before the fence is %+v", lost)
+	}
+
 	// The same fence again, as another process that noticed the same would do, changes nothing.
 	again, err := f.b.Fence(f.ctx, mvcc.Fence{Seen: old, Token: newToken(), Jump: jump, Fingerprint: "elsewhere"})
 	f.must(err)
