@@ -45,6 +45,14 @@ test-race: ## the same with the race detector
 bench: ## benchmark the storage: operations per second and latency percentiles, on every database that can be had
 	go test -run '^$$' -bench . -benchtime 3s -timeout 60m $(TESTFLAGS) ./storage/...
 
+# make bench-peers BENCH='-lines create64 -rounds 1'; hack/bench/README.md says more.
+BENCH ?=
+
+.PHONY: bench-peers
+bench-peers: ## compare with etcd and kine: hack/bench/RESULTS.md, in some hours
+	go build -C hack/bench -o ../../bin/bench-peers .
+	cd hack/bench && ../../bin/bench-peers $(BENCH)
+
 .PHONY: lint
 lint: $(GOLANGCI) ## run the linters
 	hack/lint.sh $(abspath $(GOLANGCI)) $(MODULES)

@@ -1,0 +1,121 @@
+package measure
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestPercentile(t *testing.T) {
+	var l Latencies
+	if got := l.Percentile(50); got != 0 {
+		t.Errorf("the median of nothing is %v, want 0", got)
+	}
+	for i := 100; i >= 0; i-- {
+		l = append(l, time.Duration(i))
+	}
+	for _, p := range []float64{0, 1, 50, 99, 100} {
+		if got := l.Percentile(p); got != time.Duration(p) {
+			t.Errorf("percentile %v is %d, want %v", p, got, p)
+		}
+	}
+}
+
+func TestMedian(t *testing.T) {
+	for _, c := range []struct {
+		values []float64
+		want   float64
+	}{{nil, 0}, {[]float64{3}, 3}, {[]float64{9, 1, 2}, 2}, {[]float64{4, 1, 3, 2}, 2.5}} {
+		if got := Median(c.values); got != c.want {
+			t.Errorf("Median(%v) = %v, want %v", c.values, got, c.want)
+		}
+	}
+}
+
+// TestCPUTime lets a child of a child work: its time counts while it runs and after it has ended.
+func TestCPUTime(t *testing.T) {
+	cmd := exec.Command("sh", "-c", `sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; echo worked; read line`)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := in.Close(); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait() // read fails at the end of its input
+	}()
+	if _, err := out.Read(make([]byte, 16)); err != nil {
+		t.Fatal(err)
+	}
+	cpu, err := CPUTime([]int{cmd.Process.Pid})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cpu.Servers == 0 || cpu.Client == 0 {
+		t.Errorf("the processes have used %v and %v, want more than nothing", cpu.Servers, cpu.Client)
+	}
+	if got := cpu.Sub(cpu).Total(); got != 0 {
+		t.Errorf("the time since now is %v, want 0", got)
+	}
+	if _, err := CPUTime([]int{1 << 30}); err == nil {
+		t.Error("a process that does not exist has a time")
+	}
+}
+
+// held keeps memory from being collected.
+var held []byte
+
+func TestPeakMemory(t *testing.T) {
+	const size = 64 << 20
+	defer func() { held = nil }()
+	peak, before, err := PeakMemory(nil, func() error {
+		held = bytes.Repeat([]byte{1}, size)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if peak < before+size/2 {
+		t.Errorf("the peak is %d bytes above %d, want about %d", peak-before, before, size)
+	}
+}
+
+func TestDirSize(t *testing.T) {
+	dir := t.TempDir()
+	const size = 1 << 20
+	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "sub", "file"), []byte(strings.Repeat("x", size)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	got, err := DirSize(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got < size || got > size+1<<16 {
+		t.Errorf("a directory with a file of %d bytes has %d", size, got)
+	}
+}
+
+func TestFileSystemInMemory(t *testing.T) {
+	const dir = "/dev/shm"
+	if _, err := os.Stat(dir); err != nil {
+		t.Skipf("there is no %s to look at: %v", dir, err)
+	}
+	if name, err := FileSystem(dir); err == nil {
+		t.Errorf("%s is accepted, as %s", dir, name)
+	}
+}

@@ -1,0 +1,128 @@
+// Package object makes the objects that the bench writes: pods of the example API in k8s.io/apiserver, of 1,024 bytes each as JSON.
+package object
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/apis/example/install"
+	examplev1 "k8s.io/apiserver/pkg/apis/example/v1"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// Size is how many bytes the stored form of every object has.
+const Size = 1024
+
+const (
+	namespace = "bench"
+	// Prefix begins the keys of all objects, unless a line asks for another one.
+	Prefix = "/pods"
+
+	padding = "bench.example.com/padding"
+	count   = "bench.example.com/count"
+)
+
+// Resource names the objects in errors and metrics.
+var Resource = schema.GroupResource{Group: example.GroupName, Resource: "pods"}
+
+// Codec stores the objects as JSON of version v1.
+var Codec = func() runtime.Codec {
+	scheme := runtime.NewScheme()
+	install.Install(scheme)
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	return serializer.NewCodecFactory(scheme).LegacyCodec(examplev1.SchemeGroupVersion)
+}()
+
+// New makes an object. Names have up to 24 characters.
+func New(name string) *example.Pod { return padded(name, pad(name)) }
+
+func padded(name, text string) *example.Pod {
+	return &example.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   namespace,
+			Name:        name,
+			Annotations: map[string]string{count: number(0), padding: text},
+		},
+		Spec: example.PodSpec{NodeName: "node-0"},
+	}
+}
+
+// Empty and EmptyList make what objects are read into.
+func Empty() runtime.Object     { return &example.Pod{} }
+func EmptyList() runtime.Object { return &example.PodList{} }
+
+// Key is where an object of this name is stored, below a prefix.
+func Key(prefix, name string) string { return prefix + "/" + namespace + "/" + name }
+
+// Name is the i-th name of a group of objects.
+func Name(group string, i int) string { return fmt.Sprintf("%s-%09d", group, i) }
+
+// Touch returns the change that the lines make to an object: its count, of which the size stays the same.
+func Touch(i int) storage.UpdateFunc {
+	return storage.SimpleUpdate(func(current runtime.Object) (runtime.Object, error) {
+		pod := current.(*example.Pod)
+		if pod.Annotations == nil {
+			return nil, fmt.Errorf("object %q has no annotations", pod.Name)
+		}
+		pod.Annotations[count] = number(i)
+		return pod, nil
+	})
+}
+
+// Revision is the resourceVersion of an object that was read or written.
+func Revision(o runtime.Object) (int64, error) {
+	return strconv.ParseInt(o.(*example.Pod).ResourceVersion, 10, 64)
+}
+
+// KeyFunc and Attributes are what a watch cache needs.
+func KeyFunc(o runtime.Object) (string, error) {
+	return Key(Prefix, o.(*example.Pod).Name), nil
+}
+
+// Attributes are an object's labels and fields.
+func Attributes(o runtime.Object) (labels.Set, fields.Set, error) {
+	pod := o.(*example.Pod)
+	return pod.Labels, fields.Set{"metadata.name": pod.Name, "metadata.namespace": pod.Namespace}, nil
+}
+
+func number(i int) string { return fmt.Sprintf("%012d", i) }
+
+// noise is text that does not compress, longer than two objects.
+var noise = sync.OnceValue(func() string {
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	r := rand.New(rand.NewPCG(1, 2))
+	b := make([]byte, 1<<16)
+	for i := range b {
+		b[i] = letters[r.IntN(len(letters))]
+	}
+	return string(b)
+})
+
+// overhead is the size of an object without a name and padding.
+var overhead = sync.OnceValue(func() int {
+	const name = "n" // an empty one would be left out
+	data, err := runtime.Encode(Codec, padded(name, ""))
+	utilruntime.Must(err)
+	return len(data) - len(name)
+})
+
+// pad returns the text that fills up an object of this name; objects with different names mostly have different ones.
+func pad(name string) string {
+	length := Size - overhead() - len(name)
+	var sum uint32
+	for i := range len(name) {
+		sum = sum*31 + uint32(name[i])
+	}
+	from := int(sum) % (len(noise()) - Size)
+	return noise()[from : from+length]
+}

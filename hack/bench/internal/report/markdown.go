@@ -1,0 +1,182 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/rowkeeper/rowkeeper/hack/bench/internal/runner"
+	"github.com/rowkeeper/rowkeeper/hack/bench/internal/target"
+	"github.com/rowkeeper/rowkeeper/hack/bench/internal/workload"
+)
+
+// Markdown writes the results as a document. Findings is prose in Markdown that is put at its end.
+func Markdown(results *runner.Results, plots []Plot, findings string) string {
+	var b strings.Builder
+	f := newFigures(results.Results)
+	run := results.Last()
+	fmt.Fprintln(&b, "# Rowkeeper beside etcd and kine")
+	fmt.Fprintln(&b, "\n<!-- Written by the bench: see the command below. The prose at the end is FINDINGS.md. -->")
+	fmt.Fprintln(&b, "\nThe same work through `storage.Interface`, on the same machine in the same run, with equal durability. See [README.md](README.md) for how it is measured.")
+	writeRun(&b, run, f)
+	for _, p := range plots {
+		fmt.Fprintf(&b, "\n![%s](%s)\n", p.Chart.Title, p.File)
+	}
+	writeAims(&b, f)
+	writeSettings(&b, results.Results, f)
+	writeFigures(&b, f)
+	if findings != "" {
+		fmt.Fprintf(&b, "\n%s", findings)
+	}
+	return b.String()
+}
+
+func writeRun(b *strings.Builder, run runner.Run, f figures) {
+	m := run.Machine
+	fmt.Fprintf(b, "\n- Rowkeeper %s, %s\n", run.Commit, run.Date.Format("2006-01-02"))
+	fmt.Fprintf(b, "- %s, %d cores, %s memory, %s, %s, %s\n", m.CPU, m.Cores, m.Memory, m.Kernel, m.FileSystem, m.Go)
+	fmt.Fprintf(b, "- appending 4 KiB and making it durable (fdatasync): p50 %s ms, p99 %s ms\n", number(m.SyncP50), number(m.SyncP99))
+	fmt.Fprintf(b, "- objects of 1,024 bytes of JSON; measured phases of %s; medians of %d rounds; ratios are the medians of those to etcd in the same round\n", run.Duration, run.Rounds)
+	if run.Scale != 1 {
+		fmt.Fprintf(b, "- **sizes are scaled by %g: this is no result, only a look at the bench**\n", run.Scale)
+	}
+	fmt.Fprintf(b, "- command: `%s`\n", run.Command)
+	var names []string
+	for _, t := range f.targets {
+		names = append(names, t.Name())
+	}
+	fmt.Fprintf(b, "- targets: %s\n", strings.Join(names, ", "))
+}
+
+// writeAims writes a row for each aim.
+func writeAims(b *strings.Builder, f figures) {
+	fmt.Fprintln(b, "\n## Aims")
+	met, judged := f.score()
+	fmt.Fprintf(b, "\n%d of %d are met. Where the aim is a ratio to etcd, it stands in parentheses.\n\n", met, judged)
+	header := []string{"work", "figure", "aim"}
+	for _, t := range f.targets {
+		header = append(header, t.Name())
+	}
+	writeRow(b, header)
+	writeRow(b, slices.Repeat([]string{"---"}, len(header)))
+	for _, line := range workload.Lines() {
+		for _, m := range line.Measures {
+			if m.Aim == nil || len(f.values[line.Name]) == 0 {
+				continue
+			}
+			row := []string{line.Work, m.Title, aimText(m)}
+			for _, t := range f.targets {
+				row = append(row, f.cell(line, m, t))
+			}
+			writeRow(b, row)
+		}
+	}
+}
+
+// score counts the aims that are met, and all that there are figures for.
+func (f figures) score() (met, judged int) {
+	for _, line := range workload.Lines() {
+		for _, m := range line.Measures {
+			for _, t := range f.targets {
+				ok, has := f.verdict(line, m, t)
+				if has {
+					judged++
+				}
+				if has && ok {
+					met++
+				}
+			}
+		}
+	}
+	return met, judged
+}
+
+func aimText(m workload.Measure) string {
+	sign := "≥"
+	if m.Lower {
+		sign = "≤"
+	}
+	text := func(bound float64) string {
+		if bound == 0 {
+			return "–"
+		}
+		if bound < 1e-6 {
+			bound = 0
+		}
+		if m.Aim.Absolute {
+			return sign + " " + quantity(bound, m.Unit)
+		}
+		return sign + " " + number(bound) + " × etcd"
+	}
+	fast, mysql := text(m.Aim.Fast), text(m.Aim.MySQL)
+	if fast == mysql {
+		return fast
+	}
+	return fast + "; MySQL family " + mysql
+}
+
+// cell is a target's figure, with its ratio to etcd, and a mark whether it is good enough.
+func (f figures) cell(line workload.Line, m workload.Measure, t target.Target) string {
+	value, ok := f.median(line.Name, t.Name(), m.Key)
+	if !ok {
+		return "–"
+	}
+	text := quantity(value, m.Unit)
+	if ratio, ok := f.ratio(line.Name, t.Name(), m.Key); ok && t.Name() != target.Baseline && (m.Aim == nil || !m.Aim.Absolute) {
+		text += fmt.Sprintf(" (%s)", number(ratio))
+	}
+	if met, judged := f.verdict(line, m, t); judged && met {
+		text += " ✓"
+	} else if judged {
+		text += " ✗"
+	}
+	return text
+}
+
+// writeSettings writes what the servers said about durability.
+func writeSettings(b *strings.Builder, results []runner.Result, f figures) {
+	fmt.Fprintln(b, "\n## Durability")
+	fmt.Fprintln(b, "\nAs each server says it, asked in each run:")
+	fmt.Fprintln(b)
+	for _, t := range f.targets {
+		var all []string
+		for _, r := range results {
+			if text := strings.Join(r.Settings, "; "); r.Target == t.Name() && !slices.Contains(all, text) {
+				all = append(all, text)
+			}
+		}
+		fmt.Fprintf(b, "- %s: %s\n", t.Name(), strings.Join(all, " / "))
+	}
+}
+
+// writeFigures writes a table for each line.
+func writeFigures(b *strings.Builder, f figures) {
+	fmt.Fprintln(b, "\n## All figures")
+	for _, line := range workload.Lines() {
+		if len(f.values[line.Name]) == 0 {
+			continue
+		}
+		fmt.Fprintf(b, "\n### %s\n\n`%s`\n\n", line.Work, line.Name)
+		header := []string{"target", "rounds"}
+		for _, m := range line.Measures {
+			header = append(header, m.Title)
+		}
+		writeRow(b, header)
+		writeRow(b, slices.Repeat([]string{"---"}, len(header)))
+		for _, t := range f.targets {
+			rounds := f.rounds(line.Name, t.Name())
+			if rounds == 0 {
+				continue
+			}
+			row := []string{t.Name(), fmt.Sprint(rounds)}
+			for _, m := range line.Measures {
+				row = append(row, f.cell(line, m, t))
+			}
+			writeRow(b, row)
+		}
+	}
+}
+
+func writeRow(b *strings.Builder, cells []string) {
+	fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | "))
+}

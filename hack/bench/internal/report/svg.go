@@ -1,0 +1,143 @@
+package report
+
+import (
+	"fmt"
+	"html"
+	"math"
+	"strings"
+)
+
+// Chart is a chart of grouped bars.
+type Chart struct {
+	Title, Unit string
+	// Log: the axis is logarithmic.
+	Log bool
+	// Groups are the labels below the axis; a line break begins a new line.
+	Groups []string
+	Series []Series
+}
+
+// Series are the bars of one colour, one for each group.
+type Series struct {
+	Name, Colour string
+	Values       []Value
+}
+
+// Value is a bar's height, if there is one.
+type Value struct {
+	Height float64
+	OK     bool
+}
+
+// The chart's measures in pixels.
+const (
+	barWidth  = 15
+	groupGap  = 26
+	plotH     = 280
+	left      = 64
+	top       = 44
+	legendRow = 22
+	labels    = 44
+)
+
+// SVG draws the chart.
+func (c Chart) SVG() string {
+	groupWidth := len(c.Series)*barWidth + groupGap
+	width := max(left+len(c.Groups)*groupWidth+16, 560)
+	const perRow = 4
+	legendRows := (len(c.Series) + perRow - 1) / perRow
+	height := top + plotH + labels + legendRows*legendRow + 12
+	a := c.axis()
+
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="system-ui, sans-serif" font-size="12" fill="#1f2937">`+"\n", width, height, width, height)
+	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="#ffffff"/>`+"\n", width, height)
+	fmt.Fprintf(&b, `<text x="%d" y="24" font-size="15" font-weight="600">%s</text>`+"\n", 16, html.EscapeString(c.Title))
+	for _, tick := range a.ticks {
+		y := a.y(tick)
+		fmt.Fprintf(&b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="#e5e7eb"/>`, left, width-16, y, y)
+		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n", left-6, y+4, html.EscapeString(quantity(tick, c.Unit)))
+	}
+	base := a.y(a.base)
+	for g, label := range c.Groups {
+		x := left + groupGap/2 + g*groupWidth
+		for s, series := range c.Series {
+			v := series.Values[g]
+			if !v.OK {
+				continue
+			}
+			y := a.y(v.Height)
+			fmt.Fprintf(&b, `<rect x="%d" y="%.1f" width="%d" height="%.1f" fill="%s"><title>%s: %s</title></rect>`+"\n",
+				x+s*barWidth, min(y, base), barWidth-2, max(math.Abs(base-y), 1), series.Colour, html.EscapeString(series.Name), html.EscapeString(quantity(v.Height, c.Unit)))
+		}
+		for i, line := range strings.Split(label, "\n") {
+			fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle" font-size="11">%s</text>`+"\n",
+				x+len(c.Series)*barWidth/2, top+plotH+18+i*14, html.EscapeString(line))
+		}
+	}
+	fmt.Fprintf(&b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="#374151"/>`+"\n", left, width-16, base, base)
+	for s, series := range c.Series {
+		x, y := left+s%perRow*(width-left)/perRow, top+plotH+labels+s/perRow*legendRow
+		fmt.Fprintf(&b, `<rect x="%d" y="%d" width="12" height="12" fill="%s"/><text x="%d" y="%d">%s</text>`+"\n", x, y, series.Colour, x+18, y+10, html.EscapeString(series.Name))
+	}
+	b.WriteString("</svg>\n")
+	return b.String()
+}
+
+// axis maps values to heights.
+type axis struct {
+	log       bool
+	from, to  float64
+	base      float64
+	ticks     []float64
+	transform func(float64) float64
+}
+
+// axis chooses whole decades, or a round maximum. On a logarithmic axis of ratios, bars begin at 1.
+func (c Chart) axis() axis {
+	low, high := math.Inf(1), 0.0
+	for _, s := range c.Series {
+		for _, v := range s.Values {
+			if v.OK && v.Height > 0 {
+				low, high = min(low, v.Height), max(high, v.Height)
+			}
+		}
+	}
+	if high == 0 {
+		low, high = 1, 10
+	}
+	if !c.Log {
+		step := math.Pow(10, math.Floor(math.Log10(high)))
+		if high/step < 2.5 {
+			step /= 4
+		} else if high/step < 5 {
+			step /= 2
+		}
+		a := axis{to: math.Ceil(high/step) * step, transform: func(v float64) float64 { return v }}
+		for v := 0.0; v <= a.to+step/2; v += step {
+			a.ticks = append(a.ticks, v)
+		}
+		return a
+	}
+	a := axis{log: true, from: math.Pow(10, math.Floor(math.Log10(low))), to: math.Pow(10, math.Ceil(math.Log10(high))), transform: math.Log10}
+	if a.from == a.to {
+		a.to *= 10
+	}
+	a.base = a.from
+	if c.Unit == "×" {
+		a.from, a.to = min(a.from, 0.1), max(a.to, 10)
+		a.base = 1
+	}
+	for v := a.from; v <= a.to*1.01; v *= 10 {
+		a.ticks = append(a.ticks, v)
+	}
+	return a
+}
+
+func (a axis) y(v float64) float64 {
+	if a.log {
+		v = max(v, a.from)
+	}
+	from, to := a.transform(a.from), a.transform(a.to)
+	return top + plotH*(1-(a.transform(v)-from)/(to-from))
+}

@@ -1,0 +1,89 @@
+package target
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	apistorage "k8s.io/apiserver/pkg/storage"
+
+	"github.com/rowkeeper/rowkeeper/hack/bench/internal/object"
+	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/mysql"
+	"github.com/rowkeeper/rowkeeper/storage/postgres"
+	"github.com/rowkeeper/rowkeeper/storage/sqlite"
+)
+
+// rowkeeperDialed is a process that has opened a database.
+type rowkeeperDialed struct {
+	*storage.Database
+}
+
+// dialRowkeeper opens a database with the defaults of the library.
+func dialRowkeeper(ctx context.Context, address string, o DialOptions) (Client, error) {
+	config := storage.Config{
+		URL:     address,
+		Drivers: []storage.Driver{sqlite.Driver, postgres.Driver{}, mysql.Driver{}},
+		Migrate: true,
+	}
+	if o.KeepHistory {
+		// Nothing is old enough, but what Client.Compact gives up is looked for every second.
+		config.Compaction = storage.CompactionPolicy{Window: 1000 * time.Hour, Interval: time.Second}
+	}
+	db, err := storage.Open(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	return rowkeeperDialed{db}, nil
+}
+
+func (c rowkeeperDialed) Store(prefix string) (apistorage.Interface, func(), error) {
+	return c.NewStore(storage.StoreConfig{
+		Codec:          object.Codec,
+		NewFunc:        object.Empty,
+		NewListFunc:    object.EmptyList,
+		ResourcePrefix: prefix,
+		GroupResource:  object.Resource,
+	})
+}
+
+func (c rowkeeperDialed) Compact(ctx context.Context, revision int64) error {
+	if err := c.Database.Compact(ctx, revision); err != nil {
+		return err
+	}
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for {
+		swept, err := c.gauge("rowkeeper_swept_revision")
+		if err != nil {
+			return err
+		}
+		if int64(swept) >= revision {
+			return nil
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return fmt.Errorf("the sweep has reached revision %.0f of %d: %w", swept, revision, ctx.Err())
+		}
+	}
+}
+
+// gauge reads one of the database's metrics.
+func (c rowkeeperDialed) gauge(name string) (float64, error) {
+	registry := prometheus.NewRegistry()
+	if err := registry.Register(c.Collector()); err != nil {
+		return 0, err
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		return 0, err
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue(), nil
+		}
+	}
+	return 0, fmt.Errorf("there is no metric %s", name)
+}

@@ -1,0 +1,167 @@
+// Package target starts the systems that are compared, each in fresh directories with its own default durability, and makes
+// storage.Interfaces for them.
+//
+// A target has a server side, which [Target.Serve] starts, and a client side, which [Target.Dial] opens, in the same process or in another one. Both are all
+// that a line of the bench sees, so that its work is written once.
+package target
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// Target is one system under test: a product on a database.
+type Target struct {
+	// Product is etcd, kine or rowkeeper. Database is etcd, sqlite, postgres, mariadb or mysql.
+	Product, Database string
+
+	serve func(ctx context.Context, dir string, p Programs) (Server, error)
+	dial  func(ctx context.Context, address string, o DialOptions) (Client, error)
+}
+
+// Name names the target in flags and results.
+func (t Target) Name() string {
+	if t.Product == t.Database {
+		return t.Product
+	}
+	return t.Product + "-" + t.Database
+}
+
+// Baseline is the name of the target that all others are compared with.
+const Baseline = "etcd"
+
+// All are the known targets, the baseline first.
+func All() []Target {
+	return []Target{
+		{"etcd", "etcd", serveEtcd, dialEtcd},
+		{"kine", "sqlite", kineOn(serveSQLite), dialEtcd},
+		{"kine", "postgres", kineOn(servePostgres), dialEtcd},
+		{"kine", "mariadb", kineOn(serveMariaDB), dialEtcd},
+		{"kine", "mysql", kineOn(serveMySQL), dialEtcd},
+		{"rowkeeper", "sqlite", plain(serveSQLite), dialRowkeeper},
+		{"rowkeeper", "postgres", plain(servePostgres), dialRowkeeper},
+		{"rowkeeper", "mariadb", plain(serveMariaDB), dialRowkeeper},
+		{"rowkeeper", "mysql", plain(serveMySQL), dialRowkeeper},
+	}
+}
+
+// Find returns the targets with these names, in their usual order.
+func Find(names []string) ([]Target, error) {
+	all := All()
+	var known []string
+	for _, t := range all {
+		known = append(known, t.Name())
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("there is no target %q; the targets are %s", name, strings.Join(known, ", "))
+		}
+	}
+	return slices.DeleteFunc(all, func(t Target) bool { return !slices.Contains(names, t.Name()) }), nil
+}
+
+// Serve starts the target's servers with data directories below dir.
+func (t Target) Serve(ctx context.Context, dir string, p Programs) (Server, error) {
+	s, err := t.serve(ctx, dir, p)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", t.Name(), err)
+	}
+	return s, nil
+}
+
+// Dial connects to servers, which may have been started by another process.
+func (t Target) Dial(ctx context.Context, address string, o DialOptions) (Client, error) {
+	c, err := t.dial(ctx, address, o)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", t.Name(), err)
+	}
+	return c, nil
+}
+
+// Server is the server side of a target.
+type Server interface {
+	// Address is what clients dial.
+	Address() string
+	// Processes are the ids of the server processes, without their children. A database inside the client has none.
+	Processes() []int
+	// Settings tell what the server does for durability, as the server says itself. Weaker settings than the default ones are an error.
+	Settings(ctx context.Context) ([]string, error)
+	// DataDirs hold all that is stored.
+	DataDirs() []string
+	// Checkpoint brings the server's write-ahead log into its data files, so that the size on disk is that of the data. No client may write.
+	Checkpoint(ctx context.Context) error
+	// Settle waits until the server has cleaned up what was deleted, so that the space can be used again.
+	Settle(ctx context.Context) error
+	// Committer writes single rows durably, past the product: what the database itself can do.
+	Committer(ctx context.Context) (Committer, error)
+	// Restart ends the server in order and starts it again with the same data at the same address.
+	Restart(ctx context.Context) error
+	// Stop ends the server.
+	Stop() error
+}
+
+// Committer writes rows, each in a durable transaction of its own.
+type Committer interface {
+	Commit(ctx context.Context, id int64, value []byte) error
+	Close() error
+}
+
+// Client is the client side of a target.
+type Client interface {
+	// Store makes a storage.Interface for the objects below a prefix, and a function that releases it.
+	Store(prefix string) (storage.Interface, func(), error)
+	// Compact gives up the history before the revision and returns when the space of what was replaced has been freed for the store.
+	Compact(ctx context.Context, revision int64) error
+	Close() error
+}
+
+// DialOptions are what lines ask of a client.
+type DialOptions struct {
+	// KeepHistory turns off the compaction that the product does by itself: nothing is compacted but by Client.Compact.
+	KeepHistory bool
+}
+
+// composed is a server that needs others, the first of which is the one that clients dial.
+type composed struct {
+	Server
+	front *program
+	// address replaces that of the database.
+	address string
+	about   string
+}
+
+func (c *composed) Address() string  { return c.address }
+func (c *composed) Processes() []int { return append(c.Server.Processes(), c.front.pid()) }
+
+func (c *composed) Settings(ctx context.Context) ([]string, error) {
+	settings, err := c.Server.Settings(ctx)
+	return append([]string{c.about}, settings...), err
+}
+
+func (c *composed) Restart(ctx context.Context) error {
+	if err := c.front.stop(); err != nil {
+		return err
+	}
+	if err := c.Server.Restart(ctx); err != nil {
+		return err
+	}
+	return c.start(ctx)
+}
+
+func (c *composed) start(ctx context.Context) error {
+	if err := c.front.start(); err != nil {
+		return err
+	}
+	return awaitEtcd(ctx, c.address, c.front)
+}
+
+func (c *composed) Stop() error { return errors.Join(c.front.stop(), c.Server.Stop()) }
+
+func plain[S Server](serve func(context.Context, string, Programs) (S, error)) func(context.Context, string, Programs) (Server, error) {
+	return func(ctx context.Context, dir string, p Programs) (Server, error) { return serve(ctx, dir, p) }
+}

@@ -1,0 +1,261 @@
+// Command bench does the same work through storage.Interface to etcd, kine and Rowkeeper, and compares what it costs. See README.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/rowkeeper/rowkeeper/hack/bench/internal/report"
+	"github.com/rowkeeper/rowkeeper/hack/bench/internal/runner"
+	"github.com/rowkeeper/rowkeeper/hack/bench/internal/target"
+	"github.com/rowkeeper/rowkeeper/hack/bench/internal/workload"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := dispatch(ctx, os.Args[1:])
+	klog.Flush()
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// dispatch runs one of the commands that the bench starts itself, or the bench.
+func dispatch(ctx context.Context, args []string) error {
+	if len(args) > 0 {
+		switch args[0] {
+		case runner.WorkerCommand:
+			return runner.Work(ctx, os.Stdin, os.Stdout)
+		case workload.ReplicaCommand:
+			return workload.ServeReplica(ctx, os.Stdin, os.Stdout)
+		}
+	}
+	o, err := parse(args)
+	if err != nil {
+		return err
+	}
+	return bench(ctx, o)
+}
+
+// options are the bench's flags.
+type options struct {
+	lines, targets     string
+	rounds             int
+	duration           time.Duration
+	scale              float64
+	results, dir, out  string
+	bin, root, profile string
+	mysqld             string
+	fresh, reportOnly  bool
+	list               bool
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.StringVar(&o.lines, "lines", "", "comma-separated names of the lines to run (default all)")
+	f.StringVar(&o.targets, "targets", "", "comma-separated names of the targets (default all whose programs are installed)")
+	f.IntVar(&o.rounds, "rounds", 3, "how often each line is run on each target, but for those that are run once")
+	f.DurationVar(&o.duration, "duration", 10*time.Second, "how long each measured phase lasts that has no size of its own")
+	f.Float64Var(&o.scale, "scale", 1, "factor for the sizes of lines, for a quick look")
+	f.StringVar(&o.results, "results", "results.jsonl", "file of results; runs that it holds are not repeated")
+	f.BoolVar(&o.fresh, "fresh", false, "forget the results that the file holds")
+	f.StringVar(&o.dir, "dir", "", "directory for the targets' data, on a disk (default a new one in the system's directory for temporary files)")
+	f.StringVar(&o.out, "out", ".", "directory for RESULTS.md and the plots")
+	f.BoolVar(&o.reportOnly, "report", false, "run nothing, write the report of the results that the file holds")
+	f.BoolVar(&o.list, "list", false, "list the lines and targets")
+	f.StringVar(&o.bin, "bin", "../../bin", "directory for the programs that are built of the peers")
+	f.StringVar(&o.root, "root", "../..", "directory of Rowkeeper's module")
+	f.StringVar(&o.profile, "profile", "", "directory for profiles of the clients' processes (which cost time: do not use the results)")
+	f.StringVar(&o.mysqld, "mysqld", "", "program of a MySQL server (default the one that is installed)")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	if o.rounds < 1 || o.duration <= 0 || o.scale <= 0 || o.scale > 1 {
+		return o, errors.New("-rounds and -duration must be positive, -scale above 0 and at most 1")
+	}
+	return o, nil
+}
+
+func bench(ctx context.Context, o options) (err error) {
+	if o.list {
+		return list(os.Stdout)
+	}
+	if o.fresh {
+		if err := os.Remove(o.results); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	results, err := runner.OpenResults(o.results)
+	if err != nil {
+		return err
+	}
+	if o.reportOnly {
+		return write(o, results)
+	}
+	plan, err := o.plan()
+	if err != nil {
+		return err
+	}
+	if plan.Dir, err = makeDir(o.dir); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(plan.Dir)) }()
+	machine, err := runner.DescribeMachine(plan.Dir)
+	if err != nil {
+		return err
+	}
+	run := runner.Run{Commit: runner.Commit(o.root), Duration: o.duration, Scale: o.scale, Rounds: o.rounds,
+		Command: command(), Date: time.Now().UTC().Truncate(time.Second), Machine: machine}
+	if err := results.Begin(run); err != nil {
+		return err
+	}
+	plan.Screen.Line(fmt.Sprintf("Rowkeeper %s on %s, %d cores, %s; fdatasync p50 %.3f ms, p99 %.3f ms", run.Commit, machine.CPU, machine.Cores, machine.FileSystem, machine.SyncP50, machine.SyncP99))
+	if err := build(ctx, o, plan.Screen, &plan.Template.Programs); err != nil {
+		return err
+	}
+	log, err := os.Create(filepath.Join(o.bin, "bench-peers.log"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	plan.Log = log
+	plan.Screen.Line("the processes' logs are in " + log.Name())
+	err = plan.Execute(ctx, results)
+	return errors.Join(err, write(o, results))
+}
+
+// plan chooses lines and targets. A target that is not named but lacks its server program is left out, and that is said.
+func (o options) plan() (runner.Plan, error) {
+	p := runner.Plan{Lines: workload.Lines(), Rounds: o.rounds, Screen: runner.NewScreen(os.Stderr)}
+	programs := target.FindPrograms()
+	if o.mysqld != "" {
+		programs.MySQL = o.mysqld
+	}
+	var err error
+	if o.lines != "" {
+		if p.Lines, err = workload.Find(strings.Split(o.lines, ",")); err != nil {
+			return p, err
+		}
+	}
+	if o.targets != "" {
+		if p.Targets, err = target.Find(strings.Split(o.targets, ",")); err != nil {
+			return p, err
+		}
+	}
+	for _, t := range target.All() {
+		if o.targets == "" {
+			if missing := t.Missing(programs); missing != "" {
+				p.Screen.Line(fmt.Sprintf("target %s is left out: %s is not installed", t.Name(), missing))
+				continue
+			}
+			p.Targets = append(p.Targets, t)
+		}
+	}
+	for _, t := range p.Targets {
+		if missing := t.Missing(programs); missing != "" {
+			return p, fmt.Errorf("target %s needs %s, which is not installed", t.Name(), missing)
+		}
+	}
+	p.Template = runner.Job{Programs: programs, Duration: o.duration, Scale: o.scale}
+	if o.profile != "" {
+		if p.Template.Profiles, err = filepath.Abs(o.profile); err != nil {
+			return p, err
+		}
+	}
+	return p, nil
+}
+
+// build builds the peers' programs from the modules that pin their versions.
+func build(ctx context.Context, o options, screen *runner.Screen, p *target.Programs) error {
+	bin, err := filepath.Abs(o.bin)
+	if err != nil {
+		return err
+	}
+	p.Etcd, p.Kine = filepath.Join(bin, "etcd"), filepath.Join(bin, "kine")
+	for _, peer := range []struct{ program, module, pkg string }{
+		{p.Etcd, "peers/etcd", "go.etcd.io/etcd/server/v3"},
+		{p.Kine, "peers/kine", "github.com/k3s-io/kine"},
+	} {
+		screen.Progress("building " + peer.pkg)
+		out, err := exec.CommandContext(ctx, "go", "build", "-C", peer.module, "-o", peer.program, peer.pkg).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("build %s: %w: %s", peer.pkg, err, out)
+		}
+	}
+	return nil
+}
+
+// makeDir makes the directory for data, which the users that servers run as can enter.
+func makeDir(parent string) (string, error) {
+	dir, err := os.MkdirTemp(parent, "rowkeeper-bench-*")
+	if err != nil {
+		return "", err
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return "", err
+	}
+	return dir, os.Chmod(dir, 0o755)
+}
+
+// command is how to run this again.
+func command() string {
+	text := "make bench-peers"
+	if args := os.Args[1:]; len(args) > 0 {
+		text += fmt.Sprintf(" BENCH=%q", strings.Join(args, " "))
+	}
+	return text
+}
+
+// write writes the report.
+func write(o options, results *runner.Results) error {
+	if len(results.Results) == 0 {
+		return nil
+	}
+	plots := report.Plots(results)
+	for _, p := range plots {
+		if err := os.WriteFile(filepath.Join(o.out, p.File), []byte(p.Chart.SVG()), 0o644); err != nil {
+			return err
+		}
+	}
+	findings, err := os.ReadFile("FINDINGS.md")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.WriteFile(filepath.Join(o.out, "RESULTS.md"), []byte(report.Markdown(results, plots, string(findings))), 0o644)
+}
+
+func list(w io.Writer) error {
+	for _, l := range workload.Lines() {
+		once := ""
+		if l.Once {
+			once = " (one round)"
+		}
+		if _, err := fmt.Fprintf(w, "%-16s %s%s\n", l.Name, l.Work, once); err != nil {
+			return err
+		}
+	}
+	for _, t := range target.All() {
+		if _, err := fmt.Fprintln(w, t.Name()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
