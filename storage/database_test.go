@@ -72,7 +72,7 @@ func TestOpenPicksTheDriver(t *testing.T) {
 func TestPrefixesAndDatabases(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		one := openDatabase(t, d, mvcc.Config{})
-		other := memory(t)
+		other := openDatabase(t, dbtest.Open(t, d.Kind), mvcc.Config{})
 		c := podConfig()
 		c.Prefix = "/elsewhere/deep"
 		stores := map[string]*store{"registry": pods(t, one), "elsewhere": open(t, one, c), "other database": pods(t, other)}
