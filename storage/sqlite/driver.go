@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	lib "modernc.org/sqlite/lib"
@@ -50,7 +51,6 @@ func (driver) Open(ctx context.Context, url string, opts mvcc.DriverOptions) (mv
 	ctx, cancel := b.timeout(ctx)
 	defer cancel()
 	if b.store, _, err = b.openFirst(ctx); err != nil {
-		b.closeAll()
 		return nil, err
 	}
 	return b, nil
@@ -151,11 +151,25 @@ func (c *conn) set(name, value string) error {
 }
 
 // openFirst opens the writing connection and checks that the database holds a store that this program can use. It returns the store's
-// identity and the fingerprint that it has recorded. The caller holds b.mu or is alone.
+// identity and the fingerprint that it has recorded. After an error no connection is open. The caller holds b.mu or is alone.
 func (b *backend) openFirst(ctx context.Context) (store, recorded string, err error) {
+	open := b.openFile
 	if b.cfg.memory() {
-		return b.openMemory(ctx)
+		open = b.openMemory
 	}
+	store, recorded, err = open(ctx)
+	if errors.Is(err, errMoved) {
+		// Opening a file for writing changes its identity where that moves it to another layer of a file system.
+		b.closeAll()
+		store, recorded, err = open(ctx)
+	}
+	if err != nil {
+		b.closeAll()
+	}
+	return store, recorded, err
+}
+
+func (b *backend) openFile(ctx context.Context) (store, recorded string, err error) {
 	if err := checkPath(b.cfg); err != nil {
 		return "", "", err
 	}
@@ -168,7 +182,8 @@ func (b *backend) openFirst(ctx context.Context) (store, recorded string, err er
 		return "", "", b.classify(ctx, err)
 	}
 	defer b.commits.put(c)
-	c.busyTimeout(int32(b.cfg.busyTimeout / time.Millisecond))
+	// Another process may be recovering the write-ahead log, or closing the database.
+	c.busyTimeout(int32(min(b.cfg.busyTimeout, 5*time.Second) / time.Millisecond))
 	defer c.busyTimeout(0)
 	if err = b.check(ctx, c); err == nil {
 		store, recorded, err = b.inspect(ctx, c, logged)
@@ -399,9 +414,32 @@ func fileExists(path string) bool {
 	return err == nil
 }
 
+// creating keeps a second migration in this process from opening a file that is being created.
+var creating sync.Mutex
+
+// create makes an empty file that only this user can read, since the store may hold secrets, if there is no file yet. SQLite gives its
+// permissions to the log's files.
+func (b *backend) create() error {
+	creating.Lock()
+	defer creating.Unlock()
+	f, err := os.OpenFile(b.cfg.path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	case errors.Is(err, fs.ErrPermission):
+		return mvcc.Errorf(mvcc.Denied, "the database file %s cannot be created: give this user write permission on its directory", b.name())
+	case err != nil:
+		return mvcc.Errorf(mvcc.Unavailable, "the database file %s cannot be created: %w", b.name(), err)
+	}
+	return f.Close()
+}
+
 func (b *backend) migrate(ctx context.Context) (done []migrations.Migration, err error) {
+	if err := b.create(); err != nil {
+		return nil, err
+	}
 	logged := b.logged()
-	c, err := openConn(b.dbName, "", lib.SQLITE_OPEN_CREATE)
+	c, err := openConn(b.dbName, "", 0)
 	if err != nil {
 		return nil, err
 	}

@@ -229,6 +229,20 @@ func TestMigrateAndStatus(t *testing.T) {
 	if done, err = Driver.Migrate(ctx, "memory:", options(t)); err != nil || len(done) != 0 {
 		t.Errorf("migrate of a store in memory ran %+v, %v", done, err)
 	}
+	// Only this user can read what is in the store.
+	b := open(t, url)
+	filler := filler{store: b, value: []byte("secret")}
+	filler.grow(t, 1)
+	for _, suffix := range []string{"", "-wal"} {
+		fi, err := os.Stat(strings.TrimPrefix(url, "sqlite://") + suffix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fi.Mode().Perm() != 0o600 {
+			t.Errorf("%s has the permissions %v", fi.Name(), fi.Mode())
+		}
+	}
+	b.Close()
 	for _, p := range []struct{ pragma, want string }{{"journal_mode", "wal"}, {"auto_vacuum", "2"}, {"page_size", "8192"}, {"application_id", "1382772850"}} {
 		if got := sqlQuery(t, strings.TrimPrefix(url, "sqlite://"), "PRAGMA "+p.pragma); got != p.want {
 			t.Errorf("%s is %s, want %s", p.pragma, got, p.want)

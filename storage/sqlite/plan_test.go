@@ -34,7 +34,7 @@ var plans = map[string]struct{ text, plan string }{
 	"updateSwept":       {updateSwept, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
 	"selectSweep":       {selectSweep, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); "},
 	"deleteLog":         {deleteLog, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); "},
-	"selectChores":      {selectChores, "SEARCH s USING INTEGER PRIMARY KEY (rowid=?); CORRELATED SCALAR SUBQUERY; SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); SCALAR SUBQUERY; SEARCH rowkeeper_log; SCALAR SUBQUERY; SCAN rowkeeper_aborted; "},
+	"selectOldTokens":   {selectOldTokens, "SCAN CONSTANT ROW; SCALAR SUBQUERY; SCAN rowkeeper_aborted; "},
 	"deleteAborted":     {deleteAborted, "SCAN rowkeeper_aborted; "},
 	"updateEpoch":       {updateEpoch, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
 	"selectIdentity":    {selectIdentity, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},

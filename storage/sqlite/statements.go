@@ -129,13 +129,9 @@ ORDER BY revision LIMIT ?3`
 const deleteLog = `
 DELETE FROM rowkeeper_log WHERE revision = ?1`
 
-// selectChores tells whether a sweep has anything to do: rows, a tombstone at the swept revision that is no longer the head, tokens that were
-// aborted long ago (the table is almost always empty, so walking it costs nothing).
-const selectChores = `
-SELECT s.swept < s.compacted
-    OR EXISTS (SELECT 1 FROM rowkeeper_log WHERE revision = s.swept AND deleted AND revision < (SELECT max(revision) FROM rowkeeper_log))
-    OR EXISTS (SELECT 1 FROM rowkeeper_aborted WHERE time < ?1)
-FROM rowkeeper_store s WHERE s.id = 1`
+// selectOldTokens walks over the aborted tokens, which are almost always none.
+const selectOldTokens = `
+SELECT EXISTS (SELECT 1 FROM rowkeeper_aborted WHERE time < ?1)`
 
 const deleteAborted = `
 DELETE FROM rowkeeper_aborted WHERE time < ?1`

@@ -137,8 +137,9 @@ func (b *backend) boundLog(c *conn) {
 }
 
 const (
-	// walPages is the length at which a COMMIT copies the log to the database: 16 MiB. A page that was changed many times is copied once.
-	walPages = 16 << 20 / pageSize
+	// walPages is the length at which a COMMIT copies the log to the database: 8 MiB. A page that was changed many times is copied once, so with
+	// a quarter of it commits are a fifth slower; with more they are not faster, but the one that copies takes longer.
+	walPages = 8 << 20 / pageSize
 	// walLimit is the length in bytes at which it is emptied by force.
 	walLimit = 64 << 20
 	// checkpointWait is how long, in milliseconds, writers wait for the readers in a log that is too long.
@@ -375,89 +376,109 @@ func (b *backend) Compact(ctx context.Context, revision mvcc.Revision) (st mvcc.
 const abortedFor = time.Hour
 
 func (b *backend) Sweep(ctx context.Context, limit int) (deleted int, st mvcc.State, err error) {
-	forget := b.now().Add(-abortedFor).UnixMicro()
+	plan, err := b.planSweep(ctx, limit)
+	if err != nil {
+		return 0, mvcc.State{}, err
+	}
+	st = plan.state
 	// A sweep that has nothing to do, as most have, does not take the commit lock.
-	chores := false
-	err = b.readRows(ctx, b.tails, selectChores, &st, func(s *stmt) { s.int(forget) }, func(s *stmt) { chores = s.colInt(0) != 0 })
-	if err == nil && chores {
+	if plan.next != st.Swept || len(plan.released) > 0 || plan.tokens {
 		err = b.write(ctx, func(c *conn) (bool, error) {
 			done, err := b.snapshot(c, &st)
 			if err != nil {
 				return false, err
 			}
 			done()
-			if deleted, err = sweepBatch(c, &st, limit); err != nil {
-				return false, err
-			}
-			s, err := c.prepare(deleteAborted)
-			if err != nil {
-				return false, err
-			}
-			return true, s.int(forget).run()
+			deleted, err = plan.run(c, &st)
+			return true, err
 		})
+		if err != nil {
+			return 0, mvcc.State{}, err
+		}
 	}
-	if err == nil {
-		err = b.shrink(ctx)
-	}
-	if err != nil {
-		return 0, mvcc.State{}, err
-	}
-	return deleted, st, nil
+	return deleted, st, b.shrink(ctx)
 }
 
-// sweepBatch removes what the next rows in (swept, compacted], at most limit, have released, and moves swept past them.
-func sweepBatch(c *conn, st *mvcc.State, limit int) (deleted int, err error) {
+// sweepPlan is what a batch of the sweep will do.
+type sweepPlan struct {
+	// state is that in which it was planned.
+	state mvcc.State
+	// released are the rows to delete, and next is the new swept revision.
+	released []mvcc.Revision
+	next     mvcc.Revision
+	// tokens tells whether there are aborted tokens from before forget, in microseconds, to delete.
+	tokens bool
+	forget int64
+}
+
+// planSweep finds what the next rows in (swept, compacted], at most limit, have released. It does so before the commit lock is taken: these rows do
+// not change any more, a head that was passed will never be the head again, and only a sweep that also moves swept deletes any of them.
+func (b *backend) planSweep(ctx context.Context, limit int) (plan sweepPlan, err error) {
+	st := &plan.state
+	plan.forget = b.now().Add(-abortedFor).UnixMicro()
+	err = b.readRows(ctx, b.tails, selectOldTokens, st, func(s *stmt) { s.int(plan.forget) }, func(s *stmt) { plan.tokens = s.colInt(0) != 0 })
+	if err != nil {
+		return plan, err
+	}
 	type row struct {
 		revision, prev mvcc.Revision
 		deleted        bool
 	}
-	s, err := c.prepare(selectSweep)
+	var rows []row
+	err = b.readRows(ctx, b.tails, selectSweep, st,
+		func(s *stmt) { s.int(int64(st.Swept)).int(int64(st.Compacted)).int(int64(limit) + 1) },
+		func(s *stmt) { rows = append(rows, row{s.colRevision(0), s.colRevision(1), s.colInt(2) != 0}) })
 	if err != nil {
-		return 0, err
+		return plan, err
 	}
-	s.int(int64(st.Swept)).int(int64(st.Compacted)).int(int64(limit) + 1)
-	rows := make([]row, 0, limit+1)
-	for {
-		more, err := s.step()
-		if err != nil {
-			return 0, err
-		}
-		if !more {
-			break
-		}
-		rows = append(rows, row{revision: s.colRevision(0), prev: s.colRevision(1), deleted: s.colInt(2) != 0})
-	}
-	next := st.Compacted
+	plan.next = st.Compacted
 	if len(rows) > limit {
-		// There may be more. The row at swept does not count.
+		// There may be more. The row at swept, if it is there, does not count.
 		if rows[0].revision != st.Swept {
 			rows = rows[:limit]
 		}
-		next = rows[len(rows)-1].revision
-	}
-
-	if s, err = c.prepare(deleteLog); err != nil {
-		return 0, err
+		plan.next = rows[len(rows)-1].revision
 	}
 	for _, r := range rows {
 		if r.prev != 0 && r.revision != st.Swept {
-			if err := s.int(int64(r.prev)).run(); err != nil {
-				return 0, err
-			}
-			deleted += c.changed()
+			plan.released = append(plan.released, r.prev)
 		}
 		if r.deleted && r.revision != st.Head.Revision {
-			if err := s.int(int64(r.revision)).run(); err != nil {
-				return 0, err
-			}
-			deleted += c.changed()
+			plan.released = append(plan.released, r.revision)
 		}
+	}
+	return plan, nil
+}
+
+// run does it under the commit lock, where the state is st, unless another sweep was faster.
+func (plan *sweepPlan) run(c *conn, st *mvcc.State) (deleted int, err error) {
+	if plan.tokens {
+		s, err := c.prepare(deleteAborted)
+		if err != nil {
+			return 0, err
+		}
+		if err := s.int(plan.forget).run(); err != nil {
+			return 0, err
+		}
+	}
+	if st.Swept != plan.state.Swept {
+		return 0, nil
+	}
+	s, err := c.prepare(deleteLog)
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range plan.released {
+		if err := s.int(int64(r)).run(); err != nil {
+			return 0, err
+		}
+		deleted += c.changed()
 	}
 	if s, err = c.prepare(updateSwept); err != nil {
 		return 0, err
 	}
-	st.Swept = next
-	return deleted, s.int(int64(next)).run()
+	st.Swept = plan.next
+	return deleted, s.int(int64(plan.next)).run()
 }
 
 // shrink gives free pages back to the file system, in short transactions, when they are more than an eighth of the file. Fewer are soon used again.
