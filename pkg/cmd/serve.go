@@ -28,6 +28,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/standalone"
 	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/mysql"
+	"github.com/rowkeeper/rowkeeper/storage/postgres"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
 
@@ -38,7 +40,7 @@ func init() {
 
 // drivers are the kinds of databases that the program can use.
 func drivers() []storage.Driver {
-	return []storage.Driver{sqlite.Driver}
+	return []storage.Driver{sqlite.Driver, postgres.Driver{}, mysql.Driver{}}
 }
 
 func newStorageOptions() *options.StorageOptions {

@@ -264,8 +264,10 @@ func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, db *storage.Databas
 		return db.Ready(ctx)
 	})
 	c.AddHealthzChecks(ready)
-	c.AddReadyzChecks(ready)
+	events := &eventsCheck{db: db}
+	c.AddReadyzChecks(ready, events)
 	if err := c.AddPostStartHook("storage-metrics", func(hook genericapiserver.PostStartHookContext) error {
+		events.serving.Store(true)
 		hide := expose(db)
 		context.AfterFunc(hook, hide)
 		return nil
