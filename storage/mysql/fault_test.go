@@ -1,0 +1,369 @@
+package mysql_test
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	driver "github.com/go-sql-driver/mysql"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/mysql"
+)
+
+// shortTimeout makes the server wait a second at most for a lock, or for a client in the middle of a transaction.
+const shortTimeout = 3 * time.Second
+
+// openFor opens a backend whose operations may take so long.
+func openFor(tb testing.TB, url string, timeout time.Duration) mvcc.Backend {
+	tb.Helper()
+	opts := options(tb)
+	opts.Timeout = timeout
+	b, err := mysql.Driver{}.Open(context.Background(), url, opts)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { b.Close() })
+	return b
+}
+
+// admin opens a database without this package, as an administrator does.
+func admin(tb testing.TB, databaseURL string) *sql.DB {
+	tb.Helper()
+	u, err := url.Parse(databaseURL)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	c := driver.NewConfig()
+	c.User = u.User.Username()
+	c.Passwd, _ = u.User.Password()
+	c.Net, c.Addr, c.DBName = "tcp", u.Host, strings.TrimPrefix(u.Path, "/")
+	c.Logger = &driver.NopLogger{}
+	c.MultiStatements = true
+	connector, err := driver.NewConnector(c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	db := sql.OpenDB(connector)
+	tb.Cleanup(func() { db.Close() })
+	return db
+}
+
+func exec(tb testing.TB, db interface {
+	ExecContext(context.Context, string, ...any) (sql.Result, error)
+}, statements ...string) {
+	tb.Helper()
+	for _, q := range statements {
+		if _, err := db.ExecContext(context.Background(), q); err != nil {
+			tb.Fatalf("%s: %v", q, err)
+		}
+	}
+}
+
+func state(tb testing.TB, b mvcc.Backend) mvcc.State {
+	tb.Helper()
+	s, err := b.State(context.Background())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+func newGroup(seen mvcc.Position, ms ...*mvcc.Mutation) *mvcc.Group {
+	g := &mvcc.Group{Seen: seen, Mutations: ms}
+	rand.Read(g.Token[:])
+	return g
+}
+
+func put(key mvcc.Key, expect mvcc.Revision, value string) *mvcc.Mutation {
+	return &mvcc.Mutation{Key: key, Expect: expect, Value: []byte(value)}
+}
+
+// mustPut writes a key that does not exist, and returns its revision.
+func mustPut(tb testing.TB, b mvcc.Backend, key mvcc.Key) mvcc.Revision {
+	tb.Helper()
+	r, err := b.Commit(context.Background(), newGroup(state(tb, b).Head, put(key, 0, "value")))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if !r.Outcomes[0].Accepted {
+		tb.Fatalf("%q was refused: %+v", key, r.Outcomes[0])
+	}
+	return r.Outcomes[0].Revision
+}
+
+func wantClass(tb testing.TB, err error, want ...mvcc.Class) {
+	tb.Helper()
+	for _, c := range want {
+		if err != nil && mvcc.ClassOf(err) == c {
+			return
+		}
+	}
+	tb.Fatalf("the error is %v of class %v, want class %v", err, mvcc.ClassOf(err), want)
+}
+
+// eventually waits until the condition holds. InnoDB's list of transactions is renewed only for who has not read it for 100 ms.
+func eventually(tb testing.TB, what string, condition func() bool) {
+	tb.Helper()
+	timeout := time.NewTimer(30 * time.Second)
+	defer timeout.Stop()
+	tick := time.NewTicker(150 * time.Millisecond)
+	defer tick.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-timeout.C:
+			tb.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+// waiting counts the sessions that wait for a row lock in a database.
+func waiting(tb testing.TB, db *sql.DB) int {
+	tb.Helper()
+	var n int
+	if err := db.QueryRow(`SELECT COUNT(*) FROM information_schema.innodb_trx t
+		JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
+		WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()`).Scan(&n); err != nil {
+		tb.Fatal(err)
+	}
+	return n
+}
+
+// holdLock takes the commit lock in a session that is not one of ours.
+func holdLock(tb testing.TB, db *sql.DB) *sql.Conn {
+	tb.Helper()
+	c, err := db.Conn(context.Background())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { c.Close() })
+	exec(tb, c, "START TRANSACTION", "SELECT id FROM rowkeeper_store WHERE id = 1 FOR UPDATE")
+	return c
+}
+
+// TestLostConnections cuts the connection at each point of a commit. What the writer is told afterwards is true.
+func TestLostConnections(t *testing.T) {
+	type outcome int
+	const (
+		nothing outcome = iota // nothing was committed and never will be
+		committed
+		aborted
+	)
+	for _, test := range []struct {
+		name string
+		// matches is the statement at which the connection is lost.
+		matches func(string) bool
+		verdict verdict
+		want    outcome
+	}{
+		{"before the lock", locks, cut, nothing},
+		{"while the lock is granted", locks, deliver, nothing},
+		{"before COMMIT", commits, cut, aborted},
+		{"after COMMIT", commits, deliver, committed},
+		{"paused before COMMIT", commits, keep, aborted},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			each(t, func(t *testing.T, db dbtest.DB) {
+				direct := open(t, db.URL)
+				mustPut(t, direct, "before")
+				p := newProxy(t, db.URL)
+				b := openFor(t, p.URL, shortTimeout)
+				seen := state(t, b).Head
+				p.on(func(_ *link, q string) verdict {
+					if test.matches(q) {
+						return test.verdict
+					}
+					return forward
+				})
+				g := newGroup(seen, put("a", 0, "1"), put("b", 0, "2"))
+				_, err := b.Commit(t.Context(), g)
+				p.on(nil)
+				if test.want == nothing {
+					wantClass(t, err, mvcc.Unavailable)
+				} else {
+					wantClass(t, err, mvcc.Unknown)
+				}
+				// Whoever waits for the lock gets it, also if the client is gone without a trace.
+				other := mustPut(t, direct, "after")
+				r, err := b.Resolve(t.Context(), g.Token, seen)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if r.Committed != (test.want == committed) || r.Aborted == r.Committed {
+					t.Fatalf("the resolution is %+v", r)
+				}
+				if test.want == committed {
+					if len(r.Rows) != 2 || r.Rows[0].Key != "a" || r.Rows[1].Revision != seen.Revision+2 || other != seen.Revision+3 {
+						t.Errorf("the rows are %+v, the next revision is %d", r.Rows, other)
+					}
+					return
+				}
+				if other != seen.Revision+1 {
+					t.Errorf("the next revision is %d, want %d", other, seen.Revision+1)
+				}
+				// The same group cannot be committed any more, another one can.
+				_, err = b.Commit(t.Context(), g)
+				wantClass(t, err, mvcc.Aborted)
+				mustPut(t, b, "a")
+			})
+		})
+	}
+}
+
+// locks tells whether a statement is the first text of a commit group.
+func locks(statement string) bool {
+	return strings.Contains(statement, "FOR UPDATE") && strings.Contains(statement, "rowkeeper_live")
+}
+
+// TestZombieCommits: the text with COMMIT is on its way when its client is gone, and arrives while somebody looks for the group. The look
+// has to wait for it, as the group's transaction has the commit lock.
+func TestZombieCommits(t *testing.T) {
+	each(t, func(t *testing.T, db dbtest.DB) {
+		b := open(t, db.URL)
+		p := newProxy(t, db.URL)
+		victim := open(t, p.URL)
+		seen := state(t, victim).Head
+		kept := make(chan *link, 1)
+		p.on(func(l *link, q string) verdict {
+			if commits(q) {
+				kept <- l
+				return keep
+			}
+			return forward
+		})
+		g := newGroup(seen, put("a", 0, "1"))
+		_, err := victim.Commit(t.Context(), g)
+		wantClass(t, err, mvcc.Unknown)
+		type resolved struct {
+			*mvcc.Resolution
+			err error
+		}
+		done := make(chan resolved, 1)
+		go func() {
+			r, err := b.Resolve(t.Context(), g.Token, seen)
+			done <- resolved{r, err}
+		}()
+		a := admin(t, db.URL)
+		eventually(t, "the resolution to wait for the lock", func() bool { return waiting(t, a) == 1 })
+		if err := (<-kept).release(); err != nil {
+			t.Fatal(err)
+		}
+		r := <-done
+		if r.err != nil || !r.Committed || len(r.Rows) != 1 {
+			t.Fatalf("the resolution is %+v, %v", r.Resolution, r.err)
+		}
+	})
+}
+
+// TestCancelledWhileWaiting: a caller that gives up while its group waits for the lock leaves nothing behind that commits later.
+func TestCancelledWhileWaiting(t *testing.T) {
+	each(t, func(t *testing.T, db dbtest.DB) {
+		b, a := open(t, db.URL), admin(t, db.URL)
+		seen := state(t, b).Head
+		for _, end := range []string{"cancel", "kill"} {
+			holder := holdLock(t, a)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := make(chan error, 1)
+			go func() {
+				_, err := b.Commit(ctx, newGroup(seen, put("a", 0, "1")))
+				done <- err
+			}()
+			eventually(t, "the group to wait for the lock", func() bool { return waiting(t, a) == 1 })
+			if end == "cancel" {
+				cancel()
+			} else {
+				var id int
+				if err := a.QueryRow(`SELECT trx_mysql_thread_id FROM information_schema.innodb_trx t
+					JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
+					WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()`).Scan(&id); err != nil {
+					t.Fatal(err)
+				}
+				exec(t, a, "KILL "+strconv.Itoa(id))
+			}
+			wantClass(t, <-done, mvcc.Unavailable)
+			exec(t, holder, "ROLLBACK")
+			holder.Close()
+			// Its session, which may still have been waiting, is gone when the next one has the lock.
+			if r := mustPut(t, b, mvcc.Key("after "+end)); r != seen.Revision+1 {
+				t.Fatalf("%s: the next revision is %d, want %d", end, r, seen.Revision+1)
+			}
+			seen = state(t, b).Head
+		}
+	})
+}
+
+// TestLockWait: whoever holds the commit lock for too long makes groups fail, one by one, with nothing changed.
+func TestLockWait(t *testing.T) {
+	each(t, func(t *testing.T, db dbtest.DB) {
+		b := openFor(t, db.URL, shortTimeout)
+		seen := state(t, b).Head
+		holder := holdLock(t, admin(t, db.URL))
+		_, err := b.Commit(t.Context(), newGroup(seen, put("a", 0, "1")))
+		wantClass(t, err, mvcc.Transient)
+		exec(t, holder, "ROLLBACK")
+		if got := state(t, b).Head; got != seen {
+			t.Errorf("the head is %+v, want %+v", got, seen)
+		}
+		mustPut(t, b, "a")
+	})
+}
+
+// TestDeadlock: a group that the server rolls back to end a deadlock has written nothing and can be tried again.
+func TestDeadlock(t *testing.T) {
+	each(t, func(t *testing.T, db dbtest.DB) {
+		b, a := open(t, db.URL), admin(t, db.URL)
+		seen := mustPut(t, b, "a")
+		stranger, err := a.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stranger.Close()
+		exec(t, stranger, "START TRANSACTION")
+		for i := range 100 { // the server rolls back the one that has written less
+			exec(t, stranger, "INSERT INTO rowkeeper_aborted (token, time) VALUES (UNHEX(LPAD("+strconv.Itoa(i)+", 32, '0')), 0)")
+		}
+		exec(t, stranger, "UPDATE rowkeeper_live l SET l.revision = l.revision + 1 WHERE l.key = 'a'")
+		done := make(chan error, 1)
+		go func() {
+			_, err := b.Commit(t.Context(), newGroup(state(t, b).Head, put("a", seen, "2")))
+			done <- err
+		}()
+		eventually(t, "the group to wait for the stranger's row", func() bool { return waiting(t, a) == 1 })
+		exec(t, stranger, "SELECT id FROM rowkeeper_store WHERE id = 1 FOR UPDATE", "ROLLBACK")
+		wantClass(t, <-done, mvcc.Transient)
+		r, err := b.Commit(t.Context(), newGroup(state(t, b).Head, put("a", seen, "2")))
+		if err != nil || !r.Outcomes[0].Accepted || r.Outcomes[0].Revision != seen+1 {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	})
+}
+
+// TestAllConnectionsKilled: the next operation after one that failed works.
+func TestAllConnectionsKilled(t *testing.T) {
+	each(t, func(t *testing.T, db dbtest.DB) {
+		p := newProxy(t, db.URL)
+		b := open(t, p.URL)
+		for i := range 3 {
+			mustPut(t, b, mvcc.Key("key"+strconv.Itoa(i)))
+			if _, _, err := b.Get(t.Context(), "key"); err != nil {
+				t.Fatal(err)
+			}
+			p.cutAll()
+			eventually(t, "reads to work again", func() bool {
+				_, _, err := b.Get(t.Context(), "key")
+				if err == nil {
+					_, err = b.State(t.Context())
+				}
+				return err == nil
+			})
+		}
+	})
+}

@@ -1,0 +1,204 @@
+package mysql_test
+
+import (
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// proxy stands between a backend and its server, and interferes with what the backend sends.
+type proxy struct {
+	// URL is the database's, through the proxy.
+	URL string
+
+	mu     sync.Mutex
+	target string
+	// intercept is asked about each statement that a client sends. Nil forwards all.
+	intercept func(*link, string) verdict
+	links     map[*link]struct{}
+}
+
+// verdict is what becomes of a statement.
+type verdict int
+
+const (
+	// forward sends it on.
+	forward verdict = iota
+	// cut closes both sides before the server has it.
+	cut
+	// deliver gives it to the server, and closes the client's side before the answer.
+	deliver
+	// keep closes the client's side and leaves the server's open; the statement can be sent later, by link.release.
+	keep
+)
+
+// link is a connection through the proxy.
+type link struct {
+	client, server *net.TCPConn
+	kept           []byte
+	// answered is closed when the server has closed its side.
+	answered chan struct{}
+}
+
+// finish gives the server its last statement, and returns when it has executed it and found that nothing follows.
+func (l *link) finish(packet []byte) error {
+	if _, err := l.server.Write(packet); err != nil {
+		return err
+	}
+	if err := l.server.CloseWrite(); err != nil {
+		return err
+	}
+	<-l.answered
+	return nil
+}
+
+// release sends a statement that was kept.
+func (l *link) release() error { return l.finish(l.kept) }
+
+func (l *link) close() {
+	l.client.Close()
+	l.server.Close()
+}
+
+// newProxy starts a proxy in front of the database of a URL.
+func newProxy(t testing.TB, databaseURL string) *proxy {
+	t.Helper()
+	u, err := url.Parse(databaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{target: u.Host, links: map[*link]struct{}{}}
+	u.Host = listener.Addr().String()
+	q := u.Query()
+	q.Set("tls", "false") // the proxy reads what is sent
+	u.RawQuery = q.Encode()
+	p.URL = u.String()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() { p.serve(client.(*net.TCPConn)) })
+		}
+	})
+	t.Cleanup(func() {
+		listener.Close()
+		p.cutAll()
+		wg.Wait()
+	})
+	return p
+}
+
+// on sets what is asked about statements.
+func (p *proxy) on(intercept func(*link, string) verdict) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.intercept = intercept
+}
+
+// redirect leads new connections elsewhere.
+func (p *proxy) redirect(databaseURL string) {
+	u, err := url.Parse(databaseURL)
+	if err != nil {
+		panic(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = u.Host
+}
+
+// cutAll closes all connections, and those that are made while it does.
+func (p *proxy) cutAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		l.close()
+	}
+}
+
+func (p *proxy) serve(client *net.TCPConn) {
+	p.mu.Lock()
+	target := p.target
+	p.mu.Unlock()
+	server, err := net.Dial("tcp", target)
+	if err != nil {
+		client.Close()
+		return
+	}
+	l := &link{client: client, server: server.(*net.TCPConn), answered: make(chan struct{})}
+	p.mu.Lock()
+	p.links[l] = struct{}{}
+	p.mu.Unlock()
+	go func() {
+		defer close(l.answered)
+		defer client.Close()
+		buf := make([]byte, 1<<16)
+		for {
+			n, err := server.Read(buf)
+			client.Write(buf[:n]) // what a client that is gone would have been told is lost
+			if err != nil {
+				return
+			}
+		}
+	}()
+	for {
+		packet, err := readPacket(client)
+		if err != nil {
+			server.Close()
+			return
+		}
+		v := forward
+		p.mu.Lock()
+		intercept := p.intercept
+		p.mu.Unlock()
+		// In the command phase a client's packets are numbered from 0. 3 is a query.
+		if intercept != nil && len(packet) > 5 && packet[3] == 0 && packet[4] == 3 {
+			v = intercept(l, string(packet[5:]))
+		}
+		switch v {
+		case cut:
+			l.close()
+			return
+		case keep:
+			l.kept = packet
+			client.Close()
+			return
+		case deliver:
+			client.Close()
+			if err := l.finish(packet); err != nil {
+				server.Close()
+			}
+			return
+		}
+		if _, err := server.Write(packet); err != nil {
+			client.Close()
+			return
+		}
+	}
+}
+
+// readPacket reads one packet with its header.
+func readPacket(r io.Reader) ([]byte, error) {
+	packet := make([]byte, 4)
+	if _, err := io.ReadFull(r, packet); err != nil {
+		return nil, err
+	}
+	n := int(packet[0]) | int(packet[1])<<8 | int(packet[2])<<16
+	packet = append(packet, make([]byte, n)...)
+	_, err := io.ReadFull(r, packet[4:])
+	return packet, err
+}
+
+// commits tells whether a statement is the second text of a commit group.
+func commits(statement string) bool {
+	return strings.Contains(statement, "INSERT INTO rowkeeper_log") && strings.Contains(statement, "COMMIT")
+}

@@ -1,0 +1,133 @@
+package mysql_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rowkeeper/rowkeeper/storage/mysql"
+)
+
+func TestURL(t *testing.T) {
+	t.Setenv("MYSQL_PWD", "from the environment")
+	for _, test := range []struct{ url, user, password, network, addr, db, tls string }{
+		{"mysql://rk@db.example.com/store", "rk", "from the environment", "tcp", "db.example.com:3306", "store", "preferred"},
+		{"mariadb://rk:s%23cr%2Ft@[::1]:3307/store?tls=false", "rk", "s#cr/t", "tcp", "[::1]:3307", "store", ""},
+		{"mysql://rk:@h/store?tls=true", "rk", "", "tcp", "h:3306", "store", "verify"},
+		{"mysql://rk@h/store?tls=verify-ca", "rk", "from the environment", "tcp", "h:3306", "store", "ca"},
+		{"mysql://rk@h/store?tls=skip-verify", "rk", "from the environment", "tcp", "h:3306", "store", "skip"},
+		{"mysql://rk@/store?socket=/run/mysqld/mysqld.sock", "rk", "from the environment", "unix", "/run/mysqld/mysqld.sock", "store", ""},
+	} {
+		c, err := mysql.CheckURL(test.url)
+		if err != nil {
+			t.Errorf("%s: %v", test.url, err)
+			continue
+		}
+		tls := ""
+		switch {
+		case c.AllowFallbackToPlaintext:
+			tls = "preferred"
+		case c.TLS != nil && c.TLS.VerifyConnection != nil:
+			tls = "ca"
+		case c.TLS != nil && c.TLS.InsecureSkipVerify:
+			tls = "skip"
+		case c.TLS != nil:
+			tls = "verify"
+		}
+		if c.User != test.user || c.Passwd != test.password || c.Net != test.network || c.Addr != test.addr || c.DBName != test.db || tls != test.tls {
+			t.Errorf("%s: %q %q %q %q %q %q", test.url, c.User, c.Passwd, c.Net, c.Addr, c.DBName, tls)
+		}
+		if test.tls == "verify" && c.TLS.ServerName != "h" {
+			t.Errorf("%s: the certificate has to be of %q", test.url, c.TLS.ServerName)
+		}
+	}
+	for _, url := range []string{"mysql://rk@h/store", "mysql://rk@h/store?pool_max_conns=10"} {
+		if n, err := mysql.PoolSizes(url); err != nil || n < 10 {
+			t.Errorf("%s: %d, %v", url, n, err)
+		}
+	}
+}
+
+// TestURLErrors: each is one sentence that says what is wrong, without the password.
+func TestURLErrors(t *testing.T) {
+	for _, test := range []struct{ url, want string }{
+		{"mysql://rk:secret@h:port/store", "malformed"},
+		{"mysql://rk:sec%zzret@h/store", "malformed"},
+		{"mysql:rk:secret", "not of the form mysql://"},
+		{"postgres://rk:secret@h/store", "not of the form mysql://"},
+		{"mysql://:secret@h/store", "names no user"},
+		{"mysql://h/store", "names no user"},
+		{"mysql://rk:secret@h", "names no database"},
+		{"mysql://rk:secret@h/", "names no database"},
+		{"mysql://rk:secret@h/a/b", "more than one part"},
+		{"mysql://rk:secret@h/store#x", "fragment"},
+		{"mysql://rk:secret@/store", "names no host"},
+		{"mysql://rk:secret@a,b/store", "several hosts"},
+		{"mysql://rk:secret@h/store?socket=/s", "a host and a socket"},
+		{"mysql://rk:secret@h/store?%zz=secret", "parameters"},
+		{"mysql://rk:secret@h/store?sslmode=require", `unknown parameter "sslmode"`},
+		{"mysql://rk:secret@h/store?tls=true&tls=false", "tls more than once"},
+		{"mysql://rk:secret@h/store?tls=yes", "not one of false, preferred, skip-verify, verify-ca, true"},
+		{"mysql://rk:secret@h/store?tls=false&ssl-ca=ca.pem", "tls=false and certificates"},
+		{"mysql://rk:secret@h/store?tls=skip-verify&ssl-ca=ca.pem", "tls=skip-verify would not use"},
+		{"mysql://rk:secret@h/store?ssl-cert=c.pem", "belong together"},
+		{"mysql://rk:secret@h/store?connect_timeout=5", "connect_timeout of the database URL is not a duration"},
+		{"mysql://rk:secret@h/store?pool_max_conn_lifetime=0s", "pool_max_conn_lifetime of the database URL is not a duration"},
+		{"mysql://rk:secret@h/store?pool_max_conn_idle_time=x", "pool_max_conn_idle_time of the database URL is not a duration"},
+		{"mysql://rk:secret@h/store?pool_max_conns=9", "pool_max_conns of the database URL is not a number of at least 10"},
+		{"mysql://rk:secret@h/store?ssl-ca=/nonexistent/ca.pem", "cannot read the certificate authority"},
+		{"mysql://rk:secret@h/store?tls=true&ssl-cert=/nonexistent/c&ssl-key=/nonexistent/k", "cannot load the client certificate"},
+		{"mysql://rk@h/store?password_file=/nonexistent/p", "cannot read the password file"},
+	} {
+		_, err := mysql.CheckURL(test.url)
+		switch {
+		case err == nil:
+			t.Errorf("%s is accepted", test.url)
+		case !strings.Contains(err.Error(), test.want):
+			t.Errorf("%s: %v, want %q", test.url, err, test.want)
+		case strings.Contains(err.Error(), "secret"):
+			t.Errorf("%s: the error tells the password: %v", test.url, err)
+		}
+	}
+}
+
+// TestPasswordFile: the file is read for each new connection.
+func TestPasswordFile(t *testing.T) {
+	t.Setenv("MYSQL_PWD", "not this one")
+	path := filepath.Join(t.TempDir(), "password")
+	for _, content := range []string{"first\n", "second\r\n", " third ", ""} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := mysql.CheckURL("mysql://rk@h/store?password_file=" + path)
+		if err != nil || c.Passwd != strings.TrimRight(content, "\r\n") {
+			t.Errorf("the password is %q, %v", c.Passwd, err)
+		}
+	}
+}
+
+func TestVersions(t *testing.T) {
+	for _, test := range []struct {
+		version string
+		mariadb bool
+		want    string
+	}{
+		{"8.0.36-0ubuntu0.22.04.1", false, ""},
+		{"9.7.4-2", false, ""},
+		{"8.4.0", false, ""},
+		{"5.7.44-log", false, "MySQL 5.7.44-log: 8.0 or newer"},
+		{"10.6.0-MariaDB", true, ""},
+		{"10.11.19-MariaDB-0+deb12u1", true, ""},
+		{"11.8.6-MariaDB", true, ""},
+		{"5.5.5-10.11.2-MariaDB", true, ""},
+		{"10.5.23-MariaDB", true, "MariaDB 10.5.23-MariaDB: 10.6 or newer"},
+		{"5.5.68-MariaDB", true, "10.6 or newer"},
+		{"five", false, `the server's version "five"`},
+	} {
+		err := mysql.CheckVersion(test.version, test.mariadb)
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", test.version, err, test.want)
+		}
+	}
+}
