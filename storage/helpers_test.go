@@ -42,6 +42,12 @@ func init() {
 // openDatabase opens a database of a kind, with settings of mvcc that the product does not offer.
 func openDatabase(t testing.TB, d dbtest.DB, c mvcc.Config) *Database {
 	t.Helper()
+	return openDatabaseThrough(t, d, c, func(b mvcc.Backend) mvcc.Backend { return b })
+}
+
+// openDatabaseThrough opens a database through a backend of the test's own.
+func openDatabaseThrough(t testing.TB, d dbtest.DB, c mvcc.Config, through func(mvcc.Backend) mvcc.Backend) *Database {
+	t.Helper()
 	opts := mvcc.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: time.Minute}
 	if _, err := d.Driver.Migrate(t.Context(), d.URL, opts); err != nil {
 		t.Fatal(err)
@@ -51,7 +57,7 @@ func openDatabase(t testing.TB, d dbtest.DB, c mvcc.Config) *Database {
 		t.Fatal(err)
 	}
 	c.Metrics = mvcc.NewMetrics()
-	store, err := mvcc.Open(t.Context(), backend, c)
+	store, err := mvcc.Open(t.Context(), through(backend), c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,3 +235,11 @@ func revisionOf(t testing.TB, obj runtime.Object) uint64 {
 func numbered(i int) string { return fmt.Sprintf("pod-%05d", i) }
 
 func itoa[T ~int64 | ~uint64](n T) string { return strconv.FormatInt(int64(n), 10) }
+
+func eventually(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, wait.ForeverTestTimeout, true, func(context.Context) (bool, error) { return done(), nil })
+	if err != nil {
+		t.Fatalf("waiting for %s: %v", what, err)
+	}
+}

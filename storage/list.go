@@ -270,7 +270,7 @@ func (n *items) add(ctx context.Context, kvs []mvcc.KeyValue) (taken int, err er
 		}
 		kv := &kvs[i]
 		if ctx.Err() != nil {
-			return i, apistorage.NewTimeoutError(string(kv.Key), "request did not complete within requested timeout")
+			return i, apistorage.NewTimeoutError(string(kv.Key), "the request ended before the list was complete")
 		}
 		if err := n.addOne(ctx, kv); err != nil && n.errs.add(string(kv.Key), err) {
 			return i + 1, n.errs.err()

@@ -21,7 +21,7 @@ import (
 
 // Encodings says how a resource is encoded and where its keys begin. Every serverstorage.StorageFactory is one.
 type Encodings interface {
-	// NewConfig returns the resource's codec and encode versioner, and perhaps a prefix and a transformer; nothing else of it is used.
+	// NewConfig returns the resource's codec and encode versioner, and perhaps a prefix, a transformer and an object count tracker; nothing else of it is used.
 	NewConfig(resource schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error)
 	// ResourcePrefix returns where the resource's keys begin, such as "ci.example.com/pipelines".
 	ResourcePrefix(resource schema.GroupResource) string
@@ -52,7 +52,7 @@ type RESTOptions struct {
 	DeleteCollectionWorkers int
 	// CountMetricPollPeriod is how often the objects of each resource are counted for metrics and flow control. 0 means never.
 	CountMetricPollPeriod time.Duration
-	// StorageObjectCountTracker takes these counts for flow control.
+	// StorageObjectCountTracker takes these counts for flow control. Default: what Encodings name.
 	StorageObjectCountTracker flowcontrolrequest.StorageObjectCountTracker
 }
 
@@ -114,6 +114,9 @@ func (g *RESTOptionsGetter) GetRESTOptions(resource schema.GroupResource, exampl
 		ResourcePrefix:            g.options.Encodings.ResourcePrefix(resource),
 		CountMetricPollPeriod:     g.options.CountMetricPollPeriod,
 		StorageObjectCountTracker: g.options.StorageObjectCountTracker,
+	}
+	if o.StorageObjectCountTracker == nil {
+		o.StorageObjectCountTracker = config.StorageObjectCountTracker
 	}
 	if !g.options.DisableWatchCache && !slices.Contains(g.options.WatchCacheDisabledFor, resource) {
 		o.Decorator = g.db.cachedStore

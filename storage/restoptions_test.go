@@ -69,13 +69,7 @@ func cachedPods(t testing.TB, g *RESTOptionsGetter, r schema.GroupResource) apis
 	t.Helper()
 	s, destroy := decorate(t, restOptions(t, g, r))
 	t.Cleanup(destroy)
-	for deadline := time.Now().Add(time.Minute); s.ReadinessCheck() != nil; {
-		if time.Now().After(deadline) {
-			t.Fatal("the watch cache is not filled")
-		}
-		// A list waits for the cache.
-		_ = s.GetList(t.Context(), "/"+r.Group+"/"+r.Resource, apistorage.ListOptions{ResourceVersion: "0", Predicate: apistorage.Everything, Recursive: true}, &example.PodList{})
-	}
+	eventually(t, "the watch cache to be filled", func() bool { return s.ReadinessCheck() == nil })
 	return s
 }
 

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -229,4 +230,118 @@ func TestCallbacksMayUseTheStore(t *testing.T) {
 			t.Errorf("%d objects", len(l.Items))
 		}
 	})
+}
+
+// TestTurns: whoever waits too long goes on without a turn, and nothing is kept of a key that nobody wants.
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var turns turns
+		first := turns.take(t.Context(), "k")
+		other := turns.take(t.Context(), "other")
+		began := time.Now()
+		impatient := turns.take(t.Context(), "k")
+		if waited := time.Since(began); waited != patience {
+			t.Errorf("a turn was waited for for %v", waited)
+		}
+		impatient()
+		var order []string
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			second := turns.take(t.Context(), "k")
+			order = append(order, "second")
+			second()
+		})
+		synctest.Wait()
+		order = append(order, "first")
+		first()
+		wg.Wait()
+		if len(order) != 2 || order[0] != "first" {
+			t.Errorf("the order is %v", order)
+		}
+		other()
+		if len(turns.keys) != 0 {
+			t.Errorf("%d keys are kept", len(turns.keys))
+		}
+	})
+}
+
+// TestNestedLosers: a function that writes the object that it is called for, and loses, too, does not wait for ever for its own caller's turn.
+func TestNestedLosers(t *testing.T) {
+	s := pods(t, memory(t))
+	create(t, s, pod("a"))
+	count := func(obj runtime.Object) *example.Pod {
+		p := obj.(*example.Pod)
+		p.Generation++
+		return p
+	}
+	// interfere makes whoever is in the middle of an update lose.
+	interfere := func() {
+		if err := s.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil,
+			apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) { return count(obj), nil }), nil); err != nil {
+			t.Error(err)
+		}
+	}
+	outer, inner := 0, 0
+	out := &example.Pod{}
+	err := s.GuaranteedUpdate(t.Context(), podKey("a"), out, false, nil, apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+		p := count(obj)
+		switch outer++; outer {
+		case 1:
+			interfere()
+		case 2: // now it is this update's turn
+			return p, s.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil, apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+				p := count(obj)
+				if inner++; inner == 1 {
+					interfere()
+				}
+				return p, nil
+			}), nil)
+		}
+		return p, nil
+	}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if outer != 3 || inner != 2 || out.Generation != 4 {
+		t.Errorf("%d and %d attempts, counted to %d", outer, inner, out.Generation)
+	}
+}
+
+// TestSizesAreBounded: keys whose deletion was never seen are forgotten.
+func TestSizesAreBounded(t *testing.T) {
+	s := pods(t, memory(t))
+	existing := []string{"/pods/ns/a", "/registry/pods/ns/b"}
+	if err := s.EnableResourceSizeEstimation(func(context.Context) ([]string, error) { return existing, nil }); err != nil {
+		t.Fatal(err)
+	}
+	if s.EnableResourceSizeEstimation(func(context.Context) ([]string, error) { return nil, nil }) == nil {
+		t.Error("it can be enabled twice")
+	}
+	n := s.sizes.Load()
+	size := func() int {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return len(n.keys)
+	}
+	for i := range 3 * spareKeys {
+		n.observe([]mvcc.KeyValue{{Key: mvcc.Key("/registry" + podKey(numbered(i))), Revision: mvcc.Revision(i + 2), Value: make([]byte, 100)}})
+	}
+	n.observe([]mvcc.KeyValue{
+		{Key: "/registry/pods/ns/a", Revision: 10, Value: make([]byte, 30)},
+		{Key: "/registry/pods/ns/b", Revision: 10, Value: make([]byte, 10)},
+		{Key: "/registry/pods/ns/b", Revision: 9, Value: make([]byte, 1000)}, // older
+	})
+	eventually(t, "the keys that do not exist to be forgotten", func() bool { return size() <= spareKeys+2*len(existing) })
+	stats, err := s.Stats(t.Context())
+	if err != nil || stats.ObjectCount != 2 || stats.EstimatedAverageObjectSizeBytes != 20 || size() != 2 {
+		t.Errorf("got %+v, %v, and %d keys are kept", stats, err, size())
+	}
+	n.follow([]*mvcc.Event{
+		{Key: "/registry/pods/ns/a", Revision: 9, Prev: 1, Deleted: true}, // older
+		{Key: "/registry/pods/ns/b", Revision: 11, Prev: 10, Deleted: true},
+	})
+	existing = existing[:1]
+	if stats, err = s.Stats(t.Context()); err != nil || stats.ObjectCount != 1 || stats.EstimatedAverageObjectSizeBytes != 30 {
+		t.Errorf("got %+v, %v", stats, err)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	goruntime "runtime"
 	"sync"
 	"time"
 
@@ -221,8 +222,8 @@ func (w *watcher) bookmark(at mvcc.Revision, initial bool) error {
 // decodeWindow bounds how many events of a batch are decoded before they are sent.
 const decodeWindow = 64
 
-// decoders is how many goroutines decode the events of one watch.
-const decoders = 10
+// eventsPerDecoder is how many events are worth a goroutine of their own.
+const eventsPerDecoder = 4
 
 // sendBatch sends the events in their order. They are decoded in windows, those of one window concurrently if that is enabled.
 func (w *watcher) sendBatch(events []*mvcc.Event) error {
@@ -264,7 +265,8 @@ type decoded struct {
 func (w *watcher) decodeAll(events []*mvcc.Event) []decoded {
 	results := make([]decoded, len(events))
 	decode := func(i int) { results[i].event, results[i].err = w.event(events[i]) }
-	if !w.concurrently || len(events) == 1 {
+	workers := min(goruntime.GOMAXPROCS(0), len(events)/eventsPerDecoder)
+	if !w.concurrently || workers < 2 {
 		for i := range events {
 			if decode(i); results[i].err != nil {
 				return results[:i+1]
@@ -273,7 +275,6 @@ func (w *watcher) decodeAll(events []*mvcc.Event) []decoded {
 		return results
 	}
 	var wg sync.WaitGroup
-	workers := min(decoders, len(events))
 	for worker := range workers {
 		wg.Go(func() {
 			for i := worker; i < len(events); i += workers {
