@@ -89,11 +89,13 @@ func (b *backend) connect() (*conn, error) {
 	}
 	// Sorted rows and the like go to memory, never to a file.
 	if err := c.set("temp_store", "MEMORY"); err != nil {
-		c.close()
-		return nil, err
+		return nil, c.giveUp(err)
 	}
 	return c, nil
 }
+
+// giveUp closes a connection that could not be set up, and returns the reason.
+func (c *conn) giveUp(err error) error { return errors.Join(err, c.close()) }
 
 func (b *backend) openFlags() int32 {
 	if b.cfg.memory() {
@@ -117,8 +119,7 @@ func (b *backend) connectWriter() (*conn, error) {
 		{"cache_size", strconv.Itoa(-b.cfg.cacheKiB)},
 	} {
 		if err := c.set(p[0], p[1]); err != nil {
-			c.close()
-			return nil, err
+			return nil, c.giveUp(err)
 		}
 	}
 	c.autocheckpoint(walPages)
@@ -137,8 +138,7 @@ func (b *backend) connectReader() (*conn, error) {
 	c.busyTimeout(1000)
 	for _, p := range [][2]string{{"query_only", "ON"}, {"cache_size", "-4096"}} {
 		if err := c.set(p[0], p[1]); err != nil {
-			c.close()
-			return nil, err
+			return nil, c.giveUp(err)
 		}
 	}
 	return c, nil
@@ -160,11 +160,12 @@ func (b *backend) openFirst(ctx context.Context) (store, recorded string, err er
 	store, recorded, err = open(ctx)
 	if errors.Is(err, errMoved) {
 		// Opening a file for writing changes its identity where that moves it to another layer of a file system.
-		b.closeAll()
-		store, recorded, err = open(ctx)
+		if err = b.closeAll(); err == nil {
+			store, recorded, err = open(ctx)
+		}
 	}
 	if err != nil {
-		b.closeAll()
+		_ = b.closeAll() // the first error says more
 	}
 	return store, recorded, err
 }
@@ -521,7 +522,7 @@ func (driver) Status(ctx context.Context, url string, opts mvcc.DriverOptions) (
 		if err != nil {
 			return nil, err
 		}
-		defer store.Close()
+		defer func() { _ = store.Close() }()
 		b.dbName = store.(*backend).dbName
 		return b.status(ctx, "&vfs=memdb")
 	}
@@ -532,7 +533,8 @@ func (driver) Status(ctx context.Context, url string, opts mvcc.DriverOptions) (
 	if err != nil {
 		return nil, b.classify(ctx, err)
 	}
-	defer c.close()
+	c.keepLog()
+	defer func() { _ = c.close() }() // it has only read
 	c.busyTimeout(1000)
 	ours, _, err := whose(c)
 	if err == nil && !ours {

@@ -48,10 +48,16 @@ const headPlan = "SEARCH s USING INTEGER PRIMARY KEY (rowid=?); SEARCH h USING I
 
 // TestPlans reads the plan of every statement on a log with 100,000 rows.
 func TestPlans(t *testing.T) {
-	b := open(t, fresh(t)).(*backend)
+	url := fresh(t)
+	sqlExec(t, strings.TrimPrefix(url, "sqlite://"),
+		`INSERT INTO rowkeeper_log WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i <= 100000)
+			SELECT i, CAST(printf('/registry/%06d', i) AS BLOB), 0, i, randomblob(16), 0, 0, x'00' FROM n`,
+		`INSERT INTO rowkeeper_live SELECT key, revision, create_revision, iif(revision % 10 = 0, revision, NULL) FROM rowkeeper_log WHERE revision > 1`)
+	b := open(t, url).(*backend)
 	defer b.Close()
-	f := filler{store: b, value: []byte("v")}
-	f.grow(t, 100_000)
+	if n, _, err := b.Count(context.Background(), "/", "0", 0, 0); err != nil || n != 100_000 {
+		t.Fatalf("there are %d rows, %v", n, err)
+	}
 	c, err := b.commits.get(context.Background())
 	if err != nil {
 		t.Fatal(err)

@@ -48,7 +48,7 @@ func (p *pool) get(ctx context.Context) (*conn, error) {
 
 func (p *pool) put(c *conn) {
 	if c.broken {
-		c.close()
+		_ = c.close() // it is given up because of an error that was reported
 		p.opened.Add(-1)
 		c = nil
 	}

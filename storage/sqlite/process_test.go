@@ -68,14 +68,20 @@ func start(t testing.TB, role string, args ...string) *child {
 		t.Fatal(err)
 	}
 	c := &child{cmd, in, bufio.NewScanner(out)}
-	t.Cleanup(func() {
-		if c.ProcessState == nil {
-			c.Process.Kill()
-			c.Wait()
-		}
-	})
+	t.Cleanup(c.kill)
 	return c
 }
+
+// kill kills the process, if it is still there, and waits for its end.
+func (c *child) kill() {
+	if c.ProcessState == nil {
+		_ = c.Process.Kill()
+		_ = c.Wait() // says that it was killed
+	}
+}
+
+// untilTold waits until standard input ends.
+func untilTold() { _, _ = io.Copy(io.Discard, os.Stdin) }
 
 // childOptions are those of a process without a test.
 func childOptions() mvcc.DriverOptions { return mvcc.DriverOptions{Timeout: 30 * time.Second} }
@@ -95,16 +101,14 @@ func writerChild(args []string) error {
 	}
 	ended := make(chan struct{})
 	go func() {
-		io.Copy(io.Discard, os.Stdin)
+		untilTold()
 		close(ended)
 	}()
 	seen, hot := st.Head, mvcc.Revision(0)
-	out := bufio.NewWriter(os.Stdout)
 	for i := 0; ; i++ {
 		select {
 		case <-ended:
-			fmt.Fprintln(out, "done")
-			out.Flush()
+			fmt.Println("done")
 			return b.Close()
 		default:
 		}
@@ -123,10 +127,9 @@ func writerChild(args []string) error {
 		seen, hot = r.State.Head, r.Outcomes[1].Revision
 		for j, o := range r.Outcomes {
 			if o.Accepted {
-				fmt.Fprintf(out, "%d %s %x\n", o.Revision, ms[j].Key, token)
+				fmt.Printf("%d %s %x\n", o.Revision, ms[j].Key, token)
 			}
 		}
-		out.Flush()
 	}
 }
 
@@ -201,10 +204,10 @@ func TestKill(t *testing.T) {
 		w := start(t, "writer", url, fmt.Sprint(round))
 		acks, err := w.read(func(n int) {
 			if n == 50+round*30 {
-				w.Process.Kill()
+				_ = w.Process.Kill() // what it has printed already is read
 			}
 		})
-		w.Wait()
+		w.kill()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -346,7 +349,7 @@ func onceChild(args []string) error {
 		return err
 	}
 	fmt.Println("committed")
-	io.Copy(io.Discard, os.Stdin)
+	untilTold()
 	return b.Close()
 }
 
@@ -374,7 +377,7 @@ func TestTwoBackendsOfOneProcess(t *testing.T) {
 	if w.lines.Scan(); !strings.Contains(w.lines.Text(), "locked by another program") {
 		t.Errorf("the other process says %q", w.lines.Text())
 	}
-	w.Wait()
+	w.kill()
 	close(release)
 	if err := <-held; err != nil {
 		t.Fatal(err)
@@ -423,7 +426,7 @@ func asNobody(t *testing.T, role string, args ...string) string {
 // publicDir is a temporary directory that everybody may enter.
 func publicDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "rowkeeper-sqlite-")
+	dir, err := os.MkdirTemp("", "rowkeeper-sqlite-") //nolint:usetesting // only this user may enter t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -458,7 +461,11 @@ func TestPermissions(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			t.Cleanup(func() { os.Chmod(dir, 0o777) })
+			t.Cleanup(func() {
+				if err := os.Chmod(dir, 0o777); err != nil {
+					t.Error(err)
+				}
+			})
 			got := asNobody(t, "open", "sqlite://"+path)
 			if !strings.HasPrefix(got, test.class) || !strings.Contains(got, test.sentence) {
 				t.Errorf("opening it says %q", got)

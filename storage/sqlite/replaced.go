@@ -71,7 +71,9 @@ func (b *backend) reopen(ctx context.Context) error {
 		return err
 	}
 	if store != b.store {
-		b.closeAll()
+		if err := b.closeAll(); err != nil {
+			b.opts.Logger.Warn("cannot close the other store's file", "database", b.name(), "err", err)
+		}
 		return mvcc.Errorf(mvcc.Invalid, "the database file %s was replaced by one of another store: put the right file back, or restart to serve this one", b.name())
 	}
 	b.moved = false

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -135,7 +134,9 @@ func TestReplaced(t *testing.T) {
 	for name := range (&moving{}).operations() {
 		t.Run(name, func(t *testing.T) {
 			m := newMoving(t)
-			m.operations()["Changed"]()
+			if err := m.operations()["Changed"](); err != nil {
+				t.Fatal(err)
+			}
 			if size := m.b.walSize(); size == 0 {
 				t.Fatal("there is no write-ahead log to mix up")
 			}
@@ -306,8 +307,7 @@ func TestForeignLog(t *testing.T) {
 	if w.lines.Scan(); w.lines.Text() != "filled" {
 		t.Fatalf("the other process says %q", w.lines.Text())
 	}
-	w.Process.Kill()
-	w.Wait()
+	w.kill()
 	rename(t, m.path, m.path+".old")
 	rename(t, m.copy, m.path)
 	for range 2 {
@@ -375,6 +375,6 @@ func fillChild(args []string) error {
 		}
 	}
 	fmt.Println("filled")
-	io.Copy(io.Discard, os.Stdin)
+	untilTold()
 	return nil
 }
