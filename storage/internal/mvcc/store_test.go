@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -506,4 +507,14 @@ func TestExpiry(t *testing.T) {
 			t.Fatalf("the renewed key: %v, %v", kv, err)
 		}
 	})
+}
+
+func rename(t *testing.T, from, to string) {
+	t.Helper()
+	for _, suffix := range []string{"-wal", "-shm"} {
+		os.Remove(to + suffix) // what a restore has to do, too, if they were left
+	}
+	if err := os.Rename(from, to); err != nil {
+		t.Fatal(err)
+	}
 }

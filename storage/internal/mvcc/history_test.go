@@ -1,0 +1,309 @@
+package mvcc_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	mysqldriver "github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "modernc.org/sqlite"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// raw opens a database without any of our code, to do to it what an administrator could.
+func raw(t testing.TB, db dbtest.DB) *sql.DB {
+	t.Helper()
+	u, err := url.Parse(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	driver, dsn := "pgx", db.URL
+	switch db.Kind {
+	case dbtest.SQLite:
+		driver, dsn = "sqlite", u.Path+"?_pragma=busy_timeout(10000)"
+	case dbtest.MariaDB, dbtest.MySQL:
+		c := mysqldriver.NewConfig()
+		c.User, c.Net, c.Addr, c.DBName = u.User.Username(), "tcp", u.Host, strings.TrimPrefix(u.Path, "/")
+		c.Passwd, _ = u.User.Password()
+		driver, dsn = "mysql", c.FormatDSN()
+	}
+	d, err := sql.Open(driver, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	return d
+}
+
+func exec(t *testing.T, d *sql.DB, statements ...string) {
+	t.Helper()
+	tx, err := d.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	for _, s := range statements {
+		if _, err := tx.Exec(s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tables are those that a dump holds.
+var tables = []string{"rowkeeper_log", "rowkeeper_live", "rowkeeper_store", "rowkeeper_aborted"}
+
+// dump copies the tables beside themselves.
+func dump(t *testing.T, d *sql.DB) {
+	t.Helper()
+	for _, table := range tables {
+		exec(t, d, "CREATE TABLE dump_"+table+" AS SELECT * FROM "+table)
+	}
+}
+
+// restore puts the dump's rows in the place of the tables' rows, in one transaction. It leaves everything by which the database itself could be known.
+func restore(t *testing.T, d *sql.DB) {
+	t.Helper()
+	var statements []string
+	for _, table := range tables {
+		statements = append(statements, "DELETE FROM "+table, "INSERT INTO "+table+" SELECT * FROM dump_"+table)
+	}
+	exec(t, d, statements...)
+}
+
+// TestRestoreUnderRunningServers restores an older dump while stores run, with one store ahead of the one that notices.
+func TestRestoreUnderRunningServers(t *testing.T) {
+	for _, behind := range []int{10, 30} {
+		t.Run(fmt.Sprintf("first to write has seen %d of 100, the dump has 20", behind), func(t *testing.T) {
+			dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+				// The lagging store is a process that does nothing but commit: it knows what it has seen itself.
+				ahead := open(t, db, mvcc.Config{Logger: testLogger(t)})
+				start := ahead.Delivered()
+				write := func(from, to int) {
+					for i := from; i < to; i++ {
+						put(t, ahead, mvcc.Key(fmt.Sprintf("/k/%03d", i)), 0, "before the restore")
+					}
+				}
+				write(0, 10)
+				d := raw(t, db)
+				if behind == 10 {
+					lag := openBackend(t, db)
+					defer lag.Close()
+					st, err := lag.State(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					write(10, 20)
+					dump(t, d)
+					write(20, 100)
+					restore(t, d)
+					// What it has seen is in the dump, so its write is taken: a revision that the other store has seen with other content.
+					res, err := lag.Commit(t.Context(), &mvcc.Group{Token: mvcc.Token{9}, Seen: st.Head, Mutations: []*mvcc.Mutation{{Key: "/lagging", Value: []byte("x")}}})
+					if err != nil || res.State.Head.Revision != start+21 {
+						t.Fatalf("the lagging process's write: %+v, %v", res, err)
+					}
+				} else {
+					write(10, 20)
+					dump(t, d)
+					write(20, 30)
+					lag := openBackend(t, db)
+					defer lag.Close()
+					st, err := lag.State(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					write(30, 100)
+					restore(t, d)
+					_, err = lag.Commit(t.Context(), &mvcc.Group{Token: mvcc.Token{9}, Seen: st.Head, Mutations: []*mvcc.Mutation{{Key: "/lagging", Value: []byte("x")}}})
+					if mvcc.ClassOf(err) != mvcc.Fenced {
+						t.Fatalf("a write by a process that has seen more than the dump has: %v", err)
+					}
+				}
+				watch, err := ahead.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: start + 100})
+				switch {
+				case err == nil:
+					if b, err := watch.Next(t.Context()); !errors.Is(err, mvcc.ErrCompacted) {
+						t.Fatalf("a watch over the restore: %+v, %v", b, err)
+					}
+				case !errors.Is(err, mvcc.ErrCompacted): // it may have noticed by now
+					t.Fatal(err)
+				}
+				var revision mvcc.Revision
+				for revision == 0 {
+					revision, err = ahead.Commit(t.Context(), mvcc.Mutation{Key: "/after", Value: []byte("x")})
+					if err != nil && mvcc.ClassOf(err) != mvcc.Unavailable {
+						t.Fatal(err)
+					}
+				}
+				if revision < start+100+1<<32 {
+					t.Fatalf("after the restore, a write got revision %d; %d had been seen", revision, start+100)
+				}
+				// All that was written in the lost history reads as compacted, everywhere and for ever.
+				for _, s := range []*mvcc.Store{ahead, open(t, db, mvcc.Config{})} {
+					for _, at := range []mvcc.Revision{start + 5, start + 20, start + 21, start + 100} {
+						if _, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/", End: "0", At: at}); !errors.Is(err, mvcc.ErrCompacted) {
+							t.Errorf("a list at %d, before the restore: %v", at, err)
+						}
+					}
+					res, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/k/", End: "/k0"})
+					if err != nil || len(res.KVs) != 20 {
+						t.Errorf("after the restore: %v, %v", res, err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestLostTail takes the newest rows away, as the promotion of a standby without them does.
+func TestLostTail(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		s := open(t, db, mvcc.Config{Logger: testLogger(t)})
+		r := put(t, s, "/a", 0, "kept")
+		lost := put(t, s, "/b", 0, "lost")
+		watch, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: lost})
+		if err != nil {
+			t.Fatal(err)
+		}
+		exec(t, raw(t, db), fmt.Sprintf("DELETE FROM rowkeeper_live WHERE revision > %d", r), fmt.Sprintf("DELETE FROM rowkeeper_log WHERE revision > %d", r))
+		head, err := s.Head(t.Context())
+		for err != nil && mvcc.ClassOf(err) == mvcc.Unavailable {
+			head, err = s.Head(t.Context())
+		}
+		if err != nil || head < lost+1<<32 {
+			t.Fatalf("the head is %d, %v after revision %d was lost", head, err, lost)
+		}
+		if _, err := watch.Next(t.Context()); !errors.Is(err, mvcc.ErrCompacted) {
+			t.Fatalf("the watch: %v", err)
+		}
+		if kv, _, err := s.Get(t.Context(), "/a"); err != nil || kv == nil || kv.Revision != r {
+			t.Fatalf("what was kept: %v, %v", kv, err)
+		}
+	})
+}
+
+// TestRestoreWhileStopped makes other tables of the same name and content, as a restore with all servers stopped does.
+func TestRestoreWhileStopped(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		s := open(t, db, mvcc.Config{Logger: testLogger(t)})
+		r := put(t, s, "/a", 0, "1")
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		again := open(t, db, mvcc.Config{Logger: testLogger(t)})
+		if head, err := again.Head(t.Context()); err != nil || head != r {
+			t.Fatalf("reopened without a restore: head %d, %v, want %d", head, err, r)
+		}
+		if err := again.Close(); err != nil {
+			t.Fatal(err)
+		}
+		d := raw(t, db)
+		switch db.Kind {
+		case dbtest.SQLite:
+			u, err := url.Parse(db.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			copyFile(t, d, u.Path)
+		case dbtest.Postgres:
+			exec(t, d, "ALTER TABLE rowkeeper_log RENAME TO dumped",
+				"CREATE TABLE rowkeeper_log (LIKE dumped INCLUDING ALL)", "INSERT INTO rowkeeper_log SELECT * FROM dumped", "DROP TABLE dumped")
+		default:
+			// MySQL tells tables apart by their creation, in seconds.
+			for same := 1; same == 1; {
+				if err := d.QueryRow(`SELECT unix_timestamp(create_time) = unix_timestamp() FROM information_schema.tables
+					WHERE table_schema = database() AND table_name = 'rowkeeper_aborted'`).Scan(&same); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, table := range tables {
+				exec(t, d, "CREATE TABLE restored LIKE "+table, "INSERT INTO restored SELECT * FROM "+table,
+					"DROP TABLE "+table, "RENAME TABLE restored TO "+table)
+			}
+		}
+		restored := open(t, db, mvcc.Config{Logger: testLogger(t)})
+		if head, err := restored.Head(t.Context()); err != nil || head < r+1<<32 {
+			t.Fatalf("after a restore the head is %d, %v; before it was %d", head, err, r)
+		}
+		if kv, _, err := restored.Get(t.Context(), "/a"); err != nil || kv == nil || kv.Revision != r {
+			t.Fatalf("after a restore: %v, %v", kv, err)
+		}
+	})
+}
+
+// copyFile puts a copy of a SQLite database in its place.
+func copyFile(t *testing.T, d *sql.DB, path string) {
+	t.Helper()
+	if _, err := d.Exec("VACUUM INTO ?", path+".copy"); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	rename(t, path+".copy", path)
+}
+
+// TestNewerSchema brings the schema further while two stores of this program write, as a rolling upgrade does: they go on, and a third one may
+// start, until a migration says that programs of this version must not write any more.
+func TestNewerSchema(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		stores := []*mvcc.Store{open(t, db, mvcc.Config{Logger: testLogger(t)}), open(t, db, mvcc.Config{Logger: testLogger(t)})}
+		start := stores[0].Delivered()
+		watch, err := stores[1].Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: start})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		written := make(chan int)
+		begun := make(chan struct{})
+		go func() {
+			n := 0
+			for ctx.Err() == nil {
+				put(t, stores[n%2], mvcc.Key(fmt.Sprintf("/k/%d", n)), 0, "x")
+				if n++; n == 10 {
+					close(begun)
+				}
+			}
+			written <- n
+		}()
+		<-begun
+		d := raw(t, db)
+		var newest int64
+		if err := d.QueryRow("SELECT max(version_id) FROM rowkeeper_schema").Scan(&newest); err != nil {
+			t.Fatal(err)
+		}
+		// What an expanding migration of the next release does. DDL waits for the writers, and they for it.
+		for _, s := range []string{
+			"ALTER TABLE rowkeeper_live ADD COLUMN note BIGINT",
+			fmt.Sprintf("INSERT INTO rowkeeper_schema (version_id, is_applied) VALUES (%d, true)", newest+1),
+		} {
+			if _, err := d.Exec(strings.Replace(s, "BIGINT", map[bool]string{true: "INTEGER", false: "BIGINT"}[db.Kind == dbtest.SQLite], 1)); err != nil {
+				t.Fatalf("%s: %v", s, err)
+			}
+		}
+		stores = append(stores, open(t, db, mvcc.Config{Logger: testLogger(t)}))
+		put(t, stores[2], "/third", 0, "x")
+		stop()
+		n := <-written + 1
+		for i, e := range next(t, watch, n) {
+			if e.Revision != start+mvcc.Revision(i)+1 {
+				t.Fatalf("event %d has revision %d", i, e.Revision)
+			}
+		}
+		// The release after the next removes what this program needs.
+		exec(t, d, fmt.Sprintf("UPDATE rowkeeper_store SET oldest_writer = %d", newest+1))
+		if _, err := db.Driver.Open(t.Context(), db.URL, mvcc.DriverOptions{Logger: testLogger(t), Timeout: 10e9}); mvcc.ClassOf(err) != mvcc.Invalid || err == nil ||
+			!strings.Contains(err.Error(), "newer rowkeeper") {
+			t.Fatalf("opening a database that is too new: %v", err)
+		}
+	})
+}
