@@ -17,7 +17,7 @@ var Postgres = Set{
 	dialect:     database.DialectPostgres,
 	files:       postgresFiles,
 	dir:         "postgres",
-	tableExists: `SELECT to_regclass('` + VersionTable + `') IS NOT NULL`,
+	tableExists: postgresTableExists,
 	store:       newPostgresStore,
 }
 
@@ -50,6 +50,14 @@ func newPostgresStore() (database.Store, error) {
 	s, err := database.NewStore(database.DialectPostgres, VersionTable)
 	return postgresStore{s}, err
 }
+
+// TableExists tells whether the version table is there.
+func (s postgresStore) TableExists(ctx context.Context, db database.DBTxConn) (exists bool, err error) {
+	err = db.QueryRowContext(ctx, postgresTableExists).Scan(&exists)
+	return exists, err
+}
+
+const postgresTableExists = `SELECT to_regclass('` + VersionTable + `') IS NOT NULL`
 
 const createPostgresVersionTable = `
 CREATE TABLE IF NOT EXISTS ` + VersionTable + ` (

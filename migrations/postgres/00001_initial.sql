@@ -35,7 +35,7 @@ CREATE TABLE rowkeeper_live (
     expiry          bigint,
     key             bytea  NOT NULL PRIMARY KEY
 ) WITH (
-    fillfactor = 50,
+    fillfactor = 70,
     autovacuum_vacuum_scale_factor = 0.05,
     vacuum_truncate = false
 );

@@ -50,19 +50,15 @@ func open(ctx context.Context, cfg *config) (*backend, error) {
 		pool   **pgxpool.Pool
 		conns  int32
 		writes bool
-		params func(map[string]string)
 	}{
-		{&b.commits, commitConns, true, cfg.writeParams},
-		{&b.tails, tailConns, false, cfg.readParams},
-		{&b.reads, cfg.pool.MaxConns, false, cfg.readParams},
+		{&b.commits, commitConns, true},
+		{&b.tails, tailConns, false},
+		{&b.reads, cfg.pool.MaxConns, false},
 	} {
 		pc := cfg.pool.Copy()
 		pc.MaxConns = p.conns
 		if p.pool != &b.reads {
 			pc.MinConns, pc.MinIdleConns = 0, 0
-		}
-		if cfg.prepared {
-			p.params(pc.ConnConfig.RuntimeParams)
 		}
 		pc.ConnConfig.ConnectTimeout = cmp.Or(pc.ConnConfig.ConnectTimeout, cfg.timeout/3)
 		pc.BeforeConnect = func(_ context.Context, cc *pgx.ConnConfig) error { return cfg.refresh(cc) }

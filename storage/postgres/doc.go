@@ -28,7 +28,7 @@
 //	lock_timeout                  milliseconds a commit waits for others; a third of the time that an operation may take
 //	idle_in_transaction_session_timeout
 //	                              milliseconds after which the server ends a session that holds a lock and does nothing; a sixth of it
-//	statement_timeout             milliseconds that a read may take; the time that an operation may take
+//	statement_timeout             milliseconds that the server gives a read; the time that an operation may take
 //
 // What pgx knows besides (such as channel_binding, sslnegotiation, service and passfile) works as it does there, as do the environment variables of libpq:
 // PGPASSWORD, PGSSLMODE and so on. Any other parameter is a setting of the session, and the server refuses those that it does not know.

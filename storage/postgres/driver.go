@@ -4,9 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"strings"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
@@ -73,19 +71,15 @@ func withDB(ctx context.Context, url string, opts mvcc.DriverOptions, f func(*co
 
 func (c *config) withDB(ctx context.Context, f func(*config, *sql.DB) error) error {
 	cc := c.pool.ConnConfig.Copy()
-	if c.prepared {
-		// Migrations wait for each other as long as their caller allows, and plan as they like.
-		cc.RuntimeParams = map[string]string{"application_name": cc.RuntimeParams["application_name"], "timezone": "UTC", "lock_timeout": "0"}
-		if path, ok := c.pool.ConnConfig.RuntimeParams["search_path"]; ok {
-			cc.RuntimeParams["search_path"] = path
-		}
-		if options, ok := c.pool.ConnConfig.RuntimeParams["options"]; ok {
-			cc.RuntimeParams["options"] = options
-		}
+	for _, limit := range []string{"lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"} {
+		delete(cc.RuntimeParams, limit) // migrations wait for each other as long as their caller allows
 	}
-	db := stdlib.OpenDB(*cc, stdlib.OptionAfterConnect(func(_ context.Context, conn *pgx.Conn) error { return checkVersion(conn) }))
+	db := stdlib.OpenDB(*cc)
 	defer db.Close()
-	err := f(c, db)
+	err := checkDB(ctx, db)
+	if err == nil {
+		err = f(c, db)
+	}
 	var version *migrations.VersionError
 	if errors.As(err, &version) {
 		return &mvcc.Error{Class: mvcc.Invalid, Err: err}
@@ -94,6 +88,15 @@ func (c *config) withDB(ctx context.Context, f func(*config, *sql.DB) error) err
 		return c.connectError(err)
 	}
 	return nil
+}
+
+func checkDB(ctx context.Context, db *sql.DB) error {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return conn.Raw(func(c any) error { return checkVersion(c.(*stdlib.Conn).Conn()) })
 }
 
 // check finds out whether the database holds a store that this program can use, and with the privileges that it needs.
@@ -107,7 +110,7 @@ func (c *config) check(ctx context.Context) error {
 			return err
 		}
 		if missing != "" {
-			return mvcc.Errorf(mvcc.Denied, "the role %q lacks privileges in the database: GRANT %s TO it", c.pool.ConnConfig.User, strings.TrimSuffix(missing, ", "))
+			return mvcc.Errorf(mvcc.Denied, "the role %q lacks privileges in the database: grant it %s", c.pool.ConnConfig.User, missing)
 		}
 		return nil
 	})

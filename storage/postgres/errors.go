@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"syscall"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -119,6 +120,8 @@ func (c *config) connectError(err error) error {
 			return denied("PostgreSQL at %s has no database %q: create it, or correct the database URL (%w)", c.where(), cc.Database, e)
 		case e.Code == "42501" && strings.Contains(err.Error(), "failed to connect"):
 			return denied("the role %q may not connect to the database %q at %s: grant it CONNECT (%w)", cc.User, cc.Database, c.where(), e)
+		case e.Code == "08P01" && strings.Contains(e.Message, "startup parameter"):
+			return denied("a pooler at %s does not pass on a setting that the database URL makes: make it by ALTER ROLE instead (%w)", c.where(), e)
 		case e.Code == "42704", e.Code == "22023":
 			return denied("PostgreSQL at %s does not know a setting that the database URL makes: correct its parameters (%w)", c.where(), e)
 		}
@@ -135,8 +138,14 @@ func (c *config) connectError(err error) error {
 		return denied("the certificate of PostgreSQL at %s does not hold: %w", c.where(), certificate.Err)
 	case errors.As(err, &lookup):
 		return mvcc.Errorf(mvcc.Unavailable, "the host of PostgreSQL cannot be found: check the host in the database URL (%w)", lookup)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return mvcc.Errorf(mvcc.Unavailable, "nothing answers at %s: check that PostgreSQL runs, and the host and port in the database URL (%w)", c.where(), syscall.ECONNREFUSED)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return mvcc.Errorf(mvcc.Unavailable, "PostgreSQL at %s did not take a connection in time: %w", c.where(), err)
+	}
+	var attempts *pgconn.ConnectError
+	if errors.As(err, &attempts) {
+		err = attempts.Unwrap()
 	}
 	return mvcc.Errorf(mvcc.Unavailable, "cannot connect to PostgreSQL at %s: %w", c.where(), oneLine{err})
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// query runs a read whose rows begin with the state, and calls each, if it is not nil, with what follows. A row
-// without anything after the state says that there is nothing. The row is valid during the call.
+// query runs a read whose rows have the columns of the state, NULL in all rows but one, and calls each, if it is not nil, with the columns after them, unless the first
+// of these is NULL. The row is valid during the call.
 func (b *backend) query(ctx context.Context, pool *pgxpool.Pool, each func(row) error, sql string, args ...any) (s mvcc.State, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
 	defer cancel()
@@ -25,11 +25,11 @@ func (b *backend) query(ctx context.Context, pool *pgxpool.Pool, each func(row) 
 		return s, readError(err)
 	}
 	defer rows.Close()
-	any := false
+	found := false
 	for rows.Next() {
 		r := row(rows.RawValues())
-		if !any {
-			any, s = true, r.state()
+		if r[0] != nil {
+			found, s = true, r.state()
 		}
 		if rest := r[stateColumns:]; len(rest) > 0 && rest[0] != nil {
 			if err := each(rest); err != nil {
@@ -40,7 +40,7 @@ func (b *backend) query(ctx context.Context, pool *pgxpool.Pool, each func(row) 
 	if err := rows.Err(); err != nil {
 		return s, readError(err)
 	}
-	if !any {
+	if !found {
 		return s, errEmpty
 	}
 	return s, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,57 +31,66 @@ func milliseconds(d time.Duration) string {
 	return strconv.FormatInt(max(d.Milliseconds(), 1), 10)
 }
 
-// setUp adds the settings of all sessions. They are sent with the request to connect, which costs no round trip.
-func (c *config) setUp(params map[string]string) {
-	// What the operator may know better: the URL goes first.
-	for name, value := range map[string]string{
+// planner is what the statements rely on, see statements.go.
+var planner = map[string]string{
+	"default_transaction_isolation":   "read committed",
+	"enable_seqscan":                  "off",
+	"enable_bitmapscan":               "off",
+	"enable_hashjoin":                 "off",
+	"enable_mergejoin":                "off",
+	"plan_cache_mode":                 "force_generic_plan",
+	"max_parallel_workers_per_gather": "0",
+	"jit":                             "off",
+}
+
+// sessionSettings is the statement that sets a session up. What the URL sets is left alone, but for what the statements rely on.
+//
+// The server's time limits do not count while a commit waits for the disk or for a synchronous standby. A group's values pass
+// through a few nodes of the plan, each of which may keep them in memory.
+func (c *config) sessionSettings(writes bool) string {
+	settings := map[string]string{
 		"lock_timeout":                        milliseconds(c.lockTimeout()),
 		"idle_in_transaction_session_timeout": milliseconds(c.idleTimeout()),
+		"statement_timeout":                   milliseconds(c.timeout),
 		"tcp_keepalives_idle":                 "10",
 		"tcp_keepalives_interval":             "5",
 		"tcp_keepalives_count":                "3",
 		"tcp_user_timeout":                    milliseconds(c.timeout),
-	} {
-		if _, ok := params[name]; !ok {
-			params[name] = value
-		}
 	}
-	// What the statements rely on: see statements.go.
-	for name, value := range map[string]string{
-		"default_transaction_isolation":   "read committed",
-		"enable_seqscan":                  "off",
-		"enable_bitmapscan":               "off",
-		"enable_hashjoin":                 "off",
-		"enable_mergejoin":                "off",
-		"plan_cache_mode":                 "force_generic_plan",
-		"max_parallel_workers_per_gather": "0",
-		"jit":                             "off",
-	} {
-		params[name] = value
+	if writes {
+		settings["statement_timeout"] = milliseconds(c.transactionTimeout())
+		settings["work_mem"] = "16MB"
 	}
+	for name := range c.pool.ConnConfig.RuntimeParams {
+		delete(settings, name)
+	}
+	maps.Copy(settings, planner)
+	return setConfig(settings, false)
 }
 
-// readParams are the further settings of sessions that read. Those that write have no statement timeout: it would end the wait of a commit for a
-// synchronous standby, by a commit that is confirmed and that the standby does not have.
-func (c *config) readParams(params map[string]string) {
-	if _, ok := params["statement_timeout"]; !ok {
-		params["statement_timeout"] = milliseconds(c.timeout)
+// transactionSettings is the statement that sets a writing transaction up, in a session that is not its own. Reads go without: they are planned
+// anew each time, with the statistics of that time.
+func (c *config) transactionSettings() string {
+	settings := map[string]string{
+		"lock_timeout":                        milliseconds(c.lockTimeout()),
+		"idle_in_transaction_session_timeout": milliseconds(c.idleTimeout()),
+		"statement_timeout":                   milliseconds(c.transactionTimeout()),
+		"work_mem":                            "16MB",
 	}
+	maps.Copy(settings, planner)
+	delete(settings, "default_transaction_isolation") // BEGIN names it
+	delete(settings, "plan_cache_mode")               // every statement is planned for its arguments
+	return setConfig(settings, true) +
+		`, set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)`
 }
 
-// writeParams are the further settings of sessions that write. A group's values pass through a few nodes of the plan, each of which
-// may keep them in memory.
-func (c *config) writeParams(params map[string]string) {
-	params["statement_timeout"] = "0"
-	params["work_mem"] = "16MB"
-}
-
-// writeSettings are the settings of a writing transaction whose session is not its own.
-func (c *config) writeSettings() string {
-	return fmt.Sprintf(`SELECT set_config('lock_timeout', '%s', true), set_config('idle_in_transaction_session_timeout', '%s', true), `+
-		`set_config('statement_timeout', '0', true), set_config('work_mem', '16MB', true), `+
-		`set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)`,
-		milliseconds(c.lockTimeout()), milliseconds(c.idleTimeout()))
+// setConfig is the statement that makes settings, for the session or the transaction.
+func setConfig(settings map[string]string, local bool) string {
+	var calls []string
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		calls = append(calls, fmt.Sprintf(`set_config('%s', '%s', %t)`, name, settings[name], local))
+	}
+	return `SELECT ` + strings.Join(calls, ", ")
 }
 
 // connect makes a connection beside the pools.
@@ -129,7 +139,13 @@ func (b *backend) greet(ctx context.Context, conn *pgx.Conn, writes bool) error 
 	if err := b.recognize(id); err != nil {
 		return err
 	}
-	if !writes || !b.cfg.prepared {
+	if !b.cfg.prepared {
+		return nil
+	}
+	if err := conn.PgConn().Exec(ctx, b.cfg.sessionSettings(writes)).Close(); err != nil {
+		return b.cfg.connectError(err)
+	}
+	if !writes {
 		return nil
 	}
 	if _, err := conn.Exec(ctx, sqlSetUpWriter, milliseconds(b.cfg.transactionTimeout())); err != nil {
@@ -154,14 +170,19 @@ func (b *backend) greet(ctx context.Context, conn *pgx.Conn, writes bool) error 
 	return nil
 }
 
-// sqlSetUpWriter makes the settings of a writing session that depend on the server. A commit is confirmed when it is on the disk, whatever the
-// server's default is; which standbys it has to wait for remains the operator's choice.
+// sqlSetUpWriter makes the settings of a writing session that depend on the server, where it has them and they are at their defaults.
+//
+// A commit is confirmed when it is on the disk, whatever the server's default is; which standbys it has to wait for remains the
+// operator's choice. Values are compressed by LZ4, which costs less than writing what it saves, while the server's
+// default (pglz) takes longer than all the rest of a commit.
 //
 // $1 transaction timeout.
 const sqlSetUpWriter = `
-SELECT set_config(name, CASE name WHEN 'synchronous_commit' THEN 'on' ELSE $1::text END, false)
+SELECT set_config(name, CASE name WHEN 'synchronous_commit' THEN 'on' WHEN 'default_toast_compression' THEN 'lz4' ELSE $1::text END, false)
 FROM pg_settings
-WHERE name = 'transaction_timeout' AND setting = '0' OR name = 'synchronous_commit' AND setting = 'off'`
+WHERE name = 'synchronous_commit' AND setting = 'off'
+   OR name = 'default_toast_compression' AND setting = 'pglz' AND 'lz4' = ANY (enumvals)
+   OR name = 'transaction_timeout' AND setting = '0'`
 
 // recognize tells whether a connection leads to the database that this backend has opened, by the fingerprint.
 //

@@ -14,6 +14,9 @@ package postgres
 // state is the part that every read has in common: the state, in the read's own snapshot. The head is the newest row of the log (its
 // primary key, backwards, one row); the store row is found by its primary key. The role is read in the same statement, since a connection
 // can outlive the server's role behind it.
+//
+// Reads of many rows return the state as a row of its own, the others beside theirs. The rows after it come in the order of their part of the UNION ALL, which is
+// appended as it is.
 const state = `
 state AS MATERIALIZED (
     SELECT s.epoch, s.compacted, s.swept, h.revision AS head, h.token AS head_token,
@@ -28,14 +31,13 @@ state AS MATERIALIZED (
 const sqlState = `WITH` + state + `
 SELECT * FROM state`
 
-// sqlTail reads a piece of the log by its primary key, and previous values by the same. The one row of state is the left side of the
-// nested loop, so the rows come in the order of the right side.
+// sqlTail reads a piece of the log by its primary key, and previous values by the same.
 //
 // $1 first revision, $2 limit, $3 whether previous values of updates are wanted, too.
 const sqlTail = `WITH` + state + `
-SELECT state.*, r.*
-FROM state
-LEFT JOIN LATERAL (
+SELECT state.*, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM state
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
     SELECT g.revision, g.prev_revision, g.create_revision, g.time, g.deleted, g.key, g.token, g.value,
            p.revision IS NOT NULL AS has_prev, p.value AS prev_value
     FROM (
@@ -46,7 +48,7 @@ LEFT JOIN LATERAL (
         SELECT revision, value FROM rowkeeper_log
         WHERE revision = g.prev_revision AND g.prev_revision > 0 AND (g.deleted OR $3::boolean) OFFSET 0
     ) p ON true
-) r ON true`
+) r`
 
 // sqlGet reads a key: its live row by the primary key, then its row of the log by the primary key.
 //
@@ -68,9 +70,9 @@ LEFT JOIN LATERAL (
 //
 // $1 start, $2 end, $3 newest revision or 0, $4 limit.
 const sqlPage = `WITH` + state + `
-SELECT state.*, r.*
-FROM state
-LEFT JOIN LATERAL (
+SELECT state.*, NULL, NULL, NULL, NULL FROM state
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
     SELECT l.key, l.revision, l.create_revision, g.value
     FROM (
         SELECT key, revision, create_revision FROM rowkeeper_live
@@ -78,45 +80,44 @@ LEFT JOIN LATERAL (
         ORDER BY key LIMIT $4::bigint
     ) l
     LEFT JOIN LATERAL (SELECT value FROM rowkeeper_log WHERE revision = l.revision OFFSET 0) g ON true
-) r ON true`
+) r`
 
 // sqlKeys is sqlPage without the values.
 const sqlKeys = `WITH` + state + `
-SELECT state.*, r.*
-FROM state
-LEFT JOIN LATERAL (
+SELECT state.*, NULL, NULL, NULL FROM state
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
     SELECT key, revision, create_revision FROM rowkeeper_live
     WHERE key >= $1::bytea AND key < $2::bytea AND ($3::bigint = 0 OR revision <= $3::bigint)
     ORDER BY key LIMIT $4::bigint
-) r ON true`
+) r`
 
 // sqlReplaced reads the log's range of revisions by its primary key; the rest is a filter.
 //
 // $1 start, $2 end, $3 snapshot, $4 after, $5 up to.
 const sqlReplaced = `WITH` + state + `
-SELECT state.*, r.*
-FROM state
-LEFT JOIN LATERAL (
+SELECT state.*, NULL, NULL FROM state
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
     SELECT key, prev_revision FROM rowkeeper_log
     WHERE revision > $4::bigint AND revision <= $5::bigint
       AND prev_revision > 0 AND prev_revision <= $3::bigint
       AND key >= $1::bytea AND key < $2::bytea
-    OFFSET 0
-) r ON true`
+) r`
 
 // sqlValues reads rows of the log by the primary key, one descent per revision.
 //
 // $1 revisions.
 const sqlValues = `WITH` + state + `
-SELECT state.*, r.*
-FROM state
-LEFT JOIN LATERAL (
+SELECT state.*, NULL, NULL, NULL, NULL, NULL FROM state
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
     SELECT g.key, g.revision, g.create_revision, g.deleted, g.value
     FROM unnest($1::bigint[]) AS asked (revision)
     CROSS JOIN LATERAL (
         SELECT key, revision, create_revision, deleted, value FROM rowkeeper_log WHERE revision = asked.revision OFFSET 0
     ) g
-) r ON true`
+) r`
 
 // sqlCount counts a range of the primary key of live, and stops at the limit.
 //

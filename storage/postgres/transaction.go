@@ -81,7 +81,7 @@ func (b *backend) transactOn(ctx context.Context, conn *pgx.Conn, prepared bool,
 	t := transaction{conn: conn.PgConn(), prepared: prepared}
 	if !prepared {
 		// A pooler gives each transaction another session, so the settings have to come along.
-		t.settings = b.cfg.writeSettings()
+		t.settings = b.cfg.transactionSettings()
 	}
 	params, err := encodeAll(args)
 	if err != nil {
@@ -127,8 +127,8 @@ func (t *transaction) run(ctx context.Context, lock, work statement, params [][]
 		if err != nil {
 			t.abandon()
 			var fatal *pgconn.PgError
-			if errors.As(err, &fatal) && t.done < commitAt {
-				return statementError(fatal) // the session ended before it came to COMMIT
+			if errors.As(err, &fatal) && t.done < commitAt && t.prepared && sessionEnded[fatal.Code] {
+				return statementError(fatal)
 			}
 			return mvcc.Errorf(mvcc.Unknown, "the connection to PostgreSQL was lost before the commit was confirmed: %w", cause(ctx, err))
 		}
@@ -192,10 +192,23 @@ var errCommitRefused = errors.New("the commit was refused")
 
 func (t *transaction) refusal(e *pgconn.PgError, commitAt int) error {
 	err := statementError(e)
+	if class := e.Code[:2]; class == "08" || class == "58" {
+		err.Class = mvcc.Unknown // it may be a pooler's word for a lost connection behind it
+	}
 	if t.done == commitAt {
 		err.Err = fmt.Errorf("%w: %w", errCommitRefused, err.Err)
 	}
 	return err
+}
+
+// sessionEnded has the codes by which a server says that it ends the session. If it does so before it came to COMMIT, the transaction was rolled
+// back. Any other end may be a pooler's word for a lost connection behind it, where the commit may have happened.
+var sessionEnded = map[string]bool{
+	"57P01": true, // shutdown
+	"57P02": true, // another session crashed
+	"57P05": true, // idle session timeout
+	"25P03": true, // idle in transaction timeout
+	"25P04": true, // transaction timeout
 }
 
 // rollback makes the session usable again after a statement failed. The locks were released when it did.

@@ -66,9 +66,7 @@ func parseURL(url string, opts mvcc.DriverOptions) (*config, error) {
 	if _, ok := params["application_name"]; !ok {
 		params["application_name"] = "rowkeeper"
 	}
-	if c.prepared {
-		c.setUp(params)
-	} else {
+	if !c.prepared {
 		pool.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	}
 	c.pool = pool

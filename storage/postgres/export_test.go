@@ -1,0 +1,50 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// Statement is a statement for the tests of plans.
+type Statement struct {
+	Name, SQL string
+	Writes    bool
+}
+
+// Statements are all that touch the tables.
+func Statements() []Statement {
+	list := []Statement{
+		{"state", sqlState, false}, {"tail", sqlTail, false}, {"get", sqlGet, false}, {"page", sqlPage, false}, {"keys", sqlKeys, false},
+		{"replaced", sqlReplaced, false}, {"values", sqlValues, false}, {"count", sqlCount, false}, {"expired", sqlExpired, false},
+		{"first_at", sqlFirstAt, false}, {"record_fingerprint", sqlRecordFingerprint, true}, {"identity", sqlIdentity, false}, {"size", sqlSize, false},
+	}
+	for _, s := range writingStatements {
+		if s.name != begin.name && s.name != commit.name {
+			list = append(list, Statement{s.name, s.sql, true})
+		}
+	}
+	return list
+}
+
+// Session calls f with a connection of the pool that reads, or of the one that writes.
+func Session(ctx context.Context, b mvcc.Backend, writes bool, f func(*pgx.Conn) error) error {
+	pool := b.(*backend).reads
+	if writes {
+		pool = b.(*backend).commits
+	}
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	return f(conn.Conn())
+}
+
+// MajorVersion is majorVersion.
+var MajorVersion = majorVersion
+
+// ClassOf is classOf.
+var ClassOf = classOf

@@ -1,0 +1,160 @@
+package postgres_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest/dbserver"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/postgres"
+)
+
+// A server becomes a standby, and is promoted: its time line is another one then.
+func TestStandbyAndPromotion(t *testing.T) {
+	s := dbtest.NewServer(t, dbtest.Postgres, dbserver.Options{})
+	db := s.Open()
+	if _, err := (postgres.Driver{}).Migrate(t.Context(), db.URL, options(t)); err != nil {
+		t.Fatal(err)
+	}
+	b := openURL(t, db.URL)
+	defer b.Close()
+	before, err := b.Identity(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.RecordFingerprint(t.Context(), before.Actual); err != nil {
+		t.Fatal(err)
+	}
+	res, err := b.Commit(t.Context(), group(head(t, b), "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := res.State.Head
+
+	s.Exec(`COPY (SELECT) TO PROGRAM 'cat > standby.signal'`)
+	s.Stop()
+	s.Start()
+	standby := func(err error) {
+		t.Helper()
+		wantClass(t, err, mvcc.ReadOnly)
+		if !strings.Contains(err.Error(), "standby") {
+			t.Errorf("the error is %v", err)
+		}
+	}
+	eventually(t, "the old connections to be given up", func() bool {
+		_, err := b.State(t.Context())
+		return err != nil && mvcc.ClassOf(err) == mvcc.ReadOnly
+	})
+	_, err = b.State(t.Context())
+	standby(err)
+	_, _, err = b.Get(t.Context(), "a")
+	standby(err)
+	_, err = b.Commit(t.Context(), group(seen, "b"))
+	standby(err)
+	_, err = b.Fence(t.Context(), mvcc.Fence{Seen: seen, Token: newToken(), Jump: 1 << 32})
+	wantClass(t, err, mvcc.ReadOnly)
+	openError(t, db.URL, mvcc.ReadOnly, "standby", "primary")
+
+	s.Exec(`SELECT pg_promote()`)
+	eventually(t, "the promotion to be noticed", func() bool {
+		_, err := b.State(t.Context())
+		return err != nil && mvcc.ClassOf(err) == mvcc.Fenced
+	})
+	_, err = b.Commit(t.Context(), group(seen, "b"))
+	wantClass(t, err, mvcc.Fenced)
+	after, err := b.Identity(t.Context())
+	if err != nil || after.Recorded != before.Actual || after.Actual == before.Actual || after.Store != before.Store {
+		t.Fatalf("the identity is %+v after %+v, %v", after, before, err)
+	}
+
+	// Another process opens the same database now. It can read, so that its store finds the same and fences.
+	opened := openURL(t, db.URL)
+	defer opened.Close()
+	if got := head(t, opened); got != seen {
+		t.Errorf("the head is %+v, want %+v", got, seen)
+	}
+	st, err := opened.Fence(t.Context(), mvcc.Fence{Seen: seen, Token: newToken(), Jump: 1 << 32, Fingerprint: after.Actual})
+	if err != nil || st.Head.Epoch != seen.Epoch+1 {
+		t.Fatalf("the state after the fence is %+v, %v", st, err)
+	}
+	// Then both work again.
+	for i, b := range []mvcc.Backend{b, opened} {
+		_, err = b.Commit(t.Context(), group(seen, "c"))
+		wantClass(t, err, mvcc.Fenced)
+		if _, err := b.Commit(t.Context(), group(head(t, b), mvcc.Key(fmt.Sprintf("d%d", i)))); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A primary that was set to read-only answers, and says so.
+func TestReadOnlyServer(t *testing.T) {
+	url := migrated(t)
+	exec(t, connect(t, url), fmt.Sprintf(`ALTER DATABASE %s SET default_transaction_read_only = on`, pgx.Identifier{dbName(t, url)}.Sanitize()))
+	for _, prepared := range []string{"true", "false"} {
+		b := openURL(t, with(t, url, "prepared_statements", prepared))
+		defer b.Close()
+		s, err := b.State(t.Context())
+		if err != nil || s.Writable {
+			t.Errorf("the state is %+v, %v", s, err)
+		}
+		_, err = b.Commit(t.Context(), group(s.Head, "a"))
+		wantClass(t, err, mvcc.ReadOnly)
+		_, _, err = b.Sweep(t.Context(), 10)
+		wantClass(t, err, mvcc.ReadOnly)
+		_, err = b.FirstAt(t.Context(), 1)
+		wantClass(t, err, mvcc.ReadOnly)
+		_, _, err = b.Expired(t.Context(), 10)
+		wantClass(t, err, mvcc.ReadOnly)
+	}
+}
+
+// The tables are restored from a dump under a running server: they have other oids, and connections made from then on notice it.
+func TestRestoredTables(t *testing.T) {
+	url := migrated(t)
+	b, admin := openURL(t, with(t, url, "application_name", "before")), connect(t, url)
+	defer b.Close()
+	id, err := b.Identity(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.RecordFingerprint(t.Context(), id.Actual); err != nil {
+		t.Fatal(err)
+	}
+	res, err := b.Commit(t.Context(), group(head(t, b), "before"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, admin, `CREATE TABLE restored (LIKE rowkeeper_log INCLUDING ALL)`, `INSERT INTO restored SELECT * FROM rowkeeper_log`, `DROP TABLE rowkeeper_log`,
+		`ALTER TABLE restored RENAME TO rowkeeper_log`)
+	// The connections that there are go on: nothing is lost that this process has seen, so there is no harm.
+	if res, err = b.Commit(t.Context(), group(res.State.Head, "a")); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, admin, `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'before'`)
+	eventually(t, "the restore to be noticed", func() bool {
+		_, err := b.State(t.Context())
+		return err != nil && mvcc.ClassOf(err) == mvcc.Fenced
+	})
+	if id, err = b.Identity(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Fence(t.Context(), mvcc.Fence{Seen: res.State.Head, Token: newToken(), Jump: 1 << 32, Fingerprint: id.Actual}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "commits to work again, by a new connection", func() bool {
+		_, err := b.Commit(t.Context(), group(head(t, b), "b"))
+		return err == nil
+	})
+	// Another store in the same place is none that could be fenced.
+	exec(t, admin, `UPDATE rowkeeper_store SET identity = 'another'`,
+		`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'before'`)
+	eventually(t, "the other store to be noticed", func() bool {
+		_, err := b.State(t.Context())
+		return err != nil && mvcc.ClassOf(err) == mvcc.Invalid && strings.Contains(err.Error(), "another store")
+	})
+}

@@ -1,0 +1,246 @@
+package postgres_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rowkeeper/rowkeeper/storage/postgres"
+)
+
+// TestPlans runs every statement of the driver, in the driver's sessions, on tables with 100,000 keys, and looks at how each row was found: with plans
+// that were made when the tables were empty, with statistics and without, generic and custom.
+func TestPlans(t *testing.T) {
+	for _, mode := range []string{"force_generic_plan", "force_custom_plan", "unprepared"} {
+		t.Run(mode, func(t *testing.T) {
+			url := migrated(t)
+			b := openURL(t, url)
+			defer b.Close()
+			admin := connect(t, url)
+			err := postgres.Session(t.Context(), b, false, func(reader *pgx.Conn) error {
+				return postgres.Session(t.Context(), b, true, func(writer *pgx.Conn) error {
+					sessions := []explainer{{t, reader, false}, {t, writer, true}}
+					for _, e := range sessions {
+						if mode == "unprepared" {
+							continue
+						}
+						exec(t, e.conn, "SET plan_cache_mode = "+mode)
+						e.prepare()
+						e.explain("empty tables", false)
+					}
+					fill(t, admin)
+					if mode == "unprepared" {
+						// As behind a pooler: the settings of the sessions that read are the server's, and each statement is planned for its arguments.
+						exec(t, admin, "ANALYZE")
+						exec(t, reader, "RESET ALL", "SET enable_seqscan = on", "SET enable_bitmapscan = on", "SET enable_hashjoin = on",
+							"SET enable_mergejoin = on", "SET plan_cache_mode = force_custom_plan")
+						exec(t, writer, "SET plan_cache_mode = force_custom_plan")
+						for _, e := range sessions {
+							e.prepare()
+							e.explain(mode, true)
+						}
+						return nil
+					}
+					for _, e := range sessions {
+						e.explain("plans from when the tables were empty", true)
+					}
+					exec(t, admin, "ANALYZE")
+					for _, e := range sessions {
+						e.explain("statistics", true)
+						exec(t, e.conn, "DEALLOCATE ALL")
+						e.prepare()
+						e.explain("plans from when the tables were full", true)
+					}
+					return nil
+				})
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// fill makes a store of 100,000 keys, of which the first 20,000 were updated and 500 expire, compacted in the middle of the updates and swept before it.
+func fill(t *testing.T, conn *pgx.Conn) {
+	t.Helper()
+	exec(t, conn,
+		`INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token, value)
+		 SELECT 1 + n, 0, 1 + n, n, false, convert_to(format('k/%s', lpad(n::text, 6, '0')), 'UTF8'), decode(md5('t' || n), 'hex'), '\x76'
+		 FROM generate_series(1, 100000) n`,
+		`INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token, value)
+		 SELECT 100001 + n, 1 + n, 1 + n, 100000 + n, false, convert_to(format('k/%s', lpad(n::text, 6, '0')), 'UTF8'), decode(md5('t' || 100000 + n), 'hex'), '\x76'
+		 FROM generate_series(1, 20000) n`,
+		`INSERT INTO rowkeeper_live (key, revision, create_revision, expiry)
+		 SELECT convert_to(format('k/%s', lpad(n::text, 6, '0')), 'UTF8'), CASE WHEN n <= 20000 THEN 100001 + n ELSE 1 + n END, 1 + n,
+		        CASE WHEN n % 200 = 0 THEN n END
+		 FROM generate_series(1, 100000) n`,
+		`UPDATE rowkeeper_store SET compacted = 110000, swept = 100001`,
+	)
+}
+
+type explainer struct {
+	*testing.T
+	conn   *pgx.Conn
+	writes bool
+}
+
+// arguments are those with which a statement is run, and how many rows of the tables it may look at.
+var arguments = func() map[string]struct {
+	args string
+	rows float64
+} {
+	array := func(n int, typ string, element func(i int) string) string {
+		var out []string
+		for i := range n {
+			out = append(out, element(i))
+		}
+		return "ARRAY[" + strings.Join(out, ", ") + "]::" + typ + "[]"
+	}
+	// A group of 30 updates, 20 deletions and 14 creations.
+	const group = 64
+	key := func(i int) string {
+		if i >= 50 {
+			return fmt.Sprintf(`'new/%d'`, i)
+		}
+		return fmt.Sprintf(`'k/%06d'`, 30_000+i*977)
+	}
+	expected := func(i int) string {
+		if i >= 50 {
+			return "0"
+		}
+		return fmt.Sprint(30_001 + i*977)
+	}
+	deleted := func(i int) string { return fmt.Sprint(i >= 30 && i < 50) }
+	revisions := array(500, "bigint", func(i int) string { return fmt.Sprint(30_000 + i*101) })
+	const around = `'k/050000', 'k/090000'`
+	return map[string]struct {
+		args string
+		rows float64
+	}{
+		"state":                {``, 2},
+		"tail":                 {`100500, 500, true`, 1010},
+		"get":                  {`'k/050000'`, 4},
+		"page":                 {around + `, 0, 500`, 1002},
+		"keys":                 {around + `, 120001, 500`, 502},
+		"replaced":             {`'k/', 'l', 100001, 100500, 101000`, 502},
+		"values":               {revisions, 502},
+		"count":                {around + `, 0, 10000`, 10_002},
+		"expired":              {`101`, 103},
+		"first_at":             {`50000`, 3},
+		"record_fingerprint":   {`'x'`, 1},
+		"identity":             {``, 3},
+		"size":                 {``, 0},
+		"rowkeeper_lock":       {``, 1},
+		"rowkeeper_sweep_lock": {``, 0},
+		"rowkeeper_group": {strings.Join([]string{`'\x00'`, "1", "120001", `decode(md5('t120000'), 'hex')`, array(group, "bytea", key), array(group, "bigint", expected),
+			array(group, "boolean", deleted), array(group, "bytea", func(int) string { return `'\x00'` }), array(group, "bigint", func(int) string { return "0" }),
+			array(group, "boolean", deleted), `'channel'`}, ", "), 4 + 4*group},
+		"rowkeeper_resolve": {`'\x00', 1, 119501`, 510},
+		"rowkeeper_compact": {`115000`, 4},
+		"rowkeeper_sweep":   {`500`, 1_010},
+		"rowkeeper_fence":   {`1, 100, '\x00', 4294967296, 'x'`, 4},
+	}
+}()
+
+func (e explainer) prepare() {
+	e.Helper()
+	for _, s := range postgres.Statements() {
+		if s.Writes == e.writes {
+			if _, err := e.conn.PgConn().Prepare(e.Context(), "test_"+s.Name, s.SQL, nil); err != nil {
+				e.Fatalf("prepare %s: %v", s.Name, err)
+			}
+		}
+	}
+}
+
+func (e explainer) explain(when string, full bool) {
+	e.Helper()
+	for _, s := range postgres.Statements() {
+		if s.Writes != e.writes {
+			continue
+		}
+		a, ok := arguments[s.Name]
+		if !ok {
+			e.Fatalf("the statement %s has no arguments in this test", s.Name)
+		}
+		call := "test_" + s.Name
+		if a.args != "" {
+			call += "(" + a.args + ")"
+		}
+		plan := e.run(call)
+		touched := 0.0
+		for _, n := range plan.all() {
+			switch {
+			case when != "unprepared" && slices.Contains([]string{"Hash Join", "Merge Join", "Hash", "Bitmap Heap Scan"}, n.Type) && n.ours():
+				e.Errorf("%s: %s: a %s", when, s.Name, n.Type)
+			case n.Type == "Seq Scan" && n.ours() && !slices.Contains(tiny, n.Table):
+				e.Errorf("%s: %s: a sequential scan of %s", when, s.Name, n.Table)
+			}
+			if strings.HasPrefix(n.Table, "rowkeeper_") && strings.Contains(n.Type, "Scan") {
+				touched += (n.Rows + n.Removed) * n.Loops
+			}
+		}
+		if full && touched > a.rows {
+			e.Errorf("%s: %s looks at %.0f rows, want at most %.0f", when, s.Name, touched, a.rows)
+		}
+		if full && a.rows > 2 && touched < a.rows/4 {
+			e.Errorf("%s: %s looks at %.0f rows only: do its arguments fit?", when, s.Name, touched)
+		}
+	}
+}
+
+// tiny are tables of few rows, of which the planner may read all where it is free to.
+var tiny = []string{"rowkeeper_store", "rowkeeper_aborted", "rowkeeper_schema"}
+
+// run explains an execution, and undoes it.
+func (e explainer) run(call string) node {
+	e.Helper()
+	exec(e.T, e.conn, "BEGIN")
+	defer exec(e.T, e.conn, "ROLLBACK")
+	var text []byte
+	if err := e.conn.QueryRow(e.Context(), "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) EXECUTE "+call, pgx.QueryExecModeSimpleProtocol).Scan(&text); err != nil {
+		e.Fatalf("%s: %v", call, err)
+	}
+	var plans []struct{ Plan node }
+	if err := json.Unmarshal(text, &plans); err != nil {
+		e.Fatal(err)
+	}
+	return plans[0].Plan
+}
+
+// node is a node of a plan.
+type node struct {
+	Type    string  `json:"Node Type"`
+	Table   string  `json:"Relation Name"`
+	Rows    float64 `json:"Actual Rows"`
+	Loops   float64 `json:"Actual Loops"`
+	Removed float64 `json:"Rows Removed by Filter"`
+	Plans   []node
+}
+
+func (n node) all() []node {
+	list := []node{n}
+	for _, p := range n.Plans {
+		list = append(list, p.all()...)
+	}
+	return list
+}
+
+// ours tells whether the node is about a table of the store, itself or below.
+func (n node) ours() bool {
+	return strings.HasPrefix(n.Table, "rowkeeper_") || slices.ContainsFunc(n.Plans, node.ours)
+}
+
+func exec(t testing.TB, conn *pgx.Conn, statements ...string) {
+	t.Helper()
+	for _, s := range statements {
+		if _, err := conn.Exec(t.Context(), s, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+}
