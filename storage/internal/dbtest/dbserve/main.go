@@ -3,8 +3,8 @@
 //	dbserve postgres [setting=value…]
 //
 // It keeps what it has committed over a crash. When it answers, dbserve prints a line of JSON with its version, where it came from, and the URL of an
-// empty database. Then it reads commands, a line each (start, stop, kill, pause, resume), and prints a line of JSON after each: an object,
-// with the member "error" if the command failed. The server is removed when standard input ends, or dbserve does.
+// empty database. Then it reads commands, a line each (start, stop, kill, pause, resume, and "exec STATEMENT", as the administrator), and prints a line
+// of JSON after each: an object, with the member "error" if the command failed. The server is removed when standard input ends, or dbserve does.
 package main
 
 import (
@@ -64,15 +64,16 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) (err e
 		"start": server.Start, "stop": server.Stop, "kill": server.Kill, "pause": server.Pause, "resume": server.Resume,
 	}
 	for lines := bufio.NewScanner(in); lines.Scan(); {
+		name, argument, _ := strings.Cut(lines.Text(), " ")
+		command := commands[name]
+		if name == "exec" {
+			command = func(ctx context.Context) error { return server.Exec(ctx, argument) }
+		}
 		var a answer
-		command, known := commands[lines.Text()]
-		switch {
-		case !known:
-			a.Error = fmt.Sprintf("there is no command %q", lines.Text())
-		default:
-			if err := command(ctx); err != nil {
-				a.Error = err.Error()
-			}
+		if command == nil {
+			a.Error = fmt.Sprintf("there is no command %q", name)
+		} else if err := command(ctx); err != nil {
+			a.Error = err.Error()
 		}
 		if err := answers.Encode(a); err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -34,13 +35,15 @@ var images = map[Kind][]string{
 // localImages begin the names of images that no registry has.
 const localImages = "localhost/"
 
+// guardLabel is the label by which a guard finds its container.
+const guardLabel = "dev.rowkeeper.guard"
+
 // containerHost is a container.
 type containerHost struct {
 	testcontainers.Container
 	docker client.APIClient
 
-	// guard removes the container when leash is closed, which also happens when this process ends. Both are nil if testcontainers' reaper
-	// does it.
+	// guard removes the container when leash is closed, that is, when this process ends. Both are nil if testcontainers' reaper does it.
 	guard *exec.Cmd
 	leash io.Closer
 }
@@ -69,17 +72,22 @@ func startContainer(ctx context.Context, kind Kind, opts Options) (*Server, erro
 	if err != nil {
 		return nil, err
 	}
-	ctr, err := runContainer(ctx, kind, image, port, opts)
-	h := &containerHost{Container: ctr, docker: docker}
-	if err != nil {
-		// A container may have been made nevertheless.
-		return nil, errors.Join(fmt.Errorf("start a container of %s: %w", image, err), testcontainers.TerminateContainer(ctr))
-	}
+	h := &containerHost{docker: docker}
+	label := strconv.FormatUint(rand.Uint64(), 36)
 	if guarded {
-		h.guard = exec.Command("sh", "-c", `cat >/dev/null; docker rm --force --volumes "$1" >/dev/null 2>&1`, "guard", ctr.GetContainerID())
+		// It looks twice, since a container may be in the making when this process ends.
+		h.guard = exec.Command("sh", "-c", `cat >/dev/null
+for pause in 3 0; do
+	docker ps --all --quiet --filter "label=$1" | xargs --no-run-if-empty docker rm --force --volumes
+	sleep $pause
+done >/dev/null 2>&1`, "guard", guardLabel+"="+label)
 		if h.leash, err = startGuard(h.guard); err != nil {
-			return nil, errors.Join(err, testcontainers.TerminateContainer(ctr))
+			return nil, err
 		}
+	}
+	if h.Container, err = runContainer(ctx, kind, image, port, label, opts); err != nil {
+		// A container may have been made nevertheless.
+		return nil, errors.Join(fmt.Errorf("start a container of %s: %w", image, err), h.remove(ctx))
 	}
 	name, err := h.address(ctx, port)
 	if err != nil {
@@ -125,7 +133,7 @@ func findImage(ctx context.Context, docker client.APIClient, kind Kind) (string,
 }
 
 // runContainer starts a container of an image that honours the environment variables of the official ones.
-func runContainer(ctx context.Context, kind Kind, image string, port int, opts Options) (testcontainers.Container, error) {
+func runContainer(ctx context.Context, kind Kind, image string, port int, label string, opts Options) (testcontainers.Container, error) {
 	// Files come into the container as root's; the entrypoint below hands them to the server before it goes on with the image's own.
 	const incoming, files = "/rowkeeper/incoming/", "/rowkeeper/files/"
 	var copied []testcontainers.ContainerFile
@@ -160,6 +168,7 @@ func runContainer(ctx context.Context, kind Kind, image string, port int, opts O
 	customize := testcontainers.CustomizeRequestOption(func(req *testcontainers.GenericContainerRequest) error {
 		req.Cmd = cmd
 		req.Files = copied
+		req.Labels = map[string]string{guardLabel: label}
 		// Each image and version logs in its own words that it is ready. Whether it is, is asked of the server.
 		req.WaitingFor = nil
 		inner := network.MustParsePort("3306/tcp")
@@ -188,23 +197,12 @@ func runContainer(ctx context.Context, kind Kind, image string, port int, opts O
 	})
 	switch kind {
 	case Postgres:
-		c, err := postgres.Run(ctx, image, postgres.WithUsername(adminUser), postgres.WithPassword(adminPassword), postgres.WithDatabase("postgres"), customize)
-		return orNil(c, err, c != nil)
+		return postgres.Run(ctx, image, postgres.WithUsername(adminUser), postgres.WithPassword(adminPassword), postgres.WithDatabase("postgres"), customize)
 	case MariaDB:
-		c, err := mariadb.Run(ctx, image, mariadb.WithUsername("root"), mariadb.WithPassword(adminPassword), customize)
-		return orNil(c, err, c != nil)
+		return mariadb.Run(ctx, image, mariadb.WithUsername("root"), mariadb.WithPassword(adminPassword), customize)
 	default:
-		c, err := mysql.Run(ctx, image, mysql.WithUsername("root"), mysql.WithPassword(adminPassword), customize)
-		return orNil(c, err, c != nil)
+		return mysql.Run(ctx, image, mysql.WithUsername("root"), mysql.WithPassword(adminPassword), customize)
 	}
-}
-
-// orNil keeps a nil pointer from becoming an interface that is not nil.
-func orNil(c testcontainers.Container, err error, ok bool) (testcontainers.Container, error) {
-	if !ok {
-		return nil, err
-	}
-	return c, err
 }
 
 // address returns the host and port at which the container's port answers: mostly this machine, whatever testcontainers infers from
@@ -259,11 +257,10 @@ func (h *containerHost) running(ctx context.Context) bool {
 }
 
 func (h *containerHost) remove(ctx context.Context) error {
-	err := h.Terminate(ctx, testcontainers.StopTimeout(0))
+	err := testcontainers.TerminateContainer(h.Container, testcontainers.StopContext(ctx), testcontainers.StopTimeout(0))
 	if h.guard != nil {
-		err = errors.Join(err, h.leash.Close())
-		// It finds nothing left to remove, which is as it should be.
-		_ = h.guard.Wait()
+		err = errors.Join(err, h.guard.Process.Kill(), h.leash.Close())
+		_ = h.guard.Wait() // it was killed
 	}
 	return err
 }
