@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -52,8 +53,8 @@ func TestErrors(t *testing.T) {
 				test.ctx = t.Context()
 			}
 			err := storeerrors.InterpretUpdateError(apiError(test.ctx, resource, test.err), resource, "a")
-			status, ok := err.(apierrors.APIStatus)
-			if !ok {
+			var status apierrors.APIStatus
+			if !errors.As(err, &status) {
 				t.Fatalf("%T: %v", err, err)
 			}
 			s := status.Status()
@@ -69,7 +70,7 @@ func TestErrors(t *testing.T) {
 	t.Run("cancelled", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := apiError(ctx, resource, ctx.Err()); err != context.Canceled {
+		if err := apiError(ctx, resource, ctx.Err()); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 	})
@@ -82,8 +83,8 @@ func TestLimits(t *testing.T) {
 		limits := s.mvcc.Limits()
 		code := func(err error) int32 {
 			t.Helper()
-			status, ok := err.(apierrors.APIStatus)
-			if !ok {
+			var status apierrors.APIStatus
+			if !errors.As(err, &status) {
 				t.Fatalf("%T: %v", err, err)
 			}
 			return status.Status().Code

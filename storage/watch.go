@@ -376,8 +376,8 @@ func (w *watcher) fail(err error) {
 	} else {
 		err = apiError(w.ctx, w.s.resource, err)
 	}
-	status, ok := err.(apierrors.APIStatus)
-	if !ok {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
 		status = apierrors.NewInternalError(err)
 	}
 	object := status.Status()

@@ -420,7 +420,7 @@ func (b *border) Watch(ctx context.Context, key string, opts apistorage.ListOpti
 	if err != nil {
 		return nil, err
 	}
-	broken := &brokenWatch{Interface: w, result: make(chan watch.Event), end: make(chan error, 1), stop: make(chan struct{})}
+	broken := &brokenWatch{Interface: w, result: make(chan watch.Event), end: make(chan apierrors.APIStatus, 1), stop: make(chan struct{})}
 	go broken.forward()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -430,7 +430,7 @@ func (b *border) Watch(ctx context.Context, key string, opts apistorage.ListOpti
 }
 
 // end ends all watches with an error, and returns how many there have been.
-func (b *border) end(err error) int {
+func (b *border) end(err apierrors.APIStatus) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, w := range b.open {
@@ -450,7 +450,7 @@ func (b *border) watches() int {
 type brokenWatch struct {
 	watch.Interface
 	result   chan watch.Event
-	end      chan error
+	end      chan apierrors.APIStatus
 	stop     chan struct{}
 	stopOnce sync.Once
 }
@@ -472,7 +472,7 @@ func (w *brokenWatch) forward() {
 			}
 			event = e
 		case err := <-w.end:
-			status := err.(apierrors.APIStatus).Status()
+			status := err.Status()
 			event, ended = watch.Event{Type: watch.Error, Object: &status}, true
 		case <-w.stop:
 			return

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/apitesting"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -161,8 +162,12 @@ func (e *env) checkStored(ctx context.Context, t *testing.T, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pod := obj.(*example.Pod); pod.ResourceVersion != "" || pod.SelfLink != "" {
-		t.Errorf("an object is stored with resourceVersion %q and selfLink %q", pod.ResourceVersion, pod.SelfLink)
+	pod, err := meta.Accessor(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pod.GetResourceVersion() != "" || pod.GetSelfLink() != "" {
+		t.Errorf("an object is stored with resourceVersion %q and selfLink %q", pod.GetResourceVersion(), pod.GetSelfLink())
 	}
 }
 
