@@ -103,7 +103,22 @@ func (t *tokenColumn) Scan(v any) error {
 	return nil
 }
 
-// stateRow receives a state.
+// numberColumn receives a number. NULL is 0.
+type numberColumn int64
+
+func (n *numberColumn) Scan(v any) error {
+	switch v := v.(type) {
+	case nil:
+		*n = 0
+	case int64:
+		*n = numberColumn(v)
+	default:
+		return fmt.Errorf("a number is %T %v", v, v)
+	}
+	return nil
+}
+
+// stateRow receives a state. All are NULL in a row that is none.
 type stateRow struct {
 	epoch, head, compacted, swept, now int64
 	token                              mvcc.Token
@@ -112,12 +127,13 @@ type stateRow struct {
 }
 
 func (s *stateRow) columns() []any {
-	return []any{&s.epoch, &s.head, (*tokenColumn)(&s.token), &s.compacted, &s.swept, &s.readOnly, &s.now}
+	return []any{(*numberColumn)(&s.epoch), (*numberColumn)(&s.head), (*tokenColumn)(&s.token), (*numberColumn)(&s.compacted),
+		(*numberColumn)(&s.swept), &s.readOnly, (*numberColumn)(&s.now)}
 }
 
 // state returns what was received. It is called before the next row is read.
 func (s *stateRow) state() mvcc.State {
-	s.found = true
+	s.found = s.head > 0
 	return mvcc.State{
 		Head:      mvcc.Position{Epoch: mvcc.Epoch(s.epoch), Revision: mvcc.Revision(s.head), Token: s.token},
 		Compacted: mvcc.Revision(s.compacted),
@@ -194,7 +210,7 @@ func (m *manyRows) scan(rows *sql.Rows) error {
 			return err
 		}
 		m.state = m.s.state()
-		return nil
+		return m.complete()
 	}
 	if err := rows.Scan(m.rest...); err != nil {
 		return err

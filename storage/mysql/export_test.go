@@ -1,8 +1,12 @@
 package mysql
 
 import (
-	"github.com/go-sql-driver/mysql"
+	"fmt"
 	"log/slog"
+	"math"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -58,21 +62,60 @@ func LargestGroup(l mvcc.Limits, g *mvcc.Group) (first, second int) {
 	return one.Len(), two.Len()
 }
 
-// Statements are the reads by name, with the arguments that a store of n keys below /registry/ would be asked with.
-func Statements(n int64) map[string]Statement {
+// Statements are all statements that read or change rows of the two large tables, as a store is asked that has keys /registry/00000000 to
+// keys-1, each written twice, and so log rows up to 2*keys+1, half of which can be swept.
+func Statements(keys int64) []Statement {
 	from, to := []byte("/registry/"), []byte("/registry0")
-	return map[string]Statement{
-		"state":     {selectState, nil},
-		"tail":      {selectTail, []any{false, n / 2, 1000}},
-		"tail all":  {selectTail, []any{true, n / 2, 1000}},
-		"key":       {selectKey, []any{[]byte("/registry/00000042")}},
-		"page":      {selectPage, []any{from, to, n / 2, 500}},
-		"page keys": {selectPageKeys, []any{from, to, n / 2, 500}},
+	head := 2*keys + 1
+	const many = 500
+	var names text
+	revisions := make([]int64, many)
+	for i := range revisions {
+		revisions[i] = 2 + int64(i)*(head/many)
+	}
+	n := 0
+	for i := range int64(many) {
+		names.comma(&n)
+		names.binary(fmt.Appendf(nil, "/registry/%08d", i*(keys/many)))
+	}
+	list := revisionList(revisions)
+	all := int64(math.MaxInt64)
+	deletes := strings.Split(deleteSwept, ";")
+	return []Statement{
+		{"state", selectState, nil, 1},
+		{"tail", selectTail, []any{false, head / 2, 1000}, 1000},
+		{"tail with previous values", selectTail, []any{true, head / 2, 1000}, 2000},
+		{"key", selectKey, []any{[]byte("/registry/00000042")}, 2},
+		{"missing key", selectKey, []any{[]byte("/registry/x")}, 2},
+		{"page", selectPage, []any{from, to, all, 500}, 1000},
+		{"page in the middle", selectPage, []any{fmt.Appendf(nil, "/registry/%08d", keys/2), to, all, 500}, 1000},
+		{"page of keys", selectPageKeys, []any{from, to, all, 500}, 500},
+		{"replaced", selectReplaced, []any{head - 1000, head, head - 1000, from, to}, 1000},
+		{"values", fmt.Sprintf(selectValues, list), nil, many},
+		{"count", selectCount, []any{from, fmt.Appendf(nil, "/registry/%08d", 1000), all}, 1000},
+		{"count up to a limit", selectCountUpTo, []any{from, to, all, 1000}, 2000},
+		{"expiring", selectExpiring, []any{257}, 257},
+		{"first row", selectFirstAt, []any{head / 2}, 1},
+		{"identity", selectIdentity, nil, 1},
+		{"lock", lockStore, nil, 1},
+		{"guard", fmt.Sprintf(selectGuard, head/2, make([]byte, 16)), nil, 3},
+		{"live", fmt.Sprintf(selectLive, names.String()), nil, many},
+		{"removed", fmt.Sprintf(selectRemoved, list), nil, many},
+		{"by token", fmt.Sprintf(selectByToken, head-1000, make([]byte, 16)), nil, 1000},
+		{"sweep", fmt.Sprintf(selectSweep, 501), nil, 503},
+		{"delete live", deleteLive + names.String() + ")", nil, many},
+		{"delete swept", fmt.Sprintf(deletes[0], list), nil, many},
+		{"update swept", fmt.Sprintf(deletes[2], 1), nil, 1},
+		{"update compacted", fmt.Sprintf(updateCompacted, 1), nil, 1},
+		{"update epoch", fmt.Sprintf(updateEpoch, 1, 1, "NULL"), nil, 1},
+		{"update fingerprint", updateFingerprint, []any{"x"}, 1},
 	}
 }
 
-// Statement is a statement and its arguments.
+// Statement is a statement, its arguments, and about how many rows it has to read.
 type Statement struct {
+	Name string
 	SQL  string
 	Args []any
+	Rows int
 }

@@ -1,0 +1,289 @@
+package mysql_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/mysql"
+)
+
+// with changes parts of a URL.
+func with(tb testing.TB, databaseURL string, change func(*url.URL, url.Values)) string {
+	tb.Helper()
+	u, err := url.Parse(databaseURL)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	q := u.Query()
+	change(u, q)
+	u.RawQuery = q.Encode()
+	return u.String()
+}
+
+// as changes the account.
+func as(tb testing.TB, databaseURL, user, password string) string {
+	return with(tb, databaseURL, func(u *url.URL, _ url.Values) { u.User = url.UserPassword(user, password) })
+}
+
+// account creates an account with privileges on the database, or with none, and removes it when the test ends.
+func account(tb testing.TB, db *sql.DB, privileges string) (name string) {
+	tb.Helper()
+	var schema string
+	if err := db.QueryRow("SELECT DATABASE()").Scan(&schema); err != nil {
+		tb.Fatal(err)
+	}
+	name = "rk" + schema[len(schema)-12:]
+	exec(tb, db, fmt.Sprintf("CREATE USER '%s'@'%%' IDENTIFIED BY 'its password'", name))
+	tb.Cleanup(func() { exec(tb, db, fmt.Sprintf("DROP USER '%s'@'%%'", name)) })
+	if privileges != "" {
+		exec(tb, db, fmt.Sprintf("GRANT %s ON `%s`.* TO '%s'@'%%'", privileges, schema, name))
+	}
+	return name
+}
+
+// fails opens a database that cannot be opened, and checks the sentence.
+func fails(tb testing.TB, databaseURL string, class mvcc.Class, want string) {
+	tb.Helper()
+	opts := options(tb)
+	opts.Timeout = 2 * time.Second
+	b, err := mysql.Driver{}.Open(context.Background(), databaseURL, opts)
+	if err == nil {
+		b.Close()
+		tb.Fatalf("the database was opened, want an error about %q", want)
+	}
+	wantClass(tb, err, class)
+	if !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "password") && want != "access denied" {
+		tb.Errorf("the error is %v, want %q", err, want)
+	}
+	u, _ := url.Parse(databaseURL)
+	if password, _ := u.User.Password(); len(password) > 3 && strings.Contains(err.Error(), password) {
+		tb.Errorf("the error tells the password: %v", err)
+	}
+}
+
+func TestOpenErrors(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		fails(t, db.URL, mvcc.Invalid, "run `rowkeeper migrate up`")
+		migrate(t, db.URL)
+		a := admin(t, db.URL)
+		user := account(t, a, "SELECT")
+
+		fails(t, as(t, db.URL, user, "wrong secret"), mvcc.Denied, "access denied")
+		fails(t, as(t, db.URL, "nobody_of_that_name", "wrong secret"), mvcc.Denied, "access denied")
+		missing := with(t, db.URL, func(u *url.URL, _ url.Values) { u.Path = "/rowkeeper_missing" })
+		fails(t, missing, mvcc.Denied, "the database does not exist")
+		fails(t, as(t, missing, user, "its password"), mvcc.Denied, "the account has no privileges on the database")
+		fails(t, with(t, db.URL, func(u *url.URL, _ url.Values) { u.Host = "host.invalid:3306" }), mvcc.Unavailable, "the host name does not resolve")
+
+		// Nobody listens; somebody listens and says nothing; somebody hangs up.
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := func(l net.Listener) string {
+			return with(t, db.URL, func(u *url.URL, _ url.Values) { u.Host = l.Addr().String() })
+		}
+		fails(t, at(l), mvcc.Unavailable, "no answer in time")
+		l.Close()
+		fails(t, at(l), mvcc.Unavailable, "connection refused")
+		l, err = net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				c.Close()
+			}
+		}()
+		fails(t, at(l), mvcc.Unavailable, "closed before the server had let it in")
+
+		// Schemas of other programs.
+		exec(t, a, "INSERT INTO rowkeeper_schema (version_id, is_applied) VALUES (99, 1)")
+		open(t, db.URL) // it only expands
+		exec(t, a, "UPDATE rowkeeper_store SET oldest_writer = 99")
+		fails(t, db.URL, mvcc.Invalid, "use a newer rowkeeper")
+		exec(t, a, "DELETE FROM rowkeeper_schema WHERE version_id > 0")
+		fails(t, db.URL, mvcc.Invalid, "run `rowkeeper migrate up`")
+
+		if _, err := (mysql.Driver{}).Open(t.Context(), "mysql://rk@h", options(t)); err == nil || mvcc.ClassOf(err) != mvcc.Denied {
+			t.Errorf("a URL without a database: %v", err)
+		}
+	}, kinds...)
+}
+
+// TestDamage: a store that lacks what must be there says so.
+func TestDamage(t *testing.T) {
+	each(t, func(t *testing.T, db dbtest.DB) {
+		b, a := open(t, db.URL), admin(t, db.URL)
+		revision := mustPut(t, b, "a")
+		damaged := func(err error) {
+			t.Helper()
+			wantClass(t, err, mvcc.Invalid)
+			if !strings.Contains(err.Error(), "damaged") {
+				t.Errorf("the error is %v", err)
+			}
+		}
+		seen := state(t, b).Head
+		mustPut(t, b, "b")
+		exec(t, a, fmt.Sprintf("DELETE FROM rowkeeper_log WHERE revision = %d", revision))
+		_, _, err := b.Get(t.Context(), "a")
+		damaged(err)
+		_, err = b.Page(t.Context(), mvcc.PageQuery{Start: "a", End: "z", Limit: 10})
+		damaged(err)
+		// The value that a deletion removes is gone. The deletion is committed all the same, and whoever asks is told.
+		seen = state(t, b).Head
+		g := newGroup(seen, &mvcc.Mutation{Key: "a", Expect: revision, Delete: true})
+		_, err = b.Commit(t.Context(), g)
+		wantClass(t, err, mvcc.Unknown)
+		if r, err := b.Resolve(t.Context(), g.Token, seen); err != nil || !r.Committed {
+			t.Errorf("the resolution is %+v, %v", r, err)
+		}
+
+		exec(t, a, "CREATE TABLE kept AS SELECT * FROM rowkeeper_store", "DELETE FROM rowkeeper_store")
+		for _, ask := range []func() error{
+			func() error { _, err := b.State(t.Context()); return err },
+			func() error { _, err := b.Tail(t.Context(), 1, 10, mvcc.PrevOfAll); return err },
+			func() error { _, err := b.Identity(t.Context()); return err },
+			func() error { _, err := b.Compact(t.Context(), 1); return err },
+			func() error { _, _, err := b.Sweep(t.Context(), 10); return err },
+			func() error { _, err := b.Commit(t.Context(), newGroup(seen, put("x", 0, ""))); return err },
+		} {
+			damaged(ask())
+		}
+		exec(t, a, "INSERT INTO rowkeeper_store SELECT * FROM kept", "DROP TABLE kept", "DELETE FROM rowkeeper_log")
+		_, err = b.State(t.Context())
+		damaged(err)
+		exec(t, a, "DROP TABLE rowkeeper_log")
+		_, err = b.State(t.Context())
+		wantClass(t, err, mvcc.Invalid)
+	})
+}
+
+// TestPrivileges: what an account may not do is said in one sentence, and what it needs is what the documentation says.
+func TestPrivileges(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		a := admin(t, db.URL)
+		user := account(t, a, "SELECT, INSERT, UPDATE, DELETE")
+		limited := as(t, db.URL, user, "its password")
+		_, err := mysql.Driver{}.Migrate(t.Context(), limited, options(t))
+		wantClass(t, err, mvcc.Denied)
+		if !strings.Contains(err.Error(), "the account lacks a privilege") {
+			t.Errorf("the error is %v", err)
+		}
+
+		var schema string
+		if err := a.QueryRow("SELECT DATABASE()").Scan(&schema); err != nil {
+			t.Fatal(err)
+		}
+		exec(t, a, fmt.Sprintf("GRANT CREATE, ALTER, INDEX, DROP ON `%s`.* TO '%s'@'%%'", schema, user))
+		migrate(t, limited)
+		exec(t, a, fmt.Sprintf("REVOKE CREATE, ALTER, INDEX, DROP ON `%s`.* FROM '%s'@'%%'", schema, user))
+
+		b := open(t, limited)
+		r := mustPut(t, b, "a")
+		mustPut(t, b, "b")
+		if _, err := b.Identity(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := b.RecordFingerprint(t.Context(), "x"); err != nil {
+			t.Error(err)
+		}
+		if _, err := b.Compact(t.Context(), r); err != nil {
+			t.Error(err)
+		}
+		if _, _, err := b.Sweep(t.Context(), 10); err != nil {
+			t.Error(err)
+		}
+		if s, err := b.Size(t.Context()); err != nil || s.Total == 0 {
+			t.Errorf("the size is %+v, %v", s, err)
+		}
+		if _, err := b.Fence(t.Context(), mvcc.Fence{Seen: state(t, b).Head, Jump: 1 << 32}); err != nil {
+			t.Error(err)
+		}
+
+		exec(t, a, fmt.Sprintf("REVOKE INSERT ON `%s`.* FROM '%s'@'%%'", schema, user))
+		readOnly := open(t, limited)
+		_, err = readOnly.Commit(t.Context(), newGroup(state(t, readOnly).Head, put("c", 0, "")))
+		wantClass(t, err, mvcc.Denied)
+		if !strings.Contains(err.Error(), "the account lacks a privilege") {
+			t.Errorf("the error is %v", err)
+		}
+	}, kinds...)
+}
+
+// TestMigrate: any number of programs may migrate at once, and a migration that was interrupted is completed.
+func TestMigrate(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		list, err := mysql.Driver{}.Status(t.Context(), db.URL, options(t))
+		if err != nil || len(list) == 0 || !list[0].Applied.IsZero() || list[0].Name != "initial" {
+			t.Fatalf("the status of an empty database is %+v, %v", list, err)
+		}
+		// What an interrupted first migration may have left: some of the tables, one of the rows.
+		a := admin(t, db.URL)
+		first, err := os.ReadFile("../../migrations/mysql/00001_initial.sql")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var steps []string
+		for _, step := range strings.Split(string(first), ";\n") {
+			var lines []string
+			for _, line := range strings.Split(step, "\n") {
+				if !strings.HasPrefix(line, "--") {
+					lines = append(lines, line)
+				}
+			}
+			if step = strings.TrimSpace(strings.Join(lines, "\n")); step != "" {
+				steps = append(steps, step)
+			}
+		}
+		if len(steps) != 6 {
+			t.Fatalf("the migration has %d statements", len(steps))
+		}
+		exec(t, a, steps[:5]...)
+		var token []byte
+		if err := a.QueryRow("SELECT token FROM rowkeeper_log").Scan(&token); err != nil {
+			t.Fatal(err)
+		}
+
+		const programs = 6
+		runs := make(chan int, programs)
+		for range programs {
+			go func() {
+				done, err := mysql.Driver{}.Migrate(t.Context(), db.URL, options(t))
+				if err != nil {
+					t.Error(err)
+				}
+				runs <- len(done)
+			}()
+		}
+		total := 0
+		for range programs {
+			total += <-runs
+		}
+		if total != len(list) {
+			t.Errorf("%d migrations were run, want %d", total, len(list))
+		}
+		list, err = mysql.Driver{}.Status(t.Context(), db.URL, options(t))
+		if err != nil || time.Since(list[0].Applied).Abs() > time.Hour {
+			t.Errorf("the status is %+v, %v", list, err)
+		}
+		s := state(t, open(t, db.URL))
+		if s.Head.Revision != 1 || string(s.Head.Token[:]) != string(token) {
+			t.Errorf("the state is %+v, and the token was %x", s, token)
+		}
+	}, kinds...)
+}
