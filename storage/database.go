@@ -22,8 +22,15 @@ type Driver = mvcc.Driver
 // Migration is one step of a database's schema.
 type Migration = mvcc.Migration
 
-// CompactionPolicy says how much history is kept: lists and watches can begin at any revision that is not compacted.
-type CompactionPolicy = mvcc.CompactionPolicy
+// CompactionPolicy says how much history is kept: lists and watches can begin at any revision that is not compacted. The zero value of a field means its default.
+type CompactionPolicy struct {
+	// Window is the time for which every revision is kept. Default 10 minutes. If negative, nothing is compacted but by Database.Compact.
+	Window time.Duration
+	// Keep is the number of newest revisions that are kept however old they are. Default 1,000.
+	Keep int64
+	// Interval is how often older history is given up. Default one minute.
+	Interval time.Duration
+}
 
 // Size is how large a database is, in bytes.
 type Size = mvcc.Size
@@ -74,7 +81,16 @@ func Open(ctx context.Context, c Config) (*Database, error) {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
 	metrics := mvcc.NewMetrics()
-	store, err := mvcc.Open(ctx, backend, mvcc.Config{Logger: c.Logger, Metrics: metrics, Timeout: c.Timeout, Compaction: c.Compaction})
+	store, err := mvcc.Open(ctx, backend, mvcc.Config{
+		Logger:  c.Logger,
+		Metrics: metrics,
+		Timeout: c.Timeout,
+		Compaction: mvcc.CompactionPolicy{
+			Window:   c.Compaction.Window,
+			Keep:     mvcc.Revision(c.Compaction.Keep),
+			Interval: c.Compaction.Interval,
+		},
+	})
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"k8s.io/apiserver/pkg/apis/example"
 	apistorage "k8s.io/apiserver/pkg/storage"
@@ -187,5 +189,48 @@ func TestConsistentReadsAreSupported(t *testing.T) {
 	etcdfeature.DefaultFeatureSupportChecker.MarkUnsupported(apistorage.RangeStream)
 	if etcdfeature.DefaultFeatureSupportChecker.Supports(apistorage.RangeStream) {
 		t.Error("other features are not left to upstream's checker")
+	}
+}
+
+// TestConfig: what Config says reaches the database.
+func TestConfig(t *testing.T) {
+	d := dbtest.Open(t, dbtest.SQLite)
+	config := Config{URL: d.URL, Drivers: []Driver{d.Driver}}
+	if _, err := Open(t.Context(), config); err == nil {
+		t.Fatal("a database without a schema was opened")
+	}
+	var offset atomic.Int64
+	config.Migrate = true
+	config.Clock = func() time.Time { return time.Now().Add(time.Duration(offset.Load())) }
+	config.Compaction = CompactionPolicy{Window: time.Nanosecond, Keep: 3, Interval: time.Millisecond}
+	db, err := Open(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := pods(t, db)
+	for i := range 10 {
+		create(t, s, pod(numbered(i)))
+	}
+	const head = 11
+	eventually(t, "the compaction of all but the newest revisions", func() bool { return db.CompactedRevision() == head-3 })
+	if err := s.Create(t.Context(), podKey("mortal"), pod("mortal"), nil, 3600); err != nil {
+		t.Fatal(err)
+	}
+	offset.Store(int64(2 * time.Hour))
+	// The next object that expires lets the database look at its clock.
+	if err := s.Create(t.Context(), podKey("short-lived"), pod("short-lived"), nil, 1); err != nil {
+		t.Fatal(err)
+	}
+	offset.Store(int64(3 * time.Hour))
+	eventually(t, "the objects to expire", func() bool { return len(list(t, s, apistorage.ListOptions{}).Items) == 10 })
+
+	migrations, err := Migrations(t.Context(), config)
+	if err != nil || len(migrations) == 0 || migrations[0].Applied.IsZero() {
+		t.Errorf("the migrations are %v, %v", migrations, err)
 	}
 }
