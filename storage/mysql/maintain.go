@@ -32,8 +32,8 @@ func (b *backend) Resolve(ctx context.Context, token mvcc.Token, after mvcc.Posi
 			r.Committed = true
 		case guard.aborted:
 			r.Aborted = true
-		case guard.state.Swept <= after.Revision:
-			// Every row that was ever written after that position is still there, or was replaced by one that is.
+		case guard.state.Head.Epoch == after.Epoch && guard.state.Swept <= after.Revision:
+			// It is the same history, and all its rows after that position are still there.
 			r.Aborted = true
 			fmt.Fprintf(&second, insertAborted, token[:], guard.state.Now.UnixMicro())
 			b.gate(&second, guard.state.Now)
