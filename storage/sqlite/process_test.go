@@ -3,6 +3,8 @@ package sqlite
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -23,6 +25,7 @@ var children = map[string]func(args []string) error{
 	"once":     onceChild,
 	"fill":     fillChild,
 	"open":     openChild,
+	"begin":    beginChild,
 	"fulldisk": func(args []string) error { return fullDiskChild(args) },
 }
 
@@ -396,6 +399,73 @@ func openChild(args []string) error {
 	}
 	fmt.Println("ok")
 	return nil
+}
+
+// beginChild does what a server does when it starts, several times at once.
+func beginChild(args []string) error {
+	begun := make(chan error)
+	for range 4 {
+		go func() { begun <- begin(args[0]) }()
+	}
+	var errs []error
+	for range 4 {
+		errs = append(errs, <-begun)
+	}
+	return errors.Join(errs...)
+}
+
+func begin(url string) error {
+	ctx := context.Background()
+	if _, err := Driver.Migrate(ctx, url, childOptions()); err != nil {
+		return err
+	}
+	b, err := Driver.Open(ctx, url, childOptions())
+	if err != nil {
+		return err
+	}
+	for {
+		var st mvcc.State
+		if st, err = b.State(ctx); err != nil {
+			break
+		}
+		_, err = b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: st.Head, Mutations: []*mvcc.Mutation{{Key: mvcc.Key(rand.Text())}}})
+		if err == nil || mvcc.ClassOf(err) != mvcc.Transient {
+			break
+		}
+	}
+	return errors.Join(err, b.Close())
+}
+
+// TestBeginTogether starts on no file in several processes, several times in each.
+func TestBeginTogether(t *testing.T) {
+	for range 3 {
+		url := "sqlite://" + filepath.Join(t.TempDir(), "state.db")
+		var outs [4]strings.Builder
+		var cmds []*exec.Cmd
+		for i := range outs {
+			cmd := command("begin", url)
+			cmd.Stdout = &outs[i]
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			cmds = append(cmds, cmd)
+		}
+		for i, cmd := range cmds {
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("%v: %s", err, outs[i].String())
+			}
+		}
+		b := open(t, url)
+		if n, _, err := b.Count(context.Background(), "\x00", "\xff\xff", 0, 0); err != nil || n != 16 {
+			t.Errorf("%d keys were written, %v, want 16", n, err)
+		}
+		if rows := checkLog(t, b, nil, false); rows != 17 {
+			t.Errorf("the log has %d rows", rows)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // asNobody runs the child as a user without rights, since root may write everything.

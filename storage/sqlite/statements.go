@@ -156,6 +156,12 @@ SELECT EXISTS (
     SELECT 1 FROM rowkeeper_live l LEFT JOIN rowkeeper_log g ON g.revision = l.revision
     WHERE g.revision IS NULL OR g.key <> l.key OR g.deleted)`
 
+// selectOwner reads the file's header and its list of tables.
+const selectOwner = `
+SELECT application_id = ?1,
+       EXISTS (SELECT 1 FROM sqlite_master) AND NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'rowkeeper_schema')
+FROM pragma_application_id`
+
 const (
 	beginImmediate = "BEGIN IMMEDIATE"
 	commit         = "COMMIT"

@@ -1,0 +1,201 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/migrations"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// openSQL opens the database for database/sql, which the migrations use, through the driver that modernc.org/sqlite registers.
+func openSQL(path, query string) (*sql.DB, error) {
+	u := url.URL{Scheme: "file", Path: filepath.ToSlash(path), OmitHost: true}
+	return sql.Open("sqlite", u.String()+"?_txlock=immediate&_pragma=busy_timeout(30000)"+query)
+}
+
+// Migrate creates the file if it is not there, and brings it to the newest schema. A store in memory has it from the beginning.
+func (driver) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+	cfg, err := parse(url)
+	if err != nil || cfg.memory() {
+		return nil, err
+	}
+	if !creatable(cfg) {
+		if err := checkPath(cfg); err != nil {
+			return nil, err
+		}
+	}
+	b := newBackend(cfg, opts)
+	done, err := b.migrate(ctx)
+	err = b.classify(ctx, err)
+	var list []mvcc.Migration
+	for _, m := range done {
+		list = append(list, mvcc.Migration(m))
+	}
+	return list, err
+}
+
+// creatable tells whether only the file is missing, not its directory.
+func creatable(cfg config) bool {
+	_, file := os.Stat(cfg.path)
+	_, dir := os.Stat(filepath.Dir(cfg.path))
+	return errors.Is(file, fs.ErrNotExist) && dir == nil
+}
+
+// creating keeps a second migration in this process from opening a file that is being created.
+var creating sync.Mutex
+
+// create makes an empty file that only this user can read, since the store may hold secrets, if there is no file yet. SQLite gives its
+// permissions to the log's files.
+func (b *backend) create() error {
+	creating.Lock()
+	defer creating.Unlock()
+	f, err := os.OpenFile(b.cfg.path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	case errors.Is(err, fs.ErrPermission):
+		return mvcc.Errorf(mvcc.Denied, "the database file %s cannot be created: give this user write permission on its directory", b.name())
+	case err != nil:
+		return mvcc.Errorf(mvcc.Unavailable, "the database file %s cannot be created: %w", b.name(), err)
+	}
+	return f.Close()
+}
+
+func (b *backend) migrate(ctx context.Context) (done []migrations.Migration, err error) {
+	if err := b.create(); err != nil {
+		return nil, err
+	}
+	logged := b.logged()
+	c, err := openConn(b.dbName, "", 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			c.keepLog()
+		}
+		if cerr := c.close(); err == nil {
+			err = cerr
+		}
+	}()
+	c.busyTimeout(30_000)
+	ours, foreign, err := whose(c)
+	if err != nil {
+		return nil, err
+	}
+	if c.readOnly() {
+		return nil, readOnlyFile(b.cfg)
+	}
+	if b.file, err = identify(b.cfg.path); err != nil {
+		return nil, pathError(b.cfg, err)
+	}
+	switch {
+	case ours:
+		_, _, err = b.inspect(ctx, c, logged)
+	case foreign:
+		err = notOurs(b.cfg)
+	}
+	if err != nil {
+		return nil, err
+	}
+	// The page size and auto_vacuum take effect with the first write to an empty file, which is the change to WAL mode.
+	for _, p := range [][2]string{{"page_size", strconv.Itoa(pageSize)}, {"auto_vacuum", "INCREMENTAL"}} {
+		if err := c.set(p[0], p[1]); err != nil {
+			return nil, err
+		}
+	}
+	mode, err := b.walMode(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if mode != "wal" {
+		return nil, mvcc.Errorf(mvcc.Invalid, "the file system of the database %s cannot share memory, which SQLite's WAL mode needs: name a file on a local disk", b.name())
+	}
+	db, err := openSQL(b.dbName, "&mode=rw&_pragma=synchronous(FULL)")
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close()
+	done, err = migrations.Up(ctx, db, migrations.SQLite, nil)
+	return done, schemaError(b.name(), err)
+}
+
+// walMode changes to WAL mode, for which SQLite does not wait when another process does the same at this moment.
+func (b *backend) walMode(ctx context.Context, c *conn) (string, error) {
+	timer := time.NewTicker(5 * time.Millisecond)
+	defer timer.Stop()
+	for {
+		mode, err := c.once("PRAGMA journal_mode = WAL")
+		if !isBusy(err) {
+			return mode, err
+		}
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return "", fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
+	}
+}
+
+// Status lists the migrations. It creates nothing.
+func (driver) Status(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+	cfg, err := parse(url)
+	if err != nil {
+		return nil, err
+	}
+	b := newBackend(cfg, opts)
+	if cfg.memory() {
+		store, err := Driver.Open(ctx, url, opts)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = store.Close() }()
+		b.dbName = store.(*backend).dbName
+		return b.status(ctx, "&vfs=memdb")
+	}
+	if err := checkPath(cfg); err != nil {
+		return nil, err
+	}
+	c, err := openConn(b.dbName, "", 0)
+	if err != nil {
+		return nil, b.classify(ctx, err)
+	}
+	c.keepLog()
+	defer func() { _ = c.close() }() // it has only read
+	c.busyTimeout(1000)
+	_, foreign, err := whose(c)
+	if err == nil && foreign {
+		err = notOurs(cfg)
+	}
+	if err != nil {
+		return nil, b.classify(ctx, err)
+	}
+	return b.status(ctx, "&mode=rw&_pragma=query_only(1)")
+}
+
+func (b *backend) status(ctx context.Context, query string) ([]mvcc.Migration, error) {
+	db, err := openSQL(b.dbName, query)
+	if err != nil {
+		return nil, b.classify(ctx, err)
+	}
+	defer db.Close()
+	list, err := migrations.Status(ctx, db, migrations.SQLite)
+	if err != nil {
+		return nil, b.classify(ctx, err)
+	}
+	var out []mvcc.Migration
+	for _, m := range list {
+		out = append(out, mvcc.Migration(m))
+	}
+	return out, nil
+}

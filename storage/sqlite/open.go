@@ -1,0 +1,251 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/migrations"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// openFirst opens the writing connection and checks that the database holds a store that this program can use. It returns the store's
+// identity and the fingerprint that it has recorded. After an error no connection is open. The caller holds b.mu or is alone.
+func (b *backend) openFirst(ctx context.Context) (store, recorded string, err error) {
+	open := b.openFile
+	if b.cfg.memory() {
+		open = b.openMemory
+	}
+	store, recorded, err = open(ctx)
+	if errors.Is(err, errMoved) {
+		// Opening a file for writing changes its identity where that moves it to another layer of a file system.
+		if err = b.closeAll(); err == nil {
+			store, recorded, err = open(ctx)
+		}
+	}
+	if err != nil {
+		_ = b.closeAll() // the first error says more
+	}
+	return store, recorded, err
+}
+
+func (b *backend) openFile(ctx context.Context) (store, recorded string, err error) {
+	if err := checkPath(b.cfg); err != nil {
+		return "", "", err
+	}
+	if b.file, err = identify(b.cfg.path); err != nil {
+		return "", "", pathError(b.cfg, err)
+	}
+	logged := b.logged()
+	c, err := b.commits.get(ctx)
+	if err != nil {
+		return "", "", b.classify(ctx, err)
+	}
+	defer b.commits.put(c)
+	// Another process may be recovering the write-ahead log, or closing the database.
+	c.busyTimeout(int32(min(b.cfg.busyTimeout, 5*time.Second) / time.Millisecond))
+	defer c.busyTimeout(0)
+	if err = b.check(ctx, c); err == nil {
+		store, recorded, err = b.inspect(ctx, c, logged)
+	}
+	if err == nil && b.hasMoved() {
+		err = errMoved
+	}
+	if err != nil {
+		c.keepLog()
+	}
+	return store, recorded, b.classify(ctx, err)
+}
+
+// logged tells whether there is a write-ahead log with something in it, before the first connection opens it.
+func (b *backend) logged() bool {
+	b.wal = b.cfg.path + "-wal"
+	if resolved, err := filepath.EvalSymlinks(b.cfg.path); err == nil {
+		b.wal = resolved + "-wal"
+	}
+	return b.walSize() > 0
+}
+
+// inspect reads which store a database holds, and checks that it is whole: a small file always, and one whose fingerprint differs from the recorded
+// one though it has a write-ahead log, since a file that was replaced without its log would be read together with that of the other file.
+func (b *backend) inspect(ctx context.Context, c *conn, logged bool) (store, recorded string, err error) {
+	s, err := c.prepare(selectIdentity)
+	if err != nil {
+		return "", "", err
+	}
+	row, err := s.step()
+	if err == nil && !row {
+		err = b.noStore()
+	}
+	if err != nil {
+		return "", "", err
+	}
+	store, recorded = s.colString(0), s.colString(1)
+	s.reset()
+
+	pages, err := c.once("PRAGMA page_count")
+	if err != nil {
+		return "", "", err
+	}
+	n, err := strconv.Atoi(pages)
+	switch foreign := logged && recorded != "" && recorded != b.fingerprint(); {
+	case err != nil:
+	case foreign:
+		err = b.verify(ctx, c, "the file and its write-ahead log do not belong together, or the file is damaged: restore it again while no server runs, "+
+			"without the files that end in -wal and -shm")
+	case n <= checkedSize/pageSize:
+		err = b.verify(ctx, c, "it is damaged: restore a backup")
+	}
+	return store, recorded, err
+}
+
+// openMemory makes a store in memory. Its migrations run on connections of their own to the database that the first connection keeps.
+func (b *backend) openMemory(ctx context.Context) (store, recorded string, err error) {
+	c, err := b.commits.get(ctx)
+	if err != nil {
+		return "", "", b.classify(ctx, err)
+	}
+	defer b.commits.put(c)
+	c.sizeLimit(1 << 50)
+	for _, p := range [][2]string{{"page_size", strconv.Itoa(pageSize)}, {"journal_mode", "MEMORY"}, {"synchronous", "OFF"}} {
+		if err := c.set(p[0], p[1]); err != nil {
+			return "", "", b.classify(ctx, err)
+		}
+	}
+	db, err := openSQL(b.dbName, "&vfs=memdb")
+	if err != nil {
+		return "", "", b.classify(ctx, err)
+	}
+	defer db.Close()
+	if _, err := migrations.Up(ctx, db, migrations.SQLite, nil); err != nil {
+		return "", "", b.classify(ctx, err)
+	}
+	s, err := c.prepare(selectIdentity)
+	if err != nil {
+		return "", "", b.classify(ctx, err)
+	}
+	if _, err := s.step(); err != nil {
+		return "", "", b.classify(ctx, err)
+	}
+	store = s.colString(0)
+	s.reset()
+	return store, "", nil
+}
+
+// checkPath says in words what SQLite would call "unable to open".
+func checkPath(cfg config) error {
+	fi, err := os.Stat(cfg.path)
+	switch {
+	case err != nil:
+		return pathError(cfg, err)
+	case fi.IsDir():
+		return mvcc.Errorf(mvcc.Invalid, "%s is a directory: name a file in the database URL", cfg.path)
+	case !fi.Mode().IsRegular():
+		return mvcc.Errorf(mvcc.Invalid, "%s is not a regular file: name another file in the database URL", cfg.path)
+	}
+	return nil
+}
+
+// pathError describes why a file is not there.
+func pathError(cfg config, err error) error {
+	dir := filepath.Dir(cfg.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			return mvcc.Errorf(mvcc.Invalid, "the directory %s of the database does not exist: create it, or correct the database URL", dir)
+		}
+		return mvcc.Errorf(mvcc.Invalid, "there is no database file %s: run `rowkeeper migrate up`, or correct the database URL", cfg.path)
+	case errors.Is(err, fs.ErrPermission):
+		return mvcc.Errorf(mvcc.Denied, "the directory %s of the database may not be read: check its permissions", dir)
+	}
+	return mvcc.Errorf(mvcc.Unavailable, "the database file %s cannot be used: %w", cfg.path, err)
+}
+
+// check tells whether the file is a database of ours, of a usable schema, and can be written. It changes nothing.
+func (b *backend) check(ctx context.Context, c *conn) error {
+	ours, foreign, err := whose(c)
+	if err != nil {
+		return err
+	}
+	switch {
+	case foreign:
+		return notOurs(b.cfg)
+	case ours:
+		// The file system must not be asked whether it can be written, as the answer would be another one's (root's, for one).
+		if c.readOnly() {
+			return readOnlyFile(b.cfg)
+		}
+		mode, err := c.once("PRAGMA journal_mode")
+		if err != nil {
+			return err
+		}
+		if mode != "wal" {
+			return mvcc.Errorf(mvcc.Invalid, "the database %s is in journal mode %q, not in WAL mode: run `rowkeeper migrate up`", b.name(), mode)
+		}
+	}
+	db, err := openSQL(b.dbName, "&mode=rw&_pragma=query_only(1)")
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return schemaError(b.name(), migrations.SQLite.Check(ctx, db))
+}
+
+// schemaError tells an unfit schema from a database that did not answer.
+func schemaError(name string, err error) error {
+	var version *migrations.VersionError
+	if errors.As(err, &version) {
+		return mvcc.Errorf(mvcc.Invalid, "the database %s cannot be used: %w", name, err)
+	}
+	return err
+}
+
+func readOnlyFile(cfg config) error {
+	return mvcc.Errorf(mvcc.ReadOnly, "the database file %s cannot be written: give this user write permission on the file and its directory", cfg.path)
+}
+
+// whose tells whether a database is ours, which the first migration marks together with creating the tables, or somebody else's. It is neither while it
+// is empty or has only the table of the migrations, as when another process is creating it at this moment.
+func whose(c *conn) (ours, foreign bool, err error) {
+	s, err := c.prepare(selectOwner)
+	if err != nil {
+		return false, false, err
+	}
+	row, err := s.int(applicationID).step()
+	if err != nil || !row {
+		return false, false, err
+	}
+	ours, foreign = s.colInt(0) != 0, s.colInt(1) != 0
+	s.reset()
+	return ours, foreign && !ours, nil
+}
+
+func notOurs(cfg config) error {
+	return mvcc.Errorf(mvcc.Invalid, "the file %s is a SQLite database of another program: name another file in the database URL", cfg.path)
+}
+
+// verify checks the structure of the whole file and that every live row has its value.
+func (b *backend) verify(ctx context.Context, c *conn, otherwise string) error {
+	defer c.interruptible(ctx)()
+	text, err := c.once("PRAGMA quick_check(1)")
+	if err != nil {
+		return err
+	}
+	if text == "ok" {
+		damage, err := c.once(selectDamage)
+		if err != nil {
+			return err
+		}
+		if damage == "0" {
+			return nil
+		}
+		text = "a key has lost its value"
+	}
+	text = strings.ReplaceAll(strings.TrimPrefix(text, "*** in database main ***\n"), "\n", "; ")
+	return mvcc.Errorf(mvcc.Invalid, "the database %s cannot be used: %s (%s)", b.name(), otherwise, text)
+}
