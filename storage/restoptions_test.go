@@ -247,6 +247,52 @@ func TestConsistentReadsFromCache(t *testing.T) {
 	})
 }
 
+// TestCacheAfterFence: when the history changes, watch caches begin anew and their clients are told, instead of being served from the past.
+func TestCacheAfterFence(t *testing.T) {
+	db := memory(t)
+	r := schema.GroupResource{Group: "example.com", Resource: "pods"}
+	s := cachedPods(t, getter(t, db, RESTOptions{}), r)
+	const prefix = "/example.com/pods"
+	everything := apistorage.ListOptions{Predicate: apistorage.Everything, Recursive: true}
+	if err := s.Create(t.Context(), prefix+"/ns/a", pod("a"), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	before := &example.PodList{}
+	if err := s.GetList(t.Context(), prefix, everything, before); err != nil {
+		t.Fatal(err)
+	}
+	from := everything
+	from.ResourceVersion = before.ResourceVersion
+	w, err := s.Watch(t.Context(), prefix, from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	fenced, err := db.Fence(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended(t, w) // so that its client asks again
+	eventually(t, "a list of the new history", func() bool {
+		after := &example.PodList{}
+		if err := s.GetList(t.Context(), prefix, everything, after); err != nil {
+			return false // the cache is being filled
+		}
+		if len(after.Items) != 1 {
+			t.Fatalf("the list has %d objects", len(after.Items))
+		}
+		return revisionOf(t, &after.Items[0]) == revisionOf(t, &before.Items[0]) && after.ResourceVersion == itoa(fenced)
+	})
+	eventually(t, "the cache to be filled", func() bool { return s.ReadinessCheck() == nil })
+	if w, err = s.Watch(t.Context(), prefix, from); err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	if got := brief(t, next(t, w)); got != "ERROR 410 Expired" {
+		t.Errorf("a watch from the old history gets %s", got)
+	}
+}
+
 // TestNothingIsLeftBehind: closing releases everything.
 func TestNothingIsLeftBehind(t *testing.T) {
 	before := goleak.IgnoreCurrent()
