@@ -188,9 +188,6 @@ func (w *Watcher) replay(ctx context.Context, cursor Revision) (Batch, error) {
 		return Batch{}, w.err
 	}
 	w.cursor = cursor
-	if len(tail.Rows) == 0 && cursor < h.ringStart {
-		return Batch{}, fmt.Errorf("the log ends at revision %d, before the delivered %d", cursor, h.delivered.Revision)
-	}
 	return Batch{Events: events, Progress: cursor}, nil
 }
 
