@@ -21,8 +21,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// The benchmarks run on SQLite with its default, full durability, or on the kinds of databases that ROWKEEPER_BENCH names (a list with commas). An operation is one call of
-// storage.Interface with an object of 1 KB. Besides the time per operation they print operations per second and the latency's percentiles in microseconds.
+// The benchmarks run on SQLite with its default, full durability, or on the kinds of databases that ROWKEEPER_BENCH names (a list with
+// commas). An operation is one call of storage.Interface with an object of 1 KB. Besides the time per operation they print operations per
+// second and the latency's percentiles in microseconds.
 
 func eachDatabase(b *testing.B, run func(b *testing.B, db *Database)) {
 	kinds := []dbtest.Kind{dbtest.SQLite}
@@ -147,9 +148,9 @@ func populateLarge(b *testing.B, s apistorage.Interface, directory string, n int
 }
 
 func touch(value string) apistorage.UpdateFunc {
-	return apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
-		obj.(*example.Pod).Labels["value"] = value
-		return obj, nil
+	return changing(func(p *example.Pod) error {
+		p.Labels["value"] = value
+		return nil
 	})
 }
 
@@ -252,15 +253,15 @@ func BenchmarkList(b *testing.B) {
 		for name, revision := range map[string]string{"cached-consistent": "", "cached-any": "0"} {
 			lists(name, func(ctx context.Context) (int, error) {
 				l := &example.PodList{}
-				err := cached.GetList(ctx, "/cached.example.com/pods", apistorage.ListOptions{ResourceVersion: revision, Predicate: apistorage.Everything, Recursive: true}, l)
+				err := cached.GetList(ctx, "/cached.example.com/pods", everything(revision), l)
 				return len(l.Items), err
 			}, objects)
 		}
 	})
 }
 
-// BenchmarkWatchLatency measures the time from the acknowledgement of a write to its arrival at the slowest of all watchers, in the same process. An event that arrives before the
-// acknowledgement counts as 0.
+// BenchmarkWatchLatency measures the time from the acknowledgement of a write to its arrival at the slowest of all watchers, in the same
+// process. An event that arrives before the acknowledgement counts as 0.
 func BenchmarkWatchLatency(b *testing.B) {
 	eachDatabase(b, func(b *testing.B, db *Database) {
 		for _, load := range []struct{ watchers, writers int }{{1, 1}, {1, 16}, {100, 16}, {1000, 1}} {

@@ -12,8 +12,9 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 )
 
-// corruptError says that what is stored cannot be turned into an object: the transformer rejects it (a lost encryption key, flipped bits), or the
-// codec does. Under the feature gate AllowUnsafeMalformedObjectDeletion such objects are named in the errors of lists and can be deleted unread.
+// corruptError says that what is stored cannot be turned into an object: the transformer rejects it (a lost encryption key, flipped bits),
+// or the codec does. Under the feature gate AllowUnsafeMalformedObjectDeletion such objects are named in the errors of lists and can be
+// deleted unread.
 type corruptError struct {
 	what     string
 	revision int64

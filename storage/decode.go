@@ -13,9 +13,10 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// sharedDecoder decodes the events of all stores of a process that decode in the same way, once for all of their watches: the first one that needs an event's object
-// decodes it, the others copy it, which costs a tenth. Every watch gets a copy, as its reader may change it. Events hold their object weakly, so that the garbage collector
-// takes it when the watches have passed by. As long as there is one watch only, nothing is kept or copied.
+// sharedDecoder decodes the events of all stores of a process that decode in the same way, once for all of their watches: the first one
+// that needs an event's object decodes it, the others copy it, which costs a tenth. Every watch gets a copy, as its reader may change it.
+// Events hold their object weakly, so that the garbage collector takes it when the watches have passed by. As long as there is one watch
+// only, nothing is kept or copied.
 type sharedDecoder struct {
 	*objectCodec
 	stores   int

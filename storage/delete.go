@@ -10,8 +10,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// Delete removes an object and sets out to its last state, at the deletion's revision. The validation runs before every attempt; without its consent nothing is
-// deleted. With opts.ExpectTransformOrDecodeError, only an object that cannot be read is deleted; out is not set then.
+// Delete removes an object and sets out to its last state, at the deletion's revision. The validation runs before every attempt; without
+// its consent nothing is deleted. With opts.ExpectTransformOrDecodeError, only an object that cannot be read is deleted; out is not set
+// then.
 func (s *store) Delete(ctx context.Context, key string, out runtime.Object, preconditions *apistorage.Preconditions,
 	validate apistorage.ValidateObjectFunc, suggestion runtime.Object, opts apistorage.DeleteOptions) error {
 	k, err := s.keys.object(key)

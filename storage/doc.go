@@ -1,5 +1,5 @@
-// Package storage keeps the objects of Kubernetes-style API servers in SQL databases. It implements storage.Interface of k8s.io/apiserver, below the
-// generic registry and its watch cache, where etcd would be otherwise.
+// Package storage keeps the objects of Kubernetes-style API servers in SQL databases. It implements storage.Interface of k8s.io/apiserver,
+// below the generic registry and its watch cache, where etcd would be otherwise.
 //
 // An API server opens a [Database] and gives a [RESTOptionsGetter] to its generic server configuration:
 //
@@ -15,22 +15,25 @@
 //
 // # What holds
 //
-//   - The resourceVersion of an object is the revision of its newest write, in one history of all resources of the database, whatever replica wrote it. Revisions rise by one.
-//   - A write is answered when the database has committed it durably. If the database did not confirm it in time, and cannot be asked, the answer is 504, and says that the
-//     write may have been done; 503 means that it was not, and will not be.
-//   - A read without a resourceVersion sees every write that was acknowledged, by any replica, before it began; through the watch cache, too: a list asks the database for the
-//     newest revision, which also asks the cache's watch to report when it has got there, and is then served from memory.
+//   - The resourceVersion of an object is the revision of its newest write, in one history of all resources of the database, whatever
+//     replica wrote it. Revisions rise by one.
+//   - A write is answered when the database has committed it durably. If the database did not confirm it in time, and cannot be asked,
+//     the answer is 504, and says that the write may have been done; 503 means that it was not, and will not be.
+//   - A read without a resourceVersion sees every write that was acknowledged, by any replica, before it began; through the watch cache,
+//     too: a list asks the database for the newest revision, which also asks the cache's watch to report when it has got there, and is
+//     then served from memory.
 //   - A list is one snapshot, over all its pages. A watch sees every event once and in order, or ends with 410.
 //   - An object with a time to live is deleted, by the database's clock, with a revision and an event like any other deletion.
 //
 // # Limits
 //
-// A key is the prefix, the resource, the namespace and the name. Its length, and the size of an object as it is stored, are limited by the database:
-// 1,024 bytes and 1.5 MiB are possible everywhere. What is larger is answered by 422 and 413, with the limit.
-// A list does not say how many items remain if they are more than 10,000.
+// A key is the prefix, the resource, the namespace and the name. Its length, and the size of an object as it is stored, are limited by the
+// database: 1,024 bytes and 1.5 MiB are possible everywhere. What is larger is answered by 422 and 413, with the limit. A list does not say
+// how many items remain if they are more than 10,000.
 //
 // # The watch cache
 //
-// Watch caches serve consistent reads only if the storage can report a watch's progress on request. Upstream asks this of one variable of the process,
-// feature.DefaultFeatureSupportChecker, which [Open] replaces when it is called first; so open the database before an API server is built, also one that stores into etcd.
+// Watch caches serve consistent reads only if the storage can report a watch's progress on request. Upstream asks this of one variable of
+// the process, feature.DefaultFeatureSupportChecker, which [Open] replaces when it is called first; so open the database before an API
+// server is built, also one that stores into etcd.
 package storage

@@ -18,8 +18,8 @@ import (
 // retryAfterSeconds is what a client is asked to wait before it repeats a request that certainly changed nothing.
 const retryAfterSeconds = 1
 
-// apiError translates an error of the database into one that clients understand. It is the only place where this is done, and it keeps to one rule: a
-// Retry-After is given only when nothing was written, since clients repeat such a request by themselves, whatever its verb.
+// apiError translates an error of the database into one that clients understand. It is the only place where this is done, and it keeps to
+// one rule: a Retry-After is given only when nothing was written, since clients repeat such a request by themselves, whatever its verb.
 //
 //	503 Service Unavailable        the database is away, read-only or closed; nothing was written
 //	504 Gateway Timeout            the request's time is over (nothing was written), or the outcome of a write is unknown
@@ -55,11 +55,12 @@ func apiError(ctx context.Context, resource schema.GroupResource, err error) err
 func limitError(resource schema.GroupResource, err *mvcc.LimitError) error {
 	if err.What == "key" {
 		return apierrors.NewInvalid(schema.GroupKind{Group: resource.Group, Kind: resource.Resource}, "", field.ErrorList{
-			field.Invalid(field.NewPath("metadata", "name"), "", fmt.Sprintf("the path of the object, with its namespace and name, has %d bytes; "+
-				"the database takes at most %d", err.Bytes, err.Limit)),
+			field.Invalid(field.NewPath("metadata", "name"), "", fmt.Sprintf(
+				"the path of the object, with its namespace and name, has %d bytes; the database takes at most %d", err.Bytes, err.Limit)),
 		})
 	}
-	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the object has %d bytes as it is stored; the database takes at most %d", err.Bytes, err.Limit))
+	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
+		"the object has %d bytes as it is stored; the database takes at most %d", err.Bytes, err.Limit))
 }
 
 func databaseError(resource schema.GroupResource, err *mvcc.Error) error {
@@ -67,7 +68,8 @@ func databaseError(resource schema.GroupResource, err *mvcc.Error) error {
 	case mvcc.Data, mvcc.Invalid:
 		return apistorage.NewInternalError(err)
 	case mvcc.Full:
-		return statusError(resource, http.StatusInsufficientStorage, "InsufficientStorage", "the database has no space left, and nothing was written: "+err.Error(), 0)
+		return statusError(resource, http.StatusInsufficientStorage, "InsufficientStorage",
+			"the database has no space left, and nothing was written: "+err.Error(), 0)
 	default:
 		return statusError(resource, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
 			"the database is not available: "+err.Error(), retryAfterSeconds)
@@ -89,12 +91,13 @@ const (
 	listExpired     = "The resourceVersion for the provided list is too old."
 	watchExpired    = "The resourceVersion for the provided watch is too old."
 	continueExpired = "The provided continue parameter is too old to display a consistent list result. You can start a new list without " +
-		"the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided " +
-		"token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned " +
-		"and now may show up in the list."
+		"the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with " +
+		"the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the " +
+		"first chunk was returned and now may show up in the list."
 )
 
-// compactedError is what a list gets whose revision was compacted. A list that is being continued gets a token to go on with, from the same key at the newest revision.
+// compactedError is what a list gets whose revision was compacted. A list that is being continued gets a token to go on with, from the same
+// key at the newest revision.
 func compactedError(continuing bool, from, directory mvcc.Key) error {
 	if !continuing {
 		return apierrors.NewResourceExpired(listExpired)

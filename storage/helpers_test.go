@@ -116,12 +116,24 @@ func create(t testing.TB, s apistorage.Interface, p *example.Pod) *example.Pod {
 	return out
 }
 
+// changing is an update of a pod in place.
+func changing(change func(p *example.Pod) error) apistorage.UpdateFunc {
+	return apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+		return obj, change(obj.(*example.Pod))
+	})
+}
+
+func counting(p *example.Pod) error {
+	p.Generation++
+	return nil
+}
+
 // label sets the label "value" of a pod.
 func label(ctx context.Context, s apistorage.Interface, name, value string) (*example.Pod, error) {
 	out := &example.Pod{}
-	err := s.GuaranteedUpdate(ctx, podKey(name), out, false, nil, apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
-		obj.(*example.Pod).Labels = map[string]string{"value": value}
-		return obj, nil
+	err := s.GuaranteedUpdate(ctx, podKey(name), out, false, nil, changing(func(p *example.Pod) error {
+		p.Labels = map[string]string{"value": value}
+		return nil
 	}), nil)
 	return out, err
 }
@@ -153,6 +165,11 @@ func tryList(ctx context.Context, s apistorage.Interface, opts apistorage.ListOp
 	}
 	out := &example.PodList{}
 	return out, s.GetList(ctx, "/pods", opts, out)
+}
+
+// everything selects all objects below a key, from a revision.
+func everything(resourceVersion string) apistorage.ListOptions {
+	return apistorage.ListOptions{ResourceVersion: resourceVersion, Predicate: apistorage.Everything, Recursive: true}
 }
 
 func page(limit int64, token string) apistorage.ListOptions {
@@ -238,7 +255,8 @@ func itoa[T ~int64 | ~uint64](n T) string { return strconv.FormatInt(int64(n), 1
 
 func eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, wait.ForeverTestTimeout, true, func(context.Context) (bool, error) { return done(), nil })
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, wait.ForeverTestTimeout, true,
+		func(context.Context) (bool, error) { return done(), nil })
 	if err != nil {
 		t.Fatalf("waiting for %s: %v", what, err)
 	}

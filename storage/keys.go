@@ -19,7 +19,8 @@ type keySpace struct {
 
 func newKeySpace(prefix, resourcePrefix string) (keySpace, error) {
 	if resourcePrefix == "" || resourcePrefix == "/" || resourcePrefix[0] != '/' {
-		return keySpace{}, fmt.Errorf("the resource prefix %q is unusable: it has to begin with '/' and name a directory, such as /pods", resourcePrefix)
+		return keySpace{}, fmt.Errorf("the resource prefix %q is unusable: it has to begin with '/' and name a directory, such as /pods",
+			resourcePrefix)
 	}
 	prefix = path.Join("/", prefix)
 	if prefix != "/" {

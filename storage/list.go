@@ -23,22 +23,26 @@ import (
 )
 
 const (
-	// chunkRows is how many rows of a whole list are read at a time, so that a list of any length holds few stored values next to its objects.
+	// chunkRows is how many rows of a whole list are read at a time, so that a list of any length holds few stored values next to its
+	// objects.
 	chunkRows = 2000
 	// maxPageRows bounds the pages of a filtered list, which double until enough objects match.
 	maxPageRows = 10000
 )
 
-// GetList reads the objects below a key, or the one at the key, in the order of the keys. Whatever it takes to read them, also over several calls with a
-// continue token, they are one snapshot. The list says how many items remain, unless they are more than mvcc counts: then it leaves that out, as clients
-// have to expect.
+// GetList reads the objects below a key, or the one at the key, in the order of the keys. Whatever it takes to read them, also over several
+// calls with a continue token, they are one snapshot. The list says how many items remain, unless they are more than mvcc counts: then it
+// leaves that out, as clients have to expect.
 func (s *store) GetList(ctx context.Context, key string, opts apistorage.ListOptions, listObj runtime.Object) error {
 	r, err := s.listRange(key, opts)
 	if err != nil {
 		return err
 	}
-	ctx, span := s.trace(ctx, "Rowkeeper List", key, attribute.Bool("recursive", opts.Recursive), attribute.String("resourceVersion", opts.ResourceVersion),
-		attribute.String("resourceVersionMatch", string(opts.ResourceVersionMatch)), attribute.Int64("limit", opts.Predicate.Limit),
+	ctx, span := s.trace(ctx, "Rowkeeper List", key,
+		attribute.Bool("recursive", opts.Recursive),
+		attribute.String("resourceVersion", opts.ResourceVersion),
+		attribute.String("resourceVersionMatch", string(opts.ResourceVersionMatch)),
+		attribute.Int64("limit", opts.Predicate.Limit),
 		attribute.String("continue", opts.Predicate.Continue))
 	defer span.End(slow)
 	items, err := s.newItems(listObj, opts.Predicate)
@@ -163,7 +167,8 @@ func (s *store) listRange(key string, opts apistorage.ListOptions) (listRange, e
 // maxLimit keeps a client's limit within an int of any size.
 const maxLimit = 1 << 30
 
-// checkRevision refuses revisions that would be negative as a mvcc.Revision. "Not older than" such a revision is answered as any other one that is too new.
+// checkRevision refuses revisions that would be negative as a mvcc.Revision. "Not older than" such a revision is answered as any other one
+// that is too new.
 func (s *store) checkRevision(resourceVersion string, exact bool) error {
 	if !exact {
 		return nil
@@ -190,8 +195,11 @@ func (s *store) chunks(ctx context.Context, r listRange) iter.Seq2[*mvcc.RangeRe
 				yield(nil, s.rangeError(ctx, r, o, err))
 				return
 			}
-			tracing.SpanFromContext(ctx).AddEvent("page", attribute.String("from", string(o.From)), attribute.Int64("revision", int64(o.At)),
-				attribute.Int("limit", o.Limit), attribute.Int("rows", len(chunk.KVs)))
+			tracing.SpanFromContext(ctx).AddEvent("page",
+				attribute.String("from", string(o.From)),
+				attribute.Int64("revision", int64(o.At)),
+				attribute.Int("limit", o.Limit),
+				attribute.Int("rows", len(chunk.KVs)))
 			if n := s.sizes.Load(); n != nil {
 				n.observe(chunk.KVs)
 			}

@@ -35,7 +35,8 @@ func populate(t testing.TB, s apistorage.Interface, n int) {
 	}
 }
 
-// TestListsAreSnapshots reads a list of several chunks, whole and by pages, while all of its objects are changed: each is as it was at the list's revision.
+// TestListsAreSnapshots reads a list of several chunks, whole and by pages, while all of its objects are changed: each is as it was at the
+// list's revision.
 func TestListsAreSnapshots(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		s := pods(t, openDatabase(t, d, mvcc.Config{}))
@@ -157,7 +158,7 @@ func TestUnstructuredItems(t *testing.T) {
 		}
 	}
 	out := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "ThingList"}}
-	if err := s.GetList(t.Context(), "/pods", apistorage.ListOptions{Predicate: apistorage.Everything, Recursive: true}, out); err != nil {
+	if err := s.GetList(t.Context(), "/pods", everything(""), out); err != nil {
 		t.Fatal(err)
 	}
 	if len(out.Items) != 2 || out.Items[0].GetName() != "a" || out.Items[1].GetAPIVersion() != "example.com/v1" || out.Items[1].GetResourceVersion() != "3" {

@@ -21,7 +21,8 @@ import (
 
 // Encodings says how a resource is encoded and where its keys begin. Every serverstorage.StorageFactory is one.
 type Encodings interface {
-	// NewConfig returns the resource's codec and encode versioner, and perhaps a prefix, a transformer and an object count tracker; nothing else of it is used.
+	// NewConfig returns the resource's codec and encode versioner, and perhaps a prefix, a transformer and an object count tracker; nothing
+	// else of it is used.
 	NewConfig(resource schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error)
 	// ResourcePrefix returns where the resource's keys begin, such as "ci.example.com/pipelines".
 	ResourcePrefix(resource schema.GroupResource) string
@@ -35,9 +36,11 @@ type RESTOptions struct {
 	EncodeVersioner runtime.GroupVersioner
 	// Encodings replaces Codec and EncodeVersioner where resources differ.
 	Encodings Encodings
-	// Prefix begins all keys in the database, where Encodings does not name one. Default "/registry". Servers that share a database differ in it.
+	// Prefix begins all keys in the database, where Encodings does not name one. Default "/registry". Servers that share a database differ
+	// in it.
 	Prefix string
-	// Transformers encrypt resources at rest, as k8s.io/apiserver/pkg/server/options/encryptionconfig loads them. It replaces the transformers of Encodings.
+	// Transformers encrypt resources at rest, as k8s.io/apiserver/pkg/server/options/encryptionconfig loads them. It replaces the
+	// transformers of Encodings.
 	Transformers value.ResourceTransformers
 
 	// DisableWatchCache serves all reads from the database. WatchCacheDisabledFor does so for some resources.
@@ -91,7 +94,8 @@ func NewRESTOptionsGetter(db *Database, o RESTOptions) (*RESTOptionsGetter, erro
 	return &RESTOptionsGetter{db: db, options: o}, nil
 }
 
-// GetRESTOptions returns how a resource is stored. It opens nothing. The storage config is the caller's own: it may change it, its codec for instance, before it gives it to the decorator.
+// GetRESTOptions returns how a resource is stored. It opens nothing. The storage config is the caller's own: it may change it, its codec
+// for instance, before it gives it to the decorator.
 func (g *RESTOptionsGetter) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
 	encoding, err := g.options.Encodings.NewConfig(resource, example)
 	if err != nil {
@@ -139,7 +143,8 @@ func (e oneEncoding) ResourcePrefix(resource schema.GroupResource) string {
 
 // store is the generic.StorageDecorator that decorates nothing.
 func (d *Database) store(config *storagebackend.ConfigForResource, resourcePrefix string, _ func(runtime.Object) (string, error),
-	newFunc, newListFunc func() runtime.Object, _ apistorage.AttrFunc, _ apistorage.IndexerFuncs, _ *cache.Indexers) (apistorage.Interface, factory.DestroyFunc, error) {
+	newFunc, newListFunc func() runtime.Object, _ apistorage.AttrFunc, _ apistorage.IndexerFuncs, _ *cache.Indexers,
+) (apistorage.Interface, factory.DestroyFunc, error) {
 	store, destroy, err := d.NewStore(StoreConfig{
 		Codec:          config.Codec,
 		NewFunc:        newFunc,
@@ -154,7 +159,8 @@ func (d *Database) store(config *storagebackend.ConfigForResource, resourcePrefi
 
 // cachedStore is the generic.StorageDecorator that puts upstream's watch cache over a store.
 func (d *Database) cachedStore(config *storagebackend.ConfigForResource, resourcePrefix string, keyFunc func(runtime.Object) (string, error),
-	newFunc, newListFunc func() runtime.Object, attrs apistorage.AttrFunc, triggers apistorage.IndexerFuncs, indexers *cache.Indexers) (apistorage.Interface, factory.DestroyFunc, error) {
+	newFunc, newListFunc func() runtime.Object, attrs apistorage.AttrFunc, triggers apistorage.IndexerFuncs, indexers *cache.Indexers,
+) (apistorage.Interface, factory.DestroyFunc, error) {
 	store, destroy, err := d.store(config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, triggers, indexers)
 	if err != nil {
 		return nil, nil, err

@@ -43,7 +43,8 @@ func getter(t testing.TB, db *Database, o RESTOptions) *RESTOptionsGetter {
 func decorate(t testing.TB, o generic.RESTOptions) (apistorage.Interface, func()) {
 	t.Helper()
 	prefix := "/" + o.ResourcePrefix + "/"
-	s, destroy, err := o.Decorator(o.StorageConfig, prefix, func(obj runtime.Object) (string, error) { return apistorage.NamespaceKeyFunc(prefix, obj) },
+	s, destroy, err := o.Decorator(o.StorageConfig, prefix,
+		func(obj runtime.Object) (string, error) { return apistorage.NamespaceKeyFunc(prefix, obj) },
 		func() runtime.Object { return &example.Pod{} }, func() runtime.Object { return &example.PodList{} },
 		func(obj runtime.Object) (labels.Set, fields.Set, error) {
 			p := obj.(*example.Pod)
@@ -75,7 +76,8 @@ func cachedPods(t testing.TB, g *RESTOptionsGetter, r schema.GroupResource) apis
 
 func TestRESTOptions(t *testing.T) {
 	db := memory(t)
-	cachedResource, plainResource := schema.GroupResource{Group: "example.com", Resource: "pods"}, schema.GroupResource{Group: "example.com", Resource: "events"}
+	cachedResource := schema.GroupResource{Group: "example.com", Resource: "pods"}
+	plainResource := schema.GroupResource{Group: "example.com", Resource: "events"}
 	g := getter(t, db, RESTOptions{WatchCacheDisabledFor: []schema.GroupResource{plainResource}, EnableGarbageCollection: true,
 		DeleteCollectionWorkers: 7, CountMetricPollPeriod: time.Minute, Prefix: "/mine"})
 	o := restOptions(t, g, cachedResource)
@@ -109,7 +111,8 @@ func TestRESTOptions(t *testing.T) {
 	o.StorageConfig.Codec = brokenCodec{codec}
 	s, destroy = decorate(t, o)
 	defer destroy()
-	if err := s.Create(t.Context(), "/example.com/events/ns/a", pod("a"), &example.Pod{}, 0); err == nil || !strings.Contains(err.Error(), "not an object") {
+	err := s.Create(t.Context(), "/example.com/events/ns/a", pod("a"), &example.Pod{}, 0)
+	if err == nil || !strings.Contains(err.Error(), "not an object") {
 		t.Errorf("the exchanged codec is not used: %v", err)
 	}
 
@@ -165,7 +168,7 @@ func TestEncryptionAtRest(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := &example.PodList{}
-	if err := s.GetList(t.Context(), "/example.com/secrets", apistorage.ListOptions{Predicate: apistorage.Everything, Recursive: true}, out); err != nil {
+	if err := s.GetList(t.Context(), "/example.com/secrets", everything(""), out); err != nil {
 		t.Fatal(err)
 	}
 	if len(out.Items) != 1 || out.Items[0].Annotations["password"] != "swordfish" {
@@ -213,8 +216,8 @@ func listRequests(t testing.TB, r schema.GroupResource) float64 {
 	return 0
 }
 
-// TestConsistentReadsFromCache writes through one process and lists through the watch cache of another: each list sees the write that was acknowledged before, and
-// reads no object from the database.
+// TestConsistentReadsFromCache writes through one process and lists through the watch cache of another: each list sees the write that was
+// acknowledged before, and reads no object from the database.
 func TestConsistentReadsFromCache(t *testing.T) {
 	etcdmetrics.Register()
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
@@ -234,7 +237,7 @@ func TestConsistentReadsFromCache(t *testing.T) {
 				t.Fatal(err)
 			}
 			out := &example.PodList{}
-			if err := s.GetList(t.Context(), prefix, apistorage.ListOptions{Predicate: apistorage.Everything, Recursive: true}, out); err != nil {
+			if err := s.GetList(t.Context(), prefix, everything(""), out); err != nil {
 				t.Fatal(err)
 			}
 			if len(out.Items) != i+1 {
@@ -253,16 +256,14 @@ func TestCacheAfterFence(t *testing.T) {
 	r := schema.GroupResource{Group: "example.com", Resource: "pods"}
 	s := cachedPods(t, getter(t, db, RESTOptions{}), r)
 	const prefix = "/example.com/pods"
-	everything := apistorage.ListOptions{Predicate: apistorage.Everything, Recursive: true}
 	if err := s.Create(t.Context(), prefix+"/ns/a", pod("a"), nil, 0); err != nil {
 		t.Fatal(err)
 	}
 	before := &example.PodList{}
-	if err := s.GetList(t.Context(), prefix, everything, before); err != nil {
+	if err := s.GetList(t.Context(), prefix, everything(""), before); err != nil {
 		t.Fatal(err)
 	}
-	from := everything
-	from.ResourceVersion = before.ResourceVersion
+	from := everything(before.ResourceVersion)
 	w, err := s.Watch(t.Context(), prefix, from)
 	if err != nil {
 		t.Fatal(err)
@@ -275,7 +276,7 @@ func TestCacheAfterFence(t *testing.T) {
 	ended(t, w) // so that its client asks again
 	eventually(t, "a list of the new history", func() bool {
 		after := &example.PodList{}
-		if err := s.GetList(t.Context(), prefix, everything, after); err != nil {
+		if err := s.GetList(t.Context(), prefix, everything(""), after); err != nil {
 			return false // the cache is being filled
 		}
 		if len(after.Items) != 1 {
@@ -302,7 +303,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		s := cachedPods(t, getter(t, db, RESTOptions{}), r)
 		second, destroy := decorate(t, restOptions(t, getter(t, db, RESTOptions{DisableWatchCache: true}), r))
 		for _, s := range []apistorage.Interface{s, second} {
-			if _, err := s.Watch(t.Context(), "/example.com/pods", apistorage.ListOptions{ResourceVersion: "1", Predicate: apistorage.Everything, Recursive: true}); err != nil {
+			if _, err := s.Watch(t.Context(), "/example.com/pods", everything("1")); err != nil {
 				t.Fatal(err)
 			}
 		}

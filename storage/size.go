@@ -11,9 +11,11 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// sizes estimates how large the objects of a resource are as they are stored, by what lists and watches happen to read. A key's newest revision counts.
+// sizes estimates how large the objects of a resource are as they are stored, by what lists and watches happen to read. A key's newest
+// revision counts.
 //
-// Keys whose deletion nobody saw are forgotten when the sizes are asked for, or when they have become twice as many as there were keys then.
+// Keys whose deletion nobody saw are forgotten when the sizes are asked for, or when they have become twice as many as there were keys
+// then.
 type sizes struct {
 	ctx     context.Context // ends with the store
 	prefix  string

@@ -30,8 +30,8 @@ type state struct {
 	confirmed bool
 }
 
-// change is one run of an update or a deletion. It keeps trying until the database accepts its expectation about the object's revision, or somebody's
-// verdict on the confirmed state ends it.
+// change is one run of an update or a deletion. It keeps trying until the database accepts its expectation about the object's revision, or
+// somebody's verdict on the confirmed state ends it.
 //
 // It holds nothing while the caller's functions run: they may use the store themselves.
 type change struct {
@@ -98,7 +98,7 @@ func (c *change) read(ctx context.Context) error {
 	var corrupt *corruptError
 	switch {
 	case err == nil:
-		return apistorage.NewInvalidObjError(string(c.key), "the object can be read from the database, and an unsafe deletion is only for those that cannot")
+		return apistorage.NewInvalidObjError(string(c.key), "the object can be read, and an unsafe deletion is only for those that cannot")
 	case errors.As(err, &corrupt):
 		c.state.object, c.state.data = nil, nil
 		return nil
@@ -141,7 +141,8 @@ func (c *change) judged(ctx context.Context, verdict error) error {
 
 // lost deals with a write that was refused since the object was at another revision. The result is nil if the newer state can be tried.
 func (c *change) lost(ctx context.Context, conflict *mvcc.ConflictError) error {
-	klog.V(4).InfoS("A write lost against another one and is tried again", "key", string(c.key), "expected", int64(c.state.revision), "found", int64(conflict.Current))
+	klog.V(4).InfoS("A write lost against another one and is tried again", "key", string(c.key),
+		"expected", int64(c.state.revision), "found", int64(conflict.Current))
 	if conflict.Current == 0 {
 		return c.absent()
 	}

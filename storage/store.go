@@ -30,7 +30,8 @@ type StoreConfig struct {
 	Codec runtime.Codec
 	// NewFunc and NewListFunc make an empty object, and an empty list. NewFunc is needed for bookmarks.
 	NewFunc, NewListFunc func() runtime.Object
-	// Prefix begins all keys of a server in the database. Default "/registry". Servers with different prefixes do not see each other's objects.
+	// Prefix begins all keys of a server in the database. Default "/registry". Servers with different prefixes do not see each other's
+	// objects.
 	Prefix string
 	// ResourcePrefix begins the keys that the store is asked for, such as "/pods" or "/ci.example.com/pipelines". Required.
 	ResourcePrefix string
@@ -66,8 +67,8 @@ type store struct {
 
 var _ apistorage.Interface = (*store)(nil)
 
-// NewStore returns a storage.Interface for the objects below a prefix, and a function that releases it and ends its watches; it may be called more than once.
-// Any number of stores may work on the same keys at a time, such as one for each served version.
+// NewStore returns a storage.Interface for the objects below a prefix, and a function that releases it and ends its watches; it may be
+// called more than once. Any number of stores may work on the same keys at a time, such as one for each served version.
 //
 // Objects that cannot be decrypted or decoded are treated as the feature gate AllowUnsafeMalformedObjectDeletion says at this moment.
 func (d *Database) NewStore(c StoreConfig) (apistorage.Interface, func(), error) {
@@ -169,8 +170,8 @@ func (s *store) notOlderThan(resourceVersion string, head mvcc.Revision) error {
 	return nil
 }
 
-// GetCurrentResourceVersion returns the newest revision of the database, over all resources; no acknowledged write of any replica is newer. Whoever
-// asks is about to wait until the watch cache has seen it, so the cache's watch is asked to say when that is.
+// GetCurrentResourceVersion returns the newest revision of the database, over all resources; no acknowledged write of any replica is newer.
+// Whoever asks is about to wait until the watch cache has seen it, so the cache's watch is asked to say when that is.
 func (s *store) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
 	head, err := ask(ctx, s, "getCurrentResourceVersion", func() (mvcc.Revision, error) { return s.mvcc.Head(ctx) })
 	if err != nil {
@@ -180,7 +181,8 @@ func (s *store) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
 	return uint64(head), nil
 }
 
-// RequestWatchProgress asks the watches with ProgressNotify for a bookmark as soon as they have seen everything that is in the database now.
+// RequestWatchProgress asks the watches with ProgressNotify for a bookmark as soon as they have seen everything that is in the database
+// now.
 func (s *store) RequestWatchProgress(ctx context.Context) error {
 	if s.progress.idle() {
 		return nil
@@ -189,7 +191,8 @@ func (s *store) RequestWatchProgress(ctx context.Context) error {
 	return err
 }
 
-// CompactRevision returns the newest revision below which nothing can be read any more, whichever replica compacted, as far as this process knows.
+// CompactRevision returns the newest revision below which nothing can be read any more, whichever replica compacted, as far as this process
+// knows.
 func (s *store) CompactRevision() int64 { return int64(s.mvcc.CompactedRevision()) }
 
 // readinessTimeout bounds ReadinessCheck, which has no context.

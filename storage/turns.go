@@ -8,11 +8,11 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// turns lets the writers that have lost a race for a key try again one after the other. Without it, each of n writers of one hot object makes, by and large, n attempts for a write, each with a
-// read, a decoding and an encoding that are thrown away.
+// turns lets the writers that have lost a race for a key try again one after the other. Without it, each of n writers of one hot object
+// makes, by and large, n attempts for a write, each with a read, a decoding and an encoding that are thrown away.
 //
-// A turn is politeness, not a lock: correctness is the database's compare-and-set. A writer waits for a turn for a bounded time and then goes on without one, so a caller's
-// function that writes the same object while its caller has the turn is late at worst.
+// A turn is politeness, not a lock: correctness is the database's compare-and-set. A writer waits for a turn for a bounded time and then
+// goes on without one, so a caller's function that writes the same object while its caller has the turn is late at worst.
 type turns struct {
 	mu   sync.Mutex
 	keys map[mvcc.Key]*turn

@@ -12,10 +12,10 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// GuaranteedUpdate lets tryUpdate change an object, as often as it takes until nobody has changed it meanwhile. An update that changes nothing is not
-// written, unless the stored form is outdated. A nil ttl from tryUpdate means for ever.
-func (s *store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool, preconditions *apistorage.Preconditions,
-	tryUpdate apistorage.UpdateFunc, suggestion runtime.Object) error {
+// GuaranteedUpdate lets tryUpdate change an object, as often as it takes until nobody has changed it meanwhile. An update that changes
+// nothing is not written, unless the stored form is outdated. A nil ttl from tryUpdate means for ever.
+func (s *store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool,
+	preconditions *apistorage.Preconditions, tryUpdate apistorage.UpdateFunc, suggestion runtime.Object) error {
 	k, err := s.keys.object(key)
 	if err != nil {
 		return err
@@ -77,7 +77,8 @@ func (s *store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Ob
 }
 
 // update runs the caller's function on the state and serializes what it returns.
-func (c *change) update(preconditions *apistorage.Preconditions, tryUpdate apistorage.UpdateFunc) (data []byte, ttl time.Duration, err error) {
+func (c *change) update(preconditions *apistorage.Preconditions, tryUpdate apistorage.UpdateFunc,
+) (data []byte, ttl time.Duration, err error) {
 	if err := preconditions.Check(string(c.key), c.state.object); err != nil {
 		return nil, 0, err
 	}

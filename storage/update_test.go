@@ -34,12 +34,7 @@ func TestHotKey(t *testing.T) {
 					if n%2 == 0 {
 						suggestion = first.DeepCopy()
 					}
-					err := s.GuaranteedUpdate(t.Context(), podKey("hot"), &example.Pod{}, false, nil,
-						apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
-							obj.(*example.Pod).Generation++
-							return obj, nil
-						}), suggestion)
-					if err != nil {
+					if err := s.GuaranteedUpdate(t.Context(), podKey("hot"), &example.Pod{}, false, nil, changing(counting), suggestion); err != nil {
 						t.Error(err)
 					}
 				}
@@ -56,7 +51,8 @@ func TestHotKey(t *testing.T) {
 	})
 }
 
-// TestVerdictsOnSuggestions: an error that was made of an outdated suggestion is not the last word, one made of a current suggestion is, after one read.
+// TestVerdictsOnSuggestions: an error that was made of an outdated suggestion is not the last word, one made of a current suggestion is,
+// after one read.
 func TestVerdictsOnSuggestions(t *testing.T) {
 	s := pods(t, memory(t))
 	old := create(t, s, pod("a"))
@@ -80,12 +76,12 @@ func TestVerdictsOnSuggestions(t *testing.T) {
 			if test.suggestion != nil {
 				suggestion = test.suggestion.DeepCopy()
 			}
-			err := s.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil, apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+			err := s.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil, changing(func(*example.Pod) error {
 				calls++
 				if calls == 1 && test.suggestion != nil {
-					return nil, refused
+					return refused
 				}
-				return obj, nil
+				return nil
 			}), suggestion)
 			if calls != test.calls || !errors.Is(err, test.err) {
 				t.Errorf("%d calls, %v", calls, err)
@@ -119,24 +115,26 @@ func TestVerdictsOnSuggestions(t *testing.T) {
 // TestSuggestionsWithoutRevision say that the object does not exist; whoever does not want to create it gets what is there.
 func TestSuggestionsWithoutRevision(t *testing.T) {
 	s := pods(t, memory(t))
-	keep := apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
-		obj.(*example.Pod).Generation++
-		return obj, nil
-	})
-	if err := s.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil, keep, pod("a")); !apistorage.IsNotFound(err) {
+	out := &example.Pod{}
+	update := func(orCreate bool) error {
+		return s.GuaranteedUpdate(t.Context(), podKey("a"), out, orCreate, nil, changing(counting), pod("a"))
+	}
+	deletion := func() error {
+		return s.Delete(t.Context(), podKey("a"), out, nil, apistorage.ValidateAllObjectFunc, pod("a"), apistorage.DeleteOptions{})
+	}
+	if err := update(false); !apistorage.IsNotFound(err) {
 		t.Errorf("update: %v", err)
 	}
-	if err := s.Delete(t.Context(), podKey("a"), &example.Pod{}, nil, apistorage.ValidateAllObjectFunc, pod("a"), apistorage.DeleteOptions{}); !apistorage.IsNotFound(err) {
+	if err := deletion(); !apistorage.IsNotFound(err) {
 		t.Errorf("delete: %v", err)
 	}
-	out := &example.Pod{}
-	if err := s.GuaranteedUpdate(t.Context(), podKey("a"), out, true, nil, keep, pod("a")); err != nil || out.Generation != 1 || out.Name != "a" {
+	if err := update(true); err != nil || out.Generation != 1 || out.Name != "a" {
 		t.Errorf("create: %v %v", err, out)
 	}
-	if err := s.GuaranteedUpdate(t.Context(), podKey("a"), out, true, nil, keep, pod("a")); err != nil || out.Generation != 2 {
+	if err := update(true); err != nil || out.Generation != 2 {
 		t.Errorf("update of what exists: %v %v", err, out)
 	}
-	if err := s.Delete(t.Context(), podKey("a"), out, nil, apistorage.ValidateAllObjectFunc, pod("a"), apistorage.DeleteOptions{}); err != nil || out.Generation != 2 {
+	if err := deletion(); err != nil || out.Generation != 2 {
 		t.Errorf("delete of what exists: %v %v", err, out)
 	}
 }
@@ -205,15 +203,14 @@ func TestCallbacksMayUseTheStore(t *testing.T) {
 		var depth int
 		var update func(name string) error
 		update = func(name string) error {
-			return s.GuaranteedUpdate(t.Context(), podKey(name), &example.Pod{}, true, nil, apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+			return s.GuaranteedUpdate(t.Context(), podKey(name), &example.Pod{}, true, nil, changing(func(p *example.Pod) error {
 				if depth++; depth < 10 {
 					if err := update("nested-" + strconv.Itoa(depth)); err != nil {
-						return nil, err
+						return err
 					}
 				}
-				p := obj.(*example.Pod)
 				p.ObjectMeta = metav1.ObjectMeta{Name: name, Namespace: "ns", Labels: map[string]string{"value": "nested"}}
-				return p, nil
+				return nil
 			}), nil)
 		}
 		if err := update("a"); err != nil {
@@ -265,40 +262,34 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// TestNestedLosers: a function that writes the object that it is called for, and loses, too, does not wait for ever for its own caller's turn.
+// TestNestedLosers: a function that writes the object that it is called for, and loses, too, does not wait for ever for its own caller's
+// turn.
 func TestNestedLosers(t *testing.T) {
 	s := pods(t, memory(t))
 	create(t, s, pod("a"))
-	count := func(obj runtime.Object) *example.Pod {
-		p := obj.(*example.Pod)
-		p.Generation++
-		return p
+	update := func(out *example.Pod, change func(p *example.Pod) error) error {
+		return s.GuaranteedUpdate(t.Context(), podKey("a"), out, false, nil, changing(change), nil)
 	}
-	// interfere makes whoever is in the middle of an update lose.
-	interfere := func() {
-		if err := s.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil,
-			apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) { return count(obj), nil }), nil); err != nil {
-			t.Error(err)
-		}
-	}
+	// Whoever is in the middle of an update loses against this one.
+	interfere := func() error { return update(&example.Pod{}, counting) }
 	outer, inner := 0, 0
 	out := &example.Pod{}
-	err := s.GuaranteedUpdate(t.Context(), podKey("a"), out, false, nil, apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
-		p := count(obj)
+	err := update(out, func(p *example.Pod) error {
+		p.Generation++
 		switch outer++; outer {
 		case 1:
-			interfere()
+			return interfere()
 		case 2: // now it is this update's turn
-			return p, s.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil, apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
-				p := count(obj)
+			return update(&example.Pod{}, func(p *example.Pod) error {
+				p.Generation++
 				if inner++; inner == 1 {
-					interfere()
+					return interfere()
 				}
-				return p, nil
-			}), nil)
+				return nil
+			})
 		}
-		return p, nil
-	}), nil)
+		return nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,8 +27,8 @@ import (
 // resultBuffer is how many events may wait for a reader, so that a burst does not cost a switch of goroutines per event.
 const resultBuffer = 100
 
-// watcher is one watch: a goroutine that first sends the initial state, if that is wanted, and then what mvcc hands out. It keeps nothing else: a reader that is too
-// slow holds up its own goroutine alone, while mvcc remembers where it was.
+// watcher is one watch: a goroutine that first sends the initial state, if that is wanted, and then what mvcc hands out. It keeps nothing
+// else: a reader that is too slow holds up its own goroutine alone, while mvcc remembers where it was.
 //
 // A bookmark follows every event that is not newer than it, since one goroutine sends both in the order in which mvcc hands them out.
 type watcher struct {
@@ -48,8 +48,8 @@ type watcher struct {
 	concurrently bool
 }
 
-// Watch begins a watch. Only what is wrong with the request itself is returned as an error; everything else is an event of type ERROR, after which the watch ends.
-// A watch whose context ends just ends.
+// Watch begins a watch. Only what is wrong with the request itself is returned as an error; everything else is an event of type ERROR,
+// after which the watch ends. A watch whose context ends just ends.
 func (s *store) Watch(ctx context.Context, key string, opts apistorage.ListOptions) (watch.Interface, error) {
 	k, err := s.keys.prepare(key, opts.Recursive)
 	if err != nil {
@@ -97,7 +97,8 @@ func (s *store) Watch(ctx context.Context, key string, opts apistorage.ListOptio
 	return w, nil
 }
 
-// wantsInitialEvents tells whether the watch begins with the current state: when asked for, and, as it always was, when no revision is named.
+// wantsInitialEvents tells whether the watch begins with the current state: when asked for, and, as it always was, when no revision is
+// named.
 func (w *watcher) wantsInitialEvents() bool {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.WatchList) {
 		return w.revision == 0
@@ -325,7 +326,8 @@ func (w *watcher) event(e *mvcc.Event) (watch.Event, error) {
 
 // previous returns the object before the event, at the event's revision, as readers want to resume from there.
 func (w *watcher) previous(e *mvcc.Event) (runtime.Object, error) {
-	// The value may have to be read. While the database is away nothing else can be sent either, so the watch waits for it rather than ending.
+	// The value may have to be read. While the database is away nothing else can be sent either, so the watch waits for it rather than
+	// ending.
 	value, err := backoff.Retry(w.ctx, func() ([]byte, error) {
 		value, err := w.s.mvcc.PrevValue(w.ctx, e)
 		var database *mvcc.Error

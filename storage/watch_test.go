@@ -63,8 +63,11 @@ func TestWatchListOfAFutureRevision(t *testing.T) {
 		Predicate: apistorage.SelectionPredicate{AllowWatchBookmarks: true}})
 	e := next(t, w)
 	status, ok := e.Object.(*metav1.Status)
-	if e.Type != watch.Error || !ok || !apistorage.IsTooLargeResourceVersion(&apierrors.StatusError{ErrStatus: *status}) || status.Details.RetryAfterSeconds < 1 {
-		t.Errorf("got %s %v", e.Type, e.Object)
+	if e.Type != watch.Error || !ok {
+		t.Fatalf("got %s %v", e.Type, e.Object)
+	}
+	if !apistorage.IsTooLargeResourceVersion(&apierrors.StatusError{ErrStatus: *status}) || status.Details.RetryAfterSeconds < 1 {
+		t.Errorf("got %v", status)
 	}
 	ended(t, w)
 }
@@ -72,7 +75,7 @@ func TestWatchListOfAFutureRevision(t *testing.T) {
 func TestWatchEndsSilently(t *testing.T) {
 	t.Run("with its context", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		w, err := pods(t, memory(t)).Watch(ctx, "/pods", apistorage.ListOptions{ResourceVersion: "1", Predicate: apistorage.Everything, Recursive: true})
+		w, err := pods(t, memory(t)).Watch(ctx, "/pods", everything("1"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,14 +145,15 @@ func (c *countingCodec) Decode(data []byte, defaults *schema.GroupVersionKind, i
 	return c.Codec.Decode(data, defaults, into)
 }
 
-// TestWatchersShareDecodedObjects lets the watches of two stores watch the same writes: each event is decoded once, and every reader has an object of its own.
+// TestWatchersShareDecodedObjects lets the watches of two stores watch the same writes: each event is decoded once, and every reader has an
+// object of its own.
 func TestWatchersShareDecodedObjects(t *testing.T) {
 	// What is shared is shared until it is collected.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	db := memory(t)
-	counting := &countingCodec{Codec: codec}
+	decoder := &countingCodec{Codec: codec}
 	c := podConfig()
-	c.Codec = counting
+	c.Codec = decoder
 	writer := pods(t, db)
 	stores := []*store{open(t, db, c), open(t, db, c)}
 	var watches []watch.Interface
@@ -169,13 +173,13 @@ func TestWatchersShareDecodedObjects(t *testing.T) {
 			p.Name = "changed by its reader"
 		}
 	}
-	if n := counting.decoded.Load(); n != writes {
+	if n := decoder.decoded.Load(); n != writes {
 		t.Errorf("%d events for %d watches took %d decodings", writes, len(watches), n)
 	}
 }
 
-// TestProgressWhenAsked asks for the newest revision, as the watch cache does before a consistent read, and gets a bookmark for it, without having asked
-// for that, and though nothing else would send one.
+// TestProgressWhenAsked asks for the newest revision, as the watch cache does before a consistent read, and gets a bookmark for it, without
+// having asked for that, and though nothing else would send one.
 func TestProgressWhenAsked(t *testing.T) {
 	db := openDatabase(t, dbtest.Open(t, dbtest.Memory), noTicks)
 	s := pods(t, db)
@@ -217,8 +221,8 @@ func TestProgressWhenAsked(t *testing.T) {
 	}
 }
 
-// TestBookmarksFollowEvents asks for progress all the time while others write. A bookmark must never come before an event that is not newer than it,
-// and one must come for what was asked.
+// TestBookmarksFollowEvents asks for progress all the time while others write. A bookmark must never come before an event that is not newer
+// than it, and one must come for what was asked.
 func TestBookmarksFollowEvents(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		db := openDatabase(t, d, noTicks)
@@ -382,9 +386,9 @@ func TestWatchOutlivesTheDatabase(t *testing.T) {
 		Label: labels.SelectorFromSet(labels.Set{"value": "yes"}), Field: fields.Everything(),
 		GetAttrs: func(obj runtime.Object) (labels.Set, fields.Set, error) { return obj.(*example.Pod).Labels, nil, nil }}})
 	// The update has the suggestion of a cache, so that nobody has read the previous value.
-	err := s.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil, apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
-		obj.(*example.Pod).Labels = map[string]string{"value": "yes"}
-		return obj, nil
+	err := s.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil, changing(func(p *example.Pod) error {
+		p.Labels = map[string]string{"value": "yes"}
+		return nil
 	}), created.DeepCopy())
 	if err != nil {
 		t.Fatal(err)

@@ -35,7 +35,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
-// notUnderTheCache is upstream's reason for most of the functions that it leaves out: its test file has an empty test for each of them, with a reference to an issue.
+// notUnderTheCache is upstream's reason for most of the functions that it leaves out: its test file has an empty test for each of them,
+// with a reference to an issue.
 const notUnderTheCache = "upstream: TODO(#109831): Enable use of this test and run it"
 
 // NotCached names the functions of upstream's suite that are not run under the watch cache, with upstream's reason. They are those that
@@ -247,8 +248,8 @@ type cachedEnv struct {
 	delegator *cacher.CacheDelegator
 }
 
-// newCachedEnv opens a store for pods and waits until its watch cache is filled. Options of type func(*env) change the store's configuration,
-// those of type func(*cachedEnv) the cache's.
+// newCachedEnv opens a store for pods and waits until its watch cache is filled. Options of type func(*env) change the store's
+// configuration, those of type func(*cachedEnv) the cache's.
 func newCachedEnv(t *testing.T, c Config, options ...any) *cachedEnv {
 	t.Helper()
 	e := &cachedEnv{keyFunc: func(obj runtime.Object) (string, error) { return apistorage.NamespaceKeyFunc("/pods/", obj) }}
@@ -355,7 +356,8 @@ func (e *cachedEnv) compactAndRestart(ctx context.Context, t *testing.T, resourc
 
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, wait.ForeverTestTimeout, true, func(context.Context) (bool, error) { return done(), nil })
+	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, wait.ForeverTestTimeout, true,
+		func(context.Context) (bool, error) { return done(), nil })
 	if err != nil {
 		t.Fatalf("waiting for %s: %v", what, err)
 	}
@@ -378,7 +380,8 @@ func (s *seenAtOnce) Create(ctx context.Context, key string, obj, out runtime.Ob
 	})
 }
 
-// border stands between the watch cache and the store. It records the lists that the cache asks the store for, and can end the cache's watch.
+// border stands between the watch cache and the store. It records the lists that the cache asks the store for, and can end the cache's
+// watch.
 type border struct {
 	apistorage.Interface
 	recorder *storagetesting.KubernetesRecorder

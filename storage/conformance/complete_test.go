@@ -15,7 +15,8 @@ import (
 // suite is upstream's suite.
 const suite = "k8s.io/apiserver/pkg/storage/testing"
 
-// TestComplete fails if upstream's suite has a function that is neither run nor named with a reason, or if we name one that it does not have.
+// TestComplete fails if upstream's suite has a function that is neither run nor named with a reason, or if we name one that it does not
+// have.
 func TestComplete(t *testing.T) {
 	upstream := exported(t)
 	if len(upstream) < 60 {

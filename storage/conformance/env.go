@@ -240,8 +240,8 @@ func (e *env) UpdatePrefixTransformer(modify storagetesting.PrefixTransformerMod
 // errCorrupt is what upstream's tests are given as the error of a corrupt object.
 var errCorrupt = errors.New("bits flipped")
 
-// UpdateTransformer replaces the transformer until the returned function is called. Every error of a transformer means that the object is corrupt, unless
-// the time was over; so the latter is what the tests get that want an error of another kind.
+// UpdateTransformer replaces the transformer until the returned function is called. Every error of a transformer means that the object is
+// corrupt, unless the time was over; so the latter is what the tests get that want an error of another kind.
 func (e *env) UpdateTransformer(modify storagetesting.TransformerModifier) func() {
 	before := e.transformer.get()
 	e.transformer.set(&classifyingTransformer{modify(before)})
