@@ -27,6 +27,8 @@ const (
 	pageSize = 8192
 	// applicationID is what the first migration writes to the file's header.
 	applicationID = 0x526b7072
+	// openWait is how long, in milliseconds, the opening of a connection waits for locks. It cannot be interrupted.
+	openWait = 5000
 	// checkedSize is the size up to which a file is checked as a whole when it is opened, which takes some tenths of a second.
 	checkedSize = 32 << 20
 )
@@ -77,6 +79,8 @@ func (b *backend) connect() (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Whoever opens a database waits for a process that is just creating or closing it, or recovers the write-ahead log.
+	c.busyTimeout(openWait)
 	// Sorted rows and the like go to memory, never to a file.
 	if err := c.set("temp_store", "MEMORY"); err != nil {
 		return nil, c.giveUp(err)
@@ -113,6 +117,7 @@ func (b *backend) connectWriter() (*conn, error) {
 		}
 	}
 	c.autocheckpoint(walPages)
+	c.busyTimeout(0) // begin waits by itself
 	return c, nil
 }
 
@@ -124,8 +129,6 @@ func (b *backend) connectReader() (*conn, error) {
 	}
 	// Should the file have been replaced a moment ago, closing this connection must not apply the log of the old one to the new one.
 	c.keepLog()
-	// A reader waits only while another process recovers the write-ahead log or opens the database for the first time.
-	c.busyTimeout(1000)
 	for _, p := range [][2]string{{"query_only", "ON"}, {"cache_size", "-4096"}} {
 		if err := c.set(p[0], p[1]); err != nil {
 			return nil, c.giveUp(err)

@@ -88,7 +88,7 @@ func (b *backend) migrate(ctx context.Context) (done []migrations.Migration, err
 			err = cerr
 		}
 	}()
-	c.busyTimeout(30_000)
+	c.busyTimeout(openWait)
 	ours, foreign, err := whose(c)
 	if err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func (driver) Status(ctx context.Context, url string, opts mvcc.DriverOptions) (
 	}
 	c.keepLog()
 	defer func() { _ = c.close() }() // it has only read
-	c.busyTimeout(1000)
+	c.busyTimeout(openWait)
 	_, foreign, err := whose(c)
 	if err == nil && foreign {
 		err = notOurs(cfg)

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -47,8 +46,7 @@ func (b *backend) openFile(ctx context.Context) (store, recorded string, err err
 		return "", "", b.classify(ctx, err)
 	}
 	defer b.commits.put(c)
-	// Another process may be recovering the write-ahead log, or closing the database.
-	c.busyTimeout(int32(min(b.cfg.busyTimeout, 5*time.Second) / time.Millisecond))
+	c.busyTimeout(openWait)
 	defer c.busyTimeout(0)
 	if err = b.check(ctx, c); err == nil {
 		store, recorded, err = b.inspect(ctx, c, logged)
