@@ -1,0 +1,57 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+
+	lib "modernc.org/sqlite/lib"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+func TestClassify(t *testing.T) {
+	b := &backend{cfg: config{path: "/data/state.db"}}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, test := range []struct {
+		name  string
+		ctx   context.Context
+		err   error
+		class mvcc.Class
+		// commit is the class when COMMIT failed so.
+		commit mvcc.Class
+		words  string
+	}{
+		{"busy", t.Context(), &sqliteError{code: lib.SQLITE_BUSY}, mvcc.Transient, mvcc.Transient, "locked by another program"},
+		{"busy snapshot", t.Context(), &sqliteError{code: lib.SQLITE_BUSY_SNAPSHOT}, mvcc.Transient, mvcc.Transient, "locked by another program"},
+		{"full", t.Context(), &sqliteError{code: lib.SQLITE_FULL, errno: int32(syscall.ENOSPC)}, mvcc.Full, mvcc.Full, "no space left"},
+		{"no space at a sync", t.Context(), &sqliteError{code: lib.SQLITE_IOERR_FSYNC, errno: int32(syscall.ENOSPC)}, mvcc.Full, mvcc.Unknown, "no space left"},
+		{"quota", t.Context(), &sqliteError{code: lib.SQLITE_IOERR_WRITE, errno: int32(syscall.EDQUOT)}, mvcc.Full, mvcc.Unknown, "no space left"},
+		{"disk error", t.Context(), &sqliteError{code: lib.SQLITE_IOERR_FSYNC, errno: int32(syscall.EIO)}, mvcc.Unavailable, mvcc.Unknown, "input/output error"},
+		{"read-only", t.Context(), &sqliteError{code: lib.SQLITE_READONLY}, mvcc.ReadOnly, mvcc.ReadOnly, "cannot be written"},
+		{"read-only file system", t.Context(), &sqliteError{code: lib.SQLITE_IOERR_WRITE, errno: int32(syscall.EROFS)}, mvcc.ReadOnly, mvcc.Unknown, "is read-only"},
+		{"cannot open", t.Context(), &sqliteError{code: lib.SQLITE_CANTOPEN, errno: int32(syscall.EACCES)}, mvcc.Denied, mvcc.Unknown, "check the permissions"},
+		{"damaged", t.Context(), &sqliteError{code: lib.SQLITE_CORRUPT_INDEX}, mvcc.Invalid, mvcc.Unknown, "is damaged: restore a backup"},
+		{"no database", t.Context(), &sqliteError{code: lib.SQLITE_NOTADB}, mvcc.Invalid, mvcc.Unknown, "is not a SQLite database"},
+		{"constraint", t.Context(), &sqliteError{code: lib.SQLITE_CONSTRAINT_PRIMARYKEY}, mvcc.Data, mvcc.Unknown, "rejected a value"},
+		{"too big", t.Context(), &sqliteError{code: lib.SQLITE_TOOBIG}, mvcc.Data, mvcc.Unknown, "rejected a value"},
+		{"no memory", t.Context(), &sqliteError{code: lib.SQLITE_NOMEM}, mvcc.Unavailable, mvcc.Unknown, "cannot be used"},
+		{"interrupted", ended, &sqliteError{code: lib.SQLITE_INTERRUPT}, mvcc.Unavailable, mvcc.Unknown, "did not answer in time"},
+		{"classified before", ended, mvcc.Errorf(mvcc.Fenced, "fenced"), mvcc.Fenced, mvcc.Unknown, "fenced"},
+		{"something else", t.Context(), errors.New("something else"), mvcc.Unavailable, mvcc.Unknown, "something else"},
+	} {
+		got := b.classify(test.ctx, test.err)
+		if mvcc.ClassOf(got) != test.class || !strings.Contains(got.Error(), test.words) {
+			t.Errorf("%s: class %v: %v, want %v: %q", test.name, mvcc.ClassOf(got), got, test.class, test.words)
+		}
+		if got := b.commitOutcome(test.err); mvcc.ClassOf(got) != test.commit {
+			t.Errorf("%s at COMMIT: class %v: %v, want %v", test.name, mvcc.ClassOf(got), got, test.commit)
+		}
+	}
+	if err := b.classify(ended, nil); err != nil {
+		t.Errorf("no error is %v", err)
+	}
+}
