@@ -27,16 +27,19 @@ const (
 	rowBytes       = 320
 )
 
-// limitsFor computes the limits from the server's max_allowed_packet, so that the text of any group fits into it: at worst each byte is
-// escaped, and the key is written twice.
+// limitsFor computes the limits from the server's max_allowed_packet, so that the text of any group fits into it.
 func limitsFor(maxPacket int) (mvcc.Limits, error) {
 	if maxPacket < minMaxPacket {
 		return mvcc.Limits{}, mvcc.Errorf(mvcc.Invalid, "the server's max_allowed_packet is %d bytes: raise it to %d or more", maxPacket, minMaxPacket)
 	}
-	rows := statementBytes + maxGroupMutations*(rowBytes+escapedBytes(maxKeyBytes))
-	l := mvcc.Limits{KeyBytes: maxKeyBytes, GroupMutations: maxGroupMutations, GroupBytes: min(maxGroupBytes, (maxPacket-rows)/2)}
+	l := mvcc.Limits{KeyBytes: maxKeyBytes, GroupMutations: maxGroupMutations, GroupBytes: min(maxGroupBytes, (maxPacket-packetFor(0))/2)}
 	l.ValueBytes = min(maxValueBytes, l.GroupBytes-l.KeyBytes)
 	return l, nil
+}
+
+// packetFor returns the max_allowed_packet that a group of so many bytes needs: at worst each byte is escaped, and the keys are written twice.
+func packetFor(groupBytes int) int {
+	return statementBytes + maxGroupMutations*(rowBytes+escapedBytes(maxKeyBytes)) + 2*groupBytes
 }
 
 // transaction is a transaction of two round trips. The first text begins it, takes the commit lock if it needs to, and reads; decide reads the

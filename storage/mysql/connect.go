@@ -65,7 +65,7 @@ type server struct {
 	// fingerprint is the one of the database that this process works with; see mvcc.Fenced. It is nil until the first connection is made, and
 	// while migrating.
 	fingerprint atomic.Pointer[string]
-	// minPacket is the max_allowed_packet that the limits were computed from.
+	// minPacket is the max_allowed_packet that the limits need.
 	minPacket atomic.Int64
 	// dropBefore: connections older than this time (Unix, in nanoseconds) are not used again.
 	dropBefore atomic.Int64
@@ -140,7 +140,8 @@ func (s *server) is(fingerprint string) bool {
 
 // Connect opens a connection. Its errors are of type *mvcc.Error.
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
-	cfg, err := c.cfg.dial(c.transactions, c.log)
+	log := &driverLog{log: c.log}
+	cfg, err := c.cfg.dial(c.transactions, log)
 	if err != nil {
 		return nil, &mvcc.Error{Class: mvcc.Denied, Err: err}
 	}
@@ -151,7 +152,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	born := time.Now().UnixNano()
 	raw, err := d.Connect(ctx)
 	if err != nil {
-		return nil, c.cfg.connectError(err)
+		return nil, c.cfg.connectError(log.explain(err))
 	}
 	s, ok := raw.(session)
 	if !ok {
@@ -165,7 +166,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		if errors.As(err, &e) {
 			return nil, e
 		}
-		return nil, c.cfg.connectError(err)
+		return nil, c.cfg.connectError(log.explain(err))
 	}
 	return &conn{session: s, server: c.server, anyServer: c.anyServer, facts: f, born: born}, nil
 }
@@ -173,6 +174,10 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 // begin finds out what the server is, refuses it or makes the session ready.
 func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 	f, vars := facts{}, map[string]string{}
+	// First of all, since a server's sql_select_limit would cut short the answer to what follows.
+	if err := run(ctx, s, fmt.Sprintf(sessionSettings, c.lockWait, c.hold), sessionIsolation, "SET NAMES utf8mb4"); err != nil {
+		return f, err
+	}
 	if err := c.pairs(ctx, s, serverVariables, vars); err != nil {
 		return f, err
 	}
@@ -191,10 +196,10 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 		return f, mvcc.Errorf(mvcc.Invalid, "the server's max_allowed_packet is %q", vars["max_allowed_packet"])
 	}
 	if need := int(c.minPacket.Load()); f.maxPacket < need {
-		return f, mvcc.Errorf(mvcc.Invalid, "the server's max_allowed_packet was lowered from %d to %d: raise it, or restart this program", need, f.maxPacket)
+		return f, mvcc.Errorf(mvcc.Invalid, "the server's max_allowed_packet was lowered to %d bytes: raise it to %d or more, or restart this program", f.maxPacket, need)
 	}
 
-	settings := []string{fmt.Sprintf(sessionSettings, c.lockWait, c.hold), sessionIsolation, "SET NAMES utf8mb4"}
+	var settings []string
 	if f.mariadb {
 		// Lists of more than 1,000 values stay lists, and are not made a join.
 		settings = append(settings, "SET SESSION in_predicate_conversion_threshold = 0")
@@ -210,10 +215,8 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 		// Reads, and the beginning of transactions, wait until the node has applied what the cluster had committed before.
 		settings = append(settings, "SET SESSION wsrep_sync_wait = 1")
 	}
-	for _, q := range settings {
-		if _, err := s.ExecContext(ctx, q, nil); err != nil {
-			return f, err
-		}
+	if err := run(ctx, s, settings...); err != nil {
+		return f, err
 	}
 	if f.fingerprint, err = c.fingerprintOf(ctx, s, f, vars); err != nil {
 		return f, err
@@ -222,6 +225,15 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 		return f, mvcc.Errorf(mvcc.Fenced, "the server at %s is not the one that this program has worked with, or its tables were restored", c.cfg)
 	}
 	return f, nil
+}
+
+func run(ctx context.Context, s session, statements ...string) error {
+	for _, q := range statements {
+		if _, err := s.ExecContext(ctx, q, nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *connector) fingerprintOf(ctx context.Context, s session, f facts, vars map[string]string) (string, error) {

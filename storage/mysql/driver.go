@@ -54,7 +54,7 @@ func (b *backend) open(ctx context.Context) error {
 	if b.limits, err = limitsFor(f.maxPacket); err != nil {
 		return err
 	}
-	b.server.minPacket.Store(int64(f.maxPacket))
+	b.server.minPacket.Store(int64(packetFor(b.limits.GroupBytes)))
 	b.galera = f.galera
 	if err := migrations.MySQL.Check(ctx, b.reads); err != nil {
 		return b.failed("check the schema", err)

@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"database/sql/driver"
 	"errors"
@@ -113,7 +112,6 @@ func (c *config) connectError(err error) *mvcc.Error {
 		expired   x509.CertificateInvalidError
 		hostname  x509.HostnameError
 		authority x509.UnknownAuthorityError
-		alert     tls.AlertError
 		dns       *net.DNSError
 		op        *net.OpError
 	)
@@ -133,8 +131,8 @@ func (c *config) connectError(err error) *mvcc.Error {
 		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server's certificate is for another host: %w", c, hostname)
 	case errors.As(err, &authority):
 		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server's certificate is signed by nobody that this program trusts: name the authority by ssl-ca", c)
-	case errors.As(err, &alert):
-		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server refused the TLS connection (%w): check ssl-cert and ssl-key", c, alert)
+	case errors.As(err, &op) && op.Op == "remote error": // a TLS alert
+		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server refused the TLS connection (%w): check ssl-cert and ssl-key", c, op.Err)
 	case errors.Is(err, mysql.ErrNoTLS):
 		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server offers no TLS: enable it there, or set tls=false in the URL", c)
 	case errors.Is(err, mysql.ErrCleartextPassword), errors.Is(err, mysql.ErrNativePassword), errors.Is(err, mysql.ErrOldPassword),
@@ -146,8 +144,10 @@ func (c *config) connectError(err error) *mvcc.Error {
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: no answer in time", c)
 	case errors.As(err, &op):
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w", c, op.Err)
+	case errors.Is(err, mysql.ErrInvalidConn) && c.tlsCert != "":
+		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the connection was closed before the server had let it in: check ssl-cert and ssl-key (%w)", c, err)
 	case errors.Is(err, mysql.ErrInvalidConn):
-		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: the connection was closed before the server had let it in", c)
+		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: the connection was closed before the server had let it in (%w)", c, err)
 	default:
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w", c, err)
 	}

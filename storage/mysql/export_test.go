@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"fmt"
-	"log/slog"
 	"math"
 	"strings"
 
@@ -29,7 +28,7 @@ func CheckURL(url string) (*mysql.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.dial(false, slog.New(slog.DiscardHandler))
+	return c.dial(false, &mysql.NopLogger{})
 }
 
 // PoolSizes are the sizes of the pools that follow from a URL.

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -188,11 +189,11 @@ func (c *config) String() string {
 }
 
 // dial makes the driver's configuration for one connection, with the password and the certificates as they are now.
-func (c *config) dial(multiStatements bool, log *slog.Logger) (*mysql.Config, error) {
+func (c *config) dial(multiStatements bool, log mysql.Logger) (*mysql.Config, error) {
 	d := mysql.NewConfig()
 	d.User, d.DBName, d.Net, d.Addr = c.user, c.database, c.network, c.addr
 	d.Timeout = c.connectTimeout
-	d.Logger = driverLog{log}
+	d.Logger = log
 	// Reads are constant statements with arguments that the driver quotes: one round trip, and no prepared statement on the server. Several statements
 	// in one text are sent over the commit connections only.
 	d.InterpolateParams = true
@@ -267,9 +268,31 @@ func (c *config) tlsConfig() (*tls.Config, error) {
 	return t, nil
 }
 
-// driverLog takes what the driver writes when it closes a broken connection. The error of the operation says it, too.
-type driverLog struct{ log *slog.Logger }
+// driverLog takes what the driver writes when a connection breaks. The driver keeps the reason to its log.
+type driverLog struct {
+	log *slog.Logger
 
-func (l driverLog) Print(v ...any) {
+	mu   sync.Mutex
+	last error
+}
+
+func (l *driverLog) Print(v ...any) {
 	l.log.Debug("mysql driver: " + strings.TrimSpace(fmt.Sprint(v...)))
+	for _, v := range v {
+		if err, ok := v.(error); ok {
+			l.mu.Lock()
+			l.last = err
+			l.mu.Unlock()
+		}
+	}
+}
+
+// explain adds the reason to an error that says only that the connection broke.
+func (l *driverLog) explain(err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last == nil || !errors.Is(err, mysql.ErrInvalidConn) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, l.last)
 }

@@ -1,0 +1,344 @@
+package mysql_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest/dbserver"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// eachServer runs a test on a server of its own of each kind.
+func eachServer(t *testing.T, opts dbserver.Options, f func(t *testing.T, s *dbtest.Server)) {
+	for _, kind := range kinds {
+		t.Run(string(kind), func(t *testing.T) { f(t, dbtest.NewServer(t, kind, opts)) })
+	}
+}
+
+// authority makes certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(tb testing.TB) *authority {
+	tb.Helper()
+	a := &authority{}
+	template := &x509.Certificate{IsCA: true, KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true}
+	_, a.key, a.cert = a.sign(tb, template, "authority", time.Hour)
+	return a
+}
+
+// sign makes a certificate that ends so long from now.
+func (a *authority) sign(tb testing.TB, template *x509.Certificate, name string, ends time.Duration) (pair [2][]byte, key *ecdsa.PrivateKey, cert *x509.Certificate) {
+	tb.Helper()
+	must := func(err error) {
+		tb.Helper()
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(err)
+	template.SerialNumber, err = rand.Int(rand.Reader, big.NewInt(1<<62))
+	must(err)
+	template.Subject = pkix.Name{CommonName: name}
+	template.NotBefore, template.NotAfter = time.Now().Add(-2*time.Hour), time.Now().Add(ends)
+	parent, signer := a.cert, a.key
+	if parent == nil {
+		parent, signer = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	must(err)
+	cert, err = x509.ParseCertificate(der)
+	must(err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	must(err)
+	return [2][]byte{
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+	}, key, cert
+}
+
+func (a *authority) pem() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
+}
+
+// server makes a server's certificate.
+func (a *authority) server(tb testing.TB, host string, ends time.Duration) *dbserver.TLS {
+	template := &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	if ip := net.ParseIP(host); ip != nil {
+		template.IPAddresses = []net.IP{ip}
+	} else {
+		template.DNSNames = []string{host}
+	}
+	pair, _, _ := a.sign(tb, template, host, ends)
+	return &dbserver.TLS{CA: a.pem(), Cert: pair[0], Key: pair[1]}
+}
+
+func file(tb testing.TB, data []byte) string {
+	tb.Helper()
+	path := filepath.Join(tb.TempDir(), "file")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	return path
+}
+
+func TestTLS(t *testing.T) {
+	ca, stranger := newAuthority(t), newAuthority(t)
+	caFile, strangerFile := file(t, ca.pem()), file(t, stranger.pem())
+	set := func(t *testing.T, databaseURL string, pairs ...string) string {
+		return with(t, databaseURL, func(_ *url.URL, q url.Values) {
+			q.Del("tls")
+			for i := 0; i < len(pairs); i += 2 {
+				q.Set(pairs[i], pairs[i+1])
+			}
+		})
+	}
+	eachServer(t, dbserver.Options{TLS: ca.server(t, "127.0.0.1", time.Hour)}, func(t *testing.T, s *dbtest.Server) {
+		db := s.Open()
+		a := admin(t, set(t, db.URL))
+		migrate(t, set(t, db.URL, "ssl-ca", caFile))
+		for _, good := range [][]string{
+			{"ssl-ca", caFile}, {"tls", "true", "ssl-ca", caFile}, {"tls", "verify-ca", "ssl-ca", caFile}, {"tls", "skip-verify"}, {"tls", "preferred"}, {}, {"tls", "false"},
+		} {
+			state(t, open(t, set(t, db.URL, good...)))
+		}
+		fails(t, set(t, db.URL, "tls", "true"), mvcc.Denied, "signed by nobody that this program trusts")
+		fails(t, set(t, db.URL, "ssl-ca", strangerFile), mvcc.Denied, "signed by nobody that this program trusts")
+		fails(t, set(t, db.URL, "tls", "verify-ca", "ssl-ca", strangerFile), mvcc.Denied, "signed by nobody that this program trusts")
+
+		// An account that has to use TLS, and one that has to show a certificate.
+		user := account(t, a, "ALL")
+		exec(t, a, fmt.Sprintf("ALTER USER '%s'@'%%' REQUIRE SSL", user))
+		state(t, open(t, as(t, set(t, db.URL), user, "its secret")))
+		fails(t, as(t, set(t, db.URL, "tls", "false"), user, "its secret"), mvcc.Denied, "access denied")
+		exec(t, a, fmt.Sprintf("ALTER USER '%s'@'%%' REQUIRE X509", user))
+		fails(t, as(t, set(t, db.URL), user, "its secret"), mvcc.Denied, "access denied")
+		pair, _, _ := ca.sign(t, &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, "client", time.Hour)
+		cert, key := file(t, pair[0]), file(t, pair[1])
+		b := open(t, as(t, set(t, db.URL, "ssl-ca", caFile, "ssl-cert", cert, "ssl-key", key), user, "its secret"))
+		state(t, b)
+		expired, _, _ := ca.sign(t, &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, "client", -time.Hour)
+		fails(t, as(t, set(t, db.URL, "ssl-cert", file(t, expired[0]), "ssl-key", file(t, expired[1])), user, "its secret"), mvcc.Denied, "check ssl-cert and ssl-key")
+
+		// Certificates and passwords are read for each new connection.
+		for path, data := range map[string][]byte{cert: expired[0], key: expired[1]} {
+			if err := os.WriteFile(path, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := b.Identity(t.Context()) // on a connection of its own
+		wantClass(t, err, mvcc.Denied)
+	})
+
+	eachServer(t, dbserver.Options{TLS: ca.server(t, "127.0.0.1", -time.Hour)}, func(t *testing.T, s *dbtest.Server) {
+		db := s.Open()
+		fails(t, set(t, db.URL, "ssl-ca", caFile), mvcc.Denied, "the server's certificate is not valid now")
+		fails(t, set(t, db.URL, "tls", "verify-ca", "ssl-ca", caFile), mvcc.Denied, "the server's certificate is not valid now")
+		migrate(t, set(t, db.URL, "tls", "skip-verify"))
+	})
+	eachServer(t, dbserver.Options{TLS: ca.server(t, "db.example.com", time.Hour)}, func(t *testing.T, s *dbtest.Server) {
+		db := s.Open()
+		fails(t, set(t, db.URL, "ssl-ca", caFile), mvcc.Denied, "the server's certificate is for another host")
+		migrate(t, set(t, db.URL, "tls", "verify-ca", "ssl-ca", caFile))
+	})
+}
+
+// TestServer changes a server's role and settings, and restarts it.
+func TestServer(t *testing.T) {
+	eachServer(t, dbserver.Options{Settings: map[string]string{"log-bin": "log", "server-id": "1"}}, func(t *testing.T, s *dbtest.Server) {
+		db := s.Open()
+		migrate(t, db.URL)
+		b := openFor(t, db.URL, 10*time.Second)
+		mustPut(t, b, "a")
+
+		t.Run("read-only", func(t *testing.T) {
+			s.Exec("SET GLOBAL read_only = 1")
+			// The account may write nevertheless, and must not.
+			st := state(t, b)
+			if st.Writable {
+				t.Error("a read-only server is writable")
+			}
+			_, err := b.Commit(t.Context(), newGroup(st.Head, put("b", 0, "")))
+			wantClass(t, err, mvcc.ReadOnly)
+			for _, write := range []func() error{
+				func() error { _, err := b.Compact(t.Context(), 1); return err },
+				func() error { _, _, err := b.Sweep(t.Context(), 1); return err },
+				func() error { _, err := b.Fence(t.Context(), mvcc.Fence{Seen: st.Head, Jump: 1}); return err },
+				func() error { _, err := b.Resolve(t.Context(), mvcc.Token{1}, st.Head); return err },
+			} {
+				wantClass(t, write(), mvcc.ReadOnly)
+			}
+			user := account(t, admin(t, db.URL), "SELECT, INSERT, UPDATE, DELETE")
+			limited := open(t, as(t, db.URL, user, "its secret"))
+			wantClass(t, limited.RecordFingerprint(t.Context(), "x"), mvcc.ReadOnly)
+			s.Exec("SET GLOBAL read_only = 0")
+			if st := state(t, b); !st.Writable {
+				t.Error("the server is writable again")
+			}
+			mustPut(t, b, "b")
+		})
+
+		t.Run("settings", func(t *testing.T) {
+			s.Exec("SET GLOBAL binlog_format = 'STATEMENT'")
+			fails(t, db.URL, mvcc.Invalid, "set binlog_format=ROW")
+			s.Exec("SET GLOBAL binlog_format = 'ROW'", "SET GLOBAL max_allowed_packet = 1048576")
+			fails(t, db.URL, mvcc.Invalid, "max_allowed_packet is 1048576 bytes: raise it to 4194304")
+			_, err := b.Identity(t.Context()) // on a new connection
+			wantClass(t, err, mvcc.Invalid)
+			s.Exec("SET GLOBAL max_allowed_packet = 16777216")
+
+			// What the statements rely on is set for each session, whatever the server's defaults.
+			s.Exec("SET GLOBAL sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'", "SET GLOBAL time_zone = '-07:00'", "SET GLOBAL autocommit = 0",
+				"SET GLOBAL completion_type = 'CHAIN'", "SET GLOBAL TRANSACTION ISOLATION LEVEL SERIALIZABLE", "SET GLOBAL sql_select_limit = 1",
+				"SET GLOBAL sql_safe_updates = 1", "SET GLOBAL character_set_client = 'latin1'", "SET GLOBAL character_set_connection = 'latin1'")
+			odd := open(t, db.URL)
+			value := `quotes ' and " and \ backslashes \' ä`
+			r, err := odd.Commit(t.Context(), newGroup(state(t, odd).Head, put("odd'\\", 0, value), put("odd", 0, value)))
+			if err != nil || !r.Outcomes[1].Accepted {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			row, _, err := b.Get(t.Context(), "odd'\\")
+			if err != nil || row == nil || string(row.Value) != value {
+				t.Fatalf("%+v, %v", row, err)
+			}
+			if d := time.Since(row.Time).Abs(); d > time.Minute {
+				t.Errorf("the row's time is %v away", d)
+			}
+			p, err := odd.Page(t.Context(), mvcc.PageQuery{Start: "a", End: "z", Limit: 10})
+			if err != nil || len(p.Rows) != 4 {
+				t.Errorf("the page is %+v, %v", p, err)
+			}
+		})
+
+		t.Run("restart", func(t *testing.T) {
+			head := state(t, b).Head
+			for i, end := range []func(){s.Kill, s.Stop} {
+				end()
+				_, err := b.State(t.Context())
+				wantClass(t, err, mvcc.Unavailable)
+				_, err = b.Commit(t.Context(), newGroup(head, put("x", 0, "")))
+				wantClass(t, err, mvcc.Unavailable)
+				s.Start()
+				eventually(t, "the head to be read again", func() bool {
+					st, err := b.State(t.Context())
+					return err == nil && st.Head == head
+				})
+				eventually(t, "commits to work again", func() bool {
+					r, err := b.Commit(t.Context(), newGroup(head, put(mvcc.Key(fmt.Sprintf("restarted %d", i)), 0, "")))
+					if err == nil {
+						head = r.State.Head
+					}
+					return err == nil
+				})
+			}
+		})
+	})
+}
+
+// TestAnotherServer leads new connections to another server, as a proxy, a floating address or a changed name does. Its answers are not used
+// before it was fenced; then nothing but it is.
+func TestAnotherServer(t *testing.T) {
+	eachServer(t, dbserver.Options{Settings: map[string]string{"server-id": "1"}}, func(t *testing.T, first *dbtest.Server) {
+		kind := dbtest.Kind(first.Kind)
+		second := dbtest.NewServer(t, kind, dbserver.Options{Settings: map[string]string{"server-id": "2"}})
+		db := first.Open()
+		migrate(t, db.URL)
+		u, err := url.Parse(db.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := second.CreateDatabase(t.Context(), u.Path[1:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		migrate(t, other)
+
+		p := newProxy(t, db.URL)
+		b := open(t, p.URL)
+		mustPut(t, b, "a")
+		seen := state(t, b).Head
+		before, err := b.Identity(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.RecordFingerprint(t.Context(), before.Actual); err != nil {
+			t.Fatal(err)
+		}
+
+		moveTo := func(t *testing.T, databaseURL string) {
+			p.redirect(databaseURL)
+			p.cutAll()
+			var err error
+			eventually(t, "the connections to be new ones", func() bool {
+				_, err = b.State(t.Context())
+				return mvcc.ClassOf(err) != mvcc.Unavailable || err == nil
+			})
+			wantClass(t, err, mvcc.Fenced)
+			_, err = b.Commit(t.Context(), newGroup(seen, put("b", 0, "")))
+			wantClass(t, err, mvcc.Fenced)
+			_, err = b.Tail(t.Context(), 1, 10, mvcc.PrevOfAll)
+			wantClass(t, err, mvcc.Fenced)
+			id, err := b.Identity(t.Context())
+			if err != nil || id.Actual == before.Actual {
+				t.Fatalf("the identity is %+v, was %+v, %v", id, before, err)
+			}
+			st, err := b.Fence(t.Context(), mvcc.Fence{Seen: seen, Token: mvcc.Token{1}, Jump: 1 << 32, Fingerprint: id.Actual})
+			if err != nil || st.Head.Epoch != seen.Epoch+1 {
+				t.Fatalf("the state is %+v, %v", st, err)
+			}
+			mustPut(t, b, "b")
+			seen, before = state(t, b).Head, id
+		}
+		moveTo(t, other)
+		// And back, to a server that lacks all that.
+		moveTo(t, db.URL)
+	})
+}
+
+// TestRestoredTables: tables that were dropped and created anew are another database, for new connections.
+func TestRestoredTables(t *testing.T) {
+	each(t, func(t *testing.T, db dbtest.DB) {
+		p := newProxy(t, db.URL)
+		b, a := open(t, p.URL), admin(t, db.URL)
+		seen := state(t, b).Head
+		before, err := b.Identity(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The time of the creation is known to the second.
+		eventually(t, "another second", func() bool {
+			exec(t, a, "DROP TABLE rowkeeper_aborted", "CREATE TABLE rowkeeper_aborted (token BINARY(16) NOT NULL PRIMARY KEY, time BIGINT NOT NULL)")
+			id, err := b.Identity(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return id.Actual != before.Actual
+		})
+		p.cutAll()
+		eventually(t, "a new connection", func() bool {
+			_, _, err = b.Get(t.Context(), "a")
+			return mvcc.ClassOf(err) != mvcc.Unavailable
+		})
+		wantClass(t, err, mvcc.Fenced)
+		if _, err := b.Fence(t.Context(), mvcc.Fence{Seen: seen, Token: mvcc.Token{1}, Jump: 1 << 32}); err != nil {
+			t.Fatal(err)
+		}
+		mustPut(t, b, "a")
+	})
+}
