@@ -232,12 +232,10 @@ func (o *StorageOptions) Database() (storage.Config, error) {
 		c.URL = strings.TrimSpace(string(content))
 	}
 	c.Compaction.Window = o.CompactionWindow
-	setInt(&c.Compaction.Keep, o.CompactionKeep)
+	c.Compaction.Keep = o.CompactionKeep
 	c.Compaction.Interval = o.CompactionInterval
 	return c, nil
 }
-
-func setInt[T ~int64](to *T, from int64) { *to = T(from) }
 
 // Open opens the database, which the caller closes after the server has stopped. It has to be opened before the server is made.
 func (o *StorageOptions) Open(ctx context.Context) (*storage.Database, error) {
