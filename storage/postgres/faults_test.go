@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -251,7 +252,7 @@ func TestTerminatedSessions(t *testing.T) {
 	classes := map[mvcc.Class]int{}
 	var wg sync.WaitGroup
 	seen := head(t, b)
-	kills := 0
+	var progress atomic.Int64
 	wg.Go(func() {
 		for i := 0; ; i++ {
 			select {
@@ -263,6 +264,7 @@ func TestTerminatedSessions(t *testing.T) {
 			res, err := b.Commit(t.Context(), g)
 			if err == nil {
 				seen, want[g.Mutations[0].Key] = res.State.Head, true
+				progress.Add(1)
 				continue
 			}
 			class := mvcc.ClassOf(err)
@@ -287,10 +289,13 @@ func TestTerminatedSessions(t *testing.T) {
 			}
 		}
 	})
-	for kills < 50 {
+	kills := 0
+	for kills < 30 {
+		before := progress.Load()
+		eventually(t, "commits to go on", func() bool { return progress.Load() > before })
 		var n int
 		if err := admin.QueryRow(t.Context(), `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-			WHERE datname = current_database() AND application_name = 'rowkeeper' AND state <> 'idle'`).Scan(&n); err != nil {
+			WHERE datname = current_database() AND application_name = 'rowkeeper' AND (state <> 'idle' OR query = 'COMMIT')`).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		kills += n

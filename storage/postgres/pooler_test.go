@@ -118,7 +118,7 @@ func TestTransactionPooler(t *testing.T) {
 				if _, _, err := b.Sweep(t.Context(), 5); err != nil {
 					t.Errorf("sweep: %v", err)
 				}
-				if r, err := b.Resolve(t.Context(), newToken(), seen); err != nil || !r.Aborted {
+				if r, err := b.Resolve(t.Context(), newToken(), head(t, b)); err != nil || !r.Aborted {
 					t.Errorf("resolve: %+v, %v", r, err)
 				}
 			}
