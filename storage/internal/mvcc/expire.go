@@ -55,6 +55,12 @@ func (s *Store) reapLoop(ctx context.Context) {
 	}
 }
 
+// DeleteExpired deletes what has expired by now, in place of waiting until the background does so.
+func (s *Store) DeleteExpired(ctx context.Context) error {
+	_, err := s.reap(ctx)
+	return err
+}
+
 // reap deletes what has expired and returns the time until it should look again.
 func (s *Store) reap(ctx context.Context) (time.Duration, error) {
 	for {
