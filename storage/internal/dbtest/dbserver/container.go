@@ -242,8 +242,22 @@ func (h *containerHost) kill(ctx context.Context) error {
 }
 
 func (h *containerHost) pause(ctx context.Context) error {
-	_, err := h.docker.ContainerPause(ctx, h.GetContainerID(), client.ContainerPauseOptions{})
-	return err
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		_, err := h.docker.ContainerPause(ctx, h.GetContainerID(), client.ContainerPauseOptions{})
+		// The engine gives up, and lets go what it has frozen, when a busy container's processes do not all freeze at once.
+		if err == nil || !strings.Contains(err.Error(), "unable to freeze") {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 func (h *containerHost) resume(ctx context.Context) error {

@@ -13,11 +13,11 @@ import (
 	"syscall"
 )
 
-// The administrator of the servers that are started here. The password guards nothing: the servers listen on the loopback address and
-// hold test data.
+// The administrator of the servers that are started here. The password guards nothing but test data. It is a word that occurs nowhere else,
+// so that tests can look for it where no password may be.
 const (
 	adminUser     = "rowkeeper"
-	adminPassword = "rowkeeper"
+	adminPassword = "letmein"
 )
 
 // postgresLocal prepares a cluster, and the command that serves it.
