@@ -1,22 +1,33 @@
 package measure
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"strings"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
 )
 
-// sampling is how often memory is read while a peak is looked for.
-const sampling = 5 * time.Millisecond
+const (
+	// sampling is how often memory is read while a peak is looked for.
+	sampling = 5 * time.Millisecond
+	// counting is how many samples are taken of the same processes before it is looked which there are.
+	counting = 20
+)
 
 // PeakMemory runs f and returns how many bytes of memory this process and the servers held at most meanwhile, and how many before it. Counted is what the
 // processes allocated (anonymous pages) and each server's shared memory once; not the files that they map, which are the kernel's page cache.
 func PeakMemory(servers []int, f func() error) (peak, before int64, err error) {
-	if before, err = memory(servers); err != nil {
+	m, err := watchMemory(servers)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer m.close()
+	if before, err = m.read(); err != nil {
 		return 0, 0, err
 	}
 	peak = before
@@ -26,14 +37,20 @@ func PeakMemory(servers []int, f func() error) (peak, before int64, err error) {
 	sampler.Go(func() {
 		tick := time.NewTicker(sampling)
 		defer tick.Stop()
-		for last := false; !last && samplerErr == nil; {
+		last := false
+		for i := 1; !last && samplerErr == nil; i++ {
 			select {
 			case <-stop:
 				last = true
 			case <-tick.C:
 			}
+			if i%counting == 0 {
+				samplerErr = m.count()
+			}
 			var now int64
-			now, samplerErr = memory(servers)
+			if samplerErr == nil {
+				now, samplerErr = m.read()
+			}
 			peak = max(peak, now)
 		}
 	})
@@ -43,21 +60,79 @@ func PeakMemory(servers []int, f func() error) (peak, before int64, err error) {
 	return peak, before, errors.Join(err, samplerErr)
 }
 
-// memory sums the memory of this process and of the servers with all their children.
-func memory(servers []int) (int64, error) {
-	total, _, err := status(os.Getpid())
+// memory reads the memory of this process and of the servers with all their children. It allocates nothing while it reads, since what it
+// allocates would be measured, too.
+type memory struct {
+	servers []int
+	self    *os.File
+	// processes are the status files of each server's processes.
+	processes []map[int]*os.File
+	buffer    []byte
+}
+
+func watchMemory(servers []int) (*memory, error) {
+	m := &memory{servers: servers, processes: make([]map[int]*os.File, len(servers)), buffer: make([]byte, 8192)}
+	for i := range m.processes {
+		m.processes[i] = make(map[int]*os.File)
+	}
+	var err error
+	if m.self, err = statusFile(os.Getpid()); err != nil {
+		return nil, err
+	}
+	if err := m.count(); err != nil {
+		m.close()
+		return nil, err
+	}
+	return m, nil
+}
+
+func statusFile(pid int) (*os.File, error) { return os.Open(fmt.Sprintf("/proc/%d/status", pid)) }
+
+func (m *memory) close() {
+	_ = m.self.Close()
+	for _, files := range m.processes {
+		for _, f := range files {
+			_ = f.Close()
+		}
+	}
+}
+
+// count looks for processes that have been started. Those that have ended are forgotten when they are read.
+func (m *memory) count() error {
+	for i, server := range m.servers {
+		processes, err := tree([]int{server})
+		if err != nil {
+			return err
+		}
+		for _, p := range processes {
+			if m.processes[i][p.pid] != nil {
+				continue
+			}
+			f, err := statusFile(p.pid)
+			if errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			m.processes[i][p.pid] = f
+		}
+	}
+	return nil
+}
+
+func (m *memory) read() (int64, error) {
+	total, _, err := m.status(m.self)
 	if err != nil {
 		return 0, err
 	}
-	for _, root := range servers {
-		processes, err := tree([]int{root})
-		if err != nil {
-			return 0, err
-		}
+	for _, files := range m.processes {
 		var shared int64
-		for _, p := range processes {
-			anonymous, shm, err := status(p.pid)
-			if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		for pid, f := range files {
+			anonymous, shm, err := m.status(f)
+			if errors.Is(err, syscall.ESRCH) {
+				delete(files, pid)
+				_ = f.Close()
 				continue
 			}
 			if err != nil {
@@ -71,28 +146,28 @@ func memory(servers []int) (int64, error) {
 	return total, nil
 }
 
+var anonymousField, sharedField = []byte("\nRssAnon:"), []byte("\nRssShmem:")
+
 // status reads a process's resident anonymous and shared memory in bytes. A process that is just ending has none.
-func status(pid int) (anonymous, shared int64, err error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
+func (m *memory) status(f *os.File) (anonymous, shared int64, err error) {
+	n, err := f.ReadAt(m.buffer, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
 		return 0, 0, err
 	}
-	for line := range strings.Lines(string(data)) {
-		name, value, _ := strings.Cut(line, ":")
-		var into *int64
-		switch name {
-		case "RssAnon":
-			into = &anonymous
-		case "RssShmem":
-			into = &shared
-		default:
-			continue
-		}
-		var kilobytes int64
-		if _, err := fmt.Sscanf(strings.TrimSpace(value), "%d kB", &kilobytes); err != nil {
-			return 0, 0, fmt.Errorf("/proc/%d/status: %s: %w", pid, line, err)
-		}
-		*into = kilobytes << 10
+	text := m.buffer[:n]
+	return kilobytes(text, anonymousField) << 10, kilobytes(text, sharedField) << 10, nil
+}
+
+// kilobytes finds the number in a line "name: 123 kB", 0 if there is no such line.
+func kilobytes(text, field []byte) int64 {
+	_, rest, found := bytes.Cut(text, field)
+	if !found {
+		return 0
 	}
-	return anonymous, shared, nil
+	value, _, _ := bytes.Cut(bytes.TrimLeft(rest, " \t"), []byte(" kB"))
+	n, err := strconv.ParseInt(string(value), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
 }

@@ -30,7 +30,7 @@ func historyLines() []Line {
 		{Name: "compaction", Work: "compaction of 200,000 replaced revisions, 16 writers", Dial: keep, Run: compaction(200_000, 16), Measures: []Measure{
 			{Key: "throughput_kept", Title: "writers' throughput ÷ that without", Unit: "×", Aim: limit(0.75, 0.75)},
 			{Key: "p99_growth", Title: "writers' p99 ÷ that without", Unit: "×", Lower: true, Aim: limit(3, 3)},
-			{Key: "regrowth", Title: "growth on disk by as many updates again ÷ the growth the first time", Unit: "×", Lower: true, Aim: limit(0.5, 0.5)},
+			{Key: "regrowth", Title: "growth on disk, beyond what it ever was, by as many updates again ÷ the growth the first time", Unit: "×", Lower: true, Aim: limit(0.5, 0.5)},
 			{Key: "seconds", Title: "time", Unit: "s", Lower: true},
 			{Key: "quiet_throughput", Title: "writes without", Unit: "/s"},
 			{Key: "throughput", Title: "writes meanwhile", Unit: "/s"},
@@ -173,13 +173,17 @@ func compaction(size, writers int) func(context.Context, *Bench) (Metrics, error
 			return nil, errors.New("no write ended during the compaction")
 		}
 
-		b.Progress("waiting for the server to clean up")
-		if err := b.Server.Settle(ctx); err != nil {
+		// The writers have used some of the space already, and have replaced more: give up that, too. From here on, nothing that is as large as the first
+		// history may make the files larger than they have ever been, whether the server has kept them as they are or made them smaller.
+		highest, err := b.disk(ctx)
+		if err != nil {
 			return nil, err
 		}
-		// What the writers wrote meanwhile has taken space, too: count from here.
-		compacted, err := b.disk(ctx)
-		if err != nil {
+		if err := b.compactNow(ctx); err != nil {
+			return nil, err
+		}
+		b.Progress("waiting for the server to clean up")
+		if err := b.Server.Settle(ctx); err != nil {
 			return nil, err
 		}
 		if err := b.rewrite(ctx, pods, n); err != nil {
@@ -193,7 +197,7 @@ func compaction(size, writers int) func(context.Context, *Bench) (Metrics, error
 		return Metrics{
 			"throughput_kept":  meanwhile.Throughput() / before.Throughput(),
 			"p99_growth":       p99(meanwhile) / p99(before),
-			"regrowth":         max(0, float64(again-compacted)/float64(full-empty)),
+			"regrowth":         max(0, float64(again-max(full, highest))/float64(full-empty)),
 			"seconds":          meanwhile.Elapsed.Seconds(),
 			"quiet_throughput": before.Throughput(),
 			"throughput":       meanwhile.Throughput(),
