@@ -25,13 +25,10 @@ type Contents struct {
 
 // Capture reads everything below a prefix, in one snapshot. An empty prefix means [DefaultPrefix].
 func (d *Database) Capture(ctx context.Context, prefix string) (*Contents, error) {
-	if prefix == "" {
-		prefix = DefaultPrefix
-	}
-	c := &Contents{directory: mvcc.Key(path.Join("/", prefix) + "/"), objects: map[mvcc.Key]mvcc.KeyValue{}}
+	c := Nothing(prefix)
 	current, err := d.below(ctx, c.directory)
 	if err != nil {
-		return nil, fmt.Errorf("cannot capture the objects below %s: %w", prefix, err)
+		return nil, fmt.Errorf("cannot capture the objects below %s: %w", c.directory, err)
 	}
 	for _, kv := range current {
 		c.objects[kv.Key] = kv
@@ -127,4 +124,16 @@ func (d *Database) DeleteExpired(ctx context.Context) error {
 		return fmt.Errorf("cannot delete what has expired: %w", err)
 	}
 	return nil
+}
+
+// Nothing are the contents of a prefix below which there is nothing. To restore them deletes everything there.
+func Nothing(prefix string) *Contents {
+	return &Contents{directory: directoryOf(prefix), objects: map[mvcc.Key]mvcc.KeyValue{}}
+}
+
+func directoryOf(prefix string) mvcc.Key {
+	if prefix == "" {
+		prefix = DefaultPrefix
+	}
+	return mvcc.Key(path.Join("/", prefix) + "/")
 }

@@ -121,7 +121,7 @@ func (b *backend) migrate(ctx context.Context) (done []migrations.Migration, err
 	if mode != "wal" {
 		return nil, mvcc.Errorf(mvcc.Invalid, "the file system of the database %s cannot share memory, which SQLite's WAL mode needs: name a file on a local disk", b.name())
 	}
-	db, err := openSQL(b.dbName, "&mode=rw&_pragma=synchronous(FULL)")
+	db, err := openSQL(b.dbName, "&mode=rw&_pragma=synchronous("+b.cfg.synchronous+")")
 	if err != nil {
 		return nil, err
 	}

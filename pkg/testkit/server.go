@@ -1,0 +1,511 @@
+package testkit
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/openapi"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	openapicommon "k8s.io/kube-openapi/pkg/common"
+
+	"github.com/rowkeeper/rowkeeper/pkg/options"
+	"github.com/rowkeeper/rowkeeper/pkg/standalone"
+	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/sqlite"
+)
+
+// API is an API server as its author builds it.
+type API struct {
+	// Scheme and Codecs know the types of all groups. Required.
+	Scheme *runtime.Scheme
+	Codecs serializer.CodecFactory
+	// OpenAPI are the generated definitions of the types. Required, unless NewConfig sets OpenAPIConfig and OpenAPIV3Config.
+	OpenAPI openapicommon.GetOpenAPIDefinitions
+	// NewConfig makes the configuration that the server begins with. Default: genericapiserver.NewRecommendedConfig.
+	NewConfig func() *genericapiserver.RecommendedConfig
+	// New makes the server, with all groups installed. In the configuration everything is set that depends on where and for whom it is served:
+	// the storage, serving, users, and LoopbackClientConfig, with which the author's admission plugins may make their clients. Required.
+	New func(*genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error)
+}
+
+// Options are what a test may want otherwise. The zero value of each means its default.
+type Options struct {
+	// Database is where the objects are stored. Default: a SQLite file in a temporary directory. See [Memory].
+	Database Database
+	// Dir keeps the SQLite file, in place of a temporary directory, for tests that stop a server and start it again. Only one server at a
+	// time can use a directory.
+	Dir string
+	// Prefix begins all keys. Default: one of the server's own. Servers with the same database and prefix are replicas.
+	Prefix string
+	// Storage changes further options of the storage.
+	Storage func(*options.StorageOptions)
+
+	// Groups make further API groups, as [API.New] does not.
+	Groups []Group
+
+	// Authorizer decides what the users may do that [Server.ConfigFor] makes. Default: the rules that they are given there.
+	Authorizer authorizer.Authorizer
+
+	// FakeClock lets time pass for objects with a time to live only by [Server.Advance]. It needs a database without a clock of its own: SQLite.
+	FakeClock bool
+}
+
+// Database names a database.
+type Database struct {
+	// URL is that of an existing database, such as postgres://user@host/database, with its driver.
+	URL    string
+	Driver storage.Driver
+}
+
+// Memory is SQLite without a file.
+var Memory = Database{URL: "memory:", Driver: sqlite.Driver}
+
+// Group is an API group that is added to a server.
+type Group struct {
+	// Scheme and Codecs know the types of the group.
+	Scheme *runtime.Scheme
+	Codecs serializer.CodecFactory
+	// OpenAPI are the generated definitions of the types, unless those of the API have them.
+	OpenAPI openapicommon.GetOpenAPIDefinitions
+	// New makes the group's resources, stored as the getter says.
+	New func(generic.RESTOptionsGetter) (*genericapiserver.APIGroupInfo, error)
+}
+
+// Server is a running API server.
+type Server struct {
+	// Config is the administrator's. It may be changed and copied, as each client needs it.
+	Config *rest.Config
+
+	// Database is what the server stores in, for tests that look at it.
+	Database *storage.Database
+
+	t       testing.TB
+	prefix  string
+	users   *users
+	clock   *fakeClock
+	cancel  context.CancelFunc
+	stopped chan struct{} // closed after Run has returned err
+	drained <-chan struct{}
+	hangUp  func()
+	err     error
+	release []func() error
+	closed  atomic.Bool
+}
+
+const (
+	// startWait and stopWait bound the start and the end of a server, which take some milliseconds.
+	startWait = time.Minute
+	stopWait  = time.Minute
+)
+
+// Start starts a server, waits until it is ready, and stops it when the test ends. It fails the test if that is not possible.
+func Start(t testing.TB, api API, o Options) *Server {
+	t.Helper()
+	s, err := start(t, api, o)
+	if err != nil {
+		t.Fatalf("cannot start the API server: %v", err)
+	}
+	return s
+}
+
+func start(t testing.TB, api API, o Options) (_ *Server, err error) {
+	t.Helper()
+	if api.Scheme == nil || api.New == nil {
+		return nil, errors.New("an API needs a Scheme, Codecs, and New")
+	}
+	s := &Server{t: t, stopped: make(chan struct{}), users: newUsers()}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.releaseAll())
+		}
+	}()
+	stored, err := s.open(api, o)
+	if err != nil {
+		return nil, err
+	}
+	config, err := s.configure(api, o, stored)
+	if err != nil {
+		return nil, err
+	}
+	server, err := api.New(config)
+	if err != nil {
+		return nil, err
+	}
+	for _, group := range o.Groups {
+		if err := s.install(server, group, stored); err != nil {
+			return nil, err
+		}
+	}
+	s.Config = s.configFor(config.SecureServing.Listener.Addr(), s.users.administrator)
+	prepared := server.PrepareRun()
+	// The server outlives t.Context, which ends before the test's cleanups.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	s.cancel = cancel
+	go func() {
+		defer close(s.stopped)
+		s.err = prepared.RunWithContext(ctx)
+	}()
+	t.Cleanup(func() {
+		t.Helper()
+		if err := s.stop(); err != nil {
+			t.Errorf("cannot stop the API server: %v", err)
+		}
+	})
+	if err := s.ready(); err != nil {
+		return nil, errors.Join(err, s.stop())
+	}
+	return s, nil
+}
+
+// open opens the database, and tells how it is used.
+func (s *Server) open(api API, o Options) (*options.StorageOptions, error) {
+	s.prefix = o.Prefix
+	if s.prefix == "" {
+		s.prefix = path.Join(storage.DefaultPrefix, strings.ToLower(rand.Text()))
+		if o.Dir != "" {
+			s.prefix = storage.DefaultPrefix // where the next server finds it
+		}
+	}
+	stored := options.NewStorageOptions(s.prefix, api.Scheme, api.Codecs)
+	stored.CountInterval = 0
+	switch {
+	case o.Database.URL != "" && o.Dir != "":
+		return nil, errors.New("Options.Database and Options.Dir exclude each other: the directory is that of a SQLite file")
+	case o.Database.URL != "" && o.Database.Driver == nil:
+		return nil, errors.New("a database needs its driver: set Options.Database.Driver")
+	case o.Database.URL != "":
+		stored.URL, stored.Drivers = o.Database.URL, []storage.Driver{o.Database.Driver}
+	default:
+		file, err := s.file(o.Dir)
+		if err != nil {
+			return nil, err
+		}
+		// Nothing has to outlive a power failure.
+		stored.URL = (&url.URL{Scheme: "sqlite", Path: filepath.ToSlash(file), RawQuery: "synchronous=OFF&cache_size=4MiB"}).String()
+		stored.Drivers = []storage.Driver{sqlite.Driver}
+	}
+	// Without a garbage collector, what waits for one would wait for ever.
+	stored.EnableGarbageCollection = false
+	if o.Storage != nil {
+		o.Storage(stored)
+	}
+	s.prefix = stored.Prefix
+	if errs := stored.Validate(); len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	config, err := stored.Database()
+	if err != nil {
+		return nil, err
+	}
+	if o.FakeClock {
+		if scheme, _, _ := strings.Cut(config.URL, ":"); scheme != "sqlite" && scheme != "memory" {
+			return nil, fmt.Errorf("a database with the URL scheme %s: has a clock of its own: Options.FakeClock needs SQLite", scheme)
+		}
+		s.clock = newFakeClock()
+		config.Clock = s.clock.Now
+	}
+	// The context bounds the opening only.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), startWait)
+	defer cancel()
+	if s.Database, err = storage.Open(ctx, config); err != nil {
+		return nil, err
+	}
+	s.atRelease(s.Database.Close)
+	if o.Prefix == "" && o.Database.URL != "" && o.Database.URL != Memory.URL {
+		s.atRelease(s.deleteAll)
+	}
+	return stored, nil
+}
+
+// file returns the SQLite file in a directory, which it locks if it is not temporary.
+func (s *Server) file(dir string) (string, error) {
+	if dir == "" {
+		return filepath.Join(s.t.TempDir(), "state.db"), nil
+	}
+	locked, err := standalone.OpenDir(dir)
+	if err != nil {
+		return "", err
+	}
+	s.atRelease(locked.Close)
+	return locked.Path("state.db"), nil
+}
+
+// configure makes the configuration that the API's author builds the server from.
+func (s *Server) configure(api API, o Options, stored *options.StorageOptions) (*genericapiserver.RecommendedConfig, error) {
+	var c *genericapiserver.RecommendedConfig
+	if api.NewConfig != nil {
+		c = api.NewConfig()
+	} else {
+		c = genericapiserver.NewRecommendedConfig(api.Codecs)
+	}
+	if c.EffectiveVersion == nil {
+		c.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
+	}
+	if err := describe(&c.Config, api, o.Groups); err != nil {
+		return nil, err
+	}
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	listener := &listener{Listener: tcp, connections: map[net.Conn]bool{}}
+	s.atRelease(func() error {
+		if err := listener.Close(); !errors.Is(err, net.ErrClosed) { // as it is after serving
+			return err
+		}
+		return nil
+	})
+	serving := genericoptions.NewSecureServingOptions()
+	serving.Listener = listener
+	serving.BindAddress = listener.Addr().(*net.TCPAddr).IP
+	serving.BindPort = listener.Addr().(*net.TCPAddr).Port
+	identity, err := serverIdentity()
+	if err != nil {
+		return nil, err
+	}
+	serving.ServerCert.GeneratedCert = identity.content
+	if err := options.ApplySecureServing(serving, &c.Config); err != nil {
+		return nil, err
+	}
+	c.PublicAddress = serving.BindAddress
+	// Watches that tests have left open end at once, and connections with them: HTTP/2 would wait for a second until clients close theirs.
+	c.ShutdownWatchTerminationGracePeriod = time.Second
+	s.drained = c.DrainedNotify()
+	s.hangUp = listener.closeConnections
+	c.Authentication.Authenticator = s.users.authenticator()
+	c.Authorization.Authorizer = s.users.authorizer(o.Authorizer)
+	if err := stored.ApplyTo(&c.Config, s.Database); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// describe gives the server the definitions of its types, without which it cannot merge what clients apply.
+func describe(c *genericapiserver.Config, api API, groups []Group) error {
+	if c.OpenAPIV3Config != nil && c.OpenAPIConfig != nil && len(groups) == 0 {
+		return nil
+	}
+	var all []openapicommon.GetOpenAPIDefinitions
+	schemes := []*runtime.Scheme{api.Scheme}
+	if api.OpenAPI != nil {
+		all = append(all, api.OpenAPI)
+	}
+	if c.OpenAPIV3Config != nil {
+		all = append(all, c.OpenAPIV3Config.GetDefinitions)
+	}
+	for _, g := range groups {
+		schemes = append(schemes, g.Scheme)
+		if g.OpenAPI != nil {
+			all = append(all, g.OpenAPI)
+		}
+	}
+	if len(all) == 0 {
+		return errors.New("an API needs the generated definitions of its types: set API.OpenAPI")
+	}
+	definitions := func(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
+		merged := map[string]openapicommon.OpenAPIDefinition{}
+		for _, get := range all {
+			for name, definition := range get(ref) {
+				merged[name] = definition
+			}
+		}
+		return merged
+	}
+	namer := openapi.NewDefinitionNamer(schemes...)
+	if c.OpenAPIConfig == nil {
+		c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
+		c.OpenAPIConfig.Info.Title, c.OpenAPIConfig.Info.Version = "test", "test"
+	}
+	if c.OpenAPIV3Config == nil {
+		c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
+		c.OpenAPIV3Config.Info.Title, c.OpenAPIV3Config.Info.Version = "test", "test"
+	}
+	c.OpenAPIConfig.GetDefinitions, c.OpenAPIV3Config.GetDefinitions = definitions, definitions
+	c.OpenAPIConfig.GetDefinitionName, c.OpenAPIV3Config.GetDefinitionName = namer.GetDefinitionName, namer.GetDefinitionName
+	return nil
+}
+
+// install adds a group, stored below the server's prefix.
+func (s *Server) install(server *genericapiserver.GenericAPIServer, group Group, stored *options.StorageOptions) error {
+	if group.Scheme == nil || group.New == nil {
+		return errors.New("a group needs a Scheme, Codecs, and New")
+	}
+	versions := group.Scheme.PrioritizedVersionsAllGroups()
+	getter, err := storage.NewRESTOptionsGetter(s.Database, storage.RESTOptions{
+		Codec:                   group.Codecs.LegacyCodec(versions...),
+		EncodeVersioner:         runtime.NewMultiGroupVersioner(versions[0], groupKinds(versions)...),
+		Prefix:                  s.prefix,
+		DisableWatchCache:       !stored.WatchCache,
+		EnableGarbageCollection: stored.EnableGarbageCollection,
+		DeleteCollectionWorkers: stored.DeleteCollectionWorkers,
+	})
+	if err != nil {
+		return err
+	}
+	info, err := group.New(getter)
+	if err != nil {
+		return err
+	}
+	return server.InstallAPIGroup(info)
+}
+
+// ready waits until the server says that it is.
+func (s *Server) ready() error {
+	client, err := rest.HTTPClientFor(s.Config)
+	if err != nil {
+		return err
+	}
+	deadline := time.NewTimer(startWait)
+	defer deadline.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		status := "no answer"
+		if answer, err := client.Get(s.Config.Host + "/readyz"); err == nil {
+			answer.Body.Close()
+			if answer.StatusCode == http.StatusOK {
+				return nil
+			}
+			status = answer.Status
+		}
+		select {
+		case <-s.stopped:
+			return fmt.Errorf("it stopped before it was ready: %w", s.err)
+		case <-deadline.C:
+			return fmt.Errorf("it was not ready after %s: %s", startWait, status)
+		case <-tick.C:
+		}
+	}
+}
+
+// Stop stops the server before the test ends.
+func (s *Server) Stop() {
+	s.t.Helper()
+	if err := s.stop(); err != nil {
+		s.t.Errorf("cannot stop the API server: %v", err)
+	}
+}
+
+func (s *Server) stop() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	s.cancel()
+	deadline := time.After(stopWait)
+	select {
+	case <-s.drained:
+		s.hangUp()
+	case <-s.stopped:
+	case <-deadline:
+		return fmt.Errorf("its requests did not end in %s", stopWait)
+	}
+	select {
+	case <-s.stopped:
+	case <-deadline:
+		return fmt.Errorf("it did not stop in %s", stopWait)
+	}
+	return errors.Join(s.err, s.releaseAll())
+}
+
+// atRelease calls f when the server is gone, the last first.
+func (s *Server) atRelease(f func() error) { s.release = append(s.release, f) }
+
+func (s *Server) releaseAll() error {
+	var errs []error
+	for i := len(s.release) - 1; i >= 0; i-- {
+		errs = append(errs, s.release[i]())
+	}
+	s.release = nil
+	return errors.Join(errs...)
+}
+
+// deleteAll removes the server's objects from a database that is not its own.
+func (s *Server) deleteAll() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopWait)
+	defer cancel()
+	return s.Database.Restore(ctx, storage.Nothing(s.prefix))
+}
+
+// Snapshot is what a server held at a time.
+type Snapshot struct{ contents *storage.Contents }
+
+// Snapshot takes all objects of the server as they are now. It fails the test if that is not possible.
+func (s *Server) Snapshot() Snapshot {
+	s.t.Helper()
+	contents, err := s.Database.Capture(s.t.Context(), s.prefix)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return Snapshot{contents}
+}
+
+// Rollback brings all objects back, in new revisions; the package documentation says how. It can be called any number of times. Controllers
+// and clients that write have to be stopped before.
+//
+// A read that has no resourceVersion sees the result. An informer follows as soon as it has the events.
+func (s *Server) Rollback(to Snapshot) {
+	s.t.Helper()
+	if to.contents == nil {
+		s.t.Fatal("cannot roll back to the zero Snapshot: take one by Server.Snapshot")
+	}
+	if err := s.Database.Restore(s.t.Context(), to.contents); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Advance moves the clock of [Options.FakeClock], and deletes the objects whose time to live has passed by then.
+func (s *Server) Advance(d time.Duration) {
+	s.t.Helper()
+	if s.clock == nil {
+		s.t.Fatal("cannot move the clock: set Options.FakeClock")
+	}
+	s.clock.advance(d)
+	if err := s.Database.DeleteExpired(s.t.Context()); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Kubeconfig returns a configuration's content as a file for kubectl and other programs, whose name it returns.
+func (s *Server) Kubeconfig(config *rest.Config) string {
+	s.t.Helper()
+	const name = "test"
+	file := clientcmdapi.NewConfig()
+	file.Clusters[name] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
+	file.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: config.BearerToken}
+	file.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name, Namespace: "default"}
+	file.CurrentContext = name
+	path := filepath.Join(s.t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*file, path); err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
+
+func groupKinds(versions []schema.GroupVersion) []schema.GroupKind {
+	kinds := make([]schema.GroupKind, len(versions))
+	for i, v := range versions {
+		kinds[i] = schema.GroupKind{Group: v.Group}
+	}
+	return kinds
+}

@@ -1,0 +1,173 @@
+package testkit
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/group"
+	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/client-go/rest"
+)
+
+// User is somebody who uses a server.
+type User struct {
+	Name   string
+	Groups []string
+	// Rules are what the user may do, in all namespaces, besides finding out what is served. They are not asked if there is an [Options.Authorizer].
+	Rules []rbacv1.PolicyRule
+}
+
+// ConfigFor makes a user, and returns his configuration.
+func (s *Server) ConfigFor(u User) *rest.Config {
+	config := rest.CopyConfig(s.Config)
+	config.BearerToken = s.users.add(u)
+	return config
+}
+
+func (s *Server) configFor(address net.Addr, token string) *rest.Config {
+	identity, _ := serverIdentity() // which was made before
+	return &rest.Config{
+		Host:            "https://" + address.String(),
+		BearerToken:     token,
+		TLSClientConfig: rest.TLSClientConfig{CAData: identity.certPEM},
+		// Tests do not wait for one another.
+		QPS: -1,
+	}
+}
+
+// users are known by tokens.
+type users struct {
+	administrator string // its token
+	mu            sync.RWMutex
+	byToken       map[string]*user.DefaultInfo
+	rules         map[string][]rbacv1.PolicyRule // by name
+}
+
+func newUsers() *users {
+	u := &users{byToken: map[string]*user.DefaultInfo{}, rules: map[string][]rbacv1.PolicyRule{}}
+	u.administrator = u.add(User{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}})
+	return u
+}
+
+func (u *users) add(one User) (token string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	token = rand.Text()
+	u.byToken[token] = &user.DefaultInfo{Name: one.Name, Groups: slices.Clone(one.Groups)}
+	u.rules[one.Name] = append(u.rules[one.Name], one.Rules...)
+	return token
+}
+
+func (u *users) authenticator() authenticator.Request {
+	return group.NewAuthenticatedGroupAdder(bearertoken.New(authenticator.TokenFunc(
+		func(_ context.Context, token string) (*authenticator.Response, bool, error) {
+			u.mu.RLock()
+			defer u.mu.RUnlock()
+			info, ok := u.byToken[token]
+			if !ok {
+				return nil, false, nil
+			}
+			return &authenticator.Response{User: info}, true, nil
+		})))
+}
+
+// authorizer lets the administrator do everything, and leaves the others to the author's authorizer, or to their rules.
+func (u *users) authorizer(own authorizer.Authorizer) authorizer.Authorizer {
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if slices.Contains(a.GetUser().GetGroups(), user.SystemPrivilegedGroup) {
+			return authorizer.DecisionAllow, "", nil
+		}
+		if own != nil {
+			return own.Authorize(ctx, a)
+		}
+		u.mu.RLock()
+		defer u.mu.RUnlock()
+		if isDiscovery(a) || slices.ContainsFunc(u.rules[a.GetUser().GetName()], func(r rbacv1.PolicyRule) bool { return allows(r, a) }) {
+			return authorizer.DecisionAllow, "", nil
+		}
+		return authorizer.DecisionNoOpinion, "none of the rules of the user allows it", nil
+	})
+}
+
+func isDiscovery(a authorizer.Attributes) bool {
+	root, _, _ := strings.Cut(strings.TrimPrefix(a.GetPath(), "/"), "/")
+	return !a.IsResourceRequest() && a.GetVerb() == "get" && slices.Contains([]string{"api", "apis", "openapi", "version", "healthz", "livez", "readyz"}, root)
+}
+
+// allows tells whether a rule of RBAC covers a request.
+func allows(r rbacv1.PolicyRule, a authorizer.Attributes) bool {
+	has := func(list []string, values ...string) bool {
+		return slices.Contains(list, "*") || slices.ContainsFunc(values, func(v string) bool { return slices.Contains(list, v) })
+	}
+	if !has(r.Verbs, a.GetVerb()) {
+		return false
+	}
+	if !a.IsResourceRequest() {
+		return slices.ContainsFunc(r.NonResourceURLs, func(url string) bool {
+			prefix, isPrefix := strings.CutSuffix(url, "*")
+			return url == a.GetPath() || isPrefix && strings.HasPrefix(a.GetPath(), prefix)
+		})
+	}
+	resources := []string{a.GetResource()}
+	if a.GetSubresource() != "" {
+		resources = []string{a.GetResource() + "/" + a.GetSubresource(), "*/" + a.GetSubresource()}
+	}
+	return has(r.APIGroups, a.GetAPIGroup()) && has(r.Resources, resources...) && (len(r.ResourceNames) == 0 || slices.Contains(r.ResourceNames, a.GetName()))
+}
+
+// identity is the certificate by which clients know the servers.
+type identity struct {
+	certPEM []byte
+	content dynamiccertificates.CertKeyContentProvider
+}
+
+// serverIdentity makes the certificate, one for all servers of the process.
+var serverIdentity = sync.OnceValues(func() (*identity, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber:          big.NewInt(now.UnixNano()),
+		Subject:               pkix.Name{CommonName: "testkit"},
+		DNSNames:              []string{"localhost"},
+		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore:             now.Add(-time.Hour),
+		NotAfter:              now.AddDate(1, 0, 0),
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, err
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
+	content, err := dynamiccertificates.NewStaticCertKeyContent("testkit", certPEM, keyPEM)
+	if err != nil {
+		return nil, err
+	}
+	return &identity{certPEM: certPEM, content: content}, nil
+})
