@@ -11,6 +11,7 @@ type heads struct {
 	s       *Store
 	mu      sync.Mutex
 	running bool
+	closed  bool
 	next    *headRead
 	wg      sync.WaitGroup
 }
@@ -25,7 +26,7 @@ type headRead struct {
 func (s *Store) Head(ctx context.Context) (Revision, error) {
 	h := &s.heads
 	h.mu.Lock()
-	if s.ctx.Err() != nil {
+	if h.closed {
 		h.mu.Unlock()
 		return 0, ErrClosed
 	}
@@ -64,8 +65,10 @@ func (h *heads) run() {
 	}
 }
 
-func (h *heads) wait() {
-	h.mu.Lock() // no run begins after the store's context has ended
+// close refuses further readers and waits for the query that is under way.
+func (h *heads) close() {
+	h.mu.Lock()
+	h.closed = true
 	h.mu.Unlock()
 	h.wg.Wait()
 }

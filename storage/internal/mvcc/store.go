@@ -177,7 +177,7 @@ func (s *Store) Close() error {
 		s.hub.close(ErrClosed)
 		s.cancel()
 		s.background.Wait()
-		s.heads.wait()
+		s.heads.close()
 		s.metrics.observe(nil)
 		s.closeErr = s.b.Close()
 	})

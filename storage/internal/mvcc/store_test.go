@@ -385,7 +385,11 @@ func TestHeadJoinsOnlyLaterQueries(t *testing.T) {
 		return st, err
 	})
 	var first sync.WaitGroup
-	first.Go(func() { s.Head(t.Context()) })
+	first.Go(func() {
+		if _, err := s.Head(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 	<-begun
 	r := put(t, s, "/a", 0, "")
 	var readers sync.WaitGroup
