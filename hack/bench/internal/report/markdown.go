@@ -36,7 +36,7 @@ func writeRun(b *strings.Builder, run runner.Run, f figures) {
 	fmt.Fprintf(b, "\n- Rowkeeper %s, %s\n", run.Commit, run.Date.Format("2006-01-02"))
 	fmt.Fprintf(b, "- %s, %d cores, %s memory, %s, %s, %s\n", m.CPU, m.Cores, m.Memory, m.Kernel, m.FileSystem, m.Go)
 	fmt.Fprintf(b, "- appending 4 KiB and making it durable (fdatasync): p50 %s ms, p99 %s ms\n", number(m.SyncP50), number(m.SyncP99))
-	fmt.Fprintf(b, "- objects of 1,024 bytes of JSON; measured phases of %s; medians of %d rounds; ratios are the medians of those to etcd in the same round\n", run.Duration, run.Rounds)
+	fmt.Fprintf(b, "- objects of 1,024 bytes of JSON; measured phases of %s; medians over the rounds (up to %d); ratios are medians of the ratios to etcd in the same round\n", run.Duration, run.Rounds)
 	if run.Scale != 1 {
 		fmt.Fprintf(b, "- **sizes are scaled by %g: this is no result, only a look at the bench**\n", run.Scale)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html"
 	"math"
+	"strconv"
 	"strings"
 )
 
@@ -56,7 +57,7 @@ func (c Chart) SVG() string {
 	for _, tick := range a.ticks {
 		y := a.y(tick)
 		fmt.Fprintf(&b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="#e5e7eb"/>`, left, width-16, y, y)
-		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n", left-6, y+4, html.EscapeString(quantity(tick, c.Unit)))
+		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n", left-6, y+4, html.EscapeString(strconv.FormatFloat(tick, 'g', 3, 64)+" "+c.Unit))
 	}
 	base := a.y(a.base)
 	for g, label := range c.Groups {
@@ -119,19 +120,39 @@ func (c Chart) axis() axis {
 		}
 		return a
 	}
-	a := axis{log: true, from: math.Pow(10, math.Floor(math.Log10(low))), to: math.Pow(10, math.Ceil(math.Log10(high))), transform: math.Log10}
-	if a.from == a.to {
-		a.to *= 10
-	}
-	a.base = a.from
+	a := axis{log: true, transform: math.Log10}
 	if c.Unit == "×" {
-		a.from, a.to = min(a.from, 0.1), max(a.to, 10)
+		low, high = min(low, 0.5), max(high, 2)
 		a.base = 1
 	}
-	for v := a.from; v <= a.to*1.01; v *= 10 {
-		a.ticks = append(a.ticks, v)
+	steps := steps(low, high)
+	a.from, a.to = steps[0], steps[len(steps)-1]
+	if a.base == 0 {
+		a.base = a.from
 	}
+	a.ticks = steps
 	return a
+}
+
+// steps are the numbers 1, 2 and 5 times powers of ten around a range, at least two of them; of a long range only the powers of ten.
+func steps(low, high float64) []float64 {
+	factors := []float64{1, 2, 5}
+	if high/low > 2000 {
+		factors = factors[:1]
+	}
+	var all []float64
+	for exponent := math.Floor(math.Log10(low)); ; exponent++ {
+		for _, f := range factors {
+			v := f * math.Pow(10, exponent)
+			if len(all) == 1 && v <= low {
+				all = all[:0] // a closer beginning
+			}
+			all = append(all, v)
+			if v >= high && len(all) > 1 {
+				return all
+			}
+		}
+	}
 }
 
 func (a axis) y(v float64) float64 {

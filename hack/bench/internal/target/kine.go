@@ -2,10 +2,10 @@ package target
 
 import (
 	"context"
+	"debug/buildinfo"
 	"errors"
 	"fmt"
 	"net/url"
-	"strings"
 	"syscall"
 )
 
@@ -39,7 +39,8 @@ func startKine(ctx context.Context, dir string, p Programs, database Server) (Se
 	if dir, err = mkdir(dir, "kine"); err != nil {
 		return nil, err
 	}
-	version, err := (&program{dir: dir}).command(p.Kine, "--version").Output()
+	// The program itself knows its version only when it is released.
+	build, err := buildinfo.ReadFile(p.Kine)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +48,7 @@ func startKine(ctx context.Context, dir string, p Programs, database Server) (Se
 	k := &composed{
 		Server:  database,
 		address: "http://" + address,
-		about:   strings.TrimSpace(string(version)) + ": " + about,
+		about:   "kine " + build.Main.Version + ": " + about,
 		front: &program{dir: dir, signal: syscall.SIGTERM, args: []string{p.Kine,
 			"--listen-address=" + address, "--endpoint=" + endpoint, "--metrics-bind-address=0",
 			fmt.Sprintf("--datastore-max-open-connections=%d", kinePool), fmt.Sprintf("--datastore-max-idle-connections=%d", kinePool)}},
