@@ -125,3 +125,51 @@ func BenchmarkCommit(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkReads reads from 100,000 keys with values of 1 KB.
+func BenchmarkReads(b *testing.B) {
+	backend := openURL(b, migrated(b))
+	defer backend.Close()
+	w := newWriter(b, backend, "widgets", 100_000, 1<<10)
+	ctx := b.Context()
+	run := func(name string, rows int, read func() (int, error)) {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if n, err := read(); err != nil || n != rows {
+					b.Fatalf("%d rows, %v", n, err)
+				}
+			}
+		})
+	}
+	page := func(limit int, keysOnly bool) func() (int, error) {
+		return func() (int, error) {
+			p, err := backend.Page(ctx, mvcc.PageQuery{Start: "/", End: "0", Limit: limit, KeysOnly: keysOnly})
+			if err != nil {
+				return 0, err
+			}
+			return len(p.Rows), nil
+		}
+	}
+	run("state", 0, func() (int, error) { _, err := backend.State(ctx); return 0, err })
+	run("get", 1, func() (int, error) {
+		row, _, err := backend.Get(ctx, w.keys[50_000])
+		if err != nil || row == nil {
+			return 0, err
+		}
+		return 1, nil
+	})
+	run("page of 500", 500, page(500, false))
+	run("page of 500 keys", 500, page(500, true))
+	run("all 100,000", 100_000, page(200_000, false))
+	run("tail of 500", 500, func() (int, error) {
+		t, err := backend.Tail(ctx, 50_000, 500, mvcc.PrevOfDeletions)
+		if err != nil {
+			return 0, err
+		}
+		return len(t.Rows), nil
+	})
+	run("500 values", 500, func() (int, error) {
+		rows, _, err := backend.Values(ctx, w.revisions[50_000:50_500])
+		return len(rows), err
+	})
+}

@@ -141,7 +141,7 @@ func (c *config) connectError(err error) error {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return mvcc.Errorf(mvcc.Unavailable, "nothing answers at %s: check that PostgreSQL runs, and the host and port in the database URL (%w)", c.where(), syscall.ECONNREFUSED)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return mvcc.Errorf(mvcc.Unavailable, "PostgreSQL at %s did not take a connection in time: %w", c.where(), err)
+		return mvcc.Errorf(mvcc.Unavailable, "PostgreSQL at %s did not take a connection in time: %w", c.where(), oneLine{err})
 	}
 	var attempts *pgconn.ConnectError
 	if errors.As(err, &attempts) {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -120,7 +121,10 @@ func (t *transaction) run(ctx context.Context, lock, work statement, params [][]
 		return mvcc.Errorf(mvcc.Unknown, "the connection to PostgreSQL was lost while the transaction was sent: %w", cause(ctx, err))
 	}
 
-	var refused *pgconn.PgError
+	var (
+		refused *pgconn.PgError
+		ending  string // what the server answered to COMMIT
+	)
 	for {
 		// The deadline above stands in for a context, which would be watched anew for every message.
 		msg, err := t.conn.ReceiveMessage(context.Background())
@@ -141,19 +145,22 @@ func (t *transaction) run(ctx context.Context, lock, work statement, params [][]
 				o.work = append(o.work, copyRow(msg.Values))
 			}
 		case *pgproto3.CommandComplete:
-			if t.done == commitAt && string(msg.CommandTag) != "COMMIT" {
-				return mvcc.Errorf(mvcc.Transient, "PostgreSQL answered COMMIT by %s", msg.CommandTag)
+			if t.done == commitAt {
+				ending = string(msg.CommandTag)
 			}
 			t.done++
 		case *pgproto3.ErrorResponse:
 			// What follows up to Sync is skipped by the server, COMMIT too. An error of COMMIT itself means that the transaction was rolled back.
 			refused = pgconn.ErrorResponseToPgError(msg)
 		case *pgproto3.ReadyForQuery:
-			if refused == nil {
-				return nil
+			switch {
+			case refused != nil:
+				t.rollback(ctx)
+				return t.refusal(refused, commitAt)
+			case ending != "COMMIT":
+				return mvcc.Errorf(mvcc.Transient, "PostgreSQL ended the transaction by %q instead of COMMIT", ending)
 			}
-			t.rollback(ctx)
-			return t.refusal(refused, commitAt)
+			return nil
 		}
 	}
 }
@@ -192,7 +199,7 @@ var errCommitRefused = errors.New("the commit was refused")
 
 func (t *transaction) refusal(e *pgconn.PgError, commitAt int) error {
 	err := statementError(e)
-	if class := e.Code[:2]; class == "08" || class == "58" {
+	if strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "58") {
 		err.Class = mvcc.Unknown // it may be a pooler's word for a lost connection behind it
 	}
 	if t.done == commitAt {

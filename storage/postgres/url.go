@@ -2,8 +2,6 @@ package postgres
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -39,6 +37,10 @@ const defaultTimeout = 30 * time.Second
 // parseURL reads the URL, and the files that it names. See the package documentation for its parameters.
 func parseURL(url string, opts mvcc.DriverOptions) (*config, error) {
 	c := &config{url: url, log: opts.Logger, timeout: cmp.Or(opts.Timeout, defaultTimeout), prepared: true}
+	given, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, urlError(err)
+	}
 	pool, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, urlError(err)
@@ -57,10 +59,10 @@ func parseURL(url string, opts mvcc.DriverOptions) (*config, error) {
 			return nil, err
 		}
 	}
-	if !strings.Contains(url, "pool_max_conns=") {
+	if _, ok := given.RuntimeParams["pool_max_conns"]; !ok {
 		pool.MaxConns = defaultReadConns
 	}
-	if len(c.hostsOf(pool.ConnConfig)) > 1 && pool.ConnConfig.ValidateConnect == nil {
+	if len(hosts(pool.ConnConfig)) > 1 && pool.ConnConfig.ValidateConnect == nil {
 		pool.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	if _, ok := params["application_name"]; !ok {
@@ -100,35 +102,33 @@ func (c *config) refresh(cc *pgx.ConnConfig) error {
 	return nil
 }
 
-// hostsOf lists the servers of a configuration, for people.
-func (c *config) hostsOf(cc *pgx.ConnConfig) []string {
-	hosts := []string{net.JoinHostPort(cc.Host, strconv.Itoa(int(cc.Port)))}
+// hosts lists the servers of a configuration, for people.
+func hosts(cc *pgx.ConnConfig) []string {
+	list := []string{net.JoinHostPort(cc.Host, strconv.Itoa(int(cc.Port)))}
 	for _, f := range cc.Fallbacks {
-		if h := net.JoinHostPort(f.Host, strconv.Itoa(int(f.Port))); !slices.Contains(hosts, h) {
-			hosts = append(hosts, h)
+		if h := net.JoinHostPort(f.Host, strconv.Itoa(int(f.Port))); !slices.Contains(list, h) {
+			list = append(list, h)
 		}
 	}
-	return hosts
+	return list
 }
 
-func (c *config) where() string { return strings.Join(c.hostsOf(c.pool.ConnConfig), ", ") }
+func (c *config) where() string { return strings.Join(hosts(c.pool.ConnConfig), ", ") }
 
 // quotedURL is how pgx begins the text of its errors: with the URL, whose password it hides as well as it can.
 var quotedURL = regexp.MustCompile("(?s)^cannot parse `.*`: ")
 
-// urlError makes an error without any part of the URL in which a password could hide.
+// urlError makes an error without any part of the URL in which a password could hide: if it cannot be told what is what in the URL, nothing is quoted.
 func urlError(err error) error {
 	reason := quotedURL.ReplaceAllString(err.Error(), "")
-	for _, loud := range []string{"failed to parse as", "invalid port", "could not match"} {
-		if strings.HasPrefix(reason, loud) || reason == err.Error() {
-			return mvcc.Errorf(mvcc.Denied, "the database URL cannot be parsed: it must look like postgres://user@host:5432/database?sslmode=verify-full, "+
-				"and special characters in the user, password and host must be written as %%XX")
-		}
+	unclear := reason == err.Error()
+	for _, beginning := range []string{"failed to parse as", "invalid port", "could not match"} {
+		unclear = unclear || strings.HasPrefix(reason, beginning)
 	}
-	// The cause is a file that cannot be read, or a parameter with a value that is not understood.
-	var inner error = errors.New(reason)
-	if cause := errors.Unwrap(err); cause != nil && os.IsNotExist(cause) {
-		inner = cause
+	if unclear {
+		return mvcc.Errorf(mvcc.Denied, "the database URL cannot be parsed: it must look like postgres://user@host:5432/database?sslmode=verify-full, "+
+			"and special characters in the user, password and host must be written as %%XX")
 	}
-	return &mvcc.Error{Class: mvcc.Denied, Err: fmt.Errorf("the database URL cannot be used: %w", inner)}
+	// A file that cannot be read, or a parameter with a value that is not understood.
+	return mvcc.Errorf(mvcc.Denied, "the database URL cannot be used: %s", reason)
 }
