@@ -57,7 +57,7 @@ func (c Chart) SVG() string {
 	for _, tick := range a.ticks {
 		y := a.y(tick)
 		fmt.Fprintf(&b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="#e5e7eb"/>`, left, width-16, y, y)
-		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n", left-6, y+4, html.EscapeString(strconv.FormatFloat(tick, 'g', 3, 64)+" "+c.Unit))
+		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n", left-6, y+4, html.EscapeString(strconv.FormatFloat(tick, 'g', 12, 64)+" "+c.Unit))
 	}
 	base := a.y(a.base)
 	for g, label := range c.Groups {
