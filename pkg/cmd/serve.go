@@ -40,7 +40,7 @@ func init() {
 
 // drivers are the kinds of databases that the program can use.
 func drivers() []storage.Driver {
-	return []storage.Driver{sqlite.Driver, postgres.Driver{}, mysql.Driver{}}
+	return []storage.Driver{sqlite.Driver, postgres.Driver, mysql.Driver}
 }
 
 func newStorageOptions() *options.StorageOptions {

@@ -11,19 +11,19 @@ import (
 var schemes = []string{"mysql", "mariadb"}
 
 // Driver opens stores in MySQL and MariaDB. Its URLs are described in the package's documentation.
-type Driver struct{}
+var Driver mvcc.Driver = opener{}
 
-var _ mvcc.Driver = Driver{}
+type opener struct{}
 
 // Name returns "mysql".
-func (Driver) Name() string { return "mysql" }
+func (opener) Name() string { return "mysql" }
 
 // Schemes returns "mysql" and "mariadb". Both mean the same: what the server is, it says itself.
-func (Driver) Schemes() []string { return schemes }
+func (opener) Schemes() []string { return schemes }
 
 // Open connects to the database and checks that it holds a store that this program can use. It changes nothing, and needs no more than SELECT, INSERT,
 // UPDATE and DELETE on the database. Its error is one sentence that names what to do.
-func (Driver) Open(ctx context.Context, url string, opts mvcc.DriverOptions) (mvcc.Backend, error) {
+func (opener) Open(ctx context.Context, url string, opts mvcc.DriverOptions) (mvcc.Backend, error) {
 	s, err := newServer(url, opts)
 	if err != nil {
 		return nil, err
@@ -64,14 +64,14 @@ func (b *backend) open(ctx context.Context) error {
 }
 
 // Migrate brings the schema to the newest version. It needs CREATE, ALTER, INDEX and DROP on the database besides what Open does.
-func (Driver) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+func (opener) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
 	return migrating(url, opts, func(db *sql.DB) ([]migrations.Migration, error) {
 		return migrations.Up(ctx, db, migrations.MySQL, migrations.MySQLLocker())
 	})
 }
 
 // Status lists the migrations that this program knows and those that the database has.
-func (Driver) Status(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+func (opener) Status(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
 	return migrating(url, opts, func(db *sql.DB) ([]migrations.Migration, error) {
 		return migrations.Status(ctx, db, migrations.MySQL)
 	})

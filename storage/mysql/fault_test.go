@@ -25,7 +25,7 @@ func openFor(tb testing.TB, url string, timeout time.Duration) mvcc.Backend {
 	tb.Helper()
 	opts := options(tb)
 	opts.Timeout = timeout
-	b, err := mysql.Driver{}.Open(context.Background(), url, opts)
+	b, err := mysql.Driver.Open(context.Background(), url, opts)
 	if err != nil {
 		tb.Fatal(err)
 	}

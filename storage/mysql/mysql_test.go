@@ -40,7 +40,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 // migrate brings a database to the newest schema.
 func migrate(tb testing.TB, url string) {
 	tb.Helper()
-	if _, err := (mysql.Driver{}).Migrate(context.Background(), url, options(tb)); err != nil {
+	if _, err := mysql.Driver.Migrate(context.Background(), url, options(tb)); err != nil {
 		tb.Fatal(err)
 	}
 }
@@ -48,7 +48,7 @@ func migrate(tb testing.TB, url string) {
 // open opens a backend and closes it when the test ends.
 func open(tb testing.TB, url string) mvcc.Backend {
 	tb.Helper()
-	b, err := mysql.Driver{}.Open(context.Background(), url, options(tb))
+	b, err := mysql.Driver.Open(context.Background(), url, options(tb))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestBackend(t *testing.T) {
 				db := dbtest.Open(t, kind)
 				migrate(t, db.URL)
 				return backendtest.Database{Open: func(t testing.TB) mvcc.Backend {
-					b, err := mysql.Driver{}.Open(context.Background(), db.URL, options(t))
+					b, err := mysql.Driver.Open(context.Background(), db.URL, options(t))
 					if err != nil {
 						t.Fatal(err)
 					}

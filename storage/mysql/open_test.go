@@ -55,7 +55,7 @@ func fails(tb testing.TB, databaseURL string, class mvcc.Class, want string) {
 	tb.Helper()
 	opts := options(tb)
 	opts.Timeout = 2 * time.Second
-	b, openErr := mysql.Driver{}.Open(context.Background(), databaseURL, opts)
+	b, openErr := mysql.Driver.Open(context.Background(), databaseURL, opts)
 	if openErr == nil {
 		b.Close()
 		tb.Fatalf("the database was opened, want an error about %q", want)
@@ -118,7 +118,7 @@ func TestOpenErrors(t *testing.T) {
 		exec(t, a, "DELETE FROM rowkeeper_schema WHERE version_id > 0")
 		fails(t, db.URL, mvcc.Invalid, "run `rowkeeper migrate up`")
 
-		if _, err := (mysql.Driver{}).Open(t.Context(), "mysql://rk@h", options(t)); err == nil || mvcc.ClassOf(err) != mvcc.Denied {
+		if _, err := mysql.Driver.Open(t.Context(), "mysql://rk@h", options(t)); err == nil || mvcc.ClassOf(err) != mvcc.Denied {
 			t.Errorf("a URL without a database: %v", err)
 		}
 	}, kinds...)
@@ -178,7 +178,7 @@ func TestPrivileges(t *testing.T) {
 		a := admin(t, db.URL)
 		user := account(t, a, "SELECT, INSERT, UPDATE, DELETE")
 		limited := as(t, db.URL, user, "its secret")
-		_, err := mysql.Driver{}.Migrate(t.Context(), limited, options(t))
+		_, err := mysql.Driver.Migrate(t.Context(), limited, options(t))
 		wantClass(t, err, mvcc.Denied)
 		if !strings.Contains(err.Error(), "the account lacks a privilege") {
 			t.Errorf("the error is %v", err)
@@ -227,7 +227,7 @@ func TestPrivileges(t *testing.T) {
 // TestMigrate: any number of programs may migrate at once, and a migration that was interrupted is completed.
 func TestMigrate(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
-		list, err := mysql.Driver{}.Status(t.Context(), db.URL, options(t))
+		list, err := mysql.Driver.Status(t.Context(), db.URL, options(t))
 		if err != nil || len(list) == 0 || !list[0].Applied.IsZero() || list[0].Name != "initial" {
 			t.Fatalf("the status of an empty database is %+v, %v", list, err)
 		}
@@ -262,7 +262,7 @@ func TestMigrate(t *testing.T) {
 		runs := make(chan int, programs)
 		for range programs {
 			go func() {
-				done, err := mysql.Driver{}.Migrate(t.Context(), db.URL, options(t))
+				done, err := mysql.Driver.Migrate(t.Context(), db.URL, options(t))
 				if err != nil {
 					t.Error(err)
 				}
@@ -276,7 +276,7 @@ func TestMigrate(t *testing.T) {
 		if total != len(list) {
 			t.Errorf("%d migrations were run, want %d", total, len(list))
 		}
-		list, err = mysql.Driver{}.Status(t.Context(), db.URL, options(t))
+		list, err = mysql.Driver.Status(t.Context(), db.URL, options(t))
 		if err != nil || time.Since(list[0].Applied).Abs() > time.Hour {
 			t.Errorf("the status is %+v, %v", list, err)
 		}

@@ -81,10 +81,10 @@ func (b *backend) Close() error {
 	return nil
 }
 
-// Limits implements [mvcc.Backend]. A key has to fit into an entry of a B-tree (2,704 bytes with its headers, uncompressed). Values could
-// be larger; what bounds them is that a group is held in memory several times, here and in the server.
+// Limits implements [mvcc.Backend]. A key of twice the length would still fit into an entry of a B-tree. What bounds a group is that it is held in memory several
+// times, here and in the server.
 func (b *backend) Limits() mvcc.Limits {
-	return mvcc.Limits{KeyBytes: 2048, ValueBytes: 4 << 20, GroupMutations: 512, GroupBytes: 8 << 20}
+	return mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes, GroupMutations: 512, GroupBytes: 8 << 20}
 }
 
 // Pools implements [mvcc.Pooled].

@@ -63,7 +63,7 @@ func role(t testing.TB, conn *pgx.Conn, grants ...string) string {
 // openError opens a database, which must fail by a sentence on one line that has the wanted parts and no secrets.
 func openError(t testing.TB, database string, class mvcc.Class, parts ...string) {
 	t.Helper()
-	b, err := postgres.Driver{}.Open(t.Context(), database, options(t))
+	b, err := postgres.Driver.Open(t.Context(), database, options(t))
 	if err == nil {
 		b.Close()
 		t.Fatalf("the database was opened, want an error with %q", parts)
@@ -316,7 +316,7 @@ func TestTLS(t *testing.T) {
 		host := net.ParseIP("127.0.0.1")
 		db := start(t, now.Add(-time.Hour), now.Add(time.Hour), host)
 		trusted := verify(t, db, caFile)
-		if _, err := (postgres.Driver{}).Migrate(t.Context(), trusted, options(t)); err != nil {
+		if _, err := postgres.Driver.Migrate(t.Context(), trusted, options(t)); err != nil {
 			t.Fatal(err)
 		}
 		b := openURL(t, trusted)
@@ -426,7 +426,7 @@ func TestUnprivilegedRole(t *testing.T) {
 	if _, err := b.Fence(t.Context(), mvcc.Fence{Seen: res.State.Head, Token: newToken(), Jump: 1 << 32, Fingerprint: id.Actual}); err != nil {
 		t.Error(err)
 	}
-	_, err = postgres.Driver{}.Status(t.Context(), as(t, database, user, secret), options(t))
+	_, err = postgres.Driver.Status(t.Context(), as(t, database, user, secret), options(t))
 	if err != nil {
 		t.Error(err)
 	}
@@ -485,7 +485,7 @@ func TestSeveralHosts(t *testing.T) {
 // Many programs migrate one empty database at once, and each migration runs once.
 func TestConcurrentMigrations(t *testing.T) {
 	database := dbtest.Open(t, dbtest.Postgres).URL
-	list, err := postgres.Driver{}.Status(t.Context(), database, options(t))
+	list, err := postgres.Driver.Status(t.Context(), database, options(t))
 	if err != nil || len(list) == 0 || !list[0].Applied.IsZero() {
 		t.Fatalf("the status of an empty database is %+v, %v", list, err)
 	}
@@ -496,7 +496,7 @@ func TestConcurrentMigrations(t *testing.T) {
 	)
 	for range 8 {
 		wg.Go(func() {
-			done, err := postgres.Driver{}.Migrate(t.Context(), database, options(t))
+			done, err := postgres.Driver.Migrate(t.Context(), database, options(t))
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -509,7 +509,7 @@ func TestConcurrentMigrations(t *testing.T) {
 	if ran != len(list) {
 		t.Errorf("%d migrations were run, want %d", ran, len(list))
 	}
-	after, err := postgres.Driver{}.Status(t.Context(), database, options(t))
+	after, err := postgres.Driver.Status(t.Context(), database, options(t))
 	if err != nil || len(after) != len(list) || after[0].Applied.IsZero() || time.Since(after[0].Applied).Abs() > time.Hour {
 		t.Errorf("the status is %+v, %v", after, err)
 	}

@@ -11,17 +11,19 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// Driver opens stores in PostgreSQL.
-type Driver struct{}
+// Driver opens stores in PostgreSQL, by the URL schemes postgres and postgresql.
+var Driver mvcc.Driver = driver{}
+
+type driver struct{}
 
 // Name returns "postgres".
-func (Driver) Name() string { return "postgres" }
+func (driver) Name() string { return "postgres" }
 
 // Schemes returns the URL schemes "postgres" and "postgresql".
-func (Driver) Schemes() []string { return []string{"postgres", "postgresql"} }
+func (driver) Schemes() []string { return []string{"postgres", "postgresql"} }
 
 // Open implements [mvcc.Driver].
-func (Driver) Open(ctx context.Context, url string, opts mvcc.DriverOptions) (mvcc.Backend, error) {
+func (driver) Open(ctx context.Context, url string, opts mvcc.DriverOptions) (mvcc.Backend, error) {
 	cfg, err := parseURL(url, opts)
 	if err != nil {
 		return nil, err
@@ -33,7 +35,7 @@ func (Driver) Open(ctx context.Context, url string, opts mvcc.DriverOptions) (mv
 }
 
 // Migrate implements [mvcc.Driver]. It needs a role that may create tables, and a session of its own: no pooler in transaction mode.
-func (Driver) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+func (driver) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
 	var done []migrations.Migration
 	err := withDB(ctx, url, opts, func(_ *config, db *sql.DB) (err error) {
 		done, err = migrations.Up(ctx, db, migrations.Postgres, migrations.PostgresLocker{})
@@ -43,7 +45,7 @@ func (Driver) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) 
 }
 
 // Status implements [mvcc.Driver].
-func (Driver) Status(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+func (driver) Status(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
 	var list []migrations.Migration
 	err := withDB(ctx, url, opts, func(_ *config, db *sql.DB) (err error) {
 		list, err = migrations.Status(ctx, db, migrations.Postgres)

@@ -17,7 +17,7 @@ import (
 func TestStandbyAndPromotion(t *testing.T) {
 	s := dbtest.NewServer(t, dbtest.Postgres, dbserver.Options{})
 	db := s.Open()
-	if _, err := (postgres.Driver{}).Migrate(t.Context(), db.URL, options(t)); err != nil {
+	if _, err := postgres.Driver.Migrate(t.Context(), db.URL, options(t)); err != nil {
 		t.Fatal(err)
 	}
 	b := openURL(t, db.URL)

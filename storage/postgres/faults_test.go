@@ -433,7 +433,7 @@ func TestLockTimeout(t *testing.T) {
 		url := migrated(t)
 		opts := options(t)
 		opts.Timeout = 3 * time.Second
-		b, err := postgres.Driver{}.Open(t.Context(), with(t, url, "prepared_statements", prepared), opts)
+		b, err := postgres.Driver.Open(t.Context(), with(t, url, "prepared_statements", prepared), opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -454,7 +454,7 @@ func TestIdleHolderIsEnded(t *testing.T) {
 	url := migrated(t)
 	opts := options(t)
 	opts.Timeout = 6 * time.Second
-	b, err := postgres.Driver{}.Open(t.Context(), url, opts)
+	b, err := postgres.Driver.Open(t.Context(), url, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -476,10 +476,10 @@ func TestSynchronousStandby(t *testing.T) {
 	db := s.Open()
 	opts := options(t)
 	opts.Timeout = 3 * time.Second
-	if _, err := (postgres.Driver{}).Migrate(t.Context(), db.URL, opts); err != nil {
+	if _, err := postgres.Driver.Migrate(t.Context(), db.URL, opts); err != nil {
 		t.Fatal(err)
 	}
-	b, err := postgres.Driver{}.Open(t.Context(), db.URL, opts)
+	b, err := postgres.Driver.Open(t.Context(), db.URL, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -527,7 +527,7 @@ func TestSynchronousStandby(t *testing.T) {
 func TestServerRestarts(t *testing.T) {
 	s := dbtest.NewServer(t, dbtest.Postgres, dbserver.Options{})
 	db := s.Open()
-	if _, err := (postgres.Driver{}).Migrate(t.Context(), db.URL, options(t)); err != nil {
+	if _, err := postgres.Driver.Migrate(t.Context(), db.URL, options(t)); err != nil {
 		t.Fatal(err)
 	}
 	b := openURL(t, db.URL)

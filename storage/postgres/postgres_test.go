@@ -33,7 +33,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 func migrated(t testing.TB) string {
 	t.Helper()
 	url := dbtest.Open(t, dbtest.Postgres).URL
-	if _, err := (postgres.Driver{}).Migrate(t.Context(), url, options(t)); err != nil {
+	if _, err := postgres.Driver.Migrate(t.Context(), url, options(t)); err != nil {
 		t.Fatal(err)
 	}
 	return url
@@ -41,7 +41,7 @@ func migrated(t testing.TB) string {
 
 func openURL(t testing.TB, url string) mvcc.Backend {
 	t.Helper()
-	b, err := postgres.Driver{}.Open(t.Context(), url, options(t))
+	b, err := postgres.Driver.Open(t.Context(), url, options(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,17 +52,14 @@ var (
 	_ mvcc.Pooled  = (*backend)(nil)
 )
 
-// Limits of one row and one group. SQLite itself would take a thousand times as much; a value as large as an etcd takes keeps programs
-// portable, and a group of some megabytes is as fast per write as greater ones.
+// Limits of one group: one of some megabytes is as fast per write as greater ones.
 const (
-	keyBytes       = 1024
-	valueBytes     = 3 << 19 // 1.5 MiB
 	groupMutations = 1024
 	groupBytes     = 8 << 20
 )
 
 func (b *backend) Limits() mvcc.Limits {
-	return mvcc.Limits{KeyBytes: keyBytes, ValueBytes: valueBytes, GroupMutations: groupMutations, GroupBytes: groupBytes}
+	return mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes, GroupMutations: groupMutations, GroupBytes: groupBytes}
 }
 
 // name is what errors call the database.

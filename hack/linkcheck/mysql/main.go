@@ -13,7 +13,7 @@ import (
 func main() {
 	db, err := storage.Open(context.Background(), storage.Config{
 		URL:     os.Getenv("DATABASE_URL"),
-		Drivers: []storage.Driver{mysql.Driver{}},
+		Drivers: []storage.Driver{mysql.Driver},
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

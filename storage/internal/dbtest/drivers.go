@@ -11,7 +11,7 @@ import (
 var drivers = map[Kind]mvcc.Driver{
 	SQLite:   sqlite.Driver,
 	Memory:   sqlite.Driver,
-	Postgres: postgres.Driver{},
-	MariaDB:  mysql.Driver{},
-	MySQL:    mysql.Driver{},
+	Postgres: postgres.Driver,
+	MariaDB:  mysql.Driver,
+	MySQL:    mysql.Driver,
 }

@@ -188,6 +188,13 @@ type Limits struct {
 	GroupBytes     int
 }
 
+// MaxKeyBytes and MaxValueBytes are the limits of every backend whose database can hold as much, so that what one database takes another one
+// takes, too: the greatest value is that of etcd's default, the greatest key fits into every database's index.
+const (
+	MaxKeyBytes   = 1024
+	MaxValueBytes = 3 << 19
+)
+
 // Fence asks for a new epoch.
 type Fence struct {
 	// Seen is the newest position this process knows. If the database's epoch is greater than Seen.Epoch, somebody
