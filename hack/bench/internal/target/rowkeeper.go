@@ -24,7 +24,7 @@ type rowkeeperDialed struct {
 func dialRowkeeper(ctx context.Context, address string, o DialOptions) (Client, error) {
 	config := storage.Config{
 		URL:     address,
-		Drivers: []storage.Driver{sqlite.Driver, postgres.Driver{}, mysql.Driver{}},
+		Drivers: []storage.Driver{sqlite.Driver, postgres.Driver, mysql.Driver},
 		Migrate: true,
 	}
 	if o.KeepHistory {
