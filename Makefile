@@ -53,6 +53,15 @@ bench-peers: ## compare with etcd and kine: hack/bench/RESULTS.md, in some hours
 	go build -C hack/bench -o ../../bin/bench-peers .
 	cd hack/bench && ../../bin/bench-peers $(BENCH)
 
+.PHONY: image
+image: ## build the container image for amd64 and arm64, in bin/image; needs no container engine
+	hack/image.sh
+
+.PHONY: e2e
+e2e: image $(GOTESTSUM) ## test the image, and the manifests of deploy/ behind a real API server; builds Kubernetes first
+	hack/e2e/build.sh
+	cd hack/e2e && $(abspath $(GOTESTSUM)) --format standard-verbose -- -count 1 -p 1 -timeout 40m $(TESTFLAGS) ./...
+
 .PHONY: lint
 lint: $(GOLANGCI) ## run the linters
 	hack/lint.sh $(abspath $(GOLANGCI)) $(MODULES)

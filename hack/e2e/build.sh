@@ -1,0 +1,37 @@
+#!/bin/bash
+# Usage: hack/e2e/build.sh
+#
+# Builds the programs that the tests in hack/e2e run, other than Rowkeeper, in bin/cluster. The first time takes some minutes, most of them for Kubernetes.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+bin=$PWD/bin/cluster
+export CGO_ENABLED=0
+mkdir -p "$bin"
+
+# build MODULE PROGRAM PACKAGE [FLAG…]
+build() {
+	local module=$1 program=$2 package=$3
+	shift 3
+	echo "building $program"
+	go build -C "$module" "$@" -o "$bin/$program" "$package"
+}
+
+# The version of a Kubernetes program is what its linker was told.
+kubernetes() {
+	local version=$1
+	local minor=${version#v1.}
+	local package=k8s.io/component-base/version
+	echo "-s -w -X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitMinor=${minor%%.*}"
+}
+
+control=hack/e2e/controlplane
+version=$(go list -C "$control" -m -f '{{.Version}}' k8s.io/kubernetes)
+build $control etcd go.etcd.io/etcd/server/v3 -ldflags "-s -w"
+for program in kube-apiserver kube-controller-manager kube-scheduler; do
+	build $control $program k8s.io/kubernetes/cmd/$program -ldflags "$(kubernetes "$version")"
+done
+version=$(go list -C hack/kubectl -m -f '{{.Version}}' k8s.io/kubectl)
+build hack/kubectl kubectl . -ldflags "$(kubernetes "v1.${version#v0.}")"
+build hack/e2e sample-apiserver k8s.io/sample-apiserver -ldflags "-s -w"
+build . dbserve ./storage/internal/dbtest/dbserve

@@ -1,0 +1,341 @@
+package e2e
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/balancer"
+	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
+)
+
+// TestPostgres installs two replicas on PostgreSQL, tries everything with them, and removes them.
+func TestPostgres(t *testing.T) {
+	i := install(t, "postgres")
+	waitForReplicas(t, 2)
+	fmt.Printf("PostgreSQL %s (%s): from kubectl apply to Available %s, from the start of the first process to its readiness %s\n",
+		i.database.Version, i.database.Source, i.available.Sub(i.began).Round(time.Millisecond), startTime(t).Round(time.Millisecond))
+	for _, test := range []struct {
+		name string
+		f    func(*testing.T)
+	}{
+		{"Manifests", testManifests},
+		{"Discovery", testDiscovery},
+		{"VerbsV1", testVerbs(pipelinesV1, pipeline)},
+		{"VerbsV1alpha1", testVerbs(pipelinesV1alpha1, pipelineV1alpha1)},
+		{"Versions", testVersions},
+		{"Upstream", testUpstream},
+		{"Access", testAccess},
+		{"MissingNamespace", testMissingNamespace},
+		{"NamespaceDeletion", testNamespaceDeletion},
+		{"GarbageCollection", testGarbageCollection},
+		{"Audit", testAudit},
+		{"Webhooks", testWebhooks},
+		{"Policy", testPolicy},
+		{"Informers", testInformers},
+		{"CertificateRotation", testCertificateRotation},
+		{"PasswordRotation", testPasswordRotation},
+		{"RollingRestart", testRollingRestart},
+		{"Kill", testKill},
+		{"DatabaseRestart", testDatabaseRestart},
+		{"ClusterAway", testClusterAway},
+		// The last, since it leaves thousands of objects behind.
+		{"Throughput", testThroughput},
+	} {
+		t.Run(test.name, test.f)
+	}
+	i.uninstall(t)
+}
+
+// TestSQLite installs one replica on SQLite, and looks whether it keeps what it has over a restart and a crash.
+func TestSQLite(t *testing.T) {
+	i := install(t, "sqlite")
+	waitForReplicas(t, 1)
+	fmt.Printf("SQLite: from kubectl apply to Available %s, from the start of the process to its readiness %s\n",
+		i.available.Sub(i.began).Round(time.Millisecond), startTime(t).Round(time.Millisecond))
+	t.Run("VerbsV1", testVerbs(pipelinesV1, pipeline))
+	t.Run("VerbsV1alpha1", testVerbs(pipelinesV1alpha1, pipelineV1alpha1))
+	t.Run("Restart", func(t *testing.T) {
+		l := startLoad(t)
+		// A server that has just started has no events from before. Where there is no other, watchers are told so.
+		l.relist = true
+		l.progress(100)
+		kubectl(t, "rollout", "restart", "-n", namespace, "deployment/rowkeeper")
+		kubectl(t, "rollout", "status", "-n", namespace, "deployment/rowkeeper", "--timeout=3m")
+		l.progress(100)
+		running := env.node.Process(i.pods(t)[0].UID)
+		if err := running.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		l.progress(100)
+		l.finish()
+	})
+	i.uninstall(t)
+}
+
+// startTime is how long the first pod's process took until it was ready: the time between the status "running" and the condition "Ready", which the probes find out,
+// so it is exact to their period.
+func startTime(t *testing.T) time.Duration {
+	t.Helper()
+	pod := env.installation.pods(t)[0]
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.LastTransitionTime.Sub(pod.Status.ContainerStatuses[0].State.Running.StartedAt.Time)
+		}
+	}
+	return 0
+}
+
+// definitions are the modules whose CustomResourceDefinitions the components need, and where in them they are.
+var definitions = map[string]string{
+	"github.com/cert-manager/cert-manager@v1.21.2":               "deploy/crds",
+	"github.com/prometheus-operator/prometheus-operator@v0.85.0": "example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml",
+}
+
+// testManifests lets the API server check all overlays and components strictly.
+func testManifests(t *testing.T) {
+	for module, path := range definitions {
+		out, err := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module).Output()
+		if err != nil {
+			t.Fatalf("go mod download %s: %v: %s", module, err, out)
+		}
+		var downloaded struct{ Dir string }
+		if err := json.Unmarshal(out, &downloaded); err != nil {
+			t.Fatal(err)
+		}
+		kubectl(t, "apply", "--server-side", "-f", filepath.Join(downloaded.Dir, path))
+	}
+	eventually(t, time.Minute, func() error {
+		out, err := tryKubectl(t, "", "wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+	dir := env.installation.dir
+	write(t, filepath.Join(dir, "overlays", "mysql", "database", "password"), "secret") // that of PostgreSQL is there
+	for _, overlay := range []string{"postgres", "mysql", "sqlite", "external"} {
+		t.Run(overlay, func(t *testing.T) { dryRun(t, filepath.Join(dir, "overlays", overlay)) })
+	}
+	// What the comments in the overlays offer.
+	for name, replace := range map[string][2]string{
+		"cert-manager": {"- ../../components/certs # or ../../components/cert-manager", "- ../../components/cert-manager"},
+		"prometheus":   {"# - ../../components/prometheus", "- ../../components/prometheus"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(dir, "overlays", "sqlite", "kustomization.yaml")
+			original, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			changed := strings.Replace(string(original), replace[0], replace[1], 1)
+			if changed == string(original) {
+				t.Fatalf("%s has no line %q", file, replace[0])
+			}
+			write(t, file, changed)
+			defer write(t, file, string(original))
+			dryRun(t, filepath.Dir(file))
+		})
+	}
+	t.Run("examples", func(t *testing.T) {
+		kubectl(t, "apply", "--dry-run=server", "--validate=strict", "-f", filepath.Join(dir, "examples"))
+	})
+}
+
+func dryRun(t *testing.T, overlay string) {
+	t.Helper()
+	out := kubectl(t, "apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-k", overlay)
+	want := len(render(t, overlay))
+	if got := strings.Count(out, "serverside-applied (server dry run)"); got != want {
+		t.Errorf("%d of %d manifests were accepted:\n%s", got, want, out)
+	}
+	// Nothing in them asks the cluster not to look at certificates.
+	if rendered := kubectl(t, "kustomize", overlay); strings.Contains(rendered, "insecureSkipTLSVerify") {
+		t.Error("the manifests mention insecureSkipTLSVerify")
+	}
+}
+
+// testCertificateRotation renews the serving certificate, then the authority too, under load and without a restart.
+func testCertificateRotation(t *testing.T) {
+	i := env.installation
+	pods := i.pods(t)
+	l := startLoad(t)
+	l.progress(50)
+	certs := filepath.Join(i.dir, "components", "certs")
+	for _, what := range []string{"serving certificate", "authority"} {
+		before := servingCertificate(t, pods[0])
+		if what == "authority" {
+			// As if it had become old: a new one is made, and both are trusted.
+			for _, file := range []string{"ca.crt", "ca.key"} {
+				if err := os.Rename(filepath.Join(certs, file), filepath.Join(certs, "old-"+file)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			i.renewCertificates(t)
+			bundle := ""
+			for _, file := range []string{"ca.crt", "old-ca.crt"} {
+				content, err := os.ReadFile(filepath.Join(certs, file))
+				if err != nil {
+					t.Fatal(err)
+				}
+				bundle += string(content)
+			}
+			write(t, filepath.Join(certs, "ca.crt"), bundle)
+		} else {
+			i.renewCertificates(t)
+		}
+		kubectl(t, "apply", "--server-side", "-k", i.overlay)
+		for _, pod := range pods {
+			eventually(t, 2*time.Minute, func() error {
+				if servingCertificate(t, pod).SerialNumber.Cmp(before.SerialNumber) == 0 {
+					return fmt.Errorf("%s still has the old certificate", pod.Name)
+				}
+				return nil
+			})
+		}
+		l.progress(50)
+		i.waitAvailable(t)
+	}
+	l.finish()
+	for _, pod := range i.pods(t) {
+		if restarts := restartsOf(pods, pod); restarts != pod.Status.ContainerStatuses[0].RestartCount {
+			t.Errorf("the replica %s was started again", pod.Name)
+		}
+	}
+}
+
+// servingCertificate is the one that a replica shows on a new connection.
+func servingCertificate(t *testing.T, pod corev1.Pod) *x509.Certificate {
+	t.Helper()
+	conn, err := tls.Dial("tcp", net.JoinHostPort(pod.Status.PodIP, "8443"), &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	return conn.ConnectionState().PeerCertificates[0]
+}
+
+// testClusterAway starts a server, as the overlay "external" describes it, while the cluster's API server cannot be reached, and lets it be reached later.
+func testClusterAway(t *testing.T) {
+	dir := t.TempDir()
+	door, err := balancer.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { door.Close() })
+	_, file, err := env.User("outside", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := clientcmd.LoadFromFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Clusters["e2e"].Server = fmt.Sprintf("https://localhost:%d", door.Port())
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	port, err := process.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	certs := filepath.Join(env.installation.dir, "components", "certs")
+	server, err := process.Start(process.Spec{
+		Name: "outside", Env: os.Environ(), Dir: dir, Logs: env.Logs(),
+		Command: []string{
+			env.rowkeeper(), "serve", "--kubeconfig", kubeconfig, "--database", "memory:", fmt.Sprintf("--secure-port=%d", port),
+			"--tls-cert-file", filepath.Join(certs, "tls.crt"), "--tls-private-key-file", filepath.Join(certs, "tls.key"),
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	direct := env.direct(t, env.proxyCertificate(t), "admin", "system:masters")
+	direct.Host = fmt.Sprintf("https://localhost:%d", port)
+	anonymous := env.direct(t, nil, "")
+	anonymous.Host = direct.Host
+	list := func() error {
+		_, err := clientOf(t, direct).Resource(pipelinesV1).Namespace("default").List(t.Context(), metav1.ListOptions{})
+		return err
+	}
+	eventually(t, time.Minute, func() error {
+		conn, err := net.Dial("tcp", fmt.Sprintf("localhost:%d", port))
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+	code, body := get(t, anonymous, "/readyz?verbose")
+	if code != 500 || !strings.Contains(body, "[-]authority-front-proxy") || !strings.Contains(body, "[-]informer-sync failed") {
+		t.Errorf("while the cluster cannot be reached, /readyz answers %d: %s", code, body)
+	}
+	if code, body := get(t, anonymous, "/livez"); code != 200 {
+		t.Errorf("while the cluster cannot be reached, /livez answers %d: %s", code, body)
+	}
+	expect(t, "the front proxy, before the server knows its authority", list(), metav1.StatusReasonUnauthorized)
+	door.Set(fmt.Sprintf("localhost:%d", env.Port))
+	began := time.Now()
+	eventually(t, 2*time.Minute, func() error {
+		if code, body := get(t, anonymous, "/readyz?verbose"); code != 200 {
+			return fmt.Errorf("after the cluster can be reached, /readyz answers %d: %s", code, body)
+		}
+		return nil
+	})
+	t.Logf("ready %s after the cluster could be reached", time.Since(began).Round(time.Millisecond))
+	if err := list(); err != nil {
+		t.Errorf("the front proxy, after the server knows its authority: %v", err)
+	}
+}
+
+// testPasswordRotation changes the password of the database's user, and the Secret, under load and without a restart.
+func testPasswordRotation(t *testing.T) {
+	i := env.installation
+	pods := i.pods(t)
+	l := startLoad(t)
+	l.progress(50)
+	const password = "another password"
+	if err := i.database.Do("exec ALTER ROLE " + databaseUser + " PASSWORD '" + password + "'"); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(i.dir, "overlays", "postgres", "database", "password"), password)
+	kubectl(t, "apply", "--server-side", "-k", i.overlay)
+	for _, pod := range pods {
+		eventually(t, time.Minute, func() error {
+			mounted, err := os.ReadFile(filepath.Join(env.dir, "pods", string(pod.UID), "root", "etc", "rowkeeper", "database", "password"))
+			if err == nil && string(mounted) != password {
+				err = fmt.Errorf("%s still has the old password", pod.Name)
+			}
+			return err
+		})
+	}
+	// New connections need the new one.
+	if err := i.database.Do("exec SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '" + databaseUser + "'"); err != nil {
+		t.Fatal(err)
+	}
+	l.progress(100)
+	waitForReplicas(t, 2)
+	l.finish()
+	for _, pod := range i.pods(t) {
+		if restarts := restartsOf(pods, pod); restarts != pod.Status.ContainerStatuses[0].RestartCount {
+			t.Errorf("the replica %s was started again", pod.Name)
+		}
+	}
+}

@@ -1,0 +1,285 @@
+package e2e
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/cluster"
+	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
+)
+
+const (
+	// throughputClients is how many clients there are at a time, roundTime how long a line is measured in a round, of which there are rounds.
+	throughputClients = 16
+	roundTime         = 2 * time.Second
+	rounds            = 2
+	// payload makes an object about as large as usual ones.
+	payload = 1000
+)
+
+// target is an extension API server that is measured.
+type target struct {
+	name   string
+	client dynamic.ResourceInterface
+	make   func(name string) *unstructured.Unstructured
+	// pids are the server's processes.
+	pids []int
+}
+
+// result is what was measured of a target in one line.
+type result struct {
+	times []time.Duration
+	cpu   time.Duration
+}
+
+// testThroughput measures requests through the front door, to Rowkeeper and to upstream's sample-apiserver on the cluster's etcd in turn. It checks
+// nothing but that no request fails.
+func testThroughput(t *testing.T) {
+	ns := newNamespace(t)
+	flunders, sample := startSampleServer(t)
+	var replicas []int
+	for _, pod := range env.installation.pods(t) {
+		replicas = append(replicas, env.node.Process(pod.UID).Pid())
+	}
+	config := rest.CopyConfig(env.Admin)
+	config.WarningHandler = rest.NoWarnings{} // that flunders are deprecated
+	client := clientOf(t, config)
+	filler := strings.Repeat("x", payload)
+	targets := []target{
+		{"rowkeeper", client.Resource(pipelinesV1).Namespace(ns), func(name string) *unstructured.Unstructured {
+			object := pipeline(name)
+			object.SetAnnotations(map[string]string{"example.com/filler": filler})
+			return object
+		}, replicas},
+		{"sample-apiserver", client.Resource(flunders).Namespace(ns), func(name string) *unstructured.Unstructured {
+			object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": flunders.GroupVersion().String(), "kind": "Flunder", "spec": map[string]any{"reference": "a"}}}
+			object.SetName(name)
+			object.SetAnnotations(map[string]string{"example.com/filler": filler})
+			return object
+		}, []int{sample}},
+	}
+	lines := []string{"create", "get", "update", "list of 100"}
+	results := map[string]map[string]result{}
+	for round := range rounds {
+		for _, line := range lines {
+			for _, target := range targets {
+				got := measure(t, target, line, round)
+				if results[line] == nil {
+					results[line] = map[string]result{}
+				}
+				before := results[line][target.name]
+				results[line][target.name] = result{append(before.times, got.times...), before.cpu + got.cpu}
+			}
+		}
+	}
+	fmt.Printf("\nThrough the front door, %d clients, objects of %d bytes and more; two replicas of Rowkeeper on PostgreSQL, one sample-apiserver on etcd.\n"+
+		"CPU is that of the API server per request, without its database.\n\n", throughputClients, payload)
+	fmt.Printf("| request | Rowkeeper | p50 | p99 | CPU | sample-apiserver | p50 | p99 | CPU |\n|---|---|---|---|---|---|---|---|---|\n")
+	for _, line := range lines {
+		fmt.Printf("| %s |", line)
+		for _, target := range targets {
+			r := results[line][target.name]
+			slices.Sort(r.times)
+			n := len(r.times)
+			fmt.Printf(" %.0f/s | %s | %s | %s |", float64(n)/(roundTime*rounds).Seconds(), r.times[n/2].Round(100*time.Microsecond), r.times[n*99/100].Round(100*time.Microsecond),
+				(r.cpu / time.Duration(n)).Round(10*time.Microsecond))
+		}
+		fmt.Println()
+	}
+	fmt.Println()
+}
+
+// cpuTime is the processor time that processes have taken.
+func cpuTime(t *testing.T, pids []int) time.Duration {
+	t.Helper()
+	var ticks int64
+	for _, pid := range pids {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The fields after the program's name, which may have spaces in it: the 12th and the 13th are the times in user and system mode.
+		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		for _, field := range fields[11:13] {
+			n, err := strconv.ParseInt(field, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ticks += n
+		}
+	}
+	const ticksPerSecond = 100 // on Linux, whatever the kernel's own clock is
+	return time.Duration(ticks) * time.Second / ticksPerSecond
+}
+
+// measure makes requests of one kind for a while, and returns how long each took.
+func measure(t *testing.T, target target, line string, round int) result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	// Each client has an object of its own to read and to change.
+	own := make([]*unstructured.Unstructured, throughputClients)
+	name := func(client int, what string, n int) string {
+		return fmt.Sprintf("c%d-%s-%d-%d", client, what, round, n)
+	}
+	err := inParallel(throughputClients, throughputClients, func(c int) (err error) {
+		own[c], err = target.client.Create(ctx, target.make(name(c, "own-"+strings.ReplaceAll(line, " ", "-"), 0)), metav1.CreateOptions{})
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%s: %v", target.name, err)
+	}
+	requests := map[string]func(c, n int) error{
+		"create": func(c, n int) error {
+			_, err := target.client.Create(ctx, target.make(name(c, "new", n)), metav1.CreateOptions{})
+			return err
+		},
+		"get": func(c, _ int) error {
+			_, err := target.client.Get(ctx, own[c].GetName(), metav1.GetOptions{})
+			return err
+		},
+		"update": func(c, n int) error {
+			own[c].SetLabels(map[string]string{"n": fmt.Sprint(n)})
+			updated, err := target.client.Update(ctx, own[c], metav1.UpdateOptions{})
+			own[c] = updated
+			return err
+		},
+		"list of 100": func(int, int) error {
+			_, err := target.client.List(ctx, metav1.ListOptions{Limit: 100})
+			return err
+		},
+	}
+	end := time.Now().Add(roundTime)
+	var mu sync.Mutex
+	var all result
+	before := cpuTime(t, target.pids)
+	err = inParallel(throughputClients, throughputClients, func(c int) error {
+		var mine []time.Duration
+		for n := 0; ; n++ {
+			began := time.Now()
+			if began.After(end) {
+				break
+			}
+			if err := requests[line](c, n); err != nil {
+				return err
+			}
+			mine = append(mine, time.Since(began))
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		all.times = append(all.times, mine...)
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("%s, %s: %v", target.name, line, err)
+	}
+	all.cpu = cpuTime(t, target.pids) - before
+	return all
+}
+
+// startSampleServer runs upstream's sample-apiserver on the cluster's etcd, behind an APIService, and returns its resource and its process.
+func startSampleServer(t *testing.T) (resource schema.GroupVersionResource, pid int) {
+	t.Helper()
+	const sampleNamespace = "wardle"
+	resource = schema.GroupVersionResource{Group: "wardle.example.com", Version: "v1alpha1", Resource: "flunders"}
+	core := env.client.CoreV1()
+	if _, err := core.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: sampleNamespace}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	port, err := process.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	serving, err := env.CA.Server("api." + sampleNamespace + ".svc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(env.dir, "sample-apiserver")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := serving.Write(dir, "serving"); err != nil {
+		t.Fatal(err)
+	}
+	ca, _, err := env.CA.PEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It is there to be compared with, not to be protected.
+	_, kubeconfig, err := env.User("sample-apiserver")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = env.client.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "sample-apiserver"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "sample-apiserver"}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	running, err := process.Start(process.Spec{
+		Name: "sample-apiserver", Env: os.Environ(), Dir: dir, Logs: env.Logs(),
+		Command: []string{
+			filepath.Join(env.bin, "sample-apiserver"), "--etcd-servers=" + env.Etcd, "--bind-address=" + cluster.Host, fmt.Sprintf("--secure-port=%d", port),
+			"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
+			"--tls-cert-file=" + filepath.Join(dir, "serving.crt"), "--tls-private-key-file=" + filepath.Join(dir, "serving.key"),
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "api"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"}}
+	if _, err := core.Services(sampleNamespace).Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	apiService := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": map[string]any{"name": "v1alpha1.wardle.example.com"},
+		"spec": map[string]any{
+			"group": resource.Group, "version": resource.Version, "groupPriorityMinimum": int64(1000), "versionPriority": int64(15),
+			"caBundle": base64.StdEncoding.EncodeToString(ca),
+			"service":  map[string]any{"name": "api", "namespace": sampleNamespace, "port": int64(port)},
+		},
+	}}
+	if _, err := env.dynamic.Resource(apiServices).Create(t.Context(), apiService, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// What it stores is gone with the cluster; without its APIService the namespaces of the tests can be deleted.
+		if err := env.dynamic.Resource(apiServices).Delete(env.context, apiService.GetName(), metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+		if err := running.Kill(); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := running.WaitFor(ctx, "available", func(ctx context.Context) error {
+		status, message, err := available(ctx, apiService.GetName())
+		if err == nil && status != "True" {
+			err = fmt.Errorf("it is not available: %s", message)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return resource, running.Pid()
+}
