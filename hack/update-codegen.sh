@@ -18,6 +18,7 @@ versions=("$module/pkg/apis/ci/v1" "$module/pkg/apis/ci/v1alpha1")
 
 # Types of apimachinery that ours refer to: read, never written.
 readonly_packages=(
+  k8s.io/api/autoscaling/v1
   k8s.io/apimachinery/pkg/apis/meta/v1
   k8s.io/apimachinery/pkg/api/resource
   k8s.io/apimachinery/pkg/runtime
@@ -35,6 +36,9 @@ find pkg -name 'zz_generated.*' -delete
 "$bin/defaulter-gen" --go-header-file "$header" --output-file zz_generated.defaults.go "${versions[@]}"
 "$bin/conversion-gen" --go-header-file "$header" --output-file zz_generated.conversion.go "${versions[@]}"
 
+# The types of apimachinery are opaque here: what is declared of them has been generated into another package, which the generator does not find from outside.
+"$bin/validation-gen" --go-header-file "$header" --output-file zz_generated.validations.go "$module/pkg/apis/ci/v1"
+
 mkdir -p pkg/generated/openapi
 violations=$(mktemp)
 trap 'rm -f "$violations"' EXIT
@@ -42,7 +46,8 @@ trap 'rm -f "$violations"' EXIT
   --output-dir pkg/generated/openapi --output-pkg "$module/pkg/generated/openapi" \
   --output-model-name-file zz_generated.model_name.go \
   --report-filename "$violations" "${readonly_flags[@]}" \
-  k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/version "${versions[@]}"
+  k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/version \
+  k8s.io/apimachinery/pkg/api/resource k8s.io/api/autoscaling/v1 "${versions[@]}"
 if grep -F "$module" "$violations"; then
   echo "update-codegen: the lines above break the rules for API types" >&2
   exit 1

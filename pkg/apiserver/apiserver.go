@@ -5,20 +5,24 @@ package apiserver
 import (
 	"fmt"
 
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apiserver/pkg/endpoints/openapi"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/filters"
 
 	"github.com/rowkeeper/rowkeeper/pkg/apis/ci"
 	"github.com/rowkeeper/rowkeeper/pkg/apis/ci/install"
 	civ1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1"
 	civ1alpha1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1alpha1"
-	generatedopenapi "github.com/rowkeeper/rowkeeper/pkg/generated/openapi"
+	"github.com/rowkeeper/rowkeeper/pkg/registry/ci/logchunk"
 	"github.com/rowkeeper/rowkeeper/pkg/registry/ci/pipeline"
+	"github.com/rowkeeper/rowkeeper/pkg/registry/ci/pipelinepolicy"
+	"github.com/rowkeeper/rowkeeper/pkg/registry/ci/pipelinerun"
 	"github.com/rowkeeper/rowkeeper/pkg/version"
 )
 
@@ -33,6 +37,10 @@ var (
 
 func init() {
 	install.Install(Scheme)
+
+	// The subresource scale is of a kind that many groups share. It has no form of its own inside.
+	Scheme.AddKnownTypes(autoscalingv1.SchemeGroupVersion, &autoscalingv1.Scale{})
+	Scheme.AddKnownTypes(schema.GroupVersion{Group: autoscalingv1.GroupName, Version: runtime.APIVersionInternal}, &autoscalingv1.Scale{})
 
 	// Every API server answers with these kinds and takes these options, whatever its groups are.
 	metav1.AddToGroupVersion(Scheme, schema.GroupVersion{Version: "v1"})
@@ -50,14 +58,9 @@ type Config struct {
 func NewConfig() *Config {
 	c := genericapiserver.NewRecommendedConfig(Codecs)
 	c.EffectiveVersion = version.Effective()
-
-	namer := openapi.NewDefinitionNamer(Scheme)
-	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(generatedopenapi.GetOpenAPIDefinitions, namer)
-	c.OpenAPIConfig.Info.Title = "Rowkeeper"
-	c.OpenAPIConfig.Info.Version = version.Get().Version
-	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
-	c.OpenAPIV3Config.Info.Title = "Rowkeeper"
-	c.OpenAPIV3Config.Info.Version = version.Get().Version
+	// What goes on until the client has enough is not bounded by the time for a request.
+	c.LongRunningFunc = filters.BasicLongRunningRequestCheck(sets.NewString("watch"), sets.NewString("log", "attach"))
+	describe(&c.Config)
 	return &Config{Generic: c}
 }
 
@@ -79,19 +82,42 @@ func (c *Config) New() (*genericapiserver.GenericAPIServer, error) {
 
 // ciGroup makes the resources of ci.rowkeeper.dev.
 func (c *Config) ciGroup() (*genericapiserver.APIGroupInfo, error) {
-	pipelines, err := pipeline.NewStorage(Scheme, c.Generic.RESTOptionsGetter)
+	getter := c.Generic.RESTOptionsGetter
+	policies, err := pipelinepolicy.NewStorage(Scheme, getter)
+	if err != nil {
+		return nil, err
+	}
+	logs, err := logchunk.NewStorage(Scheme, getter)
+	if err != nil {
+		return nil, err
+	}
+	runs, err := pipelinerun.NewStorage(Scheme, getter, logs.Store, c.Generic.ShutdownInitiatedNotify())
+	if err != nil {
+		return nil, err
+	}
+	pipelines, err := pipeline.NewStorage(Scheme, getter, runs.Run.Store)
 	if err != nil {
 		return nil, err
 	}
 	group := genericapiserver.NewDefaultAPIGroupInfo(ci.GroupName, Scheme, ParameterCodec, Codecs)
 	group.VersionedResourcesStorageMap[civ1.SchemeGroupVersion.Version] = map[string]rest.Storage{
-		"pipelines":        pipelines.Pipeline,
-		"pipelines/status": pipelines.Status,
+		"pipelines":           pipelines.Pipeline,
+		"pipelines/status":    pipelines.Status,
+		"pipelines/scale":     pipelines.Scale,
+		"pipelines/run":       pipelines.Run,
+		"pipelines/runs":      pipelines.Runs,
+		"pipelineruns":        runs.Run,
+		"pipelineruns/status": runs.Status,
+		"pipelineruns/log":    runs.Log,
+		"pipelineruns/attach": runs.Attach,
+		"logchunks":           logs,
+		"pipelinepolicies":    policies,
 	}
 	// The same storage in another version: the difference is in the scheme alone.
 	group.VersionedResourcesStorageMap[civ1alpha1.SchemeGroupVersion.Version] = map[string]rest.Storage{
 		"pipelines":        pipelines.Pipeline,
 		"pipelines/status": pipelines.Status,
+		"pipelines/scale":  pipelines.Scale,
 	}
 	return &group, nil
 }

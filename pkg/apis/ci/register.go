@@ -29,6 +29,15 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(SchemeGroupVersion,
 		&Pipeline{},
 		&PipelineList{},
+		&PipelineRun{},
+		&PipelineRunList{},
+		&LogChunk{},
+		&LogChunkList{},
+		&PipelineRunLogOptions{},
+		&PipelineRunRequest{},
+		&PipelineRunsOptions{},
+		&PipelinePolicy{},
+		&PipelinePolicyList{},
 	)
 	return nil
 }

@@ -17,6 +17,12 @@ func Funcs(serializer.CodecFactory) []any {
 				s.Phase = ci.PipelineReady
 			}
 		},
+		func(s *ci.PipelineRunStatus, c randfill.Continue) {
+			c.FillNoCustom(s)
+			if s.Phase == "" {
+				s.Phase = ci.RunRunning
+			}
+		},
 		// Commands that the flat form can say, too, are rare among random ones.
 		func(s *ci.Step, c randfill.Continue) {
 			c.FillNoCustom(s)

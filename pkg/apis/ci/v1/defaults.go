@@ -17,3 +17,21 @@ func SetDefaults_PipelineStatus(status *PipelineStatus) {
 		status.Phase = PipelinePending
 	}
 }
+
+// DefaultTerminationGracePeriodSeconds is how long the running step of a run may take to end when its spec does not say.
+const DefaultTerminationGracePeriodSeconds int64 = 30
+
+// SetDefaults_PipelineRunSpec fills in what the author of a run left open.
+func SetDefaults_PipelineRunSpec(spec *PipelineRunSpec) {
+	if spec.TerminationGracePeriodSeconds == nil {
+		seconds := DefaultTerminationGracePeriodSeconds
+		spec.TerminationGracePeriodSeconds = &seconds
+	}
+}
+
+// SetDefaults_PipelineRunStatus gives a new run a phase.
+func SetDefaults_PipelineRunStatus(status *PipelineRunStatus) {
+	if status.Phase == "" {
+		status.Phase = RunPending
+	}
+}

@@ -32,6 +32,15 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(SchemeGroupVersion,
 		&Pipeline{},
 		&PipelineList{},
+		&PipelineRun{},
+		&PipelineRunList{},
+		&LogChunk{},
+		&LogChunkList{},
+		&PipelineRunLogOptions{},
+		&PipelineRunRequest{},
+		&PipelineRunsOptions{},
+		&PipelinePolicy{},
+		&PipelinePolicyList{},
 	)
 	metav1.AddToGroupVersion(scheme, SchemeGroupVersion)
 	return nil
@@ -41,5 +50,10 @@ func addDefaultingFuncs(scheme *runtime.Scheme) error { return RegisterDefaults(
 
 // addFieldLabels names the fields that can be selected by.
 func addFieldLabels(scheme *runtime.Scheme) error {
-	return scheme.AddFieldLabelConversionFunc(SchemeGroupVersion.WithKind("Pipeline"), ci.SelectableFields(ci.PipelineFields))
+	for kind, fields := range ci.SelectableFields {
+		if err := scheme.AddFieldLabelConversionFunc(SchemeGroupVersion.WithKind(kind), ci.FieldLabelConversion(fields)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -4,6 +4,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // +genclient
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
+// +k8s:validation-gen=false
 
 // Pipeline is a recipe: steps that run one after another, each a command in a container image.
 type Pipeline struct {

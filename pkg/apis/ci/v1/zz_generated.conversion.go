@@ -6,6 +6,7 @@
 package v1
 
 import (
+	url "net/url"
 	unsafe "unsafe"
 
 	ci "github.com/rowkeeper/rowkeeper/pkg/apis/ci"
@@ -31,6 +32,46 @@ func RegisterConversions(s *runtime.Scheme) error {
 	}); err != nil {
 		return err
 	}
+	if err := s.AddGeneratedConversionFunc((*ImageMirror)(nil), (*ci.ImageMirror)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_v1_ImageMirror_To_ci_ImageMirror(a.(*ImageMirror), b.(*ci.ImageMirror), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*ci.ImageMirror)(nil), (*ImageMirror)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_ci_ImageMirror_To_v1_ImageMirror(a.(*ci.ImageMirror), b.(*ImageMirror), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*LogChunk)(nil), (*ci.LogChunk)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_v1_LogChunk_To_ci_LogChunk(a.(*LogChunk), b.(*ci.LogChunk), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*ci.LogChunk)(nil), (*LogChunk)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_ci_LogChunk_To_v1_LogChunk(a.(*ci.LogChunk), b.(*LogChunk), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*LogChunkList)(nil), (*ci.LogChunkList)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_v1_LogChunkList_To_ci_LogChunkList(a.(*LogChunkList), b.(*ci.LogChunkList), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*ci.LogChunkList)(nil), (*LogChunkList)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_ci_LogChunkList_To_v1_LogChunkList(a.(*ci.LogChunkList), b.(*LogChunkList), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*LogChunkSpec)(nil), (*ci.LogChunkSpec)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_v1_LogChunkSpec_To_ci_LogChunkSpec(a.(*LogChunkSpec), b.(*ci.LogChunkSpec), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*ci.LogChunkSpec)(nil), (*LogChunkSpec)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_ci_LogChunkSpec_To_v1_LogChunkSpec(a.(*ci.LogChunkSpec), b.(*LogChunkSpec), scope)
+	}); err != nil {
+		return err
+	}
 	if err := s.AddGeneratedConversionFunc((*Parameter)(nil), (*ci.Parameter)(nil), func(a, b interface{}, scope conversion.Scope) error {
 		return Convert_v1_Parameter_To_ci_Parameter(a.(*Parameter), b.(*ci.Parameter), scope)
 	}); err != nil {
@@ -38,6 +79,16 @@ func RegisterConversions(s *runtime.Scheme) error {
 	}
 	if err := s.AddGeneratedConversionFunc((*ci.Parameter)(nil), (*Parameter)(nil), func(a, b interface{}, scope conversion.Scope) error {
 		return Convert_ci_Parameter_To_v1_Parameter(a.(*ci.Parameter), b.(*Parameter), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*ParameterValue)(nil), (*ci.ParameterValue)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_v1_ParameterValue_To_ci_ParameterValue(a.(*ParameterValue), b.(*ci.ParameterValue), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*ci.ParameterValue)(nil), (*ParameterValue)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_ci_ParameterValue_To_v1_ParameterValue(a.(*ci.ParameterValue), b.(*ParameterValue), scope)
 	}); err != nil {
 		return err
 	}
@@ -58,6 +109,116 @@ func RegisterConversions(s *runtime.Scheme) error {
 	}
 	if err := s.AddGeneratedConversionFunc((*ci.PipelineList)(nil), (*PipelineList)(nil), func(a, b interface{}, scope conversion.Scope) error {
 		return Convert_ci_PipelineList_To_v1_PipelineList(a.(*ci.PipelineList), b.(*PipelineList), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*PipelinePolicy)(nil), (*ci.PipelinePolicy)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_v1_PipelinePolicy_To_ci_PipelinePolicy(a.(*PipelinePolicy), b.(*ci.PipelinePolicy), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*ci.PipelinePolicy)(nil), (*PipelinePolicy)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_ci_PipelinePolicy_To_v1_PipelinePolicy(a.(*ci.PipelinePolicy), b.(*PipelinePolicy), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*PipelinePolicyList)(nil), (*ci.PipelinePolicyList)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_v1_PipelinePolicyList_To_ci_PipelinePolicyList(a.(*PipelinePolicyList), b.(*ci.PipelinePolicyList), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*ci.PipelinePolicyList)(nil), (*PipelinePolicyList)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_ci_PipelinePolicyList_To_v1_PipelinePolicyList(a.(*ci.PipelinePolicyList), b.(*PipelinePolicyList), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*PipelinePolicySpec)(nil), (*ci.PipelinePolicySpec)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_v1_PipelinePolicySpec_To_ci_PipelinePolicySpec(a.(*PipelinePolicySpec), b.(*ci.PipelinePolicySpec), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*ci.PipelinePolicySpec)(nil), (*PipelinePolicySpec)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_ci_PipelinePolicySpec_To_v1_PipelinePolicySpec(a.(*ci.PipelinePolicySpec), b.(*PipelinePolicySpec), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*PipelineRun)(nil), (*ci.PipelineRun)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_v1_PipelineRun_To_ci_PipelineRun(a.(*PipelineRun), b.(*ci.PipelineRun), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*ci.PipelineRun)(nil), (*PipelineRun)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_ci_PipelineRun_To_v1_PipelineRun(a.(*ci.PipelineRun), b.(*PipelineRun), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*PipelineRunList)(nil), (*ci.PipelineRunList)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_v1_PipelineRunList_To_ci_PipelineRunList(a.(*PipelineRunList), b.(*ci.PipelineRunList), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*ci.PipelineRunList)(nil), (*PipelineRunList)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_ci_PipelineRunList_To_v1_PipelineRunList(a.(*ci.PipelineRunList), b.(*PipelineRunList), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*PipelineRunLogOptions)(nil), (*ci.PipelineRunLogOptions)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_v1_PipelineRunLogOptions_To_ci_PipelineRunLogOptions(a.(*PipelineRunLogOptions), b.(*ci.PipelineRunLogOptions), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*ci.PipelineRunLogOptions)(nil), (*PipelineRunLogOptions)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_ci_PipelineRunLogOptions_To_v1_PipelineRunLogOptions(a.(*ci.PipelineRunLogOptions), b.(*PipelineRunLogOptions), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*PipelineRunRequest)(nil), (*ci.PipelineRunRequest)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_v1_PipelineRunRequest_To_ci_PipelineRunRequest(a.(*PipelineRunRequest), b.(*ci.PipelineRunRequest), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*ci.PipelineRunRequest)(nil), (*PipelineRunRequest)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_ci_PipelineRunRequest_To_v1_PipelineRunRequest(a.(*ci.PipelineRunRequest), b.(*PipelineRunRequest), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*PipelineRunRequestSpec)(nil), (*ci.PipelineRunRequestSpec)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_v1_PipelineRunRequestSpec_To_ci_PipelineRunRequestSpec(a.(*PipelineRunRequestSpec), b.(*ci.PipelineRunRequestSpec), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*ci.PipelineRunRequestSpec)(nil), (*PipelineRunRequestSpec)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_ci_PipelineRunRequestSpec_To_v1_PipelineRunRequestSpec(a.(*ci.PipelineRunRequestSpec), b.(*PipelineRunRequestSpec), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*PipelineRunSpec)(nil), (*ci.PipelineRunSpec)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_v1_PipelineRunSpec_To_ci_PipelineRunSpec(a.(*PipelineRunSpec), b.(*ci.PipelineRunSpec), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*ci.PipelineRunSpec)(nil), (*PipelineRunSpec)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_ci_PipelineRunSpec_To_v1_PipelineRunSpec(a.(*ci.PipelineRunSpec), b.(*PipelineRunSpec), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*PipelineRunStatus)(nil), (*ci.PipelineRunStatus)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_v1_PipelineRunStatus_To_ci_PipelineRunStatus(a.(*PipelineRunStatus), b.(*ci.PipelineRunStatus), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*ci.PipelineRunStatus)(nil), (*PipelineRunStatus)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_ci_PipelineRunStatus_To_v1_PipelineRunStatus(a.(*ci.PipelineRunStatus), b.(*PipelineRunStatus), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*PipelineRunsOptions)(nil), (*ci.PipelineRunsOptions)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_v1_PipelineRunsOptions_To_ci_PipelineRunsOptions(a.(*PipelineRunsOptions), b.(*ci.PipelineRunsOptions), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*ci.PipelineRunsOptions)(nil), (*PipelineRunsOptions)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_ci_PipelineRunsOptions_To_v1_PipelineRunsOptions(a.(*ci.PipelineRunsOptions), b.(*PipelineRunsOptions), scope)
 	}); err != nil {
 		return err
 	}
@@ -91,6 +252,26 @@ func RegisterConversions(s *runtime.Scheme) error {
 	}); err != nil {
 		return err
 	}
+	if err := s.AddGeneratedConversionFunc((*StepStatus)(nil), (*ci.StepStatus)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_v1_StepStatus_To_ci_StepStatus(a.(*StepStatus), b.(*ci.StepStatus), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*ci.StepStatus)(nil), (*StepStatus)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_ci_StepStatus_To_v1_StepStatus(a.(*ci.StepStatus), b.(*StepStatus), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*url.Values)(nil), (*PipelineRunLogOptions)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_url_Values_To_v1_PipelineRunLogOptions(a.(*url.Values), b.(*PipelineRunLogOptions), scope)
+	}); err != nil {
+		return err
+	}
+	if err := s.AddGeneratedConversionFunc((*url.Values)(nil), (*PipelineRunsOptions)(nil), func(a, b interface{}, scope conversion.Scope) error {
+		return Convert_url_Values_To_v1_PipelineRunsOptions(a.(*url.Values), b.(*PipelineRunsOptions), scope)
+	}); err != nil {
+		return err
+	}
 	return nil
 }
 
@@ -114,6 +295,94 @@ func Convert_ci_EnvVar_To_v1_EnvVar(in *ci.EnvVar, out *EnvVar, s conversion.Sco
 	return autoConvert_ci_EnvVar_To_v1_EnvVar(in, out, s)
 }
 
+func autoConvert_v1_ImageMirror_To_ci_ImageMirror(in *ImageMirror, out *ci.ImageMirror, s conversion.Scope) error {
+	*out = *(*ci.ImageMirror)(unsafe.Pointer(in))
+	return nil
+}
+
+// Convert_v1_ImageMirror_To_ci_ImageMirror is an autogenerated conversion function.
+func Convert_v1_ImageMirror_To_ci_ImageMirror(in *ImageMirror, out *ci.ImageMirror, s conversion.Scope) error {
+	return autoConvert_v1_ImageMirror_To_ci_ImageMirror(in, out, s)
+}
+
+func autoConvert_ci_ImageMirror_To_v1_ImageMirror(in *ci.ImageMirror, out *ImageMirror, s conversion.Scope) error {
+	*out = *(*ImageMirror)(unsafe.Pointer(in))
+	return nil
+}
+
+// Convert_ci_ImageMirror_To_v1_ImageMirror is an autogenerated conversion function.
+func Convert_ci_ImageMirror_To_v1_ImageMirror(in *ci.ImageMirror, out *ImageMirror, s conversion.Scope) error {
+	return autoConvert_ci_ImageMirror_To_v1_ImageMirror(in, out, s)
+}
+
+func autoConvert_v1_LogChunk_To_ci_LogChunk(in *LogChunk, out *ci.LogChunk, s conversion.Scope) error {
+	out.ObjectMeta = in.ObjectMeta
+	if err := Convert_v1_LogChunkSpec_To_ci_LogChunkSpec(&in.Spec, &out.Spec, s); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Convert_v1_LogChunk_To_ci_LogChunk is an autogenerated conversion function.
+func Convert_v1_LogChunk_To_ci_LogChunk(in *LogChunk, out *ci.LogChunk, s conversion.Scope) error {
+	return autoConvert_v1_LogChunk_To_ci_LogChunk(in, out, s)
+}
+
+func autoConvert_ci_LogChunk_To_v1_LogChunk(in *ci.LogChunk, out *LogChunk, s conversion.Scope) error {
+	out.ObjectMeta = in.ObjectMeta
+	if err := Convert_ci_LogChunkSpec_To_v1_LogChunkSpec(&in.Spec, &out.Spec, s); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Convert_ci_LogChunk_To_v1_LogChunk is an autogenerated conversion function.
+func Convert_ci_LogChunk_To_v1_LogChunk(in *ci.LogChunk, out *LogChunk, s conversion.Scope) error {
+	return autoConvert_ci_LogChunk_To_v1_LogChunk(in, out, s)
+}
+
+func autoConvert_v1_LogChunkList_To_ci_LogChunkList(in *LogChunkList, out *ci.LogChunkList, s conversion.Scope) error {
+	out.ListMeta = in.ListMeta
+	out.Items = *(*[]ci.LogChunk)(unsafe.Pointer(&in.Items))
+	return nil
+}
+
+// Convert_v1_LogChunkList_To_ci_LogChunkList is an autogenerated conversion function.
+func Convert_v1_LogChunkList_To_ci_LogChunkList(in *LogChunkList, out *ci.LogChunkList, s conversion.Scope) error {
+	return autoConvert_v1_LogChunkList_To_ci_LogChunkList(in, out, s)
+}
+
+func autoConvert_ci_LogChunkList_To_v1_LogChunkList(in *ci.LogChunkList, out *LogChunkList, s conversion.Scope) error {
+	out.ListMeta = in.ListMeta
+	out.Items = *(*[]LogChunk)(unsafe.Pointer(&in.Items))
+	return nil
+}
+
+// Convert_ci_LogChunkList_To_v1_LogChunkList is an autogenerated conversion function.
+func Convert_ci_LogChunkList_To_v1_LogChunkList(in *ci.LogChunkList, out *LogChunkList, s conversion.Scope) error {
+	return autoConvert_ci_LogChunkList_To_v1_LogChunkList(in, out, s)
+}
+
+func autoConvert_v1_LogChunkSpec_To_ci_LogChunkSpec(in *LogChunkSpec, out *ci.LogChunkSpec, s conversion.Scope) error {
+	*out = *(*ci.LogChunkSpec)(unsafe.Pointer(in))
+	return nil
+}
+
+// Convert_v1_LogChunkSpec_To_ci_LogChunkSpec is an autogenerated conversion function.
+func Convert_v1_LogChunkSpec_To_ci_LogChunkSpec(in *LogChunkSpec, out *ci.LogChunkSpec, s conversion.Scope) error {
+	return autoConvert_v1_LogChunkSpec_To_ci_LogChunkSpec(in, out, s)
+}
+
+func autoConvert_ci_LogChunkSpec_To_v1_LogChunkSpec(in *ci.LogChunkSpec, out *LogChunkSpec, s conversion.Scope) error {
+	*out = *(*LogChunkSpec)(unsafe.Pointer(in))
+	return nil
+}
+
+// Convert_ci_LogChunkSpec_To_v1_LogChunkSpec is an autogenerated conversion function.
+func Convert_ci_LogChunkSpec_To_v1_LogChunkSpec(in *ci.LogChunkSpec, out *LogChunkSpec, s conversion.Scope) error {
+	return autoConvert_ci_LogChunkSpec_To_v1_LogChunkSpec(in, out, s)
+}
+
 func autoConvert_v1_Parameter_To_ci_Parameter(in *Parameter, out *ci.Parameter, s conversion.Scope) error {
 	*out = *(*ci.Parameter)(unsafe.Pointer(in))
 	return nil
@@ -132,6 +401,26 @@ func autoConvert_ci_Parameter_To_v1_Parameter(in *ci.Parameter, out *Parameter, 
 // Convert_ci_Parameter_To_v1_Parameter is an autogenerated conversion function.
 func Convert_ci_Parameter_To_v1_Parameter(in *ci.Parameter, out *Parameter, s conversion.Scope) error {
 	return autoConvert_ci_Parameter_To_v1_Parameter(in, out, s)
+}
+
+func autoConvert_v1_ParameterValue_To_ci_ParameterValue(in *ParameterValue, out *ci.ParameterValue, s conversion.Scope) error {
+	*out = *(*ci.ParameterValue)(unsafe.Pointer(in))
+	return nil
+}
+
+// Convert_v1_ParameterValue_To_ci_ParameterValue is an autogenerated conversion function.
+func Convert_v1_ParameterValue_To_ci_ParameterValue(in *ParameterValue, out *ci.ParameterValue, s conversion.Scope) error {
+	return autoConvert_v1_ParameterValue_To_ci_ParameterValue(in, out, s)
+}
+
+func autoConvert_ci_ParameterValue_To_v1_ParameterValue(in *ci.ParameterValue, out *ParameterValue, s conversion.Scope) error {
+	*out = *(*ParameterValue)(unsafe.Pointer(in))
+	return nil
+}
+
+// Convert_ci_ParameterValue_To_v1_ParameterValue is an autogenerated conversion function.
+func Convert_ci_ParameterValue_To_v1_ParameterValue(in *ci.ParameterValue, out *ParameterValue, s conversion.Scope) error {
+	return autoConvert_ci_ParameterValue_To_v1_ParameterValue(in, out, s)
 }
 
 func autoConvert_v1_Pipeline_To_ci_Pipeline(in *Pipeline, out *ci.Pipeline, s conversion.Scope) error {
@@ -208,6 +497,367 @@ func Convert_ci_PipelineList_To_v1_PipelineList(in *ci.PipelineList, out *Pipeli
 	return autoConvert_ci_PipelineList_To_v1_PipelineList(in, out, s)
 }
 
+func autoConvert_v1_PipelinePolicy_To_ci_PipelinePolicy(in *PipelinePolicy, out *ci.PipelinePolicy, s conversion.Scope) error {
+	out.ObjectMeta = in.ObjectMeta
+	if err := Convert_v1_PipelinePolicySpec_To_ci_PipelinePolicySpec(&in.Spec, &out.Spec, s); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Convert_v1_PipelinePolicy_To_ci_PipelinePolicy is an autogenerated conversion function.
+func Convert_v1_PipelinePolicy_To_ci_PipelinePolicy(in *PipelinePolicy, out *ci.PipelinePolicy, s conversion.Scope) error {
+	return autoConvert_v1_PipelinePolicy_To_ci_PipelinePolicy(in, out, s)
+}
+
+func autoConvert_ci_PipelinePolicy_To_v1_PipelinePolicy(in *ci.PipelinePolicy, out *PipelinePolicy, s conversion.Scope) error {
+	out.ObjectMeta = in.ObjectMeta
+	if err := Convert_ci_PipelinePolicySpec_To_v1_PipelinePolicySpec(&in.Spec, &out.Spec, s); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Convert_ci_PipelinePolicy_To_v1_PipelinePolicy is an autogenerated conversion function.
+func Convert_ci_PipelinePolicy_To_v1_PipelinePolicy(in *ci.PipelinePolicy, out *PipelinePolicy, s conversion.Scope) error {
+	return autoConvert_ci_PipelinePolicy_To_v1_PipelinePolicy(in, out, s)
+}
+
+func autoConvert_v1_PipelinePolicyList_To_ci_PipelinePolicyList(in *PipelinePolicyList, out *ci.PipelinePolicyList, s conversion.Scope) error {
+	out.ListMeta = in.ListMeta
+	out.Items = *(*[]ci.PipelinePolicy)(unsafe.Pointer(&in.Items))
+	return nil
+}
+
+// Convert_v1_PipelinePolicyList_To_ci_PipelinePolicyList is an autogenerated conversion function.
+func Convert_v1_PipelinePolicyList_To_ci_PipelinePolicyList(in *PipelinePolicyList, out *ci.PipelinePolicyList, s conversion.Scope) error {
+	return autoConvert_v1_PipelinePolicyList_To_ci_PipelinePolicyList(in, out, s)
+}
+
+func autoConvert_ci_PipelinePolicyList_To_v1_PipelinePolicyList(in *ci.PipelinePolicyList, out *PipelinePolicyList, s conversion.Scope) error {
+	out.ListMeta = in.ListMeta
+	out.Items = *(*[]PipelinePolicy)(unsafe.Pointer(&in.Items))
+	return nil
+}
+
+// Convert_ci_PipelinePolicyList_To_v1_PipelinePolicyList is an autogenerated conversion function.
+func Convert_ci_PipelinePolicyList_To_v1_PipelinePolicyList(in *ci.PipelinePolicyList, out *PipelinePolicyList, s conversion.Scope) error {
+	return autoConvert_ci_PipelinePolicyList_To_v1_PipelinePolicyList(in, out, s)
+}
+
+func autoConvert_v1_PipelinePolicySpec_To_ci_PipelinePolicySpec(in *PipelinePolicySpec, out *ci.PipelinePolicySpec, s conversion.Scope) error {
+	*out = *(*ci.PipelinePolicySpec)(unsafe.Pointer(in))
+	return nil
+}
+
+// Convert_v1_PipelinePolicySpec_To_ci_PipelinePolicySpec is an autogenerated conversion function.
+func Convert_v1_PipelinePolicySpec_To_ci_PipelinePolicySpec(in *PipelinePolicySpec, out *ci.PipelinePolicySpec, s conversion.Scope) error {
+	return autoConvert_v1_PipelinePolicySpec_To_ci_PipelinePolicySpec(in, out, s)
+}
+
+func autoConvert_ci_PipelinePolicySpec_To_v1_PipelinePolicySpec(in *ci.PipelinePolicySpec, out *PipelinePolicySpec, s conversion.Scope) error {
+	*out = *(*PipelinePolicySpec)(unsafe.Pointer(in))
+	return nil
+}
+
+// Convert_ci_PipelinePolicySpec_To_v1_PipelinePolicySpec is an autogenerated conversion function.
+func Convert_ci_PipelinePolicySpec_To_v1_PipelinePolicySpec(in *ci.PipelinePolicySpec, out *PipelinePolicySpec, s conversion.Scope) error {
+	return autoConvert_ci_PipelinePolicySpec_To_v1_PipelinePolicySpec(in, out, s)
+}
+
+func autoConvert_v1_PipelineRun_To_ci_PipelineRun(in *PipelineRun, out *ci.PipelineRun, s conversion.Scope) error {
+	out.ObjectMeta = in.ObjectMeta
+	if err := Convert_v1_PipelineRunSpec_To_ci_PipelineRunSpec(&in.Spec, &out.Spec, s); err != nil {
+		return err
+	}
+	if err := Convert_v1_PipelineRunStatus_To_ci_PipelineRunStatus(&in.Status, &out.Status, s); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Convert_v1_PipelineRun_To_ci_PipelineRun is an autogenerated conversion function.
+func Convert_v1_PipelineRun_To_ci_PipelineRun(in *PipelineRun, out *ci.PipelineRun, s conversion.Scope) error {
+	return autoConvert_v1_PipelineRun_To_ci_PipelineRun(in, out, s)
+}
+
+func autoConvert_ci_PipelineRun_To_v1_PipelineRun(in *ci.PipelineRun, out *PipelineRun, s conversion.Scope) error {
+	out.ObjectMeta = in.ObjectMeta
+	if err := Convert_ci_PipelineRunSpec_To_v1_PipelineRunSpec(&in.Spec, &out.Spec, s); err != nil {
+		return err
+	}
+	if err := Convert_ci_PipelineRunStatus_To_v1_PipelineRunStatus(&in.Status, &out.Status, s); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Convert_ci_PipelineRun_To_v1_PipelineRun is an autogenerated conversion function.
+func Convert_ci_PipelineRun_To_v1_PipelineRun(in *ci.PipelineRun, out *PipelineRun, s conversion.Scope) error {
+	return autoConvert_ci_PipelineRun_To_v1_PipelineRun(in, out, s)
+}
+
+func autoConvert_v1_PipelineRunList_To_ci_PipelineRunList(in *PipelineRunList, out *ci.PipelineRunList, s conversion.Scope) error {
+	out.ListMeta = in.ListMeta
+	if in.Items != nil {
+		in, out := &in.Items, &out.Items
+		*out = make([]ci.PipelineRun, len(*in))
+		for i := range *in {
+			if err := Convert_v1_PipelineRun_To_ci_PipelineRun(&(*in)[i], &(*out)[i], s); err != nil {
+				return err
+			}
+		}
+	} else {
+		out.Items = nil
+	}
+	return nil
+}
+
+// Convert_v1_PipelineRunList_To_ci_PipelineRunList is an autogenerated conversion function.
+func Convert_v1_PipelineRunList_To_ci_PipelineRunList(in *PipelineRunList, out *ci.PipelineRunList, s conversion.Scope) error {
+	return autoConvert_v1_PipelineRunList_To_ci_PipelineRunList(in, out, s)
+}
+
+func autoConvert_ci_PipelineRunList_To_v1_PipelineRunList(in *ci.PipelineRunList, out *PipelineRunList, s conversion.Scope) error {
+	out.ListMeta = in.ListMeta
+	if in.Items != nil {
+		in, out := &in.Items, &out.Items
+		*out = make([]PipelineRun, len(*in))
+		for i := range *in {
+			if err := Convert_ci_PipelineRun_To_v1_PipelineRun(&(*in)[i], &(*out)[i], s); err != nil {
+				return err
+			}
+		}
+	} else {
+		out.Items = nil
+	}
+	return nil
+}
+
+// Convert_ci_PipelineRunList_To_v1_PipelineRunList is an autogenerated conversion function.
+func Convert_ci_PipelineRunList_To_v1_PipelineRunList(in *ci.PipelineRunList, out *PipelineRunList, s conversion.Scope) error {
+	return autoConvert_ci_PipelineRunList_To_v1_PipelineRunList(in, out, s)
+}
+
+func autoConvert_v1_PipelineRunLogOptions_To_ci_PipelineRunLogOptions(in *PipelineRunLogOptions, out *ci.PipelineRunLogOptions, s conversion.Scope) error {
+	out.Follow = in.Follow
+	out.Step = in.Step
+	out.SkipLines = in.SkipLines
+	out.TailLines = (*int64)(unsafe.Pointer(in.TailLines))
+	return nil
+}
+
+// Convert_v1_PipelineRunLogOptions_To_ci_PipelineRunLogOptions is an autogenerated conversion function.
+func Convert_v1_PipelineRunLogOptions_To_ci_PipelineRunLogOptions(in *PipelineRunLogOptions, out *ci.PipelineRunLogOptions, s conversion.Scope) error {
+	return autoConvert_v1_PipelineRunLogOptions_To_ci_PipelineRunLogOptions(in, out, s)
+}
+
+func autoConvert_ci_PipelineRunLogOptions_To_v1_PipelineRunLogOptions(in *ci.PipelineRunLogOptions, out *PipelineRunLogOptions, s conversion.Scope) error {
+	out.Follow = in.Follow
+	out.Step = in.Step
+	out.SkipLines = in.SkipLines
+	out.TailLines = (*int64)(unsafe.Pointer(in.TailLines))
+	return nil
+}
+
+// Convert_ci_PipelineRunLogOptions_To_v1_PipelineRunLogOptions is an autogenerated conversion function.
+func Convert_ci_PipelineRunLogOptions_To_v1_PipelineRunLogOptions(in *ci.PipelineRunLogOptions, out *PipelineRunLogOptions, s conversion.Scope) error {
+	return autoConvert_ci_PipelineRunLogOptions_To_v1_PipelineRunLogOptions(in, out, s)
+}
+
+func autoConvert_url_Values_To_v1_PipelineRunLogOptions(in *url.Values, out *PipelineRunLogOptions, s conversion.Scope) error {
+	// WARNING: Field TypeMeta does not have json tag, skipping.
+
+	if values, ok := map[string][]string(*in)["follow"]; ok && len(values) > 0 {
+		if err := runtime.Convert_Slice_string_To_bool(&values, &out.Follow, s); err != nil {
+			return err
+		}
+	} else {
+		out.Follow = false
+	}
+	if values, ok := map[string][]string(*in)["step"]; ok && len(values) > 0 {
+		if err := runtime.Convert_Slice_string_To_string(&values, &out.Step, s); err != nil {
+			return err
+		}
+	} else {
+		out.Step = ""
+	}
+	if values, ok := map[string][]string(*in)["skipLines"]; ok && len(values) > 0 {
+		if err := runtime.Convert_Slice_string_To_int64(&values, &out.SkipLines, s); err != nil {
+			return err
+		}
+	} else {
+		out.SkipLines = 0
+	}
+	if values, ok := map[string][]string(*in)["tailLines"]; ok && len(values) > 0 {
+		if err := runtime.Convert_Slice_string_To_Pointer_int64(&values, &out.TailLines, s); err != nil {
+			return err
+		}
+	} else {
+		out.TailLines = nil
+	}
+	return nil
+}
+
+// Convert_url_Values_To_v1_PipelineRunLogOptions is an autogenerated conversion function.
+func Convert_url_Values_To_v1_PipelineRunLogOptions(in *url.Values, out *PipelineRunLogOptions, s conversion.Scope) error {
+	return autoConvert_url_Values_To_v1_PipelineRunLogOptions(in, out, s)
+}
+
+func autoConvert_v1_PipelineRunRequest_To_ci_PipelineRunRequest(in *PipelineRunRequest, out *ci.PipelineRunRequest, s conversion.Scope) error {
+	out.ObjectMeta = in.ObjectMeta
+	if err := Convert_v1_PipelineRunRequestSpec_To_ci_PipelineRunRequestSpec(&in.Spec, &out.Spec, s); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Convert_v1_PipelineRunRequest_To_ci_PipelineRunRequest is an autogenerated conversion function.
+func Convert_v1_PipelineRunRequest_To_ci_PipelineRunRequest(in *PipelineRunRequest, out *ci.PipelineRunRequest, s conversion.Scope) error {
+	return autoConvert_v1_PipelineRunRequest_To_ci_PipelineRunRequest(in, out, s)
+}
+
+func autoConvert_ci_PipelineRunRequest_To_v1_PipelineRunRequest(in *ci.PipelineRunRequest, out *PipelineRunRequest, s conversion.Scope) error {
+	out.ObjectMeta = in.ObjectMeta
+	if err := Convert_ci_PipelineRunRequestSpec_To_v1_PipelineRunRequestSpec(&in.Spec, &out.Spec, s); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Convert_ci_PipelineRunRequest_To_v1_PipelineRunRequest is an autogenerated conversion function.
+func Convert_ci_PipelineRunRequest_To_v1_PipelineRunRequest(in *ci.PipelineRunRequest, out *PipelineRunRequest, s conversion.Scope) error {
+	return autoConvert_ci_PipelineRunRequest_To_v1_PipelineRunRequest(in, out, s)
+}
+
+func autoConvert_v1_PipelineRunRequestSpec_To_ci_PipelineRunRequestSpec(in *PipelineRunRequestSpec, out *ci.PipelineRunRequestSpec, s conversion.Scope) error {
+	*out = *(*ci.PipelineRunRequestSpec)(unsafe.Pointer(in))
+	return nil
+}
+
+// Convert_v1_PipelineRunRequestSpec_To_ci_PipelineRunRequestSpec is an autogenerated conversion function.
+func Convert_v1_PipelineRunRequestSpec_To_ci_PipelineRunRequestSpec(in *PipelineRunRequestSpec, out *ci.PipelineRunRequestSpec, s conversion.Scope) error {
+	return autoConvert_v1_PipelineRunRequestSpec_To_ci_PipelineRunRequestSpec(in, out, s)
+}
+
+func autoConvert_ci_PipelineRunRequestSpec_To_v1_PipelineRunRequestSpec(in *ci.PipelineRunRequestSpec, out *PipelineRunRequestSpec, s conversion.Scope) error {
+	*out = *(*PipelineRunRequestSpec)(unsafe.Pointer(in))
+	return nil
+}
+
+// Convert_ci_PipelineRunRequestSpec_To_v1_PipelineRunRequestSpec is an autogenerated conversion function.
+func Convert_ci_PipelineRunRequestSpec_To_v1_PipelineRunRequestSpec(in *ci.PipelineRunRequestSpec, out *PipelineRunRequestSpec, s conversion.Scope) error {
+	return autoConvert_ci_PipelineRunRequestSpec_To_v1_PipelineRunRequestSpec(in, out, s)
+}
+
+func autoConvert_v1_PipelineRunSpec_To_ci_PipelineRunSpec(in *PipelineRunSpec, out *ci.PipelineRunSpec, s conversion.Scope) error {
+	out.PipelineName = in.PipelineName
+	out.Branch = in.Branch
+	out.Parameters = *(*[]ci.ParameterValue)(unsafe.Pointer(&in.Parameters))
+	if err := metav1.Convert_Pointer_int64_To_int64(&in.TerminationGracePeriodSeconds, &out.TerminationGracePeriodSeconds, s); err != nil {
+		return err
+	}
+	out.Cancelled = in.Cancelled
+	return nil
+}
+
+// Convert_v1_PipelineRunSpec_To_ci_PipelineRunSpec is an autogenerated conversion function.
+func Convert_v1_PipelineRunSpec_To_ci_PipelineRunSpec(in *PipelineRunSpec, out *ci.PipelineRunSpec, s conversion.Scope) error {
+	return autoConvert_v1_PipelineRunSpec_To_ci_PipelineRunSpec(in, out, s)
+}
+
+func autoConvert_ci_PipelineRunSpec_To_v1_PipelineRunSpec(in *ci.PipelineRunSpec, out *PipelineRunSpec, s conversion.Scope) error {
+	out.PipelineName = in.PipelineName
+	out.Branch = in.Branch
+	out.Parameters = *(*[]ParameterValue)(unsafe.Pointer(&in.Parameters))
+	if err := metav1.Convert_int64_To_Pointer_int64(&in.TerminationGracePeriodSeconds, &out.TerminationGracePeriodSeconds, s); err != nil {
+		return err
+	}
+	out.Cancelled = in.Cancelled
+	return nil
+}
+
+// Convert_ci_PipelineRunSpec_To_v1_PipelineRunSpec is an autogenerated conversion function.
+func Convert_ci_PipelineRunSpec_To_v1_PipelineRunSpec(in *ci.PipelineRunSpec, out *PipelineRunSpec, s conversion.Scope) error {
+	return autoConvert_ci_PipelineRunSpec_To_v1_PipelineRunSpec(in, out, s)
+}
+
+func autoConvert_v1_PipelineRunStatus_To_ci_PipelineRunStatus(in *PipelineRunStatus, out *ci.PipelineRunStatus, s conversion.Scope) error {
+	*out = *(*ci.PipelineRunStatus)(unsafe.Pointer(in))
+	return nil
+}
+
+// Convert_v1_PipelineRunStatus_To_ci_PipelineRunStatus is an autogenerated conversion function.
+func Convert_v1_PipelineRunStatus_To_ci_PipelineRunStatus(in *PipelineRunStatus, out *ci.PipelineRunStatus, s conversion.Scope) error {
+	return autoConvert_v1_PipelineRunStatus_To_ci_PipelineRunStatus(in, out, s)
+}
+
+func autoConvert_ci_PipelineRunStatus_To_v1_PipelineRunStatus(in *ci.PipelineRunStatus, out *PipelineRunStatus, s conversion.Scope) error {
+	*out = *(*PipelineRunStatus)(unsafe.Pointer(in))
+	return nil
+}
+
+// Convert_ci_PipelineRunStatus_To_v1_PipelineRunStatus is an autogenerated conversion function.
+func Convert_ci_PipelineRunStatus_To_v1_PipelineRunStatus(in *ci.PipelineRunStatus, out *PipelineRunStatus, s conversion.Scope) error {
+	return autoConvert_ci_PipelineRunStatus_To_v1_PipelineRunStatus(in, out, s)
+}
+
+func autoConvert_v1_PipelineRunsOptions_To_ci_PipelineRunsOptions(in *PipelineRunsOptions, out *ci.PipelineRunsOptions, s conversion.Scope) error {
+	out.Branch = in.Branch
+	out.Limit = in.Limit
+	out.Continue = in.Continue
+	return nil
+}
+
+// Convert_v1_PipelineRunsOptions_To_ci_PipelineRunsOptions is an autogenerated conversion function.
+func Convert_v1_PipelineRunsOptions_To_ci_PipelineRunsOptions(in *PipelineRunsOptions, out *ci.PipelineRunsOptions, s conversion.Scope) error {
+	return autoConvert_v1_PipelineRunsOptions_To_ci_PipelineRunsOptions(in, out, s)
+}
+
+func autoConvert_ci_PipelineRunsOptions_To_v1_PipelineRunsOptions(in *ci.PipelineRunsOptions, out *PipelineRunsOptions, s conversion.Scope) error {
+	out.Branch = in.Branch
+	out.Limit = in.Limit
+	out.Continue = in.Continue
+	return nil
+}
+
+// Convert_ci_PipelineRunsOptions_To_v1_PipelineRunsOptions is an autogenerated conversion function.
+func Convert_ci_PipelineRunsOptions_To_v1_PipelineRunsOptions(in *ci.PipelineRunsOptions, out *PipelineRunsOptions, s conversion.Scope) error {
+	return autoConvert_ci_PipelineRunsOptions_To_v1_PipelineRunsOptions(in, out, s)
+}
+
+func autoConvert_url_Values_To_v1_PipelineRunsOptions(in *url.Values, out *PipelineRunsOptions, s conversion.Scope) error {
+	// WARNING: Field TypeMeta does not have json tag, skipping.
+
+	if values, ok := map[string][]string(*in)["branch"]; ok && len(values) > 0 {
+		if err := runtime.Convert_Slice_string_To_string(&values, &out.Branch, s); err != nil {
+			return err
+		}
+	} else {
+		out.Branch = ""
+	}
+	if values, ok := map[string][]string(*in)["limit"]; ok && len(values) > 0 {
+		if err := runtime.Convert_Slice_string_To_int64(&values, &out.Limit, s); err != nil {
+			return err
+		}
+	} else {
+		out.Limit = 0
+	}
+	if values, ok := map[string][]string(*in)["continue"]; ok && len(values) > 0 {
+		if err := runtime.Convert_Slice_string_To_string(&values, &out.Continue, s); err != nil {
+			return err
+		}
+	} else {
+		out.Continue = ""
+	}
+	return nil
+}
+
+// Convert_url_Values_To_v1_PipelineRunsOptions is an autogenerated conversion function.
+func Convert_url_Values_To_v1_PipelineRunsOptions(in *url.Values, out *PipelineRunsOptions, s conversion.Scope) error {
+	return autoConvert_url_Values_To_v1_PipelineRunsOptions(in, out, s)
+}
+
 func autoConvert_v1_PipelineSpec_To_ci_PipelineSpec(in *PipelineSpec, out *ci.PipelineSpec, s conversion.Scope) error {
 	out.Image = in.Image
 	out.Parameters = *(*[]ci.Parameter)(unsafe.Pointer(&in.Parameters))
@@ -278,4 +928,24 @@ func autoConvert_ci_Step_To_v1_Step(in *ci.Step, out *Step, s conversion.Scope) 
 // Convert_ci_Step_To_v1_Step is an autogenerated conversion function.
 func Convert_ci_Step_To_v1_Step(in *ci.Step, out *Step, s conversion.Scope) error {
 	return autoConvert_ci_Step_To_v1_Step(in, out, s)
+}
+
+func autoConvert_v1_StepStatus_To_ci_StepStatus(in *StepStatus, out *ci.StepStatus, s conversion.Scope) error {
+	*out = *(*ci.StepStatus)(unsafe.Pointer(in))
+	return nil
+}
+
+// Convert_v1_StepStatus_To_ci_StepStatus is an autogenerated conversion function.
+func Convert_v1_StepStatus_To_ci_StepStatus(in *StepStatus, out *ci.StepStatus, s conversion.Scope) error {
+	return autoConvert_v1_StepStatus_To_ci_StepStatus(in, out, s)
+}
+
+func autoConvert_ci_StepStatus_To_v1_StepStatus(in *ci.StepStatus, out *StepStatus, s conversion.Scope) error {
+	*out = *(*StepStatus)(unsafe.Pointer(in))
+	return nil
+}
+
+// Convert_ci_StepStatus_To_v1_StepStatus is an autogenerated conversion function.
+func Convert_ci_StepStatus_To_v1_StepStatus(in *ci.StepStatus, out *StepStatus, s conversion.Scope) error {
+	return autoConvert_ci_StepStatus_To_v1_StepStatus(in, out, s)
 }

@@ -15,6 +15,8 @@ import (
 func RegisterDefaults(scheme *runtime.Scheme) error {
 	scheme.AddTypeDefaultingFunc(&Pipeline{}, func(obj interface{}) { SetObjectDefaults_Pipeline(obj.(*Pipeline)) })
 	scheme.AddTypeDefaultingFunc(&PipelineList{}, func(obj interface{}) { SetObjectDefaults_PipelineList(obj.(*PipelineList)) })
+	scheme.AddTypeDefaultingFunc(&PipelineRun{}, func(obj interface{}) { SetObjectDefaults_PipelineRun(obj.(*PipelineRun)) })
+	scheme.AddTypeDefaultingFunc(&PipelineRunList{}, func(obj interface{}) { SetObjectDefaults_PipelineRunList(obj.(*PipelineRunList)) })
 	return nil
 }
 
@@ -27,5 +29,17 @@ func SetObjectDefaults_PipelineList(in *PipelineList) {
 	for i := range in.Items {
 		a := &in.Items[i]
 		SetObjectDefaults_Pipeline(a)
+	}
+}
+
+func SetObjectDefaults_PipelineRun(in *PipelineRun) {
+	SetDefaults_PipelineRunSpec(&in.Spec)
+	SetDefaults_PipelineRunStatus(&in.Status)
+}
+
+func SetObjectDefaults_PipelineRunList(in *PipelineRunList) {
+	for i := range in.Items {
+		a := &in.Items[i]
+		SetObjectDefaults_PipelineRun(a)
 	}
 }

@@ -11,8 +11,33 @@ func (in EnvVar) OpenAPIModelName() string {
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.
+func (in ImageMirror) OpenAPIModelName() string {
+	return "dev.rowkeeper.ci.v1.ImageMirror"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in LogChunk) OpenAPIModelName() string {
+	return "dev.rowkeeper.ci.v1.LogChunk"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in LogChunkList) OpenAPIModelName() string {
+	return "dev.rowkeeper.ci.v1.LogChunkList"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in LogChunkSpec) OpenAPIModelName() string {
+	return "dev.rowkeeper.ci.v1.LogChunkSpec"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
 func (in Parameter) OpenAPIModelName() string {
 	return "dev.rowkeeper.ci.v1.Parameter"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in ParameterValue) OpenAPIModelName() string {
+	return "dev.rowkeeper.ci.v1.ParameterValue"
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.
@@ -23,6 +48,61 @@ func (in Pipeline) OpenAPIModelName() string {
 // OpenAPIModelName returns the OpenAPI model name for this type.
 func (in PipelineList) OpenAPIModelName() string {
 	return "dev.rowkeeper.ci.v1.PipelineList"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in PipelinePolicy) OpenAPIModelName() string {
+	return "dev.rowkeeper.ci.v1.PipelinePolicy"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in PipelinePolicyList) OpenAPIModelName() string {
+	return "dev.rowkeeper.ci.v1.PipelinePolicyList"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in PipelinePolicySpec) OpenAPIModelName() string {
+	return "dev.rowkeeper.ci.v1.PipelinePolicySpec"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in PipelineRun) OpenAPIModelName() string {
+	return "dev.rowkeeper.ci.v1.PipelineRun"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in PipelineRunList) OpenAPIModelName() string {
+	return "dev.rowkeeper.ci.v1.PipelineRunList"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in PipelineRunLogOptions) OpenAPIModelName() string {
+	return "dev.rowkeeper.ci.v1.PipelineRunLogOptions"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in PipelineRunRequest) OpenAPIModelName() string {
+	return "dev.rowkeeper.ci.v1.PipelineRunRequest"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in PipelineRunRequestSpec) OpenAPIModelName() string {
+	return "dev.rowkeeper.ci.v1.PipelineRunRequestSpec"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in PipelineRunSpec) OpenAPIModelName() string {
+	return "dev.rowkeeper.ci.v1.PipelineRunSpec"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in PipelineRunStatus) OpenAPIModelName() string {
+	return "dev.rowkeeper.ci.v1.PipelineRunStatus"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in PipelineRunsOptions) OpenAPIModelName() string {
+	return "dev.rowkeeper.ci.v1.PipelineRunsOptions"
 }
 
 // OpenAPIModelName returns the OpenAPI model name for this type.
@@ -38,4 +118,9 @@ func (in PipelineStatus) OpenAPIModelName() string {
 // OpenAPIModelName returns the OpenAPI model name for this type.
 func (in Step) OpenAPIModelName() string {
 	return "dev.rowkeeper.ci.v1.Step"
+}
+
+// OpenAPIModelName returns the OpenAPI model name for this type.
+func (in StepStatus) OpenAPIModelName() string {
+	return "dev.rowkeeper.ci.v1.StepStatus"
 }

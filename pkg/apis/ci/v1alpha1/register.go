@@ -41,5 +41,5 @@ func addDefaultingFuncs(scheme *runtime.Scheme) error { return RegisterDefaults(
 
 // addFieldLabels names the fields that can be selected by.
 func addFieldLabels(scheme *runtime.Scheme) error {
-	return scheme.AddFieldLabelConversionFunc(SchemeGroupVersion.WithKind("Pipeline"), ci.SelectableFields(ci.PipelineFields))
+	return scheme.AddFieldLabelConversionFunc(SchemeGroupVersion.WithKind("Pipeline"), ci.FieldLabelConversion(ci.SelectableFields["Pipeline"]))
 }

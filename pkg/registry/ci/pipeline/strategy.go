@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -21,6 +22,7 @@ import (
 	v1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1"
 	"github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1alpha1"
 	"github.com/rowkeeper/rowkeeper/pkg/apis/ci/validation"
+	"github.com/rowkeeper/rowkeeper/pkg/registry/status"
 )
 
 // strategy says what happens to a pipeline on its way into the store.
@@ -85,7 +87,7 @@ func (strategy) WarningsOnUpdate(_ context.Context, obj, _ runtime.Object) []str
 
 // GetResetFields keeps server-side apply from giving somebody the fields that PrepareForUpdate takes away.
 func (strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
-	return resetFields("status")
+	return status.Fields(versions, "status")
 }
 
 // statusStrategy is the strategy of the subresource status: only the status changes.
@@ -110,20 +112,11 @@ func (statusStrategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.
 }
 
 func (statusStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
-	return resetFields("spec", "metadata")
+	return status.Fields(versions, "spec", "metadata")
 }
 
-// resetFields names top-level fields in the versions that are served.
-func resetFields(names ...string) map[fieldpath.APIVersion]*fieldpath.Set {
-	set := fieldpath.NewSet()
-	for _, name := range names {
-		set.Insert(fieldpath.MakePathOrDie(name))
-	}
-	return map[fieldpath.APIVersion]*fieldpath.Set{
-		fieldpath.APIVersion(v1.SchemeGroupVersion.String()):       set,
-		fieldpath.APIVersion(v1alpha1.SchemeGroupVersion.String()): set,
-	}
-}
+// versions are those in which pipelines are served.
+var versions = []schema.GroupVersion{v1.SchemeGroupVersion, v1alpha1.SchemeGroupVersion}
 
 // getAttrs returns the labels and the fields by which pipelines can be selected.
 func getAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
@@ -131,7 +124,7 @@ func getAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
 	if !ok {
 		return nil, nil, fmt.Errorf("%T is not a Pipeline", obj)
 	}
-	selectable := generic.AddObjectMetaFieldsSet(make(fields.Set, len(ci.PipelineFields)), &p.ObjectMeta, true)
+	selectable := generic.AddObjectMetaFieldsSet(make(fields.Set, 4), &p.ObjectMeta, true)
 	selectable["spec.image"] = p.Spec.Image
 	selectable[phaseField] = string(p.Status.Phase)
 	return p.Labels, selectable, nil

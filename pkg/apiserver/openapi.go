@@ -1,0 +1,36 @@
+package apiserver
+
+import (
+	"strings"
+
+	"github.com/emicklei/go-restful/v3"
+	"k8s.io/apiserver/pkg/endpoints/openapi"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	generatedopenapi "github.com/rowkeeper/rowkeeper/pkg/generated/openapi"
+	"github.com/rowkeeper/rowkeeper/pkg/version"
+)
+
+// describe makes the server publish OpenAPI documents of the types in the scheme.
+func describe(c *genericapiserver.Config) {
+	namer := openapi.NewDefinitionNamer(Scheme)
+	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(generatedopenapi.GetOpenAPIDefinitions, namer)
+	c.OpenAPIConfig.Info.Title = "Rowkeeper"
+	c.OpenAPIConfig.Info.Version = version.Get().Version
+	c.OpenAPIConfig.GetOperationIDAndTags = operation
+	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
+	c.OpenAPIV3Config.Info.Title = "Rowkeeper"
+	c.OpenAPIV3Config.Info.Version = version.Get().Version
+	c.OpenAPIV3Config.GetOperationIDAndTags = operation
+}
+
+// operation names a route. Upstream names those of a subresource after the resource's kind and the subresource, which
+// makes the creation of a PipelineRun of both "create a PipelineRun" and "create the run of a Pipeline".
+func operation(route *restful.Route) (string, []string, error) {
+	if strings.HasSuffix(route.Path, "/pipelines/{name}/run") {
+		renamed := *route
+		renamed.Operation += "Request"
+		route = &renamed
+	}
+	return openapi.GetOperationIDAndTags(route)
+}
