@@ -82,8 +82,8 @@ tidy: ## tidy all modules
 verify: ## check that code is formatted, modules are tidy and generated code is up to date
 	hack/verify.sh $(MODULES)
 
-.PHONY: images
-images: ## build container images of the databases from Debian's packages, for machines without a registry
+.PHONY: testbed
+testbed: ## build container images of the databases from Debian's packages, for machines without a registry
 	hack/testbed/docker.sh start
 	hack/testbed/images.sh
 

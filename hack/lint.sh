@@ -12,6 +12,6 @@ shift
 for dir in "$@"; do
 	[ -n "$(cd "$dir" && go list -e ./... 2>/dev/null)" ] || continue # a module that only pins tools
 	echo "golangci-lint: $dir"
-	(cd "$dir" && "$golangci" run --config "$config" ./...) || status=1
+	(cd "$dir" && "$golangci" run --allow-parallel-runners --config "$config" ./...) || status=1
 done
 exit $status
