@@ -48,6 +48,7 @@ func (s *store) Delete(ctx context.Context, key string, out runtime.Object, prec
 		switch {
 		case err == nil:
 			span.AddEvent("committed")
+			c.turn.leave(nil)
 			if c.onlyCorrupt {
 				return nil
 			}

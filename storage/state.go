@@ -44,8 +44,8 @@ type change struct {
 	// onlyCorrupt: an object that can be read is an error.
 	onlyCorrupt bool
 	state       state
-	// giveBack ends the turn that the change has, if it has one.
-	giveBack func()
+	// turn is the change's place among the writers of the key, nil if it has none.
+	turn *turn
 }
 
 func (s *store) newChange(key mvcc.Key, out runtime.Object) (*change, error) {
@@ -58,7 +58,14 @@ func (s *store) newChange(key mvcc.Key, out runtime.Object) (*change, error) {
 
 // begin takes the suggestion, or reads if there is none. One without a resourceVersion suggests that the object does not exist.
 func (c *change) begin(ctx context.Context, suggestion runtime.Object) error {
-	if suggestion == nil || c.onlyCorrupt {
+	if c.onlyCorrupt {
+		return c.read(ctx)
+	}
+	// Where others stand in line for the key, this one would only lose to them.
+	if c.turn = c.s.db.turns.join(ctx, c.key); c.takeLeft(ctx) {
+		return nil
+	}
+	if suggestion == nil {
 		return c.read(ctx)
 	}
 	objects := c.s.objects
@@ -79,6 +86,21 @@ func (c *change) begin(ctx context.Context, suggestion runtime.Object) error {
 	}
 	c.state = state{object: suggestion, revision: mvcc.Revision(revision), data: data}
 	return nil
+}
+
+// takeLeft takes what the last one in the line has written, as a suggestion, if it is newer than what the change began with.
+func (c *change) takeLeft(ctx context.Context) bool {
+	left := c.turn.left()
+	if left == nil || left.Revision <= c.state.revision {
+		return false
+	}
+	before := c.state
+	c.state = state{object: newLike(c.kind), revision: left.Revision, stored: left.Value}
+	if err := c.decode(ctx, left); err != nil {
+		c.state = before
+		return false
+	}
+	return true
 }
 
 // read takes what the database holds.
@@ -146,15 +168,14 @@ func (c *change) lost(ctx context.Context, conflict *mvcc.ConflictError) error {
 	if conflict.Current == 0 {
 		return c.absent()
 	}
-	if c.giveBack == nil {
-		c.giveBack = c.s.db.turns.take(ctx, c.key)
+	if c.turn == nil {
+		c.turn = c.s.db.turns.take(ctx, c.key)
+		if c.takeLeft(ctx) {
+			return nil
+		}
 	}
 	return c.read(ctx)
 }
 
 // end has to be called when the change is done.
-func (c *change) end() {
-	if c.giveBack != nil {
-		c.giveBack()
-	}
-}
+func (c *change) end() { c.turn.giveBack() }

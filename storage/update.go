@@ -65,6 +65,7 @@ func (s *store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Ob
 		switch {
 		case err == nil:
 			span.AddEvent("committed")
+			c.turn.leave(&mvcc.KeyValue{Key: k, Revision: revision, Value: stored})
 			return s.objects.decodeInto(data, out, revision)
 		case errors.As(err, &conflict):
 			if err := c.lost(ctx, conflict); err != nil {

@@ -240,22 +240,27 @@ func TestTurns(t *testing.T) {
 		if waited := time.Since(began); waited != patience {
 			t.Errorf("a turn was waited for for %v", waited)
 		}
-		impatient()
+		impatient.giveBack()
 		var order []string
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			second := turns.take(t.Context(), "k")
 			order = append(order, "second")
-			second()
+			if kv := second.left(); kv == nil || kv.Revision != 7 {
+				t.Errorf("the first has left %v to the second", kv)
+			}
+			second.giveBack()
 		})
 		synctest.Wait()
 		order = append(order, "first")
-		first()
+		first.leave(&mvcc.KeyValue{Revision: 7})
+		impatient.leave(&mvcc.KeyValue{Revision: 6}) // it never had the turn
+		first.giveBack()
 		wg.Wait()
 		if len(order) != 2 || order[0] != "first" {
 			t.Errorf("the order is %v", order)
 		}
-		other()
+		other.giveBack()
 		if len(turns.keys) != 0 {
 			t.Errorf("%d keys are kept", len(turns.keys))
 		}
