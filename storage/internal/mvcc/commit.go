@@ -86,13 +86,15 @@ func (s *Store) commitGroup(writes []*write) {
 		g := &Group{Token: newToken(), Seen: s.hub.newestSeen(), Mutations: mutations}
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(s.commitCtx, s.cfg.Timeout)
+		s.tailer.groupBegins()
 		res, err := s.b.Commit(ctx, g)
 		cancel()
 		if err == nil {
 			s.metrics.committed(len(writes), time.Since(began), res.LockWait)
-			s.finish(g, res, writes)
+			s.finish(res, writes)
 			return
 		}
+		s.tailer.groupEnds()
 		class := ClassOf(err)
 		s.metrics.commitFailed(class)
 		if class == Unknown {
@@ -146,7 +148,7 @@ func wait(ctx context.Context, d time.Duration) {
 }
 
 // finish hands the group's events to the hub, then answers the writers.
-func (s *Store) finish(g *Group, res *GroupResult, writes []*write) {
+func (s *Store) finish(res *GroupResult, writes []*write) {
 	events := make([]*Event, 0, len(writes))
 	var soonest time.Duration
 	for i, w := range writes {
@@ -178,6 +180,7 @@ func (s *Store) finish(g *Group, res *GroupResult, writes []*write) {
 			s.tailer.wakeFor(res.State.Head.Revision)
 		}
 	}
+	s.tailer.groupEnds()
 	for i, w := range writes {
 		if o := &res.Outcomes[i]; o.Accepted {
 			w.answer(o.Revision, nil)

@@ -30,15 +30,21 @@ func (p CompactionPolicy) withDefaults() CompactionPolicy {
 // A random part of the interval keeps them from doing it in step.
 func (s *Store) compactLoop(ctx context.Context) {
 	p := s.cfg.Compaction
-	if p.Window < 0 {
-		return
-	}
 	for {
-		wait(ctx, p.Interval*9/10+rand.N(p.Interval/5+1))
-		if ctx.Err() != nil {
-			return
+		var due <-chan time.Time // never, without a window
+		if p.Window >= 0 {
+			due = time.After(p.Interval*9/10 + rand.N(p.Interval/5+1))
 		}
-		if err := s.compactOnce(ctx); err != nil && ctx.Err() == nil {
+		var err error
+		select {
+		case <-ctx.Done():
+			return
+		case <-due:
+			err = s.compactOnce(ctx)
+		case <-s.sweepSoon:
+			err = s.Sweep(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
 			s.metrics.compactionFailed()
 			s.log.Warn("compaction failed; trying again later", "err", err)
 		}
@@ -93,7 +99,7 @@ func (s *Store) boundary(ctx context.Context, st State) (Revision, error) {
 }
 
 // Compact moves the boundary: from its return on, in this process, and within a moment in the others, reads below the revision answer ErrCompacted. What
-// was replaced is removed by the sweep, which follows. The order matters: if rows were removed first, a list that is still allowed could miss them.
+// was replaced is removed by the sweep, which follows in the background. The order matters: if rows were removed first, a list that is still allowed could miss them.
 func (s *Store) Compact(ctx context.Context, r Revision) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
@@ -104,6 +110,10 @@ func (s *Store) Compact(ctx context.Context, r Revision) error {
 	s.hub.sawCompacted(st.Compacted)
 	s.snapshots.compacted(st.Compacted)
 	s.metrics.compacted(st)
+	select {
+	case s.sweepSoon <- struct{}{}:
+	default:
+	}
 	return nil
 }
 

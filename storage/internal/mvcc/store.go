@@ -91,6 +91,7 @@ type Store struct {
 	tailer    *tailer
 	fencing   fencing
 	reapSoon  chan time.Duration
+	sweepSoon chan struct{}
 
 	// ctx ends when the store closes; everything in the background but the committer, which drains its queue first, ends with it.
 	ctx    context.Context
@@ -108,7 +109,7 @@ type Store struct {
 // copied while nobody looked, and is fenced. The context bounds the opening only.
 func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
-	s := &Store{b: b, cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, limits: b.Limits(), reapSoon: make(chan time.Duration, 1)}
+	s := &Store{b: b, cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, limits: b.Limits(), reapSoon: make(chan time.Duration, 1), sweepSoon: make(chan struct{}, 1)}
 	s.hub = newHub(cfg.Ring, cfg.Metrics)
 	s.queue = newQueue(cfg.QueueMutations, cfg.QueueBytes, s.limits)
 	s.heads.s = s

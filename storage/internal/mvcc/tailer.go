@@ -16,6 +16,8 @@ type tailer struct {
 	wake chan struct{}
 	// known is the newest revision that anybody here has heard of.
 	known atomic.Int64
+	// begun is when the committer gave its present group to the database, in nanoseconds since 1970; 0 if none is under way.
+	begun atomic.Int64
 
 	mu sync.Mutex
 	// trouble is why notifications do not flow; meaningful if the backend has any.
@@ -55,13 +57,33 @@ func (t *tailer) kick() {
 }
 
 // notified takes a notification: a hint.
+//
+// While a group of this process is under way, it may be of that group, whose rows come to the hub with the database's answer: to read them back would be for
+// nothing. It may be another process's as well, so it waits only for as long as an answer usually takes to follow its notification.
 func (t *tailer) notified(r Revision) {
 	t.s.metrics.notified()
-	if r == 0 {
-		t.kick()
-		return
+	hint := func() {
+		if r == 0 {
+			t.kick()
+		} else {
+			t.wakeFor(r)
+		}
 	}
-	t.wakeFor(r)
+	if t.committing(time.Hour) {
+		time.AfterFunc(time.Millisecond, hint)
+	} else {
+		hint()
+	}
+}
+
+// groupBegins and groupEnds enclose the time from giving a group to the database to its delivery.
+func (t *tailer) groupBegins() { t.begun.Store(time.Now().UnixNano()) }
+func (t *tailer) groupEnds()   { t.begun.Store(0) }
+
+// committing tells whether a group of this process is under way, for not longer than d.
+func (t *tailer) committing(d time.Duration) bool {
+	begun := t.begun.Load()
+	return begun != 0 && time.Since(time.Unix(0, begun)) < d
 }
 
 // listening takes the state of the notifications.
@@ -151,6 +173,9 @@ func (t *tailer) run(ctx context.Context) {
 // catchUp delivers what there is. A poll first asks whether there is anything, since that is cheaper than reading rows.
 func (t *tailer) catchUp(ctx context.Context, poll bool) error {
 	s := t.s
+	if poll && t.committing(2*s.cfg.PollActive) {
+		return nil // the database's answer will tell more, or the next poll
+	}
 	if poll {
 		if p, ok := s.b.(Poller); ok {
 			opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
