@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes all generated code: deepcopy, defaults, conversions, declarative validation, OpenAPI. The generators are built at the versions
-# that hack/codegen/go.mod pins, so that the result is the same everywhere.
+# Writes all generated code: protobuf (with its tags in the types), deepcopy, defaults, conversions, declarative validation, OpenAPI, apply configurations,
+# clients, listers, informers. The generators are built at the versions that hack/codegen/go.mod pins, so that the result is the same everywhere.
 #
 # usage: hack/update-codegen.sh
 set -o errexit -o nounset -o pipefail
@@ -11,7 +11,11 @@ bin="$PWD/bin/codegen"
 header=hack/codegen/header.txt # empty: our files have no license header
 
 mkdir -p "$bin"
-go build -C hack/codegen -o "$bin" tool
+go build -C hack/codegen -o "$bin" tool ./protoc
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+touch "$work/begun"
 
 internal=("$module/pkg/apis/ci")
 versions=("$module/pkg/apis/ci/v1" "$module/pkg/apis/ci/v1alpha1")
@@ -30,7 +34,16 @@ readonly_packages=(
 readonly_flags=()
 for p in "${readonly_packages[@]}"; do readonly_flags+=(--readonly-pkg "$p"); done
 
-find pkg -name 'zz_generated.*' -delete
+# go-to-protobuf finds proto files by import path below one directory.
+tree="$work/protobuf"
+mkdir -p "$tree/k8s.io" "$tree/github.com/rowkeeper" "$tree/github.com/gogo"
+ln -s "$(go list -m -f '{{.Dir}}' k8s.io/apimachinery)" "$tree/k8s.io/apimachinery"
+ln -s "$(go list -C hack/codegen -m -f '{{.Dir}}' github.com/gogo/protobuf)" "$tree/github.com/gogo/protobuf"
+ln -s "$PWD" "$tree/github.com/rowkeeper/rowkeeper"
+machinery=k8s.io/apimachinery/pkg
+PATH="$bin:$PATH" "$bin/go-to-protobuf" --go-header-file "$header" --output-dir "$tree" --proto-import "$tree" \
+  --apimachinery-packages "-$machinery/util/intstr,-$machinery/api/resource,-$machinery/runtime/schema,-$machinery/runtime,-$machinery/apis/meta/v1" \
+  --packages "$(IFS=,; echo "${versions[*]}")"
 
 "$bin/deepcopy-gen" --go-header-file "$header" --output-file zz_generated.deepcopy.go "${internal[@]}" "${versions[@]}"
 "$bin/defaulter-gen" --go-header-file "$header" --output-file zz_generated.defaults.go "${versions[@]}"
@@ -40,15 +53,31 @@ find pkg -name 'zz_generated.*' -delete
 "$bin/validation-gen" --go-header-file "$header" --output-file zz_generated.validations.go "$module/pkg/apis/ci/v1"
 
 mkdir -p pkg/generated/openapi
-violations=$(mktemp)
-trap 'rm -f "$violations"' EXIT
 "$bin/openapi-gen" --go-header-file "$header" --output-file zz_generated.openapi.go \
   --output-dir pkg/generated/openapi --output-pkg "$module/pkg/generated/openapi" \
   --output-model-name-file zz_generated.model_name.go \
-  --report-filename "$violations" "${readonly_flags[@]}" \
+  --report-filename "$work/violations" "${readonly_flags[@]}" \
   k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/version \
   k8s.io/apimachinery/pkg/api/resource k8s.io/api/autoscaling/v1 "${versions[@]}"
-if grep -F "$module" "$violations"; then
+if grep -F "$module" "$work/violations"; then
   echo "update-codegen: the lines above break the rules for API types" >&2
   exit 1
 fi
+
+# Apply configurations are typed by the schemas.
+generated="$module/pkg/generated"
+go run ./hack/models-schema >"$work/schema.json"
+"$bin/applyconfiguration-gen" --go-header-file "$header" --openapi-schema "$work/schema.json" \
+  --output-dir pkg/generated/applyconfiguration --output-pkg "$generated/applyconfiguration" "${versions[@]}"
+"$bin/client-gen" --go-header-file "$header" --clientset-name versioned --input-base "$module/pkg/apis" --input ci/v1 --input ci/v1alpha1 \
+  --prefers-protobuf --apply-configuration-package "$generated/applyconfiguration" \
+  --output-dir pkg/generated/clientset --output-pkg "$generated/clientset"
+"$bin/lister-gen" --go-header-file "$header" \
+  --output-dir pkg/generated/listers --output-pkg "$generated/listers" "${versions[@]}"
+"$bin/informer-gen" --go-header-file "$header" \
+  --versioned-clientset-package "$generated/clientset/versioned" --listers-package "$generated/listers" \
+  --output-dir pkg/generated/informers --output-pkg "$generated/informers" "${versions[@]}"
+
+# What was not written now has no source any more, other than the methods of clients that are written by hand.
+find pkg/apis -name 'zz_generated.*' ! -newer "$work/begun" -print -delete
+find pkg/generated -mindepth 2 -name '*.go' ! -name '*_expansion.go' ! -newer "$work/begun" -print -delete

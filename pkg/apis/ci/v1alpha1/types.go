@@ -10,34 +10,34 @@ type Pipeline struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata. The annotation ci.rowkeeper.dev/structured holds what this version cannot express.
 	// +optional
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata,omitempty" protobuf:"bytes,1,opt,name=metadata"`
 
 	// spec is what is wanted.
 	// +optional
-	Spec PipelineSpec `json:"spec,omitempty"`
+	Spec PipelineSpec `json:"spec,omitempty" protobuf:"bytes,2,opt,name=spec"`
 	// status is what is the case. It is written through the subresource status.
 	// +optional
-	Status PipelineStatus `json:"status,omitempty"`
+	Status PipelineStatus `json:"status,omitempty" protobuf:"bytes,3,opt,name=status"`
 }
 
 // PipelineSpec is what is wanted of a pipeline.
 type PipelineSpec struct {
 	// image is what the commands run in.
 	// +optional
-	Image string `json:"image,omitempty"`
+	Image string `json:"image,omitempty" protobuf:"bytes,1,opt,name=image"`
 	// commands are lines for the shell, which run one after another. There is at least one.
 	// +optional
 	// +listType=atomic
-	Commands []string `json:"commands,omitempty"`
+	Commands []string `json:"commands,omitempty" protobuf:"bytes,2,rep,name=commands"`
 	// parameters are the names of what a run can be given, with the values for a run that gives none. An empty value means that it has to be given.
 	// +optional
-	Parameters map[string]string `json:"parameters,omitempty"`
+	Parameters map[string]string `json:"parameters,omitempty" protobuf:"bytes,3,rep,name=parameters"`
 	// maxParallelRuns is how many runs may be running at a time; further ones wait. It is set by scaling, too. Defaults to 1.
 	// +optional
-	MaxParallelRuns *int32 `json:"maxParallelRuns,omitempty"`
+	MaxParallelRuns *int32 `json:"maxParallelRuns,omitempty" protobuf:"varint,4,opt,name=maxParallelRuns"`
 	// suspended keeps runs that have not started from starting.
 	// +optional
-	Suspended bool `json:"suspended,omitempty"`
+	Suspended bool `json:"suspended,omitempty" protobuf:"varint,5,opt,name=suspended"`
 }
 
 // PipelinePhase sums the status of a pipeline up in one word.
@@ -59,20 +59,20 @@ const (
 type PipelineStatus struct {
 	// observedGeneration is the generation that the rest of the status is about.
 	// +optional
-	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	ObservedGeneration int64 `json:"observedGeneration,omitempty" protobuf:"varint,1,opt,name=observedGeneration"`
 	// phase sums the conditions up: Pending, Ready, Suspended or Failed.
 	// +optional
-	Phase PipelinePhase `json:"phase,omitempty"`
+	Phase PipelinePhase `json:"phase,omitempty" protobuf:"bytes,2,opt,name=phase,casttype=PipelinePhase"`
 	// activeRuns is how many runs are running.
 	// +optional
-	ActiveRuns int32 `json:"activeRuns,omitempty"`
+	ActiveRuns int32 `json:"activeRuns,omitempty" protobuf:"varint,3,opt,name=activeRuns"`
 	// conditions are the latest observations. Ready tells whether runs can start.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	// +patchStrategy=merge
 	// +patchMergeKey=type
-	Conditions []metav1.Condition `json:"conditions,omitempty" patchStrategy:"merge" patchMergeKey:"type"`
+	Conditions []metav1.Condition `json:"conditions,omitempty" patchStrategy:"merge" patchMergeKey:"type" protobuf:"bytes,4,rep,name=conditions"`
 }
 
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
@@ -82,8 +82,8 @@ type PipelineList struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard list's metadata.
 	// +optional
-	metav1.ListMeta `json:"metadata,omitempty"`
+	metav1.ListMeta `json:"metadata,omitempty" protobuf:"bytes,1,opt,name=metadata"`
 
 	// items are the pipelines.
-	Items []Pipeline `json:"items"`
+	Items []Pipeline `json:"items" protobuf:"bytes,2,rep,name=items"`
 }
