@@ -66,6 +66,9 @@ func NewConfig() *Config {
 
 // New makes a server that is ready to be prepared and run. It stores where config.Generic.RESTOptionsGetter says.
 func (c *Config) New() (*genericapiserver.GenericAPIServer, error) {
+	if err := admit(&c.Generic.Config); err != nil {
+		return nil, err
+	}
 	server, err := c.Generic.Complete().New("rowkeeper", genericapiserver.NewEmptyDelegate())
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the API server: %w", err)
