@@ -2,7 +2,7 @@
 # Usage: hack/verify.sh MODULE…
 #
 # Checks, without changing a file, that all code is formatted, that the modules are tidy, that the main module has no replace directive and
-# requires no tools, and that generated code is up to date.
+# requires no tools, that the library exports what hack/api/api.txt says, and that generated code is up to date.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,6 +23,8 @@ if go mod edit -json | grep -q '"Replace": \['; then fail "go.mod has a replace 
 for module in k8s.io/kubernetes sigs.k8s.io/controller-runtime k8s.io/sample-apiserver github.com/golangci/golangci-lint/v2; do
 	if go mod edit -json | grep -q "\"Path\": \"$module\""; then fail "go.mod requires $module, which belongs into a module under hack/"; fi
 done
+
+go run ./hack/api || fail "the exported API is not what hack/api/api.txt says"
 
 # The generators write into a copy.
 copy=$(mktemp -d)

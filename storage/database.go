@@ -63,7 +63,9 @@ type Database struct {
 	mvcc     *mvcc.Store
 	metrics  *mvcc.Metrics
 	decoders sharedDecoders
-	turns    turns
+	// directories says which codec writes where.
+	directories directories
+	turns       turns
 }
 
 // Open opens a database. Its error is one sentence that says what to do, without passwords.

@@ -88,6 +88,10 @@ func (d *Database) NewStore(c StoreConfig) (apistorage.Interface, func(), error)
 	if c.Versioner == nil {
 		c.Versioner = apistorage.APIObjectVersioner{}
 	}
+	leave, err := d.directories.take(keys.all(), c.Codec.Identifier())
+	if err != nil {
+		return nil, nil, err
+	}
 	unsafeDeletion := utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
 	s := &store{
 		db:   d,
@@ -104,6 +108,7 @@ func (d *Database) NewStore(c StoreConfig) (apistorage.Interface, func(), error)
 	return s, sync.OnceFunc(func() {
 		s.destroy()
 		d.decoders.release(s.decoder)
+		leave()
 	}), nil
 }
 

@@ -28,7 +28,7 @@ func main() {
 
 func newCommand(ctx context.Context) *cobra.Command {
 	o := server.NewDefaultOptions(os.Stdout, os.Stderr)
-	o.RecommendedOptions.Etcd = nil                                                                                                                                                  // +
+	o.RecommendedOptions.Etcd = nil                                                                                                                                              // +
 	rows := options.NewStorageOptions("/registry/kube-aggregator.kubernetes.io", aggregatorscheme.Scheme, aggregatorscheme.Codecs, sqlite.Driver, postgres.Driver, mysql.Driver) // +
 	cmd := server.NewCommandStartAggregator(ctx, o)
 	rows.AddFlags(cmd.Flags()) // +

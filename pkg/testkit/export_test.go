@@ -1,0 +1,4 @@
+package testkit
+
+// TryStart is Start for servers that cannot be started.
+var TryStart = start
