@@ -37,7 +37,8 @@ CREATE TABLE IF NOT EXISTS rowkeeper_store (
     fingerprint   VARCHAR(255) CHARACTER SET ascii COLLATE ascii_bin,
     compacted     BIGINT       NOT NULL,
     swept         BIGINT       NOT NULL,
-    oldest_writer BIGINT       NOT NULL
+    oldest_writer BIGINT       NOT NULL,
+    turn          BIGINT       NOT NULL DEFAULT 0 COMMENT 'changed by every commit on Galera, never elsewhere'
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The time when this table was created is a part of the database's fingerprint: no migration may alter or rebuild it.

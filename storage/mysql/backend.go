@@ -30,7 +30,7 @@ type backend struct {
 	log     *slog.Logger
 	timeout time.Duration
 	limits  mvcc.Limits
-	// galera: the commit lock of one node is not one of the others; see gate.
+	// galera: the commit lock of one node is not one of the others; see takeTurn.
 	galera bool
 
 	commits, heads, tails, reads *sql.DB

@@ -3,8 +3,6 @@ package mysql
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
-	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -14,8 +12,6 @@ import (
 )
 
 const (
-	maxKeyBytes       = 1024
-	maxValueBytes     = 3 << 19 // 1.5 MiB, as etcd's
 	maxGroupMutations = 512
 	maxGroupBytes     = 4 << 20
 	// minMaxPacket is the smallest max_allowed_packet that is accepted. The servers' defaults are 16 and 64 MiB.
@@ -32,216 +28,14 @@ func limitsFor(maxPacket int) (mvcc.Limits, error) {
 	if maxPacket < minMaxPacket {
 		return mvcc.Limits{}, mvcc.Errorf(mvcc.Invalid, "the server's max_allowed_packet is %d bytes: raise it to %d or more", maxPacket, minMaxPacket)
 	}
-	l := mvcc.Limits{KeyBytes: maxKeyBytes, GroupMutations: maxGroupMutations, GroupBytes: min(maxGroupBytes, (maxPacket-packetFor(0))/2)}
-	l.ValueBytes = min(maxValueBytes, l.GroupBytes-l.KeyBytes)
+	l := mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, GroupMutations: maxGroupMutations, GroupBytes: min(maxGroupBytes, (maxPacket-packetFor(0))/2)}
+	l.ValueBytes = min(mvcc.MaxValueBytes, l.GroupBytes-l.KeyBytes)
 	return l, nil
 }
 
 // packetFor returns the max_allowed_packet that a group of so many bytes needs: at worst each byte is escaped, and the keys are written twice.
 func packetFor(groupBytes int) int {
-	return statementBytes + maxGroupMutations*(rowBytes+escapedBytes(maxKeyBytes)) + 2*groupBytes
-}
-
-// transaction is a transaction of two round trips. The first text begins it, takes the commit lock if it needs to, and reads; decide reads the
-// answers and returns the second text, which writes and commits. In between nobody but this process can end the transaction, so it does
-// nothing there but decide. If it stops there, the server rolls back after server.hold.
-//
-// What an error means follows from this. Until the second text is sent, nothing was committed and nothing will be, however the connection
-// ends, as the server rolls back a transaction whose client is gone. Also a client that was cut off while it waited for the lock leaves
-// nothing behind: its session gets the lock, finds the connection closed, and releases it. Once the second text was sent, only
-// certain errors of the server say that it was not committed; see undone.
-//
-// Nothing is sent twice: a sql.Conn is one connection, on which database/sql does not try again.
-type transaction struct {
-	// what it does, for errors.
-	what string
-	pool *sql.DB
-	ask  text
-	// decide returns the text that ends the transaction. After an error it is rolled back.
-	decide func(*answers) (*text, error)
-	// answered, if not nil, reads the answers to that text.
-	answered func(*answers) error
-	// repeatable: doing it twice is doing it once, so an unknown outcome need not be told apart.
-	repeatable bool
-}
-
-func (b *backend) transact(ctx context.Context, t *transaction) error {
-	ctx, cancel := context.WithTimeout(ctx, b.timeout)
-	defer cancel()
-	conn, err := t.pool.Conn(ctx)
-	if err != nil {
-		return b.failed(t.what, err)
-	}
-	defer conn.Close()
-
-	var second *text
-	err = b.answers(ctx, conn, &t.ask, func(a *answers) (err error) {
-		second, err = t.decide(a)
-		return err
-	})
-	if err == nil {
-		err = ctx.Err()
-	}
-	if err != nil {
-		b.rollback(ctx, conn)
-		return b.failed(t.what, err)
-	}
-	if t.answered == nil {
-		_, err = conn.ExecContext(ctx, second.String())
-	} else {
-		err = b.answers(ctx, conn, second, t.answered)
-	}
-	if err != nil {
-		b.rollback(ctx, conn)
-		if t.repeatable {
-			return b.failed(t.what, err)
-		}
-		return b.failedCommit(t.what, err)
-	}
-	return nil
-}
-
-// begin writes the beginning of a transaction.
-func (b *backend) begin(t *text) { fmt.Fprintf(t, beginTransaction, b.server.hold) }
-
-// rollback ends a transaction, so that its lock does not wait for the pool. A connection that cannot say so is closed, upon which the server
-// rolls back.
-func (b *backend) rollback(ctx context.Context, c *sql.Conn) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	if _, err := c.ExecContext(ctx, rollbackTransaction); err != nil {
-		// The error makes the pool drop the connection; that is all it is for.
-		_ = c.Raw(func(any) error { return driver.ErrBadConn })
-	}
-}
-
-// answers are the results of a text of several statements, in order, without those that have no rows.
-type answers struct {
-	rows  *sql.Rows
-	begun bool
-	// server is what the connection knows of its server.
-	server facts
-}
-
-// answers sends a text, lets read take what it wants, and reads the rest. It returns the first error of any of the statements.
-func (b *backend) answers(ctx context.Context, c *sql.Conn, t *text, read func(*answers) error) error {
-	var server facts
-	if err := c.Raw(func(c any) error { server = c.(*conn).facts; return nil }); err != nil {
-		return err
-	}
-	rows, err := c.QueryContext(ctx, t.String())
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	if err := read(&answers{rows: rows, server: server}); err != nil {
-		return err
-	}
-	for rows.NextResultSet() {
-	}
-	return rows.Err()
-}
-
-// each reads the next result and calls f for each of its rows.
-func (a *answers) each(f func() error, columns ...any) error {
-	if err := a.next(); err != nil {
-		return err
-	}
-	for a.rows.Next() {
-		if err := a.rows.Scan(columns...); err != nil {
-			return err
-		}
-		if err := f(); err != nil {
-			return err
-		}
-	}
-	return a.rows.Err()
-}
-
-// scan reads the next result as a state and rows.
-func (a *answers) scan(m *manyRows) error {
-	if err := a.next(); err != nil {
-		return err
-	}
-	for a.rows.Next() {
-		if err := m.scan(a.rows); err != nil {
-			return err
-		}
-	}
-	if err := a.rows.Err(); err != nil {
-		return err
-	}
-	return m.complete()
-}
-
-// next goes to the next result.
-func (a *answers) next() error {
-	if a.begun && !a.rows.NextResultSet() {
-		if err := a.rows.Err(); err != nil {
-			return err
-		}
-		return mvcc.Errorf(mvcc.Invalid, "the server answered fewer statements than it was sent")
-	}
-	a.begun = true
-	return nil
-}
-
-// guard is what is read first under the commit lock.
-type guard struct {
-	state mvcc.State
-	// lockWait is how long the lock was waited for.
-	lockWait time.Duration
-	// token is that of the row that was asked for, zero if it is not there.
-	token mvcc.Token
-	// aborted: the token that was asked for is recorded as aborted.
-	aborted bool
-}
-
-// askGuard writes the beginning of a transaction under the commit lock: the lock; then, in a statement that starts when the lock is held and so
-// sees what was committed before, the state, the token of the row at a revision, and whether a token is recorded as aborted.
-func (b *backend) askGuard(t *text, at mvcc.Revision, token mvcc.Token) {
-	b.begin(t)
-	t.WriteString(lockStore)
-	fmt.Fprintf(t, selectGuard, int64(at), token[:])
-}
-
-// guard reads the answers to askGuard, and refuses a server that is read-only.
-func (b *backend) guard(a *answers) (guard, error) {
-	var (
-		g     guard
-		s     stateRow
-		asked int64
-	)
-	if err := a.each(func() error { return nil }, &asked); err != nil {
-		return g, err
-	}
-	err := a.each(func() error {
-		g.state = s.state()
-		g.lockWait = max(0, time.Duration(s.now-asked)*time.Microsecond)
-		return nil
-	}, append(s.columns(), (*tokenColumn)(&g.token), &g.aborted)...)
-	switch {
-	case err != nil:
-		return g, err
-	case !s.found:
-		return g, errNoState
-	case !g.state.Writable:
-		b.server.suspect()
-		return g, errReadOnly
-	}
-	return g, nil
-}
-
-var errReadOnly = mvcc.Errorf(mvcc.ReadOnly, "the server is read-only: a replica, demoted, or not promoted yet")
-
-// gate makes transactions of different Galera nodes exclude each other. There, the commit lock is the node's own, and a transaction fails
-// when it commits if another node has committed a row with the same primary key meanwhile. Two groups have such a row, as they number
-// theirs from the same head. A group and a fence, or a group and the record that it is aborted, have none: so everything that relies on the commit
-// lock writes this row of its own.
-func (b *backend) gate(t *text, now time.Time) {
-	if b.galera {
-		fmt.Fprintf(t, writeGate, now.UnixMicro())
-	}
+	return statementBytes + maxGroupMutations*(rowBytes+escapedBytes(mvcc.MaxKeyBytes)) + 2*groupBytes
 }
 
 func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
@@ -273,7 +67,7 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 		})
 		var second text
 		if n == 0 {
-			second.WriteString(commitTransaction)
+			second.commit()
 			return &second, nil
 		}
 		res.State.Head.Revision += mvcc.Revision(n)
@@ -321,7 +115,7 @@ func (t *text) askLive(mutations []*mvcc.Mutation) {
 	if n == 0 {
 		keys.WriteString("NULL")
 	}
-	fmt.Fprintf(t, selectLive, keys.String())
+	t.statement(selectLive, keys.String())
 }
 
 func (a *answers) live(n int) (map[mvcc.Key]current, error) {
@@ -392,11 +186,11 @@ func (b *backend) writeGroup(t *text, g *mvcc.Group, res *mvcc.GroupResult, remo
 	}
 	t.Grow(size)
 	if len(removed) > 0 {
-		fmt.Fprintf(t, selectRemoved, revisionList(slices.Collect(maps.Keys(removed))))
+		t.statement(selectRemoved, revisionList(slices.Collect(maps.Keys(removed))))
 	}
-	b.gate(t, res.Time)
+	b.takeTurn(t)
 	n := 0
-	t.WriteString(insertLog)
+	t.statement(insertLog)
 	for m, o := range accepted(g, res.Outcomes) {
 		t.comma(&n)
 		t.logRow(m, o, g.Token, res.Time)
@@ -407,8 +201,7 @@ func (b *backend) writeGroup(t *text, g *mvcc.Group, res *mvcc.GroupResult, remo
 			continue
 		}
 		if n == 0 {
-			t.WriteString(";")
-			t.WriteString(replaceLive)
+			t.statement(replaceLive)
 		}
 		t.comma(&n)
 		t.liveRow(m, o, res.Time)
@@ -419,8 +212,7 @@ func (b *backend) writeGroup(t *text, g *mvcc.Group, res *mvcc.GroupResult, remo
 			continue
 		}
 		if n == 0 {
-			t.WriteString(";")
-			t.WriteString(deleteLive)
+			t.statement(deleteLive)
 		}
 		t.comma(&n)
 		t.binary([]byte(m.Key))
@@ -428,8 +220,7 @@ func (b *backend) writeGroup(t *text, g *mvcc.Group, res *mvcc.GroupResult, remo
 	if n > 0 {
 		t.WriteByte(')')
 	}
-	t.WriteString(";")
-	t.WriteString(commitTransaction)
+	t.commit()
 }
 
 // logRow writes the values of insertLog.

@@ -212,8 +212,16 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 		settings = append(settings, "SET SESSION group_replication_consistency = 'BEFORE_ON_PRIMARY_FAILOVER'")
 	}
 	if f.galera = f.mariadb && isOn(vars["wsrep_on"]); f.galera {
-		// Reads, and the beginning of transactions, wait until the node has applied what the cluster had committed before.
-		settings = append(settings, "SET SESSION wsrep_sync_wait = 1")
+		if err := c.pairs(ctx, s, galeraStatus, vars); err != nil {
+			return f, err
+		}
+		if !isOn(vars["wsrep_ready"]) {
+			return f, mvcc.Errorf(mvcc.ReadOnly, "cannot use %s: %s", c.cfg, advice[1047])
+		}
+		// Reads, and the beginning of transactions, wait until the node has applied what the cluster had committed before. The server must
+		// not repeat what it takes for single statements: in a text of several it has been seen (10.11) to do that after another node's commit
+		// had rolled back the transaction, and then to answer COMMIT with success.
+		settings = append(settings, "SET SESSION wsrep_sync_wait = 1, wsrep_retry_autocommit = 0")
 	}
 	if err := run(ctx, s, settings...); err != nil {
 		return f, err
@@ -239,11 +247,7 @@ func run(ctx context.Context, s session, statements ...string) error {
 func (c *connector) fingerprintOf(ctx context.Context, s session, f facts, vars map[string]string) (string, error) {
 	if f.galera {
 		// Any node may answer. The nodes have nothing else in common that a restore would change.
-		status := map[string]string{}
-		if err := c.pairs(ctx, s, galeraStatus, status); err != nil {
-			return "", err
-		}
-		return "galera cluster " + status["wsrep_cluster_state_uuid"], nil
+		return "galera cluster " + vars["wsrep_cluster_state_uuid"], nil
 	}
 	created, err := c.strings(ctx, s, tableCreated, 1)
 	if err != nil || len(created) == 0 {

@@ -16,7 +16,7 @@ import (
 )
 
 // undone are the server's errors after which a transaction certainly is not committed, whichever of its statements failed, COMMIT
-// included, and what they mean. All others leave the outcome open if COMMIT may have been reached.
+// included, and what they mean. All others leave the outcome open if COMMIT may have been reached, and on Galera all do; see failedCommit.
 var undone = map[uint16]mvcc.Class{
 	1205: mvcc.Transient, // lock wait timeout
 	1213: mvcc.Transient, // deadlock; in a cluster also: another node has committed the same row
@@ -164,7 +164,13 @@ func (b *backend) failedCommit(what string, err error) *mvcc.Error {
 		// The driver's promise: nothing was sent. The server rolls back when it finds the connection closed.
 		return b.failed(what, err)
 	}
-	return b.judge(what, err, mvcc.Unknown)
+	known := b.judge(what, err, mvcc.Unknown)
+	if b.galera && known.Class != mvcc.Unknown {
+		// A node has been seen (10.11) to answer COMMIT with a deadlock (1213) and then to commit nevertheless: it had certified the
+		// transaction, rolled it back for an earlier one of another node, and replayed it.
+		return &mvcc.Error{Class: mvcc.Unknown, Err: known.Err}
+	}
+	return known
 }
 
 // judge translates an error; otherwise is the class of those after which a transaction may have been committed.

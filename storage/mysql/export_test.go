@@ -3,7 +3,6 @@ package mysql
 import (
 	"fmt"
 	"math"
-	"strings"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -79,7 +78,6 @@ func Statements(keys int64) []Statement {
 	}
 	list := revisionList(revisions)
 	all := int64(math.MaxInt64)
-	deletes := strings.Split(deleteSwept, ";")
 	return []Statement{
 		{"state", selectState, nil, 1},
 		{"tail", selectTail, []any{false, head / 2, 1000}, 1000},
@@ -103,8 +101,8 @@ func Statements(keys int64) []Statement {
 		{"by token", fmt.Sprintf(selectByToken, head-1000, make([]byte, 16)), nil, 1000},
 		{"sweep", fmt.Sprintf(selectSweep, 501), nil, 503},
 		{"delete live", deleteLive + names.String() + ")", nil, many},
-		{"delete swept", fmt.Sprintf(deletes[0], list), nil, many},
-		{"update swept", fmt.Sprintf(deletes[2], 1), nil, 1},
+		{"delete swept", fmt.Sprintf(deleteSwept, list), nil, many},
+		{"update swept", fmt.Sprintf(updateSwept, 1), nil, 1},
 		{"update compacted", fmt.Sprintf(updateCompacted, 1), nil, 1},
 		{"update epoch", fmt.Sprintf(updateEpoch, 1, 1, "NULL"), nil, 1},
 		{"update fingerprint", updateFingerprint, []any{"x"}, 1},

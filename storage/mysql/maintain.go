@@ -3,7 +3,6 @@ package mysql
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -14,7 +13,7 @@ import (
 func (b *backend) Resolve(ctx context.Context, token mvcc.Token, after mvcc.Position) (*mvcc.Resolution, error) {
 	t := transaction{what: "resolve a commit", pool: b.commits, repeatable: true}
 	b.askGuard(&t.ask, after.Revision, token)
-	fmt.Fprintf(&t.ask, selectByToken, int64(after.Revision), token[:])
+	t.ask.statement(selectByToken, int64(after.Revision), token[:])
 	var r mvcc.Resolution
 	t.decide = func(a *answers) (*text, error) {
 		guard, err := b.guard(a)
@@ -35,10 +34,10 @@ func (b *backend) Resolve(ctx context.Context, token mvcc.Token, after mvcc.Posi
 		case guard.state.Head.Epoch == after.Epoch && guard.state.Swept <= after.Revision:
 			// It is the same history, and all its rows after that position are still there.
 			r.Aborted = true
-			fmt.Fprintf(&second, insertAborted, token[:], guard.state.Now.UnixMicro())
-			b.gate(&second, guard.state.Now)
+			second.statement(insertAborted, token[:], guard.state.Now.UnixMicro())
+			b.takeTurn(&second)
 		}
-		second.WriteString(commitTransaction)
+		second.commit()
 		return &second, nil
 	}
 	if err := b.transact(ctx, &t); err != nil {
@@ -60,9 +59,9 @@ func (b *backend) Compact(ctx context.Context, revision mvcc.Revision) (mvcc.Sta
 		var second text
 		if to := min(revision, st.Head.Revision); to > st.Compacted {
 			st.Compacted = to
-			fmt.Fprintf(&second, updateCompacted, int64(to))
+			second.statement(updateCompacted, int64(to))
 		}
-		second.WriteString(commitTransaction)
+		second.commit()
 		return &second, nil
 	}
 	err := b.transact(ctx, &t)
@@ -80,7 +79,7 @@ const abortedFor = time.Hour
 func (b *backend) Sweep(ctx context.Context, limit int) (int, mvcc.State, error) {
 	t := transaction{what: "sweep", pool: b.commits, repeatable: true}
 	b.begin(&t.ask)
-	fmt.Fprintf(&t.ask, selectSweep, limit+1)
+	t.ask.statement(selectSweep, limit+1)
 	var (
 		st      mvcc.State
 		deleted int
@@ -122,8 +121,11 @@ func (b *backend) Sweep(ctx context.Context, limit int) (int, mvcc.State, error)
 		}
 		st.Swept = max(st.Swept, last)
 		var second text
-		fmt.Fprintf(&second, deleteSwept, revisionList(gone), int64(st.Swept), st.Now.Add(-abortedFor).UnixMicro())
-		second.WriteString(commitTransaction)
+		second.statement(deleteSwept, revisionList(gone))
+		second.statement(selectDeleted)
+		second.statement(updateSwept, int64(st.Swept))
+		second.statement(deleteAborted, st.Now.Add(-abortedFor).UnixMicro())
+		second.commit()
 		return &second, nil
 	}
 	t.answered = func(a *answers) error { return a.each(func() error { return nil }, &deleted) }
@@ -144,14 +146,18 @@ func (b *backend) Fence(ctx context.Context, f mvcc.Fence) (mvcc.State, error) {
 		if err != nil {
 			return nil, err
 		}
-		st, fingerprint = guard.state, a.server.fingerprint
+		server, err := a.server()
+		if err != nil {
+			return nil, err
+		}
+		st, fingerprint = guard.state, server.fingerprint
 		var second text
 		if st.Head.Epoch <= f.Seen.Epoch {
 			st.Head = mvcc.Position{Epoch: f.Seen.Epoch + 1, Revision: max(f.Seen.Revision, st.Head.Revision) + f.Jump, Token: f.Token}
 			st.Compacted = st.Head.Revision
-			b.writeFence(&second, f, st)
+			second.fence(f, st)
 		}
-		second.WriteString(commitTransaction)
+		second.commit()
 		return &second, nil
 	}
 	if err := b.transact(ctx, &t); err != nil {
@@ -161,16 +167,16 @@ func (b *backend) Fence(ctx context.Context, f mvcc.Fence) (mvcc.State, error) {
 	return st, nil
 }
 
-func (b *backend) writeFence(t *text, f mvcc.Fence, st mvcc.State) {
-	b.gate(t, st.Now)
+// fence writes the marker and the epoch.
+func (t *text) fence(f mvcc.Fence, st mvcc.State) {
 	var fingerprint text
 	if f.Fingerprint == "" {
 		fingerprint.WriteString("NULL")
 	} else {
 		fingerprint.binary([]byte(f.Fingerprint))
 	}
-	fmt.Fprintf(t, insertMarker, int64(st.Head.Revision), f.Token[:], st.Now.UnixMicro())
-	fmt.Fprintf(t, updateEpoch, int64(st.Head.Epoch), int64(st.Compacted), fingerprint.String())
+	t.statement(insertMarker, int64(st.Head.Revision), f.Token[:], st.Now.UnixMicro())
+	t.statement(updateEpoch, int64(st.Head.Epoch), int64(st.Compacted), fingerprint.String())
 }
 
 // Identity asks on a connection of its own, which finds out anew what the server is.

@@ -149,31 +149,30 @@ SELECT CAST(COALESCE(SUM(t.data_length + t.index_length + t.data_free), 0) AS SI
 FROM information_schema.tables t
 WHERE t.table_schema = DATABASE() AND t.table_name IN ('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted')`
 
-// What follows is sent as parts of transactions.
+// What follows is sent in transactions; see transaction.
 
-// beginTransaction begins a transaction. If this client stops before it ends it, the server closes the connection after the wait timeout, in
-// seconds, and rolls back; it is the one timeout of this kind that both MySQL and MariaDB have. The isolation is named here, although it is the session's.
-const beginTransaction = `
-SET SESSION wait_timeout = %d;
-SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-START TRANSACTION;`
+// setWaitTimeout makes the server close the connection, and roll back, if this client is silent for so many seconds before the transaction ends.
+// It is the one timeout of this kind that both MySQL and MariaDB have.
+const setWaitTimeout = `SET SESSION wait_timeout = %d`
 
-// commitTransaction ends it. A pooled connection may be idle for longer.
-const commitTransaction = `
-COMMIT;
-SET SESSION wait_timeout = DEFAULT`
+// resetWaitTimeout: a pooled connection may be idle for longer.
+const resetWaitTimeout = `SET SESSION wait_timeout = DEFAULT`
 
-// rollbackTransaction ends it after an error.
-const rollbackTransaction = `
-ROLLBACK;
-SET SESSION wait_timeout = DEFAULT`
+// setIsolation names the next transaction's isolation, although it is the session's.
+const setIsolation = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED`
+
+const (
+	startTransaction = `START TRANSACTION`
+	commit           = `COMMIT`
+	rollback         = `ROLLBACK`
+)
 
 // lockStore takes the commit lock: a lock of the row by primary key. It returns the time at which the waiting began.
 const lockStore = `
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM rowkeeper_store s
 WHERE s.id = 1
-FOR UPDATE;`
+FOR UPDATE`
 
 // selectGuard reads, after the lock, the state, the token of the row at a revision, and whether a token was aborted; all by primary key.
 const selectGuard = `
@@ -182,7 +181,7 @@ SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, T
        EXISTS (SELECT 1 FROM rowkeeper_aborted a WHERE a.token = x'%x')
 FROM rowkeeper_store s
 JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
-WHERE s.id = 1;`
+WHERE s.id = 1`
 
 // selectLive reads the current revisions of keys, by primary key.
 const selectLive = `
@@ -194,7 +193,7 @@ WHERE l.key IN (%s)`
 const selectRemoved = `
 SELECT g.revision, g.value
 FROM rowkeeper_log g FORCE INDEX (PRIMARY)
-WHERE g.revision IN (%s);`
+WHERE g.revision IN (%s)`
 
 // insertLog is followed by rows.
 const insertLog = `
@@ -213,10 +212,11 @@ const deleteLive = `
 DELETE FROM rowkeeper_live
 WHERE rowkeeper_live.key IN (`
 
-// writeGate writes the row that all transactions under the commit lock have in common on Galera; see backend.gate.
-const writeGate = `
-REPLACE INTO rowkeeper_aborted (token, time)
-VALUES (_binary'----- gate -----', %d);`
+// updateTurn changes the row that is the commit lock; see backend.takeTurn.
+const updateTurn = `
+UPDATE rowkeeper_store s
+SET s.turn = s.turn + 1
+WHERE s.id = 1`
 
 // selectByToken reads a group's rows without their values, by primary key range from where the group began.
 const selectByToken = `
@@ -227,12 +227,12 @@ ORDER BY g.revision`
 
 const insertAborted = `
 INSERT INTO rowkeeper_aborted (token, time)
-VALUES (x'%x', %d);`
+VALUES (x'%x', %d)`
 
 const updateCompacted = `
 UPDATE rowkeeper_store s
 SET s.compacted = %d
-WHERE s.id = 1;`
+WHERE s.id = 1`
 
 // selectSweep reads the rows from swept to compacted: primary key range, whose bounds are in the store row of the same snapshot.
 const selectSweep = `
@@ -250,27 +250,33 @@ UNION ALL
  ORDER BY g.revision
  LIMIT %d)`
 
-// deleteSwept deletes log rows by primary key (a list, since a subquery in its place is run for each row of the log), advances swept, and
-// forgets aborted tokens, of which there are a few at most.
+// deleteSwept deletes log rows by primary key: by a list, since a subquery in its place is run for each row of the log.
 const deleteSwept = `
 DELETE FROM rowkeeper_log
-WHERE revision IN (%s);
-SELECT ROW_COUNT();
+WHERE revision IN (%s)`
+
+// selectDeleted returns how many rows the statement before it has deleted.
+const selectDeleted = `SELECT ROW_COUNT()`
+
+const updateSwept = `
 UPDATE rowkeeper_store s
 SET s.swept = GREATEST(s.swept, %d)
-WHERE s.id = 1;
+WHERE s.id = 1`
+
+// deleteAborted forgets aborted tokens that are old. There are a few in the table at most.
+const deleteAborted = `
 DELETE FROM rowkeeper_aborted
-WHERE time < %d;`
+WHERE time < %d`
 
 const insertMarker = `
 INSERT INTO rowkeeper_log
        (revision, rowkeeper_log.key, prev_revision, create_revision, token, time, deleted, value)
-VALUES (%d, '', 0, 0, x'%x', %d, 1, NULL);`
+VALUES (%d, '', 0, 0, x'%x', %d, 1, NULL)`
 
 const updateEpoch = `
 UPDATE rowkeeper_store s
 SET s.epoch = %d, s.compacted = %d, s.fingerprint = COALESCE(%s, s.fingerprint)
-WHERE s.id = 1;`
+WHERE s.id = 1`
 
 const updateFingerprint = `
 UPDATE rowkeeper_store s

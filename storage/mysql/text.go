@@ -1,0 +1,138 @@
+package mysql
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// text builds statements that are sent together. Everything in them that comes from outside goes through int, binary or hex.
+type text struct {
+	strings.Builder
+	// starts are where the statements begin.
+	starts []int
+}
+
+// statement begins a statement, with its beginning or the whole of it.
+func (t *text) statement(sql string, args ...any) {
+	if t.Len() > 0 {
+		t.WriteString(";\n")
+	}
+	t.starts = append(t.starts, t.Len())
+	if len(args) == 0 {
+		t.WriteString(sql)
+	} else {
+		fmt.Fprintf(t, sql, args...)
+	}
+}
+
+// statements returns the statements one by one.
+func (t *text) statements() []string {
+	all := t.String()
+	list := make([]string, len(t.starts))
+	for i, start := range t.starts {
+		end := len(all)
+		if i+1 < len(t.starts) {
+			end = t.starts[i+1] - len(";\n")
+		}
+		list[i] = all[start:end]
+	}
+	return list
+}
+
+func (t *text) int(n int64) {
+	var b [20]byte
+	t.Write(strconv.AppendInt(b[:0], n, 10))
+}
+
+// binary writes bytes as a literal of type binary string.
+//
+// Text in ASCII stays readable: only the quote and the backslash have a meaning in a quoted literal, and both are written after a
+// backslash, which the session's sql_mode (no NO_BACKSLASH_ESCAPES) and character set make safe. It is half as long as hexadecimal digits. All
+// else is written in those: bytes that are no text of the connection's character set would break the lists of running statements that
+// administrators read.
+func (t *text) binary(data []byte) {
+	if !isASCII(data) {
+		t.hex(data)
+		return
+	}
+	t.WriteString("_binary'")
+	quote, backslash := bytes.IndexByte(data, '\''), bytes.IndexByte(data, '\\')
+	for begin := 0; ; {
+		// The next of the two that was not written yet. -1 is none, and greater than all as an unsigned number.
+		next := int(min(uint(quote), uint(backslash)))
+		if next < 0 {
+			t.Write(data[begin:])
+			break
+		}
+		t.Write(data[begin:next])
+		t.WriteByte('\\')
+		t.WriteByte(data[next])
+		begin = next + 1
+		if next == quote {
+			quote = indexFrom(data, begin, '\'')
+		} else {
+			backslash = indexFrom(data, begin, '\\')
+		}
+	}
+	t.WriteByte('\'')
+}
+
+func (t *text) hex(data []byte) {
+	t.WriteString("x'")
+	var digits [512]byte
+	for piece := range slices.Chunk(data, len(digits)/2) {
+		t.Write(hex.AppendEncode(digits[:0], piece))
+	}
+	t.WriteByte('\'')
+}
+
+// isASCII looks at eight bytes at a time.
+func isASCII(data []byte) bool {
+	var high byte
+	for len(data) >= 8 {
+		if binary.LittleEndian.Uint64(data)&0x8080808080808080 != 0 {
+			return false
+		}
+		data = data[8:]
+	}
+	for _, c := range data {
+		high |= c
+	}
+	return high < 0x80
+}
+
+func indexFrom(data []byte, begin int, c byte) int {
+	i := bytes.IndexByte(data[begin:], c)
+	if i < 0 {
+		return i
+	}
+	return begin + i
+}
+
+// escapedBytes is the greatest length of a literal of n bytes.
+func escapedBytes(n int) int { return len("_binary''") + 2*n }
+
+// comma writes what separates the elements of a list: nothing before the first.
+func (t *text) comma(n *int) {
+	if *n > 0 {
+		t.WriteByte(',')
+	}
+	*n++
+}
+
+// revisionList writes a list for IN. It begins with 0, which no row has, as a list cannot be empty.
+func revisionList[T ~int64](revisions []T) string {
+	var t text
+	t.Grow(1 + 12*len(revisions))
+	t.WriteByte('0')
+	for _, r := range revisions {
+		t.WriteByte(',')
+		t.int(int64(r))
+	}
+	return t.String()
+}

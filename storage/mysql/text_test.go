@@ -1,0 +1,145 @@
+package mysql_test
+
+import (
+	"bytes"
+	"database/sql"
+	"encoding/hex"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/mysql"
+)
+
+// parseLiteral reads a literal as the servers' lexers do, and returns what it stands for and what follows it.
+func parseLiteral(s string) (value []byte, rest string, ok bool) {
+	if digits, found := strings.CutPrefix(s, "x'"); found {
+		digits, rest, found = strings.Cut(digits, "'")
+		value, err := hex.DecodeString(digits)
+		return value, rest, found && err == nil
+	}
+	s, ok = strings.CutPrefix(s, "_binary'")
+	if !ok {
+		return nil, "", false
+	}
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '\'' && i+1 < len(s) && s[i+1] == '\'':
+			i++
+			value = append(value, c)
+		case c == '\'':
+			return value, s[i+1:], true
+		case c == '\\':
+			if i++; i == len(s) {
+				return nil, "", false
+			}
+			if escaped := strings.IndexByte("0btnrZ", s[i]); escaped >= 0 {
+				value = append(value, "\x00\b\t\n\r\x1a"[escaped])
+			} else {
+				value = append(value, s[i])
+			}
+		default:
+			value = append(value, c)
+		}
+	}
+	return nil, "", false
+}
+
+func FuzzLiteral(f *testing.F) {
+	for _, seed := range []string{"", "text", "'", `\`, `'\'`, `\'; DROP TABLE rowkeeper_log; -- `, "\x00\n\r\x1a\"%_`?", "ä", "\xff'\\", strings.Repeat(`'\`, 100), strings.Repeat("x", 1000) + "'"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		literal := mysql.Literal(data)
+		value, rest, ok := parseLiteral(literal + ", 'next'")
+		if !ok || !bytes.Equal(value, data) || rest != ", 'next'" {
+			t.Fatalf("%q is written as %s, which reads as %q followed by %q", data, literal, value, rest)
+		}
+		if len(literal) > mysql.MaxLiteral(len(data)) {
+			t.Fatalf("%d bytes are written as %d", len(data), len(literal))
+		}
+		for i := range literal {
+			if literal[i] >= 0x80 {
+				t.Fatalf("%q is written as %q", data, literal)
+			}
+		}
+	})
+}
+
+// TestLiterals asks the servers what literals stand for.
+func TestLiterals(t *testing.T) {
+	each(t, func(t *testing.T, db dbtest.DB) {
+		a := admin(t, db.URL)
+		rng := rand.New(rand.NewPCG(5, 6))
+		alphabets := []string{"'\\", "'\\ab\x00\n\r\x1a\"%_`?-;", "abc'\\\x7f\x80\xbf\xc3\xe0\xf0\xff"}
+		const strings, columns = 2000, 100
+		for range strings / columns {
+			var want [][]byte
+			var statement []byte
+			for i := range columns {
+				alphabet := alphabets[rng.IntN(len(alphabets))]
+				data := make([]byte, rng.IntN(40))
+				for j := range data {
+					data[j] = alphabet[rng.IntN(len(alphabet))]
+				}
+				want = append(want, data)
+				statement = append(statement, []string{"SELECT ", ", "}[min(i, 1)]...)
+				statement = append(statement, mysql.Literal(data)...)
+			}
+			got, dest := make([]sql.RawBytes, columns), make([]any, columns)
+			for i := range got {
+				dest[i] = &got[i]
+			}
+			rows, err := a.QueryContext(t.Context(), string(statement))
+			if err != nil {
+				t.Fatalf("%s: %v", statement, err)
+			}
+			if !rows.Next() {
+				t.Fatal(rows.Err())
+			}
+			if err := rows.Scan(dest...); err != nil {
+				t.Fatal(err)
+			}
+			for i := range want {
+				if !bytes.Equal(got[i], want[i]) {
+					t.Fatalf("%q came back as %q", want[i], got[i])
+				}
+			}
+			rows.Close()
+		}
+	})
+}
+
+// TestLimits: the texts of the largest groups fit into the server's packets.
+func TestLimits(t *testing.T) {
+	if _, err := mysql.LimitsFor(1 << 20); err == nil || !strings.Contains(err.Error(), "max_allowed_packet is 1048576") {
+		t.Errorf("a max_allowed_packet of 1 MiB: %v", err)
+	}
+	for _, packet := range []int{4 << 20, 5 << 20, 16 << 20, 64 << 20, 1 << 30} {
+		l, err := mysql.LimitsFor(packet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.ValueBytes < 1<<20 || l.GroupBytes < l.KeyBytes+l.ValueBytes || packet >= 16<<20 && l.ValueBytes != 3<<19 {
+			t.Errorf("with %d the limits are %+v", packet, l)
+		}
+		key, value := mvcc.Key(strings.Repeat("\xff", l.KeyBytes)), bytes.Repeat([]byte("'"), l.ValueBytes)
+		var large, small, deletes []*mvcc.Mutation
+		for range l.GroupBytes / (l.KeyBytes + l.ValueBytes) {
+			large = append(large, &mvcc.Mutation{Key: key, Value: value, TTL: 1})
+		}
+		for range min(l.GroupMutations, l.GroupBytes/(l.KeyBytes+1)) {
+			small = append(small, &mvcc.Mutation{Key: key, Expect: 1 << 62, Value: value[:l.GroupBytes/l.GroupMutations-l.KeyBytes], TTL: 1})
+			deletes = append(deletes, &mvcc.Mutation{Key: key, Expect: mvcc.Revision(1<<62 + len(deletes)), Delete: true})
+		}
+		for i, ms := range [][]*mvcc.Mutation{large, small, deletes} {
+			first, second := mysql.LargestGroup(l, &mvcc.Group{Mutations: ms})
+			// A packet has a byte before the text, and must be smaller than the limit.
+			if first+2 > packet || second+2 > packet {
+				t.Errorf("the texts of group %d have %d and %d bytes, and max_allowed_packet is %d", i, first, second, packet)
+			}
+		}
+	}
+}

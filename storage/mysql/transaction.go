@@ -1,0 +1,258 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// transaction is a transaction of two round trips (on Galera, of more). The first text begins it, takes the commit lock if it needs to, and reads; decide reads the
+// answers and returns the second text, which writes and commits. In between nobody but this process can end the transaction, so it does
+// nothing there but decide. If it stops there, the server rolls back after server.hold.
+//
+// What an error means follows from this. Until the second text is sent, nothing was committed and nothing will be, however the connection
+// ends, as the server rolls back a transaction whose client is gone. Also a client that was cut off while it waited for the lock leaves
+// nothing behind: its session gets the lock, finds the connection closed, and releases it. Once the second text was sent, only
+// certain errors of the server say that it was not committed; see undone.
+//
+// Nothing is sent twice: a sql.Conn is one connection, on which database/sql does not try again.
+type transaction struct {
+	// what it does, for errors.
+	what string
+	pool *sql.DB
+	ask  text
+	// decide returns the text that ends the transaction. After an error it is rolled back.
+	decide func(*answers) (*text, error)
+	// answered, if not nil, reads the answers to that text.
+	answered func(*answers) error
+	// repeatable: doing it twice is doing it once, so an unknown outcome need not be told apart.
+	repeatable bool
+}
+
+func (b *backend) transact(ctx context.Context, t *transaction) error {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	conn, err := t.pool.Conn(ctx)
+	if err != nil {
+		return b.failed(t.what, err)
+	}
+	defer conn.Close()
+
+	var second *text
+	_, err = b.send(ctx, conn, &t.ask, func(a *answers) (err error) {
+		second, err = t.decide(a)
+		return err
+	})
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		b.rollback(ctx, conn)
+		return b.failed(t.what, err)
+	}
+	if reached, err := b.send(ctx, conn, second, t.answered); err != nil {
+		b.rollback(ctx, conn)
+		if t.repeatable || !reached {
+			return b.failed(t.what, err)
+		}
+		return b.failedCommit(t.what, err)
+	}
+	return nil
+}
+
+// begin writes the beginning of a transaction.
+func (b *backend) begin(t *text) {
+	t.statement(setWaitTimeout, b.server.hold)
+	t.statement(setIsolation)
+	t.statement(startTransaction)
+}
+
+// commit writes its end. COMMIT is the last statement, so that no error is one of a statement after it.
+func (t *text) commit() {
+	t.statement(resetWaitTimeout)
+	t.statement(commit)
+}
+
+// rollback ends a transaction, so that its lock does not wait for the pool. A connection that cannot say so is closed, upon which the server
+// rolls back.
+func (b *backend) rollback(ctx context.Context, c *sql.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	var t text
+	t.statement(rollback)
+	t.statement(resetWaitTimeout)
+	if _, err := b.send(ctx, c, &t, nil); err != nil {
+		// The error makes the pool drop the connection; that is all it is for.
+		_ = c.Raw(func(any) error { return driver.ErrBadConn })
+	}
+}
+
+// send sends a text, lets read take the answers that it wants, and waits for the rest. It returns the first error of any of the statements; those
+// after it were not executed. reached tells whether the last one was sent.
+//
+// The statements are sent at once. To a Galera node they are sent one by one: there, a transaction can be rolled back at any time, for
+// one that another node has committed, and when that happened between two statements of one text, MariaDB (10.11) has been seen to execute the rest
+// outside of a transaction, without an error.
+func (b *backend) send(ctx context.Context, c *sql.Conn, t *text, read func(*answers) error) (reached bool, err error) {
+	a := &answers{ctx: ctx, conn: c, texts: []string{t.String()}}
+	if b.galera {
+		a.texts = t.statements()
+	}
+	defer a.close()
+	if read != nil {
+		err = read(a)
+	}
+	for more := true; more && err == nil; {
+		more, err = a.next()
+	}
+	return len(a.texts) == 0, err
+}
+
+// answers are the results of statements, in order, without those that have no rows.
+type answers struct {
+	ctx  context.Context
+	conn *sql.Conn
+	// texts are those that are not sent yet.
+	texts []string
+	// rows are the results of the text before, if there may be more.
+	rows *sql.Rows
+}
+
+func (a *answers) close() {
+	if a.rows != nil {
+		a.rows.Close()
+	}
+}
+
+// next goes to the next result, if there is one.
+func (a *answers) next() (more bool, err error) {
+	for {
+		if a.rows != nil {
+			if a.rows.NextResultSet() {
+				return true, nil
+			}
+			if err := a.rows.Err(); err != nil {
+				return false, err
+			}
+			if err := a.rows.Close(); err != nil {
+				return false, err
+			}
+			a.rows = nil
+		}
+		if len(a.texts) == 0 {
+			return false, nil
+		}
+		next := a.texts[0]
+		a.texts = a.texts[1:]
+		if a.rows, err = a.conn.QueryContext(a.ctx, next); err != nil {
+			a.rows = nil
+			return false, err
+		}
+		// The driver goes on to the first result that has columns.
+		if columns, err := a.rows.Columns(); err != nil || len(columns) > 0 {
+			return true, err
+		}
+	}
+}
+
+// result goes to the next result, which has to be there, and calls f for each of its rows.
+func (a *answers) result(f func() error) error {
+	more, err := a.next()
+	if err == nil && !more {
+		err = mvcc.Errorf(mvcc.Invalid, "the server answered fewer statements than it was sent")
+	}
+	if err != nil {
+		return err
+	}
+	for a.rows.Next() {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	return a.rows.Err()
+}
+
+// each reads the next result and calls f for each of its rows.
+func (a *answers) each(f func() error, columns ...any) error {
+	return a.result(func() error {
+		if err := a.rows.Scan(columns...); err != nil {
+			return err
+		}
+		return f()
+	})
+}
+
+// scan reads the next result as a state and rows.
+func (a *answers) scan(m *manyRows) error {
+	if err := a.result(func() error { return m.scan(a.rows) }); err != nil {
+		return err
+	}
+	return m.complete()
+}
+
+// server returns what the connection knows of its server.
+func (a *answers) server() (f facts, err error) {
+	err = a.conn.Raw(func(c any) error { f = c.(*conn).facts; return nil })
+	return f, err
+}
+
+// guard is what is read first under the commit lock.
+type guard struct {
+	state mvcc.State
+	// lockWait is how long the lock was waited for.
+	lockWait time.Duration
+	// token is that of the row that was asked for, zero if it is not there.
+	token mvcc.Token
+	// aborted: the token that was asked for is recorded as aborted.
+	aborted bool
+}
+
+// askGuard writes the beginning of a transaction under the commit lock: the lock; then, in a statement that starts when the lock is held and so
+// sees what was committed before, the state, the token of the row at a revision, and whether a token is recorded as aborted.
+func (b *backend) askGuard(t *text, at mvcc.Revision, token mvcc.Token) {
+	b.begin(t)
+	t.statement(lockStore)
+	t.statement(selectGuard, int64(at), token[:])
+}
+
+// guard reads the answers to askGuard, and refuses a server that is read-only.
+func (b *backend) guard(a *answers) (guard, error) {
+	var (
+		g     guard
+		s     stateRow
+		asked int64
+	)
+	if err := a.each(func() error { return nil }, &asked); err != nil {
+		return g, err
+	}
+	err := a.each(func() error {
+		g.state = s.state()
+		g.lockWait = max(0, time.Duration(s.now-asked)*time.Microsecond)
+		return nil
+	}, append(s.columns(), (*tokenColumn)(&g.token), &g.aborted)...)
+	switch {
+	case err != nil:
+		return g, err
+	case !s.found:
+		return g, errNoState
+	case !g.state.Writable:
+		b.server.suspect()
+		return g, errReadOnly
+	}
+	return g, nil
+}
+
+var errReadOnly = mvcc.Errorf(mvcc.ReadOnly, "the server is read-only: a replica, demoted, or not promoted yet")
+
+// takeTurn makes transactions of different Galera nodes exclude each other. There, the commit lock is the node's own. But a transaction
+// is rolled back if another node's, which comes before it in the cluster's order, has changed a row that it has locked or changed; so all transactions
+// that rely on the commit lock change the row that they have locked first, before they have read anything. (Two groups would collide in
+// the log, as both number their rows from the same head. A group and the record that it is aborted would not.)
+func (b *backend) takeTurn(t *text) {
+	if b.galera {
+		t.statement(updateTurn)
+	}
+}
