@@ -111,7 +111,7 @@ func wantClass(tb testing.TB, err error, want ...mvcc.Class) {
 // eventually waits until the condition holds. InnoDB's list of transactions is renewed only for who has not read it for 100 ms.
 func eventually(tb testing.TB, what string, condition func() bool) {
 	tb.Helper()
-	timeout := time.NewTimer(30 * time.Second)
+	timeout := time.NewTimer(90 * time.Second)
 	defer timeout.Stop()
 	tick := time.NewTicker(150 * time.Millisecond)
 	defer tick.Stop()
