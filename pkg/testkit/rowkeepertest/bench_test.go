@@ -44,7 +44,7 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// BenchmarkHundred starts a hundred servers at once, and prints how long it takes until each has answered, and the memory that each takes at rest.
+// BenchmarkHundred has a hundred servers run side by side, and prints how long it takes until each has answered, and the memory that each takes at rest.
 func BenchmarkHundred(b *testing.B) {
 	const servers = 100
 	for name, database := range benchmarked {
