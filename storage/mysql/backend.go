@@ -15,14 +15,13 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// How the connections of a process are shared out, so that no kind of work takes those of another: the commits (with resolution, compaction and
-// sweep), the head, the tail, identity and fences; reads have the rest.
+// How many connections each kind of work has besides those of reads, so that none takes those of another: commits (with resolution,
+// compaction and sweep), the head, the tail, identity and fences.
 const (
 	commitConns = 3
 	headConns   = 2
 	tailConns   = 3
 	adminConns  = 1
-	minPool     = commitConns + headConns + tailConns + adminConns + 1
 )
 
 type backend struct {
@@ -47,7 +46,7 @@ func newBackend(s *server, timeout time.Duration) *backend {
 		commits: s.pool(connector{server: s, transactions: true}, commitConns),
 		heads:   s.pool(connector{server: s}, headConns),
 		tails:   s.pool(connector{server: s}, tailConns),
-		reads:   s.pool(connector{server: s}, s.cfg.poolMax-commitConns-headConns-tailConns-adminConns),
+		reads:   s.pool(connector{server: s}, s.cfg.readConns),
 		admin:   s.pool(connector{server: s, transactions: true, anyServer: true}, adminConns),
 	}
 }

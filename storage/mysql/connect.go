@@ -278,7 +278,7 @@ func (c *connector) strings(ctx context.Context, s session, query string, n int)
 	var all [][]string
 	values := make([]driver.Value, len(rows.Columns()))
 	for {
-		if err := rows.Next(values); err == io.EOF {
+		if err := rows.Next(values); errors.Is(err, io.EOF) {
 			return all, nil
 		} else if err != nil {
 			return nil, err

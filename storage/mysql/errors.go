@@ -91,6 +91,7 @@ var advice = map[uint16]string{
 	3118: "the account is locked",
 	3159: "the server requires an encrypted connection: set tls=true in the URL",
 	4151: "the account is locked",
+	1205: "a lock was not granted in time: another session holds it; SELECT * FROM information_schema.innodb_trx ORDER BY trx_started shows which, and KILL ends it",
 	1146: "the database holds no rowkeeper store: run `rowkeeper migrate up`",
 	1071: "keys of 1,024 bytes do not fit: the server's innodb_page_size must be 8 KiB or more",
 	1665: "InnoDB does not allow READ COMMITTED with binlog_format=STATEMENT: set binlog_format=ROW",

@@ -30,15 +30,6 @@ func CheckURL(url string) (*mysql.Config, error) {
 	return c.dial(false, &mysql.NopLogger{})
 }
 
-// PoolSizes are the sizes of the pools that follow from a URL.
-func PoolSizes(url string) (total int, err error) {
-	c, err := parseURL(url)
-	if err != nil {
-		return 0, err
-	}
-	return c.poolMax, nil
-}
-
 // CheckVersion is checkVersion.
 func CheckVersion(version string, mariadb bool) error { return checkVersion(version, mariadb) }
 

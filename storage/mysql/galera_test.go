@@ -24,7 +24,6 @@ import (
 type cluster struct {
 	t          testing.TB
 	dir        string
-	server     string
 	credential *syscall.Credential
 	nodes      []*node
 }
@@ -59,6 +58,7 @@ func newCluster(t testing.TB) *cluster {
 		}
 	}
 	var err error
+	//nolint:usetesting // the servers run as another user, who could not enter the test's own directory
 	if c.dir, err = os.MkdirTemp("", "rowkeeper-galera-"); err != nil {
 		t.Fatal(err)
 	}

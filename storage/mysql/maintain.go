@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -195,7 +196,7 @@ func (b *backend) Identity(ctx context.Context) (mvcc.Identity, error) {
 		err = c.QueryRowContext(ctx, selectIdentity).Scan(&id.Store, &id.Recorded)
 	}
 	switch {
-	case err == sql.ErrNoRows:
+	case errors.Is(err, sql.ErrNoRows):
 		return id, errNoState
 	case err != nil:
 		return id, b.failed(what, err)

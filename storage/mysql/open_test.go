@@ -136,7 +136,6 @@ func TestDamage(t *testing.T) {
 				t.Errorf("the error is %v", err)
 			}
 		}
-		seen := state(t, b).Head
 		mustPut(t, b, "b")
 		exec(t, a, fmt.Sprintf("DELETE FROM rowkeeper_log WHERE revision = %d", revision))
 		_, _, err := b.Get(t.Context(), "a")
@@ -144,7 +143,7 @@ func TestDamage(t *testing.T) {
 		_, err = b.Page(t.Context(), mvcc.PageQuery{Start: "a", End: "z", Limit: 10})
 		damaged(err)
 		// The value that a deletion removes is gone. The deletion is committed all the same, and whoever asks is told.
-		seen = state(t, b).Head
+		seen := state(t, b).Head
 		g := newGroup(seen, &mvcc.Mutation{Key: "a", Expect: revision, Delete: true})
 		_, err = b.Commit(t.Context(), g)
 		wantClass(t, err, mvcc.Unknown)

@@ -144,7 +144,7 @@ func (p *proxy) serve(client *net.TCPConn) {
 		buf := make([]byte, 1<<16)
 		for {
 			n, err := server.Read(buf)
-			client.Write(buf[:n]) // what a client that is gone would have been told is lost
+			_, _ = client.Write(buf[:n]) // what a client that is gone would have been told is lost
 			if err != nil {
 				return
 			}

@@ -147,10 +147,11 @@ func (a *answers) next() (more bool, err error) {
 		}
 		next := a.texts[0]
 		a.texts = a.texts[1:]
-		if a.rows, err = a.conn.QueryContext(a.ctx, next); err != nil {
-			a.rows = nil
+		rows, err := a.conn.QueryContext(a.ctx, next) //nolint:rowserrcheck // done above, when the next result is asked for
+		if err != nil {
 			return false, err
 		}
+		a.rows = rows
 		// The driver goes on to the first result that has columns.
 		if columns, err := a.rows.Columns(); err != nil || len(columns) > 0 {
 			return true, err

@@ -24,16 +24,16 @@ import (
 type config struct {
 	user, database string
 	network, addr  string
-	// password is that of the URL. Without one it comes from passwordFile, and without that from the environment variable MYSQL_PWD.
+	// The password is that of passwordFile, else of the URL, else of the environment variable MYSQL_PWD.
+	passwordFile string
 	password     string
 	hasPassword  bool
-	passwordFile string
 
 	tls                    string
 	tlsCA, tlsCert, tlsKey string
 
 	connectTimeout time.Duration
-	poolMax        int
+	readConns      int
 	connLifetime   time.Duration
 	connIdleTime   time.Duration
 }
@@ -66,7 +66,7 @@ func parseURL(text string) (*config, error) {
 		database:       strings.TrimPrefix(u.Path, "/"),
 		network:        "tcp",
 		connectTimeout: 10 * time.Second,
-		poolMax:        16,
+		readConns:      8,
 		connLifetime:   time.Hour,
 		connIdleTime:   5 * time.Minute,
 	}
@@ -105,11 +105,14 @@ func parseURL(text string) (*config, error) {
 		case "ssl-key":
 			c.tlsKey = value
 		case "connect_timeout":
+			if _, seconds := strconv.Atoi(value); seconds == nil {
+				value += "s"
+			}
 			c.connectTimeout, err = positiveDuration(value)
 		case "pool_max_conns":
-			c.poolMax, err = strconv.Atoi(value)
-			if err != nil || c.poolMax < minPool {
-				err = fmt.Errorf("is not a number of at least %d", minPool)
+			c.readConns, err = strconv.Atoi(value)
+			if err != nil || c.readConns < 1 {
+				err = errors.New("is not a number of at least 1")
 			}
 		case "pool_max_conn_lifetime":
 			c.connLifetime, err = positiveDuration(value)
@@ -214,10 +217,10 @@ func (c *config) dial(multiStatements bool, log mysql.Logger) (*mysql.Config, er
 }
 
 func (c *config) readPassword() (string, error) {
-	if c.hasPassword {
-		return c.password, nil
-	}
 	if c.passwordFile == "" {
+		if c.hasPassword {
+			return c.password, nil
+		}
 		return os.Getenv(passwordEnv), nil
 	}
 	data, err := os.ReadFile(c.passwordFile)

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
@@ -42,9 +43,11 @@ func TestURL(t *testing.T) {
 			t.Errorf("%s: the certificate has to be of %q", test.url, c.TLS.ServerName)
 		}
 	}
-	for _, url := range []string{"mysql://rk@h/store", "mysql://rk@h/store?pool_max_conns=10"} {
-		if n, err := mysql.PoolSizes(url); err != nil || n < 10 {
-			t.Errorf("%s: %d, %v", url, n, err)
+	for url, want := range map[string]time.Duration{
+		"mysql://rk@h/store": 10 * time.Second, "mysql://rk@h/store?connect_timeout=3": 3 * time.Second, "mysql://rk@h/store?connect_timeout=1m": time.Minute,
+	} {
+		if c, err := mysql.CheckURL(url); err != nil || c.Timeout != want {
+			t.Errorf("%s: %v", url, err)
 		}
 	}
 }
@@ -72,10 +75,10 @@ func TestURLErrors(t *testing.T) {
 		{"mysql://rk:secret@h/store?tls=false&ssl-ca=ca.pem", "tls=false and certificates"},
 		{"mysql://rk:secret@h/store?tls=skip-verify&ssl-ca=ca.pem", "tls=skip-verify would not use"},
 		{"mysql://rk:secret@h/store?ssl-cert=c.pem", "belong together"},
-		{"mysql://rk:secret@h/store?connect_timeout=5", "connect_timeout of the database URL is not a duration"},
+		{"mysql://rk:secret@h/store?connect_timeout=soon", "connect_timeout of the database URL is not a duration"},
 		{"mysql://rk:secret@h/store?pool_max_conn_lifetime=0s", "pool_max_conn_lifetime of the database URL is not a duration"},
 		{"mysql://rk:secret@h/store?pool_max_conn_idle_time=x", "pool_max_conn_idle_time of the database URL is not a duration"},
-		{"mysql://rk:secret@h/store?pool_max_conns=9", "pool_max_conns of the database URL is not a number of at least 10"},
+		{"mysql://rk:secret@h/store?pool_max_conns=0", "pool_max_conns of the database URL is not a number of at least 1"},
 		{"mysql://rk:secret@h/store?ssl-ca=/nonexistent/ca.pem", "cannot read the certificate authority"},
 		{"mysql://rk:secret@h/store?tls=true&ssl-cert=/nonexistent/c&ssl-key=/nonexistent/k", "cannot load the client certificate"},
 		{"mysql://rk@h/store?password_file=/nonexistent/p", "cannot read the password file"},
@@ -100,7 +103,7 @@ func TestPasswordFile(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c, err := mysql.CheckURL("mysql://rk@h/store?password_file=" + path)
+		c, err := mysql.CheckURL("mysql://rk:nor-this@h/store?password_file=" + path)
 		if err != nil || c.Passwd != strings.TrimRight(content, "\r\n") {
 			t.Errorf("the password is %q, %v", c.Passwd, err)
 		}
