@@ -134,7 +134,7 @@ func (w *watcher) run(initial bool) error {
 		defer w.s.progress.leave(events)
 	}
 	for {
-		batch, err := events.Next(w.ctx)
+		batch, err := patiently(w.ctx, func() (mvcc.Batch, error) { return events.Next(w.ctx) })
 		if err != nil {
 			return err
 		}
@@ -324,23 +324,36 @@ func (w *watcher) event(e *mvcc.Event) (watch.Event, error) {
 	return watch.Event{}, nil
 }
 
+// patiently repeats a read for as long as the database is away. Ending a watch would help nobody: a watch cache would drop all of its clients.
+func patiently[T any](ctx context.Context, read func() (T, error)) (T, error) {
+	// The first attempt almost always succeeds and needs no machinery.
+	value, err := read()
+	if err == nil || !away(err) {
+		return value, err
+	}
+	pauses := backoff.NewExponentialBackOff()
+	pauses.MaxInterval = time.Second
+	return backoff.Retry(ctx, func() (T, error) {
+		value, err := read()
+		if err != nil && !away(err) {
+			err = backoff.Permanent(err)
+		}
+		return value, err
+	}, backoff.WithBackOff(pauses), backoff.WithMaxElapsedTime(0))
+}
+
+// away tells whether an error says that the database is not there, for now.
+func away(err error) bool {
+	var database *mvcc.Error
+	return errors.As(err, &database) && (database.Class == mvcc.Unavailable || database.Class == mvcc.ReadOnly)
+}
+
 // previous returns the object before the event, at the event's revision, as readers want to resume from there.
 func (w *watcher) previous(e *mvcc.Event) (runtime.Object, error) {
 	// The value may have to be read. While the database is away nothing else can be sent either, so the watch waits for it rather than
 	// ending.
-	value, err := backoff.Retry(w.ctx, func() ([]byte, error) {
-		value, err := w.s.mvcc.PrevValue(w.ctx, e)
-		var database *mvcc.Error
-		if err != nil && !(errors.As(err, &database) && (database.Class == mvcc.Unavailable || database.Class == mvcc.ReadOnly)) {
-			err = backoff.Permanent(err)
-		}
-		return value, err
-	}, backoff.WithMaxElapsedTime(0))
+	value, err := patiently(w.ctx, func() ([]byte, error) { return w.s.mvcc.PrevValue(w.ctx, e) })
 	if err != nil {
-		var permanent *backoff.PermanentError
-		if errors.As(err, &permanent) {
-			err = permanent.Err
-		}
 		return nil, err
 	}
 	obj, err := w.s.decoder.previous(w.ctx, e, value)

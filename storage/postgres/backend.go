@@ -87,6 +87,13 @@ func (b *backend) Limits() mvcc.Limits {
 	return mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes, GroupMutations: 512, GroupBytes: 8 << 20}
 }
 
+// Reconnect implements [mvcc.Reconnector].
+func (b *backend) Reconnect() {
+	for _, p := range []*pgxpool.Pool{b.commits, b.tails, b.reads} {
+		p.Reset()
+	}
+}
+
 // Pools implements [mvcc.Pooled].
 func (b *backend) Pools() []mvcc.Pool {
 	var pools []mvcc.Pool

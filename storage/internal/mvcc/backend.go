@@ -319,6 +319,12 @@ type Poller interface {
 	Changed(ctx context.Context) (bool, error)
 }
 
+// Reconnector is a Backend whose connections could outlive the server's role behind them unnoticed.
+type Reconnector interface {
+	// Reconnect makes all operations that begin from now on use new connections.
+	Reconnect()
+}
+
 // Pooled is a Backend that keeps connection pools.
 type Pooled interface {
 	// Pools tells how they are used, for metrics.

@@ -119,6 +119,11 @@ func (s *Store) commitGroup(writes []*write) {
 				answerAll(writes, fenceErr)
 				return
 			}
+			if s.hub.position().Epoch != g.Seen.Epoch {
+				// What the writers expect may be a revision of the lost history, which another state has in this one.
+				answerAll(writes, Errorf(Unavailable, "the database's history has changed, and nothing was written: read again"))
+				return
+			}
 		case Transient, Unavailable, Aborted:
 		default:
 			answerAll(writes, err)
@@ -169,16 +174,15 @@ func (s *Store) finish(res *GroupResult, writes []*write) {
 		if w.m.TTL > 0 && (soonest == 0 || w.m.TTL < soonest) {
 			soonest = w.m.TTL
 		}
+		e.bytes = len(e.Key) + len(e.Value) + len(e.prevValue)
 		events = append(events, e)
 	}
-	if len(events) > 0 {
-		s.hub.saw(res.State.Head)
-		s.metrics.head(res.State.Head.Revision)
-		if s.hub.append(res.Before, events, res.State.Head) {
-			s.tailer.proven()
-		} else {
-			s.tailer.wakeFor(res.State.Head.Revision)
-		}
+	s.hub.saw(res.State.Head)
+	s.metrics.head(res.State.Head.Revision)
+	if len(events) > 0 && s.hub.append(res.Before, events, res.State.Head) {
+		s.tailer.proven()
+	} else {
+		s.tailer.wakeFor(res.State.Head.Revision) // others have written before, or since
 	}
 	s.tailer.groupEnds()
 	for i, w := range writes {

@@ -101,6 +101,9 @@ func (s *Store) boundary(ctx context.Context, st State) (Revision, error) {
 // Compact moves the boundary: from its return on, in this process, and within a moment in the others, reads below the revision answer ErrCompacted. What
 // was replaced is removed by the sweep, which follows in the background. The order matters: if rows were removed first, a list that is still allowed could miss them.
 func (s *Store) Compact(ctx context.Context, r Revision) error {
+	if s.ctx.Err() != nil {
+		return ErrClosed
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	st, err := s.b.Compact(ctx, r)
@@ -125,6 +128,9 @@ func (s *Store) CompactedRevision() Revision { return s.hub.compactedRevision() 
 // the writers would never end.
 func (s *Store) Sweep(ctx context.Context) error {
 	for {
+		if s.ctx.Err() != nil {
+			return ErrClosed
+		}
 		began := time.Now()
 		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 		deleted, st, err := s.b.Sweep(opCtx, s.cfg.Compaction.SweepRows)

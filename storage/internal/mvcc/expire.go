@@ -94,7 +94,7 @@ func (s *Store) reap(ctx context.Context) (time.Duration, error) {
 		}
 		if reaped < len(expired) {
 			// Another process was faster, or the key was renewed, or the commit failed.
-			next = min(next, time.Second)
+			next = time.Second
 		}
 		// The database's clock and the timer need not agree to the millisecond; looking a little late costs nothing.
 		return next + 5*time.Millisecond, nil

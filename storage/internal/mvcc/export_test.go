@@ -43,3 +43,6 @@ func poll(ctx context.Context, f func() bool) error {
 func TailOf(ctx context.Context, s *Store, from Revision, limit int) (*Tail, error) {
 	return s.tail(ctx, from, limit, PrevOfDeletions)
 }
+
+// WaitAttached waits until a watcher follows the ring.
+func WaitAttached(ctx context.Context, w *Watcher) error { return waitAttached(ctx, w) }

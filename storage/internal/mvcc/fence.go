@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // A database can lose what it had confirmed: an older dump is restored under running servers, a replica without the tail is
@@ -13,16 +14,23 @@ import (
 // So this process compares every answer with what it has seen (Store.observe, Group.Seen, tailer.read). If the epoch changed, somebody has
 // fenced already, and this process moves to the new history. If the head is lower, or the last row that was seen has another token or is missing
 // though it was not compacted, this process fences: Backend.Fence takes the commit lock, and writes a marker row
-// fenceJump beyond everything that was seen, in a new epoch, with compacted at the jump. No replica can have seen that
+// a jump beyond everything that was seen, in a new epoch, with compacted at the jump. No replica can have seen that
 // far, so no revision is reused; every older revision answers "compacted", in every replica and for ever. All watches end with ErrCompacted, as
 // what was delivered may not have happened.
 //
 // What a process cannot notice by what it has seen, it notices by the database's fingerprint: when it starts
 // (Store.begin) and whenever it opens a connection (the backends answer Fenced).
 
-// fenceJump is how far a fence moves the revision: at a million writes per second, another replica is more than an hour
+// minJump is how far a fence moves the revision at least: at a million writes per second, another replica is more than an hour
 // away from having seen a revision that is used again.
-const fenceJump Revision = 1 << 32
+const minJump Revision = 1 << 32
+
+// jump is how far beyond a revision a fence goes. To be beyond what this process has seen is not enough: if the same backup were restored twice, both
+// fences would come to the same revision. So it goes to a revision that rises with time, by 2^30 a second, which no history can have reached that
+// began earlier and takes fewer writes than that. Until the year 2242 it fits.
+func jump(seen Revision, now time.Time) Revision {
+	return max(minJump, Revision(now.Unix())<<30-seen)
+}
 
 type fencing struct {
 	mu sync.Mutex
@@ -35,7 +43,11 @@ func (s *Store) refence(ctx context.Context, reason string) error {
 	defer s.fencing.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	seen := s.hub.newestSeen()
+	if r, ok := s.b.(Reconnector); ok {
+		// A connection that has outlived a failover would go on to tell of the old server.
+		r.Reconnect()
+	}
+	seen, delivered := s.hub.newestSeen(), s.hub.position()
 	st, err := s.b.State(ctx)
 	switch {
 	case err != nil && ClassOf(err) != Fenced:
@@ -46,7 +58,11 @@ func (s *Store) refence(ctx context.Context, reason string) error {
 		s.adopt(st, reason)
 		return nil
 	case err == nil && st.Head.Epoch == seen.Epoch && st.Head.Revision >= seen.Revision:
+		// What was delivered has to be there as well as what was heard of since, which may be of the new history already.
 		intact, err := s.intact(ctx, seen)
+		if err == nil && intact {
+			intact, err = s.intact(ctx, delivered)
+		}
 		if err != nil || intact {
 			return err
 		}
@@ -87,7 +103,7 @@ func (s *Store) fenceLocked(ctx context.Context, seen Position, reason string) e
 	if err != nil {
 		return fmt.Errorf("cannot fence: %w", err)
 	}
-	st, err := s.b.Fence(ctx, Fence{Seen: seen, Token: newToken(), Jump: fenceJump, Fingerprint: id.Actual})
+	st, err := s.b.Fence(ctx, Fence{Seen: seen, Token: newToken(), Jump: jump(seen.Revision, time.Now()), Fingerprint: id.Actual})
 	if err != nil {
 		return fmt.Errorf("cannot fence: %w", err)
 	}
@@ -109,6 +125,9 @@ func (s *Store) adopt(st State, reason string) {
 func (s *Store) Fence(ctx context.Context) (Revision, error) {
 	s.fencing.mu.Lock()
 	defer s.fencing.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return 0, ErrClosed
+	}
 	st, err := s.b.State(ctx)
 	if err != nil {
 		return 0, err

@@ -307,3 +307,31 @@ func TestNewerSchema(t *testing.T) {
 		}
 	})
 }
+
+// TestLostTailUnderNewerRows takes the newest row away and writes others in its place and beyond, as a replica does that had not seen it: the head is higher
+// than what this process has delivered, and the history is another one all the same.
+func TestLostTailUnderNewerRows(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		s := open(t, db, mvcc.Config{Logger: testLogger(t)})
+		put(t, s, "/a", 0, "kept")
+		lost := put(t, s, "/b", 0, "lost")
+		watch, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: lost})
+		if err != nil {
+			t.Fatal(err)
+		}
+		token, key := "x'%032x'", "`key`"
+		if db.Kind == dbtest.Postgres {
+			token, key = "decode('%032x', 'hex')", "key"
+		}
+		exec(t, raw(t, db),
+			fmt.Sprintf("UPDATE rowkeeper_log SET token = "+token+" WHERE revision = %d", 1, lost),
+			fmt.Sprintf("INSERT INTO rowkeeper_log (revision, "+key+", prev_revision, create_revision, token, time, deleted, value) "+
+				"SELECT revision + 1, "+key+", revision, create_revision, "+token+", time, deleted, value FROM rowkeeper_log WHERE revision = %d", 2, lost))
+		if _, err := watch.Next(t.Context()); !errors.Is(err, mvcc.ErrCompacted) {
+			t.Fatalf("the watch: %v", err)
+		}
+		if err := s.Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -16,6 +16,9 @@ type Event struct {
 	// Value is nil if the key was deleted.
 	Value []byte
 
+	// bytes is what the event holds in memory when it comes to the hub.
+	bytes int
+
 	prevMu    sync.Mutex
 	prevKnown bool
 	prevValue []byte
@@ -63,6 +66,7 @@ func eventOf(r *Row) *Event {
 	if r.HasPrev {
 		e.prevKnown, e.prevValue = true, r.PrevValue
 	}
+	e.bytes = len(e.Key) + len(e.Value) + len(e.prevValue)
 	return e
 }
 
@@ -178,7 +182,7 @@ func (h *hub) appendTail(from Position, rows []Row) bool {
 func (h *hub) appendLocked(events []*Event, after Position) {
 	h.ring = append(h.ring, events...)
 	for _, e := range events {
-		h.ringBytes += len(e.Key) + len(e.Value)
+		h.ringBytes += e.bytes
 	}
 	h.delivered = after
 	if after.Revision > h.seen.Revision {
@@ -197,7 +201,7 @@ func (h *hub) evictLocked() {
 	}
 	n := 0
 	for len(h.ring)-n > h.limits.Events*7/8 || h.ringBytes > h.limits.Bytes*7/8 {
-		h.ringBytes -= len(h.ring[n].Key) + len(h.ring[n].Value)
+		h.ringBytes -= h.ring[n].bytes
 		n++
 	}
 	h.ringStart = h.ring[n-1].Revision

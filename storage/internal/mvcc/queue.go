@@ -85,6 +85,7 @@ func (q *queue) drop(w *write) bool {
 		q.count--
 		q.bytes -= w.bytes
 		w.m.Value, w.m.PrevValue = nil, nil
+		q.roomLocked()
 	}
 	return true
 }
@@ -117,8 +118,7 @@ func (q *queue) take() []*write {
 		q.bytes -= bytes
 		closed := q.closed
 		if len(group) > 0 {
-			close(q.room)
-			q.room = make(chan struct{})
+			q.roomLocked()
 		}
 		q.mu.Unlock()
 		if len(group) > 0 {
@@ -138,7 +138,12 @@ func (q *queue) close() {
 	q.mu.Unlock()
 	q.signal()
 	q.mu.Lock()
+	q.roomLocked()
+	q.mu.Unlock()
+}
+
+// roomLocked tells those who wait that there may be room.
+func (q *queue) roomLocked() {
 	close(q.room)
 	q.room = make(chan struct{})
-	q.mu.Unlock()
 }

@@ -92,6 +92,8 @@ type Store struct {
 	fencing   fencing
 	reapSoon  chan time.Duration
 	sweepSoon chan struct{}
+	// replays is taken by the watchers that read the log.
+	replays chan struct{}
 
 	// ctx ends when the store closes; everything in the background but the committer, which drains its queue first, ends with it.
 	ctx    context.Context
@@ -109,7 +111,8 @@ type Store struct {
 // copied while nobody looked, and is fenced. The context bounds the opening only.
 func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
-	s := &Store{b: b, cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, limits: b.Limits(), reapSoon: make(chan time.Duration, 1), sweepSoon: make(chan struct{}, 1)}
+	s := &Store{b: b, cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, limits: b.Limits(), reapSoon: make(chan time.Duration, 1), sweepSoon: make(chan struct{}, 1),
+		replays: make(chan struct{}, 2)}
 	s.hub = newHub(cfg.Ring, cfg.Metrics)
 	s.queue = newQueue(cfg.QueueMutations, cfg.QueueBytes, s.limits)
 	s.heads.s = s
@@ -155,7 +158,7 @@ func (s *Store) begin(ctx context.Context) error {
 		s.log.Warn("the database is not the one in which this store was last written: it was restored, copied or failed over; fencing",
 			"recorded", id.Recorded, "actual", id.Actual)
 		s.metrics.fenced()
-		st, err = s.b.Fence(ctx, Fence{Seen: st.Head, Token: newToken(), Jump: fenceJump, Fingerprint: id.Actual})
+		st, err = s.b.Fence(ctx, Fence{Seen: st.Head, Token: newToken(), Jump: jump(st.Head.Revision, st.Now), Fingerprint: id.Actual})
 	}
 	if err != nil {
 		return err
@@ -313,6 +316,9 @@ func (s *Store) Count(ctx context.Context, start, end Key) (n int64, err error) 
 
 // Size reads the database's size.
 func (s *Store) Size(ctx context.Context) (Size, error) {
+	if s.ctx.Err() != nil {
+		return Size{}, ErrClosed
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	return s.b.Size(ctx)

@@ -522,3 +522,42 @@ func rename(t *testing.T, from, to string) {
 		t.Fatal(err)
 	}
 }
+
+// TestReplayMeetsTheRing has a watcher read from the log what its own process has committed and not delivered yet: it does not get it again.
+func TestReplayMeetsTheRing(t *testing.T) {
+	db := dbtest.Open(t, dbtest.SQLite)
+	before := open(t, db, mvcc.Config{})
+	start := before.Delivered()
+	put(t, before, "/a", 0, "")
+	if err := before.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s, f := openFaulty(t, db, mvcc.Config{PollActive: time.Hour, PollIdle: time.Hour})
+	w, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: start})
+	if err != nil {
+		t.Fatal(err)
+	}
+	committed, release := make(chan struct{}), make(chan struct{})
+	f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+		f.set(nil)
+		res, err := f.Backend.Commit(ctx, g)
+		close(committed)
+		<-release
+		return res, err
+	})
+	var writer sync.WaitGroup
+	writer.Go(func() { put(t, s, "/b", 0, "") })
+	<-committed
+	next(t, w, 2) // from the log
+	got := make(chan []*mvcc.Event)
+	go func() { got <- next(t, w, 1) }()
+	if err := mvcc.WaitAttached(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	writer.Wait()
+	put(t, s, "/c", 0, "")
+	if events := <-got; events[0].Key != "/c" {
+		t.Fatalf("after /a and /b from the log, the watcher got %s at %d", events[0].Key, events[0].Revision)
+	}
+}

@@ -19,6 +19,9 @@ type tailer struct {
 	// begun is when the committer gave its present group to the database, in nanoseconds since 1970; 0 if none is under way.
 	begun atomic.Int64
 
+	// piece is used by catchUp alone.
+	piece pieceSize
+
 	mu sync.Mutex
 	// trouble is why notifications do not flow; meaningful if the backend has any.
 	trouble error
@@ -190,10 +193,12 @@ func (t *tailer) catchUp(ctx context.Context, poll bool) error {
 	}
 	for {
 		from := s.hub.position()
-		tail, err := s.tail(ctx, from.Revision, s.cfg.TailRows, PrevOfDeletions)
+		limit := t.piece.rows(s.cfg.TailRows)
+		tail, err := s.tail(ctx, from.Revision, limit, PrevOfDeletions)
 		if err != nil {
 			return err
 		}
+		t.piece.saw(tail.Rows)
 		if s.hub.position().Epoch != from.Epoch {
 			continue // the read found another history, and this process has moved to it
 		}
@@ -201,6 +206,9 @@ func (t *tailer) catchUp(ctx context.Context, poll bool) error {
 			if err := s.refence(ctx, fmt.Sprintf("the row at the delivered revision %d of epoch %d is not the one that was delivered",
 				from.Revision, from.Epoch)); err != nil {
 				return err
+			}
+			if s.hub.position().Epoch == from.Epoch {
+				return Errorf(Unavailable, "the row at the delivered revision %d looked like another one for a moment", from.Revision)
 			}
 			continue
 		}
@@ -227,10 +235,37 @@ func (t *tailer) catchUp(ctx context.Context, poll bool) error {
 			t.mu.Unlock()
 			s.metrics.tailed(len(rows), tail.State.Now.Sub(rows[0].Time))
 		}
-		if len(tail.Rows) < s.cfg.TailRows {
+		if len(tail.Rows) < limit {
 			return nil
 		}
 	}
+}
+
+// pieceSize bounds the bytes of a piece of the log that is read at a time, by the mean size of the rows of the last one. It begins low.
+type pieceSize struct{ mean int }
+
+const (
+	pieceBytes = 8 << 20
+	firstPiece = 64
+)
+
+// rows is how many rows to read, at most.
+func (p pieceSize) rows(most int) int {
+	if p.mean == 0 {
+		return min(firstPiece, most)
+	}
+	return max(min(pieceBytes/p.mean, most), min(2, most))
+}
+
+func (p *pieceSize) saw(rows []Row) {
+	if len(rows) == 0 {
+		return
+	}
+	bytes := 0
+	for i := range rows {
+		bytes += len(rows[i].Key) + len(rows[i].Value) + len(rows[i].PrevValue)
+	}
+	p.mean = max(bytes/len(rows), 256)
 }
 
 // missing returns the first revision that the rows after a revision leave out, 0 if they are dense.

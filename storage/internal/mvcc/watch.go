@@ -35,6 +35,7 @@ type Watcher struct {
 	prev     Prev
 	periodic bool
 	after    Revision
+	piece    pieceSize
 	wake     chan struct{} // capacity 1
 
 	// Guarded by hub.mu:
@@ -83,6 +84,9 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) (*Watcher, error) {
 	return w, nil
 }
 
+// maxBatch bounds what a watcher holds of the ring.
+const maxBatch = 1_000
+
 // Next returns the next events, or the progress that was requested. It blocks until there are any, ctx ends, or the watch ended: ErrCompacted
 // when compaction passed its cursor or the history changed, ErrClosed. One goroutine at a time calls it.
 func (w *Watcher) Next(ctx context.Context) (Batch, error) {
@@ -109,9 +113,13 @@ func (w *Watcher) Next(ctx context.Context) (Batch, error) {
 			h.mu.Unlock()
 			h.metric.demoted()
 		case w.first != 0:
-			piece := h.sinceLocked(w.first)
+			// What was replayed from the log may come to the ring only now.
+			piece, to := h.sinceLocked(max(w.first, w.cursor+1)), h.delivered.Revision
 			w.first = 0
-			b := w.advanceLocked(h.delivered.Revision)
+			if len(piece) > maxBatch {
+				w.first, to, piece = piece[maxBatch].Revision, piece[maxBatch-1].Revision, piece[:maxBatch]
+			}
+			b := w.advanceLocked(to)
 			h.mu.Unlock()
 			b.Events = w.selectEvents(piece)
 			if len(b.Events) > 0 || b.Requested {
@@ -162,10 +170,18 @@ func (w *Watcher) selectEvents(piece []*Event) []*Event {
 // passed it, which is read in the same snapshot.
 func (w *Watcher) replay(ctx context.Context, cursor Revision) (Batch, error) {
 	s := w.s
-	tail, err := s.tail(ctx, cursor+1, s.cfg.TailRows, w.prev)
+	// Those who catch up wait for each other, not the tailer for them.
+	select {
+	case s.replays <- struct{}{}:
+	case <-ctx.Done():
+		return Batch{}, ctx.Err()
+	}
+	tail, err := s.tail(ctx, cursor+1, w.piece.rows(s.cfg.TailRows), w.prev)
+	<-s.replays
 	if err != nil {
 		return Batch{}, err
 	}
+	w.piece.saw(tail.Rows)
 	s.metrics.replayed(len(tail.Rows))
 	if tail.State.Head.Epoch != w.epoch || tail.State.Compacted > cursor {
 		return Batch{}, ErrCompacted

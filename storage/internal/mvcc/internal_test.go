@@ -1,0 +1,104 @@
+package mvcc
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestRoomAfterGivingUp: when all that is queued was given up, whoever waits for room gets it.
+func TestRoomAfterGivingUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(1, 1<<20, Limits{GroupMutations: 10, GroupBytes: 1 << 20})
+		first, second := &write{done: make(chan struct{})}, &write{done: make(chan struct{})}
+		if err := q.put(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		queued := false
+		go func() {
+			if err := q.put(t.Context(), second); err != nil {
+				t.Error(err)
+			}
+			queued = true
+		}()
+		synctest.Wait()
+		if queued {
+			t.Fatal("the queue takes more than it may")
+		}
+		if !q.drop(first) {
+			t.Fatal("what is queued can be given up")
+		}
+		synctest.Wait()
+		if !queued {
+			t.Fatal("the second writer waits for ever")
+		}
+		if group := q.take(); len(group) != 1 || group[0] != second {
+			t.Fatalf("the group is %v", group)
+		}
+	})
+}
+
+// TestRingCountsDeletedValues: a deletion has no value of its own, but it holds the one that it removed.
+func TestRingCountsDeletedValues(t *testing.T) {
+	h := newHub(RingLimits{Events: 1000, Bytes: 100_000}, NewMetrics())
+	before := Position{}
+	for i := range 100 {
+		r := &Row{Key: "/k", Revision: Revision(i + 1), Prev: 1, Deleted: true, HasPrev: true, PrevValue: make([]byte, 10_000)}
+		after := Position{Revision: r.Revision}
+		if !h.append(before, []*Event{eventOf(r)}, after) {
+			t.Fatal("not taken")
+		}
+		before = after
+	}
+	if len(h.ring) > 10 {
+		t.Errorf("the ring holds %d events of 10,000 bytes; its limit is 100,000 bytes", len(h.ring))
+	}
+	bytes := 0
+	for _, e := range h.ring {
+		bytes += e.bytes
+	}
+	if bytes != h.ringBytes {
+		t.Errorf("the ring counts %d bytes, and holds %d", h.ringBytes, bytes)
+	}
+}
+
+// TestJumpRises: two fences that begin with the same revision, as after two restores of one backup, do not meet, whatever was written between them.
+func TestJumpRises(t *testing.T) {
+	const seen, writes = 1000, 1_000_000
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	first := seen + jump(seen, now)
+	second := seen + jump(seen, now.Add(time.Second))
+	if second <= first+writes {
+		t.Errorf("a fence at %d, and one a second later at %d", first, second)
+	}
+	// Also where the clock goes back.
+	if again := second + jump(second, now.Add(-time.Hour)); again < second+minJump {
+		t.Errorf("after %d, a fence with an older clock is at %d", second, again)
+	}
+}
+
+// TestPieceSize: reads of the log are bounded in bytes, by what the rows of the last one were like.
+func TestPieceSize(t *testing.T) {
+	var p pieceSize
+	if n := p.rows(1000); n != firstPiece {
+		t.Errorf("the first piece has %d rows", n)
+	}
+	p.saw([]Row{{Value: make([]byte, 100)}})
+	if n := p.rows(1000); n != 1000 {
+		t.Errorf("a piece of small rows has %d", n)
+	}
+	p.saw([]Row{{Value: make([]byte, 1<<20)}})
+	if n := p.rows(1000); n != 8 {
+		t.Errorf("a piece of rows of 1 MiB has %d", n)
+	}
+}
+
+// waitAttached waits until a watcher follows the ring.
+func waitAttached(ctx context.Context, w *Watcher) error {
+	return poll(ctx, func() bool {
+		w.s.hub.mu.Lock()
+		defer w.s.hub.mu.Unlock()
+		return w.attached
+	})
+}
