@@ -19,6 +19,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/apis/ci/install"
 	civ1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1"
 	civ1alpha1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1alpha1"
+	"github.com/rowkeeper/rowkeeper/pkg/apis/workflows"
+	workflowsinstall "github.com/rowkeeper/rowkeeper/pkg/apis/workflows/install"
+	workflowsv1 "github.com/rowkeeper/rowkeeper/pkg/apis/workflows/v1"
 	"github.com/rowkeeper/rowkeeper/pkg/registry/ci/logchunk"
 	"github.com/rowkeeper/rowkeeper/pkg/registry/ci/pipeline"
 	"github.com/rowkeeper/rowkeeper/pkg/registry/ci/pipelinepolicy"
@@ -37,6 +40,7 @@ var (
 
 func init() {
 	install.Install(Scheme)
+	workflowsinstall.Install(Scheme)
 
 	// The subresource scale is of a kind that many groups share. It has no form of its own inside.
 	Scheme.AddKnownTypes(autoscalingv1.SchemeGroupVersion, &autoscalingv1.Scale{})
@@ -73,18 +77,30 @@ func (c *Config) New() (*genericapiserver.GenericAPIServer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the API server: %w", err)
 	}
-	group, err := c.ciGroup()
+	groups, err := c.groups()
 	if err != nil {
-		return nil, fmt.Errorf("cannot make the resources of %s: %w", ci.GroupName, err)
+		return nil, fmt.Errorf("cannot make the resources: %w", err)
 	}
-	if err := server.InstallAPIGroup(group); err != nil {
-		return nil, fmt.Errorf("cannot install %s: %w", ci.GroupName, err)
+	if err := server.InstallAPIGroups(groups...); err != nil {
+		return nil, fmt.Errorf("cannot install the API groups: %w", err)
+	}
+	// Where kubectl is given a resource that both groups have, it takes the one that comes first in discovery.
+	for _, version := range Scheme.PrioritizedVersionsForGroup(ci.GroupName) {
+		server.AggregatedDiscoveryGroupManager.SetGroupVersionPriority(metav1.GroupVersion(version), ciGroupPriority, 15)
 	}
 	return server, nil
 }
 
-// ciGroup makes the resources of ci.rowkeeper.dev.
-func (c *Config) ciGroup() (*genericapiserver.APIGroupInfo, error) {
+// ciGroupPriority is above the 1,000 that groups have otherwise.
+const ciGroupPriority = 2000
+
+// StoredAs says that the pipelines of the second group are those of the first.
+var StoredAs = map[schema.GroupResource]schema.GroupResource{
+	workflows.Resource("pipelines"): ci.Resource("pipelines"),
+}
+
+// groups makes the resources of all API groups, the most important group first.
+func (c *Config) groups() ([]*genericapiserver.APIGroupInfo, error) {
 	getter := c.Generic.RESTOptionsGetter
 	policies, err := pipelinepolicy.NewStorage(Scheme, getter)
 	if err != nil {
@@ -122,5 +138,11 @@ func (c *Config) ciGroup() (*genericapiserver.APIGroupInfo, error) {
 		"pipelines/status": pipelines.Status,
 		"pipelines/scale":  pipelines.Scale,
 	}
-	return &group, nil
+	// The same storage in another group. There is one store, with one watch cache, so that each group sees the other's writes at once.
+	cohabiting := genericapiserver.NewDefaultAPIGroupInfo(workflows.GroupName, Scheme, ParameterCodec, Codecs)
+	cohabiting.VersionedResourcesStorageMap[workflowsv1.SchemeGroupVersion.Version] = map[string]rest.Storage{
+		"pipelines":        &pipeline.CohabitingREST{Store: pipelines.Pipeline.Store},
+		"pipelines/status": pipelines.Status,
+	}
+	return []*genericapiserver.APIGroupInfo{&group, &cohabiting}, nil
 }

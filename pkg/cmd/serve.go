@@ -44,7 +44,9 @@ func drivers() []storage.Driver {
 }
 
 func newStorageOptions() *options.StorageOptions {
-	return options.NewStorageOptions(storage.DefaultPrefix, apiserver.Scheme, apiserver.Codecs, drivers()...)
+	o := options.NewStorageOptions(storage.DefaultPrefix, apiserver.Scheme, apiserver.Codecs, drivers()...)
+	o.StoredAs = apiserver.StoredAs
+	return o
 }
 
 // serveOptions are what "rowkeeper serve" can be told.

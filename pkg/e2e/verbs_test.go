@@ -319,3 +319,36 @@ func TestTwoVersions(t *testing.T) {
 	// The preferred version is the one that kubectl takes.
 	has(t, s.ok(t, "", "get", "pl", "two", "-o", "yaml"), "apiVersion: ci.rowkeeper.dev/v1\n")
 }
+
+// One object in two groups.
+func TestTwoGroups(t *testing.T) {
+	s := start(t, t.TempDir())
+	const second = "pipelines.v1.workflows.rowkeeper.dev"
+	first := s.kubectlBackground(t, "get", "pl", "-w", "-o", "name")
+	other := s.kubectlBackground(t, "get", second, "-w", "-o", "name")
+	s.ok(t, manifest("one", "make"), "create", "-f", "-")
+	first.next(t, "pipeline.ci.rowkeeper.dev/one")
+	other.next(t, "pipeline.workflows.rowkeeper.dev/one")
+	s.ok(t, strings.Replace(manifest("two", "make"), "ci.rowkeeper.dev", "workflows.rowkeeper.dev", 1), "create", "-f", "-")
+	first.next(t, "pipeline.ci.rowkeeper.dev/two")
+	other.next(t, "pipeline.workflows.rowkeeper.dev/two")
+
+	has(t, s.ok(t, "", "get", second, "two", "-o", "yaml"), "apiVersion: workflows.rowkeeper.dev/v1\n", "maxParallelRuns: 1")
+	has(t, s.ok(t, "", "get", "pl", "two", "-o", "yaml"), "apiVersion: ci.rowkeeper.dev/v1\n")
+	s.ok(t, "", "patch", second, "two", "--subresource=status", "--type=merge", "-p", `{"status":{"phase":"Ready"}}`)
+	has(t, s.ok(t, "", "get", second, "--field-selector", "status.phase=Ready", "-o", "name"), "two")
+	// Who has applied a field through one group owns it in the other.
+	s.ok(t, manifest("ssa", "make"), "apply", "--server-side", "--field-manager=a", "-f", "-")
+	changed := strings.Replace(manifest("ssa", "test"), "ci.rowkeeper.dev", "workflows.rowkeeper.dev", 1)
+	s.refused(t, changed, `conflict with "a": .spec.steps[name="main"].command`, "apply", "--server-side", "--field-manager=b", "-f", "-")
+	s.ok(t, changed, "apply", "--server-side", "--field-manager=b", "--force-conflicts", "-f", "-")
+	if got := s.jsonpath(t, "ssa", ".spec.steps[0].command[2]"); got != "test" {
+		t.Errorf("the command is %s", got)
+	}
+	// In what all groups are asked for, an object is there once.
+	if out := s.ok(t, "", "get", "all,ci", "-o", "name"); strings.Count(out, "/two\n") != 1 || strings.Contains(out, "workflows") {
+		t.Errorf("all there is:\n%s", out)
+	}
+	s.ok(t, "", "delete", second, "two")
+	s.refused(t, "", "not found", "get", "pl", "two")
+}

@@ -22,6 +22,7 @@ import (
 	v1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1"
 	"github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1alpha1"
 	"github.com/rowkeeper/rowkeeper/pkg/apis/ci/validation"
+	workflowsv1 "github.com/rowkeeper/rowkeeper/pkg/apis/workflows/v1"
 	"github.com/rowkeeper/rowkeeper/pkg/registry/status"
 )
 
@@ -115,8 +116,8 @@ func (statusStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return status.Fields(versions, "spec", "metadata")
 }
 
-// versions are those in which pipelines are served.
-var versions = []schema.GroupVersion{v1.SchemeGroupVersion, v1alpha1.SchemeGroupVersion}
+// versions are those in which pipelines are served, in both of their groups.
+var versions = []schema.GroupVersion{v1.SchemeGroupVersion, v1alpha1.SchemeGroupVersion, workflowsv1.SchemeGroupVersion}
 
 // getAttrs returns the labels and the fields by which pipelines can be selected.
 func getAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
