@@ -121,8 +121,8 @@ func TestServeRefusesFlagsOfTheOtherMode(t *testing.T) {
 		{"--aggregated --database=memory:", "an aggregated server needs --tls-cert-file"},
 		{"--aggregated --database=memory: --tls-cert-file=c --tls-private-key-file=k --data-dir=d", "--data-dir is only for servers that are not aggregated"},
 		{"--client-ca-file=c", "--client-ca-file is only for aggregated servers"},
-		{"--enable-admission-plugins=NamespaceLifecycle", "--enable-admission-plugins is only for aggregated servers"},
-		{"--kubeconfig=k --database=memory: --tls-cert-file=c --tls-private-key-file=k --enable-admission-plugins=Nonsense", `plugin "Nonsense" is unknown`},
+		{"--disable-admission-plugins=NamespaceLifecycle", "--disable-admission-plugins is only for aggregated servers"},
+		{"--kubeconfig=k --database=memory: --tls-cert-file=c --tls-private-key-file=k --disable-admission-plugins=Nonsense", `plugin "Nonsense" is unknown`},
 	} {
 		var stdout, stderr bytes.Buffer
 		if code := Run(t.Context(), append([]string{"serve"}, strings.Fields(test.args)...), &stdout, &stderr); code != exitUsage || !strings.Contains(stderr.String(), test.want) {

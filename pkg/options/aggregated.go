@@ -51,7 +51,8 @@ func NewAggregatedOptions() *AggregatedOptions {
 	}
 }
 
-// AddFlags adds the flags. Those of upstream's that need the cluster at start, or would make it unsafe, are left out.
+// AddFlags adds the flags. Those of upstream's are left out that are about failing to look the authorities up at start, where nothing is looked up, and
+// that enables admission plugins, all of which are enabled.
 func (o *AggregatedOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.Enabled, "aggregated", o.Enabled,
 		"Be a part of a cluster, behind its API server. Without --kubeconfig, the cluster is that of the pod that the server runs in.")
@@ -72,7 +73,7 @@ func (o *AggregatedOptions) AddFlags(fs *pflag.FlagSet) {
 	}
 	upstream.VisitAll(func(f *pflag.Flag) {
 		switch f.Name {
-		case "authentication-skip-lookup", "authentication-tolerate-lookup-failure":
+		case "authentication-skip-lookup", "authentication-tolerate-lookup-failure", "enable-admission-plugins":
 			return
 		}
 		if usage, ok := usages[f.Name]; ok {
@@ -172,18 +173,19 @@ func (o *AggregatedOptions) authenticate(c *genericapiserver.Config) error {
 	if config.ClientCertificateCAContentProvider, err = o.clientAuthority(client); err != nil {
 		return err
 	}
-	for _, authority := range []dynamiccertificates.CAContentProvider{config.RequestHeaderConfig.CAContentProvider, config.ClientCertificateCAContentProvider} {
+	for name, authority := range map[string]dynamiccertificates.CAContentProvider{
+		"front-proxy": config.RequestHeaderConfig.CAContentProvider, "client": config.ClientCertificateCAContentProvider,
+	} {
 		if err := c.Authentication.ApplyClientCert(authority, c.SecureServing); err != nil {
 			return err
 		}
-		ready := healthz.NamedCheck("authority-"+authority.Name(), func(*http.Request) error {
+		c.AddReadyzChecks(healthz.NamedCheck("authority-"+name, func(*http.Request) error {
 			if _, ok := authority.VerifyOptions(); !ok {
 				return fmt.Errorf("the config map %s/%s has not been read yet: the cluster's API server must answer, and allow to read it",
 					authenticationNamespace, authenticationConfigMap)
 			}
 			return nil
-		})
-		c.AddReadyzChecks(ready)
+		}))
 	}
 	if err := acceptConnectionsBeforeAuthoritiesAreKnown(c); err != nil {
 		return err
