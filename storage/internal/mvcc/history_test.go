@@ -290,8 +290,8 @@ func TestNewerSchema(t *testing.T) {
 				t.Fatalf("%s: %v", s, err)
 			}
 		}
-		stores = append(stores, open(t, db, mvcc.Config{Logger: testLogger(t)}))
-		put(t, stores[2], "/third", 0, "x")
+		third := open(t, db, mvcc.Config{Logger: testLogger(t)})
+		put(t, third, "/third", 0, "x")
 		stop()
 		n := <-written + 1
 		for i, e := range next(t, watch, n) {
