@@ -16,15 +16,16 @@ import (
 func newMigrateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
-		Short: "Bring a database's schema to the newest version, or show which version it has",
+		Short: "Bring a database's schema, or the objects in it, to the newest version",
 		Long: "Migrate changes the schema of a database, so that a role with the right to do so need not be the server's, which is then run with " +
-			"--database-migrate=false.",
+			"--database-migrate=false. It also lets a server rewrite the objects that are stored in older versions of their API.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
 		newMigrationCommand("up", "Run the migrations that are pending", migrateUp),
 		newMigrationCommand("status", "List the migrations", migrateStatus),
+		newMigrateObjectsCommand(),
 	)
 	return cmd
 }
