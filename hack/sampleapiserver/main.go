@@ -25,7 +25,7 @@ func main() {
 
 func newCommand(ctx context.Context) *cobra.Command {
 	o := server.NewWardleServerOptions(os.Stdout, os.Stderr)
-	o.RecommendedOptions.Etcd = nil                                                                                                                         // +
+	o.RecommendedOptions.Etcd = nil                                                                                                                     // +
 	rows := options.NewStorageOptions("/registry/wardle.example.com", apiserver.Scheme, apiserver.Codecs, sqlite.Driver, postgres.Driver, mysql.Driver) // +
 	cmd := server.NewCommandStartWardleServer(ctx, o, false)
 	rows.AddFlags(cmd.Flags()) // +
