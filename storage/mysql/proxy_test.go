@@ -38,7 +38,8 @@ const (
 // link is a connection through the proxy.
 type link struct {
 	client, server *net.TCPConn
-	kept           []byte
+	// kept is the last statement that was asked about.
+	kept []byte
 	// answered is closed when the server has closed its side.
 	answered chan struct{}
 }
@@ -162,6 +163,7 @@ func (p *proxy) serve(client *net.TCPConn) {
 		p.mu.Unlock()
 		// In the command phase a client's packets are numbered from 0. 3 is a query.
 		if intercept != nil && len(packet) > 5 && packet[3] == 0 && packet[4] == 3 {
+			l.kept = packet
 			v = intercept(l, string(packet[5:]))
 		}
 		switch v {
@@ -169,7 +171,6 @@ func (p *proxy) serve(client *net.TCPConn) {
 			l.close()
 			return
 		case keep:
-			l.kept = packet
 			client.Close()
 			return
 		case deliver:
