@@ -17,11 +17,11 @@ func describe(c *genericapiserver.Config) {
 	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(generatedopenapi.GetOpenAPIDefinitions, namer)
 	c.OpenAPIConfig.Info.Title = "Rowkeeper"
 	c.OpenAPIConfig.Info.Version = version.Get().Version
-	c.OpenAPIConfig.GetOperationIDAndTags = operation
+	c.OpenAPIConfig.GetOperationIDAndTags = operation //nolint:staticcheck // upstream's own default, which it calls, is set in this field
 	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
 	c.OpenAPIV3Config.Info.Title = "Rowkeeper"
 	c.OpenAPIV3Config.Info.Version = version.Get().Version
-	c.OpenAPIV3Config.GetOperationIDAndTags = operation
+	c.OpenAPIV3Config.GetOperationIDAndTags = operation //nolint:staticcheck // as above
 }
 
 // operation names a route. Upstream names those of a subresource after the resource's kind and the subresource, which

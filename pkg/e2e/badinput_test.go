@@ -110,7 +110,7 @@ func TestBadRequests(t *testing.T) {
 		"another version":    {"POST", collection, "application/json", `{"apiVersion":"ci.rowkeeper.dev/v1alpha1","kind":"Pipeline","metadata":{"name":"x"}}`, 400, "does not match the expected API version"},
 		"wrong type":         {"POST", collection, "application/json", pipeline(`{"maxParallelRuns":"many"}`), 400, "cannot unmarshal string into Go struct field PipelineSpec.spec.maxParallelRuns of type int32"},
 		"number too large":   {"POST", collection, "application/json", pipeline(`{"maxParallelRuns":2147483648}`), 400, "cannot unmarshal number 2147483648"},
-		"unknown field":      {"POST", collection + "?fieldValidation=Strict", "application/json", pipeline(`{"paralel":1,` + steps + `}`), 400, `unknown field \"spec.paralel\"`},
+		"unknown field":      {"POST", collection + "?fieldValidation=Strict", "application/json", pipeline(`{"parallelism":1,` + steps + `}`), 400, `unknown field \"spec.parallelism\"`},
 		"duplicate field":    {"POST", collection + "?fieldValidation=Strict", "application/json", pipeline(`{"image":"a:1","image":"b:1",` + steps + `}`), 400, `duplicate field \"spec.image\"`},
 		"invalid":            {"POST", collection, "application/json", pipeline(`{}`), 422, "spec.steps: Required value: a pipeline has at least one step"},
 		"too large":          {"POST", collection, "application/json", pipeline(`{"image":"` + strings.Repeat("x", 3<<20) + `"}`), 413, "Request entity too large: limit is 3145728"},
@@ -204,7 +204,11 @@ func TestAccess(t *testing.T) {
 		t.Fatal(err)
 	}
 	var unverified *tls.CertificateVerificationError
-	if _, err := client.Get(config.Host); err == nil || !errors.As(err, &unverified) {
+	response, err := client.Get(config.Host)
+	if err == nil {
+		response.Body.Close()
+	}
+	if err == nil || !errors.As(err, &unverified) {
 		t.Errorf("the client trusts a server with another authority: %v", err)
 	}
 }

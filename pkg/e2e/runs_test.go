@@ -185,7 +185,7 @@ func (s *server) followLog(t testing.TB, ctx context.Context, run, query string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	response, err := client.Do(request)
+	response, err := client.Do(request) //nolint:bodyclose // closed by whoever reads its lines, below
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func ApplySecureServing(o *genericoptions.SecureServingOptions, c *genericapiser
 		return fmt.Errorf("cannot make a certificate for the loopback connection: %w", err)
 	}
 	// In front of all others, as none of them may answer to this name.
-	c.SecureServing.SNICerts = slices.Insert(c.SecureServing.SNICerts, 0, dynamiccertificates.SNICertKeyContentProvider(content))
+	c.SecureServing.SNICerts = slices.Insert(c.SecureServing.SNICerts, 0, content)
 	c.LoopbackClientConfig, err = c.SecureServing.NewLoopbackClientConfig(uuid.NewString(), certPEM)
 	return err
 }

@@ -61,7 +61,9 @@ func startPgBouncer(t testing.TB, database, mode string) string {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
 		for d := dir; d != filepath.Dir(os.TempDir()) && d != "/"; d = filepath.Dir(d) {
 			if d != os.TempDir() {
-				os.Chmod(d, 0o755)
+				if err := os.Chmod(d, 0o755); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 	}

@@ -105,7 +105,7 @@ func (t *transaction) run(ctx context.Context, lock, work statement, params [][]
 		return mvcc.Errorf(mvcc.Unavailable, "the transaction was not begun: %w", err)
 	}
 	// The connection serves this transaction alone. If the context ends while it is under way, the outcome is unknown and the connection useless.
-	stop := context.AfterFunc(ctx, func() { t.conn.Conn().SetDeadline(past) })
+	stop := context.AfterFunc(ctx, func() { _ = t.conn.Conn().SetDeadline(past) }) // fails where the connection is gone already
 	defer func() {
 		if !stop() {
 			t.abandon()

@@ -97,7 +97,7 @@ func (r *AttachREST) serve(ctx context.Context, w http.ResponseWriter, req *http
 	defer cancel()
 	go func() {
 		defer cancel()
-		io.Copy(io.Discard, streams[remotecommand.StreamResize])
+		_, _ = io.Copy(io.Discard, streams[remotecommand.StreamResize]) // however it ends, it has ended
 	}()
 
 	write := func(stream int, text []byte) error {

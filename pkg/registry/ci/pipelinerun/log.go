@@ -2,6 +2,7 @@ package pipelinerun
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -89,7 +90,7 @@ type reader struct {
 // Read cuts the connection if the log cannot be read to its end, as whoever copies it takes every error for the end.
 func (r reader) Read(p []byte) (int, error) {
 	n, err := r.PipeReader.Read(p)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		panic(http.ErrAbortHandler)
 	}
 	return n, err
