@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -243,7 +244,7 @@ func has(t testing.TB, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
 		if !strings.Contains(text, part) {
-			t.Errorf("%q is missing in:\n%s", part, text)
+			t.Errorf("%q is missing in:\n%.2000s", part, text)
 		}
 	}
 }
@@ -305,4 +306,29 @@ func (b background) next(t testing.TB, parts ...string) {
 			t.Fatalf("no line with %q", parts)
 		}
 	}
+}
+
+// get reads a path as the administrator, in a media type.
+func (s *server) get(t testing.TB, path, accept string) string {
+	t.Helper()
+	config := s.config(t)
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, config.Host+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Accept", accept)
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
 }
