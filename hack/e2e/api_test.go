@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,16 +32,10 @@ func testDiscovery(t *testing.T) {
 		t.Errorf("the preferred version is %s, want v1", got)
 	}
 	// Every version that the server has must have an APIService in deploy/, or nobody can reach it.
-	served := []string{}
-	for _, v := range groups[i].Versions {
-		served = append(served, v.Version+"."+group)
-	}
-	slices.Sort(served)
-	direct := servedVersions(t)
 	installed := env.installation.apiServices()
 	slices.Sort(installed)
-	if !slices.Equal(direct, installed) || !slices.Equal(served, installed) {
-		t.Errorf("the server has the versions %v, deploy/ has APIServices for %v, discovery knows %v", direct, installed, served)
+	if served := servedVersions(t); !slices.Equal(served, installed) {
+		t.Errorf("the server has the versions %v, deploy/ has APIServices for %v", served, installed)
 	}
 	for _, version := range []string{"v1", "v1alpha1"} {
 		i := slices.IndexFunc(lists, func(l *metav1.APIResourceList) bool { return l.GroupVersion == group+"/"+version })
@@ -333,6 +328,68 @@ func testVersions(t *testing.T) {
 	out := kubectl(t, "get", "-n", ns, "pipelines.v1alpha1."+group, "both", "-o", "jsonpath={.spec.commands}")
 	if !strings.Contains(out, "make test") {
 		t.Errorf("the commands in v1alpha1 are %q", out)
+	}
+	// The same object in another group, which is asked for by its full name only.
+	for resource, want := range map[string]string{
+		"pipelines": "pipeline.ci.rowkeeper.dev/both\n", "pipelines.workflows.rowkeeper.dev": "pipeline.workflows.rowkeeper.dev/both\n",
+	} {
+		if out := kubectl(t, "get", "-n", ns, resource, "-o", "name"); out != want {
+			t.Errorf("kubectl get %s prints %q, want %q", resource, out, want)
+		}
+	}
+}
+
+// testSubresources uses those that are more than a part of an object through the front door: one that takes a kind and returns another, one of autoscaling/v1, and a stream.
+func testSubresources(t *testing.T) {
+	ns := newNamespace(t)
+	create(t, ns, pipeline("a"))
+	run, err := env.dynamic.Resource(pipelinesV1).Namespace(ns).Create(t.Context(), runRequest("a"), metav1.CreateOptions{}, "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := kubectl(t, "scale", "-n", ns, "pipelines/a", "--replicas=7"); !strings.Contains(out, "scaled") {
+		t.Errorf("kubectl scale prints %q", out)
+	}
+	if out := kubectl(t, "get", "-n", ns, "pipelines/a", "-o", "jsonpath={.spec.maxParallelRuns}"); out != "7" {
+		t.Errorf("after scaling to 7, spec.maxParallelRuns is %q", out)
+	}
+	testLog(t, ns, run)
+}
+
+// testLog follows the log of a run while its lines are written, to its end.
+func testLog(t *testing.T, ns string, run *unstructured.Unstructured) {
+	t.Helper()
+	rest := env.client.Discovery().RESTClient()
+	path := fmt.Sprintf("/apis/%s/v1/namespaces/%s/pipelineruns/%s/log", group, ns, run.GetName())
+	stream, err := rest.Get().AbsPath(path).Param("follow", "true").Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		for scanner := bufio.NewScanner(stream); scanner.Scan(); {
+			lines <- scanner.Text()
+		}
+	}()
+	for n := range 3 {
+		line := fmt.Sprintf("line %d", n)
+		chunk := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": group + "/v1", "kind": "LogChunk", "metadata": map[string]any{"generateName": run.GetName() + "-"},
+			"spec": map[string]any{"runName": run.GetName(), "runUID": string(run.GetUID()), "sequence": int64(n), "lines": []any{line}},
+		}}
+		if _, err := env.dynamic.Resource(pipelinesV1.GroupVersion().WithResource("logchunks")).Namespace(ns).Create(t.Context(), chunk, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case got := <-lines:
+			if !strings.HasSuffix(got, line) {
+				t.Errorf("the log has %q, want %q", got, line)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatalf("the log does not have %q, though it was written", line)
+		}
 	}
 }
 

@@ -61,6 +61,13 @@ func pipelineV1alpha1(name string) *unstructured.Unstructured {
 	}}
 }
 
+// runRequest asks for a run of a pipeline.
+func runRequest(name string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": group + "/v1", "kind": "PipelineRunRequest", "metadata": map[string]any{"name": name}, "spec": map[string]any{},
+	}}
+}
+
 // create creates a Pipeline of version v1 as the administrator.
 func create(t *testing.T, namespace string, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()

@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 )
@@ -62,31 +61,35 @@ func testMissingNamespace(t *testing.T) {
 	}
 }
 
-// testGarbageCollection deletes an owner, whose dependents are one of ours and one of the cluster's, and an owner in the foreground.
+// testGarbageCollection deletes owners, in the background and in the foreground, whose dependents are a run of ours and a config map of the cluster's.
 func testGarbageCollection(t *testing.T) {
 	ns := newNamespace(t)
 	client := env.dynamic.Resource(pipelinesV1).Namespace(ns)
-	dependents := func(owner *unstructured.Unstructured) {
-		reference := metav1.OwnerReference{APIVersion: owner.GetAPIVersion(), Kind: owner.GetKind(), Name: owner.GetName(), UID: owner.GetUID(), BlockOwnerDeletion: new(true)}
-		ours := pipeline(owner.GetName() + "-child")
-		ours.SetOwnerReferences([]metav1.OwnerReference{reference})
-		create(t, ns, ours)
-		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: owner.GetName() + "-child", OwnerReferences: []metav1.OwnerReference{reference}}}
+	runs := env.dynamic.Resource(pipelinesV1.GroupVersion().WithResource("pipelineruns")).Namespace(ns)
+	runOf := map[string]string{}
+	for _, policy := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground} {
+		name := strings.ToLower(string(policy))
+		owner := create(t, ns, pipeline(name))
+		run, err := client.Create(t.Context(), runRequest(name), metav1.CreateOptions{}, "run")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if references := run.GetOwnerReferences(); run.GetKind() != "PipelineRun" || len(references) != 1 || references[0].UID != owner.GetUID() {
+			t.Fatalf("the run of %s is %v", name, run)
+		}
+		runOf[name] = run.GetName()
+		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name + "-child", OwnerReferences: run.GetOwnerReferences()}}
 		if _, err := env.client.CoreV1().ConfigMaps(ns).Create(t.Context(), config, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-	}
-	for _, policy := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground} {
-		name := strings.ToLower(string(policy))
-		dependents(create(t, ns, pipeline(name)))
 		if err := client.Delete(t.Context(), name, metav1.DeleteOptions{PropagationPolicy: &policy}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, name := range []string{"background", "foreground"} {
 		// The collector looks for new kinds every 30 seconds.
-		gone(t, 2*time.Minute, "the dependent pipeline of "+name, func() error {
-			_, err := client.Get(t.Context(), name+"-child", metav1.GetOptions{})
+		gone(t, 2*time.Minute, "the run of "+name, func() error {
+			_, err := runs.Get(t.Context(), runOf[name], metav1.GetOptions{})
 			return err
 		})
 		gone(t, time.Minute, "the dependent config map of "+name, func() error {

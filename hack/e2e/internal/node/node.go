@@ -22,6 +22,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -118,6 +119,19 @@ func (n *Node) Process(uid types.UID) *process.Process {
 		return nil
 	}
 	return p.process()
+}
+
+// Started is when a pod's container was started for the first time.
+func (n *Node) Started(uid types.UID) time.Time {
+	n.mu.Lock()
+	p := n.pods[uid]
+	n.mu.Unlock()
+	if p == nil {
+		return time.Time{}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.began
 }
 
 func (n *Node) register(ctx context.Context) error {

@@ -47,6 +47,7 @@ type pod struct {
 	grace    int64         // how many seconds the container has to end
 	deleted  chan struct{} // closed when the pod is to end
 	current  *process.Process
+	began    time.Time // when the container was started for the first time
 	status   containerStatus
 	unsynced chan struct{} // has a value when the status is to be written
 }
@@ -158,12 +159,16 @@ func (p *pod) runContainer(ctx context.Context) (over bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	began := time.Now()
 	running, err := process.Start(*spec)
 	if err != nil {
 		return false, err
 	}
 	p.mu.Lock()
 	p.current = running
+	if p.began.IsZero() {
+		p.began = began
+	}
 	p.mu.Unlock()
 	p.change(func(s *containerStatus) { s.running, s.since = true, metav1.Now() })
 	probes, stopProbes := context.WithCancel(ctx)

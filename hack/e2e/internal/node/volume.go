@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -94,7 +95,10 @@ func (v *volumes) mountOne(ctx context.Context, dir string, source corev1.Volume
 		if err := v.pod.own(claim, 0o770); err != nil {
 			return err
 		}
-		// It is one pod's at a time, as with the access mode ReadWriteOncePod.
+		// It takes the place of the image's directory, if that has one, and is one pod's at a time, as with the access mode ReadWriteOncePod.
+		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 		v.claims[dir] = claim
 		return os.Rename(claim, dir)
 	}
