@@ -10,10 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/filters"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"github.com/rowkeeper/rowkeeper/pkg/apis/ci"
 	"github.com/rowkeeper/rowkeeper/pkg/apis/ci/install"
@@ -60,12 +63,20 @@ type Config struct {
 // NewConfig returns a configuration in which everything is set that follows from the API. What depends on where and for whom it is served
 // (serving, authentication, authorization, storage) is for the caller to set.
 func NewConfig() *Config {
-	c := genericapiserver.NewRecommendedConfig(Codecs)
+	c := genericapiserver.NewRecommendedConfig(codecs())
 	c.EffectiveVersion = version.Effective()
 	// What goes on until the client has enough is not bounded by the time for a request.
 	c.LongRunningFunc = filters.BasicLongRunningRequestCheck(sets.NewString("watch"), sets.NewString("log", "attach"))
 	describe(&c.Config)
 	return &Config{Generic: c}
+}
+
+// codecs are those that clients can ask for. CBOR is one of them if its feature gate is open.
+func codecs() serializer.CodecFactory {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
+		return Codecs
+	}
+	return serializer.NewCodecFactory(Scheme, serializer.WithSerializer(cbor.NewSerializerInfo))
 }
 
 // New makes a server that is ready to be prepared and run. It stores where config.Generic.RESTOptionsGetter says.
@@ -118,7 +129,7 @@ func (c *Config) groups() ([]*genericapiserver.APIGroupInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	group := genericapiserver.NewDefaultAPIGroupInfo(ci.GroupName, Scheme, ParameterCodec, Codecs)
+	group := genericapiserver.NewDefaultAPIGroupInfo(ci.GroupName, Scheme, ParameterCodec, codecs())
 	group.VersionedResourcesStorageMap[civ1.SchemeGroupVersion.Version] = map[string]rest.Storage{
 		"pipelines":           pipelines.Pipeline,
 		"pipelines/status":    pipelines.Status,
@@ -139,7 +150,7 @@ func (c *Config) groups() ([]*genericapiserver.APIGroupInfo, error) {
 		"pipelines/scale":  pipelines.Scale,
 	}
 	// The same storage in another group. There is one store, with one watch cache, so that each group sees the other's writes at once.
-	cohabiting := genericapiserver.NewDefaultAPIGroupInfo(workflows.GroupName, Scheme, ParameterCodec, Codecs)
+	cohabiting := genericapiserver.NewDefaultAPIGroupInfo(workflows.GroupName, Scheme, ParameterCodec, codecs())
 	cohabiting.VersionedResourcesStorageMap[workflowsv1.SchemeGroupVersion.Version] = map[string]rest.Storage{
 		"pipelines":        &pipeline.CohabitingREST{Store: pipelines.Pipeline.Store},
 		"pipelines/status": pipelines.Status,
