@@ -132,6 +132,12 @@ func (c *conn) ResetSession(ctx context.Context) error {
 	return c.session.ResetSession(ctx)
 }
 
+// Close closes the connection. That the server was first is no error.
+func (c *conn) Close() error {
+	_ = c.session.Close()
+	return nil
+}
+
 // is tells whether this is the fingerprint of the database that this process works with.
 func (s *server) is(fingerprint string) bool {
 	known := s.fingerprint.Load()

@@ -124,6 +124,22 @@ func TestOpenErrors(t *testing.T) {
 	}, kinds...)
 }
 
+// TestSocket connects by a Unix socket, where the server has one that this process can see.
+func TestSocket(t *testing.T) {
+	each(t, func(t *testing.T, db dbtest.DB) {
+		var path string
+		if err := admin(t, db.URL).QueryRow("SELECT @@socket").Scan(&path); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(path); err != nil {
+			t.Skipf("the server's socket is not on this machine: %v", err)
+		}
+		b := open(t, with(t, db.URL, func(u *url.URL, q url.Values) { u.Host = ""; q.Set("socket", path) }))
+		mustPut(t, b, "a")
+		fails(t, with(t, db.URL, func(u *url.URL, q url.Values) { u.Host = ""; q.Set("socket", path+"-missing") }), mvcc.Unavailable, "no such file")
+	})
+}
+
 // TestDamage: a store that lacks what must be there says so.
 func TestDamage(t *testing.T) {
 	each(t, func(t *testing.T, db dbtest.DB) {

@@ -226,6 +226,31 @@ func TestServer(t *testing.T) {
 			}
 		})
 
+		t.Run("idle connections", func(t *testing.T) {
+			s.Exec("SET GLOBAL wait_timeout = 1")
+			db := s.Open()
+			migrate(t, db.URL)
+			idle, a := open(t, db.URL), admin(t, db.URL)
+			for range 2 {
+				head := state(t, idle).Head
+				if _, err := idle.Commit(t.Context(), newGroup(head, put("missing", head.Revision, ""))); err != nil {
+					t.Fatal(err)
+				}
+				if _, _, err := idle.Get(t.Context(), "a"); err != nil {
+					t.Fatal(err)
+				}
+				// The server closes what is idle. Nobody notices.
+				eventually(t, "the connections to be closed", func() bool {
+					var n int
+					if err := a.QueryRow("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND command = 'Sleep'").Scan(&n); err != nil {
+						return false // this one was closed, too
+					}
+					return n == 0
+				})
+			}
+			s.Exec("SET GLOBAL wait_timeout = DEFAULT")
+		})
+
 		t.Run("restart", func(t *testing.T) {
 			head := state(t, b).Head
 			for i, end := range []func(){s.Kill, s.Stop} {
