@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -474,11 +475,13 @@ func testUpstream(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, time.Minute, func() error {
-		_, err := client.List(t.Context(), metav1.ListOptions{})
-		if apierrors.IsNotFound(err) {
+		switch _, err := client.List(t.Context(), metav1.ListOptions{}); {
+		case apierrors.IsNotFound(err):
 			return nil
+		case err != nil:
+			return err
 		}
-		return fmt.Errorf("a list after the APIService was deleted: %v, want not found", err)
+		return errors.New("the resource is still there after its APIService was deleted")
 	})
 	kubectl(t, "apply", "--server-side", "-k", env.installation.overlay)
 	env.installation.waitAvailable(t)

@@ -155,9 +155,9 @@ func testManifests(t *testing.T) {
 
 func dryRun(t *testing.T, overlay string) {
 	t.Helper()
-	out := kubectl(t, "apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-k", overlay)
+	out := kubectl(t, "apply", "--dry-run=server", "--validate=strict", "-k", overlay)
 	want := len(render(t, overlay))
-	if got := strings.Count(out, "serverside-applied (server dry run)"); got != want {
+	if got := strings.Count(out, "(server dry run)\n"); got != want {
 		t.Errorf("%d of %d manifests were accepted:\n%s", got, want, out)
 	}
 	// Nothing in them asks the cluster not to look at certificates.
