@@ -180,7 +180,7 @@ func (b *backend) one(ctx context.Context, db *sql.DB, what, query string, args 
 }
 
 // many runs a read whose first row is the state. columns receive those of the other rows, for each of which row is called.
-func (b *backend) many(ctx context.Context, db *sql.DB, what, query string, args []any, columns []any, row func() error) (mvcc.State, error) {
+func (b *backend) many(ctx context.Context, db *sql.DB, what, query string, args, columns []any, row func() error) (mvcc.State, error) {
 	m := newManyRows(columns, row)
 	if err := b.each(ctx, db, what, query, args, m.scan); err != nil {
 		return m.state, err
@@ -314,7 +314,8 @@ func (b *backend) Get(ctx context.Context, key mvcc.Key) (*mvcc.Row, mvcc.State,
 		deleted                     sql.NullBool
 		row                         = &mvcc.Row{Key: key}
 	)
-	st, err := b.one(ctx, b.reads, "read a key", selectKey, []any{[]byte(key)}, &live, discard{}, &prev, &create, (*tokenColumn)(&token), &written, &deleted, &row.Value)
+	st, err := b.one(ctx, b.reads, "read a key", selectKey, []any{[]byte(key)},
+		&live, discard{}, &prev, &create, (*tokenColumn)(&token), &written, &deleted, &row.Value)
 	if err != nil || !live.Valid {
 		return nil, st, err
 	}
@@ -346,7 +347,8 @@ func (b *backend) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error
 	if q.KeysOnly {
 		query, columns = selectPageKeys, columns[:3]
 	}
-	p.State, err = b.many(ctx, b.reads, "list keys", query, []any{[]byte(q.Start), []byte(q.End), revisionOrMax(q.At), q.Limit}, columns, func() error {
+	args := []any{[]byte(q.Start), []byte(q.End), revisionOrMax(q.At), q.Limit}
+	p.State, err = b.many(ctx, b.reads, "list keys", query, args, columns, func() error {
 		if value == nil && !q.KeysOnly {
 			return damaged("the log has no value at %d, at which the key %q is", revision, string(key))
 		}
@@ -381,7 +383,8 @@ func (b *backend) Values(ctx context.Context, revisions []mvcc.Revision) ([]mvcc
 		value            []byte
 		found            []mvcc.Row
 	)
-	st, err := b.many(ctx, b.reads, "read values", fmt.Sprintf(selectValues, revisionList(revisions)), nil, []any{&key, &revision, &create, &value}, func() error {
+	query, columns := fmt.Sprintf(selectValues, revisionList(revisions)), []any{&key, &revision, &create, &value}
+	st, err := b.many(ctx, b.reads, "read values", query, nil, columns, func() error {
 		found = append(found, mvcc.Row{Key: mvcc.Key(key), Revision: mvcc.Revision(revision), Create: mvcc.Revision(create), Value: value})
 		return nil
 	})

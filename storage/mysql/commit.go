@@ -17,8 +17,8 @@ const (
 	// minMaxPacket is the smallest max_allowed_packet that is accepted. The servers' defaults are 16 and 64 MiB.
 	minMaxPacket = 4 << 20
 
-	// statementBytes is more than the statements of a group need without its rows, rowBytes more than its numbers and its token do in the log and
-	// in live.
+	// statementBytes is more than the statements of a group need without its rows, rowBytes more than its numbers and its token
+	// do in the log and in live.
 	statementBytes = 2048
 	rowBytes       = 320
 )
@@ -26,14 +26,16 @@ const (
 // limitsFor computes the limits from the server's max_allowed_packet, so that the text of any group fits into it.
 func limitsFor(maxPacket int) (mvcc.Limits, error) {
 	if maxPacket < minMaxPacket {
-		return mvcc.Limits{}, mvcc.Errorf(mvcc.Invalid, "the server's max_allowed_packet is %d bytes: raise it to %d or more", maxPacket, minMaxPacket)
+		return mvcc.Limits{}, mvcc.Errorf(mvcc.Invalid,
+			"the server's max_allowed_packet is %d bytes: raise it to %d or more", maxPacket, minMaxPacket)
 	}
 	l := mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, GroupMutations: maxGroupMutations, GroupBytes: min(maxGroupBytes, (maxPacket-packetFor(0))/2)}
 	l.ValueBytes = min(mvcc.MaxValueBytes, l.GroupBytes-l.KeyBytes)
 	return l, nil
 }
 
-// packetFor returns the max_allowed_packet that a group of so many bytes needs: at worst each byte is escaped, and the keys are written twice.
+// packetFor returns the max_allowed_packet that a group of so many bytes needs: at worst each byte is escaped, and the keys are
+// written twice.
 func packetFor(groupBytes int) int {
 	return statementBytes + maxGroupMutations*(rowBytes+escapedBytes(mvcc.MaxKeyBytes)) + 2*groupBytes
 }
@@ -172,13 +174,14 @@ func (a *answers) removedValues(removed map[mvcc.Revision]*mvcc.Outcome) error {
 	}, &revision, &value)
 	if err == nil && found != len(removed) {
 		// The transaction goes on all the same. Whoever resolves the outcome will find it committed.
-		err = mvcc.Errorf(mvcc.Unknown, "the log lacks %d of the %d values that a commit group deletes: the store is damaged", len(removed)-found, len(removed))
+		err = mvcc.Errorf(mvcc.Unknown,
+			"the log lacks %d of the %d values that a commit group deletes: the store is damaged", len(removed)-found, len(removed))
 	}
 	return err
 }
 
-// writeGroup writes the accepted mutations: their log rows, then the live rows of the keys that exist afterwards, then it deletes those of the
-// others. Among the accepted a key occurs once, so the order of the three does not matter.
+// writeGroup writes the accepted mutations: their log rows, then the live rows of the keys that exist afterwards, then it deletes
+// those of the others. Among the accepted a key occurs once, so the order of the three does not matter.
 func (b *backend) writeGroup(t *text, g *mvcc.Group, res *mvcc.GroupResult, removed map[mvcc.Revision]*mvcc.Outcome) {
 	size := statementBytes
 	for _, m := range g.Mutations {

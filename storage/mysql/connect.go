@@ -58,12 +58,12 @@ type facts struct {
 type server struct {
 	cfg *config
 	log *slog.Logger
-	// lockWait is how long the server makes a session wait for a lock, hold how long it lets a client be silent in the middle of a transaction (a paused
-	// process, a host that is gone) before it rolls back; in seconds. A client never sleeps while it holds the commit lock, so hold is
-	// long for it, and short for those who wait.
+	// lockWait is how long the server makes a session wait for a lock, hold how long it lets a client be silent in the middle of
+	// a transaction (a paused process, a host that is gone) before it rolls back; in seconds. A client never sleeps while it
+	// holds the commit lock, so hold is long for it, and short for those who wait.
 	lockWait, hold int
-	// fingerprint is the one of the database that this process works with; see mvcc.Fenced. It is nil until the first connection is made, and
-	// while migrating.
+	// fingerprint is the one of the database that this process works with; see mvcc.Fenced. It is nil until the first connection
+	// is made, and while migrating.
 	fingerprint atomic.Pointer[string]
 	// minPacket is the max_allowed_packet that the limits need.
 	minPacket atomic.Int64
@@ -192,17 +192,20 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 		return f, err
 	}
 	if isOn(vars["log_bin"]) && vars["binlog_format"] == "STATEMENT" {
-		return f, mvcc.Errorf(mvcc.Invalid, "the server writes its binary log with binlog_format=STATEMENT, which InnoDB does not allow at READ COMMITTED: set binlog_format=ROW")
+		return f, mvcc.Errorf(mvcc.Invalid,
+			"the server writes its binary log with binlog_format=STATEMENT, which InnoDB does not allow at READ COMMITTED: set binlog_format=ROW")
 	}
 	if mode, ok := vars["group_replication_single_primary_mode"]; ok && !isOn(mode) {
-		return f, mvcc.Errorf(mvcc.Invalid, "group replication with several primaries cannot be used: its members do not see each other's locks; set group_replication_single_primary_mode=ON")
+		return f, mvcc.Errorf(mvcc.Invalid,
+			"group replication with several primaries cannot be used: its members do not see each other's locks; set group_replication_single_primary_mode=ON")
 	}
 	var err error
 	if f.maxPacket, err = strconv.Atoi(vars["max_allowed_packet"]); err != nil {
 		return f, mvcc.Errorf(mvcc.Invalid, "the server's max_allowed_packet is %q", vars["max_allowed_packet"])
 	}
 	if need := int(c.minPacket.Load()); f.maxPacket < need {
-		return f, mvcc.Errorf(mvcc.Invalid, "the server's max_allowed_packet was lowered to %d bytes: raise it to %d or more, or restart this program", f.maxPacket, need)
+		return f, mvcc.Errorf(mvcc.Invalid,
+			"the server's max_allowed_packet was lowered to %d bytes: raise it to %d or more, or restart this program", f.maxPacket, need)
 	}
 
 	var settings []string
@@ -224,9 +227,9 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 		if !isOn(vars["wsrep_ready"]) {
 			return f, mvcc.Errorf(mvcc.ReadOnly, "cannot use %s: %s", c.cfg, advice[1047])
 		}
-		// Reads, and the beginning of transactions, wait until the node has applied what the cluster had committed before. The server must
-		// not repeat what it takes for single statements: in a text of several it has been seen (10.11) to do that after another node's commit
-		// had rolled back the transaction, and then to answer COMMIT with success.
+		// Reads, and the beginning of transactions, wait until the node has applied what the cluster had committed before. The
+		// server must not repeat what it takes for single statements: in a text of several it has been seen (10.11) to do that
+		// after another node's commit had rolled back the transaction, and then to answer COMMIT with success.
 		settings = append(settings, "SET SESSION wsrep_sync_wait = 1, wsrep_retry_autocommit = 0")
 	}
 	if err := run(ctx, s, settings...); err != nil {
@@ -236,7 +239,8 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 		return f, err
 	}
 	if !c.anyServer && !c.is(f.fingerprint) {
-		return f, mvcc.Errorf(mvcc.Fenced, "the server at %s is not the one that this program has worked with, or its tables were restored", c.cfg)
+		return f, mvcc.Errorf(mvcc.Fenced,
+			"the server at %s is not the one that this program has worked with, or its tables were restored", c.cfg)
 	}
 	return f, nil
 }

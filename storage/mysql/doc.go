@@ -1,4 +1,5 @@
-// Package mysql keeps a store in MySQL (8.0 or newer) or MariaDB (10.6 or newer), on InnoDB. Which of the two a server is, it says itself.
+// Package mysql keeps a store in MySQL (8.0 or newer) or MariaDB (10.6 or newer), on InnoDB. Which of the two a server is, it
+// says itself.
 //
 // # Database URLs
 //
@@ -9,8 +10,9 @@
 // checked, and an unknown parameter is an error.
 //
 //	parameter                default    meaning
-//	password_file                       a file with the password. It is read for each new connection, so that the password can be changed while
-//	                                    the program runs. Without it the password is the URL's, or that of the environment variable MYSQL_PWD.
+//	password_file                       a file with the password. It is read for each new connection, so that the password can be
+//	                                    changed while the program runs. Without it the password is the URL's, or that of the
+//	                                    environment variable MYSQL_PWD.
 //	socket                              the path of the server's Unix socket, instead of a host
 //	tls                      preferred  false: no encryption (the default for a socket)
 //	                                    preferred: encryption if the server offers it, its certificate is not verified
@@ -18,51 +20,55 @@
 //	                                    verify-ca: the certificate must be signed by an authority that is trusted
 //	                                    true: and it must be for the host (the default with ssl-ca)
 //	ssl-ca                              a file with the authorities that are trusted, in PEM; without it those of the system
-//	ssl-cert, ssl-key                   files with the client's certificate and its key, in PEM. Like ssl-ca, they are read for each new connection.
-//	connect_timeout          10s        the time in which a server must accept a connection
-//	pool_max_conns           8          the greatest number of connections for lists and single reads; up to nine more write and follow the log
+//	ssl-cert, ssl-key                   files with the client's certificate and its key, in PEM. Like ssl-ca, they are read for each
+//	                                    new connection.
+//	connect_timeout          10s        the time in which a server must accept a connection; a mere number is seconds
+//	pool_max_conns           8          the greatest number of connections for lists and single reads; up to nine more write and
+//	                                    follow the log
 //	pool_max_conn_lifetime   1h         the age at which a connection is replaced
 //	pool_max_conn_idle_time  5m         the time after which a connection that nobody uses is closed
 //
 // # What the server must be like
 //
-// The account needs SELECT, INSERT, UPDATE and DELETE on the database, and CREATE, ALTER, INDEX and DROP for migrations, which may be those of
-// another account. max_allowed_packet has to be 4 MiB or more, innodb_page_size 8 KiB or more, and binlog_format must not be STATEMENT. All other
-// settings that matter are made for each session; see sessionSettings.
+// The account needs SELECT, INSERT, UPDATE and DELETE on the database, and CREATE, ALTER, INDEX and DROP for migrations, which
+// may be those of another account. max_allowed_packet has to be 4 MiB or more, innodb_page_size 8 KiB or more, and binlog_format
+// must not be STATEMENT. All other settings that matter are made for each session; see sessionSettings.
 //
-// Only a server without read_only is used: replicas must have it set, as they should anyhow. The role is read in the statement that reads the
-// head, and again under the commit lock. A server that turns read-only makes the pools connect anew, since its address may lead to another one by then.
+// Only a server without read_only is used: replicas must have it set, as they should anyhow. The role is read in the statement
+// that reads the head, and again under the commit lock. A server that turns read-only makes the pools connect anew, since its
+// address may lead to another one by then.
 //
-// Durability is the server's: with innodb_flush_log_at_trx_commit=1, and sync_binlog=1 where there is a binary log (MariaDB's default is 0), every
-// acknowledged write survives a crash. What was visible for a moment, but not acknowledged yet, may be lost in it; a process that saw it fences.
-// Asynchronous replication loses the newest writes in a failover; see below.
+// Durability is the server's: with innodb_flush_log_at_trx_commit=1, and sync_binlog=1 where there is a binary log (MariaDB's
+// default is 0), every acknowledged write survives a crash. What was visible for a moment, but not acknowledged yet, may be lost
+// in it; a process that saw it fences. Asynchronous replication loses the newest writes in a failover; see below.
 //
 // A proxy between this program and the server must lead all statements of a connection to one server.
 //
 // # Transactions
 //
-// A commit group takes two round trips; see transaction. Between them this process holds the commit lock and does nothing but decide. If it
-// is paused there, or its host is gone, the server ends its session after a tenth of the operation timeout (wait_timeout, set for the transaction only).
-// A lock is waited for during a third of it.
+// A commit group takes two round trips; see transaction. Between them this process holds the commit lock and does nothing but
+// decide. If it is paused there, or its host is gone, the server ends its session after a tenth of the operation timeout
+// (wait_timeout, set for the transaction only). A lock is waited for during a third of it.
 //
-// There are no notifications: other processes' writes are found by asking for the head, which costs the server about as much as any
-// primary-key read.
+// There are no notifications: other processes' writes are found by asking for the head, which costs the server about as much as
+// any primary-key read.
 //
 // # Which database it is
 //
 // Each connection finds out which database it leads to: the server (server_uuid, or MariaDB's server_id, which has to differ
 // between servers that replicate to each other), and when the tables were created. If that is not the database this process has
-// worked with, the connection is refused as fenced: a dump was restored, or another server was promoted, perhaps without the newest writes. The store
-// then fences, upon which all watches start anew. It does so also where nothing was lost, since nobody can know. With MariaDB, files that are
-// copied or change their owner have a new creation time, too. What changes none of this, such as a volume that is set back to
-// an older snapshot while all servers are stopped, needs `rowkeeper fence`.
+// worked with, the connection is refused as fenced: a dump was restored, or another server was promoted, perhaps without the
+// newest writes. The store then fences, upon which all watches start anew. It does so also where nothing was lost, since nobody
+// can know. With MariaDB, files that are copied or change their owner have a new creation time, too. What changes none of this,
+// such as a volume that is set back to an older snapshot while all servers are stopped, needs `rowkeeper fence`.
 //
 // # Clusters
 //
-// Galera (MariaDB): any node may be used, also by processes on different nodes. wsrep_sync_wait makes reads and transactions wait for what the cluster has
-// committed before; see send, takeTurn and failedCommit for what else is different. Groups of different nodes collide, and one of
-// them is tried again: writing through one node is faster. Locks for migrations are the node's own: migrate from one place at a time.
-// A node that is not ready counts as read-only. All nodes count as one database, so a restored dump has to be fenced by hand.
+// Galera (MariaDB): any node may be used, also by processes on different nodes. wsrep_sync_wait makes reads and transactions wait
+// for what the cluster has committed before; see send, takeTurn and failedCommit for what else is different. Groups of different
+// nodes collide, and one of them is tried again: writing through one node is faster. Locks for migrations are the node's own:
+// migrate from one place at a time. A node that is not ready counts as read-only. All nodes count as one database, so a restored
+// dump has to be fenced by hand.
 //
 // Group replication (MySQL): with one primary. Several primaries are refused.
 package mysql

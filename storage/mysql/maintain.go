@@ -9,8 +9,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// Resolve looks for the group under the commit lock. What it finds there stays: a sweep, which would remove rows, has to lock the store row,
-// too, before it commits.
+// Resolve looks for the group under the commit lock. What it finds there stays: a sweep, which would remove rows, has to lock the
+// store row, too, before it commits.
 func (b *backend) Resolve(ctx context.Context, token mvcc.Token, after mvcc.Position) (*mvcc.Resolution, error) {
 	t := transaction{what: "resolve a commit", pool: b.commits, repeatable: true}
 	b.askGuard(&t.ask, after.Revision, token)
@@ -72,9 +72,9 @@ func (b *backend) Compact(ctx context.Context, revision mvcc.Revision) (mvcc.Sta
 // abortedFor is how long an aborted token is remembered: much longer than a group can wait for the commit lock.
 const abortedFor = time.Hour
 
-// Sweep deletes without the commit lock, which it takes, by updating swept, only when it is about to commit: groups add rows after those that
-// it deletes, and wait for its commit at most. Reading the list and deleting by it are one transaction: no table can be dropped and
-// restored in between.
+// Sweep deletes without the commit lock, which it takes, by updating swept, only when it is about to commit: groups add rows
+// after those that it deletes, and wait for its commit at most. Reading the list and deleting by it are one transaction: no table
+// can be dropped and restored in between.
 //
 // The row at swept is looked at once more: it was kept if it was the head when swept reached it.
 func (b *backend) Sweep(ctx context.Context, limit int) (int, mvcc.State, error) {

@@ -2,14 +2,15 @@ package mysql
 
 // The statements. Three things hold of all of them:
 //
-// A read is one statement, so that its rows and its state are of one snapshot. The state is seven columns: epoch, revision and token of
-// the head, compacted, swept, whether the server is read-only, and the time in microseconds. s is the store row and h the head, both
-// found by primary key: MAX(revision) is the last entry of that index. The state of a read of many rows is its first row, put before the others by
-// UNION ALL, which needs no temporary table. (Joined to the rows, it costs one: an outer join's rows cannot be had in the order of an index.)
-// A read that returns no state found no head or no store row: the store is damaged.
+// A read is one statement, so that its rows and its state are of one snapshot. The state is seven columns: epoch, revision and
+// token of the head, compacted, swept, whether the server is read-only, and the time in microseconds. s is the store row and h
+// the head, both found by primary key: MAX(revision) is the last entry of that index. The state of a read of many rows is its
+// first row, put before the others by UNION ALL, which needs no temporary table. (Joined to the rows, it costs one: an outer
+// join's rows cannot be had in the order of an index.) A read that returns no state found no head or no store row: the store is
+// damaged.
 //
-// The optimizer has no choice: FORCE INDEX and LEFT JOIN name the index and the order of the join. It would decide by statistics of
-// yesterday's table, which may have been empty.
+// The optimizer has no choice: FORCE INDEX and LEFT JOIN name the index and the order of the join. It would decide by statistics
+// of yesterday's table, which may have been empty.
 //
 // The time is UTC_TIMESTAMP, which does not depend on the session's time zone.
 
@@ -20,8 +21,8 @@ FROM rowkeeper_store s
 JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
 WHERE s.id = 1`
 
-// selectTail reads log rows in order. Primary key range on g; the previous row p by primary key, and only where it is asked for: for deletions,
-// or for all if the first argument is 1. No row has the revision NULL.
+// selectTail reads log rows in order. Primary key range on g; the previous row p by primary key, and only where it is asked for:
+// for deletions, or for all if the first argument is 1. No row has the revision NULL.
 const selectTail = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
@@ -145,14 +146,15 @@ WHERE s.id = 1`
 
 // selectSize reads the sizes of the tables from their statistics.
 const selectSize = `
-SELECT CAST(COALESCE(SUM(t.data_length + t.index_length + t.data_free), 0) AS SIGNED), CAST(COALESCE(SUM(t.data_length + t.index_length), 0) AS SIGNED)
+SELECT CAST(COALESCE(SUM(t.data_length + t.index_length + t.data_free), 0) AS SIGNED),
+       CAST(COALESCE(SUM(t.data_length + t.index_length), 0) AS SIGNED)
 FROM information_schema.tables t
 WHERE t.table_schema = DATABASE() AND t.table_name IN ('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted')`
 
 // What follows is sent in transactions; see transaction.
 
-// setWaitTimeout makes the server close the connection, and roll back, if this client is silent for so many seconds before the transaction ends.
-// It is the one timeout of this kind that both MySQL and MariaDB have.
+// setWaitTimeout makes the server close the connection, and roll back, if this client is silent for so many seconds before the
+// transaction ends. It is the one timeout of this kind that both MySQL and MariaDB have.
 const setWaitTimeout = `SET SESSION wait_timeout = %d`
 
 // resetWaitTimeout: a pooled connection may be idle for longer.
@@ -201,7 +203,8 @@ INSERT INTO rowkeeper_log
        (revision, rowkeeper_log.key, prev_revision, create_revision, token, time, deleted, value)
 VALUES `
 
-// replaceLive is followed by rows. InnoDB updates a row that is there in place, and leaves the index on expiry alone where expiry stays the same.
+// replaceLive is followed by rows. InnoDB updates a row that is there in place, and leaves the index on expiry alone where expiry
+// stays the same.
 const replaceLive = `
 REPLACE INTO rowkeeper_live
        (rowkeeper_live.key, revision, create_revision, expiry)

@@ -52,9 +52,9 @@ func (t *text) int(n int64) {
 // binary writes bytes as a literal of type binary string.
 //
 // Text in ASCII stays readable: only the quote and the backslash have a meaning in a quoted literal, and both are written after a
-// backslash, which the session's sql_mode (no NO_BACKSLASH_ESCAPES) and character set make safe. It is half as long as hexadecimal digits. All
-// else is written in those: bytes that are no text of the connection's character set would break the lists of running statements that
-// administrators read.
+// backslash, which the session's sql_mode (no NO_BACKSLASH_ESCAPES) and character set make safe. It is half as long as
+// hexadecimal digits. All else is written in those: bytes that are no text of the connection's character set would break the
+// lists of running statements that administrators read.
 func (t *text) binary(data []byte) {
 	if !isASCII(data) {
 		t.hex(data)

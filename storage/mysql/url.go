@@ -56,7 +56,8 @@ func parseURL(text string) (*config, error) {
 	u, err := url.Parse(text)
 	if err != nil {
 		// The error of url.Parse quotes the URL.
-		return nil, errors.New("the database URL is malformed; write mysql://user@host:3306/database, with special characters in the user name and the password as %XX")
+		return nil, errors.New(
+			"the database URL is malformed; write mysql://user@host:3306/database, with special characters in the user name and the password as %XX")
 	}
 	if !slices.Contains(schemes, u.Scheme) || u.Opaque != "" {
 		return nil, errors.New("the database URL is not of the form mysql://user@host:3306/database")
@@ -149,7 +150,8 @@ func (c *config) setAddress(u *url.URL, socket string) error {
 	}
 	host, port := u.Hostname(), u.Port()
 	if host == "" {
-		return errors.New("the database URL names no host; write mysql://user@host:3306/database, or mysql://user@/database?socket=/run/mysqld/mysqld.sock")
+		return errors.New(
+			"the database URL names no host; write mysql://user@host:3306/database, or mysql://user@/database?socket=/run/mysqld/mysqld.sock")
 	}
 	if strings.Contains(host, ",") {
 		return errors.New("the database URL names several hosts; name one, or a proxy or an address that follows the primary")
@@ -197,8 +199,8 @@ func (c *config) dial(multiStatements bool, log mysql.Logger) (*mysql.Config, er
 	d.User, d.DBName, d.Net, d.Addr = c.user, c.database, c.network, c.addr
 	d.Timeout = c.connectTimeout
 	d.Logger = log
-	// Reads are constant statements with arguments that the driver quotes: one round trip, and no prepared statement on the server. Several statements
-	// in one text are sent over the commit connections only.
+	// Reads are constant statements with arguments that the driver quotes: one round trip, and no prepared statement on the
+	// server. Several statements in one text are sent over the commit connections only.
 	d.InterpolateParams = true
 	d.MultiStatements = multiStatements
 	// The store's limits follow from the server's max_allowed_packet; see limitsFor.
