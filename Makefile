@@ -41,9 +41,12 @@ test: $(GOTESTSUM) ## run all tests, on SQLite and every other database that can
 test-race: ## the same with the race detector
 	@$(MAKE) --no-print-directory test TESTFLAGS='-race $(TESTFLAGS)'
 
+# make bench ROWKEEPER_BENCH=sqlite,postgres,mariadb,mysql TESTFLAGS='-bench Update' BENCH_PACKAGES=./storage/...
+BENCH_PACKAGES ?= ./storage ./storage/internal/mvcc
+
 .PHONY: bench
-bench: ## benchmark the storage: operations per second and latency percentiles, on every database that can be had
-	go test -run '^$$' -bench . -benchtime 3s -timeout 60m $(TESTFLAGS) ./storage/...
+bench: ## benchmark the storage on SQLite, or on those that ROWKEEPER_BENCH lists: operations per second, latency percentiles
+	go test -run '^$$' -bench . -benchtime 3s -timeout 60m $(TESTFLAGS) $(BENCH_PACKAGES)
 
 # make bench-peers BENCH='-lines create64 -rounds 1'; hack/bench/README.md says more.
 BENCH ?=
