@@ -95,6 +95,10 @@ func (c *Config) New() (*genericapiserver.GenericAPIServer, error) {
 	if err := server.InstallAPIGroups(groups...); err != nil {
 		return nil, fmt.Errorf("cannot install the API groups: %w", err)
 	}
+	// A server is not ready before its watch caches are filled.
+	if err := server.AddPostStartHook("storage-readiness", server.StorageReadinessHook.Hook); err != nil {
+		return nil, err
+	}
 	// Where kubectl is given a resource that both groups have, it takes the one that comes first in discovery.
 	for _, version := range Scheme.PrioritizedVersionsForGroup(ci.GroupName) {
 		server.AggregatedDiscoveryGroupManager.SetGroupVersionPriority(metav1.GroupVersion(version), ciGroupPriority, 15)

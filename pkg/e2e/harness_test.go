@@ -28,7 +28,7 @@ var (
 	pipelines = civ1.SchemeGroupVersion.WithResource("pipelines")
 
 	// The programs, built by TestMain below the module's bin, where go build leaves them alone if they are up to date.
-	rowkeeperProgram, kubectlProgram string
+	rowkeeperProgram, kubectlProgram, dbserveProgram string
 )
 
 func TestMain(m *testing.M) {
@@ -36,7 +36,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	for _, stop := range stopDatabases {
+		stop()
+	}
+	os.Exit(code)
 }
 
 func build() error {
@@ -45,9 +49,10 @@ func build() error {
 		return err
 	}
 	bin := filepath.Join(root, "bin", "e2e")
-	rowkeeperProgram, kubectlProgram = filepath.Join(bin, "rowkeeper"), filepath.Join(bin, "kubectl")
+	rowkeeperProgram, kubectlProgram, dbserveProgram = filepath.Join(bin, "rowkeeper"), filepath.Join(bin, "kubectl"), filepath.Join(bin, "dbserve")
 	for _, args := range [][]string{
 		{"build", "-o", rowkeeperProgram, "./cmd/rowkeeper"},
+		{"build", "-o", dbserveProgram, "./storage/internal/dbtest/dbserve"},
 		// Without a version, kubectl cannot tell whether it fits the server.
 		{"build", "-C", "hack/kubectl", "-ldflags", "-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", kubectlProgram, "."},
 	} {

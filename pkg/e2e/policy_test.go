@@ -2,8 +2,10 @@ package e2e
 
 import "testing"
 
-func TestPolicies(t *testing.T) {
-	s := start(t, t.TempDir())
+func TestPolicies(t *testing.T) { eachDatabase(t, testPolicies) }
+
+func testPolicies(t *testing.T, start func(string, ...string) *server) {
+	s := start(t.TempDir())
 	s.ok(t, manifest("tmp-old", "make"), "create", "-f", "-")
 	s.ok(t, `apiVersion: ci.rowkeeper.dev/v1
 kind: PipelinePolicy

@@ -62,12 +62,14 @@ func (c *current) pipelines(t testing.TB) dynamic.ResourceInterface {
 
 // While writers write and a watcher watches, the server is stopped or killed and started again, several times. Nothing that was acknowledged is missing, the
 // watcher sees every event once and in order, and resourceVersions go on.
-func TestRestartUnderLoad(t *testing.T) {
+func TestRestartUnderLoad(t *testing.T) { eachDatabase(t, testRestartUnderLoad) }
+
+func testRestartUnderLoad(t *testing.T, start func(string, ...string) *server) {
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		t.Run(signal.String(), func(t *testing.T) {
 			dir := t.TempDir()
 			var server current
-			server.set(start(t, dir))
+			server.set(start(dir))
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
 
@@ -148,7 +150,7 @@ func TestRestartUnderLoad(t *testing.T) {
 					for i := 0; ctx.Err() == nil; i++ {
 						client := server.pipelines(t)
 						for ; ctx.Err() == nil; i++ {
-							name := fmt.Sprintf("p-%d-%d", n, i)
+							name := fmt.Sprintf("p-%d-%d-%d", int(signal), n, i)
 							o, err := client.Create(ctx, newPipeline(name), metav1.CreateOptions{})
 							if err != nil {
 								break // whether it was done is not known; the name is not used again
@@ -175,7 +177,7 @@ func TestRestartUnderLoad(t *testing.T) {
 				if signal == syscall.SIGTERM && code != 0 {
 					t.Errorf("the server exited with %d after SIGTERM", code)
 				}
-				server.set(start(t, dir))
+				server.set(start(dir))
 				more()
 			}
 

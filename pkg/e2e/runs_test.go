@@ -54,8 +54,10 @@ func (s *server) writeLog(t testing.TB, run *unstructured.Unstructured, sequence
 		run.GetName(), sequence, run.GetName(), run.GetUID(), sequence, step, text), "create", "-f", "-")
 }
 
-func TestRuns(t *testing.T) {
-	s := start(t, t.TempDir())
+func TestRuns(t *testing.T) { eachDatabase(t, testRuns) }
+
+func testRuns(t *testing.T, start func(string, ...string) *server) {
+	s := start(t.TempDir())
 	s.ok(t, manifest("build", "make"), "create", "-f", "-")
 
 	t.Run("run", func(t *testing.T) {
@@ -224,10 +226,12 @@ func expectEnd(t testing.TB, lines <-chan string) {
 }
 
 // A run's log is put together from what is stored, followed as it is written, through another server on the same database, and through a restart.
-func TestLogAndAttach(t *testing.T) {
+func TestLogAndAttach(t *testing.T) { eachDatabase(t, testLogAndAttach) }
+
+func testLogAndAttach(t *testing.T, start func(string, ...string) *server) {
 	dir := t.TempDir()
-	s := start(t, dir)
-	replica := start(t, t.TempDir(), "--database=sqlite://"+dir+"/.rowkeeper/state.db")
+	s := start(dir)
+	replica := start(t.TempDir(), sameDatabase(s)...)
 	s.ok(t, manifest("build", "make"), "create", "-f", "-")
 	run := s.newRun(t, "build", "main")
 	name := run.GetName()
@@ -303,7 +307,7 @@ func TestLogAndAttach(t *testing.T) {
 	if err := <-done; err == nil {
 		t.Error("the attached connection ended as if the run had")
 	}
-	s = start(t, dir)
+	s = start(dir)
 	here = s.followLog(t, ctx, name, fmt.Sprintf("follow=true&skipLines=%d", sequence+1))
 	s.writeLog(t, run, sequence, "build", "last")
 	expect(t, here, "last")

@@ -42,8 +42,10 @@ func (s *server) jsonpath(t testing.TB, name, path string) string {
 }
 
 // All of kubectl's verbs, as a user would try them one after another.
-func TestKubectlVerbs(t *testing.T) {
-	s := start(t, t.TempDir())
+func TestKubectlVerbs(t *testing.T) { eachDatabase(t, testKubectlVerbs) }
+
+func testKubectlVerbs(t *testing.T, start func(string, ...string) *server) {
+	s := start(t.TempDir())
 
 	t.Run("create", func(t *testing.T) {
 		has(t, s.ok(t, manifest("build", "make"), "create", "-f", "-"), "pipeline.ci.rowkeeper.dev/build created")
@@ -295,8 +297,10 @@ func TestKubectlVerbs(t *testing.T) {
 }
 
 // One object in two versions, and watches that see writes made in the other one.
-func TestTwoVersions(t *testing.T) {
-	s := start(t, t.TempDir())
+func TestTwoVersions(t *testing.T) { eachDatabase(t, testTwoVersions) }
+
+func testTwoVersions(t *testing.T, start func(string, ...string) *server) {
+	s := start(t.TempDir())
 	watch := s.kubectlBackground(t, "get", "pipelines.v1alpha1.ci.rowkeeper.dev", "-w", "-o", `jsonpath={.metadata.name}{" "}{.spec.commands}{"\n"}`)
 	s.ok(t, manifest("two", "go test"), "create", "-f", "-")
 	watch.next(t, `two ["go test"]`)
@@ -321,8 +325,10 @@ func TestTwoVersions(t *testing.T) {
 }
 
 // One object in two groups.
-func TestTwoGroups(t *testing.T) {
-	s := start(t, t.TempDir())
+func TestTwoGroups(t *testing.T) { eachDatabase(t, testTwoGroups) }
+
+func testTwoGroups(t *testing.T, start func(string, ...string) *server) {
+	s := start(t.TempDir())
 	const second = "pipelines.v1.workflows.rowkeeper.dev"
 	first := s.kubectlBackground(t, "get", "pl", "-w", "-o", "name")
 	other := s.kubectlBackground(t, "get", second, "-w", "-o", "name")

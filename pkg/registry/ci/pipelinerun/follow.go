@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -62,31 +63,57 @@ func (f *follower) lines(ctx context.Context, run *ci.PipelineRun, o *ci.Pipelin
 		}
 		return emit(lines)
 	}
-	for first := true; ; first = false {
+	first := true
+	// catchUp emits what is stored, and tells whether that is all there will be.
+	catchUp := func() (complete bool, version string, err error) {
 		// The run is read before its log: if it has ended, its log is complete.
 		ended, err := f.ended(ctx, run)
 		if err != nil {
-			return err
+			return false, "", err
 		}
 		pieces, version, err := f.stored(ctx, run)
 		if err != nil {
-			return err
+			return false, "", err
 		}
 		if first && o.TailLines != nil {
 			skip = countLines(pieces, run, o.Step) - *o.TailLines
 		}
 		for i := range pieces {
 			if err := emitPiece(&pieces[i]); err != nil {
-				return err
+				return false, "", err
 			}
 		}
-		if !o.Follow || ended {
+		first = false
+		return ended || !o.Follow, version, nil
+	}
+	for {
+		complete, version, err := catchUp()
+		if err == nil && complete {
 			return nil
 		}
-		skip = 0
-		if err := f.until(ctx, run, version, emitPiece); err != nil {
+		if err == nil {
+			err = f.until(ctx, run, version, emitPiece)
+		}
+		if apierrors.IsTooManyRequests(err) {
+			err = f.pause(ctx) // the server has just started, and its watch caches are not filled yet
+		}
+		if err != nil {
 			return err
 		}
+	}
+}
+
+// pause waits before something is tried again.
+func (f *follower) pause(ctx context.Context) error {
+	timer := time.NewTimer(100 * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-f.stop:
+		return errStopping
+	case <-timer.C:
+		return nil
 	}
 }
 
