@@ -81,7 +81,7 @@ func TestSQLite(t *testing.T) {
 		l.progress(100)
 		l.finish()
 	})
-	i.uninstall(t)
+	// It goes with the cluster.
 }
 
 // startTime is how long it took from the start of the first process until all APIServices were available. The largest part of it is the second between two
