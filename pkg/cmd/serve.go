@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -304,6 +305,11 @@ func (o *serveOptions) config(db *storage.Database) (*apiserver.Config, error) {
 	}
 	if err := o.tracing.ApplyTo(nil, c); err != nil {
 		return nil, err
+	}
+	if pair := o.serving.ServerCert.CertKey; pair.CertFile != "" {
+		if _, err := tls.LoadX509KeyPair(pair.CertFile, pair.KeyFile); err != nil {
+			return nil, fmt.Errorf("cannot serve with the certificate %s and the key %s: %w", pair.CertFile, pair.KeyFile, err)
+		}
 	}
 	if err := options.ApplySecureServing(o.serving, c); err != nil {
 		return nil, err

@@ -3,14 +3,18 @@ package e2e
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 )
 
@@ -52,7 +56,7 @@ func TestStartErrors(t *testing.T) {
 		"no database file":         {[]string{"serve", "--database-file=" + filepath.Join(dir, "missing")}, 1, "cannot read --database-file: open "},
 		"unreadable certificate":   {[]string{"serve", "--tls-cert-file=" + filepath.Join(dir, "tls.crt"), "--tls-private-key-file=" + filepath.Join(dir, "tls.key")}, 1, "tls.crt: no such file or directory"},
 		"half a certificate":       {[]string{"serve", "--tls-cert-file=" + garbage}, 2, "--tls-cert-file and --tls-private-key-file need each other"},
-		"malformed certificate":    {[]string{"serve", "--tls-cert-file=" + garbage, "--tls-private-key-file=" + garbage}, 1, "cannot serve: "},
+		"malformed certificate":    {[]string{"serve", "--tls-cert-file=" + garbage, "--tls-private-key-file=" + garbage}, 1, "cannot serve with the certificate "},
 		"unreadable encryption":    {[]string{"serve", "--encryption-provider-config=" + filepath.Join(dir, "missing")}, 1, "cannot use --encryption-provider-config: "},
 		"malformed encryption":     {[]string{"serve", "--encryption-provider-config=" + garbage}, 1, "cannot use --encryption-provider-config: "},
 		"data directory is a file": {[]string{"serve", "--data-dir=" + garbage}, 1, "cannot create the data directory: "},
@@ -101,33 +105,36 @@ func TestBadRequests(t *testing.T) {
 		status                          int
 		want                            string
 	}{
-		"malformed JSON":     {"POST", collection, "application/json", "{", 400, "unexpected end of JSON input"},
-		"malformed YAML":     {"POST", collection, "application/yaml", "a: [", 400, "yaml: line 1: did not find expected node content"},
-		"no content":         {"POST", collection, "application/json", "", 400, ""},
-		"unknown media type": {"POST", collection, "text/html", "<p>", 415, "the body of the request was in an unknown format"},
-		"not acceptable":     {"GET", collection, "accept:text/html", "", 406, "406: Not Acceptable"},
-		"another kind":       {"POST", collection, "application/json", `{"apiVersion":"ci.rowkeeper.dev/v1","kind":"Recipe"}`, 400, `no kind \"Recipe\" is registered`},
-		"another version":    {"POST", collection, "application/json", `{"apiVersion":"ci.rowkeeper.dev/v1alpha1","kind":"Pipeline","metadata":{"name":"x"}}`, 400, "does not match the expected API version"},
-		"wrong type":         {"POST", collection, "application/json", pipeline(`{"maxParallelRuns":"many"}`), 400, "cannot unmarshal string into Go struct field PipelineSpec.spec.maxParallelRuns of type int32"},
-		"number too large":   {"POST", collection, "application/json", pipeline(`{"maxParallelRuns":2147483648}`), 400, "cannot unmarshal number 2147483648"},
-		"unknown field":      {"POST", collection + "?fieldValidation=Strict", "application/json", pipeline(`{"parallelism":1,` + steps + `}`), 400, `unknown field \"spec.parallelism\"`},
-		"duplicate field":    {"POST", collection + "?fieldValidation=Strict", "application/json", pipeline(`{"image":"a:1","image":"b:1",` + steps + `}`), 400, `duplicate field \"spec.image\"`},
-		"invalid":            {"POST", collection, "application/json", pipeline(`{}`), 422, "spec.steps: Required value: a pipeline has at least one step"},
-		"too large":          {"POST", collection, "application/json", pipeline(`{"image":"` + strings.Repeat("x", 3<<20) + `"}`), 413, "Request entity too large: limit is 3145728"},
-		"long name":          {"POST", collection, "application/json", strings.Replace(pipeline(`{`+steps+`}`), `"bad"`, `"`+strings.Repeat("n", 254)+`"`, 1), 422, "metadata.name: Invalid value"},
-		"name that is there": {"POST", collection, "application/json", strings.Replace(pipeline(`{`+steps+`}`), `"bad"`, `"there"`, 1), 409, "already exists"},
-		"name with unicode":  {"POST", collection, "application/json", strings.Replace(pipeline(`{`+steps+`}`), `"bad"`, `"müll"`, 1), 422, "a lowercase RFC 1123 subdomain"},
-		"another namespace":  {"POST", collection, "application/json", strings.Replace(pipeline(`{`+steps+`}`), `"bad"`, `"bad","namespace":"other"`, 1), 400, "the namespace of the provided object does not match the namespace sent on the request"},
-		"bad limit":          {"GET", collection + "?limit=many", "", "", 400, "invalid syntax"},
-		"bad continue":       {"GET", collection + "?limit=1&continue=nonsense", "", "", 400, "continue key is not valid"},
-		"bad revision":       {"GET", collection + "?resourceVersion=abc", "", "", 400, "Invalid value"},
-		"unknown resource":   {"GET", "/apis/ci.rowkeeper.dev/v1/recipes", "", "", 404, "could not find the requested resource"},
-		"unknown version":    {"GET", "/apis/ci.rowkeeper.dev/v7/pipelines", "", "", 404, "could not find the requested resource"},
-		"not allowed":        {"PATCH", collection, "application/merge-patch+json", "{}", 405, "the server does not allow this method"},
-		"unknown patch":      {"PATCH", collection + "/there", "application/json", "{}", 415, "415: Unsupported Media Type"},
-		"malformed patch":    {"PATCH", collection + "/there", "application/json-patch+json", "{}", 400, "error decoding patch"},
-		"patch to invalid":   {"PATCH", collection + "/there", "application/merge-patch+json", `{"spec":{"image":"A B"}}`, 422, "spec.image: Invalid value"},
-		"delete with a body": {"DELETE", collection + "/there", "application/json", `{"gracePeriodSeconds":-1,"propagationPolicy":"Sometimes"}`, 422, "propagationPolicy"},
+		"malformed JSON":        {"POST", collection, "application/json", "{", 400, "unexpected end of JSON input"},
+		"malformed YAML":        {"POST", collection, "application/yaml", "a: [", 400, "yaml: line 1: did not find expected node content"},
+		"no content":            {"POST", collection, "application/json", "", 400, ""},
+		"unknown media type":    {"POST", collection, "text/html", "<p>", 415, "the body of the request was in an unknown format"},
+		"not acceptable":        {"GET", collection, "accept:text/html", "", 406, "406: Not Acceptable"},
+		"another kind":          {"POST", collection, "application/json", `{"apiVersion":"ci.rowkeeper.dev/v1","kind":"Recipe"}`, 400, `no kind \"Recipe\" is registered`},
+		"another version":       {"POST", collection, "application/json", `{"apiVersion":"ci.rowkeeper.dev/v1alpha1","kind":"Pipeline","metadata":{"name":"x"}}`, 400, "does not match the expected API version"},
+		"wrong type":            {"POST", collection, "application/json", pipeline(`{"maxParallelRuns":"many"}`), 400, "cannot unmarshal string into Go struct field PipelineSpec.spec.maxParallelRuns of type int32"},
+		"number too large":      {"POST", collection, "application/json", pipeline(`{"maxParallelRuns":2147483648}`), 400, "cannot unmarshal number 2147483648"},
+		"unknown field":         {"POST", collection + "?fieldValidation=Strict", "application/json", pipeline(`{"parallelism":1,` + steps + `}`), 400, `unknown field \"spec.parallelism\"`},
+		"duplicate field":       {"POST", collection + "?fieldValidation=Strict", "application/json", pipeline(`{"image":"a:1","image":"b:1",` + steps + `}`), 400, `duplicate field \"spec.image\"`},
+		"invalid":               {"POST", collection, "application/json", pipeline(`{}`), 422, "spec.steps: Required value: a pipeline has at least one step"},
+		"too large":             {"POST", collection, "application/json", pipeline(`{"image":"` + strings.Repeat("x", 3<<20) + `"}`), 413, "Request entity too large: limit is 3145728"},
+		"longest name":          {"POST", collection, "application/json", strings.Replace(pipeline(`{`+steps+`}`), `"bad"`, `"`+strings.Repeat("n", 253)+`"`, 1), 201, ""},
+		"unicode":               {"POST", collection, "application/json", `{"apiVersion":"ci.rowkeeper.dev/v1","kind":"Pipeline","metadata":{"name":"unicode"},"spec":{"steps":[{"name":"a","image":"alpine:3","command":["echo","日本語 🚀 \u0000"]}]}}`, 201, "日本語 🚀 \\u0000"},
+		"impossible conversion": {"POST", strings.Replace(collection, "/v1/", "/v1alpha1/", 1), "application/json", `{"apiVersion":"ci.rowkeeper.dev/v1alpha1","kind":"Pipeline","metadata":{"name":"x","annotations":{"ci.rowkeeper.dev/structured":"{"}},"spec":{"image":"a:1","commands":["ls"]}}`, 400, "the annotation ci.rowkeeper.dev/structured cannot be read"},
+		"long name":             {"POST", collection, "application/json", strings.Replace(pipeline(`{`+steps+`}`), `"bad"`, `"`+strings.Repeat("n", 254)+`"`, 1), 422, "metadata.name: Invalid value"},
+		"name that is there":    {"POST", collection, "application/json", strings.Replace(pipeline(`{`+steps+`}`), `"bad"`, `"there"`, 1), 409, "already exists"},
+		"name with unicode":     {"POST", collection, "application/json", strings.Replace(pipeline(`{`+steps+`}`), `"bad"`, `"müll"`, 1), 422, "a lowercase RFC 1123 subdomain"},
+		"another namespace":     {"POST", collection, "application/json", strings.Replace(pipeline(`{`+steps+`}`), `"bad"`, `"bad","namespace":"other"`, 1), 400, "the namespace of the provided object does not match the namespace sent on the request"},
+		"bad limit":             {"GET", collection + "?limit=many", "", "", 400, "invalid syntax"},
+		"bad continue":          {"GET", collection + "?limit=1&continue=nonsense", "", "", 400, "continue key is not valid"},
+		"bad revision":          {"GET", collection + "?resourceVersion=abc", "", "", 400, "Invalid value"},
+		"unknown resource":      {"GET", "/apis/ci.rowkeeper.dev/v1/recipes", "", "", 404, "could not find the requested resource"},
+		"unknown version":       {"GET", "/apis/ci.rowkeeper.dev/v7/pipelines", "", "", 404, "could not find the requested resource"},
+		"not allowed":           {"PATCH", collection, "application/merge-patch+json", "{}", 405, "the server does not allow this method"},
+		"unknown patch":         {"PATCH", collection + "/there", "application/json", "{}", 415, "415: Unsupported Media Type"},
+		"malformed patch":       {"PATCH", collection + "/there", "application/json-patch+json", "{}", 400, "error decoding patch"},
+		"patch to invalid":      {"PATCH", collection + "/there", "application/merge-patch+json", `{"spec":{"image":"A B"}}`, 422, "spec.image: Invalid value"},
+		"delete with a body":    {"DELETE", collection + "/there", "application/json", `{"gracePeriodSeconds":-1,"propagationPolicy":"Sometimes"}`, 422, "propagationPolicy"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			request, err := http.NewRequestWithContext(t.Context(), tc.method, config.Host+tc.path, strings.NewReader(tc.body))
@@ -155,6 +162,51 @@ func TestBadRequests(t *testing.T) {
 		})
 	}
 	s.ok(t, "", "get", "pl", "there") // nothing of this has harmed it
+}
+
+// Fields that the server does not know are refused, warned of, or dropped, as the client wants it.
+func TestUnknownFields(t *testing.T) {
+	s := start(t, t.TempDir())
+	unknown := strings.Replace(manifest("unknown", "make"), "spec:", "spec:\n  paralel: 3", 1)
+	s.refused(t, unknown, `unknown field "spec.paralel"`, "create", "--validate=strict", "-f", "-")
+	if r := s.kubectl(t, unknown, "create", "--validate=warn", "-f", "-"); r.code != 0 || !strings.Contains(r.stderr, `Warning: unknown field "spec.paralel"`) {
+		t.Errorf("%d %s", r.code, r.stderr)
+	}
+	if r := s.kubectl(t, strings.Replace(unknown, "name: unknown", "name: ignored", 1), "create", "--validate=ignore", "-f", "-"); r.code != 0 || r.stderr != "" {
+		t.Errorf("%d %s", r.code, r.stderr)
+	}
+	if got := s.ok(t, "", "get", "pl", "ignored", "-o", "yaml"); strings.Contains(got, "paralel") {
+		t.Errorf("an unknown field was stored:\n%s", got)
+	}
+}
+
+// Two who write the spec and the status at the same time, each as fast as it can, lose nothing of what they write.
+func TestWritersOfSpecAndStatus(t *testing.T) {
+	s := start(t, t.TempDir())
+	s.ok(t, manifest("both", "make"), "create", "-f", "-")
+	client := s.dynamic(t).Resource(pipelines).Namespace("default")
+	const rounds = 50
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := range rounds {
+			patch := fmt.Sprintf(`{"spec":{"maxParallelRuns":%d}}`, i+100)
+			if _, err := client.Patch(t.Context(), "both", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	wg.Go(func() {
+		for i := range rounds {
+			patch := fmt.Sprintf(`{"spec":{"maxParallelRuns":7},"status":{"activeRuns":%d,"observedGeneration":1}}`, i+1)
+			if _, err := client.Patch(t.Context(), "both", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	wg.Wait()
+	if got := s.jsonpath(t, "both", ".spec.maxParallelRuns") + " " + s.jsonpath(t, "both", ".status.activeRuns") + " " + s.jsonpath(t, "both", ".metadata.generation"); got != "149 50 51" {
+		t.Errorf("maxParallelRuns, activeRuns and generation are %s", got)
+	}
 }
 
 // Nobody gets in without a certificate of this server's authority.
