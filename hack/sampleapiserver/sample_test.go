@@ -185,7 +185,7 @@ func start(t *testing.T, databaseURL string) (kubeconfig string) {
 	exited := make(chan error, 1)
 	go func() { copied.Wait(); exited <- cmd.Wait() }()
 	t.Cleanup(func() {
-		cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Process.Signal(os.Interrupt) // an ended process is seen below
 		select {
 		case err := <-exited:
 			if err != nil {
@@ -194,7 +194,7 @@ func start(t *testing.T, databaseURL string) (kubeconfig string) {
 		case <-time.After(patience):
 			cmd.Process.Kill()
 			t.Error("the server did not end")
-			<-exited
+			_ = <-exited // it was killed
 		}
 		if t.Failed() {
 			t.Logf("the server's log:\n%s", output.String())

@@ -167,15 +167,15 @@ func TestBadRequests(t *testing.T) {
 // Fields that the server does not know are refused, warned of, or dropped, as the client wants it.
 func TestUnknownFields(t *testing.T) {
 	s := start(t, t.TempDir())
-	unknown := strings.Replace(manifest("unknown", "make"), "spec:", "spec:\n  paralel: 3", 1)
-	s.refused(t, unknown, `unknown field "spec.paralel"`, "create", "--validate=strict", "-f", "-")
-	if r := s.kubectl(t, unknown, "create", "--validate=warn", "-f", "-"); r.code != 0 || !strings.Contains(r.stderr, `Warning: unknown field "spec.paralel"`) {
+	unknown := strings.Replace(manifest("unknown", "make"), "spec:", "spec:\n  parallelism: 3", 1)
+	s.refused(t, unknown, `unknown field "spec.parallelism"`, "create", "--validate=strict", "-f", "-")
+	if r := s.kubectl(t, unknown, "create", "--validate=warn", "-f", "-"); r.code != 0 || !strings.Contains(r.stderr, `Warning: unknown field "spec.parallelism"`) {
 		t.Errorf("%d %s", r.code, r.stderr)
 	}
 	if r := s.kubectl(t, strings.Replace(unknown, "name: unknown", "name: ignored", 1), "create", "--validate=ignore", "-f", "-"); r.code != 0 || r.stderr != "" {
 		t.Errorf("%d %s", r.code, r.stderr)
 	}
-	if got := s.ok(t, "", "get", "pl", "ignored", "-o", "yaml"); strings.Contains(got, "paralel") {
+	if got := s.ok(t, "", "get", "pl", "ignored", "-o", "yaml"); strings.Contains(got, "parallelism") {
 		t.Errorf("an unknown field was stored:\n%s", got)
 	}
 }

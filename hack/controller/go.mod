@@ -1,4 +1,4 @@
-module github.com/rowkeeper/rowkeeper/examples/controller
+module github.com/rowkeeper/rowkeeper/hack/controller
 
 go 1.26.0
 
