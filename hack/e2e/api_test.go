@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/util/retry"
 )
 
 // testDiscovery looks at what the cluster's API server says of our group.
@@ -433,47 +435,38 @@ func testUpstream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := client.List(t.Context(), metav1.ListOptions{})
-	if err != nil || len(objects.Items) != 1 || objects.Items[0].GetUID() != created.GetUID() {
-		t.Fatalf("the dynamic client lists %v, %v", objects, err)
+	only := func(uid types.UID) {
+		t.Helper()
+		objects, err := client.List(t.Context(), metav1.ListOptions{})
+		if err != nil || len(objects.Items) != 1 || objects.Items[0].GetUID() != uid {
+			t.Fatalf("the dynamic client lists %v, %v, want %s alone", objects, err, uid)
+		}
 	}
+	only(created.GetUID())
+	changeAPIService(t)
 	if err := client.Delete(t.Context(), "dynamic-flunder", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-
-	const name = "v1." + group
-	if _, message, err := available(t.Context(), name); err != nil || message != "all checks passed" {
-		t.Errorf("the condition Available of %s says %q, %v, want \"all checks passed\"", name, message, err)
+	if objects, err := client.List(t.Context(), metav1.ListOptions{}); err != nil || len(objects.Items) != 0 {
+		t.Fatalf("after the deletion the dynamic client lists %v, %v", objects, err)
 	}
-	// The status is a subresource like any other, and its conditions are the aggregator's: ours stays beside them.
-	services := env.dynamic.Resource(apiServices)
-	condition := map[string]any{
-		"type": "StatusUpdated", "status": "True", "reason": "E2E", "message": "Set from an e2e test", "lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
-	}
-	eventually(t, 30*time.Second, func() error {
-		service, err := services.Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		conditions, _, err := unstructured.NestedSlice(service.Object, "status", "conditions")
-		if err != nil {
-			return err
-		}
-		if err := unstructured.SetNestedSlice(service.Object, append(conditions, condition), "status", "conditions"); err != nil {
-			return err
-		}
-		_, err = services.UpdateStatus(t.Context(), service, metav1.UpdateOptions{})
-		return err
-	})
-	service, err := services.Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil || !strings.Contains(fmt.Sprint(service.Object["status"]), "Set from an e2e test") {
-		t.Errorf("the status of the APIService is %v, %v", service.Object["status"], err)
-	}
-
-	// Registered anew, it works again.
-	if err := services.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+	if created, err = client.Create(t.Context(), pipeline("dynamic-flunder"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
+	// Without the APIService the cluster knows nothing of the resource. Registered anew, everything is there again.
+	services := env.dynamic.Resource(apiServices)
+	selected := metav1.ListOptions{LabelSelector: apiServiceLabel + "=updated"}
+	if err := services.DeleteCollection(t.Context(), metav1.DeleteOptions{}, selected); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, time.Minute, func() error {
+		list, err := services.List(t.Context(), selected)
+		if err == nil && len(list.Items) > 0 {
+			err = errors.New("the APIService is still there after its deletion")
+		}
+		return err
+	})
 	eventually(t, time.Minute, func() error {
 		switch _, err := client.List(t.Context(), metav1.ListOptions{}); {
 		case apierrors.IsNotFound(err):
@@ -489,4 +482,85 @@ func testUpstream(t *testing.T) {
 		_, err := client.List(t.Context(), metav1.ListOptions{})
 		return err
 	})
+	only(created.GetUID())
+}
+
+// apiServiceLabel is a label of the APIService that changeAPIService changes.
+const apiServiceLabel = "e2e.rowkeeper.dev/apiservice"
+
+// changeAPIService reads the APIService of version v1, patches and replaces it, and does the same with its status, beside the conditions of the aggregator.
+func changeAPIService(t *testing.T) {
+	t.Helper()
+	const name = "v1." + group
+	ctx, services := t.Context(), env.dynamic.Resource(apiServices)
+	if _, message, err := available(ctx, name); err != nil || message != "all checks passed" {
+		t.Errorf("the condition Available of %s says %q, %v, want \"all checks passed\"", name, message, err)
+	}
+	patched, err := services.Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"versionPriority":400},"metadata":{"labels":{"`+apiServiceLabel+`":"patched"}}}`), metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if priority, _, _ := unstructured.NestedInt64(patched.Object, "spec", "versionPriority"); priority != 400 {
+		t.Errorf("the patched version priority is %d, want 400", priority)
+	}
+	list, err := services.List(ctx, metav1.ListOptions{LabelSelector: apiServiceLabel + "=patched"})
+	if err != nil || len(list.Items) != 1 || list.Items[0].GetName() != name {
+		t.Fatalf("the list of the patched APIServices is %v, %v, want %s", list, err, name)
+	}
+
+	// change makes a change again and again until nobody else made one in between.
+	change := func(how func(*unstructured.Unstructured) error) {
+		t.Helper()
+		err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+			service, err := services.Get(ctx, name, metav1.GetOptions{}, "status")
+			if err != nil {
+				return err
+			}
+			return how(service)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	with := func(service *unstructured.Unstructured, kind string) []any {
+		t.Helper()
+		conditions, _, err := unstructured.NestedSlice(service.Object, "status", "conditions")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return append(conditions, map[string]any{
+			"type": kind, "status": "True", "reason": "E2E", "message": "Set by a test", "lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
+		})
+	}
+	change(func(service *unstructured.Unstructured) error {
+		if err := unstructured.SetNestedSlice(service.Object, with(service, "StatusUpdated"), "status", "conditions"); err != nil {
+			return err
+		}
+		_, err := services.UpdateStatus(ctx, service, metav1.UpdateOptions{})
+		return err
+	})
+	change(func(service *unstructured.Unstructured) error {
+		patch, err := json.Marshal(map[string]any{
+			"metadata": map[string]any{"resourceVersion": service.GetResourceVersion()}, "status": map[string]any{"conditions": with(service, "StatusPatched")},
+		})
+		if err != nil {
+			return err
+		}
+		_, err = services.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+		return err
+	})
+	change(func(service *unstructured.Unstructured) error {
+		service.SetLabels(map[string]string{apiServiceLabel: "updated"})
+		_, err := services.Update(ctx, service, metav1.UpdateOptions{})
+		return err
+	})
+	service, err := services.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"Available", "StatusUpdated", "StatusPatched"} {
+		if !strings.Contains(fmt.Sprint(service.Object["status"]), "type:"+kind) {
+			t.Errorf("the status of the APIService has no condition %s: %v", kind, service.Object["status"])
+		}
+	}
 }

@@ -43,16 +43,18 @@ type installation struct {
 	database     *database.Database
 	// rendered are the manifests of the overlay as they are without the address of the balancer.
 	rendered []*unstructured.Unstructured
+	// edits are the contents of the files that the installation chapter tells to edit, by their names in deploy/.
+	edits map[string]string
 	// available is when the last APIService was available for the first time.
 	available time.Time
 	stop      context.CancelFunc
 }
 
-// install does what the installation chapter says, with an overlay on top that is only about the address of the Service, and waits until all
+// install gives the commands of the README's installation chapter, with an overlay on top that is only about the address of the Service. It ends when all
 // APIServices are available.
 func install(t *testing.T, overlay string) *installation {
 	t.Helper()
-	i := &installation{dir: filepath.Join(t.TempDir(), "deploy")}
+	i := &installation{dir: filepath.Join(t.TempDir(), "deploy"), edits: map[string]string{}}
 	if err := os.CopyFS(i.dir, os.DirFS("../../deploy")); err != nil {
 		t.Fatal(err)
 	}
@@ -68,11 +70,10 @@ func install(t *testing.T, overlay string) *installation {
 			}
 		}
 	}
-	i.renewCertificates(t)
 	if overlay != "sqlite" {
 		i.startDatabase(t, overlay)
 	}
-	i.rendered = render(t, filepath.Join(i.dir, "overlays", overlay))
+	i.rendered = render(t, i.rehearsal(t, overlay))
 	// As if the image had been pushed under the name that the deployment has for it.
 	env.node.AddImage(find[appsv1.Deployment](t, i.rendered, "Deployment", "rowkeeper").Spec.Template.Spec.Containers[0].Image, env.image)
 	i.overlay = filepath.Join(i.dir, "overlays", "e2e")
@@ -100,16 +101,29 @@ patches:
 	if err != nil {
 		t.Fatal(err)
 	}
-	kubectl(t, "apply", "--server-side", "--validate=strict", "-k", i.overlay)
 	env.installation = i
-	i.waitAvailable(t)
+	i.follow(t, overlay)
 	return i
+}
+
+// rehearsal is a second copy of the overlay, which has the files already that the chapter makes, so that it can be rendered before.
+func (i *installation) rehearsal(t *testing.T, overlay string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "deploy")
+	if err := os.CopyFS(dir, os.DirFS(i.dir)); err != nil {
+		t.Fatal(err)
+	}
+	for file, content := range i.edits {
+		write(t, filepath.Join(dir, file), content)
+	}
+	run(t, exec.Command(env.rowkeeper(), "certs", "--dir", filepath.Join(dir, "components", "certs")))
+	return filepath.Join(dir, "overlays", overlay)
 }
 
 // The database's user, who may do nothing but with his own database.
 const databaseUser = "e2e"
 
-// startDatabase starts a server, and writes the URL and the password of a user of it where the overlay has them.
+// startDatabase starts a server, and says the URL and the password of a user of it where the overlay has them.
 func (i *installation) startDatabase(t *testing.T, kind string) {
 	t.Helper()
 	var err error
@@ -131,9 +145,9 @@ func (i *installation) startDatabase(t *testing.T, kind string) {
 	}
 	u.User = url.User(databaseUser)
 	u.RawQuery += "&password_file=/etc/rowkeeper/database/password"
-	dir := filepath.Join(i.dir, "overlays", kind, "database")
-	write(t, filepath.Join(dir, "url"), u.String()+"\n")
-	write(t, filepath.Join(dir, "password"), password+"\n")
+	dir := filepath.Join("overlays", kind, "database")
+	i.edits[filepath.Join(dir, "url")] = u.String() + "\n"
+	i.edits[filepath.Join(dir, "password")] = password + "\n"
 }
 
 // renewCertificates makes the serving certificate, or a new one.
@@ -199,7 +213,8 @@ func (i *installation) pods(t *testing.T) []corev1.Pod {
 	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 }
 
-// uninstall removes everything again, which ends when the namespace is gone.
+// uninstall removes everything again, which ends when the namespace is gone. That takes most of a minute, in which nothing happens: the controller for namespaces
+// looks for pods only after half of their grace period again.
 func (i *installation) uninstall(t *testing.T) {
 	t.Helper()
 	kubectl(t, "delete", "--wait", "--timeout=3m", "-k", i.overlay)
@@ -270,7 +285,14 @@ func kubectlInput(t *testing.T, input string, args ...string) string {
 // tryKubectl is the same, and returns the error, with what kubectl says about it.
 func tryKubectl(t *testing.T, input string, args ...string) (string, error) {
 	t.Helper()
+	return kubectlIn(t, "", input, args...)
+}
+
+// kubectlIn is the same in a directory.
+func kubectlIn(t *testing.T, dir, input string, args ...string) (string, error) {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(env.bin, "kubectl"), append([]string{"--kubeconfig", env.Kubeconfig, "--cache-dir", filepath.Join(env.dir, "kubectl-cache")}, args...)...)
+	cmd.Dir = dir
 	cmd.Stdin = strings.NewReader(input)
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr

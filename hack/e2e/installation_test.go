@@ -31,6 +31,7 @@ func TestPostgres(t *testing.T) {
 		f    func(*testing.T)
 	}{
 		{"Manifests", testManifests},
+		{"Instructions", testInstructions},
 		{"Discovery", testDiscovery},
 		{"VerbsV1", testVerbs(pipelinesV1, pipeline)},
 		{"VerbsV1alpha1", testVerbs(pipelinesV1alpha1, pipelineV1alpha1)},
