@@ -327,6 +327,20 @@ func (b *backend) Get(ctx context.Context, key mvcc.Key) (*mvcc.Row, mvcc.State,
 	return row, st, nil
 }
 
+func (b *backend) GetKeys(ctx context.Context, keys []mvcc.Key) ([]mvcc.Row, mvcc.State, error) {
+	var (
+		key              sql.RawBytes
+		revision, create int64
+		value            []byte
+		found            = make([]mvcc.Row, 0, len(keys))
+	)
+	st, err := b.many(ctx, b.reads, "read keys", fmt.Sprintf(selectKeys, keyList(keys)), nil, []any{&key, &revision, &create, &value}, func() error {
+		found = append(found, mvcc.Row{Key: mvcc.Key(key), Revision: mvcc.Revision(revision), Create: mvcc.Revision(create), Value: value})
+		return nil
+	})
+	return found, st, err
+}
+
 // revisionOrMax is the argument for "revision <= ?", where 0 stands for no bound.
 func revisionOrMax(r mvcc.Revision) int64 {
 	if r == 0 {

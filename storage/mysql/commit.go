@@ -108,16 +108,11 @@ type current struct{ revision, create mvcc.Revision }
 
 // askLive asks for the current revisions of the mutations' keys.
 func (t *text) askLive(mutations []*mvcc.Mutation) {
-	var keys text
-	n := 0
-	for _, m := range mutations {
-		keys.comma(&n)
-		keys.binary([]byte(m.Key))
+	keys := make([]mvcc.Key, len(mutations))
+	for i, m := range mutations {
+		keys[i] = m.Key
 	}
-	if n == 0 {
-		keys.WriteString("NULL")
-	}
-	t.statement(selectLive, keys.String())
+	t.statement(selectLive, keyList(keys))
 }
 
 func (a *answers) live(n int) (map[mvcc.Key]current, error) {

@@ -57,15 +57,13 @@ func Statements(keys int64) []Statement {
 	from, to := []byte("/registry/"), []byte("/registry0")
 	head := 2*keys + 1
 	const many = 500
-	var names text
+	names := make([]mvcc.Key, many)
 	revisions := make([]int64, many)
 	for i := range revisions {
 		revisions[i] = 2 + int64(i)*(head/many)
 	}
-	n := 0
-	for i := range int64(many) {
-		names.comma(&n)
-		names.binary(fmt.Appendf(nil, "/registry/%08d", i*(keys/many)))
+	for i := range names {
+		names[i] = mvcc.Key(fmt.Sprintf("/registry/%08d", int64(i)*(keys/many)))
 	}
 	list := revisionList(revisions)
 	all := int64(math.MaxInt64)
@@ -75,6 +73,7 @@ func Statements(keys int64) []Statement {
 		{"tail with previous values", selectTail, []any{true, head / 2, 1000}, 2000},
 		{"key", selectKey, []any{[]byte("/registry/00000042")}, 2},
 		{"missing key", selectKey, []any{[]byte("/registry/x")}, 2},
+		{"keys", fmt.Sprintf(selectKeys, keyList(names)), nil, 2 * many},
 		{"page", selectPage, []any{from, to, all, 500}, 1000},
 		{"page in the middle", selectPage, []any{fmt.Appendf(nil, "/registry/%08d", keys/2), to, all, 500}, 1000},
 		{"page of keys", selectPageKeys, []any{from, to, all, 500}, 500},
@@ -87,11 +86,11 @@ func Statements(keys int64) []Statement {
 		{"identity", selectIdentity, nil, 1},
 		{"lock", lockStore, nil, 1},
 		{"guard", fmt.Sprintf(selectGuard, head/2, make([]byte, 16)), nil, 3},
-		{"live", fmt.Sprintf(selectLive, names.String()), nil, many},
+		{"live", fmt.Sprintf(selectLive, keyList(names)), nil, many},
 		{"removed", fmt.Sprintf(selectRemoved, list), nil, many},
 		{"by token", fmt.Sprintf(selectByToken, head-1000, make([]byte, 16)), nil, 1000},
 		{"sweep", fmt.Sprintf(selectSweep, 501), nil, 503},
-		{"delete live", deleteLive + names.String() + ")", nil, many},
+		{"delete live", deleteLive + keyList(names) + ")", nil, many},
 		{"delete swept", fmt.Sprintf(deleteSwept, list), nil, many},
 		{"update swept", fmt.Sprintf(updateSwept, 1), nil, 1},
 		{"update compacted", fmt.Sprintf(updateCompacted, 1), nil, 1},

@@ -74,7 +74,7 @@ const abortedFor = time.Hour
 
 // Sweep deletes without the commit lock, which it takes, by updating swept, only when it is about to commit: groups add rows
 // after those that it deletes, and wait for its commit at most. Reading the list and deleting by it are one transaction: no table
-// can be dropped and restored in between.
+// can be dropped and restored in between. If what is in them was replaced meanwhile, the update of swept fails.
 //
 // The row at swept is looked at once more: it was kept if it was the head when swept reached it.
 func (b *backend) Sweep(ctx context.Context, limit int) (int, mvcc.State, error) {
@@ -124,7 +124,7 @@ func (b *backend) Sweep(ctx context.Context, limit int) (int, mvcc.State, error)
 		var second text
 		second.statement(deleteSwept, revisionList(gone))
 		second.statement(selectDeleted)
-		second.statement(updateSwept, int64(st.Swept))
+		second.statement(updateSwept, int64(st.Head.Epoch), int64(st.Swept))
 		second.statement(deleteAborted, st.Now.Add(-abortedFor).UnixMicro())
 		second.commit()
 		return &second, nil

@@ -48,6 +48,20 @@ LEFT JOIN rowkeeper_live l ON l.key = ?
 LEFT JOIN rowkeeper_log g ON g.revision = l.revision
 WHERE s.id = 1`
 
+// selectKeys reads several keys in the same way. The list of keys stands for %s.
+const selectKeys = `
+(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+        NULL, NULL, NULL, NULL
+ FROM rowkeeper_store s
+ JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
+ WHERE s.id = 1)
+UNION ALL
+(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        l.key, l.revision, l.create_revision, g.value
+ FROM rowkeeper_live l FORCE INDEX (PRIMARY)
+ LEFT JOIN rowkeeper_log g ON g.revision = l.revision
+ WHERE l.key IN (%s))`
+
 // selectPage reads live keys in order, each with its log row by primary key. Primary key range on live, which the limit ends early.
 const selectPage = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
@@ -261,9 +275,11 @@ WHERE revision IN (%s)`
 // selectDeleted returns how many rows the statement before it has deleted.
 const selectDeleted = `SELECT ROW_COUNT()`
 
+// updateSwept fails, and with it the whole sweep, if the epoch is another one than when its list was read: swept cannot be NULL. By then
+// other rows may have the revisions that are in the list; see Import.
 const updateSwept = `
 UPDATE rowkeeper_store s
-SET s.swept = GREATEST(s.swept, %d)
+SET s.swept = IF(s.epoch = %d, GREATEST(s.swept, %d), NULL)
 WHERE s.id = 1`
 
 // deleteAborted forgets aborted tokens that are old. There are a few in the table at most.

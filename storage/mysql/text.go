@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // text builds statements that are sent together. Everything in them that comes from outside goes through int, binary or hex.
@@ -123,6 +125,20 @@ func (t *text) comma(n *int) {
 		t.WriteByte(',')
 	}
 	*n++
+}
+
+// keyList writes a list for IN.
+func keyList(keys []mvcc.Key) string {
+	if len(keys) == 0 {
+		return "NULL" // a list cannot be empty, and nothing equals this
+	}
+	var t text
+	n := 0
+	for _, k := range keys {
+		t.comma(&n)
+		t.binary([]byte(k))
+	}
+	return t.String()
 }
 
 // revisionList writes a list for IN. It begins with 0, which no row has, as a list cannot be empty.

@@ -17,7 +17,7 @@ type Statement struct {
 // Statements are all that touch the tables.
 func Statements() []Statement {
 	list := []Statement{
-		{"state", sqlState, false}, {"tail", sqlTail, false}, {"get", sqlGet, false}, {"page", sqlPage, false}, {"keys", sqlKeys, false},
+		{"state", sqlState, false}, {"tail", sqlTail, false}, {"get", sqlGet, false}, {"get_keys", sqlGetKeys, false}, {"page", sqlPage, false}, {"keys", sqlKeys, false},
 		{"replaced", sqlReplaced, false}, {"values", sqlValues, false}, {"count", sqlCount, false}, {"expired", sqlExpired, false},
 		{"first_at", sqlFirstAt, false}, {"record_fingerprint", sqlRecordFingerprint, true}, {"identity", sqlIdentity, false}, {"size", sqlSize, false},
 	}

@@ -125,6 +125,7 @@ var arguments = func() map[string]struct {
 		"state":                {``, 2},
 		"tail":                 {`100500, 500, true`, 1010},
 		"get":                  {`'k/050000'`, 4},
+		"get_keys":             {array(group, "bytea", key), 2 + 2*group},
 		"page":                 {around + `, 0, 500`, 1002},
 		"keys":                 {around + `, 120001, 500`, 502},
 		"replaced":             {`'k/', 'l', 100001, 100500, 101000`, 502},

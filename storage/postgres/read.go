@@ -84,6 +84,20 @@ func (b *backend) Get(ctx context.Context, key mvcc.Key) (*mvcc.Row, mvcc.State,
 	return found, s, err
 }
 
+// GetKeys implements [mvcc.KeysReader].
+func (b *backend) GetKeys(ctx context.Context, keys []mvcc.Key) (found []mvcc.Row, s mvcc.State, err error) {
+	asked := make([][]byte, len(keys))
+	for i, k := range keys {
+		asked[i] = []byte(k)
+	}
+	found = make([]mvcc.Row, 0, len(keys))
+	s, err = b.query(ctx, b.reads, func(r row) error {
+		found = append(found, mvcc.Row{Key: r.key(0), Revision: r.revision(1), Create: r.revision(2), Value: r.value(3)})
+		return nil
+	}, sqlGetKeys, asked)
+	return found, s, err
+}
+
 // Page implements [mvcc.Backend].
 func (b *backend) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error) {
 	p := &mvcc.Page{}

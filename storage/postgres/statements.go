@@ -65,6 +65,19 @@ LEFT JOIN LATERAL (
     WHERE l.key = $1::bytea
 ) r ON true`
 
+// sqlGetKeys reads several keys as sqlGet reads one: for each key, one descent into the primary key of live, and one into that of the log.
+//
+// $1 keys.
+const sqlGetKeys = `WITH` + state + `
+SELECT state.*, NULL, NULL, NULL, NULL FROM state
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
+    SELECT asked.key, l.revision, l.create_revision, g.value
+    FROM unnest($1::bytea[]) AS asked (key)
+    CROSS JOIN LATERAL (SELECT revision, create_revision FROM rowkeeper_live WHERE key = asked.key OFFSET 0) l
+    LEFT JOIN LATERAL (SELECT value FROM rowkeeper_log WHERE revision = l.revision OFFSET 0) g ON true
+) r`
+
 // sqlPage reads live rows in the order of their primary key, and the values from the log by its primary key. The limit is inside, so no
 // more rows are touched than returned, but for those newer than $3.
 //

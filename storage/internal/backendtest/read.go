@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -46,6 +47,7 @@ func testKeys(f *fixture) {
 			f.Fatalf("get of %q returned %+v", r.Key, got)
 		}
 	}
+	f.getKeys(all)
 	// Every range between two keys, by all reads that have ranges.
 	for i, start := range oddKeys {
 		for j := i; j < len(oddKeys); j++ {
@@ -106,6 +108,7 @@ func testValues(f *fixture) {
 	}
 	f.equal(f.log(mvcc.PrevOfAll)[1:], want)
 	f.equal(f.page(mvcc.PageQuery{Start: "v", End: "w", Limit: 100}), want)
+	f.getKeys(want)
 	for i, o := range r.Outcomes {
 		row, _, err := f.b.Get(f.ctx, ms[i].Key)
 		f.must(err)
@@ -116,6 +119,24 @@ func testValues(f *fixture) {
 			f.Errorf("the deletion of value %d removed %s", i, brief(removed))
 		}
 	}
+}
+
+// getKeys reads the rows, and keys that do not exist, in one read, if the backend can.
+func (f *fixture) getKeys(want []mvcc.Row) {
+	r, ok := f.b.(mvcc.KeysReader)
+	if !ok {
+		return
+	}
+	keys := []mvcc.Key{"missing", "?"}
+	for i := range want {
+		keys = append(keys, want[i].Key)
+	}
+	slices.Reverse(keys)
+	rows, s, err := r.GetKeys(f.ctx, keys)
+	f.must(err)
+	f.same(s, f.state())
+	slices.SortFunc(rows, func(a, b mvcc.Row) int { return strings.Compare(string(a.Key), string(b.Key)) })
+	f.equal(rows, want)
 }
 
 func testGet(f *fixture) {

@@ -305,6 +305,13 @@ type Backend interface {
 	Close() error
 }
 
+// KeysReader is a Backend whose every read costs a round trip, so that reads of keys that wait at the same time had better be one.
+type KeysReader interface {
+	// GetKeys reads several different keys: Key, Revision, Create and Value of those that exist, in no particular order. The Value of a row
+	// whose value is lost is nil, and Get says what is wrong with it.
+	GetKeys(ctx context.Context, keys []Key) ([]Row, State, error)
+}
+
 // Notifier is a Backend that can tell that another process has committed.
 type Notifier interface {
 	// Listen calls notify with the newest revision that it heard of (0 if it cannot tell; then the log has to be asked) until ctx ends.

@@ -19,7 +19,7 @@ func WaitHeadReaders(ctx context.Context, s *Store) error {
 	return poll(ctx, func() bool {
 		s.heads.mu.Lock()
 		defer s.heads.mu.Unlock()
-		return s.heads.next != nil
+		return len(s.heads.waiting) > 0
 	})
 }
 

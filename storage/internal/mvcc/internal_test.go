@@ -2,6 +2,10 @@ package mvcc
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,4 +105,69 @@ func waitAttached(ctx context.Context, w *Watcher) error {
 		defer w.s.hub.mu.Unlock()
 		return w.attached
 	})
+}
+
+// TestSharing holds the queries that run: reads that come meanwhile wait together for the next ones, whose size is bounded, and none gets the answer of a
+// query that had started before it asked.
+func TestSharing(t *testing.T) {
+	const width, size = 2, 3
+	var version atomic.Int64
+	begun, release := make(chan []Key, 10), make(chan struct{})
+	s := &sharing{width: width, size: size, query: func(keys []Key) (map[Key]*KeyValue, Revision, error) {
+		head := Revision(version.Load())
+		begun <- keys
+		<-release
+		found := map[Key]*KeyValue{}
+		for _, k := range keys {
+			found[k] = &KeyValue{Key: k, Revision: head}
+		}
+		return found, head, nil
+	}}
+	var readers sync.WaitGroup
+	ask := func(key Key, want Revision) {
+		readers.Go(func() {
+			q, err := s.ask(t.Context(), key)
+			if err != nil || q.head < want || q.found[key] == nil || q.found[key].Key != key {
+				t.Errorf("%q: %v", key, err)
+			}
+		})
+	}
+	for i := range width {
+		ask(Key(fmt.Sprint("first", i)), 0)
+		if keys := <-begun; len(keys) != 1 {
+			t.Errorf("a read that need not wait is a query of %q", keys)
+		}
+	}
+	version.Add(1)
+	for i := range 4 * size { // each key twice
+		ask(Key(fmt.Sprint(i/2)), 1)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.ask(ctx, "given up"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a read that was given up: %v", err)
+	}
+	if err := poll(t.Context(), func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		waiting := 0
+		for _, q := range s.waiting {
+			waiting += len(q.keys)
+		}
+		return waiting >= 2*size+1
+	}); err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	readers.Wait()
+	s.close()
+	close(begun)
+	for keys := range begun {
+		if len(keys) > size {
+			t.Errorf("a query of %q", keys)
+		}
+	}
+	if _, err := s.ask(t.Context(), "late"); !errors.Is(err, ErrClosed) {
+		t.Errorf("a read after the end: %v", err)
+	}
 }

@@ -86,7 +86,8 @@ type Store struct {
 
 	hub       *hub
 	queue     *queue
-	heads     heads
+	heads     sharing
+	gets      sharing
 	snapshots *snapshots
 	tailer    *tailer
 	fencing   fencing
@@ -115,7 +116,9 @@ func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 		replays: make(chan struct{}, 2)}
 	s.hub = newHub(cfg.Ring, cfg.Metrics)
 	s.queue = newQueue(cfg.QueueMutations, cfg.QueueBytes, s.limits)
-	s.heads.s = s
+	s.heads = sharing{query: s.queryHead, width: 1, size: 1}
+	// Two queries keep the connection busy while a reply is taken in; more would only make them smaller.
+	s.gets = sharing{query: s.queryKeys, width: 2, size: 64}
 	s.snapshots = newSnapshots(s)
 	s.tailer = newTailer(s)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -182,6 +185,7 @@ func (s *Store) Close() error {
 		s.cancel()
 		s.background.Wait()
 		s.heads.close()
+		s.gets.close()
 		s.metrics.observe(nil)
 		s.closeErr = s.b.Close()
 	})
@@ -290,19 +294,6 @@ type KeyValue struct {
 	Revision, Create Revision
 	// Value is shared: nobody modifies it.
 	Value []byte
-}
-
-// Get reads the current state of one key, linearizably. kv is nil if the key does not exist. head is the revision of the snapshot.
-func (s *Store) Get(ctx context.Context, key Key) (kv *KeyValue, head Revision, err error) {
-	var row *Row
-	st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
-		row, st, err = s.b.Get(ctx, key)
-		return st, err
-	})
-	if err != nil || row == nil {
-		return nil, st.Head.Revision, err
-	}
-	return &KeyValue{Key: row.Key, Revision: row.Revision, Create: row.Create, Value: row.Value}, st.Head.Revision, nil
 }
 
 // Count counts the keys in [start, end) that exist now.

@@ -1,0 +1,162 @@
+package mvcc
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+)
+
+// sharing lets concurrent reads share queries. A read joins only a query that has not started yet, so that the answer is of a snapshot taken after it
+// asked. While fewer than width queries run, a read starts one at once; whoever comes later waits, together with the others, for one of them to end.
+type sharing struct {
+	// query reads the keys, which may be none, and the head. It runs under the store's own context, since it serves several callers.
+	query func(keys []Key) (map[Key]*KeyValue, Revision, error)
+	// width is the number of queries at a time, size the number of keys of a query.
+	width, size int
+
+	mu      sync.Mutex
+	running int
+	closed  bool
+	// waiting are the queries that have not started. The last one can be joined if it is not full.
+	waiting []*sharedQuery
+	wg      sync.WaitGroup
+}
+
+type sharedQuery struct {
+	keys  map[Key]struct{}
+	done  chan struct{}
+	found map[Key]*KeyValue
+	head  Revision
+	err   error
+}
+
+// ask joins a query that reads the keys, and returns it when it is done.
+func (s *sharing) ask(ctx context.Context, keys ...Key) (*sharedQuery, error) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil, ErrClosed
+	}
+	if n := len(s.waiting); n == 0 || len(s.waiting[n-1].keys)+len(keys) > s.size {
+		s.waiting = append(s.waiting, &sharedQuery{keys: map[Key]struct{}{}, done: make(chan struct{})})
+	}
+	q := s.waiting[len(s.waiting)-1]
+	for _, k := range keys {
+		q.keys[k] = struct{}{}
+	}
+	if s.running < s.width {
+		s.running++
+		s.wg.Go(s.run)
+	}
+	s.mu.Unlock()
+	select {
+	case <-q.done:
+		return q, q.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// run answers until nobody waits.
+func (s *sharing) run() {
+	for {
+		s.mu.Lock()
+		if len(s.waiting) == 0 {
+			s.running--
+			s.mu.Unlock()
+			return
+		}
+		q := s.waiting[0]
+		s.waiting = slices.Delete(s.waiting, 0, 1)
+		s.mu.Unlock()
+		q.found, q.head, q.err = s.query(slices.Collect(maps.Keys(q.keys)))
+		close(q.done)
+	}
+}
+
+// close refuses further reads and waits for those that are under way.
+func (s *sharing) close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.wg.Wait()
+}
+
+// Head returns the newest revision, linearizably: it is not lower than that of any write that was acknowledged, by any replica, before the call. It is never 0.
+func (s *Store) Head(ctx context.Context) (Revision, error) {
+	q, err := s.heads.ask(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return q.head, nil
+}
+
+// Get reads the current state of one key, linearizably. kv is nil if the key does not exist. head is the revision of the snapshot.
+func (s *Store) Get(ctx context.Context, key Key) (kv *KeyValue, head Revision, err error) {
+	if _, ok := s.b.(KeysReader); !ok {
+		return s.get(ctx, key)
+	}
+	q, err := s.gets.ask(ctx, key)
+	if err != nil {
+		return nil, 0, err
+	}
+	kv = q.found[key]
+	if kv != nil && kv.Value == nil {
+		return s.get(ctx, key) // it is damaged, and this says how
+	}
+	return kv, q.head, nil
+}
+
+// get reads one key by a query of its own.
+func (s *Store) get(ctx context.Context, key Key) (*KeyValue, Revision, error) {
+	var row *Row
+	st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
+		row, st, err = s.b.Get(ctx, key)
+		return st, err
+	})
+	if err != nil || row == nil {
+		return nil, st.Head.Revision, err
+	}
+	return keyValue(row), st.Head.Revision, nil
+}
+
+func keyValue(r *Row) *KeyValue {
+	return &KeyValue{Key: r.Key, Revision: r.Revision, Create: r.Create, Value: r.Value}
+}
+
+// queryHead is the query that reads of the head share.
+func (s *Store) queryHead([]Key) (map[Key]*KeyValue, Revision, error) {
+	st, err := s.read(s.ctx, s.b.State)
+	return nil, st.Head.Revision, s.unlessClosed(err)
+}
+
+// queryKeys is the query that reads of keys share.
+func (s *Store) queryKeys(keys []Key) (map[Key]*KeyValue, Revision, error) {
+	found := make(map[Key]*KeyValue, len(keys))
+	if len(keys) == 1 {
+		kv, head, err := s.get(s.ctx, keys[0])
+		if kv != nil {
+			found[kv.Key] = kv
+		}
+		return found, head, s.unlessClosed(err)
+	}
+	var rows []Row
+	st, err := s.read(s.ctx, func(ctx context.Context) (st State, err error) {
+		rows, st, err = s.b.(KeysReader).GetKeys(ctx, keys)
+		return st, err
+	})
+	for i := range rows {
+		found[rows[i].Key] = keyValue(&rows[i])
+	}
+	return found, st.Head.Revision, s.unlessClosed(err)
+}
+
+// unlessClosed gives the reason of a query that ended with the store.
+func (s *Store) unlessClosed(err error) error {
+	if s.ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return ErrClosed
+	}
+	return err
+}
