@@ -77,15 +77,16 @@ func run(out, repository, version, revision, created string, programs []string) 
 	}
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, program := range programs {
-		platform, err := v1.ParsePlatform(strings.Replace(filepath.Base(filepath.Dir(program)), "-", "/", 1))
-		if err != nil {
-			return fmt.Errorf("%s: the directory does not name a platform: %w", program, err)
+		system, architecture, found := strings.Cut(filepath.Base(filepath.Dir(program)), "-")
+		if !found {
+			return fmt.Errorf("%s: the directory does not name a platform, as linux-amd64 does", program)
 		}
-		image, err := newImage(program, *platform, labels, at)
+		platform := v1.Platform{OS: system, Architecture: architecture}
+		image, err := newImage(program, platform, labels, at)
 		if err != nil {
 			return fmt.Errorf("%s: %w", program, err)
 		}
-		file := filepath.Join(out, fmt.Sprintf("rowkeeper-%s-%s.tar", platform.OS, platform.Architecture))
+		file := filepath.Join(out, fmt.Sprintf("rowkeeper-%s-%s.tar", system, architecture))
 		if err := tarball.WriteToFile(file, tag, image); err != nil {
 			return err
 		}
@@ -94,7 +95,7 @@ func run(out, repository, version, revision, created string, programs []string) 
 			return err
 		}
 		fmt.Printf("%s %s %s %s\n", tag, platform, digest, file)
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: platform}})
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &platform}})
 	}
 	dir := filepath.Join(out, "oci")
 	if err := os.RemoveAll(dir); err != nil {
@@ -126,7 +127,7 @@ func newImage(program string, platform v1.Platform, labels map[string]string, at
 		return nil, err
 	}
 	config = config.DeepCopy()
-	config.OS, config.Architecture, config.Variant, config.Created = platform.OS, platform.Architecture, platform.Variant, v1.Time{Time: at}
+	config.OS, config.Architecture, config.Created = platform.OS, platform.Architecture, v1.Time{Time: at}
 	config.Config = v1.Config{
 		User:         fmt.Sprintf("%d:%d", user, user),
 		Entrypoint:   []string{"/rowkeeper"},
