@@ -1,0 +1,150 @@
+package readme
+
+import (
+	"fmt"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// Walk is a part of a page that can be followed from beginning to end.
+type Walk struct {
+	Name  string
+	Steps []Step
+}
+
+// Step is a block: either a file or a session.
+type Step struct {
+	// Line is the number of the block's first line in the page, from 1.
+	Line int
+	// File is the path of the file that is to be written, empty for a session.
+	File, Content string
+	// Commands are those of a session.
+	Commands []Command
+	// Serves says that the last of the commands goes on.
+	Serves bool
+}
+
+// Command is what is typed, and what is shown as its answer.
+type Command struct {
+	Line int
+	Text string
+	// Answer has the lines that are shown.
+	Answer []string
+}
+
+var mark = regexp.MustCompile(`^\s*<!-- readme: ([a-z]+)(?: (.*?))? -->\s*$`)
+
+// Walks returns the walks of a page.
+func Walks(page string) ([]Walk, error) {
+	p := &parser{lines: strings.Split(page, "\n")}
+	for p.at < len(p.lines) {
+		if err := p.line(); err != nil {
+			return nil, fmt.Errorf("line %d: %w", p.at+1, err)
+		}
+		p.at++
+	}
+	if p.walk != nil {
+		return nil, fmt.Errorf("the walk %q has no end", p.walk.Name)
+	}
+	return p.walks, nil
+}
+
+type parser struct {
+	lines []string
+	at    int
+	walks []Walk
+	walk  *Walk // the one that has begun
+	// What the next block is marked as, with the rest of the mark.
+	next, rest string
+}
+
+func (p *parser) line() error {
+	line := p.lines[p.at]
+	if fence := strings.TrimSpace(line); strings.HasPrefix(fence, "```") {
+		return p.block(strings.TrimPrefix(fence, "```"), line[:strings.Index(line, "`")])
+	}
+	found := mark.FindStringSubmatch(line)
+	if found == nil {
+		if strings.Contains(line, "<!-- readme") {
+			return fmt.Errorf("a mark is a line of its own, as <!-- readme: serve -->")
+		}
+		return nil
+	}
+	verb, rest := found[1], found[2]
+	if p.next != "" {
+		return fmt.Errorf("the mark %q has no block", p.next)
+	}
+	switch {
+	case verb == "walk" && p.walk == nil && rest != "":
+		for _, walk := range p.walks {
+			if walk.Name == rest {
+				return fmt.Errorf("there are two walks %q", rest)
+			}
+		}
+		p.walk = &Walk{Name: rest}
+	case verb == "end" && p.walk != nil && rest == "":
+		if len(p.walk.Steps) == 0 {
+			return fmt.Errorf("there is nothing to follow in the walk %q", p.walk.Name)
+		}
+		p.walks, p.walk = append(p.walks, *p.walk), nil
+	case p.walk != nil && (verb == "serve" && rest == "" || verb == "skip" && rest != ""):
+		p.next, p.rest = verb, rest
+	case p.walk != nil && verb == "file" && filepath.IsLocal(rest) && path.Clean(rest) == rest:
+		p.next, p.rest = verb, rest
+	default:
+		return fmt.Errorf("the mark %q makes no sense here", strings.TrimSpace(line))
+	}
+	return nil
+}
+
+// block reads a block, which may be indented as a part of a list.
+func (p *parser) block(language, indent string) error {
+	begin := p.at + 1
+	var lines []string
+	for {
+		p.at++
+		if p.at >= len(p.lines) {
+			return fmt.Errorf("the block that begins in line %d has no end", begin)
+		}
+		line := strings.TrimPrefix(p.lines[p.at], indent)
+		if strings.HasPrefix(line, "```") {
+			break
+		}
+		lines = append(lines, line)
+	}
+	next, rest := p.next, p.rest
+	p.next, p.rest = "", ""
+	switch {
+	case p.walk == nil || next == "skip":
+		return nil
+	case next == "file":
+		p.walk.Steps = append(p.walk.Steps, Step{Line: begin + 1, File: rest, Content: strings.Join(lines, "\n") + "\n"})
+		return nil
+	case language != "console":
+		return fmt.Errorf("the block is neither a session (console) nor marked as a file or as skipped")
+	}
+	step := Step{Line: begin + 1, Serves: next == "serve"}
+	for i, line := range lines {
+		last := len(step.Commands) - 1
+		switch {
+		case strings.HasPrefix(line, "$ "):
+			step.Commands = append(step.Commands, Command{Line: begin + 1 + i, Text: line[2:]})
+		case last < 0:
+			return fmt.Errorf("the session begins with %q, not with a command after \"$ \"", line)
+		case strings.HasPrefix(line, "> ") && len(step.Commands[last].Answer) == 0:
+			step.Commands[last].Text += "\n" + line[2:]
+		default:
+			step.Commands[last].Answer = append(step.Commands[last].Answer, line)
+		}
+	}
+	if len(step.Commands) == 0 {
+		return fmt.Errorf("the session has no command")
+	}
+	if step.Serves && len(step.Commands[len(step.Commands)-1].Answer) == 0 {
+		return fmt.Errorf("the command that goes on is not shown to print anything by which one sees that it is ready")
+	}
+	p.walk.Steps = append(p.walk.Steps, step)
+	return nil
+}
