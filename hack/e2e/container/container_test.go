@@ -4,6 +4,7 @@ package container
 import (
 	"bytes"
 	"crypto/rand"
+	"debug/elf"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -53,6 +54,26 @@ func needEngine(t *testing.T) {
 	t.Helper()
 	if missing != "" {
 		t.Skip(missing)
+	}
+}
+
+// TestPrograms looks at the programs that the images for all platforms are made of: each is for its processor, and needs no library.
+func TestPrograms(t *testing.T) {
+	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
+		program, err := elf.Open(filepath.Join(*binFlag, "image", "linux-"+arch, "rowkeeper"))
+		if err != nil {
+			t.Errorf("%v; make image builds it", err)
+			continue
+		}
+		defer program.Close()
+		if program.Machine != machine {
+			t.Errorf("the program for %s is for %s", arch, program.Machine)
+		}
+		for _, segment := range program.Progs {
+			if segment.Type == elf.PT_INTERP || segment.Type == elf.PT_DYNAMIC {
+				t.Errorf("the program for %s is linked dynamically", arch)
+			}
+		}
 	}
 }
 
