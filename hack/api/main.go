@@ -26,6 +26,7 @@ import (
 const module = "github.com/rowkeeper/rowkeeper/"
 
 var packages = []string{
+	"pkg/kinds",
 	"pkg/options",
 	"pkg/testkit",
 	"pkg/testkit/containers",
@@ -158,10 +159,16 @@ func declarations(path string, p *types.Package) []string {
 			}
 		}
 		methods := types.NewMethodSet(types.NewPointer(t))
-		if types.IsInterface(t) {
+		if i, ok := t.Underlying().(*types.Interface); ok {
+			if !i.IsMethodSet() {
+				continue // a constraint, whose line says all
+			}
 			methods = types.NewMethodSet(t)
 		}
 		for i := range methods.Len() {
+			if len(methods.At(i).Index()) > 1 {
+				continue // it comes with an embedded field, which is listed
+			}
 			if m := methods.At(i).Obj(); m.Exported() {
 				add("method (%s) %s%s", name, m.Name(), strings.TrimPrefix(types.TypeString(m.Type(), qualifier), "func"))
 			}

@@ -28,6 +28,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/util"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/standalone"
@@ -332,7 +334,8 @@ func describe(c *genericapiserver.Config, api API, groups []Group) error {
 		}
 		return merged
 	}
-	namer := openapi.NewDefinitionNamer(schemes...)
+	names := definitionNames(schemes)
+	namer := openapi.NewDefinitionNamer() // replaced below
 	if c.OpenAPIConfig == nil {
 		c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
 		c.OpenAPIConfig.Info.Title, c.OpenAPIConfig.Info.Version = "test", "test"
@@ -342,8 +345,39 @@ func describe(c *genericapiserver.Config, api API, groups []Group) error {
 		c.OpenAPIV3Config.Info.Title, c.OpenAPIV3Config.Info.Version = "test", "test"
 	}
 	c.OpenAPIConfig.GetDefinitions, c.OpenAPIV3Config.GetDefinitions = definitions, definitions
-	c.OpenAPIConfig.GetDefinitionName, c.OpenAPIV3Config.GetDefinitionName = namer.GetDefinitionName, namer.GetDefinitionName
+	c.OpenAPIConfig.GetDefinitionName, c.OpenAPIV3Config.GetDefinitionName = names, names
+	// They have to be made anew: what is there refers to the types by the names that they had, and has no groups.
+	c.OpenAPIV3Config.Definitions = definitions(func(name string) spec.Ref {
+		name, _ = names(name)
+		return spec.MustCreateRef("#/components/schemas/" + openapicommon.EscapeJsonPointer(name))
+	})
 	return nil
+}
+
+// definitionNames names the types of schemes in OpenAPI documents, and says which kinds they are. Types that have no name for that purpose are known by
+// that of their package.
+func definitionNames(schemes []*runtime.Scheme) func(name string) (string, spec.Extensions) {
+	namer := openapi.NewDefinitionNamer(schemes...)
+	known := map[string]string{}
+	for _, scheme := range schemes {
+		for gvk := range scheme.AllKnownTypes() {
+			object, err := scheme.New(gvk)
+			if err != nil {
+				continue // which the namer has logged
+			}
+			if name, err := scheme.ToOpenAPIDefinitionName(gvk); err == nil {
+				known[util.GetCanonicalTypeName(object)] = name
+			}
+		}
+	}
+	return func(name string) (string, spec.Extensions) {
+		if definition, ok := known[name]; ok {
+			name = definition
+		} else if strings.Contains(name, "/") {
+			name = util.ToRESTFriendlyName(name)
+		}
+		return namer.GetDefinitionName(name)
+	}
 }
 
 // install adds a group, stored below the server's prefix.

@@ -1,0 +1,44 @@
+// Package kinds makes an API server out of Go types, for kinds that are plain: stored, listed, watched, validated. What has to be written is the type,
+// what is special about it, and a main function of one call:
+//
+//	type Bookmark struct {
+//		metav1.TypeMeta   `json:",inline"`
+//		metav1.ObjectMeta `json:"metadata,omitempty"`
+//
+//		Spec BookmarkSpec `json:"spec"`
+//	}
+//
+//	func (b *Bookmark) DeepCopyObject() runtime.Object { return kinds.DeepCopy(b) }
+//
+//	type BookmarkSpec struct {
+//		URL string `json:"url" description:"Where the bookmark leads."`
+//	}
+//
+//	func main() {
+//		kinds.Main("bookmarks", []storage.Driver{sqlite.Driver}, kinds.Group{
+//			Name:     "example.com",
+//			Versions: []string{"v1"},
+//			Kinds:    []kinds.Definition{kinds.Define(kinds.Kind[Bookmark]{})},
+//		})
+//	}
+//
+// The program keeps bookmarks in the database that --database names, and serves them to kubectl and all other clients, with server-side apply,
+// watches and OpenAPI documents. No code has to be generated: copies are made, and the documents are written, by looking at the types. Types whose methods
+// are generated work as well.
+//
+// # What a kind has by itself
+//
+// The version that [Group.Versions] names first is the one in which objects are stored. A version that has another Go type is made by [Converted].
+// A field Status makes the subresource status, after which the spec and the status are written separately. The generation counts the changes of everything but the
+// metadata and the status. Names are DNS subdomains, unless [Strategy.ValidateName] says otherwise.
+//
+// # Beyond a program of its own
+//
+// [New] returns the parts: a scheme, a configuration and a server. A test starts them by package testkit:
+//
+//	api, err := kinds.New(group)
+//	server := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig, New: api.New}, testkit.Options{})
+//
+// A server that has groups of another making installs these beside them by [API.GroupInfos]. What a kind needs beyond this package is done to its
+// registry by [Kind.Store]; a kind that needs subresources of its own is better written with the generic registry, to which package options gives the storage.
+package kinds

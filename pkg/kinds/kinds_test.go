@@ -1,0 +1,545 @@
+package kinds_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/rowkeeper/rowkeeper/pkg/kinds"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/rowkeepertest"
+)
+
+var v1 = schema.GroupVersion{Group: "example.com", Version: "v1"}
+
+// start serves the example.
+func start(t *testing.T, o testkit.Options) (*kinds.API, *testkit.Server) {
+	t.Helper()
+	api, err := kinds.New(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Database.URL == "" {
+		o.Database = testkit.Memory
+	}
+	return api, testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig, New: api.New}, o)
+}
+
+func bookmarks(s *testkit.Server, version string) dynamic.ResourceInterface {
+	return dynamic.NewForConfigOrDie(s.Config).Resource(v1.WithResource("bookmarks").GroupResource().WithVersion(version)).Namespace("default")
+}
+
+func bookmark(name string, spec map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": v1.String(), "kind": "Bookmark", "metadata": map[string]any{"name": name}, "spec": spec,
+	}}
+}
+
+// kubectl is built once.
+var kubectl = sync.OnceValues(func() (string, error) {
+	program, err := filepath.Abs("../../bin/e2e/kubectl")
+	if err != nil {
+		return "", err
+	}
+	build := exec.Command("go", "build", "-C", "../../hack/kubectl", "-ldflags", "-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", program, ".")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%v: %w\n%s", build.Args, err, out)
+	}
+	return program, nil
+})
+
+// runKubectl returns what kubectl prints, with several blanks as one.
+func runKubectl(t *testing.T, kubeconfig, stdin string, args ...string) (string, error) {
+	t.Helper()
+	program, err := kubectl()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "HOME="+t.TempDir())
+	cmd.Stdin = strings.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	var lines []string
+	for line := range strings.Lines(string(out)) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	return strings.Join(lines, "\n"), err
+}
+
+func TestKubectl(t *testing.T) {
+	_, s := start(t, testkit.Options{})
+	kubeconfig := s.Kubeconfig(s.Config)
+	for i, step := range []struct {
+		args  string
+		stdin string
+		want  []string // in what is printed
+		fails bool
+	}{
+		{"apply -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"},
+			"spec": {"url": "http://go.dev/doc", "tags": [{"name": "a"}]}}`,
+			[]string{"Warning: spec.url: pages without TLS", "bookmark.example.com/go created"}, false},
+		{"get bm", "", []string{"NAME TITLE TAGS AGE", "go go.dev 1 "}, false},
+		{"get pages -o wide", "", []string{"NAME TITLE TAGS AGE URL", "http://go.dev/doc"}, false},
+		{"apply -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"},
+			"spec": {"url": "https://go.dev/doc", "tags": [{"name": "a"}, {"name": "b", "weight": 2}]}}`,
+			[]string{"bookmark.example.com/go configured"}, false},
+		{"get bm go -o jsonpath={.metadata.generation},{.spec.tags[*].name}", "", []string{"2,a b"}, false},
+		{"apply --server-side --field-manager other -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"},
+			"spec": {"tags": [{"name": "c", "weight": 3}]}}`, []string{"serverside-applied"}, false},
+		{"get bm go -o jsonpath={.spec.tags[*].name}", "", []string{"a b c"}, false}, // tags are merged by name
+		{"apply --server-side --field-manager third -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"},
+			"spec": {"tags": [{"name": "c", "weight": 4}]}}`, []string{`conflict with "other"`}, true},
+		{"explain bookmarks.spec", "", []string{"GROUP: example.com", "KIND: Bookmark", "VERSION: v1", "url <string> -required-", "Where the bookmark leads."}, false},
+		{"explain bookmarks.spec.children.children.tags", "", []string{"FIELD: tags <[]Tag>", "weight <integer>"}, false},
+		{"explain bookmarks.metadata.finalizers", "", []string{"Must be empty before the object is deleted"}, false},
+		{"explain bookmarks --api-version example.com/v1alpha1", "", []string{"address <string> -required-"}, false},
+		{"create -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "x"}, "spec": {"url": "https://go.dev", "ulr": "x"}}`,
+			[]string{`unknown field "spec.ulr"`}, true},
+		{"create -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "x"}, "spec": {"url": "nowhere"}}`,
+			[]string{"spec.url: Invalid value", "has to be a URL with a host"}, true},
+		{"create -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "X"}, "spec": {"url": "https://go.dev"}}`,
+			[]string{"metadata.name: Invalid value", "RFC 1123 subdomain"}, true},
+		{"patch bm go --subresource status --type merge -p", `{"status": {"reachable": true}}`, []string{"status.checked: Required value"}, true},
+		{"patch bm go --subresource status --type merge -p", `{"spec": {"url": "https://other"}, "status": {"reachable": true, "checked": "2026-01-02T03:04:05Z"}}`, []string{"patched"}, false},
+		{"patch bm go --type merge -p", `{"status": {"reachable": false}}`, []string{"patched (no change)"}, false},
+		{"get bm go -o jsonpath={.spec.url},{.status.reachable},{.metadata.generation}", "", []string{"https://go.dev/doc,true,3"}, false},
+		{"patch bm go --type strategic -p", `{"spec": {"tags": [{"name": "a", "$patch": "delete"}]}}`, []string{"patched"}, false},
+		{"get bm go -o jsonpath={.spec.tags[*].name}", "", []string{"b c"}, false},
+		{"get bm --field-selector spec.title=go.dev", "", []string{"go go.dev 2"}, false},
+		{"get bm --field-selector spec.title=other", "", []string{"No resources found"}, false},
+		{"get bm --field-selector spec.url=other", "", []string{`bookmarks cannot be selected by "spec.url"`}, true},
+		{"get bookmarks.v1alpha1.example.com go -o jsonpath={.kind},{.address},{.rest.title},{.status.reachable}", "", []string{"Bookmark,https://go.dev/doc,go.dev,true"}, false},
+		{"get bookmarks.v1alpha1.example.com -o jsonpath={.kind},{.items[0].apiVersion},{.items[0].address}", "", []string{"List,example.com/v1alpha1,https://go.dev/doc"}, false},
+		{"create -f -", `{"apiVersion": "example.com/v1alpha1", "kind": "Bookmark", "metadata": {"name": "old"}, "address": "https://old.example"}`, []string{"created"}, false},
+		{"get bm old", "", []string{"old old.example 0"}, false}, // with the default of what it was converted to
+		{"api-resources --api-group example.com", "", []string{"bookmarks bm example.com/v1 true Bookmark"}, false},
+		{"diff -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "old"}, "spec": {"url": "https://new.example", "title": "old.example"}}`,
+			[]string{"- url: https://old.example", "+ url: https://new.example"}, true},
+		{"delete bm --all", "", []string{`bookmark.example.com "go" deleted`, `bookmark.example.com "old" deleted`}, false},
+	} {
+		args := strings.Fields(step.args)
+		if args[len(args)-1] == "-p" {
+			args = append(args, step.stdin)
+		}
+		out, err := runKubectl(t, kubeconfig, step.stdin, args...)
+		if (err != nil) != step.fails {
+			t.Errorf("step %d: kubectl %s: %v\n%s", i, step.args, err, out)
+		}
+		for _, want := range step.want {
+			if !strings.Contains(out, want) {
+				t.Errorf("step %d: kubectl %s prints\n%s\nwithout %q", i, step.args, out, want)
+			}
+		}
+	}
+}
+
+// TestTypedClient reads and watches by a client of the author's own, without generated code.
+func TestTypedClient(t *testing.T) {
+	api, s := start(t, testkit.Options{})
+	config := rest.CopyConfig(s.Config)
+	config.APIPath, config.GroupVersion, config.NegotiatedSerializer = "/apis", &v1, api.Codecs.WithoutConversion()
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(r *rest.Request) *rest.Request { return r.Namespace("default").Resource("bookmarks") }
+	made := &Bookmark{}
+	err = at(client.Post()).Body(&Bookmark{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: BookmarkSpec{URL: "https://go.dev"}}).Do(t.Context()).Into(made)
+	if err != nil || made.UID == "" || made.Spec.Title != "go.dev" {
+		t.Fatalf("created %+v, %v", made, err)
+	}
+	list := &kinds.List[Bookmark]{}
+	if err := at(client.Get()).Do(t.Context()).Into(list); err != nil || len(list.Items) != 1 || list.Items[0].Name != "a" {
+		t.Fatalf("listed %+v, %v", list, err)
+	}
+	w, err := at(client.Get()).VersionedParams(&metav1.ListOptions{Watch: true, ResourceVersion: list.ResourceVersion}, metav1.ParameterCodec).Watch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	if err := at(client.Delete()).Name("a").Do(t.Context()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	if e := <-w.ResultChan(); e.Type != watch.Deleted || e.Object.(*Bookmark).Spec.URL != "https://go.dev" {
+		t.Errorf("watched %+v", e)
+	}
+}
+
+func TestTimeToLive(t *testing.T) {
+	_, s := start(t, testkit.Options{FakeClock: true})
+	c := bookmarks(s, "v1")
+	for name, spec := range map[string]map[string]any{
+		"short": {"url": "https://go.dev", "keepFor": "1m"}, "long": {"url": "https://go.dev", "keepFor": "1h"}, "kept": {"url": "https://go.dev"},
+	} {
+		if _, err := c.Create(t.Context(), bookmark(name, spec), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Advance(30 * time.Second)
+	if _, err := c.Get(t.Context(), "short", metav1.GetOptions{}); err != nil {
+		t.Errorf("before its time: %v", err)
+	}
+	s.Advance(31 * time.Second)
+	if _, err := c.Get(t.Context(), "short", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("after its time: %v", err)
+	}
+	s.Advance(2 * time.Hour)
+	list, err := c.List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(list.Items) != 1 || list.Items[0].GetName() != "kept" {
+		t.Errorf("at last: %v, %v", list, err)
+	}
+	// The time cannot be taken away, which ValidateUpdate says.
+	if _, err := c.Create(t.Context(), bookmark("timed", map[string]any{"url": "https://go.dev", "keepFor": "1h"}), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Patch(t.Context(), "timed", types.MergePatchType, []byte(`{"spec": {"keepFor": null}}`), metav1.PatchOptions{})
+	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "cannot be taken away") {
+		t.Errorf("taking the time away: %v", err)
+	}
+}
+
+// TestStoredVersion looks at what is in the database after writes in the other version.
+func TestStoredVersion(t *testing.T) {
+	_, s := start(t, testkit.Options{})
+	_, err := bookmarks(s, "v1alpha1").Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "example.com/v1alpha1", "kind": "Bookmark", "metadata": map[string]any{"name": "a"}, "address": "https://go.dev",
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	is, err := bookmarks(s, "v1").Get(t.Context(), "a", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range is.GetManagedFields() {
+		if entry.APIVersion != "example.com/v1alpha1" {
+			t.Errorf("the writer's version is noted as %s", entry.APIVersion)
+		}
+	}
+	if u, _, err := unstructured.NestedString(is.Object, "spec", "url"); u != "https://go.dev" || err != nil {
+		t.Errorf("in v1 the URL is %q, %v", u, err)
+	}
+}
+
+// TestOpenAPI looks for what clients take from the documents.
+func TestOpenAPI(t *testing.T) {
+	_, s := start(t, testkit.Options{})
+	client := dynamicREST(t, s)
+	get := func(path string) map[string]any {
+		t.Helper()
+		content, err := client.Get().AbsPath(path).DoRaw(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		document := map[string]any{}
+		if err := json.Unmarshal(content, &document); err != nil {
+			t.Fatal(err)
+		}
+		return document
+	}
+	for path, at := range map[string][]string{
+		"/openapi/v2":                           {"definitions"},
+		"/openapi/v3/apis/example.com/v1":       {"components", "schemas"},
+		"/openapi/v3/apis/example.com/v1alpha1": {"components", "schemas"},
+	} {
+		schemas, found, err := unstructured.NestedMap(get(path), at...)
+		if !found || err != nil {
+			t.Fatalf("%s has no schemas: %v", path, err)
+		}
+		kinds := 0
+		for name, one := range schemas {
+			if strings.Contains(name, "/") {
+				t.Errorf("%s: a schema is named %s", path, name)
+			}
+			gvks, _, err := unstructured.NestedSlice(one.(map[string]any), "x-kubernetes-group-version-kind")
+			if err != nil {
+				t.Error(err)
+			}
+			for _, gvk := range gvks {
+				if version := gvk.(map[string]any)["version"]; version == "__internal" {
+					t.Errorf("%s: %s is of the internal version", path, name)
+				}
+				if gvk.(map[string]any)["kind"] == "Bookmark" {
+					kinds++
+				}
+			}
+		}
+		if kinds == 0 {
+			t.Errorf("%s does not know what a Bookmark is", path)
+		}
+	}
+}
+
+func dynamicREST(t *testing.T, s *testkit.Server) rest.Interface {
+	t.Helper()
+	config := dynamic.ConfigFor(s.Config)
+	config.GroupVersion = &schema.GroupVersion{}
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// TestGroupBesideOthers adds a group to a server of another making.
+func TestGroupBesideOthers(t *testing.T) {
+	api, err := kinds.New(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := rowkeepertest.Start(t, testkit.Options{Database: testkit.Memory, Groups: []testkit.Group{{
+		Scheme: api.Scheme, Codecs: api.Codecs, OpenAPI: api.OpenAPI,
+		New: func(getter generic.RESTOptionsGetter) (*genericapiserver.APIGroupInfo, error) {
+			infos, err := api.GroupInfos(getter)
+			if err != nil {
+				return nil, err
+			}
+			return infos[0], nil
+		},
+	}}})
+	kubeconfig := s.Kubeconfig(s.Config)
+	for _, step := range []struct{ args, stdin, want string }{
+		{"apply --server-side -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, "spec": {"url": "https://go.dev", "tags": [{"name": "a"}]}}`, "serverside-applied"},
+		{"get bm", "", "go go.dev 1"},
+		{"explain bookmarks.spec.url", "", "Where the bookmark leads."},
+		{"apply --server-side -f -", `{"apiVersion": "ci.rowkeeper.dev/v1", "kind": "Pipeline", "metadata": {"name": "go"},
+			"spec": {"steps": [{"name": "build", "image": "golang", "command": ["go"]}]}}`, "serverside-applied"},
+		{"get pipelines", "", "go Pending 1"},
+		{"explain pipelines.spec.steps.image", "", "FIELD: image <string>"},
+	} {
+		if out, err := runKubectl(t, kubeconfig, step.stdin, strings.Fields(step.args)...); err != nil || !strings.Contains(out, step.want) {
+			t.Errorf("kubectl %s: %v\n%s", step.args, err, out)
+		}
+	}
+}
+
+// Planet is of no namespace, and has neither status nor hooks.
+type Planet struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Moons int `json:"moons"`
+}
+
+func (p *Planet) DeepCopyObject() runtime.Object { return kinds.DeepCopy(p) }
+
+func TestZeroKind(t *testing.T) {
+	api, err := kinds.New(kinds.Group{Name: "sky.example.com", Versions: []string{"v1", "v2"}, Kinds: []kinds.Definition{
+		kinds.Define(kinds.Kind[Planet]{ClusterScoped: true}),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig, New: api.New}, testkit.Options{Database: testkit.Memory})
+	kubeconfig := s.Kubeconfig(s.Config)
+	for i, step := range []struct {
+		args, stdin, want string
+		fails             bool
+	}{
+		{"create -f -", `{"apiVersion": "sky.example.com/v1", "kind": "Planet", "metadata": {"name": "mars"}, "moons": 2}`, "planet.sky.example.com/mars created", false},
+		{"get planets", "", "NAME AGE\nmars ", false},
+		{"get planet.v2.sky.example.com mars -o jsonpath={.apiVersion},{.moons},{.metadata.generation}", "", "sky.example.com/v2,2,1", false},
+		{"label planet mars kind=small", "", "labeled", false},
+		{"get planet mars -o jsonpath={.metadata.generation}", "", "1", false},
+		{"patch planet mars --type merge -p", `{"moons": 3}`, "patched", false},
+		{"get planet mars -o jsonpath={.metadata.generation},{.moons}", "", "2,3", false},
+		{"patch planet mars --subresource status --type merge -p", `{"moons": 4}`, "could not find the requested resource", true},
+		{"get planets --field-selector metadata.name=venus", "", "No resources found", false},
+	} {
+		args := strings.Fields(step.args)
+		if args[len(args)-1] == "-p" {
+			args = append(args, step.stdin)
+		}
+		out, err := runKubectl(t, kubeconfig, step.stdin, args...)
+		if (err != nil) != step.fails || !strings.Contains(out, step.want) {
+			t.Errorf("step %d: kubectl %s: %v\n%s", i, step.args, err, out)
+		}
+	}
+}
+
+type bare struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta
+}
+
+func (b *bare) DeepCopyObject() runtime.Object { return kinds.DeepCopy(b) }
+
+func TestBadInput(t *testing.T) {
+	group := func(change func(*kinds.Group)) kinds.Group {
+		g := kinds.Group{Name: "example.com", Versions: []string{"v1"}, Kinds: []kinds.Definition{kinds.Define(kinds.Kind[Planet]{})}}
+		if change != nil {
+			change(&g)
+		}
+		return g
+	}
+	kind := func(k kinds.Kind[Planet]) func(*kinds.Group) {
+		return func(g *kinds.Group) { g.Kinds = []kinds.Definition{kinds.Define(k)} }
+	}
+	same := kinds.Converted[Planet, Bookmark]("v1", func(*Bookmark, *Planet) error { return nil }, func(*Planet, *Bookmark) error { return nil })
+	for name, tc := range map[string]struct {
+		groups []kinds.Group
+		want   string
+	}{
+		"no group":            {nil, "needs a group"},
+		"no name":             {[]kinds.Group{group(func(g *kinds.Group) { g.Name = "" })}, "a group has no name"},
+		"a bad name":          {[]kinds.Group{group(func(g *kinds.Group) { g.Name = "Example" })}, `cannot be named "Example"`},
+		"a group twice":       {[]kinds.Group{group(nil), group(nil)}, "example.com is there twice"},
+		"no version":          {[]kinds.Group{group(func(g *kinds.Group) { g.Versions = nil })}, "has no versions"},
+		"a bad version":       {[]kinds.Group{group(func(g *kinds.Group) { g.Versions = []string{"v1/"} })}, `cannot have a version "v1/"`},
+		"a version twice":     {[]kinds.Group{group(func(g *kinds.Group) { g.Versions = []string{"v1", "v1"} })}, "the version v1 twice"},
+		"no kind":             {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = nil })}, "has no kinds"},
+		"an empty definition": {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = make([]kinds.Definition, 1) })}, "Define has not made"},
+		"a kind twice":        {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = append(g.Kinds, kinds.Define(kinds.Kind[Planet]{Resource: "others"})) })}, "two kinds Planet"},
+		"a resource twice":    {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = append(g.Kinds, kinds.Define(kinds.Kind[Planet]{Name: "PLANET"})) })}, "both the resource planets"},
+		"metadata elsewhere":  {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = []kinds.Definition{kinds.Define(kinds.Kind[bare]{})} })}, "has to embed metav1.ObjectMeta"},
+		"an unknown version":  {[]kinds.Group{group(kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{kinds.Converted[Planet, Bookmark]("v2", nil, nil)}}))}, "has the versions v2"},
+		"only other types":    {[]kinds.Group{group(kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{same}}))}, "is converted in all versions"},
+		"a conversion twice":  {[]kinds.Group{group(kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{same, same}}))}, "has the version v1 twice"},
+		"no way back": {[]kinds.Group{group(func(g *kinds.Group) {
+			g.Versions = []string{"v1", "v2"}
+			kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{kinds.Converted("v2", func(*Bookmark, *Planet) error { return nil }, nil)}})(g)
+		})}, "needs functions to convert"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := kinds.New(tc.groups...); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("the error is %v, want one with %q", err, tc.want)
+			}
+		})
+	}
+	api, err := kinds.New(group(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := api.New(api.NewConfig()); err == nil || !strings.Contains(err.Error(), "has no storage") {
+		t.Errorf("without storage: %v", err)
+	}
+}
+
+func TestDeepCopy(t *testing.T) {
+	type part struct {
+		Pointer  *int
+		Map      map[string][]int
+		Array    [2][]int
+		Time     metav1.Time
+		Quantity resource.Quantity
+		Raw      *runtime.RawExtension
+		Struct   struct{ Slice []string }
+		Nil      *part2
+	}
+	one := 1
+	obj := &part{
+		Pointer: &one, Map: map[string][]int{"a": {1}}, Array: [2][]int{{1}, {2}}, Time: metav1.Now(), Quantity: resource.MustParse("1.5Gi"),
+		Raw: &runtime.RawExtension{Raw: []byte("{}")},
+	}
+	obj.Struct.Slice = []string{"x"}
+	c := kinds.DeepCopy(obj)
+	if !reflect.DeepEqual(c, obj) {
+		t.Fatalf("%+v is not a copy of %+v", c, obj)
+	}
+	*c.Pointer = 2
+	c.Map["a"][0] = 2
+	c.Map["b"] = nil
+	c.Array[0][0] = 2
+	c.Quantity.Add(resource.MustParse("1"))
+	c.Raw.Raw[0] = 'x'
+	c.Struct.Slice[0] = "y"
+	if one != 1 || obj.Map["a"][0] != 1 || len(obj.Map) != 1 || obj.Array[0][0] != 1 || obj.Quantity.String() != "1536Mi" || obj.Raw.Raw[0] != '{' || obj.Struct.Slice[0] != "x" {
+		t.Errorf("a change of the copy has changed the original: %+v", obj)
+	}
+	if kinds.DeepCopy[part](nil) != nil {
+		t.Error("a copy of nothing is something")
+	}
+	list := &kinds.List[Bookmark]{Items: []Bookmark{{Spec: BookmarkSpec{Tags: []Tag{{Name: "a"}}}}}}
+	list.DeepCopyObject().(*kinds.List[Bookmark]).Items[0].Spec.Tags[0].Name = "b"
+	if list.Items[0].Spec.Tags[0].Name != "a" {
+		t.Error("a change of the copied list has changed the original")
+	}
+}
+
+type part2 struct{ Next *part2 }
+
+// runsMain makes this test program the one of ExampleMain.
+const runsMain = "KINDS_TEST_RUNS_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(runsMain) != "" {
+		ExampleMain()
+	}
+	os.Exit(m.Run())
+}
+
+// TestProgram runs the program of ExampleMain, twice on one directory.
+func TestProgram(t *testing.T) {
+	dir := t.TempDir()
+	serve := func() (kubeconfig string, stop func() error) {
+		cmd := exec.Command(os.Args[0], "--secure-port", "0", "--database-ready-timeout", "30s")
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), runsMain+"=1")
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+		lines := bufio.NewScanner(out)
+		for lines.Scan() {
+			if file, ok := strings.CutPrefix(lines.Text(), "The kubeconfig is "); ok {
+				return file, func() error {
+					if err := cmd.Process.Signal(os.Interrupt); err != nil {
+						return err
+					}
+					if err := cmd.Wait(); err != nil {
+						return fmt.Errorf("%w\n%s", err, stderr.String())
+					}
+					return nil
+				}
+			}
+		}
+		t.Fatalf("the program has ended: %v\n%s", cmd.Wait(), stderr.String())
+		return "", nil
+	}
+	kubeconfig, stop := serve()
+	if out, err := runKubectl(t, kubeconfig, `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, "spec": {"url": "https://go.dev"}}`,
+		"create", "-f", "-"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	second := exec.Command(os.Args[0])
+	second.Dir, second.Env = dir, append(os.Environ(), runsMain+"=1")
+	if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "is in use by the server with process id") {
+		t.Errorf("a second program on the directory: %v\n%s", err, out)
+	}
+	if err := stop(); err != nil {
+		t.Fatalf("the program ended with %v", err)
+	}
+	kubeconfig, stop = serve()
+	if out, err := runKubectl(t, kubeconfig, "", "get", "bm"); err != nil || !strings.Contains(out, "NAME AGE\ngo ") {
+		t.Errorf("after a restart: %v\n%s", err, out)
+	}
+	if err := stop(); err != nil {
+		t.Errorf("the program ended with %v", err)
+	}
+}

@@ -1,0 +1,418 @@
+package kinds
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/names"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/rowkeeper/rowkeeper/pkg/registry/status"
+	"github.com/rowkeeper/rowkeeper/pkg/registry/table"
+)
+
+// kind is a completed [Kind], whatever its Go type is.
+type kind interface {
+	names() (kind, resource string)
+	addTo(*runtime.Scheme) error
+	// storage makes the resources of each version.
+	storage(*runtime.Scheme, generic.RESTOptionsGetter) (map[string]map[string]rest.Storage, error)
+}
+
+// completed is a kind that is known to be right.
+type completed[T any, P Object[T]] struct {
+	Kind[T]
+	group    string
+	versions []string // of the group
+	other    map[string]Version[T]
+	singular string
+
+	typeMeta, objectMeta int
+	status               int // the field's index, or -1
+	// main and statusOnly are what an update of the resource, and one of its status, do not change.
+	main, statusOnly map[fieldpath.APIVersion]*fieldpath.Set
+}
+
+func (k *completed[T, P]) names() (string, string) { return k.Name, k.Resource }
+
+// inspect finds the parts of T.
+func (k *completed[T, P]) inspect() error {
+	k.typeMeta, k.objectMeta, k.status = -1, -1, -1
+	t := reflect.TypeFor[T]()
+	if t.Kind() != reflect.Struct {
+		return fmt.Errorf("the kind %s of group %s is of type %s, which is not a struct", k.Name, k.group, t)
+	}
+	for i := range t.NumField() {
+		switch f := t.Field(i); {
+		case f.Type == reflect.TypeFor[metav1.TypeMeta]() && f.Anonymous:
+			k.typeMeta = i
+		case f.Type == reflect.TypeFor[metav1.ObjectMeta]() && f.Anonymous:
+			k.objectMeta = i
+		case f.Name == "Status" && jsonName(f) == "status":
+			k.status = i
+		}
+	}
+	k.main, k.statusOnly = map[fieldpath.APIVersion]*fieldpath.Set{}, map[fieldpath.APIVersion]*fieldpath.Set{}
+	for _, version := range k.versions {
+		typ := t
+		if v, ok := k.other[version]; ok {
+			typ = v.typ
+		}
+		if err := checkMetadata(typ); err != nil {
+			return fmt.Errorf("the kind %s of group %s cannot be %s: %w", k.Name, k.group, typ, err)
+		}
+		statusField, rest := fieldpath.NewSet(), fieldpath.NewSet()
+		for i := range typ.NumField() {
+			switch name := jsonName(typ.Field(i)); name {
+			case "", "kind", "apiVersion":
+			case "status":
+				statusField.Insert(fieldpath.MakePathOrDie(name))
+			default:
+				rest.Insert(fieldpath.MakePathOrDie(name))
+			}
+		}
+		gv := fieldpath.APIVersion(schema.GroupVersion{Group: k.group, Version: version}.String())
+		k.main[gv], k.statusOnly[gv] = statusField, rest
+	}
+	return nil
+}
+
+// checkMetadata tells whether clients will find what every object has where they look for it.
+func checkMetadata(t reflect.Type) error {
+	object, ok := t.FieldByName("ObjectMeta")
+	if !ok || object.Type != reflect.TypeFor[metav1.ObjectMeta]() || jsonName(object) != "metadata" {
+		return errors.New("it has to embed metav1.ObjectMeta with the tag `json:\"metadata,omitempty\"`")
+	}
+	typ, ok := t.FieldByName("TypeMeta")
+	if !ok || typ.Type != reflect.TypeFor[metav1.TypeMeta]() || jsonName(typ) != "" {
+		return errors.New("it has to embed metav1.TypeMeta with the tag `json:\",inline\"`")
+	}
+	return nil
+}
+
+// jsonName is the name of a field in JSON; it is empty for one that is not there, or whose fields are in its place.
+func jsonName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	switch {
+	case !f.IsExported() || name == "-":
+		return ""
+	case name == "" && !f.Anonymous:
+		return f.Name
+	}
+	return name
+}
+
+func (k *completed[T, P]) addTo(scheme *runtime.Scheme) error {
+	internal := schema.GroupVersion{Group: k.group, Version: runtime.APIVersionInternal}
+	if scheme.Recognizes(internal.WithKind(k.Name)) {
+		return fmt.Errorf("group %s has two kinds %s", k.group, k.Name)
+	}
+	scheme.AddKnownTypeWithName(internal.WithKind(k.Name), P(new(T)))
+	scheme.AddKnownTypeWithName(internal.WithKind(k.Name+"List"), &List[T]{})
+	for _, version := range k.versions {
+		gv := schema.GroupVersion{Group: k.group, Version: version}
+		var object, list runtime.Object = P(new(T)), &List[T]{}
+		if v, ok := k.other[version]; ok {
+			object, list = v.object(), v.list()
+			if err := v.convert(scheme, k.fill); err != nil {
+				return fmt.Errorf("the kind %s of group %s: %w", k.Name, k.group, err)
+			}
+		}
+		scheme.AddKnownTypeWithName(gv.WithKind(k.Name), object)
+		scheme.AddKnownTypeWithName(gv.WithKind(k.Name+"List"), list)
+		if err := scheme.AddFieldLabelConversionFunc(gv.WithKind(k.Name), k.fieldLabel); err != nil {
+			return err
+		}
+	}
+	scheme.AddTypeDefaultingFunc(P(new(T)), func(obj any) { k.fill(obj.(*T)) })
+	return nil
+}
+
+// fill sets the defaults.
+func (k *completed[T, P]) fill(obj *T) {
+	if k.Strategy.Default != nil {
+		k.Strategy.Default(obj)
+	}
+}
+
+// fieldLabel accepts the fields by which objects can be selected.
+func (k *completed[T, P]) fieldLabel(label, value string) (string, string, error) {
+	_, ok := k.Fields[label]
+	if !ok && label != "metadata.name" && (label != "metadata.namespace" || k.ClusterScoped) {
+		return "", "", fmt.Errorf("%s cannot be selected by %q", k.Resource, label)
+	}
+	return label, value, nil
+}
+
+// attributes are what objects can be selected by.
+func (k *completed[T, P]) attributes(obj runtime.Object) (labels.Set, fields.Set, error) {
+	p, ok := obj.(P)
+	if !ok {
+		return nil, nil, fmt.Errorf("%T is not a %s", obj, k.Name)
+	}
+	set := fields.Set{"metadata.name": p.GetName()}
+	if !k.ClusterScoped {
+		set["metadata.namespace"] = p.GetNamespace()
+	}
+	for path, value := range k.Fields {
+		set[path] = value(p)
+	}
+	return p.GetLabels(), set, nil
+}
+
+func (k *completed[T, P]) storage(scheme *runtime.Scheme, getter generic.RESTOptionsGetter) (map[string]map[string]rest.Storage, error) {
+	s := strategy[T, P]{scheme, names.SimpleNameGenerator, k}
+	store := &genericregistry.Store{
+		NewFunc:     func() runtime.Object { return P(new(T)) },
+		NewListFunc: func() runtime.Object { return &List[T]{} },
+		PredicateFunc: func(label labels.Selector, field fields.Selector) apistorage.SelectionPredicate {
+			return apistorage.SelectionPredicate{Label: label, Field: field, GetAttrs: k.attributes}
+		},
+		DefaultQualifiedResource:  schema.GroupResource{Group: k.group, Resource: k.Resource},
+		SingularQualifiedResource: schema.GroupResource{Group: k.group, Resource: k.singular},
+		CreateStrategy:            s,
+		UpdateStrategy:            s,
+		DeleteStrategy:            s,
+		ResetFieldsStrategy:       s,
+		TableConvertor:            k.table(),
+	}
+	if k.Strategy.TimeToLive != nil {
+		store.TTLFunc = func(obj runtime.Object, _ uint64, _ bool) (uint64, error) {
+			return seconds(k.Strategy.TimeToLive(obj.(P))), nil
+		}
+	}
+	if k.Store != nil {
+		k.Store(store)
+	}
+	if err := store.CompleteWithOptions(&generic.StoreOptions{RESTOptions: getter, AttrFunc: k.attributes}); err != nil {
+		return nil, fmt.Errorf("cannot store %s.%s: %w", k.Resource, k.group, err)
+	}
+	resources := map[string]rest.Storage{k.Resource: &resource{store, k.ShortNames, k.Categories}}
+	if k.status >= 0 {
+		resources[k.Resource+"/status"] = status.New(store, statusStrategy[T, P]{s})
+	}
+	versions := map[string]map[string]rest.Storage{}
+	for _, version := range k.versions {
+		versions[version] = resources
+	}
+	return versions, nil
+}
+
+// seconds are never fewer than the time is long.
+func seconds(d time.Duration) uint64 {
+	if d <= 0 {
+		return 0
+	}
+	return uint64(math.Ceil(d.Seconds()))
+}
+
+// resource is the resource itself, without subresources.
+type resource struct {
+	*genericregistry.Store
+	shortNames, categories []string
+}
+
+var (
+	_ rest.StandardStorage    = &resource{}
+	_ rest.ShortNamesProvider = &resource{}
+	_ rest.CategoriesProvider = &resource{}
+)
+
+func (r *resource) ShortNames() []string { return r.shortNames }
+func (r *resource) Categories() []string { return r.categories }
+
+// table shows the name, the columns, and the age in front of those that are wide.
+func (k *completed[T, P]) table() rest.TableConvertor {
+	age := slices.IndexFunc(k.Columns, func(c Column[T]) bool { return c.Wide })
+	if age < 0 {
+		age = len(k.Columns)
+	}
+	columns := slices.Insert(slices.Clone(k.Columns), age, Column[T]{
+		Name: "Age", Description: "The time since the object was created.",
+		Value: func(obj *T) any { return table.Age(P(obj).GetCreationTimestamp(), clock.RealClock{}) },
+	})
+	definitions := []metav1.TableColumnDefinition{table.Name()}
+	for _, column := range columns {
+		definition := metav1.TableColumnDefinition{Name: column.Name, Description: column.Description, Type: cmp.Or(column.Type, "string")}
+		if column.Wide {
+			definition.Priority = 1
+		}
+		definitions = append(definitions, definition)
+	}
+	return table.Convertor[P]{Columns: definitions, Cells: func(obj P) []any {
+		cells := []any{obj.GetName()}
+		for _, column := range columns {
+			cells = append(cells, cell(column.Value(obj)))
+		}
+		return cells
+	}}
+}
+
+// cell makes a value one of the types that a table may have.
+func cell(value any) any {
+	switch v := reflect.ValueOf(value); {
+	case !v.IsValid():
+		return nil
+	case v.CanInt():
+		return v.Int()
+	case v.CanFloat():
+		return v.Float()
+	case v.Kind() == reflect.Bool:
+		return v.Bool()
+	case v.Kind() == reflect.String:
+		return v.String()
+	}
+	return fmt.Sprint(value)
+}
+
+// strategy is the kind's, as the registry asks for it.
+type strategy[T any, P Object[T]] struct {
+	runtime.ObjectTyper
+	names.NameGenerator
+	kind *completed[T, P]
+}
+
+func (s strategy[T, P]) NamespaceScoped() bool                         { return !s.kind.ClusterScoped }
+func (s strategy[T, P]) AllowCreateOnUpdate(context.Context) bool      { return false }
+func (s strategy[T, P]) AllowUnconditionalUpdate(context.Context) bool { return true }
+func (s strategy[T, P]) Canonicalize(runtime.Object)                   {}
+
+// PrepareForCreate drops the status: whoever creates an object cannot say how it is doing.
+func (s strategy[T, P]) PrepareForCreate(ctx context.Context, obj runtime.Object) {
+	p := obj.(P)
+	if i := s.kind.status; i >= 0 {
+		reflect.ValueOf(p).Elem().Field(i).SetZero()
+	}
+	p.SetGeneration(1)
+	if f := s.kind.Strategy.PrepareForCreate; f != nil {
+		f(ctx, p)
+	}
+}
+
+// PrepareForUpdate keeps the status, and counts the changes of everything else but the metadata.
+func (s strategy[T, P]) PrepareForUpdate(ctx context.Context, obj, old runtime.Object) {
+	p, was := obj.(P), old.(P)
+	if i := s.kind.status; i >= 0 {
+		reflect.ValueOf(p).Elem().Field(i).Set(reflect.ValueOf(was).Elem().Field(i))
+	}
+	if f := s.kind.Strategy.PrepareForUpdate; f != nil {
+		f(ctx, p, was)
+	}
+	p.SetGeneration(was.GetGeneration())
+	if !equality.Semantic.DeepEqual(s.wanted(p), s.wanted(was)) {
+		p.SetGeneration(was.GetGeneration() + 1)
+	}
+}
+
+// wanted is the object without what is not its author's will.
+func (s strategy[T, P]) wanted(obj P) *T {
+	c := *obj
+	v := reflect.ValueOf(&c).Elem()
+	v.Field(s.kind.typeMeta).SetZero()
+	v.Field(s.kind.objectMeta).SetZero()
+	if s.kind.status >= 0 {
+		v.Field(s.kind.status).SetZero()
+	}
+	return &c
+}
+
+func (s strategy[T, P]) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
+	p := obj.(P)
+	validate := s.kind.Strategy.ValidateName
+	if validate == nil {
+		validate = apivalidation.NameIsDNSSubdomain
+	}
+	var errs field.ErrorList
+	for _, wrong := range validate(p.GetName(), false) {
+		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), p.GetName(), wrong))
+	}
+	return append(errs, s.validate(ctx, p)...)
+}
+
+func (s strategy[T, P]) validate(ctx context.Context, p P) field.ErrorList {
+	if f := s.kind.Strategy.Validate; f != nil {
+		return f(ctx, p)
+	}
+	return nil
+}
+
+func (s strategy[T, P]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	errs := s.validate(ctx, obj.(P))
+	if f := s.kind.Strategy.ValidateUpdate; f != nil {
+		errs = append(errs, f(ctx, obj.(P), old.(P))...)
+	}
+	return errs
+}
+
+func (s strategy[T, P]) WarningsOnCreate(ctx context.Context, obj runtime.Object) []string {
+	if f := s.kind.Strategy.Warnings; f != nil {
+		return f(ctx, obj.(P))
+	}
+	return nil
+}
+
+func (s strategy[T, P]) WarningsOnUpdate(ctx context.Context, obj, _ runtime.Object) []string {
+	return s.WarningsOnCreate(ctx, obj)
+}
+
+// GetResetFields keeps server-side apply from giving somebody the fields that PrepareForUpdate takes away.
+func (s strategy[T, P]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	if s.kind.status < 0 {
+		return nil
+	}
+	return s.kind.main
+}
+
+// statusStrategy is the strategy of the subresource status.
+type statusStrategy[T any, P Object[T]] struct{ strategy[T, P] }
+
+// PrepareForUpdate keeps everything but the status, and the metadata that nobody may change by way of the status.
+func (s statusStrategy[T, P]) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
+	p, was := obj.(P), old.(P)
+	changed := *p
+	*p = *was
+	v, c := reflect.ValueOf(p).Elem(), reflect.ValueOf(&changed).Elem()
+	for _, i := range []int{s.kind.typeMeta, s.kind.objectMeta, s.kind.status} {
+		v.Field(i).Set(c.Field(i))
+	}
+	p.SetGeneration(was.GetGeneration())
+	p.SetLabels(was.GetLabels())
+	p.SetAnnotations(was.GetAnnotations())
+	p.SetOwnerReferences(was.GetOwnerReferences())
+	p.SetFinalizers(was.GetFinalizers())
+}
+
+func (s statusStrategy[T, P]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	if f := s.kind.Strategy.ValidateStatus; f != nil {
+		return f(ctx, obj.(P), old.(P))
+	}
+	return nil
+}
+
+func (s statusStrategy[T, P]) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
+	return nil
+}
+
+func (s statusStrategy[T, P]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return s.kind.statusOnly
+}
