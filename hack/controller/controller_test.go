@@ -3,14 +3,19 @@ package main
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1"
 	"github.com/rowkeeper/rowkeeper/pkg/generated/clientset/versioned"
@@ -27,8 +32,7 @@ type setting struct {
 
 func begin(t *testing.T, execute executor) setting {
 	t.Helper()
-	ctrl.SetLogger(klog.Background())
-	server := rowkeepertest.Start(t, testkit.Options{})
+	s, server := serve(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	manager, err := newManager(ctx, server.Config, execute)
 	if err != nil {
@@ -42,11 +46,19 @@ func begin(t *testing.T, execute executor) setting {
 			t.Errorf("the manager: %v", err)
 		}
 	})
-	client, err := versioned.NewForConfig(server.Config)
+	return s
+}
+
+// serve starts a server without controllers.
+func serve(t *testing.T) (setting, *testkit.Server) {
+	t.Helper()
+	ctrl.SetLogger(klog.Background())
+	server := rowkeepertest.Start(t, testkit.Options{})
+	api, err := versioned.NewForConfig(server.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return setting{t, client.CiV1()}
+	return setting{t, api.CiV1()}, server
 }
 
 func (s setting) pipeline(name string, parallel int32, commands ...[]string) *v1.Pipeline {
@@ -69,6 +81,15 @@ func (s setting) run(pipeline string) *v1.PipelineRun {
 		s.Fatal(err)
 	}
 	return r
+}
+
+// create makes a run that is nobody's own.
+func (s setting) create(name, pipeline string) {
+	s.Helper()
+	run := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.PipelineRunSpec{PipelineName: pipeline}}
+	if _, err := s.api.PipelineRuns("default").Create(s.Context(), run, metav1.CreateOptions{}); err != nil {
+		s.Fatal(err)
+	}
 }
 
 func (s setting) get(name string) *v1.PipelineRun {
@@ -141,13 +162,7 @@ func TestRunFails(t *testing.T) {
 	if len(run.Status.Steps) != 1 || *run.Status.Steps[0].ExitCode != 1 {
 		t.Errorf("the steps are %+v", run.Status.Steps)
 	}
-	orphan, err := s.api.PipelineRuns("default").Create(t.Context(), &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Name: "orphan"}, Spec: v1.PipelineRunSpec{PipelineName: "missing"}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.api.PipelineRuns("default").Patch(t.Context(), orphan.Name, "application/merge-patch+json", []byte(`{"status":{"phase":"Running"}}`), metav1.PatchOptions{}, "status"); err != nil {
-		t.Fatal(err)
-	}
+	s.create("orphan", "missing")
 	s.ends("orphan", v1.RunFailed)
 }
 
@@ -243,4 +258,108 @@ func TestCancelAndGracefulDeletion(t *testing.T) {
 		_, err := s.api.PipelineRuns("default").Get(t.Context(), deleted, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	})
+}
+
+// However fast runs come and end, there are never more of them than the pipeline allows, and none is forgotten. The watch sees every state in between.
+func TestNeverTooManyRuns(t *testing.T) {
+	s := begin(t, simulate)
+	p := s.pipeline("build", 2, []string{"make"}, []string{"make", "test"})
+	watch, err := s.api.PipelineRuns("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: p.ResourceVersion})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watch.Stop()
+	const runs = 40
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		for i := range runs {
+			if i%2 == 0 {
+				s.create(fmt.Sprintf("z-%d", runs-i), "build")
+			} else if _, err := s.api.Pipelines("default").CreateRun(t.Context(), "build", &v1.PipelineRunRequest{}, metav1.CreateOptions{}); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	phases, most, ended := map[string]v1.PipelineRunPhase{}, 0, 0
+	for ended < runs {
+		run, ok := (<-watch.ResultChan()).Object.(*v1.PipelineRun)
+		if !ok {
+			t.Fatal("the watch has ended")
+		}
+		phases[run.Name] = run.Status.Phase
+		running := 0
+		ended = 0
+		for _, phase := range phases {
+			switch phase {
+			case v1.RunRunning:
+				running++
+			case v1.RunSucceeded:
+				ended++
+			}
+		}
+		if most = max(most, running); running > 2 {
+			t.Fatalf("%d runs are running, and 2 are allowed", running)
+		}
+	}
+	if most != 2 {
+		t.Errorf("at most %d runs were running at a time, and 2 are allowed", most)
+	}
+}
+
+// A run that was not made by the pipeline's subresource is the pipeline's own nevertheless, and so is the log the run's.
+func TestOwners(t *testing.T) {
+	s := begin(t, simulate)
+	p := s.pipeline("build", 1, []string{"make"})
+	s.create("by-hand", "build")
+	run := s.ends("by-hand", v1.RunSucceeded)
+	if owner := metav1.GetControllerOf(run); owner == nil || owner.UID != p.UID {
+		t.Errorf("the run belongs to %v", owner)
+	}
+	chunk, err := s.api.LogChunks("default").Get(t.Context(), "by-hand-0", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if owner := metav1.GetControllerOf(chunk); owner == nil || owner.UID != run.UID {
+		t.Errorf("the log belongs to %v", owner)
+	}
+}
+
+// A controller whose cache is behind does not start what the server knows to be too much.
+func TestCacheThatIsBehind(t *testing.T) {
+	s, server := serve(t)
+	scheme := runtime.NewScheme()
+	if err := v1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	direct, err := client.NewWithWatch(server.Config, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.pipeline("build", 1, []string{"make"})
+	s.create("z", "build")
+	s.create("a", "build")
+	behind := &v1.PipelineRunList{}
+	if err := direct.List(t.Context(), behind); err != nil {
+		t.Fatal(err)
+	}
+	cached := interceptor.NewClient(direct, interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
+		behind.DeepCopyInto(list.(*v1.PipelineRunList))
+		return nil
+	}})
+	if _, err := s.api.PipelineRuns("default").Patch(t.Context(), "z", "application/merge-patch+json", []byte(`{"status":{"phase":"Running"}}`), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	r := &pipelineReconciler{Client: cached, server: direct}
+	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "default", Name: "build"}}); err != nil {
+		t.Fatal(err)
+	}
+	if phase := s.get("a").Status.Phase; phase != v1.RunPending {
+		t.Errorf("the second run is %s", phase)
+	}
+	p, err := s.api.Pipelines("default").Get(t.Context(), "build", metav1.GetOptions{})
+	if err != nil || p.Status.ActiveRuns != 1 {
+		t.Errorf("%d runs are said to be active, %v", p.Status.ActiveRuns, err)
+	}
 }

@@ -56,7 +56,7 @@ func newManager(ctx context.Context, config *rest.Config, execute executor) (ctr
 	if err != nil {
 		return nil, err
 	}
-	if err := (&pipelineReconciler{Client: manager.GetClient()}).setUp(ctx, manager); err != nil {
+	if err := (&pipelineReconciler{Client: manager.GetClient(), server: manager.GetAPIReader()}).setUp(ctx, manager); err != nil {
 		return nil, err
 	}
 	if err := (&runReconciler{Client: manager.GetClient(), execute: execute}).setUp(manager); err != nil {

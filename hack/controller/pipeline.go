@@ -16,12 +16,14 @@ import (
 	v1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1"
 )
 
-// byPipeline is the index of runs by the name of their pipeline.
+// byPipeline is the index of runs by the name of their pipeline: the cache's own, and the server's field selector of the same name.
 const byPipeline = "spec.pipelineName"
 
 // pipelineReconciler starts the runs of a pipeline, as many at a time as it allows, and keeps its status.
 type pipelineReconciler struct {
 	client.Client
+	// server reads past the cache.
+	server client.Reader
 }
 
 func (r *pipelineReconciler) setUp(ctx context.Context, manager ctrl.Manager) error {
@@ -48,23 +50,16 @@ func (r *pipelineReconciler) Reconcile(ctx context.Context, request ctrl.Request
 	if p.DeletionTimestamp != nil {
 		return ctrl.Result{}, nil
 	}
-	runs := &v1.PipelineRunList{}
-	if err := r.List(ctx, runs, client.InNamespace(p.Namespace), client.MatchingFields{byPipeline: p.Name}); err != nil {
+	active, waiting, err := runsOf(ctx, r.Client, p)
+	if err != nil {
 		return ctrl.Result{}, err
 	}
-	active := int32(0)
-	var waiting []*v1.PipelineRun
-	for i := range runs.Items {
-		switch run := &runs.Items[i]; {
-		case run.Status.Phase == v1.RunRunning:
-			active++
-		case run.Status.Phase == v1.RunPending && !run.Spec.Cancelled && run.DeletionTimestamp == nil:
-			waiting = append(waiting, run)
+	if room := !p.Spec.Suspended && active < *p.Spec.MaxParallelRuns; room && len(waiting) > 0 {
+		// The cache may not know yet of a run that was started just now. What is started is decided on what the server says, or there would be too many.
+		if active, waiting, err = runsOf(ctx, r.server, p); err != nil {
+			return ctrl.Result{}, err
 		}
 	}
-	slices.SortFunc(waiting, func(a, b *v1.PipelineRun) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	})
 	for _, run := range waiting {
 		if p.Spec.Suspended || active >= *p.Spec.MaxParallelRuns {
 			break
@@ -77,9 +72,29 @@ func (r *pipelineReconciler) Reconcile(ctx context.Context, request ctrl.Request
 	return ctrl.Result{}, r.report(ctx, p, active)
 }
 
+// runsOf returns how many runs of a pipeline are running, and those that wait, the longest first.
+func runsOf(ctx context.Context, reader client.Reader, p *v1.Pipeline) (active int32, waiting []*v1.PipelineRun, err error) {
+	runs := &v1.PipelineRunList{}
+	if err := reader.List(ctx, runs, client.InNamespace(p.Namespace), client.MatchingFields{byPipeline: p.Name}); err != nil {
+		return 0, nil, err
+	}
+	for i := range runs.Items {
+		switch run := &runs.Items[i]; {
+		case run.Status.Phase == v1.RunRunning:
+			active++
+		case run.Status.Phase == v1.RunPending && !run.Spec.Cancelled && run.DeletionTimestamp == nil:
+			waiting = append(waiting, run)
+		}
+	}
+	slices.SortFunc(waiting, func(a, b *v1.PipelineRun) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	return active, waiting, nil
+}
+
 // start lets a run begin.
 func (r *pipelineReconciler) start(ctx context.Context, run *v1.PipelineRun) error {
-	// With the version, so that a run which was started already, and of which the cache does not know yet, is not started twice.
+	// With the version, so that a run which was cancelled or deleted meanwhile is not started.
 	patch := client.MergeFromWithOptions(run.DeepCopy(), client.MergeFromWithOptimisticLock{})
 	run.Status.Phase = v1.RunRunning
 	run.Status.StartTime = new(metav1.Now())

@@ -46,12 +46,32 @@ func (r *runReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 		return ctrl.Result{}, nil
 	case run.Spec.Cancelled:
 		return ctrl.Result{}, r.finish(ctx, run, v1.RunCancelled, "Cancelled", "the run was cancelled")
-	case controllerutil.AddFinalizer(run, logFinalizer):
-		return ctrl.Result{}, r.Update(ctx, run)
+	case !controllerutil.ContainsFinalizer(run, logFinalizer) || metav1.GetControllerOf(run) == nil:
+		return ctrl.Result{}, r.adopt(ctx, run)
 	case run.Status.Phase != v1.RunRunning:
 		return ctrl.Result{}, nil // it waits for the pipeline
 	}
 	return ctrl.Result{}, r.step(ctx, run)
+}
+
+// adopt makes a run the pipeline's own, so that the pipeline is looked at when it changes, also if it was not made by the pipeline's subresource; and sees to it that it is not
+// gone before its log is.
+func (r *runReconciler) adopt(ctx context.Context, run *v1.PipelineRun) error {
+	p := &v1.Pipeline{}
+	err := r.Get(ctx, client.ObjectKey{Namespace: run.Namespace, Name: run.Spec.PipelineName}, p)
+	if apierrors.IsNotFound(err) {
+		return r.finish(ctx, run, v1.RunFailed, "PipelineNotFound", "there is no pipeline "+run.Spec.PipelineName)
+	}
+	if err != nil {
+		return err
+	}
+	if metav1.GetControllerOf(run) == nil {
+		if err := controllerutil.SetControllerReference(p, run, r.Scheme()); err != nil {
+			return err
+		}
+	}
+	controllerutil.AddFinalizer(run, logFinalizer)
+	return client.IgnoreNotFound(r.Update(ctx, run))
 }
 
 // step runs the next step. When it has ended, the status changes, so that Reconcile is called again.
@@ -149,17 +169,9 @@ func (r *runReconciler) remove(ctx context.Context, run *v1.PipelineRun) error {
 			return client.IgnoreNotFound(err)
 		}
 	}
-	chunks := &v1.LogChunkList{}
-	if err := r.List(ctx, chunks, client.InNamespace(run.Namespace)); err != nil {
-		return err
-	}
-	for i := range chunks.Items {
-		if chunks.Items[i].Spec.RunUID != run.UID {
-			continue
-		}
-		if err := r.Delete(ctx, &chunks.Items[i]); client.IgnoreNotFound(err) != nil {
-			return err
-		}
+	// By the server's field selector, not by the cache, which may not know the newest piece yet.
+	if err := r.DeleteAllOf(ctx, &v1.LogChunk{}, client.InNamespace(run.Namespace), client.MatchingFields{"spec.runName": run.Name}); err != nil {
+		return fmt.Errorf("cannot delete the log: %w", err)
 	}
 	before := run.DeepCopy()
 	if !controllerutil.RemoveFinalizer(run, logFinalizer) {
