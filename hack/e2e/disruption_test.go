@@ -15,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -395,6 +396,25 @@ func testRollingRestart(t *testing.T) {
 	}
 	waitForReplicas(t, len(before))
 	l.progress(100)
+	l.finish()
+}
+
+// testEviction asks for the eviction of both replicas at once, as for the drain of their nodes: the budget allows one.
+func testEviction(t *testing.T) {
+	pods := env.installation.pods(t)
+	l := startLoad(t)
+	l.progress(50)
+	evict := func(pod corev1.Pod) error {
+		return env.client.PolicyV1().Evictions(namespace).Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: namespace}})
+	}
+	eventually(t, 30*time.Second, func() error { return evict(pods[0]) })
+	expect(t, "evicting the other replica, too", evict(pods[1]), metav1.StatusReasonTooManyRequests)
+	gone(t, 2*time.Minute, "the evicted pod", func() error {
+		_, err := env.client.CoreV1().Pods(namespace).Get(t.Context(), pods[0].Name, metav1.GetOptions{})
+		return err
+	})
+	waitForReplicas(t, 2)
+	l.progress(50)
 	l.finish()
 }
 

@@ -135,16 +135,18 @@ func (i *installation) startDatabase(t *testing.T, kind string) {
 		t.Fatal(err)
 	}
 	const password = "the first password"
-	for _, statement := range []string{
-		"CREATE ROLE " + databaseUser + " LOGIN PASSWORD '" + password + "'",
-		"ALTER DATABASE " + strings.TrimPrefix(u.Path, "/") + " OWNER TO " + databaseUser,
-	} {
+	name := strings.TrimPrefix(u.Path, "/")
+	statements := map[string][]string{
+		"postgres": {"CREATE ROLE " + databaseUser + " LOGIN PASSWORD '" + password + "'", "ALTER DATABASE " + name + " OWNER TO " + databaseUser},
+		"mysql":    {"CREATE USER " + databaseUser + " IDENTIFIED BY '" + password + "'", "GRANT ALL ON " + name + ".* TO " + databaseUser},
+	}
+	for _, statement := range statements[kind] {
 		if err := i.database.Do("exec " + statement); err != nil {
 			t.Fatal(err)
 		}
 	}
 	u.User = url.User(databaseUser)
-	u.RawQuery += "&password_file=/etc/rowkeeper/database/password"
+	u.RawQuery = strings.TrimPrefix(u.RawQuery+"&password_file=/etc/rowkeeper/database/password", "&")
 	dir := filepath.Join("overlays", kind, "database")
 	i.edits[filepath.Join(dir, "url")] = u.String() + "\n"
 	i.edits[filepath.Join(dir, "password")] = password + "\n"

@@ -9,13 +9,21 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/balancer"
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
@@ -39,24 +47,43 @@ func TestPostgres(t *testing.T) {
 		{"Subresources", testSubresources},
 		{"Upstream", testUpstream},
 		{"Access", testAccess},
+		{"Metrics", testMetrics},
 		{"MissingNamespace", testMissingNamespace},
 		{"NamespaceDeletion", testNamespaceDeletion},
 		{"GarbageCollection", testGarbageCollection},
 		{"Audit", testAudit},
 		{"Webhooks", testWebhooks},
 		{"Policy", testPolicy},
+		{"Priority", testPriority},
 		{"Informers", testInformers},
 		{"CertificateRotation", testCertificateRotation},
 		{"PasswordRotation", testPasswordRotation},
 		{"RollingRestart", testRollingRestart},
+		{"Eviction", testEviction},
 		{"Kill", testKill},
 		{"DatabaseRestart", testDatabaseRestart},
 		{"ClusterAway", testClusterAway},
 		// The last, since it leaves thousands of objects behind.
 		{"Throughput", testThroughput},
+		// It looks back.
+		{"LeastPrivilege", testLeastPrivilege},
 	} {
 		t.Run(test.name, test.f)
 	}
+	i.uninstall(t)
+}
+
+// TestMySQL installs two replicas on MySQL, uses them a little, and removes them.
+func TestMySQL(t *testing.T) {
+	i := install(t, "mysql")
+	fmt.Printf("MySQL %s (%s): from the start of the first process to Available %s\n", i.database.Version, i.database.Source, startTime(t).Round(time.Millisecond))
+	waitForReplicas(t, 2)
+	t.Run("VerbsV1", testVerbs(pipelinesV1, pipeline))
+	t.Run("VerbsV1alpha1", testVerbs(pipelinesV1alpha1, pipelineV1alpha1))
+	t.Run("Kill", testKill)
+	// Without its pods the namespace is removed sooner.
+	kubectl(t, "scale", "-n", namespace, "deployment/rowkeeper", "--replicas=0")
+	kubectl(t, "wait", "-n", namespace, "pod", "--all", "--for=delete", "--timeout=2m")
 	i.uninstall(t)
 }
 
@@ -133,7 +160,12 @@ func testManifests(t *testing.T) {
 	dir := env.installation.dir
 	write(t, filepath.Join(dir, "overlays", "mysql", "database", "password"), "secret") // that of PostgreSQL is there
 	for _, overlay := range []string{"postgres", "mysql", "sqlite", "external"} {
-		t.Run(overlay, func(t *testing.T) { dryRun(t, filepath.Join(dir, "overlays", overlay)) })
+		t.Run(overlay, func(t *testing.T) {
+			dryRun(t, filepath.Join(dir, "overlays", overlay))
+			if overlay != "external" {
+				checkServer(t, render(t, filepath.Join(dir, "overlays", overlay)))
+			}
+		})
 	}
 	// What the comments in the overlays offer.
 	for name, replace := range map[string][2]string{
@@ -170,6 +202,51 @@ func dryRun(t *testing.T, overlay string) {
 	// Nothing in them asks the cluster not to look at certificates.
 	if rendered := kubectl(t, "kustomize", overlay); strings.Contains(rendered, "insecureSkipTLSVerify") {
 		t.Error("the manifests mention insecureSkipTLSVerify")
+	}
+}
+
+// checkServer looks in an overlay's manifests for what the cluster's API server would not miss, and this machine neither: it has other ways than a kubelet
+// and kube-proxy. That no pod runs as root or with privileges is enforced by the label of the namespace.
+func checkServer(t *testing.T, manifests []*unstructured.Unstructured) {
+	t.Helper()
+	deployment := find[appsv1.Deployment](t, manifests, "Deployment", "rowkeeper")
+	spec := deployment.Spec.Template.Spec
+	c := spec.Containers[0]
+	for name, probe := range map[string]*corev1.Probe{"startup": c.StartupProbe, "liveness": c.LivenessProbe, "readiness": c.ReadinessProbe} {
+		want := "/livez"
+		if name == "readiness" {
+			want = "/readyz"
+		}
+		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != want {
+			t.Errorf("the %s probe is %v, want one of %s", name, probe, want)
+		}
+	}
+	if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
+		t.Errorf("the resources are %v", c.Resources)
+	}
+	if s := c.SecurityContext; s == nil || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem {
+		t.Error("the root file system can be written to")
+	}
+	pod := labels.Set(deployment.Spec.Template.Labels)
+	selectors := map[string]*metav1.LabelSelector{
+		"the NetworkPolicy": &find[networkingv1.NetworkPolicy](t, manifests, "NetworkPolicy", "rowkeeper").Spec.PodSelector,
+		"the Service":       {MatchLabels: find[corev1.Service](t, manifests, "Service", "rowkeeper").Spec.Selector},
+	}
+	if *deployment.Spec.Replicas > 1 {
+		selectors["the PodDisruptionBudget"] = find[policyv1.PodDisruptionBudget](t, manifests, "PodDisruptionBudget", "rowkeeper").Spec.Selector
+		for _, key := range []string{corev1.LabelHostname, corev1.LabelTopologyZone} {
+			i := slices.IndexFunc(spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool { return c.TopologyKey == key })
+			if i < 0 {
+				t.Errorf("the replicas are not spread by %s", key)
+				continue
+			}
+			selectors["the spread by "+key] = spec.TopologySpreadConstraints[i].LabelSelector
+		}
+	}
+	for what, selector := range selectors {
+		if s, err := metav1.LabelSelectorAsSelector(selector); err != nil || s.Empty() || !s.Matches(pod) {
+			t.Errorf("%s is for other pods than the Deployment's: %v, %v", what, selector, err)
+		}
 	}
 }
 
@@ -233,7 +310,7 @@ func servingCertificate(t *testing.T, pod corev1.Pod) *x509.Certificate {
 	return conn.ConnectionState().PeerCertificates[0]
 }
 
-// testClusterAway starts a server, as the overlay "external" describes it, while the cluster's API server cannot be reached, and lets it be reached later.
+// testClusterAway starts a server, as the overlay "external" describes it, with the service account's rights, while the cluster's API server cannot be reached, and lets it be reached later.
 func testClusterAway(t *testing.T) {
 	dir := t.TempDir()
 	door, err := balancer.New()
@@ -241,15 +318,17 @@ func testClusterAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { door.Close() })
-	_, file, err := env.User("outside", "system:masters")
+	token, err := env.client.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), "rowkeeper", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := clientcmd.LoadFromFile(file)
+	config, err := clientcmd.LoadFromFile(env.Kubeconfig)
 	if err != nil {
 		t.Fatal(err)
 	}
 	config.Clusters["e2e"].Server = fmt.Sprintf("https://localhost:%d", door.Port())
+	config.AuthInfos = map[string]*api.AuthInfo{"rowkeeper": {Token: token.Status.Token}}
+	config.Contexts["e2e"].AuthInfo = "rowkeeper"
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	if err := clientcmd.WriteToFile(*config, kubeconfig); err != nil {
 		t.Fatal(err)

@@ -47,8 +47,8 @@ func (i *installation) follow(t *testing.T, overlay string) {
 	done := map[string]int{}
 	for _, command := range instructions(t, "../../README.md", "In a cluster") {
 		if overlay != "postgres" {
-			// What the chapter says of PostgreSQL. There is no database to be named for SQLite.
-			if strings.HasPrefix(command, "$EDITOR ") {
+			// The same, with another name; and there is no database to be named for SQLite.
+			if overlay == "sqlite" && strings.HasPrefix(command, "$EDITOR ") {
 				continue
 			}
 			command = strings.ReplaceAll(command, "overlays/postgres", "overlays/"+overlay)

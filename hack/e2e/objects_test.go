@@ -151,11 +151,18 @@ func auditEvents(t *testing.T) []auditv1.Event {
 		if running == nil {
 			continue
 		}
-		for line := range strings.Lines(running.Log()) {
-			var event auditv1.Event
-			if strings.HasPrefix(line, "{") && json.Unmarshal([]byte(line), &event) == nil && event.Kind == "Event" {
-				events = append(events, event)
-			}
+		events = append(events, parseAuditEvents(running.Log())...)
+	}
+	return events
+}
+
+// parseAuditEvents finds the audit events among the lines of a log.
+func parseAuditEvents(log string) []auditv1.Event {
+	var events []auditv1.Event
+	for line := range strings.Lines(log) {
+		var event auditv1.Event
+		if strings.HasPrefix(line, "{") && json.Unmarshal([]byte(line), &event) == nil && event.Kind == "Event" {
+			events = append(events, event)
 		}
 	}
 	return events

@@ -63,6 +63,8 @@ type Cluster struct {
 	Port int
 	// APIServer is kube-apiserver.
 	APIServer *process.Process
+	// AuditLog is the file in which kube-apiserver writes what service accounts ask of it, other than those of its own namespace.
+	AuditLog string
 
 	bin, dir string
 	started  []*process.Process
@@ -181,6 +183,11 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 	if c.Admin, c.Kubeconfig, err = c.User("admin", "system:masters"); err != nil {
 		return err
 	}
+	c.AuditLog = filepath.Join(c.Logs(), "audit.log")
+	policy := c.path("audit-policy.yaml")
+	if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
+		return err
+	}
 	file := func(name string) string { return c.path("pki", name) }
 	c.APIServer, err = c.run("kube-apiserver",
 		"--etcd-servers="+c.Etcd, "--bind-address="+Host, "--advertise-address="+Host, "--secure-port="+strconv.Itoa(c.Port),
@@ -195,6 +202,7 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--proxy-client-cert-file="+file("front-proxy.crt"), "--proxy-client-key-file="+file("front-proxy.key"),
 		"--enable-aggregator-routing=false",
+		"--audit-policy-file="+policy, "--audit-log-path="+c.AuditLog,
 	)
 	if err != nil {
 		return err
@@ -227,6 +235,17 @@ func (c *Cluster) startController(name string) error {
 	_, err = c.run(name, args...)
 	return err
 }
+
+// auditPolicy lets kube-apiserver write down who asked for what, if he is a service account and none of Kubernetes itself.
+const auditPolicy = `
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- {level: None, userGroups: ["system:serviceaccounts:kube-system"]}
+- {level: Metadata, userGroups: ["system:serviceaccounts"]}
+- {level: None}
+`
 
 // URL is kube-apiserver's.
 func (c *Cluster) URL() string { return "https://" + net.JoinHostPort(Host, strconv.Itoa(c.Port)) }
