@@ -5,10 +5,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-version=${VERSION:-$(git describe --tags --always --dirty)}
-commit=$(git rev-parse HEAD)
-# The time of the commit, so that the same commit makes the same image.
-date=$(TZ=UTC git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd)
+if commit=$(git rev-parse HEAD 2>/dev/null); then
+	version=${VERSION:-$(git describe --tags --always --dirty)}
+	# The time of the commit, so that the same commit makes the same image.
+	date=$(TZ=UTC git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd)
+else
+	# An unpacked archive knows nothing of commits.
+	version=${VERSION:-devel}
+	commit='' date=''
+fi
 package=github.com/rowkeeper/rowkeeper/pkg/version
 
 programs=()
