@@ -103,8 +103,13 @@ func (s *etcdServer) Committer(context.Context) (Committer, error) {
 type etcdCommitter struct{ *clientv3.Client }
 
 func (c etcdCommitter) Commit(ctx context.Context, id int64, value []byte) error {
-	_, err := c.Put(ctx, fmt.Sprintf("/raw/%012d", id), string(value))
+	_, err := c.Put(ctx, rawKey(id), string(value))
 	return err
+}
+
+// Append is Commit: etcd stores nothing but a history.
+func (c etcdCommitter) Append(ctx context.Context, id int64, value []byte) error {
+	return c.Commit(ctx, id, value)
 }
 
 // etcdClient connects to a server that speaks etcd's protocol.

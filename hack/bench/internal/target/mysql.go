@@ -72,6 +72,7 @@ func (s *mysqlServer) open(user, password, database string) (*sql.DB, error) {
 	c := mysql.NewConfig()
 	c.Logger = &mysql.NopLogger{}
 	c.User, c.Passwd, c.DBName = user, password, database
+	c.MultiStatements = true
 	c.Net, c.Addr = "unix", filepath.Join(s.dir, "socket")
 	if user != "root" {
 		c.Net, c.Addr = "tcp", fmt.Sprintf("127.0.0.1:%d", s.port)
@@ -175,5 +176,28 @@ func (s *mysqlServer) Committer(ctx context.Context) (Committer, error) {
 		return nil, err
 	}
 	db.SetMaxOpenConns(1)
-	return newSQLCommitter(ctx, db, "CREATE TABLE IF NOT EXISTS raw (id bigint PRIMARY KEY, value mediumblob NOT NULL)", "INSERT INTO raw (id, value) VALUES (?, ?)")
+	raw, err := newSQLCommitter(ctx, db, "INSERT INTO raw (id, value) VALUES (?, ?)",
+		"CREATE TABLE IF NOT EXISTS raw (id bigint PRIMARY KEY, value mediumblob NOT NULL)",
+		"CREATE TABLE IF NOT EXISTS raw_head (id int PRIMARY KEY)",
+		"INSERT IGNORE INTO raw_head VALUES (1)",
+		"CREATE TABLE IF NOT EXISTS raw_log (revision bigint PRIMARY KEY, `key` varbinary(1024) NOT NULL, value mediumblob NOT NULL)",
+		"CREATE TABLE IF NOT EXISTS raw_live (`key` varbinary(1024) PRIMARY KEY, revision bigint NOT NULL)")
+	if err != nil {
+		return nil, err
+	}
+	return mysqlCommitter{raw}, nil
+}
+
+type mysqlCommitter struct{ *sqlCommitter }
+
+// Append sends all of it at once.
+func (c mysqlCommitter) Append(ctx context.Context, id int64, value []byte) error {
+	key := rawKey(id)
+	_, err := c.db.ExecContext(ctx, fmt.Sprintf(`
+		START TRANSACTION;
+		SELECT id FROM raw_head WHERE id = 1 FOR UPDATE;
+		INSERT INTO raw_log (revision, `+"`key`"+`, value) SELECT coalesce(max(revision), 0) + 1, '%s', x'%x' FROM raw_log;
+		INSERT INTO raw_live (`+"`key`"+`, revision) SELECT '%s', max(revision) FROM raw_log;
+		COMMIT`, key, value, key))
+	return err
 }

@@ -149,7 +149,12 @@ func (s *postgresServer) Committer(ctx context.Context) (Committer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := c.Exec(ctx, "CREATE TABLE IF NOT EXISTS raw (id bigint PRIMARY KEY, value bytea NOT NULL)"); err != nil {
+	if _, err := c.Exec(ctx, `
+		CREATE TABLE IF NOT EXISTS raw (id bigint PRIMARY KEY, value bytea NOT NULL);
+		CREATE TABLE IF NOT EXISTS raw_head (id int PRIMARY KEY);
+		INSERT INTO raw_head VALUES (1) ON CONFLICT DO NOTHING;
+		CREATE TABLE IF NOT EXISTS raw_log (revision bigint PRIMARY KEY, key bytea NOT NULL, value bytea NOT NULL);
+		CREATE TABLE IF NOT EXISTS raw_live (key bytea PRIMARY KEY, revision bigint NOT NULL)`); err != nil {
 		return nil, errors.Join(err, c.Close(ctx))
 	}
 	return postgresCommitter{c}, nil
@@ -160,6 +165,18 @@ type postgresCommitter struct{ conn *pgx.Conn }
 func (c postgresCommitter) Commit(ctx context.Context, id int64, value []byte) error {
 	_, err := c.conn.Exec(ctx, "INSERT INTO raw (id, value) VALUES ($1, $2)", id, value)
 	return err
+}
+
+// Append sends all of it at once.
+func (c postgresCommitter) Append(ctx context.Context, id int64, value []byte) error {
+	key := []byte(rawKey(id))
+	var b pgx.Batch
+	b.Queue("BEGIN")
+	b.Queue("SELECT FROM raw_head WHERE id = 1 FOR UPDATE")
+	b.Queue("INSERT INTO raw_log (revision, key, value) SELECT coalesce(max(revision), 0) + 1, $1, $2 FROM raw_log", key, value)
+	b.Queue("INSERT INTO raw_live (key, revision) SELECT $1, max(revision) FROM raw_log", key)
+	b.Queue("COMMIT")
+	return c.conn.SendBatch(ctx, &b).Close()
 }
 
 func (c postgresCommitter) Close() error { return c.conn.Close(context.Background()) }

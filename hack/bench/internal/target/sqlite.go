@@ -81,21 +81,43 @@ func (s *sqliteFile) Committer(ctx context.Context) (Committer, error) {
 		return nil, err
 	}
 	db.SetMaxOpenConns(1)
-	return newSQLCommitter(ctx, db, "CREATE TABLE IF NOT EXISTS raw (id INTEGER PRIMARY KEY, value BLOB NOT NULL)", "INSERT INTO raw (id, value) VALUES (?, ?)")
+	raw, err := newSQLCommitter(ctx, db, "INSERT INTO raw (id, value) VALUES (?, ?)",
+		"CREATE TABLE IF NOT EXISTS raw (id INTEGER PRIMARY KEY, value BLOB NOT NULL)",
+		"CREATE TABLE IF NOT EXISTS raw_log (revision INTEGER PRIMARY KEY, key BLOB NOT NULL, value BLOB NOT NULL)",
+		"CREATE TABLE IF NOT EXISTS raw_live (key BLOB PRIMARY KEY, revision INTEGER NOT NULL) WITHOUT ROWID")
+	if err != nil {
+		return nil, err
+	}
+	return sqliteCommitter{raw}, nil
+}
+
+type sqliteCommitter struct{ *sqlCommitter }
+
+// Append needs no lock but that of the transaction.
+func (c sqliteCommitter) Append(ctx context.Context, id int64, value []byte) error {
+	key := []byte(rawKey(id))
+	_, err := c.db.ExecContext(ctx, `
+		BEGIN IMMEDIATE;
+		INSERT INTO raw_log (revision, key, value) SELECT coalesce(max(revision), 0) + 1, ?1, ?2 FROM raw_log;
+		INSERT INTO raw_live (key, revision) SELECT ?1, max(revision) FROM raw_log;
+		COMMIT`, key, value)
+	return err
 }
 
 // sqlCommitter commits one row at a time through database/sql.
 type sqlCommitter struct {
+	// db has one connection.
 	db     *sql.DB
 	insert *sql.Stmt
 }
 
-func newSQLCommitter(ctx context.Context, db *sql.DB, create, insert string) (Committer, error) {
-	_, err := db.ExecContext(ctx, create)
-	var stmt *sql.Stmt
-	if err == nil {
-		stmt, err = db.PrepareContext(ctx, insert)
+func newSQLCommitter(ctx context.Context, db *sql.DB, insert string, create ...string) (*sqlCommitter, error) {
+	for _, statement := range create {
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			return nil, errors.Join(err, db.Close())
+		}
 	}
+	stmt, err := db.PrepareContext(ctx, insert)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -108,3 +130,6 @@ func (c *sqlCommitter) Commit(ctx context.Context, id int64, value []byte) error
 }
 
 func (c *sqlCommitter) Close() error { return errors.Join(c.insert.Close(), c.db.Close()) }
+
+// rawKey is the key of a row that a Committer appends.
+func rawKey(id int64) string { return fmt.Sprintf("/raw/%012d", id) }

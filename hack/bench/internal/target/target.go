@@ -108,6 +108,9 @@ type Server interface {
 // Committer writes rows, each in a durable transaction of its own.
 type Committer interface {
 	Commit(ctx context.Context, id int64, value []byte) error
+	// Append commits the least that a history of ordered revisions in this database consists of: a lock that orders the writers, a row of the
+	// log at the next revision, and the key's row that names it. It decides nothing, checks nothing and tells nobody.
+	Append(ctx context.Context, id int64, value []byte) error
 	Close() error
 }
 
