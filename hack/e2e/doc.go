@@ -7,7 +7,6 @@
 // What is not: no node has run the pods. Package node stands in for a kubelet, and package balancer for kube-proxy; their
 // documentation says what they leave out. The Service is of type ExternalName with the address of the balancer. Everything else is applied from deploy/ as it is.
 //
-// They need PostgreSQL and MySQL, in containers or as programs of this machine, as all tests do.
-//
-// The tests run one after the other on one installation, each in a namespace of its own. Those that stop something wait until it runs again.
+// PostgreSQL and MySQL run in containers or as programs of this machine. The tests run one after the other on one installation, each in a namespace of its
+// own; those that stop something wait until it runs again.
 package e2e

@@ -241,6 +241,8 @@ func startSampleServer(t *testing.T) (resource schema.GroupVersionResource, pid 
 			filepath.Join(env.bin, "sample-apiserver"), "--etcd-servers=" + env.Etcd, "--bind-address=" + cluster.Host, fmt.Sprintf("--secure-port=%d", port),
 			"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
 			"--tls-cert-file=" + filepath.Join(dir, "serving.crt"), "--tls-private-key-file=" + filepath.Join(dir, "serving.key"),
+			// It writes down as much as Rowkeeper does.
+			"--audit-policy-file=" + filepath.Join(env.installation.dir, "base", "server", "audit-policy.yaml"), "--audit-log-path=-",
 		},
 	})
 	if err != nil {
