@@ -68,6 +68,19 @@ if grep -F "$module" "$work/violations"; then
   exit 1
 fi
 
+# Of k8s.io/api, the types of the core API that is served, and no others.
+core=(k8s.io/api/core/v1 k8s.io/api/events/v1 k8s.io/api/coordination/v1 k8s.io/api/admissionregistration/v1
+  k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/api/resource)
+core_readonly=()
+for p in "${core[@]}"; do core_readonly+=(--readonly-pkg "$p"); done
+"$bin/openapi-gen" --go-header-file "$header" --output-file all.go --output-dir "$work/core" --output-pkg "$module/pkg/core/openapi" \
+  --output-model-name-file zz_generated.model_name.go --report-filename "$work/core-violations" "${core_readonly[@]}" "${core[@]}"
+go run ./hack/openapi-subset "$work/core/all.go" \
+  corev1.{Namespace,ConfigMap,Secret,Event,ServiceAccount}{,List} coordinationv1.Lease{,List} eventsv1.Event{,List} \
+  v1.{Mutating,Validating}WebhookConfiguration{,List} >"$work/core/subset.go"
+mkdir -p pkg/core/openapi
+"$bin/goimports" "$work/core/subset.go" >pkg/core/openapi/zz_generated.openapi.go
+
 # Apply configurations are typed by the schemas.
 generated="$module/pkg/generated"
 go run ./hack/models-schema >"$work/schema.json"

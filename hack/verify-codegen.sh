@@ -7,12 +7,12 @@ set -o errexit -o nounset -o pipefail
 cd "$(dirname "$0")/.."
 before=$(mktemp -d)
 trap 'rm -rf "$before"' EXIT
-cp -r pkg/apis pkg/generated "$before"
+cp -r pkg/apis pkg/generated pkg/core "$before"
 
 hack/update-codegen.sh
 
 status=0
-for dir in apis generated; do
+for dir in apis generated core; do
   diff -ru "$before/$dir" "pkg/$dir" || status=1
 done
 if [ "$status" -ne 0 ]; then

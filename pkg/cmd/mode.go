@@ -6,13 +6,20 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/utils/clock"
 
+	"github.com/rowkeeper/rowkeeper/pkg/apiserver"
+	"github.com/rowkeeper/rowkeeper/pkg/customresources"
 	"github.com/rowkeeper/rowkeeper/pkg/standalone"
 	"github.com/rowkeeper/rowkeeper/pkg/version"
+	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
 
 // mode is what differs between a server that runs by itself and one that is a part of a cluster: who may use it, and how he finds it. Its methods are
@@ -135,7 +142,7 @@ func (o *serveOptions) run(ctx context.Context, out io.Writer) error {
 	if err := m.applyTo(config.Generic); err != nil {
 		return err
 	}
-	server, err := config.New()
+	server, err := o.server(config, db)
 	if err != nil {
 		return err
 	}
@@ -143,4 +150,29 @@ func (o *serveOptions) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	return server.PrepareRun().RunWithContext(ctx)
+}
+
+// server makes the server, with CustomResourceDefinitions if they are asked for.
+func (o *serveOptions) server(config *apiserver.Config, db *storage.Database) (*genericapiserver.GenericAPIServer, error) {
+	if !o.enableCRDs {
+		return config.New()
+	}
+	database, err := o.storage.Database()
+	if err != nil {
+		return nil, err
+	}
+	scheme, _, _ := strings.Cut(database.URL, ":")
+	extension, err := customresources.Prepare(config.Generic, customresources.Options{
+		Storage: o.storage, Database: db, Schemes: []*runtime.Scheme{apiserver.Scheme},
+		// SQLite is for one machine, where others learn of a definition at once.
+		SingleServer: slices.Contains(sqlite.Driver.Schemes(), scheme),
+	})
+	if err != nil {
+		return nil, err
+	}
+	server, err := config.New()
+	if err != nil {
+		return nil, err
+	}
+	return extension.Extend(server)
 }

@@ -54,6 +54,7 @@ func newStorageOptions() *options.StorageOptions {
 type serveOptions struct {
 	configFile string
 	dataDir    string
+	enableCRDs bool
 
 	requests requestOptions
 	storage  *options.StorageOptions
@@ -99,6 +100,9 @@ func (o *serveOptions) flags() cliflag.NamedFlagSets {
 	fs.StringVar(&o.dataDir, "data-dir", o.dataDir,
 		"Directory for the server's certificates, the kubeconfig and, without --database, the database state.db. Only one server at a time can use it. "+
 			"An aggregated server has none.")
+	fs.BoolVar(&o.enableCRDs, "enable-crds", o.enableCRDs,
+		"Serve CustomResourceDefinitions and their objects, Namespaces, which objects can then only be created in, and a few other resources of the core API. "+
+			"An aggregated server leaves them to its cluster.")
 	o.requests.addFlags(fs)
 	o.storage.AddFlags(sections.FlagSet("storage"))
 
@@ -213,6 +217,9 @@ func (o *serveOptions) validate() []error {
 func (o *serveOptions) validateMode(all, cluster *pflag.FlagSet) []error {
 	var errs []error
 	if o.aggregated.Enabled {
+		if o.enableCRDs {
+			errs = append(errs, errors.New("--enable-crds is only for servers that are not aggregated: a cluster serves its own CustomResourceDefinitions"))
+		}
 		if all.Changed("data-dir") {
 			errs = append(errs, errors.New("--data-dir is only for servers that are not aggregated"))
 		}

@@ -272,15 +272,22 @@ func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, db *storage.Databas
 	}); err != nil {
 		return fmt.Errorf("cannot expose the metrics of the storage: %w", err)
 	}
-	except, err := uncached(o.WatchCacheSizes)
-	if err != nil {
-		return err
-	}
 	encodings, err := o.encodings(c)
 	if err != nil {
 		return err
 	}
-	c.RESTOptionsGetter, err = storage.NewRESTOptionsGetter(db, storage.RESTOptions{
+	c.RESTOptionsGetter, err = o.RESTOptionsGetter(c, db, encodings)
+	return err
+}
+
+// RESTOptionsGetter makes further resources be stored in the database in the way that ApplyTo makes those of the scheme, but encoded otherwise. It is called
+// after ApplyTo, with the same configuration.
+func (o *StorageOptions) RESTOptionsGetter(c *genericapiserver.Config, db *storage.Database, encodings storage.Encodings) (*storage.RESTOptionsGetter, error) {
+	except, err := uncached(o.WatchCacheSizes)
+	if err != nil {
+		return nil, err
+	}
+	return storage.NewRESTOptionsGetter(db, storage.RESTOptions{
 		Encodings:                 encodings,
 		Prefix:                    o.Prefix,
 		Transformers:              c.ResourceTransformers,
@@ -291,7 +298,6 @@ func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, db *storage.Databas
 		CountMetricPollPeriod:     o.CountInterval,
 		StorageObjectCountTracker: c.StorageObjectCountTracker,
 	})
-	return err
 }
 
 // encodings says for each resource how it is encoded, and where its keys begin.

@@ -1,0 +1,76 @@
+package core
+
+import (
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+)
+
+func addDefaults(scheme *runtime.Scheme) {
+	scheme.AddTypeDefaultingFunc(&corev1.Namespace{}, func(obj any) { defaultNamespace(obj.(*corev1.Namespace)) })
+	scheme.AddTypeDefaultingFunc(&corev1.NamespaceList{}, func(obj any) {
+		for i := range obj.(*corev1.NamespaceList).Items {
+			defaultNamespace(&obj.(*corev1.NamespaceList).Items[i])
+		}
+	})
+	scheme.AddTypeDefaultingFunc(&corev1.Secret{}, func(obj any) { defaultSecret(obj.(*corev1.Secret)) })
+	scheme.AddTypeDefaultingFunc(&corev1.SecretList{}, func(obj any) {
+		for i := range obj.(*corev1.SecretList).Items {
+			defaultSecret(&obj.(*corev1.SecretList).Items[i])
+		}
+	})
+	scheme.AddTypeDefaultingFunc(&admissionv1.MutatingWebhookConfiguration{}, func(obj any) {
+		for i := range obj.(*admissionv1.MutatingWebhookConfiguration).Webhooks {
+			h := &obj.(*admissionv1.MutatingWebhookConfiguration).Webhooks[i]
+			defaultHook(&h.FailurePolicy, &h.MatchPolicy, &h.NamespaceSelector, &h.ObjectSelector, &h.TimeoutSeconds, h.Rules, &h.ClientConfig)
+			setDefault(&h.ReinvocationPolicy, admissionv1.NeverReinvocationPolicy)
+		}
+	})
+	scheme.AddTypeDefaultingFunc(&admissionv1.ValidatingWebhookConfiguration{}, func(obj any) {
+		for i := range obj.(*admissionv1.ValidatingWebhookConfiguration).Webhooks {
+			h := &obj.(*admissionv1.ValidatingWebhookConfiguration).Webhooks[i]
+			defaultHook(&h.FailurePolicy, &h.MatchPolicy, &h.NamespaceSelector, &h.ObjectSelector, &h.TimeoutSeconds, h.Rules, &h.ClientConfig)
+		}
+	})
+}
+
+func setDefault[T any](field **T, value T) {
+	if *field == nil {
+		*field = ptr.To(value)
+	}
+}
+
+// defaultNamespace gives a namespace the label by which webhooks and policies select it.
+func defaultNamespace(n *corev1.Namespace) {
+	if n.Name == "" || n.Labels[corev1.LabelMetadataName] != "" {
+		return
+	}
+	if n.Labels == nil {
+		n.Labels = map[string]string{}
+	}
+	n.Labels[corev1.LabelMetadataName] = n.Name
+}
+
+func defaultSecret(s *corev1.Secret) {
+	if s.Type == "" {
+		s.Type = corev1.SecretTypeOpaque
+	}
+}
+
+func defaultHook(failure **admissionv1.FailurePolicyType, match **admissionv1.MatchPolicyType, namespaces, objects **metav1.LabelSelector, timeout **int32,
+	rules []admissionv1.RuleWithOperations, client *admissionv1.WebhookClientConfig,
+) {
+	setDefault(failure, admissionv1.Fail)
+	setDefault(match, admissionv1.Equivalent)
+	setDefault(namespaces, metav1.LabelSelector{})
+	setDefault(objects, metav1.LabelSelector{})
+	setDefault(timeout, 10)
+	for i := range rules {
+		setDefault(&rules[i].Scope, admissionv1.AllScopes)
+	}
+	if client.Service != nil {
+		setDefault(&client.Service.Port, 443)
+	}
+}

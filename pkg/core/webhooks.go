@@ -1,0 +1,152 @@
+package core
+
+import (
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/util/webhook"
+)
+
+func admissionResource(name string) schema.GroupResource {
+	return admissionv1.SchemeGroupVersion.WithResource(name).GroupResource()
+}
+
+var webhookColumns = []metav1.TableColumnDefinition{{Name: "Webhooks", Type: "integer", Description: "How many webhooks there are."}}
+
+var mutatingWebhooks = resource[*admissionv1.MutatingWebhookConfiguration]{
+	resource: admissionResource("mutatingwebhookconfigurations"), singular: admissionResource("mutatingwebhookconfiguration"),
+	clusterScoped: true,
+	new:           func() *admissionv1.MutatingWebhookConfiguration { return &admissionv1.MutatingWebhookConfiguration{} },
+	newList:       func() runtime.Object { return &admissionv1.MutatingWebhookConfigurationList{} },
+	name:          validation.NameIsDNSSubdomain,
+	prepare: func(c, old *admissionv1.MutatingWebhookConfiguration) {
+		c.Generation = 1
+		if old != nil {
+			c.Generation = nextGeneration(old.Generation, c.Webhooks, old.Webhooks)
+		}
+	},
+	validate: func(c *admissionv1.MutatingWebhookConfiguration) (errs field.ErrorList) {
+		names := sets.New[string]()
+		for i, h := range c.Webhooks {
+			path := field.NewPath("webhooks").Index(i)
+			errs = append(errs, checkHook(path, names, h.Name, h.ClientConfig, h.Rules, h.SideEffects, h.AdmissionReviewVersions,
+				h.FailurePolicy, h.MatchPolicy, h.NamespaceSelector, h.ObjectSelector, h.TimeoutSeconds)...)
+			if p := h.ReinvocationPolicy; p != nil && *p != admissionv1.NeverReinvocationPolicy && *p != admissionv1.IfNeededReinvocationPolicy {
+				errs = append(errs, field.NotSupported(path.Child("reinvocationPolicy"), *p,
+					[]admissionv1.ReinvocationPolicyType{admissionv1.IfNeededReinvocationPolicy, admissionv1.NeverReinvocationPolicy}))
+			}
+		}
+		return errs
+	},
+	columns: webhookColumns,
+	cells:   func(c *admissionv1.MutatingWebhookConfiguration) []any { return []any{int64(len(c.Webhooks))} },
+}
+
+var validatingWebhooks = resource[*admissionv1.ValidatingWebhookConfiguration]{
+	resource: admissionResource("validatingwebhookconfigurations"), singular: admissionResource("validatingwebhookconfiguration"),
+	clusterScoped: true,
+	new: func() *admissionv1.ValidatingWebhookConfiguration {
+		return &admissionv1.ValidatingWebhookConfiguration{}
+	},
+	newList: func() runtime.Object { return &admissionv1.ValidatingWebhookConfigurationList{} },
+	name:    validation.NameIsDNSSubdomain,
+	prepare: func(c, old *admissionv1.ValidatingWebhookConfiguration) {
+		c.Generation = 1
+		if old != nil {
+			c.Generation = nextGeneration(old.Generation, c.Webhooks, old.Webhooks)
+		}
+	},
+	validate: func(c *admissionv1.ValidatingWebhookConfiguration) (errs field.ErrorList) {
+		names := sets.New[string]()
+		for i, h := range c.Webhooks {
+			errs = append(errs, checkHook(field.NewPath("webhooks").Index(i), names, h.Name, h.ClientConfig, h.Rules, h.SideEffects, h.AdmissionReviewVersions,
+				h.FailurePolicy, h.MatchPolicy, h.NamespaceSelector, h.ObjectSelector, h.TimeoutSeconds)...)
+		}
+		return errs
+	},
+	columns: webhookColumns,
+	cells:   func(c *admissionv1.ValidatingWebhookConfiguration) []any { return []any{int64(len(c.Webhooks))} },
+}
+
+func nextGeneration(generation int64, webhooks, old any) int64 {
+	if unchanged(webhooks, old) {
+		return generation
+	}
+	return generation + 1
+}
+
+// checkHook checks what both kinds of webhooks have.
+func checkHook(path *field.Path, names sets.Set[string], name string, client admissionv1.WebhookClientConfig, rules []admissionv1.RuleWithOperations,
+	sideEffects *admissionv1.SideEffectClass, reviews []string, failure *admissionv1.FailurePolicyType, match *admissionv1.MatchPolicyType,
+	namespaces, objects *metav1.LabelSelector, timeout *int32,
+) field.ErrorList {
+	errs := utilvalidation.IsFullyQualifiedName(path.Child("name"), name)
+	if names.Has(name) {
+		errs = append(errs, field.Duplicate(path.Child("name"), name))
+	}
+	names.Insert(name)
+
+	switch at := path.Child("clientConfig"); {
+	case (client.URL == nil) == (client.Service == nil):
+		errs = append(errs, field.Required(at, "exactly one of url or service is required"))
+	case client.URL != nil:
+		errs = append(errs, webhook.ValidateWebhookURL(at.Child("url"), *client.URL, true)...)
+	default:
+		port := int32(443)
+		if client.Service.Port != nil {
+			port = *client.Service.Port
+		}
+		errs = append(errs, webhook.ValidateWebhookService(at.Child("service"), client.Service.Name, client.Service.Namespace, client.Service.Path, port)...)
+	}
+	for i, r := range rules {
+		at := path.Child("rules").Index(i)
+		for field_, values := range map[string]int{"operations": len(r.Operations), "apiGroups": len(r.APIGroups), "apiVersions": len(r.APIVersions), "resources": len(r.Resources)} {
+			if values == 0 {
+				errs = append(errs, field.Required(at.Child(field_), ""))
+			}
+		}
+		for j, o := range r.Operations {
+			known := []admissionv1.OperationType{admissionv1.OperationAll, admissionv1.Connect, admissionv1.Create, admissionv1.Delete, admissionv1.Update}
+			errs = append(errs, oneOf(at.Child("operations").Index(j), &o, known...)...)
+		}
+		errs = append(errs, oneOf(at.Child("scope"), r.Scope, admissionv1.AllScopes, admissionv1.ClusterScope, admissionv1.NamespacedScope)...)
+	}
+	if sideEffects == nil {
+		errs = append(errs, field.Required(path.Child("sideEffects"), "must specify one of None, NoneOnDryRun"))
+	}
+	errs = append(errs, oneOf(path.Child("sideEffects"), sideEffects, admissionv1.SideEffectClassNone, admissionv1.SideEffectClassNoneOnDryRun)...)
+	errs = append(errs, oneOf(path.Child("failurePolicy"), failure, admissionv1.Fail, admissionv1.Ignore)...)
+	errs = append(errs, oneOf(path.Child("matchPolicy"), match, admissionv1.Equivalent, admissionv1.Exact)...)
+
+	at := path.Child("admissionReviewVersions")
+	if len(reviews) == 0 {
+		errs = append(errs, field.Required(at, "must specify one of v1, v1beta1"))
+	} else if !sets.New(reviews...).HasAny("v1", "v1beta1") {
+		errs = append(errs, field.Invalid(at, reviews, "must include at least one of v1, v1beta1"))
+	}
+	options := metav1validation.LabelSelectorValidationOptions{}
+	if namespaces != nil {
+		errs = append(errs, metav1validation.ValidateLabelSelector(namespaces, options, path.Child("namespaceSelector"))...)
+	}
+	if objects != nil {
+		errs = append(errs, metav1validation.ValidateLabelSelector(objects, options, path.Child("objectSelector"))...)
+	}
+	if timeout != nil && (*timeout < 1 || *timeout > 30) {
+		errs = append(errs, field.Invalid(path.Child("timeoutSeconds"), *timeout, "the timeout value must be between 1 and 30 seconds"))
+	}
+	return errs
+}
+
+// oneOf refuses a value that is set and not known.
+func oneOf[T ~string](path *field.Path, value *T, known ...T) field.ErrorList {
+	if value == nil || sets.New(known...).Has(*value) {
+		return nil
+	}
+	return field.ErrorList{field.NotSupported(path, *value, known)}
+}

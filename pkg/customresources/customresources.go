@@ -1,0 +1,221 @@
+package customresources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/emicklei/go-restful/v3"
+	noopoteltrace "go.opentelemetry.io/otel/trace/noop"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	apiextensionsopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/endpoints/openapi"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/apiserver/pkg/server/routes"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/klog/v2"
+	openapicommon "k8s.io/kube-openapi/pkg/common"
+
+	"github.com/rowkeeper/rowkeeper/pkg/core"
+	coreopenapi "github.com/rowkeeper/rowkeeper/pkg/core/openapi"
+	"github.com/rowkeeper/rowkeeper/pkg/options"
+	"github.com/rowkeeper/rowkeeper/storage"
+)
+
+// Options say where definitions and objects are stored, and what they are served with.
+type Options struct {
+	// Storage and Database are what the configuration's storage was made with. Required.
+	Storage  *options.StorageOptions
+	Database *storage.Database
+	// Schemes know the types of the groups that the server is built with.
+	Schemes []*runtime.Scheme
+	// SingleServer says that no other server serves from the database. Otherwise a creation waits if the definition is younger than 2 s, as in every
+	// cluster, so that all servers know the definition by the time when a client knows of the first object.
+	SingleServer bool
+}
+
+// Extension is a server's second half.
+type Extension struct {
+	options   Options
+	config    *genericapiserver.RecommendedConfig
+	client    kubernetes.Interface
+	informers informers.SharedInformerFactory
+	wrapper   webhook.AuthenticationInfoResolverWrapper
+	groups    *ownGroups
+}
+
+// Prepare changes a configuration before a server is made from it. Who uses the server, what it is stored in, and where it is served must be in the
+// configuration already.
+func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, error) {
+	if o.Storage == nil || o.Database == nil {
+		return nil, errors.New("custom resources need a storage: set Options.Storage and Options.Database")
+	}
+	if c.LoopbackClientConfig == nil || c.OpenAPIConfig == nil || c.OpenAPIV3Config == nil {
+		return nil, errors.New("custom resources need LoopbackClientConfig, OpenAPIConfig and OpenAPIV3Config in the server's configuration")
+	}
+	client, err := kubernetes.NewForConfig(c.LoopbackClientConfig)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a client for the server itself: %w", err)
+	}
+	e := &Extension{
+		options: o, config: c, client: client, informers: informers.NewSharedInformerFactory(client, 0),
+		wrapper: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, c.LoopbackClientConfig, noopoteltrace.NewTracerProvider()),
+	}
+	if e.groups, err = admit(&c.Config, client, e.informers, e.wrapper); err != nil {
+		return nil, err
+	}
+	describe(&c.Config, o.Schemes)
+	namespaces := e.informers.Core().V1().Namespaces()
+	synced := namespaces.Informer().HasSynced
+	c.AddReadyzChecks(healthz.NamedCheck("namespaces", func(*http.Request) error {
+		if !synced() {
+			return errors.New("the namespaces have not been read yet")
+		}
+		for _, name := range core.SystemNamespaces {
+			if _, err := namespaces.Lister().Get(name); err != nil {
+				return fmt.Errorf("the namespace %s is not there yet", name)
+			}
+		}
+		return nil
+	}), healthz.NewInformerSyncHealthz(e.informers))
+	return e, nil
+}
+
+// describe adds the definitions of the types that are served besides the server's own.
+func describe(c *genericapiserver.Config, schemes []*runtime.Scheme) {
+	// One server publishes one document, of both halves.
+	c.SkipOpenAPIInstallation = true
+	own := c.OpenAPIV3Config.GetDefinitions
+	definitions := func(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
+		all := apiextensionsopenapi.GetOpenAPIDefinitions(ref)
+		maps.Copy(all, coreopenapi.GetOpenAPIDefinitions(ref))
+		maps.Copy(all, own(ref))
+		return all
+	}
+	namer := openapi.NewDefinitionNamer(append(slices.Clone(schemes), core.Scheme, apiextensionsserver.Scheme)...)
+	c.OpenAPIConfig.GetDefinitions, c.OpenAPIV3Config.GetDefinitions = definitions, definitions
+	c.OpenAPIConfig.GetDefinitionName, c.OpenAPIV3Config.GetDefinitionName = namer.GetDefinitionName, namer.GetDefinitionName
+	c.OpenAPIConfig.Definitions, c.OpenAPIV3Config.Definitions = nil, nil
+}
+
+// Extend returns a server that serves definitions, their objects and the core API itself, and leaves everything else to the given one. That one was
+// made from the configuration which was prepared, and all its groups are installed.
+func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error) {
+	outer := &genericapiserver.RecommendedConfig{Config: e.config.Config}
+	c := &outer.Config
+	// The hooks and checks of the inner server are called by the outer one. The slices are appended to by both.
+	c.PostStartHooks = map[string]genericapiserver.PostStartHookConfigEntry{}
+	c.HealthzChecks, c.LivezChecks, c.ReadyzChecks = slices.Clone(c.HealthzChecks), slices.Clone(c.LivezChecks), slices.Clone(c.ReadyzChecks)
+	c.AggregatedDiscoveryGroupManager = server.AggregatedDiscoveryGroupManager
+	c.MergedResourceConfig = apiextensionsserver.DefaultAPIResourceConfigSource()
+	builtin, err := e.options.Storage.RESTOptionsGetter(c, e.options.Database, newBuiltinEncodings(e.options.Storage.Prefix, e.options.Storage.MediaType))
+	if err != nil {
+		return nil, err
+	}
+	c.RESTOptionsGetter = builtin
+	objects, err := e.options.Storage.RESTOptionsGetter(c, e.options.Database, objectEncodings{e.options.Storage.Prefix})
+	if err != nil {
+		return nil, err
+	}
+	definitions, err := (&apiextensionsserver.Config{
+		GenericConfig: outer,
+		ExtraConfig: apiextensionsserver.ExtraConfig{
+			CRDRESTOptionsGetter: objectGetter{objects},
+			// With more than one, a definition would be established after 5 s only. Servers learn of it within milliseconds.
+			MasterCount:         1,
+			ServiceResolver:     noServices{},
+			AuthResolverWrapper: e.wrapper,
+		},
+	}).Complete().New(server)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the server of CustomResourceDefinitions: %w", err)
+	}
+	extended := definitions.GenericAPIServer
+	if err := core.Install(extended, builtin); err != nil {
+		return nil, err
+	}
+	if err := e.discover(server, definitions); err != nil {
+		return nil, err
+	}
+	e.publish(server, extended)
+	if e.options.SingleServer {
+		if err := definitions.Informers.Apiextensions().V1().CustomResourceDefinitions().Informer().SetTransform(establishedLongAgo); err != nil {
+			return nil, err
+		}
+	}
+	return extended, e.addHooks(extended)
+}
+
+// publish makes the document of all groups, to which the groups of definitions are added while the server runs.
+func (e *Extension) publish(inner, outer *genericapiserver.GenericAPIServer) {
+	all := restful.NewContainer()
+	seen := sets.New[string]()
+	for _, container := range []*restful.Container{outer.Handler.GoRestfulContainer, inner.Handler.GoRestfulContainer} {
+		for _, service := range container.RegisteredWebServices() {
+			if !seen.Has(service.RootPath()) {
+				seen.Insert(service.RootPath())
+				all.Add(service)
+			}
+		}
+	}
+	document := routes.OpenAPI{Config: e.config.OpenAPIConfig, V3Config: e.config.OpenAPIV3Config}
+	outer.OpenAPIVersionedService, outer.StaticOpenAPISpec = document.InstallV2(all, outer.Handler.NonGoRestfulMux)
+	outer.OpenAPIV3VersionedService = document.InstallV3(all, outer.Handler.NonGoRestfulMux)
+}
+
+// establishedLongAgo changes what the handler of objects sees of a definition: with a recent date it would let the first creations wait. Nothing is changed in the database.
+func establishedLongAgo(obj any) (any, error) {
+	definition, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
+	if !ok {
+		return obj, nil
+	}
+	for i := range definition.Status.Conditions {
+		if condition := &definition.Status.Conditions[i]; condition.Type == apiextensionsv1.Established {
+			condition.LastTransitionTime = metav1.NewTime(definition.CreationTimestamp.Add(-time.Hour))
+		}
+	}
+	return definition, nil
+}
+
+// addHooks starts what goes on in the background.
+func (e *Extension) addHooks(server *genericapiserver.GenericAPIServer) error {
+	metadataClient, err := metadata.NewForConfig(e.config.LoopbackClientConfig)
+	if err != nil {
+		return fmt.Errorf("cannot make a client for the server itself: %w", err)
+	}
+	controller, err := core.NewNamespaceController(e.client, metadataClient, e.informers.Core().V1().Namespaces())
+	if err != nil {
+		return fmt.Errorf("cannot watch the namespaces: %w", err)
+	}
+	if err := server.AddPostStartHook("core-storage-readiness", server.StorageReadinessHook.Hook); err != nil {
+		return err
+	}
+	return server.AddPostStartHook("namespaces", func(hook genericapiserver.PostStartHookContext) error {
+		e.informers.StartWithContext(hook)
+		go controller.Run(hook)
+		err := wait.PollUntilContextCancel(hook, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+			err := core.CreateSystemNamespaces(ctx, e.client)
+			if err != nil && ctx.Err() == nil {
+				klog.FromContext(ctx).Info("The server is not ready", "reason", err)
+			}
+			return err == nil, nil
+		})
+		if hook.Err() != nil {
+			return nil
+		}
+		return err
+	})
+}

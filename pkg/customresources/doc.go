@@ -1,0 +1,18 @@
+// Package customresources makes an API server serve CustomResourceDefinitions, and the objects of what they define, besides the groups that it is built
+// with. Its clients see one server with one discovery and one OpenAPI document.
+//
+// Definitions are served by k8s.io/apiextensions-apiserver, so that everything about them is as in a cluster: structural schemas, defaults, pruning, validation
+// with CEL, versions and conversion webhooks, subresources, columns, selectable fields. Objects are stored by package storage.
+//
+// Where objects have namespaces, clients expect Namespaces. Package core serves them, with the few other resources of the core API that make sense without
+// nodes, and its controller deletes what is in a namespace that is deleted. An object cannot be created in a namespace that does not exist. The admission
+// webhooks that clients register are called.
+//
+// The server that an author builds is wrapped:
+//
+//	extension, err := customresources.Prepare(config, customresources.Options{…}) // after the storage was applied to config
+//	server, err := …                                                             // the author's own, built from config
+//	server, err = extension.Extend(server)
+//
+// A program that does not import this package links nothing of it.
+package customresources
