@@ -1,9 +1,13 @@
 package storage
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
+	goruntime "runtime"
+	"runtime/metrics"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +21,7 @@ import (
 	"k8s.io/apiserver/pkg/apis/example"
 	apistorage "k8s.io/apiserver/pkg/storage"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/archive"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -312,4 +317,85 @@ func BenchmarkWatchLatency(b *testing.B) {
 			})
 		}
 	})
+}
+
+// BenchmarkBackup and BenchmarkRestore: an operation is an object of 1 KB, so -benchtime=1000000x is a database of a million. heap-MB is the
+// most memory that was in use.
+func BenchmarkBackup(b *testing.B) {
+	eachDatabase(b, func(b *testing.B, db *Database) {
+		restore(b, db, synthetic(b, b.N), RestoreOptions{})
+		heap := watchHeap(b)
+		b.ResetTimer()
+		out, err := db.WriteBackup(b.Context(), io.Discard, nil)
+		b.StopTimer()
+		heap()
+		if err != nil || out.Objects != int64(b.N) {
+			b.Fatal(out, err)
+		}
+		b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "objects/s")
+	})
+}
+
+func BenchmarkRestore(b *testing.B) {
+	eachDatabase(b, func(b *testing.B, db *Database) {
+		file := synthetic(b, b.N)
+		heap := watchHeap(b)
+		b.ResetTimer()
+		restore(b, db, file, RestoreOptions{})
+		b.StopTimer()
+		heap()
+		b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "objects/s")
+	})
+}
+
+// synthetic is a backup of so many objects.
+func synthetic(b *testing.B, n int) []byte {
+	b.Helper()
+	var file bytes.Buffer
+	w, err := archive.NewWriter(&file, archive.Header{Store: "synthetic", Revision: mvcc.Revision(n) + 1, Keys: int64(n)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	value := bytes.Repeat([]byte("a sentence or two "), 56)
+	for i := range n {
+		r := mvcc.Revision(i + 2)
+		if err := w.Write(&mvcc.Record{Key: mvcc.Key(fmt.Sprintf("/registry/%016x", uint64(i)*0x9e3779b97f4a7c15)), Revision: r, Create: r, Value: value}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if _, err := w.Close(); err != nil {
+		b.Fatal(err)
+	}
+	return file.Bytes()
+}
+
+// watchHeap reports, when the returned function is called, by how much memory has grown meanwhile at most.
+func watchHeap(b *testing.B) (report func()) {
+	b.Helper()
+	inUse := func() uint64 {
+		sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+		metrics.Read(sample)
+		return sample[0].Value.Uint64()
+	}
+	goruntime.GC()
+	before, most := inUse(), uint64(0)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				most = max(most, inUse())
+			case <-stop:
+				return
+			}
+		}
+	}()
+	return func() {
+		close(stop)
+		<-stopped
+		b.ReportMetric(float64(max(most, before)-before)/(1<<20), "heap-MB")
+	}
 }

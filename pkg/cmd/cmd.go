@@ -53,7 +53,7 @@ func NewCommand() *cobra.Command {
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newServeCommand(), newCertsCommand(), newFenceCommand(), newMigrateCommand(), newVersionCommand())
+	root.AddCommand(newServeCommand(), newCertsCommand(), newBackupCommand(), newRestoreCommand(), newFenceCommand(), newMigrateCommand(), newVersionCommand())
 	return root
 }
 

@@ -35,6 +35,9 @@ type backend struct {
 	commits, heads, tails, reads *sql.DB
 	// admin accepts a server with another fingerprint: Identity and Fence are how this process moves to it.
 	admin *sql.DB
+
+	// onSweep, if not nil, is called by a sweep that has read what it will delete. For tests.
+	onSweep func()
 }
 
 // newBackend makes the pools. Nothing connects yet.

@@ -51,6 +51,9 @@ func LargestGroup(l mvcc.Limits, g *mvcc.Group) (first, second int) {
 	return one.Len(), two.Len()
 }
 
+// OnSweep has f called by each sweep that has read what it will delete.
+func OnSweep(b mvcc.Backend, f func()) { b.(*backend).onSweep = f }
+
 // Statements are all statements that read or change rows of the two large tables, as a store is asked that has keys /registry/00000000 to
 // keys-1, each written twice, and so log rows up to 2*keys+1, half of which can be swept.
 func Statements(keys int64) []Statement {
@@ -83,6 +86,7 @@ func Statements(keys int64) []Statement {
 		{"count up to a limit", selectCountUpTo, []any{from, to, all, 1000}, 2000},
 		{"expiring", selectExpiring, []any{257}, 257},
 		{"first row", selectFirstAt, []any{head / 2}, 1},
+		{"records", selectRecords, nil, 4 * int(keys)},
 		{"identity", selectIdentity, nil, 1},
 		{"lock", lockStore, nil, 1},
 		{"guard", fmt.Sprintf(selectGuard, head/2, make([]byte, 16)), nil, 3},
@@ -92,7 +96,7 @@ func Statements(keys int64) []Statement {
 		{"sweep", fmt.Sprintf(selectSweep, 501), nil, 503},
 		{"delete live", deleteLive + keyList(names) + ")", nil, many},
 		{"delete swept", fmt.Sprintf(deleteSwept, list), nil, many},
-		{"update swept", fmt.Sprintf(updateSwept, 1), nil, 1},
+		{"update swept", fmt.Sprintf(updateSwept, 1, 1), nil, 1},
 		{"update compacted", fmt.Sprintf(updateCompacted, 1), nil, 1},
 		{"update epoch", fmt.Sprintf(updateEpoch, 1, 1, "NULL"), nil, 1},
 		{"update fingerprint", updateFingerprint, []any{"x"}, 1},

@@ -121,6 +121,9 @@ func (b *backend) Sweep(ctx context.Context, limit int) (int, mvcc.State, error)
 			last = st.Compacted
 		}
 		st.Swept = max(st.Swept, last)
+		if b.onSweep != nil {
+			b.onSweep()
+		}
 		var second text
 		second.statement(deleteSwept, revisionList(gone))
 		second.statement(selectDeleted)

@@ -19,7 +19,7 @@ func Statements() []Statement {
 	list := []Statement{
 		{"state", sqlState, false}, {"tail", sqlTail, false}, {"get", sqlGet, false}, {"get_keys", sqlGetKeys, false}, {"page", sqlPage, false}, {"keys", sqlKeys, false},
 		{"replaced", sqlReplaced, false}, {"values", sqlValues, false}, {"count", sqlCount, false}, {"expired", sqlExpired, false},
-		{"first_at", sqlFirstAt, false}, {"record_fingerprint", sqlRecordFingerprint, true}, {"identity", sqlIdentity, false}, {"size", sqlSize, false},
+		{"first_at", sqlFirstAt, false}, {"records", sqlRecords, true}, {"import", sqlImport, true}, {"mark", sqlMark, true}, {"record_fingerprint", sqlRecordFingerprint, true}, {"identity", sqlIdentity, false}, {"size", sqlSize, false},
 	}
 	for _, s := range writingStatements {
 		if s.name != begin.name && s.name != commit.name {

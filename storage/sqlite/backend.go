@@ -28,6 +28,8 @@ type backend struct {
 	file fileID
 	// moved is set when the open file is no longer under its name; no operation is done until one was opened again.
 	moved bool
+	// closed is set by Close: no connection is opened after it.
+	closed bool
 	// fenced is set when another file was opened in the place of the first. Operations answer Fenced until the history was fenced.
 	fenced atomic.Bool
 	// walLimit bounds the write-ahead log, in bytes.
@@ -116,6 +118,10 @@ func (b *backend) on(ctx context.Context, p *pool, fn func(*conn) error) error {
 		}
 		b.mu.RLock()
 	}
+	if b.closed {
+		b.mu.RUnlock()
+		return b.errClosed()
+	}
 	c, err := p.get(ctx)
 	if err == nil {
 		err = fn(c)
@@ -127,6 +133,11 @@ func (b *backend) on(ctx context.Context, p *pool, fn func(*conn) error) error {
 		return b.replaced(err)
 	}
 	return b.classify(ctx, err)
+}
+
+// errClosed answers an operation that comes after Close, as one does that began before it and has waited for its turn.
+func (b *backend) errClosed() error {
+	return mvcc.Errorf(mvcc.Unavailable, "the database %s was closed", b.name())
 }
 
 // snapshot steps the statement of the state. Until done is called, the connection's other statements read the same snapshot.
@@ -445,6 +456,7 @@ func (b *backend) pools() []*pool {
 func (b *backend) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.closed = true
 	if err := b.closeAll(); err != nil {
 		return fmt.Errorf("close the database %s: %w", b.name(), err)
 	}

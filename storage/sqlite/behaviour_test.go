@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -393,5 +394,29 @@ func TestDamagedWhileOpen(t *testing.T) {
 	oneSentence(t, err, mvcc.Invalid, path, "is damaged: restore a backup")
 	if _, err := b.State(context.Background()); err != nil {
 		t.Errorf("the state, which is not on a damaged page: %v", err)
+	}
+}
+
+// TestClosed: an operation that comes after Close opens no connection, and so leaves no file of SQLite's behind.
+func TestClosed(t *testing.T) {
+	for _, url := range []string{fresh(t), "memory:"} {
+		b := open(t, url).(*backend)
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		m := &moving{b: b}
+		for name, do := range m.operations() {
+			if name == "Changed" && b.cfg.memory() {
+				continue // nobody else writes there, so it asks nobody
+			}
+			if err := do(); mvcc.ClassOf(err) != mvcc.Unavailable || err == nil || !strings.Contains(err.Error(), "was closed") {
+				t.Errorf("%s after Close: %v", name, err)
+			}
+		}
+		for _, p := range b.pools() {
+			if n := p.opened.Load(); n != 0 {
+				t.Errorf("%d connections of the pool %s are open after Close", n, p.name)
+			}
+		}
 	}
 }

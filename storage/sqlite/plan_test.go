@@ -41,6 +41,10 @@ var plans = map[string]struct{ text, plan string }{
 	"updateFingerprint": {updateFingerprint, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
 	"selectSize":        {selectSize, "SCAN pragma_page_size VIRTUAL TABLE INDEX 0:; SCAN pragma_page_count VIRTUAL TABLE INDEX 0:; SCAN pragma_freelist_count VIRTUAL TABLE INDEX 0:; "},
 	"selectOwner":       {selectOwner, "SCAN pragma_application_id VIRTUAL TABLE INDEX 0:; SCALAR SUBQUERY; SCAN sqlite_master; SCALAR SUBQUERY; SCAN sqlite_master; "},
+	"selectRecords":     {selectRecords, "SCAN g; SEARCH l USING PRIMARY KEY (key=?); "}, // all of them, in the order of the rowid
+	"countAll":          {countAll, "SCAN rowkeeper_live; "},
+	"deleteAllLive":     {deleteAllLive, ""},
+	"deleteAllLog":      {deleteAllLog, ""},
 	"selectDamage":      {selectDamage, "SCAN CONSTANT ROW; SCALAR SUBQUERY; SCAN l; SEARCH g USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "}, // once, at opening
 }
 

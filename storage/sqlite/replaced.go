@@ -62,6 +62,9 @@ func (b *backend) replaced(cause error) error {
 func (b *backend) reopen(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.closed {
+		return b.errClosed()
+	}
 	if !b.moved {
 		return nil
 	}

@@ -89,6 +89,9 @@ func (m *moving) operations() map[string]func() error {
 		"Resolve":           func() error { _, err := b.Resolve(ctx, newToken(), m.filler.seen); return err },
 		"RecordFingerprint": func() error { return b.RecordFingerprint(ctx, "x") },
 		"Size":              func() error { _, err := b.Size(ctx); return err },
+		"Export": func() error {
+			return b.Export(ctx, func(mvcc.State, int64) error { return nil }, func(*mvcc.Record) error { return nil })
+		},
 		"Commit": func() error {
 			_, err := b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: m.filler.seen, Mutations: []*mvcc.Mutation{{Key: "new", Value: []byte("v")}}})
 			return err

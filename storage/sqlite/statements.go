@@ -162,6 +162,24 @@ SELECT application_id = ?1,
        EXISTS (SELECT 1 FROM sqlite_master) AND NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'rowkeeper_schema')
 FROM pragma_application_id`
 
+// selectRecords walks the log by its primary key, which is the order that is asked for and that of the rows in the file, and finds by the primary
+// key of the live rows which of them are live. Values of the others are not read.
+const selectRecords = `
+SELECT g.revision, l.key, l.create_revision, coalesce(l.expiry, 0), g.value
+FROM rowkeeper_log g CROSS JOIN rowkeeper_live l ON l.key = g.key AND l.revision = g.revision
+ORDER BY g.revision`
+
+// countAll walks all live rows.
+const countAll = `
+SELECT count(*) FROM rowkeeper_live`
+
+// deleteAllLive and deleteAllLog delete without looking at rows.
+const deleteAllLive = `
+DELETE FROM rowkeeper_live`
+
+const deleteAllLog = `
+DELETE FROM rowkeeper_log`
+
 const (
 	beginImmediate = "BEGIN IMMEDIATE"
 	commit         = "COMMIT"

@@ -26,6 +26,11 @@ func (b *backend) write(ctx context.Context, fn func(*conn) (bool, error)) error
 func (b *backend) writeDespiteFence(ctx context.Context, fn func(*conn) (bool, error)) error {
 	ctx, cancel := b.timeout(ctx)
 	defer cancel()
+	return b.transact(ctx, fn)
+}
+
+// transact is write for as long as the context lasts, on a fenced file, too.
+func (b *backend) transact(ctx context.Context, fn func(*conn) (bool, error)) error {
 	committed := false
 	err := b.on(ctx, b.commits, func(c *conn) error {
 		// A file that was replaced is not written any more. That is also seen after the operation, but then it is too late for the commit.
@@ -521,30 +526,35 @@ func (b *backend) Fence(ctx context.Context, f mvcc.Fence) (st mvcc.State, err e
 		if st.Head.Epoch > f.Seen.Epoch {
 			return false, nil
 		}
-		st.Head = mvcc.Position{Epoch: f.Seen.Epoch + 1, Revision: max(f.Seen.Revision, st.Head.Revision) + f.Jump, Token: f.Token}
-		st.Compacted = st.Head.Revision
-
-		s, err := c.prepare(insertLog)
-		if err != nil {
-			return false, err
-		}
-		s.int(int64(st.Head.Revision)).key("").int(0).int(0).blob(f.Token[:]).int(st.Now.UnixMicro()).bool(true).null()
-		if err := s.run(); err != nil {
-			return false, err
-		}
-		if s, err = c.prepare(updateEpoch); err != nil {
-			return false, err
-		}
-		s.int(int64(st.Head.Epoch)).int(int64(st.Compacted))
-		if f.Fingerprint == "" {
-			s.null()
-		} else {
-			s.text(f.Fingerprint)
-		}
-		return true, s.run()
+		return true, mark(c, &f, &st)
 	})
 	if err == nil {
 		b.fenced.Store(false)
 	}
 	return st, err
+}
+
+// mark writes a fence's marker and epoch, and changes the state to the one after it.
+func mark(c *conn, f *mvcc.Fence, st *mvcc.State) error {
+	st.Head = mvcc.Position{Epoch: f.Seen.Epoch + 1, Revision: max(f.Seen.Revision, st.Head.Revision) + f.Jump, Token: f.Token}
+	st.Compacted = st.Head.Revision
+
+	s, err := c.prepare(insertLog)
+	if err != nil {
+		return err
+	}
+	s.int(int64(st.Head.Revision)).key("").int(0).int(0).blob(f.Token[:]).int(st.Now.UnixMicro()).bool(true).null()
+	if err := s.run(); err != nil {
+		return err
+	}
+	if s, err = c.prepare(updateEpoch); err != nil {
+		return err
+	}
+	s.int(int64(st.Head.Epoch)).int(int64(st.Compacted))
+	if f.Fingerprint == "" {
+		s.null()
+	} else {
+		s.text(f.Fingerprint)
+	}
+	return s.run()
 }

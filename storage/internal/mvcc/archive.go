@@ -152,3 +152,13 @@ func (r *Record) Valid(after, head Revision, limits Limits) error {
 	}
 	return nil
 }
+
+// Identity reads which store the database holds.
+func (s *Store) Identity(ctx context.Context) (Identity, error) {
+	if s.ctx.Err() != nil {
+		return Identity{}, ErrClosed
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	return s.b.Identity(ctx)
+}

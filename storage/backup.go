@@ -1,0 +1,202 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/archive"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// Backup describes a backup: everything that a database held at one revision.
+type Backup struct {
+	// Store is the identity of the store that it was made of. Copies of a database have the same.
+	Store string
+	// Revision is the newest revision that is in it.
+	Revision int64
+	// Objects is how many there are.
+	Objects int64
+	// Time is when it was made, by the database's clock.
+	Time time.Time
+}
+
+func backupOf(h archive.Header) Backup {
+	return Backup{Store: h.Store, Revision: int64(h.Revision), Objects: h.Keys, Time: h.Time}
+}
+
+// Progress is called after each object with what is being done ("reading", "checking", "writing", "comparing"), to how many of how many objects.
+type Progress func(doing string, done, total int64)
+
+func (p Progress) tell(doing string, done, total int64) {
+	if p != nil {
+		p(doing, done, total)
+	}
+}
+
+// ErrNotEmpty refuses to restore a backup into a database that has objects.
+var ErrNotEmpty = errors.New("the database is not empty")
+
+// WriteBackup writes everything that the database holds to w: the state at one revision, read in one snapshot, while servers go on. Objects are written as they
+// are stored, so what is encrypted in the database is encrypted in the backup. Memory does not grow with the number of objects. w is not closed; after an error,
+// what was written to it is of no use.
+//
+// The format is documented in storage/internal/archive.
+func (d *Database) WriteBackup(ctx context.Context, w io.Writer, progress Progress) (b Backup, err error) {
+	id, err := d.mvcc.Identity(ctx)
+	if err != nil {
+		return b, fmt.Errorf("cannot back up the database: %w", err)
+	}
+	var (
+		out  *archive.Writer
+		done int64
+	)
+	err = d.mvcc.Export(ctx, func(st mvcc.State, keys int64) (err error) {
+		h := archive.Header{Store: id.Store, Revision: st.Head.Revision, Keys: keys, Time: st.Now.UTC()}
+		b = backupOf(h)
+		out, err = archive.NewWriter(w, h)
+		return err
+	}, func(r *mvcc.Record) error {
+		if err := out.Write(r); err != nil {
+			return err
+		}
+		done++
+		progress.tell("reading", done, b.Objects)
+		return nil
+	})
+	switch {
+	case err == nil:
+		_, err = out.Close()
+	case out != nil:
+		out.Abandon()
+	}
+	if err != nil {
+		return b, fmt.Errorf("cannot back up the database: %w", err)
+	}
+	return b, nil
+}
+
+// ReadBackup reads a backup to its end, and returns an error if it is not whole, or of a newer format.
+func ReadBackup(r io.Reader, progress Progress) (Backup, error) {
+	b, _, err := check(r, mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes}, progress)
+	return b, err
+}
+
+func check(r io.Reader, limits mvcc.Limits, progress Progress) (b Backup, sum archive.Summary, err error) {
+	in, err := archive.NewReader(r, limits)
+	if err != nil {
+		return b, sum, fmt.Errorf("the backup cannot be used: %w", err)
+	}
+	defer in.Close()
+	b = backupOf(in.Header)
+	for done := int64(1); ; done++ {
+		_, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return b, in.Summary(), nil
+		}
+		if err != nil {
+			return b, sum, fmt.Errorf("the backup cannot be used: %w", err)
+		}
+		progress.tell("checking", done, b.Objects)
+	}
+}
+
+// RestoreOptions say how to restore a backup.
+type RestoreOptions struct {
+	// Replace removes all that the database holds. Otherwise a database that holds objects is refused with ErrNotEmpty.
+	Replace bool
+	// Progress, if not nil, is told how far it is.
+	Progress Progress
+}
+
+// RestoreBackup makes a backup the content of the database, which may be of another kind than the one that it was made of. Objects keep their
+// resourceVersions, UIDs, and the times at which they expire.
+//
+// The backup is read twice: first to check that it is whole. Then everything is replaced in one transaction, in which what was written is read back and compared, and in
+// which a new history begins (see Fence). So if it fails or is killed, nothing was changed; servers may be running, whose reads
+// see what was before until they see what is restored, whose writes wait meanwhile or fail, and whose watches begin anew.
+//
+// It returns what was restored, and the first revision of the new history.
+func (d *Database) RestoreBackup(ctx context.Context, from io.ReadSeeker, o RestoreOptions) (b Backup, revision int64, err error) {
+	begin, err := from.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return b, 0, fmt.Errorf("the backup cannot be read: %w", err)
+	}
+	b, sum, err := check(&cancelable{ctx, from}, d.mvcc.Limits(), o.Progress)
+	if err != nil {
+		return b, 0, err
+	}
+	var in *archive.Reader
+	defer func() {
+		if in != nil {
+			in.Close()
+		}
+	}()
+	st, err := d.mvcc.Import(ctx, &mvcc.Import{
+		Replace: o.Replace,
+		Records: func(each func(*mvcc.Record) error) error {
+			if _, err := from.Seek(begin, io.SeekStart); err != nil {
+				return err
+			}
+			if in != nil {
+				in.Close()
+			}
+			if in, err = archive.NewReader(from, d.mvcc.Limits()); err != nil {
+				return err
+			}
+			for done := int64(1); ; done++ {
+				r, err := in.Next()
+				if errors.Is(err, io.EOF) {
+					break
+				}
+				if err != nil {
+					return err
+				}
+				if err := each(r); err != nil {
+					return err
+				}
+				o.Progress.tell("writing", done, b.Objects)
+			}
+			if in.Summary() != sum {
+				return errors.New("the backup was changed while it was read")
+			}
+			return nil
+		},
+		Check: func(records func(func(*mvcc.Record) error) error) error {
+			digest, done := in.NewDigest(), int64(0)
+			err := records(func(r *mvcc.Record) error {
+				done++
+				o.Progress.tell("comparing", done, b.Objects)
+				return digest.Add(r)
+			})
+			if err == nil && digest.Summary() != sum {
+				err = errors.New("what the database says that it has stored is not what is in the backup")
+			}
+			return err
+		},
+	}, mvcc.Revision(b.Revision))
+	switch {
+	case errors.Is(err, mvcc.ErrNotEmpty):
+		return b, 0, ErrNotEmpty
+	case mvcc.ClassOf(err) == mvcc.Unknown && err != nil:
+		return b, 0, fmt.Errorf("the database did not confirm that the backup was restored: it may or may not be; look into it, or restore it again (%w)", err)
+	case err != nil:
+		return b, 0, fmt.Errorf("nothing was restored, and the database is what it was before: %w", err)
+	}
+	return b, int64(st.Head.Revision), nil
+}
+
+// cancelable is a reader that fails when a context has ended.
+type cancelable struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (c *cancelable) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return c.Reader.Read(p)
+}

@@ -1,0 +1,536 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/apis/example"
+	apistorage "k8s.io/apiserver/pkg/storage"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/archive"
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/mysql"
+	"github.com/rowkeeper/rowkeeper/storage/postgres"
+	"github.com/rowkeeper/rowkeeper/storage/sqlite"
+)
+
+// exported reads everything that a database holds, and its head.
+func exported(t testing.TB, db *Database) (records map[mvcc.Key]mvcc.Record, head mvcc.Revision) {
+	t.Helper()
+	records = map[mvcc.Key]mvcc.Record{}
+	err := db.mvcc.Export(t.Context(), func(st mvcc.State, _ int64) error {
+		head = st.Head.Revision
+		return nil
+	}, func(r *mvcc.Record) error {
+		records[r.Key] = *r
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return records, head
+}
+
+func equal(a, b map[mvcc.Key]mvcc.Record) bool {
+	return maps.EqualFunc(a, b, func(x, y mvcc.Record) bool {
+		return x.Key == y.Key && x.Revision == y.Revision && x.Create == y.Create && x.Expiry == y.Expiry && bytes.Equal(x.Value, y.Value)
+	})
+}
+
+func backup(t testing.TB, db *Database) []byte {
+	t.Helper()
+	var buf bytes.Buffer
+	b, err := db.WriteBackup(t.Context(), &buf, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if read, err := ReadBackup(bytes.NewReader(buf.Bytes()), nil); err != nil || read != b {
+		t.Fatalf("written %+v, read %+v, %v", b, read, err)
+	}
+	return buf.Bytes()
+}
+
+func restore(t testing.TB, db *Database, file []byte, o RestoreOptions) (Backup, int64) {
+	t.Helper()
+	b, revision, err := db.RestoreBackup(t.Context(), bytes.NewReader(file), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b, revision
+}
+
+// varied writes what databases could take for something else: bytes of all kinds, empty and large values, deletions, keys that expire.
+func varied(t testing.TB, db *Database) {
+	t.Helper()
+	large := make([]byte, 1<<20)
+	if _, err := rand.NewChaCha8([32]byte{1}).Read(large); err != nil {
+		t.Fatal(err)
+	}
+	s := pods(t, db)
+	create(t, s, pod("kept"))
+	create(t, s, pod("changed"))
+	create(t, s, pod("deleted"))
+	if _, err := label(t.Context(), s, "changed", "yes"); err != nil {
+		t.Fatal(err)
+	}
+	remove(t, s, "deleted")
+	if err := s.Create(t.Context(), podKey("expires"), pod("expires"), nil, 7200); err != nil {
+		t.Fatal(err)
+	}
+	for key, value := range map[mvcc.Key][]byte{
+		"/other/empty": {}, "/other/large": large, "/other/zero": {0, 0}, "/other/quotes'\\\"": []byte(`'\"%s?$1`),
+		"/other/\xff\x00": []byte("\xff\xfe"), "/other/ü": []byte("k8s:enc:aescbc:v1:key:ü"), mvcc.Key("/other/" + strings.Repeat("k", mvcc.MaxKeyBytes-7)): []byte("v"),
+	} {
+		if _, err := db.mvcc.Commit(t.Context(), mvcc.Mutation{Key: key, Value: value}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// More than one statement can take, with the newest revision not the greatest key.
+	many(t, db, "/many/", 2500, 100)
+	if _, err := label(t.Context(), s, "changed", "again"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func many(t testing.TB, db *Database, prefix string, n, size int) {
+	t.Helper()
+	var writers sync.WaitGroup
+	keys := make(chan int)
+	for range 64 {
+		writers.Go(func() {
+			for i := range keys {
+				m := mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("%s%07d", prefix, i)), Value: bytes.Repeat([]byte{byte(i)}, size)}
+				if _, err := db.mvcc.Commit(context.Background(), m); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range n {
+		keys <- i
+	}
+	close(keys)
+	writers.Wait()
+}
+
+// noCompaction leaves maintenance to the test.
+var noCompaction = mvcc.Config{Compaction: mvcc.CompactionPolicy{Window: -1}}
+
+// TestBackupBetweenDatabases takes a backup from SQLite to each kind of database, and one from there to SQLite: all that is kept of
+// an object is the same.
+func TestBackupBetweenDatabases(t *testing.T) {
+	source := openDatabase(t, dbtest.Open(t, dbtest.SQLite), noCompaction)
+	varied(t, source)
+	want, head := exported(t, source)
+	file := backup(t, source)
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		through := openDatabase(t, d, noCompaction)
+		b, revision := restore(t, through, file, RestoreOptions{})
+		if b.Objects != int64(len(want)) || b.Revision != int64(head) || revision < b.Revision+1<<32 {
+			t.Errorf("restored %+v, and the history goes on at %d; want %d objects at %d", b, revision, len(want), head)
+		}
+		got, now := exported(t, through)
+		if !equal(got, want) || int64(now) != revision {
+			t.Errorf("%d objects at %d were restored, which are not the %d of the backup", len(got), now, len(want))
+		}
+		back := openDatabase(t, dbtest.Open(t, dbtest.SQLite), noCompaction)
+		restore(t, back, backup(t, through), RestoreOptions{})
+		if got, _ := exported(t, back); !equal(got, want) {
+			t.Errorf("back in SQLite, the %d objects are not the %d of the first backup", len(got), len(want))
+		}
+		for _, db := range []*Database{through, back} {
+			s, was := pods(t, db), &example.Pod{}
+			if err := pods(t, source).Get(t.Context(), podKey("changed"), apistorage.GetOptions{}, was); err != nil {
+				t.Fatal(err)
+			}
+			is := &example.Pod{}
+			if err := s.Get(t.Context(), podKey("changed"), apistorage.GetOptions{}, is); err != nil || is.ResourceVersion != was.ResourceVersion {
+				t.Errorf("an object has resourceVersion %s, want %s: %v", is.ResourceVersion, was.ResourceVersion, err)
+			}
+			// What was restored can be written, deleted, listed at its revision, and swept around.
+			out, err := label(t.Context(), s, "changed", "once more")
+			if err != nil || len(out.ResourceVersion) <= len(is.ResourceVersion) {
+				t.Errorf("an update after the restore: %s, %v", out.ResourceVersion, err)
+			}
+			remove(t, s, "kept")
+			if err := db.Compact(t.Context(), 1<<62); err != nil {
+				t.Error(err)
+			}
+			if err := db.mvcc.Sweep(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if got, _ := exported(t, db); len(got) != len(want)-1 {
+				t.Errorf("after a deletion and the sweep there are %d objects, want %d", len(got), len(want)-1)
+			}
+			if err := s.Get(t.Context(), podKey("changed"), apistorage.GetOptions{ResourceVersion: was.ResourceVersion}, is); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// TestExpiryOutlivesARestore: what has expired meanwhile is deleted, what has not is not.
+func TestExpiryOutlivesARestore(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		source, target := openDatabase(t, dbtest.Open(t, dbtest.SQLite), noCompaction), openDatabase(t, d, noCompaction)
+		s := pods(t, source)
+		for name, ttl := range map[string]uint64{"soon": 1, "later": 3600} {
+			if err := s.Create(t.Context(), podKey(name), pod(name), nil, ttl); err != nil {
+				t.Fatal(err)
+			}
+		}
+		restore(t, target, backup(t, source), RestoreOptions{})
+		eventually(t, "what has expired is deleted", func() bool {
+			if err := target.DeleteExpired(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			records, _ := exported(t, target)
+			_, soon := records["/registry/pods/ns/soon"]
+			_, later := records["/registry/pods/ns/later"]
+			if !later {
+				t.Fatal("what expires later is gone")
+			}
+			return !soon
+		})
+	})
+}
+
+// TestBackupUnderLoad: a backup is the state at the revision that it says, whatever is written, deleted and swept meanwhile.
+func TestBackupUnderLoad(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		db := openDatabase(t, d, noCompaction)
+		type write struct {
+			key     mvcc.Key
+			value   string
+			deleted bool
+		}
+		var (
+			mu      sync.Mutex
+			history = map[mvcc.Revision]write{}
+			writers sync.WaitGroup
+			backups int
+		)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		enough := make(chan struct{})
+		const keys = 300
+		for w := range 8 {
+			writers.Go(func() {
+				at := map[mvcc.Key]mvcc.Revision{}
+				for i := 0; ctx.Err() == nil; i++ {
+					m := mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/load/%d/%d", w, i*7%keys))}
+					m.Expect = at[m.Key]
+					if m.Delete = m.Expect > 0 && i%3 == 0; !m.Delete {
+						m.Value = []byte(strings.Repeat("v", i%2000) + fmt.Sprint(i))
+					}
+					r, err := db.mvcc.Commit(context.Background(), m)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if at[m.Key] = r; m.Delete {
+						at[m.Key] = 0
+					}
+					mu.Lock()
+					history[r] = write{m.Key, string(m.Value), m.Delete}
+					if len(history) == 2000 {
+						close(enough)
+					}
+					mu.Unlock()
+				}
+			})
+		}
+		var files [][]byte
+		writers.Go(func() {
+			// Compaction must be in no backup's way.
+			for ctx.Err() == nil {
+				if err := errors.Join(db.Compact(context.Background(), 1<<62), db.mvcc.Sweep(context.Background())); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+		<-enough
+		for range 5 {
+			files = append(files, backup(t, db))
+		}
+		stop()
+		writers.Wait()
+		for _, file := range files {
+			r, err := archive.NewReader(bytes.NewReader(file), db.mvcc.Limits())
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := map[mvcc.Key]mvcc.Revision{}
+			for _, revision := range slices.Sorted(maps.Keys(history)) {
+				if w := history[revision]; revision <= r.Header.Revision {
+					if want[w.key] = revision; w.deleted {
+						delete(want, w.key)
+					}
+				}
+			}
+			got := map[mvcc.Key]mvcc.Revision{}
+			for {
+				record, err := r.Next()
+				if errors.Is(err, io.EOF) {
+					break
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				got[record.Key] = record.Revision
+				if string(record.Value) != history[record.Revision].value {
+					t.Errorf("the value at %d is not the one that was written", record.Revision)
+				}
+			}
+			r.Close()
+			if !maps.Equal(got, want) {
+				t.Errorf("the backup at %d has %d objects that are not the %d of that revision", r.Header.Revision, len(got), len(want))
+			}
+			backups++
+		}
+		t.Logf("%d backups during %d writes", backups, len(history))
+	})
+}
+
+// TestRestoreUnderServers: another process's watches end with 410, its reads and its writes go on in the new history.
+func TestRestoreUnderServers(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		server := openDatabase(t, d, noCompaction)
+		s := pods(t, server)
+		create(t, s, pod("kept"))
+		file := backup(t, server)
+		before, _ := exported(t, server)
+		if _, err := label(t.Context(), s, "kept", "changed"); err != nil {
+			t.Fatal(err)
+		}
+		last := create(t, s, pod("new"))
+		w := startWatch(t, s, everything(last.ResourceVersion))
+
+		process := openDatabase(t, d, noCompaction)
+		if _, _, err := process.RestoreBackup(t.Context(), bytes.NewReader(file), RestoreOptions{}); !errors.Is(err, ErrNotEmpty) {
+			t.Fatalf("a database with objects: %v", err)
+		}
+		_, revision := restore(t, process, file, RestoreOptions{Replace: true})
+		if event := next(t, w); event.Type != watch.Error {
+			t.Errorf("the watch of the server got %v", event)
+		} else if err := apierrors.FromObject(event.Object); !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+			t.Errorf("the watch of the server ended with %v", err)
+		}
+		if got, _ := exported(t, server); !equal(got, before) {
+			t.Errorf("the server has %v, want %v", got, before)
+		}
+		if err := s.Get(t.Context(), podKey("new"), apistorage.GetOptions{}, &example.Pod{}); !apistorage.IsNotFound(err) {
+			t.Errorf("what was created after the backup: %v", err)
+		}
+		out, err := label(t.Context(), s, "kept", "after")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out.ResourceVersion != itoa(revision+1) {
+			t.Errorf("the first write has resourceVersion %s, after the restore's %d", out.ResourceVersion, revision)
+		}
+		err = s.GetList(t.Context(), "/pods/", apistorage.ListOptions{ResourceVersion: last.ResourceVersion, ResourceVersionMatch: "Exact", Predicate: apistorage.Everything, Recursive: true}, &example.PodList{})
+		if !apierrors.IsResourceExpired(err) {
+			t.Errorf("a list at a revision of the old history: %v", err)
+		}
+	})
+}
+
+// TestSweepsDuringRestores: a sweep that has read which revisions it will delete does not delete what is restored with the same revisions.
+func TestSweepsDuringRestores(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		server, process := openDatabase(t, d, noCompaction), openDatabase(t, d, noCompaction)
+		const keys, rounds = 200, 10
+		many(t, server, "/registry/", keys, 10)
+		want, _ := exported(t, server)
+		file := backup(t, server)
+		for round := range rounds {
+			current, _ := exported(t, server)
+			for key, r := range current {
+				if _, err := server.mvcc.Commit(t.Context(), mvcc.Mutation{Key: key, Expect: r.Revision, Value: []byte("changed")}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := server.Compact(t.Context(), 1<<62); err != nil {
+				t.Fatal(err)
+			}
+			var sweeps sync.WaitGroup
+			for range 2 {
+				sweeps.Go(func() {
+					// One that the restore has overtaken may fail, and is done again later.
+					if err := server.mvcc.Sweep(context.Background()); err != nil {
+						t.Logf("round %d: a sweep: %v", round, err)
+					}
+				})
+			}
+			restore(t, process, file, RestoreOptions{Replace: true})
+			sweeps.Wait()
+			if got, _ := exported(t, process); !equal(got, want) {
+				t.Fatalf("round %d: %d objects are there, want the %d of the backup", round, len(got), len(want))
+			}
+		}
+	})
+}
+
+// TestRestoreRefusesWhatIsDamaged: of a file that is cut off or changed anywhere, nothing is restored, and the reason is one sentence.
+func TestRestoreRefusesWhatIsDamaged(t *testing.T) {
+	db := openDatabase(t, dbtest.Open(t, dbtest.SQLite), noCompaction)
+	s := pods(t, db)
+	for i := range 50 {
+		create(t, s, pod(fmt.Sprintf("p%02d", i)))
+	}
+	file := backup(t, db)
+	before, head := exported(t, db)
+	refused := func(what string, file []byte, words string) {
+		t.Helper()
+		_, _, err := db.RestoreBackup(t.Context(), bytes.NewReader(file), RestoreOptions{Replace: true})
+		if err == nil || !strings.HasPrefix(err.Error(), "the backup cannot be used: it") || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for at := range len(file) {
+		refused(fmt.Sprintf("cut off at %d", at), file[:at], "")
+	}
+	for at := range len(file) {
+		changed := slices.Clone(file)
+		changed[at] ^= 0x41
+		refused(fmt.Sprintf("changed at %d", at), changed, "")
+	}
+	refused("newer", append([]byte("rowkeeper-backup 2\n"), file[19:]...), "version 2 of the format, and this program knows only versions up to 1: use a newer rowkeeper")
+	refused("something after the end", append(slices.Clone(file), "more"...), "")
+	refused("twice", append(slices.Clone(file), file[19:]...), "it goes on after its end")
+	refused("a dump", []byte("-- PostgreSQL database dump\n"), "does not begin as a backup by rowkeeper does")
+	if after, now := exported(t, db); !equal(after, before) || now != head {
+		t.Errorf("the database was changed: %d objects at %d, and were %d at %d", len(after), now, len(before), head)
+	}
+}
+
+// TestRestoreOfWhatNoDatabaseHolds: a file that is whole but impossible is refused by the database, which is what it was.
+func TestRestoreOfWhatNoDatabaseHolds(t *testing.T) {
+	var buf bytes.Buffer
+	w, err := archive.NewWriter(&buf, archive.Header{Store: "s", Revision: 10, Keys: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for revision := range mvcc.Revision(2) {
+		if err := w.Write(&mvcc.Record{Key: "/twice", Revision: 3 + revision, Create: 3, Value: []byte("v")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		db := openDatabase(t, d, noCompaction)
+		create(t, pods(t, db), pod("kept"))
+		before, head := exported(t, db)
+		_, _, err := db.RestoreBackup(t.Context(), bytes.NewReader(buf.Bytes()), RestoreOptions{Replace: true})
+		if err == nil || !strings.HasPrefix(err.Error(), "nothing was restored, and the database is what it was before: ") {
+			t.Errorf("a key that is there twice: %v", err)
+		}
+		if after, now := exported(t, db); !equal(after, before) || now != head {
+			t.Errorf("the database was changed: %v at %d", after, now)
+		}
+	})
+}
+
+// drivers are those with which the process that is killed opens a database.
+var drivers = map[dbtest.Kind]Driver{
+	dbtest.SQLite: sqlite.Driver, dbtest.Postgres: postgres.Driver, dbtest.MariaDB: mysql.Driver, dbtest.MySQL: mysql.Driver,
+}
+
+const restoreChild = "ROWKEEPER_TEST_RESTORE"
+
+// TestRestoreIsKilled kills a process that restores when it has written a half, and one that has written all: nothing was changed, and nobody is in the way of
+// the writes that follow.
+func TestRestoreIsKilled(t *testing.T) {
+	if child := os.Getenv(restoreChild); child != "" {
+		restoreUntil(t, strings.Fields(child))
+		return
+	}
+	source := openDatabase(t, dbtest.Open(t, dbtest.SQLite), noCompaction)
+	many(t, source, "/registry/pods/ns/", 3000, 2000)
+	file := filepath.Join(t.TempDir(), "backup")
+	if err := os.WriteFile(file, backup(t, source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		db := openDatabase(t, d, noCompaction)
+		create(t, pods(t, db), pod("kept"))
+		before, head := exported(t, db)
+		for _, doing := range []string{"writing", "comparing"} {
+			cmd := exec.Command(os.Args[0], "-test.run=^TestRestoreIsKilled$")
+			cmd.Env = append(os.Environ(), restoreChild+"="+strings.Join([]string{string(d.Kind), d.URL, file, doing}, " "))
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			seen := make([]byte, len("in the middle"))
+			if _, err := io.ReadFull(out, seen); err != nil || string(seen) != "in the middle" {
+				t.Fatalf("the process that restores wrote %q: %v\n%s", seen, err, stderr.String())
+			}
+			// It has the commit lock; readers do not mind.
+			if during, now := exported(t, db); !equal(during, before) || now != head {
+				t.Errorf("%s: while it restores there are %d objects at %d", doing, len(during), now)
+			}
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			cmd.Wait() // it was killed
+			if after, now := exported(t, db); !equal(after, before) || now != head {
+				t.Errorf("%s: after it was killed there are %d objects at %d", doing, len(after), now)
+			}
+			if _, err := label(t.Context(), pods(t, db), "kept", doing); err != nil {
+				t.Errorf("%s: a write after it was killed: %v", doing, err)
+			}
+			before, head = exported(t, db)
+		}
+	})
+}
+
+// restoreUntil restores until it does something to the last object, and stops there for ever.
+func restoreUntil(t *testing.T, args []string) {
+	kind, url, file, until := args[0], args[1], args[2], args[3]
+	backend, err := drivers[dbtest.Kind(kind)].Open(t.Context(), url, mvcc.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := mvcc.Open(t.Context(), backend, noCompaction)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = (&Database{mvcc: store}).RestoreBackup(t.Context(), f, RestoreOptions{Replace: true, Progress: func(doing string, done, total int64) {
+		if doing == until && done == total {
+			fmt.Print("in the middle")
+			select {}
+		}
+	}})
+	t.Fatalf("the restore has ended: %v", err)
+}

@@ -1,0 +1,71 @@
+package mysql_test
+
+import (
+	"crypto/rand"
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/mysql"
+)
+
+// TestSweepOvertakenByImport: a sweep has read which revisions it will delete, and then rows are imported that have the same.
+func TestSweepOvertakenByImport(t *testing.T) {
+	each(t, func(t *testing.T, db dbtest.DB) {
+		ctx := t.Context()
+		sweeper, importer := open(t, db.URL), open(t, db.URL)
+		st, err := sweeper.State(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Revision 2, which 3 replaces.
+		for expect := range []mvcc.Revision{0, 2} {
+			m := &mvcc.Mutation{Key: "k", Expect: mvcc.Revision(2 * expect), Value: []byte("v")}
+			r, err := sweeper.Commit(ctx, &mvcc.Group{Token: token(), Seen: st.Head, Mutations: []*mvcc.Mutation{m}})
+			if err != nil || !r.Outcomes[0].Accepted {
+				t.Fatal(r, err)
+			}
+			st = r.State
+		}
+		if _, err := sweeper.Compact(ctx, st.Head.Revision); err != nil {
+			t.Fatal(err)
+		}
+		restored := mvcc.Record{Key: "restored", Revision: 2, Create: 2, Value: []byte("v")}
+		mysql.OnSweep(sweeper, func() {
+			_, err := importer.(mvcc.Archiver).Import(ctx, &mvcc.Import{
+				Fence: mvcc.Fence{Seen: st.Head, Token: token(), Jump: 1 << 32}, Replace: true,
+				Records: func(each func(*mvcc.Record) error) error { return each(&restored) },
+				Check:   func(records func(func(*mvcc.Record) error) error) error { return nil },
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		if n, _, err := sweeper.Sweep(ctx, 100); err == nil {
+			t.Errorf("the sweep has deleted %d rows", n)
+		}
+		row, st, err := importer.Get(ctx, "restored")
+		if err != nil || row == nil || row.Revision != 2 || st.Head.Epoch != 2 {
+			t.Fatalf("what was imported is %+v at %+v, %v", row, st, err)
+		}
+		mysql.OnSweep(sweeper, nil)
+		if _, st, err := sweeper.Sweep(ctx, 100); err != nil || st.Swept != st.Head.Revision {
+			t.Errorf("the next sweep: %+v, %v", st, err)
+		}
+		if row, _, err := importer.Get(ctx, "restored"); err != nil || row == nil {
+			t.Errorf("after the next sweep: %+v, %v", row, err)
+		}
+		// Errors of the caller come back as they are.
+		_, err = importer.(mvcc.Archiver).Import(ctx, &mvcc.Import{Replace: true, Records: func(func(*mvcc.Record) error) error { return io.ErrNoProgress }})
+		if !errors.Is(err, io.ErrNoProgress) || err.Error() != io.ErrNoProgress.Error() {
+			t.Errorf("the caller's error came back as %v", err)
+		}
+	})
+}
+
+func token() (t mvcc.Token) {
+	rand.Read(t[:])
+	return t
+}
