@@ -2,6 +2,7 @@ package customresources
 
 import (
 	"slices"
+	"time"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -96,7 +97,11 @@ func (g objectGetter) GetRESTOptions(resource schema.GroupResource, example runt
 	) (apistorage.Interface, factory.DestroyFunc, error) {
 		versioned := *config
 		versioned.Codec = anyVersion{config.Codec}
-		return decorate(&versioned, prefix, key, newFunc, newListFunc, attributes, triggers, indexers)
+		store, destroy, err := decorate(&versioned, prefix, key, newFunc, newListFunc, attributes, triggers, indexers)
+		if err == nil {
+			awaitCache(store)
+		}
+		return store, destroy, err
 	}
 	return o, nil
 }
@@ -105,3 +110,22 @@ func (g objectGetter) GetRESTOptions(resource schema.GroupResource, example runt
 type anyVersion struct{ runtime.Codec }
 
 func (anyVersion) Identifier() runtime.Identifier { return "custom resources" }
+
+// cacheWait bounds how long the first request for a resource waits for its watch cache.
+const cacheWait = time.Second
+
+// awaitCache waits until a watch cache is filled, which takes some milliseconds. The stores of definitions are made when they are first asked for; that request,
+// if it did not wait, would be told to come back after a second.
+func awaitCache(store apistorage.Interface) {
+	deadline := time.NewTimer(cacheWait)
+	defer deadline.Stop()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for store.ReadinessCheck() != nil {
+		select {
+		case <-deadline.C:
+			return
+		case <-tick.C:
+		}
+	}
+}

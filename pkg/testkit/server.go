@@ -65,6 +65,8 @@ type Options struct {
 
 	// Groups make further API groups, as [API.New] does not.
 	Groups []Group
+	// Extension adds what is not a group of Go types: package testkit/crds has the one that adds CustomResourceDefinitions and Namespaces.
+	Extension Extension
 
 	// Authorizer decides what the users may do that [Server.ConfigFor] makes. Default: the rules that they are given there.
 	Authorizer authorizer.Authorizer
@@ -92,6 +94,19 @@ type Group struct {
 	OpenAPI openapicommon.GetOpenAPIDefinitions
 	// New makes the group's resources, stored as the getter says.
 	New func(generic.RESTOptionsGetter) (*genericapiserver.APIGroupInfo, error)
+}
+
+// Extension prepares a configuration before the API's author makes the server from it, and returns what wraps that server.
+type Extension func(*genericapiserver.RecommendedConfig, Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error)
+
+// Extended is the server that an [Extension] is for.
+type Extended struct {
+	// Storage and Database are where the server's objects are stored. Replicas says that other servers may use the same objects.
+	Storage  *options.StorageOptions
+	Database *storage.Database
+	Replicas bool
+	// Schemes know the types of the API and of the groups.
+	Schemes []*runtime.Scheme
 }
 
 // Server is a running API server.
@@ -150,6 +165,18 @@ func start(t testing.TB, api API, o Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
+	wrap := func(server *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error) {
+		return server, nil
+	}
+	if o.Extension != nil {
+		extended := Extended{Storage: stored, Database: s.Database, Replicas: o.Prefix != "", Schemes: []*runtime.Scheme{api.Scheme}}
+		for _, group := range o.Groups {
+			extended.Schemes = append(extended.Schemes, group.Scheme)
+		}
+		if wrap, err = o.Extension(config, extended); err != nil {
+			return nil, err
+		}
+	}
 	server, err := api.New(config)
 	if err != nil {
 		return nil, err
@@ -158,6 +185,9 @@ func start(t testing.TB, api API, o Options) (_ *Server, err error) {
 		if err := s.install(server, group, stored); err != nil {
 			return nil, err
 		}
+	}
+	if server, err = wrap(server); err != nil {
+		return nil, err
 	}
 	s.Config = s.configFor(config.SecureServing.Listener.Addr(), s.users.administrator)
 	prepared := server.PrepareRun()

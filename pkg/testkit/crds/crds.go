@@ -1,0 +1,64 @@
+// Package crds runs servers inside tests that serve CustomResourceDefinitions, Namespaces and a few other resources of the core API, as envtest runs
+// kube-apiserver and etcd, but in the process of the test, in a fraction of a second, and without programs that have to be downloaded before.
+//
+//	server := crds.Start(t, testkit.Options{})
+//	environment := &envtest.Environment{
+//		UseExistingCluster: ptr.To(true),
+//		Config:             server.Config,
+//		CRDDirectoryPaths:  []string{"config/crd/bases"},
+//	}
+//
+// installs a project's definitions and webhooks as before. Servers with groups of Go types have them besides with [Extension].
+//
+// What is served of the core API is in the documentation of package core. Everything in the test kit works as for other servers: databases, snapshots, users.
+package crds
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	openapicommon "k8s.io/kube-openapi/pkg/common"
+
+	"github.com/rowkeeper/rowkeeper/pkg/customresources"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit"
+)
+
+// Extension is the [testkit.Options.Extension] that adds CustomResourceDefinitions to an API of Go types.
+func Extension(c *genericapiserver.RecommendedConfig, s testkit.Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error) {
+	extension, err := customresources.Prepare(c, customresources.Options{
+		Storage: s.Storage, Database: s.Database, Schemes: s.Schemes,
+		// Without replicas, nobody has to be waited for.
+		SingleServer: !s.Replicas,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return extension.Extend, nil
+}
+
+// Start starts a server that has no groups of Go types, waits until it is ready, and stops it when the test ends. It fails the test if that is not possible.
+func Start(t testing.TB, o testkit.Options) *testkit.Server {
+	t.Helper()
+	o.Extension = Extension
+	return testkit.Start(t, nothing(), o)
+}
+
+// nothing is an API without groups.
+func nothing() testkit.API {
+	scheme := runtime.NewScheme()
+	v1 := schema.GroupVersion{Version: "v1"}
+	metav1.AddToGroupVersion(scheme, v1)
+	scheme.AddUnversionedTypes(v1, &metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{}, &metav1.APIGroup{}, &metav1.APIResourceList{})
+	return testkit.API{
+		Scheme:  scheme,
+		Codecs:  serializer.NewCodecFactory(scheme),
+		OpenAPI: func(openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition { return nil },
+		New: func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error) {
+			return c.Complete().New("test", genericapiserver.NewEmptyDelegate())
+		},
+	}
+}
