@@ -150,10 +150,10 @@ func (s *Store) Sweep(ctx context.Context) error {
 		}
 		took := time.Since(began)
 		pause := 3 * took
-		if debt > 100_000 {
+		if debt > 500_000 {
 			pause = took
 		}
-		if debt > 1_000_000 {
+		if debt > 2_000_000 {
 			pause = took / 2
 		}
 		wait(ctx, pause)
