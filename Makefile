@@ -56,6 +56,14 @@ bench-peers: ## compare with etcd and kine: hack/bench/RESULTS.md, in some hours
 	go build -C hack/bench -o ../../bin/bench-peers .
 	cd hack/bench && ../../bin/bench-peers $(BENCH)
 
+# make torture TORTURE='-long -databases postgres -results RESULTS.md'; TORTURE=-help lists the flags, hack/torture/README.md says more.
+TORTURE ?=
+
+.PHONY: torture
+torture: ## kill, cut, freeze and restore servers and databases under load, and check that nothing is lost, late or reordered
+	go build -C hack/torture -o ../../bin/torture/torture .
+	cd hack/torture && ../../bin/torture/torture $(TORTURE)
+
 .PHONY: image
 image: ## build the container image for amd64 and arm64, in bin/image; needs no container engine
 	hack/image.sh

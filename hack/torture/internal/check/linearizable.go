@@ -1,0 +1,194 @@
+package check
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/history"
+)
+
+// linearizeFor bounds the search for an order of one namespace.
+const linearizeFor = 2 * time.Minute
+
+// namespace is the sequential specification of the keys of one resource in one namespace: each is at a revision, or does not exist. Its state is a string, so that it
+// can be compared: key=revision; in order of the keys.
+var namespace = porcupine.Model{
+	Init: func() any { return "" },
+	Step: func(state, input, _ any) (bool, any) {
+		s := state.(string)
+		switch op := input.(type) {
+		case rollback:
+			return true, string(op)
+		case *history.Op:
+			return step(s, op)
+		}
+		return false, s
+	},
+	DescribeOperation: func(input, _ any) string { return fmt.Sprintf("%+v", input) },
+}
+
+// rollback is the loss of a part of the history: the namespace is in this state after it.
+type rollback string
+
+func step(s string, op *history.Op) (bool, string) {
+	current := at(s, op.Key)
+	switch {
+	case op.Verb == history.List:
+		return s == encode(op.Items), s
+	case op.Verb == history.Get && op.Object == nil:
+		return current == "", s
+	case op.Verb == history.Get:
+		return current == fmt.Sprint(op.Object.RV), s
+	case op.Outcome == history.Refused:
+		return refused(op, current), s
+	}
+	fits := false
+	switch op.Verb {
+	case history.Create:
+		fits = current == ""
+	case history.Patch:
+		fits = current != ""
+	default:
+		fits = current == fmt.Sprint(op.Expect)
+	}
+	if !fits {
+		return false, s
+	}
+	if op.Verb == history.Delete {
+		return true, replace(s, op.Key, "")
+	}
+	return true, replace(s, op.Key, fmt.Sprint(op.RV))
+}
+
+// refused tells whether a write may be refused while the key is at the revision.
+func refused(op *history.Op, current string) bool {
+	switch {
+	case op.Code == http.StatusNotFound:
+		return current == ""
+	case op.Verb == history.Create:
+		return current != ""
+	case op.Verb == history.Patch:
+		return true // it has lost to other writers too often
+	}
+	return current != fmt.Sprint(op.Expect)
+}
+
+// at returns the revision of a key in a state, "" if it does not exist.
+func at(s, key string) string {
+	_, rest, found := strings.Cut(";"+s, ";"+key+"=")
+	if !found {
+		return ""
+	}
+	revision, _, _ := strings.Cut(rest, ";")
+	return revision
+}
+
+func replace(s, key, revision string) string {
+	objects := map[string]string{}
+	for _, entry := range strings.Split(s, ";") {
+		if k, v, ok := strings.Cut(entry, "="); ok {
+			objects[k] = v
+		}
+	}
+	if objects[key] = revision; revision == "" {
+		delete(objects, key)
+	}
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(objects)) {
+		fmt.Fprintf(&b, "%s=%s;", k, objects[k])
+	}
+	return b.String()
+}
+
+func encode(items []history.Object) string {
+	revisions := make(map[string]int64, len(items))
+	for _, o := range items {
+		revisions[o.Key] = o.RV
+	}
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(revisions)) {
+		fmt.Fprintf(&b, "%s=%d;", k, revisions[k])
+	}
+	return b.String()
+}
+
+// checkLinearizable looks for an order of the requests to each namespace.
+func (c *checker) checkLinearizable() {
+	parts := map[string][]porcupine.Operation{}
+	for i := range c.ops {
+		op := &c.ops[i]
+		part := op.Key
+		switch {
+		case op.Outcome == history.NotDone:
+			continue
+		case op.Outcome == history.Unknown && op.RV == 0:
+			continue // it was not done, or read
+		case op.Verb == history.List:
+			whole := op.Selector
+			whole.Resource, whole.Namespace = "", ""
+			if op.Match != history.Consistent || whole != (history.Selector{}) || op.Selector.Namespace == "" {
+				continue
+			}
+			part = op.Selector.Resource + "/" + op.Selector.Namespace + "/"
+		}
+		part = part[:strings.LastIndex(part, "/")]
+		parts[part] = append(parts[part], porcupine.Operation{ClientId: op.Client, Input: op, Call: op.Call, Return: op.Return})
+	}
+	for part, ops := range parts {
+		for i := 1; i < len(c.log.epochs); i++ {
+			e := c.log.epochs[i]
+			var state []history.Object
+			for key, o := range c.log.base(i) {
+				if strings.HasPrefix(key, part+"/") {
+					state = append(state, o)
+				}
+			}
+			ops = append(ops, porcupine.Operation{ClientId: -1, Input: rollback(encode(state)), Call: e.Begun, Return: e.Noticed})
+		}
+		switch result, info := porcupine.CheckOperationsVerbose(namespace, ops, linearizeFor); result {
+		case porcupine.Ok:
+		case porcupine.Unknown:
+			c.violate("linearizable", "%s: whether its %d requests are linearizable was not found out in %s", part, len(ops), linearizeFor)
+		default:
+			c.violate("linearizable", "%s: no order explains its %d requests: %s", part, len(ops), unexplained(ops, info))
+		}
+	}
+}
+
+// unexplained describes the first request that the longest order of a part of the requests has no place for.
+func unexplained(ops []porcupine.Operation, info porcupine.LinearizationInfo) string {
+	var longest []int
+	for _, partition := range info.PartialLinearizations() {
+		for _, order := range partition {
+			if len(order) > len(longest) {
+				longest = order
+			}
+		}
+	}
+	placed := map[int]bool{}
+	state := namespace.Init()
+	for _, i := range longest {
+		placed[i] = true
+		_, state = namespace.Step(state, ops[i].Input, nil)
+	}
+	first := -1
+	for i := range ops {
+		if !placed[i] && (first < 0 || ops[i].Return < ops[first].Return) {
+			first = i
+		}
+	}
+	if first < 0 {
+		return "none is left over"
+	}
+	if op, ok := ops[first].Input.(*history.Op); ok {
+		return fmt.Sprintf("after %d of them the state is %q, and %s, %s with %d at %d, expecting %d, finding %+v and %+v, does not follow", len(longest), state,
+			describe(op), op.Outcome, op.Code, op.RV, op.Expect, op.Object, op.Items)
+	}
+	return fmt.Sprintf("after %d of them the loss of history does not follow", len(longest))
+}

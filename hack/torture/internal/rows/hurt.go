@@ -1,0 +1,226 @@
+package rows
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Lock takes the commit lock, as somebody else would who has the row in his transaction: the whole database where that is the lock.
+func (d *DB) Lock(ctx context.Context) (unlock func(), err error) {
+	query := "SELECT id FROM rowkeeper_store FOR UPDATE"
+	if d.kind == "sqlite" {
+		query = "SELECT id FROM rowkeeper_store" // the transaction began as a writing one
+	}
+	for {
+		var tx *sql.Tx
+		// The transaction lives until unlock, whatever happens to the context.
+		tx, err = d.BeginTx(context.WithoutCancel(ctx), nil)
+		if err == nil {
+			var id int
+			if err = tx.QueryRowContext(ctx, query).Scan(&id); err == nil {
+				return func() { _ = tx.Rollback() }, nil
+			}
+			_ = tx.Rollback()
+		}
+		if ctx.Err() != nil {
+			return nil, errors.Join(err, ctx.Err())
+		}
+		// Others have it most of the time.
+		timer := time.NewTimer(10 * time.Millisecond)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// EndOthers ends all connections to the database but one.
+func (d *DB) EndOthers(ctx context.Context) error {
+	conn, err := d.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if strings.HasPrefix(d.kind, "postgres") {
+		_, err := conn.ExecContext(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+		return err
+	}
+	rows, err := conn.QueryContext(ctx, "SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()")
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var ids []int64
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return err
+		}
+		ids = append(ids, id)
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	for _, id := range ids {
+		// One that has ended meanwhile is as it should be.
+		_, _ = conn.ExecContext(ctx, fmt.Sprintf("KILL %d", id))
+	}
+	return nil
+}
+
+// Expand does what an expanding migration of the next release does. Servers of this one go on.
+func (d *DB) Expand(ctx context.Context) error {
+	var newest int64
+	if err := d.QueryRowContext(ctx, "SELECT max(version_id) FROM rowkeeper_schema").Scan(&newest); err != nil {
+		return err
+	}
+	for _, query := range []string{
+		fmt.Sprintf("ALTER TABLE rowkeeper_live ADD COLUMN note%d INTEGER", newest),
+		fmt.Sprintf("INSERT INTO rowkeeper_schema (version_id, is_applied) VALUES (%d, true)", newest+1),
+	} {
+		if _, err := d.ExecContext(ctx, query); err != nil {
+			return fmt.Errorf("%s: %w", query, err)
+		}
+	}
+	return nil
+}
+
+// Dump is a copy of all rows, or of the file.
+type Dump struct {
+	// Head is its newest revision.
+	Head   int64
+	tables []table
+	file   string
+}
+
+type table struct {
+	name    string
+	columns []string
+	rows    [][]any
+}
+
+// Dump copies all rows of one snapshot, as the databases' own tools do. SQLite writes a file into the directory.
+func (d *DB) Dump(ctx context.Context, dir string) (*Dump, error) {
+	if d.kind == "sqlite" {
+		return d.dumpFile(ctx, filepath.Join(dir, fmt.Sprintf("dump-%d.db", time.Now().UnixNano())))
+	}
+	tx, err := d.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Rollback()
+	dump := &Dump{}
+	for _, name := range []string{"rowkeeper_store", "rowkeeper_log", "rowkeeper_live", "rowkeeper_aborted"} {
+		t, err := copyTable(ctx, tx, name)
+		if err != nil {
+			return nil, err
+		}
+		dump.tables = append(dump.tables, t)
+	}
+	return dump, tx.QueryRowContext(ctx, "SELECT max(revision) FROM rowkeeper_log").Scan(&dump.Head)
+}
+
+func (d *DB) dumpFile(ctx context.Context, path string) (*Dump, error) {
+	if _, err := d.ExecContext(ctx, "VACUUM INTO ?", path); err != nil {
+		return nil, err
+	}
+	copied, err := sql.Open("sqlite", path)
+	if err != nil {
+		return nil, err
+	}
+	defer copied.Close()
+	// VACUUM leaves the mode behind, which SQLite's own .backup does not. Servers refuse a file in another mode.
+	if _, err := copied.ExecContext(ctx, "PRAGMA journal_mode = WAL"); err != nil {
+		return nil, err
+	}
+	dump := &Dump{file: path}
+	return dump, copied.QueryRowContext(ctx, "SELECT max(revision) FROM rowkeeper_log").Scan(&dump.Head)
+}
+
+func copyTable(ctx context.Context, tx *sql.Tx, name string) (table, error) {
+	t := table{name: name}
+	rows, err := tx.QueryContext(ctx, "SELECT * FROM "+name)
+	if err != nil {
+		return t, err
+	}
+	defer rows.Close()
+	if t.columns, err = rows.Columns(); err != nil {
+		return t, err
+	}
+	for rows.Next() {
+		values := make([]any, len(t.columns))
+		pointers := make([]any, len(t.columns))
+		for i := range values {
+			pointers[i] = &values[i]
+		}
+		if err := rows.Scan(pointers...); err != nil {
+			return t, err
+		}
+		t.rows = append(t.rows, values)
+	}
+	return t, rows.Err()
+}
+
+// Restore puts a dump in the place of what is there: its rows, in one transaction, or its file. It returns the database as it is from then on.
+func (d *DB) Restore(ctx context.Context, dump *Dump) (*DB, error) {
+	if dump.file == "" {
+		return d, d.restoreRows(ctx, dump)
+	}
+	// Whoever has the old file open goes on to see that one, and when he closes it, removes the write-ahead log by its name, which is the new file's by then.
+	if err := d.Close(); err != nil {
+		return nil, err
+	}
+	for _, suffix := range []string{"-wal", "-shm"} {
+		os.Remove(d.path + suffix)
+	}
+	if err := os.Rename(dump.file, d.path); err != nil {
+		return nil, err
+	}
+	return Open(d.url, d.prefixOfKeys)
+}
+
+func (d *DB) restoreRows(ctx context.Context, dump *Dump) error {
+	tx, err := d.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	for _, t := range dump.tables {
+		if err := d.fill(ctx, tx, t); err != nil {
+			return fmt.Errorf("%s: %w", t.name, err)
+		}
+	}
+	return tx.Commit()
+}
+
+// fill puts rows in the place of a table's.
+func (d *DB) fill(ctx context.Context, tx *sql.Tx, t table) error {
+	if _, err := tx.ExecContext(ctx, "DELETE FROM "+t.name); err != nil {
+		return err
+	}
+	columns := make([]string, len(t.columns))
+	places := make([]string, len(t.columns))
+	for i, c := range t.columns {
+		columns[i], places[i] = c, d.arg(i+1)
+		if c == "key" {
+			columns[i] = d.key
+		}
+	}
+	insert, err := tx.PrepareContext(ctx, fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s)", t.name, strings.Join(columns, ", "), strings.Join(places, ", ")))
+	if err != nil {
+		return err
+	}
+	defer insert.Close()
+	for _, values := range t.rows {
+		if _, err := insert.ExecContext(ctx, values...); err != nil {
+			return err
+		}
+	}
+	return nil
+}

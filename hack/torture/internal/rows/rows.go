@@ -1,0 +1,176 @@
+// Package rows reads the tables of a database as an administrator could, without any code of the product: it records the log while it is written, before compaction
+// takes it away, and does to the database what scenarios ask for.
+package rows
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	_ "modernc.org/sqlite"             // the driver "sqlite"
+
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/history"
+)
+
+// The annotation and the label of the objects of a run.
+const (
+	ValueAnnotation = "torture.rowkeeper.dev/value"
+	ColourLabel     = "torture.rowkeeper.dev/colour"
+)
+
+// DB is a database.
+type DB struct {
+	*sql.DB
+	kind   string
+	prefix string
+	// url and prefixOfKeys are what Open was given, path is the file's.
+	url, prefixOfKeys, path string
+	// The name of the column "key" has to be quoted for MySQL, and not for others.
+	key string
+}
+
+// Open opens the database of a URL as "rowkeeper serve" takes it. Rows whose key does not begin with the prefix and the group are not of the run.
+func Open(rawURL, prefix string) (*DB, error) {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	d := &DB{kind: u.Scheme, prefix: prefix + "/ci.rowkeeper.dev/", url: rawURL, prefixOfKeys: prefix, path: u.Path, key: "key"}
+	driver, dsn := "pgx", rawURL
+	switch u.Scheme {
+	case "sqlite":
+		driver, dsn = "sqlite", u.Path+"?_pragma=busy_timeout(10000)&_txlock=immediate"
+	case "mysql":
+		d.key = "`key`"
+		c := mysql.NewConfig()
+		c.Logger = &mysql.NopLogger{}
+		c.User, c.Net, c.Addr, c.DBName = u.User.Username(), "tcp", u.Host, strings.TrimPrefix(u.Path, "/")
+		c.Passwd, _ = u.User.Password()
+		c.Timeout, c.InterpolateParams = 5*time.Second, true
+		driver, dsn = "mysql", c.FormatDSN()
+	}
+	d.DB, err = sql.Open(driver, dsn)
+	return d, err
+}
+
+// arg is the placeholder of an argument.
+func (d *DB) arg(n int) string {
+	if strings.HasPrefix(d.kind, "postgres") {
+		return "$" + strconv.Itoa(n)
+	}
+	return "?"
+}
+
+// Head reads the newest revision.
+func (d *DB) Head(ctx context.Context) (int64, error) {
+	var head int64
+	err := d.QueryRowContext(ctx, "SELECT max(revision) FROM rowkeeper_log").Scan(&head)
+	return head, err
+}
+
+// Compacted reads the revision below which the history may have been removed.
+func (d *DB) Compacted(ctx context.Context) (int64, error) {
+	var compacted int64
+	err := d.QueryRowContext(ctx, "SELECT compacted FROM rowkeeper_store").Scan(&compacted)
+	return compacted, err
+}
+
+// marker is the key of a fence's row while it is read.
+const marker = "\x00"
+
+// Log reads rows from a revision on.
+func (d *DB) Log(ctx context.Context, from int64, limit int) ([]history.Row, error) {
+	return d.query(ctx, fmt.Sprintf("SELECT revision, prev_revision, %s, deleted, token, value FROM rowkeeper_log WHERE revision >= %s ORDER BY revision LIMIT %d",
+		d.key, d.arg(1), limit), from)
+}
+
+// Live reads the objects that exist.
+func (d *DB) Live(ctx context.Context) ([]history.Object, error) {
+	rows, err := d.query(ctx, fmt.Sprintf("SELECT l.revision, g.prev_revision, l.%[1]s, g.deleted, g.token, g.value FROM rowkeeper_live l JOIN rowkeeper_log g ON g.revision = l.revision ORDER BY l.%[1]s",
+		d.key))
+	var objects []history.Object
+	for _, r := range rows {
+		if r.Key != "" && r.Key != marker {
+			objects = append(objects, r.Object)
+		}
+	}
+	return objects, err
+}
+
+func (d *DB) query(ctx context.Context, query string, args ...any) ([]history.Row, error) {
+	rows, err := d.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var found []history.Row
+	for rows.Next() {
+		var r history.Row
+		var key, token, value []byte
+		if err := rows.Scan(&r.Revision, &r.Prev, &key, &r.Deleted, &token, &value); err != nil {
+			return nil, err
+		}
+		r.Token = hex.EncodeToString(token)
+		switch name, ours := strings.CutPrefix(string(key), d.prefix); {
+		case len(key) == 0:
+			r.Key = marker
+		case ours:
+			r.Key = name
+			if !r.Deleted {
+				if r.Object, err = parse(value); err != nil {
+					return nil, fmt.Errorf("the value of %s at %d: %w", key, r.Revision, err)
+				}
+				r.Object.Key, r.Object.RV = name, r.Revision
+			}
+		}
+		found = append(found, r)
+	}
+	return found, rows.Err()
+}
+
+// Stored is the part of an object that the checks look at, as the API and the database encode it.
+type Stored struct {
+	Kind     string `json:"kind"`
+	Metadata struct {
+		Name            string            `json:"name"`
+		Namespace       string            `json:"namespace"`
+		ResourceVersion string            `json:"resourceVersion"`
+		Labels          map[string]string `json:"labels"`
+		Annotations     map[string]string `json:"annotations"`
+	} `json:"metadata"`
+	Spec struct {
+		Image string `json:"image"`
+	} `json:"spec"`
+}
+
+// Object returns what the checks look at.
+func (s *Stored) Object(resource string) (history.Object, error) {
+	o := history.Object{
+		Key:    resource + "/" + s.Metadata.Namespace + "/" + s.Metadata.Name,
+		Value:  s.Metadata.Annotations[ValueAnnotation],
+		Colour: s.Metadata.Labels[ColourLabel],
+		Image:  s.Spec.Image,
+	}
+	if s.Metadata.ResourceVersion == "" {
+		return o, nil
+	}
+	var err error
+	o.RV, err = strconv.ParseInt(s.Metadata.ResourceVersion, 10, 64)
+	return o, err
+}
+
+func parse(value []byte) (history.Object, error) {
+	var s Stored
+	if err := json.Unmarshal(value, &s); err != nil {
+		return history.Object{}, err
+	}
+	return s.Object("")
+}

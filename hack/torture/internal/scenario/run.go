@@ -1,0 +1,461 @@
+// Package scenario runs servers, load and faults together, and has the history judged.
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/api"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/check"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/history"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/load"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/plant"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/rows"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/server"
+)
+
+// Programs are those that are run.
+type Programs struct {
+	Rowkeeper, Dbserve string
+}
+
+// Config says what to run.
+type Config struct {
+	Programs Programs
+	Scenario *Scenario
+	Kind     database.Kind
+	// URL is a database to use, in place of one of our own.
+	URL string
+	// Seed decides all that is random. What the machine does is not.
+	Seed uint64
+	// Operations is how many requests have to be answered at least, Faults how many faults are injected.
+	Operations, Faults int
+	// Servers is the number of replicas, Clients that of clients of each.
+	Servers, Clients int
+	// Rate bounds the requests per second; 0: as many as possible.
+	Rate int
+	// Long holds faults for longer than every timeout of the product's defaults.
+	Long bool
+	// Plant is a bug to be found.
+	Plant plant.Bug
+	// Progress is told what goes on.
+	Progress io.Writer
+}
+
+// Result is what came out.
+type Result struct {
+	Scenario, Database, Version string
+	Seed                        uint64
+	Faults                      int
+	Report                      check.Report
+	// Recovery is the longest time from the end of a fault until every server was ready and took a write. Slowest is the slowest request.
+	Recovery, Slowest, Took time.Duration
+	// Codes counts the HTTP status of requests that did not succeed.
+	Codes map[int]int
+	// Notes are figures of the scenario's own.
+	Notes []string
+}
+
+// Env is what a fault can touch.
+type Env struct {
+	Config
+	DB        database.Database
+	Servers   []*server.Server
+	Endpoints []*api.Endpoint
+	Rows      *rows.DB
+	Recorder  *rows.Recorder
+	Load      *load.Load
+	History   *history.History
+	Rand      *rand.Rand
+	// Dir is for files.
+	Dir string
+
+	mu       sync.Mutex
+	notes    []string
+	failures []check.Violation
+}
+
+// The timeouts of the servers in a run, shorter than the defaults, so that faults outlast them.
+const (
+	databaseTimeout = 4 * time.Second
+	requestTimeout  = 10 * time.Second
+	clientTimeout   = 20 * time.Second
+	// recoverWithin is how long a server may take to be ready after a fault has ended. Unknown outcomes are looked into for 30 s.
+	recoverWithin = 2 * time.Minute
+	// settleWithin is how long watchers and informers may take to see the last events.
+	settleWithin = time.Minute
+)
+
+// Say tells what goes on.
+func (e *Env) Say(format string, args ...any) {
+	fmt.Fprintf(e.Progress, "%s %s/%s: %s\n", time.Now().UTC().Format(time.TimeOnly), e.Scenario.Name, e.Kind, fmt.Sprintf(format, args...))
+}
+
+// Note adds a figure to the result.
+func (e *Env) Note(format string, args ...any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.notes = append(e.notes, fmt.Sprintf(format, args...))
+}
+
+// Fail adds a violation.
+func (e *Env) Fail(rule, format string, args ...any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.failures = append(e.failures, check.Violation{Rule: rule, Text: fmt.Sprintf(format, args...)})
+}
+
+// Hold waits for the short or the long time, or until the context ends.
+func (e *Env) Hold(ctx context.Context, short, long time.Duration) {
+	if e.Long {
+		short = long
+	}
+	Wait(ctx, short)
+}
+
+// Wait waits.
+func Wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// until repeats a question until it is answered by yes, or the time is up.
+func until(ctx context.Context, within time.Duration, ok func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for {
+		err := ok(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("not within %s: %w", within, err)
+		}
+		Wait(ctx, 20*time.Millisecond)
+	}
+}
+
+// ready asks a server whether it is ready.
+func (e *Env) ready(server int) func(context.Context) error {
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
+		return e.Endpoints[server].Check(ctx, "/readyz")
+	}
+}
+
+// awaitServers waits until every server is ready and has taken a write, and returns how long that took.
+func (e *Env) awaitServers(ctx context.Context) time.Duration {
+	began := time.Now()
+	var wg sync.WaitGroup
+	for s := range e.Servers {
+		wg.Go(func() {
+			err := until(ctx, recoverWithin, func(ctx context.Context) error {
+				if err := e.ready(s)(ctx); err != nil {
+					return err
+				}
+				return e.Load.Probe(ctx, s)
+			})
+			if err != nil && ctx.Err() == nil {
+				e.Fail("recover", "server %d is not ready, or takes no writes: %v; it wrote: %s", s, err, e.Servers[s].Log())
+			}
+		})
+	}
+	wg.Wait()
+	return time.Since(began)
+}
+
+// Run runs a scenario.
+func Run(ctx context.Context, config Config) (result *Result, err error) {
+	began := time.Now()
+	e := &Env{Config: config, History: history.New(), Rand: rand.New(rand.NewPCG(config.Seed, 1))}
+	e.History.FencesExpected = config.Scenario.Loses
+	if e.Progress == nil {
+		e.Progress = io.Discard
+	}
+	if e.Dir, err = os.MkdirTemp("", "rowkeeper-torture-"); err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(e.Dir)
+	if err := os.Chmod(e.Dir, 0o755); err != nil { // database servers run as other users
+		return nil, err
+	}
+	e.Say("seed %d, %d operations, %d faults, %d servers", e.Seed, e.Operations, e.Faults, e.Config.Servers)
+	if err := e.openDatabase(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, e.DB.Close()) }()
+	if err := e.startServers(ctx); err != nil {
+		e.killServers()
+		return nil, err
+	}
+	defer e.killServers()
+
+	if e.Rows, err = rows.Open(e.DB.Direct(), e.prefix()); err != nil {
+		return nil, err
+	}
+	defer func() { _ = e.Rows.Close() }() // a fault may have changed it
+	if e.Recorder, err = rows.Record(ctx, e.History, e.Rows); err != nil {
+		return nil, err
+	}
+	defer e.Recorder.Close()
+
+	endpoints := e.Endpoints
+	if e.Plant != "" {
+		var closeProxies func()
+		if endpoints, closeProxies, err = e.plant(); err != nil {
+			return nil, err
+		}
+		defer closeProxies()
+	}
+	e.Load = load.Start(ctx, e.History, endpoints, load.Options{Clients: e.Clients, Rate: e.Rate, Timeout: clientTimeout, Seed: e.Seed})
+	defer e.Load.Stop()
+	var informers []*load.Informers
+	for s, srv := range e.Servers {
+		config, err := srv.Config()
+		if err != nil {
+			return nil, err
+		}
+		i, err := load.StartInformers(config, s)
+		if err != nil {
+			return nil, err
+		}
+		informers = append(informers, i)
+		defer i.Stop()
+	}
+
+	result = &Result{Scenario: e.Scenario.Name, Database: string(e.Kind), Version: e.DB.Version(), Seed: e.Seed, Codes: map[int]int{}}
+	if err := e.hurt(ctx, result); err != nil {
+		return nil, err
+	}
+	e.Load.StopClients()
+	e.awaitServers(ctx)
+	if err := e.settle(ctx, informers); err != nil {
+		return nil, err
+	}
+	e.Load.Stop()
+	if err := e.Recorder.Finish(ctx); err != nil {
+		return nil, err
+	}
+	e.Say("checking")
+	result.Report = check.Check(e.History)
+	result.Report.Violations = append(e.failures, result.Report.Violations...)
+	result.Slowest, result.Took, result.Notes = e.Load.Slowest(), time.Since(began), e.notes
+	for _, op := range e.History.Ops() {
+		if op.Code != 200 {
+			result.Codes[op.Code]++
+		}
+	}
+	e.Say("%d operations, %d events, %d faults, %d violations, recovery within %.1f s, %.0f s in all", result.Report.Ops, result.Report.Events, result.Faults,
+		len(result.Report.Violations), result.Recovery.Seconds(), result.Took.Seconds())
+	return result, nil
+}
+
+// hurt injects the faults, spread over the operations.
+func (e *Env) hurt(ctx context.Context, result *Result) error {
+	next := func(n int) error {
+		return until(ctx, 30*time.Minute, func(context.Context) error {
+			if done := e.Load.Total(); done < int64(n) {
+				return fmt.Errorf("%d of %d operations are done", done, n)
+			}
+			return nil
+		})
+	}
+	each := e.Operations / (e.Faults + 1)
+	target := 0
+	for i := range e.Faults {
+		target = max(target+each, int(e.Load.Total())+min(each/2, 100))
+		if err := next(target); err != nil {
+			return err
+		}
+		fault := e.Scenario
+		if len(e.Scenario.of) > 0 {
+			fault = e.Scenario.of[e.Rand.IntN(len(e.Scenario.of))]
+		}
+		if fault.Fault == nil {
+			break
+		}
+		e.Say("fault %d of %d: %s", i+1, e.Faults, fault.Name)
+		if err := fault.Fault(ctx, e); err != nil {
+			return fmt.Errorf("%s: %w", fault.Name, err)
+		}
+		result.Faults++
+		took := e.awaitServers(ctx)
+		result.Recovery = max(result.Recovery, took)
+		e.Say("recovered after %.1f s, %d operations", took.Seconds(), e.Load.Total())
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return next(e.Operations)
+}
+
+func (e *Env) prefix() string { return fmt.Sprintf("/torture-%d", e.Seed) }
+
+func (e *Env) openDatabase(ctx context.Context) (err error) {
+	switch {
+	case e.URL != "":
+		e.DB, err = database.NewGiven(e.URL, e.Config.Servers)
+	case e.Scenario.Open != nil:
+		e.DB, err = e.Scenario.Open(ctx, e)
+	case e.Kind == database.SQLite:
+		e.DB = database.NewSQLite(e.Dir)
+	default:
+		e.DB, err = database.NewServed(e.Programs.Dbserve, e.Kind, e.Config.Servers, nil)
+	}
+	return err
+}
+
+// flags are those of every server: compaction runs at full speed, and what is kept is enough for the recorder to see every row.
+func (e *Env) flags(i int) []string {
+	return []string{
+		"--database=" + e.DB.URL(i),
+		"--storage-prefix=" + e.prefix(),
+		"--database-timeout=" + databaseTimeout.String(),
+		"--request-timeout=" + requestTimeout.String(),
+		"--compaction-window=3s", "--compaction-keep=1000", "--compaction-interval=100ms",
+		"--shutdown-watch-termination-grace-period=1s",
+		"--feature-gates=AllAlpha=false",
+	}
+}
+
+func (e *Env) startServers(ctx context.Context) error {
+	for i := range e.Config.Servers {
+		s, err := server.New(e.Programs.Rowkeeper, filepath.Join(e.Dir, fmt.Sprint("server", i)), e.flags(i)...)
+		if err != nil {
+			return err
+		}
+		s.Args = append(s.Args, e.Scenario.Args...)
+		if e.Scenario.Program != nil && i == 0 {
+			if s.Program, s.Env, err = e.Scenario.Program(e); err != nil {
+				return err
+			}
+		}
+		if err := s.Start(); err != nil {
+			return err
+		}
+		e.Servers = append(e.Servers, s)
+	}
+	for _, s := range e.Servers {
+		err := until(ctx, recoverWithin, func(context.Context) error {
+			if !s.Running() {
+				return errors.New("it has ended")
+			}
+			config, err := s.Config()
+			if err != nil {
+				return err
+			}
+			endpoint, err := api.Dial(config, "")
+			if err != nil {
+				return err
+			}
+			e.Endpoints = append(e.Endpoints, endpoint)
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("the server does not start: %w; it wrote: %s", err, s.Log())
+		}
+	}
+	for i, s := range e.Servers {
+		if err := until(ctx, recoverWithin, e.ready(i)); err != nil {
+			return fmt.Errorf("the server is not ready: %w; it wrote: %s", err, s.Log())
+		}
+	}
+	return nil
+}
+
+func (e *Env) killServers() {
+	for _, s := range e.Servers {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		_, _ = s.End(ctx, sigkill) // nothing depends on how it ends
+		cancel()
+	}
+	for _, endpoint := range e.Endpoints {
+		endpoint.Close()
+	}
+}
+
+// plant puts a proxy with the bug before each server.
+func (e *Env) plant() (endpoints []*api.Endpoint, closeAll func(), err error) {
+	var proxies []*plant.Proxy
+	closeAll = func() {
+		for _, p := range proxies {
+			_ = p.Close() // streams may be open
+		}
+	}
+	for i, s := range e.Servers {
+		p, err := plant.New(e.Endpoints[i], e.Plant)
+		if err != nil {
+			closeAll()
+			return nil, nil, err
+		}
+		proxies = append(proxies, p)
+		config, err := s.Config()
+		if err != nil {
+			closeAll()
+			return nil, nil, err
+		}
+		endpoint, err := api.Dial(config, p.URL)
+		if err != nil {
+			closeAll()
+			return nil, nil, err
+		}
+		endpoints = append(endpoints, endpoint)
+	}
+	return endpoints, closeAll, nil
+}
+
+// settle waits until all watchers have seen all events, and the informers are what lists say.
+func (e *Env) settle(ctx context.Context, informers []*load.Informers) error {
+	if err := e.Recorder.Sync(ctx); err != nil {
+		return err
+	}
+	index := check.NewLog(e.Recorder.Log())
+	err := until(ctx, settleWithin, func(context.Context) error {
+		// The newest stream of each watcher, or one of its newest.
+		behind := map[string]string{}
+		for _, s := range e.History.Streams() {
+			name := fmt.Sprintf("%s at server %d", s.Name, s.Server)
+			if seen, last := s.Seen(), index.Last(s.Selector); seen < last {
+				behind[name] = fmt.Sprintf("%s has seen %d of %d", name, seen, last)
+			} else {
+				delete(behind, name)
+			}
+		}
+		if len(behind) == 0 {
+			return nil
+		}
+		var all []string
+		for _, text := range behind {
+			all = append(all, text)
+		}
+		slices.Sort(all)
+		return errors.New(strings.Join(all, "; "))
+	})
+	if err != nil && ctx.Err() == nil {
+		e.Fail("stalled", "%v", err)
+	}
+	for i, informer := range informers {
+		ctx, cancel := context.WithTimeout(ctx, settleWithin)
+		err := informer.Settle(ctx, e.History, e.Endpoints[i])
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

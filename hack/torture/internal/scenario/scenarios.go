@@ -1,0 +1,289 @@
+package scenario
+
+import (
+	"context"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/rows"
+)
+
+const sigkill = syscall.SIGKILL
+
+// Scenario is a fault, or several, and where it can happen.
+type Scenario struct {
+	Name string
+	// About is one sentence.
+	About string
+	// Kinds are the databases that it works for.
+	Kinds []database.Kind
+	// Fault injects a fault and takes it away again. Whether the servers recover is looked at afterwards.
+	Fault func(ctx context.Context, e *Env) error
+	// Loses: history is lost or replaced, so that it begins anew.
+	Loses bool
+	// Open starts a database of the scenario's own.
+	Open func(ctx context.Context, e *Env) (database.Database, error)
+	// Program is another program for the first server, and its environment.
+	Program func(e *Env) (path string, env []string, err error)
+	// Args are further flags of the servers.
+	Args []string
+	// Alone: the fault is not one of those of the random scenario, since it needs a database or servers of its own.
+	Alone bool
+	// Short and Long are how many faults there are in a run; 0 means the default.
+	Short, Long int
+
+	of []*Scenario
+}
+
+var (
+	all     = database.Kinds()
+	network = []database.Kind{database.Postgres, database.MariaDB, database.MySQL}
+)
+
+// Scenarios are all scenarios.
+func Scenarios() []*Scenario {
+	scenarios := []*Scenario{
+		{Name: "steady", About: "no fault: three servers, compaction at full speed", Kinds: all, Alone: true},
+		{Name: "server-kill", About: "a server is killed (SIGKILL) and started again", Kinds: all, Fault: serverKill},
+		{Name: "server-restart", About: "a server is told to stop (SIGTERM) and started again", Kinds: all, Fault: serverRestart},
+		{Name: "rolling-restart", About: "all servers are restarted in order, one after the other", Kinds: all, Fault: rollingRestart},
+		{Name: "server-pause", About: "a server is frozen (SIGSTOP) for longer than every timeout", Kinds: all, Fault: serverPause, Long: 5},
+		{Name: "head-lock", About: "somebody else locks the head row (SQLite: the database) for 30 s", Kinds: all, Fault: headLock, Long: 5},
+		{Name: "connections-reset", About: "all connections to the database are ended by its administrator", Kinds: network, Fault: connectionsReset},
+		{Name: "database-kill", About: "the database is killed (SIGKILL) and started again", Kinds: network, Fault: databaseKill},
+		{Name: "database-restart", About: "the database is stopped in order and started again", Kinds: network, Fault: databaseRestart},
+		{Name: "database-pause", About: "the database is frozen for longer than every timeout", Kinds: network, Fault: databasePause, Long: 5},
+		{Name: "network-cut", About: "the network between one server and the database is cut", Kinds: network, Fault: networkCut},
+		{Name: "network-slow", About: "the network between one server and the database is slow", Kinds: network, Fault: networkSlow},
+		{Name: "network-half-open", About: "the network between one server and the database takes one direction's bytes and drops them", Kinds: network, Fault: networkHalfOpen, Long: 10},
+		{Name: "newer-schema", About: "the schema is brought further, as the next release does, while servers run and restart", Kinds: all, Fault: newerSchema},
+		{Name: "restore", About: "an older dump is restored under running servers", Kinds: all, Fault: restore, Loses: true, Alone: true, Long: 10},
+	}
+	random := &Scenario{Name: "random", About: "faults of all kinds, in random order", Kinds: all, Fault: serverKill, Short: 5, Long: 50}
+	for _, s := range scenarios {
+		if !s.Alone {
+			random.of = append(random.of, s)
+		}
+	}
+	return append(scenarios, random)
+}
+
+// Find returns the scenario of a name, nil if there is none.
+func Find(name string) *Scenario {
+	scenarios := Scenarios()
+	i := slices.IndexFunc(scenarios, func(s *Scenario) bool { return s.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return scenarios[i]
+}
+
+// For returns the scenario as it is for a kind of database: a random one has the faults that this kind can have.
+func (s *Scenario) For(kind database.Kind) *Scenario {
+	out := *s
+	out.of = nil
+	for _, o := range s.of {
+		if slices.Contains(o.Kinds, kind) {
+			out.of = append(out.of, o)
+		}
+	}
+	return &out
+}
+
+// FaultCount is how many faults a run has.
+func (s *Scenario) FaultCount(long bool) int {
+	switch {
+	case s.Fault == nil:
+		return 0
+	case long && s.Long > 0:
+		return s.Long
+	case long:
+		return 20
+	case s.Short > 0:
+		return s.Short
+	}
+	return 2
+}
+
+// OperationCount is how many requests a run has to have answered.
+func (s *Scenario) OperationCount(long bool) int {
+	switch {
+	case long && len(s.of) > 0:
+		return 100_000
+	case long:
+		return 20_000
+	}
+	return 4000
+}
+
+func (e *Env) victim() int { return e.Rand.IntN(len(e.Servers)) }
+
+func serverKill(ctx context.Context, e *Env) error {
+	i := e.victim()
+	if _, err := e.Servers[i].End(ctx, syscall.SIGKILL); err != nil {
+		return err
+	}
+	e.Hold(ctx, 200*time.Millisecond, time.Second)
+	return e.restart(ctx, i)
+}
+
+func (e *Env) restart(ctx context.Context, i int) error {
+	ctx, cancel := context.WithTimeout(ctx, recoverWithin)
+	defer cancel()
+	return e.Servers[i].Restart(ctx, e.ready(i))
+}
+
+func serverRestart(ctx context.Context, e *Env) error { return e.terminate(ctx, e.victim()) }
+
+func (e *Env) terminate(ctx context.Context, i int) error {
+	ending, cancel := context.WithTimeout(ctx, recoverWithin)
+	defer cancel()
+	code, err := e.Servers[i].End(ending, syscall.SIGTERM)
+	if err != nil {
+		return err
+	}
+	if code != 0 {
+		e.Fail("restart", "server %d exited with %d after SIGTERM: %s", i, code, e.Servers[i].Log())
+	}
+	return e.restart(ctx, i)
+}
+
+func rollingRestart(ctx context.Context, e *Env) error {
+	for i := range e.Servers {
+		if err := e.terminate(ctx, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func serverPause(ctx context.Context, e *Env) error {
+	i := e.victim()
+	if err := e.Servers[i].Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	e.Hold(ctx, 6*time.Second, 45*time.Second)
+	return e.Servers[i].Signal(syscall.SIGCONT)
+}
+
+func headLock(ctx context.Context, e *Env) error {
+	unlock, err := e.Rows.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	e.Hold(ctx, 5*time.Second, 30*time.Second)
+	return nil
+}
+
+func connectionsReset(ctx context.Context, e *Env) error { return e.Rows.EndOthers(ctx) }
+
+func (e *Env) process() database.Process { return e.DB.(database.Process) }
+
+func databaseKill(ctx context.Context, e *Env) error {
+	if err := e.process().Kill(ctx); err != nil {
+		return err
+	}
+	e.Hold(ctx, 500*time.Millisecond, 3*time.Second)
+	return e.process().Start(ctx)
+}
+
+func databaseRestart(ctx context.Context, e *Env) error {
+	if err := e.process().Stop(ctx); err != nil {
+		return err
+	}
+	e.Hold(ctx, 200*time.Millisecond, time.Second)
+	return e.process().Start(ctx)
+}
+
+func databasePause(ctx context.Context, e *Env) error {
+	if err := e.process().Pause(ctx); err != nil {
+		return err
+	}
+	e.Hold(ctx, 6*time.Second, 45*time.Second)
+	return e.process().Resume(ctx)
+}
+
+func networkCut(ctx context.Context, e *Env) error {
+	i := e.victim()
+	e.DB.Network().Cut(i)
+	e.Hold(ctx, 3*time.Second, 15*time.Second)
+	return e.DB.Network().Heal(ctx, i)
+}
+
+func networkSlow(ctx context.Context, e *Env) error {
+	i := e.victim()
+	for _, upstream := range []bool{true, false} {
+		if err := e.DB.Network().Add(i, "latency", upstream, `{"latency":150,"jitter":100}`); err != nil {
+			return err
+		}
+		if err := e.DB.Network().Add(i, "bandwidth", upstream, `{"rate":64}`); err != nil {
+			return err
+		}
+	}
+	e.Hold(ctx, 5*time.Second, 20*time.Second)
+	return e.DB.Network().Heal(ctx, i)
+}
+
+func networkHalfOpen(ctx context.Context, e *Env) error {
+	i := e.victim()
+	if err := e.DB.Network().Add(i, "timeout", e.Rand.IntN(2) == 0, `{"timeout":0}`); err != nil {
+		return err
+	}
+	e.Hold(ctx, 6*time.Second, 40*time.Second)
+	return e.DB.Network().Heal(ctx, i)
+}
+
+func newerSchema(ctx context.Context, e *Env) error {
+	if err := e.Rows.Expand(ctx); err != nil {
+		return err
+	}
+	return e.terminate(ctx, e.victim())
+}
+
+// restore takes a dump, lets the load go on, and puts the dump in the place of what is there. Writers wait for the moment between the last record of the log and the
+// restore, so that it is known what is lost; readers and watchers go on.
+func restore(ctx context.Context, e *Env) error {
+	dump, err := e.Rows.Dump(ctx, e.Dir)
+	if err != nil {
+		return err
+	}
+	e.Hold(ctx, time.Second, 3*time.Second)
+	release := e.Load.HoldWrites()
+	defer release()
+	if err := e.Recorder.Sync(ctx); err != nil {
+		return err
+	}
+	e.Say("%d revisions are lost", e.Recorder.Head()-dump.Head)
+	e.Recorder.Losing(dump.Head)
+	epochs := e.Recorder.Epochs()
+	err = e.Recorder.Swap(func() (*rows.DB, error) {
+		restored, err := e.Rows.Restore(ctx, dump)
+		if err == nil {
+			e.Rows = restored
+		}
+		return restored, err
+	})
+	if err != nil {
+		return err
+	}
+	release()
+	return e.awaitFence(ctx, epochs)
+}
+
+// awaitFence waits until the servers have noticed that history was lost.
+func (e *Env) awaitFence(ctx context.Context, epochs int) error {
+	err := until(ctx, recoverWithin, func(context.Context) error {
+		if e.Recorder.Epochs() == epochs {
+			return errFence
+		}
+		return nil
+	})
+	if err != nil && ctx.Err() == nil {
+		e.Fail("fence", "history was lost, and no server noticed: %v", err)
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,185 @@
+// Package server runs "rowkeeper serve" as processes.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Server is a replica. One goroutine at a time starts and ends it.
+type Server struct {
+	Program string
+	// Dir is where it keeps its certificates. Port is the same over restarts.
+	Dir  string
+	Port int
+	Args []string
+	Env  []string
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	done chan struct{}
+}
+
+// New prepares a server.
+func New(program, dir string, args ...string) (*Server, error) {
+	port, err := FreePort()
+	return &Server{Program: program, Dir: dir, Port: port, Args: args}, err
+}
+
+// FreePort finds a free port of 127.0.0.1, outside of the range from which the system takes ports for outgoing connections, so that it stays free
+// while nobody listens.
+func FreePort() (int, error) {
+	for range 100 {
+		port := 12000 + rand.IntN(8000)
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err == nil {
+			return port, l.Close()
+		}
+	}
+	return 0, errors.New("no port between 12000 and 20000 is free on 127.0.0.1")
+}
+
+// Start starts the process. It does not wait until it serves.
+func (s *Server) Start() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
+		return err
+	}
+	cmd := exec.Command(s.Program, append([]string{"serve", "--secure-port=" + strconv.Itoa(s.Port)}, s.Args...)...)
+	cmd.Dir = s.Dir
+	cmd.Env = append(os.Environ(), s.Env...)
+	log, err := os.OpenFile(s.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	// It ends with this process, and an interrupt on the terminal is for this process.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	done := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // how it ended is in ProcessState
+		close(done)
+	}()
+	s.cmd, s.done = cmd, done
+	return nil
+}
+
+// Running tells whether the process lives.
+func (s *Server) Running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd == nil {
+		return false
+	}
+	select {
+	case <-s.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// Pid is the process's.
+func (s *Server) Pid() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cmd.Process.Pid
+}
+
+// Signal sends a signal.
+func (s *Server) Signal(signal syscall.Signal) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cmd.Process.Signal(signal)
+}
+
+// End sends a signal and waits for the end. It returns the exit code, -1 after a signal that kills.
+func (s *Server) End(ctx context.Context, signal syscall.Signal) (int, error) {
+	if !s.Running() {
+		return 0, nil
+	}
+	if err := s.Signal(signal); err != nil {
+		return 0, err
+	}
+	select {
+	case <-s.done:
+		return s.cmd.ProcessState.ExitCode(), nil
+	case <-ctx.Done():
+		return 0, fmt.Errorf("the server does not end after %s: %w", signal, ctx.Err())
+	}
+}
+
+// Restart starts the server again. If it does not stay up, because the database is away, it is started again until the context ends.
+func (s *Server) Restart(ctx context.Context, ready func(context.Context) error) error {
+	for {
+		if !s.Running() {
+			if err := s.Start(); err != nil {
+				return err
+			}
+		}
+		err := ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the server is not ready: %w; it wrote: %s", err, s.Log())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// Config is the administrator's, once the server has started.
+func (s *Server) Config() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(s.Dir, ".rowkeeper", "kubeconfig"))
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1
+	return config, nil
+}
+
+func (s *Server) logFile() string { return filepath.Join(s.Dir, "log") }
+
+// Log is the end of what the server wrote.
+func (s *Server) Log() string {
+	content, err := os.ReadFile(s.logFile())
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(content)), "\n")
+	return strings.Join(lines[max(0, len(lines)-40):], "\n")
+}
+
+// Build builds the programs from the checkout into its directory bin/torture, where go build leaves them alone if they are up to date.
+func Build(root string) (rowkeeper, dbserve string, err error) {
+	bin := filepath.Join(root, "bin", "torture")
+	rowkeeper, dbserve = filepath.Join(bin, "rowkeeper"), filepath.Join(bin, "dbserve")
+	for path, pkg := range map[string]string{rowkeeper: "./cmd/rowkeeper", dbserve: "./storage/internal/dbtest/dbserve"} {
+		cmd := exec.Command("go", "build", "-o", path, pkg)
+		cmd.Dir = root
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", "", fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
+		}
+	}
+	return rowkeeper, dbserve, nil
+}

@@ -1,0 +1,176 @@
+// Torture runs Rowkeeper servers over one database, lets clients and watchers use them while faults happen, and checks that nothing is lost, late, doubled or reordered.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"k8s.io/klog/v2"
+
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/report"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/scenario"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/server"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// The informers' library logs every fault.
+	klog.SetOutput(io.Discard)
+	klog.LogToStderr(false)
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "torture:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	scenarios, databases, url string
+	seed                      uint64
+	operations, faults        int
+	servers, clients, rate    int
+	long, list                bool
+	results                   string
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	var o options
+	flags := flag.NewFlagSet("torture", flag.ContinueOnError)
+	flags.StringVar(&o.scenarios, "scenarios", "", "the scenarios to run, with commas; all that the databases can have if empty")
+	flags.StringVar(&o.databases, "databases", "sqlite,postgres,mariadb,mysql", "the kinds of databases to run on, with commas")
+	flags.StringVar(&o.url, "url", "", "the URL of a database to use, of the one kind in -databases; objects are written below /torture-SEED, and stay")
+	flags.Uint64Var(&o.seed, "seed", 0, "what decides all that is random; 0: another one each time, which is printed")
+	flags.IntVar(&o.operations, "operations", 0, "how many requests have to be answered in each run; 0: 4000, or 20000 with -long, or 100000 for random with -long")
+	flags.IntVar(&o.faults, "faults", -1, "how many faults there are in each run; -1: as many as the scenario has")
+	flags.IntVar(&o.servers, "servers", 3, "the number of servers")
+	flags.IntVar(&o.clients, "clients", 4, "the number of clients of each server")
+	flags.IntVar(&o.rate, "rate", 0, "requests per second of all clients; 0: as many as possible")
+	flags.BoolVar(&o.long, "long", false, "faults last longer than every timeout, and there are more of them")
+	flags.BoolVar(&o.list, "list", false, "list the scenarios and end")
+	flags.StringVar(&o.results, "results", "", "a file with the table of the results, such as RESULTS.md, in which the rows of these runs are replaced")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("%q is no flag", flags.Arg(0))
+	}
+	if o.list {
+		for _, s := range scenario.Scenarios() {
+			fmt.Fprintf(out, "%-18s %s (%s)\n", s.Name, s.About, kinds(s.Kinds))
+		}
+		return nil
+	}
+	return runAll(ctx, o, out)
+}
+
+func kinds(ks []database.Kind) string {
+	var names []string
+	for _, k := range ks {
+		names = append(names, string(k))
+	}
+	return strings.Join(names, ", ")
+}
+
+func list(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+func runAll(ctx context.Context, o options, out io.Writer) error {
+	var scenarios []*scenario.Scenario
+	for _, name := range list(o.scenarios) {
+		s := scenario.Find(name)
+		if s == nil {
+			return fmt.Errorf("there is no scenario %q: -list lists them", name)
+		}
+		scenarios = append(scenarios, s)
+	}
+	if len(scenarios) == 0 {
+		scenarios = scenario.Scenarios()
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return err
+	}
+	var programs scenario.Programs
+	if programs.Rowkeeper, programs.Dbserve, err = server.Build(root); err != nil {
+		return err
+	}
+	if o.seed == 0 {
+		o.seed = rand.Uint64N(1 << 32)
+	}
+	violations := 0
+	for _, name := range list(o.databases) {
+		kind := database.Kind(name)
+		if !slices.Contains(database.Kinds(), kind) {
+			return fmt.Errorf("there is no kind of database %q: %s are", name, kinds(database.Kinds()))
+		}
+		for _, s := range scenarios {
+			if !slices.Contains(s.Kinds, kind) {
+				continue
+			}
+			result, err := runOne(ctx, o, programs, s.For(kind), kind, out)
+			var missing *database.Missing
+			if errors.As(err, &missing) {
+				fmt.Fprintf(out, "NOT RUN: %s on %s: %v\n", s.Name, kind, err)
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("%s on %s, seed %d: %w", s.Name, kind, o.seed, err)
+			}
+			violations += len(result.Report.Violations)
+			for _, v := range result.Report.Violations {
+				fmt.Fprintf(out, "VIOLATION of %s on %s, seed %d: %s\n", s.Name, kind, o.seed, v)
+			}
+			if o.results != "" {
+				if err := report.Add(o.results, row(o, result)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if violations > 0 {
+		return fmt.Errorf("%d violations", violations)
+	}
+	return nil
+}
+
+func runOne(ctx context.Context, o options, programs scenario.Programs, s *scenario.Scenario, kind database.Kind, out io.Writer) (*scenario.Result, error) {
+	c := scenario.Config{Programs: programs, Scenario: s, Kind: kind, URL: o.url, Seed: o.seed, Operations: o.operations, Faults: o.faults,
+		Servers: o.servers, Clients: o.clients, Rate: o.rate, Long: o.long, Progress: out}
+	if c.Faults < 0 {
+		c.Faults = s.FaultCount(o.long)
+	}
+	if c.Operations == 0 {
+		c.Operations = s.OperationCount(o.long)
+	}
+	return scenario.Run(ctx, c)
+}
+
+// row is a line of the table.
+func row(o options, r *scenario.Result) report.Row {
+	command := fmt.Sprintf("make torture TORTURE='-scenarios %s -databases %s -seed %d", r.Scenario, r.Database, r.Seed)
+	if o.long {
+		command += " -long"
+	}
+	if o.operations != 0 {
+		command += fmt.Sprintf(" -operations %d", o.operations)
+	}
+	if o.faults >= 0 {
+		command += fmt.Sprintf(" -faults %d", o.faults)
+	}
+	return report.Row{
+		Scenario: r.Scenario, Database: r.Version, Operations: r.Report.Ops, Events: r.Report.Events + r.Report.Bookmarks, Lists: r.Report.Lists, Faults: r.Faults,
+		Violations: len(r.Report.Violations), Recovery: r.Recovery, Unknown: r.Report.Unknown, Lost: r.Report.Lost, Notes: r.Notes, Command: command + "'",
+	}
+}

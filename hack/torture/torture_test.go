@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"k8s.io/klog/v2"
+
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/plant"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/scenario"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/server"
+)
+
+func TestMain(m *testing.M) {
+	klog.SetOutput(io.Discard)
+	klog.LogToStderr(false)
+	os.Exit(m.Run())
+}
+
+var programs = sync.OnceValues(func() (p scenario.Programs, err error) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return p, err
+	}
+	p.Rowkeeper, p.Dbserve, err = server.Build(root)
+	return p, err
+})
+
+// seed is that of a run: TORTURE_SEED, or another one each time.
+func seed(t *testing.T) uint64 {
+	t.Helper()
+	text := os.Getenv("TORTURE_SEED")
+	if text == "" {
+		return rand.Uint64N(1 << 32)
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func words(env string) []string {
+	return strings.FieldsFunc(os.Getenv(env), func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// tell tells a test's log what goes on.
+type tell struct{ t *testing.T }
+
+func (w tell) Write(p []byte) (int, error) {
+	w.t.Log(string(bytes.TrimSpace(p)))
+	return len(p), nil
+}
+
+// run runs a scenario. It skips the test where the database cannot be had.
+func runTest(t *testing.T, c scenario.Config) *scenario.Result {
+	t.Helper()
+	if only := words("ROWKEEPER_TEST_ONLY"); len(only) > 0 && !slices.Contains(only, string(c.Kind)) {
+		t.Skipf("%s: ROWKEEPER_TEST_ONLY leaves it out", c.Kind)
+	}
+	var err error
+	if c.Programs, err = programs(); err != nil {
+		t.Fatal(err)
+	}
+	c.Seed, c.Progress = seed(t), tell{t}
+	t.Logf("seed %d: TORTURE_SEED=%[1]d repeats it", c.Seed)
+	result, err := scenario.Run(t.Context(), c)
+	var missing *database.Missing
+	if errors.As(err, &missing) && !slices.Contains(words("ROWKEEPER_TEST_REQUIRE"), string(c.Kind)) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+// TestTorture lets three servers and a handful of faults of all kinds go at each database.
+func TestTorture(t *testing.T) {
+	for _, kind := range database.Kinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			s := scenario.Find("random").For(kind)
+			result := runTest(t, scenario.Config{Scenario: s, Kind: kind, Operations: 3000, Faults: s.FaultCount(false), Servers: 3, Clients: 3})
+			for _, v := range result.Report.Violations {
+				t.Error(v)
+			}
+			if result.Report.Ops < 3000 || result.Report.Events == 0 || result.Report.Lists == 0 || result.Faults != s.FaultCount(false) {
+				t.Errorf("too little was checked: %+v", result.Report)
+			}
+		})
+	}
+}
+
+// TestRestore lets an older dump be restored under running servers: what it forgives is forgiven, and nothing else.
+func TestRestore(t *testing.T) {
+	s := scenario.Find("restore").For(database.SQLite)
+	result := runTest(t, scenario.Config{Scenario: s, Kind: database.SQLite, Operations: 2000, Faults: 2, Servers: 2, Clients: 4})
+	for _, v := range result.Report.Violations {
+		t.Error(v)
+	}
+	if result.Report.Fences != 2 || result.Report.Lost == 0 {
+		t.Errorf("%d fences, %d acknowledged writes lost", result.Report.Fences, result.Report.Lost)
+	}
+}
+
+// TestPlanted puts a proxy that is wrong between clients and a server: each bug is found, by a rule that is for it.
+func TestPlanted(t *testing.T) {
+	rules := map[plant.Bug][]string{
+		plant.DropEvent:         {"watch"},
+		plant.ReorderEvents:     {"watch"},
+		plant.RepeatEvent:       {"watch"},
+		plant.BookmarkAhead:     {"watch"},
+		plant.StaleList:         {"fresh"},
+		plant.StaleGet:          {"linearizable"},
+		plant.ListHole:          {"list"},
+		plant.NeverWritten:      {"durable"},
+		plant.WrittenLater:      {"durable"},
+		plant.RefusedButWritten: {"durable"},
+	}
+	for _, bug := range plant.Bugs() {
+		t.Run(string(bug), func(t *testing.T) {
+			result := runTest(t, scenario.Config{Scenario: scenario.Find("steady"), Kind: database.SQLite, Operations: 2500, Servers: 1, Clients: 8, Plant: bug})
+			found := map[string]int{}
+			for _, v := range result.Report.Violations {
+				found[v.Rule]++
+			}
+			for _, rule := range rules[bug] {
+				if found[rule] == 0 {
+					t.Errorf("it was not found by %q: %v", rule, result.Report.Violations)
+				}
+			}
+			t.Log(fmt.Sprint("found by ", found))
+		})
+	}
+}
