@@ -92,7 +92,7 @@ func (g Guide) command(t *terminal, command Command, serves bool) error {
 	fails := false
 	for _, line := range command.Answer {
 		answer = append(answer, g.replace(line))
-		fails = fails || strings.HasPrefix(line, "Error") || strings.HasPrefix(line, "error:")
+		fails = fails || strings.HasPrefix(line, "Error") || strings.HasPrefix(line, "error:") || strings.Contains(line, " is invalid: ")
 	}
 	if err := t.send(g.replace(command.Text)); err != nil {
 		return err

@@ -508,7 +508,7 @@ func TestProgram(t *testing.T) {
 		lines := bufio.NewScanner(out)
 		for lines.Scan() {
 			if file, ok := strings.CutPrefix(lines.Text(), "The kubeconfig is "); ok {
-				return file, func() error {
+				return filepath.Join(dir, file), func() error {
 					if err := cmd.Process.Signal(os.Interrupt); err != nil {
 						return err
 					}

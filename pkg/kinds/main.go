@@ -168,8 +168,18 @@ func (p *program) standAlone(c *genericapiserver.RecommendedConfig, dir *standal
 		return err
 	}
 	return c.AddPostStartHook("standalone", func(hook genericapiserver.PostStartHookContext) error {
-		fmt.Printf("%s serves %s\nThe kubeconfig is %s\n", p.name, address, dir.KubeconfigFile())
+		fmt.Printf("%s serves %s\nThe kubeconfig is %s\n", p.name, address, fromHere(dir.KubeconfigFile()))
 		go pki.Renew(hook, write)
 		return nil
 	})
+}
+
+// fromHere names a file from the working directory, if it is below that.
+func fromHere(file string) string {
+	if here, err := os.Getwd(); err == nil {
+		if relative, err := filepath.Rel(here, file); err == nil && filepath.IsLocal(relative) {
+			return relative
+		}
+	}
+	return file
 }
