@@ -112,7 +112,7 @@ func (g *RESTOptionsGetter) GetRESTOptions(resource schema.GroupResource, exampl
 	}
 	o := generic.RESTOptions{
 		StorageConfig:             &config,
-		Decorator:                 g.db.store,
+		Decorator:                 g.db.uncachedStore,
 		EnableGarbageCollection:   g.options.EnableGarbageCollection,
 		DeleteCollectionWorkers:   g.options.DeleteCollectionWorkers,
 		ResourcePrefix:            g.options.Encodings.ResourcePrefix(resource),
@@ -141,7 +141,18 @@ func (e oneEncoding) ResourcePrefix(resource schema.GroupResource) string {
 	return resource.Group + "/" + resource.Resource
 }
 
-// store is the generic.StorageDecorator that decorates nothing.
+// uncachedStore is the generic.StorageDecorator without a watch cache.
+func (d *Database) uncachedStore(config *storagebackend.ConfigForResource, resourcePrefix string, keyFunc func(runtime.Object) (string, error),
+	newFunc, newListFunc func() runtime.Object, attrs apistorage.AttrFunc, triggers apistorage.IndexerFuncs, indexers *cache.Indexers,
+) (apistorage.Interface, factory.DestroyFunc, error) {
+	store, destroy, err := d.store(config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, triggers, indexers)
+	if err != nil {
+		return nil, nil, err
+	}
+	return badRequests{store, resourcePrefix}, destroy, nil
+}
+
+// store opens the store itself.
 func (d *Database) store(config *storagebackend.ConfigForResource, resourcePrefix string, _ func(runtime.Object) (string, error),
 	newFunc, newListFunc func() runtime.Object, _ apistorage.AttrFunc, _ apistorage.IndexerFuncs, _ *cache.Indexers,
 ) (apistorage.Interface, factory.DestroyFunc, error) {
@@ -184,7 +195,7 @@ func (d *Database) cachedStore(config *storagebackend.ConfigForResource, resourc
 		return nil, nil, fmt.Errorf("no watch cache for %s: %w", config.GroupResource, err)
 	}
 	delegator := cacher.NewCacheDelegator(cached, store)
-	return delegator, sync.OnceFunc(func() {
+	return badRequests{delegator, resourcePrefix}, sync.OnceFunc(func() {
 		delegator.Stop()
 		cached.Stop()
 		destroy()

@@ -178,7 +178,7 @@ func TestBackupAndRestore(t *testing.T) {
 		want string
 	}{
 		{[]string{"restore", write("short", string(whole[:len(whole)/2])), "--replace"}, 1, "the backup cannot be used: it is "},
-		{[]string{"restore", write("newer", "rowkeeper-backup 7\n" + string(whole[19:])), "--replace"}, 1, "it is of version 7 of the format"},
+		{[]string{"restore", write("newer", "rowkeeper-backup 7\n"+string(whole[19:])), "--replace"}, 1, "it is of version 7 of the format"},
 		{[]string{"restore", write("text", "no backup"), "--replace"}, 1, "it does not begin as a backup by rowkeeper does"},
 		{[]string{"restore", filepath.Join(dir, "missing"), "--replace"}, 1, "cannot read the backup: open "},
 		{[]string{"restore"}, 2, "a file has to be named"},

@@ -48,3 +48,12 @@ var MajorVersion = majorVersion
 
 // ClassOf is classOf.
 var ClassOf = classOf
+
+// CheckURL parses a URL.
+func CheckURL(url string, opts mvcc.DriverOptions) error {
+	c, err := parseURL(url, opts)
+	if err == nil {
+		_ = c.where()
+	}
+	return err
+}

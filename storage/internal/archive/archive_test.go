@@ -1,0 +1,142 @@
+package archive_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/archive"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+var limits = mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes}
+
+func write(t testing.TB, h archive.Header, records ...mvcc.Record) ([]byte, archive.Summary) {
+	t.Helper()
+	var buf bytes.Buffer
+	w, err := archive.NewWriter(&buf, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range records {
+		if err := w.Write(&records[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sum, err := w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes(), sum
+}
+
+func read(r io.Reader) (h archive.Header, records []mvcc.Record, sum archive.Summary, err error) {
+	in, err := archive.NewReader(r, limits)
+	if err != nil {
+		return h, nil, sum, err
+	}
+	defer in.Close()
+	digest := in.NewDigest()
+	for {
+		record, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			if digest.Summary() != in.Summary() {
+				err = errors.New("the digest of what was read differs")
+				return in.Header, records, sum, err
+			}
+			return in.Header, records, in.Summary(), nil
+		}
+		if err != nil {
+			return in.Header, records, sum, err
+		}
+		if err := digest.Add(record); err != nil {
+			return h, nil, sum, err
+		}
+		records = append(records, *record)
+	}
+}
+
+var (
+	header = archive.Header{Store: "s", Revision: 1 << 62, Keys: 3, Time: time.Unix(1, 2).UTC()}
+	some   = []mvcc.Record{
+		{Key: "/a", Revision: 2, Create: 2, Value: []byte{}},
+		{Key: "\xff\x00", Revision: 300, Create: 2, Expiry: 1 << 60, Value: bytes.Repeat([]byte("v"), mvcc.MaxValueBytes)},
+		{Key: "/b", Revision: 1 << 62, Create: 1 << 61, Value: []byte("v")},
+	}
+)
+
+func TestRoundTrip(t *testing.T) {
+	file, sum := write(t, header, some...)
+	h, records, got, err := read(bytes.NewReader(file))
+	if err != nil || h != header || got != sum || !reflect.DeepEqual(records, some) {
+		t.Errorf("read %+v, %d records, %+v, %v", h, len(records), got, err)
+	}
+	if again, _ := write(t, header, some...); !bytes.Equal(again, file) {
+		t.Error("the same content makes another file")
+	}
+}
+
+// TestReadErrors: what cannot be read is not called damaged.
+func TestReadErrors(t *testing.T) {
+	file, _ := write(t, header, some...)
+	for _, at := range []int{0, 5, 30, len(file) - 1} {
+		_, _, _, err := read(io.MultiReader(bytes.NewReader(file[:at]), failing{}))
+		var damaged *archive.DamagedError
+		if !errors.Is(err, errDisk) || errors.As(err, &damaged) {
+			t.Errorf("after %d bytes: %v", at, err)
+		}
+	}
+}
+
+var errDisk = errors.New("the disk fails")
+
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, errDisk }
+
+func TestImpossibleRecords(t *testing.T) {
+	for name, records := range map[string][]mvcc.Record{
+		"an empty key":                {{Revision: 2, Create: 2}},
+		"a key too long":              {{Key: mvcc.Key(bytes.Repeat([]byte("k"), mvcc.MaxKeyBytes+1)), Revision: 2, Create: 2}},
+		"a value too long":            {{Key: "k", Revision: 2, Create: 2, Value: make([]byte, mvcc.MaxValueBytes+1)}},
+		"revisions that do not rise":  {{Key: "k", Revision: 2, Create: 2}, {Key: "l", Revision: 2, Create: 2}},
+		"created after it was":        {{Key: "k", Revision: 2, Create: 3}},
+		"created never":               {{Key: "k", Revision: 2}},
+		"a revision after the newest": {{Key: "k", Revision: 11, Create: 2}},
+	} {
+		file, _ := write(t, archive.Header{Revision: 10, Keys: int64(len(records))}, records...)
+		if _, _, _, err := read(bytes.NewReader(file)); err == nil {
+			t.Errorf("%s was read", name)
+		}
+	}
+}
+
+// FuzzRead: any bytes are a whole file or an error, and take no more memory than a file could need.
+func FuzzRead(f *testing.F) {
+	file, _ := write(f, header, some[0], some[2])
+	f.Add(file)
+	small, _ := write(f, archive.Header{Revision: 5, Keys: 1}, mvcc.Record{Key: "k", Revision: 5, Create: 2, Value: []byte("value")})
+	f.Add(small)
+	f.Add(small[:len(small)-1])
+	f.Add([]byte("rowkeeper-backup 1\n"))
+	f.Add([]byte("rowkeeper-backup 2\n"))
+	f.Fuzz(func(t *testing.T, file []byte) {
+		h, records, _, err := read(bytes.NewReader(file))
+		if err != nil {
+			return
+		}
+		if int64(len(records)) != h.Keys {
+			t.Errorf("%d records, and the header says %d", len(records), h.Keys)
+		}
+		last := mvcc.Revision(0)
+		for _, r := range records {
+			if err := r.Valid(last, h.Revision, limits); err != nil {
+				t.Error(err)
+			}
+			last = r.Revision
+		}
+	})
+}
