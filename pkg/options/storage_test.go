@@ -1,0 +1,438 @@
+package options_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	encryptionconfigcontroller "k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/rowkeeper/rowkeeper/pkg/kinds"
+	"github.com/rowkeeper/rowkeeper/pkg/options"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit"
+	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/sqlite"
+)
+
+// Note is what the servers of these tests serve.
+type Note struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Text string `json:"text,omitempty"`
+}
+
+func (n *Note) DeepCopyObject() runtime.Object { return kinds.DeepCopy(n) }
+
+var notes = schema.GroupVersionResource{Group: "notes.example.com", Version: "v1", Resource: "notes"}
+
+// patience is how long anything may take that a test waits for.
+const patience = time.Minute
+
+func newAPI(t *testing.T) *kinds.API {
+	t.Helper()
+	api, err := kinds.New(kinds.Group{Name: notes.Group, Versions: []string{notes.Version}, Kinds: []kinds.Definition{kinds.Define(kinds.Kind[Note]{})}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return api
+}
+
+// start serves notes; change is for the options.
+func start(t *testing.T, o testkit.Options, change func(*options.StorageOptions)) *testkit.Server {
+	t.Helper()
+	api := newAPI(t)
+	o.Storage = change
+	return testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig, New: api.New}, o)
+}
+
+func client(config *rest.Config) dynamic.ResourceInterface {
+	return dynamic.NewForConfigOrDie(config).Resource(notes).Namespace("default")
+}
+
+func note(name string) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": notes.GroupVersion().String(), "kind": "Note", "metadata": map[string]any{"name": name}, "text": "the secret of " + name,
+	}}
+}
+
+func create(t *testing.T, c dynamic.ResourceInterface, name string) {
+	t.Helper()
+	if _, err := c.Create(t.Context(), note(name), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func names(t *testing.T, c dynamic.ResourceInterface) string {
+	t.Helper()
+	list, err := c.List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, n := range list.Items {
+		all = append(all, n.GetName())
+	}
+	return strings.Join(all, " ")
+}
+
+// get returns the status and the body of a page.
+func get(t *testing.T, s *testkit.Server, path string) (int, string) {
+	t.Helper()
+	c, err := rest.HTTPClientFor(s.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := c.Get(s.Config.Host + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(body)
+}
+
+// metric returns the value of a metric, whose name and labels a pattern matches.
+func metric(t *testing.T, s *testkit.Server, pattern string) string {
+	t.Helper()
+	_, page := get(t, s, "/metrics")
+	if found := regexp.MustCompile(`(?m)^` + pattern + ` (\S+)$`).FindStringSubmatch(page); found != nil {
+		return found[1]
+	}
+	return ""
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-deadline.C:
+			t.Fatalf("waited in vain: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// TestHealthAndReadiness: a server without its database is neither healthy nor ready, and is not to be restarted.
+func TestHealthAndReadiness(t *testing.T) {
+	s := start(t, testkit.Options{Database: testkit.Memory}, nil)
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if status, body := get(t, s, path+"?verbose"); status != http.StatusOK || !strings.Contains(body, "[+]storage ok") {
+			t.Errorf("%s: %d\n%s", path, status, body)
+		}
+	}
+	if err := s.Database.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if status, body := get(t, s, path+"?verbose"); status != http.StatusInternalServerError || !strings.Contains(body, "[-]storage failed") {
+			t.Errorf("without a database, %s: %d\n%s", path, status, body)
+		}
+	}
+	if status, body := get(t, s, "/livez"); status != http.StatusOK {
+		t.Errorf("without a database, /livez: %d\n%s", status, body)
+	}
+}
+
+// TestMetricsAndCounts: the size, the number of objects, what the storage counts itself, and the tracker by which requests are weighed.
+func TestMetricsAndCounts(t *testing.T) {
+	api := newAPI(t)
+	var config *genericapiserver.RecommendedConfig
+	s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig,
+		New: func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error) {
+			config = c
+			return api.New(c)
+		},
+	}, testkit.Options{Storage: func(o *options.StorageOptions) { o.CountInterval = 10 * time.Millisecond }})
+	create(t, client(s.Config), "a")
+	create(t, client(s.Config), "b")
+	eventually(t, "the tracker counts the notes", func() bool {
+		stats, err := config.StorageObjectCountTracker.Get(notes.GroupResource().String())
+		return err == nil && stats.ObjectCount == 2
+	})
+	eventually(t, "the metric counts the notes", func() bool {
+		return metric(t, s, `apiserver_resource_objects\{group="notes\.example\.com",resource="notes"\}`) == "2"
+	})
+	if size := metric(t, s, `apiserver_storage_size_bytes\{[^}]*\}`); size == "" || size == "0" {
+		t.Errorf("the size is %q", size)
+	}
+	if count := metric(t, s, `rowkeeper_commit_duration_seconds_count(?:\{[^}]*\})?`); count == "" || count == "0" {
+		t.Errorf("%q commits were counted", count)
+	}
+}
+
+// TestConsistentReads: a list without a resourceVersion comes from the watch cache.
+func TestConsistentReads(t *testing.T) {
+	s := start(t, testkit.Options{Database: testkit.Memory}, nil)
+	c := client(s.Config)
+	read := func() string {
+		return metric(t, s, `apiserver_watch_cache_consistent_read_total\{fallback="false",group="notes\.example\.com",resource="notes",success="true"\}`)
+	}
+	before := read()
+	create(t, c, "a")
+	if got := names(t, c); got != "a" {
+		t.Errorf("listed %q", got)
+	}
+	if after := read(); after == before {
+		t.Errorf("consistent reads from the cache: %q, then %q", before, after)
+	}
+}
+
+const encryption = `apiVersion: apiserver.config.k8s.io/v1
+kind: EncryptionConfiguration
+resources:
+- resources: [notes.notes.example.com]
+  providers:
+`
+
+func secretbox(name string) string {
+	secrets := map[string]string{"first": "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=", "second": "ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4NzY1NDMyMTA="}
+	return fmt.Sprintf("  - {secretbox: {keys: [{name: %s, secret: %s}]}}\n", name, secrets[name])
+}
+
+// stored returns how the newest values of the file begin, by what they are about.
+func stored(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "state.db")+"?mode=ro")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	rows, err := db.QueryContext(t.Context(), "SELECT log.key, log.value FROM rowkeeper_live live JOIN rowkeeper_log log USING (revision)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	values := map[string]string{}
+	for rows.Next() {
+		var key, value []byte
+		if err := rows.Scan(&key, &value); err != nil {
+			t.Fatal(err)
+		}
+		begin := value
+		if strings.Contains(string(value), "secret of") {
+			begin = []byte("plain")
+		} else if len(value) > 30 {
+			begin = value[:30]
+		}
+		values[filepath.Base(string(key))] = string(begin)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return values
+}
+
+// TestEncryptionReload changes the key, and then the file to one that cannot be read, while the server runs.
+func TestEncryptionReload(t *testing.T) {
+	encryptionconfigcontroller.EncryptionConfigFileChangePollDuration = 10 * time.Millisecond
+	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "encryption.yaml")
+	write := func(content string) {
+		t.Helper()
+		// At once, as a file in the middle of being written is none.
+		if err := os.WriteFile(file+".new", []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".new", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	encrypted := func(o *options.StorageOptions) { o.EncryptionConfig, o.EncryptionConfigReload = file, true }
+	plain := start(t, testkit.Options{Dir: dir}, nil)
+	create(t, client(plain.Config), "plain")
+	plain.Stop()
+
+	write(encryption + secretbox("first") + "  - {identity: {}}\n")
+	s := start(t, testkit.Options{Dir: dir}, encrypted)
+	c := client(s.Config)
+	create(t, c, "first")
+	if status, body := get(t, s, "/readyz?verbose"); status != http.StatusOK || !strings.Contains(body, "[+]kms-providers ok") {
+		t.Errorf("ready: %d\n%s", status, body)
+	}
+	write(encryption + secretbox("second") + secretbox("first") + "  - {identity: {}}\n")
+	n := 0
+	eventually(t, "new notes are encrypted with the second key", func() bool {
+		n++
+		create(t, c, fmt.Sprint("second-", n))
+		return strings.HasPrefix(stored(t, dir)[fmt.Sprint("second-", n)], "k8s:enc:secretbox:v1:second:")
+	})
+	values := stored(t, dir)
+	if !strings.HasPrefix(values["first"], "k8s:enc:secretbox:v1:first:") || values["plain"] != "plain" {
+		t.Errorf("stored is %q", values)
+	}
+	// A file that makes no sense changes nothing, and is counted.
+	failures := func() string {
+		return metric(t, s, `apiserver_encryption_config_controller_automatic_reloads_total\{[^}]*status="failure"\}`)
+	}
+	before := failures()
+	write("resources: [")
+	eventually(t, "the failure is counted", func() bool { return failures() != before })
+	create(t, c, "after")
+	for _, name := range []string{"plain", "first", "after", fmt.Sprint("second-", n)} {
+		got, err := c.Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil || got.Object["text"] != "the secret of "+name {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+	if got := stored(t, dir)["after"]; !strings.HasPrefix(got, "k8s:enc:secretbox:v1:second:") {
+		t.Errorf("after the failure, stored is %q", got)
+	}
+	s.Stop()
+
+	// Without the key that it was written with, an object cannot be read, and is still there.
+	write(encryption + secretbox("second"))
+	s = start(t, testkit.Options{Dir: dir}, func(o *options.StorageOptions) { o.EncryptionConfig, o.WatchCache = file, false })
+	if _, err := client(s.Config).Get(t.Context(), "first", metav1.GetOptions{}); err == nil {
+		t.Error("an object is read without its key")
+	}
+	if _, err := client(s.Config).Get(t.Context(), "after", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+	if !strings.HasPrefix(stored(t, dir)["first"], "k8s:enc:secretbox:v1:first:") {
+		t.Error("the object is lost")
+	}
+}
+
+// handler makes a server of the options, without connections. It stops with the test.
+func handler(t *testing.T, api *kinds.API, db *storage.Database, prefix string) http.Handler {
+	t.Helper()
+	o := options.NewStorageOptions(prefix, api.Scheme, api.Codecs)
+	config := api.NewConfig()
+	config.LoopbackClientConfig = &rest.Config{}
+	config.ExternalAddress = "127.0.0.1:443"
+	config.Authorization.Authorizer = authorizerfactory.NewAlwaysAllowAuthorizer()
+	if err := o.ApplyTo(&config.Config, db); err != nil {
+		t.Fatal(err)
+	}
+	server, err := api.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	server.PrepareRun().RunPostStartHooks(ctx)
+	t.Cleanup(func() {
+		if err := server.RunPreShutdownHooks(); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		server.Destroy()
+	})
+	return server.Handler
+}
+
+// TestServersOnOneDatabase runs several servers on one open database, of which some have the same prefix, and closes everything without a goroutine being left.
+func TestServersOnOneDatabase(t *testing.T) {
+	use := func(t *testing.T) {
+		db, err := storage.Open(t.Context(), storage.Config{URL: "memory:", Drivers: []storage.Driver{sqlite.Driver}, Migrate: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := db.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		clients := map[string]dynamic.ResourceInterface{}
+		for name, prefix := range map[string]string{"one": "/registry/one", "replica": "/registry/one", "two": "/registry/two", "deep": "/registry/one/deep"} {
+			s := httptest.NewServer(handler(t, newAPI(t), db, prefix))
+			t.Cleanup(s.Close)
+			config := &rest.Config{Host: s.URL, QPS: -1}
+			c, err := rest.HTTPClientFor(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(c.CloseIdleConnections)
+			d, err := dynamic.NewForConfigAndClient(config, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			clients[name] = d.Resource(notes).Namespace("default")
+		}
+		// All write the same name, but for the replicas.
+		for _, name := range []string{"one", "two", "deep"} {
+			create(t, clients[name], "same")
+			create(t, clients[name], name)
+		}
+		create(t, clients["replica"], "replica")
+		for name, want := range map[string]string{"one": "one replica same", "replica": "one replica same", "two": "same two", "deep": "deep same"} {
+			if got := names(t, clients[name]); got != want {
+				t.Errorf("%s lists %q, want %q", name, got, want)
+			}
+		}
+	}
+	// What the API machinery starts once for a process is there after the first use.
+	t.Run("first", use)
+	known := goleak.IgnoreCurrent()
+	t.Run("again", use)
+	// A watch cache that was read consistently keeps a timer of three seconds for each wait.
+	var left error
+	t.Cleanup(func() {
+		if left != nil {
+			t.Log(left)
+		}
+	})
+	eventually(t, "no goroutine is left", func() bool {
+		left = goleak.Find(known)
+		return left == nil
+	})
+}
+
+func TestApplyToRefuses(t *testing.T) {
+	api := newAPI(t)
+	db, err := storage.Open(t.Context(), storage.Config{URL: "memory:", Drivers: []storage.Driver{sqlite.Driver}, Migrate: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	for name, tc := range map[string]struct {
+		db     *storage.Database
+		change func(*options.StorageOptions)
+		want   string
+	}{
+		"no database":             {nil, func(*options.StorageOptions) {}, "open one first"},
+		"no scheme":               {db, func(o *options.StorageOptions) { o.Scheme = nil }, "needs a scheme and a serializer"},
+		"no codec":                {db, func(o *options.StorageOptions) { o.Serializer = nil }, "needs a scheme and a serializer"},
+		"a watch cache size":      {db, func(o *options.StorageOptions) { o.WatchCacheSizes = []string{"notes"} }, "not of the form resource.group#size"},
+		"no encryption file":      {db, func(o *options.StorageOptions) { o.EncryptionConfig = "/nowhere/encryption.yaml" }, "cannot use --encryption-provider-config"},
+		"an encryption directory": {db, func(o *options.StorageOptions) { o.EncryptionConfig = t.TempDir() }, "cannot use --encryption-provider-config"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options.NewStorageOptions("/registry", api.Scheme, api.Codecs)
+			tc.change(o)
+			if err := o.ApplyTo(&api.NewConfig().Config, tc.db); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("the error is %v, want one with %q", err, tc.want)
+			}
+		})
+	}
+	// Options that are not there change nothing, as upstream's.
+	var none *options.StorageOptions
+	config := api.NewConfig()
+	if err := none.ApplyTo(&config.Config, db); err != nil || config.RESTOptionsGetter != nil || len(none.Validate()) != 0 {
+		t.Errorf("no options: %v", err)
+	}
+}
