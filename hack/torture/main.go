@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -41,7 +42,8 @@ type options struct {
 	operations, faults        int
 	servers, clients, rate    int
 	long, list                bool
-	results                   string
+	soak                      time.Duration
+	results, plot             string
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
@@ -58,6 +60,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.IntVar(&o.rate, "rate", 0, "requests per second of all clients; 0: as many as possible")
 	flags.BoolVar(&o.long, "long", false, "faults last longer than every timeout, and there are more of them")
 	flags.BoolVar(&o.list, "list", false, "list the scenarios and end")
+	flags.DurationVar(&o.soak, "soak", 0, "how long a steady load goes on, without faults, while memory, connections and latencies are looked at; runs the scenario steady")
+	flags.StringVar(&o.plot, "plot", "", "a file for the plot of a soak, such as soak-postgres.svg")
 	flags.StringVar(&o.results, "results", "", "a file with the table of the results, such as RESULTS.md, in which the rows of these runs are replaced")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -70,6 +74,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			fmt.Fprintf(out, "%-18s %s (%s)\n", s.Name, s.About, kinds(s.Kinds))
 		}
 		return nil
+	}
+	if o.soak > 0 {
+		o.scenarios = "steady"
 	}
 	return runAll(ctx, o, out)
 }
@@ -132,6 +139,11 @@ func runAll(ctx context.Context, o options, out io.Writer) error {
 			for _, v := range result.Report.Violations {
 				fmt.Fprintf(out, "VIOLATION of %s on %s, seed %d: %s\n", s.Name, kind, o.seed, v)
 			}
+			if o.soak > 0 {
+				if err := soaked(o, result); err != nil {
+					return err
+				}
+			}
 			if o.results != "" {
 				if err := report.Add(o.results, row(o, result)); err != nil {
 					return err
@@ -147,7 +159,7 @@ func runAll(ctx context.Context, o options, out io.Writer) error {
 
 func runOne(ctx context.Context, o options, programs scenario.Programs, s *scenario.Scenario, kind database.Kind, out io.Writer) (*scenario.Result, error) {
 	c := scenario.Config{Programs: programs, Scenario: s, Kind: kind, URL: o.url, Seed: o.seed, Operations: o.operations, Faults: o.faults,
-		Servers: o.servers, Clients: o.clients, Rate: o.rate, Long: o.long, Progress: out}
+		Servers: o.servers, Clients: o.clients, Rate: o.rate, Long: o.long, Soak: o.soak, Progress: out}
 	if c.Faults < 0 {
 		c.Faults = s.FaultCount(o.long)
 	}
@@ -157,9 +169,45 @@ func runOne(ctx context.Context, o options, programs scenario.Programs, s *scena
 	return scenario.Run(ctx, c)
 }
 
+// soaked notes how flat the figures of a soak are, and draws them.
+func soaked(o options, r *scenario.Result) error {
+	figures := []struct {
+		title, unit string
+		of          func(scenario.Sample) float64
+	}{
+		{"live memory of a server after a garbage collection", "MB", func(s scenario.Sample) float64 { return s.Live / 1e6 }},
+		{"resident memory of a server (RssAnon)", "MB", func(s scenario.Sample) float64 { return s.Resident / 1e6 }},
+		{"goroutines of a server", "", func(s scenario.Sample) float64 { return s.Goroutines }},
+		{"connections of all servers to the database", "", func(s scenario.Sample) float64 { return s.Connections }},
+		{"size of the database", "MB", func(s scenario.Sample) float64 { return s.Database / 1e6 }},
+		{"requests", "/s", func(s scenario.Sample) float64 { return s.Rate }},
+		{"latency of requests, median", "ms", func(s scenario.Sample) float64 { return s.Median * 1e3 }},
+		{"latency of requests, p99", "ms", func(s scenario.Sample) float64 { return s.P99 * 1e3 }},
+	}
+	var panels []report.Panel
+	var growth []string
+	for _, f := range figures {
+		p := report.Panel{Title: f.title, Unit: f.unit}
+		for _, s := range r.Samples {
+			p.Minutes, p.Data = append(p.Minutes, s.At.Minutes()), append(p.Data, f.of(s))
+		}
+		panels = append(panels, p)
+		growth = append(growth, fmt.Sprintf("%s ×%.2f", f.title, scenario.Growth(r.Samples, f.of)))
+	}
+	r.Scenario = "soak"
+	r.Notes = append(r.Notes, fmt.Sprintf("%s long; the mean of the last quarter compared with that of the second: %s", o.soak, strings.Join(growth, ", ")))
+	if o.plot == "" {
+		return nil
+	}
+	return os.WriteFile(o.plot, []byte(report.Plot(fmt.Sprintf("A soak of %s on %s, %d requests/s wanted", o.soak, r.Version, o.rate), panels)), 0o644)
+}
+
 // row is a line of the table.
 func row(o options, r *scenario.Result) report.Row {
 	command := fmt.Sprintf("make torture TORTURE='-scenarios %s -databases %s -seed %d", r.Scenario, r.Database, r.Seed)
+	if o.soak > 0 {
+		command = fmt.Sprintf("make torture TORTURE='-soak %s -rate %d -databases %s -seed %d -plot soak-%s.svg", o.soak, o.rate, r.Database, r.Seed, r.Database)
+	}
 	if o.long {
 		command += " -long"
 	}

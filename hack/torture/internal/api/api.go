@@ -333,6 +333,11 @@ func (e *Endpoint) Check(ctx context.Context, path string) error {
 	return err
 }
 
+// Read reads a path.
+func (e *Endpoint) Read(ctx context.Context, path string) ([]byte, error) {
+	return e.do(ctx, http.MethodGet, path, "", nil)
+}
+
 // Metrics reads /metrics.
 func (e *Endpoint) Metrics(ctx context.Context) ([]byte, error) {
 	return e.do(ctx, http.MethodGet, "/metrics", "", nil)

@@ -91,17 +91,6 @@ func (l *Log) lost(epoch int, revision int64) bool {
 	return false
 }
 
-// inLost tells whether a write that is nowhere recorded was acknowledged in a part of the history that was lost.
-func (l *Log) inLost(op *history.Op) bool {
-	for i := 1; i < len(l.epochs); i++ {
-		e := l.epochs[i]
-		if op.RV > e.Survived && op.RV < e.Fence && op.RV > l.last(i-1) && op.Call < e.Noticed {
-			return true
-		}
-	}
-	return false
-}
-
 // last is the newest revision of an epoch.
 func (l *Log) last(epoch int) int64 {
 	e := l.epochs[epoch]

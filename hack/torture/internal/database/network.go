@@ -23,6 +23,8 @@ type Network struct {
 
 // NewNetwork makes a way to the address for each server.
 func NewNetwork(address string, servers int) (*Network, error) {
+	// Its links log to the terminal whatever logger they are given.
+	zerolog.SetGlobalLevel(zerolog.Disabled)
 	n := &Network{}
 	hub := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
 	for i := range servers {

@@ -23,6 +23,8 @@ type Options struct {
 	Rate int
 	// Timeout is how long a client waits for an answer.
 	Timeout time.Duration
+	// Namespaces bounds the number of namespaces, and so that of the objects; 0: new ones all the time.
+	Namespaces int64
 	// Seed decides who does what.
 	Seed uint64
 }
@@ -237,7 +239,11 @@ func (l *Load) namespace(rng *rand.Rand) string {
 	if rng.IntN(5) == 0 {
 		n -= rng.Int64N(recentNamespaces)
 	}
-	return fmt.Sprintf("n%05d", max(n, 0))
+	n = max(n, 0)
+	if l.opts.Namespaces > 0 {
+		n %= l.opts.Namespaces
+	}
+	return fmt.Sprintf("n%05d", n)
 }
 
 func (l *Load) get(rng *rand.Rand, id, server int) bool {

@@ -54,6 +54,9 @@ func Open(rawURL, prefix string) (*DB, error) {
 		c.Logger = &mysql.NopLogger{}
 		c.User, c.Net, c.Addr, c.DBName = u.User.Username(), "tcp", u.Host, strings.TrimPrefix(u.Path, "/")
 		c.Passwd, _ = u.User.Password()
+		if wait := u.Query().Get("wsrep_sync_wait"); wait != "" {
+			c.Params = map[string]string{"wsrep_sync_wait": wait}
+		}
 		c.Timeout, c.InterpolateParams = 5*time.Second, true
 		driver, dsn = "mysql", c.FormatDSN()
 	}

@@ -46,6 +46,8 @@ type Config struct {
 	Rate int
 	// Long holds faults for longer than every timeout of the product's defaults.
 	Long bool
+	// Soak is how long a steady load goes on while the servers are looked at.
+	Soak time.Duration
 	// Plant is a bug to be found.
 	Plant plant.Bug
 	// Progress is told what goes on.
@@ -64,6 +66,8 @@ type Result struct {
 	Codes map[int]int
 	// Notes are figures of the scenario's own.
 	Notes []string
+	// Samples are those of a soak.
+	Samples []Sample
 }
 
 // Env is what a fault can touch.
@@ -222,7 +226,7 @@ func Run(ctx context.Context, config Config) (result *Result, err error) {
 		}
 		defer closeProxies()
 	}
-	e.Load = load.Start(ctx, e.History, endpoints, load.Options{Clients: e.Clients, Rate: e.Rate, Timeout: clientTimeout, Seed: e.Seed})
+	e.Load = load.Start(ctx, e.History, endpoints, load.Options{Clients: e.Clients, Rate: e.Rate, Timeout: clientTimeout, Seed: e.Seed, Namespaces: e.namespaces()})
 	defer e.Load.Stop()
 	var informers []*load.Informers
 	for s, srv := range e.Servers {
@@ -239,11 +243,17 @@ func Run(ctx context.Context, config Config) (result *Result, err error) {
 	}
 
 	result = &Result{Scenario: e.Scenario.Name, Database: string(e.Kind), Version: e.DB.Version(), Seed: e.Seed, Codes: map[int]int{}}
-	if err := e.hurt(ctx, result); err != nil {
+	if e.Soak > 0 {
+		result.Samples, err = e.soak(ctx)
+	} else {
+		err = e.hurt(ctx, result)
+	}
+	if err != nil {
 		return nil, err
 	}
 	e.Load.StopClients()
 	e.awaitServers(ctx)
+	settling := time.Now()
 	if err := e.settle(ctx, informers); err != nil {
 		return nil, err
 	}
@@ -251,7 +261,7 @@ func Run(ctx context.Context, config Config) (result *Result, err error) {
 	if err := e.Recorder.Finish(ctx); err != nil {
 		return nil, err
 	}
-	e.Say("checking")
+	e.Say("settled after %.1f s; checking", time.Since(settling).Seconds())
 	result.Report = check.Check(e.History)
 	result.Report.Violations = append(e.failures, result.Report.Violations...)
 	result.Slowest, result.Took, result.Notes = e.Load.Slowest(), time.Since(began), e.notes
@@ -449,6 +459,7 @@ func (e *Env) settle(ctx context.Context, informers []*load.Informers) error {
 	if err != nil && ctx.Err() == nil {
 		e.Fail("stalled", "%v", err)
 	}
+	e.Say("watchers have seen everything")
 	for i, informer := range informers {
 		ctx, cancel := context.WithTimeout(ctx, settleWithin)
 		err := informer.Settle(ctx, e.History, e.Endpoints[i])

@@ -38,8 +38,9 @@ type Scenario struct {
 }
 
 var (
-	all     = database.Kinds()
-	network = []database.Kind{database.Postgres, database.MariaDB, database.MySQL}
+	all      = database.Kinds()
+	postgres = []database.Kind{database.Postgres}
+	network  = []database.Kind{database.Postgres, database.MariaDB, database.MySQL}
 )
 
 // Scenarios are all scenarios.
@@ -60,6 +61,10 @@ func Scenarios() []*Scenario {
 		{Name: "network-half-open", About: "the network between one server and the database takes one direction's bytes and drops them", Kinds: network, Fault: networkHalfOpen, Long: 10},
 		{Name: "newer-schema", About: "the schema is brought further, as the next release does, while servers run and restart", Kinds: all, Fault: newerSchema},
 		{Name: "restore", About: "an older dump is restored under running servers", Kinds: all, Fault: restore, Loses: true, Alone: true, Long: 10},
+		{Name: "standby-behind", About: "a standby without the newest commits is promoted", Kinds: postgres, Open: openPair(false), Fault: promoteBehind, Loses: true, Alone: true, Long: 5},
+		{Name: "standby-synchronous", About: "a synchronous standby is promoted at full load: nothing is lost", Kinds: postgres, Open: openPair(true), Fault: promoteSynchronous, Loses: true, Alone: true, Long: 5},
+		{Name: "galera", About: "a Galera cluster of three nodes with a server on each, one node cut off", Kinds: []database.Kind{database.MariaDB}, Open: openGalera, Fault: isolateNode, Alone: true, Long: 10},
+		{Name: "disk-full", About: "the file system of the database is full for a while", Kinds: []database.Kind{database.SQLite, database.Postgres}, Open: openSmall, Fault: diskFull, Alone: true, Long: 5},
 	}
 	random := &Scenario{Name: "random", About: "faults of all kinds, in random order", Kinds: all, Fault: serverKill, Short: 5, Long: 50}
 	for _, s := range scenarios {

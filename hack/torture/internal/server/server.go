@@ -3,10 +3,7 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +15,8 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
 )
 
 // Server is a replica. One goroutine at a time starts and ends it.
@@ -36,21 +35,8 @@ type Server struct {
 
 // New prepares a server.
 func New(program, dir string, args ...string) (*Server, error) {
-	port, err := FreePort()
+	port, err := database.Port()
 	return &Server{Program: program, Dir: dir, Port: port, Args: args}, err
-}
-
-// FreePort finds a free port of 127.0.0.1, outside of the range from which the system takes ports for outgoing connections, so that it stays free
-// while nobody listens.
-func FreePort() (int, error) {
-	for range 100 {
-		port := 12000 + rand.IntN(8000)
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err == nil {
-			return port, l.Close()
-		}
-	}
-	return 0, errors.New("no port between 12000 and 20000 is free on 127.0.0.1")
 }
 
 // Start starts the process. It does not wait until it serves.

@@ -1,0 +1,181 @@
+package database
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// Galera is a cluster of three MariaDB nodes, with a server on each.
+type Galera struct {
+	dir   string
+	nodes []*galeraNode
+}
+
+type galeraNode struct {
+	*program
+	port  int
+	group string
+}
+
+const galeraLibrary = "/usr/lib/galera/libgalera_smm.so"
+
+// NewGalera starts a cluster.
+func NewGalera(ctx context.Context, dir string) (*Galera, error) {
+	for _, path := range []string{galeraLibrary, "/usr/sbin/mariadbd", "/usr/bin/mariadb-install-db", "/usr/bin/rsync"} {
+		if _, err := os.Stat(path); err != nil {
+			return nil, &Missing{fmt.Sprintf("a Galera cluster needs the packages mariadb-server, galera-4 and rsync on this machine: %v", err)}
+		}
+	}
+	g := &Galera{dir: dir}
+	for range 3 {
+		if err := g.add(ctx); err != nil {
+			return nil, errors.Join(err, g.Close())
+		}
+	}
+	if err := g.exec(ctx, 0, "CREATE DATABASE rowkeeper"); err != nil {
+		return nil, errors.Join(err, g.Close())
+	}
+	return g, nil
+}
+
+func (g *Galera) open(node int) (*sql.DB, error) {
+	c := mysql.NewConfig()
+	c.Logger = &mysql.NopLogger{}
+	c.User, c.Passwd, c.Net, c.Addr, c.Timeout = "rk", "secret", "tcp", fmt.Sprintf("127.0.0.1:%d", g.nodes[node].port), 5*time.Second
+	connector, err := mysql.NewConnector(c)
+	if err != nil {
+		return nil, err
+	}
+	return sql.OpenDB(connector), nil
+}
+
+func (g *Galera) exec(ctx context.Context, node int, query string) error {
+	db, err := g.open(node)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	_, err = db.ExecContext(ctx, query)
+	return err
+}
+
+// status reads one of a node's status variables.
+func (g *Galera) status(ctx context.Context, node int, name string) (string, error) {
+	db, err := g.open(node)
+	if err != nil {
+		return "", err
+	}
+	defer db.Close()
+	var value string
+	return value, db.QueryRowContext(ctx, "SHOW STATUS LIKE '"+name+"'").Scan(&name, &value)
+}
+
+// add starts a node, and waits until it takes part.
+func (g *Galera) add(ctx context.Context) error {
+	i := len(g.nodes)
+	dir := filepath.Join(g.dir, fmt.Sprint("galera", i))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	cred, err := asUser(dir, "mysql")
+	if err != nil {
+		return err
+	}
+	n := &galeraNode{program: &program{dir: dir, cred: cred}}
+	data := filepath.Join(dir, "data")
+	if i == 0 {
+		err = n.run("/usr/bin/mariadb-install-db", "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
+	} else {
+		err = n.run("mkdir", data) // the first node sends its own
+	}
+	if err != nil {
+		return err
+	}
+	var ports [4]int
+	for k := range ports {
+		if ports[k], err = Port(); err != nil {
+			return err
+		}
+	}
+	n.port, n.group = ports[0], fmt.Sprintf("127.0.0.1:%d", ports[1])
+	initial := filepath.Join(dir, "init.sql")
+	if err := os.WriteFile(initial, []byte("CREATE USER IF NOT EXISTS 'rk'@'%' IDENTIFIED BY 'secret';\nGRANT ALL ON *.* TO 'rk'@'%';\n"), 0o644); err != nil {
+		return err
+	}
+	n.args = []string{"/usr/sbin/mariadbd", "--no-defaults", "--datadir=" + data, "--socket=" + filepath.Join(dir, "socket"), fmt.Sprint("--port=", n.port),
+		"--bind-address=127.0.0.1", "--skip-name-resolve", fmt.Sprint("--server-id=", i+1), "--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=0",
+		"--max-connections=300", "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2", "--wsrep-on=ON", "--wsrep-provider=" + galeraLibrary, "--wsrep-cluster-name=torture",
+		"--wsrep-node-address=" + n.group, "--wsrep-sst-method=rsync", fmt.Sprintf("--wsrep-sst-receive-address=127.0.0.1:%d", ports[2]),
+		fmt.Sprintf("--wsrep-provider-options=base_port=%d;gmcast.listen_addr=tcp://%s;ist.recv_addr=127.0.0.1:%d", ports[1], n.group, ports[3])}
+	if i == 0 {
+		n.args = append(n.args, "--wsrep-cluster-address=gcomm://", "--init-file="+initial)
+	} else {
+		n.args = append(n.args, "--wsrep-cluster-address=gcomm://"+g.nodes[0].group)
+	}
+	if err := n.start(); err != nil {
+		return err
+	}
+	g.nodes = append(g.nodes, n)
+	return n.await(ctx, g.ready(i))
+}
+
+func (g *Galera) ready(node int) func(context.Context) error {
+	return func(ctx context.Context) error {
+		ready, err := g.status(ctx, node, "wsrep_ready")
+		if err == nil && ready != "ON" {
+			err = errors.New("the node does not take part")
+		}
+		return err
+	}
+}
+
+// Isolate cuts a node off from the others, or ends that.
+func (g *Galera) Isolate(ctx context.Context, node int, isolated bool) error {
+	value := 0
+	if isolated {
+		value = 1
+	}
+	if err := g.exec(ctx, node, fmt.Sprintf("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=%d'", value)); err != nil {
+		return err
+	}
+	return g.nodes[node].await(ctx, func(ctx context.Context) error {
+		err := g.ready(node)(ctx)
+		if isolated && err == nil {
+			return errors.New("the node does not notice that it is alone")
+		}
+		if isolated {
+			return nil
+		}
+		return err
+	})
+}
+
+// Version implements Database.
+func (g *Galera) Version() string { return "mariadb, Galera of three nodes" }
+
+// URL implements Database.
+func (g *Galera) URL(server int) string {
+	return fmt.Sprintf("mysql://rk:secret@127.0.0.1:%d/rowkeeper", g.nodes[server%len(g.nodes)].port)
+}
+
+// Direct implements Database. A read there waits for what other nodes have committed.
+func (g *Galera) Direct() string { return g.URL(0) + "?wsrep_sync_wait=15" }
+
+// Network implements Database.
+func (g *Galera) Network() *Network { return nil }
+
+// Close ends all nodes.
+func (g *Galera) Close() error {
+	var errs []error
+	for _, n := range g.nodes {
+		errs = append(errs, n.kill())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,170 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/rows"
+)
+
+func openPair(synchronous bool) func(context.Context, *Env) (database.Database, error) {
+	return func(ctx context.Context, e *Env) (database.Database, error) {
+		return database.NewPair(ctx, e.Dir, e.Config.Servers, synchronous)
+	}
+}
+
+// promoteBehind promotes a standby that lacks the newest commits. Writers wait while the primary's end is recorded, so that it is known what is lost; readers and
+// watchers go on.
+func promoteBehind(ctx context.Context, e *Env) error {
+	pair := e.DB.(*database.Pair)
+	if err := pair.Detach(ctx); err != nil {
+		return err
+	}
+	e.Hold(ctx, time.Second, 3*time.Second)
+	release := e.Load.HoldWrites()
+	defer release()
+	if err := e.Recorder.Sync(ctx); err != nil {
+		return err
+	}
+	survived, err := pair.StandbyHead(ctx)
+	if err != nil {
+		return err
+	}
+	e.Say("%d revisions are lost", e.Recorder.Head()-survived)
+	return e.promote(ctx, pair, survived, release)
+}
+
+// promoteSynchronous promotes a standby that has all that was acknowledged, at full load.
+func promoteSynchronous(ctx context.Context, e *Env) error {
+	return e.promote(ctx, e.DB.(*database.Pair), -1, func() {})
+}
+
+func (e *Env) promote(ctx context.Context, pair *database.Pair, survived int64, release func()) error {
+	e.Recorder.Losing(survived)
+	epochs := e.Recorder.Epochs()
+	if err := e.Recorder.Swap(func() (*rows.DB, error) {
+		if err := pair.KillPrimary(); err != nil {
+			return nil, err
+		}
+		if err := pair.Promote(ctx); err != nil {
+			return nil, err
+		}
+		old := e.Rows
+		defer old.Close()
+		promoted, err := rows.Open(pair.Direct(), e.prefix())
+		if err == nil {
+			e.Rows = promoted
+		}
+		return promoted, err
+	}); err != nil {
+		return err
+	}
+	release()
+	if err := e.awaitFence(ctx, epochs); err != nil {
+		return err
+	}
+	return pair.Renew(ctx)
+}
+
+func openGalera(ctx context.Context, e *Env) (database.Database, error) {
+	return database.NewGalera(ctx, e.Dir)
+}
+
+// isolateNode cuts one node of the cluster off. The log is recorded at the first one, which is left alone.
+func isolateNode(ctx context.Context, e *Env) error {
+	g := e.DB.(*database.Galera)
+	i := 1 + e.Rand.IntN(2)
+	if err := g.Isolate(ctx, i, true); err != nil {
+		return err
+	}
+	before := e.Load.Answered(i)
+	e.Hold(ctx, 5*time.Second, 20*time.Second)
+	e.Note("server %d answered %d requests while its node was cut off, and the others %d", i, e.Load.Answered(i)-before, e.Load.Total())
+	return g.Isolate(ctx, i, false)
+}
+
+// small is a file system of some bytes in memory.
+type small struct {
+	database.Database
+	dir string
+}
+
+// mountSmall needs root's rights.
+func mountSmall(e *Env, megabytes int) (string, error) {
+	dir := filepath.Join(e.Dir, "small")
+	if err := os.Mkdir(dir, 0o777); err != nil {
+		return "", err
+	}
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%dm,mode=1777", megabytes)); err != nil {
+		return "", &database.Missing{Reason: fmt.Sprintf("a small file system cannot be mounted, which needs root's rights: %v", err)}
+	}
+	return dir, nil
+}
+
+// openSmall puts the database on a small file system.
+func openSmall(_ context.Context, e *Env) (database.Database, error) {
+	if e.Kind == database.SQLite {
+		dir, err := mountSmall(e, 64)
+		if err != nil {
+			return nil, err
+		}
+		return &small{database.NewSQLite(dir), dir}, nil
+	}
+	dir, err := mountSmall(e, 400)
+	if err != nil {
+		return nil, err
+	}
+	served, err := database.NewServed(e.Programs.Dbserve, e.Kind, e.Config.Servers, []string{"TMPDIR=" + dir, "ROWKEEPER_TEST_SOURCE=local"},
+		"max_wal_size=64MB", "min_wal_size=32MB")
+	if err != nil {
+		return nil, errors.Join(err, syscall.Unmount(dir, syscall.MNT_DETACH))
+	}
+	return &small{served, dir}, nil
+}
+
+// Close unmounts the file system, too.
+func (s *small) Close() error {
+	return errors.Join(s.Database.Close(), syscall.Unmount(s.dir, syscall.MNT_DETACH))
+}
+
+// diskFull fills the file system, and makes room again. A database that has ended over it is started again, which is all that an operator has to do.
+func diskFull(ctx context.Context, e *Env) error {
+	s := e.DB.(*small)
+	filler := filepath.Join(s.dir, "filler")
+	f, err := os.Create(filler)
+	if err != nil {
+		return err
+	}
+	zeros := make([]byte, 64<<10)
+	fill := func() {
+		for err == nil {
+			_, err = f.Write(zeros)
+		}
+	}
+	fill()
+	deadline := time.Now().Add(5 * time.Second)
+	if e.Long {
+		deadline = time.Now().Add(20 * time.Second)
+	}
+	for time.Now().Before(deadline) && ctx.Err() == nil {
+		// What the database gives back is taken, too.
+		err = nil
+		fill()
+		Wait(ctx, 50*time.Millisecond)
+	}
+	if err := errors.Join(f.Close(), os.Remove(filler)); err != nil {
+		return err
+	}
+	if p, ok := s.Database.(database.Process); ok {
+		if err := p.Start(ctx); err != nil && err.Error() != "start the database: the server is running" {
+			return err
+		}
+	}
+	return nil
+}
