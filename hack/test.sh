@@ -6,7 +6,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 # The modules whose tests run with those of the main one.
-modules=(hack/aggregator hack/bench hack/controller hack/image hack/linkcheck hack/sampleapiserver hack/torture)
+modules=(hack/aggregator hack/bench hack/controller hack/image hack/linkcheck hack/sampleapiserver hack/torture hack/crds hack/kubebuilder)
 # Those whose tests do not, with the reason.
 declare -A elsewhere=(
 	[hack/e2e]="make e2e: they need a Kubernetes control plane"

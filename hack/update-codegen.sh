@@ -98,3 +98,6 @@ go run ./hack/models-schema >"$work/schema.json"
 # What was not written now has no source any more, other than the methods of clients that are written by hand.
 find pkg/apis -name 'zz_generated.*' ! -newer "$work/begun" -print -delete
 find pkg/generated -mindepth 2 -name '*.go' ! -name '*_expansion.go' ! -newer "$work/begun" -print -delete
+
+# The definition, webhooks and methods of the project that stands for those of others.
+go generate -C hack/kubebuilder ./...
