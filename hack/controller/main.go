@@ -21,8 +21,10 @@ import (
 )
 
 func main() {
-	kubeconfig := flag.String("kubeconfig", ".rowkeeper/kubeconfig", "file that says where the server is, and as whom to use it")
-	flag.Parse()
+	// Not the flags of the process, to which controller-runtime has added one of the same name and another default.
+	flags := flag.NewFlagSet("controller", flag.ExitOnError)
+	kubeconfig := flags.String("kubeconfig", ".rowkeeper/kubeconfig", "file that says where the server is, and as whom to use it")
+	_ = flags.Parse(os.Args[1:]) // it exits on errors
 	ctrl.SetLogger(klog.Background())
 	if err := run(ctrl.SetupSignalHandler(), *kubeconfig); err != nil {
 		fmt.Fprintln(os.Stderr, "controller:", err)

@@ -28,7 +28,7 @@ var (
 	pipelines = civ1.SchemeGroupVersion.WithResource("pipelines")
 
 	// The programs, built by TestMain below the module's bin, where go build leaves them alone if they are up to date.
-	rowkeeperProgram, kubectlProgram, dbserveProgram string
+	rowkeeperProgram, kubectlProgram, dbserveProgram, controllerProgram string
 )
 
 func TestMain(m *testing.M) {
@@ -50,7 +50,9 @@ func build() error {
 	}
 	bin := filepath.Join(root, "bin", "e2e")
 	rowkeeperProgram, kubectlProgram, dbserveProgram = filepath.Join(bin, "rowkeeper"), filepath.Join(bin, "kubectl"), filepath.Join(bin, "dbserve")
+	controllerProgram = filepath.Join(bin, "controller")
 	for _, args := range [][]string{
+		{"build", "-C", "hack/controller", "-o", controllerProgram, "."},
 		{"build", "-o", rowkeeperProgram, "./cmd/rowkeeper"},
 		{"build", "-o", dbserveProgram, "./storage/internal/dbtest/dbserve"},
 		// Without a version, kubectl cannot tell whether it fits the server.
