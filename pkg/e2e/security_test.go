@@ -234,7 +234,7 @@ func TestNoSecrets(t *testing.T) {
 			scheme + "://user:" + secret + "%zz@127.0.0.1/db", scheme + "://us er:" + secret + "@127.0.0.1/db", scheme + "://user:" + secret + "/x@127.0.0.1/db",
 			scheme + "://user:" + secret + "#x@127.0.0.1/db", scheme + "://user:" + secret + "@" + u.Host + u.Path, scheme + "://user:" + secret + "@" + u.Host + "/nothing?unknown_parameter=1",
 			scheme + ":" + secret, "nothing://user:" + secret + "@host/db", secret, "user:" + secret + "@tcp(127.0.0.1:1)/db", scheme + "://user@host/db?password=" + secret + "&connect_timeout=x",
-			scheme + "://user:" + secret + "@nowhere.invalid/db",
+			scheme + "://user:" + secret + "@nowhere.invalid/db", scheme + "://user:@/" + secret + "@" + u.Host + u.Path,
 		} {
 			for _, args := range [][]string{
 				{"serve", "--secure-port=0", "-v=6"}, {"migrate", "up"}, {"migrate", "status"}, {"fence"}, {"backup", "-"}, {"backup", filepath.Join(t.TempDir(), "b")},

@@ -77,8 +77,9 @@ func parseURL(text string) (*config, error) {
 		return nil, errors.New("the database URL names no user: write mysql://user@host:3306/database")
 	case c.database == "":
 		return nil, errors.New("the database URL names no database: write mysql://user@host:3306/database")
-	case strings.Contains(c.database, "/"):
-		return nil, fmt.Errorf("the database URL has a path of more than one part: %q", c.database)
+	case strings.ContainsAny(u.EscapedPath(), "@") || strings.Contains(c.database, "/"):
+		// If the password has a slash in it, it is here.
+		return nil, errors.New("the database URL has more than the name of a database after the host: write / in a password as %2F, and @ in any part as %40")
 	case u.Fragment != "":
 		return nil, errors.New("the database URL has a fragment (#…); write # in a password as %23")
 	}
@@ -120,6 +121,10 @@ func parseURL(text string) (*config, error) {
 		case "pool_max_conn_idle_time":
 			c.connIdleTime, err = positiveDuration(value)
 		default:
+			if strings.Contains(u.RawQuery, "@") {
+				// If the password has a question mark in it, it is here.
+				return nil, errors.New("the database URL has an unknown parameter; write ? in a password as %3F, and @ in any part as %40")
+			}
 			return nil, fmt.Errorf("the database URL has an unknown parameter %q", name)
 		}
 		if err != nil {

@@ -63,7 +63,7 @@ func TestURLErrors(t *testing.T) {
 		{"mysql://h/store", "names no user"},
 		{"mysql://rk:secret@h", "names no database"},
 		{"mysql://rk:secret@h/", "names no database"},
-		{"mysql://rk:secret@h/a/b", "more than one part"},
+		{"mysql://rk:secret@h/a/b", "more than the name of a database"},
 		{"mysql://rk:secret@h/store#x", "fragment"},
 		{"mysql://rk:secret@/store", "names no host"},
 		{"mysql://rk:secret@a,b/store", "several hosts"},

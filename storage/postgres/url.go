@@ -37,6 +37,9 @@ const defaultTimeout = 30 * time.Second
 // parseURL reads the URL, and the files that it names. See the package documentation for its parameters.
 func parseURL(url string, opts mvcc.DriverOptions) (*config, error) {
 	c := &config{url: url, log: opts.Logger, timeout: cmp.Or(opts.Timeout, defaultTimeout), prepared: true}
+	if misplaced(url) {
+		return nil, mvcc.Errorf(mvcc.Denied, "the database URL has an @ after the host: write / in a password as %%2F, and @ in any part as %%40")
+	}
 	given, err := pgx.ParseConfig(url)
 	if err != nil {
 		return nil, urlError(err)
@@ -73,6 +76,15 @@ func parseURL(url string, opts mvcc.DriverOptions) (*config, error) {
 	}
 	c.pool = pool
 	return c, nil
+}
+
+// misplaced tells whether a part of the URL that is shown to people may be a part of the password: with an unquoted slash in it, what follows
+// is the name of the database.
+func misplaced(url string) bool {
+	_, rest, _ := strings.Cut(url, "://")
+	_, path, _ := strings.Cut(rest, "/")
+	path, _, _ = strings.Cut(path, "?")
+	return strings.Contains(path, "@")
 }
 
 // defaultReadConns is how many connections read lists at the same time, unless the URL says otherwise.

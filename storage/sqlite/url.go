@@ -69,7 +69,7 @@ var parameters = map[string]func(*config, string) error{
 // parse reads a database URL.
 func parse(text string) (config, error) {
 	c := config{synchronous: "FULL", cacheKiB: 64 << 10, readers: max(4, runtime.GOMAXPROCS(0)), busyTimeout: 5 * time.Second}
-	if scheme, rest, _ := strings.Cut(text, ":"); scheme == "memory" {
+	if scheme, rest, found := strings.Cut(text, ":"); found && scheme == "memory" {
 		if rest != "" {
 			return c, mvcc.Errorf(mvcc.Invalid, "the database URL of a store in memory is just %q, without a path or parameters", "memory:")
 		}
