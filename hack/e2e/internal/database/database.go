@@ -41,7 +41,8 @@ func Start(bin, kind string) (*Database, error) {
 		return nil, err
 	}
 	if err := d.out.Decode(d); err != nil {
-		return nil, errors.Join(fmt.Errorf("start a database server of kind %s: %w", kind, err), d.Close())
+		// Why it has ended it has said on standard error.
+		return nil, fmt.Errorf("dbserve could not start a database server of kind %s: %w", kind, errors.Join(d.Close(), err))
 	}
 	return d, nil
 }
