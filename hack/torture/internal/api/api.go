@@ -210,6 +210,12 @@ func (e *Endpoint) Delete(ctx context.Context, key string, rv int64) error {
 	return err
 }
 
+// Remove deletes whatever has the key, and returns the answer.
+func (e *Endpoint) Remove(ctx context.Context, key string) ([]byte, error) {
+	resource, namespace, name := history.Split(key)
+	return e.do(ctx, http.MethodDelete, Path(resource, namespace, name), "", nil)
+}
+
 // Get reads an object.
 func (e *Endpoint) Get(ctx context.Context, key string) (*history.Object, error) {
 	resource, namespace, name := history.Split(key)

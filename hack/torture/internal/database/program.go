@@ -11,6 +11,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -79,15 +80,39 @@ func (p *program) start() error {
 	return nil
 }
 
-// kill ends the server and all its processes as a power failure would.
+// kill ends the server and all its processes as a power failure would. The parent is frozen first, so that it starts no more processes and does not tell
+// those that there are: a Postgres backend that learned of its parent's death would show others a commit that its synchronous standby does not have.
 func (p *program) kill() error {
 	if p.cmd == nil || p.cmd.Process == nil {
 		return nil
 	}
-	err := syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
-	if errors.Is(err, syscall.ESRCH) {
-		err = nil
+	select {
+	case <-p.done:
+		return nil
+	default:
 	}
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	out, err := exec.Command("ps", "-o", "pid=", "--ppid", strconv.Itoa(p.cmd.Process.Pid)).Output()
+	var none *exec.ExitError // ps finds none
+	if err != nil && !errors.As(err, &none) {
+		return fmt.Errorf("list the server's processes by ps: %w", err)
+	}
+	var children []int
+	for _, word := range strings.Fields(string(out)) {
+		if pid, err := strconv.Atoi(word); err == nil {
+			children = append(children, pid)
+		}
+	}
+	for _, signal := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} {
+		for _, pid := range children {
+			if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return err
+			}
+		}
+	}
+	err = p.cmd.Process.Kill()
 	<-p.done
 	return err
 }

@@ -38,9 +38,9 @@ type Scenario struct {
 }
 
 var (
-	all      = database.Kinds()
-	postgres = []database.Kind{database.Postgres}
-	network  = []database.Kind{database.Postgres, database.MariaDB, database.MySQL}
+	all     = database.Kinds()
+	primary = []database.Kind{database.Postgres}
+	network = []database.Kind{database.Postgres, database.MariaDB, database.MySQL}
 )
 
 // Scenarios are all scenarios.
@@ -61,9 +61,15 @@ func Scenarios() []*Scenario {
 		{Name: "network-half-open", About: "the network between one server and the database takes one direction's bytes and drops them", Kinds: network, Fault: networkHalfOpen, Long: 10},
 		{Name: "newer-schema", About: "the schema is brought further, as the next release does, while servers run and restart", Kinds: all, Fault: newerSchema},
 		{Name: "restore", About: "an older dump is restored under running servers", Kinds: all, Fault: restore, Loses: true, Alone: true, Long: 10},
-		{Name: "standby-behind", About: "a standby without the newest commits is promoted", Kinds: postgres, Open: openPair(false), Fault: promoteBehind, Loses: true, Alone: true, Long: 5},
-		{Name: "standby-synchronous", About: "a synchronous standby is promoted at full load: nothing is lost", Kinds: postgres, Open: openPair(true), Fault: promoteSynchronous, Loses: true, Alone: true, Long: 5},
+		{Name: "standby-behind", About: "a standby without the newest commits is promoted", Kinds: primary, Open: openPair(false), Fault: promoteBehind, Loses: true, Alone: true, Long: 5},
+		{Name: "standby-synchronous", About: "a synchronous standby is promoted at full load: nothing is lost", Kinds: primary, Open: openPair(true), Fault: promoteSynchronous, Loses: true, Alone: true, Long: 5},
 		{Name: "galera", About: "a Galera cluster of three nodes with a server on each, one node cut off", Kinds: []database.Kind{database.MariaDB}, Open: openGalera, Fault: isolateNode, Alone: true, Long: 10},
+		{Name: "database-away", About: "the database is stopped for a while: requests fail in time, servers stay alive and are not ready", Kinds: network, Fault: databaseAway, Alone: true, Short: 1, Long: 3},
+		{Name: "stuck-watchers", About: "300 watches and lists at one server are never read", Kinds: all, Fault: stuckWatchers, Alone: true, Short: 1, Long: 1},
+		{Name: "many-watchers", About: "10,000 watches at one server (1,000 in the short form)", Kinds: all, Fault: manyWatchers, Alone: true, Short: 1, Long: 1},
+		{Name: "burst", About: "a burst of 100,000 writes (5,000 in the short form)", Kinds: all, Fault: burst, Alone: true, Short: 1, Long: 1},
+		{Name: "big-list", About: "a list of 1,000,000 objects (5,000 in the short form), without a watch cache for them", Kinds: all, Fault: bigList, Alone: true, Short: 1, Long: 1,
+			Args: []string{"--watch-cache-sizes=pipelineruns.ci.rowkeeper.dev#0", "--storage-count-interval=0"}},
 		{Name: "disk-full", About: "the file system of the database is full for a while", Kinds: []database.Kind{database.SQLite, database.Postgres}, Open: openSmall, Fault: diskFull, Alone: true, Long: 5},
 	}
 	random := &Scenario{Name: "random", About: "faults of all kinds, in random order", Kinds: all, Fault: serverKill, Short: 5, Long: 50}
