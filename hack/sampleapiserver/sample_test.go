@@ -3,28 +3,22 @@ package main
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"database/sql"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	_ "github.com/go-sql-driver/mysql"
-	_ "github.com/jackc/pgx/v5/stdlib"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
@@ -36,6 +30,7 @@ import (
 	"k8s.io/sample-apiserver/pkg/generated/informers/externalversions"
 	"k8s.io/utils/clock"
 
+	"github.com/rowkeeper/rowkeeper/internal/testdb"
 	"github.com/rowkeeper/rowkeeper/pkg/pki"
 )
 
@@ -62,46 +57,6 @@ func TestMain(m *testing.M) {
 
 // patience bounds everything that a test waits for.
 const patience = 2 * time.Minute
-
-// databaseURL returns the URL of an empty database. Servers are named by their administrator's URL, as hack/testbed/README.md says.
-func databaseURL(t *testing.T, kind string) string {
-	t.Helper()
-	if kind == "sqlite" {
-		return (&url.URL{Scheme: "sqlite", Path: filepath.Join(t.TempDir(), "state.db")}).String()
-	}
-	env := "ROWKEEPER_TEST_" + strings.ToUpper(kind)
-	admin, err := url.Parse(os.Getenv(env))
-	if err != nil {
-		t.Fatalf("%s is no URL", env)
-	}
-	if admin.Host == "" {
-		if slices.Contains(strings.Split(os.Getenv("ROWKEEPER_TEST_REQUIRE"), ","), kind) {
-			t.Fatalf("%s is required, and %s names no server", kind, env)
-		}
-		t.Skipf("%s names no server", env)
-	}
-	driver, dsn := "pgx", admin.String()
-	if kind != "postgres" {
-		password, _ := admin.User.Password()
-		driver, dsn = "mysql", fmt.Sprintf("%s:%s@tcp(%s)/", admin.User.Username(), password, admin.Host)
-	}
-	db, err := sql.Open(driver, dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := "sample_" + strings.ToLower(rand.Text())
-	if _, err := db.ExecContext(t.Context(), "CREATE DATABASE "+name); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if _, err := db.Exec("DROP DATABASE " + name); err != nil {
-			t.Error(err)
-		}
-		db.Close()
-	})
-	admin.Path = "/" + name
-	return admin.String()
-}
 
 // hub is what the sample server asks of the cluster that it is a part of: it allows everything, and has nothing.
 func hub(t *testing.T) *httptest.Server {
@@ -240,9 +195,9 @@ func poll(t *testing.T, what string, done func(context.Context) bool) {
 }
 
 func TestSampleServer(t *testing.T) {
-	for _, kind := range []string{"sqlite", "postgres", "mariadb", "mysql"} {
+	for _, kind := range testdb.Kinds {
 		t.Run(kind, func(t *testing.T) {
-			kubeconfig := start(t, databaseURL(t, kind))
+			kubeconfig := start(t, testdb.New(t, kind).URL)
 			kubectl := func(stdin string, args ...string) (string, error) {
 				cmd := exec.CommandContext(t.Context(), kubectlProgram, args...)
 				cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "HOME="+t.TempDir())

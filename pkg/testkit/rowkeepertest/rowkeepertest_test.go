@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/rowkeeper/rowkeeper/internal/testdb"
 	civ1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 	"github.com/rowkeeper/rowkeeper/storage"
@@ -64,15 +65,31 @@ func names(t testing.TB, c dynamic.ResourceInterface) string {
 }
 
 func TestDatabases(t *testing.T) {
-	databases := map[string]testkit.Database{"sqlite": {}, "memory": testkit.Memory}
-	for name, db := range databases {
+	databases := map[string]func(*testing.T) testkit.Database{
+		"temporary file": func(*testing.T) testkit.Database { return testkit.Database{} },
+		"memory":         func(*testing.T) testkit.Database { return testkit.Memory },
+	}
+	for _, kind := range testdb.Kinds { // by URL
+		databases[kind] = func(t *testing.T) testkit.Database { return testkit.Database(testdb.New(t, kind)) }
+	}
+	for name, database := range databases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			db := database(t)
 			s := Start(t, testkit.Options{Database: db})
 			c := pipelines(s.Config)
 			create(t, c, "a")
 			if got := names(t, c); got != "a" {
 				t.Errorf("listed %q, want a", got)
+			}
+			before := s.Snapshot()
+			create(t, c, "b")
+			if err := c.Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			s.Rollback(before)
+			if got := names(t, c); got != "a" {
+				t.Errorf("after a rollback: %q, want a", got)
 			}
 			// A watch that is still open does not keep the server from stopping.
 			if _, err := c.Watch(t.Context(), metav1.ListOptions{}); err != nil {
