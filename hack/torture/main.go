@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/jumping"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/report"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/scenario"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/server"
@@ -30,6 +31,16 @@ func main() {
 	// The informers' library logs every fault.
 	klog.SetOutput(io.Discard)
 	klog.LogToStderr(false)
+	// It runs itself, too, as a server whose clock jumps.
+	if len(os.Args) > 1 && os.Args[1] == "serve" {
+		klog.SetOutput(os.Stderr)
+		klog.LogToStderr(true)
+		if err := jumping.Serve(ctx, os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "serve:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "torture:", err)
 		os.Exit(1)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,12 +18,21 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/jumping"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/plant"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/scenario"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/server"
 )
 
 func TestMain(m *testing.M) {
+	// The test runs itself as a server whose clock jumps.
+	if len(os.Args) > 1 && os.Args[1] == "serve" {
+		if err := jumping.Serve(context.Background(), os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "serve:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	klog.SetOutput(io.Discard)
 	klog.LogToStderr(false)
 	os.Exit(m.Run())
@@ -111,6 +121,29 @@ func TestRestore(t *testing.T) {
 	}
 	if result.Report.Fences != 2 || result.Report.Lost == 0 {
 		t.Errorf("%d fences, %d acknowledged writes lost", result.Report.Fences, result.Report.Lost)
+	}
+}
+
+// TestScenarios runs scenarios that are not a part of the random one.
+func TestScenarios(t *testing.T) {
+	for name, kind := range map[string]database.Kind{
+		"clock-jumps":    database.SQLite,
+		"stuck-watchers": database.SQLite,
+		"many-watchers":  database.SQLite,
+		"burst":          database.SQLite,
+		"big-list":       database.SQLite,
+		"database-away":  database.Postgres,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := scenario.Find(name).For(kind)
+			result := runTest(t, scenario.Config{Scenario: s, Kind: kind, Operations: 1000, Faults: s.FaultCount(false), Servers: 2, Clients: 3})
+			for _, v := range result.Report.Violations {
+				t.Error(v)
+			}
+			for _, n := range result.Notes {
+				t.Log(n)
+			}
+		})
 	}
 }
 

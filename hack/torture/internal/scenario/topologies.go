@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/jumping"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/rows"
 )
 
@@ -166,5 +167,29 @@ func diskFull(ctx context.Context, e *Env) error {
 			return err
 		}
 	}
+	return nil
+}
+
+// jumpingReplica has the first server be one whose clock can be moved: this program itself.
+func jumpingReplica(*Env) (path string, env []string, err error) {
+	path, err = os.Executable()
+	return path, nil, err
+}
+
+// clockJump moves the clock of the first server, by up to an hour in either direction, and leaves it wrong. Every other time it is put right.
+func clockJump(ctx context.Context, e *Env) error {
+	offset := time.Duration(e.Rand.IntN(7200)-3600) * time.Second
+	if e.Rand.IntN(3) == 0 {
+		offset = 0
+	}
+	e.Say("the clock of server 0 is wrong by %s", offset)
+	s := e.Servers[0]
+	if err := jumping.SetOffset(s.Dir, offset); err != nil {
+		return err
+	}
+	if err := s.Signal(syscall.SIGUSR1); err != nil {
+		return err
+	}
+	e.Hold(ctx, 2*time.Second, 5*time.Second)
 	return nil
 }
