@@ -1,6 +1,9 @@
 package testkit_test
 
 import (
+	"os"
+	"os/exec"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -10,6 +13,25 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/apiserver"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 )
+
+// runsExample makes this test program run ExampleStart, which ends it as go test would.
+const runsExample = "TESTKIT_TEST_RUNS_EXAMPLE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(runsExample) != "" {
+		ExampleStart()
+	}
+	os.Exit(m.Run())
+}
+
+// TestExample runs the example's test.
+func TestExample(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.v")
+	cmd.Env = append(os.Environ(), runsExample+"=1")
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestPipelines") {
+		t.Errorf("the example: %v\n%s", err, out)
+	}
+}
 
 // A test starts the API server of its author and talks to it.
 func ExampleStart() {
@@ -33,5 +55,6 @@ func ExampleStart() {
 			t.Fatal(err)
 		}
 	}
-	testing.Main(nil, []testing.InternalTest{{Name: "TestPipelines", F: test}}, nil, nil) // what go test does
+	matches := func(pattern, name string) (bool, error) { return strings.Contains(name, pattern), nil }
+	testing.Main(matches, []testing.InternalTest{{Name: "TestPipelines", F: test}}, nil, nil) // what go test does
 }

@@ -517,7 +517,9 @@ type Snapshot struct{ contents *storage.Contents }
 // Snapshot takes all objects of the server as they are now. It fails the test if that is not possible.
 func (s *Server) Snapshot() Snapshot {
 	s.t.Helper()
-	contents, err := s.Database.Capture(s.t.Context(), s.prefix)
+	ctx, cancel := s.context()
+	defer cancel()
+	contents, err := s.Database.Capture(ctx, s.prefix)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -533,7 +535,9 @@ func (s *Server) Rollback(to Snapshot) {
 	if to.contents == nil {
 		s.t.Fatal("cannot roll back to the zero Snapshot: take one by Server.Snapshot")
 	}
-	if err := s.Database.Restore(s.t.Context(), to.contents); err != nil {
+	ctx, cancel := s.context()
+	defer cancel()
+	if err := s.Database.Restore(ctx, to.contents); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -545,9 +549,16 @@ func (s *Server) Advance(d time.Duration) {
 		s.t.Fatal("cannot move the clock: set Options.FakeClock")
 	}
 	s.clock.advance(d)
-	if err := s.Database.DeleteExpired(s.t.Context()); err != nil {
+	ctx, cancel := s.context()
+	defer cancel()
+	if err := s.Database.DeleteExpired(ctx); err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// context is for what the test asks of the database. It does not end with the test's, which has ended when its cleanups run.
+func (s *Server) context() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(s.t.Context()), startWait)
 }
 
 // Kubeconfig returns a configuration's content as a file for kubectl and other programs, whose name it returns.
