@@ -18,6 +18,7 @@ MODULES = $(sort $(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path '.
 TOOLS := bin/tools
 GOTESTSUM := $(TOOLS)/gotestsum
 GOLANGCI := $(TOOLS)/golangci-lint
+GOVULNCHECK := $(TOOLS)/govulncheck
 
 .PHONY: help
 help: ## list the targets
@@ -74,8 +75,13 @@ e2e: image $(GOTESTSUM) ## test the image, and the manifests of deploy/ behind a
 	cd hack/e2e && $(abspath $(GOTESTSUM)) --format standard-verbose -- -count 1 -p 1 -timeout 40m $(TESTFLAGS) ./...
 
 .PHONY: lint
-lint: $(GOLANGCI) ## run the linters
+lint: $(GOLANGCI) ## run the linters, and vulncheck
 	hack/lint.sh $(abspath $(GOLANGCI)) $(MODULES)
+	@$(MAKE) --no-print-directory vulncheck
+
+.PHONY: vulncheck
+vulncheck: $(GOVULNCHECK) ## look the dependencies up in the Go vulnerability database; says so if it cannot be reached
+	hack/vulncheck.sh $(abspath $(GOVULNCHECK))
 
 .PHONY: fmt
 fmt: ## format all Go code
@@ -103,7 +109,11 @@ clean: ## remove what was built, not what was served
 	rm -rf bin
 
 # The tools are pinned by a module of their own.
-$(GOTESTSUM) $(GOLANGCI): hack/tools/go.mod hack/tools/go.sum
+$(GOTESTSUM): TOOL = gotest.tools/gotestsum
+$(GOLANGCI): TOOL = github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+$(GOVULNCHECK): TOOL = golang.org/x/vuln/cmd/govulncheck
+
+$(GOTESTSUM) $(GOLANGCI) $(GOVULNCHECK): hack/tools/go.mod hack/tools/go.sum
 	@mkdir -p $(TOOLS)
-	go build -C hack/tools -o $(abspath $(TOOLS))/ $(if $(findstring gotestsum,$@),gotest.tools/gotestsum,github.com/golangci/golangci-lint/v2/cmd/golangci-lint)
+	go build -C hack/tools -o $(abspath $(TOOLS))/ $(TOOL)
 	@touch $@
