@@ -29,6 +29,9 @@ func TestReadme(t *testing.T) {
 	if err != nil {
 		t.Fatalf("README.md: %v", err)
 	}
+	if len(walks) == 0 {
+		t.Fatal("README.md has nothing to follow: its marks are no longer understood")
+	}
 	kubectl := t.TempDir()
 	// Without a version, kubectl cannot tell whether it fits the server.
 	build := exec.CommandContext(t.Context(), "go", "build", "-C", filepath.Join(clone, "hack", "kubectl"),

@@ -2,6 +2,10 @@
 // internal types, whose field paths are those of v1.
 //
 // Rules are ratcheting: an update is not refused for what it leaves as it is, so that a rule may be added although objects that break it are stored.
+//
+// Where an object is served in v1 alone, what can be said of one field by itself is declared by markers in v1 and checked by generated code; what is about several fields, or
+// about the old object, is here. Pipelines are checked here alone: declared rules are those of the version that a request is made in, so that each would have to be declared in all
+// three versions of the two groups, and the flat form of v1alpha1 has no fields for most of them.
 package validation
 
 import (
