@@ -36,8 +36,12 @@ func (p Progress) tell(doing string, done, total int64) {
 	}
 }
 
-// ErrNotEmpty refuses to restore a backup into a database that has objects.
-var ErrNotEmpty = errors.New("the database is not empty")
+var (
+	// ErrNotEmpty refuses to restore a backup into a database that has objects.
+	ErrNotEmpty = errors.New("the database is not empty")
+	// ErrNotConfirmed says that nobody can tell whether a backup was restored. It was as a whole, or not at all.
+	ErrNotConfirmed = errors.New("the database did not confirm that the backup was restored: it may or may not be; look into it, or restore it again")
+)
 
 // WriteBackup writes everything that the database holds to w: the state at one revision, read in one snapshot, while servers go on. Objects are written as they
 // are stored, so what is encrypted in the database is encrypted in the backup. Memory does not grow with the number of objects. w is not closed; after an error,
@@ -180,8 +184,8 @@ func (d *Database) RestoreBackup(ctx context.Context, from io.ReadSeeker, o Rest
 	switch {
 	case errors.Is(err, mvcc.ErrNotEmpty):
 		return b, 0, ErrNotEmpty
-	case mvcc.ClassOf(err) == mvcc.Unknown && err != nil:
-		return b, 0, fmt.Errorf("the database did not confirm that the backup was restored: it may or may not be; look into it, or restore it again (%w)", err)
+	case err != nil && mvcc.ClassOf(err) == mvcc.Unknown:
+		return b, 0, fmt.Errorf("%w (%w)", ErrNotConfirmed, err)
 	case err != nil:
 		return b, 0, fmt.Errorf("nothing was restored, and the database is what it was before: %w", err)
 	}

@@ -215,7 +215,7 @@ func restore(ctx context.Context, c storage.Config, name string, replace bool, s
 	switch {
 	case errors.Is(err, storage.ErrNotEmpty):
 		return errors.New("nothing was restored: the database holds objects; give --replace to remove them")
-	case err != nil && ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil && !errors.Is(err, storage.ErrNotConfirmed):
 		return errors.New("interrupted: nothing was restored, and the database is what it was before")
 	case err != nil:
 		return err
