@@ -273,9 +273,11 @@ func TestUnknown(t *testing.T) {
 	s.ops[4].Outcome, s.ops[4].RV, s.ops[4].Return = history.Unknown, 0, 61
 	s.ops = append(s.ops,
 		history.Op{Verb: history.Update, Key: "pipelines/n/a", Object: &history.Object{Value: "never"}, Expect: 4, Call: 65, Return: 66, Outcome: history.Unknown},
+		history.Op{Verb: history.List, Match: history.Consistent, Selector: history.Selector{Resource: "pipelines", Namespace: "n"}, RV: 6, Items: []history.Object{{Key: "pipelines/n/a", RV: 4}},
+			Pages: 1, PageRVs: []int64{6}, Call: 67, Return: 68, Outcome: history.Unknown}, // the first of two pages
 		history.Op{Verb: history.Delete, Key: "pipelines/n/b", Object: &history.Object{Value: "late"}, Expect: 3, Call: 49, Return: 55, Outcome: history.Refused, Code: 404})
 	r := s.check()
-	if len(r.Violations) > 0 || r.Unknown != 2 {
+	if len(r.Violations) > 0 || r.Unknown != 3 {
 		t.Errorf("%d unknown: %v", r.Unknown, r.Violations)
 	}
 }

@@ -128,7 +128,9 @@ func (c *checker) checkLinearizable() {
 		case op.Outcome == history.NotDone:
 			continue
 		case op.Outcome == history.Unknown && op.RV == 0:
-			continue // it was not done, or read
+			continue // it was not done
+		case (op.Verb == history.Get || op.Verb == history.List) && op.Outcome != history.Done:
+			continue // there was no answer, or not all pages of one
 		case op.Verb == history.List:
 			whole := op.Selector
 			whole.Resource, whole.Namespace = "", ""

@@ -22,7 +22,6 @@ type Pair struct {
 	primary     *node
 	standby     *node
 	network     *Network
-	version     string
 }
 
 type node struct {
