@@ -203,6 +203,7 @@ func manyWatchers(ctx context.Context, e *Env) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var opened, saw atomic.Int64
+	var trouble atomic.Value
 	var wg sync.WaitGroup
 	before, peak, err := e.memory(ctx, func() error {
 		var endpoint *api.Endpoint
@@ -215,23 +216,30 @@ func manyWatchers(ctx context.Context, e *Env) error {
 			watch := endpoint
 			wg.Go(func() {
 				var once sync.Once
-				q := url.Values{"sendInitialEvents": {"true"}, "resourceVersionMatch": {"NotOlderThan"}, "allowWatchBookmarks": {"true"}}
-				err := watch.Follow(ctx, history.Selector{Resource: api.Pipelines, Namespace: "crowd"}, q, func(event history.Event) {
-					if event.InitialEnd {
-						opened.Add(1)
+				// A server that is busy may refuse a watch for now, but not end one.
+				for isOpen := false; ctx.Err() == nil && !isOpen; Wait(ctx, 100*time.Millisecond) {
+					q := url.Values{"sendInitialEvents": {"true"}, "resourceVersionMatch": {"NotOlderThan"}, "allowWatchBookmarks": {"true"}}
+					err := watch.Follow(ctx, history.Selector{Resource: api.Pipelines, Namespace: "crowd"}, q, func(event history.Event) {
+						if event.InitialEnd {
+							isOpen = true
+							opened.Add(1)
+						}
+						if event.Type == history.Added {
+							once.Do(func() { saw.Add(1) })
+						}
+					})
+					if isOpen && ctx.Err() == nil {
+						e.Fail("watchers", "one of %d watches ended: %v", count, err)
 					}
-					if event.Type == history.Added {
-						once.Do(func() { saw.Add(1) })
+					if !isOpen && err != nil {
+						trouble.Store(err.Error())
 					}
-				})
-				if ctx.Err() == nil {
-					e.Fail("watchers", "one of %d watches ended: %v", count, err)
 				}
 			})
 		}
 		if err := until(ctx, recoverWithin, func(context.Context) error {
 			if n := opened.Load(); n < int64(count) {
-				return fmt.Errorf("%d of %d watches are open", n, count)
+				return fmt.Errorf("%d of %d watches are open; the last one that was refused said: %v", n, count, trouble.Load())
 			}
 			return nil
 		}); err != nil {
