@@ -96,7 +96,7 @@ func TestStart(t *testing.T) {
 func TestGoTypesAndDefinitions(t *testing.T) {
 	s := rowkeepertest.Start(t, testkit.Options{Extension: crds.Extension})
 	define(t, s, "example.com")
-	_, lists, err := kubernetes.NewForConfigOrDie(s.Config).Discovery().ServerGroupsAndResources() //nolint:staticcheck // the plain form is enough for a test
+	_, lists, err := kubernetes.NewForConfigOrDie(s.Config).Discovery().ServerGroupsAndResources()
 	if err != nil {
 		t.Fatal(err)
 	}
