@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 
@@ -112,13 +112,13 @@ func FuzzHTTP(f *testing.F) {
 		do(t, http.MethodGet, base+escaped+"/pipelines", "")
 		do(t, http.MethodPatch, base+"fuzz/pipelines/"+escaped, `{"metadata":{"labels":{"x":"y"}}}`)
 		if code, answer := do(t, http.MethodPost, base+"fuzz/pipelines", pipeline(name, nil)); code == http.StatusCreated {
-			if len(path.IsValidPathSegmentName(name)) > 0 {
+			if len(content.IsPathSegmentName(name)) > 0 {
 				t.Errorf("%q was created: %s", name, answer)
 			}
 			if code, answer := do(t, http.MethodDelete, base+"fuzz/pipelines/"+escaped, ""); code != http.StatusOK {
 				t.Errorf("what was created as %q cannot be deleted: %d %s", name, code, answer)
 			}
-		} else if name != "" && len(path.IsValidPathSegmentName(name)) == 0 {
+		} else if name != "" && len(content.IsPathSegmentName(name)) == 0 {
 			do(t, http.MethodDelete, base+"fuzz/pipelines/"+escaped, "")
 		}
 
@@ -129,7 +129,9 @@ func FuzzHTTP(f *testing.F) {
 				t.Errorf("the selector %q was accepted: %v", selector, err)
 				return
 			}
-			var list struct{ Items []struct{ Metadata struct{ Name string } } }
+			var list struct {
+				Items []struct{ Metadata struct{ Name string } }
+			}
 			if err := json.Unmarshal(answer, &list); err != nil {
 				t.Fatal(err)
 			}
