@@ -138,13 +138,16 @@ func Wait(ctx context.Context, d time.Duration) {
 }
 
 // until repeats a question until it is answered by yes, or the time is up.
-func until(ctx context.Context, within time.Duration, ok func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
+func until(parent context.Context, within time.Duration, ok func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(parent, within)
 	defer cancel()
 	for {
 		err := ok(ctx)
 		if err == nil {
 			return nil
+		}
+		if parent.Err() != nil {
+			return parent.Err()
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("not within %s: %w", within, err)
@@ -441,7 +444,9 @@ func (e *Env) settle(ctx context.Context, informers []*load.Informers) error {
 		for _, s := range e.History.Streams() {
 			name := fmt.Sprintf("%s at server %d", s.Name, s.Server)
 			if seen, last := s.Seen(), index.Last(s.Selector); seen < last {
-				behind[name] = fmt.Sprintf("%s has seen %d of %d", name, seen, last)
+				events, ended := s.Events()
+				behind[name] = fmt.Sprintf("%s has seen %d of %d (a stream from %d, begun at %.1f s, with %d events; ended: %t)", name, seen, last, s.From,
+					float64(s.Begun)/1e9, len(events), ended)
 			} else {
 				delete(behind, name)
 			}
