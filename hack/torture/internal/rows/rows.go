@@ -58,7 +58,12 @@ func Open(rawURL, prefix string) (*DB, error) {
 			c.Params = map[string]string{"wsrep_sync_wait": wait}
 		}
 		c.Timeout, c.InterpolateParams = 5*time.Second, true
-		driver, dsn = "mysql", c.FormatDSN()
+		connector, err := mysql.NewConnector(c)
+		if err != nil {
+			return nil, err
+		}
+		d.DB = sql.OpenDB(connector)
+		return d, nil
 	}
 	d.DB, err = sql.Open(driver, dsn)
 	return d, err
