@@ -85,7 +85,7 @@ func definitions(t testing.TB, module string) []*apiextensionsv1.CustomResourceD
 
 func eventually(t testing.TB, what string, ok wait.ConditionWithContextFunc) {
 	t.Helper()
-	if err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 5*time.Minute, true, ok); err != nil {
+	if err := wait.PollUntilContextTimeout(t.Context(), 250*time.Millisecond, 5*time.Minute, true, ok); err != nil {
 		t.Fatalf("waited in vain: %s: %v", what, err)
 	}
 }
