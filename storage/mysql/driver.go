@@ -3,6 +3,11 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -66,7 +71,19 @@ func (b *backend) open(ctx context.Context) error {
 // Migrate brings the schema to the newest version. It needs CREATE, ALTER, INDEX and DROP on the database besides what Open does.
 func (opener) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
 	return migrating(url, opts, func(db *sql.DB) ([]migrations.Migration, error) {
-		return migrations.Up(ctx, db, migrations.MySQL, migrations.MySQLLocker())
+		// On Galera each node has locks of its own, so two nodes may migrate at once. Who loses begins anew, and finds what the other one has done;
+		// and each step of a migration does nothing if it was done.
+		var done []migrations.Migration
+		_, err := backoff.Retry(ctx, func() (struct{}, error) {
+			steps, err := migrations.Up(ctx, db, migrations.MySQL, migrations.MySQLLocker())
+			done = append(done, steps...)
+			var server *mysql.MySQLError
+			if err != nil && !(errors.As(err, &server) && undone[server.Number] == mvcc.Transient) {
+				err = backoff.Permanent(err)
+			}
+			return struct{}{}, err
+		}, backoff.WithMaxElapsedTime(time.Minute))
+		return done, err
 	})
 }
 

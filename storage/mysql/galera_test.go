@@ -96,7 +96,19 @@ func newCluster(t testing.TB) *cluster {
 	for _, n := range c.nodes {
 		n.url += "store"
 	}
-	migrate(t, c.nodes[0].url)
+	// All at once, as servers do that are started together.
+	var migrations sync.WaitGroup
+	for _, n := range c.nodes {
+		migrations.Go(func() {
+			if _, err := mysql.Driver.Migrate(t.Context(), n.url, options(t)); err != nil {
+				t.Errorf("migrate by %s: %v", n.url, err)
+			}
+		})
+	}
+	migrations.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
 	return c
 }
 

@@ -164,7 +164,7 @@ func pathError(cfg config, err error) error {
 	return mvcc.Errorf(mvcc.Unavailable, "the database file %s cannot be used: %w", cfg.path, err)
 }
 
-// check tells whether the file is a database of ours, of a usable schema, and can be written. It changes nothing.
+// check tells whether the file is a database of ours, of a usable schema, and can be written. It changes nothing, but for the journal mode of a file that took another one's place.
 func (b *backend) check(ctx context.Context, c *conn) error {
 	ours, foreign, err := whose(c)
 	if err != nil {
@@ -179,6 +179,10 @@ func (b *backend) check(ctx context.Context, c *conn) error {
 			return readOnlyFile(b.cfg)
 		}
 		mode, err := c.once("PRAGMA journal_mode")
+		if err == nil && mode != "wal" && b.moved {
+			// A copy that VACUUM INTO made took the file's place, while whoever could migrate it is running already.
+			mode, err = b.walMode(ctx, c)
+		}
 		if err != nil {
 			return err
 		}

@@ -208,6 +208,25 @@ func TestRemoved(t *testing.T) {
 	}
 }
 
+// TestReplacedByVacuumed puts a copy in the file's place that is not in WAL mode, as VACUUM INTO makes it: nobody migrates a file that servers serve.
+func TestReplacedByVacuumed(t *testing.T) {
+	m := newMoving(t)
+	if mode := sqlQuery(t, m.copy, "PRAGMA journal_mode = DELETE"); mode != "delete" {
+		t.Fatalf("the copy is in journal mode %q", mode)
+	}
+	rename(t, m.copy, m.path)
+	for name, op := range m.operations() {
+		if err := op(); mvcc.ClassOf(err) != mvcc.Fenced || err == nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	m.fence()
+	mustBe(t, m.b, m.filler.keys[0], "before the copy")
+	if mode := sqlQuery(t, m.path, "PRAGMA journal_mode"); mode != "wal" {
+		t.Errorf("the file is in journal mode %q", mode)
+	}
+}
+
 // TestMovedAwayAndBack: the file itself comes back, so its history is the same.
 func TestMovedAwayAndBack(t *testing.T) {
 	m := newMoving(t)

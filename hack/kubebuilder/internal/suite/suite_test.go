@@ -128,7 +128,7 @@ func TestGreetings(t *testing.T) {
 
 	t.Run("the schema, the webhook and CEL refuse", func(t *testing.T) {
 		for want, g := range map[string]*v1.Greeting{
-			`spec.language: Unsupported value: "la"`: greeting("bad", v1.GreetingSpec{Whom: "Ada", Language: "la"}),
+			`spec.language: Unsupported value: "la"`:                                                            greeting("bad", v1.GreetingSpec{Whom: "Ada", Language: "la"}),
 			`admission webhook "vgreeting.greet.example.com" denied the request: there is Nobody to be greeted`: greeting("bad", v1.GreetingSpec{Whom: "Nobody"}),
 		} {
 			if err := c.Create(ctx, g); err == nil || !strings.Contains(err.Error(), want) {

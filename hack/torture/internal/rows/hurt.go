@@ -135,10 +135,6 @@ func (d *DB) dumpFile(ctx context.Context, path string) (*Dump, error) {
 		return nil, err
 	}
 	defer copied.Close()
-	// VACUUM leaves the mode behind, which SQLite's own .backup does not. Servers refuse a file in another mode.
-	if _, err := copied.ExecContext(ctx, "PRAGMA journal_mode = WAL"); err != nil {
-		return nil, err
-	}
 	dump := &Dump{file: path}
 	return dump, copied.QueryRowContext(ctx, "SELECT max(revision) FROM rowkeeper_log").Scan(&dump.Head)
 }
