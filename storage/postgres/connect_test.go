@@ -177,7 +177,7 @@ func TestOpenErrors(t *testing.T) {
 			"postgres://user:s3cr%zzp@ss:word@host/db", "postgres://user:p@ss:word@host/db", "postgres://user:s3cr/p@ss@host:port/db",
 			"postgres://user:s3cr@host:p@ss:word/db?sslmode=disable", "postgres://host/db?password=s3cr%zz",
 		} {
-			openError(t, u, mvcc.Denied, "cannot be parsed")
+			openError(t, u, mvcc.Denied, "the database URL", "%XX")
 		}
 	})
 }

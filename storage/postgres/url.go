@@ -38,7 +38,7 @@ const defaultTimeout = 30 * time.Second
 func parseURL(url string, opts mvcc.DriverOptions) (*config, error) {
 	c := &config{url: url, log: opts.Logger, timeout: cmp.Or(opts.Timeout, defaultTimeout), prepared: true}
 	if misplaced(url) {
-		return nil, mvcc.Errorf(mvcc.Denied, "the database URL has an @ after the host: write / in a password as %%2F, and @ in any part as %%40")
+		return nil, mvcc.Errorf(mvcc.Denied, "the database URL has an @ after the host: write / in a password as %%2F and @ as %%40, and other special characters as %%XX")
 	}
 	given, err := pgx.ParseConfig(url)
 	if err != nil {
