@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -359,7 +360,11 @@ func retryable(err error) bool {
 		code := status.Status().Code
 		return code == 502 || code == 503 || code == 504
 	}
-	// The front door breaks the connection when that to a replica breaks after the answer has begun.
+	// The front door breaks the connection, or resets the stream, when its connection to a replica breaks after the answer has begun.
+	var reset http2.StreamError
+	if errors.As(err, &reset) && reset.Code == http2.ErrCodeInternal {
+		return true
+	}
 	return utilnet.IsProbableEOF(err) || utilnet.IsHTTP2ConnectionLost(err) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
