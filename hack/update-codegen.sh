@@ -77,7 +77,7 @@ for p in "${core[@]}"; do core_readonly+=(--readonly-pkg "$p"); done
   --output-model-name-file zz_generated.model_name.go --report-filename "$work/core-violations" "${core_readonly[@]}" "${core[@]}"
 go run ./hack/openapi-subset "$work/core/all.go" \
   corev1.{Namespace,ConfigMap,Secret,Event,ServiceAccount}{,List} coordinationv1.Lease{,List} eventsv1.Event{,List} \
-  v1.{Mutating,Validating}WebhookConfiguration{,List} >"$work/core/subset.go"
+  v1.{Mutating,Validating}WebhookConfiguration{,List} v1.ValidatingAdmissionPolicy{,Binding}{,List} >"$work/core/subset.go"
 mkdir -p pkg/core/openapi
 "$bin/goimports" "$work/core/subset.go" >pkg/core/openapi/zz_generated.openapi.go
 

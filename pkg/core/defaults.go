@@ -34,6 +34,14 @@ func addDefaults(scheme *runtime.Scheme) {
 			defaultHook(&h.FailurePolicy, &h.MatchPolicy, &h.NamespaceSelector, &h.ObjectSelector, &h.TimeoutSeconds, h.Rules, &h.ClientConfig)
 		}
 	})
+	scheme.AddTypeDefaultingFunc(&admissionv1.ValidatingAdmissionPolicy{}, func(obj any) {
+		spec := &obj.(*admissionv1.ValidatingAdmissionPolicy).Spec
+		setDefault(&spec.FailurePolicy, admissionv1.Fail)
+		defaultMatch(spec.MatchConstraints)
+	})
+	scheme.AddTypeDefaultingFunc(&admissionv1.ValidatingAdmissionPolicyBinding{}, func(obj any) {
+		defaultMatch(obj.(*admissionv1.ValidatingAdmissionPolicyBinding).Spec.MatchResources)
+	})
 }
 
 func setDefault[T any](field **T, value T) {
@@ -72,5 +80,19 @@ func defaultHook(failure **admissionv1.FailurePolicyType, match **admissionv1.Ma
 	}
 	if client.Service != nil {
 		setDefault(&client.Service.Port, 443)
+	}
+}
+
+func defaultMatch(m *admissionv1.MatchResources) {
+	if m == nil {
+		return
+	}
+	setDefault(&m.MatchPolicy, admissionv1.Equivalent)
+	setDefault(&m.NamespaceSelector, metav1.LabelSelector{})
+	setDefault(&m.ObjectSelector, metav1.LabelSelector{})
+	for _, rules := range [][]admissionv1.NamedRuleWithOperations{m.ResourceRules, m.ExcludeResourceRules} {
+		for i := range rules {
+			setDefault(&rules[i].Scope, admissionv1.AllScopes)
+		}
 	}
 }

@@ -19,7 +19,11 @@ func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptio
 	if err != nil {
 		return fmt.Errorf("cannot make the namespaces: %w", err)
 	}
-	coordination, admission := map[string]rest.Storage{}, map[string]rest.Storage{}
+	admission, err := newPolicies(getter)
+	if err != nil {
+		return fmt.Errorf("cannot make the validatingadmissionpolicies: %w", err)
+	}
+	coordination := map[string]rest.Storage{}
 	for _, r := range []struct {
 		into map[string]rest.Storage
 		name string
@@ -32,6 +36,7 @@ func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptio
 		{coordination, "leases", leases.store},
 		{admission, "mutatingwebhookconfigurations", mutatingWebhooks.store},
 		{admission, "validatingwebhookconfigurations", validatingWebhooks.store},
+		{admission, "validatingadmissionpolicybindings", policyBindings.store},
 	} {
 		if r.into[r.name], err = r.new(getter); err != nil {
 			return fmt.Errorf("cannot make the %s: %w", r.name, err)

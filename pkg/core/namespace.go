@@ -155,22 +155,27 @@ func (r *namespaceREST) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set
 	return map[fieldpath.APIVersion]*fieldpath.Set{"v1": fieldpath.NewSet(fieldpath.MakePathOrDie("status"))}
 }
 
-// namespaceSubresource is what can be updated of a namespace besides its metadata: its status, or its finalizers.
-type namespaceSubresource struct{ store *genericregistry.Store }
+// subresource is what can be updated of an object on its own, such as its status. What may change is for the strategy of the store to say.
+type subresource struct{ store *genericregistry.Store }
 
 var (
-	_ rest.Patcher = &namespaceSubresource{}
-	_ rest.Storage = &namespaceSubresource{}
+	_ rest.Patcher = &subresource{}
+	_ rest.Storage = &subresource{}
 )
 
-func (r *namespaceSubresource) New() runtime.Object { return r.store.New() }
-func (r *namespaceSubresource) Destroy()            {} // the resource does it
+func (r *subresource) New() runtime.Object { return r.store.New() }
+func (r *subresource) Destroy()            {} // the resource does it
 
-func (r *namespaceSubresource) Get(ctx context.Context, name string, o *metav1.GetOptions) (runtime.Object, error) {
+// GetResetFields implements rest.ResetFieldsStrategy.
+func (r *subresource) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
+	return r.store.GetResetFields()
+}
+
+func (r *subresource) Get(ctx context.Context, name string, o *metav1.GetOptions) (runtime.Object, error) {
 	return r.store.Get(ctx, name, o)
 }
 
-func (r *namespaceSubresource) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc,
+func (r *subresource) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc,
 	_ bool, o *metav1.UpdateOptions,
 ) (runtime.Object, bool, error) {
 	return r.store.Update(ctx, name, info, create, update, false, o)
@@ -201,10 +206,10 @@ func newNamespaces(getter generic.RESTOptionsGetter) (map[string]rest.Storage, e
 		return nil
 	}
 	finalize.prepare = func(n, old *corev1.Namespace) { n.Status = old.Status }
-	sub := func(r resource[*corev1.Namespace]) *namespaceSubresource {
+	sub := func(r resource[*corev1.Namespace]) *subresource {
 		store := *s.Store
 		store.UpdateStrategy = strategy[*corev1.Namespace]{ObjectTyper: Scheme, resource: r}
-		return &namespaceSubresource{&store}
+		return &subresource{&store}
 	}
 	return map[string]rest.Storage{"namespaces": &namespaceREST{s}, "namespaces/status": sub(status), "namespaces/finalize": sub(finalize)}, nil
 }

@@ -4,7 +4,6 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -74,8 +73,8 @@ var validatingWebhooks = resource[*admissionv1.ValidatingWebhookConfiguration]{
 	cells:   func(c *admissionv1.ValidatingWebhookConfiguration) []any { return []any{int64(len(c.Webhooks))} },
 }
 
-func nextGeneration(generation int64, webhooks, old any) int64 {
-	if unchanged(webhooks, old) {
+func nextGeneration(generation int64, wanted, old any) int64 {
+	if unchanged(wanted, old) {
 		return generation
 	}
 	return generation + 1
@@ -105,17 +104,7 @@ func checkHook(path *field.Path, names sets.Set[string], name string, client adm
 		errs = append(errs, webhook.ValidateWebhookService(at.Child("service"), client.Service.Name, client.Service.Namespace, client.Service.Path, port)...)
 	}
 	for i, r := range rules {
-		at := path.Child("rules").Index(i)
-		for field_, values := range map[string]int{"operations": len(r.Operations), "apiGroups": len(r.APIGroups), "apiVersions": len(r.APIVersions), "resources": len(r.Resources)} {
-			if values == 0 {
-				errs = append(errs, field.Required(at.Child(field_), ""))
-			}
-		}
-		for j, o := range r.Operations {
-			known := []admissionv1.OperationType{admissionv1.OperationAll, admissionv1.Connect, admissionv1.Create, admissionv1.Delete, admissionv1.Update}
-			errs = append(errs, oneOf(at.Child("operations").Index(j), &o, known...)...)
-		}
-		errs = append(errs, oneOf(at.Child("scope"), r.Scope, admissionv1.AllScopes, admissionv1.ClusterScope, admissionv1.NamespacedScope)...)
+		errs = append(errs, checkRule(path.Child("rules").Index(i), r)...)
 	}
 	if sideEffects == nil {
 		errs = append(errs, field.Required(path.Child("sideEffects"), "must specify one of None, NoneOnDryRun"))
@@ -130,17 +119,26 @@ func checkHook(path *field.Path, names sets.Set[string], name string, client adm
 	} else if !sets.New(reviews...).HasAny("v1", "v1beta1") {
 		errs = append(errs, field.Invalid(at, reviews, "must include at least one of v1, v1beta1"))
 	}
-	options := metav1validation.LabelSelectorValidationOptions{}
-	if namespaces != nil {
-		errs = append(errs, metav1validation.ValidateLabelSelector(namespaces, options, path.Child("namespaceSelector"))...)
-	}
-	if objects != nil {
-		errs = append(errs, metav1validation.ValidateLabelSelector(objects, options, path.Child("objectSelector"))...)
-	}
+	errs = append(errs, checkSelector(path.Child("namespaceSelector"), namespaces)...)
+	errs = append(errs, checkSelector(path.Child("objectSelector"), objects)...)
 	if timeout != nil && (*timeout < 1 || *timeout > 30) {
 		errs = append(errs, field.Invalid(path.Child("timeoutSeconds"), *timeout, "the timeout value must be between 1 and 30 seconds"))
 	}
 	return errs
+}
+
+// checkRule checks one of the rules by which webhooks and policies say what they are for.
+func checkRule(path *field.Path, r admissionv1.RuleWithOperations) (errs field.ErrorList) {
+	for field_, values := range map[string]int{"operations": len(r.Operations), "apiGroups": len(r.APIGroups), "apiVersions": len(r.APIVersions), "resources": len(r.Resources)} {
+		if values == 0 {
+			errs = append(errs, field.Required(path.Child(field_), ""))
+		}
+	}
+	for i, o := range r.Operations {
+		known := []admissionv1.OperationType{admissionv1.OperationAll, admissionv1.Connect, admissionv1.Create, admissionv1.Delete, admissionv1.Update}
+		errs = append(errs, oneOf(path.Child("operations").Index(i), &o, known...)...)
+	}
+	return append(errs, oneOf(path.Child("scope"), r.Scope, admissionv1.AllScopes, admissionv1.ClusterScope, admissionv1.NamespacedScope)...)
 }
 
 // oneOf refuses a value that is set and not known.

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
 	mutatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
-	validatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	webhookinit "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
@@ -23,7 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// admit puts the plugins that guard namespaces and call webhooks before those that the configuration has.
+// admit puts the plugins that guard namespaces, call webhooks and enforce policies before those that the configuration has.
 func admit(c *genericapiserver.Config, client kubernetes.Interface, factory informers.SharedInformerFactory, wrapper webhook.AuthenticationInfoResolverWrapper,
 ) (*ownGroups, error) {
 	dynamicClient, err := dynamic.NewForConfig(c.LoopbackClientConfig)
@@ -32,8 +31,8 @@ func admit(c *genericapiserver.Config, client kubernetes.Interface, factory info
 	}
 	own := c.AdmissionControl
 	o := genericoptions.NewAdmissionOptions()
-	// Policies would be resources that are not served.
-	o.DisablePlugins = []string{mutatingpolicy.PluginName, validatingpolicy.PluginName}
+	// Mutating policies would be resources that are not served.
+	o.DisablePlugins = []string{mutatingpolicy.PluginName}
 	err = o.ApplyTo(c, factory, client, dynamicClient, utilfeature.DefaultFeatureGate, c.EffectiveVersion,
 		webhookinit.NewPluginInitializer(wrapper, noServices{}))
 	if err != nil {

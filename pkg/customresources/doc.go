@@ -6,7 +6,7 @@
 //
 // Where objects have namespaces, clients expect Namespaces. Package core serves them, with the few other resources of the core API that make sense without
 // nodes, and its controller deletes what is in a namespace that is deleted. An object cannot be created in a namespace that does not exist. The admission
-// webhooks that clients register are called.
+// webhooks that clients register are called, and the ValidatingAdmissionPolicies that they bind are enforced.
 //
 // The server that an author builds is wrapped:
 //
