@@ -281,12 +281,12 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// tested are the flags that a test has looked at. TestValidate does for some.
-var tested = map[string]bool{"audit-log-version": true, "audit-webhook-version": true}
+// tested are the flags that a test has looked at. TestValidate does for some, and TestCustomResources of package e2e for one.
+var tested = map[string]bool{"audit-log-version": true, "audit-webhook-version": true, "enable-crds": true}
 
 // cached tells whether pipelines are served from memory.
 func cached(out outcome) any {
-	return strings.Contains(runtime.FuncForPC(reflect.ValueOf(out.rest.Decorator).Pointer()).Name(), "cachedStore")
+	return strings.Contains(runtime.FuncForPC(reflect.ValueOf(out.rest.Decorator).Pointer()).Name(), ").cachedStore")
 }
 
 func servesCertificate(s *genericapiserver.SecureServingInfo) any { return s.Cert != nil }
