@@ -44,7 +44,8 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// BenchmarkHundred has a hundred servers run side by side, and prints how long it takes until each has answered, and the memory that each takes at rest.
+// BenchmarkHundred starts a hundred servers at once, and prints how long it takes until all have answered, the median time from the start of one to its first
+// answer, and, as they run side by side, the memory that each takes at rest.
 func BenchmarkHundred(b *testing.B) {
 	const servers = 100
 	for name, database := range benchmarked {
@@ -52,19 +53,22 @@ func BenchmarkHundred(b *testing.B) {
 			for b.Loop() {
 				before := inUse()
 				began := time.Now()
-				running := make([]*testkit.Server, servers)
+				running, times := make([]*testkit.Server, servers), make([]time.Duration, servers)
 				var group sync.WaitGroup
 				for i := range running {
-					running[i] = Start(b, testkit.Options{Database: database})
 					group.Go(func() {
-						client := dynamic.NewForConfigOrDie(running[i].Config)
-						if _, err := client.Resource(civ1.SchemeGroupVersion.WithResource("pipelines")).List(b.Context(), metav1.ListOptions{}); err != nil {
-							b.Error(err)
-						}
+						began := time.Now()
+						running[i] = first(b, database) // if it fails, only this goroutine ends
+						times[i] = time.Since(began)
 					})
 				}
 				group.Wait()
+				if b.Failed() {
+					b.FailNow()
+				}
 				b.ReportMetric(time.Since(began).Seconds(), "s/100")
+				slices.Sort(times)
+				b.ReportMetric(times[servers/2].Seconds()*1000, "median-ms")
 				b.ReportMetric(float64(inUse()-before)/servers/(1<<20), "MiB/server")
 				for _, s := range running {
 					s.Stop()

@@ -106,17 +106,29 @@ func TestDatabases(t *testing.T) {
 	}
 }
 
+// A hundred servers start at once, run side by side in one process, and none has another's objects.
 func TestServersAreIndependent(t *testing.T) {
-	for i := range 10 {
-		t.Run(strconv.Itoa(i), func(t *testing.T) {
-			t.Parallel()
-			c := pipelines(Start(t, testkit.Options{Database: testkit.Memory}).Config)
-			create(t, c, "a")
-			if got := names(t, c); got != "a" {
-				t.Errorf("listed %q, want a", got)
-			}
-		})
+	clients := make([]dynamic.ResourceInterface, 100)
+	each := func(do func(i int, name string)) {
+		t.Helper()
+		var group sync.WaitGroup
+		for i := range clients {
+			group.Go(func() { do(i, "of-"+strconv.Itoa(i)) }) // if it fails, only this goroutine ends
+		}
+		group.Wait()
+		if t.Failed() {
+			t.FailNow()
+		}
 	}
+	each(func(i int, name string) {
+		clients[i] = pipelines(Start(t, testkit.Options{Database: testkit.Memory}).Config)
+		create(t, clients[i], name)
+	})
+	each(func(i int, name string) {
+		if got := names(t, clients[i]); got != name {
+			t.Errorf("listed %q, want %s", got, name)
+		}
+	})
 }
 
 func TestUsers(t *testing.T) {
