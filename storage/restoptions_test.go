@@ -89,19 +89,19 @@ func TestRESTOptions(t *testing.T) {
 		t.Error("two callers share a storage config")
 	}
 	s, destroy := decorate(t, o)
-	if _, ok := s.(*cacher.CacheDelegator); !ok {
+	if _, ok := s.(badRequests).Interface.(*cacher.CacheDelegator); !ok {
 		t.Errorf("a cached resource has a %T", s)
 	}
 	destroy()
 	destroy()
 	s, destroy = decorate(t, restOptions(t, g, plainResource))
-	if _, ok := s.(*store); !ok {
+	if _, ok := s.(badRequests).Interface.(*store); !ok {
 		t.Errorf("a resource that is not cached has a %T", s)
 	}
 	destroy()
 	destroy()
 	s, destroy = decorate(t, restOptions(t, getter(t, db, RESTOptions{DisableWatchCache: true}), cachedResource))
-	if _, ok := s.(*store); !ok {
+	if _, ok := s.(badRequests).Interface.(*store); !ok {
 		t.Errorf("without a cache, a resource has a %T", s)
 	}
 	destroy()
