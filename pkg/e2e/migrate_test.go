@@ -3,10 +3,9 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"fmt"
-	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,21 +19,38 @@ import (
 	civ1alpha1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1alpha1"
 	"github.com/rowkeeper/rowkeeper/pkg/registry/ci/pipeline"
 	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/mysql"
+	"github.com/rowkeeper/rowkeeper/storage/postgres"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
 
+// place returns where a server stores its objects: the URL of the database and the prefix of the keys.
+func place(s *server) (url, prefix string) {
+	prefix = storage.DefaultPrefix
+	for _, arg := range append(sameDatabase(s), s.cmd.Args...) {
+		if u, ok := strings.CutPrefix(arg, "--database="); ok {
+			url = u
+		}
+		if p, ok := strings.CutPrefix(arg, "--storage-prefix="); ok {
+			prefix = p
+		}
+	}
+	return url, prefix
+}
+
 // writeAsAnOlderServer stores pipelines as a server did whose newest version was v1alpha1.
-func writeAsAnOlderServer(t *testing.T, url string, pipelines ...*ci.Pipeline) {
+func writeAsAnOlderServer(t *testing.T, url, prefix string, pipelines ...*ci.Pipeline) {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
-	db, err := storage.Open(t.Context(), storage.Config{URL: url, Drivers: []storage.Driver{sqlite.Driver}, Migrate: true})
+	db, err := storage.Open(t.Context(), storage.Config{URL: url, Drivers: []storage.Driver{sqlite.Driver, postgres.Driver, mysql.Driver}, Migrate: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
 	getter, err := storage.NewRESTOptionsGetter(db, storage.RESTOptions{
-		Codec: serializer.NewCodecFactory(scheme).LegacyCodec(civ1alpha1.SchemeGroupVersion),
+		Codec:  serializer.NewCodecFactory(scheme).LegacyCodec(civ1alpha1.SchemeGroupVersion),
+		Prefix: prefix,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -52,25 +68,12 @@ func writeAsAnOlderServer(t *testing.T, url string, pipelines ...*ci.Pipeline) {
 	}
 }
 
-// storedVersions counts the live rows by the version of the API that they are stored in.
-func storedVersions(t *testing.T, file string) map[string]int {
+// storedVersions counts the objects by the version of the API that they are stored in.
+func storedVersions(t *testing.T, url, prefix string) map[string]int {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+file+"?mode=ro")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	rows, err := db.QueryContext(t.Context(), "SELECT value FROM rowkeeper_live JOIN rowkeeper_log USING (revision)")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
+	live, _ := storedValues(t, url, prefix)
 	versions := map[string]int{}
-	for rows.Next() {
-		var value []byte
-		if err := rows.Scan(&value); err != nil {
-			t.Fatal(err)
-		}
+	for _, value := range live {
 		switch {
 		case bytes.Contains(value, []byte(`"apiVersion":"ci.rowkeeper.dev/v1alpha1"`)):
 			versions["v1alpha1"]++
@@ -80,16 +83,19 @@ func storedVersions(t *testing.T, file string) map[string]int {
 			versions[string(value)]++
 		}
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
 	return versions
 }
 
 // A database that an older server has written in v1alpha1 is served, and rewritten in v1 while it is.
-func TestMigrateObjects(t *testing.T) {
+func TestMigrateObjects(t *testing.T) { eachDatabase(t, testMigrateObjects) }
+
+func testMigrateObjects(t *testing.T, start func(string, ...string) *server) {
 	dir := t.TempDir()
-	file := filepath.Join(dir, "old.db")
+	s := start(dir) // and end it: it says where the database is
+	url, prefix := place(s)
+	if code := s.signal(t, syscall.SIGTERM); code != 0 {
+		t.Fatalf("the server exits with %d", code)
+	}
 	var old []*ci.Pipeline
 	for i := range 25 {
 		old = append(old, &ci.Pipeline{
@@ -101,18 +107,18 @@ func TestMigrateObjects(t *testing.T) {
 			},
 		})
 	}
-	writeAsAnOlderServer(t, "sqlite://"+file, old...)
-	if got := storedVersions(t, file); got["v1alpha1"] != 25 || len(got) != 1 {
+	writeAsAnOlderServer(t, url, prefix, old...)
+	if got := storedVersions(t, url, prefix); got["v1alpha1"] != 25 || len(got) != 1 {
 		t.Fatalf("the older server has stored %v", got)
 	}
 
-	s := start(t, dir, "--database=sqlite://"+file)
+	s = start(dir)
 	if got := s.jsonpath(t, "p-07", ".spec.steps[0]"); got != `{"command":["go","test"],"env":[{"name":"N","value":"7"}],"name":"structured"}` {
 		t.Errorf("read as %s", got)
 	}
 	s.ok(t, manifest("new", "make"), "create", "-f", "-")
 	s.ok(t, "", "label", "pl", "p-03", "touched=yes")
-	if got := storedVersions(t, file); got["v1alpha1"] != 24 || got["v1"] != 2 {
+	if got := storedVersions(t, url, prefix); got["v1alpha1"] != 24 || got["v1"] != 2 {
 		t.Errorf("stored are %v, want v1 where the new server has written", got)
 	}
 	watch := s.kubectlBackground(t, "get", "pl", "-w", "--output-watch-events", "--no-headers")
@@ -127,7 +133,7 @@ func TestMigrateObjects(t *testing.T) {
 		return r.stdout
 	}
 	has(t, migrate(), "pipelines.ci.rowkeeper.dev: 24 of 26 objects rewritten\n", "pipelineruns.ci.rowkeeper.dev: 0 of 0 objects rewritten\n")
-	if got := storedVersions(t, file); got["v1"] != 26 || len(got) != 1 {
+	if got := storedVersions(t, url, prefix); got["v1"] != 26 || len(got) != 1 {
 		t.Errorf("stored are %v after the migration", got)
 	}
 	watch.next(t, "MODIFIED", "p-24")

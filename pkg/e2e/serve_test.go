@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/rowkeeper/rowkeeper/storage"
 )
 
 func TestServeWithoutFlags(t *testing.T) {
@@ -109,8 +111,12 @@ resources:
 `))
 	s.ok(t, manifest("secret", "make confidential"), "create", "-f", "-")
 	has(t, s.ok(t, "", "get", "pl", "secret", "-o", "yaml"), "make confidential")
-	for value := range storedVersions(t, filepath.Join(dir, ".rowkeeper", "state.db")) {
-		if !strings.HasPrefix(value, "k8s:enc:secretbox:v1:first:") || strings.Contains(value, "confidential") {
+	live, _ := storedValues(t, "sqlite://"+filepath.Join(dir, ".rowkeeper", "state.db"), storage.DefaultPrefix)
+	if len(live) != 1 {
+		t.Errorf("%d objects are stored", len(live))
+	}
+	for _, value := range live {
+		if !bytes.HasPrefix(value, []byte("k8s:enc:secretbox:v1:first:")) || bytes.Contains(value, []byte("confidential")) {
 			t.Errorf("stored is %.60q", value)
 		}
 	}
