@@ -67,6 +67,9 @@ func (r *Recorder) run(ctx context.Context) {
 // piece is how many rows are read at a time.
 const piece = 2000
 
+// leap is less than a fence jumps, and more than a database without a fence could write between two readings.
+const leap = 1 << 28
+
 // read reads what is new.
 func (r *Recorder) read(ctx context.Context) error {
 	r.mu.Lock()
@@ -92,6 +95,12 @@ func (r *Recorder) read(ctx context.Context) error {
 					return err
 				}
 				continue
+			}
+			if row.Revision-r.last.Revision > leap && compacted < row.Revision {
+				// The marker of a fence was swept before it could be read. The fence has set the boundary to it.
+				if err := r.fence(ctx, history.Row{Revision: compacted, Key: marker}); err != nil {
+					return err
+				}
 			}
 			if r.survived >= 0 && len(r.epochs[len(r.epochs)-1].Rows) > 0 && row.Revision <= r.last.Revision {
 				return nil // written after the loss: the fence reads them
