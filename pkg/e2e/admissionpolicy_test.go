@@ -9,7 +9,7 @@ import (
 func TestValidatingAdmissionPolicies(t *testing.T) {
 	s := start(t, t.TempDir(), "--enable-crds")
 	s.ok(t, widgets, "create", "-f", "-")
-	s.ok(t, "", "wait", "--for=condition=Established", "crd/widgets.factory.example.com")
+	s.established(t, "crd/widgets.factory.example.com")
 
 	const policy = `apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy

@@ -76,7 +76,13 @@ func widget(name string, spec ...string) string {
 func (s *server) define(t testing.TB, definition, name string) {
 	t.Helper()
 	s.ok(t, definition, "apply", "-f", "-")
-	s.ok(t, "", "wait", "--for=condition=Established", "--timeout=60s", "crd/"+name)
+	s.established(t, "crd/"+name)
+}
+
+// established waits until definitions are served. kubectl's own --for=condition fails on one that has no conditions yet.
+func (s *server) established(t testing.TB, which ...string) {
+	t.Helper()
+	s.ok(t, "", append([]string{"wait", `--for=jsonpath={.status.conditions[?(@.type=="Established")].status}=True`, "--timeout=60s"}, which...)...)
 }
 
 // read reads a field of an object.

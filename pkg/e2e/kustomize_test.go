@@ -44,7 +44,7 @@ func TestKustomize(t *testing.T) {
 
 	// kubectl looks for the kinds before it creates the definition of one: it applies all other objects, and the rest when it is called again.
 	s.refused(t, "", `no matches for kind "Widget"`, "apply", "-k", dir)
-	s.ok(t, "", "wait", "--for=condition=Established", "--timeout=60s", "-f", filepath.Join(dir, "definition.yaml"))
+	s.established(t, "-f", filepath.Join(dir, "definition.yaml"))
 	out := s.ok(t, "", "apply", "-k", dir)
 	has(t, out, "namespace/plant unchanged", "widget.factory.example.com/north-wheel created", "pipeline.ci.rowkeeper.dev/north-build unchanged", "configmap/north-settings-")
 	for _, line := range strings.Split(strings.TrimSpace(s.ok(t, "", "apply", "-k", dir)), "\n") {

@@ -82,6 +82,9 @@ func (s *Store) commitGroup(writes []*write) {
 	}
 	retry := retryPolicy()
 	deadline := time.Now().Add(s.cfg.RetryFor)
+	if s.away {
+		deadline = time.Now() // these have waited while the group before was tried for that long
+	}
 	for {
 		g := &Group{Token: newToken(), Seen: s.hub.newestSeen(), Mutations: mutations}
 		began := time.Now()
@@ -90,6 +93,7 @@ func (s *Store) commitGroup(writes []*write) {
 		res, err := s.b.Commit(ctx, g)
 		cancel()
 		if err == nil {
+			s.away = false
 			s.metrics.committed(len(writes), time.Since(began), res.LockWait)
 			s.finish(res, writes)
 			return
@@ -135,6 +139,7 @@ func (s *Store) commitGroup(writes []*write) {
 			return
 		}
 		if time.Now().Add(pause).After(deadline) {
+			s.away = true
 			answerAll(writes, err)
 			return
 		}

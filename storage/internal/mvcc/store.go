@@ -35,7 +35,7 @@ type Config struct {
 	// PollActive is the interval of asking for other processes' writes while events flow, PollIdle after QuietAfter without one. PollListening
 	// is the interval while notifications work, as a safety net. Defaults 7 ms, 250 ms, 10 s, 2 s.
 	PollActive, PollIdle, QuietAfter, PollListening time.Duration
-	// ProgressInterval is how often watchers with WatchOptions.Progress hear how far they are, besides when it is asked for. Default 30 s.
+	// ProgressInterval is how often watchers with WatchOptions.Progress hear how far they are, besides when it is asked for. Default 25 s.
 	ProgressInterval time.Duration
 	// ExpiryIdle is how often expired keys are looked for when this process knows of none. Default 60 s.
 	ExpiryIdle time.Duration
@@ -63,7 +63,7 @@ func (c Config) withDefaults() Config {
 	set(&c.PollIdle, 250*time.Millisecond)
 	set(&c.QuietAfter, 10*time.Second)
 	set(&c.PollListening, 2*time.Second)
-	set(&c.ProgressInterval, 30*time.Second)
+	set(&c.ProgressInterval, 25*time.Second)
 	set(&c.ExpiryIdle, time.Minute)
 	c.Compaction = c.Compaction.withDefaults()
 	return c
@@ -93,6 +93,8 @@ type Store struct {
 	fencing   fencing
 	reapSoon  chan time.Duration
 	sweepSoon chan struct{}
+	// away says that the last group was given up since the database was away. Only the committer uses it.
+	away bool
 	// replays is taken by the watchers that read the log.
 	replays chan struct{}
 
