@@ -327,8 +327,8 @@ func TestLostTailUnderNewerRows(t *testing.T) {
 			fmt.Sprintf("UPDATE rowkeeper_log SET token = "+token+" WHERE revision = %d", 1, lost),
 			fmt.Sprintf("INSERT INTO rowkeeper_log (revision, "+key+", prev_revision, create_revision, token, time, deleted, value) "+
 				"SELECT revision + 1, "+key+", revision, create_revision, "+token+", time, deleted, value FROM rowkeeper_log WHERE revision = %d", 2, lost))
-		if _, err := watch.Next(t.Context()); !errors.Is(err, mvcc.ErrCompacted) {
-			t.Fatalf("the watch: %v", err)
+		if b, err := watch.Next(t.Context()); !errors.Is(err, mvcc.ErrCompacted) {
+			t.Fatalf("the watch, after %d: %+v, %v", lost, b, err)
 		}
 		if err := s.Ready(t.Context()); err != nil {
 			t.Fatal(err)

@@ -156,7 +156,8 @@ func (h *hub) append(before Position, events []*Event, after Position) bool {
 }
 
 // appendTail delivers the rows that a reader found after the position from. Some of them may have been delivered
-// meanwhile: since history is one, what was delivered after from is a prefix of the rows. It returns false if the hub is in another history.
+// meanwhile: since history is one, what was delivered after from is a prefix of the rows. It returns false if it is not, or if the hub is in another history:
+// then the log has to be read anew, from what is delivered now.
 func (h *hub) appendTail(from Position, rows []Row) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -164,10 +165,13 @@ func (h *hub) appendTail(from Position, rows []Row) bool {
 		return false
 	}
 	skip := sort.Search(len(rows), func(i int) bool { return rows[i].Revision > h.delivered.Revision })
-	rows = rows[skip:]
-	if len(rows) == 0 {
+	if skip == len(rows) {
 		return true
 	}
+	if skip > 0 && rows[skip-1].Token != h.delivered.Token {
+		return false // others are in the place of what was delivered, which was lost
+	}
+	rows = rows[skip:]
 	events := make([]*Event, 0, len(rows))
 	for i := range rows {
 		if e := eventOf(&rows[i]); e != nil {

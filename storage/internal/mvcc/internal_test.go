@@ -171,3 +171,22 @@ func TestSharing(t *testing.T) {
 		t.Errorf("a read after the end: %v", err)
 	}
 }
+
+// TestTailOverlapsOtherHistory: what a reader found may begin before what was delivered meanwhile. If another row is in the place of that, the rows
+// after it belong to another history, and are not delivered.
+func TestTailOverlapsOtherHistory(t *testing.T) {
+	h := newHub(RingLimits{Events: 10, Bytes: 1 << 20}, NewMetrics())
+	from := Position{Epoch: 1, Revision: 5, Token: Token{5}}
+	h.reset(State{Head: from})
+	own := Position{Epoch: 1, Revision: 6, Token: Token{6}}
+	if !h.append(from, []*Event{{Key: "/own", Revision: 6}}, own) {
+		t.Fatal("the own group is not delivered")
+	}
+	row := func(r Revision, token byte) Row { return Row{Key: "/k", Revision: r, Create: r, Token: Token{token}} }
+	if h.appendTail(from, []Row{row(6, 60), row(7, 70)}) || h.position() != own {
+		t.Errorf("rows of another history are delivered: %+v", h.position())
+	}
+	if !h.appendTail(from, []Row{row(6, 6), row(7, 7)}) || h.position().Revision != 7 {
+		t.Errorf("rows of this history are not delivered: %+v", h.position())
+	}
+}
