@@ -48,6 +48,9 @@ type Set struct {
 	store func() (database.Store, error)
 	// optimistic says that migrators need no lock: one that loses fails without effect and looks again.
 	optimistic bool
+	// begin, if not empty, is for databases without transactional DDL: it puts the first row, of version 0, into a version table that has none, since whoever has
+	// created the table was interrupted.
+	begin string
 }
 
 // Migration is one step of a schema.
@@ -144,6 +147,15 @@ func Up(ctx context.Context, db *sql.DB, s Set, locker lock.SessionLocker) ([]Mi
 
 // up runs what is pending once.
 func (s Set) up(ctx context.Context, db *sql.DB, locker lock.SessionLocker) ([]Migration, error) {
+	if s.begin != "" {
+		exists, err := s.exists(ctx, db)
+		if err == nil && exists {
+			_, err = db.ExecContext(ctx, s.begin)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	files, err := fs.Sub(s.files, s.dir)
 	if err != nil {
 		return nil, err

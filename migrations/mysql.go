@@ -23,6 +23,7 @@ var MySQL = Set{
 	dir:     "mysql",
 	tableExists: `SELECT EXISTS (SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '` +
 		VersionTable + `')`,
+	begin: `INSERT INTO ` + VersionTable + ` (version_id, is_applied) SELECT 0, TRUE FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM ` + VersionTable + `)`,
 }
 
 // MySQLLocker returns a lock that one connection to the database holds at a time. It ends with the connection, if not before.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -71,20 +72,29 @@ func (b *backend) open(ctx context.Context) error {
 // Migrate brings the schema to the newest version. It needs CREATE, ALTER, INDEX and DROP on the database besides what Open does.
 func (opener) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
 	return migrating(url, opts, func(db *sql.DB) ([]migrations.Migration, error) {
-		// On Galera each node has locks of its own, so two nodes may migrate at once. Who loses begins anew, and finds what the other one has done;
-		// and each step of a migration does nothing if it was done.
 		var done []migrations.Migration
 		_, err := backoff.Retry(ctx, func() (struct{}, error) {
 			steps, err := migrations.Up(ctx, db, migrations.MySQL, migrations.MySQLLocker())
 			done = append(done, steps...)
-			var server *mysql.MySQLError
-			if err != nil && !(errors.As(err, &server) && undone[server.Number] == mvcc.Transient) {
+			if err != nil && !collided(err) {
 				err = backoff.Permanent(err)
 			}
 			return struct{}{}, err
 		}, backoff.WithMaxElapsedTime(time.Minute))
 		return done, err
 	})
+}
+
+// collided tells whether a migration failed since another one ran at the same time. On Galera each node has locks of its own, so two nodes may migrate at
+// once. Who loses begins anew, and finds what the other one has done; each step of a migration does nothing if it was done.
+func collided(err error) bool {
+	const tableExists = 1050
+	var server *mysql.MySQLError
+	if errors.As(err, &server) {
+		return undone[server.Number] == mvcc.Transient || server.Number == tableExists
+	}
+	// goose has created the version table, and not filled it yet; it has no name for this error.
+	return strings.Contains(err.Error(), "missing zero version")
 }
 
 // Status lists the migrations that this program knows and those that the database has.
