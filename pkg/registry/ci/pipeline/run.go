@@ -18,6 +18,9 @@ import (
 )
 
 // RunREST is the subresource pipelines/run: a PipelineRunRequest that is posted to it is answered by the PipelineRun that it has made.
+//
+// Admission sees that request, as with all subresources that make objects (pods/eviction, for one), and not the creation of a PipelineRun: policies and
+// webhooks that concern runs have to match pipelines/run, too.
 type RunREST struct {
 	pipelines, runs *genericregistry.Store
 	scheme          *runtime.Scheme
