@@ -141,11 +141,12 @@ func (d *Database) RestoreBackup(ctx context.Context, from io.ReadSeeker, o Rest
 	st, err := d.mvcc.Import(ctx, &mvcc.Import{
 		Replace: o.Replace,
 		Records: func(each func(*mvcc.Record) error) error {
+			if in != nil {
+				in.Close() // first, as it reads ahead
+				in = nil
+			}
 			if _, err := from.Seek(begin, io.SeekStart); err != nil {
 				return err
-			}
-			if in != nil {
-				in.Close()
 			}
 			if in, err = archive.NewReader(from, d.mvcc.Limits()); err != nil {
 				return err

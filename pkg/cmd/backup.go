@@ -153,6 +153,9 @@ func writeBackup(ctx context.Context, db *storage.Database, w io.Writer, stderr 
 
 // createFile writes a file under another name, and gives it its own when it is on the disk. Others cannot read it, as it may hold secrets.
 func createFile(name string, write func(*os.File) error) error {
+	if err := replaceable(name); err != nil {
+		return err
+	}
 	dir, base := filepath.Split(name)
 	if dir == "" {
 		dir = "."
@@ -296,4 +299,28 @@ func (b *bar) end() {
 		_ = b.shown.Clear()
 		b.shown = nil
 	}
+}
+
+// replaceable refuses to put a backup in the place of anything but another backup: of the database itself, for one, or of a device.
+func replaceable(name string) error {
+	st, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return nil // it is not there, or what is wrong shows when it is written
+	case !st.Mode().IsRegular():
+		return fmt.Errorf("%s is no file that a backup could replace: name another one, or - for the standard output", name)
+	case st.Size() == 0:
+		return nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return fmt.Errorf("cannot look into %s, which the backup would replace: %w", name, err)
+	}
+	defer f.Close()
+	const first = "rowkeeper-backup "
+	begin := make([]byte, len(first))
+	if _, err := io.ReadFull(f, begin); err != nil || string(begin) != first {
+		return fmt.Errorf("%s exists and is no backup: name another file, or remove it", name)
+	}
+	return nil
 }

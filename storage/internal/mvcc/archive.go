@@ -111,6 +111,9 @@ func (s *Store) Import(ctx context.Context, in *Import, head Revision) (State, e
 		s.log.Warn("the import was undone by the database and is repeated", "err", err)
 		st, err = a.Import(ctx, in)
 	}
+	if ClassOf(err) == Unknown {
+		return State{}, err // it may have been done, whatever has ended it
+	}
 	if err != nil {
 		return State{}, orClosed(ctx, err)
 	}

@@ -48,7 +48,7 @@ func (s *Store) enqueue(ctx context.Context, m Mutation) (*write, error) {
 	case m.Expect < 0 || m.TTL < 0:
 		return nil, fmt.Errorf("a revision and a time to live are not negative: %d, %s", m.Expect, m.TTL)
 	}
-	w := &write{m: m, bytes: len(m.Key) + len(m.Value), done: make(chan struct{})}
+	w := &write{m: m, bytes: len(m.Key) + len(m.Value), arrived: time.Now(), done: make(chan struct{})}
 	return w, s.queue.put(ctx, w)
 }
 
@@ -81,10 +81,8 @@ func (s *Store) commitGroup(writes []*write) {
 		mutations[i] = &w.m
 	}
 	retry := retryPolicy()
-	deadline := time.Now().Add(s.cfg.RetryFor)
-	if s.away {
-		deadline = time.Now() // these have waited while the group before was tried for that long
-	}
+	// Those that have waited while the group before was tried in vain are tried once, or they would wait until their callers give up.
+	deadline := writes[0].arrived.Add(s.cfg.RetryFor)
 	for {
 		g := &Group{Token: newToken(), Seen: s.hub.newestSeen(), Mutations: mutations}
 		began := time.Now()
@@ -93,7 +91,6 @@ func (s *Store) commitGroup(writes []*write) {
 		res, err := s.b.Commit(ctx, g)
 		cancel()
 		if err == nil {
-			s.away = false
 			s.metrics.committed(len(writes), time.Since(began), res.LockWait)
 			s.finish(res, writes)
 			return
@@ -139,7 +136,6 @@ func (s *Store) commitGroup(writes []*write) {
 			return
 		}
 		if time.Now().Add(pause).After(deadline) {
-			s.away = true
 			answerAll(writes, err)
 			return
 		}

@@ -3,12 +3,15 @@ package mvcc
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // write is a mutation on its way: queued, then taken into a group, then answered.
 type write struct {
-	m        Mutation
-	bytes    int
+	m     Mutation
+	bytes int
+	// arrived is when it came.
+	arrived  time.Time
 	done     chan struct{}
 	revision Revision
 	err      error

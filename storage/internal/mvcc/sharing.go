@@ -99,6 +99,9 @@ func (s *Store) Get(ctx context.Context, key Key) (kv *KeyValue, head Revision, 
 		return s.get(ctx, key)
 	}
 	q, err := s.gets.ask(ctx, key)
+	if ClassOf(err) == Invalid {
+		return s.get(ctx, key) // the reason may be another key
+	}
 	if err != nil {
 		return nil, 0, err
 	}

@@ -93,8 +93,6 @@ type Store struct {
 	fencing   fencing
 	reapSoon  chan time.Duration
 	sweepSoon chan struct{}
-	// away says that the last group was given up since the database was away. Only the committer uses it.
-	away bool
 	// replays is taken by the watchers that read the log.
 	replays chan struct{}
 
