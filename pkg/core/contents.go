@@ -24,13 +24,16 @@ import (
 
 // NamespaceController deletes the content of namespaces that are Terminating, of whatever resources there are, and then lets the namespaces go.
 //
-// Every replica may run one: what they do is the same, whoever does it first.
+// Every replica may run one. One that is late finds that the namespace was let go by another one, and perhaps created anew, and leaves it alone: objects are
+// deleted by their UID, after it was seen that the namespace in which they were found is still the one that is deleted.
 type NamespaceController struct {
 	client   kubernetes.Interface
 	metadata metadata.Interface
 	lister   corelisters.NamespaceLister
 	synced   cache.InformerSynced
 	queue    workqueue.TypedRateLimitingInterface[string]
+	// settle is for how long after the deletion of a namespace another server may not know of it, and create objects in it.
+	settle time.Duration
 }
 
 // What is left in a namespace is looked for again after this time at first, and after at most this time in the end.
@@ -39,9 +42,14 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
-// NewNamespaceController makes a controller that works when it is run.
-func NewNamespaceController(client kubernetes.Interface, metadata metadata.Interface, informer coreinformers.NamespaceInformer) (*NamespaceController, error) {
+// SettleTime is how long a namespace stays Terminating at least where there may be several servers, as in a cluster.
+const SettleTime = 5 * time.Second
+
+// NewNamespaceController makes a controller that works when it is run. It lets a namespace go when it was empty at a time that is later than the
+// deletion by settle.
+func NewNamespaceController(client kubernetes.Interface, metadata metadata.Interface, informer coreinformers.NamespaceInformer, settle time.Duration) (*NamespaceController, error) {
 	c := &NamespaceController{
+		settle: settle,
 		client: client, metadata: metadata, lister: informer.Lister(), synced: informer.Informer().HasSynced,
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry)),
 	}
@@ -50,7 +58,14 @@ func NewNamespaceController(client kubernetes.Interface, metadata metadata.Inter
 			c.queue.Add(n.Name)
 		}
 	}
-	_, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, obj any) { look(obj) }})
+	_, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(before, after any) {
+		// A change of the status, which is of this controller's making, is no reason to look again at once.
+		a, b := before.(*corev1.Namespace), after.(*corev1.Namespace)
+		if a.UID != b.UID || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
+			!slices.Equal(a.Spec.Finalizers, b.Spec.Finalizers) || !slices.Equal(a.Finalizers, b.Finalizers) {
+			look(after)
+		}
+	}})
 	return c, err
 }
 
@@ -102,6 +117,11 @@ func (c *NamespaceController) sync(ctx context.Context, name string) (done bool,
 	if err != nil || n.DeletionTimestamp == nil || !slices.Contains(n.Spec.Finalizers, corev1.FinalizerKubernetes) {
 		return err == nil, err
 	}
+	// The timestamp is cut to a second.
+	early := c.settle
+	if early > 0 {
+		early = time.Until(n.DeletionTimestamp.Add(c.settle + time.Second))
+	}
 	problems := &contentProblems{}
 	resources, err := c.resources(ctx)
 	if err != nil {
@@ -109,6 +129,9 @@ func (c *NamespaceController) sync(ctx context.Context, name string) (done bool,
 	}
 	for _, r := range resources {
 		left, err := c.deleteAll(ctx, r, n)
+		if errors.Is(err, errLetGo) {
+			return true, nil
+		}
 		if err != nil {
 			problems.deletion = append(problems.deletion, fmt.Errorf("%s: %w", r.GroupResource(), err))
 		}
@@ -118,6 +141,10 @@ func (c *NamespaceController) sync(ctx context.Context, name string) (done bool,
 	}
 	if problems.any() {
 		return false, errors.Join(problems.err(), c.report(ctx, n, problems))
+	}
+	if early > 0 {
+		c.queue.AddAfter(name, early)
+		return true, nil
 	}
 	finalized := n.DeepCopy()
 	finalized.Spec.Finalizers = slices.DeleteFunc(finalized.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
@@ -132,7 +159,7 @@ func (c *NamespaceController) sync(ctx context.Context, name string) (done bool,
 // resources are those that namespaces have objects of. They come together with an error if some groups cannot say what they have.
 func (c *NamespaceController) resources(ctx context.Context) ([]schema.GroupVersionResource, error) {
 	lists, err := discovery.ToServerResourcesInterfaceWithContext(c.client.Discovery()).ServerPreferredNamespacedResourcesWithContext(ctx)
-	lists = discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"delete", "deletecollection", "list"}}, lists)
+	lists = discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"delete", "list"}}, lists)
 	set, parseErr := discovery.GroupVersionResources(lists)
 	if parseErr != nil {
 		return nil, parseErr
@@ -154,22 +181,44 @@ func (c *NamespaceController) resources(ctx context.Context) ([]schema.GroupVers
 	return resources, err
 }
 
-// deleteAll deletes a namespace's objects of a resource, and returns how many are left, such as those with finalizers.
+// errLetGo says that another replica has let the namespace go.
+var errLetGo = errors.New("the namespace is not the one that is deleted any more")
+
+// deleteAll deletes a namespace's objects of a resource, and returns how many are left, such as those with finalizers. A resource may go while its objects are
+// deleted, and they with it.
 func (c *NamespaceController) deleteAll(ctx context.Context, r schema.GroupVersionResource, n *corev1.Namespace) (left int, err error) {
 	objects := c.metadata.Resource(r).Namespace(n.Name)
-	background := metav1.DeletePropagationBackground
-	// A resource may go while its objects are deleted, and they with it.
-	if err := objects.DeleteCollection(ctx, metav1.DeleteOptions{PropagationPolicy: &background}, metav1.ListOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		return 0, err
-	}
 	list, err := objects.List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
 		return 0, nil
 	}
+	if err != nil || len(list.Items) == 0 {
+		return 0, err
+	}
+	// The namespace is looked at after the list: if it is the same then, all that was listed is in it.
+	now, err := c.client.CoreV1().Namespaces().Get(ctx, n.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && (now.UID != n.UID || now.DeletionTimestamp == nil) {
+		return 0, errLetGo
+	}
 	if err != nil {
 		return 0, err
 	}
-	return len(list.Items), nil
+	background := metav1.DeletePropagationBackground
+	var failed []error
+	for i := range list.Items {
+		o := metav1.DeleteOptions{PropagationPolicy: &background, Preconditions: &metav1.Preconditions{UID: &list.Items[i].UID}}
+		if err := objects.Delete(ctx, list.Items[i].Name, o); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			failed = append(failed, fmt.Errorf("%s: %w", list.Items[i].Name, err))
+		}
+	}
+	list, err = objects.List(ctx, metav1.ListOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return 0, nil
+	case err != nil:
+		return 0, errors.Join(append(failed, err)...)
+	}
+	return len(list.Items), errors.Join(failed...)
 }
 
 // contentProblems are why a namespace is not empty.

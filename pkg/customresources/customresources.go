@@ -196,7 +196,11 @@ func (e *Extension) addHooks(server *genericapiserver.GenericAPIServer) error {
 	if err != nil {
 		return fmt.Errorf("cannot make a client for the server itself: %w", err)
 	}
-	controller, err := core.NewNamespaceController(e.client, metadataClient, e.informers.Core().V1().Namespaces())
+	settle := core.SettleTime
+	if e.options.SingleServer {
+		settle = 0
+	}
+	controller, err := core.NewNamespaceController(e.client, metadataClient, e.informers.Core().V1().Namespaces(), settle)
 	if err != nil {
 		return fmt.Errorf("cannot watch the namespaces: %w", err)
 	}
