@@ -64,23 +64,41 @@ func (s *Store) Export(ctx context.Context, begin func(st State, keys int64) err
 	}
 	ctx, cancel := s.whileOpen(ctx)
 	defer cancel()
-	seen := s.hub.newestSeen()
-	var keys, found int64
-	err := a.Export(ctx, func(st State, n int64) error {
-		keys = n
-		if err := s.observe(seen, st); err != nil {
-			return err
+	for {
+		seen := s.hub.newestSeen()
+		var (
+			keys, found int64
+			other       State
+		)
+		err := a.Export(ctx, func(st State, n int64) error {
+			if st.Writable && st.Head != seen && (st.Head.Epoch != seen.Epoch || st.Head.Revision <= seen.Revision) {
+				other = st
+				return errOtherHistory
+			}
+			if err := s.observe(seen, st); err != nil {
+				return err
+			}
+			keys = n
+			return begin(st, n)
+		}, func(r *Record) error {
+			found++
+			return each(r)
+		})
+		if errors.Is(err, errOtherHistory) {
+			// This is looked into now, since it asks the backend, which held a snapshot for the export until here.
+			if err = s.observe(seen, other); err == nil {
+				continue
+			}
 		}
-		return begin(st, n)
-	}, func(r *Record) error {
-		found++
-		return each(r)
-	})
-	if err == nil && found != keys {
-		err = Errorf(Invalid, "the database is damaged: of %d keys, only %d have a row in the log", keys, found)
+		if err == nil && found != keys {
+			err = Errorf(Invalid, "the database is damaged: of %d keys, only %d have a row in the log", keys, found)
+		}
+		return orClosed(ctx, err)
 	}
-	return orClosed(ctx, err)
 }
+
+// errOtherHistory ends an export whose snapshot is of another history than what this process has seen.
+var errOtherHistory = errors.New("the history has changed")
 
 // Import replaces everything by what in holds, whose newest revision was head when it was exported; see [Archiver]. It fills in in.Fence. This process and all
 // others move to the new history.

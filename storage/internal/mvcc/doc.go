@@ -51,13 +51,14 @@
 // cannot be asked in time.
 //
 // I3 Every watcher sees every event after its start exactly once, in order, or an error. The hub appends a batch only
-// if it begins where the delivered position ends, so the ring has no gap and no overlap. A watcher's cursor
+// if it begins where the delivered position ends, so the ring has no gap and no overlap; of rows that were read before the
+// position moved, only those after it are appended, and only if the row at the position is the one that was delivered. A watcher's cursor
 // is the revision up to which it has seen everything; it moves only over events that were handed out or do not concern it. It
 // changes from log to ring under the hub's mutex, when the ring begins at or before its cursor. Every
 // read of the log checks compacted in the same snapshot as the rows, so a swept event is an error, never a gap.
 //
 // I4 Reads are linearizable. [Store.Head], [Store.Get] and [Store.Range] at revision 0 read in a statement that starts after the call did:
-// concurrent callers of Head share a query only if it starts after they asked. A server that may be behind
+// concurrent callers of Head, and of Get where reads cost a round trip, share a query only if it starts after they asked (see sharing). A server that may be behind
 // (a standby, a read-only one) is refused by every read, as the role is read in the same statement.
 //
 // I5 A range is one snapshot at the revision it says, all its pages together; see snapshot.go for the argument.
@@ -73,6 +74,6 @@
 //
 // # Lock order
 //
-// Store.commitMu (held by nobody for longer than an append to the queue) and hub.mu are leaves: no code that holds one takes another lock or
-// calls a Backend.
+// First a delta's lock, while it is extended; then fencing.mu, while the history is looked into or changed: both are held over calls of the Backend. The
+// locks of hub, queue, sharing, snapshots and tailer are leaves: no code that holds one calls a Backend or takes another.
 package mvcc

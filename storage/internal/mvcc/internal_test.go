@@ -190,3 +190,54 @@ func TestTailOverlapsOtherHistory(t *testing.T) {
 		t.Errorf("rows of this history are not delivered: %+v", h.position())
 	}
 }
+
+// TestSharingPassesWhatHangs: a query that hangs stops the others for a moment only, one whose callers have given up is not begun, and whoever
+// waits when the store is closed is answered.
+func TestSharingPassesWhatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		var begun atomic.Int64
+		s := &sharing{width: 1, size: 1}
+		s.query = func(keys []Key) (map[Key]*KeyValue, Revision, error) {
+			begun.Add(1)
+			if keys[0] == "hangs" {
+				<-hang
+			}
+			return map[Key]*KeyValue{keys[0]: {Key: keys[0]}}, 1, nil
+		}
+		var readers sync.WaitGroup
+		ask := func(ctx context.Context, key Key, want error) {
+			readers.Go(func() {
+				if q, err := s.ask(ctx, key); !errors.Is(err, want) || err == nil && q.found[key] == nil {
+					t.Errorf("%q: %v", key, err)
+				}
+			})
+			synctest.Wait()
+		}
+		ask(t.Context(), "hangs", nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		ask(ctx, "given up", context.Canceled)
+		ask(t.Context(), "waits", nil)
+		cancel()
+		synctest.Wait()
+		if n := begun.Load(); n != 1 {
+			t.Errorf("%d queries run at a time", n)
+		}
+		<-time.After(slowQuery)
+		synctest.Wait()
+		if n := begun.Load(); n != 2 {
+			t.Errorf("%d queries have begun beside the one that hangs", n-1)
+		}
+		ask(t.Context(), "hangs", nil) // the second one that hangs, with the whole width
+		ask(t.Context(), "last", nil)
+		closed := make(chan struct{})
+		go func() { s.close(); close(closed) }()
+		synctest.Wait()
+		close(hang)
+		readers.Wait()
+		<-closed
+		if s.running != 0 || len(s.waiting) != 0 {
+			t.Errorf("%d run, %d wait", s.running, len(s.waiting))
+		}
+	})
+}

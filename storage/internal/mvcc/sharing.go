@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 )
 
 // sharing lets concurrent reads share queries. A read joins only a query that has not started yet, so that the answer is of a snapshot taken after it
@@ -13,7 +14,7 @@ import (
 type sharing struct {
 	// query reads the keys, which may be none, and the head. It runs under the store's own context, since it serves several callers.
 	query func(keys []Key) (map[Key]*KeyValue, Revision, error)
-	// width is the number of queries at a time, size the number of keys of a query.
+	// width is the number of queries at a time, without the slow ones, and size the number of keys of a query.
 	width, size int
 
 	mu      sync.Mutex
@@ -25,12 +26,19 @@ type sharing struct {
 }
 
 type sharedQuery struct {
-	keys  map[Key]struct{}
+	keys map[Key]struct{}
+	// callers are those that have not given up. yielded: it is slow, and another query takes its place. ended: it is not under way any more.
+	callers        int
+	yielded, ended bool
+
 	done  chan struct{}
 	found map[Key]*KeyValue
 	head  Revision
 	err   error
 }
+
+// slowQuery is the time after which a query does not count any more: one that hangs on a dead connection must not stop the others.
+const slowQuery = time.Second
 
 // ask joins a query that reads the keys, and returns it when it is done.
 func (s *sharing) ask(ctx context.Context, keys ...Key) (*sharedQuery, error) {
@@ -46,33 +54,63 @@ func (s *sharing) ask(ctx context.Context, keys ...Key) (*sharedQuery, error) {
 	for _, k := range keys {
 		q.keys[k] = struct{}{}
 	}
-	if s.running < s.width {
-		s.running++
-		s.wg.Go(s.run)
-	}
+	q.callers++
+	s.startLocked()
 	s.mu.Unlock()
 	select {
 	case <-q.done:
 		return q, q.err
 	case <-ctx.Done():
+		s.mu.Lock()
+		q.callers--
+		s.mu.Unlock()
 		return nil, ctx.Err()
+	}
+}
+
+// startLocked starts to answer if that is allowed.
+func (s *sharing) startLocked() {
+	if s.running < s.width && len(s.waiting) > 0 {
+		s.running++
+		s.wg.Go(s.run)
 	}
 }
 
 // run answers until nobody waits.
 func (s *sharing) run() {
-	for {
-		s.mu.Lock()
-		if len(s.waiting) == 0 {
-			s.running--
-			s.mu.Unlock()
-			return
-		}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.waiting) > 0 {
 		q := s.waiting[0]
 		s.waiting = slices.Delete(s.waiting, 0, 1)
+		if q.callers == 0 {
+			continue
+		}
 		s.mu.Unlock()
+		slow := time.AfterFunc(slowQuery, func() { s.yield(q) })
 		q.found, q.head, q.err = s.query(slices.Collect(maps.Keys(q.keys)))
 		close(q.done)
+		slow.Stop()
+		s.mu.Lock()
+		q.ended = true
+		if q.yielded && s.running == s.width {
+			return
+		}
+		if q.yielded {
+			s.running++
+		}
+	}
+	s.running--
+}
+
+// yield lets another query run beside one that is slow.
+func (s *sharing) yield(q *sharedQuery) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !q.ended {
+		q.yielded = true
+		s.running--
+		s.startLocked()
 	}
 }
 
