@@ -145,16 +145,28 @@ func Up(ctx context.Context, db *sql.DB, s Set, locker lock.SessionLocker) ([]Mi
 	}
 }
 
+// complete puts the first row into a version table that has none. It asks before it writes: an account that may only use the database may also ask
+// for migrations where none is pending.
+func (s Set) complete(ctx context.Context, db *sql.DB) error {
+	if s.begin == "" {
+		return nil
+	}
+	exists, err := s.exists(ctx, db)
+	if err != nil || !exists {
+		return err
+	}
+	var filled bool
+	if err := db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM `+VersionTable+`)`).Scan(&filled); err != nil || filled {
+		return err
+	}
+	_, err = db.ExecContext(ctx, s.begin)
+	return err
+}
+
 // up runs what is pending once.
 func (s Set) up(ctx context.Context, db *sql.DB, locker lock.SessionLocker) ([]Migration, error) {
-	if s.begin != "" {
-		exists, err := s.exists(ctx, db)
-		if err == nil && exists {
-			_, err = db.ExecContext(ctx, s.begin)
-		}
-		if err != nil {
-			return nil, err
-		}
+	if err := s.complete(ctx, db); err != nil {
+		return nil, err
 	}
 	files, err := fs.Sub(s.files, s.dir)
 	if err != nil {
