@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,21 +23,19 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/client-go/util/retry"
-
-	"github.com/rowkeeper/rowkeeper/pkg/apis/ci"
 )
 
 // migrateObjects rewrites stored objects.
 type migrateObjects struct {
 	kubeconfig string
-	groups     []string
-	chunk      int64
+	// groups are those whose objects are rewritten; none means all.
+	groups []string
+	chunk  int64
 }
 
 func newMigrateObjectsCommand() *cobra.Command {
 	o := &migrateObjects{
 		kubeconfig: filepath.Join(".rowkeeper", "kubeconfig"),
-		groups:     []string{ci.GroupName},
 		chunk:      500,
 	}
 	cmd := &cobra.Command{
@@ -44,10 +43,11 @@ func newMigrateObjectsCommand() *cobra.Command {
 		Short: "Let a server rewrite all objects as it stores them now",
 		Long: "Objects reads every object from a running server and writes it back as it is. What was stored in an older version, in another media type, or encrypted " +
 			"otherwise than the server now stores it, is stored anew, with a new resourceVersion; what is stored as it should be is not touched. Clients can go on " +
-			"meanwhile. Afterwards, versions can be removed from the server that were stored before.",
+			"meanwhile. Afterwards, versions and encryption keys can be removed from the server that were needed before. Where --kubeconfig leads to a cluster's API server, --groups names the " +
+			"groups that this server has there.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if len(o.groups) == 0 || o.chunk <= 0 {
+			if cmd.Flags().Changed("groups") && len(o.groups) == 0 || o.chunk <= 0 {
 				return usageError{errors.New("--groups must name at least one API group, and --chunk-size be greater than 0")}
 			}
 			config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
@@ -59,7 +59,7 @@ func newMigrateObjectsCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "File that says where the server is, and as whom to use it.")
-	cmd.Flags().StringSliceVar(&o.groups, "groups", o.groups, "The API groups whose objects are rewritten.")
+	cmd.Flags().StringSliceVar(&o.groups, "groups", o.groups, "The API groups whose objects are rewritten, such as ci.rowkeeper.dev; core is the group without a name. Default: all groups of the server.")
 	cmd.Flags().Int64Var(&o.chunk, "chunk-size", o.chunk, "How many objects are listed at a time.")
 	return cmd
 }
@@ -87,6 +87,9 @@ func (o *migrateObjects) run(ctx context.Context, config *rest.Config, out io.Wr
 	return nil
 }
 
+// coreGroup stands for the group without a name, as it does elsewhere in Kubernetes.
+const coreGroup = "core"
+
 // resources returns what the server has in the groups that can be listed and patched, each in the version that it prefers.
 func (o *migrateObjects) resources(discover discovery.DiscoveryInterface) ([]schema.GroupVersionResource, error) {
 	lists, err := discover.ServerPreferredResources()
@@ -101,10 +104,11 @@ func (o *migrateObjects) resources(discover discovery.DiscoveryInterface) ([]sch
 		if err != nil {
 			return nil, err
 		}
-		if !slices.Contains(o.groups, version.Group) {
+		group := cmp.Or(version.Group, coreGroup)
+		if len(o.groups) > 0 && !slices.Contains(o.groups, group) {
 			continue
 		}
-		found[version.Group] = true
+		found[group] = true
 		for _, r := range list.APIResources {
 			resources = append(resources, version.WithResource(r.Name))
 		}

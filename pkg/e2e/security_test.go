@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/rowkeeper/rowkeeper/pkg/pki"
+	"github.com/rowkeeper/rowkeeper/storage"
 )
 
 // storedValues reads the values of the rows below a prefix, those of live objects and those of the whole log.
@@ -359,4 +360,76 @@ func TestRequestLimits(t *testing.T) {
 		return code == http.StatusForbidden
 	})
 	cancel()
+}
+
+// After "migrate objects" nothing needs the old key: no Secret, no definition and none of its objects.
+func TestRotationOfEverything(t *testing.T) {
+	dir := t.TempDir()
+	const first, second = "{name: first, secret: MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=}", "{name: second, secret: ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4NzY1NDMyMTA=}"
+	file := filepath.Join(dir, "encryption.yaml")
+	serve := func(keys ...string) *server {
+		t.Helper()
+		config := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n" +
+			"- resources: ['*.*']\n  providers:\n  - aesgcm: {keys: [" + strings.Join(keys, ", ") + "]}\n"
+		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return start(t, dir, "--enable-crds", "--encryption-provider-config="+file)
+	}
+	// stored counts the live rows by the key that they are encrypted with.
+	stored := func() map[string]int {
+		t.Helper()
+		live, _ := storedValues(t, "sqlite://"+filepath.Join(dir, ".rowkeeper", "state.db"), storage.DefaultPrefix)
+		byKey := map[string]int{}
+		for _, value := range live {
+			_, rest, _ := strings.Cut(string(value), "k8s:enc:aesgcm:v1:")
+			key, _, _ := strings.Cut(rest, ":")
+			byKey[key]++
+		}
+		return byKey
+	}
+	migrate := func(args ...string) string {
+		t.Helper()
+		r := run(t, dir, "", nil, rowkeeperProgram, append([]string{"migrate", "objects"}, args...)...)
+		if r.code != 0 {
+			t.Fatal(r.stderr)
+		}
+		return r.stdout
+	}
+
+	s := serve(first)
+	s.define(t, widgets, "widgets.factory.example.com")
+	s.ok(t, widget("one"), "create", "-f", "-")
+	s.ok(t, "", "create", "secret", "generic", "token", "--from-literal=token=confidential")
+	s.ok(t, manifest("one", "make"), "create", "-f", "-")
+	s.ok(t, "", "create", "namespace", "team")
+	before := stored()
+	if before["first"] < 5 || len(before) != 1 {
+		t.Fatalf("stored are %v", before)
+	}
+	s.signal(t, syscall.SIGTERM)
+	s = serve(first, second)
+	s.signal(t, syscall.SIGTERM)
+	s = serve(second, first)
+	// Groups can be named.
+	out := migrate("--groups=core")
+	has(t, out, "secrets: 1 of 1 objects rewritten\n")
+	if strings.Contains(out, "pipelines") || stored()["first"] == 0 {
+		t.Errorf("more than what was named is rewritten:\n%s", out)
+	}
+	has(t, migrate(), "secrets: 0 of 1 objects rewritten\n", "pipelines.ci.rowkeeper.dev: 1 of 1 objects rewritten\n",
+		"customresourcedefinitions.apiextensions.k8s.io: 1 of 1 objects rewritten\n", "widgets.factory.example.com: 1 of 1 objects rewritten\n")
+	if got := stored(); got["second"] != before["first"] || len(got) != 1 {
+		t.Errorf("after the migration, stored are %v, and %v before", got, before)
+	}
+	s.signal(t, syscall.SIGTERM)
+
+	s = serve(second)
+	if got := s.ok(t, "", "get", "secret", "token", "-o", "jsonpath={.data.token}"); got != "Y29uZmlkZW50aWFs" {
+		t.Errorf("the secret is %s", got)
+	}
+	s.ok(t, "", "get", "pl/one", "crd/widgets.factory.example.com", "wg/one", "ns/team")
+	if r := run(t, dir, "", nil, rowkeeperProgram, "migrate", "objects", "--groups="); r.code == 0 || !strings.Contains(r.stderr, "--groups must name at least one API group") {
+		t.Errorf("no group: %d %s", r.code, r.stderr)
+	}
 }
