@@ -29,7 +29,7 @@ base() {
 		DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends debootstrap >/dev/null
 	fi
 	local dir
-	dir=$(mktemp -d /var/tmp/rowkeeper-testbed-XXXXXX)
+	dir=$(mktemp -d -p /var/tmp)
 	# shellcheck disable=SC2064 # the directory of now
 	trap "rm -rf '$dir'" EXIT
 	debootstrap --variant=minbase "$1" "$dir" "$mirror" >"$dir.log" || { tail -n 15 "$dir.log" >&2; exit 1; }

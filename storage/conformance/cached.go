@@ -35,14 +35,14 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
-// notUnderTheCache is upstream's reason for most of the functions that it leaves out: its test file has an empty test for each of them,
-// with a reference to an issue.
-const notUnderTheCache = "upstream: TODO(#109831): Enable use of this test and run it"
+// notUnderTheCache is the reason for most of the functions that are left out: upstream's test file of the watch cache has an empty test for each of
+// them, and an issue that is still open.
+const notUnderTheCache = "upstream does not run it under the watch cache; see kubernetes/kubernetes#109831"
 
 // NotCached names the functions of upstream's suite that are not run under the watch cache, with upstream's reason. They are those that
 // upstream itself leaves out.
 var NotCached = map[string]string{
-	"RunTestListInconsistentContinuation":     "upstream: TODO(#109831): Enable use of this by setting compaction",
+	"RunTestListInconsistentContinuation":     "upstream does not run it under the watch cache, where its test cannot compact; see kubernetes/kubernetes#109831",
 	"RunTestListResourceVersionMatch":         notUnderTheCache,
 	"RunTestGuaranteedUpdate":                 notUnderTheCache,
 	"RunTestGuaranteedUpdateChecksStoredData": notUnderTheCache,
