@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"reflect"
 	"slices"
 	"time"
 
@@ -28,6 +29,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/klog/v2"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/rowkeeper/rowkeeper/pkg/core"
 	coreopenapi "github.com/rowkeeper/rowkeeper/pkg/core/openapi"
@@ -107,9 +109,40 @@ func describe(c *genericapiserver.Config, schemes []*runtime.Scheme) {
 	}
 	namer := openapi.NewDefinitionNamer(append(slices.Clone(schemes), core.Scheme, apiextensionsserver.Scheme)...)
 	c.OpenAPIConfig.GetDefinitions, c.OpenAPIV3Config.GetDefinitions = definitions, definitions
-	c.OpenAPIConfig.GetDefinitionName, c.OpenAPIV3Config.GetDefinitionName = namer.GetDefinitionName, namer.GetDefinitionName
+	c.OpenAPIConfig.GetDefinitionName = describedNames(c.OpenAPIConfig.GetDefinitionName, namer)
+	c.OpenAPIV3Config.GetDefinitionName = describedNames(c.OpenAPIV3Config.GetDefinitionName, namer)
 	c.OpenAPIConfig.Definitions, c.OpenAPIV3Config.Definitions = nil, nil
 }
+
+// describedNames gives the server's own types the names and kinds that its author gives them, who may know types by other names than a namer does. The kinds
+// that follow from the schemes are added, for types that only they know, and for those that are in every group.
+func describedNames(own func(string) (string, spec.Extensions), namer *openapi.DefinitionNamer) func(string) (string, spec.Extensions) {
+	if own == nil {
+		return namer.GetDefinitionName
+	}
+	return func(name string) (string, spec.Extensions) {
+		name, extensions := own(name)
+		_, more := namer.GetDefinitionName(name)
+		kinds, ok := extensions[groupVersionKinds].([]any)
+		if !ok {
+			return name, more
+		}
+		others, _ := more[groupVersionKinds].([]any)
+		for _, kind := range others {
+			same := func(k any) bool { return reflect.DeepEqual(k, kind) }
+			// What is kept in memory is in no document.
+			if kind.(map[string]any)["version"] != runtime.APIVersionInternal && !slices.ContainsFunc(kinds, same) {
+				kinds = append(slices.Clip(kinds), kind)
+			}
+		}
+		extensions = maps.Clone(extensions)
+		extensions[groupVersionKinds] = kinds
+		return name, extensions
+	}
+}
+
+// groupVersionKinds is the extension by which clients find the schema of a kind.
+const groupVersionKinds = "x-kubernetes-group-version-kind"
 
 // Extend returns a server that serves definitions, their objects and the core API itself, and leaves everything else to the given one. That one was
 // made from the configuration which was prepared, and all its groups are installed.
