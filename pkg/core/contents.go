@@ -114,8 +114,15 @@ func (c *NamespaceController) sync(ctx context.Context, name string) (done bool,
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}
-	if err != nil || n.DeletionTimestamp == nil || !slices.Contains(n.Spec.Finalizers, corev1.FinalizerKubernetes) {
+	if err != nil || n.DeletionTimestamp == nil {
 		return err == nil, err
+	}
+	if len(n.Spec.Finalizers) == 0 && len(n.Finalizers) == 0 {
+		// Whoever removed the last finalizer, or asked for the deletion, did not get to the end.
+		return c.end(ctx, n)
+	}
+	if !slices.Contains(n.Spec.Finalizers, corev1.FinalizerKubernetes) {
+		return true, nil
 	}
 	// The timestamp is cut to a second.
 	early := c.settle
@@ -154,6 +161,19 @@ func (c *NamespaceController) sync(ctx context.Context, name string) (done bool,
 		return false, nil // what has changed is seen in a moment
 	}
 	return true, nil
+}
+
+// end deletes a namespace that nobody has to finalize any more, if it is still the one that was seen.
+func (c *NamespaceController) end(ctx context.Context, n *corev1.Namespace) (done bool, err error) {
+	seen := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &n.UID, ResourceVersion: &n.ResourceVersion}}
+	err = c.client.CoreV1().Namespaces().Delete(ctx, n.Name, seen)
+	switch {
+	case err == nil || apierrors.IsNotFound(err):
+		return true, nil
+	case apierrors.IsConflict(err):
+		return false, nil // what has changed is seen in a moment
+	}
+	return false, err
 }
 
 // resources are those that namespaces have objects of. They come together with an error if some groups cannot say what they have.

@@ -42,7 +42,7 @@ var namespaces = resource[*corev1.Namespace]{
 		}
 		n.Spec.Finalizers = append(n.Spec.Finalizers, corev1.FinalizerKubernetes)
 	},
-	validate: func(n *corev1.Namespace) (errs field.ErrorList) {
+	validate: func(n, _ *corev1.Namespace) (errs field.ErrorList) {
 		for i, f := range n.Spec.Finalizers {
 			for _, message := range utilvalidation.IsQualifiedName(string(f)) {
 				errs = append(errs, field.Invalid(field.NewPath("spec", "finalizers").Index(i), f, message))
@@ -143,9 +143,16 @@ func (r *namespaceREST) Delete(ctx context.Context, name string, validate rest.V
 	if len(terminating.Spec.Finalizers) > 0 || len(terminating.Finalizers) > 0 {
 		return terminating, false, nil
 	}
+	// What has just been seen without finalizers is deleted, and nothing else. The client's own conditions held in the first step, which has changed the version.
+	o = o.DeepCopy()
+	o.Preconditions = metav1.NewPreconditionDeleteOptions(string(terminating.UID)).Preconditions
+	o.Preconditions.ResourceVersion = &terminating.ResourceVersion
 	obj, deleted, err := r.store.Delete(ctx, name, validate, o)
-	if apierrors.IsNotFound(err) {
+	switch {
+	case apierrors.IsNotFound(err):
 		return terminating, true, nil // somebody else was faster
+	case apierrors.IsConflict(err):
+		return terminating, false, nil // it was changed meanwhile; it is Terminating, and the controller ends it
 	}
 	return obj, deleted, err
 }

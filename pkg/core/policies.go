@@ -37,7 +37,8 @@ var policies = resource[*admissionv1.ValidatingAdmissionPolicy]{
 			p.Generation, p.Status = nextGeneration(old.Generation, p.Spec, old.Spec), old.Status
 		}
 	},
-	validate: func(p *admissionv1.ValidatingAdmissionPolicy) field.ErrorList {
+	needsVersion: true,
+	validate: func(p, _ *admissionv1.ValidatingAdmissionPolicy) field.ErrorList {
 		return checkPolicy(field.NewPath("spec"), &p.Spec)
 	},
 	columns: []metav1.TableColumnDefinition{
@@ -94,7 +95,8 @@ var policyBindings = resource[*admissionv1.ValidatingAdmissionPolicyBinding]{
 			b.Generation = nextGeneration(old.Generation, b.Spec, old.Spec)
 		}
 	},
-	validate: func(b *admissionv1.ValidatingAdmissionPolicyBinding) field.ErrorList {
+	needsVersion: true,
+	validate: func(b, _ *admissionv1.ValidatingAdmissionPolicyBinding) field.ErrorList {
 		return checkBinding(field.NewPath("spec"), &b.Spec)
 	},
 	columns: []metav1.TableColumnDefinition{
@@ -116,7 +118,7 @@ var policyBindings = resource[*admissionv1.ValidatingAdmissionPolicyBinding]{
 	},
 }
 
-// maxMatchConditions is how many conditions a policy may have.
+// maxMatchConditions is how many conditions a policy or a webhook may have.
 const maxMatchConditions = 64
 
 // celIdentifier is what the name of a variable must look like.
@@ -160,16 +162,9 @@ func checkPolicy(path *field.Path, s *admissionv1.ValidatingAdmissionPolicySpec)
 		errs = append(errs, unique(at.Child("name"), names, v.Name)...)
 		errs = append(errs, e.variable(at.Child("expression"), &validatingpolicy.Variable{Name: v.Name, Expression: v.Expression})...)
 	}
-	if n := len(s.MatchConditions); n > maxMatchConditions {
-		errs = append(errs, field.TooMany(path.Child("matchConditions"), n, maxMatchConditions))
-	}
-	names = sets.New[string]()
-	for i := range s.MatchConditions {
-		at, c := path.Child("matchConditions").Index(i), &s.MatchConditions[i]
-		errs = append(errs, checkQualified(at.Child("name"), c.Name)...)
-		errs = append(errs, unique(at.Child("name"), names, c.Name)...)
-		errs = append(errs, e.check(at.Child("expression"), (*matchconditions.MatchCondition)(c), true)...)
-	}
+	errs = append(errs, checkConditions(path.Child("matchConditions"), s.MatchConditions, func(at *field.Path, c *matchconditions.MatchCondition) field.ErrorList {
+		return e.check(at, c, true)
+	})...)
 	for i, v := range s.Validations {
 		at := path.Child("validations").Index(i)
 		errs = append(errs, e.check(at.Child("expression"), &validatingpolicy.ValidationCondition{Expression: v.Expression}, true)...)
@@ -226,6 +221,25 @@ func checkBinding(path *field.Path, s *admissionv1.ValidatingAdmissionPolicyBind
 	}
 	if actions.HasAll(admissionv1.Deny, admissionv1.Warn) {
 		errs = append(errs, field.Invalid(at, s.ValidationActions, "must not have both Deny and Warn: what is denied is told once"))
+	}
+	return errs
+}
+
+// checkConditions checks the conditions under which a policy or a webhook applies, the expressions by means of the given function.
+func checkConditions(path *field.Path, conditions []admissionv1.MatchCondition, check func(*field.Path, *matchconditions.MatchCondition) field.ErrorList) (errs field.ErrorList) {
+	if n := len(conditions); n > maxMatchConditions {
+		errs = append(errs, field.TooMany(path, n, maxMatchConditions))
+	}
+	names := sets.New[string]()
+	for i := range conditions {
+		at, c := path.Index(i), &conditions[i]
+		if c.Name == "" {
+			errs = append(errs, field.Required(at.Child("name"), ""))
+		} else {
+			errs = append(errs, checkQualified(at.Child("name"), c.Name)...)
+			errs = append(errs, unique(at.Child("name"), names, c.Name)...)
+		}
+		errs = append(errs, check(at.Child("expression"), (*matchconditions.MatchCondition)(c))...)
 	}
 	return errs
 }
@@ -300,11 +314,14 @@ func (e *expressions) variable(path *field.Path, v *validatingpolicy.Variable) f
 }
 
 func (e *expressions) check(path *field.Path, x plugincel.ExpressionAccessor, hasAuthorizer bool) field.ErrorList {
+	return compile(path, e.compiler, x, plugincel.OptionalVariableDeclarations{HasParams: e.hasParams, HasAuthorizer: hasAuthorizer})
+}
+
+func compile(path *field.Path, compiler plugincel.Compiler, x plugincel.ExpressionAccessor, variables plugincel.OptionalVariableDeclarations) field.ErrorList {
 	if strings.TrimSpace(x.GetExpression()) == "" {
 		return field.ErrorList{field.Required(path, "")}
 	}
-	options := plugincel.OptionalVariableDeclarations{HasParams: e.hasParams, HasAuthorizer: hasAuthorizer}
-	return failure(path, x.GetExpression(), e.compiler.CompileCELExpression(x, options, environment.NewExpressions))
+	return failure(path, x.GetExpression(), compiler.CompileCELExpression(x, variables, environment.NewExpressions))
 }
 
 func failure(path *field.Path, expression string, r plugincel.CompilationResult) field.ErrorList {

@@ -38,8 +38,8 @@ type resource[T object] struct {
 	name validation.ValidateNameFunc
 	// prepare normalizes an object before it is validated. old is the zero value for one that is created.
 	prepare func(obj, old T)
-	// validate checks an object, and validateUpdate in addition what may not change.
-	validate       func(T) field.ErrorList
+	// validate checks an object, and validateUpdate in addition what may not change. old is the zero value for one that is created.
+	validate       func(obj, old T) field.ErrorList
 	validateUpdate func(obj, old T) field.ErrorList
 	// selectable adds the fields that can be selected by.
 	selectable func(T, fields.Set)
@@ -50,6 +50,8 @@ type resource[T object] struct {
 	ttl uint64
 	// createOnUpdate lets clients create by PUT.
 	createOnUpdate bool
+	// needsVersion refuses a PUT without a resourceVersion, for the same resources as in a cluster.
+	needsVersion bool
 }
 
 // strategy is the generic store's view of a resource.
@@ -61,7 +63,7 @@ type strategy[T object] struct {
 
 func (s strategy[T]) NamespaceScoped() bool                         { return !s.clusterScoped }
 func (s strategy[T]) AllowCreateOnUpdate(context.Context) bool      { return s.createOnUpdate }
-func (s strategy[T]) AllowUnconditionalUpdate(context.Context) bool { return true }
+func (s strategy[T]) AllowUnconditionalUpdate(context.Context) bool { return !s.needsVersion }
 func (s strategy[T]) Canonicalize(runtime.Object)                   {}
 
 func (s strategy[T]) PrepareForCreate(_ context.Context, obj runtime.Object) {
@@ -82,7 +84,8 @@ var metadataPath = field.NewPath("metadata")
 func (s strategy[T]) Validate(_ context.Context, obj runtime.Object) field.ErrorList {
 	errs := validation.ValidateObjectMetaAccessor(obj.(T), !s.clusterScoped, s.name, metadataPath)
 	if s.validate != nil {
-		errs = append(errs, s.validate(obj.(T))...)
+		var none T
+		errs = append(errs, s.validate(obj.(T), none)...)
 	}
 	return errs
 }
@@ -90,7 +93,7 @@ func (s strategy[T]) Validate(_ context.Context, obj runtime.Object) field.Error
 func (s strategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	errs := validation.ValidateObjectMetaAccessorUpdate(obj.(T), old.(T), metadataPath)
 	if s.validate != nil {
-		errs = append(errs, s.validate(obj.(T))...)
+		errs = append(errs, s.validate(obj.(T), old.(T))...)
 	}
 	if s.validateUpdate != nil {
 		errs = append(errs, s.validateUpdate(obj.(T), old.(T))...)

@@ -63,7 +63,7 @@ var configMaps = resource[*corev1.ConfigMap]{
 	resource: corev1.Resource("configmaps"), singular: corev1.Resource("configmap"), shortNames: []string{"cm"},
 	new: func() *corev1.ConfigMap { return &corev1.ConfigMap{} }, newList: func() runtime.Object { return &corev1.ConfigMapList{} },
 	name: validation.NameIsDNSSubdomain,
-	validate: func(c *corev1.ConfigMap) field.ErrorList {
+	validate: func(c, _ *corev1.ConfigMap) field.ErrorList {
 		data, binary := field.NewPath("data"), field.NewPath("binaryData")
 		errs, size := checkKeys(data, sizes(c.Data))
 		more, sizeOfBinary := checkKeys(binary, sizes(c.BinaryData))
@@ -102,7 +102,7 @@ var secrets = resource[*corev1.Secret]{
 		}
 		s.StringData = nil
 	},
-	validate: func(s *corev1.Secret) field.ErrorList {
+	validate: func(s, _ *corev1.Secret) field.ErrorList {
 		data := field.NewPath("data")
 		errs, size := checkKeys(data, sizes(s.Data))
 		if size > maxData {
@@ -148,7 +148,7 @@ var events = resource[*corev1.Event]{
 	resource: corev1.Resource("events"), singular: corev1.Resource("event"), shortNames: []string{"ev"},
 	new: func() *corev1.Event { return &corev1.Event{} }, newList: func() runtime.Object { return &corev1.EventList{} },
 	name: validation.NameIsDNSSubdomain,
-	validate: func(e *corev1.Event) field.ErrorList {
+	validate: func(e, _ *corev1.Event) field.ErrorList {
 		// Events of objects without a namespace are in the default one, or in kube-system.
 		of := e.InvolvedObject.Namespace
 		if of != e.Namespace && (of != "" || e.Namespace != metav1.NamespaceDefault && e.Namespace != metav1.NamespaceSystem) {
@@ -206,7 +206,7 @@ var leases = resource[*coordinationv1.Lease]{
 	resource: coordinationv1.Resource("leases"), singular: coordinationv1.Resource("lease"),
 	new: func() *coordinationv1.Lease { return &coordinationv1.Lease{} }, newList: func() runtime.Object { return &coordinationv1.LeaseList{} },
 	name: validation.NameIsDNSSubdomain,
-	validate: func(l *coordinationv1.Lease) field.ErrorList {
+	validate: func(l, _ *coordinationv1.Lease) field.ErrorList {
 		var errs field.ErrorList
 		spec := field.NewPath("spec")
 		if seconds := l.Spec.LeaseDurationSeconds; seconds != nil && *seconds <= 0 {
@@ -220,6 +220,7 @@ var leases = resource[*coordinationv1.Lease]{
 	columns:        []metav1.TableColumnDefinition{{Name: "Holder", Type: "string", Description: "Who has it."}},
 	cells:          func(l *coordinationv1.Lease) []any { return []any{ptr.Deref(l.Spec.HolderIdentity, "")} },
 	createOnUpdate: true,
+	needsVersion:   true,
 }
 
 // unchanged tells whether two values are the same for clients.

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"sync"
+
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -9,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
 	"k8s.io/apiserver/pkg/util/webhook"
 )
 
@@ -30,12 +34,20 @@ var mutatingWebhooks = resource[*admissionv1.MutatingWebhookConfiguration]{
 			c.Generation = nextGeneration(old.Generation, c.Webhooks, old.Webhooks)
 		}
 	},
-	validate: func(c *admissionv1.MutatingWebhookConfiguration) (errs field.ErrorList) {
+	needsVersion: true,
+	validate: func(c, old *admissionv1.MutatingWebhookConfiguration) (errs field.ErrorList) {
+		stored := sets.New[string]()
+		if old != nil {
+			for _, h := range old.Webhooks {
+				noteConditions(stored, h.MatchConditions)
+			}
+		}
 		names := sets.New[string]()
 		for i, h := range c.Webhooks {
 			path := field.NewPath("webhooks").Index(i)
 			errs = append(errs, checkHook(path, names, h.Name, h.ClientConfig, h.Rules, h.SideEffects, h.AdmissionReviewVersions,
 				h.FailurePolicy, h.MatchPolicy, h.NamespaceSelector, h.ObjectSelector, h.TimeoutSeconds)...)
+			errs = append(errs, checkHookConditions(path.Child("matchConditions"), h.MatchConditions, stored)...)
 			if p := h.ReinvocationPolicy; p != nil && *p != admissionv1.NeverReinvocationPolicy && *p != admissionv1.IfNeededReinvocationPolicy {
 				errs = append(errs, field.NotSupported(path.Child("reinvocationPolicy"), *p,
 					[]admissionv1.ReinvocationPolicyType{admissionv1.IfNeededReinvocationPolicy, admissionv1.NeverReinvocationPolicy}))
@@ -61,11 +73,20 @@ var validatingWebhooks = resource[*admissionv1.ValidatingWebhookConfiguration]{
 			c.Generation = nextGeneration(old.Generation, c.Webhooks, old.Webhooks)
 		}
 	},
-	validate: func(c *admissionv1.ValidatingWebhookConfiguration) (errs field.ErrorList) {
+	needsVersion: true,
+	validate: func(c, old *admissionv1.ValidatingWebhookConfiguration) (errs field.ErrorList) {
+		stored := sets.New[string]()
+		if old != nil {
+			for _, h := range old.Webhooks {
+				noteConditions(stored, h.MatchConditions)
+			}
+		}
 		names := sets.New[string]()
 		for i, h := range c.Webhooks {
-			errs = append(errs, checkHook(field.NewPath("webhooks").Index(i), names, h.Name, h.ClientConfig, h.Rules, h.SideEffects, h.AdmissionReviewVersions,
+			path := field.NewPath("webhooks").Index(i)
+			errs = append(errs, checkHook(path, names, h.Name, h.ClientConfig, h.Rules, h.SideEffects, h.AdmissionReviewVersions,
 				h.FailurePolicy, h.MatchPolicy, h.NamespaceSelector, h.ObjectSelector, h.TimeoutSeconds)...)
+			errs = append(errs, checkHookConditions(path.Child("matchConditions"), h.MatchConditions, stored)...)
 		}
 		return errs
 	},
@@ -126,6 +147,26 @@ func checkHook(path *field.Path, names sets.Set[string], name string, client adm
 	}
 	return errs
 }
+
+func noteConditions(expressions sets.Set[string], conditions []admissionv1.MatchCondition) {
+	for _, c := range conditions {
+		expressions.Insert(c.Expression)
+	}
+}
+
+// checkHookConditions checks the conditions under which a webhook is called. What they may cost is bounded when they are evaluated. Expressions that were stored before are
+// not compiled again, so that a configuration stays writable if a later compiler is stricter.
+func checkHookConditions(path *field.Path, conditions []admissionv1.MatchCondition, stored sets.Set[string]) field.ErrorList {
+	return checkConditions(path, conditions, func(at *field.Path, c *matchconditions.MatchCondition) field.ErrorList {
+		if stored.Has(c.Expression) {
+			return nil
+		}
+		return compile(at, hookCompiler(), c, plugincel.OptionalVariableDeclarations{HasAuthorizer: true})
+	})
+}
+
+// hookCompiler is the one that the plugins which call webhooks have.
+var hookCompiler = sync.OnceValue(func() plugincel.Compiler { return plugincel.NewCompiler(baseEnvironment()) })
 
 // checkRule checks one of the rules by which webhooks and policies say what they are for.
 func checkRule(path *field.Path, r admissionv1.RuleWithOperations) (errs field.ErrorList) {
