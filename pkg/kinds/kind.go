@@ -18,6 +18,8 @@ import (
 )
 
 // Object is a pointer to a type T that embeds metav1.TypeMeta and metav1.ObjectMeta, and has a method DeepCopyObject, for which [DeepCopy] does the work.
+// JSON has to hold all that is in it: [New] refuses fields that are not exported, unless they are of a type that has methods of its own to write and read JSON or
+// text, as resource.Quantity and metav1.Time do.
 type Object[T any] interface {
 	*T
 	runtime.Object
@@ -63,7 +65,8 @@ type Strategy[T any] struct {
 	ValidateStatus func(ctx context.Context, obj, old *T) field.ErrorList
 	// Warnings are sent to a client that has created or changed an object.
 	Warnings func(ctx context.Context, obj *T) []string
-	// TimeToLive is the time after which an object is deleted that is written now; 0 keeps it for ever. The database's clock measures it, in seconds.
+	// TimeToLive is the time after which an object is deleted that is written now. 0 keeps it for ever, and with less, as the time is over already, it is deleted
+	// after a second: refuse such objects in Validate if nobody should write them. The database's clock measures the time, in seconds, rounded up.
 	TimeToLive func(*T) time.Duration
 }
 

@@ -48,7 +48,8 @@ type completed[T any, P Object[T]] struct {
 	singular string
 
 	typeMeta, objectMeta int
-	status               int // the field's index, or -1
+	status               int  // the field's index, or -1
+	comparable           bool // by equality.Semantic
 	// main and statusOnly are what an update of the resource, and one of its status, do not change.
 	main, statusOnly map[fieldpath.APIVersion]*fieldpath.Set
 }
@@ -72,6 +73,7 @@ func (k *completed[T, P]) inspect() error {
 			k.status = i
 		}
 	}
+	k.comparable = comparableFields(t, map[reflect.Type]bool{})
 	k.main, k.statusOnly = map[fieldpath.APIVersion]*fieldpath.Set{}, map[fieldpath.APIVersion]*fieldpath.Set{}
 	for _, version := range k.versions {
 		typ := t
@@ -79,6 +81,9 @@ func (k *completed[T, P]) inspect() error {
 			typ = v.typ
 		}
 		if err := checkMetadata(typ); err != nil {
+			return fmt.Errorf("the kind %s of group %s cannot be %s: %w", k.Name, k.group, typ, err)
+		}
+		if err := checkFields(typ); err != nil {
 			return fmt.Errorf("the kind %s of group %s cannot be %s: %w", k.Name, k.group, typ, err)
 		}
 		statusField, rest := fieldpath.NewSet(), fieldpath.NewSet()
@@ -218,10 +223,10 @@ func (k *completed[T, P]) storage(scheme *runtime.Scheme, getter generic.RESTOpt
 	return versions, nil
 }
 
-// seconds are never fewer than the time is long.
+// seconds are never fewer than the time is long. A time that is over already is the shortest one, as 0 would be for ever.
 func seconds(d time.Duration) uint64 {
-	if d <= 0 {
-		return 0
+	if d < 0 {
+		return 1
 	}
 	return uint64(math.Ceil(d.Seconds()))
 }
@@ -319,7 +324,11 @@ func (s strategy[T, P]) PrepareForUpdate(ctx context.Context, obj, old runtime.O
 		f(ctx, p, was)
 	}
 	p.SetGeneration(was.GetGeneration())
-	if !equality.Semantic.DeepEqual(s.wanted(p), s.wanted(was)) {
+	same := sameJSON
+	if s.kind.comparable {
+		same = equality.Semantic.DeepEqual
+	}
+	if !same(s.wanted(p), s.wanted(was)) {
 		p.SetGeneration(was.GetGeneration() + 1)
 	}
 }
