@@ -4,36 +4,37 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"strings"
 	"sync"
 
 	"github.com/Shopify/toxiproxy/v2"
+	"github.com/Shopify/toxiproxy/v2/stream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 )
 
 // Network is what lies between servers and their database: a way for each server, which can be cut and slowed.
 type Network struct {
-	mu   sync.Mutex
-	ways []*toxiproxy.Proxy
-	// toxics are the names of those that each way has.
-	toxics []map[string]bool
+	ways []*way
 }
 
 // NewNetwork makes a way to the address for each server.
 func NewNetwork(address string, servers int) (*Network, error) {
-	// Its links log to the terminal whatever logger they are given.
+	// toxiproxy's links log to the terminal whatever logger they are given.
 	zerolog.SetGlobalLevel(zerolog.Disabled)
 	n := &Network{}
 	hub := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
 	for i := range servers {
-		p := toxiproxy.NewProxy(hub, fmt.Sprint("server ", i), "127.0.0.1:0", address)
-		if err := p.Start(); err != nil {
+		w := &way{
+			hub: hub, listen: "127.0.0.1:0", upstream: address, conns: map[net.Conn]struct{}{},
+			proxy: toxiproxy.NewProxy(hub, fmt.Sprint("server ", i), "", address), toxics: map[string]bool{},
+		}
+		if err := w.open(); err != nil {
 			return nil, errors.Join(err, n.Close())
 		}
-		n.ways = append(n.ways, p)
-		n.toxics = append(n.toxics, map[string]bool{})
+		n.ways = append(n.ways, w)
 	}
 	return n, nil
 }
@@ -44,57 +45,51 @@ func (n *Network) through(rawURL string, server int) string {
 	if n == nil || err != nil {
 		return rawURL
 	}
-	u.Host = n.ways[server%len(n.ways)].Listen
+	u.Host = n.ways[server%len(n.ways)].listen
 	return u.String()
 }
 
 // Add makes a way bad: attributes is JSON. upstream is the direction to the database, else the one from it.
 func (n *Network) Add(server int, kind string, upstream bool, attributes string) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	stream := "downstream"
 	if upstream {
 		stream = "upstream"
 	}
-	name := kind + " " + stream
-	_, err := n.ways[server].Toxics.AddToxicJson(strings.NewReader(
+	w, name := n.ways[server], kind+" "+stream
+	_, err := w.proxy.Toxics.AddToxicJson(strings.NewReader(
 		fmt.Sprintf(`{"name":%q,"type":%q,"stream":%q,"toxicity":1,"attributes":%s}`, name, kind, stream, attributes)))
 	if err == nil {
-		n.toxics[server][name] = true
+		w.toxics[name] = true
 	}
 	return err
 }
 
 // Cut ends all connections of a server, and lets it make no new ones.
-func (n *Network) Cut(server int) { n.ways[server].Stop() }
+func (n *Network) Cut(server int) { n.ways[server].shut() }
 
 // Heal makes a way good again.
 func (n *Network) Heal(ctx context.Context, server int) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	w := n.ways[server]
 	var errs []error
-	for name := range n.toxics[server] {
-		errs = append(errs, n.ways[server].Toxics.RemoveToxic(ctx, name))
-		delete(n.toxics[server], name)
+	for name := range w.toxics {
+		errs = append(errs, w.proxy.Toxics.RemoveToxic(ctx, name))
+		delete(w.toxics, name)
 	}
-	if !n.ways[server].Enabled {
-		errs = append(errs, n.ways[server].Start())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, w.open())...)
 }
 
 // Reset ends all connections of a server. It may make new ones.
 func (n *Network) Reset(server int) error {
-	n.ways[server].Stop()
-	return n.ways[server].Start()
+	n.ways[server].shut()
+	return n.ways[server].open()
 }
 
 // Point leads all ways to another address. Connections end.
 func (n *Network) Point(address string) error {
-	for _, p := range n.ways {
-		p.Stop()
-		p.Upstream = address
-		if err := p.Start(); err != nil {
+	for _, w := range n.ways {
+		w.shut()
+		w.upstream = address
+		if err := w.open(); err != nil {
 			return err
 		}
 	}
@@ -106,8 +101,111 @@ func (n *Network) Close() error {
 	if n == nil {
 		return nil
 	}
-	for _, p := range n.ways {
-		p.Stop()
+	for _, w := range n.ways {
+		w.shut()
 	}
 	return nil
+}
+
+// way accepts connections and makes toxiproxy's links of them. toxiproxy's own listener is not used: its links stop to read when their peer is gone, and a toxic cannot
+// be removed from a link that nobody reads (it waits for the link, which waits for a lock that the removal holds). The links of a way are read to their
+// end.
+type way struct {
+	hub   *toxiproxy.ApiServer
+	proxy *toxiproxy.Proxy
+	// toxics are the names of those that it has.
+	toxics map[string]bool
+	// upstream is where it leads; it is changed only while the way is shut.
+	upstream string
+
+	mu sync.Mutex
+	// listen is where it begins; the port is chosen when it is opened first.
+	listen   string
+	listener net.Listener
+	conns    map[net.Conn]struct{}
+	links    int
+}
+
+// open begins to accept connections, if it does not yet.
+func (w *way) open() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.listener != nil {
+		return nil
+	}
+	l, err := net.Listen("tcp", w.listen)
+	if err != nil {
+		return err
+	}
+	w.listener, w.listen = l, l.Addr().String()
+	upstream := w.upstream
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go w.connect(l, conn, upstream)
+		}
+	}()
+	return nil
+}
+
+// connect leads a connection, accepted by l, on.
+func (w *way) connect(l net.Listener, from net.Conn, upstream string) {
+	to, err := net.Dial("tcp", upstream)
+	if err != nil {
+		_ = from.Close()
+		return
+	}
+	w.mu.Lock()
+	if w.listener != l {
+		w.mu.Unlock()
+		_, _ = from.Close(), to.Close()
+		return
+	}
+	w.conns[from], w.conns[to] = struct{}{}, struct{}{}
+	w.links++
+	name := fmt.Sprint("link ", w.links)
+	w.mu.Unlock()
+	w.proxy.Toxics.StartLink(w.hub, name+" upstream", from, &sink{Conn: to, w: w}, stream.Upstream)
+	w.proxy.Toxics.StartLink(w.hub, name+" downstream", to, &sink{Conn: from, w: w}, stream.Downstream)
+}
+
+// shut ends all connections and accepts none.
+func (w *way) shut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.listener != nil {
+		_ = w.listener.Close()
+		w.listener = nil
+	}
+	for conn := range w.conns {
+		_ = conn.Close()
+	}
+	clear(w.conns)
+}
+
+// sink is the end of a link. It takes what it is given even if it cannot be sent.
+type sink struct {
+	net.Conn
+	w    *way
+	gone bool
+}
+
+func (s *sink) Write(p []byte) (int, error) {
+	if !s.gone {
+		if _, err := s.Conn.Write(p); err != nil {
+			s.gone = true
+			_ = s.Conn.Close()
+		}
+	}
+	return len(p), nil
+}
+
+func (s *sink) Close() error {
+	s.w.mu.Lock()
+	delete(s.w.conns, s.Conn)
+	s.w.mu.Unlock()
+	return s.Conn.Close()
 }
