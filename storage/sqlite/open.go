@@ -51,6 +51,9 @@ func (b *backend) openFile(ctx context.Context) (store, recorded string, err err
 	if err = b.check(ctx, c); err == nil {
 		store, recorded, err = b.inspect(ctx, c, logged)
 	}
+	if err == nil {
+		err = b.sameStore(c)
+	}
 	if err == nil && b.hasMoved() {
 		err = errMoved
 	}
@@ -180,8 +183,10 @@ func (b *backend) check(ctx context.Context, c *conn) error {
 		}
 		mode, err := c.once("PRAGMA journal_mode")
 		if err == nil && mode != "wal" && b.moved {
-			// A copy that VACUUM INTO made took the file's place, while whoever could migrate it is running already.
-			mode, err = b.walMode(ctx, c)
+			// A copy that VACUUM INTO made took the file's place, while whoever could migrate it is running already. A file of another store is not touched.
+			if err = b.sameStore(c); err == nil {
+				mode, err = b.walMode(ctx, c)
+			}
 		}
 		if err != nil {
 			return err
@@ -196,6 +201,27 @@ func (b *backend) check(ctx context.Context, c *conn) error {
 	}
 	defer db.Close()
 	return schemaError(b.name(), migrations.SQLite.Check(ctx, db))
+}
+
+// sameStore refuses the file of another store in the place of the one that was opened first.
+func (b *backend) sameStore(c *conn) error {
+	s, err := c.prepare(selectIdentity)
+	if err != nil {
+		return err
+	}
+	row, err := s.step()
+	if err != nil {
+		return err
+	}
+	if !row {
+		return b.noStore()
+	}
+	store := s.colString(0)
+	s.reset()
+	if b.store != "" && store != b.store {
+		return mvcc.Errorf(mvcc.Invalid, "the database file %s was replaced by one of another store: put the right file back, or restart to serve this one", b.name())
+	}
+	return nil
 }
 
 // schemaError tells an unfit schema from a database that did not answer.

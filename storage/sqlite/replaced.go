@@ -69,15 +69,9 @@ func (b *backend) reopen(ctx context.Context) error {
 		return nil
 	}
 	old := b.file
-	store, recorded, err := b.openFirst(ctx)
+	_, recorded, err := b.openFirst(ctx)
 	if err != nil {
 		return err
-	}
-	if store != b.store {
-		if err := b.closeAll(); err != nil {
-			b.opts.Logger.Warn("cannot close the other store's file", "database", b.name(), "err", err)
-		}
-		return mvcc.Errorf(mvcc.Invalid, "the database file %s was replaced by one of another store: put the right file back, or restart to serve this one", b.name())
 	}
 	b.moved = false
 	b.walRetry = 0

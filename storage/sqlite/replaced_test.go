@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -258,6 +259,39 @@ func TestReplacedByAnotherStore(t *testing.T) {
 	rename(t, m.path+".old", m.path)
 	if err := m.operations()["Get"](); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAnotherStoreIsNotTouched: what was put in the file's place by mistake is what it was when it is taken away again, also where a copy of ours would be
+// changed to WAL mode.
+func TestAnotherStoreIsNotTouched(t *testing.T) {
+	for _, mode := range []string{"wal", "delete"} {
+		t.Run(mode, func(t *testing.T) {
+			m := newMoving(t)
+			another := m.path + ".another"
+			filled(t, another, 3)
+			if got := sqlQuery(t, another, "PRAGMA journal_mode = "+mode); got != mode {
+				t.Fatalf("the other file is in journal mode %q", got)
+			}
+			before, err := os.ReadFile(another)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rename(t, m.path, m.path+".old")
+			rename(t, another, m.path)
+			oneSentence(t, m.operations()["Get"](), mvcc.Fenced, m.path)
+			oneSentence(t, m.operations()["Get"](), mvcc.Invalid, "one of another store", "put the right file back")
+			after, err := os.ReadFile(m.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(after, before) {
+				t.Errorf("the other store's file was changed")
+			}
+			rename(t, m.path, another)
+			rename(t, m.path+".old", m.path)
+			mustBe(t, m.b, m.filler.keys[0], "after the copy")
+		})
 	}
 }
 
