@@ -21,6 +21,8 @@ type Backup struct {
 	Objects int64
 	// Time is when it was made, by the database's clock.
 	Time time.Time
+	// Renumbered is set by RestoreBackup if the objects got other resourceVersions than they have in the backup.
+	Renumbered bool
 }
 
 func backupOf(h archive.Header) Backup {
@@ -39,6 +41,8 @@ func (p Progress) tell(doing string, done, total int64) {
 var (
 	// ErrNotEmpty refuses to restore a backup into a database that has objects.
 	ErrNotEmpty = errors.New("the database is not empty")
+	// ErrStalled ends a backup whose output takes nothing more.
+	ErrStalled = errors.New("the output of the backup takes nothing more, and the database cannot keep its snapshot for ever: write the backup to a file")
 	// ErrNotConfirmed says that nobody can tell whether a backup was restored. It was as a whole, or not at all.
 	ErrNotConfirmed = errors.New("the database did not confirm that the backup was restored: it may or may not be; look into it, or restore it again")
 )
@@ -47,8 +51,20 @@ var (
 // are stored, so what is encrypted in the database is encrypted in the backup. Memory does not grow with the number of objects. w is not closed; after an error,
 // what was written to it is of no use.
 //
+// As long as it reads, the database keeps what it would give up otherwise. So it fails with ErrStalled if w takes five minutes for one Write, and at once when
+// the context ends; a Write that hangs is left behind then, and ends when w lets it.
+//
 // The format is documented in storage/internal/archive.
 func (d *Database) WriteBackup(ctx context.Context, w io.Writer, progress Progress) (b Backup, err error) {
+	return d.writeBackup(ctx, w, progress, stalledAfter)
+}
+
+// stalledAfter is how long a Write to a backup may take.
+const stalledAfter = 5 * time.Minute
+
+func (d *Database) writeBackup(ctx context.Context, to io.Writer, progress Progress, patience time.Duration) (b Backup, err error) {
+	w := newPatientWriter(ctx, to, patience)
+	defer w.close()
 	id, err := d.mvcc.Identity(ctx)
 	if err != nil {
 		return b, fmt.Errorf("cannot back up the database: %w", err)
@@ -116,7 +132,8 @@ type RestoreOptions struct {
 }
 
 // RestoreBackup makes a backup the content of the database, which may be of another kind than the one that it was made of. Objects keep their
-// resourceVersions, UIDs, and the times at which they expire.
+// UIDs, and the times at which they expire. They keep their resourceVersions, too, unless the backup is of another store (see Backup.Store) and this database
+// has ever been written: then its clients may know the same resourceVersions of other objects, and all of them get new ones, greater than any before.
 //
 // The backup is read twice: first to check that it is whole. Then everything is replaced in one transaction, in which what was written is read back and compared, and in
 // which a new history begins (see Fence). So if it fails or is killed, nothing was changed; servers may be running, whose reads
@@ -138,50 +155,59 @@ func (d *Database) RestoreBackup(ctx context.Context, from io.ReadSeeker, o Rest
 			in.Close()
 		}
 	}()
-	st, err := d.mvcc.Import(ctx, &mvcc.Import{
-		Replace: o.Replace,
-		Records: func(each func(*mvcc.Record) error) error {
-			if in != nil {
-				in.Close() // first, as it reads ahead
-				in = nil
-			}
-			if _, err := from.Seek(begin, io.SeekStart); err != nil {
-				return err
-			}
-			if in, err = archive.NewReader(from, d.mvcc.Limits()); err != nil {
-				return err
-			}
-			for done := int64(1); ; done++ {
-				r, err := in.Next()
-				if errors.Is(err, io.EOF) {
-					break
-				}
-				if err != nil {
-					return err
-				}
-				if err := each(r); err != nil {
-					return err
-				}
-				o.Progress.tell("writing", done, b.Objects)
-			}
-			if in.Summary() != sum {
-				return errors.New("the backup was changed while it was read")
-			}
-			return nil
-		},
-		Check: func(records func(func(*mvcc.Record) error) error) error {
-			digest, done := in.NewDigest(), int64(0)
-			err := records(func(r *mvcc.Record) error {
-				done++
-				o.Progress.tell("comparing", done, b.Objects)
-				return digest.Add(r)
-			})
-			if err == nil && digest.Summary() != sum {
-				err = errors.New("what the database says that it has stored is not what is in the backup")
-			}
+	// What the database must hold is what is in the file, or that with other revisions.
+	expected := sum
+	imp := &mvcc.Import{Store: b.Store, Head: mvcc.Revision(b.Revision), Replace: o.Replace}
+	imp.Records = func(each func(*mvcc.Record) error) error {
+		if in != nil {
+			in.Close() // first, as it reads ahead
+			in = nil
+		}
+		if _, err := from.Seek(begin, io.SeekStart); err != nil {
 			return err
-		},
-	}, mvcc.Revision(b.Revision))
+		}
+		if in, err = archive.NewReader(from, d.mvcc.Limits()); err != nil {
+			return err
+		}
+		renumbered := in.NewDigest()
+		for done := int64(1); ; done++ {
+			r, err := in.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			if err := each(r); err != nil {
+				return err
+			}
+			if imp.Renumbered {
+				renumbered.Add(r)
+			}
+			o.Progress.tell("writing", done, b.Objects)
+		}
+		if in.Summary() != sum {
+			return errors.New("the backup was changed while it was read")
+		}
+		if expected = sum; imp.Renumbered {
+			expected = renumbered.Summary()
+		}
+		return nil
+	}
+	imp.Check = func(records func(func(*mvcc.Record) error) error) error {
+		digest, done := in.NewDigest(), int64(0)
+		err := records(func(r *mvcc.Record) error {
+			done++
+			o.Progress.tell("comparing", done, b.Objects)
+			digest.Add(r)
+			return nil
+		})
+		if err == nil && digest.Summary() != expected {
+			err = errors.New("what the database says that it has stored is not what is in the backup")
+		}
+		return err
+	}
+	st, err := d.mvcc.Import(ctx, imp)
 	switch {
 	case errors.Is(err, mvcc.ErrNotEmpty):
 		return b, 0, ErrNotEmpty
@@ -190,6 +216,7 @@ func (d *Database) RestoreBackup(ctx context.Context, from io.ReadSeeker, o Rest
 	case err != nil:
 		return b, 0, fmt.Errorf("nothing was restored, and the database is what it was before: %w", err)
 	}
+	b.Renumbered = imp.Renumbered
 	return b, int64(st.Head.Revision), nil
 }
 
@@ -204,4 +231,54 @@ func (c *cancelable) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	return c.Reader.Read(p)
+}
+
+// patientWriter is a writer whose Write fails when the one below it has taken too long, or the context has ended. It has a copy of what is being written.
+type patientWriter struct {
+	ctx      context.Context
+	patience time.Duration
+	pieces   chan []byte
+	written  chan error
+	// free is the buffer for the next piece, nil while the last one may be in use.
+	free   []byte
+	failed error
+}
+
+func newPatientWriter(ctx context.Context, to io.Writer, patience time.Duration) *patientWriter {
+	// Neither end waits for the other one for ever: there is at most one piece, and one answer.
+	w := &patientWriter{ctx: ctx, patience: patience, pieces: make(chan []byte, 1), written: make(chan error, 1), free: []byte{}}
+	go func() {
+		for p := range w.pieces {
+			_, err := to.Write(p)
+			w.written <- err
+		}
+	}()
+	return w
+}
+
+// close lets go of the writer below, which may hang.
+func (w *patientWriter) close() { close(w.pieces) }
+
+func (w *patientWriter) Write(p []byte) (int, error) {
+	if w.failed != nil {
+		return 0, w.failed
+	}
+	piece := append(w.free[:0], p...)
+	w.free = nil
+	w.pieces <- piece
+	timer := time.NewTimer(w.patience)
+	defer timer.Stop()
+	select {
+	case err := <-w.written:
+		w.failed = err
+	case <-w.ctx.Done():
+		w.failed = context.Cause(w.ctx)
+	case <-timer.C:
+		w.failed = ErrStalled
+	}
+	if w.failed != nil {
+		return 0, w.failed
+	}
+	w.free = piece
+	return len(p), nil
 }

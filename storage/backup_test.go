@@ -2,13 +2,16 @@ package storage
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,9 +19,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	driverconfig "github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
 	apistorage "k8s.io/apiserver/pkg/storage"
@@ -354,6 +361,221 @@ func TestRestoreUnderServers(t *testing.T) {
 	})
 }
 
+// TestRestoreOfAnotherStore replaces what a server serves by a backup of another store, in which the same resourceVersions stand for other objects: all get new
+// ones, which nobody has seen, so who remembers one of before learns that it is of no use.
+func TestRestoreOfAnotherStore(t *testing.T) {
+	source := openDatabase(t, dbtest.Open(t, dbtest.SQLite), noCompaction)
+	other := pods(t, source)
+	create(t, other, labeled(pod("both"), "of", "the other"))
+	expiring := pod("expires")
+	if err := other.Create(t.Context(), podKey("expires"), expiring, nil, 7200); err != nil {
+		t.Fatal(err)
+	}
+	many(t, source, "/many/", 1500, 10)
+	want, newest := exported(t, source)
+	file := backup(t, source)
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		server, process := openDatabase(t, d, noCompaction), openDatabase(t, d, noCompaction)
+		s := pods(t, server)
+		known := create(t, s, labeled(pod("both"), "of", "this one"))
+		var clash example.Pod
+		if err := other.Get(t.Context(), podKey("both"), apistorage.GetOptions{}, &clash); err != nil || clash.ResourceVersion != known.ResourceVersion {
+			t.Fatalf("the objects have the resourceVersions %s and %s, and should have the same: %v", clash.ResourceVersion, known.ResourceVersion, err)
+		}
+		w := startWatch(t, s, everything(known.ResourceVersion))
+		_, head := exported(t, server)
+
+		b, revision := restore(t, process, file, RestoreOptions{Replace: true})
+		if !b.Renumbered {
+			t.Error("the restore does not say that the resourceVersions are new")
+		}
+		got, now := exported(t, process)
+		if int64(now) != revision || len(got) != len(want) {
+			t.Errorf("%d objects at %d, want %d at %d", len(got), now, len(want), revision)
+		}
+		least := max(head, newest) + 1<<32
+		inOrder := func(records map[mvcc.Key]mvcc.Record) []mvcc.Key {
+			return slices.SortedFunc(maps.Keys(records), func(a, b mvcc.Key) int { return cmp.Compare(records[a].Revision, records[b].Revision) })
+		}
+		if !slices.Equal(inOrder(got), inOrder(want)) {
+			t.Error("the objects are not in the order of the backup")
+		}
+		taken := map[mvcc.Revision]bool{}
+		for key, r := range got {
+			if r.Revision < least || r.Revision >= now || r.Create != r.Revision || taken[r.Revision] {
+				t.Errorf("%s has the revision %d and the creation revision %d, after heads of %d and %d and up to %d", key, r.Revision, r.Create, head, newest, now)
+			}
+			taken[r.Revision] = true
+			if w := want[key]; !bytes.Equal(r.Value, w.Value) || r.Expiry != w.Expiry {
+				t.Errorf("%s is not that of the backup", key)
+			}
+		}
+
+		if event := next(t, w); event.Type != watch.Error {
+			t.Errorf("the watch of the server got %v", event)
+		}
+		// What a client remembers of the object before is no precondition that the object now fulfills, though its name is the same and its revision was.
+		err := s.GuaranteedUpdate(t.Context(), podKey("both"), &example.Pod{}, false, nil, func(input runtime.Object, _ apistorage.ResponseMeta) (runtime.Object, *uint64, error) {
+			p := input.(*example.Pod)
+			if p.ResourceVersion == known.ResourceVersion {
+				t.Error("the object has the resourceVersion that another one had")
+			}
+			if p.Labels["of"] != "the other" {
+				t.Errorf("the object has the labels %v", p.Labels)
+			}
+			return labeled(p, "written", "after"), nil, nil
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// From here on it is a history of its own, and a backup of it keeps it.
+		again, _ := exported(t, server)
+		b, _ = restore(t, process, backup(t, server), RestoreOptions{Replace: true})
+		if got, _ := exported(t, server); b.Renumbered || !equal(got, again) {
+			t.Errorf("a backup of the same store was restored with other resourceVersions: %+v", b)
+		}
+	})
+}
+
+func labeled(p *example.Pod, name, value string) *example.Pod {
+	if p.Labels == nil {
+		p.Labels = map[string]string{}
+	}
+	p.Labels[name] = value
+	return p
+}
+
+// TestStalledBackup writes a backup to what takes nothing any more: other requests go on, and the backup gives up its snapshot.
+func TestStalledBackup(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		db := openDatabase(t, d, noCompaction)
+		many(t, db, "/many/", 300, 1<<12)
+		for _, tc := range []struct {
+			name     string
+			patience time.Duration
+			end      func(cancel func())
+			want     error
+		}{
+			{"given up", time.Hour, func(cancel func()) { cancel() }, context.Canceled},
+			{"for too long", 20 * time.Millisecond, func(func()) {}, ErrStalled},
+		} {
+			t.Run(tc.name, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				out := &stalled{begun: make(chan struct{}), end: make(chan struct{})}
+				defer close(out.end)
+				failed := make(chan error, 1)
+				go func() {
+					_, err := db.writeBackup(ctx, out, nil, tc.patience)
+					failed <- err
+				}()
+				<-out.begun
+				s := pods(t, db)
+				create(t, s, pod("meanwhile"))
+				if err := s.GetList(t.Context(), "/pods/", apistorage.ListOptions{Predicate: apistorage.Everything, Recursive: true}, &example.PodList{}); err != nil {
+					t.Error(err)
+				}
+				remove(t, s, "meanwhile")
+				backup(t, db)
+				tc.end(cancel)
+				if err := <-failed; !errors.Is(err, tc.want) {
+					t.Errorf("the backup has ended with %v", err)
+				}
+				remove(t, s, create(t, s, pod("afterwards")).Name)
+			})
+		}
+	})
+}
+
+// stalled takes nothing until the end.
+type stalled struct {
+	begun, end chan struct{}
+	once       sync.Once
+}
+
+func (s *stalled) Write(p []byte) (int, error) {
+	s.once.Do(func() { close(s.begun) })
+	<-s.end
+	return len(p), nil
+}
+
+// TestPatientWriter: what is written is written in order, an error below is returned and remembered, and time counts for each piece anew.
+func TestPatientWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got bytes.Buffer
+		slow := writerFunc(func(p []byte) (int, error) {
+			<-time.After(9 * time.Minute)
+			return got.Write(p)
+		})
+		w := newPatientWriter(t.Context(), slow, 10*time.Minute)
+		defer w.close()
+		for _, text := range []string{"one ", "two ", "three"} {
+			if n, err := io.WriteString(w, text); err != nil || n != len(text) {
+				t.Fatal(n, err)
+			}
+		}
+		if got.String() != "one two three" {
+			t.Errorf("it wrote %q", got.String())
+		}
+	})
+	broken := errors.New("broken pipe")
+	w := newPatientWriter(t.Context(), writerFunc(func([]byte) (int, error) { return 0, broken }), time.Hour)
+	defer w.close()
+	for range 2 {
+		if _, err := w.Write([]byte("text")); !errors.Is(err, broken) {
+			t.Error(err)
+		}
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// TestBackupOfALostValue: an object whose value the database has lost is not backed up as an empty one.
+func TestBackupOfALostValue(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		db := openDatabase(t, d, noCompaction)
+		if _, err := db.mvcc.Commit(t.Context(), mvcc.Mutation{Key: "/empty", Value: []byte{}}); err != nil {
+			t.Fatal(err)
+		}
+		backup(t, db)
+		if _, err := openSQL(t, d).ExecContext(t.Context(), "UPDATE rowkeeper_log SET value = NULL"); err != nil {
+			t.Fatal(err)
+		}
+		_, err := db.WriteBackup(t.Context(), io.Discard, nil)
+		if err == nil || !strings.Contains(err.Error(), `the value of the key "/empty" at revision 2 is lost`) {
+			t.Errorf("the backup: %v", err)
+		}
+	})
+}
+
+// openSQL opens a database beside the store.
+func openSQL(t *testing.T, d dbtest.DB) *sql.DB {
+	t.Helper()
+	u, err := url.Parse(d.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	driver, dsn := "pgx", d.URL
+	switch d.Kind {
+	case dbtest.SQLite:
+		driver, dsn = "sqlite", u.Path
+	case dbtest.MariaDB, dbtest.MySQL:
+		c := driverconfig.NewConfig()
+		c.User = u.User.Username()
+		c.Passwd, _ = u.User.Password()
+		c.Net, c.Addr, c.DBName = "tcp", u.Host, strings.TrimPrefix(u.Path, "/")
+		driver, dsn = "mysql", c.FormatDSN()
+	}
+	db, err := sql.Open(driver, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
 // TestSweepsDuringRestores: a sweep that has read which revisions it will delete does not delete what is restored with the same revisions.
 func TestSweepsDuringRestores(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
@@ -446,9 +668,14 @@ func TestRestoreOfWhatNoDatabaseHolds(t *testing.T) {
 		db := openDatabase(t, d, noCompaction)
 		create(t, pods(t, db), pod("kept"))
 		before, head := exported(t, db)
-		_, _, err := db.RestoreBackup(t.Context(), bytes.NewReader(buf.Bytes()), RestoreOptions{Replace: true})
-		if err == nil || !strings.HasPrefix(err.Error(), "nothing was restored, and the database is what it was before: ") {
-			t.Errorf("a key that is there twice: %v", err)
+		tries := 0
+		_, _, err := db.RestoreBackup(t.Context(), bytes.NewReader(buf.Bytes()), RestoreOptions{Replace: true, Progress: func(doing string, done, _ int64) {
+			if doing == "writing" && done == 1 {
+				tries++
+			}
+		}})
+		if err == nil || !strings.HasPrefix(err.Error(), "nothing was restored, and the database is what it was before: ") || tries != 1 {
+			t.Errorf("a key that is there twice, in %d tries: %v", tries, err)
 		}
 		if after, now := exported(t, db); !equal(after, before) || now != head {
 			t.Errorf("the database was changed: %v at %d", after, now)

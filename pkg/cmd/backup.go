@@ -48,8 +48,9 @@ func newRestoreCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore FILE|-",
 		Short: "Make a backup the content of a database",
-		Long: "Restore puts the objects of a backup into a database, which may be of another kind than the one that the backup was made of: with their resourceVersions, UIDs, and the times at " +
-			"which they expire. The backup is checked first, and what was written is read back and compared, in one transaction: if anything fails, or if the program is killed, " +
+		Long: "Restore puts the objects of a backup into a database, which may be of another kind than the one that the backup was made of: with their UIDs, the times at which they expire, and " +
+			"their resourceVersions. Only if the backup is of another store, and the database has ever been written, they get new resourceVersions, since clients may know the old ones of " +
+			"other objects. The backup is checked first, and what was written is read back and compared, in one transaction: if anything fails, or if the program is killed, " +
 			"the database is what it was before. Servers may be running: their writes wait or fail meanwhile, and their watches begin anew afterwards. With -, the backup is read from standard " +
 			"input, and kept in a temporary file.",
 		Args: oneFile,
@@ -223,7 +224,11 @@ func restore(ctx context.Context, c storage.Config, name string, replace bool, s
 	case err != nil:
 		return err
 	}
-	fmt.Fprintf(stdout, "restored %s; the history goes on at revision %d\n", describe(b), revision)
+	renumbered := ""
+	if b.Renumbered {
+		renumbered = ", with new resourceVersions, as the database has a history of its own"
+	}
+	fmt.Fprintf(stdout, "restored %s%s; the history goes on at revision %d\n", describe(b), renumbered, revision)
 	return nil
 }
 

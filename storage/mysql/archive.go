@@ -3,7 +3,10 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -114,7 +117,9 @@ func (b *backend) contents(ctx context.Context, conn *sql.Conn, what string) (st
 
 // records calls each for all keys. Errors of each are returned as they are.
 func (b *backend) records(ctx context.Context, conn *sql.Conn, what string, each func(*mvcc.Record) error) error {
-	rows, err := conn.QueryContext(ctx, selectRecords)
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	rows, err := conn.QueryContext(reading, selectRecords)
 	if err != nil {
 		return b.failed(what, err)
 	}
@@ -130,6 +135,7 @@ func (b *backend) records(ctx context.Context, conn *sql.Conn, what string, each
 		}
 		r := &mvcc.Record{Key: mvcc.Key(key), Revision: mvcc.Revision(revision), Create: mvcc.Revision(create), Expiry: expiry, Value: value}
 		if err := each(r); err != nil {
+			stop() // the other rows, however many, are not waited for
 			return err
 		}
 	}
@@ -162,12 +168,12 @@ func (b *backend) Import(ctx context.Context, in *mvcc.Import) (st mvcc.State, e
 		if st, n, err = b.contents(ctx, conn, what); err != nil {
 			return err
 		}
-		switch {
-		case !st.Writable:
+		if !st.Writable {
 			b.server.suspect()
 			return errReadOnly
-		case n > 0 && !in.Replace:
-			return mvcc.ErrNotEmpty
+		}
+		if err := in.Begin(st, n); err != nil {
+			return err
 		}
 		var second text
 		second.statement(deleteAllLive)
@@ -175,8 +181,8 @@ func (b *backend) Import(ctx context.Context, in *mvcc.Import) (st mvcc.State, e
 		if err := exec(&second); err != nil {
 			return err
 		}
-		w := importer{limits: b.limits, now: st.Now, token: in.Fence.Token, exec: exec}
-		if err := in.Records(w.add); err != nil {
+		w := importer{limits: b.limits, now: st.Now, token: in.Token, exec: exec}
+		if err := in.Write(w.add); err != nil {
 			return err
 		}
 		if err := w.flush(); err != nil {
@@ -185,10 +191,9 @@ func (b *backend) Import(ctx context.Context, in *mvcc.Import) (st mvcc.State, e
 		if err := in.Check(func(each func(*mvcc.Record) error) error { return b.records(ctx, conn, what, each) }); err != nil {
 			return err
 		}
-		st.Head = mvcc.Position{Epoch: st.Head.Epoch + 1, Revision: max(in.Fence.Seen.Revision, st.Head.Revision) + in.Fence.Jump, Token: in.Fence.Token}
-		st.Compacted, st.Swept = st.Head.Revision, st.Head.Revision
+		st = in.End(st)
 		var last text
-		last.fence(in.Fence, st)
+		last.fence(st, in.Fingerprint)
 		// The sweep compares the epoch when it moves swept.
 		last.statement(updateSwept, int64(st.Head.Epoch), int64(st.Swept))
 		last.statement(commit)
@@ -247,8 +252,16 @@ func (w *importer) flush() error {
 	}
 	clear(w.records)
 	w.records, w.bytes = w.records[:0], 0
-	return w.exec(&t)
+	err := w.exec(&t)
+	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) && e.Number == duplicateKey {
+		// Nobody else writes, so to try again would be of no use.
+		return mvcc.Errorf(mvcc.Data, "a key is in it twice: %w", e)
+	}
+	return err
 }
+
+// duplicateKey is the server's error for it.
+const duplicateKey = 1062
 
 // recordRow writes the values of insertLive.
 func (t *text) recordRow(r *mvcc.Record) {

@@ -159,7 +159,7 @@ func (b *backend) Fence(ctx context.Context, f mvcc.Fence) (mvcc.State, error) {
 		if st.Head.Epoch <= f.Seen.Epoch {
 			st.Head = mvcc.Position{Epoch: f.Seen.Epoch + 1, Revision: max(f.Seen.Revision, st.Head.Revision) + f.Jump, Token: f.Token}
 			st.Compacted = st.Head.Revision
-			second.fence(f, st)
+			second.fence(st, f.Fingerprint)
 		}
 		second.commit()
 		return &second, nil
@@ -171,16 +171,16 @@ func (b *backend) Fence(ctx context.Context, f mvcc.Fence) (mvcc.State, error) {
 	return st, nil
 }
 
-// fence writes the marker and the epoch.
-func (t *text) fence(f mvcc.Fence, st mvcc.State) {
-	var fingerprint text
-	if f.Fingerprint == "" {
-		fingerprint.WriteString("NULL")
+// fence writes the marker and the epoch of a fence, after which the state is st. An empty fingerprint leaves the recorded one.
+func (t *text) fence(st mvcc.State, fingerprint string) {
+	var recorded text
+	if fingerprint == "" {
+		recorded.WriteString("NULL")
 	} else {
-		fingerprint.binary([]byte(f.Fingerprint))
+		recorded.binary([]byte(fingerprint))
 	}
-	t.statement(insertMarker, int64(st.Head.Revision), f.Token[:], st.Now.UnixMicro())
-	t.statement(updateEpoch, int64(st.Head.Epoch), int64(st.Compacted), fingerprint.String())
+	t.statement(insertMarker, int64(st.Head.Revision), st.Head.Token[:], st.Now.UnixMicro())
+	t.statement(updateEpoch, int64(st.Head.Epoch), int64(st.Compacted), recorded.String())
 }
 
 // Identity asks on a connection of its own, which finds out anew what the server is.

@@ -2,8 +2,10 @@ package postgres
 
 import (
 	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -144,7 +146,9 @@ func stateOf(ctx context.Context, conn *pgx.Conn) (st mvcc.State, err error) {
 }
 
 func records(ctx context.Context, conn *pgx.Conn, each func(*mvcc.Record) error) error {
-	rows, err := conn.Query(ctx, sqlRecords)
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	rows, err := conn.Query(reading, sqlRecords)
 	if err != nil {
 		return readError(err)
 	}
@@ -152,6 +156,7 @@ func records(ctx context.Context, conn *pgx.Conn, each func(*mvcc.Record) error)
 	for rows.Next() {
 		r := row(rows.RawValues())
 		if err := each(&mvcc.Record{Revision: r.revision(0), Create: r.revision(1), Expiry: r.int(2), Key: r.key(3), Value: r.value(4)}); err != nil {
+			stop() // the other rows, however many, are not waited for
 			return err
 		}
 	}
@@ -180,14 +185,14 @@ func (b *backend) Import(ctx context.Context, in *mvcc.Import) (st mvcc.State, e
 		if err := conn.QueryRow(ctx, sqlCountAll).Scan(&n); err != nil {
 			return readError(err)
 		}
-		if n > 0 && !in.Replace {
-			return mvcc.ErrNotEmpty
+		if err := in.Begin(st, n); err != nil {
+			return err
 		}
 		if _, err := conn.Exec(ctx, sqlClear); err != nil {
 			return readError(err)
 		}
-		w := importer{conn: conn, now: st.Now.UnixMicro(), token: in.Fence.Token}
-		if err := in.Records(func(r *mvcc.Record) error { return w.add(ctx, r) }); err != nil {
+		w := importer{conn: conn, now: st.Now.UnixMicro(), token: in.Token}
+		if err := in.Write(func(r *mvcc.Record) error { return w.add(ctx, r) }); err != nil {
 			return err
 		}
 		if err := w.flush(ctx); err != nil {
@@ -196,14 +201,17 @@ func (b *backend) Import(ctx context.Context, in *mvcc.Import) (st mvcc.State, e
 		if err := in.Check(func(each func(*mvcc.Record) error) error { return records(ctx, conn, each) }); err != nil {
 			return err
 		}
-		st.Head = mvcc.Position{Epoch: st.Head.Epoch + 1, Revision: max(in.Fence.Seen.Revision, st.Head.Revision) + in.Fence.Jump, Token: in.Fence.Token}
-		st.Compacted, st.Swept = st.Head.Revision, st.Head.Revision
-		_, err := conn.Exec(ctx, sqlMark, int64(st.Head.Revision), w.now, w.token[:], int64(st.Head.Epoch), in.Fence.Fingerprint, b.channel())
+		st = in.End(st)
+		_, err := conn.Exec(ctx, sqlMark, int64(st.Head.Revision), w.now, w.token[:], int64(st.Head.Epoch), in.Fingerprint, b.channel())
 		if err != nil {
 			return readError(err)
 		}
-		if _, err := conn.Exec(ctx, sqlCommit); err != nil {
+		tag, err := conn.Exec(ctx, sqlCommit)
+		switch {
+		case err != nil:
 			return mvcc.Errorf(mvcc.Unknown, "PostgreSQL did not confirm the commit: %w", readError(err))
+		case tag.String() != "COMMIT":
+			return mvcc.Errorf(mvcc.Transient, "PostgreSQL ended the transaction by %q instead of COMMIT", tag)
 		}
 		return nil
 	})
@@ -239,6 +247,10 @@ func (w *importer) flush(ctx context.Context) error {
 		return nil
 	}
 	if _, err := w.conn.Exec(ctx, sqlImport, w.revisions, w.creations, w.expiries, w.keys, w.values, w.now, w.token[:]); err != nil {
+		if e := (*pgconn.PgError)(nil); errors.As(err, &e) && e.Code == "23505" {
+			// Nobody else writes, so to try again would be of no use.
+			return mvcc.Errorf(mvcc.Data, "a key is in it twice: %w", e)
+		}
 		return readError(err)
 	}
 	w.revisions, w.creations, w.expiries = w.revisions[:0], w.creations[:0], w.expiries[:0]

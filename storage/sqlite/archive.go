@@ -76,7 +76,10 @@ func (b *backend) records(ctx context.Context, c *conn, each func(*mvcc.Record) 
 		if err != nil || !more {
 			return b.classify(ctx, err)
 		}
-		r := mvcc.Record{Revision: s.colRevision(0), Key: s.colKey(1), Create: s.colRevision(2), Expiry: s.colInt(3), Value: s.colBytes(4)}
+		r := mvcc.Record{Revision: s.colRevision(0), Key: s.colKey(1), Create: s.colRevision(2), Expiry: s.colInt(3)}
+		if !s.colNull(4) {
+			r.Value = s.colBytes(4)
+		}
 		if err := each(&r); err != nil {
 			s.reset()
 			return err
@@ -101,15 +104,15 @@ func (b *backend) Import(ctx context.Context, in *mvcc.Import) (st mvcc.State, e
 		if err != nil {
 			return false, err
 		}
-		if n > 0 && !in.Replace {
-			return false, callers.keep(mvcc.ErrNotEmpty)
+		if err := in.Begin(st, n); err != nil {
+			return false, callers.keep(err)
 		}
 		for _, text := range []string{deleteAllLive, deleteAllLog} {
 			if err := c.exec(text); err != nil {
 				return false, err
 			}
 		}
-		err = in.Records(func(r *mvcc.Record) error { return b.classify(ctx, c.insert(r, in.Fence.Token, st.Now.UnixMicro())) })
+		err = in.Write(func(r *mvcc.Record) error { return b.classify(ctx, c.insert(r, in.Token, st.Now.UnixMicro())) })
 		if err != nil {
 			return false, callers.keep(err)
 		}
@@ -117,15 +120,14 @@ func (b *backend) Import(ctx context.Context, in *mvcc.Import) (st mvcc.State, e
 		if err != nil {
 			return false, callers.keep(err)
 		}
-		in.Fence.Seen.Epoch = st.Head.Epoch
-		if err := mark(c, &in.Fence, &st); err != nil {
+		st = in.End(st)
+		if err := mark(c, &st, in.Fingerprint); err != nil {
 			return false, err
 		}
 		s, err := c.prepare(updateSwept)
 		if err != nil {
 			return false, err
 		}
-		st.Swept = st.Compacted
 		return true, s.int(int64(st.Swept)).run()
 	})
 	return st, callers.or(err)

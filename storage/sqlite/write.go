@@ -526,7 +526,9 @@ func (b *backend) Fence(ctx context.Context, f mvcc.Fence) (st mvcc.State, err e
 		if st.Head.Epoch > f.Seen.Epoch {
 			return false, nil
 		}
-		return true, mark(c, &f, &st)
+		st.Head = mvcc.Position{Epoch: f.Seen.Epoch + 1, Revision: max(f.Seen.Revision, st.Head.Revision) + f.Jump, Token: f.Token}
+		st.Compacted = st.Head.Revision
+		return true, mark(c, &st, f.Fingerprint)
 	})
 	if err == nil {
 		b.fenced.Store(false)
@@ -534,16 +536,13 @@ func (b *backend) Fence(ctx context.Context, f mvcc.Fence) (st mvcc.State, err e
 	return st, err
 }
 
-// mark writes a fence's marker and epoch, and changes the state to the one after it.
-func mark(c *conn, f *mvcc.Fence, st *mvcc.State) error {
-	st.Head = mvcc.Position{Epoch: f.Seen.Epoch + 1, Revision: max(f.Seen.Revision, st.Head.Revision) + f.Jump, Token: f.Token}
-	st.Compacted = st.Head.Revision
-
+// mark writes the marker and the epoch of a fence, after which the state is st. An empty fingerprint leaves the recorded one.
+func mark(c *conn, st *mvcc.State, fingerprint string) error {
 	s, err := c.prepare(insertLog)
 	if err != nil {
 		return err
 	}
-	s.int(int64(st.Head.Revision)).key("").int(0).int(0).blob(f.Token[:]).int(st.Now.UnixMicro()).bool(true).null()
+	s.int(int64(st.Head.Revision)).key("").int(0).int(0).blob(st.Head.Token[:]).int(st.Now.UnixMicro()).bool(true).null()
 	if err := s.run(); err != nil {
 		return err
 	}
@@ -551,10 +550,10 @@ func mark(c *conn, f *mvcc.Fence, st *mvcc.State) error {
 		return err
 	}
 	s.int(int64(st.Head.Epoch)).int(int64(st.Compacted))
-	if f.Fingerprint == "" {
+	if fingerprint == "" {
 		s.null()
 	} else {
-		s.text(f.Fingerprint)
+		s.text(fingerprint)
 	}
 	return s.run()
 }

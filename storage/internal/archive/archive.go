@@ -50,11 +50,14 @@ const (
 // maxRecord bounds a record in bytes, so that a damaged length takes no memory.
 const maxRecord = mvcc.MaxKeyBytes + mvcc.MaxValueBytes + 1<<16
 
+// maxRevision bounds the newest revision, so that the history can go on beyond it: fences put it at some 2^30 a second since 1970, which is 2^62 in the year 2106.
+const maxRevision mvcc.Revision = 1<<62 - 1
+
 // Header says what is in a file.
 type Header struct {
 	// Store is the identity of the store.
 	Store string `json:"store"`
-	// Revision is the state that was written: that after the write with this revision.
+	// Revision is the state that was written: that after the write with this revision, which is less than 2^62.
 	Revision mvcc.Revision `json:"revision"`
 	// Keys is how many there are.
 	Keys int64 `json:"keys"`
@@ -175,10 +178,9 @@ func (r *Reader) NewDigest() *Digest {
 }
 
 // Add adds a key.
-func (d *Digest) Add(r *mvcc.Record) error {
+func (d *Digest) Add(r *mvcc.Record) {
 	d.keys++
 	d.sum.hash.Write(d.sum.key(r))
-	return nil
 }
 
 // Summary returns what the end of such a file says.
@@ -264,7 +266,7 @@ func NewReader(r io.Reader, limits mvcc.Limits) (*Reader, error) {
 		err = damaged("it has no header")
 	default:
 		ar.header = slices.Clone(ar.buf)
-		if jsonErr := json.Unmarshal(content, &ar.Header); jsonErr != nil || ar.Header.Revision < 1 || ar.Header.Keys < 0 {
+		if jsonErr := json.Unmarshal(content, &ar.Header); jsonErr != nil || ar.Header.Revision < 1 || ar.Header.Revision > maxRevision || ar.Header.Keys < 0 {
 			err = damaged("its header is not understood")
 		}
 	}

@@ -4,15 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Everything that a store holds can be read at one revision, and be put into the place of everything that another one holds, which may be in a
-// database of another kind. Revisions, creation revisions and expiries stay what they are. What is not taken along is history: rows that
-// were replaced, and deletions.
+// database of another kind. Expiries stay what they are. What is not taken along is history: rows that were replaced, and deletions.
 //
 // To put it back is one transaction under the commit lock, so nobody ever reads a half of it: neither a server that runs meanwhile, nor one that starts
 // after the process that did it was killed. In the same transaction the history is fenced (see fence.go), as after a restore by the
 // database's own tools: the revisions that were read or watched in the database before it stand for nothing any more.
+//
+// Revisions stay what they are, too, if they can: in the store that the records come from, or one that has never been written, a revision stands for
+// the same content before and after. In a store with a history of its own the same revisions have stood for other content, and a client that remembers one would update
+// or leave alone what it has never seen. There the records are numbered anew, in the same order, beyond all revisions of both stores.
 
 // Record is a key that exists, with all that is kept of it.
 type Record struct {
@@ -20,22 +24,68 @@ type Record struct {
 	Revision, Create Revision
 	// Expiry is when it expires, in microseconds since 1970 by the database's clock, 0 for never.
 	Expiry int64
-	Value  []byte
+	// Value is nil only if the database has lost it.
+	Value []byte
 }
 
-// Import is what replaces a store's content.
+// Import is what replaces a store's content. Under the commit lock a backend calls Begin, Write, Check and End, in this order. An import that has
+// failed may be begun again.
 type Import struct {
-	// Fence is the new epoch. Fence.Seen.Revision is the greatest revision of the database and of the records; the epoch is one more than that of the
-	// database under the commit lock, whatever Fence.Seen says.
-	Fence Fence
+	// Store is the identity of the store that the records come from, and Head its newest revision at that time.
+	Store string
+	Head  Revision
 	// Replace removes the keys that exist. Otherwise a database that has some is refused with ErrNotEmpty.
 	Replace bool
-	// Records calls each for the records, in ascending order of revisions. It may be called again, after an error. The record and what it points to are
-	// each's to keep until Records returns.
+	// Records calls each for the records, in ascending order of revisions. It may be called again, after an error. each may give the record other
+	// revisions, which then are those that it is stored with. The record and what it points to are each's to keep until Records returns.
 	Records func(each func(*Record) error) error
 	// Check reads before the commit what the database holds then, in ascending order of revisions. Nothing is changed if it
 	// returns an error.
 	Check func(records func(each func(*Record) error) error) error
+
+	// Token is the token of the marker and of all rows, Fingerprint is stored as the new fingerprint, if not empty. [Store.Import] sets both.
+	Token       Token
+	Fingerprint string
+	// Renumbered tells after Begin whether the records get new revisions.
+	Renumbered bool
+
+	// into is the identity of the store that they are put into.
+	into string
+	// last is the newest revision that is taken: at first one beyond those of both stores.
+	last Revision
+}
+
+// emptyHead is the head of a store that has never been written: the marker that the first migration wrote.
+const emptyHead Revision = 1
+
+// Begin decides, by the state and the number of keys under the commit lock, whether the import may be, and with which revisions.
+func (in *Import) Begin(st State, keys int64) error {
+	if keys > 0 && !in.Replace {
+		return ErrNotEmpty
+	}
+	in.Renumbered = in.Store != in.into && st.Head.Revision > emptyHead
+	seen := max(st.Head.Revision, in.Head)
+	in.last = seen + jump(seen, st.Now)
+	return nil
+}
+
+// Write calls each for the records, with the revisions that they are stored with.
+func (in *Import) Write(each func(*Record) error) error {
+	if !in.Renumbered {
+		return in.Records(each)
+	}
+	return in.Records(func(r *Record) error {
+		in.last++
+		r.Revision, r.Create = in.last, in.last
+		return each(r)
+	})
+}
+
+// End returns the state after the import of which st was the state before: the marker of the new epoch is the head, and nothing is left to compact or to sweep.
+func (in *Import) End(st State) State {
+	st.Head = Position{Epoch: st.Head.Epoch + 1, Revision: in.last + 1, Token: in.Token}
+	st.Compacted, st.Swept = st.Head.Revision, st.Head.Revision
+	return st
 }
 
 // ErrNotEmpty refuses to import into a store that has keys.
@@ -82,6 +132,9 @@ func (s *Store) Export(ctx context.Context, begin func(st State, keys int64) err
 			return begin(st, n)
 		}, func(r *Record) error {
 			found++
+			if r.Value == nil {
+				return Errorf(Invalid, "the database is damaged: the value of the key %q at revision %d is lost", string(r.Key), r.Revision)
+			}
 			return each(r)
 		})
 		if errors.Is(err, errOtherHistory) {
@@ -100,33 +153,26 @@ func (s *Store) Export(ctx context.Context, begin func(st State, keys int64) err
 // errOtherHistory ends an export whose snapshot is of another history than what this process has seen.
 var errOtherHistory = errors.New("the history has changed")
 
-// Import replaces everything by what in holds, whose newest revision was head when it was exported; see [Archiver]. It fills in in.Fence. This process and all
-// others move to the new history.
-func (s *Store) Import(ctx context.Context, in *Import, head Revision) (State, error) {
+// Import replaces everything by what in holds; see [Archiver]. This process and all others move to the new history.
+//
+// It does not keep this process from moving to another history meanwhile: who wants to fence waits for the commit lock as everybody does.
+func (s *Store) Import(ctx context.Context, in *Import) (State, error) {
 	a, ok := s.b.(Archiver)
 	if !ok {
 		return State{}, errNoArchiver
 	}
 	ctx, cancel := s.whileOpen(ctx)
 	defer cancel()
-	s.fencing.mu.Lock()
-	defer s.fencing.mu.Unlock()
-	st, err := s.b.State(ctx)
-	if err == nil && !st.Writable {
-		err = Errorf(ReadOnly, "the database is read-only (a standby, or not promoted yet), and nothing can be restored into it")
+	id, err := s.Identity(ctx)
+	if err != nil {
+		return State{}, orClosed(ctx, err)
 	}
-	var id Identity
-	if err == nil {
-		id, err = s.b.Identity(ctx)
-	}
-	if err == nil {
-		seen := Position{Epoch: st.Head.Epoch, Revision: max(st.Head.Revision, head)}
-		in.Fence = Fence{Seen: seen, Token: newToken(), Jump: jump(seen.Revision, st.Now), Fingerprint: id.Actual}
-		st, err = a.Import(ctx, in)
-	}
-	// A deadlock with another server's maintenance, or a lock that was not to be had in time, is over when it is tried again.
+	in.into, in.Fingerprint, in.Token = id.Store, id.Actual, newToken()
+	st, err := a.Import(ctx, in)
+	// A deadlock with another server's maintenance, or a lock that was not to be had in time, is over when it is tried again a little later.
 	for try := 1; err != nil && ClassOf(err) == Transient && try < importTries && ctx.Err() == nil; try++ {
 		s.log.Warn("the import was undone by the database and is repeated", "err", err)
+		wait(ctx, time.Duration(try)*importPause)
 		st, err = a.Import(ctx, in)
 	}
 	if ClassOf(err) == Unknown {
@@ -135,13 +181,22 @@ func (s *Store) Import(ctx context.Context, in *Import, head Revision) (State, e
 	if err != nil {
 		return State{}, orClosed(ctx, err)
 	}
+	s.fencing.mu.Lock()
+	defer s.fencing.mu.Unlock()
 	s.metrics.fenced()
-	s.adopt(st, "everything was replaced by an import")
+	// Somebody in this process may have noticed it first, and be in the new history already.
+	if s.hub.newestSeen().Epoch < st.Head.Epoch {
+		s.adopt(st, "everything was replaced by an import")
+	}
 	return st, nil
 }
 
-// importTries is how often an import is tried that the database undoes for reasons of its own.
-const importTries = 5
+const (
+	// importTries is how often an import is tried that the database undoes for reasons of its own.
+	importTries = 5
+	// importPause is how long it waits before the second try; it waits longer before each of those that follow.
+	importPause = 100 * time.Millisecond
+)
 
 // whileOpen returns a context that ends with the store, too.
 func (s *Store) whileOpen(ctx context.Context) (context.Context, context.CancelFunc) {

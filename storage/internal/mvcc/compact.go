@@ -123,9 +123,7 @@ func (s *Store) Compact(ctx context.Context, r Revision) error {
 // CompactedRevision is the newest boundary that this process knows of, 0 if nothing was ever compacted.
 func (s *Store) CompactedRevision() Revision { return s.hub.compactedRevision() }
 
-// Sweep removes what the boundary has released, in batches with pauses, so that writers go on. The pause is a multiple of the time that the
-// batch took: a quarter of the database's time at most while there is little to do, and more if the debt grows, since a sweep that is slower than
-// the writers would never end.
+// Sweep removes what the boundary has released, in batches with pauses, so that writers go on.
 func (s *Store) Sweep(ctx context.Context) error {
 	for {
 		if s.ctx.Err() != nil {
@@ -148,17 +146,22 @@ func (s *Store) Sweep(ctx context.Context) error {
 		if debt <= 0 {
 			return nil
 		}
-		took := time.Since(began)
-		pause := 3 * took
-		if debt > 500_000 {
-			pause = took
-		}
-		if debt > 2_000_000 {
-			pause = took / 2
-		}
-		wait(ctx, pause)
+		wait(ctx, sweepPause(debt, time.Since(began)))
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
+}
+
+// sweepPause is how long the sweep rests after a batch, a multiple of the time that the batch took: it takes a quarter of the database's time at most while
+// there is little to do, and more if the debt grows, since a sweep that is slower than the writers would never end. A debt that is as great as the jump of a
+// fence is not one: what is before the fence is what was there then, and nobody adds to it.
+func sweepPause(debt Revision, took time.Duration) time.Duration {
+	switch {
+	case debt >= minJump || debt <= 500_000:
+		return 3 * took
+	case debt <= 2_000_000:
+		return took
+	}
+	return took / 2
 }

@@ -82,6 +82,63 @@ func TestJumpRises(t *testing.T) {
 	}
 }
 
+// TestSweepPause: the sweep hurries if the writers are ahead of it, and not because a fence has jumped.
+func TestSweepPause(t *testing.T) {
+	for debt, want := range map[Revision]time.Duration{1: 3, 500_000: 3, 600_000: 1, 2_000_001: 0, minJump: 3, 1 << 60: 3} {
+		if got := sweepPause(debt, time.Second).Truncate(time.Second) / time.Second; got != want {
+			t.Errorf("with a debt of %d it rests for %d times what a batch took, want %d", debt, got, want)
+		}
+	}
+}
+
+// TestImportRevisions: what an import is stored with is decided by the state under the commit lock, which may be another one at each try, and is beyond both stores.
+func TestImportRevisions(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	fenced := Revision(now.Unix()) << 30
+	for _, tc := range []struct {
+		name           string
+		from           string
+		archive, head  Revision
+		renumbered     bool
+		first, end     Revision
+		firstCreatedAt Revision
+	}{
+		{"into an empty store", "other", 500, 1, false, 7, fenced + 1, 6},
+		{"of the same store", "this", 500, 700, false, 7, fenced + 1, 6},
+		{"of the same store, after a fence a moment ago", "this", 500, fenced + 3, false, 7, fenced + 3 + minJump + 1, 6},
+		{"of another store", "other", 500, 700, true, fenced + 1, fenced + 3, fenced + 1},
+		{"of another store, which is ahead", "other", fenced + 500, 700, true, fenced + 500 + minJump + 1, fenced + 500 + minJump + 3, fenced + 500 + minJump + 1},
+	} {
+		in := &Import{Store: tc.from, Head: tc.archive, Replace: true, Token: Token{1}, into: "this", Records: func(each func(*Record) error) error {
+			for _, r := range []*Record{{Key: "a", Revision: 7, Create: 6}, {Key: "b", Revision: 9, Create: 9}} {
+				if err := each(r); err != nil {
+					return err
+				}
+			}
+			return nil
+		}}
+		st := State{Head: Position{Epoch: 4, Revision: tc.head}, Now: now}
+		for range 2 {
+			var got []Record
+			if err := in.Begin(st, 1); err != nil {
+				t.Fatal(err)
+			}
+			if err := in.Write(func(r *Record) error { got = append(got, *r); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			after := in.End(st)
+			want := Position{Epoch: 5, Revision: tc.end, Token: in.Token}
+			if in.Renumbered != tc.renumbered || got[0].Revision != tc.first || got[0].Create != tc.firstCreatedAt || after.Head != want || after.Compacted != tc.end || after.Swept != tc.end {
+				t.Errorf("%s: renumbered %t, the first record is %+v, and the state after it %+v", tc.name, in.Renumbered, got[0], after)
+			}
+		}
+	}
+	in := &Import{into: "this"}
+	if err := in.Begin(State{}, 1); !errors.Is(err, ErrNotEmpty) {
+		t.Errorf("into a store with keys: %v", err)
+	}
+}
+
 // TestPieceSize: reads of the log are bounded in bytes, by what the rows of the last one were like.
 func TestPieceSize(t *testing.T) {
 	var p pieceSize
