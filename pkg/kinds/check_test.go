@@ -1,0 +1,197 @@
+package kinds_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/big"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/rowkeeper/rowkeeper/pkg/kinds"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit"
+)
+
+// Holder is a kind whose spec is S.
+type Holder[S any] struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec S `json:"spec"`
+}
+
+func (h *Holder[S]) DeepCopyObject() runtime.Object { return kinds.DeepCopy(h) }
+
+// holding returns what New says of a kind whose spec is S.
+func holding[S any]() error {
+	_, err := kinds.New(kinds.Group{Name: "example.com", Versions: []string{"v1"}, Kinds: []kinds.Definition{
+		kinds.Define(kinds.Kind[Holder[S]]{Name: "Holder"}),
+	}})
+	return err
+}
+
+// inside has all that is not refused.
+type inside struct {
+	_        struct{}
+	Quantity resource.Quantity   `json:"quantity,omitempty"`
+	Time     *metav1.Time        `json:"time,omitempty"`
+	Micro    metav1.MicroTime    `json:"micro,omitempty"`
+	Plain    time.Time           `json:"plain,omitempty"`
+	Port     *intstr.IntOrString `json:"port,omitempty"`
+	Big      *big.Int            `json:"big,omitempty"`
+	Address  netip.Addr          `json:"address,omitempty"`
+	Any      any                 `json:"any,omitempty"`
+	Map      map[string]any      `json:"map,omitempty"`
+	ByNumber map[int]string      `json:"byNumber,omitempty"`
+	Secret   *hidden             `json:"secret,omitempty"`
+	Ignored  func()              `json:"-"`
+	Again    *inside             `json:"again,omitempty"`
+	embeddedPart
+}
+
+type embeddedPart struct {
+	Word string `json:"word,omitempty"`
+}
+
+// hidden writes and reads what it hides.
+type hidden struct{ words []string }
+
+func (h hidden) MarshalJSON() ([]byte, error)     { return json.Marshal(h.words) }
+func (h *hidden) UnmarshalJSON(data []byte) error { return json.Unmarshal(data, &h.words) }
+
+type (
+	unexported struct{ note string }
+	mixed      struct {
+		URL  string `json:"url"`
+		name string
+	}
+	nested          struct{ List []map[string]*unexported }
+	writesOnly      struct{ words []string }
+	embeddedPointer struct{ *embeddedPart }
+	function        struct{ Call func() }
+	channel         struct{ Events chan int }
+	complexNumber   struct{ Number complex128 }
+	keyed           struct{ ByPoint map[[2]int]string }
+	stringer        struct{ Text fmt.Stringer }
+	twice           struct {
+		Same  string
+		Other string `json:"Same"`
+	}
+)
+
+func (w writesOnly) MarshalJSON() ([]byte, error) { return json.Marshal(w.words) }
+
+func TestFieldsThatJSONCannotHold(t *testing.T) {
+	if _, notUsed := (mixed{}).name, (unexported{}).note; notUsed != "" {
+		t.Fatal(notUsed)
+	}
+	if err := holding[inside](); err != nil {
+		t.Errorf("what can be stored is refused: %v", err)
+	}
+	for want, err := range map[string]error{
+		"the field note of kinds_test.unexported is not exported, so that it would not be stored: export it":                            holding[unexported](),
+		"the field name of kinds_test.mixed is not exported":                                                                            holding[mixed](),
+		"the field note of kinds_test.unexported is not exported, ":                                                                     holding[nested](),
+		"the field words of kinds_test.writesOnly is not exported":                                                                      holding[writesOnly](),
+		"the field embeddedPart of kinds_test.embeddedPointer is embedded and not exported, so that JSON cannot be decoded into it":     holding[embeddedPointer](),
+		"the field Call of kinds_test.function is of type func(), which JSON cannot hold":                                               holding[function](),
+		"the field Events of kinds_test.channel is of type chan int":                                                                    holding[channel](),
+		"the field Number of kinds_test.complexNumber is of type complex128":                                                            holding[complexNumber](),
+		"the field ByPoint of kinds_test.keyed has keys of type [2]int, which JSON cannot hold: use strings":                            holding[keyed](),
+		"the field Text of kinds_test.stringer is of the interface type fmt.Stringer, into which JSON cannot be decoded: use a struct,": holding[stringer](),
+		`the field Other of kinds_test.twice is "Same" in JSON, as the field Same is: give each a name of its own`:                      holding[twice](),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "the kind Holder of group example.com cannot be") {
+			t.Errorf("the error is\n%v\nwant\n%s", err, want)
+		}
+	}
+}
+
+// TestGenerationOfOpaqueValues changes values that have unexported fields, and leaves them as they are: only changes count.
+func TestGenerationOfOpaqueValues(t *testing.T) {
+	api, err := kinds.New(kinds.Group{Name: "example.com", Versions: []string{"v1"}, Kinds: []kinds.Definition{
+		kinds.Define(kinds.Kind[Holder[inside]]{Name: "Holder"}),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig, New: api.New}, testkit.Options{Database: testkit.Memory})
+	c := dynamic.NewForConfigOrDie(s.Config).Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "holders"}).Namespace("default")
+	_, err = c.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "example.com/v1", "kind": "Holder", "metadata": map[string]any{"name": "one"}, "spec": map[string]any{
+			"quantity": "1500m", "time": "2026-01-02T03:04:05Z", "micro": "2026-01-02T03:04:05.000006Z", "plain": "2026-01-02T03:04:05Z", "port": "http",
+			"big": int64(12345678901), "address": "192.0.2.1", "any": []any{"a", int64(1)}, "map": map[string]any{"a": map[string]any{"b": 1.5}},
+			"byNumber": map[string]any{"7": "seven"}, "secret": []any{"x"}, "word": "w", "again": map[string]any{"secret": []any{"y"}},
+		},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := int64(1)
+	for _, step := range []struct {
+		spec    string
+		changes bool
+	}{
+		{`{"quantity": "2"}`, true},
+		{`{"quantity": "2000m"}`, false}, // is the same quantity
+		{`{"time": "2026-01-02T03:04:06Z"}`, true},
+		{`{"time": "2026-01-02T04:04:06+01:00"}`, false},
+		{`{"micro": "2026-01-02T03:04:05.000007Z"}`, true},
+		{`{"plain": "2026-01-02T03:04:06Z"}`, true},
+		{`{"port": 80}`, true},
+		{`{"big": 12345678902}`, true},
+		{`{"address": "192.0.2.2"}`, true},
+		{`{"any": ["a", 2]}`, true},
+		{`{"any": ["a", 2]}`, false},
+		{`{"map": {"a": {"b": 2.5}}}`, true},
+		{`{"secret": ["x", "y"]}`, true},
+		{`{"secret": ["x", "y"]}`, false},
+		{`{"again": {"secret": ["z"]}}`, true},
+		{`{"word": "other"}`, true},
+		{`{"byNumber": {"8": "eight"}}`, true},
+	} {
+		if step.changes {
+			want++
+		}
+		// The label makes it a write in any case.
+		patch := fmt.Sprintf(`{"metadata": {"labels": {"step": "%d"}}, "spec": %s}`, want, step.spec)
+		for _, p := range []string{patch, `{"metadata": {"labels": {"again": "` + fmt.Sprint(want) + `"}}}`} {
+			o, err := c.Patch(t.Context(), "one", types.MergePatchType, []byte(p), metav1.PatchOptions{})
+			if err != nil || o.GetGeneration() != want {
+				t.Fatalf("after %s the generation is not %d: %+v, %v", p, want, o, err)
+			}
+		}
+	}
+}
+
+// TestTimeIsOver writes objects whose time is over already: they are gone at the first opportunity.
+func TestTimeIsOver(t *testing.T) {
+	_, s := start(t, testkit.Options{FakeClock: true})
+	c := bookmarks(s, "v1")
+	for name, keepFor := range map[string]string{"over": "-1h", "kept": "1h"} {
+		if _, err := c.Create(t.Context(), bookmark(name, map[string]any{"url": "https://go.dev", "keepFor": keepFor}), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.Create(t.Context(), bookmark("late", map[string]any{"url": "https://go.dev", "keepFor": "1h"}), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Patch(t.Context(), "late", types.MergePatchType, []byte(`{"spec": {"keepFor": "-1ns"}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.Advance(time.Second)
+	list, err := c.List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(list.Items) != 1 || list.Items[0].GetName() != "kept" {
+		t.Errorf("after a second there are %v, %v", list, err)
+	}
+}
