@@ -23,11 +23,15 @@ import (
 )
 
 const (
+	// firstRows is how many rows are read first, when nothing is known of their size.
+	firstRows = 500
 	// chunkRows is how many rows of a whole list are read at a time, so that a list of any length holds few stored values next to its
 	// objects.
 	chunkRows = 2000
 	// maxPageRows bounds the pages of a filtered list, which double until enough objects match.
 	maxPageRows = 10000
+	// pageBytes bounds the values of a page, as far as the size of the next rows can be guessed from that of the last ones.
+	pageBytes = 16 << 20
 )
 
 // GetList reads the objects below a key, or the one at the key, in the order of the keys. Whatever it takes to read them, also over several
@@ -126,17 +130,21 @@ type listRange struct {
 	continuing bool
 }
 
-// page returns how many rows to read next, after rows have been read, the last time page of them.
-func (r *listRange) page(rows, page int) int {
+// page returns how many rows to read next, after rows have been read, the last time page of them with values of so many bytes.
+func (r *listRange) page(rows, page, bytes int) int {
+	most := firstRows
+	if rows > 0 {
+		most = max(1, page*pageBytes/max(1, bytes))
+	}
 	switch {
 	case r.limit == 0:
-		return chunkRows
+		return min(chunkRows, most)
 	case !r.filtered:
-		return min(r.limit-rows, chunkRows)
+		return min(r.limit-rows, chunkRows, most)
 	case rows == 0:
-		return min(r.limit, maxPageRows)
+		return min(r.limit, most)
 	}
-	return min(2*page, maxPageRows) // too few matched
+	return min(2*page, maxPageRows, most) // too few matched
 }
 
 func (s *store) listRange(key string, opts apistorage.ListOptions) (listRange, error) {
@@ -187,7 +195,7 @@ func (s *store) chunks(ctx context.Context, r listRange) iter.Seq2[*mvcc.RangeRe
 		verb = "list"
 	}
 	return func(yield func(*mvcc.RangeResult, error) bool) {
-		o := mvcc.RangeOptions{Start: r.start, End: r.end, From: r.from, At: r.at, Limit: r.page(0, 0), Count: r.limit > 0 && !r.filtered}
+		o := mvcc.RangeOptions{Start: r.start, End: r.end, From: r.from, At: r.at, Limit: r.page(0, 0, 0), Count: r.limit > 0 && !r.filtered}
 		rows := 0
 		for {
 			chunk, err := ask(ctx, s, verb, func() (*mvcc.RangeResult, error) { return s.mvcc.Range(ctx, o) })
@@ -211,12 +219,19 @@ func (s *store) chunks(ctx context.Context, r listRange) iter.Seq2[*mvcc.RangeRe
 			}
 			rows += len(chunk.KVs)
 			o.At, o.Count = chunk.Revision, false
+			o.Limit = r.page(rows, len(chunk.KVs), valueBytes(chunk.KVs))
 			if !yield(chunk, nil) || !chunk.More || r.limit > 0 && !r.filtered && rows >= r.limit {
 				return
 			}
-			o.Limit = r.page(rows, o.Limit)
 		}
 	}
+}
+
+func valueBytes(kvs []mvcc.KeyValue) (n int) {
+	for i := range kvs {
+		n += len(kvs[i].Value)
+	}
+	return n
 }
 
 func (s *store) rangeError(ctx context.Context, r listRange, o mvcc.RangeOptions, err error) error {

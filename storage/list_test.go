@@ -202,3 +202,33 @@ func TestTimeIsNotCorruption(t *testing.T) {
 		})
 	}
 }
+
+// Pages are bounded in rows, and in bytes as far as the next rows are like the last ones.
+func TestPageSizes(t *testing.T) {
+	for _, tc := range []struct {
+		name              string
+		limit             int
+		filtered          bool
+		rows, page, bytes int
+		want              int
+	}{
+		{name: "the first page of a whole list", want: firstRows},
+		{name: "then of small objects", rows: 500, page: 500, bytes: 500 << 10, want: chunkRows},
+		{name: "of no values", rows: 500, page: 500, want: chunkRows},
+		{name: "of great objects", rows: 500, page: 500, bytes: 500 << 20, want: 16},
+		{name: "greater than a page", rows: 2, page: 2, bytes: 4 * pageBytes, want: 1},
+		{name: "a page that was asked for", limit: 300, want: 300},
+		{name: "a long one", limit: 5000, want: firstRows},
+		{name: "its rest", limit: 5000, rows: 4500, page: 2000, bytes: 2 << 20, want: 500},
+		{name: "its rest, of great objects", limit: 5000, rows: 4500, page: 2000, bytes: 2000 << 20, want: 16},
+		{name: "the first page of a filtered list", limit: 10, filtered: true, want: 10},
+		{name: "too few matched", limit: 10, filtered: true, rows: 10, page: 10, bytes: 10 << 10, want: 20},
+		{name: "far too few", limit: 10, filtered: true, rows: 30_000, page: 8000, bytes: 8000, want: maxPageRows},
+		{name: "far too few of great objects", limit: 10, filtered: true, rows: 30_000, page: 8000, bytes: 8000 << 20, want: 16},
+	} {
+		r := listRange{limit: tc.limit, filtered: tc.filtered}
+		if got := r.page(tc.rows, tc.page, tc.bytes); got != tc.want {
+			t.Errorf("%s: %d rows, want %d", tc.name, got, tc.want)
+		}
+	}
+}
