@@ -2,13 +2,16 @@
 package scenario
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/url"
 	"os"
 	"path/filepath"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -432,6 +435,39 @@ func (e *Env) plant() (endpoints []*api.Endpoint, closeAll func(), err error) {
 	return endpoints, closeAll, nil
 }
 
+// whereTheyStand tells how far the servers' watch caches are, and leaves what all goroutines do in files, which stay.
+func (e *Env) whereTheyStand(ctx context.Context) string {
+	var texts []string
+	dir, err := os.MkdirTemp("", "rowkeeper-stalled-")
+	if err != nil {
+		return err.Error()
+	}
+	write := func(name string, content []byte, err error) {
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), content, 0o600)
+		}
+		if err != nil {
+			texts = append(texts, err.Error())
+		}
+	}
+	for i, endpoint := range e.Endpoints {
+		for _, resource := range []string{api.Pipelines, api.Chunks} {
+			page, err := endpoint.List(ctx, history.Selector{Resource: resource}, url.Values{"resourceVersion": {"0"}})
+			if err != nil {
+				texts = append(texts, err.Error())
+				continue
+			}
+			texts = append(texts, fmt.Sprintf("server %d's cache of %s is at %d", i, resource, page.RV))
+		}
+		content, err := endpoint.Read(ctx, "/debug/pprof/goroutine?debug=2")
+		write(fmt.Sprintf("server-%d.txt", i), content, err)
+	}
+	var own bytes.Buffer
+	err = pprof.Lookup("goroutine").WriteTo(&own, 2)
+	write("torture.txt", own.Bytes(), err)
+	return strings.Join(append(texts, "what the goroutines did is in "+dir), "; ")
+}
+
 // settle waits until all watchers have seen all events, and the informers are what lists say.
 func (e *Env) settle(ctx context.Context, informers []*load.Informers) error {
 	if err := e.Recorder.Sync(ctx); err != nil {
@@ -462,9 +498,10 @@ func (e *Env) settle(ctx context.Context, informers []*load.Informers) error {
 		return errors.New(strings.Join(all, "; "))
 	})
 	if err != nil && ctx.Err() == nil {
-		e.Fail("stalled", "%v", err)
+		e.Fail("stalled", "%v; %s", err, e.whereTheyStand(ctx))
+	} else {
+		e.Say("watchers have seen everything")
 	}
-	e.Say("watchers have seen everything")
 	for i, informer := range informers {
 		ctx, cancel := context.WithTimeout(ctx, settleWithin)
 		err := informer.Settle(ctx, e.History, e.Endpoints[i])
