@@ -86,7 +86,11 @@ func (a *API) add(g Group) error {
 		}
 	}
 	done := completedGroup{Group: g}
-	resources := map[string]string{}
+	versions := groupVersions(g.Name, g.Versions)
+	for _, gv := range versions {
+		metav1.AddToGroupVersion(a.Scheme, gv)
+	}
+	resources := map[string]string{} // by all that they are called
 	for _, d := range g.Kinds {
 		if d.complete == nil {
 			return fmt.Errorf("the group %s has a Definition that Define has not made", g.Name)
@@ -95,19 +99,23 @@ func (a *API) add(g Group) error {
 		if err != nil {
 			return err
 		}
-		name, resource := k.names()
+		name, resource, others := k.names()
+		if slices.ContainsFunc(done.kinds, func(other kind) bool { n, _, _ := other.names(); return n == name }) {
+			return fmt.Errorf("group %s has two kinds %s", g.Name, name)
+		}
 		if other, ok := resources[resource]; ok {
 			return fmt.Errorf("the kinds %s and %s of group %s are both the resource %s: give one of them Kind.Resource", other, name, g.Name, resource)
 		}
-		resources[resource] = name
 		if err := k.addTo(a.Scheme); err != nil {
 			return err
 		}
+		for _, called := range append(others, resource) {
+			if other, ok := resources[called]; ok {
+				return fmt.Errorf("the resources of the kinds %s and %s of group %s can both be called %s: change the name of one of them", other, name, g.Name, called)
+			}
+			resources[called] = name
+		}
 		done.kinds = append(done.kinds, k)
-	}
-	versions := groupVersions(g.Name, g.Versions)
-	for _, gv := range versions {
-		metav1.AddToGroupVersion(a.Scheme, gv)
 	}
 	if err := a.Scheme.SetVersionPriority(versions...); err != nil {
 		return err

@@ -3,12 +3,16 @@ package kinds
 import (
 	"encoding"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // checkFields tells whether JSON can hold all that values of a type do. What it cannot hold would be lost on the way to the database and to clients.
@@ -43,8 +47,57 @@ func checkStruct(t reflect.Type, seen map[reflect.Type]bool) error {
 		if err := checkType(f.Type, where, seen); err != nil {
 			return err
 		}
+		if err := checkMerge(f); err != nil {
+			return fmt.Errorf("%s %w", where, err)
+		}
 	}
 	return nil
+}
+
+// checkMerge tells whether a field can be merged as its tags say. Else nobody could apply an object.
+func checkMerge(f reflect.StructField) error {
+	strategies, tagged := f.Tag.Lookup("patchStrategy")
+	for _, strategy := range strings.Split(strategies, ",") {
+		if tagged && !slices.Contains([]string{"merge", "replace", "retainKeys"}, strategy) {
+			return fmt.Errorf("has the patchStrategy %q: it is one of merge, replace and retainKeys", strategies)
+		}
+	}
+	list, key := indirect(f.Type), f.Tag.Get("patchMergeKey")
+	if list.Kind() != reflect.Slice || !slices.Contains(strings.Split(strategies, ","), "merge") {
+		if key != "" {
+			return errors.New("has a patchMergeKey, which is for lists with patchStrategy:\"merge\"")
+		}
+		return nil
+	}
+	switch element := indirect(list.Elem()); {
+	case scalar(element):
+		if key != "" {
+			return fmt.Errorf("has a patchMergeKey, and its elements, of type %s, have no fields: leave it out", element)
+		}
+	case element.Kind() != reflect.Struct:
+		return fmt.Errorf("cannot be merged, as its elements are of type %s: leave patchStrategy out", element)
+	case key == "":
+		return errors.New("is merged, and has no patchMergeKey: name the field by which its elements are told apart")
+	default:
+		for _, of := range reflect.VisibleFields(element) {
+			if jsonName(of) == key && scalar(indirect(of.Type)) {
+				return nil
+			}
+		}
+		return fmt.Errorf("is merged by %q, which is not a string, a number or a bool in %s", key, element)
+	}
+	return nil
+}
+
+// scalar tells whether values of a type have no parts in JSON.
+func scalar(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Struct, reflect.Array:
+		return encodesItself(t)
+	case reflect.Map, reflect.Slice, reflect.Pointer, reflect.Interface:
+		return false
+	}
+	return true
 }
 
 // checkType does this for the type of something that an error calls where.
@@ -73,6 +126,60 @@ func checkType(t reflect.Type, where string, seen map[reflect.Type]bool) error {
 	}
 	return nil
 }
+
+// checkKind tells whether clients can be given the names, columns and fields of a kind.
+func checkKind[T any](k Kind[T]) error {
+	if wrong := validation.IsDNS1035Label(k.Resource); len(wrong) > 0 {
+		return fmt.Errorf("cannot be the resource %q: %s", k.Resource, wrong[0])
+	}
+	for _, list := range []struct {
+		what  string
+		names []string
+	}{{"short name", k.ShortNames}, {"category", k.Categories}} {
+		for i, name := range list.names {
+			if wrong := validation.IsDNS1035Label(name); len(wrong) > 0 {
+				return fmt.Errorf("cannot have the %s %q: %s", list.what, name, wrong[0])
+			}
+			if slices.Contains(list.names[:i], name) {
+				return fmt.Errorf("has the %s %s twice", list.what, name)
+			}
+			if name == k.Resource && list.what == "short name" {
+				return fmt.Errorf("has the short name %s, which is its resource: leave it out", name)
+			}
+		}
+	}
+	columns := map[string]bool{"name": true, "age": true}
+	for _, c := range k.Columns {
+		lower := strings.ToLower(c.Name)
+		switch {
+		case c.Name == "":
+			return errors.New("has a column without a name: give Column.Name")
+		case lower == "name" || lower == "age":
+			return fmt.Errorf("has the column %s by itself: leave it out", c.Name)
+		case columns[lower]:
+			return fmt.Errorf("has the column %s twice", c.Name)
+		case c.Value == nil:
+			return fmt.Errorf("has the column %s without a function for its cells: give Column.Value", c.Name)
+		case c.Type != "" && !slices.Contains([]string{"string", "integer", "number", "boolean", "date"}, c.Type):
+			return fmt.Errorf("has the column %s of type %q: it is one of string, integer, number, boolean and date", c.Name, c.Type)
+		}
+		columns[lower] = true
+	}
+	for path, value := range k.Fields {
+		switch {
+		case path == "metadata.name" || path == "metadata.namespace":
+			return fmt.Errorf("needs no function for %s, which is of the metadata: leave it out of Kind.Fields", path)
+		case !fieldPath.MatchString(path):
+			return fmt.Errorf("cannot be selected by %q: a path is made of names with dots between them, such as spec.phase", path)
+		case value == nil:
+			return fmt.Errorf("has no function for the field %s: give one in Kind.Fields", path)
+		}
+	}
+	return nil
+}
+
+// fieldPath has nothing that means something else in a selector.
+var fieldPath = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
 
 // comparableFields tells whether equality.Semantic can compare all values of a type. It panics at unexported fields of types that it does not know.
 func comparableFields(t reflect.Type, seen map[reflect.Type]bool) bool {

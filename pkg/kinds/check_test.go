@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -56,6 +59,8 @@ type inside struct {
 	Secret   *hidden             `json:"secret,omitempty"`
 	Ignored  func()              `json:"-"`
 	Again    *inside             `json:"again,omitempty"`
+	Merged   []*item             `json:"merged,omitempty" patchStrategy:"merge" patchMergeKey:"name"`
+	Set      []metav1.Time       `json:"set,omitempty" patchStrategy:"merge"`
 	embeddedPart
 }
 
@@ -83,7 +88,32 @@ type (
 	complexNumber   struct{ Number complex128 }
 	keyed           struct{ ByPoint map[[2]int]string }
 	stringer        struct{ Text fmt.Stringer }
-	twice           struct {
+	item            struct {
+		Name  string   `json:"name"`
+		Parts []string `json:"parts"`
+	}
+	wrongStrategy struct {
+		List []item `patchStrategy:"append"`
+	}
+	noKey struct {
+		List []item `json:"list" patchStrategy:"merge"`
+	}
+	missingKey struct {
+		List []*item `json:"list" patchStrategy:"merge" patchMergeKey:"nam"`
+	}
+	listKey struct {
+		List []item `json:"list" patchStrategy:"merge" patchMergeKey:"parts"`
+	}
+	wordKey struct {
+		List []string `json:"list" patchStrategy:"merge" patchMergeKey:"name"`
+	}
+	lists struct {
+		List [][]string `json:"list" patchStrategy:"merge"`
+	}
+	loneKey struct {
+		List []item `json:"list" patchMergeKey:"name"`
+	}
+	twice struct {
 		Same  string
 		Other string `json:"Same"`
 	}
@@ -98,6 +128,14 @@ func TestFieldsThatJSONCannotHold(t *testing.T) {
 	if err := holding[inside](); err != nil {
 		t.Errorf("what can be stored is refused: %v", err)
 	}
+	for name, err := range map[string]error{
+		"PodSpec": holding[corev1.PodSpec](), "DeploymentSpec": holding[appsv1.DeploymentSpec](), "[]Condition": holding[[]metav1.Condition](),
+		"PersistentVolumeSpec": holding[corev1.PersistentVolumeSpec](), "ServiceSpec": holding[corev1.ServiceSpec](), "JSON": holding[apiextensionsv1.JSONSchemaProps](),
+	} {
+		if err != nil {
+			t.Errorf("%s is refused: %v", name, err)
+		}
+	}
 	for want, err := range map[string]error{
 		"the field note of kinds_test.unexported is not exported, so that it would not be stored: export it":                            holding[unexported](),
 		"the field name of kinds_test.mixed is not exported":                                                                            holding[mixed](),
@@ -109,6 +147,13 @@ func TestFieldsThatJSONCannotHold(t *testing.T) {
 		"the field Number of kinds_test.complexNumber is of type complex128":                                                            holding[complexNumber](),
 		"the field ByPoint of kinds_test.keyed has keys of type [2]int, which JSON cannot hold: use strings":                            holding[keyed](),
 		"the field Text of kinds_test.stringer is of the interface type fmt.Stringer, into which JSON cannot be decoded: use a struct,": holding[stringer](),
+		`the field List of kinds_test.wrongStrategy has the patchStrategy "append"`:                                                     holding[wrongStrategy](),
+		"the field List of kinds_test.noKey is merged, and has no patchMergeKey":                                                        holding[noKey](),
+		`the field List of kinds_test.missingKey is merged by "nam", which is not a string, a number or a bool in kinds_test.item`:      holding[missingKey](),
+		`the field List of kinds_test.listKey is merged by "parts", which is not a string`:                                              holding[listKey](),
+		"the field List of kinds_test.wordKey has a patchMergeKey, and its elements, of type string, have no fields":                    holding[wordKey](),
+		"the field List of kinds_test.lists cannot be merged, as its elements are of type []string":                                     holding[lists](),
+		`the field List of kinds_test.loneKey has a patchMergeKey, which is for lists with patchStrategy:"merge"`:                       holding[loneKey](),
 		`the field Other of kinds_test.twice is "Same" in JSON, as the field Same is: give each a name of its own`:                      holding[twice](),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "the kind Holder of group example.com cannot be") {

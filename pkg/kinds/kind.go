@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/kube-openapi/pkg/util"
@@ -197,12 +198,21 @@ func complete[T any, P Object[T]](k Kind[T], group string, versions []string) (k
 	if k.Name == "" {
 		return nil, fmt.Errorf("a kind of group %s has no name: its type needs one, or Kind.Name", group)
 	}
+	if wrong := validation.IsDNS1035Label(strings.ToLower(k.Name)); len(wrong) > 0 {
+		return nil, fmt.Errorf("a kind of group %s cannot be named %q, give another Kind.Name: in lower case, %s", group, k.Name, wrong[0])
+	}
 	plural, singular := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Group: group, Version: versions[0], Kind: k.Name})
 	if k.Resource == "" {
 		k.Resource = plural.Resource
 	}
+	if err := checkKind(k); err != nil {
+		return nil, fmt.Errorf("the kind %s of group %s %w", k.Name, group, err)
+	}
 	other := map[string]Version[T]{}
 	for _, v := range k.Versions {
+		if v.convert == nil {
+			return nil, fmt.Errorf("the kind %s of group %s has a Version that Converted has not made", k.Name, group)
+		}
 		if _, ok := other[v.name]; ok {
 			return nil, fmt.Errorf("the kind %s of group %s has the version %s twice", k.Name, group, v.name)
 		}

@@ -473,26 +473,66 @@ func TestBadInput(t *testing.T) {
 	kind := func(k kinds.Kind[Planet]) func(*kinds.Group) {
 		return func(g *kinds.Group) { g.Kinds = []kinds.Definition{kinds.Define(k)} }
 	}
+	cell := func(p *Planet) any { return p.Moons }
+	column := func(name, typ string, value func(*Planet) any) kinds.Kind[Planet] {
+		return kinds.Kind[Planet]{Columns: []kinds.Column[Planet]{{Name: name, Type: typ, Value: value}}}
+	}
 	same := kinds.Converted[Planet, Bookmark]("v1", func(*Bookmark, *Planet) error { return nil }, func(*Planet, *Bookmark) error { return nil })
 	for name, tc := range map[string]struct {
 		groups []kinds.Group
 		want   string
 	}{
-		"no group":            {nil, "needs a group"},
-		"no name":             {[]kinds.Group{group(func(g *kinds.Group) { g.Name = "" })}, "a group has no name"},
-		"a bad name":          {[]kinds.Group{group(func(g *kinds.Group) { g.Name = "Example" })}, `cannot be named "Example"`},
-		"a group twice":       {[]kinds.Group{group(nil), group(nil)}, "example.com is there twice"},
-		"no version":          {[]kinds.Group{group(func(g *kinds.Group) { g.Versions = nil })}, "has no versions"},
-		"a bad version":       {[]kinds.Group{group(func(g *kinds.Group) { g.Versions = []string{"v1/"} })}, `cannot have a version "v1/"`},
-		"a version twice":     {[]kinds.Group{group(func(g *kinds.Group) { g.Versions = []string{"v1", "v1"} })}, "the version v1 twice"},
-		"no kind":             {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = nil })}, "has no kinds"},
-		"an empty definition": {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = make([]kinds.Definition, 1) })}, "Define has not made"},
-		"a kind twice":        {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = append(g.Kinds, kinds.Define(kinds.Kind[Planet]{Resource: "others"})) })}, "two kinds Planet"},
-		"a resource twice":    {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = append(g.Kinds, kinds.Define(kinds.Kind[Planet]{Name: "PLANET"})) })}, "both the resource planets"},
-		"metadata elsewhere":  {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = []kinds.Definition{kinds.Define(kinds.Kind[bare]{})} })}, "has to embed metav1.ObjectMeta"},
-		"an unknown version":  {[]kinds.Group{group(kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{kinds.Converted[Planet, Bookmark]("v2", nil, nil)}}))}, "has the versions v2"},
-		"only other types":    {[]kinds.Group{group(kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{same}}))}, "is converted in all versions"},
-		"a conversion twice":  {[]kinds.Group{group(kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{same, same}}))}, "has the version v1 twice"},
+		"no group":                {nil, "needs a group"},
+		"no name":                 {[]kinds.Group{group(func(g *kinds.Group) { g.Name = "" })}, "a group has no name"},
+		"a bad name":              {[]kinds.Group{group(func(g *kinds.Group) { g.Name = "Example" })}, `cannot be named "Example"`},
+		"a group twice":           {[]kinds.Group{group(nil), group(nil)}, "example.com is there twice"},
+		"no version":              {[]kinds.Group{group(func(g *kinds.Group) { g.Versions = nil })}, "has no versions"},
+		"a bad version":           {[]kinds.Group{group(func(g *kinds.Group) { g.Versions = []string{"v1/"} })}, `cannot have a version "v1/"`},
+		"a version twice":         {[]kinds.Group{group(func(g *kinds.Group) { g.Versions = []string{"v1", "v1"} })}, "the version v1 twice"},
+		"no kind":                 {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = nil })}, "has no kinds"},
+		"an empty definition":     {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = make([]kinds.Definition, 1) })}, "Define has not made"},
+		"a kind twice":            {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = append(g.Kinds, kinds.Define(kinds.Kind[Planet]{Resource: "others"})) })}, "two kinds Planet"},
+		"a resource twice":        {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = append(g.Kinds, kinds.Define(kinds.Kind[Planet]{Name: "PLANET"})) })}, "both the resource planets"},
+		"metadata elsewhere":      {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = []kinds.Definition{kinds.Define(kinds.Kind[bare]{})} })}, "has to embed metav1.ObjectMeta"},
+		"an unknown version":      {[]kinds.Group{group(kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{kinds.Converted[Planet, Bookmark]("v2", nil, nil)}}))}, "has the versions v2"},
+		"only other types":        {[]kinds.Group{group(kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{same}}))}, "is converted in all versions"},
+		"a conversion twice":      {[]kinds.Group{group(kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{same, same}}))}, "has the version v1 twice"},
+		"a bad kind":              {[]kinds.Group{group(kind(kinds.Kind[Planet]{Name: "My Planet"}))}, `cannot be named "My Planet", give another Kind.Name`},
+		"a kind of the machinery": {[]kinds.Group{group(kind(kinds.Kind[Planet]{Name: "WatchEvent"}))}, "needs the kind WatchEvent, which is there already"},
+		"a list's kind": {[]kinds.Group{group(func(g *kinds.Group) {
+			g.Kinds = append(g.Kinds, kinds.Define(kinds.Kind[Holder[int]]{Name: "PlanetList"}))
+		})}, "needs the kind PlanetList, which is there already"},
+		"a type twice": {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = append(g.Kinds, kinds.Define(kinds.Kind[Planet]{Name: "Moon"})) })},
+			"the kind Moon of group example.com has the same type kinds_test.Planet as the kind Planet of group example.com"},
+		"a type in two groups": {[]kinds.Group{group(nil), group(func(g *kinds.Group) { g.Name = "other.example.com" })},
+			"the kind Planet of group other.example.com has the same type kinds_test.Planet as"},
+		"a bad resource":   {[]kinds.Group{group(kind(kinds.Kind[Planet]{Resource: "planets/status"}))}, `the kind Planet of group example.com cannot be the resource "planets/status": `},
+		"a bad short name": {[]kinds.Group{group(kind(kinds.Kind[Planet]{ShortNames: []string{""}}))}, `cannot have the short name "": `},
+		"a bad category":   {[]kinds.Group{group(kind(kinds.Kind[Planet]{Categories: []string{"A"}}))}, `cannot have the category "A": `},
+		"a category twice": {[]kinds.Group{group(kind(kinds.Kind[Planet]{Categories: []string{"a", "a"}}))}, "has the category a twice"},
+		"a needless name":  {[]kinds.Group{group(kind(kinds.Kind[Planet]{ShortNames: []string{"planets"}}))}, "has the short name planets, which is its resource"},
+		"two of one name": {[]kinds.Group{group(func(g *kinds.Group) {
+			g.Kinds = append(g.Kinds, kinds.Define(kinds.Kind[Holder[int]]{Name: "Moon", ShortNames: []string{"planet"}}))
+		})}, "the resources of the kinds Planet and Moon of group example.com can both be called planet"},
+		"a nameless column":    {[]kinds.Group{group(kind(column("", "", cell)))}, "has a column without a name"},
+		"an empty column":      {[]kinds.Group{group(kind(column("Moons", "", nil)))}, "has the column Moons without a function for its cells"},
+		"a bad column type":    {[]kinds.Group{group(kind(column("Moons", "int", cell)))}, `has the column Moons of type "int"`},
+		"the age again":        {[]kinds.Group{group(kind(column("AGE", "", cell)))}, "has the column AGE by itself: leave it out"},
+		"a column twice":       {[]kinds.Group{group(kind(kinds.Kind[Planet]{Columns: []kinds.Column[Planet]{{Name: "A", Value: cell}, {Name: "a", Value: cell}}}))}, "has the column a twice"},
+		"a bad field":          {[]kinds.Group{group(kind(kinds.Kind[Planet]{Fields: map[string]func(*Planet) string{"moons=1": nil}}))}, `cannot be selected by "moons=1"`},
+		"a field without code": {[]kinds.Group{group(kind(kinds.Kind[Planet]{Fields: map[string]func(*Planet) string{"moons": nil}}))}, "has no function for the field moons"},
+		"the name as field":    {[]kinds.Group{group(kind(kinds.Kind[Planet]{Fields: map[string]func(*Planet) string{"metadata.name": nil}}))}, "needs no function for metadata.name"},
+		"no conversion":        {[]kinds.Group{group(kind(kinds.Kind[Planet]{Versions: make([]kinds.Version[Planet], 1)}))}, "has a Version that Converted has not made"},
+		"converted from itself": {[]kinds.Group{group(func(g *kinds.Group) {
+			g.Versions = []string{"v1", "v2"}
+			nothing := func(*Planet, *Planet) error { return nil }
+			kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{kinds.Converted("v2", nothing, nothing)}})(g)
+		})}, "has in version v2 the same type kinds_test.Planet as the kind Planet of group example.com"},
+		"one type for two versions": {[]kinds.Group{group(func(g *kinds.Group) {
+			g.Versions = []string{"v2", "v1", "v3"}
+			again := kinds.Converted("v3", func(*Bookmark, *Planet) error { return nil }, func(*Planet, *Bookmark) error { return nil })
+			kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{same, again}})(g)
+		})}, "has in version v3 the same type kinds_test.Bookmark as the kind Planet of group example.com in version v1"},
 		"no way back": {[]kinds.Group{group(func(g *kinds.Group) {
 			g.Versions = []string{"v1", "v2"}
 			kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{kinds.Converted("v2", func(*Bookmark, *Planet) error { return nil }, nil)}})(g)

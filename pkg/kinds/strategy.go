@@ -33,7 +33,8 @@ import (
 
 // kind is a completed [Kind], whatever its Go type is.
 type kind interface {
-	names() (kind, resource string)
+	// names returns the kind's, and how the resource can be called.
+	names() (kind, resource string, others []string)
 	addTo(*runtime.Scheme) error
 	// storage makes the resources of each version.
 	storage(*runtime.Scheme, generic.RESTOptionsGetter) (map[string]map[string]rest.Storage, error)
@@ -54,7 +55,13 @@ type completed[T any, P Object[T]] struct {
 	main, statusOnly map[fieldpath.APIVersion]*fieldpath.Set
 }
 
-func (k *completed[T, P]) names() (string, string) { return k.Name, k.Resource }
+func (k *completed[T, P]) names() (string, string, []string) {
+	others := slices.Clone(k.ShortNames)
+	if k.singular != k.Resource && !slices.Contains(others, k.singular) {
+		others = append(others, k.singular)
+	}
+	return k.Name, k.Resource, others
+}
 
 // inspect finds the parts of T.
 func (k *completed[T, P]) inspect() error {
@@ -129,28 +136,55 @@ func jsonName(f reflect.StructField) string {
 
 func (k *completed[T, P]) addTo(scheme *runtime.Scheme) error {
 	internal := schema.GroupVersion{Group: k.group, Version: runtime.APIVersionInternal}
-	if scheme.Recognizes(internal.WithKind(k.Name)) {
-		return fmt.Errorf("group %s has two kinds %s", k.group, k.Name)
+	// Conversions and defaults are known by the types.
+	if known, _, err := scheme.ObjectKinds(P(new(T))); err == nil {
+		return fmt.Errorf("the kind %s of group %s has the same type %s as %s: give each a type of its own", k.Name, k.group, reflect.TypeFor[T](), named(known[0]))
 	}
-	scheme.AddKnownTypeWithName(internal.WithKind(k.Name), P(new(T)))
-	scheme.AddKnownTypeWithName(internal.WithKind(k.Name+"List"), &List[T]{})
+	var objects, lists runtime.Object = P(new(T)), &List[T]{}
+	if err := addKind(scheme, internal, k.Name, objects, lists); err != nil {
+		return err
+	}
 	for _, version := range k.versions {
 		gv := schema.GroupVersion{Group: k.group, Version: version}
-		var object, list runtime.Object = P(new(T)), &List[T]{}
+		object, list := objects, lists
 		if v, ok := k.other[version]; ok {
 			object, list = v.object(), v.list()
 			if err := v.convert(scheme, k.fill); err != nil {
 				return fmt.Errorf("the kind %s of group %s: %w", k.Name, k.group, err)
 			}
+			if known, _, err := scheme.ObjectKinds(object); err == nil {
+				return fmt.Errorf("the kind %s of group %s has in version %s the same type %s as %s: give each a type of its own", k.Name, k.group, version, v.typ, named(known[0]))
+			}
 		}
-		scheme.AddKnownTypeWithName(gv.WithKind(k.Name), object)
-		scheme.AddKnownTypeWithName(gv.WithKind(k.Name+"List"), list)
+		if err := addKind(scheme, gv, k.Name, object, list); err != nil {
+			return err
+		}
 		if err := scheme.AddFieldLabelConversionFunc(gv.WithKind(k.Name), k.fieldLabel); err != nil {
 			return err
 		}
 	}
 	scheme.AddTypeDefaultingFunc(P(new(T)), func(obj any) { k.fill(obj.(*T)) })
 	return nil
+}
+
+// addKind adds a kind and its list to a scheme, which panics if one of them is there already.
+func addKind(scheme *runtime.Scheme, gv schema.GroupVersion, kind string, object, list runtime.Object) error {
+	for _, name := range []string{kind, kind + "List"} {
+		if scheme.Recognizes(gv.WithKind(name)) {
+			return fmt.Errorf("the kind %s of group %s needs the kind %s, which is there already: give another Kind.Name", kind, gv.Group, name)
+		}
+	}
+	scheme.AddKnownTypeWithName(gv.WithKind(kind), object)
+	scheme.AddKnownTypeWithName(gv.WithKind(kind+"List"), list)
+	return nil
+}
+
+// named says for a reader what a kind is.
+func named(gvk schema.GroupVersionKind) string {
+	if gvk.Version == runtime.APIVersionInternal {
+		return fmt.Sprintf("the kind %s of group %s", gvk.Kind, gvk.Group)
+	}
+	return fmt.Sprintf("the kind %s of group %s in version %s", gvk.Kind, gvk.Group, gvk.Version)
 }
 
 // fill sets the defaults.
