@@ -2,26 +2,36 @@ package core
 
 import (
 	"fmt"
+	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
+// Installed is what [Install] has made.
+type Installed struct {
+	// Namespaces reads namespaces from the database.
+	Namespaces rest.Getter
+	// Directories are where the objects of the group without a name are stored, below the server's prefix: the names of the group's resources.
+	Directories sets.Set[string]
+}
+
 // Install makes a server serve the core API, stored where the getter says.
-func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptionsGetter) error {
+func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptionsGetter) (*Installed, error) {
 	core, err := newNamespaces(getter)
 	if err != nil {
-		return fmt.Errorf("cannot make the namespaces: %w", err)
+		return nil, fmt.Errorf("cannot make the namespaces: %w", err)
 	}
 	admission, err := newPolicies(getter)
 	if err != nil {
-		return fmt.Errorf("cannot make the validatingadmissionpolicies: %w", err)
+		return nil, fmt.Errorf("cannot make the validatingadmissionpolicies: %w", err)
 	}
 	coordination := map[string]rest.Storage{}
 	for _, r := range []struct {
@@ -39,21 +49,26 @@ func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptio
 		{admission, "validatingadmissionpolicybindings", policyBindings.store},
 	} {
 		if r.into[r.name], err = r.new(getter); err != nil {
-			return fmt.Errorf("cannot make the %s: %w", r.name, err)
+			return nil, fmt.Errorf("cannot make the %s: %w", r.name, err)
 		}
 	}
 	legacy := group(corev1.SchemeGroupVersion, core)
 	if err := server.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, legacy); err != nil {
-		return fmt.Errorf("cannot install the core API: %w", err)
+		return nil, fmt.Errorf("cannot install the core API: %w", err)
 	}
 	// Events are the same in both groups: there is one store, with one watch cache.
 	both := map[string]rest.Storage{"events": core["events"]}
 	err = server.InstallAPIGroups(group(admissionv1.SchemeGroupVersion, admission), group(coordinationv1.SchemeGroupVersion, coordination),
 		group(eventsv1.SchemeGroupVersion, both))
 	if err != nil {
-		return fmt.Errorf("cannot install the groups of the core API: %w", err)
+		return nil, fmt.Errorf("cannot install the groups of the core API: %w", err)
 	}
-	return nil
+	installed := &Installed{Namespaces: core["namespaces"].(rest.Getter), Directories: sets.New[string]()}
+	for name := range core {
+		resource, _, _ := strings.Cut(name, "/")
+		installed.Directories.Insert(resource)
+	}
+	return installed, nil
 }
 
 func group(version schema.GroupVersion, resources map[string]rest.Storage) *genericapiserver.APIGroupInfo {

@@ -12,10 +12,8 @@ import (
 
 	"github.com/emicklei/go-restful/v3"
 	noopoteltrace "go.opentelemetry.io/otel/trace/noop"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	apiextensionsopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -56,7 +54,8 @@ type Extension struct {
 	client    kubernetes.Interface
 	informers informers.SharedInformerFactory
 	wrapper   webhook.AuthenticationInfoResolverWrapper
-	groups    *ownGroups
+	plugin    *plugin
+	guard     *namespaceGuard
 }
 
 // Prepare changes a configuration before a server is made from it. Who uses the server, what it is stored in, and where it is served must be in the
@@ -76,7 +75,11 @@ func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, erro
 		options: o, config: c, client: client, informers: informers.NewSharedInformerFactory(client, 0),
 		wrapper: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, c.LoopbackClientConfig, noopoteltrace.NewTracerProvider()),
 	}
-	if e.groups, err = admit(&c.Config, client, e.informers, e.wrapper); err != nil {
+	e.guard = &namespaceGuard{}
+	if c.RESTOptionsGetter != nil {
+		c.RESTOptionsGetter = guardedGetter{c.RESTOptionsGetter, e.guard}
+	}
+	if e.plugin, err = admit(&c.Config, client, e.informers, e.wrapper); err != nil {
 		return nil, err
 	}
 	describe(&c.Config, o.Schemes)
@@ -145,8 +148,13 @@ func describedNames(own func(string) (string, spec.Extensions), namer *openapi.D
 const groupVersionKinds = "x-kubernetes-group-version-kind"
 
 // Extend returns a server that serves definitions, their objects and the core API itself, and leaves everything else to the given one. That one was
-// made from the configuration which was prepared, and all its groups are installed.
+// made from the configuration which was prepared, and all its groups are installed. The configuration's AdmissionControl may have become a part of a chain
+// meanwhile, but must not have been replaced.
 func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error) {
+	if !e.plugin.isIn(e.config.AdmissionControl) {
+		return nil, errors.New("the configuration's AdmissionControl was replaced after it had been prepared for custom resources, so that neither namespaces nor webhooks would be looked at: " +
+			"set your own before, or put it into a chain after the one that is there: admission.NewChainHandler(config.AdmissionControl, yours)")
+	}
 	outer := &genericapiserver.RecommendedConfig{Config: e.config.Config}
 	c := &outer.Config
 	// The hooks and checks of the inner server are called by the outer one. The slices are appended to by both.
@@ -158,7 +166,7 @@ func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*generica
 	if err != nil {
 		return nil, err
 	}
-	c.RESTOptionsGetter = builtin
+	c.RESTOptionsGetter = guardedGetter{builtin, e.guard}
 	objects, err := e.options.Storage.RESTOptionsGetter(c, e.options.Database, objectEncodings{e.options.Storage.Prefix})
 	if err != nil {
 		return nil, err
@@ -166,7 +174,7 @@ func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*generica
 	definitions, err := (&apiextensionsserver.Config{
 		GenericConfig: outer,
 		ExtraConfig: apiextensionsserver.ExtraConfig{
-			CRDRESTOptionsGetter: objectGetter{objects},
+			CRDRESTOptionsGetter: objectGetter{guardedGetter{objects, e.guard}},
 			// With more than one, a definition would be established after 5 s only. Servers learn of it within milliseconds.
 			MasterCount:         1,
 			ServiceResolver:     noServices{},
@@ -177,17 +185,20 @@ func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*generica
 		return nil, fmt.Errorf("cannot make the server of CustomResourceDefinitions: %w", err)
 	}
 	extended := definitions.GenericAPIServer
-	if err := core.Install(extended, builtin); err != nil {
+	installed, err := core.Install(extended, c.RESTOptionsGetter)
+	if err != nil {
 		return nil, err
 	}
-	if err := e.discover(server, definitions); err != nil {
+	e.guard.namespaces.Store(&installed.Namespaces)
+	if err := e.discover(server, definitions, installed.Directories); err != nil {
 		return nil, err
 	}
 	e.publish(server, extended)
-	if e.options.SingleServer {
-		if err := definitions.Informers.Apiextensions().V1().CustomResourceDefinitions().Informer().SetTransform(establishedLongAgo); err != nil {
-			return nil, err
-		}
+	if err := definitions.Informers.Apiextensions().V1().CustomResourceDefinitions().Informer().SetTransform(e.shown); err != nil {
+		return nil, fmt.Errorf("cannot watch the definitions: %w", err)
+	}
+	if err := e.reportUnserved(definitions); err != nil {
+		return nil, err
 	}
 	return extended, e.addHooks(extended)
 }
@@ -207,20 +218,6 @@ func (e *Extension) publish(inner, outer *genericapiserver.GenericAPIServer) {
 	document := routes.OpenAPI{Config: e.config.OpenAPIConfig, V3Config: e.config.OpenAPIV3Config}
 	outer.OpenAPIVersionedService, outer.StaticOpenAPISpec = document.InstallV2(all, outer.Handler.NonGoRestfulMux)
 	outer.OpenAPIV3VersionedService = document.InstallV3(all, outer.Handler.NonGoRestfulMux)
-}
-
-// establishedLongAgo changes what the handler of objects sees of a definition: with a recent date it would let the first creations wait. Nothing is changed in the database.
-func establishedLongAgo(obj any) (any, error) {
-	definition, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
-	if !ok {
-		return obj, nil
-	}
-	for i := range definition.Status.Conditions {
-		if condition := &definition.Status.Conditions[i]; condition.Type == apiextensionsv1.Established {
-			condition.LastTransitionTime = metav1.NewTime(definition.CreationTimestamp.Add(-time.Hour))
-		}
-	}
-	return definition, nil
 }
 
 // addHooks starts what goes on in the background.

@@ -20,7 +20,7 @@ import (
 
 // discover lists the groups of the outer server and of definitions in the inner one's list of groups, which is what clients are answered with that do not
 // ask for everything at once.
-func (e *Extension) discover(inner *genericapiserver.GenericAPIServer, definitions *apiextensionsserver.CustomResourceDefinitions) error {
+func (e *Extension) discover(inner *genericapiserver.GenericAPIServer, definitions *apiextensionsserver.CustomResourceDefinitions, taken sets.Set[string]) error {
 	request, err := http.NewRequest(http.MethodGet, "/apis", nil) // of which only the client's address is looked at
 	if err != nil {
 		return err
@@ -32,14 +32,17 @@ func (e *Extension) discover(inner *genericapiserver.GenericAPIServer, definitio
 			return fmt.Errorf("cannot list the server's groups: %w", err)
 		}
 		for _, g := range groups {
+			if taken.Has(g.Name) {
+				return fmt.Errorf("the group %s would be stored where the core API stores its %s: give the group the name of a domain", g.Name, g.Name)
+			}
 			own.Insert(g.Name)
 			g.ServerAddressByClientCIDRs = nil // filled in for each client
 			inner.DiscoveryGroupManager.AddGroup(g)
 		}
 	}
-	e.groups.names.Store(&own)
+	e.plugin.own.Store(&own)
 
-	listed := &listedGroups{manager: inner.DiscoveryGroupManager, definitions: map[string]*apiextensionsv1.CustomResourceDefinition{}}
+	listed := &listedGroups{owns: e.plugin.owns, manager: inner.DiscoveryGroupManager, definitions: map[string]*apiextensionsv1.CustomResourceDefinition{}}
 	_, err = definitions.Informers.Apiextensions().V1().CustomResourceDefinitions().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { listed.set(obj.(*apiextensionsv1.CustomResourceDefinition)) },
 		UpdateFunc: func(_, obj any) { listed.set(obj.(*apiextensionsv1.CustomResourceDefinition)) },
@@ -60,12 +63,16 @@ func (e *Extension) discover(inner *genericapiserver.GenericAPIServer, definitio
 
 // listedGroups keeps a list of groups up to date with the definitions that there are.
 type listedGroups struct {
+	owns        func(group string) bool // which groups are listed in any case
 	manager     discovery.GroupManager
 	mu          sync.Mutex
 	definitions map[string]*apiextensionsv1.CustomResourceDefinition // those that are served, by name
 }
 
 func (l *listedGroups) set(d *apiextensionsv1.CustomResourceDefinition) {
+	if l.owns(d.Spec.Group) {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !apihelpers.IsCRDConditionTrue(d, apiextensionsv1.Established) {
@@ -77,6 +84,9 @@ func (l *listedGroups) set(d *apiextensionsv1.CustomResourceDefinition) {
 }
 
 func (l *listedGroups) remove(d *apiextensionsv1.CustomResourceDefinition) {
+	if l.owns(d.Spec.Group) {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.definitions, d.Name)

@@ -1,7 +1,9 @@
 package customresources
 
 import (
+	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
@@ -12,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	"k8s.io/apimachinery/pkg/runtime/serializer/recognizer"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/generic"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
@@ -56,7 +59,7 @@ func (e builtinEncodings) ResourcePrefix(resource schema.GroupResource) string {
 	return prefixOf(resource)
 }
 
-// prefixOf puts the resources of a group below the group's name. Those of the core API, which has no name, cannot be mistaken for a group, whose name has a dot.
+// prefixOf puts the resources of a group below the group's name. Those of the core API, which has no name, cannot be mistaken for a group, whose name has a dot or is none of theirs.
 func prefixOf(resource schema.GroupResource) string {
 	if resource.Group == "" {
 		return resource.Resource
@@ -98,10 +101,10 @@ func (g objectGetter) GetRESTOptions(resource schema.GroupResource, example runt
 		versioned := *config
 		versioned.Codec = anyVersion{config.Codec}
 		store, destroy, err := decorate(&versioned, prefix, key, newFunc, newListFunc, attributes, triggers, indexers)
-		if err == nil {
-			awaitCache(store)
+		if err != nil {
+			return nil, nil, err
 		}
-		return store, destroy, err
+		return &awaitedStore{Interface: store}, destroy, nil
 	}
 	return o, nil
 }
@@ -111,21 +114,47 @@ type anyVersion struct{ runtime.Codec }
 
 func (anyVersion) Identifier() runtime.Identifier { return "custom resources" }
 
-// cacheWait bounds how long the first request for a resource waits for its watch cache.
+// cacheWait bounds how long a request waits for a resource's watch cache.
 const cacheWait = time.Second
 
-// awaitCache waits until a watch cache is filled, which takes some milliseconds. The stores of definitions are made when they are first asked for; that request,
-// if it did not wait, would be told to come back after a second.
-func awaitCache(store apistorage.Interface) {
+// awaitedStore lets requests wait until its watch cache is filled, which takes some milliseconds. The stores of definitions are made when they are first asked for; that
+// request, if it did not wait, would be told to come back after a second. It waits here, and not where stores are made, since others are not made meanwhile.
+type awaitedStore struct {
+	apistorage.Interface
+	filled atomic.Bool
+}
+
+func (s *awaitedStore) Get(ctx context.Context, key string, o apistorage.GetOptions, out runtime.Object) error {
+	s.await(ctx)
+	return s.Interface.Get(ctx, key, o, out)
+}
+
+func (s *awaitedStore) GetList(ctx context.Context, key string, o apistorage.ListOptions, list runtime.Object) error {
+	s.await(ctx)
+	return s.Interface.GetList(ctx, key, o, list)
+}
+
+func (s *awaitedStore) Watch(ctx context.Context, key string, o apistorage.ListOptions) (watch.Interface, error) {
+	s.await(ctx)
+	return s.Interface.Watch(ctx, key, o)
+}
+
+func (s *awaitedStore) await(ctx context.Context) {
+	if s.filled.Load() {
+		return
+	}
 	deadline := time.NewTimer(cacheWait)
 	defer deadline.Stop()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for store.ReadinessCheck() != nil {
+	for s.ReadinessCheck() != nil {
 		select {
+		case <-ctx.Done():
+			return
 		case <-deadline.C:
 			return
 		case <-tick.C:
 		}
 	}
+	s.filled.Store(true)
 }
