@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/url"
@@ -43,127 +44,267 @@ func TestDocumentedBackups(t *testing.T) {
 		}
 		t.Run(tc.kind+" by "+tc.backup, func(t *testing.T) {
 			o := newOperator(t, tc.kind, urls[tc.kind], tc.programs)
-			dir, prefix := t.TempDir(), fmt.Sprintf("--storage-prefix=/test-%d", prefixes.Add(1))
-			s := start(t, dir, "--database="+o.url, "--database-migrate=true", prefix)
-			h := &written{by: map[int64]string{}}
-			h.create(t, s, "kept", "changed", "deleted")
-
-			// A client goes on during the backup, which has what was written up to one moment.
-			var during []string
-			some, client := make(chan struct{}), sync.WaitGroup{}
-			defer client.Wait()
-			writing, stop := context.WithCancel(t.Context())
-			defer stop()
-			client.Go(func() {
-				for i := 0; writing.Err() == nil; i++ {
-					during = append(during, fmt.Sprintf("during-%05d", i))
-					if !h.create(t, s, during[i]) {
-						return
-					}
-					if i == 2 {
-						close(some)
-					}
-				}
-			})
-			<-some
-			if tc.quiet {
-				stop()
-				client.Wait()
+			u := undoing{url: o.url, quiet: tc.quiet, backup: func(*server) { o.do(t, tc.backup) }, restore: func() string { return o.do(t, tc.restore) }}
+			if tc.elsewhere != "" {
+				u.elsewhere = o.restoredURL
+				u.restoreElsewhere = func() string { return o.do(t, tc.elsewhere) }
 			}
-			before := s.content(t)
-			o.do(t, tc.backup)
-			stop()
-			client.Wait()
-
-			h.create(t, s, "undone")
-			h.patch(t, s, "changed", "undone")
-			if err := s.pipelines(t).Delete(t.Context(), "deleted", metav1.DeleteOptions{}); err != nil {
-				t.Fatal(err)
-			}
-			// A watch and an informer have seen what is undone.
-			list, err := s.pipelines(t).List(t.Context(), metav1.ListOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			informer := dynamicinformer.NewFilteredDynamicInformer(s.dynamic(t), pipelines, "default", 0, nil, nil).Informer()
-			running, end := context.WithCancel(t.Context())
-			var informed sync.WaitGroup
-			informed.Go(func() { informer.Run(running.Done()) })
-			defer informed.Wait()
-			defer end()
-			informs := func(name string) bool {
-				_, there, err := informer.GetStore().GetByKey("default/" + name)
-				return there && err == nil
-			}
-			eventually(t, "the informer has what will be undone", func() bool { return informer.HasSynced() && informs("undone") })
-
-			if code := s.signal(t, syscall.SIGTERM); code != 0 {
-				t.Fatalf("the server exited with %d", code)
-			}
-			out := o.do(t, tc.restore)
-			has(t, out, "the history goes on at revision ")
-			address, err := url.Parse(s.config(t).Host)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s = start(t, dir, "--database="+o.url, prefix, "--secure-port="+address.Port())
-
-			check := func(s *server) {
-				t.Helper()
-				after := s.content(t)
-				last := 0
-				for name, text := range after {
-					if was, there := before[name]; there && was != text {
-						t.Errorf("%s was restored as\n%s\nand was\n%s", name, text, was)
-					}
-					if strings.HasPrefix(name, "during-") {
-						last = max(last, slices.Index(during, name)+1)
-					}
-				}
-				for _, name := range append(slices.Collect(maps.Keys(before)), during[:last]...) {
-					if after[name] == "" {
-						t.Errorf("%s is missing, which was there before the backup, or was written before what is there", name)
-					}
-				}
-				if after["undone"] != "" {
-					t.Error("what was created after the backup is there")
-				}
-				if w, err := s.pipelines(t).Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}); err == nil {
-					select {
-					case event := <-w.ResultChan():
-						err = apierrors.FromObject(event.Object)
-					case <-time.After(patience):
-					}
-					w.Stop()
-					if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-						t.Errorf("a watch of before gets %v", err)
-					}
-				} else if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-					t.Errorf("a watch of before is refused by %v", err)
-				}
-				h.create(t, s, "undone")
-				h.patch(t, s, "changed", "again")
-			}
-			check(s)
-			eventually(t, "the informer has what is there", func() bool {
-				items, names := s.content(t), informer.GetStore().ListKeys()
-				for name := range items {
-					if !informs(name) {
-						return false
-					}
-				}
-				return len(items) == len(names)
-			})
-			if tc.elsewhere == "" {
-				return
-			}
-			if code := s.signal(t, syscall.SIGTERM); code != 0 {
-				t.Fatalf("the server exited with %d", code)
-			}
-			has(t, o.do(t, tc.elsewhere), "the history goes on at revision ")
-			check(start(t, t.TempDir(), "--database="+o.restoredURL, "--database-migrate=true", prefix))
+			testUndoing(t, u)
 		})
 	}
+}
+
+// Snapshots of the volumes are set back in the documented order: servers, database, snapshot, database, fence, servers.
+func TestSnapshotsOfVolumes(t *testing.T) {
+	t.Run("sqlite", func(t *testing.T) {
+		if only := os.Getenv("ROWKEEPER_TEST_ONLY"); only != "" && !strings.Contains(only, "sqlite") {
+			t.Skip("sqlite: ROWKEEPER_TEST_ONLY leaves it out")
+		}
+		file := filepath.Join(t.TempDir(), "state.db")
+		snapshot := map[string][]byte{}
+		testUndoing(t, undoing{
+			url: "sqlite://" + file,
+			backup: func(s *server) {
+				// Both files at one moment, at which nobody writes.
+				send := func(signal syscall.Signal) {
+					if err := s.cmd.Process.Signal(signal); err != nil {
+						t.Fatal(err)
+					}
+				}
+				send(syscall.SIGSTOP)
+				defer send(syscall.SIGCONT)
+				for _, suffix := range []string{"", "-wal"} {
+					content, err := os.ReadFile(file + suffix)
+					if err != nil {
+						t.Fatal(err)
+					}
+					snapshot[file+suffix] = content
+				}
+			},
+			restore: func() string {
+				for name, content := range snapshot {
+					if err := os.WriteFile(name, content, 0o600); err != nil { // into the same file, as nothing else of a volume is another one
+						t.Fatal(err)
+					}
+				}
+				return run(t, t.TempDir(), "", nil, rowkeeperProgram, "fence", "--database=sqlite://"+file).stdout
+			},
+		})
+	})
+	for kind, data := range map[string]string{"postgres": "/var/lib/postgresql/rowkeeper", "mariadb": "/var/lib/mysql", "mysql": "/var/lib/mysql"} {
+		t.Run(kind, func(t *testing.T) {
+			_, urls := databaseURLs(t, t.TempDir())
+			if urls[kind] == "" {
+				t.Skipf("%s cannot be had, or is left out", kind) // databaseURLs has said why
+			}
+			databaseURL, command := ownServer(t, kind)
+			u, err := url.Parse(databaseURL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			container := containerAt(t, u.Port())
+			if container == "" {
+				t.Skipf("%s runs on this machine, and not in a container, whose volume could be set back", kind)
+			}
+			snapshot := filepath.Join(t.TempDir(), "snapshot.tar")
+			docker := func(script string) {
+				t.Helper()
+				r := run(t, t.TempDir(), "", []string{"CONTAINER=" + container, "DATA=" + data, "SNAPSHOT=" + snapshot}, "bash", "-euc", script)
+				if r.code != 0 {
+					t.Fatalf("%s: exit code %d\n%s%s", script, r.code, r.stdout, r.stderr)
+				}
+			}
+			testUndoing(t, undoing{
+				url:   databaseURL,
+				quiet: true, // who writes must not wait for a frozen database for longer than it is ready to
+				backup: func(*server) {
+					command("pause")
+					docker(`docker cp "$CONTAINER:$DATA" - > "$SNAPSHOT"`)
+					command("resume")
+				},
+				restore: func() string {
+					docker(`docker exec "$CONTAINER" sh -c "rm -rf $DATA/*"`)
+					command("kill")
+					docker(`docker cp - "$CONTAINER:$(dirname "$DATA")" < "$SNAPSHOT"`)
+					command("start")
+					return run(t, t.TempDir(), "", nil, rowkeeperProgram, "fence", "--database="+databaseURL).stdout
+				},
+			})
+		})
+	}
+}
+
+// ownServer starts a database server that no other test uses, and returns what commands it, as the storage tests' program does.
+func ownServer(t *testing.T, kind string) (databaseURL string, command func(string)) {
+	t.Helper()
+	cmd := exec.Command(dbserveProgram, kind)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		cmd.Wait() // what it has to say was said
+	})
+	answers := json.NewDecoder(stdout)
+	answer := func(what string) (a struct{ URL, Error string }) {
+		t.Helper()
+		if err := answers.Decode(&a); err != nil || a.Error != "" {
+			t.Fatalf("%s %s: %v %s", what, kind, err, a.Error)
+		}
+		return a
+	}
+	databaseURL = answer("start").URL
+	return databaseURL, func(name string) {
+		t.Helper()
+		if _, err := fmt.Fprintln(stdin, name); err != nil {
+			t.Fatal(err)
+		}
+		answer(name)
+	}
+}
+
+// undoing is a backup of a database and its restore, by whatever means.
+type undoing struct {
+	url    string
+	backup func(*server)
+	// quiet is set where nobody may write during the backup.
+	quiet bool
+	// restore restores the backup when no server runs, and fences. It returns what is printed.
+	restore func() string
+	// restoreElsewhere restores it into another database, if it is not nil.
+	elsewhere        string
+	restoreElsewhere func() string
+}
+
+// testUndoing backs a database up, and undoes by a restore what was written since, under the eyes of a watch and an informer.
+func testUndoing(t *testing.T, u undoing) {
+	dir, prefix := t.TempDir(), fmt.Sprintf("--storage-prefix=/test-%d", prefixes.Add(1))
+	s := start(t, dir, "--database="+u.url, "--database-migrate=true", prefix)
+	h := &written{by: map[int64]string{}}
+	h.create(t, s, "kept", "changed", "deleted")
+
+	// A client goes on during the backup, which has what was written up to one moment.
+	var during []string
+	some, client := make(chan struct{}), sync.WaitGroup{}
+	defer client.Wait()
+	writing, stop := context.WithCancel(t.Context())
+	defer stop()
+	client.Go(func() {
+		for i := 0; writing.Err() == nil; i++ {
+			during = append(during, fmt.Sprintf("during-%05d", i))
+			if !h.create(t, s, during[i]) {
+				return
+			}
+			if i == 2 {
+				close(some)
+			}
+		}
+	})
+	<-some
+	if u.quiet {
+		stop()
+		client.Wait()
+	}
+	before := s.content(t)
+	u.backup(s)
+	stop()
+	client.Wait()
+
+	h.create(t, s, "undone")
+	h.patch(t, s, "changed", "undone")
+	if err := s.pipelines(t).Delete(t.Context(), "deleted", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// A watch and an informer have seen what is undone.
+	list, err := s.pipelines(t).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	informer := dynamicinformer.NewFilteredDynamicInformer(s.dynamic(t), pipelines, "default", 0, nil, nil).Informer()
+	running, end := context.WithCancel(t.Context())
+	var informed sync.WaitGroup
+	informed.Go(func() { informer.Run(running.Done()) })
+	defer informed.Wait()
+	defer end()
+	informs := func(name string) bool {
+		_, there, err := informer.GetStore().GetByKey("default/" + name)
+		return there && err == nil
+	}
+	eventually(t, "the informer has what will be undone", func() bool { return informer.HasSynced() && informs("undone") })
+
+	if code := s.signal(t, syscall.SIGTERM); code != 0 {
+		t.Fatalf("the server exited with %d", code)
+	}
+	has(t, u.restore(), "the history goes on at revision ")
+	address, err := url.Parse(s.config(t).Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s = start(t, dir, "--database="+u.url, prefix, "--secure-port="+address.Port())
+
+	check := func(s *server) {
+		t.Helper()
+		after := s.content(t)
+		last := 0
+		for name, text := range after {
+			if was, there := before[name]; there && was != text {
+				t.Errorf("%s was restored as\n%s\nand was\n%s", name, text, was)
+			}
+			if strings.HasPrefix(name, "during-") {
+				last = max(last, slices.Index(during, name)+1)
+			}
+		}
+		for _, name := range append(slices.Collect(maps.Keys(before)), during[:last]...) {
+			if after[name] == "" {
+				t.Errorf("%s is missing, which was there before the backup, or was written before what is there", name)
+			}
+		}
+		if after["undone"] != "" {
+			t.Error("what was created after the backup is there")
+		}
+		if w, err := s.pipelines(t).Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}); err == nil {
+			select {
+			case event := <-w.ResultChan():
+				err = apierrors.FromObject(event.Object)
+			case <-time.After(patience):
+			}
+			w.Stop()
+			if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+				t.Errorf("a watch of before gets %v", err)
+			}
+		} else if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+			t.Errorf("a watch of before is refused by %v", err)
+		}
+		h.create(t, s, "undone")
+		h.patch(t, s, "changed", "again")
+	}
+	check(s)
+	eventually(t, "the informer has what is there", func() bool {
+		items, names := s.content(t), informer.GetStore().ListKeys()
+		for name := range items {
+			if !informs(name) {
+				return false
+			}
+		}
+		return len(items) == len(names)
+	})
+	if u.restoreElsewhere == nil {
+		return
+	}
+	if code := s.signal(t, syscall.SIGTERM); code != 0 {
+		t.Fatalf("the server exited with %d", code)
+	}
+	has(t, u.restoreElsewhere(), "the history goes on at revision ")
+	check(start(t, t.TempDir(), "--database="+u.elsewhere, "--database-migrate=true", prefix))
 }
 
 func (s *server) pipelines(t testing.TB) dynamic.ResourceInterface {
