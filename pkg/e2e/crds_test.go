@@ -79,10 +79,13 @@ func (s *server) define(t testing.TB, definition, name string) {
 	s.established(t, "crd/"+name)
 }
 
-// established waits until definitions are served. kubectl's own --for=condition fails on one that has no conditions yet.
+// established waits until a definition, which kubectl finds by the arguments, is served. "kubectl wait" fails on one that has no conditions yet, as in a cluster.
 func (s *server) established(t testing.TB, which ...string) {
 	t.Helper()
-	s.ok(t, "", append([]string{"wait", `--for=jsonpath={.status.conditions[?(@.type=="Established")].status}=True`, "--timeout=60s"}, which...)...)
+	eventually(t, strings.Join(which, " ")+" is established", func() bool {
+		conditions := s.ok(t, "", append([]string{"get", "-o", "jsonpath={.status.conditions}"}, which...)...)
+		return strings.Contains(conditions, `"status":"True","type":"Established"`)
+	})
 }
 
 // read reads a field of an object.
