@@ -1,7 +1,6 @@
 package kinds_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -595,68 +594,3 @@ func TestDeepCopy(t *testing.T) {
 }
 
 type part2 struct{ Next *part2 }
-
-// runsMain makes this test program the one of ExampleMain.
-const runsMain = "KINDS_TEST_RUNS_MAIN"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(runsMain) != "" {
-		ExampleMain()
-	}
-	os.Exit(m.Run())
-}
-
-// TestProgram runs the program of ExampleMain, twice on one directory.
-func TestProgram(t *testing.T) {
-	dir := t.TempDir()
-	serve := func() (kubeconfig string, stop func() error) {
-		cmd := exec.Command(os.Args[0], "--secure-port", "0", "--database-ready-timeout", "30s")
-		cmd.Dir, cmd.Env = dir, append(os.Environ(), runsMain+"=1")
-		var stderr strings.Builder
-		cmd.Stderr = &stderr
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-		lines := bufio.NewScanner(out)
-		for lines.Scan() {
-			if file, ok := strings.CutPrefix(lines.Text(), "The kubeconfig is "); ok {
-				return filepath.Join(dir, file), func() error {
-					if err := cmd.Process.Signal(os.Interrupt); err != nil {
-						return err
-					}
-					if err := cmd.Wait(); err != nil {
-						return fmt.Errorf("%w\n%s", err, stderr.String())
-					}
-					return nil
-				}
-			}
-		}
-		t.Fatalf("the program has ended: %v\n%s", cmd.Wait(), stderr.String())
-		return "", nil
-	}
-	kubeconfig, stop := serve()
-	if out, err := runKubectl(t, kubeconfig, `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, "spec": {"url": "https://go.dev"}}`,
-		"create", "-f", "-"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	second := exec.Command(os.Args[0])
-	second.Dir, second.Env = dir, append(os.Environ(), runsMain+"=1")
-	if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "is in use by the server with process id") {
-		t.Errorf("a second program on the directory: %v\n%s", err, out)
-	}
-	if err := stop(); err != nil {
-		t.Fatalf("the program ended with %v", err)
-	}
-	kubeconfig, stop = serve()
-	if out, err := runKubectl(t, kubeconfig, "", "get", "bm"); err != nil || !strings.Contains(out, "NAME AGE\ngo ") {
-		t.Errorf("after a restart: %v\n%s", err, out)
-	}
-	if err := stop(); err != nil {
-		t.Errorf("the program ended with %v", err)
-	}
-}

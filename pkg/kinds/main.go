@@ -1,16 +1,21 @@
 package kinds
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/component-base/cli"
@@ -26,14 +31,20 @@ import (
 //
 // Without flags it serves on https://127.0.0.1:8443, stores in a SQLite file, and keeps that file, its certificates and the
 // administrator's kubeconfig in the directory .name. With --database it stores elsewhere. With --kubeconfig or --aggregated it is a part of a cluster, behind the
-// cluster's API server, with the users and rights of the cluster. --help lists all flags.
+// cluster's API server, with the users and rights of the cluster, which may come later: until then the program runs and is not ready. --help lists all flags.
+// What is wrong with the groups or the flags is said in a sentence, and the program ends with exit code 1.
 func Main(name string, drivers []storage.Driver, groups ...Group) {
 	api, err := New(groups...)
+	if err == nil {
+		err = cli.RunNoErrOutput(api.Command(name, drivers...))
+	}
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		for line := range strings.Lines(err.Error()) { // each says what is wrong with something else
+			fmt.Fprintf(os.Stderr, "%s: %s\n", cmp.Or(name, filepath.Base(os.Args[0])), strings.TrimSuffix(line, "\n"))
+		}
 		os.Exit(1)
 	}
-	os.Exit(cli.Run(api.Command(name, drivers...)))
+	os.Exit(0)
 }
 
 // Command returns the command that [Main] runs, for programs that have others besides.
@@ -54,15 +65,20 @@ func (a *API) Command(name string, drivers ...storage.Driver) *cobra.Command {
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.run(genericapiserver.SetupSignalContext())
-		},
 	}
 	cmd.Flags().StringVar(&p.dir, "data-dir", p.dir,
 		"Directory of the SQLite file, the certificates and the administrator's kubeconfig, of a server that is not a part of a cluster.")
 	p.storage.AddFlags(cmd.Flags())
 	p.serving.AddFlags(cmd.Flags())
-	p.aggregated.AddFlags(cmd.Flags())
+	var cluster pflag.FlagSet
+	p.aggregated.AddFlags(&cluster)
+	cmd.Flags().AddFlagSet(&cluster)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		context.AfterFunc(ctx, stop) // a second signal ends the program at once
+		return p.run(ctx, cmd.Flags().Changed("data-dir"), &cluster)
+	}
 	return cmd
 }
 
@@ -75,9 +91,54 @@ type program struct {
 	aggregated *options.AggregatedOptions
 }
 
-func (p *program) run(ctx context.Context) error {
+// validate returns what is wrong with the options: those of a server in a cluster are not those of one that stands alone.
+func (p *program) validate(inCluster, dirGiven bool, cluster *pflag.FlagSet) error {
+	var errs []error
+	if p.name == "" || filepath.Base(p.name) != p.name || p.name[0] == '.' {
+		errs = append(errs, fmt.Errorf("the program cannot be named %q: give kinds.Main a name that a directory can have, such as bookmarks", p.name))
+	}
+	if len(p.storage.Drivers) == 0 {
+		errs = append(errs, errors.New("the program has no database to store in: give kinds.Main drivers, such as sqlite.Driver"))
+	}
+	errs = append(errs, p.storage.Validate()...)
+	own := p.serving.ServerCert.CertKey
+	if (own.CertFile == "") != (own.KeyFile == "") {
+		errs = append(errs, errors.New("--tls-cert-file and --tls-private-key-file need each other"))
+	}
+	errs = append(errs, p.serving.Validate()...)
+	if !inCluster {
+		if p.dir == "" {
+			errs = append(errs, errors.New("--data-dir must name a directory"))
+		}
+		cluster.VisitAll(func(f *pflag.Flag) {
+			if f.Changed {
+				errs = append(errs, fmt.Errorf("--%s is only for a server in a cluster: give --aggregated or --kubeconfig, too", f.Name))
+			}
+		})
+		return errors.Join(errs...)
+	}
+	if dirGiven {
+		errs = append(errs, errors.New("--data-dir is only for a server that is not in a cluster: leave it out"))
+	}
+	if own.CertFile == "" && own.KeyFile == "" {
+		errs = append(errs, errors.New("a server in a cluster needs --tls-cert-file and --tls-private-key-file"))
+	}
+	return errors.Join(append(errs, p.aggregated.Validate()...)...)
+}
+
+func (p *program) run(ctx context.Context, dirGiven bool, cluster *pflag.FlagSet) error {
 	inCluster := p.aggregated.Complete()
 	p.storage.EnableGarbageCollection = inCluster // where a garbage collector runs
+	if !inCluster && p.storage.URL == "" && p.storage.URLFile == "" {
+		file, err := filepath.Abs(filepath.Join(p.dir, "state.db"))
+		if err != nil {
+			return fmt.Errorf("cannot find --data-dir: %w", err)
+		}
+		p.storage.URL = (&url.URL{Scheme: "sqlite", Path: filepath.ToSlash(file)}).String()
+	}
+	if err := p.validate(inCluster, dirGiven, cluster); err != nil {
+		return err
+	}
 	var dir *standalone.Dir
 	if !inCluster {
 		var err error
@@ -85,19 +146,6 @@ func (p *program) run(ctx context.Context) error {
 			return err
 		}
 		defer dir.Close()
-		if p.storage.URL == "" && p.storage.URLFile == "" {
-			p.storage.URL = (&url.URL{Scheme: "sqlite", Path: filepath.ToSlash(dir.Path("state.db"))}).String()
-		}
-	}
-	errs := append(p.storage.Validate(), p.serving.Validate()...)
-	if inCluster {
-		errs = append(errs, p.aggregated.Validate()...)
-		if p.serving.ServerCert.CertKey.CertFile == "" {
-			errs = append(errs, errors.New("a server in a cluster needs --tls-cert-file and --tls-private-key-file"))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
 	}
 	listener, err := net.Listen("tcp", net.JoinHostPort(p.serving.BindAddress.String(), strconv.Itoa(p.serving.BindPort)))
 	if err != nil {

@@ -1,0 +1,438 @@
+package kinds_test
+
+import (
+	"bufio"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/cert"
+	"k8s.io/utils/clock"
+
+	"github.com/rowkeeper/rowkeeper/pkg/kinds"
+	"github.com/rowkeeper/rowkeeper/pkg/pki"
+	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/sqlite"
+)
+
+// runsMain makes this test program the one of ExampleMain.
+const runsMain = "KINDS_TEST_RUNS_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(runsMain) != "" {
+		ExampleMain()
+	}
+	os.Exit(m.Run())
+}
+
+// program is one that runs.
+type program struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	dir   string
+	lines chan string // what it writes, until it ends
+	all   strings.Builder
+}
+
+// command is the program of ExampleMain with arguments, in a directory.
+func command(t *testing.T, dir string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), runsMain+"=1")
+	return cmd
+}
+
+// run starts the program. It is killed at the end of the test, if it still runs.
+func run(t *testing.T, dir string, args ...string) *program {
+	t.Helper()
+	p := &program{t: t, cmd: command(t, dir, args...), dir: dir, lines: make(chan string, 10_000)}
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd.Stdout, p.cmd.Stderr = writer, writer
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	writer.Close()
+	go func() {
+		defer close(p.lines)
+		defer reader.Close()
+		for lines := bufio.NewScanner(reader); lines.Scan(); {
+			p.lines <- lines.Text()
+		}
+	}()
+	t.Cleanup(func() { _, _ = p.cmd.Process.Kill(), p.cmd.Wait() })
+	return p
+}
+
+// after returns the rest of the line that has the words.
+func (p *program) after(words string) string {
+	p.t.Helper()
+	for line := range p.lines {
+		fmt.Fprintln(&p.all, line)
+		if _, rest, found := strings.Cut(line, words); found {
+			return rest
+		}
+	}
+	p.t.Fatalf("the program has ended without saying %q: %v\n%s", words, p.cmd.Wait(), p.all.String())
+	return ""
+}
+
+// stop ends the program as an operator does, and wants it to end well.
+func (p *program) stop() {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+		p.t.Fatal(err)
+	}
+	for line := range p.lines {
+		fmt.Fprintln(&p.all, line)
+	}
+	if err := p.cmd.Wait(); err != nil {
+		p.t.Errorf("the program ended with %v\n%s", err, p.all.String())
+	}
+}
+
+// TestProgram runs the program of ExampleMain, twice on one directory.
+func TestProgram(t *testing.T) {
+	dir := t.TempDir()
+	serve := func() (*program, string) {
+		p := run(t, dir, "--secure-port", "0", "--database-ready-timeout", "30s")
+		return p, filepath.Join(dir, p.after("The kubeconfig is "))
+	}
+	p, kubeconfig := serve()
+	if out, err := runKubectl(t, kubeconfig, `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, "spec": {"url": "https://go.dev"}}`,
+		"create", "-f", "-"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if out, err := command(t, dir).CombinedOutput(); err == nil || !strings.Contains(string(out), "is in use by the server with process id") {
+		t.Errorf("a second program on the directory: %v\n%s", err, out)
+	}
+	p.stop()
+	p, kubeconfig = serve()
+	if out, err := runKubectl(t, kubeconfig, "", "get", "bm"); err != nil || !strings.Contains(out, "NAME AGE\ngo ") {
+		t.Errorf("after a restart: %v\n%s", err, out)
+	}
+	p.stop()
+}
+
+// TestBadFlags shows that each is one sentence for whoever starts the program.
+func TestBadFlags(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "kubeconfig"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	certificate(t, dir)
+	inCluster := "--database memory: --secure-port 0 --tls-cert-file tls.crt --tls-private-key-file tls.key "
+	for args, want := range map[string]string{
+		"--nope":                                      "unknown flag: --nope",
+		"more":                                        `unknown command "more" for "bookmarks"`,
+		"--data-dir=":                                 "--data-dir must name a directory",
+		"--data-dir kubeconfig":                       "cannot create the data directory: mkdir ",
+		"--database mongodb://x":                      "no driver for database URLs that begin with mongodb:",
+		"--tls-cert-file tls.crt":                     "--tls-cert-file and --tls-private-key-file need each other",
+		"--authorization-always-allow-paths=/x":       "--authorization-always-allow-paths is only for a server in a cluster: give --aggregated or --kubeconfig, too",
+		"--aggregated --database memory:":             "a server in a cluster needs --tls-cert-file and --tls-private-key-file",
+		inCluster + "--aggregated --data-dir x":       "--data-dir is only for a server that is not in a cluster",
+		inCluster + "--aggregated":                    "this is not a pod of a cluster: give --kubeconfig, or leave --aggregated out",
+		inCluster + "--kubeconfig missing":            "missing: no such file or directory",
+		inCluster + "--kubeconfig kubeconfig":         "error loading config file \"kubeconfig\"",
+		"--kubeconfig kubeconfig " + inCluster + "-x": "unknown shorthand flag: 'x'",
+	} {
+		t.Run(args, func(t *testing.T) {
+			out, err := command(t, dir, strings.Fields(args)...).CombinedOutput()
+			var sentences []string
+			for line := range strings.Lines(string(out)) {
+				if sentence, ok := strings.CutPrefix(line, "bookmarks: "); ok {
+					sentences = append(sentences, sentence)
+				}
+			}
+			if err == nil || len(sentences) != 1 || !strings.Contains(sentences[0], want) {
+				t.Errorf("the program ends with %v and says\n%s\nwant %q", err, out, want)
+			}
+		})
+	}
+}
+
+// authority makes one in a directory, in files of its name.
+func authority(t *testing.T, dir, name string) *pki.Authority {
+	t.Helper()
+	a, _, err := pki.EnsureAuthority(filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key"), clock.RealClock{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// certificate writes a serving certificate for this machine, tls.crt and tls.key, and its authority, ca.crt.
+func certificate(t *testing.T, dir string) {
+	t.Helper()
+	if err := authority(t, dir, "ca").Issue(pki.Certificate{
+		CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key"),
+		Subject: pkix.Name{CommonName: "bookmarks"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Usage: x509.ExtKeyUsageServerAuth,
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func content(t *testing.T, dir, name string) string {
+	t.Helper()
+	c, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(c)
+}
+
+// A cluster answers what an aggregated server asks one. It knows the token "good" of the user alice, who may do everything, and the token "weak" of bob, who may
+// do nothing; it has the namespace default, and an authority for users and one for the front proxy. It answers nothing while it is away.
+type cluster struct {
+	t           *testing.T
+	away        atomic.Bool
+	authorities map[string]any
+}
+
+// newCluster starts a cluster, and writes the kubeconfig for it into the directory.
+func newCluster(t *testing.T, dir string) *cluster {
+	t.Helper()
+	authority(t, dir, "users")
+	proxy := authority(t, dir, "front-proxy-ca")
+	if err := proxy.Issue(pki.Certificate{
+		CertFile: filepath.Join(dir, "front-proxy.crt"), KeyFile: filepath.Join(dir, "front-proxy.key"),
+		Subject: pkix.Name{CommonName: "front-proxy"}, Usage: x509.ExtKeyUsageClientAuth,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{t: t, authorities: map[string]any{
+		"client-ca-file": content(t, dir, "users.crt"), "requestheader-client-ca-file": content(t, dir, "front-proxy-ca.crt"),
+		"requestheader-username-headers": `["X-Remote-User"]`, "requestheader-group-headers": `["X-Remote-Group"]`,
+		"requestheader-extra-headers-prefix": `["X-Remote-Extra-"]`, "requestheader-allowed-names": `["front-proxy"]`,
+	}}
+	server := httptest.NewTLSServer(c)
+	t.Cleanup(func() {
+		server.CloseClientConnections() // watches
+		server.Close()
+	})
+	ca, err := cert.EncodeCertificates(server.Certificate())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := clientcmdapi.NewConfig()
+	config.Clusters["c"] = &clientcmdapi.Cluster{Server: server.URL, CertificateAuthorityData: ca}
+	config.Contexts["c"] = &clientcmdapi.Context{Cluster: "c"}
+	config.CurrentContext = "c"
+	if err := clientcmd.WriteToFile(*config, filepath.Join(dir, "kubeconfig")); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if c.away.Load() {
+		panic(http.ErrAbortHandler) // closes the connection
+	}
+	answer := func(code int, object any) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		if err := json.NewEncoder(w).Encode(object); err != nil && r.Context().Err() == nil {
+			c.t.Errorf("answer %s: %v", r.URL, err)
+		}
+	}
+	list := func(version, kind string, items ...any) {
+		answer(http.StatusOK, map[string]any{"apiVersion": version, "kind": kind, "metadata": map[string]any{"resourceVersion": "1"}, "items": append([]any{}, items...)})
+	}
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	switch resource := parts[len(parts)-1]; {
+	case resource == "tokenreviews":
+		review := authenticationv1.TokenReview{}
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			c.t.Errorf("a review of a token: %v", err)
+		}
+		review.Status.User.Username = map[string]string{"good": "alice", "weak": "bob"}[review.Spec.Token]
+		review.Status.Authenticated = review.Status.User.Username != ""
+		answer(http.StatusCreated, review)
+	case resource == "subjectaccessreviews":
+		review := authorizationv1.SubjectAccessReview{}
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			c.t.Errorf("a review of access: %v", err)
+		}
+		review.Status.Allowed = review.Spec.User == "alice"
+		answer(http.StatusCreated, review)
+	case r.URL.Query().Has("sendInitialEvents"): // as a server that cannot: clients list, and watch then
+		answer(http.StatusUnprocessableEntity, map[string]any{"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "Invalid", "code": 422})
+	case r.URL.Query().Has("watch"):
+		w.WriteHeader(http.StatusOK)
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	case resource == "configmaps":
+		list("v1", "ConfigMapList", map[string]any{"metadata": map[string]any{"namespace": "kube-system", "name": "extension-apiserver-authentication"}, "data": c.authorities})
+	case resource == "namespaces":
+		list("v1", "NamespaceList", map[string]any{"metadata": map[string]any{"name": "default"}})
+	case none[resource] != "":
+		list(parts[1]+"/"+parts[2], none[resource]+"List")
+	default:
+		answer(http.StatusNotFound, map[string]any{"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404})
+	}
+}
+
+// none are the resources of which the cluster has none, and their kinds.
+var none = map[string]string{
+	"flowschemas": "FlowSchema", "prioritylevelconfigurations": "PriorityLevelConfiguration",
+	"mutatingwebhookconfigurations": "MutatingWebhookConfiguration", "validatingwebhookconfigurations": "ValidatingWebhookConfiguration",
+	"mutatingadmissionpolicies": "MutatingAdmissionPolicy", "mutatingadmissionpolicybindings": "MutatingAdmissionPolicyBinding",
+	"validatingadmissionpolicies": "ValidatingAdmissionPolicy", "validatingadmissionpolicybindings": "ValidatingAdmissionPolicyBinding",
+}
+
+// caller sends requests to the program of a directory, at the address that it has named.
+type caller struct {
+	t       *testing.T
+	address string
+	client  *http.Client
+}
+
+func newCaller(t *testing.T, dir, address string, certificates ...tls.Certificate) *caller {
+	t.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(content(t, dir, "ca.crt")))
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: certificates}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &caller{t, "https://" + address, &http.Client{Transport: transport}}
+}
+
+// do returns the answer's code and body.
+func (c *caller) do(method, path, body string, headers ...string) (int, string) {
+	c.t.Helper()
+	r, err := http.NewRequestWithContext(c.t.Context(), method, c.address+path, strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	answer, err := c.client.Do(r)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	content, err := io.ReadAll(answer.Body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return answer.StatusCode, string(content)
+}
+
+// ready waits until the program is.
+func (c *caller) ready() {
+	c.t.Helper()
+	tick, deadline := time.NewTicker(20*time.Millisecond), time.NewTimer(2*time.Minute)
+	defer tick.Stop()
+	defer deadline.Stop()
+	for {
+		code, body := c.do(http.MethodGet, "/readyz?verbose", "")
+		if code == http.StatusOK {
+			return
+		}
+		select {
+		case <-deadline.C:
+			c.t.Fatalf("the program does not become ready: %s", body)
+		case <-tick.C:
+		}
+	}
+}
+
+var inCluster = []string{"--kubeconfig", "kubeconfig", "--database", "memory:", "--secure-port", "0", "--tls-cert-file", "tls.crt", "--tls-private-key-file", "tls.key"}
+
+// TestAggregated runs the program as a part of a cluster, which comes after it: until then the program says what it waits for, and lets nobody in. Afterwards the
+// cluster says who its users are and what they may do.
+func TestAggregated(t *testing.T) {
+	dir := t.TempDir()
+	certificate(t, dir)
+	c := newCluster(t, dir)
+	c.away.Store(true)
+	p := run(t, dir, inCluster...)
+	address := p.after("Serving securely on ")
+	anybody := newCaller(t, dir, address)
+	if code, body := anybody.do(http.MethodGet, "/livez", ""); code != http.StatusOK {
+		t.Errorf("without its cluster the program is not alive: %d: %s", code, body)
+	}
+	if code, body := anybody.do(http.MethodGet, "/readyz?verbose", ""); code == http.StatusOK || !strings.Contains(body, "[-]authority-front-proxy failed") {
+		t.Errorf("without its cluster the program is ready, or does not say what is missing: %d: %s", code, body)
+	}
+	const path, one = "/apis/example.com/v1/namespaces/default/bookmarks", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, "spec": {"url": "https://go.dev"}}`
+	if code, body := anybody.do(http.MethodGet, path, "", "Authorization", "Bearer good"); code != http.StatusUnauthorized {
+		t.Errorf("without the cluster a token is answered by %d: %s", code, body)
+	}
+	c.away.Store(false)
+	anybody.ready()
+
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "front-proxy.crt"), filepath.Join(dir, "front-proxy.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := newCaller(t, dir, address, pair)
+	for i, step := range []struct {
+		by                 *caller
+		method, path, body string
+		headers            []string
+		code               int
+		want               string
+	}{
+		{anybody, http.MethodGet, path, "", nil, 401, "Unauthorized"},
+		{anybody, http.MethodGet, path, "", []string{"Authorization", "Bearer wrong"}, 401, "Unauthorized"},
+		{anybody, http.MethodGet, path, "", []string{"X-Remote-User", "alice"}, 401, "Unauthorized"}, // who is not the front proxy
+		{anybody, http.MethodGet, path, "", []string{"Authorization", "Bearer weak"}, 403, `User \"bob\" cannot list resource \"bookmarks\"`},
+		{anybody, http.MethodGet, path, "", []string{"Authorization", "Bearer good"}, 200, `"kind":"BookmarkList"`},
+		{proxy, http.MethodGet, path, "", []string{"X-Remote-User", "bob"}, 403, "cannot list"},
+		{proxy, http.MethodPost, path, one, []string{"X-Remote-User", "alice"}, 201, `"name":"go"`},
+		{proxy, http.MethodPost, strings.Replace(path, "default", "missing", 1), one, []string{"X-Remote-User", "alice"}, 404, `"reason":"NotFound"`},
+		{proxy, http.MethodGet, "/apis/example.com/v1", "", []string{"X-Remote-User", "alice"}, 200, `"name":"bookmarks"`},
+		{anybody, http.MethodGet, path + "/go", "", []string{"Authorization", "Bearer good"}, 200, `"url":"https://go.dev"`},
+	} {
+		if code, body := step.by.do(step.method, step.path, step.body, step.headers...); code != step.code || !strings.Contains(body, step.want) {
+			t.Errorf("step %d: %s %s answers %d, want %d and %s:\n%s", i, step.method, step.path, code, step.code, step.want, body)
+		}
+	}
+	p.stop()
+}
+
+// TestBadProgram makes commands that cannot run.
+func TestBadProgram(t *testing.T) {
+	api, err := kinds.New(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name    string
+		drivers []storage.Driver
+		want    string
+	}{
+		{"", []storage.Driver{sqlite.Driver}, `the program cannot be named ""`},
+		{"a/b", []storage.Driver{sqlite.Driver}, `the program cannot be named "a/b"`},
+		{"..", []storage.Driver{sqlite.Driver}, `the program cannot be named ".."`},
+		{"bookmarks", nil, "the program has no database to store in: give kinds.Main drivers, such as sqlite.Driver"},
+	} {
+		cmd := api.Command(tc.name, tc.drivers...)
+		cmd.SetArgs([]string{"--data-dir", t.TempDir()})
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("the program %q with %d drivers ends with %v, want %q", tc.name, len(tc.drivers), err, tc.want)
+		}
+	}
+}
