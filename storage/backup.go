@@ -63,17 +63,22 @@ func (d *Database) WriteBackup(ctx context.Context, w io.Writer, progress Progre
 const stalledAfter = 5 * time.Minute
 
 func (d *Database) writeBackup(ctx context.Context, to io.Writer, progress Progress, patience time.Duration) (b Backup, err error) {
-	w := newPatientWriter(ctx, to, patience)
-	defer w.close()
 	id, err := d.mvcc.Identity(ctx)
 	if err != nil {
 		return b, fmt.Errorf("cannot back up the database: %w", err)
 	}
 	var (
+		w    = newPatientWriter(ctx, to, patience)
 		out  *archive.Writer
 		done int64
 	)
-	err = d.mvcc.Export(ctx, func(st mvcc.State, keys int64) (err error) {
+	defer w.close()
+	err = d.mvcc.Export(ctx, func(ctx context.Context, st mvcc.State, keys int64) (err error) {
+		context.AfterFunc(ctx, func() {
+			if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+				w.interrupt(cause)
+			}
+		})
 		h := archive.Header{Store: id.Store, Revision: st.Head.Revision, Keys: keys, Time: st.Now.UTC()}
 		b = backupOf(h)
 		out, err = archive.NewWriter(w, h)
@@ -233,12 +238,15 @@ func (c *cancelable) Read(p []byte) (int, error) {
 	return c.Reader.Read(p)
 }
 
-// patientWriter is a writer whose Write fails when the one below it has taken too long, or the context has ended. It has a copy of what is being written.
+// patientWriter is a writer whose Write fails when the one below it has taken too long, when the context has ended, and when it is interrupted. It has a copy of
+// what is being written.
 type patientWriter struct {
 	ctx      context.Context
 	patience time.Duration
 	pieces   chan []byte
 	written  chan error
+	// interrupts has an error with which Write fails.
+	interrupts chan error
 	// free is the buffer for the next piece, nil while the last one may be in use.
 	free   []byte
 	failed error
@@ -246,7 +254,7 @@ type patientWriter struct {
 
 func newPatientWriter(ctx context.Context, to io.Writer, patience time.Duration) *patientWriter {
 	// Neither end waits for the other one for ever: there is at most one piece, and one answer.
-	w := &patientWriter{ctx: ctx, patience: patience, pieces: make(chan []byte, 1), written: make(chan error, 1), free: []byte{}}
+	w := &patientWriter{ctx: ctx, patience: patience, pieces: make(chan []byte, 1), written: make(chan error, 1), interrupts: make(chan error, 1), free: []byte{}}
 	go func() {
 		for p := range w.pieces {
 			_, err := to.Write(p)
@@ -254,6 +262,14 @@ func newPatientWriter(ctx context.Context, to io.Writer, patience time.Duration)
 		}
 	}()
 	return w
+}
+
+// interrupt makes the Write that hangs fail, or the next one.
+func (w *patientWriter) interrupt(err error) {
+	select {
+	case w.interrupts <- err:
+	default: // it fails anyway
+	}
 }
 
 // close lets go of the writer below, which may hang.
@@ -273,6 +289,7 @@ func (w *patientWriter) Write(p []byte) (int, error) {
 		w.failed = err
 	case <-w.ctx.Done():
 		w.failed = context.Cause(w.ctx)
+	case w.failed = <-w.interrupts:
 	case <-timer.C:
 		w.failed = ErrStalled
 	}

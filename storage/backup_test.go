@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
-	"math/rand/v2"
+	mathrand "math/rand/v2"
 	"net/url"
 	"os"
 	"os/exec"
@@ -42,7 +43,7 @@ import (
 func exported(t testing.TB, db *Database) (records map[mvcc.Key]mvcc.Record, head mvcc.Revision) {
 	t.Helper()
 	records = map[mvcc.Key]mvcc.Record{}
-	err := db.mvcc.Export(t.Context(), func(st mvcc.State, _ int64) error {
+	err := db.mvcc.Export(t.Context(), func(_ context.Context, st mvcc.State, _ int64) error {
 		head = st.Head.Revision
 		return nil
 	}, func(r *mvcc.Record) error {
@@ -87,7 +88,7 @@ func restore(t testing.TB, db *Database, file []byte, o RestoreOptions) (Backup,
 func varied(t testing.TB, db *Database) {
 	t.Helper()
 	large := make([]byte, 1<<20)
-	if _, err := rand.NewChaCha8([32]byte{1}).Read(large); err != nil {
+	if _, err := mathrand.NewChaCha8([32]byte{1}).Read(large); err != nil {
 		t.Fatal(err)
 	}
 	s := pods(t, db)
@@ -483,6 +484,74 @@ func TestStalledBackup(t *testing.T) {
 				}
 				remove(t, s, create(t, s, pod("afterwards")).Name)
 			})
+		}
+	})
+}
+
+// TestStalledBackupOfAReplacedFile: whoever finds another file in the place of the one that is backed up does not wait for the backup, nor does who closes the database.
+func TestStalledBackupOfAReplacedFile(t *testing.T) {
+	d := dbtest.Open(t, dbtest.SQLite)
+	db := openDatabase(t, d, noCompaction)
+	many(t, db, "/many/", 300, 1<<12)
+	stall := func() (out *stalled, failed chan error) {
+		out, failed = &stalled{begun: make(chan struct{}), end: make(chan struct{})}, make(chan error, 1)
+		go func() {
+			_, err := db.writeBackup(context.Background(), out, nil, time.Hour)
+			failed <- err
+		}()
+		<-out.begun
+		return out, failed
+	}
+	out, failed := stall()
+	defer close(out.end)
+	u, err := url.Parse(d.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openSQL(t, d).ExecContext(t.Context(), "VACUUM INTO '"+u.Path+".copy'"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(u.Path+".copy", u.Path); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the store is served from the copy", func() bool {
+		_, err := db.mvcc.Commit(t.Context(), mvcc.Mutation{Key: mvcc.Key("/after/" + rand.Text()), Value: []byte("v")})
+		return err == nil
+	})
+	if err := <-failed; err == nil {
+		t.Error("the backup of the file that was replaced did not fail")
+	}
+	out, failed = stall()
+	defer close(out.end)
+	if err := db.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-failed; !errors.Is(err, mvcc.ErrClosed) {
+		t.Errorf("the backup of a database that was closed ended with %v", err)
+	}
+}
+
+// TestFenceDuringRestore: who wants to fence in the process that restores waits for the commit lock at most, for as long as its context lasts.
+func TestFenceDuringRestore(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		db := openDatabase(t, d, noCompaction)
+		many(t, db, "/many/", 10, 10)
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		tried := false
+		restore(t, db, backup(t, db), RestoreOptions{Replace: true, Progress: func(doing string, done, total int64) {
+			if doing == "comparing" && done == total {
+				tried = true
+				if _, err := db.Fence(gone); err == nil {
+					t.Error("it was fenced during the restore")
+				}
+			}
+		}})
+		if !tried {
+			t.Error("the restore has compared nothing")
+		}
+		if _, err := db.Fence(t.Context()); err != nil {
+			t.Error(err)
 		}
 	})
 }

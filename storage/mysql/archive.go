@@ -65,7 +65,7 @@ func (b *backend) archive(ctx context.Context, what string, f func(*sql.Conn) er
 }
 
 // Export implements [mvcc.Archiver].
-func (b *backend) Export(ctx context.Context, begin func(mvcc.State, int64) error, each func(*mvcc.Record) error) error {
+func (b *backend) Export(ctx context.Context, begin func(context.Context, mvcc.State, int64) error, each func(*mvcc.Record) error) error {
 	const what = "export the store"
 	return b.archive(ctx, what, func(conn *sql.Conn) error {
 		for _, statement := range []string{setExportIsolation, startSnapshot} {
@@ -77,7 +77,7 @@ func (b *backend) Export(ctx context.Context, begin func(mvcc.State, int64) erro
 		if err != nil {
 			return err
 		}
-		if err := begin(st, n); err != nil {
+		if err := begin(ctx, st, n); err != nil {
 			return err
 		}
 		return b.records(ctx, conn, what, each)

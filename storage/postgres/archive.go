@@ -107,7 +107,7 @@ func (b *backend) archive(ctx context.Context, begin, idle string, f func(*pgx.C
 }
 
 // Export implements [mvcc.Archiver].
-func (b *backend) Export(ctx context.Context, begin func(mvcc.State, int64) error, each func(*mvcc.Record) error) error {
+func (b *backend) Export(ctx context.Context, begin func(context.Context, mvcc.State, int64) error, each func(*mvcc.Record) error) error {
 	// Who takes the rows may do so at leisure: the snapshot is in nobody's way but vacuum's.
 	return b.archive(ctx, sqlBeginExport, "0", func(conn *pgx.Conn) error {
 		st, err := stateOf(ctx, conn)
@@ -118,7 +118,7 @@ func (b *backend) Export(ctx context.Context, begin func(mvcc.State, int64) erro
 		if err := conn.QueryRow(ctx, sqlCountAll).Scan(&n); err != nil {
 			return readError(err)
 		}
-		if err := begin(st, n); err != nil {
+		if err := begin(ctx, st, n); err != nil {
 			return err
 		}
 		return records(ctx, conn, each)

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -10,7 +11,9 @@ import (
 var _ mvcc.Archiver = (*backend)(nil)
 
 // Export implements [mvcc.Archiver]. While it goes on, the write-ahead log cannot be begun anew, and grows by what is written.
-func (b *backend) Export(ctx context.Context, begin func(mvcc.State, int64) error, each func(*mvcc.Record) error) error {
+func (b *backend) Export(ctx context.Context, begin func(context.Context, mvcc.State, int64) error, each func(*mvcc.Record) error) error {
+	ctx, end := b.long.begin(ctx)
+	defer end()
 	var callers foreign
 	err := b.on(ctx, b.reads, func(c *conn) error {
 		if err := b.checkFence(); err != nil {
@@ -27,12 +30,44 @@ func (b *backend) Export(ctx context.Context, begin func(mvcc.State, int64) erro
 		if err != nil {
 			return err
 		}
-		if err := begin(st, n); err != nil {
+		if err := begin(ctx, st, n); err != nil {
 			return callers.keep(err)
 		}
 		return callers.keep(b.records(ctx, c, each))
 	})
 	return callers.or(err)
+}
+
+// operations are those that nothing but their callers bounds. Whoever has to wait for all operations to end, ends these.
+type operations struct {
+	mu   sync.Mutex
+	ends map[*context.CancelCauseFunc]struct{}
+}
+
+// begin returns the context of an operation, and what to call at its end.
+func (o *operations) begin(ctx context.Context) (context.Context, func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	ctx, cancel := context.WithCancelCause(ctx)
+	if o.ends == nil {
+		o.ends = map[*context.CancelCauseFunc]struct{}{}
+	}
+	o.ends[&cancel] = struct{}{}
+	return ctx, func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		delete(o.ends, &cancel)
+		cancel(nil)
+	}
+}
+
+// end ends them all.
+func (o *operations) end(cause error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for cancel := range o.ends {
+		(*cancel)(cause)
+	}
 }
 
 // foreign is an error that is not of the database, and must not be described as one.
@@ -90,6 +125,8 @@ func (b *backend) records(ctx context.Context, c *conn, each func(*mvcc.Record) 
 // Import implements [mvcc.Archiver]. The transaction is in the write-ahead log until it is committed, which is as large as what is imported by
 // then; readers go on with what was before. A sweep that was planned before it finds another swept revision, and deletes nothing.
 func (b *backend) Import(ctx context.Context, in *mvcc.Import) (st mvcc.State, err error) {
+	ctx, end := b.long.begin(ctx)
+	defer end()
 	var callers foreign
 	err = b.transact(ctx, func(c *conn) (bool, error) {
 		if err := b.checkFence(); err != nil {

@@ -40,6 +40,8 @@ type backend struct {
 	store string
 
 	commits, heads, tails, reads *pool
+	// long are the exports and imports.
+	long operations
 	// onWait, if not nil, is called when a write finds the commit lock taken. For tests.
 	onWait func()
 

@@ -31,6 +31,7 @@ func (b *backend) hasMoved() bool {
 // replaced lets go of a file that is not under its name any more, and returns the error for the operation that has found out, which
 // itself ended with cause.
 func (b *backend) replaced(cause error) error {
+	b.long.end(errMoved)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.moved && b.hasMoved() {

@@ -91,7 +91,7 @@ func (m *moving) operations() map[string]func() error {
 		"RecordFingerprint": func() error { return b.RecordFingerprint(ctx, "x") },
 		"Size":              func() error { _, err := b.Size(ctx); return err },
 		"Export": func() error {
-			return b.Export(ctx, func(mvcc.State, int64) error { return nil }, func(*mvcc.Record) error { return nil })
+			return b.Export(ctx, func(context.Context, mvcc.State, int64) error { return nil }, func(*mvcc.Record) error { return nil })
 		},
 		"Commit": func() error {
 			_, err := b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: m.filler.seen, Mutations: []*mvcc.Mutation{{Key: "new", Value: []byte("v")}}})

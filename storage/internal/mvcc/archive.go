@@ -96,7 +96,10 @@ var ErrNotEmpty = errors.New("the store is not empty")
 type Archiver interface {
 	// Export calls begin with the state and the number of live keys, and then each with every one of them in ascending order of revisions, all of one
 	// snapshot. It holds no lock that a writer needs, and no more rows in memory than the one that it hands out.
-	Export(ctx context.Context, begin func(State, int64) error, each func(*Record) error) error
+	//
+	// The functions may take a long time. The context that begin gets ends with the export, and if the export cannot go on before its end, while each
+	// is called or not, its cause is not context.Canceled.
+	Export(ctx context.Context, begin func(context.Context, State, int64) error, each func(*Record) error) error
 
 	// Import replaces all rows of log and live by the records and the marker of a new epoch, in one transaction under the commit lock, which excludes
 	// sweeps, too. It returns the state after it.
@@ -107,7 +110,7 @@ type Archiver interface {
 var errNoArchiver = Errorf(Invalid, "this database can neither be exported nor imported into")
 
 // Export reads everything at one revision; see [Archiver].
-func (s *Store) Export(ctx context.Context, begin func(st State, keys int64) error, each func(*Record) error) error {
+func (s *Store) Export(ctx context.Context, begin func(ctx context.Context, st State, keys int64) error, each func(*Record) error) error {
 	a, ok := s.b.(Archiver)
 	if !ok {
 		return errNoArchiver
@@ -120,7 +123,7 @@ func (s *Store) Export(ctx context.Context, begin func(st State, keys int64) err
 			keys, found int64
 			other       State
 		)
-		err := a.Export(ctx, func(st State, n int64) error {
+		err := a.Export(ctx, func(ctx context.Context, st State, n int64) error {
 			if st.Writable && st.Head != seen && (st.Head.Epoch != seen.Epoch || st.Head.Revision <= seen.Revision) {
 				other = st
 				return errOtherHistory
@@ -129,7 +132,7 @@ func (s *Store) Export(ctx context.Context, begin func(st State, keys int64) err
 				return err
 			}
 			keys = n
-			return begin(st, n)
+			return begin(ctx, st, n)
 		}, func(r *Record) error {
 			found++
 			if r.Value == nil {
