@@ -57,6 +57,12 @@ type options struct {
 	results, plot             string
 }
 
+const (
+	defaultServers = 3
+	// defaultClients are those of each server.
+	defaultClients = 4
+)
+
 func run(ctx context.Context, args []string, out io.Writer) error {
 	var o options
 	flags := flag.NewFlagSet("torture", flag.ContinueOnError)
@@ -66,8 +72,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.Uint64Var(&o.seed, "seed", 0, "what decides all that is random; 0: another one each time, which is printed")
 	flags.IntVar(&o.operations, "operations", 0, "how many requests have to be answered in each run; 0: 4000, or 20000 with -long, or 100000 for random with -long")
 	flags.IntVar(&o.faults, "faults", -1, "how many faults there are in each run; -1: as many as the scenario has")
-	flags.IntVar(&o.servers, "servers", 3, "the number of servers")
-	flags.IntVar(&o.clients, "clients", 4, "the number of clients of each server")
+	flags.IntVar(&o.servers, "servers", defaultServers, "the number of servers")
+	flags.IntVar(&o.clients, "clients", defaultClients, "the number of clients of each server")
 	flags.IntVar(&o.rate, "rate", 0, "requests per second of all clients; 0: as many as possible")
 	flags.BoolVar(&o.long, "long", false, "faults last longer than every timeout, and there are more of them")
 	flags.BoolVar(&o.list, "list", false, "list the scenarios and end")
@@ -222,11 +228,14 @@ func row(o options, r *scenario.Result) report.Row {
 	if o.long {
 		command += " -long"
 	}
-	if o.operations != 0 {
-		command += fmt.Sprintf(" -operations %d", o.operations)
-	}
-	if o.faults >= 0 {
-		command += fmt.Sprintf(" -faults %d", o.faults)
+	// What decides how much is asked for is told unless it is the default; a soak's rate is told above.
+	for _, f := range []struct {
+		name         string
+		value, usual int
+	}{{"operations", o.operations, 0}, {"faults", o.faults, -1}, {"servers", o.servers, defaultServers}, {"clients", o.clients, defaultClients}, {"rate", o.rate, 0}} {
+		if f.value != f.usual && !(f.name == "rate" && o.soak > 0) {
+			command += fmt.Sprintf(" -%s %d", f.name, f.value)
+		}
 	}
 	return report.Row{
 		Scenario: r.Scenario, Database: r.Version, Operations: r.Report.Ops, Events: r.Report.Events + r.Report.Bookmarks, Lists: r.Report.Lists, Faults: r.Faults,
