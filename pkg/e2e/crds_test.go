@@ -1,8 +1,12 @@
 package e2e
 
 import (
+	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/rowkeeper/rowkeeper/storage"
 )
 
 // widgets is a definition with everything that definitions can have but a conversion webhook.
@@ -92,6 +96,33 @@ func (s *server) established(t testing.TB, which ...string) {
 func (s *server) read(t testing.TB, object, path string) string {
 	t.Helper()
 	return s.ok(t, "", "get", object, "-o", "jsonpath={"+path+"}")
+}
+
+// storedWidgets are the objects in the namespace default as the database has them.
+func (s *server) storedWidgets(t *testing.T) map[string]string {
+	t.Helper()
+	database, prefix := "sqlite://"+s.dir+"/.rowkeeper/state.db", storage.DefaultPrefix
+	for _, arg := range s.cmd.Args {
+		switch name, value, _ := strings.Cut(arg, "="); name {
+		case "--database":
+			database = value
+		case "--storage-prefix":
+			prefix = value
+		}
+	}
+	versions := map[string]string{}
+	live, _ := storedValues(t, database, prefix+"/factory.example.com/widgets/default")
+	for _, value := range live {
+		var o struct {
+			APIVersion string                `json:"apiVersion"`
+			Metadata   struct{ Name string } `json:"metadata"`
+		}
+		if err := json.Unmarshal(value, &o); err != nil {
+			t.Fatal(err)
+		}
+		versions[o.Metadata.Name] = o.APIVersion
+	}
+	return versions
 }
 
 // Everything that a definition says, as a user sees it.
@@ -203,10 +234,18 @@ func testCustomResources(t *testing.T, start func(string, ...string) *server) {
 		if got := s.read(t, stored, ".status.storedVersions"); got != `["v1","v1beta1"]` {
 			t.Errorf("stored versions are %s", got)
 		}
-		eventually(t, "an object is written in the new version", func() bool {
-			s.ok(t, "", "label", "wg", "one", "moved=yes", "--overwrite")
-			return s.read(t, "wg/one", ".spec.replicas") == "4"
-		})
+		for i := 0; s.storedWidgets(t)["one"] != "factory.example.com/v1beta1"; i++ {
+			if i == 100 {
+				t.Fatal("an object is not stored in the new version when it is written")
+			}
+			s.ok(t, "", "label", "wg", "one", fmt.Sprint("moved=", i), "--overwrite")
+		}
+		if all := s.storedWidgets(t); all["two"] != "factory.example.com/v1" {
+			t.Errorf("what was not written is stored in %s", all["two"])
+		}
+		if got := s.read(t, "wg/one", ".spec.replicas") + s.read(t, "wg/one", ".status.phase") + s.read(t, "wg/one", ".apiVersion"); got != "4Readyfactory.example.com/v1" {
+			t.Errorf("replicas, phase and version are %s", got)
+		}
 		s.refused(t, "", "must have exactly one version marked as storage version", "patch", stored, "--type=json", "-p",
 			`[{"op":"replace","path":"/spec/versions/1/storage","value":false}]`)
 		s.ok(t, widgets, "apply", "-f", "-")
@@ -239,6 +278,9 @@ func testCustomResources(t *testing.T, start func(string, ...string) *server) {
 		s.refused(t, widget("late"), "create not allowed while custom resource definition is terminating", "create", "-f", "-")
 		s.ok(t, "", "patch", "wg", "seen", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 		s.ok(t, "", "wait", "--for=delete", "crd/widgets.factory.example.com", "--timeout=60s")
+		if left := s.storedWidgets(t); len(left) > 0 {
+			t.Errorf("the database still has %v", left)
+		}
 		eventually(t, "the resource is gone", func() bool { return !strings.Contains(s.ok(t, "", "api-resources"), "factory.example.com") })
 		eventually(t, "the group is gone", func() bool { return !strings.Contains(s.get(t, "/apis", "application/json"), "factory.example.com") })
 		s.define(t, widgets, "widgets.factory.example.com")
