@@ -157,7 +157,7 @@ func (b *backend) Fence(ctx context.Context, f mvcc.Fence) (mvcc.State, error) {
 		st, fingerprint = guard.state, server.fingerprint
 		var second text
 		if st.Head.Epoch <= f.Seen.Epoch {
-			st.Head = mvcc.Position{Epoch: f.Seen.Epoch + 1, Revision: max(f.Seen.Revision, st.Head.Revision) + f.Jump, Token: f.Token}
+			st.Head = mvcc.Position{Epoch: f.Seen.Epoch + 1, Revision: f.Marker(st), Token: f.Token}
 			st.Compacted = st.Head.Revision
 			second.fence(st, f.Fingerprint)
 		}

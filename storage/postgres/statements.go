@@ -356,12 +356,12 @@ SELECT state.epoch, state.compacted, coalesce((SELECT swept FROM moved), state.s
 FROM state CROSS JOIN done`
 
 // sqlFence starts a new epoch, under the commit lock, unless the database's is newer than the one that was seen. The marker row goes
-// beyond the head and what was seen.
+// beyond the head and what was seen, as [mvcc.Fence.Marker] says.
 //
-// $1 $2 seen epoch and revision, $3 token, $4 jump, $5 fingerprint or "".
+// $1 $2 seen epoch and revision, $3 token, $4 jump, $5 fingerprint or "", $6 revisions per second.
 const sqlFence = `WITH` + state + `, marker AS (
     INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token)
-    SELECT greatest(state.head, $2::bigint) + $4::bigint, 0, 0, state.now, true, '', $3::bytea
+    SELECT greatest(greatest(state.head, $2::bigint) + $4::bigint, state.now / 1000000 * $6::bigint), 0, 0, state.now, true, '', $3::bytea
     FROM state WHERE state.epoch <= $1::bigint
     RETURNING revision
 ), moved AS (

@@ -30,7 +30,7 @@ var (
 	raiseBoundary = statement{name: "rowkeeper_compact", sql: sqlCompact, types: []uint32{oidInt}}
 	sweepLock     = statement{name: "rowkeeper_sweep_lock", sql: sqlSweepLock}
 	sweepBatch    = statement{name: "rowkeeper_sweep", sql: sqlSweep, types: []uint32{oidInt}}
-	newEpoch      = statement{name: "rowkeeper_fence", sql: sqlFence, types: []uint32{oidInt, oidInt, oidBytes, oidInt, oidText}}
+	newEpoch      = statement{name: "rowkeeper_fence", sql: sqlFence, types: []uint32{oidInt, oidInt, oidBytes, oidInt, oidText, oidInt}}
 
 	writingStatements = []statement{begin, commit, commitLock, commitGroup, resolveGroup, raiseBoundary, sweepLock, sweepBatch, newEpoch}
 )

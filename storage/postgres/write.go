@@ -171,7 +171,7 @@ func (b *backend) Sweep(ctx context.Context, limit int) (int, mvcc.State, error)
 func (b *backend) Fence(ctx context.Context, f mvcc.Fence) (mvcc.State, error) {
 	var s mvcc.State
 	err := b.beside(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		o, err := b.transactOn(ctx, conn, false, commitLock, newEpoch, int64(f.Seen.Epoch), int64(f.Seen.Revision), f.Token[:], int64(f.Jump), f.Fingerprint)
+		o, err := b.transactOn(ctx, conn, false, commitLock, newEpoch, int64(f.Seen.Epoch), int64(f.Seen.Revision), f.Token[:], int64(f.Jump), f.Fingerprint, int64(f.PerSecond))
 		s, err = o.state(err)
 		return err
 	})

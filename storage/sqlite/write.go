@@ -526,7 +526,7 @@ func (b *backend) Fence(ctx context.Context, f mvcc.Fence) (st mvcc.State, err e
 		if st.Head.Epoch > f.Seen.Epoch {
 			return false, nil
 		}
-		st.Head = mvcc.Position{Epoch: f.Seen.Epoch + 1, Revision: max(f.Seen.Revision, st.Head.Revision) + f.Jump, Token: f.Token}
+		st.Head = mvcc.Position{Epoch: f.Seen.Epoch + 1, Revision: f.Marker(st), Token: f.Token}
 		st.Compacted = st.Head.Revision
 		return true, mark(c, &st, f.Fingerprint)
 	})

@@ -260,6 +260,20 @@ func testFenceAfterLostTail(f *fixture) {
 	if s.Head.Epoch != lost.Epoch+1 || s.Head.Revision != lost.Revision+jump || s.Compacted != s.Head.Revision {
 		f.Fatalf("the state after the fence is %+v", s)
 	}
+
+	// It rises with the database's clock, and the head is looked at under the lock: what somebody has seen long ago does not matter.
+	const perSecond = mvcc.Revision(1) << 20
+	earlier := f.state().Now.Unix()
+	timed, err := f.b.Fence(f.ctx, mvcc.Fence{Seen: s.Head, Token: newToken(), Jump: 1, PerSecond: perSecond})
+	f.must(err)
+	if r := timed.Head.Revision; r%perSecond != 0 || r < mvcc.Revision(earlier)*perSecond || r > mvcc.Revision(f.state().Now.Unix())*perSecond {
+		f.Errorf("the fence is at %d, since the second %d", r, earlier)
+	}
+	s, err = f.b.Fence(f.ctx, mvcc.Fence{Seen: mvcc.Position{Epoch: timed.Head.Epoch, Revision: 1}, Token: newToken(), Jump: jump, PerSecond: perSecond})
+	f.must(err)
+	if s.Head.Revision != timed.Head.Revision+jump || s.Head.Epoch != timed.Head.Epoch+1 {
+		f.Errorf("the state after the next fence is %+v, and was %+v", s, timed)
+	}
 	f.seen = s.Head
 	f.put("b", 0, "b1")
 	keys := f.page(mvcc.PageQuery{Start: "a", End: "z", Limit: 10})

@@ -64,8 +64,8 @@ func (in *Import) Begin(st State, keys int64) error {
 		return ErrNotEmpty
 	}
 	in.Renumbered = in.Store != in.into && st.Head.Revision > emptyHead
-	seen := max(st.Head.Revision, in.Head)
-	in.last = seen + jump(seen, st.Now)
+	f := Fence{Seen: Position{Revision: in.Head}, Jump: minJump, PerSecond: perSecond}
+	in.last = f.Marker(st)
 	return nil
 }
 

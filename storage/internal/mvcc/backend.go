@@ -202,10 +202,16 @@ type Fence struct {
 	Seen Position
 	// Token is the token of the marker row.
 	Token Token
-	// Jump is how far beyond the greater of Seen.Revision and the head the marker row is put.
-	Jump Revision
+	// The marker row is put as far as Jump beyond the greater of Seen.Revision and the head, and at PerSecond for each second since 1970 by the database's clock
+	// if that is farther. The head and the clock are those under the commit lock.
+	Jump, PerSecond Revision
 	// Fingerprint is stored as the new fingerprint, if not empty.
 	Fingerprint string
+}
+
+// Marker returns where the fence puts the marker row in a database whose state under the commit lock is st.
+func (f *Fence) Marker(st State) Revision {
+	return max(max(f.Seen.Revision, st.Head.Revision)+f.Jump, Revision(st.Now.Unix())*f.PerSecond)
 }
 
 // Identity tells which store a database holds, and which database holds it.

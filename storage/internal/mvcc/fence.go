@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 )
 
 // A database can lose what it had confirmed: an older dump is restored under running servers, a replica without the tail is
@@ -25,11 +24,13 @@ import (
 // away from having seen a revision that is used again.
 const minJump Revision = 1 << 32
 
-// jump is how far beyond a revision a fence goes. To be beyond what this process has seen is not enough: if the same backup were restored twice, both
-// fences would come to the same revision. So it goes to a revision that rises with time, by 2^30 a second, which no history can have reached that
-// began earlier and takes fewer writes than that. Until the year 2242 it fits.
-func jump(seen Revision, now time.Time) Revision {
-	return max(minJump, Revision(now.Unix())<<30-seen)
+// perSecond makes the revision to which a fence moves rise with time. To be beyond what this process has seen is not enough: if the same backup were restored
+// twice, both fences would come to the same revision. No history can have come as far that began earlier and takes fewer writes than 2^30 a second. Until the year 2242 it fits.
+const perSecond Revision = 1 << 30
+
+// newFence is a fence of a database of which a process has seen the position.
+func newFence(seen Position, fingerprint string) Fence {
+	return Fence{Seen: seen, Token: newToken(), Jump: minJump, PerSecond: perSecond, Fingerprint: fingerprint}
 }
 
 type fencing struct {
@@ -103,7 +104,7 @@ func (s *Store) fenceLocked(ctx context.Context, seen Position, reason string) e
 	if err != nil {
 		return fmt.Errorf("cannot fence: %w", err)
 	}
-	st, err := s.b.Fence(ctx, Fence{Seen: seen, Token: newToken(), Jump: jump(seen.Revision, time.Now()), Fingerprint: id.Actual})
+	st, err := s.b.Fence(ctx, newFence(seen, id.Actual))
 	if err != nil {
 		return fmt.Errorf("cannot fence: %w", err)
 	}

@@ -71,14 +71,22 @@ func TestRingCountsDeletedValues(t *testing.T) {
 func TestJumpRises(t *testing.T) {
 	const seen, writes = 1000, 1_000_000
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	first := seen + jump(seen, now)
-	second := seen + jump(seen, now.Add(time.Second))
+	fence := func(seen Revision, now time.Time) Revision {
+		f := newFence(Position{Revision: seen}, "")
+		return f.Marker(State{Head: Position{Revision: seen - 10}, Now: now})
+	}
+	first, second := fence(seen, now), fence(seen, now.Add(time.Second))
 	if second <= first+writes {
 		t.Errorf("a fence at %d, and one a second later at %d", first, second)
 	}
 	// Also where the clock goes back.
-	if again := second + jump(second, now.Add(-time.Hour)); again < second+minJump {
+	if again := fence(second, now.Add(-time.Hour)); again < second+minJump {
 		t.Errorf("after %d, a fence with an older clock is at %d", second, again)
+	}
+	// What the database has come to by then counts, and not twice.
+	f := newFence(Position{Revision: seen}, "")
+	if far := f.Marker(State{Head: Position{Revision: second}, Now: now}); far != second+minJump {
+		t.Errorf("a fence of one who has seen %d in a database at %d is at %d", seen, second, far)
 	}
 }
 

@@ -161,7 +161,7 @@ func (s *Store) begin(ctx context.Context) error {
 		s.log.Warn("the database is not the one in which this store was last written: it was restored, copied or failed over; fencing",
 			"recorded", id.Recorded, "actual", id.Actual)
 		s.metrics.fenced()
-		st, err = s.b.Fence(ctx, Fence{Seen: st.Head, Token: newToken(), Jump: jump(st.Head.Revision, st.Now), Fingerprint: id.Actual})
+		st, err = s.b.Fence(ctx, newFence(st.Head, id.Actual))
 	}
 	if err != nil {
 		return err
