@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"maps"
 	mathrand "math/rand/v2"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -19,6 +20,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -554,6 +556,75 @@ func TestFenceDuringRestore(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestFailedExportStops: when the first object was of no use, the others are not fetched, however many there are.
+func TestFailedExportStops(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		db := openDatabase(t, d, noCompaction)
+		const objects, size = 400, 100 << 10
+		many(t, db, "/many/", objects, size)
+		u, err := url.Parse(d.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fetched := countingProxy(t, u)
+		d.URL = u.String()
+		through := openDatabase(t, d, noCompaction)
+		useless := errors.New("of no use")
+		err = through.mvcc.Export(t.Context(), func(context.Context, mvcc.State, int64) error { return nil }, func(*mvcc.Record) error { return useless })
+		if !errors.Is(err, useless) {
+			t.Errorf("the export failed with %v", err)
+		}
+		// What was under way in buffers does not count.
+		if n := fetched.Load(); n > objects*size/2 {
+			t.Errorf("%d bytes were fetched of %d", n, objects*size)
+		}
+	}, dbtest.Servers()...)
+}
+
+// countingProxy makes a URL lead through a proxy, and counts what comes back.
+func countingProxy(t *testing.T, u *url.URL) *atomic.Int64 {
+	t.Helper()
+	server := u.Host
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = listener.Addr().String()
+	var (
+		count atomic.Int64
+		conns sync.WaitGroup
+	)
+	conns.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			conns.Go(func() {
+				defer client.Close()
+				to, err := net.Dial("tcp", server)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				conns.Go(func() {
+					defer to.Close()
+					io.Copy(to, client)
+				})
+				io.Copy(client, io.TeeReader(to, writerFunc(func(p []byte) (int, error) {
+					count.Add(int64(len(p)))
+					return len(p), nil
+				})))
+			})
+		}
+	})
+	t.Cleanup(func() {
+		listener.Close()
+		conns.Wait()
+	})
+	return &count
 }
 
 // stalled takes nothing until the end.
