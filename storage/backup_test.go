@@ -558,6 +558,46 @@ func TestFenceDuringRestore(t *testing.T) {
 	})
 }
 
+// TestRestoreIsUndone: what the database undoes for reasons of its own is tried again, a few times.
+func TestRestoreIsUndone(t *testing.T) {
+	for _, tc := range []struct {
+		times int
+		class mvcc.Class
+		tries int
+		ok    bool
+	}{{1, mvcc.Transient, 2, true}, {100, mvcc.Transient, 5, false}, {1, mvcc.Data, 1, false}} {
+		u := &undoingBackend{times: tc.times, class: tc.class}
+		db := openDatabaseThrough(t, dbtest.Open(t, dbtest.SQLite), noCompaction, func(b mvcc.Backend) mvcc.Backend { u.Backend = b; return u })
+		many(t, db, "/many/", 5, 10)
+		file := backup(t, db)
+		_, _, err := db.RestoreBackup(t.Context(), bytes.NewReader(file), RestoreOptions{Replace: true})
+		if u.tries != tc.tries || (err == nil) != tc.ok {
+			t.Errorf("undone %d times (%s): %d tries, %v", tc.times, tc.class, u.tries, err)
+		}
+	}
+}
+
+// undoingBackend undoes imports.
+type undoingBackend struct {
+	mvcc.Backend
+	times, tries int
+	class        mvcc.Class
+}
+
+func (u *undoingBackend) Export(ctx context.Context, begin func(context.Context, mvcc.State, int64) error, each func(*mvcc.Record) error) error {
+	return u.Backend.(mvcc.Archiver).Export(ctx, begin, each)
+}
+
+func (u *undoingBackend) Import(ctx context.Context, in *mvcc.Import) (mvcc.State, error) {
+	if u.tries++; u.tries > u.times {
+		return u.Backend.(mvcc.Archiver).Import(ctx, in)
+	}
+	check := in.Check
+	defer func() { in.Check = check }()
+	in.Check = func(func(func(*mvcc.Record) error) error) error { return mvcc.Errorf(u.class, "undone") }
+	return u.Backend.(mvcc.Archiver).Import(ctx, in)
+}
+
 // TestFailedExportStops: when the first object was of no use, the others are not fetched, however many there are.
 func TestFailedExportStops(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
