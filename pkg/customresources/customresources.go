@@ -152,8 +152,8 @@ const groupVersionKinds = "x-kubernetes-group-version-kind"
 // meanwhile, but must not have been replaced.
 func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error) {
 	if !e.plugin.isIn(e.config.AdmissionControl) {
-		return nil, errors.New("the configuration's AdmissionControl was replaced after it had been prepared for custom resources, so that neither namespaces nor webhooks would be looked at: " +
-			"set your own before, or put it into a chain after the one that is there: admission.NewChainHandler(config.AdmissionControl, yours)")
+		return nil, errors.New("the configuration's AdmissionControl was replaced after it had been prepared for custom resources, so that neither namespaces nor " +
+			"webhooks would be looked at: set your own before, or put it into a chain after the one that is there: admission.NewChainHandler(config.AdmissionControl, yours)")
 	}
 	outer := &genericapiserver.RecommendedConfig{Config: e.config.Config}
 	c := &outer.Config

@@ -54,8 +54,8 @@ func notServed(group string) [2]apiextensions.CustomResourceDefinitionCondition 
 
 const groupOfServer = "GroupOfServer"
 
-// reportEvery is how often it is said at most in a definition's status that it is not served. A server of an earlier version, which has not the group itself, says the contrary
-// as often.
+// reportEvery is how often it is said at most in a definition's status that it is not served. A server of an earlier version, which has not the group itself, may
+// say the contrary meanwhile.
 const reportEvery = time.Minute
 
 // unserved says of definitions that they are not served, in their status and in the log.

@@ -59,7 +59,8 @@ func (e builtinEncodings) ResourcePrefix(resource schema.GroupResource) string {
 	return prefixOf(resource)
 }
 
-// prefixOf puts the resources of a group below the group's name. Those of the core API, which has no name, cannot be mistaken for a group, whose name has a dot or is none of theirs.
+// prefixOf puts the resources of a group below the group's name. Those of the core API, which has no name, cannot be mistaken for a group: the name of a
+// definition's has a dot, and that of a server's own is compared with theirs.
 func prefixOf(resource schema.GroupResource) string {
 	if resource.Group == "" {
 		return resource.Resource
