@@ -147,7 +147,7 @@ var arguments = func() map[string]struct {
 		"rowkeeper_resolve": {`'\x00', 1, 119501`, 510},
 		"rowkeeper_compact": {`115000`, 4},
 		"rowkeeper_sweep":   {`500`, 1_010},
-		"rowkeeper_fence":   {`1, 100, '\x00', 4294967296, 'x'`, 4},
+		"rowkeeper_fence":   {`1, 100, '\x00', 4294967296, 'x', 1073741824`, 4},
 	}
 }()
 
