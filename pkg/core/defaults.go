@@ -50,9 +50,9 @@ func setDefault[T any](field **T, value T) {
 	}
 }
 
-// defaultNamespace gives a namespace the label by which webhooks and policies select it.
+// defaultNamespace gives a namespace the label by which webhooks and policies select it, whatever the client has put there.
 func defaultNamespace(n *corev1.Namespace) {
-	if n.Name == "" || n.Labels[corev1.LabelMetadataName] != "" {
+	if n.Name == "" || n.Labels[corev1.LabelMetadataName] == n.Name {
 		return
 	}
 	if n.Labels == nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -214,6 +215,15 @@ var leases = resource[*coordinationv1.Lease]{
 		}
 		if n := l.Spec.LeaseTransitions; n != nil && *n < 0 {
 			errs = append(errs, field.Invalid(spec.Child("leaseTransitions"), *n, "must be greater than or equal to 0"))
+		}
+		strategy := ptr.Deref(l.Spec.Strategy, "")
+		if strings.Contains(string(strategy), "/") {
+			errs = append(errs, checkQualified(spec.Child("strategy"), string(strategy))...)
+		} else {
+			errs = append(errs, oneOf(spec.Child("strategy"), l.Spec.Strategy, coordinationv1.OldestEmulationVersion)...)
+		}
+		if ptr.Deref(l.Spec.PreferredHolder, "") != "" && strategy == "" {
+			errs = append(errs, field.Forbidden(spec.Child("preferredHolder"), "may only be specified if `strategy` is defined"))
 		}
 		return errs
 	},

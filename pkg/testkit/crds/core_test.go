@@ -125,3 +125,23 @@ func TestNamespaceWithoutFinalizers(t *testing.T) {
 		t.Errorf("the namespace is there: %v, %v", n, err)
 	}
 }
+
+// The label that says a namespace's name says it, whatever clients write.
+func TestNamespaceLabel(t *testing.T) {
+	s := crds.Start(t, testkit.Options{})
+	client := kubernetes.NewForConfigOrDie(s.Config).CoreV1().Namespaces()
+	wrong := map[string]string{corev1.LabelMetadataName: "other", "team": "a"}
+	n, err := client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "team-", Labels: wrong}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if n.Labels[corev1.LabelMetadataName] != n.Name || n.Labels["team"] != "a" {
+			t.Errorf("the labels of %s are %v", n.Name, n.Labels)
+		}
+		n.Labels = wrong
+		if n, err = client.Update(t.Context(), n, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
