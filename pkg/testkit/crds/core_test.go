@@ -90,7 +90,7 @@ func TestConditionsOfWebhooks(t *testing.T) {
 	_, err = client.Create(t.Context(), stored, metav1.CreateOptions{})
 	refused(err)
 
-	// What was accepted says for which objects the webhook, which nobody serves, is called.
+	// What was accepted says for which objects the webhook, which nobody serves, is called; and what costs too much is given up.
 	maps := kubernetes.NewForConfigOrDie(s.Config).CoreV1().ConfigMaps("default")
 	eventually(t, "the webhook is called", func(ctx context.Context) (bool, error) {
 		_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "guarded-"}}, metav1.CreateOptions{})
@@ -99,6 +99,21 @@ func TestConditionsOfWebhooks(t *testing.T) {
 	if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "free"}}, metav1.CreateOptions{}); err != nil {
 		t.Errorf("an object that the condition excludes: %v", err)
 	}
+	if stored, err = client.Get(t.Context(), "one", metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	costly := "object.kind != ''"
+	for _, variable := range []string{"a", "b", "c", "d", "e", "f"} {
+		costly = "[0,1,2,3,4,5,6,7,8,9].all(" + variable + ", " + costly + ")"
+	}
+	stored.Webhooks[0].MatchConditions[0].Expression = costly
+	if _, err := client.Update(t.Context(), stored, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the costly condition is given up", func(ctx context.Context) (bool, error) {
+		_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "free-"}}, metav1.CreateOptions{})
+		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "actual cost limit exceeded"), nil
+	})
 }
 
 // A namespace that nobody has to finalize goes at once, also if the client says which version it means.
