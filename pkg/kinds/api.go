@@ -160,6 +160,14 @@ func (a *API) New(c *genericapiserver.RecommendedConfig) (*genericapiserver.Gene
 	if err := server.InstallAPIGroups(groups...); err != nil {
 		return nil, fmt.Errorf("cannot install the API groups: %w", err)
 	}
+	if discovery := server.AggregatedDiscoveryGroupManager; discovery != nil {
+		// Otherwise clients would prefer v2 to v1, in whatever order the group names them.
+		for _, g := range a.groups {
+			for i, version := range g.Versions {
+				discovery.SetGroupVersionPriority(metav1.GroupVersion{Group: g.Name, Version: version}, 0, len(g.Versions)-i)
+			}
+		}
+	}
 	if err := server.AddPostStartHook("storage-readiness", server.StorageReadinessHook.Hook); err != nil {
 		return nil, err
 	}

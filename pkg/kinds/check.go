@@ -15,7 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// checkFields tells whether JSON can hold all that values of a type do. What it cannot hold would be lost on the way to the database and to clients.
+// checkFields tells whether JSON can hold all that values of a type do, and whether the API machinery can merge them. What JSON cannot hold would be lost on the way
+// to the database and to clients.
 func checkFields(t reflect.Type) error {
 	return checkType(t, t.String(), map[reflect.Type]bool{})
 }
@@ -31,9 +32,9 @@ func checkStruct(t reflect.Type, seen map[reflect.Type]bool) error {
 		where := fmt.Sprintf("the field %s of %s", f.Name, t)
 		tag := f.Tag.Get("json")
 		switch {
-		case tag == "-" || f.Name == "_":
+		case f.IsExported() && tag == "-":
 			continue
-		case !f.IsExported() && !f.Anonymous:
+		case !f.IsExported() && !f.Anonymous: // whatever its tag is: the API machinery panics where it merges objects
 			return fmt.Errorf("%s is not exported, so that it would not be stored: export it, or give %s the methods MarshalJSON and UnmarshalJSON", where, t)
 		case !f.IsExported() && f.Type.Kind() != reflect.Struct:
 			return fmt.Errorf("%s is embedded and not exported, so that JSON cannot be decoded into it: export its type, or embed a struct instead", where)
@@ -93,7 +94,7 @@ func checkMerge(f reflect.StructField) error {
 func scalar(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Struct, reflect.Array:
-		return encodesItself(t)
+		return encodesJSON(t)
 	case reflect.Map, reflect.Slice, reflect.Pointer, reflect.Interface:
 		return false
 	}
@@ -102,20 +103,23 @@ func scalar(t reflect.Type) bool {
 
 // checkType does this for the type of something that an error calls where.
 func checkType(t reflect.Type, where string, seen map[reflect.Type]bool) error {
-	if encodesItself(t) {
+	if encodesJSON(t) {
 		return nil
+	}
+	if reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextMarshaler]()) {
+		return fmt.Errorf("%s is of type %s, which writes itself as text, and server-side apply cannot read that: use a string, or a type with the methods MarshalJSON and UnmarshalJSON", where, t)
 	}
 	switch t.Kind() {
 	case reflect.Struct:
 		return checkStruct(t, seen)
 	case reflect.Map:
-		text := reflect.PointerTo(t.Key()).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) && t.Key().Implements(reflect.TypeFor[encoding.TextMarshaler]())
-		if simple := []reflect.Kind{reflect.String, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16,
-			reflect.Uint32, reflect.Uint64}; !text && !slices.Contains(simple, t.Key().Kind()) {
-			return fmt.Errorf("%s has keys of type %s, which JSON cannot hold: use strings", where, t.Key())
+		if t.Key().Kind() != reflect.String {
+			return fmt.Errorf("%s has keys of type %s, and JSON and server-side apply know strings only", where, t.Key())
 		}
 		return checkType(t.Elem(), where, seen)
-	case reflect.Pointer, reflect.Slice, reflect.Array:
+	case reflect.Array:
+		return fmt.Errorf("%s is of the array type %s, which server-side apply cannot read: use a slice", where, t)
+	case reflect.Pointer, reflect.Slice:
 		return checkType(t.Elem(), where, seen)
 	case reflect.Interface:
 		if t.NumMethod() > 0 {

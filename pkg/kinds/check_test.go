@@ -45,23 +45,34 @@ func holding[S any]() error {
 
 // inside has all that is not refused.
 type inside struct {
-	_        struct{}
-	Quantity resource.Quantity   `json:"quantity,omitempty"`
-	Time     *metav1.Time        `json:"time,omitempty"`
-	Micro    metav1.MicroTime    `json:"micro,omitempty"`
-	Plain    time.Time           `json:"plain,omitempty"`
-	Port     *intstr.IntOrString `json:"port,omitempty"`
-	Big      *big.Int            `json:"big,omitempty"`
-	Address  netip.Addr          `json:"address,omitempty"`
-	Any      any                 `json:"any,omitempty"`
-	Map      map[string]any      `json:"map,omitempty"`
-	ByNumber map[int]string      `json:"byNumber,omitempty"`
-	Secret   *hidden             `json:"secret,omitempty"`
-	Ignored  func()              `json:"-"`
-	Again    *inside             `json:"again,omitempty"`
-	Merged   []*item             `json:"merged,omitempty" patchStrategy:"merge" patchMergeKey:"name"`
-	Set      []metav1.Time       `json:"set,omitempty" patchStrategy:"merge"`
+	Quantity resource.Quantity    `json:"quantity,omitempty"`
+	Time     *metav1.Time         `json:"time,omitempty"`
+	Micro    metav1.MicroTime     `json:"micro,omitempty"`
+	Plain    time.Time            `json:"plain,omitempty"`
+	Port     *intstr.IntOrString  `json:"port,omitempty"`
+	Big      *big.Int             `json:"big,omitempty"`
+	Any      any                  `json:"any,omitempty"`
+	Map      map[string]any       `json:"map,omitempty"`
+	ByWord   map[word]string      `json:"byWord,omitempty"`
+	Bytes    []byte               `json:"bytes,omitempty"`
+	Numbers  []uint32             `json:"numbers,omitempty"`
+	Float    *float32             `json:"float,omitempty"`
+	BigValue big.Int              `json:"bigValue,omitempty"`
+	Raw      runtime.RawExtension `json:"raw,omitempty"`
+	*Embedded
+	Secret  *hidden       `json:"secret,omitempty"`
+	Ignored func()        `json:"-"`
+	Again   *inside       `json:"again,omitempty"`
+	Merged  []*item       `json:"merged,omitempty" patchStrategy:"merge" patchMergeKey:"name"`
+	Set     []metav1.Time `json:"set,omitempty" patchStrategy:"merge"`
 	embeddedPart
+}
+
+type word string
+
+// Embedded has its fields in another struct.
+type Embedded struct {
+	Flag bool `json:"flag,omitempty"`
 }
 
 type embeddedPart struct {
@@ -87,8 +98,14 @@ type (
 	channel         struct{ Events chan int }
 	complexNumber   struct{ Number complex128 }
 	keyed           struct{ ByPoint map[[2]int]string }
-	stringer        struct{ Text fmt.Stringer }
-	item            struct {
+	array           struct{ Pair [2]int }
+	blank           struct{ _ struct{} }
+	ignored         struct {
+		lock int `json:"-"`
+	}
+	texts    struct{ Address netip.Addr }
+	stringer struct{ Text fmt.Stringer }
+	item     struct {
 		Name  string   `json:"name"`
 		Parts []string `json:"parts"`
 	}
@@ -122,7 +139,7 @@ type (
 func (w writesOnly) MarshalJSON() ([]byte, error) { return json.Marshal(w.words) }
 
 func TestFieldsThatJSONCannotHold(t *testing.T) {
-	if _, notUsed := (mixed{}).name, (unexported{}).note; notUsed != "" {
+	if _, notUsed := (mixed{}).name, (unexported{}).note; notUsed != "" || (ignored{}).lock != 0 {
 		t.Fatal(notUsed)
 	}
 	if err := holding[inside](); err != nil {
@@ -137,24 +154,28 @@ func TestFieldsThatJSONCannotHold(t *testing.T) {
 		}
 	}
 	for want, err := range map[string]error{
-		"the field note of kinds_test.unexported is not exported, so that it would not be stored: export it":                            holding[unexported](),
-		"the field name of kinds_test.mixed is not exported":                                                                            holding[mixed](),
-		"the field note of kinds_test.unexported is not exported, ":                                                                     holding[nested](),
-		"the field words of kinds_test.writesOnly is not exported":                                                                      holding[writesOnly](),
-		"the field embeddedPart of kinds_test.embeddedPointer is embedded and not exported, so that JSON cannot be decoded into it":     holding[embeddedPointer](),
-		"the field Call of kinds_test.function is of type func(), which JSON cannot hold":                                               holding[function](),
-		"the field Events of kinds_test.channel is of type chan int":                                                                    holding[channel](),
-		"the field Number of kinds_test.complexNumber is of type complex128":                                                            holding[complexNumber](),
-		"the field ByPoint of kinds_test.keyed has keys of type [2]int, which JSON cannot hold: use strings":                            holding[keyed](),
-		"the field Text of kinds_test.stringer is of the interface type fmt.Stringer, into which JSON cannot be decoded: use a struct,": holding[stringer](),
-		`the field List of kinds_test.wrongStrategy has the patchStrategy "append"`:                                                     holding[wrongStrategy](),
-		"the field List of kinds_test.noKey is merged, and has no patchMergeKey":                                                        holding[noKey](),
-		`the field List of kinds_test.missingKey is merged by "nam", which is not a string, a number or a bool in kinds_test.item`:      holding[missingKey](),
-		`the field List of kinds_test.listKey is merged by "parts", which is not a string`:                                              holding[listKey](),
-		"the field List of kinds_test.wordKey has a patchMergeKey, and its elements, of type string, have no fields":                    holding[wordKey](),
-		"the field List of kinds_test.lists cannot be merged, as its elements are of type []string":                                     holding[lists](),
-		`the field List of kinds_test.loneKey has a patchMergeKey, which is for lists with patchStrategy:"merge"`:                       holding[loneKey](),
-		`the field Other of kinds_test.twice is "Same" in JSON, as the field Same is: give each a name of its own`:                      holding[twice](),
+		"the field note of kinds_test.unexported is not exported, so that it would not be stored: export it":                               holding[unexported](),
+		"the field name of kinds_test.mixed is not exported":                                                                               holding[mixed](),
+		"the field note of kinds_test.unexported is not exported, ":                                                                        holding[nested](),
+		"the field words of kinds_test.writesOnly is not exported":                                                                         holding[writesOnly](),
+		"the field embeddedPart of kinds_test.embeddedPointer is embedded and not exported, so that JSON cannot be decoded into it":        holding[embeddedPointer](),
+		"the field Call of kinds_test.function is of type func(), which JSON cannot hold":                                                  holding[function](),
+		"the field Events of kinds_test.channel is of type chan int":                                                                       holding[channel](),
+		"the field Number of kinds_test.complexNumber is of type complex128":                                                               holding[complexNumber](),
+		"the field ByPoint of kinds_test.keyed has keys of type [2]int, and JSON and server-side apply know strings only":                  holding[keyed](),
+		"the field Address of kinds_test.texts is of type netip.Addr, which writes itself as text, and server-side apply cannot read that": holding[texts](),
+		"the field Pair of kinds_test.array is of the array type [2]int, which server-side apply cannot read: use a slice":                 holding[array](),
+		"the field _ of kinds_test.blank is not exported":                                                                                  holding[blank](),
+		"the field lock of kinds_test.ignored is not exported":                                                                             holding[ignored](),
+		"the field Text of kinds_test.stringer is of the interface type fmt.Stringer, into which JSON cannot be decoded: use a struct,":    holding[stringer](),
+		`the field List of kinds_test.wrongStrategy has the patchStrategy "append"`:                                                        holding[wrongStrategy](),
+		"the field List of kinds_test.noKey is merged, and has no patchMergeKey":                                                           holding[noKey](),
+		`the field List of kinds_test.missingKey is merged by "nam", which is not a string, a number or a bool in kinds_test.item`:         holding[missingKey](),
+		`the field List of kinds_test.listKey is merged by "parts", which is not a string`:                                                 holding[listKey](),
+		"the field List of kinds_test.wordKey has a patchMergeKey, and its elements, of type string, have no fields":                       holding[wordKey](),
+		"the field List of kinds_test.lists cannot be merged, as its elements are of type []string":                                        holding[lists](),
+		`the field List of kinds_test.loneKey has a patchMergeKey, which is for lists with patchStrategy:"merge"`:                          holding[loneKey](),
+		`the field Other of kinds_test.twice is "Same" in JSON, as the field Same is: give each a name of its own`:                         holding[twice](),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "the kind Holder of group example.com cannot be") {
 			t.Errorf("the error is\n%v\nwant\n%s", err, want)
@@ -172,17 +193,33 @@ func TestGenerationOfOpaqueValues(t *testing.T) {
 	}
 	s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig, New: api.New}, testkit.Options{Database: testkit.Memory})
 	c := dynamic.NewForConfigOrDie(s.Config).Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "holders"}).Namespace("default")
-	_, err = c.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+	_, err = c.Apply(t.Context(), "one", &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "example.com/v1", "kind": "Holder", "metadata": map[string]any{"name": "one"}, "spec": map[string]any{
 			"quantity": "1500m", "time": "2026-01-02T03:04:05Z", "micro": "2026-01-02T03:04:05.000006Z", "plain": "2026-01-02T03:04:05Z", "port": "http",
-			"big": int64(12345678901), "address": "192.0.2.1", "any": []any{"a", int64(1)}, "map": map[string]any{"a": map[string]any{"b": 1.5}},
-			"byNumber": map[string]any{"7": "seven"}, "secret": []any{"x"}, "word": "w", "again": map[string]any{"secret": []any{"y"}},
+			"big": int64(12345678901), "any": []any{"a", int64(1)}, "map": map[string]any{"a": map[string]any{"b": 1.5}},
+			"byWord": map[string]any{"7": "seven"}, "bytes": "AAEC", "numbers": []any{int64(1)}, "float": 0.5, "bigValue": int64(98765432109876543), "raw": map[string]any{"a": "b"}, "flag": true, "secret": []any{"x"}, "word": "w", "again": map[string]any{"secret": []any{"y"}},
 		},
-	}}, metav1.CreateOptions{})
+	}}, metav1.ApplyOptions{FieldManager: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := int64(1)
+	// Lists are merged by their keys, in all the ways in which a client can do that.
+	for _, name := range []string{"a", "b"} {
+		if _, err := c.Patch(t.Context(), "one", types.StrategicMergePatchType, []byte(`{"spec": {"merged": [{"name": "`+name+`", "parts": ["x"]}]}}`), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	applied, err := c.Apply(t.Context(), "one", &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "example.com/v1", "kind": "Holder", "metadata": map[string]any{"name": "one"},
+		"spec": map[string]any{"merged": []any{map[string]any{"name": "c", "parts": []any{}}}, "any": []any{"b"}, "set": []any{"2026-01-02T03:04:05Z"}},
+	}}, metav1.ApplyOptions{FieldManager: "other", Force: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if merged, _, err := unstructured.NestedSlice(applied.Object, "spec", "merged"); err != nil || len(merged) != 3 {
+		t.Errorf("the merged list is %v, %v", merged, err)
+	}
+	want := applied.GetGeneration()
 	for _, step := range []struct {
 		spec    string
 		changes bool
@@ -195,7 +232,6 @@ func TestGenerationOfOpaqueValues(t *testing.T) {
 		{`{"plain": "2026-01-02T03:04:06Z"}`, true},
 		{`{"port": 80}`, true},
 		{`{"big": 12345678902}`, true},
-		{`{"address": "192.0.2.2"}`, true},
 		{`{"any": ["a", 2]}`, true},
 		{`{"any": ["a", 2]}`, false},
 		{`{"map": {"a": {"b": 2.5}}}`, true},
@@ -203,7 +239,11 @@ func TestGenerationOfOpaqueValues(t *testing.T) {
 		{`{"secret": ["x", "y"]}`, false},
 		{`{"again": {"secret": ["z"]}}`, true},
 		{`{"word": "other"}`, true},
-		{`{"byNumber": {"8": "eight"}}`, true},
+		{`{"byWord": {"8": "eight"}}`, true},
+		{`{"bytes": "AAEE"}`, true},
+		{`{"bigValue": 98765432109876544}`, true},
+		{`{"raw": {"a": "c"}}`, true},
+		{`{"flag": false}`, true},
 	} {
 		if step.changes {
 			want++

@@ -102,11 +102,16 @@ func refers(t reflect.Type) bool {
 	return false
 }
 
-// encodesItself tells whether a type says itself how it looks in JSON, in both directions.
+// encodesJSON tells whether a type says itself how it looks in JSON, in both directions.
+func encodesJSON(t reflect.Type) bool {
+	pointer := reflect.PointerTo(t)
+	return pointer.Implements(reflect.TypeFor[json.Marshaler]()) && pointer.Implements(reflect.TypeFor[json.Unmarshaler]())
+}
+
+// encodesItself tells the same of JSON or text, either of which JSON can hold.
 func encodesItself(t reflect.Type) bool {
 	pointer := reflect.PointerTo(t)
-	return pointer.Implements(reflect.TypeFor[json.Marshaler]()) && pointer.Implements(reflect.TypeFor[json.Unmarshaler]()) ||
-		pointer.Implements(reflect.TypeFor[encoding.TextMarshaler]()) && pointer.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+	return encodesJSON(t) || pointer.Implements(reflect.TypeFor[encoding.TextMarshaler]()) && pointer.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
 // copyValue makes to, which is a shallow copy of from, a deep one.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -15,12 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/klog/v2"
 	"k8s.io/kube-openapi/pkg/util"
 )
 
 // Object is a pointer to a type T that embeds metav1.TypeMeta and metav1.ObjectMeta, and has a method DeepCopyObject, for which [DeepCopy] does the work.
-// JSON has to hold all that is in it: [New] refuses fields that are not exported, unless they are of a type that has methods of its own to write and read JSON or
-// text, as resource.Quantity and metav1.Time do.
+// JSON has to hold all that is in it: [New] refuses fields that are not exported, unless they are of a type that has methods of its own to write and read JSON, as
+// resource.Quantity and metav1.Time do.
 type Object[T any] interface {
 	*T
 	runtime.Object
@@ -79,7 +81,7 @@ type Column[T any] struct {
 	Type string
 	// Wide columns are shown by kubectl get -o wide only.
 	Wide bool
-	// Value returns an object's cell: a string, a bool, an integer or a floating-point number.
+	// Value returns an object's cell: a string, a bool, an integer or a floating-point number, or a pointer to one, which is empty if it is nil.
 	Value func(*T) any
 }
 
@@ -93,7 +95,7 @@ type Version[T any] struct {
 }
 
 // Converted is a version with a Go type V of its own. An object's metadata is taken over before the functions are called, which set everything else of their
-// second argument. What one of them loses is lost when a client of this version updates an object, so that V should have a place for all of T.
+// second argument, and leave their first one, which others read, as it is. What one of them loses is lost when a client of this version updates an object, so that V should have a place for all of T.
 func Converted[T, V any, P Object[T], PV Object[V]](version string, from func(*V, *T) error, to func(*T, *V) error) Version[T] {
 	return Version[T]{
 		name:   version,
@@ -104,7 +106,8 @@ func Converted[T, V any, P Object[T], PV Object[V]](version string, from func(*V
 			if from == nil || to == nil {
 				return fmt.Errorf("version %s needs functions to convert objects from it and to it", version)
 			}
-			fromV := func(in *V, out *T) error {
+			fromV := func(in *V, out *T) (err error) {
+				defer explainConversion(version, &err)
 				takeMetadata(PV(in), P(out))
 				if err := from(in, out); err != nil {
 					return err
@@ -112,12 +115,21 @@ func Converted[T, V any, P Object[T], PV Object[V]](version string, from func(*V
 				fill(out)
 				return nil
 			}
-			toV := func(in *T, out *V) error {
+			toV := func(in *T, out *V) (err error) {
+				defer explainConversion(version, &err)
 				takeMetadata(P(in), PV(out))
 				return to(in, out)
 			}
 			return register(scheme, fromV, toV)
 		},
+	}
+}
+
+// explainConversion is deferred by conversions. They are called where nobody else would recover from a panic, too, such as in the watch cache.
+func explainConversion(version string, err *error) {
+	if panicked := recover(); panicked != nil {
+		klog.ErrorS(nil, "A conversion has panicked", "version", version, "panic", panicked, "stack", string(debug.Stack()))
+		*err = fmt.Errorf("the conversion from or to version %s has panicked, where is in the server's log: %v", version, panicked)
 	}
 }
 

@@ -189,6 +189,9 @@ func (b *definitions) fields(t reflect.Type, docs map[string]string, s *spec.Sch
 		if property.Description = f.Tag.Get("description"); property.Description == "" {
 			property.Description = docs[name]
 		}
+		if property.Description == "" && indirect(f.Type).Kind() == reflect.Interface {
+			property.Description = "Any value." // kubectl explain cannot show an empty schema
+		}
 		if strategy := f.Tag.Get("patchStrategy"); strategy != "" {
 			property.AddExtension("x-kubernetes-patch-strategy", strategy)
 		}

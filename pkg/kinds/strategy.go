@@ -112,12 +112,12 @@ func (k *completed[T, P]) inspect() error {
 // checkMetadata tells whether clients will find what every object has where they look for it.
 func checkMetadata(t reflect.Type) error {
 	object, ok := t.FieldByName("ObjectMeta")
-	if !ok || object.Type != reflect.TypeFor[metav1.ObjectMeta]() || jsonName(object) != "metadata" {
-		return errors.New("it has to embed metav1.ObjectMeta with the tag `json:\"metadata,omitempty\"`")
+	if !ok || len(object.Index) > 1 || object.Type != reflect.TypeFor[metav1.ObjectMeta]() || jsonName(object) != "metadata" {
+		return errors.New("it has to embed metav1.ObjectMeta itself, with the tag `json:\"metadata,omitempty\"`")
 	}
 	typ, ok := t.FieldByName("TypeMeta")
-	if !ok || typ.Type != reflect.TypeFor[metav1.TypeMeta]() || jsonName(typ) != "" {
-		return errors.New("it has to embed metav1.TypeMeta with the tag `json:\",inline\"`")
+	if !ok || len(typ.Index) > 1 || typ.Type != reflect.TypeFor[metav1.TypeMeta]() || jsonName(typ) != "" {
+		return errors.New("it has to embed metav1.TypeMeta itself, with the tag `json:\",inline\"`")
 	}
 	return nil
 }
@@ -248,7 +248,7 @@ func (k *completed[T, P]) storage(scheme *runtime.Scheme, getter generic.RESTOpt
 	}
 	resources := map[string]rest.Storage{k.Resource: &resource{store, k.ShortNames, k.Categories}}
 	if k.status >= 0 {
-		resources[k.Resource+"/status"] = status.New(store, statusStrategy[T, P]{s})
+		resources[k.Resource+"/status"] = &statusResource{status.New(store, statusStrategy[T, P]{s}), store}
 	}
 	versions := map[string]map[string]rest.Storage{}
 	for _, version := range k.versions {
@@ -264,21 +264,6 @@ func seconds(d time.Duration) uint64 {
 	}
 	return uint64(math.Ceil(d.Seconds()))
 }
-
-// resource is the resource itself, without subresources.
-type resource struct {
-	*genericregistry.Store
-	shortNames, categories []string
-}
-
-var (
-	_ rest.StandardStorage    = &resource{}
-	_ rest.ShortNamesProvider = &resource{}
-	_ rest.CategoriesProvider = &resource{}
-)
-
-func (r *resource) ShortNames() []string { return r.shortNames }
-func (r *resource) Categories() []string { return r.categories }
 
 // table shows the name, the columns, and the age in front of those that are wide.
 func (k *completed[T, P]) table() rest.TableConvertor {
@@ -307,11 +292,13 @@ func (k *completed[T, P]) table() rest.TableConvertor {
 	}}
 }
 
-// cell makes a value one of the types that a table may have.
+// cell makes a value, or what it points to, one of the types that a table may have.
 func cell(value any) any {
 	switch v := reflect.ValueOf(value); {
-	case !v.IsValid():
+	case !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil():
 		return nil
+	case v.Kind() == reflect.Pointer && v.Elem().CanInterface():
+		return cell(v.Elem().Interface())
 	case v.CanInt():
 		return v.Int()
 	case v.CanFloat():
@@ -393,10 +380,19 @@ func (s strategy[T, P]) Validate(ctx context.Context, obj runtime.Object) field.
 }
 
 func (s strategy[T, P]) validate(ctx context.Context, p P) field.ErrorList {
+	s.selectable(p)
 	if f := s.kind.Strategy.Validate; f != nil {
 		return f(ctx, p)
 	}
 	return nil
+}
+
+// selectable tries the functions of the fields. One that panicked for an object in the store would end the server, where the watch cache calls it, and again after each
+// start. Here it ends the request.
+func (s strategy[T, P]) selectable(p P) {
+	for _, value := range s.kind.Fields {
+		value(p)
+	}
 }
 
 func (s strategy[T, P]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
@@ -446,6 +442,7 @@ func (s statusStrategy[T, P]) PrepareForUpdate(_ context.Context, obj, old runti
 }
 
 func (s statusStrategy[T, P]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+	s.selectable(obj.(P))
 	if f := s.kind.Strategy.ValidateStatus; f != nil {
 		return f(ctx, obj.(P), old.(P))
 	}
