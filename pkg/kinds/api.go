@@ -25,7 +25,8 @@ type Group struct {
 	// Name is that of a domain, such as example.com.
 	Name string
 	// Versions are those that are served, such as v1 and v1beta1, the preferred one first. Objects are stored in the first, so that a version can only come
-	// to its place after every server that works on the database knows it.
+	// to its place after every server that works on the database knows it. An object changes to it when it is next written: a version that is left out
+	// while objects are stored in it makes these unreadable until it is back.
 	Versions []string
 	// Kinds are the group's, each made by [Define].
 	Kinds []Definition

@@ -123,6 +123,11 @@ func TestKubectl(t *testing.T) {
 			[]string{"spec.url: Invalid value", "has to be a URL with a host"}, true},
 		{"create -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "X"}, "spec": {"url": "https://go.dev"}}`,
 			[]string{"metadata.name: Invalid value", "RFC 1123 subdomain"}, true},
+		{"create -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"generateName": "X_"}, "spec": {"url": "https://go.dev"}}`,
+			[]string{"metadata.generateName: Invalid value", "RFC 1123 subdomain"}, true},
+		{"create -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"generateName": "made-"}, "spec": {"url": "https://go.dev"}}`,
+			[]string{"bookmark.example.com/made-", "created"}, false},
+		{"delete bm --field-selector metadata.name!=go", "", []string{`bookmark.example.com "made-`}, false},
 		{"patch bm go --subresource status --type merge -p", `{"status": {"reachable": true}}`, []string{"status.checked: Required value"}, true},
 		{"patch bm go --subresource status --type merge -p", `{"spec": {"url": "https://other"}, "status": {"reachable": true, "checked": "2026-01-02T03:04:05Z"}}`, []string{"patched"}, false},
 		{"patch bm go --type merge -p", `{"status": {"reachable": false}}`, []string{"patched (no change)"}, false},
@@ -461,6 +466,24 @@ type bare struct {
 
 func (b *bare) DeepCopyObject() runtime.Object { return kinds.DeepCopy(b) }
 
+// embedding has its metadata in another struct, and statusElsewhere its status.
+type (
+	metadata struct {
+		metav1.TypeMeta   `json:",inline"`
+		metav1.ObjectMeta `json:"metadata,omitempty"`
+	}
+	embedding       struct{ metadata }
+	statusElsewhere struct {
+		metav1.TypeMeta   `json:",inline"`
+		metav1.ObjectMeta `json:"metadata,omitempty"`
+
+		State string `json:"status"`
+	}
+)
+
+func (e *embedding) DeepCopyObject() runtime.Object       { return kinds.DeepCopy(e) }
+func (s *statusElsewhere) DeepCopyObject() runtime.Object { return kinds.DeepCopy(s) }
+
 func TestBadInput(t *testing.T) {
 	group := func(change func(*kinds.Group)) kinds.Group {
 		g := kinds.Group{Name: "example.com", Versions: []string{"v1"}, Kinds: []kinds.Definition{kinds.Define(kinds.Kind[Planet]{})}}
@@ -493,6 +516,8 @@ func TestBadInput(t *testing.T) {
 		"a kind twice":            {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = append(g.Kinds, kinds.Define(kinds.Kind[Planet]{Resource: "others"})) })}, "two kinds Planet"},
 		"a resource twice":        {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = append(g.Kinds, kinds.Define(kinds.Kind[Planet]{Name: "PLANET"})) })}, "both the resource planets"},
 		"metadata elsewhere":      {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = []kinds.Definition{kinds.Define(kinds.Kind[bare]{})} })}, "has to embed metav1.ObjectMeta"},
+		"metadata in a part":      {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = []kinds.Definition{kinds.Define(kinds.Kind[embedding]{})} })}, "has to embed metav1.ObjectMeta itself"},
+		"status elsewhere":        {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = []kinds.Definition{kinds.Define(kinds.Kind[statusElsewhere]{})} })}, "its field State has to be named Status"},
 		"an unknown version":      {[]kinds.Group{group(kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{kinds.Converted[Planet, Bookmark]("v2", nil, nil)}}))}, "has the versions v2"},
 		"only other types":        {[]kinds.Group{group(kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{same}}))}, "is converted in all versions"},
 		"a conversion twice":      {[]kinds.Group{group(kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{same, same}}))}, "has the version v1 twice"},

@@ -78,6 +78,8 @@ func (k *completed[T, P]) inspect() error {
 			k.objectMeta = i
 		case f.Name == "Status" && jsonName(f) == "status":
 			k.status = i
+		case f.Name == "Status" || jsonName(f) == "status":
+			return fmt.Errorf("the kind %s of group %s cannot be %s: its field %s has to be named Status, with the tag `json:\"status,omitempty\"`", k.Name, k.group, t, f.Name)
 		}
 	}
 	k.comparable = comparableFields(t, map[reflect.Type]bool{})
@@ -373,6 +375,11 @@ func (s strategy[T, P]) Validate(ctx context.Context, obj runtime.Object) field.
 		validate = apivalidation.NameIsDNSSubdomain
 	}
 	var errs field.ErrorList
+	if p.GetGenerateName() != "" {
+		for _, wrong := range validate(p.GetGenerateName(), true) {
+			errs = append(errs, field.Invalid(field.NewPath("metadata", "generateName"), p.GetGenerateName(), wrong))
+		}
+	}
 	for _, wrong := range validate(p.GetName(), false) {
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), p.GetName(), wrong))
 	}
