@@ -94,6 +94,7 @@ func testConversionWebhook(t *testing.T, start func(string, ...string) *server) 
 	hook.Close()
 	const refusal = `conversion webhook for store.example.com/v`
 	s.refused(t, "apiVersion: store.example.com/v2\nkind: Box\nmetadata: {name: three}\nspec: {width: '1', height: '1'}", refusal, "create", "-f", "-")
+	s.refused(t, "", refusal+"1, Kind=Box failed", "get", second, "one")
 	s.refused(t, "", "connect: connection refused", "patch", second, "two", "--type=merge", "-p", `{"spec":{"width":"9"}}`)
 	if got := s.ok(t, "", "get", first, "-o", "jsonpath={.items[*].spec}"); got != `{"size":"3x4"} {"size":"7x6"}` {
 		t.Errorf("the boxes are %s", got)

@@ -117,17 +117,19 @@ type Server struct {
 	// Database is what the server stores in, for tests that look at it.
 	Database *storage.Database
 
-	t       testing.TB
-	prefix  string
-	users   *users
-	clock   *fakeClock
-	cancel  context.CancelFunc
-	stopped chan struct{} // closed after Run has returned err
-	drained <-chan struct{}
-	hangUp  func()
-	err     error
-	release []func() error
-	closed  atomic.Bool
+	t      testing.TB
+	prefix string
+	// replicas says that other servers may use the same objects.
+	replicas bool
+	users    *users
+	clock    *fakeClock
+	cancel   context.CancelFunc
+	stopped  chan struct{} // closed after Run has returned err
+	drained  <-chan struct{}
+	hangUp   func()
+	err      error
+	release  []func() error
+	closed   atomic.Bool
 }
 
 const (
@@ -169,7 +171,7 @@ func start(t testing.TB, api API, o Options) (_ *Server, err error) {
 		return server, nil
 	}
 	if o.Extension != nil {
-		extended := Extended{Storage: stored, Database: s.Database, Replicas: o.Prefix != "", Schemes: []*runtime.Scheme{api.Scheme}}
+		extended := Extended{Storage: stored, Database: s.Database, Replicas: s.replicas, Schemes: []*runtime.Scheme{api.Scheme}}
 		for _, group := range o.Groups {
 			extended.Schemes = append(extended.Schemes, group.Scheme)
 		}
@@ -242,6 +244,8 @@ func (s *Server) open(api API, o Options) (*options.StorageOptions, error) {
 	if o.Storage != nil {
 		o.Storage(stored)
 	}
+	// Nobody else knows a prefix that was made here, and no other server uses a directory.
+	s.replicas = o.Prefix != "" || stored.Prefix != s.prefix
 	s.prefix = stored.Prefix
 	if errs := stored.Validate(); len(errs) > 0 {
 		return nil, errors.Join(errs...)

@@ -26,6 +26,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	civ1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1"
+	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/rowkeepertest"
@@ -399,4 +400,27 @@ func TestNamespaceGoneDuringAdmission(t *testing.T) {
 
 func certificateOf(s *httptest.Server) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+}
+
+// Whether other servers may use the same objects is known however the prefix was set.
+func TestReplicasAreKnown(t *testing.T) {
+	for name, c := range map[string]struct {
+		options  testkit.Options
+		replicas bool
+	}{
+		"alone":                     {testkit.Options{}, false},
+		"in a directory of its own": {testkit.Options{Dir: t.TempDir()}, false},
+		"with a prefix":             {testkit.Options{Prefix: "/shared"}, true},
+		"with a prefix that is set with other options": {testkit.Options{Storage: func(o *options.StorageOptions) { o.Prefix = "/shared" }}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.options.Extension = func(config *genericapiserver.RecommendedConfig, e testkit.Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error) {
+				if e.Replicas != c.replicas {
+					t.Errorf("replicas: %v", e.Replicas)
+				}
+				return crds.Extension(config, e)
+			}
+			rowkeepertest.Start(t, c.options)
+		})
+	}
 }
