@@ -175,7 +175,8 @@ func (a *API) New(c *genericapiserver.RecommendedConfig) (*genericapiserver.Gene
 	return server, nil
 }
 
-// GroupInfos makes the groups' resources, stored as the getter says, for a server that has others besides.
+// GroupInfos makes the groups' resources, stored as the getter says, for a server that has others besides. There the version that sounds newest is preferred by clients,
+// until the server's AggregatedDiscoveryGroupManager is told otherwise.
 func (a *API) GroupInfos(getter generic.RESTOptionsGetter) ([]*genericapiserver.APIGroupInfo, error) {
 	var infos []*genericapiserver.APIGroupInfo
 	for _, g := range a.groups {

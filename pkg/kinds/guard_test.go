@@ -3,6 +3,7 @@ package kinds_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/kinds"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
 
 // Robot does what its author did not want.
@@ -166,32 +168,39 @@ func TestFailingFunctions(t *testing.T) {
 	}
 }
 
-// TestPreferredVersion is the one that the group names first, whatever the versions are called.
+// TestPreferredVersion is the one that the group names first, whatever the versions are called, also if there are CustomResourceDefinitions besides.
 func TestPreferredVersion(t *testing.T) {
-	api, err := kinds.New(robots)
+	for name, o := range map[string]testkit.Options{"alone": {Database: testkit.Memory}, "beside definitions": {Database: testkit.Memory, Extension: crds.Extension}} {
+		t.Run(name, func(t *testing.T) {
+			api, err := kinds.New(robots)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig, New: api.New}, o)
+			client := discovery.NewDiscoveryClientForConfigOrDie(s.Config)
+			preferred(t, client)
+			preferred(t, client.WithLegacy())
+		})
+	}
+}
+
+// preferred wants v1 to be the preferred version, and the others to follow it.
+func preferred(t *testing.T, client discovery.DiscoveryInterface) {
+	t.Helper()
+	groups, err := client.ServerGroups()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig, New: api.New}, testkit.Options{Database: testkit.Memory})
-	for name, client := range map[string]discovery.DiscoveryInterface{
-		"aggregated": discovery.NewDiscoveryClientForConfigOrDie(s.Config), "legacy": discovery.NewDiscoveryClientForConfigOrDie(s.Config).WithLegacy(),
-	} {
-		groups, err := client.ServerGroups()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, g := range groups.Groups {
-			if g.Name != "example.com" {
-				continue
-			}
-			var versions []string
-			for _, v := range g.Versions {
-				versions = append(versions, v.Version)
-			}
-			if g.PreferredVersion.Version != "v1" || strings.Join(versions, " ") != "v1 v2 v3" {
-				t.Errorf("the %s discovery prefers %s of %v", name, g.PreferredVersion.Version, versions)
-			}
-		}
+	i := slices.IndexFunc(groups.Groups, func(g metav1.APIGroup) bool { return g.Name == "example.com" })
+	if i < 0 {
+		t.Fatalf("the group is not served: %v", groups)
+	}
+	var versions []string
+	for _, v := range groups.Groups[i].Versions {
+		versions = append(versions, v.Version)
+	}
+	if is := groups.Groups[i].PreferredVersion.Version; is != "v1" || strings.Join(versions, " ") != "v1 v2 v3" {
+		t.Errorf("%T prefers %s of %v", client, is, versions)
 	}
 }
 
