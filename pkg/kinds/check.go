@@ -26,6 +26,9 @@ func checkStruct(t reflect.Type, seen map[reflect.Type]bool) error {
 		return nil
 	}
 	seen[t] = true
+	if embedsItself(t, nil) {
+		return fmt.Errorf("%s embeds itself, so that its fields in JSON have no end: give the field a name", t)
+	}
 	names := map[string]string{}
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -53,6 +56,19 @@ func checkStruct(t reflect.Type, seen map[reflect.Type]bool) error {
 		}
 	}
 	return nil
+}
+
+// embedsItself tells whether the structs that are embedded in one, or in these, lead back to it or to one of those that led to it.
+func embedsItself(t reflect.Type, from []reflect.Type) bool {
+	if slices.Contains(from, t) {
+		return true
+	}
+	for i := range t.NumField() {
+		if f := t.Field(i); f.Anonymous && indirect(f.Type).Kind() == reflect.Struct && embedsItself(indirect(f.Type), append(slices.Clip(from), t)) {
+			return true
+		}
+	}
+	return false
 }
 
 // checkMerge tells whether a field can be merged as its tags say. Else nobody could apply an object.

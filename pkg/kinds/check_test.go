@@ -103,6 +103,8 @@ type (
 	ignored         struct {
 		lock int `json:"-"`
 	}
+	Endless  struct{ *Again }
+	Again    struct{ *Endless }
 	texts    struct{ Address netip.Addr }
 	stringer struct{ Text fmt.Stringer }
 	item     struct {
@@ -164,6 +166,7 @@ func TestFieldsThatJSONCannotHold(t *testing.T) {
 		"the field Number of kinds_test.complexNumber is of type complex128":                                                               holding[complexNumber](),
 		"the field ByPoint of kinds_test.keyed has keys of type [2]int, and JSON and server-side apply know strings only":                  holding[keyed](),
 		"the field Address of kinds_test.texts is of type netip.Addr, which writes itself as text, and server-side apply cannot read that": holding[texts](),
+		"kinds_test.Endless embeds itself, so that its fields in JSON have no end: give the field a name":                                  holding[Endless](),
 		"the field Pair of kinds_test.array is of the array type [2]int, which server-side apply cannot read: use a slice":                 holding[array](),
 		"the field _ of kinds_test.blank is not exported":                                                                                  holding[blank](),
 		"the field lock of kinds_test.ignored is not exported":                                                                             holding[ignored](),
