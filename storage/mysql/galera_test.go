@@ -94,6 +94,14 @@ func newCluster(t testing.TB) *cluster {
 		t.Fatal(err)
 	}
 	for _, n := range c.nodes {
+		other := admin(t, n.url+"mysql")
+		eventually(t, "the database to be at all nodes", func() bool {
+			var there bool
+			if err := other.QueryRowContext(t.Context(), "SELECT EXISTS (SELECT 1 FROM information_schema.schemata WHERE schema_name = 'store')").Scan(&there); err != nil {
+				t.Fatal(err)
+			}
+			return there
+		})
 		n.url += "store"
 	}
 	// All at once, as servers do that are started together.
