@@ -30,6 +30,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/rowkeepertest"
+	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
 
 // vetoer is an author's admission plugin.
@@ -262,11 +263,10 @@ func TestNothingServed(t *testing.T) {
 	}
 }
 
-// While an object is being admitted, its namespace is deleted, and is gone. The object is not left behind, and the client is told.
-func TestNamespaceGoneDuringAdmission(t *testing.T) {
-	s := rowkeepertest.Start(t, testkit.Options{Extension: crds.Extension})
-	define(t, s, "example.com")
-	arrived, leave := make(chan string), make(chan struct{})
+// slowWebhook has a webhook called for new objects whose names begin with slow. It says so to arrived, and answers when it is told to by leave.
+func slowWebhook(t *testing.T, s *testkit.Server) (arrived chan string, leave chan struct{}) {
+	t.Helper()
+	arrived, leave = make(chan string), make(chan struct{})
 	hook := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var review admissionreview.AdmissionReview
 		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
@@ -283,8 +283,7 @@ func TestNamespaceGoneDuringAdmission(t *testing.T) {
 		}
 		w.Write(answer) //nolint:errcheck // whoever asked has gone
 	}))
-	defer hook.Close()
-	core := kubernetes.NewForConfigOrDie(s.Config).CoreV1()
+	t.Cleanup(hook.Close)
 	_, err := kubernetes.NewForConfigOrDie(s.Config).AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "slow"},
 		Webhooks: []admissionv1.ValidatingWebhook{{
@@ -300,6 +299,30 @@ func TestNamespaceGoneDuringAdmission(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	core := kubernetes.NewForConfigOrDie(s.Config).CoreV1()
+	eventually(t, "the webhook is called", func(ctx context.Context) (bool, error) {
+		answer := make(chan error)
+		go func() {
+			_, err := core.ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "slow-"}}, metav1.CreateOptions{})
+			answer <- err
+		}()
+		select {
+		case <-arrived:
+			leave <- struct{}{}
+			return true, <-answer
+		case err := <-answer:
+			return false, err
+		}
+	})
+	return arrived, leave
+}
+
+// While an object is being admitted, its namespace is deleted, and is gone. The object is not left behind, and the client is told.
+func TestNamespaceGoneDuringAdmission(t *testing.T) {
+	s := rowkeepertest.Start(t, testkit.Options{Extension: crds.Extension})
+	define(t, s, "example.com")
+	arrived, leave := slowWebhook(t, s)
+	core := kubernetes.NewForConfigOrDie(s.Config).CoreV1()
 	client := dynamic.NewForConfigOrDie(s.Config)
 	object := func(apiVersion, kind, rest string) []byte {
 		return []byte(`{"apiVersion":"` + apiVersion + `","kind":"` + kind + `","metadata":{"name":"slow"}` + rest + `}`)
@@ -322,20 +345,6 @@ func TestNamespaceGoneDuringAdmission(t *testing.T) {
 			return apierrors.IsNotFound(err), nil
 		})
 	}
-	eventually(t, "the webhook is called", func(ctx context.Context) (bool, error) {
-		answer := make(chan error)
-		go func() {
-			_, err := core.ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "slow-"}}, metav1.CreateOptions{})
-			answer <- err
-		}()
-		select {
-		case <-arrived:
-			leave <- struct{}{}
-			return true, <-answer
-		case err := <-answer:
-			return false, err
-		}
-	})
 	for what, r := range resources {
 		for how, create := range map[string]func(context.Context, string) error{
 			"POST": func(ctx context.Context, team string) error {
@@ -422,5 +431,40 @@ func TestReplicasAreKnown(t *testing.T) {
 			}
 			rowkeepertest.Start(t, c.options)
 		})
+	}
+}
+
+// The same with two servers: the namespace goes on one while an object is admitted by the other.
+func TestNamespaceGoneOnReplica(t *testing.T) {
+	o := testkit.Options{Prefix: "/shared", Database: testkit.Database{URL: "sqlite://" + t.TempDir() + "/state.db", Driver: sqlite.Driver}}
+	one, other := crds.Start(t, o), crds.Start(t, o)
+	arrived, leave := slowWebhook(t, one)
+	here, there := kubernetes.NewForConfigOrDie(one.Config).CoreV1(), kubernetes.NewForConfigOrDie(other.Config).CoreV1()
+	if _, err := here.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	answer := make(chan error)
+	go func() {
+		_, err := here.ConfigMaps("team").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "slow"}}, metav1.CreateOptions{})
+		answer <- err
+	}()
+	select {
+	case <-arrived:
+	case err := <-answer:
+		t.Fatalf("the webhook was not called: %v", err)
+	}
+	if err := there.Namespaces().Delete(t.Context(), "team", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the namespace is gone", func(ctx context.Context) (bool, error) {
+		_, err := there.Namespaces().Get(ctx, "team", metav1.GetOptions{})
+		return apierrors.IsNotFound(err), nil
+	})
+	leave <- struct{}{}
+	if err := <-answer; !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), `namespaces "team" not found`) {
+		t.Errorf("the client is told: %v", err)
+	}
+	if _, err := there.ConfigMaps("team").Get(t.Context(), "slow", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the object is left behind: %v", err)
 	}
 }
