@@ -105,10 +105,10 @@ func (r *namespaceREST) Create(ctx context.Context, obj runtime.Object, validate
 	return r.store.Create(ctx, obj, validate, o)
 }
 
-func (r *namespaceREST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool,
+func (r *namespaceREST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceAllowCreate bool,
 	o *metav1.UpdateOptions,
 ) (runtime.Object, bool, error) {
-	return r.store.Update(ctx, name, info, create, update, false, o)
+	return r.store.Update(ctx, name, info, create, update, forceAllowCreate, o)
 }
 
 // Delete makes a namespace Terminating, or deletes it if nobody has to finalize it any more.

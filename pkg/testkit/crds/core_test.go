@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
@@ -158,5 +159,19 @@ func TestNamespaceLabel(t *testing.T) {
 		if n, err = client.Update(t.Context(), n, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A server-side apply creates what is not there, namespaces included.
+func TestApplyCreates(t *testing.T) {
+	s := crds.Start(t, testkit.Options{})
+	client := kubernetes.NewForConfigOrDie(s.Config).CoreV1()
+	options := metav1.ApplyOptions{FieldManager: "test"}
+	n, err := client.Namespaces().Apply(t.Context(), applycorev1.Namespace("team").WithLabels(map[string]string{"a": "b"}), options)
+	if err != nil || n.Status.Phase != corev1.NamespaceActive || n.Labels["a"] != "b" || len(n.Spec.Finalizers) != 1 {
+		t.Fatalf("%+v %v", n, err)
+	}
+	if _, err := client.ConfigMaps("team").Apply(t.Context(), applycorev1.ConfigMap("one", "team").WithData(map[string]string{"a": "b"}), options); err != nil {
+		t.Error(err)
 	}
 }
