@@ -69,7 +69,8 @@ func Scenarios() []*Scenario {
 		{Name: "many-watchers", About: "10,000 watches at one server (1,000 in the short form)", Kinds: all, Fault: manyWatchers, Alone: true, Short: 1, Long: 1},
 		{Name: "burst", About: "a burst of 100,000 writes (5,000 in the short form)", Kinds: all, Fault: burst, Alone: true, Short: 1, Long: 1},
 		{Name: "big-list", About: "a list of 1,000,000 objects (5,000 in the short form), without a watch cache for them", Kinds: all, Fault: bigList, Alone: true, Short: 1, Long: 1,
-			Args: []string{"--watch-cache-sizes=pipelineruns.ci.rowkeeper.dev#0", "--storage-count-interval=0"}},
+			// Such a list takes longer than three seconds in pages, and longer than other requests may take at once.
+			Args: []string{"--watch-cache-sizes=pipelineruns.ci.rowkeeper.dev#0", "--storage-count-interval=0", "--compaction-window=10m", "--request-timeout=10m"}},
 		{Name: "clock-jumps", About: "the clock of one server jumps, by up to an hour, again and again", Kinds: []database.Kind{database.SQLite}, Program: jumpingReplica, Fault: clockJump, Alone: true, Short: 4},
 		{Name: "disk-full", About: "the file system of the database is full for a while", Kinds: []database.Kind{database.SQLite, database.Postgres}, Open: openSmall, Fault: diskFull, Alone: true, Long: 5},
 	}
