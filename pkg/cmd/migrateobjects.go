@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -64,6 +65,9 @@ func newMigrateObjectsCommand() *cobra.Command {
 	return cmd
 }
 
+// readyWithin is how long a server may take to be ready.
+const readyWithin = 30 * time.Second
+
 func (o *migrateObjects) run(ctx context.Context, config *rest.Config, out io.Writer) error {
 	discover, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
@@ -71,6 +75,9 @@ func (o *migrateObjects) run(ctx context.Context, config *rest.Config, out io.Wr
 	}
 	client, err := metadata.NewForConfig(config)
 	if err != nil {
+		return err
+	}
+	if err := awaitReady(ctx, discover, readyWithin); err != nil {
 		return err
 	}
 	resources, err := o.resources(discover)

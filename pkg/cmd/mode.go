@@ -8,10 +8,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
+	"k8s.io/client-go/discovery"
 	"k8s.io/utils/clock"
 
 	"github.com/rowkeeper/rowkeeper/pkg/apiserver"
@@ -91,7 +93,17 @@ func (m *standaloneMode) begin(server *genericapiserver.GenericAPIServer) error 
 		return err
 	}
 	return server.AddPostStartHook("standalone", func(hook genericapiserver.PostStartHookContext) error {
-		m.announce()
+		discover, err := discovery.NewDiscoveryClientForConfig(hook.LoopbackClientConfig)
+		if err != nil {
+			return err
+		}
+		go func() {
+			// Who is told to try something finds everything there. If the database is away, say, that may take long, and /readyz and the log tell why.
+			_ = awaitReady(hook, discover, announceWithin)
+			if hook.Err() == nil {
+				m.announce()
+			}
+		}()
 		go m.pki.Renew(hook, m.writeKubeconfig)
 		return nil
 	})
@@ -100,6 +112,9 @@ func (m *standaloneMode) begin(server *genericapiserver.GenericAPIServer) error 
 func (m *standaloneMode) close() { m.dir.Close() }
 
 func (m *standaloneMode) writeKubeconfig() error { return m.pki.WriteKubeconfig(m.url(), m.otherCert) }
+
+// announceWithin is how long the announcement waits for a server to be ready.
+const announceWithin = 5 * time.Second
 
 func (m *standaloneMode) announce() {
 	kubeconfig := m.dir.KubeconfigFile()
