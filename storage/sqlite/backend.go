@@ -206,20 +206,9 @@ func (b *backend) readRows(ctx context.Context, p *pool, text string, st *mvcc.S
 
 func (b *backend) Identity(ctx context.Context) (id mvcc.Identity, err error) {
 	err = b.readDespiteFence(ctx, b.heads, func(c *conn) error {
-		s, err := c.prepare(selectIdentity)
-		if err != nil {
-			return err
-		}
-		row, err := s.step()
-		if err != nil {
-			return err
-		}
-		if !row {
-			return b.noStore()
-		}
-		id = mvcc.Identity{Store: s.colString(0), Recorded: s.colString(1), Actual: b.fingerprint()}
-		s.reset()
-		return nil
+		store, recorded, err := b.identity(c)
+		id = mvcc.Identity{Store: store, Recorded: recorded, Actual: b.fingerprint()}
+		return err
 	})
 	return id, err
 }

@@ -75,20 +75,9 @@ func (b *backend) logged() bool {
 // inspect reads which store a database holds, and checks that it is whole: a small file always, and one whose fingerprint differs from the recorded
 // one though it has a write-ahead log, since a file that was replaced without its log would be read together with that of the other file.
 func (b *backend) inspect(ctx context.Context, c *conn, logged bool) (store, recorded string, err error) {
-	s, err := c.prepare(selectIdentity)
-	if err != nil {
+	if store, recorded, err = b.identity(c); err != nil {
 		return "", "", err
 	}
-	row, err := s.step()
-	if err == nil && !row {
-		err = b.noStore()
-	}
-	if err != nil {
-		return "", "", err
-	}
-	store, recorded = s.colString(0), s.colString(1)
-	s.reset()
-
 	pages, err := c.once("PRAGMA page_count")
 	if err != nil {
 		return "", "", err
@@ -126,16 +115,8 @@ func (b *backend) openMemory(ctx context.Context) (store, recorded string, err e
 	if _, err := migrations.Up(ctx, db, migrations.SQLite, nil); err != nil {
 		return "", "", b.classify(ctx, err)
 	}
-	s, err := c.prepare(selectIdentity)
-	if err != nil {
-		return "", "", b.classify(ctx, err)
-	}
-	if _, err := s.step(); err != nil {
-		return "", "", b.classify(ctx, err)
-	}
-	store = s.colString(0)
-	s.reset()
-	return store, "", nil
+	store, _, err = b.identity(c)
+	return store, "", b.classify(ctx, err)
 }
 
 // checkPath says in words what SQLite would call "unable to open".
@@ -203,25 +184,30 @@ func (b *backend) check(ctx context.Context, c *conn) error {
 	return schemaError(b.name(), migrations.SQLite.Check(ctx, db))
 }
 
-// sameStore refuses the file of another store in the place of the one that was opened first.
-func (b *backend) sameStore(c *conn) error {
+// identity reads which store a database holds, and the fingerprint that is recorded in it.
+func (b *backend) identity(c *conn) (store, recorded string, err error) {
 	s, err := c.prepare(selectIdentity)
 	if err != nil {
-		return err
+		return "", "", err
 	}
+	defer s.reset()
 	row, err := s.step()
+	if err == nil && !row {
+		err = b.noStore()
+	}
 	if err != nil {
-		return err
+		return "", "", err
 	}
-	if !row {
-		return b.noStore()
+	return s.colString(0), s.colString(1), nil
+}
+
+// sameStore refuses the file of another store in the place of the one that was opened first.
+func (b *backend) sameStore(c *conn) error {
+	store, _, err := b.identity(c)
+	if err == nil && b.store != "" && store != b.store {
+		err = mvcc.Errorf(mvcc.Invalid, "the database file %s was replaced by one of another store: put the right file back, or restart to serve this one", b.name())
 	}
-	store := s.colString(0)
-	s.reset()
-	if b.store != "" && store != b.store {
-		return mvcc.Errorf(mvcc.Invalid, "the database file %s was replaced by one of another store: put the right file back, or restart to serve this one", b.name())
-	}
-	return nil
+	return err
 }
 
 // schemaError tells an unfit schema from a database that did not answer.
