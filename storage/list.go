@@ -77,6 +77,9 @@ func (s *store) GetList(ctx context.Context, key string, opts apistorage.ListOpt
 				return err
 			}
 			revision, counted = chunk.Revision, chunk.Count
+			if chunk.More && r.limit == 0 {
+				s.makeRoom(ctx, items, r, len(chunk.KVs))
+			}
 		}
 		taken, err := items.add(ctx, chunk.KVs)
 		if err != nil {
@@ -224,6 +227,17 @@ func (s *store) chunks(ctx context.Context, r listRange) iter.Seq2[*mvcc.RangeRe
 				return
 			}
 		}
+	}
+}
+
+// makeRoom gives the items of a whole list their room at once, after its first rows: while a long slice grows, it is there twice, and is copied again
+// and again. Counting costs about a hundredth of reading. What is counted may differ from what is read, and if it fails, the slice grows.
+func (s *store) makeRoom(ctx context.Context, items *items, r listRange, rows int) {
+	if !items.everyone {
+		return
+	}
+	if n, err := s.mvcc.Count(ctx, r.from, r.end); err == nil {
+		items.slice.Grow(max(int(n), rows))
 	}
 }
 

@@ -104,6 +104,17 @@ func TestListsAreSnapshots(t *testing.T) {
 	})
 }
 
+// TestRoomOfLists: the items of a whole list that is read in several chunks are given their room at once.
+func TestRoomOfLists(t *testing.T) {
+	s := pods(t, memory(t))
+	const objects = 2*chunkRows + 100
+	populate(t, s, objects)
+	whole := list(t, s, apistorage.ListOptions{})
+	if n, room := len(whole.Items), cap(whole.Items); n != objects || room > objects*105/100 {
+		t.Errorf("a list of %d has %d items and room for %d", objects, n, room)
+	}
+}
+
 // TestRemainingItems: what is not counted is not said.
 func TestRemainingItems(t *testing.T) {
 	s := pods(t, memory(t))

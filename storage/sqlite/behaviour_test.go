@@ -340,7 +340,7 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// TestPools: connections are opened when they are needed, and none is lost.
+// TestPools: connections are opened when they are needed, no more than are in use at once, and none is lost.
 func TestPools(t *testing.T) {
 	ctx := context.Background()
 	b := open(t, fresh(t)+"?readers=3").(*backend)
@@ -348,6 +348,14 @@ func TestPools(t *testing.T) {
 	f := filler{store: b, value: []byte("v")}
 	f.grow(t, 10)
 	f.update(t, 5)
+	for range 10 {
+		if _, err := b.Page(ctx, mvcc.PageQuery{Start: "/", End: "0", Limit: 10}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := b.reads.opened.Load(); n != 1 {
+		t.Errorf("reads one after the other have opened %d connections", n)
+	}
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {

@@ -38,9 +38,7 @@ func (b *backend) replaced(cause error) error {
 		b.moved = true
 		b.opts.Logger.Error("the database file was replaced or removed while it was open; nothing more is written to it", "database", b.name())
 		// A connection that was closed because of an error is not opened again for this: that would open the other file.
-		if c := <-b.commits.slots; c == nil {
-			b.commits.slots <- nil
-		} else {
+		if c := b.commits.getOpen(); c != nil {
 			c.busyTimeout(checkpointWait)
 			if emptied, err := c.checkpoint(); err != nil || !emptied {
 				b.opts.Logger.Error("cannot empty the write-ahead log of the replaced file: remove it before the new file is opened",
