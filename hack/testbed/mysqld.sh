@@ -24,6 +24,6 @@ cat >"$dir/mysqld" <<WRAPPER
 # --no-defaults must be the first argument; those after it may come last.
 exec "$root/lib64/ld-linux-x86-64.so.2" --argv0 mysqld --library-path "$root/usr/lib/x86_64-linux-gnu:$root/usr/lib/mysql/private" \\
 	"$root/usr/sbin/mysqld" "\$@" --basedir="$root/usr" --lc-messages-dir="$root/usr/share/mysql" --character-sets-dir="$root/usr/share/mysql/charsets" \\
-	--plugin-dir="$root/usr/lib/mysql/plugin"
+	--plugin-dir="$root/usr/lib/mysql/plugin" --secure-file-priv=NULL
 WRAPPER
 chmod 755 "$dir" "$dir/mysqld"
