@@ -204,19 +204,14 @@ func (b *backend) writeGroup(t *text, g *mvcc.Group, res *mvcc.GroupResult, remo
 		t.comma(&n)
 		t.liveRow(m, o, res.Time)
 	}
-	n = 0
+	var gone []mvcc.Key
 	for m := range accepted(g, res.Outcomes) {
-		if !m.Delete {
-			continue
+		if m.Delete {
+			gone = append(gone, m.Key)
 		}
-		if n == 0 {
-			t.statement(deleteLive)
-		}
-		t.comma(&n)
-		t.binary([]byte(m.Key))
 	}
-	if n > 0 {
-		t.WriteByte(')')
+	if len(gone) > 0 {
+		t.statement(deleteLive, keyRows(gone))
 	}
 	t.commit()
 }

@@ -125,7 +125,7 @@ func (b *backend) Sweep(ctx context.Context, limit int) (int, mvcc.State, error)
 			b.onSweep()
 		}
 		var second text
-		second.statement(deleteSwept, revisionList(gone))
+		second.statement(deleteSwept, revisionRows(gone))
 		second.statement(selectDeleted)
 		second.statement(updateSwept, int64(st.Head.Epoch), int64(st.Swept))
 		second.statement(deleteAborted, st.Now.Add(-abortedFor).UnixMicro())

@@ -9,8 +9,10 @@ package mysql
 // join's rows cannot be had in the order of an index.) A read that returns no state found no head or no store row: the store is
 // damaged.
 //
-// The optimizer has no choice: FORCE INDEX and LEFT JOIN name the index and the order of the join. It would decide by statistics
-// of yesterday's table, which may have been empty.
+// The optimizer has no choice: FORCE INDEX, at each of the two large tables, and LEFT JOIN or STRAIGHT_JOIN name the index and the
+// order of the join. It would decide by statistics of yesterday's table, which may have been empty: what it believes to have two rows,
+// MySQL reads wholly, once for each row that it is joined to. In a deletion, MySQL heeds FORCE INDEX in a join only, and not beside a
+// list for IN: so what is to be deleted is joined as rows of a table.
 //
 // The time is UTC_TIMESTAMP, which does not depend on the session's time zone.
 
@@ -33,7 +35,7 @@ UNION ALL
 (SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         g.revision, g.key, g.prev_revision, g.create_revision, g.token, g.time, g.deleted, g.value, p.revision IS NOT NULL, p.value
  FROM rowkeeper_log g FORCE INDEX (PRIMARY)
- LEFT JOIN rowkeeper_log p ON p.revision = IF(g.deleted OR ?, g.prev_revision, NULL)
+ LEFT JOIN rowkeeper_log p FORCE INDEX (PRIMARY) ON p.revision = IF(g.deleted OR ?, g.prev_revision, NULL)
  WHERE g.revision >= ?
  ORDER BY g.revision
  LIMIT ?)`
@@ -44,8 +46,8 @@ SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, T
        l.revision, g.key, g.prev_revision, g.create_revision, g.token, g.time, g.deleted, g.value
 FROM rowkeeper_store s
 JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
-LEFT JOIN rowkeeper_live l ON l.key = ?
-LEFT JOIN rowkeeper_log g ON g.revision = l.revision
+LEFT JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.key = ?
+LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.revision = l.revision
 WHERE s.id = 1`
 
 // selectKeys reads several keys in the same way. The list of keys stands for %s.
@@ -59,7 +61,7 @@ UNION ALL
 (SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         l.key, l.revision, l.create_revision, g.value
  FROM rowkeeper_live l FORCE INDEX (PRIMARY)
- LEFT JOIN rowkeeper_log g ON g.revision = l.revision
+ LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.revision = l.revision
  WHERE l.key IN (%s))`
 
 // selectPage reads live keys in order, each with its log row by primary key. Primary key range on live, which the limit ends early.
@@ -73,7 +75,7 @@ UNION ALL
 (SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         l.key, l.revision, l.create_revision, g.value
  FROM rowkeeper_live l FORCE INDEX (PRIMARY)
- LEFT JOIN rowkeeper_log g ON g.revision = l.revision
+ LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.revision = l.revision
  WHERE l.key >= ? AND l.key < ? AND l.revision <= ?
  ORDER BY l.key
  LIMIT ?)`
@@ -224,10 +226,11 @@ REPLACE INTO rowkeeper_live
        (rowkeeper_live.key, revision, create_revision, expiry)
 VALUES `
 
-// deleteLive is followed by keys and a parenthesis: by primary key.
+// deleteLive deletes keys by primary key. The rows of keys stand for %s.
 const deleteLive = `
-DELETE FROM rowkeeper_live
-WHERE rowkeeper_live.key IN (`
+DELETE l
+FROM (%s) d
+STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.key = d.value`
 
 // updateTurn changes the row that is the commit lock; see backend.takeTurn.
 const updateTurn = `
@@ -267,10 +270,11 @@ UNION ALL
  ORDER BY g.revision
  LIMIT %d)`
 
-// deleteSwept deletes log rows by primary key: by a list, since a subquery in its place is run for each row of the log.
+// deleteSwept deletes log rows by primary key. The rows of revisions stand for %s: a subquery in their place is run for each row of the log.
 const deleteSwept = `
-DELETE FROM rowkeeper_log
-WHERE revision IN (%s)`
+DELETE g
+FROM (%s) d
+STRAIGHT_JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.revision = d.value`
 
 // selectDeleted returns how many rows the statement before it has deleted.
 const selectDeleted = `SELECT ROW_COUNT()`

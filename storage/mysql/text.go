@@ -128,27 +128,35 @@ func (t *text) comma(n *int) {
 }
 
 // keyList writes a list for IN.
-func keyList(keys []mvcc.Key) string {
-	if len(keys) == 0 {
-		return "NULL" // a list cannot be empty, and nothing equals this
-	}
+func keyList(keys []mvcc.Key) string { return literals(keys, "NULL", ",", (*text).key) }
+
+// revisionList writes a list for IN.
+func revisionList[T ~int64](revisions []T) string {
+	return literals(revisions, "NULL", ",", revision[T])
+}
+
+// keyRows writes a table with the column value.
+func keyRows(keys []mvcc.Key) string {
+	return literals(keys, "SELECT NULL AS value", " UNION ALL SELECT ", (*text).key)
+}
+
+// revisionRows writes a table with the column value.
+func revisionRows[T ~int64](revisions []T) string {
+	return literals(revisions, "SELECT NULL AS value", " UNION ALL SELECT ", revision[T])
+}
+
+// literals writes a list that begins with NULL, since it cannot be empty and nothing equals NULL.
+func literals[T any](list []T, first, separator string, write func(*text, T)) string {
 	var t text
-	n := 0
-	for _, k := range keys {
-		t.comma(&n)
-		t.binary([]byte(k))
+	t.Grow(len(first) + (len(separator)+12)*len(list))
+	t.WriteString(first)
+	for _, v := range list {
+		t.WriteString(separator)
+		write(&t, v)
 	}
 	return t.String()
 }
 
-// revisionList writes a list for IN. It begins with 0, which no row has, as a list cannot be empty.
-func revisionList[T ~int64](revisions []T) string {
-	var t text
-	t.Grow(1 + 12*len(revisions))
-	t.WriteByte('0')
-	for _, r := range revisions {
-		t.WriteByte(',')
-		t.int(int64(r))
-	}
-	return t.String()
-}
+func (t *text) key(k mvcc.Key) { t.binary([]byte(k)) }
+
+func revision[T ~int64](t *text, r T) { t.int(int64(r)) }
