@@ -118,6 +118,8 @@ func (c *config) connectError(err error) *mvcc.Error {
 		dns       *net.DNSError
 		op        *net.OpError
 	)
+	// The driver has two words for it: one if it could not read, one if it could not write.
+	closed := errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, driver.ErrBadConn)
 	switch {
 	case errors.As(err, &server):
 		class, ok := undone[server.Number]
@@ -147,12 +149,12 @@ func (c *config) connectError(err error) *mvcc.Error {
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: the host name does not resolve: %w", c, dns)
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &op) && op.Timeout():
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: no answer in time", c)
-	case errors.As(err, &op):
-		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w", c, op.Err)
-	case errors.Is(err, mysql.ErrInvalidConn) && c.tlsCert != "":
+	case closed && c.tlsCert != "":
 		return mvcc.Errorf(mvcc.Denied,
 			"cannot connect to %s: the connection was closed before the server had let it in: check ssl-cert and ssl-key (%w)", c, err)
-	case errors.Is(err, mysql.ErrInvalidConn):
+	case errors.As(err, &op):
+		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w", c, op.Err)
+	case closed:
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: the connection was closed before the server had let it in (%w)", c, err)
 	default:
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w", c, err)
