@@ -24,10 +24,10 @@ import (
 //   - autocommit, completion_type: a statement outside of a transaction commits, and COMMIT begins no new one.
 //   - innodb_lock_wait_timeout, lock_wait_timeout: nobody waits for a row or for DDL for ever.
 //   - net_read_timeout: a client that stops while it sends the statements that end a transaction loses it.
-//   - sql_select_limit, sql_safe_updates: reads are complete, and updates by list are allowed.
+//   - sql_select_limit, sql_safe_updates, sql_big_selects: reads are complete, updates by list are allowed, and max_join_size forbids no join.
 const sessionSettings = `SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
 	autocommit = 1, completion_type = 'NO_CHAIN', innodb_lock_wait_timeout = %[1]d, lock_wait_timeout = %[1]d,
-	net_read_timeout = %[2]d, sql_select_limit = 18446744073709551615, sql_safe_updates = 0`
+	net_read_timeout = %[2]d, sql_select_limit = 18446744073709551615, sql_safe_updates = 0, sql_big_selects = 1`
 
 // sessionIsolation: each statement has a snapshot of its own, taken when it starts, so the one that follows the commit lock sees what
 // was committed while waiting for it.

@@ -118,8 +118,6 @@ func (c *config) connectError(err error) *mvcc.Error {
 		dns       *net.DNSError
 		op        *net.OpError
 	)
-	// The driver has two words for it: one if it could not read, one if it could not write.
-	closed := errors.Is(err, mysql.ErrInvalidConn) || errors.Is(err, driver.ErrBadConn)
 	switch {
 	case errors.As(err, &server):
 		class, ok := undone[server.Number]
@@ -149,13 +147,18 @@ func (c *config) connectError(err error) *mvcc.Error {
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: the host name does not resolve: %w", c, dns)
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &op) && op.Timeout():
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: no answer in time", c)
-	case closed && c.tlsCert != "":
-		return mvcc.Errorf(mvcc.Denied,
-			"cannot connect to %s: the connection was closed before the server had let it in: check ssl-cert and ssl-key (%w)", c, err)
+	case errors.As(err, &op) && op.Op != "dial" && c.tlsCert != "":
+		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w: if it goes on, check ssl-cert and ssl-key", c, op.Err)
 	case errors.As(err, &op):
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w", c, op.Err)
-	case closed:
+	case errors.Is(err, mysql.ErrInvalidConn) && c.tlsCert != "":
+		return mvcc.Errorf(mvcc.Denied,
+			"cannot connect to %s: the connection was closed before the server had let it in: check ssl-cert and ssl-key (%w)", c, err)
+	case errors.Is(err, mysql.ErrInvalidConn):
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: the connection was closed before the server had let it in (%w)", c, err)
+	case c.tlsCert != "":
+		// The connection broke, as here and above that to a server does that refuses the certificate, if its reason is not read in time.
+		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w: if it goes on, check ssl-cert and ssl-key", c, err)
 	default:
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w", c, err)
 	}
