@@ -148,6 +148,7 @@ func (c *config) connectError(err error) *mvcc.Error {
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &op) && op.Timeout():
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: no answer in time", c)
 	case errors.As(err, &op) && op.Op != "dial" && c.tlsCert != "":
+		// A server that refuses the certificate says why and closes the connection. A client that is writing may see the latter only.
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w: if it goes on, check ssl-cert and ssl-key", c, op.Err)
 	case errors.As(err, &op):
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w", c, op.Err)
@@ -157,7 +158,7 @@ func (c *config) connectError(err error) *mvcc.Error {
 	case errors.Is(err, mysql.ErrInvalidConn):
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: the connection was closed before the server had let it in (%w)", c, err)
 	case c.tlsCert != "":
-		// The connection broke, as here and above that to a server does that refuses the certificate, if its reason is not read in time.
+		// The same, in the driver's words.
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w: if it goes on, check ssl-cert and ssl-key", c, err)
 	default:
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w", c, err)

@@ -53,12 +53,6 @@ func account(tb testing.TB, db *sql.DB, privileges string) (name string) {
 // fails opens a database that cannot be opened, and checks the sentence.
 func fails(tb testing.TB, databaseURL string, class mvcc.Class, want string) {
 	tb.Helper()
-	failsBy(tb, databaseURL, want, class)
-}
-
-// failsBy is fails for what can be of several classes.
-func failsBy(tb testing.TB, databaseURL, want string, classes ...mvcc.Class) {
-	tb.Helper()
 	opts := options(tb)
 	opts.Timeout = 2 * time.Second
 	b, openErr := mysql.Driver.Open(context.Background(), databaseURL, opts)
@@ -66,7 +60,7 @@ func failsBy(tb testing.TB, databaseURL, want string, classes ...mvcc.Class) {
 		b.Close()
 		tb.Fatalf("the database was opened, want an error about %q", want)
 	}
-	wantClass(tb, openErr, classes...)
+	wantClass(tb, openErr, class)
 	if !strings.Contains(openErr.Error(), want) || strings.Contains(openErr.Error(), "\n") {
 		tb.Errorf("the error is %v, want %q", openErr, want)
 	}
