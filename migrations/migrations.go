@@ -9,7 +9,8 @@
 // transaction.
 //
 // A program that knows the schema versions up to S may use a database at version V if V == S, or if V > S and oldest_writer <= S:
-// that is how an older replica may start again in the middle of a rolling upgrade. If V < S, the database has to be
+// that is how an older replica may start again in the middle of a rolling upgrade. A program that is
+// running when oldest_writer rises beyond S finds that out under the commit lock and writes no more. If V < S, the database has to be
 // migrated first.
 //
 // A migration is a file NNNNN_name.sql that begins with "-- +goose Up" and runs in one transaction where the database can. There is no way down:

@@ -584,18 +584,17 @@ type undoingBackend struct {
 	class        mvcc.Class
 }
 
-func (u *undoingBackend) Export(ctx context.Context, begin func(context.Context, mvcc.State, int64) error, each func(*mvcc.Record) error) error {
-	return u.Backend.(mvcc.Archiver).Export(ctx, begin, each)
-}
-
-func (u *undoingBackend) Import(ctx context.Context, in *mvcc.Import) (mvcc.State, error) {
-	if u.tries++; u.tries > u.times {
-		return u.Backend.(mvcc.Archiver).Import(ctx, in)
+func (u *undoingBackend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
+	if !o.Unbounded {
+		return u.Backend.Locked(ctx, o, f)
 	}
-	check := in.Check
-	defer func() { in.Check = check }()
-	in.Check = func(func(func(*mvcc.Record) error) error) error { return mvcc.Errorf(u.class, "undone") }
-	return u.Backend.(mvcc.Archiver).Import(ctx, in)
+	u.tries++
+	return u.Backend.Locked(ctx, o, func(tx mvcc.Tx) error {
+		if err := f(tx); err != nil || u.tries > u.times {
+			return err
+		}
+		return mvcc.Errorf(u.class, "undone")
+	})
 }
 
 // TestFailedExportStops: when the first object was of no use, the others are not fetched, however many there are.

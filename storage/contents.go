@@ -37,11 +37,19 @@ func (d *Database) Capture(ctx context.Context, prefix string) (*Contents, error
 }
 
 func (d *Database) below(ctx context.Context, directory mvcc.Key) ([]mvcc.KeyValue, error) {
-	r, err := d.mvcc.Range(ctx, mvcc.RangeOptions{Start: directory, End: prefixEnd(directory)})
-	if err != nil {
-		return nil, err
+	var all []mvcc.KeyValue
+	o := mvcc.RangeOptions{Start: directory, End: prefixEnd(directory)}
+	for {
+		r, err := d.mvcc.Range(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r.KVs...)
+		if !r.More {
+			return all, nil
+		}
+		o.From, o.At = after(all[len(all)-1].Key), r.Revision
 	}
-	return r.KVs, nil
 }
 
 // restoreRounds is how often Restore looks at what other writers have changed meanwhile, before it gives up.
@@ -129,6 +137,21 @@ func (d *Database) DeleteExpired(ctx context.Context) error {
 // Nothing are the contents of a prefix below which there is nothing. To restore them deletes everything there.
 func Nothing(prefix string) *Contents {
 	return &Contents{directory: directoryOf(prefix), objects: map[mvcc.Key]mvcc.KeyValue{}}
+}
+
+// FirstKey returns the first key from one key on and before another, "" if there is none. It sees
+// whatever was acknowledged before the call, by any process.
+func (d *Database) FirstKey(ctx context.Context, from, before string) (string, error) {
+	r, err := d.mvcc.Range(ctx, mvcc.RangeOptions{
+		Start: mvcc.Key(from), End: mvcc.Key(before), Limit: 1, KeysOnly: true,
+	})
+	if err != nil {
+		return "", fmt.Errorf("cannot read the keys from %s on: %w", from, err)
+	}
+	if len(r.KVs) == 0 {
+		return "", nil
+	}
+	return string(r.KVs[0].Key), nil
 }
 
 func directoryOf(prefix string) mvcc.Key {

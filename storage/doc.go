@@ -36,4 +36,12 @@
 // Watch caches serve consistent reads only if the storage can report a watch's progress on request. Upstream asks this of one variable of
 // the process, feature.DefaultFeatureSupportChecker, which [Open] replaces when it is called first; so open the database before an API
 // server is built, also one that stores into etcd.
+//
+// A watch cache knows no event from before it was filled. A watch that resumes at an older revision, as
+// after a restart of the server, gets what it has missed from the database, and goes on from the cache.
+// It is answered by 410 if the revision is compacted, or more than 10,000 revisions behind.
+//
+// A cache is filled when it is made, and again when the history has changed, or after the process was
+// paused for longer than the compaction window. Lists and watches wait for that, for up to 3 s; then
+// they are answered by 429 with Retry-After.
 package storage

@@ -41,7 +41,7 @@ func apiError(ctx context.Context, resource schema.GroupResource, err error) err
 	case ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded):
 		return apierrors.NewTimeoutError("the database did not answer within the request's time, and nothing was written", retryAfterSeconds)
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
-		return err // nobody is left to be told
+		return leftError{err}
 	case errors.Is(err, mvcc.ErrClosed):
 		return apierrors.NewServiceUnavailable("the database is closed: the server is shutting down")
 	case errors.As(err, &limit):
@@ -50,6 +50,16 @@ func apiError(ctx context.Context, resource schema.GroupResource, err error) err
 		return databaseError(resource, database)
 	}
 	return err
+}
+
+// leftError is for a client that has left. Nobody reads it, but upstream logs each error without a status
+// as a fault of the server.
+type leftError struct{ error }
+
+func (e leftError) Unwrap() error { return e.error }
+
+func (e leftError) Status() metav1.Status {
+	return apierrors.NewTimeoutError("the client has left: "+e.Error(), 0).Status()
 }
 
 func limitError(resource schema.GroupResource, err *mvcc.LimitError) error {
@@ -96,8 +106,9 @@ const (
 		"first chunk was returned and now may show up in the list."
 )
 
-// compactedError is what a list gets whose revision was compacted. A list that is being continued gets a token to go on with, from the same
-// key at the newest revision.
+// compactedError is what a list gets whose revision was compacted. A list that is being continued gets
+// a token to go on with, at the newest revision. It leads to where the request began: what the request
+// has read already goes to nobody.
 func compactedError(continuing bool, from, directory mvcc.Key) error {
 	if !continuing {
 		return apierrors.NewResourceExpired(listExpired)

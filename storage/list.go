@@ -23,14 +23,16 @@ import (
 )
 
 const (
-	// firstRows is how many rows are read first, when nothing is known of their size.
+	// firstRows is how many rows are read first, unless the resource's last list has shown that they are
+	// large.
 	firstRows = 500
 	// chunkRows is how many rows of a whole list are read at a time, so that a list of any length holds few stored values next to its
 	// objects.
 	chunkRows = 2000
 	// maxPageRows bounds the pages of a filtered list, which double until enough objects match.
 	maxPageRows = 10000
-	// pageBytes bounds the values of a page, as far as the size of the next rows can be guessed from that of the last ones.
+	// pageBytes is how large the values of a page are to be, as far as the size of the next rows can be
+	// guessed from that of the last ones. Where the guess is wrong, mvcc.ReadBytes bounds the page.
 	pageBytes = 16 << 20
 )
 
@@ -127,6 +129,8 @@ type listRange struct {
 	at mvcc.Revision
 	// limit is the number of objects wanted, 0 for all.
 	limit int
+	// rowBytes is how large the rows of the resource were when it was listed last, 0 if it was not.
+	rowBytes int
 	// filtered: not every row is an object that is wanted.
 	filtered   bool
 	recursive  bool
@@ -136,6 +140,9 @@ type listRange struct {
 // page returns how many rows to read next, after rows have been read, the last time page of them with values of so many bytes.
 func (r *listRange) page(rows, page, bytes int) int {
 	most := firstRows
+	if r.rowBytes > 0 {
+		most = min(most, max(1, pageBytes/r.rowBytes))
+	}
 	if rows > 0 {
 		most = max(1, page*pageBytes/max(1, bytes))
 	}
@@ -162,7 +169,8 @@ func (s *store) listRange(key string, opts apistorage.ListOptions) (listRange, e
 	if err != nil {
 		return listRange{}, err
 	}
-	r := listRange{start: k, end: after(k), from: k, at: mvcc.Revision(at), recursive: opts.Recursive}
+	r := listRange{start: k, end: after(k), from: k, at: mvcc.Revision(at), recursive: opts.Recursive,
+		rowBytes: int(s.rowBytes.Load())}
 	if !opts.Recursive {
 		return r, nil
 	}
@@ -203,7 +211,7 @@ func (s *store) chunks(ctx context.Context, r listRange) iter.Seq2[*mvcc.RangeRe
 		for {
 			chunk, err := ask(ctx, s, verb, func() (*mvcc.RangeResult, error) { return s.mvcc.Range(ctx, o) })
 			if err != nil {
-				yield(nil, s.rangeError(ctx, r, o, err))
+				yield(nil, s.rangeError(ctx, r, err))
 				return
 			}
 			tracing.SpanFromContext(ctx).AddEvent("page",
@@ -222,7 +230,11 @@ func (s *store) chunks(ctx context.Context, r listRange) iter.Seq2[*mvcc.RangeRe
 			}
 			rows += len(chunk.KVs)
 			o.At, o.Count = chunk.Revision, false
-			o.Limit = r.page(rows, len(chunk.KVs), valueBytes(chunk.KVs))
+			bytes := valueBytes(chunk.KVs)
+			if n := len(chunk.KVs); n > 0 && r.recursive {
+				s.rowBytes.Store(int64(bytes / n))
+			}
+			o.Limit = r.page(rows, len(chunk.KVs), bytes)
 			if !yield(chunk, nil) || !chunk.More || r.limit > 0 && !r.filtered && rows >= r.limit {
 				return
 			}
@@ -248,11 +260,11 @@ func valueBytes(kvs []mvcc.KeyValue) (n int) {
 	return n
 }
 
-func (s *store) rangeError(ctx context.Context, r listRange, o mvcc.RangeOptions, err error) error {
+func (s *store) rangeError(ctx context.Context, r listRange, err error) error {
 	var future *mvcc.FutureRevisionError
 	switch {
 	case errors.Is(err, mvcc.ErrCompacted):
-		return compactedError(r.continuing, o.From, r.start)
+		return compactedError(r.continuing, r.from, r.start)
 	case errors.As(err, &future):
 		return apistorage.NewTooLargeResourceVersionError(uint64(future.Revision), uint64(future.Head), 0)
 	}

@@ -104,6 +104,69 @@ func TestListsAreSnapshots(t *testing.T) {
 	})
 }
 
+// hookedTransformer stores values as they are, and calls read before each one that it is given back.
+type hookedTransformer struct{ read func() }
+
+func (h *hookedTransformer) TransformToStorage(_ context.Context, data []byte, _ value.Context) ([]byte, error) {
+	return data, nil
+}
+
+func (h *hookedTransformer) TransformFromStorage(_ context.Context, data []byte, _ value.Context) ([]byte, bool, error) {
+	h.read()
+	return data, false, nil
+}
+
+// TestContinueAfterCompaction compacts while a page is read chunk by chunk. The page fails, and the token in
+// its error leads on from where the page began: what its first chunk has read was given to nobody.
+func TestContinueAfterCompaction(t *testing.T) {
+	db := memory(t)
+	var read func()
+	c := podConfig()
+	c.Transformer = &hookedTransformer{func() {
+		if read != nil {
+			read()
+		}
+	}}
+	s := open(t, db, c)
+	const objects, first = 1500, 200
+	populate(t, s, objects)
+	seen := map[string]bool{}
+	collect := func(l *example.PodList) string {
+		for i := range l.Items {
+			seen[l.Items[i].Name] = true
+		}
+		return l.Continue
+	}
+	token := collect(list(t, s, page(first, "")))
+	chunk := 0
+	read = func() {
+		if chunk++; chunk > 1 {
+			return
+		}
+		r, err := db.mvcc.Commit(t.Context(), mvcc.Mutation{Key: "/other/key", Value: []byte("x")})
+		if err == nil {
+			err = db.mvcc.Compact(t.Context(), r)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	l, err := tryList(t.Context(), s, page(1000, token))
+	read = nil
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || !apierrors.IsResourceExpired(err) || status.Status().Continue == "" {
+		t.Fatalf("a page of which a part was compacted: %d items, %v", len(l.Items), err)
+	}
+	for token = status.Status().Continue; token != ""; {
+		token = collect(list(t, s, page(1000, token)))
+	}
+	for i := range objects {
+		if !seen[numbered(i)] {
+			t.Fatalf("%d of %d objects are on a page; the first that is on none is %s", len(seen), objects, numbered(i))
+		}
+	}
+}
+
 // TestRoomOfLists: the items of a whole list that is read in several chunks are given their room at once.
 func TestRoomOfLists(t *testing.T) {
 	s := pods(t, memory(t))
@@ -221,8 +284,12 @@ func TestPageSizes(t *testing.T) {
 		limit             int
 		filtered          bool
 		rows, page, bytes int
+		rowBytes          int
 		want              int
 	}{
+		{name: "the first page of objects that were large last time", rowBytes: 1 << 20, want: 16},
+		{name: "of objects that were small", rowBytes: 100, want: firstRows},
+		{name: "of objects that were greater than a page", rowBytes: 2 * pageBytes, want: 1},
 		{name: "the first page of a whole list", want: firstRows},
 		{name: "then of small objects", rows: 500, page: 500, bytes: 500 << 10, want: chunkRows},
 		{name: "of no values", rows: 500, page: 500, want: chunkRows},
@@ -237,7 +304,7 @@ func TestPageSizes(t *testing.T) {
 		{name: "far too few", limit: 10, filtered: true, rows: 30_000, page: 8000, bytes: 8000, want: maxPageRows},
 		{name: "far too few of great objects", limit: 10, filtered: true, rows: 30_000, page: 8000, bytes: 8000 << 20, want: 16},
 	} {
-		r := listRange{limit: tc.limit, filtered: tc.filtered}
+		r := listRange{limit: tc.limit, filtered: tc.filtered, rowBytes: tc.rowBytes}
 		if got := r.page(tc.rows, tc.page, tc.bytes); got != tc.want {
 			t.Errorf("%s: %d rows, want %d", tc.name, got, tc.want)
 		}

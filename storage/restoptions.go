@@ -142,10 +142,10 @@ func (e oneEncoding) ResourcePrefix(resource schema.GroupResource) string {
 }
 
 // uncachedStore is the generic.StorageDecorator without a watch cache.
-func (d *Database) uncachedStore(config *storagebackend.ConfigForResource, resourcePrefix string, keyFunc func(runtime.Object) (string, error),
-	newFunc, newListFunc func() runtime.Object, attrs apistorage.AttrFunc, triggers apistorage.IndexerFuncs, indexers *cache.Indexers,
+func (d *Database) uncachedStore(config *storagebackend.ConfigForResource, resourcePrefix string, _ func(runtime.Object) (string, error),
+	newFunc, newListFunc func() runtime.Object, _ apistorage.AttrFunc, _ apistorage.IndexerFuncs, _ *cache.Indexers,
 ) (apistorage.Interface, factory.DestroyFunc, error) {
-	store, destroy, err := d.store(config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, triggers, indexers)
+	store, destroy, err := d.store(config, resourcePrefix, newFunc, newListFunc)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -153,10 +153,9 @@ func (d *Database) uncachedStore(config *storagebackend.ConfigForResource, resou
 }
 
 // store opens the store itself.
-func (d *Database) store(config *storagebackend.ConfigForResource, resourcePrefix string, _ func(runtime.Object) (string, error),
-	newFunc, newListFunc func() runtime.Object, _ apistorage.AttrFunc, _ apistorage.IndexerFuncs, _ *cache.Indexers,
-) (apistorage.Interface, factory.DestroyFunc, error) {
-	store, destroy, err := d.NewStore(StoreConfig{
+func (d *Database) store(config *storagebackend.ConfigForResource, resourcePrefix string, newFunc, newListFunc func() runtime.Object,
+) (*store, factory.DestroyFunc, error) {
+	return d.newStore(StoreConfig{
 		Codec:          config.Codec,
 		NewFunc:        newFunc,
 		NewListFunc:    newListFunc,
@@ -165,14 +164,13 @@ func (d *Database) store(config *storagebackend.ConfigForResource, resourcePrefi
 		GroupResource:  config.GroupResource,
 		Transformer:    config.Transformer,
 	})
-	return store, destroy, err
 }
 
 // cachedStore is the generic.StorageDecorator that puts upstream's watch cache over a store.
 func (d *Database) cachedStore(config *storagebackend.ConfigForResource, resourcePrefix string, keyFunc func(runtime.Object) (string, error),
 	newFunc, newListFunc func() runtime.Object, attrs apistorage.AttrFunc, triggers apistorage.IndexerFuncs, indexers *cache.Indexers,
 ) (apistorage.Interface, factory.DestroyFunc, error) {
-	store, destroy, err := d.store(config, resourcePrefix, keyFunc, newFunc, newListFunc, attrs, triggers, indexers)
+	store, destroy, err := d.store(config, resourcePrefix, newFunc, newListFunc)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -195,7 +193,8 @@ func (d *Database) cachedStore(config *storagebackend.ConfigForResource, resourc
 		return nil, nil, fmt.Errorf("no watch cache for %s: %w", config.GroupResource, err)
 	}
 	delegator := cacher.NewCacheDelegator(cached, store)
-	return badRequests{delegator, resourcePrefix}, sync.OnceFunc(func() {
+	whole := &cachedStore{CacheDelegator: delegator, cache: cached, log: store, mostReplayed: mostReplayed}
+	return badRequests{whole, resourcePrefix}, sync.OnceFunc(func() {
 		delegator.Stop()
 		cached.Stop()
 		destroy()

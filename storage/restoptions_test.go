@@ -18,7 +18,6 @@ import (
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/registry/generic"
 	apistorage "k8s.io/apiserver/pkg/storage"
-	"k8s.io/apiserver/pkg/storage/cacher"
 	etcdmetrics "k8s.io/apiserver/pkg/storage/etcd3/metrics"
 	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/component-base/metrics/legacyregistry"
@@ -89,7 +88,7 @@ func TestRESTOptions(t *testing.T) {
 		t.Error("two callers share a storage config")
 	}
 	s, destroy := decorate(t, o)
-	if _, ok := s.(badRequests).Interface.(*cacher.CacheDelegator); !ok {
+	if _, ok := s.(badRequests).Interface.(*cachedStore); !ok {
 		t.Errorf("a cached resource has a %T", s)
 	}
 	destroy()

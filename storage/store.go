@@ -58,7 +58,9 @@ type store struct {
 	// unsafeDeletion: corrupt objects are named as such and may be deleted unread.
 	unsafeDeletion bool
 	sizes          atomic.Pointer[sizes]
-	progress       progress
+	// rowBytes is how large the rows of the last list's last chunk were.
+	rowBytes atomic.Int64
+	progress progress
 
 	// lifetime ends with destroy, and all watches with it.
 	lifetime context.Context
@@ -72,6 +74,14 @@ var _ apistorage.Interface = (*store)(nil)
 //
 // Objects that cannot be decrypted or decoded are treated as the feature gate AllowUnsafeMalformedObjectDeletion says at this moment.
 func (d *Database) NewStore(c StoreConfig) (apistorage.Interface, func(), error) {
+	s, destroy, err := d.newStore(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, destroy, nil
+}
+
+func (d *Database) newStore(c StoreConfig) (*store, func(), error) {
 	if c.Codec == nil {
 		return nil, nil, errors.New("a store needs a codec: set StoreConfig.Codec")
 	}

@@ -51,6 +51,23 @@ type watcher struct {
 // Watch begins a watch. Only what is wrong with the request itself is returned as an error; everything else is an event of type ERROR,
 // after which the watch ends. A watch whose context ends just ends.
 func (s *store) Watch(ctx context.Context, key string, opts apistorage.ListOptions) (watch.Interface, error) {
+	w, err := s.newWatcher(key, opts)
+	if err != nil {
+		return nil, err
+	}
+	initial := w.wantsInitialEvents()
+	if w.revision == 0 && !initial {
+		// The watch begins now, so that what is written after this function has returned is certainly seen.
+		if w.revision, err = s.mvcc.Head(ctx); err != nil {
+			return nil, apiError(ctx, s.resource, err)
+		}
+	}
+	w.start(ctx, func() error { return w.run(initial) })
+	return w, nil
+}
+
+// newWatcher returns a watcher that is not started. Its errors are about what is wrong with the request.
+func (s *store) newWatcher(key string, opts apistorage.ListOptions) (*watcher, error) {
 	k, err := s.keys.prepare(key, opts.Recursive)
 	if err != nil {
 		return nil, err
@@ -65,7 +82,7 @@ func (s *store) Watch(ctx context.Context, key string, opts apistorage.ListOptio
 	if opts.ProgressNotify && s.newFunc == nil {
 		return nil, apierrors.NewInternalError(errors.New("a watch of a store without NewFunc cannot notify of its progress"))
 	}
-	w := &watcher{
+	return &watcher{
 		s:            s,
 		result:       make(chan watch.Event, resultBuffer),
 		key:          k,
@@ -74,27 +91,23 @@ func (s *store) Watch(ctx context.Context, key string, opts apistorage.ListOptio
 		everyone:     opts.Predicate.Empty(),
 		revision:     mvcc.Revision(revision),
 		concurrently: utilfeature.DefaultFeatureGate.Enabled(features.ConcurrentWatchObjectDecode),
-	}
-	initial := w.wantsInitialEvents()
-	if revision == 0 && !initial {
-		// The watch begins now, so that what is written after this function has returned is certainly seen.
-		if w.revision, err = s.mvcc.Head(ctx); err != nil {
-			return nil, apiError(ctx, s.resource, err)
-		}
-	}
+	}, nil
+}
+
+// start runs the watch. It ends when run returns, ctx ends, or the store is released.
+func (w *watcher) start(ctx context.Context, run func() error) {
 	w.ctx, w.cancel = context.WithCancel(ctx)
-	stop := context.AfterFunc(s.lifetime, w.cancel)
-	s.decoder.watchers.Add(1)
+	stop := context.AfterFunc(w.s.lifetime, w.cancel)
+	w.s.decoder.watchers.Add(1)
 	go func() {
 		defer close(w.result)
-		defer s.decoder.watchers.Add(-1)
+		defer w.s.decoder.watchers.Add(-1)
 		defer stop()
 		defer w.cancel()
-		w.fail(w.run(initial))
+		w.fail(run())
 	}()
 	// Whether a watch has caught up is not known. It is begun, and that is what admission of requests wants to know.
 	utilflowcontrol.WatchInitialized(ctx)
-	return w, nil
 }
 
 // wantsInitialEvents tells whether the watch begins with the current state: when asked for, and, as it always was, when no revision is
@@ -148,6 +161,38 @@ func (w *watcher) run(initial bool) error {
 			}
 		}
 	}
+}
+
+// replay sends the events up to a revision, and perhaps some after it. Then it has sent all up to w.revision.
+func (w *watcher) replay(until mvcc.Revision) error {
+	events, err := w.s.mvcc.Watch(w.ctx, w.mvccOptions())
+	if err != nil {
+		return err
+	}
+	defer events.Close()
+	events.RequestProgress(until)
+	for w.revision < until {
+		batch, err := patiently(w.ctx, func() (mvcc.Batch, error) { return events.Next(w.ctx) })
+		if err != nil {
+			return err
+		}
+		if err := w.sendBatch(batch.Events); err != nil {
+			return err
+		}
+		w.revision = batch.Progress
+	}
+	return nil
+}
+
+// forward sends the events of another watch until that ends.
+func (w *watcher) forward(from watch.Interface) error {
+	defer from.Stop()
+	for e := range from.ResultChan() {
+		if err := w.send(e); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (w *watcher) mvccOptions() mvcc.WatchOptions {
@@ -383,7 +428,7 @@ func (w *watcher) send(e watch.Event) error {
 
 // fail tells the reader why the watch ends, unless that is its own doing or that of a server that shuts down.
 func (w *watcher) fail(err error) {
-	if w.ctx.Err() != nil || errors.Is(err, mvcc.ErrClosed) {
+	if err == nil || w.ctx.Err() != nil || errors.Is(err, mvcc.ErrClosed) {
 		return
 	}
 	if errors.Is(err, mvcc.ErrCompacted) {

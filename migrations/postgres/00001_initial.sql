@@ -54,7 +54,8 @@ CREATE TABLE rowkeeper_store (
     swept         bigint   NOT NULL,
     oldest_writer bigint   NOT NULL,
     identity      text     NOT NULL,
-    fingerprint   text
+    fingerprint   text,
+    boot          text
 ) WITH (fillfactor = 10);
 
 CREATE TABLE rowkeeper_aborted (

@@ -32,6 +32,7 @@ CREATE TABLE rowkeeper_store (
     identity      TEXT    NOT NULL,
     epoch         INTEGER NOT NULL,
     fingerprint   TEXT,
+    boot          TEXT,
     compacted     INTEGER NOT NULL,
     swept         INTEGER NOT NULL,
     oldest_writer INTEGER NOT NULL

@@ -60,11 +60,7 @@ var NotCached = map[string]string{
 }
 
 // RunCached runs the suite under the watch cache.
-func RunCached(t *testing.T, c Config) {
-	for _, test := range cached {
-		t.Run(test.name, func(t *testing.T) { test.run(t, c) })
-	}
-}
+func RunCached(t *testing.T, c Config) { runTests(t, c, cached) }
 
 var cached = []test{
 	{"Create", func(t *testing.T, c Config) {

@@ -51,19 +51,85 @@ func TestComplete(t *testing.T) {
 	}
 }
 
-// exported lists the suite's exported functions that begin with Run.
-func exported(t *testing.T) []string {
+// TestAlone fails if a test runs beside others that sets a feature gate, or whose function of
+// upstream's has parallel parts or a timeout; or if one runs alone for nothing.
+func TestAlone(t *testing.T) {
+	reasons := map[string]bool{"setGate": true, "eachSnapshotGate": true}
+	for _, file := range upstreamFiles(t) {
+		for _, d := range file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			used := names(f)
+			if used["SetFeatureGateDuringTest"] || used["Parallel"] || used["WithTimeout"] {
+				reasons[f.Name.Name] = true
+			}
+		}
+	}
+	want := map[string]bool{}
+	for _, name := range []string{"raw.go", "cached.go"} {
+		ast.Inspect(parseFile(t, name), func(n ast.Node) bool {
+			// A test is a literal of a name and a function.
+			if l, ok := n.(*ast.CompositeLit); ok && len(l.Elts) == 2 {
+				name, ok := l.Elts[0].(*ast.BasicLit)
+				run, isFunc := l.Elts[1].(*ast.FuncLit)
+				if ok && isFunc {
+					for used := range names(run) {
+						if reasons[used] {
+							want[strings.Trim(name.Value, `"`)] = true
+						}
+					}
+				}
+			}
+			return true
+		})
+	}
+	if len(want) == 0 || !maps.Equal(want, alone) {
+		t.Errorf("alone names %q, but the tests that have a reason are %q",
+			slices.Sorted(maps.Keys(alone)), slices.Sorted(maps.Keys(want)))
+	}
+}
+
+// names returns the identifiers in a piece of code.
+func names(n ast.Node) map[string]bool {
+	all := map[string]bool{}
+	ast.Inspect(n, func(n ast.Node) bool {
+		if id, ok := n.(*ast.Ident); ok {
+			all[id.Name] = true
+		}
+		return true
+	})
+	return all
+}
+
+// upstreamFiles returns the files of upstream's suite.
+func upstreamFiles(t *testing.T) (files []*ast.File) {
 	t.Helper()
 	pkg, err := build.Import(suite, ".", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := map[string]bool{}
 	for _, name := range pkg.GoFiles {
-		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(pkg.Dir, name), nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		files = append(files, parseFile(t, filepath.Join(pkg.Dir, name)))
+	}
+	return files
+}
+
+func parseFile(t *testing.T, name string) *ast.File {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// exported lists the suite's exported functions that begin with Run.
+func exported(t *testing.T) []string {
+	t.Helper()
+	names := map[string]bool{}
+	for _, file := range upstreamFiles(t) {
 		for _, d := range file.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Run") {
 				names[f.Name.Name] = true
@@ -76,12 +142,8 @@ func exported(t *testing.T) []string {
 // called lists the suite's functions that a file of this package calls.
 func called(t *testing.T, name string) map[string]bool {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
 	names := map[string]bool{}
-	ast.Inspect(file, func(n ast.Node) bool {
+	ast.Inspect(parseFile(t, name), func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
 		if !ok {
 			return true

@@ -10,8 +10,10 @@
 //		}})
 //	}
 //
-// Whoever changes a database's configuration, or writes a driver, runs it over theirs. It takes minutes: upstream's tests wait for what
-// should not happen.
+// Whoever changes a database's configuration, or writes a driver, runs it over theirs. It takes
+// minutes: upstream's tests wait for what should not happen. Most of them run at once, as many as
+// the flag -parallel of go test allows: -parallel 8 is much faster than the default, one for each
+// core. Tests of the caller that run at the same time should not set feature gates.
 //
 // The tests are black boxes: they need no hook in the product. Raw bytes are seen by a transformer, the history is moved on by another
 // store of the same database, requests to the database are counted by upstream's metrics, and those of the watch cache at its border to the

@@ -1,6 +1,7 @@
 package conformance_test
 
 import (
+	"flag"
 	"os"
 	"testing"
 
@@ -9,7 +10,18 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 )
 
-func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
+// TestMain lets 8 tests run at once, since most of them only wait, unless -parallel is given.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", "8"); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(dbtest.Main(m))
+}
 
 // The suites are tests of their own, so that one of them, or one kind of database, can be run alone:
 //
@@ -18,11 +30,19 @@ func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
 func TestRaw(t *testing.T)    { each(t, conformance.RunRaw) }
 func TestCached(t *testing.T) { each(t, conformance.RunCached) }
 
-func TestCachedByList(t *testing.T) { each(t, conformance.RunCachedByList) }
+func TestCachedByList(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the same tests as TestCached, which fills its caches as Kubernetes does by default")
+	}
+	each(t, conformance.RunCachedByList)
+}
 
 func each(t *testing.T, run func(*testing.T, conformance.Config)) {
 	for _, kind := range append(dbtest.Kinds(), dbtest.Memory) {
 		t.Run(string(kind), func(t *testing.T) {
+			if testing.Short() && kind == dbtest.Memory {
+				t.Skip("SQLite in a file differs by its connections alone")
+			}
 			dbtest.Open(t, kind) // skips the kind as a whole
 			run(t, conformance.Config{Open: func(t *testing.T) *storage.Database {
 				t.Helper()

@@ -27,15 +27,51 @@ var NotRaw = map[string]string{
 }
 
 // RunRaw runs the suite without a watch cache.
-func RunRaw(t *testing.T, c Config) {
-	for _, test := range raw {
-		t.Run(test.name, func(t *testing.T) { test.run(t, c) })
-	}
-}
+func RunRaw(t *testing.T, c Config) { runTests(t, c, raw) }
 
 type test struct {
 	name string
 	run  func(*testing.T, Config)
+}
+
+// alone names the tests that do not run beside others. Most set feature gates, which are the whole
+// process's. Some have parallel parts of their own, which others would keep waiting: an object that
+// Get reads lives for a second. Some give the store a few seconds.
+var alone = map[string]bool{
+	"CompactRevision":                true,
+	"ConsistentList":                 true,
+	"Get":                            true,
+	"GetListNonRecursive":            true,
+	"GetListWithErrorAggregation":    true,
+	"GetListWithoutErrorAggregation": true,
+	"List":                           true,
+	"OptionalWatchBookmarksWithCorrectResourceVersion": true,
+	"Stats":                              true,
+	"TransformationFailure":              true,
+	"WatchDeleteEventObjectHaveLatestRV": true,
+	"WatchDispatchBookmarkEvents":        true,
+	"WatchInitializationSignal":          true,
+	"WatchListMatchSingle":               true,
+	"WatchSemanticInitialEventsExtended": true,
+	"WatchSemantics":                     true,
+	"WatchWithUnsafeDelete":              true,
+}
+
+// runTests runs the tests that run alone, and then all others at once.
+func runTests(t *testing.T, c Config, tests []test) {
+	for _, test := range tests {
+		if alone[test.name] {
+			t.Run(test.name, func(t *testing.T) { test.run(t, c) })
+		}
+	}
+	for _, test := range tests {
+		if !alone[test.name] {
+			t.Run(test.name, func(t *testing.T) {
+				t.Parallel()
+				test.run(t, c)
+			})
+		}
+	}
 }
 
 var raw = []test{

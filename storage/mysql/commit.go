@@ -44,6 +44,7 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 	t := transaction{what: "commit", pool: b.commits}
 	b.askGuard(&t.ask, g.Seen.Revision, g.Token)
 	t.ask.askLive(g.Mutations)
+	asked := t.ask.askLost(g.Mutations)
 	var (
 		res *mvcc.GroupResult
 		// removed are the deletions whose previous values the second text asks for.
@@ -54,22 +55,31 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 		if err != nil {
 			return nil, err
 		}
-		if err := guard.check(g); err != nil {
+		if err := mvcc.CheckGroup(g, guard.Guard); err != nil {
 			return nil, err
 		}
 		current, err := a.live(len(g.Mutations))
 		if err != nil {
 			return nil, err
 		}
+		lost, err := a.lost(asked)
+		if err != nil {
+			return nil, err
+		}
 		var n int
-		res = &mvcc.GroupResult{Before: guard.state.Head, State: guard.state, Time: guard.state.Now, LockWait: guard.lockWait}
-		res.Outcomes, n = mvcc.Decide(g.Mutations, guard.state.Head.Revision, func(k mvcc.Key) (revision, create mvcc.Revision) {
+		res = &mvcc.GroupResult{Before: guard.State.Head, State: guard.State, Time: guard.State.Now, LockWait: guard.lockWait}
+		res.Outcomes, n = mvcc.Decide(g.Mutations, guard.State.Head.Revision, func(k mvcc.Key) (revision, create mvcc.Revision) {
 			c := current[k]
 			return c.revision, c.create
+		}, func(i int) error {
+			if m := g.Mutations[i]; m.Delete && !m.HasPrev && lost[string(m.Key)] {
+				return lostValue(m)
+			}
+			return nil
 		})
 		var second text
 		if n == 0 {
-			second.commit()
+			b.commit(&second)
 			return &second, nil
 		}
 		res.State.Head.Revision += mvcc.Revision(n)
@@ -83,24 +93,6 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 		return nil, err
 	}
 	return res, nil
-}
-
-// check refuses a group that must not be decided in this history.
-func (g *guard) check(group *mvcc.Group) error {
-	head, seen := g.state.Head, group.Seen
-	switch {
-	case g.aborted:
-		return mvcc.Errorf(mvcc.Aborted, "the commit group was declared not done before it had the commit lock")
-	case head.Epoch != seen.Epoch:
-		return mvcc.Errorf(mvcc.Fenced, "the database is in epoch %d, and this process has seen epoch %d", head.Epoch, seen.Epoch)
-	case head.Revision < seen.Revision:
-		return mvcc.Errorf(mvcc.Fenced, "the database is at revision %d, and this process has seen %d", head.Revision, seen.Revision)
-	case g.token != mvcc.Token{} && g.token != seen.Token:
-		return mvcc.Errorf(mvcc.Fenced, "the database has other content at revision %d than this process has seen", seen.Revision)
-	case g.token == mvcc.Token{} && seen.Revision > g.state.Compacted:
-		return mvcc.Errorf(mvcc.Fenced, "the database lacks revision %d, which this process has seen", seen.Revision)
-	}
-	return nil
 }
 
 // current is where a key is before a group.
@@ -126,6 +118,37 @@ func (a *answers) live(n int) (map[mvcc.Key]current, error) {
 		return nil
 	}, &key, &revision, &create)
 	return found, err
+}
+
+// askLost asks which of the keys that are deleted have lost the value that the deletion has to return, and
+// tells whether there are any to ask about.
+func (t *text) askLost(mutations []*mvcc.Mutation) bool {
+	var keys []mvcc.Key
+	for _, m := range mutations {
+		if m.Delete && !m.HasPrev {
+			keys = append(keys, m.Key)
+		}
+	}
+	if len(keys) > 0 {
+		t.statement(selectLost, keyList(keys))
+	}
+	return len(keys) > 0
+}
+
+func (a *answers) lost(asked bool) (map[string]bool, error) {
+	if !asked {
+		return nil, nil
+	}
+	var key sql.RawBytes
+	lost := map[string]bool{}
+	err := a.each(func() error { lost[string(key)] = true; return nil }, &key)
+	return lost, err
+}
+
+// lostValue refuses one deletion, and not its group.
+func lostValue(m *mvcc.Mutation) error {
+	lost := mvcc.LostValue(m.Key, m.Expect)
+	return mvcc.Errorf(mvcc.Data, "%w", lost)
 }
 
 // accepted are a group's accepted mutations, in the order of their revisions.
@@ -156,14 +179,17 @@ func (a *answers) removedValues(removed map[mvcc.Revision]*mvcc.Outcome) error {
 		return nil
 	}
 	var (
-		revision int64
-		value    []byte
-		found    int
+		revision     int64
+		value        sql.RawBytes
+		found, bytes int
 	)
 	err := a.each(func() error {
 		if o := removed[mvcc.Revision(revision)]; o != nil {
-			o.PrevValue = value
 			found++
+			if bytes < maxGroupBytes {
+				o.PrevValue = append([]byte{}, value...)
+				bytes += len(value)
+			}
 		}
 		return nil
 	}, &revision, &value)
@@ -213,7 +239,7 @@ func (b *backend) writeGroup(t *text, g *mvcc.Group, res *mvcc.GroupResult, remo
 	if len(gone) > 0 {
 		t.statement(deleteLive, keyRows(gone))
 	}
-	t.commit()
+	b.commit(t)
 }
 
 // logRow writes the values of insertLog.

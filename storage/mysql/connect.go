@@ -35,23 +35,30 @@ const sessionIsolation = `SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED
 
 // serverVariables asks for what differs between servers. Those that a server does not have are missing in the answer.
 const serverVariables = `SHOW VARIABLES WHERE variable_name IN ('version', 'server_uuid', 'server_id', 'max_allowed_packet',
-	'log_bin', 'binlog_format', 'wsrep_on', 'group_replication_single_primary_mode', 'group_replication_consistency')`
+	'log_bin', 'binlog_format', 'innodb_flush_log_at_trx_commit', 'sync_binlog', 'innodb_flush_method', 'debug_no_sync', 'wsrep_on', 'group_replication_single_primary_mode', 'group_replication_consistency')`
 
 // galeraStatus asks a Galera node for its cluster, and whether it takes part in it.
 const galeraStatus = `SHOW STATUS WHERE variable_name IN ('wsrep_cluster_state_uuid', 'wsrep_ready')`
 
-// tableCreated returns when the table that no migration alters was created, no row if it is missing. It reads the dictionary.
-const tableCreated = `SELECT CAST(UNIX_TIMESTAMP(t.create_time) AS SIGNED) FROM information_schema.tables t
-	WHERE t.table_schema = DATABASE() AND t.table_name = 'rowkeeper_aborted'`
+// tableCreated returns in which database, by its name as the server keeps it, and when the table that
+// no migration alters was created, no row if it is missing. It reads the dictionary.
+const tableCreated = `
+SELECT t.table_schema, CAST(UNIX_TIMESTAMP(t.create_time) AS SIGNED)
+FROM information_schema.tables t
+WHERE t.table_schema = DATABASE() AND t.table_name = 'rowkeeper_aborted'`
 
 // facts are what a connection found out about its server.
 type facts struct {
 	mariadb   bool
 	galera    bool
 	maxPacket int
-	// fingerprint identifies the database: the server, and the creation of the tables. Restarts keep it. A dump that is restored, another
-	// server that is promoted, and files that are copied change it. "" if there are no tables.
+	// fingerprint identifies the database: the server, the database's name, and the creation of the
+	// tables. Restarts keep it. A dump that is restored, another server that is promoted, tables that
+	// are moved here from another database, and files that are copied change it. "" if there are no
+	// tables.
 	fingerprint string
+	// durability is what can undo commits. It is zero on Galera, and if there are no tables.
+	durability mvcc.Durability
 }
 
 // server is what all connections of a backend have in common.
@@ -65,6 +72,8 @@ type server struct {
 	// fingerprint is the one of the database that this process works with; see mvcc.Fenced. It is nil until the first connection
 	// is made, and while migrating.
 	fingerprint atomic.Pointer[string]
+	// durability is what could undo commits when the backend was opened, nil until then.
+	durability atomic.Pointer[mvcc.Durability]
 	// minPacket is the max_allowed_packet that the limits need.
 	minPacket atomic.Int64
 	// dropBefore: connections older than this time (Unix, in nanoseconds) are not used again.
@@ -242,6 +251,13 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 		return f, mvcc.Errorf(mvcc.Fenced,
 			"the server at %s is not the one that this program has worked with, or its tables were restored", c.cfg)
 	}
+	if f.durability, err = c.durabilityOf(ctx, s, f, vars); err != nil {
+		return f, err
+	}
+	if opened := c.durability.Load(); !c.anyServer && opened != nil && !f.durability.Continues(*opened) {
+		return f, mvcc.Errorf(mvcc.Fenced, "the server at %s was restarted, or its settings have changed, and it confirms or "+
+			"confirmed commits before they are on the disk: some may be lost", c.cfg)
+	}
 	return f, nil
 }
 
@@ -255,18 +271,19 @@ func run(ctx context.Context, s session, statements ...string) error {
 }
 
 func (c *connector) fingerprintOf(ctx context.Context, s session, f facts, vars map[string]string) (string, error) {
-	if f.galera {
-		// Any node may answer. The nodes have nothing else in common that a restore would change.
-		return "galera cluster " + vars["wsrep_cluster_state_uuid"], nil
-	}
-	created, err := c.strings(ctx, s, tableCreated, 1)
+	created, err := c.strings(ctx, s, tableCreated, 2)
 	if err != nil || len(created) == 0 {
 		return "", err
 	}
-	if f.mariadb {
-		return fmt.Sprintf("mariadb server %s, tables of %s", vars["server_id"], created[0][0]), nil
+	name, time := strconv.QuoteToASCII(created[0][0]), created[0][1]
+	switch {
+	case f.galera:
+		// Any node may answer. The nodes have nothing else in common that a restore would change.
+		return fmt.Sprintf("galera cluster %s, database %s", vars["wsrep_cluster_state_uuid"], name), nil
+	case f.mariadb:
+		return fmt.Sprintf("mariadb server %s, database %s, tables of %s", vars["server_id"], name, time), nil
 	}
-	return fmt.Sprintf("mysql server %s, tables of %s", vars["server_uuid"], created[0][0]), nil
+	return fmt.Sprintf("mysql server %s, database %s, tables of %s", vars["server_uuid"], name, time), nil
 }
 
 // pairs reads the rows of a SHOW statement. Names are in lower case.

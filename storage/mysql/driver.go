@@ -65,6 +65,7 @@ func (b *backend) open(ctx context.Context) error {
 	if err := migrations.MySQL.Check(ctx, b.reads); err != nil {
 		return b.failed("check the schema", err)
 	}
+	b.server.durability.Store(&f.durability)
 	b.server.fingerprint.Store(&f.fingerprint)
 	return nil
 }

@@ -24,6 +24,7 @@ var undone = map[uint16]mvcc.Class{
 	1020: mvcc.Transient, // record has changed since last read
 	1062: mvcc.Transient, // duplicate key: the second guard of the one history
 	1412: mvcc.Transient, // table definition has changed
+	3058: mvcc.Transient, // deadlock of a lock by name
 	1615: mvcc.Transient, // prepared statement needs to be re-prepared
 	3101: mvcc.Transient, // group replication has rolled it back
 	3572: mvcc.Transient, // lock not available immediately
@@ -154,9 +155,12 @@ func (c *config) connectError(err error) *mvcc.Error {
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w", c, op.Err)
 	case errors.Is(err, mysql.ErrInvalidConn) && c.tlsCert != "":
 		return mvcc.Errorf(mvcc.Denied,
-			"cannot connect to %s: the connection was closed before the server had let it in: check ssl-cert and ssl-key (%w)", c, err)
-	case errors.Is(err, mysql.ErrInvalidConn):
-		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: the connection was closed before the server had let it in (%w)", c, err)
+			"cannot connect to %s: the connection was closed before the server had let it in: check ssl-cert and ssl-key", c)
+	case errors.Is(err, driver.ErrBadConn) && c.tlsCert != "":
+		return mvcc.Errorf(mvcc.Unavailable,
+			"cannot connect to %s: the connection was closed before the server had let it in: if it goes on, check ssl-cert and ssl-key", c)
+	case errors.Is(err, mysql.ErrInvalidConn), errors.Is(err, driver.ErrBadConn):
+		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: the connection was closed before the server had let it in", c)
 	case c.tlsCert != "":
 		// The same, in the driver's words.
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w: if it goes on, check ssl-cert and ssl-key", c, err)
@@ -209,7 +213,8 @@ func (b *backend) judge(what string, err error, otherwise mvcc.Class) *mvcc.Erro
 		}
 		return mvcc.Errorf(class, "cannot %s: %w", what, sentence(server))
 	case errors.Is(err, driver.ErrBadConn), errors.Is(err, mysql.ErrInvalidConn):
-		return mvcc.Errorf(otherwise, "cannot %s: the connection to %s was lost (%w)", what, b.server.cfg, err)
+		// The driver's own words, such as "driver: bad connection", say no more than this.
+		return mvcc.Errorf(otherwise, "cannot %s: the connection to %s was lost", what, b.server.cfg)
 	default:
 		return mvcc.Errorf(otherwise, "cannot %s: %w", what, err)
 	}

@@ -36,6 +36,24 @@ func CheckVersion(version string, mariadb bool) error { return checkVersion(vers
 // LimitsFor is limitsFor.
 func LimitsFor(maxPacket int) (mvcc.Limits, error) { return limitsFor(maxPacket) }
 
+// Judge is backend.judge, for a backend that has a URL and no connection.
+func Judge(url string, err error) error {
+	cfg, parseErr := parseURL(url)
+	if parseErr != nil {
+		return parseErr
+	}
+	return (&backend{server: &server{cfg: cfg}}).judge("read", err, mvcc.Unavailable)
+}
+
+// ConnectError is config.connectError.
+func ConnectError(url string, err error) error {
+	cfg, parseErr := parseURL(url)
+	if parseErr != nil {
+		return parseErr
+	}
+	return cfg.connectError(err)
+}
+
 // LargestGroup returns the length of the texts of a group in which every byte has to be escaped.
 func LargestGroup(l mvcc.Limits, g *mvcc.Group) (first, second int) {
 	b := &backend{server: &server{hold: 10}, galera: true}
@@ -92,15 +110,16 @@ func Statements(keys int64) []Statement {
 		{"lock", lockStore, nil, 1},
 		{"guard", fmt.Sprintf(selectGuard, head/2, make([]byte, 16)), nil, 3},
 		{"live", fmt.Sprintf(selectLive, keyList(names)), nil, many},
+		{"lost", fmt.Sprintf(selectLost, keyList(names)), nil, 2 * many},
 		{"removed", fmt.Sprintf(selectRemoved, list), nil, many},
 		{"by token", fmt.Sprintf(selectByToken, head-1000, make([]byte, 16)), nil, 1000},
-		{"sweep", fmt.Sprintf(selectSweep, 501), nil, 503},
+		{"sweep", selectSweep, []any{501}, 503},
 		{"delete live", fmt.Sprintf(deleteLive, keyRows(names)), nil, 2 * many},
 		{"delete swept", fmt.Sprintf(deleteSwept, revisionRows(revisions)), nil, 2 * many},
-		{"update swept", fmt.Sprintf(updateSwept, 1, 1), nil, 1},
+		{"update swept", fmt.Sprintf(updateSwept, 1, 1, 1), nil, 1},
 		{"update compacted", fmt.Sprintf(updateCompacted, 1), nil, 1},
-		{"update epoch", fmt.Sprintf(updateEpoch, 1, 1, "NULL"), nil, 1},
-		{"update fingerprint", updateFingerprint, []any{"x"}, 1},
+		{"update epoch", fmt.Sprintf(updateEpoch, 1, 1, 1, "NULL"), nil, 1},
+		{"update fingerprint", fmt.Sprintf(updateFingerprint, "'x'"), nil, 1},
 	}
 }
 

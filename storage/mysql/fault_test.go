@@ -124,16 +124,19 @@ func eventually(tb testing.TB, what string, condition func() bool) {
 	}
 }
 
-// waiting counts the sessions that wait for a row lock in a database.
+// waiting counts the sessions that wait for the commit lock in a database, or in its queue.
 func waiting(tb testing.TB, db *sql.DB) int {
 	tb.Helper()
-	var n int
-	if err := db.QueryRow(`SELECT COUNT(*) FROM information_schema.innodb_trx t
-		JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
-		WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()`).Scan(&n); err != nil {
+	var rows, queued int
+	if err := db.QueryRow(`SELECT
+		(SELECT COUNT(*) FROM information_schema.innodb_trx t
+		 JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
+		 WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()),
+		(SELECT COUNT(*) FROM information_schema.processlist p
+		 WHERE p.db = DATABASE() AND p.state = 'User lock')`).Scan(&rows, &queued); err != nil {
 		tb.Fatal(err)
 	}
-	return n
+	return rows + queued
 }
 
 // holdLock takes the commit lock in a session that is not one of ours.
@@ -192,7 +195,7 @@ func TestLostConnections(t *testing.T) {
 				}
 				// Whoever waits for the lock gets it, also if the client is gone without a trace.
 				other := mustPut(t, direct, "after")
-				r, err := b.Resolve(t.Context(), g.Token, seen)
+				r, err := mvcc.ResolveGroup(t.Context(), b, g.Token, seen)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -247,7 +250,7 @@ func TestZombieCommits(t *testing.T) {
 		}
 		done := make(chan resolved, 1)
 		go func() {
-			r, err := b.Resolve(t.Context(), g.Token, seen)
+			r, err := mvcc.ResolveGroup(t.Context(), b, g.Token, seen)
 			done <- resolved{r, err}
 		}()
 		a := admin(t, db.URL)

@@ -266,7 +266,7 @@ func TestGalera(t *testing.T) {
 func resolve(t *testing.T, b mvcc.Backend, token mvcc.Token, after mvcc.Position) *mvcc.Resolution {
 	t.Helper()
 	for {
-		r, err := b.Resolve(t.Context(), token, after)
+		r, err := mvcc.ResolveGroup(t.Context(), b, token, after)
 		if err == nil {
 			return r
 		}
@@ -341,7 +341,7 @@ func testGaleraHistory(t *testing.T, backends []mvcc.Backend) {
 			b := backends[n%len(backends)]
 			f := mvcc.Fence{Seen: state(t, b).Head, Jump: 1 << 32}
 			f.Token[0] = byte(n + 1)
-			switch _, err := b.Fence(t.Context(), f); {
+			switch _, err := mvcc.StartEpoch(t.Context(), b, f); {
 			case err == nil:
 				fences++
 			case mvcc.ClassOf(err) != mvcc.Transient:

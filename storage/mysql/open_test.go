@@ -3,6 +3,7 @@ package mysql_test
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"fmt"
 	"net"
 	"net/url"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	gomysql "github.com/go-sql-driver/mysql"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -124,6 +127,19 @@ func TestOpenErrors(t *testing.T) {
 	}, kinds...)
 }
 
+// TestLostConnection: clients are told what happened, not the driver's words for it.
+func TestLostConnection(t *testing.T) {
+	const server = "mysql://rk@db.example:3306/rowkeeper"
+	for _, err := range []error{driver.ErrBadConn, gomysql.ErrInvalidConn} {
+		for _, told := range []error{mysql.Judge(server, err), mysql.ConnectError(server, err)} {
+			wantClass(t, told, mvcc.Unavailable)
+			if !strings.Contains(told.Error(), "db.example") || strings.Contains(told.Error(), err.Error()) {
+				t.Errorf("%q becomes %q", err, told)
+			}
+		}
+	}
+}
+
 // TestSocket connects by a Unix socket, where the server has one that this process can see.
 func TestSocket(t *testing.T) {
 	each(t, func(t *testing.T, db dbtest.DB) {
@@ -158,22 +174,21 @@ func TestDamage(t *testing.T) {
 		damaged(err)
 		_, err = b.Page(t.Context(), mvcc.PageQuery{Start: "a", End: "z", Limit: 10})
 		damaged(err)
-		// The value that a deletion removes is gone. The deletion is committed all the same, and whoever asks is told.
+		// The value that a deletion removes is gone. The deletion is refused, and nothing else.
 		seen := state(t, b).Head
-		g := newGroup(seen, &mvcc.Mutation{Key: "a", Expect: revision, Delete: true})
-		_, err = b.Commit(t.Context(), g)
-		wantClass(t, err, mvcc.Unknown)
-		if r, err := b.Resolve(t.Context(), g.Token, seen); err != nil || !r.Committed {
-			t.Errorf("the resolution is %+v, %v", r, err)
+		r, err := b.Commit(t.Context(), newGroup(seen, &mvcc.Mutation{Key: "a", Expect: revision, Delete: true}, put("c", 0, "")))
+		if err != nil || r.Outcomes[0].Accepted || !r.Outcomes[1].Accepted {
+			t.Fatalf("the outcomes are %+v, %v", r, err)
 		}
+		wantClass(t, r.Outcomes[0].Err, mvcc.Data)
 
 		exec(t, a, "CREATE TABLE kept AS SELECT * FROM rowkeeper_store", "DELETE FROM rowkeeper_store")
 		for _, ask := range []func() error{
 			func() error { _, err := b.State(t.Context()); return err },
 			func() error { _, err := b.Tail(t.Context(), 1, 10, mvcc.PrevOfAll); return err },
 			func() error { _, err := b.Identity(t.Context()); return err },
-			func() error { _, err := b.Compact(t.Context(), 1); return err },
-			func() error { _, _, err := b.Sweep(t.Context(), 10); return err },
+			func() error { _, err := mvcc.RaiseCompacted(t.Context(), b, 1); return err },
+			func() error { _, _, err := mvcc.SweepBatch(t.Context(), b, 10); return err },
 			func() error { _, err := b.Commit(t.Context(), newGroup(seen, put("x", 0, ""))); return err },
 		} {
 			damaged(ask())
@@ -213,19 +228,19 @@ func TestPrivileges(t *testing.T) {
 		if _, err := b.Identity(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if err := b.RecordFingerprint(t.Context(), "x"); err != nil {
+		if err := mvcc.RecordFingerprint(t.Context(), b, "x"); err != nil {
 			t.Error(err)
 		}
-		if _, err := b.Compact(t.Context(), r); err != nil {
+		if _, err := mvcc.RaiseCompacted(t.Context(), b, r); err != nil {
 			t.Error(err)
 		}
-		if _, _, err := b.Sweep(t.Context(), 10); err != nil {
+		if _, _, err := mvcc.SweepBatch(t.Context(), b, 10); err != nil {
 			t.Error(err)
 		}
 		if s, err := b.Size(t.Context()); err != nil || s.Total == 0 {
 			t.Errorf("the size is %+v, %v", s, err)
 		}
-		if _, err := b.Fence(t.Context(), mvcc.Fence{Seen: state(t, b).Head, Jump: 1 << 32}); err != nil {
+		if _, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: state(t, b).Head, Token: mvcc.Token{1}, Jump: 1 << 32}); err != nil {
 			t.Error(err)
 		}
 

@@ -1,5 +1,7 @@
 package mysql
 
+import "github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
+
 // The statements. Three things hold of all of them:
 //
 // A read is one statement, so that its rows and its state are of one snapshot. The state is seven columns: epoch, revision and
@@ -15,6 +17,23 @@ package mysql
 // list for IN: so what is to be deleted is joined as rows of a table.
 //
 // The time is UTC_TIMESTAMP, which does not depend on the session's time zone.
+
+// reads are the statements of the reads.
+var reads = sqlread.Statements{
+	State:     selectState,
+	Tail:      selectTail,
+	Get:       selectKey,
+	GetKeys:   selectKeys,
+	Page:      selectPage,
+	PageKeys:  selectPageKeys,
+	Replaced:  selectReplaced,
+	Values:    selectValues,
+	Count:     selectCount,
+	CountUpTo: selectCountUpTo,
+	Expired:   selectExpiring,
+	FirstAt:   selectFirstAt,
+	Size:      selectSize,
+}
 
 // selectState reads the state alone.
 const selectState = `
@@ -43,7 +62,7 @@ UNION ALL
 // selectKey reads one key: live and its log row by primary key. It returns one row, so the state is in it.
 const selectKey = `
 SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       l.revision, g.key, g.prev_revision, g.create_revision, g.token, g.time, g.deleted, g.value
+       l.revision, l.create_revision, g.prev_revision, g.token, g.time, g.value
 FROM rowkeeper_store s
 JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
 LEFT JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.key = ?
@@ -138,34 +157,76 @@ FROM rowkeeper_store s
 JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
 WHERE s.id = 1`
 
-// selectExpiring reads the keys that expire soonest, and the time: range of the index on expiry, in its order.
+// selectExpiring reads the keys that expire soonest: range of the index on expiry, in its order.
 const selectExpiring = `
-SELECT l.key, l.revision, l.expiry, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-FROM rowkeeper_live l FORCE INDEX (rowkeeper_live_expiry)
-WHERE l.expiry IS NOT NULL
-ORDER BY l.expiry
-LIMIT ?`
+(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+        NULL, NULL, NULL
+ FROM rowkeeper_store s
+ JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
+ WHERE s.id = 1)
+UNION ALL
+(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        l.key, l.revision, l.expiry
+ FROM rowkeeper_live l FORCE INDEX (rowkeeper_live_expiry)
+ WHERE l.expiry IS NOT NULL
+ ORDER BY l.expiry
+ LIMIT ?)`
 
 // selectFirstAt reads the first log row at or after a revision: primary key range.
 const selectFirstAt = `
-SELECT g.revision, g.time
-FROM rowkeeper_log g FORCE INDEX (PRIMARY)
-WHERE g.revision >= ?
-ORDER BY g.revision
-LIMIT 1`
+(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+        NULL, NULL
+ FROM rowkeeper_store s
+ JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
+ WHERE s.id = 1)
+UNION ALL
+(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        g.revision, g.time
+ FROM rowkeeper_log g FORCE INDEX (PRIMARY)
+ WHERE g.revision >= ?
+ ORDER BY g.revision
+ LIMIT 1)`
 
-// selectIdentity reads the identity and the recorded fingerprint.
+// selectIdentity reads the identity, the recorded fingerprint and the epoch.
 const selectIdentity = `
-SELECT s.identity, COALESCE(s.fingerprint, '')
+SELECT s.identity, COALESCE(s.fingerprint, ''), s.epoch
 FROM rowkeeper_store s
 WHERE s.id = 1`
 
 // selectSize reads the sizes of the tables from their statistics.
 const selectSize = `
-SELECT CAST(COALESCE(SUM(t.data_length + t.index_length + t.data_free), 0) AS SIGNED),
-       CAST(COALESCE(SUM(t.data_length + t.index_length), 0) AS SIGNED)
-FROM information_schema.tables t
-WHERE t.table_schema = DATABASE() AND t.table_name IN ('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted')`
+SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       z.total, z.live
+FROM rowkeeper_store s
+JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
+JOIN (SELECT CAST(COALESCE(SUM(t.data_length + t.index_length + t.data_free), 0) AS SIGNED) AS total,
+             CAST(COALESCE(SUM(t.data_length + t.index_length), 0) AS SIGNED) AS live
+      FROM information_schema.tables t
+      WHERE t.table_schema = DATABASE()
+        AND t.table_name IN ('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted')) z
+WHERE s.id = 1`
+
+// selectSweep reads the rows from swept to compacted: primary key range, whose bounds are in the store row of the same snapshot.
+const selectSweep = `
+(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+        NULL, NULL, NULL
+ FROM rowkeeper_store s
+ JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
+ WHERE s.id = 1)
+UNION ALL
+(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        g.revision, g.prev_revision, g.deleted OR g.key = ''
+ FROM rowkeeper_log g FORCE INDEX (PRIMARY)
+ WHERE g.revision >= (SELECT s.swept FROM rowkeeper_store s WHERE s.id = 1)
+   AND g.revision <= (SELECT s.compacted FROM rowkeeper_store s WHERE s.id = 1)
+ ORDER BY g.revision
+ LIMIT ?)`
+
+// selectOldestToken reads when the oldest aborted token was recorded. There are a few in the table at most.
+const selectOldestToken = `
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       MIN(a.time)
+FROM rowkeeper_aborted a`
 
 // What follows is sent in transactions; see transaction.
 
@@ -185,18 +246,36 @@ const (
 	rollback         = `ROLLBACK`
 )
 
-// lockStore takes the commit lock: a lock of the row by primary key. It returns the time at which the waiting began.
+// joinQueue waits until this session is the one that may take the commit lock next, for so many seconds
+// at most. It returns the time at which the waiting began. It is a lock of the server without a table,
+// named after the database, and decides nothing: the row decides, also for a session that waited here
+// in vain. It is there because who waits for a row has a table open and holds the server's intention to
+// write. FLUSH TABLES WITH READ LOCK waits for both, while the owner of the row waits, with its next
+// write, for the flush: nobody would go on before the lock wait timeout. Who waits here holds nothing
+// that a flush, LOCK TABLES or DDL waits for. Galera nodes do not have such locks.
+const joinQueue = `
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       GET_LOCK(CONCAT('rowkeeper commit ', LEFT(SHA2(DATABASE(), 256), 40)), %d)`
+
+// leaveQueue lets the next session wait for the row while this one commits: of two sessions, the one
+// that waits for the row may be in the way of a flush, but the other, in COMMIT, is not in the way of
+// the first, as a flush stops commits only after it has waited for all statements.
+const leaveQueue = `DO RELEASE_ALL_LOCKS()`
+
+// lockStore takes the commit lock: a lock of the row by primary key. It returns the time at which the
+// waiting for the row began.
 const lockStore = `
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM rowkeeper_store s
 WHERE s.id = 1
 FOR UPDATE`
 
-// selectGuard reads, after the lock, the state, the token of the row at a revision, and whether a token was aborted; all by primary key.
+// selectGuard reads, after the lock, the state, the token of the row at a revision, whether a token was
+// aborted, and the oldest schema version whose programs may still write; all by primary key.
 const selectGuard = `
 SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
        (SELECT g.token FROM rowkeeper_log g WHERE g.revision = %d),
-       EXISTS (SELECT 1 FROM rowkeeper_aborted a WHERE a.token = x'%x')
+       EXISTS (SELECT 1 FROM rowkeeper_aborted a WHERE a.token = x'%x'), s.oldest_writer
 FROM rowkeeper_store s
 JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
 WHERE s.id = 1`
@@ -206,6 +285,13 @@ const selectLive = `
 SELECT l.key, l.revision, l.create_revision
 FROM rowkeeper_live l FORCE INDEX (PRIMARY)
 WHERE l.key IN (%s)`
+
+// selectLost finds the keys whose newest value is not in the log, all by primary key.
+const selectLost = `
+SELECT l.key
+FROM rowkeeper_live l FORCE INDEX (PRIMARY)
+LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.revision = l.revision
+WHERE l.key IN (%s) AND g.revision IS NULL`
 
 // selectRemoved reads the values that deletions remove, by primary key.
 const selectRemoved = `
@@ -254,22 +340,6 @@ UPDATE rowkeeper_store s
 SET s.compacted = %d
 WHERE s.id = 1`
 
-// selectSweep reads the rows from swept to compacted: primary key range, whose bounds are in the store row of the same snapshot.
-const selectSweep = `
-(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        NULL, NULL, NULL
- FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
- WHERE s.id = 1)
-UNION ALL
-(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        g.revision, g.prev_revision, g.deleted OR g.key = ''
- FROM rowkeeper_log g FORCE INDEX (PRIMARY)
- WHERE g.revision >= (SELECT s.swept FROM rowkeeper_store s WHERE s.id = 1)
-   AND g.revision <= (SELECT s.compacted FROM rowkeeper_store s WHERE s.id = 1)
- ORDER BY g.revision
- LIMIT %d)`
-
 // deleteSwept deletes log rows by primary key. The rows of revisions stand for %s: a subquery in their place is run for each row of the log.
 const deleteSwept = `
 DELETE g
@@ -280,10 +350,11 @@ STRAIGHT_JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.revision = d.value`
 const selectDeleted = `SELECT ROW_COUNT()`
 
 // updateSwept fails, and with it the whole sweep, if the epoch is another one than when its list was read: swept cannot be NULL. By then
-// other rows may have the revisions that are in the list; see Import.
+// other rows may have the revisions that are in the list; see Locked. It fails, too, if a migration has
+// ended the time of this program's schema version.
 const updateSwept = `
 UPDATE rowkeeper_store s
-SET s.swept = IF(s.epoch = %d, GREATEST(s.swept, %d), NULL)
+SET s.swept = IF(s.epoch = %d AND s.oldest_writer <= %d, GREATEST(s.swept, %d), NULL)
 WHERE s.id = 1`
 
 // deleteAborted forgets aborted tokens that are old. There are a few in the table at most.
@@ -298,10 +369,22 @@ VALUES (%d, '', 0, 0, x'%x', %d, 1, NULL)`
 
 const updateEpoch = `
 UPDATE rowkeeper_store s
-SET s.epoch = %d, s.compacted = %d, s.fingerprint = COALESCE(%s, s.fingerprint)
+SET s.epoch = %d, s.compacted = %d, s.swept = %d, s.fingerprint = COALESCE(%s, s.fingerprint)
 WHERE s.id = 1`
+
+// selectBoot reads the recorded boot.
+const selectBoot = `
+SELECT COALESCE(s.boot, '')
+FROM rowkeeper_store s
+WHERE s.id = 1`
+
+// updateBoot records a boot, if the recorded one is still the one that was read.
+const updateBoot = `
+UPDATE rowkeeper_store s
+SET s.boot = NULLIF(?, '')
+WHERE s.id = 1 AND COALESCE(s.boot, '') = ?`
 
 const updateFingerprint = `
 UPDATE rowkeeper_store s
-SET s.fingerprint = ?
+SET s.fingerprint = %s
 WHERE s.id = 1 AND s.fingerprint IS NULL`

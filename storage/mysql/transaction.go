@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/migrations"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -72,9 +73,23 @@ func (b *backend) begin(t *text) {
 }
 
 // commit writes its end. COMMIT is the last statement, so that no error is one of a statement after it.
-func (t *text) commit() {
+func (b *backend) commit(t *text) {
 	t.statement(resetWaitTimeout)
+	b.leaveQueue(t)
 	t.statement(commit)
+}
+
+// joinQueue comes before each statement that may wait for the store row.
+func (b *backend) joinQueue(t *text) {
+	if !b.galera {
+		t.statement(joinQueue, b.server.lockWait)
+	}
+}
+
+func (b *backend) leaveQueue(t *text) {
+	if !b.galera {
+		t.statement(leaveQueue)
+	}
 }
 
 // rollback ends a transaction, so that its lock does not wait for the pool. A connection that cannot say so is closed, upon which
@@ -84,6 +99,7 @@ func (b *backend) rollback(ctx context.Context, c *sql.Conn) {
 	defer cancel()
 	var t text
 	t.statement(rollback)
+	b.leaveQueue(&t)
 	t.statement(resetWaitTimeout)
 	if _, err := b.send(ctx, c, &t, nil); err != nil {
 		// The error makes the pool drop the connection; that is all it is for.
@@ -187,14 +203,6 @@ func (a *answers) each(f func() error, columns ...any) error {
 	})
 }
 
-// scan reads the next result as a state and rows.
-func (a *answers) scan(m *manyRows) error {
-	if err := a.result(func() error { return m.scan(a.rows) }); err != nil {
-		return err
-	}
-	return m.complete()
-}
-
 // server returns what the connection knows of its server.
 func (a *answers) server() (f facts, err error) {
 	err = a.conn.Raw(func(c any) error { f = c.(*conn).facts; return nil })
@@ -203,50 +211,71 @@ func (a *answers) server() (f facts, err error) {
 
 // guard is what is read first under the commit lock.
 type guard struct {
-	state mvcc.State
+	mvcc.Guard
 	// lockWait is how long the lock was waited for.
 	lockWait time.Duration
-	// token is that of the row that was asked for, zero if it is not there.
-	token mvcc.Token
-	// aborted: the token that was asked for is recorded as aborted.
-	aborted bool
 }
 
-// askGuard writes the beginning of a transaction under the commit lock: the lock; then, in a statement that starts when the lock
-// is held and so sees what was committed before, the state, the token of the row at a revision, and whether a token is recorded
-// as aborted.
+// askGuard writes the beginning of a transaction under the commit lock: the lock; then, in a statement
+// that starts when the lock is held and so sees what was committed before, the state, the token of the
+// row at a revision, and whether a token is recorded as aborted.
 func (b *backend) askGuard(t *text, at mvcc.Revision, token mvcc.Token) {
 	b.begin(t)
+	b.lock(t, at, token)
+}
+
+// lock is askGuard without the beginning of the transaction.
+func (b *backend) lock(t *text, at mvcc.Revision, token mvcc.Token) {
+	b.joinQueue(t)
 	t.statement(lockStore)
 	t.statement(selectGuard, int64(at), token[:])
 }
 
-// guard reads the answers to askGuard, and refuses a server that is read-only.
-func (b *backend) guard(a *answers) (guard, error) {
-	var (
-		g     guard
-		s     stateRow
-		asked int64
-	)
-	if err := a.each(func() error { return nil }, &asked); err != nil {
+// guard reads the answers to askGuard.
+func (b *backend) guard(a *answers) (g guard, err error) {
+	var asked int64
+	nothing := func() error { return nil }
+	if !b.galera {
+		if err := a.each(nothing, &asked, discard{}); err != nil {
+			return g, err
+		}
+		if err := a.each(nothing, discard{}); err != nil {
+			return g, err
+		}
+	} else if err := a.each(nothing, &asked); err != nil {
 		return g, err
 	}
-	err := a.each(func() error {
-		g.state = s.state()
-		g.lockWait = max(0, time.Duration(s.now-asked)*time.Microsecond)
-		return nil
-	}, append(s.columns(), (*tokenColumn)(&g.token), &g.aborted)...)
+	g.Guard, err = b.readGuard(a)
+	g.lockWait = max(0, g.State.Now.Sub(time.UnixMicro(asked)))
+	return g, err
+}
+
+// readGuard reads the answer to selectGuard. It refuses a server that is read-only, and one whose schema is
+// too new for this program.
+func (b *backend) readGuard(a *answers) (g mvcc.Guard, err error) {
+	var (
+		s      stateRow
+		oldest int64
+	)
+	err = a.each(func() error { g.State = s.state(); return nil },
+		append(s.columns(), (*tokenColumn)(&g.At), &g.Aborted, &oldest)...)
 	switch {
 	case err != nil:
 		return g, err
 	case !s.found:
-		return g, errNoState
-	case !g.state.Writable:
+		return g, mvcc.ErrEmptyStore
+	case !g.State.Writable:
 		b.server.suspect()
 		return g, errReadOnly
+	case oldest > knownSchema:
+		return g, mvcc.Errorf(mvcc.Invalid,
+			"a newer rowkeeper has migrated the database, and this one, of schema version %d, must not write to it any more; use a newer rowkeeper", knownSchema)
 	}
 	return g, nil
 }
+
+// knownSchema is the schema version of this program.
+var knownSchema = migrations.MySQL.Newest()
 
 var errReadOnly = mvcc.Errorf(mvcc.ReadOnly, "the server is read-only: a replica, demoted, or not promoted yet")
 

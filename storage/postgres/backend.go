@@ -3,28 +3,44 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
 // backend is a store in PostgreSQL.
 type backend struct {
+	sqlread.KeysReader
 	cfg *config
 	// opened is what the database was when the backend was opened.
 	opened mvcc.Identity
-	// commits writes: the committer's connection, and some for what is done beside it. tails reads the head and the log, and must never have to
-	// wait for lists, which use reads.
+	// durable is what could undo its commits then.
+	durable mvcc.Durability
+	// commits writes: the committer's connection, and some for what is done beside it. tails reads the head, the log, and what
+	// expiry and compaction need, and must never have to wait for lists, which use reads.
 	commits, tails, reads *pgxpool.Pool
+	// sweeps is how far this process has swept, and how many batches ago that was recorded; see sqlSweep.
+	sweeps struct {
+		mu         sync.Mutex
+		at         mvcc.Position
+		unrecorded int
+	}
 }
 
+// recordSweeps is after how many batches of a sweep it is recorded how far it came.
+const recordSweeps = 64
+
 var (
-	_ mvcc.Backend  = (*backend)(nil)
-	_ mvcc.Notifier = (*backend)(nil)
-	_ mvcc.Pooled   = (*backend)(nil)
+	_ mvcc.Backend     = (*backend)(nil)
+	_ mvcc.KeysReader  = (*backend)(nil)
+	_ mvcc.Notifier    = (*backend)(nil)
+	_ mvcc.Reconnector = (*backend)(nil)
+	_ mvcc.Pooled      = (*backend)(nil)
 )
 
 const (
@@ -37,11 +53,14 @@ var past = time.Unix(1, 0)
 
 func open(ctx context.Context, cfg *config) (*backend, error) {
 	b := &backend{cfg: cfg}
+	b.Reader = sqlread.NewReader(b, &reads, int(cfg.pool.MaxConns))
 	conn, err := b.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	b.opened, err = b.identify(ctx, conn)
+	if b.opened, err = b.identify(ctx, conn); err == nil {
+		b.durable, err = b.durability(ctx, conn)
+	}
 	conn.Close(ctx)
 	if err != nil {
 		return nil, err

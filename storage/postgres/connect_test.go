@@ -135,6 +135,11 @@ func TestOpenErrors(t *testing.T) {
 		exec(t, admin, fmt.Sprintf(`GRANT SELECT ON ALL TABLES IN SCHEMA public TO %s`, user), fmt.Sprintf(`GRANT INSERT ON rowkeeper_log TO %s`, user))
 		openError(t, withUser, mvcc.Denied, user, "grant it", "DELETE ON rowkeeper_log", "UPDATE ON rowkeeper_store")
 	})
+	t.Run("too many connections", func(t *testing.T) {
+		exec(t, admin, fmt.Sprintf(`ALTER ROLE %s CONNECTION LIMIT 0`, user))
+		openError(t, withUser, mvcc.Unavailable, "CONNECTION LIMIT", "pool_max_conns", "53300")
+		exec(t, admin, fmt.Sprintf(`ALTER ROLE %s CONNECTION LIMIT -1`, user))
+	})
 	t.Run("no connect privilege", func(t *testing.T) {
 		exec(t, admin, fmt.Sprintf(`REVOKE CONNECT ON DATABASE %s FROM PUBLIC`, pgx.Identifier{dbName(t, database)}.Sanitize()))
 		openError(t, withUser, mvcc.Denied, "may not connect", "grant it CONNECT")
@@ -408,22 +413,22 @@ func TestUnprivilegedRole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Compact(t.Context(), res.State.Head.Revision); err != nil {
+	if _, err := mvcc.RaiseCompacted(t.Context(), b, res.State.Head.Revision); err != nil {
 		t.Error(err)
 	}
-	if n, _, err := b.Sweep(t.Context(), 100); err != nil || n != 1 {
+	if n, _, err := mvcc.SweepBatch(t.Context(), b, 100); err != nil || n != 1 {
 		t.Errorf("swept %d, %v", n, err)
 	}
-	if r, err := b.Resolve(t.Context(), newToken(), res.State.Head); err != nil || !r.Aborted {
+	if r, err := mvcc.ResolveGroup(t.Context(), b, newToken(), res.State.Head); err != nil || !r.Aborted {
 		t.Errorf("resolved %+v, %v", r, err)
 	}
 	if _, err := b.Size(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := b.RecordFingerprint(t.Context(), id.Actual); err != nil {
+	if err := mvcc.RecordFingerprint(t.Context(), b, id.Actual); err != nil {
 		t.Error(err)
 	}
-	if _, err := b.Fence(t.Context(), mvcc.Fence{Seen: res.State.Head, Token: newToken(), Jump: 1 << 32, Fingerprint: id.Actual}); err != nil {
+	if _, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: res.State.Head, Token: newToken(), Jump: 1 << 32, Fingerprint: id.Actual}); err != nil {
 		t.Error(err)
 	}
 	_, err = postgres.Driver.Status(t.Context(), as(t, database, user, secret), options(t))

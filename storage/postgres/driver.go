@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
@@ -73,13 +74,26 @@ func withDB(ctx context.Context, url string, opts mvcc.DriverOptions, f func(*co
 
 func (c *config) withDB(ctx context.Context, f func(*config, *sql.DB) error) error {
 	cc := c.pool.ConnConfig.Copy()
+	// Migrations wait for each other as long as their caller allows, whatever the URL and the role say.
+	unlimited := map[string]string{}
 	for _, limit := range []string{"lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"} {
-		delete(cc.RuntimeParams, limit) // migrations wait for each other as long as their caller allows
+		delete(cc.RuntimeParams, limit)
+		unlimited[limit] = "0"
 	}
-	db := stdlib.OpenDB(*cc)
+	db := stdlib.OpenDB(*cc, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
+		err := checkVersion(conn)
+		if err == nil {
+			err = c.setUp(ctx, conn, setConfig(unlimited, false))
+		}
+		if err != nil {
+			conn.Close(ctx) // stdlib forgets it
+		}
+		return err
+	}))
 	defer db.Close()
-	err := checkDB(ctx, db)
+	conn, err := db.Conn(ctx)
 	if err == nil {
+		conn.Close()
 		err = f(c, db)
 	}
 	var version *migrations.VersionError
@@ -90,15 +104,6 @@ func (c *config) withDB(ctx context.Context, f func(*config, *sql.DB) error) err
 		return c.connectError(err)
 	}
 	return nil
-}
-
-func checkDB(ctx context.Context, db *sql.DB) error {
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	return conn.Raw(func(c any) error { return checkVersion(c.(*stdlib.Conn).Conn()) })
 }
 
 // check finds out whether the database holds a store that this program can use, and with the privileges that it needs.

@@ -68,6 +68,9 @@ func statementError(e *pgconn.PgError) *mvcc.Error {
 		return mvcc.Errorf(class, "the PostgreSQL server is read-only, a standby or set so (%w)", e)
 	case "53100":
 		return mvcc.Errorf(class, "the PostgreSQL server has no space left (%w)", e)
+	case "53300":
+		return mvcc.Errorf(class, "PostgreSQL has no connection left for this role: raise max_connections, or the CONNECTION LIMIT of the role or the database, "+
+			"or lower pool_max_conns in the database URL (%w)", e)
 	case "55P03":
 		return mvcc.Errorf(class, "the commit lock, or another lock in PostgreSQL, was not free in time (%w)", e)
 	case "26000", "42P05":

@@ -26,7 +26,7 @@ func TestStandbyAndPromotion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.RecordFingerprint(t.Context(), before.Actual); err != nil {
+	if err := mvcc.RecordFingerprint(t.Context(), b, before.Actual); err != nil {
 		t.Fatal(err)
 	}
 	res, err := b.Commit(t.Context(), group(head(t, b), "a"))
@@ -57,7 +57,7 @@ func TestStandbyAndPromotion(t *testing.T) {
 		})
 		standby(err)
 	}
-	_, err = b.Fence(t.Context(), mvcc.Fence{Seen: seen, Token: newToken(), Jump: 1 << 32})
+	_, err = mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: seen, Token: newToken(), Jump: 1 << 32})
 	wantClass(t, err, mvcc.ReadOnly)
 	openError(t, db.URL, mvcc.ReadOnly, "standby", "primary")
 
@@ -79,7 +79,7 @@ func TestStandbyAndPromotion(t *testing.T) {
 	if got := head(t, opened); got != seen {
 		t.Errorf("the head is %+v, want %+v", got, seen)
 	}
-	st, err := opened.Fence(t.Context(), mvcc.Fence{Seen: seen, Token: newToken(), Jump: 1 << 32, Fingerprint: after.Actual})
+	st, err := mvcc.StartEpoch(t.Context(), opened, mvcc.Fence{Seen: seen, Token: newToken(), Jump: 1 << 32, Fingerprint: after.Actual})
 	if err != nil || st.Head.Epoch != seen.Epoch+1 {
 		t.Fatalf("the state after the fence is %+v, %v", st, err)
 	}
@@ -106,7 +106,7 @@ func TestReadOnlyServer(t *testing.T) {
 		}
 		_, err = b.Commit(t.Context(), group(s.Head, "a"))
 		wantClass(t, err, mvcc.ReadOnly)
-		_, _, err = b.Sweep(t.Context(), 10)
+		_, _, err = mvcc.SweepBatch(t.Context(), b, 10)
 		wantClass(t, err, mvcc.ReadOnly)
 		_, err = b.FirstAt(t.Context(), 1)
 		wantClass(t, err, mvcc.ReadOnly)
@@ -124,7 +124,7 @@ func TestRestoredTables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.RecordFingerprint(t.Context(), id.Actual); err != nil {
+	if err := mvcc.RecordFingerprint(t.Context(), b, id.Actual); err != nil {
 		t.Fatal(err)
 	}
 	res, err := b.Commit(t.Context(), group(head(t, b), "before"))
@@ -145,7 +145,7 @@ func TestRestoredTables(t *testing.T) {
 	if id, err = b.Identity(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Fence(t.Context(), mvcc.Fence{Seen: res.State.Head, Token: newToken(), Jump: 1 << 32, Fingerprint: id.Actual}); err != nil {
+	if _, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: res.State.Head, Token: newToken(), Jump: 1 << 32, Fingerprint: id.Actual}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "commits to work again, by a new connection", func() bool {
@@ -159,4 +159,55 @@ func TestRestoredTables(t *testing.T) {
 		_, err := b.State(t.Context())
 		return err != nil && mvcc.ClassOf(err) == mvcc.Invalid && strings.Contains(err.Error(), "another store")
 	})
+}
+
+// TestRenamedCopy puts a copy that was served elsewhere, and fenced there, in the place of the
+// database, while no server runs: the fingerprint that it brings along is not the one that it has here.
+func TestRenamedCopy(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		// drill makes the copy's own place, and returns its URL; replace puts it in place.
+		drill   func(t *testing.T, url string) string
+		replace func(t *testing.T, url, drill string)
+	}{
+		{"database", func(t *testing.T, _ string) string { return dbtest.Open(t, dbtest.Postgres).URL },
+			func(t *testing.T, url, drill string) {
+				here := pgx.Identifier{dbName(t, url)}.Sanitize()
+				there := pgx.Identifier{dbName(t, drill)}.Sanitize()
+				exec(t, connect(t, with(t, drill, "dbname", "postgres")), `DROP DATABASE `+here+` WITH (FORCE)`,
+					`ALTER DATABASE `+there+` RENAME TO `+here, `CREATE DATABASE `+there)
+			}},
+		{"schema", func(t *testing.T, url string) string {
+			exec(t, connect(t, url), `CREATE SCHEMA drill`)
+			return with(t, url, "search_path", "drill")
+		}, func(t *testing.T, url, _ string) {
+			exec(t, connect(t, url), `DROP SCHEMA public CASCADE`, `ALTER SCHEMA drill RENAME TO public`)
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			url := migrated(t)
+			drill := test.drill(t, url)
+			if _, err := postgres.Driver.Migrate(t.Context(), drill, options(t)); err != nil {
+				t.Fatal(err)
+			}
+			b := openURL(t, drill)
+			id, err := b.Identity(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: head(t, b), Token: newToken(), Jump: 1 << 32, Fingerprint: id.Actual})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := b.Close(); err != nil {
+				t.Fatal(err)
+			}
+			test.replace(t, url, drill)
+			b = openURL(t, url)
+			defer b.Close()
+			if id, err = b.Identity(t.Context()); err != nil || id.Recorded == id.Actual {
+				t.Errorf("the identity is %+v, %v", id, err)
+			}
+		})
+	}
 }

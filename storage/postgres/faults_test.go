@@ -192,7 +192,7 @@ func TestZombies(t *testing.T) {
 				var r *mvcc.Resolution
 				go func() {
 					var err error
-					r, err = b.Resolve(t.Context(), g.Token, seen)
+					r, err = mvcc.ResolveGroup(t.Context(), b, g.Token, seen)
 					resolved <- err
 				}()
 				eventually(t, "the resolution to wait behind the group", func() bool { return waiting(t, watcher) == 2 })
@@ -223,7 +223,7 @@ func TestZombies(t *testing.T) {
 				eventually(t, "the group to get stuck", p.holding)
 				cancel()
 				wantClass(t, (<-done).err, mvcc.Unknown)
-				r, err := other.Resolve(t.Context(), g.Token, seen)
+				r, err := mvcc.ResolveGroup(t.Context(), other, g.Token, seen)
 				if err != nil || !r.Aborted || r.Committed {
 					t.Fatalf("the resolution is %+v, %v", r, err)
 				}
@@ -234,7 +234,7 @@ func TestZombies(t *testing.T) {
 				if row, _, err := other.Get(t.Context(), "zombie"); err != nil || row != nil {
 					t.Errorf("the key of the aborted group is %+v, %v", row, err)
 				}
-				if again, err := other.Resolve(t.Context(), g.Token, seen); err != nil || !again.Aborted {
+				if again, err := mvcc.ResolveGroup(t.Context(), other, g.Token, seen); err != nil || !again.Aborted {
 					t.Errorf("the second resolution is %+v, %v", again, err)
 				}
 			})
@@ -274,7 +274,7 @@ func TestTerminatedSessions(t *testing.T) {
 			case mvcc.Unknown:
 				var r *mvcc.Resolution
 				for r == nil {
-					if r, err = b.Resolve(t.Context(), g.Token, seen); err != nil && !slices.Contains([]mvcc.Class{mvcc.Unknown, mvcc.Unavailable}, mvcc.ClassOf(err)) {
+					if r, err = mvcc.ResolveGroup(t.Context(), b, g.Token, seen); err != nil && !slices.Contains([]mvcc.Class{mvcc.Transient, mvcc.Unavailable}, mvcc.ClassOf(err)) {
 						t.Errorf("resolve: %v", err)
 						return
 					}
@@ -498,7 +498,8 @@ func TestSynchronousStandby(t *testing.T) {
 				return
 			default:
 			}
-			if _, err := prober.Exec(t.Context(), `SELECT pg_current_xact_id()`); err != nil {
+			// Only a transaction that writes to the log waits for a standby.
+			if _, err := prober.Exec(t.Context(), `SELECT pg_logical_emit_message(true, '', '')`); err != nil {
 				t.Error(err)
 				return
 			}
@@ -515,7 +516,7 @@ func TestSynchronousStandby(t *testing.T) {
 	exec(t, admin, `ALTER SYSTEM RESET synchronous_standby_names`, `SELECT pg_reload_conf()`)
 	var r *mvcc.Resolution
 	eventually(t, "the resolution", func() bool {
-		r, err = b.Resolve(t.Context(), g.Token, seen)
+		r, err = mvcc.ResolveGroup(t.Context(), b, g.Token, seen)
 		return err == nil
 	})
 	if !r.Committed {

@@ -113,14 +113,14 @@ func TestTransactionPooler(t *testing.T) {
 					t.Errorf("get: %+v, %v", row, err)
 				}
 				if n%10 == 0 {
-					if _, err := b.Compact(t.Context(), seen.Revision/2); err != nil {
+					if _, err := mvcc.RaiseCompacted(t.Context(), b, seen.Revision/2); err != nil {
 						t.Errorf("compact: %v", err)
 					}
 				}
-				if _, _, err := b.Sweep(t.Context(), 5); err != nil {
+				if _, _, err := mvcc.SweepBatch(t.Context(), b, 5); err != nil {
 					t.Errorf("sweep: %v", err)
 				}
-				if r, err := b.Resolve(t.Context(), newToken(), head(t, b)); err != nil || !r.Aborted {
+				if r, err := mvcc.ResolveGroup(t.Context(), b, newToken(), head(t, b)); err != nil || !r.Aborted {
 					t.Errorf("resolve: %+v, %v", r, err)
 				}
 			}

@@ -50,7 +50,7 @@ func (r row) token(i int) (t mvcc.Token) {
 	return t
 }
 
-// value copies a value out of the row.
+// value copies a value out of the row. The value of NULL is nil.
 func (r row) value(i int) []byte {
 	if r[i] == nil {
 		return nil

@@ -103,7 +103,10 @@ func (b *backend) connect(ctx context.Context) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, b.cfg.connectError(err)
 	}
-	if err := checkVersion(conn); err != nil {
+	if err = checkVersion(conn); err == nil {
+		err = b.cfg.setUp(ctx, conn, b.cfg.sessionSettings(false))
+	}
+	if err != nil {
 		conn.Close(ctx)
 		return nil, err
 	}
@@ -127,9 +130,26 @@ func majorVersion(s string) (int, error) {
 	return strconv.Atoi(s[:end])
 }
 
+// setUp makes a session's settings, in its first statement: until then the role's own time limits hold,
+// which are not made for what follows. They are not sent as parameters of the connection, since poolers
+// refuse those that they do not know. Behind a pooler in transaction mode a session is not ours to set
+// up, and reads keep to the role's limits.
+func (c *config) setUp(ctx context.Context, conn *pgx.Conn, settings string) error {
+	if !c.prepared {
+		return nil
+	}
+	if err := conn.PgConn().Exec(ctx, settings).Close(); err != nil {
+		return c.connectError(err)
+	}
+	return nil
+}
+
 // greet makes a new connection of a pool ready, if it leads to the database that the backend has opened.
 func (b *backend) greet(ctx context.Context, conn *pgx.Conn, writes bool) error {
 	if err := checkVersion(conn); err != nil {
+		return err
+	}
+	if err := b.cfg.setUp(ctx, conn, b.cfg.sessionSettings(writes)); err != nil {
 		return err
 	}
 	id, err := b.identify(ctx, conn)
@@ -139,13 +159,15 @@ func (b *backend) greet(ctx context.Context, conn *pgx.Conn, writes bool) error 
 	if err := b.recognize(id); err != nil {
 		return err
 	}
-	if !b.cfg.prepared {
-		return nil
+	d, err := b.durability(ctx, conn)
+	if err != nil {
+		return err
 	}
-	if err := conn.PgConn().Exec(ctx, b.cfg.sessionSettings(writes)).Close(); err != nil {
-		return b.cfg.connectError(err)
+	if !d.Continues(b.durable) {
+		return mvcc.Errorf(mvcc.Fenced, "PostgreSQL was restarted, or its settings have changed, and fsync is or was off: "+
+			"commits may be lost (recorded start %q, now %q)", d.Recorded, d.Boot)
 	}
-	if !writes {
+	if !b.cfg.prepared || !writes {
 		return nil
 	}
 	if _, err := conn.Exec(ctx, sqlSetUpWriter, milliseconds(b.cfg.transactionTimeout())); err != nil {
@@ -201,14 +223,17 @@ func (b *backend) recognize(id mvcc.Identity) error {
 // sqlIdentity reads the identity and what tells one database from another.
 //
 //   - The oids of the database and of the log's table change when a dump is restored.
+//   - The names of the database and of the schema change when a copy that was served under another
+//     name, and fenced there, is renamed to take this one's place: it keeps the oids that it had.
 //   - The time line changes when a standby is promoted, at once (the control file shows it only after the next checkpoint).
 //   - The transaction that wrote the version table's first row stands in for the system identifier where that may not be read.
 const sqlIdentity = `
-SELECT s.identity, coalesce(s.fingerprint, ''), pg_is_in_recovery(),
+SELECT s.identity, coalesce(s.fingerprint, ''), s.epoch, pg_is_in_recovery(),
        (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
-       'rowkeeper_log'::regclass::oid::bigint,
+       c.oid::bigint, quote_ident(current_database()), c.relnamespace::regnamespace::text,
        (SELECT xmin::text FROM rowkeeper_schema ORDER BY id LIMIT 1)
-FROM rowkeeper_store s WHERE s.id = 1`
+FROM rowkeeper_store s JOIN pg_class c ON c.oid = 'rowkeeper_log'::regclass
+WHERE s.id = 1`
 
 const (
 	sqlTimeLine = `SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)`
@@ -220,10 +245,11 @@ const (
 func (b *backend) identify(ctx context.Context, conn *pgx.Conn) (id mvcc.Identity, err error) {
 	var recovery bool
 	var database, log int64
-	var writer string
-	err = conn.QueryRow(ctx, sqlIdentity).Scan(&id.Store, &id.Recorded, &recovery, &database, &log, &writer)
+	var name, schema, writer string
+	err = conn.QueryRow(ctx, sqlIdentity).
+		Scan(&id.Store, &id.Recorded, &id.Epoch, &recovery, &database, &log, &name, &schema, &writer)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return id, mvcc.Errorf(mvcc.Invalid, "the database is damaged: the table rowkeeper_store is empty")
+		return id, mvcc.ErrEmptyStore
 	}
 	if err != nil {
 		return id, b.cfg.connectError(err)
@@ -239,7 +265,8 @@ func (b *backend) identify(ctx context.Context, conn *pgx.Conn) (id mvcc.Identit
 	if err != nil {
 		return id, err
 	}
-	id.Actual = fmt.Sprintf("system=%s timeline=%s database=%d log=%d", system, timeLine, database, log)
+	id.Actual = fmt.Sprintf("system=%s timeline=%s database=%s(%d) schema=%s log=%d",
+		system, timeLine, name, database, schema, log)
 	return id, nil
 }
 

@@ -1,5 +1,7 @@
 package postgres
 
+import "github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
+
 // The statements, each whole, with the argument for its correctness and the indexes that it uses. The tables are those of
 // migrations/postgres.
 //
@@ -27,26 +29,43 @@ state AS MATERIALIZED (
     WHERE s.id = 1
 )`
 
+// reads are the statements of the reads.
+var reads = sqlread.Statements{
+	State:     sqlState,
+	Tail:      sqlTail,
+	Get:       sqlGet,
+	GetKeys:   sqlGetKeys,
+	Page:      sqlPage,
+	PageKeys:  sqlKeys,
+	Replaced:  sqlReplaced,
+	Values:    sqlValues,
+	Count:     sqlCount,
+	CountUpTo: sqlCountUpTo,
+	Expired:   sqlExpired,
+	FirstAt:   sqlFirstAt,
+	Size:      sqlSize,
+}
+
 // sqlState is the cheapest read.
 const sqlState = `WITH` + state + `
 SELECT * FROM state`
 
 // sqlTail reads a piece of the log by its primary key, and previous values by the same.
 //
-// $1 first revision, $2 limit, $3 whether previous values of updates are wanted, too.
+// $1 whether previous values of updates are wanted, too, $2 first revision, $3 limit.
 const sqlTail = `WITH` + state + `
 SELECT state.*, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM state
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
-    SELECT g.revision, g.prev_revision, g.create_revision, g.time, g.deleted, g.key, g.token, g.value,
+    SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.token, g.time, g.deleted, g.value,
            p.revision IS NOT NULL AS has_prev, p.value AS prev_value
     FROM (
         SELECT revision, prev_revision, create_revision, time, deleted, key, token, value
-        FROM rowkeeper_log WHERE revision >= $1::bigint ORDER BY revision LIMIT $2::bigint
+        FROM rowkeeper_log WHERE revision >= $2::bigint ORDER BY revision LIMIT $3::bigint
     ) g
     LEFT JOIN LATERAL (
         SELECT revision, value FROM rowkeeper_log
-        WHERE revision = g.prev_revision AND g.prev_revision > 0 AND (g.deleted OR $3::boolean) OFFSET 0
+        WHERE revision = g.prev_revision AND g.prev_revision > 0 AND (g.deleted OR $1::boolean) OFFSET 0
     ) p ON true
 ) r`
 
@@ -57,7 +76,7 @@ const sqlGet = `WITH` + state + `
 SELECT state.*, r.*
 FROM state
 LEFT JOIN LATERAL (
-    SELECT l.revision, l.create_revision, g.prev_revision, g.time, g.token, g.value
+    SELECT l.revision, l.create_revision, g.prev_revision, g.token, g.time, g.value
     FROM rowkeeper_live l
     LEFT JOIN LATERAL (
         SELECT prev_revision, time, token, value FROM rowkeeper_log WHERE revision = l.revision OFFSET 0
@@ -81,7 +100,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
 // sqlPage reads live rows in the order of their primary key, and the values from the log by its primary key. The limit is inside, so no
 // more rows are touched than returned, but for those newer than $3.
 //
-// $1 start, $2 end, $3 newest revision or 0, $4 limit.
+// $1 start, $2 end, $3 newest revision, $4 limit.
 const sqlPage = `WITH` + state + `
 SELECT state.*, NULL, NULL, NULL, NULL FROM state
 UNION ALL
@@ -89,7 +108,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
     SELECT l.key, l.revision, l.create_revision, g.value
     FROM (
         SELECT key, revision, create_revision FROM rowkeeper_live
-        WHERE key >= $1::bytea AND key < $2::bytea AND ($3::bigint = 0 OR revision <= $3::bigint)
+        WHERE key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
         ORDER BY key LIMIT $4::bigint
     ) l
     LEFT JOIN LATERAL (SELECT value FROM rowkeeper_log WHERE revision = l.revision OFFSET 0) g ON true
@@ -101,46 +120,56 @@ SELECT state.*, NULL, NULL, NULL FROM state
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
     SELECT key, revision, create_revision FROM rowkeeper_live
-    WHERE key >= $1::bytea AND key < $2::bytea AND ($3::bigint = 0 OR revision <= $3::bigint)
+    WHERE key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
     ORDER BY key LIMIT $4::bigint
 ) r`
 
 // sqlReplaced reads the log's range of revisions by its primary key; the rest is a filter.
 //
-// $1 start, $2 end, $3 snapshot, $4 after, $5 up to.
+// $1 after, $2 up to, $3 snapshot, $4 start, $5 end.
 const sqlReplaced = `WITH` + state + `
 SELECT state.*, NULL, NULL FROM state
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
     SELECT key, prev_revision FROM rowkeeper_log
-    WHERE revision > $4::bigint AND revision <= $5::bigint
+    WHERE revision > $1::bigint AND revision <= $2::bigint
       AND prev_revision > 0 AND prev_revision <= $3::bigint
-      AND key >= $1::bytea AND key < $2::bytea
+      AND key >= $4::bytea AND key < $5::bytea
 ) r`
 
 // sqlValues reads rows of the log by the primary key, one descent per revision.
 //
 // $1 revisions.
 const sqlValues = `WITH` + state + `
-SELECT state.*, NULL, NULL, NULL, NULL, NULL FROM state
+SELECT state.*, NULL, NULL, NULL, NULL FROM state
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
-    SELECT g.key, g.revision, g.create_revision, g.deleted, g.value
+    SELECT g.key, g.revision, g.create_revision, g.value
     FROM unnest($1::bigint[]) AS asked (revision)
     CROSS JOIN LATERAL (
-        SELECT key, revision, create_revision, deleted, value FROM rowkeeper_log WHERE revision = asked.revision OFFSET 0
+        SELECT key, revision, create_revision, value FROM rowkeeper_log WHERE revision = asked.revision OFFSET 0
     ) g
 ) r`
 
-// sqlCount counts a range of the primary key of live, and stops at the limit.
+// sqlCount counts a range of the primary key of live.
 //
-// $1 start, $2 end, $3 newest revision or 0, $4 limit or 0.
+// $1 start, $2 end, $3 newest revision.
 const sqlCount = `WITH` + state + `
+SELECT state.*, (
+    SELECT count(*) FROM rowkeeper_live
+    WHERE key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
+)
+FROM state`
+
+// sqlCountUpTo stops at the limit.
+//
+// $1 start, $2 end, $3 newest revision, $4 limit.
+const sqlCountUpTo = `WITH` + state + `
 SELECT state.*, (
     SELECT count(*) FROM (
         SELECT FROM rowkeeper_live
-        WHERE key >= $1::bytea AND key < $2::bytea AND ($3::bigint = 0 OR revision <= $3::bigint)
-        LIMIT NULLIF($4::bigint, 0)
+        WHERE key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
+        LIMIT $4::bigint
     ) counted
 )
 FROM state`
@@ -166,22 +195,25 @@ LEFT JOIN LATERAL (
     SELECT revision, time FROM rowkeeper_log WHERE revision >= $1::bigint ORDER BY revision LIMIT 1
 ) r ON true`
 
-// sqlSize reads sizes from the file system and the rest from statistics, no table. The bytes in use are those of the live rows as the statistics
+// sqlSize reads sizes from the file system and the rest from statistics, and no table but for the state. The bytes in use are those of the live rows as the statistics
 // count and measure them: a row has 28 bytes besides its columns, an entry in the index about 20 besides the key; of a value that is stored out of
 // line, a chunk of 2,000 bytes has about 40 more.
-const sqlSize = `
-SELECT sum(total)::bigint, sum(least(used, total))::bigint
-FROM (
-    SELECT pg_total_relation_size(c.oid) AS total,
-           coalesce(s.n_live_tup * (48 + w.width) + coalesce(t.n_live_tup, 0) * 2040, pg_total_relation_size(c.oid)) AS used
-    FROM unnest(ARRAY['rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted']) AS name
-    JOIN pg_class c ON c.oid = to_regclass(name)
-    LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid
-    LEFT JOIN pg_stat_all_tables t ON t.relid = c.reltoastrelid
-    LEFT JOIN LATERAL (
-        SELECT sum(avg_width) AS width FROM pg_stats p
-        WHERE p.schemaname = s.schemaname AND p.tablename = s.relname
-    ) w ON true
+const sqlSize = `WITH` + state + `
+SELECT state.*, sizes.*
+FROM state CROSS JOIN (
+    SELECT sum(total)::bigint, sum(least(used, total))::bigint
+    FROM (
+        SELECT pg_total_relation_size(c.oid) AS total,
+               coalesce(s.n_live_tup * (48 + w.width) + coalesce(t.n_live_tup, 0) * 2040, pg_total_relation_size(c.oid)) AS used
+        FROM unnest(ARRAY['rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted']) AS name
+        JOIN pg_class c ON c.oid = to_regclass(name)
+        LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid
+        LEFT JOIN pg_stat_all_tables t ON t.relid = c.reltoastrelid
+        LEFT JOIN LATERAL (
+            SELECT sum(avg_width) AS width FROM pg_stats p
+            WHERE p.schemaname = s.schemaname AND p.tablename = s.relname
+        ) w ON true
+    ) tables
 ) sizes`
 
 // The writing transactions. Each is BEGIN, a statement that takes a lock, one statement that does the work with a snapshot younger than
@@ -195,8 +227,12 @@ const sqlCommit = `COMMIT`
 
 // sqlLock takes the commit lock, and tells when it began to wait for it. The row is not updated, so it keeps one version, however
 // long some snapshot is held.
+//
+// It fails, by a division by zero, if a migration has ended the time of this program's schema version
+// (%d): the row is read as it is when the lock is granted, and the migration had to lock it, too. The
+// work, which is on its way already, is skipped then.
 const sqlLock = `
-SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint
+SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint, 1 / (oldest_writer <= %d)::int
 FROM rowkeeper_store WHERE id = 1 FOR UPDATE`
 
 // sqlGroup decides and writes a commit group, under the commit lock.
@@ -209,10 +245,13 @@ FROM rowkeeper_store WHERE id = 1 FOR UPDATE`
 //   - input: each mutation with the key's current revision (primary key of live); 0 if there is none. The caller has taken out all but the first
 //     of the mutations with equal key and expectation, which could only lose. So of one key's mutations at most one expects
 //     the current revision, and no key is written twice.
-//   - decided: accepted is who expects the current revision; the accepted are numbered densely, in order of arrival, from the head on.
+//     fits says that it expects the current revision and that the previous value, if it is wanted, is in the
+//     log (primary key): a deletion that cannot return the value is refused alone.
+//   - decided: accepted is who fits; the accepted are numbered densely, in order of arrival, from the head on.
 //   - logged, updated, created, removed: an accepted mutation is a row of the log, whose primary key is the second guard; and an update (primary
 //     key), an insertion or a deletion (primary key) of the live row.
-//   - answer: in order of arrival. Previous values (primary key of log) are read for accepted deletions that ask for them.
+//   - answer: in order of arrival. Previous values (primary key of log) are read for accepted deletions that
+//     ask for them, until their sizes, which are known without reading them, come to 8 MiB.
 //
 // The notification is sent at COMMIT, once per group, and only if something was written.
 //
@@ -224,20 +263,24 @@ WITH guard AS MATERIALIZED (
            (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now,
            EXISTS (SELECT FROM rowkeeper_aborted WHERE token = $1::bytea) AS aborted,
            s.epoch = $2::bigint AND h.revision >= $3::bigint AND coalesce(
-               (SELECT token = $4::bytea FROM rowkeeper_log WHERE revision = $3::bigint), $3::bigint <= s.compacted) AS seen
+               (SELECT token = $4::bytea FROM rowkeeper_log WHERE revision = $3::bigint), $3::bigint < s.compacted) AS seen
     FROM rowkeeper_store s
     CROSS JOIN LATERAL (SELECT revision, token FROM rowkeeper_log ORDER BY revision DESC LIMIT 1) h
     WHERE s.id = 1
 ), input AS (
     SELECT m.n, m.key, m.expected, m.deleted, m.value, m.ttl, m.wants_previous,
-           coalesce(l.revision, 0) AS current, l.create_revision
+           coalesce(l.revision, 0) AS current, l.create_revision,
+           m.expected = coalesce(l.revision, 0) AND (NOT m.wants_previous OR p.revision IS NOT NULL) AS fits
     FROM unnest($5::bytea[], $6::bigint[], $7::boolean[], $8::bytea[], $9::bigint[], $10::boolean[])
          WITH ORDINALITY AS m (key, expected, deleted, value, ttl, wants_previous, n)
     LEFT JOIN LATERAL (SELECT revision, create_revision FROM rowkeeper_live WHERE key = m.key OFFSET 0) l ON true
+    LEFT JOIN LATERAL (
+        SELECT revision FROM rowkeeper_log WHERE revision = m.expected AND m.wants_previous OFFSET 0
+    ) p ON true
 ), decided AS MATERIALIZED (
     SELECT i.n, i.key, i.expected, i.deleted, i.value, i.wants_previous, i.current, g.now,
-           i.expected = i.current AND g.seen AND NOT g.aborted AS accepted,
-           g.head + count(*) FILTER (WHERE i.expected = i.current) OVER (ORDER BY i.n ROWS UNBOUNDED PRECEDING) AS revision,
+           i.fits AND g.seen AND NOT g.aborted AS accepted,
+           g.head + count(*) FILTER (WHERE i.fits) OVER (ORDER BY i.n ROWS UNBOUNDED PRECEDING) AS revision,
            i.create_revision,
            CASE WHEN i.ttl > 0 THEN g.now + i.ttl END AS expiry
     FROM guard g CROSS JOIN input i
@@ -262,118 +305,85 @@ CROSS JOIN LATERAL (
     SELECT array_agg(accepted) AS accepted, array_agg(revision) AS revisions, array_agg(create_revision) AS creations,
            array_agg(previous) AS previous, max(revision) FILTER (WHERE accepted) AS last
     FROM (
-        SELECT d.accepted, CASE WHEN d.accepted THEN d.revision ELSE d.current END AS revision,
-               coalesce(d.create_revision, d.revision) AS create_revision, p.value AS previous
-        FROM decided d
-        LEFT JOIN LATERAL (
-            SELECT value FROM rowkeeper_log
-            WHERE revision = d.expected AND d.accepted AND d.deleted AND d.wants_previous OFFSET 0
-        ) p ON true
-        ORDER BY d.n
+        SELECT accepted, revision, create_revision, CASE WHEN bytes <= 8388608 THEN value END AS previous
+        FROM (
+            SELECT d.n, d.accepted, CASE WHEN d.accepted THEN d.revision ELSE d.current END AS revision,
+                   coalesce(d.create_revision, d.revision) AS create_revision, p.value,
+                   sum(octet_length(p.value)) OVER (ORDER BY d.n ROWS UNBOUNDED PRECEDING) AS bytes
+            FROM decided d
+            LEFT JOIN LATERAL (
+                SELECT value FROM rowkeeper_log
+                WHERE revision = d.expected AND d.accepted AND d.deleted AND d.wants_previous OFFSET 0
+            ) p ON true
+        ) measured
+        ORDER BY n
     ) answer
 ) a`
 
-// sqlResolve finds out, under the commit lock, what became of a group that was begun when the head was at or after a position. The rows with its
-// token can only be after that revision: a scan of the log's primary key from there to the head. If none is there, and the token is not recorded yet, it
-// is recorded now, and then no statement can write this group any more (see sqlGroup), however long it waits for the lock. But that is
-// only an answer if the rows cannot have been there and gone: swept, or lost with another history.
-//
-// It returns the state in each row, whether the token is recorded, and the rows.
-//
-// $1 token, $2 $3 the position's epoch and revision.
-const sqlResolve = `WITH` + state + `, found AS MATERIALIZED (
-    SELECT revision, prev_revision, create_revision, time, deleted, key
-    FROM rowkeeper_log WHERE revision > $3::bigint AND token = $1::bytea ORDER BY revision
-), known AS MATERIALIZED (
-    SELECT EXISTS (SELECT FROM rowkeeper_aborted WHERE token = $1::bytea) AS aborted
-), recorded AS (
-    INSERT INTO rowkeeper_aborted (token, time)
-    SELECT $1::bytea, state.now
-    FROM state CROSS JOIN known
-    WHERE NOT known.aborted AND NOT EXISTS (SELECT FROM found)
-      AND state.epoch = $2::bigint AND state.head >= $3::bigint AND state.swept <= $3::bigint
-    RETURNING true
-)
-SELECT state.*, known.aborted OR EXISTS (SELECT FROM recorded), f.*
-FROM state CROSS JOIN known LEFT JOIN found f ON true`
-
-// sqlCompact raises the boundary, under the commit lock, to the head at most. The store row is updated where it was locked.
-//
-// $1 revision.
-const sqlCompact = `WITH` + state + `, moved AS (
-    UPDATE rowkeeper_store s SET compacted = least($1::bigint, state.head)
-    FROM state WHERE s.id = 1 AND s.compacted < least($1::bigint, state.head)
-    RETURNING s.compacted
-)
-SELECT state.epoch, coalesce((SELECT compacted FROM moved), state.compacted), state.swept, state.head, state.head_token,
-       state.writable, state.now
-FROM state`
-
 // sqlSweepLock lets one sweep at a time work on this log: two would wait for each other's rows, in different order. It is not the commit lock, and
 // ends with the transaction. The sweep's commit need not wait for the disk, with the commit lock held: what a crash brings back is swept again.
-const sqlSweepLock = `
-SELECT pg_advisory_xact_lock('rowkeeper_log'::regclass::oid::int, 1), set_config('synchronous_commit', 'off', true)`
-
-// sqlSweep sweeps one batch, under the sweep lock: of the rows in (swept, compacted] by the primary key of the log, it deletes the rows that
-// they replaced and those that are tombstones or markers, each by the primary key.
 //
-// Why it is right: a state at or after compacted is made of each key's newest row up to there. A row that was replaced at or below compacted is
-// none of them, and a tombstone stands for nothing. What they replaced has a lower revision, so rows above compacted stay.
-// The head stays, too. If it is a tombstone at the end of the range, swept ends there, and the row at swept is looked at again by the
-// next batch, when it may no longer be the head.
+// It fails like sqlLock if this program's schema version (%d) must not write any more.
+const sqlSweepLock = `
+SELECT pg_advisory_xact_lock('rowkeeper_log'::regclass::oid::int, 1), set_config('synchronous_commit', 'off', true),
+       1 / (SELECT oldest_writer <= %d FROM rowkeeper_store WHERE id = 1)::int`
+
+// sqlSweepable reads what a batch of the sweep looks at: the rows from the swept revision to compacted, by
+// the primary key of the log; and when the oldest aborted token was recorded, of which there are a few at
+// most. The swept revision is where this process has come to, if that is farther than what is recorded.
+//
+// $1 limit, $2 $3 an epoch and the revision up to which this process has swept in it.
+const sqlSweepable = `WITH` + state + `, start AS MATERIALIZED (
+    SELECT CASE WHEN state.epoch = $2::bigint AND $3::bigint <= state.compacted
+                THEN greatest(state.swept, $3::bigint) ELSE state.swept END AS swept
+    FROM state
+)
+SELECT state.epoch, state.compacted, start.swept, state.head, state.head_token, state.writable, state.now,
+       (SELECT min(time) FROM rowkeeper_aborted), NULL, NULL, NULL
+FROM state CROSS JOIN start
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0::bigint, g.*
+FROM state CROSS JOIN start CROSS JOIN LATERAL (
+    SELECT revision, prev_revision, deleted FROM rowkeeper_log
+    WHERE revision >= start.swept AND revision <= state.compacted ORDER BY revision LIMIT $1::bigint
+) g`
+
+// sqlSweep carries out a plan of mvcc.PlanSweep, under the sweep lock: it deletes rows by the primary key
+// of the log, and forgets aborted tokens.
+//
+// Why it is right: the plan holds in this state (good says what SweepPlan.Check says), whatever was swept
+// since. An import, after which it does not, holds the sweep lock, too, until it is committed; and this
+// statement's snapshot is younger than the lock.
 //
 // The store row, and with it the commit lock, is taken last and for the time of the commit only: the update reads how many rows
-// were deleted.
+// were deleted. Most batches do not update it: under a long snapshot each version of the row stays, and
+// all commits walk them. So swept in the store row may be less than what was swept, which the process
+// remembers; what another process sweeps once more is found to be gone.
 //
-// $1 limit of rows to look at.
-const sqlSweep = `WITH` + state + `, batch AS MATERIALIZED (
-    SELECT g.revision, g.prev_revision, g.deleted
-    FROM state CROSS JOIN LATERAL (
-        SELECT revision, prev_revision, deleted FROM rowkeeper_log
-        WHERE revision > state.swept AND revision <= state.compacted ORDER BY revision LIMIT $1::bigint
-    ) g
-), doomed AS MATERIALIZED (
-    SELECT prev_revision AS revision FROM batch WHERE prev_revision > 0
-    UNION ALL
-    SELECT batch.revision FROM batch CROSS JOIN state WHERE batch.deleted AND batch.revision < state.head
-    UNION ALL
-    SELECT g.revision FROM state CROSS JOIN LATERAL (
-        SELECT revision FROM rowkeeper_log WHERE revision = state.swept AND deleted AND revision < state.head OFFSET 0
-    ) g
+// $1 epoch, $2 revisions of the rows to delete, $3 the new swept revision, $4 the time before which aborted tokens are
+// forgotten, $5 whether to record swept, $6 the plan's compacted.
+const sqlSweep = `WITH` + state + `, good AS MATERIALIZED (
+    SELECT FROM state WHERE state.epoch = $1::bigint AND state.compacted >= $6::bigint
 ), gone AS (
-    DELETE FROM rowkeeper_log g USING doomed d WHERE g.revision = d.revision RETURNING 1
+    DELETE FROM rowkeeper_log g USING good CROSS JOIN unnest($2::bigint[]) AS doomed (revision)
+    WHERE g.revision = doomed.revision RETURNING 1
 ), done AS MATERIALIZED (
-    SELECT (SELECT count(*) FROM gone) AS deleted,
-           CASE WHEN (SELECT count(*) FROM batch) < $1::bigint THEN state.compacted ELSE (SELECT max(revision) FROM batch) END AS swept
-    FROM state
+    SELECT count(*) AS deleted FROM gone
 ), forgotten AS (
-    DELETE FROM rowkeeper_aborted a USING state WHERE a.time < state.now - 3600000000
+    DELETE FROM rowkeeper_aborted a USING good WHERE a.time < $4::bigint
 ), moved AS (
-    UPDATE rowkeeper_store s SET swept = done.swept FROM done WHERE s.id = 1 AND s.swept < done.swept RETURNING s.swept
+    UPDATE rowkeeper_store s SET swept = $3::bigint
+    FROM good CROSS JOIN done
+    WHERE s.id = 1 AND done.deleted >= 0 AND s.epoch = $1::bigint AND s.swept < $3::bigint AND $5::boolean
 )
-SELECT state.epoch, state.compacted, coalesce((SELECT swept FROM moved), state.swept), state.head, state.head_token,
-       state.writable, state.now, done.deleted
+SELECT state.*, done.deleted
 FROM state CROSS JOIN done`
 
-// sqlFence starts a new epoch, under the commit lock, unless the database's is newer than the one that was seen. The marker row goes
-// beyond the head and what was seen, as [mvcc.Fence.Marker] says.
+// sqlRecordBoot records the boot that holds commits, if the recorded one is still the one that was read.
 //
-// $1 $2 seen epoch and revision, $3 token, $4 jump, $5 fingerprint or "", $6 revisions per second.
-const sqlFence = `WITH` + state + `, marker AS (
-    INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token)
-    SELECT greatest(greatest(state.head, $2::bigint) + $4::bigint, state.now / 1000000 * $6::bigint), 0, 0, state.now, true, '', $3::bytea
-    FROM state WHERE state.epoch <= $1::bigint
-    RETURNING revision
-), moved AS (
-    UPDATE rowkeeper_store s
-    SET epoch = $1::bigint + 1, compacted = marker.revision, fingerprint = coalesce(nullif($5::text, ''), s.fingerprint)
-    FROM marker WHERE s.id = 1
-    RETURNING s.epoch, s.compacted
-)
-SELECT coalesce(moved.epoch, state.epoch), coalesce(moved.compacted, state.compacted), state.swept,
-       coalesce(moved.compacted, state.head), CASE WHEN moved.epoch IS NULL THEN state.head_token ELSE $3::bytea END,
-       state.writable, state.now
-FROM state LEFT JOIN moved ON true`
+// $1 the recorded boot, $2 the new one; "" for none.
+const sqlRecordBoot = `
+UPDATE rowkeeper_store SET boot = nullif($2::text, '') WHERE id = 1 AND coalesce(boot, '') = $1::text`
 
 // sqlRecordFingerprint records the first fingerprint.
 //

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/rowkeeper/rowkeeper/migrations"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -21,18 +21,18 @@ type statement struct {
 	types     []uint32
 }
 
-var (
-	begin         = statement{name: "rowkeeper_begin", sql: sqlBegin}
-	commit        = statement{name: "rowkeeper_commit", sql: sqlCommit}
-	commitLock    = statement{name: "rowkeeper_lock", sql: sqlLock}
-	commitGroup   = statement{name: "rowkeeper_group", sql: sqlGroup, types: []uint32{oidBytes, oidInt, oidInt, oidBytes, oidBytesArray, oidIntArray, oidBoolArray, oidBytesArray, oidIntArray, oidBoolArray, oidText}}
-	resolveGroup  = statement{name: "rowkeeper_resolve", sql: sqlResolve, types: []uint32{oidBytes, oidInt, oidInt}}
-	raiseBoundary = statement{name: "rowkeeper_compact", sql: sqlCompact, types: []uint32{oidInt}}
-	sweepLock     = statement{name: "rowkeeper_sweep_lock", sql: sqlSweepLock}
-	sweepBatch    = statement{name: "rowkeeper_sweep", sql: sqlSweep, types: []uint32{oidInt}}
-	newEpoch      = statement{name: "rowkeeper_fence", sql: sqlFence, types: []uint32{oidInt, oidInt, oidBytes, oidInt, oidText, oidInt}}
+// knownSchema is the schema version of this program.
+var knownSchema = migrations.Postgres.Newest()
 
-	writingStatements = []statement{begin, commit, commitLock, commitGroup, resolveGroup, raiseBoundary, sweepLock, sweepBatch, newEpoch}
+var (
+	begin       = statement{name: "rowkeeper_begin", sql: sqlBegin}
+	commit      = statement{name: "rowkeeper_commit", sql: sqlCommit}
+	commitLock  = statement{name: "rowkeeper_lock", sql: fmt.Sprintf(sqlLock, knownSchema)}
+	commitGroup = statement{name: "rowkeeper_group", sql: sqlGroup, types: []uint32{oidBytes, oidInt, oidInt, oidBytes, oidBytesArray, oidIntArray, oidBoolArray, oidBytesArray, oidIntArray, oidBoolArray, oidText}}
+	sweepLock   = statement{name: "rowkeeper_sweep_lock", sql: fmt.Sprintf(sqlSweepLock, knownSchema)}
+	sweepBatch  = statement{name: "rowkeeper_sweep", sql: sqlSweep, types: []uint32{oidInt, oidIntArray, oidInt, oidInt, oidBool, oidInt}}
+
+	writingStatements = []statement{begin, commit, commitLock, commitGroup, sweepLock, sweepBatch}
 )
 
 const (
@@ -66,7 +66,7 @@ type outcome struct {
 //
 // An *mvcc.Error is of class Unknown if the transaction may have been committed, or may still be: the server goes on with what it
 // has received when the connection is lost. With any other class it is certain that it was rolled back.
-func (b *backend) transact(ctx context.Context, lock, work statement, args ...any) (outcome, error) {
+func (b *backend) transact(ctx context.Context, lock, work statement, args ...any) (o outcome, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
 	defer cancel()
 	conn, err := b.commits.Acquire(ctx)
@@ -74,13 +74,8 @@ func (b *backend) transact(ctx context.Context, lock, work statement, args ...an
 		return outcome{}, b.cfg.connectError(err)
 	}
 	defer conn.Release()
-	return b.transactOn(ctx, conn.Conn(), b.cfg.prepared, lock, work, args...)
-}
-
-// transactOn runs a writing transaction on a connection, on which the statements are prepared or not.
-func (b *backend) transactOn(ctx context.Context, conn *pgx.Conn, prepared bool, lock, work statement, args ...any) (o outcome, err error) {
-	t := transaction{conn: conn.PgConn(), prepared: prepared}
-	if !prepared {
+	t := transaction{conn: conn.Conn().PgConn(), prepared: b.cfg.prepared}
+	if !t.prepared {
 		// A pooler gives each transaction another session, so the settings have to come along.
 		t.settings = b.cfg.transactionSettings()
 	}
@@ -194,10 +189,19 @@ func (t *transaction) send(lock, work statement, params [][]byte) int {
 	return before
 }
 
+const divisionByZero = "22012"
+
+// errOutdated: see sqlLock.
+var errOutdated = mvcc.Errorf(mvcc.Invalid,
+	"a newer rowkeeper has migrated the database, and this one, of schema version %d, must not write to it any more; use a newer rowkeeper", knownSchema)
+
 // errCommitRefused marks an error that the server raised while it committed, and rolled back for.
 var errCommitRefused = errors.New("the commit was refused")
 
 func (t *transaction) refusal(e *pgconn.PgError, commitAt int) error {
+	if t.done == commitAt-2 && e.Code == divisionByZero {
+		return errOutdated
+	}
 	err := statementError(e)
 	if strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "58") {
 		err.Class = mvcc.Unknown // it may be a pooler's word for a lost connection behind it
@@ -252,6 +256,11 @@ func encodeAll(args []any) ([][]byte, error) {
 		switch v := arg.(type) {
 		case int64:
 			params[i] = binary.BigEndian.AppendUint64(nil, uint64(v))
+		case bool:
+			params[i] = []byte{0}
+			if v {
+				params[i][0] = 1
+			}
 		case []byte:
 			params[i] = v
 		case string:

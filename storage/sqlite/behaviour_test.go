@@ -135,12 +135,12 @@ func TestFileShrinks(t *testing.T) {
 			ms = nil
 		}
 	}
-	st, err := b.Compact(ctx, f.seen.Revision)
+	st, err := mvcc.RaiseCompacted(ctx, b, f.seen.Revision)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for st.Swept < st.Compacted {
-		if _, st, err = b.Sweep(ctx, 500); err != nil {
+		if _, st, err = mvcc.SweepBatch(ctx, b, 500); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -215,7 +215,7 @@ func TestClock(t *testing.T) {
 
 		// An aborted token is forgotten an hour later, by a sweep that has nothing else to do.
 		token := newToken()
-		if res, err := b.Resolve(ctx, token, r.State.Head); err != nil || !res.Aborted {
+		if res, err := mvcc.ResolveGroup(ctx, b, token, r.State.Head); err != nil || !res.Aborted {
 			t.Fatalf("%+v, %v", res, err)
 		}
 		group := func() error {
@@ -225,9 +225,9 @@ func TestClock(t *testing.T) {
 		for _, step := range []struct {
 			advance time.Duration
 			aborted bool
-		}{{0, true}, {abortedFor, true}, {time.Second, false}} {
+		}{{0, true}, {time.Hour, true}, {time.Second, false}} {
 			c.advance(step.advance)
-			if _, _, err := b.Sweep(ctx, 10); err != nil {
+			if _, _, err := mvcc.SweepBatch(ctx, b, 10); err != nil {
 				t.Fatal(err)
 			}
 			if err := group(); (err != nil && mvcc.ClassOf(err) == mvcc.Aborted) != step.aborted {

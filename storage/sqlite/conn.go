@@ -27,6 +27,8 @@ type conn struct {
 	stmts map[string]*stmt
 	// stop points to an int32 that interrupts the running statement when it is not 0.
 	stop uintptr
+	// cursor is that of the read that is under way.
+	cursor cursor
 	// broken is set when the connection's state is not known any more.
 	broken bool
 }
@@ -356,6 +358,17 @@ func (s *stmt) colKey(i int32) mvcc.Key { return mvcc.Key(s.column(i)) }
 // colBytes returns a copy, which is not nil.
 func (s *stmt) colBytes(i int32) []byte {
 	b := s.column(i)
+	v := make([]byte, len(b))
+	copy(v, b)
+	return v
+}
+
+// colValue returns a copy, which is nil for NULL only.
+func (s *stmt) colValue(i int32) []byte {
+	b := s.column(i)
+	if len(b) == 0 && s.colNull(i) {
+		return nil
+	}
 	v := make([]byte, len(b))
 	copy(v, b)
 	return v

@@ -10,6 +10,7 @@ import (
 	lib "modernc.org/sqlite/lib"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
 // Driver serves the URL schemes "sqlite" and "memory".
@@ -58,6 +59,7 @@ func newBackend(cfg config, opts mvcc.DriverOptions) *backend {
 		b.vfs, b.dbName = "memdb", "/rowkeeper-"+rand.Text()
 		p := newPool("commit", 1, b.connect)
 		b.commits, b.heads, b.tails, b.reads, b.polls = p, p, p, p, p
+		b.Reader = sqlread.NewReader(b, &reads, 1)
 		return b
 	}
 	b.commits = newPool("commit", 1, b.connectWriter)
@@ -66,6 +68,7 @@ func newBackend(cfg config, opts mvcc.DriverOptions) *backend {
 	b.tails = newPool("tail", 2, b.connectReader)
 	b.reads = newPool("read", cfg.readers, b.connectReader)
 	b.polls = newPool("poll", 1, b.connectReader)
+	b.Reader = sqlread.NewReader(b, &reads, cfg.readers)
 	return b
 }
 

@@ -15,7 +15,8 @@ type fileID struct {
 	born int64
 }
 
-func (id fileID) String() string { return fmt.Sprintf("%x:%x:%x", id.device, id.inode, id.born) }
+// String is what of it the fingerprint has; see [place].
+func (id fileID) String() string { return fmt.Sprintf("%x:%x", id.inode, id.born) }
 
 // identify returns the identity of the file, following symbolic links.
 func identify(path string) (fileID, error) {

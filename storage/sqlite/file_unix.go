@@ -11,7 +11,8 @@ import (
 // open as well loses SQLite's locks on it.
 type fileID struct{ device, inode uint64 }
 
-func (id fileID) String() string { return fmt.Sprintf("%x:%x", id.device, id.inode) }
+// String is what of it the fingerprint has; see [place].
+func (id fileID) String() string { return fmt.Sprintf("%x", id.inode) }
 
 // identify returns the identity of the file, following symbolic links.
 func identify(path string) (fileID, error) {

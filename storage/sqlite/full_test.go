@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -78,6 +79,99 @@ func TestFullDisk(t *testing.T) {
 		t.Fatalf("%v:\n%s", err, out)
 	}
 	t.Logf("%s", out)
+}
+
+// TestFullDiskHeals fills a disk with history. Compaction makes room again by itself, without an administrator,
+// although it has to write for that; and again.
+func TestFullDiskHeals(t *testing.T) {
+	for name, args := range map[string][]string{"of small values": {"50000", "20"}, "of large values": {"1000000", "3"}} {
+		t.Run(name, func(t *testing.T) {
+			cmd := command("healdisk", append([]string{t.TempDir()}, args...)...)
+			cmd.Stderr = nil
+			if !privateMounts(cmd) {
+				t.Skip("this system has no name spaces in which a test may mount a small file system")
+			}
+			out, err := cmd.CombinedOutput()
+			if bytes.Contains(out, []byte("cannot mount")) || errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) {
+				t.Skipf("a test may not mount a small file system here: %v %s", err, out)
+			}
+			if err != nil {
+				t.Fatalf("%v:\n%s", err, out)
+			}
+			t.Logf("%s", out)
+		})
+	}
+}
+
+// healDiskChild takes a directory, the size of the values and the number of keys.
+func healDiskChild(args []string) error {
+	dir := args[0]
+	size, err := strconv.Atoi(args[1])
+	if err != nil {
+		return err
+	}
+	keys, err := strconv.Atoi(args[2])
+	if err != nil {
+		return err
+	}
+	if err := mountSmall(dir, 64<<20); err != nil {
+		return fmt.Errorf("cannot mount: %w", err)
+	}
+	ctx := context.Background()
+	url := "sqlite://" + dir + "/state.db"
+	if _, err := Driver.Migrate(ctx, url, childOptions()); err != nil {
+		return err
+	}
+	b, err := Driver.Open(ctx, url, childOptions())
+	if err != nil {
+		return err
+	}
+	st, err := b.State(ctx)
+	if err != nil {
+		return err
+	}
+	seen, revisions := st.Head, make([]mvcc.Revision, keys)
+	// fill writes until the disk is full.
+	fill := func() (writes int, err error) {
+		for ; writes < 5000; writes++ {
+			i := writes % keys
+			m := &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("key/%06d", i)), Expect: revisions[i], Value: bytes.Repeat([]byte("v"), size)}
+			r, err := b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: seen, Mutations: []*mvcc.Mutation{m}})
+			if mvcc.ClassOf(err) == mvcc.Full && err != nil {
+				return writes, nil
+			}
+			if err != nil {
+				return writes, err
+			}
+			seen, revisions[i] = r.State.Head, r.Outcomes[0].Revision
+		}
+		return writes, errors.New("the disk is never full")
+	}
+	first, err := fill()
+	if err != nil {
+		return err
+	}
+	for range 3 {
+		st, err := mvcc.RaiseCompacted(ctx, b, seen.Revision)
+		deleted := 0
+		for err == nil && st.Swept < st.Compacted {
+			var n int
+			n, st, err = mvcc.SweepBatch(ctx, b, 500)
+			deleted += n
+		}
+		if err != nil {
+			return fmt.Errorf("compaction on a full disk: %w", err)
+		}
+		again, err := fill()
+		if err != nil {
+			return err
+		}
+		if again < first/2 {
+			return fmt.Errorf("%d writes filled the disk; after %d rows were removed, %d writes were possible", first, deleted, again)
+		}
+		fmt.Printf("%d writes filled the disk; %d rows were removed; %d writes filled it again\n", first, deleted, again)
+	}
+	return b.Close()
 }
 
 func fullDiskChild(args []string) error {

@@ -96,8 +96,8 @@ func (b *backend) migrate(ctx context.Context) (done []migrations.Migration, err
 	if c.readOnly() {
 		return nil, readOnlyFile(b.cfg)
 	}
-	if b.file, err = identify(b.cfg.path); err != nil {
-		return nil, pathError(b.cfg, err)
+	if err = b.settle(); err != nil {
+		return nil, err
 	}
 	switch {
 	case ours:

@@ -37,8 +37,8 @@ func (b *backend) openFile(ctx context.Context) (store, recorded string, err err
 	if err := checkPath(b.cfg); err != nil {
 		return "", "", err
 	}
-	if b.file, err = identify(b.cfg.path); err != nil {
-		return "", "", pathError(b.cfg, err)
+	if err = b.settle(); err != nil {
+		return "", "", err
 	}
 	logged := b.logged()
 	c, err := b.commits.get(ctx)
@@ -75,9 +75,11 @@ func (b *backend) logged() bool {
 // inspect reads which store a database holds, and checks that it is whole: a small file always, and one whose fingerprint differs from the recorded
 // one though it has a write-ahead log, since a file that was replaced without its log would be read together with that of the other file.
 func (b *backend) inspect(ctx context.Context, c *conn, logged bool) (store, recorded string, err error) {
-	if store, recorded, err = b.identity(c); err != nil {
+	id, err := b.identity(c)
+	if err != nil {
 		return "", "", err
 	}
+	store, recorded = id.Store, id.Recorded
 	pages, err := c.once("PRAGMA page_count")
 	if err != nil {
 		return "", "", err
@@ -115,8 +117,8 @@ func (b *backend) openMemory(ctx context.Context) (store, recorded string, err e
 	if _, err := migrations.Up(ctx, db, migrations.SQLite, nil); err != nil {
 		return "", "", b.classify(ctx, err)
 	}
-	store, _, err = b.identity(c)
-	return store, "", b.classify(ctx, err)
+	id, err := b.identity(c)
+	return id.Store, "", b.classify(ctx, err)
 }
 
 // checkPath says in words what SQLite would call "unable to open".
@@ -184,27 +186,27 @@ func (b *backend) check(ctx context.Context, c *conn) error {
 	return schemaError(b.name(), migrations.SQLite.Check(ctx, db))
 }
 
-// identity reads which store a database holds, and the fingerprint that is recorded in it.
-func (b *backend) identity(c *conn) (store, recorded string, err error) {
+// identity reads which store a database holds, the fingerprint that is recorded in it, and its epoch.
+func (b *backend) identity(c *conn) (id mvcc.Identity, err error) {
 	s, err := c.prepare(selectIdentity)
 	if err != nil {
-		return "", "", err
+		return id, err
 	}
 	defer s.reset()
 	row, err := s.step()
 	if err == nil && !row {
-		err = b.noStore()
+		err = mvcc.Errorf(mvcc.Invalid, "cannot use %s: %w", b.name(), mvcc.ErrEmptyStore)
 	}
 	if err != nil {
-		return "", "", err
+		return id, err
 	}
-	return s.colString(0), s.colString(1), nil
+	return mvcc.Identity{Store: s.colString(0), Recorded: s.colString(1), Epoch: mvcc.Epoch(s.colInt(2))}, nil
 }
 
 // sameStore refuses the file of another store in the place of the one that was opened first.
 func (b *backend) sameStore(c *conn) error {
-	store, _, err := b.identity(c)
-	if err == nil && b.store != "" && store != b.store {
+	id, err := b.identity(c)
+	if err == nil && b.store != "" && id.Store != b.store {
 		err = mvcc.Errorf(mvcc.Invalid, "the database file %s was replaced by one of another store: put the right file back, or restart to serve this one", b.name())
 	}
 	return err

@@ -115,7 +115,7 @@ func TestOpenErrors(t *testing.T) {
 		{"no store row", func(t *testing.T, path string) {
 			migrate(t, "sqlite://"+path)
 			sqlExec(t, path, "DELETE FROM rowkeeper_store")
-		}, mvcc.Invalid, []string{"has lost its store row", "restore a backup"}, false},
+		}, mvcc.Invalid, []string{"rowkeeper_store has lost its row", "restore a backup"}, false},
 		{"no WAL", func(t *testing.T, path string) {
 			migrate(t, "sqlite://"+path)
 			sqlExec(t, path, "PRAGMA journal_mode = DELETE")

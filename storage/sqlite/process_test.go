@@ -27,6 +27,7 @@ var children = map[string]func(args []string) error{
 	"open":     openChild,
 	"begin":    beginChild,
 	"fulldisk": func(args []string) error { return fullDiskChild(args) },
+	"healdisk": func(args []string) error { return healDiskChild(args) },
 }
 
 const childEnv = "ROWKEEPER_SQLITE_TEST_CHILD"

@@ -54,7 +54,7 @@ func newMoving(t *testing.T) *moving {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.RecordFingerprint(ctx, id.Actual); err != nil {
+	if err := mvcc.RecordFingerprint(ctx, b, id.Actual); err != nil {
 		t.Fatal(err)
 	}
 	m.filler = filler{store: b, value: []byte("before the copy")}
@@ -85,13 +85,13 @@ func (m *moving) operations() map[string]func() error {
 		"Values":            func() error { _, _, err := b.Values(ctx, []mvcc.Revision{1}); return err },
 		"Expired":           func() error { _, _, err := b.Expired(ctx, 10); return err },
 		"FirstAt":           func() error { _, err := b.FirstAt(ctx, 1); return err },
-		"Compact":           func() error { _, err := b.Compact(ctx, 1); return err },
-		"Sweep":             func() error { _, _, err := b.Sweep(ctx, 10); return err },
-		"Resolve":           func() error { _, err := b.Resolve(ctx, newToken(), m.filler.seen); return err },
-		"RecordFingerprint": func() error { return b.RecordFingerprint(ctx, "x") },
+		"Compact":           func() error { _, err := mvcc.RaiseCompacted(ctx, b, 1); return err },
+		"Sweep":             func() error { _, _, err := mvcc.SweepBatch(ctx, b, 10); return err },
+		"Resolve":           func() error { _, err := mvcc.ResolveGroup(ctx, b, newToken(), m.filler.seen); return err },
+		"RecordFingerprint": func() error { return mvcc.RecordFingerprint(ctx, b, "x") },
 		"Size":              func() error { _, err := b.Size(ctx); return err },
-		"Export": func() error {
-			return b.Export(ctx, func(context.Context, mvcc.State, int64) error { return nil }, func(*mvcc.Record) error { return nil })
+		"Snapshot": func() error {
+			return b.Snapshot(ctx, func(context.Context, mvcc.Snapshot) error { return nil })
 		},
 		"Commit": func() error {
 			_, err := b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: m.filler.seen, Mutations: []*mvcc.Mutation{{Key: "new", Value: []byte("v")}}})
@@ -111,7 +111,7 @@ func (m *moving) fence() mvcc.State {
 	if id.Recorded == id.Actual {
 		m.Errorf("the fingerprint of the other file is %q, as it was recorded", id.Actual)
 	}
-	st, err := m.b.Fence(ctx, mvcc.Fence{Seen: m.filler.seen, Token: newToken(), Jump: 1 << 32, Fingerprint: id.Actual})
+	st, err := mvcc.StartEpoch(ctx, m.b, mvcc.Fence{Seen: m.filler.seen, Token: newToken(), Jump: 1 << 32, Fingerprint: id.Actual})
 	if err != nil {
 		m.Fatal(err)
 	}

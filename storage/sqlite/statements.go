@@ -1,10 +1,29 @@
 package sqlite
 
-// The statements. A read's state and rows are of one snapshot: the state's statement is stepped first and reset last, and SQLite
-// ends a connection's read transaction when its last statement is reset. Parameters are numbered in the order in which they are bound.
+import "github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
+
+// The statements. A read's state and rows are of one snapshot: the state is in the statement's one row, or the state's statement
+// is stepped first and reset last, and SQLite ends a connection's read transaction when its last statement is reset. Parameters
+// are numbered in the order in which they are bound.
 //
 // SQLite has no statistics of these tables, so plans depend on the statements alone. CROSS JOIN keeps the order of the
 // tables as written. A test reads the plan of each statement on a large table.
+
+// reads are the statements of the reads. Keys are not read in groups here, as a read costs no round trip.
+var reads = sqlread.Statements{
+	State:     selectState,
+	Tail:      selectTail,
+	Get:       selectGet,
+	Page:      selectPage,
+	PageKeys:  selectPageOfKeys,
+	Replaced:  selectReplaced,
+	Values:    selectValues,
+	Count:     countLive,
+	CountUpTo: countLiveUpTo,
+	Expired:   selectExpiring,
+	FirstAt:   selectFirstAt,
+	Size:      selectSize,
+}
 
 // selectState is the state without the clock: the store row and the newest row of the log, by their primary keys; SQLite takes the
 // greatest one from the end of the B-tree.
@@ -22,8 +41,12 @@ SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
 FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
 WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
 
+// selectOldestWriter finds the store row by its primary key.
+const selectOldestWriter = `
+SELECT oldest_writer FROM rowkeeper_store WHERE id = 1`
+
 // selectGet is a state and the row of one key, in one statement since it is the most frequent read. The live row is found by its
-// primary key and names the log's row, which therefore exists: no sweep removes the newest row of a live key.
+// primary key and names the log's row, which therefore exists in a whole file: no sweep removes the newest row of a live key.
 const selectGet = `
 SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
        l.revision, l.create_revision, g.prev_revision, g.token, g.time, g.value
@@ -33,10 +56,10 @@ LEFT JOIN rowkeeper_log g ON g.revision = l.revision
 WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
 
 // selectPage walks the live rows of a range by their primary key, which is the order that is asked for, and reads each one's value by
-// the log's primary key.
+// the log's primary key. A live row without a row of the log is damage, and is read, too.
 const selectPage = `
 SELECT l.key, l.revision, l.create_revision, g.value
-FROM rowkeeper_live l CROSS JOIN rowkeeper_log g ON g.revision = l.revision
+FROM rowkeeper_live l LEFT JOIN rowkeeper_log g ON g.revision = l.revision
 WHERE l.key >= ?1 AND l.key < ?2 AND l.revision <= ?3
 ORDER BY l.key LIMIT ?4`
 
@@ -46,9 +69,19 @@ FROM rowkeeper_live
 WHERE key >= ?1 AND key < ?2 AND revision <= ?3
 ORDER BY key LIMIT ?4`
 
-// countLive counts a range of the live rows' primary key, up to a limit (-1: none).
+// countLive counts a range of the live rows' primary key.
 const countLive = `
-SELECT count(*) FROM (SELECT 1 FROM rowkeeper_live WHERE key >= ?1 AND key < ?2 AND revision <= ?3 LIMIT ?4)`
+SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
+       (SELECT count(*) FROM rowkeeper_live WHERE key >= ?1 AND key < ?2 AND revision <= ?3)
+FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
+WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
+
+// countLiveUpTo stops at a limit.
+const countLiveUpTo = `
+SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
+       (SELECT count(*) FROM (SELECT 1 FROM rowkeeper_live WHERE key >= ?1 AND key < ?2 AND revision <= ?3 LIMIT ?4))
+FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
+WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
 
 // selectReplaced walks a range of the log's primary key. Each key of the snapshot was replaced by one row after it.
 const selectReplaced = `
@@ -58,16 +91,16 @@ WHERE revision > ?1 AND revision <= ?2 AND prev_revision BETWEEN 1 AND ?3 AND ke
 
 // selectValues finds rows of the log by primary key; the revisions are a JSON array, since SQLite has no array parameters.
 const selectValues = `
-SELECT revision, key, create_revision, deleted, value
+SELECT key, revision, create_revision, value
 FROM rowkeeper_log
 WHERE revision IN (SELECT value FROM json_each(?1))`
 
-// selectTail walks the log by primary key and finds the previous rows by it: those of deletions, or all if ?3.
+// selectTail walks the log by primary key and finds the previous rows by it: those of deletions, or all if ?1.
 const selectTail = `
-SELECT r.revision, r.key, r.prev_revision, r.create_revision, r.token, r.time, r.deleted, r.value, p.revision, p.value
-FROM rowkeeper_log r LEFT JOIN rowkeeper_log p ON p.revision = r.prev_revision AND (r.deleted OR ?3)
-WHERE r.revision >= ?1
-ORDER BY r.revision LIMIT ?2`
+SELECT r.revision, r.key, r.prev_revision, r.create_revision, r.token, r.time, r.deleted, r.value, p.revision IS NOT NULL, p.value
+FROM rowkeeper_log r LEFT JOIN rowkeeper_log p ON p.revision = r.prev_revision AND (r.deleted OR ?1)
+WHERE r.revision >= ?2
+ORDER BY r.revision LIMIT ?3`
 
 // selectFirstAt is one step in the log's primary key.
 const selectFirstAt = `
@@ -118,8 +151,7 @@ UPDATE rowkeeper_store SET compacted = ?1 WHERE id = 1`
 const updateSwept = `
 UPDATE rowkeeper_store SET swept = ?1 WHERE id = 1`
 
-// selectSweep is a batch of the sweep, by the log's primary key: it begins with the row at the swept revision, which
-// the last batch may have left because it was the head.
+// selectSweep is what a batch of the sweep looks at, by the log's primary key, from the row at the swept revision on.
 const selectSweep = `
 SELECT revision, prev_revision, deleted
 FROM rowkeeper_log
@@ -129,24 +161,41 @@ ORDER BY revision LIMIT ?3`
 const deleteLog = `
 DELETE FROM rowkeeper_log WHERE revision = ?1`
 
-// selectOldTokens walks over the aborted tokens, which are almost always none.
-const selectOldTokens = `
-SELECT EXISTS (SELECT 1 FROM rowkeeper_aborted WHERE time < ?1)`
+// selectOldestToken walks over the aborted tokens, which are almost always none.
+const selectOldestToken = `
+SELECT min(time) FROM rowkeeper_aborted`
 
 const deleteAborted = `
 DELETE FROM rowkeeper_aborted WHERE time < ?1`
 
 const updateEpoch = `
-UPDATE rowkeeper_store SET epoch = ?1, compacted = ?2, fingerprint = coalesce(?3, fingerprint) WHERE id = 1`
+UPDATE rowkeeper_store
+SET epoch = ?1, compacted = ?2, swept = ?3, fingerprint = coalesce(?4, fingerprint)
+WHERE id = 1`
 
 const selectIdentity = `
-SELECT identity, coalesce(fingerprint, '') FROM rowkeeper_store WHERE id = 1`
+SELECT identity, coalesce(fingerprint, ''), epoch FROM rowkeeper_store WHERE id = 1`
 
 const updateFingerprint = `
 UPDATE rowkeeper_store SET fingerprint = ?1 WHERE id = 1 AND fingerprint IS NULL`
 
-// selectSize reads the file's header.
+const selectBoot = `
+SELECT coalesce(boot, '') FROM rowkeeper_store WHERE id = 1`
+
+// updateBoot finds the store row by its primary key.
+const updateBoot = `
+UPDATE rowkeeper_store SET boot = nullif(?2, '') WHERE id = 1 AND coalesce(boot, '') = ?1`
+
+// selectSize is the size of the file and what of it is in use, by the file's header.
 const selectSize = `
+SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
+       page_size * page_count, page_size * (page_count - freelist_count)
+FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
+CROSS JOIN pragma_page_size CROSS JOIN pragma_page_count CROSS JOIN pragma_freelist_count
+WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
+
+// selectPages reads the file's header.
+const selectPages = `
 SELECT page_size, page_count, freelist_count FROM pragma_page_size, pragma_page_count, pragma_freelist_count`
 
 // selectDamage looks for a live row whose log row is missing or another key's: a walk over all rows, only done when the file and its

@@ -3,9 +3,10 @@
 //
 // It also settles what the contract leaves open:
 //
-//   - A row at Group.Seen that is missing was removed by compaction if its revision is at or below the compacted one; above it, the
-//     group is fenced.
-//   - A head that is a tombstone or a marker survives the sweep that reaches it, and is removed by the first sweep after it is no longer the head.
+//   - A row at Group.Seen that is missing was removed by compaction if its revision is below the compacted
+//     one; at it or above it, the group is fenced.
+//   - A tombstone or a marker at the compacted revision survives the sweep that reaches it, and is removed by
+//     the first sweep after that revision is a greater one.
 //   - After a fence nobody can tell what became of a group that was begun before it: Resolve finds neither.
 //   - Expired returns a positive duration also when keys that it left out for the limit have expired already.
 package backendtest
@@ -52,6 +53,7 @@ func Run(t *testing.T, fresh func(t testing.TB) Database) {
 		{name: "CommitWithEndedContext", run: testCommitWithEndedContext},
 		{name: "CommitReturnsRemovedValues", run: testCommitReturnsRemovedValues},
 		{name: "CommitAtLimits", run: testCommitAtLimits},
+		{name: "Bytes", run: testBytes},
 		{name: "Keys", run: testKeys},
 		{name: "Values", run: testValues},
 		{name: "Get", run: testGet},
@@ -67,7 +69,11 @@ func Run(t *testing.T, fresh func(t testing.TB) Database) {
 		{name: "Sweep", run: testSweep},
 		{name: "SweepKeepsTheHead", run: testSweepKeepsTheHead},
 		{name: "Fence", run: testFence},
+		{name: "FenceOfAnotherEpoch", run: testFenceOfAnotherEpoch},
 		{name: "FenceAfterLostTail", run: testFenceAfterLostTail},
+		{name: "Locked", run: testLocked},
+		{name: "VoidPlan", run: testVoidPlan},
+		{name: "Import", run: testImport},
 		{name: "Size", run: testSize},
 		{name: "Model", run: testModel},
 		{name: "ConcurrentCommits", shared: true, run: testConcurrentCommits},
@@ -245,13 +251,13 @@ func (f *fixture) log(prev mvcc.Prev) []mvcc.Row {
 // compact compacts and sweeps to the end by batches of the given size, and returns how many rows were deleted.
 func (f *fixture) compact(r mvcc.Revision, batch int) int {
 	f.Helper()
-	s, err := f.b.Compact(f.ctx, r)
+	s, err := mvcc.RaiseCompacted(f.ctx, f.b, r)
 	f.must(err)
 	total := 0
 	for s.Swept < s.Compacted {
 		before := s.Swept
 		var n int
-		n, s, err = f.b.Sweep(f.ctx, batch)
+		n, s, err = mvcc.SweepBatch(f.ctx, f.b, batch)
 		f.must(err)
 		f.sane(s)
 		if s.Swept <= before {

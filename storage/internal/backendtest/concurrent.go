@@ -155,7 +155,7 @@ func testResolveRacesCommit(f *fixture) {
 			return nil
 		}, func() error {
 			return retry(f.ctx, func() (err error) {
-				resolution, err = other.b.Resolve(f.ctx, token, after)
+				resolution, err = mvcc.ResolveGroup(f.ctx, other.b, token, after)
 				return err
 			})
 		})
@@ -188,7 +188,7 @@ func testConcurrentFences(f *fixture) {
 		fence := func(i int, b mvcc.Backend) func() error {
 			return func() error {
 				return retry(f.ctx, func() (err error) {
-					states[i], err = b.Fence(f.ctx, mvcc.Fence{Seen: seen, Token: newToken(), Jump: 1 << 32, Fingerprint: fmt.Sprint(i)})
+					states[i], err = mvcc.StartEpoch(f.ctx, b, mvcc.Fence{Seen: seen, Replaces: seen.Epoch, Token: newToken(), Jump: 1 << 32, Fingerprint: fmt.Sprint(i)})
 					return err
 				})
 			}
@@ -223,7 +223,7 @@ func testConcurrentSweeps(f *fixture) {
 		round(f)
 	}
 	boundary := f.seen.Revision
-	_, err := f.b.Compact(f.ctx, boundary)
+	_, err := mvcc.RaiseCompacted(f.ctx, f.b, boundary)
 	f.must(err)
 	one, two := f.other(), f.other()
 	var deleted atomic.Int64
@@ -233,7 +233,7 @@ func testConcurrentSweeps(f *fixture) {
 				var n int
 				var s mvcc.State
 				err := retry(f.ctx, func() (err error) {
-					n, s, err = b.Sweep(f.ctx, batch)
+					n, s, err = mvcc.SweepBatch(f.ctx, b, batch)
 					return err
 				})
 				deleted.Add(int64(n))

@@ -18,7 +18,7 @@ func testResolve(f *fixture) {
 
 	resolve := func(token mvcc.Token, after mvcc.Position) *mvcc.Resolution {
 		f.Helper()
-		r, err := f.b.Resolve(f.ctx, token, after)
+		r, err := mvcc.ResolveGroup(f.ctx, f.b, token, after)
 		f.must(err)
 		f.same(r.State, f.state())
 		return r
@@ -79,7 +79,7 @@ func testCompact(f *fixture) {
 	}
 	rows := describe(f.log(mvcc.PrevOfAll))
 	for _, test := range []struct{ ask, want mvcc.Revision }{{0, 0}, {3, 3}, {2, 3}, {3, 3}, {5, 5}, {-1, 5}, {1 << 40, 11}, {11, 11}, {4, 11}} {
-		s, err := f.b.Compact(f.ctx, test.ask)
+		s, err := mvcc.RaiseCompacted(f.ctx, f.b, test.ask)
 		f.must(err)
 		f.sane(s)
 		if s.Compacted != test.want || s.Head != f.seen || s.Swept != 0 {
@@ -140,7 +140,7 @@ func testSweep(f *fixture) {
 			f.Errorf("the state is %+v", s)
 		}
 		// Once more: nothing is left to do.
-		n, again, err := f.b.Sweep(f.ctx, batch)
+		n, again, err := mvcc.SweepBatch(f.ctx, f.b, batch)
 		f.must(err)
 		if n != 0 {
 			f.Errorf("a second sweep deleted %d rows", n)
@@ -181,8 +181,8 @@ func testFence(f *fixture) {
 	const jump = mvcc.Revision(1) << 32
 	a := f.put("a", 0, "a1")
 	old := f.seen
-	fence := mvcc.Fence{Seen: old, Token: newToken(), Jump: jump, Fingerprint: "moved"}
-	s, err := f.b.Fence(f.ctx, fence)
+	fence := mvcc.Fence{Seen: old, Replaces: old.Epoch, Token: newToken(), Jump: jump, Fingerprint: "moved"}
+	s, err := mvcc.StartEpoch(f.ctx, f.b, fence)
 	f.must(err)
 	want := mvcc.Position{Epoch: old.Epoch + 1, Revision: old.Revision + jump, Token: fence.Token}
 	if s.Head != want || s.Compacted != want.Revision {
@@ -191,8 +191,8 @@ func testFence(f *fixture) {
 	f.same(f.state(), s)
 	id, err := f.b.Identity(f.ctx)
 	f.must(err)
-	if id.Recorded != "moved" {
-		f.Errorf("the fingerprint is %q", id.Recorded)
+	if id.Recorded != "moved" || id.Epoch != want.Epoch {
+		f.Errorf("the identity is %+v", id)
 	}
 	rows := f.log(mvcc.PrevOfAll)
 	last := rows[len(rows)-1]
@@ -201,14 +201,14 @@ func testFence(f *fixture) {
 	}
 
 	// A group that was begun before may have been in the history that was lost.
-	lost, err := f.b.Resolve(f.ctx, newToken(), old)
+	lost, err := mvcc.ResolveGroup(f.ctx, f.b, newToken(), old)
 	f.must(err)
 	if lost.Committed || lost.Aborted {
 		f.Errorf("the resolution of a group from before the fence is %+v", lost)
 	}
 
 	// The same fence again, as another process that noticed the same would do, changes nothing.
-	again, err := f.b.Fence(f.ctx, mvcc.Fence{Seen: old, Token: newToken(), Jump: jump, Fingerprint: "elsewhere"})
+	again, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: old, Replaces: old.Epoch, Token: newToken(), Jump: jump, Fingerprint: "elsewhere"})
 	f.must(err)
 	f.same(again, s)
 	if id, err = f.b.Identity(f.ctx); err != nil || id.Recorded != "moved" {
@@ -231,7 +231,7 @@ func testFence(f *fixture) {
 	// Fences follow one another, without a fingerprint too, and everything before them can be swept.
 	for i := range 3 {
 		before := f.state()
-		s, err := f.b.Fence(f.ctx, mvcc.Fence{Seen: before.Head, Token: newToken(), Jump: jump})
+		s, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: before.Head, Replaces: before.Head.Epoch, Token: newToken(), Jump: jump})
 		f.must(err)
 		if s.Head.Epoch != before.Head.Epoch+1 || s.Head.Revision != before.Head.Revision+jump {
 			f.Fatalf("the state after fence %d is %+v, before it was %+v", i+2, s, before)
@@ -248,6 +248,35 @@ func testFence(f *fixture) {
 	}
 }
 
+// testFenceOfAnotherEpoch: the database has another epoch than the one that a fence replaces. Whether it is
+// greater or lower says nothing; what counts is that compacted is beyond what was seen.
+func testFenceOfAnotherEpoch(f *fixture) {
+	const jump = mvcc.Revision(1) << 32
+	f.put("a", 0, "a1")
+	for _, elsewhere := range []mvcc.Epoch{-3, 3} {
+		for _, more := range []mvcc.Revision{0, jump / 2, jump/2 + 1, jump, 10 * jump} {
+			before := f.state()
+			// It was compacted this far below what the caller has seen.
+			seen := mvcc.Position{Epoch: before.Head.Epoch + elsewhere, Revision: before.Compacted + more - jump, Token: newToken()}
+			fence := mvcc.Fence{Seen: seen, Replaces: seen.Epoch, Token: newToken(), Jump: jump}
+			st, err := mvcc.StartEpoch(f.ctx, f.b, fence)
+			f.must(err)
+			f.same(f.state(), st)
+			if more <= jump/2 {
+				f.same(st, before)
+				continue
+			}
+			want := mvcc.Position{Epoch: max(before.Head.Epoch, seen.Epoch) + 1,
+				Revision: max(before.Head.Revision, seen.Revision) + jump, Token: fence.Token}
+			if st.Head != want || st.Compacted != want.Revision {
+				f.Fatalf("after the fence of %+v the state is %+v, want head %+v; it was %+v", seen, st, want, before)
+			}
+			f.seen = st.Head
+			f.put(mvcc.Key(fmt.Sprint("b", elsewhere, more)), 0, "b")
+		}
+	}
+}
+
 // testFenceAfterLostTail fences a database that was restored to an older state than this process, or another one, has seen.
 func testFenceAfterLostTail(f *fixture) {
 	f.put("a", 0, "a1")
@@ -255,7 +284,7 @@ func testFenceAfterLostTail(f *fixture) {
 	lost := mvcc.Position{Epoch: f.seen.Epoch + 5, Revision: f.seen.Revision + 1000, Token: newToken()}
 	_, err := f.try(newToken(), lost, put("b", 0, "b1"))
 	f.is(err, mvcc.Fenced)
-	s, err := f.b.Fence(f.ctx, mvcc.Fence{Seen: lost, Token: newToken(), Jump: jump})
+	s, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: lost, Replaces: f.seen.Epoch, Token: newToken(), Jump: jump})
 	f.must(err)
 	if s.Head.Epoch != lost.Epoch+1 || s.Head.Revision != lost.Revision+jump || s.Compacted != s.Head.Revision {
 		f.Fatalf("the state after the fence is %+v", s)
@@ -264,12 +293,14 @@ func testFenceAfterLostTail(f *fixture) {
 	// It rises with the database's clock, and the head is looked at under the lock: what somebody has seen long ago does not matter.
 	const perSecond = mvcc.Revision(1) << 20
 	earlier := f.state().Now.Unix()
-	timed, err := f.b.Fence(f.ctx, mvcc.Fence{Seen: s.Head, Token: newToken(), Jump: 1, PerSecond: perSecond})
+	timed, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: s.Head, Replaces: s.Head.Epoch, Token: newToken(), Jump: 1, PerSecond: perSecond})
 	f.must(err)
 	if r := timed.Head.Revision; r%perSecond != 0 || r < mvcc.Revision(earlier)*perSecond || r > mvcc.Revision(f.state().Now.Unix())*perSecond {
 		f.Errorf("the fence is at %d, since the second %d", r, earlier)
 	}
-	s, err = f.b.Fence(f.ctx, mvcc.Fence{Seen: mvcc.Position{Epoch: timed.Head.Epoch, Revision: 1}, Token: newToken(), Jump: jump, PerSecond: perSecond})
+	// A fence replaces the epoch that it names, even if compacted is far beyond what was seen.
+	s, err = mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: mvcc.Position{Epoch: lost.Epoch, Revision: 1}, Replaces: timed.Head.Epoch,
+		Token: newToken(), Jump: jump, PerSecond: perSecond})
 	f.must(err)
 	if s.Head.Revision != timed.Head.Revision+jump || s.Head.Epoch != timed.Head.Epoch+1 {
 		f.Errorf("the state after the next fence is %+v, and was %+v", s, timed)

@@ -42,12 +42,12 @@ func sorted(state map[mvcc.Key]mvcc.Row) []mvcc.Row {
 // kept returns what a full sweep leaves of the log.
 func (m *model) kept() []mvcc.Row {
 	gone := map[mvcc.Revision]bool{}
-	for i, row := range m.log {
+	for _, row := range m.log {
 		if row.Revision > m.compacted {
 			break
 		}
 		gone[row.Prev] = true
-		if row.Deleted && i < len(m.log)-1 {
+		if row.Deleted && row.Revision < m.compacted {
 			gone[row.Revision] = true
 		}
 	}
@@ -89,16 +89,16 @@ func testModel(f *fixture) {
 			f.apply(m, ms)
 		case n < 17:
 			m.compacted = max(m.compacted, min(mvcc.Revision(rng.Int64N(int64(f.seen.Revision)+2)), f.seen.Revision))
-			s, err := f.b.Compact(f.ctx, m.compacted)
+			s, err := mvcc.RaiseCompacted(f.ctx, f.b, m.compacted)
 			f.must(err)
 			if s.Compacted != m.compacted {
 				f.Fatalf("step %d: compacted is %d, want %d", step, s.Compacted, m.compacted)
 			}
 		case n < 19:
-			_, _, err := f.b.Sweep(f.ctx, 1+rng.IntN(20))
+			_, _, err := mvcc.SweepBatch(f.ctx, f.b, 1+rng.IntN(20))
 			f.must(err)
 		default:
-			s, err := f.b.Fence(f.ctx, mvcc.Fence{Seen: f.seen, Token: newToken(), Jump: mvcc.Revision(1 + rng.IntN(5))})
+			s, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: f.seen, Token: newToken(), Jump: mvcc.Revision(1 + rng.IntN(5))})
 			f.must(err)
 			m.log = append(m.log, mvcc.Row{Revision: s.Head.Revision, Deleted: true})
 			m.compacted = s.Head.Revision
@@ -116,7 +116,7 @@ func (f *fixture) apply(m *model, ms []*mvcc.Mutation) {
 	f.Helper()
 	want, _ := mvcc.Decide(ms, f.seen.Revision, func(k mvcc.Key) (mvcc.Revision, mvcc.Revision) {
 		return m.live[k].Revision, m.live[k].Create
-	})
+	}, nil)
 	got := f.commit(ms...)
 	for i, w := range want {
 		g := got.Outcomes[i]

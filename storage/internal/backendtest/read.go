@@ -320,7 +320,7 @@ func testValuesByRevision(f *fixture) {
 	if len(got) != 2 {
 		f.Errorf("the rows are\n%s", describe(got))
 	}
-	f.compact(tombstone, 10_000)
+	f.compact(f.seen.Revision, 10_000)
 	got, _, err = f.b.Values(f.ctx, []mvcc.Revision{tombstone, first.Revision})
 	f.must(err)
 	if len(got) != 0 {

@@ -2,8 +2,10 @@ package backendtest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -38,7 +40,7 @@ func testEmpty(f *fixture) {
 	if len(keys) != 0 || next != 0 {
 		f.Errorf("in an empty store %v has expired, and the next does in %v", keys, next)
 	}
-	deleted, ss, err := f.b.Sweep(f.ctx, 10)
+	deleted, ss, err := mvcc.SweepBatch(f.ctx, f.b, 10)
 	f.must(err)
 	if deleted != 0 {
 		f.Errorf("a sweep of an empty store deleted %d rows", deleted)
@@ -61,14 +63,14 @@ func testLimits(f *fixture) {
 func testIdentity(f *fixture) {
 	id, err := f.b.Identity(f.ctx)
 	f.must(err)
-	if id.Store == "" || id.Recorded != "" || id.Actual == "" {
+	if id.Store == "" || id.Recorded != "" || id.Actual == "" || id.Epoch != 1 {
 		f.Fatalf("the identity of a new store is %+v", id)
 	}
 	for _, fingerprint := range []string{id.Actual, "another"} {
-		f.must(f.b.RecordFingerprint(f.ctx, fingerprint))
+		f.must(mvcc.RecordFingerprint(f.ctx, f.b, fingerprint))
 		again, err := f.b.Identity(f.ctx)
 		f.must(err)
-		if want := (mvcc.Identity{Store: id.Store, Recorded: id.Actual, Actual: id.Actual}); again != want {
+		if want := (mvcc.Identity{Store: id.Store, Recorded: id.Actual, Actual: id.Actual, Epoch: 1}); again != want {
 			f.Fatalf("the identity is %+v, want %+v", again, want)
 		}
 	}
@@ -97,7 +99,7 @@ func testCommitDecides(f *fixture) {
 		{put("x1", 0, "1"), put("x1", 0, "2"), put("x2", 0, "3"), put("x0", 5, "4"), put("x3", 0, "5"), del("x3", 0+9), put("x4", 0, "6")},
 	} {
 		before := f.seen.Revision
-		want, _ := mvcc.Decide(ms, before, func(k mvcc.Key) (mvcc.Revision, mvcc.Revision) { return current[k][0], current[k][1] })
+		want, _ := mvcc.Decide(ms, before, func(k mvcc.Key) (mvcc.Revision, mvcc.Revision) { return current[k][0], current[k][1] }, nil)
 		got := f.commit(ms...)
 		if got.Before.Revision != before {
 			f.Fatalf("the group was after %d, want %d", got.Before.Revision, before)
@@ -229,8 +231,14 @@ func testCommitGuardAfterSweep(f *fixture) {
 	a = f.put("a", a, "a2")
 	a = f.del("a", a)
 	tombstone := f.seen
-	f.put("b", 0, "b1")
+	b := f.put("b", 0, "b1")
+	// What is at compacted is still read, so the row there is the proof of who has seen it, and stays.
 	f.compact(a, 100)
+	if rows := f.log(mvcc.PrevOfAll); len(rows) != 2 || rows[0].Revision != a || !rows[0].Deleted {
+		f.Fatalf("the sweep left\n%s", describe(rows))
+	}
+	f.is(f.tried(mvcc.Position{Epoch: tombstone.Epoch, Revision: a, Token: newToken()}), mvcc.Fenced)
+	f.compact(b, 100)
 	if rows := f.log(mvcc.PrevOfAll); len(rows) != 1 {
 		f.Fatalf("the sweep left\n%s", describe(rows))
 	}
@@ -245,9 +253,15 @@ func testCommitGuardAfterSweep(f *fixture) {
 	f.is(err, mvcc.Fenced)
 }
 
+// tried is the error of a group after what was seen.
+func (f *fixture) tried(seen mvcc.Position) error {
+	_, err := f.try(newToken(), seen, put("tried", 77, "x"))
+	return err
+}
+
 func testCommitOfAbortedToken(f *fixture) {
 	token, after := newToken(), f.seen
-	r, err := f.b.Resolve(f.ctx, token, after)
+	r, err := mvcc.ResolveGroup(f.ctx, f.b, token, after)
 	f.must(err)
 	if r.Committed || !r.Aborted || len(r.Rows) != 0 {
 		f.Fatalf("the resolution of a token that was never used is %+v", r)
@@ -305,6 +319,92 @@ func testCommitReturnsRemovedValues(f *fixture) {
 	// A key that was deleted begins anew.
 	again := f.put("a", 0, "anew")
 	f.equal(f.log(mvcc.PrevOfAll)[9:], []mvcc.Row{{Key: "a", Revision: again, Create: again, Value: []byte("anew")}})
+}
+
+// testBytes: what one call returns is bounded in bytes, whatever the limit in rows, and nothing is left out.
+func testBytes(f *fixture) {
+	limits := f.b.Limits()
+	size := min(1<<20, limits.ValueBytes)
+	count := mvcc.ReadBytes/size + 8
+	var (
+		keys      []mvcc.Key
+		revisions []mvcc.Revision
+	)
+	value := func(i int) string { return strings.Repeat(string(rune('a'+i%26)), size) }
+	for i := range count {
+		keys = append(keys, mvcc.Key(fmt.Sprintf("big/%03d", i)))
+		revisions = append(revisions, f.put(keys[i], 0, value(i)))
+	}
+	// check looks at one answer, and returns how many rows it has.
+	check := func(what string, rows []mvcc.Row, more bool, first int) int {
+		f.Helper()
+		bytes := 0
+		for i, r := range rows {
+			bytes += len(r.Value)
+			if r.Key != keys[first+i] || string(r.Value) != value(first+i) {
+				f.Fatalf("%s: row %d is %s", what, first+i, brief(r.Value))
+			}
+		}
+		if bytes >= mvcc.ReadBytes+size {
+			f.Errorf("%s: one answer has %d bytes", what, bytes)
+		}
+		if len(rows) == 0 || !more && first+len(rows) != count {
+			f.Fatalf("%s: %d rows, and more to come: %t, after %d of %d", what, len(rows), more, first, count)
+		}
+		return len(rows)
+	}
+	for n := 0; n < count; {
+		p, err := f.b.Page(f.ctx, mvcc.PageQuery{Start: keys[n], End: "big0", Limit: 2 * count})
+		f.must(err)
+		f.same(p.State, f.state())
+		n += check("page", p.Rows, p.More, n)
+	}
+	for n := 0; n < count; {
+		t, err := f.b.Tail(f.ctx, revisions[n], 2*count, mvcc.PrevOfAll)
+		f.must(err)
+		f.same(t.State, f.state())
+		n += check("tail", t.Rows, t.More, n)
+	}
+	for n := 0; n < count; {
+		rows, s, err := f.b.Values(f.ctx, revisions[n:])
+		f.must(err)
+		f.same(s, f.state())
+		slices.SortFunc(rows, func(a, b mvcc.Row) int { return cmp.Compare(a.Revision, b.Revision) })
+		n += check("values", rows, true, n)
+	}
+	var ms []*mvcc.Mutation
+	for i := range count {
+		ms = append(ms, del(keys[i], revisions[i]))
+	}
+	held, filled := 0, 0
+	for i, o := range f.commit(ms...).Outcomes {
+		if !o.Accepted {
+			f.Fatalf("deletion %d: %+v", i, o)
+		}
+		if o.PrevValue == nil {
+			continue
+		}
+		filled++
+		if held += len(o.PrevValue); string(o.PrevValue) != value(i) {
+			f.Errorf("deletion %d removed %s", i, brief(o.PrevValue))
+		}
+	}
+	if filled == 0 || held >= limits.GroupBytes+size {
+		f.Errorf("a group of %d deletions returned %d values of %d bytes; its bound is %d", count, filled, held, limits.GroupBytes)
+	}
+	for n := 0; n < count; {
+		t, err := f.b.Tail(f.ctx, revisions[count-1]+1+mvcc.Revision(n), 2*count, mvcc.PrevOfDeletions)
+		f.must(err)
+		bytes := 0
+		for i, r := range t.Rows {
+			if bytes += len(r.PrevValue); string(r.PrevValue) != value(n+i) {
+				f.Fatalf("the tail says that deletion %d removed %s", n+i, brief(r.PrevValue))
+			}
+		}
+		if n += len(t.Rows); bytes >= mvcc.ReadBytes+size || !t.More && n != count {
+			f.Fatalf("the tail has %d bytes, more to come: %t, after %d of %d", bytes, t.More, n, count)
+		}
+	}
 }
 
 // testCommitAtLimits writes the largest key, value and group, with the bytes that need most room where a database escapes them.

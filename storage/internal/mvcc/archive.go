@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 )
 
@@ -28,8 +29,7 @@ type Record struct {
 	Value []byte
 }
 
-// Import is what replaces a store's content. Under the commit lock a backend calls Begin, Write, Check and End, in this order. An import that has
-// failed may be begun again.
+// Import is what replaces a store's content. An import that has failed may be begun again.
 type Import struct {
 	// Store is the identity of the store that the records come from, and Head its newest revision at that time.
 	Store string
@@ -43,14 +43,15 @@ type Import struct {
 	// returns an error.
 	Check func(records func(each func(*Record) error) error) error
 
-	// Token is the token of the marker and of all rows, Fingerprint is stored as the new fingerprint, if not empty. [Store.Import] sets both.
+	// Token is the token of the marker and of all rows, Fingerprint is stored as the new fingerprint, if not empty. Store.Import sets both.
 	Token       Token
 	Fingerprint string
-	// Renumbered tells after Begin whether the records get new revisions.
+	// Renumbered tells whether the records get new revisions.
 	Renumbered bool
 
-	// into is the identity of the store that they are put into.
+	// into is the identity of the store that they are put into, and seen what this process has seen of it.
 	into string
+	seen Position
 	// last is the newest revision that is taken: at first one beyond those of both stores.
 	last Revision
 }
@@ -58,19 +59,19 @@ type Import struct {
 // emptyHead is the head of a store that has never been written: the marker that the first migration wrote.
 const emptyHead Revision = 1
 
-// Begin decides, by the state and the number of keys under the commit lock, whether the import may be, and with which revisions.
-func (in *Import) Begin(st State, keys int64) error {
+// begin decides, by the state and the number of keys under the commit lock, whether the import may be, and with which revisions.
+func (in *Import) begin(st State, keys int64) error {
 	if keys > 0 && !in.Replace {
 		return ErrNotEmpty
 	}
 	in.Renumbered = in.Store != in.into && st.Head.Revision > emptyHead
-	f := Fence{Seen: Position{Revision: in.Head}, Jump: minJump, PerSecond: perSecond}
+	f := Fence{Seen: Position{Revision: max(in.Head, in.seen.Revision)}, Jump: minJump, PerSecond: perSecond}
 	in.last = f.Marker(st)
 	return nil
 }
 
-// Write calls each for the records, with the revisions that they are stored with.
-func (in *Import) Write(each func(*Record) error) error {
+// write calls each for the records, with the revisions that they are stored with.
+func (in *Import) write(each func(*Record) error) error {
 	if !in.Renumbered {
 		return in.Records(each)
 	}
@@ -81,9 +82,9 @@ func (in *Import) Write(each func(*Record) error) error {
 	})
 }
 
-// End returns the state after the import of which st was the state before: the marker of the new epoch is the head, and nothing is left to compact or to sweep.
-func (in *Import) End(st State) State {
-	st.Head = Position{Epoch: st.Head.Epoch + 1, Revision: in.last + 1, Token: in.Token}
+// end returns the state after the import of which st was the state before: the marker of the new epoch is the head, and nothing is left to compact or to sweep.
+func (in *Import) end(st State) State {
+	st.Head = Position{Epoch: max(st.Head.Epoch, in.seen.Epoch) + 1, Revision: in.last + 1, Token: in.Token}
 	st.Compacted, st.Swept = st.Head.Revision, st.Head.Revision
 	return st
 }
@@ -91,58 +92,38 @@ func (in *Import) End(st State) State {
 // ErrNotEmpty refuses to import into a store that has keys.
 var ErrNotEmpty = errors.New("the store is not empty")
 
-// Archiver is a Backend whose whole content can be read and replaced. All of them are; what it does takes longer than the time that is given to an operation
-// otherwise, so only the context bounds it. Errors of the functions that they call are returned as they are.
-type Archiver interface {
-	// Export calls begin with the state and the number of live keys, and then each with every one of them in ascending order of revisions, all of one
-	// snapshot. It holds no lock that a writer needs, and no more rows in memory than the one that it hands out.
-	//
-	// The functions may take a long time. The context that begin gets ends with the export, and if the export cannot go on before its end, while each
-	// is called or not, its cause is not context.Canceled.
-	Export(ctx context.Context, begin func(context.Context, State, int64) error, each func(*Record) error) error
-
-	// Import replaces all rows of log and live by the records and the marker of a new epoch, in one transaction under the commit lock, which excludes
-	// sweeps, too. It returns the state after it.
-	Import(ctx context.Context, in *Import) (State, error)
-}
-
-// errNoArchiver is for backends of tests.
-var errNoArchiver = Errorf(Invalid, "this database can neither be exported nor imported into")
-
-// Export reads everything at one revision; see [Archiver].
+// Export calls begin with the state and the number of live keys, and then each with every one of them in ascending order of revisions, all of one
+// snapshot; see [Backend.Snapshot].
 func (s *Store) Export(ctx context.Context, begin func(ctx context.Context, st State, keys int64) error, each func(*Record) error) error {
-	a, ok := s.b.(Archiver)
-	if !ok {
-		return errNoArchiver
-	}
 	ctx, cancel := s.whileOpen(ctx)
 	defer cancel()
 	for {
 		seen := s.hub.newestSeen()
 		var (
 			keys, found int64
-			other       State
+			suspect     Position
 		)
-		err := a.Export(ctx, func(ctx context.Context, st State, n int64) error {
-			if st.Writable && st.Head != seen && (st.Head.Epoch != seen.Epoch || st.Head.Revision <= seen.Revision) {
-				other = st
-				return errOtherHistory
-			}
-			if err := s.observe(seen, st); err != nil {
+		err := s.b.Snapshot(ctx, func(ctx context.Context, snap Snapshot) (err error) {
+			if suspect, err = s.compare(seen, snap.State()); err != nil {
 				return err
 			}
-			keys = n
-			return begin(ctx, st, n)
-		}, func(r *Record) error {
-			found++
-			if r.Value == nil {
-				return Errorf(Invalid, "the database is damaged: the value of the key %q at revision %d is lost", string(r.Key), r.Revision)
+			if keys, err = snap.Keys(); err != nil {
+				return err
 			}
-			return each(r)
+			if err := begin(ctx, snap.State(), keys); err != nil {
+				return err
+			}
+			return snap.Records(func(r *Record) error {
+				found++
+				if r.Value == nil {
+					return Errorf(Invalid, "the database is damaged: the value of the key %q at revision %d is lost", string(r.Key), r.Revision)
+				}
+				return each(r)
+			})
 		})
 		if errors.Is(err, errOtherHistory) {
 			// This is looked into now, since it asks the backend, which held a snapshot for the export until here.
-			if err = s.observe(seen, other); err == nil {
+			if err = s.refence(ctx, suspect, "an export found another history"); err == nil {
 				continue
 			}
 		}
@@ -153,30 +134,24 @@ func (s *Store) Export(ctx context.Context, begin func(ctx context.Context, st S
 	}
 }
 
-// errOtherHistory ends an export whose snapshot is of another history than what this process has seen.
-var errOtherHistory = errors.New("the history has changed")
-
-// Import replaces everything by what in holds; see [Archiver]. This process and all others move to the new history.
+// Import replaces everything by what in holds. This process and all others move to the new history.
 //
 // It does not keep this process from moving to another history meanwhile: who wants to fence waits for the commit lock as everybody does.
 func (s *Store) Import(ctx context.Context, in *Import) (State, error) {
-	a, ok := s.b.(Archiver)
-	if !ok {
-		return State{}, errNoArchiver
-	}
 	ctx, cancel := s.whileOpen(ctx)
 	defer cancel()
 	id, err := s.Identity(ctx)
 	if err != nil {
 		return State{}, orClosed(ctx, err)
 	}
-	in.into, in.Fingerprint, in.Token = id.Store, id.Actual, newToken()
-	st, err := a.Import(ctx, in)
+	in.into, in.seen = id.Store, s.hub.newestSeen()
+	in.Fingerprint, in.Token = id.Actual, newToken()
+	st, err := in.Into(ctx, s.b)
 	// A deadlock with another server's maintenance, or a lock that was not to be had in time, is over when it is tried again a little later.
 	for try := 1; err != nil && ClassOf(err) == Transient && try < importTries && ctx.Err() == nil; try++ {
 		s.log.Warn("the import was undone by the database and is repeated", "err", err)
 		wait(ctx, time.Duration(try)*importPause)
-		st, err = a.Import(ctx, in)
+		st, err = in.Into(ctx, s.b)
 	}
 	if ClassOf(err) == Unknown {
 		return State{}, err // it may have been done, whatever has ended it
@@ -187,9 +162,10 @@ func (s *Store) Import(ctx context.Context, in *Import) (State, error) {
 	s.fencing.mu.Lock()
 	defer s.fencing.mu.Unlock()
 	s.metrics.fenced()
-	// Somebody in this process may have noticed it first, and be in the new history already.
-	if s.hub.newestSeen().Epoch < st.Head.Epoch {
-		s.adopt(st, "everything was replaced by an import")
+	// Somebody in this process may have noticed it first, and be in the new history already, or beyond it:
+	// then the next answer of the database tells.
+	if Adoptable(s.hub.newestSeen().Revision, st) {
+		s.adopt(st, slog.LevelInfo, "everything was replaced by an import")
 	}
 	return st, nil
 }

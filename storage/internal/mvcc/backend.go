@@ -32,6 +32,7 @@ type State struct {
 	// Compacted is the boundary below which history may be gone: reads at it work, reads below it do not.
 	Compacted Revision
 	// Swept is the revision up to which the rows that were replaced have been removed. Swept <= Compacted.
+	// While a sweep is under way, it may be behind what a batch has returned.
 	Swept Revision
 	// Writable is false on a standby or a read-only server. What such a server says may be late and is never used.
 	Writable bool
@@ -73,7 +74,8 @@ type Mutation struct {
 	Value []byte
 	// TTL is the time after which the key expires, from the commit on and by the database's clock. 0 means never.
 	TTL time.Duration
-	// PrevValue is the value at Expect, if the caller has it at hand (HasPrev), so that the deletion's event needs no read of it.
+	// PrevValue is the value at Expect, if the caller has it at hand (HasPrev), so that the deletion's
+	// event needs no read of it. Like Value, it counts for the size of the group.
 	PrevValue []byte
 	HasPrev   bool
 }
@@ -96,8 +98,13 @@ type Outcome struct {
 	Revision Revision
 	// Create is the creation revision of the key, if accepted.
 	Create Revision
-	// PrevValue is the value that an accepted deletion removed. Backends fill it for each accepted deletion whose mutation has not HasPrev.
+	// PrevValue is the value that an accepted deletion removed, if its mutation has not HasPrev. Backends
+	// fill it in order of arrival until they have filled Limits.GroupBytes; then they leave it nil, and
+	// who needs the value reads it from the log.
 	PrevValue []byte
+	// Err, of class Data, says that the mutation was not accepted because what is stored of its key is
+	// damaged: the expectation holds, but the value that a deletion would remove is lost.
+	Err error
 }
 
 // GroupResult is what a committed group did. If no mutation was accepted, nothing was written and Before is just the head.
@@ -132,7 +139,14 @@ type Tail struct {
 	State State
 	// Rows are the rows with revision >= the asked one, in order of revision.
 	Rows []Row
+	// More: the read ended at ReadBytes, so rows may follow although they are fewer than the limit.
+	More bool
 }
+
+// ReadBytes bounds, in bytes, the values that one call of Page, Tail or Values returns: it returns no more
+// rows after the one with which its values reach the bound. Callers ask for fewer rows if they know
+// their size; the bound holds where they do not.
+const ReadBytes = 32 << 20
 
 // Prev says which previous values a read of the log brings along.
 type Prev int
@@ -160,6 +174,8 @@ type PageQuery struct {
 type Page struct {
 	State State
 	Rows  []Row
+	// More: the read ended at ReadBytes, so rows may follow although they are fewer than the limit.
+	More bool
 }
 
 // ReplacedQuery asks which rows, current at the revision At, were replaced by rows in (After, Upto].
@@ -183,7 +199,7 @@ type Limits struct {
 	KeyBytes int
 	// ValueBytes is the largest length of a value.
 	ValueBytes int
-	// GroupMutations and GroupBytes (keys and values together) bound one group.
+	// GroupMutations and GroupBytes (keys, values and previous values together) bound one group.
 	GroupMutations int
 	GroupBytes     int
 }
@@ -195,23 +211,21 @@ const (
 	MaxValueBytes = 3 << 19
 )
 
-// Fence asks for a new epoch.
+// Fence asks for a new epoch. What it does is decided by [Fence.After], under the commit lock; see [StartEpoch].
 type Fence struct {
-	// Seen is the newest position this process knows. If the database's epoch is greater than Seen.Epoch, somebody
-	// else has fenced, and nothing is done. Else the new epoch is Seen.Epoch+1, which no restored database can have reached.
+	// Seen is the newest position that this process knows.
 	Seen Position
+	// Replaces is the epoch that the database had when the process found that it has to be fenced. If it
+	// has another one under the commit lock, somebody else has fenced, or it is another database.
+	Replaces Epoch
 	// Token is the token of the marker row.
 	Token Token
-	// The marker row is put as far as Jump beyond the greater of Seen.Revision and the head, and at PerSecond for each second since 1970 by the database's clock
-	// if that is farther. The head and the clock are those under the commit lock.
+	// The marker row is put as far as Jump beyond the greater of Seen.Revision and the head, and at
+	// PerSecond for each second since 1970 by the database's clock if that is farther. The head and the
+	// clock are those under the commit lock.
 	Jump, PerSecond Revision
 	// Fingerprint is stored as the new fingerprint, if not empty.
 	Fingerprint string
-}
-
-// Marker returns where the fence puts the marker row in a database whose state under the commit lock is st.
-func (f *Fence) Marker(st State) Revision {
-	return max(max(f.Seen.Revision, st.Head.Revision)+f.Jump, Revision(st.Now.Unix())*f.PerSecond)
 }
 
 // Identity tells which store a database holds, and which database holds it.
@@ -222,6 +236,8 @@ type Identity struct {
 	Recorded string
 	// Actual is the fingerprint of the database as it is now.
 	Actual string
+	// Epoch is the epoch of the database.
+	Epoch Epoch
 }
 
 // Expired is a live key whose time has come.
@@ -250,17 +266,30 @@ type Backend interface {
 	// Identity reads the store's identity and compares nothing.
 	Identity(ctx context.Context) (Identity, error)
 
-	// RecordFingerprint stores the fingerprint where none is recorded yet. It is a no-op otherwise.
-	RecordFingerprint(ctx context.Context, fingerprint string) error
+	// Durability tells what can undo commits, and compares nothing.
+	Durability(ctx context.Context) (Durability, error)
 
-	// Commit decides and writes one group in one transaction: take the commit lock; refuse the group if its token is
-	// recorded in aborted ([Aborted]) or if g.Seen does not hold ([Fenced]); decide as [Decide] does; write; commit.
-	// A group without an accepted mutation writes nothing. It notifies the other processes, once, of the new head.
+	// RecordBoot stores a boot, "" for none, if the recorded one is from. It is a no-op otherwise. It
+	// returns when this and everything before it are on the disk, whatever the settings are, as far as
+	// the database can do that.
+	RecordBoot(ctx context.Context, from, boot string) error
+
+	// Commit decides and writes one group in one transaction: take the commit lock; decide as [CheckGroup]
+	// and then [Decide] say; write; commit. A group without an accepted mutation writes nothing. It
+	// notifies the other processes, once, of the new head. An error of class [Unknown] says that the group
+	// may have been committed, or may still be; with any other class it was not and never will be.
 	Commit(ctx context.Context, g *Group) (*GroupResult, error)
 
-	// Resolve finds out, under the commit lock, what became of the group with this token, which was begun when the head was
-	// at or after the given position; see Resolution.
-	Resolve(ctx context.Context, token Token, after Position) (*Resolution, error)
+	// Locked runs f in a transaction that holds the commit lock, for all that is rare. It commits what f
+	// has written if f returns nil. If f returns an error, nothing is changed, and the error is returned as
+	// it is. Other errors are classified as those of Commit are. A read-only server is refused with
+	// [ReadOnly]. f is called once at most, and must not use the backend.
+	Locked(ctx context.Context, o LockOptions, f func(Tx) error) error
+
+	// Snapshot calls f with a snapshot, which holds no lock that a writer needs. Only ctx bounds its time,
+	// and f may take as long as it likes. The context that f gets ends with the snapshot; if the snapshot
+	// ends before f has returned, its cause is not context.Canceled. Errors of f are returned as they are.
+	Snapshot(ctx context.Context, f func(context.Context, Snapshot) error) error
 
 	// State reads the state alone: the cheapest read there is, as every consistent read does it.
 	State(ctx context.Context) (State, error)
@@ -278,7 +307,9 @@ type Backend interface {
 	// Replaced scans the log in (q.After, q.Upto] for rows whose key is in range and whose Prev is in [1, q.At].
 	Replaced(ctx context.Context, q ReplacedQuery) ([]Replaced, State, error)
 
-	// Values reads log rows (Key, Revision, Create, Value) by their revisions, in no particular order. Rows that do not exist are missing.
+	// Values reads log rows (Key, Revision, Create, Value) by their revisions, in no particular order.
+	// Rows that do not exist are missing, and so are those beyond ReadBytes: a row is lost only if it is
+	// missing when it is asked for alone.
 	Values(ctx context.Context, revisions []Revision) ([]Row, State, error)
 
 	// Count counts the live keys in a range with revision <= at (0: all), and stops at limit (0: none).
@@ -291,24 +322,65 @@ type Backend interface {
 	// FirstAt returns the first log row at or after the revision, for its time (Revision and Time are set), or nil.
 	FirstAt(ctx context.Context, revision Revision) (*Row, error)
 
-	// Compact raises compacted to the revision, under the commit lock, and returns the state after it. It never lowers it, and never
-	// passes the head.
-	Compact(ctx context.Context, revision Revision) (State, error)
+	// Sweepable reads what [PlanSweep] asks for: the rows in (swept, compacted], at most limit (> 0) or one
+	// more, and the row at swept.
+	Sweepable(ctx context.Context, limit int) (Sweepable, error)
 
-	// Sweep removes one batch, in one transaction: of the log rows in (swept, compacted], at most limit, it deletes those that
-	// they replaced and those that are tombstones or markers (never the head), and moves swept past them.
-	// It returns how many rows it deleted, and the state. It also forgets aborted tokens that are older than an hour.
-	Sweep(ctx context.Context, limit int) (int, State, error)
-
-	// Fence starts a new epoch under the commit lock on a writable server: it writes a marker row at the jump, raises epoch and
-	// sets compacted to the jump.
-	Fence(ctx context.Context, f Fence) (State, error)
+	// Sweep carries out a plan in one short transaction, and returns how many rows it deleted. Rows that
+	// are gone are no error, and swept is never lowered. It changes nothing if [SweepPlan.Check] refuses
+	// the state that the transaction finds. It takes the commit lock as late as it can, and not at all for an empty plan,
+	// which is carried out, too: a backend may give back the space that earlier ones have freed.
+	Sweep(ctx context.Context, p *SweepPlan) (int, error)
 
 	// Size reads the sizes, from statistics where counting would be expensive.
 	Size(ctx context.Context) (Size, error)
 
 	// Close releases all connections. No other method is called during or after it.
 	Close() error
+}
+
+// LockOptions say how a transaction gets the commit lock and keeps it.
+type LockOptions struct {
+	// AnyServer accepts whatever server the address leads to now. If the transaction ends without an
+	// error, the backend works with that one from then on, and only with it. It is for a fence.
+	AnyServer bool
+	// Unbounded: only the context bounds the time of the transaction, and f may wait for its caller. It is
+	// for an import. The lock keeps sweeps out, too.
+	Unbounded bool
+}
+
+// Snapshot reads a store at one moment.
+type Snapshot interface {
+	// State is that of the snapshot.
+	State() State
+	// Keys counts the live keys.
+	Keys() (int64, error)
+	// Records calls each for every live key, in ascending order of revisions, and holds no more of them in
+	// memory than the one that it hands out. Errors of each are returned as they are.
+	Records(each func(*Record) error) error
+}
+
+// Tx is a transaction that holds the commit lock. What it reads is what the last holder has committed, and
+// what itself has written, except for State, which stays what it was at first.
+type Tx interface {
+	Snapshot
+	// Group reads what [Resolve] asks for about a group that was begun after a revision: the guard, and the
+	// rows with its token and a greater revision, without values, in order of revision.
+	Group(token Token, after Revision) (Guard, []Row, error)
+	// Abort records a token as aborted.
+	Abort(Token) error
+	// SetCompacted sets compacted.
+	SetCompacted(Revision) error
+	// Mark writes the marker row of a new epoch, of which st is the state, and records st's epoch,
+	// compacted, swept, and the fingerprint if it is not empty. It notifies the other processes.
+	Mark(st State, fingerprint string) error
+	// RecordFingerprint stores the fingerprint where none is recorded yet.
+	RecordFingerprint(string) error
+	// Clear removes all rows of log and live.
+	Clear() error
+	// Insert writes a row of the log and a live row for each record that write hands to it. A key that
+	// comes twice is an error of class [Data]. Errors of write are returned as they are.
+	Insert(token Token, write func(each func(*Record) error) error) error
 }
 
 // KeysReader is a Backend whose every read costs a round trip, so that reads of keys that wait at the same time had better be one.

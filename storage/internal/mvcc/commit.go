@@ -48,7 +48,9 @@ func (s *Store) enqueue(ctx context.Context, m Mutation) (*write, error) {
 	case m.Expect < 0 || m.TTL < 0:
 		return nil, fmt.Errorf("a revision and a time to live are not negative: %d, %s", m.Expect, m.TTL)
 	}
-	w := &write{m: m, bytes: len(m.Key) + len(m.Value), arrived: time.Now(), done: make(chan struct{})}
+	// A previous value is held as long as the group is, and then by the event.
+	bytes := len(m.Key) + len(m.Value) + len(m.PrevValue)
+	w := &write{m: m, bytes: bytes, arrived: time.Now(), done: make(chan struct{})}
 	return w, s.queue.put(ctx, w)
 }
 
@@ -63,7 +65,31 @@ func (s *Store) commitLoop() {
 			answerAll(group, ErrClosed)
 			continue
 		}
+		stop := s.boundQueueing()
 		s.commitGroup(group)
+		stop()
+	}
+}
+
+// boundQueueing answers the writers that have waited for RetryFor behind the group that begins now,
+// and those that come to wait as long. It may take much longer than that to find out what became of
+// the group. Nothing was done for those behind it, so they learn in time that nothing was written.
+// Writers behind groups that end, however many, are not refused: the queue bounds their number.
+func (s *Store) boundQueueing() (stop func()) {
+	ctx, cancel := context.WithCancel(s.commitCtx)
+	err := Errorf(Unavailable, "the database has not answered an earlier write for %s, and nothing was written", s.cfg.RetryFor)
+	timer := time.AfterFunc(s.cfg.RetryFor, func() {
+		for ctx.Err() == nil {
+			next := s.cfg.RetryFor
+			if oldest := s.queue.refuse(time.Now().Add(-s.cfg.RetryFor), err); !oldest.IsZero() {
+				next -= time.Since(oldest)
+			}
+			wait(ctx, next)
+		}
+	})
+	return func() {
+		timer.Stop()
+		cancel()
 	}
 }
 
@@ -88,7 +114,11 @@ func (s *Store) commitGroup(writes []*write) {
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(s.commitCtx, s.cfg.Timeout)
 		s.tailer.groupBegins()
-		res, err := s.b.Commit(ctx, g)
+		var res *GroupResult
+		err := error(errCrowded)
+		if !s.hub.crowded() {
+			res, err = s.b.Commit(ctx, g)
+		}
 		cancel()
 		if err == nil {
 			s.metrics.committed(len(writes), time.Since(began), res.LockWait)
@@ -103,7 +133,8 @@ func (s *Store) commitGroup(writes []*write) {
 			if s.resolve(g, writes, err) {
 				return
 			}
-			class = Transient // it is certain now that nothing was committed
+			// It is certain now that nothing was committed.
+			class, err = Transient, Errorf(Unavailable, "%w; nothing was written", err)
 		}
 		switch class {
 		case Data:
@@ -116,7 +147,7 @@ func (s *Store) commitGroup(writes []*write) {
 			s.commitGroup(writes[half:])
 			return
 		case Fenced:
-			if fenceErr := s.refence(s.commitCtx, err.Error()); fenceErr != nil {
+			if fenceErr := s.refence(s.commitCtx, g.Seen, err.Error()); fenceErr != nil {
 				answerAll(writes, fenceErr)
 				return
 			}
@@ -165,7 +196,7 @@ func (s *Store) finish(res *GroupResult, writes []*write) {
 		e := &Event{Key: w.m.Key, Revision: o.Revision, Prev: w.m.Expect, Create: o.Create, Deleted: w.m.Delete}
 		switch {
 		case w.m.Delete && !w.m.HasPrev:
-			e.prevKnown, e.prevValue = true, o.PrevValue
+			e.prevKnown, e.prevValue = o.PrevValue != nil, o.PrevValue
 		case w.m.HasPrev:
 			e.prevKnown, e.prevValue = true, w.m.PrevValue
 		}
@@ -178,7 +209,10 @@ func (s *Store) finish(res *GroupResult, writes []*write) {
 		e.bytes = len(e.Key) + len(e.Value) + len(e.prevValue)
 		events = append(events, e)
 	}
-	s.hub.saw(res.State.Head)
+	// If that contradicts something, the tailer finds the same.
+	if _, sight := s.hub.saw(res.State.Head); sight != agrees {
+		s.tailer.kick()
+	}
 	s.metrics.head(res.State.Head.Revision)
 	if len(events) > 0 && s.hub.append(res.Before, events, res.State.Head) {
 		s.tailer.proven()
@@ -187,9 +221,12 @@ func (s *Store) finish(res *GroupResult, writes []*write) {
 	}
 	s.tailer.groupEnds()
 	for i, w := range writes {
-		if o := &res.Outcomes[i]; o.Accepted {
+		switch o := &res.Outcomes[i]; {
+		case o.Accepted:
 			w.answer(o.Revision, nil)
-		} else {
+		case o.Err != nil:
+			w.answer(0, o.Err)
+		default:
 			w.answer(0, &ConflictError{Key: w.m.Key, Current: o.Revision})
 		}
 	}
@@ -206,7 +243,7 @@ func (s *Store) resolve(g *Group, writes []*write, cause error) bool {
 	r, err := backoff.Retry(ctx, func() (*Resolution, error) {
 		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 		defer cancel()
-		r, err := s.b.Resolve(opCtx, g.Token, g.Seen)
+		r, err := ResolveGroup(opCtx, s.b, g.Token, g.Seen)
 		if err != nil && ClassOf(err) == Fenced {
 			// Another history: nobody can look for the token in the lost one.
 			return nil, backoff.Permanent(err)

@@ -106,7 +106,7 @@ func (s *Store) Compact(ctx context.Context, r Revision) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	st, err := s.b.Compact(ctx, r)
+	st, err := RaiseCompacted(ctx, s.b, r)
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 		}
 		began := time.Now()
 		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-		deleted, st, err := s.b.Sweep(opCtx, s.cfg.Compaction.SweepRows)
+		deleted, st, err := SweepBatch(opCtx, s.b, s.cfg.Compaction.SweepRows)
 		cancel()
 		if err != nil {
 			if ClassOf(err) == Transient && ctx.Err() == nil {

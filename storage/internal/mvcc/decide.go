@@ -11,16 +11,35 @@ package mvcc
 //
 // current returns the key's revision and creation revision before the group, 0 and 0 if it does not exist. The outcomes'
 // revisions are numbered from before+1.
-func Decide(mutations []*Mutation, before Revision, current func(Key) (revision, create Revision)) (outcomes []Outcome, accepted int) {
+//
+// lost, if not nil, is asked about each mutation that would be accepted. If it returns an error, the mutation
+// has this error as its outcome, as have the others that expect the same of this key, and writes nothing:
+// one damaged key must not fail the others' writes.
+func Decide(mutations []*Mutation, before Revision, current func(Key) (revision, create Revision),
+	lost func(i int) error) (outcomes []Outcome, accepted int) {
 	outcomes = make([]Outcome, len(mutations))
 	var taken map[Key]struct{}
 	if len(mutations) > 1 {
 		taken = make(map[Key]struct{}, len(mutations))
 	}
+	var damaged map[Key]error
 	for i, m := range mutations {
 		revision, create := current(m.Key)
-		if _, lost := taken[m.Key]; lost || m.Expect != revision {
+		if _, late := taken[m.Key]; late || m.Expect != revision {
 			outcomes[i].Revision = revision
+			continue
+		}
+		err := damaged[m.Key]
+		if err == nil && lost != nil {
+			if err = lost(i); err != nil {
+				if damaged == nil {
+					damaged = map[Key]error{}
+				}
+				damaged[m.Key] = err
+			}
+		}
+		if err != nil {
+			outcomes[i] = Outcome{Revision: revision, Err: err}
 			continue
 		}
 		if taken != nil {

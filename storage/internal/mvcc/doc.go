@@ -2,9 +2,18 @@
 // successful write has a revision, old states can be read until they are compacted, and a watch from any revision
 // that is not compacted sees every later event once and in order.
 //
-// It knows neither Kubernetes nor any particular database. What differs between databases is a [Backend]: about
-// fifteen operations, each one statement or one short transaction, with no algorithm and no goroutine of its own
-// besides a [Notifier]. Everything that has to be right only once is here.
+// It knows neither Kubernetes nor any particular database. What differs between databases is a [Backend]: it
+// reads rows and runs transactions, with no decision and no goroutine of its own besides a [Notifier].
+// Everything that has to be right only once is here:
+//
+//   - The rules (rules.go, decide.go) are pure functions. They decide who may write ([CheckGroup], [Decide]),
+//     what became of a group with an unknown outcome ([Resolve]), what compaction and sweep remove
+//     ([CompactTo], [PlanSweep], [ForgetAborted]), and where a fence goes ([Fence.After]).
+//   - What is rare (locked.go) applies a rule in a transaction that holds the commit lock
+//     ([Backend.Locked]): [ResolveGroup], [RaiseCompacted], [StartEpoch], [RecordFingerprint] and
+//     [Import.Into]. [SweepBatch] plans without the lock.
+//   - Commits are the backend's own transaction ([Backend.Commit]), since they must hold the lock for as
+//     short a time as the database allows. They apply the same rules.
 //
 // # The data
 //
@@ -12,20 +21,21 @@
 //
 //   - log: append-only, primary key revision. Key, the revision that this one replaced (0 for a creation, also for a
 //     re-creation after a deletion), the creation revision, the group's token, the time in the database's clock,
-//     deleted or not, and last the value. The newest row is the head; compaction never removes it.
+//     deleted or not, and last the value. The newest row is the head. Compaction never removes it, nor the row at the
+//     compacted revision.
 //     Rows with an empty key are markers: they hold a revision and no event. The migration writes the first one
 //     (revision 1), a fence writes the others.
 //   - live: one row per existing key: its newest revision, its creation revision, its expiry.
-//   - store: one row: identity, epoch, fingerprint, compacted, swept. Locking this row is the commit lock. A commit
+//   - store: one row: identity, epoch, fingerprint, boot, compacted, swept. Locking this row is the commit lock. A commit
 //     does not update it.
-//   - aborted: tokens of groups that were declared "not done" after an unknown outcome.
+//   - aborted: tokens of groups that were declared "not done" after an unknown outcome, for an hour.
 //
 // # The walk of one write
 //
 // [Store.Commit] checks the mutation against the limits and queues it. The committer, one goroutine per process,
 // takes all that is queued, makes a [Group] with a fresh token and gives it to [Backend.Commit]: take the commit lock; read
-// the head and the keys' current revisions; accept, per key, the first mutation in order of arrival whose expectation
-// holds (see [Decide]); number the accepted ones densely after the head; write their log and live rows; commit. Then it
+// the head and the keys' current revisions; check the history (see [CheckGroup]); accept, per key, the first
+// mutation in order of arrival whose expectation holds (see [Decide]); number the accepted ones densely after the head; write their log and live rows; commit. Then it
 // hands the events to the hub and answers the writers.
 //
 // # The walk of one event
@@ -63,17 +73,27 @@
 //
 // I5 A range is one snapshot at the revision it says, all its pages together; see snapshot.go for the argument.
 //
-// I6 Revisions never go backwards, and none is reused for other content. Every commit carries the position that this process has seen ([Position]:
-// epoch, revision and token), and the backend compares it under the commit lock. A head that is lower, another
-// epoch, or another token at that revision means that the database was restored or lost its tail: nothing is
-// written, and a fence moves the head at least 2^32 beyond everything seen, with compacted at the
-// jump, so that every older revision answers "compacted". See fence.go.
+// I6 Revisions never go backwards, and none is reused for other content. Every position ([Position]: epoch, revision
+// and token) that an answer has shown to this process is kept until the log is read up to it, and compared with the
+// log's row then; every commit carries the newest one, and the backend compares it under the commit lock. A head that is
+// lower, another epoch, or another token at a revision means that the database was restored or lost its tail: nothing is
+// written, and a fence moves the head at least 2^32 beyond everything seen, with compacted at the marker, so that every
+// older revision answers "compacted". Another epoch is accepted instead only if compacted is 2^31 beyond everything seen
+// there ([Adoptable]). See fence.go for why that holds when several processes fence at once, and when the database is a
+// copy that was fenced elsewhere.
 //
 // I7 Bounded growth. Compaction first commits the new boundary and then removes, in small paced batches, the rows that rows
 // up to the boundary replaced. The rows that remain are the live rows and those newer than the boundary.
 //
+// # Bounded memory
+//
+// What is held at a time is bounded in bytes, not only in rows. A queue, a group and the ring count keys, values
+// and previous values. A backend's answer counts its values ([ReadBytes], [Limits].GroupBytes). The reaper
+// reads what it deletes, in such answers, before it queues the deletions.
+//
 // # Lock order
 //
-// First a delta's lock, while it is extended; then fencing.mu, while the history is looked into or changed: both are held over calls of the Backend. The
+// First reaping, or a delta's lock, while it is extended; then fencing.mu, while the history is looked into or
+// changed: all are held over calls of the Backend. The
 // locks of hub, queue, sharing, snapshots and tailer are leaves: no code that holds one calls a Backend or takes another.
 package mvcc

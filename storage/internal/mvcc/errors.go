@@ -49,6 +49,19 @@ func Errorf(c Class, format string, args ...any) *Error {
 	return &Error{Class: c, Err: fmt.Errorf(format, args...)}
 }
 
+// Damaged makes the error of a database that lacks what must be there.
+func Damaged(format string, args ...any) *Error {
+	return Errorf(Invalid, "the database is damaged: "+format+": restore a backup", args...)
+}
+
+// LostValue is for a key whose newest row is not in the log, or has no value.
+func LostValue(key Key, r Revision) *Error {
+	return Damaged("the key %q is at revision %d, whose value is not in the log", string(key), r)
+}
+
+// ErrEmptyStore is for a database whose state cannot be read.
+var ErrEmptyStore = Damaged("the table rowkeeper_store has lost its row, or rowkeeper_log all rows")
+
 // ClassOf returns the class of an error, Unavailable for one that has none.
 func ClassOf(err error) Class {
 	var e *Error

@@ -2,6 +2,7 @@ package mvcc
 
 import (
 	"context"
+	"maps"
 	"time"
 )
 
@@ -11,6 +12,9 @@ import (
 
 // reapBatch is how many keys are reaped at a time: one commit group.
 const reapBatch = 256
+
+// reapRetry is the longest pause after a failure: how late keys may expire once the database is back.
+const reapRetry = 10 * time.Second
 
 // reapIn makes the reaper look after this time.
 func (s *Store) reapIn(d time.Duration) {
@@ -33,6 +37,9 @@ func (s *Store) reapLoop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	next := time.Now()
+	outage := outage{log: s.log, what: "reap expired keys"}
+	failing := retryPolicy()
+	failing.MaxInterval = reapRetry
 	for {
 		select {
 		case <-ctx.Done():
@@ -46,9 +53,15 @@ func (s *Store) reapLoop(ctx context.Context) {
 		case <-timer.C:
 		}
 		pause, err := s.reap(ctx)
-		if err != nil && ctx.Err() == nil {
-			s.log.Warn("cannot reap expired keys; trying again", "err", err)
-			pause = time.Second
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			outage.failed(err)
+			pause = failing.NextBackOff()
+		default:
+			outage.over()
+			failing.Reset()
 		}
 		next = time.Now().Add(pause)
 		timer.Reset(pause)
@@ -63,40 +76,165 @@ func (s *Store) DeleteExpired(ctx context.Context) error {
 
 // reap deletes what has expired and returns the time until it should look again.
 func (s *Store) reap(ctx context.Context) (time.Duration, error) {
+	s.reaping.Lock()
+	defer s.reaping.Unlock()
 	for {
+		// The damaged keys stay the oldest ones: they must not hide the others.
+		limit := reapBatch + len(s.damaged)
 		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-		expired, next, err := s.b.Expired(opCtx, reapBatch)
+		expired, next, err := s.b.Expired(opCtx, limit)
 		cancel()
 		if err != nil {
 			return 0, err
 		}
-		writes := make([]*write, 0, len(expired))
-		for _, e := range expired {
-			w, err := s.enqueue(ctx, Mutation{Key: e.Key, Expect: e.Revision, Delete: true})
+		due, retry := s.due(expired, limit)
+		reaped := 0
+		for left := due; len(left) > 0; {
+			n, done, err := s.reapSome(ctx, left)
 			if err != nil {
 				return 0, err
 			}
-			writes = append(writes, w)
-		}
-		reaped := 0
-		for _, w := range writes {
-			<-w.done
-			if w.err == nil {
-				reaped++
-			}
+			reaped += done
+			left = left[n:]
 		}
 		s.metrics.reaped(reaped)
-		if len(expired) == reapBatch && reaped > 0 {
+		if len(expired) == limit && reaped > 0 {
 			continue
 		}
 		if next <= 0 || next > s.cfg.ExpiryIdle {
 			next = s.cfg.ExpiryIdle
 		}
-		if reaped < len(expired) {
+		if retry > 0 {
+			next = min(next, retry)
+		}
+		if reaped < len(due) {
 			// Another process was faster, or the key was renewed, or the commit failed.
-			next = time.Second
+			next = min(next, time.Second)
 		}
 		// The database's clock and the timer need not agree to the millisecond; looking a little late costs nothing.
 		return next + 5*time.Millisecond, nil
 	}
+}
+
+// reapSome deletes the first of the expired keys, as many as ReadBytes allows, and returns how many it has
+// looked at and how many it has deleted. Their values are read here, before the commit lock is taken, so
+// that the committer knows their size and bounds its groups by it.
+func (s *Store) reapSome(ctx context.Context, expired []Expired) (looked, deleted int, err error) {
+	revisions := make([]Revision, len(expired))
+	for i, e := range expired {
+		revisions[i] = e.Revision
+	}
+	opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	rows, _, err := s.b.Values(opCtx, revisions)
+	cancel()
+	if err != nil && !ofOneKey(err) {
+		return 0, 0, err
+	}
+	values := make(map[Revision]*Row, len(rows))
+	for i := range rows {
+		values[rows[i].Revision] = &rows[i]
+	}
+	if err == nil && len(rows) > 0 {
+		// What the read has left out may be beyond its bound. It is asked for again, after the others.
+		n := 0
+		for i, e := range expired {
+			if values[e.Revision] != nil {
+				expired[n], expired[i] = e, expired[n]
+				n++
+			}
+		}
+		expired = expired[:n]
+	} else {
+		// None is there, or one of them cannot be read: they are looked at one by one.
+		expired = expired[:1]
+		e := expired[0]
+		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+		row, _, err := s.b.Get(opCtx, e.Key)
+		cancel()
+		switch {
+		case err != nil && ofOneKey(err):
+			s.damage(e, err)
+			return 1, 0, nil
+		case err != nil:
+			return 0, 0, err
+		case row == nil || row.Revision != e.Revision:
+			return 1, 0, nil // renewed, or deleted by another process
+		}
+		values[e.Revision] = row
+	}
+	writes := make([]*write, 0, len(expired))
+	for _, e := range expired {
+		w, err := s.enqueue(ctx, Mutation{Key: e.Key, Expect: e.Revision, Delete: true,
+			PrevValue: values[e.Revision].Value, HasPrev: true})
+		if err != nil {
+			return 0, 0, err
+		}
+		writes = append(writes, w)
+	}
+	for i, w := range writes {
+		<-w.done
+		switch {
+		case w.err == nil:
+			deleted++
+		case ClassOf(w.err) == Data:
+			s.damage(expired[i], w.err)
+		}
+	}
+	return len(expired), deleted, nil
+}
+
+// ofOneKey tells whether a read failed for what is stored, and not for the database as a whole.
+func ofOneKey(err error) bool {
+	class := ClassOf(err)
+	return class == Data || class == Invalid
+}
+
+// damaged is an expired key that cannot be deleted because what is stored of it is damaged. Its deletion is
+// tried again, since somebody may have repaired it, but ever more rarely.
+type damaged struct {
+	revision Revision
+	pause    time.Duration
+	again    time.Time
+}
+
+const (
+	firstDamagePause = time.Second
+	maxDamagePause   = 10 * time.Minute
+)
+
+// damage notes that an expired key cannot be deleted, and logs it the first time.
+func (s *Store) damage(e Expired, err error) {
+	d, known := s.damaged[e.Key]
+	if !known || d.revision != e.Revision {
+		s.log.Error("an expired key is damaged and cannot be deleted; it is tried again ever more rarely",
+			"key", string(e.Key), "revision", int64(e.Revision), "err", err)
+		d = damaged{revision: e.Revision, pause: firstDamagePause / 2}
+	}
+	d.pause = min(2*d.pause, maxDamagePause)
+	d.again = time.Now().Add(d.pause)
+	s.damaged[e.Key] = d
+}
+
+// due leaves out the damaged keys whose time has not come, and returns how long it is until it comes for the
+// first of them, 0 if there is none. It forgets those that are there no more.
+func (s *Store) due(expired []Expired, limit int) (due []Expired, retry time.Duration) {
+	now := time.Now()
+	seen := make(map[Key]struct{}, len(s.damaged))
+	for _, e := range expired {
+		d, known := s.damaged[e.Key]
+		if known {
+			seen[e.Key] = struct{}{}
+		}
+		if left := d.again.Sub(now); known && d.revision == e.Revision && left > 0 {
+			if retry == 0 || left < retry {
+				retry = left
+			}
+			continue
+		}
+		due = append(due, e)
+	}
+	if len(expired) < limit {
+		maps.DeleteFunc(s.damaged, func(k Key, _ damaged) bool { _, ok := seen[k]; return !ok })
+	}
+	return due, retry
 }

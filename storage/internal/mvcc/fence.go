@@ -3,43 +3,75 @@ package mvcc
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 )
 
-// A database can lose what it had confirmed: an older dump is restored under running servers, a replica without the tail is
-// promoted, a file is copied back. From then on the same revisions would be given again, for other content, and a watcher
-// that resumes at such a revision would miss events without a trace.
+// A database can lose what it had confirmed: an older dump is restored under running servers, a replica
+// without the tail is promoted, a file is copied back. From then on the same revisions would be given
+// again, for other content, and a watcher that resumes at such a revision would miss events without a
+// trace. This file keeps invariant I6 of the package documentation.
 //
-// So this process compares every answer with what it has seen (Store.observe, Group.Seen, tailer.read). If the epoch changed, somebody has
-// fenced already, and this process moves to the new history. If the head is lower, or the last row that was seen has another token or is missing
-// though it was not compacted, this process fences: Backend.Fence takes the commit lock, and writes a marker row
-// a jump beyond everything that was seen, in a new epoch, with compacted at the jump. No replica can have seen that
-// far, so no revision is reused; every older revision answers "compacted", in every replica and for ever. All watches end with ErrCompacted, as
-// what was delivered may not have happened.
+// # How it is noticed
 //
-// What a process cannot notice by what it has seen, it notices by the database's fingerprint: when it starts
-// (Store.begin) and whenever it opens a connection (the backends answer Fenced).
+// A process compares every answer with what it has seen: Store.observe the head of each read, the backend
+// the newest position of each group (Group.Seen), and the tailer each position that was seen, when the
+// log is read up to it (see trail). What it cannot notice by that, it notices by the database's
+// fingerprint and by the boot that holds its commits (see durability.go): when it starts (Store.begin)
+// and whenever it opens a connection (the backends answer Fenced). Between a read of another history and the moment when the log is read up to what was seen
+// before, which is asked for at once, the process does not know.
+//
+// # What is done
+//
+// Either the process goes over to the history that it finds, or it fences: StartEpoch takes the commit
+// lock and writes a marker row in a new epoch, a jump beyond the head and everything that this process
+// has seen, with compacted at the marker. All watches end with ErrCompacted, as what was delivered may
+// not have happened. It goes over only if every revision that it has seen, and half a jump more, is below
+// compacted there (Adoptable).
+//
+// # Why no revision is used twice
+//
+// Let seen be the newest revision that a process has seen, in any history. After it went over or fenced,
+// compacted is beyond seen, and it never becomes lower in that database. So whatever is read there at a
+// revision up to seen answers "compacted", and what is written there has a greater one.
+//
+//   - Several processes go over at the same time: each decides by what it has seen itself, so it does not
+//     matter what the others do. If one of them had seen more and fences instead, the marker is a jump
+//     beyond the head, and so beyond what the others have seen there: they follow.
+//   - Two fences at the same time: the second one finds, under the commit lock, another epoch than the one
+//     that it replaces. It does nothing if the first one was half a jump beyond what its own process has
+//     seen, and else fences beyond both. So processes never fence in turns: each fence is beyond
+//     everything that anybody has seen in the database when it is made.
+//   - A fence of the same database by hand, when it was noticed, or by an import is one like all others.
+//   - A process that has seen nothing believes what it finds, unless the fingerprint is another one. It
+//     then fences whatever the database holds: its own epoch and compacted are not asked, as they say
+//     nothing of what was seen in the database in whose place it is.
+//   - A copy that was fenced elsewhere, any number of times, comes under running servers: by the fences'
+//     times, its marker is either half a jump beyond what they have seen, and they go over, or
+//     they fence beyond both. It does not matter whether the file is another one, nor whether its
+//     fingerprint tells, nor what its epoch is. If it is the same epoch as theirs, the head is lower, or
+//     their newest row is another one, and they fence; or it is below compacted, and can do no harm.
+//   - Who had seen more than all who run, and does not run any more, is covered if that was less than half
+//     a jump more; and where no server runs, by the fingerprint alone.
+//
+// What nobody notices: a copy from the past with the same fingerprint, in the place of a database while no
+// server runs. The package documentations of the databases say when that can be; then a fence by hand is
+// needed.
 
-// minJump is how far a fence moves the revision at least: at a million writes per second, another replica is more than an hour
-// away from having seen a revision that is used again.
-const minJump Revision = 1 << 32
-
-// perSecond makes the revision to which a fence moves rise with time. To be beyond what this process has seen is not enough: if the same backup were restored
-// twice, both fences would come to the same revision. No history can have come as far that began earlier and takes fewer writes than 2^30 a second. Until the year 2242 it fits.
+// perSecond makes the revision to which a fence moves rise with time. To be beyond what this process has
+// seen is not enough: if the same backup were restored twice, both fences would come to the same
+// revision. No history can have come as far that began earlier and takes fewer writes than 2^30 a second.
+// Until the year 2242 it fits.
 const perSecond Revision = 1 << 30
-
-// newFence is a fence of a database of which a process has seen the position.
-func newFence(seen Position, fingerprint string) Fence {
-	return Fence{Seen: seen, Token: newToken(), Jump: minJump, PerSecond: perSecond, Fingerprint: fingerprint}
-}
 
 type fencing struct {
 	mu sync.Mutex
 }
 
-// refence makes sure that this process is in the database's history: it moves to a newer epoch, or fences, or finds that the alarm
-// was false. reason says what was noticed.
-func (s *Store) refence(ctx context.Context, reason string) error {
+// refence makes sure that this process is in the database's history: it goes over to another epoch, or
+// fences, or finds that the alarm was false. suspect is a position of which somebody says that it is not
+// there, or is there; reason says what was noticed.
+func (s *Store) refence(ctx context.Context, suspect Position, reason string) error {
 	s.fencing.mu.Lock()
 	defer s.fencing.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
@@ -48,74 +80,84 @@ func (s *Store) refence(ctx context.Context, reason string) error {
 		// A connection that has outlived a failover would go on to tell of the old server.
 		r.Reconnect()
 	}
+	if err := s.keepBoot(ctx); err != nil {
+		return err
+	}
+	// The identity comes first: what is found from here on is found in its epoch, or somebody else has
+	// fenced meanwhile, and the fence that names it finds that out.
+	id, err := s.b.Identity(ctx)
+	if err != nil {
+		return err
+	}
 	seen, delivered := s.hub.newestSeen(), s.hub.position()
 	st, err := s.b.State(ctx)
 	switch {
 	case err != nil && ClassOf(err) != Fenced:
 		return err
+	case err != nil:
+		// The backend tells nothing of another database before it is fenced. What has to be replaced is
+		// the epoch that is known. If that was done, the fence finds it out.
+		id.Epoch = seen.Epoch
 	case err == nil && !st.Writable:
 		return Errorf(ReadOnly, "the database is read-only (a standby, or not promoted yet), and cannot be fenced")
-	case err == nil && st.Head.Epoch > seen.Epoch:
-		s.adopt(st, reason)
+	case err == nil && st.Head.Epoch != seen.Epoch && Adoptable(seen.Revision, st):
+		// Somebody fenced, perhaps by hand or by a restore. Whoever noticed a loss has said so.
+		s.adopt(st, slog.LevelWarn, reason)
 		return nil
 	case err == nil && st.Head.Epoch == seen.Epoch && st.Head.Revision >= seen.Revision:
-		// What was delivered has to be there as well as what was heard of since, which may be of the new history already.
-		intact, err := s.intact(ctx, seen)
-		if err == nil && intact {
-			intact, err = s.intact(ctx, delivered)
+		// What was delivered has to be there as well as what was heard of since, which may be of the new
+		// history already.
+		positions := []Position{seen, delivered}
+		if suspect.Epoch == seen.Epoch {
+			positions = append(positions, suspect)
 		}
-		if err != nil || intact {
-			return err
+		intact := id.Recorded == id.Actual
+		for i := 0; intact && i < len(positions); i++ {
+			if intact, err = s.holds(ctx, positions[i]); err != nil {
+				return err
+			}
+		}
+		if intact {
+			return nil
 		}
 	}
-	return s.fenceLocked(ctx, seen, reason)
+	return s.fenceLocked(ctx, id, slog.LevelError, reason)
 }
 
-// intact tells whether the database is still the one that holds the row at this position.
-func (s *Store) intact(ctx context.Context, seen Position) (bool, error) {
-	id, err := s.b.Identity(ctx)
-	if err != nil {
-		return false, err
-	}
-	if id.Recorded != id.Actual {
-		return false, nil
-	}
-	t, err := s.b.Tail(ctx, seen.Revision, 1, PrevOfDeletions)
-	if err != nil {
-		return false, err
-	}
-	return follows(seen, t), nil
+// holds tells whether the database's history goes over the position.
+func (s *Store) holds(ctx context.Context, p Position) (bool, error) {
+	t, err := s.b.Tail(ctx, p.Revision, 1, PrevOfDeletions)
+	return err == nil && follows(p, t), err
 }
 
-// follows tells whether a piece of the log, read from the position on, is of the same history: its first row is the one at the position, or
-// that row has been compacted.
-func follows(p Position, t *Tail) bool {
-	if t.State.Head.Epoch != p.Epoch || t.State.Head.Revision < p.Revision {
-		return false
-	}
-	if len(t.Rows) > 0 && t.Rows[0].Revision == p.Revision {
-		return t.Rows[0].Token == p.Token
-	}
-	return p.Revision <= t.State.Compacted
-}
-
-func (s *Store) fenceLocked(ctx context.Context, seen Position, reason string) error {
-	id, err := s.b.Identity(ctx)
+// fenceLocked fences the database of this identity beyond everything seen.
+func (s *Store) fenceLocked(ctx context.Context, id Identity, level slog.Level, reason string) error {
+	d, err := s.b.Durability(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot fence: %w", err)
 	}
-	st, err := s.b.Fence(ctx, newFence(seen, id.Actual))
+	st, err := StartEpoch(ctx, s.b, newFence(s.hub.newestSeen(), id))
 	if err != nil {
 		return fmt.Errorf("cannot fence: %w", err)
+	}
+	if err := s.recordBoot(ctx, d); err != nil {
+		return fmt.Errorf("cannot record the boot: %w", err)
 	}
 	s.metrics.fenced()
-	s.adopt(st, reason)
+	s.adopt(st, level, reason)
 	return nil
 }
 
-// adopt moves this process to another history.
-func (s *Store) adopt(st State, reason string) {
-	s.log.Error("the database's history has changed; all watches end and caches are filled again", "reason", reason,
+// newFence is a fence by a process that has seen the position, of a database with this identity.
+func newFence(seen Position, id Identity) Fence {
+	return Fence{Seen: seen, Replaces: id.Epoch, Token: newToken(), Jump: minJump, PerSecond: perSecond,
+		Fingerprint: id.Actual}
+}
+
+// adopt moves this process to another history. The level of the line in the log is Error only if this
+// process noticed that history was lost.
+func (s *Store) adopt(st State, level slog.Level, reason string) {
+	s.log.Log(s.ctx, level, "the database's history has changed; all watches end and caches are filled again", "reason", reason,
 		"epoch", int64(st.Head.Epoch), "revision", int64(st.Head.Revision))
 	s.metrics.adopted()
 	s.snapshots.forget()
@@ -129,11 +171,11 @@ func (s *Store) Fence(ctx context.Context) (Revision, error) {
 	if s.ctx.Err() != nil {
 		return 0, ErrClosed
 	}
-	st, err := s.b.State(ctx)
+	id, err := s.b.Identity(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if err := s.fenceLocked(ctx, st.Head, "fenced by hand"); err != nil {
+	if err := s.fenceLocked(ctx, id, slog.LevelInfo, "fenced by hand"); err != nil {
 		return 0, err
 	}
 	return s.hub.position().Revision, nil

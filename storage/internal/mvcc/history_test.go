@@ -305,6 +305,23 @@ func TestNewerSchema(t *testing.T) {
 			!strings.Contains(err.Error(), "newer rowkeeper") {
 			t.Fatalf("opening a database that is too new: %v", err)
 		}
+		// Those that are running stop writing, and say why.
+		before, err := stores[0].Head(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range stores {
+			_, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/outdated"})
+			if err == nil || mvcc.ClassOf(err) != mvcc.Invalid || !strings.Contains(err.Error(), "use a newer rowkeeper") {
+				t.Errorf("a write by a program that is too old: %v", err)
+			}
+			if err := s.Compact(t.Context(), before); err == nil || mvcc.ClassOf(err) != mvcc.Invalid {
+				t.Errorf("a compaction by a program that is too old: %v", err)
+			}
+		}
+		if head, err := stores[0].Head(t.Context()); err != nil || head != before {
+			t.Errorf("the head is %d, %v; it was %d", head, err, before)
+		}
 	})
 }
 

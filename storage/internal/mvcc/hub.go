@@ -16,7 +16,7 @@ type Event struct {
 	// Value is nil if the key was deleted.
 	Value []byte
 
-	// bytes is what the event holds in memory when it comes to the hub.
+	// bytes is what the event holds in memory. Guarded by hub.mu once the hub has the event.
 	bytes int
 
 	prevMu    sync.Mutex
@@ -83,8 +83,8 @@ type hub struct {
 
 	mu        sync.Mutex
 	delivered Position
-	// seen is the newest position that this process knows of, which may be ahead of delivered.
-	seen Position
+	// trail is what this process knows of the history, which may be ahead of delivered.
+	trail trail
 	// compacted is the newest boundary that this process knows of.
 	compacted Revision
 	ring      []*Event
@@ -133,9 +133,27 @@ func newHub(limits RingLimits, metric *Metrics) *hub {
 func (h *hub) reset(st State) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.delivered, h.seen = st.Head, st.Head
+	h.trail.reset(st.Head)
+	h.startLocked(st)
+}
+
+// skip leaves out what compaction has removed from the log: all watches end, the ring is empty. It does
+// nothing if the hub is in another history by now.
+func (h *hub) skip(st State) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if st.Head.Epoch != h.delivered.Epoch || st.Compacted <= h.delivered.Revision {
+		return
+	}
+	h.trail.skip(st)
+	h.startLocked(st)
+}
+
+// startLocked starts to deliver after the end of the trail.
+func (h *hub) startLocked(st State) {
+	h.delivered = h.trail.delivered()
 	h.compacted = max(h.compacted, st.Compacted)
-	h.ring, h.ringBytes, h.ringStart = nil, 0, st.Head.Revision
+	h.ring, h.ringBytes, h.ringStart = nil, 0, h.delivered.Revision
 	for w := range h.all {
 		h.endLocked(w, ErrCompacted)
 	}
@@ -143,44 +161,53 @@ func (h *hub) reset(st State) {
 	h.metric.delivered(h.delivered)
 }
 
-// append delivers events that directly follow the position before and reach the position after. It refuses, and
-// returns false, if before is not what was delivered last.
+// append delivers events that directly follow the position before and reach the position after, all of one
+// group. It refuses, and returns false, if before is not what was delivered last, or if they are not
+// what was seen already.
 func (h *hub) append(before Position, events []*Event, after Position) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed || before != h.delivered {
 		return false
 	}
+	if _, ok := h.trail.pass([]Position{after}); !ok {
+		return false
+	}
 	h.appendLocked(events, after)
 	return true
 }
 
-// appendTail delivers the rows that a reader found after the position from. Some of them may have been delivered
-// meanwhile: since history is one, what was delivered after from is a prefix of the rows. It returns false if it is not, or if the hub is in another history:
-// then the log has to be read anew, from what is delivered now.
-func (h *hub) appendTail(from Position, rows []Row) bool {
+// appendTail delivers the rows that a reader found after the position from. Some of them may have been
+// delivered meanwhile: since history is one, what was delivered after from is a prefix of the rows. It
+// returns false if it is not, or if the hub is in another history: then the log has to be read anew, from
+// what is delivered now. It also returns false if the rows are not what was seen already, and that
+// position as known, which is zero otherwise.
+func (h *hub) appendTail(from Position, rows []Row) (known Position, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed || from.Epoch != h.delivered.Epoch || from.Revision > h.delivered.Revision {
-		return false
+		return known, false
 	}
 	skip := sort.Search(len(rows), func(i int) bool { return rows[i].Revision > h.delivered.Revision })
 	if skip == len(rows) {
-		return true
+		return known, true
 	}
 	if skip > 0 && rows[skip-1].Token != h.delivered.Token {
-		return false // others are in the place of what was delivered, which was lost
+		return known, false // others are in the place of what was delivered, which was lost
 	}
 	rows = rows[skip:]
+	groups := groupsOf(from.Epoch, rows)
+	if known, ok := h.trail.pass(groups); !ok {
+		return known, false
+	}
 	events := make([]*Event, 0, len(rows))
 	for i := range rows {
 		if e := eventOf(&rows[i]); e != nil {
 			events = append(events, e)
 		}
 	}
-	last := &rows[len(rows)-1]
-	h.appendLocked(events, Position{Epoch: from.Epoch, Revision: last.Revision, Token: last.Token})
-	return true
+	h.appendLocked(events, groups[len(groups)-1])
+	return known, true
 }
 
 func (h *hub) appendLocked(events []*Event, after Position) {
@@ -189,9 +216,6 @@ func (h *hub) appendLocked(events []*Event, after Position) {
 		h.ringBytes += e.bytes
 	}
 	h.delivered = after
-	if after.Revision > h.seen.Revision {
-		h.seen = after
-	}
 	h.evictLocked()
 	h.wakeLocked(events)
 	h.arriveLocked()
@@ -211,6 +235,18 @@ func (h *hub) evictLocked() {
 	h.ringStart = h.ring[n-1].Revision
 	// A copy lets go of the evicted events' memory.
 	h.ring = append(make([]*Event, 0, h.limits.Events/4+len(h.ring)-n), h.ring[n:]...)
+}
+
+// grew counts a previous value that was read only now, if the ring holds its event.
+func (h *hub) grew(e *Event, bytes int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	i := sort.Search(len(h.ring), func(i int) bool { return h.ring[i].Revision >= e.Revision })
+	if i < len(h.ring) && h.ring[i] == e {
+		e.bytes += bytes
+		h.ringBytes += bytes
+		h.evictLocked()
+	}
 }
 
 // wakeLocked tells the watchers that the events concern. Most events of a group share a directory, so the buckets are
@@ -346,19 +382,29 @@ func (h *hub) position() Position {
 	return h.delivered
 }
 
-// sawLocked etc. keep the newest position of this history that this process knows of.
-func (h *hub) saw(p Position) {
+// saw takes a position that the database has answered. It is unproven if the hub is in another history by
+// now.
+func (h *hub) saw(p Position) (known Position, s sight) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if p.Epoch == h.seen.Epoch && p.Revision > h.seen.Revision {
-		h.seen = p
+	if p.Epoch != h.delivered.Epoch {
+		return h.delivered, unproven
 	}
+	return h.trail.see(p)
 }
 
+// newestSeen is the newest position of this history that this process knows of.
 func (h *hub) newestSeen() Position {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.seen
+	return h.trail.newest()
+}
+
+// crowded tells whether too many positions wait for the log.
+func (h *hub) crowded() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.trail.ahead) >= maxAhead
 }
 
 // sawCompacted remembers the boundary.

@@ -72,7 +72,7 @@ func TestJumpRises(t *testing.T) {
 	const seen, writes = 1000, 1_000_000
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	fence := func(seen Revision, now time.Time) Revision {
-		f := newFence(Position{Revision: seen}, "")
+		f := newFence(Position{Revision: seen}, Identity{})
 		return f.Marker(State{Head: Position{Revision: seen - 10}, Now: now})
 	}
 	first, second := fence(seen, now), fence(seen, now.Add(time.Second))
@@ -84,7 +84,7 @@ func TestJumpRises(t *testing.T) {
 		t.Errorf("after %d, a fence with an older clock is at %d", second, again)
 	}
 	// What the database has come to by then counts, and not twice.
-	f := newFence(Position{Revision: seen}, "")
+	f := newFence(Position{Revision: seen}, Identity{})
 	if far := f.Marker(State{Head: Position{Revision: second}, Now: now}); far != second+minJump {
 		t.Errorf("a fence of one who has seen %d in a database at %d is at %d", seen, second, far)
 	}
@@ -128,13 +128,13 @@ func TestImportRevisions(t *testing.T) {
 		st := State{Head: Position{Epoch: 4, Revision: tc.head}, Now: now}
 		for range 2 {
 			var got []Record
-			if err := in.Begin(st, 1); err != nil {
+			if err := in.begin(st, 1); err != nil {
 				t.Fatal(err)
 			}
-			if err := in.Write(func(r *Record) error { got = append(got, *r); return nil }); err != nil {
+			if err := in.write(func(r *Record) error { got = append(got, *r); return nil }); err != nil {
 				t.Fatal(err)
 			}
-			after := in.End(st)
+			after := in.end(st)
 			want := Position{Epoch: 5, Revision: tc.end, Token: in.Token}
 			if in.Renumbered != tc.renumbered || got[0].Revision != tc.first || got[0].Create != tc.firstCreatedAt || after.Head != want || after.Compacted != tc.end || after.Swept != tc.end {
 				t.Errorf("%s: renumbered %t, the first record is %+v, and the state after it %+v", tc.name, in.Renumbered, got[0], after)
@@ -142,7 +142,7 @@ func TestImportRevisions(t *testing.T) {
 		}
 	}
 	in := &Import{into: "this"}
-	if err := in.Begin(State{}, 1); !errors.Is(err, ErrNotEmpty) {
+	if err := in.begin(State{}, 1); !errors.Is(err, ErrNotEmpty) {
 		t.Errorf("into a store with keys: %v", err)
 	}
 }
@@ -248,10 +248,10 @@ func TestTailOverlapsOtherHistory(t *testing.T) {
 		t.Fatal("the own group is not delivered")
 	}
 	row := func(r Revision, token byte) Row { return Row{Key: "/k", Revision: r, Create: r, Token: Token{token}} }
-	if h.appendTail(from, []Row{row(6, 60), row(7, 70)}) || h.position() != own {
+	if _, ok := h.appendTail(from, []Row{row(6, 60), row(7, 70)}); ok || h.position() != own {
 		t.Errorf("rows of another history are delivered: %+v", h.position())
 	}
-	if !h.appendTail(from, []Row{row(6, 6), row(7, 7)}) || h.position().Revision != 7 {
+	if _, ok := h.appendTail(from, []Row{row(6, 6), row(7, 7)}); !ok || h.position().Revision != 7 {
 		t.Errorf("rows of this history are not delivered: %+v", h.position())
 	}
 }

@@ -2,6 +2,7 @@ package mvcc
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -15,7 +16,8 @@ type write struct {
 	done     chan struct{}
 	revision Revision
 	err      error
-	// dropped is set when the caller gave up in the queue. Guarded by queue.mu until the write is taken.
+	// dropped is set when the caller gave up in the queue, or was refused there. Guarded by queue.mu
+	// until the write is taken.
 	dropped, taken bool
 }
 
@@ -91,6 +93,31 @@ func (q *queue) drop(w *write) bool {
 		q.roomLocked()
 	}
 	return true
+}
+
+// refuse answers the queued writes that came at or before a time, and returns when the oldest of the
+// others came, zero if there are none.
+func (q *queue) refuse(came time.Time, err error) (oldest time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.writes = slices.DeleteFunc(q.writes, func(w *write) bool {
+		switch {
+		case w.dropped:
+			return true
+		case w.arrived.After(came):
+			if oldest.IsZero() || w.arrived.Before(oldest) {
+				oldest = w.arrived
+			}
+			return false
+		}
+		w.dropped = true
+		q.count--
+		q.bytes -= w.bytes
+		w.answer(0, err)
+		return true
+	})
+	q.roomLocked()
+	return oldest
 }
 
 // take waits for writes and returns as many as a group may have, in the order of arrival; nil when the queue is closed and empty.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"sort"
+	"strings"
 	"sync"
 )
 
@@ -34,7 +35,8 @@ type RangeOptions struct {
 	From Key
 	// At is the revision of the snapshot, 0 for the newest.
 	At Revision
-	// Limit is the number of keys wanted, 0 for all.
+	// Limit is the number of keys wanted, 0 for all. The values of one call are bounded by about twice
+	// ReadBytes besides, so there may be fewer.
 	Limit int
 	// KeysOnly leaves the values out.
 	KeysOnly bool
@@ -47,7 +49,7 @@ type RangeResult struct {
 	// Revision is that of the snapshot.
 	Revision Revision
 	KVs      []KeyValue
-	// More: the limit has left out keys.
+	// More: the limit, or the bound of the values' bytes, has left out keys.
 	More bool
 	// Count is the number of keys from the page's begin to the range's end, -1 if it was not asked for or is more than CountLimit.
 	Count int64
@@ -77,7 +79,6 @@ func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error)
 	case res.Revision < st.Compacted:
 		return nil, ErrCompacted
 	}
-	rows := page.Rows
 	var undone []Replaced
 	if res.Revision < st.Head.Revision {
 		d, err := s.snapshots.delta(ctx, deltaKey{start: o.Start, end: o.End, at: res.Revision}, st.Head.Revision)
@@ -86,11 +87,12 @@ func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error)
 		}
 		i := sort.Search(len(d), func(i int) bool { return d[i].Key >= o.From })
 		undone = d[i:]
-		if rows, err = s.merge(ctx, rows, undone, limit+1, res.Revision, o.KeysOnly); err != nil {
+		if page, err = s.merge(ctx, page, undone, limit+1, res.Revision, o.KeysOnly); err != nil {
 			return nil, err
 		}
 	}
-	if len(rows) > limit {
+	rows := page.Rows
+	if res.More = page.More; len(rows) > limit {
 		rows, res.More = rows[:limit], true
 	}
 	res.KVs = make([]KeyValue, len(rows))
@@ -117,57 +119,94 @@ func (s *Store) page(ctx context.Context, q PageQuery) (*Page, error) {
 	return p, err
 }
 
-// merge adds the undone rows that belong to the page, with their values.
-func (s *Store) merge(ctx context.Context, rows []Row, undone []Replaced, limit int, at Revision, keysOnly bool) ([]Row, error) {
-	if len(rows) == limit {
+// merge adds the undone rows that belong to the page, with their values, and ends the page at ReadBytes.
+func (s *Store) merge(ctx context.Context, page *Page, undone []Replaced, limit int, at Revision, keysOnly bool) (*Page, error) {
+	rows := page.Rows
+	if len(rows) == limit || page.More {
 		// The page is full: only what sorts before its end can belong to it.
 		end := rows[len(rows)-1].Key
 		undone = undone[:sort.Search(len(undone), func(i int) bool { return undone[i].Key >= end })]
 	}
 	undone = undone[:min(len(undone), limit)]
 	if len(undone) == 0 {
-		return rows, nil
+		return page, nil
 	}
-	revisions := make([]Revision, len(undone))
-	for i := range undone {
-		revisions[i] = undone[i].Revision
+	old := oldRows{s: s, at: at, asked: undone, rows: map[Revision]*Row{}}
+	merged := &Page{State: page.State, More: page.More, Rows: make([]Row, 0, min(len(rows)+len(undone), limit))}
+	for i, j := 0, 0; (i < len(rows) || j < len(undone)) && len(merged.Rows) < limit; {
+		if j == len(undone) || i < len(rows) && rows[i].Key < undone[j].Key {
+			merged.Rows = append(merged.Rows, rows[i])
+			i++
+			continue
+		}
+		if keysOnly {
+			old.bytes = 0 // nothing of them is kept
+		}
+		row, err := old.row(ctx, j)
+		if err != nil {
+			return nil, err
+		}
+		if row == nil {
+			merged.More = true
+			return merged, nil
+		}
+		if keysOnly {
+			row.Value = nil
+		}
+		merged.Rows = append(merged.Rows, *row)
+		j++
 	}
-	old := make(map[Revision]*Row, len(revisions))
-	// Values are read in pieces that every database takes in one statement.
-	for piece := range slices.Chunk(revisions, 1_000) {
+	return merged, nil
+}
+
+// oldRows reads rows of the log as a page comes to need them.
+type oldRows struct {
+	s  *Store
+	at Revision
+	// asked are those that may be needed, in this order.
+	asked []Replaced
+	rows  map[Revision]*Row
+	// bytes is the size of the values that were read.
+	bytes int
+}
+
+// oldPiece is how many revisions every database takes in one statement.
+const oldPiece = 1_000
+
+// row returns the asked row j, or nil if it was not read yet and the values have reached ReadBytes.
+func (o *oldRows) row(ctx context.Context, j int) (*Row, error) {
+	revision := o.asked[j].Revision
+	if row := o.rows[revision]; row != nil || o.bytes >= ReadBytes {
+		return row, nil
+	}
+	var piece []Revision
+	for _, r := range o.asked[j:min(j+oldPiece, len(o.asked))] {
+		if o.rows[r.Revision] == nil {
+			piece = append(piece, r.Revision)
+		}
+	}
+	// A read that ends at its bound need not have come to this row.
+	for _, piece := range [][]Revision{piece, {revision}} {
 		var found []Row
-		st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
-			found, st, err = s.b.Values(ctx, piece)
+		st, err := o.s.read(ctx, func(ctx context.Context) (st State, err error) {
+			found, st, err = o.s.b.Values(ctx, piece)
 			return st, err
 		})
 		if err != nil {
 			return nil, err
 		}
-		if st.Compacted > at {
+		if st.Compacted > o.at {
 			return nil, ErrCompacted
 		}
 		for i := range found {
-			old[found[i].Revision] = &found[i]
+			o.rows[found[i].Revision] = &found[i]
+			o.bytes += len(found[i].Value)
+		}
+		if row := o.rows[revision]; row != nil {
+			return row, nil
 		}
 	}
-	merged := make([]Row, 0, min(len(rows)+len(undone), limit))
-	for i, j := 0, 0; (i < len(rows) || j < len(undone)) && len(merged) < limit; {
-		if j == len(undone) || i < len(rows) && rows[i].Key < undone[j].Key {
-			merged = append(merged, rows[i])
-			i++
-			continue
-		}
-		row := old[undone[j].Revision]
-		if row == nil {
-			return nil, Errorf(Invalid, "the log has no row %d, which a snapshot at %d needs: the database is damaged", undone[j].Revision, at)
-		}
-		if keysOnly {
-			row.Value = nil
-		}
-		merged = append(merged, *row)
-		j++
-	}
-	return merged, nil
+	return nil, Damaged("the log has no row %d, which a snapshot at %d needs", revision, o.at)
 }
 
 // countAt counts the keys of the range from the page's begin on. The counting happens in another snapshot than the page, so its delta is extended, too: what
@@ -225,7 +264,9 @@ type deltaKey struct {
 
 type delta struct {
 	key deltaKey
-	mu  sync.Mutex // held while it is extended
+	// lock has capacity 1 and is full while the delta is extended. It is a channel, so that a list
+	// whose context ends does not go on waiting for another list's read.
+	lock chan struct{}
 	// upto is the revision that the delta reaches.
 	upto Revision
 	// replaced is sorted by key. It is never changed in place.
@@ -240,28 +281,56 @@ func newSnapshots(s *Store) *snapshots {
 // delta returns the keys that were current at key.at and replaced in (key.at, upto].
 func (c *snapshots) delta(ctx context.Context, key deltaKey, upto Revision) ([]Replaced, error) {
 	d := c.entry(key)
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	select {
+	case d.lock <- struct{}{}:
+		defer func() { <-d.lock }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	if d.upto > upto {
-		// Another page has extended it beyond this page's snapshot. A key that was replaced after that snapshot is among the page's live rows, and would be there twice.
-		return c.read(ctx, ReplacedQuery{Start: key.start, End: key.end, At: key.at, After: key.at, Upto: upto})
+		// Another page has extended it beyond this page's snapshot. A key that was replaced after that
+		// snapshot is among the page's live rows, and would be there twice.
+		q := ReplacedQuery{Start: key.start, End: key.end, At: key.at, After: key.at, Upto: upto}
+		return c.read(ctx, q)
 	}
 	if d.upto < upto {
-		more, err := c.read(ctx, ReplacedQuery{Start: key.start, End: key.end, At: key.at, After: d.upto, Upto: upto})
+		q := ReplacedQuery{Start: key.start, End: key.end, At: key.at, After: d.upto, Upto: upto}
+		more, err := c.read(ctx, q)
 		if err != nil {
 			return nil, err
 		}
-		merged := make([]Replaced, 0, len(d.replaced)+len(more))
-		merged = append(append(merged, d.replaced...), more...)
-		sortReplaced(merged)
-		d.replaced, d.upto = merged, upto
+		d.replaced, d.upto = mergeReplaced(d.replaced, more), upto
 		c.count(d)
 	}
 	return d.replaced, nil
 }
 
+// mergeReplaced merges two lists that are sorted by key and have no key in common. A long list is extended
+// by few keys many times, so what lies between two new keys is found by searching and copied as a whole.
+func mergeReplaced(old, more []Replaced) []Replaced {
+	if len(old) == 0 {
+		return more
+	}
+	if len(more) == 0 {
+		return old
+	}
+	merged := make([]Replaced, 0, len(old)+len(more))
+	for _, r := range more {
+		// The step doubles until it passes the place, so that many new keys cost no more than a walk.
+		step := 1
+		for step <= len(old) && old[step-1].Key < r.Key {
+			step *= 2
+		}
+		begin, end := step/2, min(step, len(old))
+		n := begin + sort.Search(end-begin, func(i int) bool { return old[begin+i].Key > r.Key })
+		merged = append(append(merged, old[:n]...), r)
+		old = old[n:]
+	}
+	return append(merged, old...)
+}
+
 func sortReplaced(r []Replaced) {
-	sort.Slice(r, func(i, j int) bool { return r[i].Key < r[j].Key })
+	slices.SortFunc(r, func(a, b Replaced) int { return strings.Compare(string(a.Key), string(b.Key)) })
 }
 
 func (c *snapshots) read(ctx context.Context, q ReplacedQuery) ([]Replaced, error) {
@@ -287,7 +356,7 @@ func (c *snapshots) entry(key deltaKey) *delta {
 		c.order.MoveToFront(e)
 		return e.Value.(*delta)
 	}
-	d := &delta{key: key, upto: key.at}
+	d := &delta{key: key, upto: key.at, lock: make(chan struct{}, 1)}
 	c.entries[key] = c.order.PushFront(d)
 	c.evictLocked()
 	return d

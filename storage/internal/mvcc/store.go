@@ -20,7 +20,9 @@ type Config struct {
 	Metrics *Metrics
 	// Timeout bounds each operation on the database. Default 30 s.
 	Timeout time.Duration
-	// RetryFor is how long a write is tried again while the database is away, and a read while its connection breaks. Default 5 s.
+	// RetryFor is how long a write is tried again while the database is away, how long it waits behind
+	// a group whose outcome is not known yet, and how long a read is tried again while its connection
+	// breaks. Default 5 s.
 	RetryFor time.Duration
 	// ResolveFor is how long an unknown outcome is looked into before the writers are told that it is unknown. Default 30 s.
 	ResolveFor time.Duration
@@ -92,6 +94,9 @@ type Store struct {
 	tailer    *tailer
 	fencing   fencing
 	reapSoon  chan time.Duration
+	// reaping is held while expired keys are deleted. It guards damaged, those that cannot be.
+	reaping   sync.Mutex
+	damaged   map[Key]damaged
 	sweepSoon chan struct{}
 	// replays is taken by the watchers that read the log.
 	replays chan struct{}
@@ -109,11 +114,13 @@ type Store struct {
 }
 
 // Open starts a store over a backend, which it owns from then on. If the database's fingerprint is another than the recorded one, it was restored or
-// copied while nobody looked, and is fenced. The context bounds the opening only.
+// copied while nobody looked, and is fenced; so it is if its last commits may not have reached the disk, see
+// [Durability]. The context bounds the opening only.
 func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
-	s := &Store{b: b, cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, limits: b.Limits(), reapSoon: make(chan time.Duration, 1), sweepSoon: make(chan struct{}, 1),
-		replays: make(chan struct{}, 2)}
+	s := &Store{b: b, cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, limits: b.Limits(), reapSoon: make(chan time.Duration, 1), damaged: map[Key]damaged{},
+		sweepSoon: make(chan struct{}, 1),
+		replays:   make(chan struct{}, 2)}
 	s.hub = newHub(cfg.Ring, cfg.Metrics)
 	s.queue = newQueue(cfg.QueueMutations, cfg.QueueBytes, s.limits)
 	s.heads = sharing{query: s.queryHead, width: 1, size: 1}
@@ -156,14 +163,18 @@ func (s *Store) begin(ctx context.Context) error {
 		return err
 	}
 	if id.Recorded == "" {
-		err = s.b.RecordFingerprint(ctx, id.Actual)
+		err = RecordFingerprint(ctx, s.b, id.Actual)
 	} else if id.Recorded != id.Actual {
 		s.log.Warn("the database is not the one in which this store was last written: it was restored, copied or failed over; fencing",
 			"recorded", id.Recorded, "actual", id.Actual)
 		s.metrics.fenced()
-		st, err = s.b.Fence(ctx, newFence(st.Head, id.Actual))
+		id.Epoch = st.Head.Epoch // others may have fenced since
+		st, err = StartEpoch(ctx, s.b, newFence(st.Head, id))
 	}
 	if err != nil {
+		return err
+	}
+	if st, err = s.beginBoot(ctx, st); err != nil {
 		return err
 	}
 	s.hub.reset(st)
@@ -195,34 +206,63 @@ func (s *Store) Close() error {
 // Limits returns the largest keys and values that can be stored.
 func (s *Store) Limits() Limits { return s.limits }
 
-// observe compares what a read says of the history with what this process had seen before the read began. It returns an error if the
-// answer must not be used.
+// observe compares what a read says of the history with what this process had seen before the read began,
+// and has learnt since. It returns an error if the answer must not be used.
 func (s *Store) observe(seen Position, st State) error {
+	suspect, err := s.compare(seen, st)
+	if errors.Is(err, errUnproven) {
+		var holds bool
+		ctx, cancel := context.WithTimeout(s.ctx, s.cfg.Timeout)
+		defer cancel()
+		if holds, err = s.holds(ctx, suspect); err == nil && !holds {
+			err = errOtherHistory
+		}
+	}
+	if !errors.Is(err, errOtherHistory) {
+		return err
+	}
+	err = s.refence(s.ctx, suspect, fmt.Sprintf("head %d of epoch %d was read, after %d of epoch %d was seen",
+		st.Head.Revision, st.Head.Epoch, seen.Revision, seen.Epoch))
+	if err != nil {
+		return err
+	}
+	return Errorf(Unavailable, "the database's history was looked into while it was read: try again")
+}
+
+// errOtherHistory says that an answer may be of another history than what this process has seen.
+var errOtherHistory = errors.New("the history has changed")
+
+// errUnproven says it of an answer that took so long that it cannot be compared with what was seen.
+var errUnproven = fmt.Errorf("%w, or the answer took long", errOtherHistory)
+
+// compare is observe without asking the database. If it returns errOtherHistory, suspect is the position to
+// look for.
+func (s *Store) compare(seen Position, st State) (suspect Position, err error) {
 	if !st.Writable {
 		s.metrics.notReady()
-		return Errorf(ReadOnly, "the database answers as a read-only server (a standby, or demoted): its answers may be late and are not used")
+		return suspect, Errorf(ReadOnly, "the database answers as a read-only server (a standby, or demoted): its answers may be late and are not used")
 	}
-	switch {
-	case st.Head.Epoch == seen.Epoch && st.Head.Revision > seen.Revision:
-		s.hub.saw(st.Head)
+	// Another epoch, or a lower head.
+	if st.Head.Epoch != seen.Epoch || st.Head.Revision < seen.Revision {
+		return seen, errOtherHistory
+	}
+	switch known, sight := s.hub.saw(st.Head); sight {
+	case agrees:
 		s.hub.sawCompacted(st.Compacted)
 		s.metrics.head(st.Head.Revision)
 		s.tailer.wakeFor(st.Head.Revision)
-		return nil
-	case st.Head == seen:
-		s.hub.sawCompacted(st.Compacted)
-		return nil
+		return suspect, nil
+	case crowded:
+		return suspect, errCrowded
+	case unproven:
+		return st.Head, errUnproven
+	default: // another group at the same revision
+		return known, errOtherHistory
 	}
-	// Another epoch, a lower head, or another group at the same revision.
-	if err := s.refence(s.ctx, fmt.Sprintf("head %d of epoch %d was read, after %d of epoch %d was seen",
-		st.Head.Revision, st.Head.Epoch, seen.Revision, seen.Epoch)); err != nil {
-		return err
-	}
-	if st.Head.Epoch > seen.Epoch {
-		return nil // the answer is of the newer history, in which this process is now, too
-	}
-	return Errorf(Unavailable, "the database's history changed while it was read: try again")
 }
+
+// errCrowded refuses what could not be compared with the log later.
+var errCrowded = Errorf(Unavailable, "the database's log cannot be followed at the moment: try again later")
 
 // read runs a read: it bounds its time, tries again what is safe to try again (every read), and checks the history. No
 // answer of a read that fails the check is used.
@@ -248,7 +288,7 @@ func (s *Store) read(ctx context.Context, f func(context.Context) (State, error)
 		case Transient, Unavailable, Unknown:
 			return State{}, err
 		case Fenced:
-			if err := s.refence(s.ctx, err.Error()); err != nil {
+			if err := s.refence(s.ctx, seen, err.Error()); err != nil {
 				return State{}, backoff.Permanent(err)
 			}
 			return State{}, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -46,6 +47,18 @@ type faulty struct {
 	// commit, if not nil, takes the place of the next commits.
 	commit func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error)
 	state  func(ctx context.Context) (mvcc.State, error)
+	// resolve, if not nil, is called before the commit lock is taken for a resolution.
+	resolve func()
+}
+
+func (f *faulty) Locked(ctx context.Context, o mvcc.LockOptions, do func(mvcc.Tx) error) error {
+	f.mu.Lock()
+	resolve := f.resolve
+	f.mu.Unlock()
+	if resolve != nil {
+		resolve()
+	}
+	return f.Backend.Locked(ctx, o, do)
 }
 
 func (f *faulty) set(commit func(context.Context, *mvcc.Group) (*mvcc.GroupResult, error)) {
@@ -215,11 +228,11 @@ func TestUnknownOutcome(t *testing.T) {
 				if _, err := f.Backend.Commit(ctx, other); err != nil {
 					return nil, err
 				}
-				if _, err := f.Backend.Compact(ctx, seen.Revision+1); err != nil {
+				if _, err := mvcc.RaiseCompacted(ctx, f.Backend, seen.Revision+1); err != nil {
 					return nil, err
 				}
 				for {
-					_, st, err := f.Backend.Sweep(ctx, 1000)
+					_, st, err := mvcc.SweepBatch(ctx, f.Backend, 1000)
 					if err != nil {
 						return nil, err
 					}
@@ -233,6 +246,54 @@ func TestUnknownOutcome(t *testing.T) {
 			}
 		})
 	})
+}
+
+// TestBehindUnknownOutcome: while nobody knows what became of a group, the writers behind it are
+// answered. Nothing of theirs is written. When it is known, writes go on.
+func TestBehindUnknownOutcome(t *testing.T) {
+	db := dbtest.Open(t, dbtest.SQLite)
+	s, f := openFaulty(t, db, mvcc.Config{RetryFor: 50 * time.Millisecond, ResolveFor: time.Hour, Timeout: time.Hour})
+	resolving, release := make(chan struct{}), make(chan struct{})
+	f.mu.Lock()
+	f.resolve = func() { close(resolving); <-release }
+	f.mu.Unlock()
+	f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+		f.set(nil)
+		return nil, mvcc.Errorf(mvcc.Unknown, "the connection was lost")
+	})
+	first := make(chan error, 1)
+	go func() {
+		_, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/first"})
+		first <- err
+	}()
+	<-resolving
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for range 2 { // one that comes early, and one after others were refused
+		var errs [5]error
+		var behind sync.WaitGroup
+		for i := range errs {
+			behind.Go(func() { _, errs[i] = s.Commit(ctx, mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/behind/%d", i))}) })
+		}
+		behind.Wait()
+		for i, err := range errs {
+			var refused *mvcc.Error
+			if !errors.As(err, &refused) || refused.Class != mvcc.Unavailable || !strings.Contains(err.Error(), "nothing was written") {
+				t.Errorf("writer %d behind the group: %v", i, err)
+			}
+		}
+	}
+	close(release)
+	if err := <-first; mvcc.ClassOf(err) != mvcc.Unavailable || !strings.Contains(err.Error(), "nothing was written") {
+		t.Errorf("the writer of the group: %v", err)
+	}
+	f.mu.Lock()
+	f.resolve = nil
+	f.mu.Unlock()
+	if n, err := s.Count(t.Context(), "/", "0"); err != nil || n != 0 {
+		t.Errorf("%d keys were written, %v", n, err)
+	}
+	put(t, s, "/behind/0", 0, "")
 }
 
 // waitForQueue waits until n writes wait for the committer.

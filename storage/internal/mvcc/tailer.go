@@ -141,6 +141,7 @@ func (t *tailer) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	failing := retryPolicy()
+	outage := outage{log: t.s.log, what: "read the log"}
 	for {
 		due := false
 		select {
@@ -160,11 +161,12 @@ func (t *tailer) run(ctx context.Context) {
 			}
 			pause := failing.NextBackOff()
 			t.s.metrics.tailFailed()
-			t.s.log.Warn("cannot read the log; trying again", "err", err, "pause", pause)
+			outage.failed(err)
 			wait(ctx, pause)
 			t.kick()
 		} else {
 			failing.Reset()
+			outage.over()
 		}
 		t.mu.Lock()
 		t.moved = time.Now()
@@ -203,12 +205,8 @@ func (t *tailer) catchUp(ctx context.Context, poll bool) error {
 			continue // the read found another history, and this process has moved to it
 		}
 		if !follows(from, tail) {
-			if err := s.refence(ctx, fmt.Sprintf("the row at the delivered revision %d of epoch %d is not the one that was delivered",
-				from.Revision, from.Epoch)); err != nil {
+			if err := t.doubt(ctx, from, "delivered"); err != nil {
 				return err
-			}
-			if s.hub.position().Epoch == from.Epoch {
-				return Errorf(Unavailable, "the row at the delivered revision %d looked like another one for a moment", from.Revision)
 			}
 			continue
 		}
@@ -221,13 +219,19 @@ func (t *tailer) catchUp(ctx context.Context, poll bool) error {
 				// Compaction has overtaken this process, as after a long pause: the events between cannot be delivered any more.
 				s.log.Warn("compaction has passed the delivered revision; all watches end", "delivered", int64(from.Revision),
 					"compacted", int64(tail.State.Compacted))
-				s.hub.reset(tail.State)
-				return nil
+				s.hub.skip(tail.State)
+				continue
 			}
-			return Errorf(Invalid, "the log has no row %d, though it is neither compacted nor the newest: the database is damaged", gap)
+			return Damaged("the log has no row %d, though it is neither compacted nor the newest", gap)
 		}
 		if len(rows) > 0 {
-			if !s.hub.appendTail(from, rows) {
+			known, ok := s.hub.appendTail(from, rows)
+			if known != (Position{}) {
+				if err := t.doubt(ctx, known, "seen"); err != nil {
+					return err
+				}
+			}
+			if !ok {
 				continue // in another history by now
 			}
 			t.mu.Lock()
@@ -235,10 +239,19 @@ func (t *tailer) catchUp(ctx context.Context, poll bool) error {
 			t.mu.Unlock()
 			s.metrics.tailed(len(rows), tail.State.Now.Sub(rows[0].Time))
 		}
-		if len(tail.Rows) < limit {
+		if len(tail.Rows) < limit && !tail.More {
 			return nil
 		}
 	}
+}
+
+// doubt has a position looked into that is not in the log. It returns an error if it is there after all.
+func (t *tailer) doubt(ctx context.Context, p Position, was string) error {
+	err := t.s.refence(ctx, p, fmt.Sprintf("the row at revision %d of epoch %d is not the one that was %s", p.Revision, p.Epoch, was))
+	if err == nil && t.s.hub.position().Epoch == p.Epoch {
+		err = Errorf(Unavailable, "the row at revision %d, which was %s, looked like another one for a moment", p.Revision, was)
+	}
+	return err
 }
 
 // pieceSize bounds the bytes of a piece of the log that is read at a time, by the mean size of the rows of the last one. It begins low.

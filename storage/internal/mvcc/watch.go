@@ -268,6 +268,7 @@ func (s *Store) PrevValue(ctx context.Context, e *Event) ([]byte, error) {
 		return nil, err
 	case len(rows) == 1:
 		e.prevKnown, e.prevValue = true, rows[0].Value
+		s.hub.grew(e, len(e.prevValue))
 		return e.prevValue, nil
 	case st.Compacted >= e.Revision:
 		return nil, ErrCompacted

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -23,6 +22,8 @@ import (
 	"github.com/testcontainers/testcontainers-go/modules/mariadb"
 	"github.com/testcontainers/testcontainers-go/modules/mysql"
 	"github.com/testcontainers/testcontainers-go/modules/postgres"
+
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dockerhost"
 )
 
 // images are the default images of each kind, the preferred first: those that hack/testbed builds, which nobody can pull, and the official ones.
@@ -34,6 +35,13 @@ var images = map[Kind][]string{
 
 // localImages begin the names of images that no registry has.
 const localImages = "localhost/"
+
+// ports are those on which the servers listen in their containers.
+var ports = map[Kind]network.Port{
+	Postgres: network.MustParsePort("5432/tcp"),
+	MariaDB:  network.MustParsePort("3306/tcp"),
+	MySQL:    network.MustParsePort("3306/tcp"),
+}
 
 // guardLabel is the label by which a guard finds its container.
 const guardLabel = "dev.rowkeeper.guard"
@@ -89,7 +97,7 @@ done >/dev/null 2>&1`, "guard", guardLabel+"="+label)
 		// A container may have been made nevertheless.
 		return nil, errors.Join(fmt.Errorf("start a container of %s: %w", image, err), h.remove(ctx))
 	}
-	name, err := h.address(ctx, port)
+	name, err := dockerhost.Address(ctx, h, ports[kind].String())
 	if err != nil {
 		return nil, errors.Join(err, h.remove(ctx))
 	}
@@ -171,9 +179,8 @@ func runContainer(ctx context.Context, kind Kind, image string, port int, label 
 		req.Labels = map[string]string{guardLabel: label}
 		// Each image and version logs in its own words that it is ready. Whether it is, is asked of the server.
 		req.WaitingFor = nil
-		inner := network.MustParsePort("3306/tcp")
+		inner := ports[kind]
 		if kind == Postgres {
-			inner = network.MustParsePort("5432/tcp")
 			req.Env["PGDATA"] = data + "/rowkeeper"
 		}
 		req.ExposedPorts = []string{inner.String()}
@@ -203,21 +210,6 @@ func runContainer(ctx context.Context, kind Kind, image string, port int, label 
 	default:
 		return mysql.Run(ctx, image, mysql.WithUsername("root"), mysql.WithPassword(adminPassword), customize)
 	}
-}
-
-// address returns the host and port at which the container's port answers: mostly this machine, whatever testcontainers infers from
-// signs that it runs in a container itself.
-func (h *containerHost) address(ctx context.Context, port int) (string, error) {
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	d := net.Dialer{Timeout: time.Second}
-	if conn, err := d.DialContext(ctx, "tcp", address); err == nil {
-		return address, conn.Close()
-	}
-	host, err := h.Host(ctx)
-	if err != nil {
-		return "", err
-	}
-	return net.JoinHostPort(host, strconv.Itoa(port)), nil
 }
 
 func (h *containerHost) start(ctx context.Context) error { return h.Container.Start(ctx) }

@@ -29,21 +29,20 @@ func TestSweepOvertakenByImport(t *testing.T) {
 			}
 			st = r.State
 		}
-		if _, err := sweeper.Compact(ctx, st.Head.Revision); err != nil {
+		if _, err := mvcc.RaiseCompacted(ctx, sweeper, st.Head.Revision); err != nil {
 			t.Fatal(err)
 		}
 		restored := mvcc.Record{Key: "restored", Revision: 2, Create: 2, Value: []byte("v")}
 		mysql.OnSweep(sweeper, func() {
-			_, err := importer.(mvcc.Archiver).Import(ctx, &mvcc.Import{
+			_, err := (&mvcc.Import{
 				Head: st.Head.Revision, Replace: true, Token: token(),
 				Records: func(each func(*mvcc.Record) error) error { return each(&restored) },
-				Check:   func(records func(func(*mvcc.Record) error) error) error { return nil },
-			})
+			}).Into(ctx, importer)
 			if err != nil {
 				t.Error(err)
 			}
 		})
-		if n, _, err := sweeper.Sweep(ctx, 100); err == nil {
+		if n, _, err := mvcc.SweepBatch(ctx, sweeper, 100); err == nil {
 			t.Errorf("the sweep has deleted %d rows", n)
 		}
 		row, st, err := importer.Get(ctx, "restored")
@@ -51,14 +50,15 @@ func TestSweepOvertakenByImport(t *testing.T) {
 			t.Fatalf("what was imported is %+v at %+v, %v", row, st, err)
 		}
 		mysql.OnSweep(sweeper, nil)
-		if _, st, err := sweeper.Sweep(ctx, 100); err != nil || st.Swept != st.Head.Revision {
+		if _, st, err := mvcc.SweepBatch(ctx, sweeper, 100); err != nil || st.Swept != st.Head.Revision {
 			t.Errorf("the next sweep: %+v, %v", st, err)
 		}
 		if row, _, err := importer.Get(ctx, "restored"); err != nil || row == nil {
 			t.Errorf("after the next sweep: %+v, %v", row, err)
 		}
 		// Errors of the caller come back as they are.
-		_, err = importer.(mvcc.Archiver).Import(ctx, &mvcc.Import{Replace: true, Records: func(func(*mvcc.Record) error) error { return io.ErrNoProgress }})
+		undone := &mvcc.Import{Replace: true, Records: func(func(*mvcc.Record) error) error { return io.ErrNoProgress }}
+		_, err = undone.Into(ctx, importer)
 		if !errors.Is(err, io.ErrNoProgress) || err.Error() != io.ErrNoProgress.Error() {
 			t.Errorf("the caller's error came back as %v", err)
 		}

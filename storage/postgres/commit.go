@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -23,9 +22,19 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 		o, err = b.commitInput(ctx, g, in, "")
 	}
 	if err != nil {
-		return nil, err
+		return nil, damagedGroup(err)
 	}
 	return in.result(g, o)
+}
+
+// damagedGroup makes damage that was found while a group was written an error of the group's data. The
+// damage is where one of its keys is stored, and the group is divided until that key fails alone.
+func damagedGroup(err error) error {
+	var e *pgconn.PgError
+	if errors.As(err, &e) && (e.Code == "XX001" || e.Code == "XX002") {
+		return mvcc.Errorf(mvcc.Data, "the database is damaged where it holds a key, which cannot be written: restore a backup (%w)", e)
+	}
+	return err
 }
 
 func (b *backend) commitInput(ctx context.Context, g *mvcc.Group, in *input, channel string) (outcome, error) {
@@ -88,17 +97,13 @@ func ceilMicros(d time.Duration) int64 {
 // result reads what sqlGroup answered.
 func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
 	if len(o.lock) != 1 || len(o.work) != 1 {
-		return nil, errEmpty
+		return nil, mvcc.ErrEmptyStore
 	}
 	r, n := o.work[0], len(in.keys)
 	before := mvcc.Position{Epoch: mvcc.Epoch(r.int(0)), Revision: r.revision(3), Token: r.token(4)}
 	now := r.time(5)
-	if aborted := r.bool(6); aborted {
-		return nil, mvcc.Errorf(mvcc.Aborted, "the group was declared not done before it came to write")
-	}
-	if seen := r.bool(7); !seen {
-		return nil, mvcc.Errorf(mvcc.Fenced, "the database's history (head %d in epoch %d) is not the one that this process has seen (up to %d in epoch %d)",
-			before.Revision, before.Epoch, g.Seen.Revision, g.Seen.Epoch)
+	if err := mvcc.Refusal(g, before, r.bool(6), r.bool(7)); err != nil {
+		return nil, err
 	}
 	var columns [4][][]byte
 	for i := range columns {
@@ -115,6 +120,10 @@ func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
 	for i, m := range g.Mutations {
 		at := in.place[i]
 		switch {
+		case !accepted.bool(at) && in.wantsPrevious[at] && revisions.revision(at) == m.Expect:
+			// It was refused although its expectation holds.
+			lost := mvcc.LostValue(m.Key, m.Expect)
+			res.Outcomes[i] = mvcc.Outcome{Revision: m.Expect, Err: mvcc.Errorf(mvcc.Data, "%w", lost)}
 		case !accepted.bool(at):
 			res.Outcomes[i].Revision = revisions.revision(at)
 		case at <= answered:
@@ -127,73 +136,4 @@ func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
 	}
 	res.State = mvcc.State{Head: head, Compacted: r.revision(1), Swept: r.revision(2), Writable: true, Now: now}
 	return res, nil
-}
-
-var errEmpty = mvcc.Errorf(mvcc.Invalid, "the database is damaged: rowkeeper_store or rowkeeper_log is empty")
-
-// Resolve implements [mvcc.Backend].
-func (b *backend) Resolve(ctx context.Context, token mvcc.Token, after mvcc.Position) (*mvcc.Resolution, error) {
-	o, err := b.transact(ctx, commitLock, resolveGroup, token[:], int64(after.Epoch), int64(after.Revision))
-	if err != nil {
-		return nil, err
-	}
-	if len(o.work) == 0 {
-		return nil, errEmpty
-	}
-	r := &mvcc.Resolution{State: o.work[0].state(), Aborted: o.work[0].bool(stateColumns)}
-	for _, w := range o.work {
-		if w = w[stateColumns+1:]; w[0] != nil {
-			r.Rows = append(r.Rows, mvcc.Row{Revision: w.revision(0), Prev: w.revision(1), Create: w.revision(2), Time: w.time(3),
-				Deleted: w.bool(4), Key: w.key(5), Token: token})
-		}
-	}
-	r.Committed = len(r.Rows) > 0
-	return r, nil
-}
-
-// Compact implements [mvcc.Backend].
-func (b *backend) Compact(ctx context.Context, revision mvcc.Revision) (mvcc.State, error) {
-	o, err := b.transact(ctx, commitLock, raiseBoundary, int64(revision))
-	return o.state(err)
-}
-
-// Sweep implements [mvcc.Backend].
-func (b *backend) Sweep(ctx context.Context, limit int) (int, mvcc.State, error) {
-	o, err := b.transact(ctx, sweepLock, sweepBatch, int64(limit))
-	s, err := o.state(err)
-	if err != nil {
-		return 0, s, err
-	}
-	return int(o.work[0].int(stateColumns)), s, nil
-}
-
-// Fence implements [mvcc.Backend].
-func (b *backend) Fence(ctx context.Context, f mvcc.Fence) (mvcc.State, error) {
-	var s mvcc.State
-	err := b.beside(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		o, err := b.transactOn(ctx, conn, false, commitLock, newEpoch, int64(f.Seen.Epoch), int64(f.Seen.Revision), f.Token[:], int64(f.Jump), f.Fingerprint, int64(f.PerSecond))
-		s, err = o.state(err)
-		return err
-	})
-	return s, err
-}
-
-// RecordFingerprint implements [mvcc.Backend].
-func (b *backend) RecordFingerprint(ctx context.Context, fingerprint string) error {
-	return b.beside(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, sqlRecordFingerprint, fingerprint)
-		return readError(err)
-	})
-}
-
-// state returns the state of a transaction whose work answers with one row that begins with it. What failed is certain not to have happened, or is the same
-// when it is done again.
-func (o outcome) state(err error) (mvcc.State, error) {
-	if err != nil {
-		return mvcc.State{}, err
-	}
-	if len(o.work) != 1 {
-		return mvcc.State{}, errEmpty
-	}
-	return o.work[0].state(), nil
 }

@@ -1,0 +1,210 @@
+package mvcc_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest/dbserver"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+func TestDurability(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		d    mvcc.Durability
+		lost bool
+		risk string
+	}{
+		{"strict for ever", mvcc.Durability{Boot: "2"}, false, ""},
+		{"relaxed for the first time", mvcc.Durability{Boot: "2", Relaxed: true}, false, "2"},
+		{"relaxed, the same boot", mvcc.Durability{Boot: "2", Relaxed: true, Recorded: "2"}, false, "2"},
+		{"relaxed, another boot", mvcc.Durability{Boot: "2", Relaxed: true, Recorded: "1"}, true, "2"},
+		{"strict since, the same boot", mvcc.Durability{Boot: "2", Recorded: "2"}, false, "2"},
+		{"strict since, another boot", mvcc.Durability{Boot: "2", Recorded: "1"}, true, ""},
+		{"nobody can tell", mvcc.Durability{Relaxed: true}, false, ""},
+		{"nobody can tell any more", mvcc.Durability{Recorded: "1"}, true, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if lost := test.d.Lost(); lost != test.lost {
+				t.Errorf("lost: %t", lost)
+			}
+			if risk := test.d.AtRisk(); risk != test.risk {
+				t.Errorf("at risk: %q, want %q", risk, test.risk)
+			}
+			if settled := test.d.Settled(); settled != (test.d.Recorded == test.risk) {
+				t.Errorf("settled: %t", settled)
+			}
+		})
+	}
+}
+
+// machine is a database whose machine can lose its power.
+type machine struct {
+	db dbtest.DB
+	// relax and tighten change the settings, restart begins another boot.
+	relax, tighten, restart func()
+	boot                    func() string
+}
+
+func newMachine(t *testing.T, kind dbtest.Kind) *machine {
+	if kind == dbtest.SQLite {
+		m := &machine{db: dbtest.Open(t, kind)}
+		boot, strict := "first", m.db.URL
+		m.boot = func() string { return boot }
+		m.relax = func() { m.db.URL = strict + "?synchronous=NORMAL" }
+		m.tighten = func() { m.db.URL = strict }
+		m.restart = func() { boot += ", next" }
+		return m
+	}
+	s := dbtest.NewServer(t, kind, dbserver.Options{})
+	m := &machine{db: s.Open(), restart: func() { s.Kill(); s.Start() }}
+	if kind == dbtest.Postgres {
+		m.relax = func() { s.Exec("ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()") }
+		m.tighten = func() { s.Exec("ALTER SYSTEM RESET fsync", "SELECT pg_reload_conf()") }
+		return m
+	}
+	value := "1"
+	set := func(v string) { value = v; s.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = " + v) }
+	m.relax = func() { set("2") }
+	m.tighten = func() { set("1") }
+	m.restart = func() {
+		s.Kill()
+		s.Start()
+		s.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = " + value)
+	}
+	return m
+}
+
+// open opens a store on the machine.
+func (m *machine) open(t *testing.T) *mvcc.Store {
+	t.Helper()
+	opts := mvcc.DriverOptions{Logger: testLogger(t), Timeout: 30e9, Boot: m.boot}
+	if _, err := m.db.Driver.Migrate(t.Context(), m.db.URL, opts); err != nil {
+		t.Fatal(err)
+	}
+	b, err := m.db.Driver.Open(t.Context(), m.db.URL, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := mvcc.Open(t.Context(), b, mvcc.Config{Logger: testLogger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// isFenced tells whether a store has begun a new history after the revision.
+func isFenced(t *testing.T, s *mvcc.Store, seen mvcc.Revision) bool {
+	t.Helper()
+	_, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: seen})
+	if err != nil && !errors.Is(err, mvcc.ErrCompacted) {
+		t.Fatal(err)
+	}
+	if head := s.Delivered(); err != nil && head < seen+1<<31 {
+		t.Errorf("the head is %d after a fence, %d was seen before", head, seen)
+	}
+	return err != nil
+}
+
+// TestPowerFailure takes the power from a database and all its servers. What was confirmed with relaxed
+// settings and is not on the disk is gone, and nobody is left who has seen it.
+func TestPowerFailure(t *testing.T) {
+	for _, kind := range dbtest.Kinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			m := newMachine(t, kind)
+			s := m.open(t)
+			seen := put(t, s, "/strict", 0, "v")
+			s.Close()
+
+			m.restart()
+			if s = m.open(t); isFenced(t, s, seen) {
+				t.Error("a restart of the machine is a fence, though the settings are strict")
+			}
+			s.Close()
+
+			m.relax()
+			s = m.open(t)
+			put(t, s, "/kept", 0, "v")
+			d := raw(t, m.db)
+			dump(t, d)
+			for range 5 {
+				seen = put(t, s, mvcc.Key("/lost"+strings.Repeat("x", int(seen))), 0, "v")
+			}
+			s.Close()
+			if s = m.open(t); isFenced(t, s, seen) {
+				t.Error("a restart of the process is a fence")
+			}
+			s.Close()
+			restore(t, d)
+			d.Close()
+			m.restart()
+			if s = m.open(t); !isFenced(t, s, seen) {
+				t.Errorf("the database has lost its tail, and goes on at %d after %d was given", s.Delivered(), seen)
+			}
+			seen = put(t, s, "/after", 0, "v")
+			s.Close()
+
+			// The settings are strict when the process starts again, but were not when the commit was made.
+			m.restart()
+			m.tighten()
+			if s = m.open(t); !isFenced(t, s, seen) {
+				t.Error("the settings of now count, not those of the commits")
+			}
+			seen = put(t, s, "/strict again", 0, "v")
+			s.Close()
+			m.restart()
+			if s = m.open(t); isFenced(t, s, seen) {
+				t.Error("the fence has not taken the record away")
+			}
+		})
+	}
+}
+
+// TestRestartUnderServers restarts a server with relaxed settings under a running process: another one,
+// which has seen more, may have ended with it.
+func TestRestartUnderServers(t *testing.T) {
+	for _, kind := range dbtest.Servers() {
+		t.Run(string(kind), func(t *testing.T) {
+			m := newMachine(t, kind)
+			s := m.open(t)
+			put(t, s, "/strict", 0, "v")
+			m.relax()
+			m.restart()
+			// The boot is recorded by the first new connection, and nothing is lost. A write that meets the
+			// restart may have an unknown outcome.
+			seen, err := mvcc.Revision(0), mvcc.ErrUnknownOutcome
+			for n := 0; errors.Is(err, mvcc.ErrUnknownOutcome); n++ {
+				key := mvcc.Key(fmt.Sprintf("/recorded/%d", n))
+				seen, err = s.Commit(t.Context(), mvcc.Mutation{Key: key, Value: []byte("v")})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if isFenced(t, s, seen) {
+				t.Error("to record the boot is a fence")
+			}
+			m.restart()
+			eventuallyFenced(t, s, seen)
+			put(t, s, "/after", 0, "v")
+		})
+	}
+}
+
+// eventuallyFenced waits for the end of a watch. The test's own timeout ends the waiting.
+func eventuallyFenced(t *testing.T, s *mvcc.Store, seen mvcc.Revision) {
+	t.Helper()
+	for !isFenced(t, s, seen) {
+		w, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: seen})
+		if err != nil {
+			continue
+		}
+		if _, err := w.Next(t.Context()); err == nil {
+			t.Error("an event comes without a write")
+			return
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package mvcc
+
+import "context"
+
+// What is done under the commit lock besides commits, once for all backends: the rules decide (see
+// rules.go), and the transaction of a backend reads and writes.
+
+// repeatable runs a transaction that does the same if it is run twice. So nobody has to know whether it was
+// committed: after an unknown outcome it may be repeated, like after a failure that has changed nothing.
+func repeatable(ctx context.Context, b Backend, o LockOptions, f func(Tx) error) error {
+	err := b.Locked(ctx, o, f)
+	if err != nil && ClassOf(err) == Unknown {
+		return &Error{Class: Transient, Err: err}
+	}
+	return err
+}
+
+// ResolveGroup finds out what became of the group with this token, which was begun after a position, and
+// makes sure that it stays so; see [Resolve].
+func ResolveGroup(ctx context.Context, b Backend, token Token, after Position) (*Resolution, error) {
+	var r Resolution
+	err := repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
+		guard, rows, err := tx.Group(token, after.Revision)
+		if err != nil {
+			return err
+		}
+		var record bool
+		if r, record = Resolve(after, guard, rows); record {
+			return tx.Abort(token)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &r, nil
+}
+
+// RaiseCompacted compacts up to the revision, as far as [CompactTo] says, and returns the state after it.
+func RaiseCompacted(ctx context.Context, b Backend, revision Revision) (st State, err error) {
+	err = repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
+		var write bool
+		if st, write = CompactTo(tx.State(), revision); write {
+			return tx.SetCompacted(st.Compacted)
+		}
+		return nil
+	})
+	return st, err
+}
+
+// SweepBatch plans and carries out one batch of the sweep, which looks at no more than limit rows. It returns how many
+// rows it deleted, and the state after it.
+func SweepBatch(ctx context.Context, b Backend, limit int) (deleted int, st State, err error) {
+	from, err := b.Sweepable(ctx, limit)
+	if err != nil {
+		return 0, State{}, err
+	}
+	st = from.State
+	p := PlanSweep(from, limit)
+	if err = p.Check(st); err == nil {
+		deleted, err = b.Sweep(ctx, &p)
+	}
+	if err != nil {
+		return 0, State{}, err
+	}
+	st.Swept = p.Swept
+	return deleted, st, nil
+}
+
+// StartEpoch fences, on whatever server answers now, unless [Fence.After] says that it was done. It returns
+// the state after it.
+func StartEpoch(ctx context.Context, b Backend, f Fence) (st State, err error) {
+	err = repeatable(ctx, b, LockOptions{AnyServer: true}, func(tx Tx) error {
+		var write bool
+		if st, write = f.After(tx.State()); write {
+			return tx.Mark(st, f.Fingerprint)
+		}
+		return nil
+	})
+	return st, err
+}
+
+// RecordFingerprint stores the fingerprint where none is recorded yet.
+func RecordFingerprint(ctx context.Context, b Backend, fingerprint string) error {
+	return repeatable(ctx, b, LockOptions{}, func(tx Tx) error { return tx.RecordFingerprint(fingerprint) })
+}
+
+// Into replaces what the store holds, and returns the state after it. An unknown outcome stays one: to
+// import twice is not the same as to do it once.
+func (in *Import) Into(ctx context.Context, b Backend) (st State, err error) {
+	err = b.Locked(ctx, LockOptions{Unbounded: true}, func(tx Tx) error {
+		keys, err := tx.Keys()
+		if err == nil {
+			err = in.begin(tx.State(), keys)
+		}
+		if err == nil {
+			err = tx.Clear()
+		}
+		if err == nil {
+			err = tx.Insert(in.Token, in.write)
+		}
+		if err == nil && in.Check != nil {
+			err = in.Check(tx.Records)
+		}
+		if err != nil {
+			return err
+		}
+		st = in.end(tx.State())
+		return tx.Mark(st, in.Fingerprint)
+	})
+	return st, err
+}

@@ -1,0 +1,238 @@
+package mvcc
+
+import "time"
+
+// The rules of the history: what may be written, what became of a group, what is removed, where a fence
+// goes. They are pure functions, so that tables can test them. A backend reads rows and runs statements;
+// it decides nothing. The one exception is the statement of PostgreSQL's commits, which says in SQL what
+// CheckGroup and Decide say, to hold the commit lock for no round trip; a test compares the two.
+
+// Guard is what a backend reads, under the commit lock and in one snapshot, about a group and the position
+// after which it was begun ([Group.Seen]).
+type Guard struct {
+	State State
+	// At is the token of the row at the position's revision, zero if there is no such row.
+	At Token
+	// Aborted tells whether the group's token is recorded as aborted.
+	Aborted bool
+}
+
+// CheckGroup decides whether the group may be decided and written. Its errors are of class [Aborted] or
+// [Fenced].
+//
+// A group whose token is recorded was answered "not done" already. A group that was begun after a position
+// of another history expects revisions that stand for other content in this one (see fence.go).
+func CheckGroup(g *Group, at Guard) error {
+	return Refusal(g, at.State.Head, at.Aborted, g.Seen.in(at.State, at.At))
+}
+
+// Refusal is the error of a group, nil if there is none: aborted and holds are the two answers that
+// CheckGroup finds in the guard, for a backend whose statement finds them itself.
+func Refusal(g *Group, head Position, aborted, holds bool) error {
+	switch {
+	case aborted:
+		return Errorf(Aborted, "the group was declared not done before it had the commit lock")
+	case !holds:
+		return Errorf(Fenced, "the database's history (revision %d in epoch %d) is not the one that this "+
+			"process has seen (up to revision %d in epoch %d)",
+			head.Revision, head.Epoch, g.Seen.Revision, g.Seen.Epoch)
+	}
+	return nil
+}
+
+// in tells whether the position is one of the history that the database holds in state st. at is the token
+// of the row at its revision, zero if there is no such row.
+//
+// Of one epoch and revision there may be several rows if the database lost its tail, so the token counts.
+// A row that is missing proves something only where it cannot have been compacted. Reads at compacted
+// itself are still answered, and a sweep leaves the row there alone for that reason.
+func (p Position) in(st State, at Token) bool {
+	if st.Head.Epoch != p.Epoch || st.Head.Revision < p.Revision {
+		return false
+	}
+	if at != (Token{}) {
+		return at == p.Token
+	}
+	return p.Revision < st.Compacted
+}
+
+// Resolve decides what became of a group with an unknown outcome, which was begun when the history went
+// over the position after. rows are those with its token and a greater revision. record tells that the
+// token has to be recorded as aborted, in the same transaction, to make the resolution true.
+//
+// The group's rows prove that it was committed, and the record of its token that it never will be: both
+// are written under the commit lock, each only if the other is not there. If neither is there, the group
+// can be ended by the record, unless it may have been committed and its rows be gone:
+//
+//   - Its rows can only follow the position, in the position's epoch, since it checked that under the
+//     lock. So if the position is not in this history, the rows may be in the one that was lost.
+//   - A sweep removes rows up to compacted. So if compacted has passed the position, they may have been
+//     swept. Swept would tell more of it, but a backend may record it late.
+func Resolve(after Position, at Guard, rows []Row) (r Resolution, record bool) {
+	r = Resolution{State: at.State, Rows: rows, Committed: len(rows) > 0}
+	switch {
+	case r.Committed:
+	case at.Aborted:
+		r.Aborted = true
+	case after.in(at.State, at.At) && at.State.Compacted <= after.Revision:
+		r.Aborted, record = true, true
+	}
+	return r, record
+}
+
+// CompactTo decides how far a compaction goes in state st: never back, and never beyond the head, which
+// has to stay readable. It returns the state after it, and whether anything has to be written for that.
+func CompactTo(st State, revision Revision) (after State, write bool) {
+	revision = min(revision, st.Head.Revision)
+	if revision <= st.Compacted {
+		return st, false
+	}
+	st.Compacted = revision
+	return st, true
+}
+
+// SweepRow is a row of the log, as a sweep looks at it.
+type SweepRow struct {
+	Revision, Prev Revision
+	// Deleted is true of tombstones and markers.
+	Deleted bool
+}
+
+// Sweepable is what a batch of the sweep is planned from, of one snapshot.
+type Sweepable struct {
+	// State has in Swept the revision from which Rows were read. That may be later than what is recorded.
+	State State
+	// Rows are those from the swept revision to compacted, in order of revision: the one at the swept
+	// revision, if it is there, and after it at most as many as the batch may look at, or one more.
+	Rows []SweepRow
+	// Aborted is when the oldest of the aborted tokens was recorded, the zero time if there is none.
+	Aborted time.Time
+}
+
+// SweepPlan is what a batch of the sweep does.
+type SweepPlan struct {
+	// Epoch and Compacted are those of the state in which it was planned; see Check.
+	Epoch     Epoch
+	Compacted Revision
+	// Revisions are those of the rows to delete.
+	Revisions []Revision
+	// Swept is what the swept revision rises to, if it is lower. Done tells that it is the compacted one.
+	Swept Revision
+	Done  bool
+	// Moves tells whether that is more than what the plan was made from.
+	Moves bool
+	// Forget is the time such that aborted tokens recorded before it are forgotten, zero for none.
+	Forget time.Time
+}
+
+// Empty tells whether there is nothing to do.
+func (p *SweepPlan) Empty() bool { return len(p.Revisions) == 0 && !p.Moves && p.Forget.IsZero() }
+
+// Check decides, in the transaction that carries out the plan and finds the state st, whether it still
+// holds. In the same epoch, compacted only rises and no revision is used twice, so what could be removed
+// can be removed for ever, however late and by however many processes. An import may use revisions again,
+// in another epoch. And a copy from the past, in the database's place, may have been compacted less far.
+func (p *SweepPlan) Check(st State) error {
+	if !st.Writable {
+		return Errorf(ReadOnly, "the database is read-only (a standby, or demoted), and cannot be swept")
+	}
+	if st.Head.Epoch != p.Epoch || st.Compacted < p.Compacted {
+		return ErrVoidPlan
+	}
+	return nil
+}
+
+// ErrVoidPlan says that a plan does not hold any more.
+var ErrVoidPlan = Errorf(Transient, "the database's history has changed since the sweep was planned")
+
+// PlanSweep decides what the next batch of the sweep removes, which looks at no more than limit rows.
+//
+// A state at or after compacted is made of each key's newest row up to there. A row that was replaced at
+// or below compacted is none of them, and a tombstone or a marker stands for nothing. What a row replaced
+// has a lower revision, so it is enough to look at the rows up to compacted, once each. The row at
+// compacted stays, whatever it is: it may be the head, and whoever has seen it has a proof in it (see
+// Position.in). If it is a tombstone, the batch that finds it at the swept revision removes it, when
+// compacted has passed it.
+func PlanSweep(from Sweepable, limit int) SweepPlan {
+	st := from.State
+	p := SweepPlan{Epoch: st.Head.Epoch, Compacted: st.Compacted, Swept: st.Compacted}
+	looked := 0
+	for _, r := range from.Rows {
+		if r.Revision > st.Swept {
+			if looked++; looked > limit {
+				break
+			}
+			p.Swept = r.Revision
+			if r.Prev > 0 {
+				p.Revisions = append(p.Revisions, r.Prev)
+			}
+		}
+		if r.Deleted && r.Revision < st.Compacted {
+			p.Revisions = append(p.Revisions, r.Revision)
+		}
+	}
+	if looked < limit {
+		p.Swept = st.Compacted
+	}
+	p.Done = p.Swept == st.Compacted
+	p.Moves = p.Swept > st.Swept
+	if before := ForgetAborted(st.Now); !from.Aborted.IsZero() && from.Aborted.Before(before) {
+		p.Forget = before
+	}
+	return p
+}
+
+// ForgetAborted returns the time before which the record of an aborted token can be forgotten. The token
+// keeps a group from writing that is still waiting for the commit lock. Databases and their connections
+// end such a wait after seconds, or minutes.
+func ForgetAborted(now time.Time) time.Time { return now.Add(-abortedFor) }
+
+const abortedFor = time.Hour
+
+// minJump is how far a fence moves the revision at least. At a million writes per second, another
+// replica is more than an hour away from having seen a revision that is used again.
+const minJump Revision = 1 << 32
+
+// Adoptable tells whether a process that has seen revisions up to seen may go over to a history of
+// another epoch, as the database holds it in state st.
+//
+// The epoch proves nothing by itself. It counts the fences of one copy, and a copy that was fenced twice
+// elsewhere has a greater one than the database whose place it takes. Neither does the head: with 100
+// seen, a copy that was fenced at 50 and has come to 150 since would use 51 to 100 again. What matters
+// is that no revision that anybody has seen can be asked for: all of them have to be below compacted.
+// Half a jump is left for those who had seen more than this process and cannot be asked any more. As a
+// fence leaves a whole one, who is less than half a jump ahead of the one that fenced follows him.
+func Adoptable(seen Revision, st State) bool {
+	return st.Compacted >= seen+minJump/2
+}
+
+// After decides under the commit lock, where the state is st, what the fence does: it returns the state
+// after it, and whether anything has to be written for that.
+//
+// Somebody else may have fenced since the caller looked. Then the epoch is not the one that this fence
+// replaces, and if that fence is safely beyond what the caller has seen, it will do for both. The
+// epoch alone would not tell: the database may be another one than the caller knew, with any epoch.
+func (f *Fence) After(st State) (after State, write bool) {
+	if st.Head.Epoch != f.Replaces && Adoptable(f.Seen.Revision, st) {
+		return st, false
+	}
+	st.Head = Position{Epoch: max(st.Head.Epoch, f.Seen.Epoch) + 1, Revision: f.Marker(st), Token: f.Token}
+	st.Compacted = st.Head.Revision
+	return st, true
+}
+
+// Marker returns where the fence puts the marker row in a database whose state under the commit lock is st.
+func (f *Fence) Marker(st State) Revision {
+	beyond := max(f.Seen.Revision, st.Head.Revision) + f.Jump
+	return max(beyond, Revision(st.Now.Unix())*f.PerSecond)
+}
+
+// follows tells whether a piece of the log, read from the position on, is of the same history: its first
+// row is the one at the position, or nobody can ask for anything at the position any more.
+func follows(p Position, t *Tail) bool {
+	var at Token
+	if len(t.Rows) > 0 && t.Rows[0].Revision == p.Revision {
+		at = t.Rows[0].Token
+	}
+	return p.in(t.State, at)
+}

@@ -1,0 +1,432 @@
+package mvcc
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestAdoptable: a process goes over to a history in which nobody can ask for anything that it has seen.
+func TestAdoptable(t *testing.T) {
+	const half = minJump / 2
+	for _, tc := range []struct {
+		name                  string
+		seen, compacted, head Revision
+		want                  bool
+	}{
+		{"fenced by another replica that had seen as much", 100, 100 + minJump, 100 + minJump, true},
+		{"fenced by another replica that had seen less", 100, 100 + half, 100 + half + 5, true},
+		{"fenced by another replica that had seen much less", 100, 99 + half, 100 + minJump, false},
+		{"a copy that was fenced at 50 and is at 150 now", 100, 50, 150, false},
+		{"a copy that was fenced earlier than this database", 5 * minJump, 4 * minJump, 4*minJump + 9, false},
+		{"a copy that was fenced a little later", 5 * minJump, 5*minJump + half - 1, 6 * minJump, false},
+		{"a copy that was fenced much later", 5 * minJump, 6 * minJump, 6 * minJump, true},
+		{"a copy that was never fenced and is ahead", 100, 0, 10 * minJump, false},
+		{"nothing was seen but the marker", 1, 1 + half, 1 + half, true},
+	} {
+		if got := Adoptable(tc.seen, State{Head: Position{Revision: tc.head}, Compacted: tc.compacted}); got != tc.want {
+			t.Errorf("%s: %t", tc.name, got)
+		}
+	}
+}
+
+// TestFenceAfter: a fence is left out only if somebody else's will do for it, and else goes beyond both.
+func TestFenceAfter(t *testing.T) {
+	now := time.Unix(4, 0)
+	for _, tc := range []struct {
+		name           string
+		seen           Position
+		replaces       Epoch
+		head           Position
+		compacted      Revision
+		write          bool
+		epoch          Epoch
+		marker, before Revision
+	}{
+		{name: "nobody else has fenced", seen: Position{Epoch: 1, Revision: 100}, replaces: 1,
+			head: Position{Epoch: 1, Revision: 90}, write: true, epoch: 2, marker: 100 + minJump},
+		{name: "somebody else has", seen: Position{Epoch: 1, Revision: 100}, replaces: 1,
+			head: Position{Epoch: 2, Revision: 90 + minJump}, compacted: 90 + minJump},
+		{name: "it is another copy, fenced twice, and lower", seen: Position{Epoch: 1, Revision: 100}, replaces: 1,
+			head: Position{Epoch: 3, Revision: 60}, compacted: 50, write: true, epoch: 4, marker: 100 + minJump},
+		{name: "it is another copy, fenced twice, and higher", seen: Position{Epoch: 1, Revision: 100}, replaces: 1,
+			head: Position{Epoch: 3, Revision: 150}, compacted: 50, write: true, epoch: 4, marker: 150 + minJump},
+		{name: "it is another copy with a lower epoch", seen: Position{Epoch: 7, Revision: 100}, replaces: 7,
+			head: Position{Epoch: 3, Revision: 150}, compacted: 50, write: true, epoch: 8, marker: 150 + minJump},
+		{name: "the copy that it names has been compacted far beyond", seen: Position{Epoch: 1, Revision: 100}, replaces: 3,
+			head: Position{Epoch: 3, Revision: 2 * minJump}, compacted: 2 * minJump, write: true, epoch: 4, marker: 3 * minJump},
+	} {
+		f := Fence{Seen: tc.seen, Replaces: tc.replaces, Token: Token{7}, Jump: minJump, PerSecond: 1}
+		st := State{Head: tc.head, Compacted: tc.compacted, Now: now}
+		want := st
+		if tc.write {
+			want.Head = Position{Epoch: tc.epoch, Revision: tc.marker, Token: f.Token}
+			want.Compacted = tc.marker
+		}
+		if got, write := f.After(st); write != tc.write || got != want {
+			t.Errorf("%s: %t, %+v, want %+v", tc.name, write, got, want)
+		}
+	}
+}
+
+// TestFencesMeet lets processes that have seen different histories look at one database and fence it, each
+// from what it read at some time before, in random order: nobody ever has a revision below what he has seen,
+// that could be asked for, and they come to rest.
+func TestFencesMeet(t *testing.T) {
+	for range 2000 {
+		seed := rand.Uint64()
+		rng := rand.New(rand.NewPCG(seed, 0))
+		position := func() Position {
+			r := Revision(rng.IntN(5)) * minJump / 2
+			return Position{Epoch: Epoch(1 + rng.IntN(4)), Revision: r + Revision(rng.IntN(3)), Token: newToken()}
+		}
+		db := State{Head: position(), Now: time.Unix(0, 0)}
+		db.Compacted = Revision(rng.Int64N(int64(db.Head.Revision) + 1))
+		type process struct {
+			seen Position
+			read State
+		}
+		processes := make([]process, 1+rng.IntN(5))
+		for i := range processes {
+			processes[i] = process{seen: position(), read: db}
+		}
+		fences := 0
+		for calm := 0; calm < 20*len(processes); calm++ {
+			p := &processes[rng.IntN(len(processes))]
+			if rng.IntN(2) == 0 {
+				p.read = db
+				continue
+			}
+			st := p.read
+			switch {
+			case st.Head == p.seen:
+				continue
+			case st.Head.Epoch != p.seen.Epoch && Adoptable(p.seen.Revision, st):
+			default:
+				f := newFence(p.seen, Identity{Epoch: st.Head.Epoch})
+				var write bool
+				if st, write = f.After(db); write {
+					db, calm = st, 0
+					fences++
+				}
+			}
+			if p.seen.Revision >= st.Compacted {
+				t.Fatalf("seed %d: %+v was seen, and what is used is %+v", seed, p.seen, st)
+			}
+			p.seen, p.read = st.Head, st
+		}
+		if fences > 2*len(processes) {
+			t.Fatalf("seed %d: %d processes fenced %d times", seed, len(processes), fences)
+		}
+	}
+}
+
+// TestTrail: what was seen is compared with what is delivered, whatever comes first.
+func TestTrail(t *testing.T) {
+	at := func(r Revision, token byte) Position { return Position{Epoch: 1, Revision: r, Token: Token{token}} }
+	fresh := func() *trail {
+		tr := &trail{}
+		tr.reset(at(2, 2))
+		return tr
+	}
+	see := func(tr *trail, p Position, want sight) {
+		t.Helper()
+		if known, got := tr.see(p); got != want || got == contradicts && (known.Revision != p.Revision || known.Token == p.Token) {
+			t.Errorf("%+v is %d, want %d; known is %+v", p, got, want, known)
+		}
+	}
+	pass := func(tr *trail, suspect Position, groups ...Position) {
+		t.Helper()
+		if known, ok := tr.pass(groups); known != suspect || ok != (suspect == Position{}) {
+			t.Errorf("passing %+v says %+v, %t", groups, known, ok)
+		}
+	}
+
+	tr := fresh()
+	see(tr, at(2, 2), agrees)
+	see(tr, at(2, 9), contradicts)
+	see(tr, at(1, 1), unproven)
+	see(tr, at(5, 5), agrees)
+	see(tr, at(3, 3), agrees) // by an answer that took longer
+	see(tr, at(3, 9), contradicts)
+	if tr.newest() != at(5, 5) {
+		t.Errorf("the newest is %+v", tr.newest())
+	}
+	pass(tr, Position{}, at(4, 3)) // the group went on after 3
+	see(tr, at(3, 3), agrees)      // within a group that was delivered
+	see(tr, at(3, 9), contradicts)
+	pass(tr, at(5, 5), at(5, 9), at(6, 6)) // 5 was lost
+	pass(tr, Position{}, at(5, 5), at(6, 6))
+	if tr.delivered() != at(6, 6) || tr.newest() != at(6, 6) {
+		t.Errorf("%+v is delivered, and the newest %+v", tr.delivered(), tr.newest())
+	}
+
+	// 3 and 5 were seen, 3 was lost before 5 was seen.
+	tr = fresh()
+	see(tr, at(3, 3), agrees)
+	see(tr, at(5, 5), agrees)
+	pass(tr, at(3, 3), at(3, 9), at(4, 4), at(5, 5))
+
+	// Compaction comes first: what can still be asked for is compared.
+	tr = fresh()
+	for _, r := range []Revision{3, 6, 7, 9} {
+		see(tr, at(r, byte(r)), agrees)
+	}
+	tr.skip(State{Head: at(8, 8), Compacted: 6})
+	if tr.delivered() != at(6, 6) || len(tr.ahead) != 2 {
+		t.Errorf("it goes on at %+v, before %+v", tr.delivered(), tr.ahead)
+	}
+	tr.skip(State{Head: at(8, 8), Compacted: 8})
+	if tr.delivered() != at(8, 8) || len(tr.ahead) != 1 {
+		t.Errorf("it goes on at %+v, before %+v", tr.delivered(), tr.ahead)
+	}
+
+	// What is remembered is bounded.
+	tr = fresh()
+	for r := range Revision(maxAhead) {
+		see(tr, at(r+3, 1), agrees)
+	}
+	see(tr, at(maxAhead+3, 1), crowded)
+	see(tr, at(3, 1), agrees)
+	for r := range Revision(3 * maxPassed) {
+		pass(tr, Position{}, at(r+3, 1))
+	}
+	if n := len(tr.passed); n < maxPassed || n > 2*maxPassed {
+		t.Errorf("%d groups are remembered", n)
+	}
+	see(tr, at(3, 1), unproven)
+	see(tr, at(maxAhead+3, 1), agrees)
+}
+
+var (
+	tokenA, tokenB = Token{1}, Token{2}
+	ruled          = State{Head: Position{Epoch: 2, Revision: 100, Token: Token{9}}, Compacted: 50, Swept: 40}
+)
+
+// TestCheckGroup: a group is refused if it was given up, or if what was seen before it is not there.
+func TestCheckGroup(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		seen    Position
+		at      Token
+		aborted bool
+		want    Class // Unavailable: none
+	}{
+		{name: "the head was seen", seen: ruled.Head, at: ruled.Head.Token},
+		{name: "an older row was seen", seen: Position{2, 60, tokenA}, at: tokenA},
+		{name: "a row at compacted was seen", seen: Position{2, 50, tokenA}, at: tokenA},
+		{name: "the row was compacted", seen: Position{2, 49, tokenA}},
+		{name: "the row at compacted is missing", seen: Position{2, 50, tokenA}, want: Fenced},
+		{name: "the row is missing", seen: Position{2, 60, tokenA}, want: Fenced},
+		{name: "another row is there", seen: Position{2, 60, tokenA}, at: tokenB, want: Fenced},
+		{name: "another row is there, before compacted", seen: Position{2, 30, tokenA}, at: tokenB, want: Fenced},
+		{name: "the head is lower", seen: Position{2, 101, tokenA}, want: Fenced},
+		{name: "a greater epoch", seen: Position{1, 60, tokenA}, at: tokenA, want: Fenced},
+		{name: "a lower epoch", seen: Position{3, 60, tokenA}, at: tokenA, want: Fenced},
+		{name: "it was given up", seen: ruled.Head, at: ruled.Head.Token, aborted: true, want: Aborted},
+		{name: "it was given up in another history", seen: Position{1, 60, tokenA}, aborted: true, want: Aborted},
+	} {
+		err := CheckGroup(&Group{Seen: tc.seen}, Guard{State: ruled, At: tc.at, Aborted: tc.aborted})
+		if (err == nil) != (tc.want == Unavailable) || err != nil && ClassOf(err) != tc.want {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+	}
+}
+
+// TestResolveRule: "not done" is only said of a group whose rows would be there.
+func TestResolveRule(t *testing.T) {
+	rows := []Row{{Revision: 61}}
+	const committed, aborted, recorded, unknown = "committed", "aborted", "aborted now", "unknown"
+	for _, tc := range []struct {
+		name    string
+		after   Position
+		at      Token
+		aborted bool
+		rows    []Row
+		want    string
+	}{
+		{name: "its rows are there", after: Position{2, 60, tokenA}, at: tokenA, rows: rows, want: committed},
+		{name: "some of its rows are there", after: Position{2, 30, tokenA}, rows: rows, want: committed},
+		{name: "its token is recorded", after: Position{2, 60, tokenA}, at: tokenA, aborted: true, want: aborted},
+		{name: "its token is recorded, and compacted", after: Position{2, 30, tokenA}, aborted: true, want: aborted},
+		{name: "neither", after: Position{2, 60, tokenA}, at: tokenA, want: recorded},
+		{name: "neither, after the head", after: ruled.Head, at: ruled.Head.Token, want: recorded},
+		{name: "neither, after compacted", after: Position{2, 50, tokenA}, at: tokenA, want: recorded},
+		{name: "compacted has passed it", after: Position{2, 49, tokenA}, at: tokenA, want: unknown},
+		{name: "swept has passed it", after: Position{2, 39, tokenA}, want: unknown},
+		{name: "a fence came in between", after: Position{1, 60, tokenA}, at: tokenA, want: unknown},
+		{name: "the tail was lost", after: Position{2, 101, tokenA}, want: unknown},
+		{name: "the tail was lost and written again", after: Position{2, 60, tokenA}, at: tokenB, want: unknown},
+	} {
+		r, record := Resolve(tc.after, Guard{State: ruled, At: tc.at, Aborted: tc.aborted}, tc.rows)
+		got := unknown
+		switch {
+		case r.Committed && !r.Aborted && len(r.Rows) > 0 && !record:
+			got = committed
+		case r.Aborted && !r.Committed:
+			got = aborted
+			if record {
+				got = recorded
+			}
+		case r.Committed || r.Aborted || record:
+			got = "nonsense"
+		}
+		if got != tc.want || r.State != ruled {
+			t.Errorf("%s: it is %s, want %s: %+v", tc.name, got, tc.want, r)
+		}
+	}
+}
+
+func TestCompactTo(t *testing.T) {
+	for _, tc := range []struct {
+		ask, want Revision
+		write     bool
+	}{{-1, 50, false}, {0, 50, false}, {49, 50, false}, {50, 50, false}, {51, 51, true}, {100, 100, true}, {101, 100, true}} {
+		want := ruled
+		want.Compacted = tc.want
+		if got, write := CompactTo(ruled, tc.ask); got != want || write != tc.write {
+			t.Errorf("to %d: %+v, %t", tc.ask, got, write)
+		}
+	}
+}
+
+// TestPlanSweep plans one batch of three rows.
+func TestPlanSweep(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	for _, tc := range []struct {
+		name      string
+		rows      []SweepRow
+		oldest    time.Time
+		revisions []Revision
+		swept     Revision
+		forget    bool
+	}{
+		{name: "nothing is there", swept: 50},
+		{name: "what was replaced", rows: []SweepRow{{41, 7, false}, {42, 0, false}}, revisions: []Revision{7}, swept: 50},
+		{name: "tombstones and markers", rows: []SweepRow{{41, 7, true}, {42, 0, true}}, revisions: []Revision{7, 41, 42}, swept: 50},
+		{name: "the row at compacted stays", rows: []SweepRow{{49, 7, true}, {50, 49, true}}, revisions: []Revision{7, 49, 49}, swept: 50},
+		{name: "the row at swept was kept", rows: []SweepRow{{40, 7, true}, {42, 0, false}}, revisions: []Revision{40}, swept: 50},
+		{name: "the row at swept is live", rows: []SweepRow{{40, 7, false}, {42, 8, false}}, revisions: []Revision{8}, swept: 50},
+		{name: "as many as a batch has", rows: []SweepRow{{41, 1, false}, {43, 2, false}, {45, 3, false}}, revisions: []Revision{1, 2, 3}, swept: 45},
+		{name: "more", rows: []SweepRow{{41, 1, false}, {43, 2, false}, {45, 3, false}, {46, 4, false}}, revisions: []Revision{1, 2, 3}, swept: 45},
+		{name: "more, and the row at swept", rows: []SweepRow{{40, 1, true}, {43, 2, false}, {45, 3, false}, {46, 4, false}},
+			revisions: []Revision{40, 2, 3, 4}, swept: 46},
+		{name: "the batch ends at compacted", rows: []SweepRow{{41, 1, false}, {43, 2, false}, {50, 3, true}}, revisions: []Revision{1, 2, 3}, swept: 50},
+		{name: "a young token", oldest: now.Add(-abortedFor), swept: 50},
+		{name: "an old token", oldest: now.Add(-abortedFor - 1), swept: 50, forget: true},
+	} {
+		from := Sweepable{State: ruled, Rows: tc.rows, Aborted: tc.oldest}
+		from.State.Now = now
+		p := PlanSweep(from, 3)
+		if !slices.Equal(p.Revisions, tc.revisions) || p.Swept != tc.swept || p.Done != (tc.swept == 50) || !p.Moves ||
+			p.Forget.IsZero() == tc.forget || p.Epoch != 2 || p.Empty() {
+			t.Errorf("%s: %+v", tc.name, p)
+		}
+		from.State.Swept = 50
+		from.Rows = slices.DeleteFunc(from.Rows, func(r SweepRow) bool { return r.Revision < 50 })
+		if p := PlanSweep(from, 3); p.Empty() == tc.forget || p.Swept != 50 || p.Moves {
+			t.Errorf("%s, at the end: %+v", tc.name, p)
+		}
+	}
+}
+
+// TestSweepsMeet carries out plans late, in any order and several times, while the log grows and is
+// compacted: nothing is removed that a state at or after compacted needs, and in the end all else is.
+func TestSweepsMeet(t *testing.T) {
+	for range 500 {
+		seed := rand.Uint64()
+		rng := rand.New(rand.NewPCG(seed, 0))
+		log := []SweepRow{{1, 0, true}}
+		gone := map[Revision]bool{}
+		live := map[int]Revision{}
+		st := State{Head: Position{Epoch: 1, Revision: 1}}
+		var plans []SweepPlan
+		plan := func(limit int) {
+			from := Sweepable{State: st}
+			for _, r := range log {
+				if r.Revision >= st.Swept && r.Revision <= st.Compacted && !gone[r.Revision] && len(from.Rows) <= limit {
+					from.Rows = append(from.Rows, r)
+				}
+			}
+			plans = append(plans, PlanSweep(from, limit))
+		}
+		sweep := func(p SweepPlan) {
+			for _, r := range p.Revisions {
+				gone[r] = true
+			}
+			st.Swept = max(st.Swept, p.Swept)
+		}
+		needed := func(r SweepRow) bool {
+			replaced := slices.ContainsFunc(log, func(by SweepRow) bool { return by.Prev == r.Revision && by.Revision <= st.Compacted })
+			return r.Revision >= st.Compacted && !replaced || !r.Deleted && !replaced
+		}
+		for range 200 {
+			switch rng.IntN(6) {
+			case 0, 1, 2:
+				key := rng.IntN(4)
+				st.Head.Revision++
+				r := SweepRow{st.Head.Revision, live[key], live[key] > 0 && rng.IntN(2) == 0}
+				log = append(log, r)
+				if live[key] = r.Revision; r.Deleted {
+					live[key] = 0
+				}
+			case 3:
+				st, _ = CompactTo(st, st.Compacted+Revision(rng.IntN(5)))
+			case 4:
+				plan(1 + rng.IntN(4))
+			default:
+				if len(plans) > 0 {
+					sweep(plans[rng.IntN(len(plans))])
+				}
+			}
+			for _, r := range log {
+				if gone[r.Revision] && needed(r) {
+					t.Fatalf("seed %d: %+v is gone in %+v", seed, r, st)
+				}
+			}
+		}
+		for {
+			plan(2)
+			p := plans[len(plans)-1]
+			sweep(p)
+			if p.Done {
+				break
+			}
+		}
+		for _, r := range log {
+			if gone[r.Revision] == needed(r) {
+				t.Fatalf("seed %d: %+v is gone: %t, in %+v", seed, r, gone[r.Revision], st)
+			}
+		}
+	}
+}
+
+// TestDecide: of one key's mutations, the first that expects the current state is accepted.
+func TestDecide(t *testing.T) {
+	put := func(key Key, expect Revision) *Mutation { return &Mutation{Key: key, Expect: expect} }
+	lost := &Mutation{Key: "lost", Expect: 3, Delete: true}
+	mutations := []*Mutation{put("a", 7), put("a", 5), put("a", 5), put("new", 0), put("new", 0), lost, put("lost", 3), put("lost", 2)}
+	outcomes, n := Decide(mutations, 10, func(k Key) (Revision, Revision) {
+		return map[Key]Revision{"a": 5, "lost": 3}[k], map[Key]Revision{"a": 4, "lost": 1}[k]
+	}, func(i int) error {
+		if mutations[i] == lost {
+			return Errorf(Data, "lost")
+		}
+		return nil
+	})
+	want := []Outcome{{Revision: 5}, {Accepted: true, Revision: 11, Create: 4}, {Revision: 5},
+		{Accepted: true, Revision: 12, Create: 12}, {}, {Revision: 3}, {Revision: 3}, {Revision: 3}}
+	for i, o := range outcomes {
+		if (o.Err != nil) != (i == 5 || i == 6) {
+			t.Errorf("%d: %v", i, o.Err)
+		}
+		o.Err = nil
+		if o.Accepted != want[i].Accepted || o.Revision != want[i].Revision || o.Create != want[i].Create {
+			t.Errorf("%d: %+v, want %+v", i, o, want[i])
+		}
+	}
+	if n != 2 {
+		t.Errorf("%d are accepted", n)
+	}
+}

@@ -1,0 +1,124 @@
+package mvcc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+)
+
+// replacing is a backend that knows which keys were replaced, and nothing else.
+type replacing struct {
+	Backend
+	read func(ReplacedQuery) []Replaced
+}
+
+func (b *replacing) Replaced(_ context.Context, q ReplacedQuery) ([]Replaced, State, error) {
+	return b.read(q), State{Head: Position{Revision: q.Upto}, Writable: true}, nil
+}
+
+func newReplacing(read func(ReplacedQuery) []Replaced) *snapshots {
+	s := &Store{b: &replacing{read: read}, ctx: context.Background(), metrics: NewMetrics()}
+	s.cfg = s.cfg.withDefaults()
+	s.hub = newHub(s.cfg.Ring, s.metrics)
+	s.hub.reset(State{})
+	s.tailer = newTailer(s)
+	s.snapshots = newSnapshots(s)
+	return s.snapshots
+}
+
+// TestMergeReplaced compares the merge with sorting, for lists of all proportions.
+func TestMergeReplaced(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		var old, more, want []Replaced
+		few := 1 + rng.IntN(100)
+		for i := range rng.IntN(200) {
+			r := Replaced{Key: Key(fmt.Sprintf("%03d", i)), Revision: Revision(rng.Int64())}
+			if rng.IntN(100) < few {
+				old = append(old, r)
+			} else {
+				more = append(more, r)
+			}
+			want = append(want, r)
+		}
+		before := slices.Clone(old)
+		if got := mergeReplaced(old, more); !slices.Equal(got, want) {
+			t.Fatalf("%v and %v are merged to %v", old, more, got)
+		}
+		if !slices.Equal(old, before) {
+			t.Fatal("the old list was changed; others read it")
+		}
+	}
+}
+
+// TestDeltaWaitsWithContext: a list waits no longer than its context for another one that extends the delta.
+func TestDeltaWaitsWithContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hold := make(chan struct{})
+		c := newReplacing(func(ReplacedQuery) []Replaced {
+			<-hold
+			return nil
+		})
+		key := deltaKey{start: "/", end: "0", at: 1}
+		go func() {
+			if _, err := c.delta(t.Context(), key, 10); err != nil {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			_, err := c.delta(ctx, key, 10)
+			done <- err
+		}()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		select {
+		case err := <-done:
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("the second list: %v", err)
+			}
+		default:
+			t.Error("the second list still waits after its context has ended")
+		}
+		close(hold)
+	})
+}
+
+// BenchmarkDelta is a list of 500 chunks while 100,000 of its keys change: evenly, or almost all before the
+// second chunk and then one at a time.
+func BenchmarkDelta(b *testing.B) {
+	const keys, chunks = 100_000, 500
+	shuffled := make([]Key, keys+chunks)
+	for i, n := range rand.New(rand.NewPCG(1, 2)).Perm(len(shuffled)) {
+		shuffled[i] = Key(fmt.Sprintf("/registry/pods/namespace/pod-%07d", n))
+	}
+	changes := func(q ReplacedQuery) []Replaced {
+		var r []Replaced
+		for _, k := range shuffled[q.After-1 : q.Upto-1] {
+			r = append(r, Replaced{Key: k, Revision: 1})
+		}
+		return r
+	}
+	for name, first := range map[string]int{"evenly": keys / chunks, "at first": keys - chunks} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				c := newReplacing(changes)
+				each := (keys - first) / (chunks - 1)
+				for i := range chunks {
+					upto := Revision(1 + first + i*each)
+					d, err := c.delta(b.Context(), deltaKey{start: "/", end: "0", at: 1}, upto)
+					if err != nil || len(d) != int(upto)-1 {
+						b.Fatal(len(d), upto, err)
+					}
+				}
+			}
+		})
+	}
+}

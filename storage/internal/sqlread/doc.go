@@ -1,0 +1,17 @@
+// Package sqlread reads a store from a SQL database. It has the reads of [mvcc.Backend], once for all
+// databases. A driver embeds a [Reader] in its backend and supplies three things:
+//
+//   - The [Statements]: whole texts, each with its argument and the index that it uses.
+//   - A [Database] that runs one statement on a connection of the [Class] that the read asks for.
+//   - A [Cursor] that decodes the columns of a row without a detour over interface values.
+//
+// Everything else is here: which parameters a read has and what its columns mean, when a read has
+// reached its bound in bytes, what counts as damage and how it is reported, and that lists leave
+// connections for reads of single keys.
+//
+// # The state
+//
+// Every read returns the state of the store, of the same snapshot as its rows. A statement of one row
+// has it in that row; see [Read]. For the others, at least one row has it, and a row may have nothing
+// else.
+package sqlread

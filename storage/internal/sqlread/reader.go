@@ -1,0 +1,307 @@
+package sqlread
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// keptForSingle is how many of the connections that read are kept from lists, if there are so many.
+const keptForSingle = 2
+
+// Reader implements the reads of [mvcc.Backend].
+type Reader struct {
+	db Database
+	// lists bounds how many lists are read at the same time: some connections are left for reads of
+	// single keys, which would wait in the same line.
+	lists chan struct{}
+
+	state, tail, get, getKeys, page, pageKeys, replaced, values Read
+	count, countUpTo, expired, firstAt, size                    Read
+}
+
+// NewReader makes a Reader of a database that has conns connections for the classes Single and List
+// together.
+func NewReader(db Database, s *Statements, conns int) *Reader {
+	return &Reader{
+		db:        db,
+		lists:     make(chan struct{}, max(1, conns-keptForSingle)),
+		state:     Read{What: "read the state", Class: Head, SQL: s.State, OneRow: true},
+		tail:      Read{What: "read the log", Class: Tail, SQL: s.Tail, Columns: 10},
+		get:       Read{What: "read a key", Class: Single, SQL: s.Get, Columns: 6, OneRow: true},
+		getKeys:   Read{What: "read keys", Class: Single, SQL: s.GetKeys, Columns: 4},
+		page:      Read{What: "list keys", Class: List, SQL: s.Page, Columns: 4},
+		pageKeys:  Read{What: "list keys", Class: List, SQL: s.PageKeys, Columns: 3},
+		replaced:  Read{What: "read what was replaced", Class: List, SQL: s.Replaced, Columns: 2},
+		values:    Read{What: "read values", Class: List, SQL: s.Values, Columns: 4},
+		count:     Read{What: "count keys", Class: List, SQL: s.Count, Columns: 1, OneRow: true},
+		countUpTo: Read{What: "count keys", Class: List, SQL: s.CountUpTo, Columns: 1, OneRow: true},
+		expired:   Read{What: "read expired keys", Class: Maintenance, SQL: s.Expired, Columns: 3},
+		firstAt:   Read{What: "read the log", Class: Maintenance, SQL: s.FirstAt, Columns: 2},
+		size:      Read{What: "read the sizes of the tables", Class: Maintenance, SQL: s.Size, Columns: 2, OneRow: true},
+	}
+}
+
+// errEnough ends a read whose values have reached [mvcc.ReadBytes]: to read the rest would take as long
+// as to use it.
+var errEnough = errors.New("enough was read")
+
+// result is what the rows of a read have brought so far.
+type result struct {
+	state mvcc.State
+	found bool
+	err   error
+}
+
+// query runs a read. It calls each for every row that has more than the state, until each returns an
+// error.
+func (r *Reader) query(ctx context.Context, q *Read, each func(Cursor) error, args ...any) (mvcc.State, error) {
+	if q.Class == List {
+		select {
+		case r.lists <- struct{}{}:
+			defer func() { <-r.lists }()
+		case <-ctx.Done():
+			return mvcc.State{}, mvcc.Errorf(mvcc.Unavailable, "cannot %s: other lists were not read in time: %w", q.What, ctx.Err())
+		}
+	}
+	res := &result{}
+	err := r.db.Query(ctx, q, func(c Cursor) bool {
+		if c.State(&res.state) {
+			res.found = true
+		}
+		if each != nil && c.More() {
+			res.err = each(c)
+		}
+		return res.err == nil
+	}, args...)
+	switch {
+	case err != nil:
+		return res.state, err
+	case res.err != nil && !errors.Is(res.err, errEnough):
+		return res.state, res.err
+	case !res.found:
+		return res.state, mvcc.ErrEmptyStore
+	}
+	return res.state, nil
+}
+
+// maintain is query for a caller that does not get the state: it refuses a server whose answers may be
+// late.
+func (r *Reader) maintain(ctx context.Context, q *Read, each func(Cursor) error, args ...any) (mvcc.State, error) {
+	st, err := r.query(ctx, q, each, args...)
+	if err == nil && !st.Writable {
+		err = mvcc.Errorf(mvcc.ReadOnly, "cannot %s: the server is read-only: a standby, or set so", q.What)
+	}
+	return st, err
+}
+
+// bound counts the bytes of a read's values.
+type bound int
+
+// add returns errEnough when the bound is reached.
+func (b *bound) add(bytes int) error {
+	if *b += bound(bytes); b.reached() {
+		return errEnough
+	}
+	return nil
+}
+
+func (b *bound) reached() bool { return *b >= mvcc.ReadBytes }
+
+// inOrder sorts what came in the order of an index: SQL promises no order of a UNION.
+func inOrder[T any](rows []T, order func(a, b *T) int) {
+	for i := 1; i < len(rows); i++ {
+		if order(&rows[i-1], &rows[i]) > 0 {
+			slices.SortFunc(rows, func(a, b T) int { return order(&a, &b) })
+			return
+		}
+	}
+}
+
+// at is the bound of revisions for a snapshot; 0 stands for none.
+func at(r mvcc.Revision) int64 {
+	if r == 0 {
+		return math.MaxInt64
+	}
+	return int64(r)
+}
+
+func revision(c Cursor, column int) mvcc.Revision { return mvcc.Revision(c.Int(column)) }
+
+func moment(c Cursor, column int) time.Time { return time.UnixMicro(c.Int(column)) }
+
+// State implements [mvcc.Backend].
+func (r *Reader) State(ctx context.Context) (mvcc.State, error) {
+	return r.query(ctx, &r.state, nil)
+}
+
+// Tail implements [mvcc.Backend].
+func (r *Reader) Tail(ctx context.Context, from mvcc.Revision, limit int, prev mvcc.Prev) (*mvcc.Tail, error) {
+	var (
+		t     mvcc.Tail
+		bytes bound
+		err   error
+	)
+	t.State, err = r.query(ctx, &r.tail, func(c Cursor) error {
+		row := mvcc.Row{
+			Revision: revision(c, 0), Key: c.Key(1), Prev: revision(c, 2), Create: revision(c, 3), Token: c.Token(4),
+			Time: moment(c, 5), Deleted: c.Bool(6), Value: c.Value(7), HasPrev: c.Bool(8),
+		}
+		if row.HasPrev {
+			row.PrevValue = c.Value(9)
+		}
+		t.Rows = append(t.Rows, row)
+		return bytes.add(len(row.Value) + len(row.PrevValue))
+	}, prev == mvcc.PrevOfAll, int64(from), int64(limit))
+	if err != nil {
+		return nil, err
+	}
+	t.More = bytes.reached()
+	inOrder(t.Rows, func(a, b *mvcc.Row) int { return cmp.Compare(a.Revision, b.Revision) })
+	return &t, nil
+}
+
+// Get implements [mvcc.Backend].
+func (r *Reader) Get(ctx context.Context, key mvcc.Key) (*mvcc.Row, mvcc.State, error) {
+	var found *mvcc.Row
+	st, err := r.query(ctx, &r.get, func(c Cursor) error {
+		value := c.Value(5)
+		if value == nil {
+			return mvcc.LostValue(key, revision(c, 0))
+		}
+		found = &mvcc.Row{
+			Key: key, Revision: revision(c, 0), Create: revision(c, 1), Prev: revision(c, 2), Token: c.Token(3),
+			Time: moment(c, 4), Value: value,
+		}
+		return nil
+	}, key)
+	return found, st, err
+}
+
+// Page implements [mvcc.Backend].
+func (r *Reader) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error) {
+	var (
+		p     mvcc.Page
+		bytes bound
+		err   error
+	)
+	read := &r.page
+	if q.KeysOnly {
+		read = &r.pageKeys
+	}
+	p.State, err = r.query(ctx, read, func(c Cursor) error {
+		row := mvcc.Row{Key: c.Key(0), Revision: revision(c, 1), Create: revision(c, 2)}
+		if !q.KeysOnly {
+			if row.Value = c.Value(3); row.Value == nil {
+				return mvcc.LostValue(row.Key, row.Revision)
+			}
+		}
+		p.Rows = append(p.Rows, row)
+		return bytes.add(len(row.Value))
+	}, q.Start, q.End, at(q.At), int64(q.Limit))
+	if err != nil {
+		return nil, err
+	}
+	p.More = bytes.reached()
+	inOrder(p.Rows, func(a, b *mvcc.Row) int { return strings.Compare(string(a.Key), string(b.Key)) })
+	return &p, nil
+}
+
+// Replaced implements [mvcc.Backend].
+func (r *Reader) Replaced(ctx context.Context, q mvcc.ReplacedQuery) (replaced []mvcc.Replaced, st mvcc.State, err error) {
+	st, err = r.query(ctx, &r.replaced, func(c Cursor) error {
+		replaced = append(replaced, mvcc.Replaced{Key: c.Key(0), Revision: revision(c, 1)})
+		return nil
+	}, int64(q.After), int64(q.Upto), int64(q.At), q.Start, q.End)
+	return replaced, st, err
+}
+
+// Values implements [mvcc.Backend].
+func (r *Reader) Values(ctx context.Context, revisions []mvcc.Revision) (found []mvcc.Row, st mvcc.State, err error) {
+	var bytes bound
+	st, err = r.query(ctx, &r.values, func(c Cursor) error {
+		row := mvcc.Row{Key: c.Key(0), Revision: revision(c, 1), Create: revision(c, 2), Value: c.Value(3)}
+		found = append(found, row)
+		return bytes.add(len(row.Value))
+	}, revisions)
+	return found, st, err
+}
+
+// Count implements [mvcc.Backend].
+func (r *Reader) Count(ctx context.Context, start, end mvcc.Key, upto mvcc.Revision, limit int64) (n int64, st mvcc.State, err error) {
+	read, args := &r.count, []any{start, end, at(upto)}
+	if limit > 0 {
+		read, args = &r.countUpTo, append(args, limit)
+	}
+	st, err = r.query(ctx, read, func(c Cursor) error {
+		n = c.Int(0)
+		return nil
+	}, args...)
+	return n, st, err
+}
+
+// Expired implements [mvcc.Backend]. One row more than the limit tells when the next key expires.
+func (r *Reader) Expired(ctx context.Context, limit int) ([]mvcc.Expired, time.Duration, error) {
+	type row struct {
+		mvcc.Expired
+		expiry int64
+	}
+	var rows []row
+	st, err := r.maintain(ctx, &r.expired, func(c Cursor) error {
+		rows = append(rows, row{mvcc.Expired{Key: c.Key(0), Revision: revision(c, 1)}, c.Int(2)})
+		return nil
+	}, int64(limit)+1)
+	if err != nil {
+		return nil, 0, err
+	}
+	inOrder(rows, func(a, b *row) int { return cmp.Compare(a.expiry, b.expiry) })
+	var expired []mvcc.Expired
+	now := st.Now.UnixMicro()
+	for _, r := range rows {
+		if len(expired) == limit || r.expiry > now {
+			return expired, max(time.Duration(r.expiry-now)*time.Microsecond, time.Microsecond), nil
+		}
+		expired = append(expired, r.Expired)
+	}
+	return expired, 0, nil
+}
+
+// FirstAt implements [mvcc.Backend].
+func (r *Reader) FirstAt(ctx context.Context, from mvcc.Revision) (first *mvcc.Row, err error) {
+	_, err = r.maintain(ctx, &r.firstAt, func(c Cursor) error {
+		first = &mvcc.Row{Revision: revision(c, 0), Time: moment(c, 1)}
+		return nil
+	}, int64(from))
+	return first, err
+}
+
+// Size implements [mvcc.Backend].
+func (r *Reader) Size(ctx context.Context) (size mvcc.Size, err error) {
+	_, err = r.maintain(ctx, &r.size, func(c Cursor) error {
+		size = mvcc.Size{Total: c.Int(0), Live: c.Int(1)}
+		return nil
+	})
+	return size, err
+}
+
+// KeysReader is a Reader of a database whose every read costs a round trip. It implements
+// [mvcc.KeysReader].
+type KeysReader struct {
+	*Reader
+}
+
+// GetKeys implements [mvcc.KeysReader].
+func (r KeysReader) GetKeys(ctx context.Context, keys []mvcc.Key) ([]mvcc.Row, mvcc.State, error) {
+	found := make([]mvcc.Row, 0, len(keys))
+	st, err := r.query(ctx, &r.getKeys, func(c Cursor) error {
+		found = append(found, mvcc.Row{Key: c.Key(0), Revision: revision(c, 1), Create: revision(c, 2), Value: c.Value(3)})
+		return nil
+	}, keys)
+	return found, st, err
+}

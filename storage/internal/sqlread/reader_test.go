@@ -1,0 +1,332 @@
+package sqlread_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	mysqldriver "github.com/go-sql-driver/mysql"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
+)
+
+func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
+
+// fake is a database in which every read blocks until release is closed, and then answers rows.
+type fake struct {
+	began   chan sqlread.Class
+	release chan struct{}
+	rows    []row
+}
+
+func (f *fake) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.Cursor) bool, _ ...any) error {
+	f.began <- r.Class
+	select {
+	case <-f.release:
+	case <-ctx.Done():
+		return mvcc.Errorf(mvcc.Unavailable, "%w", ctx.Err())
+	}
+	for _, row := range f.rows {
+		if !each(row) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// row is a row whose columns are an int64, a string, or nil for NULL. Without state it has the rows' own columns only.
+type row struct {
+	state   *mvcc.State
+	columns []any
+}
+
+func (r row) State(st *mvcc.State) bool {
+	if r.state != nil {
+		*st = *r.state
+	}
+	return r.state != nil
+}
+func (r row) More() bool           { return len(r.columns) > 0 }
+func (r row) Int(i int) int64      { n, _ := r.columns[i].(int64); return n }
+func (r row) Bool(i int) bool      { return r.Int(i) != 0 }
+func (r row) Token(int) mvcc.Token { return mvcc.Token{} }
+func (r row) Key(i int) mvcc.Key   { return mvcc.Key(r.columns[i].(string)) }
+func (r row) Value(i int) []byte {
+	if v, ok := r.columns[i].(string); ok {
+		return []byte(v)
+	}
+	return nil
+}
+
+var writable = &mvcc.State{Head: mvcc.Position{Revision: 9}, Writable: true, Now: time.UnixMicro(1000)}
+
+func answers(rows ...row) *fake {
+	f := &fake{began: make(chan sqlread.Class, 1000), release: make(chan struct{}), rows: rows}
+	close(f.release)
+	return f
+}
+
+// TestListsLeaveConnections: however many lists there are, two connections are left for single keys.
+func TestListsLeaveConnections(t *testing.T) {
+	for _, conns := range []int{1, 2, 3, 8} {
+		t.Run(fmt.Sprint(conns), func(t *testing.T) {
+			f := &fake{began: make(chan sqlread.Class, 1000), release: make(chan struct{}), rows: []row{{state: writable}}}
+			r := sqlread.NewReader(f, &sqlread.Statements{}, conns)
+			var done sync.WaitGroup
+			lists := []func() error{
+				func() error { _, err := r.Page(t.Context(), mvcc.PageQuery{Limit: 1}); return err },
+				func() error { _, _, err := r.Values(t.Context(), nil); return err },
+				func() error { _, _, err := r.Count(t.Context(), "", "", 0, 0); return err },
+				func() error { _, _, err := r.Replaced(t.Context(), mvcc.ReplacedQuery{}); return err },
+			}
+			for i := range 40 {
+				done.Go(func() {
+					if err := lists[i%len(lists)](); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			want := max(1, conns-2)
+			for range want {
+				if class := <-f.began; class != sqlread.List {
+					t.Errorf("a list is of class %d", class)
+				}
+			}
+			// A list whose caller gives up says so.
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			if _, err := r.Page(ended, mvcc.PageQuery{Limit: 1}); mvcc.ClassOf(err) != mvcc.Unavailable || err == nil {
+				t.Errorf("a list that waited in vain: %v", err)
+			}
+			for range 20 {
+				done.Go(func() {
+					if _, _, err := r.Get(t.Context(), "k"); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			for range 20 { // no list comes between: as many as may are under way
+				if class := <-f.began; class != sqlread.Single {
+					t.Errorf("a read of class %d began", class)
+				}
+			}
+			close(f.release)
+			done.Wait()
+		})
+	}
+}
+
+// TestClasses: what expiry, compaction, watches and consistent reads need does not wait for lists.
+func TestClasses(t *testing.T) {
+	f := answers(row{state: writable})
+	r := sqlread.KeysReader{Reader: sqlread.NewReader(f, &sqlread.Statements{}, 4)}
+	for _, read := range []struct {
+		class sqlread.Class
+		ask   func() error
+	}{
+		{sqlread.Head, func() error { _, err := r.State(t.Context()); return err }},
+		{sqlread.Tail, func() error { _, err := r.Tail(t.Context(), 1, 1, mvcc.PrevOfAll); return err }},
+		{sqlread.Single, func() error { _, _, err := r.Get(t.Context(), "k"); return err }},
+		{sqlread.Single, func() error { _, _, err := r.GetKeys(t.Context(), nil); return err }},
+		{sqlread.Maintenance, func() error { _, _, err := r.Expired(t.Context(), 1); return err }},
+		{sqlread.Maintenance, func() error { _, err := r.FirstAt(t.Context(), 1); return err }},
+		{sqlread.Maintenance, func() error { _, err := r.Size(t.Context()); return err }},
+	} {
+		if err := read.ask(); err != nil {
+			t.Error(err)
+		}
+		if class := <-f.began; class != read.class {
+			t.Errorf("a read is of class %d, want %d", class, read.class)
+		}
+	}
+}
+
+// TestMaintenanceRefusesReadOnly: a caller that does not get the state must not act on what is late.
+func TestMaintenanceRefusesReadOnly(t *testing.T) {
+	late := *writable
+	late.Writable = false
+	r := sqlread.NewReader(answers(row{state: &late, columns: []any{int64(1), int64(2)}}), &sqlread.Statements{}, 4)
+	_, first := r.FirstAt(t.Context(), 1)
+	_, size := r.Size(t.Context())
+	for _, err := range []error{first, size} {
+		if mvcc.ClassOf(err) != mvcc.ReadOnly || err == nil {
+			t.Errorf("the error is %v", err)
+		}
+	}
+	if st, err := r.State(t.Context()); err != nil || st.Writable {
+		t.Errorf("the state is %+v, %v", st, err)
+	}
+}
+
+// TestBound: a read ends at ReadBytes, and says so where rows may follow.
+func TestBound(t *testing.T) {
+	value := strings.Repeat("v", mvcc.ReadBytes/2)
+	var rows, logged []row
+	for i := range int64(5) {
+		rows = append(rows, row{columns: []any{fmt.Sprint("k", i), i, i, value}})
+		logged = append(logged, row{columns: []any{i, "k", int64(0), i, "", int64(0), int64(0), value, int64(0), nil}})
+	}
+	rows, logged = append(rows, row{state: writable}), append(logged, row{state: writable})
+	slices.Reverse(rows) // the state comes first, and the rows in another order than that of the index
+	slices.Reverse(logged)
+	p, err := sqlread.NewReader(answers(rows...), &sqlread.Statements{}, 4).Page(t.Context(), mvcc.PageQuery{Limit: 10})
+	if err != nil || len(p.Rows) != 2 || !p.More || p.Rows[0].Key >= p.Rows[1].Key || p.State.Head.Revision != 9 {
+		t.Errorf("%v", err)
+	}
+	found, _, err := sqlread.NewReader(answers(rows...), &sqlread.Statements{}, 4).Values(t.Context(), nil)
+	if err != nil || len(found) != 2 {
+		t.Errorf("%d rows, %v", len(found), err)
+	}
+	tail, err := sqlread.NewReader(answers(logged...), &sqlread.Statements{}, 4).Tail(t.Context(), 1, 10, mvcc.PrevOfAll)
+	if err != nil || len(tail.Rows) != 2 || !tail.More || tail.Rows[0].Revision >= tail.Rows[1].Revision {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestExpired: the next expiry is told, by rows in any order.
+func TestExpired(t *testing.T) {
+	at := func(key string, expiry int64) row { return row{columns: []any{key, int64(1), expiry}} }
+	rows := []row{{state: writable}, at("later", 4000), at("b", 1000), at("a", 10)}
+	for _, test := range []struct {
+		limit int
+		keys  string
+		next  time.Duration
+		rows  []row
+	}{
+		{5, "a b ", 3 * time.Millisecond, rows},
+		{1, "a ", time.Microsecond, rows}, // one that has expired is left
+		{5, "", 0, rows[:1]},
+		{5, "a b ", 0, []row{rows[0], rows[2], rows[3]}},
+	} {
+		expired, next, err := sqlread.NewReader(answers(test.rows...), &sqlread.Statements{}, 4).Expired(t.Context(), test.limit)
+		keys := ""
+		for _, e := range expired {
+			keys += string(e.Key) + " "
+		}
+		if err != nil || keys != test.keys || next != test.next {
+			t.Errorf("limit %d: %q, %v, %v", test.limit, keys, next, err)
+		}
+	}
+}
+
+// TestDamage: every database reports damage in the same places, and in the same words.
+func TestDamage(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		b := open(t, db)
+		st, err := b.State(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := &mvcc.Group{Token: mvcc.Token{1}, Seen: st.Head, Mutations: []*mvcc.Mutation{
+			{Key: "a", Value: []byte("1")}, {Key: "b", Value: []byte("2")}, {Key: "c", Value: []byte("3"), TTL: time.Hour},
+		}}
+		res, err := b.Commit(t.Context(), g)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost := res.Outcomes[1].Revision
+		exec(t, db, fmt.Sprintf("DELETE FROM rowkeeper_log WHERE revision = %d", lost))
+		page := func(q mvcc.PageQuery) func() error {
+			q.Start, q.End, q.Limit = "a", "z", 10
+			return func() error { _, err := b.Page(t.Context(), q); return err }
+		}
+		want := mvcc.LostValue("b", lost)
+		for name, ask := range map[string]func() error{
+			"get":             func() error { _, _, err := b.Get(t.Context(), "b"); return err },
+			"page":            page(mvcc.PageQuery{}),
+			"page of the day": page(mvcc.PageQuery{At: res.State.Head.Revision}),
+		} {
+			same(t, name, ask(), want)
+		}
+		// What does not need the value is told.
+		if err := page(mvcc.PageQuery{KeysOnly: true})(); err != nil {
+			t.Error(err)
+		}
+		if n, _, err := b.Count(t.Context(), "a", "z", 0, 0); n != 3 || err != nil {
+			t.Errorf("%d keys, %v", n, err)
+		}
+
+		exec(t, db, "DELETE FROM rowkeeper_store")
+		reads := map[string]func() error{
+			"state":  func() error { _, err := b.State(t.Context()); return err },
+			"tail":   func() error { _, err := b.Tail(t.Context(), 1, 10, mvcc.PrevOfAll); return err },
+			"get":    func() error { _, _, err := b.Get(t.Context(), "a"); return err },
+			"no key": func() error { _, _, err := b.Get(t.Context(), "x"); return err },
+			"keys":   page(mvcc.PageQuery{KeysOnly: true}),
+			"replaced": func() error {
+				_, _, err := b.Replaced(t.Context(), mvcc.ReplacedQuery{Start: "a", End: "z", Upto: 9})
+				return err
+			},
+			"values":      func() error { _, _, err := b.Values(t.Context(), []mvcc.Revision{2}); return err },
+			"count":       func() error { _, _, err := b.Count(t.Context(), "a", "z", 0, 0); return err },
+			"count up to": func() error { _, _, err := b.Count(t.Context(), "a", "z", 0, 5); return err },
+			"expired":     func() error { _, _, err := b.Expired(t.Context(), 1); return err },
+			"first at":    func() error { _, err := b.FirstAt(t.Context(), 1); return err },
+			"size":        func() error { _, err := b.Size(t.Context()); return err },
+		}
+		if k, ok := b.(mvcc.KeysReader); ok {
+			reads["get keys"] = func() error { _, _, err := k.GetKeys(t.Context(), []mvcc.Key{"a"}); return err }
+		}
+		for name, ask := range reads {
+			same(t, name, ask(), mvcc.ErrEmptyStore)
+		}
+	})
+}
+
+func same(t *testing.T, name string, got error, want *mvcc.Error) {
+	t.Helper()
+	if got == nil || got.Error() != want.Error() || mvcc.ClassOf(got) != mvcc.Invalid {
+		t.Errorf("%s: the error is %v, want %v", name, got, want)
+	}
+}
+
+func open(t *testing.T, db dbtest.DB) mvcc.Backend {
+	t.Helper()
+	opts := mvcc.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: 30 * time.Second}
+	if _, err := db.Driver.Migrate(t.Context(), db.URL, opts); err != nil {
+		t.Fatal(err)
+	}
+	b, err := db.Driver.Open(t.Context(), db.URL, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+// exec runs a statement beside the driver.
+func exec(t *testing.T, db dbtest.DB, statement string) {
+	t.Helper()
+	u, err := url.Parse(db.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	driver, dsn := "pgx", db.URL
+	switch db.Kind {
+	case dbtest.SQLite:
+		driver, dsn = "sqlite", u.Path+"?_pragma=busy_timeout(10000)"
+	case dbtest.MariaDB, dbtest.MySQL:
+		c := mysqldriver.NewConfig()
+		c.User, c.Net, c.Addr, c.DBName = u.User.Username(), "tcp", u.Host, strings.TrimPrefix(u.Path, "/")
+		c.Passwd, _ = u.User.Password()
+		driver, dsn = "mysql", c.FormatDSN()
+	}
+	d, err := sql.Open(driver, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if _, err := d.Exec(statement); err != nil {
+		t.Fatal(err)
+	}
+}

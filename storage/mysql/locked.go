@@ -1,0 +1,257 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// deleteAllLive and deleteAllLog walk the tables.
+const deleteAllLive = `
+DELETE FROM rowkeeper_live`
+
+const deleteAllLog = `
+DELETE FROM rowkeeper_log`
+
+// insertLive is followed by rows. Unlike replaceLive, it refuses a key that is there.
+const insertLive = `
+INSERT INTO rowkeeper_live
+       (rowkeeper_live.key, revision, create_revision, expiry)
+VALUES `
+
+const locking = "run a transaction under the commit lock"
+
+// Locked implements [mvcc.Backend]. Readers go on with what was before, in their snapshots. A sweep that has
+// checked its plan before an import finds, when it records how far it came, that the epoch is another one.
+// One that is deleting may be in the way of an import; then the server undoes one of the two.
+func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
+	if o.Unbounded {
+		return b.archive(ctx, locking, func(conn *sql.Conn) error { return b.locked(ctx, conn, o, f) })
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	pool := b.commits
+	if o.AnyServer {
+		pool = b.admin
+	}
+	conn, err := pool.Conn(ctx)
+	if err != nil {
+		return b.failed(locking, err)
+	}
+	defer conn.Close()
+	return b.locked(ctx, conn, o, f)
+}
+
+func (b *backend) locked(ctx context.Context, conn *sql.Conn, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
+	t := &tx{view: view{ctx: ctx, b: b, conn: conn}}
+	var (
+		first  text
+		server facts
+	)
+	if !o.Unbounded {
+		first.statement(setWaitTimeout, b.server.hold)
+	}
+	first.statement(setIsolation)
+	first.statement(startTransaction)
+	b.lock(&first, 0, mvcc.Token{})
+	_, err := b.send(ctx, conn, &first, func(a *answers) error {
+		guard, err := b.guard(a)
+		if err != nil {
+			return err
+		}
+		t.state = guard.State
+		server, err = a.server()
+		return err
+	})
+	if err != nil {
+		b.rollback(ctx, conn)
+		return b.failed(locking, err)
+	}
+	if err := f(t); err != nil {
+		b.rollback(ctx, conn)
+		return err
+	}
+	if !t.dirty {
+		b.rollback(ctx, conn)
+	} else {
+		var last text
+		b.commit(&last)
+		if reached, err := b.send(ctx, conn, &last, nil); err != nil {
+			b.rollback(ctx, conn)
+			if !reached {
+				return b.failed(locking, err)
+			}
+			return b.failedCommit(locking, err)
+		}
+	}
+	if o.AnyServer {
+		b.server.fingerprint.Store(&server.fingerprint)
+	}
+	return nil
+}
+
+// tx implements [mvcc.Tx].
+type tx struct {
+	view
+	// dirty tells whether anything was written.
+	dirty bool
+}
+
+// begin begins a text that writes.
+func (t *tx) begin(x *text) {
+	if !t.dirty {
+		t.dirty = true
+		t.b.takeTurn(x)
+	}
+}
+
+// send sends a text that writes.
+func (t *tx) send(x *text) error {
+	if _, err := t.b.send(t.ctx, t.conn, x, nil); err != nil {
+		return t.b.failed(locking, err)
+	}
+	return nil
+}
+
+// run runs a statement that writes.
+func (t *tx) run(sql string, args ...any) error {
+	var x text
+	t.begin(&x)
+	x.statement(sql, args...)
+	return t.send(&x)
+}
+
+func (t *tx) Group(token mvcc.Token, after mvcc.Revision) (g mvcc.Guard, rows []mvcc.Row, err error) {
+	var x text
+	x.statement(selectGuard, int64(after), token[:])
+	x.statement(selectByToken, int64(after), token[:])
+	_, err = t.b.send(t.ctx, t.conn, &x, func(a *answers) (err error) {
+		if g, err = t.b.readGuard(a); err != nil {
+			return err
+		}
+		var row logRow
+		return a.each(func() error { rows = append(rows, row.row()); return nil }, row.columns()...)
+	})
+	if err != nil {
+		return g, nil, t.b.failed(locking, err)
+	}
+	return g, rows, nil
+}
+
+func (t *tx) Abort(token mvcc.Token) error {
+	return t.run(insertAborted, token[:], t.state.Now.UnixMicro())
+}
+
+func (t *tx) SetCompacted(r mvcc.Revision) error { return t.run(updateCompacted, int64(r)) }
+
+func (t *tx) RecordFingerprint(fingerprint string) error {
+	return t.run(updateFingerprint, literal(fingerprint))
+}
+
+func (t *tx) Mark(st mvcc.State, fingerprint string) error {
+	recorded := "NULL"
+	if fingerprint != "" {
+		recorded = literal(fingerprint)
+	}
+	err := t.run(insertMarker, int64(st.Head.Revision), st.Head.Token[:], st.Now.UnixMicro())
+	if err != nil {
+		return err
+	}
+	return t.run(updateEpoch, int64(st.Head.Epoch), int64(st.Compacted), int64(st.Swept), recorded)
+}
+
+func literal(s string) string {
+	var t text
+	t.binary([]byte(s))
+	return t.String()
+}
+
+func (t *tx) Clear() error {
+	if err := t.run(deleteAllLive); err != nil {
+		return err
+	}
+	return t.run(deleteAllLog)
+}
+
+func (t *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error) error {
+	w := importer{tx: t, token: token}
+	if err := write(w.add); err != nil {
+		return err
+	}
+	return w.flush()
+}
+
+// importer gathers records to statements as large as those of a commit group.
+type importer struct {
+	tx    *tx
+	token mvcc.Token
+
+	records []mvcc.Record
+	bytes   int
+}
+
+func (w *importer) add(r *mvcc.Record) error {
+	size := len(r.Key) + len(r.Value)
+	if len(w.records) == w.tx.b.limits.GroupMutations || w.bytes+size > w.tx.b.limits.GroupBytes {
+		if err := w.flush(); err != nil {
+			return err
+		}
+	}
+	w.records = append(w.records, *r)
+	w.bytes += size
+	return nil
+}
+
+func (w *importer) flush() error {
+	if len(w.records) == 0 {
+		return nil
+	}
+	var t text
+	w.tx.begin(&t)
+	t.Grow(statementBytes + len(w.records)*rowBytes + w.bytes + w.bytes/8)
+	n := 0
+	t.statement(insertLog)
+	for _, r := range w.records {
+		m := mvcc.Mutation{Key: r.Key, Value: r.Value}
+		t.comma(&n)
+		t.logRow(&m, &mvcc.Outcome{Revision: r.Revision, Create: r.Create}, w.token, w.tx.state.Now)
+	}
+	n = 0
+	t.statement(insertLive)
+	for _, r := range w.records {
+		t.comma(&n)
+		t.recordRow(&r)
+	}
+	clear(w.records)
+	w.records, w.bytes = w.records[:0], 0
+	err := w.tx.send(&t)
+	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) && e.Number == duplicateKey {
+		// Nobody else writes, so to try again would be of no use.
+		return mvcc.Errorf(mvcc.Data, "a key is in it twice: %w", e)
+	}
+	return err
+}
+
+// duplicateKey is the server's error for it.
+const duplicateKey = 1062
+
+// recordRow writes the values of insertLive.
+func (t *text) recordRow(r *mvcc.Record) {
+	t.WriteByte('(')
+	t.binary([]byte(r.Key))
+	t.WriteByte(',')
+	t.int(int64(r.Revision))
+	t.WriteByte(',')
+	t.int(int64(r.Create))
+	t.WriteByte(',')
+	if r.Expiry > 0 {
+		t.int(r.Expiry)
+	} else {
+		t.WriteString("NULL")
+	}
+	t.WriteByte(')')
+}

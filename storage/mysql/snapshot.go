@@ -1,0 +1,134 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// setExportIsolation and startSnapshot begin a transaction whose reads are all of one snapshot, which is taken at once.
+const setExportIsolation = `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ`
+
+const startSnapshot = `START TRANSACTION WITH CONSISTENT SNAPSHOT`
+
+// setArchiveTimeouts: who takes the rows may do so at leisure, and a process that restores may be silent for this long, in seconds, before the
+// server takes it for dead.
+const setArchiveTimeouts = `SET SESSION net_write_timeout = 3600, wait_timeout = 60`
+
+// selectAllKeys counts all live keys.
+const selectAllKeys = `
+SELECT COUNT(*)
+FROM rowkeeper_live l`
+
+// selectRecords walks the log by its primary key, which is the order that is asked for, and finds by the primary key of live which of its
+// rows are live.
+const selectRecords = `
+SELECT g.revision, l.key, l.create_revision, COALESCE(l.expiry, 0), g.value
+FROM rowkeeper_log g FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.key = g.key AND l.revision = g.revision
+WHERE g.revision > 0
+ORDER BY g.revision`
+
+// archive runs f on a connection of its own, whose time only the context bounds.
+func (b *backend) archive(ctx context.Context, what string, f func(*sql.Conn) error) error {
+	db := b.server.pool(connector{server: b.server, transactions: true}, 1)
+	defer db.Close() // which ends the transaction, too, if that was not committed
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return b.failed(what, err)
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(ctx, setArchiveTimeouts); err != nil {
+		return b.failed(what, err)
+	}
+	return f(conn)
+}
+
+// Snapshot implements [mvcc.Backend].
+func (b *backend) Snapshot(ctx context.Context, f func(context.Context, mvcc.Snapshot) error) error {
+	const what = "read a snapshot of the store"
+	return b.archive(ctx, what, func(conn *sql.Conn) error {
+		for _, statement := range []string{setExportIsolation, startSnapshot} {
+			if _, err := conn.ExecContext(ctx, statement); err != nil {
+				return b.failed(what, err)
+			}
+		}
+		v := &view{ctx: ctx, b: b, conn: conn}
+		var err error
+		if v.state, err = b.stateOf(ctx, conn, what); err != nil {
+			return err
+		}
+		return f(ctx, v)
+	})
+}
+
+// stateOf reads the state in a connection's transaction.
+func (b *backend) stateOf(ctx context.Context, conn *sql.Conn, what string) (st mvcc.State, err error) {
+	var s stateRow
+	rows, err := conn.QueryContext(ctx, selectState)
+	if err != nil {
+		return st, b.failed(what, err)
+	}
+	defer rows.Close()
+	if rows.Next() {
+		if err := rows.Scan(s.columns()...); err != nil {
+			return st, b.failed(what, err)
+		}
+		st = s.state()
+	}
+	if err := rows.Err(); err != nil {
+		return st, b.failed(what, err)
+	}
+	if !s.found {
+		return st, mvcc.ErrEmptyStore
+	}
+	return st, nil
+}
+
+// view implements [mvcc.Snapshot]: what a connection sees in a transaction.
+type view struct {
+	ctx   context.Context
+	b     *backend
+	conn  *sql.Conn
+	state mvcc.State
+}
+
+func (v *view) State() mvcc.State { return v.state }
+
+func (v *view) Keys() (n int64, err error) {
+	if err := v.conn.QueryRowContext(v.ctx, selectAllKeys).Scan(&n); err != nil {
+		return 0, v.b.failed("count the keys", err)
+	}
+	return n, nil
+}
+
+func (v *view) Records(each func(*mvcc.Record) error) error {
+	const what = "read the records"
+	reading, stop := context.WithCancel(v.ctx)
+	defer stop()
+	rows, err := v.conn.QueryContext(reading, selectRecords)
+	if err != nil {
+		return v.b.failed(what, err)
+	}
+	defer rows.Close()
+	var (
+		key                      sql.RawBytes
+		revision, create, expiry int64
+	)
+	for rows.Next() {
+		var value []byte
+		if err := rows.Scan(&revision, &key, &create, &expiry, &value); err != nil {
+			return v.b.failed(what, err)
+		}
+		r := &mvcc.Record{Key: mvcc.Key(key), Revision: mvcc.Revision(revision), Create: mvcc.Revision(create), Expiry: expiry, Value: value}
+		if err := each(r); err != nil {
+			stop() // the other rows, however many, are not waited for
+			return err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return v.b.failed(what, err)
+	}
+	return nil
+}

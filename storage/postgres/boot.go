@@ -1,0 +1,57 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// sqlDurability reads the boot and what holds commits: with fsync=off they are in the memory of the
+// server's operating system, of which the server's start is the only sign. A session's own
+// synchronous_commit=off does not count, since sessions that write switch it on.
+const sqlDurability = `
+SELECT to_char(pg_postmaster_start_time() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+       current_setting('fsync') = 'off', coalesce(s.boot, '')
+FROM rowkeeper_store s WHERE s.id = 1`
+
+// durability reads the durability of the database behind a connection.
+func (b *backend) durability(ctx context.Context, conn *pgx.Conn) (d mvcc.Durability, err error) {
+	err = conn.QueryRow(ctx, sqlDurability).Scan(&d.Boot, &d.Relaxed, &d.Recorded)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return d, mvcc.ErrEmptyStore
+	}
+	if err != nil {
+		return d, b.cfg.connectError(err)
+	}
+	return d, nil
+}
+
+// Durability implements [mvcc.Backend].
+func (b *backend) Durability(ctx context.Context) (d mvcc.Durability, err error) {
+	err = b.beside(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		d, err = b.durability(ctx, conn)
+		return err
+	})
+	return d, err
+}
+
+// sqlWaitForDisk makes the transaction's commit wait for the disk. It cannot help where fsync=off: there
+// the operating system writes the record within its own time, usually half a minute.
+const sqlWaitForDisk = `
+SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'`
+
+// RecordBoot implements [mvcc.Backend].
+func (b *backend) RecordBoot(ctx context.Context, from, boot string) error {
+	return b.beside(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return readError(pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, sqlWaitForDisk); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, sqlRecordBoot, from, boot)
+			return err
+		}))
+	})
+}

@@ -1,0 +1,242 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// sqlFindGroup reads what is known of a group that was begun after a revision: whether its token is
+// recorded as aborted and the token of the row at the revision, both by primary key; and the rows with the
+// group's token, which can only be after that revision, by a scan of the log's primary key from there on.
+// It returns the state in each row.
+//
+// $1 token, $2 revision.
+const sqlFindGroup = `WITH` + state + `, found AS MATERIALIZED (
+    SELECT revision, prev_revision, create_revision, time, deleted, key
+    FROM rowkeeper_log WHERE revision > $2::bigint AND token = $1::bytea ORDER BY revision
+)
+SELECT state.*, EXISTS (SELECT FROM rowkeeper_aborted WHERE token = $1::bytea),
+       (SELECT token FROM rowkeeper_log WHERE revision = $2::bigint), f.*
+FROM state LEFT JOIN found f ON true`
+
+// sqlAbort records a token as aborted. $1 token, $2 time.
+const sqlAbort = `INSERT INTO rowkeeper_aborted (token, time) VALUES ($1::bytea, $2::bigint)`
+
+// sqlCompact raises the boundary. The store row is updated where it was locked. $1 revision.
+const sqlCompact = `UPDATE rowkeeper_store SET compacted = $1::bigint WHERE id = 1`
+
+// sqlSweepOut waits for the sweep that is under way, and keeps others from beginning: it would be in the way of the deletions.
+const sqlSweepOut = `SELECT pg_advisory_xact_lock('rowkeeper_log'::regclass::oid::int, 1)`
+
+// sqlClear deletes everything.
+const sqlClear = `WITH keys AS (DELETE FROM rowkeeper_live) DELETE FROM rowkeeper_log`
+
+// sqlImport writes records: each is a row of the log and a live one. The primary keys of both refuse what was there before.
+//
+// $1 revisions, $2 creation revisions, $3 expiries or 0, $4 keys, $5 values, $6 time, $7 token.
+const sqlImport = `
+WITH records AS MATERIALIZED (
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bytea[])
+        AS r (revision, create_revision, expiry, key, value)
+), keys AS (
+    INSERT INTO rowkeeper_live (key, revision, create_revision, expiry)
+    SELECT key, revision, create_revision, nullif(expiry, 0) FROM records
+)
+INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token, value)
+SELECT revision, 0, create_revision, $6::bigint, false, key, $7::bytea, value FROM records`
+
+// sqlMark begins a new epoch, under the commit lock, with a marker row, and tells the other processes.
+//
+// $1 revision, $2 time, $3 token, $4 epoch, $5 swept, $6 fingerprint or "", $7 notification channel.
+const sqlMark = `
+WITH marker AS (
+    INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token)
+    VALUES ($1::bigint, 0, 0, $2::bigint, true, '', $3::bytea)
+), moved AS (
+    UPDATE rowkeeper_store s
+    SET epoch = $4::bigint, compacted = $1::bigint, swept = $5::bigint,
+        fingerprint = coalesce(nullif($6::text, ''), s.fingerprint)
+    WHERE s.id = 1
+)
+SELECT pg_notify($7::text, $1::bigint::text)`
+
+// importRows and importBytes bound what is sent in one statement.
+const (
+	importRows  = 1000
+	importBytes = 4 << 20
+)
+
+// Locked implements [mvcc.Backend]. It holds the lock for some round trips. Where the lock excludes sweeps,
+// too, the locks are taken in the order of a sweep: its own first.
+func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
+	switch {
+	case o.Unbounded:
+		return b.archive(ctx, sqlBegin, "60000", func(conn *pgx.Conn) error {
+			return b.locked(ctx, conn, f, sqlSweepOut)
+		})
+	case o.AnyServer:
+		return b.beside(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+			return b.locked(ctx, conn, f, sqlBegin, b.cfg.transactionSettings())
+		})
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
+	defer cancel()
+	conn, err := b.commits.Acquire(ctx)
+	if err != nil {
+		return b.cfg.connectError(err)
+	}
+	defer conn.Release()
+	first := []string{sqlBegin}
+	if !b.cfg.prepared {
+		first = append(first, b.cfg.transactionSettings())
+	}
+	return b.locked(ctx, conn.Conn(), f, first...)
+}
+
+// locked runs f in a transaction, which begins with the statements first and then takes the commit lock.
+func (b *backend) locked(ctx context.Context, conn *pgx.Conn, f func(mvcc.Tx) error, first ...string) (err error) {
+	defer func() {
+		if conn.PgConn().TxStatus() != 'I' {
+			rollback(ctx, conn)
+		}
+	}()
+	for _, sql := range append(first, commitLock.sql) {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			if e := (*pgconn.PgError)(nil); errors.As(err, &e) && e.Code == divisionByZero {
+				return errOutdated
+			}
+			return readError(err)
+		}
+	}
+	t := tx{view: view{ctx: ctx, conn: conn}, channel: b.channel()}
+	if t.state, err = stateOf(ctx, conn); err != nil {
+		return err
+	}
+	if err := writable(t.state); err != nil {
+		return err
+	}
+	if err := f(&t); err != nil || !t.dirty {
+		return err
+	}
+	tag, err := conn.Exec(ctx, sqlCommit)
+	switch {
+	case err != nil:
+		return mvcc.Errorf(mvcc.Unknown, "PostgreSQL did not confirm the commit: %w", readError(err))
+	case tag.String() != "COMMIT":
+		return mvcc.Errorf(mvcc.Transient, "PostgreSQL ended the transaction by %q instead of COMMIT", tag)
+	}
+	return nil
+}
+
+// rollback ends a transaction, so that its locks do not wait for the pool. A connection that cannot say so
+// is closed, upon which the server rolls back.
+func rollback(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if _, err := conn.Exec(ctx, `ROLLBACK`); err != nil {
+		conn.Close(ctx)
+	}
+}
+
+// tx implements [mvcc.Tx].
+type tx struct {
+	view
+	channel string
+	// dirty tells whether anything was written.
+	dirty bool
+}
+
+// run runs a statement that writes.
+func (t *tx) run(sql string, args ...any) error {
+	t.dirty = true
+	_, err := t.conn.Exec(t.ctx, sql, args...)
+	return readError(err)
+}
+
+func (t *tx) Group(token mvcc.Token, after mvcc.Revision) (g mvcc.Guard, found []mvcc.Row, err error) {
+	rows, err := t.conn.Query(t.ctx, sqlFindGroup, token[:], int64(after))
+	if err != nil {
+		return g, nil, readError(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		r := row(rows.RawValues())
+		g = mvcc.Guard{State: r.state(), Aborted: r.bool(stateColumns), At: r.token(stateColumns + 1)}
+		if r = r[stateColumns+2:]; r[0] != nil {
+			found = append(found, mvcc.Row{Revision: r.revision(0), Prev: r.revision(1), Create: r.revision(2),
+				Time: r.time(3), Deleted: r.bool(4), Key: r.key(5), Token: token})
+		}
+	}
+	return g, found, readError(rows.Err())
+}
+
+func (t *tx) Abort(token mvcc.Token) error { return t.run(sqlAbort, token[:], t.state.Now.UnixMicro()) }
+
+func (t *tx) SetCompacted(r mvcc.Revision) error { return t.run(sqlCompact, int64(r)) }
+
+func (t *tx) RecordFingerprint(fingerprint string) error {
+	return t.run(sqlRecordFingerprint, fingerprint)
+}
+
+func (t *tx) Mark(st mvcc.State, fingerprint string) error {
+	return t.run(sqlMark, int64(st.Head.Revision), st.Now.UnixMicro(), st.Head.Token[:],
+		int64(st.Head.Epoch), int64(st.Swept), fingerprint, t.channel)
+}
+
+func (t *tx) Clear() error { return t.run(sqlClear) }
+
+func (t *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error) error {
+	w := importer{tx: t, token: token}
+	if err := write(w.add); err != nil {
+		return err
+	}
+	return w.flush()
+}
+
+// importer gathers records to statements.
+type importer struct {
+	tx    *tx
+	token mvcc.Token
+
+	revisions, creations, expiries []int64
+	keys, values                   [][]byte
+	bytes                          int
+}
+
+func (w *importer) add(r *mvcc.Record) error {
+	w.revisions = append(w.revisions, int64(r.Revision))
+	w.creations = append(w.creations, int64(r.Create))
+	w.expiries = append(w.expiries, r.Expiry)
+	w.keys = append(w.keys, []byte(r.Key))
+	w.values = append(w.values, r.Value)
+	w.bytes += len(r.Key) + len(r.Value)
+	if len(w.keys) < importRows && w.bytes < importBytes {
+		return nil
+	}
+	return w.flush()
+}
+
+func (w *importer) flush() error {
+	if len(w.keys) == 0 {
+		return nil
+	}
+	err := w.tx.run(sqlImport, w.revisions, w.creations, w.expiries, w.keys, w.values, w.tx.state.Now.UnixMicro(), w.token[:])
+	if err != nil {
+		if e := (*pgconn.PgError)(nil); errors.As(err, &e) && e.Code == "23505" {
+			// Nobody else writes, so to try again would be of no use.
+			return mvcc.Errorf(mvcc.Data, "a key is in it twice: %w", e)
+		}
+		return err
+	}
+	w.revisions, w.creations, w.expiries = w.revisions[:0], w.creations[:0], w.expiries[:0]
+	clear(w.keys)
+	clear(w.values)
+	w.keys, w.values, w.bytes = w.keys[:0], w.values[:0], 0
+	return nil
+}

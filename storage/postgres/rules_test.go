@@ -1,0 +1,124 @@
+package postgres_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// TestCommitFollowsTheRules: the statement that commits a group decides as mvcc.CheckGroup and mvcc.Decide
+// do, whatever the database holds and the group expects: other epochs, lower heads, other tokens, missing
+// rows, recorded tokens, keys that occur several times, values that are lost.
+func TestCommitFollowsTheRules(t *testing.T) {
+	url := migrated(t)
+	b, conn := openURL(t, url), connect(t, url)
+	defer b.Close()
+	const cases, keys = 400, 4
+	accepted, refused, lost := 0, 0, 0
+	for range cases {
+		seed := rand.Uint64()
+		rng := rand.New(rand.NewPCG(seed, 0))
+		token := func() mvcc.Token { return mvcc.Token{1 + byte(rng.IntN(3))} }
+
+		// A store of any kind: the head, and other rows of the log, some with a value that is lost.
+		st := mvcc.State{Head: mvcc.Position{Epoch: mvcc.Epoch(1 + rng.IntN(2)), Revision: mvcc.Revision(4 + rng.IntN(4)), Token: token()}}
+		st.Compacted = mvcc.Revision(rng.IntN(int(st.Head.Revision) + 1))
+		log := map[mvcc.Revision]mvcc.Token{st.Head.Revision: st.Head.Token}
+		for r := mvcc.Revision(1); r < st.Head.Revision; r++ {
+			if rng.IntN(4) > 0 {
+				log[r] = token()
+			}
+		}
+		current := map[mvcc.Key][2]mvcc.Revision{}
+		for i := range keys {
+			if rng.IntN(3) > 0 {
+				r := 1 + mvcc.Revision(rng.IntN(int(st.Head.Revision)))
+				current[mvcc.Key(fmt.Sprint("key", i))] = [2]mvcc.Revision{r, 1 + mvcc.Revision(rng.IntN(int(r)))}
+			}
+		}
+		g := &mvcc.Group{Token: newToken(), Seen: mvcc.Position{Epoch: st.Head.Epoch, Revision: mvcc.Revision(1 + rng.IntN(9))}}
+		g.Seen.Token = log[g.Seen.Revision]
+		switch rng.IntN(8) {
+		case 0:
+			g.Seen.Epoch = 1 + mvcc.Epoch(rng.IntN(3))
+		case 1:
+			g.Seen.Token = token()
+		case 2, 3, 4:
+			g.Seen = st.Head
+		}
+		for range 1 + rng.IntN(6) {
+			m := &mvcc.Mutation{Key: mvcc.Key(fmt.Sprint("key", rng.IntN(keys)))}
+			m.Expect = current[m.Key][0]
+			if rng.IntN(4) == 0 {
+				m.Expect = mvcc.Revision(rng.IntN(4))
+			}
+			if m.Expect > 0 && rng.IntN(2) == 0 {
+				m.Delete, m.HasPrev = true, rng.IntN(3) == 0
+			} else {
+				m.Value = []byte("value")
+			}
+			g.Mutations = append(g.Mutations, m)
+		}
+		aborted := rng.IntN(8) == 0
+
+		exec(t, conn, `TRUNCATE rowkeeper_log, rowkeeper_live, rowkeeper_aborted`,
+			fmt.Sprintf(`UPDATE rowkeeper_store SET epoch = %d, compacted = %d, swept = 0`, st.Head.Epoch, st.Compacted))
+		var rows []string
+		for r, token := range log {
+			rows = append(rows, fmt.Sprintf(`(%d, 0, 0, 1, false, 'a key', '\x%x', 'a value')`, r, token))
+		}
+		exec(t, conn, `INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token, value) VALUES `+strings.Join(rows, ", "))
+		for key, at := range current {
+			exec(t, conn, fmt.Sprintf(`INSERT INTO rowkeeper_live (key, revision, create_revision) VALUES ('%s', %d, %d)`, key, at[0], at[1]))
+		}
+		if aborted {
+			exec(t, conn, fmt.Sprintf(`INSERT INTO rowkeeper_aborted (token, time) VALUES ('\x%x', 1)`, g.Token))
+		}
+
+		got, err := b.Commit(t.Context(), g)
+		want := mvcc.CheckGroup(g, mvcc.Guard{State: st, At: log[g.Seen.Revision], Aborted: aborted})
+		if fmt.Sprint(err) != fmt.Sprint(want) || want != nil && mvcc.ClassOf(err) != mvcc.ClassOf(want) {
+			t.Fatalf("seed %d: the group is refused by %v, want %v", seed, err, want)
+		}
+		head := st.Head
+		if want == nil {
+			outcomes, n := mvcc.Decide(g.Mutations, st.Head.Revision, func(k mvcc.Key) (mvcc.Revision, mvcc.Revision) {
+				return current[k][0], current[k][1]
+			}, func(i int) error {
+				m := g.Mutations[i]
+				if _, ok := log[m.Expect]; m.Delete && !m.HasPrev && !ok {
+					return mvcc.Errorf(mvcc.Data, "lost")
+				}
+				return nil
+			})
+			for i, w := range outcomes {
+				o := got.Outcomes[i]
+				if o.Accepted != w.Accepted || o.Revision != w.Revision || o.Accepted && o.Create != w.Create ||
+					(o.Err == nil) != (w.Err == nil) || o.Err != nil && mvcc.ClassOf(o.Err) != mvcc.Data {
+					t.Fatalf("seed %d: mutation %d, %+v, is decided as %+v, want %+v", seed, i, g.Mutations[i], o, w)
+				}
+				if w.Err != nil {
+					lost++
+				}
+			}
+			if n > 0 {
+				head = mvcc.Position{Epoch: head.Epoch, Revision: head.Revision + mvcc.Revision(n), Token: g.Token}
+			}
+			accepted += n
+			if got.State.Head != head {
+				t.Fatalf("seed %d: the head is %+v, want %+v", seed, got.State.Head, head)
+			}
+		} else {
+			refused++
+		}
+		if after, err := b.State(t.Context()); err != nil || after.Head != head {
+			t.Fatalf("seed %d: the head is %+v, want %+v: %v", seed, after.Head, head, err)
+		}
+	}
+	if accepted < cases/4 || refused < cases/8 || lost < cases/40 {
+		t.Errorf("of %d groups %d were refused; %d mutations were accepted, and %d met a lost value", cases, refused, accepted, lost)
+	}
+}

@@ -1,0 +1,129 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// sqlBeginExport begins a transaction whose statements read one snapshot. It is not READ ONLY, since the state tells by that whether the server takes writes.
+const sqlBeginExport = `BEGIN ISOLATION LEVEL REPEATABLE READ`
+
+// sqlCountAll counts all live rows.
+const sqlCountAll = `SELECT count(*) FROM rowkeeper_live`
+
+// sqlRecords walks the log by its primary key, which is the order that is asked for, and finds by the primary key of live which of its rows are live. Values of
+// the others that are stored out of line are not read.
+const sqlRecords = `
+SELECT g.revision, l.create_revision, coalesce(l.expiry, 0), g.key, g.value
+FROM rowkeeper_log g
+CROSS JOIN LATERAL (
+    SELECT create_revision, expiry FROM rowkeeper_live WHERE key = g.key AND revision = g.revision OFFSET 0
+) l
+ORDER BY g.revision`
+
+// sqlArchiveSettings are made for the transaction, where the server has them: it may take as long as it needs to, and values are compressed as those of
+// commits are.
+const sqlArchiveSettings = `
+SELECT set_config(name, CASE name WHEN 'default_toast_compression' THEN 'lz4' ELSE '0' END, true)
+FROM pg_settings
+WHERE name IN ('statement_timeout', 'transaction_timeout')
+   OR name = 'default_toast_compression' AND setting = 'pglz' AND 'lz4' = ANY (enumvals)`
+
+// archive runs f in a transaction on a connection of its own, whose time only the context bounds.
+func (b *backend) archive(ctx context.Context, begin, idle string, f func(*pgx.Conn) error) error {
+	conn, err := b.connect(ctx)
+	if err != nil {
+		return err
+	}
+	// It ends the transaction, too, if that was not committed.
+	defer conn.Close(context.WithoutCancel(ctx))
+	id, err := b.identify(ctx, conn)
+	if err == nil {
+		err = b.recognize(id)
+	}
+	if err != nil {
+		return err
+	}
+	for _, sql := range []string{
+		begin,
+		b.cfg.transactionSettings(),
+		sqlArchiveSettings,
+		// How long this process may be silent, in milliseconds, before the server takes it for dead.
+		setConfig(map[string]string{"idle_in_transaction_session_timeout": idle}, true),
+	} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return readError(err)
+		}
+	}
+	return f(conn)
+}
+
+// Snapshot implements [mvcc.Backend].
+func (b *backend) Snapshot(ctx context.Context, f func(context.Context, mvcc.Snapshot) error) error {
+	// Who takes the rows may do so at leisure: the snapshot is in nobody's way but vacuum's.
+	return b.archive(ctx, sqlBeginExport, "0", func(conn *pgx.Conn) error {
+		st, err := stateOf(ctx, conn)
+		if err != nil {
+			return err
+		}
+		return f(ctx, &view{ctx: ctx, conn: conn, state: st})
+	})
+}
+
+// view implements [mvcc.Snapshot]: what a connection sees in a transaction.
+type view struct {
+	ctx   context.Context
+	conn  *pgx.Conn
+	state mvcc.State
+}
+
+func (v *view) State() mvcc.State { return v.state }
+
+func (v *view) Keys() (n int64, err error) {
+	err = v.conn.QueryRow(v.ctx, sqlCountAll).Scan(&n)
+	return n, readError(err)
+}
+
+func (v *view) Records(each func(*mvcc.Record) error) error {
+	reading, stop := context.WithCancel(v.ctx)
+	defer stop()
+	rows, err := v.conn.Query(reading, sqlRecords)
+	if err != nil {
+		return readError(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		r := row(rows.RawValues())
+		if err := each(&mvcc.Record{Revision: r.revision(0), Create: r.revision(1), Expiry: r.int(2), Key: r.key(3), Value: r.value(4)}); err != nil {
+			stop() // the other rows, however many, are not waited for
+			return err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return readError(err)
+	}
+	return nil
+}
+
+func stateOf(ctx context.Context, conn *pgx.Conn) (st mvcc.State, err error) {
+	rows, err := conn.Query(ctx, sqlState)
+	if err != nil {
+		return st, readError(err)
+	}
+	defer rows.Close()
+	found := rows.Next()
+	if found {
+		st = row(rows.RawValues()).state()
+	}
+	rows.Close()
+	if err := rows.Err(); err != nil {
+		return st, readError(err)
+	}
+	if !found {
+		return st, mvcc.ErrEmptyStore
+	}
+	return st, nil
+}

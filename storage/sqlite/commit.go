@@ -1,0 +1,247 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	lib "modernc.org/sqlite/lib"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// guard reads, under the commit lock, what [mvcc.CheckGroup] and [mvcc.Resolve] ask for: about a token,
+// and the row at a revision.
+func (b *backend) guard(c *conn, token mvcc.Token, at mvcc.Revision) (g mvcc.Guard, err error) {
+	s, err := c.prepare(selectGuard)
+	if err != nil {
+		return g, err
+	}
+	row, err := s.int(int64(at)).blob(token[:]).step()
+	if err == nil && !row {
+		err = mvcc.ErrEmptyStore
+	}
+	if err != nil {
+		return g, err
+	}
+	b.scanState(s, &g.State)
+	if !s.colNull(5) {
+		g.At = s.colToken(5)
+	}
+	g.Aborted = s.colInt(6) != 0
+	s.reset()
+	return g, nil
+}
+
+func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+	res := &mvcc.GroupResult{}
+	asked := time.Now()
+	err := b.write(ctx, func(c *conn) (bool, error) {
+		res.LockWait = time.Since(asked)
+		guard, err := b.guard(c, g.Token, g.Seen.Revision)
+		if err == nil {
+			err = mvcc.CheckGroup(g, guard)
+		}
+		if err != nil {
+			return false, err
+		}
+		st := guard.State
+		res.Before, res.State, res.Time = st.Head, st, st.Now.Truncate(time.Microsecond)
+
+		var failed error
+		removed := removed{b: b, c: c, mutations: g.Mutations, values: map[int][]byte{}}
+		outcomes, accepted := mvcc.Decide(g.Mutations, st.Head.Revision, func(k mvcc.Key) (mvcc.Revision, mvcc.Revision) {
+			revision, create, err := live(c, k)
+			if err != nil {
+				failed = b.damagedKey(k, err)
+			}
+			return revision, create
+		}, removed.lost)
+		for i, value := range removed.values {
+			outcomes[i].PrevValue = value
+		}
+		res.Outcomes = outcomes
+		if failed == nil {
+			failed = removed.failed
+		}
+		if failed != nil || accepted == 0 {
+			return false, failed
+		}
+		if err := b.checkSpace(c, g.Mutations); err != nil {
+			return false, err
+		}
+		for i, m := range g.Mutations {
+			if !outcomes[i].Accepted {
+				continue
+			}
+			if err := b.apply(c, g.Token, res.Time, m, &outcomes[i]); err != nil {
+				return false, b.damagedKey(m.Key, err)
+			}
+		}
+		res.State.Head.Revision += mvcc.Revision(accepted)
+		res.State.Head.Token = g.Token
+		return true, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// live reads a key's revision and creation revision, 0 and 0 if it does not exist.
+func live(c *conn, k mvcc.Key) (revision, create mvcc.Revision, err error) {
+	s, err := c.prepare(selectLive)
+	if err != nil {
+		return 0, 0, err
+	}
+	row, err := s.key(k).step()
+	if err != nil || !row {
+		return 0, 0, err
+	}
+	revision, create = s.colRevision(0), s.colRevision(1)
+	s.reset()
+	return revision, create, nil
+}
+
+// maxReserve is the room on the file system that values are not given. On a small one it is an eighth.
+//
+// The sweep has to write before it can free anything: its own pages to the write-ahead log, and first what
+// this holds already to the end of the file. Without the reserve, a full disk would stay full for ever. It
+// has room for a group (8 MiB), for a log that is to be copied, with this group in it (16 MiB), and for the
+// batches of the sweep.
+const maxReserve = 32 << 20
+
+// checkSpace refuses a group that adds values when no more than the reserve is left. What the file has beyond
+// the pages that are in use is room, too; what it lacks, since it is still in the write-ahead log, is not. Deletions, like compaction, may use the reserve. Where the system does not
+// say how much is free, the disk itself refuses, and then only an administrator can make room.
+func (b *backend) checkSpace(c *conn, mutations []*mvcc.Mutation) error {
+	if b.cfg.memory() || !slices.ContainsFunc(mutations, func(m *mvcc.Mutation) bool { return !m.Delete }) {
+		return nil
+	}
+	free, total, err := space(b.cfg.path)
+	reserve := min(maxReserve, total/8)
+	if err != nil || free >= reserve {
+		return nil
+	}
+	s, err := c.prepare(selectPages)
+	if err != nil {
+		return err
+	}
+	if _, err := s.step(); err != nil {
+		return err
+	}
+	used := s.colInt(0) * (s.colInt(1) - s.colInt(2))
+	s.reset()
+	file, err := os.Stat(b.cfg.path)
+	if err != nil || free+file.Size()-used >= reserve {
+		return nil
+	}
+	return full(b.name(), fmt.Errorf("the last %d KiB are reserved for compaction", reserve>>10))
+}
+
+// removed reads, before anything is written, the values that the deletions of a group remove, so that a
+// deletion whose value is lost is refused alone.
+type removed struct {
+	b         *backend
+	c         *conn
+	mutations []*mvcc.Mutation
+	// values are those of the mutations by their place, and bytes their size.
+	values map[int][]byte
+	bytes  int
+	// failed is an error that is not of one key.
+	failed error
+}
+
+func (r *removed) lost(i int) error {
+	m := r.mutations[i]
+	if !m.Delete || m.HasPrev || r.failed != nil {
+		return nil
+	}
+	s, err := r.c.prepare(selectValue)
+	if err != nil {
+		r.failed = err
+		return nil
+	}
+	row, err := s.int(int64(m.Expect)).step()
+	switch {
+	case isCorrupt(err):
+		return r.b.damagedKey(m.Key, err)
+	case err != nil:
+		r.failed = err
+		return nil
+	case !row:
+		lost := mvcc.LostValue(m.Key, m.Expect)
+		return mvcc.Errorf(mvcc.Data, "%w", lost)
+	}
+	if r.bytes < groupBytes {
+		value := s.colBytes(0)
+		r.values[i] = value
+		r.bytes += len(value)
+	}
+	s.reset()
+	return nil
+}
+
+// damagedKey makes an error about damage one of the key at which it was found, so that the group is divided
+// and the other keys are written. An index page has many keys: all of them are damaged then.
+func (b *backend) damagedKey(k mvcc.Key, err error) error {
+	if !isCorrupt(err) {
+		return err
+	}
+	return mvcc.Errorf(mvcc.Data, "the database %s is damaged where it holds the key %q, which cannot be written: restore a backup: %w",
+		b.name(), string(k), err)
+}
+
+func isCorrupt(err error) bool {
+	var e *sqliteError
+	return errors.As(err, &e) && e.primary() == lib.SQLITE_CORRUPT
+}
+
+// apply writes an accepted mutation.
+func (b *backend) apply(c *conn, token mvcc.Token, now time.Time, m *mvcc.Mutation, o *mvcc.Outcome) error {
+	s, err := c.prepare(insertLog)
+	if err != nil {
+		return err
+	}
+	s.int(int64(o.Revision)).key(m.Key).int(int64(m.Expect)).int(int64(o.Create)).blob(token[:]).int(now.UnixMicro()).bool(m.Delete)
+	if m.Delete {
+		s.null()
+	} else {
+		s.blob(m.Value)
+	}
+	if err := s.run(); err != nil {
+		return err
+	}
+
+	switch {
+	case m.Delete:
+		if s, err = c.prepare(deleteLive); err == nil {
+			s.key(m.Key)
+		}
+	case m.Expect == 0:
+		if s, err = c.prepare(insertLive); err == nil {
+			s.key(m.Key).int(int64(o.Revision)).int(int64(o.Create))
+			bindExpiry(s, now, m.TTL)
+		}
+	default:
+		if s, err = c.prepare(updateLive); err == nil {
+			s.key(m.Key).int(int64(o.Revision))
+			bindExpiry(s, now, m.TTL)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return s.run()
+}
+
+func bindExpiry(s *stmt, now time.Time, ttl time.Duration) {
+	if ttl <= 0 {
+		s.null()
+		return
+	}
+	s.int(now.Add(ttl).UnixMicro())
+}

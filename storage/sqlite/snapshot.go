@@ -1,0 +1,124 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// Snapshot implements [mvcc.Backend]. While it lasts, the write-ahead log cannot be begun anew, and grows
+// by what is written.
+func (b *backend) Snapshot(ctx context.Context, f func(context.Context, mvcc.Snapshot) error) error {
+	ctx, end := b.long.begin(ctx)
+	defer end()
+	var callers foreign
+	err := b.on(ctx, b.reads, func(c *conn) error {
+		if err := b.checkFence(); err != nil {
+			return err
+		}
+		defer c.interruptible(ctx)()
+		v := &view{ctx: ctx, b: b, c: c}
+		done, err := b.snapshot(c, &v.state)
+		if err != nil {
+			return err
+		}
+		defer done()
+		return callers.keep(f(ctx, v))
+	})
+	return callers.or(err)
+}
+
+// view implements [mvcc.Snapshot]: what a connection sees in a transaction.
+type view struct {
+	ctx   context.Context
+	b     *backend
+	c     *conn
+	state mvcc.State
+}
+
+func (v *view) State() mvcc.State { return v.state }
+
+func (v *view) Keys() (int64, error) {
+	s, err := v.c.prepare(countAll)
+	if err == nil {
+		_, err = s.step()
+	}
+	if err != nil {
+		return 0, v.b.classify(v.ctx, err)
+	}
+	defer s.reset()
+	return s.colInt(0), nil
+}
+
+func (v *view) Records(each func(*mvcc.Record) error) error {
+	s, err := v.c.prepare(selectRecords)
+	if err != nil {
+		return v.b.classify(v.ctx, err)
+	}
+	for {
+		more, err := s.step()
+		if err != nil || !more {
+			return v.b.classify(v.ctx, err)
+		}
+		r := mvcc.Record{Revision: s.colRevision(0), Key: s.colKey(1), Create: s.colRevision(2), Expiry: s.colInt(3)}
+		if !s.colNull(4) {
+			r.Value = s.colBytes(4)
+		}
+		if err := each(&r); err != nil {
+			s.reset()
+			return err
+		}
+	}
+}
+
+// operations are those that nothing but their callers bounds. Whoever has to wait for all operations to end, ends these.
+type operations struct {
+	mu   sync.Mutex
+	ends map[*context.CancelCauseFunc]struct{}
+}
+
+// begin returns the context of an operation, and what to call at its end.
+func (o *operations) begin(ctx context.Context) (context.Context, func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	ctx, cancel := context.WithCancelCause(ctx)
+	if o.ends == nil {
+		o.ends = map[*context.CancelCauseFunc]struct{}{}
+	}
+	o.ends[&cancel] = struct{}{}
+	return ctx, func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		delete(o.ends, &cancel)
+		cancel(nil)
+	}
+}
+
+// end ends them all.
+func (o *operations) end(cause error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for cancel := range o.ends {
+		(*cancel)(cause)
+	}
+}
+
+// foreign is an error that is not of the database, and must not be described as one.
+type foreign struct{ error }
+
+func (f *foreign) keep(err error) error {
+	var known *mvcc.Error
+	if err != nil && !errors.As(err, &known) {
+		f.error = err
+	}
+	return err
+}
+
+func (f *foreign) or(err error) error {
+	if f.error != nil {
+		return f.error
+	}
+	return err
+}
