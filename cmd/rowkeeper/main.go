@@ -6,10 +6,10 @@ import (
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
-	"github.com/rowkeeper/rowkeeper/pkg/cmd"
+	"github.com/rowkeeper/rowkeeper/cmd/rowkeeper/app"
 )
 
 func main() {
 	// The first signal asks the server to finish what it has begun; the second ends the program at once.
-	os.Exit(cmd.Run(genericapiserver.SetupSignalContext(), os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(app.Run(genericapiserver.SetupSignalContext(), os.Args[1:], os.Stdout, os.Stderr))
 }

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apiserver/pkg/util/compatibility"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/rowkeeper/rowkeeper/pkg/options"
 )
 
 // Group is an API group.
@@ -150,6 +152,7 @@ func (a *API) New(c *genericapiserver.RecommendedConfig) (*genericapiserver.Gene
 	if getter == nil {
 		return nil, errors.New("the server has no storage: call StorageOptions.ApplyTo, or set RESTOptionsGetter")
 	}
+	options.ServeRewrites(&c.Config)
 	server, err := c.Complete().New(a.groups[0].Name, genericapiserver.NewEmptyDelegate())
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the API server: %w", err)
@@ -181,6 +184,7 @@ func (a *API) GroupInfos(getter generic.RESTOptionsGetter) ([]*genericapiserver.
 	var infos []*genericapiserver.APIGroupInfo
 	for _, g := range a.groups {
 		info := genericapiserver.NewDefaultAPIGroupInfo(g.Name, a.Scheme, runtime.NewParameterCodec(a.Scheme), a.Codecs)
+		info.NegotiatedSerializer = withoutProtobuf{info.NegotiatedSerializer}
 		for _, version := range g.Versions {
 			info.VersionedResourcesStorageMap[version] = map[string]rest.Storage{}
 		}
@@ -198,6 +202,17 @@ func (a *API) GroupInfos(getter generic.RESTOptionsGetter) ([]*genericapiserver.
 		infos = append(infos, &info)
 	}
 	return infos, nil
+}
+
+// withoutProtobuf does not offer protobuf, in which a [List] cannot be encoded. Clients that prefer
+// it, such as kube-controller-manager, are then answered in what they accept besides.
+type withoutProtobuf struct{ runtime.NegotiatedSerializer }
+
+func (s withoutProtobuf) SupportedMediaTypes() []runtime.SerializerInfo {
+	types := slices.Clone(s.NegotiatedSerializer.SupportedMediaTypes())
+	return slices.DeleteFunc(types, func(t runtime.SerializerInfo) bool {
+		return t.MediaType == runtime.ContentTypeProtobuf
+	})
 }
 
 // sortKinds orders the kinds of a definition by group, version and kind.

@@ -1,5 +1,6 @@
-// Package kinds makes an API server out of Go types, for kinds that are plain: stored, listed, watched, validated. What has to be written is the type,
-// what is special about it, and a main function of one call:
+// Package kinds is for authors of API servers whose kinds are plain: stored, listed, watched,
+// validated. It makes the server out of Go types. You write the type, what is special about it, and a
+// main function of one call:
 //
 //	type Bookmark struct {
 //		metav1.TypeMeta   `json:",inline"`

@@ -28,10 +28,10 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
 	"github.com/rowkeeper/rowkeeper/pkg/kinds"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/rowkeepertest"
 )
 
 var v1 = schema.GroupVersion{Group: "example.com", Version: "v1"}
@@ -316,7 +316,7 @@ func TestGroupBesideOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := rowkeepertest.Start(t, testkit.Options{Database: testkit.Memory, Groups: []testkit.Group{{
+	s := exampletest.Start(t, testkit.Options{Database: testkit.Memory, Groups: []testkit.Group{{
 		Scheme: api.Scheme, Codecs: api.Codecs, OpenAPI: api.OpenAPI,
 		New: func(getter generic.RESTOptionsGetter) (*genericapiserver.APIGroupInfo, error) {
 			infos, err := api.GroupInfos(getter)

@@ -27,7 +27,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/rowkeeper/rowkeeper/pkg/kinds"
-	"github.com/rowkeeper/rowkeeper/pkg/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
@@ -115,7 +115,7 @@ func TestProgram(t *testing.T) {
 	dir := t.TempDir()
 	serve := func() (*program, string) {
 		p := run(t, dir, "--secure-port", "0", "--database-ready-timeout", "30s")
-		return p, filepath.Join(dir, p.after("The kubeconfig is "))
+		return p, p.after("The kubeconfig is ")
 	}
 	p, kubeconfig := serve()
 	if out, err := runKubectl(t, kubeconfig, `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, "spec": {"url": "https://go.dev"}}`,
@@ -143,14 +143,14 @@ func TestBadFlags(t *testing.T) {
 	inCluster := "--database memory: --secure-port 0 --tls-cert-file tls.crt --tls-private-key-file tls.key "
 	for args, want := range map[string]string{
 		"--nope":                                      "unknown flag: --nope",
-		"more":                                        `unknown command "more" for "bookmarks"`,
+		"more":                                        `unexpected argument "more"`,
 		"--data-dir=":                                 "--data-dir must name a directory",
 		"--data-dir kubeconfig":                       "cannot create the data directory: mkdir ",
 		"--database mongodb://x":                      "no driver for database URLs that begin with mongodb:",
 		"--tls-cert-file tls.crt":                     "--tls-cert-file and --tls-private-key-file need each other",
-		"--authorization-always-allow-paths=/x":       "--authorization-always-allow-paths is only for a server in a cluster: give --aggregated or --kubeconfig, too",
-		"--aggregated --database memory:":             "a server in a cluster needs --tls-cert-file and --tls-private-key-file",
-		inCluster + "--aggregated --data-dir x":       "--data-dir is only for a server that is not in a cluster",
+		"--authorization-always-allow-paths=/x":       "--authorization-always-allow-paths is only for aggregated servers: give --aggregated or --kubeconfig, too",
+		"--aggregated --database memory:":             "an aggregated server needs --tls-cert-file and --tls-private-key-file",
+		inCluster + "--aggregated --data-dir x":       "--data-dir is only for servers that are not aggregated",
 		inCluster + "--aggregated":                    "this is not a pod of a cluster: give --kubeconfig, or leave --aggregated out",
 		inCluster + "--kubeconfig missing":            "missing: no such file or directory",
 		inCluster + "--kubeconfig kubeconfig":         "error loading config file \"kubeconfig\"",
@@ -358,7 +358,7 @@ func (c *caller) well(path string) {
 	}
 }
 
-var inCluster = []string{"--kubeconfig", "kubeconfig", "--database", "memory:", "--secure-port", "0", "--tls-cert-file", "tls.crt", "--tls-private-key-file", "tls.key"}
+var inCluster = []string{"-v", "1", "--kubeconfig", "kubeconfig", "--database", "memory:", "--secure-port", "0", "--tls-cert-file", "tls.crt", "--tls-private-key-file", "tls.key"}
 
 // TestAggregated runs the program as a part of a cluster, which comes after it: until then the program says what it waits for, and lets nobody in. Afterwards the
 // cluster says who its users are and what they may do.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -166,7 +167,15 @@ func (k *completed[T, P]) addTo(scheme *runtime.Scheme) error {
 		}
 	}
 	scheme.AddTypeDefaultingFunc(P(new(T)), func(obj any) { k.fill(obj.(*T)) })
-	return nil
+	// In a version without a type of its own, webhooks and policies are shown the type that is kept in
+	// memory. Admission converts even so if the object does not say that it is of this version: after
+	// a patch it says none, and from the store the one in which it is stored. Upstream registers this
+	// for types with a method DeepCopyInto.
+	return scheme.AddConversionFunc((*T)(nil), (*T)(nil), func(in, out any, _ conversion.Scope) error {
+		*out.(*T) = *any(P(in.(*T)).DeepCopyObject()).(*T)
+		P(out.(*T)).GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+		return nil
+	})
 }
 
 // addKind adds a kind and its list to a scheme, which panics if one of them is there already.

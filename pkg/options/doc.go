@@ -1,5 +1,6 @@
-// Package options has what an API server's main program needs to store its objects in a SQL database: flags, their checks, and what they change in a
-// server's configuration. [StorageOptions] stands where the options for etcd would otherwise:
+// Package options is for authors of API servers on k8s.io/apiserver. It has what the main program
+// needs to store its objects in a SQL database: flags, their checks, and what they change in the
+// server's configuration. [StorageOptions] takes the place of the options for etcd:
 //
 //	options := options.NewStorageOptions("/registry/example.com", scheme, codecs, sqlite.Driver)
 //	options.AddFlags(flags)

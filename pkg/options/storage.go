@@ -246,8 +246,10 @@ func (o *StorageOptions) Open(ctx context.Context) (*storage.Database, error) {
 	return storage.Open(ctx, c)
 }
 
-// ApplyTo makes a server store its objects in the database: it sets c.RESTOptionsGetter, adds the checks, metrics and
-// transformers that belong to it, and lets requests give up half a second before their time is over, so that they can still be answered why. It does not change the options.
+// ApplyTo makes a server store its objects in the database: it sets c.RESTOptionsGetter, adds the
+// checks, metrics and transformers that belong to it, and lets requests give up half a second before
+// their time is over, so that they can still be answered why. The types of o.Scheme that cannot be
+// encoded in protobuf are answered in JSON, see [LeaveOutProtobuf]. It does not change the options.
 func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, db *storage.Database) error {
 	if o == nil {
 		return nil
@@ -256,6 +258,9 @@ func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, db *storage.Databas
 		return err
 	}
 	leaveTimeToAnswer(c)
+	if o.Scheme != nil {
+		LeaveOutProtobuf(c, o.Scheme)
+	}
 	// Readiness, not liveness: a server whose database is away is not mended by being restarted.
 	ready := healthz.NamedCheck("storage", func(r *http.Request) error {
 		ctx, cancel := context.WithTimeout(r.Context(), o.ReadyTimeout)

@@ -8,14 +8,14 @@ import (
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
+	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/rowkeepertest"
 )
 
 func TestBadInput(t *testing.T) {
 	dir := t.TempDir()
-	first := rowkeepertest.Start(t, testkit.Options{Dir: dir})
+	first := exampletest.Start(t, testkit.Options{Dir: dir})
 	garbage := filepath.Join(t.TempDir(), "encryption.yaml")
 	if err := os.WriteFile(garbage, []byte("resources: ["), 0o600); err != nil {
 		t.Fatal(err)
@@ -23,7 +23,7 @@ func TestBadInput(t *testing.T) {
 	encrypted := func(file string) func(*options.StorageOptions) {
 		return func(o *options.StorageOptions) { o.EncryptionConfig = file }
 	}
-	api := rowkeepertest.API
+	api := exampletest.API
 	incomplete, undescribed := api, api
 	incomplete.New = nil
 	undescribed.NewConfig = nil
@@ -64,7 +64,7 @@ func TestBadInput(t *testing.T) {
 
 // TestFailingNew looks at an author's own error.
 func TestFailingNew(t *testing.T) {
-	api := rowkeepertest.API
+	api := exampletest.API
 	api.New = func(*genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error) {
 		return nil, os.ErrPermission
 	}

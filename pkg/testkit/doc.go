@@ -1,4 +1,5 @@
-// Package testkit runs API servers inside tests, as net/http/httptest runs HTTP servers: one call starts the server in the process of the
+// Package testkit is for authors of API servers and of their clients. It runs API servers inside
+// tests, as net/http/httptest runs HTTP servers: one call starts the server in the process of the
 // test, on a database of its own, and it stops with the test.
 //
 //	func TestFlunders(t *testing.T) {
@@ -23,7 +24,7 @@
 // # Databases
 //
 // The database is a SQLite file in a temporary directory by default, or SQLite in memory. Every other one is named by its URL, together
-// with its driver; package containers starts servers of PostgreSQL, MySQL and MariaDB. Below a database that is shared, each server has a
+// with its driver; package databases starts servers of PostgreSQL, MySQL and MariaDB. Below a database that is shared, each server has a
 // prefix of its own, whose objects are deleted when it stops.
 //
 // # Between tests

@@ -14,14 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 
+	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/rowkeepertest"
 )
 
 // FuzzHTTP sends requests with any names, selectors, continue tokens and resourceVersions to a server on SQLite in memory. None is answered by 500, none
 // touches an object that it does not name, and a list has just what its selector selects.
 func FuzzHTTP(f *testing.F) {
-	server := rowkeepertest.Start(f, testkit.Options{Database: testkit.Memory})
+	server := exampletest.Start(f, testkit.Options{Database: testkit.Memory})
 	client, err := rest.HTTPClientFor(server.Config)
 	if err != nil {
 		f.Fatal(err)

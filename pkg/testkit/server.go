@@ -32,7 +32,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/rowkeeper/rowkeeper/pkg/options"
-	"github.com/rowkeeper/rowkeeper/pkg/standalone"
+	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
@@ -107,6 +107,9 @@ type Extended struct {
 	Replicas bool
 	// Schemes know the types of the API and of the groups.
 	Schemes []*runtime.Scheme
+	// Getters say how the groups of [Options.Groups] are stored. As the configuration's
+	// RESTOptionsGetter, which the API has, they may be replaced.
+	Getters []*generic.RESTOptionsGetter
 }
 
 // Server is a running API server.
@@ -153,6 +156,11 @@ func start(t testing.TB, api API, o Options) (_ *Server, err error) {
 	if api.Scheme == nil || api.New == nil {
 		return nil, errors.New("an API needs a Scheme, Codecs, and New")
 	}
+	for _, group := range o.Groups {
+		if group.Scheme == nil || group.New == nil {
+			return nil, errors.New("a group needs a Scheme, Codecs, and New")
+		}
+	}
 	s := &Server{t: t, stopped: make(chan struct{}), users: newUsers()}
 	defer func() {
 		if err != nil {
@@ -170,10 +178,17 @@ func start(t testing.TB, api API, o Options) (_ *Server, err error) {
 	wrap := func(server *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error) {
 		return server, nil
 	}
+	getters := make([]generic.RESTOptionsGetter, len(o.Groups))
+	for i, group := range o.Groups {
+		if getters[i], err = s.getter(group, stored); err != nil {
+			return nil, err
+		}
+	}
 	if o.Extension != nil {
 		extended := Extended{Storage: stored, Database: s.Database, Replicas: s.replicas, Schemes: []*runtime.Scheme{api.Scheme}}
-		for _, group := range o.Groups {
+		for i, group := range o.Groups {
 			extended.Schemes = append(extended.Schemes, group.Scheme)
+			extended.Getters = append(extended.Getters, &getters[i])
 		}
 		if wrap, err = o.Extension(config, extended); err != nil {
 			return nil, err
@@ -183,8 +198,12 @@ func start(t testing.TB, api API, o Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, group := range o.Groups {
-		if err := s.install(server, group, stored); err != nil {
+	for i, group := range o.Groups {
+		info, err := group.New(getters[i])
+		if err != nil {
+			return nil, err
+		}
+		if err := server.InstallAPIGroup(info); err != nil {
 			return nil, err
 		}
 	}
@@ -334,6 +353,9 @@ func (s *Server) configure(api API, o Options, stored *options.StorageOptions) (
 	if err := stored.ApplyTo(&c.Config, s.Database); err != nil {
 		return nil, err
 	}
+	for _, group := range o.Groups {
+		options.LeaveOutProtobuf(&c.Config, group.Scheme)
+	}
 	return c, nil
 }
 
@@ -414,13 +436,10 @@ func definitionNames(schemes []*runtime.Scheme) func(name string) (string, spec.
 	}
 }
 
-// install adds a group, stored below the server's prefix.
-func (s *Server) install(server *genericapiserver.GenericAPIServer, group Group, stored *options.StorageOptions) error {
-	if group.Scheme == nil || group.New == nil {
-		return errors.New("a group needs a Scheme, Codecs, and New")
-	}
+// getter stores a group below the server's prefix.
+func (s *Server) getter(group Group, stored *options.StorageOptions) (generic.RESTOptionsGetter, error) {
 	versions := group.Scheme.PrioritizedVersionsAllGroups()
-	getter, err := storage.NewRESTOptionsGetter(s.Database, storage.RESTOptions{
+	return storage.NewRESTOptionsGetter(s.Database, storage.RESTOptions{
 		Codec:                   group.Codecs.LegacyCodec(versions...),
 		EncodeVersioner:         runtime.NewMultiGroupVersioner(versions[0], groupKinds(versions)...),
 		Prefix:                  s.prefix,
@@ -428,14 +447,6 @@ func (s *Server) install(server *genericapiserver.GenericAPIServer, group Group,
 		EnableGarbageCollection: stored.EnableGarbageCollection,
 		DeleteCollectionWorkers: stored.DeleteCollectionWorkers,
 	})
-	if err != nil {
-		return err
-	}
-	info, err := group.New(getter)
-	if err != nil {
-		return err
-	}
-	return server.InstallAPIGroup(info)
 }
 
 // ready waits until the server says that it is.

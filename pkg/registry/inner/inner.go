@@ -1,4 +1,5 @@
-// Package inner lets the handler of one resource use the store of another one.
+// Package inner is for authors of registries. It lets the handler of one resource use the store of
+// another one.
 package inner
 
 import (

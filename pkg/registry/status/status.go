@@ -1,5 +1,6 @@
-// Package status serves the status of objects as a subresource of its own, so that those who write the spec and those who write the status have different rights,
-// and never overwrite each other's part.
+// Package status is for authors of registries. It serves the status of objects as a subresource, so
+// that those who write the spec and those who write the status have different rights, and never
+// overwrite each other's part.
 package status
 
 import (

@@ -1,4 +1,5 @@
-// Package table prints objects as rows of a table, which is what "kubectl get" asks a server for.
+// Package table is for authors of registries. It prints objects as rows of a table, which is what
+// "kubectl get" asks a server for.
 package table
 
 import (

@@ -1,5 +1,7 @@
-// Package crds runs servers inside tests that serve CustomResourceDefinitions, Namespaces and a few other resources of the core API, as envtest runs
-// kube-apiserver and etcd, but in the process of the test, in a fraction of a second, and without programs that have to be downloaded before.
+// Package crds is for authors of controllers and operators. It runs servers inside tests that serve
+// CustomResourceDefinitions, Namespaces and a few other resources of the core API, as envtest runs
+// kube-apiserver and etcd. A server starts in the process of the test, in a fraction of a second, and
+// nothing has to be downloaded before.
 //
 //	server := crds.Start(t, testkit.Options{})
 //	environment := &envtest.Environment{
@@ -23,14 +25,14 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 
-	"github.com/rowkeeper/rowkeeper/pkg/customresources"
+	"github.com/rowkeeper/rowkeeper/pkg/crds"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 )
 
 // Extension is the [testkit.Options.Extension] that adds CustomResourceDefinitions to an API of Go types.
 func Extension(c *genericapiserver.RecommendedConfig, s testkit.Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error) {
-	extension, err := customresources.Prepare(c, customresources.Options{
-		Storage: s.Storage, Database: s.Database, Schemes: s.Schemes,
+	extension, err := crds.Prepare(c, crds.Options{
+		Storage: s.Storage, Database: s.Database, Schemes: s.Schemes, Getters: s.Getters,
 		// Without replicas, nobody has to be waited for.
 		SingleServer: !s.Replicas,
 	})

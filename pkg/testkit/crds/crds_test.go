@@ -17,10 +17,10 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	civ1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1"
+	civ1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
+	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/rowkeepertest"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
 
@@ -33,22 +33,29 @@ func eventually(t testing.TB, what string, ok func(context.Context) (bool, error
 
 var gadgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "gadgets"}
 
-// define installs a definition and waits until it is established.
-func define(t testing.TB, s *testkit.Server, group string) {
-	t.Helper()
-	client := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions()
+// definition is one of gadgets.
+func definition(group string) *apiextensionsv1.CustomResourceDefinition {
 	preserve := true
-	d, err := client.Create(t.Context(), &apiextensionsv1.CustomResourceDefinition{
+	return &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: "gadgets." + group},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: group, Scope: apiextensionsv1.NamespaceScoped,
 			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "gadgets", Kind: "Gadget"},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: "v1", Served: true, Storage: true,
-				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &preserve}},
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+					Type: "object", XPreserveUnknownFields: &preserve,
+				}},
 			}},
 		},
-	}, metav1.CreateOptions{})
+	}
+}
+
+// define installs a definition and waits until it is established.
+func define(t testing.TB, s *testkit.Server, group string) {
+	t.Helper()
+	client := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions()
+	d, err := client.Create(t.Context(), definition(group), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,22 +101,23 @@ func TestStart(t *testing.T) {
 
 // Definitions stand beside groups of Go types, and cannot take their place.
 func TestGoTypesAndDefinitions(t *testing.T) {
-	s := rowkeepertest.Start(t, testkit.Options{Extension: crds.Extension})
+	s := exampletest.Start(t, testkit.Options{Extension: crds.Extension})
 	define(t, s, "example.com")
-	_, lists, err := kubernetes.NewForConfigOrDie(s.Config).Discovery().ServerGroupsAndResources()
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := map[string]bool{}
-	for _, l := range lists {
-		served[l.GroupVersion] = true
-	}
-	for _, version := range []string{"v1", "example.com/v1", civ1.SchemeGroupVersion.String(), "apiextensions.k8s.io/v1"} {
-		if !served[version] {
-			t.Errorf("%s is not served: %v", version, served)
+	// A definition is established before discovery tells of it.
+	eventually(t, "discovery has Go types and definitions", func(context.Context) (bool, error) {
+		_, lists, err := kubernetes.NewForConfigOrDie(s.Config).Discovery().ServerGroupsAndResources()
+		if err != nil {
+			t.Log(err) // of a group that came between two of its requests
+			return false, nil
 		}
-	}
-	_, err = apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), &apiextensionsv1.CustomResourceDefinition{
+		served := map[string]bool{}
+		for _, l := range lists {
+			served[l.GroupVersion] = true
+		}
+		return served["v1"] && served["example.com/v1"] && served[civ1.SchemeGroupVersion.String()] &&
+			served["apiextensions.k8s.io/v1"], nil
+	})
+	_, err := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: "pipelines." + civ1.SchemeGroupVersion.Group},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: civ1.SchemeGroupVersion.Group, Scope: apiextensionsv1.NamespaceScoped,

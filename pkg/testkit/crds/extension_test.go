@@ -18,18 +18,22 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
-	civ1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1"
+	civ1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
+	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
+	"github.com/rowkeeper/rowkeeper/pkg/kinds"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/rowkeepertest"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
 
@@ -46,12 +50,12 @@ func (vetoer) Validate(_ context.Context, a admission.Attributes, _ admission.Ob
 // An author's New may add admission plugins, and not take away those of the extension.
 func TestAdmissionOfAuthor(t *testing.T) {
 	mine := vetoer{admission.NewHandler(admission.Create)}
-	api := rowkeepertest.API
+	api := exampletest.API
 	var prepared admission.Interface
 	api.New = func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error) {
 		prepared = c.AdmissionControl
 		c.AdmissionControl = admission.NewChainHandler(c.AdmissionControl, mine)
-		return rowkeepertest.API.New(c)
+		return exampletest.API.New(c)
 	}
 	extension := func(c *genericapiserver.RecommendedConfig, e testkit.Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error) {
 		extend, err := crds.Extension(c, e)
@@ -105,10 +109,10 @@ func TestGroupNamedLikeCoreResource(t *testing.T) {
 			return s, nil
 		}, err
 	}
-	api := rowkeepertest.API
+	api := exampletest.API
 	api.New = func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error) {
 		c.ReadyzChecks = nil // nobody makes the namespaces
-		return rowkeepertest.API.New(c)
+		return exampletest.API.New(c)
 	}
 	testkit.Start(t, api, testkit.Options{Extension: extension})
 }
@@ -155,7 +159,7 @@ func TestDefinitionsOlderThanGoTypes(t *testing.T) {
 	}
 	s.Stop()
 
-	s = rowkeepertest.Start(t, testkit.Options{Dir: dir, Extension: crds.Extension})
+	s = exampletest.Start(t, testkit.Options{Dir: dir, Extension: crds.Extension})
 	for _, name := range []string{"gadgets." + group, "pipelines." + group} {
 		eventually(t, "the definition says that it is not served", func(context.Context) (bool, error) {
 			return condition(t, s, name, kind).Status == apiextensionsv1.ConditionFalse && condition(t, s, name, apiextensionsv1.Established).Status == apiextensionsv1.ConditionFalse, nil
@@ -291,7 +295,7 @@ func slowWebhook(t *testing.T, s *testkit.Server) (arrived chan string, leave ch
 			SideEffects: ptr.To(admissionv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
 			Rules: []admissionv1.RuleWithOperations{{
 				Operations: []admissionv1.OperationType{admissionv1.Create},
-				Rule:       admissionv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"configmaps", "gadgets", "pipelines"}},
+				Rule:       admissionv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"configmaps", "gadgets", "notes", "pipelines"}},
 			}},
 			MatchConditions: []admissionv1.MatchCondition{{Name: "slow", Expression: "object.metadata.name.startsWith('slow')"}},
 		}},
@@ -317,9 +321,39 @@ func slowWebhook(t *testing.T, s *testkit.Server) (arrived chan string, leave ch
 	return arrived, leave
 }
 
+// Note is what is served besides by a group of the test kit.
+type Note struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+}
+
+func (n *Note) DeepCopyObject() runtime.Object { return kinds.DeepCopy(n) }
+
+var notes = schema.GroupVersionResource{Group: "notes.example.com", Version: "v1", Resource: "notes"}
+
+func noteGroup(t *testing.T) testkit.Group {
+	t.Helper()
+	api, err := kinds.New(kinds.Group{
+		Name: notes.Group, Versions: []string{notes.Version}, Kinds: []kinds.Definition{kinds.Define(kinds.Kind[Note]{})},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return testkit.Group{
+		Scheme: api.Scheme, Codecs: api.Codecs, OpenAPI: api.OpenAPI,
+		New: func(getter generic.RESTOptionsGetter) (*genericapiserver.APIGroupInfo, error) {
+			infos, err := api.GroupInfos(getter)
+			if err != nil {
+				return nil, err
+			}
+			return infos[0], nil
+		},
+	}
+}
+
 // While an object is being admitted, its namespace is deleted, and is gone. The object is not left behind, and the client is told.
 func TestNamespaceGoneDuringAdmission(t *testing.T) {
-	s := rowkeepertest.Start(t, testkit.Options{Extension: crds.Extension})
+	s := exampletest.Start(t, testkit.Options{Extension: crds.Extension, Groups: []testkit.Group{noteGroup(t)}})
 	define(t, s, "example.com")
 	arrived, leave := slowWebhook(t, s)
 	core := kubernetes.NewForConfigOrDie(s.Config).CoreV1()
@@ -327,15 +361,18 @@ func TestNamespaceGoneDuringAdmission(t *testing.T) {
 	object := func(apiVersion, kind, rest string) []byte {
 		return []byte(`{"apiVersion":"` + apiVersion + `","kind":"` + kind + `","metadata":{"name":"slow"}` + rest + `}`)
 	}
+	ways := []string{"POST", "apply"}
 	resources := map[string]struct {
 		client dynamic.NamespaceableResourceInterface
 		object []byte
+		ways   []string // in which it is created
 	}{
-		"core":       {client.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")), object("v1", "ConfigMap", "")},
-		"definition": {client.Resource(gadgets), object("example.com/v1", "Gadget", "")},
+		"core":        {client.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")), object("v1", "ConfigMap", ""), ways},
+		"definition":  {client.Resource(gadgets), object("example.com/v1", "Gadget", ""), ways},
+		"added group": {client.Resource(notes), object(notes.GroupVersion().String(), "Note", ""), ways},
 		"Go type": {
 			client.Resource(civ1.SchemeGroupVersion.WithResource("pipelines")),
-			object(civ1.SchemeGroupVersion.String(), "Pipeline", `,"spec":{"image":"golang:1.26","steps":[{"name":"a","command":["true"]}]}`),
+			object(civ1.SchemeGroupVersion.String(), "Pipeline", `,"spec":{"image":"golang:1.26","steps":[{"name":"a","command":["true"]}]}`), ways,
 		},
 	}
 	gone := func(t *testing.T, team string) {
@@ -346,7 +383,7 @@ func TestNamespaceGoneDuringAdmission(t *testing.T) {
 		})
 	}
 	for what, r := range resources {
-		for how, create := range map[string]func(context.Context, string) error{
+		create := map[string]func(context.Context, string) error{
 			"POST": func(ctx context.Context, team string) error {
 				o := &unstructured.Unstructured{}
 				if err := o.UnmarshalJSON(r.object); err != nil {
@@ -359,7 +396,8 @@ func TestNamespaceGoneDuringAdmission(t *testing.T) {
 				_, err := r.client.Namespace(team).Patch(ctx, "slow", types.ApplyPatchType, r.object, metav1.PatchOptions{FieldManager: "x"})
 				return err
 			},
-		} {
+		}
+		for _, how := range r.ways {
 			for state, deleted := range map[string]bool{"gone": true, "Terminating": false} {
 				t.Run(what+" "+how+" "+state, func(t *testing.T) {
 					n, err := core.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "team-"}}, metav1.CreateOptions{})
@@ -374,7 +412,7 @@ func TestNamespaceGoneDuringAdmission(t *testing.T) {
 						}
 					}
 					answer := make(chan error)
-					go func() { answer <- create(t.Context(), team) }()
+					go func() { answer <- create[how](t.Context(), team) }()
 					select {
 					case <-arrived:
 					case err := <-answer:
@@ -429,7 +467,7 @@ func TestReplicasAreKnown(t *testing.T) {
 				}
 				return crds.Extension(config, e)
 			}
-			rowkeepertest.Start(t, c.options)
+			exampletest.Start(t, c.options)
 		})
 	}
 }

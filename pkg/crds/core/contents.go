@@ -1,0 +1,334 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+)
+
+// NamespaceController deletes the content of namespaces that are Terminating, of whatever resources there are, and then lets the namespaces go.
+//
+// Every replica may run one. One that is late finds that the namespace was let go by another one, and perhaps created anew, and leaves it alone: objects are
+// deleted by their UID, after it was seen that the namespace in which they were found is still the one that is deleted.
+type NamespaceController struct {
+	client   kubernetes.Interface
+	metadata metadata.Interface
+	lister   corelisters.NamespaceLister
+	synced   cache.InformerSynced
+	queue    workqueue.TypedRateLimitingInterface[string]
+	stored   Stored
+	// settle is for how long after the deletion of a namespace another server may not know of it, and create objects in it.
+	settle time.Duration
+}
+
+// What is left in a namespace is looked for again after this time at first, and after at most this time in the end.
+const (
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 5 * time.Second
+)
+
+// SettleTime is how long a namespace stays Terminating at least where there may be several servers, as in a cluster.
+const SettleTime = 5 * time.Second
+
+// Stored returns the resources of which anything is stored in a namespace. It must not miss what was
+// acknowledged before the call by any server, whether or not this one serves the resource.
+type Stored func(ctx context.Context, namespace string) ([]schema.GroupResource, error)
+
+// NewNamespaceController makes a controller that works when it is run. It lets a namespace go when
+// nothing was stored in it at a time that is later than the deletion by settle.
+func NewNamespaceController(client kubernetes.Interface, metadata metadata.Interface,
+	informer coreinformers.NamespaceInformer, stored Stored, settle time.Duration,
+) (*NamespaceController, error) {
+	c := &NamespaceController{
+		stored: stored, settle: settle,
+		client: client, metadata: metadata, lister: informer.Lister(), synced: informer.Informer().HasSynced,
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry)),
+	}
+	look := func(obj any) {
+		if n, ok := obj.(*corev1.Namespace); ok && n.DeletionTimestamp != nil {
+			c.queue.Add(n.Name)
+		}
+	}
+	_, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(before, after any) {
+		// A change of the status, which is of this controller's making, is no reason to look again at once.
+		a, b := before.(*corev1.Namespace), after.(*corev1.Namespace)
+		if a.UID != b.UID || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
+			!slices.Equal(a.Spec.Finalizers, b.Spec.Finalizers) || !slices.Equal(a.Finalizers, b.Finalizers) {
+			look(after)
+		}
+	}})
+	return c, err
+}
+
+// namespaceWorkers is how many namespaces are emptied at a time.
+const namespaceWorkers = 4
+
+// Run works until the context ends.
+func (c *NamespaceController) Run(ctx context.Context) {
+	defer c.queue.ShutDown()
+	if !cache.WaitForCacheSync(ctx.Done(), c.synced) {
+		return
+	}
+	for range namespaceWorkers {
+		go func() {
+			for c.next(ctx) {
+			}
+		}()
+	}
+	<-ctx.Done()
+}
+
+func (c *NamespaceController) next(ctx context.Context) bool {
+	name, quit := c.queue.Get()
+	if quit {
+		return false
+	}
+	defer c.queue.Done(name)
+	done, err := c.sync(ctx, name)
+	switch {
+	case ctx.Err() != nil:
+		return false
+	case err != nil:
+		klog.FromContext(ctx).Info("The content of a namespace cannot be deleted yet", "namespace", name, "reason", err)
+		c.queue.AddRateLimited(name)
+	case !done:
+		c.queue.AddRateLimited(name)
+	default:
+		c.queue.Forget(name)
+	}
+	return true
+}
+
+// sync deletes what is in a namespace. done says that there is nothing more to do.
+func (c *NamespaceController) sync(ctx context.Context, name string) (done bool, err error) {
+	n, err := c.lister.Get(name)
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	if err != nil || n.DeletionTimestamp == nil {
+		return err == nil, err
+	}
+	if len(n.Spec.Finalizers) == 0 && len(n.Finalizers) == 0 {
+		// Whoever removed the last finalizer, or asked for the deletion, did not get to the end.
+		return c.end(ctx, n)
+	}
+	if !slices.Contains(n.Spec.Finalizers, corev1.FinalizerKubernetes) {
+		return true, nil
+	}
+	// The timestamp is cut to a second.
+	early := c.settle
+	if early > 0 {
+		early = time.Until(n.DeletionTimestamp.Add(c.settle + time.Second))
+	}
+	problems := &contentProblems{}
+	resources, err := c.resources(ctx)
+	if err != nil {
+		problems.discovery = err
+	}
+	for _, r := range resources {
+		left, err := c.deleteAll(ctx, r, n)
+		if errors.Is(err, errLetGo) {
+			return true, nil
+		}
+		if err != nil {
+			problems.deletion = append(problems.deletion, fmt.Errorf("%s: %w", r.GroupResource(), err))
+		}
+		if left > 0 {
+			problems.remaining = append(problems.remaining, fmt.Sprintf("%s has %d resource instances", r.GroupResource(), left))
+		}
+	}
+	if !problems.any() {
+		// Discovery says how things can be deleted, and not that there are none: it comes to know a
+		// new definition after the first objects, or, on another server's word, later still.
+		stored, err := c.stored(ctx, name)
+		if err != nil {
+			return false, err
+		}
+		for _, r := range stored {
+			problems.remaining = append(problems.remaining,
+				fmt.Sprintf("%s has resource instances, and is not discovered here", r))
+		}
+	}
+	if problems.any() {
+		return false, errors.Join(problems.err(), c.report(ctx, n, problems))
+	}
+	if early > 0 {
+		c.queue.AddAfter(name, early)
+		return true, nil
+	}
+	finalized := n.DeepCopy()
+	finalized.Spec.Finalizers = slices.DeleteFunc(finalized.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
+	if _, err := c.client.CoreV1().Namespaces().Finalize(ctx, finalized, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return false, err
+	} else if apierrors.IsConflict(err) {
+		return false, nil // what has changed is seen in a moment
+	}
+	return true, nil
+}
+
+// end deletes a namespace that nobody has to finalize any more, if it is still the one that was seen.
+func (c *NamespaceController) end(ctx context.Context, n *corev1.Namespace) (done bool, err error) {
+	seen := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &n.UID, ResourceVersion: &n.ResourceVersion}}
+	err = c.client.CoreV1().Namespaces().Delete(ctx, n.Name, seen)
+	switch {
+	case err == nil || apierrors.IsNotFound(err):
+		return true, nil
+	case apierrors.IsConflict(err):
+		return false, nil // what has changed is seen in a moment
+	}
+	return false, err
+}
+
+// resources are those that namespaces have objects of. They come together with an error if some groups cannot say what they have.
+func (c *NamespaceController) resources(ctx context.Context) ([]schema.GroupVersionResource, error) {
+	lists, err := discovery.ToServerResourcesInterfaceWithContext(c.client.Discovery()).ServerPreferredNamespacedResourcesWithContext(ctx)
+	lists = discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"delete", "list"}}, lists)
+	set, parseErr := discovery.GroupVersionResources(lists)
+	if parseErr != nil {
+		return nil, parseErr
+	}
+	resources := make([]schema.GroupVersionResource, 0, len(set))
+	for r := range set {
+		resources = append(resources, r)
+	}
+	// In a constant order, and Events last, since deletions may cause some.
+	slices.SortFunc(resources, func(a, b schema.GroupVersionResource) int {
+		if isEvent := a.Resource == "events"; isEvent != (b.Resource == "events") {
+			if isEvent {
+				return 1
+			}
+			return -1
+		}
+		return strings.Compare(a.String(), b.String())
+	})
+	return resources, err
+}
+
+// errLetGo says that another replica has let the namespace go.
+var errLetGo = errors.New("the namespace is not the one that is deleted any more")
+
+// deleteAll deletes a namespace's objects of a resource, and returns how many are left, such as those with finalizers. A resource may go while its objects are
+// deleted, and they with it.
+func (c *NamespaceController) deleteAll(ctx context.Context, r schema.GroupVersionResource, n *corev1.Namespace) (left int, err error) {
+	objects := c.metadata.Resource(r).Namespace(n.Name)
+	list, err := objects.List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		return 0, nil
+	}
+	if err != nil || len(list.Items) == 0 {
+		return 0, err
+	}
+	// The namespace is looked at after the list: if it is the same then, all that was listed is in it.
+	now, err := c.client.CoreV1().Namespaces().Get(ctx, n.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && (now.UID != n.UID || now.DeletionTimestamp == nil) {
+		return 0, errLetGo
+	}
+	if err != nil {
+		return 0, err
+	}
+	background := metav1.DeletePropagationBackground
+	var failed []error
+	for i := range list.Items {
+		o := metav1.DeleteOptions{PropagationPolicy: &background, Preconditions: &metav1.Preconditions{UID: &list.Items[i].UID}}
+		if err := objects.Delete(ctx, list.Items[i].Name, o); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			failed = append(failed, fmt.Errorf("%s: %w", list.Items[i].Name, err))
+		}
+	}
+	list, err = objects.List(ctx, metav1.ListOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return 0, nil
+	case err != nil:
+		return 0, errors.Join(append(failed, err)...)
+	}
+	return len(list.Items), errors.Join(failed...)
+}
+
+// contentProblems are why a namespace is not empty.
+type contentProblems struct {
+	discovery error
+	deletion  []error
+	remaining []string
+}
+
+func (p *contentProblems) any() bool {
+	return p.discovery != nil || len(p.deletion) > 0 || len(p.remaining) > 0
+}
+
+func (p *contentProblems) err() error {
+	return errors.Join(append(slices.Clone(p.deletion), p.discovery)...)
+}
+
+// report says in the namespace's status what is left, as a cluster does.
+func (c *NamespaceController) report(ctx context.Context, n *corev1.Namespace, p *contentProblems) error {
+	reported := n.DeepCopy()
+	set := func(kind corev1.NamespaceConditionType, wrong bool, reason, wrongReason, good string, wrongs string) {
+		condition := corev1.NamespaceCondition{Type: kind, Status: corev1.ConditionFalse, Reason: reason, Message: good, LastTransitionTime: metav1.Now()}
+		if wrong {
+			condition.Status, condition.Reason, condition.Message = corev1.ConditionTrue, wrongReason, wrongs
+		}
+		i := slices.IndexFunc(reported.Status.Conditions, func(c corev1.NamespaceCondition) bool { return c.Type == kind })
+		if i < 0 {
+			reported.Status.Conditions = append(reported.Status.Conditions, condition)
+			return
+		}
+		if old := reported.Status.Conditions[i]; old.Status == condition.Status {
+			condition.LastTransitionTime = old.LastTransitionTime
+		}
+		reported.Status.Conditions[i] = condition
+	}
+	var undiscovered string
+	if p.discovery != nil {
+		undiscovered = p.discovery.Error()
+	}
+	var undeleted string
+	if err := errors.Join(p.deletion...); err != nil {
+		undeleted = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	set(corev1.NamespaceDeletionDiscoveryFailure, p.discovery != nil, "ResourcesDiscovered", "DiscoveryFailed", "All resources successfully discovered", undiscovered)
+	set(corev1.NamespaceDeletionContentFailure, len(p.deletion) > 0, "ContentDeleted", "ContentDeletionFailed", "All content successfully deleted, may be waiting on finalization",
+		undeleted)
+	set(corev1.NamespaceContentRemaining, len(p.remaining) > 0, "ContentRemoved", "SomeResourcesRemain", "All content successfully removed",
+		"Some resources are remaining: "+strings.Join(p.remaining, ", "))
+	if unchanged(reported.Status, n.Status) {
+		return nil
+	}
+	_, err := c.client.CoreV1().Namespaces().UpdateStatus(ctx, reported, metav1.UpdateOptions{})
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil // what has changed is seen in a moment
+	}
+	return err
+}
+
+// SystemNamespaces are those that are always there.
+var SystemNamespaces = []string{metav1.NamespaceDefault, metav1.NamespaceSystem}
+
+// CreateSystemNamespaces creates those that are missing.
+func CreateSystemNamespaces(ctx context.Context, client kubernetes.Interface) error {
+	for _, name := range SystemNamespaces {
+		_, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			_, err = client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		}
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("cannot create the namespace %s: %w", name, err)
+		}
+	}
+	return nil
+}

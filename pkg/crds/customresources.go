@@ -1,0 +1,267 @@
+package crds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/emicklei/go-restful/v3"
+	noopoteltrace "go.opentelemetry.io/otel/trace/noop"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	apiextensionsopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/endpoints/openapi"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/apiserver/pkg/server/routes"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/klog/v2"
+	openapicommon "k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/rowkeeper/rowkeeper/pkg/crds/core"
+	coreopenapi "github.com/rowkeeper/rowkeeper/pkg/crds/core/openapi"
+	"github.com/rowkeeper/rowkeeper/pkg/options"
+	"github.com/rowkeeper/rowkeeper/storage"
+)
+
+// Options say where definitions and objects are stored, and what they are served with.
+type Options struct {
+	// Storage and Database are what the configuration's storage was made with. Required.
+	Storage  *options.StorageOptions
+	Database *storage.Database
+	// Getters describe stores that are made with a getter other than the configuration's. Prepare
+	// replaces them by getters whose stores keep objects out of namespaces that are gone.
+	Getters []*generic.RESTOptionsGetter
+	// Schemes know the types of the groups that the server is built with.
+	Schemes []*runtime.Scheme
+	// SingleServer says that no other server serves from the database. Otherwise a creation waits if the definition is younger than 2 s, as in every
+	// cluster, so that all servers know the definition by the time when a client knows of the first object.
+	SingleServer bool
+}
+
+// Extension is a server's second half.
+type Extension struct {
+	options   Options
+	config    *genericapiserver.RecommendedConfig
+	client    kubernetes.Interface
+	informers informers.SharedInformerFactory
+	wrapper   webhook.AuthenticationInfoResolverWrapper
+	plugin    *plugin
+	guard     *namespaceGuard
+}
+
+// Prepare changes a configuration before a server is made from it. Who uses the server, what it is stored in, and where it is served must be in the
+// configuration already.
+func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, error) {
+	if o.Storage == nil || o.Database == nil {
+		return nil, errors.New("custom resources need a storage: set Options.Storage and Options.Database")
+	}
+	if c.LoopbackClientConfig == nil || c.OpenAPIConfig == nil || c.OpenAPIV3Config == nil {
+		return nil, errors.New("custom resources need LoopbackClientConfig, OpenAPIConfig and OpenAPIV3Config in the server's configuration")
+	}
+	client, err := kubernetes.NewForConfig(c.LoopbackClientConfig)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a client for the server itself: %w", err)
+	}
+	e := &Extension{
+		options: o, config: c, client: client, informers: informers.NewSharedInformerFactory(client, 0),
+		wrapper: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, c.LoopbackClientConfig, noopoteltrace.NewTracerProvider()),
+	}
+	e.guard = &namespaceGuard{}
+	if c.RESTOptionsGetter != nil {
+		c.RESTOptionsGetter = guardedGetter{c.RESTOptionsGetter, e.guard}
+	}
+	for _, getter := range o.Getters {
+		*getter = guardedGetter{*getter, e.guard}
+	}
+	if e.plugin, err = admit(&c.Config, client, e.informers, e.wrapper); err != nil {
+		return nil, err
+	}
+	describe(&c.Config, o.Schemes)
+	namespaces := e.informers.Core().V1().Namespaces()
+	synced := namespaces.Informer().HasSynced
+	c.AddReadyzChecks(healthz.NamedCheck("namespaces", func(*http.Request) error {
+		if !synced() {
+			return errors.New("the namespaces have not been read yet")
+		}
+		for _, name := range core.SystemNamespaces {
+			if _, err := namespaces.Lister().Get(name); err != nil {
+				return fmt.Errorf("the namespace %s is not there yet", name)
+			}
+		}
+		return nil
+	}), healthz.NewInformerSyncHealthz(e.informers))
+	return e, nil
+}
+
+// describe adds the definitions of the types that are served besides the server's own.
+func describe(c *genericapiserver.Config, schemes []*runtime.Scheme) {
+	// One server publishes one document, of both halves.
+	c.SkipOpenAPIInstallation = true
+	own := c.OpenAPIV3Config.GetDefinitions
+	definitions := func(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
+		all := apiextensionsopenapi.GetOpenAPIDefinitions(ref)
+		maps.Copy(all, coreopenapi.GetOpenAPIDefinitions(ref))
+		maps.Copy(all, own(ref))
+		return all
+	}
+	namer := openapi.NewDefinitionNamer(append(slices.Clone(schemes), core.Scheme, apiextensionsserver.Scheme)...)
+	c.OpenAPIConfig.GetDefinitions, c.OpenAPIV3Config.GetDefinitions = definitions, definitions
+	c.OpenAPIConfig.GetDefinitionName = describedNames(c.OpenAPIConfig.GetDefinitionName, namer)
+	c.OpenAPIV3Config.GetDefinitionName = describedNames(c.OpenAPIV3Config.GetDefinitionName, namer)
+	c.OpenAPIConfig.Definitions, c.OpenAPIV3Config.Definitions = nil, nil
+}
+
+// describedNames gives the server's own types the names and kinds that its author gives them, who may know types by other names than a namer does. The kinds
+// that follow from the schemes are added, for types that only they know, and for those that are in every group.
+func describedNames(own func(string) (string, spec.Extensions), namer *openapi.DefinitionNamer) func(string) (string, spec.Extensions) {
+	if own == nil {
+		return namer.GetDefinitionName
+	}
+	return func(name string) (string, spec.Extensions) {
+		name, extensions := own(name)
+		_, more := namer.GetDefinitionName(name)
+		kinds, ok := extensions[groupVersionKinds].([]any)
+		if !ok {
+			return name, more
+		}
+		others, _ := more[groupVersionKinds].([]any)
+		for _, kind := range others {
+			same := func(k any) bool { return reflect.DeepEqual(k, kind) }
+			// What is kept in memory is in no document.
+			if kind.(map[string]any)["version"] != runtime.APIVersionInternal && !slices.ContainsFunc(kinds, same) {
+				kinds = append(slices.Clip(kinds), kind)
+			}
+		}
+		extensions = maps.Clone(extensions)
+		extensions[groupVersionKinds] = kinds
+		return name, extensions
+	}
+}
+
+// groupVersionKinds is the extension by which clients find the schema of a kind.
+const groupVersionKinds = "x-kubernetes-group-version-kind"
+
+// Extend returns a server that serves definitions, their objects and the core API itself, and leaves everything else to the given one. That one was
+// made from the configuration which was prepared, and all its groups are installed. The configuration's AdmissionControl may have become a part of a chain
+// meanwhile, but must not have been replaced.
+func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error) {
+	if !e.plugin.isIn(e.config.AdmissionControl) {
+		return nil, errors.New("the configuration's AdmissionControl was replaced after it had been prepared for custom resources, so that neither namespaces nor " +
+			"webhooks would be looked at: set your own before, or put it into a chain after the one that is there: admission.NewChainHandler(config.AdmissionControl, yours)")
+	}
+	outer := &genericapiserver.RecommendedConfig{Config: e.config.Config}
+	c := &outer.Config
+	// The hooks and checks of the inner server are called by the outer one. The slices are appended to by both.
+	c.PostStartHooks = map[string]genericapiserver.PostStartHookConfigEntry{}
+	c.HealthzChecks, c.LivezChecks, c.ReadyzChecks = slices.Clone(c.HealthzChecks), slices.Clone(c.LivezChecks), slices.Clone(c.ReadyzChecks)
+	c.AggregatedDiscoveryGroupManager = server.AggregatedDiscoveryGroupManager
+	c.MergedResourceConfig = apiextensionsserver.DefaultAPIResourceConfigSource()
+	builtin, err := e.options.Storage.RESTOptionsGetter(c, e.options.Database, newBuiltinEncodings(e.options.Storage.Prefix, e.options.Storage.MediaType))
+	if err != nil {
+		return nil, err
+	}
+	c.RESTOptionsGetter = guardedGetter{builtin, e.guard}
+	objects, err := e.options.Storage.RESTOptionsGetter(c, e.options.Database, objectEncodings{e.options.Storage.Prefix})
+	if err != nil {
+		return nil, err
+	}
+	definitions, err := (&apiextensionsserver.Config{
+		GenericConfig: outer,
+		ExtraConfig: apiextensionsserver.ExtraConfig{
+			CRDRESTOptionsGetter: objectGetter{guardedGetter{objects, e.guard}},
+			// With more than one, a definition would be established after 5 s only. Servers learn of it within milliseconds.
+			MasterCount:         1,
+			ServiceResolver:     noServices{},
+			AuthResolverWrapper: e.wrapper,
+		},
+	}).Complete().New(server)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the server of CustomResourceDefinitions: %w", err)
+	}
+	extended := definitions.GenericAPIServer
+	installed, err := core.Install(extended, c.RESTOptionsGetter)
+	if err != nil {
+		return nil, err
+	}
+	e.guard.namespaces.Store(&installed.Namespaces)
+	if err := e.discover(server, definitions, installed.Directories); err != nil {
+		return nil, err
+	}
+	e.publish(server, extended)
+	if err := definitions.Informers.Apiextensions().V1().CustomResourceDefinitions().Informer().SetTransform(e.shown); err != nil {
+		return nil, fmt.Errorf("cannot watch the definitions: %w", err)
+	}
+	if err := e.reportUnserved(definitions); err != nil {
+		return nil, err
+	}
+	if err := stopWhileStarting(definitions); err != nil {
+		return nil, fmt.Errorf("cannot prepare the server's end: %w", err)
+	}
+	return extended, e.addHooks(extended, installed.Directories)
+}
+
+// publish makes the document of all groups, to which the groups of definitions are added while the server runs.
+func (e *Extension) publish(inner, outer *genericapiserver.GenericAPIServer) {
+	all := restful.NewContainer()
+	seen := sets.New[string]()
+	for _, container := range []*restful.Container{outer.Handler.GoRestfulContainer, inner.Handler.GoRestfulContainer} {
+		for _, service := range container.RegisteredWebServices() {
+			if !seen.Has(service.RootPath()) {
+				seen.Insert(service.RootPath())
+				all.Add(service)
+			}
+		}
+	}
+	document := routes.OpenAPI{Config: e.config.OpenAPIConfig, V3Config: e.config.OpenAPIV3Config}
+	outer.OpenAPIVersionedService, outer.StaticOpenAPISpec = document.InstallV2(all, outer.Handler.NonGoRestfulMux)
+	outer.OpenAPIV3VersionedService = document.InstallV3(all, outer.Handler.NonGoRestfulMux)
+}
+
+// addHooks starts what goes on in the background.
+func (e *Extension) addHooks(server *genericapiserver.GenericAPIServer, directories sets.Set[string]) error {
+	metadataClient, err := metadata.NewForConfig(e.config.LoopbackClientConfig)
+	if err != nil {
+		return fmt.Errorf("cannot make a client for the server itself: %w", err)
+	}
+	settle := core.SettleTime
+	if e.options.SingleServer {
+		settle = 0
+	}
+	stored := storedIn{db: e.options.Database, prefix: e.options.Storage.Prefix, core: directories}
+	controller, err := core.NewNamespaceController(e.client, metadataClient, e.informers.Core().V1().Namespaces(),
+		stored.resources, settle)
+	if err != nil {
+		return fmt.Errorf("cannot watch the namespaces: %w", err)
+	}
+	if err := server.AddPostStartHook("core-storage-readiness", server.StorageReadinessHook.Hook); err != nil {
+		return err
+	}
+	return server.AddPostStartHook("namespaces", func(hook genericapiserver.PostStartHookContext) error {
+		e.informers.StartWithContext(hook)
+		go controller.Run(hook)
+		err := wait.PollUntilContextCancel(hook, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+			err := core.CreateSystemNamespaces(ctx, e.client)
+			if err != nil && ctx.Err() == nil {
+				klog.FromContext(ctx).Info("The server is not ready", "reason", err)
+			}
+			return err == nil, nil
+		})
+		if hook.Err() != nil {
+			return nil
+		}
+		return err
+	})
+}

@@ -1,0 +1,63 @@
+package crds
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+)
+
+// fakeKeys are sorted.
+type fakeKeys struct {
+	keys  []string
+	asked int
+}
+
+func (f *fakeKeys) FirstKey(_ context.Context, from, before string) (string, error) {
+	f.asked++
+	if i, _ := slices.BinarySearch(f.keys, from); i < len(f.keys) && f.keys[i] < before {
+		return f.keys[i], nil
+	}
+	return "", nil
+}
+
+// What is stored in a namespace is found by its keys, and what looks like it is not.
+func TestStoredIn(t *testing.T) {
+	f := &fakeKeys{keys: []string{
+		"/other/configmaps/team/a",
+		"/r/configmaps/default/a",
+		"/r/configmaps/team/a",
+		"/r/example.com/gadgets/team/a",
+		"/r/example.com/gadgets/team/b",
+		"/r/example.com/widgets/team", // in no namespace
+		"/r/example.com/wings/team2/a",
+		"/r/go.example.com/notes/team/a",
+		"/r/namespaces/team",
+		"/r/secrets/tea/team",
+		"/r/x.example.com/team/default/a",
+		"/r0/configmaps/team/a",
+	}}
+	for i := range 1000 {
+		f.keys = append(f.keys, fmt.Sprintf("/r/secrets/n%d/a", i))
+	}
+	slices.Sort(f.keys)
+	s := storedIn{db: f, prefix: "/r", core: sets.New("configmaps", "namespaces", "secrets")}
+	found, err := s.resources(t.Context(), "team")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, r := range found {
+		names = append(names, r.String())
+	}
+	if got, want := strings.Join(names, " "), "configmaps gadgets.example.com notes.go.example.com"; got != want {
+		t.Errorf("found %s, want %s", got, want)
+	}
+	// Two for each of eight resources, and one that finds the end.
+	if f.asked != 17 {
+		t.Errorf("the database was asked %d times", f.asked)
+	}
+}

@@ -1,0 +1,30 @@
+// Package pkg is a map of what stands above the storage. There is no code in it.
+//
+// For authors of API servers, who import the library:
+//
+//	kinds              a whole API server from Go types, without generated code
+//	options            the flags by which a server of your own stores its objects in a SQL database
+//	crds               CustomResourceDefinitions in a server of your own
+//	registry/inner     a resource's handler that uses the store of another resource
+//	registry/status    the subresource status
+//	registry/table     the columns that kubectl prints
+//
+// For authors of tests:
+//
+//	testkit            your API server inside go test
+//	testkit/crds       a server with CustomResourceDefinitions inside go test, instead of envtest
+//	testkit/databases  PostgreSQL, MariaDB and MySQL for these servers
+//
+// For those who work on Rowkeeper's own server programs, which cmd/rowkeeper and kinds.Main are:
+//
+//	server             the program around an API: flags, listener, certificates, ways to run
+//	crds/core          the part of the core API that makes sense without nodes
+//
+// For readers who want an API to copy from:
+//
+//	example            the API of pipelines that cmd/rowkeeper serves: types, registries, admission,
+//	                   generated code, clients, a controller
+//
+// The layers are cmd, then pkg, then storage. A package imports packages of its own layer or of those
+// below. Nothing of the library imports the example, except in tests.
+package pkg

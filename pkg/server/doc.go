@@ -1,0 +1,15 @@
+// Package server is for programs that serve an API. It is the program around the API: flags, their
+// validation, the listener, logging, audit and tracing, and the two ways to run. A server that stands
+// alone has a directory with its database, certificates and kubeconfig. An aggregated one is a part of
+// a cluster, whose users and rights it takes.
+//
+//	s := server.New(server.Program{Name: "bookmarks", …})
+//	err := s.Command().ExecuteContext(ctx)
+//
+// Package kinds does so for Go types, and cmd/rowkeeper for the example API. The packages below are
+// parts of such a program:
+//
+//	standalone  the directory of a server that stands alone, with its users, rights and kubeconfig
+//	pki         an authority and its certificates, in files
+//	version     which version of Rowkeeper and of Kubernetes's API machinery the program is
+package server

@@ -1,0 +1,170 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+	"k8s.io/client-go/discovery"
+	"k8s.io/utils/clock"
+
+	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
+)
+
+// mode is what differs between a server that stands alone and one that is a part of a cluster: who may
+// use it, and how they find it. Its methods are called once each, in this order.
+type mode interface {
+	// open takes what the server needs for itself.
+	open() error
+	// certify makes sure that there is a serving certificate. The address is known by then.
+	certify() error
+	// applyTo says who may do what.
+	applyTo(*genericapiserver.RecommendedConfig) error
+	// begin is called when the server can serve.
+	begin(*genericapiserver.GenericAPIServer) error
+	// close gives back what open has taken.
+	close()
+}
+
+// aggregatedMode is a part of a cluster.
+type aggregatedMode struct{ *Server }
+
+func (m aggregatedMode) open() error { return nil }
+
+// certify leaves the certificate to those who tell the cluster to trust it.
+func (m aggregatedMode) certify() error { return nil }
+
+func (m aggregatedMode) applyTo(c *genericapiserver.RecommendedConfig) error {
+	return m.Aggregated.ApplyTo(c, m.features)
+}
+
+func (m aggregatedMode) begin(*genericapiserver.GenericAPIServer) error { return nil }
+
+func (m aggregatedMode) close() {}
+
+// standaloneMode is a server with an authority and a user of its own.
+type standaloneMode struct {
+	*Server
+	out io.Writer
+	dir *standalone.Dir
+	pki *standalone.PKI
+	// otherCert is the serving certificate, if it is not one of ours.
+	otherCert string
+	// first is set if the data directory was used by no server before.
+	first bool
+}
+
+func (m *standaloneMode) open() (err error) {
+	if m.dir, err = standalone.OpenDir(m.dataDir); err != nil {
+		return err
+	}
+	_, err = os.Stat(m.dir.KubeconfigFile())
+	m.first = errors.Is(err, fs.ErrNotExist)
+	return nil
+}
+
+func (m *standaloneMode) certify() error {
+	m.pki = standalone.NewPKI(m.dir, m.names(), clock.RealClock{})
+	if _, err := m.pki.Ensure(); err != nil {
+		return err
+	}
+	if m.otherCert = m.serving.ServerCert.CertKey.CertFile; m.otherCert == "" {
+		m.serving.ServerCert.CertKey = genericoptions.CertKey{CertFile: m.pki.ServingCert(), KeyFile: m.pki.ServingKey()}
+	}
+	return nil
+}
+
+func (m *standaloneMode) applyTo(c *genericapiserver.RecommendedConfig) error {
+	if err := m.features.ApplyTo(&c.Config, nil, nil); err != nil {
+		return err
+	}
+	return m.pki.ApplyTo(&c.Config)
+}
+
+func (m *standaloneMode) begin(server *genericapiserver.GenericAPIServer) error {
+	if err := m.writeKubeconfig(); err != nil {
+		return err
+	}
+	return server.AddPostStartHook("standalone", func(hook genericapiserver.PostStartHookContext) error {
+		discover, err := discovery.NewDiscoveryClientForConfig(hook.LoopbackClientConfig)
+		if err != nil {
+			return err
+		}
+		go func() {
+			// Those who are told to try something find everything there. If the database is away, say,
+			// that may take long, and /readyz and the log tell why.
+			_ = AwaitReady(hook, discover, announceWithin)
+			if m.program.First != nil && m.first {
+				m.program.First(hook, hook.LoopbackClientConfig)
+			}
+			if hook.Err() == nil {
+				m.announce()
+			}
+		}()
+		go m.pki.Renew(hook, m.writeKubeconfig)
+		return nil
+	})
+}
+
+func (m *standaloneMode) close() { m.dir.Close() }
+
+func (m *standaloneMode) writeKubeconfig() error { return m.pki.WriteKubeconfig(m.url(), m.otherCert) }
+
+// announceWithin is how long the announcement waits for a server to be ready.
+const announceWithin = 5 * time.Second
+
+func (m *standaloneMode) announce() {
+	kubeconfig := m.dir.KubeconfigFile() // with its whole path, which is right in every directory
+	fmt.Fprintf(m.out, "%s serves %s from %s\nThe kubeconfig is %s\n",
+		cmp.Or(m.program.Title, m.program.Name), m.url(), m.databaseName(), kubeconfig)
+	if m.program.Try != "" {
+		fmt.Fprintf(m.out, "Try: kubectl --kubeconfig %s %s\n", kubeconfig, m.program.Try)
+	}
+}
+
+// run serves until ctx ends.
+func (s *Server) run(ctx context.Context, out io.Writer) error {
+	var m mode = &standaloneMode{Server: s, out: out}
+	if s.Aggregated.Enabled {
+		m = aggregatedMode{s}
+	}
+	if err := m.open(); err != nil {
+		return err
+	}
+	defer m.close()
+	if err := s.listen(); err != nil {
+		return err
+	}
+	defer s.serving.Listener.Close()
+	if err := m.certify(); err != nil {
+		return err
+	}
+	db, err := s.Storage.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+
+	config, err := s.config(db)
+	if err != nil {
+		return err
+	}
+	if err := m.applyTo(config); err != nil {
+		return err
+	}
+	server, err := s.program.New(config, db)
+	if err != nil {
+		return err
+	}
+	if err := m.begin(server); err != nil {
+		return err
+	}
+	return server.PrepareRun().RunWithContext(ctx)
+}

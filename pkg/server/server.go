@@ -1,0 +1,371 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/rest"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/component-base/logs"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+	"k8s.io/component-base/term"
+	netutils "k8s.io/utils/net"
+
+	"github.com/rowkeeper/rowkeeper/pkg/options"
+	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
+	"github.com/rowkeeper/rowkeeper/storage"
+)
+
+func init() {
+	// The gates of the API machinery are there already; those of its logging are not.
+	utilruntime.Must(logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate))
+}
+
+// Program is what one server program has of its own.
+type Program struct {
+	// Name is the program's name. The default of --data-dir is a dot and the name.
+	Name string
+	// Title is what the announcement calls the program. Default: Name.
+	Title string
+	// Try is a command line after "kubectl --kubeconfig FILE" that the announcement proposes, if any.
+	Try string
+	// Certs is a command that makes the serving certificate of an aggregated server, if there is one.
+	Certs string
+
+	// Scheme, Codecs, StoredAs and Drivers are those of [options.StorageOptions].
+	Scheme   *runtime.Scheme
+	Codecs   serializer.CodecFactory
+	StoredAs map[schema.GroupResource]schema.GroupResource
+	Drivers  []storage.Driver
+
+	// AddFlags adds the program's own flags, if it has any.
+	AddFlags func(*pflag.FlagSet)
+	// Validate returns what is wrong with the program or its own flags. It may be nil.
+	Validate func(aggregated bool) []error
+	// NewConfig returns a configuration in which everything is set that follows from the API.
+	NewConfig func() *genericapiserver.RecommendedConfig
+	// New makes the server.
+	New func(*genericapiserver.RecommendedConfig, *storage.Database) (*genericapiserver.GenericAPIServer, error)
+	// First is called when a server that stands alone is ready and its directory is new, before the
+	// announcement. It may be nil.
+	First func(context.Context, *rest.Config)
+}
+
+// Server is a server program: its flags, and what they lead to.
+type Server struct {
+	// Storage and Aggregated are the flags for the database and for servers behind a cluster's API
+	// server. The program may change their defaults before it asks for the Command.
+	Storage    *options.StorageOptions
+	Aggregated *options.AggregatedOptions
+
+	program    Program
+	configFile string
+	dataDir    string // of a server that is not aggregated
+	requests   requestOptions
+	serving    *genericoptions.SecureServingOptions
+	audit      *genericoptions.AuditOptions
+	features   *genericoptions.FeatureOptions
+	tracing    *genericoptions.TracingOptions
+	logging    *logsapi.LoggingConfiguration
+}
+
+// New returns the server of a program, with the defaults of all flags.
+func New(p Program) *Server {
+	s := &Server{
+		Storage:    options.NewStorageOptions(storage.DefaultPrefix, p.Scheme, p.Codecs, p.Drivers...),
+		Aggregated: options.NewAggregatedOptions(),
+
+		program:  p,
+		dataDir:  "." + p.Name,
+		requests: newRequestOptions(),
+		serving:  genericoptions.NewSecureServingOptions(),
+		audit:    genericoptions.NewAuditOptions(),
+		features: genericoptions.NewFeatureOptions(),
+		tracing:  genericoptions.NewTracingOptions(),
+		logging:  logsapi.NewLoggingConfiguration(),
+	}
+	s.Storage.StoredAs = p.StoredAs
+	s.serving.BindAddress = netutils.ParseIPSloppy("127.0.0.1")
+	s.serving.BindPort = 8443
+	// Priority and fairness is configured by objects of a core API, which only an aggregated server has.
+	s.features.EnablePriorityAndFairness = false
+	return s
+}
+
+// clusterSection has the flags that are for aggregated servers only.
+const clusterSection = "cluster"
+
+// flags returns the flags in their sections.
+func (s *Server) flags() cliflag.NamedFlagSets {
+	var sections cliflag.NamedFlagSets
+	fs := sections.FlagSet("generic")
+	fs.StringVar(&s.configFile, "config", s.configFile,
+		"YAML file that maps the names of flags, without dashes in front, to values. What the command line says comes before it.")
+	fs.StringVar(&s.dataDir, "data-dir", s.dataDir,
+		"Directory for the server's certificates, the kubeconfig and, without --database, the database state.db. Only one server at a time can use it. "+
+			"An aggregated server has none.")
+	if s.program.AddFlags != nil {
+		s.program.AddFlags(fs)
+	}
+	s.requests.addFlags(fs)
+	s.Storage.AddFlags(sections.FlagSet("storage"))
+
+	var upstream pflag.FlagSet
+	s.serving.AddFlags(&upstream)
+	s.features.AddFlags(&upstream)
+	addFlags(sections.FlagSet("secure serving"), &upstream, map[string]string{
+		"bind-address": "The IP address to listen on. 0.0.0.0 or :: means all interfaces.",
+		"secure-port":  "The port for HTTPS. 0 means one that is free.",
+		"tls-cert-file": "File with the serving certificate, and with those that lead to its authority, if any, after it. Without it and --tls-private-key-file, " +
+			"a server that is not aggregated makes a certificate of its own.",
+		"tls-private-key-file":             "File with the private key of --tls-cert-file.",
+		"tls-cipher-suites":                "",
+		"tls-curve-preferences":            "",
+		"tls-min-version":                  "",
+		"tls-sni-cert-key":                 "",
+		"disable-http2-serving":            "",
+		"http2-max-streams-per-connection": "",
+	})
+	s.Aggregated.AddFlags(sections.FlagSet(clusterSection))
+	s.audit.AddFlags(sections.FlagSet("audit"))
+	addFlags(sections.FlagSet("features"), &upstream, map[string]string{
+		"profiling":            "",
+		"contention-profiling": "",
+		"debug-socket-path":    "",
+	})
+	utilfeature.DefaultMutableFeatureGate.AddFlag(sections.FlagSet("features"))
+	s.tracing.AddFlags(sections.FlagSet("tracing"))
+	logsapi.AddFlags(s.logging, sections.FlagSet("logging"))
+	return sections
+}
+
+// addFlags adds those of the flags that are named, with another usage where one is given.
+func addFlags(to, from *pflag.FlagSet, usages map[string]string) {
+	for name, usage := range usages {
+		flag := from.Lookup(name)
+		if usage != "" {
+			flag.Usage = usage
+		}
+		to.AddFlag(flag)
+	}
+}
+
+// Command returns the command that serves until its context ends. A wrong use of it ends with a
+// [UsageError]. The caller may change how the command is named and described.
+func (s *Server) Command() *cobra.Command {
+	sections := s.flags()
+	cmd := &cobra.Command{
+		Use:           s.program.Name,
+		Args:          NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if s.configFile != "" {
+				if err := applyConfigFile(s.configFile, cmd.Flags()); err != nil {
+					return UsageError{Err: err}
+				}
+			}
+			if err := s.complete(); err != nil {
+				return err
+			}
+			if err := utilerrors.NewAggregate(append(s.validate(), s.validateMode(cmd.Flags(), sections.FlagSet(clusterSection))...)); err != nil {
+				return UsageError{Err: err}
+			}
+			if err := logsapi.ValidateAndApplyWithOptions(s.logging, s.logStreams(), utilfeature.DefaultFeatureGate); err != nil {
+				return UsageError{Err: err}
+			}
+			defer logs.FlushLogs()
+			return s.run(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	for _, name := range sections.Order {
+		cmd.Flags().AddFlagSet(sections.FlagSets[name])
+	}
+	columns, _, _ := term.TerminalSize(os.Stdout) // 0 if it is no terminal: then lines are not wrapped
+	cliflag.SetUsageAndHelpFunc(cmd, sections, columns)
+	return cmd
+}
+
+// UsageError is an error in the way that a program was called.
+type UsageError struct{ Err error }
+
+func (e UsageError) Error() string { return e.Err.Error() }
+func (e UsageError) Unwrap() error { return e.Err }
+
+// NoArgs refuses arguments that are not flags. For a command with others below it, they would be
+// commands.
+func NoArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if cmd.HasAvailableSubCommands() {
+		return UsageError{Err: fmt.Errorf("unknown command %q", args[0])}
+	}
+	return UsageError{Err: fmt.Errorf("unexpected argument %q", args[0])}
+}
+
+// complete fills in what follows from other options.
+func (s *Server) complete() error {
+	// Where there is a cluster, there is its garbage collector.
+	s.Storage.EnableGarbageCollection = s.Aggregated.Complete()
+	if s.Aggregated.Enabled {
+		return nil
+	}
+	if s.Storage.URL == "" && s.Storage.URLFile == "" {
+		dir, err := filepath.Abs(s.dataDir)
+		if err != nil {
+			return fmt.Errorf("cannot find --data-dir: %w", err)
+		}
+		s.Storage.URL = (&url.URL{Scheme: "sqlite", Path: filepath.ToSlash(filepath.Join(dir, "state.db"))}).String()
+	}
+	return nil
+}
+
+func (s *Server) validate() []error {
+	var errs []error
+	if s.program.Validate != nil {
+		errs = s.program.Validate(s.Aggregated.Enabled)
+	}
+	errs = append(errs, s.Storage.Validate()...)
+	errs = append(errs, s.requests.validate()...)
+	if (s.serving.ServerCert.CertKey.CertFile == "") != (s.serving.ServerCert.CertKey.KeyFile == "") {
+		errs = append(errs, errors.New("--tls-cert-file and --tls-private-key-file need each other"))
+	}
+	errs = append(errs, s.serving.Validate()...)
+	errs = append(errs, s.audit.Validate()...)
+	errs = append(errs, s.features.Validate()...)
+	return append(errs, s.tracing.Validate()...)
+}
+
+// validateMode returns which of the flags are for the other mode.
+func (s *Server) validateMode(all, cluster *pflag.FlagSet) []error {
+	var errs []error
+	if s.Aggregated.Enabled {
+		if all.Changed("data-dir") {
+			errs = append(errs, errors.New("--data-dir is only for servers that are not aggregated"))
+		}
+		if s.serving.ServerCert.CertKey.CertFile == "" && s.serving.ServerCert.CertKey.KeyFile == "" {
+			text := "an aggregated server needs --tls-cert-file and --tls-private-key-file"
+			if s.program.Certs != "" {
+				text += fmt.Sprintf(", which %q makes", s.program.Certs)
+			}
+			errs = append(errs, errors.New(text))
+		}
+		return append(errs, s.Aggregated.Validate()...)
+	}
+	if s.dataDir == "" {
+		errs = append(errs, errors.New("--data-dir must name a directory"))
+	}
+	cluster.VisitAll(func(f *pflag.Flag) {
+		if f.Changed {
+			errs = append(errs, fmt.Errorf("--%s is only for aggregated servers: give --aggregated or --kubeconfig, too", f.Name))
+		}
+	})
+	return errs
+}
+
+// listen opens the port, so that a port which is in use is known before anything else is done.
+func (s *Server) listen() error {
+	address := net.JoinHostPort(s.serving.BindAddress.String(), strconv.Itoa(s.serving.BindPort))
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("cannot serve: %w; choose another --secure-port or --bind-address", err)
+	}
+	s.serving.Listener = listener
+	s.serving.BindPort = listener.Addr().(*net.TCPAddr).Port
+	return nil
+}
+
+// names are what the serving certificate is for.
+func (s *Server) names() standalone.Names {
+	names := standalone.Names{
+		DNS: []string{"localhost"},
+		IPs: []net.IP{netutils.ParseIPSloppy("127.0.0.1"), netutils.ParseIPSloppy("::1")},
+	}
+	if ip := s.serving.BindAddress; !ip.IsUnspecified() && !ip.IsLoopback() {
+		names.IPs = append(names.IPs, ip)
+	}
+	if host := s.requests.externalHost; host != "" {
+		if ip := netutils.ParseIPSloppy(host); ip != nil {
+			names.IPs = append(names.IPs, ip)
+		} else {
+			names.DNS = append(names.DNS, host)
+		}
+	}
+	return names
+}
+
+// url is where a client on this machine reaches the server.
+func (s *Server) url() string {
+	host := s.serving.BindAddress.String()
+	if s.serving.BindAddress.IsUnspecified() {
+		host = "127.0.0.1"
+		if netutils.IsIPv6(s.serving.BindAddress) {
+			host = "::1"
+		}
+	}
+	return "https://" + net.JoinHostPort(host, strconv.Itoa(s.serving.BindPort))
+}
+
+// databaseName is what may be shown of the database's URL: no user and no parameters.
+func (s *Server) databaseName() string {
+	if s.Storage.URLFile != "" {
+		return "the database of " + s.Storage.URLFile
+	}
+	u, err := url.Parse(s.Storage.URL)
+	if err != nil {
+		return "a database"
+	}
+	if u.Opaque != "" || u.Host == "" && u.Path == "" {
+		return u.Scheme + ":"
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
+}
+
+// config applies the options. Who may do what is left to the caller.
+func (s *Server) config(db *storage.Database) (*genericapiserver.RecommendedConfig, error) {
+	config := s.program.NewConfig()
+	c := &config.Config
+	s.requests.applyTo(c)
+	c.PublicAddress = s.serving.BindAddress
+	if c.PublicAddress.IsUnspecified() {
+		// Only used in discovery and links, where an address of all interfaces means nothing.
+		c.PublicAddress = netutils.ParseIPSloppy("127.0.0.1")
+	}
+	if err := s.Storage.ApplyTo(c, db); err != nil {
+		return nil, err
+	}
+	if err := s.tracing.ApplyTo(nil, c); err != nil {
+		return nil, err
+	}
+	if pair := s.serving.ServerCert.CertKey; pair.CertFile != "" {
+		if _, err := tls.LoadX509KeyPair(pair.CertFile, pair.KeyFile); err != nil {
+			return nil, fmt.Errorf("cannot serve with the certificate %s and the key %s: %w", pair.CertFile, pair.KeyFile, err)
+		}
+	}
+	if err := options.ApplySecureServing(s.serving, c); err != nil {
+		return nil, err
+	}
+	if err := s.audit.ApplyTo(c); err != nil {
+		return nil, err
+	}
+	return config, nil
+}
