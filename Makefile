@@ -25,22 +25,42 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: run
-run: build ## build the server and serve on https://127.0.0.1:8443 from ./.rowkeeper
-	bin/rowkeeper serve
+run: ## build the server and serve on https://127.0.0.1:8443 from ./.rowkeeper
+	@echo "Compiling the server. On a machine that has not done it before this takes about three minutes."
+	@$(MAKE) --no-print-directory --silent build
+	@bin/rowkeeper serve --example
 
 .PHONY: build
 build: ## build the server as bin/rowkeeper
 	go build -o bin/rowkeeper ./cmd/rowkeeper
 
+# The fast tests run on SQLite, and on what these variables name. See hack/testbed/README.md.
+FAST = $(strip sqlite $(ROWKEEPER_TEST_ONLY) $(ROWKEEPER_TEST_REQUIRE))
+
 .PHONY: test
-test: $(GOTESTSUM) ## run all tests, on SQLite and every other database that can be had; says at the end which these were
-	go build -o $(TOOLS)/testdbs ./storage/internal/dbtest/testdbs
-	$(GOTESTSUM) --format $(FORMAT) --format-hide-empty-pkg $(GOTESTSUM_FLAGS) --ignore-non-json-output-lines --raw-command -- \
-		$(TOOLS)/testdbs hack/test.sh $(TESTFLAGS) $(PACKAGES)
+test: export ROWKEEPER_TEST_ONLY := $(FAST)
+test: ## run the fast tests on SQLite, in about 8 minutes; says at the end on which databases they ran
+	@echo "The fast tests: go test $(strip -short $(TESTFLAGS) $(PACKAGES)) on $(ROWKEEPER_TEST_ONLY)."
+	@echo "All packages (./...) take about 8 minutes on two cores. make test-all runs all tests."
+	$(call run,-short)
+
+.PHONY: test-all
+test-all: ## run all tests, on SQLite and every other database that can be had; says at the end which these were
+	@echo "All tests: go test $(strip $(TESTFLAGS) $(PACKAGES)) on SQLite and every other database that can be had here."
+	@echo "All packages (./...) take about 20 minutes on two cores with SQLite alone, and longer with others."
+	$(call run,)
 
 .PHONY: test-race
-test-race: ## the same with the race detector
-	@$(MAKE) --no-print-directory test TESTFLAGS='-race $(TESTFLAGS)'
+test-race: ## run all tests with the race detector
+	@$(MAKE) --no-print-directory test-all TESTFLAGS='-race $(TESTFLAGS)'
+
+# run runs tests with flags, and prints on which databases.
+define run
+@$(MAKE) --no-print-directory $(GOTESTSUM)
+go build -o $(TOOLS)/testdbs ./storage/internal/dbtest/testdbs
+$(GOTESTSUM) --format $(FORMAT) --format-hide-empty-pkg $(GOTESTSUM_FLAGS) --ignore-non-json-output-lines --raw-command -- \
+	$(TOOLS)/testdbs hack/test.sh $(1) $(TESTFLAGS) $(PACKAGES)
+endef
 
 # make bench ROWKEEPER_BENCH=sqlite,postgres,mariadb,mysql TESTFLAGS='-bench Update' BENCH_PACKAGES=./storage/...
 BENCH_PACKAGES ?= ./storage ./storage/internal/mvcc

@@ -14,7 +14,7 @@ else
 	version=${VERSION:-devel}
 	commit='' date=''
 fi
-package=github.com/rowkeeper/rowkeeper/pkg/version
+package=github.com/rowkeeper/rowkeeper/pkg/server/version
 
 programs=()
 for arch in ${ARCHITECTURES:-amd64 arm64}; do

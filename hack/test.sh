@@ -1,12 +1,13 @@
 #!/bin/bash
 # Usage: hack/test.sh [go test flag…] package…
 #
-# Runs the tests of all modules and prints them as JSON, for gotestsum. Only if all packages (./...) are asked for, the modules under hack/ are run.
+# Runs tests and prints them as JSON, for gotestsum. If all packages (./...) are asked for, and not
+# the fast tests alone (-short), the other modules are tested, too.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 # The modules whose tests run with those of the main one.
-modules=(hack/aggregator hack/bench hack/controller hack/image hack/linkcheck hack/sampleapiserver hack/torture hack/crds hack/kubebuilder)
+modules=(hack/aggregator hack/bench hack/image hack/linkcheck hack/sampleapiserver hack/torture hack/crds hack/kubebuilder pkg/example/controller)
 # Those whose tests do not, with the reason.
 declare -A elsewhere=(
 	[hack/e2e]="make e2e: they need a Kubernetes control plane"
@@ -24,6 +25,7 @@ if [ "${*: -1}" = ./... ]; then
 		until [ -f "$dir/go.mod" ]; do dir=$(dirname "$dir"); done
 		echo "$dir"
 	done | sort -u)
+	[[ " $* " != *" -short "* ]] || modules=()
 	for module in "${modules[@]}"; do
 		if [ -f "$module/go.mod" ]; then
 			go -C "$module" test -json -timeout 20m "$@" || status=1

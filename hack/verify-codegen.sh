@@ -7,15 +7,14 @@ set -o errexit -o nounset -o pipefail
 cd "$(dirname "$0")/.."
 before=$(mktemp -d)
 trap 'rm -rf "$before"' EXIT
-cp -r pkg/apis pkg/generated pkg/core hack/kubebuilder "$before"
+cp -r pkg/example/apis pkg/example/generated pkg/crds/core hack/kubebuilder "$before"
 
 hack/update-codegen.sh
 
 status=0
-for dir in apis generated core; do
-  diff -ru "$before/$dir" "pkg/$dir" || status=1
+for dir in pkg/example/apis pkg/example/generated pkg/crds/core hack/kubebuilder; do
+  diff -ru "$before/$(basename "$dir")" "$dir" || status=1
 done
-diff -ru "$before/kubebuilder" hack/kubebuilder || status=1
 if [ "$status" -ne 0 ]; then
   echo "verify-codegen: the generated code was out of date; hack/update-codegen.sh has now mended it" >&2
 fi

@@ -21,7 +21,7 @@ done
 
 if go mod edit -json | grep -q '"Replace": \['; then fail "go.mod has a replace directive"; fi
 for module in k8s.io/kubernetes sigs.k8s.io/controller-runtime k8s.io/sample-apiserver github.com/golangci/golangci-lint/v2; do
-	if go mod edit -json | grep -q "\"Path\": \"$module\""; then fail "go.mod requires $module, which belongs into a module under hack/"; fi
+	if go mod edit -json | grep -q "\"Path\": \"$module\""; then fail "go.mod requires $module, which belongs into a module of its own"; fi
 done
 
 go run ./hack/api || fail "the exported API is not what hack/api/api.txt says"

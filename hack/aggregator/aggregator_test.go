@@ -26,9 +26,9 @@ import (
 	"k8s.io/kube-aggregator/pkg/generated/openapi"
 	"k8s.io/utils/clock"
 
-	"github.com/rowkeeper/rowkeeper/internal/testdb"
-	"github.com/rowkeeper/rowkeeper/pkg/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases"
 )
 
 // kubectlProgram is built by TestMain below the repository's bin.
@@ -75,10 +75,10 @@ func api(t *testing.T) testkit.API {
 	}
 }
 
-func TestAggregator(t *testing.T) { testdb.Each(t, testAggregator) }
+func TestAggregator(t *testing.T) { databases.Each(t, testAggregator) }
 
-func testAggregator(t *testing.T, db testdb.Database) {
-	s := testkit.Start(t, api(t), testkit.Options{Database: testkit.Database(db)})
+func testAggregator(t *testing.T, db testkit.Database) {
+	s := testkit.Start(t, api(t), testkit.Options{Database: db})
 	client := clientset.NewForConfigOrDie(s.Config)
 	factory := externalversions.NewSharedInformerFactory(client, 0)
 	services := factory.Apiregistration().V1().APIServices()

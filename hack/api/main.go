@@ -26,12 +26,15 @@ import (
 const module = "github.com/rowkeeper/rowkeeper/"
 
 var packages = []string{
+	"pkg/crds",
 	"pkg/kinds",
 	"pkg/options",
 	"pkg/testkit",
-	"pkg/testkit/containers",
+	"pkg/testkit/crds",
+	"pkg/testkit/databases",
 	"storage",
 	"storage/conformance",
+	"storage/drivers",
 	"storage/mysql",
 	"storage/postgres",
 	"storage/sqlite",

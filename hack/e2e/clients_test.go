@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	civ1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1"
+	civ1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
 )
 
 // counter counts what a client library tells about each object.

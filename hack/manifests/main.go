@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	v1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1"
+	v1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
 )
 
 func main() {

@@ -7,10 +7,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
-	"github.com/rowkeeper/rowkeeper/pkg/apis/ci"
-	"github.com/rowkeeper/rowkeeper/pkg/apis/ci/install"
-	v1 "github.com/rowkeeper/rowkeeper/pkg/apis/ci/v1"
-	"github.com/rowkeeper/rowkeeper/pkg/apis/ci/validation"
+	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci"
+	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/install"
+	v1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
+	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/validation"
 )
 
 func TestManifestsAreValidAndOfRealisticSize(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
-	"github.com/rowkeeper/rowkeeper/pkg/generated/openapi"
+	"github.com/rowkeeper/rowkeeper/pkg/example/generated/openapi"
 )
 
 func main() {

@@ -30,8 +30,8 @@ import (
 	"k8s.io/sample-apiserver/pkg/generated/informers/externalversions"
 	"k8s.io/utils/clock"
 
-	"github.com/rowkeeper/rowkeeper/internal/testdb"
-	"github.com/rowkeeper/rowkeeper/pkg/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases"
 )
 
 // The programs, built by TestMain below the repository's bin.
@@ -195,9 +195,9 @@ func poll(t *testing.T, what string, done func(context.Context) bool) {
 }
 
 func TestSampleServer(t *testing.T) {
-	for _, kind := range testdb.Kinds {
+	for _, kind := range databases.Kinds {
 		t.Run(kind, func(t *testing.T) {
-			kubeconfig := start(t, testdb.New(t, kind).URL)
+			kubeconfig := start(t, databases.New(t, kind).URL)
 			kubectl := func(stdin string, args ...string) (string, error) {
 				cmd := exec.CommandContext(t.Context(), kubectlProgram, args...)
 				cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "HOME="+t.TempDir())
@@ -248,6 +248,12 @@ func TestSampleServer(t *testing.T) {
 					metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 				return err != nil && strings.Contains(err.Error(), "this name may not be used")
 			})
+			// kube-controller-manager prefers protobuf, in which flunders cannot be encoded.
+			list, err := client.RESTClient().Get().AbsPath("/apis/wardle.example.com/v1alpha1/flunders").
+				SetHeader("Accept", "application/vnd.kubernetes.protobuf,application/json").DoRaw(t.Context())
+			if err != nil || !strings.Contains(string(list), `"name":"a"`) {
+				t.Errorf("a list for a client that prefers protobuf: %v: %s", err, list)
+			}
 			must("", "delete", "flunder", "a")
 			follows("deleted", func(_ *v1alpha1.Flunder, err error) bool { return err != nil })
 			if out := must("", "get", "fischers"); !strings.Contains(out, "strict") {

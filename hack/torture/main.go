@@ -88,7 +88,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	if o.list {
 		for _, s := range scenario.Scenarios() {
-			fmt.Fprintf(out, "%-18s %s (%s)\n", s.Name, s.About, kinds(s.Kinds))
+			fmt.Fprintf(out, "%-22s %s (%s)\n", s.Name, s.About, kinds(s.Kinds))
 		}
 		return nil
 	}

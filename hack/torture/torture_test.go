@@ -132,6 +132,7 @@ func TestScenarios(t *testing.T) {
 		"many-watchers":  database.SQLite,
 		"burst":          database.SQLite,
 		"big-list":       database.SQLite,
+		"flood":          database.SQLite,
 		"database-away":  database.Postgres,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,9 +10,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/object"
 	"github.com/rowkeeper/rowkeeper/storage"
-	"github.com/rowkeeper/rowkeeper/storage/mysql"
-	"github.com/rowkeeper/rowkeeper/storage/postgres"
-	"github.com/rowkeeper/rowkeeper/storage/sqlite"
+	"github.com/rowkeeper/rowkeeper/storage/drivers"
 )
 
 // rowkeeperDialed is a process that has opened a database.
@@ -24,7 +22,7 @@ type rowkeeperDialed struct {
 func dialRowkeeper(ctx context.Context, address string, o DialOptions) (Client, error) {
 	config := storage.Config{
 		URL:     address,
-		Drivers: []storage.Driver{sqlite.Driver, postgres.Driver, mysql.Driver},
+		Drivers: drivers.All(),
 		Migrate: true,
 	}
 	if o.KeepHistory {

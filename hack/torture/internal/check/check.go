@@ -18,8 +18,9 @@
 //
 // # What is allowed when history is lost
 //
-// After an older dump was restored, or a standby without the tail was promoted, the acknowledged writes after the last revision that survived are gone. That and nothing else
-// is forgiven: "durable" does not count writes of the lost part, and for "linearizable" all keys go back to the surviving state, once, at some time
+// After an older dump was restored, a standby without the tail was promoted, or the power failed under a
+// database with relaxed durability, the acknowledged writes after the last revision that survived are gone.
+// That and nothing else is forgiven: "durable" does not count writes of the lost part, and for "linearizable" all keys go back to the surviving state, once, at some time
 // between the beginning of the loss and the first sight of the fence. All other rules hold unchanged. As a fence moves the revisions beyond all that was seen,
 // "fresh" and "real-time" see to it that nothing of the lost history is served after anybody has seen something of the new one, and a stream that goes on over
 // the fence, instead of ending with 410, is a violation.

@@ -22,9 +22,9 @@ import (
 	"k8s.io/utils/clock"
 	netutils "k8s.io/utils/net"
 
-	"github.com/rowkeeper/rowkeeper/pkg/apiserver"
+	"github.com/rowkeeper/rowkeeper/pkg/example/apiserver"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
-	"github.com/rowkeeper/rowkeeper/pkg/standalone"
+	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )

@@ -52,19 +52,24 @@ func (r Row) note() string {
 	return fmt.Sprintf("- %s, %s: %s.", r.Scenario, r.Database, strings.Join(r.Notes, "; "))
 }
 
-// Add puts a row into the file, in the place of an older one of the same scenario and database.
+// Add puts a row into the file, in the place of an older one of the same scenario and database. What people
+// have written before the table stays.
 func Add(path string, row Row) error {
 	content, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
+	before, table, found := strings.Cut(string(content), columns+"\n")
+	if !found {
+		before, table = head, ""
+	}
 	var lines, notes []string
 	kind, _, _ := strings.Cut(row.Database, " ")
-	for line := range strings.Lines(string(content)) {
+	for line := range strings.Lines(table) {
 		line = strings.TrimSuffix(line, "\n")
 		same := strings.HasPrefix(line, fmt.Sprintf("| %s | %s ", row.Scenario, kind)) || strings.HasPrefix(line, fmt.Sprintf("- %s, %s", row.Scenario, kind))
 		switch {
-		case same || line == columns || line == alignment:
+		case same || line == alignment:
 		case strings.HasPrefix(line, "| "):
 			lines = append(lines, line)
 		case strings.HasPrefix(line, "- "):
@@ -77,7 +82,7 @@ func Add(path string, row Row) error {
 	}
 	slices.Sort(lines)
 	slices.Sort(notes)
-	text := head + columns + "\n" + alignment + "\n" + strings.Join(lines, "\n") + "\n"
+	text := before + columns + "\n" + alignment + "\n" + strings.Join(lines, "\n") + "\n"
 	if len(notes) > 0 {
 		text += "\n" + strings.Join(notes, "\n") + "\n"
 	}

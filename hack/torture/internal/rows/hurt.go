@@ -40,6 +40,21 @@ func (d *DB) Lock(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
+// ReadLock takes MySQL's global read lock, as a backup does.
+func (d *DB) ReadLock(ctx context.Context) (unlock func() error, err error) {
+	conn, err := d.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.ExecContext(ctx, "FLUSH TABLES WITH READ LOCK"); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return func() error {
+		_, err := conn.ExecContext(context.WithoutCancel(ctx), "UNLOCK TABLES")
+		return errors.Join(err, conn.Close())
+	}, nil
+}
+
 // EndOthers ends all connections to the database but one.
 func (d *DB) EndOthers(ctx context.Context) error {
 	conn, err := d.Conn(ctx)
@@ -97,6 +112,33 @@ type Dump struct {
 	Head   int64
 	tables []table
 	file   string
+	// fences are the markers that a drill has put into the copy.
+	fences []int64
+}
+
+// Drill fences the copy twice, as a drill does that tries a backup, or two. A file is fenced by the product,
+// and then has the drill's fingerprint; rows are restored with the fences.
+func (d *DB) Drill(dump *Dump, fence func(url string) error) error {
+	if dump.file != "" {
+		// The first one is for the other fingerprint, the second one by hand.
+		return fence("sqlite://" + dump.file)
+	}
+	dump.fences = []int64{dump.Head + jump, dump.Head + 2*jump}
+	return nil
+}
+
+// jump is how far a fence moves the revision at least.
+const jump = 1 << 32
+
+// fence does by SQL what a fence does.
+func (d *DB) fence(ctx context.Context, tx *sql.Tx, marker int64) error {
+	insert := fmt.Sprintf("INSERT INTO rowkeeper_log (revision, %s, prev_revision, create_revision, token, time, deleted)"+
+		" VALUES (%d, '', 0, 0, %s, %d, true)", d.key, marker, d.arg(1), time.Now().UnixMicro())
+	if _, err := tx.ExecContext(ctx, insert, fmt.Appendf(nil, "%016x", marker)); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, fmt.Sprintf("UPDATE rowkeeper_store SET epoch = epoch + 1, compacted = %d", marker))
+	return err
 }
 
 type table struct {
@@ -190,6 +232,11 @@ func (d *DB) restoreRows(ctx context.Context, dump *Dump) error {
 	for _, t := range dump.tables {
 		if err := d.fill(ctx, tx, t); err != nil {
 			return fmt.Errorf("%s: %w", t.name, err)
+		}
+	}
+	for _, marker := range dump.fences {
+		if err := d.fence(ctx, tx, marker); err != nil {
+			return err
 		}
 	}
 	return tx.Commit()

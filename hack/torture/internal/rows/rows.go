@@ -91,6 +91,18 @@ func (d *DB) Compacted(ctx context.Context) (int64, error) {
 	return compacted, err
 }
 
+// ExpireAll lets everything that has a time to live expire.
+func (d *DB) ExpireAll(ctx context.Context) error {
+	_, err := d.ExecContext(ctx, "UPDATE rowkeeper_live SET expiry = 1 WHERE expiry IS NOT NULL")
+	return err
+}
+
+// Expiring counts the keys that have a time to live.
+func (d *DB) Expiring(ctx context.Context) (n int64, err error) {
+	err = d.QueryRowContext(ctx, "SELECT count(*) FROM rowkeeper_live WHERE expiry IS NOT NULL").Scan(&n)
+	return n, err
+}
+
 // marker is the key of a fence's row while it is read.
 const marker = "\x00"
 

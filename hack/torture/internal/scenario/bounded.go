@@ -324,7 +324,7 @@ func bigList(ctx context.Context, e *Env) error {
 		count = 1_000_000
 	}
 	began := time.Now()
-	if err := fill(ctx, e.DB.Direct(), e.prefix(), count); err != nil {
+	if err := fill(ctx, e.DB.Direct(), e.prefix(), count, 0, 0); err != nil {
 		return err
 	}
 	e.Say("%d objects were written in %.0f s", count, time.Since(began).Seconds())
@@ -353,6 +353,40 @@ func bigList(ctx context.Context, e *Env) error {
 		}
 		e.bounded(fmt.Sprintf("the list %s", list.what), before, peak, bound)
 	}
+	return nil
+}
+
+// flood lets large objects expire all at once while the load goes on: every server reaps them, and none
+// holds more of them than its groups, its reads and its newest events may have.
+func flood(ctx context.Context, e *Env) error {
+	count := 256
+	if e.Long {
+		count = 1000
+	}
+	const size, hour = 1 << 20, 3600
+	if err := fill(ctx, e.DB.Direct(), e.prefix(), count, size, hour); err != nil {
+		return err
+	}
+	began := time.Now()
+	before, peak, err := e.memory(ctx, func() error {
+		if err := e.Rows.ExpireAll(ctx); err != nil {
+			return err
+		}
+		return until(ctx, recoverWithin, func(ctx context.Context) error {
+			left, err := e.Rows.Expiring(ctx)
+			if err == nil && left > 0 {
+				err = fmt.Errorf("%d objects are still there", left)
+			}
+			return err
+		})
+	})
+	if err != nil {
+		return err
+	}
+	e.Note("%d objects of 1 MiB, expired all at once, were reaped within %.1f s, the reapers' pause of a minute included", count, time.Since(began).Seconds())
+	// The newest events may have 64 MiB, a read 32 MiB and a group 8 MiB, and a busy heap is up to three
+	// times what lives in it.
+	e.bounded("the flood", before, peak, 350)
 	return nil
 }
 

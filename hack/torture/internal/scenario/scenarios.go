@@ -2,6 +2,8 @@ package scenario
 
 import (
 	"context"
+	"fmt"
+	"os/exec"
 	"slices"
 	"syscall"
 	"time"
@@ -41,6 +43,7 @@ var (
 	all     = database.Kinds()
 	primary = []database.Kind{database.Postgres}
 	network = []database.Kind{database.Postgres, database.MariaDB, database.MySQL}
+	mysqls  = []database.Kind{database.MariaDB, database.MySQL}
 )
 
 // Scenarios are all scenarios.
@@ -52,6 +55,7 @@ func Scenarios() []*Scenario {
 		{Name: "rolling-restart", About: "all servers are restarted in order, one after the other", Kinds: all, Fault: rollingRestart},
 		{Name: "server-pause", About: "a server is frozen (SIGSTOP) for longer than every timeout", Kinds: all, Fault: serverPause, Long: 5},
 		{Name: "head-lock", About: "somebody else locks the head row (SQLite: the database) for 30 s", Kinds: all, Fault: headLock, Long: 5},
+		{Name: "read-lock", About: "a backup holds the global read lock (FLUSH TABLES WITH READ LOCK) for a while", Kinds: mysqls, Fault: readLock},
 		{Name: "connections-reset", About: "all connections to the database are ended by its administrator", Kinds: network, Fault: connectionsReset},
 		{Name: "database-kill", About: "the database is killed (SIGKILL) and started again", Kinds: network, Fault: databaseKill},
 		{Name: "database-restart", About: "the database is stopped in order and started again", Kinds: network, Fault: databaseRestart},
@@ -61,6 +65,12 @@ func Scenarios() []*Scenario {
 		{Name: "network-half-open", About: "the network between one server and the database takes one direction's bytes and drops them", Kinds: network, Fault: networkHalfOpen, Long: 10},
 		{Name: "newer-schema", About: "the schema is brought further, as the next release does, while servers run and restart", Kinds: all, Fault: newerSchema},
 		{Name: "restore", About: "an older dump is restored under running servers", Kinds: all, Fault: restore, Loses: true, Alone: true, Long: 10},
+		{Name: "drill", About: "a copy that a drill has fenced twice takes the place of the database of running servers", Kinds: all, Fault: drillUnderServers, Loses: true, Alone: true, Long: 5},
+		{Name: "drill-stopped", About: "a copy that a drill has fenced twice takes the place of the database while no server runs", Kinds: all, Fault: drillWhileStopped, Loses: true, Alone: true, Long: 5},
+		{Name: "power-failure", About: "all servers and a database with relaxed durability lose their power, and the newest commits",
+			Kinds: all, Open: openRelaxed, Fault: powerFailure, Loses: true, Alone: true, Long: 10},
+		{Name: "database-power-failure", About: "a database with relaxed durability loses its power, and the newest commits; the servers do not",
+			Kinds: network, Open: openRelaxed, Fault: databasePowerFailure, Loses: true, Alone: true, Long: 10},
 		{Name: "standby-behind", About: "a standby without the newest commits is promoted", Kinds: primary, Open: openPair(false), Fault: promoteBehind, Loses: true, Alone: true, Long: 5},
 		{Name: "standby-synchronous", About: "a synchronous standby is promoted at full load: nothing is lost", Kinds: primary, Open: openPair(true), Fault: promoteSynchronous, Loses: true, Alone: true, Long: 5},
 		{Name: "galera", About: "a Galera cluster of three nodes with a server on each, one node cut off", Kinds: []database.Kind{database.MariaDB}, Open: openGalera, Fault: isolateNode, Alone: true, Long: 10},
@@ -71,6 +81,8 @@ func Scenarios() []*Scenario {
 		{Name: "big-list", About: "a list of 1,000,000 objects (5,000 in the short form), without a watch cache for them", Kinds: all, Fault: bigList, Alone: true, Short: 1, Long: 1,
 			// Such a list takes longer than three seconds in pages, and longer than other requests may take at once.
 			Args: []string{"--watch-cache-sizes=pipelineruns.ci.rowkeeper.dev#0", "--storage-count-interval=0", "--compaction-window=10m", "--request-timeout=10m"}},
+		{Name: "flood", About: "1,000 objects of 1 MiB (256 in the short form) expire at once, without a watch cache for them", Kinds: all, Fault: flood, Alone: true, Short: 1, Long: 1,
+			Args: []string{"--watch-cache-sizes=pipelineruns.ci.rowkeeper.dev#0", "--storage-count-interval=0"}},
 		{Name: "clock-jumps", About: "the clock of one server jumps, by up to an hour, again and again", Kinds: []database.Kind{database.SQLite}, Program: jumpingReplica, Fault: clockJump, Alone: true, Short: 4},
 		{Name: "disk-full", About: "the file system of the database is full for a while", Kinds: []database.Kind{database.SQLite, database.Postgres}, Open: openSmall, Fault: diskFull, Alone: true, Long: 5},
 	}
@@ -191,6 +203,19 @@ func headLock(ctx context.Context, e *Env) error {
 	return nil
 }
 
+// readLock takes the lock while all servers write. Neither it nor the writes may wait for a lock wait
+// timeout; the note says how long the lock took.
+func readLock(ctx context.Context, e *Env) error {
+	began := time.Now()
+	unlock, err := e.Rows.ReadLock(ctx)
+	if err != nil {
+		return err
+	}
+	e.Note("the global read lock was taken within %.2f s", time.Since(began).Seconds())
+	e.Hold(ctx, 200*time.Millisecond, 6*time.Second)
+	return unlock()
+}
+
 func connectionsReset(ctx context.Context, e *Env) error { return e.Rows.EndOthers(ctx) }
 
 func (e *Env) process() database.Process { return e.DB.(database.Process) }
@@ -266,24 +291,109 @@ func restore(ctx context.Context, e *Env) error {
 	e.Hold(ctx, time.Second, 3*time.Second)
 	release := e.Load.HoldWrites()
 	defer release()
+	epochs := e.Recorder.Epochs()
+	if err := e.swap(ctx, dump); err != nil {
+		return err
+	}
+	release()
+	return e.awaitFence(ctx, epochs)
+}
+
+// swap puts a dump in the place of what is there, while nobody writes.
+func (e *Env) swap(ctx context.Context, dump *rows.Dump) error {
 	if err := e.Recorder.Sync(ctx); err != nil {
 		return err
 	}
-	e.Say("%d revisions are lost", e.Recorder.Head()-dump.Head)
+	e.Say("what was written after %d is lost, up to %d", dump.Head, e.Recorder.Head())
 	e.Recorder.Losing(dump.Head)
-	epochs := e.Recorder.Epochs()
-	err = e.Recorder.Swap(func() (*rows.DB, error) {
+	return e.Recorder.Swap(func() (*rows.DB, error) {
 		restored, err := e.Rows.Restore(ctx, dump)
 		if err == nil {
 			e.Rows = restored
 		}
 		return restored, err
 	})
+}
+
+func drillUnderServers(ctx context.Context, e *Env) error {
+	dump, err := e.drill(ctx)
 	if err != nil {
+		return err
+	}
+	release := e.Load.HoldWrites()
+	defer release()
+	epochs := e.Recorder.Epochs()
+	if err := e.swap(ctx, dump); err != nil {
 		return err
 	}
 	release()
 	return e.awaitFence(ctx, epochs)
+}
+
+// drillWhileStopped: another file is noticed, other rows in the same tables are not.
+func drillWhileStopped(ctx context.Context, e *Env) error {
+	dump, err := e.drill(ctx)
+	if err != nil {
+		return err
+	}
+	release := e.Load.HoldWrites()
+	defer release()
+	epochs := e.Recorder.Epochs()
+	ending, cancel := context.WithTimeout(ctx, recoverWithin)
+	defer cancel()
+	for i := range e.Servers {
+		if _, err := e.Servers[i].End(ending, syscall.SIGTERM); err != nil {
+			return err
+		}
+	}
+	if err := e.swap(ctx, dump); err != nil {
+		return err
+	}
+	if e.Kind != database.SQLite {
+		if err := e.fence(ctx, e.DB.Direct()); err != nil {
+			return err
+		}
+	}
+	for i := range e.Servers {
+		if err := e.restart(ctx, i); err != nil {
+			return err
+		}
+	}
+	release()
+	return e.awaitFence(ctx, epochs)
+}
+
+// drill takes a dump, lets a drill fence it twice, and then has the database fenced by hand: so the
+// dump has a higher epoch and lower revisions.
+func (e *Env) drill(ctx context.Context) (*rows.Dump, error) {
+	dump, err := e.Rows.Dump(ctx, e.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.Rows.Drill(dump, func(url string) error { return e.fence(ctx, url) }); err != nil {
+		return nil, err
+	}
+	// The drill's second fence is four seconds ahead of the clock, by which fences move on.
+	Wait(ctx, 6*time.Second)
+	epochs := e.Recorder.Epochs()
+	if err := e.fence(ctx, e.DB.Direct()); err != nil {
+		return nil, err
+	}
+	if err := e.awaitFence(ctx, epochs); err != nil {
+		return nil, err
+	}
+	e.awaitServers(ctx)
+	e.Hold(ctx, time.Second, 3*time.Second)
+	return dump, nil
+}
+
+// fence runs the command.
+func (e *Env) fence(ctx context.Context, url string) error {
+	out, err := exec.CommandContext(ctx, e.Programs.Rowkeeper, "fence", "--database="+url).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("rowkeeper fence: %w: %s", err, out)
+	}
+	return nil
 }
 
 // awaitFence waits until the servers have noticed that history was lost.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,6 +28,8 @@ type Server struct {
 	Port int
 	Args []string
 	Env  []string
+	// Wrapper is a command that ends by running the program, which it is given as its last arguments.
+	Wrapper []string
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
@@ -46,7 +49,8 @@ func (s *Server) Start() error {
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return err
 	}
-	cmd := exec.Command(s.Program, append([]string{"serve", "--secure-port=" + strconv.Itoa(s.Port)}, s.Args...)...)
+	words := slices.Concat(s.Wrapper, []string{s.Program, "serve", "--secure-port=" + strconv.Itoa(s.Port)}, s.Args)
+	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Dir = s.Dir
 	cmd.Env = append(os.Environ(), s.Env...)
 	log, err := os.OpenFile(s.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
