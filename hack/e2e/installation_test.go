@@ -368,10 +368,14 @@ func testClusterAway(t *testing.T) {
 		}
 		return conn.Close()
 	})
-	code, body := get(t, anonymous, "/readyz?verbose")
-	if code != 500 || !strings.Contains(body, "[-]authority-front-proxy") || !strings.Contains(body, "[-]informer-sync failed") {
-		t.Errorf("while the cluster cannot be reached, /readyz answers %d: %s", code, body)
-	}
+	// The hook that starts the informers may still be on its way, and then none is late.
+	eventually(t, time.Minute, func() error {
+		code, body := get(t, anonymous, "/readyz?verbose")
+		if code != 500 || !strings.Contains(body, "[-]authority-front-proxy") || !strings.Contains(body, "[-]informer-sync failed") {
+			return fmt.Errorf("while the cluster cannot be reached, /readyz answers %d: %s", code, body)
+		}
+		return nil
+	})
 	if code, body := get(t, anonymous, "/livez"); code != 200 {
 		t.Errorf("while the cluster cannot be reached, /livez answers %d: %s", code, body)
 	}

@@ -113,7 +113,7 @@ func TestSQLite(t *testing.T) {
 	docker(t, "volume", "create", name)
 	t.Cleanup(func() { cleanup(t, "volume", "rm", name) })
 	docker(t, "run", "-d", "--name", name, "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges",
-		"-v", name+":/var/lib/rowkeeper", "-p", "127.0.0.1::8443", "-e", "TZ=Asia/Kolkata", image, "serve", "--bind-address=0.0.0.0")
+		"-v", name+":/var/lib/rowkeeper", "-p", "127.0.0.1::8443", "-e", "TZ=Asia/Kolkata", image, "serve", "--bind-address=0.0.0.0", "-v=1")
 	remove(t, name)
 	session(t, name, func() string { return "https://" + strings.TrimSpace(docker(t, "port", name, "8443")) })
 	testTimeZone(t, name)
