@@ -26,5 +26,5 @@
 //	                   generated code, clients, a controller
 //
 // The layers are cmd, then pkg, then storage. A package imports packages of its own layer or of those
-// below. Nothing of the library imports the example, except in tests.
+// below. Nothing of the library imports the example. Tests may import anything.
 package pkg

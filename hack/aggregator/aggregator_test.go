@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"fmt"
 	"os"
 	"os/exec"
@@ -55,7 +53,7 @@ func api(t *testing.T) testkit.API {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := authority.Ensure(pki.Certificate{CertFile: certFile, KeyFile: keyFile, Subject: pkix.Name{CommonName: "proxy"}, Usage: x509.ExtKeyUsageClientAuth}); err != nil {
+	if _, err := authority.Ensure(pki.Certificate{CertFile: certFile, KeyFile: keyFile, Template: pki.Client("proxy")}); err != nil {
 		t.Fatal(err)
 	}
 	return testkit.API{

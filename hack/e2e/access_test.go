@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/cluster"
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 )
 
 // proxyCertificate issues a certificate like the one with which the cluster's API server proves who it is.
@@ -29,7 +29,7 @@ func (e *environment) proxyCertificate(t *testing.T) *pki.Pair {
 // issue issues a client certificate. One of a nil authority is signed by itself.
 func issue(t *testing.T, authority *pki.Pair, name string, groups ...string) *pki.Pair {
 	t.Helper()
-	pair, err := authority.Client(name, groups...)
+	pair, err := cluster.Sign(authority, pki.Client(name, groups...))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/cluster"
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
+	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 )
 
 const (
@@ -207,7 +208,7 @@ func startSampleServer(t *testing.T) (resource schema.GroupVersionResource, pid 
 	if err != nil {
 		t.Fatal(err)
 	}
-	serving, err := env.CA.Server("api." + sampleNamespace + ".svc")
+	serving, err := cluster.Sign(env.CA, pki.Server("api."+sampleNamespace+".svc"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +216,7 @@ func startSampleServer(t *testing.T) (resource schema.GroupVersionResource, pid 
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := serving.Write(dir, "serving"); err != nil {
+	if err := cluster.Write(serving, dir, "serving"); err != nil {
 		t.Fatal(err)
 	}
 	ca, _, err := env.CA.PEM()

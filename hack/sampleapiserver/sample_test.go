@@ -3,8 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -101,8 +99,8 @@ func start(t *testing.T, databaseURL string) (kubeconfig string) {
 		t.Fatal(err)
 	}
 	for _, c := range []pki.Certificate{
-		{CertFile: file("serving.crt"), KeyFile: file("serving.key"), Subject: pkix.Name{CommonName: "sample"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Usage: x509.ExtKeyUsageServerAuth},
-		{CertFile: file("admin.crt"), KeyFile: file("admin.key"), Subject: pkix.Name{CommonName: "admin"}, Usage: x509.ExtKeyUsageClientAuth},
+		{CertFile: file("serving.crt"), KeyFile: file("serving.key"), Template: pki.Server("127.0.0.1")},
+		{CertFile: file("admin.crt"), KeyFile: file("admin.key"), Template: pki.Client("admin")},
 	} {
 		if _, err := authority.Ensure(c); err != nil {
 			t.Fatal(err)

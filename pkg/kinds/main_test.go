@@ -4,11 +4,9 @@ import (
 	"bufio"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -186,7 +184,7 @@ func certificate(t *testing.T, dir string) {
 	t.Helper()
 	if err := authority(t, dir, "ca").Issue(pki.Certificate{
 		CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key"),
-		Subject: pkix.Name{CommonName: "bookmarks"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Usage: x509.ExtKeyUsageServerAuth,
+		Template: pki.Server("127.0.0.1"),
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +214,7 @@ func newCluster(t *testing.T, dir string) *cluster {
 	proxy := authority(t, dir, "front-proxy-ca")
 	if err := proxy.Issue(pki.Certificate{
 		CertFile: filepath.Join(dir, "front-proxy.crt"), KeyFile: filepath.Join(dir, "front-proxy.key"),
-		Subject: pkix.Name{CommonName: "front-proxy"}, Usage: x509.ExtKeyUsageClientAuth,
+		Template: pki.Client("front-proxy"),
 	}); err != nil {
 		t.Fatal(err)
 	}

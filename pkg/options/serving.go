@@ -1,13 +1,7 @@
 package options
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"fmt"
-	"math/big"
 	"slices"
 	"time"
 
@@ -15,13 +9,12 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
-	"k8s.io/client-go/util/cert"
-	"k8s.io/client-go/util/keyutil"
+
+	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 )
 
-// ApplySecureServing does what SecureServingOptions.WithLoopback().ApplyToConfig does: it sets c.SecureServing, and c.LoopbackClientConfig for the
-// server's own requests to itself. The certificate for the latter has an elliptic-curve key, since making an RSA key would take most
-// of the time that a server needs to start.
+// ApplySecureServing does what SecureServingOptions.WithLoopback().ApplyToConfig does: it sets
+// c.SecureServing, and c.LoopbackClientConfig for the server's own requests to itself.
 func ApplySecureServing(o *genericoptions.SecureServingOptions, c *genericapiserver.Config) error {
 	if err := o.ApplyTo(&c.SecureServing); err != nil {
 		return fmt.Errorf("cannot serve: %w", err)
@@ -43,33 +36,12 @@ func ApplySecureServing(o *genericoptions.SecureServingOptions, c *genericapiser
 	return err
 }
 
-// selfSigned makes a certificate that outlives every process.
+// selfSigned makes a certificate that outlives every process. Nothing is stored.
 func selfSigned(name string) (certPEM, keyPEM []byte, err error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, err
-	}
 	now := time.Now()
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(now.UnixNano()),
-		Subject:      pkix.Name{CommonName: name},
-		DNSNames:     []string{name},
-		NotBefore:    now.Add(-time.Hour),
-		NotAfter:     now.AddDate(30, 0, 0),
-		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	pair, err := pki.SelfSigned(pki.Server(name), now.Add(-time.Hour), now.AddDate(30, 0, 0))
 	if err != nil {
 		return nil, nil, err
 	}
-	parsed, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, nil, err
-	}
-	if certPEM, err = cert.EncodeCertificates(parsed); err != nil {
-		return nil, nil, err
-	}
-	keyPEM, err = keyutil.MarshalPrivateKeyToPEM(key)
-	return certPEM, keyPEM, err
+	return pair.PEM()
 }

@@ -1,15 +1,7 @@
 package mysql_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -17,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest/dbserver"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -30,67 +23,6 @@ func eachServer(t *testing.T, opts dbserver.Options, f func(t *testing.T, s *dbt
 	}
 }
 
-// authority makes certificates.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(tb testing.TB) *authority {
-	tb.Helper()
-	a := &authority{}
-	template := &x509.Certificate{IsCA: true, KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true}
-	_, a.key, a.cert = a.sign(tb, template, "authority", time.Hour)
-	return a
-}
-
-// sign makes a certificate that ends so long from now.
-func (a *authority) sign(tb testing.TB, template *x509.Certificate, name string, ends time.Duration) (pair [2][]byte, key *ecdsa.PrivateKey, cert *x509.Certificate) {
-	tb.Helper()
-	must := func(err error) {
-		tb.Helper()
-		if err != nil {
-			tb.Fatal(err)
-		}
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(err)
-	template.SerialNumber, err = rand.Int(rand.Reader, big.NewInt(1<<62))
-	must(err)
-	template.Subject = pkix.Name{CommonName: name}
-	template.NotBefore, template.NotAfter = time.Now().Add(-2*time.Hour), time.Now().Add(ends)
-	parent, signer := a.cert, a.key
-	if parent == nil {
-		parent, signer = template, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	must(err)
-	cert, err = x509.ParseCertificate(der)
-	must(err)
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	must(err)
-	return [2][]byte{
-		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
-	}, key, cert
-}
-
-func (a *authority) pem() []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
-}
-
-// server makes a server's certificate.
-func (a *authority) server(tb testing.TB, host string, ends time.Duration) *dbserver.TLS {
-	template := &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
-	if ip := net.ParseIP(host); ip != nil {
-		template.IPAddresses = []net.IP{ip}
-	} else {
-		template.DNSNames = []string{host}
-	}
-	pair, _, _ := a.sign(tb, template, host, ends)
-	return &dbserver.TLS{CA: a.pem(), Cert: pair[0], Key: pair[1]}
-}
-
 func file(tb testing.TB, data []byte) string {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "file")
@@ -101,8 +33,8 @@ func file(tb testing.TB, data []byte) string {
 }
 
 func TestTLS(t *testing.T) {
-	ca, stranger := newAuthority(t), newAuthority(t)
-	caFile, strangerFile := file(t, ca.pem()), file(t, stranger.pem())
+	ca, stranger := dbtest.NewAuthority(t), dbtest.NewAuthority(t)
+	caFile, strangerFile := file(t, ca.PEM(t)), file(t, stranger.PEM(t))
 	set := func(t *testing.T, databaseURL string, pairs ...string) string {
 		return with(t, databaseURL, func(_ *url.URL, q url.Values) {
 			q.Del("tls")
@@ -111,7 +43,7 @@ func TestTLS(t *testing.T) {
 			}
 		})
 	}
-	eachServer(t, dbserver.Options{TLS: ca.server(t, "127.0.0.1", time.Hour)}, func(t *testing.T, s *dbtest.Server) {
+	eachServer(t, dbserver.Options{TLS: ca.Server(t, 0, "127.0.0.1")}, func(t *testing.T, s *dbtest.Server) {
 		db := s.Open()
 		a := admin(t, set(t, db.URL))
 		migrate(t, set(t, db.URL, "ssl-ca", caFile))
@@ -131,11 +63,11 @@ func TestTLS(t *testing.T) {
 		fails(t, as(t, set(t, db.URL, "tls", "false"), user, "its secret"), mvcc.Denied, "access denied")
 		exec(t, a, fmt.Sprintf("ALTER USER '%s'@'%%' REQUIRE X509", user))
 		fails(t, as(t, set(t, db.URL), user, "its secret"), mvcc.Denied, "access denied")
-		pair, _, _ := ca.sign(t, &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, "client", time.Hour)
-		cert, key := file(t, pair[0]), file(t, pair[1])
+		certPEM, keyPEM := ca.Sign(t, pki.Client("client"), 0)
+		cert, key := file(t, certPEM), file(t, keyPEM)
 		b := open(t, as(t, set(t, db.URL, "ssl-ca", caFile, "ssl-cert", cert, "ssl-key", key), user, "its secret"))
 		state(t, b)
-		expired, _, _ := ca.sign(t, &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, "client", -time.Hour)
+		expired, expiredKey := ca.Sign(t, pki.Client("client"), -2*time.Hour)
 		// The server says why and closes the connection while the client writes, so the client may see a broken connection, as often as it
 		// has bad luck. The advice is the same.
 		refused := func(why string, err error) {
@@ -144,7 +76,7 @@ func TestTLS(t *testing.T) {
 				t.Fatalf("%s: the error is %v", why, err)
 			}
 		}
-		withExpired := as(t, set(t, db.URL, "ssl-cert", file(t, expired[0]), "ssl-key", file(t, expired[1])), user, "its secret")
+		withExpired := as(t, set(t, db.URL, "ssl-cert", file(t, expired), "ssl-key", file(t, expiredKey)), user, "its secret")
 		eventually(t, "an expired certificate to be denied", func() bool {
 			b, err := mysql.Driver.Open(t.Context(), withExpired, options(t))
 			if err == nil {
@@ -155,7 +87,7 @@ func TestTLS(t *testing.T) {
 		})
 
 		// Certificates and passwords are read for each new connection.
-		for path, data := range map[string][]byte{cert: expired[0], key: expired[1]} {
+		for path, data := range map[string][]byte{cert: expired, key: expiredKey} {
 			if err := os.WriteFile(path, data, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -167,13 +99,13 @@ func TestTLS(t *testing.T) {
 		})
 	})
 
-	eachServer(t, dbserver.Options{TLS: ca.server(t, "127.0.0.1", -time.Hour)}, func(t *testing.T, s *dbtest.Server) {
+	eachServer(t, dbserver.Options{TLS: ca.Server(t, -2*time.Hour, "127.0.0.1")}, func(t *testing.T, s *dbtest.Server) {
 		db := s.Open()
 		fails(t, set(t, db.URL, "ssl-ca", caFile), mvcc.Denied, "the server's certificate is not valid now")
 		fails(t, set(t, db.URL, "tls", "verify-ca", "ssl-ca", caFile), mvcc.Denied, "the server's certificate is not valid now")
 		migrate(t, set(t, db.URL, "tls", "skip-verify"))
 	})
-	eachServer(t, dbserver.Options{TLS: ca.server(t, "db.example.com", time.Hour)}, func(t *testing.T, s *dbtest.Server) {
+	eachServer(t, dbserver.Options{TLS: ca.Server(t, 0, "db.example.com")}, func(t *testing.T, s *dbtest.Server) {
 		db := s.Open()
 		fails(t, set(t, db.URL, "ssl-ca", caFile), mvcc.Denied, "the server's certificate is for another host")
 		migrate(t, set(t, db.URL, "tls", "verify-ca", "ssl-ca", caFile))

@@ -2,15 +2,8 @@ package postgres_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"net/url"
 	"os"
@@ -244,59 +237,6 @@ func TestOldServer(t *testing.T) {
 	}
 }
 
-// authority makes certificates.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t testing.TB) *authority {
-	a := &authority{}
-	key, cert := a.issue(t, "authority", time.Now().Add(-time.Hour), time.Now().Add(time.Hour), nil)
-	block, _ := pem.Decode(cert)
-	parsed, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = key
-	a.cert = parsed
-	return a
-}
-
-func (a *authority) pem() []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
-}
-
-// issue makes a key and a certificate; the first one is the authority's own.
-func (a *authority) issue(t testing.TB, name string, from, to time.Time, ips []net.IP) (keyPEM, certPEM []byte) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: from, NotAfter: to, IPAddresses: ips,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, BasicConstraintsValid: true}
-	parent, signer := a.cert, a.key
-	if parent == nil {
-		template.IsCA = true
-		parent, signer = template, key
-		a.key = key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	encoded, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-}
-
 func write(t testing.TB, name string, data []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -307,19 +247,16 @@ func write(t testing.TB, name string, data []byte) string {
 }
 
 func TestTLS(t *testing.T) {
-	ca, other := newAuthority(t), newAuthority(t)
-	caFile, otherFile := write(t, "ca.pem", ca.pem()), write(t, "other.pem", other.pem())
-	now := time.Now()
-	start := func(t *testing.T, from, to time.Time, ips ...net.IP) dbtest.DB {
-		key, cert := ca.issue(t, "server", from, to, ips)
-		return dbtest.NewServer(t, dbtest.Postgres, dbserver.Options{TLS: &dbserver.TLS{CA: ca.pem(), Cert: cert, Key: key}}).Open()
+	ca, other := dbtest.NewAuthority(t), dbtest.NewAuthority(t)
+	caFile, otherFile := write(t, "ca.pem", ca.PEM(t)), write(t, "other.pem", other.PEM(t))
+	start := func(t *testing.T, after time.Duration, host string) dbtest.DB {
+		return dbtest.NewServer(t, dbtest.Postgres, dbserver.Options{TLS: ca.Server(t, after, host)}).Open()
 	}
 	verify := func(t *testing.T, db dbtest.DB, file string) string {
 		return with(t, db.URL, "sslmode", "verify-full", "sslrootcert", file)
 	}
 	t.Run("valid", func(t *testing.T) {
-		host := net.ParseIP("127.0.0.1")
-		db := start(t, now.Add(-time.Hour), now.Add(time.Hour), host)
+		db := start(t, 0, "127.0.0.1")
 		trusted := verify(t, db, caFile)
 		if _, err := postgres.Driver.Migrate(t.Context(), trusted, options(t)); err != nil {
 			t.Fatal(err)
@@ -343,10 +280,10 @@ func TestTLS(t *testing.T) {
 		openError(t, verify(t, db, otherFile), mvcc.Denied, "authority that is not trusted", "sslrootcert")
 	})
 	t.Run("expired", func(t *testing.T) {
-		openError(t, verify(t, start(t, now.Add(-2*time.Hour), now.Add(-time.Hour), net.ParseIP("127.0.0.1")), caFile), mvcc.Denied, "has expired", "renew it")
+		openError(t, verify(t, start(t, -2*time.Hour, "127.0.0.1"), caFile), mvcc.Denied, "has expired", "renew it")
 	})
 	t.Run("for another host", func(t *testing.T) {
-		openError(t, verify(t, start(t, now.Add(-time.Hour), now.Add(time.Hour), net.ParseIP("192.0.2.1")), caFile), mvcc.Denied, "another host name")
+		openError(t, verify(t, start(t, 0, "192.0.2.1"), caFile), mvcc.Denied, "another host name")
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -75,7 +74,7 @@ func (c *fakeCluster) authority(name string) *pki.Authority {
 // client issues a certificate, and returns a way of presenting it.
 func (c *fakeCluster) client(a *pki.Authority, name string) func(*call) {
 	c.t.Helper()
-	files := pki.Certificate{CertFile: c.file(name + ".crt"), KeyFile: c.file(name + ".key"), Subject: pkix.Name{CommonName: name}, Usage: x509.ExtKeyUsageClientAuth}
+	files := pki.Certificate{CertFile: c.file(name + ".crt"), KeyFile: c.file(name + ".key"), Template: pki.Client(name)}
 	if err := a.Issue(files); err != nil {
 		c.t.Fatal(err)
 	}

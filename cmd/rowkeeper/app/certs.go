@@ -1,8 +1,6 @@
 package app
 
 import (
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"io"
@@ -79,14 +77,7 @@ func (o *certsOptions) run(out io.Writer, clock clock.PassiveClock) error {
 	name := o.service + "." + o.namespace + ".svc"
 	serving := pki.Certificate{
 		CertFile: file("tls.crt"), KeyFile: file("tls.key"),
-		Subject: pkix.Name{CommonName: name}, DNS: []string{name, name + ".cluster.local"}, Usage: x509.ExtKeyUsageServerAuth,
-	}
-	for _, host := range o.hosts {
-		if ip := net.ParseIP(host); ip != nil {
-			serving.IPs = append(serving.IPs, ip)
-		} else {
-			serving.DNS = append(serving.DNS, host)
-		}
+		Template: pki.Server(append([]string{name, name + ".cluster.local"}, o.hosts...)...),
 	}
 	renewed := true
 	if o.renew {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"fmt"
 	"io"
 	"net/http"
@@ -319,7 +318,7 @@ func TestRequestLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	cert, key := filepath.Join(t.TempDir(), "user.crt"), filepath.Join(t.TempDir(), "user.key")
-	if err := authority.Issue(pki.Certificate{CertFile: cert, KeyFile: key, Subject: pkix.Name{CommonName: "somebody"}, Usage: x509.ExtKeyUsageClientAuth}); err != nil {
+	if err := authority.Issue(pki.Certificate{CertFile: cert, KeyFile: key, Template: pki.Client("somebody")}); err != nil {
 		t.Fatal(err)
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig())

@@ -1,20 +1,17 @@
-// Package pki is for server programs. It keeps an authority and the certificates that it signs in
-// files, and renews them before they expire.
+// Package pki makes certificates, for server programs and for tests. It is the one place where
+// Rowkeeper does.
 //
-// Everything can be asked for again and again: what exists and fits is left alone. Several processes must not do so at the same time.
+// A [Pair] is in memory. An [Authority] keeps itself and what it signs in files, and renews them
+// before they expire. Everything can be asked for again and again: what exists and fits is left
+// alone. Several processes must not do so at the same time.
 package pki
 
 import (
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -35,26 +32,23 @@ const (
 	backdate = 5 * time.Minute
 )
 
-// Authority signs certificates.
+// Authority signs certificates that are kept in files.
 type Authority struct {
-	cert  *x509.Certificate
-	key   crypto.Signer
+	pair  *Pair
 	clock clock.PassiveClock
 }
 
 // Certificate says what a certificate is for, and where it is kept.
 type Certificate struct {
 	CertFile, KeyFile string
-	// Subject is whom it names, DNS and IPs are the names and addresses of a server.
-	Subject pkix.Name
-	DNS     []string
-	IPs     []net.IP
-	Usage   x509.ExtKeyUsage
+	Template
 }
 
-// EnsureAuthority returns the authority of the files. It makes one if the files do not exist, or the authority has come into the last third of its lifetime;
-// fresh tells so. The file of certificates has the current one first, and after it those that it replaced and that are still valid, so that
-// whoever trusts the file trusts what they have signed, too. Files that are there and cannot be read are an error, never replaced.
+// EnsureAuthority returns the authority of the files. It makes one if the files do not exist, or if the
+// authority has come into the last third of its lifetime; fresh tells so. The file of certificates has
+// the current one first, and after it those that it replaced and that are still valid. So whoever trusts
+// the file trusts what they have signed, too. Files that are there and cannot be read are an error, never
+// replaced.
 func EnsureAuthority(certFile, keyFile string, clock clock.PassiveClock) (a *Authority, fresh bool, err error) {
 	bundle, key, err := readPair(certFile, keyFile)
 	if err != nil {
@@ -62,40 +56,32 @@ func EnsureAuthority(certFile, keyFile string, clock clock.PassiveClock) (a *Aut
 	}
 	now := clock.Now()
 	if len(bundle) > 0 && !old(bundle[0], now) {
-		return &Authority{cert: bundle[0], key: key, clock: clock}, false, nil
+		return &Authority{pair: &Pair{Cert: bundle[0], Key: key}, clock: clock}, false, nil
 	}
-	a = &Authority{clock: clock}
-	if a.key, err = newKey(); err != nil {
+	// The name has the time, so that an authority and the one that replaces it can be told apart.
+	name := fmt.Sprintf("rowkeeper-ca@%d", now.Unix())
+	pair, err := NewAuthority(name, now.Add(-backdate), now.Add(AuthorityLifetime))
+	if err != nil {
 		return nil, false, err
 	}
-	template := &x509.Certificate{
-		// The name has the time, so that an authority and the one that replaces it can be told apart.
-		Subject:               pkix.Name{CommonName: fmt.Sprintf("rowkeeper-ca@%d", now.Unix())},
-		NotAfter:              now.Add(AuthorityLifetime),
-		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		BasicConstraintsValid: true,
-		IsCA:                  true,
-	}
-	if a.cert, err = sign(template, template, a.key, a.key, now); err != nil {
-		return nil, false, err
-	}
-	certs := []*x509.Certificate{a.cert}
+	certs := []*x509.Certificate{pair.Cert}
 	for _, c := range bundle {
 		if now.Before(c.NotAfter) {
 			certs = append(certs, c)
 		}
 	}
-	return a, true, writePair(certFile, keyFile, certs, a.key)
+	return &Authority{pair: pair, clock: clock}, true, writePair(certFile, keyFile, certs, pair.Key)
 }
 
-// Ensure makes a certificate if its files do not exist, if it has come into the last third of its lifetime, or if it does not fit: if it is for other
-// names, or of another authority; fresh tells so. Files that are there and cannot be read are an error, never replaced.
+// Ensure makes a certificate if its files do not exist, if it has come into the last third of its
+// lifetime, or if it does not fit: if it is for other names, or of another authority; fresh tells so.
+// Files that are there and cannot be read are an error, never replaced.
 func (a *Authority) Ensure(wanted Certificate) (fresh bool, err error) {
 	certs, _, err := readPair(wanted.CertFile, wanted.KeyFile)
 	if err != nil {
 		return false, err
 	}
-	if len(certs) > 0 && !old(certs[0], a.clock.Now()) && certs[0].CheckSignatureFrom(a.cert) == nil && wanted.fits(certs[0]) {
+	if len(certs) > 0 && !old(certs[0], a.clock.Now()) && certs[0].CheckSignatureFrom(a.pair.Cert) == nil && wanted.fits(certs[0]) {
 		return false, nil
 	}
 	return true, a.Issue(wanted)
@@ -103,27 +89,16 @@ func (a *Authority) Ensure(wanted Certificate) (fresh bool, err error) {
 
 // Issue makes a certificate, and replaces the one in the files, if there is one.
 func (a *Authority) Issue(wanted Certificate) error {
-	key, err := newKey()
-	if err != nil {
-		return err
-	}
 	now := a.clock.Now()
-	c, err := sign(&x509.Certificate{
-		Subject:     wanted.Subject,
-		DNSNames:    wanted.DNS,
-		IPAddresses: wanted.IPs,
-		NotAfter:    now.Add(CertificateLifetime),
-		KeyUsage:    x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{wanted.Usage},
-	}, a.cert, key, a.key, now)
+	pair, err := a.pair.Sign(wanted.Template, now.Add(-backdate), now.Add(CertificateLifetime))
 	if err != nil {
 		return err
 	}
-	return writePair(wanted.CertFile, wanted.KeyFile, []*x509.Certificate{c}, key)
+	return pair.Write(wanted.CertFile, wanted.KeyFile)
 }
 
 // fits tells whether a certificate is for the wanted names.
-func (w Certificate) fits(c *x509.Certificate) bool {
+func (w Template) fits(c *x509.Certificate) bool {
 	return slices.Equal(c.DNSNames, w.DNS) && slices.EqualFunc(c.IPAddresses, w.IPs, net.IP.Equal)
 }
 
@@ -133,28 +108,6 @@ func RenewAt(c *x509.Certificate) time.Time {
 }
 
 func old(c *x509.Certificate, now time.Time) bool { return now.After(RenewAt(c)) }
-
-func sign(template, parent *x509.Certificate, key, parentKey crypto.Signer, now time.Time) (*x509.Certificate, error) {
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return nil, fmt.Errorf("cannot make a certificate: %w", err)
-	}
-	template.SerialNumber = serial
-	template.NotBefore = now.Add(-backdate)
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), parentKey)
-	if err != nil {
-		return nil, fmt.Errorf("cannot make a certificate: %w", err)
-	}
-	return x509.ParseCertificate(der)
-}
-
-func newKey() (crypto.Signer, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, fmt.Errorf("cannot make a private key: %w", err)
-	}
-	return key, nil
-}
 
 // readPair reads certificates and the private key of the first of them. It returns none if neither
 // file exists. If writePair was interrupted, it finishes that work first.
@@ -202,13 +155,9 @@ const next = ".next"
 // It writes both files under other names, the certificate last: once that file exists, the new pair
 // is complete, and replacePair needs no more than these files to put it in place.
 func writePair(certFile, keyFile string, certs []*x509.Certificate, key crypto.Signer) error {
-	certPEM, err := cert.EncodeCertificates(certs...)
+	certPEM, keyPEM, err := encode(certs, key)
 	if err != nil {
-		return fmt.Errorf("cannot encode a certificate: %w", err)
-	}
-	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
-	if err != nil {
-		return fmt.Errorf("cannot encode a private key: %w", err)
+		return err
 	}
 	for _, step := range []func() error{
 		// An earlier pair may be complete and not in place. Its certificate does not fit the new key.
@@ -243,7 +192,8 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// WriteFile replaces a file by another content at once, so that a reader sees the old or the new one. It makes the directory, for its owner only, if there is none.
+// WriteFile replaces a file by another content at once, so that a reader sees the old or the new one.
+// It makes the directory, for its owner only, if there is none.
 func WriteFile(name string, content []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err

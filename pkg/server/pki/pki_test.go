@@ -2,8 +2,6 @@ package pki
 
 import (
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"os"
 	"path/filepath"
 	"testing"
@@ -52,7 +50,7 @@ func TestInterruptedReplacementLeavesAPair(t *testing.T) {
 				}
 				wanted := Certificate{
 					CertFile: filepath.Join(dir, "serving.crt"), KeyFile: filepath.Join(dir, "serving.key"),
-					Subject: pkix.Name{CommonName: "server"}, DNS: []string{"localhost"}, Usage: x509.ExtKeyUsageServerAuth,
+					Template: Server("localhost"),
 				}
 				if renewal {
 					if err := a.Issue(wanted); err != nil {
@@ -97,14 +95,14 @@ func TestInterruptedWritingIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	again, fresh, err := EnsureAuthority(cert, key, clock)
-	if err != nil || fresh || !again.cert.Equal(first.cert) {
+	if err != nil || fresh || !again.pair.Cert.Equal(first.pair.Cert) {
 		t.Fatalf("the pair in place is not the one before: fresh %v, %v", fresh, err)
 	}
 	// It is renewed after a complete pair was left by somebody who then lost the new key's file.
 	if err := os.WriteFile(cert+next, []byte("of another key"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := writePair(cert, key, nil, first.key); err != nil {
+	if err := writePair(cert, key, nil, first.pair.Key); err != nil {
 		t.Fatal(err)
 	}
 	if content, err := os.ReadFile(cert); err != nil || len(content) > 0 {

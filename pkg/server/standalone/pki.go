@@ -53,10 +53,13 @@ func (p *PKI) Ensure() (changed bool, err error) {
 	}
 	for _, c := range []pki.Certificate{{
 		CertFile: p.ServingCert(), KeyFile: p.ServingKey(),
-		Subject: pkix.Name{CommonName: "rowkeeper"}, DNS: p.names.DNS, IPs: p.names.IPs, Usage: x509.ExtKeyUsageServerAuth,
+		Template: pki.Template{
+			Subject: pkix.Name{CommonName: "rowkeeper"}, DNS: p.names.DNS, IPs: p.names.IPs,
+			Usage: x509.ExtKeyUsageServerAuth,
+		},
 	}, {
 		CertFile: p.AdminCert(), KeyFile: p.AdminKey(),
-		Subject: pkix.Name{CommonName: AdminUser, Organization: []string{user.SystemPrivilegedGroup}}, Usage: x509.ExtKeyUsageClientAuth,
+		Template: pki.Client(AdminUser, user.SystemPrivilegedGroup),
 	}} {
 		fresh, err := authority.Ensure(c)
 		if err != nil {

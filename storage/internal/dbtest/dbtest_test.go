@@ -2,16 +2,10 @@ package dbtest_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"database/sql"
 	"database/sql/driver"
-	"encoding/pem"
-	"math/big"
-	"net"
 	"net/url"
 	"os"
 	"strings"
@@ -152,8 +146,10 @@ func TestServerOptions(t *testing.T) {
 	for _, kind := range dbtest.Servers() {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			pair, roots := certificate(t)
-			s := dbtest.NewServer(t, kind, dbserver.Options{TLS: pair, Settings: map[string]string{"max_connections": "77"}})
+			ca := dbtest.NewAuthority(t)
+			roots := x509.NewCertPool()
+			roots.AppendCertsFromPEM(ca.PEM(t))
+			s := dbtest.NewServer(t, kind, dbserver.Options{TLS: ca.Server(t, 0, "127.0.0.1"), Settings: map[string]string{"max_connections": "77"}})
 			conn := openTLS(t, s.Open(), roots)
 
 			want := map[string]string{"max_connections": "77"}
@@ -188,35 +184,6 @@ func TestServerOptions(t *testing.T) {
 			}
 		})
 	}
-}
-
-// certificate makes a certificate for 127.0.0.1, and the pool of its issuer, which is itself.
-func certificate(t *testing.T) (*dbserver.TLS, *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber:          big.NewInt(1),
-		NotBefore:             time.Now().Add(-time.Hour),
-		NotAfter:              time.Now().Add(time.Hour),
-		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
-		IsCA:                  true,
-		BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(cert)
-	return &dbserver.TLS{CA: cert, Cert: cert, Key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})}, roots
 }
 
 // openTLS opens a database over TLS, and trusts the roots only.

@@ -22,8 +22,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/keyutil"
 
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/pki"
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
+	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 )
 
 const (
@@ -129,17 +129,19 @@ func (c *Cluster) run(name string, args ...string) (*process.Process, error) {
 
 func (c *Cluster) writeCertificates() error {
 	var err error
-	if c.CA, err = pki.NewAuthority("cluster-ca"); err != nil {
+	from, to := validity()
+	if c.CA, err = pki.NewAuthority("cluster-ca", from, to); err != nil {
 		return err
 	}
-	if c.FrontProxyCA, err = pki.NewAuthority("front-proxy-ca"); err != nil {
+	if c.FrontProxyCA, err = pki.NewAuthority("front-proxy-ca", from, to); err != nil {
 		return err
 	}
-	serving, err := c.CA.Server("kube-apiserver", Host, "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+	serving, err := Sign(c.CA, pki.Server("kube-apiserver", Host, "localhost", "kubernetes",
+		"kubernetes.default", "kubernetes.default.svc"))
 	if err != nil {
 		return err
 	}
-	proxy, err := c.FrontProxyCA.Client(FrontProxyName)
+	proxy, err := Sign(c.FrontProxyCA, pki.Client(FrontProxyName))
 	if err != nil {
 		return err
 	}
@@ -153,9 +155,29 @@ func (c *Cluster) writeCertificates() error {
 		return err
 	}
 	return errors.Join(
-		c.CA.Write(dir, "ca"), c.FrontProxyCA.Write(dir, "front-proxy-ca"), serving.Write(dir, "apiserver"), proxy.Write(dir, "front-proxy"),
+		Write(c.CA, dir, "ca"), Write(c.FrontProxyCA, dir, "front-proxy-ca"),
+		Write(serving, dir, "apiserver"), Write(proxy, dir, "front-proxy"),
 		os.WriteFile(filepath.Join(dir, "tokens.key"), tokens, 0o600),
 	)
+}
+
+// Sign makes a certificate that is valid while the tests run. Without an authority it is signed by itself.
+func Sign(authority *pki.Pair, t pki.Template) (*pki.Pair, error) {
+	from, to := validity()
+	if authority == nil {
+		return pki.SelfSigned(t, from, to)
+	}
+	return authority.Sign(t, from, to)
+}
+
+// Write writes DIR/NAME.crt and DIR/NAME.key.
+func Write(p *pki.Pair, dir, name string) error {
+	return p.Write(filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key"))
+}
+
+func validity() (from, to time.Time) {
+	now := time.Now()
+	return now.Add(-time.Minute), now.Add(24 * time.Hour)
 }
 
 func (c *Cluster) startEtcd() error {
@@ -252,7 +274,7 @@ func (c *Cluster) URL() string { return "https://" + net.JoinHostPort(Host, strc
 
 // User issues a certificate for a user, and returns it as a client's configuration and as a kubeconfig.
 func (c *Cluster) User(name string, groups ...string) (*rest.Config, string, error) {
-	pair, err := c.CA.Client(name, groups...)
+	pair, err := Sign(c.CA, pki.Client(name, groups...))
 	if err != nil {
 		return nil, "", err
 	}
