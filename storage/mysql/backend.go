@@ -184,3 +184,32 @@ func (r *logRow) row() mvcc.Row {
 		Value:    r.value,
 	}
 }
+
+const (
+	maxGroupMutations = 512
+	maxGroupBytes     = 4 << 20
+	// minMaxPacket is the smallest max_allowed_packet that is accepted. The servers' defaults are 16 and 64 MiB.
+	minMaxPacket = 4 << 20
+
+	// statementBytes is more than the statements of a group need without its rows, rowBytes more than its numbers and its token
+	// do in the log and in live.
+	statementBytes = 2048
+	rowBytes       = 320
+)
+
+// limitsFor computes the limits from the server's max_allowed_packet, so that the text of any group fits into it.
+func limitsFor(maxPacket int) (mvcc.Limits, error) {
+	if maxPacket < minMaxPacket {
+		return mvcc.Limits{}, mvcc.Errorf(mvcc.Invalid,
+			"the server's max_allowed_packet is %d bytes: raise it to %d or more", maxPacket, minMaxPacket)
+	}
+	l := mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, GroupMutations: maxGroupMutations, GroupBytes: min(maxGroupBytes, (maxPacket-packetFor(0))/2)}
+	l.ValueBytes = min(mvcc.MaxValueBytes, l.GroupBytes-l.KeyBytes)
+	return l, nil
+}
+
+// packetFor returns the max_allowed_packet that a group of so many bytes needs: at worst each byte is escaped, and the keys are
+// written twice.
+func packetFor(groupBytes int) int {
+	return statementBytes + maxGroupMutations*(rowBytes+escapedBytes(mvcc.MaxKeyBytes)) + 2*groupBytes
+}

@@ -40,13 +40,6 @@ const serverVariables = `SHOW VARIABLES WHERE variable_name IN ('version', 'serv
 // galeraStatus asks a Galera node for its cluster, and whether it takes part in it.
 const galeraStatus = `SHOW STATUS WHERE variable_name IN ('wsrep_cluster_state_uuid', 'wsrep_ready')`
 
-// tableCreated returns in which database, by its name as the server keeps it, and when the table that
-// no migration alters was created, no row if it is missing. It reads the dictionary.
-const tableCreated = `
-SELECT t.table_schema, CAST(UNIX_TIMESTAMP(t.create_time) AS SIGNED)
-FROM information_schema.tables t
-WHERE t.table_schema = DATABASE() AND t.table_name = 'rowkeeper_aborted'`
-
 // facts are what a connection found out about its server.
 type facts struct {
 	mariadb   bool
@@ -145,12 +138,6 @@ func (c *conn) ResetSession(ctx context.Context) error {
 func (c *conn) Close() error {
 	_ = c.session.Close()
 	return nil
-}
-
-// is tells whether this is the fingerprint of the database that this process works with.
-func (s *server) is(fingerprint string) bool {
-	known := s.fingerprint.Load()
-	return known == nil || *known == fingerprint
 }
 
 // Connect opens a connection. Its errors are of type *mvcc.Error.
@@ -268,22 +255,6 @@ func run(ctx context.Context, s session, statements ...string) error {
 		}
 	}
 	return nil
-}
-
-func (c *connector) fingerprintOf(ctx context.Context, s session, f facts, vars map[string]string) (string, error) {
-	created, err := c.strings(ctx, s, tableCreated, 2)
-	if err != nil || len(created) == 0 {
-		return "", err
-	}
-	name, time := strconv.QuoteToASCII(created[0][0]), created[0][1]
-	switch {
-	case f.galera:
-		// Any node may answer. The nodes have nothing else in common that a restore would change.
-		return fmt.Sprintf("galera cluster %s, database %s", vars["wsrep_cluster_state_uuid"], name), nil
-	case f.mariadb:
-		return fmt.Sprintf("mariadb server %s, database %s, tables of %s", vars["server_id"], name, time), nil
-	}
-	return fmt.Sprintf("mysql server %s, database %s, tables of %s", vars["server_uuid"], name, time), nil
 }
 
 // pairs reads the rows of a SHOW statement. Names are in lower case.

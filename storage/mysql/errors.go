@@ -6,7 +6,10 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -218,4 +221,33 @@ func (b *backend) judge(what string, err error, otherwise mvcc.Class) *mvcc.Erro
 	default:
 		return mvcc.Errorf(otherwise, "cannot %s: %w", what, err)
 	}
+}
+
+// driverLog takes what the driver writes when a connection breaks. The driver keeps the reason to its log.
+type driverLog struct {
+	log *slog.Logger
+
+	mu   sync.Mutex
+	last error
+}
+
+func (l *driverLog) Print(v ...any) {
+	l.log.Debug("mysql driver: " + strings.TrimSpace(fmt.Sprint(v...)))
+	for _, v := range v {
+		if err, ok := v.(error); ok {
+			l.mu.Lock()
+			l.last = err
+			l.mu.Unlock()
+		}
+	}
+}
+
+// explain adds the reason to an error that says only that the connection broke.
+func (l *driverLog) explain(err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last == nil || !errors.Is(err, mysql.ErrInvalidConn) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, l.last)
 }

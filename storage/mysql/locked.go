@@ -10,19 +10,6 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// deleteAllLive and deleteAllLog walk the tables.
-const deleteAllLive = `
-DELETE FROM rowkeeper_live`
-
-const deleteAllLog = `
-DELETE FROM rowkeeper_log`
-
-// insertLive is followed by rows. Unlike replaceLive, it refuses a key that is there.
-const insertLive = `
-INSERT INTO rowkeeper_live
-       (rowkeeper_live.key, revision, create_revision, expiry)
-VALUES `
-
 const locking = "run a transaction under the commit lock"
 
 // Locked implements [mvcc.Backend]. Readers go on with what was before, in their snapshots. A sweep that has

@@ -7,28 +7,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// setExportIsolation and startSnapshot begin a transaction whose reads are all of one snapshot, which is taken at once.
-const setExportIsolation = `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ`
-
-const startSnapshot = `START TRANSACTION WITH CONSISTENT SNAPSHOT`
-
 // setArchiveTimeouts: who takes the rows may do so at leisure, and a process that restores may be silent for this long, in seconds, before the
 // server takes it for dead.
 const setArchiveTimeouts = `SET SESSION net_write_timeout = 3600, wait_timeout = 60`
-
-// selectAllKeys counts all live keys.
-const selectAllKeys = `
-SELECT COUNT(*)
-FROM rowkeeper_live l`
-
-// selectRecords walks the log by its primary key, which is the order that is asked for, and finds by the primary key of live which of its
-// rows are live.
-const selectRecords = `
-SELECT g.revision, l.key, l.create_revision, COALESCE(l.expiry, 0), g.value
-FROM rowkeeper_log g FORCE INDEX (PRIMARY)
-STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.key = g.key AND l.revision = g.revision
-WHERE g.revision > 0
-ORDER BY g.revision`
 
 // archive runs f on a connection of its own, whose time only the context bounds.
 func (b *backend) archive(ctx context.Context, what string, f func(*sql.Conn) error) error {

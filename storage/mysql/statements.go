@@ -388,3 +388,35 @@ const updateFingerprint = `
 UPDATE rowkeeper_store s
 SET s.fingerprint = %s
 WHERE s.id = 1 AND s.fingerprint IS NULL`
+
+// deleteAllLive and deleteAllLog walk the tables.
+const deleteAllLive = `
+DELETE FROM rowkeeper_live`
+
+const deleteAllLog = `
+DELETE FROM rowkeeper_log`
+
+// insertLive is followed by rows. Unlike replaceLive, it refuses a key that is there.
+const insertLive = `
+INSERT INTO rowkeeper_live
+       (rowkeeper_live.key, revision, create_revision, expiry)
+VALUES `
+
+// setExportIsolation and startSnapshot begin a transaction whose reads are all of one snapshot, which is taken at once.
+const setExportIsolation = `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ`
+
+const startSnapshot = `START TRANSACTION WITH CONSISTENT SNAPSHOT`
+
+// selectAllKeys counts all live keys.
+const selectAllKeys = `
+SELECT COUNT(*)
+FROM rowkeeper_live l`
+
+// selectRecords walks the log by its primary key, which is the order that is asked for, and finds by the primary key of live which of its
+// rows are live.
+const selectRecords = `
+SELECT g.revision, l.key, l.create_revision, COALESCE(l.expiry, 0), g.value
+FROM rowkeeper_log g FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.key = g.key AND l.revision = g.revision
+WHERE g.revision > 0
+ORDER BY g.revision`

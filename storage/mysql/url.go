@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net"
 	"net/url"
@@ -13,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -276,33 +274,4 @@ func (c *config) tlsConfig() (*tls.Config, error) {
 		}
 	}
 	return t, nil
-}
-
-// driverLog takes what the driver writes when a connection breaks. The driver keeps the reason to its log.
-type driverLog struct {
-	log *slog.Logger
-
-	mu   sync.Mutex
-	last error
-}
-
-func (l *driverLog) Print(v ...any) {
-	l.log.Debug("mysql driver: " + strings.TrimSpace(fmt.Sprint(v...)))
-	for _, v := range v {
-		if err, ok := v.(error); ok {
-			l.mu.Lock()
-			l.last = err
-			l.mu.Unlock()
-		}
-	}
-}
-
-// explain adds the reason to an error that says only that the connection broke.
-func (l *driverLog) explain(err error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.last == nil || !errors.Is(err, mysql.ErrInvalidConn) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", err, l.last)
 }

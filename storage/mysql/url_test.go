@@ -110,27 +110,19 @@ func TestPasswordFile(t *testing.T) {
 	}
 }
 
-func TestVersions(t *testing.T) {
-	for _, test := range []struct {
-		version string
-		mariadb bool
-		want    string
-	}{
-		{"8.0.36-0ubuntu0.22.04.1", false, ""},
-		{"9.7.4-2", false, ""},
-		{"8.4.0", false, ""},
-		{"5.7.44-log", false, "MySQL 5.7.44-log: 8.0 or newer"},
-		{"10.6.0-MariaDB", true, ""},
-		{"10.11.19-MariaDB-0+deb12u1", true, ""},
-		{"11.8.6-MariaDB", true, ""},
-		{"5.5.5-10.11.2-MariaDB", true, ""},
-		{"10.5.23-MariaDB", true, "MariaDB 10.5.23-MariaDB: 10.6 or newer"},
-		{"5.5.68-MariaDB", true, "10.6 or newer"},
-		{"five", false, `the server's version "five"`},
+// FuzzURL: a URL with a password in it, whatever is around it, is understood or is an error in one line without the password.
+func FuzzURL(f *testing.F) {
+	const secret = "Tr0ub4dor"
+	for _, seed := range [][3]string{
+		{"", "", "host:3306/db?tls=true"}, {"", "", "/db?socket=/run/mysqld/mysqld.sock"}, {"%", "%zz", "h/d"}, {"a/", "", "h:x/d"}, {"", "", "[::1]:1/d?ssl-ca=/nowhere"},
+		{"", "", "h/d?password_file=/nowhere"}, {"", "#", "h/d"}, {"", "?", "h/d?connect_timeout=x"}, {" ", "\n", "h/d"}, {"", ")", "tcp(h:1)/d"}, {"", "", "h/a/b?x=y"},
 	} {
-		err := mysql.CheckVersion(test.version, test.mariadb)
-		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %v, want %q", test.version, err, test.want)
-		}
+		f.Add(seed[0], seed[1], seed[2])
 	}
+	f.Fuzz(func(t *testing.T, before, after, rest string) {
+		url := "mysql://user:" + before + secret + after + "@" + rest
+		if _, err := mysql.CheckURL(url); err != nil && (strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), secret)) {
+			t.Errorf("%q: %v", url, err)
+		}
+	})
 }

@@ -9,14 +9,6 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// sqlDurability reads the boot and what holds commits: with fsync=off they are in the memory of the
-// server's operating system, of which the server's start is the only sign. A session's own
-// synchronous_commit=off does not count, since sessions that write switch it on.
-const sqlDurability = `
-SELECT to_char(pg_postmaster_start_time() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-       current_setting('fsync') = 'off', coalesce(s.boot, '')
-FROM rowkeeper_store s WHERE s.id = 1`
-
 // durability reads the durability of the database behind a connection.
 func (b *backend) durability(ctx context.Context, conn *pgx.Conn) (d mvcc.Durability, err error) {
 	err = conn.QueryRow(ctx, sqlDurability).Scan(&d.Boot, &d.Relaxed, &d.Recorded)

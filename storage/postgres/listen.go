@@ -114,3 +114,6 @@ func waitFor(ctx context.Context, conn *pgx.Conn, within time.Duration) (string,
 	}
 	return "", err
 }
+
+// channel is where commits are notified: one per store, since channels are the database's and stores may share one.
+func (b *backend) channel() string { return "rowkeeper_" + b.opened.Store }

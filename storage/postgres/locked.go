@@ -11,61 +11,6 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// sqlFindGroup reads what is known of a group that was begun after a revision: whether its token is
-// recorded as aborted and the token of the row at the revision, both by primary key; and the rows with the
-// group's token, which can only be after that revision, by a scan of the log's primary key from there on.
-// It returns the state in each row.
-//
-// $1 token, $2 revision.
-const sqlFindGroup = `WITH` + state + `, found AS MATERIALIZED (
-    SELECT revision, prev_revision, create_revision, time, deleted, key
-    FROM rowkeeper_log WHERE revision > $2::bigint AND token = $1::bytea ORDER BY revision
-)
-SELECT state.*, EXISTS (SELECT FROM rowkeeper_aborted WHERE token = $1::bytea),
-       (SELECT token FROM rowkeeper_log WHERE revision = $2::bigint), f.*
-FROM state LEFT JOIN found f ON true`
-
-// sqlAbort records a token as aborted. $1 token, $2 time.
-const sqlAbort = `INSERT INTO rowkeeper_aborted (token, time) VALUES ($1::bytea, $2::bigint)`
-
-// sqlCompact raises the boundary. The store row is updated where it was locked. $1 revision.
-const sqlCompact = `UPDATE rowkeeper_store SET compacted = $1::bigint WHERE id = 1`
-
-// sqlSweepOut waits for the sweep that is under way, and keeps others from beginning: it would be in the way of the deletions.
-const sqlSweepOut = `SELECT pg_advisory_xact_lock('rowkeeper_log'::regclass::oid::int, 1)`
-
-// sqlClear deletes everything.
-const sqlClear = `WITH keys AS (DELETE FROM rowkeeper_live) DELETE FROM rowkeeper_log`
-
-// sqlImport writes records: each is a row of the log and a live one. The primary keys of both refuse what was there before.
-//
-// $1 revisions, $2 creation revisions, $3 expiries or 0, $4 keys, $5 values, $6 time, $7 token.
-const sqlImport = `
-WITH records AS MATERIALIZED (
-    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bytea[])
-        AS r (revision, create_revision, expiry, key, value)
-), keys AS (
-    INSERT INTO rowkeeper_live (key, revision, create_revision, expiry)
-    SELECT key, revision, create_revision, nullif(expiry, 0) FROM records
-)
-INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token, value)
-SELECT revision, 0, create_revision, $6::bigint, false, key, $7::bytea, value FROM records`
-
-// sqlMark begins a new epoch, under the commit lock, with a marker row, and tells the other processes.
-//
-// $1 revision, $2 time, $3 token, $4 epoch, $5 swept, $6 fingerprint or "", $7 notification channel.
-const sqlMark = `
-WITH marker AS (
-    INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token)
-    VALUES ($1::bigint, 0, 0, $2::bigint, true, '', $3::bytea)
-), moved AS (
-    UPDATE rowkeeper_store s
-    SET epoch = $4::bigint, compacted = $1::bigint, swept = $5::bigint,
-        fingerprint = coalesce(nullif($6::text, ''), s.fingerprint)
-    WHERE s.id = 1
-)
-SELECT pg_notify($7::text, $1::bigint::text)`
-
 // importRows and importBytes bound what is sent in one statement.
 const (
 	importRows  = 1000

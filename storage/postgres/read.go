@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -93,13 +92,4 @@ func writable(s mvcc.State) error {
 		return mvcc.Errorf(mvcc.ReadOnly, "the PostgreSQL server is read-only, a standby or set so")
 	}
 	return nil
-}
-
-// Identity implements [mvcc.Backend].
-func (b *backend) Identity(ctx context.Context) (id mvcc.Identity, err error) {
-	err = b.beside(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		id, err = b.identify(ctx, conn)
-		return err
-	})
-	return id, err
 }

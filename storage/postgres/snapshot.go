@@ -8,22 +8,6 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// sqlBeginExport begins a transaction whose statements read one snapshot. It is not READ ONLY, since the state tells by that whether the server takes writes.
-const sqlBeginExport = `BEGIN ISOLATION LEVEL REPEATABLE READ`
-
-// sqlCountAll counts all live rows.
-const sqlCountAll = `SELECT count(*) FROM rowkeeper_live`
-
-// sqlRecords walks the log by its primary key, which is the order that is asked for, and finds by the primary key of live which of its rows are live. Values of
-// the others that are stored out of line are not read.
-const sqlRecords = `
-SELECT g.revision, l.create_revision, coalesce(l.expiry, 0), g.key, g.value
-FROM rowkeeper_log g
-CROSS JOIN LATERAL (
-    SELECT create_revision, expiry FROM rowkeeper_live WHERE key = g.key AND revision = g.revision OFFSET 0
-) l
-ORDER BY g.revision`
-
 // sqlArchiveSettings are made for the transaction, where the server has them: it may take as long as it needs to, and values are compressed as those of
 // commits are.
 const sqlArchiveSettings = `

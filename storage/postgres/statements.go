@@ -9,7 +9,7 @@ import "github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 //
 //   - A statement has one snapshot in READ COMMITTED, taken when it starts. What it returns is of one moment, the state included.
 //   - Plans must not depend on statistics: a statement is prepared when the tables may be empty, and kept while they grow. On these
-//     connections sequential and bitmap scans, hash and merge joins are off (see session.go), and a table is joined by LATERAL (… OFFSET 0),
+//     connections sequential and bitmap scans, hash and merge joins are off (see connect.go), and a table is joined by LATERAL (… OFFSET 0),
 //     which the planner does not pull up: for each row of the left side one descent into the named index.
 //   - Times are microseconds since 1970 by the database's clock.
 
@@ -389,3 +389,97 @@ UPDATE rowkeeper_store SET boot = nullif($2::text, '') WHERE id = 1 AND coalesce
 //
 // $1 fingerprint.
 const sqlRecordFingerprint = `UPDATE rowkeeper_store SET fingerprint = $1 WHERE id = 1 AND fingerprint IS NULL`
+
+// sqlIdentity reads the identity and what tells one database from another.
+//
+//   - The oids of the database and of the log's table change when a dump is restored.
+//   - The names of the database and of the schema change when a copy that was served under another
+//     name, and fenced there, is renamed to take this one's place: it keeps the oids that it had.
+//   - The time line changes when a standby is promoted, at once (the control file shows it only after the next checkpoint).
+//   - The transaction that wrote the version table's first row stands in for the system identifier where that may not be read.
+const sqlIdentity = `
+SELECT s.identity, coalesce(s.fingerprint, ''), s.epoch, pg_is_in_recovery(),
+       (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
+       c.oid::bigint, quote_ident(current_database()), c.relnamespace::regnamespace::text,
+       (SELECT xmin::text FROM rowkeeper_schema ORDER BY id LIMIT 1)
+FROM rowkeeper_store s JOIN pg_class c ON c.oid = 'rowkeeper_log'::regclass
+WHERE s.id = 1`
+
+// sqlFindGroup reads what is known of a group that was begun after a revision: whether its token is
+// recorded as aborted and the token of the row at the revision, both by primary key; and the rows with the
+// group's token, which can only be after that revision, by a scan of the log's primary key from there on.
+// It returns the state in each row.
+//
+// $1 token, $2 revision.
+const sqlFindGroup = `WITH` + state + `, found AS MATERIALIZED (
+    SELECT revision, prev_revision, create_revision, time, deleted, key
+    FROM rowkeeper_log WHERE revision > $2::bigint AND token = $1::bytea ORDER BY revision
+)
+SELECT state.*, EXISTS (SELECT FROM rowkeeper_aborted WHERE token = $1::bytea),
+       (SELECT token FROM rowkeeper_log WHERE revision = $2::bigint), f.*
+FROM state LEFT JOIN found f ON true`
+
+// sqlAbort records a token as aborted. $1 token, $2 time.
+const sqlAbort = `INSERT INTO rowkeeper_aborted (token, time) VALUES ($1::bytea, $2::bigint)`
+
+// sqlCompact raises the boundary. The store row is updated where it was locked. $1 revision.
+const sqlCompact = `UPDATE rowkeeper_store SET compacted = $1::bigint WHERE id = 1`
+
+// sqlSweepOut waits for the sweep that is under way, and keeps others from beginning: it would be in the way of the deletions.
+const sqlSweepOut = `SELECT pg_advisory_xact_lock('rowkeeper_log'::regclass::oid::int, 1)`
+
+// sqlClear deletes everything.
+const sqlClear = `WITH keys AS (DELETE FROM rowkeeper_live) DELETE FROM rowkeeper_log`
+
+// sqlImport writes records: each is a row of the log and a live one. The primary keys of both refuse what was there before.
+//
+// $1 revisions, $2 creation revisions, $3 expiries or 0, $4 keys, $5 values, $6 time, $7 token.
+const sqlImport = `
+WITH records AS MATERIALIZED (
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bytea[])
+        AS r (revision, create_revision, expiry, key, value)
+), keys AS (
+    INSERT INTO rowkeeper_live (key, revision, create_revision, expiry)
+    SELECT key, revision, create_revision, nullif(expiry, 0) FROM records
+)
+INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token, value)
+SELECT revision, 0, create_revision, $6::bigint, false, key, $7::bytea, value FROM records`
+
+// sqlMark begins a new epoch, under the commit lock, with a marker row, and tells the other processes.
+//
+// $1 revision, $2 time, $3 token, $4 epoch, $5 swept, $6 fingerprint or "", $7 notification channel.
+const sqlMark = `
+WITH marker AS (
+    INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token)
+    VALUES ($1::bigint, 0, 0, $2::bigint, true, '', $3::bytea)
+), moved AS (
+    UPDATE rowkeeper_store s
+    SET epoch = $4::bigint, compacted = $1::bigint, swept = $5::bigint,
+        fingerprint = coalesce(nullif($6::text, ''), s.fingerprint)
+    WHERE s.id = 1
+)
+SELECT pg_notify($7::text, $1::bigint::text)`
+
+// sqlCountAll counts all live rows.
+const sqlCountAll = `SELECT count(*) FROM rowkeeper_live`
+
+// sqlRecords walks the log by its primary key, which is the order that is asked for, and finds by the primary key of live which of its rows are live. Values of
+// the others that are stored out of line are not read.
+const sqlRecords = `
+SELECT g.revision, l.create_revision, coalesce(l.expiry, 0), g.key, g.value
+FROM rowkeeper_log g
+CROSS JOIN LATERAL (
+    SELECT create_revision, expiry FROM rowkeeper_live WHERE key = g.key AND revision = g.revision OFFSET 0
+) l
+ORDER BY g.revision`
+
+// sqlBeginExport begins a transaction whose statements read one snapshot. It is not READ ONLY, since the state tells by that whether the server takes writes.
+const sqlBeginExport = `BEGIN ISOLATION LEVEL REPEATABLE READ`
+
+// sqlDurability reads the boot and what holds commits: with fsync=off they are in the memory of the
+// server's operating system, of which the server's start is the only sign. A session's own
+// synchronous_commit=off does not count, since sessions that write switch it on.
+const sqlDurability = `
+SELECT to_char(pg_postmaster_start_time() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+       current_setting('fsync') = 'off', coalesce(s.boot, '')
+FROM rowkeeper_store s WHERE s.id = 1`

@@ -2,14 +2,12 @@ package postgres
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -33,16 +31,6 @@ var (
 	sweepBatch  = statement{name: "rowkeeper_sweep", sql: sqlSweep, types: []uint32{oidInt, oidIntArray, oidInt, oidInt, oidBool, oidInt}}
 
 	writingStatements = []statement{begin, commit, commitLock, commitGroup, sweepLock, sweepBatch}
-)
-
-const (
-	oidBool       = pgtype.BoolOID
-	oidBytes      = pgtype.ByteaOID
-	oidInt        = pgtype.Int8OID
-	oidText       = pgtype.TextOID
-	oidBoolArray  = pgtype.BoolArrayOID
-	oidBytesArray = pgtype.ByteaArrayOID
-	oidIntArray   = pgtype.Int8ArrayOID
 )
 
 // workPortal is the portal in which the work waits for the lock.
@@ -245,66 +233,4 @@ func cause(ctx context.Context, err error) error {
 		return ctx.Err()
 	}
 	return err
-}
-
-var binaryFormat = []int16{pgtype.BinaryFormatCode}
-
-// encodeAll encodes parameters in the binary format. Their types are those of the statements, which the Go types imply.
-func encodeAll(args []any) ([][]byte, error) {
-	params := make([][]byte, len(args))
-	for i, arg := range args {
-		switch v := arg.(type) {
-		case int64:
-			params[i] = binary.BigEndian.AppendUint64(nil, uint64(v))
-		case bool:
-			params[i] = []byte{0}
-			if v {
-				params[i][0] = 1
-			}
-		case []byte:
-			params[i] = v
-		case string:
-			params[i] = []byte(v)
-		case []int64:
-			params[i] = encodeArray(oidInt, len(v), 8*len(v), func(b []byte, i int) []byte { return binary.BigEndian.AppendUint64(b, uint64(v[i])) })
-		case []bool:
-			params[i] = encodeArray(oidBool, len(v), len(v), func(b []byte, i int) []byte {
-				if v[i] {
-					return append(b, 1)
-				}
-				return append(b, 0)
-			})
-		case [][]byte:
-			size := 0
-			for _, e := range v {
-				size += len(e)
-			}
-			params[i] = encodeArray(oidBytes, len(v), size, func(b []byte, i int) []byte { return append(b, v[i]...) })
-		default:
-			return nil, fmt.Errorf("a parameter of type %T cannot be encoded", arg)
-		}
-	}
-	return params, nil
-}
-
-// encodeArray encodes an array of one dimension without NULLs: dimensions, flags, the element's type, length, lower bound, and each element
-// with its length before it.
-func encodeArray(element uint32, n, size int, add func(b []byte, i int) []byte) []byte {
-	b := make([]byte, 0, 20+4*n+size)
-	if n == 0 {
-		b = binary.BigEndian.AppendUint32(b, 0)
-		b = binary.BigEndian.AppendUint32(b, 0)
-		return binary.BigEndian.AppendUint32(b, element)
-	}
-	b = binary.BigEndian.AppendUint32(b, 1)
-	b = binary.BigEndian.AppendUint32(b, 0)
-	b = binary.BigEndian.AppendUint32(b, element)
-	b = binary.BigEndian.AppendUint32(b, uint32(n))
-	b = binary.BigEndian.AppendUint32(b, 1)
-	for i := range n {
-		at := len(b)
-		b = add(append(b, 0, 0, 0, 0), i)
-		binary.BigEndian.PutUint32(b[at:], uint32(len(b)-at-4))
-	}
-	return b
 }

@@ -2,8 +2,9 @@ package sqlite
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
-	"os"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -127,35 +128,6 @@ func (b *backend) errClosed() error {
 	return mvcc.Errorf(mvcc.Unavailable, "the database %s was closed", b.name())
 }
 
-func (b *backend) Identity(ctx context.Context) (id mvcc.Identity, err error) {
-	err = b.readDespiteFence(ctx, b.heads, func(c *conn) error {
-		id, err = b.identity(c)
-		id.Actual = b.fingerprint()
-		return err
-	})
-	return id, err
-}
-
-// fingerprint tells this database from a copy of it, see [place]. A store in memory has no copies.
-func (b *backend) fingerprint() string {
-	if b.cfg.memory() {
-		return b.dbName
-	}
-	return fmt.Sprintf("file %s, %s", b.file, b.place)
-}
-
-// walSize is the length of the write-ahead log's file.
-func (b *backend) walSize() int64 {
-	if b.cfg.memory() {
-		return 0
-	}
-	fi, err := os.Stat(b.wal)
-	if err != nil {
-		return 0 // there is none yet
-	}
-	return fi.Size()
-}
-
 func (b *backend) Pools() []mvcc.Pool {
 	var pools []mvcc.Pool
 	for _, p := range b.pools() {
@@ -192,4 +164,27 @@ func (b *backend) closeAll() error {
 		}
 	}
 	return first
+}
+
+func newBackend(cfg config, opts mvcc.DriverOptions) *backend {
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	b := &backend{cfg: cfg, opts: opts, dbName: cfg.path, wal: cfg.path + "-wal", walLimit: walLimit}
+	if cfg.memory() {
+		// SQLite keeps it for as long as a connection is open, which is shared by all operations: memory has no readers beside a writer.
+		b.vfs, b.dbName = "memdb", "/rowkeeper-"+rand.Text()
+		p := newPool("commit", 1, b.connect)
+		b.commits, b.heads, b.tails, b.reads, b.polls = p, p, p, p, p
+		b.Reader = sqlread.NewReader(b, &reads, 1)
+		return b
+	}
+	b.commits = newPool("commit", 1, b.connectWriter)
+	// Reads of the head and of the log have connections of their own, which no number of lists can take.
+	b.heads = newPool("head", 1, b.connectReader)
+	b.tails = newPool("tail", 2, b.connectReader)
+	b.reads = newPool("read", cfg.readers, b.connectReader)
+	b.polls = newPool("poll", 1, b.connectReader)
+	b.Reader = sqlread.NewReader(b, &reads, cfg.readers)
+	return b
 }

@@ -2,39 +2,10 @@ package sqlite
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"os"
-	"slices"
 	"time"
-
-	lib "modernc.org/sqlite/lib"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
-
-// guard reads, under the commit lock, what [mvcc.CheckGroup] and [mvcc.Resolve] ask for: about a token,
-// and the row at a revision.
-func (b *backend) guard(c *conn, token mvcc.Token, at mvcc.Revision) (g mvcc.Guard, err error) {
-	s, err := c.prepare(selectGuard)
-	if err != nil {
-		return g, err
-	}
-	row, err := s.int(int64(at)).blob(token[:]).step()
-	if err == nil && !row {
-		err = mvcc.ErrEmptyStore
-	}
-	if err != nil {
-		return g, err
-	}
-	b.scanState(s, &g.State)
-	if !s.colNull(5) {
-		g.At = s.colToken(5)
-	}
-	g.Aborted = s.colInt(6) != 0
-	s.reset()
-	return g, nil
-}
 
 func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
 	res := &mvcc.GroupResult{}
@@ -106,42 +77,6 @@ func live(c *conn, k mvcc.Key) (revision, create mvcc.Revision, err error) {
 	return revision, create, nil
 }
 
-// maxReserve is the room on the file system that values are not given. On a small one it is an eighth.
-//
-// The sweep has to write before it can free anything: its own pages to the write-ahead log, and first what
-// this holds already to the end of the file. Without the reserve, a full disk would stay full for ever. It
-// has room for a group (8 MiB), for a log that is to be copied, with this group in it (16 MiB), and for the
-// batches of the sweep.
-const maxReserve = 32 << 20
-
-// checkSpace refuses a group that adds values when no more than the reserve is left. What the file has beyond
-// the pages that are in use is room, too; what it lacks, since it is still in the write-ahead log, is not. Deletions, like compaction, may use the reserve. Where the system does not
-// say how much is free, the disk itself refuses, and then only an administrator can make room.
-func (b *backend) checkSpace(c *conn, mutations []*mvcc.Mutation) error {
-	if b.cfg.memory() || !slices.ContainsFunc(mutations, func(m *mvcc.Mutation) bool { return !m.Delete }) {
-		return nil
-	}
-	free, total, err := space(b.cfg.path)
-	reserve := min(maxReserve, total/8)
-	if err != nil || free >= reserve {
-		return nil
-	}
-	s, err := c.prepare(selectPages)
-	if err != nil {
-		return err
-	}
-	if _, err := s.step(); err != nil {
-		return err
-	}
-	used := s.colInt(0) * (s.colInt(1) - s.colInt(2))
-	s.reset()
-	file, err := os.Stat(b.cfg.path)
-	if err != nil || free+file.Size()-used >= reserve {
-		return nil
-	}
-	return full(b.name(), fmt.Errorf("the last %d KiB are reserved for compaction", reserve>>10))
-}
-
 // removed reads, before anything is written, the values that the deletions of a group remove, so that a
 // deletion whose value is lost is refused alone.
 type removed struct {
@@ -183,21 +118,6 @@ func (r *removed) lost(i int) error {
 	}
 	s.reset()
 	return nil
-}
-
-// damagedKey makes an error about damage one of the key at which it was found, so that the group is divided
-// and the other keys are written. An index page has many keys: all of them are damaged then.
-func (b *backend) damagedKey(k mvcc.Key, err error) error {
-	if !isCorrupt(err) {
-		return err
-	}
-	return mvcc.Errorf(mvcc.Data, "the database %s is damaged where it holds the key %q, which cannot be written: restore a backup: %w",
-		b.name(), string(k), err)
-}
-
-func isCorrupt(err error) bool {
-	var e *sqliteError
-	return errors.As(err, &e) && e.primary() == lib.SQLITE_CORRUPT
 }
 
 // apply writes an accepted mutation.

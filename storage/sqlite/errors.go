@@ -88,3 +88,23 @@ func (b *backend) commitOutcome(err error) error {
 	}
 	return mvcc.Errorf(mvcc.Unknown, "the database %s did not confirm a commit: %w", b.name(), err)
 }
+
+// damagedKey makes an error about damage one of the key at which it was found, so that the group is divided
+// and the other keys are written. An index page has many keys: all of them are damaged then.
+func (b *backend) damagedKey(k mvcc.Key, err error) error {
+	if !isCorrupt(err) {
+		return err
+	}
+	return mvcc.Errorf(mvcc.Data, "the database %s is damaged where it holds the key %q, which cannot be written: restore a backup: %w",
+		b.name(), string(k), err)
+}
+
+func isCorrupt(err error) bool {
+	var e *sqliteError
+	return errors.As(err, &e) && e.primary() == lib.SQLITE_CORRUPT
+}
+
+func isBusy(err error) bool {
+	var e *sqliteError
+	return errors.As(err, &e) && e.primary() == lib.SQLITE_BUSY
+}

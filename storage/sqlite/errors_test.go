@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -53,5 +54,21 @@ func TestClassify(t *testing.T) {
 	}
 	if err := b.classify(ended, nil); err != nil {
 		t.Errorf("no error is %v", err)
+	}
+}
+
+// TestDamagedWhileOpen overwrites pages of the open file.
+func TestDamagedWhileOpen(t *testing.T) {
+	path := fmt.Sprintf("%s/state.db", t.TempDir())
+	filled(t, path, 3000)
+	b := open(t, "sqlite://"+path)
+	defer b.Close()
+	for page := 200; page < 220; page++ {
+		damage(t, path, page*pageSize)
+	}
+	_, err := b.Page(context.Background(), mvcc.PageQuery{Start: "/", End: "0", Limit: 5000})
+	oneSentence(t, err, mvcc.Invalid, path, "is damaged: restore a backup")
+	if _, err := b.State(context.Background()); err != nil {
+		t.Errorf("the state, which is not on a damaged page: %v", err)
 	}
 }

@@ -186,32 +186,6 @@ func (b *backend) check(ctx context.Context, c *conn) error {
 	return schemaError(b.name(), migrations.SQLite.Check(ctx, db))
 }
 
-// identity reads which store a database holds, the fingerprint that is recorded in it, and its epoch.
-func (b *backend) identity(c *conn) (id mvcc.Identity, err error) {
-	s, err := c.prepare(selectIdentity)
-	if err != nil {
-		return id, err
-	}
-	defer s.reset()
-	row, err := s.step()
-	if err == nil && !row {
-		err = mvcc.Errorf(mvcc.Invalid, "cannot use %s: %w", b.name(), mvcc.ErrEmptyStore)
-	}
-	if err != nil {
-		return id, err
-	}
-	return mvcc.Identity{Store: s.colString(0), Recorded: s.colString(1), Epoch: mvcc.Epoch(s.colInt(2))}, nil
-}
-
-// sameStore refuses the file of another store in the place of the one that was opened first.
-func (b *backend) sameStore(c *conn) error {
-	id, err := b.identity(c)
-	if err == nil && b.store != "" && id.Store != b.store {
-		err = mvcc.Errorf(mvcc.Invalid, "the database file %s was replaced by one of another store: put the right file back, or restart to serve this one", b.name())
-	}
-	return err
-}
-
 // schemaError tells an unfit schema from a database that did not answer.
 func schemaError(name string, err error) error {
 	var version *migrations.VersionError
@@ -264,4 +238,31 @@ func (b *backend) verify(ctx context.Context, c *conn, otherwise string) error {
 	}
 	text = strings.ReplaceAll(strings.TrimPrefix(text, "*** in database main ***\n"), "\n", "; ")
 	return mvcc.Errorf(mvcc.Invalid, "the database %s cannot be used: %s (%s)", b.name(), otherwise, text)
+}
+
+const (
+	// pageSize in bytes, fixed when the file is created. A page of SQLite's default 4096 would hold three rows with values of 1 KB, and most objects would
+	// not fit into one: files are a seventh smaller this way, and creations take a fifth less CPU.
+	pageSize = 8192
+	// applicationID is what the first migration writes to the file's header.
+	applicationID = 0x526b7072
+	// openWait is how long, in milliseconds, the opening of a connection waits for locks. It cannot be interrupted.
+	openWait = 5000
+	// checkedSize is the size up to which a file is checked as a whole when it is opened, which takes some tenths of a second.
+	checkedSize = 32 << 20
+)
+
+// Open opens the store in a file, or makes one in memory.
+func (driver) Open(ctx context.Context, url string, opts mvcc.DriverOptions) (mvcc.Backend, error) {
+	cfg, err := parse(url)
+	if err != nil {
+		return nil, err
+	}
+	b := newBackend(cfg, opts)
+	ctx, cancel := b.timeout(ctx)
+	defer cancel()
+	if b.store, _, err = b.openFirst(ctx); err != nil {
+		return nil, err
+	}
+	return b, nil
 }

@@ -2,10 +2,7 @@ package sqlite
 
 import (
 	"context"
-	"errors"
 	"time"
-
-	lib "modernc.org/sqlite/lib"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -130,11 +127,6 @@ func (b *backend) begin(ctx context.Context, c *conn) error {
 	}
 }
 
-func isBusy(err error) bool {
-	var e *sqliteError
-	return errors.As(err, &e) && e.primary() == lib.SQLITE_BUSY
-}
-
 // rollBack ends a transaction, unless SQLite has rolled it back already because of its error. A connection on which that fails is not used again.
 func (b *backend) rollBack(c *conn) {
 	if !c.inTransaction() {
@@ -146,168 +138,25 @@ func (b *backend) rollBack(c *conn) {
 	}
 }
 
-// boundLog keeps the write-ahead log from growing without end. SQLite copies it to the database at every COMMIT that leaves it longer than
-// walPages, and the next writer starts it anew if no reader is in it at that moment; under constant readers that may never be the case. So beyond
-// walLimit it is emptied by force: a checkpoint that waits for the readers that are in it, while new readers read the database alone.
-func (b *backend) boundLog(c *conn) {
-	if b.cfg.memory() {
-		return
-	}
-	size := b.walSize()
-	if size < b.walLimit {
-		b.walRetry = 0
-		return
-	}
-	if size < b.walRetry {
-		return
-	}
-	c.busyTimeout(checkpointWait)
-	emptied, err := c.checkpoint()
-	c.busyTimeout(0)
-	switch {
-	case err != nil:
-		b.opts.Logger.Warn("cannot copy the write-ahead log to the database; trying again when it has grown", "database", b.name(), "bytes", size, "err", err)
-	case !emptied:
-		b.opts.Logger.Warn("a reader holds the write-ahead log; trying again when it has grown", "database", b.name(), "bytes", size)
-	}
-	if err != nil || !emptied {
-		b.walRetry = size + b.walLimit/4
-	}
-}
-
-const (
-	// walPages is the length at which a COMMIT copies the log to the database: 8 MiB. A page that was changed many times is copied once, so with
-	// a quarter of it commits are a fifth slower; with more they are not faster, but the one that copies takes longer.
-	walPages = 8 << 20 / pageSize
-	// walLimit is the length in bytes at which it is emptied by force.
-	walLimit = 64 << 20
-	// checkpointWait is how long, in milliseconds, writers wait for the readers in a log that is too long.
-	checkpointWait = 200
-)
-
-// Locked implements [mvcc.Backend]. An unbounded transaction is in the write-ahead log until it is
-// committed, which is as large as what it writes by then; readers go on with what was before.
-func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
-	var end func()
-	if o.Unbounded {
-		ctx, end = b.long.begin(ctx)
-	} else {
-		ctx, end = b.timeout(ctx)
-	}
-	defer end()
-	var callers foreign
-	err := b.transact(ctx, func(c *conn) (bool, error) {
-		if !o.AnyServer {
-			if err := b.checkFence(); err != nil {
-				return false, err
-			}
-		}
-		guard, err := b.guard(c, mvcc.Token{}, 0)
-		if err != nil {
-			return false, err
-		}
-		t := &tx{view: view{ctx: ctx, b: b, c: c, state: guard.State}}
-		err = f(t)
-		return t.dirty, callers.keep(err)
-	})
-	if err == nil && o.AnyServer {
-		b.fenced.Store(false)
-	}
-	return callers.or(err)
-}
-
-// tx implements [mvcc.Tx].
-type tx struct {
-	view
-	// dirty tells whether anything was written.
-	dirty bool
-}
-
-// run runs a statement that writes.
-func (t *tx) run(text string, bind func(*stmt)) error {
-	s, err := t.c.prepare(text)
-	if err == nil {
-		bind(s)
-		err = s.run()
-	}
-	t.dirty = t.dirty || err == nil && t.c.changed() > 0
-	return t.b.classify(t.ctx, err)
-}
-
-func (t *tx) Group(token mvcc.Token, after mvcc.Revision) (g mvcc.Guard, rows []mvcc.Row, err error) {
-	defer func() { err = t.b.classify(t.ctx, err) }()
-	if g, err = t.b.guard(t.c, token, after); err != nil {
-		return g, nil, err
-	}
-	s, err := t.c.prepare(selectGroup)
+// guard reads, under the commit lock, what [mvcc.CheckGroup] and [mvcc.Resolve] ask for: about a token,
+// and the row at a revision.
+func (b *backend) guard(c *conn, token mvcc.Token, at mvcc.Revision) (g mvcc.Guard, err error) {
+	s, err := c.prepare(selectGuard)
 	if err != nil {
-		return g, nil, err
+		return g, err
 	}
-	s.int(int64(after)).blob(token[:])
-	for {
-		row, err := s.step()
-		if err != nil || !row {
-			return g, rows, err
-		}
-		rows = append(rows, mvcc.Row{
-			Revision: s.colRevision(0), Key: s.colKey(1), Prev: s.colRevision(2), Create: s.colRevision(3), Token: token,
-			Time: time.UnixMicro(s.colInt(4)).UTC(), Deleted: s.colInt(5) != 0,
-		})
+	row, err := s.int(int64(at)).blob(token[:]).step()
+	if err == nil && !row {
+		err = mvcc.ErrEmptyStore
 	}
-}
-
-func (t *tx) Abort(token mvcc.Token) error {
-	return t.run(insertAborted, func(s *stmt) { s.blob(token[:]).int(t.state.Now.UnixMicro()) })
-}
-
-func (t *tx) SetCompacted(r mvcc.Revision) error {
-	return t.run(updateCompacted, func(s *stmt) { s.int(int64(r)) })
-}
-
-func (t *tx) RecordFingerprint(fingerprint string) error {
-	return t.run(updateFingerprint, func(s *stmt) { s.text(fingerprint) })
-}
-
-func (t *tx) Mark(st mvcc.State, fingerprint string) error {
-	err := t.run(insertLog, func(s *stmt) {
-		s.int(int64(st.Head.Revision)).key("").int(0).int(0).blob(st.Head.Token[:]).int(st.Now.UnixMicro()).bool(true).null()
-	})
 	if err != nil {
-		return err
+		return g, err
 	}
-	return t.run(updateEpoch, func(s *stmt) {
-		s.int(int64(st.Head.Epoch)).int(int64(st.Compacted)).int(int64(st.Swept))
-		if fingerprint == "" {
-			s.null()
-		} else {
-			s.text(fingerprint)
-		}
-	})
-}
-
-func (t *tx) Clear() error {
-	if err := t.run(deleteAllLive, func(*stmt) {}); err != nil {
-		return err
+	b.scanState(s, &g.State)
+	if !s.colNull(5) {
+		g.At = s.colToken(5)
 	}
-	return t.run(deleteAllLog, func(*stmt) {})
-}
-
-func (t *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error) error {
-	now := t.state.Now.UnixMicro()
-	return write(func(r *mvcc.Record) error {
-		err := t.run(insertLog, func(s *stmt) {
-			s.int(int64(r.Revision)).key(r.Key).int(0).int(int64(r.Create)).blob(token[:]).int(now).bool(false).blob(r.Value)
-		})
-		if err != nil {
-			return err
-		}
-		return t.run(insertLive, func(s *stmt) {
-			s.key(r.Key).int(int64(r.Revision)).int(int64(r.Create))
-			if r.Expiry == 0 {
-				s.null()
-			} else {
-				s.int(r.Expiry)
-			}
-		})
-	})
+	g.Aborted = s.colInt(6) != 0
+	s.reset()
+	return g, nil
 }

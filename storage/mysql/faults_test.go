@@ -370,3 +370,8 @@ func TestAllConnectionsKilled(t *testing.T) {
 		}
 	})
 }
+
+func token() (t mvcc.Token) {
+	rand.Read(t[:])
+	return t
+}

@@ -1,7 +1,6 @@
 package mysql_test
 
 import (
-	"crypto/rand"
 	"errors"
 	"io"
 	"testing"
@@ -63,9 +62,4 @@ func TestSweepOvertakenByImport(t *testing.T) {
 			t.Errorf("the caller's error came back as %v", err)
 		}
 	})
-}
-
-func token() (t mvcc.Token) {
-	rand.Read(t[:])
-	return t
 }

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -206,80 +204,17 @@ WHERE name = 'synchronous_commit' AND setting = 'off'
    OR name = 'default_toast_compression' AND setting = 'pglz' AND 'lz4' = ANY (enumvals)
    OR name = 'transaction_timeout' AND setting = '0'`
 
-// recognize tells whether a connection leads to the database that this backend has opened, by the fingerprint.
-//
-// The fingerprint that the store records is that of the database in which its history goes on. If the actual one is
-// another, the database was restored, copied or failed over since. The one exception is a backend that was opened on such a
-// database: its store compares the two itself, and fences. After a fence the recorded fingerprint is the actual one again, for every process.
-func (b *backend) recognize(id mvcc.Identity) error {
-	if opened := b.opened; id.Store != opened.Store {
-		return mvcc.Errorf(mvcc.Invalid, "the database holds another store (%s) than when this process opened it (%s): restart the server if that is meant", id.Store, opened.Store)
-	} else if id.Recorded == "" || id.Recorded == id.Actual || id.Actual == opened.Actual {
-		return nil
-	}
-	return mvcc.Errorf(mvcc.Fenced, "the database is not the one in which this store was last written (it was restored, copied or failed over): recorded %q, now %q", id.Recorded, id.Actual)
-}
+// past is a deadline that has passed.
+var past = time.Unix(1, 0)
 
-// sqlIdentity reads the identity and what tells one database from another.
-//
-//   - The oids of the database and of the log's table change when a dump is restored.
-//   - The names of the database and of the schema change when a copy that was served under another
-//     name, and fenced there, is renamed to take this one's place: it keeps the oids that it had.
-//   - The time line changes when a standby is promoted, at once (the control file shows it only after the next checkpoint).
-//   - The transaction that wrote the version table's first row stands in for the system identifier where that may not be read.
-const sqlIdentity = `
-SELECT s.identity, coalesce(s.fingerprint, ''), s.epoch, pg_is_in_recovery(),
-       (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
-       c.oid::bigint, quote_ident(current_database()), c.relnamespace::regnamespace::text,
-       (SELECT xmin::text FROM rowkeeper_schema ORDER BY id LIMIT 1)
-FROM rowkeeper_store s JOIN pg_class c ON c.oid = 'rowkeeper_log'::regclass
-WHERE s.id = 1`
-
-const (
-	sqlTimeLine = `SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)`
-	sqlSystem   = `SELECT system_identifier::text FROM pg_control_system()`
-)
-
-// identify reads the identity, and the fingerprint of the database behind a connection. Where the server does not let this role see a part of it, the
-// fingerprint goes without; see the package documentation.
-func (b *backend) identify(ctx context.Context, conn *pgx.Conn) (id mvcc.Identity, err error) {
-	var recovery bool
-	var database, log int64
-	var name, schema, writer string
-	err = conn.QueryRow(ctx, sqlIdentity).
-		Scan(&id.Store, &id.Recorded, &id.Epoch, &recovery, &database, &log, &name, &schema, &writer)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return id, mvcc.ErrEmptyStore
-	}
+// beside runs f on a connection of its own, which may lead to another database than the one that was opened: to find that out, and to fence.
+func (b *backend) beside(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
+	defer cancel()
+	conn, err := b.connect(ctx)
 	if err != nil {
-		return id, b.cfg.connectError(err)
+		return err
 	}
-	if recovery {
-		return id, mvcc.Errorf(mvcc.ReadOnly, "the PostgreSQL server at %s is a standby, in recovery: point the database URL to the primary, or name all hosts", b.cfg.where())
-	}
-	timeLine, err := b.part(ctx, conn, sqlTimeLine, "?")
-	if err != nil {
-		return id, err
-	}
-	system, err := b.part(ctx, conn, sqlSystem, "?xmin="+writer)
-	if err != nil {
-		return id, err
-	}
-	id.Actual = fmt.Sprintf("system=%s timeline=%s database=%s(%d) schema=%s log=%d",
-		system, timeLine, name, database, schema, log)
-	return id, nil
-}
-
-// part reads a part of the fingerprint, or returns what stands for it where it is not allowed or not supported. Any other failure is one: a
-// fingerprint that changes for a passing reason would fence the store.
-func (b *backend) part(ctx context.Context, conn *pgx.Conn, sql, otherwise string) (s string, err error) {
-	err = conn.QueryRow(ctx, sql).Scan(&s)
-	var e *pgconn.PgError
-	if errors.As(err, &e) && slices.Contains([]string{"42501", "0A000", "42883"}, e.Code) {
-		return otherwise, nil
-	}
-	if err != nil {
-		return "", b.cfg.connectError(err)
-	}
-	return s, nil
+	defer conn.Close(ctx)
+	return f(ctx, conn)
 }

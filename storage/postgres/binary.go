@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -97,4 +99,76 @@ func (r row) array(i, n int) ([][]byte, error) {
 		elements[i], b = b[:size:size], b[size:]
 	}
 	return elements, nil
+}
+
+const (
+	oidBool       = pgtype.BoolOID
+	oidBytes      = pgtype.ByteaOID
+	oidInt        = pgtype.Int8OID
+	oidText       = pgtype.TextOID
+	oidBoolArray  = pgtype.BoolArrayOID
+	oidBytesArray = pgtype.ByteaArrayOID
+	oidIntArray   = pgtype.Int8ArrayOID
+)
+
+var binaryFormat = []int16{pgtype.BinaryFormatCode}
+
+// encodeAll encodes parameters in the binary format. Their types are those of the statements, which the Go types imply.
+func encodeAll(args []any) ([][]byte, error) {
+	params := make([][]byte, len(args))
+	for i, arg := range args {
+		switch v := arg.(type) {
+		case int64:
+			params[i] = binary.BigEndian.AppendUint64(nil, uint64(v))
+		case bool:
+			params[i] = []byte{0}
+			if v {
+				params[i][0] = 1
+			}
+		case []byte:
+			params[i] = v
+		case string:
+			params[i] = []byte(v)
+		case []int64:
+			params[i] = encodeArray(oidInt, len(v), 8*len(v), func(b []byte, i int) []byte { return binary.BigEndian.AppendUint64(b, uint64(v[i])) })
+		case []bool:
+			params[i] = encodeArray(oidBool, len(v), len(v), func(b []byte, i int) []byte {
+				if v[i] {
+					return append(b, 1)
+				}
+				return append(b, 0)
+			})
+		case [][]byte:
+			size := 0
+			for _, e := range v {
+				size += len(e)
+			}
+			params[i] = encodeArray(oidBytes, len(v), size, func(b []byte, i int) []byte { return append(b, v[i]...) })
+		default:
+			return nil, fmt.Errorf("a parameter of type %T cannot be encoded", arg)
+		}
+	}
+	return params, nil
+}
+
+// encodeArray encodes an array of one dimension without NULLs: dimensions, flags, the element's type, length, lower bound, and each element
+// with its length before it.
+func encodeArray(element uint32, n, size int, add func(b []byte, i int) []byte) []byte {
+	b := make([]byte, 0, 20+4*n+size)
+	if n == 0 {
+		b = binary.BigEndian.AppendUint32(b, 0)
+		b = binary.BigEndian.AppendUint32(b, 0)
+		return binary.BigEndian.AppendUint32(b, element)
+	}
+	b = binary.BigEndian.AppendUint32(b, 1)
+	b = binary.BigEndian.AppendUint32(b, 0)
+	b = binary.BigEndian.AppendUint32(b, element)
+	b = binary.BigEndian.AppendUint32(b, uint32(n))
+	b = binary.BigEndian.AppendUint32(b, 1)
+	for i := range n {
+		at := len(b)
+		b = add(append(b, 0, 0, 0, 0), i)
+		binary.BigEndian.PutUint32(b[at:], uint32(len(b)-at-4))
+	}
+	return b
 }

@@ -239,125 +239,27 @@ func TestServer(t *testing.T) {
 	})
 }
 
-// TestAnotherServer leads new connections to another server, as a proxy, a floating address or a changed name does. Its answers are not used
-// before it was fenced; then nothing but it is.
-func TestAnotherServer(t *testing.T) {
-	eachServer(t, dbserver.Options{Settings: map[string]string{"server-id": "1"}}, func(t *testing.T, first *dbtest.Server) {
-		kind := dbtest.Kind(first.Kind)
-		second := dbtest.NewServer(t, kind, dbserver.Options{Settings: map[string]string{"server-id": "2"}})
-		db := first.Open()
-		migrate(t, db.URL)
-		u, err := url.Parse(db.URL)
-		if err != nil {
-			t.Fatal(err)
+func TestVersions(t *testing.T) {
+	for _, test := range []struct {
+		version string
+		mariadb bool
+		want    string
+	}{
+		{"8.0.36-0ubuntu0.22.04.1", false, ""},
+		{"9.7.4-2", false, ""},
+		{"8.4.0", false, ""},
+		{"5.7.44-log", false, "MySQL 5.7.44-log: 8.0 or newer"},
+		{"10.6.0-MariaDB", true, ""},
+		{"10.11.19-MariaDB-0+deb12u1", true, ""},
+		{"11.8.6-MariaDB", true, ""},
+		{"5.5.5-10.11.2-MariaDB", true, ""},
+		{"10.5.23-MariaDB", true, "MariaDB 10.5.23-MariaDB: 10.6 or newer"},
+		{"5.5.68-MariaDB", true, "10.6 or newer"},
+		{"five", false, `the server's version "five"`},
+	} {
+		err := mysql.CheckVersion(test.version, test.mariadb)
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", test.version, err, test.want)
 		}
-		other, err := second.CreateDatabase(t.Context(), u.Path[1:])
-		if err != nil {
-			t.Fatal(err)
-		}
-		migrate(t, other)
-
-		p := newProxy(t, db.URL)
-		b := open(t, p.URL)
-		mustPut(t, b, "a")
-		seen := state(t, b).Head
-		before, err := b.Identity(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := mvcc.RecordFingerprint(t.Context(), b, before.Actual); err != nil {
-			t.Fatal(err)
-		}
-
-		moveTo := func(t *testing.T, databaseURL string) {
-			p.redirect(databaseURL)
-			p.cutAll()
-			var err error
-			eventually(t, "the connections to be new ones", func() bool {
-				_, err = b.State(t.Context())
-				return mvcc.ClassOf(err) != mvcc.Unavailable || err == nil
-			})
-			wantClass(t, err, mvcc.Fenced)
-			_, err = b.Commit(t.Context(), newGroup(seen, put("b", 0, "")))
-			wantClass(t, err, mvcc.Fenced)
-			_, err = b.Tail(t.Context(), 1, 10, mvcc.PrevOfAll)
-			wantClass(t, err, mvcc.Fenced)
-			id, err := b.Identity(t.Context())
-			if err != nil || id.Actual == before.Actual {
-				t.Fatalf("the identity is %+v, was %+v, %v", id, before, err)
-			}
-			st, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: seen, Token: mvcc.Token{1}, Jump: 1 << 32, Fingerprint: id.Actual})
-			if err != nil || st.Head.Epoch != seen.Epoch+1 {
-				t.Fatalf("the state is %+v, %v", st, err)
-			}
-			mustPut(t, b, "b")
-			seen, before = state(t, b).Head, id
-		}
-		moveTo(t, other)
-		// And back, to a server that lacks all that.
-		moveTo(t, db.URL)
-	})
-}
-
-// TestRestoredTables: tables that were dropped and created anew are another database, for new connections.
-func TestRestoredTables(t *testing.T) {
-	each(t, func(t *testing.T, db dbtest.DB) {
-		p := newProxy(t, db.URL)
-		b, a := open(t, p.URL), admin(t, db.URL)
-		seen := state(t, b).Head
-		before, err := b.Identity(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		// The time of the creation is known to the second.
-		eventually(t, "another second", func() bool {
-			exec(t, a, "DROP TABLE rowkeeper_aborted", "CREATE TABLE rowkeeper_aborted (token BINARY(16) NOT NULL PRIMARY KEY, time BIGINT NOT NULL)")
-			id, err := b.Identity(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			return id.Actual != before.Actual
-		})
-		p.cutAll()
-		eventually(t, "a new connection", func() bool {
-			_, _, err = b.Get(t.Context(), "a")
-			return mvcc.ClassOf(err) != mvcc.Unavailable
-		})
-		wantClass(t, err, mvcc.Fenced)
-		if _, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: seen, Token: mvcc.Token{1}, Jump: 1 << 32}); err != nil {
-			t.Fatal(err)
-		}
-		mustPut(t, b, "a")
-	})
-}
-
-// TestMovedTables puts a copy that was served in another database, and fenced there, in the place of
-// the tables: the fingerprint that it brings along is not the one that it has here.
-func TestMovedTables(t *testing.T) {
-	each(t, func(t *testing.T, db dbtest.DB) {
-		drill := dbtest.Open(t, db.Kind)
-		migrate(t, drill.URL)
-		b := open(t, drill.URL)
-		id, err := b.Identity(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		fence := mvcc.Fence{Seen: state(t, b).Head, Token: mvcc.Token{1}, Jump: 1 << 32, Fingerprint: id.Actual}
-		if _, err := mvcc.StartEpoch(t.Context(), b, fence); err != nil {
-			t.Fatal(err)
-		}
-		here, there := admin(t, db.URL), admin(t, drill.URL)
-		var name string
-		if err := here.QueryRow("SELECT DATABASE()").Scan(&name); err != nil {
-			t.Fatal(err)
-		}
-		for _, table := range []string{"log", "live", "store", "aborted", "schema"} {
-			exec(t, here, "DROP TABLE rowkeeper_"+table)
-			exec(t, there, fmt.Sprintf("RENAME TABLE rowkeeper_%[2]s TO %[1]s.rowkeeper_%[2]s", name, table))
-		}
-		moved := open(t, db.URL)
-		if id, err = moved.Identity(t.Context()); err != nil || id.Recorded == id.Actual {
-			t.Errorf("the identity is %+v, %v", id, err)
-		}
-	})
+	}
 }

@@ -1,0 +1,71 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rowkeeper/rowkeeper/migrations"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// Migrate brings the schema to the newest version. It needs CREATE, ALTER, INDEX and DROP on the database besides what Open does.
+func (opener) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+	return migrating(url, opts, func(db *sql.DB) ([]migrations.Migration, error) {
+		var done []migrations.Migration
+		_, err := backoff.Retry(ctx, func() (struct{}, error) {
+			steps, err := migrations.Up(ctx, db, migrations.MySQL, migrations.MySQLLocker())
+			done = append(done, steps...)
+			if err != nil && !collided(err) {
+				err = backoff.Permanent(err)
+			}
+			return struct{}{}, err
+		}, backoff.WithMaxElapsedTime(time.Minute))
+		return done, err
+	})
+}
+
+// collided tells whether a migration failed since another one ran at the same time. On Galera each node has locks of its own, so two nodes may migrate at
+// once. Who loses begins anew, and finds what the other one has done; each step of a migration does nothing if it was done.
+func collided(err error) bool {
+	const tableExists = 1050
+	var server *mysql.MySQLError
+	if errors.As(err, &server) {
+		return undone[server.Number] == mvcc.Transient || server.Number == tableExists
+	}
+	// goose has created the version table, and not filled it yet; it has no name for this error.
+	return strings.Contains(err.Error(), "missing zero version")
+}
+
+// Status lists the migrations that this program knows and those that the database has.
+func (opener) Status(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+	return migrating(url, opts, func(db *sql.DB) ([]migrations.Migration, error) {
+		return migrations.Status(ctx, db, migrations.MySQL)
+	})
+}
+
+func migrating(url string, opts mvcc.DriverOptions, f func(*sql.DB) ([]migrations.Migration, error)) ([]mvcc.Migration, error) {
+	s, err := newServer(url, opts)
+	if err != nil {
+		return nil, err
+	}
+	b := newBackend(s, opts.Timeout)
+	defer b.Close()
+	// A migration holds one connection for the lock and works on others.
+	db := s.pool(connector{server: s, anyServer: true}, 4)
+	defer db.Close()
+	list, err := f(db)
+	done := make([]mvcc.Migration, len(list))
+	for i, m := range list {
+		done[i] = mvcc.Migration(m)
+	}
+	if err != nil {
+		return done, b.failed("migrate the database", err)
+	}
+	return done, nil
+}

@@ -1,0 +1,109 @@
+package postgres_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/postgres"
+)
+
+// The tables are restored from a dump under a running server: they have other oids, and connections made from then on notice it.
+func TestRestoredTables(t *testing.T) {
+	url := migrated(t)
+	b, admin := openURL(t, with(t, url, "application_name", "before")), connect(t, url)
+	defer b.Close()
+	id, err := b.Identity(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := mvcc.RecordFingerprint(t.Context(), b, id.Actual); err != nil {
+		t.Fatal(err)
+	}
+	res, err := b.Commit(t.Context(), group(head(t, b), "before"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec(t, admin, `CREATE TABLE restored (LIKE rowkeeper_log INCLUDING ALL)`, `INSERT INTO restored SELECT * FROM rowkeeper_log`, `DROP TABLE rowkeeper_log`,
+		`ALTER TABLE restored RENAME TO rowkeeper_log`)
+	// The connections that there are go on: nothing is lost that this process has seen, so there is no harm.
+	if res, err = b.Commit(t.Context(), group(res.State.Head, "a")); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, admin, `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'before'`)
+	eventually(t, "the restore to be noticed", func() bool {
+		_, err := b.State(t.Context())
+		return err != nil && mvcc.ClassOf(err) == mvcc.Fenced
+	})
+	if id, err = b.Identity(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: res.State.Head, Token: newToken(), Jump: 1 << 32, Fingerprint: id.Actual}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "commits to work again, by a new connection", func() bool {
+		_, err := b.Commit(t.Context(), group(head(t, b), "b"))
+		return err == nil
+	})
+	// Another store in the same place is none that could be fenced.
+	exec(t, admin, `UPDATE rowkeeper_store SET identity = 'another'`,
+		`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'before'`)
+	eventually(t, "the other store to be noticed", func() bool {
+		_, err := b.State(t.Context())
+		return err != nil && mvcc.ClassOf(err) == mvcc.Invalid && strings.Contains(err.Error(), "another store")
+	})
+}
+
+// TestRenamedCopy puts a copy that was served elsewhere, and fenced there, in the place of the
+// database, while no server runs: the fingerprint that it brings along is not the one that it has here.
+func TestRenamedCopy(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		// drill makes the copy's own place, and returns its URL; replace puts it in place.
+		drill   func(t *testing.T, url string) string
+		replace func(t *testing.T, url, drill string)
+	}{
+		{"database", func(t *testing.T, _ string) string { return dbtest.Open(t, dbtest.Postgres).URL },
+			func(t *testing.T, url, drill string) {
+				here := pgx.Identifier{dbName(t, url)}.Sanitize()
+				there := pgx.Identifier{dbName(t, drill)}.Sanitize()
+				exec(t, connect(t, with(t, drill, "dbname", "postgres")), `DROP DATABASE `+here+` WITH (FORCE)`,
+					`ALTER DATABASE `+there+` RENAME TO `+here, `CREATE DATABASE `+there)
+			}},
+		{"schema", func(t *testing.T, url string) string {
+			exec(t, connect(t, url), `CREATE SCHEMA drill`)
+			return with(t, url, "search_path", "drill")
+		}, func(t *testing.T, url, _ string) {
+			exec(t, connect(t, url), `DROP SCHEMA public CASCADE`, `ALTER SCHEMA drill RENAME TO public`)
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			url := migrated(t)
+			drill := test.drill(t, url)
+			if _, err := postgres.Driver.Migrate(t.Context(), drill, options(t)); err != nil {
+				t.Fatal(err)
+			}
+			b := openURL(t, drill)
+			id, err := b.Identity(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: head(t, b), Token: newToken(), Jump: 1 << 32, Fingerprint: id.Actual})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := b.Close(); err != nil {
+				t.Fatal(err)
+			}
+			test.replace(t, url, drill)
+			b = openURL(t, url)
+			defer b.Close()
+			if id, err = b.Identity(t.Context()); err != nil || id.Recorded == id.Actual {
+				t.Errorf("the identity is %+v, %v", id, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,84 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/rowkeeper/rowkeeper/migrations"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// Migrate implements [mvcc.Driver]. It needs a role that may create tables, and a session of its own: no pooler in transaction mode.
+func (driver) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+	var done []migrations.Migration
+	err := withDB(ctx, url, opts, func(_ *config, db *sql.DB) (err error) {
+		done, err = migrations.Up(ctx, db, migrations.Postgres, migrations.PostgresLocker{})
+		return err
+	})
+	return steps(done), err
+}
+
+// Status implements [mvcc.Driver].
+func (driver) Status(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+	var list []migrations.Migration
+	err := withDB(ctx, url, opts, func(_ *config, db *sql.DB) (err error) {
+		list, err = migrations.Status(ctx, db, migrations.Postgres)
+		return err
+	})
+	return steps(list), err
+}
+
+func steps(list []migrations.Migration) []mvcc.Migration {
+	out := make([]mvcc.Migration, len(list))
+	for i, m := range list {
+		out[i] = mvcc.Migration(m)
+	}
+	return out
+}
+
+// withDB opens the database as migrations want it.
+func withDB(ctx context.Context, url string, opts mvcc.DriverOptions, f func(*config, *sql.DB) error) error {
+	cfg, err := parseURL(url, opts)
+	if err != nil {
+		return err
+	}
+	return cfg.withDB(ctx, f)
+}
+
+func (c *config) withDB(ctx context.Context, f func(*config, *sql.DB) error) error {
+	cc := c.pool.ConnConfig.Copy()
+	// Migrations wait for each other as long as their caller allows, whatever the URL and the role say.
+	unlimited := map[string]string{}
+	for _, limit := range []string{"lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"} {
+		delete(cc.RuntimeParams, limit)
+		unlimited[limit] = "0"
+	}
+	db := stdlib.OpenDB(*cc, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
+		err := checkVersion(conn)
+		if err == nil {
+			err = c.setUp(ctx, conn, setConfig(unlimited, false))
+		}
+		if err != nil {
+			conn.Close(ctx) // stdlib forgets it
+		}
+		return err
+	}))
+	defer db.Close()
+	conn, err := db.Conn(ctx)
+	if err == nil {
+		conn.Close()
+		err = f(c, db)
+	}
+	var version *migrations.VersionError
+	if errors.As(err, &version) {
+		return &mvcc.Error{Class: mvcc.Invalid, Err: err}
+	}
+	if err != nil {
+		return c.connectError(err)
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+package sqlite
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+func (b *backend) Identity(ctx context.Context) (id mvcc.Identity, err error) {
+	err = b.readDespiteFence(ctx, b.heads, func(c *conn) error {
+		id, err = b.identity(c)
+		id.Actual = b.fingerprint()
+		return err
+	})
+	return id, err
+}
+
+// fingerprint tells this database from a copy of it, see [place]. A store in memory has no copies.
+func (b *backend) fingerprint() string {
+	if b.cfg.memory() {
+		return b.dbName
+	}
+	return fmt.Sprintf("file %s, %s", b.file, b.place)
+}
+
+// identity reads which store a database holds, the fingerprint that is recorded in it, and its epoch.
+func (b *backend) identity(c *conn) (id mvcc.Identity, err error) {
+	s, err := c.prepare(selectIdentity)
+	if err != nil {
+		return id, err
+	}
+	defer s.reset()
+	row, err := s.step()
+	if err == nil && !row {
+		err = mvcc.Errorf(mvcc.Invalid, "cannot use %s: %w", b.name(), mvcc.ErrEmptyStore)
+	}
+	if err != nil {
+		return id, err
+	}
+	return mvcc.Identity{Store: s.colString(0), Recorded: s.colString(1), Epoch: mvcc.Epoch(s.colInt(2))}, nil
+}
+
+// sameStore refuses the file of another store in the place of the one that was opened first.
+func (b *backend) sameStore(c *conn) error {
+	id, err := b.identity(c)
+	if err == nil && b.store != "" && id.Store != b.store {
+		err = mvcc.Errorf(mvcc.Invalid, "the database file %s was replaced by one of another store: put the right file back, or restart to serve this one", b.name())
+	}
+	return err
+}

@@ -1,0 +1,84 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// TestWaitForTheLock ends a wait for another process's commit lock by a context, by the operation's timeout, and by busy_timeout.
+func TestWaitForTheLock(t *testing.T) {
+	url := fresh(t)
+	other := open(t, url)
+	defer other.Close()
+	release := hold(t, other)
+	for _, test := range []struct {
+		name, query string
+		timeout     time.Duration
+		cancel      bool
+		class       mvcc.Class
+		cause       error
+	}{
+		{"context", "", time.Minute, true, mvcc.Unavailable, context.Canceled},
+		{"timeout", "", 20 * time.Millisecond, false, mvcc.Unavailable, context.DeadlineExceeded},
+		{"busy_timeout", "?busy_timeout=20ms", time.Minute, false, mvcc.Transient, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			opts := options(t)
+			opts.Timeout = test.timeout
+			store, err := Driver.Open(context.Background(), url+test.query, opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer store.Close()
+			st, err := store.State(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			if test.cancel {
+				store.(*backend).onWait = cancel
+			}
+			_, err = store.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: st.Head, Mutations: []*mvcc.Mutation{{Key: "a"}}})
+			oneSentence(t, err, test.class, "the database "+store.(*backend).name())
+			if test.cause != nil && !errors.Is(err, test.cause) {
+				t.Errorf("the cause of %v is not %v", err, test.cause)
+			}
+			if n, _, err := store.Count(context.Background(), "a", "b", 0, 0); err != nil || n != 0 {
+				t.Errorf("the refused commit has written %d keys, %v", n, err)
+			}
+		})
+	}
+	release()
+	st, err := other.State(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st.Head.Revision != 1 {
+		t.Errorf("the head is %+v", st.Head)
+	}
+}
+
+// hold keeps the commit lock until the returned function is called.
+func hold(t *testing.T, b mvcc.Backend) (release func()) {
+	t.Helper()
+	holding, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- b.(*backend).write(context.Background(), func(*conn) (bool, error) {
+			close(holding)
+			<-end
+			return false, nil
+		})
+	}()
+	<-holding
+	return func() {
+		close(end)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
