@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apiserver/pkg/endpoints/openapi"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -33,6 +32,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/crds/core"
 	coreopenapi "github.com/rowkeeper/rowkeeper/pkg/crds/core/openapi"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
+	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
@@ -117,42 +117,36 @@ func describe(c *genericapiserver.Config, schemes []*runtime.Scheme) {
 		maps.Copy(all, own(ref))
 		return all
 	}
-	namer := openapi.NewDefinitionNamer(append(slices.Clone(schemes), core.Scheme, apiextensionsserver.Scheme)...)
-	c.OpenAPIConfig.GetDefinitions, c.OpenAPIV3Config.GetDefinitions = definitions, definitions
-	c.OpenAPIConfig.GetDefinitionName = describedNames(c.OpenAPIConfig.GetDefinitionName, namer)
-	c.OpenAPIV3Config.GetDefinitionName = describedNames(c.OpenAPIV3Config.GetDefinitionName, namer)
-	c.OpenAPIConfig.Definitions, c.OpenAPIV3Config.Definitions = nil, nil
+	names := openapi.NamesOf(append(slices.Clone(schemes), core.Scheme, apiextensionsserver.Scheme)...)
+	openapi.Describe(c, definitions, describedNames(c.OpenAPIV3Config.GetDefinitionName, names))
 }
 
-// describedNames gives the server's own types the names and kinds that its author gives them, who may know types by other names than a namer does. The kinds
-// that follow from the schemes are added, for types that only they know, and for those that are in every group.
-func describedNames(own func(string) (string, spec.Extensions), namer *openapi.DefinitionNamer) func(string) (string, spec.Extensions) {
+// describedNames gives the server's own types the names and kinds that its author gives them, who may
+// know types by other names. The kinds that follow from the schemes are added, for types that only the
+// schemes know, and for those that are in every group.
+func describedNames(own, schemes openapi.Names) openapi.Names {
 	if own == nil {
-		return namer.GetDefinitionName
+		return schemes
 	}
 	return func(name string) (string, spec.Extensions) {
 		name, extensions := own(name)
-		_, more := namer.GetDefinitionName(name)
-		kinds, ok := extensions[groupVersionKinds].([]any)
+		_, more := schemes(name)
+		kinds, ok := extensions[openapi.GroupVersionKinds].([]any)
 		if !ok {
 			return name, more
 		}
-		others, _ := more[groupVersionKinds].([]any)
+		others, _ := more[openapi.GroupVersionKinds].([]any)
 		for _, kind := range others {
 			same := func(k any) bool { return reflect.DeepEqual(k, kind) }
-			// What is kept in memory is in no document.
-			if kind.(map[string]any)["version"] != runtime.APIVersionInternal && !slices.ContainsFunc(kinds, same) {
+			if !slices.ContainsFunc(kinds, same) {
 				kinds = append(slices.Clip(kinds), kind)
 			}
 		}
 		extensions = maps.Clone(extensions)
-		extensions[groupVersionKinds] = kinds
+		extensions[openapi.GroupVersionKinds] = kinds
 		return name, extensions
 	}
 }
-
-// groupVersionKinds is the extension by which clients find the schema of a kind.
-const groupVersionKinds = "x-kubernetes-group-version-kind"
 
 // Extend returns a server that serves definitions, their objects and the core API itself, and leaves everything else to the given one. That one was
 // made from the configuration which was prepared, and all its groups are installed. The configuration's AdmissionControl may have become a part of a chain

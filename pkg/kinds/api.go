@@ -1,7 +1,6 @@
 package kinds
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,15 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/apiserver/pkg/endpoints/openapi"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/compatibility"
-	openapicommon "k8s.io/kube-openapi/pkg/common"
-	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/rowkeeper/rowkeeper/pkg/options"
+	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
 )
 
 // Group is an API group.
@@ -132,17 +129,8 @@ func (a *API) add(g Group) error {
 func (a *API) NewConfig() *genericapiserver.RecommendedConfig {
 	c := genericapiserver.NewRecommendedConfig(a.Codecs)
 	c.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
-	names := a.definitionName()
-	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(a.OpenAPI, new(openapi.DefinitionNamer))
-	c.OpenAPIConfig.GetDefinitionName = names
-	c.OpenAPIConfig.Info.Title, c.OpenAPIConfig.Info.Version = a.groups[0].Name, a.groups[0].Versions[0]
-	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(a.OpenAPI, new(openapi.DefinitionNamer))
-	c.OpenAPIV3Config.GetDefinitionName = names
-	c.OpenAPIV3Config.Definitions = a.OpenAPI(func(name string) spec.Ref {
-		name, _ = names(name)
-		return spec.MustCreateRef("#/components/schemas/" + openapicommon.EscapeJsonPointer(name))
-	})
-	c.OpenAPIV3Config.Info.Title, c.OpenAPIV3Config.Info.Version = a.groups[0].Name, a.groups[0].Versions[0]
+	openapi.Describe(&c.Config, a.OpenAPI, openapi.NamesOf(a.Scheme))
+	openapi.Title(&c.Config, a.groups[0].Name, a.groups[0].Versions[0])
 	return c
 }
 
@@ -212,19 +200,6 @@ func (s withoutProtobuf) SupportedMediaTypes() []runtime.SerializerInfo {
 	types := slices.Clone(s.NegotiatedSerializer.SupportedMediaTypes())
 	return slices.DeleteFunc(types, func(t runtime.SerializerInfo) bool {
 		return t.MediaType == runtime.ContentTypeProtobuf
-	})
-}
-
-// sortKinds orders the kinds of a definition by group, version and kind.
-func sortKinds(kinds []any) {
-	slices.SortFunc(kinds, func(a, b any) int {
-		x, y := a.(map[string]any), b.(map[string]any)
-		for _, part := range []string{"group", "version", "kind"} {
-			if c := cmp.Compare(x[part].(string), y[part].(string)); c != 0 {
-				return c
-			}
-		}
-		return 0
 	})
 }
 

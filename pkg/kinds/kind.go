@@ -18,6 +18,8 @@ import (
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/klog/v2"
 	"k8s.io/kube-openapi/pkg/util"
+
+	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
 )
 
 // Object is a pointer to a type T that embeds metav1.TypeMeta and metav1.ObjectMeta, and has a method DeepCopyObject, for which [DeepCopy] does the work.
@@ -189,7 +191,7 @@ func (l *List[T]) DeepCopyObject() runtime.Object {
 
 // OpenAPIModelName is the name of the list in OpenAPI documents.
 func (List[T]) OpenAPIModelName() string {
-	return friendlyName(util.GetCanonicalTypeName(new(T))) + "List"
+	return openapi.FriendlyName(util.GetCanonicalTypeName(new(T))) + "List"
 }
 
 // Definition is a kind for [Group.Kinds]; [Define] makes it.

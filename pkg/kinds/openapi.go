@@ -11,8 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/version"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
-	"k8s.io/kube-openapi/pkg/util"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
 )
 
 // OpenAPI returns the definitions of the group's types and of all that they consist of, made by looking at the Go types: names by the tag json, merge keys by the tags
@@ -28,45 +29,6 @@ func (a *API) OpenAPI(ref openapicommon.ReferenceCallback) map[string]openapicom
 	b.define(reflect.TypeFor[metav1.Patch]())
 	b.define(reflect.TypeFor[version.Info]())
 	return b.all
-}
-
-// definitionName gives the types of the groups their place in a document, and says which kinds they are.
-func (a *API) definitionName() func(name string) (string, spec.Extensions) {
-	kinds := map[string][]any{}
-	for gvk, t := range a.Scheme.AllKnownTypes() {
-		if gvk.Version != runtime.APIVersionInternal {
-			name := typeName(t)
-			kinds[name] = append(kinds[name], map[string]any{"group": gvk.Group, "version": gvk.Version, "kind": gvk.Kind})
-		}
-	}
-	for _, of := range kinds {
-		sortKinds(of)
-	}
-	return func(name string) (string, spec.Extensions) {
-		if of, ok := kinds[name]; ok {
-			return friendlyName(name), spec.Extensions{"x-kubernetes-group-version-kind": of}
-		}
-		return friendlyName(name), nil
-	}
-}
-
-// friendlyName has no slashes, which references would have to escape.
-func friendlyName(name string) string {
-	if strings.Contains(name, "/") {
-		return util.ToRESTFriendlyName(name)
-	}
-	return name
-}
-
-// typeName is the name by which the builders of the documents ask for a type.
-func typeName(t reflect.Type) string {
-	name := util.GetCanonicalTypeName(reflect.New(t).Interface())
-	for _, f := range embedded(t) {
-		if name == util.GetCanonicalTypeName(reflect.New(f).Interface()) {
-			return t.PkgPath() + "." + t.Name() // the method that names it is the embedded type's
-		}
-	}
-	return name
 }
 
 // embedded returns the types of the embedded fields of a struct.
@@ -105,7 +67,7 @@ type (
 
 // define adds the definition of a struct with a name, and returns the name.
 func (b *definitions) define(t reflect.Type) string {
-	name := typeName(t)
+	name := openapi.TypeName(t)
 	if _, ok := b.all[name]; ok {
 		return name
 	}

@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/endpoints/openapi"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
@@ -28,10 +27,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
-	"k8s.io/kube-openapi/pkg/util"
-	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/rowkeeper/rowkeeper/pkg/options"
+	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
 	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
@@ -390,50 +388,12 @@ func describe(c *genericapiserver.Config, api API, groups []Group) error {
 		}
 		return merged
 	}
-	names := definitionNames(schemes)
-	namer := openapi.NewDefinitionNamer() // replaced below
-	if c.OpenAPIConfig == nil {
-		c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
-		c.OpenAPIConfig.Info.Title, c.OpenAPIConfig.Info.Version = "test", "test"
+	titled := c.OpenAPIV3Config != nil
+	openapi.Describe(c, definitions, openapi.NamesOf(schemes...))
+	if !titled {
+		openapi.Title(c, "test", "test")
 	}
-	if c.OpenAPIV3Config == nil {
-		c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
-		c.OpenAPIV3Config.Info.Title, c.OpenAPIV3Config.Info.Version = "test", "test"
-	}
-	c.OpenAPIConfig.GetDefinitions, c.OpenAPIV3Config.GetDefinitions = definitions, definitions
-	c.OpenAPIConfig.GetDefinitionName, c.OpenAPIV3Config.GetDefinitionName = names, names
-	// They have to be made anew: what is there refers to the types by the names that they had, and has no groups.
-	c.OpenAPIV3Config.Definitions = definitions(func(name string) spec.Ref {
-		name, _ = names(name)
-		return spec.MustCreateRef("#/components/schemas/" + openapicommon.EscapeJsonPointer(name))
-	})
 	return nil
-}
-
-// definitionNames names the types of schemes in OpenAPI documents, and says which kinds they are. Types that have no name for that purpose are known by
-// that of their package.
-func definitionNames(schemes []*runtime.Scheme) func(name string) (string, spec.Extensions) {
-	namer := openapi.NewDefinitionNamer(schemes...)
-	known := map[string]string{}
-	for _, scheme := range schemes {
-		for gvk := range scheme.AllKnownTypes() {
-			object, err := scheme.New(gvk)
-			if err != nil {
-				continue // which the namer has logged
-			}
-			if name, err := scheme.ToOpenAPIDefinitionName(gvk); err == nil {
-				known[util.GetCanonicalTypeName(object)] = name
-			}
-		}
-	}
-	return func(name string) (string, spec.Extensions) {
-		if definition, ok := known[name]; ok {
-			name = definition
-		} else if strings.Contains(name, "/") {
-			name = util.ToRESTFriendlyName(name)
-		}
-		return namer.GetDefinitionName(name)
-	}
 }
 
 // getter stores a group below the server's prefix.

@@ -6,26 +6,22 @@ import (
 
 	"github.com/emicklei/go-restful/v3"
 	"k8s.io/apimachinery/pkg/util/managedfields"
-	"k8s.io/apiserver/pkg/endpoints/openapi"
+	endpoints "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/kube-openapi/pkg/builder3"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 	openapiutil "k8s.io/kube-openapi/pkg/util"
 
 	generatedopenapi "github.com/rowkeeper/rowkeeper/pkg/example/generated/openapi"
+	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
 	"github.com/rowkeeper/rowkeeper/pkg/server/version"
 )
 
 // describe makes the server publish OpenAPI documents of the types in the scheme.
 func describe(c *genericapiserver.Config) {
-	namer := openapi.NewDefinitionNamer(Scheme)
-	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(generatedopenapi.GetOpenAPIDefinitions, namer)
-	c.OpenAPIConfig.Info.Title = "Rowkeeper"
-	c.OpenAPIConfig.Info.Version = version.Get().Version
-	c.OpenAPIConfig.GetOperationIDAndTags = operation //nolint:staticcheck // upstream's own default, which it calls, is set in this field
-	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(generatedopenapi.GetOpenAPIDefinitions, namer)
-	c.OpenAPIV3Config.Info.Title = "Rowkeeper"
-	c.OpenAPIV3Config.Info.Version = version.Get().Version
+	openapi.Describe(c, generatedopenapi.GetOpenAPIDefinitions, openapi.NamesOf(Scheme))
+	openapi.Title(c, "Rowkeeper", version.Get().Version)
+	c.OpenAPIConfig.GetOperationIDAndTags = operation   //nolint:staticcheck // upstream's own default, which it calls, is set in this field
 	c.OpenAPIV3Config.GetOperationIDAndTags = operation //nolint:staticcheck // as above
 }
 
@@ -47,5 +43,5 @@ func operation(route *restful.Route) (string, []string, error) {
 		renamed.Operation += "Request"
 		route = &renamed
 	}
-	return openapi.GetOperationIDAndTags(route)
+	return endpoints.GetOperationIDAndTags(route)
 }
