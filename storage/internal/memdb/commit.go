@@ -1,0 +1,94 @@
+package memdb
+
+import (
+	"context"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// micro is a time in the precision of the log.
+func micro(t time.Time) time.Time { return t.Truncate(time.Microsecond) }
+
+// Commit implements [mvcc.Backend].
+func (b *Backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+	ctx, cancel := b.bounded(ctx)
+	defer cancel()
+	res := &mvcc.GroupResult{}
+	err := b.transact(ctx, "Commit", func(t *tables) (bool, error) {
+		st := t.state(b.d.now())
+		if err := mvcc.CheckGroup(g, t.guard(st, g.Token, g.Seen.Revision)); err != nil {
+			return false, err
+		}
+		res.Before, res.State, res.Time = st.Head, st, micro(st.Now)
+		removed := removed{t: t, mutations: g.Mutations, values: map[int][]byte{}}
+		current := func(k mvcc.Key) (revision, create mvcc.Revision) {
+			l := t.current(k)
+			return l.revision, l.create
+		}
+		outcomes, accepted := mvcc.Decide(g.Mutations, st.Head.Revision, current, removed.lost)
+		for i, m := range g.Mutations {
+			o := &outcomes[i]
+			o.PrevValue = removed.values[i]
+			if !o.Accepted {
+				continue
+			}
+			if err := t.apply(m, o, g.Token, res.Time); err != nil {
+				return false, err
+			}
+		}
+		res.Outcomes, res.State.Head = outcomes, t.state(st.Now).Head
+		return accepted > 0, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// removed finds the values that the deletions of a group remove.
+type removed struct {
+	t         *tables
+	mutations []*mvcc.Mutation
+	// values are those of the mutations by their place, and bytes their size.
+	values map[int][]byte
+	bytes  int
+}
+
+// lost refuses a deletion whose value is lost, alone.
+func (r *removed) lost(i int) error {
+	m := r.mutations[i]
+	if !m.Delete || m.HasPrev {
+		return nil
+	}
+	row := r.t.row(m.Expect)
+	if row == nil {
+		return mvcc.Errorf(mvcc.Data, "%w", mvcc.LostValue(m.Key, m.Expect))
+	}
+	if r.bytes < groupBytes {
+		r.values[i] = row.Value
+		r.bytes += len(row.Value)
+	}
+	return nil
+}
+
+// apply writes an accepted mutation.
+func (t *tables) apply(m *mvcc.Mutation, o *mvcc.Outcome, token mvcc.Token, now time.Time) error {
+	row := mvcc.Row{Key: m.Key, Revision: o.Revision, Prev: m.Expect, Create: o.Create, Token: token,
+		Time: now, Deleted: m.Delete}
+	if !m.Delete {
+		row.Value = m.Value
+	}
+	if err := t.append(row); err != nil {
+		return err
+	}
+	t.remove(m.Key)
+	if m.Delete {
+		return nil
+	}
+	l := liveRow{key: m.Key, revision: o.Revision, create: o.Create}
+	if m.TTL > 0 {
+		l.expiry = now.Add(m.TTL).UnixMicro()
+	}
+	return t.insert(l)
+}

@@ -1,0 +1,53 @@
+package memdb
+
+import (
+	"context"
+	"crypto/sha256"
+	"sync/atomic"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// Database is a database with an empty store. It is a driver whose every URL is this database.
+type Database struct {
+	name    string
+	now     func() time.Time
+	version atomic.Pointer[tables]
+	// lock is the commit lock. It has the capacity 1 and is full while a transaction holds it.
+	lock      chan struct{}
+	listeners listeners
+}
+
+var _ mvcc.Driver = (*Database)(nil)
+
+// New makes a database with a clock. Its name is its fingerprint and the identity of its store.
+func New(name string, now func() time.Time) *Database {
+	d := &Database{name: name, now: now, lock: make(chan struct{}, 1)}
+	// What the migrations of a real database write: the store row, and the first marker.
+	sum := sha256.Sum256([]byte(name))
+	marker := mvcc.Row{Revision: 1, Token: mvcc.Token(sum[:16]), Time: micro(now()), Deleted: true}
+	d.version.Store(&tables{store: storeRow{identity: name, epoch: 1}, log: []mvcc.Row{marker}})
+	return d
+}
+
+// Name implements [mvcc.Driver].
+func (d *Database) Name() string { return "memdb" }
+
+// Schemes implements [mvcc.Driver].
+func (d *Database) Schemes() []string { return []string{"memdb"} }
+
+// Migrate implements [mvcc.Driver]. There is nothing to migrate.
+func (d *Database) Migrate(context.Context, string, mvcc.DriverOptions) ([]mvcc.Migration, error) {
+	return nil, nil
+}
+
+// Status implements [mvcc.Driver].
+func (d *Database) Status(context.Context, string, mvcc.DriverOptions) ([]mvcc.Migration, error) {
+	return nil, nil
+}
+
+// Open implements [mvcc.Driver]. The backend is a [*Backend].
+func (d *Database) Open(_ context.Context, _ string, o mvcc.DriverOptions) (mvcc.Backend, error) {
+	return &Backend{d: d, timeout: o.Timeout}, nil
+}

@@ -1,0 +1,68 @@
+package memdb
+
+import (
+	"context"
+	"sync"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// listeners are those that are told of commits. Each channel has the capacity 1: one that is full
+// will be read, and then the newest head is told.
+type listeners struct {
+	// mu guards wakes. Nothing else is locked, and nothing is waited for, while it is held.
+	mu    sync.Mutex
+	wakes map[chan struct{}]struct{}
+}
+
+func (l *listeners) add() (wake chan struct{}, remove func()) {
+	wake = make(chan struct{}, 1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.wakes == nil {
+		l.wakes = map[chan struct{}]struct{}{}
+	}
+	l.wakes[wake] = struct{}{}
+	return wake, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.wakes, wake)
+	}
+}
+
+func (l *listeners) wake() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for wake := range l.wakes {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Listen implements [mvcc.Notifier].
+func (b *Backend) Listen(ctx context.Context, notify func(mvcc.Revision), status func(error)) {
+	wake, remove := b.d.listeners.add()
+	defer remove()
+	status(nil)
+	for {
+		select {
+		case <-wake:
+			notify(b.d.version.Load().state(b.d.now()).Head.Revision)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Changed implements [mvcc.Poller].
+func (b *Backend) Changed(ctx context.Context) (bool, error) {
+	t, _, err := b.read(ctx, "Changed")
+	if err != nil {
+		return true, err
+	}
+	changed := t != b.polled
+	b.polled = t
+	return changed, nil
+}

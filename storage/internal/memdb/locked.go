@@ -1,0 +1,90 @@
+package memdb
+
+import (
+	"bytes"
+	"context"
+	"slices"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// Locked implements [mvcc.Backend]. There is only one server.
+func (b *Backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
+	if !o.Unbounded {
+		var cancel context.CancelFunc
+		ctx, cancel = b.bounded(ctx)
+		defer cancel()
+	}
+	return b.transact(ctx, "Locked", func(t *tables) (bool, error) {
+		x := &tx{view: view{ctx: ctx, t: t, state: t.state(b.d.now())}}
+		err := f(x)
+		return x.changed, err
+	})
+}
+
+// tx implements [mvcc.Tx].
+type tx struct {
+	view
+	// changed tells whether anything was written.
+	changed bool
+}
+
+func (x *tx) Group(token mvcc.Token, after mvcc.Revision) (mvcc.Guard, []mvcc.Row, error) {
+	var rows []mvcc.Row
+	for _, r := range x.t.from(after + 1) {
+		if r.Token == token {
+			r.Value = nil
+			rows = append(rows, r)
+		}
+	}
+	return x.t.guard(x.t.state(x.state.Now), token, after), rows, nil
+}
+
+func (x *tx) Abort(token mvcc.Token) error {
+	x.changed = true
+	x.t.aborted = append(slices.Clone(x.t.aborted), abortedRow{token, x.state.Now})
+	return nil
+}
+
+func (x *tx) SetCompacted(r mvcc.Revision) error {
+	x.changed = true
+	x.t.store.compacted = r
+	return nil
+}
+
+func (x *tx) RecordFingerprint(fingerprint string) error {
+	if x.t.store.fingerprint == "" {
+		x.changed = true
+		x.t.store.fingerprint = fingerprint
+	}
+	return nil
+}
+
+func (x *tx) Mark(st mvcc.State, fingerprint string) error {
+	x.changed = true
+	s := &x.t.store
+	s.epoch, s.compacted, s.swept = st.Head.Epoch, st.Compacted, st.Swept
+	if fingerprint != "" {
+		s.fingerprint = fingerprint
+	}
+	return x.t.append(mvcc.Row{Revision: st.Head.Revision, Token: st.Head.Token,
+		Time: micro(st.Now), Deleted: true})
+}
+
+func (x *tx) Clear() error {
+	x.changed = true
+	x.t.live, x.t.log = nil, nil
+	return nil
+}
+
+func (x *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error) error {
+	x.changed = true
+	return write(func(r *mvcc.Record) error {
+		err := x.t.append(mvcc.Row{Key: r.Key, Revision: r.Revision, Create: r.Create, Token: token,
+			Time: micro(x.state.Now), Value: bytes.Clone(r.Value)})
+		if err != nil {
+			return err
+		}
+		return x.t.insert(liveRow{key: r.Key, revision: r.Revision, create: r.Create, expiry: r.Expiry})
+	})
+}

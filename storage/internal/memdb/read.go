@@ -1,0 +1,222 @@
+package memdb
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// read begins a read: of the newest version, which is what the last transaction has committed.
+func (b *Backend) read(ctx context.Context, method string) (*tables, mvcc.State, error) {
+	ctx, cancel := b.bounded(ctx)
+	defer cancel()
+	if err := b.begin(ctx, method); err != nil {
+		return nil, mvcc.State{}, err
+	}
+	t := b.d.version.Load()
+	return t, t.state(b.d.now()), nil
+}
+
+// visible tells whether a live row was there at a revision, 0 for now.
+func (l *liveRow) visible(at mvcc.Revision) bool { return at == 0 || l.revision <= at }
+
+// State implements [mvcc.Backend].
+func (b *Backend) State(ctx context.Context) (mvcc.State, error) {
+	_, st, err := b.read(ctx, "State")
+	return st, err
+}
+
+// Tail implements [mvcc.Backend].
+func (b *Backend) Tail(ctx context.Context, from mvcc.Revision, limit int, prev mvcc.Prev) (
+	*mvcc.Tail, error) {
+	t, st, err := b.read(ctx, "Tail")
+	if err != nil {
+		return nil, err
+	}
+	tail := &mvcc.Tail{State: st}
+	bytes := 0
+	for _, r := range t.from(from) {
+		if len(tail.Rows) == limit || tail.More {
+			break
+		}
+		if r.Deleted || prev == mvcc.PrevOfAll {
+			if p := t.row(r.Prev); p != nil {
+				r.HasPrev, r.PrevValue = true, p.Value
+			}
+		}
+		tail.Rows = append(tail.Rows, r)
+		bytes += len(r.Value) + len(r.PrevValue)
+		tail.More = bytes >= mvcc.ReadBytes
+	}
+	return tail, nil
+}
+
+// Get implements [mvcc.Backend].
+func (b *Backend) Get(ctx context.Context, key mvcc.Key) (*mvcc.Row, mvcc.State, error) {
+	t, st, err := b.read(ctx, "Get")
+	if err != nil {
+		return nil, st, err
+	}
+	l := t.current(key)
+	if l.revision == 0 {
+		return nil, st, nil
+	}
+	row := t.row(l.revision)
+	if row == nil {
+		return nil, st, mvcc.LostValue(key, l.revision)
+	}
+	found := *row
+	return &found, st, nil
+}
+
+// Page implements [mvcc.Backend].
+func (b *Backend) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error) {
+	t, st, err := b.read(ctx, "Page")
+	if err != nil {
+		return nil, err
+	}
+	page := &mvcc.Page{State: st}
+	bytes := 0
+	for _, l := range t.between(q.Start, q.End) {
+		if len(page.Rows) == q.Limit || page.More {
+			break
+		}
+		if !l.visible(q.At) {
+			continue
+		}
+		row := mvcc.Row{Key: l.key, Revision: l.revision, Create: l.create}
+		if !q.KeysOnly {
+			logged := t.row(l.revision)
+			if logged == nil {
+				return nil, mvcc.LostValue(l.key, l.revision)
+			}
+			row.Value = logged.Value
+		}
+		page.Rows = append(page.Rows, row)
+		bytes += len(row.Value)
+		page.More = bytes >= mvcc.ReadBytes
+	}
+	return page, nil
+}
+
+// GetKeys implements [mvcc.KeysReader].
+func (b *Backend) GetKeys(ctx context.Context, keys []mvcc.Key) (
+	found []mvcc.Row, st mvcc.State, err error) {
+	t, st, err := b.read(ctx, "GetKeys")
+	if err != nil {
+		return nil, st, err
+	}
+	for _, k := range keys {
+		l := t.current(k)
+		if l.revision == 0 {
+			continue
+		}
+		row := mvcc.Row{Key: k, Revision: l.revision, Create: l.create}
+		if logged := t.row(l.revision); logged != nil {
+			row.Value = logged.Value
+		}
+		found = append(found, row)
+	}
+	return found, st, nil
+}
+
+// Replaced implements [mvcc.Backend].
+func (b *Backend) Replaced(ctx context.Context, q mvcc.ReplacedQuery) (
+	replaced []mvcc.Replaced, st mvcc.State, err error) {
+	t, st, err := b.read(ctx, "Replaced")
+	if err != nil {
+		return nil, st, err
+	}
+	for _, r := range t.from(q.After + 1) {
+		if r.Revision > q.Upto {
+			break
+		}
+		if r.Prev >= 1 && r.Prev <= q.At && r.Key >= q.Start && r.Key < q.End {
+			replaced = append(replaced, mvcc.Replaced{Key: r.Key, Revision: r.Prev})
+		}
+	}
+	return replaced, st, nil
+}
+
+// Values implements [mvcc.Backend].
+func (b *Backend) Values(ctx context.Context, revisions []mvcc.Revision) (
+	found []mvcc.Row, st mvcc.State, err error) {
+	t, st, err := b.read(ctx, "Values")
+	if err != nil {
+		return nil, st, err
+	}
+	bytes := 0
+	for _, r := range revisions {
+		if row := t.row(r); row != nil && bytes < mvcc.ReadBytes {
+			v := mvcc.Row{Key: row.Key, Revision: r, Create: row.Create, Value: row.Value}
+			found = append(found, v)
+			bytes += len(v.Value)
+		}
+	}
+	return found, st, nil
+}
+
+// Count implements [mvcc.Backend].
+func (b *Backend) Count(ctx context.Context, start, end mvcc.Key, at mvcc.Revision, limit int64) (
+	n int64, st mvcc.State, err error) {
+	t, st, err := b.read(ctx, "Count")
+	if err != nil {
+		return 0, st, err
+	}
+	for _, l := range t.between(start, end) {
+		if limit > 0 && n == limit {
+			break
+		}
+		if l.visible(at) {
+			n++
+		}
+	}
+	return n, st, nil
+}
+
+// Expired implements [mvcc.Backend].
+func (b *Backend) Expired(ctx context.Context, limit int) (
+	expired []mvcc.Expired, next time.Duration, err error) {
+	t, st, err := b.read(ctx, "Expired")
+	if err != nil {
+		return nil, 0, err
+	}
+	expiring := slices.DeleteFunc(slices.Clone(t.live), func(l liveRow) bool { return l.expiry == 0 })
+	slices.SortStableFunc(expiring, func(a, b liveRow) int { return cmp.Compare(a.expiry, b.expiry) })
+	for _, l := range expiring {
+		left := time.Duration(l.expiry-st.Now.UnixMicro()) * time.Microsecond
+		if left > 0 || len(expired) == limit {
+			return expired, max(left, time.Microsecond), nil
+		}
+		expired = append(expired, mvcc.Expired{Key: l.key, Revision: l.revision})
+	}
+	return expired, 0, nil
+}
+
+// FirstAt implements [mvcc.Backend].
+func (b *Backend) FirstAt(ctx context.Context, revision mvcc.Revision) (*mvcc.Row, error) {
+	t, _, err := b.read(ctx, "FirstAt")
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range t.from(revision) {
+		return &mvcc.Row{Revision: r.Revision, Time: r.Time}, nil
+	}
+	return nil, nil
+}
+
+// Size implements [mvcc.Backend].
+func (b *Backend) Size(ctx context.Context) (mvcc.Size, error) {
+	t, _, err := b.read(ctx, "Size")
+	if err != nil {
+		return mvcc.Size{}, err
+	}
+	var bytes int64
+	for i := range t.log {
+		bytes += int64(len(t.log[i].Key) + len(t.log[i].Value))
+	}
+	return mvcc.Size{Total: bytes, Live: bytes}, nil
+}

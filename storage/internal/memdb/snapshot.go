@@ -1,0 +1,48 @@
+package memdb
+
+import (
+	"context"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// Snapshot implements [mvcc.Backend].
+func (b *Backend) Snapshot(ctx context.Context,
+	f func(context.Context, mvcc.Snapshot) error) error {
+	if err := b.begin(ctx, "Snapshot"); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	t := b.d.version.Load()
+	return f(ctx, &view{ctx: ctx, t: t, state: t.state(b.d.now())})
+}
+
+// view implements [mvcc.Snapshot].
+type view struct {
+	ctx   context.Context
+	t     *tables
+	state mvcc.State
+}
+
+func (v *view) State() mvcc.State { return v.state }
+
+func (v *view) Keys() (int64, error) { return int64(len(v.t.live)), ended(v.ctx) }
+
+func (v *view) Records(each func(*mvcc.Record) error) error {
+	for _, r := range v.t.log {
+		if err := ended(v.ctx); err != nil {
+			return err
+		}
+		l := v.t.current(r.Key)
+		if l.revision != r.Revision {
+			continue
+		}
+		err := each(&mvcc.Record{Key: r.Key, Revision: r.Revision, Create: r.Create,
+			Expiry: l.expiry, Value: r.Value})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

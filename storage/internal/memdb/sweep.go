@@ -1,0 +1,55 @@
+package memdb
+
+import (
+	"context"
+	"slices"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// Sweepable implements [mvcc.Backend].
+func (b *Backend) Sweepable(ctx context.Context, limit int) (from mvcc.Sweepable, err error) {
+	t, st, err := b.read(ctx, "Sweepable")
+	if err != nil {
+		return from, err
+	}
+	from.State = st
+	if len(t.aborted) > 0 {
+		from.Aborted = t.aborted[0].time
+	}
+	for _, r := range t.from(st.Swept) {
+		if r.Revision > st.Compacted || len(from.Rows) > limit {
+			break
+		}
+		row := mvcc.SweepRow{Revision: r.Revision, Prev: r.Prev, Deleted: r.Deleted}
+		from.Rows = append(from.Rows, row)
+	}
+	return from, nil
+}
+
+// Sweep implements [mvcc.Backend].
+func (b *Backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, err error) {
+	if p.Empty() {
+		return 0, nil
+	}
+	ctx, cancel := b.bounded(ctx)
+	defer cancel()
+	err = b.transact(ctx, "Sweep", func(t *tables) (bool, error) {
+		if err := p.Check(t.state(b.d.now())); err != nil {
+			return false, err
+		}
+		gone := make(map[mvcc.Revision]bool, len(p.Revisions))
+		for _, r := range p.Revisions {
+			gone[r] = true
+		}
+		deleted = t.keep(func(r *mvcc.Row) bool { return !gone[r.Revision] })
+		t.store.swept = max(t.store.swept, p.Swept)
+		forgotten := func(a abortedRow) bool { return a.time.Before(p.Forget) }
+		t.aborted = slices.DeleteFunc(slices.Clone(t.aborted), forgotten)
+		return true, nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return deleted, nil
+}
