@@ -5,6 +5,7 @@
 //	kinds              a whole API server from Go types, without generated code
 //	options            the flags by which a server of your own stores its objects in a SQL database
 //	crds               CustomResourceDefinitions in a server of your own
+//	registry/resource  a resource's store, from what is particular about it
 //	registry/inner     a resource's handler that uses the store of another resource
 //	registry/status    the subresource status
 //	registry/table     the columns that kubectl prints

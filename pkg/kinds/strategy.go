@@ -16,18 +16,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/generic"
-	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
-	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/names"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	registry "github.com/rowkeeper/rowkeeper/pkg/registry/resource"
 	"github.com/rowkeeper/rowkeeper/pkg/registry/status"
 	"github.com/rowkeeper/rowkeeper/pkg/registry/table"
 )
@@ -214,52 +212,37 @@ func (k *completed[T, P]) fieldLabel(label, value string) (string, string, error
 	return label, value, nil
 }
 
-// attributes are what objects can be selected by.
-func (k *completed[T, P]) attributes(obj runtime.Object) (labels.Set, fields.Set, error) {
-	p, ok := obj.(P)
-	if !ok {
-		return nil, nil, fmt.Errorf("%T is not a %s", obj, k.Name)
-	}
-	set := fields.Set{"metadata.name": p.GetName()}
-	if !k.ClusterScoped {
-		set["metadata.namespace"] = p.GetNamespace()
-	}
+// selectable adds the fields that the author names.
+func (k *completed[T, P]) selectable(obj P, set fields.Set) {
 	for path, value := range k.Fields {
-		set[path] = value(p)
+		set[path] = value(obj)
 	}
-	return p.GetLabels(), set, nil
 }
 
 func (k *completed[T, P]) storage(scheme *runtime.Scheme, getter generic.RESTOptionsGetter) (map[string]map[string]rest.Storage, error) {
 	s := strategy[T, P]{scheme, names.SimpleNameGenerator, k}
-	store := &genericregistry.Store{
-		NewFunc:     func() runtime.Object { return P(new(T)) },
-		NewListFunc: func() runtime.Object { return &List[T]{} },
-		PredicateFunc: func(label labels.Selector, field fields.Selector) apistorage.SelectionPredicate {
-			return apistorage.SelectionPredicate{Label: label, Field: field, GetAttrs: k.attributes}
-		},
-		DefaultQualifiedResource:  schema.GroupResource{Group: k.group, Resource: k.Resource},
-		SingularQualifiedResource: schema.GroupResource{Group: k.group, Resource: k.singular},
-		CreateStrategy:            s,
-		UpdateStrategy:            s,
-		DeleteStrategy:            s,
-		ResetFieldsStrategy:       s,
-		TableConvertor:            k.table(),
+	of := &registry.Resource[P]{
+		Name:       schema.GroupResource{Group: k.group, Resource: k.Resource},
+		Singular:   schema.GroupResource{Group: k.group, Resource: k.singular},
+		ShortNames: k.ShortNames,
+		Categories: k.Categories,
+		New:        func() P { return new(T) },
+		NewList:    func() runtime.Object { return &List[T]{} },
+		Strategy:   s,
+		Table:      k.table(),
+		Selectable: k.selectable,
+		Change:     k.Store,
 	}
 	if k.Strategy.TimeToLive != nil {
-		store.TTLFunc = func(obj runtime.Object, _ uint64, _ bool) (uint64, error) {
-			return seconds(k.Strategy.TimeToLive(obj.(P))), nil
-		}
+		of.TTL = func(obj P) uint64 { return seconds(k.Strategy.TimeToLive(obj)) }
 	}
-	if k.Store != nil {
-		k.Store(store)
+	store, err := of.Store(getter)
+	if err != nil {
+		return nil, err
 	}
-	if err := store.CompleteWithOptions(&generic.StoreOptions{RESTOptions: getter, AttrFunc: k.attributes}); err != nil {
-		return nil, fmt.Errorf("cannot store %s.%s: %w", k.Resource, k.group, err)
-	}
-	resources := map[string]rest.Storage{k.Resource: &resource{store, k.ShortNames, k.Categories}}
+	resources := map[string]rest.Storage{k.Resource: &resource{store}}
 	if k.status >= 0 {
-		resources[k.Resource+"/status"] = &statusResource{status.New(store, statusStrategy[T, P]{s}), store}
+		resources[k.Resource+"/status"] = &statusResource{status.New(store.Store, statusStrategy[T, P]{s}), store.Store}
 	}
 	versions := map[string]map[string]rest.Storage{}
 	for _, version := range k.versions {

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	registry "github.com/rowkeeper/rowkeeper/pkg/registry/resource"
 )
 
 // Installed is what [Install] has made.
@@ -27,17 +29,17 @@ type Installed struct {
 func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptionsGetter) (*Installed, error) {
 	core, err := newNamespaces(getter)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make the namespaces: %w", err)
+		return nil, err
 	}
 	admission, err := newPolicies(getter)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make the validatingadmissionpolicies: %w", err)
+		return nil, err
 	}
 	coordination := map[string]rest.Storage{}
 	for _, r := range []struct {
 		into map[string]rest.Storage
 		name string
-		new  func(generic.RESTOptionsGetter) (*store, error)
+		new  func(generic.RESTOptionsGetter) (*registry.Store, error)
 	}{
 		{core, "configmaps", configMaps.store},
 		{core, "secrets", secrets.store},
@@ -49,7 +51,7 @@ func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptio
 		{admission, "validatingadmissionpolicybindings", policyBindings.store},
 	} {
 		if r.into[r.name], err = r.new(getter); err != nil {
-			return nil, fmt.Errorf("cannot make the %s: %w", r.name, err)
+			return nil, err
 		}
 	}
 	legacy := group(corev1.SchemeGroupVersion, core)

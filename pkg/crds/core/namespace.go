@@ -21,6 +21,8 @@ import (
 	storeerrors "k8s.io/apiserver/pkg/storage/errors"
 	"k8s.io/apiserver/pkg/util/dryrun"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	registry "github.com/rowkeeper/rowkeeper/pkg/registry/resource"
 )
 
 var namespaces = resource[*corev1.Namespace]{
@@ -62,7 +64,7 @@ var namespaces = resource[*corev1.Namespace]{
 //
 // A namespace is deleted in two steps: the first request makes it Terminating, after which nothing can be created in it. When whoever is named in spec.finalizers has
 // removed its content, and himself by the subresource finalize, the namespace goes.
-type namespaceREST struct{ store *store }
+type namespaceREST struct{ store *registry.Store }
 
 var (
 	_ rest.Storage              = &namespaceREST{}
@@ -81,7 +83,7 @@ func (r *namespaceREST) New() runtime.Object     { return r.store.New() }
 func (r *namespaceREST) NewList() runtime.Object { return r.store.NewList() }
 func (r *namespaceREST) Destroy()                { r.store.Destroy() }
 func (r *namespaceREST) NamespaceScoped() bool   { return false }
-func (r *namespaceREST) ShortNames() []string    { return r.store.shortNames }
+func (r *namespaceREST) ShortNames() []string    { return r.store.ShortNames() }
 func (r *namespaceREST) GetSingularName() string { return r.store.GetSingularName() }
 func (r *namespaceREST) ReadinessCheck() error   { return r.store.ReadinessCheck() }
 

@@ -2,33 +2,24 @@ package core
 
 import (
 	"context"
-	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/generic"
-	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
-	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/names"
 	"k8s.io/utils/clock"
 
+	registry "github.com/rowkeeper/rowkeeper/pkg/registry/resource"
 	"github.com/rowkeeper/rowkeeper/pkg/registry/table"
 )
 
-// object is an API object of a Go type.
-type object interface {
-	runtime.Object
-	metav1.Object
-}
-
 // resource says what is particular about a resource. All functions may be nil but new, newList and name.
-type resource[T object] struct {
+type resource[T registry.Object] struct {
 	resource, singular schema.GroupResource
 	shortNames         []string
 	clusterScoped      bool
@@ -55,7 +46,7 @@ type resource[T object] struct {
 }
 
 // strategy is the generic store's view of a resource.
-type strategy[T object] struct {
+type strategy[T registry.Object] struct {
 	runtime.ObjectTyper
 	names.NameGenerator
 	resource[T]
@@ -106,21 +97,6 @@ func (s strategy[T]) WarningsOnUpdate(context.Context, runtime.Object, runtime.O
 	return nil
 }
 
-func (r resource[T]) attributes(obj runtime.Object) (labels.Set, fields.Set, error) {
-	typed, ok := obj.(T)
-	if !ok {
-		return nil, nil, fmt.Errorf("%T is not a %T", obj, r.new())
-	}
-	set := fields.Set{"metadata.name": typed.GetName()}
-	if !r.clusterScoped {
-		set["metadata.namespace"] = typed.GetNamespace()
-	}
-	if r.selectable != nil {
-		r.selectable(typed, set)
-	}
-	return typed.GetLabels(), set, nil
-}
-
 func (r resource[T]) table() rest.TableConvertor {
 	columns := append([]metav1.TableColumnDefinition{table.Name()}, r.columns...)
 	return table.Convertor[T]{
@@ -135,32 +111,20 @@ func (r resource[T]) table() rest.TableConvertor {
 	}
 }
 
-// store is a resource's store, with the short names that kubectl knows the resource by.
-type store struct {
-	*genericregistry.Store
-	shortNames []string
-}
-
-func (s *store) ShortNames() []string { return s.shortNames }
-
-func (r resource[T]) store(getter generic.RESTOptionsGetter) (*store, error) {
-	strategy := strategy[T]{Scheme, names.SimpleNameGenerator, r}
-	s := &genericregistry.Store{
-		NewFunc:     func() runtime.Object { return r.new() },
-		NewListFunc: r.newList,
-		PredicateFunc: func(label labels.Selector, field fields.Selector) apistorage.SelectionPredicate {
-			return apistorage.SelectionPredicate{Label: label, Field: field, GetAttrs: r.attributes}
-		},
-		DefaultQualifiedResource:  r.resource,
-		SingularQualifiedResource: r.singular,
-		CreateStrategy:            strategy,
-		UpdateStrategy:            strategy,
-		DeleteStrategy:            strategy,
-		TableConvertor:            r.table(),
+// store makes the resource's store.
+func (r resource[T]) store(getter generic.RESTOptionsGetter) (*registry.Store, error) {
+	of := &registry.Resource[T]{
+		Name:       r.resource,
+		Singular:   r.singular,
+		ShortNames: r.shortNames,
+		New:        r.new,
+		NewList:    r.newList,
+		Strategy:   strategy[T]{Scheme, names.SimpleNameGenerator, r},
+		Table:      r.table(),
+		Selectable: r.selectable,
 	}
 	if r.ttl > 0 {
-		s.TTLFunc = func(runtime.Object, uint64, bool) (uint64, error) { return r.ttl, nil }
+		of.TTL = func(T) uint64 { return r.ttl }
 	}
-	err := s.CompleteWithOptions(&generic.StoreOptions{RESTOptions: getter, AttrFunc: r.attributes})
-	return &store{s, r.shortNames}, err
+	return of.Store(getter)
 }

@@ -14,14 +14,12 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/klog/v2"
 
+	registry "github.com/rowkeeper/rowkeeper/pkg/registry/resource"
 	"github.com/rowkeeper/rowkeeper/pkg/registry/status"
 )
 
 // resource is the resource itself, without subresources.
-type resource struct {
-	*genericregistry.Store
-	shortNames, categories []string
-}
+type resource struct{ *registry.Store }
 
 var (
 	_ rest.StandardStorage    = &resource{}
@@ -29,12 +27,9 @@ var (
 	_ rest.CategoriesProvider = &resource{}
 )
 
-func (r *resource) ShortNames() []string { return r.shortNames }
-func (r *resource) Categories() []string { return r.categories }
-
 // Create creates an object.
 func (r *resource) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, o *metav1.CreateOptions) (created runtime.Object, err error) {
-	defer explainPanic(ctx, r.Store, &err)
+	defer explainPanic(ctx, r.Store.Store, &err)
 	return r.Store.Create(ctx, obj, validate, o)
 }
 
@@ -42,13 +37,13 @@ func (r *resource) Create(ctx context.Context, obj runtime.Object, validate rest
 func (r *resource) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc,
 	forceCreate bool, o *metav1.UpdateOptions,
 ) (updated runtime.Object, created bool, err error) {
-	defer explainPanic(ctx, r.Store, &err)
+	defer explainPanic(ctx, r.Store.Store, &err)
 	return r.Store.Update(ctx, name, info, create, update, forceCreate, o)
 }
 
 // ConvertToTable prints objects.
 func (r *resource) ConvertToTable(ctx context.Context, obj, options runtime.Object) (printed *metav1.Table, err error) {
-	defer explainPanic(ctx, r.Store, &err)
+	defer explainPanic(ctx, r.Store.Store, &err)
 	return r.Store.ConvertToTable(ctx, obj, options)
 }
 
