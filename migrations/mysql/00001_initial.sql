@@ -45,7 +45,7 @@ CREATE TABLE IF NOT EXISTS rowkeeper_store (
 -- The time when this table was created is a part of the database's fingerprint: no migration may alter or rebuild it.
 CREATE TABLE IF NOT EXISTS rowkeeper_aborted (
     token BINARY(16) NOT NULL PRIMARY KEY,
-    time  BIGINT     NOT NULL COMMENT 'microseconds since 1970, UTC'
+    seen  BIGINT     NOT NULL
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The first marker: an empty store is at revision 1. A UUID is used as 16 unique bytes, since MariaDB has RANDOM_BYTES only from 10.10 on.

@@ -60,7 +60,7 @@ CREATE TABLE rowkeeper_store (
 
 CREATE TABLE rowkeeper_aborted (
     token bytea  NOT NULL PRIMARY KEY,
-    time  bigint NOT NULL
+    seen  bigint NOT NULL
 );
 
 INSERT INTO rowkeeper_store (id, epoch, compacted, swept, oldest_writer, identity)

@@ -40,7 +40,7 @@ CREATE TABLE rowkeeper_store (
 
 CREATE TABLE rowkeeper_aborted (
     token BLOB    NOT NULL PRIMARY KEY,
-    time  INTEGER NOT NULL
+    seen  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 INSERT INTO rowkeeper_store (id, identity, epoch, fingerprint, compacted, swept, oldest_writer)

@@ -331,7 +331,7 @@ func TestDeadlock(t *testing.T) {
 		defer stranger.Close()
 		exec(t, stranger, "START TRANSACTION")
 		for i := range 100 { // the server rolls back the one that has written less
-			exec(t, stranger, "INSERT INTO rowkeeper_aborted (token, time) VALUES (UNHEX(LPAD("+strconv.Itoa(i)+", 32, '0')), 0)")
+			exec(t, stranger, "INSERT INTO rowkeeper_aborted (token, seen) VALUES (UNHEX(LPAD("+strconv.Itoa(i)+", 32, '0')), 0)")
 		}
 		exec(t, stranger, "UPDATE rowkeeper_live l SET l.revision = l.revision + 1 WHERE l.key = 'a'")
 		done := make(chan error, 1)

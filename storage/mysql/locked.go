@@ -129,8 +129,8 @@ func (t *tx) Group(token mvcc.Token, after mvcc.Revision) (g mvcc.Guard, rows []
 	return g, rows, nil
 }
 
-func (t *tx) Abort(token mvcc.Token) error {
-	return t.run(insertAborted, token[:], t.state.Now.UnixMicro())
+func (t *tx) Abort(token mvcc.Token, seen mvcc.Revision) error {
+	return t.run(insertAborted, token[:], int64(seen))
 }
 
 func (t *tx) SetCompacted(r mvcc.Revision) error { return t.run(updateCompacted, int64(r)) }

@@ -222,10 +222,10 @@ UNION ALL
  ORDER BY g.revision
  LIMIT ?)`
 
-// selectOldestToken reads when the oldest aborted token was recorded. There are a few in the table at most.
+// selectOldestToken reads the lowest revision that is recorded with an aborted token. There are a few at most.
 const selectOldestToken = `
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       MIN(a.time)
+       MIN(a.seen)
 FROM rowkeeper_aborted a`
 
 // What follows is sent in transactions; see transaction.
@@ -332,7 +332,7 @@ WHERE g.revision > %d AND g.token = x'%x'
 ORDER BY g.revision`
 
 const insertAborted = `
-INSERT INTO rowkeeper_aborted (token, time)
+INSERT INTO rowkeeper_aborted (token, seen)
 VALUES (x'%x', %d)`
 
 const updateCompacted = `
@@ -357,10 +357,10 @@ UPDATE rowkeeper_store s
 SET s.swept = IF(s.epoch = %d AND s.oldest_writer <= %d, GREATEST(s.swept, %d), NULL)
 WHERE s.id = 1`
 
-// deleteAborted forgets aborted tokens that are old. There are a few in the table at most.
+// deleteAborted forgets the aborted tokens below a revision. There are a few in the table at most.
 const deleteAborted = `
 DELETE FROM rowkeeper_aborted
-WHERE time < %d`
+WHERE seen < %d`
 
 const insertMarker = `
 INSERT INTO rowkeeper_log

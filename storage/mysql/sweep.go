@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
@@ -19,7 +18,7 @@ var (
 func (b *backend) Sweepable(ctx context.Context, limit int) (from mvcc.Sweepable, err error) {
 	err = b.Query(ctx, &readOldestToken, func(c sqlread.Cursor) bool {
 		if c.More() {
-			from.Aborted = time.UnixMicro(c.Int(0))
+			from.Aborted = mvcc.Revision(c.Int(0))
 		}
 		return true
 	})
@@ -75,8 +74,8 @@ func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, er
 		second.statement(selectDeleted)
 		b.joinQueue(&second)
 		second.statement(updateSwept, int64(p.Epoch), knownSchema, int64(p.Swept))
-		if !p.Forget.IsZero() {
-			second.statement(deleteAborted, p.Forget.UnixMicro())
+		if p.Forget != 0 {
+			second.statement(deleteAborted, int64(p.Forget))
 		}
 		b.commit(&second)
 		return &second, nil

@@ -102,7 +102,8 @@ func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
 	r, n := o.work[0], len(in.keys)
 	before := mvcc.Position{Epoch: mvcc.Epoch(r.int(0)), Revision: r.revision(3), Token: r.token(4)}
 	now := r.time(5)
-	if err := mvcc.Refusal(g, before, r.bool(6), r.bool(7)); err != nil {
+	st := mvcc.State{Head: before, Compacted: r.revision(1), Swept: r.revision(2), Writable: true, Now: now}
+	if err := mvcc.Refusal(g, st, r.bool(6), r.bool(7)); err != nil {
 		return nil, err
 	}
 	var columns [4][][]byte
@@ -114,8 +115,7 @@ func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
 	}
 	accepted, revisions, creations, previous := row(columns[0]), row(columns[1]), row(columns[2]), row(columns[3])
 
-	res := &mvcc.GroupResult{Before: before, Time: now, LockWait: max(now.Sub(o.lock[0].time(0)), 0), Outcomes: make([]mvcc.Outcome, len(g.Mutations))}
-	head := before
+	res := &mvcc.GroupResult{Before: before, State: st, Time: now, LockWait: max(now.Sub(o.lock[0].time(0)), 0), Outcomes: make([]mvcc.Outcome, len(g.Mutations))}
 	answered := -1
 	for i, m := range g.Mutations {
 		at := in.place[i]
@@ -130,10 +130,9 @@ func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
 			res.Outcomes[i].Revision = m.Expect // it lost to the one that stands for it
 		default:
 			res.Outcomes[i] = mvcc.Outcome{Accepted: true, Revision: revisions.revision(at), Create: creations.revision(at), PrevValue: slices.Clone(previous[at])}
-			head = mvcc.Position{Epoch: before.Epoch, Revision: revisions.revision(at), Token: g.Token}
+			res.State.Head = mvcc.Position{Epoch: before.Epoch, Revision: revisions.revision(at), Token: g.Token}
 		}
 		answered = max(answered, at)
 	}
-	res.State = mvcc.State{Head: head, Compacted: r.revision(1), Swept: r.revision(2), Writable: true, Now: now}
 	return res, nil
 }

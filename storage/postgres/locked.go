@@ -121,7 +121,9 @@ func (t *tx) Group(token mvcc.Token, after mvcc.Revision) (g mvcc.Guard, found [
 	return g, found, readError(rows.Err())
 }
 
-func (t *tx) Abort(token mvcc.Token) error { return t.run(sqlAbort, token[:], t.state.Now.UnixMicro()) }
+func (t *tx) Abort(token mvcc.Token, seen mvcc.Revision) error {
+	return t.run(sqlAbort, token[:], int64(seen))
+}
 
 func (t *tx) SetCompacted(r mvcc.Revision) error { return t.run(sqlCompact, int64(r)) }
 

@@ -242,6 +242,7 @@ FROM rowkeeper_store WHERE id = 1 FOR UPDATE`
 //
 //   - guard: the group's token is not recorded as aborted (primary key), and the database is the one that was seen: the same epoch, a head that
 //     is not lower, and at the seen revision (primary key) the seen token, unless the row is gone and compaction may have removed it.
+//     Where compaction has passed the seen revision, nothing is accepted in any case.
 //   - input: each mutation with the key's current revision (primary key of live); 0 if there is none. The caller has taken out all but the first
 //     of the mutations with equal key and expectation, which could only lose. So of one key's mutations at most one expects
 //     the current revision, and no key is written twice.
@@ -279,7 +280,7 @@ WITH guard AS MATERIALIZED (
     ) p ON true
 ), decided AS MATERIALIZED (
     SELECT i.n, i.key, i.expected, i.deleted, i.value, i.wants_previous, i.current, g.now,
-           i.fits AND g.seen AND NOT g.aborted AS accepted,
+           i.fits AND g.seen AND NOT g.aborted AND g.compacted <= $3::bigint AS accepted,
            g.head + count(*) FILTER (WHERE i.fits) OVER (ORDER BY i.n ROWS UNBOUNDED PRECEDING) AS revision,
            i.create_revision,
            CASE WHEN i.ttl > 0 THEN g.now + i.ttl END AS expiry
@@ -329,8 +330,8 @@ SELECT pg_advisory_xact_lock('rowkeeper_log'::regclass::oid::int, 1), set_config
        1 / (SELECT oldest_writer <= %d FROM rowkeeper_store WHERE id = 1)::int`
 
 // sqlSweepable reads what a batch of the sweep looks at: the rows from the swept revision to compacted, by
-// the primary key of the log; and when the oldest aborted token was recorded, of which there are a few at
-// most. The swept revision is where this process has come to, if that is farther than what is recorded.
+// the primary key of the log; and the lowest revision that is recorded with an aborted token, of which there
+// are a few at most. The swept revision is where this process has come to, if that is farther than what is recorded.
 //
 // $1 limit, $2 $3 an epoch and the revision up to which this process has swept in it.
 const sqlSweepable = `WITH` + state + `, start AS MATERIALIZED (
@@ -339,7 +340,7 @@ const sqlSweepable = `WITH` + state + `, start AS MATERIALIZED (
     FROM state
 )
 SELECT state.epoch, state.compacted, start.swept, state.head, state.head_token, state.writable, state.now,
-       (SELECT min(time) FROM rowkeeper_aborted), NULL, NULL, NULL
+       (SELECT min(seen) FROM rowkeeper_aborted), NULL, NULL, NULL
 FROM state CROSS JOIN start
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0::bigint, g.*
@@ -360,7 +361,7 @@ FROM state CROSS JOIN start CROSS JOIN LATERAL (
 // all commits walk them. So swept in the store row may be less than what was swept, which the process
 // remembers; what another process sweeps once more is found to be gone.
 //
-// $1 epoch, $2 revisions of the rows to delete, $3 the new swept revision, $4 the time before which aborted tokens are
+// $1 epoch, $2 revisions of the rows to delete, $3 the new swept revision, $4 the revision below which aborted tokens are
 // forgotten, $5 whether to record swept, $6 the plan's compacted.
 const sqlSweep = `WITH` + state + `, good AS MATERIALIZED (
     SELECT FROM state WHERE state.epoch = $1::bigint AND state.compacted >= $6::bigint
@@ -370,7 +371,7 @@ const sqlSweep = `WITH` + state + `, good AS MATERIALIZED (
 ), done AS MATERIALIZED (
     SELECT count(*) AS deleted FROM gone
 ), forgotten AS (
-    DELETE FROM rowkeeper_aborted a USING good WHERE a.time < $4::bigint
+    DELETE FROM rowkeeper_aborted a USING good WHERE a.seen < $4::bigint
 ), moved AS (
     UPDATE rowkeeper_store s SET swept = $3::bigint
     FROM good CROSS JOIN done
@@ -419,8 +420,8 @@ SELECT state.*, EXISTS (SELECT FROM rowkeeper_aborted WHERE token = $1::bytea),
        (SELECT token FROM rowkeeper_log WHERE revision = $2::bigint), f.*
 FROM state LEFT JOIN found f ON true`
 
-// sqlAbort records a token as aborted. $1 token, $2 time.
-const sqlAbort = `INSERT INTO rowkeeper_aborted (token, time) VALUES ($1::bytea, $2::bigint)`
+// sqlAbort records a token as aborted. $1 token, $2 the revision that its group had seen.
+const sqlAbort = `INSERT INTO rowkeeper_aborted (token, seen) VALUES ($1::bytea, $2::bigint)`
 
 // sqlCompact raises the boundary. The store row is updated where it was locked. $1 revision.
 const sqlCompact = `UPDATE rowkeeper_store SET compacted = $1::bigint WHERE id = 1`

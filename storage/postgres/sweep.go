@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
@@ -20,7 +19,7 @@ func (b *backend) Sweepable(ctx context.Context, limit int) (from mvcc.Sweepable
 		if c.State(&from.State) {
 			found = true
 			if c.More() {
-				from.Aborted = time.UnixMicro(c.Int(0))
+				from.Aborted = mvcc.Revision(c.Int(0))
 			}
 			return true
 		}
@@ -45,11 +44,7 @@ func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (int, error) {
 	for i, r := range p.Revisions {
 		revisions[i] = int64(r)
 	}
-	var forget int64
-	if !p.Forget.IsZero() {
-		forget = p.Forget.UnixMicro()
-	}
-	o, err := b.transact(ctx, sweepLock, sweepBatch, int64(p.Epoch), revisions, int64(p.Swept), forget, record, int64(p.Compacted))
+	o, err := b.transact(ctx, sweepLock, sweepBatch, int64(p.Epoch), revisions, int64(p.Swept), int64(p.Forget), record, int64(p.Compacted))
 	if err != nil {
 		return 0, err
 	}

@@ -103,28 +103,6 @@ func TestClock(t *testing.T) {
 		if err != nil || !row.Time.Equal(r.Time) {
 			t.Errorf("the row is %+v, %v, want time %v", row, err, r.Time)
 		}
-
-		// An aborted token is forgotten an hour later, by a sweep that has nothing else to do.
-		token := newToken()
-		if res, err := mvcc.ResolveGroup(ctx, b, token, r.State.Head); err != nil || !res.Aborted {
-			t.Fatalf("%+v, %v", res, err)
-		}
-		group := func() error {
-			_, err := b.Commit(ctx, &mvcc.Group{Token: token, Seen: r.State.Head, Mutations: []*mvcc.Mutation{{Key: "d"}}})
-			return err
-		}
-		for _, step := range []struct {
-			advance time.Duration
-			aborted bool
-		}{{0, true}, {time.Hour, true}, {time.Second, false}} {
-			c.advance(step.advance)
-			if _, _, err := mvcc.SweepBatch(ctx, b, 10); err != nil {
-				t.Fatal(err)
-			}
-			if err := group(); (err != nil && mvcc.ClassOf(err) == mvcc.Aborted) != step.aborted {
-				t.Errorf("%s: after %v more the group ends with %v", url, step.advance, err)
-			}
-		}
 	}
 }
 

@@ -78,8 +78,8 @@ func (t *tx) Group(token mvcc.Token, after mvcc.Revision) (g mvcc.Guard, rows []
 	}
 }
 
-func (t *tx) Abort(token mvcc.Token) error {
-	return t.run(insertAborted, func(s *stmt) { s.blob(token[:]).int(t.state.Now.UnixMicro()) })
+func (t *tx) Abort(token mvcc.Token, seen mvcc.Revision) error {
+	return t.run(insertAborted, func(s *stmt) { s.blob(token[:]).int(int64(seen)) })
 }
 
 func (t *tx) SetCompacted(r mvcc.Revision) error {

@@ -142,7 +142,7 @@ WHERE revision > ?1 AND token = ?2
 ORDER BY revision`
 
 const insertAborted = `
-INSERT INTO rowkeeper_aborted (token, time) VALUES (?1, ?2)`
+INSERT INTO rowkeeper_aborted (token, seen) VALUES (?1, ?2)`
 
 // updateCompacted and the updates below find the store row by its primary key.
 const updateCompacted = `
@@ -163,10 +163,10 @@ DELETE FROM rowkeeper_log WHERE revision = ?1`
 
 // selectOldestToken walks over the aborted tokens, which are almost always none.
 const selectOldestToken = `
-SELECT min(time) FROM rowkeeper_aborted`
+SELECT min(seen) FROM rowkeeper_aborted`
 
 const deleteAborted = `
-DELETE FROM rowkeeper_aborted WHERE time < ?1`
+DELETE FROM rowkeeper_aborted WHERE seen < ?1`
 
 const updateEpoch = `
 UPDATE rowkeeper_store

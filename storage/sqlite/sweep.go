@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -11,7 +10,7 @@ import (
 func (b *backend) Sweepable(ctx context.Context, limit int) (from mvcc.Sweepable, err error) {
 	err = b.readRows(ctx, b.tails, selectOldestToken, &from.State, func(*stmt) {}, func(s *stmt) {
 		if !s.colNull(0) {
-			from.Aborted = time.UnixMicro(s.colInt(0))
+			from.Aborted = s.colRevision(0)
 		}
 	})
 	if err != nil {
@@ -66,13 +65,13 @@ func (b *backend) sweep(c *conn, p *mvcc.SweepPlan) (deleted int, err error) {
 			return 0, err
 		}
 	}
-	if p.Forget.IsZero() {
+	if p.Forget == 0 {
 		return deleted, nil
 	}
 	if s, err = c.prepare(deleteAborted); err != nil {
 		return 0, err
 	}
-	return deleted, s.int(p.Forget.UnixMicro()).run()
+	return deleted, s.int(int64(p.Forget)).run()
 }
 
 // shrink gives free pages back to the file system, in short transactions, when they are more than an eighth of the file. Fewer are soon used again.

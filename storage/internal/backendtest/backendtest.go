@@ -4,7 +4,7 @@
 // It also settles what the contract leaves open:
 //
 //   - A row at Group.Seen that is missing was removed by compaction if its revision is below the compacted
-//     one; at it or above it, the group is fenced.
+//     one, and the group is overtaken; at it or above it, the group is fenced.
 //   - A tombstone or a marker at the compacted revision survives the sweep that reaches it, and is removed by
 //     the first sweep after that revision is a greater one.
 //   - After a fence nobody can tell what became of a group that was begun before it: Resolve finds neither.
@@ -16,6 +16,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -50,6 +51,7 @@ func Run(t *testing.T, fresh func(t testing.TB) Database) {
 		{name: "CommitGuard", run: testCommitGuard},
 		{name: "CommitGuardAfterSweep", run: testCommitGuardAfterSweep},
 		{name: "CommitOfAbortedToken", run: testCommitOfAbortedToken},
+		{name: "AbortedTokenIsForgotten", run: testAbortedTokenIsForgotten},
 		{name: "CommitWithEndedContext", run: testCommitWithEndedContext},
 		{name: "CommitReturnsRemovedValues", run: testCommitReturnsRemovedValues},
 		{name: "CommitAtLimits", run: testCommitAtLimits},
@@ -142,6 +144,15 @@ func (f *fixture) is(err error, class mvcc.Class) {
 	f.Helper()
 	if err == nil || mvcc.ClassOf(err) != class {
 		f.Fatalf("the error is %v of class %v, want class %v", err, mvcc.ClassOf(err), class)
+	}
+}
+
+// overtaken checks that a group was refused because compaction has passed what it had seen.
+func (f *fixture) overtaken(err error) {
+	f.Helper()
+	f.is(err, mvcc.Transient)
+	if !errors.Is(err, mvcc.ErrOvertaken) {
+		f.Fatalf("the error is %v, want %v", err, mvcc.ErrOvertaken)
 	}
 }
 

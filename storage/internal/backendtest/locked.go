@@ -19,7 +19,7 @@ func testLocked(f *fixture) {
 			marked := before
 			marked.Head = mvcc.Position{Epoch: 9, Revision: 99, Token: token}
 			marked.Compacted = 99
-			f.must(errors.Join(tx.Abort(token), tx.SetCompacted(2), tx.RecordFingerprint("x"), tx.Clear(), tx.Mark(marked, "y")))
+			f.must(errors.Join(tx.Abort(token, 1), tx.SetCompacted(2), tx.RecordFingerprint("x"), tx.Clear(), tx.Mark(marked, "y")))
 			guard, found, err := tx.Group(token, 1)
 			f.must(err)
 			f.same(guard.State, marked)

@@ -242,11 +242,14 @@ func testCommitGuardAfterSweep(f *fixture) {
 	if rows := f.log(mvcc.PrevOfAll); len(rows) != 1 {
 		f.Fatalf("the sweep left\n%s", describe(rows))
 	}
-	for i, seen := range []mvcc.Position{replaced, tombstone} {
-		if _, err := f.try(newToken(), seen, put(mvcc.Key(fmt.Sprintf("c%d", i)), 0, "c")); err != nil {
-			f.Errorf("after a swept row: %v", err)
-		}
+	before := f.state()
+	for _, seen := range []mvcc.Position{replaced, tombstone} {
+		_, err := f.try(newToken(), seen, put("c", 0, "c"))
+		f.overtaken(err)
+		// Neither is a group told its conflicts.
+		f.overtaken(f.tried(seen))
 	}
+	f.same(f.state(), before)
 	// Nothing can have removed a row above the compacted revision.
 	s := f.state()
 	_, err := f.try(newToken(), mvcc.Position{Epoch: s.Head.Epoch, Revision: s.Head.Revision + 1, Token: newToken()}, put("d", 0, "d"))
@@ -274,6 +277,65 @@ func testCommitOfAbortedToken(f *fixture) {
 	f.is(err, mvcc.Aborted)
 	f.same(f.state(), before)
 	f.put("a", 0, "another token")
+}
+
+// testAbortedTokenIsForgotten: a sweep forgets an aborted token when compaction has passed what its group
+// had seen, and no clock matters. The group is refused before and after, however late it comes.
+func testAbortedTokenIsForgotten(f *fixture) {
+	f.put("a", 0, "a1")
+	token, after := newToken(), f.seen
+	r, err := mvcc.ResolveGroup(f.ctx, f.b, token, after)
+	f.must(err)
+	if !r.Aborted {
+		f.Fatalf("the resolution is %+v", r)
+	}
+	zombie := func() error {
+		f.Helper()
+		before := f.state()
+		_, err := f.try(token, after, put("zombie", 0, "x"))
+		f.same(f.state(), before)
+		if row, _, getErr := f.b.Get(f.ctx, "zombie"); row != nil || getErr != nil {
+			f.Fatalf("the zombie has written %+v, %v", row, getErr)
+		}
+		return err
+	}
+	recorded := func(want bool) {
+		f.Helper()
+		from, err := f.b.Sweepable(f.ctx, 10)
+		f.must(err)
+		if (from.Aborted != 0) != want || want && from.Aborted != after.Revision {
+			f.Errorf("the sweep finds an aborted token of revision %d, after %d", from.Aborted, after.Revision)
+		}
+		f.must(f.b.Locked(f.ctx, mvcc.LockOptions{}, func(tx mvcc.Tx) error {
+			guard, _, err := tx.Group(token, after.Revision)
+			if guard.Aborted != want {
+				f.Errorf("the guard is %+v", guard)
+			}
+			return err
+		}))
+	}
+	f.is(zombie(), mvcc.Aborted)
+	// At compacted itself, the token is still needed.
+	f.compact(after.Revision, 10)
+	recorded(true)
+	f.is(zombie(), mvcc.Aborted)
+	// Beyond it, before the sweep.
+	f.put("b", 0, "b1")
+	_, err = mvcc.RaiseCompacted(f.ctx, f.b, f.seen.Revision)
+	f.must(err)
+	recorded(true)
+	f.is(zombie(), mvcc.Aborted)
+	f.compact(f.seen.Revision, 10)
+	recorded(false)
+	f.overtaken(zombie())
+	// A younger token is left alone by a sweep that has nothing else to do.
+	f.put("c", 0, "c1")
+	token, after = newToken(), f.seen
+	_, err = mvcc.ResolveGroup(f.ctx, f.b, token, after)
+	f.must(err)
+	_, _, err = mvcc.SweepBatch(f.ctx, f.b, 10)
+	f.must(err)
+	recorded(true)
 }
 
 func testCommitWithEndedContext(f *fixture) {

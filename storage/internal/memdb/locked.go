@@ -40,9 +40,9 @@ func (x *tx) Group(token mvcc.Token, after mvcc.Revision) (mvcc.Guard, []mvcc.Ro
 	return x.t.guard(x.t.state(x.state.Now), token, after), rows, nil
 }
 
-func (x *tx) Abort(token mvcc.Token) error {
+func (x *tx) Abort(token mvcc.Token, seen mvcc.Revision) error {
 	x.changed = true
-	x.t.aborted = append(slices.Clone(x.t.aborted), abortedRow{token, x.state.Now})
+	x.t.aborted = append(slices.Clone(x.t.aborted), abortedRow{token, seen})
 	return nil
 }
 

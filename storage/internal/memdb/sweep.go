@@ -14,8 +14,10 @@ func (b *Backend) Sweepable(ctx context.Context, limit int) (from mvcc.Sweepable
 		return from, err
 	}
 	from.State = st
-	if len(t.aborted) > 0 {
-		from.Aborted = t.aborted[0].time
+	for i, a := range t.aborted {
+		if i == 0 || a.seen < from.Aborted {
+			from.Aborted = a.seen
+		}
 	}
 	for _, r := range t.from(st.Swept) {
 		if r.Revision > st.Compacted || len(from.Rows) > limit {
@@ -44,7 +46,7 @@ func (b *Backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, er
 		}
 		deleted = t.keep(func(r *mvcc.Row) bool { return !gone[r.Revision] })
 		t.store.swept = max(t.store.swept, p.Swept)
-		forgotten := func(a abortedRow) bool { return a.time.Before(p.Forget) }
+		forgotten := func(a abortedRow) bool { return a.seen < p.Forget }
 		t.aborted = slices.DeleteFunc(slices.Clone(t.aborted), forgotten)
 		return true, nil
 	})

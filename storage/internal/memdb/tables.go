@@ -31,7 +31,8 @@ type liveRow struct {
 
 type abortedRow struct {
 	token mvcc.Token
-	time  time.Time
+	// seen is the revision that the token's group had seen.
+	seen mvcc.Revision
 }
 
 type storeRow struct {

@@ -205,12 +205,20 @@ type held struct {
 	tail, page chan struct{}
 	// paged is told that an answer is held back.
 	paged chan struct{}
+	// groups counts the groups.
+	groups atomic.Int64
 }
 
-func openHeld(t *testing.T, db dbtest.DB) (*mvcc.Store, *held) {
+func (h *held) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+	h.groups.Add(1)
+	return h.Backend.Commit(ctx, g)
+}
+
+func openHeld(t *testing.T, db dbtest.DB, cfg mvcc.Config) (*mvcc.Store, *held) {
 	t.Helper()
 	h := &held{Backend: openBackend(t, db), paged: make(chan struct{}, 1)}
-	s, err := mvcc.Open(t.Context(), h, mvcc.Config{Logger: testLogger(t)})
+	cfg.Logger = testLogger(t)
+	s, err := mvcc.Open(t.Context(), h, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -312,7 +320,7 @@ func TestSeenIsLostBeforeItIsDelivered(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
-				s, h := openHeld(t, db)
+				s, h := openHeld(t, db, mvcc.Config{})
 				writer := open(t, db, mvcc.Config{})
 				start := put(t, writer, "/start", 0, "x")
 				if err := s.Ready(t.Context()); err != nil {
@@ -358,7 +366,7 @@ func TestSeenBeforeCompaction(t *testing.T) {
 	for _, loses := range []bool{false, true} {
 		t.Run(fmt.Sprintf("loses=%t", loses), func(t *testing.T) {
 			dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
-				s, h := openHeld(t, db)
+				s, h := openHeld(t, db, mvcc.Config{})
 				writer := open(t, db, mvcc.Config{})
 				start := put(t, writer, "/start", 0, "x")
 				if err := s.Ready(t.Context()); err != nil {
@@ -412,13 +420,58 @@ func TestSeenBeforeCompaction(t *testing.T) {
 	}
 }
 
+// TestCommitAfterCompaction: a process that was paused writes when compaction has passed all that it has
+// seen. Its first group is refused, the second one succeeds, even if the time for retries is over.
+func TestCommitAfterCompaction(t *testing.T) {
+	for _, swept := range []bool{false, true} {
+		t.Run(fmt.Sprintf("swept=%t", swept), func(t *testing.T) {
+			dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+				s, h := openHeld(t, db, mvcc.Config{RetryFor: time.Millisecond})
+				writer := open(t, db, mvcc.Config{})
+				seen := put(t, writer, "/k", 0, "x")
+				if err := s.Ready(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				h.hold(make(chan struct{}), nil)
+				r := seen
+				if swept {
+					r = put(t, writer, "/k", r, "x")
+				}
+				head := put(t, writer, "/other", 0, "x")
+				if err := writer.Compact(t.Context(), head); err != nil {
+					t.Fatal(err)
+				}
+				if err := writer.Sweep(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				// What was seen is still found out to be stale or not.
+				if swept {
+					var conflict *mvcc.ConflictError
+					if _, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/k", Expect: seen, Value: []byte("x")}); !errors.As(err, &conflict) || conflict.Current != r {
+						t.Errorf("a write of what was replaced: %v", err)
+					}
+				} else if r = put(t, s, "/k", seen, "y"); r != head+1 {
+					t.Errorf("the write has revision %d, after %d", r, head)
+				}
+				if n := h.groups.Load(); n != 2 {
+					t.Errorf("%d groups were begun, want one that was refused and another", n)
+				}
+				var epoch int
+				if err := raw(t, db).QueryRow("SELECT epoch FROM rowkeeper_store").Scan(&epoch); err != nil || epoch != 1 {
+					t.Errorf("the epoch is %d, %v", epoch, err)
+				}
+			})
+		})
+	}
+}
+
 // TestLateAnswerOfLostHistory: a list that took longer than the delivery of what it has seen is not answered if that is lost
 // by then.
 func TestLateAnswerOfLostHistory(t *testing.T) {
 	for _, loses := range []bool{false, true} {
 		t.Run(fmt.Sprintf("loses=%t", loses), func(t *testing.T) {
 			dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
-				s, h := openHeld(t, db)
+				s, h := openHeld(t, db, mvcc.Config{})
 				gate, page := make(chan struct{}), make(chan struct{})
 				writer := open(t, db, mvcc.Config{})
 				start := put(t, writer, "/start", 0, "x")

@@ -83,9 +83,10 @@ type Mutation struct {
 // Group is what one transaction decides and writes.
 type Group struct {
 	Token Token
-	// Seen is the newest position that this process has delivered or committed. The backend compares it, under the
-	// commit lock, with the database: the epoch must be the same, the head must not be lower, and the row at Seen.Revision, unless it
-	// was removed by compaction (Seen.Revision < Compacted, or it was a replaced row and is not there), must have Seen.Token.
+	// Seen is the newest position that this process has delivered, committed or read. The backend compares
+	// it, under the commit lock, with the database, as [CheckGroup] says: the epoch must be the same, the
+	// head must not be lower, the row at Seen.Revision must have Seen.Token, and compaction must not have
+	// passed it.
 	Seen Position
 	// Mutations are in the order of arrival. A key may occur several times.
 	Mutations []*Mutation
@@ -367,8 +368,8 @@ type Tx interface {
 	// Group reads what [Resolve] asks for about a group that was begun after a revision: the guard, and the
 	// rows with its token and a greater revision, without values, in order of revision.
 	Group(token Token, after Revision) (Guard, []Row, error)
-	// Abort records a token as aborted.
-	Abort(Token) error
+	// Abort records a token as aborted, with the revision that its group had seen.
+	Abort(token Token, seen Revision) error
 	// SetCompacted sets compacted.
 	SetCompacted(Revision) error
 	// Mark writes the marker row of a new epoch, of which st is the state, and records st's epoch,

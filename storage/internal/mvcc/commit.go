@@ -109,8 +109,14 @@ func (s *Store) commitGroup(writes []*write) {
 	retry := retryPolicy()
 	// Those that have waited while the group before was tried in vain are tried once, or they would wait until their callers give up.
 	deadline := writes[0].arrived.Add(s.cfg.RetryFor)
-	for {
-		g := &Group{Token: newToken(), Seen: s.hub.newestSeen(), Mutations: mutations}
+	seen, overtaken := s.hub.newestSeen(), false
+	for epoch := seen.Epoch; ; seen = s.hub.newestSeen() {
+		if seen.Epoch != epoch {
+			// What the writers expect may be a revision of the lost history, which another state has in this one.
+			answerAll(writes, Errorf(Unavailable, "the database's history has changed, and nothing was written: read again"))
+			return
+		}
+		g := &Group{Token: newToken(), Seen: seen, Mutations: mutations}
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(s.commitCtx, s.cfg.Timeout)
 		s.tailer.groupBegins()
@@ -151,12 +157,21 @@ func (s *Store) commitGroup(writes []*write) {
 				answerAll(writes, fenceErr)
 				return
 			}
-			if s.hub.position().Epoch != g.Seen.Epoch {
-				// What the writers expect may be a revision of the lost history, which another state has in this one.
-				answerAll(writes, Errorf(Unavailable, "the database's history has changed, and nothing was written: read again"))
-				return
+			if s.hub.position().Epoch != epoch {
+				continue
 			}
 		case Transient, Unavailable, Aborted:
+			if errors.Is(err, ErrOvertaken) {
+				// The process was paused, or follows late. The next group begins at what is read now,
+				// whatever time has passed: compaction does not overtake it twice in a row.
+				_, readErr := s.read(s.commitCtx, s.b.State)
+				if readErr != nil {
+					err = readErr
+				} else if !overtaken {
+					overtaken = true
+					continue
+				}
+			}
 		default:
 			answerAll(writes, err)
 			return

@@ -28,7 +28,8 @@
 //   - live: one row per existing key: its newest revision, its creation revision, its expiry.
 //   - store: one row: identity, epoch, fingerprint, boot, compacted, swept. Locking this row is the commit lock. A commit
 //     does not update it.
-//   - aborted: tokens of groups that were declared "not done" after an unknown outcome, for an hour.
+//   - aborted: tokens of groups that were declared "not done" after an unknown outcome, each with the
+//     revision that its group had seen. When compaction has passed that revision, the sweep removes it.
 //
 // # The walk of one write
 //
@@ -56,7 +57,10 @@
 // I2 Nothing acknowledged is lost, nothing refused is applied later. Writers are answered after the database's
 // commit returned. If it did not return, the group is looked for by its token under the commit lock; only after its
 // token is recorded in aborted, which every group checks under the same lock before it writes, is the answer
-// "not done". A group that is still waiting for the lock as a zombie finds its token there and writes nothing.
+// "not done". A group that is still waiting for the lock as a zombie finds its token there and writes
+// nothing, however late it comes: the token is forgotten only when compaction has passed what the group
+// had seen, and such a group is refused for that ([ForgetAborted]). A process that was overtaken so, as
+// after a long pause, reads where the history stands and tries the mutations in another group.
 // When compaction has passed the place where the token would be, the answer is [ErrUnknownOutcome], as it is when the database
 // cannot be asked in time.
 //

@@ -26,7 +26,7 @@ func ResolveGroup(ctx context.Context, b Backend, token Token, after Position) (
 		}
 		var record bool
 		if r, record = Resolve(after, guard, rows); record {
-			return tx.Abort(token)
+			return tx.Abort(token, after.Revision)
 		}
 		return nil
 	})

@@ -1,7 +1,5 @@
 package mvcc
 
-import "time"
-
 // The rules of the history: what may be written, what became of a group, what is removed, where a fence
 // goes. They are pure functions, so that tables can test them. A backend reads rows and runs statements;
 // it decides nothing. The one exception is the statement of PostgreSQL's commits, which says in SQL what
@@ -18,24 +16,31 @@ type Guard struct {
 }
 
 // CheckGroup decides whether the group may be decided and written. Its errors are of class [Aborted] or
-// [Fenced].
+// [Fenced], or [ErrOvertaken].
 //
 // A group whose token is recorded was answered "not done" already. A group that was begun after a position
-// of another history expects revisions that stand for other content in this one (see fence.go).
+// of another history expects revisions that stand for other content in this one (see fence.go). And a
+// group that compaction has overtaken may be one whose token was recorded and forgotten (ForgetAborted).
 func CheckGroup(g *Group, at Guard) error {
-	return Refusal(g, at.State.Head, at.Aborted, g.Seen.in(at.State, at.At))
+	return Refusal(g, at.State, at.Aborted, g.Seen.in(at.State, at.At))
 }
+
+// ErrOvertaken refuses a group that was begun at a revision below compacted. Nothing was written, and
+// nothing is wrong: the same mutations can be tried at once, in a group that is begun after a read.
+var ErrOvertaken = Errorf(Transient, "compaction has passed the revision at which the group was begun")
 
 // Refusal is the error of a group, nil if there is none: aborted and holds are the two answers that
 // CheckGroup finds in the guard, for a backend whose statement finds them itself.
-func Refusal(g *Group, head Position, aborted, holds bool) error {
+func Refusal(g *Group, st State, aborted, holds bool) error {
 	switch {
 	case aborted:
 		return Errorf(Aborted, "the group was declared not done before it had the commit lock")
 	case !holds:
 		return Errorf(Fenced, "the database's history (revision %d in epoch %d) is not the one that this "+
 			"process has seen (up to revision %d in epoch %d)",
-			head.Revision, head.Epoch, g.Seen.Revision, g.Seen.Epoch)
+			st.Head.Revision, st.Head.Epoch, g.Seen.Revision, g.Seen.Epoch)
+	case g.Seen.Revision < st.Compacted:
+		return ErrOvertaken
 	}
 	return nil
 }
@@ -67,7 +72,8 @@ func (p Position) in(st State, at Token) bool {
 //   - Its rows can only follow the position, in the position's epoch, since it checked that under the
 //     lock. So if the position is not in this history, the rows may be in the one that was lost.
 //   - A sweep removes rows up to compacted. So if compacted has passed the position, they may have been
-//     swept. Swept would tell more of it, but a backend may record it late.
+//     swept. Swept would tell more of it, but a backend may record it late. The record may have been
+//     forgotten, too, as the group cannot commit any more.
 func Resolve(after Position, at Guard, rows []Row) (r Resolution, record bool) {
 	r = Resolution{State: at.State, Rows: rows, Committed: len(rows) > 0}
 	switch {
@@ -105,8 +111,8 @@ type Sweepable struct {
 	// Rows are those from the swept revision to compacted, in order of revision: the one at the swept
 	// revision, if it is there, and after it at most as many as the batch may look at, or one more.
 	Rows []SweepRow
-	// Aborted is when the oldest of the aborted tokens was recorded, the zero time if there is none.
-	Aborted time.Time
+	// Aborted is the lowest revision that is recorded with an aborted token, 0 if there is no token.
+	Aborted Revision
 }
 
 // SweepPlan is what a batch of the sweep does.
@@ -121,12 +127,12 @@ type SweepPlan struct {
 	Done  bool
 	// Moves tells whether that is more than what the plan was made from.
 	Moves bool
-	// Forget is the time such that aborted tokens recorded before it are forgotten, zero for none.
-	Forget time.Time
+	// Forget is the revision such that the aborted tokens with a lower one are forgotten, 0 for none.
+	Forget Revision
 }
 
 // Empty tells whether there is nothing to do.
-func (p *SweepPlan) Empty() bool { return len(p.Revisions) == 0 && !p.Moves && p.Forget.IsZero() }
+func (p *SweepPlan) Empty() bool { return len(p.Revisions) == 0 && !p.Moves && p.Forget == 0 }
 
 // Check decides, in the transaction that carries out the plan and finds the state st, whether it still
 // holds. In the same epoch, compacted only rises and no revision is used twice, so what could be removed
@@ -176,18 +182,22 @@ func PlanSweep(from Sweepable, limit int) SweepPlan {
 	}
 	p.Done = p.Swept == st.Compacted
 	p.Moves = p.Swept > st.Swept
-	if before := ForgetAborted(st.Now); !from.Aborted.IsZero() && from.Aborted.Before(before) {
-		p.Forget = before
+	if below := ForgetAborted(st); from.Aborted != 0 && from.Aborted < below {
+		p.Forget = below
 	}
 	return p
 }
 
-// ForgetAborted returns the time before which the record of an aborted token can be forgotten. The token
-// keeps a group from writing that is still waiting for the commit lock. Databases and their connections
-// end such a wait after seconds, or minutes.
-func ForgetAborted(now time.Time) time.Time { return now.Add(-abortedFor) }
-
-const abortedFor = time.Hour
+// ForgetAborted returns the revision below which aborted tokens can be forgotten, in state st. With each
+// token, the revision is recorded that its group had seen.
+//
+// The token keeps its group from writing, which may still wait for the commit lock, and nobody knows for
+// how long: a proxy may hold it, and clocks jump. But whoever finds the token forgotten finds compacted
+// above what the group had seen, since both are read in one snapshot, and compacted was committed before
+// the sweep was planned. So [CheckGroup] refuses the group all the same, and for ever: compacted never
+// falls in the group's epoch, and it may commit in no other. A sweep does nothing in another epoch than
+// its plan's (SweepPlan.Check), nor where less was compacted.
+func ForgetAborted(st State) Revision { return st.Compacted }
 
 // minJump is how far a fence moves the revision at least. At a million writes per second, another
 // replica is more than an hour away from having seen a revision that is used again.

@@ -1,6 +1,7 @@
 package mvcc
 
 import (
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -204,7 +205,8 @@ var (
 	ruled          = State{Head: Position{Epoch: 2, Revision: 100, Token: Token{9}}, Compacted: 50, Swept: 40}
 )
 
-// TestCheckGroup: a group is refused if it was given up, or if what was seen before it is not there.
+// TestCheckGroup: a group is refused if it was given up, if what was seen before it is not there, or if
+// compaction has passed that.
 func TestCheckGroup(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
@@ -216,7 +218,8 @@ func TestCheckGroup(t *testing.T) {
 		{name: "the head was seen", seen: ruled.Head, at: ruled.Head.Token},
 		{name: "an older row was seen", seen: Position{2, 60, tokenA}, at: tokenA},
 		{name: "a row at compacted was seen", seen: Position{2, 50, tokenA}, at: tokenA},
-		{name: "the row was compacted", seen: Position{2, 49, tokenA}},
+		{name: "the row was compacted", seen: Position{2, 49, tokenA}, want: Transient},
+		{name: "compacted has passed the row", seen: Position{2, 49, tokenA}, at: tokenA, want: Transient},
 		{name: "the row at compacted is missing", seen: Position{2, 50, tokenA}, want: Fenced},
 		{name: "the row is missing", seen: Position{2, 60, tokenA}, want: Fenced},
 		{name: "another row is there", seen: Position{2, 60, tokenA}, at: tokenB, want: Fenced},
@@ -225,10 +228,11 @@ func TestCheckGroup(t *testing.T) {
 		{name: "a greater epoch", seen: Position{1, 60, tokenA}, at: tokenA, want: Fenced},
 		{name: "a lower epoch", seen: Position{3, 60, tokenA}, at: tokenA, want: Fenced},
 		{name: "it was given up", seen: ruled.Head, at: ruled.Head.Token, aborted: true, want: Aborted},
+		{name: "it was given up, and compacted", seen: Position{2, 30, tokenA}, aborted: true, want: Aborted},
 		{name: "it was given up in another history", seen: Position{1, 60, tokenA}, aborted: true, want: Aborted},
 	} {
 		err := CheckGroup(&Group{Seen: tc.seen}, Guard{State: ruled, At: tc.at, Aborted: tc.aborted})
-		if (err == nil) != (tc.want == Unavailable) || err != nil && ClassOf(err) != tc.want {
+		if (err == nil) != (tc.want == Unavailable) || err != nil && ClassOf(err) != tc.want || errors.Is(err, ErrOvertaken) != (tc.want == Transient) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 	}
@@ -293,11 +297,10 @@ func TestCompactTo(t *testing.T) {
 
 // TestPlanSweep plans one batch of three rows.
 func TestPlanSweep(t *testing.T) {
-	now := time.Unix(1_000_000, 0)
 	for _, tc := range []struct {
 		name      string
 		rows      []SweepRow
-		oldest    time.Time
+		aborted   Revision
 		revisions []Revision
 		swept     Revision
 		forget    bool
@@ -313,14 +316,13 @@ func TestPlanSweep(t *testing.T) {
 		{name: "more, and the row at swept", rows: []SweepRow{{40, 1, true}, {43, 2, false}, {45, 3, false}, {46, 4, false}},
 			revisions: []Revision{40, 2, 3, 4}, swept: 46},
 		{name: "the batch ends at compacted", rows: []SweepRow{{41, 1, false}, {43, 2, false}, {50, 3, true}}, revisions: []Revision{1, 2, 3}, swept: 50},
-		{name: "a young token", oldest: now.Add(-abortedFor), swept: 50},
-		{name: "an old token", oldest: now.Add(-abortedFor - 1), swept: 50, forget: true},
+		{name: "a token of compacted", aborted: 50, swept: 50},
+		{name: "a token below compacted", aborted: 49, swept: 50, forget: true},
 	} {
-		from := Sweepable{State: ruled, Rows: tc.rows, Aborted: tc.oldest}
-		from.State.Now = now
+		from := Sweepable{State: ruled, Rows: tc.rows, Aborted: tc.aborted}
 		p := PlanSweep(from, 3)
 		if !slices.Equal(p.Revisions, tc.revisions) || p.Swept != tc.swept || p.Done != (tc.swept == 50) || !p.Moves ||
-			p.Forget.IsZero() == tc.forget || p.Epoch != 2 || p.Empty() {
+			(p.Forget == 50) != tc.forget || (p.Forget == 0) == tc.forget || p.Epoch != 2 || p.Empty() {
 			t.Errorf("%s: %+v", tc.name, p)
 		}
 		from.State.Swept = 50
