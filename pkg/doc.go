@@ -20,6 +20,7 @@
 //
 //	server             the program around an API: flags, listener, certificates, ways to run
 //	crds/core          the part of the core API that makes sense without nodes
+//	server/clustertest a cluster, as tests of these programs need it
 //	server/openapi     the names of types in OpenAPI documents
 //
 // For readers who want an API to copy from:

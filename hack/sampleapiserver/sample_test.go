@@ -3,12 +3,9 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,6 +25,7 @@ import (
 	"k8s.io/sample-apiserver/pkg/generated/informers/externalversions"
 	"k8s.io/utils/clock"
 
+	"github.com/rowkeeper/rowkeeper/pkg/server/clustertest"
 	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases"
 )
@@ -56,39 +54,6 @@ func TestMain(m *testing.M) {
 // patience bounds everything that a test waits for.
 const patience = 2 * time.Minute
 
-// hub is what the sample server asks of the cluster that it is a part of: it allows everything, and has nothing.
-func hub(t *testing.T) *httptest.Server {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		body := map[string]any{}
-		switch {
-		case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/subjectaccessreviews"):
-			if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
-				t.Error(err)
-			}
-			body["status"] = map[string]any{"allowed": true}
-		case r.URL.Query().Get("watch") != "":
-			if r.URL.Query().Get("sendInitialEvents") == "true" {
-				w.WriteHeader(http.StatusForbidden) // an informer lists then
-				return
-			}
-			w.(http.Flusher).Flush()
-			<-r.Context().Done()
-			return
-		default:
-			body = map[string]any{"metadata": map[string]any{"resourceVersion": "1"}, "items": []any{}}
-		}
-		if err := json.NewEncoder(w).Encode(body); err != nil {
-			t.Log(err)
-		}
-	}))
-	t.Cleanup(func() {
-		server.CloseClientConnections()
-		server.Close()
-	})
-	return server
-}
-
 // start runs the program, as upstream's documentation does, and returns an administrator's kubeconfig.
 func start(t *testing.T, databaseURL string) (kubeconfig string) {
 	t.Helper()
@@ -116,7 +81,7 @@ func start(t *testing.T, databaseURL string) (kubeconfig string) {
 		}
 		return file(name)
 	}
-	cluster := write("hub", clientcmdapi.Cluster{Server: hub(t).URL}, clientcmdapi.AuthInfo{})
+	cluster := clustertest.New(t).Kubeconfig
 	port := freePort(t)
 	admin := write("admin", clientcmdapi.Cluster{Server: "https://127.0.0.1:" + port, CertificateAuthority: file("ca.crt")},
 		clientcmdapi.AuthInfo{ClientCertificate: file("admin.crt"), ClientKey: file("admin.key")})

@@ -4,27 +4,20 @@ import (
 	"bufio"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	"k8s.io/client-go/util/cert"
 	"k8s.io/utils/clock"
 
 	"github.com/rowkeeper/rowkeeper/pkg/kinds"
+	"github.com/rowkeeper/rowkeeper/pkg/server/clustertest"
 	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
@@ -169,20 +162,14 @@ func TestBadFlags(t *testing.T) {
 	}
 }
 
-// authority makes one in a directory, in files of its name.
-func authority(t *testing.T, dir, name string) *pki.Authority {
-	t.Helper()
-	a, _, err := pki.EnsureAuthority(filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key"), clock.RealClock{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a
-}
-
 // certificate writes a serving certificate for this machine, tls.crt and tls.key, and its authority, ca.crt.
 func certificate(t *testing.T, dir string) {
 	t.Helper()
-	if err := authority(t, dir, "ca").Issue(pki.Certificate{
+	authority, _, err := pki.EnsureAuthority(filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key"), clock.RealClock{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := authority.Issue(pki.Certificate{
 		CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key"),
 		Template: pki.Server("127.0.0.1"),
 	}); err != nil {
@@ -197,105 +184,6 @@ func content(t *testing.T, dir, name string) string {
 		t.Fatal(err)
 	}
 	return string(c)
-}
-
-// A cluster answers what an aggregated server asks one. It knows the token "good" of the user alice, who may do everything, and the token "weak" of bob, who may
-// do nothing; it has the namespace default, and an authority for users and one for the front proxy. It answers nothing while it is away.
-type cluster struct {
-	t           *testing.T
-	away        atomic.Bool
-	authorities map[string]any
-}
-
-// newCluster starts a cluster, and writes the kubeconfig for it into the directory.
-func newCluster(t *testing.T, dir string) *cluster {
-	t.Helper()
-	authority(t, dir, "users")
-	proxy := authority(t, dir, "front-proxy-ca")
-	if err := proxy.Issue(pki.Certificate{
-		CertFile: filepath.Join(dir, "front-proxy.crt"), KeyFile: filepath.Join(dir, "front-proxy.key"),
-		Template: pki.Client("front-proxy"),
-	}); err != nil {
-		t.Fatal(err)
-	}
-	c := &cluster{t: t, authorities: map[string]any{
-		"client-ca-file": content(t, dir, "users.crt"), "requestheader-client-ca-file": content(t, dir, "front-proxy-ca.crt"),
-		"requestheader-username-headers": `["X-Remote-User"]`, "requestheader-group-headers": `["X-Remote-Group"]`,
-		"requestheader-extra-headers-prefix": `["X-Remote-Extra-"]`, "requestheader-allowed-names": `["front-proxy"]`,
-	}}
-	server := httptest.NewTLSServer(c)
-	t.Cleanup(func() {
-		server.CloseClientConnections() // watches
-		server.Close()
-	})
-	ca, err := cert.EncodeCertificates(server.Certificate())
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := clientcmdapi.NewConfig()
-	config.Clusters["c"] = &clientcmdapi.Cluster{Server: server.URL, CertificateAuthorityData: ca}
-	config.Contexts["c"] = &clientcmdapi.Context{Cluster: "c"}
-	config.CurrentContext = "c"
-	if err := clientcmd.WriteToFile(*config, filepath.Join(dir, "kubeconfig")); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if c.away.Load() {
-		panic(http.ErrAbortHandler) // closes the connection
-	}
-	answer := func(code int, object any) {
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(code)
-		if err := json.NewEncoder(w).Encode(object); err != nil && r.Context().Err() == nil {
-			c.t.Errorf("answer %s: %v", r.URL, err)
-		}
-	}
-	list := func(version, kind string, items ...any) {
-		answer(http.StatusOK, map[string]any{"apiVersion": version, "kind": kind, "metadata": map[string]any{"resourceVersion": "1"}, "items": append([]any{}, items...)})
-	}
-	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	switch resource := parts[len(parts)-1]; {
-	case resource == "tokenreviews":
-		review := authenticationv1.TokenReview{}
-		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
-			c.t.Errorf("a review of a token: %v", err)
-		}
-		review.Status.User.Username = map[string]string{"good": "alice", "weak": "bob"}[review.Spec.Token]
-		review.Status.Authenticated = review.Status.User.Username != ""
-		answer(http.StatusCreated, review)
-	case resource == "subjectaccessreviews":
-		review := authorizationv1.SubjectAccessReview{}
-		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
-			c.t.Errorf("a review of access: %v", err)
-		}
-		review.Status.Allowed = review.Spec.User == "alice"
-		answer(http.StatusCreated, review)
-	case r.URL.Query().Has("sendInitialEvents"): // as a server that cannot: clients list, and watch then
-		answer(http.StatusUnprocessableEntity, map[string]any{"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "Invalid", "code": 422})
-	case r.URL.Query().Has("watch"):
-		w.WriteHeader(http.StatusOK)
-		w.(http.Flusher).Flush()
-		<-r.Context().Done()
-	case resource == "configmaps":
-		list("v1", "ConfigMapList", map[string]any{"metadata": map[string]any{"namespace": "kube-system", "name": "extension-apiserver-authentication"}, "data": c.authorities})
-	case resource == "namespaces":
-		list("v1", "NamespaceList", map[string]any{"metadata": map[string]any{"name": "default"}})
-	case none[resource] != "":
-		list(parts[1]+"/"+parts[2], none[resource]+"List")
-	default:
-		answer(http.StatusNotFound, map[string]any{"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404})
-	}
-}
-
-// none are the resources of which the cluster has none, and their kinds.
-var none = map[string]string{
-	"flowschemas": "FlowSchema", "prioritylevelconfigurations": "PriorityLevelConfiguration",
-	"mutatingwebhookconfigurations": "MutatingWebhookConfiguration", "validatingwebhookconfigurations": "ValidatingWebhookConfiguration",
-	"mutatingadmissionpolicies": "MutatingAdmissionPolicy", "mutatingadmissionpolicybindings": "MutatingAdmissionPolicyBinding",
-	"validatingadmissionpolicies": "ValidatingAdmissionPolicy", "validatingadmissionpolicybindings": "ValidatingAdmissionPolicyBinding",
 }
 
 // caller sends requests to the program of a directory, at the address that it has named.
@@ -356,16 +244,22 @@ func (c *caller) well(path string) {
 	}
 }
 
-var inCluster = []string{"-v", "1", "--kubeconfig", "kubeconfig", "--database", "memory:", "--secure-port", "0", "--tls-cert-file", "tls.crt", "--tls-private-key-file", "tls.key"}
+// inCluster are the flags of a program in a cluster.
+func inCluster(c *clustertest.Cluster) []string {
+	return []string{
+		"-v", "1", "--kubeconfig", c.Kubeconfig, "--database", "memory:", "--secure-port", "0",
+		"--tls-cert-file", "tls.crt", "--tls-private-key-file", "tls.key",
+	}
+}
 
 // TestAggregated runs the program as a part of a cluster, which comes after it: until then the program says what it waits for, and lets nobody in. Afterwards the
 // cluster says who its users are and what they may do.
 func TestAggregated(t *testing.T) {
 	dir := t.TempDir()
 	certificate(t, dir)
-	c := newCluster(t, dir)
-	c.away.Store(true)
-	p := run(t, dir, inCluster...)
+	c := clustertest.New(t)
+	c.Leave()
+	p := run(t, dir, inCluster(c)...)
 	address := p.after("Serving securely on ")
 	anybody := newCaller(t, dir, address)
 	anybody.well("/livez")
@@ -376,14 +270,10 @@ func TestAggregated(t *testing.T) {
 	if code, body := anybody.do(http.MethodGet, path, "", "Authorization", "Bearer good"); code != http.StatusUnauthorized {
 		t.Errorf("without the cluster a token is answered by %d: %s", code, body)
 	}
-	c.away.Store(false)
+	c.Return()
 	anybody.well("/readyz")
 
-	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "front-proxy.crt"), filepath.Join(dir, "front-proxy.key"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxy := newCaller(t, dir, address, pair)
+	proxy := newCaller(t, dir, address, clustertest.Sign(t, c.Proxies, pki.Client(clustertest.FrontProxy)))
 	for i, step := range []struct {
 		by                 *caller
 		method, path, body string
@@ -393,13 +283,13 @@ func TestAggregated(t *testing.T) {
 	}{
 		{anybody, http.MethodGet, path, "", nil, 401, "Unauthorized"},
 		{anybody, http.MethodGet, path, "", []string{"Authorization", "Bearer wrong"}, 401, "Unauthorized"},
-		{anybody, http.MethodGet, path, "", []string{"X-Remote-User", "alice"}, 401, "Unauthorized"}, // who is not the front proxy
-		{anybody, http.MethodGet, path, "", []string{"Authorization", "Bearer weak"}, 403, `User \"bob\" cannot list resource \"bookmarks\"`},
+		{anybody, http.MethodGet, path, "", []string{"X-Remote-User", "robot"}, 401, "Unauthorized"}, // who is not the front proxy
+		{anybody, http.MethodGet, path, "", []string{"Authorization", "Bearer weak"}, 403, `User \"nobody\" cannot list resource \"bookmarks\"`},
 		{anybody, http.MethodGet, path, "", []string{"Authorization", "Bearer good"}, 200, `"kind":"BookmarkList"`},
-		{proxy, http.MethodGet, path, "", []string{"X-Remote-User", "bob"}, 403, "cannot list"},
-		{proxy, http.MethodPost, path, one, []string{"X-Remote-User", "alice"}, 201, `"name":"go"`},
-		{proxy, http.MethodPost, strings.Replace(path, "default", "missing", 1), one, []string{"X-Remote-User", "alice"}, 404, `"reason":"NotFound"`},
-		{proxy, http.MethodGet, "/apis/example.com/v1", "", []string{"X-Remote-User", "alice"}, 200, `"name":"bookmarks"`},
+		{proxy, http.MethodGet, path, "", []string{"X-Remote-User", "nobody"}, 403, "cannot list"},
+		{proxy, http.MethodPost, path, one, []string{"X-Remote-User", "robot"}, 201, `"name":"go"`},
+		{proxy, http.MethodPost, strings.Replace(path, "default", "missing", 1), one, []string{"X-Remote-User", "robot"}, 404, `"reason":"NotFound"`},
+		{proxy, http.MethodGet, "/apis/example.com/v1", "", []string{"X-Remote-User", "robot"}, 200, `"name":"bookmarks"`},
 		{anybody, http.MethodGet, path + "/go", "", []string{"Authorization", "Bearer good"}, 200, `"url":"https://go.dev"`},
 	} {
 		if code, body := step.by.do(step.method, step.path, step.body, step.headers...); code != step.code || !strings.Contains(body, step.want) {
