@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
@@ -18,8 +19,8 @@ type backend struct {
 	*sqlread.Reader
 	cfg  config
 	opts mvcc.DriverOptions
-	// vfs and dbName are what connections open: the file, or a name in SQLite's file system in memory.
-	vfs, dbName string
+	// dbName is what connections open: the file, or a name in SQLite's file system in memory.
+	dbName string
 	// wal is the file of the write-ahead log.
 	wal string
 
@@ -41,14 +42,14 @@ type backend struct {
 	// store is the identity that the store had when it was opened first.
 	store string
 
-	commits, heads, tails, reads *pool
+	commits, heads, tails, reads *sqlite3.Pool
 	// long are the exports and imports.
 	long operations
 	// onWait, if not nil, is called when a write finds the commit lock taken. For tests.
 	onWait func()
 
 	// polls has the connection that asks for data_version, and lastVersion is its last answer, 0 at first.
-	polls       *pool
+	polls       *sqlite3.Pool
 	lastVersion int64
 }
 
@@ -97,7 +98,7 @@ func (b *backend) timeout(ctx context.Context) (context.Context, context.CancelF
 }
 
 // on runs an operation on a connection of the pool, and makes sure that it was done on the file that has the database's name; see replaced.go.
-func (b *backend) on(ctx context.Context, p *pool, fn func(*conn) error) error {
+func (b *backend) on(ctx context.Context, p *sqlite3.Pool, fn func(*sqlite3.Conn) error) error {
 	b.mu.RLock()
 	for b.moved {
 		b.mu.RUnlock()
@@ -110,10 +111,10 @@ func (b *backend) on(ctx context.Context, p *pool, fn func(*conn) error) error {
 		b.mu.RUnlock()
 		return b.errClosed()
 	}
-	c, err := p.get(ctx)
+	c, err := p.Get(ctx)
 	if err == nil {
 		err = fn(c)
-		p.put(c)
+		p.Put(c)
 	}
 	moved := b.hasMoved()
 	b.mu.RUnlock()
@@ -128,20 +129,27 @@ func (b *backend) errClosed() error {
 	return mvcc.Errorf(mvcc.Unavailable, "the database %s was closed", b.name())
 }
 
-func (b *backend) Pools() []mvcc.Pool {
-	var pools []mvcc.Pool
+// Pools implements [mvcc.Pooled].
+func (b *backend) Pools() (pools []mvcc.Pool) {
 	for _, p := range b.pools() {
-		pools = append(pools, p.usage())
+		inUse, idle := p.Usage()
+		pools = append(pools, mvcc.Pool{Name: p.name, InUse: inUse, Idle: idle, Max: p.Size()})
 	}
 	return pools
 }
 
-// pools are the backend's pools, each once: a store in memory has only one connection.
-func (b *backend) pools() []*pool {
+// namedPool is a pool with the name that metrics have for it.
+type namedPool struct {
+	name string
+	*sqlite3.Pool
+}
+
+// pools are the backend's pools, each once. A store in memory has only one connection.
+func (b *backend) pools() []namedPool {
 	if b.cfg.memory() {
-		return []*pool{b.commits}
+		return []namedPool{{"commit", b.commits}}
 	}
-	return []*pool{b.commits, b.heads, b.tails, b.reads, b.polls}
+	return []namedPool{{"commit", b.commits}, {"head", b.heads}, {"tail", b.tails}, {"read", b.reads}, {"poll", b.polls}}
 }
 
 func (b *backend) Close() error {
@@ -159,7 +167,7 @@ func (b *backend) closeAll() error {
 	var first error
 	pools := b.pools()
 	for i := len(pools) - 1; i >= 0; i-- {
-		if err := pools[i].close(); err != nil && first == nil {
+		if err := pools[i].Close(); err != nil && first == nil {
 			first = err
 		}
 	}
@@ -173,18 +181,18 @@ func newBackend(cfg config, opts mvcc.DriverOptions) *backend {
 	b := &backend{cfg: cfg, opts: opts, dbName: cfg.path, wal: cfg.path + "-wal", walLimit: walLimit}
 	if cfg.memory() {
 		// SQLite keeps it for as long as a connection is open, which is shared by all operations: memory has no readers beside a writer.
-		b.vfs, b.dbName = "memdb", "/rowkeeper-"+rand.Text()
-		p := newPool("commit", 1, b.connect)
+		b.dbName = "/rowkeeper-" + rand.Text()
+		p := sqlite3.NewPool(1, b.connect)
 		b.commits, b.heads, b.tails, b.reads, b.polls = p, p, p, p, p
 		b.Reader = sqlread.NewReader(b, &reads, 1)
 		return b
 	}
-	b.commits = newPool("commit", 1, b.connectWriter)
+	b.commits = sqlite3.NewPool(1, b.connectWriter)
 	// Reads of the head and of the log have connections of their own, which no number of lists can take.
-	b.heads = newPool("head", 1, b.connectReader)
-	b.tails = newPool("tail", 2, b.connectReader)
-	b.reads = newPool("read", cfg.readers, b.connectReader)
-	b.polls = newPool("poll", 1, b.connectReader)
+	b.heads = sqlite3.NewPool(1, b.connectReader)
+	b.tails = sqlite3.NewPool(2, b.connectReader)
+	b.reads = sqlite3.NewPool(cfg.readers, b.connectReader)
+	b.polls = sqlite3.NewPool(1, b.connectReader)
 	b.Reader = sqlread.NewReader(b, &reads, cfg.readers)
 	return b
 }

@@ -119,7 +119,7 @@ func TestPools(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := b.reads.opened.Load(); n != 1 {
+	if _, n := b.reads.Usage(); n != 1 {
 		t.Errorf("reads one after the other have opened %d connections", n)
 	}
 	var wg sync.WaitGroup
@@ -141,17 +141,17 @@ func TestPools(t *testing.T) {
 	if len(want) != 0 {
 		t.Errorf("there are no pools %v", want)
 	}
-	c, err := b.reads.get(ctx)
+	c, err := b.reads.Get(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := b.reads.usage(); p.InUse != 1 {
-		t.Errorf("the pool is %+v", p)
+	if inUse, _ := b.reads.Usage(); inUse != 1 {
+		t.Errorf("%d connections are in use", inUse)
 	}
-	c.broken = true
-	b.reads.put(c)
-	if p := b.reads.usage(); p.InUse != 0 || p.Idle > 2 {
-		t.Errorf("the pool is %+v", p)
+	c.Broken = true
+	b.reads.Put(c)
+	if inUse, idle := b.reads.Usage(); inUse != 0 || idle > 2 {
+		t.Errorf("%d connections are in use, %d idle", inUse, idle)
 	}
 }
 
@@ -172,7 +172,7 @@ func TestClosed(t *testing.T) {
 			}
 		}
 		for _, p := range b.pools() {
-			if n := p.opened.Load(); n != 0 {
+			if _, n := p.Usage(); n != 0 {
 				t.Errorf("%d connections of the pool %s are open after Close", n, p.name)
 			}
 		}

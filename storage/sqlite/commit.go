@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
 func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
 	res := &mvcc.GroupResult{}
 	asked := time.Now()
-	err := b.write(ctx, func(c *conn) (bool, error) {
+	err := b.write(ctx, func(c *sqlite3.Conn) (bool, error) {
 		res.LockWait = time.Since(asked)
 		guard, err := b.guard(c, g.Token, g.Seen.Revision)
 		if err == nil {
@@ -63,25 +64,22 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 }
 
 // live reads a key's revision and creation revision, 0 and 0 if it does not exist.
-func live(c *conn, k mvcc.Key) (revision, create mvcc.Revision, err error) {
-	s, err := c.prepare(selectLive)
+func live(c *sqlite3.Conn, k mvcc.Key) (revision, create mvcc.Revision, err error) {
+	s, err := c.Prepare(selectLive)
 	if err != nil {
 		return 0, 0, err
 	}
-	row, err := s.key(k).step()
-	if err != nil || !row {
-		return 0, 0, err
-	}
-	revision, create = s.colRevision(0), s.colRevision(1)
-	s.reset()
-	return revision, create, nil
+	_, err = s.BlobString(string(k)).Row(func() {
+		revision, create = mvcc.Revision(s.ColInt(0)), mvcc.Revision(s.ColInt(1))
+	})
+	return revision, create, err
 }
 
 // removed reads, before anything is written, the values that the deletions of a group remove, so that a
 // deletion whose value is lost is refused alone.
 type removed struct {
 	b         *backend
-	c         *conn
+	c         *sqlite3.Conn
 	mutations []*mvcc.Mutation
 	// values are those of the mutations by their place, and bytes their size.
 	values map[int][]byte
@@ -95,73 +93,72 @@ func (r *removed) lost(i int) error {
 	if !m.Delete || m.HasPrev || r.failed != nil {
 		return nil
 	}
-	s, err := r.c.prepare(selectValue)
+	s, err := r.c.Prepare(selectValue)
 	if err != nil {
 		r.failed = err
 		return nil
 	}
-	row, err := s.int(int64(m.Expect)).step()
+	found, err := s.Int(int64(m.Expect)).Row(func() {
+		if r.bytes < groupBytes {
+			r.values[i] = s.ColBlob(0)
+			r.bytes += len(r.values[i])
+		}
+	})
 	switch {
-	case isCorrupt(err):
+	case sqlite3.Is(err, sqlite3.Corrupt):
 		return r.b.damagedKey(m.Key, err)
 	case err != nil:
 		r.failed = err
 		return nil
-	case !row:
+	case !found:
 		lost := mvcc.LostValue(m.Key, m.Expect)
 		return mvcc.Errorf(mvcc.Data, "%w", lost)
 	}
-	if r.bytes < groupBytes {
-		value := s.colBytes(0)
-		r.values[i] = value
-		r.bytes += len(value)
-	}
-	s.reset()
 	return nil
 }
 
 // apply writes an accepted mutation.
-func (b *backend) apply(c *conn, token mvcc.Token, now time.Time, m *mvcc.Mutation, o *mvcc.Outcome) error {
-	s, err := c.prepare(insertLog)
+func (b *backend) apply(c *sqlite3.Conn, token mvcc.Token, now time.Time, m *mvcc.Mutation, o *mvcc.Outcome) error {
+	s, err := c.Prepare(insertLog)
 	if err != nil {
 		return err
 	}
-	s.int(int64(o.Revision)).key(m.Key).int(int64(m.Expect)).int(int64(o.Create)).blob(token[:]).int(now.UnixMicro()).bool(m.Delete)
+	s.Int(int64(o.Revision)).BlobString(string(m.Key)).Int(int64(m.Expect)).Int(int64(o.Create)).Blob(token[:]).Int(now.UnixMicro()).Bool(m.Delete)
 	if m.Delete {
-		s.null()
+		s.Null()
 	} else {
-		s.blob(m.Value)
+		s.Blob(m.Value)
 	}
-	if err := s.run(); err != nil {
+	if err := s.Run(); err != nil {
 		return err
 	}
 
 	switch {
 	case m.Delete:
-		if s, err = c.prepare(deleteLive); err == nil {
-			s.key(m.Key)
+		if s, err = c.Prepare(deleteLive); err == nil {
+			s.BlobString(string(m.Key))
 		}
 	case m.Expect == 0:
-		if s, err = c.prepare(insertLive); err == nil {
-			s.key(m.Key).int(int64(o.Revision)).int(int64(o.Create))
+		if s, err = c.Prepare(insertLive); err == nil {
+			s.BlobString(string(m.Key)).Int(int64(o.Revision)).Int(int64(o.Create))
 			bindExpiry(s, now, m.TTL)
 		}
 	default:
-		if s, err = c.prepare(updateLive); err == nil {
-			s.key(m.Key).int(int64(o.Revision))
+		if s, err = c.Prepare(updateLive); err == nil {
+			s.BlobString(string(m.Key)).Int(int64(o.Revision))
 			bindExpiry(s, now, m.TTL)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	return s.run()
+	return s.Run()
 }
 
-func bindExpiry(s *stmt, now time.Time, ttl time.Duration) {
+func bindExpiry(s *sqlite3.Stmt, now time.Time, ttl time.Duration) {
 	if ttl <= 0 {
-		s.null()
+		s.Null()
 		return
 	}
-	s.int(now.Add(ttl).UnixMicro())
+	s.Int(now.Add(ttl).UnixMicro())
 }

@@ -1,82 +1,71 @@
 package sqlite
 
 import (
-	lib "modernc.org/sqlite/lib"
-
 	"errors"
 	"strconv"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
+// openWait is how long, in milliseconds, the opening of a connection waits for locks: other processes
+// may be creating or closing the database, or recovering its write-ahead log. Nothing interrupts it.
+const openWait = 5000
+
 // connect opens a connection and sets what holds for all.
-func (b *backend) connect() (*conn, error) {
+func (b *backend) connect() (*sqlite3.Conn, error) {
 	// Another file of this name would be read together with the log of the one that is open.
 	if b.hasMoved() {
 		return nil, errMoved
 	}
-	c, err := openConn(b.dbName, b.vfs, b.openFlags())
+	open := sqlite3.Open
+	if b.cfg.memory() {
+		open = sqlite3.OpenMemory
+	}
+	c, err := open(b.dbName)
 	if err != nil {
 		return nil, err
 	}
-	// Whoever opens a database waits for a process that is just creating or closing it, or recovers the write-ahead log.
-	c.busyTimeout(openWait)
+	c.BusyTimeout(openWait)
 	// Sorted rows and the like go to memory, never to a file.
-	if err := c.set("temp_store", "MEMORY"); err != nil {
-		return nil, c.giveUp(err)
+	return setUp(c, [][2]string{{"temp_store", "MEMORY"}})
+}
+
+// setUp sets PRAGMAs. It closes a connection that cannot be set up.
+func setUp(c *sqlite3.Conn, pragmas [][2]string) (*sqlite3.Conn, error) {
+	for _, p := range pragmas {
+		if err := c.Set(p[0], p[1]); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
 	}
 	return c, nil
 }
 
-// giveUp closes a connection that could not be set up, and returns the reason.
-func (c *conn) giveUp(err error) error { return errors.Join(err, c.close()) }
-
-func (b *backend) openFlags() int32 {
-	if b.cfg.memory() {
-		return lib.SQLITE_OPEN_CREATE
-	}
-	return 0
-}
-
-// connectWriter opens the writing connection. Its cache stays valid as long as no other process writes, so it is worth more than
-// those of readers, which each commit empties.
-func (b *backend) connectWriter() (*conn, error) {
+// connectWriter opens the writing connection. Its cache stays valid as long as no other process writes.
+// So it is worth more than those of readers, which each commit empties.
+func (b *backend) connectWriter() (*sqlite3.Conn, error) {
 	c, err := b.connect()
 	if err != nil {
 		return nil, err
 	}
-	// fullfsync makes FULL true on macOS, where fsync alone does not reach the disk; it does nothing elsewhere.
-	for _, p := range [][2]string{
+	c.Autocheckpoint(walPages)
+	c.BusyTimeout(0) // begin waits by itself
+	// fullfsync makes FULL true on macOS, where fsync alone does not reach the disk.
+	return setUp(c, [][2]string{
 		{"synchronous", b.cfg.synchronous},
 		{"fullfsync", strconv.FormatBool(b.cfg.synchronous == "FULL")},
 		{"checkpoint_fullfsync", strconv.FormatBool(b.cfg.synchronous != "OFF")},
 		{"cache_size", strconv.Itoa(-b.cfg.cacheKiB)},
-	} {
-		if err := c.set(p[0], p[1]); err != nil {
-			return nil, c.giveUp(err)
-		}
-	}
-	c.autocheckpoint(walPages)
-	c.busyTimeout(0) // begin waits by itself
-	return c, nil
+	})
 }
 
 // connectReader opens a connection that cannot write.
-func (b *backend) connectReader() (*conn, error) {
+func (b *backend) connectReader() (*sqlite3.Conn, error) {
 	c, err := b.connect()
 	if err != nil {
 		return nil, err
 	}
-	// Should the file have been replaced a moment ago, closing this connection must not apply the log of the old one to the new one.
-	c.keepLog()
-	for _, p := range [][2]string{{"query_only", "ON"}, {"cache_size", "-4096"}} {
-		if err := c.set(p[0], p[1]); err != nil {
-			return nil, c.giveUp(err)
-		}
-	}
-	return c, nil
-}
-
-// set sets a PRAGMA.
-func (c *conn) set(name, value string) error {
-	_, err := c.once("PRAGMA " + name + " = " + value)
-	return err
+	// If the file was replaced a moment ago, closing this connection must not apply the log of the old
+	// one to the new one.
+	c.KeepLog()
+	return setUp(c, [][2]string{{"query_only", "ON"}, {"cache_size", "-4096"}})
 }

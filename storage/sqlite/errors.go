@@ -6,10 +6,8 @@ import (
 	"io/fs"
 	"syscall"
 
-	"modernc.org/sqlite"
-	lib "modernc.org/sqlite/lib"
-
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
 // errMoved says that the file under the database's name is not the one that is open.
@@ -29,32 +27,27 @@ func (b *backend) classify(ctx context.Context, err error) error {
 
 // classifyError is classify for an operation that has no context. name is how people call the database.
 func classifyError(name string, err error) error {
-	var e *sqliteError
-	var fromDriver *sqlite.Error // of the migrations, which use database/sql
-	switch {
-	case errors.As(err, &e):
-	case errors.As(err, &fromDriver):
-		e = &sqliteError{code: int32(fromDriver.Code())}
-	default:
+	e, ok := sqlite3.AsError(err)
+	if !ok {
 		return mvcc.Errorf(mvcc.Unavailable, "the database %s cannot be used: %w", name, err)
 	}
-	switch e.primary() {
-	case lib.SQLITE_BUSY, lib.SQLITE_LOCKED, lib.SQLITE_PROTOCOL:
+	switch e.Code() {
+	case sqlite3.Busy, sqlite3.Locked, sqlite3.Protocol:
 		return mvcc.Errorf(mvcc.Transient, "the database %s is locked by another program: %w", name, err)
-	case lib.SQLITE_FULL:
+	case sqlite3.Full:
 		return full(name, err)
-	case lib.SQLITE_READONLY:
+	case sqlite3.ReadOnly:
 		return mvcc.Errorf(mvcc.ReadOnly, "the database %s cannot be written: check the permissions of the file and its directory: %w", name, err)
-	case lib.SQLITE_CORRUPT:
+	case sqlite3.Corrupt:
 		return mvcc.Errorf(mvcc.Invalid, "the database %s is damaged: restore a backup: %w", name, err)
-	case lib.SQLITE_NOTADB:
+	case sqlite3.NotADB:
 		return mvcc.Errorf(mvcc.Invalid, "the file %s is not a SQLite database: name another file in the database URL", name)
-	case lib.SQLITE_PERM, lib.SQLITE_AUTH:
+	case sqlite3.Perm, sqlite3.Auth:
 		return mvcc.Errorf(mvcc.Denied, "the database %s may not be used: check the permissions of the file and its directory: %w", name, err)
-	case lib.SQLITE_TOOBIG, lib.SQLITE_CONSTRAINT, lib.SQLITE_MISMATCH, lib.SQLITE_RANGE:
+	case sqlite3.TooBig, sqlite3.Constraint, sqlite3.Mismatch, sqlite3.Range:
 		return mvcc.Errorf(mvcc.Data, "the database %s rejected a value: %w", name, err)
-	case lib.SQLITE_IOERR, lib.SQLITE_CANTOPEN:
-		switch errno := syscall.Errno(e.errno); {
+	case sqlite3.IOErr, sqlite3.CantOpen:
+		switch errno := syscall.Errno(e.Errno); {
 		case errno == syscall.ENOSPC || errno == syscall.EDQUOT:
 			return full(name, err)
 		case errno == syscall.EROFS:
@@ -79,10 +72,9 @@ func full(name string, err error) error {
 // a crash at this moment would bring it to life. So the outcome is unknown until the next commit, which writes over it. Resolving
 // it makes such a commit.
 func (b *backend) commitOutcome(err error) error {
-	var e *sqliteError
-	if errors.As(err, &e) {
-		switch e.primary() {
-		case lib.SQLITE_BUSY, lib.SQLITE_LOCKED, lib.SQLITE_FULL, lib.SQLITE_READONLY:
+	if e, ok := sqlite3.AsError(err); ok {
+		switch e.Code() {
+		case sqlite3.Busy, sqlite3.Locked, sqlite3.Full, sqlite3.ReadOnly:
 			return classifyError(b.name(), err)
 		}
 	}
@@ -92,19 +84,9 @@ func (b *backend) commitOutcome(err error) error {
 // damagedKey makes an error about damage one of the key at which it was found, so that the group is divided
 // and the other keys are written. An index page has many keys: all of them are damaged then.
 func (b *backend) damagedKey(k mvcc.Key, err error) error {
-	if !isCorrupt(err) {
+	if !sqlite3.Is(err, sqlite3.Corrupt) {
 		return err
 	}
 	return mvcc.Errorf(mvcc.Data, "the database %s is damaged where it holds the key %q, which cannot be written: restore a backup: %w",
 		b.name(), string(k), err)
-}
-
-func isCorrupt(err error) bool {
-	var e *sqliteError
-	return errors.As(err, &e) && e.primary() == lib.SQLITE_CORRUPT
-}
-
-func isBusy(err error) bool {
-	var e *sqliteError
-	return errors.As(err, &e) && e.primary() == lib.SQLITE_BUSY
 }

@@ -5,10 +5,11 @@ import (
 	"fmt"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
 func (b *backend) Identity(ctx context.Context) (id mvcc.Identity, err error) {
-	err = b.readDespiteFence(ctx, b.heads, func(c *conn) error {
+	err = b.readDespiteFence(ctx, b.heads, func(c *sqlite3.Conn) error {
 		id, err = b.identity(c)
 		id.Actual = b.fingerprint()
 		return err
@@ -25,24 +26,22 @@ func (b *backend) fingerprint() string {
 }
 
 // identity reads which store a database holds, the fingerprint that is recorded in it, and its epoch.
-func (b *backend) identity(c *conn) (id mvcc.Identity, err error) {
-	s, err := c.prepare(selectIdentity)
+func (b *backend) identity(c *sqlite3.Conn) (id mvcc.Identity, err error) {
+	s, err := c.Prepare(selectIdentity)
 	if err != nil {
 		return id, err
 	}
-	defer s.reset()
-	row, err := s.step()
-	if err == nil && !row {
+	found, err := s.Row(func() {
+		id = mvcc.Identity{Store: s.ColString(0), Recorded: s.ColString(1), Epoch: mvcc.Epoch(s.ColInt(2))}
+	})
+	if err == nil && !found {
 		err = mvcc.Errorf(mvcc.Invalid, "cannot use %s: %w", b.name(), mvcc.ErrEmptyStore)
 	}
-	if err != nil {
-		return id, err
-	}
-	return mvcc.Identity{Store: s.colString(0), Recorded: s.colString(1), Epoch: mvcc.Epoch(s.colInt(2))}, nil
+	return id, err
 }
 
 // sameStore refuses the file of another store in the place of the one that was opened first.
-func (b *backend) sameStore(c *conn) error {
+func (b *backend) sameStore(c *sqlite3.Conn) error {
 	id, err := b.identity(c)
 	if err == nil && b.store != "" && id.Store != b.store {
 		err = mvcc.Errorf(mvcc.Invalid, "the database file %s was replaced by one of another store: put the right file back, or restart to serve this one", b.name())

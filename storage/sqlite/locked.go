@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
 // Locked implements [mvcc.Backend]. An unbounded transaction is in the write-ahead log until it is
@@ -18,7 +19,7 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 	}
 	defer end()
 	var callers foreign
-	err := b.transact(ctx, func(c *conn) (bool, error) {
+	err := b.transact(ctx, func(c *sqlite3.Conn) (bool, error) {
 		if !o.AnyServer {
 			if err := b.checkFence(); err != nil {
 				return false, err
@@ -46,13 +47,13 @@ type tx struct {
 }
 
 // run runs a statement that writes.
-func (t *tx) run(text string, bind func(*stmt)) error {
-	s, err := t.c.prepare(text)
+func (t *tx) run(text string, bind func(*sqlite3.Stmt)) error {
+	s, err := t.c.Prepare(text)
 	if err == nil {
 		bind(s)
-		err = s.run()
+		err = s.Run()
 	}
-	t.dirty = t.dirty || err == nil && t.c.changed() > 0
+	t.dirty = t.dirty || err == nil && t.c.Changes() > 0
 	return t.b.classify(t.ctx, err)
 }
 
@@ -61,74 +62,71 @@ func (t *tx) Group(token mvcc.Token, after mvcc.Revision) (g mvcc.Guard, rows []
 	if g, err = t.b.guard(t.c, token, after); err != nil {
 		return g, nil, err
 	}
-	s, err := t.c.prepare(selectGroup)
+	s, err := t.c.Prepare(selectGroup)
 	if err != nil {
 		return g, nil, err
 	}
-	s.int(int64(after)).blob(token[:])
-	for {
-		row, err := s.step()
-		if err != nil || !row {
-			return g, rows, err
-		}
+	err = s.Int(int64(after)).Blob(token[:]).Each(func() error {
 		rows = append(rows, mvcc.Row{
-			Revision: s.colRevision(0), Key: s.colKey(1), Prev: s.colRevision(2), Create: s.colRevision(3), Token: token,
-			Time: time.UnixMicro(s.colInt(4)).UTC(), Deleted: s.colInt(5) != 0,
+			Revision: mvcc.Revision(s.ColInt(0)), Key: mvcc.Key(s.ColString(1)), Prev: mvcc.Revision(s.ColInt(2)), Create: mvcc.Revision(s.ColInt(3)), Token: token,
+			Time: time.UnixMicro(s.ColInt(4)).UTC(), Deleted: s.ColInt(5) != 0,
 		})
-	}
+		return nil
+	})
+	return g, rows, err
 }
 
 func (t *tx) Abort(token mvcc.Token, seen mvcc.Revision) error {
-	return t.run(insertAborted, func(s *stmt) { s.blob(token[:]).int(int64(seen)) })
+	return t.run(insertAborted, func(s *sqlite3.Stmt) { s.Blob(token[:]).Int(int64(seen)) })
 }
 
 func (t *tx) SetCompacted(r mvcc.Revision) error {
-	return t.run(updateCompacted, func(s *stmt) { s.int(int64(r)) })
+	return t.run(updateCompacted, func(s *sqlite3.Stmt) { s.Int(int64(r)) })
 }
 
 func (t *tx) RecordFingerprint(fingerprint string) error {
-	return t.run(updateFingerprint, func(s *stmt) { s.text(fingerprint) })
+	return t.run(updateFingerprint, func(s *sqlite3.Stmt) { s.Text(fingerprint) })
 }
 
 func (t *tx) Mark(st mvcc.State, fingerprint string) error {
-	err := t.run(insertLog, func(s *stmt) {
-		s.int(int64(st.Head.Revision)).key("").int(0).int(0).blob(st.Head.Token[:]).int(st.Now.UnixMicro()).bool(true).null()
+	err := t.run(insertLog, func(s *sqlite3.Stmt) {
+		s.Int(int64(st.Head.Revision)).BlobString("").Int(0).Int(0).Blob(st.Head.Token[:]).Int(st.Now.UnixMicro()).Bool(true).Null()
 	})
 	if err != nil {
 		return err
 	}
-	return t.run(updateEpoch, func(s *stmt) {
-		s.int(int64(st.Head.Epoch)).int(int64(st.Compacted)).int(int64(st.Swept))
+	return t.run(updateEpoch, func(s *sqlite3.Stmt) {
+		s.Int(int64(st.Head.Epoch)).Int(int64(st.Compacted)).Int(int64(st.Swept))
 		if fingerprint == "" {
-			s.null()
+			s.Null()
 		} else {
-			s.text(fingerprint)
+			s.Text(fingerprint)
 		}
 	})
 }
 
 func (t *tx) Clear() error {
-	if err := t.run(deleteAllLive, func(*stmt) {}); err != nil {
+	if err := t.run(deleteAllLive, func(*sqlite3.Stmt) {}); err != nil {
 		return err
 	}
-	return t.run(deleteAllLog, func(*stmt) {})
+	return t.run(deleteAllLog, func(*sqlite3.Stmt) {})
 }
 
 func (t *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error) error {
 	now := t.state.Now.UnixMicro()
 	return write(func(r *mvcc.Record) error {
-		err := t.run(insertLog, func(s *stmt) {
-			s.int(int64(r.Revision)).key(r.Key).int(0).int(int64(r.Create)).blob(token[:]).int(now).bool(false).blob(r.Value)
+		err := t.run(insertLog, func(s *sqlite3.Stmt) {
+			s.Int(int64(r.Revision)).BlobString(string(r.Key)).Int(0).Int(int64(r.Create)).Blob(token[:]).Int(now).Bool(false).Blob(r.Value)
 		})
 		if err != nil {
 			return err
 		}
-		return t.run(insertLive, func(s *stmt) {
-			s.key(r.Key).int(int64(r.Revision)).int(int64(r.Create))
+		return t.run(insertLive, func(s *sqlite3.Stmt) {
+			s.BlobString(string(r.Key)).Int(int64(r.Revision)).Int(int64(r.Create))
 			if r.Expiry == 0 {
-				s.null()
+				s.Null()
 			} else {
-				s.int(r.Expiry)
+				s.Int(r.Expiry)
 			}
 		})
 	})

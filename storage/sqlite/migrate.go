@@ -15,6 +15,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/migrations"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
 // openSQL opens the database for database/sql, which the migrations use, through the driver that modernc.org/sqlite registers.
@@ -76,24 +77,24 @@ func (b *backend) migrate(ctx context.Context) (done []migrations.Migration, err
 		return nil, err
 	}
 	logged := b.logged()
-	c, err := openConn(b.dbName, "", 0)
+	c, err := sqlite3.Open(b.dbName)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			c.keepLog()
+			c.KeepLog()
 		}
-		if cerr := c.close(); err == nil {
+		if cerr := c.Close(); err == nil {
 			err = cerr
 		}
 	}()
-	c.busyTimeout(openWait)
+	c.BusyTimeout(openWait)
 	ours, foreign, err := whose(c)
 	if err != nil {
 		return nil, err
 	}
-	if c.readOnly() {
+	if c.ReadOnly() {
 		return nil, readOnlyFile(b.cfg)
 	}
 	if err = b.settle(); err != nil {
@@ -110,7 +111,7 @@ func (b *backend) migrate(ctx context.Context) (done []migrations.Migration, err
 	}
 	// The page size and auto_vacuum take effect with the first write to an empty file, which is the change to WAL mode.
 	for _, p := range [][2]string{{"page_size", strconv.Itoa(pageSize)}, {"auto_vacuum", "INCREMENTAL"}} {
-		if err := c.set(p[0], p[1]); err != nil {
+		if err := c.Set(p[0], p[1]); err != nil {
 			return nil, err
 		}
 	}
@@ -131,12 +132,12 @@ func (b *backend) migrate(ctx context.Context) (done []migrations.Migration, err
 }
 
 // walMode changes to WAL mode, for which SQLite does not wait when another process does the same at this moment.
-func (b *backend) walMode(ctx context.Context, c *conn) (string, error) {
+func (b *backend) walMode(ctx context.Context, c *sqlite3.Conn) (string, error) {
 	timer := time.NewTicker(5 * time.Millisecond)
 	defer timer.Stop()
 	for {
-		mode, err := c.once("PRAGMA journal_mode = WAL")
-		if !isBusy(err) {
+		mode, err := c.Once("PRAGMA journal_mode = WAL")
+		if !sqlite3.Is(err, sqlite3.Busy) {
 			return mode, err
 		}
 		select {
@@ -161,18 +162,18 @@ func (driver) Status(ctx context.Context, url string, opts mvcc.DriverOptions) (
 		}
 		defer func() { _ = store.Close() }()
 		b.dbName = store.(*backend).dbName
-		return b.status(ctx, "&vfs=memdb")
+		return b.status(ctx, "&vfs="+sqlite3.MemoryVFS)
 	}
 	if err := checkPath(cfg); err != nil {
 		return nil, err
 	}
-	c, err := openConn(b.dbName, "", 0)
+	c, err := sqlite3.Open(b.dbName)
 	if err != nil {
 		return nil, b.classify(ctx, err)
 	}
-	c.keepLog()
-	defer func() { _ = c.close() }() // it has only read
-	c.busyTimeout(openWait)
+	c.KeepLog()
+	defer func() { _ = c.Close() }() // it has only read
+	c.BusyTimeout(openWait)
 	_, foreign, err := whose(c)
 	if err == nil && foreign {
 		err = notOurs(cfg)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/migrations"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
 // openFirst opens the writing connection and checks that the database holds a store that this program can use. It returns the store's
@@ -41,13 +42,13 @@ func (b *backend) openFile(ctx context.Context) (store, recorded string, err err
 		return "", "", err
 	}
 	logged := b.logged()
-	c, err := b.commits.get(ctx)
+	c, err := b.commits.Get(ctx)
 	if err != nil {
 		return "", "", b.classify(ctx, err)
 	}
-	defer b.commits.put(c)
-	c.busyTimeout(openWait)
-	defer c.busyTimeout(0)
+	defer b.commits.Put(c)
+	c.BusyTimeout(openWait)
+	defer c.BusyTimeout(0)
 	if err = b.check(ctx, c); err == nil {
 		store, recorded, err = b.inspect(ctx, c, logged)
 	}
@@ -58,7 +59,7 @@ func (b *backend) openFile(ctx context.Context) (store, recorded string, err err
 		err = errMoved
 	}
 	if err != nil {
-		c.keepLog()
+		c.KeepLog()
 	}
 	return store, recorded, b.classify(ctx, err)
 }
@@ -74,13 +75,13 @@ func (b *backend) logged() bool {
 
 // inspect reads which store a database holds, and checks that it is whole: a small file always, and one whose fingerprint differs from the recorded
 // one though it has a write-ahead log, since a file that was replaced without its log would be read together with that of the other file.
-func (b *backend) inspect(ctx context.Context, c *conn, logged bool) (store, recorded string, err error) {
+func (b *backend) inspect(ctx context.Context, c *sqlite3.Conn, logged bool) (store, recorded string, err error) {
 	id, err := b.identity(c)
 	if err != nil {
 		return "", "", err
 	}
 	store, recorded = id.Store, id.Recorded
-	pages, err := c.once("PRAGMA page_count")
+	pages, err := c.Once("PRAGMA page_count")
 	if err != nil {
 		return "", "", err
 	}
@@ -98,18 +99,18 @@ func (b *backend) inspect(ctx context.Context, c *conn, logged bool) (store, rec
 
 // openMemory makes a store in memory. Its migrations run on connections of their own to the database that the first connection keeps.
 func (b *backend) openMemory(ctx context.Context) (store, recorded string, err error) {
-	c, err := b.commits.get(ctx)
+	c, err := b.commits.Get(ctx)
 	if err != nil {
 		return "", "", b.classify(ctx, err)
 	}
-	defer b.commits.put(c)
-	c.sizeLimit(1 << 50)
+	defer b.commits.Put(c)
+	c.SizeLimit(1 << 50)
 	for _, p := range [][2]string{{"page_size", strconv.Itoa(pageSize)}, {"journal_mode", "MEMORY"}, {"synchronous", "OFF"}} {
-		if err := c.set(p[0], p[1]); err != nil {
+		if err := c.Set(p[0], p[1]); err != nil {
 			return "", "", b.classify(ctx, err)
 		}
 	}
-	db, err := openSQL(b.dbName, "&vfs=memdb")
+	db, err := openSQL(b.dbName, "&vfs="+sqlite3.MemoryVFS)
 	if err != nil {
 		return "", "", b.classify(ctx, err)
 	}
@@ -151,7 +152,7 @@ func pathError(cfg config, err error) error {
 }
 
 // check tells whether the file is a database of ours, of a usable schema, and can be written. It changes nothing, but for the journal mode of a file that took another one's place.
-func (b *backend) check(ctx context.Context, c *conn) error {
+func (b *backend) check(ctx context.Context, c *sqlite3.Conn) error {
 	ours, foreign, err := whose(c)
 	if err != nil {
 		return err
@@ -161,10 +162,10 @@ func (b *backend) check(ctx context.Context, c *conn) error {
 		return notOurs(b.cfg)
 	case ours:
 		// The file system must not be asked whether it can be written, as the answer would be another one's (root's, for one).
-		if c.readOnly() {
+		if c.ReadOnly() {
 			return readOnlyFile(b.cfg)
 		}
-		mode, err := c.once("PRAGMA journal_mode")
+		mode, err := c.Once("PRAGMA journal_mode")
 		if err == nil && mode != "wal" && b.moved {
 			// A copy that VACUUM INTO made took the file's place, while whoever could migrate it is running already. A file of another store is not touched.
 			if err = b.sameStore(c); err == nil {
@@ -201,18 +202,13 @@ func readOnlyFile(cfg config) error {
 
 // whose tells whether a database is ours, which the first migration marks together with creating the tables, or somebody else's. It is neither while it
 // is empty or has only the table of the migrations, as when another process is creating it at this moment.
-func whose(c *conn) (ours, foreign bool, err error) {
-	s, err := c.prepare(selectOwner)
+func whose(c *sqlite3.Conn) (ours, foreign bool, err error) {
+	s, err := c.Prepare(selectOwner)
 	if err != nil {
 		return false, false, err
 	}
-	row, err := s.int(applicationID).step()
-	if err != nil || !row {
-		return false, false, err
-	}
-	ours, foreign = s.colInt(0) != 0, s.colInt(1) != 0
-	s.reset()
-	return ours, foreign && !ours, nil
+	_, err = s.Int(applicationID).Row(func() { ours, foreign = s.ColInt(0) != 0, s.ColInt(1) != 0 })
+	return ours, foreign && !ours, err
 }
 
 func notOurs(cfg config) error {
@@ -220,14 +216,14 @@ func notOurs(cfg config) error {
 }
 
 // verify checks the structure of the whole file and that every live row has its value.
-func (b *backend) verify(ctx context.Context, c *conn, otherwise string) error {
-	defer c.interruptible(ctx)()
-	text, err := c.once("PRAGMA quick_check(1)")
+func (b *backend) verify(ctx context.Context, c *sqlite3.Conn, otherwise string) error {
+	defer c.Interruptible(ctx)()
+	text, err := c.Once("PRAGMA quick_check(1)")
 	if err != nil {
 		return err
 	}
 	if text == "ok" {
-		damage, err := c.once(selectDamage)
+		damage, err := c.Once(selectDamage)
 		if err != nil {
 			return err
 		}
@@ -246,8 +242,6 @@ const (
 	pageSize = 8192
 	// applicationID is what the first migration writes to the file's header.
 	applicationID = 0x526b7072
-	// openWait is how long, in milliseconds, the opening of a connection waits for locks. It cannot be interrupted.
-	openWait = 5000
 	// checkedSize is the size up to which a file is checked as a whole when it is opened, which takes some tenths of a second.
 	checkedSize = 32 << 20
 )

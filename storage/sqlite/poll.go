@@ -1,6 +1,10 @@
 package sqlite
 
-import "context"
+import (
+	"context"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
+)
 
 // Changed implements [mvcc.Poller]. It asks a connection that never writes, so that writes of this process's other connection
 // count, too: to be told of them costs the tailer a read and no more.
@@ -8,19 +12,15 @@ func (b *backend) Changed(ctx context.Context) (changed bool, err error) {
 	if b.cfg.memory() {
 		return false, nil
 	}
-	err = b.read(ctx, b.polls, func(c *conn) error {
-		s, err := c.prepare(dataVersion)
+	err = b.read(ctx, b.polls, func(c *sqlite3.Conn) error {
+		s, err := c.Prepare(dataVersion)
 		if err != nil {
 			return err
 		}
-		if _, err := s.step(); err != nil {
-			return err
-		}
-		version := s.colInt(0)
-		s.reset()
+		version := b.lastVersion
+		_, err = s.Row(func() { b.lastVersion = s.ColInt(0) })
 		changed = version != b.lastVersion
-		b.lastVersion = version
-		return nil
+		return err
 	})
 	return changed || err != nil, err
 }

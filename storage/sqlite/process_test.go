@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
 // children are what this test binary does when it is started by itself, as another process.
@@ -369,7 +370,7 @@ func TestTwoBackendsOfOneProcess(t *testing.T) {
 	release := make(chan struct{})
 	held := make(chan error, 1)
 	go func() {
-		held <- one.(*backend).write(context.Background(), func(*conn) (bool, error) {
+		held <- one.(*backend).write(context.Background(), func(*sqlite3.Conn) (bool, error) {
 			close(blocked)
 			<-release
 			return false, nil

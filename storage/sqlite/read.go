@@ -2,16 +2,18 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
 // read runs an operation that only reads, on a connection of the pool.
-func (b *backend) read(ctx context.Context, p *pool, fn func(*conn) error) error {
-	return b.readDespiteFence(ctx, p, func(c *conn) error {
+func (b *backend) read(ctx context.Context, p *sqlite3.Pool, fn func(*sqlite3.Conn) error) error {
+	return b.readDespiteFence(ctx, p, func(c *sqlite3.Conn) error {
 		if err := b.checkFence(); err != nil {
 			return err
 		}
@@ -19,14 +21,14 @@ func (b *backend) read(ctx context.Context, p *pool, fn func(*conn) error) error
 	})
 }
 
-func (b *backend) readDespiteFence(ctx context.Context, p *pool, fn func(*conn) error) error {
+func (b *backend) readDespiteFence(ctx context.Context, p *sqlite3.Pool, fn func(*sqlite3.Conn) error) error {
 	ctx, cancel := b.timeout(ctx)
 	defer cancel()
 	return b.on(ctx, p, fn)
 }
 
 // class returns the connections of a class.
-func (b *backend) class(c sqlread.Class) *pool {
+func (b *backend) class(c sqlread.Class) *sqlite3.Pool {
 	switch c {
 	case sqlread.Head:
 		return b.heads
@@ -39,12 +41,11 @@ func (b *backend) class(c sqlread.Class) *pool {
 
 // Query implements [sqlread.Database].
 func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.Cursor) bool, args ...any) error {
-	return b.read(ctx, b.class(r.Class), func(c *conn) error {
-		cur := &c.cursor
-		*cur = cursor{}
+	return b.read(ctx, b.class(r.Class), func(c *sqlite3.Conn) error {
+		cur := &cursor{}
 		if r.Class != sqlread.Head && r.Class != sqlread.Single {
 			// A read of a single row is over before it could be interrupted; this one may walk over many.
-			defer c.interruptible(ctx)()
+			defer c.Interruptible(ctx)()
 		}
 		if !r.OneRow {
 			done, err := b.snapshot(c, &cur.state)
@@ -58,44 +59,47 @@ func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.
 			}
 			cur.hasState = false
 		}
-		s, err := c.prepare(r.SQL)
+		s, err := c.Prepare(r.SQL)
 		if err != nil {
 			return err
 		}
 		for _, a := range args {
-			s.bind(a)
+			bind(s, a)
 		}
-		for {
-			row, err := s.step()
-			if err != nil || !row {
-				return err
-			}
-			cur.s = s
-			if r.OneRow {
+		cur.s = s
+		if r.OneRow {
+			cur.first, cur.hasState = stateColumns, true
+			_, err := s.Row(func() {
 				b.scanState(s, &cur.state)
-				cur.hasState, cur.first = true, stateColumns
-			}
-			if !each(cur) || r.OneRow {
-				s.reset()
-				return nil
-			}
-			if err := ctx.Err(); err != nil {
-				s.reset()
-				return err
-			}
+				each(cur)
+			})
+			return err
 		}
+		err = s.Each(func() error {
+			if !each(cur) {
+				return errEnough
+			}
+			return ctx.Err()
+		})
+		if errors.Is(err, errEnough) {
+			return nil
+		}
+		return err
 	})
 }
 
+// errEnough ends a read whose rest is not wanted.
+var errEnough = errors.New("enough was read")
+
 // bind binds the next parameter to an argument of a read. Revisions are a JSON array.
-func (s *stmt) bind(arg any) {
+func bind(s *sqlite3.Stmt, arg any) {
 	switch v := arg.(type) {
 	case int64:
-		s.int(v)
+		s.Int(v)
 	case bool:
-		s.bool(v)
+		s.Bool(v)
 	case mvcc.Key:
-		s.key(v)
+		s.BlobString(string(v))
 	case []mvcc.Revision:
 		array := append(make([]byte, 0, 2+12*len(v)), '[')
 		for i, r := range v {
@@ -104,7 +108,7 @@ func (s *stmt) bind(arg any) {
 			}
 			array = strconv.AppendInt(array, int64(r), 10)
 		}
-		s.text(string(append(array, ']')))
+		s.Text(string(append(array, ']')))
 	default:
 		panic(fmt.Sprintf("sqlite: an argument of type %T", arg))
 	}
@@ -113,8 +117,8 @@ func (s *stmt) bind(arg any) {
 // cursor implements [sqlread.Cursor].
 type cursor struct {
 	// s is the statement, nil while only the state is there, and first its first column after the state.
-	s        *stmt
-	first    int32
+	s        *sqlite3.Stmt
+	first    int
 	state    mvcc.State
 	hasState bool
 }
@@ -127,35 +131,43 @@ func (c *cursor) State(st *mvcc.State) bool {
 }
 
 // More asks for the type of a column only where it may be NULL: in the one row that has the state.
-func (c *cursor) More() bool { return c.s != nil && (c.first == 0 || !c.s.colNull(c.first)) }
+func (c *cursor) More() bool { return c.s != nil && (c.first == 0 || !c.s.ColNull(c.first)) }
 
-func (c *cursor) Int(i int) int64        { return c.s.colInt(c.first + int32(i)) }
+func (c *cursor) Int(i int) int64        { return c.s.ColInt(c.first + i) }
 func (c *cursor) Bool(i int) bool        { return c.Int(i) != 0 }
-func (c *cursor) Token(i int) mvcc.Token { return c.s.colToken(c.first + int32(i)) }
-func (c *cursor) Key(i int) mvcc.Key     { return c.s.colKey(c.first + int32(i)) }
-func (c *cursor) Value(i int) []byte     { return c.s.colValue(c.first + int32(i)) }
+func (c *cursor) Token(i int) mvcc.Token { return colToken(c.s, c.first+i) }
+func (c *cursor) Key(i int) mvcc.Key     { return mvcc.Key(c.s.ColString(c.first + i)) }
+func (c *cursor) Value(i int) []byte     { return c.s.ColBlob(c.first + i) }
+
+// colToken reads a token. A blob of another length is none of ours, and NULL is no token.
+func colToken(s *sqlite3.Stmt, i int) (t mvcc.Token) {
+	if b := s.ColRaw(i); len(b) == len(t) {
+		copy(t[:], b)
+	}
+	return t
+}
 
 // stateColumns is how many columns the state has.
 const stateColumns = 5
 
 // scanState reads the first columns of a statement that begins with the state.
-func (b *backend) scanState(s *stmt, st *mvcc.State) {
+func (b *backend) scanState(s *sqlite3.Stmt, st *mvcc.State) {
 	*st = mvcc.State{
-		Head:      mvcc.Position{Epoch: mvcc.Epoch(s.colInt(0)), Revision: s.colRevision(3), Token: s.colToken(4)},
-		Compacted: s.colRevision(1),
-		Swept:     s.colRevision(2),
+		Head:      mvcc.Position{Epoch: mvcc.Epoch(s.ColInt(0)), Revision: mvcc.Revision(s.ColInt(3)), Token: colToken(s, 4)},
+		Compacted: mvcc.Revision(s.ColInt(1)),
+		Swept:     mvcc.Revision(s.ColInt(2)),
 		Writable:  true,
 		Now:       b.now(),
 	}
 }
 
 // snapshot steps the statement of the state. Until done is called, the connection's other statements read the same snapshot.
-func (b *backend) snapshot(c *conn, st *mvcc.State) (done func(), err error) {
-	s, err := c.prepare(selectState)
+func (b *backend) snapshot(c *sqlite3.Conn, st *mvcc.State) (done func(), err error) {
+	s, err := c.Prepare(selectState)
 	if err != nil {
 		return nil, err
 	}
-	row, err := s.step()
+	row, err := s.Step()
 	if err == nil && !row {
 		err = mvcc.ErrEmptyStore
 	}
@@ -163,35 +175,7 @@ func (b *backend) snapshot(c *conn, st *mvcc.State) (done func(), err error) {
 		return nil, err
 	}
 	b.scanState(s, st)
-	return s.reset, nil
-}
-
-// readRows runs one statement in the snapshot of the state.
-func (b *backend) readRows(ctx context.Context, p *pool, text string, st *mvcc.State, bind func(*stmt), row func(*stmt)) error {
-	return b.read(ctx, p, func(c *conn) error {
-		defer c.interruptible(ctx)()
-		done, err := b.snapshot(c, st)
-		if err != nil {
-			return err
-		}
-		defer done()
-		s, err := c.prepare(text)
-		if err != nil {
-			return err
-		}
-		bind(s)
-		for {
-			more, err := s.step()
-			if err != nil || !more {
-				return err
-			}
-			row(s)
-			if err := ctx.Err(); err != nil {
-				s.reset()
-				return err
-			}
-		}
-	})
+	return s.Reset, nil
 }
 
 // Size implements [mvcc.Backend]. The write-ahead log is a file besides.

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
 // TestInterrupt ends a statement that would never end.
@@ -15,21 +15,21 @@ func TestInterrupt(t *testing.T) {
 		b := open(t, url).(*backend)
 		defer b.Close()
 		ctx, cancel := context.WithCancel(context.Background())
-		var st mvcc.State
 		began := false
-		err := b.readRows(ctx, b.reads, `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n WHERE ?1 = 1`, &st,
-			func(s *stmt) {
-				s.int(1)
-				began = true
-				time.AfterFunc(time.Millisecond, cancel)
-			}, func(*stmt) {})
+		endless := &sqlread.Read{Class: sqlread.List, SQL: `
+			WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n WHERE ?1 = 1`}
+		err := b.Query(ctx, endless, func(sqlread.Cursor) bool { // it gets the state first
+			began = true
+			cancel()
+			return true
+		}, int64(1))
 		oneSentence(t, err, mvcc.Unavailable, "did not answer in time")
 		if !began || !errors.Is(err, context.Canceled) {
 			t.Errorf("began: %v; %v", began, err)
 		}
 		// The connection is as good as before, and nothing of the interruption is left.
 		for range 3 {
-			for range cap(b.reads.slots) {
+			for range b.reads.Size() {
 				if _, err := b.Page(context.Background(), mvcc.PageQuery{Start: "a", End: "b", Limit: 1}); err != nil {
 					t.Error(err)
 				}

@@ -38,13 +38,13 @@ func (b *backend) replaced(cause error) error {
 		b.moved = true
 		b.opts.Logger.Error("the database file was replaced or removed while it was open; nothing more is written to it", "database", b.name())
 		// A connection that was closed because of an error is not opened again for this: that would open the other file.
-		if c := b.commits.getOpen(); c != nil {
-			c.busyTimeout(checkpointWait)
-			if emptied, err := c.checkpoint(); err != nil || !emptied {
+		if c := b.commits.GetOpen(); c != nil {
+			c.BusyTimeout(checkpointWait)
+			if emptied, err := c.Checkpoint(); err != nil || !emptied {
 				b.opts.Logger.Error("cannot empty the write-ahead log of the replaced file: remove it before the new file is opened",
 					"log", b.wal, "err", err)
 			}
-			b.commits.put(c)
+			b.commits.Put(c)
 		}
 		if err := b.closeAll(); err != nil {
 			b.opts.Logger.Error("cannot close the replaced file", "database", b.name(), "err", err)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
 // copyFile copies a file that no process has open.
@@ -326,7 +327,7 @@ func TestReplacedDuringCommit(t *testing.T) {
 	holding, release := make(chan struct{}), make(chan struct{})
 	held := make(chan error, 1)
 	go func() {
-		held <- other.write(ctx, func(*conn) (bool, error) {
+		held <- other.write(ctx, func(*sqlite3.Conn) (bool, error) {
 			close(holding)
 			<-release
 			return false, nil
@@ -398,14 +399,14 @@ func fillChild(args []string) error {
 	for round := range 2 {
 		if round == 1 {
 			// Now the file has what was written until here.
-			c, err := b.(*backend).commits.get(ctx)
+			c, err := b.(*backend).commits.Get(ctx)
 			if err != nil {
 				return err
 			}
-			if _, err := c.checkpoint(); err != nil {
+			if _, err := c.Checkpoint(); err != nil {
 				return err
 			}
-			b.(*backend).commits.put(c)
+			b.(*backend).commits.Put(c)
 		}
 		st, err := b.State(ctx)
 		if err != nil {

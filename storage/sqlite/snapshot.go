@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
 // Snapshot implements [mvcc.Backend]. While it lasts, the write-ahead log cannot be begun anew, and grows
@@ -14,11 +15,11 @@ func (b *backend) Snapshot(ctx context.Context, f func(context.Context, mvcc.Sna
 	ctx, end := b.long.begin(ctx)
 	defer end()
 	var callers foreign
-	err := b.on(ctx, b.reads, func(c *conn) error {
+	err := b.on(ctx, b.reads, func(c *sqlite3.Conn) error {
 		if err := b.checkFence(); err != nil {
 			return err
 		}
-		defer c.interruptible(ctx)()
+		defer c.Interruptible(ctx)()
 		v := &view{ctx: ctx, b: b, c: c}
 		done, err := b.snapshot(c, &v.state)
 		if err != nil {
@@ -34,43 +35,35 @@ func (b *backend) Snapshot(ctx context.Context, f func(context.Context, mvcc.Sna
 type view struct {
 	ctx   context.Context
 	b     *backend
-	c     *conn
+	c     *sqlite3.Conn
 	state mvcc.State
 }
 
 func (v *view) State() mvcc.State { return v.state }
 
-func (v *view) Keys() (int64, error) {
-	s, err := v.c.prepare(countAll)
+func (v *view) Keys() (n int64, err error) {
+	s, err := v.c.Prepare(countAll)
 	if err == nil {
-		_, err = s.step()
+		_, err = s.Row(func() { n = s.ColInt(0) })
 	}
-	if err != nil {
-		return 0, v.b.classify(v.ctx, err)
-	}
-	defer s.reset()
-	return s.colInt(0), nil
+	return n, v.b.classify(v.ctx, err)
 }
 
 func (v *view) Records(each func(*mvcc.Record) error) error {
-	s, err := v.c.prepare(selectRecords)
+	s, err := v.c.Prepare(selectRecords)
 	if err != nil {
 		return v.b.classify(v.ctx, err)
 	}
-	for {
-		more, err := s.step()
-		if err != nil || !more {
-			return v.b.classify(v.ctx, err)
-		}
-		r := mvcc.Record{Revision: s.colRevision(0), Key: s.colKey(1), Create: s.colRevision(2), Expiry: s.colInt(3)}
-		if !s.colNull(4) {
-			r.Value = s.colBytes(4)
-		}
-		if err := each(&r); err != nil {
-			s.reset()
-			return err
-		}
+	var callers error
+	err = s.Each(func() error {
+		callers = each(&mvcc.Record{Revision: mvcc.Revision(s.ColInt(0)), Key: mvcc.Key(s.ColString(1)),
+			Create: mvcc.Revision(s.ColInt(2)), Expiry: s.ColInt(3), Value: s.ColBlob(4)})
+		return callers
+	})
+	if callers != nil {
+		return callers
 	}
+	return v.b.classify(v.ctx, err)
 }
 
 // operations are those that nothing but their callers bounds. Whoever has to wait for all operations to end, ends these.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
 // maxReserve is the room on the file system that values are not given. On a small one it is an eighth.
@@ -19,7 +20,7 @@ const maxReserve = 32 << 20
 // checkSpace refuses a group that adds values when no more than the reserve is left. What the file has beyond
 // the pages that are in use is room, too; what it lacks, since it is still in the write-ahead log, is not. Deletions, like compaction, may use the reserve. Where the system does not
 // say how much is free, the disk itself refuses, and then only an administrator can make room.
-func (b *backend) checkSpace(c *conn, mutations []*mvcc.Mutation) error {
+func (b *backend) checkSpace(c *sqlite3.Conn, mutations []*mvcc.Mutation) error {
 	if b.cfg.memory() || !slices.ContainsFunc(mutations, func(m *mvcc.Mutation) bool { return !m.Delete }) {
 		return nil
 	}
@@ -28,18 +29,24 @@ func (b *backend) checkSpace(c *conn, mutations []*mvcc.Mutation) error {
 	if err != nil || free >= reserve {
 		return nil
 	}
-	s, err := c.prepare(selectPages)
+	pages, unused, err := filePages(c)
 	if err != nil {
 		return err
 	}
-	if _, err := s.step(); err != nil {
-		return err
-	}
-	used := s.colInt(0) * (s.colInt(1) - s.colInt(2))
-	s.reset()
+	used := (pages - unused) * pageSize
 	file, err := os.Stat(b.cfg.path)
 	if err != nil || free+file.Size()-used >= reserve {
 		return nil
 	}
 	return full(b.name(), fmt.Errorf("the last %d KiB are reserved for compaction", reserve>>10))
+}
+
+// filePages reads from the header how many pages the file has, and how many of them are free.
+func filePages(c *sqlite3.Conn) (pages, free int64, err error) {
+	s, err := c.Prepare(selectPages)
+	if err != nil {
+		return 0, 0, err
+	}
+	_, err = s.Row(func() { pages, free = s.ColInt(0), s.ColInt(1) })
+	return pages, free, err
 }

@@ -22,12 +22,12 @@ func TestFull(t *testing.T) {
 	defer store.Close()
 	limit := func(pages int) {
 		t.Helper()
-		c, err := store.commits.get(ctx)
+		c, err := store.commits.Get(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer store.commits.put(c)
-		if err := c.set("max_page_count", fmt.Sprint(pages)); err != nil {
+		defer store.commits.Put(c)
+		if err := c.Set("max_page_count", fmt.Sprint(pages)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -22,6 +22,7 @@ var reads = sqlread.Statements{
 	CountUpTo: countLiveUpTo,
 	Expired:   selectExpiring,
 	FirstAt:   selectFirstAt,
+	Sweep:     selectSweep,
 	Size:      selectSize,
 }
 
@@ -151,19 +152,21 @@ UPDATE rowkeeper_store SET compacted = ?1 WHERE id = 1`
 const updateSwept = `
 UPDATE rowkeeper_store SET swept = ?1 WHERE id = 1`
 
-// selectSweep is what a batch of the sweep looks at, by the log's primary key, from the row at the swept revision on.
+// selectSweep is what a batch of the sweep looks at, by the log's primary key, from the row at the swept
+// revision on. The first row has the lowest revision of the aborted tokens, which are almost always none.
 const selectSweep = `
-SELECT revision, prev_revision, deleted
-FROM rowkeeper_log
-WHERE revision >= ?1 AND revision <= ?2
-ORDER BY revision LIMIT ?3`
+SELECT 0, min(seen), 0 FROM rowkeeper_aborted
+UNION ALL
+SELECT * FROM (
+    SELECT revision, prev_revision, deleted
+    FROM rowkeeper_log
+    WHERE revision >= (SELECT swept FROM rowkeeper_store WHERE id = 1)
+      AND revision <= (SELECT compacted FROM rowkeeper_store WHERE id = 1)
+    ORDER BY revision LIMIT ?1
+)`
 
 const deleteLog = `
 DELETE FROM rowkeeper_log WHERE revision = ?1`
-
-// selectOldestToken walks over the aborted tokens, which are almost always none.
-const selectOldestToken = `
-SELECT min(seen) FROM rowkeeper_aborted`
 
 const deleteAborted = `
 DELETE FROM rowkeeper_aborted WHERE seen < ?1`
@@ -196,7 +199,7 @@ WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
 
 // selectPages reads the file's header.
 const selectPages = `
-SELECT page_size, page_count, freelist_count FROM pragma_page_size, pragma_page_count, pragma_freelist_count`
+SELECT page_count, freelist_count FROM pragma_page_count, pragma_freelist_count`
 
 // selectDamage looks for a live row whose log row is missing or another key's: a walk over all rows, only done when the file and its
 // write-ahead log may not belong together.

@@ -34,23 +34,24 @@ var plans = map[string]struct{ text, plan string }{
 	"insertAborted":      {insertAborted, ""},
 	"updateCompacted":    {updateCompacted, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
 	"updateSwept":        {updateSwept, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
-	"selectSweep":        {selectSweep, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); "},
-	"deleteLog":          {deleteLog, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); "},
-	"selectOldestToken":  {selectOldestToken, "SEARCH rowkeeper_aborted USING PRIMARY KEY; "},
-	"deleteAborted":      {deleteAborted, "SCAN rowkeeper_aborted; "},
-	"updateEpoch":        {updateEpoch, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
-	"selectIdentity":     {selectIdentity, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
-	"updateFingerprint":  {updateFingerprint, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
-	"selectBoot":         {selectBoot, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
-	"updateBoot":         {updateBoot, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
-	"selectSize":         {selectSize, headPlan + "SCAN pragma_page_size VIRTUAL TABLE INDEX 0:; SCAN pragma_page_count VIRTUAL TABLE INDEX 0:; SCAN pragma_freelist_count VIRTUAL TABLE INDEX 0:; "},
-	"selectPages":        {selectPages, "SCAN pragma_page_size VIRTUAL TABLE INDEX 0:; SCAN pragma_page_count VIRTUAL TABLE INDEX 0:; SCAN pragma_freelist_count VIRTUAL TABLE INDEX 0:; "},
-	"selectOwner":        {selectOwner, "SCAN pragma_application_id VIRTUAL TABLE INDEX 0:; SCALAR SUBQUERY; SCAN sqlite_master; SCALAR SUBQUERY; SCAN sqlite_master; "},
-	"selectRecords":      {selectRecords, "SCAN g; SEARCH l USING PRIMARY KEY (key=?); "}, // all of them, in the order of the rowid
-	"countAll":           {countAll, "SCAN rowkeeper_live; "},
-	"deleteAllLive":      {deleteAllLive, ""},
-	"deleteAllLog":       {deleteAllLog, ""},
-	"selectDamage":       {selectDamage, "SCAN CONSTANT ROW; SCALAR SUBQUERY; SCAN l; SEARCH g USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "}, // once, at opening
+	"selectSweep": {selectSweep, "COMPOUND QUERY; LEFT-MOST SUBQUERY; SEARCH rowkeeper_aborted USING PRIMARY KEY; UNION ALL; CO-ROUTINE (subquery-4); " +
+		"SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); SCALAR SUBQUERY; SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); " +
+		"SCALAR SUBQUERY; SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); SCAN (subquery-4); "}, // the rows of the batch
+	"deleteLog":         {deleteLog, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); "},
+	"deleteAborted":     {deleteAborted, "SCAN rowkeeper_aborted; "},
+	"updateEpoch":       {updateEpoch, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
+	"selectIdentity":    {selectIdentity, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
+	"updateFingerprint": {updateFingerprint, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
+	"selectBoot":        {selectBoot, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
+	"updateBoot":        {updateBoot, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
+	"selectSize":        {selectSize, headPlan + "SCAN pragma_page_size VIRTUAL TABLE INDEX 0:; SCAN pragma_page_count VIRTUAL TABLE INDEX 0:; SCAN pragma_freelist_count VIRTUAL TABLE INDEX 0:; "},
+	"selectPages":       {selectPages, "SCAN pragma_page_count VIRTUAL TABLE INDEX 0:; SCAN pragma_freelist_count VIRTUAL TABLE INDEX 0:; "},
+	"selectOwner":       {selectOwner, "SCAN pragma_application_id VIRTUAL TABLE INDEX 0:; SCALAR SUBQUERY; SCAN sqlite_master; SCALAR SUBQUERY; SCAN sqlite_master; "},
+	"selectRecords":     {selectRecords, "SCAN g; SEARCH l USING PRIMARY KEY (key=?); "}, // all of them, in the order of the rowid
+	"countAll":          {countAll, "SCAN rowkeeper_live; "},
+	"deleteAllLive":     {deleteAllLive, ""},
+	"deleteAllLog":      {deleteAllLog, ""},
+	"selectDamage":      {selectDamage, "SCAN CONSTANT ROW; SCALAR SUBQUERY; SCAN l; SEARCH g USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "}, // once, at opening
 }
 
 // headPlan is the state.
@@ -68,26 +69,26 @@ func TestPlans(t *testing.T) {
 	if n, _, err := b.Count(context.Background(), "/", "0", 0, 0); err != nil || n != 100_000 {
 		t.Fatalf("there are %d rows, %v", n, err)
 	}
-	c, err := b.commits.get(context.Background())
+	c, err := b.commits.Get(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer b.commits.put(c)
+	defer b.commits.Put(c)
 	for name, want := range plans {
-		s, err := c.prepare("EXPLAIN QUERY PLAN " + want.text)
+		s, err := c.Prepare("EXPLAIN QUERY PLAN " + want.text)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		got := ""
 		for {
-			row, err := s.step()
+			row, err := s.Step()
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 			if !row {
 				break
 			}
-			step := s.colString(3)
+			step := s.ColString(3)
 			if kind, number, ok := strings.Cut(step, "SUBQUERY "); ok && strings.Trim(number, "0123456789") == "" {
 				step = kind + "SUBQUERY"
 			}

@@ -18,12 +18,12 @@ func TestFileShrinks(t *testing.T) {
 	f.grow(t, 3000)
 	checkpoint := func() int64 {
 		t.Helper()
-		c, err := b.commits.get(ctx)
+		c, err := b.commits.Get(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer b.commits.put(c)
-		if ok, err := c.checkpoint(); !ok || err != nil {
+		defer b.commits.Put(c)
+		if ok, err := c.Checkpoint(); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
 		fi, err := os.Stat(b.cfg.path)

@@ -6,16 +6,17 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/migrations"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
 // write runs a transaction on the writing connection, under the commit lock, which is SQLite's lock of writers: BEGIN IMMEDIATE waits for it,
 // and what is read after it is what the last writer committed, in whatever process. fn reports whether there is anything to commit.
 //
 // The context may end the wait and fn's statements, never a COMMIT.
-func (b *backend) write(ctx context.Context, fn func(*conn) (bool, error)) error {
+func (b *backend) write(ctx context.Context, fn func(*sqlite3.Conn) (bool, error)) error {
 	ctx, cancel := b.timeout(ctx)
 	defer cancel()
-	return b.transact(ctx, func(c *conn) (bool, error) {
+	return b.transact(ctx, func(c *sqlite3.Conn) (bool, error) {
 		if err := b.checkFence(); err != nil {
 			return false, err
 		}
@@ -24,14 +25,14 @@ func (b *backend) write(ctx context.Context, fn func(*conn) (bool, error)) error
 }
 
 // transact is write for as long as the context lasts, on a fenced file, too.
-func (b *backend) transact(ctx context.Context, fn func(*conn) (bool, error)) error {
+func (b *backend) transact(ctx context.Context, fn func(*sqlite3.Conn) (bool, error)) error {
 	return b.transactAt(ctx, b.cfg.synchronous, fn)
 }
 
 // transactAt is transact with another value of PRAGMA synchronous.
-func (b *backend) transactAt(ctx context.Context, synchronous string, fn func(*conn) (bool, error)) error {
+func (b *backend) transactAt(ctx context.Context, synchronous string, fn func(*sqlite3.Conn) (bool, error)) error {
 	committed := false
-	err := b.on(ctx, b.commits, func(c *conn) error {
+	err := b.on(ctx, b.commits, func(c *sqlite3.Conn) error {
 		// A file that was replaced is not written any more. That is also seen after the operation, but then it is too late for the commit.
 		if b.hasMoved() {
 			return errMoved
@@ -44,7 +45,7 @@ func (b *backend) transactAt(ctx context.Context, synchronous string, fn func(*c
 		if err := b.begin(ctx, c); err != nil {
 			return err
 		}
-		release := c.interruptible(ctx)
+		release := c.Interruptible(ctx)
 		dirty := false
 		err = b.checkWriter(c)
 		if err == nil {
@@ -58,7 +59,7 @@ func (b *backend) transactAt(ctx context.Context, synchronous string, fn func(*c
 			b.rollBack(c)
 			return err
 		}
-		if err := c.exec(commit); err != nil {
+		if err := c.Exec(commit); err != nil {
 			b.rollBack(c)
 			return b.commitOutcome(err)
 		}
@@ -77,17 +78,15 @@ var knownSchema = migrations.SQLite.Newest()
 
 // checkWriter refuses, under the commit lock, to write after a migration has ended the time of this
 // program's schema version.
-func (b *backend) checkWriter(c *conn) error {
-	s, err := c.prepare(selectOldestWriter)
+func (b *backend) checkWriter(c *sqlite3.Conn) error {
+	s, err := c.Prepare(selectOldestWriter)
 	if err != nil {
 		return err
 	}
-	row, err := s.step()
-	if err != nil || !row {
-		return err // who writes finds out what is missing
+	var oldest int64 // who writes finds out what is missing
+	if _, err := s.Row(func() { oldest = s.ColInt(0) }); err != nil {
+		return err
 	}
-	oldest := s.colInt(0)
-	s.reset()
 	if oldest > knownSchema {
 		return mvcc.Errorf(mvcc.Invalid,
 			"a newer rowkeeper has migrated the database %s, and this one, of schema version %d, must not write to it any more; use a newer rowkeeper", b.name(), knownSchema)
@@ -97,10 +96,10 @@ func (b *backend) checkWriter(c *conn) error {
 
 // begin takes the commit lock. SQLite has no queue for it: whoever asks when it is free has it. So the pauses are short, or a process would
 // wait for ever beside one that commits group after group.
-func (b *backend) begin(ctx context.Context, c *conn) error {
+func (b *backend) begin(ctx context.Context, c *sqlite3.Conn) error {
 	const shortest, longest = 100 * time.Microsecond, 2 * time.Millisecond
-	err := c.exec(beginImmediate)
-	if !isBusy(err) {
+	err := c.Exec(beginImmediate)
+	if !sqlite3.Is(err, sqlite3.Busy) {
 		return err
 	}
 	if b.onWait != nil {
@@ -119,7 +118,7 @@ func (b *backend) begin(ctx context.Context, c *conn) error {
 			return err
 		case <-timer.C:
 		}
-		if err = c.exec(beginImmediate); !isBusy(err) {
+		if err = c.Exec(beginImmediate); !sqlite3.Is(err, sqlite3.Busy) {
 			return err
 		}
 		pause = min(2*pause, longest)
@@ -128,35 +127,29 @@ func (b *backend) begin(ctx context.Context, c *conn) error {
 }
 
 // rollBack ends a transaction, unless SQLite has rolled it back already because of its error. A connection on which that fails is not used again.
-func (b *backend) rollBack(c *conn) {
-	if !c.inTransaction() {
+func (b *backend) rollBack(c *sqlite3.Conn) {
+	if !c.InTransaction() {
 		return
 	}
-	if err := c.exec(rollback); err != nil || c.inTransaction() {
-		c.broken = true
+	if err := c.Exec(rollback); err != nil || c.InTransaction() {
+		c.Broken = true
 		b.opts.Logger.Error("cannot roll back; the connection is closed", "database", b.name(), "err", err)
 	}
 }
 
 // guard reads, under the commit lock, what [mvcc.CheckGroup] and [mvcc.Resolve] ask for: about a token,
 // and the row at a revision.
-func (b *backend) guard(c *conn, token mvcc.Token, at mvcc.Revision) (g mvcc.Guard, err error) {
-	s, err := c.prepare(selectGuard)
+func (b *backend) guard(c *sqlite3.Conn, token mvcc.Token, at mvcc.Revision) (g mvcc.Guard, err error) {
+	s, err := c.Prepare(selectGuard)
 	if err != nil {
 		return g, err
 	}
-	row, err := s.int(int64(at)).blob(token[:]).step()
-	if err == nil && !row {
+	found, err := s.Int(int64(at)).Blob(token[:]).Row(func() {
+		b.scanState(s, &g.State)
+		g.At, g.Aborted = colToken(s, stateColumns), s.ColInt(stateColumns+1) != 0
+	})
+	if err == nil && !found {
 		err = mvcc.ErrEmptyStore
 	}
-	if err != nil {
-		return g, err
-	}
-	b.scanState(s, &g.State)
-	if !s.colNull(5) {
-		g.At = s.colToken(5)
-	}
-	g.Aborted = s.colInt(6) != 0
-	s.reset()
-	return g, nil
+	return g, err
 }

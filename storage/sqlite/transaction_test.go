@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
 // TestWaitForTheLock ends a wait for another process's commit lock by a context, by the operation's timeout, and by busy_timeout.
@@ -68,7 +69,7 @@ func hold(t *testing.T, b mvcc.Backend) (release func()) {
 	t.Helper()
 	holding, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
-		ended <- b.(*backend).write(context.Background(), func(*conn) (bool, error) {
+		ended <- b.(*backend).write(context.Background(), func(*sqlite3.Conn) (bool, error) {
 			close(holding)
 			<-end
 			return false, nil

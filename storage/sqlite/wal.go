@@ -1,11 +1,15 @@
 package sqlite
 
-import "os"
+import (
+	"os"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
+)
 
 // boundLog keeps the write-ahead log from growing without end. SQLite copies it to the database at every COMMIT that leaves it longer than
 // walPages, and the next writer starts it anew if no reader is in it at that moment; under constant readers that may never be the case. So beyond
 // walLimit it is emptied by force: a checkpoint that waits for the readers that are in it, while new readers read the database alone.
-func (b *backend) boundLog(c *conn) {
+func (b *backend) boundLog(c *sqlite3.Conn) {
 	if b.cfg.memory() {
 		return
 	}
@@ -17,9 +21,9 @@ func (b *backend) boundLog(c *conn) {
 	if size < b.walRetry {
 		return
 	}
-	c.busyTimeout(checkpointWait)
-	emptied, err := c.checkpoint()
-	c.busyTimeout(0)
+	c.BusyTimeout(checkpointWait)
+	emptied, err := c.Checkpoint()
+	c.BusyTimeout(0)
 	switch {
 	case err != nil:
 		b.opts.Logger.Warn("cannot copy the write-ahead log to the database; trying again when it has grown", "database", b.name(), "bytes", size, "err", err)

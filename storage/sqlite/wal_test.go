@@ -18,19 +18,19 @@ func TestLogIsBounded(t *testing.T) {
 		b := open(t, fresh(t)).(*backend)
 		defer b.Close()
 		b.walLimit = 1 << 20
-		c, err := b.commits.get(ctx)
+		c, err := b.commits.Get(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.autocheckpoint(pages)
-		b.commits.put(c)
+		c.Autocheckpoint(pages)
+		b.commits.Put(c)
 		f := filler{store: b, value: bytes.Repeat([]byte("v"), 1024)}
 		f.grow(t, 1000)
 
 		var wg sync.WaitGroup
 		ended := make(chan struct{})
 		var reads atomic.Int64
-		for range cap(b.reads.slots) {
+		for range b.reads.Size() {
 			wg.Go(func() {
 				for {
 					select {
@@ -74,7 +74,7 @@ func TestLogOutlivesAReader(t *testing.T) {
 	b.walLimit = 1 << 20
 	f := filler{store: b, value: bytes.Repeat([]byte("v"), 4096)}
 	f.grow(t, 100)
-	reader, err := b.reads.get(ctx)
+	reader, err := b.reads.Get(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestLogOutlivesAReader(t *testing.T) {
 		f.update(t, 50)
 	}
 	done()
-	b.reads.put(reader)
+	b.reads.Put(reader)
 	f.update(t, 50)
 	for range 200 {
 		if b.walSize() < b.walLimit {

@@ -102,6 +102,11 @@ type Statements struct {
 	// FirstAt reads the first log row from a revision on. Parameter: the revision. Columns: revision,
 	// time.
 	FirstAt string
+	// Sweep reads what a batch of the sweep is planned from: log rows in the order of revisions, from the
+	// swept revision to the compacted one. Parameter: the limit, and what [Reader.SweepableAfter] is
+	// given besides. Columns: revision, prev, deleted. One row more has the revision 0, and in the place
+	// of prev the lowest revision that is recorded with an aborted token, 0 or NULL if there is none.
+	Sweep string
 	// Size reads sizes in bytes, in one row. Columns: total, live.
 	Size string
 }

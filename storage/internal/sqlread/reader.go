@@ -23,7 +23,7 @@ type Reader struct {
 	lists chan struct{}
 
 	state, tail, get, getKeys, page, pageKeys, replaced, values Read
-	count, countUpTo, expired, firstAt, size                    Read
+	count, countUpTo, expired, firstAt, sweep, size             Read
 }
 
 // NewReader makes a Reader of a database that has conns connections for the classes Single and List
@@ -44,6 +44,7 @@ func NewReader(db Database, s *Statements, conns int) *Reader {
 		countUpTo: Read{What: "count keys", Class: List, SQL: s.CountUpTo, Columns: 1, OneRow: true},
 		expired:   Read{What: "read expired keys", Class: Maintenance, SQL: s.Expired, Columns: 3},
 		firstAt:   Read{What: "read the log", Class: Maintenance, SQL: s.FirstAt, Columns: 2},
+		sweep:     Read{What: "read what can be swept", Class: Maintenance, SQL: s.Sweep, Columns: 3},
 		size:      Read{What: "read the sizes of the tables", Class: Maintenance, SQL: s.Size, Columns: 2, OneRow: true},
 	}
 }
@@ -279,6 +280,26 @@ func (r *Reader) FirstAt(ctx context.Context, from mvcc.Revision) (first *mvcc.R
 		return nil
 	}, int64(from))
 	return first, err
+}
+
+// Sweepable implements [mvcc.Backend].
+func (r *Reader) Sweepable(ctx context.Context, limit int) (mvcc.Sweepable, error) {
+	return r.SweepableAfter(ctx, limit)
+}
+
+// SweepableAfter is Sweepable for a driver whose statement has more parameters.
+func (r *Reader) SweepableAfter(ctx context.Context, limit int, args ...any) (from mvcc.Sweepable, err error) {
+	from.State, err = r.query(ctx, &r.sweep, func(c Cursor) error {
+		row := mvcc.SweepRow{Revision: revision(c, 0), Prev: revision(c, 1), Deleted: c.Bool(2)}
+		if row.Revision > 0 {
+			from.Rows = append(from.Rows, row)
+		} else {
+			from.Aborted = row.Prev
+		}
+		return nil
+	}, append([]any{int64(limit) + 1}, args...)...)
+	inOrder(from.Rows, func(a, b *mvcc.SweepRow) int { return cmp.Compare(a.Revision, b.Revision) })
+	return from, err
 }
 
 // Size implements [mvcc.Backend].
