@@ -87,7 +87,7 @@ torture: ## kill, cut, freeze and restore servers and databases under load, and 
 
 .PHONY: image
 image: ## build the container image for amd64 and arm64, in bin/image; needs no container engine
-	hack/image.sh
+	hack/image/build.sh
 
 .PHONY: e2e
 e2e: image $(GOTESTSUM) ## test the image, and the manifests of deploy/ behind a real API server; builds Kubernetes first
@@ -96,12 +96,12 @@ e2e: image $(GOTESTSUM) ## test the image, and the manifests of deploy/ behind a
 
 .PHONY: lint
 lint: $(GOLANGCI) ## run the linters, and vulncheck
-	hack/lint.sh $(abspath $(GOLANGCI)) $(MODULES)
+	hack/verify/lint.sh $(abspath $(GOLANGCI)) $(MODULES)
 	@$(MAKE) --no-print-directory vulncheck
 
 .PHONY: vulncheck
 vulncheck: $(GOVULNCHECK) ## look the dependencies up in the Go vulnerability database; says so if it cannot be reached
-	hack/vulncheck.sh $(abspath $(GOVULNCHECK))
+	hack/verify/vulncheck.sh $(abspath $(GOVULNCHECK))
 
 .PHONY: fmt
 fmt: ## format all Go code
@@ -109,7 +109,7 @@ fmt: ## format all Go code
 
 .PHONY: generate
 generate: ## write all generated code
-	hack/update-codegen.sh
+	hack/codegen/update.sh
 
 .PHONY: tidy
 tidy: ## tidy all modules
@@ -117,7 +117,7 @@ tidy: ## tidy all modules
 
 .PHONY: verify
 verify: ## check that code is formatted, modules are tidy and generated code is up to date
-	hack/verify.sh $(MODULES)
+	hack/verify/verify.sh $(MODULES)
 
 .PHONY: testbed
 testbed: ## build container images of the databases from Debian's packages, for machines without a registry

@@ -31,7 +31,7 @@ build $control etcd go.etcd.io/etcd/server/v3 -ldflags "-s -w"
 for program in kube-apiserver kube-controller-manager kube-scheduler; do
 	build $control $program k8s.io/kubernetes/cmd/$program -ldflags "$(kubernetes "$version")"
 done
-version=$(go list -C hack/kubectl -m -f '{{.Version}}' k8s.io/kubectl)
-build hack/kubectl kubectl . -ldflags "$(kubernetes "v1.${version#v0.}")"
+version=$(go list -C hack/tools/kubectl -m -f '{{.Version}}' k8s.io/kubectl)
+build hack/tools/kubectl kubectl . -ldflags "$(kubernetes "v1.${version#v0.}")"
 build hack/e2e sample-apiserver k8s.io/sample-apiserver -ldflags "-s -w"
 build . dbserve ./storage/internal/dbtest/dbserve

@@ -61,11 +61,11 @@ func bookmark(name string, spec map[string]any) *unstructured.Unstructured {
 
 // kubectl is built once.
 var kubectl = sync.OnceValues(func() (string, error) {
-	program, err := filepath.Abs("../../bin/e2e/kubectl")
+	program, err := filepath.Abs("../../bin/compat/kubectl")
 	if err != nil {
 		return "", err
 	}
-	build := exec.Command("go", "build", "-C", "../../hack/kubectl", "-ldflags", "-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", program, ".")
+	build := exec.Command("go", "build", "-C", "../../hack/tools/kubectl", "-ldflags", "-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", program, ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%v: %w\n%s", build.Args, err, out)
 	}

@@ -56,7 +56,7 @@ func build() error {
 		{"build", "-o", rowkeeperProgram, "./cmd/rowkeeper"},
 		{"build", "-o", dbserveProgram, "./storage/internal/dbtest/dbserve"},
 		// Without a version, kubectl cannot tell whether it fits the server.
-		{"build", "-C", "hack/kubectl", "-ldflags", "-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", kubectlProgram, "."},
+		{"build", "-C", "hack/tools/kubectl", "-ldflags", "-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", kubectlProgram, "."},
 	} {
 		cmd := exec.Command("go", args...)
 		cmd.Dir = root

@@ -226,7 +226,7 @@ func TestThousandManifests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := run(t, root, "", nil, "go", "run", "./hack/manifests", "-n", "1000", "-namespace", "default", "-o", manifests); r.code != 0 {
+	if r := run(t, root, "", nil, "go", "run", "./cmd/rowkeeper/tests/manifests", "-n", "1000", "-namespace", "default", "-o", manifests); r.code != 0 {
 		t.Fatal(r.stderr)
 	}
 	if files, err := os.ReadDir(manifests); err != nil || len(files) != 1000 {

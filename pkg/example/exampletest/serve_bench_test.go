@@ -19,7 +19,7 @@ import (
 func BenchmarkServe(b *testing.B) {
 	bin := b.TempDir()
 	rowkeeper, kubectl := filepath.Join(bin, "rowkeeper"), filepath.Join(bin, "kubectl")
-	for program, dir := range map[string]string{rowkeeper: "cmd/rowkeeper", kubectl: "hack/kubectl"} {
+	for program, dir := range map[string]string{rowkeeper: "cmd/rowkeeper", kubectl: "hack/tools/kubectl"} {
 		build := exec.CommandContext(b.Context(), "go", "build", "-o", program, ".")
 		build.Dir = filepath.Join("..", "..", "..", filepath.FromSlash(dir))
 		if out, err := build.CombinedOutput(); err != nil {

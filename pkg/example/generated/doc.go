@@ -1,2 +1,2 @@
-// Package generated holds what hack/update-codegen.sh writes outside of the API types' own packages.
+// Package generated holds what hack/codegen/update.sh writes outside of the API types' own packages.
 package generated

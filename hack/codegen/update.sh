@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# Writes all generated code: protobuf (with its tags in the types), deepcopy, defaults, conversions, declarative validation, OpenAPI, apply configurations,
+# clients, listers, informers. The generators are built at the versions that hack/codegen/generators/go.mod pins, so that the result is the same everywhere.
+#
+# usage: hack/codegen/update.sh
+set -o errexit -o nounset -o pipefail
+
+cd "$(dirname "$0")/../.."
+module=github.com/rowkeeper/rowkeeper
+bin="$PWD/bin/codegen"
+header=hack/codegen/header.txt # empty: our files have no license header
+
+mkdir -p "$bin"
+go build -C hack/codegen/generators -o "$bin" tool ./protoc
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+touch "$work/begun"
+
+internal=("$module/pkg/example/apis/ci")
+versions=("$module/pkg/example/apis/ci/v1" "$module/pkg/example/apis/ci/v1alpha1") # those with clients
+all_versions=("${versions[@]}" "$module/pkg/example/apis/workflows/v1")
+
+# Types of apimachinery that ours refer to: read, never written.
+readonly_packages=(
+  k8s.io/api/autoscaling/v1
+  k8s.io/apimachinery/pkg/apis/meta/v1
+  k8s.io/apimachinery/pkg/api/resource
+  k8s.io/apimachinery/pkg/runtime
+  k8s.io/apimachinery/pkg/types
+  k8s.io/apimachinery/pkg/util/intstr
+  k8s.io/apimachinery/pkg/version
+  time
+)
+readonly_flags=()
+for p in "${readonly_packages[@]}"; do readonly_flags+=(--readonly-pkg "$p"); done
+
+# go-to-protobuf finds proto files by import path below one directory.
+tree="$work/protobuf"
+mkdir -p "$tree/k8s.io" "$tree/github.com/rowkeeper" "$tree/github.com/gogo"
+ln -s "$(go list -m -f '{{.Dir}}' k8s.io/apimachinery)" "$tree/k8s.io/apimachinery"
+ln -s "$(go list -C hack/codegen/generators -m -f '{{.Dir}}' github.com/gogo/protobuf)" "$tree/github.com/gogo/protobuf"
+ln -s "$PWD" "$tree/github.com/rowkeeper/rowkeeper"
+machinery=k8s.io/apimachinery/pkg
+PATH="$bin:$PATH" "$bin/go-to-protobuf" --go-header-file "$header" --output-dir "$tree" --proto-import "$tree" \
+  --apimachinery-packages "-$machinery/util/intstr,-$machinery/api/resource,-$machinery/runtime/schema,-$machinery/runtime,-$machinery/apis/meta/v1" \
+  --packages "$(IFS=,; echo "${all_versions[*]}")"
+
+"$bin/deepcopy-gen" --go-header-file "$header" --output-file zz_generated.deepcopy.go "${internal[@]}" "${all_versions[@]}"
+"$bin/defaulter-gen" --go-header-file "$header" --output-file zz_generated.defaults.go --extra-peer-dirs "$module/pkg/example/apis/ci/v1" "${all_versions[@]}"
+# One by one, or conversions that one group has written by hand would be used for the other, which it imports.
+for package in "${all_versions[@]}"; do
+  "$bin/conversion-gen" --go-header-file "$header" --output-file zz_generated.conversion.go "$package"
+done
+
+# The types of apimachinery are opaque here: what is declared of them has been generated into another package, which the generator does not find from outside.
+"$bin/validation-gen" --go-header-file "$header" --output-file zz_generated.validations.go "$module/pkg/example/apis/ci/v1"
+
+mkdir -p pkg/example/generated/openapi
+"$bin/openapi-gen" --go-header-file "$header" --output-file zz_generated.openapi.go \
+  --output-dir pkg/example/generated/openapi --output-pkg "$module/pkg/example/generated/openapi" \
+  --output-model-name-file zz_generated.model_name.go \
+  --report-filename "$work/violations" "${readonly_flags[@]}" \
+  k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/version \
+  k8s.io/apimachinery/pkg/api/resource k8s.io/api/autoscaling/v1 "${all_versions[@]}"
+if grep -F "$module" "$work/violations"; then
+  echo "update-codegen: the lines above break the rules for API types" >&2
+  exit 1
+fi
+
+# Of k8s.io/api, the types of the core API that is served, and no others.
+core=(k8s.io/api/core/v1 k8s.io/api/events/v1 k8s.io/api/coordination/v1 k8s.io/api/admissionregistration/v1
+  k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/api/resource)
+core_readonly=()
+for p in "${core[@]}"; do core_readonly+=(--readonly-pkg "$p"); done
+"$bin/openapi-gen" --go-header-file "$header" --output-file all.go --output-dir "$work/core" --output-pkg "$module/pkg/crds/core/openapi" \
+  --output-model-name-file zz_generated.model_name.go --report-filename "$work/core-violations" "${core_readonly[@]}" "${core[@]}"
+go run ./hack/codegen/openapi-subset "$work/core/all.go" \
+  corev1.{Namespace,ConfigMap,Secret,Event,ServiceAccount}{,List} coordinationv1.Lease{,List} eventsv1.Event{,List} \
+  v1.{Mutating,Validating}WebhookConfiguration{,List} v1.ValidatingAdmissionPolicy{,Binding}{,List} >"$work/core/subset.go"
+mkdir -p pkg/crds/core/openapi
+"$bin/goimports" "$work/core/subset.go" >pkg/crds/core/openapi/zz_generated.openapi.go
+
+# Apply configurations are typed by the schemas.
+generated="$module/pkg/example/generated"
+go run ./hack/codegen/models-schema >"$work/schema.json"
+"$bin/applyconfiguration-gen" --go-header-file "$header" --openapi-schema "$work/schema.json" \
+  --output-dir pkg/example/generated/applyconfiguration --output-pkg "$generated/applyconfiguration" "${versions[@]}"
+"$bin/client-gen" --go-header-file "$header" --clientset-name versioned --input-base "$module/pkg/example/apis" --input ci/v1 --input ci/v1alpha1 \
+  --prefers-protobuf --apply-configuration-package "$generated/applyconfiguration" \
+  --output-dir pkg/example/generated/clientset --output-pkg "$generated/clientset"
+"$bin/lister-gen" --go-header-file "$header" \
+  --output-dir pkg/example/generated/listers --output-pkg "$generated/listers" "${versions[@]}"
+"$bin/informer-gen" --go-header-file "$header" \
+  --versioned-clientset-package "$generated/clientset/versioned" --listers-package "$generated/listers" \
+  --output-dir pkg/example/generated/informers --output-pkg "$generated/informers" "${versions[@]}"
+
+# What was not written now has no source any more, other than the methods of clients that are written by hand.
+find pkg/example/apis -name 'zz_generated.*' ! -newer "$work/begun" -print -delete
+find pkg/example/generated -mindepth 2 -name '*.go' ! -name '*_expansion.go' ! -newer "$work/begun" -print -delete
+
+# The definition, webhooks and methods of the project that stands for those of others.
+go generate -C hack/compat/kubebuilder ./...

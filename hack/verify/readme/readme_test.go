@@ -1,0 +1,161 @@
+package readme
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// patience is how long a walk may take.
+const patience = 15 * time.Minute
+
+// Whatever the README says that one should do, works, from an empty directory.
+func TestReadme(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it compiles what the page writes, for minutes")
+	}
+	clone, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(clone, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	walks, err := Walks(string(page))
+	if err != nil {
+		t.Fatalf("README.md: %v", err)
+	}
+	if len(walks) == 0 {
+		t.Fatal("README.md has nothing to follow: its marks are no longer understood")
+	}
+	kubectl := t.TempDir()
+	// Without a version, kubectl cannot tell whether it fits the server.
+	build := exec.CommandContext(t.Context(), "go", "build", "-C", filepath.Join(clone, "hack", "kubectl"),
+		"-ldflags", "-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", filepath.Join(kubectl, "kubectl"), ".")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, walk := range walks {
+		t.Run(walk.Name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			guide := Guide{
+				Clone: clone,
+				Env:   environment(t, kubectl),
+				// The port that servers listen on without being told so may be in use.
+				Replace: map[string]string{"8443": freePort(t)},
+				Log:     t.Logf,
+			}
+			if err := guide.Follow(ctx, walk, t.TempDir()); err != nil {
+				t.Errorf("README.md: %v", err)
+			}
+		})
+	}
+}
+
+// environment is that of somebody who has Go and kubectl, and nothing of ours.
+func environment(t *testing.T, kubectl string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "env", "GOCACHE", "GOMODCACHE", "GOPROXY", "GOSUMDB", "GONOSUMDB", "GOTOOLCHAIN").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"HOME=" + t.TempDir(), "PATH=" + kubectl + string(os.PathListSeparator) + os.Getenv("PATH")}
+	values := strings.Split(string(out), "\n")
+	for i, name := range []string{"GOCACHE", "GOMODCACHE", "GOPROXY", "GOSUMDB", "GONOSUMDB", "GOTOOLCHAIN"} {
+		env = append(env, name+"="+values[i])
+	}
+	// How this machine reaches the world.
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"} {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+}
+
+// A page whose marks make no sense is not followed in part.
+func TestWrongPages(t *testing.T) {
+	for name, tc := range map[string]struct{ page, want string }{
+		"no end":            {"<!-- readme: walk a -->\n", `the walk "a" has no end`},
+		"nothing in it":     {"<!-- readme: walk a -->\n<!-- readme: end -->\n", `line 2: there is nothing to follow in the walk "a"`},
+		"unknown mark":      {"<!-- readme: stroll a -->\n", `line 1: the mark "<!-- readme: stroll a -->" makes no sense here`},
+		"file without walk": {"<!-- readme: file a -->\n", "makes no sense here"},
+		"file elsewhere":    {"<!-- readme: walk a -->\n<!-- readme: file ../a -->\n", "line 2: the mark"},
+		"mark in a line":    {"See <!-- readme: walk a -->\n", "line 1: a mark is a line of its own"},
+		"mark for nothing":  {"<!-- readme: walk a -->\n<!-- readme: serve -->\n<!-- readme: end -->\n", `line 3: the mark "serve" has no block`},
+		"no language":       {"<!-- readme: walk a -->\n```go\nx\n```\n", "the block is neither a session (console) nor marked"},
+		"no command":        {"<!-- readme: walk a -->\n```console\nls\n```\n", `the session begins with "ls"`},
+		"no answer":         {"<!-- readme: walk a -->\n<!-- readme: serve -->\n```console\n$ cat\n```\n", "is not shown to print anything"},
+		"no end of block":   {"<!-- readme: walk a -->\n```console\n$ ls\n", "the block that begins in line 2 has no end"},
+		"two of a name":     {"<!-- readme: walk a -->\n```console\n$ ls\n```\n<!-- readme: end -->\n<!-- readme: walk a -->\n", `line 6: there are two walks "a"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if walks, err := Walks(tc.page); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v and %v, want %q", walks, err, tc.want)
+			}
+		})
+	}
+}
+
+const good = "Text.\n```go\nnot followed\n```\n<!-- readme: walk all of it -->\n" +
+	"```console\n$ mkdir d && cd d\n$ X=1\n$ ls ../../rowkeeper | grep '^there$'\nthere\n```\n" +
+	"1. In a list:\n   <!-- readme: file e/f.txt -->\n   ```text\n   one\n     two\n   ```\n" +
+	"<!-- readme: skip nobody has it -->\n```sh\nfrobnicate\n```\n" +
+	"```console\n$ cat e/f.txt; echo $X 17m3s\none\n  two\n1 2ms\n$ printf 'a\\nb\\nc'\n...\nc\n" +
+	"$ cat <<E\n> in  it\n> E\nin it\n$ echo 8443 x >port && ls nothing\nError: ...\n```\n" +
+	"<!-- readme: serve -->\n```console\n$ echo noise; echo ready at 1s; exec sleep 1000\nready at 0s\n```\n" +
+	"```console\n$ pwd; cat d/port; echo $X\n.../walk\n4242 x\n\n```\n<!-- readme: end -->\n"
+
+// What is shown happens, and if something else does, this is an error.
+func TestFollow(t *testing.T) {
+	follow := func(page string) error {
+		t.Helper()
+		walks, err := Walks(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		clone := t.TempDir()
+		if err := os.WriteFile(filepath.Join(clone, "there"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		guide := Guide{Clone: clone, Env: os.Environ(), Replace: map[string]string{"8443": "4242"}, Log: t.Logf}
+		return guide.Follow(t.Context(), walks[0], t.TempDir())
+	}
+	page := strings.ReplaceAll(good, "ls nothing\nError: ...", "{ echo Error: it; false; }\nError: ...")
+	if err := follow(page); err != nil {
+		t.Fatal(err)
+	}
+	for old, wrong := range map[string]string{
+		"\none\n  two\n1":                "\none\n  three\n1",
+		"grep '^there$'":                 "grep '^nowhere$'",
+		"...\nc\n":                       "...\nb\n",
+		"false; }":                       "true; }",
+		"; exec sleep 1000\nready at 0s": "\nsteady at 0s",
+		"$ X=1":                          "$ false",
+		"$ mkdir d":                      "$ exit 0",
+	} {
+		if err := follow(strings.Replace(page, old, wrong, 1)); err == nil {
+			t.Errorf("nobody noticed %q in place of %q", wrong, old)
+		} else if !strings.Contains(err.Error(), "line ") {
+			t.Errorf("%q is reported without its line: %v", wrong, err)
+		}
+	}
+}

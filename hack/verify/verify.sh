@@ -1,0 +1,37 @@
+#!/bin/bash
+# Usage: hack/verify/verify.sh MODULE…
+#
+# Checks, without changing a file, that all code is formatted, that the modules are tidy, that the main module has no replace directive and
+# requires no tools, that the library exports what hack/verify/api/api.txt says, and that generated code is up to date.
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+
+status=0
+fail() {
+	echo "verify: $1" >&2
+	status=1
+}
+
+files=$(find . -name '*.go' -not -path './bin/*' -exec gofmt -s -l {} +)
+[ -z "$files" ] || fail "not formatted, run make fmt: $files"
+
+for module in "$@"; do
+	(cd "$module" && go mod tidy -diff) || fail "the module in $module is not tidy, run make tidy"
+done
+
+if go mod edit -json | grep -q '"Replace": \['; then fail "go.mod has a replace directive"; fi
+for module in k8s.io/kubernetes sigs.k8s.io/controller-runtime k8s.io/sample-apiserver github.com/golangci/golangci-lint/v2; do
+	if go mod edit -json | grep -q "\"Path\": \"$module\""; then fail "go.mod requires $module, which belongs into a module of its own"; fi
+done
+
+go run ./hack/verify/api || fail "the exported API is not what hack/verify/api/api.txt says"
+
+# The generators write into a copy.
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+tar --exclude=./.git --exclude=./bin --exclude=./.rowkeeper -c . | tar -x -C "$copy"
+if ! (cd "$copy" && hack/verify/codegen.sh) >"$copy/codegen.log" 2>&1; then
+	tail -n 60 "$copy/codegen.log" >&2
+	fail "generated code is not up to date, or the generators fail; run make generate"
+fi
+exit $status
