@@ -29,6 +29,8 @@ func (b *backend) archive(ctx context.Context, what string, f func(*sql.Conn) er
 // Snapshot implements [mvcc.Backend].
 func (b *backend) Snapshot(ctx context.Context, f func(context.Context, mvcc.Snapshot) error) error {
 	const what = "read a snapshot of the store"
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	return b.archive(ctx, what, func(conn *sql.Conn) error {
 		for _, statement := range []string{setExportIsolation, startSnapshot} {
 			if _, err := conn.ExecContext(ctx, statement); err != nil {

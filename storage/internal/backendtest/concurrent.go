@@ -447,9 +447,8 @@ func testNotifier(f *fixture) {
 			f.Fatalf("waited %v for %s", deadline, what)
 		}
 	}
-	wait("the notifications to flow", up)
-	for i := range 10 {
-		revision := other.put(mvcc.Key(fmt.Sprintf("k%d", i)), 0, "x")
+	hear := func(revision mvcc.Revision) {
+		f.Helper()
 		timeout := time.After(deadline)
 		for reached := false; !reached; {
 			select {
@@ -460,6 +459,15 @@ func testNotifier(f *fixture) {
 			}
 		}
 	}
+	wait("the notifications to flow", up)
+	for i := range 10 {
+		hear(other.put(mvcc.Key(fmt.Sprintf("k%d", i)), 0, "x"))
+	}
+	// A fence is heard, too.
+	before := other.state().Head
+	st, err := mvcc.StartEpoch(f.ctx, other.b, mvcc.Fence{Seen: before, Replaces: before.Epoch, Token: newToken(), Jump: 10})
+	f.must(err)
+	hear(st.Head.Revision)
 	cancel()
 	wait("the listener to end", ended)
 }

@@ -3,7 +3,10 @@ package backendtest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -137,4 +140,108 @@ func testImport(f *fixture) {
 	f.same(f.state(), st)
 	f.seen = st.Head
 	f.put("b", 5, "b6")
+}
+
+// testWaitForLock: while a transaction holds the commit lock, reads are answered, and a writer waits for
+// as long as its context lasts. What ends with it has written nothing, except for a sweep: that may be
+// carried out when nobody waits for it any more, as its plan holds for ever.
+func testWaitForLock(f *fixture) {
+	a := f.put("a", 0, "a1")
+	a = f.put("a", a, "a2")
+	_, err := mvcc.RaiseCompacted(f.ctx, f.b, a)
+	f.must(err)
+	from, err := f.b.Sweepable(f.ctx, 10)
+	f.must(err)
+	plan := mvcc.PlanSweep(from, 10)
+	before, rows := f.state(), describe(f.log(mvcc.PrevOfAll))
+	other, token := f.other(), newToken()
+	var refused error
+	f.must(f.b.Locked(f.ctx, mvcc.LockOptions{Unbounded: true}, func(mvcc.Tx) error {
+		for _, write := range []struct {
+			what string
+			do   func(ctx context.Context) error
+		}{
+			{"a commit", func(ctx context.Context) error {
+				_, refused = other.b.Commit(ctx, &mvcc.Group{Token: token, Seen: before.Head, Mutations: []*mvcc.Mutation{put("b", 0, "b1")}})
+				return refused
+			}},
+			{"a transaction", func(ctx context.Context) error {
+				return other.b.Locked(ctx, mvcc.LockOptions{}, func(mvcc.Tx) error {
+					f.Error("two transactions hold the commit lock")
+					return nil
+				})
+			}},
+			{"a sweep", func(ctx context.Context) error {
+				_, err := other.b.Sweep(ctx, &plan)
+				return err
+			}},
+		} {
+			ctx, cancel := context.WithTimeout(f.ctx, 100*time.Millisecond)
+			err := write.do(ctx)
+			cancel()
+			if c := mvcc.ClassOf(err); err == nil || c != mvcc.Unavailable && c != mvcc.Transient && c != mvcc.Unknown {
+				f.Errorf("%s beside a transaction: %v of class %v", write.what, err, mvcc.ClassOf(err))
+			}
+			other.same(other.state(), before)
+			if now := describe(other.log(mvcc.PrevOfAll)); now != rows {
+				f.Fatalf("after %s the log was\n%sand is\n%s", write.what, rows, now)
+			}
+		}
+		return nil
+	}))
+	// A commit may still be under way, but only if its error says so.
+	r, err := mvcc.ResolveGroup(f.ctx, f.b, token, before.Head)
+	f.must(err)
+	if mvcc.ClassOf(refused) == mvcc.Unknown && r.Committed {
+		return
+	}
+	if s := f.state(); !r.Aborted || s.Head != before.Head {
+		f.Errorf("the commit that ended with %v is resolved as %+v, and the state is %+v", refused, r, s)
+	}
+	// With a context that lasts, the one that waits is next.
+	waiting := make(chan error, 1)
+	f.must(f.b.Locked(f.ctx, mvcc.LockOptions{}, func(mvcc.Tx) error {
+		go func() {
+			_, err := mvcc.RaiseCompacted(f.ctx, other.b, before.Head.Revision)
+			waiting <- err
+		}()
+		return nil
+	}))
+	f.must(<-waiting)
+}
+
+// testSnapshotStays: a snapshot is of one moment for as long as it lasts, and keeps nobody from writing.
+func testSnapshotStays(f *fixture) {
+	a := f.put("a", 0, "a1")
+	b := f.put("b", 0, "b1")
+	f.put("c", 0, "c1")
+	a2 := f.put("a", a, "a2")
+	f.del("b", b)
+	before := f.state()
+	const want = `c@4 created 4 "c1", a@5 created 2 "a2", `
+	var during context.Context
+	f.must(f.other().b.Snapshot(f.ctx, func(ctx context.Context, s mvcc.Snapshot) error {
+		during = ctx
+		check := func(when string) {
+			f.Helper()
+			f.same(s.State(), before)
+			var got strings.Builder
+			f.must(s.Records(func(r *mvcc.Record) error {
+				fmt.Fprintf(&got, "%s@%d created %d %q, ", string(r.Key), r.Revision, r.Create, r.Value)
+				return nil
+			}))
+			if n, err := s.Keys(); err != nil || n != 2 || got.String() != want {
+				f.Errorf("%s the snapshot has %d keys, %v: %s", when, n, err, got.String())
+			}
+		}
+		check("at first")
+		f.del("a", a2)
+		f.put("d", 0, "d1")
+		f.compact(f.seen.Revision, 100)
+		check("after writes")
+		return ctx.Err()
+	}))
+	if during.Err() == nil {
+		f.Error("the context of the snapshot has not ended with it")
+	}
 }

@@ -76,6 +76,18 @@ func testIdentity(f *fixture) {
 	}
 }
 
+// testBoot: a boot is recorded in the place of the one that the caller has found, and of no other.
+func testBoot(f *fixture) {
+	for _, step := range []struct{ from, boot, want string }{
+		{"another", "one", ""}, {"", "one", "one"}, {"", "two", "one"}, {"one", "two", "two"}, {"two", "", ""},
+	} {
+		f.must(f.b.RecordBoot(f.ctx, step.from, step.boot))
+		if d, err := f.b.Durability(f.ctx); err != nil || d.Recorded != step.want {
+			f.Fatalf("after %+v the durability is %+v, %v", step, d, err)
+		}
+	}
+}
+
 // testCommitDecides compares the outcomes of groups with those of [mvcc.Decide].
 func testCommitDecides(f *fixture) {
 	setup := f.commit(put("a", 0, "a1"), put("b", 0, "b1"), put("c", 0, "c1"))

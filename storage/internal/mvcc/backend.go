@@ -330,7 +330,8 @@ type Backend interface {
 	// Sweep carries out a plan in one short transaction, and returns how many rows it deleted. Rows that
 	// are gone are no error, and swept is never lowered. It changes nothing if [SweepPlan.Check] refuses
 	// the state that the transaction finds. It takes the commit lock as late as it can, and not at all for an empty plan,
-	// which is carried out, too: a backend may give back the space that earlier ones have freed.
+	// which is carried out, too: a backend may give back the space that earlier ones have freed. Its errors do
+	// not tell that nothing was done: the transaction may commit even when the caller has given up.
 	Sweep(ctx context.Context, p *SweepPlan) (int, error)
 
 	// Size reads the sizes, from statistics where counting would be expensive.
