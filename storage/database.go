@@ -62,7 +62,7 @@ type Config struct {
 type Database struct {
 	mvcc     *mvcc.Store
 	metrics  *mvcc.Metrics
-	decoders sharedDecoders
+	decoders eventDecoders
 	// directories says which codec writes where.
 	directories directories
 	turns       turns

@@ -13,20 +13,21 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// sharedDecoder decodes the events of all stores of a process that decode in the same way, once for all of their watches: the first one
-// that needs an event's object decodes it, the others copy it, which costs a tenth. Every watch gets a copy, as its reader may change it.
-// Events hold their object weakly, so that the garbage collector takes it when the watches have passed by. As long as there is one watch
-// only, nothing is kept or copied.
-type sharedDecoder struct {
+// eventDecoder decodes events once for all watches of the stores of a process that decode in the same way.
+// The first watch that needs an event's object decodes it. The others copy it, which costs a tenth: every
+// watch gets a copy, as its reader may change it. Events hold their object weakly, so that the garbage
+// collector takes it when the watches have passed by. As long as there is one watch only, nothing is kept
+// or copied.
+type eventDecoder struct {
 	*objectCodec
 	stores   int
 	watchers atomic.Int64
 }
 
-// sharedDecoders are those of one database.
-type sharedDecoders struct {
+// eventDecoders are those of one database.
+type eventDecoders struct {
 	mu     sync.Mutex
-	byWays map[decoding]*sharedDecoder
+	byWays map[decoding]*eventDecoder
 }
 
 // decoding is what makes two stores decode alike.
@@ -36,26 +37,26 @@ type decoding struct {
 	markCorrupt                   bool
 }
 
-func (d *sharedDecoders) of(c *objectCodec) *sharedDecoder {
+func (d *eventDecoders) of(c *objectCodec) *eventDecoder {
 	way := decoding{c.codec, c.transformer, c.versioner, c.resource, c.markCorrupt}
 	if !reflect.ValueOf(way).Comparable() {
-		return &sharedDecoder{objectCodec: c}
+		return &eventDecoder{objectCodec: c}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.byWays == nil {
-		d.byWays = map[decoding]*sharedDecoder{}
+		d.byWays = map[decoding]*eventDecoder{}
 	}
 	shared := d.byWays[way]
 	if shared == nil {
-		shared = &sharedDecoder{objectCodec: c}
+		shared = &eventDecoder{objectCodec: c}
 		d.byWays[way] = shared
 	}
 	shared.stores++
 	return shared
 }
 
-func (d *sharedDecoders) release(shared *sharedDecoder) {
+func (d *eventDecoders) release(shared *eventDecoder) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if shared.stores--; shared.stores > 0 {
@@ -70,36 +71,37 @@ func (d *sharedDecoders) release(shared *sharedDecoder) {
 
 // memo names what is kept with an event.
 type memo struct {
-	decoder  *sharedDecoder
+	decoder  *eventDecoder
 	previous bool
 }
 
-// sharedObject is never changed.
-type sharedObject struct{ runtime.Object }
+// decodedObject is never changed.
+type decodedObject struct{ runtime.Object }
 
-func (d *sharedDecoder) current(ctx context.Context, e *mvcc.Event) (runtime.Object, error) {
+func (d *eventDecoder) current(ctx context.Context, e *mvcc.Event) (runtime.Object, error) {
 	return d.once(ctx, e, e.Value, false)
 }
 
 // previous decodes the value before the event, with the event's revision.
-func (d *sharedDecoder) previous(ctx context.Context, e *mvcc.Event, value []byte) (runtime.Object, error) {
+func (d *eventDecoder) previous(ctx context.Context, e *mvcc.Event, value []byte) (runtime.Object, error) {
 	return d.once(ctx, e, value, true)
 }
 
-func (d *sharedDecoder) once(ctx context.Context, e *mvcc.Event, value []byte, previous bool) (runtime.Object, error) {
+func (d *eventDecoder) once(ctx context.Context, e *mvcc.Event, value []byte, previous bool) (runtime.Object, error) {
 	if d.watchers.Load() > 1 {
-		var fresh *sharedObject
+		var fresh *decodedObject
 		kept, err := e.Memo(memo{decoder: d, previous: previous}, func() (any, error) {
 			obj, err := d.openNew(ctx, e.Key, value, e.Revision)
-			fresh = &sharedObject{obj}
+			fresh = &decodedObject{obj}
 			return weak.Make(fresh), err
 		})
 		if err == nil {
-			if shared := kept.(weak.Pointer[sharedObject]).Value(); shared != nil {
+			if shared := kept.(weak.Pointer[decodedObject]).Value(); shared != nil {
 				return shared.DeepCopyObject(), nil
 			}
 		}
-		// It is collected already; or it failed, perhaps since the context of the watch that tried ended. This one tries for itself.
+		// It is collected already. Or it failed, perhaps since the context of the watch that tried ended.
+		// This one tries for itself.
 		goruntime.KeepAlive(fresh)
 	}
 	return d.openNew(ctx, e.Key, value, e.Revision)

@@ -20,7 +20,7 @@ func (c consistentReads) Supports(feature apistorage.Feature) bool {
 	return feature == apistorage.RequestWatchProgress || c.FeatureSupportChecker.Supports(feature)
 }
 
-// supportConsistentReads installs the checker, once. The variable is upstream's, and not guarded: watch caches read it from when they are
+// supportConsistentReads installs the checker, once. The variable is upstream's, and not protected: watch caches read it from when they are
 // created on. So it is set when the first database is opened, which has to be before.
 func supportConsistentReads() {
 	installOnce.Do(func() {

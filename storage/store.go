@@ -52,7 +52,7 @@ type store struct {
 	mvcc     *mvcc.Store
 	keys     keySpace
 	objects  *objectCodec
-	decoder  *sharedDecoder
+	decoder  *eventDecoder
 	resource schema.GroupResource
 	newFunc  func() runtime.Object
 	// unsafeDeletion: corrupt objects are named as such and may be deleted unread.

@@ -10,7 +10,7 @@ import (
 // listeners are those that are told of commits. Each channel has the capacity 1: one that is full
 // will be read, and then the newest head is told.
 type listeners struct {
-	// mu guards wakes. Nothing else is locked, and nothing is waited for, while it is held.
+	// mu protects wakes. Nothing else is locked, and nothing is waited for, while it is held.
 	mu    sync.Mutex
 	wakes map[chan struct{}]struct{}
 }

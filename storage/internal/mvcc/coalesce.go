@@ -9,10 +9,13 @@ import (
 	"time"
 )
 
-// sharing lets concurrent reads share queries. A read joins only a query that has not started yet, so that the answer is of a snapshot taken after it
-// asked. While fewer than width queries run, a read starts one at once; whoever comes later waits, together with the others, for one of them to end.
-type sharing struct {
-	// query reads the keys, which may be none, and the head. It runs under the store's own context, since it serves several callers.
+// coalescer coalesces concurrent reads: several callers get the answer of one query. A read joins only a
+// query that has not started, so that the answer is of a snapshot that was taken after the read began.
+// While fewer than width queries run, a read starts one at once. Those that come later wait together for
+// one of them to end.
+type coalescer struct {
+	// query reads the keys, which may be none, and the head. It runs under the store's own context, since
+	// it serves several callers.
 	query func(keys []Key) (map[Key]*KeyValue, Revision, error)
 	// width is the number of queries at a time, without the slow ones, and size the number of keys of a query.
 	width, size int
@@ -21,13 +24,15 @@ type sharing struct {
 	running int
 	closed  bool
 	// waiting are the queries that have not started. The last one can be joined if it is not full.
-	waiting []*sharedQuery
+	waiting []*coalesced
 	wg      sync.WaitGroup
 }
 
-type sharedQuery struct {
+// coalesced is a query of several callers.
+type coalesced struct {
 	keys map[Key]struct{}
-	// callers are those that have not given up. yielded: it is slow, and another query takes its place. ended: it is not under way any more.
+	// callers are those that have not given up. yielded: it is slow, and another query takes its place.
+	// ended: it is not under way any more.
 	callers        int
 	yielded, ended bool
 
@@ -37,18 +42,19 @@ type sharedQuery struct {
 	err   error
 }
 
-// slowQuery is the time after which a query does not count any more: one that hangs on a dead connection must not stop the others.
+// slowQuery is the time after which a query does not count any more: one that hangs on a dead connection
+// must not stop the others.
 const slowQuery = time.Second
 
 // ask joins a query that reads the keys, and returns it when it is done.
-func (s *sharing) ask(ctx context.Context, keys ...Key) (*sharedQuery, error) {
+func (s *coalescer) ask(ctx context.Context, keys ...Key) (*coalesced, error) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
 		return nil, ErrClosed
 	}
 	if n := len(s.waiting); n == 0 || len(s.waiting[n-1].keys)+len(keys) > s.size {
-		s.waiting = append(s.waiting, &sharedQuery{keys: map[Key]struct{}{}, done: make(chan struct{})})
+		s.waiting = append(s.waiting, &coalesced{keys: map[Key]struct{}{}, done: make(chan struct{})})
 	}
 	q := s.waiting[len(s.waiting)-1]
 	for _, k := range keys {
@@ -69,7 +75,7 @@ func (s *sharing) ask(ctx context.Context, keys ...Key) (*sharedQuery, error) {
 }
 
 // startLocked starts to answer if that is allowed.
-func (s *sharing) startLocked() {
+func (s *coalescer) startLocked() {
 	if s.running < s.width && len(s.waiting) > 0 {
 		s.running++
 		s.wg.Go(s.run)
@@ -77,7 +83,7 @@ func (s *sharing) startLocked() {
 }
 
 // run answers until nobody waits.
-func (s *sharing) run() {
+func (s *coalescer) run() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.waiting) > 0 {
@@ -104,7 +110,7 @@ func (s *sharing) run() {
 }
 
 // yield lets another query run beside one that is slow.
-func (s *sharing) yield(q *sharedQuery) {
+func (s *coalescer) yield(q *coalesced) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !q.ended {
@@ -115,14 +121,15 @@ func (s *sharing) yield(q *sharedQuery) {
 }
 
 // close refuses further reads and waits for those that are under way.
-func (s *sharing) close() {
+func (s *coalescer) close() {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
 	s.wg.Wait()
 }
 
-// Head returns the newest revision, linearizably: it is not lower than that of any write that was acknowledged, by any replica, before the call. It is never 0.
+// Head returns the newest revision, linearizably: it is not lower than that of any write that any replica
+// acknowledged before the call. It is never 0.
 func (s *Store) Head(ctx context.Context) (Revision, error) {
 	q, err := s.heads.ask(ctx)
 	if err != nil {
@@ -131,7 +138,8 @@ func (s *Store) Head(ctx context.Context) (Revision, error) {
 	return q.head, nil
 }
 
-// Get reads the current state of one key, linearizably. kv is nil if the key does not exist. head is the revision of the snapshot.
+// Get reads the current state of one key, linearizably. kv is nil if the key does not exist. head is the
+// revision of the snapshot.
 func (s *Store) Get(ctx context.Context, key Key) (kv *KeyValue, head Revision, err error) {
 	if _, ok := s.b.(KeysReader); !ok {
 		return s.get(ctx, key)
@@ -167,13 +175,13 @@ func keyValue(r *Row) *KeyValue {
 	return &KeyValue{Key: r.Key, Revision: r.Revision, Create: r.Create, Value: r.Value}
 }
 
-// queryHead is the query that reads of the head share.
+// queryHead is the query of coalesced reads of the head.
 func (s *Store) queryHead([]Key) (map[Key]*KeyValue, Revision, error) {
 	st, err := s.read(s.ctx, s.b.State)
 	return nil, st.Head.Revision, s.unlessClosed(err)
 }
 
-// queryKeys is the query that reads of keys share.
+// queryKeys is the query of coalesced reads of keys.
 func (s *Store) queryKeys(keys []Key) (map[Key]*KeyValue, Revision, error) {
 	found := make(map[Key]*KeyValue, len(keys))
 	if len(keys) == 1 {

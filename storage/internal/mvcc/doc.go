@@ -52,7 +52,7 @@
 //
 // I1 One history: revision order is commit order, revisions are dense, and nobody sees n+1 without being able to see n.
 // A group reads the head after it has taken the commit lock, by a statement whose snapshot is younger than the lock, and holds the lock
-// until its commit is visible. So the next group starts from it. log's primary key is the second guard.
+// until its commit is visible. So the next group starts from it. log's primary key is the second safeguard.
 //
 // I2 Nothing acknowledged is lost, nothing refused is applied later. Writers are answered after the database's
 // commit returned. If it did not return, the group is looked for by its token under the commit lock; only after its
@@ -72,7 +72,7 @@
 // read of the log checks compacted in the same snapshot as the rows, so a swept event is an error, never a gap.
 //
 // I4 Reads are linearizable. [Store.Head], [Store.Get] and [Store.Range] at revision 0 read in a statement that starts after the call did:
-// concurrent callers of Head, and of Get where reads cost a round trip, share a query only if it starts after they asked (see sharing). A server that may be behind
+// concurrent callers of Head, and of Get where reads cost a round trip, share a query only if it starts after they asked (see coalescer). A server that may be behind
 // (a standby, a read-only one) is refused by every read, as the role is read in the same statement.
 //
 // I5 A range is one snapshot at the revision it says, all its pages together; see snapshot.go for the argument.
@@ -99,5 +99,5 @@
 //
 // First reaping, or a delta's lock, while it is extended; then fencing.mu, while the history is looked into or
 // changed: all are held over calls of the Backend. The
-// locks of hub, queue, sharing, snapshots and tailer are leaves: no code that holds one calls a Backend or takes another.
+// locks of hub, queue, coalescer, snapshots and tailer are leaves: no code that holds one calls a Backend or takes another.
 package mvcc

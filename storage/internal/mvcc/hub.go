@@ -16,7 +16,7 @@ type Event struct {
 	// Value is nil if the key was deleted.
 	Value []byte
 
-	// bytes is what the event holds in memory. Guarded by hub.mu once the hub has the event.
+	// bytes is what the event holds in memory. Protected by hub.mu once the hub has the event.
 	bytes int
 
 	prevMu    sync.Mutex

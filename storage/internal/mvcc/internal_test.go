@@ -178,7 +178,7 @@ func TestSharing(t *testing.T) {
 	const width, size = 2, 3
 	var version atomic.Int64
 	begun, release := make(chan []Key, 10), make(chan struct{})
-	s := &sharing{width: width, size: size, query: func(keys []Key) (map[Key]*KeyValue, Revision, error) {
+	s := &coalescer{width: width, size: size, query: func(keys []Key) (map[Key]*KeyValue, Revision, error) {
 		head := Revision(version.Load())
 		begun <- keys
 		<-release
@@ -262,7 +262,7 @@ func TestSharingPassesWhatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
 		var begun atomic.Int64
-		s := &sharing{width: 1, size: 1}
+		s := &coalescer{width: 1, size: 1}
 		s.query = func(keys []Key) (map[Key]*KeyValue, Revision, error) {
 			begun.Add(1)
 			if keys[0] == "hangs" {

@@ -16,7 +16,7 @@ type write struct {
 	done     chan struct{}
 	revision Revision
 	err      error
-	// dropped is set when the caller gave up in the queue, or was refused there. Guarded by queue.mu
+	// dropped is set when the caller gave up in the queue, or was refused there. Protected by queue.mu
 	// until the write is taken.
 	dropped, taken bool
 }

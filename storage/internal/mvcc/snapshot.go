@@ -271,7 +271,7 @@ type delta struct {
 	upto Revision
 	// replaced is sorted by key. It is never changed in place.
 	replaced []Replaced
-	held     int // what the cache has counted of it; guarded by snapshots.mu
+	held     int // what the cache has counted of it; protected by snapshots.mu
 }
 
 func newSnapshots(s *Store) *snapshots {

@@ -88,13 +88,13 @@ type Store struct {
 
 	hub       *hub
 	queue     *queue
-	heads     sharing
-	gets      sharing
+	heads     coalescer
+	gets      coalescer
 	snapshots *snapshots
 	tailer    *tailer
 	fencing   fencing
 	reapSoon  chan time.Duration
-	// reaping is held while expired keys are deleted. It guards damaged, those that cannot be.
+	// reaping is held while expired keys are deleted. It protects damaged, those that cannot be.
 	reaping   sync.Mutex
 	damaged   map[Key]damaged
 	sweepSoon chan struct{}
@@ -123,9 +123,9 @@ func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 		replays:   make(chan struct{}, 2)}
 	s.hub = newHub(cfg.Ring, cfg.Metrics)
 	s.queue = newQueue(cfg.QueueMutations, cfg.QueueBytes, s.limits)
-	s.heads = sharing{query: s.queryHead, width: 1, size: 1}
+	s.heads = coalescer{query: s.queryHead, width: 1, size: 1}
 	// Two queries keep the connection busy while a reply is taken in; more would only make them smaller.
-	s.gets = sharing{query: s.queryKeys, width: 2, size: 64}
+	s.gets = coalescer{query: s.queryKeys, width: 2, size: 64}
 	s.snapshots = newSnapshots(s)
 	s.tailer = newTailer(s)
 	s.ctx, s.cancel = context.WithCancel(context.Background())

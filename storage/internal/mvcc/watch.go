@@ -38,7 +38,7 @@ type Watcher struct {
 	piece    pieceSize
 	wake     chan struct{} // capacity 1
 
-	// Guarded by hub.mu:
+	// Protected by hub.mu:
 
 	// cursor: everything up to it was handed out or does not concern the range.
 	cursor   Revision
