@@ -3,9 +3,7 @@ package mysql
 import (
 	"database/sql"
 	"errors"
-	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -21,12 +19,7 @@ const (
 	adminConns  = 1
 )
 
-var (
-	_ mvcc.Backend    = (*backend)(nil)
-	_ mvcc.KeysReader = (*backend)(nil)
-	_ mvcc.Pooled     = (*backend)(nil)
-)
-
+// backend is a store in MySQL or MariaDB.
 type backend struct {
 	sqlread.KeysReader
 	server  *server
@@ -43,6 +36,15 @@ type backend struct {
 	// onSweep, if not nil, is called by a sweep that has read what it will delete. For tests.
 	onSweep func()
 }
+
+// It has no Notifier, as the servers have no notifications; no Poller, as nothing is cheaper to ask than the
+// state; and no Reconnector, as its pools connect anew by themselves when a server says that it is
+// read-only; see server.suspect.
+var (
+	_ mvcc.Backend    = (*backend)(nil)
+	_ mvcc.KeysReader = (*backend)(nil)
+	_ mvcc.Pooled     = (*backend)(nil)
+)
 
 // newBackend makes the pools. Nothing connects yet.
 func newBackend(s *server, timeout time.Duration) *backend {
@@ -93,96 +95,6 @@ func (b *backend) Pools() []mvcc.Pool {
 		pools = append(pools, mvcc.Pool{Name: p.name, InUse: s.InUse, Idle: s.Idle, Max: s.MaxOpenConnections})
 	}
 	return pools
-}
-
-// stateColumns is how many columns the state has.
-const stateColumns = 7
-
-// tokenColumn receives a token. NULL leaves it as it is.
-type tokenColumn mvcc.Token
-
-func (t *tokenColumn) Scan(v any) error {
-	if v == nil {
-		return nil
-	}
-	if b, ok := v.([]byte); !ok || copy(t[:], b) != len(t) {
-		return fmt.Errorf("a token is %T %v", v, v)
-	}
-	return nil
-}
-
-// numberColumn receives a number. NULL is 0.
-type numberColumn int64
-
-func (n *numberColumn) Scan(v any) error {
-	switch v := v.(type) {
-	case nil:
-		*n = 0
-	case int64:
-		*n = numberColumn(v)
-	default:
-		return fmt.Errorf("a number is %T %v", v, v)
-	}
-	return nil
-}
-
-// stateRow receives a state. All are NULL in a row that is none.
-type stateRow struct {
-	epoch, head, compacted, swept, now int64
-	token                              mvcc.Token
-	readOnly                           sql.RawBytes
-	found                              bool
-}
-
-func (s *stateRow) columns() []any {
-	return []any{(*numberColumn)(&s.epoch), (*numberColumn)(&s.head), (*tokenColumn)(&s.token), (*numberColumn)(&s.compacted),
-		(*numberColumn)(&s.swept), &s.readOnly, (*numberColumn)(&s.now)}
-}
-
-// state returns what was received. It is called before the next row is read.
-func (s *stateRow) state() mvcc.State {
-	s.found = s.head > 0
-	return mvcc.State{
-		Head:      mvcc.Position{Epoch: mvcc.Epoch(s.epoch), Revision: mvcc.Revision(s.head), Token: s.token},
-		Compacted: mvcc.Revision(s.compacted),
-		Swept:     mvcc.Revision(s.swept),
-		Writable:  isOff(string(s.readOnly)),
-		Now:       time.UnixMicro(s.now),
-	}
-}
-
-// isOff reads the variable read_only. MySQL says 0, newer MariaDBs say OFF; both know degrees of read-only besides.
-func isOff(readOnly string) bool { return readOnly == "0" || strings.EqualFold(readOnly, "OFF") }
-
-// discard receives a column that is not wanted.
-type discard struct{}
-
-func (discard) Scan(any) error { return nil }
-
-// logRow receives a row of the log.
-type logRow struct {
-	revision, prev, create, time int64
-	key                          sql.RawBytes
-	token                        mvcc.Token
-	deleted                      bool
-	value                        []byte
-}
-
-func (r *logRow) columns() []any {
-	return []any{&r.revision, &r.key, &r.prev, &r.create, (*tokenColumn)(&r.token), &r.time, &r.deleted, &r.value}
-}
-
-func (r *logRow) row() mvcc.Row {
-	return mvcc.Row{
-		Key:      mvcc.Key(r.key),
-		Revision: mvcc.Revision(r.revision),
-		Prev:     mvcc.Revision(r.prev),
-		Create:   mvcc.Revision(r.create),
-		Token:    r.token,
-		Time:     time.UnixMicro(r.time),
-		Deleted:  r.deleted,
-		Value:    r.value,
-	}
 }
 
 const (

@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"context"
-	"database/sql"
 	"iter"
 	"maps"
 	"slices"
@@ -22,11 +21,11 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 		removed map[mvcc.Revision]*mvcc.Outcome
 	)
 	t.decide = func(a *answers) (*text, error) {
-		guard, err := b.guard(a)
+		guard, lockWait, err := b.guard(a)
 		if err != nil {
 			return nil, err
 		}
-		if err := mvcc.CheckGroup(g, guard.Guard); err != nil {
+		if err := mvcc.CheckGroup(g, guard); err != nil {
 			return nil, err
 		}
 		current, err := a.live(len(g.Mutations))
@@ -38,12 +37,12 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 			return nil, err
 		}
 		var n int
-		res = &mvcc.GroupResult{Before: guard.State.Head, State: guard.State, Time: guard.State.Now, LockWait: guard.lockWait}
+		res = &mvcc.GroupResult{Before: guard.State.Head, State: guard.State, Time: guard.State.Now, LockWait: lockWait}
 		res.Outcomes, n = mvcc.Decide(g.Mutations, guard.State.Head.Revision, func(k mvcc.Key) (revision, create mvcc.Revision) {
 			c := current[k]
 			return c.revision, c.create
 		}, func(i int) error {
-			if m := g.Mutations[i]; m.Delete && !m.HasPrev && lost[string(m.Key)] {
+			if m := g.Mutations[i]; m.Delete && !m.HasPrev && lost[m.Key] {
 				return lostValue(m)
 			}
 			return nil
@@ -79,15 +78,11 @@ func (t *text) askLive(mutations []*mvcc.Mutation) {
 }
 
 func (a *answers) live(n int) (map[mvcc.Key]current, error) {
-	var (
-		key              sql.RawBytes
-		revision, create int64
-		found            = make(map[mvcc.Key]current, n)
-	)
-	err := a.each(func() error {
-		found[mvcc.Key(key)] = current{mvcc.Revision(revision), mvcc.Revision(create)}
+	found := make(map[mvcc.Key]current, n)
+	err := a.each(3, func(r row) error {
+		found[r.key(0)] = current{r.revision(1), r.revision(2)}
 		return nil
-	}, &key, &revision, &create)
+	})
 	return found, err
 }
 
@@ -106,13 +101,12 @@ func (t *text) askLost(mutations []*mvcc.Mutation) bool {
 	return len(keys) > 0
 }
 
-func (a *answers) lost(asked bool) (map[string]bool, error) {
+func (a *answers) lost(asked bool) (map[mvcc.Key]bool, error) {
 	if !asked {
 		return nil, nil
 	}
-	var key sql.RawBytes
-	lost := map[string]bool{}
-	err := a.each(func() error { lost[string(key)] = true; return nil }, &key)
+	lost := map[mvcc.Key]bool{}
+	err := a.each(1, func(r row) error { lost[r.key(0)] = true; return nil })
 	return lost, err
 }
 
@@ -149,21 +143,17 @@ func (a *answers) removedValues(removed map[mvcc.Revision]*mvcc.Outcome) error {
 	if len(removed) == 0 {
 		return nil
 	}
-	var (
-		revision     int64
-		value        sql.RawBytes
-		found, bytes int
-	)
-	err := a.each(func() error {
-		if o := removed[mvcc.Revision(revision)]; o != nil {
+	var found, bytes int
+	err := a.each(2, func(r row) error {
+		if o := removed[r.revision(0)]; o != nil {
 			found++
 			if bytes < maxGroupBytes {
-				o.PrevValue = append([]byte{}, value...)
-				bytes += len(value)
+				o.PrevValue = r.value(1)
+				bytes += len(o.PrevValue)
 			}
 		}
 		return nil
-	}, &revision, &value)
+	})
 	if err == nil && found != len(removed) {
 		// The transaction goes on all the same. Whoever resolves the outcome will find it committed.
 		err = mvcc.Errorf(mvcc.Unknown,

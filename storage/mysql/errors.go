@@ -25,7 +25,7 @@ var undone = map[uint16]mvcc.Class{
 	1213: mvcc.Transient, // deadlock; in a cluster also: another node has committed the same row
 	1614: mvcc.Transient, // XA_RBDEADLOCK
 	1020: mvcc.Transient, // record has changed since last read
-	1062: mvcc.Transient, // duplicate key: the second guard of the one history
+	1062: mvcc.Transient, // duplicate key: the second safeguard of the one history
 	1412: mvcc.Transient, // table definition has changed
 	3058: mvcc.Transient, // deadlock of a lock by name
 	1615: mvcc.Transient, // prepared statement needs to be re-prepared

@@ -46,7 +46,7 @@ func (b *backend) locked(ctx context.Context, conn *sql.Conn, o mvcc.LockOptions
 	first.statement(startTransaction)
 	b.lock(&first, 0, mvcc.Token{})
 	_, err := b.send(ctx, conn, &first, func(a *answers) error {
-		guard, err := b.guard(a)
+		guard, _, err := b.guard(a)
 		if err != nil {
 			return err
 		}
@@ -120,8 +120,11 @@ func (t *tx) Group(token mvcc.Token, after mvcc.Revision) (g mvcc.Guard, rows []
 		if g, err = t.b.readGuard(a); err != nil {
 			return err
 		}
-		var row logRow
-		return a.each(func() error { rows = append(rows, row.row()); return nil }, row.columns()...)
+		return a.each(7, func(r row) error {
+			rows = append(rows, mvcc.Row{Revision: r.revision(0), Key: r.key(1), Prev: r.revision(2), Create: r.revision(3),
+				Token: r.token(4), Time: r.time(5), Deleted: r.int(6) != 0})
+			return nil
+		})
 	})
 	if err != nil {
 		return g, nil, t.b.failed(locking, err)

@@ -3,8 +3,10 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -34,25 +36,27 @@ func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.
 		return b.failed(r.What, err)
 	}
 	defer rows.Close()
-	c := newCursor(r.Columns)
-	for rows.Next() {
-		if err := rows.Scan(c.scanned...); err != nil {
-			return b.failed(r.What, err)
-		}
+	c := &cursor{}
+	err = eachRow(rows, stateColumns+r.Columns, func(row row) error {
+		c.row = row
 		more := each(c)
 		if c.readOnly {
 			b.server.suspect()
 		}
 		if !more {
 			cancel() // the connection is given up, as the rest would have to be read
-			return nil
+			return errEnough
 		}
-	}
-	if err := rows.Err(); err != nil {
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
 		return b.failed(r.What, err)
 	}
 	return nil
 }
+
+// errEnough ends a read whose rest is not wanted.
+var errEnough = errors.New("enough was read")
 
 // arguments makes the arguments of a read those of a statement. A list becomes a part of the text, at %s.
 func arguments(text string, args []any) (string, []any) {
@@ -71,54 +75,83 @@ func arguments(text string, args []any) (string, []any) {
 
 // cursor implements [sqlread.Cursor].
 type cursor struct {
-	columns []column
-	// scanned are pointers to the columns.
-	scanned []any
+	row row
 	// readOnly is set when the state says so.
 	readOnly bool
 }
 
-func newCursor(columns int) *cursor {
-	c := &cursor{columns: make([]column, stateColumns+columns)}
-	c.scanned = make([]any, len(c.columns))
-	for i := range c.columns {
-		c.scanned[i] = &c.columns[i]
-	}
-	return c
-}
-
-func (c *cursor) own(i int) *column { return &c.columns[stateColumns+i] }
-
 func (c *cursor) State(st *mvcc.State) bool {
-	s := c.columns[:stateColumns]
-	if s[1].null {
-		return false
+	state, found := c.row.state()
+	if found {
+		*st, c.readOnly = state, !state.Writable
 	}
-	*st = mvcc.State{
-		Head:      mvcc.Position{Epoch: mvcc.Epoch(s[0].int), Revision: mvcc.Revision(s[1].int), Token: s[2].token()},
-		Compacted: mvcc.Revision(s[3].int),
-		Swept:     mvcc.Revision(s[4].int),
-		Writable:  isOff(s[5].text()),
-		Now:       time.UnixMicro(s[6].int),
-	}
-	c.readOnly = !st.Writable
-	return true
+	return found
 }
 
-func (c *cursor) More() bool             { return !c.own(0).null }
-func (c *cursor) Int(i int) int64        { return c.own(i).int }
-func (c *cursor) Bool(i int) bool        { return c.own(i).int != 0 }
-func (c *cursor) Token(i int) mvcc.Token { return c.own(i).token() }
-func (c *cursor) Key(i int) mvcc.Key     { return mvcc.Key(c.own(i).bytes) }
+func (c *cursor) More() bool             { return !c.row[stateColumns].null }
+func (c *cursor) Int(i int) int64        { return c.row.int(stateColumns + i) }
+func (c *cursor) Bool(i int) bool        { return c.row.int(stateColumns+i) != 0 }
+func (c *cursor) Token(i int) mvcc.Token { return c.row.token(stateColumns + i) }
+func (c *cursor) Key(i int) mvcc.Key     { return c.row.key(stateColumns + i) }
+func (c *cursor) Value(i int) []byte     { return c.row.value(stateColumns + i) }
 
-// Value hands the column's buffer over to the caller.
-func (c *cursor) Value(i int) []byte {
-	o := c.own(i)
-	if o.null {
+// eachRow calls each for the rows of a result, until it returns an error. The row is valid until the
+// next one.
+func eachRow(rows *sql.Rows, columns int, each func(row) error) error {
+	r, scanned := make(row, columns), make([]any, columns)
+	for i := range r {
+		scanned[i] = &r[i]
+	}
+	for rows.Next() {
+		if err := rows.Scan(scanned...); err != nil {
+			return err
+		}
+		if err := each(r); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// row is a row of a result. A column that is NULL is zero.
+type row []column
+
+// stateColumns is how many columns the state has, which come first.
+const stateColumns = 7
+
+// state returns the state that is in the row, if there is one.
+func (r row) state() (st mvcc.State, found bool) {
+	if r[1].null {
+		return st, false
+	}
+	return mvcc.State{
+		Head:      mvcc.Position{Epoch: mvcc.Epoch(r.int(0)), Revision: r.revision(1), Token: r.token(2)},
+		Compacted: r.revision(3),
+		Swept:     r.revision(4),
+		Writable:  isOff(r[5].text()),
+		Now:       r.time(6),
+	}, true
+}
+
+func (r row) int(i int) int64              { return r[i].int }
+func (r row) revision(i int) mvcc.Revision { return mvcc.Revision(r[i].int) }
+func (r row) time(i int) time.Time         { return time.UnixMicro(r[i].int) }
+func (r row) key(i int) mvcc.Key           { return mvcc.Key(r[i].bytes) }
+
+func (r row) token(i int) (t mvcc.Token) {
+	if len(r[i].bytes) == len(t) {
+		copy(t[:], r[i].bytes)
+	}
+	return t
+}
+
+// value hands the column's buffer over to the caller. It is nil for NULL, and only for NULL.
+func (r row) value(i int) []byte {
+	if r[i].null {
 		return nil
 	}
-	v := o.bytes
-	o.bytes = nil
+	v := r[i].bytes
+	r[i].bytes = nil
 	return v
 }
 
@@ -158,9 +191,6 @@ func (c *column) text() string {
 	return strconv.FormatInt(c.int, 10)
 }
 
-func (c *column) token() (t mvcc.Token) {
-	if len(c.bytes) == len(t) {
-		copy(t[:], c.bytes)
-	}
-	return t
-}
+// isOff reads the variable read_only. MySQL says 0, newer MariaDBs say OFF. Both know degrees of
+// read-only besides.
+func isOff(readOnly string) bool { return readOnly == "0" || strings.EqualFold(readOnly, "OFF") }

@@ -48,22 +48,17 @@ func (b *backend) Snapshot(ctx context.Context, f func(context.Context, mvcc.Sna
 
 // stateOf reads the state in a connection's transaction.
 func (b *backend) stateOf(ctx context.Context, conn *sql.Conn, what string) (st mvcc.State, err error) {
-	var s stateRow
 	rows, err := conn.QueryContext(ctx, selectState)
 	if err != nil {
 		return st, b.failed(what, err)
 	}
 	defer rows.Close()
-	if rows.Next() {
-		if err := rows.Scan(s.columns()...); err != nil {
-			return st, b.failed(what, err)
-		}
-		st = s.state()
-	}
-	if err := rows.Err(); err != nil {
+	found := false
+	err = eachRow(rows, stateColumns, func(r row) error { st, found = r.state(); return nil })
+	switch {
+	case err != nil:
 		return st, b.failed(what, err)
-	}
-	if !s.found {
+	case !found:
 		return st, mvcc.ErrEmptyStore
 	}
 	return st, nil
@@ -95,22 +90,18 @@ func (v *view) Records(each func(*mvcc.Record) error) error {
 		return v.b.failed(what, err)
 	}
 	defer rows.Close()
-	var (
-		key                      sql.RawBytes
-		revision, create, expiry int64
-	)
-	for rows.Next() {
-		var value []byte
-		if err := rows.Scan(&revision, &key, &create, &expiry, &value); err != nil {
-			return v.b.failed(what, err)
-		}
-		r := &mvcc.Record{Key: mvcc.Key(key), Revision: mvcc.Revision(revision), Create: mvcc.Revision(create), Expiry: expiry, Value: value}
-		if err := each(r); err != nil {
+	var callers error
+	err = eachRow(rows, 5, func(r row) error {
+		callers = each(&mvcc.Record{Revision: r.revision(0), Key: r.key(1), Create: r.revision(2), Expiry: r.int(3), Value: r.value(4)})
+		if callers != nil {
 			stop() // the other rows, however many, are not waited for
-			return err
 		}
-	}
-	if err := rows.Err(); err != nil {
+		return callers
+	})
+	switch {
+	case callers != nil:
+		return callers
+	case err != nil:
 		return v.b.failed(what, err)
 	}
 	return nil

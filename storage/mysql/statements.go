@@ -32,6 +32,7 @@ var reads = sqlread.Statements{
 	CountUpTo: selectCountUpTo,
 	Expired:   selectExpiring,
 	FirstAt:   selectFirstAt,
+	Sweep:     selectSweep,
 	Size:      selectSize,
 }
 
@@ -206,10 +207,12 @@ JOIN (SELECT CAST(COALESCE(SUM(t.data_length + t.index_length + t.data_free), 0)
         AND t.table_name IN ('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted')) z
 WHERE s.id = 1`
 
-// selectSweep reads the rows from swept to compacted: primary key range, whose bounds are in the store row of the same snapshot.
+// selectSweep reads the rows from swept to compacted: primary key range, whose bounds are in the store
+// row of the same snapshot. With the state comes the lowest revision of the aborted tokens, of which
+// there are a few at most.
 const selectSweep = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        NULL, NULL, NULL
+        0, (SELECT MIN(a.seen) FROM rowkeeper_aborted a), 0
  FROM rowkeeper_store s
  JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
  WHERE s.id = 1)
@@ -221,12 +224,6 @@ UNION ALL
    AND g.revision <= (SELECT s.compacted FROM rowkeeper_store s WHERE s.id = 1)
  ORDER BY g.revision
  LIMIT ?)`
-
-// selectOldestToken reads the lowest revision that is recorded with an aborted token. There are a few at most.
-const selectOldestToken = `
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       MIN(a.seen)
-FROM rowkeeper_aborted a`
 
 // What follows is sent in transactions; see transaction.
 
@@ -326,7 +323,7 @@ WHERE s.id = 1`
 
 // selectByToken reads a group's rows without their values, by primary key range from where the group began.
 const selectByToken = `
-SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.token, g.time, g.deleted, NULL
+SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.token, g.time, g.deleted
 FROM rowkeeper_log g FORCE INDEX (PRIMARY)
 WHERE g.revision > %d AND g.token = x'%x'
 ORDER BY g.revision`

@@ -1,44 +1,10 @@
 package mysql
 
 import (
-	"cmp"
 	"context"
-	"slices"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
-	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
-
-var (
-	readOldestToken = sqlread.Read{What: "read the aborted tokens", Class: sqlread.Maintenance, SQL: selectOldestToken, Columns: 1}
-	readSweep       = sqlread.Read{What: "read what can be swept", Class: sqlread.Maintenance, SQL: selectSweep, Columns: 3}
-)
-
-// Sweepable implements [mvcc.Backend].
-func (b *backend) Sweepable(ctx context.Context, limit int) (from mvcc.Sweepable, err error) {
-	err = b.Query(ctx, &readOldestToken, func(c sqlread.Cursor) bool {
-		if c.More() {
-			from.Aborted = mvcc.Revision(c.Int(0))
-		}
-		return true
-	})
-	if err != nil {
-		return from, err
-	}
-	found := false
-	err = b.Query(ctx, &readSweep, func(c sqlread.Cursor) bool {
-		found = c.State(&from.State) || found
-		if c.More() {
-			from.Rows = append(from.Rows, mvcc.SweepRow{Revision: mvcc.Revision(c.Int(0)), Prev: mvcc.Revision(c.Int(1)), Deleted: c.Bool(2)})
-		}
-		return true
-	}, int64(limit)+1)
-	if err == nil && !found {
-		err = mvcc.ErrEmptyStore
-	}
-	slices.SortFunc(from.Rows, func(a, b mvcc.SweepRow) int { return cmp.Compare(a.Revision, b.Revision) })
-	return from, err
-}
 
 // Sweep implements [mvcc.Backend]. It deletes without the commit lock, which it takes, by updating swept,
 // only when it is about to commit: groups add rows after those that it deletes, and wait for its commit at
@@ -52,12 +18,14 @@ func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, er
 	b.begin(&t.ask)
 	t.ask.statement(selectState)
 	t.decide = func(a *answers) (*text, error) {
-		var s stateRow
-		var st mvcc.State
-		if err := a.each(func() error { st = s.state(); return nil }, s.columns()...); err != nil {
+		var (
+			st    mvcc.State
+			found bool
+		)
+		if err := a.each(stateColumns, func(r row) error { st, found = r.state(); return nil }); err != nil {
 			return nil, err
 		}
-		if !s.found {
+		if !found {
 			return nil, mvcc.ErrEmptyStore
 		}
 		if !st.Writable {
@@ -80,7 +48,9 @@ func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, er
 		b.commit(&second)
 		return &second, nil
 	}
-	t.answered = func(a *answers) error { return a.each(func() error { return nil }, &deleted) }
+	t.answered = func(a *answers) error {
+		return a.each(1, func(r row) error { deleted = int(r.int(0)); return nil })
+	}
 	err = b.transact(ctx, &t)
 	return deleted, err
 }

@@ -176,8 +176,8 @@ func (a *answers) next() (more bool, err error) {
 	}
 }
 
-// result goes to the next result, which has to be there, and calls f for each of its rows.
-func (a *answers) result(f func() error) error {
+// each goes to the next result, which has to be there, and calls f for each of its rows.
+func (a *answers) each(columns int, f func(row) error) error {
 	more, err := a.next()
 	if err == nil && !more {
 		err = mvcc.Errorf(mvcc.Invalid, "the server answered fewer statements than it was sent")
@@ -185,35 +185,13 @@ func (a *answers) result(f func() error) error {
 	if err != nil {
 		return err
 	}
-	for a.rows.Next() {
-		if err := f(); err != nil {
-			return err
-		}
-	}
-	return a.rows.Err()
-}
-
-// each reads the next result and calls f for each of its rows.
-func (a *answers) each(f func() error, columns ...any) error {
-	return a.result(func() error {
-		if err := a.rows.Scan(columns...); err != nil {
-			return err
-		}
-		return f()
-	})
+	return eachRow(a.rows, columns, f)
 }
 
 // server returns what the connection knows of its server.
 func (a *answers) server() (f facts, err error) {
 	err = a.conn.Raw(func(c any) error { f = c.(*conn).facts; return nil })
 	return f, err
-}
-
-// guard is what is read first under the commit lock.
-type guard struct {
-	mvcc.Guard
-	// lockWait is how long the lock was waited for.
-	lockWait time.Duration
 }
 
 // askGuard writes the beginning of a transaction under the commit lock: the lock; then, in a statement
@@ -231,38 +209,38 @@ func (b *backend) lock(t *text, at mvcc.Revision, token mvcc.Token) {
 	t.statement(selectGuard, int64(at), token[:])
 }
 
-// guard reads the answers to askGuard.
-func (b *backend) guard(a *answers) (g guard, err error) {
-	var asked int64
-	nothing := func() error { return nil }
-	if !b.galera {
-		if err := a.each(nothing, &asked, discard{}); err != nil {
-			return g, err
-		}
-		if err := a.each(nothing, discard{}); err != nil {
-			return g, err
-		}
-	} else if err := a.each(nothing, &asked); err != nil {
-		return g, err
+// guard reads the answers to askGuard, and how long the lock was waited for.
+func (b *backend) guard(a *answers) (g mvcc.Guard, lockWait time.Duration, err error) {
+	// The first answer is that of the statement that began to wait.
+	var asked time.Time
+	first := func(r row) error { asked = r.time(0); return nil }
+	if b.galera {
+		err = a.each(1, first)
+	} else if err = a.each(2, first); err == nil {
+		err = a.each(1, func(row) error { return nil })
 	}
-	g.Guard, err = b.readGuard(a)
-	g.lockWait = max(0, g.State.Now.Sub(time.UnixMicro(asked)))
-	return g, err
+	if err == nil {
+		g, err = b.readGuard(a)
+	}
+	return g, max(0, g.State.Now.Sub(asked)), err
 }
 
 // readGuard reads the answer to selectGuard. It refuses a server that is read-only, and one whose schema is
 // too new for this program.
 func (b *backend) readGuard(a *answers) (g mvcc.Guard, err error) {
 	var (
-		s      stateRow
+		found  bool
 		oldest int64
 	)
-	err = a.each(func() error { g.State = s.state(); return nil },
-		append(s.columns(), (*tokenColumn)(&g.At), &g.Aborted, &oldest)...)
+	err = a.each(stateColumns+3, func(r row) error {
+		g.State, found = r.state()
+		g.At, g.Aborted, oldest = r.token(stateColumns), r.int(stateColumns+1) != 0, r.int(stateColumns+2)
+		return nil
+	})
 	switch {
 	case err != nil:
 		return g, err
-	case !s.found:
+	case !found:
 		return g, mvcc.ErrEmptyStore
 	case !g.State.Writable:
 		b.server.suspect()

@@ -31,6 +31,7 @@ type backend struct {
 // recordSweeps is after how many batches of a sweep it is recorded how far it came.
 const recordSweeps = 64
 
+// It has no Poller, as nothing is cheaper to ask than the state.
 var (
 	_ mvcc.Backend     = (*backend)(nil)
 	_ mvcc.KeysReader  = (*backend)(nil)

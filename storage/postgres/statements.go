@@ -43,6 +43,7 @@ var reads = sqlread.Statements{
 	CountUpTo: sqlCountUpTo,
 	Expired:   sqlExpired,
 	FirstAt:   sqlFirstAt,
+	Sweep:     sqlSweepRows,
 	Size:      sqlSize,
 }
 
@@ -249,7 +250,7 @@ FROM rowkeeper_store WHERE id = 1 FOR UPDATE`
 //     fits says that it expects the current revision and that the previous value, if it is wanted, is in the
 //     log (primary key): a deletion that cannot return the value is refused alone.
 //   - decided: accepted is who fits; the accepted are numbered densely, in order of arrival, from the head on.
-//   - logged, updated, created, removed: an accepted mutation is a row of the log, whose primary key is the second guard; and an update (primary
+//   - logged, updated, created, removed: an accepted mutation is a row of the log, whose primary key is the second safeguard; and an update (primary
 //     key), an insertion or a deletion (primary key) of the live row.
 //   - answer: in order of arrival. Previous values (primary key of log) are read for accepted deletions that
 //     ask for them, until their sizes, which are known without reading them, come to 8 MiB.
@@ -329,21 +330,21 @@ const sqlSweepLock = `
 SELECT pg_advisory_xact_lock('rowkeeper_log'::regclass::oid::int, 1), set_config('synchronous_commit', 'off', true),
        1 / (SELECT oldest_writer <= %d FROM rowkeeper_store WHERE id = 1)::int`
 
-// sqlSweepable reads what a batch of the sweep looks at: the rows from the swept revision to compacted, by
+// sqlSweepRows reads what a batch of the sweep looks at: the rows from the swept revision to compacted, by
 // the primary key of the log; and the lowest revision that is recorded with an aborted token, of which there
 // are a few at most. The swept revision is where this process has come to, if that is farther than what is recorded.
 //
 // $1 limit, $2 $3 an epoch and the revision up to which this process has swept in it.
-const sqlSweepable = `WITH` + state + `, start AS MATERIALIZED (
+const sqlSweepRows = `WITH` + state + `, start AS MATERIALIZED (
     SELECT CASE WHEN state.epoch = $2::bigint AND $3::bigint <= state.compacted
                 THEN greatest(state.swept, $3::bigint) ELSE state.swept END AS swept
     FROM state
 )
 SELECT state.epoch, state.compacted, start.swept, state.head, state.head_token, state.writable, state.now,
-       (SELECT min(seen) FROM rowkeeper_aborted), NULL, NULL, NULL
+       0::bigint, (SELECT min(seen) FROM rowkeeper_aborted), NULL
 FROM state CROSS JOIN start
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0::bigint, g.*
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, g.*
 FROM state CROSS JOIN start CROSS JOIN LATERAL (
     SELECT revision, prev_revision, deleted FROM rowkeeper_log
     WHERE revision >= start.swept AND revision <= state.compacted ORDER BY revision LIMIT $1::bigint

@@ -4,32 +4,15 @@ import (
 	"context"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
-	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
-var readSweepable = sqlread.Read{What: "read what can be swept", Class: sqlread.Maintenance, SQL: sqlSweepable, Columns: 4}
-
-// Sweepable implements [mvcc.Backend].
-func (b *backend) Sweepable(ctx context.Context, limit int) (from mvcc.Sweepable, err error) {
+// Sweepable implements [mvcc.Backend]. The rows begin where this process has swept to, if that is farther
+// than what is recorded.
+func (b *backend) Sweepable(ctx context.Context, limit int) (mvcc.Sweepable, error) {
 	b.sweeps.mu.Lock()
 	at := b.sweeps.at
 	b.sweeps.mu.Unlock()
-	found := false
-	err = b.Query(ctx, &readSweepable, func(c sqlread.Cursor) bool {
-		if c.State(&from.State) {
-			found = true
-			if c.More() {
-				from.Aborted = mvcc.Revision(c.Int(0))
-			}
-			return true
-		}
-		from.Rows = append(from.Rows, mvcc.SweepRow{Revision: mvcc.Revision(c.Int(1)), Prev: mvcc.Revision(c.Int(2)), Deleted: c.Bool(3)})
-		return true
-	}, int64(limit)+1, int64(at.Epoch), int64(at.Revision))
-	if err == nil && !found {
-		err = mvcc.ErrEmptyStore
-	}
-	return from, err
+	return b.SweepableAfter(ctx, limit, int64(at.Epoch), int64(at.Revision))
 }
 
 // Sweep implements [mvcc.Backend].

@@ -53,6 +53,8 @@ type backend struct {
 	lastVersion int64
 }
 
+// It has no KeysReader, as a read costs no round trip; no Notifier, as SQLite tells nobody of commits; and
+// no Reconnector, as there is no server.
 var (
 	_ mvcc.Backend = (*backend)(nil)
 	_ mvcc.Poller  = (*backend)(nil)

@@ -119,7 +119,7 @@ SELECT revision, create_revision FROM rowkeeper_live WHERE key = ?1`
 const selectValue = `
 SELECT value FROM rowkeeper_log WHERE revision = ?1`
 
-// insertLog appends to the log. The primary key is the second guard of revisions, after the commit lock.
+// insertLog appends to the log. The primary key is the second safeguard of revisions, after the commit lock.
 const insertLog = `
 INSERT INTO rowkeeper_log (revision, key, prev_revision, create_revision, token, time, deleted, value)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)`

@@ -219,6 +219,22 @@ func TestExpired(t *testing.T) {
 	}
 }
 
+// TestSweepable: the row without a revision has the aborted tokens, and the others are put in order.
+func TestSweepable(t *testing.T) {
+	for _, aborted := range []any{int64(7), nil} {
+		f := answers(
+			row{state: writable, columns: []any{int64(0), aborted, int64(0)}},
+			row{columns: []any{int64(5), int64(3), int64(0)}}, row{columns: []any{int64(4), int64(0), int64(1)}},
+		)
+		got, err := sqlread.NewReader(f, &sqlread.Statements{}, 1).Sweepable(t.Context(), 10)
+		want := []mvcc.SweepRow{{Revision: 4, Deleted: true}, {Revision: 5, Prev: 3}}
+		n, _ := aborted.(int64)
+		if err != nil || !slices.Equal(got.Rows, want) || got.Aborted != mvcc.Revision(n) || got.State != *writable {
+			t.Errorf("got %+v, %v, want %v and %v", got, err, want, aborted)
+		}
+	}
+}
+
 // TestDamage: every database reports damage in the same places, and in the same words.
 func TestDamage(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
