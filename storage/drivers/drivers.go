@@ -1,6 +1,3 @@
-// Package drivers is the list of all databases, for programs that serve any of them. A program that
-// imports it links them all; one that needs fewer names their drivers instead. Nothing else in the
-// library imports it.
 package drivers
 
 import (

@@ -1,14 +1,5 @@
-// Package backendtest is the conformance suite of [mvcc.Backend]: what backend.go says, method by method, with the
-// edge cases in which databases differ. Every database runs it.
-//
-// It also settles what the contract leaves open:
-//
-//   - A row at Group.Seen that is missing was removed by compaction if its revision is below the compacted
-//     one, and the group is overtaken; at it or above it, the group is fenced.
-//   - A tombstone or a marker at the compacted revision survives the sweep that reaches it, and is removed by
-//     the first sweep after that revision is a greater one.
-//   - After a fence nobody can tell what became of a group that was begun before it: Resolve finds neither.
-//   - Expired returns a positive duration also when keys that it left out for the limit have expired already.
+// Package backendtest is the conformance suite of [mvcc.Backend]: the contract that the interface states,
+// method by method, with the edge cases in which databases differ. Every database runs it.
 package backendtest
 
 import (

@@ -255,11 +255,21 @@ type Size struct {
 	Live int64
 }
 
-// Backend is a database. Each method is one statement or one short transaction, safe for concurrent use, and
-// returns errors as *[Error] so that the caller knows what to do. All tables are those of the migrations.
+// Backend is a database. This is its whole contract; the package backendtest checks it. The package
+// storage/drivers says what a driver consists of.
 //
-// Reads are consistent: the rows and the State of one answer are of one snapshot, which was taken after the
-// method was called. A read must be answered by the server that takes the writes.
+// Each method is one statement or one short transaction, is safe for concurrent use, and ends with its
+// context. It returns errors as *[Error], so that the caller knows what to do. A backend decides nothing:
+// where a method says that a rule of this package decides, it calls that rule.
+//
+// Reads are consistent: the rows and the State of one answer are of one snapshot, which was taken after
+// the method was called. So a read that begins after a commit has returned, in whatever process, sees it.
+// Reads do not wait for the commit lock. The server that takes the writes answers them, or State.Writable
+// is false. Expired, FirstAt and Size, which do not return the state, refuse such a server by [ReadOnly].
+//
+// Keys are any bytes and are compared as bytes. Values are any bytes: nil is NULL, and an empty value is
+// not nil. A live row whose row of the log is missing is damage. Reads report it as [LostValue], and
+// nothing but that key fails if it is read or written alone.
 type Backend interface {
 	// Limits returns what the backend can store.
 	Limits() Limits
@@ -276,9 +286,13 @@ type Backend interface {
 	RecordBoot(ctx context.Context, from, boot string) error
 
 	// Commit decides and writes one group in one transaction: take the commit lock; decide as [CheckGroup]
-	// and then [Decide] say; write; commit. A group without an accepted mutation writes nothing. It
-	// notifies the other processes, once, of the new head. An error of class [Unknown] says that the group
-	// may have been committed, or may still be; with any other class it was not and never will be.
+	// and then [Decide] say; write; commit. The accepted mutations get the revisions after the head, without
+	// a gap, in order of arrival. A group without an accepted mutation writes nothing. Commit notifies the
+	// other processes, once, of the new head. It waits for the commit lock as long as the database's
+	// settings and ctx let it.
+	//
+	// An error of class [Unknown] says that the group may have been committed, or may still be. With any
+	// other class it was not and never will be.
 	Commit(ctx context.Context, g *Group) (*GroupResult, error)
 
 	// Locked runs f in a transaction that holds the commit lock, for all that is rare. It commits what f
@@ -295,17 +309,20 @@ type Backend interface {
 	// State reads the state alone: the cheapest read there is, as every consistent read does it.
 	State(ctx context.Context) (State, error)
 
-	// Tail reads the rows with revision >= from, at most limit (> 0), with their values and previous values as prev says. The caller
-	// passes the last position it knows, so that the first row proves that the history is still the same.
+	// Tail reads the rows with revision >= from, in order of revision, at most limit (> 0), with their
+	// values and previous values as prev says. The caller passes the last position it knows, so that the
+	// first row proves that the history is still the same. The previous value of a row is missing (HasPrev)
+	// if compaction has removed it.
 	Tail(ctx context.Context, from Revision, limit int, prev Prev) (*Tail, error)
 
 	// Get reads one key: the row, or nil if it does not exist.
 	Get(ctx context.Context, key Key) (*Row, State, error)
 
-	// Page reads live rows.
+	// Page reads live rows, in order of keys.
 	Page(ctx context.Context, q PageQuery) (*Page, error)
 
-	// Replaced scans the log in (q.After, q.Upto] for rows whose key is in range and whose Prev is in [1, q.At].
+	// Replaced scans the log in (q.After, q.Upto] for rows whose key is in range and whose Prev is in
+	// [1, q.At].
 	Replaced(ctx context.Context, q ReplacedQuery) ([]Replaced, State, error)
 
 	// Values reads log rows (Key, Revision, Create, Value) by their revisions, in no particular order.
@@ -316,15 +333,17 @@ type Backend interface {
 	// Count counts the live keys in a range with revision <= at (0: all), and stops at limit (0: none).
 	Count(ctx context.Context, start, end Key, at Revision, limit int64) (int64, State, error)
 
-	// Expired returns live keys whose expiry has passed by the database's clock, at most limit, the oldest expiry first, and how long it is until
-	// the next expiry after those (0 if there is none).
+	// Expired returns live keys whose expiry has passed by the database's clock, at most limit, the oldest
+	// expiry first, and how long it is until the next expiry after those (0 if there is none). That is a
+	// short time, and not 0, if more keys have expired than the limit.
 	Expired(ctx context.Context, limit int) ([]Expired, time.Duration, error)
 
-	// FirstAt returns the first log row at or after the revision, for its time (Revision and Time are set), or nil.
+	// FirstAt returns the first log row at or after the revision, for its time (Revision and Time are set),
+	// or nil.
 	FirstAt(ctx context.Context, revision Revision) (*Row, error)
 
-	// Sweepable reads what [PlanSweep] asks for: the rows in (swept, compacted], at most limit (> 0) or one
-	// more, and the row at swept.
+	// Sweepable reads what [PlanSweep] asks for: the rows in (swept, compacted], in order of revision, at
+	// most limit (> 0) or one more, and the row at swept if it is there.
 	Sweepable(ctx context.Context, limit int) (Sweepable, error)
 
 	// Sweep carries out a plan in one short transaction, and returns how many rows it deleted. Rows that

@@ -1,0 +1,51 @@
+// Package drivers is the list of all databases, for programs that serve any of them. A program that
+// imports it links them all. One that needs fewer names their drivers instead. Nothing else in the
+// library imports it.
+//
+// # What a driver consists of
+//
+// A driver reads rows, runs statements and classifies errors. It decides nothing: the rules are in
+// storage/internal/mvcc, and the contract of a driver is mvcc.Backend. The files of sqlite, postgres and
+// mysql have the same names:
+//
+//	doc.go          for users: URLs, what the server must be like, which accidents go unnoticed
+//	driver.go       the Driver: its name and its URL schemes
+//	url.go          what a URL says
+//	open.go         Open: is this a store that this program can use?
+//	connect.go      one connection: its settings, and what it must find
+//	identity.go     which database it is: the fingerprint
+//	boot.go         what can undo commits: durability
+//	migrate.go      Migrate and Status; the SQL is in the folder migrations
+//	backend.go      the backend: pools, limits, optional interfaces
+//	statements.go   the statements on the store's tables, each with its argument and its index
+//	read.go         runs a statement for storage/internal/sqlread, which has the reads
+//	transaction.go  how a transaction is sent, and takes the commit lock
+//	commit.go       Commit
+//	locked.go       Locked, for what is rare
+//	sweep.go        Sweep
+//	snapshot.go     Snapshot
+//	errors.go       what an error means
+//
+// Besides these, each has files for what only its database needs. SQLite: place.go and replaced.go (a
+// file can be moved and replaced), space.go (a full disk), wal.go (the write-ahead log), poll.go; its
+// low-level client is storage/internal/sqlite3. PostgreSQL: binary.go (the binary format) and listen.go.
+// MySQL: text.go (several statements in one text).
+//
+// The package storage/internal/memdb is the shortest example: a complete backend without SQL.
+//
+// # A fourth database
+//
+// It touches these places, and no other product code:
+//
+//   - a package beside sqlite, postgres and mysql, with the files above
+//   - a folder in migrations, with a list of migrations like migrations.SQLite, and a locker if the
+//     database needs one
+//   - one line in drivers.go
+//   - a kind and its starter in storage/internal/dbtest; all suites then run on it
+//   - one line in .ci/run: the version that is tested
+//
+// Tests of its own follow the others: statements_test.go reads the plan of each statement, faults_test.go
+// breaks connections, and backend_test.go runs the suite of storage/internal/backendtest. Tools that start
+// servers of every kind by themselves have a list of their own: pkg/testkit/databases, hack/bench,
+// hack/torture and the tests of cmd. They work without the new one.
+package drivers
