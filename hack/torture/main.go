@@ -18,6 +18,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/rowkeeper/rowkeeper/hack/plot"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/jumping"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/report"
@@ -201,10 +202,10 @@ func soaked(o options, r *scenario.Result) error {
 		{"latency of requests, median", "ms", func(s scenario.Sample) float64 { return s.Median * 1e3 }},
 		{"latency of requests, p99", "ms", func(s scenario.Sample) float64 { return s.P99 * 1e3 }},
 	}
-	var panels []report.Panel
+	var panels []plot.Panel
 	var growth []string
 	for _, f := range figures {
-		p := report.Panel{Title: f.title, Unit: f.unit}
+		p := plot.Panel{Title: f.title, Unit: f.unit}
 		for _, s := range r.Samples {
 			p.Minutes, p.Data = append(p.Minutes, s.At.Minutes()), append(p.Data, f.of(s))
 		}
@@ -216,7 +217,7 @@ func soaked(o options, r *scenario.Result) error {
 	if o.plot == "" {
 		return nil
 	}
-	return os.WriteFile(o.plot, []byte(report.Plot(fmt.Sprintf("A soak of %s on %s, %d requests/s wanted", o.soak, r.Version, o.rate), panels)), 0o644)
+	return os.WriteFile(o.plot, []byte(plot.Lines(fmt.Sprintf("A soak of %s on %s, %d requests/s wanted", o.soak, r.Version, o.rate), panels)), 0o644)
 }
 
 // row is a line of the table.

@@ -3,12 +3,13 @@ package report
 import (
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/runner"
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/target"
+	"github.com/rowkeeper/rowkeeper/hack/plot"
 )
 
 // Plot is a chart and the name of its file.
 type Plot struct {
 	File  string
-	Chart Chart
+	Chart plot.Bars
 }
 
 // group is one group of bars: a figure of a line.
@@ -42,13 +43,16 @@ func Plots(results *runner.Results) []Plot {
 	return plots
 }
 
-func (f figures) chart(title, unit string, log bool, figure func(line, target, key string) (float64, bool), groups []group) Chart {
-	c := Chart{Title: title, Unit: unit, Log: log}
+func (f figures) chart(title, unit string, log bool, figure func(line, target, key string) (float64, bool), groups []group) plot.Bars {
+	c := plot.Bars{
+		Title: title, Unit: unit, Log: log,
+		Label: func(height float64) string { return quantity(height, unit) },
+	}
 	for _, t := range f.targets {
-		c.Series = append(c.Series, Series{Name: t.Name(), Colour: colour(t)})
+		c.Series = append(c.Series, plot.Series{Name: t.Name(), Colour: colour(t)})
 	}
 	for _, g := range groups {
-		values := make([]Value, len(f.targets))
+		values := make([]plot.Value, len(f.targets))
 		found := false
 		for i, t := range f.targets {
 			values[i].Height, values[i].OK = figure(g.line, t.Name(), g.key)

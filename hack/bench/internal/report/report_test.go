@@ -4,8 +4,6 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
-	"math"
-	"slices"
 	"strings"
 	"testing"
 
@@ -66,23 +64,6 @@ func TestNumber(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 1234567: "1,234,567", 999: "999", 42.25: "42.2", 1.005: "1.00", 0.01234: "0.0123"} {
 		if got := number(v); got != want {
 			t.Errorf("number(%v) = %q, want %q", v, got, want)
-		}
-	}
-}
-
-func TestSteps(t *testing.T) {
-	for _, c := range []struct {
-		low, high float64
-		want      []float64
-	}{
-		{0.5, 4.4, []float64{0.5, 1, 2, 5}},
-		{45, 2953, []float64{20, 50, 100, 200, 500, 1000, 2000, 5000}},
-		{7, 7, []float64{5, 10}},
-		{0.003, 4919, []float64{0.001, 0.01, 0.1, 1, 10, 100, 1000, 10000}},
-	} {
-		got := steps(c.low, c.high)
-		if !slices.EqualFunc(got, c.want, func(a, b float64) bool { return math.Abs(a/b-1) < 1e-9 }) {
-			t.Errorf("steps(%v, %v) = %v, want %v", c.low, c.high, got, c.want)
 		}
 	}
 }

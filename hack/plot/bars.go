@@ -1,4 +1,4 @@
-package report
+package plot
 
 import (
 	"fmt"
@@ -8,9 +8,11 @@ import (
 	"strings"
 )
 
-// Chart is a chart of grouped bars.
-type Chart struct {
+// Bars is a chart of grouped bars.
+type Bars struct {
 	Title, Unit string
+	// Label writes a height for readers.
+	Label func(height float64) string
 	// Log: the axis is logarithmic.
 	Log bool
 	// Groups are the labels below the axis; a line break begins a new line.
@@ -30,7 +32,7 @@ type Value struct {
 	OK     bool
 }
 
-// The chart's measures in pixels.
+// The measures of a chart in pixels.
 const (
 	barWidth  = 15
 	groupGap  = 26
@@ -42,7 +44,7 @@ const (
 )
 
 // SVG draws the chart.
-func (c Chart) SVG() string {
+func (c Bars) SVG() string {
 	groupWidth := len(c.Series)*barWidth + groupGap
 	width := max(left+len(c.Groups)*groupWidth+16, 560)
 	const perRow = 4
@@ -51,13 +53,9 @@ func (c Chart) SVG() string {
 	a := c.axis()
 
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="system-ui, sans-serif" font-size="12" fill="#1f2937">`+"\n", width, height, width, height)
-	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="#ffffff"/>`+"\n", width, height)
-	fmt.Fprintf(&b, `<text x="%d" y="24" font-size="15" font-weight="600">%s</text>`+"\n", 16, html.EscapeString(c.Title))
-	for _, tick := range a.ticks {
-		y := a.y(tick)
-		fmt.Fprintf(&b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="#e5e7eb"/>`, left, width-16, y, y)
-		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n", left-6, y+4, html.EscapeString(strconv.FormatFloat(tick, 'g', 12, 64)+" "+c.Unit))
+	open(&b, width, height, 12, c.Title)
+	for _, v := range a.ticks {
+		tick(&b, left, width-16, a.y(v), strconv.FormatFloat(v, 'g', 12, 64)+" "+c.Unit)
 	}
 	base := a.y(a.base)
 	for g, label := range c.Groups {
@@ -69,7 +67,7 @@ func (c Chart) SVG() string {
 			}
 			y := a.y(v.Height)
 			fmt.Fprintf(&b, `<rect x="%d" y="%.1f" width="%d" height="%.1f" fill="%s"><title>%s: %s</title></rect>`+"\n",
-				x+s*barWidth, min(y, base), barWidth-2, max(math.Abs(base-y), 1), series.Colour, html.EscapeString(series.Name), html.EscapeString(quantity(v.Height, c.Unit)))
+				x+s*barWidth, min(y, base), barWidth-2, max(math.Abs(base-y), 1), series.Colour, html.EscapeString(series.Name), html.EscapeString(c.Label(v.Height)))
 		}
 		for i, line := range strings.Split(label, "\n") {
 			fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle" font-size="11">%s</text>`+"\n",
@@ -95,7 +93,7 @@ type axis struct {
 }
 
 // axis chooses whole decades, or a round maximum. On a logarithmic axis of ratios, bars begin at 1.
-func (c Chart) axis() axis {
+func (c Bars) axis() axis {
 	low, high := math.Inf(1), 0.0
 	for _, s := range c.Series {
 		for _, v := range s.Values {
@@ -108,16 +106,8 @@ func (c Chart) axis() axis {
 		low, high = 1, 10
 	}
 	if !c.Log {
-		step := math.Pow(10, math.Floor(math.Log10(high)))
-		if high/step < 2.5 {
-			step /= 4
-		} else if high/step < 5 {
-			step /= 2
-		}
-		a := axis{to: math.Ceil(high/step) * step, transform: func(v float64) float64 { return v }}
-		for v := 0.0; v <= a.to+step/2; v += step {
-			a.ticks = append(a.ticks, v)
-		}
+		a := axis{ticks: linear(high), transform: func(v float64) float64 { return v }}
+		a.to = a.ticks[len(a.ticks)-1]
 		return a
 	}
 	a := axis{log: true, transform: math.Log10}

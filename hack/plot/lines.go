@@ -1,4 +1,4 @@
-package report
+package plot
 
 import (
 	"fmt"
@@ -20,13 +20,12 @@ const (
 	perRow           = 2
 )
 
-// Plot draws panels below and beside each other. Each axis begins at 0.
-func Plot(title string, panels []Panel) string {
+// Lines draws panels below and beside each other. Each axis begins at 0.
+func Lines(title string, panels []Panel) string {
 	rows := (len(panels) + perRow - 1) / perRow
 	width, height := perRow*(panelW+marginL+24), 40+rows*(panelH+marginT+30)
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %[2]d" font-family="system-ui, sans-serif" font-size="11" fill="#1f2937">`+"\n", width, height)
-	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="#ffffff"/><text x="16" y="24" font-size="15" font-weight="600">%s</text>`+"\n", width, height, html.EscapeString(title))
+	open(&b, width, height, 11, title)
 	for i, p := range panels {
 		p.draw(&b, marginL+i%perRow*(panelW+marginL+24), 40+marginT+i/perRow*(panelH+marginT+30))
 	}
@@ -39,16 +38,11 @@ func (p Panel) draw(b *strings.Builder, x, y int) {
 	for i, v := range p.Data {
 		top, end = max(top, v), max(end, p.Minutes[i])
 	}
-	step := math.Pow(10, math.Floor(math.Log10(max(top, 1e-9))))
-	if top/step < 3 {
-		step /= 2
-	}
-	top = max(math.Ceil(top/step), 1) * step
+	ticks := linear(top)
+	top = ticks[len(ticks)-1]
 	fmt.Fprintf(b, `<text x="%d" y="%d" font-size="12" font-weight="600">%s</text>`+"\n", x, y-12, html.EscapeString(p.Title))
-	for v := 0.0; v <= top+step/2; v += step {
-		at := float64(y) + panelH*(1-v/top)
-		fmt.Fprintf(b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="#e5e7eb"/><text x="%d" y="%.1f" text-anchor="end">%.4g %s</text>`+"\n",
-			x, x+panelW, at, at, x-6, at+4, v, html.EscapeString(p.Unit))
+	for _, v := range ticks {
+		tick(b, x, x+panelW, float64(y)+panelH*(1-v/top), fmt.Sprintf("%.4g %s", v, p.Unit))
 	}
 	minutes := max(math.Ceil(end/6), 1)
 	for m := 0.0; m <= end; m += minutes {
