@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -103,7 +104,11 @@ func TestTransactionPooler(t *testing.T) {
 		wg.Go(func() {
 			seen := head(t, b)
 			for n := range groups {
-				res, err := b.Commit(t.Context(), group(seen, mvcc.Key(fmt.Sprintf("k/%d/%03d", i, n)), mvcc.Key(fmt.Sprintf("shared/%03d", n))))
+				keys := []mvcc.Key{mvcc.Key(fmt.Sprintf("k/%d/%03d", i, n)), mvcc.Key(fmt.Sprintf("shared/%03d", n))}
+				res, err := b.Commit(t.Context(), group(seen, keys...))
+				for errors.Is(err, mvcc.ErrOvertaken) {
+					res, err = b.Commit(t.Context(), group(head(t, b), keys...))
+				}
 				if err != nil {
 					t.Errorf("commit: %v", err)
 					return
