@@ -13,6 +13,7 @@ import (
 func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
 	t := transaction{what: "commit", pool: b.commits}
 	b.askGuard(&t.ask, g.Seen.Revision, g.Token)
+	t.ask.askTokens(g.Earlier)
 	t.ask.askLive(g.Mutations)
 	asked := t.ask.askLost(g.Mutations)
 	var (
@@ -23,6 +24,9 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 	t.decide = func(a *answers) (*text, error) {
 		guard, lockWait, err := b.guard(a)
 		if err != nil {
+			return nil, err
+		}
+		if guard.Earlier, err = a.tokens(g.Earlier); err != nil {
 			return nil, err
 		}
 		if err := mvcc.CheckGroup(g, guard); err != nil {
@@ -63,6 +67,32 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 		return nil, err
 	}
 	return res, nil
+}
+
+// askTokens asks for the tokens of the rows at the positions' revisions, if there are any positions.
+func (t *text) askTokens(positions []mvcc.Position) {
+	if len(positions) == 0 {
+		return
+	}
+	revisions := make([]mvcc.Revision, len(positions))
+	for i, p := range positions {
+		revisions[i] = p.Revision
+	}
+	t.statement(selectTokens, revisionList(revisions))
+}
+
+// tokens reads the answer to askTokens: zero for the rows that are not there.
+func (a *answers) tokens(positions []mvcc.Position) ([]mvcc.Token, error) {
+	if len(positions) == 0 {
+		return nil, nil
+	}
+	found := make(map[mvcc.Revision]mvcc.Token, len(positions))
+	err := a.each(2, func(r row) error { found[r.revision(0)] = r.token(1); return nil })
+	tokens := make([]mvcc.Token, len(positions))
+	for i, p := range positions {
+		tokens[i] = found[p.Revision]
+	}
+	return tokens, err
 }
 
 // current is where a key is before a group.

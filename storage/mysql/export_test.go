@@ -109,6 +109,7 @@ func Statements(keys int64) []Statement {
 		{"identity", selectIdentity, nil, 1},
 		{"lock", lockStore, nil, 1},
 		{"guard", fmt.Sprintf(selectGuard, head/2, make([]byte, 16)), nil, 3},
+		{"tokens", fmt.Sprintf(selectTokens, list), nil, many},
 		{"live", fmt.Sprintf(selectLive, keyList(names)), nil, many},
 		{"lost", fmt.Sprintf(selectLost, keyList(names)), nil, 2 * many},
 		{"removed", fmt.Sprintf(selectRemoved, list), nil, many},

@@ -277,6 +277,12 @@ FROM rowkeeper_store s
 JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
 WHERE s.id = 1`
 
+// selectTokens reads the tokens of other rows that the process of a group has seen, by primary key.
+const selectTokens = `
+SELECT g.revision, g.token
+FROM rowkeeper_log g FORCE INDEX (PRIMARY)
+WHERE g.revision IN (%s)`
+
 // selectLive reads the current revisions of keys, by primary key.
 const selectLive = `
 SELECT l.key, l.revision, l.create_revision

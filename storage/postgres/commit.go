@@ -38,7 +38,7 @@ func damagedGroup(err error) error {
 }
 
 func (b *backend) commitInput(ctx context.Context, g *mvcc.Group, in *input, channel string) (outcome, error) {
-	return b.transact(ctx, commitLock, commitGroup, g.Token[:], int64(g.Seen.Epoch), int64(g.Seen.Revision), g.Seen.Token[:],
+	return b.transact(ctx, commitLock, commitGroup, g.Token[:], int64(g.Seen.Epoch), in.seen, in.seenTokens,
 		in.keys, in.expected, in.deleted, in.values, in.ttls, in.wantsPrevious, channel)
 }
 
@@ -51,6 +51,9 @@ func notificationsFull(err error) bool {
 // input is a group as sqlGroup takes it: of the mutations with equal key and expectation only the first, since the others lose to it
 // if it is accepted and are refused like it if it is not.
 type input struct {
+	// seen and seenTokens are Group.Seen and then Group.Earlier, all of one epoch.
+	seen          []int64
+	seenTokens    [][]byte
 	keys          [][]byte
 	expected      []int64
 	deleted       []bool
@@ -70,6 +73,10 @@ func newInput(g *mvcc.Group) *input {
 	n := len(g.Mutations)
 	in := &input{keys: make([][]byte, 0, n), expected: make([]int64, 0, n), deleted: make([]bool, 0, n), values: make([][]byte, 0, n),
 		ttls: make([]int64, 0, n), wantsPrevious: make([]bool, 0, n), place: make([]int, n)}
+	in.see(&g.Seen)
+	for i := range g.Earlier {
+		in.see(&g.Earlier[i])
+	}
 	first := make(map[expectation]int, n)
 	for i, m := range g.Mutations {
 		e := expectation{m.Key, m.Expect}
@@ -87,6 +94,11 @@ func newInput(g *mvcc.Group) *input {
 		in.wantsPrevious = append(in.wantsPrevious, m.Delete && !m.HasPrev)
 	}
 	return in
+}
+
+func (in *input) see(p *mvcc.Position) {
+	in.seen = append(in.seen, int64(p.Revision))
+	in.seenTokens = append(in.seenTokens, p.Token[:])
 }
 
 // ceilMicros rounds up: a key that expires must not become one that never does.

@@ -49,6 +49,15 @@ func TestCommitFollowsTheRules(t *testing.T) {
 		case 2, 3, 4:
 			g.Seen = st.Head
 		}
+		var at []mvcc.Token
+		for r := range g.Seen.Revision {
+			if p := (mvcc.Position{Epoch: g.Seen.Epoch, Revision: r, Token: log[r]}); rng.IntN(4) == 0 {
+				if p.Token == (mvcc.Token{}) || rng.IntN(16) == 0 {
+					p.Token = token()
+				}
+				g.Earlier, at = append(g.Earlier, p), append(at, log[r])
+			}
+		}
 		for range 1 + rng.IntN(6) {
 			m := &mvcc.Mutation{Key: mvcc.Key(fmt.Sprint("key", rng.IntN(keys)))}
 			m.Expect = current[m.Key][0]
@@ -79,7 +88,7 @@ func TestCommitFollowsTheRules(t *testing.T) {
 		}
 
 		got, err := b.Commit(t.Context(), g)
-		want := mvcc.CheckGroup(g, mvcc.Guard{State: st, At: log[g.Seen.Revision], Aborted: aborted})
+		want := mvcc.CheckGroup(g, mvcc.Guard{State: st, At: log[g.Seen.Revision], Earlier: at, Aborted: aborted})
 		if fmt.Sprint(err) != fmt.Sprint(want) || want != nil && mvcc.ClassOf(err) != mvcc.ClassOf(want) {
 			t.Fatalf("seed %d: the group is refused by %v, want %v", seed, err, want)
 		}

@@ -242,8 +242,8 @@ FROM rowkeeper_store WHERE id = 1 FOR UPDATE`
 // the lock, so what it reads is what it changes.
 //
 //   - guard: the group's token is not recorded as aborted (primary key), and the database is the one that was seen: the same epoch, a head that
-//     is not lower, and at the seen revision (primary key) the seen token, unless the row is gone and compaction may have removed it.
-//     Where compaction has passed the seen revision, nothing is accepted in any case.
+//     is not lower, and at each seen revision (primary key) the seen token, unless the row is gone and compaction may have removed it.
+//     Where compaction has passed the newest seen revision, nothing is accepted in any case.
 //   - input: each mutation with the key's current revision (primary key of live); 0 if there is none. The caller has taken out all but the first
 //     of the mutations with equal key and expectation, which could only lose. So of one key's mutations at most one expects
 //     the current revision, and no key is written twice.
@@ -257,15 +257,17 @@ FROM rowkeeper_store WHERE id = 1 FOR UPDATE`
 //
 // The notification is sent at COMMIT, once per group, and only if something was written.
 //
-// $1 token, $2 $3 $4 seen epoch, revision, token, $5 keys, $6 expectations, $7 deletions, $8 values, $9 times to live in
+// $1 token, $2 seen epoch, $3 $4 seen revisions and tokens, the newest first, $5 keys, $6 expectations, $7 deletions, $8 values, $9 times to live in
 // microseconds or 0, $10 whether the previous value is wanted, $11 notification channel, "" for none.
 const sqlGroup = `
 WITH guard AS MATERIALIZED (
     SELECT s.epoch, s.compacted, s.swept, h.revision AS head, h.token AS head_token,
            (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now,
            EXISTS (SELECT FROM rowkeeper_aborted WHERE token = $1::bytea) AS aborted,
-           s.epoch = $2::bigint AND h.revision >= $3::bigint AND coalesce(
-               (SELECT token = $4::bytea FROM rowkeeper_log WHERE revision = $3::bigint), $3::bigint < s.compacted) AS seen
+           s.epoch = $2::bigint AND h.revision >= ($3::bigint[])[1] AND NOT EXISTS (
+               SELECT FROM unnest($3::bigint[], $4::bytea[]) AS p (revision, token)
+               LEFT JOIN LATERAL (SELECT token FROM rowkeeper_log WHERE revision = p.revision OFFSET 0) l ON true
+               WHERE NOT coalesce(l.token = p.token, p.revision < s.compacted)) AS seen
     FROM rowkeeper_store s
     CROSS JOIN LATERAL (SELECT revision, token FROM rowkeeper_log ORDER BY revision DESC LIMIT 1) h
     WHERE s.id = 1
@@ -281,7 +283,7 @@ WITH guard AS MATERIALIZED (
     ) p ON true
 ), decided AS MATERIALIZED (
     SELECT i.n, i.key, i.expected, i.deleted, i.value, i.wants_previous, i.current, g.now,
-           i.fits AND g.seen AND NOT g.aborted AND g.compacted <= $3::bigint AS accepted,
+           i.fits AND g.seen AND NOT g.aborted AND g.compacted <= ($3::bigint[])[1] AS accepted,
            g.head + count(*) FILTER (WHERE i.fits) OVER (ORDER BY i.n ROWS UNBOUNDED PRECEDING) AS revision,
            i.create_revision,
            CASE WHEN i.ttl > 0 THEN g.now + i.ttl END AS expiry

@@ -144,7 +144,7 @@ var arguments = func() map[string]struct {
 		"size":                 {``, 2},
 		"rowkeeper_lock":       {``, 1},
 		"rowkeeper_sweep_lock": {``, 1},
-		"rowkeeper_group": {strings.Join([]string{`'\x00'`, "1", "120001", `decode(md5('t120000'), 'hex')`, array(group, "bytea", key), array(group, "bigint", expected),
+		"rowkeeper_group": {strings.Join([]string{`'\x00'`, "1", "ARRAY[120001::bigint]", `ARRAY[decode(md5('t120000'), 'hex')]`, array(group, "bytea", key), array(group, "bigint", expected),
 			array(group, "boolean", deleted), array(group, "bytea", func(int) string { return `'\x00'` }), array(group, "bigint", func(int) string { return "0" }),
 			array(group, "boolean", deleted), `'channel'`}, ", "), 4 + 4*group},
 		"find_group":      {`'\x00', 119501`, 510},

@@ -26,7 +26,7 @@ var (
 	begin       = statement{name: "rowkeeper_begin", sql: sqlBegin}
 	commit      = statement{name: "rowkeeper_commit", sql: sqlCommit}
 	commitLock  = statement{name: "rowkeeper_lock", sql: fmt.Sprintf(sqlLock, knownSchema)}
-	commitGroup = statement{name: "rowkeeper_group", sql: sqlGroup, types: []uint32{oidBytes, oidInt, oidInt, oidBytes, oidBytesArray, oidIntArray, oidBoolArray, oidBytesArray, oidIntArray, oidBoolArray, oidText}}
+	commitGroup = statement{name: "rowkeeper_group", sql: sqlGroup, types: []uint32{oidBytes, oidInt, oidIntArray, oidBytesArray, oidBytesArray, oidIntArray, oidBoolArray, oidBytesArray, oidIntArray, oidBoolArray, oidText}}
 	sweepLock   = statement{name: "rowkeeper_sweep_lock", sql: fmt.Sprintf(sqlSweepLock, knownSchema)}
 	sweepBatch  = statement{name: "rowkeeper_sweep", sql: sqlSweep, types: []uint32{oidInt, oidIntArray, oidInt, oidInt, oidBool, oidInt}}
 

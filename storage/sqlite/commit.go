@@ -15,6 +15,9 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 		res.LockWait = time.Since(asked)
 		guard, err := b.guard(c, g.Token, g.Seen.Revision)
 		if err == nil {
+			guard.Earlier, err = tokensAt(c, g.Earlier)
+		}
+		if err == nil {
 			err = mvcc.CheckGroup(g, guard)
 		}
 		if err != nil {
@@ -61,6 +64,21 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 		return nil, err
 	}
 	return res, nil
+}
+
+// tokensAt reads the tokens of the rows at the positions' revisions, zero for those that are not there.
+func tokensAt(c *sqlite3.Conn, positions []mvcc.Position) ([]mvcc.Token, error) {
+	tokens := make([]mvcc.Token, len(positions))
+	for i, p := range positions {
+		s, err := c.Prepare(selectToken)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := s.Int(int64(p.Revision)).Row(func() { tokens[i] = colToken(s, 0) }); err != nil {
+			return nil, err
+		}
+	}
+	return tokens, nil
 }
 
 // live reads a key's revision and creation revision, 0 and 0 if it does not exist.

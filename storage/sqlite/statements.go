@@ -42,6 +42,10 @@ SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
 FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
 WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
 
+// selectToken reads, by primary key, the token of another row that the process of a group has seen.
+const selectToken = `
+SELECT token FROM rowkeeper_log WHERE revision = ?1`
+
 // selectOldestWriter finds the store row by its primary key.
 const selectOldestWriter = `
 SELECT oldest_writer FROM rowkeeper_store WHERE id = 1`

@@ -25,6 +25,7 @@ var plans = map[string]struct{ text, plan string }{
 	"selectExpiring":     {selectExpiring, "SEARCH rowkeeper_live USING INDEX rowkeeper_live_expiry (expiry>?); "},
 	"selectLive":         {selectLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); "},
 	"selectOldestWriter": {selectOldestWriter, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
+	"selectToken":        {selectToken, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); "},
 	"selectValue":        {selectValue, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); "},
 	"insertLog":          {insertLog, ""},
 	"insertLive":         {insertLive, ""},

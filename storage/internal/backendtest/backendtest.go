@@ -41,6 +41,7 @@ func Run(t *testing.T, fresh func(t testing.TB) Database) {
 		{name: "CommitNumbersDensely", run: testCommitNumbersDensely},
 		{name: "CommitOfConflictsWritesNothing", run: testCommitOfConflicts},
 		{name: "CommitGuard", run: testCommitGuard},
+		{name: "CommitGuardOfEarlier", run: testCommitGuardOfEarlier},
 		{name: "CommitGuardAfterSweep", run: testCommitGuardAfterSweep},
 		{name: "CommitOfAbortedToken", run: testCommitOfAbortedToken},
 		{name: "AbortedTokenIsForgotten", run: testAbortedTokenIsForgotten},

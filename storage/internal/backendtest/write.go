@@ -236,6 +236,40 @@ func testCommitGuard(f *fixture) {
 	}
 }
 
+// testCommitGuardOfEarlier: all that was seen has to be there, not only the newest.
+func testCommitGuardOfEarlier(f *fixture) {
+	seen := []mvcc.Position{f.seen}
+	for i := range 200 {
+		f.put(mvcc.Key(fmt.Sprintf("k%03d", i)), 0, "x")
+		seen = append(seen, f.seen)
+	}
+	try := func(earlier []mvcc.Position, key mvcc.Key) error {
+		_, err := f.b.Commit(f.ctx, &mvcc.Group{Token: newToken(), Seen: f.seen, Earlier: earlier,
+			Mutations: []*mvcc.Mutation{put(key, 0, "x")}})
+		return err
+	}
+	f.must(try(seen[:1], "one"))
+	f.must(try(seen[100:101], "another"))
+	f.must(try(seen[:200], "all"))
+	before := f.state()
+	for _, i := range []int{0, 100, 199} {
+		earlier := slices.Clone(seen[:200])
+		earlier[i].Token = newToken()
+		f.is(try(earlier, "none"), mvcc.Fenced)
+		f.is(try(earlier[i:i+1], "none"), mvcc.Fenced)
+	}
+	f.same(f.state(), before)
+	// What compaction has removed proves nothing, where it cannot be asked for.
+	r := f.put("k100", seen[101].Revision, "y")
+	f.compact(r, 1000)
+	f.must(try(seen[:200], "swept"))
+	lost := slices.Clone(seen[101:102])
+	lost[0].Token = newToken()
+	f.must(try(lost, "swept, too"))
+	lost[0].Revision = f.seen.Revision
+	f.is(try(lost, "none"), mvcc.Fenced)
+}
+
 // testCommitGuardAfterSweep: the row that was seen may have been swept meanwhile, when it was replaced or a tombstone.
 func testCommitGuardAfterSweep(f *fixture) {
 	a := f.put("a", 0, "a1")

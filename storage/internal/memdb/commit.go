@@ -17,7 +17,11 @@ func (b *Backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 	res := &mvcc.GroupResult{}
 	err := b.transact(ctx, "Commit", func(t *tables) (bool, error) {
 		st := t.state(b.d.now())
-		if err := mvcc.CheckGroup(g, t.guard(st, g.Token, g.Seen.Revision)); err != nil {
+		guard := t.guard(st, g.Token, g.Seen.Revision)
+		for _, p := range g.Earlier {
+			guard.Earlier = append(guard.Earlier, t.token(p.Revision))
+		}
+		if err := mvcc.CheckGroup(g, guard); err != nil {
 			return false, err
 		}
 		res.Before, res.State, res.Time = st.Head, st, micro(st.Now)

@@ -105,11 +105,15 @@ func (t *tables) isAborted(token mvcc.Token) bool {
 
 // guard reads what [mvcc.CheckGroup] and [mvcc.Resolve] ask for, in state st.
 func (t *tables) guard(st mvcc.State, token mvcc.Token, at mvcc.Revision) mvcc.Guard {
-	g := mvcc.Guard{State: st, Aborted: t.isAborted(token)}
+	return mvcc.Guard{State: st, Aborted: t.isAborted(token), At: t.token(at)}
+}
+
+// token returns the token of the row at the revision, zero if there is none.
+func (t *tables) token(at mvcc.Revision) (token mvcc.Token) {
 	if r := t.row(at); r != nil {
-		g.At = r.Token
+		token = r.Token
 	}
-	return g
+	return token
 }
 
 // append adds a row to the log, where the primary key allows it: behind the last one.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -197,14 +198,14 @@ func TestFencesRace(t *testing.T) {
 	})
 }
 
-// held is a backend that holds reads of the log back, and the answers of lists.
+// held is a backend that holds the tailer's reads of the log back, and the answers of lists.
 type held struct {
 	mvcc.Backend
 	// mu is held for reading while the log is read, so that none is read any more when it is held back.
 	mu         sync.RWMutex
 	tail, page chan struct{}
-	// paged is told that an answer is held back.
-	paged chan struct{}
+	// paged is told that an answer is held back, and tailed that a read of the log is.
+	paged, tailed chan struct{}
 	// groups counts the groups.
 	groups atomic.Int64
 }
@@ -216,7 +217,7 @@ func (h *held) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, er
 
 func openHeld(t *testing.T, db dbtest.DB, cfg mvcc.Config) (*mvcc.Store, *held) {
 	t.Helper()
-	h := &held{Backend: openBackend(t, db), paged: make(chan struct{}, 1)}
+	h := &held{Backend: openBackend(t, db), paged: make(chan struct{}, 1), tailed: make(chan struct{}, 1)}
 	cfg.Logger = testLogger(t)
 	s, err := mvcc.Open(t.Context(), h, cfg)
 	if err != nil {
@@ -250,8 +251,12 @@ func await(ctx context.Context, c chan struct{}) error {
 
 func (h *held) Tail(ctx context.Context, from mvcc.Revision, limit int, prev mvcc.Prev) (*mvcc.Tail, error) {
 	h.mu.RLock()
-	if c := h.tail; c != nil {
+	if c := h.tail; c != nil && limit > 1 { // who looks for one position asks for one row
 		h.mu.RUnlock()
+		select {
+		case h.tailed <- struct{}{}:
+		default:
+		}
 		if err := await(ctx, c); err != nil {
 			return nil, err
 		}
@@ -420,6 +425,74 @@ func TestSeenBeforeCompaction(t *testing.T) {
 	}
 }
 
+// TestCommitAfterLoss: a process has seen positions that the log is not compared with yet, and the database
+// loses some of them. Then it reads a newer head. It commits nothing in that history before it has noticed:
+// what its writers expect may be a revision of the lost one.
+func TestCommitAfterLoss(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		// told are the revisions of lists, after the delivered one; lost the first one that is lost, -1 if
+		// none is.
+		told []mvcc.Revision
+		lost mvcc.Revision
+	}{
+		{"the delivered one is lost", nil, 0},
+		{"1 was told and is lost", []mvcc.Revision{1}, 1},
+		{"1 and 3 were told, and 3 is lost", []mvcc.Revision{1, 3}, 3},
+		{"1 and 3 were told, and both are lost", []mvcc.Revision{1, 3}, 1},
+		{"1 and 3 were told, and none is lost", []mvcc.Revision{1, 3}, -1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+				s, h := openHeld(t, db, mvcc.Config{})
+				writer := open(t, db, mvcc.Config{})
+				start := put(t, writer, "/start", 0, "x")
+				if err := s.Ready(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				h.hold(make(chan struct{}), nil)
+				newest := put(t, writer, "/more", 0, "x")
+				<-h.tailed // from now on the process reads only what this test does
+				for _, told := range tc.told {
+					newest = start + told
+					for writer.Delivered() < newest {
+						put(t, writer, mvcc.Key(fmt.Sprintf("/told/%d", writer.Delivered())), 0, "x")
+					}
+					if r := list(t, s); r != newest {
+						t.Fatalf("the list is at %d, want %d", r, newest)
+					}
+				}
+				if tc.lost < 0 {
+					put(t, writer, "/last", 0, "x")
+				} else {
+					// It has to be the other store that notices.
+					if err := writer.Close(); err != nil {
+						t.Fatal(err)
+					}
+					loseFrom(t, db, start+tc.lost, newest+1)
+				}
+				if r := list(t, s); r != newest+1 {
+					t.Fatalf("the list is at %d, want %d", r, newest+1)
+				}
+				r, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/mine", Value: []byte("x")})
+				if tc.lost < 0 {
+					if err != nil || r != newest+2 {
+						t.Errorf("the write is at %d, %v", r, err)
+					}
+					return
+				}
+				if mvcc.ClassOf(err) != mvcc.Unavailable || err == nil || !strings.Contains(err.Error(), "nothing was written") {
+					t.Errorf("the write is at %d, %v", r, err)
+				}
+				if kv, head, err := s.Get(t.Context(), "/mine"); kv != nil || err != nil || head < newest+1<<32 {
+					t.Errorf("there is %+v at %d, %v", kv, head, err)
+				}
+				put(t, s, "/mine", 0, "x")
+			})
+		})
+	}
+}
+
 // TestCommitAfterCompaction: a process that was paused writes when compaction has passed all that it has
 // seen. Its first group is refused, the second one succeeds, even if the time for retries is over.
 func TestCommitAfterCompaction(t *testing.T) {
@@ -433,6 +506,8 @@ func TestCommitAfterCompaction(t *testing.T) {
 					t.Fatal(err)
 				}
 				h.hold(make(chan struct{}), nil)
+				put(t, writer, "/more", 0, "x")
+				<-h.tailed // from now on the process reads only what this test does
 				r := seen
 				if swept {
 					r = put(t, writer, "/k", r, "x")

@@ -88,6 +88,10 @@ type Group struct {
 	// head must not be lower, the row at Seen.Revision must have Seen.Token, and compaction must not have
 	// passed it.
 	Seen Position
+	// Earlier are the other positions that this process has seen and has not compared with the log since
+	// then, in order of their revisions: the delivered one, and what reads have told. The newest one
+	// proves nothing of them if the database has lost some in between. Most often there are none.
+	Earlier []Position
 	// Mutations are in the order of arrival. A key may occur several times.
 	Mutations []*Mutation
 }

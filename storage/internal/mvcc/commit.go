@@ -109,20 +109,21 @@ func (s *Store) commitGroup(writes []*write) {
 	retry := retryPolicy()
 	// Those that have waited while the group before was tried in vain are tried once, or they would wait until their callers give up.
 	deadline := writes[0].arrived.Add(s.cfg.RetryFor)
-	seen, overtaken := s.hub.newestSeen(), false
-	for epoch := seen.Epoch; ; seen = s.hub.newestSeen() {
-		if seen.Epoch != epoch {
+	seen, overtaken := s.hub.undecided(), false
+	for epoch := seen[0].Epoch; ; seen = s.hub.undecided() {
+		if seen[0].Epoch != epoch {
 			// What the writers expect may be a revision of the lost history, which another state has in this one.
 			answerAll(writes, Errorf(Unavailable, "the database's history has changed, and nothing was written: read again"))
 			return
 		}
-		g := &Group{Token: newToken(), Seen: seen, Mutations: mutations}
+		newest := len(seen) - 1
+		g := &Group{Token: newToken(), Seen: seen[newest], Earlier: seen[:newest], Mutations: mutations}
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(s.commitCtx, s.cfg.Timeout)
 		s.tailer.groupBegins()
 		var res *GroupResult
 		err := error(errCrowded)
-		if !s.hub.crowded() {
+		if newest <= maxEarlier {
 			res, err = s.b.Commit(ctx, g)
 		}
 		cancel()

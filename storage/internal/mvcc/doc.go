@@ -79,7 +79,7 @@
 //
 // I6 Revisions never go backwards, and none is reused for other content. Every position ([Position]: epoch, revision
 // and token) that an answer has shown to this process is kept until the log is read up to it, and compared with the
-// log's row then; every commit carries the newest one, and the backend compares it under the commit lock. A head that is
+// log's row then; every commit carries those that are not compared yet, and the backend compares them under the commit lock. A head that is
 // lower, another epoch, or another token at a revision means that the database was restored or lost its tail: nothing is
 // written, and a fence moves the head at least 2^32 beyond everything seen, with compacted at the marker, so that every
 // older revision answers "compacted". Another epoch is accepted instead only if compacted is 2^31 beyond everything seen

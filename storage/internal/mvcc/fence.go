@@ -15,11 +15,11 @@ import (
 // # How it is noticed
 //
 // A process compares every answer with what it has seen: Store.observe the head of each read, the backend
-// the newest position of each group (Group.Seen), and the tailer each position that was seen, when the
-// log is read up to it (see trail). What it cannot notice by that, it notices by the database's
+// the positions of each group (Group.Seen and Earlier), and the tailer each position that was seen, when
+// the log is read up to it (see trail). What it cannot notice by that, it notices by the database's
 // fingerprint and by the boot that holds its commits (see durability.go): when it starts (Store.begin)
 // and whenever it opens a connection (the backends answer Fenced). Between a read of another history and the moment when the log is read up to what was seen
-// before, which is asked for at once, the process does not know.
+// before, which is asked for at once, the process does not know. It writes nothing in that history meanwhile.
 //
 // # What is done
 //
@@ -89,7 +89,8 @@ func (s *Store) refence(ctx context.Context, suspect Position, reason string) er
 	if err != nil {
 		return err
 	}
-	seen, delivered := s.hub.newestSeen(), s.hub.position()
+	positions := s.hub.undecided()
+	seen := positions[len(positions)-1]
 	st, err := s.b.State(ctx)
 	switch {
 	case err != nil && ClassOf(err) != Fenced:
@@ -105,9 +106,8 @@ func (s *Store) refence(ctx context.Context, suspect Position, reason string) er
 		s.adopt(st, slog.LevelWarn, reason)
 		return nil
 	case err == nil && st.Head.Epoch == seen.Epoch && st.Head.Revision >= seen.Revision:
-		// What was delivered has to be there as well as what was heard of since, which may be of the new
-		// history already.
-		positions := []Position{seen, delivered}
+		// What was delivered has to be there as well as all that was heard of since, of which the newest
+		// may be of the new history already.
 		if suspect.Epoch == seen.Epoch {
 			positions = append(positions, suspect)
 		}

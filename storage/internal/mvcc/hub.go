@@ -400,11 +400,12 @@ func (h *hub) newestSeen() Position {
 	return h.trail.newest()
 }
 
-// crowded tells whether too many positions wait for the log.
-func (h *hub) crowded() bool {
+// undecided returns the positions that this process has seen and that are not known to be of one history:
+// the delivered one and all after it, the newest at the end.
+func (h *hub) undecided() []Position {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.trail.ahead) >= maxAhead
+	return append([]Position{h.delivered}, h.trail.ahead...)
 }
 
 // sawCompacted remembers the boundary.

@@ -11,6 +11,8 @@ type Guard struct {
 	State State
 	// At is the token of the row at the position's revision, zero if there is no such row.
 	At Token
+	// Earlier are those at the revisions of [Group.Earlier].
+	Earlier []Token
 	// Aborted tells whether the group's token is recorded as aborted.
 	Aborted bool
 }
@@ -22,7 +24,11 @@ type Guard struct {
 // of another history expects revisions that stand for other content in this one (see fence.go). And a
 // group that compaction has overtaken may be one whose token was recorded and forgotten (ForgetAborted).
 func CheckGroup(g *Group, at Guard) error {
-	return Refusal(g, at.State, at.Aborted, g.Seen.in(at.State, at.At))
+	holds := g.Seen.in(at.State, at.At)
+	for i := range g.Earlier {
+		holds = holds && g.Earlier[i].in(at.State, at.Earlier[i])
+	}
+	return Refusal(g, at.State, at.Aborted, holds)
 }
 
 // ErrOvertaken refuses a group that was begun at a revision below compacted. Nothing was written, and

@@ -213,6 +213,7 @@ func TestCheckGroup(t *testing.T) {
 		seen    Position
 		at      Token
 		aborted bool
+		earlier map[Position]Token
 		want    Class // Unavailable: none
 	}{
 		{name: "the head was seen", seen: ruled.Head, at: ruled.Head.Token},
@@ -227,11 +228,23 @@ func TestCheckGroup(t *testing.T) {
 		{name: "the head is lower", seen: Position{2, 101, tokenA}, want: Fenced},
 		{name: "a greater epoch", seen: Position{1, 60, tokenA}, at: tokenA, want: Fenced},
 		{name: "a lower epoch", seen: Position{3, 60, tokenA}, at: tokenA, want: Fenced},
+		{name: "earlier rows are there", seen: ruled.Head, at: ruled.Head.Token,
+			earlier: map[Position]Token{{2, 60, tokenA}: tokenA, {2, 70, tokenB}: tokenB}},
+		{name: "an earlier row was compacted", seen: ruled.Head, at: ruled.Head.Token,
+			earlier: map[Position]Token{{2, 49, tokenA}: {}, {2, 70, tokenB}: tokenB}},
+		{name: "an earlier row is missing", seen: ruled.Head, at: ruled.Head.Token,
+			earlier: map[Position]Token{{2, 60, tokenA}: {}, {2, 70, tokenB}: tokenB}, want: Fenced},
+		{name: "another row is in the place of an earlier one", seen: ruled.Head, at: ruled.Head.Token,
+			earlier: map[Position]Token{{2, 60, tokenA}: tokenA, {2, 70, tokenB}: tokenA}, want: Fenced},
 		{name: "it was given up", seen: ruled.Head, at: ruled.Head.Token, aborted: true, want: Aborted},
 		{name: "it was given up, and compacted", seen: Position{2, 30, tokenA}, aborted: true, want: Aborted},
 		{name: "it was given up in another history", seen: Position{1, 60, tokenA}, aborted: true, want: Aborted},
 	} {
-		err := CheckGroup(&Group{Seen: tc.seen}, Guard{State: ruled, At: tc.at, Aborted: tc.aborted})
+		g, guard := &Group{Seen: tc.seen}, Guard{State: ruled, At: tc.at, Aborted: tc.aborted}
+		for p, at := range tc.earlier {
+			g.Earlier, guard.Earlier = append(g.Earlier, p), append(guard.Earlier, at)
+		}
+		err := CheckGroup(g, guard)
 		if (err == nil) != (tc.want == Unavailable) || err != nil && ClassOf(err) != tc.want || errors.Is(err, ErrOvertaken) != (tc.want == Transient) {
 			t.Errorf("%s: %v", tc.name, err)
 		}

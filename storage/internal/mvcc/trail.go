@@ -6,7 +6,8 @@ import "sort"
 // was the head of some answer, so a client may know its revision. A database that has lost its newest
 // rows writes others in their place, and only the tokens tell. So each position is kept until the log is
 // read up to it, and is compared then. It is not enough to compare the newest one: if lists saw 3 and 5,
-// and 5 alone was seen after a loss, then 5 is right and 3 is not.
+// and 5 alone was seen after a loss, then 5 is right and 3 is not. A group that begins before the log is
+// read so far takes them along (Group.Earlier): a writer may expect what was read with any of them.
 //
 // The zero value is not valid; reset comes first.
 type trail struct {
@@ -24,6 +25,9 @@ const (
 	// maxAhead is how many positions may wait for the log, in at most 2 MiB. It takes a minute without
 	// any progress to fill them.
 	maxAhead = 1 << 16
+	// maxEarlier is how many positions a group takes along at most. Groups wait for the tailer while there
+	// are more: it has not read for as many writes of others.
+	maxEarlier = 1 << 12
 )
 
 // sight is what a position means beside those that were seen before.
