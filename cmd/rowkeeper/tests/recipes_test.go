@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
+
+	"github.com/rowkeeper/rowkeeper/hack/verify/markdown"
 )
 
 // The databases' own tools make and restore backups by the commands of deploy/OPERATIONS.md, which are taken from there. After the fence no client misses what
@@ -455,15 +457,17 @@ func recipe(t *testing.T, name string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, after, found := strings.Cut(string(page), "<!-- recipe: "+name+" -->\n```console\n")
-	block, _, closed := strings.Cut(after, "```")
+	block, err := markdown.Marked(page, "recipe: "+name)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var commands []string
 	for line := range strings.Lines(block) {
 		if command, ok := strings.CutPrefix(strings.TrimSpace(line), "$ "); ok {
 			commands = append(commands, command)
 		}
 	}
-	if !found || !closed || len(commands) == 0 {
+	if len(commands) == 0 {
 		t.Fatalf("the page has no commands for %q", name)
 	}
 	return commands

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/rowkeeper/rowkeeper/hack/verify/markdown"
 )
 
 // documentedGrants are the statements of deploy/OPERATIONS.md for a kind of database.
@@ -17,18 +19,21 @@ func documentedGrants(t *testing.T, kind string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, after, found := strings.Cut(string(page), "```sql\n-- "+kind+"\n")
-	block, _, closed := strings.Cut(after, "```")
-	if !found || !closed {
-		t.Fatalf("the page has no statements for %s", kind)
-	}
-	var statements []string
-	for statement := range strings.SplitSeq(block, ";") {
-		if statement = strings.TrimSpace(statement); statement != "" {
-			statements = append(statements, statement)
+	for _, item := range markdown.Items(page) {
+		block, found := strings.CutPrefix(item.Code, "-- "+kind+"\n")
+		if !found || item.Language != "sql" {
+			continue
 		}
+		var statements []string
+		for statement := range strings.SplitSeq(block, ";") {
+			if statement = strings.TrimSpace(statement); statement != "" {
+				statements = append(statements, statement)
+			}
+		}
+		return statements
 	}
-	return statements
+	t.Fatalf("the page has no statements for %s", kind)
+	return nil
 }
 
 // A server works with the rights that the documentation gives to its role, and with one less it says which one it lacks.

@@ -1,11 +1,13 @@
 package readme
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"path/filepath"
-	"regexp"
 	"strings"
+
+	"github.com/rowkeeper/rowkeeper/hack/verify/markdown"
 )
 
 // Walk is a part of a page that can be followed from beginning to end.
@@ -34,16 +36,13 @@ type Command struct {
 	Answer []string
 }
 
-var mark = regexp.MustCompile(`^\s*<!-- readme: ([a-z]+)(?: (.*?))? -->\s*$`)
-
 // Walks returns the walks of a page.
 func Walks(page string) ([]Walk, error) {
-	p := &parser{lines: strings.Split(page, "\n")}
-	for p.at < len(p.lines) {
-		if err := p.line(); err != nil {
-			return nil, fmt.Errorf("line %d: %w", p.at+1, err)
+	var p parser
+	for _, item := range markdown.Items([]byte(page)) {
+		if err := p.item(item); err != nil {
+			return nil, fmt.Errorf("line %d: %w", item.Line, err)
 		}
-		p.at++
 	}
 	if p.walk != nil {
 		return nil, fmt.Errorf("the walk %q has no end", p.walk.Name)
@@ -52,27 +51,24 @@ func Walks(page string) ([]Walk, error) {
 }
 
 type parser struct {
-	lines []string
-	at    int
 	walks []Walk
 	walk  *Walk // the one that has begun
 	// What the next block is marked as, with the rest of the mark.
 	next, rest string
 }
 
-func (p *parser) line() error {
-	line := p.lines[p.at]
-	if fence := strings.TrimSpace(line); strings.HasPrefix(fence, "```") {
-		return p.block(strings.TrimPrefix(fence, "```"), line[:strings.Index(line, "`")])
+func (p *parser) item(item markdown.Item) error {
+	if item.Comment == "" {
+		return p.block(item)
 	}
-	found := mark.FindStringSubmatch(line)
-	if found == nil {
-		if strings.Contains(line, "<!-- readme") {
-			return fmt.Errorf("a mark is a line of its own, as <!-- readme: serve -->")
-		}
+	text, ours := strings.CutPrefix(item.Comment, "readme: ")
+	if !ours {
 		return nil
 	}
-	verb, rest := found[1], found[2]
+	if item.Inline {
+		return errors.New("a mark is a line of its own, as <!-- readme: serve -->")
+	}
+	verb, rest, _ := strings.Cut(text, " ")
 	if p.next != "" {
 		return fmt.Errorf("the mark %q has no block", p.next)
 	}
@@ -94,43 +90,32 @@ func (p *parser) line() error {
 	case p.walk != nil && verb == "file" && filepath.IsLocal(rest) && path.Clean(rest) == rest:
 		p.next, p.rest = verb, rest
 	default:
-		return fmt.Errorf("the mark %q makes no sense here", strings.TrimSpace(line))
+		return fmt.Errorf("the mark %q makes no sense here", "<!-- "+item.Comment+" -->")
 	}
 	return nil
 }
 
-// block reads a block, which may be indented as a part of a list.
-func (p *parser) block(language, indent string) error {
-	begin := p.at + 1
-	var lines []string
-	for {
-		p.at++
-		if p.at >= len(p.lines) {
-			return fmt.Errorf("the block that begins in line %d has no end", begin)
-		}
-		line := strings.TrimPrefix(p.lines[p.at], indent)
-		if strings.HasPrefix(line, "```") {
-			break
-		}
-		lines = append(lines, line)
-	}
+func (p *parser) block(item markdown.Item) error {
 	next, rest := p.next, p.rest
 	p.next, p.rest = "", ""
 	switch {
 	case p.walk == nil || next == "skip":
 		return nil
 	case next == "file":
-		p.walk.Steps = append(p.walk.Steps, Step{Line: begin + 1, File: rest, Content: strings.Join(lines, "\n") + "\n"})
+		p.walk.Steps = append(p.walk.Steps, Step{Line: item.Line, File: rest, Content: item.Code})
 		return nil
-	case language != "console":
-		return fmt.Errorf("the block is neither a session (console) nor marked as a file or as skipped")
+	case item.Language != "console":
+		return errors.New("the block is neither a session (console) nor marked as a file or as skipped")
 	}
-	step := Step{Line: begin + 1, Serves: next == "serve"}
-	for i, line := range lines {
+	step := Step{Line: item.Line, Serves: next == "serve"}
+	number := item.Line - 1
+	for line := range strings.Lines(item.Code) {
+		number++
+		line = strings.TrimSuffix(line, "\n")
 		last := len(step.Commands) - 1
 		switch {
 		case strings.HasPrefix(line, "$ "):
-			step.Commands = append(step.Commands, Command{Line: begin + 1 + i, Text: line[2:]})
+			step.Commands = append(step.Commands, Command{Line: number, Text: line[2:]})
 		case last < 0:
 			return fmt.Errorf("the session begins with %q, not with a command after \"$ \"", line)
 		case strings.HasPrefix(line, "> ") && len(step.Commands[last].Answer) == 0:
@@ -140,10 +125,11 @@ func (p *parser) block(language, indent string) error {
 		}
 	}
 	if len(step.Commands) == 0 {
-		return fmt.Errorf("the session has no command")
+		return errors.New("the session has no command")
 	}
 	if step.Serves && len(step.Commands[len(step.Commands)-1].Answer) == 0 {
-		return fmt.Errorf("the command that goes on is not shown to print anything by which one sees that it is ready")
+		return errors.New("the command that goes on is not shown to print anything by which one sees " +
+			"that it is ready")
 	}
 	p.walk.Steps = append(p.walk.Steps, step)
 	return nil

@@ -104,7 +104,7 @@ func TestWrongPages(t *testing.T) {
 		"no language":       {"<!-- readme: walk a -->\n```go\nx\n```\n", "the block is neither a session (console) nor marked"},
 		"no command":        {"<!-- readme: walk a -->\n```console\nls\n```\n", `the session begins with "ls"`},
 		"no answer":         {"<!-- readme: walk a -->\n<!-- readme: serve -->\n```console\n$ cat\n```\n", "is not shown to print anything"},
-		"no end of block":   {"<!-- readme: walk a -->\n```console\n$ ls\n", "the block that begins in line 2 has no end"},
+		"no end of block":   {"<!-- readme: walk a -->\n```console\n$ ls\n", `the walk "a" has no end`},
 		"two of a name":     {"<!-- readme: walk a -->\n```console\n$ ls\n```\n<!-- readme: end -->\n<!-- readme: walk a -->\n", `line 6: there are two walks "a"`},
 	} {
 		t.Run(name, func(t *testing.T) {
