@@ -80,7 +80,6 @@ func podConfig() StoreConfig {
 	return StoreConfig{
 		Codec:          codec,
 		NewFunc:        func() runtime.Object { return &example.Pod{} },
-		NewListFunc:    func() runtime.Object { return &example.PodList{} },
 		ResourcePrefix: "/pods",
 		GroupResource:  schema.GroupResource{Resource: "pods"},
 	}

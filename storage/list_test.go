@@ -222,7 +222,6 @@ func TestUnstructuredItems(t *testing.T) {
 	c := podConfig()
 	c.Codec = unstructured.UnstructuredJSONScheme
 	c.NewFunc = func() runtime.Object { return &unstructured.Unstructured{} }
-	c.NewListFunc = func() runtime.Object { return &unstructured.UnstructuredList{} }
 	s := open(t, db, c)
 	for _, name := range []string{"a", "b"} {
 		u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Thing",

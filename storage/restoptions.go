@@ -143,9 +143,9 @@ func (e oneEncoding) ResourcePrefix(resource schema.GroupResource) string {
 
 // uncachedStore is the generic.StorageDecorator without a watch cache.
 func (d *Database) uncachedStore(config *storagebackend.ConfigForResource, resourcePrefix string, _ func(runtime.Object) (string, error),
-	newFunc, newListFunc func() runtime.Object, _ apistorage.AttrFunc, _ apistorage.IndexerFuncs, _ *cache.Indexers,
+	newFunc, _ func() runtime.Object, _ apistorage.AttrFunc, _ apistorage.IndexerFuncs, _ *cache.Indexers,
 ) (apistorage.Interface, factory.DestroyFunc, error) {
-	store, destroy, err := d.store(config, resourcePrefix, newFunc, newListFunc)
+	store, destroy, err := d.store(config, resourcePrefix, newFunc)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -153,12 +153,12 @@ func (d *Database) uncachedStore(config *storagebackend.ConfigForResource, resou
 }
 
 // store opens the store itself.
-func (d *Database) store(config *storagebackend.ConfigForResource, resourcePrefix string, newFunc, newListFunc func() runtime.Object,
+func (d *Database) store(
+	config *storagebackend.ConfigForResource, resourcePrefix string, newFunc func() runtime.Object,
 ) (*store, factory.DestroyFunc, error) {
 	return d.newStore(StoreConfig{
 		Codec:          config.Codec,
 		NewFunc:        newFunc,
-		NewListFunc:    newListFunc,
 		Prefix:         config.Prefix,
 		ResourcePrefix: resourcePrefix,
 		GroupResource:  config.GroupResource,
@@ -170,7 +170,7 @@ func (d *Database) store(config *storagebackend.ConfigForResource, resourcePrefi
 func (d *Database) cachedStore(config *storagebackend.ConfigForResource, resourcePrefix string, keyFunc func(runtime.Object) (string, error),
 	newFunc, newListFunc func() runtime.Object, attrs apistorage.AttrFunc, triggers apistorage.IndexerFuncs, indexers *cache.Indexers,
 ) (apistorage.Interface, factory.DestroyFunc, error) {
-	store, destroy, err := d.store(config, resourcePrefix, newFunc, newListFunc)
+	store, destroy, err := d.store(config, resourcePrefix, newFunc)
 	if err != nil {
 		return nil, nil, err
 	}

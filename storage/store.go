@@ -28,8 +28,8 @@ import (
 type StoreConfig struct {
 	// Codec serializes the objects and decodes them. Required.
 	Codec runtime.Codec
-	// NewFunc and NewListFunc make an empty object, and an empty list. NewFunc is needed for bookmarks.
-	NewFunc, NewListFunc func() runtime.Object
+	// NewFunc makes an empty object. Watches need it for bookmarks.
+	NewFunc func() runtime.Object
 	// Prefix begins all keys of a server in the database. Default "/registry". Servers with different prefixes do not see each other's
 	// objects.
 	Prefix string

@@ -69,7 +69,6 @@ func newEnv(t *testing.T, c Config, options ...func(*env)) *env {
 	e.config = storage.StoreConfig{
 		Codec:          apitesting.TestCodec(codecs, examplev1.SchemeGroupVersion),
 		NewFunc:        newPod,
-		NewListFunc:    newPodList,
 		Prefix:         "/",
 		ResourcePrefix: "/pods/",
 		GroupResource:  schema.GroupResource{Group: fmt.Sprintf("conformance-%d", groups.Add(1)), Resource: "pods"},

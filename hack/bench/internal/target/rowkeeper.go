@@ -40,7 +40,6 @@ func (c rowkeeperDialed) Store(prefix string) (apistorage.Interface, func(), err
 	return c.NewStore(storage.StoreConfig{
 		Codec:          object.Codec,
 		NewFunc:        object.Empty,
-		NewListFunc:    object.EmptyList,
 		ResourcePrefix: prefix,
 		GroupResource:  object.Resource,
 	})

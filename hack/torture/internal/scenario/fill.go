@@ -40,7 +40,6 @@ func fill(ctx context.Context, url, prefix string, count, size int, ttl uint64) 
 	store, destroy, err := db.NewStore(storage.StoreConfig{
 		Codec:          serializer.NewCodecFactory(scheme).LegacyCodec(civ1.SchemeGroupVersion),
 		NewFunc:        func() runtime.Object { return &ci.PipelineRun{} },
-		NewListFunc:    func() runtime.Object { return &ci.PipelineRunList{} },
 		Prefix:         prefix,
 		ResourcePrefix: "/ci.rowkeeper.dev/pipelineruns",
 		GroupResource:  schema.GroupResource{Group: ci.GroupName, Resource: "pipelineruns"},
