@@ -27,6 +27,7 @@
 package check
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -186,7 +187,7 @@ func (c *checker) checkPrev() {
 
 // resolve finds each write in the log. What was not acknowledged and is there was done nevertheless, at some time; what is not there was not.
 func (c *checker) resolve() {
-	owners := c.deleters()
+	deleters := c.deleters()
 	acknowledged := map[int64]*history.Op{}
 	for i := range c.ops {
 		op := &c.ops[i]
@@ -210,35 +211,56 @@ func (c *checker) resolve() {
 			}
 			acknowledged[op.RV] = op
 		}
-		row, lost := c.log.find(op)
-		if op.Verb == history.Delete && owners[deletion(op)] != op && op.Outcome != history.Done {
-			continue // another client's deletion of the same revision is in the log
+		var p place
+		var ok bool
+		if op.Verb == history.Delete {
+			p, ok = deleters[op]
+		} else {
+			p, ok = c.log.byValue[op.Object.Value]
+		}
+		var row *history.Row
+		var lost bool
+		if ok {
+			row, lost = c.log.row(p)
 		}
 		c.resolveOne(op, row, lost)
 	}
 }
 
-func deletion(op *history.Op) string { return fmt.Sprint(op.Key, "@", op.Expect) }
-
-// deleters finds for each revision that was deleted the request that did it: the one that was acknowledged, else the first whose outcome is unknown, else any.
-func (c *checker) deleters() map[string]*history.Op {
+// deleters finds for each deletion in the log the request that did it: one that was acknowledged, else
+// the first whose outcome is unknown, else any. A revision is deleted twice if the first deletion was
+// lost: then the earlier request has done the earlier one, if it can have.
+func (c *checker) deleters() map[*history.Op]place {
 	rank := map[history.Outcome]int{history.Done: 3, history.Unknown: 2, history.NotDone: 1}
-	owners := map[string]*history.Op{}
+	asked := map[deletion][]*history.Op{}
 	for i := range c.ops {
-		op := &c.ops[i]
-		if op.Verb != history.Delete {
-			continue
-		}
-		id := deletion(op)
-		owner := owners[id]
-		if owner != nil && owner.Outcome == history.Done && op.Outcome == history.Done {
-			c.violate("durable", "%s and %s were both acknowledged", describe(owner), describe(op))
-		}
-		if owner == nil || rank[op.Outcome] > rank[owner.Outcome] || op.Outcome == owner.Outcome && op.Call < owner.Call {
-			owners[id] = op
+		if op := &c.ops[i]; op.Verb == history.Delete {
+			d := deletion{op.Key, op.Expect}
+			asked[d] = append(asked[d], op)
 		}
 	}
-	return owners
+	deleters := map[*history.Op]place{}
+	for d, ops := range asked {
+		slices.SortStableFunc(ops, func(a, b *history.Op) int {
+			return cmp.Or(cmp.Compare(rank[b.Outcome], rank[a.Outcome]), cmp.Compare(a.Call, b.Call))
+		})
+		rows := slices.Clone(c.log.deletions[d])
+		var acknowledged *history.Op
+		for _, op := range ops {
+			i := slices.IndexFunc(rows, func(p place) bool { return c.log.during(op, p.epoch) })
+			switch {
+			case i >= 0:
+				deleters[op] = rows[i]
+				rows = slices.Delete(rows, i, i+1)
+			case op.Outcome == history.Done && acknowledged != nil:
+				c.violate("durable", "%s and %s were both acknowledged", describe(acknowledged), describe(op))
+			}
+			if op.Outcome == history.Done {
+				acknowledged = op
+			}
+		}
+	}
+	return deleters
 }
 
 func (c *checker) resolveOne(op *history.Op, row *history.Row, lost bool) {

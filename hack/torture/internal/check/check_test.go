@@ -281,3 +281,37 @@ func TestUnknown(t *testing.T) {
 		t.Errorf("%d unknown: %v", r.Unknown, r.Violations)
 	}
 }
+
+// The same revision is deleted again after its deletion was lost. Each request has done its own.
+func TestDeletedAgain(t *testing.T) {
+	for _, first := range []history.Outcome{history.Done, history.Unknown} {
+		s := kept()
+		s.lost()
+		// b is deleted in the new history, not changed.
+		update, list := len(s.ops)-2, len(s.ops)-1
+		b := s.epochs[1].Rows[0]
+		b.Deleted, b.Object = true, history.Object{}
+		s.epochs[1].Rows[0] = b
+		again := &s.ops[update]
+		again.Verb, again.Object, again.RV = history.Delete, &history.Object{Value: "again"}, 0
+		s.ops[list].Items, s.live = s.live[:1], s.live[:1]
+		s.final[len(s.final)-1] = b
+		lost := 2
+		if s.ops[3].Outcome = first; first == history.Unknown {
+			lost = 1
+		}
+		if r := s.check(); len(r.Violations) > 0 || r.Lost != lost {
+			t.Errorf("the first deletion is %s: %d writes were lost: %v", first, r.Lost, r.Violations)
+		}
+		// A third one has no row.
+		third := s.ops[update]
+		third.Call, third.Return, third.Outcome = 117, 118, history.Done
+		s.ops = append(s.ops, third)
+		r := s.check()
+		if !slices.ContainsFunc(r.Violations, func(v Violation) bool {
+			return v.Rule == "durable" && strings.Contains(v.Text, "both acknowledged")
+		}) {
+			t.Errorf("the first deletion is %s, and two are acknowledged after the loss: %v", first, r.Violations)
+		}
+	}
+}

@@ -1,7 +1,6 @@
 package check
 
 import (
-	"fmt"
 	"math"
 	"sort"
 
@@ -14,7 +13,14 @@ type Log struct {
 	// changes are the rows of each epoch by resource, with what they replaced, preceded by what survived of the epochs before.
 	changes []map[string][]change
 	byValue map[string]place
-	byPrev  map[string]place
+	// deletions are the rows that delete a revision, in order. There are several if some were lost.
+	deletions map[deletion][]place
+}
+
+// deletion names what a client deletes.
+type deletion struct {
+	key    string
+	expect int64
 }
 
 // change is a row and the object that it replaced.
@@ -27,7 +33,7 @@ type place struct{ epoch, row int }
 
 // NewLog indexes the epochs.
 func NewLog(epochs []history.Epoch) *Log {
-	l := &Log{epochs: epochs, byValue: map[string]place{}, byPrev: map[string]place{}}
+	l := &Log{epochs: epochs, byValue: map[string]place{}, deletions: map[deletion][]place{}}
 	for i := range epochs {
 		e := &epochs[i]
 		changes := map[string][]change{}
@@ -49,7 +55,8 @@ func NewLog(epochs []history.Epoch) *Log {
 			resource, _, _ := history.Split(r.Key)
 			changes[resource] = append(changes[resource], change{r, current[r.Key]})
 			if r.Deleted {
-				l.byPrev[fmt.Sprint(r.Key, "@", r.Prev)] = place{i, k}
+				d := deletion{r.Key, r.Prev}
+				l.deletions[d] = append(l.deletions[d], place{i, k})
 			} else {
 				l.byValue[r.Object.Value] = place{i, k}
 			}
@@ -68,17 +75,19 @@ func set(state map[string]*history.Object, r *history.Row) {
 	}
 }
 
-// find returns the row of a write, nil if there is none, and whether it was lost later.
-func (l *Log) find(op *history.Op) (row *history.Row, lost bool) {
-	p, ok := l.byPrev[fmt.Sprint(op.Key, "@", op.Expect)]
-	if op.Verb != history.Delete {
-		p, ok = l.byValue[op.Object.Value]
-	}
-	if !ok {
-		return nil, false
-	}
+// row returns the row at a place, and whether it was lost later.
+func (l *Log) row(p place) (row *history.Row, lost bool) {
 	row = &l.epochs[p.epoch].Rows[p.row]
 	return row, l.lost(p.epoch, row.Revision)
+}
+
+// during tells whether a request can have written a row of the epoch: it did not begin after the epoch
+// was over, nor end before it began.
+func (l *Log) during(op *history.Op, epoch int) bool {
+	if op.Outcome == history.Done && op.Return < l.epochs[epoch].Begun {
+		return false
+	}
+	return epoch+1 == len(l.epochs) || op.Call <= l.epochs[epoch+1].Noticed
 }
 
 // lost tells whether a revision of an epoch was lost later.
