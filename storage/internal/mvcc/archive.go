@@ -159,11 +159,13 @@ func (s *Store) Import(ctx context.Context, in *Import) (State, error) {
 	if err != nil {
 		return State{}, orClosed(ctx, err)
 	}
-	s.fencing.mu.Lock()
-	defer s.fencing.mu.Unlock()
 	s.metrics.fenced()
 	// Somebody in this process may have noticed it first, and be in the new history already, or beyond it:
-	// then the next answer of the database tells.
+	// then the next answer of the database tells. So it does if the lock cannot be had in time.
+	if s.fencing.acquire(ctx) != nil {
+		return st, nil
+	}
+	defer s.fencing.release()
 	if Adoptable(s.hub.newestSeen().Revision, st) {
 		s.adopt(st, slog.LevelInfo, "everything was replaced by an import")
 	}

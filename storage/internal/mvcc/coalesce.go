@@ -20,6 +20,7 @@ type coalescer struct {
 	// width is the number of queries at a time, without the slow ones, and size the number of keys of a query.
 	width, size int
 
+	// mu protects the fields below, and those of the queries until they are done.
 	mu      sync.Mutex
 	running int
 	closed  bool

@@ -97,7 +97,15 @@
 //
 // # Lock order
 //
-// First reaping, or a delta's lock, while it is extended; then fencing.mu, while the history is looked into or
-// changed: all are held over calls of the Backend. The
-// locks of hub, queue, coalescer, snapshots and tailer are leaves: no code that holds one calls a Backend or takes another.
+// What is held over calls of the Backend is of the type lock, which is waited for with a context: a
+// query that hangs blocks nobody whose time is over. They are taken in this order:
+//
+//  1. Store.reaping, delta.extending or Event.prev: never two of them. The holder of reaping waits
+//     for the committer, which takes none of these.
+//  2. Store.fencing. Store.Close takes it last and keeps it.
+//
+// All others are mutexes, each named mu or after what it guards: those of hub, queue, coalescer,
+// snapshots, tailer, lock, Metrics and Event.memoMu. They may be taken while a lock is held. No
+// code that holds one calls a Backend, waits, or takes another, but for one: the hub counts while
+// it is locked, and so Metrics.mu comes after hub.mu.
 package mvcc

@@ -76,8 +76,10 @@ func (s *Store) DeleteExpired(ctx context.Context) error {
 
 // reap deletes what has expired and returns the time until it should look again.
 func (s *Store) reap(ctx context.Context) (time.Duration, error) {
-	s.reaping.Lock()
-	defer s.reaping.Unlock()
+	if err := s.reaping.acquire(ctx); err != nil {
+		return 0, err
+	}
+	defer s.reaping.release()
 	for {
 		// The damaged keys stay the oldest ones: they must not hide the others.
 		limit := reapBatch + len(s.damaged)
@@ -172,7 +174,11 @@ func (s *Store) reapSome(ctx context.Context, expired []Expired) (looked, delete
 		writes = append(writes, w)
 	}
 	for i, w := range writes {
-		<-w.done
+		select {
+		case <-w.done:
+		case <-ctx.Done():
+			return 0, 0, ctx.Err()
+		}
 		switch {
 		case w.err == nil:
 			deleted++

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 )
 
 // A database can lose what it had confirmed: an older dump is restored under running servers, a replica
@@ -64,17 +63,32 @@ import (
 // Until the year 2242 it fits.
 const perSecond Revision = 1 << 30
 
-type fencing struct {
-	mu sync.Mutex
-}
-
 // refence makes sure that this process is in the database's history: it goes over to another epoch, or
 // fences, or finds that the alarm was false. suspect is a position of which somebody says that it is not
 // there, or is there; reason says what was noticed.
+//
+// The caller waits no longer than ctx. What has begun goes on without it, since others need it, too.
 func (s *Store) refence(ctx context.Context, suspect Position, reason string) error {
-	s.fencing.mu.Lock()
-	defer s.fencing.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	ctx, cancel := s.whileOpen(ctx)
+	defer cancel()
+	if err := s.fencing.acquire(ctx); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer s.fencing.release()
+		done <- s.refenceLocked(suspect, reason)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (s *Store) refenceLocked(suspect Position, reason string) error {
+	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.Timeout)
 	defer cancel()
 	if r, ok := s.b.(Reconnector); ok {
 		// A connection that has outlived a failover would go on to tell of the old server.
@@ -166,11 +180,12 @@ func (s *Store) adopt(st State, level slog.Level, reason string) {
 
 // Fence starts a new epoch by hand: after a restore that nothing else could notice.
 func (s *Store) Fence(ctx context.Context) (Revision, error) {
-	s.fencing.mu.Lock()
-	defer s.fencing.mu.Unlock()
-	if s.ctx.Err() != nil {
-		return 0, ErrClosed
+	ctx, cancel := s.whileOpen(ctx)
+	defer cancel()
+	if err := s.fencing.acquire(ctx); err != nil {
+		return 0, err
 	}
+	defer s.fencing.release()
 	id, err := s.b.Identity(ctx)
 	if err != nil {
 		return 0, err

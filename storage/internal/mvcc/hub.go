@@ -19,10 +19,13 @@ type Event struct {
 	// bytes is what the event holds in memory. Protected by hub.mu once the hub has the event.
 	bytes int
 
-	prevMu    sync.Mutex
+	// prev is held while the previous value is read. It protects the two fields below, once the event is
+	// shared.
+	prev      lock
 	prevKnown bool
 	prevValue []byte
 
+	// memoMu protects memos, not what is in them: a memo is made without it.
 	memoMu sync.Mutex
 	memos  []*memo
 }
@@ -81,6 +84,7 @@ type hub struct {
 	limits RingLimits
 	metric *Metrics
 
+	// mu protects the fields below, and those of watchers and events that say so. Metrics.mu comes after it.
 	mu        sync.Mutex
 	delivered Position
 	// trail is what this process knows of the history, which may be ahead of delivered.

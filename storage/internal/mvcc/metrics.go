@@ -25,6 +25,7 @@ type Metrics struct {
 	readRetries, refusedReads                      prometheus.Counter
 	pools                                          *prometheus.GaugeVec
 
+	// mu protects the fields below.
 	mu sync.Mutex
 	// headSeen and deliveredSeen are the newest; behindSince is when the second fell behind the first, zero if it has not.
 	headSeen, deliveredSeen Revision

@@ -31,6 +31,7 @@ type queue struct {
 	maxCount, maxBytes int
 	limits             Limits
 
+	// mu protects the fields below but for the channel filled.
 	mu     sync.Mutex
 	writes []*write
 	count  int // without the dropped ones

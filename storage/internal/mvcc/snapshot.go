@@ -243,7 +243,8 @@ func (s *Store) countAt(ctx context.Context, o RangeOptions, res *RangeResult, u
 
 // snapshots keeps the deltas of lists that are being paged through.
 type snapshots struct {
-	s  *Store
+	s *Store
+	// mu protects the fields below, and each delta's held.
 	mu sync.Mutex
 	// entries and order are a least-recently-used cache, bounded by the number of replaced keys that it holds.
 	entries map[deltaKey]*list.Element
@@ -264,9 +265,8 @@ type deltaKey struct {
 
 type delta struct {
 	key deltaKey
-	// lock has capacity 1 and is full while the delta is extended. It is a channel, so that a list
-	// whose context ends does not go on waiting for another list's read.
-	lock chan struct{}
+	// extending is held while the delta is extended. It protects upto and replaced.
+	extending lock
 	// upto is the revision that the delta reaches.
 	upto Revision
 	// replaced is sorted by key. It is never changed in place.
@@ -281,12 +281,10 @@ func newSnapshots(s *Store) *snapshots {
 // delta returns the keys that were current at key.at and replaced in (key.at, upto].
 func (c *snapshots) delta(ctx context.Context, key deltaKey, upto Revision) ([]Replaced, error) {
 	d := c.entry(key)
-	select {
-	case d.lock <- struct{}{}:
-		defer func() { <-d.lock }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := d.extending.acquire(ctx); err != nil {
+		return nil, err
 	}
+	defer d.extending.release()
 	if d.upto > upto {
 		// Another page has extended it beyond this page's snapshot. A key that was replaced after that
 		// snapshot is among the page's live rows, and would be there twice.
@@ -356,7 +354,7 @@ func (c *snapshots) entry(key deltaKey) *delta {
 		c.order.MoveToFront(e)
 		return e.Value.(*delta)
 	}
-	d := &delta{key: key, upto: key.at, lock: make(chan struct{}, 1)}
+	d := &delta{key: key, upto: key.at}
 	c.entries[key] = c.order.PushFront(d)
 	c.evictLocked()
 	return d

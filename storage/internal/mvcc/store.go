@@ -92,10 +92,11 @@ type Store struct {
 	gets      coalescer
 	snapshots *snapshots
 	tailer    *tailer
-	fencing   fencing
-	reapSoon  chan time.Duration
+	// fencing is held while the history is looked into or changed: only its holder calls adopt.
+	fencing  lock
+	reapSoon chan time.Duration
 	// reaping is held while expired keys are deleted. It protects damaged, those that cannot be.
-	reaping   sync.Mutex
+	reaping   lock
 	damaged   map[Key]damaged
 	sweepSoon chan struct{}
 	// replays is taken by the watchers that read the log.
@@ -197,6 +198,8 @@ func (s *Store) Close() error {
 		s.background.Wait()
 		s.heads.close()
 		s.gets.close()
+		// Whoever has begun to look into the history ends by now, and nobody begins to.
+		_ = s.fencing.acquire(context.Background())
 		s.metrics.observe(nil)
 		s.closeErr = s.b.Close()
 	})
@@ -208,20 +211,20 @@ func (s *Store) Limits() Limits { return s.limits }
 
 // observe compares what a read says of the history with what this process had seen before the read began,
 // and has learnt since. It returns an error if the answer must not be used.
-func (s *Store) observe(seen Position, st State) error {
+func (s *Store) observe(ctx context.Context, seen Position, st State) error {
 	suspect, err := s.compare(seen, st)
 	if errors.Is(err, errUnproven) {
 		var holds bool
-		ctx, cancel := context.WithTimeout(s.ctx, s.cfg.Timeout)
+		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 		defer cancel()
-		if holds, err = s.holds(ctx, suspect); err == nil && !holds {
+		if holds, err = s.holds(opCtx, suspect); err == nil && !holds {
 			err = errOtherHistory
 		}
 	}
 	if !errors.Is(err, errOtherHistory) {
 		return err
 	}
-	err = s.refence(s.ctx, suspect, fmt.Sprintf("head %d of epoch %d was read, after %d of epoch %d was seen",
+	err = s.refence(ctx, suspect, fmt.Sprintf("head %d of epoch %d was read, after %d of epoch %d was seen",
 		st.Head.Revision, st.Head.Epoch, seen.Revision, seen.Epoch))
 	if err != nil {
 		return err
@@ -276,7 +279,7 @@ func (s *Store) read(ctx context.Context, f func(context.Context) (State, error)
 		defer cancel()
 		st, err := f(opCtx)
 		if err == nil {
-			err = s.observe(seen, st)
+			err = s.observe(ctx, seen, st)
 		}
 		if err == nil {
 			return st, nil
@@ -288,7 +291,7 @@ func (s *Store) read(ctx context.Context, f func(context.Context) (State, error)
 		case Transient, Unavailable, Unknown:
 			return State{}, err
 		case Fenced:
-			if err := s.refence(s.ctx, seen, err.Error()); err != nil {
+			if err := s.refence(ctx, seen, err.Error()); err != nil {
 				return State{}, backoff.Permanent(err)
 			}
 			return State{}, err

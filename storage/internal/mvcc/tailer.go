@@ -22,6 +22,7 @@ type tailer struct {
 	// piece is used by catchUp alone.
 	piece pieceSize
 
+	// mu protects the fields below.
 	mu sync.Mutex
 	// trouble is why notifications do not flow; meaningful if the backend has any.
 	trouble error

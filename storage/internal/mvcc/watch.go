@@ -253,8 +253,10 @@ func (s *Store) PrevValue(ctx context.Context, e *Event) ([]byte, error) {
 	if e.Prev == 0 {
 		return nil, nil
 	}
-	e.prevMu.Lock()
-	defer e.prevMu.Unlock()
+	if err := e.prev.acquire(ctx); err != nil {
+		return nil, err
+	}
+	defer e.prev.release()
 	if e.prevKnown {
 		return e.prevValue, nil
 	}
