@@ -36,9 +36,6 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/archive"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
-	"github.com/rowkeeper/rowkeeper/storage/mysql"
-	"github.com/rowkeeper/rowkeeper/storage/postgres"
-	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
 
 // exported reads everything that a database holds, and its head.
@@ -862,11 +859,6 @@ func TestRestoreOfWhatNoDatabaseHolds(t *testing.T) {
 	})
 }
 
-// drivers are those with which the process that is killed opens a database.
-var drivers = map[dbtest.Kind]Driver{
-	dbtest.SQLite: sqlite.Driver, dbtest.Postgres: postgres.Driver, dbtest.MariaDB: mysql.Driver, dbtest.MySQL: mysql.Driver,
-}
-
 const restoreChild = "ROWKEEPER_TEST_RESTORE"
 
 // TestRestoreIsKilled kills a process that restores when it has written a half, and one that has written all: nothing was changed, and nobody is in the way of
@@ -924,7 +916,7 @@ func TestRestoreIsKilled(t *testing.T) {
 // restoreUntil restores until it does something to the last object, and stops there for ever.
 func restoreUntil(t *testing.T, args []string) {
 	kind, url, file, until := args[0], args[1], args[2], args[3]
-	backend, err := drivers[dbtest.Kind(kind)].Open(t.Context(), url, mvcc.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: time.Minute})
+	backend, err := dbtest.Kind(kind).Driver().Open(t.Context(), url, mvcc.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,8 +19,9 @@ import (
 // namedDriver only has a name.
 type namedDriver string
 
-func (d namedDriver) Name() string      { return string(d) }
-func (d namedDriver) Schemes() []string { return []string{string(d), string(d) + "s"} }
+func (d namedDriver) Name() string       { return string(d) }
+func (d namedDriver) Examples() []string { return nil }
+func (d namedDriver) Schemes() []string  { return []string{string(d), string(d) + "s"} }
 func (d namedDriver) Open(context.Context, string, mvcc.DriverOptions) (mvcc.Backend, error) {
 	return nil, errors.New("opened " + string(d))
 }

@@ -135,20 +135,9 @@ func (o *StorageOptions) AddFlags(fs *pflag.FlagSet) {
 }
 
 // examples shows how URLs look, for the drivers that there are.
-func (o *StorageOptions) examples() []string {
-	known := map[string]string{
-		"sqlite":   "sqlite:///var/lib/rowkeeper/state.db",
-		"memory":   "memory: (gone at exit)",
-		"postgres": "postgres://user@host/database?sslmode=verify-full",
-		"mysql":    "mysql://user@host:3306/database",
-	}
-	var examples []string
+func (o *StorageOptions) examples() (examples []string) {
 	for _, d := range o.Drivers {
-		for _, scheme := range d.Schemes() {
-			if e, ok := known[scheme]; ok {
-				examples = append(examples, e)
-			}
-		}
+		examples = append(examples, d.Examples()...)
 	}
 	return examples
 }

@@ -14,3 +14,6 @@ func (opener) Name() string { return "mysql" }
 
 // Schemes returns "mysql" and "mariadb". Both mean the same: what the server is, it says itself.
 func (opener) Schemes() []string { return schemes }
+
+// Examples implements [mvcc.Driver].
+func (opener) Examples() []string { return []string{"mysql://user@host:3306/database"} }

@@ -12,3 +12,8 @@ func (driver) Name() string { return "postgres" }
 
 // Schemes returns the URL schemes "postgres" and "postgresql".
 func (driver) Schemes() []string { return []string{"postgres", "postgresql"} }
+
+// Examples implements [mvcc.Driver].
+func (driver) Examples() []string {
+	return []string{"postgres://user@host/database?sslmode=verify-full"}
+}

@@ -10,3 +10,7 @@ type driver struct{}
 func (driver) Name() string { return "sqlite" }
 
 func (driver) Schemes() []string { return []string{"sqlite", "memory"} }
+
+func (driver) Examples() []string {
+	return []string{"sqlite:///var/lib/rowkeeper/state.db", "memory: (gone at exit)"}
+}

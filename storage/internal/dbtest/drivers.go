@@ -15,3 +15,6 @@ var drivers = map[Kind]mvcc.Driver{
 	MariaDB:  mysql.Driver,
 	MySQL:    mysql.Driver,
 }
+
+// Driver is the driver of a kind.
+func (k Kind) Driver() mvcc.Driver { return drivers[k] }

@@ -37,6 +37,9 @@ func (d *Database) Name() string { return "memdb" }
 // Schemes implements [mvcc.Driver].
 func (d *Database) Schemes() []string { return []string{"memdb"} }
 
+// Examples implements [mvcc.Driver].
+func (d *Database) Examples() []string { return []string{"memdb:"} }
+
 // Migrate implements [mvcc.Driver]. There is nothing to migrate.
 func (d *Database) Migrate(context.Context, string, mvcc.DriverOptions) ([]mvcc.Migration, error) {
 	return nil, nil

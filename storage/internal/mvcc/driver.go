@@ -12,6 +12,8 @@ type Driver interface {
 	Name() string
 	// Schemes are the URL schemes that the driver serves.
 	Schemes() []string
+	// Examples are how its URLs look, for help texts.
+	Examples() []string
 	// Open connects to the database, checks that it holds a store of a schema that this program can use, and returns a backend. It
 	// changes nothing. Its error is an *Error whose text is one sentence that names what to do, without secrets.
 	Open(ctx context.Context, url string, opts DriverOptions) (Backend, error)
