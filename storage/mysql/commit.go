@@ -219,7 +219,7 @@ func (b *backend) writeGroup(t *text, g *mvcc.Group, res *mvcc.GroupResult, remo
 			t.statement(replaceLive)
 		}
 		t.comma(&n)
-		t.liveRow(m, o, res.Time)
+		t.liveRow(m.Key, o.Revision, o.Create, m.Expiry(res.Time))
 	}
 	var gone []mvcc.Key
 	for m := range accepted(g, res.Outcomes) {
@@ -256,17 +256,17 @@ func (t *text) logRow(m *mvcc.Mutation, o *mvcc.Outcome, token mvcc.Token, now t
 	t.WriteByte(')')
 }
 
-// liveRow writes the values of replaceLive.
-func (t *text) liveRow(m *mvcc.Mutation, o *mvcc.Outcome, now time.Time) {
+// liveRow writes the values of replaceLive and insertLive. The expiry 0 means never.
+func (t *text) liveRow(key mvcc.Key, revision, create mvcc.Revision, expiry int64) {
 	t.WriteByte('(')
-	t.binary([]byte(m.Key))
+	t.binary([]byte(key))
 	t.WriteByte(',')
-	t.int(int64(o.Revision))
+	t.int(int64(revision))
 	t.WriteByte(',')
-	t.int(int64(o.Create))
+	t.int(int64(create))
 	t.WriteByte(',')
-	if m.TTL > 0 {
-		t.int(now.Add(m.TTL).UnixMicro())
+	if expiry != 0 {
+		t.int(expiry)
 	} else {
 		t.WriteString("NULL")
 	}

@@ -214,7 +214,7 @@ func (w *importer) flush() error {
 	t.statement(insertLive)
 	for _, r := range w.records {
 		t.comma(&n)
-		t.recordRow(&r)
+		t.liveRow(r.Key, r.Revision, r.Create, r.Expiry)
 	}
 	clear(w.records)
 	w.records, w.bytes = w.records[:0], 0
@@ -228,20 +228,3 @@ func (w *importer) flush() error {
 
 // duplicateKey is the server's error for it.
 const duplicateKey = 1062
-
-// recordRow writes the values of insertLive.
-func (t *text) recordRow(r *mvcc.Record) {
-	t.WriteByte('(')
-	t.binary([]byte(r.Key))
-	t.WriteByte(',')
-	t.int(int64(r.Revision))
-	t.WriteByte(',')
-	t.int(int64(r.Create))
-	t.WriteByte(',')
-	if r.Expiry > 0 {
-		t.int(r.Expiry)
-	} else {
-		t.WriteString("NULL")
-	}
-	t.WriteByte(')')
-}

@@ -245,11 +245,8 @@ func (b *backend) readGuard(a *answers) (g mvcc.Guard, err error) {
 	case !g.State.Writable:
 		b.server.suspect()
 		return g, errReadOnly
-	case oldest > knownSchema:
-		return g, mvcc.Errorf(mvcc.Invalid,
-			"a newer rowkeeper has migrated the database, and this one, of schema version %d, must not write to it any more; use a newer rowkeeper", knownSchema)
 	}
-	return g, nil
+	return g, mvcc.CheckWriter(oldest, knownSchema)
 }
 
 // knownSchema is the schema version of this program.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -90,7 +89,7 @@ func newInput(g *mvcc.Group) *input {
 		in.expected = append(in.expected, int64(m.Expect))
 		in.deleted = append(in.deleted, m.Delete)
 		in.values = append(in.values, m.Value)
-		in.ttls = append(in.ttls, ceilMicros(m.TTL))
+		in.ttls = append(in.ttls, m.TTLMicros())
 		in.wantsPrevious = append(in.wantsPrevious, m.Delete && !m.HasPrev)
 	}
 	return in
@@ -99,11 +98,6 @@ func newInput(g *mvcc.Group) *input {
 func (in *input) see(p *mvcc.Position) {
 	in.seen = append(in.seen, int64(p.Revision))
 	in.seenTokens = append(in.seenTokens, p.Token[:])
-}
-
-// ceilMicros rounds up: a key that expires must not become one that never does.
-func ceilMicros(d time.Duration) int64 {
-	return int64((d + time.Microsecond - 1) / time.Microsecond)
 }
 
 // result reads what sqlGroup answered.

@@ -179,9 +179,9 @@ func (t *transaction) send(lock, work statement, params [][]byte) int {
 
 const divisionByZero = "22012"
 
-// errOutdated: see sqlLock.
-var errOutdated = mvcc.Errorf(mvcc.Invalid,
-	"a newer rowkeeper has migrated the database, and this one, of schema version %d, must not write to it any more; use a newer rowkeeper", knownSchema)
+// errOutdated is what the division by zero in sqlLock stands for: the database knows only that the
+// oldest schema version whose programs may write is a newer one.
+var errOutdated = mvcc.CheckWriter(knownSchema+1, knownSchema)
 
 // errCommitRefused marks an error that the server raised while it committed, and rolled back for.
 var errCommitRefused = errors.New("the commit was refused")

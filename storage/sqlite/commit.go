@@ -159,12 +159,12 @@ func (b *backend) apply(c *sqlite3.Conn, token mvcc.Token, now time.Time, m *mvc
 	case m.Expect == 0:
 		if s, err = c.Prepare(insertLive); err == nil {
 			s.BlobString(string(m.Key)).Int(int64(o.Revision)).Int(int64(o.Create))
-			bindExpiry(s, now, m.TTL)
+			bindExpiry(s, m.Expiry(now))
 		}
 	default:
 		if s, err = c.Prepare(updateLive); err == nil {
 			s.BlobString(string(m.Key)).Int(int64(o.Revision))
-			bindExpiry(s, now, m.TTL)
+			bindExpiry(s, m.Expiry(now))
 		}
 	}
 	if err != nil {
@@ -173,10 +173,11 @@ func (b *backend) apply(c *sqlite3.Conn, token mvcc.Token, now time.Time, m *mvc
 	return s.Run()
 }
 
-func bindExpiry(s *sqlite3.Stmt, now time.Time, ttl time.Duration) {
-	if ttl <= 0 {
+// bindExpiry binds the next parameter to an expiry, 0 for never.
+func bindExpiry(s *sqlite3.Stmt, expiry int64) {
+	if expiry == 0 {
 		s.Null()
-		return
+	} else {
+		s.Int(expiry)
 	}
-	s.Int(now.Add(ttl).UnixMicro())
 }

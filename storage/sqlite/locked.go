@@ -123,11 +123,7 @@ func (t *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error
 		}
 		return t.run(insertLive, func(s *sqlite3.Stmt) {
 			s.BlobString(string(r.Key)).Int(int64(r.Revision)).Int(int64(r.Create))
-			if r.Expiry == 0 {
-				s.Null()
-			} else {
-				s.Int(r.Expiry)
-			}
+			bindExpiry(s, r.Expiry)
 		})
 	})
 }

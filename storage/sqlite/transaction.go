@@ -47,7 +47,7 @@ func (b *backend) transactAt(ctx context.Context, synchronous string, fn func(*s
 		}
 		release := c.Interruptible(ctx)
 		dirty := false
-		err = b.checkWriter(c)
+		err = checkWriter(c)
 		if err == nil {
 			dirty, err = fn(c)
 		}
@@ -76,9 +76,8 @@ func (b *backend) transactAt(ctx context.Context, synchronous string, fn func(*s
 // knownSchema is the schema version of this program.
 var knownSchema = migrations.SQLite.Newest()
 
-// checkWriter refuses, under the commit lock, to write after a migration has ended the time of this
-// program's schema version.
-func (b *backend) checkWriter(c *sqlite3.Conn) error {
+// checkWriter reads what [mvcc.CheckWriter] asks for.
+func checkWriter(c *sqlite3.Conn) error {
 	s, err := c.Prepare(selectOldestWriter)
 	if err != nil {
 		return err
@@ -87,11 +86,7 @@ func (b *backend) checkWriter(c *sqlite3.Conn) error {
 	if _, err := s.Row(func() { oldest = s.ColInt(0) }); err != nil {
 		return err
 	}
-	if oldest > knownSchema {
-		return mvcc.Errorf(mvcc.Invalid,
-			"a newer rowkeeper has migrated the database %s, and this one, of schema version %d, must not write to it any more; use a newer rowkeeper", b.name(), knownSchema)
-	}
-	return nil
+	return mvcc.CheckWriter(oldest, knownSchema)
 }
 
 // begin takes the commit lock. SQLite has no queue for it: whoever asks when it is free has it. So the pauses are short, or a process would

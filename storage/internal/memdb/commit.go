@@ -90,9 +90,5 @@ func (t *tables) apply(m *mvcc.Mutation, o *mvcc.Outcome, token mvcc.Token, now 
 	if m.Delete {
 		return nil
 	}
-	l := liveRow{key: m.Key, revision: o.Revision, create: o.Create}
-	if m.TTL > 0 {
-		l.expiry = now.Add(m.TTL).UnixMicro()
-	}
-	return t.insert(l)
+	return t.insert(liveRow{key: m.Key, revision: o.Revision, create: o.Create, expiry: m.Expiry(now)})
 }

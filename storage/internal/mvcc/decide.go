@@ -1,5 +1,7 @@
 package mvcc
 
+import "time"
+
 // Decide is the rule by which a group's mutations are accepted, for backends that decide in Go (Postgres says the same in SQL):
 // per key, the first mutation in order of arrival whose expectation holds against the state before the group is
 // accepted, and all others of that key are refused.
@@ -53,4 +55,19 @@ func Decide(mutations []*Mutation, before Revision, current func(Key) (revision,
 		outcomes[i] = Outcome{Accepted: true, Revision: own, Create: create}
 	}
 	return outcomes, accepted
+}
+
+// TTLMicros is the mutation's TTL in microseconds, rounded up: a key that expires must not become one that
+// never does.
+func (m *Mutation) TTLMicros() int64 {
+	return int64((m.TTL + time.Microsecond - 1) / time.Microsecond)
+}
+
+// Expiry is when the key expires that the mutation writes at the time now of the database's clock, in
+// microseconds since 1970. 0 means never.
+func (m *Mutation) Expiry(now time.Time) int64 {
+	if m.TTL <= 0 {
+		return 0
+	}
+	return now.UnixMicro() + m.TTLMicros()
 }

@@ -92,6 +92,16 @@ func Resolve(after Position, at Guard, rows []Row) (r Resolution, record bool) {
 	return r, record
 }
 
+// CheckWriter decides under the commit lock whether a program of a schema version may write. oldest is the
+// oldest version whose programs may: a migration that removes what they need raises it.
+func CheckWriter(oldest, version int64) error {
+	if oldest <= version {
+		return nil
+	}
+	return Errorf(Invalid, "a newer rowkeeper has migrated the database, and this one, of schema version %d, "+
+		"must not write to it any more; use a newer rowkeeper", version)
+}
+
 // CompactTo decides how far a compaction goes in state st: never back, and never beyond the head, which
 // has to stay readable. It returns the state after it, and whether anything has to be written for that.
 func CompactTo(st State, revision Revision) (after State, write bool) {

@@ -445,3 +445,20 @@ func TestDecide(t *testing.T) {
 		t.Errorf("%d are accepted", n)
 	}
 }
+
+func TestExpiryRoundsUp(t *testing.T) {
+	now := time.UnixMicro(1000)
+	for ttl, want := range map[time.Duration]int64{0: 0, 1: 1001, time.Microsecond: 1001, time.Microsecond + 1: 1002, time.Millisecond: 2000} {
+		if got := (&Mutation{TTL: ttl}).Expiry(now); got != want {
+			t.Errorf("a key with the TTL %d ns expires at %d, want %d", ttl, got, want)
+		}
+	}
+}
+
+func TestCheckWriter(t *testing.T) {
+	for oldest, refused := range map[int64]bool{0: false, 2: false, 3: true} {
+		if err := CheckWriter(oldest, 2); (err != nil) != refused || refused && ClassOf(err) != Invalid {
+			t.Errorf("version 2 where %d is the oldest that may write: %v", oldest, err)
+		}
+	}
+}
