@@ -10,8 +10,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
-// How many connections each kind of work has besides those of reads, so that none takes those of another: commits (with resolution,
-// compaction and sweep), the head, the tail, identity and fences.
+// How many connections each kind of work has besides those of reads, so that none takes those of
+// another: commits (with resolution, compaction and sweep), the head, the tail, identity and
+// fences.
 const (
 	commitConns = 3
 	headConns   = 2
@@ -30,16 +31,17 @@ type backend struct {
 	galera bool
 
 	commits, heads, tails, reads *sql.DB
-	// admin accepts a server with another fingerprint: Identity and Fence are how this process moves to it.
+	// admin accepts a server with another fingerprint: Identity and Fence are how this process
+	// moves to it.
 	admin *sql.DB
 
 	// onSweep, if not nil, is called by a sweep that has read what it will delete. For tests.
 	onSweep func()
 }
 
-// It has no Notifier, as the servers have no notifications; no Poller, as nothing is cheaper to ask than the
-// state; and no Reconnector, as its pools connect anew by themselves when a server says that it is
-// read-only; see server.suspect.
+// It has no Notifier, as the servers have no notifications; no Poller, as nothing is cheaper to ask
+// than the state; and no Reconnector, as its pools connect anew by themselves when a server says
+// that it is read-only; see server.suspect.
 var (
 	_ mvcc.Backend    = (*backend)(nil)
 	_ mvcc.KeysReader = (*backend)(nil)
@@ -100,16 +102,18 @@ func (b *backend) Pools() []mvcc.Pool {
 const (
 	maxGroupMutations = 512
 	maxGroupBytes     = 4 << 20
-	// minMaxPacket is the smallest max_allowed_packet that is accepted. The servers' defaults are 16 and 64 MiB.
+	// minMaxPacket is the smallest max_allowed_packet that is accepted. The servers' defaults are
+	// 16 and 64 MiB.
 	minMaxPacket = 4 << 20
 
-	// statementBytes is more than the statements of a group need without its rows, rowBytes more than its numbers and its token
-	// do in the log and in live.
+	// statementBytes is more than the statements of a group need without its rows, rowBytes more
+	// than its numbers and its token do in the log and in live.
 	statementBytes = 2048
 	rowBytes       = 320
 )
 
-// limitsFor computes the limits from the server's max_allowed_packet, so that the text of any group fits into it.
+// limitsFor computes the limits from the server's max_allowed_packet, so that the text of any group
+// fits into it.
 func limitsFor(maxPacket int) (mvcc.Limits, error) {
 	if maxPacket < minMaxPacket {
 		return mvcc.Limits{}, mvcc.Errorf(mvcc.Invalid,
@@ -120,8 +124,8 @@ func limitsFor(maxPacket int) (mvcc.Limits, error) {
 	return l, nil
 }
 
-// packetFor returns the max_allowed_packet that a group of so many bytes needs: at worst each byte is escaped, and the keys are
-// written twice.
+// packetFor returns the max_allowed_packet that a group of so many bytes needs: at worst each byte
+// is escaped, and the keys are written twice.
 func packetFor(groupBytes int) int {
 	return statementBytes + maxGroupMutations*(rowBytes+escapedBytes(mvcc.MaxKeyBytes)) + 2*groupBytes
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// The server's start, in seconds since 1970. Uptime is counted to the time at which the statement began,
-// which is also what UNIX_TIMESTAMP returns: so the difference is always the same, however the clock is
-// moved after the start.
+// The server's start, in seconds since 1970. Uptime is counted to the time at which the statement
+// began, which is also what UNIX_TIMESTAMP returns: so the difference is always the same, however
+// the clock is moved after the start.
 const (
 	startOfMySQL = `
 SELECT CAST(UNIX_TIMESTAMP() - g.variable_value AS SIGNED)
@@ -22,16 +22,17 @@ FROM information_schema.global_status g
 WHERE g.variable_name = 'UPTIME'`
 )
 
-// relaxed tells whether the server confirms commits that a crash of its own or of its operating system
-// could undo: those that are in the redo log's buffer or in the system's memory; and with a binary log
-// those that are not in it on the disk, as recovery rolls back what it does not find there.
+// relaxed tells whether the server confirms commits that a crash of its own or of its operating
+// system could undo: those that are in the redo log's buffer or in the system's memory; and with a
+// binary log those that are not in it on the disk, as recovery rolls back what it does not find
+// there.
 func relaxed(vars map[string]string) bool {
 	return vars["innodb_flush_log_at_trx_commit"] != "1" || isOn(vars["log_bin"]) && vars["sync_binlog"] != "1" ||
 		vars["innodb_flush_method"] == "nosync" || isOn(vars["debug_no_sync"])
 }
 
-// durabilityOf finds out what can undo commits. A Galera cluster has no start of its own: what one node
-// loses it gets back from the others.
+// durabilityOf finds out what can undo commits. A Galera cluster has no start of its own: what one
+// node loses it gets back from the others.
 func (c *connector) durabilityOf(ctx context.Context, s session, f facts, vars map[string]string) (d mvcc.Durability, err error) {
 	if f.galera || f.fingerprint == "" {
 		return d, nil
@@ -70,8 +71,9 @@ func (b *backend) Durability(ctx context.Context) (d mvcc.Durability, err error)
 	return d, nil
 }
 
-// RecordBoot implements [mvcc.Backend]. After the commit it waits until the redo log is on the disk up to
-// where it ended then. The server writes it each second; an account that may (RELOAD) has it written at once.
+// RecordBoot implements [mvcc.Backend]. After the commit it waits until the redo log is on the disk
+// up to where it ended then. The server writes it each second; an account that may (RELOAD) has it
+// written at once.
 func (b *backend) RecordBoot(ctx context.Context, from, boot string) error {
 	const what = "record the server's start"
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
@@ -102,8 +104,8 @@ func (b *backend) RecordBoot(ctx context.Context, from, boot string) error {
 	}
 }
 
-// redo returns up to where the redo log is written, and is on the disk. MySQL before 8.0.30 does not tell:
-// then both are 0.
+// redo returns up to where the redo log is written, and is on the disk. MySQL before 8.0.30 does
+// not tell: then both are 0.
 func (b *backend) redo(ctx context.Context) (written, flushed uint64, err error) {
 	rows, err := b.admin.QueryContext(ctx, `SHOW GLOBAL STATUS WHERE variable_name IN
 	('Innodb_lsn_current', 'Innodb_lsn_flushed', 'Innodb_redo_log_current_lsn', 'Innodb_redo_log_flushed_to_disk_lsn')`)

@@ -69,7 +69,8 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 	return res, nil
 }
 
-// askTokens asks for the tokens of the rows at the positions' revisions, if there are any positions.
+// askTokens asks for the tokens of the rows at the positions' revisions, if there are any
+// positions.
 func (t *text) askTokens(positions []mvcc.Position) {
 	if len(positions) == 0 {
 		return
@@ -116,8 +117,8 @@ func (a *answers) live(n int) (map[mvcc.Key]current, error) {
 	return found, err
 }
 
-// askLost asks which of the keys that are deleted have lost the value that the deletion has to return, and
-// tells whether there are any to ask about.
+// askLost asks which of the keys that are deleted have lost the value that the deletion has to
+// return, and tells whether there are any to ask about.
 func (t *text) askLost(mutations []*mvcc.Mutation) bool {
 	var keys []mvcc.Key
 	for _, m := range mutations {
@@ -157,7 +158,8 @@ func accepted(g *mvcc.Group, outcomes []mvcc.Outcome) iter.Seq2[*mvcc.Mutation, 
 	}
 }
 
-// removedBy finds the accepted deletions whose previous values nobody has at hand, by the values' revisions.
+// removedBy finds the accepted deletions whose previous values nobody has at hand, by the values'
+// revisions.
 func removedBy(g *mvcc.Group, outcomes []mvcc.Outcome) map[mvcc.Revision]*mvcc.Outcome {
 	removed := map[mvcc.Revision]*mvcc.Outcome{}
 	for m, o := range accepted(g, outcomes) {
@@ -185,15 +187,17 @@ func (a *answers) removedValues(removed map[mvcc.Revision]*mvcc.Outcome) error {
 		return nil
 	})
 	if err == nil && found != len(removed) {
-		// The transaction goes on all the same. Whoever resolves the outcome will find it committed.
+		// The transaction goes on all the same. Whoever resolves the outcome will find it
+		// committed.
 		err = mvcc.Errorf(mvcc.Unknown,
 			"the log lacks %d of the %d values that a commit group deletes: the store is damaged", len(removed)-found, len(removed))
 	}
 	return err
 }
 
-// writeGroup writes the accepted mutations: their log rows, then the live rows of the keys that exist afterwards, then it deletes
-// those of the others. Among the accepted a key occurs once, so the order of the three does not matter.
+// writeGroup writes the accepted mutations: their log rows, then the live rows of the keys that
+// exist afterwards, then it deletes those of the others. Among the accepted a key occurs once, so
+// the order of the three does not matter.
 func (b *backend) writeGroup(t *text, g *mvcc.Group, res *mvcc.GroupResult, removed map[mvcc.Revision]*mvcc.Outcome) {
 	size := statementBytes
 	for _, m := range g.Mutations {

@@ -17,23 +17,28 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// sessionSettings make a session what the statements of this package expect, whatever the server's defaults are. Each has its reason:
+// sessionSettings make a session what the statements of this package expect, whatever the server's
+// defaults are. Each has its reason:
 //
 //   - time_zone: UTC, for the creation time in the fingerprint (the statements use UTC_TIMESTAMP).
 //   - sql_mode: data that does not fit is an error, and a backslash in a literal escapes.
-//   - autocommit, completion_type: a statement outside of a transaction commits, and COMMIT begins no new one.
+//   - autocommit, completion_type: a statement outside of a transaction commits, and COMMIT begins
+//     no new one.
 //   - innodb_lock_wait_timeout, lock_wait_timeout: nobody waits for a row or for DDL for ever.
-//   - net_read_timeout: a client that stops while it sends the statements that end a transaction loses it.
-//   - sql_select_limit, sql_safe_updates, sql_big_selects: reads are complete, updates by list are allowed, and max_join_size forbids no join.
+//   - net_read_timeout: a client that stops while it sends the statements that end a transaction
+//     loses it.
+//   - sql_select_limit, sql_safe_updates, sql_big_selects: reads are complete, updates by list are
+//     allowed, and max_join_size forbids no join.
 const sessionSettings = `SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
 	autocommit = 1, completion_type = 'NO_CHAIN', innodb_lock_wait_timeout = %[1]d, lock_wait_timeout = %[1]d,
 	net_read_timeout = %[2]d, sql_select_limit = 18446744073709551615, sql_safe_updates = 0, sql_big_selects = 1`
 
-// sessionIsolation: each statement has a snapshot of its own, taken when it starts, so the one that follows the commit lock sees what
-// was committed while waiting for it.
+// sessionIsolation: each statement has a snapshot of its own, taken when it starts, so the one that
+// follows the commit lock sees what was committed while waiting for it.
 const sessionIsolation = `SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE`
 
-// serverVariables asks for what differs between servers. Those that a server does not have are missing in the answer.
+// serverVariables asks for what differs between servers. Those that a server does not have are
+// missing in the answer.
 const serverVariables = `SHOW VARIABLES WHERE variable_name IN ('version', 'server_uuid', 'server_id', 'max_allowed_packet',
 	'log_bin', 'binlog_format', 'innodb_flush_log_at_trx_commit', 'sync_binlog', 'innodb_flush_method', 'debug_no_sync', 'wsrep_on', 'group_replication_single_primary_mode', 'group_replication_consistency')`
 
@@ -46,9 +51,9 @@ type facts struct {
 	galera    bool
 	maxPacket int
 	// fingerprint identifies the database: the server, the database's name, and the creation of the
-	// tables. Restarts keep it. A dump that is restored, another server that is promoted, tables that
-	// are moved here from another database, and files that are copied change it. "" if there are no
-	// tables.
+	// tables. Restarts keep it. A dump that is restored, another server that is promoted, tables
+	// that are moved here from another database, and files that are copied change it. "" if there
+	// are no tables.
 	fingerprint string
 	// durability is what can undo commits. It is zero on Galera, and if there are no tables.
 	durability mvcc.Durability
@@ -58,12 +63,13 @@ type facts struct {
 type server struct {
 	cfg *config
 	log *slog.Logger
-	// lockWait is how long the server makes a session wait for a lock, hold how long it lets a client be silent in the middle of
-	// a transaction (a paused process, a host that is gone) before it rolls back; in seconds. A client never sleeps while it
-	// holds the commit lock, so hold is long for it, and short for those who wait.
+	// lockWait is how long the server makes a session wait for a lock, hold how long it lets a
+	// client be silent in the middle of a transaction (a paused process, a host that is gone)
+	// before it rolls back; in seconds. A client never sleeps while it holds the commit lock, so
+	// hold is long for it, and short for those who wait.
 	lockWait, hold int
-	// fingerprint is the one of the database that this process works with; see mvcc.Fenced. It is nil until the first connection
-	// is made, and while migrating.
+	// fingerprint is the one of the database that this process works with; see mvcc.Fenced. It is
+	// nil until the first connection is made, and while migrating.
 	fingerprint atomic.Pointer[string]
 	// durability is what could undo commits when the backend was opened, nil until then.
 	durability atomic.Pointer[mvcc.Durability]
@@ -84,8 +90,9 @@ func newServer(url string, opts mvcc.DriverOptions) (*server, error) {
 // seconds rounds to the unit of the server's timeouts.
 func seconds(d time.Duration) int { return max(1, int(d.Round(time.Second)/time.Second)) }
 
-// suspect makes the pools connect anew, as the server says that it is read-only: after a failover, the address may lead
-// to another one. It does so once a second at most, for a server that stays read-only.
+// suspect makes the pools connect anew, as the server says that it is read-only: after a failover,
+// the address may lead to another one. It does so once a second at most, for a server that stays
+// read-only.
 func (s *server) suspect() {
 	now, last := time.Now().UnixNano(), s.dropBefore.Load()
 	if now-last > int64(time.Second) {
@@ -96,7 +103,8 @@ func (s *server) suspect() {
 // connector opens connections with the session settings.
 type connector struct {
 	*server
-	// transactions: the connection is for transactions, which are sent as several statements in one text.
+	// transactions: the connection is for transactions, which are sent as several statements in one
+	// text.
 	transactions bool
 	// anyServer accepts a database with another fingerprint.
 	anyServer bool
@@ -223,9 +231,10 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 		if !isOn(vars["wsrep_ready"]) {
 			return f, mvcc.Errorf(mvcc.ReadOnly, "cannot use %s: %s", c.cfg, advice[1047])
 		}
-		// Reads, and the beginning of transactions, wait until the node has applied what the cluster had committed before. The
-		// server must not repeat what it takes for single statements: in a text of several it has been seen (10.11) to do that
-		// after another node's commit had rolled back the transaction, and then to answer COMMIT with success.
+		// Reads, and the beginning of transactions, wait until the node has applied what the
+		// cluster had committed before. The server must not repeat what it takes for single
+		// statements: in a text of several it has been seen (10.11) to do that after another node's
+		// commit had rolled back the transaction, and then to answer COMMIT with success.
 		settings = append(settings, "SET SESSION wsrep_sync_wait = 1, wsrep_retry_autocommit = 0")
 	}
 	if err := run(ctx, s, settings...); err != nil {
@@ -301,7 +310,8 @@ const (
 	oldestMariaDB = "10.6"
 )
 
-// checkVersion reads versions such as 9.7.4-2, 8.0.36-0ubuntu0.22.04.1 and 10.11.19-MariaDB-0+deb12u1.
+// checkVersion reads versions such as 9.7.4-2, 8.0.36-0ubuntu0.22.04.1 and
+// 10.11.19-MariaDB-0+deb12u1.
 func checkVersion(version string, mariadb bool) error {
 	name, oldest := "MySQL", oldestMySQL
 	if mariadb {

@@ -68,8 +68,8 @@ func TestTLS(t *testing.T) {
 		b := open(t, as(t, set(t, db.URL, "ssl-ca", caFile, "ssl-cert", cert, "ssl-key", key), user, "its secret"))
 		state(t, b)
 		expired, expiredKey := ca.Sign(t, pki.Client("client"), -2*time.Hour)
-		// The server says why and closes the connection while the client writes, so the client may see a broken connection, as often as it
-		// has bad luck. The advice is the same.
+		// The server says why and closes the connection while the client writes, so the client may
+		// see a broken connection, as often as it has bad luck. The advice is the same.
 		refused := func(why string, err error) {
 			t.Helper()
 			if err == nil || !strings.Contains(err.Error(), "check ssl-cert and ssl-key") || strings.Contains(err.Error(), "its secret") {
@@ -112,8 +112,9 @@ func TestTLS(t *testing.T) {
 	})
 }
 
-// TestServer changes a server's role and settings, and restarts it. Its binary log is on the disk before a
-// commit is confirmed, which is not MariaDB's default: so a restart undoes nothing, and is no fence.
+// TestServer changes a server's role and settings, and restarts it. Its binary log is on the disk
+// before a commit is confirmed, which is not MariaDB's default: so a restart undoes nothing, and is
+// no fence.
 func TestServer(t *testing.T) {
 	settings := map[string]string{"log-bin": "log", "server-id": "1", "sync-binlog": "1"}
 	eachServer(t, dbserver.Options{Settings: settings}, func(t *testing.T, s *dbtest.Server) {

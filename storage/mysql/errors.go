@@ -18,8 +18,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// undone are the server's errors after which a transaction certainly is not committed, whichever of its statements failed, COMMIT
-// included, and what they mean. All others leave the outcome open if COMMIT may have been reached, and on Galera all do; see failedCommit.
+// undone are the server's errors after which a transaction certainly is not committed, whichever of
+// its statements failed, COMMIT included, and what they mean. All others leave the outcome open if
+// COMMIT may have been reached, and on Galera all do; see failedCommit.
 var undone = map[uint16]mvcc.Class{
 	1205: mvcc.Transient, // lock wait timeout
 	1213: mvcc.Transient, // deadlock; in a cluster also: another node has committed the same row
@@ -112,7 +113,8 @@ func sentence(e *mysql.MySQLError) error {
 	return e
 }
 
-// connectError judges an error of opening a connection: nothing was sent that could change anything.
+// connectError judges an error of opening a connection: nothing was sent that could change
+// anything.
 func (c *config) connectError(err error) *mvcc.Error {
 	var (
 		server    *mysql.MySQLError
@@ -152,7 +154,8 @@ func (c *config) connectError(err error) *mvcc.Error {
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &op) && op.Timeout():
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: no answer in time", c)
 	case errors.As(err, &op) && op.Op != "dial" && c.tlsCert != "":
-		// A server that refuses the certificate says why and closes the connection. A client that is writing may see the latter only.
+		// A server that refuses the certificate says why and closes the connection. A client that
+		// is writing may see the latter only.
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w: if it goes on, check ssl-cert and ssl-key", c, op.Err)
 	case errors.As(err, &op):
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w", c, op.Err)
@@ -172,7 +175,8 @@ func (c *config) connectError(err error) *mvcc.Error {
 	}
 }
 
-// failed judges an error of a statement that cannot have committed anything, or that may be repeated whatever it did.
+// failed judges an error of a statement that cannot have committed anything, or that may be
+// repeated whatever it did.
 func (b *backend) failed(what string, err error) *mvcc.Error {
 	return b.judge(what, err, mvcc.Unavailable)
 }
@@ -180,19 +184,22 @@ func (b *backend) failed(what string, err error) *mvcc.Error {
 // failedCommit judges an error of the text that ends with COMMIT.
 func (b *backend) failedCommit(what string, err error) *mvcc.Error {
 	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrPktTooLarge) {
-		// The driver's promise: nothing was sent. The server rolls back when it finds the connection closed.
+		// The driver's promise: nothing was sent. The server rolls back when it finds the
+		// connection closed.
 		return b.failed(what, err)
 	}
 	known := b.judge(what, err, mvcc.Unknown)
 	if b.galera && known.Class != mvcc.Unknown {
-		// A node has been seen (10.11) to answer COMMIT with a deadlock (1213) and then to commit nevertheless: it had certified the
-		// transaction, rolled it back for an earlier one of another node, and replayed it.
+		// A node has been seen (10.11) to answer COMMIT with a deadlock (1213) and then to commit
+		// nevertheless: it had certified the transaction, rolled it back for an earlier one of
+		// another node, and replayed it.
 		return &mvcc.Error{Class: mvcc.Unknown, Err: known.Err}
 	}
 	return known
 }
 
-// judge translates an error; otherwise is the class of those after which a transaction may have been committed.
+// judge translates an error; otherwise is the class of those after which a transaction may have
+// been committed.
 func (b *backend) judge(what string, err error, otherwise mvcc.Class) *mvcc.Error {
 	var (
 		known   *mvcc.Error
@@ -223,7 +230,8 @@ func (b *backend) judge(what string, err error, otherwise mvcc.Class) *mvcc.Erro
 	}
 }
 
-// driverLog takes what the driver writes when a connection breaks. The driver keeps the reason to its log.
+// driverLog takes what the driver writes when a connection breaks. The driver keeps the reason to
+// its log.
 type driverLog struct {
 	log *slog.Logger
 

@@ -72,8 +72,9 @@ func LargestGroup(l mvcc.Limits, g *mvcc.Group) (first, second int) {
 // OnSweep has f called by each sweep that has read what it will delete.
 func OnSweep(b mvcc.Backend, f func()) { b.(*backend).onSweep = f }
 
-// Statements are all statements that read or change rows of the two large tables, as a store is asked that has keys /registry/00000000 to
-// keys-1, each written twice, and so log rows up to 2*keys+1, half of which can be swept.
+// Statements are all statements that read or change rows of the two large tables, as a store is
+// asked that has keys /registry/00000000 to keys-1, each written twice, and so log rows up to
+// 2*keys+1, half of which can be swept.
 func Statements(keys int64) []Statement {
 	from, to := []byte("/registry/"), []byte("/registry0")
 	head := 2*keys + 1

@@ -17,7 +17,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
 
-// shortTimeout makes the server wait a second at most for a lock, or for a client in the middle of a transaction.
+// shortTimeout makes the server wait a second at most for a lock, or for a client in the middle of
+// a transaction.
 const shortTimeout = 3 * time.Second
 
 // openFor opens a backend whose operations may take so long.
@@ -108,7 +109,8 @@ func wantClass(tb testing.TB, err error, want ...mvcc.Class) {
 	tb.Fatalf("the error is %v of class %v, want class %v", err, mvcc.ClassOf(err), want)
 }
 
-// eventually waits until the condition holds. InnoDB's list of transactions is renewed only for who has not read it for 100 ms.
+// eventually waits until the condition holds. InnoDB's list of transactions is renewed only for who
+// has not read it for 100 ms.
 func eventually(tb testing.TB, what string, condition func() bool) {
 	tb.Helper()
 	timeout := time.NewTimer(90 * time.Second)
@@ -151,7 +153,8 @@ func holdLock(tb testing.TB, db *sql.DB) *sql.Conn {
 	return c
 }
 
-// TestLostConnections cuts the connection at each point of a commit. What the writer is told afterwards is true.
+// TestLostConnections cuts the connection at each point of a commit. What the writer is told
+// afterwards is true.
 func TestLostConnections(t *testing.T) {
 	type outcome int
 	const (
@@ -225,8 +228,9 @@ func locks(statement string) bool {
 	return strings.Contains(statement, "FOR UPDATE") && strings.Contains(statement, "rowkeeper_live")
 }
 
-// TestZombieCommits: the text with COMMIT is on its way when its client is gone, and arrives while somebody looks for the group. The look
-// has to wait for it, as the group's transaction has the commit lock.
+// TestZombieCommits: the text with COMMIT is on its way when its client is gone, and arrives while
+// somebody looks for the group. The look has to wait for it, as the group's transaction has the
+// commit lock.
 func TestZombieCommits(t *testing.T) {
 	each(t, func(t *testing.T, db dbtest.DB) {
 		b := open(t, db.URL)
@@ -265,7 +269,8 @@ func TestZombieCommits(t *testing.T) {
 	})
 }
 
-// TestCancelledWhileWaiting: a caller that gives up while its group waits for the lock leaves nothing behind that commits later.
+// TestCancelledWhileWaiting: a caller that gives up while its group waits for the lock leaves
+// nothing behind that commits later.
 func TestCancelledWhileWaiting(t *testing.T) {
 	each(t, func(t *testing.T, db dbtest.DB) {
 		b, a := open(t, db.URL), admin(t, db.URL)
@@ -294,7 +299,8 @@ func TestCancelledWhileWaiting(t *testing.T) {
 			wantClass(t, <-done, mvcc.Unavailable)
 			exec(t, holder, "ROLLBACK")
 			holder.Close()
-			// Its session, which may still have been waiting, is gone when the next one has the lock.
+			// Its session, which may still have been waiting, is gone when the next one has the
+			// lock.
 			if r := mustPut(t, b, mvcc.Key("after "+end)); r != seen.Revision+1 {
 				t.Fatalf("%s: the next revision is %d, want %d", end, r, seen.Revision+1)
 			}
@@ -303,7 +309,8 @@ func TestCancelledWhileWaiting(t *testing.T) {
 	})
 }
 
-// TestLockWait: whoever holds the commit lock for too long makes groups fail, one by one, with nothing changed.
+// TestLockWait: whoever holds the commit lock for too long makes groups fail, one by one, with
+// nothing changed.
 func TestLockWait(t *testing.T) {
 	each(t, func(t *testing.T, db dbtest.DB) {
 		b := openFor(t, db.URL, shortTimeout)
@@ -319,7 +326,8 @@ func TestLockWait(t *testing.T) {
 	})
 }
 
-// TestDeadlock: a group that the server rolls back to end a deadlock has written nothing and can be tried again.
+// TestDeadlock: a group that the server rolls back to end a deadlock has written nothing and can be
+// tried again.
 func TestDeadlock(t *testing.T) {
 	each(t, func(t *testing.T, db dbtest.DB) {
 		b, a := open(t, db.URL), admin(t, db.URL)

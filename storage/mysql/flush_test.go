@@ -12,8 +12,8 @@ import (
 )
 
 // TestReadLock: a backup takes its locks while one process is in the middle of a commit and another
-// one waits for the commit lock. The backup must not wait for a lock wait timeout, and the writers go
-// on when it is done. The timeouts are far longer than the test waits.
+// one waits for the commit lock. The backup must not wait for a lock wait timeout, and the writers
+// go on when it is done. The timeouts are far longer than the test waits.
 func TestReadLock(t *testing.T) {
 	const tables = "rowkeeper_aborted %, rowkeeper_live %, rowkeeper_log %, rowkeeper_schema %, rowkeeper_store %"
 	backups := []struct {

@@ -120,8 +120,8 @@ func newCluster(t testing.TB) *cluster {
 	return c
 }
 
-// command prepares a program to run as the servers' user. It ends, with the servers, when its standard input is closed, which also happens when this
-// process ends.
+// command prepares a program to run as the servers' user. It ends, with the servers, when its
+// standard input is closed, which also happens when this process ends.
 func (c *cluster) command(args ...string) *osexec.Cmd {
 	cmd := osexec.Command("sh", append([]string{"-c", `"$@" & cat >/dev/null; kill -9 $! 2>/dev/null`, "sh"}, args...)...)
 	cmd.Dir = c.dir
@@ -188,7 +188,8 @@ func freePort(t testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// TestGalera lets backends on all nodes of a cluster commit, fence and resolve at once. There, the commit lock of a node is not one of the others.
+// TestGalera lets backends on all nodes of a cluster commit, fence and resolve at once. There, the
+// commit lock of a node is not one of the others.
 func TestGalera(t *testing.T) {
 	c := newCluster(t)
 	var backends []mvcc.Backend

@@ -34,8 +34,8 @@ func (b *backend) Identity(ctx context.Context) (mvcc.Identity, error) {
 	return id, nil
 }
 
-// tableCreated returns in which database, by its name as the server keeps it, and when the table that
-// no migration alters was created, no row if it is missing. It reads the dictionary.
+// tableCreated returns in which database, by its name as the server keeps it, and when the table
+// that no migration alters was created, no row if it is missing. It reads the dictionary.
 const tableCreated = `
 SELECT t.table_schema, CAST(UNIX_TIMESTAMP(t.create_time) AS SIGNED)
 FROM information_schema.tables t

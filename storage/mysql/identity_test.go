@@ -10,8 +10,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// TestAnotherServer leads new connections to another server, as a proxy, a floating address or a changed name does. Its answers are not used
-// before it was fenced; then nothing but it is.
+// TestAnotherServer leads new connections to another server, as a proxy, a floating address or a
+// changed name does. Its answers are not used before it was fenced; then nothing but it is.
 func TestAnotherServer(t *testing.T) {
 	eachServer(t, dbserver.Options{Settings: map[string]string{"server-id": "1"}}, func(t *testing.T, first *dbtest.Server) {
 		kind := dbtest.Kind(first.Kind)
@@ -70,7 +70,8 @@ func TestAnotherServer(t *testing.T) {
 	})
 }
 
-// TestRestoredTables: tables that were dropped and created anew are another database, for new connections.
+// TestRestoredTables: tables that were dropped and created anew are another database, for new
+// connections.
 func TestRestoredTables(t *testing.T) {
 	each(t, func(t *testing.T, db dbtest.DB) {
 		p := newProxy(t, db.URL)
@@ -102,8 +103,8 @@ func TestRestoredTables(t *testing.T) {
 	})
 }
 
-// TestMovedTables puts a copy that was served in another database, and fenced there, in the place of
-// the tables: the fingerprint that it brings along is not the one that it has here.
+// TestMovedTables puts a copy that was served in another database, and fenced there, in the place
+// of the tables: the fingerprint that it brings along is not the one that it has here.
 func TestMovedTables(t *testing.T) {
 	each(t, func(t *testing.T, db dbtest.DB) {
 		drill := dbtest.Open(t, db.Kind)

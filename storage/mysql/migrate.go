@@ -14,7 +14,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// Migrate brings the schema to the newest version. It needs CREATE, ALTER, INDEX and DROP on the database besides what Open does.
+// Migrate brings the schema to the newest version. It needs CREATE, ALTER, INDEX and DROP on the
+// database besides what Open does.
 func (opener) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
 	return migrating(url, opts, func(db *sql.DB) ([]migrations.Migration, error) {
 		var done []migrations.Migration
@@ -30,8 +31,9 @@ func (opener) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) 
 	})
 }
 
-// collided tells whether a migration failed since another one ran at the same time. On Galera each node has locks of its own, so two nodes may migrate at
-// once. Who loses begins anew, and finds what the other one has done; each step of a migration does nothing if it was done.
+// collided tells whether a migration failed since another one ran at the same time. On Galera each
+// node has locks of its own, so two nodes may migrate at once. Who loses begins anew, and finds
+// what the other one has done; each step of a migration does nothing if it was done.
 func collided(err error) bool {
 	const tableExists = 1050
 	var server *mysql.MySQLError

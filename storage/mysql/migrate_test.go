@@ -10,7 +10,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
 
-// TestMigrate: any number of programs may migrate at once, and a migration that was interrupted is completed.
+// TestMigrate: any number of programs may migrate at once, and a migration that was interrupted is
+// completed.
 func TestMigrate(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
 		list, err := mysql.Driver.Status(t.Context(), db.URL, options(t))

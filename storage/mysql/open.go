@@ -7,8 +7,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// Open connects to the database and checks that it holds a store that this program can use. It changes nothing, and needs no more
-// than SELECT, INSERT, UPDATE and DELETE on the database. Its error is one sentence that names what to do.
+// Open connects to the database and checks that it holds a store that this program can use. It
+// changes nothing, and needs no more than SELECT, INSERT, UPDATE and DELETE on the database. Its
+// error is one sentence that names what to do.
 func (opener) Open(ctx context.Context, url string, opts mvcc.DriverOptions) (mvcc.Backend, error) {
 	s, err := newServer(url, opts)
 	if err != nil {

@@ -37,7 +37,8 @@ func as(tb testing.TB, databaseURL, user, password string) string {
 	return with(tb, databaseURL, func(u *url.URL, _ url.Values) { u.User = url.UserPassword(user, password) })
 }
 
-// account creates an account with privileges on the database, or with none, and removes it when the test ends.
+// account creates an account with privileges on the database, or with none, and removes it when the
+// test ends.
 func account(tb testing.TB, db *sql.DB, privileges string) (name string) {
 	tb.Helper()
 	var schema string
@@ -202,7 +203,8 @@ func TestDamage(t *testing.T) {
 	})
 }
 
-// TestPrivileges: what an account may not do is said in one sentence, and what it needs is what the documentation says.
+// TestPrivileges: what an account may not do is said in one sentence, and what it needs is what the
+// documentation says.
 func TestPrivileges(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
 		a := admin(t, db.URL)

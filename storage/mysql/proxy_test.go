@@ -31,7 +31,8 @@ const (
 	cut
 	// deliver gives it to the server, and closes the client's side before the answer.
 	deliver
-	// keep closes the client's side and leaves the server's open; the statement can be sent later, by link.release.
+	// keep closes the client's side and leaves the server's open; the statement can be sent later,
+	// by link.release.
 	keep
 )
 
@@ -44,7 +45,8 @@ type link struct {
 	answered chan struct{}
 }
 
-// finish gives the server its last statement, and returns when it has executed it and found that nothing follows.
+// finish gives the server its last statement, and returns when it has executed it and found that
+// nothing follows.
 func (l *link) finish(packet []byte) error {
 	if _, err := l.server.Write(packet); err != nil {
 		return err

@@ -58,7 +58,8 @@ func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.
 // errEnough ends a read whose rest is not wanted.
 var errEnough = errors.New("enough was read")
 
-// arguments makes the arguments of a read those of a statement. A list becomes a part of the text, at %s.
+// arguments makes the arguments of a read those of a statement. A list becomes a part of the text,
+// at %s.
 func arguments(text string, args []any) (string, []any) {
 	for i, a := range args {
 		switch a := a.(type) {
@@ -95,8 +96,8 @@ func (c *cursor) Token(i int) mvcc.Token { return c.row.token(stateColumns + i) 
 func (c *cursor) Key(i int) mvcc.Key     { return c.row.key(stateColumns + i) }
 func (c *cursor) Value(i int) []byte     { return c.row.value(stateColumns + i) }
 
-// eachRow calls each for the rows of a result, until it returns an error. The row is valid until the
-// next one.
+// eachRow calls each for the rows of a result, until it returns an error. The row is valid until
+// the next one.
 func eachRow(rows *sql.Rows, columns int, each func(row) error) error {
 	r, scanned := make(row, columns), make([]any, columns)
 	for i := range r {
@@ -160,7 +161,8 @@ func (r row) value(i int) []byte {
 type column struct {
 	null bool
 	int  int64
-	// bytes is a copy: what the driver lends is gone when the context ends, which may be at any time.
+	// bytes is a copy: what the driver lends is gone when the context ends, which may be at any
+	// time.
 	bytes []byte
 }
 

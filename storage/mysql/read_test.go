@@ -9,7 +9,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 )
 
-// TestListsLeaveConnections: however many lists wait for the database, what expiry and compaction need can be read.
+// TestListsLeaveConnections: however many lists wait for the database, what expiry and compaction
+// need can be read.
 func TestListsLeaveConnections(t *testing.T) {
 	each(t, func(t *testing.T, db dbtest.DB) {
 		b, a := openFor(t, db.URL, 20*time.Minute), admin(t, db.URL) // no list is given up while the test lasts

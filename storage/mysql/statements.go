@@ -4,17 +4,19 @@ import "github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 
 // The statements. Three things hold of all of them:
 //
-// A read is one statement, so that its rows and its state are of one snapshot. The state is seven columns: epoch, revision and
-// token of the head, compacted, swept, whether the server is read-only, and the time in microseconds. s is the store row and h
-// the head, both found by primary key: MAX(revision) is the last entry of that index. The state of a read of many rows is its
-// first row, put before the others by UNION ALL, which needs no temporary table. (Joined to the rows, it costs one: an outer
-// join's rows cannot be had in the order of an index.) A read that returns no state found no head or no store row: the store is
-// damaged.
+// A read is one statement, so that its rows and its state are of one snapshot. The state is seven
+// columns: epoch, revision and token of the head, compacted, swept, whether the server is
+// read-only, and the time in microseconds. s is the store row and h the head, both found by primary
+// key: MAX(revision) is the last entry of that index. The state of a read of many rows is its first
+// row, put before the others by UNION ALL, which needs no temporary table. (Joined to the rows, it
+// costs one: an outer join's rows cannot be had in the order of an index.) A read that returns no
+// state found no head or no store row: the store is damaged.
 //
-// The optimizer has no choice: FORCE INDEX, at each of the two large tables, and LEFT JOIN or STRAIGHT_JOIN name the index and the
-// order of the join. It would decide by statistics of yesterday's table, which may have been empty: what it believes to have two rows,
-// MySQL reads wholly, once for each row that it is joined to. In a deletion, MySQL heeds FORCE INDEX in a join only, and not beside a
-// list for IN: so what is to be deleted is joined as rows of a table.
+// The optimizer has no choice: FORCE INDEX, at each of the two large tables, and LEFT JOIN or
+// STRAIGHT_JOIN name the index and the order of the join. It would decide by statistics of
+// yesterday's table, which may have been empty: what it believes to have two rows, MySQL reads
+// wholly, once for each row that it is joined to. In a deletion, MySQL heeds FORCE INDEX in a join
+// only, and not beside a list for IN: so what is to be deleted is joined as rows of a table.
 //
 // The time is UTC_TIMESTAMP, which does not depend on the session's time zone.
 
@@ -43,8 +45,9 @@ FROM rowkeeper_store s
 JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
 WHERE s.id = 1`
 
-// selectTail reads log rows in order. Primary key range on g; the previous row p by primary key, and only where it is asked for:
-// for deletions, or for all if the first argument is 1. No row has the revision NULL.
+// selectTail reads log rows in order. Primary key range on g; the previous row p by primary key,
+// and only where it is asked for: for deletions, or for all if the first argument is 1. No row has
+// the revision NULL.
 const selectTail = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
@@ -60,7 +63,8 @@ UNION ALL
  ORDER BY g.revision
  LIMIT ?)`
 
-// selectKey reads one key: live and its log row by primary key. It returns one row, so the state is in it.
+// selectKey reads one key: live and its log row by primary key. It returns one row, so the state is
+// in it.
 const selectKey = `
 SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
        l.revision, l.create_revision, g.prev_revision, g.token, g.time, g.value
@@ -84,7 +88,8 @@ UNION ALL
  LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.revision = l.revision
  WHERE l.key IN (%s))`
 
-// selectPage reads live keys in order, each with its log row by primary key. Primary key range on live, which the limit ends early.
+// selectPage reads live keys in order, each with its log row by primary key. Primary key range on
+// live, which the limit ends early.
 const selectPage = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
         NULL, NULL, NULL, NULL
@@ -115,7 +120,8 @@ UNION ALL
  ORDER BY l.key
  LIMIT ?)`
 
-// selectReplaced reads the rows in (after, upto] that replaced one at or before a revision. Primary key range.
+// selectReplaced reads the rows in (after, upto] that replaced one at or before a revision. Primary
+// key range.
 const selectReplaced = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
         NULL, NULL
@@ -207,9 +213,9 @@ JOIN (SELECT CAST(COALESCE(SUM(t.data_length + t.index_length + t.data_free), 0)
         AND t.table_name IN ('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted')) z
 WHERE s.id = 1`
 
-// selectSweep reads the rows from swept to compacted: primary key range, whose bounds are in the store
-// row of the same snapshot. With the state comes the lowest revision of the aborted tokens, of which
-// there are a few at most.
+// selectSweep reads the rows from swept to compacted: primary key range, whose bounds are in the
+// store row of the same snapshot. With the state comes the lowest revision of the aborted tokens,
+// of which there are a few at most.
 const selectSweep = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
         0, (SELECT MIN(a.seen) FROM rowkeeper_aborted a), 0
@@ -227,8 +233,9 @@ UNION ALL
 
 // What follows is sent in transactions; see transaction.
 
-// setWaitTimeout makes the server close the connection, and roll back, if this client is silent for so many seconds before the
-// transaction ends. It is the one timeout of this kind that both MySQL and MariaDB have.
+// setWaitTimeout makes the server close the connection, and roll back, if this client is silent for
+// so many seconds before the transaction ends. It is the one timeout of this kind that both MySQL
+// and MariaDB have.
 const setWaitTimeout = `SET SESSION wait_timeout = %d`
 
 // resetWaitTimeout: a pooled connection may be idle for longer.
@@ -243,32 +250,33 @@ const (
 	rollback         = `ROLLBACK`
 )
 
-// joinQueue waits until this session is the one that may take the commit lock next, for so many seconds
-// at most. It returns the time at which the waiting began. It is a lock of the server without a table,
-// named after the database, and decides nothing: the row decides, also for a session that waited here
-// in vain. It is there because who waits for a row has a table open and holds the server's intention to
-// write. FLUSH TABLES WITH READ LOCK waits for both, while the owner of the row waits, with its next
-// write, for the flush: nobody would go on before the lock wait timeout. Who waits here holds nothing
-// that a flush, LOCK TABLES or DDL waits for. Galera nodes do not have such locks.
+// joinQueue waits until this session is the one that may take the commit lock next, for so many
+// seconds at most. It returns the time at which the waiting began. It is a lock of the server
+// without a table, named after the database, and decides nothing: the row decides, also for a
+// session that waited here in vain. It is there because who waits for a row has a table open and
+// holds the server's intention to write. FLUSH TABLES WITH READ LOCK waits for both, while the
+// owner of the row waits, with its next write, for the flush: nobody would go on before the lock
+// wait timeout. Who waits here holds nothing that a flush, LOCK TABLES or DDL waits for. Galera
+// nodes do not have such locks.
 const joinQueue = `
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
        GET_LOCK(CONCAT('rowkeeper commit ', LEFT(SHA2(DATABASE(), 256), 40)), %d)`
 
-// leaveQueue lets the next session wait for the row while this one commits: of two sessions, the one
-// that waits for the row may be in the way of a flush, but the other, in COMMIT, is not in the way of
-// the first, as a flush stops commits only after it has waited for all statements.
+// leaveQueue lets the next session wait for the row while this one commits: of two sessions, the
+// one that waits for the row may be in the way of a flush, but the other, in COMMIT, is not in the
+// way of the first, as a flush stops commits only after it has waited for all statements.
 const leaveQueue = `DO RELEASE_ALL_LOCKS()`
 
-// lockStore takes the commit lock: a lock of the row by primary key. It returns the time at which the
-// waiting for the row began.
+// lockStore takes the commit lock: a lock of the row by primary key. It returns the time at which
+// the waiting for the row began.
 const lockStore = `
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM rowkeeper_store s
 WHERE s.id = 1
 FOR UPDATE`
 
-// selectGuard reads, after the lock, the state, the token of the row at a revision, whether a token was
-// aborted, and the oldest schema version whose programs may still write; all by primary key.
+// selectGuard reads, after the lock, the state, the token of the row at a revision, whether a token
+// was aborted, and the oldest schema version whose programs may still write; all by primary key.
 const selectGuard = `
 SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
        (SELECT g.token FROM rowkeeper_log g WHERE g.revision = %d),
@@ -308,8 +316,8 @@ INSERT INTO rowkeeper_log
        (revision, rowkeeper_log.key, prev_revision, create_revision, token, time, deleted, value)
 VALUES `
 
-// replaceLive is followed by rows. InnoDB updates a row that is there in place, and leaves the index on expiry alone where expiry
-// stays the same.
+// replaceLive is followed by rows. InnoDB updates a row that is there in place, and leaves the
+// index on expiry alone where expiry stays the same.
 const replaceLive = `
 REPLACE INTO rowkeeper_live
        (rowkeeper_live.key, revision, create_revision, expiry)
@@ -327,7 +335,8 @@ UPDATE rowkeeper_store s
 SET s.turn = s.turn + 1
 WHERE s.id = 1`
 
-// selectByToken reads a group's rows without their values, by primary key range from where the group began.
+// selectByToken reads a group's rows without their values, by primary key range from where the
+// group began.
 const selectByToken = `
 SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.token, g.time, g.deleted
 FROM rowkeeper_log g FORCE INDEX (PRIMARY)
@@ -343,7 +352,8 @@ UPDATE rowkeeper_store s
 SET s.compacted = %d
 WHERE s.id = 1`
 
-// deleteSwept deletes log rows by primary key. The rows of revisions stand for %s: a subquery in their place is run for each row of the log.
+// deleteSwept deletes log rows by primary key. The rows of revisions stand for %s: a subquery in
+// their place is run for each row of the log.
 const deleteSwept = `
 DELETE g
 FROM (%s) d
@@ -352,9 +362,9 @@ STRAIGHT_JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.revision = d.value`
 // selectDeleted returns how many rows the statement before it has deleted.
 const selectDeleted = `SELECT ROW_COUNT()`
 
-// updateSwept fails, and with it the whole sweep, if the epoch is another one than when its list was read: swept cannot be NULL. By then
-// other rows may have the revisions that are in the list; see Locked. It fails, too, if a migration has
-// ended the time of this program's schema version.
+// updateSwept fails, and with it the whole sweep, if the epoch is another one than when its list
+// was read: swept cannot be NULL. By then other rows may have the revisions that are in the list;
+// see Locked. It fails, too, if a migration has ended the time of this program's schema version.
 const updateSwept = `
 UPDATE rowkeeper_store s
 SET s.swept = IF(s.epoch = %d AND s.oldest_writer <= %d, GREATEST(s.swept, %d), NULL)
@@ -405,7 +415,8 @@ INSERT INTO rowkeeper_live
        (rowkeeper_live.key, revision, create_revision, expiry)
 VALUES `
 
-// setExportIsolation and startSnapshot begin a transaction whose reads are all of one snapshot, which is taken at once.
+// setExportIsolation and startSnapshot begin a transaction whose reads are all of one snapshot,
+// which is taken at once.
 const setExportIsolation = `SET TRANSACTION ISOLATION LEVEL REPEATABLE READ`
 
 const startSnapshot = `START TRANSACTION WITH CONSISTENT SNAPSHOT`
@@ -415,8 +426,8 @@ const selectAllKeys = `
 SELECT COUNT(*)
 FROM rowkeeper_live l`
 
-// selectRecords walks the log by its primary key, which is the order that is asked for, and finds by the primary key of live which of its
-// rows are live.
+// selectRecords walks the log by its primary key, which is the order that is asked for, and finds
+// by the primary key of live which of its rows are live.
 const selectRecords = `
 SELECT g.revision, l.key, l.create_revision, COALESCE(l.expiry, 0), g.value
 FROM rowkeeper_log g FORCE INDEX (PRIMARY)

@@ -29,7 +29,8 @@ func fill(tb testing.TB, db *sql.DB) (keys int64) {
 	return 50_000
 }
 
-// TestPlans: no statement reads more rows than it needs, whether the server's statistics of the tables are those of empty ones or not.
+// TestPlans: no statement reads more rows than it needs, whether the server's statistics of the
+// tables are those of empty ones or not.
 func TestPlans(t *testing.T) {
 	each(t, func(t *testing.T, db dbtest.DB) {
 		a := admin(t, db.URL)
@@ -45,7 +46,8 @@ func TestPlans(t *testing.T) {
 		exec(t, c, `ALTER TABLE rowkeeper_log STATS_AUTO_RECALC = 0`, `ALTER TABLE rowkeeper_live STATS_AUTO_RECALC = 0`,
 			`ANALYZE TABLE rowkeeper_log, rowkeeper_live`)
 		keys := fill(t, a)
-		// The statistics of a table that grows are renewed in the background, each table's at another time, and not if the server stops before.
+		// The statistics of a table that grows are renewed in the background, each table's at
+		// another time, and not if the server stops before.
 		for _, now := range []struct {
 			statistics string
 			change     []string

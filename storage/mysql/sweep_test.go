@@ -10,7 +10,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
 
-// TestSweepOvertakenByImport: a sweep has read which revisions it will delete, and then rows are imported that have the same.
+// TestSweepOvertakenByImport: a sweep has read which revisions it will delete, and then rows are
+// imported that have the same.
 func TestSweepOvertakenByImport(t *testing.T) {
 	each(t, func(t *testing.T, db dbtest.DB) {
 		ctx := t.Context()

@@ -12,7 +12,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// text builds statements that are sent together. Everything in them that comes from outside goes through int, binary or hex.
+// text builds statements that are sent together. Everything in them that comes from outside goes
+// through int, binary or hex.
 type text struct {
 	strings.Builder
 	// starts are where the statements begin.
@@ -53,10 +54,11 @@ func (t *text) int(n int64) {
 
 // binary writes bytes as a literal of type binary string.
 //
-// Text in ASCII stays readable: only the quote and the backslash have a meaning in a quoted literal, and both are written after a
-// backslash, which the session's sql_mode (no NO_BACKSLASH_ESCAPES) and character set make safe. It is half as long as
-// hexadecimal digits. All else is written in those: bytes that are no text of the connection's character set would break the
-// lists of running statements that administrators read.
+// Text in ASCII stays readable: only the quote and the backslash have a meaning in a quoted
+// literal, and both are written after a backslash, which the session's sql_mode (no
+// NO_BACKSLASH_ESCAPES) and character set make safe. It is half as long as hexadecimal digits. All
+// else is written in those: bytes that are no text of the connection's character set would break
+// the lists of running statements that administrators read.
 func (t *text) binary(data []byte) {
 	if !isASCII(data) {
 		t.hex(data)
@@ -65,7 +67,8 @@ func (t *text) binary(data []byte) {
 	t.WriteString("_binary'")
 	quote, backslash := bytes.IndexByte(data, '\''), bytes.IndexByte(data, '\\')
 	for begin := 0; ; {
-		// The next of the two that was not written yet. -1 is none, and greater than all as an unsigned number.
+		// The next of the two that was not written yet. -1 is none, and greater than all as an
+		// unsigned number.
 		next := int(min(uint(quote), uint(backslash)))
 		if next < 0 {
 			t.Write(data[begin:])

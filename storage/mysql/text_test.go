@@ -11,7 +11,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
 
-// parseLiteral reads a literal as the servers' lexers do, and returns what it stands for and what follows it.
+// parseLiteral reads a literal as the servers' lexers do, and returns what it stands for and what
+// follows it.
 func parseLiteral(s string) (value []byte, rest string, ok bool) {
 	if digits, found := strings.CutPrefix(s, "x'"); found {
 		digits, rest, found = strings.Cut(digits, "'")

@@ -10,15 +10,16 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// transaction is a transaction of two round trips (on Galera, of more). The first text begins it, takes the commit lock if it
-// needs to, and reads; decide reads the answers and returns the second text, which writes and commits. In between nobody but this
-// process can end the transaction, so it does nothing there but decide. If it stops there, the server rolls back after
-// server.hold.
+// transaction is a transaction of two round trips (on Galera, of more). The first text begins it,
+// takes the commit lock if it needs to, and reads; decide reads the answers and returns the second
+// text, which writes and commits. In between nobody but this process can end the transaction, so it
+// does nothing there but decide. If it stops there, the server rolls back after server.hold.
 //
-// What an error means follows from this. Until the second text is sent, nothing was committed and nothing will be, however the
-// connection ends, as the server rolls back a transaction whose client is gone. Also a client that was cut off while it waited
-// for the lock leaves nothing behind: its session gets the lock, finds the connection closed, and releases it. Once the second
-// text was sent, only certain errors of the server say that it was not committed; see undone.
+// What an error means follows from this. Until the second text is sent, nothing was committed and
+// nothing will be, however the connection ends, as the server rolls back a transaction whose client
+// is gone. Also a client that was cut off while it waited for the lock leaves nothing behind: its
+// session gets the lock, finds the connection closed, and releases it. Once the second text was
+// sent, only certain errors of the server say that it was not committed; see undone.
 //
 // Nothing is sent twice: a sql.Conn is one connection, on which database/sql does not try again.
 type transaction struct {
@@ -72,7 +73,8 @@ func (b *backend) begin(t *text) {
 	t.statement(startTransaction)
 }
 
-// commit writes its end. COMMIT is the last statement, so that no error is one of a statement after it.
+// commit writes its end. COMMIT is the last statement, so that no error is one of a statement after
+// it.
 func (b *backend) commit(t *text) {
 	t.statement(resetWaitTimeout)
 	b.leaveQueue(t)
@@ -92,8 +94,8 @@ func (b *backend) leaveQueue(t *text) {
 	}
 }
 
-// rollback ends a transaction, so that its lock does not wait for the pool. A connection that cannot say so is closed, upon which
-// the server rolls back.
+// rollback ends a transaction, so that its lock does not wait for the pool. A connection that
+// cannot say so is closed, upon which the server rolls back.
 func (b *backend) rollback(ctx context.Context, c *sql.Conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
@@ -107,12 +109,14 @@ func (b *backend) rollback(ctx context.Context, c *sql.Conn) {
 	}
 }
 
-// send sends a text, lets read take the answers that it wants, and waits for the rest. It returns the first error of any of the
-// statements; those after it were not executed. reached tells whether the last one was sent.
+// send sends a text, lets read take the answers that it wants, and waits for the rest. It returns
+// the first error of any of the statements; those after it were not executed. reached tells whether
+// the last one was sent.
 //
-// The statements are sent at once. To a Galera node they are sent one by one: there, a transaction can be rolled back at any
-// time, for one that another node has committed, and when that happened between two statements of one text, MariaDB (10.11) has
-// been seen to execute the rest outside of a transaction, without an error.
+// The statements are sent at once. To a Galera node they are sent one by one: there, a transaction
+// can be rolled back at any time, for one that another node has committed, and when that happened
+// between two statements of one text, MariaDB (10.11) has been seen to execute the rest outside of
+// a transaction, without an error.
 func (b *backend) send(ctx context.Context, c *sql.Conn, t *text, read func(*answers) error) (reached bool, err error) {
 	a := &answers{ctx: ctx, conn: c, texts: []string{t.String()}}
 	if b.galera {
@@ -194,9 +198,9 @@ func (a *answers) server() (f facts, err error) {
 	return f, err
 }
 
-// askGuard writes the beginning of a transaction under the commit lock: the lock; then, in a statement
-// that starts when the lock is held and so sees what was committed before, the state, the token of the
-// row at a revision, and whether a token is recorded as aborted.
+// askGuard writes the beginning of a transaction under the commit lock: the lock; then, in a
+// statement that starts when the lock is held and so sees what was committed before, the state, the
+// token of the row at a revision, and whether a token is recorded as aborted.
 func (b *backend) askGuard(t *text, at mvcc.Revision, token mvcc.Token) {
 	b.begin(t)
 	b.lock(t, at, token)
@@ -225,8 +229,8 @@ func (b *backend) guard(a *answers) (g mvcc.Guard, lockWait time.Duration, err e
 	return g, max(0, g.State.Now.Sub(asked)), err
 }
 
-// readGuard reads the answer to selectGuard. It refuses a server that is read-only, and one whose schema is
-// too new for this program.
+// readGuard reads the answer to selectGuard. It refuses a server that is read-only, and one whose
+// schema is too new for this program.
 func (b *backend) readGuard(a *answers) (g mvcc.Guard, err error) {
 	var (
 		found  bool
@@ -254,11 +258,12 @@ var knownSchema = migrations.MySQL.Newest()
 
 var errReadOnly = mvcc.Errorf(mvcc.ReadOnly, "the server is read-only: a replica, demoted, or not promoted yet")
 
-// takeTurn makes transactions of different Galera nodes exclude each other. There, the commit lock is the node's own. But a
-// transaction is rolled back if another node's, which comes before it in the cluster's order, has changed a row that it has
-// locked or changed; so all transactions that rely on the commit lock change the row that they have locked first, before they
-// have read anything. (Two groups would collide in the log, as both number their rows from the same head. A group and the record
-// that it is aborted would not.)
+// takeTurn makes transactions of different Galera nodes exclude each other. There, the commit lock
+// is the node's own. But a transaction is rolled back if another node's, which comes before it in
+// the cluster's order, has changed a row that it has locked or changed; so all transactions that
+// rely on the commit lock change the row that they have locked first, before they have read
+// anything. (Two groups would collide in the log, as both number their rows from the same head. A
+// group and the record that it is aborted would not.)
 func (b *backend) takeTurn(t *text) {
 	if b.galera {
 		t.statement(updateTurn)

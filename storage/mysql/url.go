@@ -17,12 +17,13 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// config is what a database URL says. Files are named here and read for each new connection, so that passwords and certificates can be
-// replaced while the program runs.
+// config is what a database URL says. Files are named here and read for each new connection, so
+// that passwords and certificates can be replaced while the program runs.
 type config struct {
 	user, database string
 	network, addr  string
-	// The password is that of passwordFile, else of the URL, else of the environment variable MYSQL_PWD.
+	// The password is that of passwordFile, else of the URL, else of the environment variable
+	// MYSQL_PWD.
 	passwordFile string
 	password     string
 	hasPassword  bool
@@ -196,14 +197,16 @@ func (c *config) String() string {
 	return fmt.Sprintf("%s at %s", c.database, c.addr)
 }
 
-// dial makes the driver's configuration for one connection, with the password and the certificates as they are now.
+// dial makes the driver's configuration for one connection, with the password and the certificates
+// as they are now.
 func (c *config) dial(multiStatements bool, log mysql.Logger) (*mysql.Config, error) {
 	d := mysql.NewConfig()
 	d.User, d.DBName, d.Net, d.Addr = c.user, c.database, c.network, c.addr
 	d.Timeout = c.connectTimeout
 	d.Logger = log
-	// Reads are constant statements with arguments that the driver quotes: one round trip, and no prepared statement on the
-	// server. Several statements in one text are sent over the commit connections only.
+	// Reads are constant statements with arguments that the driver quotes: one round trip, and no
+	// prepared statement on the server. Several statements in one text are sent over the commit
+	// connections only.
 	d.InterpolateParams = true
 	d.MultiStatements = multiStatements
 	// The store's limits follow from the server's max_allowed_packet; see limitsFor.

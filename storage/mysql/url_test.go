@@ -110,7 +110,8 @@ func TestPasswordFile(t *testing.T) {
 	}
 }
 
-// FuzzURL: a URL with a password in it, whatever is around it, is understood or is an error in one line without the password.
+// FuzzURL: a URL with a password in it, whatever is around it, is understood or is an error in one
+// line without the password.
 func FuzzURL(f *testing.F) {
 	const secret = "Tr0ub4dor"
 	for _, seed := range [][3]string{

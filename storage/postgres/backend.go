@@ -17,10 +17,12 @@ type backend struct {
 	opened mvcc.Identity
 	// durable is what could undo its commits then.
 	durable mvcc.Durability
-	// commits writes: the committer's connection, and some for what is done beside it. tails reads the head, the log, and what
-	// expiry and compaction need, and must never have to wait for lists, which use reads.
+	// commits writes: the committer's connection, and some for what is done beside it. tails reads
+	// the head, the log, and what expiry and compaction need, and must never have to wait for
+	// lists, which use reads.
 	commits, tails, reads *pgxpool.Pool
-	// sweeps is how far this process has swept, and how many batches ago that was recorded; see sqlSweep.
+	// sweeps is how far this process has swept, and how many batches ago that was recorded; see
+	// sqlSweep.
 	sweeps struct {
 		mu         sync.Mutex
 		at         mvcc.Position
@@ -55,8 +57,8 @@ func (b *backend) Close() error {
 	return nil
 }
 
-// Limits implements [mvcc.Backend]. A key of twice the length would still fit into an entry of a B-tree. What bounds a group is that it is held in memory several
-// times, here and in the server.
+// Limits implements [mvcc.Backend]. A key of twice the length would still fit into an entry of a
+// B-tree. What bounds a group is that it is held in memory several times, here and in the server.
 func (b *backend) Limits() mvcc.Limits {
 	return mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes, GroupMutations: 512, GroupBytes: 8 << 20}
 }

@@ -75,8 +75,8 @@ func (w *writer) update(tb testing.TB, n int) {
 	}
 }
 
-// BenchmarkCommit updates random ones of 10,000 keys by groups, from one process or two, and says what an update costs in rows of the database's
-// log (WAL) and in files.
+// BenchmarkCommit updates random ones of 10,000 keys by groups, from one process or two, and says
+// what an update costs in rows of the database's log (WAL) and in files.
 func BenchmarkCommit(b *testing.B) {
 	for _, bench := range []struct{ processes, group, valueBytes int }{
 		{1, 1, 1 << 10}, {1, 16, 1 << 10}, {1, 64, 1 << 10}, {1, 256, 1 << 10}, {1, 512, 1 << 10},

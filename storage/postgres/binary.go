@@ -10,8 +10,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// row is a row of a result in the binary format; nil stands for NULL. The statements' columns are of the types bigint, boolean, bytea and text,
-// and arrays of them, and never NULL unless it is said.
+// row is a row of a result in the binary format; nil stands for NULL. The statements' columns are
+// of the types bigint, boolean, bytea and text, and arrays of them, and never NULL unless it is
+// said.
 type row [][]byte
 
 // copyRow keeps a row beyond the buffer that it was received in.
@@ -113,7 +114,8 @@ const (
 
 var binaryFormat = []int16{pgtype.BinaryFormatCode}
 
-// encodeAll encodes parameters in the binary format. Their types are those of the statements, which the Go types imply.
+// encodeAll encodes parameters in the binary format. Their types are those of the statements, which
+// the Go types imply.
 func encodeAll(args []any) ([][]byte, error) {
 	params := make([][]byte, len(args))
 	for i, arg := range args {
@@ -151,8 +153,8 @@ func encodeAll(args []any) ([][]byte, error) {
 	return params, nil
 }
 
-// encodeArray encodes an array of one dimension without NULLs: dimensions, flags, the element's type, length, lower bound, and each element
-// with its length before it.
+// encodeArray encodes an array of one dimension without NULLs: dimensions, flags, the element's
+// type, length, lower bound, and each element with its length before it.
 func encodeArray(element uint32, n, size int, add func(b []byte, i int) []byte) []byte {
 	b := make([]byte, 0, 20+4*n+size)
 	if n == 0 {

@@ -30,8 +30,8 @@ func (b *backend) Durability(ctx context.Context) (d mvcc.Durability, err error)
 	return d, err
 }
 
-// sqlWaitForDisk makes the transaction's commit wait for the disk. It cannot help where fsync=off: there
-// the operating system writes the record within its own time, usually half a minute.
+// sqlWaitForDisk makes the transaction's commit wait for the disk. It cannot help where fsync=off:
+// there the operating system writes the record within its own time, usually half a minute.
 const sqlWaitForDisk = `
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'`
 

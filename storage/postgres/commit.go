@@ -15,8 +15,9 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 	in := newInput(g)
 	o, err := b.commitInput(ctx, g, in, b.channel())
 	if notificationsFull(err) {
-		// A session somewhere has been listening without reading for so long that the queue is full. It was certain that the group was not
-		// committed; it is now, silently: other processes find it when they poll.
+		// A session somewhere has been listening without reading for so long that the queue is
+		// full. It was certain that the group was not committed; it is now, silently: other
+		// processes find it when they poll.
 		b.cfg.log.Warn("PostgreSQL's queue of notifications is full, so other processes learn of commits by polling: look for a session that listens and is idle in a transaction", "err", err)
 		o, err = b.commitInput(ctx, g, in, "")
 	}
@@ -26,8 +27,9 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 	return in.result(g, o)
 }
 
-// damagedGroup makes damage that was found while a group was written an error of the group's data. The
-// damage is where one of its keys is stored, and the group is divided until that key fails alone.
+// damagedGroup makes damage that was found while a group was written an error of the group's data.
+// The damage is where one of its keys is stored, and the group is divided until that key fails
+// alone.
 func damagedGroup(err error) error {
 	var e *pgconn.PgError
 	if errors.As(err, &e) && (e.Code == "XX001" || e.Code == "XX002") {
@@ -41,14 +43,15 @@ func (b *backend) commitInput(ctx context.Context, g *mvcc.Group, in *input, cha
 		in.keys, in.expected, in.deleted, in.values, in.ttls, in.wantsPrevious, channel)
 }
 
-// notificationsFull tells whether a commit was refused for its notification: the server checks for room when it commits.
+// notificationsFull tells whether a commit was refused for its notification: the server checks for
+// room when it commits.
 func notificationsFull(err error) bool {
 	var e *pgconn.PgError
 	return errors.Is(err, errCommitRefused) && errors.As(err, &e) && e.Code == "54000"
 }
 
-// input is a group as sqlGroup takes it: of the mutations with equal key and expectation only the first, since the others lose to it
-// if it is accepted and are refused like it if it is not.
+// input is a group as sqlGroup takes it: of the mutations with equal key and expectation only the
+// first, since the others lose to it if it is accepted and are refused like it if it is not.
 type input struct {
 	// seen and seenTokens are Group.Seen and then Group.Earlier, all of one epoch.
 	seen          []int64
@@ -59,7 +62,8 @@ type input struct {
 	values        [][]byte
 	ttls          []int64
 	wantsPrevious []bool
-	// place is, for each mutation of the group, its place in the input, or that of the one that stands for it.
+	// place is, for each mutation of the group, its place in the input, or that of the one that
+	// stands for it.
 	place []int
 }
 

@@ -9,9 +9,10 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// TestCommitFollowsTheRules: the statement that commits a group decides as mvcc.CheckGroup and mvcc.Decide
-// do, whatever the database holds and the group expects: other epochs, lower heads, other tokens, missing
-// rows, recorded tokens, compacted ahead of what was seen, keys that occur several times, values that are lost.
+// TestCommitFollowsTheRules: the statement that commits a group decides as mvcc.CheckGroup and
+// mvcc.Decide do, whatever the database holds and the group expects: other epochs, lower heads,
+// other tokens, missing rows, recorded tokens, compacted ahead of what was seen, keys that occur
+// several times, values that are lost.
 func TestCommitFollowsTheRules(t *testing.T) {
 	url := migrated(t)
 	b, conn := openURL(t, url), connect(t, url)

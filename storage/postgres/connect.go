@@ -17,10 +17,12 @@ import (
 // oldestServer is the oldest major version that has everything that is used here.
 const oldestServer = 13
 
-// Time limits that the server keeps, all shorter than the caller's own limit, so that a failure is certain instead of an unknown outcome.
+// Time limits that the server keeps, all shorter than the caller's own limit, so that a failure is
+// certain instead of an unknown outcome.
 //
-// A waiting group gives up after lockTimeout. A session that holds a lock and does nothing is ended well before that, so
-// that those who wait for it survive; so is one whose process is gone, by the keepalives. From PostgreSQL 17 on a whole transaction is limited, too.
+// A waiting group gives up after lockTimeout. A session that holds a lock and does nothing is ended
+// well before that, so that those who wait for it survive; so is one whose process is gone, by the
+// keepalives. From PostgreSQL 17 on a whole transaction is limited, too.
 func (c *config) lockTimeout() time.Duration        { return c.timeout / 3 }
 func (c *config) idleTimeout() time.Duration        { return c.timeout / 6 }
 func (c *config) transactionTimeout() time.Duration { return c.timeout * 2 / 3 }
@@ -41,10 +43,12 @@ var planner = map[string]string{
 	"jit":                             "off",
 }
 
-// sessionSettings is the statement that sets a session up. What the URL sets is left alone, but for what the statements rely on.
+// sessionSettings is the statement that sets a session up. What the URL sets is left alone, but for
+// what the statements rely on.
 //
-// The server's time limits do not count while a commit waits for the disk or for a synchronous standby. A group's values pass
-// through a few nodes of the plan, each of which may keep them in memory.
+// The server's time limits do not count while a commit waits for the disk or for a synchronous
+// standby. A group's values pass through a few nodes of the plan, each of which may keep them in
+// memory.
 func (c *config) sessionSettings(writes bool) string {
 	settings := map[string]string{
 		"lock_timeout":                        milliseconds(c.lockTimeout()),
@@ -66,8 +70,8 @@ func (c *config) sessionSettings(writes bool) string {
 	return setConfig(settings, false)
 }
 
-// transactionSettings is the statement that sets a writing transaction up, in a session that is not its own. Reads go without: they are planned
-// anew each time, with the statistics of that time.
+// transactionSettings is the statement that sets a writing transaction up, in a session that is not
+// its own. Reads go without: they are planned anew each time, with the statistics of that time.
 func (c *config) transactionSettings() string {
 	settings := map[string]string{
 		"lock_timeout":                        milliseconds(c.lockTimeout()),
@@ -119,7 +123,8 @@ func checkVersion(conn *pgx.Conn) error {
 	return nil
 }
 
-// majorVersion reads the beginning of a version such as "15.18 (Debian 15.18-0+deb12u1)" or "18beta1".
+// majorVersion reads the beginning of a version such as "15.18 (Debian 15.18-0+deb12u1)" or
+// "18beta1".
 func majorVersion(s string) (int, error) {
 	end := strings.IndexFunc(s, func(r rune) bool { return r < '0' || r > '9' })
 	if end < 0 {
@@ -128,10 +133,10 @@ func majorVersion(s string) (int, error) {
 	return strconv.Atoi(s[:end])
 }
 
-// setUp makes a session's settings, in its first statement: until then the role's own time limits hold,
-// which are not made for what follows. They are not sent as parameters of the connection, since poolers
-// refuse those that they do not know. Behind a pooler in transaction mode a session is not ours to set
-// up, and reads keep to the role's limits.
+// setUp makes a session's settings, in its first statement: until then the role's own time limits
+// hold, which are not made for what follows. They are not sent as parameters of the connection,
+// since poolers refuse those that they do not know. Behind a pooler in transaction mode a session
+// is not ours to set up, and reads keep to the role's limits.
 func (c *config) setUp(ctx context.Context, conn *pgx.Conn, settings string) error {
 	if !c.prepared {
 		return nil
@@ -142,7 +147,8 @@ func (c *config) setUp(ctx context.Context, conn *pgx.Conn, settings string) err
 	return nil
 }
 
-// greet makes a new connection of a pool ready, if it leads to the database that the backend has opened.
+// greet makes a new connection of a pool ready, if it leads to the database that the backend has
+// opened.
 func (b *backend) greet(ctx context.Context, conn *pgx.Conn, writes bool) error {
 	if err := checkVersion(conn); err != nil {
 		return err
@@ -190,11 +196,13 @@ func (b *backend) greet(ctx context.Context, conn *pgx.Conn, writes bool) error 
 	return nil
 }
 
-// sqlSetUpWriter makes the settings of a writing session that depend on the server, where it has them and they are at their defaults.
+// sqlSetUpWriter makes the settings of a writing session that depend on the server, where it has
+// them and they are at their defaults.
 //
-// A commit is confirmed when it is on the disk, whatever the server's default is; which standbys it has to wait for remains the
-// operator's choice. Values are compressed by LZ4, which costs less than writing what it saves, while the server's
-// default (pglz) takes longer than all the rest of a commit.
+// A commit is confirmed when it is on the disk, whatever the server's default is; which standbys it
+// has to wait for remains the operator's choice. Values are compressed by LZ4, which costs less
+// than writing what it saves, while the server's default (pglz) takes longer than all the rest of a
+// commit.
 //
 // $1 transaction timeout.
 const sqlSetUpWriter = `
@@ -207,7 +215,8 @@ WHERE name = 'synchronous_commit' AND setting = 'off'
 // past is a deadline that has passed.
 var past = time.Unix(1, 0)
 
-// beside runs f on a connection of its own, which may lead to another database than the one that was opened: to find that out, and to fence.
+// beside runs f on a connection of its own, which may lead to another database than the one that
+// was opened: to find that out, and to fence.
 func (b *backend) beside(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
 	defer cancel()

@@ -158,7 +158,8 @@ func TestPasswordRotation(t *testing.T) {
 	}
 }
 
-// A commit is durable though the server's default is that it need not be, and sessions are as the statements want them.
+// A commit is durable though the server's default is that it need not be, and sessions are as the
+// statements want them.
 func TestSessionSettings(t *testing.T) {
 	database := migrated(t)
 	exec(t, connect(t, database), fmt.Sprintf(`ALTER DATABASE %s SET synchronous_commit = off`, pgx.Identifier{dbName(t, database)}.Sanitize()),
@@ -209,7 +210,8 @@ func TestSeveralHosts(t *testing.T) {
 }
 
 // TestRoleTimeout: a role's statement_timeout is not the one by which this program connects, also
-// through a pooler in session mode, which would refuse the setting as a parameter of the connection.
+// through a pooler in session mode, which would refuse the setting as a parameter of the
+// connection.
 func TestRoleTimeout(t *testing.T) {
 	for _, pooled := range []bool{false, true} {
 		t.Run(fmt.Sprintf("pooled=%t", pooled), func(t *testing.T) {

@@ -6,8 +6,8 @@
 //
 // # The database URL
 //
-// The scheme is postgres or postgresql. Several hosts may be named (postgres://user@a:5432,b:5432/database); the one that takes writes is used. The
-// parameters are:
+// The scheme is postgres or postgresql. Several hosts may be named
+// (postgres://user@a:5432,b:5432/database); the one that takes writes is used. The parameters are:
 //
 //	sslmode                       disable, allow, prefer (the default), require, verify-ca, verify-full
 //	sslrootcert                   file with the certificate authorities, or "system"
@@ -30,60 +30,66 @@
 //	                              milliseconds after which the server ends a session that holds a lock and does nothing; a sixth of it
 //	statement_timeout             milliseconds that the server gives a read; the time that an operation may take
 //
-// What pgx knows besides (such as channel_binding, sslnegotiation, service and passfile) works as it does there, as do the environment variables of libpq:
-// PGPASSWORD, PGSSLMODE and so on. Any other parameter is a setting of the session, and the server refuses those that it does not know.
+// What pgx knows besides (such as channel_binding, sslnegotiation, service and passfile) works as
+// it does there, as do the environment variables of libpq: PGPASSWORD, PGSSLMODE and so on. Any
+// other parameter is a setting of the session, and the server refuses those that it does not know.
 //
-// The password is that of password_file, else of the URL, else of PGPASSWORD, else of a .pgpass file. Files and the environment are read again
-// for every new connection, so credentials can be replaced while the server runs: existing connections live on until their lifetime ends.
+// The password is that of password_file, else of the URL, else of PGPASSWORD, else of a .pgpass
+// file. Files and the environment are read again for every new connection, so credentials can be
+// replaced while the server runs: existing connections live on until their lifetime ends.
 //
 // # Connections
 //
-// A process uses up to pool_max_conns connections for lists and single reads, up to four to write, up to
-// four to read the head, the new rows of the log and what expiry and compaction need, which bursts of
-// lists cannot take, and one that listens for notifications. Usually it is four in all. Lists leave two
-// of the first for single reads, if there are more than two.
+// A process uses up to pool_max_conns connections for lists and single reads, up to four to write,
+// up to four to read the head, the new rows of the log and what expiry and compaction need, which
+// bursts of lists cannot take, and one that listens for notifications. Usually it is four in all.
+// Lists leave two of the first for single reads, if there are more than two.
 //
-// A new session sets its time limits first of all, so the limits of the role do not matter, except behind
-// a pooler in transaction mode: there, they hold for reads.
+// A new session sets its time limits first of all, so the limits of the role do not matter, except
+// behind a pooler in transaction mode: there, they hold for reads.
 //
-// A pooler in session mode works like the database itself. In transaction mode each transaction gets another session, so add
-// prepared_statements=false: nothing is prepared and no session is set up, each transaction brings its settings along. Notifications cannot
-// work there. This is noticed, and other processes' writes are polled for. Migrations need a direct connection.
+// A pooler in session mode works like the database itself. In transaction mode each transaction
+// gets another session, so add prepared_statements=false: nothing is prepared and no session is set
+// up, each transaction brings its settings along. Notifications cannot work there. This is noticed,
+// and other processes' writes are polled for. Migrations need a direct connection.
 //
 // # Privileges
 //
-// `rowkeeper migrate up` needs a role that may create tables. The server's role needs SELECT, INSERT, UPDATE and DELETE on the tables
-// rowkeeper_log, rowkeeper_live, rowkeeper_store and rowkeeper_aborted, and SELECT on rowkeeper_schema.
+// `rowkeeper migrate up` needs a role that may create tables. The server's role needs SELECT,
+// INSERT, UPDATE and DELETE on the tables rowkeeper_log, rowkeeper_live, rowkeeper_store and
+// rowkeeper_aborted, and SELECT on rowkeeper_schema.
 //
 // # Which database it is
 //
-// The store remembers which database holds it, to notice a restore or a failover that happened while
-// nobody looked: by the system identifier, the time line, the name and the oid of the database, the name
-// of the schema, and the oid of the table rowkeeper_log. To rename the database or the schema counts as
-// a restore, as a copy may have taken the place of the one before.
+// The store remembers which database holds it, to notice a restore or a failover that happened
+// while nobody looked: by the system identifier, the time line, the name and the oid of the
+// database, the name of the schema, and the oid of the table rowkeeper_log. To rename the database
+// or the schema counts as a restore, as a copy may have taken the place of the one before.
 //
 // These cannot be noticed while no server runs, so run `rowkeeper fence` after them:
 //
 //   - rows that are restored into the tables that are there (pg_restore --data-only)
 //   - a data directory, or its volume, that is set back to a snapshot
-//   - a copy of the data directory that was served and fenced elsewhere, and is put in place: it has
-//     recorded the time line on which it is
-//   - a restore into another server that has the same numbers by chance, where the role may not execute
-//     pg_control_system(), as in some managed services: then the number of the transaction that
-//     created the store stands for the system identifier
+//   - a copy of the data directory that was served and fenced elsewhere, and is put in place: it
+//     has recorded the time line on which it is
+//   - a restore into another server that has the same numbers by chance, where the role may not
+//     execute pg_control_system(), as in some managed services: then the number of the transaction
+//     that created the store stands for the system identifier
 //
 // A running server notices lost writes in any case, by what it has seen.
 //
 // # What the server guarantees
 //
-// With fsync=off, a crash of the server's operating system undoes commits, if it does not damage the
-// database. So the store records the server's start (pg_postmaster_start_time) before its first commit,
-// and fences when it finds another one, also after a restart in order: no revision is given twice. It
-// cannot force the record itself to the disk, synchronous_commit or not, so a crash within about half a
-// minute after the first commit of a server's run may take the record along. Connections are compared
-// when they are made; a pooler in transaction mode makes new ones behind them, so there it is only noticed
-// when a process starts. full_page_writes=off can damage the database, and loses no commit.
+// With fsync=off, a crash of the server's operating system undoes commits, if it does not damage
+// the database. So the store records the server's start (pg_postmaster_start_time) before its first
+// commit, and fences when it finds another one, also after a restart in order: no revision is given
+// twice. It cannot force the record itself to the disk, synchronous_commit or not, so a crash
+// within about half a minute after the first commit of a server's run may take the record along.
+// Connections are compared when they are made; a pooler in transaction mode makes new ones behind
+// them, so there it is only noticed when a process starts. full_page_writes=off can damage the
+// database, and loses no commit.
 //
-// Commits are durable: synchronous_commit is switched on for sessions that write if the server's default is off. Stronger settings, that wait for
-// standbys, are left as they are and are honoured: no commit is confirmed before the standbys have it, and time limits never cut that short.
+// Commits are durable: synchronous_commit is switched on for sessions that write if the server's
+// default is off. Stronger settings, that wait for standbys, are left as they are and are honoured:
+// no commit is confirmed before the standbys have it, and time limits never cut that short.
 package postgres

@@ -15,8 +15,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// classes says what the server's errors mean for what was asked: the longest matching beginning of the SQLSTATE counts. All of them
-// mean that the transaction was rolled back.
+// classes says what the server's errors mean for what was asked: the longest matching beginning of
+// the SQLSTATE counts. All of them mean that the transaction was rolled back.
 var classes = map[string]mvcc.Class{
 	"":      mvcc.Unavailable,
 	"08":    mvcc.Unavailable, // connection exceptions

@@ -45,7 +45,8 @@ func TestStandbyAndPromotion(t *testing.T) {
 			t.Errorf("the error is %v", err)
 		}
 	}
-	// Each pool may have connections that the old server has ended; what they say is that it is away.
+	// Each pool may have connections that the old server has ended; what they say is that it is
+	// away.
 	for _, ask := range []func() error{
 		func() error { _, err := b.State(t.Context()); return err },
 		func() error { _, _, err := b.Get(t.Context(), "a"); return err },
@@ -73,7 +74,8 @@ func TestStandbyAndPromotion(t *testing.T) {
 		t.Fatalf("the identity is %+v after %+v, %v", after, before, err)
 	}
 
-	// Another process opens the same database now. It can read, so that its store finds the same and fences.
+	// Another process opens the same database now. It can read, so that its store finds the same
+	// and fences.
 	opened := openURL(t, db.URL)
 	defer opened.Close()
 	if got := head(t, opened); got != seen {

@@ -113,7 +113,8 @@ func commitSoon(ctx context.Context, b mvcc.Backend, g *mvcc.Group) <-chan commi
 	return done
 }
 
-// A group sees what was committed while it waited for the lock, though its parameters were bound before.
+// A group sees what was committed while it waited for the lock, though its parameters were bound
+// before.
 func TestGroupSeesWhatItWaitedFor(t *testing.T) {
 	url := migrated(t)
 	b, admin, watcher := openURL(t, url), connect(t, url), connect(t, url)
@@ -200,7 +201,8 @@ func TestZombies(t *testing.T) {
 				if err := <-resolved; err != nil {
 					t.Fatal(err)
 				}
-				// The group was first in the queue for the lock, so it has committed though nobody was told.
+				// The group was first in the queue for the lock, so it has committed though nobody
+				// was told.
 				row, _, err := b.Get(t.Context(), "zombie")
 				if err != nil || !r.Committed || r.Aborted || row == nil || len(r.Rows) != 1 || r.Rows[0].Revision != row.Revision {
 					t.Errorf("the resolution is %+v, and the key %+v, %v", r, row, err)
@@ -242,7 +244,8 @@ func TestZombies(t *testing.T) {
 	}
 }
 
-// Sessions are killed under load. What was acknowledged is there, what was refused is not, and what is unknown is one or the other for good.
+// Sessions are killed under load. What was acknowledged is there, what was refused is not, and what
+// is unknown is one or the other for good.
 func TestTerminatedSessions(t *testing.T) {
 	url := migrated(t)
 	b, admin := openURL(t, url), connect(t, url)
@@ -389,7 +392,8 @@ func TestListenerIsKilled(t *testing.T) {
 	}
 }
 
-// A full queue of notifications fails COMMIT. A deferred trigger does the same, once: it counts by a sequence, which a rollback leaves.
+// A full queue of notifications fails COMMIT. A deferred trigger does the same, once: it counts by
+// a sequence, which a rollback leaves.
 func TestFullNotificationQueue(t *testing.T) {
 	url := migrated(t)
 	b, admin := openURL(t, url), connect(t, url)
@@ -416,7 +420,8 @@ func TestFullNotificationQueue(t *testing.T) {
 		}
 		seen, last = res.State.Head, res.State.Head
 	}
-	// Notifications come in the order of commits, so the first that is heard is of the second group: the first was silent.
+	// Notifications come in the order of commits, so the first that is heard is of the second
+	// group: the first was silent.
 	n, err := admin.WaitForNotification(t.Context())
 	if err != nil || n.Payload != fmt.Sprint(last.Revision) {
 		t.Errorf("the first notification is %+v, %v, want %d", n, err, last.Revision)
@@ -470,7 +475,8 @@ func TestIdleHolderIsEnded(t *testing.T) {
 	}
 }
 
-// A commit that waits for a synchronous standby is not confirmed before the standby has it, however long that takes.
+// A commit that waits for a synchronous standby is not confirmed before the standby has it, however
+// long that takes.
 func TestSynchronousStandby(t *testing.T) {
 	s := dbtest.NewServer(t, dbtest.Postgres, dbserver.Options{})
 	db := s.Open()

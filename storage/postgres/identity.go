@@ -12,11 +12,13 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// recognize tells whether a connection leads to the database that this backend has opened, by the fingerprint.
+// recognize tells whether a connection leads to the database that this backend has opened, by the
+// fingerprint.
 //
-// The fingerprint that the store records is that of the database in which its history goes on. If the actual one is
-// another, the database was restored, copied or failed over since. The one exception is a backend that was opened on such a
-// database: its store compares the two itself, and fences. After a fence the recorded fingerprint is the actual one again, for every process.
+// The fingerprint that the store records is that of the database in which its history goes on. If
+// the actual one is another, the database was restored, copied or failed over since. The one
+// exception is a backend that was opened on such a database: its store compares the two itself, and
+// fences. After a fence the recorded fingerprint is the actual one again, for every process.
 func (b *backend) recognize(id mvcc.Identity) error {
 	if opened := b.opened; id.Store != opened.Store {
 		return mvcc.Errorf(mvcc.Invalid, "the database holds another store (%s) than when this process opened it (%s): restart the server if that is meant", id.Store, opened.Store)
@@ -31,8 +33,9 @@ const (
 	sqlSystem   = `SELECT system_identifier::text FROM pg_control_system()`
 )
 
-// identify reads the identity, and the fingerprint of the database behind a connection. Where the server does not let this role see a part of it, the
-// fingerprint goes without; see the package documentation.
+// identify reads the identity, and the fingerprint of the database behind a connection. Where the
+// server does not let this role see a part of it, the fingerprint goes without; see the package
+// documentation.
 func (b *backend) identify(ctx context.Context, conn *pgx.Conn) (id mvcc.Identity, err error) {
 	var recovery bool
 	var database, log int64
@@ -61,8 +64,9 @@ func (b *backend) identify(ctx context.Context, conn *pgx.Conn) (id mvcc.Identit
 	return id, nil
 }
 
-// part reads a part of the fingerprint, or returns what stands for it where it is not allowed or not supported. Any other failure is one: a
-// fingerprint that changes for a passing reason would fence the store.
+// part reads a part of the fingerprint, or returns what stands for it where it is not allowed or
+// not supported. Any other failure is one: a fingerprint that changes for a passing reason would
+// fence the store.
 func (b *backend) part(ctx context.Context, conn *pgx.Conn, sql, otherwise string) (s string, err error) {
 	err = conn.QueryRow(ctx, sql).Scan(&s)
 	var e *pgconn.PgError

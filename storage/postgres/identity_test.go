@@ -11,7 +11,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
-// The tables are restored from a dump under a running server: they have other oids, and connections made from then on notice it.
+// The tables are restored from a dump under a running server: they have other oids, and connections
+// made from then on notice it.
 func TestRestoredTables(t *testing.T) {
 	url := migrated(t)
 	b, admin := openURL(t, with(t, url, "application_name", "before")), connect(t, url)
@@ -29,7 +30,8 @@ func TestRestoredTables(t *testing.T) {
 	}
 	exec(t, admin, `CREATE TABLE restored (LIKE rowkeeper_log INCLUDING ALL)`, `INSERT INTO restored SELECT * FROM rowkeeper_log`, `DROP TABLE rowkeeper_log`,
 		`ALTER TABLE restored RENAME TO rowkeeper_log`)
-	// The connections that there are go on: nothing is lost that this process has seen, so there is no harm.
+	// The connections that there are go on: nothing is lost that this process has seen, so there is
+	// no harm.
 	if res, err = b.Commit(t.Context(), group(res.State.Head, "a")); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +60,8 @@ func TestRestoredTables(t *testing.T) {
 }
 
 // TestRenamedCopy puts a copy that was served elsewhere, and fenced there, in the place of the
-// database, while no server runs: the fingerprint that it brings along is not the one that it has here.
+// database, while no server runs: the fingerprint that it brings along is not the one that it has
+// here.
 func TestRenamedCopy(t *testing.T) {
 	for _, test := range []struct {
 		name string

@@ -23,8 +23,9 @@ const (
 
 // Listen implements [mvcc.Notifier].
 //
-// LISTEN can be accepted and have no effect: a pooler in transaction mode gives the session to somebody else afterwards. And a connection can die without a
-// trace. So notifications are taken to flow only while a probe, sent by another connection, comes back: after LISTEN, and whenever
+// LISTEN can be accepted and have no effect: a pooler in transaction mode gives the session to
+// somebody else afterwards. And a connection can die without a trace. So notifications are taken to
+// flow only while a probe, sent by another connection, comes back: after LISTEN, and whenever
 // nothing was heard for a while.
 func (b *backend) Listen(ctx context.Context, notify func(mvcc.Revision), status func(error)) {
 	retry := backoff.NewExponentialBackOff()
@@ -50,7 +51,8 @@ func (b *backend) Listen(ctx context.Context, notify func(mvcc.Revision), status
 	}
 }
 
-// listen listens until something goes wrong. It calls flowing when notifications have been seen to flow.
+// listen listens until something goes wrong. It calls flowing when notifications have been seen to
+// flow.
 func (b *backend) listen(ctx context.Context, notify func(mvcc.Revision), flowing func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -101,7 +103,8 @@ func (b *backend) listen(ctx context.Context, notify func(mvcc.Revision), flowin
 
 var errSilence = errors.New("nothing was heard")
 
-// waitFor returns the payload of the next notification, or errSilence if none comes within the time. The connection stays usable.
+// waitFor returns the payload of the next notification, or errSilence if none comes within the
+// time. The connection stays usable.
 func waitFor(ctx context.Context, conn *pgx.Conn, within time.Duration) (string, error) {
 	wctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -115,5 +118,6 @@ func waitFor(ctx context.Context, conn *pgx.Conn, within time.Duration) (string,
 	return "", err
 }
 
-// channel is where commits are notified: one per store, since channels are the database's and stores may share one.
+// channel is where commits are notified: one per store, since channels are the database's and
+// stores may share one.
 func (b *backend) channel() string { return "rowkeeper_" + b.opened.Store }

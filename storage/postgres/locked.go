@@ -17,8 +17,8 @@ const (
 	importBytes = 4 << 20
 )
 
-// Locked implements [mvcc.Backend]. It holds the lock for some round trips. Where the lock excludes sweeps,
-// too, the locks are taken in the order of a sweep: its own first.
+// Locked implements [mvcc.Backend]. It holds the lock for some round trips. Where the lock excludes
+// sweeps, too, the locks are taken in the order of a sweep: its own first.
 func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
 	switch {
 	case o.Unbounded:
@@ -44,7 +44,8 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 	return b.locked(ctx, conn.Conn(), f, first...)
 }
 
-// locked runs f in a transaction, which begins with the statements first and then takes the commit lock.
+// locked runs f in a transaction, which begins with the statements first and then takes the commit
+// lock.
 func (b *backend) locked(ctx context.Context, conn *pgx.Conn, f func(mvcc.Tx) error, first ...string) (err error) {
 	defer func() {
 		if conn.PgConn().TxStatus() != 'I' {
@@ -79,8 +80,8 @@ func (b *backend) locked(ctx context.Context, conn *pgx.Conn, f func(mvcc.Tx) er
 	return nil
 }
 
-// rollback ends a transaction, so that its locks do not wait for the pool. A connection that cannot say so
-// is closed, upon which the server rolls back.
+// rollback ends a transaction, so that its locks do not wait for the pool. A connection that cannot
+// say so is closed, upon which the server rolls back.
 func rollback(ctx context.Context, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

@@ -12,7 +12,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// Migrate implements [mvcc.Driver]. It needs a role that may create tables, and a session of its own: no pooler in transaction mode.
+// Migrate implements [mvcc.Driver]. It needs a role that may create tables, and a session of its
+// own: no pooler in transaction mode.
 func (driver) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
 	var done []migrations.Migration
 	err := withDB(ctx, url, opts, func(_ *config, db *sql.DB) (err error) {
@@ -51,7 +52,8 @@ func withDB(ctx context.Context, url string, opts mvcc.DriverOptions, f func(*co
 
 func (c *config) withDB(ctx context.Context, f func(*config, *sql.DB) error) error {
 	cc := c.pool.ConnConfig.Copy()
-	// Migrations wait for each other as long as their caller allows, whatever the URL and the role say.
+	// Migrations wait for each other as long as their caller allows, whatever the URL and the role
+	// say.
 	unlimited := map[string]string{}
 	for _, limit := range []string{"lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"} {
 		delete(cc.RuntimeParams, limit)

@@ -25,7 +25,8 @@ func (driver) Open(ctx context.Context, url string, opts mvcc.DriverOptions) (mv
 	return open(ctx, cfg)
 }
 
-// check finds out whether the database holds a store that this program can use, and with the privileges that it needs.
+// check finds out whether the database holds a store that this program can use, and with the
+// privileges that it needs.
 func (c *config) check(ctx context.Context) error {
 	return c.withDB(ctx, func(_ *config, db *sql.DB) error {
 		if err := migrations.Postgres.Check(ctx, db); err != nil {

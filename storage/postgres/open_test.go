@@ -18,7 +18,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
-// openError opens a database, which must fail by a sentence on one line that has the wanted parts and no secrets.
+// openError opens a database, which must fail by a sentence on one line that has the wanted parts
+// and no secrets.
 func openError(t testing.TB, database string, class mvcc.Class, parts ...string) {
 	t.Helper()
 	b, err := postgres.Driver.Open(t.Context(), database, options(t))
@@ -184,7 +185,8 @@ func TestOldServer(t *testing.T) {
 	}
 }
 
-// The server's role needs no rights on the schema, and not those that managed services keep for themselves.
+// The server's role needs no rights on the schema, and not those that managed services keep for
+// themselves.
 func TestUnprivilegedRole(t *testing.T) {
 	database := migrated(t)
 	admin := connect(t, database)

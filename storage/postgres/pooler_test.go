@@ -90,7 +90,8 @@ func startPgBouncer(t testing.TB, database, mode string) string {
 	return u.String()
 }
 
-// Through a pooler in transaction mode, all but notifications works, and that they do not is noticed.
+// Through a pooler in transaction mode, all but notifications works, and that they do not is
+// noticed.
 func TestTransactionPooler(t *testing.T) {
 	direct := migrated(t)
 	pooled := startPgBouncer(t, direct, "transaction")

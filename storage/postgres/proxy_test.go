@@ -14,7 +14,8 @@ type proxy struct {
 	server   string
 
 	mu sync.Mutex
-	// room is how many bytes may still pass to the server; negative: any number. changed is closed and replaced when it changes.
+	// room is how many bytes may still pass to the server; negative: any number. changed is closed
+	// and replaced when it changes.
 	room    int
 	changed chan struct{}
 	held    int

@@ -8,8 +8,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// sqlArchiveSettings are made for the transaction, where the server has them: it may take as long as it needs to, and values are compressed as those of
-// commits are.
+// sqlArchiveSettings are made for the transaction, where the server has them: it may take as long
+// as it needs to, and values are compressed as those of commits are.
 const sqlArchiveSettings = `
 SELECT set_config(name, CASE name WHEN 'default_toast_compression' THEN 'lz4' ELSE '0' END, true)
 FROM pg_settings
@@ -35,7 +35,8 @@ func (b *backend) archive(ctx context.Context, begin, idle string, f func(*pgx.C
 		begin,
 		b.cfg.transactionSettings(),
 		sqlArchiveSettings,
-		// How long this process may be silent, in milliseconds, before the server takes it for dead.
+		// How long this process may be silent, in milliseconds, before the server takes it for
+		// dead.
 		setConfig(map[string]string{"idle_in_transaction_session_timeout": idle}, true),
 	} {
 		if _, err := conn.Exec(ctx, sql); err != nil {

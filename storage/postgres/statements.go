@@ -2,23 +2,26 @@ package postgres
 
 import "github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 
-// The statements, each whole, with the argument for its correctness and the indexes that it uses. The tables are those of
-// migrations/postgres.
+// The statements, each whole, with the argument for its correctness and the indexes that it uses.
+// The tables are those of migrations/postgres.
 //
 // Rules that hold for all of them:
 //
-//   - A statement has one snapshot in READ COMMITTED, taken when it starts. What it returns is of one moment, the state included.
-//   - Plans must not depend on statistics: a statement is prepared when the tables may be empty, and kept while they grow. On these
-//     connections sequential and bitmap scans, hash and merge joins are off (see connect.go), and a table is joined by LATERAL (… OFFSET 0),
-//     which the planner does not pull up: for each row of the left side one descent into the named index.
+//   - A statement has one snapshot in READ COMMITTED, taken when it starts. What it returns is of
+//     one moment, the state included.
+//   - Plans must not depend on statistics: a statement is prepared when the tables may be empty,
+//     and kept while they grow. On these connections sequential and bitmap scans, hash and merge
+//     joins are off (see connect.go), and a table is joined by LATERAL (… OFFSET 0), which the
+//     planner does not pull up: for each row of the left side one descent into the named index.
 //   - Times are microseconds since 1970 by the database's clock.
 
-// state is the part that every read has in common: the state, in the read's own snapshot. The head is the newest row of the log (its
-// primary key, backwards, one row); the store row is found by its primary key. The role is read in the same statement, since a connection
-// can outlive the server's role behind it.
+// state is the part that every read has in common: the state, in the read's own snapshot. The head
+// is the newest row of the log (its primary key, backwards, one row); the store row is found by its
+// primary key. The role is read in the same statement, since a connection can outlive the server's
+// role behind it.
 //
-// Reads of many rows return the state as a row of its own, the others beside theirs. The rows after it come in the order of their part of the UNION ALL, which is
-// appended as it is.
+// Reads of many rows return the state as a row of its own, the others beside theirs. The rows after
+// it come in the order of their part of the UNION ALL, which is appended as it is.
 const state = `
 state AS MATERIALIZED (
     SELECT s.epoch, s.compacted, s.swept, h.revision AS head, h.token AS head_token,
@@ -85,7 +88,8 @@ LEFT JOIN LATERAL (
     WHERE l.key = $1::bytea
 ) r ON true`
 
-// sqlGetKeys reads several keys as sqlGet reads one: for each key, one descent into the primary key of live, and one into that of the log.
+// sqlGetKeys reads several keys as sqlGet reads one: for each key, one descent into the primary key
+// of live, and one into that of the log.
 //
 // $1 keys.
 const sqlGetKeys = `WITH` + state + `
@@ -98,8 +102,9 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
     LEFT JOIN LATERAL (SELECT value FROM rowkeeper_log WHERE revision = l.revision OFFSET 0) g ON true
 ) r`
 
-// sqlPage reads live rows in the order of their primary key, and the values from the log by its primary key. The limit is inside, so no
-// more rows are touched than returned, but for those newer than $3.
+// sqlPage reads live rows in the order of their primary key, and the values from the log by its
+// primary key. The limit is inside, so no more rows are touched than returned, but for those newer
+// than $3.
 //
 // $1 start, $2 end, $3 newest revision, $4 limit.
 const sqlPage = `WITH` + state + `
@@ -175,8 +180,8 @@ SELECT state.*, (
 )
 FROM state`
 
-// sqlExpired reads the keys with the earliest expiry, one more than asked for, by the partial index on expiry. Go tells those that have expired
-// from the next one.
+// sqlExpired reads the keys with the earliest expiry, one more than asked for, by the partial index
+// on expiry. Go tells those that have expired from the next one.
 //
 // $1 limit + 1.
 const sqlExpired = `WITH` + state + `
@@ -196,9 +201,10 @@ LEFT JOIN LATERAL (
     SELECT revision, time FROM rowkeeper_log WHERE revision >= $1::bigint ORDER BY revision LIMIT 1
 ) r ON true`
 
-// sqlSize reads sizes from the file system and the rest from statistics, and no table but for the state. The bytes in use are those of the live rows as the statistics
-// count and measure them: a row has 28 bytes besides its columns, an entry in the index about 20 besides the key; of a value that is stored out of
-// line, a chunk of 2,000 bytes has about 40 more.
+// sqlSize reads sizes from the file system and the rest from statistics, and no table but for the
+// state. The bytes in use are those of the live rows as the statistics count and measure them: a
+// row has 28 bytes besides its columns, an entry in the index about 20 besides the key; of a value
+// that is stored out of line, a chunk of 2,000 bytes has about 40 more.
 const sqlSize = `WITH` + state + `
 SELECT state.*, sizes.*
 FROM state CROSS JOIN (
@@ -217,48 +223,56 @@ FROM state CROSS JOIN (
     ) tables
 ) sizes`
 
-// The writing transactions. Each is BEGIN, a statement that takes a lock, one statement that does the work with a snapshot younger than
-// the lock, and COMMIT; see transaction.go for how they are sent.
+// The writing transactions. Each is BEGIN, a statement that takes a lock, one statement that does
+// the work with a snapshot younger than the lock, and COMMIT; see transaction.go for how they are
+// sent.
 
-// sqlBegin names the isolation level: the work's snapshot has to be taken after the lock was granted. Whether the transaction may write is left to the
-// server, so that a read-only one refuses.
+// sqlBegin names the isolation level: the work's snapshot has to be taken after the lock was
+// granted. Whether the transaction may write is left to the server, so that a read-only one
+// refuses.
 const sqlBegin = `BEGIN ISOLATION LEVEL READ COMMITTED`
 
 const sqlCommit = `COMMIT`
 
-// sqlLock takes the commit lock, and tells when it began to wait for it. The row is not updated, so it keeps one version, however
-// long some snapshot is held.
+// sqlLock takes the commit lock, and tells when it began to wait for it. The row is not updated, so
+// it keeps one version, however long some snapshot is held.
 //
-// It fails, by a division by zero, if a migration has ended the time of this program's schema version
-// (%d): the row is read as it is when the lock is granted, and the migration had to lock it, too. The
-// work, which is on its way already, is skipped then.
+// It fails, by a division by zero, if a migration has ended the time of this program's schema
+// version (%d): the row is read as it is when the lock is granted, and the migration had to lock
+// it, too. The work, which is on its way already, is skipped then.
 const sqlLock = `
 SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint, 1 / (oldest_writer <= %d)::int
 FROM rowkeeper_store WHERE id = 1 FOR UPDATE`
 
 // sqlGroup decides and writes a commit group, under the commit lock.
 //
-// Why it is right: nobody else can change live, log, store or aborted while the lock is held, and the statement's snapshot is younger than
-// the lock, so what it reads is what it changes.
+// Why it is right: nobody else can change live, log, store or aborted while the lock is held, and
+// the statement's snapshot is younger than the lock, so what it reads is what it changes.
 //
-//   - guard: the group's token is not recorded as aborted (primary key), and the database is the one that was seen: the same epoch, a head that
-//     is not lower, and at each seen revision (primary key) the seen token, unless the row is gone and compaction may have removed it.
+//   - guard: the group's token is not recorded as aborted (primary key), and the database is the
+//     one that was seen: the same epoch, a head that is not lower, and at each seen revision
+//     (primary key) the seen token, unless the row is gone and compaction may have removed it.
 //     Where compaction has passed the newest seen revision, nothing is accepted in any case.
-//   - input: each mutation with the key's current revision (primary key of live); 0 if there is none. The caller has taken out all but the first
-//     of the mutations with equal key and expectation, which could only lose. So of one key's mutations at most one expects
-//     the current revision, and no key is written twice.
-//     fits says that it expects the current revision and that the previous value, if it is wanted, is in the
-//     log (primary key): a deletion that cannot return the value is refused alone.
-//   - decided: accepted is who fits; the accepted are numbered densely, in order of arrival, from the head on.
-//   - logged, updated, created, removed: an accepted mutation is a row of the log, whose primary key is the second safeguard; and an update (primary
-//     key), an insertion or a deletion (primary key) of the live row.
-//   - answer: in order of arrival. Previous values (primary key of log) are read for accepted deletions that
-//     ask for them, until their sizes, which are known without reading them, come to 8 MiB.
+//   - input: each mutation with the key's current revision (primary key of live); 0 if there is
+//     none. The caller has taken out all but the first of the mutations with equal key and
+//     expectation, which could only lose. So of one key's mutations at most one expects the current
+//     revision, and no key is written twice. fits says that it expects the current revision and
+//     that the previous value, if it is wanted, is in the log (primary key): a deletion that cannot
+//     return the value is refused alone.
+//   - decided: accepted is who fits; the accepted are numbered densely, in order of arrival, from
+//     the head on.
+//   - logged, updated, created, removed: an accepted mutation is a row of the log, whose primary
+//     key is the second safeguard; and an update (primary key), an insertion or a deletion (primary
+//     key) of the live row.
+//   - answer: in order of arrival. Previous values (primary key of log) are read for accepted
+//     deletions that ask for them, until their sizes, which are known without reading them, come to
+//     8 MiB.
 //
 // The notification is sent at COMMIT, once per group, and only if something was written.
 //
-// $1 token, $2 seen epoch, $3 $4 seen revisions and tokens, the newest first, $5 keys, $6 expectations, $7 deletions, $8 values, $9 times to live in
-// microseconds or 0, $10 whether the previous value is wanted, $11 notification channel, "" for none.
+// $1 token, $2 seen epoch, $3 $4 seen revisions and tokens, the newest first, $5 keys, $6
+// expectations, $7 deletions, $8 values, $9 times to live in microseconds or 0, $10 whether the
+// previous value is wanted, $11 notification channel, "" for none.
 const sqlGroup = `
 WITH guard AS MATERIALIZED (
     SELECT s.epoch, s.compacted, s.swept, h.revision AS head, h.token AS head_token,
@@ -324,17 +338,19 @@ CROSS JOIN LATERAL (
     ) answer
 ) a`
 
-// sqlSweepLock lets one sweep at a time work on this log: two would wait for each other's rows, in different order. It is not the commit lock, and
-// ends with the transaction. The sweep's commit need not wait for the disk, with the commit lock held: what a crash brings back is swept again.
+// sqlSweepLock lets one sweep at a time work on this log: two would wait for each other's rows, in
+// different order. It is not the commit lock, and ends with the transaction. The sweep's commit
+// need not wait for the disk, with the commit lock held: what a crash brings back is swept again.
 //
 // It fails like sqlLock if this program's schema version (%d) must not write any more.
 const sqlSweepLock = `
 SELECT pg_advisory_xact_lock('rowkeeper_log'::regclass::oid::int, 1), set_config('synchronous_commit', 'off', true),
        1 / (SELECT oldest_writer <= %d FROM rowkeeper_store WHERE id = 1)::int`
 
-// sqlSweepRows reads what a batch of the sweep looks at: the rows from the swept revision to compacted, by
-// the primary key of the log; and the lowest revision that is recorded with an aborted token, of which there
-// are a few at most. The swept revision is where this process has come to, if that is farther than what is recorded.
+// sqlSweepRows reads what a batch of the sweep looks at: the rows from the swept revision to
+// compacted, by the primary key of the log; and the lowest revision that is recorded with an
+// aborted token, of which there are a few at most. The swept revision is where this process has
+// come to, if that is farther than what is recorded.
 //
 // $1 limit, $2 $3 an epoch and the revision up to which this process has swept in it.
 const sqlSweepRows = `WITH` + state + `, start AS MATERIALIZED (
@@ -352,20 +368,21 @@ FROM state CROSS JOIN start CROSS JOIN LATERAL (
     WHERE revision >= start.swept AND revision <= state.compacted ORDER BY revision LIMIT $1::bigint
 ) g`
 
-// sqlSweep carries out a plan of mvcc.PlanSweep, under the sweep lock: it deletes rows by the primary key
-// of the log, and forgets aborted tokens.
+// sqlSweep carries out a plan of mvcc.PlanSweep, under the sweep lock: it deletes rows by the
+// primary key of the log, and forgets aborted tokens.
 //
-// Why it is right: the plan holds in this state (good says what SweepPlan.Check says), whatever was swept
-// since. An import, after which it does not, holds the sweep lock, too, until it is committed; and this
-// statement's snapshot is younger than the lock.
+// Why it is right: the plan holds in this state (good says what SweepPlan.Check says), whatever was
+// swept since. An import, after which it does not, holds the sweep lock, too, until it is
+// committed; and this statement's snapshot is younger than the lock.
 //
-// The store row, and with it the commit lock, is taken last and for the time of the commit only: the update reads how many rows
-// were deleted. Most batches do not update it: under a long snapshot each version of the row stays, and
-// all commits walk them. So swept in the store row may be less than what was swept, which the process
-// remembers; what another process sweeps once more is found to be gone.
+// The store row, and with it the commit lock, is taken last and for the time of the commit only:
+// the update reads how many rows were deleted. Most batches do not update it: under a long snapshot
+// each version of the row stays, and all commits walk them. So swept in the store row may be less
+// than what was swept, which the process remembers; what another process sweeps once more is found
+// to be gone.
 //
-// $1 epoch, $2 revisions of the rows to delete, $3 the new swept revision, $4 the revision below which aborted tokens are
-// forgotten, $5 whether to record swept, $6 the plan's compacted.
+// $1 epoch, $2 revisions of the rows to delete, $3 the new swept revision, $4 the revision below
+// which aborted tokens are forgotten, $5 whether to record swept, $6 the plan's compacted.
 const sqlSweep = `WITH` + state + `, good AS MATERIALIZED (
     SELECT FROM state WHERE state.epoch = $1::bigint AND state.compacted >= $6::bigint
 ), gone AS (
@@ -383,7 +400,8 @@ const sqlSweep = `WITH` + state + `, good AS MATERIALIZED (
 SELECT state.*, done.deleted
 FROM state CROSS JOIN done`
 
-// sqlRecordBoot records the boot that holds commits, if the recorded one is still the one that was read.
+// sqlRecordBoot records the boot that holds commits, if the recorded one is still the one that was
+// read.
 //
 // $1 the recorded boot, $2 the new one; "" for none.
 const sqlRecordBoot = `
@@ -399,8 +417,10 @@ const sqlRecordFingerprint = `UPDATE rowkeeper_store SET fingerprint = $1 WHERE 
 //   - The oids of the database and of the log's table change when a dump is restored.
 //   - The names of the database and of the schema change when a copy that was served under another
 //     name, and fenced there, is renamed to take this one's place: it keeps the oids that it had.
-//   - The time line changes when a standby is promoted, at once (the control file shows it only after the next checkpoint).
-//   - The transaction that wrote the version table's first row stands in for the system identifier where that may not be read.
+//   - The time line changes when a standby is promoted, at once (the control file shows it only
+//     after the next checkpoint).
+//   - The transaction that wrote the version table's first row stands in for the system identifier
+//     where that may not be read.
 const sqlIdentity = `
 SELECT s.identity, coalesce(s.fingerprint, ''), s.epoch, pg_is_in_recovery(),
        (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
@@ -410,9 +430,9 @@ FROM rowkeeper_store s JOIN pg_class c ON c.oid = 'rowkeeper_log'::regclass
 WHERE s.id = 1`
 
 // sqlFindGroup reads what is known of a group that was begun after a revision: whether its token is
-// recorded as aborted and the token of the row at the revision, both by primary key; and the rows with the
-// group's token, which can only be after that revision, by a scan of the log's primary key from there on.
-// It returns the state in each row.
+// recorded as aborted and the token of the row at the revision, both by primary key; and the rows
+// with the group's token, which can only be after that revision, by a scan of the log's primary key
+// from there on. It returns the state in each row.
 //
 // $1 token, $2 revision.
 const sqlFindGroup = `WITH` + state + `, found AS MATERIALIZED (
@@ -429,13 +449,15 @@ const sqlAbort = `INSERT INTO rowkeeper_aborted (token, seen) VALUES ($1::bytea,
 // sqlCompact raises the boundary. The store row is updated where it was locked. $1 revision.
 const sqlCompact = `UPDATE rowkeeper_store SET compacted = $1::bigint WHERE id = 1`
 
-// sqlSweepOut waits for the sweep that is under way, and keeps others from beginning: it would be in the way of the deletions.
+// sqlSweepOut waits for the sweep that is under way, and keeps others from beginning: it would be
+// in the way of the deletions.
 const sqlSweepOut = `SELECT pg_advisory_xact_lock('rowkeeper_log'::regclass::oid::int, 1)`
 
 // sqlClear deletes everything.
 const sqlClear = `WITH keys AS (DELETE FROM rowkeeper_live) DELETE FROM rowkeeper_log`
 
-// sqlImport writes records: each is a row of the log and a live one. The primary keys of both refuse what was there before.
+// sqlImport writes records: each is a row of the log and a live one. The primary keys of both
+// refuse what was there before.
 //
 // $1 revisions, $2 creation revisions, $3 expiries or 0, $4 keys, $5 values, $6 time, $7 token.
 const sqlImport = `
@@ -449,9 +471,11 @@ WITH records AS MATERIALIZED (
 INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token, value)
 SELECT revision, 0, create_revision, $6::bigint, false, key, $7::bytea, value FROM records`
 
-// sqlMark begins a new epoch, under the commit lock, with a marker row, and tells the other processes.
+// sqlMark begins a new epoch, under the commit lock, with a marker row, and tells the other
+// processes.
 //
-// $1 revision, $2 time, $3 token, $4 epoch, $5 swept, $6 fingerprint or "", $7 notification channel.
+// $1 revision, $2 time, $3 token, $4 epoch, $5 swept, $6 fingerprint or "", $7 notification
+// channel.
 const sqlMark = `
 WITH marker AS (
     INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token)
@@ -467,8 +491,9 @@ SELECT pg_notify($7::text, $1::bigint::text)`
 // sqlCountAll counts all live rows.
 const sqlCountAll = `SELECT count(*) FROM rowkeeper_live`
 
-// sqlRecords walks the log by its primary key, which is the order that is asked for, and finds by the primary key of live which of its rows are live. Values of
-// the others that are stored out of line are not read.
+// sqlRecords walks the log by its primary key, which is the order that is asked for, and finds by
+// the primary key of live which of its rows are live. Values of the others that are stored out of
+// line are not read.
 const sqlRecords = `
 SELECT g.revision, l.create_revision, coalesce(l.expiry, 0), g.key, g.value
 FROM rowkeeper_log g
@@ -477,7 +502,8 @@ CROSS JOIN LATERAL (
 ) l
 ORDER BY g.revision`
 
-// sqlBeginExport begins a transaction whose statements read one snapshot. It is not READ ONLY, since the state tells by that whether the server takes writes.
+// sqlBeginExport begins a transaction whose statements read one snapshot. It is not READ ONLY,
+// since the state tells by that whether the server takes writes.
 const sqlBeginExport = `BEGIN ISOLATION LEVEL REPEATABLE READ`
 
 // sqlDurability reads the boot and what holds commits: with fsync=off they are in the memory of the

@@ -12,8 +12,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
-// TestPlans runs every statement of the driver, in the driver's sessions, on tables with 100,000 keys, and looks at how each row was found: with plans
-// that were made when the tables were empty, with statistics and without, generic and custom.
+// TestPlans runs every statement of the driver, in the driver's sessions, on tables with 100,000
+// keys, and looks at how each row was found: with plans that were made when the tables were empty,
+// with statistics and without, generic and custom.
 func TestPlans(t *testing.T) {
 	for _, mode := range []string{"force_generic_plan", "force_custom_plan", "unprepared"} {
 		t.Run(mode, func(t *testing.T) {
@@ -34,7 +35,8 @@ func TestPlans(t *testing.T) {
 					}
 					fill(t, admin)
 					if mode == "unprepared" {
-						// As behind a pooler: the settings of the sessions that read are the server's, and each statement is planned for its arguments.
+						// As behind a pooler: the settings of the sessions that read are the
+						// server's, and each statement is planned for its arguments.
 						exec(t, admin, "ANALYZE")
 						exec(t, reader, "RESET ALL", "SET enable_seqscan = on", "SET enable_bitmapscan = on", "SET enable_hashjoin = on",
 							"SET enable_mergejoin = on", "SET plan_cache_mode = force_custom_plan")
@@ -65,7 +67,8 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// fill makes a store of 100,000 keys, of which the first 20,000 were updated and 500 expire, compacted in the middle of the updates and swept before it.
+// fill makes a store of 100,000 keys, of which the first 20,000 were updated and 500 expire,
+// compacted in the middle of the updates and swept before it.
 func fill(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	exec(t, conn,
@@ -89,7 +92,8 @@ type explainer struct {
 	writes bool
 }
 
-// arguments are those with which a statement is run, and how many rows of the tables it may look at.
+// arguments are those with which a statement is run, and how many rows of the tables it may look
+// at.
 var arguments = func() map[string]struct {
 	args string
 	rows float64

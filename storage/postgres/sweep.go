@@ -6,8 +6,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// Sweepable implements [mvcc.Backend]. The rows begin where this process has swept to, if that is farther
-// than what is recorded.
+// Sweepable implements [mvcc.Backend]. The rows begin where this process has swept to, if that is
+// farther than what is recorded.
 func (b *backend) Sweepable(ctx context.Context, limit int) (mvcc.Sweepable, error) {
 	b.sweeps.mu.Lock()
 	at := b.sweeps.at

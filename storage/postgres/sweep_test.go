@@ -7,8 +7,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// TestSweepLeavesTheStoreRow: a version of the store row for each batch of the sweep would make commits
-// slow while somebody holds a snapshot. What was not recorded is swept again by another process.
+// TestSweepLeavesTheStoreRow: a version of the store row for each batch of the sweep would make
+// commits slow while somebody holds a snapshot. What was not recorded is swept again by another
+// process.
 func TestSweepLeavesTheStoreRow(t *testing.T) {
 	database := migrated(t)
 	b, conn := openURL(t, database), connect(t, database)

@@ -13,7 +13,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// statement is a statement of a writing transaction. Sessions prepare it under its name, if they prepare at all.
+// statement is a statement of a writing transaction. Sessions prepare it under its name, if they
+// prepare at all.
 type statement struct {
 	name, sql string
 	types     []uint32
@@ -41,19 +42,24 @@ type outcome struct {
 	lock, work []row
 }
 
-// transact runs one writing transaction: BEGIN, the statement that takes the lock, the work, COMMIT.
+// transact runs one writing transaction: BEGIN, the statement that takes the lock, the work,
+// COMMIT.
 //
-// All of it is sent at once, and nothing is awaited in between, so the lock is held for no round trip. And the work's parameters, which may be
-// megabytes, are sent before the lock is asked for: the message order is
+// All of it is sent at once, and nothing is awaited in between, so the lock is held for no round
+// trip. And the work's parameters, which may be megabytes, are sent before the lock is asked for:
+// the message order is
 //
 //	BEGIN, Bind work, lock, Execute work, COMMIT, Sync
 //
-// so that neither a slow network nor a process that stops in the middle of sending makes everybody wait. That is sound because a
-// statement that modifies data is not started by Bind: Execute takes its snapshot, after the lock was granted. (In the server's terms: a portal with a data-modifying
-// WITH runs to completion at the first Execute.) The suite's tests of concurrent commits fail if that were not so.
+// so that neither a slow network nor a process that stops in the middle of sending makes everybody
+// wait. That is sound because a statement that modifies data is not started by Bind: Execute takes
+// its snapshot, after the lock was granted. (In the server's terms: a portal with a data-modifying
+// WITH runs to completion at the first Execute.) The suite's tests of concurrent commits fail if
+// that were not so.
 //
-// An *mvcc.Error is of class Unknown if the transaction may have been committed, or may still be: the server goes on with what it
-// has received when the connection is lost. With any other class it is certain that it was rolled back.
+// An *mvcc.Error is of class Unknown if the transaction may have been committed, or may still be:
+// the server goes on with what it has received when the connection is lost. With any other class it
+// is certain that it was rolled back.
 func (b *backend) transact(ctx context.Context, lock, work statement, args ...any) (o outcome, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
 	defer cancel()
@@ -87,7 +93,8 @@ func (t *transaction) run(ctx context.Context, lock, work statement, params [][]
 	if err := ctx.Err(); err != nil {
 		return mvcc.Errorf(mvcc.Unavailable, "the transaction was not begun: %w", err)
 	}
-	// The connection serves this transaction alone. If the context ends while it is under way, the outcome is unknown and the connection useless.
+	// The connection serves this transaction alone. If the context ends while it is under way, the
+	// outcome is unknown and the connection useless.
 	stop := context.AfterFunc(ctx, func() { _ = t.conn.Conn().SetDeadline(past) }) // fails where the connection is gone already
 	defer func() {
 		if !stop() {
@@ -109,7 +116,8 @@ func (t *transaction) run(ctx context.Context, lock, work statement, params [][]
 		ending  string // what the server answered to COMMIT
 	)
 	for {
-		// The deadline above stands in for a context, which would be watched anew for every message.
+		// The deadline above stands in for a context, which would be watched anew for every
+		// message.
 		msg, err := t.conn.ReceiveMessage(context.Background())
 		if err != nil {
 			t.abandon()
@@ -133,7 +141,8 @@ func (t *transaction) run(ctx context.Context, lock, work statement, params [][]
 			}
 			t.done++
 		case *pgproto3.ErrorResponse:
-			// What follows up to Sync is skipped by the server, COMMIT too. An error of COMMIT itself means that the transaction was rolled back.
+			// What follows up to Sync is skipped by the server, COMMIT too. An error of COMMIT
+			// itself means that the transaction was rolled back.
 			refused = pgconn.ErrorResponseToPgError(msg)
 		case *pgproto3.ReadyForQuery:
 			switch {
@@ -200,8 +209,9 @@ func (t *transaction) refusal(e *pgconn.PgError, commitAt int) error {
 	return err
 }
 
-// sessionEnded has the codes by which a server says that it ends the session. If it does so before it came to COMMIT, the transaction was rolled
-// back. Any other end may be a pooler's word for a lost connection behind it, where the commit may have happened.
+// sessionEnded has the codes by which a server says that it ends the session. If it does so before
+// it came to COMMIT, the transaction was rolled back. Any other end may be a pooler's word for a
+// lost connection behind it, where the commit may have happened.
 var sessionEnded = map[string]bool{
 	"57P01": true, // shutdown
 	"57P02": true, // another session crashed
@@ -210,7 +220,8 @@ var sessionEnded = map[string]bool{
 	"25P04": true, // transaction timeout
 }
 
-// rollback makes the session usable again after a statement failed. The locks were released when it did.
+// rollback makes the session usable again after a statement failed. The locks were released when it
+// did.
 func (t *transaction) rollback(ctx context.Context) {
 	if t.conn.TxStatus() == 'I' {
 		return

@@ -25,7 +25,8 @@ type config struct {
 	timeout time.Duration
 
 	pool *pgxpool.Config
-	// prepared is false if statements must not be prepared and sessions not be set up, since a pooler gives each transaction another one.
+	// prepared is false if statements must not be prepared and sessions not be set up, since a
+	// pooler gives each transaction another one.
 	prepared bool
 	// passwordFile, if not empty, is read for every new connection.
 	passwordFile string
@@ -34,7 +35,8 @@ type config struct {
 // defaultTimeout is for options that say none.
 const defaultTimeout = 30 * time.Second
 
-// parseURL reads the URL, and the files that it names. See the package documentation for its parameters.
+// parseURL reads the URL, and the files that it names. See the package documentation for its
+// parameters.
 func parseURL(url string, opts mvcc.DriverOptions) (*config, error) {
 	c := &config{url: url, log: opts.Logger, timeout: cmp.Or(opts.Timeout, defaultTimeout), prepared: true}
 	if misplaced(url) {
@@ -78,8 +80,8 @@ func parseURL(url string, opts mvcc.DriverOptions) (*config, error) {
 	return c, nil
 }
 
-// misplaced tells whether a part of the URL that is shown to people may be a part of the password: with an unquoted slash in it, what follows
-// is the name of the database.
+// misplaced tells whether a part of the URL that is shown to people may be a part of the password:
+// with an unquoted slash in it, what follows is the name of the database.
 func misplaced(url string) bool {
 	_, rest, _ := strings.Cut(url, "://")
 	_, path, _ := strings.Cut(rest, "/")
@@ -87,7 +89,8 @@ func misplaced(url string) bool {
 	return strings.Contains(path, "@")
 }
 
-// defaultReadConns is how many connections read lists at the same time, unless the URL says otherwise.
+// defaultReadConns is how many connections read lists at the same time, unless the URL says
+// otherwise.
 const defaultReadConns = 8
 
 func readPassword(file string) (string, error) {
@@ -98,8 +101,9 @@ func readPassword(file string) (string, error) {
 	return strings.TrimRight(string(data), "\r\n"), nil
 }
 
-// refresh reads anew what may have changed in files and in the environment since the URL was parsed: the password, client certificates,
-// certificate authorities. It is called for every new connection.
+// refresh reads anew what may have changed in files and in the environment since the URL was
+// parsed: the password, client certificates, certificate authorities. It is called for every new
+// connection.
 func (c *config) refresh(cc *pgx.ConnConfig) error {
 	fresh, err := pgx.ParseConfig(c.url)
 	if err != nil {
@@ -127,10 +131,12 @@ func hosts(cc *pgx.ConnConfig) []string {
 
 func (c *config) where() string { return strings.Join(hosts(c.pool.ConnConfig), ", ") }
 
-// quotedURL is how pgx begins the text of its errors: with the URL, whose password it hides as well as it can.
+// quotedURL is how pgx begins the text of its errors: with the URL, whose password it hides as well
+// as it can.
 var quotedURL = regexp.MustCompile("(?s)^cannot parse `.*`: ")
 
-// urlError makes an error without any part of the URL in which a password could hide: if it cannot be told what is what in the URL, nothing is quoted.
+// urlError makes an error without any part of the URL in which a password could hide: if it cannot
+// be told what is what in the URL, nothing is quoted.
 func urlError(err error) error {
 	reason := quotedURL.ReplaceAllString(err.Error(), "")
 	unclear := reason == err.Error()

@@ -10,7 +10,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
-// FuzzURL: a URL with a password in it, whatever is around it, is understood or is an error in one line without the password.
+// FuzzURL: a URL with a password in it, whatever is around it, is understood or is an error in one
+// line without the password.
 func FuzzURL(f *testing.F) {
 	const secret = "Tr0ub4dor"
 	for _, seed := range [][3]string{

@@ -24,20 +24,25 @@ type backend struct {
 	// wal is the file of the write-ahead log.
 	wal string
 
-	// mu is held for reading by every operation, and for writing to close all connections when the file was replaced.
+	// mu is held for reading by every operation, and for writing to close all connections when the
+	// file was replaced.
 	mu sync.RWMutex
-	// file is the identity of the file that is open, and place is where it was found. The memory has none.
+	// file is the identity of the file that is open, and place is where it was found. The memory
+	// has none.
 	file  fileID
 	place place
-	// moved is set when the open file is no longer under its name; no operation is done until one was opened again.
+	// moved is set when the open file is no longer under its name; no operation is done until one
+	// was opened again.
 	moved bool
 	// closed is set by Close: no connection is opened after it.
 	closed bool
-	// fenced is set when another file was opened in the place of the first. Operations answer Fenced until the history was fenced.
+	// fenced is set when another file was opened in the place of the first. Operations answer
+	// Fenced until the history was fenced.
 	fenced atomic.Bool
 	// walLimit bounds the write-ahead log, in bytes.
 	walLimit int64
-	// walRetry is the length of the write-ahead log at which it is tried again to empty it. Only the writing connection's holder uses it.
+	// walRetry is the length of the write-ahead log at which it is tried again to empty it. Only
+	// the writing connection's holder uses it.
 	walRetry int64
 	// store is the identity that the store had when it was opened first.
 	store string
@@ -48,13 +53,14 @@ type backend struct {
 	// onWait, if not nil, is called when a write finds the commit lock taken. For tests.
 	onWait func()
 
-	// polls has the connection that asks for data_version, and lastVersion is its last answer, 0 at first.
+	// polls has the connection that asks for data_version, and lastVersion is its last answer, 0 at
+	// first.
 	polls       *sqlite3.Pool
 	lastVersion int64
 }
 
-// It has no KeysReader, as a read costs no round trip; no Notifier, as SQLite tells nobody of commits; and
-// no Reconnector, as there is no server.
+// It has no KeysReader, as a read costs no round trip; no Notifier, as SQLite tells nobody of
+// commits; and no Reconnector, as there is no server.
 var (
 	_ mvcc.Backend = (*backend)(nil)
 	_ mvcc.Poller  = (*backend)(nil)
@@ -99,7 +105,8 @@ func (b *backend) timeout(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(ctx, b.opts.Timeout)
 }
 
-// on runs an operation on a connection of the pool, and makes sure that it was done on the file that has the database's name; see replaced.go.
+// on runs an operation on a connection of the pool, and makes sure that it was done on the file
+// that has the database's name; see replaced.go.
 func (b *backend) on(ctx context.Context, p *sqlite3.Pool, fn func(*sqlite3.Conn) error) error {
 	b.mu.RLock()
 	for b.moved {
@@ -126,7 +133,8 @@ func (b *backend) on(ctx context.Context, p *sqlite3.Pool, fn func(*sqlite3.Conn
 	return b.classify(ctx, err)
 }
 
-// errClosed answers an operation that comes after Close, as one does that began before it and has waited for its turn.
+// errClosed answers an operation that comes after Close, as one does that began before it and has
+// waited for its turn.
 func (b *backend) errClosed() error {
 	return mvcc.Errorf(mvcc.Unavailable, "the database %s was closed", b.name())
 }
@@ -182,7 +190,8 @@ func newBackend(cfg config, opts mvcc.DriverOptions) *backend {
 	}
 	b := &backend{cfg: cfg, opts: opts, dbName: cfg.path, wal: cfg.path + "-wal", walLimit: walLimit}
 	if cfg.memory() {
-		// SQLite keeps it for as long as a connection is open, which is shared by all operations: memory has no readers beside a writer.
+		// SQLite keeps it for as long as a connection is open, which is shared by all operations:
+		// memory has no readers beside a writer.
 		b.dbName = "/rowkeeper-" + rand.Text()
 		p := sqlite3.NewPool(1, b.connect)
 		b.commits, b.heads, b.tails, b.reads, b.polls = p, p, p, p, p
@@ -190,7 +199,8 @@ func newBackend(cfg config, opts mvcc.DriverOptions) *backend {
 		return b
 	}
 	b.commits = sqlite3.NewPool(1, b.connectWriter)
-	// Reads of the head and of the log have connections of their own, which no number of lists can take.
+	// Reads of the head and of the log have connections of their own, which no number of lists can
+	// take.
 	b.heads = sqlite3.NewPool(1, b.connectReader)
 	b.tails = sqlite3.NewPool(2, b.connectReader)
 	b.reads = sqlite3.NewPool(cfg.readers, b.connectReader)

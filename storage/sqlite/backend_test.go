@@ -106,7 +106,8 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// TestPools: connections are opened when they are needed, no more than are in use at once, and none is lost.
+// TestPools: connections are opened when they are needed, no more than are in use at once, and none
+// is lost.
 func TestPools(t *testing.T) {
 	ctx := context.Background()
 	b := open(t, fresh(t)+"?readers=3").(*backend)
@@ -155,7 +156,8 @@ func TestPools(t *testing.T) {
 	}
 }
 
-// TestClosed: an operation that comes after Close opens no connection, and so leaves no file of SQLite's behind.
+// TestClosed: an operation that comes after Close opens no connection, and so leaves no file of
+// SQLite's behind.
 func TestClosed(t *testing.T) {
 	for _, url := range []string{fresh(t), "memory:"} {
 		b := open(t, url).(*backend)

@@ -15,7 +15,8 @@ func newToken() (t mvcc.Token) {
 	return t
 }
 
-// BenchmarkCommit updates keys by groups, with values of 1 KB, on a file with synchronous=FULL and in memory. One operation is a group.
+// BenchmarkCommit updates keys by groups, with values of 1 KB, on a file with synchronous=FULL and
+// in memory. One operation is a group.
 func BenchmarkCommit(b *testing.B) {
 	for _, kind := range []string{"file", "memory"} {
 		for _, size := range []int{1, 64, 256} {

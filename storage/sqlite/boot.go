@@ -7,8 +7,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-// Durability implements [mvcc.Backend]. What is not on the disk is in the operating system's memory, so
-// it is lost with its boot. A store in memory is lost in any case.
+// Durability implements [mvcc.Backend]. What is not on the disk is in the operating system's
+// memory, so it is lost with its boot. A store in memory is lost in any case.
 func (b *backend) Durability(ctx context.Context) (d mvcc.Durability, err error) {
 	err = b.readDespiteFence(ctx, b.heads, func(c *sqlite3.Conn) error {
 		s, err := c.Prepare(selectBoot)
@@ -32,8 +32,8 @@ func (b *backend) Durability(ctx context.Context) (d mvcc.Durability, err error)
 }
 
 // RecordBoot implements [mvcc.Backend]. With synchronous=FULL a commit waits until the disk has the
-// write-ahead log up to its end, and so all commits before it. With OFF the file itself is never waited
-// for, so it is made to have the record before the log is begun anew.
+// write-ahead log up to its end, and so all commits before it. With OFF the file itself is never
+// waited for, so it is made to have the record before the log is begun anew.
 func (b *backend) RecordBoot(ctx context.Context, from, boot string) error {
 	ctx, cancel := b.timeout(ctx)
 	defer cancel()
@@ -47,8 +47,8 @@ func (b *backend) RecordBoot(ctx context.Context, from, boot string) error {
 	})
 }
 
-// at makes the connection's commits as durable as synchronous says, until the returned function is called.
-// A connection on which that fails is not used again.
+// at makes the connection's commits as durable as synchronous says, until the returned function is
+// called. A connection on which that fails is not used again.
 func (b *backend) at(c *sqlite3.Conn, synchronous string) (restore func(), err error) {
 	if synchronous == b.cfg.synchronous || b.cfg.memory() {
 		return func() {}, nil

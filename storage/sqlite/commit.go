@@ -66,7 +66,8 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 	return res, nil
 }
 
-// tokensAt reads the tokens of the rows at the positions' revisions, zero for those that are not there.
+// tokensAt reads the tokens of the rows at the positions' revisions, zero for those that are not
+// there.
 func tokensAt(c *sqlite3.Conn, positions []mvcc.Position) ([]mvcc.Token, error) {
 	tokens := make([]mvcc.Token, len(positions))
 	for i, p := range positions {
@@ -93,8 +94,8 @@ func live(c *sqlite3.Conn, k mvcc.Key) (revision, create mvcc.Revision, err erro
 	return revision, create, err
 }
 
-// removed reads, before anything is written, the values that the deletions of a group remove, so that a
-// deletion whose value is lost is refused alone.
+// removed reads, before anything is written, the values that the deletions of a group remove, so
+// that a deletion whose value is lost is refused alone.
 type removed struct {
 	b         *backend
 	c         *sqlite3.Conn

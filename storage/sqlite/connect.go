@@ -7,8 +7,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-// openWait is how long, in milliseconds, the opening of a connection waits for locks: other processes
-// may be creating or closing the database, or recovering its write-ahead log. Nothing interrupts it.
+// openWait is how long, in milliseconds, the opening of a connection waits for locks: other
+// processes may be creating or closing the database, or recovering its write-ahead log. Nothing
+// interrupts it.
 const openWait = 5000
 
 // connect opens a connection and sets what holds for all.
@@ -40,8 +41,8 @@ func setUp(c *sqlite3.Conn, pragmas [][2]string) (*sqlite3.Conn, error) {
 	return c, nil
 }
 
-// connectWriter opens the writing connection. Its cache stays valid as long as no other process writes.
-// So it is worth more than those of readers, which each commit empties.
+// connectWriter opens the writing connection. Its cache stays valid as long as no other process
+// writes. So it is worth more than those of readers, which each commit empties.
 func (b *backend) connectWriter() (*sqlite3.Conn, error) {
 	c, err := b.connect()
 	if err != nil {
@@ -64,8 +65,8 @@ func (b *backend) connectReader() (*sqlite3.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// If the file was replaced a moment ago, closing this connection must not apply the log of the old
-	// one to the new one.
+	// If the file was replaced a moment ago, closing this connection must not apply the log of the
+	// old one to the new one.
 	c.KeepLog()
 	return setUp(c, [][2]string{{"query_only", "ON"}, {"cache_size", "-4096"}})
 }

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestSettings asks the connections for what they are to have been told: a PRAGMA that SQLite does not know is no error.
+// TestSettings asks the connections for what they are to have been told: a PRAGMA that SQLite does
+// not know is no error.
 func TestSettings(t *testing.T) {
 	url := fresh(t)
 	for _, test := range []struct {

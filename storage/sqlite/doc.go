@@ -4,51 +4,59 @@
 //	sqlite:data/state.db                    a path relative to the working directory
 //	memory:                                 a store that is gone when it is closed; each one is a store of its own
 //
-// Characters that mean something in a URL are percent-encoded in the path (%20, %23, %3F). Parameters follow a question mark:
+// Characters that mean something in a URL are percent-encoded in the path (%20, %23, %3F).
+// Parameters follow a question mark:
 //
-//   - synchronous=FULL|NORMAL|OFF. FULL, the default, acknowledges a write when the disk has it. With
-//     NORMAL a power loss or a crash of the operating system may undo the newest acknowledged writes, and
-//     with OFF it may also damage the file. A crash of the program alone loses nothing with any of them.
-//     With NORMAL and OFF the first start after each boot of the machine, or on another machine, begins a
-//     new history, so that no revision is given twice: the store records the kernel's boot id, with
-//     synchronous=FULL, before its first commit. That is so after a shutdown in order, too. On systems
-//     other than Linux and macOS no boot id is known: run `rowkeeper fence` after a power loss there.
-//   - cache_size=64MiB: the page cache of the writing connection, at least 1MiB. It is filled as it is needed.
-//   - readers=4: how many reads of objects run at once, by default as many as there are processors, and at least 4.
-//     Lists leave two of them for reads of single objects, if there are more than two.
+//   - synchronous=FULL|NORMAL|OFF. FULL, the default, acknowledges a write when the disk has it.
+//     With NORMAL a power loss or a crash of the operating system may undo the newest acknowledged
+//     writes, and with OFF it may also damage the file. A crash of the program alone loses nothing
+//     with any of them. With NORMAL and OFF the first start after each boot of the machine, or on
+//     another machine, begins a new history, so that no revision is given twice: the store records
+//     the kernel's boot id, with synchronous=FULL, before its first commit. That is so after a
+//     shutdown in order, too. On systems other than Linux and macOS no boot id is known: run
+//     `rowkeeper fence` after a power loss there.
+//   - cache_size=64MiB: the page cache of the writing connection, at least 1MiB. It is filled as it
+//     is needed.
+//   - readers=4: how many reads of objects run at once, by default as many as there are processors,
+//     and at least 4. Lists leave two of them for reads of single objects, if there are more than
+//     two.
 //   - busy_timeout=5s: how long a write waits for another process to finish its own.
 //
-// The file must be on a local disk, in a directory where files can be created: SQLite's write-ahead log lies beside it in two more
-// files, whose names end in -wal and -shm, and belongs to it. Several processes of one machine may have the file open at once.
+// The file must be on a local disk, in a directory where files can be created: SQLite's write-ahead
+// log lies beside it in two more files, whose names end in -wal and -shm, and belongs to it.
+// Several processes of one machine may have the file open at once.
 //
 // # How it works
 //
-// One connection writes and some read. Readers see a snapshot and wait for nobody. BEGIN IMMEDIATE is the commit lock, between
-// processes too. Commits append to the write-ahead log, which the writer copies to the file whenever it has grown to 16 MiB; see boundLog
-// for what bounds it when readers are always in it. The sweep returns free pages to the file system in small steps.
+// One connection writes and some read. Readers see a snapshot and wait for nobody. BEGIN IMMEDIATE
+// is the commit lock, between processes too. Commits append to the write-ahead log, which the
+// writer copies to the file whenever it has grown to 16 MiB; see boundLog for what bounds it when
+// readers are always in it. The sweep returns free pages to the file system in small steps.
 //
 // # A full disk
 //
-// Compaction has to write before it can free anything. So the last 32 MiB of the file system, or the last eighth
-// of one below 256 MiB, are not given to values: such writes are refused as on a full disk, while deletions and
-// compaction go on. When compaction has made room inside the file, writes are accepted again by themselves.
-// If other files take this reserve, somebody has to make room. On systems other than Linux there is no reserve.
+// Compaction has to write before it can free anything. So the last 32 MiB of the file system, or
+// the last eighth of one below 256 MiB, are not given to values: such writes are refused as on a
+// full disk, while deletions and compaction go on. When compaction has made room inside the file,
+// writes are accepted again by themselves. If other files take this reserve, somebody has to make
+// room. On systems other than Linux there is no reserve.
 //
 // # Copies
 //
-// A copy that is put in the place of the file is noticed, while a server runs or when one is started:
-// the store records the file's inode and time of creation, its name, and the inode and time of creation
-// of its directory. That also holds for a copy that was served and fenced elsewhere before, and for a
-// file that was only renamed. Another mount point, a symbolic link, a restart of the machine, or a
-// volume that is attached to another machine change none of these.
+// A copy that is put in the place of the file is noticed, while a server runs or when one is
+// started: the store records the file's inode and time of creation, its name, and the inode and
+// time of creation of its directory. That also holds for a copy that was served and fenced
+// elsewhere before, and for a file that was only renamed. Another mount point, a symbolic link, a
+// restart of the machine, or a volume that is attached to another machine change none of these.
 //
 // These cannot be noticed while no server runs, so run `rowkeeper fence` after them:
 //
-//   - a copy that is written into the existing file (cp onto it, rsync --inplace). Doing that while a
-//     server runs damages the database.
+//   - a copy that is written into the existing file (cp onto it, rsync --inplace). Doing that while
+//     a server runs damages the database.
 //   - a volume that is set back to a snapshot, or replaced by a clone of its blocks
 //   - a copy that was served and fenced elsewhere, and is moved together with its directory
 //   - a copy that was served and fenced under this very name in this very directory
 //   - a file system without times of creation (NFS before 4.1), where a copy has got the same inode
-//   - a system other than Linux: times of creation are not read there, and on Windows no inodes either
+//   - a system other than Linux: times of creation are not read there, and on Windows no inodes
+//     either
 package sqlite

@@ -25,7 +25,8 @@ func (b *backend) classify(ctx context.Context, err error) error {
 	return classifyError(b.name(), err)
 }
 
-// classifyError is classify for an operation that has no context. name is how people call the database.
+// classifyError is classify for an operation that has no context. name is how people call the
+// database.
 func classifyError(name string, err error) error {
 	e, ok := sqlite3.AsError(err)
 	if !ok {
@@ -67,10 +68,11 @@ func full(name string, err error) error {
 
 // commitOutcome classifies an error of COMMIT, after which the transaction was rolled back.
 //
-// A COMMIT that did not get a lock, or no space for its part of the write-ahead log, has not written its last frame, the one that makes
-// the others valid. After any other error that frame may be in the file, though this process's index of the log does not count it:
-// a crash at this moment would bring it to life. So the outcome is unknown until the next commit, which writes over it. Resolving
-// it makes such a commit.
+// A COMMIT that did not get a lock, or no space for its part of the write-ahead log, has not
+// written its last frame, the one that makes the others valid. After any other error that frame may
+// be in the file, though this process's index of the log does not count it: a crash at this moment
+// would bring it to life. So the outcome is unknown until the next commit, which writes over it.
+// Resolving it makes such a commit.
 func (b *backend) commitOutcome(err error) error {
 	if e, ok := sqlite3.AsError(err); ok {
 		switch e.Code() {
@@ -81,8 +83,9 @@ func (b *backend) commitOutcome(err error) error {
 	return mvcc.Errorf(mvcc.Unknown, "the database %s did not confirm a commit: %w", b.name(), err)
 }
 
-// damagedKey makes an error about damage one of the key at which it was found, so that the group is divided
-// and the other keys are written. An index page has many keys: all of them are damaged then.
+// damagedKey makes an error about damage one of the key at which it was found, so that the group is
+// divided and the other keys are written. An index page has many keys: all of them are damaged
+// then.
 func (b *backend) damagedKey(k mvcc.Key, err error) error {
 	if !sqlite3.Is(err, sqlite3.Corrupt) {
 		return err

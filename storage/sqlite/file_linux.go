@@ -6,12 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileID tells one file from another of the same name. It never opens the file: a process that closes a database file which SQLite has
-// open as well loses SQLite's locks on it.
+// fileID tells one file from another of the same name. It never opens the file: a process that
+// closes a database file which SQLite has open as well loses SQLite's locks on it.
 type fileID struct {
 	device, inode uint64
-	// born is the time when the file was created, in nanoseconds, or 0 where the file system does not know: a number of an
-	// inode may be given to the next file as soon as the first one is deleted.
+	// born is the time when the file was created, in nanoseconds, or 0 where the file system does
+	// not know: a number of an inode may be given to the next file as soon as the first one is
+	// deleted.
 	born int64
 }
 

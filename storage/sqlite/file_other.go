@@ -4,8 +4,9 @@ package sqlite
 
 import "os"
 
-// fileID tells one file from another of the same name. On this system it cannot, beyond that the file is there: other
-// programs cannot replace a file that is open here, and after a restore with all servers stopped `rowkeeper fence` is needed.
+// fileID tells one file from another of the same name. On this system it cannot, beyond that the
+// file is there: other programs cannot replace a file that is open here, and after a restore with
+// all servers stopped `rowkeeper fence` is needed.
 type fileID struct{ path string }
 
 func (id fileID) String() string { return id.path }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// fileID tells one file from another of the same name. It never opens the file: a process that closes a database file which SQLite has
-// open as well loses SQLite's locks on it.
+// fileID tells one file from another of the same name. It never opens the file: a process that
+// closes a database file which SQLite has open as well loses SQLite's locks on it.
 type fileID struct{ device, inode uint64 }
 
 // String is what of it the fingerprint has; see [place].

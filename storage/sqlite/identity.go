@@ -25,7 +25,8 @@ func (b *backend) fingerprint() string {
 	return fmt.Sprintf("file %s, %s", b.file, b.place)
 }
 
-// identity reads which store a database holds, the fingerprint that is recorded in it, and its epoch.
+// identity reads which store a database holds, the fingerprint that is recorded in it, and its
+// epoch.
 func (b *backend) identity(c *sqlite3.Conn) (id mvcc.Identity, err error) {
 	s, err := c.Prepare(selectIdentity)
 	if err != nil {

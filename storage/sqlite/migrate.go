@@ -18,13 +18,15 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-// openSQL opens the database for database/sql, which the migrations use, through the driver that modernc.org/sqlite registers.
+// openSQL opens the database for database/sql, which the migrations use, through the driver that
+// modernc.org/sqlite registers.
 func openSQL(path, query string) (*sql.DB, error) {
 	u := url.URL{Scheme: "file", Path: filepath.ToSlash(path), OmitHost: true}
 	return sql.Open("sqlite", u.String()+"?_txlock=immediate&_pragma=busy_timeout(30000)"+query)
 }
 
-// Migrate creates the file if it is not there, and brings it to the newest schema. A store in memory has it from the beginning.
+// Migrate creates the file if it is not there, and brings it to the newest schema. A store in
+// memory has it from the beginning.
 func (driver) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
 	cfg, err := parse(url)
 	if err != nil || cfg.memory() {
@@ -55,8 +57,8 @@ func creatable(cfg config) bool {
 // creating keeps a second migration in this process from opening a file that is being created.
 var creating sync.Mutex
 
-// create makes an empty file that only this user can read, since the store may hold secrets, if there is no file yet. SQLite gives its
-// permissions to the log's files.
+// create makes an empty file that only this user can read, since the store may hold secrets, if
+// there is no file yet. SQLite gives its permissions to the log's files.
 func (b *backend) create() error {
 	creating.Lock()
 	defer creating.Unlock()
@@ -109,7 +111,8 @@ func (b *backend) migrate(ctx context.Context) (done []migrations.Migration, err
 	if err != nil {
 		return nil, err
 	}
-	// The page size and auto_vacuum take effect with the first write to an empty file, which is the change to WAL mode.
+	// The page size and auto_vacuum take effect with the first write to an empty file, which is the
+	// change to WAL mode.
 	for _, p := range [][2]string{{"page_size", strconv.Itoa(pageSize)}, {"auto_vacuum", "INCREMENTAL"}} {
 		if err := c.Set(p[0], p[1]); err != nil {
 			return nil, err
@@ -131,7 +134,8 @@ func (b *backend) migrate(ctx context.Context) (done []migrations.Migration, err
 	return done, schemaError(b.name(), err)
 }
 
-// walMode changes to WAL mode, for which SQLite does not wait when another process does the same at this moment.
+// walMode changes to WAL mode, for which SQLite does not wait when another process does the same at
+// this moment.
 func (b *backend) walMode(ctx context.Context, c *sqlite3.Conn) (string, error) {
 	timer := time.NewTicker(5 * time.Millisecond)
 	defer timer.Stop()

@@ -14,8 +14,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-// openFirst opens the writing connection and checks that the database holds a store that this program can use. It returns the store's
-// identity and the fingerprint that it has recorded. After an error no connection is open. The caller holds b.mu or is alone.
+// openFirst opens the writing connection and checks that the database holds a store that this
+// program can use. It returns the store's identity and the fingerprint that it has recorded. After
+// an error no connection is open. The caller holds b.mu or is alone.
 func (b *backend) openFirst(ctx context.Context) (store, recorded string, err error) {
 	open := b.openFile
 	if b.cfg.memory() {
@@ -23,7 +24,8 @@ func (b *backend) openFirst(ctx context.Context) (store, recorded string, err er
 	}
 	store, recorded, err = open(ctx)
 	if errors.Is(err, errMoved) {
-		// Opening a file for writing changes its identity where that moves it to another layer of a file system.
+		// Opening a file for writing changes its identity where that moves it to another layer of a
+		// file system.
 		if err = b.closeAll(); err == nil {
 			store, recorded, err = open(ctx)
 		}
@@ -64,7 +66,8 @@ func (b *backend) openFile(ctx context.Context) (store, recorded string, err err
 	return store, recorded, b.classify(ctx, err)
 }
 
-// logged tells whether there is a write-ahead log with something in it, before the first connection opens it.
+// logged tells whether there is a write-ahead log with something in it, before the first connection
+// opens it.
 func (b *backend) logged() bool {
 	b.wal = b.cfg.path + "-wal"
 	if resolved, err := filepath.EvalSymlinks(b.cfg.path); err == nil {
@@ -73,8 +76,9 @@ func (b *backend) logged() bool {
 	return b.walSize() > 0
 }
 
-// inspect reads which store a database holds, and checks that it is whole: a small file always, and one whose fingerprint differs from the recorded
-// one though it has a write-ahead log, since a file that was replaced without its log would be read together with that of the other file.
+// inspect reads which store a database holds, and checks that it is whole: a small file always, and
+// one whose fingerprint differs from the recorded one though it has a write-ahead log, since a file
+// that was replaced without its log would be read together with that of the other file.
 func (b *backend) inspect(ctx context.Context, c *sqlite3.Conn, logged bool) (store, recorded string, err error) {
 	id, err := b.identity(c)
 	if err != nil {
@@ -97,7 +101,8 @@ func (b *backend) inspect(ctx context.Context, c *sqlite3.Conn, logged bool) (st
 	return store, recorded, err
 }
 
-// openMemory makes a store in memory. Its migrations run on connections of their own to the database that the first connection keeps.
+// openMemory makes a store in memory. Its migrations run on connections of their own to the
+// database that the first connection keeps.
 func (b *backend) openMemory(ctx context.Context) (store, recorded string, err error) {
 	c, err := b.commits.Get(ctx)
 	if err != nil {
@@ -151,7 +156,8 @@ func pathError(cfg config, err error) error {
 	return mvcc.Errorf(mvcc.Unavailable, "the database file %s cannot be used: %w", cfg.path, err)
 }
 
-// check tells whether the file is a database of ours, of a usable schema, and can be written. It changes nothing, but for the journal mode of a file that took another one's place.
+// check tells whether the file is a database of ours, of a usable schema, and can be written. It
+// changes nothing, but for the journal mode of a file that took another one's place.
 func (b *backend) check(ctx context.Context, c *sqlite3.Conn) error {
 	ours, foreign, err := whose(c)
 	if err != nil {
@@ -161,13 +167,15 @@ func (b *backend) check(ctx context.Context, c *sqlite3.Conn) error {
 	case foreign:
 		return notOurs(b.cfg)
 	case ours:
-		// The file system must not be asked whether it can be written, as the answer would be another one's (root's, for one).
+		// The file system must not be asked whether it can be written, as the answer would be
+		// another one's (root's, for one).
 		if c.ReadOnly() {
 			return readOnlyFile(b.cfg)
 		}
 		mode, err := c.Once("PRAGMA journal_mode")
 		if err == nil && mode != "wal" && b.moved {
-			// A copy that VACUUM INTO made took the file's place, while whoever could migrate it is running already. A file of another store is not touched.
+			// A copy that VACUUM INTO made took the file's place, while whoever could migrate it is
+			// running already. A file of another store is not touched.
 			if err = b.sameStore(c); err == nil {
 				mode, err = b.walMode(ctx, c)
 			}
@@ -200,8 +208,9 @@ func readOnlyFile(cfg config) error {
 	return mvcc.Errorf(mvcc.ReadOnly, "the database file %s cannot be written: give this user write permission on the file and its directory", cfg.path)
 }
 
-// whose tells whether a database is ours, which the first migration marks together with creating the tables, or somebody else's. It is neither while it
-// is empty or has only the table of the migrations, as when another process is creating it at this moment.
+// whose tells whether a database is ours, which the first migration marks together with creating
+// the tables, or somebody else's. It is neither while it is empty or has only the table of the
+// migrations, as when another process is creating it at this moment.
 func whose(c *sqlite3.Conn) (ours, foreign bool, err error) {
 	s, err := c.Prepare(selectOwner)
 	if err != nil {
@@ -237,12 +246,14 @@ func (b *backend) verify(ctx context.Context, c *sqlite3.Conn, otherwise string)
 }
 
 const (
-	// pageSize in bytes, fixed when the file is created. A page of SQLite's default 4096 would hold three rows with values of 1 KB, and most objects would
-	// not fit into one: files are a seventh smaller this way, and creations take a fifth less CPU.
+	// pageSize in bytes, fixed when the file is created. A page of SQLite's default 4096 would hold
+	// three rows with values of 1 KB, and most objects would not fit into one: files are a seventh
+	// smaller this way, and creations take a fifth less CPU.
 	pageSize = 8192
 	// applicationID is what the first migration writes to the file's header.
 	applicationID = 0x526b7072
-	// checkedSize is the size up to which a file is checked as a whole when it is opened, which takes some tenths of a second.
+	// checkedSize is the size up to which a file is checked as a whole when it is opened, which
+	// takes some tenths of a second.
 	checkedSize = 32 << 20
 )
 

@@ -179,7 +179,8 @@ func filled(t testing.TB, path string, keys int) {
 	}
 }
 
-// damage overwrites a piece of a file from another process: closing the file in this one would take SQLite's locks away.
+// damage overwrites a piece of a file from another process: closing the file in this one would take
+// SQLite's locks away.
 func damage(t testing.TB, path string, offset int) {
 	t.Helper()
 	cmd := exec.Command("dd", "if=/dev/zero", "of="+path, "bs=1", fmt.Sprintf("seek=%d", offset), "count=2000", "conv=notrunc")

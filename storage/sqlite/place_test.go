@@ -81,8 +81,8 @@ func TestFingerprint(t *testing.T) {
 	}
 }
 
-// TestFingerprintHasNoDevice: the device number of a volume changes when it is attached elsewhere. In a
-// process it does not, and tells a file of another volume that was mounted over the first one.
+// TestFingerprintHasNoDevice: the device number of a volume changes when it is attached elsewhere.
+// In a process it does not, and tells a file of another volume that was mounted over the first one.
 func TestFingerprintHasNoDevice(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	migrate(t, "sqlite://"+path)
@@ -100,8 +100,8 @@ func TestFingerprintHasNoDevice(t *testing.T) {
 	b.file.device--
 }
 
-// TestDrillsCopy serves a copy at another place, fences it there, and moves it over the file while no
-// server runs: the fingerprint that it has recorded is its own.
+// TestDrillsCopy serves a copy at another place, fences it there, and moves it over the file while
+// no server runs: the fingerprint that it has recorded is its own.
 func TestDrillsCopy(t *testing.T) {
 	ctx := context.Background()
 	dir := t.TempDir()

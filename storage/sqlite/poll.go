@@ -6,8 +6,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-// Changed implements [mvcc.Poller]. It asks a connection that never writes, so that writes of this process's other connection
-// count, too: to be told of them costs the tailer a read and no more.
+// Changed implements [mvcc.Poller]. It asks a connection that never writes, so that writes of this
+// process's other connection count, too: to be told of them costs the tailer a read and no more.
 func (b *backend) Changed(ctx context.Context) (changed bool, err error) {
 	if b.cfg.memory() {
 		return false, nil

@@ -91,8 +91,8 @@ func untilTold() { _, _ = io.Copy(io.Discard, os.Stdin) }
 // childOptions are those of a process without a test.
 func childOptions() mvcc.DriverOptions { return mvcc.DriverOptions{Timeout: 30 * time.Second} }
 
-// writerChild commits groups until its standard input ends or it is killed: keys of its own, and one that all writers fight for. It prints
-// each accepted write after its commit returned.
+// writerChild commits groups until its standard input ends or it is killed: keys of its own, and
+// one that all writers fight for. It prints each accepted write after its commit returned.
 func writerChild(args []string) error {
 	url, name := args[0], args[1]
 	ctx := context.Background()
@@ -144,7 +144,8 @@ type acknowledged struct {
 	token string
 }
 
-// read reads a writer's lines until it ends, and returns what was acknowledged. Each line goes to each, too.
+// read reads a writer's lines until it ends, and returns what was acknowledged. Each line goes to
+// each, too.
 func (c *child) read(each func(n int)) (map[mvcc.Revision]acknowledged, error) {
 	acks := map[mvcc.Revision]acknowledged{}
 	for c.lines.Scan() {
@@ -168,7 +169,8 @@ func (c *child) read(each func(n int)) (map[mvcc.Revision]acknowledged, error) {
 	return acks, c.lines.Err()
 }
 
-// checkLog checks that the log is dense and has what was acknowledged. It returns the number of its rows.
+// checkLog checks that the log is dense and has what was acknowledged. It returns the number of its
+// rows.
 func checkLog(t *testing.T, b mvcc.Backend, acks map[mvcc.Revision]acknowledged, complete bool) int {
 	t.Helper()
 	tail, err := b.Tail(context.Background(), 1, 1<<30, mvcc.PrevOfAll)
@@ -201,7 +203,8 @@ func checkLog(t *testing.T, b mvcc.Backend, acks map[mvcc.Revision]acknowledged,
 	return len(tail.Rows)
 }
 
-// TestKill kills a writing process with SIGKILL again and again: nothing that it has acknowledged is missing.
+// TestKill kills a writing process with SIGKILL again and again: nothing that it has acknowledged
+// is missing.
 func TestKill(t *testing.T) {
 	url := fresh(t)
 	all := map[mvcc.Revision]acknowledged{}
@@ -227,7 +230,8 @@ func TestKill(t *testing.T) {
 		}
 		b := open(t, url)
 		rows := checkLog(t, b, all, false)
-		// At most the group at which it was killed is there without having been acknowledged, in each round.
+		// At most the group at which it was killed is there without having been acknowledged, in
+		// each round.
 		if extra := rows - 1 - len(all); extra > 2*(round+1) {
 			t.Errorf("the log has %d rows that nobody was told of", extra)
 		}
@@ -237,8 +241,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestProcesses lets several processes write at once while this one follows the log by polling: dense, in order, nothing lost, and
-// nobody is left to wait.
+// TestProcesses lets several processes write at once while this one follows the log by polling:
+// dense, in order, nothing lost, and nobody is left to wait.
 func TestProcesses(t *testing.T) {
 	const writers, enough = 3, 200
 	url := fresh(t)
@@ -358,7 +362,8 @@ func onceChild(args []string) error {
 	return b.Close()
 }
 
-// TestTwoBackendsOfOneProcess: closing one must not take the other's locks away, as POSIX locks belong to the process.
+// TestTwoBackendsOfOneProcess: closing one must not take the other's locks away, as POSIX locks
+// belong to the process.
 func TestTwoBackendsOfOneProcess(t *testing.T) {
 	url := fresh(t)
 	one, two := open(t, url), open(t, url)

@@ -44,7 +44,8 @@ func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.
 	return b.read(ctx, b.class(r.Class), func(c *sqlite3.Conn) error {
 		cur := &cursor{}
 		if r.Class != sqlread.Head && r.Class != sqlread.Single {
-			// A read of a single row is over before it could be interrupted; this one may walk over many.
+			// A read of a single row is over before it could be interrupted; this one may walk over
+			// many.
 			defer c.Interruptible(ctx)()
 		}
 		if !r.OneRow {
@@ -116,7 +117,8 @@ func bind(s *sqlite3.Stmt, arg any) {
 
 // cursor implements [sqlread.Cursor].
 type cursor struct {
-	// s is the statement, nil while only the state is there, and first its first column after the state.
+	// s is the statement, nil while only the state is there, and first its first column after the
+	// state.
 	s        *sqlite3.Stmt
 	first    int
 	state    mvcc.State
@@ -161,7 +163,8 @@ func (b *backend) scanState(s *sqlite3.Stmt, st *mvcc.State) {
 	}
 }
 
-// snapshot steps the statement of the state. Until done is called, the connection's other statements read the same snapshot.
+// snapshot steps the statement of the state. Until done is called, the connection's other
+// statements read the same snapshot.
 func (b *backend) snapshot(c *sqlite3.Conn, st *mvcc.State) (done func(), err error) {
 	s, err := c.Prepare(selectState)
 	if err != nil {

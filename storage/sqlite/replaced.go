@@ -7,17 +7,21 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// A database file can be renamed, deleted or replaced while it is open. SQLite does not notice: it goes on with the file that it has open,
-// so what it commits is lost to everybody who opens the name; worse, the write-ahead log is found by name, and whoever opens a new file of
-// that name applies the old file's log to it.
+// A database file can be renamed, deleted or replaced while it is open. SQLite does not notice: it
+// goes on with the file that it has open, so what it commits is lost to everybody who opens the
+// name; worse, the write-ahead log is found by name, and whoever opens a new file of that name
+// applies the old file's log to it.
 //
-// So every operation compares, after it, the identity of the open file with that of the name (backend.on); it costs a microsecond.
-// A read that was answered while the name was elsewhere is not used; a commit is checked before it begins, and one that was overtaken
-// nevertheless has an unknown outcome. When the difference is seen, the write-ahead log is copied to the file that it belongs to and emptied,
-// which makes the moved file complete and the log harmless to its successor, and all connections are closed.
+// So every operation compares, after it, the identity of the open file with that of the name
+// (backend.on); it costs a microsecond. A read that was answered while the name was elsewhere is
+// not used; a commit is checked before it begins, and one that was overtaken nevertheless has an
+// unknown outcome. When the difference is seen, the write-ahead log is copied to the file that it
+// belongs to and emptied, which makes the moved file complete and the log harmless to its
+// successor, and all connections are closed.
 //
-// The next operation opens what has the name now. Another file of the same store is a restored copy, and has another history: all operations
-// answer Fenced until the history was fenced. A file that is not that store is refused, and so is a missing one, until a person has mended it.
+// The next operation opens what has the name now. Another file of the same store is a restored
+// copy, and has another history: all operations answer Fenced until the history was fenced. A file
+// that is not that store is refused, and so is a missing one, until a person has mended it.
 
 // hasMoved compares the file that is open with the one that has its name.
 func (b *backend) hasMoved() bool {
@@ -28,8 +32,8 @@ func (b *backend) hasMoved() bool {
 	return err != nil || id != b.file
 }
 
-// replaced lets go of a file that is not under its name any more, and returns the error for the operation that has found out, which
-// itself ended with cause.
+// replaced lets go of a file that is not under its name any more, and returns the error for the
+// operation that has found out, which itself ended with cause.
 func (b *backend) replaced(cause error) error {
 	b.long.end(errMoved)
 	b.mu.Lock()
@@ -37,7 +41,8 @@ func (b *backend) replaced(cause error) error {
 	if !b.moved && b.hasMoved() {
 		b.moved = true
 		b.opts.Logger.Error("the database file was replaced or removed while it was open; nothing more is written to it", "database", b.name())
-		// A connection that was closed because of an error is not opened again for this: that would open the other file.
+		// A connection that was closed because of an error is not opened again for this: that would
+		// open the other file.
 		if c := b.commits.GetOpen(); c != nil {
 			c.BusyTimeout(checkpointWait)
 			if emptied, err := c.Checkpoint(); err != nil || !emptied {

@@ -32,8 +32,8 @@ func rename(t testing.TB, from, to string) {
 	}
 }
 
-// moving is an open store whose file is about to be moved, with the fingerprint recorded as a server does, a copy from the past, and
-// writes after the copy.
+// moving is an open store whose file is about to be moved, with the fingerprint recorded as a
+// server does, a copy from the past, and writes after the copy.
 type moving struct {
 	*testing.T
 	b          *backend
@@ -210,7 +210,8 @@ func TestRemoved(t *testing.T) {
 	}
 }
 
-// TestReplacedByVacuumed puts a copy in the file's place that is not in WAL mode, as VACUUM INTO makes it: nobody migrates a file that servers serve.
+// TestReplacedByVacuumed puts a copy in the file's place that is not in WAL mode, as VACUUM INTO
+// makes it: nobody migrates a file that servers serve.
 func TestReplacedByVacuumed(t *testing.T) {
 	m := newMoving(t)
 	if mode := sqlQuery(t, m.copy, "PRAGMA journal_mode = DELETE"); mode != "delete" {
@@ -263,8 +264,8 @@ func TestReplacedByAnotherStore(t *testing.T) {
 	}
 }
 
-// TestAnotherStoreIsNotTouched: what was put in the file's place by mistake is what it was when it is taken away again, also where a copy of ours would be
-// changed to WAL mode.
+// TestAnotherStoreIsNotTouched: what was put in the file's place by mistake is what it was when it
+// is taken away again, also where a copy of ours would be changed to WAL mode.
 func TestAnotherStoreIsNotTouched(t *testing.T) {
 	for _, mode := range []string{"wal", "delete"} {
 		t.Run(mode, func(t *testing.T) {
@@ -319,7 +320,8 @@ func TestSymbolicLink(t *testing.T) {
 	mustBe(t, m.b, m.filler.keys[0], "before the copy")
 }
 
-// TestReplacedDuringCommit replaces the file while a commit waits for the lock: it was done, but in a file that nobody finds.
+// TestReplacedDuringCommit replaces the file while a commit waits for the lock: it was done, but in
+// a file that nobody finds.
 func TestReplacedDuringCommit(t *testing.T) {
 	m := newMoving(t)
 	ctx := context.Background()
@@ -354,12 +356,13 @@ func TestReplacedDuringCommit(t *testing.T) {
 	checkWhole(t, m.path+".old")
 }
 
-// TestForeignLog opens a copy from the past beside the write-ahead log of the file that it replaced, after a crash: SQLite would mix them
-// silently.
+// TestForeignLog opens a copy from the past beside the write-ahead log of the file that it
+// replaced, after a crash: SQLite would mix them silently.
 func TestForeignLog(t *testing.T) {
 	m := newMoving(t)
 	m.b.Close()
-	// A process that is killed leaves the log behind, with some pages; others were copied to the file before.
+	// A process that is killed leaves the log behind, with some pages; others were copied to the
+	// file before.
 	w := start(t, "fill", "sqlite://"+m.path)
 	if w.lines.Scan(); w.lines.Text() != "filled" {
 		t.Fatalf("the other process says %q", w.lines.Text())

@@ -9,8 +9,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-// Snapshot implements [mvcc.Backend]. While it lasts, the write-ahead log cannot be begun anew, and grows
-// by what is written.
+// Snapshot implements [mvcc.Backend]. While it lasts, the write-ahead log cannot be begun anew, and
+// grows by what is written.
 func (b *backend) Snapshot(ctx context.Context, f func(context.Context, mvcc.Snapshot) error) error {
 	ctx, end := b.long.begin(ctx)
 	defer end()
@@ -66,7 +66,8 @@ func (v *view) Records(each func(*mvcc.Record) error) error {
 	return v.b.classify(v.ctx, err)
 }
 
-// operations are those that nothing but their callers bounds. Whoever has to wait for all operations to end, ends these.
+// operations are those that nothing but their callers bounds. Whoever has to wait for all
+// operations to end, ends these.
 type operations struct {
 	mu   sync.Mutex
 	ends map[*context.CancelCauseFunc]struct{}

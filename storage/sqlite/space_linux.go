@@ -2,8 +2,8 @@ package sqlite
 
 import "golang.org/x/sys/unix"
 
-// space returns how many bytes of the file system that holds the path this process may still use, and how many
-// it has.
+// space returns how many bytes of the file system that holds the path this process may still use,
+// and how many it has.
 func space(path string) (free, total int64, err error) {
 	var st unix.Statfs_t
 	for {

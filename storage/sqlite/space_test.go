@@ -14,8 +14,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// TestFull fills a database up to a number of pages: the group that does not fit is refused and leaves nothing behind, and everything goes
-// on when there is room again.
+// TestFull fills a database up to a number of pages: the group that does not fit is refused and
+// leaves nothing behind, and everything goes on when there is room again.
 func TestFull(t *testing.T) {
 	ctx := context.Background()
 	store := open(t, fresh(t)).(*backend)
@@ -63,7 +63,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestFullDisk does the same on a file system of a few megabytes, which a process with a name space of its own may mount.
+// TestFullDisk does the same on a file system of a few megabytes, which a process with a name space
+// of its own may mount.
 func TestFullDisk(t *testing.T) {
 	cmd := command("fulldisk", t.TempDir())
 	cmd.Stderr = nil
@@ -81,8 +82,8 @@ func TestFullDisk(t *testing.T) {
 	t.Logf("%s", out)
 }
 
-// TestFullDiskHeals fills a disk with history. Compaction makes room again by itself, without an administrator,
-// although it has to write for that; and again.
+// TestFullDiskHeals fills a disk with history. Compaction makes room again by itself, without an
+// administrator, although it has to write for that; and again.
 func TestFullDiskHeals(t *testing.T) {
 	for name, args := range map[string][]string{"of small values": {"50000", "20"}, "of large values": {"1000000", "3"}} {
 		t.Run(name, func(t *testing.T) {

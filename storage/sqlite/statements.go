@@ -2,14 +2,17 @@ package sqlite
 
 import "github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 
-// The statements. A read's state and rows are of one snapshot: the state is in the statement's one row, or the state's statement
-// is stepped first and reset last, and SQLite ends a connection's read transaction when its last statement is reset. Parameters
-// are numbered in the order in which they are bound.
+// The statements. A read's state and rows are of one snapshot: the state is in the statement's one
+// row, or the state's statement is stepped first and reset last, and SQLite ends a connection's
+// read transaction when its last statement is reset. Parameters are numbered in the order in which
+// they are bound.
 //
-// SQLite has no statistics of these tables, so plans depend on the statements alone. CROSS JOIN keeps the order of the
-// tables as written. A test reads the plan of each statement on a large table.
+// SQLite has no statistics of these tables, so plans depend on the statements alone. CROSS JOIN
+// keeps the order of the tables as written. A test reads the plan of each statement on a large
+// table.
 
-// reads are the statements of the reads. Keys are not read in groups here, as a read costs no round trip.
+// reads are the statements of the reads. Keys are not read in groups here, as a read costs no round
+// trip.
 var reads = sqlread.Statements{
 	State:     selectState,
 	Tail:      selectTail,
@@ -26,15 +29,16 @@ var reads = sqlread.Statements{
 	Size:      selectSize,
 }
 
-// selectState is the state without the clock: the store row and the newest row of the log, by their primary keys; SQLite takes the
-// greatest one from the end of the B-tree.
+// selectState is the state without the clock: the store row and the newest row of the log, by their
+// primary keys; SQLite takes the greatest one from the end of the B-tree.
 const selectState = `
 SELECT s.epoch, s.compacted, s.swept, h.revision, h.token
 FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
 WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
 
-// selectGuard is what a group checks under the commit lock: the state, the token of the row that its process has seen (NULL if it is not
-// there), and whether its own token is aborted. All by primary key.
+// selectGuard is what a group checks under the commit lock: the state, the token of the row that
+// its process has seen (NULL if it is not there), and whether its own token is aborted. All by
+// primary key.
 const selectGuard = `
 SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
        (SELECT token FROM rowkeeper_log WHERE revision = ?1),
@@ -50,8 +54,9 @@ SELECT token FROM rowkeeper_log WHERE revision = ?1`
 const selectOldestWriter = `
 SELECT oldest_writer FROM rowkeeper_store WHERE id = 1`
 
-// selectGet is a state and the row of one key, in one statement since it is the most frequent read. The live row is found by its
-// primary key and names the log's row, which therefore exists in a whole file: no sweep removes the newest row of a live key.
+// selectGet is a state and the row of one key, in one statement since it is the most frequent read.
+// The live row is found by its primary key and names the log's row, which therefore exists in a
+// whole file: no sweep removes the newest row of a live key.
 const selectGet = `
 SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
        l.revision, l.create_revision, g.prev_revision, g.token, g.time, g.value
@@ -60,8 +65,9 @@ LEFT JOIN rowkeeper_live l ON l.key = ?1
 LEFT JOIN rowkeeper_log g ON g.revision = l.revision
 WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
 
-// selectPage walks the live rows of a range by their primary key, which is the order that is asked for, and reads each one's value by
-// the log's primary key. A live row without a row of the log is damage, and is read, too.
+// selectPage walks the live rows of a range by their primary key, which is the order that is asked
+// for, and reads each one's value by the log's primary key. A live row without a row of the log is
+// damage, and is read, too.
 const selectPage = `
 SELECT l.key, l.revision, l.create_revision, g.value
 FROM rowkeeper_live l LEFT JOIN rowkeeper_log g ON g.revision = l.revision
@@ -88,19 +94,22 @@ SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
 FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
 WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
 
-// selectReplaced walks a range of the log's primary key. Each key of the snapshot was replaced by one row after it.
+// selectReplaced walks a range of the log's primary key. Each key of the snapshot was replaced by
+// one row after it.
 const selectReplaced = `
 SELECT key, prev_revision
 FROM rowkeeper_log
 WHERE revision > ?1 AND revision <= ?2 AND prev_revision BETWEEN 1 AND ?3 AND key >= ?4 AND key < ?5`
 
-// selectValues finds rows of the log by primary key; the revisions are a JSON array, since SQLite has no array parameters.
+// selectValues finds rows of the log by primary key; the revisions are a JSON array, since SQLite
+// has no array parameters.
 const selectValues = `
 SELECT key, revision, create_revision, value
 FROM rowkeeper_log
 WHERE revision IN (SELECT value FROM json_each(?1))`
 
-// selectTail walks the log by primary key and finds the previous rows by it: those of deletions, or all if ?1.
+// selectTail walks the log by primary key and finds the previous rows by it: those of deletions, or
+// all if ?1.
 const selectTail = `
 SELECT r.revision, r.key, r.prev_revision, r.create_revision, r.token, r.time, r.deleted, r.value, p.revision IS NOT NULL, p.value
 FROM rowkeeper_log r LEFT JOIN rowkeeper_log p ON p.revision = r.prev_revision AND (r.deleted OR ?1)
@@ -123,7 +132,8 @@ SELECT revision, create_revision FROM rowkeeper_live WHERE key = ?1`
 const selectValue = `
 SELECT value FROM rowkeeper_log WHERE revision = ?1`
 
-// insertLog appends to the log. The primary key is the second safeguard of revisions, after the commit lock.
+// insertLog appends to the log. The primary key is the second safeguard of revisions, after the
+// commit lock.
 const insertLog = `
 INSERT INTO rowkeeper_log (revision, key, prev_revision, create_revision, token, time, deleted, value)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)`
@@ -131,15 +141,17 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)`
 const insertLive = `
 INSERT INTO rowkeeper_live (key, revision, create_revision, expiry) VALUES (?1, ?2, ?3, ?4)`
 
-// updateLive and deleteLive find the row by primary key. Its revision was compared under the commit lock.
+// updateLive and deleteLive find the row by primary key. Its revision was compared under the commit
+// lock.
 const updateLive = `
 UPDATE rowkeeper_live SET revision = ?2, expiry = ?3 WHERE key = ?1`
 
 const deleteLive = `
 DELETE FROM rowkeeper_live WHERE key = ?1`
 
-// selectGroup finds the rows of a group in the newest revisions, by the log's primary key: none of it can be older than the head was when
-// the group was begun. It reads no values. What it walks is what was written since.
+// selectGroup finds the rows of a group in the newest revisions, by the log's primary key: none of
+// it can be older than the head was when the group was begun. It reads no values. What it walks is
+// what was written since.
 const selectGroup = `
 SELECT revision, key, prev_revision, create_revision, time, deleted
 FROM rowkeeper_log
@@ -156,8 +168,9 @@ UPDATE rowkeeper_store SET compacted = ?1 WHERE id = 1`
 const updateSwept = `
 UPDATE rowkeeper_store SET swept = ?1 WHERE id = 1`
 
-// selectSweep is what a batch of the sweep looks at, by the log's primary key, from the row at the swept
-// revision on. The first row has the lowest revision of the aborted tokens, which are almost always none.
+// selectSweep is what a batch of the sweep looks at, by the log's primary key, from the row at the
+// swept revision on. The first row has the lowest revision of the aborted tokens, which are almost
+// always none.
 const selectSweep = `
 SELECT 0, min(seen), 0 FROM rowkeeper_aborted
 UNION ALL
@@ -205,8 +218,8 @@ WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
 const selectPages = `
 SELECT page_count, freelist_count FROM pragma_page_count, pragma_freelist_count`
 
-// selectDamage looks for a live row whose log row is missing or another key's: a walk over all rows, only done when the file and its
-// write-ahead log may not belong together.
+// selectDamage looks for a live row whose log row is missing or another key's: a walk over all
+// rows, only done when the file and its write-ahead log may not belong together.
 const selectDamage = `
 SELECT EXISTS (
     SELECT 1 FROM rowkeeper_live l LEFT JOIN rowkeeper_log g ON g.revision = l.revision
@@ -218,8 +231,9 @@ SELECT application_id = ?1,
        EXISTS (SELECT 1 FROM sqlite_master) AND NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'rowkeeper_schema')
 FROM pragma_application_id`
 
-// selectRecords walks the log by its primary key, which is the order that is asked for and that of the rows in the file, and finds by the primary
-// key of the live rows which of them are live. Values of the others are not read.
+// selectRecords walks the log by its primary key, which is the order that is asked for and that of
+// the rows in the file, and finds by the primary key of the live rows which of them are live.
+// Values of the others are not read.
 const selectRecords = `
 SELECT g.revision, l.key, l.create_revision, coalesce(l.expiry, 0), g.value
 FROM rowkeeper_log g CROSS JOIN rowkeeper_live l ON l.key = g.key AND l.revision = g.revision
@@ -242,6 +256,7 @@ const (
 	rollback       = "ROLLBACK"
 	// dataVersion changes when another connection has committed.
 	dataVersion = "PRAGMA data_version"
-	// giveBack moves pages from the file's end to its free pages, so that the file shrinks: at most as many as it names.
+	// giveBack moves pages from the file's end to its free pages, so that the file shrinks: at most
+	// as many as it names.
 	giveBack = "PRAGMA incremental_vacuum(256)"
 )

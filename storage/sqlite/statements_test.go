@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// plans has a line per statement: what SQLite must do for it, step by step. A step that walks over a whole table is written with its reason.
+// plans has a line per statement: what SQLite must do for it, step by step. A step that walks over
+// a whole table is written with its reason.
 var plans = map[string]struct{ text, plan string }{
 	"selectState":        {selectState, headPlan},
 	"selectGuard":        {selectGuard, headPlan + "SCALAR SUBQUERY; SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); SCALAR SUBQUERY; SEARCH rowkeeper_aborted USING PRIMARY KEY (token=?); "},

@@ -7,7 +7,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-// Sweep implements [mvcc.Backend]. It holds the commit lock all the time, as every writer of a file does.
+// Sweep implements [mvcc.Backend]. It holds the commit lock all the time, as every writer of a file
+// does.
 func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, err error) {
 	if !p.Empty() {
 		err = b.write(ctx, func(c *sqlite3.Conn) (bool, error) {
@@ -56,7 +57,8 @@ func (b *backend) sweep(c *sqlite3.Conn, p *mvcc.SweepPlan) (deleted int, err er
 	return deleted, s.Int(int64(p.Forget)).Run()
 }
 
-// shrink gives free pages back to the file system, in short transactions, when they are more than an eighth of the file. Fewer are soon used again.
+// shrink gives free pages back to the file system, in short transactions, when they are more than
+// an eighth of the file. Fewer are soon used again.
 func (b *backend) shrink(ctx context.Context) error {
 	if b.cfg.memory() {
 		return nil

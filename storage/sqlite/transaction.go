@@ -9,8 +9,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-// write runs a transaction on the writing connection, under the commit lock, which is SQLite's lock of writers: BEGIN IMMEDIATE waits for it,
-// and what is read after it is what the last writer committed, in whatever process. fn reports whether there is anything to commit.
+// write runs a transaction on the writing connection, under the commit lock, which is SQLite's lock
+// of writers: BEGIN IMMEDIATE waits for it, and what is read after it is what the last writer
+// committed, in whatever process. fn reports whether there is anything to commit.
 //
 // The context may end the wait and fn's statements, never a COMMIT.
 func (b *backend) write(ctx context.Context, fn func(*sqlite3.Conn) (bool, error)) error {
@@ -33,7 +34,8 @@ func (b *backend) transact(ctx context.Context, fn func(*sqlite3.Conn) (bool, er
 func (b *backend) transactAt(ctx context.Context, synchronous string, fn func(*sqlite3.Conn) (bool, error)) error {
 	committed := false
 	err := b.on(ctx, b.commits, func(c *sqlite3.Conn) error {
-		// A file that was replaced is not written any more. That is also seen after the operation, but then it is too late for the commit.
+		// A file that was replaced is not written any more. That is also seen after the operation,
+		// but then it is too late for the commit.
 		if b.hasMoved() {
 			return errMoved
 		}
@@ -89,8 +91,8 @@ func checkWriter(c *sqlite3.Conn) error {
 	return mvcc.CheckWriter(oldest, knownSchema)
 }
 
-// begin takes the commit lock. SQLite has no queue for it: whoever asks when it is free has it. So the pauses are short, or a process would
-// wait for ever beside one that commits group after group.
+// begin takes the commit lock. SQLite has no queue for it: whoever asks when it is free has it. So
+// the pauses are short, or a process would wait for ever beside one that commits group after group.
 func (b *backend) begin(ctx context.Context, c *sqlite3.Conn) error {
 	const shortest, longest = 100 * time.Microsecond, 2 * time.Millisecond
 	err := c.Exec(beginImmediate)
@@ -121,7 +123,8 @@ func (b *backend) begin(ctx context.Context, c *sqlite3.Conn) error {
 	}
 }
 
-// rollBack ends a transaction, unless SQLite has rolled it back already because of its error. A connection on which that fails is not used again.
+// rollBack ends a transaction, unless SQLite has rolled it back already because of its error. A
+// connection on which that fails is not used again.
 func (b *backend) rollBack(c *sqlite3.Conn) {
 	if !c.InTransaction() {
 		return
@@ -132,8 +135,8 @@ func (b *backend) rollBack(c *sqlite3.Conn) {
 	}
 }
 
-// guard reads, under the commit lock, what [mvcc.CheckGroup] and [mvcc.Resolve] ask for: about a token,
-// and the row at a revision.
+// guard reads, under the commit lock, what [mvcc.CheckGroup] and [mvcc.Resolve] ask for: about a
+// token, and the row at a revision.
 func (b *backend) guard(c *sqlite3.Conn, token mvcc.Token, at mvcc.Revision) (g mvcc.Guard, err error) {
 	s, err := c.Prepare(selectGuard)
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-// TestWaitForTheLock ends a wait for another process's commit lock by a context, by the operation's timeout, and by busy_timeout.
+// TestWaitForTheLock ends a wait for another process's commit lock by a context, by the operation's
+// timeout, and by busy_timeout.
 func TestWaitForTheLock(t *testing.T) {
 	url := fresh(t)
 	other := open(t, url)

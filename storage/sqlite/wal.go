@@ -6,9 +6,11 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-// boundLog keeps the write-ahead log from growing without end. SQLite copies it to the database at every COMMIT that leaves it longer than
-// walPages, and the next writer starts it anew if no reader is in it at that moment; under constant readers that may never be the case. So beyond
-// walLimit it is emptied by force: a checkpoint that waits for the readers that are in it, while new readers read the database alone.
+// boundLog keeps the write-ahead log from growing without end. SQLite copies it to the database at
+// every COMMIT that leaves it longer than walPages, and the next writer starts it anew if no reader
+// is in it at that moment; under constant readers that may never be the case. So beyond walLimit it
+// is emptied by force: a checkpoint that waits for the readers that are in it, while new readers
+// read the database alone.
 func (b *backend) boundLog(c *sqlite3.Conn) {
 	if b.cfg.memory() {
 		return
@@ -36,12 +38,14 @@ func (b *backend) boundLog(c *sqlite3.Conn) {
 }
 
 const (
-	// walPages is the length at which a COMMIT copies the log to the database: 8 MiB. A page that was changed many times is copied once, so with
-	// a quarter of it commits are a fifth slower; with more they are not faster, but the one that copies takes longer.
+	// walPages is the length at which a COMMIT copies the log to the database: 8 MiB. A page that
+	// was changed many times is copied once, so with a quarter of it commits are a fifth slower;
+	// with more they are not faster, but the one that copies takes longer.
 	walPages = 8 << 20 / pageSize
 	// walLimit is the length in bytes at which it is emptied by force.
 	walLimit = 64 << 20
-	// checkpointWait is how long, in milliseconds, writers wait for the readers in a log that is too long.
+	// checkpointWait is how long, in milliseconds, writers wait for the readers in a log that is
+	// too long.
 	checkpointWait = 200
 )
 

@@ -10,8 +10,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// TestLogIsBounded writes while readers are always in the write-ahead log, with SQLite's own checkpoints and without them, as if readers
-// kept these from ever starting the log anew.
+// TestLogIsBounded writes while readers are always in the write-ahead log, with SQLite's own
+// checkpoints and without them, as if readers kept these from ever starting the log anew.
 func TestLogIsBounded(t *testing.T) {
 	ctx := context.Background()
 	for _, pages := range []int32{32, 0} {
@@ -66,7 +66,8 @@ func TestLogIsBounded(t *testing.T) {
 	}
 }
 
-// TestLogOutlivesAReader holds one snapshot for long: the log grows, writers go on, and when the reader is gone it is emptied.
+// TestLogOutlivesAReader holds one snapshot for long: the log grows, writers go on, and when the
+// reader is gone it is emptied.
 func TestLogOutlivesAReader(t *testing.T) {
 	ctx := context.Background()
 	b := open(t, fresh(t)).(*backend)
