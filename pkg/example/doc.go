@@ -1,6 +1,6 @@
 // Package example is for readers: an API of pipelines and their runs, whole and in one place, to be
 // copied from. Each part shows one thing that a CustomResourceDefinition cannot do, or does badly.
-// README.md says which part shows what, and walks through it.
+// docs/tutorials/example-api.md says which part shows what, and walks through it.
 //
 //	apis         the types, in each version; defaults, conversions, validation
 //	registry     how each resource is stored and served, with its subresources

@@ -9,6 +9,7 @@ import (
 
 	"github.com/yuin/goldmark"
 	"github.com/yuin/goldmark/ast"
+	"github.com/yuin/goldmark/parser"
 	"github.com/yuin/goldmark/text"
 )
 
@@ -68,6 +69,37 @@ func Items(page []byte) []Item {
 	// The walk fails only if the function above does.
 	_ = ast.Walk(goldmark.DefaultParser().Parse(text.NewReader(page)), walk)
 	return items
+}
+
+// Page is what links need: the destinations that a page has, and the anchors that others may name.
+type Page struct {
+	Links   []string
+	Anchors map[string]bool
+}
+
+// Linked reads the links and the anchors of a page.
+func Linked(page []byte) Page {
+	p := Page{Anchors: map[string]bool{}}
+	parsed := goldmark.New(goldmark.WithParserOptions(parser.WithAutoHeadingID())).Parser().
+		Parse(text.NewReader(page))
+	_ = ast.Walk(parsed, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
+		switch n := n.(type) {
+		case *ast.Link:
+			if entering {
+				p.Links = append(p.Links, string(n.Destination))
+			}
+		case *ast.Image:
+			if entering {
+				p.Links = append(p.Links, string(n.Destination))
+			}
+		case *ast.Heading:
+			if id, ok := n.AttributeString("id"); ok {
+				p.Anchors[string(id.([]byte))] = true
+			}
+		}
+		return ast.WalkContinue, nil
+	})
+	return p
 }
 
 // Marked returns the code of the block after the comment.

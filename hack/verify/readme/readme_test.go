@@ -2,61 +2,118 @@ package readme
 
 import (
 	"context"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rowkeeper/rowkeeper/hack/verify/markdown"
 )
 
 // patience is how long a walk may take.
 const patience = 15 * time.Minute
 
-// Whatever the README says that one should do, works, from an empty directory.
+// pages returns the Markdown pages of a clone by their paths, those of RESULTS.md and the like included.
+func pages(t *testing.T, clone string) map[string][]byte {
+	t.Helper()
+	found := map[string][]byte{}
+	err := filepath.WalkDir(clone, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(clone, path)
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (name == "bin" || strings.HasPrefix(d.Name(), ".") && name != ".") {
+			return filepath.SkipDir
+		}
+		if filepath.Ext(name) == ".md" {
+			found[filepath.ToSlash(name)], err = os.ReadFile(path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// TestLinks: each link of a page within the repository leads to a file, and to a heading if it names one.
+func TestLinks(t *testing.T) {
+	clone, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := pages(t, clone)
+	for name, page := range all {
+		for _, link := range markdown.Linked(page).Links {
+			if strings.Contains(link, "://") || strings.HasPrefix(link, "mailto:") {
+				continue
+			}
+			to, anchor, _ := strings.Cut(link, "#")
+			target := name
+			if to != "" {
+				target = path.Join(path.Dir(name), to)
+			}
+			if _, err := os.Stat(filepath.Join(clone, filepath.FromSlash(target))); err != nil {
+				t.Errorf("%s links to %s, which is not there", name, link)
+			}
+			if other, ok := all[target]; anchor != "" && (!ok || !markdown.Linked(other).Anchors[anchor]) {
+				t.Errorf("%s links to %s, and there is no such heading", name, link)
+			}
+		}
+	}
+}
+
+// Whatever the pages say that one should do, works, from an empty directory.
 func TestReadme(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it compiles what the page writes, for minutes")
+		t.Skip("it compiles what the pages write, for minutes")
 	}
 	clone, err := filepath.Abs("../../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(clone, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	walks, err := Walks(string(page))
-	if err != nil {
-		t.Fatalf("README.md: %v", err)
-	}
-	if len(walks) == 0 {
-		t.Fatal("README.md has nothing to follow: its marks are no longer understood")
-	}
 	kubectl := t.TempDir()
 	// Without a version, kubectl cannot tell whether it fits the server.
-	build := exec.CommandContext(t.Context(), "go", "build", "-C", filepath.Join(clone, "hack", "kubectl"),
+	build := exec.CommandContext(t.Context(), "go", "build", "-C", filepath.Join(clone, "hack", "tools", "kubectl"),
 		"-ldflags", "-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", filepath.Join(kubectl, "kubectl"), ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, walk := range walks {
-		t.Run(walk.Name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
-			guide := Guide{
-				Clone: clone,
-				Env:   environment(t, kubectl),
-				// The port that servers listen on without being told so may be in use.
-				Replace: map[string]string{"8443": freePort(t)},
-				Log:     t.Logf,
-			}
-			if err := guide.Follow(ctx, walk, t.TempDir()); err != nil {
-				t.Errorf("README.md: %v", err)
-			}
-		})
+	followed := 0
+	for name, page := range pages(t, clone) {
+		walks, err := Walks(string(page))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, walk := range walks {
+			followed++
+			t.Run(walk.Name, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				guide := Guide{
+					Clone: clone,
+					Env:   environment(t, kubectl),
+					// The port that servers listen on without being told so may be in use.
+					Replace: map[string]string{"8443": freePort(t)},
+					Log:     t.Logf,
+				}
+				if err := guide.Follow(ctx, walk, t.TempDir()); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			})
+		}
+	}
+	if followed == 0 {
+		t.Fatal("there is nothing to follow: the marks are no longer understood")
 	}
 }
 
