@@ -325,8 +325,9 @@ func testCommitOfAbortedToken(f *fixture) {
 	f.put("a", 0, "another token")
 }
 
-// testAbortedTokenIsForgotten: a sweep forgets an aborted token when compaction has passed what its group
-// had seen, and no clock matters. The group is refused before and after, however late it comes.
+// testAbortedTokenIsForgotten: a sweep forgets an aborted token when compaction has passed what its
+// group had seen, and no clock matters. The group is refused before and after, however late it
+// comes.
 func testAbortedTokenIsForgotten(f *fixture) {
 	f.put("a", 0, "a1")
 	token, after := newToken(), f.seen

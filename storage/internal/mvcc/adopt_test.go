@@ -425,14 +425,14 @@ func TestSeenBeforeCompaction(t *testing.T) {
 	}
 }
 
-// TestCommitAfterLoss: a process has seen positions that the log is not compared with yet, and the database
-// loses some of them. Then it reads a newer head. It commits nothing in that history before it has noticed:
-// what its writers expect may be a revision of the lost one.
+// TestCommitAfterLoss: a process has seen positions that the log is not compared with yet, and the
+// database loses some of them. Then it reads a newer head. It commits nothing in that history
+// before it has noticed: what its writers expect may be a revision of the lost one.
 func TestCommitAfterLoss(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		// told are the revisions of lists, after the delivered one; lost the first one that is lost, -1 if
-		// none is.
+		// told are the revisions of lists, after the delivered one; lost the first one that is
+		// lost, -1 if none is.
 		told []mvcc.Revision
 		lost mvcc.Revision
 	}{
@@ -493,8 +493,9 @@ func TestCommitAfterLoss(t *testing.T) {
 	}
 }
 
-// TestCommitAfterCompaction: a process that was paused writes when compaction has passed all that it has
-// seen. Its first group is refused, the second one succeeds, even if the time for retries is over.
+// TestCommitAfterCompaction: a process that was paused writes when compaction has passed all that
+// it has seen. Its first group is refused, the second one succeeds, even if the time for retries is
+// over.
 func TestCommitAfterCompaction(t *testing.T) {
 	for _, swept := range []bool{false, true} {
 		t.Run(fmt.Sprintf("swept=%t", swept), func(t *testing.T) {

@@ -83,14 +83,15 @@ type Mutation struct {
 // Group is what one transaction decides and writes.
 type Group struct {
 	Token Token
-	// Seen is the newest position that this process has delivered, committed or read. The backend compares
-	// it, under the commit lock, with the database, as [CheckGroup] says: the epoch must be the same, the
-	// head must not be lower, the row at Seen.Revision must have Seen.Token, and compaction must not have
-	// passed it.
+	// Seen is the newest position that this process has delivered, committed or read. The backend
+	// compares it, under the commit lock, with the database, as [CheckGroup] says: the epoch must
+	// be the same, the head must not be lower, the row at Seen.Revision must have Seen.Token, and
+	// compaction must not have passed it.
 	Seen Position
-	// Earlier are the other positions that this process has seen and has not compared with the log since
-	// then, in order of their revisions: the delivered one, and what reads have told. The newest one
-	// proves nothing of them if the database has lost some in between. Most often there are none.
+	// Earlier are the other positions that this process has seen and has not compared with the log
+	// since then, in order of their revisions: the delivered one, and what reads have told. The
+	// newest one proves nothing of them if the database has lost some in between. Most often there
+	// are none.
 	Earlier []Position
 	// Mutations are in the order of arrival. A key may occur several times.
 	Mutations []*Mutation

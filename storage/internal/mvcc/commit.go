@@ -112,7 +112,8 @@ func (s *Store) commitGroup(writes []*write) {
 	seen, overtaken := s.hub.undecided(), false
 	for epoch := seen[0].Epoch; ; seen = s.hub.undecided() {
 		if seen[0].Epoch != epoch {
-			// What the writers expect may be a revision of the lost history, which another state has in this one.
+			// What the writers expect may be a revision of the lost history, which another state
+			// has in this one.
 			answerAll(writes, Errorf(Unavailable, "the database's history has changed, and nothing was written: read again"))
 			return
 		}
@@ -163,8 +164,8 @@ func (s *Store) commitGroup(writes []*write) {
 			}
 		case Transient, Unavailable, Aborted:
 			if errors.Is(err, ErrOvertaken) {
-				// The process was paused, or follows late. The next group begins at what is read now,
-				// whatever time has passed: compaction does not overtake it twice in a row.
+				// The process was paused, or follows late. The next group begins at what is read
+				// now, whatever time has passed: compaction does not overtake it twice in a row.
 				_, readErr := s.read(s.commitCtx, s.b.State)
 				if readErr != nil {
 					err = readErr

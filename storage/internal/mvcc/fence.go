@@ -120,8 +120,8 @@ func (s *Store) refenceLocked(suspect Position, reason string) error {
 		s.adopt(st, slog.LevelWarn, reason)
 		return nil
 	case err == nil && st.Head.Epoch == seen.Epoch && st.Head.Revision >= seen.Revision:
-		// What was delivered has to be there as well as all that was heard of since, of which the newest
-		// may be of the new history already.
+		// What was delivered has to be there as well as all that was heard of since, of which the
+		// newest may be of the new history already.
 		if suspect.Epoch == seen.Epoch {
 			positions = append(positions, suspect)
 		}

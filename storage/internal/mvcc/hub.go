@@ -404,8 +404,8 @@ func (h *hub) newestSeen() Position {
 	return h.trail.newest()
 }
 
-// undecided returns the positions that this process has seen and that are not known to be of one history:
-// the delivered one and all after it, the newest at the end.
+// undecided returns the positions that this process has seen and that are not known to be of one
+// history: the delivered one and all after it, the newest at the end.
 func (h *hub) undecided() []Position {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -31,8 +31,9 @@ func CheckGroup(g *Group, at Guard) error {
 	return Refusal(g, at.State, at.Aborted, holds)
 }
 
-// ErrOvertaken refuses a group that was begun at a revision below compacted. Nothing was written, and
-// nothing is wrong: the same mutations can be tried at once, in a group that is begun after a read.
+// ErrOvertaken refuses a group that was begun at a revision below compacted. Nothing was written,
+// and nothing is wrong: the same mutations can be tried at once, in a group that is begun after a
+// read.
 var ErrOvertaken = Errorf(Transient, "compaction has passed the revision at which the group was begun")
 
 // Refusal is the error of a group, nil if there is none: aborted and holds are the two answers that
@@ -127,7 +128,8 @@ type Sweepable struct {
 	// Rows are those from the swept revision to compacted, in order of revision: the one at the swept
 	// revision, if it is there, and after it at most as many as the batch may look at, or one more.
 	Rows []SweepRow
-	// Aborted is the lowest revision that is recorded with an aborted token, 0 if there is no token.
+	// Aborted is the lowest revision that is recorded with an aborted token, 0 if there is no
+	// token.
 	Aborted Revision
 }
 
@@ -143,7 +145,8 @@ type SweepPlan struct {
 	Done  bool
 	// Moves tells whether that is more than what the plan was made from.
 	Moves bool
-	// Forget is the revision such that the aborted tokens with a lower one are forgotten, 0 for none.
+	// Forget is the revision such that the aborted tokens with a lower one are forgotten, 0 for
+	// none.
 	Forget Revision
 }
 
@@ -204,15 +207,15 @@ func PlanSweep(from Sweepable, limit int) SweepPlan {
 	return p
 }
 
-// ForgetAborted returns the revision below which aborted tokens can be forgotten, in state st. With each
-// token, the revision is recorded that its group had seen.
+// ForgetAborted returns the revision below which aborted tokens can be forgotten, in state st. With
+// each token, the revision is recorded that its group had seen.
 //
-// The token keeps its group from writing, which may still wait for the commit lock, and nobody knows for
-// how long: a proxy may hold it, and clocks jump. But whoever finds the token forgotten finds compacted
-// above what the group had seen, since both are read in one snapshot, and compacted was committed before
-// the sweep was planned. So [CheckGroup] refuses the group all the same, and for ever: compacted never
-// falls in the group's epoch, and it may commit in no other. A sweep does nothing in another epoch than
-// its plan's (SweepPlan.Check), nor where less was compacted.
+// The token keeps its group from writing, which may still wait for the commit lock, and nobody
+// knows for how long: a proxy may hold it, and clocks jump. But whoever finds the token forgotten
+// finds compacted above what the group had seen, since both are read in one snapshot, and compacted
+// was committed before the sweep was planned. So [CheckGroup] refuses the group all the same, and
+// for ever: compacted never falls in the group's epoch, and it may commit in no other. A sweep does
+// nothing in another epoch than its plan's (SweepPlan.Check), nor where less was compacted.
 func ForgetAborted(st State) Revision { return st.Compacted }
 
 // minJump is how far a fence moves the revision at least. At a million writes per second, another

@@ -205,8 +205,8 @@ var (
 	ruled          = State{Head: Position{Epoch: 2, Revision: 100, Token: Token{9}}, Compacted: 50, Swept: 40}
 )
 
-// TestCheckGroup: a group is refused if it was given up, if what was seen before it is not there, or if
-// compaction has passed that.
+// TestCheckGroup: a group is refused if it was given up, if what was seen before it is not there,
+// or if compaction has passed that.
 func TestCheckGroup(t *testing.T) {
 	for _, tc := range []struct {
 		name    string

@@ -25,8 +25,8 @@ const (
 	// maxAhead is how many positions may wait for the log, in at most 2 MiB. It takes a minute without
 	// any progress to fill them.
 	maxAhead = 1 << 16
-	// maxEarlier is how many positions a group takes along at most. Groups wait for the tailer while there
-	// are more: it has not read for as many writes of others.
+	// maxEarlier is how many positions a group takes along at most. Groups wait for the tailer
+	// while there are more: it has not read for as many writes of others.
 	maxEarlier = 1 << 12
 )
 

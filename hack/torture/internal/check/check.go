@@ -227,9 +227,9 @@ func (c *checker) resolve() {
 	}
 }
 
-// deleters finds for each deletion in the log the request that did it: one that was acknowledged, else
-// the first whose outcome is unknown, else any. A revision is deleted twice if the first deletion was
-// lost: then the earlier request has done the earlier one, if it can have.
+// deleters finds for each deletion in the log the request that did it: one that was acknowledged,
+// else the first whose outcome is unknown, else any. A revision is deleted twice if the first
+// deletion was lost: then the earlier request has done the earlier one, if it can have.
 func (c *checker) deleters() map[*history.Op]place {
 	rank := map[history.Outcome]int{history.Done: 3, history.Unknown: 2, history.NotDone: 1}
 	asked := map[deletion][]*history.Op{}

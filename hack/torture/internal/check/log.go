@@ -81,8 +81,8 @@ func (l *Log) row(p place) (row *history.Row, lost bool) {
 	return row, l.lost(p.epoch, row.Revision)
 }
 
-// during tells whether a request can have written a row of the epoch: it did not begin after the epoch
-// was over, nor end before it began.
+// during tells whether a request can have written a row of the epoch: it did not begin after the
+// epoch was over, nor end before it began.
 func (l *Log) during(op *history.Op, epoch int) bool {
 	if op.Outcome == history.Done && op.Return < l.epochs[epoch].Begun {
 		return false
