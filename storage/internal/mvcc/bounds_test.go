@@ -132,7 +132,7 @@ func TestOneDamagedKey(t *testing.T) {
 // TestRangeOfLargeReplacedRows pages through a snapshot whose rows were all replaced since: the pages are
 // bounded in bytes, and together they have everything.
 func TestRangeOfLargeReplacedRows(t *testing.T) {
-	s := open(t, dbtest.Open(t, dbtest.Memory), mvcc.Config{})
+	s := open(t, inMemory(t), mvcc.Config{})
 	const size, keys = 1 << 20, mvcc.ReadBytes>>20 + 8
 	var at mvcc.Revision
 	revisions := make([]mvcc.Revision, keys)

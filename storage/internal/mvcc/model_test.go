@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -33,6 +34,17 @@ func open(t testing.TB, db dbtest.DB, cfg mvcc.Config) *mvcc.Store {
 		}
 	})
 	return s
+}
+
+// inMemory is a database in memory, for tests in which it does not matter which one it is.
+func inMemory(t testing.TB) dbtest.DB {
+	return dbtest.DB{Kind: "memdb", Driver: memdb.New(t.Name(), time.Now)}
+}
+
+// everywhere runs a test on a database in memory, and on one of each kind.
+func everywhere(t *testing.T, f func(*testing.T, dbtest.DB)) {
+	t.Run("memdb", func(t *testing.T) { f(t, inMemory(t)) })
+	dbtest.Each(t, f)
 }
 
 func openBackend(t testing.TB, db dbtest.DB) mvcc.Backend {
@@ -128,7 +140,7 @@ func TestModel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+	everywhere(t, func(t *testing.T, db dbtest.DB) {
 		t.Logf("ROWKEEPER_MODEL_SEED=%d", seed)
 		r := &modelRun{t: t, db: db, rng: rand.New(rand.NewPCG(seed, 1))}
 		r.run(150)

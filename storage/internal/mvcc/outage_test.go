@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -72,52 +71,50 @@ func (b *awayBackend) fail(t *testing.T, err *mvcc.Error) {
 // TestReaperLogsAnOutageOnce: while the database is away, the log has one line of the reaper, and
 // one when it is back. An error of another kind is another line.
 func TestReaperLogsAnOutageOnce(t *testing.T) {
-	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
-		log := make(lines, 100)
-		b := &awayBackend{Backend: openBackend(t, db), failed: make(chan *mvcc.Error, 1000)}
-		away := mvcc.Errorf(mvcc.Unavailable, "the database is away")
-		b.away.Store(away) // from the first read on
-		s, err := mvcc.Open(t.Context(), b, mvcc.Config{Logger: slog.New(log)})
-		if err != nil {
-			t.Fatal(err)
+	db := inMemory(t)
+	log := make(lines, 100)
+	b := &awayBackend{Backend: openBackend(t, db), failed: make(chan *mvcc.Error, 1000)}
+	away := mvcc.Errorf(mvcc.Unavailable, "the database is away")
+	b.away.Store(away) // from the first read on
+	s, err := mvcc.Open(t.Context(), b, mvcc.Config{Logger: slog.New(log)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	b.fail(t, away)
+	b.fail(t, mvcc.Errorf(mvcc.Denied, "the password was changed"))
+	b.away.Store(nil)
+	var told []string
+	for {
+		r := log.next(t, "reap")
+		told = append(told, r.Level.String()+" "+r.Message)
+		if r.Level == slog.LevelInfo || len(told) > 3 {
+			break
 		}
-		defer s.Close()
-		b.fail(t, away)
-		b.fail(t, mvcc.Errorf(mvcc.Denied, "the password was changed"))
-		b.away.Store(nil)
-		var told []string
-		for {
-			r := log.next(t, "reap")
-			told = append(told, r.Level.String()+" "+r.Message)
-			if r.Level == slog.LevelInfo || len(told) > 3 {
-				break
-			}
-		}
-		const cannot = "WARN cannot reap expired keys; trying again until it works"
-		if got, want := strings.Join(told, "\n"), cannot+"\n"+cannot+"\nINFO can reap expired keys again"; got != want {
-			t.Errorf("the log has\n%s\nwant\n%s", got, want)
-		}
-	})
+	}
+	const cannot = "WARN cannot reap expired keys; trying again until it works"
+	if got, want := strings.Join(told, "\n"), cannot+"\n"+cannot+"\nINFO can reap expired keys again"; got != want {
+		t.Errorf("the log has\n%s\nwant\n%s", got, want)
+	}
 }
 
 // TestDeliberateFenceIsNoError: the log tells of a fence by hand as of something that was wanted, in
 // the process that fences, and as of a change that others made, in the other processes.
 func TestDeliberateFenceIsNoError(t *testing.T) {
-	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
-		here, there := make(lines, 100), make(lines, 100)
-		a := open(t, db, mvcc.Config{Logger: slog.New(here)})
-		b := open(t, db, mvcc.Config{Logger: slog.New(there)})
-		if _, err := a.Fence(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if r := here.next(t, "history"); r.Level != slog.LevelInfo {
-			t.Errorf("the process that fences says %s: %s", r.Level, r.Message)
-		}
-		if _, err := b.Head(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if r := there.next(t, "history"); r.Level != slog.LevelWarn {
-			t.Errorf("another process says %s: %s", r.Level, r.Message)
-		}
-	})
+	db := inMemory(t)
+	here, there := make(lines, 100), make(lines, 100)
+	a := open(t, db, mvcc.Config{Logger: slog.New(here)})
+	b := open(t, db, mvcc.Config{Logger: slog.New(there)})
+	if _, err := a.Fence(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if r := here.next(t, "history"); r.Level != slog.LevelInfo {
+		t.Errorf("the process that fences says %s: %s", r.Level, r.Message)
+	}
+	if _, err := b.Head(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if r := there.next(t, "history"); r.Level != slog.LevelWarn {
+		t.Errorf("another process says %s: %s", r.Level, r.Message)
+	}
 }

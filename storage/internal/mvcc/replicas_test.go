@@ -64,7 +64,7 @@ var register = porcupine.Model{
 // the revisions are dense, and every watcher's stream is the log.
 func TestReplicas(t *testing.T) {
 	const replicas, writersEach, writesEach = 3, 8, 60
-	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+	everywhere(t, func(t *testing.T, db dbtest.DB) {
 		stores := make([]*mvcc.Store, replicas)
 		for i := range stores {
 			stores[i] = open(t, db, mvcc.Config{Logger: testLogger(t)})

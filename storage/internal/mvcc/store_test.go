@@ -133,7 +133,7 @@ func next(t *testing.T, w *mvcc.Watcher, n int) []*mvcc.Event {
 // TestUnknownOutcome loses the answer of a commit in all ways, and looks at what the writers are told.
 func TestUnknownOutcome(t *testing.T) {
 	lost := mvcc.Errorf(mvcc.Unknown, "the connection was lost")
-	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+	everywhere(t, func(t *testing.T, db dbtest.DB) {
 		t.Run("committed", func(t *testing.T) {
 			s, f := openFaulty(t, db, mvcc.Config{})
 			w, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/committed/", After: s.Delivered()})
@@ -251,7 +251,7 @@ func TestUnknownOutcome(t *testing.T) {
 // TestBehindUnknownOutcome: while nobody knows what became of a group, the writers behind it are
 // answered. Nothing of theirs is written. When it is known, writes go on.
 func TestBehindUnknownOutcome(t *testing.T) {
-	db := dbtest.Open(t, dbtest.SQLite)
+	db := inMemory(t)
 	s, f := openFaulty(t, db, mvcc.Config{RetryFor: 50 * time.Millisecond, ResolveFor: time.Hour, Timeout: time.Hour})
 	resolving, release := make(chan struct{}), make(chan struct{})
 	f.mu.Lock()
@@ -308,7 +308,7 @@ func waitForQueue(t *testing.T, s *mvcc.Store, n int) {
 
 // TestDataErrorIsNarrowedDown has the database reject one value: the others of its group are written.
 func TestDataErrorIsNarrowedDown(t *testing.T) {
-	db := dbtest.Open(t, dbtest.SQLite)
+	db := inMemory(t)
 	s, f := openFaulty(t, db, mvcc.Config{})
 	begun, release := make(chan struct{}, 100), make(chan struct{})
 	f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
@@ -348,7 +348,7 @@ func TestDataErrorIsNarrowedDown(t *testing.T) {
 
 // TestGivingUp cancels a writer in the queue (nothing is written) and one in a group (unknown).
 func TestGivingUp(t *testing.T) {
-	db := dbtest.Open(t, dbtest.SQLite)
+	db := inMemory(t)
 	s, f := openFaulty(t, db, mvcc.Config{})
 	begun, release := make(chan struct{}, 10), make(chan struct{})
 	f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
@@ -387,7 +387,7 @@ func TestGivingUp(t *testing.T) {
 func TestCloseAnswersEveryWriter(t *testing.T) {
 	for _, closeFor := range []time.Duration{time.Minute, time.Nanosecond} {
 		t.Run(closeFor.String(), func(t *testing.T) {
-			db := dbtest.Open(t, dbtest.SQLite)
+			db := inMemory(t)
 			s, f := openFaulty(t, db, mvcc.Config{CloseFor: closeFor})
 			begun, release := make(chan struct{}, 1), make(chan struct{})
 			f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
@@ -436,7 +436,7 @@ func TestCloseAnswersEveryWriter(t *testing.T) {
 
 // TestHeadJoinsOnlyLaterQueries holds a query of the head: a reader that comes meanwhile must not get its answer, and those that come together share one.
 func TestHeadJoinsOnlyLaterQueries(t *testing.T) {
-	db := dbtest.Open(t, dbtest.SQLite)
+	db := inMemory(t)
 	s, f := openFaulty(t, db, mvcc.Config{})
 	begun, release := make(chan struct{}, 100), make(chan struct{})
 	f.setState(func(ctx context.Context) (mvcc.State, error) {
@@ -474,7 +474,7 @@ func TestHeadJoinsOnlyLaterQueries(t *testing.T) {
 
 // TestSlowWatcher lets a watcher fall out of the ring: it goes on from the log, with neither gap nor overlap, and the others do not notice.
 func TestSlowWatcher(t *testing.T) {
-	db := dbtest.Open(t, dbtest.SQLite)
+	db := inMemory(t)
 	s := open(t, db, mvcc.Config{Ring: mvcc.RingLimits{Events: 10, Bytes: 1 << 20}, TailRows: 7})
 	after := s.Delivered()
 	slow, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: after})
@@ -505,7 +505,7 @@ func TestSlowWatcher(t *testing.T) {
 
 // TestFenceByHand ends the watches and moves on far beyond; a second store over the database follows.
 func TestFenceByHand(t *testing.T) {
-	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+	everywhere(t, func(t *testing.T, db dbtest.DB) {
 		a, b := open(t, db, mvcc.Config{}), open(t, db, mvcc.Config{})
 		old := put(t, a, "/a", 0, "1")
 		if err := b.Ready(t.Context()); err != nil {
@@ -544,7 +544,7 @@ func TestFenceByHand(t *testing.T) {
 
 // TestExpiry writes keys that expire, renews one, and reads the deletions as events.
 func TestExpiry(t *testing.T) {
-	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+	everywhere(t, func(t *testing.T, db dbtest.DB) {
 		s := open(t, db, mvcc.Config{})
 		w, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: s.Delivered()})
 		if err != nil {
@@ -586,7 +586,7 @@ func rename(t *testing.T, from, to string) {
 
 // TestReplayMeetsTheRing has a watcher read from the log what its own process has committed and not delivered yet: it does not get it again.
 func TestReplayMeetsTheRing(t *testing.T) {
-	db := dbtest.Open(t, dbtest.SQLite)
+	db := inMemory(t)
 	before := open(t, db, mvcc.Config{})
 	start := before.Delivered()
 	put(t, before, "/a", 0, "")
