@@ -128,7 +128,8 @@ func TestCommitFollowsTheRules(t *testing.T) {
 			t.Fatalf("seed %d: the head is %+v, want %+v: %v", seed, after.Head, head, err)
 		}
 	}
-	if accepted < cases/4 || lost < cases/40 || min(refused[mvcc.Aborted], refused[mvcc.Fenced], refused[mvcc.Transient]) < cases/40 {
+	// That all kinds of cases were among them, and how many is chance.
+	if accepted < cases/8 || min(lost, refused[mvcc.Aborted], refused[mvcc.Fenced], refused[mvcc.Transient]) == 0 {
 		t.Errorf("of %d groups were refused: %v; %d mutations were accepted, and %d met a lost value", cases, refused, accepted, lost)
 	}
 }
