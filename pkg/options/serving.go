@@ -1,11 +1,14 @@
 package options
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/util/wait"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
@@ -14,7 +17,8 @@ import (
 )
 
 // ApplySecureServing does what SecureServingOptions.WithLoopback().ApplyToConfig does: it sets
-// c.SecureServing, and c.LoopbackClientConfig for the server's own requests to itself.
+// c.SecureServing, and c.LoopbackClientConfig for the server's own requests to itself. The
+// connections for these end when the server stops and no request is under way any more.
 func ApplySecureServing(o *genericoptions.SecureServingOptions, c *genericapiserver.Config) error {
 	if err := o.ApplyTo(&c.SecureServing); err != nil {
 		return fmt.Errorf("cannot serve: %w", err)
@@ -33,7 +37,39 @@ func ApplySecureServing(o *genericoptions.SecureServingOptions, c *genericapiser
 	// In front of all others, as none of them may answer to this name.
 	c.SecureServing.SNICerts = slices.Insert(c.SecureServing.SNICerts, 0, content)
 	c.LoopbackClientConfig, err = c.SecureServing.NewLoopbackClientConfig(uuid.NewString(), certPEM)
-	return err
+	if err != nil {
+		return err
+	}
+	c.LoopbackClientConfig.Dial = dialUntil(c.DrainedNotify())
+	return nil
+}
+
+// dialUntil makes connections that end when the channel is closed. A client over HTTP/2 keeps a
+// connection that has become idle, also when the server says goodbye, and a server that stops waits
+// a second for it. To close the idle connections of the client would be too late after the goodbye,
+// and too early before the informers have given up their watches.
+func dialUntil(end <-chan struct{}) func(context.Context, string, string) (net.Conn, error) {
+	ended := wait.ContextForChannel(end)
+	dialer := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second} // those of client-go
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dialer.DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		forget := context.AfterFunc(ended, func() { conn.Close() })
+		return endingConn{conn, forget}, nil
+	}
+}
+
+// endingConn is forgotten when it is closed.
+type endingConn struct {
+	net.Conn
+	forget func() bool
+}
+
+func (c endingConn) Close() error {
+	c.forget()
+	return c.Conn.Close()
 }
 
 // selfSigned makes a certificate that outlives every process. Nothing is stored.
