@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,17 +12,10 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/cluster"
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
-	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 )
 
 const (
@@ -54,7 +46,16 @@ type result struct {
 // nothing but that no request fails.
 func testThroughput(t *testing.T) {
 	ns := newNamespace(t)
-	flunders, sample := startSampleServer(t)
+	// Until the test ends no namespace can be deleted: upstream's server offers protobuf in vain.
+	sample := startExtension(t, extension{
+		command: []string{
+			filepath.Join(env.bin, "sample-apiserver"), "--etcd-servers=" + env.Etcd,
+			// It writes down as much as Rowkeeper does.
+			"--audit-log-path=-",
+			"--audit-policy-file=" + filepath.Join(env.installation.dir, "base", "server", "audit-policy.yaml"),
+		},
+		resource: flunders,
+	})
 	var replicas []int
 	for _, pod := range env.installation.pods(t) {
 		replicas = append(replicas, env.node.Process(pod.UID).Pid())
@@ -193,96 +194,4 @@ func measure(t *testing.T, target target, line string, round int) result {
 	}
 	all.cpu = cpuTime(t, target.pids) - before
 	return all
-}
-
-// startSampleServer runs upstream's sample-apiserver on the cluster's etcd, behind an APIService, and returns its resource and its process.
-func startSampleServer(t *testing.T) (resource schema.GroupVersionResource, pid int) {
-	t.Helper()
-	const sampleNamespace = "wardle"
-	resource = schema.GroupVersionResource{Group: "wardle.example.com", Version: "v1alpha1", Resource: "flunders"}
-	core := env.client.CoreV1()
-	if _, err := core.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: sampleNamespace}}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	port, err := process.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	serving, err := cluster.Sign(env.CA, pki.Server("api."+sampleNamespace+".svc"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(env.dir, "sample-apiserver")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := cluster.Write(serving, dir, "serving"); err != nil {
-		t.Fatal(err)
-	}
-	ca, _, err := env.CA.PEM()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// It is there to be compared with, not to be protected.
-	_, kubeconfig, err := env.User("sample-apiserver")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = env.client.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "sample-apiserver"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "sample-apiserver"}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	running, err := process.Start(process.Spec{
-		Name: "sample-apiserver", Env: os.Environ(), Dir: dir, Logs: env.Logs(),
-		Command: []string{
-			filepath.Join(env.bin, "sample-apiserver"), "--etcd-servers=" + env.Etcd, "--bind-address=" + cluster.Host, fmt.Sprintf("--secure-port=%d", port),
-			"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
-			"--tls-cert-file=" + filepath.Join(dir, "serving.crt"), "--tls-private-key-file=" + filepath.Join(dir, "serving.key"),
-			// It writes down as much as Rowkeeper does.
-			"--audit-policy-file=" + filepath.Join(env.installation.dir, "base", "server", "audit-policy.yaml"), "--audit-log-path=-",
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "api"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"}}
-	if _, err := core.Services(sampleNamespace).Create(t.Context(), service, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	apiService := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": map[string]any{"name": "v1alpha1.wardle.example.com"},
-		"spec": map[string]any{
-			"group": resource.Group, "version": resource.Version, "groupPriorityMinimum": int64(1000), "versionPriority": int64(15),
-			"caBundle": base64.StdEncoding.EncodeToString(ca),
-			"service":  map[string]any{"name": "api", "namespace": sampleNamespace, "port": int64(port)},
-		},
-	}}
-	if _, err := env.dynamic.Resource(apiServices).Create(t.Context(), apiService, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		// What it stores is gone with the cluster; without its APIService the namespaces of the tests can be deleted.
-		if err := env.dynamic.Resource(apiServices).Delete(env.context, apiService.GetName(), metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-		if err := running.Kill(); err != nil {
-			t.Error(err)
-		}
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if err := running.WaitFor(ctx, "available", func(ctx context.Context) error {
-		status, message, err := available(ctx, apiService.GetName())
-		if err == nil && status != "True" {
-			err = fmt.Errorf("it is not available: %s", message)
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return resource, running.Pid()
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/rowkeeper/rowkeeper/hack/verify/markdown"
@@ -34,6 +35,23 @@ type Command struct {
 	Text string
 	// Answer has the lines that are shown.
 	Answer []string
+}
+
+// BeforeServe is the walk without its first command that serves and all that comes after it. It
+// ends with the program built.
+func (w Walk) BeforeServe() Walk {
+	for i, step := range w.Steps {
+		if !step.Serves {
+			continue
+		}
+		w.Steps = slices.Clone(w.Steps[:i])
+		if n := len(step.Commands) - 1; n > 0 {
+			step.Commands, step.Serves = step.Commands[:n], false
+			w.Steps = append(w.Steps, step)
+		}
+		return w
+	}
+	return w
 }
 
 // Walks returns the walks of a page.

@@ -216,3 +216,26 @@ func TestFollow(t *testing.T) {
 		}
 	}
 }
+
+// The part of a walk before it serves leaves its files, and starts nothing that goes on.
+func TestBeforeServe(t *testing.T) {
+	page := "<!-- readme: walk a -->\n```console\n$ echo 1 >one\n```\n" +
+		"<!-- readme: serve -->\n```console\n$ echo 2 >two\n$ echo 3 >three; exec sleep 1000\nready\n```\n" +
+		"```console\n$ echo 4 >four\n```\n<!-- readme: end -->\n"
+	walks, err := Walks(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	guide := Guide{Clone: t.TempDir(), Env: os.Environ(), Log: t.Logf}
+	if err := guide.Follow(t.Context(), walks[0].BeforeServe(), dir); err != nil {
+		t.Fatal(err)
+	}
+	files, err := os.ReadDir(filepath.Join(dir, "walk"))
+	if err != nil || len(files) != 2 || files[0].Name() != "one" || files[1].Name() != "two" {
+		t.Errorf("before it serves, the walk has made %v, %v, want one and two", files, err)
+	}
+	if again := walks[0].Steps[1]; len(again.Commands) != 2 || !again.Serves {
+		t.Errorf("the walk itself has changed: %+v", again)
+	}
+}
