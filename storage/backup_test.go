@@ -205,7 +205,7 @@ func TestExpiryOutlivesARestore(t *testing.T) {
 		}
 		restore(t, target, backup(t, source), RestoreOptions{})
 		eventually(t, "what has expired is deleted", func() bool {
-			if err := target.DeleteExpired(t.Context()); err != nil {
+			if err := target.mvcc.DeleteExpired(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			records, _ := exported(t, target)

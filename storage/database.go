@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/access"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -66,6 +67,10 @@ type Database struct {
 	// directories says which codec writes where.
 	directories directories
 	turns       turns
+}
+
+func init() {
+	access.History = func(database any) *mvcc.Store { return database.(*Database).mvcc }
 }
 
 // Open opens a database. Its error is one sentence that says what to do, without passwords.

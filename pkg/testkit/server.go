@@ -33,6 +33,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
+	"github.com/rowkeeper/rowkeeper/storage/storagetest"
 )
 
 // API is an API server as its author builds it.
@@ -483,18 +484,18 @@ func (s *Server) releaseAll() error {
 func (s *Server) deleteAll() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopWait)
 	defer cancel()
-	return s.Database.Restore(ctx, storage.Nothing(s.prefix))
+	return storagetest.Restore(ctx, s.Database, storagetest.Nothing(s.prefix))
 }
 
 // Snapshot is what a server held at a time.
-type Snapshot struct{ contents *storage.Contents }
+type Snapshot struct{ contents *storagetest.Contents }
 
 // Snapshot takes all objects of the server as they are now. It fails the test if that is not possible.
 func (s *Server) Snapshot() Snapshot {
 	s.t.Helper()
 	ctx, cancel := s.context()
 	defer cancel()
-	contents, err := s.Database.Capture(ctx, s.prefix)
+	contents, err := storagetest.Capture(ctx, s.Database, s.prefix)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -512,7 +513,7 @@ func (s *Server) Rollback(to Snapshot) {
 	}
 	ctx, cancel := s.context()
 	defer cancel()
-	if err := s.Database.Restore(ctx, to.contents); err != nil {
+	if err := storagetest.Restore(ctx, s.Database, to.contents); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -526,7 +527,7 @@ func (s *Server) Advance(d time.Duration) {
 	s.clock.advance(d)
 	ctx, cancel := s.context()
 	defer cancel()
-	if err := s.Database.DeleteExpired(ctx); err != nil {
+	if err := storagetest.DeleteExpired(ctx, s.Database); err != nil {
 		s.t.Fatal(err)
 	}
 }

@@ -42,6 +42,7 @@ var packages = []string{
 	"storage/mysql",
 	"storage/postgres",
 	"storage/sqlite",
+	"storage/storagetest",
 }
 
 func main() {

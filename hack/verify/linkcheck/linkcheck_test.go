@@ -29,6 +29,7 @@ var forbidden = []string{
 	"go.etcd.io/etcd/server",
 	module + "/pkg",
 	module + "/storage/internal/dbtest",
+	module + "/storage/storagetest",
 }
 
 func TestProgramsLinkTheDatabasesThatTheyName(t *testing.T) {

@@ -28,6 +28,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
+	"github.com/rowkeeper/rowkeeper/storage/storagetest"
 )
 
 func pipelines(config *rest.Config) dynamic.ResourceInterface {
@@ -289,7 +290,7 @@ func TestSharedDatabaseIsLeftEmpty(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Restore(t.Context(), storage.Nothing("/")); err != nil {
+	if err := storagetest.Restore(t.Context(), db, storagetest.Nothing("/")); err != nil {
 		t.Fatal(err)
 	}
 	if after, err := db.CurrentRevision(t.Context()); err != nil || after != before {

@@ -1,0 +1,23 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// FirstKey returns the first key from one key on and before another, "" if there is none. It sees
+// whatever was acknowledged before the call, by any process.
+func (d *Database) FirstKey(ctx context.Context, from, before string) (string, error) {
+	r, err := d.mvcc.Range(ctx, mvcc.RangeOptions{
+		Start: mvcc.Key(from), End: mvcc.Key(before), Limit: 1, KeysOnly: true,
+	})
+	if err != nil {
+		return "", fmt.Errorf("cannot read the keys from %s on: %w", from, err)
+	}
+	if len(r.KVs) == 0 {
+		return "", nil
+	}
+	return string(r.KVs[0].Key), nil
+}

@@ -1,0 +1,156 @@
+package storagetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/internal/access"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// Contents are all objects below a prefix as they were at one revision. They are kept in memory as
+// they are stored (encrypted, if they are).
+type Contents struct {
+	directory mvcc.Key
+	mu        sync.Mutex
+	// objects are the captured ones. Each has the revisions that it had when it was last known to be
+	// what was captured.
+	objects map[mvcc.Key]mvcc.KeyValue
+}
+
+// Nothing returns the contents of a prefix below which there is nothing. [Restore] then deletes
+// everything there. An empty prefix means [storage.DefaultPrefix].
+func Nothing(prefix string) *Contents {
+	if prefix == "" {
+		prefix = storage.DefaultPrefix
+	}
+	directory := path.Join("/", prefix)
+	if directory != "/" {
+		directory += "/"
+	}
+	return &Contents{directory: mvcc.Key(directory), objects: map[mvcc.Key]mvcc.KeyValue{}}
+}
+
+// Capture reads everything below a prefix, in one snapshot. An empty prefix means
+// [storage.DefaultPrefix].
+func Capture(ctx context.Context, db *storage.Database, prefix string) (*Contents, error) {
+	c := Nothing(prefix)
+	current, err := c.read(ctx, access.History(db))
+	if err != nil {
+		return nil, fmt.Errorf("cannot capture the objects below %s: %w", c.directory, err)
+	}
+	for _, kv := range current {
+		c.objects[kv.Key] = kv
+	}
+	return c, nil
+}
+
+// read reads what is below the prefix now.
+func (c *Contents) read(ctx context.Context, store *mvcc.Store) ([]mvcc.KeyValue, error) {
+	var all []mvcc.KeyValue
+	end := c.directory[:len(c.directory)-1] + "0" // '0' is the successor of '/'
+	o := mvcc.RangeOptions{Start: c.directory, End: end}
+	for {
+		r, err := store.Range(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r.KVs...)
+		if !r.More {
+			return all, nil
+		}
+		o.From, o.At = all[len(all)-1].Key+"\x00", r.Revision
+	}
+}
+
+// restoreRounds is how often Restore looks at what other writers have changed meanwhile, before it
+// gives up.
+const restoreRounds = 20
+
+// Restore makes the objects what they were when they were captured. It does so by ordinary writes,
+// so that nothing that was promised is broken: revisions go on, each change is an event, and
+// watches, caches and other replicas follow without beginning anew. What was created since is
+// deleted. What was changed or deleted is written again, with its old content and UID and a new
+// resourceVersion. If an object was deleted and created again since, watches see it deleted and
+// then created.
+//
+// A time to live is not captured. An object that has one and has to be written again loses it.
+//
+// Nobody else should write meanwhile. If somebody keeps doing so, Restore returns an error.
+func Restore(ctx context.Context, db *storage.Database, c *Contents) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for range restoreRounds {
+		changed, err := c.restoreOnce(ctx, access.History(db))
+		if err != nil {
+			return fmt.Errorf("cannot restore the objects below %s: %w", c.directory, err)
+		}
+		if !changed {
+			return nil
+		}
+	}
+	return fmt.Errorf("cannot restore the objects below %s: somebody keeps writing there; "+
+		"stop controllers and clients first", c.directory)
+}
+
+// restoreOnce brings each key one step nearer to what was captured, and tells whether there was a
+// step to make. Its mutations expect the revisions that it has read. So one that loses against
+// another writer changes nothing, and the next round sees what there is then.
+func (c *Contents) restoreOnce(
+	ctx context.Context, store *mvcc.Store,
+) (changed bool, err error) {
+	current, err := c.read(ctx, store)
+	if err != nil {
+		return false, err
+	}
+	writes, ctx := errgroup.WithContext(ctx)
+	writes.SetLimit(256) // a commit group
+	var mu sync.Mutex
+	write := func(m mvcc.Mutation, create mvcc.Revision) {
+		changed = true
+		writes.Go(func() error {
+			revision, err := store.Commit(ctx, m)
+			var conflict *mvcc.ConflictError
+			switch {
+			case errors.As(err, &conflict):
+				return nil
+			case err != nil || m.Delete:
+				return err
+			case create == 0:
+				create = revision
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			c.objects[m.Key] = mvcc.KeyValue{
+				Key: m.Key, Revision: revision, Create: create, Value: m.Value,
+			}
+			return nil
+		})
+	}
+	captured := maps.Clone(c.objects) // which the writes change while this goes on
+	missing := maps.Clone(captured)
+	for _, kv := range current {
+		was, ok := captured[kv.Key]
+		delete(missing, kv.Key)
+		switch {
+		case !ok || kv.Create != was.Create:
+			write(mvcc.Mutation{
+				Key: kv.Key, Expect: kv.Revision, Delete: true, PrevValue: kv.Value, HasPrev: true,
+			}, 0)
+		case kv.Revision != was.Revision && !bytes.Equal(kv.Value, was.Value):
+			write(mvcc.Mutation{Key: kv.Key, Expect: kv.Revision, Value: was.Value}, was.Create)
+		}
+	}
+	for key, was := range missing {
+		write(mvcc.Mutation{Key: key, Value: was.Value}, 0)
+	}
+	return changed, writes.Wait()
+}
