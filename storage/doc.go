@@ -19,9 +19,9 @@
 //     replica wrote it. Revisions rise by one.
 //   - A write is answered when the database has committed it durably. If the database did not confirm it in time, and cannot be asked,
 //     the answer is 504, and says that the write may have been done; 503 means that it was not, and will not be.
-//   - A read without a resourceVersion sees every write that was acknowledged, by any replica, before it began; through the watch cache,
-//     too: a list asks the database for the newest revision, which also asks the cache's watch to report when it has got there, and is
-//     then served from memory.
+//   - A read without a resourceVersion sees every write that any replica acknowledged before the read began.
+//     This holds through the watch cache, too. A list asks the database for the newest revision, waits
+//     until the cache has reached it, and is served from memory.
 //   - A list is one snapshot, over all its pages. A watch sees every event once and in order, or ends with 410.
 //   - An object with a time to live is deleted, by the database's clock, with a revision and an event like any other deletion.
 //
@@ -34,8 +34,8 @@
 // # The watch cache
 //
 // Watch caches serve consistent reads only if the storage can report a watch's progress on request. Upstream asks this of one variable of
-// the process, feature.DefaultFeatureSupportChecker, which [Open] replaces when it is called first; so open the database before an API
-// server is built, also one that stores into etcd.
+// the process, feature.DefaultFeatureSupportChecker. The first call of [Open] replaces it. So open the database before you build any API
+// server. This holds for servers on etcd, too.
 //
 // A watch cache knows no event from before it was filled. A watch that resumes at an older revision, as
 // after a restart of the server, gets what it has missed from the database, and goes on from the cache.

@@ -1,4 +1,4 @@
-// Package examples has examples of the API's objects.
+// Package examples embeds the example objects that `rowkeeper serve --example` creates.
 package examples
 
 import _ "embed"

@@ -24,13 +24,13 @@
 //	}
 //
 // The program keeps bookmarks in the database that --database names, and serves them to kubectl and all other clients, with server-side apply,
-// watches and OpenAPI documents. No code has to be generated: copies are made, and the documents are written, by looking at the types. Types whose methods
-// are generated work as well.
+// watches and OpenAPI documents. No code has to be generated: the package copies
+// objects and writes OpenAPI documents by reflection. Types whose methods are generated work as well.
 //
 // # What a kind has by itself
 //
 // The version that [Group.Versions] names first is the one in which objects are stored. A version that has another Go type is made by [Converted].
-// A field Status makes the subresource status, after which the spec and the status are written separately. The generation counts the changes of everything but the
+// If the type has a field Status, the kind gets the subresource status. The spec and the status are then written separately. The generation counts the changes of everything but the
 // metadata and the status. Names are DNS subdomains, unless [Strategy.ValidateName] says otherwise.
 //
 // # Beyond a program of its own
@@ -40,6 +40,6 @@
 //	api, err := kinds.New(group)
 //	server := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig, New: api.New}, testkit.Options{})
 //
-// A server that has groups of another making installs these beside them by [API.GroupInfos]. What a kind needs beyond this package is done to its
+// A server with other groups adds the kinds by [API.GroupInfos]. What a kind needs beyond this package is done to its
 // registry by [Kind.Store]; a kind that needs subresources of its own is better written with the generic registry, to which package options gives the storage.
 package kinds

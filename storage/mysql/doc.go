@@ -1,5 +1,5 @@
-// Package mysql keeps a store in MySQL (8.0 or newer) or MariaDB (10.6 or newer), on InnoDB. Which
-// of the two a server is, it says itself.
+// Package mysql keeps a store in MySQL (8.0 or newer) or MariaDB (10.6 or newer), on InnoDB. The
+// driver asks the server which of the two it is.
 //
 // # Database URLs
 //

@@ -1,5 +1,6 @@
-// Command openapi-subset reads what openapi-gen has written and prints what is left of it when only some types are wanted, and those that they refer to. The
-// packages of k8s.io/api describe hundreds of types, of which the core API that we serve has a few.
+// Command openapi-subset removes unwanted types from the output of openapi-gen. It keeps the types that
+// its arguments name, and those that they refer to. The packages of k8s.io/api describe hundreds of
+// types; the core API that we serve has a few of them.
 //
 // usage: openapi-subset FILE PACKAGE.TYPE… where PACKAGE is the name by which the file imports the type's package
 package main

@@ -28,7 +28,7 @@ const GroupVersionKinds = "x-kubernetes-group-version-kind"
 type Names = func(typeName string) (string, spec.Extensions)
 
 // NamesOf returns the names for the types of schemes. Types that are in none of them have a name, and no
-// kinds. Nor have those that a server keeps only in memory.
+// kinds. Types that a server never serves have no kinds either.
 func NamesOf(schemes ...*runtime.Scheme) Names {
 	kinds := map[string][]schema.GroupVersionKind{}
 	for _, scheme := range schemes {

@@ -1,5 +1,4 @@
-// Package pki makes certificates, for server programs and for tests. It is the one place where
-// Rowkeeper does.
+// Package pki makes certificates, for server programs and for tests. No other package does.
 //
 // A [Pair] is in memory. An [Authority] keeps itself and what it signs in files, and renews them
 // before they expire. Everything can be asked for again and again: what exists and fits is left

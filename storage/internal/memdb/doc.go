@@ -7,8 +7,8 @@
 //
 // # How to read it
 //
-// Who writes a driver for another database finds here what every driver has to do, without SQL, in
-// files that have the names of the real drivers' files:
+// The package shows authors of drivers what a driver does, without SQL. Its files have the names of the
+// real drivers' files:
 //
 //	tables.go       the four tables, as slices, and what statements do to them
 //	driver.go       the database itself, and opening
@@ -34,7 +34,7 @@
 //   - A read takes the newest version once. Its rows and its state are of that version.
 //   - Values are shared and never changed.
 //
-// Of the optional interfaces, a real database has some. Here are all of them. A test that wants a
+// Real backends implement some of the optional interfaces. This one implements all. A test that wants a
 // backend without them hides them: struct{ mvcc.Backend }.
 //
 // The suite in backendtest compares it with the real databases. If a real database behaves

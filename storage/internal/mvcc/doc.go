@@ -1,19 +1,23 @@
-// Package mvcc keeps keys, values and their history in a SQL database, as etcd's mvcc does in its own: every
-// successful write has a revision, old states can be read until they are compacted, and a watch from any revision
-// that is not compacted sees every later event once and in order.
+// Package mvcc stores keys, values and their history in a SQL database, as etcd's mvcc does in its own.
+// Every decision is here: rules.go decides, a database's backend executes.
 //
-// It knows neither Kubernetes nor any particular database. What differs between databases is a [Backend]: it
-// reads rows and runs transactions, with no decision and no goroutine of its own besides a [Notifier].
-// Everything that has to be right only once is here:
+// Every successful write has a revision. Old states can be read until they are compacted. A watch from
+// any revision that is not compacted sees every later event once and in order.
 //
-//   - The rules (rules.go, decide.go) are pure functions. They decide who may write ([CheckGroup], [Decide]),
-//     what became of a group with an unknown outcome ([Resolve]), what compaction and sweep remove
-//     ([CompactTo], [PlanSweep], [ForgetAborted]), and where a fence goes ([Fence.After]).
+// The package knows neither Kubernetes nor any particular database. What differs between databases is a
+// [Backend]. It reads rows and runs transactions. It decides nothing, and only a [Notifier] starts
+// goroutines.
+//
+//   - The rules (rules.go, decide.go) are pure functions. They decide who may write ([CheckGroup],
+//     [Decide]), what became of a group with an unknown outcome ([Resolve]), what compaction and sweep
+//     remove ([CompactTo], [PlanSweep], [ForgetAborted]), where a fence goes ([Fence.After]) and when
+//     another epoch is accepted ([Adoptable]). The files compact.go, fence.go and expire.go say when a
+//     rule is asked.
 //   - What is rare (locked.go) applies a rule in a transaction that holds the commit lock
 //     ([Backend.Locked]): [ResolveGroup], [RaiseCompacted], [StartEpoch], [RecordFingerprint] and
 //     [Import.Into]. [SweepBatch] plans without the lock.
-//   - Commits are the backend's own transaction ([Backend.Commit]), since they must hold the lock for as
-//     short a time as the database allows. They apply the same rules.
+//   - Commits are the backend's own transaction ([Backend.Commit]), since they must hold the lock for
+//     as short a time as the database allows. They apply the same rules.
 //
 // # The data
 //
@@ -61,30 +65,37 @@
 // nothing, however late it comes: the token is forgotten only when compaction has passed what the group
 // had seen, and such a group is refused for that ([ForgetAborted]). A process that was overtaken so, as
 // after a long pause, reads where the history stands and tries the mutations in another group.
-// When compaction has passed the place where the token would be, the answer is [ErrUnknownOutcome], as it is when the database
-// cannot be asked in time.
+// If compaction has removed the evidence, the answer is [ErrUnknownOutcome]. The same holds if the
+// database does not answer in time.
 //
-// I3 Every watcher sees every event after its start exactly once, in order, or an error. The hub appends a batch only
-// if it begins where the delivered position ends, so the ring has no gap and no overlap; of rows that were read before the
-// position moved, only those after it are appended, and only if the row at the position is the one that was delivered. A watcher's cursor
-// is the revision up to which it has seen everything; it moves only over events that were handed out or do not concern it. It
-// changes from log to ring under the hub's mutex, when the ring begins at or before its cursor. Every
-// read of the log checks compacted in the same snapshot as the rows, so a swept event is an error, never a gap.
+// I3 Every watcher sees every event after its start exactly once, in order, or an error.
 //
-// I4 Reads are linearizable. [Store.Head], [Store.Get] and [Store.Range] at revision 0 read in a statement that starts after the call did:
-// concurrent callers of Head, and of Get where reads cost a round trip, share a query only if it starts after they asked (see coalescer). A server that may be behind
-// (a standby, a read-only one) is refused by every read, as the role is read in the same statement.
+//   - The hub appends a batch only if it starts where the delivered position ends. So the ring has no
+//     gap and no overlap.
+//   - Of rows that were read before the position moved, only those after it are appended, and only if
+//     the row at the position is the one that was delivered.
+//   - A watcher's cursor is the revision up to which it has seen everything. It moves only over events
+//     that were handed out or that do not concern the watcher.
+//   - The cursor changes from log to ring under the hub's mutex, when the ring begins at or before it.
+//   - Every read of the log checks compacted in the same snapshot as the rows. So a swept event is an
+//     error, never a gap.
+//
+// I4 Reads are linearizable. [Store.Head], [Store.Get] and [Store.Range] at revision 0 read in a
+// statement that starts after the call did. Concurrent callers of Head, and of Get where a read costs a
+// round trip, share a query only if it starts after they asked (see coalescer). Every statement reads
+// the server's role, and a server that may be behind (a standby, a read-only one) is refused.
 //
 // I5 A range is one snapshot at the revision it says, all its pages together; see snapshot.go for the argument.
 //
-// I6 Revisions never go backwards, and none is reused for other content. Every position ([Position]: epoch, revision
-// and token) that an answer has shown to this process is kept until the log is read up to it, and compared with the
-// log's row then; every commit carries those that are not compared yet, and the backend compares them under the commit lock. A head that is
-// lower, another epoch, or another token at a revision means that the database was restored or lost its tail: nothing is
-// written, and a fence moves the head at least 2^32 beyond everything seen, with compacted at the marker, so that every
-// older revision answers "compacted". Another epoch is accepted instead only if compacted is 2^31 beyond everything seen
-// there ([Adoptable]). See fence.go for why that holds when several processes fence at once, and when the database is a
-// copy that was fenced elsewhere.
+// I6 Revisions never go backwards, and none is reused for other content. A process keeps every position
+// ([Position]: epoch, revision and token) that an answer has shown to it, until it has compared the
+// position with the log's row. Every commit carries those that are not compared yet, and the backend
+// compares them under the commit lock. A head that is lower, another epoch, or another token at a
+// revision means that the database was restored or lost its tail. Then nothing is written, and a fence
+// moves the head at least 2^32 beyond everything seen, with compacted at the marker, so that every older
+// revision answers "compacted". Another epoch is accepted instead only if compacted is 2^31 beyond
+// everything seen there ([Adoptable]). See fence.go for why that holds when several processes fence at
+// once, and when the database is a copy that was fenced elsewhere.
 //
 // I7 Bounded growth. Compaction first commits the new boundary and then removes, in small paced batches, the rows that rows
 // up to the boundary replaced. The rows that remain are the live rows and those newer than the boundary.

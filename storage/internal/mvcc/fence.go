@@ -13,12 +13,16 @@ import (
 //
 // # How it is noticed
 //
-// A process compares every answer with what it has seen: Store.observe the head of each read, the backend
-// the positions of each group (Group.Seen and Earlier), and the tailer each position that was seen, when
-// the log is read up to it (see trail). What it cannot notice by that, it notices by the database's
-// fingerprint and by the boot that holds its commits (see durability.go): when it starts (Store.begin)
-// and whenever it opens a connection (the backends answer Fenced). Between a read of another history and the moment when the log is read up to what was seen
-// before, which is asked for at once, the process does not know. It writes nothing in that history meanwhile.
+// Three places compare what the database says with what this process has seen:
+//
+//   - Store.observe compares the head of each read.
+//   - The backend compares the positions of each group (Group.Seen and Earlier).
+//   - The tailer compares each position that was seen, when the log is read up to it (see trail).
+//
+// The rest is noticed by the database's fingerprint, and by the boot that holds its commits (see
+// durability.go): when the process starts (Store.begin), and whenever it opens a connection (the
+// backends answer Fenced). After a read of another history the log is read at once. Until it is read up
+// to what was seen before, the process does not know, and writes nothing.
 //
 // # What is done
 //

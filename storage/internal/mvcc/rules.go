@@ -55,7 +55,8 @@ func Refusal(g *Group, st State, aborted, holds bool) error {
 // in tells whether the position is one of the history that the database holds in state st. at is the token
 // of the row at its revision, zero if there is no such row.
 //
-// Of one epoch and revision there may be several rows if the database lost its tail, so the token counts.
+// A database that lost its tail may give a revision again in the same epoch. The token tells the two
+// rows apart.
 // A row that is missing proves something only where it cannot have been compacted. Reads at compacted
 // itself are still answered, and a sweep leaves the row there alone for that reason.
 func (p Position) in(st State, at Token) bool {
@@ -79,7 +80,8 @@ func (p Position) in(st State, at Token) bool {
 //   - Its rows can only follow the position, in the position's epoch, since it checked that under the
 //     lock. So if the position is not in this history, the rows may be in the one that was lost.
 //   - A sweep removes rows up to compacted. So if compacted has passed the position, they may have been
-//     swept. Swept would tell more of it, but a backend may record it late. The record may have been
+//     swept. The swept revision would be more exact. A backend may record
+//     it late, so it is not used. The record may have been
 //     forgotten, too, as the group cannot commit any more.
 func Resolve(after Position, at Guard, rows []Row) (r Resolution, record bool) {
 	r = Resolution{State: at.State, Rows: rows, Committed: len(rows) > 0}
@@ -229,8 +231,9 @@ const minJump Revision = 1 << 32
 // elsewhere has a greater one than the database whose place it takes. Neither does the head: with 100
 // seen, a copy that was fenced at 50 and has come to 150 since would use 51 to 100 again. What matters
 // is that no revision that anybody has seen can be asked for: all of them have to be below compacted.
-// Half a jump is left for those who had seen more than this process and cannot be asked any more. As a
-// fence leaves a whole one, who is less than half a jump ahead of the one that fenced follows him.
+// Half a jump is left for processes that had seen more than this one and cannot be asked any more. A
+// fence leaves a whole jump. So a process that is less than half a jump ahead of the one that fenced
+// goes over to that fence.
 func Adoptable(seen Revision, st State) bool {
 	return st.Compacted >= seen+minJump/2
 }

@@ -12,6 +12,6 @@
 // # The state
 //
 // Every read returns the state of the store, of the same snapshot as its rows. A statement of one row
-// has it in that row; see [Read]. For the others, at least one row has it, and a row may have nothing
-// else.
+// has it in that row; see [Read]. Other statements return the state in at least one row. That
+// row may hold only the state.
 package sqlread

@@ -1,5 +1,5 @@
-// Command protoc does what go-to-protobuf asks of the program of this name, which is written in C++ and therefore not pinned by a Go module: it compiles
-// proto files and runs the plugin protoc-gen-gogo on them.
+// Command protoc replaces the C++ protoc for go-to-protobuf, since no Go module can pin that program. It
+// compiles proto files and runs the plugin protoc-gen-gogo on them.
 //
 //	protoc -I directory … --gogo_out=directory file.proto …
 package main

@@ -1,5 +1,6 @@
-// Package check judges a history: whether what clients and watchers were told could have been told by one store that does one thing after the other, never
-// forgets what it has acknowledged, and whose order is the order of resourceVersions.
+// Package check tests if a history is linearizable: one store that does one thing after the other could
+// have told clients and watchers all that they were told. It also tests that nothing acknowledged is
+// lost, and that the order of events is that of resourceVersions.
 //
 // The log of the database is the order. That it is one is checked first: revisions are dense and unique. Then everything is compared with it:
 //

@@ -1,4 +1,5 @@
-// Package plant is a proxy that tells clients something else than the server does, in the ways in which stores are wrong. A checker that does not notice is no good.
+// Package plant falsifies a server's answers, to test that the checker finds it. It is a proxy that is
+// wrong in the ways in which stores are wrong.
 package plant
 
 import (

@@ -1,5 +1,6 @@
-// Package pipelinepolicy is the admission plugin that makes pipelines be what the policies rule: it replaces images by those of the mirrors, and refuses banned
-// names and images. It knows the policies by an informer, so that no request waits for reading them.
+// Package pipelinepolicy is the admission plugin that enforces PipelinePolicies on pipelines. It replaces
+// images by those of the mirrors, and refuses banned names and images. It knows the policies by an
+// informer, so no request waits for reading them.
 package pipelinepolicy
 
 import (

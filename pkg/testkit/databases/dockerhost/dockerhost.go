@@ -1,5 +1,5 @@
-// Package dockerhost is for what starts databases in containers. It finds the containers that
-// testcontainers has started.
+// Package dockerhost finds containers that testcontainers has started. The public test kit and the
+// tests of the storage use it.
 package dockerhost
 
 import (
