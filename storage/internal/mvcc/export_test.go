@@ -14,15 +14,6 @@ func WaitQueued(ctx context.Context, s *Store, n int) error {
 	})
 }
 
-// WaitHeadReaders waits until a query of the head is waiting behind the running one.
-func WaitHeadReaders(ctx context.Context, s *Store) error {
-	return poll(ctx, func() bool {
-		s.heads.mu.Lock()
-		defer s.heads.mu.Unlock()
-		return len(s.heads.waiting) > 0
-	})
-}
-
 // CommitStopped ends when the committer's time is over.
 func CommitStopped(s *Store) <-chan struct{} { return s.commitCtx.Done() }
 
