@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest/dbserver"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -63,11 +62,11 @@ func TestTLS(t *testing.T) {
 		fails(t, as(t, set(t, db.URL, "tls", "false"), user, "its secret"), mvcc.Denied, "access denied")
 		exec(t, a, fmt.Sprintf("ALTER USER '%s'@'%%' REQUIRE X509", user))
 		fails(t, as(t, set(t, db.URL), user, "its secret"), mvcc.Denied, "access denied")
-		certPEM, keyPEM := ca.Sign(t, pki.Client("client"), 0)
+		certPEM, keyPEM := ca.Client(t, 0, "client")
 		cert, key := file(t, certPEM), file(t, keyPEM)
 		b := open(t, as(t, set(t, db.URL, "ssl-ca", caFile, "ssl-cert", cert, "ssl-key", key), user, "its secret"))
 		state(t, b)
-		expired, expiredKey := ca.Sign(t, pki.Client("client"), -2*time.Hour)
+		expired, expiredKey := ca.Client(t, -2*time.Hour, "client")
 		// The server says why and closes the connection while the client writes, so the client may
 		// see a broken connection, as often as it has bad luck. The advice is the same.
 		refused := func(why string, err error) {

@@ -1,4 +1,4 @@
-// Package postgres stores a revision log in PostgreSQL, versions 13 and later.
+// Package postgres keeps a store in PostgreSQL, versions 13 and later.
 //
 // A program that imports it, and names [Driver], can open databases by URLs such as
 //

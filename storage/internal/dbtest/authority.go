@@ -32,8 +32,13 @@ func (a Authority) PEM(tb testing.TB) []byte {
 	return certPEM
 }
 
-// Sign makes a certificate and its key, valid for an hour from this long after now.
-func (a Authority) Sign(tb testing.TB, t pki.Template, after time.Duration) (certPEM, keyPEM []byte) {
+// Client makes a client's certificate and its key, valid for an hour from this long after now.
+func (a Authority) Client(tb testing.TB, after time.Duration, name string) (certPEM, keyPEM []byte) {
+	tb.Helper()
+	return a.sign(tb, pki.Client(name), after)
+}
+
+func (a Authority) sign(tb testing.TB, t pki.Template, after time.Duration) (certPEM, keyPEM []byte) {
 	tb.Helper()
 	from := time.Now().Add(after)
 	pair, err := a.pair.Sign(t, from.Add(-time.Minute), from.Add(time.Hour))
@@ -46,9 +51,9 @@ func (a Authority) Sign(tb testing.TB, t pki.Template, after time.Duration) (cer
 	return certPEM, keyPEM
 }
 
-// Server makes what a server for hosts needs, valid like a certificate of Sign.
+// Server makes what a server for hosts needs, valid like a certificate of Client.
 func (a Authority) Server(tb testing.TB, after time.Duration, hosts ...string) *dbserver.TLS {
 	tb.Helper()
-	certPEM, keyPEM := a.Sign(tb, pki.Server(hosts...), after)
+	certPEM, keyPEM := a.sign(tb, pki.Server(hosts...), after)
 	return &dbserver.TLS{CA: a.PEM(tb), Cert: certPEM, Key: keyPEM}
 }
