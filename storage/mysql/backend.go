@@ -34,9 +34,6 @@ type backend struct {
 	// admin accepts a server with another fingerprint: Identity and Fence are how this process
 	// moves to it.
 	admin *sql.DB
-
-	// onSweep, if not nil, is called by a sweep that has read what it will delete. For tests.
-	onSweep func()
 }
 
 // It has no Notifier, as the servers have no notifications; no Poller, as nothing is cheaper to ask

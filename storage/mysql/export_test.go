@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"context"
 	"fmt"
 	"math"
 
@@ -69,8 +70,27 @@ func LargestGroup(l mvcc.Limits, g *mvcc.Group) (first, second int) {
 	return one.Len(), two.Len()
 }
 
-// OnSweep has f called by each sweep that has read what it will delete.
-func OnSweep(b mvcc.Backend, f func()) { b.(*backend).onSweep = f }
+// Overtaken is a backend whose sweeps call Meanwhile when they have read what they will delete.
+type Overtaken struct {
+	mvcc.Backend
+	Meanwhile func()
+}
+
+// Sweep implements [mvcc.Backend].
+func (o Overtaken) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, err error) {
+	b := o.Backend.(*backend)
+	t := b.sweep(p, &deleted)
+	decide := t.decide
+	t.decide = func(a *answers) (*text, error) {
+		second, err := decide(a)
+		if err == nil {
+			o.Meanwhile()
+		}
+		return second, err
+	}
+	err = b.transact(ctx, t)
+	return deleted, err
+}
 
 // Statements are all statements that read or change rows of the two large tables, as a store is
 // asked that has keys /registry/00000000 to keys-1, each written twice, and so log rows up to

@@ -15,7 +15,14 @@ func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, er
 	if p.Empty() {
 		return 0, nil
 	}
-	t := transaction{what: "sweep", pool: b.commits, repeatable: true}
+	t := b.sweep(p, &deleted)
+	err = b.transact(ctx, t)
+	return deleted, err
+}
+
+// sweep returns the transaction of a sweep, which counts the deleted rows.
+func (b *backend) sweep(p *mvcc.SweepPlan, deleted *int) *transaction {
+	t := &transaction{what: "sweep", pool: b.commits, repeatable: true}
 	b.begin(&t.ask)
 	t.ask.statement(selectState)
 	t.decide = func(a *answers) (*text, error) {
@@ -35,9 +42,6 @@ func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, er
 		if err := p.Check(st); err != nil {
 			return nil, err
 		}
-		if b.onSweep != nil {
-			b.onSweep()
-		}
 		var second text
 		second.statement(deleteSwept, revisionRows(p.Revisions))
 		second.statement(selectDeleted)
@@ -50,8 +54,7 @@ func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, er
 		return &second, nil
 	}
 	t.answered = func(a *answers) error {
-		return a.each(1, func(r row) error { deleted = int(r.int(0)); return nil })
+		return a.each(1, func(r row) error { *deleted = int(r.int(0)); return nil })
 	}
-	err = b.transact(ctx, &t)
-	return deleted, err
+	return t
 }

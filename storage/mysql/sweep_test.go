@@ -33,7 +33,7 @@ func TestSweepOvertakenByImport(t *testing.T) {
 			t.Fatal(err)
 		}
 		restored := mvcc.Record{Key: "restored", Revision: 2, Create: 2, Value: []byte("v")}
-		mysql.OnSweep(sweeper, func() {
+		overtaken := mysql.Overtaken{Backend: sweeper, Meanwhile: func() {
 			_, err := (&mvcc.Import{
 				Head: st.Head.Revision, Replace: true, Token: token(),
 				Records: func(each func(*mvcc.Record) error) error { return each(&restored) },
@@ -41,15 +41,14 @@ func TestSweepOvertakenByImport(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-		})
-		if n, _, err := mvcc.SweepBatch(ctx, sweeper, 100); err == nil {
+		}}
+		if n, _, err := mvcc.SweepBatch(ctx, overtaken, 100); err == nil {
 			t.Errorf("the sweep has deleted %d rows", n)
 		}
 		row, st, err := importer.Get(ctx, "restored")
 		if err != nil || row == nil || row.Revision != 2 || st.Head.Epoch != 2 {
 			t.Fatalf("what was imported is %+v at %+v, %v", row, st, err)
 		}
-		mysql.OnSweep(sweeper, nil)
 		if _, st, err := mvcc.SweepBatch(ctx, sweeper, 100); err != nil || st.Swept != st.Head.Revision {
 			t.Errorf("the next sweep: %+v, %v", st, err)
 		}

@@ -25,9 +25,6 @@ func (b *backend) Durability(ctx context.Context) (d mvcc.Durability, err error)
 		return d, err
 	}
 	d.Relaxed, d.Boot = b.cfg.synchronous != "FULL", bootID()
-	if b.opts.Boot != nil {
-		d.Boot = b.opts.Boot()
-	}
 	return d, err
 }
 

@@ -32,9 +32,6 @@ type DriverOptions struct {
 	Timeout time.Duration
 	// Now, if not nil, replaces the clock of a database that has none of its own (SQLite).
 	Now func() time.Time
-	// Boot, if not nil, replaces what names the operating system's boot, for a database that asks for it
-	// (SQLite). For tests: it makes a restart of the machine.
-	Boot func() string
 }
 
 // Migration is one step of a schema.

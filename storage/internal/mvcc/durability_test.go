@@ -1,6 +1,7 @@
 package mvcc_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -46,7 +47,20 @@ type machine struct {
 	db dbtest.DB
 	// relax and tighten change the settings, restart begins another boot.
 	relax, tighten, restart func()
-	boot                    func() string
+	// boot, if not nil, names the boot in place of the machine that the test runs on.
+	boot func() string
+}
+
+// booted is a backend whose machine says which boot it is.
+type booted struct {
+	mvcc.Backend
+	boot func() string
+}
+
+func (b booted) Durability(ctx context.Context) (mvcc.Durability, error) {
+	d, err := b.Backend.Durability(ctx)
+	d.Boot = b.boot()
+	return d, err
 }
 
 func newMachine(t *testing.T, kind dbtest.Kind) *machine {
@@ -81,13 +95,16 @@ func newMachine(t *testing.T, kind dbtest.Kind) *machine {
 // open opens a store on the machine.
 func (m *machine) open(t *testing.T) *mvcc.Store {
 	t.Helper()
-	opts := mvcc.DriverOptions{Logger: testLogger(t), Timeout: 30e9, Boot: m.boot}
+	opts := mvcc.DriverOptions{Logger: testLogger(t), Timeout: 30e9}
 	if _, err := m.db.Driver.Migrate(t.Context(), m.db.URL, opts); err != nil {
 		t.Fatal(err)
 	}
 	b, err := m.db.Driver.Open(t.Context(), m.db.URL, opts)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if m.boot != nil {
+		b = booted{b, m.boot}
 	}
 	s, err := mvcc.Open(t.Context(), b, mvcc.Config{Logger: testLogger(t)})
 	if err != nil {

@@ -37,3 +37,6 @@ func TailOf(ctx context.Context, s *Store, from Revision, limit int) (*Tail, err
 
 // WaitAttached waits until a watcher follows the ring.
 func WaitAttached(ctx context.Context, w *Watcher) error { return waitAttached(ctx, w) }
+
+// Delivered returns the newest revision that was delivered to the watchers.
+func (s *Store) Delivered() Revision { return s.hub.position().Revision }

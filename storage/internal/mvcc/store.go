@@ -374,9 +374,6 @@ func (s *Store) Ready(ctx context.Context) error {
 // why they are polled.
 func (s *Store) Listening() error { return s.tailer.status() }
 
-// Delivered returns the newest revision that was delivered to the watchers.
-func (s *Store) Delivered() Revision { return s.hub.position().Revision }
-
 // progressLoop tells idle watchers how far they are.
 func (s *Store) progressLoop(ctx context.Context) {
 	ticker := time.NewTicker(s.cfg.ProgressInterval)
