@@ -1,20 +1,22 @@
-// Package migrations holds the schema of the store's tables as versioned SQL, one directory per kind of database, and brings
-// databases to it.
+// Package migrations holds the schema of the store's tables as versioned SQL, one directory per
+// kind of database, and brings databases to it.
 //
 // # The rule for changes
 //
-// A schema change expands first and contracts a release later, so that the programs of two successive releases can work on one
-// database while replicas are replaced one by one. The store row says in oldest_writer the oldest schema version whose programs may
-// still write: a migration that only adds something leaves it, one that such a program would harm raises it to its own number, in the same
-// transaction.
+// A schema change expands first and contracts a release later, so that the programs of two
+// successive releases can work on one database while replicas are replaced one by one. The store
+// row says in oldest_writer the oldest schema version whose programs may still write: a migration
+// that only adds something leaves it, one that such a program would harm raises it to its own
+// number, in the same transaction.
 //
-// A program that knows the schema versions up to S may use a database at version V if V == S, or if V > S and oldest_writer <= S:
-// that is how an older replica may start again in the middle of a rolling upgrade. A program that is
-// running when oldest_writer rises beyond S finds that out under the commit lock and writes no more. If V < S, the database has to be
-// migrated first.
+// A program that knows the schema versions up to S may use a database at version V if V == S, or if
+// V > S and oldest_writer <= S: that is how an older replica may start again in the middle of a
+// rolling upgrade. A program that is running when oldest_writer rises beyond S finds that out under
+// the commit lock and writes no more. If V < S, the database has to be migrated first.
 //
-// A migration is a file NNNNN_name.sql that begins with "-- +goose Up" and runs in one transaction where the database can. There is no way down:
-// an older program runs on the newer schema, or a backup is restored.
+// A migration is a file NNNNN_name.sql that begins with "-- +goose Up" and runs in one transaction
+// where the database can. There is no way down: an older program runs on the newer schema, or a
+// backup is restored.
 package migrations
 
 import (
@@ -43,14 +45,17 @@ type Set struct {
 	// files has the SQL files in dir.
 	files fs.FS
 	dir   string
-	// tableExists is a query without arguments that tells whether the version table is there, as one boolean or 0 or 1.
+	// tableExists is a query without arguments that tells whether the version table is there, as
+	// one boolean or 0 or 1.
 	tableExists string
 	// store, if not nil, makes what reads and writes the version table, in place of goose's own.
 	store func() (database.Store, error)
-	// optimistic says that migrators need no lock: one that loses fails without effect and looks again.
+	// optimistic says that migrators need no lock: one that loses fails without effect and looks
+	// again.
 	optimistic bool
-	// begin, if not empty, is for databases without transactional DDL: it puts the first row, of version 0, into a version table that has none, since whoever has
-	// created the table was interrupted.
+	// begin, if not empty, is for databases without transactional DDL: it puts the first row, of
+	// version 0, into a version table that has none, since whoever has created the table was
+	// interrupted.
 	begin string
 }
 
@@ -76,9 +81,11 @@ func (e *VersionError) Error() string {
 	case e.Have == 0:
 		return "the database holds no rowkeeper store yet: run `rowkeeper migrate up`"
 	case e.Have < e.Know:
-		return fmt.Sprintf("the database's schema is version %d, older than version %d that this program needs: run `rowkeeper migrate up`", e.Have, e.Know)
+		return fmt.Sprintf("the database's schema is version %d, older than version %d that this "+
+			"program needs: run `rowkeeper migrate up`", e.Have, e.Know)
 	default:
-		return fmt.Sprintf("the database's schema is version %d, newer than version %d that this program knows; use a newer rowkeeper", e.Have, e.Know)
+		return fmt.Sprintf("the database's schema is version %d, newer than version %d that this "+
+			"program knows; use a newer rowkeeper", e.Have, e.Know)
 	}
 }
 
@@ -110,12 +117,13 @@ func (s Set) known() ([]Migration, error) {
 	return known, nil
 }
 
-// Up brings the database to the newest version of the set and returns the migrations that it ran, also those before one
-// that failed. Any number of programs may call it at once. It leaves alone a database that is newer than the set but may still be used, and
-// returns a [VersionError] if it may not.
+// Up brings the database to the newest version of the set and returns the migrations that it ran,
+// also those before one that failed. Any number of programs may call it at once. It leaves alone a
+// database that is newer than the set but may still be used, and returns a [VersionError] if it may
+// not.
 //
-// locker, which must not be nil except for SQLite, holds a lock for as long as its connection lives. db may need a second connection
-// beside the locked one.
+// locker, which must not be nil except for SQLite, holds a lock for as long as its connection
+// lives. db may need a second connection beside the locked one.
 func Up(ctx context.Context, db *sql.DB, s Set, locker lock.SessionLocker) ([]Migration, error) {
 	if locker == nil && !s.optimistic {
 		return nil, errors.New("migrations: this database needs a lock")
@@ -134,8 +142,8 @@ func Up(ctx context.Context, db *sql.DB, s Set, locker lock.SessionLocker) ([]Mi
 		if err == nil || !s.optimistic || ctx.Err() != nil {
 			return done, err
 		}
-		// Either the migration is wrong, or another program was faster. In the latter case the version has moved, which it can only do
-		// as often as there are migrations.
+		// Either the migration is wrong, or another program was faster. In the latter case the
+		// version has moved, which it can only do as often as there are migrations.
 		own := before
 		if len(applied) > 0 {
 			own = applied[len(applied)-1].Version
@@ -146,8 +154,8 @@ func Up(ctx context.Context, db *sql.DB, s Set, locker lock.SessionLocker) ([]Mi
 	}
 }
 
-// complete puts the first row into a version table that has none. It asks before it writes: an account that may only use the database may also ask
-// for migrations where none is pending.
+// complete puts the first row into a version table that has none. It asks before it writes: an
+// account that may only use the database may also ask for migrations where none is pending.
 func (s Set) complete(ctx context.Context, db *sql.DB) error {
 	if s.begin == "" {
 		return nil
@@ -157,7 +165,8 @@ func (s Set) complete(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	var filled bool
-	if err := db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM `+VersionTable+`)`).Scan(&filled); err != nil || filled {
+	if err := db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM `+VersionTable+
+		`)`).Scan(&filled); err != nil || filled {
 		return err
 	}
 	_, err = db.ExecContext(ctx, s.begin)
@@ -173,7 +182,8 @@ func (s Set) up(ctx context.Context, db *sql.DB, locker lock.SessionLocker) ([]M
 	if err != nil {
 		return nil, err
 	}
-	dialect, opts := s.dialect, []goose.ProviderOption{goose.WithDisableGlobalRegistry(true), goose.WithLogger(goose.NopLogger())}
+	dialect, opts := s.dialect, []goose.ProviderOption{goose.WithDisableGlobalRegistry(true),
+		goose.WithLogger(goose.NopLogger())}
 	if s.store != nil {
 		store, err := s.store()
 		if err != nil {
@@ -201,7 +211,9 @@ func (s Set) up(ctx context.Context, db *sql.DB, locker lock.SessionLocker) ([]M
 	}
 	var applied []Migration
 	for _, r := range results {
-		i, ok := slices.BinarySearchFunc(known, r.Source.Version, func(m Migration, v int64) int { return cmp.Compare(m.Version, v) })
+		i, ok := slices.BinarySearchFunc(known, r.Source.Version, func(m Migration, v int64) int {
+			return cmp.Compare(m.Version, v)
+		})
 		if !ok {
 			continue
 		}
@@ -212,7 +224,8 @@ func (s Set) up(ctx context.Context, db *sql.DB, locker lock.SessionLocker) ([]M
 	return applied, err
 }
 
-// Status lists the migrations of the set and those that the database has besides, by version. It changes nothing.
+// Status lists the migrations of the set and those that the database has besides, by version. It
+// changes nothing.
 func Status(ctx context.Context, db *sql.DB, s Set) ([]Migration, error) {
 	list, err := s.known()
 	if err != nil {
@@ -222,7 +235,8 @@ func Status(ctx context.Context, db *sql.DB, s Set) ([]Migration, error) {
 	if err != nil || !exists {
 		return list, err
 	}
-	rows, err := db.QueryContext(ctx, `SELECT version_id, tstamp FROM `+VersionTable+` WHERE version_id > 0 ORDER BY version_id`)
+	rows, err := db.QueryContext(ctx, `SELECT version_id, tstamp FROM `+VersionTable+
+		` WHERE version_id > 0 ORDER BY version_id`)
 	if err != nil {
 		return nil, err
 	}
@@ -233,7 +247,9 @@ func Status(ctx context.Context, db *sql.DB, s Set) ([]Migration, error) {
 		if err := rows.Scan(&version, &stamp); err != nil {
 			return nil, err
 		}
-		i, ok := slices.BinarySearchFunc(list, version, func(m Migration, v int64) int { return cmp.Compare(m.Version, v) })
+		i, ok := slices.BinarySearchFunc(list, version, func(m Migration, v int64) int {
+			return cmp.Compare(m.Version, v)
+		})
 		if !ok {
 			list = slices.Insert(list, i, Migration{Version: version})
 		}
@@ -242,8 +258,8 @@ func Status(ctx context.Context, db *sql.DB, s Set) ([]Migration, error) {
 	return list, rows.Err()
 }
 
-// stampTime reads a time that the database wrote without a zone, which drivers return in various types. That a migration was
-// applied must not depend on it.
+// stampTime reads a time that the database wrote without a zone, which drivers return in various
+// types. That a migration was applied must not depend on it.
 func stampTime(v any) time.Time {
 	text := ""
 	switch v := v.(type) {
@@ -260,8 +276,8 @@ func stampTime(v any) time.Time {
 	return time.Unix(0, 0)
 }
 
-// Check tells whether a program that knows this set may read and write the database: nil, a [VersionError], or what kept it
-// from finding out. It changes nothing.
+// Check tells whether a program that knows this set may read and write the database: nil, a
+// [VersionError], or what kept it from finding out. It changes nothing.
 func (s Set) Check(ctx context.Context, db *sql.DB) error {
 	have, err := s.version(ctx, db)
 	if err != nil {
@@ -273,7 +289,8 @@ func (s Set) Check(ctx context.Context, db *sql.DB) error {
 	}
 	if have > know {
 		var oldest int64
-		if err := db.QueryRowContext(ctx, `SELECT oldest_writer FROM rowkeeper_store WHERE id = 1`).Scan(&oldest); err != nil {
+		if err := db.QueryRowContext(ctx,
+			`SELECT oldest_writer FROM rowkeeper_store WHERE id = 1`).Scan(&oldest); err != nil {
 			return err
 		}
 		if oldest <= know {

@@ -65,7 +65,8 @@ func TestUpAndStatus(t *testing.T) {
 		t.Fatalf("status of an empty database: %v, %v", versions(list), err)
 	}
 	var tables int
-	if err := db.QueryRow(`SELECT count(*) FROM sqlite_master`).Scan(&tables); err != nil || tables != 0 {
+	if err := db.QueryRow(`SELECT count(*) FROM sqlite_master`).Scan(&tables); err != nil ||
+		tables != 0 {
 		t.Fatalf("status created %d tables, %v", tables, err)
 	}
 	before := time.Now()
@@ -100,11 +101,14 @@ func TestUpAndStatus(t *testing.T) {
 		t.Errorf("the store row is %q %d %d %d %d", identity, epoch, compacted, swept, oldest)
 	}
 	if err := db.QueryRow(`SELECT count(*) OVER (), revision, length(key), prev_revision, create_revision, length(token), time, deleted, value FROM rowkeeper_log`).
-		Scan(&logs, &revision, &key, &prev, &create, &tokenLen, &micros, &deleted, &value); err != nil {
+		Scan(&logs, &revision, &key, &prev, &create, &tokenLen, &micros, &deleted,
+			&value); err != nil {
 		t.Fatal(err)
 	}
-	if logs != 1 || revision != 1 || key != 0 || prev != 0 || create != 0 || tokenLen != 16 || deleted != 1 || value != nil {
-		t.Errorf("the first marker is %d %d %d %d %d %d %d %q", logs, revision, key, prev, create, tokenLen, deleted, value)
+	if logs != 1 || revision != 1 || key != 0 || prev != 0 || create != 0 || tokenLen != 16 ||
+		deleted != 1 || value != nil {
+		t.Errorf("the first marker is %d %d %d %d %d %d %d %q", logs, revision, key, prev, create,
+			tokenLen, deleted, value)
 	}
 	if d := time.UnixMicro(micros).Sub(before); d < -2*time.Second || d > time.Hour {
 		t.Errorf("the first marker was written %v after the beginning", d)
@@ -123,13 +127,17 @@ func TestCheck(t *testing.T) {
 	}{
 		{name: "empty", has: 0, know: 1, want: "holds no rowkeeper store yet", upRuns: 1, upHas: 1},
 		{name: "same", has: 3, know: 3, upHas: 3},
-		{name: "older", has: 2, know: 4, want: "schema is version 2, older than version 4 that this program needs: run `rowkeeper migrate up`", upRuns: 2, upHas: 4},
+		{name: "older", has: 2, know: 4, want: "schema is version 2, older than version 4 that " +
+			"this program needs: run `rowkeeper migrate up`", upRuns: 2, upHas: 4},
 		{name: "newer, expanded only", has: 4, know: 2, upHas: 4},
 		{
-			name: "newer, contracted", has: 4, know: 2, extra: map[int]string{4: "UPDATE rowkeeper_store SET oldest_writer = 3;"},
-			want: "schema is version 4, newer than version 2 that this program knows; use a newer rowkeeper", upWant: "newer than version 2", upHas: 4,
+			name: "newer, contracted", has: 4, know: 2,
+			extra: map[int]string{4: "UPDATE rowkeeper_store SET oldest_writer = 3;"},
+			want: "schema is version 4, newer than version 2 that this program knows; use a " +
+				"newer rowkeeper", upWant: "newer than version 2", upHas: 4,
 		},
-		{name: "newer, contracted below us", has: 4, know: 3, extra: map[int]string{4: "UPDATE rowkeeper_store SET oldest_writer = 3;"}, upHas: 4},
+		{name: "newer, contracted below us", has: 4, know: 3,
+			extra: map[int]string{4: "UPDATE rowkeeper_store SET oldest_writer = 3;"}, upHas: 4},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			db := openSQLite(t, filepath.Join(t.TempDir(), "db"))
@@ -150,7 +158,8 @@ func TestCheck(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, m := range list {
-				if m.Version != int64(i+1) || m.Applied.IsZero() || (m.Name == "") != (i >= tc.know) {
+				if m.Version != int64(i+1) || m.Applied.IsZero() ||
+					(m.Name == "") != (i >= tc.know) {
 					t.Errorf("status: %v", versions(list))
 				}
 			}
@@ -167,7 +176,8 @@ func matches(t *testing.T, what string, err error, want string) {
 	switch {
 	case want == "" && err != nil:
 		t.Errorf("%s: %v", what, err)
-	case want != "" && (err == nil || !strings.Contains(err.Error(), want) || !errors.As(err, &version)):
+	case want != "" && (err == nil || !strings.Contains(err.Error(), want) ||
+		!errors.As(err, &version)):
 		t.Errorf("%s: %v, want a VersionError with %q", what, err, want)
 	}
 }
@@ -184,7 +194,8 @@ func TestFailedMigration(t *testing.T) {
 		t.Errorf("up ran %v", versions(done))
 	}
 	list, err := Status(ctx, db, s)
-	if err != nil || versions(list) != `1 "initial" applied, 2 "step" applied, 3 "step" pending, 4 "step" pending` {
+	if err != nil ||
+		versions(list) != `1 "initial" applied, 2 "step" applied, 3 "step" pending, 4 "step" pending` {
 		t.Errorf("status: %v, %v", versions(list), err)
 	}
 	if _, err := db.Exec(`SELECT * FROM step3`); err == nil {
@@ -195,12 +206,14 @@ func TestFailedMigration(t *testing.T) {
 func TestLockIsRequired(t *testing.T) {
 	s := SQLite
 	s.optimistic = false
-	if _, err := Up(context.Background(), openSQLite(t, filepath.Join(t.TempDir(), "db")), s, nil); err == nil {
+	if _, err := Up(context.Background(), openSQLite(t, filepath.Join(t.TempDir(), "db")), s,
+		nil); err == nil {
 		t.Error("a set that needs a lock ran without one")
 	}
 }
 
-// TestConcurrentUp lets many connections and processes migrate one empty file at once: each migration runs once.
+// TestConcurrentUp lets many connections and processes migrate one empty file at once: each
+// migration runs once.
 func TestConcurrentUp(t *testing.T) {
 	const env, migrations = "ROWKEEPER_TEST_MIGRATE", 8
 	ctx := context.Background()
@@ -268,7 +281,8 @@ func TestConcurrentUp(t *testing.T) {
 	db := openSQLite(t, path)
 	for i := 2; i <= migrations; i++ {
 		var rows int
-		if err := db.QueryRow(fmt.Sprintf(`SELECT count(*) FROM step%d`, i)).Scan(&rows); err != nil || rows != 1 {
+		if err := db.QueryRow(fmt.Sprintf(`SELECT count(*) FROM step%d`,
+			i)).Scan(&rows); err != nil || rows != 1 {
 			t.Errorf("migration %d ran %d times, %v", i, rows, err)
 		}
 	}
@@ -283,7 +297,8 @@ func TestFiles(t *testing.T) {
 		}
 		for i, m := range known {
 			if m.Version != int64(i+1) || m.Name == "" {
-				t.Errorf("%s: migration %d is number %d with the name %q", s.dialect, i+1, m.Version, m.Name)
+				t.Errorf("%s: migration %d is number %d with the name %q", s.dialect, i+1,
+					m.Version, m.Name)
 			}
 		}
 		if s.Newest() != int64(len(known)) || len(known) == 0 {

@@ -15,24 +15,28 @@ import (
 //go:embed mysql/*.sql
 var mysqlFiles embed.FS
 
-// MySQL are the migrations of MySQL and MariaDB, where DDL is not transactional: each migration is written so that running it
-// again completes what an interrupted run has left. Use them with [MySQLLocker].
+// MySQL are the migrations of MySQL and MariaDB, where DDL is not transactional: each migration is
+// written so that running it again completes what an interrupted run has left. Use them with
+// [MySQLLocker].
 var MySQL = Set{
 	dialect: database.DialectMySQL,
 	files:   mysqlFiles,
 	dir:     "mysql",
 	tableExists: `SELECT EXISTS (SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '` +
 		VersionTable + `')`,
-	begin: `INSERT INTO ` + VersionTable + ` (version_id, is_applied) SELECT 0, TRUE FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM ` + VersionTable + `)`,
+	begin: `INSERT INTO ` + VersionTable +
+		` (version_id, is_applied) SELECT 0, TRUE FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM ` +
+		VersionTable + `)`,
 }
 
-// MySQLLocker returns a lock that one connection to the database holds at a time. It ends with the connection, if not before.
+// MySQLLocker returns a lock that one connection to the database holds at a time. It ends with the
+// connection, if not before.
 func MySQLLocker() lock.SessionLocker { return mysqlLocker{} }
 
 type mysqlLocker struct{}
 
-// SessionLock waits for the lock until ctx ends. The server waits a second at a time: a connection that was given up then
-// does not stay behind in the queue for the lock.
+// SessionLock waits for the lock until ctx ends. The server waits a second at a time: a connection
+// that was given up then does not stay behind in the queue for the lock.
 func (mysqlLocker) SessionLock(ctx context.Context, conn *sql.Conn) error {
 	name, err := mysqlLockName(ctx, conn)
 	if err != nil {
@@ -61,7 +65,8 @@ func (mysqlLocker) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
 	return err
 }
 
-// mysqlLockName makes the lock's name, at most 64 characters long, from the database's, since the locks of a server are one name space.
+// mysqlLockName makes the lock's name, at most 64 characters long, from the database's, since the
+// locks of a server are one name space.
 func mysqlLockName(ctx context.Context, conn *sql.Conn) (string, error) {
 	var db string
 	if err := conn.QueryRowContext(ctx, `SELECT DATABASE()`).Scan(&db); err != nil {

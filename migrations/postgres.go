@@ -21,11 +21,13 @@ var Postgres = Set{
 	store:       newPostgresStore,
 }
 
-// postgresLock is the key of the advisory locks of this package: "rowkeepr" in ASCII. Advisory locks are the database's, so stores in different
-// schemas of one database wait for each other's migrations, which does no harm.
+// postgresLock is the key of the advisory locks of this package: "rowkeepr" in ASCII. Advisory
+// locks are the database's, so stores in different schemas of one database wait for each other's
+// migrations, which does no harm.
 const postgresLock int64 = 0x726f776b65657072
 
-// PostgresLocker locks a database against other migrators for as long as the connection lives. It waits as long as the context allows.
+// PostgresLocker locks a database against other migrators for as long as the connection lives. It
+// waits as long as the context allows.
 type PostgresLocker struct{}
 
 // SessionLock takes the lock.
@@ -42,8 +44,8 @@ func (PostgresLocker) SessionUnlock(ctx context.Context, conn *sql.Conn) error {
 	return err
 }
 
-// postgresStore is goose's store for PostgreSQL with a version table that several programs may create at once: goose does so before it asks
-// for the lock.
+// postgresStore is goose's store for PostgreSQL with a version table that several programs may
+// create at once: goose does so before it asks for the lock.
 type postgresStore struct{ database.Store }
 
 func newPostgresStore() (database.Store, error) {
@@ -52,7 +54,8 @@ func newPostgresStore() (database.Store, error) {
 }
 
 // TableExists tells whether the version table is there.
-func (s postgresStore) TableExists(ctx context.Context, db database.DBTxConn) (exists bool, err error) {
+func (s postgresStore) TableExists(ctx context.Context, db database.DBTxConn) (exists bool,
+	err error) {
 	err = db.QueryRowContext(ctx, postgresTableExists).Scan(&exists)
 	return exists, err
 }
@@ -67,21 +70,25 @@ CREATE TABLE IF NOT EXISTS ` + VersionTable + ` (
     tstamp     timestamp NOT NULL DEFAULT (now() AT TIME ZONE 'UTC')
 )`
 
-// CreateVersionTable creates the table if it is not there. goose calls it in a transaction, to whose end the lock lasts: IF NOT EXISTS alone
-// fails if two do so in the same moment.
+// CreateVersionTable creates the table if it is not there. goose calls it in a transaction, to
+// whose end the lock lasts: IF NOT EXISTS alone fails if two do so in the same moment.
 func (s postgresStore) CreateVersionTable(ctx context.Context, db database.DBTxConn) error {
-	if _, err := db.ExecContext(ctx, `SELECT pg_advisory_xact_lock($1)`, postgresLock+1); err != nil {
+	if _, err := db.ExecContext(ctx, `SELECT pg_advisory_xact_lock($1)`,
+		postgresLock+1); err != nil {
 		return err
 	}
 	_, err := db.ExecContext(ctx, createPostgresVersionTable)
 	return err
 }
 
-// Insert records a version. goose records version 0 after it created the table, which two programs may believe to have done.
-func (s postgresStore) Insert(ctx context.Context, db database.DBTxConn, req database.InsertRequest) error {
+// Insert records a version. goose records version 0 after it created the table, which two programs
+// may believe to have done.
+func (s postgresStore) Insert(ctx context.Context, db database.DBTxConn,
+	req database.InsertRequest) error {
 	if req.Version != 0 {
 		return s.Store.Insert(ctx, db, req)
 	}
-	_, err := db.ExecContext(ctx, `INSERT INTO `+VersionTable+` (version_id, is_applied) VALUES (0, true) ON CONFLICT (version_id) DO NOTHING`)
+	_, err := db.ExecContext(ctx, `INSERT INTO `+VersionTable+
+		` (version_id, is_applied) VALUES (0, true) ON CONFLICT (version_id) DO NOTHING`)
 	return err
 }

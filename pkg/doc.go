@@ -28,6 +28,6 @@
 //	example            the API of pipelines that cmd/rowkeeper serves: types, registries, admission,
 //	                   generated code, clients, a controller
 //
-// The layers are cmd, then pkg, then storage. A package imports packages of its own layer or of those
-// below. Nothing of the library imports the example. Tests may import anything.
+// The layers are cmd, then pkg, then storage. A package imports packages of its own layer or of
+// those below. Nothing of the library imports the example. Tests may import anything.
 package pkg

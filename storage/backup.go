@@ -21,7 +21,8 @@ type Backup struct {
 	Objects int64
 	// Time is when it was made, by the database's clock.
 	Time time.Time
-	// Renumbered is set by RestoreBackup if the objects got other resourceVersions than they have in the backup.
+	// Renumbered is set by RestoreBackup if the objects got other resourceVersions than they have
+	// in the backup.
 	Renumbered bool
 }
 
@@ -29,7 +30,8 @@ func backupOf(h archive.Header) Backup {
 	return Backup{Store: h.Store, Revision: int64(h.Revision), Objects: h.Keys, Time: h.Time}
 }
 
-// Progress is called after each object with what is being done ("reading", "checking", "writing", "comparing"), to how many of how many objects.
+// Progress is called after each object with what is being done ("reading", "checking", "writing",
+// "comparing"), to how many of how many objects.
 type Progress func(doing string, done, total int64)
 
 func (p Progress) tell(doing string, done, total int64) {
@@ -42,27 +44,34 @@ var (
 	// ErrNotEmpty refuses to restore a backup into a database that has objects.
 	ErrNotEmpty = errors.New("the database is not empty")
 	// ErrStalled ends a backup whose output takes nothing more.
-	ErrStalled = errors.New("the output of the backup takes nothing more, and the database cannot keep its snapshot for ever: write the backup to a file")
-	// ErrNotConfirmed says that nobody can tell whether a backup was restored. It was as a whole, or not at all.
-	ErrNotConfirmed = errors.New("the database did not confirm that the backup was restored: it may or may not be; look into it, or restore it again")
+	ErrStalled = errors.New("the output of the backup takes nothing more, and the database " +
+		"cannot keep its snapshot for ever: write the backup to a file")
+	// ErrNotConfirmed says that nobody can tell whether a backup was restored. It was as a whole,
+	// or not at all.
+	ErrNotConfirmed = errors.New("the database did not confirm that the backup was restored: it " +
+		"may or may not be; look into it, or restore it again")
 )
 
-// WriteBackup writes everything that the database holds to w: the state at one revision, read in one snapshot, while servers go on. Objects are written as they
-// are stored, so what is encrypted in the database is encrypted in the backup. Memory does not grow with the number of objects. w is not closed; after an error,
-// what was written to it is of no use.
+// WriteBackup writes everything that the database holds to w: the state at one revision, read in
+// one snapshot, while servers go on. Objects are written as they are stored, so what is encrypted
+// in the database is encrypted in the backup. Memory does not grow with the number of objects. w is
+// not closed; after an error, what was written to it is of no use.
 //
-// As long as it reads, the database keeps what it would give up otherwise. So it fails with ErrStalled if w takes five minutes for one Write, and at once when
-// the context ends; a Write that hangs is left behind then, and ends when w lets it.
+// As long as it reads, the database keeps what it would give up otherwise. So it fails with
+// ErrStalled if w takes five minutes for one Write, and at once when the context ends; a Write that
+// hangs is left behind then, and ends when w lets it.
 //
 // The format is documented in storage/internal/archive.
-func (d *Database) WriteBackup(ctx context.Context, w io.Writer, progress Progress) (b Backup, err error) {
+func (d *Database) WriteBackup(ctx context.Context, w io.Writer, progress Progress) (b Backup,
+	err error) {
 	return d.writeBackup(ctx, w, progress, stalledAfter)
 }
 
 // stalledAfter is how long a Write to a backup may take.
 const stalledAfter = 5 * time.Minute
 
-func (d *Database) writeBackup(ctx context.Context, to io.Writer, progress Progress, patience time.Duration) (b Backup, err error) {
+func (d *Database) writeBackup(ctx context.Context, to io.Writer, progress Progress,
+	patience time.Duration) (b Backup, err error) {
 	id, err := d.mvcc.Identity(ctx)
 	if err != nil {
 		return b, fmt.Errorf("cannot back up the database: %w", err)
@@ -79,7 +88,8 @@ func (d *Database) writeBackup(ctx context.Context, to io.Writer, progress Progr
 				w.interrupt(cause)
 			}
 		})
-		h := archive.Header{Store: id.Store, Revision: st.Head.Revision, Keys: keys, Time: st.Now.UTC()}
+		h := archive.Header{Store: id.Store, Revision: st.Head.Revision, Keys: keys,
+			Time: st.Now.UTC()}
 		b = backupOf(h)
 		out, err = archive.NewWriter(w, h)
 		return err
@@ -103,13 +113,16 @@ func (d *Database) writeBackup(ctx context.Context, to io.Writer, progress Progr
 	return b, nil
 }
 
-// ReadBackup reads a backup to its end, and returns an error if it is not whole, or of a newer format.
+// ReadBackup reads a backup to its end, and returns an error if it is not whole, or of a newer
+// format.
 func ReadBackup(r io.Reader, progress Progress) (Backup, error) {
-	b, _, err := check(r, mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes}, progress)
+	b, _, err := check(r, mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes},
+		progress)
 	return b, err
 }
 
-func check(r io.Reader, limits mvcc.Limits, progress Progress) (b Backup, sum archive.Summary, err error) {
+func check(r io.Reader, limits mvcc.Limits, progress Progress) (b Backup, sum archive.Summary,
+	err error) {
 	in, err := archive.NewReader(r, limits)
 	if err != nil {
 		return b, sum, fmt.Errorf("the backup cannot be used: %w", err)
@@ -130,22 +143,28 @@ func check(r io.Reader, limits mvcc.Limits, progress Progress) (b Backup, sum ar
 
 // RestoreOptions say how to restore a backup.
 type RestoreOptions struct {
-	// Replace removes all that the database holds. Otherwise a database that holds objects is refused with ErrNotEmpty.
+	// Replace removes all that the database holds. Otherwise a database that holds objects is
+	// refused with ErrNotEmpty.
 	Replace bool
 	// Progress, if not nil, is told how far it is.
 	Progress Progress
 }
 
-// RestoreBackup makes a backup the content of the database, which may be of another kind than the one that it was made of. Objects keep their
-// UIDs, and the times at which they expire. They keep their resourceVersions, too, unless the backup is of another store (see Backup.Store) and this database
-// has ever been written: then its clients may know the same resourceVersions of other objects, and all of them get new ones, greater than any before.
+// RestoreBackup makes a backup the content of the database, which may be of another kind than the
+// one that it was made of. Objects keep their UIDs, and the times at which they expire. They keep
+// their resourceVersions, too, unless the backup is of another store (see Backup.Store) and this
+// database has ever been written: then its clients may know the same resourceVersions of other
+// objects, and all of them get new ones, greater than any before.
 //
-// The backup is read twice: first to check that it is whole. Then everything is replaced in one transaction, in which what was written is read back and compared, and in
-// which a new history begins (see Fence). So if it fails or is killed, nothing was changed; servers may be running, whose reads
-// see what was before until they see what is restored, whose writes wait meanwhile or fail, and whose watches begin anew.
+// The backup is read twice: first to check that it is whole. Then everything is replaced in one
+// transaction, in which what was written is read back and compared, and in which a new history
+// begins (see Fence). So if it fails or is killed, nothing was changed; servers may be running,
+// whose reads see what was before until they see what is restored, whose writes wait meanwhile or
+// fail, and whose watches begin anew.
 //
 // It returns what was restored, and the first revision of the new history.
-func (d *Database) RestoreBackup(ctx context.Context, from io.ReadSeeker, o RestoreOptions) (b Backup, revision int64, err error) {
+func (d *Database) RestoreBackup(ctx context.Context, from io.ReadSeeker,
+	o RestoreOptions) (b Backup, revision int64, err error) {
 	begin, err := from.Seek(0, io.SeekCurrent)
 	if err != nil {
 		return b, 0, fmt.Errorf("the backup cannot be read: %w", err)
@@ -219,7 +238,8 @@ func (d *Database) RestoreBackup(ctx context.Context, from io.ReadSeeker, o Rest
 	case err != nil && mvcc.ClassOf(err) == mvcc.Unknown:
 		return b, 0, fmt.Errorf("%w (%w)", ErrNotConfirmed, err)
 	case err != nil:
-		return b, 0, fmt.Errorf("nothing was restored, and the database is what it was before: %w", err)
+		return b, 0, fmt.Errorf("nothing was restored, and the database is what it was before: %w",
+			err)
 	}
 	b.Renumbered = imp.Renumbered
 	return b, int64(st.Head.Revision), nil
@@ -238,8 +258,8 @@ func (c *cancelable) Read(p []byte) (int, error) {
 	return c.Reader.Read(p)
 }
 
-// patientWriter is a writer whose Write fails when the one below it has taken too long, when the context has ended, and when it is interrupted. It has a copy of
-// what is being written.
+// patientWriter is a writer whose Write fails when the one below it has taken too long, when the
+// context has ended, and when it is interrupted. It has a copy of what is being written.
 type patientWriter struct {
 	ctx      context.Context
 	patience time.Duration
@@ -254,7 +274,8 @@ type patientWriter struct {
 
 func newPatientWriter(ctx context.Context, to io.Writer, patience time.Duration) *patientWriter {
 	// Neither end waits for the other one for ever: there is at most one piece, and one answer.
-	w := &patientWriter{ctx: ctx, patience: patience, pieces: make(chan []byte, 1), written: make(chan error, 1), interrupts: make(chan error, 1), free: []byte{}}
+	w := &patientWriter{ctx: ctx, patience: patience, pieces: make(chan []byte, 1),
+		written: make(chan error, 1), interrupts: make(chan error, 1), free: []byte{}}
 	go func() {
 		for p := range w.pieces {
 			_, err := to.Write(p)

@@ -57,7 +57,8 @@ func exported(t testing.TB, db *Database) (records map[mvcc.Key]mvcc.Record, hea
 
 func equal(a, b map[mvcc.Key]mvcc.Record) bool {
 	return maps.EqualFunc(a, b, func(x, y mvcc.Record) bool {
-		return x.Key == y.Key && x.Revision == y.Revision && x.Create == y.Create && x.Expiry == y.Expiry && bytes.Equal(x.Value, y.Value)
+		return x.Key == y.Key && x.Revision == y.Revision && x.Create == y.Create &&
+			x.Expiry == y.Expiry && bytes.Equal(x.Value, y.Value)
 	})
 }
 
@@ -83,7 +84,8 @@ func restore(t testing.TB, db *Database, file []byte, o RestoreOptions) (Backup,
 	return b, revision
 }
 
-// varied writes what databases could take for something else: bytes of all kinds, empty and large values, deletions, keys that expire.
+// varied writes what databases could take for something else: bytes of all kinds, empty and large
+// values, deletions, keys that expire.
 func varied(t testing.TB, db *Database) {
 	t.Helper()
 	large := make([]byte, 1<<20)
@@ -102,10 +104,13 @@ func varied(t testing.TB, db *Database) {
 		t.Fatal(err)
 	}
 	for key, value := range map[mvcc.Key][]byte{
-		"/other/empty": {}, "/other/large": large, "/other/zero": {0, 0}, "/other/quotes'\\\"": []byte(`'\"%s?$1`),
-		"/other/\xff\x00": []byte("\xff\xfe"), "/other/ü": []byte("k8s:enc:aescbc:v1:key:ü"), mvcc.Key("/other/" + strings.Repeat("k", mvcc.MaxKeyBytes-7)): []byte("v"),
+		"/other/empty": {}, "/other/large": large, "/other/zero": {0, 0},
+		"/other/quotes'\\\"": []byte(`'\"%s?$1`),
+		"/other/\xff\x00":    []byte("\xff\xfe"), "/other/ü": []byte("k8s:enc:aescbc:v1:key:ü"),
+		mvcc.Key("/other/" + strings.Repeat("k", mvcc.MaxKeyBytes-7)): []byte("v"),
 	} {
-		if _, err := db.mvcc.Commit(t.Context(), mvcc.Mutation{Key: key, Value: value}); err != nil {
+		if _, err := db.mvcc.Commit(t.Context(),
+			mvcc.Mutation{Key: key, Value: value}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -123,7 +128,8 @@ func many(t testing.TB, db *Database, prefix string, n, size int) {
 	for range 64 {
 		writers.Go(func() {
 			for i := range keys {
-				m := mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("%s%07d", prefix, i)), Value: bytes.Repeat([]byte{byte(i)}, size)}
+				m := mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("%s%07d", prefix, i)),
+					Value: bytes.Repeat([]byte{byte(i)}, size)}
 				if _, err := db.mvcc.Commit(context.Background(), m); err != nil {
 					t.Error(err)
 				}
@@ -140,8 +146,8 @@ func many(t testing.TB, db *Database, prefix string, n, size int) {
 // noCompaction leaves maintenance to the test.
 var noCompaction = mvcc.Config{Compaction: mvcc.CompactionPolicy{Window: -1}}
 
-// TestBackupBetweenDatabases takes a backup from SQLite to each kind of database, and one from there to SQLite: all that is kept of
-// an object is the same.
+// TestBackupBetweenDatabases takes a backup from SQLite to each kind of database, and one from
+// there to SQLite: all that is kept of an object is the same.
 func TestBackupBetweenDatabases(t *testing.T) {
 	source := openDatabase(t, dbtest.Open(t, dbtest.SQLite), noCompaction)
 	varied(t, source)
@@ -150,26 +156,33 @@ func TestBackupBetweenDatabases(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		through := openDatabase(t, d, noCompaction)
 		b, revision := restore(t, through, file, RestoreOptions{})
-		if b.Objects != int64(len(want)) || b.Revision != int64(head) || revision < b.Revision+1<<32 {
-			t.Errorf("restored %+v, and the history goes on at %d; want %d objects at %d", b, revision, len(want), head)
+		if b.Objects != int64(len(want)) || b.Revision != int64(head) ||
+			revision < b.Revision+1<<32 {
+			t.Errorf("restored %+v, and the history goes on at %d; want %d objects at %d", b,
+				revision, len(want), head)
 		}
 		got, now := exported(t, through)
 		if !equal(got, want) || int64(now) != revision {
-			t.Errorf("%d objects at %d were restored, which are not the %d of the backup", len(got), now, len(want))
+			t.Errorf("%d objects at %d were restored, which are not the %d of the backup", len(got),
+				now, len(want))
 		}
 		back := openDatabase(t, dbtest.Open(t, dbtest.SQLite), noCompaction)
 		restore(t, back, backup(t, through), RestoreOptions{})
 		if got, _ := exported(t, back); !equal(got, want) {
-			t.Errorf("back in SQLite, the %d objects are not the %d of the first backup", len(got), len(want))
+			t.Errorf("back in SQLite, the %d objects are not the %d of the first backup",
+				len(got), len(want))
 		}
 		for _, db := range []*Database{through, back} {
 			s, was := pods(t, db), &example.Pod{}
-			if err := pods(t, source).Get(t.Context(), podKey("changed"), apistorage.GetOptions{}, was); err != nil {
+			if err := pods(t, source).Get(t.Context(), podKey("changed"), apistorage.GetOptions{},
+				was); err != nil {
 				t.Fatal(err)
 			}
 			is := &example.Pod{}
-			if err := s.Get(t.Context(), podKey("changed"), apistorage.GetOptions{}, is); err != nil || is.ResourceVersion != was.ResourceVersion {
-				t.Errorf("an object has resourceVersion %s, want %s: %v", is.ResourceVersion, was.ResourceVersion, err)
+			if err := s.Get(t.Context(), podKey("changed"), apistorage.GetOptions{},
+				is); err != nil || is.ResourceVersion != was.ResourceVersion {
+				t.Errorf("an object has resourceVersion %s, want %s: %v", is.ResourceVersion,
+					was.ResourceVersion, err)
 			}
 			// What was restored can be written, deleted, listed at its revision, and swept around.
 			out, err := label(t.Context(), s, "changed", "once more")
@@ -184,9 +197,11 @@ func TestBackupBetweenDatabases(t *testing.T) {
 				t.Error(err)
 			}
 			if got, _ := exported(t, db); len(got) != len(want)-1 {
-				t.Errorf("after a deletion and the sweep there are %d objects, want %d", len(got), len(want)-1)
+				t.Errorf("after a deletion and the sweep there are %d objects, want %d", len(got),
+					len(want)-1)
 			}
-			if err := s.Get(t.Context(), podKey("changed"), apistorage.GetOptions{ResourceVersion: was.ResourceVersion}, is); err != nil {
+			if err := s.Get(t.Context(), podKey("changed"),
+				apistorage.GetOptions{ResourceVersion: was.ResourceVersion}, is); err != nil {
 				t.Error(err)
 			}
 		}
@@ -196,7 +211,8 @@ func TestBackupBetweenDatabases(t *testing.T) {
 // TestExpiryOutlivesARestore: what has expired meanwhile is deleted, what has not is not.
 func TestExpiryOutlivesARestore(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		source, target := openDatabase(t, dbtest.Open(t, dbtest.SQLite), noCompaction), openDatabase(t, d, noCompaction)
+		source, target := openDatabase(t, dbtest.Open(t, dbtest.SQLite), noCompaction),
+			openDatabase(t, d, noCompaction)
 		s := pods(t, source)
 		for name, ttl := range map[string]uint64{"soon": 1, "later": 3600} {
 			if err := s.Create(t.Context(), podKey(name), pod(name), nil, ttl); err != nil {
@@ -219,7 +235,8 @@ func TestExpiryOutlivesARestore(t *testing.T) {
 	})
 }
 
-// TestBackupUnderLoad: a backup is the state at the revision that it says, whatever is written, deleted and swept meanwhile.
+// TestBackupUnderLoad: a backup is the state at the revision that it says, whatever is written,
+// deleted and swept meanwhile.
 func TestBackupUnderLoad(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		db := openDatabase(t, d, noCompaction)
@@ -268,7 +285,8 @@ func TestBackupUnderLoad(t *testing.T) {
 		writers.Go(func() {
 			// Compaction must be in no backup's way.
 			for ctx.Err() == nil {
-				if err := errors.Join(db.Compact(context.Background(), 1<<62), db.mvcc.Sweep(context.Background())); err != nil {
+				if err := errors.Join(db.Compact(context.Background(), 1<<62),
+					db.mvcc.Sweep(context.Background())); err != nil {
 					t.Error(err)
 					return
 				}
@@ -309,7 +327,8 @@ func TestBackupUnderLoad(t *testing.T) {
 			}
 			r.Close()
 			if !maps.Equal(got, want) {
-				t.Errorf("the backup at %d has %d objects that are not the %d of that revision", r.Header.Revision, len(got), len(want))
+				t.Errorf("the backup at %d has %d objects that are not the %d of that revision",
+					r.Header.Revision, len(got), len(want))
 			}
 			backups++
 		}
@@ -317,7 +336,8 @@ func TestBackupUnderLoad(t *testing.T) {
 	})
 }
 
-// TestRestoreUnderServers: another process's watches end with 410, its reads and its writes go on in the new history.
+// TestRestoreUnderServers: another process's watches end with 410, its reads and its writes go on
+// in the new history.
 func TestRestoreUnderServers(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		server := openDatabase(t, d, noCompaction)
@@ -332,19 +352,22 @@ func TestRestoreUnderServers(t *testing.T) {
 		w := startWatch(t, s, everything(last.ResourceVersion))
 
 		process := openDatabase(t, d, noCompaction)
-		if _, _, err := process.RestoreBackup(t.Context(), bytes.NewReader(file), RestoreOptions{}); !errors.Is(err, ErrNotEmpty) {
+		if _, _, err := process.RestoreBackup(t.Context(), bytes.NewReader(file),
+			RestoreOptions{}); !errors.Is(err, ErrNotEmpty) {
 			t.Fatalf("a database with objects: %v", err)
 		}
 		_, revision := restore(t, process, file, RestoreOptions{Replace: true})
 		if event := next(t, w); event.Type != watch.Error {
 			t.Errorf("the watch of the server got %v", event)
-		} else if err := apierrors.FromObject(event.Object); !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+		} else if err := apierrors.FromObject(event.Object); !apierrors.IsResourceExpired(err) &&
+			!apierrors.IsGone(err) {
 			t.Errorf("the watch of the server ended with %v", err)
 		}
 		if got, _ := exported(t, server); !equal(got, before) {
 			t.Errorf("the server has %v, want %v", got, before)
 		}
-		if err := s.Get(t.Context(), podKey("new"), apistorage.GetOptions{}, &example.Pod{}); !apistorage.IsNotFound(err) {
+		if err := s.Get(t.Context(), podKey("new"), apistorage.GetOptions{},
+			&example.Pod{}); !apistorage.IsNotFound(err) {
 			t.Errorf("what was created after the backup: %v", err)
 		}
 		out, err := label(t.Context(), s, "kept", "after")
@@ -352,17 +375,22 @@ func TestRestoreUnderServers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if out.ResourceVersion != itoa(revision+1) {
-			t.Errorf("the first write has resourceVersion %s, after the restore's %d", out.ResourceVersion, revision)
+			t.Errorf("the first write has resourceVersion %s, after the restore's %d",
+				out.ResourceVersion, revision)
 		}
-		err = s.GetList(t.Context(), "/pods/", apistorage.ListOptions{ResourceVersion: last.ResourceVersion, ResourceVersionMatch: "Exact", Predicate: apistorage.Everything, Recursive: true}, &example.PodList{})
+		err = s.GetList(t.Context(), "/pods/",
+			apistorage.ListOptions{ResourceVersion: last.ResourceVersion,
+				ResourceVersionMatch: "Exact", Predicate: apistorage.Everything, Recursive: true},
+			&example.PodList{})
 		if !apierrors.IsResourceExpired(err) {
 			t.Errorf("a list at a revision of the old history: %v", err)
 		}
 	})
 }
 
-// TestRestoreOfAnotherStore replaces what a server serves by a backup of another store, in which the same resourceVersions stand for other objects: all get new
-// ones, which nobody has seen, so who remembers one of before learns that it is of no use.
+// TestRestoreOfAnotherStore replaces what a server serves by a backup of another store, in which
+// the same resourceVersions stand for other objects: all get new ones, which nobody has seen, so
+// who remembers one of before learns that it is of no use.
 func TestRestoreOfAnotherStore(t *testing.T) {
 	source := openDatabase(t, dbtest.Open(t, dbtest.SQLite), noCompaction)
 	other := pods(t, source)
@@ -379,7 +407,8 @@ func TestRestoreOfAnotherStore(t *testing.T) {
 		s := pods(t, server)
 		known := create(t, s, labeled(pod("both"), "of", "this one"))
 		var clash example.Pod
-		if err := other.Get(t.Context(), podKey("both"), apistorage.GetOptions{}, &clash); err != nil || clash.ResourceVersion != known.ResourceVersion {
+		if err := other.Get(t.Context(), podKey("both"), apistorage.GetOptions{},
+			&clash); err != nil || clash.ResourceVersion != known.ResourceVersion {
 			t.Fatalf("the objects have the resourceVersions %s and %s, and should have the same: %v", clash.ResourceVersion, known.ResourceVersion, err)
 		}
 		w := startWatch(t, s, everything(known.ResourceVersion))
@@ -395,15 +424,19 @@ func TestRestoreOfAnotherStore(t *testing.T) {
 		}
 		least := max(head, newest) + 1<<32
 		inOrder := func(records map[mvcc.Key]mvcc.Record) []mvcc.Key {
-			return slices.SortedFunc(maps.Keys(records), func(a, b mvcc.Key) int { return cmp.Compare(records[a].Revision, records[b].Revision) })
+			return slices.SortedFunc(maps.Keys(records), func(a, b mvcc.Key) int {
+				return cmp.Compare(records[a].Revision, records[b].Revision)
+			})
 		}
 		if !slices.Equal(inOrder(got), inOrder(want)) {
 			t.Error("the objects are not in the order of the backup")
 		}
 		taken := map[mvcc.Revision]bool{}
 		for key, r := range got {
-			if r.Revision < least || r.Revision >= now || r.Create != r.Revision || taken[r.Revision] {
-				t.Errorf("%s has the revision %d and the creation revision %d, after heads of %d and %d and up to %d", key, r.Revision, r.Create, head, newest, now)
+			if r.Revision < least || r.Revision >= now || r.Create != r.Revision ||
+				taken[r.Revision] {
+				t.Errorf("%s has the revision %d and the creation revision %d, after heads of %d "+
+					"and %d and up to %d", key, r.Revision, r.Create, head, newest, now)
 			}
 			taken[r.Revision] = true
 			if w := want[key]; !bytes.Equal(r.Value, w.Value) || r.Expiry != w.Expiry {
@@ -414,17 +447,19 @@ func TestRestoreOfAnotherStore(t *testing.T) {
 		if event := next(t, w); event.Type != watch.Error {
 			t.Errorf("the watch of the server got %v", event)
 		}
-		// What a client remembers of the object before is no precondition that the object now fulfills, though its name is the same and its revision was.
-		err := s.GuaranteedUpdate(t.Context(), podKey("both"), &example.Pod{}, false, nil, func(input runtime.Object, _ apistorage.ResponseMeta) (runtime.Object, *uint64, error) {
-			p := input.(*example.Pod)
-			if p.ResourceVersion == known.ResourceVersion {
-				t.Error("the object has the resourceVersion that another one had")
-			}
-			if p.Labels["of"] != "the other" {
-				t.Errorf("the object has the labels %v", p.Labels)
-			}
-			return labeled(p, "written", "after"), nil, nil
-		}, nil)
+		// What a client remembers of the object before is no precondition that the object now
+		// fulfills, though its name is the same and its revision was.
+		err := s.GuaranteedUpdate(t.Context(), podKey("both"), &example.Pod{}, false, nil,
+			func(input runtime.Object, _ apistorage.ResponseMeta) (runtime.Object, *uint64, error) {
+				p := input.(*example.Pod)
+				if p.ResourceVersion == known.ResourceVersion {
+					t.Error("the object has the resourceVersion that another one had")
+				}
+				if p.Labels["of"] != "the other" {
+					t.Errorf("the object has the labels %v", p.Labels)
+				}
+				return labeled(p, "written", "after"), nil, nil
+			}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -445,7 +480,8 @@ func labeled(p *example.Pod, name, value string) *example.Pod {
 	return p
 }
 
-// TestStalledBackup writes a backup to what takes nothing any more: other requests go on, and the backup gives up its snapshot.
+// TestStalledBackup writes a backup to what takes nothing any more: other requests go on, and the
+// backup gives up its snapshot.
 func TestStalledBackup(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		db := openDatabase(t, d, noCompaction)
@@ -472,7 +508,9 @@ func TestStalledBackup(t *testing.T) {
 				<-out.begun
 				s := pods(t, db)
 				create(t, s, pod("meanwhile"))
-				if err := s.GetList(t.Context(), "/pods/", apistorage.ListOptions{Predicate: apistorage.Everything, Recursive: true}, &example.PodList{}); err != nil {
+				if err := s.GetList(t.Context(), "/pods/",
+					apistorage.ListOptions{Predicate: apistorage.Everything, Recursive: true},
+					&example.PodList{}); err != nil {
 					t.Error(err)
 				}
 				remove(t, s, "meanwhile")
@@ -487,13 +525,15 @@ func TestStalledBackup(t *testing.T) {
 	})
 }
 
-// TestStalledBackupOfAReplacedFile: whoever finds another file in the place of the one that is backed up does not wait for the backup, nor does who closes the database.
+// TestStalledBackupOfAReplacedFile: whoever finds another file in the place of the one that is
+// backed up does not wait for the backup, nor does who closes the database.
 func TestStalledBackupOfAReplacedFile(t *testing.T) {
 	d := dbtest.Open(t, dbtest.SQLite)
 	db := openDatabase(t, d, noCompaction)
 	many(t, db, "/many/", 300, 1<<12)
 	stall := func() (out *stalled, failed chan error) {
-		out, failed = &stalled{begun: make(chan struct{}), end: make(chan struct{})}, make(chan error, 1)
+		out, failed = &stalled{begun: make(chan struct{}), end: make(chan struct{})},
+			make(chan error, 1)
 		go func() {
 			_, err := db.writeBackup(context.Background(), out, nil, time.Hour)
 			failed <- err
@@ -507,14 +547,16 @@ func TestStalledBackupOfAReplacedFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openSQL(t, d).ExecContext(t.Context(), "VACUUM INTO '"+u.Path+".copy'"); err != nil {
+	if _, err := openSQL(t, d).ExecContext(t.Context(), "VACUUM INTO '"+u.Path+
+		".copy'"); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(u.Path+".copy", u.Path); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the store is served from the copy", func() bool {
-		_, err := db.mvcc.Commit(t.Context(), mvcc.Mutation{Key: mvcc.Key("/after/" + rand.Text()), Value: []byte("v")})
+		_, err := db.mvcc.Commit(t.Context(), mvcc.Mutation{Key: mvcc.Key("/after/" + rand.Text()),
+			Value: []byte("v")})
 		return err == nil
 	})
 	if err := <-failed; err == nil {
@@ -530,7 +572,8 @@ func TestStalledBackupOfAReplacedFile(t *testing.T) {
 	}
 }
 
-// TestFenceDuringRestore: who wants to fence in the process that restores waits for the commit lock at most, for as long as its context lasts.
+// TestFenceDuringRestore: who wants to fence in the process that restores waits for the commit lock
+// at most, for as long as its context lasts.
 func TestFenceDuringRestore(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		db := openDatabase(t, d, noCompaction)
@@ -538,14 +581,15 @@ func TestFenceDuringRestore(t *testing.T) {
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
 		tried := false
-		restore(t, db, backup(t, db), RestoreOptions{Replace: true, Progress: func(doing string, done, total int64) {
-			if doing == "comparing" && done == total {
-				tried = true
-				if _, err := db.Fence(gone); err == nil {
-					t.Error("it was fenced during the restore")
+		restore(t, db, backup(t, db),
+			RestoreOptions{Replace: true, Progress: func(doing string, done, total int64) {
+				if doing == "comparing" && done == total {
+					tried = true
+					if _, err := db.Fence(gone); err == nil {
+						t.Error("it was fenced during the restore")
+					}
 				}
-			}
-		}})
+			}})
 		if !tried {
 			t.Error("the restore has compared nothing")
 		}
@@ -564,10 +608,15 @@ func TestRestoreIsUndone(t *testing.T) {
 		ok    bool
 	}{{1, mvcc.Transient, 2, true}, {100, mvcc.Transient, 5, false}, {1, mvcc.Data, 1, false}} {
 		u := &undoingBackend{times: tc.times, class: tc.class}
-		db := openDatabaseThrough(t, dbtest.Open(t, dbtest.SQLite), noCompaction, func(b mvcc.Backend) mvcc.Backend { u.Backend = b; return u })
+		db := openDatabaseThrough(t, dbtest.Open(t, dbtest.SQLite), noCompaction,
+			func(b mvcc.Backend) mvcc.Backend {
+				u.Backend = b
+				return u
+			})
 		many(t, db, "/many/", 5, 10)
 		file := backup(t, db)
-		_, _, err := db.RestoreBackup(t.Context(), bytes.NewReader(file), RestoreOptions{Replace: true})
+		_, _, err := db.RestoreBackup(t.Context(), bytes.NewReader(file),
+			RestoreOptions{Replace: true})
 		if u.tries != tc.tries || (err == nil) != tc.ok {
 			t.Errorf("undone %d times (%s): %d tries, %v", tc.times, tc.class, u.tries, err)
 		}
@@ -581,7 +630,8 @@ type undoingBackend struct {
 	class        mvcc.Class
 }
 
-func (u *undoingBackend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
+func (u *undoingBackend) Locked(ctx context.Context, o mvcc.LockOptions,
+	f func(mvcc.Tx) error) error {
 	if !o.Unbounded {
 		return u.Backend.Locked(ctx, o, f)
 	}
@@ -594,7 +644,8 @@ func (u *undoingBackend) Locked(ctx context.Context, o mvcc.LockOptions, f func(
 	})
 }
 
-// TestFailedExportStops: when the first object was of no use, the others are not fetched, however many there are.
+// TestFailedExportStops: when the first object was of no use, the others are not fetched, however
+// many there are.
 func TestFailedExportStops(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		db := openDatabase(t, d, noCompaction)
@@ -608,7 +659,9 @@ func TestFailedExportStops(t *testing.T) {
 		d.URL = u.String()
 		through := openDatabase(t, d, noCompaction)
 		useless := errors.New("of no use")
-		err = through.mvcc.Export(t.Context(), func(context.Context, mvcc.State, int64) error { return nil }, func(*mvcc.Record) error { return useless })
+		err = through.mvcc.Export(t.Context(), func(context.Context, mvcc.State, int64) error {
+			return nil
+		}, func(*mvcc.Record) error { return useless })
 		if !errors.Is(err, useless) {
 			t.Errorf("the export failed with %v", err)
 		}
@@ -675,7 +728,8 @@ func (s *stalled) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestPatientWriter: what is written is written in order, an error below is returned and remembered, and time counts for each piece anew.
+// TestPatientWriter: what is written is written in order, an error below is returned and
+// remembered, and time counts for each piece anew.
 func TestPatientWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got bytes.Buffer
@@ -695,7 +749,8 @@ func TestPatientWriter(t *testing.T) {
 		}
 	})
 	broken := errors.New("broken pipe")
-	w := newPatientWriter(t.Context(), writerFunc(func([]byte) (int, error) { return 0, broken }), time.Hour)
+	w := newPatientWriter(t.Context(), writerFunc(func([]byte) (int, error) { return 0, broken }),
+		time.Hour)
 	defer w.close()
 	for range 2 {
 		if _, err := w.Write([]byte("text")); !errors.Is(err, broken) {
@@ -708,19 +763,23 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// TestBackupOfALostValue: an object whose value the database has lost is not backed up as an empty one.
+// TestBackupOfALostValue: an object whose value the database has lost is not backed up as an empty
+// one.
 func TestBackupOfALostValue(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		db := openDatabase(t, d, noCompaction)
-		if _, err := db.mvcc.Commit(t.Context(), mvcc.Mutation{Key: "/empty", Value: []byte{}}); err != nil {
+		if _, err := db.mvcc.Commit(t.Context(),
+			mvcc.Mutation{Key: "/empty", Value: []byte{}}); err != nil {
 			t.Fatal(err)
 		}
 		backup(t, db)
-		if _, err := openSQL(t, d).ExecContext(t.Context(), "UPDATE rowkeeper_log SET value = NULL"); err != nil {
+		if _, err := openSQL(t, d).ExecContext(t.Context(),
+			"UPDATE rowkeeper_log SET value = NULL"); err != nil {
 			t.Fatal(err)
 		}
 		_, err := db.WriteBackup(t.Context(), io.Discard, nil)
-		if err == nil || !strings.Contains(err.Error(), `the value of the key "/empty" at revision 2 is lost`) {
+		if err == nil || !strings.Contains(err.Error(),
+			`the value of the key "/empty" at revision 2 is lost`) {
 			t.Errorf("the backup: %v", err)
 		}
 	})
@@ -752,7 +811,8 @@ func openSQL(t *testing.T, d dbtest.DB) *sql.DB {
 	return db
 }
 
-// TestSweepsDuringRestores: a sweep that has read which revisions it will delete does not delete what is restored with the same revisions.
+// TestSweepsDuringRestores: a sweep that has read which revisions it will delete does not delete
+// what is restored with the same revisions.
 func TestSweepsDuringRestores(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		server, process := openDatabase(t, d, noCompaction), openDatabase(t, d, noCompaction)
@@ -763,7 +823,8 @@ func TestSweepsDuringRestores(t *testing.T) {
 		for round := range rounds {
 			current, _ := exported(t, server)
 			for key, r := range current {
-				if _, err := server.mvcc.Commit(t.Context(), mvcc.Mutation{Key: key, Expect: r.Revision, Value: []byte("changed")}); err != nil {
+				if _, err := server.mvcc.Commit(t.Context(), mvcc.Mutation{Key: key,
+					Expect: r.Revision, Value: []byte("changed")}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -782,13 +843,15 @@ func TestSweepsDuringRestores(t *testing.T) {
 			restore(t, process, file, RestoreOptions{Replace: true})
 			sweeps.Wait()
 			if got, _ := exported(t, process); !equal(got, want) {
-				t.Fatalf("round %d: %d objects are there, want the %d of the backup", round, len(got), len(want))
+				t.Fatalf("round %d: %d objects are there, want the %d of the backup", round,
+					len(got), len(want))
 			}
 		}
 	})
 }
 
-// TestRestoreRefusesWhatIsDamaged: of a file that is cut off or changed anywhere, nothing is restored, and the reason is one sentence.
+// TestRestoreRefusesWhatIsDamaged: of a file that is cut off or changed anywhere, nothing is
+// restored, and the reason is one sentence.
 func TestRestoreRefusesWhatIsDamaged(t *testing.T) {
 	db := openDatabase(t, dbtest.Open(t, dbtest.SQLite), noCompaction)
 	s := pods(t, db)
@@ -799,8 +862,10 @@ func TestRestoreRefusesWhatIsDamaged(t *testing.T) {
 	before, head := exported(t, db)
 	refused := func(what string, file []byte, words string) {
 		t.Helper()
-		_, _, err := db.RestoreBackup(t.Context(), bytes.NewReader(file), RestoreOptions{Replace: true})
-		if err == nil || !strings.HasPrefix(err.Error(), "the backup cannot be used: it") || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), words) {
+		_, _, err := db.RestoreBackup(t.Context(), bytes.NewReader(file),
+			RestoreOptions{Replace: true})
+		if err == nil || !strings.HasPrefix(err.Error(), "the backup cannot be used: it") ||
+			strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), words) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -811,21 +876,27 @@ func TestRestoreRefusesWhatIsDamaged(t *testing.T) {
 		changed := slices.Clone(file)
 		changed[at] ^= 0x41
 		if _, err := ReadBackup(bytes.NewReader(changed), nil); err == nil {
-			// Zstandard has bits that mean nothing, such as the weights of symbols that do not occur. What is in the file is what was in it, by the checksum of all of it.
+			// Zstandard has bits that mean nothing, such as the weights of symbols that do not
+			// occur. What is in the file is what was in it, by the checksum of all of it.
 			continue
 		}
 		refused(fmt.Sprintf("changed at %d", at), changed, "")
 	}
-	refused("newer", append([]byte("rowkeeper-backup 2\n"), file[19:]...), "version 2 of the format, and this program knows only versions up to 1: use a newer rowkeeper")
+	refused("newer", append([]byte("rowkeeper-backup 2\n"), file[19:]...),
+		"version 2 of the format, and this program knows only versions up to 1: use a newer "+
+			"rowkeeper")
 	refused("something after the end", append(slices.Clone(file), "more"...), "")
 	refused("twice", append(slices.Clone(file), file[19:]...), "it goes on after its end")
-	refused("a dump", []byte("-- PostgreSQL database dump\n"), "does not begin as a backup by rowkeeper does")
+	refused("a dump", []byte("-- PostgreSQL database dump\n"),
+		"does not begin as a backup by rowkeeper does")
 	if after, now := exported(t, db); !equal(after, before) || now != head {
-		t.Errorf("the database was changed: %d objects at %d, and were %d at %d", len(after), now, len(before), head)
+		t.Errorf("the database was changed: %d objects at %d, and were %d at %d", len(after), now,
+			len(before), head)
 	}
 }
 
-// TestRestoreOfWhatNoDatabaseHolds: a file that is whole but impossible is refused by the database, which is what it was.
+// TestRestoreOfWhatNoDatabaseHolds: a file that is whole but impossible is refused by the database,
+// which is what it was.
 func TestRestoreOfWhatNoDatabaseHolds(t *testing.T) {
 	var buf bytes.Buffer
 	w, err := archive.NewWriter(&buf, archive.Header{Store: "s", Revision: 10, Keys: 2})
@@ -833,7 +904,8 @@ func TestRestoreOfWhatNoDatabaseHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	for revision := range mvcc.Revision(2) {
-		if err := w.Write(&mvcc.Record{Key: "/twice", Revision: 3 + revision, Create: 3, Value: []byte("v")}); err != nil {
+		if err := w.Write(&mvcc.Record{Key: "/twice", Revision: 3 + revision, Create: 3,
+			Value: []byte("v")}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -845,12 +917,14 @@ func TestRestoreOfWhatNoDatabaseHolds(t *testing.T) {
 		create(t, pods(t, db), pod("kept"))
 		before, head := exported(t, db)
 		tries := 0
-		_, _, err := db.RestoreBackup(t.Context(), bytes.NewReader(buf.Bytes()), RestoreOptions{Replace: true, Progress: func(doing string, done, _ int64) {
-			if doing == "writing" && done == 1 {
-				tries++
-			}
-		}})
-		if err == nil || !strings.HasPrefix(err.Error(), "nothing was restored, and the database is what it was before: ") || tries != 1 {
+		_, _, err := db.RestoreBackup(t.Context(), bytes.NewReader(buf.Bytes()),
+			RestoreOptions{Replace: true, Progress: func(doing string, done, _ int64) {
+				if doing == "writing" && done == 1 {
+					tries++
+				}
+			}})
+		if err == nil || !strings.HasPrefix(err.Error(), "nothing was restored, and the database "+
+			"is what it was before: ") || tries != 1 {
 			t.Errorf("a key that is there twice, in %d tries: %v", tries, err)
 		}
 		if after, now := exported(t, db); !equal(after, before) || now != head {
@@ -861,8 +935,8 @@ func TestRestoreOfWhatNoDatabaseHolds(t *testing.T) {
 
 const restoreChild = "ROWKEEPER_TEST_RESTORE"
 
-// TestRestoreIsKilled kills a process that restores when it has written a half, and one that has written all: nothing was changed, and nobody is in the way of
-// the writes that follow.
+// TestRestoreIsKilled kills a process that restores when it has written a half, and one that has
+// written all: nothing was changed, and nobody is in the way of the writes that follow.
 func TestRestoreIsKilled(t *testing.T) {
 	if child := os.Getenv(restoreChild); child != "" {
 		restoreUntil(t, strings.Fields(child))
@@ -880,7 +954,8 @@ func TestRestoreIsKilled(t *testing.T) {
 		before, head := exported(t, db)
 		for _, doing := range []string{"writing", "comparing"} {
 			cmd := exec.Command(os.Args[0], "-test.run=^TestRestoreIsKilled$")
-			cmd.Env = append(os.Environ(), restoreChild+"="+strings.Join([]string{string(d.Kind), d.URL, file, doing}, " "))
+			cmd.Env = append(os.Environ(), restoreChild+"="+
+				strings.Join([]string{string(d.Kind), d.URL, file, doing}, " "))
 			out, err := cmd.StdoutPipe()
 			if err != nil {
 				t.Fatal(err)
@@ -896,14 +971,16 @@ func TestRestoreIsKilled(t *testing.T) {
 			}
 			// It has the commit lock; readers do not mind.
 			if during, now := exported(t, db); !equal(during, before) || now != head {
-				t.Errorf("%s: while it restores there are %d objects at %d", doing, len(during), now)
+				t.Errorf("%s: while it restores there are %d objects at %d", doing,
+					len(during), now)
 			}
 			if err := cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
 			cmd.Wait() // it was killed
 			if after, now := exported(t, db); !equal(after, before) || now != head {
-				t.Errorf("%s: after it was killed there are %d objects at %d", doing, len(after), now)
+				t.Errorf("%s: after it was killed there are %d objects at %d", doing,
+					len(after), now)
 			}
 			if _, err := label(t.Context(), pods(t, db), "kept", doing); err != nil {
 				t.Errorf("%s: a write after it was killed: %v", doing, err)
@@ -916,7 +993,8 @@ func TestRestoreIsKilled(t *testing.T) {
 // restoreUntil restores until it does something to the last object, and stops there for ever.
 func restoreUntil(t *testing.T, args []string) {
 	kind, url, file, until := args[0], args[1], args[2], args[3]
-	backend, err := dbtest.Kind(kind).Driver().Open(t.Context(), url, mvcc.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: time.Minute})
+	backend, err := dbtest.Kind(kind).Driver().Open(t.Context(), url,
+		mvcc.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -928,11 +1006,12 @@ func restoreUntil(t *testing.T, args []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = (&Database{mvcc: store}).RestoreBackup(t.Context(), f, RestoreOptions{Replace: true, Progress: func(doing string, done, total int64) {
-		if doing == until && done == total {
-			fmt.Print("in the middle")
-			select {}
-		}
-	}})
+	_, _, err = (&Database{mvcc: store}).RestoreBackup(t.Context(), f,
+		RestoreOptions{Replace: true, Progress: func(doing string, done, total int64) {
+			if doing == until && done == total {
+				fmt.Print("in the middle")
+				select {}
+			}
+		}})
 	t.Fatalf("the restore has ended: %v", err)
 }

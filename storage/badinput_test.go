@@ -24,7 +24,8 @@ func TestPrefixWithTwoCodecs(t *testing.T) {
 
 	foreign := podConfig()
 	foreign.Codec = serializer.NewCodecFactory(runtime.NewScheme()).LegacyCodec(schema.GroupVersion{Group: "other.example.com", Version: "v1"})
-	if _, _, err := db.NewStore(foreign); err == nil || !strings.Contains(err.Error(), "/registry/pods/ are stored with another codec") {
+	if _, _, err := db.NewStore(foreign); err == nil ||
+		!strings.Contains(err.Error(), "/registry/pods/ are stored with another codec") {
 		t.Errorf("another codec: %v", err)
 	}
 	if got := list(t, s, everything("")); len(got.Items) != 1 {
@@ -46,8 +47,9 @@ func TestStoreAfterClose(t *testing.T) {
 		"create": s.Create(t.Context(), podKey("b"), pod("b"), nil, 0),
 		"get":    s.Get(t.Context(), podKey("a"), apistorage.GetOptions{}, &example.Pod{}),
 		"list":   s.GetList(t.Context(), "/pods", everything(""), &example.PodList{}),
-		"delete": s.Delete(t.Context(), podKey("a"), &example.Pod{}, nil, apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{}),
-		"ready":  s.ReadinessCheck(),
+		"delete": s.Delete(t.Context(), podKey("a"), &example.Pod{}, nil,
+			apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{}),
+		"ready": s.ReadinessCheck(),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "closed") {
 			t.Errorf("%s: %v, want an error which says that the database is closed", what, err)
@@ -65,10 +67,12 @@ func TestNilCodec(t *testing.T) {
 	if _, _, err := db.NewStore(c); err == nil || !strings.Contains(err.Error(), "needs a codec") {
 		t.Errorf("a store without a codec: %v", err)
 	}
-	if _, err := NewRESTOptionsGetter(db, RESTOptions{}); err == nil || !strings.Contains(err.Error(), "need a codec") {
+	if _, err := NewRESTOptionsGetter(db, RESTOptions{}); err == nil ||
+		!strings.Contains(err.Error(), "need a codec") {
 		t.Errorf("registries without a codec: %v", err)
 	}
-	if _, err := NewRESTOptionsGetter(nil, RESTOptions{Codec: codec}); err == nil || !strings.Contains(err.Error(), "need a database") {
+	if _, err := NewRESTOptionsGetter(nil, RESTOptions{Codec: codec}); err == nil ||
+		!strings.Contains(err.Error(), "need a database") {
 		t.Errorf("registries without a database: %v", err)
 	}
 }

@@ -26,9 +26,10 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// The benchmarks run on SQLite with its default, full durability, or on the kinds of databases that ROWKEEPER_BENCH names (a list with
-// commas). An operation is one call of storage.Interface with an object of 1 KB. Besides the time per operation they print operations per
-// second and the latency's percentiles in microseconds.
+// The benchmarks run on SQLite with its default, full durability, or on the kinds of databases that
+// ROWKEEPER_BENCH names (a list with commas). An operation is one call of storage.Interface with an
+// object of 1 KB. Besides the time per operation they print operations per second and the latency's
+// percentiles in microseconds.
 
 func eachDatabase(b *testing.B, run func(b *testing.B, db *Database)) {
 	kinds := []dbtest.Kind{dbtest.SQLite}
@@ -38,14 +39,17 @@ func eachDatabase(b *testing.B, run func(b *testing.B, db *Database)) {
 			kinds = append(kinds, dbtest.Kind(name))
 		}
 	}
-	dbtest.Each(b, func(b *testing.B, d dbtest.DB) { run(b, openDatabase(b, d, mvcc.Config{})) }, kinds...)
+	dbtest.Each(b, func(b *testing.B, d dbtest.DB) {
+		run(b, openDatabase(b, d, mvcc.Config{}))
+	}, kinds...)
 }
 
 // large is a pod that is serialized to about 1 KB.
 func large(name string) *example.Pod {
 	p := pod(name)
 	p.Annotations = map[string]string{"example.com/description": strings.Repeat("a sentence or two ", 40)}
-	p.Labels = map[string]string{"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "benchmark"}
+	p.Labels = map[string]string{"app.kubernetes.io/name": name,
+		"app.kubernetes.io/part-of": "benchmark"}
 	p.Spec.NodeName = "node-" + name
 	return p
 }
@@ -70,7 +74,8 @@ func (l *latencies) report(b *testing.B) {
 }
 
 // concurrently spreads b.N operations over clients and reports.
-func concurrently(b *testing.B, clients int, operation func(ctx context.Context, client, i int) error) {
+func concurrently(b *testing.B, clients int, operation func(ctx context.Context, client,
+	i int) error) {
 	b.Helper()
 	var (
 		next  atomic.Int64
@@ -138,7 +143,8 @@ func populateLarge(b *testing.B, s apistorage.Interface, directory string, n int
 		group.Go(func() {
 			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
 				objects[i] = &example.Pod{}
-				if err := s.Create(b.Context(), directory+numbered(i), large(numbered(i)), objects[i], 0); err != nil {
+				if err := s.Create(b.Context(), directory+numbered(i), large(numbered(i)),
+					objects[i], 0); err != nil {
 					b.Error(err)
 					return
 				}
@@ -159,7 +165,8 @@ func touch(value string) apistorage.UpdateFunc {
 	})
 }
 
-// BenchmarkUpdate changes objects of its own for each writer: with nothing at hand, or with the current object, as the watch cache has it.
+// BenchmarkUpdate changes objects of its own for each writer: with nothing at hand, or with the
+// current object, as the watch cache has it.
 func BenchmarkUpdate(b *testing.B) {
 	eachDatabase(b, func(b *testing.B, db *Database) {
 		s := pods(b, db)
@@ -178,7 +185,8 @@ func BenchmarkUpdate(b *testing.B) {
 							suggestion = current[n].DeepCopy()
 						}
 						out := &example.Pod{}
-						err := s.GuaranteedUpdate(ctx, podKey(numbered(n)), out, false, nil, touch(fmt.Sprintf("%d-%d", run, i)), suggestion)
+						err := s.GuaranteedUpdate(ctx, podKey(numbered(n)), out, false, nil,
+							touch(fmt.Sprintf("%d-%d", run, i)), suggestion)
 						current[n] = out
 						return err
 					})
@@ -197,7 +205,8 @@ func BenchmarkHotKey(b *testing.B) {
 			b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
 				run := runs.Add(1)
 				concurrently(b, writers, func(ctx context.Context, _, i int) error {
-					return s.GuaranteedUpdate(ctx, podKey(numbered(0)), &example.Pod{}, false, nil, touch(fmt.Sprintf("%d-%d", run, i)), nil)
+					return s.GuaranteedUpdate(ctx, podKey(numbered(0)), &example.Pod{}, false, nil,
+						touch(fmt.Sprintf("%d-%d", run, i)), nil)
 				})
 			})
 		}
@@ -211,14 +220,16 @@ func BenchmarkGet(b *testing.B) {
 		for _, readers := range []int{1, 64} {
 			b.Run(fmt.Sprintf("readers=%d", readers), func(b *testing.B) {
 				concurrently(b, readers, func(ctx context.Context, _, i int) error {
-					return s.Get(ctx, podKey(numbered(i%1024)), apistorage.GetOptions{}, &example.Pod{})
+					return s.Get(ctx, podKey(numbered(i%1024)), apistorage.GetOptions{},
+						&example.Pod{})
 				})
 			})
 		}
 	})
 }
 
-// BenchmarkList lists 10,000 objects: whole, a first page, all pages, from the database, and whole and consistently from the watch cache.
+// BenchmarkList lists 10,000 objects: whole, a first page, all pages, from the database, and whole
+// and consistently from the watch cache.
 func BenchmarkList(b *testing.B) {
 	const objects = 10_000
 	eachDatabase(b, func(b *testing.B, db *Database) {
@@ -253,7 +264,8 @@ func BenchmarkList(b *testing.B) {
 			}
 		}, objects)
 
-		cached := cachedPods(b, getter(b, db, RESTOptions{}), schema.GroupResource{Group: "cached.example.com", Resource: "pods"})
+		cached := cachedPods(b, getter(b, db, RESTOptions{}),
+			schema.GroupResource{Group: "cached.example.com", Resource: "pods"})
 		populateLarge(b, cached, "/cached.example.com/pods/ns/", objects)
 		for name, revision := range map[string]string{"cached-consistent": "", "cached-any": "0"} {
 			lists(name, func(ctx context.Context) (int, error) {
@@ -265,62 +277,65 @@ func BenchmarkList(b *testing.B) {
 	})
 }
 
-// BenchmarkWatchLatency measures the time from the acknowledgement of a write to its arrival at the slowest of all watchers, in the same
-// process. An event that arrives before the acknowledgement counts as 0.
+// BenchmarkWatchLatency measures the time from the acknowledgement of a write to its arrival at the
+// slowest of all watchers, in the same process. An event that arrives before the acknowledgement
+// counts as 0.
 func BenchmarkWatchLatency(b *testing.B) {
 	eachDatabase(b, func(b *testing.B, db *Database) {
-		for _, load := range []struct{ watchers, writers int }{{1, 1}, {1, 16}, {100, 16}, {1000, 1}} {
-			b.Run(fmt.Sprintf("watchers=%d/writers=%d", load.watchers, load.writers), func(b *testing.B) {
-				s := pods(b, db)
-				head, err := s.GetCurrentResourceVersion(b.Context())
-				if err != nil {
-					b.Fatal(err)
-				}
-				arrived := make([]time.Time, b.N)
-				var mu sync.Mutex
-				var readers sync.WaitGroup
-				for range load.watchers {
-					w := startWatch(b, s, apistorage.ListOptions{ResourceVersion: itoa(head)})
-					readers.Go(func() {
-						for i := range b.N {
-							e := <-w.ResultChan()
-							if e.Type != watch.Added {
-								b.Errorf("got %s", e.Type)
-								return
-							}
-							now := time.Now()
-							mu.Lock()
-							if now.After(arrived[i]) {
-								arrived[i] = now
-							}
-							mu.Unlock()
-						}
-					})
-				}
-				acknowledged := make([]time.Time, b.N)
-				run := runs.Add(1)
-				concurrently(b, load.writers, func(ctx context.Context, _, i int) error {
-					out := &example.Pod{}
-					name := fmt.Sprintf("%d-%d", run, i)
-					if err := s.Create(ctx, podKey(name), large(name), out, 0); err != nil {
-						return err
+		for _, load := range []struct{ watchers, writers int }{{1, 1}, {1, 16}, {100, 16},
+			{1000, 1}} {
+			b.Run(fmt.Sprintf("watchers=%d/writers=%d", load.watchers, load.writers),
+				func(b *testing.B) {
+					s := pods(b, db)
+					head, err := s.GetCurrentResourceVersion(b.Context())
+					if err != nil {
+						b.Fatal(err)
 					}
-					acknowledged[revisionOf(b, out)-head-1] = time.Now()
-					return nil
+					arrived := make([]time.Time, b.N)
+					var mu sync.Mutex
+					var readers sync.WaitGroup
+					for range load.watchers {
+						w := startWatch(b, s, apistorage.ListOptions{ResourceVersion: itoa(head)})
+						readers.Go(func() {
+							for i := range b.N {
+								e := <-w.ResultChan()
+								if e.Type != watch.Added {
+									b.Errorf("got %s", e.Type)
+									return
+								}
+								now := time.Now()
+								mu.Lock()
+								if now.After(arrived[i]) {
+									arrived[i] = now
+								}
+								mu.Unlock()
+							}
+						})
+					}
+					acknowledged := make([]time.Time, b.N)
+					run := runs.Add(1)
+					concurrently(b, load.writers, func(ctx context.Context, _, i int) error {
+						out := &example.Pod{}
+						name := fmt.Sprintf("%d-%d", run, i)
+						if err := s.Create(ctx, podKey(name), large(name), out, 0); err != nil {
+							return err
+						}
+						acknowledged[revisionOf(b, out)-head-1] = time.Now()
+						return nil
+					})
+					readers.Wait()
+					var lag latencies
+					for i := range arrived {
+						lag.add(max(0, arrived[i].Sub(acknowledged[i])))
+					}
+					lag.report(b)
 				})
-				readers.Wait()
-				var lag latencies
-				for i := range arrived {
-					lag.add(max(0, arrived[i].Sub(acknowledged[i])))
-				}
-				lag.report(b)
-			})
 		}
 	})
 }
 
-// BenchmarkBackup and BenchmarkRestore: an operation is an object of 1 KB, so -benchtime=1000000x is a database of a million. heap-MB is the
-// most memory that was in use.
+// BenchmarkBackup and BenchmarkRestore: an operation is an object of 1 KB, so -benchtime=1000000x
+// is a database of a million. heap-MB is the most memory that was in use.
 func BenchmarkBackup(b *testing.B) {
 	eachDatabase(b, func(b *testing.B, db *Database) {
 		restore(b, db, synthetic(b, b.N), RestoreOptions{})
@@ -352,14 +367,16 @@ func BenchmarkRestore(b *testing.B) {
 func synthetic(b *testing.B, n int) []byte {
 	b.Helper()
 	var file bytes.Buffer
-	w, err := archive.NewWriter(&file, archive.Header{Store: "synthetic", Revision: mvcc.Revision(n) + 1, Keys: int64(n)})
+	w, err := archive.NewWriter(&file,
+		archive.Header{Store: "synthetic", Revision: mvcc.Revision(n) + 1, Keys: int64(n)})
 	if err != nil {
 		b.Fatal(err)
 	}
 	value := bytes.Repeat([]byte("a sentence or two "), 56)
 	for i := range n {
 		r := mvcc.Revision(i + 2)
-		if err := w.Write(&mvcc.Record{Key: mvcc.Key(fmt.Sprintf("/registry/%016x", uint64(i)*0x9e3779b97f4a7c15)), Revision: r, Create: r, Value: value}); err != nil {
+		if err := w.Write(&mvcc.Record{Key: mvcc.Key(fmt.Sprintf("/registry/%016x",
+			uint64(i)*0x9e3779b97f4a7c15)), Revision: r, Create: r, Value: value}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -369,7 +386,8 @@ func synthetic(b *testing.B, n int) []byte {
 	return file.Bytes()
 }
 
-// watchHeap reports, when the returned function is called, by how much memory has grown meanwhile at most.
+// watchHeap reports, when the returned function is called, by how much memory has grown meanwhile
+// at most.
 func watchHeap(b *testing.B) (report func()) {
 	b.Helper()
 	inUse := func() uint64 {

@@ -19,8 +19,8 @@ import (
 // where the database is dear and keeps no history for a cache that begins anew:
 //
 //   - While the cache is being filled, lists and watches wait for it, in place of being answered by
-//     429. It is filled when it is made, and again when its own watch of the database has ended: after
-//     a fence, or after the process was paused for longer than the compaction window.
+//     429. It is filled when it is made, and again when its own watch of the database has ended:
+//     after a fence, or after the process was paused for longer than the compaction window.
 //   - A watch from before the cache's first event, such as any watch that resumes after a restart,
 //     gets what it has missed from the log, in place of 410, and goes on from the cache.
 type cachedStore struct {
@@ -42,13 +42,15 @@ const (
 )
 
 // GetList implements [apistorage.Interface].
-func (s *cachedStore) GetList(ctx context.Context, key string, opts apistorage.ListOptions, list runtime.Object) error {
+func (s *cachedStore) GetList(ctx context.Context, key string, opts apistorage.ListOptions,
+	list runtime.Object) error {
 	s.await(ctx)
 	return s.CacheDelegator.GetList(ctx, key, opts, list)
 }
 
 // Watch implements [apistorage.Interface].
-func (s *cachedStore) Watch(ctx context.Context, key string, opts apistorage.ListOptions) (watch.Interface, error) {
+func (s *cachedStore) Watch(ctx context.Context, key string,
+	opts apistorage.ListOptions) (watch.Interface, error) {
 	s.await(ctx)
 	w, err := s.CacheDelegator.Watch(ctx, key, opts)
 	if err != nil {
@@ -74,11 +76,11 @@ func (s *cachedStore) await(ctx context.Context) {
 	_ = s.cache.Wait(ctx)
 }
 
-// refused tells whether the cache has refused a watch as too old. It returns the watch, which can be
-// given to the client in any case.
+// refused tells whether the cache has refused a watch as too old. It returns the watch, which can
+// be given to the client in any case.
 //
-// Upstream's refusal is an event in a closed channel that has room for nothing else. The channels of
-// other watches have room for ten events at least, so no event is taken from them.
+// Upstream's refusal is an event in a closed channel that has room for nothing else. The channels
+// of other watches have room for ten events at least, so no event is taken from them.
 func refused(w watch.Interface) (_ watch.Interface, tooOld bool) {
 	if cap(w.ResultChan()) != 1 {
 		return w, false
@@ -90,20 +92,23 @@ func refused(w watch.Interface) (_ watch.Interface, tooOld bool) {
 	}
 	close(again)
 	status, isStatus := e.Object.(*metav1.Status)
-	return watch.NewProxyWatcher(again), isStatus && e.Type == watch.Error && status.Code == http.StatusGone
+	return watch.NewProxyWatcher(again), isStatus && e.Type == watch.Error &&
+		status.Code == http.StatusGone
 }
 
 // resume begins a watch that the cache has refused. It is nil if the log cannot help either.
 //
-// No event is lost or doubled where the watch changes from the log to the cache: all up to w.revision
-// were sent from the log, and the cache sends those after it.
-func (s *cachedStore) resume(ctx context.Context, key string, opts apistorage.ListOptions) watch.Interface {
+// No event is lost or doubled where the watch changes from the log to the cache: all up to
+// w.revision were sent from the log, and the cache sends those after it.
+func (s *cachedStore) resume(ctx context.Context, key string,
+	opts apistorage.ListOptions) watch.Interface {
 	w, err := s.log.newWatcher(key, opts)
 	if err != nil {
 		return nil
 	}
 	head, err := s.log.mvcc.Head(ctx)
-	if err != nil || head-w.revision > s.mostReplayed || w.revision < s.log.mvcc.CompactedRevision() {
+	if err != nil || head-w.revision > s.mostReplayed ||
+		w.revision < s.log.mvcc.CompactedRevision() {
 		return nil
 	}
 	w.start(ctx, func() error {

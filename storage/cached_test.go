@@ -18,7 +18,8 @@ var cachedResource = schema.GroupResource{Group: "example.com", Resource: "pods"
 const cachedPrefix = "/example.com/pods"
 
 // watchCached begins a watch of all pods behind a watch cache.
-func watchCached(t *testing.T, s apistorage.Interface, opts apistorage.ListOptions) watch.Interface {
+func watchCached(t *testing.T, s apistorage.Interface,
+	opts apistorage.ListOptions) watch.Interface {
 	t.Helper()
 	w, err := s.Watch(t.Context(), cachedPrefix, opts)
 	if err != nil {
@@ -50,12 +51,14 @@ func history(t *testing.T, s apistorage.Interface) (revisions []uint64, seen []s
 	}
 	for _, name := range []string{numbered(1), numbered(3)} {
 		p := pod("")
-		err := s.GuaranteedUpdate(t.Context(), cachedPrefix+"/ns/"+name, p, false, nil, changing(counting), nil)
+		err := s.GuaranteedUpdate(t.Context(), cachedPrefix+"/ns/"+name, p, false, nil,
+			changing(counting), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		revisions, seen = append(revisions, revisionOf(t, p)), append(seen, "MODIFIED "+name+" ")
-		err = s.Delete(t.Context(), cachedPrefix+"/ns/"+name, p, nil, apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{})
+		err = s.Delete(t.Context(), cachedPrefix+"/ns/"+name, p, nil,
+			apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,19 +71,23 @@ func history(t *testing.T, s apistorage.Interface) (revisions []uint64, seen []s
 // the client misses nothing, and sees nothing twice, from the log and from the cache.
 func TestWatchResumesAfterARestart(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		before := cachedPods(t, getter(t, openDatabase(t, d, noTicks), RESTOptions{}), cachedResource)
+		before := cachedPods(t, getter(t, openDatabase(t, d, noTicks), RESTOptions{}),
+			cachedResource)
 		revisions, seen := history(t, before)
-		after := cachedPods(t, getter(t, openDatabase(t, d, noTicks), RESTOptions{}), cachedResource)
+		after := cachedPods(t, getter(t, openDatabase(t, d, noTicks), RESTOptions{}),
+			cachedResource)
 		for i, from := range revisions {
 			w := watchCached(t, after, everything(itoa(from)))
 			more := pod("more-" + numbered(i))
-			if err := after.Create(t.Context(), cachedPrefix+"/ns/"+more.Name, more, nil, 0); err != nil {
+			if err := after.Create(t.Context(), cachedPrefix+"/ns/"+more.Name, more, nil,
+				0); err != nil {
 				t.Fatal(err)
 			}
 			want := append(slices.Clone(seen[i+1:]), "ADDED "+more.Name+" ")
 			for n, e := range want {
 				if got := nextCached(t, w); got != e {
-					t.Fatalf("after revision %d, event %d of the watch is %q, want %q", from, n, got, e)
+					t.Fatalf("after revision %d, event %d of the watch is %q, want %q",
+						from, n, got, e)
 				}
 			}
 			seen = append(seen, "ADDED "+more.Name+" ")
@@ -113,7 +120,8 @@ func TestResumedWatchSelects(t *testing.T) {
 // watch, is answered by 410, as by upstream's cache.
 func TestResumeEndsWithTheLog(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		revisions, _ := history(t, cachedPods(t, getter(t, openDatabase(t, d, noTicks), RESTOptions{}), cachedResource))
+		revisions, _ := history(t,
+			cachedPods(t, getter(t, openDatabase(t, d, noTicks), RESTOptions{}), cachedResource))
 		db := openDatabase(t, d, noTicks)
 		s := cachedPods(t, getter(t, db, RESTOptions{}), cachedResource)
 		refuses := func(from uint64) {
@@ -126,7 +134,8 @@ func TestResumeEndsWithTheLog(t *testing.T) {
 		}
 		s.(badRequests).Interface.(*cachedStore).mostReplayed = 3
 		refuses(revisions[len(revisions)-5])
-		if got := nextCached(t, watchCached(t, s, everything(itoa(revisions[len(revisions)-4])))); got != "DELETED "+numbered(1)+" " {
+		if got := nextCached(t, watchCached(t, s,
+			everything(itoa(revisions[len(revisions)-4])))); got != "DELETED "+numbered(1)+" " {
 			t.Errorf("the watch that is not too far behind gets %s", got)
 		}
 		if err := db.Compact(t.Context(), int64(revisions[len(revisions)-2])); err != nil {
@@ -136,8 +145,8 @@ func TestResumeEndsWithTheLog(t *testing.T) {
 	})
 }
 
-// TestRequestsWaitForTheCache: while the cache is filled again, since the history has changed, lists
-// and watches wait for it. Nobody is told to come back later.
+// TestRequestsWaitForTheCache: while the cache is filled again, since the history has changed,
+// lists and watches wait for it. Nobody is told to come back later.
 func TestRequestsWaitForTheCache(t *testing.T) {
 	db := memory(t)
 	s := cachedPods(t, getter(t, db, RESTOptions{}), cachedResource)
@@ -160,7 +169,8 @@ func TestRequestsWaitForTheCache(t *testing.T) {
 	}
 	empty()
 	out := &example.PodList{}
-	if err := s.GetList(t.Context(), cachedPrefix, everything("0"), out); err != nil || len(out.Items) != 3 {
+	if err := s.GetList(t.Context(), cachedPrefix, everything("0"), out); err != nil ||
+		len(out.Items) != 3 {
 		t.Errorf("a list gets %d pods, %v", len(out.Items), err)
 	}
 	empty()

@@ -18,7 +18,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// objectCodec turns objects into stored bytes and back, in two steps: the codec serializes, the transformer encrypts.
+// objectCodec turns objects into stored bytes and back, in two steps: the codec serializes, the
+// transformer encrypts.
 //
 //	object  -- serialize -->  data  -- seal -->  stored
 //	object  <-- decode ----   data  <-- open --  stored
@@ -33,7 +34,8 @@ type objectCodec struct {
 	markCorrupt bool
 }
 
-// keyContext authenticates a value with its key, so that a value that was copied to another key is rejected.
+// keyContext authenticates a value with its key, so that a value that was copied to another key is
+// rejected.
 type keyContext mvcc.Key
 
 func (k keyContext) AuthenticatedData() []byte { return []byte(k) }
@@ -56,8 +58,10 @@ func (c *objectCodec) seal(ctx context.Context, key mvcc.Key, data []byte) ([]by
 	return stored, nil
 }
 
-// open returns the serialized form, and whether it is stored in an outdated way (with an old encryption key) and should be written again.
-func (c *objectCodec) open(ctx context.Context, key mvcc.Key, revision mvcc.Revision, stored []byte) (data []byte, stale bool, err error) {
+// open returns the serialized form, and whether it is stored in an outdated way (with an old
+// encryption key) and should be written again.
+func (c *objectCodec) open(ctx context.Context, key mvcc.Key, revision mvcc.Revision,
+	stored []byte) (data []byte, stale bool, err error) {
 	data, stale, err = c.transformer.TransformFromStorage(ctx, stored, keyContext(key))
 	if err != nil {
 		if c.markCorrupt {
@@ -77,15 +81,18 @@ func (c *objectCodec) decodeInto(data []byte, into runtime.Object, revision mvcc
 	return err
 }
 
-// decode decodes into the object if that is possible, and else into another one. It returns the one that it used.
-func (c *objectCodec) decode(data []byte, into runtime.Object, revision mvcc.Revision) (runtime.Object, error) {
+// decode decodes into the object if that is possible, and else into another one. It returns the one
+// that it used.
+func (c *objectCodec) decode(data []byte, into runtime.Object,
+	revision mvcc.Revision) (runtime.Object, error) {
 	obj, _, err := c.codec.Decode(data, nil, into)
 	if err != nil {
 		return nil, c.decodeError(err, revision)
 	}
 	// An object without metadata has no place for its revision.
 	if err := c.versioner.UpdateObject(obj, uint64(revision)); err != nil {
-		klog.ErrorS(err, "An object from the database has no resourceVersion", "resource", c.resource, "revision", revision)
+		klog.ErrorS(err, "An object from the database has no resourceVersion", "resource",
+			c.resource, "revision", revision)
 	}
 	return obj, nil
 }
@@ -97,7 +104,8 @@ func (c *objectCodec) decodeNew(data []byte, revision mvcc.Revision) (runtime.Ob
 		return nil, c.decodeError(err, revision)
 	}
 	if err := c.versioner.UpdateObject(obj, uint64(revision)); err != nil {
-		return nil, fmt.Errorf("revision %d of %T has no place for its resourceVersion: %w", revision, obj, err)
+		return nil, fmt.Errorf("revision %d of %T has no place for its resourceVersion: %w",
+			revision, obj, err)
 	}
 	return obj, nil
 }
@@ -111,7 +119,8 @@ func (c *objectCodec) decodeError(err error, revision mvcc.Revision) error {
 }
 
 // decodeItem is decode for an item of a list; it accounts for the time to the request.
-func (c *objectCodec) decodeItem(ctx context.Context, data []byte, into runtime.Object, revision mvcc.Revision) (runtime.Object, error) {
+func (c *objectCodec) decodeItem(ctx context.Context, data []byte, into runtime.Object,
+	revision mvcc.Revision) (runtime.Object, error) {
 	began := time.Now()
 	obj, err := c.decode(data, into, revision)
 	endpointsrequest.TrackDecodeLatency(ctx, time.Since(began))

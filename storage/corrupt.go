@@ -12,8 +12,9 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 )
 
-// corruptError says that what is stored cannot be turned into an object: the transformer rejects it (a lost encryption key, flipped bits),
-// or the codec does. Under the feature gate AllowUnsafeMalformedObjectDeletion such objects are named in the errors of lists and can be
+// corruptError says that what is stored cannot be turned into an object: the transformer rejects it
+// (a lost encryption key, flipped bits), or the codec does. Under the feature gate
+// AllowUnsafeMalformedObjectDeletion such objects are named in the errors of lists and can be
 // deleted unread.
 type corruptError struct {
 	what     string
@@ -39,7 +40,8 @@ func corrupt(what string, revision int64, err error) error {
 	return &corruptError{what: what, revision: revision, err: err}
 }
 
-// asCorruptObject replaces an error that was caused by a corrupt object by the one that the registry recognizes as such.
+// asCorruptObject replaces an error that was caused by a corrupt object by the one that the
+// registry recognizes as such.
 func asCorruptObject(key string, err error) error {
 	var c *corruptError
 	if errors.As(err, &c) {
@@ -51,7 +53,8 @@ func asCorruptObject(key string, err error) error {
 // maxCorrupt is how many corrupt objects a list names before it gives up.
 const maxCorrupt = 100
 
-// listErrors collects what is wrong with the objects of a list. Unless corrupt objects are tolerated, the first error ends the list.
+// listErrors collects what is wrong with the objects of a list. Unless corrupt objects are
+// tolerated, the first error ends the list.
 type listErrors struct {
 	resource schema.GroupResource
 	tolerate bool
@@ -72,21 +75,25 @@ func (l *listErrors) add(key string, err error) (stop bool) {
 	return l.tooMany
 }
 
-// err returns the list's error: the one that ended it, or a status with a cause for every corrupt object.
+// err returns the list's error: the one that ended it, or a status with a cause for every corrupt
+// object.
 func (l *listErrors) err() error {
 	if len(l.corrupt) == 0 {
 		return l.fatal
 	}
 	status := metav1.Status{
-		Status:  metav1.StatusFailure,
-		Code:    http.StatusInternalServerError,
-		Reason:  metav1.StatusReasonStoreReadError,
-		Details: &metav1.StatusDetails{Group: l.resource.Group, Kind: l.resource.Resource, Name: "list"},
+		Status: metav1.StatusFailure,
+		Code:   http.StatusInternalServerError,
+		Reason: metav1.StatusReasonStoreReadError,
+		Details: &metav1.StatusDetails{Group: l.resource.Group, Kind: l.resource.Resource,
+			Name: "list"},
 		// The first error is in the message, too, since layers in between may drop the causes.
-		Message: fmt.Sprintf("%d of the stored %s cannot be read; the first: %v", len(l.corrupt), l.resource, l.corrupt[0]),
+		Message: fmt.Sprintf("%d of the stored %s cannot be read; the first: %v", len(l.corrupt),
+			l.resource, l.corrupt[0]),
 	}
 	cause := func(kind metav1.CauseType, key, message string) {
-		status.Details.Causes = append(status.Details.Causes, metav1.StatusCause{Type: kind, Field: key, Message: message})
+		status.Details.Causes = append(status.Details.Causes,
+			metav1.StatusCause{Type: kind, Field: key, Message: message})
 	}
 	for _, e := range l.corrupt {
 		cause(metav1.CauseTypeUnexpectedServerResponse, e.Key, e.Error())
@@ -100,7 +107,8 @@ func (l *listErrors) err() error {
 	return &apierrors.StatusError{ErrStatus: status}
 }
 
-// corruptDeletion is what a watcher is told of the deletion of an object whose last state cannot be read, and thus not be sent.
+// corruptDeletion is what a watcher is told of the deletion of an object whose last state cannot be
+// read, and thus not be sent.
 func corruptDeletion(err *corruptError) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status:  metav1.StatusFailure,

@@ -20,7 +20,8 @@ func (s *store) Create(ctx context.Context, key string, obj, out runtime.Object,
 	}
 	ctx, span := s.trace(ctx, "Rowkeeper Create", key)
 	defer span.End(slow)
-	if revision, err := s.objects.versioner.ObjectResourceVersion(obj); err == nil && revision != 0 {
+	if revision, err := s.objects.versioner.ObjectResourceVersion(obj); err == nil &&
+		revision != 0 {
 		return apistorage.ErrResourceVersionSetOnCreate
 	}
 	data, err := s.objects.serialize(obj)
@@ -32,7 +33,8 @@ func (s *store) Create(ctx context.Context, key string, obj, out runtime.Object,
 		return err
 	}
 	span.AddEvent("serialized", traceLen(stored))
-	revision, err := s.commit(ctx, "create", mvcc.Mutation{Key: k, Value: stored, TTL: lifetime(ttl)})
+	revision, err := s.commit(ctx, "create",
+		mvcc.Mutation{Key: k, Value: stored, TTL: lifetime(ttl)})
 	if err != nil {
 		var conflict *mvcc.ConflictError
 		if errors.As(err, &conflict) {
@@ -47,7 +49,8 @@ func (s *store) Create(ctx context.Context, key string, obj, out runtime.Object,
 	return s.objects.decodeInto(data, out, revision)
 }
 
-// longest is the longest time to live. It keeps absolute times within what every database can represent.
+// longest is the longest time to live. It keeps absolute times within what every database can
+// represent.
 const longest = 100 * 365 * 24 * time.Hour
 
 // lifetime converts seconds, where 0 means for ever.

@@ -17,16 +17,18 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// Driver opens databases of one kind. The packages sqlite, postgres and mysql below this one have one each.
+// Driver opens databases of one kind. The packages sqlite, postgres and mysql below this one have
+// one each.
 type Driver = mvcc.Driver
 
 // Migration is one step of a database's schema.
 type Migration = mvcc.Migration
 
-// CompactionPolicy says how much history is kept: lists and watches can begin at any revision that is not compacted. The zero value of a
-// field means its default.
+// CompactionPolicy says how much history is kept: lists and watches can begin at any revision that
+// is not compacted. The zero value of a field means its default.
 type CompactionPolicy struct {
-	// Window is the time for which every revision is kept. Default 10 minutes. If negative, nothing is compacted but by Database.Compact.
+	// Window is the time for which every revision is kept. Default 10 minutes. If negative, nothing
+	// is compacted but by Database.Compact.
 	Window time.Duration
 	// Keep is the number of newest revisions that are kept however old they are. Default 1,000.
 	Keep int64
@@ -37,15 +39,17 @@ type CompactionPolicy struct {
 // Size is how large a database is, in bytes.
 type Size = mvcc.Size
 
-// Config says which database to open, and how to use it. The zero value of each optional field means its default.
+// Config says which database to open, and how to use it. The zero value of each optional field
+// means its default.
 type Config struct {
-	// URL names the database, such as sqlite:///var/lib/rowkeeper/state.db, memory:, postgres://user@host/database or
-	// mysql://user@host:3306/database.
+	// URL names the database, such as sqlite:///var/lib/rowkeeper/state.db, memory:,
+	// postgres://user@host/database or mysql://user@host:3306/database.
 	URL string
-	// Drivers are the kinds of databases that the URL may name. A program links those that it lists, and no others.
+	// Drivers are the kinds of databases that the URL may name. A program links those that it
+	// lists, and no others.
 	Drivers []Driver
-	// Migrate brings the schema to the newest version before the database is opened. Otherwise a database whose schema is older than the
-	// program needs is refused.
+	// Migrate brings the schema to the newest version before the database is opened. Otherwise a
+	// database whose schema is older than the program needs is refused.
 	Migrate bool
 	// Logger takes what nobody is left to be told. Default: klog.
 	Logger *slog.Logger
@@ -53,13 +57,14 @@ type Config struct {
 	Timeout time.Duration
 	// Compaction says how much history is kept.
 	Compaction CompactionPolicy
-	// Clock replaces the clock of a database that has none of its own (SQLite), in tests. It decides when objects with a time to live
-	// expire.
+	// Clock replaces the clock of a database that has none of its own (SQLite), in tests. It
+	// decides when objects with a time to live expire.
 	Clock func() time.Time
 }
 
-// Database is an open database, which all stores of a process share: its connections, its one committer, the one reader of its history. Any
-// number of API servers may use it, and a process may have several databases.
+// Database is an open database, which all stores of a process share: its connections, its one
+// committer, the one reader of its history. Any number of API servers may use it, and a process may
+// have several databases.
 type Database struct {
 	mvcc     *mvcc.Store
 	metrics  *mvcc.Metrics
@@ -75,8 +80,8 @@ func init() {
 
 // Open opens a database. Its error is one sentence that says what to do, without passwords.
 //
-// It also tells the watch caches of this process that consistent reads from them are possible; see [Database]. So open the database before
-// any API server is built.
+// It also tells the watch caches of this process that consistent reads from them are possible; see
+// [Database]. So open the database before any API server is built.
 func Open(ctx context.Context, c Config) (*Database, error) {
 	c = c.withDefaults()
 	driver, err := c.driver()
@@ -110,8 +115,9 @@ func Open(ctx context.Context, c Config) (*Database, error) {
 	return &Database{mvcc: store, metrics: metrics}, nil
 }
 
-// Migrate brings the schema of the database to the newest version, in place of Config.Migrate: by a role that may do so, before servers
-// start that may not. It returns the migrations that it ran. Several processes may do it at once.
+// Migrate brings the schema of the database to the newest version, in place of Config.Migrate: by a
+// role that may do so, before servers start that may not. It returns the migrations that it ran.
+// Several processes may do it at once.
 func Migrate(ctx context.Context, c Config) ([]Migration, error) {
 	c = c.withDefaults()
 	driver, err := c.driver()
@@ -145,7 +151,8 @@ func (c Config) driverOptions() mvcc.DriverOptions {
 	return mvcc.DriverOptions{Logger: c.Logger, Timeout: c.Timeout, Now: c.Clock}
 }
 
-// driver picks the driver by the URL's scheme. Nothing else of the URL may appear in an error, since it may hold a password.
+// driver picks the driver by the URL's scheme. Nothing else of the URL may appear in an error,
+// since it may hold a password.
 func (c Config) driver() (Driver, error) {
 	var schemes []string
 	scheme, _, found := strings.Cut(c.URL, ":")
@@ -160,52 +167,58 @@ func (c Config) driver() (Driver, error) {
 	known := strings.Join(schemes, ", ")
 	switch {
 	case len(schemes) == 0:
-		return nil, errors.New("no database driver is linked into this program: name at least one in Config.Drivers")
+		return nil, errors.New("no database driver is linked into this program: name at least " +
+			"one in Config.Drivers")
 	case c.URL == "":
 		return nil, fmt.Errorf("no database is named: give a URL that begins with one of %s", known)
 	case !found || !isScheme(scheme):
-		return nil, fmt.Errorf("the database URL has no scheme: it has to begin with one of %s", known)
+		return nil, fmt.Errorf("the database URL has no scheme: it has to begin with one of %s",
+			known)
 	}
-	return nil, fmt.Errorf("no driver for database URLs that begin with %s: is linked into this program: use one of %s", scheme, known)
+	return nil, fmt.Errorf("no driver for database URLs that begin with %s: is linked into this "+
+		"program: use one of %s", scheme, known)
 }
 
 func isScheme(s string) bool {
-	return s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-.") == ""
+	return s != "" && strings.Trim(s,
+		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-.") == ""
 }
 
-// Close acknowledges or fails all waiting writes, ends all watches, and closes the connections. It may be called more than once. Release
-// the stores first.
+// Close acknowledges or fails all waiting writes, ends all watches, and closes the connections. It
+// may be called more than once. Release the stores first.
 func (d *Database) Close() error { return d.mvcc.Close() }
 
-// Ready returns nil if the database answers, takes writes, and this process has delivered to its watches all that was written when Ready
-// was called. ctx bounds how long it waits for that.
+// Ready returns nil if the database answers, takes writes, and this process has delivered to its
+// watches all that was written when Ready was called. ctx bounds how long it waits for that.
 func (d *Database) Ready(ctx context.Context) error { return d.mvcc.Ready(ctx) }
 
-// Listening returns nil if the writes of other processes are notified by the database, or if it is a kind that is polled; otherwise it
-// returns why they are polled for.
+// Listening returns nil if the writes of other processes are notified by the database, or if it is
+// a kind that is polled; otherwise it returns why they are polled for.
 func (d *Database) Listening() error { return d.mvcc.Listening() }
 
 // Size reads the size of the database.
 func (d *Database) Size(ctx context.Context) (Size, error) { return d.mvcc.Size(ctx) }
 
-// CurrentRevision reads the newest revision. No write that was acknowledged before the call, by any replica, has a newer one.
+// CurrentRevision reads the newest revision. No write that was acknowledged before the call, by any
+// replica, has a newer one.
 func (d *Database) CurrentRevision(ctx context.Context) (int64, error) {
 	head, err := d.mvcc.Head(ctx)
 	return int64(head), err
 }
 
-// CompactedRevision returns the newest revision, as far as this process knows, below which nothing can be read any more. It is 0 if nothing
-// was ever compacted.
+// CompactedRevision returns the newest revision, as far as this process knows, below which nothing
+// can be read any more. It is 0 if nothing was ever compacted.
 func (d *Database) CompactedRevision() int64 { return int64(d.mvcc.CompactedRevision()) }
 
-// Compact gives up the history before the revision, beyond what the policy in Config does by itself. What it frees is removed in the
-// background.
+// Compact gives up the history before the revision, beyond what the policy in Config does by
+// itself. What it frees is removed in the background.
 func (d *Database) Compact(ctx context.Context, revision int64) error {
 	return d.mvcc.Compact(ctx, mvcc.Revision(revision))
 }
 
-// Fence begins a new history, to be used after a restore that the servers could not notice: all revisions that anybody may have seen are
-// given up, all watches and caches of all replicas begin anew. It returns the first revision of the new history.
+// Fence begins a new history, to be used after a restore that the servers could not notice: all
+// revisions that anybody may have seen are given up, all watches and caches of all replicas begin
+// anew. It returns the first revision of the new history.
 func (d *Database) Fence(ctx context.Context) (int64, error) {
 	revision, err := d.mvcc.Fence(ctx)
 	return int64(revision), err

@@ -38,14 +38,19 @@ func TestOpenPicksTheDriver(t *testing.T) {
 		config Config
 		want   []string
 	}{
-		"by scheme":         {Config{URL: "blue://host/db", Drivers: both}, []string{"opened blue"}},
+		"by scheme": {Config{URL: "blue://host/db", Drivers: both},
+			[]string{"opened blue"}},
 		"by another scheme": {Config{URL: "reds:", Drivers: both}, []string{"opened red"}},
-		"to migrate":        {Config{URL: "red:", Drivers: both, Migrate: true}, []string{"migrated red"}},
-		"unknown scheme":    {Config{URL: "green://user:secret@host/", Drivers: both}, []string{"green:", "red:, reds:, blue:, blues:"}},
-		"no scheme":         {Config{URL: "/var/lib/secret.db", Drivers: both}, []string{"no scheme", "red:, reds:, blue:, blues:"}},
-		"password first":    {Config{URL: "secret word:x", Drivers: both}, []string{"no scheme"}},
-		"no URL":            {Config{Drivers: both}, []string{"give a URL", "red:, reds:, blue:, blues:"}},
-		"no driver":         {Config{URL: "red:"}, []string{"Config.Drivers"}},
+		"to migrate": {Config{URL: "red:", Drivers: both, Migrate: true},
+			[]string{"migrated red"}},
+		"unknown scheme": {Config{URL: "green://user:secret@host/", Drivers: both},
+			[]string{"green:", "red:, reds:, blue:, blues:"}},
+		"no scheme": {Config{URL: "/var/lib/secret.db", Drivers: both},
+			[]string{"no scheme", "red:, reds:, blue:, blues:"}},
+		"password first": {Config{URL: "secret word:x", Drivers: both}, []string{"no scheme"}},
+		"no URL": {Config{Drivers: both},
+			[]string{"give a URL", "red:, reds:, blue:, blues:"}},
+		"no driver": {Config{URL: "red:"}, []string{"Config.Drivers"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			db, err := Open(t.Context(), test.config)
@@ -63,23 +68,26 @@ func TestOpenPicksTheDriver(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Migrate(t.Context(), Config{URL: "red:", Drivers: both}); err == nil || err.Error() != "migrated red" {
+	if _, err := Migrate(t.Context(), Config{URL: "red:", Drivers: both}); err == nil ||
+		err.Error() != "migrated red" {
 		t.Error(err)
 	}
-	if _, err := Migrations(t.Context(), Config{URL: "red:", Drivers: both}); err == nil || err.Error() != "asked red" {
+	if _, err := Migrations(t.Context(), Config{URL: "red:", Drivers: both}); err == nil ||
+		err.Error() != "asked red" {
 		t.Error(err)
 	}
 }
 
-// TestPrefixesAndDatabases: prefixes of one database and databases of one process do not see each other's objects, but prefixes share the
-// history.
+// TestPrefixesAndDatabases: prefixes of one database and databases of one process do not see each
+// other's objects, but prefixes share the history.
 func TestPrefixesAndDatabases(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		one := openDatabase(t, d, mvcc.Config{})
 		other := openDatabase(t, dbtest.Open(t, d.Kind), mvcc.Config{})
 		c := podConfig()
 		c.Prefix = "/elsewhere/deep"
-		stores := map[string]*store{"registry": pods(t, one), "elsewhere": open(t, one, c), "other database": pods(t, other)}
+		stores := map[string]*store{"registry": pods(t, one), "elsewhere": open(t, one, c),
+			"other database": pods(t, other)}
 		revisions := map[string]uint64{}
 		for name, s := range stores {
 			p := pod("same")
@@ -90,7 +98,8 @@ func TestPrefixesAndDatabases(t *testing.T) {
 			t.Error("two writes of one database have the same revision")
 		}
 		for name, s := range stores {
-			if l := list(t, s, apistorage.ListOptions{}); len(l.Items) != 1 || l.Items[0].Labels["value"] != name {
+			if l := list(t, s, apistorage.ListOptions{}); len(l.Items) != 1 ||
+				l.Items[0].Labels["value"] != name {
 				t.Errorf("%s has %v", name, l.Items)
 			}
 		}
@@ -130,7 +139,8 @@ func TestKeys(t *testing.T) {
 		if got, err := k.directory("/pods/ns"); string(got) != want[:len(want)-1] || err != nil {
 			t.Errorf("prefix %q makes %q, %v", prefix, got, err)
 		}
-		for _, bad := range []string{"", "/", ".", "..", "/pods/../x", "/pods/./x", "/pods/..", "/nodes/a"} {
+		for _, bad := range []string{"", "/", ".", "..", "/pods/../x", "/pods/./x", "/pods/..",
+			"/nodes/a"} {
 			if got, err := k.object(bad); err == nil {
 				t.Errorf("%q makes %q", bad, got)
 			}
@@ -157,7 +167,8 @@ func TestDatabaseForOperators(t *testing.T) {
 		if db.CompactedRevision() != head || s.CompactRevision() != head {
 			t.Errorf("compacted %d, %d", db.CompactedRevision(), s.CompactRevision())
 		}
-		if size, err := db.Size(t.Context()); err != nil || size.Total <= 0 || size.Live > size.Total {
+		if size, err := db.Size(t.Context()); err != nil || size.Total <= 0 ||
+			size.Live > size.Total {
 			t.Errorf("size %v, %v", size, err)
 		}
 		if err := db.Ready(t.Context()); err != nil {
@@ -174,10 +185,12 @@ func TestDatabaseForOperators(t *testing.T) {
 		}
 		ended(t, w)
 		out := &example.Pod{}
-		if err := s.Get(t.Context(), podKey("a"), apistorage.GetOptions{}, out); err != nil || out.ResourceVersion != updated.ResourceVersion {
+		if err := s.Get(t.Context(), podKey("a"), apistorage.GetOptions{}, out); err != nil ||
+			out.ResourceVersion != updated.ResourceVersion {
 			t.Errorf("after the fence: %v, %v", out, err)
 		}
-		if l := list(t, s, apistorage.ListOptions{}); revisionOf(t, &l.Items[0]) != revisionOf(t, updated) || l.ResourceVersion != itoa(fenced) {
+		if l := list(t, s, apistorage.ListOptions{}); revisionOf(t, &l.Items[0]) != revisionOf(t,
+			updated) || l.ResourceVersion != itoa(fenced) {
 			t.Errorf("after the fence, the list is at %s, want %d", l.ResourceVersion, fenced)
 		}
 	})
@@ -204,7 +217,8 @@ func TestConfig(t *testing.T) {
 	var offset atomic.Int64
 	config.Migrate = true
 	config.Clock = func() time.Time { return time.Now().Add(time.Duration(offset.Load())) }
-	config.Compaction = CompactionPolicy{Window: time.Nanosecond, Keep: 3, Interval: time.Millisecond}
+	config.Compaction = CompactionPolicy{Window: time.Nanosecond, Keep: 3,
+		Interval: time.Millisecond}
 	db, err := Open(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +233,9 @@ func TestConfig(t *testing.T) {
 		create(t, s, pod(numbered(i)))
 	}
 	const head = 11
-	eventually(t, "the compaction of all but the newest revisions", func() bool { return db.CompactedRevision() == head-3 })
+	eventually(t, "the compaction of all but the newest revisions", func() bool {
+		return db.CompactedRevision() == head-3
+	})
 	if err := s.Create(t.Context(), podKey("mortal"), pod("mortal"), nil, 3600); err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +245,9 @@ func TestConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	offset.Store(int64(3 * time.Hour))
-	eventually(t, "the objects to expire", func() bool { return len(list(t, s, apistorage.ListOptions{}).Items) == 10 })
+	eventually(t, "the objects to expire", func() bool {
+		return len(list(t, s, apistorage.ListOptions{}).Items) == 10
+	})
 
 	migrations, err := Migrations(t.Context(), config)
 	if err != nil || len(migrations) == 0 || migrations[0].Applied.IsZero() {

@@ -10,11 +10,13 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// Delete removes an object and sets out to its last state, at the deletion's revision. The validation runs before every attempt; without
-// its consent nothing is deleted. With opts.ExpectTransformOrDecodeError, only an object that cannot be read is deleted; out is not set
+// Delete removes an object and sets out to its last state, at the deletion's revision. The
+// validation runs before every attempt; without its consent nothing is deleted. With
+// opts.ExpectTransformOrDecodeError, only an object that cannot be read is deleted; out is not set
 // then.
-func (s *store) Delete(ctx context.Context, key string, out runtime.Object, preconditions *apistorage.Preconditions,
-	validate apistorage.ValidateObjectFunc, suggestion runtime.Object, opts apistorage.DeleteOptions) error {
+func (s *store) Delete(ctx context.Context, key string, out runtime.Object,
+	preconditions *apistorage.Preconditions, validate apistorage.ValidateObjectFunc,
+	suggestion runtime.Object, opts apistorage.DeleteOptions) error {
 	k, err := s.keys.object(key)
 	if err != nil {
 		return err
@@ -42,7 +44,8 @@ func (s *store) Delete(ctx context.Context, key string, out runtime.Object, prec
 			}
 			continue
 		}
-		revision, err := s.commit(ctx, "delete", mvcc.Mutation{Key: k, Expect: c.state.revision, Delete: true,
+		revision, err := s.commit(ctx, "delete", mvcc.Mutation{Key: k, Expect: c.state.revision,
+			Delete:    true,
 			PrevValue: c.state.stored, HasPrev: c.state.stored != nil})
 		var conflict *mvcc.ConflictError
 		switch {

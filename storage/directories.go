@@ -9,9 +9,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// directories are those that stores of this database use, each with the codec that writes there. Stores
-// that share a directory, such as one for each served version, have the same codec. With two codecs, they
-// would write over one another's objects in forms that the other may not know.
+// directories are those that stores of this database use, each with the codec that writes there.
+// Stores that share a directory, such as one for each served version, have the same codec. With two
+// codecs, they would write over one another's objects in forms that the other may not know.
 type directories struct {
 	mu  sync.Mutex
 	use map[mvcc.Key]*directoryUse
@@ -23,7 +23,8 @@ type directoryUse struct {
 }
 
 // take adds a store, and returns what gives it back.
-func (d *directories) take(directory mvcc.Key, codec runtime.Identifier) (release func(), err error) {
+func (d *directories) take(directory mvcc.Key, codec runtime.Identifier) (release func(),
+	err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	use := d.use[directory]
@@ -35,7 +36,8 @@ func (d *directories) take(directory mvcc.Key, codec runtime.Identifier) (releas
 		use = &directoryUse{codec: codec}
 		d.use[directory] = use
 	case use.codec != codec:
-		return nil, fmt.Errorf("the objects below %s are stored with another codec already: give each server a Prefix of its own, or the stores the same codec", directory)
+		return nil, fmt.Errorf("the objects below %s are stored with another codec already: give "+
+			"each server a Prefix of its own, or the stores the same codec", directory)
 	}
 	use.stores++
 	return func() {

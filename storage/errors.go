@@ -15,11 +15,13 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// retryAfterSeconds is what a client is asked to wait before it repeats a request that certainly changed nothing.
+// retryAfterSeconds is what a client is asked to wait before it repeats a request that certainly
+// changed nothing.
 const retryAfterSeconds = 1
 
-// apiError translates an error of the database into one that clients understand. It is the only place where this is done, and it keeps to
-// one rule: a Retry-After is given only when nothing was written, since clients repeat such a request by themselves, whatever its verb.
+// apiError translates an error of the database into one that clients understand. It is the only
+// place where this is done, and it keeps to one rule: a Retry-After is given only when nothing was
+// written, since clients repeat such a request by themselves, whatever its verb.
 //
 //	503 Service Unavailable        the database is away, read-only or closed; nothing was written
 //	504 Gateway Timeout            the request's time is over (nothing was written), or the outcome of a write is unknown
@@ -27,7 +29,8 @@ const retryAfterSeconds = 1
 //	413, 422                       the object, or its key, is larger than what the database can hold
 //	500 Internal Server Error      a person has to look into it
 //
-// ErrCompacted, ConflictError and FutureRevisionError mean something to the callers and do not arrive here.
+// ErrCompacted, ConflictError and FutureRevisionError mean something to the callers and do not
+// arrive here.
 func apiError(ctx context.Context, resource schema.GroupResource, err error) error {
 	var (
 		limit    *mvcc.LimitError
@@ -39,7 +42,8 @@ func apiError(ctx context.Context, resource schema.GroupResource, err error) err
 	case errors.Is(err, mvcc.ErrUnknownOutcome):
 		return apierrors.NewTimeoutError(err.Error(), 0)
 	case ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded):
-		return apierrors.NewTimeoutError("the database did not answer within the request's time, and nothing was written", retryAfterSeconds)
+		return apierrors.NewTimeoutError("the database did not answer within the request's time, "+
+			"and nothing was written", retryAfterSeconds)
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return leftError{err}
 	case errors.Is(err, mvcc.ErrClosed):
@@ -52,8 +56,8 @@ func apiError(ctx context.Context, resource schema.GroupResource, err error) err
 	return err
 }
 
-// leftError is for a client that has left. Nobody reads it, but upstream logs each error without a status
-// as a fault of the server.
+// leftError is for a client that has left. Nobody reads it, but upstream logs each error without a
+// status as a fault of the server.
 type leftError struct{ error }
 
 func (e leftError) Unwrap() error { return e.error }
@@ -64,13 +68,16 @@ func (e leftError) Status() metav1.Status {
 
 func limitError(resource schema.GroupResource, err *mvcc.LimitError) error {
 	if err.What == "key" {
-		return apierrors.NewInvalid(schema.GroupKind{Group: resource.Group, Kind: resource.Resource}, "", field.ErrorList{
+		return apierrors.NewInvalid(schema.GroupKind{Group: resource.Group,
+			Kind: resource.Resource}, "", field.ErrorList{
 			field.Invalid(field.NewPath("metadata", "name"), "", fmt.Sprintf(
-				"the path of the object, with its namespace and name, has %d bytes; the database takes at most %d", err.Bytes, err.Limit)),
+				"the path of the object, with its namespace and name, has %d bytes; the database "+
+					"takes at most %d", err.Bytes, err.Limit)),
 		})
 	}
 	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf(
-		"the object has %d bytes as it is stored; the database takes at most %d", err.Bytes, err.Limit))
+		"the object has %d bytes as it is stored; the database takes at most %d", err.Bytes,
+		err.Limit))
 }
 
 func databaseError(resource schema.GroupResource, err *mvcc.Error) error {
@@ -81,18 +88,21 @@ func databaseError(resource schema.GroupResource, err *mvcc.Error) error {
 		return statusError(resource, http.StatusInsufficientStorage, "InsufficientStorage",
 			"the database has no space left, and nothing was written: "+err.Error(), 0)
 	default:
-		return statusError(resource, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
-			"the database is not available: "+err.Error(), retryAfterSeconds)
+		return statusError(resource, http.StatusServiceUnavailable,
+			metav1.StatusReasonServiceUnavailable, "the database is not available: "+err.Error(),
+			retryAfterSeconds)
 	}
 }
 
-func statusError(resource schema.GroupResource, code int32, reason metav1.StatusReason, message string, retryAfter int32) error {
+func statusError(resource schema.GroupResource, code int32, reason metav1.StatusReason,
+	message string, retryAfter int32) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status:  metav1.StatusFailure,
 		Code:    code,
 		Reason:  reason,
 		Message: message,
-		Details: &metav1.StatusDetails{Group: resource.Group, Kind: resource.Resource, RetryAfterSeconds: retryAfter},
+		Details: &metav1.StatusDetails{Group: resource.Group, Kind: resource.Resource,
+			RetryAfterSeconds: retryAfter},
 	}}
 }
 
@@ -100,15 +110,16 @@ func statusError(resource schema.GroupResource, code int32, reason metav1.Status
 const (
 	listExpired     = "The resourceVersion for the provided list is too old."
 	watchExpired    = "The resourceVersion for the provided watch is too old."
-	continueExpired = "The provided continue parameter is too old to display a consistent list result. You can start a new list without " +
-		"the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with " +
-		"the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the " +
-		"first chunk was returned and now may show up in the list."
+	continueExpired = "The provided continue parameter is too old to display a consistent list " +
+		"result. You can start a new list without the continue parameter, or use the continue " +
+		"token in this response to retrieve the remainder of the results. Continuing with the " +
+		"provided token results in an inconsistent list - objects that were created, modified, " +
+		"or deleted between the time the first chunk was returned and now may show up in the list."
 )
 
-// compactedError is what a list gets whose revision was compacted. A list that is being continued gets
-// a token to go on with, at the newest revision. It leads to where the request began: what the request
-// has read already goes to nobody.
+// compactedError is what a list gets whose revision was compacted. A list that is being continued
+// gets a token to go on with, at the newest revision. It leads to where the request began: what the
+// request has read already goes to nobody.
 func compactedError(continuing bool, from, directory mvcc.Key) error {
 	if !continuing {
 		return apierrors.NewResourceExpired(listExpired)
@@ -125,5 +136,6 @@ func compactedError(continuing bool, from, directory mvcc.Key) error {
 
 // tooLargeRevision says that a revision does not fit into the 63 bits that revisions have.
 func tooLargeRevision(revision uint64) error {
-	return apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %d is larger than any that the database can have", revision))
+	return apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %d is larger than any "+
+		"that the database can have", revision))
 }

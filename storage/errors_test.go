@@ -22,7 +22,8 @@ import (
 
 var resource = schema.GroupResource{Group: "example.com", Resource: "pods"}
 
-// TestErrors: clients get a status that says what to do, and a Retry-After only if repeating a write is harmless.
+// TestErrors: clients get a status that says what to do, and a Retry-After only if repeating a
+// write is harmless.
 func TestErrors(t *testing.T) {
 	over, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()
@@ -35,24 +36,37 @@ func TestErrors(t *testing.T) {
 		retry   int32
 		message string
 	}{
-		"away":             {nil, away, 503, metav1.StatusReasonServiceUnavailable, 1, "connection refused"},
-		"away, wrapped":    {nil, fmt.Errorf("read: %w", away), 503, metav1.StatusReasonServiceUnavailable, 1, "connection refused"},
-		"read-only":        {nil, mvcc.Errorf(mvcc.ReadOnly, "a standby"), 503, metav1.StatusReasonServiceUnavailable, 1, "standby"},
-		"denied":           {nil, mvcc.Errorf(mvcc.Denied, "the password is wrong"), 503, metav1.StatusReasonServiceUnavailable, 1, "password is wrong"},
-		"closed":           {nil, mvcc.ErrClosed, 503, metav1.StatusReasonServiceUnavailable, 0, "shutting down"},
-		"full":             {nil, mvcc.Errorf(mvcc.Full, "disk full"), 507, "InsufficientStorage", 0, "no space left"},
-		"unknown":          {nil, mvcc.ErrUnknownOutcome, 504, metav1.StatusReasonTimeout, 0, "may or may not have been committed"},
-		"unknown, in time": {over, fmt.Errorf("%w (%w)", mvcc.ErrUnknownOutcome, over.Err()), 504, metav1.StatusReasonTimeout, 0, "may or may not have been committed"},
-		"too late":         {over, over.Err(), 504, metav1.StatusReasonTimeout, 1, "nothing was written"},
-		"value":            {nil, &mvcc.LimitError{What: "value", Bytes: 9, Limit: 8}, 413, metav1.StatusReasonRequestEntityTooLarge, 0, "at most 8"},
-		"key":              {nil, &mvcc.LimitError{What: "key", Bytes: 9, Limit: 8}, 422, metav1.StatusReasonInvalid, 0, "at most 8"},
-		"data":             {nil, mvcc.Errorf(mvcc.Data, "a value is rejected"), 500, metav1.StatusReasonInternalError, 0, "a value is rejected"},
+		"away": {nil, away, 503, metav1.StatusReasonServiceUnavailable, 1,
+			"connection refused"},
+		"away, wrapped": {nil, fmt.Errorf("read: %w", away), 503,
+			metav1.StatusReasonServiceUnavailable, 1, "connection refused"},
+		"read-only": {nil, mvcc.Errorf(mvcc.ReadOnly, "a standby"), 503,
+			metav1.StatusReasonServiceUnavailable, 1, "standby"},
+		"denied": {nil, mvcc.Errorf(mvcc.Denied, "the password is wrong"), 503,
+			metav1.StatusReasonServiceUnavailable, 1, "password is wrong"},
+		"closed": {nil, mvcc.ErrClosed, 503, metav1.StatusReasonServiceUnavailable, 0,
+			"shutting down"},
+		"full": {nil, mvcc.Errorf(mvcc.Full, "disk full"), 507, "InsufficientStorage",
+			0, "no space left"},
+		"unknown": {nil, mvcc.ErrUnknownOutcome, 504, metav1.StatusReasonTimeout, 0,
+			"may or may not have been committed"},
+		"unknown, in time": {over, fmt.Errorf("%w (%w)", mvcc.ErrUnknownOutcome, over.Err()), 504,
+			metav1.StatusReasonTimeout, 0, "may or may not have been committed"},
+		"too late": {over, over.Err(), 504, metav1.StatusReasonTimeout, 1,
+			"nothing was written"},
+		"value": {nil, &mvcc.LimitError{What: "value", Bytes: 9, Limit: 8}, 413,
+			metav1.StatusReasonRequestEntityTooLarge, 0, "at most 8"},
+		"key": {nil, &mvcc.LimitError{What: "key", Bytes: 9, Limit: 8}, 422,
+			metav1.StatusReasonInvalid, 0, "at most 8"},
+		"data": {nil, mvcc.Errorf(mvcc.Data, "a value is rejected"), 500,
+			metav1.StatusReasonInternalError, 0, "a value is rejected"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.ctx == nil {
 				test.ctx = t.Context()
 			}
-			err := storeerrors.InterpretUpdateError(apiError(test.ctx, resource, test.err), resource, "a")
+			err := storeerrors.InterpretUpdateError(apiError(test.ctx, resource, test.err),
+				resource, "a")
 			var status apierrors.APIStatus
 			if !errors.As(err, &status) {
 				t.Fatalf("%T: %v", err, err)
@@ -62,7 +76,8 @@ func TestErrors(t *testing.T) {
 			if s.Details != nil {
 				retry = s.Details.RetryAfterSeconds
 			}
-			if s.Code != test.code || s.Reason != test.reason || retry != test.retry || !strings.Contains(s.Message, test.message) {
+			if s.Code != test.code || s.Reason != test.reason || retry != test.retry ||
+				!strings.Contains(s.Message, test.message) {
 				t.Errorf("got %d %s, retry after %d: %s", s.Code, s.Reason, retry, s.Message)
 			}
 		})
@@ -72,13 +87,15 @@ func TestErrors(t *testing.T) {
 		cancel()
 		err := apiError(ctx, resource, ctx.Err())
 		// Upstream asks the error itself for its status, and logs an error that has none.
-		if status, ok := err.(apierrors.APIStatus); !errors.Is(err, context.Canceled) || !ok || status.Status().Code != http.StatusGatewayTimeout {
+		if status, ok := err.(apierrors.APIStatus); !errors.Is(err, context.Canceled) || !ok ||
+			status.Status().Code != http.StatusGatewayTimeout {
 			t.Errorf("%T: %v", err, err)
 		}
 	})
 }
 
-// TestLimits: objects and names that the database cannot hold are refused with the limit in the sentence, and cost others nothing.
+// TestLimits: objects and names that the database cannot hold are refused with the limit in the
+// sentence, and cost others nothing.
 func TestLimits(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		s := pods(t, openDatabase(t, d, mvcc.Config{}))
@@ -93,13 +110,15 @@ func TestLimits(t *testing.T) {
 		}
 		long := strings.Repeat("n", limits.KeyBytes)
 		err := s.Create(t.Context(), podKey(long), pod("a"), nil, 0)
-		if code(err) != http.StatusUnprocessableEntity || !strings.Contains(err.Error(), fmt.Sprint(limits.KeyBytes)) {
+		if code(err) != http.StatusUnprocessableEntity ||
+			!strings.Contains(err.Error(), fmt.Sprint(limits.KeyBytes)) {
 			t.Error(err)
 		}
 		large := pod("a")
 		large.Annotations = map[string]string{"large": strings.Repeat("x", limits.ValueBytes)}
 		err = s.Create(t.Context(), podKey("a"), large, nil, 0)
-		if code(err) != http.StatusRequestEntityTooLarge || !strings.Contains(err.Error(), fmt.Sprint(limits.ValueBytes)) {
+		if code(err) != http.StatusRequestEntityTooLarge ||
+			!strings.Contains(err.Error(), fmt.Sprint(limits.ValueBytes)) {
 			t.Error(err)
 		}
 		large.Annotations["large"] = strings.Repeat("x", limits.ValueBytes-1000)
@@ -123,8 +142,11 @@ func TestClosedDatabase(t *testing.T) {
 	for name, err := range map[string]error{
 		"get":    s.Get(t.Context(), podKey("a"), apistorage.GetOptions{}, &example.Pod{}),
 		"create": s.Create(t.Context(), podKey("a"), pod("a"), nil, 0),
-		"list":   func() error { _, err := tryList(t.Context(), s, apistorage.ListOptions{}); return err }(),
-		"head":   func() error { _, err := s.GetCurrentResourceVersion(t.Context()); return err }(),
+		"list": func() error {
+			_, err := tryList(t.Context(), s, apistorage.ListOptions{})
+			return err
+		}(),
+		"head": func() error { _, err := s.GetCurrentResourceVersion(t.Context()); return err }(),
 	} {
 		if !apierrors.IsServiceUnavailable(err) {
 			t.Errorf("%s: %v", name, err)

@@ -13,11 +13,11 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// eventDecoder decodes events once for all watches of the stores of a process that decode in the same way.
-// The first watch that needs an event's object decodes it. The others copy it, which costs a tenth: every
-// watch gets a copy, as its reader may change it. Events hold their object weakly, so that the garbage
-// collector takes it when the watches have passed by. As long as there is one watch only, nothing is kept
-// or copied.
+// eventDecoder decodes events once for all watches of the stores of a process that decode in the
+// same way. The first watch that needs an event's object decodes it. The others copy it, which
+// costs a tenth: every watch gets a copy, as its reader may change it. Events hold their object
+// weakly, so that the garbage collector takes it when the watches have passed by. As long as there
+// is one watch only, nothing is kept or copied.
 type eventDecoder struct {
 	*objectCodec
 	stores   int
@@ -83,11 +83,13 @@ func (d *eventDecoder) current(ctx context.Context, e *mvcc.Event) (runtime.Obje
 }
 
 // previous decodes the value before the event, with the event's revision.
-func (d *eventDecoder) previous(ctx context.Context, e *mvcc.Event, value []byte) (runtime.Object, error) {
+func (d *eventDecoder) previous(ctx context.Context, e *mvcc.Event, value []byte) (runtime.Object,
+	error) {
 	return d.once(ctx, e, value, true)
 }
 
-func (d *eventDecoder) once(ctx context.Context, e *mvcc.Event, value []byte, previous bool) (runtime.Object, error) {
+func (d *eventDecoder) once(ctx context.Context, e *mvcc.Event, value []byte,
+	previous bool) (runtime.Object, error) {
 	if d.watchers.Load() > 1 {
 		var fresh *decodedObject
 		kept, err := e.Memo(memo{decoder: d, previous: previous}, func() (any, error) {
@@ -100,15 +102,16 @@ func (d *eventDecoder) once(ctx context.Context, e *mvcc.Event, value []byte, pr
 				return shared.DeepCopyObject(), nil
 			}
 		}
-		// It is collected already. Or it failed, perhaps since the context of the watch that tried ended.
-		// This one tries for itself.
+		// It is collected already. Or it failed, perhaps since the context of the watch that tried
+		// ended. This one tries for itself.
 		goruntime.KeepAlive(fresh)
 	}
 	return d.openNew(ctx, e.Key, value, e.Revision)
 }
 
 // openNew decrypts and decodes.
-func (c *objectCodec) openNew(ctx context.Context, key mvcc.Key, stored []byte, revision mvcc.Revision) (runtime.Object, error) {
+func (c *objectCodec) openNew(ctx context.Context, key mvcc.Key, stored []byte,
+	revision mvcc.Revision) (runtime.Object, error) {
 	data, _, err := c.open(ctx, key, revision, stored)
 	if err != nil {
 		return nil, err

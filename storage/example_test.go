@@ -14,10 +14,12 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
 
-// An object is written, changed and watched, without an API server. API servers use a RESTOptionsGetter instead.
+// An object is written, changed and watched, without an API server. API servers use a
+// RESTOptionsGetter instead.
 func ExampleDatabase_NewStore() {
 	ctx := context.Background()
-	db, err := storage.Open(ctx, storage.Config{URL: "memory:", Drivers: []storage.Driver{sqlite.Driver}, Migrate: true})
+	db, err := storage.Open(ctx,
+		storage.Config{URL: "memory:", Drivers: []storage.Driver{sqlite.Driver}, Migrate: true})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -44,20 +46,23 @@ func ExampleDatabase_NewStore() {
 		log.Fatal(err)
 	}
 	events, err := store.Watch(ctx, "/example.com/things", apistorage.ListOptions{
-		ResourceVersion: created.GetResourceVersion(), Recursive: true, Predicate: apistorage.Everything})
+		ResourceVersion: created.GetResourceVersion(), Recursive: true,
+		Predicate: apistorage.Everything})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer events.Stop()
-	err = store.GuaranteedUpdate(ctx, key, &unstructured.Unstructured{}, false, nil, apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
-		obj.(*unstructured.Unstructured).Object["size"] = "large"
-		return obj, nil
-	}), nil)
+	err = store.GuaranteedUpdate(ctx, key, &unstructured.Unstructured{}, false, nil,
+		apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+			obj.(*unstructured.Unstructured).Object["size"] = "large"
+			return obj, nil
+		}), nil)
 	if err != nil {
 		log.Fatal(err)
 	}
 	event := <-events.ResultChan()
 	seen := event.Object.(*unstructured.Unstructured)
-	fmt.Println(event.Type, seen.GetName(), seen.Object["size"], "at revision", seen.GetResourceVersion())
+	fmt.Println(event.Type, seen.GetName(), seen.Object["size"], "at revision",
+		seen.GetResourceVersion())
 	// Output: MODIFIED one large at revision 3
 }

@@ -10,7 +10,8 @@ import (
 )
 
 // Get reads one object as it is now.
-func (s *store) Get(ctx context.Context, key string, opts apistorage.GetOptions, out runtime.Object) error {
+func (s *store) Get(ctx context.Context, key string, opts apistorage.GetOptions,
+	out runtime.Object) error {
 	k, err := s.keys.object(key)
 	if err != nil {
 		return err

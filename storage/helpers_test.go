@@ -46,7 +46,8 @@ func openDatabase(t testing.TB, d dbtest.DB, c mvcc.Config) *Database {
 }
 
 // openDatabaseThrough opens a database through a backend of the test's own.
-func openDatabaseThrough(t testing.TB, d dbtest.DB, c mvcc.Config, through func(mvcc.Backend) mvcc.Backend) *Database {
+func openDatabaseThrough(t testing.TB, d dbtest.DB, c mvcc.Config,
+	through func(mvcc.Backend) mvcc.Backend) *Database {
 	t.Helper()
 	opts := mvcc.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: time.Minute}
 	if _, err := d.Driver.Migrate(t.Context(), d.URL, opts); err != nil {
@@ -130,17 +131,19 @@ func counting(p *example.Pod) error {
 // label sets the label "value" of a pod.
 func label(ctx context.Context, s apistorage.Interface, name, value string) (*example.Pod, error) {
 	out := &example.Pod{}
-	err := s.GuaranteedUpdate(ctx, podKey(name), out, false, nil, changing(func(p *example.Pod) error {
-		p.Labels = map[string]string{"value": value}
-		return nil
-	}), nil)
+	err := s.GuaranteedUpdate(ctx, podKey(name), out, false, nil,
+		changing(func(p *example.Pod) error {
+			p.Labels = map[string]string{"value": value}
+			return nil
+		}), nil)
 	return out, err
 }
 
 func remove(t testing.TB, s apistorage.Interface, name string) *example.Pod {
 	t.Helper()
 	out := &example.Pod{}
-	if err := s.Delete(t.Context(), podKey(name), out, nil, apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{}); err != nil {
+	if err := s.Delete(t.Context(), podKey(name), out, nil, apistorage.ValidateAllObjectFunc, nil,
+		apistorage.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return out
@@ -155,7 +158,8 @@ func list(t testing.TB, s apistorage.Interface, opts apistorage.ListOptions) *ex
 	return out
 }
 
-func tryList(ctx context.Context, s apistorage.Interface, opts apistorage.ListOptions) (*example.PodList, error) {
+func tryList(ctx context.Context, s apistorage.Interface,
+	opts apistorage.ListOptions) (*example.PodList, error) {
 	opts.Recursive = true
 	if opts.Predicate.Label == nil {
 		limit, token := opts.Predicate.Limit, opts.Predicate.Continue
@@ -168,11 +172,13 @@ func tryList(ctx context.Context, s apistorage.Interface, opts apistorage.ListOp
 
 // everything selects all objects below a key, from a revision.
 func everything(resourceVersion string) apistorage.ListOptions {
-	return apistorage.ListOptions{ResourceVersion: resourceVersion, Predicate: apistorage.Everything, Recursive: true}
+	return apistorage.ListOptions{ResourceVersion: resourceVersion,
+		Predicate: apistorage.Everything, Recursive: true}
 }
 
 func page(limit int64, token string) apistorage.ListOptions {
-	return apistorage.ListOptions{Predicate: apistorage.SelectionPredicate{Limit: limit, Continue: token}}
+	return apistorage.ListOptions{Predicate: apistorage.SelectionPredicate{Limit: limit,
+		Continue: token}}
 }
 
 func startWatch(t testing.TB, s apistorage.Interface, opts apistorage.ListOptions) watch.Interface {
@@ -254,8 +260,8 @@ func itoa[T ~int64 | ~uint64](n T) string { return strconv.FormatInt(int64(n), 1
 
 func eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, wait.ForeverTestTimeout, true,
-		func(context.Context) (bool, error) { return done(), nil })
+	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, wait.ForeverTestTimeout,
+		true, func(context.Context) (bool, error) { return done(), nil })
 	if err != nil {
 		t.Fatalf("waiting for %s: %v", what, err)
 	}

@@ -10,8 +10,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// keySpace turns the keys of storage.Interface, such as /pods/default/web, into those of the database, such as
-// /registry/pods/default/web. The whole database key is also what the transformer authenticates a value with.
+// keySpace turns the keys of storage.Interface, such as /pods/default/web, into those of the
+// database, such as /registry/pods/default/web. The whole database key is also what the transformer
+// authenticates a value with.
 type keySpace struct {
 	prefix   string // begins and ends in '/'
 	resource string // begins with '/'
@@ -19,8 +20,8 @@ type keySpace struct {
 
 func newKeySpace(prefix, resourcePrefix string) (keySpace, error) {
 	if resourcePrefix == "" || resourcePrefix == "/" || resourcePrefix[0] != '/' {
-		return keySpace{}, fmt.Errorf("the resource prefix %q is unusable: it has to begin with '/' and name a directory, such as /pods",
-			resourcePrefix)
+		return keySpace{}, fmt.Errorf("the resource prefix %q is unusable: it has to begin with "+
+			"'/' and name a directory, such as /pods", resourcePrefix)
 	}
 	prefix = path.Join("/", prefix)
 	if prefix != "/" {
@@ -52,7 +53,8 @@ func (k keySpace) prepare(key string, recursive bool) (mvcc.Key, error) {
 	return mvcc.Key(k.prefix + strings.TrimPrefix(key, "/")), nil
 }
 
-// prefixEnd is the smallest key after all keys that begin with the directory: '0' is the successor of '/'.
+// prefixEnd is the smallest key after all keys that begin with the directory: '0' is the successor
+// of '/'.
 func prefixEnd(directory mvcc.Key) mvcc.Key { return directory[:len(directory)-1] + "0" }
 
 // after is the smallest key after the key.

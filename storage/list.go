@@ -23,23 +23,26 @@ import (
 )
 
 const (
-	// firstRows is how many rows are read first, unless the resource's last list has shown that they are
-	// large.
+	// firstRows is how many rows are read first, unless the resource's last list has shown that
+	// they are large.
 	firstRows = 500
-	// chunkRows is how many rows of a whole list are read at a time, so that a list of any length holds few stored values next to its
-	// objects.
+	// chunkRows is how many rows of a whole list are read at a time, so that a list of any length
+	// holds few stored values next to its objects.
 	chunkRows = 2000
 	// maxPageRows bounds the pages of a filtered list, which double until enough objects match.
 	maxPageRows = 10000
-	// pageBytes is how large the values of a page are to be, as far as the size of the next rows can be
-	// guessed from that of the last ones. Where the guess is wrong, mvcc.ReadBytes bounds the page.
+	// pageBytes is how large the values of a page are to be, as far as the size of the next rows
+	// can be guessed from that of the last ones. Where the guess is wrong, mvcc.ReadBytes bounds
+	// the page.
 	pageBytes = 16 << 20
 )
 
-// GetList reads the objects below a key, or the one at the key, in the order of the keys. Whatever it takes to read them, also over several
-// calls with a continue token, they are one snapshot. The list says how many items remain, unless they are more than mvcc counts: then it
-// leaves that out, as clients have to expect.
-func (s *store) GetList(ctx context.Context, key string, opts apistorage.ListOptions, listObj runtime.Object) error {
+// GetList reads the objects below a key, or the one at the key, in the order of the keys. Whatever
+// it takes to read them, also over several calls with a continue token, they are one snapshot. The
+// list says how many items remain, unless they are more than mvcc counts: then it leaves that out,
+// as clients have to expect.
+func (s *store) GetList(ctx context.Context, key string, opts apistorage.ListOptions,
+	listObj runtime.Object) error {
 	r, err := s.listRange(key, opts)
 	if err != nil {
 		return err
@@ -58,7 +61,8 @@ func (s *store) GetList(ctx context.Context, key string, opts apistorage.ListOpt
 	began := time.Now()
 	fetched := 0
 	defer func() {
-		storagemetrics.RecordStorageListMetrics(s.resource, metricsBackend, "", fetched, items.evaluated, items.len())
+		storagemetrics.RecordStorageListMetrics(s.resource, metricsBackend, "", fetched,
+			items.evaluated, items.len())
 		etcdmetrics.RecordListLatency(s.resource, false, began)
 	}()
 
@@ -75,7 +79,8 @@ func (s *store) GetList(ctx context.Context, key string, opts apistorage.ListOpt
 		}
 		fetched += len(chunk.KVs)
 		if revision == 0 {
-			if err := s.notOlderThan(opts.ResourceVersion, chunk.Revision); r.at == 0 && err != nil {
+			if err := s.notOlderThan(opts.ResourceVersion, chunk.Revision); r.at == 0 &&
+				err != nil {
 				return err
 			}
 			revision, counted = chunk.Revision, chunk.Count
@@ -100,7 +105,8 @@ func (s *store) GetList(ctx context.Context, key string, opts apistorage.ListOpt
 		return err
 	}
 	items.finish()
-	token, _, err := apistorage.PrepareContinueToken(string(last), string(r.start), int64(revision), 0, more, opts)
+	token, _, err := apistorage.PrepareContinueToken(string(last), string(r.start), int64(revision),
+		0, more, opts)
 	if err != nil {
 		return err
 	}
@@ -109,7 +115,8 @@ func (s *store) GetList(ctx context.Context, key string, opts apistorage.ListOpt
 		left := counted - passed
 		remaining = &left
 	}
-	if err := s.objects.versioner.UpdateList(listObj, uint64(revision), token, remaining); err != nil {
+	if err := s.objects.versioner.UpdateList(listObj, uint64(revision), token,
+		remaining); err != nil {
 		return err
 	}
 	opts.Predicate.SetShardInfoOnList(listObj)
@@ -137,7 +144,8 @@ type listRange struct {
 	continuing bool
 }
 
-// page returns how many rows to read next, after rows have been read, the last time page of them with values of so many bytes.
+// page returns how many rows to read next, after rows have been read, the last time page of them
+// with values of so many bytes.
 func (r *listRange) page(rows, page, bytes int) int {
 	most := firstRows
 	if r.rowBytes > 0 {
@@ -162,15 +170,17 @@ func (s *store) listRange(key string, opts apistorage.ListOptions) (listRange, e
 	if err != nil {
 		return listRange{}, err
 	}
-	if err := s.checkRevision(opts.ResourceVersion, opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact); err != nil {
+	if err := s.checkRevision(opts.ResourceVersion,
+		opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact); err != nil {
 		return listRange{}, err
 	}
 	at, from, err := apistorage.ValidateListOptions(string(k), s.objects.versioner, opts)
 	if err != nil {
 		return listRange{}, err
 	}
-	r := listRange{start: k, end: after(k), from: k, at: mvcc.Revision(at), recursive: opts.Recursive,
-		rowBytes: int(s.rowBytes.Load())}
+	r := listRange{start: k, end: after(k), from: k, at: mvcc.Revision(at),
+		recursive: opts.Recursive,
+		rowBytes:  int(s.rowBytes.Load())}
 	if !opts.Recursive {
 		return r, nil
 	}
@@ -186,8 +196,8 @@ func (s *store) listRange(key string, opts apistorage.ListOptions) (listRange, e
 // maxLimit keeps a client's limit within an int of any size.
 const maxLimit = 1 << 30
 
-// checkRevision refuses revisions that would be negative as a mvcc.Revision. "Not older than" such a revision is answered as any other one
-// that is too new.
+// checkRevision refuses revisions that would be negative as a mvcc.Revision. "Not older than" such
+// a revision is answered as any other one that is too new.
 func (s *store) checkRevision(resourceVersion string, exact bool) error {
 	if !exact {
 		return nil
@@ -206,10 +216,13 @@ func (s *store) chunks(ctx context.Context, r listRange) iter.Seq2[*mvcc.RangeRe
 		verb = "list"
 	}
 	return func(yield func(*mvcc.RangeResult, error) bool) {
-		o := mvcc.RangeOptions{Start: r.start, End: r.end, From: r.from, At: r.at, Limit: r.page(0, 0, 0), Count: r.limit > 0 && !r.filtered}
+		o := mvcc.RangeOptions{Start: r.start, End: r.end, From: r.from, At: r.at,
+			Limit: r.page(0, 0, 0), Count: r.limit > 0 && !r.filtered}
 		rows := 0
 		for {
-			chunk, err := ask(ctx, s, verb, func() (*mvcc.RangeResult, error) { return s.mvcc.Range(ctx, o) })
+			chunk, err := ask(ctx, s, verb, func() (*mvcc.RangeResult, error) {
+				return s.mvcc.Range(ctx, o)
+			})
 			if err != nil {
 				yield(nil, s.rangeError(ctx, r, err))
 				return
@@ -225,7 +238,9 @@ func (s *store) chunks(ctx context.Context, r listRange) iter.Seq2[*mvcc.RangeRe
 			if n := len(chunk.KVs); n > 0 {
 				o.From = after(chunk.KVs[n-1].Key)
 			} else if chunk.More {
-				yield(nil, fmt.Errorf("the database says that rows follow after %q, but returned none", string(o.From)))
+				yield(nil,
+					fmt.Errorf("the database says that rows follow after %q, but returned none",
+						string(o.From)))
 				return
 			}
 			rows += len(chunk.KVs)
@@ -242,8 +257,9 @@ func (s *store) chunks(ctx context.Context, r listRange) iter.Seq2[*mvcc.RangeRe
 	}
 }
 
-// makeRoom gives the items of a whole list their room at once, after its first rows: while a long slice grows, it is there twice, and is copied again
-// and again. Counting costs about a hundredth of reading. What is counted may differ from what is read, and if it fails, the slice grows.
+// makeRoom gives the items of a whole list their room at once, after its first rows: while a long
+// slice grows, it is there twice, and is copied again and again. Counting costs about a hundredth
+// of reading. What is counted may differ from what is read, and if it fails, the slice grows.
 func (s *store) makeRoom(ctx context.Context, items *items, r listRange, rows int) {
 	if !items.everyone {
 		return
@@ -266,7 +282,8 @@ func (s *store) rangeError(ctx context.Context, r listRange, err error) error {
 	case errors.Is(err, mvcc.ErrCompacted):
 		return compactedError(r.continuing, r.from, r.start)
 	case errors.As(err, &future):
-		return apistorage.NewTooLargeResourceVersionError(uint64(future.Revision), uint64(future.Head), 0)
+		return apistorage.NewTooLargeResourceVersionError(uint64(future.Revision),
+			uint64(future.Head), 0)
 	}
 	return apiError(ctx, s.resource, err)
 }
@@ -292,7 +309,8 @@ func (s *store) newItems(list runtime.Object, pred apistorage.SelectionPredicate
 	if err != nil || slice.Kind() != reflect.Slice {
 		return nil, fmt.Errorf("%T has no slice of items to list into: %w", list, err)
 	}
-	n := &items{s: s, slice: slice, pred: pred, everyone: pred.Empty(), errs: listErrors{resource: s.resource, tolerate: s.unsafeDeletion}}
+	n := &items{s: s, slice: slice, pred: pred, everyone: pred.Empty(),
+		errs: listErrors{resource: s.resource, tolerate: s.unsafeDeletion}}
 	// The objects of an unstructured list are decoded to the list's version.
 	if u, ok := list.(*unstructured.UnstructuredList); ok && u.GetAPIVersion() != "" {
 		version := u.GetAPIVersion()
@@ -308,7 +326,8 @@ func (n *items) len() int { return n.slice.Len() }
 // full tells whether the list has as many items as were asked for.
 func (n *items) full() bool { return n.pred.Limit > 0 && int64(n.slice.Len()) >= n.pred.Limit }
 
-// add appends the objects that match, until the list is full. It returns how many rows it has looked at.
+// add appends the objects that match, until the list is full. It returns how many rows it has
+// looked at.
 func (n *items) add(ctx context.Context, kvs []mvcc.KeyValue) (taken int, err error) {
 	if n.everyone {
 		n.slice.Grow(len(kvs))
@@ -319,7 +338,8 @@ func (n *items) add(ctx context.Context, kvs []mvcc.KeyValue) (taken int, err er
 		}
 		kv := &kvs[i]
 		if ctx.Err() != nil {
-			return i, apistorage.NewTimeoutError(string(kv.Key), "the request ended before the list was complete")
+			return i, apistorage.NewTimeoutError(string(kv.Key),
+				"the request ended before the list was complete")
 		}
 		if err := n.addOne(ctx, kv); err != nil && n.errs.add(string(kv.Key), err) {
 			return i + 1, n.errs.err()
@@ -329,11 +349,13 @@ func (n *items) add(ctx context.Context, kvs []mvcc.KeyValue) (taken int, err er
 	return len(kvs), nil
 }
 
-// addOne decodes the object in place, into a new element of the slice, and takes the element back if it does not belong into the list.
+// addOne decodes the object in place, into a new element of the slice, and takes the element back
+// if it does not belong into the list.
 func (n *items) addOne(ctx context.Context, kv *mvcc.KeyValue) error {
 	data, _, err := n.s.objects.open(ctx, kv.Key, kv.Revision, kv.Value)
 	if err != nil {
-		return apistorage.NewInternalError(fmt.Errorf("unable to transform key %q: %w", string(kv.Key), err))
+		return apistorage.NewInternalError(fmt.Errorf("unable to transform key %q: %w",
+			string(kv.Key), err))
 	}
 	at := n.slice.Len()
 	if at == n.slice.Cap() {

@@ -35,8 +35,8 @@ func populate(t testing.TB, s apistorage.Interface, n int) {
 	}
 }
 
-// TestListsAreSnapshots reads a list of several chunks, whole and by pages, while all of its objects are changed: each is as it was at the
-// list's revision.
+// TestListsAreSnapshots reads a list of several chunks, whole and by pages, while all of its
+// objects are changed: each is as it was at the list's revision.
 func TestListsAreSnapshots(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		s := pods(t, openDatabase(t, d, mvcc.Config{}))
@@ -70,14 +70,17 @@ func TestListsAreSnapshots(t *testing.T) {
 			}
 		}
 		check("the whole list", whole)
-		again := list(t, s, apistorage.ListOptions{ResourceVersion: whole.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact})
+		again := list(t, s, apistorage.ListOptions{ResourceVersion: whole.ResourceVersion,
+			ResourceVersionMatch: metav1.ResourceVersionMatchExact})
 		paged := &example.PodList{}
 		opts := page(997, "")
-		opts.ResourceVersion, opts.ResourceVersionMatch = whole.ResourceVersion, metav1.ResourceVersionMatchExact
+		opts.ResourceVersion, opts.ResourceVersionMatch = whole.ResourceVersion,
+			metav1.ResourceVersionMatchExact
 		for {
 			p := list(t, s, opts)
 			if p.ResourceVersion != whole.ResourceVersion {
-				t.Fatalf("a page of revision %s in a list of revision %s", p.ResourceVersion, whole.ResourceVersion)
+				t.Fatalf("a page of revision %s in a list of revision %s", p.ResourceVersion,
+					whole.ResourceVersion)
 			}
 			paged.Items = append(paged.Items, p.Items...)
 			left := int64(objects - len(paged.Items))
@@ -93,31 +96,38 @@ func TestListsAreSnapshots(t *testing.T) {
 		if err := g.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		for what, l := range map[string]*example.PodList{"the list again": again, "the pages": paged} {
+		for what, l := range map[string]*example.PodList{"the list again": again,
+			"the pages": paged} {
 			check(what, l)
 			for i := range l.Items {
-				if got, want := l.Items[i].ResourceVersion, whole.Items[i].ResourceVersion; got != want {
-					t.Fatalf("%s: %s is at revision %s, and was at %s", what, l.Items[i].Name, got, want)
+				if got, want := l.Items[i].ResourceVersion,
+					whole.Items[i].ResourceVersion; got != want {
+					t.Fatalf("%s: %s is at revision %s, and was at %s", what, l.Items[i].Name, got,
+						want)
 				}
 			}
 		}
 	})
 }
 
-// hookedTransformer stores values as they are, and calls read before each one that it is given back.
+// hookedTransformer stores values as they are, and calls read before each one that it is given
+// back.
 type hookedTransformer struct{ read func() }
 
-func (h *hookedTransformer) TransformToStorage(_ context.Context, data []byte, _ value.Context) ([]byte, error) {
+func (h *hookedTransformer) TransformToStorage(_ context.Context, data []byte,
+	_ value.Context) ([]byte, error) {
 	return data, nil
 }
 
-func (h *hookedTransformer) TransformFromStorage(_ context.Context, data []byte, _ value.Context) ([]byte, bool, error) {
+func (h *hookedTransformer) TransformFromStorage(_ context.Context, data []byte,
+	_ value.Context) ([]byte, bool, error) {
 	h.read()
 	return data, false, nil
 }
 
-// TestContinueAfterCompaction compacts while a page is read chunk by chunk. The page fails, and the token in
-// its error leads on from where the page began: what its first chunk has read was given to nobody.
+// TestContinueAfterCompaction compacts while a page is read chunk by chunk. The page fails, and the
+// token in its error leads on from where the page began: what its first chunk has read was given to
+// nobody.
 func TestContinueAfterCompaction(t *testing.T) {
 	db := memory(t)
 	var read func()
@@ -154,7 +164,8 @@ func TestContinueAfterCompaction(t *testing.T) {
 	l, err := tryList(t.Context(), s, page(1000, token))
 	read = nil
 	var status apierrors.APIStatus
-	if !errors.As(err, &status) || !apierrors.IsResourceExpired(err) || status.Status().Continue == "" {
+	if !errors.As(err, &status) || !apierrors.IsResourceExpired(err) ||
+		status.Status().Continue == "" {
 		t.Fatalf("a page of which a part was compacted: %d items, %v", len(l.Items), err)
 	}
 	for token = status.Status().Continue; token != ""; {
@@ -162,12 +173,14 @@ func TestContinueAfterCompaction(t *testing.T) {
 	}
 	for i := range objects {
 		if !seen[numbered(i)] {
-			t.Fatalf("%d of %d objects are on a page; the first that is on none is %s", len(seen), objects, numbered(i))
+			t.Fatalf("%d of %d objects are on a page; the first that is on none is %s", len(seen),
+				objects, numbered(i))
 		}
 	}
 }
 
-// TestRoomOfLists: the items of a whole list that is read in several chunks are given their room at once.
+// TestRoomOfLists: the items of a whole list that is read in several chunks are given their room at
+// once.
 func TestRoomOfLists(t *testing.T) {
 	s := pods(t, memory(t))
 	const objects = 2*chunkRows + 100
@@ -187,13 +200,16 @@ func TestRemainingItems(t *testing.T) {
 	}
 	l := list(t, s, page(6, ""))
 	l = list(t, s, page(2, l.Continue))
-	if l.Continue == "" || l.RemainingItemCount == nil || *l.RemainingItemCount != mvcc.CountLimit-3 {
+	if l.Continue == "" || l.RemainingItemCount == nil ||
+		*l.RemainingItemCount != mvcc.CountLimit-3 {
 		t.Errorf("%v remain, want %d", l.RemainingItemCount, mvcc.CountLimit-3)
 	}
 	filtered := page(2, "")
-	filtered.Predicate.Label, filtered.Predicate.Field = labels.Everything(), fields.OneTermNotEqualSelector("metadata.name", "x")
+	filtered.Predicate.Label, filtered.Predicate.Field = labels.Everything(),
+		fields.OneTermNotEqualSelector("metadata.name", "x")
 	filtered.Predicate.GetAttrs = apistorage.DefaultNamespaceScopedAttr
-	if l := list(t, s, filtered); l.Continue == "" || l.RemainingItemCount != nil || len(l.Items) != 2 {
+	if l := list(t, s, filtered); l.Continue == "" || l.RemainingItemCount != nil ||
+		len(l.Items) != 2 {
 		t.Errorf("of a filtered list, %v remain", l.RemainingItemCount)
 	}
 }
@@ -201,11 +217,13 @@ func TestRemainingItems(t *testing.T) {
 func TestListOfImpossibleRevisions(t *testing.T) {
 	s := pods(t, memory(t))
 	huge := strconv.FormatUint(math.MaxInt64+1, 10)
-	_, err := tryList(t.Context(), s, apistorage.ListOptions{ResourceVersion: huge, ResourceVersionMatch: metav1.ResourceVersionMatchExact})
+	_, err := tryList(t.Context(), s, apistorage.ListOptions{ResourceVersion: huge,
+		ResourceVersionMatch: metav1.ResourceVersionMatchExact})
 	if !apierrors.IsBadRequest(err) {
 		t.Errorf("exactly %s: %v", huge, err)
 	}
-	_, err = tryList(t.Context(), s, apistorage.ListOptions{ResourceVersion: huge, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+	_, err = tryList(t.Context(), s, apistorage.ListOptions{ResourceVersion: huge,
+		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
 	if !apistorage.IsTooLargeResourceVersion(err) {
 		t.Errorf("not older than %s: %v", huge, err)
 	}
@@ -216,7 +234,8 @@ func TestListOfImpossibleRevisions(t *testing.T) {
 	}
 }
 
-// TestUnstructuredItems: the objects of an unstructured list have the version that the list asks for.
+// TestUnstructuredItems: the objects of an unstructured list have the version that the list asks
+// for.
 func TestUnstructuredItems(t *testing.T) {
 	db := memory(t)
 	c := podConfig()
@@ -224,17 +243,22 @@ func TestUnstructuredItems(t *testing.T) {
 	c.NewFunc = func() runtime.Object { return &unstructured.Unstructured{} }
 	s := open(t, db, c)
 	for _, name := range []string{"a", "b"} {
-		u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Thing",
+		u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1",
+			"kind":     "Thing",
 			"metadata": map[string]any{"name": name, "namespace": "ns"}}}
-		if err := s.Create(t.Context(), podKey(name), u, &unstructured.Unstructured{}, 0); err != nil {
+		if err := s.Create(t.Context(), podKey(name), u, &unstructured.Unstructured{},
+			0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	out := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "ThingList"}}
+	out := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "example.com/v1",
+		"kind": "ThingList"}}
 	if err := s.GetList(t.Context(), "/pods", everything(""), out); err != nil {
 		t.Fatal(err)
 	}
-	if len(out.Items) != 2 || out.Items[0].GetName() != "a" || out.Items[1].GetAPIVersion() != "example.com/v1" || out.Items[1].GetResourceVersion() != "3" {
+	if len(out.Items) != 2 || out.Items[0].GetName() != "a" ||
+		out.Items[1].GetAPIVersion() != "example.com/v1" ||
+		out.Items[1].GetResourceVersion() != "3" {
 		t.Errorf("got %v", out.Items)
 	}
 }
@@ -242,11 +266,14 @@ func TestUnstructuredItems(t *testing.T) {
 // deadTransformer is one whose key server does not answer in time.
 type deadTransformer struct{ brokenTransformer }
 
-func (deadTransformer) TransformFromStorage(context.Context, []byte, value.Context) ([]byte, bool, error) {
-	return nil, false, errors.Join(errors.New("the key server does not answer"), context.DeadlineExceeded)
+func (deadTransformer) TransformFromStorage(context.Context, []byte, value.Context) ([]byte,
+	bool, error) {
+	return nil, false, errors.Join(errors.New("the key server does not answer"),
+		context.DeadlineExceeded)
 }
 
-// TestTimeIsNotCorruption: an object is not corrupt because its key could not be had in time; deleting it unread must stay impossible.
+// TestTimeIsNotCorruption: an object is not corrupt because its key could not be had in time;
+// deleting it unread must stay impossible.
 func TestTimeIsNotCorruption(t *testing.T) {
 	db := memory(t)
 	create(t, pods(t, db), pod("a"))
@@ -261,14 +288,16 @@ func TestTimeIsNotCorruption(t *testing.T) {
 			c := podConfig()
 			c.Transformer = test.transformer
 			s := open(t, db, c)
-			if err := s.Get(t.Context(), podKey("a"), apistorage.GetOptions{}, &example.Pod{}); apistorage.IsCorruptObject(err) != test.corrupt || err == nil {
+			if err := s.Get(t.Context(), podKey("a"), apistorage.GetOptions{},
+				&example.Pod{}); apistorage.IsCorruptObject(err) != test.corrupt || err == nil {
 				t.Errorf("get: %v", err)
 			}
 			validated := false
-			err := s.Delete(t.Context(), podKey("a"), &example.Pod{}, nil, func(context.Context, runtime.Object) error {
-				validated = true
-				return errors.New("not now")
-			}, nil, apistorage.DeleteOptions{ExpectTransformOrDecodeError: true})
+			err := s.Delete(t.Context(), podKey("a"), &example.Pod{}, nil,
+				func(context.Context, runtime.Object) error {
+					validated = true
+					return errors.New("not now")
+				}, nil, apistorage.DeleteOptions{ExpectTransformOrDecodeError: true})
 			if validated != test.corrupt || err == nil {
 				t.Errorf("validated %v, %v", validated, err)
 			}
@@ -297,11 +326,15 @@ func TestPageSizes(t *testing.T) {
 		{name: "a page that was asked for", limit: 300, want: 300},
 		{name: "a long one", limit: 5000, want: firstRows},
 		{name: "its rest", limit: 5000, rows: 4500, page: 2000, bytes: 2 << 20, want: 500},
-		{name: "its rest, of great objects", limit: 5000, rows: 4500, page: 2000, bytes: 2000 << 20, want: 16},
+		{name: "its rest, of great objects", limit: 5000, rows: 4500, page: 2000, bytes: 2000 << 20,
+			want: 16},
 		{name: "the first page of a filtered list", limit: 10, filtered: true, want: 10},
-		{name: "too few matched", limit: 10, filtered: true, rows: 10, page: 10, bytes: 10 << 10, want: 20},
-		{name: "far too few", limit: 10, filtered: true, rows: 30_000, page: 8000, bytes: 8000, want: maxPageRows},
-		{name: "far too few of great objects", limit: 10, filtered: true, rows: 30_000, page: 8000, bytes: 8000 << 20, want: 16},
+		{name: "too few matched", limit: 10, filtered: true, rows: 10, page: 10, bytes: 10 << 10,
+			want: 20},
+		{name: "far too few", limit: 10, filtered: true, rows: 30_000, page: 8000, bytes: 8000,
+			want: maxPageRows},
+		{name: "far too few of great objects", limit: 10, filtered: true, rows: 30_000, page: 8000,
+			bytes: 8000 << 20, want: 16},
 	} {
 		r := listRange{limit: tc.limit, filtered: tc.filtered, rowBytes: tc.rowBytes}
 		if got := r.page(tc.rows, tc.page, tc.bytes); got != tc.want {

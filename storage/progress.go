@@ -6,8 +6,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// progress is the set of a store's watches that want to know how far they are, and the newest revision that anybody has asked about. A
-// watch that joins later is asked, too: whoever asked may be waiting for a watch cache that was just starting again.
+// progress is the set of a store's watches that want to know how far they are, and the newest
+// revision that anybody has asked about. A watch that joins later is asked, too: whoever asked may
+// be waiting for a watch cache that was just starting again.
 type progress struct {
 	mu       sync.Mutex
 	asked    mvcc.Revision

@@ -19,48 +19,57 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Encodings says how a resource is encoded and where its keys begin. Every serverstorage.StorageFactory is one.
+// Encodings says how a resource is encoded and where its keys begin. Every
+// serverstorage.StorageFactory is one.
 type Encodings interface {
-	// NewConfig returns the resource's codec and encode versioner, and perhaps a prefix, a transformer and an object count tracker; nothing
-	// else of it is used.
-	NewConfig(resource schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error)
+	// NewConfig returns the resource's codec and encode versioner, and perhaps a prefix, a
+	// transformer and an object count tracker; nothing else of it is used.
+	NewConfig(resource schema.GroupResource,
+		example runtime.Object) (*storagebackend.ConfigForResource, error)
 	// ResourcePrefix returns where the resource's keys begin, such as "ci.example.com/pipelines".
 	ResourcePrefix(resource schema.GroupResource) string
 }
 
 // RESTOptions says how the registries of an API server are stored.
 type RESTOptions struct {
-	// Codec encodes all resources, for servers with one storage version for each group, and decodes them.
+	// Codec encodes all resources, for servers with one storage version for each group, and decodes
+	// them.
 	Codec runtime.Codec
-	// EncodeVersioner is the group versioner that Codec encodes with. It is published as the resources' storage version.
+	// EncodeVersioner is the group versioner that Codec encodes with. It is published as the
+	// resources' storage version.
 	EncodeVersioner runtime.GroupVersioner
 	// Encodings replaces Codec and EncodeVersioner where resources differ.
 	Encodings Encodings
-	// Prefix begins all keys in the database, where Encodings does not name one. Default "/registry". Servers that share a database differ
-	// in it.
+	// Prefix begins all keys in the database, where Encodings does not name one. Default
+	// "/registry". Servers that share a database differ in it.
 	Prefix string
-	// Transformers encrypt resources at rest, as k8s.io/apiserver/pkg/server/options/encryptionconfig loads them. It replaces the
-	// transformers of Encodings.
+	// Transformers encrypt resources at rest, as
+	// k8s.io/apiserver/pkg/server/options/encryptionconfig loads them. It replaces the transformers
+	// of Encodings.
 	Transformers value.ResourceTransformers
 
-	// DisableWatchCache serves all reads from the database. WatchCacheDisabledFor does so for some resources.
+	// DisableWatchCache serves all reads from the database. WatchCacheDisabledFor does so for some
+	// resources.
 	DisableWatchCache     bool
 	WatchCacheDisabledFor []schema.GroupResource
-	// EventsHistoryWindow is how long a watch cache remembers events at least. Default, and minimum, 75 s.
+	// EventsHistoryWindow is how long a watch cache remembers events at least. Default, and
+	// minimum, 75 s.
 	EventsHistoryWindow time.Duration
 
-	// EnableGarbageCollection lets deletions leave the dependents to a garbage collector. Without one that runs, such deletions never end.
+	// EnableGarbageCollection lets deletions leave the dependents to a garbage collector. Without
+	// one that runs, such deletions never end.
 	EnableGarbageCollection bool
 	// DeleteCollectionWorkers is how many objects of a collection are deleted at a time. Default 1.
 	DeleteCollectionWorkers int
-	// CountMetricPollPeriod is how often the objects of each resource are counted for metrics and flow control. 0 means never.
+	// CountMetricPollPeriod is how often the objects of each resource are counted for metrics and
+	// flow control. 0 means never.
 	CountMetricPollPeriod time.Duration
 	// StorageObjectCountTracker takes these counts for flow control. Default: what Encodings name.
 	StorageObjectCountTracker flowcontrolrequest.StorageObjectCountTracker
 }
 
-// RESTOptionsGetter makes the registries of an API server store their objects in a database: it is what goes into
-// genericapiserver.Config.RESTOptionsGetter in place of the one for etcd.
+// RESTOptionsGetter makes the registries of an API server store their objects in a database: it is
+// what goes into genericapiserver.Config.RESTOptionsGetter in place of the one for etcd.
 type RESTOptionsGetter struct {
 	db      *Database
 	options RESTOptions
@@ -74,10 +83,12 @@ func NewRESTOptionsGetter(db *Database, o RESTOptions) (*RESTOptionsGetter, erro
 	case db == nil:
 		return nil, errors.New("the registries need a database: open one first")
 	case o.Encodings == nil && o.Codec == nil:
-		return nil, errors.New("the registries need a codec: set RESTOptions.Codec or RESTOptions.Encodings")
-	case o.EventsHistoryWindow != 0 && o.EventsHistoryWindow < storagebackend.DefaultEventsHistoryWindow:
-		return nil, fmt.Errorf("an events history window of %s is too short: watch caches need at least %s",
-			o.EventsHistoryWindow, storagebackend.DefaultEventsHistoryWindow)
+		return nil, errors.New("the registries need a codec: set RESTOptions.Codec or " +
+			"RESTOptions.Encodings")
+	case o.EventsHistoryWindow != 0 &&
+		o.EventsHistoryWindow < storagebackend.DefaultEventsHistoryWindow:
+		return nil, fmt.Errorf("an events history window of %s is too short: watch caches need "+
+			"at least %s", o.EventsHistoryWindow, storagebackend.DefaultEventsHistoryWindow)
 	}
 	if o.Encodings == nil {
 		o.Encodings = oneEncoding{o}
@@ -94,9 +105,10 @@ func NewRESTOptionsGetter(db *Database, o RESTOptions) (*RESTOptionsGetter, erro
 	return &RESTOptionsGetter{db: db, options: o}, nil
 }
 
-// GetRESTOptions returns how a resource is stored. It opens nothing. The storage config is the caller's own: it may change it, its codec
-// for instance, before it gives it to the decorator.
-func (g *RESTOptionsGetter) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
+// GetRESTOptions returns how a resource is stored. It opens nothing. The storage config is the
+// caller's own: it may change it, its codec for instance, before it gives it to the decorator.
+func (g *RESTOptionsGetter) GetRESTOptions(resource schema.GroupResource,
+	example runtime.Object) (generic.RESTOptions, error) {
 	encoding, err := g.options.Encodings.NewConfig(resource, example)
 	if err != nil {
 		return generic.RESTOptions{}, fmt.Errorf("how to store %s is not known: %w", resource, err)
@@ -131,7 +143,8 @@ func (g *RESTOptionsGetter) GetRESTOptions(resource schema.GroupResource, exampl
 // oneEncoding encodes all resources with one codec.
 type oneEncoding struct{ RESTOptions }
 
-func (e oneEncoding) NewConfig(resource schema.GroupResource, _ runtime.Object) (*storagebackend.ConfigForResource, error) {
+func (e oneEncoding) NewConfig(resource schema.GroupResource,
+	_ runtime.Object) (*storagebackend.ConfigForResource, error) {
 	config := storagebackend.NewDefaultConfig(e.Prefix, e.Codec)
 	config.EncodeVersioner = e.EncodeVersioner
 	return config.ForResource(resource), nil
@@ -142,8 +155,9 @@ func (e oneEncoding) ResourcePrefix(resource schema.GroupResource) string {
 }
 
 // uncachedStore is the generic.StorageDecorator without a watch cache.
-func (d *Database) uncachedStore(config *storagebackend.ConfigForResource, resourcePrefix string, _ func(runtime.Object) (string, error),
-	newFunc, _ func() runtime.Object, _ apistorage.AttrFunc, _ apistorage.IndexerFuncs, _ *cache.Indexers,
+func (d *Database) uncachedStore(config *storagebackend.ConfigForResource, resourcePrefix string,
+	_ func(runtime.Object) (string, error), newFunc, _ func() runtime.Object, _ apistorage.AttrFunc,
+	_ apistorage.IndexerFuncs, _ *cache.Indexers,
 ) (apistorage.Interface, factory.DestroyFunc, error) {
 	store, destroy, err := d.store(config, resourcePrefix, newFunc)
 	if err != nil {
@@ -167,8 +181,9 @@ func (d *Database) store(
 }
 
 // cachedStore is the generic.StorageDecorator that puts upstream's watch cache over a store.
-func (d *Database) cachedStore(config *storagebackend.ConfigForResource, resourcePrefix string, keyFunc func(runtime.Object) (string, error),
-	newFunc, newListFunc func() runtime.Object, attrs apistorage.AttrFunc, triggers apistorage.IndexerFuncs, indexers *cache.Indexers,
+func (d *Database) cachedStore(config *storagebackend.ConfigForResource, resourcePrefix string,
+	keyFunc func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
+	attrs apistorage.AttrFunc, triggers apistorage.IndexerFuncs, indexers *cache.Indexers,
 ) (apistorage.Interface, factory.DestroyFunc, error) {
 	store, destroy, err := d.store(config, resourcePrefix, newFunc)
 	if err != nil {
@@ -193,7 +208,8 @@ func (d *Database) cachedStore(config *storagebackend.ConfigForResource, resourc
 		return nil, nil, fmt.Errorf("no watch cache for %s: %w", config.GroupResource, err)
 	}
 	delegator := cacher.NewCacheDelegator(cached, store)
-	whole := &cachedStore{CacheDelegator: delegator, cache: cached, log: store, mostReplayed: mostReplayed}
+	whole := &cachedStore{CacheDelegator: delegator, cache: cached, log: store,
+		mostReplayed: mostReplayed}
 	return badRequests{whole, resourcePrefix}, sync.OnceFunc(func() {
 		delegator.Stop()
 		cached.Stop()

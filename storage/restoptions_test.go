@@ -43,11 +43,16 @@ func decorate(t testing.TB, o generic.RESTOptions) (apistorage.Interface, func()
 	t.Helper()
 	prefix := "/" + o.ResourcePrefix + "/"
 	s, destroy, err := o.Decorator(o.StorageConfig, prefix,
-		func(obj runtime.Object) (string, error) { return apistorage.NamespaceKeyFunc(prefix, obj) },
-		func() runtime.Object { return &example.Pod{} }, func() runtime.Object { return &example.PodList{} },
+		func(obj runtime.Object) (string, error) {
+			return apistorage.NamespaceKeyFunc(prefix, obj)
+		},
+		func() runtime.Object {
+			return &example.Pod{}
+		}, func() runtime.Object { return &example.PodList{} },
 		func(obj runtime.Object) (labels.Set, fields.Set, error) {
 			p := obj.(*example.Pod)
-			return p.Labels, fields.Set{"metadata.name": p.Name, "metadata.namespace": p.Namespace}, nil
+			return p.Labels, fields.Set{"metadata.name": p.Name, "metadata.namespace": p.Namespace},
+				nil
 		}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -77,11 +82,14 @@ func TestRESTOptions(t *testing.T) {
 	db := memory(t)
 	cachedResource := schema.GroupResource{Group: "example.com", Resource: "pods"}
 	plainResource := schema.GroupResource{Group: "example.com", Resource: "events"}
-	g := getter(t, db, RESTOptions{WatchCacheDisabledFor: []schema.GroupResource{plainResource}, EnableGarbageCollection: true,
+	g := getter(t, db, RESTOptions{WatchCacheDisabledFor: []schema.GroupResource{plainResource},
+		EnableGarbageCollection: true,
 		DeleteCollectionWorkers: 7, CountMetricPollPeriod: time.Minute, Prefix: "/mine"})
 	o := restOptions(t, g, cachedResource)
-	if o.ResourcePrefix != "example.com/pods" || o.StorageConfig.Prefix != "/mine" || o.StorageConfig.GroupResource != cachedResource ||
-		!o.EnableGarbageCollection || o.DeleteCollectionWorkers != 7 || o.CountMetricPollPeriod != time.Minute {
+	if o.ResourcePrefix != "example.com/pods" || o.StorageConfig.Prefix != "/mine" ||
+		o.StorageConfig.GroupResource != cachedResource ||
+		!o.EnableGarbageCollection || o.DeleteCollectionWorkers != 7 ||
+		o.CountMetricPollPeriod != time.Minute {
 		t.Errorf("got %+v of %+v", o, o.StorageConfig)
 	}
 	if again := restOptions(t, g, cachedResource); again.StorageConfig == o.StorageConfig {
@@ -99,7 +107,8 @@ func TestRESTOptions(t *testing.T) {
 	}
 	destroy()
 	destroy()
-	s, destroy = decorate(t, restOptions(t, getter(t, db, RESTOptions{DisableWatchCache: true}), cachedResource))
+	s, destroy = decorate(t, restOptions(t, getter(t, db, RESTOptions{DisableWatchCache: true}),
+		cachedResource))
 	if _, ok := s.(badRequests).Interface.(*store); !ok {
 		t.Errorf("without a cache, a resource has a %T", s)
 	}
@@ -116,10 +125,15 @@ func TestRESTOptions(t *testing.T) {
 	}
 
 	for name, bad := range map[string]func() (*RESTOptionsGetter, error){
-		"no database": func() (*RESTOptionsGetter, error) { return NewRESTOptionsGetter(nil, RESTOptions{Codec: codec}) },
-		"no codec":    func() (*RESTOptionsGetter, error) { return NewRESTOptionsGetter(db, RESTOptions{}) },
+		"no database": func() (*RESTOptionsGetter, error) {
+			return NewRESTOptionsGetter(nil, RESTOptions{Codec: codec})
+		},
+		"no codec": func() (*RESTOptionsGetter, error) {
+			return NewRESTOptionsGetter(db, RESTOptions{})
+		},
 		"short window": func() (*RESTOptionsGetter, error) {
-			return NewRESTOptionsGetter(db, RESTOptions{Codec: codec, EventsHistoryWindow: time.Second})
+			return NewRESTOptionsGetter(db,
+				RESTOptions{Codec: codec, EventsHistoryWindow: time.Second})
 		},
 	} {
 		if _, err := bad(); err == nil {
@@ -131,7 +145,8 @@ func TestRESTOptions(t *testing.T) {
 // xorTransformer hides what is stored.
 type xorTransformer struct{}
 
-func (xorTransformer) TransformFromStorage(_ context.Context, data []byte, dataCtx value.Context) ([]byte, bool, error) {
+func (xorTransformer) TransformFromStorage(_ context.Context, data []byte,
+	dataCtx value.Context) ([]byte, bool, error) {
 	plain, found := bytes.CutPrefix(xor(data), dataCtx.AuthenticatedData())
 	if !found {
 		return nil, false, errors.New("the value is of another key")
@@ -139,7 +154,8 @@ func (xorTransformer) TransformFromStorage(_ context.Context, data []byte, dataC
 	return plain, false, nil
 }
 
-func (xorTransformer) TransformToStorage(_ context.Context, data []byte, dataCtx value.Context) ([]byte, error) {
+func (xorTransformer) TransformToStorage(_ context.Context, data []byte,
+	dataCtx value.Context) ([]byte, error) {
 	return xor(append(bytes.Clone(dataCtx.AuthenticatedData()), data...)), nil
 }
 
@@ -153,9 +169,12 @@ func xor(data []byte) []byte {
 
 type transformers map[schema.GroupResource]value.Transformer
 
-func (t transformers) TransformerForResource(r schema.GroupResource) value.Transformer { return t[r] }
+func (t transformers) TransformerForResource(r schema.GroupResource) value.Transformer {
+	return t[r]
+}
 
-// TestEncryptionAtRest: a resource's transformer sees all values, with the whole key, and nothing of them is stored in clear.
+// TestEncryptionAtRest: a resource's transformer sees all values, with the whole key, and nothing
+// of them is stored in clear.
 func TestEncryptionAtRest(t *testing.T) {
 	db := memory(t)
 	secret := schema.GroupResource{Group: "example.com", Resource: "secrets"}
@@ -181,10 +200,12 @@ func TestEncryptionAtRest(t *testing.T) {
 		t.Error("the password is stored in clear")
 	}
 	// A value that was copied to another key is rejected.
-	if _, err := db.mvcc.Commit(t.Context(), mvcc.Mutation{Key: "/registry/example.com/secrets/ns/copy", Value: kv.Value}); err != nil {
+	if _, err := db.mvcc.Commit(t.Context(),
+		mvcc.Mutation{Key: "/registry/example.com/secrets/ns/copy", Value: kv.Value}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Get(t.Context(), "/example.com/secrets/ns/copy", apistorage.GetOptions{}, &example.Pod{}); !apistorage.IsCorruptObject(err) {
+	if err := s.Get(t.Context(), "/example.com/secrets/ns/copy", apistorage.GetOptions{},
+		&example.Pod{}); !apistorage.IsCorruptObject(err) {
 		t.Errorf("the copy: %v", err)
 	}
 }
@@ -215,15 +236,17 @@ func listRequests(t testing.TB, r schema.GroupResource) float64 {
 	return 0
 }
 
-// TestConsistentReadsFromCache writes through one process and lists through the watch cache of another: each list sees the write that was
-// acknowledged before, and reads no object from the database.
+// TestConsistentReadsFromCache writes through one process and lists through the watch cache of
+// another: each list sees the write that was acknowledged before, and reads no object from the
+// database.
 func TestConsistentReadsFromCache(t *testing.T) {
 	etcdmetrics.Register()
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		here, there := openDatabase(t, d, noTicks), openDatabase(t, d, noTicks)
 		r := schema.GroupResource{Group: fmt.Sprintf("group-%d", groups.Add(1)), Resource: "pods"}
 		s := cachedPods(t, getter(t, here, RESTOptions{}), r)
-		writer, destroy := decorate(t, restOptions(t, getter(t, there, RESTOptions{DisableWatchCache: true}), r))
+		writer, destroy := decorate(t,
+			restOptions(t, getter(t, there, RESTOptions{DisableWatchCache: true}), r))
 		defer destroy()
 		prefix := "/" + r.Group + "/" + r.Resource
 		before := listRequests(t, r)
@@ -232,7 +255,8 @@ func TestConsistentReadsFromCache(t *testing.T) {
 			if i%2 == 0 {
 				w = s
 			}
-			if err := w.Create(t.Context(), prefix+"/ns/"+numbered(i), pod(numbered(i)), nil, 0); err != nil {
+			if err := w.Create(t.Context(), prefix+"/ns/"+numbered(i), pod(numbered(i)), nil,
+				0); err != nil {
 				t.Fatal(err)
 			}
 			out := &example.PodList{}
@@ -249,7 +273,8 @@ func TestConsistentReadsFromCache(t *testing.T) {
 	})
 }
 
-// TestCacheAfterFence: when the history changes, watch caches begin anew and their clients are told, instead of being served from the past.
+// TestCacheAfterFence: when the history changes, watch caches begin anew and their clients are
+// told, instead of being served from the past.
 func TestCacheAfterFence(t *testing.T) {
 	db := memory(t)
 	r := schema.GroupResource{Group: "example.com", Resource: "pods"}
@@ -281,7 +306,8 @@ func TestCacheAfterFence(t *testing.T) {
 		if len(after.Items) != 1 {
 			t.Fatalf("the list has %d objects", len(after.Items))
 		}
-		return revisionOf(t, &after.Items[0]) == revisionOf(t, &before.Items[0]) && after.ResourceVersion == itoa(fenced)
+		return revisionOf(t, &after.Items[0]) == revisionOf(t, &before.Items[0]) &&
+			after.ResourceVersion == itoa(fenced)
 	})
 	eventually(t, "the cache to be filled", func() bool { return s.ReadinessCheck() == nil })
 	if w, err = s.Watch(t.Context(), prefix, from); err != nil {
@@ -300,7 +326,8 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		db := memory(t)
 		r := schema.GroupResource{Group: "example.com", Resource: "pods"}
 		s := cachedPods(t, getter(t, db, RESTOptions{}), r)
-		second, destroy := decorate(t, restOptions(t, getter(t, db, RESTOptions{DisableWatchCache: true}), r))
+		second, destroy := decorate(t,
+			restOptions(t, getter(t, db, RESTOptions{DisableWatchCache: true}), r))
 		for _, s := range []apistorage.Interface{s, second} {
 			if _, err := s.Watch(t.Context(), "/example.com/pods", everything("1")); err != nil {
 				t.Fatal(err)

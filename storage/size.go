@@ -11,11 +11,11 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// sizes estimates how large the objects of a resource are as they are stored, by what lists and watches happen to read. A key's newest
-// revision counts.
+// sizes estimates how large the objects of a resource are as they are stored, by what lists and
+// watches happen to read. A key's newest revision counts.
 //
-// Keys whose deletion nobody saw are forgotten when the sizes are asked for, or when they have become twice as many as there were keys
-// then.
+// Keys whose deletion nobody saw are forgotten when the sizes are asked for, or when they have
+// become twice as many as there were keys then.
 type sizes struct {
 	ctx     context.Context // ends with the store
 	prefix  string
@@ -32,13 +32,16 @@ type size struct {
 	revision mvcc.Revision
 }
 
-// spareKeys is how many keys a resource may have more than when they were last counted before they are counted again.
+// spareKeys is how many keys a resource may have more than when they were last counted before they
+// are counted again.
 const spareKeys = 1024
 
-// EnableResourceSizeEstimation begins to estimate, with the help of the watch cache, which knows the keys.
+// EnableResourceSizeEstimation begins to estimate, with the help of the watch cache, which knows
+// the keys.
 func (s *store) EnableResourceSizeEstimation(getKeys apistorage.KeysFunc) error {
 	if getKeys == nil {
-		return errors.New("the sizes of objects cannot be estimated without a function that lists the keys")
+		return errors.New("the sizes of objects cannot be estimated without a function that " +
+			"lists the keys")
 	}
 	n := &sizes{ctx: s.lifetime, prefix: s.keys.prefix, getKeys: getKeys, keys: map[mvcc.Key]size{}}
 	if !s.sizes.CompareAndSwap(nil, n) {
@@ -53,7 +56,9 @@ func (s *store) Stats(ctx context.Context) (apistorage.Stats, error) {
 		return n.stats(ctx)
 	}
 	all := s.keys.all()
-	count, err := ask(ctx, s, "listWithCount", func() (int64, error) { return s.mvcc.Count(ctx, all, prefixEnd(all)) })
+	count, err := ask(ctx, s, "listWithCount", func() (int64, error) {
+		return s.mvcc.Count(ctx, all, prefixEnd(all))
+	})
 	return apistorage.Stats{ObjectCount: count}, apiError(ctx, s.resource, err)
 }
 

@@ -30,8 +30,8 @@ type state struct {
 	confirmed bool
 }
 
-// change is one run of an update or a deletion. It keeps trying until the database accepts its expectation about the object's revision, or
-// somebody's verdict on the confirmed state ends it.
+// change is one run of an update or a deletion. It keeps trying until the database accepts its
+// expectation about the object's revision, or somebody's verdict on the confirmed state ends it.
 //
 // It holds nothing while the caller's functions run: they may use the store themselves.
 type change struct {
@@ -56,7 +56,8 @@ func (s *store) newChange(key mvcc.Key, out runtime.Object) (*change, error) {
 	return &change{s: s, key: key, kind: kind}, nil
 }
 
-// begin takes the suggestion, or reads if there is none. One without a resourceVersion suggests that the object does not exist.
+// begin takes the suggestion, or reads if there is none. One without a resourceVersion suggests
+// that the object does not exist.
 func (c *change) begin(ctx context.Context, suggestion runtime.Object) error {
 	if c.onlyCorrupt {
 		return c.read(ctx)
@@ -88,7 +89,8 @@ func (c *change) begin(ctx context.Context, suggestion runtime.Object) error {
 	return nil
 }
 
-// takeLeft takes what the last one in the line has written, as a suggestion, if it is newer than what the change began with.
+// takeLeft takes what the last one in the line has written, as a suggestion, if it is newer than
+// what the change began with.
 func (c *change) takeLeft(ctx context.Context) bool {
 	left := c.turn.left()
 	if left == nil || left.Revision <= c.state.revision {
@@ -112,7 +114,8 @@ func (c *change) read(ctx context.Context) error {
 	if kv == nil {
 		return c.absent()
 	}
-	c.state = state{object: newLike(c.kind), revision: kv.Revision, stored: kv.Value, confirmed: true}
+	c.state = state{object: newLike(c.kind), revision: kv.Revision, stored: kv.Value,
+		confirmed: true}
 	err = c.decode(ctx, kv)
 	if !c.onlyCorrupt {
 		return err
@@ -120,7 +123,8 @@ func (c *change) read(ctx context.Context) error {
 	var corrupt *corruptError
 	switch {
 	case err == nil:
-		return apistorage.NewInvalidObjError(string(c.key), "the object can be read, and an unsafe deletion is only for those that cannot")
+		return apistorage.NewInvalidObjError(string(c.key),
+			"the object can be read, and an unsafe deletion is only for those that cannot")
 	case errors.As(err, &corrupt):
 		c.state.object, c.state.data = nil, nil
 		return nil
@@ -145,8 +149,9 @@ func (c *change) absent() error {
 	return runtime.SetZeroValue(c.state.object)
 }
 
-// judged deals with an error that the caller, or a precondition, has made of the state. On a confirmed state it is final. On a
-// suggestion, it is final if the suggestion turns out to be current; otherwise the result is nil, and the newer state has to be judged.
+// judged deals with an error that the caller, or a precondition, has made of the state. On a
+// confirmed state it is final. On a suggestion, it is final if the suggestion turns out to be
+// current; otherwise the result is nil, and the newer state has to be judged.
 func (c *change) judged(ctx context.Context, verdict error) error {
 	if c.state.confirmed {
 		return verdict
@@ -161,7 +166,8 @@ func (c *change) judged(ctx context.Context, verdict error) error {
 	return nil
 }
 
-// lost deals with a write that was refused since the object was at another revision. The result is nil if the newer state can be tried.
+// lost deals with a write that was refused since the object was at another revision. The result is
+// nil if the newer state can be tried.
 func (c *change) lost(ctx context.Context, conflict *mvcc.ConflictError) error {
 	klog.V(4).InfoS("A write lost against another one and is tried again", "key", string(c.key),
 		"expected", int64(c.state.revision), "found", int64(conflict.Current))

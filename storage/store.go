@@ -30,14 +30,16 @@ type StoreConfig struct {
 	Codec runtime.Codec
 	// NewFunc makes an empty object. Watches need it for bookmarks.
 	NewFunc func() runtime.Object
-	// Prefix begins all keys of a server in the database. Default "/registry". Servers with different prefixes do not see each other's
-	// objects.
+	// Prefix begins all keys of a server in the database. Default "/registry". Servers with
+	// different prefixes do not see each other's objects.
 	Prefix string
-	// ResourcePrefix begins the keys that the store is asked for, such as "/pods" or "/ci.example.com/pipelines". Required.
+	// ResourcePrefix begins the keys that the store is asked for, such as "/pods" or
+	// "/ci.example.com/pipelines". Required.
 	ResourcePrefix string
 	// GroupResource names the resource in errors, metrics and traces.
 	GroupResource schema.GroupResource
-	// Transformer encrypts what is stored. Default: nothing is encrypted, and what is encrypted is not read.
+	// Transformer encrypts what is stored. Default: nothing is encrypted, and what is encrypted is
+	// not read.
 	Transformer value.Transformer
 	// Versioner sets the resourceVersion of objects and lists. Default storage.APIObjectVersioner.
 	Versioner apistorage.Versioner
@@ -69,10 +71,12 @@ type store struct {
 
 var _ apistorage.Interface = (*store)(nil)
 
-// NewStore returns a storage.Interface for the objects below a prefix, and a function that releases it and ends its watches; it may be
-// called more than once. Any number of stores may work on the same keys at a time, such as one for each served version.
+// NewStore returns a storage.Interface for the objects below a prefix, and a function that releases
+// it and ends its watches; it may be called more than once. Any number of stores may work on the
+// same keys at a time, such as one for each served version.
 //
-// Objects that cannot be decrypted or decoded are treated as the feature gate AllowUnsafeMalformedObjectDeletion says at this moment.
+// Objects that cannot be decrypted or decoded are treated as the feature gate
+// AllowUnsafeMalformedObjectDeletion says at this moment.
 func (d *Database) NewStore(c StoreConfig) (apistorage.Interface, func(), error) {
 	s, destroy, err := d.newStore(c)
 	if err != nil {
@@ -107,7 +111,8 @@ func (d *Database) newStore(c StoreConfig) (*store, func(), error) {
 		db:   d,
 		mvcc: d.mvcc,
 		keys: keys,
-		objects: &objectCodec{codec: c.Codec, transformer: c.Transformer, versioner: c.Versioner, resource: c.GroupResource,
+		objects: &objectCodec{codec: c.Codec, transformer: c.Transformer, versioner: c.Versioner,
+			resource:    c.GroupResource,
 			markCorrupt: unsafeDeletion},
 		resource:       c.GroupResource,
 		newFunc:        c.NewFunc,
@@ -125,7 +130,8 @@ func (d *Database) newStore(c StoreConfig) (*store, func(), error) {
 func (s *store) Versioner() apistorage.Versioner { return s.objects.versioner }
 
 // trace begins a span, which the caller ends: it is logged if it took longer than slow.
-func (s *store) trace(ctx context.Context, name, key string, more ...attribute.KeyValue) (context.Context, *tracing.Span) {
+func (s *store) trace(ctx context.Context, name, key string,
+	more ...attribute.KeyValue) (context.Context, *tracing.Span) {
 	return tracing.Start(ctx, name, append(more,
 		attribute.String("audit-id", audit.GetAuditIDTruncated(ctx)),
 		attribute.String("key", key),
@@ -152,7 +158,8 @@ func ask[T any](ctx context.Context, s *store, verb string, request func() (T, e
 }
 
 // read reads the current state of one key: nil if it does not exist.
-func (s *store) read(ctx context.Context, key mvcc.Key) (kv *mvcc.KeyValue, head mvcc.Revision, err error) {
+func (s *store) read(ctx context.Context, key mvcc.Key) (kv *mvcc.KeyValue, head mvcc.Revision,
+	err error) {
 	kv, err = ask(ctx, s, "get", func() (kv *mvcc.KeyValue, err error) {
 		kv, head, err = s.mvcc.Get(ctx, key)
 		return kv, err
@@ -162,7 +169,9 @@ func (s *store) read(ctx context.Context, key mvcc.Key) (kv *mvcc.KeyValue, head
 
 // commit writes one mutation. If somebody else was faster, the error is a *mvcc.ConflictError.
 func (s *store) commit(ctx context.Context, verb string, m mvcc.Mutation) (mvcc.Revision, error) {
-	revision, err := ask(ctx, s, verb, func() (mvcc.Revision, error) { return s.mvcc.Commit(ctx, m) })
+	revision, err := ask(ctx, s, verb, func() (mvcc.Revision, error) {
+		return s.mvcc.Commit(ctx, m)
+	})
 	var conflict *mvcc.ConflictError
 	if errors.As(err, &conflict) {
 		return 0, conflict
@@ -170,7 +179,8 @@ func (s *store) commit(ctx context.Context, verb string, m mvcc.Mutation) (mvcc.
 	return revision, apiError(ctx, s.resource, err)
 }
 
-// notOlderThan checks the promise that what is returned is at least as new as the revision that the caller names.
+// notOlderThan checks the promise that what is returned is at least as new as the revision that the
+// caller names.
 func (s *store) notOlderThan(resourceVersion string, head mvcc.Revision) error {
 	if resourceVersion == "" {
 		return nil
@@ -185,10 +195,13 @@ func (s *store) notOlderThan(resourceVersion string, head mvcc.Revision) error {
 	return nil
 }
 
-// GetCurrentResourceVersion returns the newest revision of the database, over all resources; no acknowledged write of any replica is newer.
-// Whoever asks is about to wait until the watch cache has seen it, so the cache's watch is asked to say when that is.
+// GetCurrentResourceVersion returns the newest revision of the database, over all resources; no
+// acknowledged write of any replica is newer. Whoever asks is about to wait until the watch cache
+// has seen it, so the cache's watch is asked to say when that is.
 func (s *store) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
-	head, err := ask(ctx, s, "getCurrentResourceVersion", func() (mvcc.Revision, error) { return s.mvcc.Head(ctx) })
+	head, err := ask(ctx, s, "getCurrentResourceVersion", func() (mvcc.Revision, error) {
+		return s.mvcc.Head(ctx)
+	})
 	if err != nil {
 		return 0, apiError(ctx, s.resource, err)
 	}
@@ -196,8 +209,8 @@ func (s *store) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
 	return uint64(head), nil
 }
 
-// RequestWatchProgress asks the watches with ProgressNotify for a bookmark as soon as they have seen everything that is in the database
-// now.
+// RequestWatchProgress asks the watches with ProgressNotify for a bookmark as soon as they have
+// seen everything that is in the database now.
 func (s *store) RequestWatchProgress(ctx context.Context) error {
 	if s.progress.idle() {
 		return nil
@@ -206,8 +219,8 @@ func (s *store) RequestWatchProgress(ctx context.Context) error {
 	return err
 }
 
-// CompactRevision returns the newest revision below which nothing can be read any more, whichever replica compacted, as far as this process
-// knows.
+// CompactRevision returns the newest revision below which nothing can be read any more, whichever
+// replica compacted, as far as this process knows.
 func (s *store) CompactRevision() int64 { return int64(s.mvcc.CompactedRevision()) }
 
 // readinessTimeout bounds ReadinessCheck, which has no context.

@@ -8,13 +8,15 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// turns lets the writers of a key that many write try one after the other. Without it, each of n writers of one hot object makes, by and large, n
-// attempts for a write, each with a read, a decoding and an encoding that are thrown away. Whoever has had its turn leaves what it wrote to the next
-// one, which then needs no read.
+// turns lets the writers of a key that many write try one after the other. Without it, each of n
+// writers of one hot object makes, by and large, n attempts for a write, each with a read, a
+// decoding and an encoding that are thrown away. Whoever has had its turn leaves what it wrote to
+// the next one, which then needs no read.
 //
-// A turn is politeness, not a lock: correctness is the database's compare-and-set. A writer waits for a turn for a bounded time and then
-// goes on without one, so a caller's function that writes the same object while its caller has the turn is late at worst. And what is left may be outdated: it
-// is a suggestion like any other.
+// A turn is politeness, not a lock: correctness is the database's compare-and-set. A writer waits
+// for a turn for a bounded time and then goes on without one, so a caller's function that writes
+// the same object while its caller has the turn is late at worst. And what is left may be outdated:
+// it is a suggestion like any other.
 type turns struct {
 	mu   sync.Mutex
 	keys map[mvcc.Key]*queuedKey

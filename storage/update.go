@@ -12,10 +12,12 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// GuaranteedUpdate lets tryUpdate change an object, as often as it takes until nobody has changed it meanwhile. An update that changes
-// nothing is not written, unless the stored form is outdated. A nil ttl from tryUpdate means for ever.
-func (s *store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool,
-	preconditions *apistorage.Preconditions, tryUpdate apistorage.UpdateFunc, suggestion runtime.Object) error {
+// GuaranteedUpdate lets tryUpdate change an object, as often as it takes until nobody has changed
+// it meanwhile. An update that changes nothing is not written, unless the stored form is outdated.
+// A nil ttl from tryUpdate means for ever.
+func (s *store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object,
+	ignoreNotFound bool, preconditions *apistorage.Preconditions, tryUpdate apistorage.UpdateFunc,
+	suggestion runtime.Object) error {
 	k, err := s.keys.object(key)
 	if err != nil {
 		return err
@@ -59,7 +61,8 @@ func (s *store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Ob
 			return err
 		}
 		span.AddEvent("serialized", traceLen(stored))
-		revision, err := s.commit(ctx, "update", mvcc.Mutation{Key: k, Expect: c.state.revision, Value: stored, TTL: ttl,
+		revision, err := s.commit(ctx, "update", mvcc.Mutation{Key: k, Expect: c.state.revision,
+			Value: stored, TTL: ttl,
 			PrevValue: c.state.stored, HasPrev: c.state.stored != nil})
 		var conflict *mvcc.ConflictError
 		switch {
@@ -83,7 +86,8 @@ func (c *change) update(preconditions *apistorage.Preconditions, tryUpdate apist
 	if err := preconditions.Check(string(c.key), c.state.object); err != nil {
 		return nil, 0, err
 	}
-	updated, seconds, err := tryUpdate(c.state.object, apistorage.ResponseMeta{ResourceVersion: uint64(c.state.revision)})
+	updated, seconds, err := tryUpdate(c.state.object,
+		apistorage.ResponseMeta{ResourceVersion: uint64(c.state.revision)})
 	if err != nil {
 		return nil, 0, err
 	}

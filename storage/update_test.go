@@ -20,7 +20,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// TestHotKey lets many writers count in one object, some with outdated suggestions: no count is lost, each takes one revision.
+// TestHotKey lets many writers count in one object, some with outdated suggestions: no count is
+// lost, each takes one revision.
 func TestHotKey(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		s := pods(t, openDatabase(t, d, mvcc.Config{}))
@@ -34,7 +35,8 @@ func TestHotKey(t *testing.T) {
 					if n%2 == 0 {
 						suggestion = first.DeepCopy()
 					}
-					if err := s.GuaranteedUpdate(t.Context(), podKey("hot"), &example.Pod{}, false, nil, changing(counting), suggestion); err != nil {
+					if err := s.GuaranteedUpdate(t.Context(), podKey("hot"), &example.Pod{}, false,
+						nil, changing(counting), suggestion); err != nil {
 						t.Error(err)
 					}
 				}
@@ -45,14 +47,16 @@ func TestHotKey(t *testing.T) {
 		if err := s.Get(t.Context(), podKey("hot"), apistorage.GetOptions{}, out); err != nil {
 			t.Fatal(err)
 		}
-		if out.Generation != writers*counts || revisionOf(t, out) != revisionOf(t, first)+writers*counts {
-			t.Errorf("counted to %d, at revision %s after %s", out.Generation, out.ResourceVersion, first.ResourceVersion)
+		if out.Generation != writers*counts ||
+			revisionOf(t, out) != revisionOf(t, first)+writers*counts {
+			t.Errorf("counted to %d, at revision %s after %s", out.Generation, out.ResourceVersion,
+				first.ResourceVersion)
 		}
 	})
 }
 
-// TestVerdictsOnSuggestions: an error that was made of an outdated suggestion is not the last word, one made of a current suggestion is,
-// after one read.
+// TestVerdictsOnSuggestions: an error that was made of an outdated suggestion is not the last word,
+// one made of a current suggestion is, after one read.
 func TestVerdictsOnSuggestions(t *testing.T) {
 	s := pods(t, memory(t))
 	old := create(t, s, pod("a"))
@@ -76,13 +80,14 @@ func TestVerdictsOnSuggestions(t *testing.T) {
 			if test.suggestion != nil {
 				suggestion = test.suggestion.DeepCopy()
 			}
-			err := s.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil, changing(func(*example.Pod) error {
-				calls++
-				if calls == 1 && test.suggestion != nil {
-					return refused
-				}
-				return nil
-			}), suggestion)
+			err := s.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil,
+				changing(func(*example.Pod) error {
+					calls++
+					if calls == 1 && test.suggestion != nil {
+						return refused
+					}
+					return nil
+				}), suggestion)
 			if calls != test.calls || !errors.Is(err, test.err) {
 				t.Errorf("%d calls, %v", calls, err)
 			}
@@ -94,13 +99,14 @@ func TestVerdictsOnSuggestions(t *testing.T) {
 				suggestion = test.suggestion.DeepCopy()
 			}
 			stop := errors.New("not deleted, so that the next test has it")
-			err := s.Delete(t.Context(), podKey("a"), &example.Pod{}, nil, func(context.Context, runtime.Object) error {
-				calls++
-				if calls == 1 && test.suggestion != nil {
-					return refused
-				}
-				return stop
-			}, suggestion, apistorage.DeleteOptions{})
+			err := s.Delete(t.Context(), podKey("a"), &example.Pod{}, nil,
+				func(context.Context, runtime.Object) error {
+					calls++
+					if calls == 1 && test.suggestion != nil {
+						return refused
+					}
+					return stop
+				}, suggestion, apistorage.DeleteOptions{})
 			want := test.err
 			if want == nil {
 				want = stop
@@ -112,15 +118,18 @@ func TestVerdictsOnSuggestions(t *testing.T) {
 	}
 }
 
-// TestSuggestionsWithoutRevision say that the object does not exist; whoever does not want to create it gets what is there.
+// TestSuggestionsWithoutRevision say that the object does not exist; whoever does not want to
+// create it gets what is there.
 func TestSuggestionsWithoutRevision(t *testing.T) {
 	s := pods(t, memory(t))
 	out := &example.Pod{}
 	update := func(orCreate bool) error {
-		return s.GuaranteedUpdate(t.Context(), podKey("a"), out, orCreate, nil, changing(counting), pod("a"))
+		return s.GuaranteedUpdate(t.Context(), podKey("a"), out, orCreate, nil, changing(counting),
+			pod("a"))
 	}
 	deletion := func() error {
-		return s.Delete(t.Context(), podKey("a"), out, nil, apistorage.ValidateAllObjectFunc, pod("a"), apistorage.DeleteOptions{})
+		return s.Delete(t.Context(), podKey("a"), out, nil, apistorage.ValidateAllObjectFunc,
+			pod("a"), apistorage.DeleteOptions{})
 	}
 	if err := update(false); !apistorage.IsNotFound(err) {
 		t.Errorf("update: %v", err)
@@ -139,7 +148,8 @@ func TestSuggestionsWithoutRevision(t *testing.T) {
 	}
 }
 
-// TestTimeToLive: an object expires by its own event, and an update without a time to live makes it stay.
+// TestTimeToLive: an object expires by its own event, and an update without a time to live makes it
+// stay.
 func TestTimeToLive(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		s := pods(t, openDatabase(t, d, mvcc.Config{}))
@@ -155,14 +165,16 @@ func TestTimeToLive(t *testing.T) {
 			}
 		}
 		var last watch.Event
-		for _, want := range []string{"ADDED stays ", "MODIFIED stays x", "ADDED goes ", "DELETED goes "} {
+		for _, want := range []string{"ADDED stays ", "MODIFIED stays x", "ADDED goes ",
+			"DELETED goes "} {
 			last = next(t, w)
 			if got := brief(t, last); got != want {
 				t.Fatalf("got %s, want %s", got, want)
 			}
 		}
 		l := list(t, s, apistorage.ListOptions{})
-		if len(l.Items) != 1 || l.Items[0].Name != "stays" || l.ResourceVersion != itoa(revisionOf(t, last.Object)) {
+		if len(l.Items) != 1 || l.Items[0].Name != "stays" ||
+			l.ResourceVersion != itoa(revisionOf(t, last.Object)) {
 			t.Errorf("at revision %s there are %v", l.ResourceVersion, l.Items)
 		}
 	})
@@ -181,7 +193,8 @@ type reentrantTransformer struct {
 	entered bool
 }
 
-func (r *reentrantTransformer) TransformToStorage(ctx context.Context, data []byte, dataCtx value.Context) ([]byte, error) {
+func (r *reentrantTransformer) TransformToStorage(ctx context.Context, data []byte,
+	dataCtx value.Context) ([]byte, error) {
 	if !r.entered {
 		r.entered = true
 		if err := r.s.Create(ctx, podKey("from the transformer"), pod("t"), nil, 0); err != nil {
@@ -191,7 +204,8 @@ func (r *reentrantTransformer) TransformToStorage(ctx context.Context, data []by
 	return r.Transformer.TransformToStorage(ctx, data, dataCtx)
 }
 
-// TestCallbacksMayUseTheStore: nothing is held while the caller's functions run, not even with a single connection.
+// TestCallbacksMayUseTheStore: nothing is held while the caller's functions run, not even with a
+// single connection.
 func TestCallbacksMayUseTheStore(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		db := openDatabase(t, d, mvcc.Config{})
@@ -203,23 +217,26 @@ func TestCallbacksMayUseTheStore(t *testing.T) {
 		var depth int
 		var update func(name string) error
 		update = func(name string) error {
-			return s.GuaranteedUpdate(t.Context(), podKey(name), &example.Pod{}, true, nil, changing(func(p *example.Pod) error {
-				if depth++; depth < 10 {
-					if err := update("nested-" + strconv.Itoa(depth)); err != nil {
-						return err
+			return s.GuaranteedUpdate(t.Context(), podKey(name), &example.Pod{}, true, nil,
+				changing(func(p *example.Pod) error {
+					if depth++; depth < 10 {
+						if err := update("nested-" + strconv.Itoa(depth)); err != nil {
+							return err
+						}
 					}
-				}
-				p.ObjectMeta = metav1.ObjectMeta{Name: name, Namespace: "ns", Labels: map[string]string{"value": "nested"}}
-				return nil
-			}), nil)
+					p.ObjectMeta = metav1.ObjectMeta{Name: name, Namespace: "ns",
+						Labels: map[string]string{"value": "nested"}}
+					return nil
+				}), nil)
 		}
 		if err := update("a"); err != nil {
 			t.Fatal(err)
 		}
-		err := s.Delete(t.Context(), podKey("a"), &example.Pod{}, nil, func(ctx context.Context, _ runtime.Object) error {
-			_, err := tryList(ctx, s, apistorage.ListOptions{})
-			return err
-		}, nil, apistorage.DeleteOptions{})
+		err := s.Delete(t.Context(), podKey("a"), &example.Pod{}, nil,
+			func(ctx context.Context, _ runtime.Object) error {
+				_, err := tryList(ctx, s, apistorage.ListOptions{})
+				return err
+			}, nil, apistorage.DeleteOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -229,7 +246,8 @@ func TestCallbacksMayUseTheStore(t *testing.T) {
 	})
 }
 
-// TestTurns: whoever waits too long goes on without a turn, and nothing is kept of a key that nobody wants.
+// TestTurns: whoever waits too long goes on without a turn, and nothing is kept of a key that
+// nobody wants.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var turns turns
@@ -267,8 +285,8 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// TestNestedLosers: a function that writes the object that it is called for, and loses, too, does not wait for ever for its own caller's
-// turn.
+// TestNestedLosers: a function that writes the object that it is called for, and loses, too, does
+// not wait for ever for its own caller's turn.
 func TestNestedLosers(t *testing.T) {
 	s := pods(t, memory(t))
 	create(t, s, pod("a"))
@@ -307,10 +325,14 @@ func TestNestedLosers(t *testing.T) {
 func TestSizesAreBounded(t *testing.T) {
 	s := pods(t, memory(t))
 	existing := []string{"/pods/ns/a", "/registry/pods/ns/b"}
-	if err := s.EnableResourceSizeEstimation(func(context.Context) ([]string, error) { return existing, nil }); err != nil {
+	if err := s.EnableResourceSizeEstimation(func(context.Context) ([]string, error) {
+		return existing, nil
+	}); err != nil {
 		t.Fatal(err)
 	}
-	if s.EnableResourceSizeEstimation(func(context.Context) ([]string, error) { return nil, nil }) == nil {
+	if s.EnableResourceSizeEstimation(func(context.Context) ([]string, error) {
+		return nil, nil
+	}) == nil {
 		t.Error("it can be enabled twice")
 	}
 	n := s.sizes.Load()
@@ -320,16 +342,20 @@ func TestSizesAreBounded(t *testing.T) {
 		return len(n.keys)
 	}
 	for i := range 3 * spareKeys {
-		n.observe([]mvcc.KeyValue{{Key: mvcc.Key("/registry" + podKey(numbered(i))), Revision: mvcc.Revision(i + 2), Value: make([]byte, 100)}})
+		n.observe([]mvcc.KeyValue{{Key: mvcc.Key("/registry" + podKey(numbered(i))),
+			Revision: mvcc.Revision(i + 2), Value: make([]byte, 100)}})
 	}
 	n.observe([]mvcc.KeyValue{
 		{Key: "/registry/pods/ns/a", Revision: 10, Value: make([]byte, 30)},
 		{Key: "/registry/pods/ns/b", Revision: 10, Value: make([]byte, 10)},
 		{Key: "/registry/pods/ns/b", Revision: 9, Value: make([]byte, 1000)}, // older
 	})
-	eventually(t, "the keys that do not exist to be forgotten", func() bool { return size() <= spareKeys+2*len(existing) })
+	eventually(t, "the keys that do not exist to be forgotten", func() bool {
+		return size() <= spareKeys+2*len(existing)
+	})
 	stats, err := s.Stats(t.Context())
-	if err != nil || stats.ObjectCount != 2 || stats.EstimatedAverageObjectSizeBytes != 20 || size() != 2 {
+	if err != nil || stats.ObjectCount != 2 || stats.EstimatedAverageObjectSizeBytes != 20 ||
+		size() != 2 {
 		t.Errorf("got %+v, %v, and %d keys are kept", stats, err, size())
 	}
 	n.follow([]*mvcc.Event{
@@ -337,7 +363,8 @@ func TestSizesAreBounded(t *testing.T) {
 		{Key: "/registry/pods/ns/b", Revision: 11, Prev: 10, Deleted: true},
 	})
 	existing = existing[:1]
-	if stats, err = s.Stats(t.Context()); err != nil || stats.ObjectCount != 1 || stats.EstimatedAverageObjectSizeBytes != 30 {
+	if stats, err = s.Stats(t.Context()); err != nil || stats.ObjectCount != 1 ||
+		stats.EstimatedAverageObjectSizeBytes != 30 {
 		t.Errorf("got %+v, %v", stats, err)
 	}
 }

@@ -24,13 +24,16 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// resultBuffer is how many events may wait for a reader, so that a burst does not cost a switch of goroutines per event.
+// resultBuffer is how many events may wait for a reader, so that a burst does not cost a switch of
+// goroutines per event.
 const resultBuffer = 100
 
-// watcher is one watch: a goroutine that first sends the initial state, if that is wanted, and then what mvcc hands out. It keeps nothing
-// else: a reader that is too slow holds up its own goroutine alone, while mvcc remembers where it was.
+// watcher is one watch: a goroutine that first sends the initial state, if that is wanted, and then
+// what mvcc hands out. It keeps nothing else: a reader that is too slow holds up its own goroutine
+// alone, while mvcc remembers where it was.
 //
-// A bookmark follows every event that is not newer than it, since one goroutine sends both in the order in which mvcc hands them out.
+// A bookmark follows every event that is not newer than it, since one goroutine sends both in the
+// order in which mvcc hands them out.
 type watcher struct {
 	s      *store
 	ctx    context.Context
@@ -48,16 +51,19 @@ type watcher struct {
 	concurrently bool
 }
 
-// Watch begins a watch. Only what is wrong with the request itself is returned as an error; everything else is an event of type ERROR,
-// after which the watch ends. A watch whose context ends just ends.
-func (s *store) Watch(ctx context.Context, key string, opts apistorage.ListOptions) (watch.Interface, error) {
+// Watch begins a watch. Only what is wrong with the request itself is returned as an error;
+// everything else is an event of type ERROR, after which the watch ends. A watch whose context ends
+// just ends.
+func (s *store) Watch(ctx context.Context, key string,
+	opts apistorage.ListOptions) (watch.Interface, error) {
 	w, err := s.newWatcher(key, opts)
 	if err != nil {
 		return nil, err
 	}
 	initial := w.wantsInitialEvents()
 	if w.revision == 0 && !initial {
-		// The watch begins now, so that what is written after this function has returned is certainly seen.
+		// The watch begins now, so that what is written after this function has returned is
+		// certainly seen.
 		if w.revision, err = s.mvcc.Head(ctx); err != nil {
 			return nil, apiError(ctx, s.resource, err)
 		}
@@ -66,7 +72,8 @@ func (s *store) Watch(ctx context.Context, key string, opts apistorage.ListOptio
 	return w, nil
 }
 
-// newWatcher returns a watcher that is not started. Its errors are about what is wrong with the request.
+// newWatcher returns a watcher that is not started. Its errors are about what is wrong with the
+// request.
 func (s *store) newWatcher(key string, opts apistorage.ListOptions) (*watcher, error) {
 	k, err := s.keys.prepare(key, opts.Recursive)
 	if err != nil {
@@ -80,7 +87,8 @@ func (s *store) newWatcher(key string, opts apistorage.ListOptions) (*watcher, e
 		return nil, tooLargeRevision(revision)
 	}
 	if opts.ProgressNotify && s.newFunc == nil {
-		return nil, apierrors.NewInternalError(errors.New("a watch of a store without NewFunc cannot notify of its progress"))
+		return nil, apierrors.NewInternalError(errors.New("a watch of a store without NewFunc " +
+			"cannot notify of its progress"))
 	}
 	return &watcher{
 		s:            s,
@@ -106,12 +114,13 @@ func (w *watcher) start(ctx context.Context, run func() error) {
 		defer w.cancel()
 		w.fail(run())
 	}()
-	// Whether a watch has caught up is not known. It is begun, and that is what admission of requests wants to know.
+	// Whether a watch has caught up is not known. It is begun, and that is what admission of
+	// requests wants to know.
 	utilflowcontrol.WatchInitialized(ctx)
 }
 
-// wantsInitialEvents tells whether the watch begins with the current state: when asked for, and, as it always was, when no revision is
-// named.
+// wantsInitialEvents tells whether the watch begins with the current state: when asked for, and, as
+// it always was, when no revision is named.
 func (w *watcher) wantsInitialEvents() bool {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.WatchList) {
 		return w.revision == 0
@@ -163,7 +172,8 @@ func (w *watcher) run(initial bool) error {
 	}
 }
 
-// replay sends the events up to a revision, and perhaps some after it. Then it has sent all up to w.revision.
+// replay sends the events up to a revision, and perhaps some after it. Then it has sent all up to
+// w.revision.
 func (w *watcher) replay(until mvcc.Revision) error {
 	events, err := w.s.mvcc.Watch(w.ctx, w.mvccOptions())
 	if err != nil {
@@ -213,7 +223,8 @@ func (w *watcher) sendInitial() error {
 			return err
 		}
 		if w.revision > head {
-			return apistorage.NewTooLargeResourceVersionError(uint64(w.revision), uint64(head), int(wait.Jitter(time.Second, 3).Seconds()))
+			return apistorage.NewTooLargeResourceVersionError(uint64(w.revision), uint64(head),
+				int(wait.Jitter(time.Second, 3).Seconds()))
 		}
 	}
 	r := listRange{start: w.key, end: after(w.key), from: w.key, recursive: w.opts.Recursive}
@@ -271,7 +282,8 @@ const decodeWindow = 64
 // eventsPerDecoder is how many events are worth a goroutine of their own.
 const eventsPerDecoder = 4
 
-// sendBatch sends the events in their order. They are decoded in windows, those of one window concurrently if that is enabled.
+// sendBatch sends the events in their order. They are decoded in windows, those of one window
+// concurrently if that is enabled.
 func (w *watcher) sendBatch(events []*mvcc.Event) error {
 	if len(events) == 0 {
 		return nil
@@ -332,7 +344,8 @@ func (w *watcher) decodeAll(events []*mvcc.Event) []decoded {
 	return results
 }
 
-// event makes of a write what the watch's reader sees of it; it has no object if the reader sees nothing.
+// event makes of a write what the watch's reader sees of it; it has no object if the reader sees
+// nothing.
 func (w *watcher) event(e *mvcc.Event) (watch.Event, error) {
 	if e.Deleted {
 		was, err := w.previous(e)
@@ -369,7 +382,8 @@ func (w *watcher) event(e *mvcc.Event) (watch.Event, error) {
 	return watch.Event{}, nil
 }
 
-// patiently repeats a read for as long as the database is away. Ending a watch would help nobody: a watch cache would drop all of its clients.
+// patiently repeats a read for as long as the database is away. Ending a watch would help nobody: a
+// watch cache would drop all of its clients.
 func patiently[T any](ctx context.Context, read func() (T, error)) (T, error) {
 	// The first attempt almost always succeeds and needs no machinery.
 	value, err := read()
@@ -390,13 +404,15 @@ func patiently[T any](ctx context.Context, read func() (T, error)) (T, error) {
 // away tells whether an error says that the database is not there, for now.
 func away(err error) bool {
 	var database *mvcc.Error
-	return errors.As(err, &database) && (database.Class == mvcc.Unavailable || database.Class == mvcc.ReadOnly)
+	return errors.As(err, &database) &&
+		(database.Class == mvcc.Unavailable || database.Class == mvcc.ReadOnly)
 }
 
-// previous returns the object before the event, at the event's revision, as readers want to resume from there.
+// previous returns the object before the event, at the event's revision, as readers want to resume
+// from there.
 func (w *watcher) previous(e *mvcc.Event) (runtime.Object, error) {
-	// The value may have to be read. While the database is away nothing else can be sent either, so the watch waits for it rather than
-	// ending.
+	// The value may have to be read. While the database is away nothing else can be sent either, so
+	// the watch waits for it rather than ending.
 	value, err := patiently(w.ctx, func() ([]byte, error) { return w.s.mvcc.PrevValue(w.ctx, e) })
 	if err != nil {
 		return nil, err
@@ -426,7 +442,8 @@ func (w *watcher) send(e watch.Event) error {
 	}
 }
 
-// fail tells the reader why the watch ends, unless that is its own doing or that of a server that shuts down.
+// fail tells the reader why the watch ends, unless that is its own doing or that of a server that
+// shuts down.
 func (w *watcher) fail(err error) {
 	if err == nil || w.ctx.Err() != nil || errors.Is(err, mvcc.ErrClosed) {
 		return
@@ -444,7 +461,8 @@ func (w *watcher) fail(err error) {
 	_ = w.send(watch.Event{Type: watch.Error, Object: &object})
 }
 
-// timedObject carries the time when the store learned of an event to the watch cache, which takes it off again.
+// timedObject carries the time when the store learned of an event to the watch cache, which takes
+// it off again.
 type timedObject struct {
 	runtime.Object
 	received time.Time

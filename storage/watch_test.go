@@ -41,10 +41,12 @@ func TestWatchRejectsBadRequestsAtOnce(t *testing.T) {
 		key  string
 		opts apistorage.ListOptions
 	}{
-		"foreign key":          {s, "/nodes", apistorage.ListOptions{}},
-		"malformed revision":   {s, "/pods", apistorage.ListOptions{ResourceVersion: "abc"}},
-		"revision too large":   {s, "/pods", apistorage.ListOptions{ResourceVersion: strconv.FormatUint(math.MaxInt64+1, 10)}},
-		"progress without new": {open(t, s.db, noBookmarks), "/pods", apistorage.ListOptions{ProgressNotify: true}},
+		"foreign key":        {s, "/nodes", apistorage.ListOptions{}},
+		"malformed revision": {s, "/pods", apistorage.ListOptions{ResourceVersion: "abc"}},
+		"revision too large": {s, "/pods",
+			apistorage.ListOptions{ResourceVersion: strconv.FormatUint(math.MaxInt64+1, 10)}},
+		"progress without new": {open(t, s.db, noBookmarks), "/pods",
+			apistorage.ListOptions{ProgressNotify: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.opts.Predicate = apistorage.Everything
@@ -59,14 +61,16 @@ func TestWatchRejectsBadRequestsAtOnce(t *testing.T) {
 
 func TestWatchListOfAFutureRevision(t *testing.T) {
 	s := pods(t, memory(t))
-	w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1000000", SendInitialEvents: ptr.To(true),
-		Predicate: apistorage.SelectionPredicate{AllowWatchBookmarks: true}})
+	w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1000000",
+		SendInitialEvents: ptr.To(true),
+		Predicate:         apistorage.SelectionPredicate{AllowWatchBookmarks: true}})
 	e := next(t, w)
 	status, ok := e.Object.(*metav1.Status)
 	if e.Type != watch.Error || !ok {
 		t.Fatalf("got %s %v", e.Type, e.Object)
 	}
-	if !apistorage.IsTooLargeResourceVersion(&apierrors.StatusError{ErrStatus: *status}) || status.Details.RetryAfterSeconds < 1 {
+	if !apistorage.IsTooLargeResourceVersion(&apierrors.StatusError{ErrStatus: *status}) ||
+		status.Details.RetryAfterSeconds < 1 {
 		t.Errorf("got %v", status)
 	}
 	ended(t, w)
@@ -105,9 +109,13 @@ func TestWatchEndsSilently(t *testing.T) {
 // TestSelectingWatch has the transitions of objects into and out of a selection.
 func TestSelectingWatch(t *testing.T) {
 	s := pods(t, memory(t))
-	attrs := func(obj runtime.Object) (labels.Set, fields.Set, error) { return obj.(*example.Pod).Labels, nil, nil }
-	w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1", Predicate: apistorage.SelectionPredicate{
-		Label: labels.SelectorFromSet(labels.Set{"value": "yes"}), Field: fields.Everything(), GetAttrs: attrs}})
+	attrs := func(obj runtime.Object) (labels.Set, fields.Set, error) {
+		return obj.(*example.Pod).Labels, nil, nil
+	}
+	w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1",
+		Predicate: apistorage.SelectionPredicate{
+			Label: labels.SelectorFromSet(labels.Set{"value": "yes"}), Field: fields.Everything(),
+			GetAttrs: attrs}})
 	create(t, s, pod("a"))
 	var revisions []uint64
 	for _, value := range []string{"yes", "no", "no again", "yes"} {
@@ -129,7 +137,8 @@ func TestSelectingWatch(t *testing.T) {
 	} {
 		e := next(t, w)
 		if got := brief(t, e); got != want.event || revisionOf(t, e.Object) != want.revision {
-			t.Errorf("event %d is %s at %d, want %s at %d", i, got, revisionOf(t, e.Object), want.event, want.revision)
+			t.Errorf("event %d is %s at %d, want %s at %d", i, got, revisionOf(t, e.Object),
+				want.event, want.revision)
 		}
 	}
 }
@@ -140,13 +149,14 @@ type countingCodec struct {
 	decoded atomic.Int64
 }
 
-func (c *countingCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+func (c *countingCodec) Decode(data []byte, defaults *schema.GroupVersionKind,
+	into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	c.decoded.Add(1)
 	return c.Codec.Decode(data, defaults, into)
 }
 
-// TestWatchersShareDecodedObjects lets the watches of two stores watch the same writes: each event is decoded once, and every reader has an
-// object of its own.
+// TestWatchersShareDecodedObjects lets the watches of two stores watch the same writes: each event
+// is decoded once, and every reader has an object of its own.
 func TestWatchersShareDecodedObjects(t *testing.T) {
 	// What is shared is shared until it is collected.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
@@ -158,7 +168,8 @@ func TestWatchersShareDecodedObjects(t *testing.T) {
 	stores := []*store{open(t, db, c), open(t, db, c)}
 	var watches []watch.Interface
 	for i := range 8 {
-		watches = append(watches, startWatch(t, stores[i%2], apistorage.ListOptions{ResourceVersion: "1"}))
+		watches = append(watches,
+			startWatch(t, stores[i%2], apistorage.ListOptions{ResourceVersion: "1"}))
 	}
 	const writes = 20
 	for i := range writes {
@@ -168,7 +179,8 @@ func TestWatchersShareDecodedObjects(t *testing.T) {
 		for _, w := range watches {
 			p := next(t, w).Object.(*example.Pod)
 			if p.Name != numbered(i) {
-				t.Fatalf("event %d is of %q: it was changed by another reader, or is out of order", i, p.Name)
+				t.Fatalf("event %d is of %q: it was changed by another reader, or is out of order",
+					i, p.Name)
 			}
 			p.Name = "changed by its reader"
 		}
@@ -178,8 +190,9 @@ func TestWatchersShareDecodedObjects(t *testing.T) {
 	}
 }
 
-// TestProgressWhenAsked asks for the newest revision, as the watch cache does before a consistent read, and gets a bookmark for it, without
-// having asked for that, and though nothing else would send one.
+// TestProgressWhenAsked asks for the newest revision, as the watch cache does before a consistent
+// read, and gets a bookmark for it, without having asked for that, and though nothing else would
+// send one.
 func TestProgressWhenAsked(t *testing.T) {
 	db := openDatabase(t, dbtest.Open(t, dbtest.Memory), noTicks)
 	s := pods(t, db)
@@ -189,7 +202,8 @@ func TestProgressWhenAsked(t *testing.T) {
 	w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1", ProgressNotify: true})
 	silent := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1"})
 	for i := range 5 {
-		if err := o.Create(t.Context(), "/others/"+strconv.Itoa(i), pod("other"), nil, 0); err != nil {
+		if err := o.Create(t.Context(), "/others/"+strconv.Itoa(i), pod("other"), nil,
+			0); err != nil {
 			t.Fatal(err)
 		}
 		head, err := s.GetCurrentResourceVersion(t.Context())
@@ -221,14 +235,15 @@ func TestProgressWhenAsked(t *testing.T) {
 	}
 }
 
-// TestBookmarksFollowEvents asks for progress all the time while others write. A bookmark must never come before an event that is not newer
-// than it, and one must come for what was asked.
+// TestBookmarksFollowEvents asks for progress all the time while others write. A bookmark must
+// never come before an event that is not newer than it, and one must come for what was asked.
 func TestBookmarksFollowEvents(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		db := openDatabase(t, d, noTicks)
 		s := pods(t, db)
 		const writers, writes = 4, 50
-		w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1", ProgressNotify: true, RecordTimestamps: true})
+		w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1", ProgressNotify: true,
+			RecordTimestamps: true})
 
 		var mu sync.Mutex
 		acknowledged := map[uint64]bool{}
@@ -257,7 +272,8 @@ func TestBookmarksFollowEvents(t *testing.T) {
 		var askers sync.WaitGroup
 		askers.Go(func() {
 			for asking.Err() == nil {
-				if _, err := s.GetCurrentResourceVersion(asking); err != nil && asking.Err() == nil {
+				if _, err := s.GetCurrentResourceVersion(asking); err != nil &&
+					asking.Err() == nil {
 					t.Error(err)
 				}
 			}
@@ -297,7 +313,8 @@ func TestBookmarksFollowEvents(t *testing.T) {
 		defer mu.Unlock()
 		for revision := range acknowledged {
 			if !seen[revision] {
-				t.Errorf("a bookmark said %d, but the event of revision %d had not come", last, revision)
+				t.Errorf("a bookmark said %d, but the event of revision %d had not come",
+					last, revision)
 			}
 		}
 	})
@@ -305,7 +322,8 @@ func TestBookmarksFollowEvents(t *testing.T) {
 
 // TestWatchOfManyEvents replays a long history to a slow reader: every event once, in order.
 func TestWatchOfManyEvents(t *testing.T) {
-	db := openDatabase(t, dbtest.Open(t, dbtest.SQLite), mvcc.Config{Ring: mvcc.RingLimits{Events: 100, Bytes: 1 << 20}, TailRows: 37})
+	db := openDatabase(t, dbtest.Open(t, dbtest.SQLite),
+		mvcc.Config{Ring: mvcc.RingLimits{Events: 100, Bytes: 1 << 20}, TailRows: 37})
 	s := pods(t, db)
 	w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1"})
 	const writes = 1000
@@ -326,15 +344,25 @@ func TestWatchOfManyEvents(t *testing.T) {
 func TestCorruptDeletion(t *testing.T) {
 	db := memory(t)
 	for name, c := range map[string]StoreConfig{
-		"transformer": func() StoreConfig { c := podConfig(); c.Transformer = brokenTransformer{}; return c }(),
-		"codec":       func() StoreConfig { c := podConfig(); c.Codec = brokenCodec{codec}; return c }(),
+		"transformer": func() StoreConfig {
+			c := podConfig()
+			c.Transformer = brokenTransformer{}
+			return c
+		}(),
+		"codec": func() StoreConfig {
+			c := podConfig()
+			c.Codec = brokenCodec{codec}
+			return c
+		}(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			good, bad := pods(t, db), open(t, db, c)
 			created := create(t, good, pod(name))
-			w := startWatch(t, bad, apistorage.ListOptions{ResourceVersion: created.ResourceVersion})
+			w := startWatch(t, bad,
+				apistorage.ListOptions{ResourceVersion: created.ResourceVersion})
 			remove(t, good, name)
-			if got, want := brief(t, next(t, w)), "ERROR 500 "+string(metav1.StatusReasonStoreReadError); got != want {
+			if got, want := brief(t, next(t, w)), "ERROR 500 "+
+				string(metav1.StatusReasonStoreReadError); got != want {
 				t.Errorf("got %s, want %s", got, want)
 			}
 			ended(t, w)
@@ -344,17 +372,20 @@ func TestCorruptDeletion(t *testing.T) {
 
 type brokenTransformer struct{}
 
-func (brokenTransformer) TransformFromStorage(context.Context, []byte, value.Context) ([]byte, bool, error) {
+func (brokenTransformer) TransformFromStorage(context.Context, []byte, value.Context) ([]byte,
+	bool, error) {
 	return nil, false, errors.New("the key is lost")
 }
 
-func (brokenTransformer) TransformToStorage(context.Context, []byte, value.Context) ([]byte, error) {
+func (brokenTransformer) TransformToStorage(context.Context, []byte, value.Context) ([]byte,
+	error) {
 	return nil, errors.New("the key is lost")
 }
 
 type brokenCodec struct{ runtime.Codec }
 
-func (brokenCodec) Decode([]byte, *schema.GroupVersionKind, runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+func (brokenCodec) Decode([]byte, *schema.GroupVersionKind, runtime.Object) (runtime.Object,
+	*schema.GroupVersionKind, error) {
 	return nil, nil, errors.New("not an object")
 }
 
@@ -364,7 +395,8 @@ type failingValues struct {
 	failures atomic.Int64
 }
 
-func (f *failingValues) Values(ctx context.Context, revisions []mvcc.Revision) ([]mvcc.Row, mvcc.State, error) {
+func (f *failingValues) Values(ctx context.Context, revisions []mvcc.Revision) ([]mvcc.Row,
+	mvcc.State, error) {
 	if f.failures.Add(-1) >= 0 {
 		return nil, mvcc.State{}, mvcc.Errorf(mvcc.Unavailable, "away")
 	}
@@ -375,21 +407,26 @@ func (f *failingValues) Values(ctx context.Context, revisions []mvcc.Revision) (
 func TestWatchOutlivesTheDatabase(t *testing.T) {
 	d := dbtest.Open(t, dbtest.Memory)
 	var failing *failingValues
-	db := openDatabaseThrough(t, d, mvcc.Config{RetryFor: time.Nanosecond}, func(b mvcc.Backend) mvcc.Backend {
-		failing = &failingValues{Backend: b}
-		return failing
-	})
+	db := openDatabaseThrough(t, d, mvcc.Config{RetryFor: time.Nanosecond},
+		func(b mvcc.Backend) mvcc.Backend {
+			failing = &failingValues{Backend: b}
+			return failing
+		})
 	failing.failures.Store(3)
 	s := pods(t, db)
 	created := create(t, s, pod("a"))
-	w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: created.ResourceVersion, Predicate: apistorage.SelectionPredicate{
-		Label: labels.SelectorFromSet(labels.Set{"value": "yes"}), Field: fields.Everything(),
-		GetAttrs: func(obj runtime.Object) (labels.Set, fields.Set, error) { return obj.(*example.Pod).Labels, nil, nil }}})
+	w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: created.ResourceVersion,
+		Predicate: apistorage.SelectionPredicate{
+			Label: labels.SelectorFromSet(labels.Set{"value": "yes"}), Field: fields.Everything(),
+			GetAttrs: func(obj runtime.Object) (labels.Set, fields.Set, error) {
+				return obj.(*example.Pod).Labels, nil, nil
+			}}})
 	// The update has the suggestion of a cache, so that nobody has read the previous value.
-	err := s.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil, changing(func(p *example.Pod) error {
-		p.Labels = map[string]string{"value": "yes"}
-		return nil
-	}), created.DeepCopy())
+	err := s.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil,
+		changing(func(p *example.Pod) error {
+			p.Labels = map[string]string{"value": "yes"}
+			return nil
+		}), created.DeepCopy())
 	if err != nil {
 		t.Fatal(err)
 	}

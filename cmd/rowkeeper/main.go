@@ -10,6 +10,7 @@ import (
 )
 
 func main() {
-	// The first signal asks the server to finish what it has begun; the second ends the program at once.
+	// The first signal asks the server to finish what it has begun; the second ends the program at
+	// once.
 	os.Exit(app.Run(genericapiserver.SetupSignalContext(), os.Args[1:], os.Stdout, os.Stderr))
 }

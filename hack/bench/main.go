@@ -1,4 +1,5 @@
-// Command bench does the same work through storage.Interface to etcd, kine and Rowkeeper, and compares what it costs. See README.md.
+// Command bench does the same work through storage.Interface to etcd, kine and Rowkeeper, and
+// compares what it costs. See README.md.
 package main
 
 import (
@@ -68,20 +69,29 @@ func parse(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.StringVar(&o.lines, "lines", "", "comma-separated names of the lines to run (default all)")
-	f.StringVar(&o.targets, "targets", "", "comma-separated names of the targets (default all whose programs are installed)")
-	f.IntVar(&o.rounds, "rounds", 3, "how often each line is run on each target, but for those that are run once")
-	f.DurationVar(&o.duration, "duration", 10*time.Second, "how long each measured phase lasts that has no size of its own")
+	f.StringVar(&o.targets, "targets", "", "comma-separated names of the targets (default all "+
+		"whose programs are installed)")
+	f.IntVar(&o.rounds, "rounds", 3, "how often each line is run on each target, but for those "+
+		"that are run once")
+	f.DurationVar(&o.duration, "duration", 10*time.Second,
+		"how long each measured phase lasts that has no size of its own")
 	f.Float64Var(&o.scale, "scale", 1, "factor for the sizes of lines, for a quick look")
-	f.StringVar(&o.results, "results", "results.jsonl", "file of results; runs that it holds are not repeated")
+	f.StringVar(&o.results, "results", "results.jsonl", "file of results; runs that it holds are "+
+		"not repeated")
 	f.BoolVar(&o.fresh, "fresh", false, "forget the results that the file holds")
-	f.StringVar(&o.dir, "dir", "", "directory for the targets' data, on a disk (default a new one in the system's directory for temporary files)")
+	f.StringVar(&o.dir, "dir", "", "directory for the targets' data, on a disk (default a new "+
+		"one in the system's directory for temporary files)")
 	f.StringVar(&o.out, "out", ".", "directory for RESULTS.md and the plots")
-	f.BoolVar(&o.reportOnly, "report", false, "run nothing, write the report of the results that the file holds")
+	f.BoolVar(&o.reportOnly, "report", false, "run nothing, write the report of the results that "+
+		"the file holds")
 	f.BoolVar(&o.list, "list", false, "list the lines and targets")
-	f.StringVar(&o.bin, "bin", "../../bin", "directory for the programs that are built of the peers")
+	f.StringVar(&o.bin, "bin", "../../bin",
+		"directory for the programs that are built of the peers")
 	f.StringVar(&o.root, "root", "../..", "directory of Rowkeeper's module")
-	f.StringVar(&o.profile, "profile", "", "directory for profiles of the clients' processes (which cost time: do not use the results)")
-	f.StringVar(&o.mysqld, "mysqld", "", "program of a MySQL server (default the one that is installed)")
+	f.StringVar(&o.profile, "profile", "", "directory for profiles of the clients' processes "+
+		"(which cost time: do not use the results)")
+	f.StringVar(&o.mysqld, "mysqld", "", "program of a MySQL server (default the one that is "+
+		"installed)")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -122,12 +132,15 @@ func bench(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	run := runner.Run{Commit: runner.Commit(o.root), Duration: o.duration, Scale: o.scale, Rounds: o.rounds,
+	run := runner.Run{Commit: runner.Commit(o.root), Duration: o.duration, Scale: o.scale,
+		Rounds:  o.rounds,
 		Command: command(), Date: time.Now().UTC().Truncate(time.Second), Machine: machine}
 	if err := results.Begin(run); err != nil {
 		return err
 	}
-	plan.Screen.Line(fmt.Sprintf("Rowkeeper %s on %s, %d cores, %s; fdatasync p50 %.3f ms, p99 %.3f ms", run.Commit, machine.CPU, machine.Cores, machine.FileSystem, machine.SyncP50, machine.SyncP99))
+	plan.Screen.Line(fmt.Sprintf("Rowkeeper %s on %s, %d cores, %s; fdatasync p50 %.3f ms, p99 "+
+		"%.3f ms", run.Commit, machine.CPU, machine.Cores, machine.FileSystem, machine.SyncP50,
+		machine.SyncP99))
 	if err := build(ctx, o, plan.Screen, &plan.Template.Programs); err != nil {
 		return err
 	}
@@ -142,7 +155,8 @@ func bench(ctx context.Context, o options) (err error) {
 	return errors.Join(err, write(o, results))
 }
 
-// plan chooses lines and targets. A target that is not named but lacks its server program is left out, and that is said.
+// plan chooses lines and targets. A target that is not named but lacks its server program is left
+// out, and that is said.
 func (o options) plan() (runner.Plan, error) {
 	p := runner.Plan{Lines: workload.Lines(), Rounds: o.rounds, Screen: runner.NewScreen(os.Stderr)}
 	programs := target.FindPrograms()
@@ -163,7 +177,8 @@ func (o options) plan() (runner.Plan, error) {
 	for _, t := range target.All() {
 		if o.targets == "" {
 			if missing := t.Missing(programs); missing != "" {
-				p.Screen.Line(fmt.Sprintf("target %s is left out: %s is not installed", t.Name(), missing))
+				p.Screen.Line(fmt.Sprintf("target %s is left out: %s is not installed",
+					t.Name(), missing))
 				continue
 			}
 			p.Targets = append(p.Targets, t)
@@ -195,7 +210,8 @@ func build(ctx context.Context, o options, screen *runner.Screen, p *target.Prog
 		{p.Kine, "peers/kine", "github.com/k3s-io/kine"},
 	} {
 		screen.Progress("building " + peer.pkg)
-		out, err := exec.CommandContext(ctx, "go", "build", "-C", peer.module, "-o", peer.program, peer.pkg).CombinedOutput()
+		out, err := exec.CommandContext(ctx, "go", "build", "-C", peer.module, "-o", peer.program,
+			peer.pkg).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("build %s: %w: %s", peer.pkg, err, out)
 		}
@@ -231,7 +247,8 @@ func write(o options, results *runner.Results) error {
 	}
 	plots := report.Plots(results)
 	for _, p := range plots {
-		if err := os.WriteFile(filepath.Join(o.out, p.File), []byte(p.Chart.SVG()), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(o.out, p.File), []byte(p.Chart.SVG()),
+			0o644); err != nil {
 			return err
 		}
 	}
@@ -239,7 +256,8 @@ func write(o options, results *runner.Results) error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return os.WriteFile(filepath.Join(o.out, "RESULTS.md"), []byte(report.Markdown(results, plots, string(findings))), 0o644)
+	return os.WriteFile(filepath.Join(o.out, "RESULTS.md"),
+		[]byte(report.Markdown(results, plots, string(findings))), 0o644)
 }
 
 func list(w io.Writer) error {

@@ -38,19 +38,25 @@ func testDiscovery(t *testing.T) {
 	installed := env.installation.apiServices()
 	slices.Sort(installed)
 	if served := servedVersions(t); !slices.Equal(served, installed) {
-		t.Errorf("the server has the versions %v, deploy/ has APIServices for %v", served, installed)
+		t.Errorf("the server has the versions %v, deploy/ has APIServices for %v",
+			served, installed)
 	}
 	for _, version := range []string{"v1", "v1alpha1"} {
-		i := slices.IndexFunc(lists, func(l *metav1.APIResourceList) bool { return l.GroupVersion == group+"/"+version })
+		i := slices.IndexFunc(lists, func(l *metav1.APIResourceList) bool {
+			return l.GroupVersion == group+"/"+version
+		})
 		if i < 0 {
 			t.Errorf("%s is not in discovery", version)
 			continue
 		}
-		if !slices.ContainsFunc(lists[i].APIResources, func(r metav1.APIResource) bool { return r.Name == "pipelines" && r.Kind == "Pipeline" && r.Namespaced }) {
+		if !slices.ContainsFunc(lists[i].APIResources, func(r metav1.APIResource) bool {
+			return r.Name == "pipelines" && r.Kind == "Pipeline" && r.Namespaced
+		}) {
 			t.Errorf("%s has no pipelines", version)
 		}
 	}
-	if out := kubectl(t, "api-resources", "--api-group", group, "--cached=false"); !strings.Contains(out, "pipelines") {
+	if out := kubectl(t, "api-resources", "--api-group", group,
+		"--cached=false"); !strings.Contains(out, "pipelines") {
 		t.Errorf("kubectl api-resources prints:\n%s", out)
 	}
 	testOpenAPI(t, client)
@@ -59,7 +65,8 @@ func testDiscovery(t *testing.T) {
 // servedVersions asks a replica itself which versions of which groups it has.
 func servedVersions(t *testing.T) []string {
 	t.Helper()
-	direct, err := discovery.NewDiscoveryClientForConfig(env.direct(t, env.proxyCertificate(t), "admin", "system:masters"))
+	direct, err := discovery.NewDiscoveryClientForConfig(env.direct(t, env.proxyCertificate(t),
+		"admin", "system:masters"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +86,8 @@ func servedVersions(t *testing.T) []string {
 
 func testOpenAPI(t *testing.T, client discovery.DiscoveryInterface) {
 	t.Helper()
-	// The aggregator asks for documents in the background, so they may come a little later than the APIService is available.
+	// The aggregator asks for documents in the background, so they may come a little later than the
+	// APIService is available.
 	eventually(t, time.Minute, func() error {
 		document, err := client.OpenAPISchema()
 		if err != nil {
@@ -115,13 +123,15 @@ func testOpenAPI(t *testing.T, client discovery.DiscoveryInterface) {
 	for version, field := range map[string]string{"v1": "steps", "v1alpha1": "commands"} {
 		out := kubectl(t, "explain", "pipelines.spec", "--api-version", group+"/"+version)
 		if !strings.Contains(out, field) {
-			t.Errorf("kubectl explain pipelines.spec in %s has no field %s:\n%s", version, field, out)
+			t.Errorf("kubectl explain pipelines.spec in %s has no field %s:\n%s", version,
+				field, out)
 		}
 	}
 }
 
 // testVerbs uses every verb through the front door, in one version.
-func testVerbs(resource schema.GroupVersionResource, make func(string) *unstructured.Unstructured) func(*testing.T) {
+func testVerbs(resource schema.GroupVersionResource,
+	make func(string) *unstructured.Unstructured) func(*testing.T) {
 	return func(t *testing.T) {
 		ns := newNamespace(t)
 		client := env.dynamic.Resource(resource).Namespace(ns)
@@ -141,7 +151,8 @@ func testVerbs(resource schema.GroupVersionResource, make func(string) *unstruct
 			case event := <-w.ResultChan():
 				object, ok := event.Object.(*unstructured.Unstructured)
 				if !ok || event.Type != want || object.GetName() != name {
-					t.Fatalf("the watch says %s %v, want %s %s", event.Type, event.Object, want, name)
+					t.Fatalf("the watch says %s %v, want %s %s", event.Type, event.Object,
+						want, name)
 				}
 				return object
 			case <-time.After(30 * time.Second):
@@ -159,7 +170,8 @@ func testVerbs(resource schema.GroupVersionResource, make func(string) *unstruct
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.GetUID() != created.GetUID() || got.GetResourceVersion() != created.GetResourceVersion() {
+		if got.GetUID() != created.GetUID() ||
+			got.GetResourceVersion() != created.GetResourceVersion() {
 			t.Errorf("get returns %v, create %v", got, created)
 		}
 		_, err = client.Create(ctx, make("a"), metav1.CreateOptions{})
@@ -186,7 +198,8 @@ func testVerbs(resource schema.GroupVersionResource, make func(string) *unstruct
 			{types.StrategicMergePatchType, `{"metadata":{"labels":{"strategic":"yes"}}}`},
 		}
 		for _, p := range patches {
-			if _, err := client.Patch(ctx, "a", p.kind, []byte(p.body), metav1.PatchOptions{}); err != nil {
+			if _, err := client.Patch(ctx, "a", p.kind, []byte(p.body),
+				metav1.PatchOptions{}); err != nil {
 				t.Errorf("%s: %v", p.kind, err)
 				continue
 			}
@@ -200,16 +213,19 @@ func testVerbs(resource schema.GroupVersionResource, make func(string) *unstruct
 		}
 
 		applied := make("b")
-		if _, err := client.Apply(ctx, "b", applied, metav1.ApplyOptions{FieldManager: "one"}); err != nil {
+		if _, err := client.Apply(ctx, "b", applied,
+			metav1.ApplyOptions{FieldManager: "one"}); err != nil {
 			t.Fatal(err)
 		}
 		next(watch.Added, "b")
-		if err := unstructured.SetNestedField(applied.Object, "golang:1.27", "spec", "image"); err != nil {
+		if err := unstructured.SetNestedField(applied.Object, "golang:1.27", "spec",
+			"image"); err != nil {
 			t.Fatal(err)
 		}
 		_, err = client.Apply(ctx, "b", applied, metav1.ApplyOptions{FieldManager: "two"})
 		expect(t, "applying as somebody else", err, metav1.StatusReasonConflict)
-		if _, err := client.Apply(ctx, "b", applied, metav1.ApplyOptions{FieldManager: "two", Force: true}); err != nil {
+		if _, err := client.Apply(ctx, "b", applied, metav1.ApplyOptions{FieldManager: "two",
+			Force: true}); err != nil {
 			t.Errorf("applying as somebody else with force: %v", err)
 		}
 		next(watch.Modified, "b")
@@ -222,7 +238,8 @@ func testVerbs(resource schema.GroupVersionResource, make func(string) *unstruct
 		expect(t, "getting it after its deletion", err, metav1.StatusReasonNotFound)
 
 		testPages(t, ns, resource, make)
-		if err := client.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "page"}); err != nil {
+		if err := client.DeleteCollection(ctx, metav1.DeleteOptions{},
+			metav1.ListOptions{LabelSelector: "page"}); err != nil {
 			t.Fatal(err)
 		}
 		rest, err := client.List(ctx, metav1.ListOptions{})
@@ -230,14 +247,17 @@ func testVerbs(resource schema.GroupVersionResource, make func(string) *unstruct
 			t.Fatal(err)
 		}
 		if len(rest.Items) != 1 || rest.Items[0].GetName() != "b" {
-			t.Errorf("after deleting the collection %d objects are left, want b alone", len(rest.Items))
+			t.Errorf("after deleting the collection %d objects are left, want b alone",
+				len(rest.Items))
 		}
 		testApply(t, ns, make)
 	}
 }
 
-// testPages makes 25 objects and lists them by pages of 10, while one of them is deleted and another one created.
-func testPages(t *testing.T, ns string, resource schema.GroupVersionResource, make func(string) *unstructured.Unstructured) {
+// testPages makes 25 objects and lists them by pages of 10, while one of them is deleted and
+// another one created.
+func testPages(t *testing.T, ns string, resource schema.GroupVersionResource,
+	make func(string) *unstructured.Unstructured) {
 	t.Helper()
 	client := env.dynamic.Resource(resource).Namespace(ns)
 	const n = 25
@@ -264,7 +284,8 @@ func testPages(t *testing.T, ns string, resource schema.GroupVersionResource, ma
 			}
 		}
 		if page.GetResourceVersion() != version {
-			t.Errorf("page %d is at version %s, the first at %s", pages, page.GetResourceVersion(), version)
+			t.Errorf("page %d is at version %s, the first at %s", pages, page.GetResourceVersion(),
+				version)
 		}
 		for _, item := range page.Items {
 			names = append(names, item.GetName())
@@ -278,7 +299,8 @@ func testPages(t *testing.T, ns string, resource schema.GroupVersionResource, ma
 	}
 	for i := range n {
 		if i >= len(names) || names[i] != name(i) {
-			t.Fatalf("the pages have %v, want page-00 to page-24, as it was at the first page", names)
+			t.Fatalf("the pages have %v, want page-00 to page-24, as it was at the first page",
+				names)
 		}
 	}
 }
@@ -304,7 +326,8 @@ func testApply(t *testing.T, ns string, make func(string) *unstructured.Unstruct
 		{"golang:1.27", "--server-side --force-conflicts", "serverside-applied"},
 	} {
 		args := append([]string{"apply", "-n", ns, "-f", "-"}, strings.Fields(step.flag)...)
-		if out := kubectlInput(t, manifest(step.image), args...); !strings.Contains(out, step.want) {
+		if out := kubectlInput(t, manifest(step.image), args...); !strings.Contains(out,
+			step.want) {
 			t.Errorf("kubectl %s prints %q, want %s", strings.Join(args, " "), out, step.want)
 		}
 	}
@@ -313,7 +336,8 @@ func testApply(t *testing.T, ns string, make func(string) *unstructured.Unstruct
 // testVersions looks at one object through both versions.
 func testVersions(t *testing.T) {
 	ns := newNamespace(t)
-	w, err := env.dynamic.Resource(pipelinesV1alpha1).Namespace(ns).Watch(t.Context(), metav1.ListOptions{})
+	w, err := env.dynamic.Resource(pipelinesV1alpha1).Namespace(ns).Watch(t.Context(),
+		metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,13 +352,15 @@ func testVersions(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("a watch in v1alpha1 does not see what is created in v1")
 	}
-	out := kubectl(t, "get", "-n", ns, "pipelines.v1alpha1."+group, "both", "-o", "jsonpath={.spec.commands}")
+	out := kubectl(t, "get", "-n", ns, "pipelines.v1alpha1."+group, "both", "-o",
+		"jsonpath={.spec.commands}")
 	if !strings.Contains(out, "make test") {
 		t.Errorf("the commands in v1alpha1 are %q", out)
 	}
 	// The same object in another group, which is asked for by its full name only.
 	for resource, want := range map[string]string{
-		"pipelines": "pipeline.ci.rowkeeper.dev/both\n", "pipelines.workflows.rowkeeper.dev": "pipeline.workflows.rowkeeper.dev/both\n",
+		"pipelines":                         "pipeline.ci.rowkeeper.dev/both\n",
+		"pipelines.workflows.rowkeeper.dev": "pipeline.workflows.rowkeeper.dev/both\n",
 	} {
 		if out := kubectl(t, "get", "-n", ns, resource, "-o", "name"); out != want {
 			t.Errorf("kubectl get %s prints %q, want %q", resource, out, want)
@@ -342,18 +368,22 @@ func testVersions(t *testing.T) {
 	}
 }
 
-// testSubresources uses those that are more than a part of an object through the front door: one that takes a kind and returns another, one of autoscaling/v1, and a stream.
+// testSubresources uses those that are more than a part of an object through the front door: one
+// that takes a kind and returns another, one of autoscaling/v1, and a stream.
 func testSubresources(t *testing.T) {
 	ns := newNamespace(t)
 	create(t, ns, pipeline("a"))
-	run, err := env.dynamic.Resource(pipelinesV1).Namespace(ns).Create(t.Context(), runRequest("a"), metav1.CreateOptions{}, "run")
+	run, err := env.dynamic.Resource(pipelinesV1).Namespace(ns).Create(t.Context(), runRequest("a"),
+		metav1.CreateOptions{}, "run")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out := kubectl(t, "scale", "-n", ns, "pipelines/a", "--replicas=7"); !strings.Contains(out, "scaled") {
+	if out := kubectl(t, "scale", "-n", ns, "pipelines/a", "--replicas=7"); !strings.Contains(out,
+		"scaled") {
 		t.Errorf("kubectl scale prints %q", out)
 	}
-	if out := kubectl(t, "get", "-n", ns, "pipelines/a", "-o", "jsonpath={.spec.maxParallelRuns}"); out != "7" {
+	if out := kubectl(t, "get", "-n", ns, "pipelines/a", "-o",
+		"jsonpath={.spec.maxParallelRuns}"); out != "7" {
 		t.Errorf("after scaling to 7, spec.maxParallelRuns is %q", out)
 	}
 	testLog(t, ns, run)
@@ -379,10 +409,13 @@ func testLog(t *testing.T, ns string, run *unstructured.Unstructured) {
 	for n := range 3 {
 		line := fmt.Sprintf("line %d", n)
 		chunk := &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": group + "/v1", "kind": "LogChunk", "metadata": map[string]any{"generateName": run.GetName() + "-"},
-			"spec": map[string]any{"runName": run.GetName(), "runUID": string(run.GetUID()), "sequence": int64(n), "lines": []any{line}},
+			"apiVersion": group + "/v1", "kind": "LogChunk",
+			"metadata": map[string]any{"generateName": run.GetName() + "-"},
+			"spec": map[string]any{"runName": run.GetName(), "runUID": string(run.GetUID()),
+				"sequence": int64(n), "lines": []any{line}},
 		}}
-		if _, err := env.dynamic.Resource(pipelinesV1.GroupVersion().WithResource("logchunks")).Namespace(ns).Create(t.Context(), chunk, metav1.CreateOptions{}); err != nil {
+		if _,
+			err := env.dynamic.Resource(pipelinesV1.GroupVersion().WithResource("logchunks")).Namespace(ns).Create(t.Context(), chunk, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		select {
@@ -396,8 +429,9 @@ func testLog(t *testing.T, ns string, run *unstructured.Unstructured) {
 	}
 }
 
-// testUpstream does what upstream's own test of aggregated API servers does (test/e2e/apimachinery/aggregator.go), with our group: through the
-// aggregator, with clients of different kinds.
+// testUpstream does what upstream's own test of aggregated API servers does
+// (test/e2e/apimachinery/aggregator.go), with our group: through the aggregator, with clients of
+// different kinds.
 func testUpstream(t *testing.T) {
 	ns := newNamespace(t)
 	rest := env.client.Discovery().RESTClient()
@@ -407,14 +441,17 @@ func testUpstream(t *testing.T) {
 		t.Fatal(err)
 	}
 	var code int
-	if err := rest.Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body(body).Do(t.Context()).StatusCode(&code).Error(); err != nil || code != 201 {
+	if err := rest.Post().AbsPath(path).SetHeader("Content-Type",
+		"application/json").Body(body).Do(t.Context()).StatusCode(&code).Error(); err != nil ||
+		code != 201 {
 		t.Fatalf("POST answers %d, %v", code, err)
 	}
 	list, err := rest.Get().AbsPath(path).DoRaw(t.Context())
 	if err != nil || !strings.Contains(string(list), "rest-flunder") {
 		t.Fatalf("the list is %s, %v", list, err)
 	}
-	if err := rest.Delete().AbsPath(path + "/rest-flunder").Do(t.Context()).StatusCode(&code).Error(); err != nil || code != 200 {
+	if err := rest.Delete().AbsPath(path +
+		"/rest-flunder").Do(t.Context()).StatusCode(&code).Error(); err != nil || code != 200 {
 		t.Fatalf("DELETE answers %d, %v", code, err)
 	}
 
@@ -447,14 +484,17 @@ func testUpstream(t *testing.T) {
 	if err := client.Delete(t.Context(), "dynamic-flunder", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if objects, err := client.List(t.Context(), metav1.ListOptions{}); err != nil || len(objects.Items) != 0 {
+	if objects, err := client.List(t.Context(), metav1.ListOptions{}); err != nil ||
+		len(objects.Items) != 0 {
 		t.Fatalf("after the deletion the dynamic client lists %v, %v", objects, err)
 	}
-	if created, err = client.Create(t.Context(), pipeline("dynamic-flunder"), metav1.CreateOptions{}); err != nil {
+	if created, err = client.Create(t.Context(), pipeline("dynamic-flunder"),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 
-	// Without the APIService the cluster knows nothing of the resource. Registered anew, everything is there again.
+	// Without the APIService the cluster knows nothing of the resource. Registered anew, everything
+	// is there again.
 	services := env.dynamic.Resource(apiServices)
 	selected := metav1.ListOptions{LabelSelector: apiServiceLabel + "=updated"}
 	if err := services.DeleteCollection(t.Context(), metav1.DeleteOptions{}, selected); err != nil {
@@ -488,19 +528,24 @@ func testUpstream(t *testing.T) {
 // apiServiceLabel is a label of the APIService that changeAPIService changes.
 const apiServiceLabel = "e2e.rowkeeper.dev/apiservice"
 
-// changeAPIService reads the APIService of version v1, patches and replaces it, and does the same with its status, beside the conditions of the aggregator.
+// changeAPIService reads the APIService of version v1, patches and replaces it, and does the same
+// with its status, beside the conditions of the aggregator.
 func changeAPIService(t *testing.T) {
 	t.Helper()
 	const name = "v1." + group
 	ctx, services := t.Context(), env.dynamic.Resource(apiServices)
 	if _, message, err := available(ctx, name); err != nil || message != "all checks passed" {
-		t.Errorf("the condition Available of %s says %q, %v, want \"all checks passed\"", name, message, err)
+		t.Errorf("the condition Available of %s says %q, %v, want \"all checks passed\"", name,
+			message, err)
 	}
-	patched, err := services.Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"versionPriority":400},"metadata":{"labels":{"`+apiServiceLabel+`":"patched"}}}`), metav1.PatchOptions{})
+	patched, err := services.Patch(ctx, name, types.MergePatchType,
+		[]byte(`{"spec":{"versionPriority":400},"metadata":{"labels":{"`+apiServiceLabel+
+			`":"patched"}}}`), metav1.PatchOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if priority, _, _ := unstructured.NestedInt64(patched.Object, "spec", "versionPriority"); priority != 400 {
+	if priority, _, _ := unstructured.NestedInt64(patched.Object, "spec",
+		"versionPriority"); priority != 400 {
 		t.Errorf("the patched version priority is %d, want 400", priority)
 	}
 	list, err := services.List(ctx, metav1.ListOptions{LabelSelector: apiServiceLabel + "=patched"})
@@ -529,11 +574,13 @@ func changeAPIService(t *testing.T) {
 			t.Fatal(err)
 		}
 		return append(conditions, map[string]any{
-			"type": kind, "status": "True", "reason": "E2E", "message": "Set by a test", "lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
+			"type": kind, "status": "True", "reason": "E2E", "message": "Set by a test",
+			"lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
 		})
 	}
 	change(func(service *unstructured.Unstructured) error {
-		if err := unstructured.SetNestedSlice(service.Object, with(service, "StatusUpdated"), "status", "conditions"); err != nil {
+		if err := unstructured.SetNestedSlice(service.Object, with(service, "StatusUpdated"),
+			"status", "conditions"); err != nil {
 			return err
 		}
 		_, err := services.UpdateStatus(ctx, service, metav1.UpdateOptions{})
@@ -541,12 +588,14 @@ func changeAPIService(t *testing.T) {
 	})
 	change(func(service *unstructured.Unstructured) error {
 		patch, err := json.Marshal(map[string]any{
-			"metadata": map[string]any{"resourceVersion": service.GetResourceVersion()}, "status": map[string]any{"conditions": with(service, "StatusPatched")},
+			"metadata": map[string]any{"resourceVersion": service.GetResourceVersion()},
+			"status":   map[string]any{"conditions": with(service, "StatusPatched")},
 		})
 		if err != nil {
 			return err
 		}
-		_, err = services.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+		_, err = services.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{},
+			"status")
 		return err
 	})
 	change(func(service *unstructured.Unstructured) error {
@@ -560,7 +609,8 @@ func changeAPIService(t *testing.T) {
 	}
 	for _, kind := range []string{"Available", "StatusUpdated", "StatusPatched"} {
 		if !strings.Contains(fmt.Sprint(service.Object["status"]), "type:"+kind) {
-			t.Errorf("the status of the APIService has no condition %s: %v", kind, service.Object["status"])
+			t.Errorf("the status of the APIService has no condition %s: %v", kind,
+				service.Object["status"])
 		}
 	}
 }

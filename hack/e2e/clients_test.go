@@ -57,14 +57,16 @@ func (c *counter) once(kind string, n int) error {
 	return nil
 }
 
-// testInformers makes, changes and deletes 1,000 objects under the eyes of an informer of client-go and of a manager of controller-runtime.
+// testInformers makes, changes and deletes 1,000 objects under the eyes of an informer of client-go
+// and of a manager of controller-runtime.
 func testInformers(t *testing.T) {
 	ns := newNamespace(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	t.Cleanup(running.Wait)
 	t.Cleanup(cancel)
-	seen := map[string]*counter{"a client-go informer": startInformer(t, ctx, ns), "a controller-runtime manager": startManager(t, ctx, ns, &running)}
+	seen := map[string]*counter{"a client-go informer": startInformer(t, ctx, ns),
+		"a controller-runtime manager": startManager(t, ctx, ns, &running)}
 
 	const n = 1000
 	client := env.dynamic.Resource(pipelinesV1).Namespace(ns)
@@ -83,7 +85,9 @@ func testInformers(t *testing.T) {
 			_, err = client.Update(ctx, objects[i], metav1.UpdateOptions{})
 			return err
 		}},
-		{"delete", func(i int) error { return client.Delete(ctx, name(i), metav1.DeleteOptions{}) }},
+		{"delete", func(i int) error {
+			return client.Delete(ctx, name(i), metav1.DeleteOptions{})
+		}},
 	} {
 		if err := inParallel(n, 16, phase.do); err != nil {
 			t.Fatalf("%s: %v", phase.kind, err)
@@ -162,11 +166,19 @@ func startManager(t *testing.T, ctx context.Context, ns string, running *sync.Wa
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	err = ctrl.NewControllerManagedBy(manager).Named("e2e").
 		Watches(&civ1.Pipeline{}, handler.Funcs{
-			CreateFunc: func(_ context.Context, e ctrlevent.CreateEvent, _ queue) { c.count("create", e.Object.GetName()) },
-			UpdateFunc: func(_ context.Context, e ctrlevent.UpdateEvent, _ queue) { c.count("update", e.ObjectNew.GetName()) },
-			DeleteFunc: func(_ context.Context, e ctrlevent.DeleteEvent, _ queue) { c.count("delete", e.Object.GetName()) },
+			CreateFunc: func(_ context.Context, e ctrlevent.CreateEvent, _ queue) {
+				c.count("create", e.Object.GetName())
+			},
+			UpdateFunc: func(_ context.Context, e ctrlevent.UpdateEvent, _ queue) {
+				c.count("update", e.ObjectNew.GetName())
+			},
+			DeleteFunc: func(_ context.Context, e ctrlevent.DeleteEvent, _ queue) {
+				c.count("delete", e.Object.GetName())
+			},
 		}).
-		Complete(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) { return reconcile.Result{}, nil }))
+		Complete(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			return reconcile.Result{}, nil
+		}))
 	if err != nil {
 		t.Fatal(err)
 	}

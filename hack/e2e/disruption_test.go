@@ -25,7 +25,8 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// load is writers and watchers that go on, through the front door, while something happens to the server.
+// load is writers and watchers that go on, through the front door, while something happens to the
+// server.
 type load struct {
 	t      *testing.T
 	client dynamic.ResourceInterface
@@ -33,7 +34,8 @@ type load struct {
 	writers, watchers         sync.WaitGroup
 	stopWriters, stopWatchers context.CancelFunc
 	streams                   []*stream
-	// relist makes watchers begin anew with a list when they are told that events are gone, as informers do. Otherwise that is an error.
+	// relist makes watchers begin anew with a list when they are told that events are gone, as
+	// informers do. Otherwise that is an error.
 	relist bool
 
 	mu      sync.Mutex
@@ -43,7 +45,8 @@ type load struct {
 	writes  int
 }
 
-// stream is what a watcher saw that watches from the beginning, and goes on where it was after its connection ended.
+// stream is what a watcher saw that watches from the beginning, and goes on where it was after its
+// connection ended.
 type stream struct {
 	mu            sync.Mutex
 	events        []event
@@ -52,7 +55,8 @@ type stream struct {
 	lastError     error
 }
 
-// gap is between the last version before events were gone and that of the list with which the watcher began anew.
+// gap is between the last version before events were gone and that of the list with which the
+// watcher began anew.
 type gap struct{ after, upTo uint64 }
 
 type event struct {
@@ -75,8 +79,9 @@ func startLoad(t *testing.T) *load {
 	t.Cleanup(stopWriters)
 	t.Cleanup(stopWatchers)
 	l := &load{
-		t: t, client: env.dynamic.Resource(pipelinesV1).Namespace(ns), stopWriters: stopWriters, stopWatchers: stopWatchers,
-		acked: map[uint64]string{}, deleted: map[string]bool{}, retried: map[string]int{},
+		t: t, client: env.dynamic.Resource(pipelinesV1).Namespace(ns), stopWriters: stopWriters,
+		stopWatchers: stopWatchers,
+		acked:        map[uint64]string{}, deleted: map[string]bool{}, retried: map[string]int{},
 	}
 	list, err := l.client.List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -96,7 +101,8 @@ func startLoad(t *testing.T) *load {
 // watch collects events until ctx ends.
 func (l *load) watch(ctx context.Context, s *stream, version string) {
 	for ctx.Err() == nil {
-		w, err := l.client.Watch(ctx, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
+		w, err := l.client.Watch(ctx, metav1.ListOptions{ResourceVersion: version,
+			AllowWatchBookmarks: true})
 		if err == nil {
 			version, err = l.follow(w, s, version)
 		}
@@ -114,7 +120,8 @@ func (l *load) watch(ctx context.Context, s *stream, version string) {
 				continue
 			}
 			s.mu.Lock()
-			s.gaps = append(s.gaps, gap{number(l.t, version), number(l.t, list.GetResourceVersion())})
+			s.gaps = append(s.gaps, gap{number(l.t, version),
+				number(l.t, list.GetResourceVersion())})
 			s.mu.Unlock()
 			version = list.GetResourceVersion()
 		case lost(err):
@@ -130,7 +137,8 @@ func (l *load) watch(ctx context.Context, s *stream, version string) {
 // lost tells whether an error says that a watch cannot go on from where it was.
 func lost(err error) bool { return apierrors.IsGone(err) || apierrors.IsResourceExpired(err) }
 
-// follow reads one connection to its end, and returns from where to go on, and the error with which it ended, if it did with one.
+// follow reads one connection to its end, and returns from where to go on, and the error with which
+// it ended, if it did with one.
 func (l *load) follow(w watch.Interface, s *stream, version string) (string, error) {
 	defer w.Stop()
 	for e := range w.ResultChan() {
@@ -177,9 +185,11 @@ func (l *load) write(ctx context.Context, writer int) {
 	}
 }
 
-// try makes a write until it was confirmed. One that was not may have happened nevertheless: then the object's state tells, since nobody else writes it. It
-// returns the object as it is now, nil if ctx has ended or the write failed for good.
-func (l *load) try(ctx context.Context, name, what string, write func() (*unstructured.Unstructured, error)) *unstructured.Unstructured {
+// try makes a write until it was confirmed. One that was not may have happened nevertheless: then
+// the object's state tells, since nobody else writes it. It returns the object as it is now, nil if
+// ctx has ended or the write failed for good.
+func (l *load) try(ctx context.Context, name, what string, write func() (*unstructured.Unstructured,
+	error)) *unstructured.Unstructured {
 	for unsure := false; ; {
 		object, err := write()
 		if ctx.Err() != nil {
@@ -193,7 +203,8 @@ func (l *load) try(ctx context.Context, name, what string, write func() (*unstru
 			}
 			l.confirm(what+" "+name, object)
 			return object
-		case unsure && (what == "create" && apierrors.IsAlreadyExists(err) || what == "update" && apierrors.IsConflict(err)):
+		case unsure && (what == "create" && apierrors.IsAlreadyExists(err) ||
+			what == "update" && apierrors.IsConflict(err)):
 			// The first try had succeeded.
 			if object = l.get(ctx, name); object == nil {
 				return nil
@@ -299,7 +310,8 @@ func (s *stream) upTo(last uint64) []event {
 	return s.events[:i+1]
 }
 
-// compare checks that each watcher saw every confirmed write once, in order, and the same as the others.
+// compare checks that each watcher saw every confirmed write once, in order, and the same as the
+// others.
 func (l *load) compare(last uint64) {
 	l.t.Helper()
 	first := l.streams[0].upTo(last)
@@ -318,26 +330,33 @@ func (l *load) compare(last uint64) {
 			}
 		}
 		for version, what := range l.acked {
-			if _, found := slices.BinarySearchFunc(seen, version, func(e event, v uint64) int { return cmp.Compare(e.version, v) }); !found && !s.inGap(version) {
+			if _, found := slices.BinarySearchFunc(seen, version, func(e event, v uint64) int {
+				return cmp.Compare(e.version, v)
+			}); !found && !s.inGap(version) {
 				l.t.Errorf("watcher %d missed %s at version %d", i, what, version)
 			}
 		}
 		for name := range l.deleted {
 			if deletions[name] != 1 && len(s.gaps) == 0 {
-				l.t.Errorf("watcher %d saw %d deletions of %s, which was deleted once", i, deletions[name], name)
+				l.t.Errorf("watcher %d saw %d deletions of %s, which was deleted once", i,
+					deletions[name], name)
 			}
 		}
 		if len(s.gaps) == 0 && len(l.streams[0].gaps) == 0 && !slices.Equal(first, seen) {
-			l.t.Errorf("watcher %d saw %d events, watcher 0 saw %d, or others", i, len(seen), len(first))
+			l.t.Errorf("watcher %d saw %d events, watcher 0 saw %d, or others", i, len(seen),
+				len(first))
 		}
 	}
-	l.t.Logf("%d writes were confirmed, some after further tries: %v; %d watchers saw %d events each, with %d interruptions, after %d of which they were told to begin anew",
-		l.writes, l.retried, len(l.streams), len(first), interruptions, gaps)
+	l.t.Logf("%d writes were confirmed, some after further tries: %v; %d watchers saw %d events "+
+		"each, with %d interruptions, after %d of which they were told to begin anew", l.writes,
+		l.retried, len(l.streams), len(first), interruptions, gaps)
 }
 
 // inGap tells whether a version is one of those that a watcher was told to have lost.
 func (s *stream) inGap(version uint64) bool {
-	return slices.ContainsFunc(s.gaps, func(g gap) bool { return g.after < version && version <= g.upTo })
+	return slices.ContainsFunc(s.gaps, func(g gap) bool {
+		return g.after < version && version <= g.upTo
+	})
 }
 
 // number parses a resourceVersion, which ours are free to be compared.
@@ -349,9 +368,11 @@ func number(t *testing.T, version string) uint64 {
 	return n
 }
 
-// retryable tells whether a client may try again after an error, as client libraries do: the server or the way to it was not there, or had too much to do.
+// retryable tells whether a client may try again after an error, as client libraries do: the server
+// or the way to it was not there, or had too much to do.
 func retryable(err error) bool {
-	if apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) {
+	if apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) ||
+		apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) {
 		return true
 	}
 	var status apierrors.APIStatus
@@ -360,12 +381,14 @@ func retryable(err error) bool {
 		code := status.Status().Code
 		return code == 502 || code == 503 || code == 504
 	}
-	// The front door breaks the connection, or resets the stream, when its connection to a replica breaks after the answer has begun.
+	// The front door breaks the connection, or resets the stream, when its connection to a replica
+	// breaks after the answer has begun.
 	var reset http2.StreamError
 	if errors.As(err, &reset) && reset.Code == http2.ErrCodeInternal {
 		return true
 	}
-	return utilnet.IsProbableEOF(err) || utilnet.IsHTTP2ConnectionLost(err) || errors.Is(err, io.ErrUnexpectedEOF)
+	return utilnet.IsProbableEOF(err) || utilnet.IsHTTP2ConnectionLost(err) ||
+		errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // reason is a short name of an error that can be counted.
@@ -395,7 +418,8 @@ func testRollingRestart(t *testing.T) {
 	kubectl(t, "rollout", "status", "-n", namespace, "deployment/rowkeeper", "--timeout=3m")
 	for _, old := range before {
 		gone(t, 3*time.Minute, "the pod "+old.Name, func() error {
-			_, err := env.client.CoreV1().Pods(namespace).Get(t.Context(), old.Name, metav1.GetOptions{})
+			_, err := env.client.CoreV1().Pods(namespace).Get(t.Context(), old.Name,
+				metav1.GetOptions{})
 			return err
 		})
 	}
@@ -404,18 +428,21 @@ func testRollingRestart(t *testing.T) {
 	l.finish()
 }
 
-// testEviction asks for the eviction of both replicas at once, as for the drain of their nodes: the budget allows one.
+// testEviction asks for the eviction of both replicas at once, as for the drain of their nodes: the
+// budget allows one.
 func testEviction(t *testing.T) {
 	pods := env.installation.pods(t)
 	l := startLoad(t)
 	l.progress(50)
 	evict := func(pod corev1.Pod) error {
-		return env.client.PolicyV1().Evictions(namespace).Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: namespace}})
+		return env.client.PolicyV1().Evictions(namespace).Evict(t.Context(),
+			&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: namespace}})
 	}
 	eventually(t, 30*time.Second, func() error { return evict(pods[0]) })
 	expect(t, "evicting the other replica, too", evict(pods[1]), metav1.StatusReasonTooManyRequests)
 	gone(t, 2*time.Minute, "the evicted pod", func() error {
-		_, err := env.client.CoreV1().Pods(namespace).Get(t.Context(), pods[0].Name, metav1.GetOptions{})
+		_, err := env.client.CoreV1().Pods(namespace).Get(t.Context(), pods[0].Name,
+			metav1.GetOptions{})
 		return err
 	})
 	waitForReplicas(t, 2)
@@ -440,7 +467,8 @@ func testKill(t *testing.T) {
 	l.finish()
 }
 
-// testDatabaseRestart stops the database for as long as it takes the cluster to notice, and starts it again.
+// testDatabaseRestart stops the database for as long as it takes the cluster to notice, and starts
+// it again.
 func testDatabaseRestart(t *testing.T) {
 	l := startLoad(t)
 	l.progress(100)
@@ -453,13 +481,15 @@ func testDatabaseRestart(t *testing.T) {
 		eventually(t, 2*time.Minute, func() error {
 			status, _, err := available(t.Context(), name)
 			if err == nil && status != "False" {
-				err = fmt.Errorf("APIService %s has Available=%s while the database is away", name, status)
+				err = fmt.Errorf("APIService %s has Available=%s while the database is away",
+					name, status)
 			}
 			return err
 		})
 	}
 	for _, pod := range pods {
-		if code, body := get(t, env.directTo(t, pod, nil, ""), "/readyz?verbose"); code != 500 || !strings.Contains(body, "[-]storage failed") {
+		if code, body := get(t, env.directTo(t, pod, nil, ""), "/readyz?verbose"); code != 500 ||
+			!strings.Contains(body, "[-]storage failed") {
 			t.Errorf("/readyz of %s answers %d: %s", pod.Name, code, body)
 		}
 		if code, body := get(t, env.directTo(t, pod, nil, ""), "/livez"); code != 200 {
@@ -471,12 +501,14 @@ func testDatabaseRestart(t *testing.T) {
 	}
 	began := time.Now()
 	env.installation.waitAvailable(t)
-	t.Logf("the APIServices are available again %s after the database is", time.Since(began).Round(time.Millisecond))
+	t.Logf("the APIServices are available again %s after the database is",
+		time.Since(began).Round(time.Millisecond))
 	waitForReplicas(t, 2)
 	l.progress(100)
 	l.finish()
 	for _, pod := range env.installation.pods(t) {
-		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.UID == pod.UID }) || pod.Status.ContainerStatuses[0].RestartCount != restartsOf(pods, pod) {
+		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.UID == pod.UID }) ||
+			pod.Status.ContainerStatuses[0].RestartCount != restartsOf(pods, pod) {
 			t.Errorf("the replica %s was started again because the database was away", pod.Name)
 		}
 	}

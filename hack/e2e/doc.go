@@ -1,12 +1,16 @@
-// Package e2e tests Rowkeeper as a part of a cluster, by the manifests in deploy/, on one machine without containers.
+// Package e2e tests Rowkeeper as a part of a cluster, by the manifests in deploy/, on one machine
+// without containers.
 //
-// What is real: kube-apiserver, kube-controller-manager, kube-scheduler and etcd, which the module in controlplane/ builds from upstream's sources; kubectl; the
-// database server; Rowkeeper's program as it is in the image, with its deployment's arguments, environment, users and mounted files; certificates, and
-// RBAC for every request.
+// What is real: kube-apiserver, kube-controller-manager, kube-scheduler and etcd, which the module
+// in controlplane/ builds from upstream's sources; kubectl; the database server; Rowkeeper's
+// program as it is in the image, with its deployment's arguments, environment, users and mounted
+// files; certificates, and RBAC for every request.
 //
-// What is not: no real kubelet runs the pods. Package node stands in for a kubelet, and package balancer for kube-proxy; their
-// documentation says what they leave out. The Service is of type ExternalName with the address of the balancer. Everything else is applied from deploy/ as it is.
+// What is not: no real kubelet runs the pods. Package node stands in for a kubelet, and package
+// balancer for kube-proxy; their documentation says what they leave out. The Service is of type
+// ExternalName with the address of the balancer. Everything else is applied from deploy/ as it is.
 //
-// PostgreSQL and MySQL run in containers or as programs of this machine. The tests run one after the other on one installation, each in a namespace of its
-// own; those that stop something wait until it runs again.
+// PostgreSQL and MySQL run in containers or as programs of this machine. The tests run one after
+// the other on one installation, each in a namespace of its own; those that stop something wait
+// until it runs again.
 package e2e

@@ -16,25 +16,31 @@ import (
 )
 
 var (
-	pipelinesV1       = schema.GroupVersionResource{Group: group, Version: "v1", Resource: "pipelines"}
-	pipelinesV1alpha1 = schema.GroupVersionResource{Group: group, Version: "v1alpha1", Resource: "pipelines"}
+	pipelinesV1 = schema.GroupVersionResource{Group: group, Version: "v1",
+		Resource: "pipelines"}
+	pipelinesV1alpha1 = schema.GroupVersionResource{Group: group, Version: "v1alpha1",
+		Resource: "pipelines"}
 )
 
 // newNamespace makes a namespace for a test, and deletes it at the end without waiting for it.
 func newNamespace(t *testing.T) string {
 	t.Helper()
-	created, err := env.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
+	created, err := env.client.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	name := created.Name
 	t.Cleanup(func() { // t.Context has ended by then
-		if err := env.client.CoreV1().Namespaces().Delete(env.context, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := env.client.CoreV1().Namespaces().Delete(env.context, name,
+			metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			t.Error(err)
 		}
 	})
-	// Admission plugins learn of a new namespace through informers, on every replica for itself; until then they refuse. They ask again themselves before they do, so
-	// nothing has to be waited for here.
+	// Admission plugins learn of a new namespace through informers, on every replica for itself;
+	// until then they refuse. They ask again themselves before they do, so nothing has to be waited
+	// for here.
 	return name
 }
 
@@ -64,14 +70,17 @@ func pipelineV1alpha1(name string) *unstructured.Unstructured {
 // runRequest asks for a run of a pipeline.
 func runRequest(name string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": group + "/v1", "kind": "PipelineRunRequest", "metadata": map[string]any{"name": name}, "spec": map[string]any{},
+		"apiVersion": group + "/v1", "kind": "PipelineRunRequest",
+		"metadata": map[string]any{"name": name}, "spec": map[string]any{},
 	}}
 }
 
 // create creates a Pipeline of version v1 as the administrator.
-func create(t *testing.T, namespace string, object *unstructured.Unstructured) *unstructured.Unstructured {
+func create(t *testing.T, namespace string,
+	object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
-	created, err := env.dynamic.Resource(pipelinesV1).Namespace(namespace).Create(t.Context(), object, metav1.CreateOptions{})
+	created, err := env.dynamic.Resource(pipelinesV1).Namespace(namespace).Create(t.Context(),
+		object, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +105,8 @@ func user(t *testing.T, namespace, name, role string) *rest.Config {
 		t.Fatal(err)
 	}
 	if role != "" {
-		bind(t, namespace, role, rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: name})
+		bind(t, namespace, role, rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName,
+			Name: name})
 	}
 	return config
 }

@@ -34,7 +34,8 @@ const (
 	group = "ci.rowkeeper.dev"
 )
 
-var apiServices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
+var apiServices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1",
+	Resource: "apiservices"}
 
 // installation is Rowkeeper in the cluster.
 type installation struct {
@@ -43,15 +44,16 @@ type installation struct {
 	database     *database.Database
 	// rendered are the manifests of the overlay as they are without the address of the balancer.
 	rendered []*unstructured.Unstructured
-	// edits are the contents of the files that the installation chapter tells to edit, by their names in deploy/.
+	// edits are the contents of the files that the installation chapter tells to edit, by their
+	// names in deploy/.
 	edits map[string]string
 	// available is when the last APIService was available for the first time.
 	available time.Time
 	stop      context.CancelFunc
 }
 
-// install gives the commands of the README's installation chapter, with an overlay on top that is only about the address of the Service. It ends when all
-// APIServices are available.
+// install gives the commands of the README's installation chapter, with an overlay on top that is
+// only about the address of the Service. It ends when all APIServices are available.
 func install(t *testing.T, overlay string) *installation {
 	t.Helper()
 	i := &installation{dir: filepath.Join(t.TempDir(), "deploy"), edits: map[string]string{}}
@@ -59,7 +61,8 @@ func install(t *testing.T, overlay string) *installation {
 		t.Fatal(err)
 	}
 	// What somebody has made there on his own is none of the test's business.
-	for _, left := range []string{"components/certs/*.crt", "components/certs/*.key", "overlays/*/database/password"} {
+	for _, left := range []string{"components/certs/*.crt", "components/certs/*.key",
+		"overlays/*/database/password"} {
 		files, err := filepath.Glob(filepath.Join(i.dir, left))
 		if err != nil {
 			t.Fatal(err)
@@ -75,7 +78,8 @@ func install(t *testing.T, overlay string) *installation {
 	}
 	i.rendered = render(t, i.rehearsal(t, overlay))
 	// As if the image had been pushed under the name that the deployment has for it.
-	env.node.AddImage(find[appsv1.Deployment](t, i.rendered, "Deployment", "rowkeeper").Spec.Template.Spec.Containers[0].Image, env.image)
+	env.node.AddImage(find[appsv1.Deployment](t, i.rendered, "Deployment",
+		"rowkeeper").Spec.Template.Spec.Containers[0].Image, env.image)
 	i.overlay = filepath.Join(i.dir, "overlays", "e2e")
 	write(t, filepath.Join(i.overlay, "kustomization.yaml"), fmt.Sprintf(`
 resources: [../%s]
@@ -93,10 +97,13 @@ patches:
 	service := find[corev1.Service](t, i.rendered, "Service", "rowkeeper")
 	err := node.Follow(ctx, env.client, service, func(backends ...string) {
 		env.balancer.Set(backends...)
-		// Kube-apiserver looks again whether an APIService is available when the endpoints of its Service change, or the Service, of which this one has only
-		// the latter. Without it, it looks after a while.
-		patch := fmt.Sprintf(`{"metadata":{"annotations":{"e2e.rowkeeper.dev/endpoints":%q}}}`, strings.Join(backends, " "))
-		_, _ = env.client.CoreV1().Services(namespace).Patch(ctx, "rowkeeper", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		// Kube-apiserver looks again whether an APIService is available when the endpoints of its
+		// Service change, or the Service, of which this one has only the latter. Without it, it
+		// looks after a while.
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{"e2e.rowkeeper.dev/endpoints":%q}}}`,
+			strings.Join(backends, " "))
+		_, _ = env.client.CoreV1().Services(namespace).Patch(ctx, "rowkeeper", types.MergePatchType,
+			[]byte(patch), metav1.PatchOptions{})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +113,8 @@ patches:
 	return i
 }
 
-// rehearsal is a second copy of the overlay, which has the files already that the chapter makes, so that it can be rendered before.
+// rehearsal is a second copy of the overlay, which has the files already that the chapter makes, so
+// that it can be rendered before.
 func (i *installation) rehearsal(t *testing.T, overlay string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "deploy")
@@ -116,14 +124,16 @@ func (i *installation) rehearsal(t *testing.T, overlay string) string {
 	for file, content := range i.edits {
 		write(t, filepath.Join(dir, file), content)
 	}
-	run(t, exec.Command(env.rowkeeper(), "certs", "--dir", filepath.Join(dir, "components", "certs")))
+	run(t, exec.Command(env.rowkeeper(), "certs", "--dir",
+		filepath.Join(dir, "components", "certs")))
 	return filepath.Join(dir, "overlays", overlay)
 }
 
 // The database's user, who may do nothing but with his own database.
 const databaseUser = "e2e"
 
-// startDatabase starts a server, and says the URL and the password of a user of it where the overlay has them.
+// startDatabase starts a server, and says the URL and the password of a user of it where the
+// overlay has them.
 func (i *installation) startDatabase(t *testing.T, kind string) {
 	t.Helper()
 	var err error
@@ -137,8 +147,10 @@ func (i *installation) startDatabase(t *testing.T, kind string) {
 	const password = "the first password"
 	name := strings.TrimPrefix(u.Path, "/")
 	statements := map[string][]string{
-		"postgres": {"CREATE ROLE " + databaseUser + " LOGIN PASSWORD '" + password + "'", "ALTER DATABASE " + name + " OWNER TO " + databaseUser},
-		"mysql":    {"CREATE USER " + databaseUser + " IDENTIFIED BY '" + password + "'", "GRANT ALL ON " + name + ".* TO " + databaseUser},
+		"postgres": {"CREATE ROLE " + databaseUser + " LOGIN PASSWORD '" + password + "'",
+			"ALTER DATABASE " + name + " OWNER TO " + databaseUser},
+		"mysql": {"CREATE USER " + databaseUser + " IDENTIFIED BY '" + password + "'",
+			"GRANT ALL ON " + name + ".* TO " + databaseUser},
 	}
 	for _, statement := range statements[kind] {
 		if err := i.database.Do("exec " + statement); err != nil {
@@ -146,7 +158,8 @@ func (i *installation) startDatabase(t *testing.T, kind string) {
 		}
 	}
 	u.User = url.User(databaseUser)
-	u.RawQuery = strings.TrimPrefix(u.RawQuery+"&password_file=/etc/rowkeeper/database/password", "&")
+	u.RawQuery = strings.TrimPrefix(u.RawQuery+"&password_file=/etc/rowkeeper/database/password",
+		"&")
 	dir := filepath.Join("overlays", kind, "database")
 	i.edits[filepath.Join(dir, "url")] = u.String() + "\n"
 	i.edits[filepath.Join(dir, "password")] = password + "\n"
@@ -155,7 +168,8 @@ func (i *installation) startDatabase(t *testing.T, kind string) {
 // renewCertificates makes the serving certificate, or a new one.
 func (i *installation) renewCertificates(t *testing.T) {
 	t.Helper()
-	run(t, exec.Command(env.rowkeeper(), "certs", "--renew", "--dir", filepath.Join(i.dir, "components", "certs")))
+	run(t, exec.Command(env.rowkeeper(), "certs", "--renew", "--dir",
+		filepath.Join(i.dir, "components", "certs")))
 }
 
 // waitAvailable waits until all APIServices of the installation are available.
@@ -208,15 +222,19 @@ func available(ctx context.Context, name string) (status, message string, err er
 func (i *installation) pods(t *testing.T) []corev1.Pod {
 	t.Helper()
 	deployment := find[appsv1.Deployment](t, i.rendered, "Deployment", "rowkeeper")
-	list, err := env.client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: labels.SelectorFromSet(deployment.Spec.Selector.MatchLabels).String()})
+	list, err := env.client.CoreV1().Pods(namespace).List(t.Context(),
+		metav1.ListOptions{LabelSelector: labels.SelectorFromSet(deployment.Spec.Selector.MatchLabels).String()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
+	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
+		return p.DeletionTimestamp != nil
+	})
 }
 
-// uninstall removes everything again, which ends when the namespace is gone. That takes most of a minute, in which nothing happens: the controller for namespaces
-// looks for pods only after half of their grace period again.
+// uninstall removes everything again, which ends when the namespace is gone. That takes most of a
+// minute, in which nothing happens: the controller for namespaces looks for pods only after half of
+// their grace period again.
 func (i *installation) uninstall(t *testing.T) {
 	t.Helper()
 	kubectl(t, "delete", "--wait", "--timeout=3m", "-k", i.overlay)
@@ -240,7 +258,8 @@ func find[T any](t *testing.T, manifests []*unstructured.Unstructured, kind, nam
 	for _, m := range manifests {
 		if m.GetKind() == kind && m.GetName() == name {
 			typed := new(T)
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(m.Object, typed); err != nil {
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(m.Object,
+				typed); err != nil {
 				t.Fatal(err)
 			}
 			return typed
@@ -293,13 +312,16 @@ func tryKubectl(t *testing.T, input string, args ...string) (string, error) {
 // kubectlIn is the same in a directory.
 func kubectlIn(t *testing.T, dir, input string, args ...string) (string, error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(env.bin, "kubectl"), append([]string{"--kubeconfig", env.Kubeconfig, "--cache-dir", filepath.Join(env.dir, "kubectl-cache")}, args...)...)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(env.bin, "kubectl"),
+		append([]string{"--kubeconfig", env.Kubeconfig, "--cache-dir",
+			filepath.Join(env.dir, "kubectl-cache")}, args...)...)
 	cmd.Dir = dir
 	cmd.Stdin = strings.NewReader(input)
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
 	if err := cmd.Run(); err != nil {
-		return out.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+		return out.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err,
+			strings.TrimSpace(stderr.String()))
 	}
 	return out.String(), nil
 }
@@ -313,12 +335,14 @@ func run(t *testing.T, cmd *exec.Cmd) {
 
 func write(t *testing.T, file, content string) {
 	t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(content), 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755),
+		os.WriteFile(file, []byte(content), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// eventually repeats something every 50 ms until it succeeds, and fails the test with its last error if it does not in time.
+// eventually repeats something every 50 ms until it succeeds, and fails the test with its last
+// error if it does not in time.
 func eventually(t *testing.T, limit time.Duration, f func() error) {
 	t.Helper()
 	deadline := time.NewTimer(limit)

@@ -32,7 +32,8 @@ import (
 // TestPostgres installs two replicas on PostgreSQL, tries everything with them, and removes them.
 func TestPostgres(t *testing.T) {
 	i := install(t, "postgres")
-	fmt.Printf("PostgreSQL %s (%s): from the start of the first process to Available %s\n", i.database.Version, i.database.Source, startTime(t).Round(time.Millisecond))
+	fmt.Printf("PostgreSQL %s (%s): from the start of the first process to Available %s\n",
+		i.database.Version, i.database.Source, startTime(t).Round(time.Millisecond))
 	waitForReplicas(t, 2)
 	for _, test := range []struct {
 		name string
@@ -76,7 +77,8 @@ func TestPostgres(t *testing.T) {
 // TestMySQL installs two replicas on MySQL, uses them a little, and removes them.
 func TestMySQL(t *testing.T) {
 	i := install(t, "mysql")
-	fmt.Printf("MySQL %s (%s): from the start of the first process to Available %s\n", i.database.Version, i.database.Source, startTime(t).Round(time.Millisecond))
+	fmt.Printf("MySQL %s (%s): from the start of the first process to Available %s\n",
+		i.database.Version, i.database.Source, startTime(t).Round(time.Millisecond))
 	waitForReplicas(t, 2)
 	t.Run("VerbsV1", testVerbs(pipelinesV1, pipeline))
 	t.Run("VerbsV1alpha1", testVerbs(pipelinesV1alpha1, pipelineV1alpha1))
@@ -87,16 +89,19 @@ func TestMySQL(t *testing.T) {
 	i.uninstall(t)
 }
 
-// TestSQLite installs one replica on SQLite, and looks whether it keeps what it has over a restart and a crash.
+// TestSQLite installs one replica on SQLite, and looks whether it keeps what it has over a restart
+// and a crash.
 func TestSQLite(t *testing.T) {
 	i := install(t, "sqlite")
-	fmt.Printf("SQLite: from the start of the process to Available %s\n", startTime(t).Round(time.Millisecond))
+	fmt.Printf("SQLite: from the start of the process to Available %s\n",
+		startTime(t).Round(time.Millisecond))
 	waitForReplicas(t, 1)
 	t.Run("VerbsV1", testVerbs(pipelinesV1, pipeline))
 	t.Run("VerbsV1alpha1", testVerbs(pipelinesV1alpha1, pipelineV1alpha1))
 	t.Run("Restart", func(t *testing.T) {
 		l := startLoad(t)
-		// A server that has just started has no events from before. Where there is no other, watchers are told so.
+		// A server that has just started has no events from before. Where there is no other,
+		// watchers are told so.
 		l.relist = true
 		l.progress(100)
 		kubectl(t, "rollout", "restart", "-n", namespace, "deployment/rowkeeper")
@@ -112,8 +117,8 @@ func TestSQLite(t *testing.T) {
 	// It goes with the cluster.
 }
 
-// startTime is how long it took from the start of the first process until all APIServices were available. The largest part of it is the second between two
-// startup probes.
+// startTime is how long it took from the start of the first process until all APIServices were
+// available. The largest part of it is the second between two startup probes.
 func startTime(t *testing.T) time.Duration {
 	t.Helper()
 	var first time.Time
@@ -125,11 +130,15 @@ func startTime(t *testing.T) time.Duration {
 	return env.installation.available.Sub(first)
 }
 
-// definitions are the modules whose CustomResourceDefinitions the components need, where in them they are, and the modules' checksums, as go.sum would have
-// them if a program could need such files.
+// definitions are the modules whose CustomResourceDefinitions the components need, where in them
+// they are, and the modules' checksums, as go.sum would have them if a program could need such
+// files.
 var definitions = []struct{ module, path, sum string }{
-	{"github.com/cert-manager/cert-manager@v1.21.2", "deploy/crds", "h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68="},
-	{"github.com/prometheus-operator/prometheus-operator@v0.85.0", "example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml", "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s="},
+	{"github.com/cert-manager/cert-manager@v1.21.2", "deploy/crds",
+		"h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68="},
+	{"github.com/prometheus-operator/prometheus-operator@v0.85.0",
+		"example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml",
+		"h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s="},
 }
 
 // testManifests lets the API server check all overlays and components strictly.
@@ -151,14 +160,16 @@ func testManifests(t *testing.T) {
 		kubectl(t, "apply", "--server-side", "-f", filepath.Join(downloaded.Dir, d.path))
 	}
 	eventually(t, time.Minute, func() error {
-		out, err := tryKubectl(t, "", "wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+		out, err := tryKubectl(t, "", "wait", "--for=condition=Established", "--timeout=30s",
+			"crd", "--all")
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
 		return nil
 	})
 	dir := env.installation.dir
-	write(t, filepath.Join(dir, "overlays", "mysql", "database", "password"), "secret") // that of PostgreSQL is there
+	// that of PostgreSQL is there
+	write(t, filepath.Join(dir, "overlays", "mysql", "database", "password"), "secret")
 	for _, overlay := range []string{"postgres", "mysql", "sqlite", "external"} {
 		t.Run(overlay, func(t *testing.T) {
 			dryRun(t, filepath.Join(dir, "overlays", overlay))
@@ -169,8 +180,9 @@ func testManifests(t *testing.T) {
 	}
 	// What the comments in the overlays offer.
 	for name, replace := range map[string][2]string{
-		"cert-manager": {"- ../../components/certs # or ../../components/cert-manager", "- ../../components/cert-manager"},
-		"prometheus":   {"# - ../../components/prometheus", "- ../../components/prometheus"},
+		"cert-manager": {"- ../../components/certs # or ../../components/cert-manager",
+			"- ../../components/cert-manager"},
+		"prometheus": {"# - ../../components/prometheus", "- ../../components/prometheus"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(dir, "overlays", "sqlite", "kustomization.yaml")
@@ -188,7 +200,8 @@ func testManifests(t *testing.T) {
 		})
 	}
 	t.Run("examples", func(t *testing.T) {
-		kubectl(t, "apply", "--dry-run=server", "--validate=strict", "-f", filepath.Join(dir, "examples"))
+		kubectl(t, "apply", "--dry-run=server", "--validate=strict", "-f",
+			filepath.Join(dir, "examples"))
 	})
 }
 
@@ -200,19 +213,22 @@ func dryRun(t *testing.T, overlay string) {
 		t.Errorf("%d of %d manifests were accepted:\n%s", got, want, out)
 	}
 	// Nothing in them asks the cluster not to look at certificates.
-	if rendered := kubectl(t, "kustomize", overlay); strings.Contains(rendered, "insecureSkipTLSVerify") {
+	if rendered := kubectl(t, "kustomize", overlay); strings.Contains(rendered,
+		"insecureSkipTLSVerify") {
 		t.Error("the manifests mention insecureSkipTLSVerify")
 	}
 }
 
-// checkServer looks in an overlay's manifests for what the cluster's API server would not miss, and this machine neither: it has other ways than a kubelet
-// and kube-proxy. That no pod runs as root or with privileges is enforced by the label of the namespace.
+// checkServer looks in an overlay's manifests for what the cluster's API server would not miss, and
+// this machine neither: it has other ways than a kubelet and kube-proxy. That no pod runs as root
+// or with privileges is enforced by the label of the namespace.
 func checkServer(t *testing.T, manifests []*unstructured.Unstructured) {
 	t.Helper()
 	deployment := find[appsv1.Deployment](t, manifests, "Deployment", "rowkeeper")
 	spec := deployment.Spec.Template.Spec
 	c := spec.Containers[0]
-	for name, probe := range map[string]*corev1.Probe{"startup": c.StartupProbe, "liveness": c.LivenessProbe, "readiness": c.ReadinessProbe} {
+	for name, probe := range map[string]*corev1.Probe{"startup": c.StartupProbe,
+		"liveness": c.LivenessProbe, "readiness": c.ReadinessProbe} {
 		want := "/livez"
 		if name == "readiness" {
 			want = "/readyz"
@@ -221,21 +237,29 @@ func checkServer(t *testing.T, manifests []*unstructured.Unstructured) {
 			t.Errorf("the %s probe is %v, want one of %s", name, probe, want)
 		}
 	}
-	if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
+	if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() ||
+		c.Resources.Limits.Memory().IsZero() {
 		t.Errorf("the resources are %v", c.Resources)
 	}
-	if s := c.SecurityContext; s == nil || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem {
+	if s := c.SecurityContext; s == nil || s.ReadOnlyRootFilesystem == nil ||
+		!*s.ReadOnlyRootFilesystem {
 		t.Error("the root file system can be written to")
 	}
 	pod := labels.Set(deployment.Spec.Template.Labels)
 	selectors := map[string]*metav1.LabelSelector{
-		"the NetworkPolicy": &find[networkingv1.NetworkPolicy](t, manifests, "NetworkPolicy", "rowkeeper").Spec.PodSelector,
-		"the Service":       {MatchLabels: find[corev1.Service](t, manifests, "Service", "rowkeeper").Spec.Selector},
+		"the NetworkPolicy": &find[networkingv1.NetworkPolicy](t, manifests, "NetworkPolicy",
+			"rowkeeper").Spec.PodSelector,
+		"the Service": {MatchLabels: find[corev1.Service](t, manifests, "Service",
+			"rowkeeper").Spec.Selector},
 	}
 	if *deployment.Spec.Replicas > 1 {
-		selectors["the PodDisruptionBudget"] = find[policyv1.PodDisruptionBudget](t, manifests, "PodDisruptionBudget", "rowkeeper").Spec.Selector
+		selectors["the PodDisruptionBudget"] = find[policyv1.PodDisruptionBudget](t, manifests,
+			"PodDisruptionBudget", "rowkeeper").Spec.Selector
 		for _, key := range []string{corev1.LabelHostname, corev1.LabelTopologyZone} {
-			i := slices.IndexFunc(spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool { return c.TopologyKey == key })
+			i := slices.IndexFunc(spec.TopologySpreadConstraints,
+				func(c corev1.TopologySpreadConstraint) bool {
+					return c.TopologyKey == key
+				})
 			if i < 0 {
 				t.Errorf("the replicas are not spread by %s", key)
 				continue
@@ -244,13 +268,15 @@ func checkServer(t *testing.T, manifests []*unstructured.Unstructured) {
 		}
 	}
 	for what, selector := range selectors {
-		if s, err := metav1.LabelSelectorAsSelector(selector); err != nil || s.Empty() || !s.Matches(pod) {
+		if s, err := metav1.LabelSelectorAsSelector(selector); err != nil || s.Empty() ||
+			!s.Matches(pod) {
 			t.Errorf("%s is for other pods than the Deployment's: %v, %v", what, selector, err)
 		}
 	}
 }
 
-// testCertificateRotation renews the serving certificate, then the authority too, under load and without a restart.
+// testCertificateRotation renews the serving certificate, then the authority too, under load and
+// without a restart.
 func testCertificateRotation(t *testing.T) {
 	i := env.installation
 	pods := i.pods(t)
@@ -262,7 +288,8 @@ func testCertificateRotation(t *testing.T) {
 		if what == "authority" {
 			// As if it had become old: a new one is made, and both are trusted.
 			for _, file := range []string{"ca.crt", "ca.key"} {
-				if err := os.Rename(filepath.Join(certs, file), filepath.Join(certs, "old-"+file)); err != nil {
+				if err := os.Rename(filepath.Join(certs, file),
+					filepath.Join(certs, "old-"+file)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -293,7 +320,8 @@ func testCertificateRotation(t *testing.T) {
 	}
 	l.finish()
 	for _, pod := range i.pods(t) {
-		if restarts := restartsOf(pods, pod); restarts != pod.Status.ContainerStatuses[0].RestartCount {
+		if restarts := restartsOf(pods,
+			pod); restarts != pod.Status.ContainerStatuses[0].RestartCount {
 			t.Errorf("the replica %s was started again", pod.Name)
 		}
 	}
@@ -302,7 +330,8 @@ func testCertificateRotation(t *testing.T) {
 // servingCertificate is the one that a replica shows on a new connection.
 func servingCertificate(t *testing.T, pod corev1.Pod) *x509.Certificate {
 	t.Helper()
-	conn, err := tls.Dial("tcp", net.JoinHostPort(pod.Status.PodIP, "8443"), &tls.Config{InsecureSkipVerify: true})
+	conn, err := tls.Dial("tcp", net.JoinHostPort(pod.Status.PodIP, "8443"),
+		&tls.Config{InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +339,8 @@ func servingCertificate(t *testing.T, pod corev1.Pod) *x509.Certificate {
 	return conn.ConnectionState().PeerCertificates[0]
 }
 
-// testClusterAway starts a server, as the overlay "external" describes it, with the service account's rights, while the cluster's API server cannot be reached, and lets it be reached later.
+// testClusterAway starts a server, as the overlay "external" describes it, with the service
+// account's rights, while the cluster's API server cannot be reached, and lets it be reached later.
 func testClusterAway(t *testing.T) {
 	dir := t.TempDir()
 	door, err := balancer.New()
@@ -318,7 +348,8 @@ func testClusterAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { door.Close() })
-	token, err := env.client.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), "rowkeeper", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := env.client.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(),
+		"rowkeeper", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,8 +372,10 @@ func testClusterAway(t *testing.T) {
 	server, err := process.Start(process.Spec{
 		Name: "outside", Env: os.Environ(), Dir: dir, Logs: env.Logs(),
 		Command: []string{
-			env.rowkeeper(), "serve", "--kubeconfig", kubeconfig, "--database", "memory:", fmt.Sprintf("--secure-port=%d", port),
-			"--tls-cert-file", filepath.Join(certs, "tls.crt"), "--tls-private-key-file", filepath.Join(certs, "tls.key"),
+			env.rowkeeper(), "serve", "--kubeconfig", kubeconfig, "--database", "memory:",
+			fmt.Sprintf("--secure-port=%d", port),
+			"--tls-cert-file", filepath.Join(certs, "tls.crt"), "--tls-private-key-file",
+			filepath.Join(certs, "tls.key"),
 		},
 	})
 	if err != nil {
@@ -358,7 +391,8 @@ func testClusterAway(t *testing.T) {
 	anonymous := env.direct(t, nil, "")
 	anonymous.Host = direct.Host
 	list := func() error {
-		_, err := clientOf(t, direct).Resource(pipelinesV1).Namespace("default").List(t.Context(), metav1.ListOptions{})
+		_, err := clientOf(t, direct).Resource(pipelinesV1).Namespace("default").List(t.Context(),
+			metav1.ListOptions{})
 		return err
 	}
 	eventually(t, time.Minute, func() error {
@@ -371,20 +405,24 @@ func testClusterAway(t *testing.T) {
 	// The hook that starts the informers may still be on its way, and then none is late.
 	eventually(t, time.Minute, func() error {
 		code, body := get(t, anonymous, "/readyz?verbose")
-		if code != 500 || !strings.Contains(body, "[-]authority-front-proxy") || !strings.Contains(body, "[-]informer-sync failed") {
-			return fmt.Errorf("while the cluster cannot be reached, /readyz answers %d: %s", code, body)
+		if code != 500 || !strings.Contains(body, "[-]authority-front-proxy") ||
+			!strings.Contains(body, "[-]informer-sync failed") {
+			return fmt.Errorf("while the cluster cannot be reached, /readyz answers %d: %s",
+				code, body)
 		}
 		return nil
 	})
 	if code, body := get(t, anonymous, "/livez"); code != 200 {
 		t.Errorf("while the cluster cannot be reached, /livez answers %d: %s", code, body)
 	}
-	expect(t, "the front proxy, before the server knows its authority", list(), metav1.StatusReasonUnauthorized)
+	expect(t, "the front proxy, before the server knows its authority", list(),
+		metav1.StatusReasonUnauthorized)
 	door.Set(fmt.Sprintf("localhost:%d", env.Port))
 	began := time.Now()
 	eventually(t, 2*time.Minute, func() error {
 		if code, body := get(t, anonymous, "/readyz?verbose"); code != 200 {
-			return fmt.Errorf("after the cluster can be reached, /readyz answers %d: %s", code, body)
+			return fmt.Errorf("after the cluster can be reached, /readyz answers %d: %s",
+				code, body)
 		}
 		return nil
 	})
@@ -394,21 +432,24 @@ func testClusterAway(t *testing.T) {
 	}
 }
 
-// testPasswordRotation changes the password of the database's user, and the Secret, under load and without a restart.
+// testPasswordRotation changes the password of the database's user, and the Secret, under load and
+// without a restart.
 func testPasswordRotation(t *testing.T) {
 	i := env.installation
 	pods := i.pods(t)
 	l := startLoad(t)
 	l.progress(50)
 	const password = "another password"
-	if err := i.database.Do("exec ALTER ROLE " + databaseUser + " PASSWORD '" + password + "'"); err != nil {
+	if err := i.database.Do("exec ALTER ROLE " + databaseUser + " PASSWORD '" + password +
+		"'"); err != nil {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(i.dir, "overlays", "postgres", "database", "password"), password)
 	kubectl(t, "apply", "--server-side", "-k", i.overlay)
 	for _, pod := range pods {
 		eventually(t, time.Minute, func() error {
-			mounted, err := os.ReadFile(filepath.Join(env.dir, "pods", string(pod.UID), "root", "etc", "rowkeeper", "database", "password"))
+			mounted, err := os.ReadFile(filepath.Join(env.dir, "pods", string(pod.UID), "root",
+				"etc", "rowkeeper", "database", "password"))
 			if err == nil && string(mounted) != password {
 				err = fmt.Errorf("%s still has the old password", pod.Name)
 			}
@@ -416,14 +457,16 @@ func testPasswordRotation(t *testing.T) {
 		})
 	}
 	// New connections need the new one.
-	if err := i.database.Do("exec SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '" + databaseUser + "'"); err != nil {
+	if err := i.database.Do("exec SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE " +
+		"usename = '" + databaseUser + "'"); err != nil {
 		t.Fatal(err)
 	}
 	l.progress(100)
 	waitForReplicas(t, 2)
 	l.finish()
 	for _, pod := range i.pods(t) {
-		if restarts := restartsOf(pods, pod); restarts != pod.Status.ContainerStatuses[0].RestartCount {
+		if restarts := restartsOf(pods,
+			pod); restarts != pod.Status.ContainerStatuses[0].RestartCount {
 			t.Errorf("the replica %s was started again", pod.Name)
 		}
 	}

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// instructions are the commands that a chapter of a document tells its reader to give: the lines of its blocks of code, without the prompt.
+// instructions are the commands that a chapter of a document tells its reader to give: the lines of
+// its blocks of code, without the prompt.
 func instructions(t *testing.T, file, chapter string) []string {
 	t.Helper()
 	f, err := os.Open(file)
@@ -28,7 +29,9 @@ func instructions(t *testing.T, file, chapter string) []string {
 			continue
 		}
 		command := strings.TrimPrefix(line, "$ ")
-		if name, _, _ := strings.Cut(command, " "); inside && slices.Contains([]string{"make", "bin/rowkeeper", "$EDITOR", "crane", "kubectl"}, name) {
+		if name, _, _ := strings.Cut(command, " "); inside &&
+			slices.Contains([]string{"make", "bin/rowkeeper", "$EDITOR", "crane", "kubectl"},
+				name) {
 			commands = append(commands, command)
 		}
 	}
@@ -41,7 +44,8 @@ func instructions(t *testing.T, file, chapter string) []string {
 	return commands
 }
 
-// follow does what the installation chapter of the README says, for an overlay, in the directory that has the copy of deploy/.
+// follow does what the installation chapter of the README says, for an overlay, in the directory
+// that has the copy of deploy/.
 func (i *installation) follow(t *testing.T, overlay string) {
 	t.Helper()
 	done := map[string]int{}
@@ -58,7 +62,8 @@ func (i *installation) follow(t *testing.T, overlay string) {
 		}
 		done[i.execute(t, command)]++
 	}
-	for _, what := range []string{"make", "bin/rowkeeper", "kubectl apply", "kubectl wait", "kubectl get"} {
+	for _, what := range []string{"make", "bin/rowkeeper", "kubectl apply", "kubectl wait",
+		"kubectl get"} {
 		if done[what] == 0 {
 			t.Errorf("the README's installation chapter has no command %q", what)
 		}
@@ -72,8 +77,10 @@ func (i *installation) execute(t *testing.T, command string) string {
 	root := filepath.Dir(i.dir)
 	switch words[0] {
 	case "make":
-		// What it makes is there, since these tests are a target that needs it; so it is only checked that there are such targets.
-		cmd := exec.CommandContext(t.Context(), "make", append([]string{"--dry-run"}, words[1:]...)...)
+		// What it makes is there, since these tests are a target that needs it; so it is only
+		// checked that there are such targets.
+		cmd := exec.CommandContext(t.Context(), "make",
+			append([]string{"--dry-run"}, words[1:]...)...)
 		cmd.Dir = "../.."
 		run(t, cmd)
 	case "bin/rowkeeper":
@@ -90,14 +97,16 @@ func (i *installation) execute(t *testing.T, command string) string {
 		}
 	case "crane":
 		// Where it would push the image to is not there. What it would push must be.
-		if _, err := os.Stat(filepath.Join("../..", words[2], "index.json")); words[1] != "push" || err != nil {
+		if _, err := os.Stat(filepath.Join("../..", words[2], "index.json")); words[1] != "push" ||
+			err != nil {
 			t.Errorf("%q: %v", command, err)
 		}
 	case "kubectl":
 		args := slices.Clone(words[1:])
 		for n, arg := range args {
 			// The overlay on top, which is about the address of the Service only.
-			if overlay, err := filepath.Rel(root, i.overlay); err == nil && strings.HasPrefix(arg, "deploy/overlays/") {
+			if overlay, err := filepath.Rel(root, i.overlay); err == nil &&
+				strings.HasPrefix(arg, "deploy/overlays/") {
 				args[n] = overlay
 			}
 		}
@@ -111,15 +120,18 @@ func (i *installation) execute(t *testing.T, command string) string {
 	return words[0]
 }
 
-// testInstructions follows the longer description of the installation, which has a dry run and the examples besides.
+// testInstructions follows the longer description of the installation, which has a dry run and the
+// examples besides.
 func testInstructions(t *testing.T) {
 	i := env.installation
 	for _, command := range instructions(t, "../../deploy/README.md", "Install") {
 		i.execute(t, command)
 	}
-	for _, example := range []string{"pipeline.ci.rowkeeper.dev/hello\n", "pipeline.ci.rowkeeper.dev/hello-v1alpha1\n"} {
+	for _, example := range []string{"pipeline.ci.rowkeeper.dev/hello\n",
+		"pipeline.ci.rowkeeper.dev/hello-v1alpha1\n"} {
 		if out := kubectl(t, "get", "pipelines", "-o", "name"); !strings.Contains(out, example) {
-			t.Errorf("after the installation as described kubectl get pipelines prints %q, want %q among it", out, example)
+			t.Errorf("after the installation as described kubectl get pipelines prints %q, want "+
+				"%q among it", out, example)
 		}
 	}
 	kubectl(t, "delete", "-f", filepath.Join(i.dir, "examples"))

@@ -20,8 +20,10 @@ import (
 )
 
 var (
-	binFlag  = flag.String("bin", "../../bin", "directory of what make e2e builds: the programs in cluster/, the image in image/")
-	workFlag = flag.String("work", "", "directory for logs and data, which then are kept; a temporary one by default")
+	binFlag = flag.String("bin", "../../bin", "directory of what make e2e builds: the programs "+
+		"in cluster/, the image in image/")
+	workFlag = flag.String("work", "", "directory for logs and data, which then are kept; a "+
+		"temporary one by default")
 )
 
 // env is what all tests share: a cluster with a node, and the way to it.
@@ -83,7 +85,8 @@ func start(ctx context.Context, bin, dir string) (*environment, error) {
 	begin := time.Now()
 	e := &environment{context: ctx, bin: filepath.Join(bin, "cluster"), dir: dir}
 	var err error
-	if e.image, err = node.LoadImage(filepath.Join(bin, "image", "rowkeeper-linux-"+runtime.GOARCH+".tar"), filepath.Join(dir, "image")); err != nil {
+	if e.image, err = node.LoadImage(filepath.Join(bin, "image", "rowkeeper-linux-"+runtime.GOARCH+
+		".tar"), filepath.Join(dir, "image")); err != nil {
 		return nil, fmt.Errorf("load the image, which make image builds: %w", err)
 	}
 	if e.Cluster, err = cluster.Start(ctx, e.bin, filepath.Join(dir, "cluster")); err != nil {
@@ -97,9 +100,10 @@ func start(ctx context.Context, bin, dir string) (*environment, error) {
 	}
 	e.node, err = node.Start(ctx, node.Config{
 		Client: e.client,
-		Env:    []string{"KUBERNETES_SERVICE_HOST=" + cluster.Host, fmt.Sprintf("KUBERNETES_SERVICE_PORT=%d", e.Port)},
-		Dir:    filepath.Join(dir, "pods"),
-		Logs:   e.Logs(),
+		Env: []string{"KUBERNETES_SERVICE_HOST=" + cluster.Host,
+			fmt.Sprintf("KUBERNETES_SERVICE_PORT=%d", e.Port)},
+		Dir:  filepath.Join(dir, "pods"),
+		Logs: e.Logs(),
 	})
 	if err != nil {
 		return nil, errors.Join(err, e.close())

@@ -13,7 +13,8 @@ import (
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 )
 
-// testNamespaceDeletion deletes a namespace with objects of ours in it, one of which has a finalizer.
+// testNamespaceDeletion deletes a namespace with objects of ours in it, one of which has a
+// finalizer.
 func testNamespaceDeletion(t *testing.T) {
 	ns := newNamespace(t)
 	client := env.dynamic.Resource(pipelinesV1).Namespace(ns)
@@ -23,7 +24,8 @@ func testNamespaceDeletion(t *testing.T) {
 	held := pipeline("held")
 	held.SetFinalizers([]string{"example.com/hold"})
 	create(t, ns, held)
-	if err := env.client.CoreV1().Namespaces().Delete(t.Context(), ns, metav1.DeleteOptions{}); err != nil {
+	if err := env.client.CoreV1().Namespaces().Delete(t.Context(), ns,
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, time.Minute, func() error {
@@ -31,8 +33,10 @@ func testNamespaceDeletion(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if len(list.Items) != 1 || list.Items[0].GetName() != "held" || list.Items[0].GetDeletionTimestamp() == nil {
-			return fmt.Errorf("the namespace has %d objects, want only the held one, which is being deleted", len(list.Items))
+		if len(list.Items) != 1 || list.Items[0].GetName() != "held" ||
+			list.Items[0].GetDeletionTimestamp() == nil {
+			return fmt.Errorf("the namespace has %d objects, want only the held one, which is "+
+				"being deleted", len(list.Items))
 		}
 		return nil
 	})
@@ -41,7 +45,8 @@ func testNamespaceDeletion(t *testing.T) {
 	if err != nil && !strings.Contains(err.Error(), "because it is being terminated") {
 		t.Errorf("the error does not say why: %v", err)
 	}
-	if _, err := client.Patch(t.Context(), "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := client.Patch(t.Context(), "held", types.MergePatchType,
+		[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	gone(t, 2*time.Minute, "the namespace", func() error {
@@ -61,28 +66,34 @@ func testMissingNamespace(t *testing.T) {
 	}
 }
 
-// testGarbageCollection deletes owners, in the background and in the foreground, whose dependents are a run of ours and a config map of the cluster's.
+// testGarbageCollection deletes owners, in the background and in the foreground, whose dependents
+// are a run of ours and a config map of the cluster's.
 func testGarbageCollection(t *testing.T) {
 	ns := newNamespace(t)
 	client := env.dynamic.Resource(pipelinesV1).Namespace(ns)
 	runs := env.dynamic.Resource(pipelinesV1.GroupVersion().WithResource("pipelineruns")).Namespace(ns)
 	runOf := map[string]string{}
-	for _, policy := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground} {
+	for _, policy := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground,
+		metav1.DeletePropagationForeground} {
 		name := strings.ToLower(string(policy))
 		owner := create(t, ns, pipeline(name))
 		run, err := client.Create(t.Context(), runRequest(name), metav1.CreateOptions{}, "run")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if references := run.GetOwnerReferences(); run.GetKind() != "PipelineRun" || len(references) != 1 || references[0].UID != owner.GetUID() {
+		if references := run.GetOwnerReferences(); run.GetKind() != "PipelineRun" ||
+			len(references) != 1 || references[0].UID != owner.GetUID() {
 			t.Fatalf("the run of %s is %v", name, run)
 		}
 		runOf[name] = run.GetName()
-		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name + "-child", OwnerReferences: run.GetOwnerReferences()}}
-		if _, err := env.client.CoreV1().ConfigMaps(ns).Create(t.Context(), config, metav1.CreateOptions{}); err != nil {
+		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name + "-child",
+			OwnerReferences: run.GetOwnerReferences()}}
+		if _, err := env.client.CoreV1().ConfigMaps(ns).Create(t.Context(), config,
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := client.Delete(t.Context(), name, metav1.DeleteOptions{PropagationPolicy: &policy}); err != nil {
+		if err := client.Delete(t.Context(), name,
+			metav1.DeleteOptions{PropagationPolicy: &policy}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -93,7 +104,8 @@ func testGarbageCollection(t *testing.T) {
 			return err
 		})
 		gone(t, time.Minute, "the dependent config map of "+name, func() error {
-			_, err := env.client.CoreV1().ConfigMaps(ns).Get(t.Context(), name+"-child", metav1.GetOptions{})
+			_, err := env.client.CoreV1().ConfigMaps(ns).Get(t.Context(), name+"-child",
+				metav1.GetOptions{})
 			return err
 		})
 		gone(t, time.Minute, "the owner "+name, func() error {
@@ -102,14 +114,17 @@ func testGarbageCollection(t *testing.T) {
 		})
 	}
 	// An owner in the cluster, a dependent of ours.
-	owner, err := env.client.CoreV1().ConfigMaps(ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
+	owner, err := env.client.CoreV1().ConfigMaps(ns).Create(t.Context(),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	dependent := pipeline("dependent")
-	dependent.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: owner.UID}})
+	dependent.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap",
+		Name: "owner", UID: owner.UID}})
 	create(t, ns, dependent)
-	if err := env.client.CoreV1().ConfigMaps(ns).Delete(t.Context(), "owner", metav1.DeleteOptions{}); err != nil {
+	if err := env.client.CoreV1().ConfigMaps(ns).Delete(t.Context(), "owner",
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	gone(t, time.Minute, "the dependent of a config map", func() error {
@@ -132,8 +147,10 @@ func testAudit(t *testing.T) {
 	for _, verb := range []string{"create", "delete"} {
 		eventually(t, 10*time.Second, func() error {
 			for _, event := range auditEvents(t) {
-				if event.Verb == verb && event.ObjectRef != nil && event.ObjectRef.Namespace == ns && event.User.Username == "audited-editor" &&
-					event.ObjectRef.Resource == "pipelines" && event.ResponseStatus != nil && event.ResponseStatus.Code < 300 {
+				if event.Verb == verb && event.ObjectRef != nil &&
+					event.ObjectRef.Namespace == ns && event.User.Username == "audited-editor" &&
+					event.ObjectRef.Resource == "pipelines" && event.ResponseStatus != nil &&
+					event.ResponseStatus.Code < 300 {
 					return nil
 				}
 			}
@@ -161,7 +178,8 @@ func parseAuditEvents(log string) []auditv1.Event {
 	var events []auditv1.Event
 	for line := range strings.Lines(log) {
 		var event auditv1.Event
-		if strings.HasPrefix(line, "{") && json.Unmarshal([]byte(line), &event) == nil && event.Kind == "Event" {
+		if strings.HasPrefix(line, "{") && json.Unmarshal([]byte(line), &event) == nil &&
+			event.Kind == "Event" {
 			events = append(events, event)
 		}
 	}

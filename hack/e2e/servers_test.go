@@ -33,7 +33,8 @@ var flunders = schema.GroupVersionResource{
 type extension struct {
 	// command is the program, and its flags besides those that say where it serves and for whom.
 	command []string
-	// resource is one of its resources, whose objects have the kind and, unless it is nil, the spec.
+	// resource is one of its resources, whose objects have the kind and, unless it is nil, the
+	// spec.
 	resource schema.GroupVersionResource
 	kind     string
 	spec     map[string]any
@@ -86,7 +87,8 @@ func startExtension(t *testing.T, e extension) (pid int) {
 	})
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "api"},
-		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName,
+			ExternalName: "localhost"},
 	}
 	_, err = env.client.CoreV1().Services(ns).Create(t.Context(), service, metav1.CreateOptions{})
 	if err != nil {
@@ -258,7 +260,8 @@ func testServersNamespace(t *testing.T, servers []extension) {
 	for _, server := range servers {
 		list, err := server.in(ns).List(t.Context(), metav1.ListOptions{})
 		if err != nil || len(list.Items) != 0 {
-			t.Errorf("the %s after their namespace is gone: %v, %v", server.resource.Resource, list, err)
+			t.Errorf("the %s after their namespace is gone: %v, %v", server.resource.Resource, list,
+				err)
 		}
 	}
 }
@@ -268,7 +271,8 @@ func testServersNamespace(t *testing.T, servers []extension) {
 func namespaceGone(t *testing.T, name string) {
 	t.Helper()
 	eventually(t, 2*time.Minute, func() error {
-		namespace, err := env.client.CoreV1().Namespaces().Get(t.Context(), name, metav1.GetOptions{})
+		namespace, err := env.client.CoreV1().Namespaces().Get(t.Context(), name,
+			metav1.GetOptions{})
 		if err == nil {
 			return fmt.Errorf("the namespace still exists: %v", namespace.Status.Conditions)
 		}
@@ -292,7 +296,8 @@ func testServersGarbage(t *testing.T, servers []extension) {
 			name := strings.ToLower(string(policy)) + "-" + server.resource.Resource
 			owner := server.create(t, ns, name)
 			reference := metav1.OwnerReference{
-				APIVersion: owner.GetAPIVersion(), Kind: owner.GetKind(), Name: name, UID: owner.GetUID(),
+				APIVersion: owner.GetAPIVersion(), Kind: owner.GetKind(), Name: name,
+				UID:                owner.GetUID(),
 				BlockOwnerDeletion: new(true),
 			}
 			servers[(i+1)%len(servers)].create(t, ns, name+"-child", reference)

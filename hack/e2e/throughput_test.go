@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// throughputClients is how many clients there are at a time, roundTime how long a line is measured in a round, of which there are rounds.
+	// throughputClients is how many clients there are at a time, roundTime how long a line is
+	// measured in a round, of which there are rounds.
 	throughputClients = 16
 	roundTime         = 2 * time.Second
 	rounds            = 2
@@ -42,8 +43,8 @@ type result struct {
 	cpu   time.Duration
 }
 
-// testThroughput measures requests through the front door, to Rowkeeper and to upstream's sample-apiserver on the cluster's etcd in turn. It checks
-// nothing but that no request fails.
+// testThroughput measures requests through the front door, to Rowkeeper and to upstream's
+// sample-apiserver on the cluster's etcd in turn. It checks nothing but that no request fails.
 func testThroughput(t *testing.T) {
 	ns := newNamespace(t)
 	// Until the test ends no namespace can be deleted: upstream's server offers protobuf in vain.
@@ -52,7 +53,8 @@ func testThroughput(t *testing.T) {
 			filepath.Join(env.bin, "sample-apiserver"), "--etcd-servers=" + env.Etcd,
 			// It writes down as much as Rowkeeper does.
 			"--audit-log-path=-",
-			"--audit-policy-file=" + filepath.Join(env.installation.dir, "base", "server", "audit-policy.yaml"),
+			"--audit-policy-file=" + filepath.Join(env.installation.dir, "base", "server",
+				"audit-policy.yaml"),
 		},
 		resource: flunders,
 	})
@@ -65,17 +67,19 @@ func testThroughput(t *testing.T) {
 	client := clientOf(t, config)
 	filler := strings.Repeat("x", payload)
 	targets := []target{
-		{"rowkeeper", client.Resource(pipelinesV1).Namespace(ns), func(name string) *unstructured.Unstructured {
-			object := pipeline(name)
-			object.SetAnnotations(map[string]string{"example.com/filler": filler})
-			return object
-		}, replicas},
-		{"sample-apiserver", client.Resource(flunders).Namespace(ns), func(name string) *unstructured.Unstructured {
-			object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": flunders.GroupVersion().String(), "kind": "Flunder", "spec": map[string]any{"reference": "a"}}}
-			object.SetName(name)
-			object.SetAnnotations(map[string]string{"example.com/filler": filler})
-			return object
-		}, []int{sample}},
+		{"rowkeeper", client.Resource(pipelinesV1).Namespace(ns),
+			func(name string) *unstructured.Unstructured {
+				object := pipeline(name)
+				object.SetAnnotations(map[string]string{"example.com/filler": filler})
+				return object
+			}, replicas},
+		{"sample-apiserver", client.Resource(flunders).Namespace(ns),
+			func(name string) *unstructured.Unstructured {
+				object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": flunders.GroupVersion().String(), "kind": "Flunder", "spec": map[string]any{"reference": "a"}}}
+				object.SetName(name)
+				object.SetAnnotations(map[string]string{"example.com/filler": filler})
+				return object
+			}, []int{sample}},
 	}
 	lines := []string{"create", "get", "update", "list of 100"}
 	results := map[string]map[string]result{}
@@ -87,12 +91,14 @@ func testThroughput(t *testing.T) {
 					results[line] = map[string]result{}
 				}
 				before := results[line][target.name]
-				results[line][target.name] = result{append(before.times, got.times...), before.cpu + got.cpu}
+				results[line][target.name] = result{append(before.times, got.times...),
+					before.cpu + got.cpu}
 			}
 		}
 	}
 	fmt.Printf("\nThrough the front door, %d clients, objects of %d bytes and more; two replicas of Rowkeeper on PostgreSQL, one sample-apiserver on etcd.\n"+
-		"CPU is that of the API server per request, without its database.\n\n", throughputClients, payload)
+		"CPU is that of the API server per request, without its database.\n\n", throughputClients,
+		payload)
 	fmt.Printf("| request | Rowkeeper | p50 | p99 | CPU | sample-apiserver | p50 | p99 | CPU |\n|---|---|---|---|---|---|---|---|---|\n")
 	for _, line := range lines {
 		fmt.Printf("| %s |", line)
@@ -100,7 +106,9 @@ func testThroughput(t *testing.T) {
 			r := results[line][target.name]
 			slices.Sort(r.times)
 			n := len(r.times)
-			fmt.Printf(" %.0f/s | %s | %s | %s |", float64(n)/(roundTime*rounds).Seconds(), r.times[n/2].Round(100*time.Microsecond), r.times[n*99/100].Round(100*time.Microsecond),
+			fmt.Printf(" %.0f/s | %s | %s | %s |", float64(n)/(roundTime*rounds).Seconds(),
+				r.times[n/2].Round(100*time.Microsecond),
+				r.times[n*99/100].Round(100*time.Microsecond),
 				(r.cpu / time.Duration(n)).Round(10*time.Microsecond))
 		}
 		fmt.Println()
@@ -117,7 +125,8 @@ func cpuTime(t *testing.T, pids []int) time.Duration {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The fields after the program's name, which may have spaces in it: the 12th and the 13th are the times in user and system mode.
+		// The fields after the program's name, which may have spaces in it: the 12th and the 13th
+		// are the times in user and system mode.
 		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 		for _, field := range fields[11:13] {
 			n, err := strconv.ParseInt(field, 10, 64)
@@ -142,7 +151,9 @@ func measure(t *testing.T, target target, line string, round int) result {
 		return fmt.Sprintf("c%d-%s-%d-%d", client, what, round, n)
 	}
 	err := inParallel(throughputClients, throughputClients, func(c int) (err error) {
-		own[c], err = target.client.Create(ctx, target.make(name(c, "own-"+strings.ReplaceAll(line, " ", "-"), 0)), metav1.CreateOptions{})
+		own[c], err = target.client.Create(ctx,
+			target.make(name(c, "own-"+strings.ReplaceAll(line, " ", "-"), 0)),
+			metav1.CreateOptions{})
 		return err
 	})
 	if err != nil {
@@ -150,7 +161,8 @@ func measure(t *testing.T, target target, line string, round int) result {
 	}
 	requests := map[string]func(c, n int) error{
 		"create": func(c, n int) error {
-			_, err := target.client.Create(ctx, target.make(name(c, "new", n)), metav1.CreateOptions{})
+			_, err := target.client.Create(ctx, target.make(name(c, "new", n)),
+				metav1.CreateOptions{})
 			return err
 		},
 		"get": func(c, _ int) error {

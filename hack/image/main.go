@@ -2,9 +2,11 @@
 //
 //	image -version v1.2.3 -out bin/image bin/image/linux-amd64/rowkeeper bin/image/linux-arm64/rowkeeper
 //
-// It needs neither a container engine nor a registry, since there is no base image: the image has the program, and two directories that it may write to. The
-// names of the programs' directories say their platforms. It writes an OCI image layout for all platforms, OUT/oci, which "crane push" and
-// "skopeo copy" put into a registry, and for each platform a file for "docker load", OUT/rowkeeper-OS-ARCHITECTURE.tar. The same programs make the same image.
+// It needs neither a container engine nor a registry, since there is no base image: the image has
+// the program, and two directories that it may write to. The names of the programs' directories say
+// their platforms. It writes an OCI image layout for all platforms, OUT/oci, which "crane push" and
+// "skopeo copy" put into a registry, and for each platform a file for "docker load",
+// OUT/rowkeeper-OS-ARCHITECTURE.tar. The same programs make the same image.
 package main
 
 import (
@@ -31,15 +33,18 @@ import (
 const (
 	// user is nobody in particular, and not root.
 	user = 65532
-	// home is where the program starts, so that it keeps there what it keeps without being told where.
+	// home is where the program starts, so that it keeps there what it keeps without being told
+	// where.
 	home = "var/lib/rowkeeper"
 )
 
 func main() {
-	version := flag.String("version", "devel", "version of the programs, which becomes the image's tag")
+	version := flag.String("version", "devel", "version of the programs, which becomes the "+
+		"image's tag")
 	revision := flag.String("revision", "", "commit of the programs")
 	created := flag.String("created", "", "time of that commit, as in 2006-01-02T15:04:05Z07:00")
-	repository := flag.String("repository", "ghcr.io/rowkeeper/rowkeeper", "name of the image without the tag")
+	repository := flag.String("repository", "ghcr.io/rowkeeper/rowkeeper",
+		"name of the image without the tag")
 	out := flag.String("out", "bin/image", "directory to write to")
 	flag.Parse()
 	if err := run(*out, *repository, *version, *revision, *created, flag.Args()); err != nil {
@@ -65,12 +70,13 @@ func run(out, repository, version, revision, created string, programs []string) 
 		return err
 	}
 	labels := map[string]string{
-		"org.opencontainers.image.title":       "Rowkeeper",
-		"org.opencontainers.image.description": "Kubernetes API objects in SQLite, PostgreSQL, MySQL and MariaDB",
-		"org.opencontainers.image.source":      "https://github.com/rowkeeper/rowkeeper",
-		"org.opencontainers.image.licenses":    "Apache-2.0",
-		"org.opencontainers.image.version":     version,
-		"org.opencontainers.image.created":     at.UTC().Format(time.RFC3339),
+		"org.opencontainers.image.title": "Rowkeeper",
+		"org.opencontainers.image.description": "Kubernetes API objects in SQLite, PostgreSQL, " +
+			"MySQL and MariaDB",
+		"org.opencontainers.image.source":   "https://github.com/rowkeeper/rowkeeper",
+		"org.opencontainers.image.licenses": "Apache-2.0",
+		"org.opencontainers.image.version":  version,
+		"org.opencontainers.image.created":  at.UTC().Format(time.RFC3339),
 	}
 	if revision != "" {
 		labels["org.opencontainers.image.revision"] = revision
@@ -79,7 +85,8 @@ func run(out, repository, version, revision, created string, programs []string) 
 	for _, program := range programs {
 		system, architecture, found := strings.Cut(filepath.Base(filepath.Dir(program)), "-")
 		if !found {
-			return fmt.Errorf("%s: the directory does not name a platform, as linux-amd64 does", program)
+			return fmt.Errorf("%s: the directory does not name a platform, as linux-amd64 does",
+				program)
 		}
 		platform := v1.Platform{OS: system, Architecture: architecture}
 		image, err := newImage(program, platform, labels, at)
@@ -95,7 +102,8 @@ func run(out, repository, version, revision, created string, programs []string) 
 			return err
 		}
 		fmt.Printf("%s %s %s %s\n", tag, platform, digest, file)
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &platform}})
+		index = mutate.AppendManifests(index,
+			mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &platform}})
 	}
 	dir := filepath.Join(out, "oci")
 	if err := os.RemoveAll(dir); err != nil {
@@ -105,20 +113,26 @@ func run(out, repository, version, revision, created string, programs []string) 
 	if err != nil {
 		return err
 	}
-	return root.AppendIndex(index, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": tag.TagStr()}))
+	return root.AppendIndex(index,
+		layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": tag.TagStr()}))
 }
 
-func newImage(program string, platform v1.Platform, labels map[string]string, at time.Time) (v1.Image, error) {
+func newImage(program string, platform v1.Platform, labels map[string]string,
+	at time.Time) (v1.Image, error) {
 	content, err := layer(program, at)
 	if err != nil {
 		return nil, err
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil }, tarball.WithMediaType(types.OCILayer))
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(content)), nil
+	}, tarball.WithMediaType(types.OCILayer))
 	if err != nil {
 		return nil, err
 	}
-	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	image, err = mutate.Append(image, mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: at}, CreatedBy: "hack/image"}})
+	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1),
+		types.OCIConfigJSON)
+	image, err = mutate.Append(image, mutate.Addendum{Layer: layer,
+		History: v1.History{Created: v1.Time{Time: at}, CreatedBy: "hack/image"}})
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +141,8 @@ func newImage(program string, platform v1.Platform, labels map[string]string, at
 		return nil, err
 	}
 	config = config.DeepCopy()
-	config.OS, config.Architecture, config.Created = platform.OS, platform.Architecture, v1.Time{Time: at}
+	config.OS, config.Architecture, config.Created = platform.OS, platform.Architecture,
+		v1.Time{Time: at}
 	config.Config = v1.Config{
 		User:         fmt.Sprintf("%d:%d", user, user),
 		Entrypoint:   []string{"/rowkeeper"},

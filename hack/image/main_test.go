@@ -20,19 +20,22 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// build makes images of two programs that contain the names of their architectures, and returns the directory.
+// build makes images of two programs that contain the names of their architectures, and returns the
+// directory.
 func build(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	var programs []string
 	for _, arch := range []string{"amd64", "arm64"} {
 		program := filepath.Join(dir, "linux-"+arch, "rowkeeper")
-		if err := errors.Join(os.Mkdir(filepath.Dir(program), 0o755), os.WriteFile(program, []byte(arch), 0o755)); err != nil {
+		if err := errors.Join(os.Mkdir(filepath.Dir(program), 0o755),
+			os.WriteFile(program, []byte(arch), 0o755)); err != nil {
 			t.Fatal(err)
 		}
 		programs = append(programs, program)
 	}
-	if err := run(dir, "ghcr.io/rowkeeper/rowkeeper", "v1.2.3+4", "abc", "2026-01-02T03:04:05Z", programs); err != nil {
+	if err := run(dir, "ghcr.io/rowkeeper/rowkeeper", "v1.2.3+4", "abc", "2026-01-02T03:04:05Z",
+		programs); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -49,7 +52,8 @@ func index(t *testing.T, dir string) v1.ImageIndex {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(manifest.Manifests); n != 1 || manifest.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != "v1.2.3-4" {
+	if n := len(manifest.Manifests); n != 1 ||
+		manifest.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != "v1.2.3-4" {
 		t.Fatalf("the layout has %+v, want one image with the tag v1.2.3-4", manifest.Manifests)
 	}
 	index, err := root.ImageIndex(manifest.Manifests[0].Digest)
@@ -72,13 +76,15 @@ func TestRegistry(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, arch := range []string{"amd64", "arm64"} {
-		pulled, err := remote.Image(tag, remote.WithPlatform(v1.Platform{OS: "linux", Architecture: arch}))
+		pulled, err := remote.Image(tag,
+			remote.WithPlatform(v1.Platform{OS: "linux", Architecture: arch}))
 		if err != nil {
 			t.Fatalf("%s: %v", arch, err)
 		}
 		check(t, pulled, arch)
 		// What a Docker engine loads from a file is the same.
-		loaded, err := tarball.ImageFromPath(filepath.Join(dir, "rowkeeper-linux-"+arch+".tar"), nil)
+		loaded, err := tarball.ImageFromPath(filepath.Join(dir, "rowkeeper-linux-"+arch+".tar"),
+			nil)
 		if err != nil {
 			t.Fatalf("%s: %v", arch, err)
 		}
@@ -93,10 +99,12 @@ func check(t *testing.T, image v1.Image, arch string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if file.OS != "linux" || file.Architecture != arch || file.Config.User != "65532:65532" || len(file.Config.Entrypoint) != 1 || file.Config.Entrypoint[0] != "/rowkeeper" {
+	if file.OS != "linux" || file.Architecture != arch || file.Config.User != "65532:65532" ||
+		len(file.Config.Entrypoint) != 1 || file.Config.Entrypoint[0] != "/rowkeeper" {
 		t.Errorf("the image for %s is %+v", arch, file)
 	}
-	for label, want := range map[string]string{"version": "v1.2.3+4", "revision": "abc", "created": "2026-01-02T03:04:05Z", "licenses": "Apache-2.0"} {
+	for label, want := range map[string]string{"version": "v1.2.3+4", "revision": "abc",
+		"created": "2026-01-02T03:04:05Z", "licenses": "Apache-2.0"} {
 		if got := file.Config.Labels["org.opencontainers.image."+label]; got != want {
 			t.Errorf("the image for %s has the %s %q, want %q", arch, label, got, want)
 		}
@@ -131,7 +139,8 @@ func check(t *testing.T, image v1.Image, arch string) {
 		got[header.Name] = entry{header.FileInfo().Mode().Perm(), header.Uid, string(text)}
 	}
 	want := map[string]entry{
-		"rowkeeper": {0o755, 0, arch}, "tmp/": {0o777, 0, ""}, "var/": {0o755, 0, ""}, "var/lib/": {0o755, 0, ""}, "var/lib/rowkeeper/": {0o700, user, ""},
+		"rowkeeper": {0o755, 0, arch}, "tmp/": {0o777, 0, ""}, "var/": {0o755, 0, ""},
+		"var/lib/": {0o755, 0, ""}, "var/lib/rowkeeper/": {0o700, user, ""},
 	}
 	for name, e := range want {
 		if got[name] != e {
@@ -170,8 +179,10 @@ func TestRefuses(t *testing.T) {
 		{"", []string{"/a/b/linux-riscv64/rowkeeper"}, "no such file or directory"},
 		{"", []string{"/linux/rowkeeper"}, "the directory does not name a platform"},
 	} {
-		if err := run(dir, "ghcr.io/rowkeeper/rowkeeper", "devel", "", test.created, test.programs); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("created %q, programs %q: %v, want an error with %q", test.created, test.programs, err, test.want)
+		if err := run(dir, "ghcr.io/rowkeeper/rowkeeper", "devel", "", test.created,
+			test.programs); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("created %q, programs %q: %v, want an error with %q", test.created,
+				test.programs, err, test.want)
 		}
 	}
 }

@@ -66,18 +66,23 @@ func (c Bars) SVG() string {
 				continue
 			}
 			y := a.y(v.Height)
-			fmt.Fprintf(&b, `<rect x="%d" y="%.1f" width="%d" height="%.1f" fill="%s"><title>%s: %s</title></rect>`+"\n",
-				x+s*barWidth, min(y, base), barWidth-2, max(math.Abs(base-y), 1), series.Colour, html.EscapeString(series.Name), html.EscapeString(c.Label(v.Height)))
+			fmt.Fprintf(&b,
+				`<rect x="%d" y="%.1f" width="%d" height="%.1f" fill="%s"><title>%s: %s</title></rect>`+"\n",
+				x+s*barWidth, min(y, base), barWidth-2, max(math.Abs(base-y), 1), series.Colour,
+				html.EscapeString(series.Name), html.EscapeString(c.Label(v.Height)))
 		}
 		for i, line := range strings.Split(label, "\n") {
-			fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle" font-size="11">%s</text>`+"\n",
-				x+len(c.Series)*barWidth/2, top+plotH+18+i*14, html.EscapeString(line))
+			fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle" font-size="11">%s</text>`+
+				"\n", x+len(c.Series)*barWidth/2, top+plotH+18+i*14, html.EscapeString(line))
 		}
 	}
-	fmt.Fprintf(&b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="#374151"/>`+"\n", left, width-16, base, base)
+	fmt.Fprintf(&b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="#374151"/>`+"\n", left,
+		width-16, base, base)
 	for s, series := range c.Series {
 		x, y := left+s%perRow*(width-left)/perRow, top+plotH+labels+s/perRow*legendRow
-		fmt.Fprintf(&b, `<rect x="%d" y="%d" width="12" height="12" fill="%s"/><text x="%d" y="%d">%s</text>`+"\n", x, y, series.Colour, x+18, y+10, html.EscapeString(series.Name))
+		fmt.Fprintf(&b,
+			`<rect x="%d" y="%d" width="12" height="12" fill="%s"/><text x="%d" y="%d">%s</text>`+
+				"\n", x, y, series.Colour, x+18, y+10, html.EscapeString(series.Name))
 	}
 	b.WriteString("</svg>\n")
 	return b.String()
@@ -124,7 +129,8 @@ func (c Bars) axis() axis {
 	return a
 }
 
-// steps are the numbers 1, 2 and 5 times powers of ten around a range, at least two of them; of a long range only the powers of ten.
+// steps are the numbers 1, 2 and 5 times powers of ten around a range, at least two of them; of a
+// long range only the powers of ten.
 func steps(low, high float64) []float64 {
 	factors := []float64{1, 2, 5}
 	if high/low > 2000 {

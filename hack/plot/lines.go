@@ -40,17 +40,20 @@ func (p Panel) draw(b *strings.Builder, x, y int) {
 	}
 	ticks := linear(top)
 	top = ticks[len(ticks)-1]
-	fmt.Fprintf(b, `<text x="%d" y="%d" font-size="12" font-weight="600">%s</text>`+"\n", x, y-12, html.EscapeString(p.Title))
+	fmt.Fprintf(b, `<text x="%d" y="%d" font-size="12" font-weight="600">%s</text>`+"\n", x, y-12,
+		html.EscapeString(p.Title))
 	for _, v := range ticks {
 		tick(b, x, x+panelW, float64(y)+panelH*(1-v/top), fmt.Sprintf("%.4g %s", v, p.Unit))
 	}
 	minutes := max(math.Ceil(end/6), 1)
 	for m := 0.0; m <= end; m += minutes {
-		fmt.Fprintf(b, `<text x="%.1f" y="%d" text-anchor="middle">%.0f min</text>`+"\n", float64(x)+panelW*m/end, y+panelH+16, m)
+		fmt.Fprintf(b, `<text x="%.1f" y="%d" text-anchor="middle">%.0f min</text>`+"\n",
+			float64(x)+panelW*m/end, y+panelH+16, m)
 	}
 	b.WriteString(`<polyline fill="none" stroke="#0369a1" stroke-width="1.5" points="`)
 	for i, v := range p.Data {
-		fmt.Fprintf(b, "%.1f,%.1f ", float64(x)+panelW*p.Minutes[i]/end, float64(y)+panelH*(1-v/top))
+		fmt.Fprintf(b, "%.1f,%.1f ", float64(x)+panelW*p.Minutes[i]/end,
+			float64(y)+panelH*(1-v/top))
 	}
 	b.WriteString(`"/>` + "\n")
 }

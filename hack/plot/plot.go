@@ -1,7 +1,7 @@
 // Package plot draws the plots of the bench and of the torture test, as SVG.
 //
-// [Bars] compares targets in groups of bars. [Lines] shows measures over time. Libraries for plots draw
-// far more, and bring fonts and rasters with them; these two need a page of code each.
+// [Bars] compares targets in groups of bars. [Lines] shows measures over time. Libraries for plots
+// draw far more, and bring fonts and rasters with them; these two need a page of code each.
 package plot
 
 import (
@@ -17,13 +17,15 @@ func open(b *strings.Builder, width, height, fontSize int, title string) {
 		`viewBox="0 0 %[1]d %[2]d" font-family="system-ui, sans-serif" font-size="%[3]d" fill="#1f2937">`+"\n",
 		width, height, fontSize)
 	fmt.Fprintf(b, `<rect width="%d" height="%d" fill="#ffffff"/>`+"\n", width, height)
-	fmt.Fprintf(b, `<text x="16" y="24" font-size="15" font-weight="600">%s</text>`+"\n", html.EscapeString(title))
+	fmt.Fprintf(b, `<text x="16" y="24" font-size="15" font-weight="600">%s</text>`+"\n",
+		html.EscapeString(title))
 }
 
 // tick draws a line of the grid from x1 to x2, and its label on the left.
 func tick(b *strings.Builder, x1, x2 int, y float64, label string) {
 	fmt.Fprintf(b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1f" stroke="#e5e7eb"/>`, x1, x2, y, y)
-	fmt.Fprintf(b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n", x1-6, y+4, html.EscapeString(label))
+	fmt.Fprintf(b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n", x1-6, y+4,
+		html.EscapeString(label))
 }
 
 // linear returns the ticks of an axis from 0 to a round number that is at least high.

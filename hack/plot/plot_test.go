@@ -21,7 +21,9 @@ func TestSteps(t *testing.T) {
 		{0.003, 4919, []float64{0.001, 0.01, 0.1, 1, 10, 100, 1000, 10000}},
 	} {
 		got := steps(c.low, c.high)
-		if !slices.EqualFunc(got, c.want, func(a, b float64) bool { return math.Abs(a/b-1) < 1e-9 }) {
+		if !slices.EqualFunc(got, c.want, func(a, b float64) bool {
+			return math.Abs(a/b-1) < 1e-9
+		}) {
 			t.Errorf("steps(%v, %v) = %v, want %v", c.low, c.high, got, c.want)
 		}
 	}
@@ -29,7 +31,8 @@ func TestSteps(t *testing.T) {
 
 func TestLinear(t *testing.T) {
 	for high, want := range map[float64][]float64{
-		10: {0, 2.5, 5, 7.5, 10}, 31: {0, 5, 10, 15, 20, 25, 30, 35}, 70: {0, 10, 20, 30, 40, 50, 60, 70},
+		10: {0, 2.5, 5, 7.5, 10}, 31: {0, 5, 10, 15, 20, 25, 30, 35},
+		70: {0, 10, 20, 30, 40, 50, 60, 70},
 	} {
 		if got := linear(high); !slices.Equal(got, want) {
 			t.Errorf("linear(%v) = %v, want %v", high, got, want)

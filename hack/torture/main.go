@@ -1,4 +1,5 @@
-// Torture runs Rowkeeper servers over one database, lets clients and watchers use them while faults happen, and checks that nothing is lost, late, doubled or reordered.
+// Torture runs Rowkeeper servers over one database, lets clients and watchers use them while faults
+// happen, and checks that nothing is lost, late, doubled or reordered.
 package main
 
 import (
@@ -67,20 +68,29 @@ const (
 func run(ctx context.Context, args []string, out io.Writer) error {
 	var o options
 	flags := flag.NewFlagSet("torture", flag.ContinueOnError)
-	flags.StringVar(&o.scenarios, "scenarios", "", "the scenarios to run, with commas; all that the databases can have if empty")
-	flags.StringVar(&o.databases, "databases", "sqlite,postgres,mariadb,mysql", "the kinds of databases to run on, with commas")
-	flags.StringVar(&o.url, "url", "", "the URL of a database to use, of the one kind in -databases; objects are written below /torture-SEED, and stay")
-	flags.Uint64Var(&o.seed, "seed", 0, "what decides all that is random; 0: another one each time, which is printed")
-	flags.IntVar(&o.operations, "operations", 0, "how many requests have to be answered in each run; 0: 4000, or 20000 with -long, or 100000 for random with -long")
-	flags.IntVar(&o.faults, "faults", -1, "how many faults there are in each run; -1: as many as the scenario has")
+	flags.StringVar(&o.scenarios, "scenarios", "", "the scenarios to run, with commas; all that "+
+		"the databases can have if empty")
+	flags.StringVar(&o.databases, "databases", "sqlite,postgres,mariadb,mysql",
+		"the kinds of databases to run on, with commas")
+	flags.StringVar(&o.url, "url", "", "the URL of a database to use, of the one kind in "+
+		"-databases; objects are written below /torture-SEED, and stay")
+	flags.Uint64Var(&o.seed, "seed", 0, "what decides all that is random; 0: another one each "+
+		"time, which is printed")
+	flags.IntVar(&o.operations, "operations", 0, "how many requests have to be answered in each "+
+		"run; 0: 4000, or 20000 with -long, or 100000 for random with -long")
+	flags.IntVar(&o.faults, "faults", -1, "how many faults there are in each run; -1: as many as "+
+		"the scenario has")
 	flags.IntVar(&o.servers, "servers", defaultServers, "the number of servers")
 	flags.IntVar(&o.clients, "clients", defaultClients, "the number of clients of each server")
 	flags.IntVar(&o.rate, "rate", 0, "requests per second of all clients; 0: as many as possible")
-	flags.BoolVar(&o.long, "long", false, "faults last longer than every timeout, and there are more of them")
+	flags.BoolVar(&o.long, "long", false, "faults last longer than every timeout, and there are "+
+		"more of them")
 	flags.BoolVar(&o.list, "list", false, "list the scenarios and end")
-	flags.DurationVar(&o.soak, "soak", 0, "how long a steady load goes on, without faults, while memory, connections and latencies are looked at; runs the scenario steady")
+	flags.DurationVar(&o.soak, "soak", 0, "how long a steady load goes on, without faults, while "+
+		"memory, connections and latencies are looked at; runs the scenario steady")
 	flags.StringVar(&o.plot, "plot", "", "a file for the plot of a soak, such as soak-postgres.svg")
-	flags.StringVar(&o.results, "results", "", "a file with the table of the results, such as RESULTS.md, in which the rows of these runs are replaced")
+	flags.StringVar(&o.results, "results", "", "a file with the table of the results, such as "+
+		"RESULTS.md, in which the rows of these runs are replaced")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -138,7 +148,8 @@ func runAll(ctx context.Context, o options, out io.Writer) error {
 	for _, name := range list(o.databases) {
 		kind := database.Kind(name)
 		if !slices.Contains(database.Kinds(), kind) {
-			return fmt.Errorf("there is no kind of database %q: %s are", name, kinds(database.Kinds()))
+			return fmt.Errorf("there is no kind of database %q: %s are", name,
+				kinds(database.Kinds()))
 		}
 		for _, s := range scenarios {
 			if !slices.Contains(s.Kinds, kind) {
@@ -175,9 +186,12 @@ func runAll(ctx context.Context, o options, out io.Writer) error {
 	return nil
 }
 
-func runOne(ctx context.Context, o options, programs scenario.Programs, s *scenario.Scenario, kind database.Kind, out io.Writer) (*scenario.Result, error) {
-	c := scenario.Config{Programs: programs, Scenario: s, Kind: kind, URL: o.url, Seed: o.seed, Operations: o.operations, Faults: o.faults,
-		Servers: o.servers, Clients: o.clients, Rate: o.rate, Long: o.long, Soak: o.soak, Progress: out}
+func runOne(ctx context.Context, o options, programs scenario.Programs, s *scenario.Scenario,
+	kind database.Kind, out io.Writer) (*scenario.Result, error) {
+	c := scenario.Config{Programs: programs, Scenario: s, Kind: kind, URL: o.url, Seed: o.seed,
+		Operations: o.operations, Faults: o.faults,
+		Servers: o.servers, Clients: o.clients, Rate: o.rate, Long: o.long, Soak: o.soak,
+		Progress: out}
 	if c.Faults < 0 {
 		c.Faults = s.FaultCount(o.long)
 	}
@@ -193,13 +207,22 @@ func soaked(o options, r *scenario.Result) error {
 		title, unit string
 		of          func(scenario.Sample) float64
 	}{
-		{"live memory of a server after a garbage collection", "MB", func(s scenario.Sample) float64 { return s.Live / 1e6 }},
-		{"resident memory of a server (RssAnon)", "MB", func(s scenario.Sample) float64 { return s.Resident / 1e6 }},
+		{"live memory of a server after a garbage collection", "MB",
+			func(s scenario.Sample) float64 {
+				return s.Live / 1e6
+			}},
+		{"resident memory of a server (RssAnon)", "MB", func(s scenario.Sample) float64 {
+			return s.Resident / 1e6
+		}},
 		{"goroutines of a server", "", func(s scenario.Sample) float64 { return s.Goroutines }},
-		{"connections of all servers to the database", "", func(s scenario.Sample) float64 { return s.Connections }},
+		{"connections of all servers to the database", "", func(s scenario.Sample) float64 {
+			return s.Connections
+		}},
 		{"size of the database", "MB", func(s scenario.Sample) float64 { return s.Database / 1e6 }},
 		{"requests", "/s", func(s scenario.Sample) float64 { return s.Rate }},
-		{"latency of requests, median", "ms", func(s scenario.Sample) float64 { return s.Median * 1e3 }},
+		{"latency of requests, median", "ms", func(s scenario.Sample) float64 {
+			return s.Median * 1e3
+		}},
 		{"latency of requests, p99", "ms", func(s scenario.Sample) float64 { return s.P99 * 1e3 }},
 	}
 	var panels []plot.Panel
@@ -213,33 +236,42 @@ func soaked(o options, r *scenario.Result) error {
 		growth = append(growth, fmt.Sprintf("%s ×%.2f", f.title, scenario.Growth(r.Samples, f.of)))
 	}
 	r.Scenario = "soak"
-	r.Notes = append(r.Notes, fmt.Sprintf("%s long; the mean of the last quarter compared with that of the second: %s", o.soak, strings.Join(growth, ", ")))
+	r.Notes = append(r.Notes, fmt.Sprintf("%s long; the mean of the last quarter compared with "+
+		"that of the second: %s", o.soak, strings.Join(growth, ", ")))
 	if o.plot == "" {
 		return nil
 	}
-	return os.WriteFile(o.plot, []byte(plot.Lines(fmt.Sprintf("A soak of %s on %s, %d requests/s wanted", o.soak, r.Version, o.rate), panels)), 0o644)
+	return os.WriteFile(o.plot,
+		[]byte(plot.Lines(fmt.Sprintf("A soak of %s on %s, %d requests/s wanted", o.soak, r.Version,
+			o.rate), panels)), 0o644)
 }
 
 // row is a line of the table.
 func row(o options, r *scenario.Result) report.Row {
-	command := fmt.Sprintf("make torture TORTURE='-scenarios %s -databases %s -seed %d", r.Scenario, r.Database, r.Seed)
+	command := fmt.Sprintf("make torture TORTURE='-scenarios %s -databases %s -seed %d", r.Scenario,
+		r.Database, r.Seed)
 	if o.soak > 0 {
-		command = fmt.Sprintf("make torture TORTURE='-soak %s -rate %d -databases %s -seed %d -plot soak-%s.svg", o.soak, o.rate, r.Database, r.Seed, r.Database)
+		command = fmt.Sprintf("make torture TORTURE='-soak %s -rate %d -databases %s -seed %d "+
+			"-plot soak-%s.svg", o.soak, o.rate, r.Database, r.Seed, r.Database)
 	}
 	if o.long {
 		command += " -long"
 	}
-	// What decides how much is asked for is told unless it is the default; a soak's rate is told above.
+	// What decides how much is asked for is told unless it is the default; a soak's rate is told
+	// above.
 	for _, f := range []struct {
 		name         string
 		value, usual int
-	}{{"operations", o.operations, 0}, {"faults", o.faults, -1}, {"servers", o.servers, defaultServers}, {"clients", o.clients, defaultClients}, {"rate", o.rate, 0}} {
+	}{{"operations", o.operations, 0}, {"faults", o.faults, -1}, {"servers", o.servers,
+		defaultServers}, {"clients", o.clients, defaultClients}, {"rate", o.rate, 0}} {
 		if f.value != f.usual && !(f.name == "rate" && o.soak > 0) {
 			command += fmt.Sprintf(" -%s %d", f.name, f.value)
 		}
 	}
 	return report.Row{
-		Scenario: r.Scenario, Database: r.Version, Operations: r.Report.Ops, Events: r.Report.Events + r.Report.Bookmarks, Lists: r.Report.Lists, Faults: r.Faults,
-		Violations: len(r.Report.Violations), Recovery: r.Recovery, Unknown: r.Report.Unknown, Lost: r.Report.Lost, Notes: r.Notes, Command: command + "'",
+		Scenario: r.Scenario, Database: r.Version, Operations: r.Report.Ops,
+		Events: r.Report.Events + r.Report.Bookmarks, Lists: r.Report.Lists, Faults: r.Faults,
+		Violations: len(r.Report.Violations), Recovery: r.Recovery, Unknown: r.Report.Unknown,
+		Lost: r.Report.Lost, Notes: r.Notes, Command: command + "'",
 	}
 }

@@ -76,7 +76,8 @@ func (w tell) Write(p []byte) (int, error) {
 // run runs a scenario. It skips the test where the database cannot be had.
 func runTest(t *testing.T, c scenario.Config) *scenario.Result {
 	t.Helper()
-	if only := words("ROWKEEPER_TEST_ONLY"); len(only) > 0 && !slices.Contains(only, string(c.Kind)) {
+	if only := words("ROWKEEPER_TEST_ONLY"); len(only) > 0 &&
+		!slices.Contains(only, string(c.Kind)) {
 		t.Skipf("%s: ROWKEEPER_TEST_ONLY leaves it out", c.Kind)
 	}
 	var err error
@@ -87,7 +88,8 @@ func runTest(t *testing.T, c scenario.Config) *scenario.Result {
 	t.Logf("seed %d: TORTURE_SEED=%[1]d repeats it", c.Seed)
 	result, err := scenario.Run(t.Context(), c)
 	var missing *database.Missing
-	if errors.As(err, &missing) && !slices.Contains(words("ROWKEEPER_TEST_REQUIRE"), string(c.Kind)) {
+	if errors.As(err, &missing) && !slices.Contains(words("ROWKEEPER_TEST_REQUIRE"),
+		string(c.Kind)) {
 		t.Skip(err)
 	}
 	if err != nil {
@@ -101,21 +103,25 @@ func TestTorture(t *testing.T) {
 	for _, kind := range database.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			s := scenario.Find("random").For(kind)
-			result := runTest(t, scenario.Config{Scenario: s, Kind: kind, Operations: 3000, Faults: s.FaultCount(false), Servers: 3, Clients: 3})
+			result := runTest(t, scenario.Config{Scenario: s, Kind: kind, Operations: 3000,
+				Faults: s.FaultCount(false), Servers: 3, Clients: 3})
 			for _, v := range result.Report.Violations {
 				t.Error(v)
 			}
-			if result.Report.Ops < 3000 || result.Report.Events == 0 || result.Report.Lists == 0 || result.Faults != s.FaultCount(false) {
+			if result.Report.Ops < 3000 || result.Report.Events == 0 || result.Report.Lists == 0 ||
+				result.Faults != s.FaultCount(false) {
 				t.Errorf("too little was checked: %+v", result.Report)
 			}
 		})
 	}
 }
 
-// TestRestore lets an older dump be restored under running servers: what it forgives is forgiven, and nothing else.
+// TestRestore lets an older dump be restored under running servers: what it forgives is forgiven,
+// and nothing else.
 func TestRestore(t *testing.T) {
 	s := scenario.Find("restore").For(database.SQLite)
-	result := runTest(t, scenario.Config{Scenario: s, Kind: database.SQLite, Operations: 2000, Faults: 2, Servers: 2, Clients: 4})
+	result := runTest(t, scenario.Config{Scenario: s, Kind: database.SQLite, Operations: 2000,
+		Faults: 2, Servers: 2, Clients: 4})
 	for _, v := range result.Report.Violations {
 		t.Error(v)
 	}
@@ -137,7 +143,8 @@ func TestScenarios(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := scenario.Find(name).For(kind)
-			result := runTest(t, scenario.Config{Scenario: s, Kind: kind, Operations: 1000, Faults: s.FaultCount(false), Servers: 2, Clients: 3})
+			result := runTest(t, scenario.Config{Scenario: s, Kind: kind, Operations: 1000,
+				Faults: s.FaultCount(false), Servers: 2, Clients: 3})
 			for _, v := range result.Report.Violations {
 				t.Error(v)
 			}
@@ -148,7 +155,8 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// TestPlanted puts a proxy that is wrong between clients and a server: each bug is found, by a rule that is for it.
+// TestPlanted puts a proxy that is wrong between clients and a server: each bug is found, by a rule
+// that is for it.
 func TestPlanted(t *testing.T) {
 	rules := map[plant.Bug][]string{
 		plant.DropEvent:         {"watch"},
@@ -164,7 +172,8 @@ func TestPlanted(t *testing.T) {
 	}
 	for _, bug := range plant.Bugs() {
 		t.Run(string(bug), func(t *testing.T) {
-			result := runTest(t, scenario.Config{Scenario: scenario.Find("steady"), Kind: database.SQLite, Operations: 2500, Servers: 1, Clients: 8, Plant: bug})
+			result := runTest(t, scenario.Config{Scenario: scenario.Find("steady"),
+				Kind: database.SQLite, Operations: 2500, Servers: 1, Clients: 8, Plant: bug})
 			found := map[string]int{}
 			for _, v := range result.Report.Violations {
 				found[v.Rule]++

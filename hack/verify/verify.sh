@@ -1,8 +1,9 @@
 #!/bin/bash
 # Usage: hack/verify/verify.sh MODULE…
 #
-# Checks, without changing a file, that all code is formatted, that the modules are tidy, that the main module has no replace directive and
-# requires no tools, that the library exports what hack/verify/api/api.txt says, and that generated code is up to date.
+# Checks, without changing a file, that all code is formatted and comments have at most 100 columns,
+# that the modules are tidy, that the main module has no replace directive and requires no tools, that
+# the library exports what hack/verify/api/api.txt says, and that generated code is up to date.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -14,6 +15,11 @@ fail() {
 
 files=$(find . -name '*.go' -not -path './bin/*' -exec gofmt -s -l {} +)
 [ -z "$files" ] || fail "not formatted, run make fmt: $files"
+
+# Comments are prose. Markers, and what is indented in them, cannot be broken.
+wide=$(find . -name '*.go' -not -path './bin/*' -not -name 'zz_generated*' -not -name '*.pb.go' -not -path '*/generated/*' -exec awk '
+	/^[\t]*\/\/ [^ \t+]/ { line = $0; gsub(/\t/, "    ", line); if (length(line) > 100) print FILENAME ":" FNR }' {} +)
+[ -z "$wide" ] || fail "comments of more than 100 columns: $wide"
 
 for module in "$@"; do
 	(cd "$module" && go mod tidy -diff) || fail "the module in $module is not tidy, run make tidy"

@@ -22,8 +22,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// admit puts the plugins that guard namespaces, call webhooks and enforce policies before those that the configuration has.
-func admit(c *genericapiserver.Config, client kubernetes.Interface, factory informers.SharedInformerFactory, wrapper webhook.AuthenticationInfoResolverWrapper,
+// admit puts the plugins that guard namespaces, call webhooks and enforce policies before those
+// that the configuration has.
+func admit(c *genericapiserver.Config, client kubernetes.Interface,
+	factory informers.SharedInformerFactory, wrapper webhook.AuthenticationInfoResolverWrapper,
 ) (*plugin, error) {
 	dynamicClient, err := dynamic.NewForConfig(c.LoopbackClientConfig)
 	if err != nil {
@@ -33,8 +35,8 @@ func admit(c *genericapiserver.Config, client kubernetes.Interface, factory info
 	o := genericoptions.NewAdmissionOptions()
 	// Mutating policies would be resources that are not served.
 	o.DisablePlugins = []string{mutatingpolicy.PluginName}
-	err = o.ApplyTo(c, factory, client, dynamicClient, utilfeature.DefaultFeatureGate, c.EffectiveVersion,
-		webhookinit.NewPluginInitializer(wrapper, noServices{}))
+	err = o.ApplyTo(c, factory, client, dynamicClient, utilfeature.DefaultFeatureGate,
+		c.EffectiveVersion, webhookinit.NewPluginInitializer(wrapper, noServices{}))
 	if err != nil {
 		return nil, fmt.Errorf("cannot set up admission: %w", err)
 	}
@@ -54,8 +56,10 @@ func (noServices) ResolveEndpoint(_, name string, _ int32) (*url.URL, error) {
 	return nil, apierrors.NewNotFound(corev1.Resource("services"), name)
 }
 
-// plugin is the admission plugin of this package. It refuses definitions in groups that the server has without definitions: in a cluster they would be accepted and not
-// be served; here their objects would also be stored where those of the server are. And it keeps out of the database what only this server shall see of a definition.
+// plugin is the admission plugin of this package. It refuses definitions in groups that the server
+// has without definitions: in a cluster they would be accepted and not be served; here their
+// objects would also be stored where those of the server are. And it keeps out of the database what
+// only this server shall see of a definition.
 type plugin struct {
 	own   atomic.Pointer[sets.Set[string]] // the server's groups
 	asked atomic.Bool
@@ -77,7 +81,8 @@ func (p *plugin) Handles(o admission.Operation) bool {
 	return o == admission.Create || o == admission.Update
 }
 
-// isIn tells whether requests that a chain admits come to the plugin. Chains ask each of their plugins for what it handles, until one says that it does.
+// isIn tells whether requests that a chain admits come to the plugin. Chains ask each of their
+// plugins for what it handles, until one says that it does.
 func (p *plugin) isIn(chain admission.Interface) bool {
 	p.asked.Store(false)
 	if chain != nil {
@@ -93,18 +98,22 @@ func (p *plugin) owns(group string) bool {
 }
 
 func isDefinition(a admission.Attributes, subresource string) bool {
-	return a.GetResource().GroupResource() == apiextensions.Resource("customresourcedefinitions") && a.GetSubresource() == subresource
+	return a.GetResource().GroupResource() == apiextensions.Resource("customresourcedefinitions") &&
+		a.GetSubresource() == subresource
 }
 
-// Admit mends what upstream's controllers write into a definition's status, since what they have read was changed by shown.
-func (p *plugin) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+// Admit mends what upstream's controllers write into a definition's status, since what they have
+// read was changed by shown.
+func (p *plugin) Admit(_ context.Context, a admission.Attributes,
+	_ admission.ObjectInterfaces) error {
 	if a.GetOperation() != admission.Update || !isDefinition(a, "status") {
 		return nil
 	}
 	definition, ok := a.GetObject().(*apiextensions.CustomResourceDefinition)
 	old, wasOne := a.GetOldObject().(*apiextensions.CustomResourceDefinition)
 	if !ok || !wasOne {
-		return apierrors.NewInternalError(fmt.Errorf("a definition is a %T, and was a %T", a.GetObject(), a.GetOldObject()))
+		return apierrors.NewInternalError(fmt.Errorf("a definition is a %T, and was a %T",
+			a.GetObject(), a.GetOldObject()))
 	}
 	if p.owns(definition.Spec.Group) {
 		for _, c := range notServed(definition.Spec.Group) {
@@ -115,7 +124,8 @@ func (p *plugin) Admit(_ context.Context, a admission.Attributes, _ admission.Ob
 	}
 	for i := range definition.Status.Conditions {
 		c := &definition.Status.Conditions[i]
-		if was := apiextensions.FindCRDCondition(old, c.Type); was != nil && was.Status == c.Status {
+		if was := apiextensions.FindCRDCondition(old, c.Type); was != nil &&
+			was.Status == c.Status {
 			c.LastTransitionTime = was.LastTransitionTime
 		}
 	}
@@ -123,7 +133,8 @@ func (p *plugin) Admit(_ context.Context, a admission.Attributes, _ admission.Ob
 }
 
 // Validate implements admission.ValidationInterface.
-func (p *plugin) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (p *plugin) Validate(_ context.Context, a admission.Attributes,
+	_ admission.ObjectInterfaces) error {
 	if a.GetOperation() != admission.Create || !isDefinition(a, "") {
 		return nil
 	}
@@ -132,7 +143,8 @@ func (p *plugin) Validate(_ context.Context, a admission.Attributes, _ admission
 		return apierrors.NewInternalError(fmt.Errorf("a definition is a %T", a.GetObject()))
 	}
 	if p.own.Load() == nil || p.owns(definition.Spec.Group) {
-		return admission.NewForbidden(a, fmt.Errorf("the group %s belongs to the server itself: choose another spec.group", definition.Spec.Group))
+		return admission.NewForbidden(a, fmt.Errorf("the group %s belongs to the server itself: "+
+			"choose another spec.group", definition.Spec.Group))
 	}
 	return nil
 }

@@ -46,8 +46,9 @@ type Options struct {
 	Getters []*generic.RESTOptionsGetter
 	// Schemes know the types of the groups that the server is built with.
 	Schemes []*runtime.Scheme
-	// SingleServer says that no other server serves from the database. Otherwise a creation waits if the definition is younger than 2 s, as in every
-	// cluster, so that all servers know the definition by the time when a client knows of the first object.
+	// SingleServer says that no other server serves from the database. Otherwise a creation waits
+	// if the definition is younger than 2 s, as in every cluster, so that all servers know the
+	// definition by the time when a client knows of the first object.
 	SingleServer bool
 }
 
@@ -62,22 +63,26 @@ type Extension struct {
 	guard     *namespaceGuard
 }
 
-// Prepare changes a configuration before a server is made from it. Who uses the server, what it is stored in, and where it is served must be in the
-// configuration already.
+// Prepare changes a configuration before a server is made from it. Who uses the server, what it is
+// stored in, and where it is served must be in the configuration already.
 func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, error) {
 	if o.Storage == nil || o.Database == nil {
-		return nil, errors.New("custom resources need a storage: set Options.Storage and Options.Database")
+		return nil, errors.New("custom resources need a storage: set Options.Storage and " +
+			"Options.Database")
 	}
 	if c.LoopbackClientConfig == nil || c.OpenAPIConfig == nil || c.OpenAPIV3Config == nil {
-		return nil, errors.New("custom resources need LoopbackClientConfig, OpenAPIConfig and OpenAPIV3Config in the server's configuration")
+		return nil, errors.New("custom resources need LoopbackClientConfig, OpenAPIConfig and " +
+			"OpenAPIV3Config in the server's configuration")
 	}
 	client, err := kubernetes.NewForConfig(c.LoopbackClientConfig)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a client for the server itself: %w", err)
 	}
 	e := &Extension{
-		options: o, config: c, client: client, informers: informers.NewSharedInformerFactory(client, 0),
-		wrapper: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, c.LoopbackClientConfig, noopoteltrace.NewTracerProvider()),
+		options: o, config: c, client: client, informers: informers.NewSharedInformerFactory(client,
+			0),
+		wrapper: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil,
+			c.LoopbackClientConfig, noopoteltrace.NewTracerProvider()),
 	}
 	e.guard = &namespaceGuard{}
 	if c.RESTOptionsGetter != nil {
@@ -117,13 +122,14 @@ func describe(c *genericapiserver.Config, schemes []*runtime.Scheme) {
 		maps.Copy(all, own(ref))
 		return all
 	}
-	names := openapi.NamesOf(append(slices.Clone(schemes), core.Scheme, apiextensionsserver.Scheme)...)
+	names := openapi.NamesOf(append(slices.Clone(schemes), core.Scheme,
+		apiextensionsserver.Scheme)...)
 	openapi.Describe(c, definitions, describedNames(c.OpenAPIV3Config.GetDefinitionName, names))
 }
 
-// describedNames gives the server's own types the names and kinds that its author gives them, who may
-// know types by other names. The kinds that follow from the schemes are added, for types that only the
-// schemes know, and for those that are in every group.
+// describedNames gives the server's own types the names and kinds that its author gives them, who
+// may know types by other names. The kinds that follow from the schemes are added, for types that
+// only the schemes know, and for those that are in every group.
 func describedNames(own, schemes openapi.Names) openapi.Names {
 	if own == nil {
 		return schemes
@@ -148,27 +154,34 @@ func describedNames(own, schemes openapi.Names) openapi.Names {
 	}
 }
 
-// Extend returns a server that serves definitions, their objects and the core API itself, and leaves everything else to the given one. That one was
-// made from the configuration which was prepared, and all its groups are installed. The configuration's AdmissionControl may have become a part of a chain
-// meanwhile, but must not have been replaced.
+// Extend returns a server that serves definitions, their objects and the core API itself, and
+// leaves everything else to the given one. That one was made from the configuration which was
+// prepared, and all its groups are installed. The configuration's AdmissionControl may have become
+// a part of a chain meanwhile, but must not have been replaced.
 func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error) {
 	if !e.plugin.isIn(e.config.AdmissionControl) {
-		return nil, errors.New("the configuration's AdmissionControl was replaced after it had been prepared for custom resources, so that neither namespaces nor " +
-			"webhooks would be looked at: set your own before, or put it into a chain after the one that is there: admission.NewChainHandler(config.AdmissionControl, yours)")
+		return nil, errors.New("the configuration's AdmissionControl was replaced after it had " +
+			"been prepared for custom resources, so that neither namespaces nor webhooks would " +
+			"be looked at: set your own before, or put it into a chain after the one that is " +
+			"there: admission.NewChainHandler(config.AdmissionControl, yours)")
 	}
 	outer := &genericapiserver.RecommendedConfig{Config: e.config.Config}
 	c := &outer.Config
-	// The hooks and checks of the inner server are called by the outer one. The slices are appended to by both.
+	// The hooks and checks of the inner server are called by the outer one. The slices are appended
+	// to by both.
 	c.PostStartHooks = map[string]genericapiserver.PostStartHookConfigEntry{}
-	c.HealthzChecks, c.LivezChecks, c.ReadyzChecks = slices.Clone(c.HealthzChecks), slices.Clone(c.LivezChecks), slices.Clone(c.ReadyzChecks)
+	c.HealthzChecks, c.LivezChecks, c.ReadyzChecks = slices.Clone(c.HealthzChecks),
+		slices.Clone(c.LivezChecks), slices.Clone(c.ReadyzChecks)
 	c.AggregatedDiscoveryGroupManager = server.AggregatedDiscoveryGroupManager
 	c.MergedResourceConfig = apiextensionsserver.DefaultAPIResourceConfigSource()
-	builtin, err := e.options.Storage.RESTOptionsGetter(c, e.options.Database, newBuiltinEncodings(e.options.Storage.Prefix, e.options.Storage.MediaType))
+	builtin, err := e.options.Storage.RESTOptionsGetter(c, e.options.Database,
+		newBuiltinEncodings(e.options.Storage.Prefix, e.options.Storage.MediaType))
 	if err != nil {
 		return nil, err
 	}
 	c.RESTOptionsGetter = guardedGetter{builtin, e.guard}
-	objects, err := e.options.Storage.RESTOptionsGetter(c, e.options.Database, objectEncodings{e.options.Storage.Prefix})
+	objects, err := e.options.Storage.RESTOptionsGetter(c, e.options.Database,
+		objectEncodings{e.options.Storage.Prefix})
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +189,8 @@ func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*generica
 		GenericConfig: outer,
 		ExtraConfig: apiextensionsserver.ExtraConfig{
 			CRDRESTOptionsGetter: objectGetter{guardedGetter{objects, e.guard}},
-			// With more than one, a definition would be established after 5 s only. Servers learn of it within milliseconds.
+			// With more than one, a definition would be established after 5 s only. Servers learn
+			// of it within milliseconds.
 			MasterCount:         1,
 			ServiceResolver:     noServices{},
 			AuthResolverWrapper: e.wrapper,
@@ -207,11 +221,13 @@ func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*generica
 	return extended, e.addHooks(extended, installed.Directories)
 }
 
-// publish makes the document of all groups, to which the groups of definitions are added while the server runs.
+// publish makes the document of all groups, to which the groups of definitions are added while the
+// server runs.
 func (e *Extension) publish(inner, outer *genericapiserver.GenericAPIServer) {
 	all := restful.NewContainer()
 	seen := sets.New[string]()
-	for _, container := range []*restful.Container{outer.Handler.GoRestfulContainer, inner.Handler.GoRestfulContainer} {
+	for _, container := range []*restful.Container{outer.Handler.GoRestfulContainer,
+		inner.Handler.GoRestfulContainer} {
 		for _, service := range container.RegisteredWebServices() {
 			if !seen.Has(service.RootPath()) {
 				seen.Insert(service.RootPath())
@@ -220,12 +236,14 @@ func (e *Extension) publish(inner, outer *genericapiserver.GenericAPIServer) {
 		}
 	}
 	document := routes.OpenAPI{Config: e.config.OpenAPIConfig, V3Config: e.config.OpenAPIV3Config}
-	outer.OpenAPIVersionedService, outer.StaticOpenAPISpec = document.InstallV2(all, outer.Handler.NonGoRestfulMux)
+	outer.OpenAPIVersionedService, outer.StaticOpenAPISpec = document.InstallV2(all,
+		outer.Handler.NonGoRestfulMux)
 	outer.OpenAPIV3VersionedService = document.InstallV3(all, outer.Handler.NonGoRestfulMux)
 }
 
 // addHooks starts what goes on in the background.
-func (e *Extension) addHooks(server *genericapiserver.GenericAPIServer, directories sets.Set[string]) error {
+func (e *Extension) addHooks(server *genericapiserver.GenericAPIServer,
+	directories sets.Set[string]) error {
 	metadataClient, err := metadata.NewForConfig(e.config.LoopbackClientConfig)
 	if err != nil {
 		return fmt.Errorf("cannot make a client for the server itself: %w", err)
@@ -235,27 +253,30 @@ func (e *Extension) addHooks(server *genericapiserver.GenericAPIServer, director
 		settle = 0
 	}
 	stored := storedIn{db: e.options.Database, prefix: e.options.Storage.Prefix, core: directories}
-	controller, err := core.NewNamespaceController(e.client, metadataClient, e.informers.Core().V1().Namespaces(),
-		stored.resources, settle)
+	controller, err := core.NewNamespaceController(e.client, metadataClient,
+		e.informers.Core().V1().Namespaces(), stored.resources, settle)
 	if err != nil {
 		return fmt.Errorf("cannot watch the namespaces: %w", err)
 	}
-	if err := server.AddPostStartHook("core-storage-readiness", server.StorageReadinessHook.Hook); err != nil {
+	if err := server.AddPostStartHook("core-storage-readiness",
+		server.StorageReadinessHook.Hook); err != nil {
 		return err
 	}
-	return server.AddPostStartHook("namespaces", func(hook genericapiserver.PostStartHookContext) error {
-		e.informers.StartWithContext(hook)
-		go controller.Run(hook)
-		err := wait.PollUntilContextCancel(hook, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-			err := core.CreateSystemNamespaces(ctx, e.client)
-			if err != nil && ctx.Err() == nil {
-				klog.FromContext(ctx).Info("The server is not ready", "reason", err)
+	return server.AddPostStartHook("namespaces",
+		func(hook genericapiserver.PostStartHookContext) error {
+			e.informers.StartWithContext(hook)
+			go controller.Run(hook)
+			err := wait.PollUntilContextCancel(hook, 100*time.Millisecond, true,
+				func(ctx context.Context) (bool, error) {
+					err := core.CreateSystemNamespaces(ctx, e.client)
+					if err != nil && ctx.Err() == nil {
+						klog.FromContext(ctx).Info("The server is not ready", "reason", err)
+					}
+					return err == nil, nil
+				})
+			if hook.Err() != nil {
+				return nil
 			}
-			return err == nil, nil
+			return err
 		})
-		if hook.Err() != nil {
-			return nil
-		}
-		return err
-	})
 }

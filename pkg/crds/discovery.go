@@ -18,22 +18,26 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// discover lists the groups of the outer server and of definitions in the inner one's list of groups, which is what clients are answered with that do not
-// ask for everything at once.
-func (e *Extension) discover(inner *genericapiserver.GenericAPIServer, definitions *apiextensionsserver.CustomResourceDefinitions, taken sets.Set[string]) error {
-	request, err := http.NewRequest(http.MethodGet, "/apis", nil) // of which only the client's address is looked at
+// discover lists the groups of the outer server and of definitions in the inner one's list of
+// groups, which is what clients are answered with that do not ask for everything at once.
+func (e *Extension) discover(inner *genericapiserver.GenericAPIServer,
+	definitions *apiextensionsserver.CustomResourceDefinitions, taken sets.Set[string]) error {
+	// of which only the client's address is looked at
+	request, err := http.NewRequest(http.MethodGet, "/apis", nil)
 	if err != nil {
 		return err
 	}
 	own := sets.New[string]()
-	for _, server := range []*genericapiserver.GenericAPIServer{inner, definitions.GenericAPIServer} {
+	for _, server := range []*genericapiserver.GenericAPIServer{inner,
+		definitions.GenericAPIServer} {
 		groups, err := server.DiscoveryGroupManager.Groups(request.Context(), request)
 		if err != nil {
 			return fmt.Errorf("cannot list the server's groups: %w", err)
 		}
 		for _, g := range groups {
 			if taken.Has(g.Name) {
-				return fmt.Errorf("the group %s would be stored where the core API stores its %s: give the group the name of a domain", g.Name, g.Name)
+				return fmt.Errorf("the group %s would be stored where the core API stores its "+
+					"%s: give the group the name of a domain", g.Name, g.Name)
 			}
 			own.Insert(g.Name)
 			g.ServerAddressByClientCIDRs = nil // filled in for each client
@@ -42,10 +46,14 @@ func (e *Extension) discover(inner *genericapiserver.GenericAPIServer, definitio
 	}
 	e.plugin.own.Store(&own)
 
-	listed := &listedGroups{owns: e.plugin.owns, manager: inner.DiscoveryGroupManager, definitions: map[string]*apiextensionsv1.CustomResourceDefinition{}}
-	_, err = definitions.Informers.Apiextensions().V1().CustomResourceDefinitions().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { listed.set(obj.(*apiextensionsv1.CustomResourceDefinition)) },
-		UpdateFunc: func(_, obj any) { listed.set(obj.(*apiextensionsv1.CustomResourceDefinition)) },
+	listed := &listedGroups{owns: e.plugin.owns, manager: inner.DiscoveryGroupManager,
+		definitions: map[string]*apiextensionsv1.CustomResourceDefinition{}}
+	_,
+		err = definitions.Informers.Apiextensions().V1().CustomResourceDefinitions().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) { listed.set(obj.(*apiextensionsv1.CustomResourceDefinition)) },
+		UpdateFunc: func(_, obj any) {
+			listed.set(obj.(*apiextensionsv1.CustomResourceDefinition))
+		},
 		DeleteFunc: func(obj any) {
 			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 				obj = tombstone.Obj
@@ -63,10 +71,11 @@ func (e *Extension) discover(inner *genericapiserver.GenericAPIServer, definitio
 
 // listedGroups keeps a list of groups up to date with the definitions that there are.
 type listedGroups struct {
-	owns        func(group string) bool // which groups are listed in any case
-	manager     discovery.GroupManager
-	mu          sync.Mutex
-	definitions map[string]*apiextensionsv1.CustomResourceDefinition // those that are served, by name
+	owns    func(group string) bool // which groups are listed in any case
+	manager discovery.GroupManager
+	mu      sync.Mutex
+	// those that are served, by name
+	definitions map[string]*apiextensionsv1.CustomResourceDefinition
 }
 
 func (l *listedGroups) set(d *apiextensionsv1.CustomResourceDefinition) {
@@ -111,10 +120,13 @@ func (l *listedGroups) list(group string) {
 		return
 	}
 	names := served.UnsortedList()
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(-version.CompareKubeAwareVersionStrings(a, b), cmp.Compare(a, b)) })
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(-version.CompareKubeAwareVersionStrings(a, b), cmp.Compare(a, b))
+	})
 	listed := metav1.APIGroup{Name: group}
 	for _, name := range names {
-		listed.Versions = append(listed.Versions, metav1.GroupVersionForDiscovery{GroupVersion: group + "/" + name, Version: name})
+		listed.Versions = append(listed.Versions,
+			metav1.GroupVersionForDiscovery{GroupVersion: group + "/" + name, Version: name})
 	}
 	listed.PreferredVersion = listed.Versions[0]
 	l.manager.AddGroup(listed)

@@ -1,13 +1,16 @@
-// Package crds is for authors of API servers. It makes a server serve CustomResourceDefinitions, and
-// the objects of what they define, besides the groups that the server is built with. Clients see one
-// server with one discovery and one OpenAPI document.
+// Package crds is for authors of API servers. It makes a server serve CustomResourceDefinitions,
+// and the objects of what they define, besides the groups that the server is built with. Clients
+// see one server with one discovery and one OpenAPI document.
 //
-// Definitions are served by k8s.io/apiextensions-apiserver, so that everything about them is as in a cluster: structural schemas, defaults, pruning, validation
-// with CEL, versions and conversion webhooks, subresources, columns, selectable fields. Objects are stored by package storage.
+// Definitions are served by k8s.io/apiextensions-apiserver, so that everything about them is as in
+// a cluster: structural schemas, defaults, pruning, validation with CEL, versions and conversion
+// webhooks, subresources, columns, selectable fields. Objects are stored by package storage.
 //
-// Where objects have namespaces, clients expect Namespaces. Package core serves them, with the few other resources of the core API that make sense without
-// nodes, and its controller deletes what is in a namespace that is deleted. An object cannot be created in a namespace that does not exist.
-// An object that is created while its namespace is deleted is deleted, too: see guard.go. The admission webhooks that clients register are called, and the ValidatingAdmissionPolicies that
+// Where objects have namespaces, clients expect Namespaces. Package core serves them, with the few
+// other resources of the core API that make sense without nodes, and its controller deletes what is
+// in a namespace that is deleted. An object cannot be created in a namespace that does not exist.
+// An object that is created while its namespace is deleted is deleted, too: see guard.go. The
+// admission webhooks that clients register are called, and the ValidatingAdmissionPolicies that
 // they bind are enforced.
 //
 // The server that an author builds is wrapped:
@@ -16,11 +19,13 @@
 //	server, err := …                                       // the author's own, built from config
 //	server, err = extension.Extend(server)
 //
-// Admission plugins of the author's own are in config before, or come after those that Prepare has put there:
+// Admission plugins of the author's own are in config before, or come after those that Prepare has
+// put there:
 //
 //	config.AdmissionControl = admission.NewChainHandler(config.AdmissionControl, mine)
 //
-// A definition cannot use the name of a group of Go types: it is refused. One that is older than the group is not served any more, as its status says.
+// A definition cannot use the name of a group of Go types: it is refused. One that is older than
+// the group is not served any more, as its status says.
 //
 // A program that does not import this package links nothing of it.
 package crds

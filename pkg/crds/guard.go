@@ -22,32 +22,41 @@ import (
 
 // namespaceGuard keeps objects out of namespaces that are gone.
 //
-// Admission looks at the namespace before webhooks are called, which may take half a minute. The namespace may be deleted meanwhile, found to be empty, and be gone before
-// the object is written, which would then be in no namespace. So the namespace is read once more, from the database, after the object was committed:
+// Admission looks at the namespace before webhooks are called, which may take half a minute. The
+// namespace may be deleted meanwhile, found to be empty, and be gone before the object is written,
+// which would then be in no namespace. So the namespace is read once more, from the database, after
+// the object was committed:
 //
-//   - If it is Active then, it was not deleted before the object was there. Whoever deletes it later lists its content after that, and sees the object.
-//   - Otherwise the object may have come after the last look at the namespace's content. It is deleted again, and the client is told what admission would have said.
+//   - If it is Active then, it was not deleted before the object was there. Whoever deletes it
+//     later lists its content after that, and sees the object.
+//   - Otherwise the object may have come after the last look at the namespace's content. It is
+//     deleted again, and the client is told what admission would have said.
 //
-// So an object whose creation was acknowledged is never left behind, whatever time anything takes, with any number of servers, and whatever their clocks say.
-// Left behind is only one that was not acknowledged, if the server dies, or loses the database, between the commit and the look, while somebody deletes the
-// namespace. Who takes the finalizer kubernetes from a namespace by hand, and those stores that an author makes with a getter that is not the configuration's, are
-// outside of this.
+// So an object whose creation was acknowledged is never left behind, whatever time anything takes,
+// with any number of servers, and whatever their clocks say. Left behind is only one that was not
+// acknowledged, if the server dies, or loses the database, between the commit and the look, while
+// somebody deletes the namespace. Who takes the finalizer kubernetes from a namespace by hand, and
+// those stores that an author makes with a getter that is not the configuration's, are outside of
+// this.
 type namespaceGuard struct {
 	namespaces atomic.Pointer[rest.Getter]
 }
 
-// guardWait bounds how long the namespace is asked for, and an object deleted, that is written already, whatever the client's own deadline is.
+// guardWait bounds how long the namespace is asked for, and an object deleted, that is written
+// already, whatever the client's own deadline is.
 const guardWait = 10 * time.Second
 
 // check returns why there must not be an object in a namespace.
-func (g *namespaceGuard) check(ctx context.Context, resource schema.GroupResource, namespace, name string) error {
+func (g *namespaceGuard) check(ctx context.Context, resource schema.GroupResource, namespace,
+	name string) error {
 	getter := g.namespaces.Load()
 	if getter == nil {
 		return nil // the server is not made yet
 	}
 	obj, err := (*getter).Get(ctx, namespace, &metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return apierrors.NewNotFound(corev1.Resource("namespaces"), namespace) // and not the resource that the request is for
+		// and not the resource that the request is for
+		return apierrors.NewNotFound(corev1.Resource("namespaces"), namespace)
 	}
 	if err != nil {
 		return err
@@ -59,9 +68,13 @@ func (g *namespaceGuard) check(ctx context.Context, resource schema.GroupResourc
 	if n.DeletionTimestamp == nil {
 		return nil
 	}
-	refusal := apierrors.NewForbidden(resource, name, fmt.Errorf("unable to create new content in namespace %s because it is being terminated", namespace))
+	refusal := apierrors.NewForbidden(resource, name,
+		fmt.Errorf("unable to create new content in namespace %s because it is being terminated",
+			namespace))
 	refusal.ErrStatus.Details.Causes = append(refusal.ErrStatus.Details.Causes, metav1.StatusCause{
-		Type: corev1.NamespaceTerminatingCause, Message: fmt.Sprintf("namespace %s is being terminated", namespace), Field: "metadata.namespace",
+		Type:    corev1.NamespaceTerminatingCause,
+		Message: fmt.Sprintf("namespace %s is being terminated", namespace),
+		Field:   "metadata.namespace",
 	})
 	return refusal
 }
@@ -72,16 +85,19 @@ type guardedGetter struct {
 	guard *namespaceGuard
 }
 
-func (g guardedGetter) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
+func (g guardedGetter) GetRESTOptions(resource schema.GroupResource,
+	example runtime.Object) (generic.RESTOptions, error) {
 	o, err := g.RESTOptionsGetter.GetRESTOptions(resource, example)
 	if err != nil {
 		return o, err
 	}
 	decorate := o.Decorator
-	o.Decorator = func(config *storagebackend.ConfigForResource, prefix string, key func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
+	o.Decorator = func(config *storagebackend.ConfigForResource, prefix string,
+		key func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
 		attributes apistorage.AttrFunc, triggers apistorage.IndexerFuncs, indexers *cache.Indexers,
 	) (apistorage.Interface, factory.DestroyFunc, error) {
-		store, destroy, err := decorate(config, prefix, key, newFunc, newListFunc, attributes, triggers, indexers)
+		store, destroy, err := decorate(config, prefix, key, newFunc, newListFunc, attributes,
+			triggers, indexers)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -98,7 +114,8 @@ type guardedStore struct {
 	newFunc  func() runtime.Object
 }
 
-func (s guardedStore) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+func (s guardedStore) Create(ctx context.Context, key string, obj, out runtime.Object,
+	ttl uint64) error {
 	if err := s.Interface.Create(ctx, key, obj, out, ttl); err != nil {
 		return err
 	}
@@ -106,24 +123,28 @@ func (s guardedStore) Create(ctx context.Context, key string, obj, out runtime.O
 }
 
 // GuaranteedUpdate may create, too, for a PUT or an apply.
-func (s guardedStore) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object, ignoreNotFound bool, preconditions *apistorage.Preconditions,
-	update apistorage.UpdateFunc, cached runtime.Object,
+func (s guardedStore) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object,
+	ignoreNotFound bool, preconditions *apistorage.Preconditions, update apistorage.UpdateFunc,
+	cached runtime.Object,
 ) error {
 	if !ignoreNotFound {
-		return s.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, update, cached)
+		return s.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions,
+			update, cached)
 	}
 	created := false
-	err := s.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, func(existing runtime.Object, m apistorage.ResponseMeta) (runtime.Object, *uint64, error) {
-		created = m.ResourceVersion == 0
-		return update(existing, m)
-	}, cached)
+	err := s.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions,
+		func(existing runtime.Object, m apistorage.ResponseMeta) (runtime.Object, *uint64, error) {
+			created = m.ResourceVersion == 0
+			return update(existing, m)
+		}, cached)
 	if err != nil || !created {
 		return err
 	}
 	return s.keep(ctx, key, out)
 }
 
-// keep deletes an object that has just been created again if its namespace does not take it, and returns why.
+// keep deletes an object that has just been created again if its namespace does not take it, and
+// returns why.
 func (s guardedStore) keep(ctx context.Context, key string, created runtime.Object) error {
 	object, err := meta.Accessor(created)
 	if err != nil {
@@ -139,14 +160,17 @@ func (s guardedStore) keep(ctx context.Context, key string, created runtime.Obje
 	case refusal == nil:
 		return nil
 	case !apierrors.IsNotFound(refusal) && !apierrors.IsForbidden(refusal):
-		return apierrors.NewTimeoutError(fmt.Sprintf("%s %q was created, but whether its namespace is still there cannot be told: %v; look whether it is there",
+		return apierrors.NewTimeoutError(fmt.Sprintf("%s %q was created, but whether its "+
+			"namespace is still there cannot be told: %v; look whether it is there",
 			s.resource, object.GetName(), refusal), 0)
 	}
 	uid := object.GetUID()
-	err = s.Delete(ctx, key, s.newFunc(), &apistorage.Preconditions{UID: &uid}, apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{})
+	err = s.Delete(ctx, key, s.newFunc(), &apistorage.Preconditions{UID: &uid},
+		apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{})
 	// If it is gone, or another one has its name, somebody else was faster.
 	if err != nil && !apistorage.IsNotFound(err) && !apistorage.IsInvalidObj(err) {
-		return apierrors.NewInternalError(fmt.Errorf("%s %q was created in a namespace that is being deleted, and cannot be deleted: %w", s.resource, object.GetName(), err))
+		return apierrors.NewInternalError(fmt.Errorf("%s %q was created in a namespace that is "+
+			"being deleted, and cannot be deleted: %w", s.resource, object.GetName(), err))
 	}
 	return refusal
 }

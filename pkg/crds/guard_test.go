@@ -28,7 +28,8 @@ func (s *fakeStore) Create(context.Context, string, runtime.Object, runtime.Obje
 	return nil
 }
 
-func (s *fakeStore) GuaranteedUpdate(_ context.Context, _ string, out runtime.Object, _ bool, _ *apistorage.Preconditions, update apistorage.UpdateFunc, _ runtime.Object) error {
+func (s *fakeStore) GuaranteedUpdate(_ context.Context, _ string, out runtime.Object, _ bool,
+	_ *apistorage.Preconditions, update apistorage.UpdateFunc, _ runtime.Object) error {
 	var m apistorage.ResponseMeta
 	if s.exists {
 		m.ResourceVersion = 7
@@ -40,7 +41,9 @@ func (s *fakeStore) GuaranteedUpdate(_ context.Context, _ string, out runtime.Ob
 	return err
 }
 
-func (s *fakeStore) Delete(ctx context.Context, _ string, _ runtime.Object, p *apistorage.Preconditions, _ apistorage.ValidateObjectFunc, _ runtime.Object, _ apistorage.DeleteOptions) error {
+func (s *fakeStore) Delete(ctx context.Context, _ string, _ runtime.Object,
+	p *apistorage.Preconditions, _ apistorage.ValidateObjectFunc, _ runtime.Object,
+	_ apistorage.DeleteOptions) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -55,12 +58,14 @@ type namespaceGetter struct {
 	asked     *int
 }
 
-func (g namespaceGetter) Get(ctx context.Context, _ string, _ *metav1.GetOptions) (runtime.Object, error) {
+func (g namespaceGetter) Get(ctx context.Context, _ string, _ *metav1.GetOptions) (runtime.Object,
+	error) {
 	*g.asked++
 	return g.namespace, errors.Join(g.err, ctx.Err())
 }
 
-// An object that was created stays if its namespace is Active after that, and is deleted otherwise, for whatever reason it was created, and however impatient the client is.
+// An object that was created stays if its namespace is Active after that, and is deleted otherwise,
+// for whatever reason it was created, and however impatient the client is.
 func TestNamespaceGuard(t *testing.T) {
 	active := &corev1.Namespace{}
 	terminating := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: time.Now()}}}
@@ -74,17 +79,27 @@ func TestNamespaceGuard(t *testing.T) {
 		says        string
 		deleted     bool
 	}{
-		"active":                       {namespace: active},
-		"cluster-wide":                 {clusterwide: true, err: gone},
-		"terminating":                  {namespace: terminating, reason: metav1.StatusReasonForbidden, says: "unable to create new content in namespace team because it is being terminated", deleted: true},
-		"gone":                         {err: gone, reason: metav1.StatusReasonNotFound, says: `namespaces "team" not found`, deleted: true},
-		"unknown":                      {err: errors.New("no database"), reason: metav1.StatusReasonTimeout, says: "whether its namespace is still there cannot be told: no database"},
-		"gone, and so is the object":   {err: gone, failure: apistorage.NewKeyNotFoundError("k", 0), reason: metav1.StatusReasonNotFound, deleted: true},
-		"gone, and another object":     {err: gone, failure: apistorage.NewInvalidObjError("k", "uid"), reason: metav1.StatusReasonNotFound, deleted: true},
-		"gone, and the deletion fails": {err: gone, failure: errors.New("no database"), reason: metav1.StatusReasonInternalError, says: "cannot be deleted: no database", deleted: true},
+		"active":       {namespace: active},
+		"cluster-wide": {clusterwide: true, err: gone},
+		"terminating": {namespace: terminating,
+			reason: metav1.StatusReasonForbidden, says: "unable to create new content in " +
+				"namespace team because it is being terminated", deleted: true},
+		"gone": {err: gone, reason: metav1.StatusReasonNotFound,
+			says: `namespaces "team" not found`, deleted: true},
+		"unknown": {err: errors.New("no database"),
+			reason: metav1.StatusReasonTimeout, says: "whether its namespace is still there " +
+				"cannot be told: no database"},
+		"gone, and so is the object": {err: gone, failure: apistorage.NewKeyNotFoundError("k", 0),
+			reason: metav1.StatusReasonNotFound, deleted: true},
+		"gone, and another object": {err: gone, failure: apistorage.NewInvalidObjError("k",
+			"uid"), reason: metav1.StatusReasonNotFound, deleted: true},
+		"gone, and the deletion fails": {err: gone, failure: errors.New("no database"),
+			reason: metav1.StatusReasonInternalError, says: "cannot be deleted: no database",
+			deleted: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "team", UID: "uid-of-it"}}
+			object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one",
+				Namespace: "team", UID: "uid-of-it"}}
 			if c.clusterwide {
 				object.Namespace = ""
 			}
@@ -92,17 +107,23 @@ func TestNamespaceGuard(t *testing.T) {
 			guard := &namespaceGuard{}
 			guard.namespaces.Store(&[]rest.Getter{namespaceGetter{c.namespace, c.err, &asked}}[0])
 			inner := &fakeStore{failure: c.failure}
-			store := guardedStore{inner, guard, corev1.Resource("configmaps"), func() runtime.Object { return &corev1.ConfigMap{} }}
+			store := guardedStore{inner, guard, corev1.Resource("configmaps"),
+				func() runtime.Object {
+					return &corev1.ConfigMap{}
+				}}
 			ended, cancel := context.WithCancel(t.Context())
 			cancel()
-			update := func(runtime.Object, apistorage.ResponseMeta) (runtime.Object, *uint64, error) {
+			update := func(runtime.Object, apistorage.ResponseMeta) (runtime.Object,
+				*uint64, error) {
 				return object, nil, nil
 			}
 			for how, err := range map[string]error{
 				"create": store.Create(ended, "k", object, nil, 0),
-				"update": store.GuaranteedUpdate(ended, "k", &corev1.ConfigMap{}, true, nil, update, nil),
+				"update": store.GuaranteedUpdate(ended, "k", &corev1.ConfigMap{}, true, nil,
+					update, nil),
 			} {
-				if apierrors.ReasonForError(err) != c.reason || err != nil && !strings.Contains(err.Error(), c.says) {
+				if apierrors.ReasonForError(err) != c.reason ||
+					err != nil && !strings.Contains(err.Error(), c.says) {
 					t.Errorf("%s: %v", how, err)
 				}
 			}
@@ -118,8 +139,11 @@ func TestNamespaceGuard(t *testing.T) {
 			// What exists is updated in any namespace, which is not looked at.
 			asked, inner.exists, inner.deleted = 0, true, nil
 			for _, ignoreNotFound := range []bool{false, true} {
-				if err := store.GuaranteedUpdate(t.Context(), "k", &corev1.ConfigMap{}, ignoreNotFound, nil, update, nil); err != nil || asked > 0 || inner.deleted != nil {
-					t.Errorf("an update: %v, %d questions, deleted are %v", err, asked, inner.deleted)
+				if err := store.GuaranteedUpdate(t.Context(), "k", &corev1.ConfigMap{},
+					ignoreNotFound, nil, update, nil); err != nil || asked > 0 ||
+					inner.deleted != nil {
+					t.Errorf("an update: %v, %d questions, deleted are %v", err, asked,
+						inner.deleted)
 				}
 			}
 		})

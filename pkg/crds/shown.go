@@ -19,16 +19,20 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// shown changes what upstream's handlers and controllers see of a definition. Nothing is changed in the database, where the admission plugin keeps it out of.
+// shown changes what upstream's handlers and controllers see of a definition. Nothing is changed in
+// the database, where the admission plugin keeps it out of.
 func (e *Extension) shown(obj any) (any, error) {
 	definition, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
 	switch {
 	case !ok:
 	case e.plugin.owns(definition.Spec.Group):
 		for _, c := range notServed(definition.Spec.Group) {
-			apihelpers.SetCRDCondition(definition, apiextensionsv1.CustomResourceDefinitionCondition{
-				Type: apiextensionsv1.CustomResourceDefinitionConditionType(c.Type), Status: apiextensionsv1.ConditionStatus(c.Status), Reason: c.Reason, Message: c.Message,
-			})
+			apihelpers.SetCRDCondition(definition,
+				apiextensionsv1.CustomResourceDefinitionCondition{
+					Type:   apiextensionsv1.CustomResourceDefinitionConditionType(c.Type),
+					Status: apiextensionsv1.ConditionStatus(c.Status), Reason: c.Reason,
+					Message: c.Message,
+				})
 		}
 		// Whose names are accepted is left alone by the controller that accepts names.
 		definition.Status.AcceptedNames = definition.Spec.Names
@@ -43,19 +47,23 @@ func (e *Extension) shown(obj any) (any, error) {
 	return obj, nil
 }
 
-// notServed are the conditions of a definition that is older than the server's own group of the same name: the group is served as before, and the definition is not.
+// notServed are the conditions of a definition that is older than the server's own group of the
+// same name: the group is served as before, and the definition is not.
 func notServed(group string) [2]apiextensions.CustomResourceDefinitionCondition {
-	message := fmt.Sprintf("the group %s belongs to the server itself: what is defined in it is not served; its objects stay stored", group)
+	message := fmt.Sprintf("the group %s belongs to the server itself: what is defined in it is "+
+		"not served; its objects stay stored", group)
 	return [2]apiextensions.CustomResourceDefinitionCondition{
-		{Type: apiextensions.NamesAccepted, Status: apiextensions.ConditionFalse, Reason: groupOfServer, Message: message},
-		{Type: apiextensions.Established, Status: apiextensions.ConditionFalse, Reason: groupOfServer, Message: message},
+		{Type: apiextensions.NamesAccepted, Status: apiextensions.ConditionFalse,
+			Reason: groupOfServer, Message: message},
+		{Type: apiextensions.Established, Status: apiextensions.ConditionFalse,
+			Reason: groupOfServer, Message: message},
 	}
 }
 
 const groupOfServer = "GroupOfServer"
 
-// reportEvery is how often it is said at most in a definition's status that it is not served. A server of an earlier version, which has not the group itself, may
-// say the contrary meanwhile.
+// reportEvery is how often it is said at most in a definition's status that it is not served. A
+// server of an earlier version, which has not the group itself, may say the contrary meanwhile.
 const reportEvery = time.Minute
 
 // unserved says of definitions that they are not served, in their status and in the log.
@@ -78,27 +86,30 @@ func (e *Extension) reportUnserved(definitions *apiextensionsserver.CustomResour
 		reported: map[string]time.Time{},
 	}
 	look := func(obj any) {
-		if d, ok := obj.(*apiextensionsv1.CustomResourceDefinition); ok && e.plugin.owns(d.Spec.Group) {
+		if d, ok := obj.(*apiextensionsv1.CustomResourceDefinition); ok &&
+			e.plugin.owns(d.Spec.Group) {
 			u.add(d.Name)
 		}
 	}
-	_, err = definitions.Informers.Apiextensions().V1().CustomResourceDefinitions().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+	_,
+		err = definitions.Informers.Apiextensions().V1().CustomResourceDefinitions().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: look, UpdateFunc: func(_, obj any) { look(obj) },
 	})
 	if err != nil {
 		return fmt.Errorf("cannot watch the definitions: %w", err)
 	}
-	return definitions.GenericAPIServer.AddPostStartHook("unserved-definitions", func(hook genericapiserver.PostStartHookContext) error {
-		go func() {
-			<-hook.Done()
-			u.queue.ShutDown()
-		}()
-		go func() {
-			for u.next(hook) {
-			}
-		}()
-		return nil
-	})
+	return definitions.GenericAPIServer.AddPostStartHook("unserved-definitions",
+		func(hook genericapiserver.PostStartHookContext) error {
+			go func() {
+				<-hook.Done()
+				u.queue.ShutDown()
+			}()
+			go func() {
+				for u.next(hook) {
+				}
+			}()
+			return nil
+		})
 }
 
 func (u *unserved) add(name string) {
@@ -118,7 +129,8 @@ func (u *unserved) next(ctx context.Context) bool {
 	}
 	defer u.queue.Done(name)
 	if err := u.report(ctx, name); err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Info("It cannot be said in the status of a definition that it is not served", "definition", name, "reason", err)
+		klog.FromContext(ctx).Info("It cannot be said in the status of a definition that it is "+
+			"not served", "definition", name, "reason", err)
 		u.queue.AddRateLimited(name)
 		return true
 	}
@@ -135,11 +147,13 @@ func (u *unserved) report(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if c := apihelpers.FindCRDCondition(d, apiextensionsv1.NamesAccepted); c != nil && c.Reason == groupOfServer && d.Status.AcceptedNames.Plural == "" {
+	if c := apihelpers.FindCRDCondition(d, apiextensionsv1.NamesAccepted); c != nil &&
+		c.Reason == groupOfServer && d.Status.AcceptedNames.Plural == "" {
 		return nil
 	}
-	klog.FromContext(ctx).Info("A CustomResourceDefinition is not served, because the server has a group of that name itself; what was stored of it stays stored",
-		"definition", name, "group", d.Spec.Group)
+	klog.FromContext(ctx).Info("A CustomResourceDefinition is not served, because the server has "+
+		"a group of that name itself; what was stored of it stays stored", "definition", name,
+		"group", d.Spec.Group)
 	_, err = u.client.UpdateStatus(ctx, d, metav1.UpdateOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err

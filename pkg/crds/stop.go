@@ -20,8 +20,8 @@ const definitionsKnown = "CRDInformerHasNotSynced"
 // fatal line in the log. So before the server stops, the hook is told that the informer is synced,
 // and has time to see it.
 //
-// Nobody is misled: a server that is told to stop while it starts is never ready, and no longer says
-// that its discovery is complete.
+// Nobody is misled: a server that is told to stop while it starts is never ready, and no longer
+// says that its discovery is complete.
 func stopWhileStarting(definitions *apiextensionsserver.CustomResourceDefinitions) error {
 	stopping := &atomic.Bool{}
 	definitions.Informers = definitionsFactory{definitions.Informers, stopping}

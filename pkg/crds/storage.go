@@ -24,7 +24,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
-// builtinEncodings encode the definitions and the core API, each in the version of its group that has the highest priority.
+// builtinEncodings encode the definitions and the core API, each in the version of its group that
+// has the highest priority.
 type builtinEncodings struct {
 	core, definitions *serverstorage.DefaultStorageFactory
 }
@@ -32,19 +33,24 @@ type builtinEncodings struct {
 var _ storage.Encodings = builtinEncodings{}
 
 func newBuiltinEncodings(prefix, mediaType string) builtinEncodings {
-	return builtinEncodings{core: newFactory(prefix, mediaType, core.Scheme, core.Codecs), definitions: newFactory(prefix, mediaType, apiextensionsserver.Scheme, apiextensionsserver.Codecs)}
+	return builtinEncodings{core: newFactory(prefix, mediaType, core.Scheme, core.Codecs),
+		definitions: newFactory(prefix, mediaType, apiextensionsserver.Scheme,
+			apiextensionsserver.Codecs)}
 }
 
-func newFactory(prefix, mediaType string, scheme *runtime.Scheme, codecs runtime.StorageSerializer) *serverstorage.DefaultStorageFactory {
+func newFactory(prefix, mediaType string, scheme *runtime.Scheme,
+	codecs runtime.StorageSerializer) *serverstorage.DefaultStorageFactory {
 	known := func(i runtime.SerializerInfo) bool { return i.MediaType == mediaType }
 	if !slices.ContainsFunc(codecs.SupportedMediaTypes(), known) {
 		mediaType = runtime.ContentTypeJSON // which every group has
 	}
-	return serverstorage.NewDefaultStorageFactory(storagebackend.Config{Prefix: prefix}, mediaType, codecs, serverstorage.NewDefaultResourceEncodingConfig(scheme),
+	return serverstorage.NewDefaultStorageFactory(storagebackend.Config{Prefix: prefix}, mediaType,
+		codecs, serverstorage.NewDefaultResourceEncodingConfig(scheme),
 		serverstorage.NewResourceConfig(), nil)
 }
 
-func (e builtinEncodings) NewConfig(resource schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error) {
+func (e builtinEncodings) NewConfig(resource schema.GroupResource,
+	example runtime.Object) (*storagebackend.ConfigForResource, error) {
 	if resource.Group == apiextensions.GroupName {
 		return e.definitions.NewConfig(resource, example)
 	}
@@ -55,8 +61,9 @@ func (e builtinEncodings) ResourcePrefix(resource schema.GroupResource) string {
 	return prefixOf(resource)
 }
 
-// prefixOf puts the resources of a group below the group's name. Those of the core API, which has no name, cannot be mistaken for a group: the name of a
-// definition's has a dot, and that of a server's own is compared with theirs.
+// prefixOf puts the resources of a group below the group's name. Those of the core API, which has
+// no name, cannot be mistaken for a group: the name of a definition's has a dot, and that of a
+// server's own is compared with theirs.
 func prefixOf(resource schema.GroupResource) string {
 	if resource.Group == "" {
 		return resource.Resource
@@ -64,17 +71,21 @@ func prefixOf(resource schema.GroupResource) string {
 	return resource.Group + "/" + resource.Resource
 }
 
-// objectEncodings encode the objects that definitions define. The codec knows no types; the handler puts its own, which converts and defaults, around it.
+// objectEncodings encode the objects that definitions define. The codec knows no types; the handler
+// puts its own, which converts and defaults, around it.
 type objectEncodings struct{ prefix string }
 
-func (e objectEncodings) NewConfig(resource schema.GroupResource, _ runtime.Object) (*storagebackend.ConfigForResource, error) {
-	binary := cbor.NewSerializer(unstructuredscheme.NewUnstructuredCreator(), unstructuredscheme.NewUnstructuredObjectTyper())
+func (e objectEncodings) NewConfig(resource schema.GroupResource,
+	_ runtime.Object) (*storagebackend.ConfigForResource, error) {
+	binary := cbor.NewSerializer(unstructuredscheme.NewUnstructuredCreator(),
+		unstructuredscheme.NewUnstructuredObjectTyper())
 	var encoder runtime.Encoder = unstructured.UnstructuredJSONScheme
 	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
 		encoder = binary
 	}
 	// What was stored while the gate was open can be read after it was closed.
-	codec := runtime.NewCodec(encoder, recognizer.NewDecoder(binary, unstructured.UnstructuredJSONScheme))
+	codec := runtime.NewCodec(encoder,
+		recognizer.NewDecoder(binary, unstructured.UnstructuredJSONScheme))
 	return storagebackend.NewDefaultConfig(e.prefix, codec).ForResource(resource), nil
 }
 
@@ -82,22 +93,26 @@ func (e objectEncodings) ResourcePrefix(resource schema.GroupResource) string {
 	return prefixOf(resource)
 }
 
-// objectGetter says how the objects of definitions are stored. When the version changes in which they are stored, there are for a moment the store that
-// serves what was asked for before, and the new one, which encodes otherwise. Either reads what the other writes.
+// objectGetter says how the objects of definitions are stored. When the version changes in which
+// they are stored, there are for a moment the store that serves what was asked for before, and the
+// new one, which encodes otherwise. Either reads what the other writes.
 type objectGetter struct{ generic.RESTOptionsGetter }
 
-func (g objectGetter) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
+func (g objectGetter) GetRESTOptions(resource schema.GroupResource,
+	example runtime.Object) (generic.RESTOptions, error) {
 	o, err := g.RESTOptionsGetter.GetRESTOptions(resource, example)
 	if err != nil {
 		return o, err
 	}
 	decorate := o.Decorator
-	o.Decorator = func(config *storagebackend.ConfigForResource, prefix string, key func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
+	o.Decorator = func(config *storagebackend.ConfigForResource, prefix string,
+		key func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
 		attributes apistorage.AttrFunc, triggers apistorage.IndexerFuncs, indexers *cache.Indexers,
 	) (apistorage.Interface, factory.DestroyFunc, error) {
 		versioned := *config
 		versioned.Codec = anyVersion{config.Codec}
-		return decorate(&versioned, prefix, key, newFunc, newListFunc, attributes, triggers, indexers)
+		return decorate(&versioned, prefix, key, newFunc, newListFunc, attributes,
+			triggers, indexers)
 	}
 	return o, nil
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // storedIn finds what is stored in a namespace by the keys in the database. They tell what
-// definitions and discovery cannot: what other servers have, who may know a definition that this one
-// has not heard of, and groups that it does not serve.
+// definitions and discovery cannot: what other servers have, who may know a definition that this
+// one has not heard of, and groups that it does not serve.
 type storedIn struct {
 	db interface {
 		FirstKey(ctx context.Context, from, before string) (string, error)

@@ -53,7 +53,8 @@ func TestStoredIn(t *testing.T) {
 	for _, r := range found {
 		names = append(names, r.String())
 	}
-	if got, want := strings.Join(names, " "), "configmaps gadgets.example.com notes.go.example.com"; got != want {
+	if got, want := strings.Join(names, " "),
+		"configmaps gadgets.example.com notes.go.example.com"; got != want {
 		t.Errorf("found %s, want %s", got, want)
 	}
 	// Two for each of eight resources, and one that finds the end.

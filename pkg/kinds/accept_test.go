@@ -27,10 +27,12 @@ const (
 
 // groupsAsUpstream are the example's groups with the media types that upstream's
 // NewDefaultAPIGroupInfo offers, as in a server that is written without package kinds.
-func groupsAsUpstream(api *kinds.API, getter generic.RESTOptionsGetter) ([]*genericapiserver.APIGroupInfo, error) {
+func groupsAsUpstream(api *kinds.API,
+	getter generic.RESTOptionsGetter) ([]*genericapiserver.APIGroupInfo, error) {
 	infos, err := api.GroupInfos(getter)
 	for _, info := range infos {
-		upstream := genericapiserver.NewDefaultAPIGroupInfo(example.Name, api.Scheme, info.ParameterCodec, api.Codecs)
+		upstream := genericapiserver.NewDefaultAPIGroupInfo(example.Name, api.Scheme,
+			info.ParameterCodec, api.Codecs)
 		info.NegotiatedSerializer = upstream.NegotiatedSerializer
 	}
 	return infos, err
@@ -45,7 +47,8 @@ func TestProtobufIsPreferred(t *testing.T) {
 	}
 	asUpstream := testkit.API{
 		Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig,
-		New: func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error) {
+		New: func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer,
+			error) {
 			server, err := c.Complete().New("upstream", genericapiserver.NewEmptyDelegate())
 			if err != nil {
 				return nil, err
@@ -57,7 +60,8 @@ func TestProtobufIsPreferred(t *testing.T) {
 			return server, server.InstallAPIGroups(infos...)
 		},
 	}
-	beside := func(groups func(generic.RESTOptionsGetter) ([]*genericapiserver.APIGroupInfo, error)) testkit.Options {
+	beside := func(groups func(generic.RESTOptionsGetter) ([]*genericapiserver.APIGroupInfo,
+		error)) testkit.Options {
 		return testkit.Options{Database: testkit.Memory, Groups: []testkit.Group{{
 			Scheme: api.Scheme, Codecs: api.Codecs, OpenAPI: api.OpenAPI,
 			New: func(getter generic.RESTOptionsGetter) (*genericapiserver.APIGroupInfo, error) {
@@ -81,9 +85,11 @@ func TestProtobufIsPreferred(t *testing.T) {
 			return exampletest.Start(t, beside(api.GroupInfos))
 		},
 		"a group of upstream's making beside others": func(t *testing.T) *testkit.Server {
-			return exampletest.Start(t, beside(func(getter generic.RESTOptionsGetter) ([]*genericapiserver.APIGroupInfo, error) {
-				return groupsAsUpstream(api, getter)
-			}))
+			return exampletest.Start(t,
+				beside(func(getter generic.RESTOptionsGetter) ([]*genericapiserver.APIGroupInfo,
+					error) {
+					return groupsAsUpstream(api, getter)
+				}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) { testProtobufIsPreferred(t, start(t)) })
@@ -97,7 +103,8 @@ func testProtobufIsPreferred(t *testing.T, s *testkit.Server) {
 	}
 	request := func(method, path, accept, body string) *http.Response {
 		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), method, s.Config.Host+path, strings.NewReader(body))
+		r, err := http.NewRequestWithContext(t.Context(), method, s.Config.Host+path,
+			strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,10 +176,12 @@ func testProtobufIsPreferred(t *testing.T, s *testkit.Server) {
 		t.Errorf("the metadata of a list: %s", metadata.Status)
 	}
 	events := request("GET", there+"?watch=true", anyObject, "") //nolint:bodyclose // request closes it when the test ends
-	if kind := events.Header.Get("Content-Type"); events.StatusCode != http.StatusOK || kind != "application/json" {
+	if kind := events.Header.Get("Content-Type"); events.StatusCode != http.StatusOK ||
+		kind != "application/json" {
 		t.Errorf("a watch: %s, %s", events.Status, kind)
 	}
-	if event, err := bufio.NewReader(events.Body).ReadString('\n'); !strings.Contains(event, `"name":"two"`) {
+	if event, err := bufio.NewReader(events.Body).ReadString('\n'); !strings.Contains(event,
+		`"name":"two"`) {
 		t.Errorf("the first event is %q, %v", event, err)
 	}
 	testMetadata(t, s)
@@ -197,10 +206,12 @@ func testMetadata(t *testing.T, s *testkit.Server) {
 	if err := there.Delete(t.Context(), "two", metav1.DeleteOptions{}); err != nil {
 		t.Errorf("the deletion of an object with a finalizer: %v", err)
 	}
-	if err := there.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+	if err := there.DeleteCollection(t.Context(), metav1.DeleteOptions{},
+		metav1.ListOptions{}); err != nil {
 		t.Errorf("the deletion of a collection: %v", err)
 	}
-	if list, err := there.List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) != 1 {
+	if list, err := there.List(t.Context(), metav1.ListOptions{}); err != nil ||
+		len(list.Items) != 1 {
 		t.Errorf("the metadata are %v, %v", list, err)
 	}
 }

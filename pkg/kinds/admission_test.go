@@ -47,8 +47,8 @@ func (p addMoon) Admit(
 	return nil
 }
 
-// TestAdmissionInVersions writes objects in all ways, in both versions of a kind that is of the same
-// Go type in both.
+// TestAdmissionInVersions writes objects in all ways, in both versions of a kind that is of the
+// same Go type in both.
 func TestAdmissionInVersions(t *testing.T) {
 	group := schema.GroupVersion{Group: "sky.example.com", Version: "v1"}
 	api, err := kinds.New(kinds.Group{
@@ -63,7 +63,8 @@ func TestAdmissionInVersions(t *testing.T) {
 	}}
 	s := testkit.Start(t, testkit.API{
 		Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig,
-		New: func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error) {
+		New: func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer,
+			error) {
 			c.AdmissionControl = plugin
 			return api.New(c)
 		},
@@ -78,7 +79,8 @@ func TestAdmissionInVersions(t *testing.T) {
 		if err := mars.UnmarshalJSON([]byte(document)); err != nil {
 			t.Fatal(err)
 		}
-		patch := func(typ types.PatchType, patch string) func() (*unstructured.Unstructured, error) {
+		patch := func(typ types.PatchType, patch string) func() (*unstructured.Unstructured,
+			error) {
 			return func() (*unstructured.Unstructured, error) {
 				o := metav1.PatchOptions{FieldManager: "me"}
 				if typ == types.ApplyPatchType {
@@ -101,7 +103,8 @@ func TestAdmissionInVersions(t *testing.T) {
 				return client.Update(t.Context(), mars, metav1.UpdateOptions{})
 			}},
 			{"merge patch", patch(types.MergePatchType, `{"moons":2}`)},
-			{"JSON patch", patch(types.JSONPatchType, `[{"op":"replace","path":"/moons","value":2}]`)},
+			{"JSON patch", patch(types.JSONPatchType,
+				`[{"op":"replace","path":"/moons","value":2}]`)},
 			{"DELETE", remove},
 			{"apply to what is not there", patch(types.ApplyPatchType, document)},
 			{"apply", patch(types.ApplyPatchType, document)},

@@ -23,9 +23,10 @@ import (
 type Group struct {
 	// Name is that of a domain, such as example.com.
 	Name string
-	// Versions are those that are served, such as v1 and v1beta1, the preferred one first. Objects are stored in the first, so that a version can only come
-	// to its place after every server that works on the database knows it. An object changes to it when it is next written: a version that is left out
-	// while objects are stored in it makes these unreadable until it is back.
+	// Versions are those that are served, such as v1 and v1beta1, the preferred one first. Objects
+	// are stored in the first, so that a version can only come to its place after every server that
+	// works on the database knows it. An object changes to it when it is next written: a version
+	// that is left out while objects are stored in it makes these unreadable until it is back.
 	Versions []string
 	// Kinds are the group's, each made by [Define].
 	Kinds []Definition
@@ -45,7 +46,8 @@ type completedGroup struct {
 	kinds []kind
 }
 
-// New checks the groups and makes the API. Its error says what is wrong with the first group that cannot be served.
+// New checks the groups and makes the API. Its error says what is wrong with the first group that
+// cannot be served.
 func New(groups ...Group) (*API, error) {
 	scheme := runtime.NewScheme()
 	a := &API{Scheme: scheme, Codecs: serializer.NewCodecFactory(scheme)}
@@ -55,7 +57,8 @@ func New(groups ...Group) (*API, error) {
 	// Every API server answers with these kinds and takes these options, whatever its groups are.
 	v1 := schema.GroupVersion{Version: "v1"}
 	metav1.AddToGroupVersion(scheme, v1)
-	scheme.AddUnversionedTypes(v1, &metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{}, &metav1.APIGroup{}, &metav1.APIResourceList{})
+	scheme.AddUnversionedTypes(v1, &metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{},
+		&metav1.APIGroup{}, &metav1.APIResourceList{})
 	for _, g := range groups {
 		if err := a.add(g); err != nil {
 			return nil, err
@@ -70,7 +73,9 @@ func (a *API) add(g Group) error {
 		return errors.New("a group has no name: give Group.Name, such as example.com")
 	case len(wrong) > 0:
 		return fmt.Errorf("the group cannot be named %q: %s", g.Name, wrong[0])
-	case slices.ContainsFunc(a.groups, func(other completedGroup) bool { return other.Name == g.Name }):
+	case slices.ContainsFunc(a.groups, func(other completedGroup) bool {
+		return other.Name == g.Name
+	}):
 		return fmt.Errorf("the group %s is there twice", g.Name)
 	case len(g.Versions) == 0:
 		return fmt.Errorf("the group %s has no versions: give Group.Versions, such as v1", g.Name)
@@ -79,7 +84,8 @@ func (a *API) add(g Group) error {
 	}
 	for i, version := range g.Versions {
 		if wrong := validation.IsDNS1035Label(version); len(wrong) > 0 {
-			return fmt.Errorf("the group %s cannot have a version %q: %s", g.Name, version, wrong[0])
+			return fmt.Errorf("the group %s cannot have a version %q: %s", g.Name,
+				version, wrong[0])
 		}
 		if slices.Contains(g.Versions[:i], version) {
 			return fmt.Errorf("the group %s has the version %s twice", g.Name, version)
@@ -100,18 +106,23 @@ func (a *API) add(g Group) error {
 			return err
 		}
 		name, resource, others := k.names()
-		if slices.ContainsFunc(done.kinds, func(other kind) bool { n, _, _ := other.names(); return n == name }) {
+		if slices.ContainsFunc(done.kinds, func(other kind) bool {
+			n, _, _ := other.names()
+			return n == name
+		}) {
 			return fmt.Errorf("group %s has two kinds %s", g.Name, name)
 		}
 		if other, ok := resources[resource]; ok {
-			return fmt.Errorf("the kinds %s and %s of group %s are both the resource %s: give one of them Kind.Resource", other, name, g.Name, resource)
+			return fmt.Errorf("the kinds %s and %s of group %s are both the resource %s: give "+
+				"one of them Kind.Resource", other, name, g.Name, resource)
 		}
 		if err := k.addTo(a.Scheme); err != nil {
 			return err
 		}
 		for _, called := range append(others, resource) {
 			if other, ok := resources[called]; ok {
-				return fmt.Errorf("the resources of the kinds %s and %s of group %s can both be called %s: change the name of one of them", other, name, g.Name, called)
+				return fmt.Errorf("the resources of the kinds %s and %s of group %s can both be "+
+					"called %s: change the name of one of them", other, name, g.Name, called)
 			}
 			resources[called] = name
 		}
@@ -124,8 +135,8 @@ func (a *API) add(g Group) error {
 	return nil
 }
 
-// NewConfig returns a configuration in which everything is set that follows from the groups. Where and for whom it is served, and where it is
-// stored, is for the caller to set.
+// NewConfig returns a configuration in which everything is set that follows from the groups. Where
+// and for whom it is served, and where it is stored, is for the caller to set.
 func (a *API) NewConfig() *genericapiserver.RecommendedConfig {
 	c := genericapiserver.NewRecommendedConfig(a.Codecs)
 	c.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
@@ -134,11 +145,14 @@ func (a *API) NewConfig() *genericapiserver.RecommendedConfig {
 	return c
 }
 
-// New makes a server with all groups, that stores where c.RESTOptionsGetter says. It is not ready before its watch caches are filled.
-func (a *API) New(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error) {
+// New makes a server with all groups, that stores where c.RESTOptionsGetter says. It is not ready
+// before its watch caches are filled.
+func (a *API) New(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer,
+	error) {
 	getter := c.RESTOptionsGetter
 	if getter == nil {
-		return nil, errors.New("the server has no storage: call StorageOptions.ApplyTo, or set RESTOptionsGetter")
+		return nil, errors.New("the server has no storage: call StorageOptions.ApplyTo, or set " +
+			"RESTOptionsGetter")
 	}
 	options.ServeRewrites(&c.Config)
 	server, err := c.Complete().New(a.groups[0].Name, genericapiserver.NewEmptyDelegate())
@@ -156,22 +170,27 @@ func (a *API) New(c *genericapiserver.RecommendedConfig) (*genericapiserver.Gene
 		// Otherwise clients would prefer v2 to v1, in whatever order the group names them.
 		for _, g := range a.groups {
 			for i, version := range g.Versions {
-				discovery.SetGroupVersionPriority(metav1.GroupVersion{Group: g.Name, Version: version}, 0, len(g.Versions)-i)
+				discovery.SetGroupVersionPriority(metav1.GroupVersion{Group: g.Name,
+					Version: version}, 0, len(g.Versions)-i)
 			}
 		}
 	}
-	if err := server.AddPostStartHook("storage-readiness", server.StorageReadinessHook.Hook); err != nil {
+	if err := server.AddPostStartHook("storage-readiness",
+		server.StorageReadinessHook.Hook); err != nil {
 		return nil, err
 	}
 	return server, nil
 }
 
-// GroupInfos makes the groups' resources, stored as the getter says, for a server that has others besides. There the version that sounds newest is preferred by clients,
-// until the server's AggregatedDiscoveryGroupManager is told otherwise.
-func (a *API) GroupInfos(getter generic.RESTOptionsGetter) ([]*genericapiserver.APIGroupInfo, error) {
+// GroupInfos makes the groups' resources, stored as the getter says, for a server that has others
+// besides. There the version that sounds newest is preferred by clients, until the server's
+// AggregatedDiscoveryGroupManager is told otherwise.
+func (a *API) GroupInfos(getter generic.RESTOptionsGetter) ([]*genericapiserver.APIGroupInfo,
+	error) {
 	var infos []*genericapiserver.APIGroupInfo
 	for _, g := range a.groups {
-		info := genericapiserver.NewDefaultAPIGroupInfo(g.Name, a.Scheme, runtime.NewParameterCodec(a.Scheme), a.Codecs)
+		info := genericapiserver.NewDefaultAPIGroupInfo(g.Name, a.Scheme,
+			runtime.NewParameterCodec(a.Scheme), a.Codecs)
 		info.NegotiatedSerializer = withoutProtobuf{info.NegotiatedSerializer}
 		for _, version := range g.Versions {
 			info.VersionedResourcesStorageMap[version] = map[string]rest.Storage{}

@@ -15,8 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// checkFields tells whether JSON can hold all that values of a type do, and whether the API machinery can merge them. What JSON cannot hold would be lost on the way
-// to the database and to clients.
+// checkFields tells whether JSON can hold all that values of a type do, and whether the API
+// machinery can merge them. What JSON cannot hold would be lost on the way to the database and to
+// clients.
 func checkFields(t reflect.Type) error {
 	return checkType(t, t.String(), map[reflect.Type]bool{})
 }
@@ -27,7 +28,8 @@ func checkStruct(t reflect.Type, seen map[reflect.Type]bool) error {
 	}
 	seen[t] = true
 	if embedsItself(t, nil) {
-		return fmt.Errorf("%s embeds itself, so that its fields in JSON have no end: give the field a name", t)
+		return fmt.Errorf("%s embeds itself, so that its fields in JSON have no end: give the "+
+			"field a name", t)
 	}
 	names := map[string]string{}
 	for i := range t.NumField() {
@@ -37,10 +39,13 @@ func checkStruct(t reflect.Type, seen map[reflect.Type]bool) error {
 		switch {
 		case f.IsExported() && tag == "-":
 			continue
-		case !f.IsExported() && !f.Anonymous: // whatever its tag is: the API machinery panics where it merges objects
-			return fmt.Errorf("%s is not exported, so that it would not be stored: export it, or give %s the methods MarshalJSON and UnmarshalJSON", where, t)
+		// whatever its tag is: the API machinery panics where it merges objects
+		case !f.IsExported() && !f.Anonymous:
+			return fmt.Errorf("%s is not exported, so that it would not be stored: export it, or "+
+				"give %s the methods MarshalJSON and UnmarshalJSON", where, t)
 		case !f.IsExported() && f.Type.Kind() != reflect.Struct:
-			return fmt.Errorf("%s is embedded and not exported, so that JSON cannot be decoded into it: export its type, or embed a struct instead", where)
+			return fmt.Errorf("%s is embedded and not exported, so that JSON cannot be decoded "+
+				"into it: export its type, or embed a struct instead", where)
 		}
 		if name := jsonName(f); name != "" {
 			if other, ok := names[name]; ok {
@@ -58,20 +63,23 @@ func checkStruct(t reflect.Type, seen map[reflect.Type]bool) error {
 	return nil
 }
 
-// embedsItself tells whether the structs that are embedded in one, or in these, lead back to it or to one of those that led to it.
+// embedsItself tells whether the structs that are embedded in one, or in these, lead back to it or
+// to one of those that led to it.
 func embedsItself(t reflect.Type, from []reflect.Type) bool {
 	if slices.Contains(from, t) {
 		return true
 	}
 	for i := range t.NumField() {
-		if f := t.Field(i); f.Anonymous && indirect(f.Type).Kind() == reflect.Struct && embedsItself(indirect(f.Type), append(slices.Clip(from), t)) {
+		if f := t.Field(i); f.Anonymous && indirect(f.Type).Kind() == reflect.Struct &&
+			embedsItself(indirect(f.Type), append(slices.Clip(from), t)) {
 			return true
 		}
 	}
 	return false
 }
 
-// checkMerge tells whether a field can be merged as its tags say. Else nobody could apply an object.
+// checkMerge tells whether a field can be merged as its tags say. Else nobody could apply an
+// object.
 func checkMerge(f reflect.StructField) error {
 	strategies, tagged := f.Tag.Lookup("patchStrategy")
 	for _, strategy := range strings.Split(strategies, ",") {
@@ -89,19 +97,22 @@ func checkMerge(f reflect.StructField) error {
 	switch element := indirect(list.Elem()); {
 	case scalar(element):
 		if key != "" {
-			return fmt.Errorf("has a patchMergeKey, and its elements, of type %s, have no fields: leave it out", element)
+			return fmt.Errorf("has a patchMergeKey, and its elements, of type %s, have no "+
+				"fields: leave it out", element)
 		}
 	case element.Kind() != reflect.Struct:
 		return fmt.Errorf("cannot be merged, as its elements are of type %s: leave patchStrategy out", element)
 	case key == "":
-		return errors.New("is merged, and has no patchMergeKey: name the field by which its elements are told apart")
+		return errors.New("is merged, and has no patchMergeKey: name the field by which its " +
+			"elements are told apart")
 	default:
 		for _, of := range reflect.VisibleFields(element) {
 			if jsonName(of) == key && scalar(indirect(of.Type)) {
 				return nil
 			}
 		}
-		return fmt.Errorf("is merged by %q, which is not a string, a number or a bool in %s", key, element)
+		return fmt.Errorf("is merged by %q, which is not a string, a number or a bool in %s",
+			key, element)
 	}
 	return nil
 }
@@ -123,25 +134,31 @@ func checkType(t reflect.Type, where string, seen map[reflect.Type]bool) error {
 		return nil
 	}
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextMarshaler]()) {
-		return fmt.Errorf("%s is of type %s, which writes itself as text, and server-side apply cannot read that: use a string, or a type with the methods MarshalJSON and UnmarshalJSON", where, t)
+		return fmt.Errorf("%s is of type %s, which writes itself as text, and server-side apply "+
+			"cannot read that: use a string, or a type with the methods MarshalJSON and "+
+			"UnmarshalJSON", where, t)
 	}
 	switch t.Kind() {
 	case reflect.Struct:
 		return checkStruct(t, seen)
 	case reflect.Map:
 		if t.Key().Kind() != reflect.String {
-			return fmt.Errorf("%s has keys of type %s, and JSON and server-side apply know strings only", where, t.Key())
+			return fmt.Errorf("%s has keys of type %s, and JSON and server-side apply know "+
+				"strings only", where, t.Key())
 		}
 		return checkType(t.Elem(), where, seen)
 	case reflect.Array:
-		return fmt.Errorf("%s is of the array type %s, which server-side apply cannot read: use a slice", where, t)
+		return fmt.Errorf("%s is of the array type %s, which server-side apply cannot read: use "+
+			"a slice", where, t)
 	case reflect.Pointer, reflect.Slice:
 		return checkType(t.Elem(), where, seen)
 	case reflect.Interface:
 		if t.NumMethod() > 0 {
-			return fmt.Errorf("%s is of the interface type %s, into which JSON cannot be decoded: use a struct, any or runtime.RawExtension", where, t)
+			return fmt.Errorf("%s is of the interface type %s, into which JSON cannot be "+
+				"decoded: use a struct, any or runtime.RawExtension", where, t)
 		}
-	case reflect.Chan, reflect.Func, reflect.Complex64, reflect.Complex128, reflect.UnsafePointer, reflect.Uintptr:
+	case reflect.Chan, reflect.Func, reflect.Complex64, reflect.Complex128, reflect.UnsafePointer,
+		reflect.Uintptr:
 		return fmt.Errorf("%s is of type %s, which JSON cannot hold: leave it out, or give it the tag `json:\"-\"`", where, t)
 	}
 	return nil
@@ -164,7 +181,8 @@ func checkKind[T any](k Kind[T]) error {
 				return fmt.Errorf("has the %s %s twice", list.what, name)
 			}
 			if name == k.Resource && list.what == "short name" {
-				return fmt.Errorf("has the short name %s, which is its resource: leave it out", name)
+				return fmt.Errorf("has the short name %s, which is its resource: leave it out",
+					name)
 			}
 		}
 	}
@@ -179,18 +197,23 @@ func checkKind[T any](k Kind[T]) error {
 		case columns[lower]:
 			return fmt.Errorf("has the column %s twice", c.Name)
 		case c.Value == nil:
-			return fmt.Errorf("has the column %s without a function for its cells: give Column.Value", c.Name)
-		case c.Type != "" && !slices.Contains([]string{"string", "integer", "number", "boolean", "date"}, c.Type):
-			return fmt.Errorf("has the column %s of type %q: it is one of string, integer, number, boolean and date", c.Name, c.Type)
+			return fmt.Errorf("has the column %s without a function for its cells: give "+
+				"Column.Value", c.Name)
+		case c.Type != "" && !slices.Contains([]string{"string", "integer", "number", "boolean",
+			"date"}, c.Type):
+			return fmt.Errorf("has the column %s of type %q: it is one of string, integer, "+
+				"number, boolean and date", c.Name, c.Type)
 		}
 		columns[lower] = true
 	}
 	for path, value := range k.Fields {
 		switch {
 		case path == "metadata.name" || path == "metadata.namespace":
-			return fmt.Errorf("needs no function for %s, which is of the metadata: leave it out of Kind.Fields", path)
+			return fmt.Errorf("needs no function for %s, which is of the metadata: leave it out "+
+				"of Kind.Fields", path)
 		case !fieldPath.MatchString(path):
-			return fmt.Errorf("cannot be selected by %q: a path is made of names with dots between them, such as spec.phase", path)
+			return fmt.Errorf("cannot be selected by %q: a path is made of names with dots "+
+				"between them, such as spec.phase", path)
 		case value == nil:
 			return fmt.Errorf("has no function for the field %s: give one in Kind.Fields", path)
 		}
@@ -201,7 +224,8 @@ func checkKind[T any](k Kind[T]) error {
 // fieldPath has nothing that means something else in a selector.
 var fieldPath = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
 
-// comparableFields tells whether equality.Semantic can compare all values of a type. It panics at unexported fields of types that it does not know.
+// comparableFields tells whether equality.Semantic can compare all values of a type. It panics at
+// unexported fields of types that it does not know.
 func comparableFields(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if _, known := equality.Semantic.Equalities[t]; known || seen[t] {
 		return true
@@ -217,7 +241,8 @@ func comparableFields(t reflect.Type, seen map[reflect.Type]bool) bool {
 	case reflect.Struct:
 		for i := range t.NumField() {
 			f := t.Field(i)
-			if !f.IsExported() && (!f.Anonymous || f.Type.Kind() != reflect.Struct) || !comparableFields(f.Type, seen) {
+			if !f.IsExported() && (!f.Anonymous || f.Type.Kind() != reflect.Struct) ||
+				!comparableFields(f.Type, seen) {
 				return false
 			}
 		}
@@ -225,7 +250,8 @@ func comparableFields(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return true
 }
 
-// sameJSON tells whether two values look alike where they are stored. What cannot be encoded is different.
+// sameJSON tells whether two values look alike where they are stored. What cannot be encoded is
+// different.
 func sameJSON(a, b any) bool {
 	x, err := json.Marshal(a)
 	if err != nil {

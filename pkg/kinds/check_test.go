@@ -37,9 +37,10 @@ func (h *Holder[S]) DeepCopyObject() runtime.Object { return kinds.DeepCopy(h) }
 
 // holding returns what New says of a kind whose spec is S.
 func holding[S any]() error {
-	_, err := kinds.New(kinds.Group{Name: "example.com", Versions: []string{"v1"}, Kinds: []kinds.Definition{
-		kinds.Define(kinds.Kind[Holder[S]]{Name: "Holder"}),
-	}})
+	_, err := kinds.New(kinds.Group{Name: "example.com", Versions: []string{"v1"},
+		Kinds: []kinds.Definition{
+			kinds.Define(kinds.Kind[Holder[S]]{Name: "Holder"}),
+		}})
 	return err
 }
 
@@ -148,59 +149,78 @@ func TestFieldsThatJSONCannotHold(t *testing.T) {
 		t.Errorf("what can be stored is refused: %v", err)
 	}
 	for name, err := range map[string]error{
-		"PodSpec": holding[corev1.PodSpec](), "DeploymentSpec": holding[appsv1.DeploymentSpec](), "[]Condition": holding[[]metav1.Condition](),
-		"PersistentVolumeSpec": holding[corev1.PersistentVolumeSpec](), "ServiceSpec": holding[corev1.ServiceSpec](), "JSON": holding[apiextensionsv1.JSONSchemaProps](),
+		"PodSpec": holding[corev1.PodSpec](), "DeploymentSpec": holding[appsv1.DeploymentSpec](),
+		"[]Condition":          holding[[]metav1.Condition](),
+		"PersistentVolumeSpec": holding[corev1.PersistentVolumeSpec](),
+		"ServiceSpec":          holding[corev1.ServiceSpec](),
+		"JSON":                 holding[apiextensionsv1.JSONSchemaProps](),
 	} {
 		if err != nil {
 			t.Errorf("%s is refused: %v", name, err)
 		}
 	}
 	for want, err := range map[string]error{
-		"the field note of kinds_test.unexported is not exported, so that it would not be stored: export it":                               holding[unexported](),
-		"the field name of kinds_test.mixed is not exported":                                                                               holding[mixed](),
-		"the field note of kinds_test.unexported is not exported, ":                                                                        holding[nested](),
-		"the field words of kinds_test.writesOnly is not exported":                                                                         holding[writesOnly](),
-		"the field embeddedPart of kinds_test.embeddedPointer is embedded and not exported, so that JSON cannot be decoded into it":        holding[embeddedPointer](),
-		"the field Call of kinds_test.function is of type func(), which JSON cannot hold":                                                  holding[function](),
-		"the field Events of kinds_test.channel is of type chan int":                                                                       holding[channel](),
-		"the field Number of kinds_test.complexNumber is of type complex128":                                                               holding[complexNumber](),
-		"the field ByPoint of kinds_test.keyed has keys of type [2]int, and JSON and server-side apply know strings only":                  holding[keyed](),
-		"the field Address of kinds_test.texts is of type netip.Addr, which writes itself as text, and server-side apply cannot read that": holding[texts](),
-		"kinds_test.Endless embeds itself, so that its fields in JSON have no end: give the field a name":                                  holding[Endless](),
-		"the field Pair of kinds_test.array is of the array type [2]int, which server-side apply cannot read: use a slice":                 holding[array](),
-		"the field _ of kinds_test.blank is not exported":                                                                                  holding[blank](),
-		"the field lock of kinds_test.ignored is not exported":                                                                             holding[ignored](),
-		"the field Text of kinds_test.stringer is of the interface type fmt.Stringer, into which JSON cannot be decoded: use a struct,":    holding[stringer](),
-		`the field List of kinds_test.wrongStrategy has the patchStrategy "append"`:                                                        holding[wrongStrategy](),
-		"the field List of kinds_test.noKey is merged, and has no patchMergeKey":                                                           holding[noKey](),
-		`the field List of kinds_test.missingKey is merged by "nam", which is not a string, a number or a bool in kinds_test.item`:         holding[missingKey](),
-		`the field List of kinds_test.listKey is merged by "parts", which is not a string`:                                                 holding[listKey](),
-		"the field List of kinds_test.wordKey has a patchMergeKey, and its elements, of type string, have no fields":                       holding[wordKey](),
-		"the field List of kinds_test.lists cannot be merged, as its elements are of type []string":                                        holding[lists](),
-		`the field List of kinds_test.loneKey has a patchMergeKey, which is for lists with patchStrategy:"merge"`:                          holding[loneKey](),
-		`the field Other of kinds_test.twice is "Same" in JSON, as the field Same is: give each a name of its own`:                         holding[twice](),
+		"the field note of kinds_test.unexported is not exported, so that it would not be " +
+			"stored: export it": holding[unexported](),
+		"the field name of kinds_test.mixed is not exported":        holding[mixed](),
+		"the field note of kinds_test.unexported is not exported, ": holding[nested](),
+		"the field words of kinds_test.writesOnly is not exported":  holding[writesOnly](),
+		"the field embeddedPart of kinds_test.embeddedPointer is embedded and not exported, so " +
+			"that JSON cannot be decoded into it": holding[embeddedPointer](),
+		"the field Call of kinds_test.function is of type func(), which JSON cannot hold":                                 holding[function](),
+		"the field Events of kinds_test.channel is of type chan int":                                                      holding[channel](),
+		"the field Number of kinds_test.complexNumber is of type complex128":                                              holding[complexNumber](),
+		"the field ByPoint of kinds_test.keyed has keys of type [2]int, and JSON and server-side apply know strings only": holding[keyed](),
+		"the field Address of kinds_test.texts is of type netip.Addr, which writes itself as " +
+			"text, and server-side apply cannot read that": holding[texts](),
+		"kinds_test.Endless embeds itself, so that its fields in JSON have no end: give the " +
+			"field a name": holding[Endless](),
+		"the field Pair of kinds_test.array is of the array type [2]int, which server-side apply cannot read: use a slice": holding[array](),
+		"the field _ of kinds_test.blank is not exported":                                                                  holding[blank](),
+		"the field lock of kinds_test.ignored is not exported":                                                             holding[ignored](),
+		"the field Text of kinds_test.stringer is of the interface type fmt.Stringer, into which " +
+			"JSON cannot be decoded: use a struct,": holding[stringer](),
+		`the field List of kinds_test.wrongStrategy has the patchStrategy "append"`:                                                holding[wrongStrategy](),
+		"the field List of kinds_test.noKey is merged, and has no patchMergeKey":                                                   holding[noKey](),
+		`the field List of kinds_test.missingKey is merged by "nam", which is not a string, a number or a bool in kinds_test.item`: holding[missingKey](),
+		`the field List of kinds_test.listKey is merged by "parts", which is not a string`:                                         holding[listKey](),
+		"the field List of kinds_test.wordKey has a patchMergeKey, and its elements, of type " +
+			"string, have no fields": holding[wordKey](),
+		"the field List of kinds_test.lists cannot be merged, as its elements are of type []string":                holding[lists](),
+		`the field List of kinds_test.loneKey has a patchMergeKey, which is for lists with patchStrategy:"merge"`:  holding[loneKey](),
+		`the field Other of kinds_test.twice is "Same" in JSON, as the field Same is: give each a name of its own`: holding[twice](),
 	} {
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "the kind Holder of group example.com cannot be") {
+		if err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.HasPrefix(err.Error(), "the kind Holder of group example.com cannot be") {
 			t.Errorf("the error is\n%v\nwant\n%s", err, want)
 		}
 	}
 }
 
-// TestGenerationOfOpaqueValues changes values that have unexported fields, and leaves them as they are: only changes count.
+// TestGenerationOfOpaqueValues changes values that have unexported fields, and leaves them as they
+// are: only changes count.
 func TestGenerationOfOpaqueValues(t *testing.T) {
-	api, err := kinds.New(kinds.Group{Name: "example.com", Versions: []string{"v1"}, Kinds: []kinds.Definition{
-		kinds.Define(kinds.Kind[Holder[inside]]{Name: "Holder"}),
-	}})
+	api, err := kinds.New(kinds.Group{Name: "example.com", Versions: []string{"v1"},
+		Kinds: []kinds.Definition{
+			kinds.Define(kinds.Kind[Holder[inside]]{Name: "Holder"}),
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig, New: api.New}, testkit.Options{Database: testkit.Memory})
+	s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs,
+		NewConfig: api.NewConfig, New: api.New}, testkit.Options{Database: testkit.Memory})
 	c := dynamic.NewForConfigOrDie(s.Config).Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "holders"}).Namespace("default")
 	_, err = c.Apply(t.Context(), "one", &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "example.com/v1", "kind": "Holder", "metadata": map[string]any{"name": "one"}, "spec": map[string]any{
-			"quantity": "1500m", "time": "2026-01-02T03:04:05Z", "micro": "2026-01-02T03:04:05.000006Z", "plain": "2026-01-02T03:04:05Z", "port": "http",
-			"big": int64(12345678901), "any": []any{"a", int64(1)}, "map": map[string]any{"a": map[string]any{"b": 1.5}},
-			"byWord": map[string]any{"7": "seven"}, "bytes": "AAEC", "numbers": []any{int64(1)}, "float": 0.5, "bigValue": int64(98765432109876543), "raw": map[string]any{"a": "b"}, "flag": true, "secret": []any{"x"}, "word": "w", "again": map[string]any{"secret": []any{"y"}},
+		"apiVersion": "example.com/v1", "kind": "Holder", "metadata": map[string]any{"name": "one"},
+		"spec": map[string]any{
+			"quantity": "1500m", "time": "2026-01-02T03:04:05Z",
+			"micro": "2026-01-02T03:04:05.000006Z", "plain": "2026-01-02T03:04:05Z", "port": "http",
+			"big": int64(12345678901), "any": []any{"a", int64(1)},
+			"map":    map[string]any{"a": map[string]any{"b": 1.5}},
+			"byWord": map[string]any{"7": "seven"}, "bytes": "AAEC", "numbers": []any{int64(1)},
+			"float": 0.5, "bigValue": int64(98765432109876543), "raw": map[string]any{"a": "b"},
+			"flag": true, "secret": []any{"x"}, "word": "w",
+			"again": map[string]any{"secret": []any{"y"}},
 		},
 	}}, metav1.ApplyOptions{FieldManager: "test"})
 	if err != nil {
@@ -208,18 +228,22 @@ func TestGenerationOfOpaqueValues(t *testing.T) {
 	}
 	// Lists are merged by their keys, in all the ways in which a client can do that.
 	for _, name := range []string{"a", "b"} {
-		if _, err := c.Patch(t.Context(), "one", types.StrategicMergePatchType, []byte(`{"spec": {"merged": [{"name": "`+name+`", "parts": ["x"]}]}}`), metav1.PatchOptions{}); err != nil {
+		if _, err := c.Patch(t.Context(), "one", types.StrategicMergePatchType,
+			[]byte(`{"spec": {"merged": [{"name": "`+name+`", "parts": ["x"]}]}}`),
+			metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	applied, err := c.Apply(t.Context(), "one", &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "example.com/v1", "kind": "Holder", "metadata": map[string]any{"name": "one"},
-		"spec": map[string]any{"merged": []any{map[string]any{"name": "c", "parts": []any{}}}, "any": []any{"b"}, "set": []any{"2026-01-02T03:04:05Z"}},
+		"spec": map[string]any{"merged": []any{map[string]any{"name": "c", "parts": []any{}}},
+			"any": []any{"b"}, "set": []any{"2026-01-02T03:04:05Z"}},
 	}}, metav1.ApplyOptions{FieldManager: "other", Force: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if merged, _, err := unstructured.NestedSlice(applied.Object, "spec", "merged"); err != nil || len(merged) != 3 {
+	if merged, _, err := unstructured.NestedSlice(applied.Object, "spec", "merged"); err != nil ||
+		len(merged) != 3 {
 		t.Errorf("the merged list is %v, %v", merged, err)
 	}
 	want := applied.GetGeneration()
@@ -252,9 +276,12 @@ func TestGenerationOfOpaqueValues(t *testing.T) {
 			want++
 		}
 		// The label makes it a write in any case.
-		patch := fmt.Sprintf(`{"metadata": {"labels": {"step": "%d"}}, "spec": %s}`, want, step.spec)
-		for _, p := range []string{patch, `{"metadata": {"labels": {"again": "` + fmt.Sprint(want) + `"}}}`} {
-			o, err := c.Patch(t.Context(), "one", types.MergePatchType, []byte(p), metav1.PatchOptions{})
+		patch := fmt.Sprintf(`{"metadata": {"labels": {"step": "%d"}}, "spec": %s}`,
+			want, step.spec)
+		for _, p := range []string{patch, `{"metadata": {"labels": {"again": "` + fmt.Sprint(want) +
+			`"}}}`} {
+			o, err := c.Patch(t.Context(), "one", types.MergePatchType, []byte(p),
+				metav1.PatchOptions{})
 			if err != nil || o.GetGeneration() != want {
 				t.Fatalf("after %s the generation is not %d: %+v, %v", p, want, o, err)
 			}
@@ -267,14 +294,17 @@ func TestTimeIsOver(t *testing.T) {
 	_, s := start(t, testkit.Options{FakeClock: true})
 	c := bookmarks(s, "v1")
 	for name, keepFor := range map[string]string{"over": "-1h", "kept": "1h"} {
-		if _, err := c.Create(t.Context(), bookmark(name, map[string]any{"url": "https://go.dev", "keepFor": keepFor}), metav1.CreateOptions{}); err != nil {
+		if _, err := c.Create(t.Context(), bookmark(name, map[string]any{"url": "https://go.dev",
+			"keepFor": keepFor}), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := c.Create(t.Context(), bookmark("late", map[string]any{"url": "https://go.dev", "keepFor": "1h"}), metav1.CreateOptions{}); err != nil {
+	if _, err := c.Create(t.Context(), bookmark("late", map[string]any{"url": "https://go.dev",
+		"keepFor": "1h"}), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Patch(t.Context(), "late", types.MergePatchType, []byte(`{"spec": {"keepFor": "-1ns"}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := c.Patch(t.Context(), "late", types.MergePatchType,
+		[]byte(`{"spec": {"keepFor": "-1ns"}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.Advance(time.Second)

@@ -8,13 +8,16 @@ import (
 	"time"
 )
 
-// DeepCopy returns a copy of an object that shares nothing with it, for a method DeepCopyObject of one line:
+// DeepCopy returns a copy of an object that shares nothing with it, for a method DeepCopyObject of
+// one line:
 //
 //	func (b *Bookmark) DeepCopyObject() runtime.Object { return kinds.DeepCopy(b) }
 //
-// It copies what it finds by looking at the type: by the methods DeepCopyInto or DeepCopy of the types of its parts, where these have them, else field by field, and
-// what is in interfaces by the type that it has there. Values with unexported fields are decoded from their own JSON or text, if these fields refer to something.
-// Functions, channels, the keys of maps, and what is in unexported fields of types without such methods, which [New] refuses, are shared.
+// It copies what it finds by looking at the type: by the methods DeepCopyInto or DeepCopy of the
+// types of its parts, where these have them, else field by field, and what is in interfaces by the
+// type that it has there. Values with unexported fields are decoded from their own JSON or text, if
+// these fields refer to something. Functions, channels, the keys of maps, and what is in unexported
+// fields of types without such methods, which [New] refuses, are shared.
 func DeepCopy[T any](obj *T) *T {
 	if obj == nil {
 		return nil
@@ -60,10 +63,12 @@ func findWay(t reflect.Type) way {
 	if t.Name() != "" && t.Kind() != reflect.Interface {
 		pointer := reflect.PointerTo(t)
 		// What is promoted from an embedded field takes or returns values of another type.
-		if m, ok := pointer.MethodByName("DeepCopyInto"); ok && m.Type.NumIn() == 2 && m.Type.NumOut() == 0 && m.Type.In(1) == pointer {
+		if m, ok := pointer.MethodByName("DeepCopyInto"); ok && m.Type.NumIn() == 2 &&
+			m.Type.NumOut() == 0 && m.Type.In(1) == pointer {
 			return byInto
 		}
-		if m, ok := pointer.MethodByName("DeepCopy"); ok && m.Type.NumIn() == 1 && m.Type.NumOut() == 1 {
+		if m, ok := pointer.MethodByName("DeepCopy"); ok && m.Type.NumIn() == 1 &&
+			m.Type.NumOut() == 1 {
 			switch m.Type.Out(0) {
 			case t:
 				return byValue
@@ -82,7 +87,8 @@ func findWay(t reflect.Type) way {
 	return byParts
 }
 
-// refers tells whether values of a type lead to something that a copy by assignment would share, and that can be changed.
+// refers tells whether values of a type lead to something that a copy by assignment would share,
+// and that can be changed.
 func refers(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map, reflect.Interface:
@@ -105,13 +111,15 @@ func refers(t reflect.Type) bool {
 // encodesJSON tells whether a type says itself how it looks in JSON, in both directions.
 func encodesJSON(t reflect.Type) bool {
 	pointer := reflect.PointerTo(t)
-	return pointer.Implements(reflect.TypeFor[json.Marshaler]()) && pointer.Implements(reflect.TypeFor[json.Unmarshaler]())
+	return pointer.Implements(reflect.TypeFor[json.Marshaler]()) &&
+		pointer.Implements(reflect.TypeFor[json.Unmarshaler]())
 }
 
 // encodesItself tells the same of JSON or text, either of which JSON can hold.
 func encodesItself(t reflect.Type) bool {
 	pointer := reflect.PointerTo(t)
-	return encodesJSON(t) || pointer.Implements(reflect.TypeFor[encoding.TextMarshaler]()) && pointer.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+	return encodesJSON(t) || pointer.Implements(reflect.TypeFor[encoding.TextMarshaler]()) &&
+		pointer.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
 // copyValue makes to, which is a shallow copy of from, a deep one.
@@ -126,7 +134,8 @@ func copyValue(to, from reflect.Value) {
 	case byEncoding:
 		decoded := reflect.New(from.Type())
 		// What cannot be encoded can neither be stored nor served: nobody gets a copy of it.
-		if encoded, err := json.Marshal(from.Addr().Interface()); err == nil && json.Unmarshal(encoded, decoded.Interface()) == nil {
+		if encoded, err := json.Marshal(from.Addr().Interface()); err == nil &&
+			json.Unmarshal(encoded, decoded.Interface()) == nil {
 			to.Set(decoded.Elem())
 		}
 	case byParts:

@@ -17,7 +17,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/kinds"
 )
 
-// base is embedded without being exported, so that its exported fields are those of the struct around it.
+// base is embedded without being exported, so that its exported fields are those of the struct
+// around it.
 type base struct {
 	Words  []string
 	Inner  *leaf
@@ -103,7 +104,8 @@ func fill(r *rand.Rand, v reflect.Value, depth int) {
 			fill(r, v.Elem(), depth+1)
 		}
 	case reflect.Interface:
-		for _, some := range []any{map[string]any(nil), []any(nil), (*leaf)(nil), leaf{}, byValue(nil), (**big.Int)(nil), [1]any{}, "", int64(0), true} {
+		for _, some := range []any{map[string]any(nil), []any(nil), (*leaf)(nil), leaf{},
+			byValue(nil), (**big.Int)(nil), [1]any{}, "", int64(0), true} {
 			if r.IntN(5) == 0 {
 				value := reflect.New(reflect.TypeOf(some)).Elem()
 				fill(r, value, depth+1)
@@ -163,7 +165,8 @@ func fillKnown(r *rand.Rand, pointer any) bool {
 		p.Values = []int{r.Int()}
 	case *metav1.ObjectMeta:
 		p.Labels = map[string]string{"a": fmt.Sprint(r.Int())}
-		p.OwnerReferences = []metav1.OwnerReference{{Name: fmt.Sprint(r.Int()), Controller: new(bool)}}
+		p.OwnerReferences = []metav1.OwnerReference{{Name: fmt.Sprint(r.Int()),
+			Controller: new(bool)}}
 	case *runtime.RawExtension:
 		p.Raw = fmt.Appendf(nil, "%d", r.Int())
 	default:
@@ -172,7 +175,8 @@ func fillKnown(r *rand.Rand, pointer any) bool {
 	return true
 }
 
-// spoil changes everything that can be reached from a value, where it is, and returns the number of changes.
+// spoil changes everything that can be reached from a value, where it is, and returns the number of
+// changes.
 func spoil(v reflect.Value) (changes int) {
 	if v.CanAddr() && v.CanSet() {
 		switch p := v.Addr().Interface().(type) {
@@ -222,7 +226,8 @@ func spoil(v reflect.Value) (changes int) {
 	return changes
 }
 
-// Whatever is done to a copy, the original stays as it was, which is what another value says that was made alike.
+// Whatever is done to a copy, the original stays as it was, which is what another value says that
+// was made alike.
 func TestCopiesShareNothing(t *testing.T) {
 	changes := 0
 	for seed := range uint64(300) {
@@ -255,8 +260,10 @@ func TestCopiesShareNothing(t *testing.T) {
 // BenchmarkDeepCopy copies a bookmark with a few tags.
 func BenchmarkDeepCopy(b *testing.B) {
 	obj := &Bookmark{
-		ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"a": "b"}, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "x"}}},
-		Spec:       BookmarkSpec{URL: "https://go.dev", Tags: []Tag{{Name: "a"}, {Name: "b"}}, Children: []BookmarkSpec{{URL: "x"}, {URL: "y"}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"a": "b"},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "x"}}},
+		Spec: BookmarkSpec{URL: "https://go.dev", Tags: []Tag{{Name: "a"}, {Name: "b"}},
+			Children: []BookmarkSpec{{URL: "x"}, {URL: "y"}}},
 	}
 	for b.Loop() {
 		kinds.DeepCopy(obj)

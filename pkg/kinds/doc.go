@@ -1,6 +1,6 @@
 // Package kinds is for authors of API servers whose kinds are plain: stored, listed, watched,
-// validated. It makes the server out of Go types. You write the type, what is special about it, and a
-// main function of one call:
+// validated. It makes the server out of Go types. You write the type, what is special about it, and
+// a main function of one call:
 //
 //	type Bookmark struct {
 //		metav1.TypeMeta   `json:",inline"`
@@ -23,23 +23,28 @@
 //		})
 //	}
 //
-// The program keeps bookmarks in the database that --database names, and serves them to kubectl and all other clients, with server-side apply,
-// watches and OpenAPI documents. No code has to be generated: the package copies
-// objects and writes OpenAPI documents by reflection. Types whose methods are generated work as well.
+// The program keeps bookmarks in the database that --database names, and serves them to kubectl and
+// all other clients, with server-side apply, watches and OpenAPI documents. No code has to be
+// generated: the package copies objects and writes OpenAPI documents by reflection. Types whose
+// methods are generated work as well.
 //
 // # What a kind has by itself
 //
-// The version that [Group.Versions] names first is the one in which objects are stored. A version that has another Go type is made by [Converted].
-// If the type has a field Status, the kind gets the subresource status. The spec and the status are then written separately. The generation counts the changes of everything but the
-// metadata and the status. Names are DNS subdomains, unless [Strategy.ValidateName] says otherwise.
+// The version that [Group.Versions] names first is the one in which objects are stored. A version
+// that has another Go type is made by [Converted]. If the type has a field Status, the kind gets
+// the subresource status. The spec and the status are then written separately. The generation
+// counts the changes of everything but the metadata and the status. Names are DNS subdomains,
+// unless [Strategy.ValidateName] says otherwise.
 //
 // # Beyond a program of its own
 //
-// [New] returns the parts: a scheme, a configuration and a server. A test starts them by package testkit:
+// [New] returns the parts: a scheme, a configuration and a server. A test starts them by package
+// testkit:
 //
 //	api, err := kinds.New(group)
 //	server := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig, New: api.New}, testkit.Options{})
 //
-// A server with other groups adds the kinds by [API.GroupInfos]. What a kind needs beyond this package is done to its
-// registry by [Kind.Store]; a kind that needs subresources of its own is better written with the generic registry, to which package options gives the storage.
+// A server with other groups adds the kinds by [API.GroupInfos]. What a kind needs beyond this
+// package is done to its registry by [Kind.Store]; a kind that needs subresources of its own is
+// better written with the generic registry, to which package options gives the storage.
 package kinds

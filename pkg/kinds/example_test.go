@@ -88,7 +88,8 @@ var example = kinds.Group{
 			},
 			Validate: func(_ context.Context, b *Bookmark) field.ErrorList {
 				if u, err := url.Parse(b.Spec.URL); err != nil || u.Host == "" {
-					return field.ErrorList{field.Invalid(field.NewPath("spec", "url"), b.Spec.URL, "has to be a URL with a host")}
+					return field.ErrorList{field.Invalid(field.NewPath("spec", "url"), b.Spec.URL,
+						"has to be a URL with a host")}
 				}
 				return nil
 			},
@@ -100,13 +101,15 @@ var example = kinds.Group{
 			},
 			ValidateUpdate: func(_ context.Context, b, old *Bookmark) field.ErrorList {
 				if b.Spec.KeepFor == nil && old.Spec.KeepFor != nil {
-					return field.ErrorList{field.Forbidden(field.NewPath("spec", "keepFor"), "cannot be taken away")}
+					return field.ErrorList{field.Forbidden(field.NewPath("spec", "keepFor"),
+						"cannot be taken away")}
 				}
 				return nil
 			},
 			ValidateStatus: func(_ context.Context, b, _ *Bookmark) field.ErrorList {
 				if b.Status.Reachable && b.Status.Checked.IsZero() {
-					return field.ErrorList{field.Required(field.NewPath("status", "checked"), "when was it reached?")}
+					return field.ErrorList{field.Required(field.NewPath("status", "checked"),
+						"when was it reached?")}
 				}
 				return nil
 			},
@@ -119,7 +122,8 @@ var example = kinds.Group{
 		},
 		Columns: []kinds.Column[Bookmark]{
 			{Name: "Title", Value: func(b *Bookmark) any { return b.Spec.Title }},
-			{Name: "Tags", Type: "integer", Value: func(b *Bookmark) any { return len(b.Spec.Tags) }},
+			{Name: "Tags", Type: "integer",
+				Value: func(b *Bookmark) any { return len(b.Spec.Tags) }},
 			{Name: "URL", Wide: true, Value: func(b *Bookmark) any { return b.Spec.URL }},
 		},
 		Fields: map[string]func(*Bookmark) string{"spec.title": func(b *Bookmark) string { return b.Spec.Title }},
@@ -135,7 +139,8 @@ func ExampleMain() {
 	})
 }
 
-// The kinds of a group are in a scheme, from which an author makes clients, and all that else works on schemes.
+// The kinds of a group are in a scheme, from which an author makes clients, and all that else works
+// on schemes.
 func ExampleNew() {
 	api, err := kinds.New(example)
 	if err != nil {

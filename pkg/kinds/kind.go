@@ -22,9 +22,10 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
 )
 
-// Object is a pointer to a type T that embeds metav1.TypeMeta and metav1.ObjectMeta, and has a method DeepCopyObject, for which [DeepCopy] does the work.
-// JSON has to hold all that is in it: [New] refuses fields that are not exported, unless they are of a type that has methods of its own to write and read JSON, as
-// resource.Quantity and metav1.Time do.
+// Object is a pointer to a type T that embeds metav1.TypeMeta and metav1.ObjectMeta, and has a
+// method DeepCopyObject, for which [DeepCopy] does the work. JSON has to hold all that is in it:
+// [New] refuses fields that are not exported, unless they are of a type that has methods of its own
+// to write and read JSON, as resource.Quantity and metav1.Time do.
 type Object[T any] interface {
 	*T
 	runtime.Object
@@ -36,42 +37,52 @@ type Object[T any] interface {
 type Kind[T any] struct {
 	// Name is the kind's name. Default: the name of the type T.
 	Name string
-	// Resource is the plural in lower case, as it is in paths. Default: the plural of the name, by the rules of English.
+	// Resource is the plural in lower case, as it is in paths. Default: the plural of the name, by
+	// the rules of English.
 	Resource string
-	// ShortNames are what kubectl takes for the resource, and Categories the names under which it is listed with others.
+	// ShortNames are what kubectl takes for the resource, and Categories the names under which it
+	// is listed with others.
 	ShortNames, Categories []string
 	// ClusterScoped objects are in no namespace.
 	ClusterScoped bool
-	// Versions are those of the group's versions in which the kind has another Go type, made by [Converted]. In the others it is T as it is.
+	// Versions are those of the group's versions in which the kind has another Go type, made by
+	// [Converted]. In the others it is T as it is.
 	Versions []Version[T]
 	// Strategy says what happens to an object on its way into the store.
 	Strategy Strategy[T]
 	// Columns are what kubectl get shows between the name and the age.
 	Columns []Column[T]
-	// Fields are those by which objects can be selected, by path, such as "spec.phase", besides metadata.name and metadata.namespace.
+	// Fields are those by which objects can be selected, by path, such as "spec.phase", besides
+	// metadata.name and metadata.namespace.
 	Fields map[string]func(*T) string
 	// Store changes the registry of the kind before it is completed.
 	Store func(*genericregistry.Store)
 }
 
-// Strategy says what happens to an object of type T on its way into the store. All functions are optional.
+// Strategy says what happens to an object of type T on its way into the store. All functions are
+// optional.
 type Strategy[T any] struct {
-	// Default fills in what a client has left out. Objects that are read from the store are given the defaults, too.
+	// Default fills in what a client has left out. Objects that are read from the store are given
+	// the defaults, too.
 	Default func(*T)
-	// PrepareForCreate and PrepareForUpdate change an object before it is validated. By then the status is empty, and as it was.
+	// PrepareForCreate and PrepareForUpdate change an object before it is validated. By then the
+	// status is empty, and as it was.
 	PrepareForCreate func(ctx context.Context, obj *T)
 	PrepareForUpdate func(ctx context.Context, obj, old *T)
-	// ValidateName returns what is wrong with a name, or with the beginning of one that is generated. Default: it has to be a DNS subdomain.
+	// ValidateName returns what is wrong with a name, or with the beginning of one that is
+	// generated. Default: it has to be a DNS subdomain.
 	ValidateName func(name string, prefix bool) []string
-	// Validate returns what is wrong with a new or a changed object; ValidateUpdate, besides, what is wrong with the change; and ValidateStatus what is
-	// wrong with a change of the status.
+	// Validate returns what is wrong with a new or a changed object; ValidateUpdate, besides, what
+	// is wrong with the change; and ValidateStatus what is wrong with a change of the status.
 	Validate       func(ctx context.Context, obj *T) field.ErrorList
 	ValidateUpdate func(ctx context.Context, obj, old *T) field.ErrorList
 	ValidateStatus func(ctx context.Context, obj, old *T) field.ErrorList
 	// Warnings are sent to a client that has created or changed an object.
 	Warnings func(ctx context.Context, obj *T) []string
-	// TimeToLive is the time after which an object is deleted that is written now. 0 keeps it for ever, and with less, as the time is over already, it is deleted
-	// after a second: refuse such objects in Validate if nobody should write them. The database's clock measures the time, in seconds, rounded up.
+	// TimeToLive is the time after which an object is deleted that is written now. 0 keeps it for
+	// ever, and with less, as the time is over already, it is deleted after a second: refuse such
+	// objects in Validate if nobody should write them. The database's clock measures the time, in
+	// seconds, rounded up.
 	TimeToLive func(*T) time.Duration
 }
 
@@ -83,7 +94,8 @@ type Column[T any] struct {
 	Type string
 	// Wide columns are shown by kubectl get -o wide only.
 	Wide bool
-	// Value returns an object's cell: a string, a bool, an integer or a floating-point number, or a pointer to one, which is empty if it is nil.
+	// Value returns an object's cell: a string, a bool, an integer or a floating-point number, or a
+	// pointer to one, which is empty if it is nil.
 	Value func(*T) any
 }
 
@@ -96,9 +108,12 @@ type Version[T any] struct {
 	convert func(scheme *runtime.Scheme, fill func(*T)) error
 }
 
-// Converted is a version with a Go type V of its own. An object's metadata is taken over before the functions are called, which set everything else of their
-// second argument, and leave their first one, which others read, as it is. What one of them loses is lost when a client of this version updates an object, so that V should have a place for all of T.
-func Converted[T, V any, P Object[T], PV Object[V]](version string, from func(*V, *T) error, to func(*T, *V) error) Version[T] {
+// Converted is a version with a Go type V of its own. An object's metadata is taken over before the
+// functions are called, which set everything else of their second argument, and leave their first
+// one, which others read, as it is. What one of them loses is lost when a client of this version
+// updates an object, so that V should have a place for all of T.
+func Converted[T, V any, P Object[T], PV Object[V]](version string, from func(*V, *T) error,
+	to func(*T, *V) error) Version[T] {
 	return Version[T]{
 		name:   version,
 		typ:    reflect.TypeFor[V](),
@@ -106,7 +121,8 @@ func Converted[T, V any, P Object[T], PV Object[V]](version string, from func(*V
 		list:   func() runtime.Object { return &List[V]{} },
 		convert: func(scheme *runtime.Scheme, fill func(*T)) error {
 			if from == nil || to == nil {
-				return fmt.Errorf("version %s needs functions to convert objects from it and to it", version)
+				return fmt.Errorf("version %s needs functions to convert objects from it and to it",
+					version)
 			}
 			fromV := func(in *V, out *T) (err error) {
 				defer explainConversion(version, &err)
@@ -127,24 +143,36 @@ func Converted[T, V any, P Object[T], PV Object[V]](version string, from func(*V
 	}
 }
 
-// explainConversion is deferred by conversions. They are called where nobody else would recover from a panic, too, such as in the watch cache.
+// explainConversion is deferred by conversions. They are called where nobody else would recover
+// from a panic, too, such as in the watch cache.
 func explainConversion(version string, err *error) {
 	if panicked := recover(); panicked != nil {
-		klog.ErrorS(nil, "A conversion has panicked", "version", version, "panic", panicked, "stack", string(debug.Stack()))
-		*err = fmt.Errorf("the conversion from or to version %s has panicked, where is in the server's log: %v", version, panicked)
+		klog.ErrorS(nil, "A conversion has panicked", "version", version, "panic", panicked,
+			"stack", string(debug.Stack()))
+		*err = fmt.Errorf("the conversion from or to version %s has panicked, where is in the "+
+			"server's log: %v", version, panicked)
 	}
 }
 
 // register makes a scheme convert objects and lists of them, in both directions.
-func register[T, V any](scheme *runtime.Scheme, from func(*V, *T) error, to func(*T, *V) error) error {
+func register[T, V any](scheme *runtime.Scheme, from func(*V, *T) error,
+	to func(*T, *V) error) error {
 	for _, c := range []struct {
 		from, to any
 		convert  conversion.ConversionFunc
 	}{
-		{(*V)(nil), (*T)(nil), func(in, out any, _ conversion.Scope) error { return from(in.(*V), out.(*T)) }},
-		{(*T)(nil), (*V)(nil), func(in, out any, _ conversion.Scope) error { return to(in.(*T), out.(*V)) }},
-		{(*List[V])(nil), (*List[T])(nil), func(in, out any, _ conversion.Scope) error { return convertList(in.(*List[V]), out.(*List[T]), from) }},
-		{(*List[T])(nil), (*List[V])(nil), func(in, out any, _ conversion.Scope) error { return convertList(in.(*List[T]), out.(*List[V]), to) }},
+		{(*V)(nil), (*T)(nil), func(in, out any, _ conversion.Scope) error {
+			return from(in.(*V), out.(*T))
+		}},
+		{(*T)(nil), (*V)(nil), func(in, out any, _ conversion.Scope) error {
+			return to(in.(*T), out.(*V))
+		}},
+		{(*List[V])(nil), (*List[T])(nil), func(in, out any, _ conversion.Scope) error {
+			return convertList(in.(*List[V]), out.(*List[T]), from)
+		}},
+		{(*List[T])(nil), (*List[V])(nil), func(in, out any, _ conversion.Scope) error {
+			return convertList(in.(*List[T]), out.(*List[V]), to)
+		}},
 	} {
 		if err := scheme.AddConversionFunc(c.from, c.to, c.convert); err != nil {
 			return err
@@ -169,7 +197,8 @@ func takeMetadata(in, out metav1.ObjectMetaAccessor) {
 	*out.GetObjectMeta().(*metav1.ObjectMeta) = *in.GetObjectMeta().(*metav1.ObjectMeta)
 }
 
-// List is the list of objects of type T, for those who read it with a client of their own: the kind's list needs no type of its own.
+// List is the list of objects of type T, for those who read it with a client of their own: the
+// kind's list needs no type of its own.
 type List[T any] struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
@@ -201,7 +230,9 @@ type Definition struct {
 
 // Define makes a kind of Go type T.
 func Define[T any, P Object[T]](k Kind[T]) Definition {
-	return Definition{func(group string, versions []string) (kind, error) { return complete[T, P](k, group, versions) }}
+	return Definition{func(group string, versions []string) (kind, error) {
+		return complete[T, P](k, group, versions)
+	}}
 }
 
 // complete fills in the defaults, and checks the kind.
@@ -210,12 +241,15 @@ func complete[T any, P Object[T]](k Kind[T], group string, versions []string) (k
 		k.Name = reflect.TypeFor[T]().Name()
 	}
 	if k.Name == "" {
-		return nil, fmt.Errorf("a kind of group %s has no name: its type needs one, or Kind.Name", group)
+		return nil, fmt.Errorf("a kind of group %s has no name: its type needs one, or Kind.Name",
+			group)
 	}
 	if wrong := validation.IsDNS1035Label(strings.ToLower(k.Name)); len(wrong) > 0 {
-		return nil, fmt.Errorf("a kind of group %s cannot be named %q, give another Kind.Name: in lower case, %s", group, k.Name, wrong[0])
+		return nil, fmt.Errorf("a kind of group %s cannot be named %q, give another Kind.Name: "+
+			"in lower case, %s", group, k.Name, wrong[0])
 	}
-	plural, singular := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Group: group, Version: versions[0], Kind: k.Name})
+	plural, singular := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Group: group,
+		Version: versions[0], Kind: k.Name})
 	if k.Resource == "" {
 		k.Resource = plural.Resource
 	}
@@ -225,10 +259,13 @@ func complete[T any, P Object[T]](k Kind[T], group string, versions []string) (k
 	other := map[string]Version[T]{}
 	for _, v := range k.Versions {
 		if v.convert == nil {
-			return nil, fmt.Errorf("the kind %s of group %s has a Version that Converted has not made", k.Name, group)
+			return nil,
+				fmt.Errorf("the kind %s of group %s has a Version that Converted has not made",
+					k.Name, group)
 		}
 		if _, ok := other[v.name]; ok {
-			return nil, fmt.Errorf("the kind %s of group %s has the version %s twice", k.Name, group, v.name)
+			return nil, fmt.Errorf("the kind %s of group %s has the version %s twice", k.Name,
+				group, v.name)
 		}
 		other[v.name] = v
 	}
@@ -239,11 +276,14 @@ func complete[T any, P Object[T]](k Kind[T], group string, versions []string) (k
 	}
 	switch unknown := without(other, versions); {
 	case len(unknown) > 0:
-		return nil, fmt.Errorf("the kind %s of group %s has the versions %s, which Group.Versions does not name", k.Name, group, strings.Join(unknown, ", "))
+		return nil, fmt.Errorf("the kind %s of group %s has the versions %s, which "+
+			"Group.Versions does not name", k.Name, group, strings.Join(unknown, ", "))
 	case !hub:
-		return nil, fmt.Errorf("the kind %s of group %s is converted in all versions: one of them has to be the type that it is kept in memory as", k.Name, group)
+		return nil, fmt.Errorf("the kind %s of group %s is converted in all versions: one of "+
+			"them has to be the type that it is kept in memory as", k.Name, group)
 	}
-	c := &completed[T, P]{Kind: k, group: group, versions: versions, other: other, singular: singular.Resource}
+	c := &completed[T, P]{Kind: k, group: group, versions: versions, other: other,
+		singular: singular.Resource}
 	if err := c.inspect(); err != nil {
 		return nil, err
 	}

@@ -46,7 +46,8 @@ func start(t *testing.T, o testkit.Options) (*kinds.API, *testkit.Server) {
 	if o.Database.URL == "" {
 		o.Database = testkit.Memory
 	}
-	return api, testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig, New: api.New}, o)
+	return api, testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs,
+		NewConfig: api.NewConfig, New: api.New}, o)
 }
 
 func bookmarks(s *testkit.Server, version string) dynamic.ResourceInterface {
@@ -55,7 +56,8 @@ func bookmarks(s *testkit.Server, version string) dynamic.ResourceInterface {
 
 func bookmark(name string, spec map[string]any) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": v1.String(), "kind": "Bookmark", "metadata": map[string]any{"name": name}, "spec": spec,
+		"apiVersion": v1.String(), "kind": "Bookmark", "metadata": map[string]any{"name": name},
+		"spec": spec,
 	}}
 }
 
@@ -65,7 +67,8 @@ var kubectl = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	build := exec.Command("go", "build", "-C", "../../hack/tools/kubectl", "-ldflags", "-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", program, ".")
+	build := exec.Command("go", "build", "-C", "../../hack/tools/kubectl", "-ldflags",
+		"-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", program, ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%v: %w\n%s", build.Args, err, out)
 	}
@@ -99,52 +102,80 @@ func TestKubectl(t *testing.T) {
 		want  []string // in what is printed
 		fails bool
 	}{
-		{"apply -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"},
+		{"apply -f -",
+			`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"},
 			"spec": {"url": "http://go.dev/doc", "tags": [{"name": "a"}]}}`,
-			[]string{"Warning: spec.url: pages without TLS", "bookmark.example.com/go created"}, false},
+			[]string{"Warning: spec.url: pages without TLS", "bookmark.example.com/go created"},
+			false},
 		{"get bm", "", []string{"NAME TITLE TAGS AGE", "go go.dev 1 "}, false},
 		{"get pages -o wide", "", []string{"NAME TITLE TAGS AGE URL", "http://go.dev/doc"}, false},
-		{"apply -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"},
+		{"apply -f -",
+			`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"},
 			"spec": {"url": "https://go.dev/doc", "tags": [{"name": "a"}, {"name": "b", "weight": 2}]}}`,
 			[]string{"bookmark.example.com/go configured"}, false},
-		{"get bm go -o jsonpath={.metadata.generation},{.spec.tags[*].name}", "", []string{"2,a b"}, false},
-		{"apply --server-side --field-manager other -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"},
+		{"get bm go -o jsonpath={.metadata.generation},{.spec.tags[*].name}", "", []string{"2,a b"},
+			false},
+		{"apply --server-side --field-manager other -f -",
+			`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"},
 			"spec": {"tags": [{"name": "c", "weight": 3}]}}`, []string{"serverside-applied"}, false},
-		{"get bm go -o jsonpath={.spec.tags[*].name}", "", []string{"a b c"}, false}, // tags are merged by name
-		{"apply --server-side --field-manager third -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"},
+		// tags are merged by name
+		{"get bm go -o jsonpath={.spec.tags[*].name}", "", []string{"a b c"}, false},
+		{"apply --server-side --field-manager third -f -",
+			`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"},
 			"spec": {"tags": [{"name": "c", "weight": 4}]}}`, []string{`conflict with "other"`}, true},
-		{"explain bookmarks.spec", "", []string{"GROUP: example.com", "KIND: Bookmark", "VERSION: v1", "url <string> -required-", "Where the bookmark leads."}, false},
-		{"explain bookmarks.spec.children.children.tags", "", []string{"FIELD: tags <[]Tag>", "weight <integer>"}, false},
-		{"explain bookmarks.metadata.finalizers", "", []string{"Must be empty before the object is deleted"}, false},
-		{"explain bookmarks --api-version example.com/v1alpha1", "", []string{"address <string> -required-"}, false},
-		{"create -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "x"}, "spec": {"url": "https://go.dev", "ulr": "x"}}`,
+		{"explain bookmarks.spec", "", []string{"GROUP: example.com", "KIND: Bookmark",
+			"VERSION: v1", "url <string> -required-", "Where the bookmark leads."}, false},
+		{"explain bookmarks.spec.children.children.tags", "",
+			[]string{"FIELD: tags <[]Tag>", "weight <integer>"}, false},
+		{"explain bookmarks.metadata.finalizers", "",
+			[]string{"Must be empty before the object is deleted"}, false},
+		{"explain bookmarks --api-version example.com/v1alpha1", "",
+			[]string{"address <string> -required-"}, false},
+		{"create -f -",
+			`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "x"}, "spec": {"url": "https://go.dev", "ulr": "x"}}`,
 			[]string{`unknown field "spec.ulr"`}, true},
-		{"create -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "x"}, "spec": {"url": "nowhere"}}`,
+		{"create -f -",
+			`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "x"}, "spec": {"url": "nowhere"}}`,
 			[]string{"spec.url: Invalid value", "has to be a URL with a host"}, true},
-		{"create -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "X"}, "spec": {"url": "https://go.dev"}}`,
+		{"create -f -",
+			`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "X"}, "spec": {"url": "https://go.dev"}}`,
 			[]string{"metadata.name: Invalid value", "RFC 1123 subdomain"}, true},
-		{"create -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"generateName": "X_"}, "spec": {"url": "https://go.dev"}}`,
+		{"create -f -",
+			`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"generateName": "X_"}, "spec": {"url": "https://go.dev"}}`,
 			[]string{"metadata.generateName: Invalid value", "RFC 1123 subdomain"}, true},
-		{"create -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"generateName": "made-"}, "spec": {"url": "https://go.dev"}}`,
+		{"create -f -",
+			`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"generateName": "made-"}, "spec": {"url": "https://go.dev"}}`,
 			[]string{"bookmark.example.com/made-", "created"}, false},
-		{"delete bm --field-selector metadata.name!=go", "", []string{`bookmark.example.com "made-`}, false},
-		{"patch bm go --subresource status --type merge -p", `{"status": {"reachable": true}}`, []string{"status.checked: Required value"}, true},
-		{"patch bm go --subresource status --type merge -p", `{"spec": {"url": "https://other"}, "status": {"reachable": true, "checked": "2026-01-02T03:04:05Z"}}`, []string{"patched"}, false},
-		{"patch bm go --type merge -p", `{"status": {"reachable": false}}`, []string{"patched (no change)"}, false},
-		{"get bm go -o jsonpath={.spec.url},{.status.reachable},{.metadata.generation}", "", []string{"https://go.dev/doc,true,3"}, false},
-		{"patch bm go --type strategic -p", `{"spec": {"tags": [{"name": "a", "$patch": "delete"}]}}`, []string{"patched"}, false},
+		{"delete bm --field-selector metadata.name!=go", "",
+			[]string{`bookmark.example.com "made-`}, false},
+		{"patch bm go --subresource status --type merge -p", `{"status": {"reachable": true}}`,
+			[]string{"status.checked: Required value"}, true},
+		{"patch bm go --subresource status --type merge -p",
+			`{"spec": {"url": "https://other"}, "status": {"reachable": true, "checked": "2026-01-02T03:04:05Z"}}`, []string{"patched"}, false},
+		{"patch bm go --type merge -p", `{"status": {"reachable": false}}`,
+			[]string{"patched (no change)"}, false},
+		{"get bm go -o jsonpath={.spec.url},{.status.reachable},{.metadata.generation}", "",
+			[]string{"https://go.dev/doc,true,3"}, false},
+		{"patch bm go --type strategic -p",
+			`{"spec": {"tags": [{"name": "a", "$patch": "delete"}]}}`, []string{"patched"}, false},
 		{"get bm go -o jsonpath={.spec.tags[*].name}", "", []string{"b c"}, false},
 		{"get bm --field-selector spec.title=go.dev", "", []string{"go go.dev 2"}, false},
 		{"get bm --field-selector spec.title=other", "", []string{"No resources found"}, false},
-		{"get bm --field-selector spec.url=other", "", []string{`bookmarks cannot be selected by "spec.url"`}, true},
+		{"get bm --field-selector spec.url=other", "",
+			[]string{`bookmarks cannot be selected by "spec.url"`}, true},
 		{"get bookmarks.v1alpha1.example.com go -o jsonpath={.kind},{.address},{.rest.title},{.status.reachable}", "", []string{"Bookmark,https://go.dev/doc,go.dev,true"}, false},
 		{"get bookmarks.v1alpha1.example.com -o jsonpath={.kind},{.items[0].apiVersion},{.items[0].address}", "", []string{"List,example.com/v1alpha1,https://go.dev/doc"}, false},
-		{"create -f -", `{"apiVersion": "example.com/v1alpha1", "kind": "Bookmark", "metadata": {"name": "old"}, "address": "https://old.example"}`, []string{"created"}, false},
-		{"get bm old", "", []string{"old old.example 0"}, false}, // with the default of what it was converted to
-		{"api-resources --api-group example.com", "", []string{"bookmarks bm example.com/v1 true Bookmark"}, false},
-		{"diff -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "old"}, "spec": {"url": "https://new.example", "title": "old.example"}}`,
+		{"create -f -",
+			`{"apiVersion": "example.com/v1alpha1", "kind": "Bookmark", "metadata": {"name": "old"}, "address": "https://old.example"}`, []string{"created"}, false},
+		// with the default of what it was converted to
+		{"get bm old", "", []string{"old old.example 0"}, false},
+		{"api-resources --api-group example.com", "",
+			[]string{"bookmarks bm example.com/v1 true Bookmark"}, false},
+		{"diff -f -",
+			`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "old"}, "spec": {"url": "https://new.example", "title": "old.example"}}`,
 			[]string{"- url: https://old.example", "+ url: https://new.example"}, true},
-		{"delete bm --all", "", []string{`bookmark.example.com "go" deleted`, `bookmark.example.com "old" deleted`}, false},
+		{"delete bm --all", "", []string{`bookmark.example.com "go" deleted`,
+			`bookmark.example.com "old" deleted`}, false},
 	} {
 		args := strings.Fields(step.args)
 		if args[len(args)-1] == "-p" {
@@ -166,22 +197,26 @@ func TestKubectl(t *testing.T) {
 func TestTypedClient(t *testing.T) {
 	api, s := start(t, testkit.Options{})
 	config := rest.CopyConfig(s.Config)
-	config.APIPath, config.GroupVersion, config.NegotiatedSerializer = "/apis", &v1, api.Codecs.WithoutConversion()
+	config.APIPath, config.GroupVersion, config.NegotiatedSerializer = "/apis", &v1,
+		api.Codecs.WithoutConversion()
 	client, err := rest.RESTClientFor(config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	at := func(r *rest.Request) *rest.Request { return r.Namespace("default").Resource("bookmarks") }
 	made := &Bookmark{}
-	err = at(client.Post()).Body(&Bookmark{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: BookmarkSpec{URL: "https://go.dev"}}).Do(t.Context()).Into(made)
+	err = at(client.Post()).Body(&Bookmark{ObjectMeta: metav1.ObjectMeta{Name: "a"},
+		Spec: BookmarkSpec{URL: "https://go.dev"}}).Do(t.Context()).Into(made)
 	if err != nil || made.UID == "" || made.Spec.Title != "go.dev" {
 		t.Fatalf("created %+v, %v", made, err)
 	}
 	list := &kinds.List[Bookmark]{}
-	if err := at(client.Get()).Do(t.Context()).Into(list); err != nil || len(list.Items) != 1 || list.Items[0].Name != "a" {
+	if err := at(client.Get()).Do(t.Context()).Into(list); err != nil || len(list.Items) != 1 ||
+		list.Items[0].Name != "a" {
 		t.Fatalf("listed %+v, %v", list, err)
 	}
-	w, err := at(client.Get()).VersionedParams(&metav1.ListOptions{Watch: true, ResourceVersion: list.ResourceVersion}, metav1.ParameterCodec).Watch(t.Context())
+	w, err := at(client.Get()).VersionedParams(&metav1.ListOptions{Watch: true,
+		ResourceVersion: list.ResourceVersion}, metav1.ParameterCodec).Watch(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +224,8 @@ func TestTypedClient(t *testing.T) {
 	if err := at(client.Delete()).Name("a").Do(t.Context()).Error(); err != nil {
 		t.Fatal(err)
 	}
-	if e := <-w.ResultChan(); e.Type != watch.Deleted || e.Object.(*Bookmark).Spec.URL != "https://go.dev" {
+	if e := <-w.ResultChan(); e.Type != watch.Deleted ||
+		e.Object.(*Bookmark).Spec.URL != "https://go.dev" {
 		t.Errorf("watched %+v", e)
 	}
 }
@@ -198,9 +234,11 @@ func TestTimeToLive(t *testing.T) {
 	_, s := start(t, testkit.Options{FakeClock: true})
 	c := bookmarks(s, "v1")
 	for name, spec := range map[string]map[string]any{
-		"short": {"url": "https://go.dev", "keepFor": "1m"}, "long": {"url": "https://go.dev", "keepFor": "1h"}, "kept": {"url": "https://go.dev"},
+		"short": {"url": "https://go.dev", "keepFor": "1m"},
+		"long":  {"url": "https://go.dev", "keepFor": "1h"}, "kept": {"url": "https://go.dev"},
 	} {
-		if _, err := c.Create(t.Context(), bookmark(name, spec), metav1.CreateOptions{}); err != nil {
+		if _, err := c.Create(t.Context(), bookmark(name, spec),
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -218,10 +256,12 @@ func TestTimeToLive(t *testing.T) {
 		t.Errorf("at last: %v, %v", list, err)
 	}
 	// The time cannot be taken away, which ValidateUpdate says.
-	if _, err := c.Create(t.Context(), bookmark("timed", map[string]any{"url": "https://go.dev", "keepFor": "1h"}), metav1.CreateOptions{}); err != nil {
+	if _, err := c.Create(t.Context(), bookmark("timed", map[string]any{"url": "https://go.dev",
+		"keepFor": "1h"}), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.Patch(t.Context(), "timed", types.MergePatchType, []byte(`{"spec": {"keepFor": null}}`), metav1.PatchOptions{})
+	_, err = c.Patch(t.Context(), "timed", types.MergePatchType,
+		[]byte(`{"spec": {"keepFor": null}}`), metav1.PatchOptions{})
 	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "cannot be taken away") {
 		t.Errorf("taking the time away: %v", err)
 	}
@@ -230,9 +270,11 @@ func TestTimeToLive(t *testing.T) {
 // TestStoredVersion looks at what is in the database after writes in the other version.
 func TestStoredVersion(t *testing.T) {
 	_, s := start(t, testkit.Options{})
-	_, err := bookmarks(s, "v1alpha1").Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "example.com/v1alpha1", "kind": "Bookmark", "metadata": map[string]any{"name": "a"}, "address": "https://go.dev",
-	}}, metav1.CreateOptions{})
+	_, err := bookmarks(s, "v1alpha1").Create(t.Context(),
+		&unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "example.com/v1alpha1", "kind": "Bookmark",
+			"metadata": map[string]any{"name": "a"}, "address": "https://go.dev",
+		}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +287,8 @@ func TestStoredVersion(t *testing.T) {
 			t.Errorf("the writer's version is noted as %s", entry.APIVersion)
 		}
 	}
-	if u, _, err := unstructured.NestedString(is.Object, "spec", "url"); u != "https://go.dev" || err != nil {
+	if u, _, err := unstructured.NestedString(is.Object, "spec", "url"); u != "https://go.dev" ||
+		err != nil {
 		t.Errorf("in v1 the URL is %q, %v", u, err)
 	}
 }
@@ -280,7 +323,8 @@ func TestOpenAPI(t *testing.T) {
 			if strings.Contains(name, "/") {
 				t.Errorf("%s: a schema is named %s", path, name)
 			}
-			gvks, _, err := unstructured.NestedSlice(one.(map[string]any), "x-kubernetes-group-version-kind")
+			gvks, _, err := unstructured.NestedSlice(one.(map[string]any),
+				"x-kubernetes-group-version-kind")
 			if err != nil {
 				t.Error(err)
 			}
@@ -328,41 +372,52 @@ func TestGroupBesideOthers(t *testing.T) {
 	}}})
 	kubeconfig := s.Kubeconfig(s.Config)
 	for _, step := range []struct{ args, stdin, want string }{
-		{"apply --server-side -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, "spec": {"url": "https://go.dev", "tags": [{"name": "a"}]}}`, "serverside-applied"},
+		{"apply --server-side -f -",
+			`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, "spec": {"url": "https://go.dev", "tags": [{"name": "a"}]}}`, "serverside-applied"},
 		{"get bm", "", "go go.dev 1"},
 		{"explain bookmarks.spec.url", "", "Where the bookmark leads."},
-		{"apply --server-side -f -", `{"apiVersion": "ci.rowkeeper.dev/v1", "kind": "Pipeline", "metadata": {"name": "go"},
+		{"apply --server-side -f -",
+			`{"apiVersion": "ci.rowkeeper.dev/v1", "kind": "Pipeline", "metadata": {"name": "go"},
 			"spec": {"steps": [{"name": "build", "image": "golang", "command": ["go"]}]}}`, "serverside-applied"},
 		{"get pipelines", "", "go Pending 1"},
 		{"explain pipelines.spec.steps.image", "", "FIELD: image <string>"},
 	} {
-		if out, err := runKubectl(t, kubeconfig, step.stdin, strings.Fields(step.args)...); err != nil || !strings.Contains(out, step.want) {
+		if out, err := runKubectl(t, kubeconfig, step.stdin,
+			strings.Fields(step.args)...); err != nil || !strings.Contains(out, step.want) {
 			t.Errorf("kubectl %s: %v\n%s", step.args, err, out)
 		}
 	}
 }
 
-// TestBesideDefinitions serves the group and CustomResourceDefinitions in one server: clients can merge, explain and apply objects of both.
+// TestBesideDefinitions serves the group and CustomResourceDefinitions in one server: clients can
+// merge, explain and apply objects of both.
 func TestBesideDefinitions(t *testing.T) {
 	_, s := start(t, testkit.Options{Extension: crds.Extension})
 	kubeconfig := s.Kubeconfig(s.Config)
 	for i, step := range []struct{ args, stdin, want string }{
-		{"apply --server-side -f -", `{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "shelves.shop.example.com"}, "spec": {
+		{"apply --server-side -f -",
+			`{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "shelves.shop.example.com"}, "spec": {
 			"group": "shop.example.com", "scope": "Namespaced", "names": {"plural": "shelves", "singular": "shelf", "kind": "Shelf"}, "versions": [{
 				"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object",
 					"properties": {"boards": {"type": "integer", "description": "How many boards it has."}}}}}}}]}}`, "serverside-applied"},
 		{"wait --for condition=Established crd/shelves.shop.example.com", "", "condition met"},
-		{"apply --server-side -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, "spec": {"url": "https://go.dev", "tags": [{"name": "a"}]}}`, "serverside-applied"},
-		{"apply --server-side --field-manager other -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, "spec": {"tags": [{"name": "b"}]}}`, "serverside-applied"},
+		{"apply --server-side -f -",
+			`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, "spec": {"url": "https://go.dev", "tags": [{"name": "a"}]}}`, "serverside-applied"},
+		{"apply --server-side --field-manager other -f -",
+			`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, "spec": {"tags": [{"name": "b"}]}}`, "serverside-applied"},
 		{"get bm go -o jsonpath={.spec.tags[*].name}", "", "a b"},
-		{"apply -f -", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "two"}, "spec": {"url": "https://go.dev"}}`, "created"},
+		{"apply -f -",
+			`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "two"}, "spec": {"url": "https://go.dev"}}`, "created"},
 		{"explain bookmarks.spec.url", "", "Where the bookmark leads."},
 		{"explain bookmarks --api-version example.com/v1alpha1", "", "address <string> -required-"},
-		{"apply --server-side -f -", `{"apiVersion": "shop.example.com/v1", "kind": "Shelf", "metadata": {"name": "one"}, "spec": {"boards": 3}}`, "serverside-applied"},
-		{"apply --server-side -f -", `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": {"a": "b"}}}`, "serverside-applied"},
+		{"apply --server-side -f -",
+			`{"apiVersion": "shop.example.com/v1", "kind": "Shelf", "metadata": {"name": "one"}, "spec": {"boards": 3}}`, "serverside-applied"},
+		{"apply --server-side -f -",
+			`{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": {"a": "b"}}}`, "serverside-applied"},
 		{"explain namespaces.spec", "", "KIND: Namespace"},
 	} {
-		if out, err := runKubectl(t, kubeconfig, step.stdin, strings.Fields(step.args)...); err != nil || !strings.Contains(out, step.want) {
+		if out, err := runKubectl(t, kubeconfig, step.stdin,
+			strings.Fields(step.args)...); err != nil || !strings.Contains(out, step.want) {
 			t.Errorf("step %d: kubectl %s: %v\n%s", i, step.args, err, out)
 		}
 	}
@@ -373,24 +428,27 @@ func TestBesideDefinitions(t *testing.T) {
 		"/openapi/v3/api/v1":                       "Namespace",
 		"/openapi/v3/apis/apiextensions.k8s.io/v1": "CustomResourceDefinition",
 	} {
-		version := strings.TrimPrefix(strings.TrimPrefix(path, "/openapi/v3/apis/"), "/openapi/v3/api/")
+		version := strings.TrimPrefix(strings.TrimPrefix(path, "/openapi/v3/apis/"),
+			"/openapi/v3/api/")
 		gv, err := schema.ParseGroupVersion(version)
 		if err != nil {
 			t.Fatal(err)
 		}
 		// The documents of definitions are made in the background.
 		var last string
-		err = wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-			content, err := dynamicREST(t, s).Get().AbsPath(path).DoRaw(ctx)
-			if err != nil {
-				last = err.Error()
-				return false, nil
-			}
-			last = string(content)
-			return describes(content, gv.WithKind(want)), nil
-		})
+		err = wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true,
+			func(ctx context.Context) (bool, error) {
+				content, err := dynamicREST(t, s).Get().AbsPath(path).DoRaw(ctx)
+				if err != nil {
+					last = err.Error()
+					return false, nil
+				}
+				last = string(content)
+				return describes(content, gv.WithKind(want)), nil
+			})
 		if err != nil {
-			t.Errorf("%s does not say which schema is that of %s: %v\n%.300s", path, want, err, last)
+			t.Errorf("%s does not say which schema is that of %s: %v\n%.300s", path,
+				want, err, last)
 		}
 	}
 }
@@ -426,26 +484,30 @@ type Planet struct {
 func (p *Planet) DeepCopyObject() runtime.Object { return kinds.DeepCopy(p) }
 
 func TestZeroKind(t *testing.T) {
-	api, err := kinds.New(kinds.Group{Name: "sky.example.com", Versions: []string{"v1", "v2"}, Kinds: []kinds.Definition{
-		kinds.Define(kinds.Kind[Planet]{ClusterScoped: true}),
-	}})
+	api, err := kinds.New(kinds.Group{Name: "sky.example.com", Versions: []string{"v1", "v2"},
+		Kinds: []kinds.Definition{
+			kinds.Define(kinds.Kind[Planet]{ClusterScoped: true}),
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig, New: api.New}, testkit.Options{Database: testkit.Memory})
+	s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs,
+		NewConfig: api.NewConfig, New: api.New}, testkit.Options{Database: testkit.Memory})
 	kubeconfig := s.Kubeconfig(s.Config)
 	for i, step := range []struct {
 		args, stdin, want string
 		fails             bool
 	}{
-		{"create -f -", `{"apiVersion": "sky.example.com/v1", "kind": "Planet", "metadata": {"name": "mars"}, "moons": 2}`, "planet.sky.example.com/mars created", false},
+		{"create -f -",
+			`{"apiVersion": "sky.example.com/v1", "kind": "Planet", "metadata": {"name": "mars"}, "moons": 2}`, "planet.sky.example.com/mars created", false},
 		{"get planets", "", "NAME AGE\nmars ", false},
 		{"get planet.v2.sky.example.com mars -o jsonpath={.apiVersion},{.moons},{.metadata.generation}", "", "sky.example.com/v2,2,1", false},
 		{"label planet mars kind=small", "", "labeled", false},
 		{"get planet mars -o jsonpath={.metadata.generation}", "", "1", false},
 		{"patch planet mars --type merge -p", `{"moons": 3}`, "patched", false},
 		{"get planet mars -o jsonpath={.metadata.generation},{.moons}", "", "2,3", false},
-		{"patch planet mars --subresource status --type merge -p", `{"moons": 4}`, "could not find the requested resource", true},
+		{"patch planet mars --subresource status --type merge -p", `{"moons": 4}`,
+			"could not find the requested resource", true},
 		{"get planets --field-selector metadata.name=venus", "", "No resources found", false},
 	} {
 		args := strings.Fields(step.args)
@@ -486,7 +548,8 @@ func (s *statusElsewhere) DeepCopyObject() runtime.Object { return kinds.DeepCop
 
 func TestBadInput(t *testing.T) {
 	group := func(change func(*kinds.Group)) kinds.Group {
-		g := kinds.Group{Name: "example.com", Versions: []string{"v1"}, Kinds: []kinds.Definition{kinds.Define(kinds.Kind[Planet]{})}}
+		g := kinds.Group{Name: "example.com", Versions: []string{"v1"},
+			Kinds: []kinds.Definition{kinds.Define(kinds.Kind[Planet]{})}}
 		if change != nil {
 			change(&g)
 		}
@@ -497,21 +560,31 @@ func TestBadInput(t *testing.T) {
 	}
 	cell := func(p *Planet) any { return p.Moons }
 	column := func(name, typ string, value func(*Planet) any) kinds.Kind[Planet] {
-		return kinds.Kind[Planet]{Columns: []kinds.Column[Planet]{{Name: name, Type: typ, Value: value}}}
+		return kinds.Kind[Planet]{Columns: []kinds.Column[Planet]{{Name: name, Type: typ,
+			Value: value}}}
 	}
-	same := kinds.Converted[Planet, Bookmark]("v1", func(*Bookmark, *Planet) error { return nil }, func(*Planet, *Bookmark) error { return nil })
+	same := kinds.Converted[Planet, Bookmark]("v1", func(*Bookmark, *Planet) error { return nil },
+		func(*Planet, *Bookmark) error { return nil })
 	for name, tc := range map[string]struct {
 		groups []kinds.Group
 		want   string
 	}{
-		"no group":                {nil, "needs a group"},
-		"no name":                 {[]kinds.Group{group(func(g *kinds.Group) { g.Name = "" })}, "a group has no name"},
-		"a bad name":              {[]kinds.Group{group(func(g *kinds.Group) { g.Name = "Example" })}, `cannot be named "Example"`},
-		"a group twice":           {[]kinds.Group{group(nil), group(nil)}, "example.com is there twice"},
-		"no version":              {[]kinds.Group{group(func(g *kinds.Group) { g.Versions = nil })}, "has no versions"},
-		"a bad version":           {[]kinds.Group{group(func(g *kinds.Group) { g.Versions = []string{"v1/"} })}, `cannot have a version "v1/"`},
-		"a version twice":         {[]kinds.Group{group(func(g *kinds.Group) { g.Versions = []string{"v1", "v1"} })}, "the version v1 twice"},
-		"no kind":                 {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = nil })}, "has no kinds"},
+		"no group": {nil, "needs a group"},
+		"no name": {[]kinds.Group{group(func(g *kinds.Group) { g.Name = "" })},
+			"a group has no name"},
+		"a bad name": {[]kinds.Group{group(func(g *kinds.Group) { g.Name = "Example" })},
+			`cannot be named "Example"`},
+		"a group twice": {[]kinds.Group{group(nil), group(nil)},
+			"example.com is there twice"},
+		"no version": {[]kinds.Group{group(func(g *kinds.Group) { g.Versions = nil })},
+			"has no versions"},
+		"a bad version": {[]kinds.Group{group(func(g *kinds.Group) { g.Versions = []string{"v1/"} })}, `cannot have a version "v1/"`},
+		"a version twice": {[]kinds.Group{group(func(g *kinds.Group) {
+			g.Versions = []string{"v1",
+				"v1"}
+		})}, "the version v1 twice"},
+		"no kind": {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = nil })},
+			"has no kinds"},
 		"an empty definition":     {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = make([]kinds.Definition, 1) })}, "Define has not made"},
 		"a kind twice":            {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = append(g.Kinds, kinds.Define(kinds.Kind[Planet]{Resource: "others"})) })}, "two kinds Planet"},
 		"a resource twice":        {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = append(g.Kinds, kinds.Define(kinds.Kind[Planet]{Name: "PLANET"})) })}, "both the resource planets"},
@@ -526,22 +599,34 @@ func TestBadInput(t *testing.T) {
 		"a list's kind": {[]kinds.Group{group(func(g *kinds.Group) {
 			g.Kinds = append(g.Kinds, kinds.Define(kinds.Kind[Holder[int]]{Name: "PlanetList"}))
 		})}, "needs the kind PlanetList, which is there already"},
-		"a type twice": {[]kinds.Group{group(func(g *kinds.Group) { g.Kinds = append(g.Kinds, kinds.Define(kinds.Kind[Planet]{Name: "Moon"})) })},
-			"the kind Moon of group example.com has the same type kinds_test.Planet as the kind Planet of group example.com"},
-		"a type in two groups": {[]kinds.Group{group(nil), group(func(g *kinds.Group) { g.Name = "other.example.com" })},
-			"the kind Planet of group other.example.com has the same type kinds_test.Planet as"},
+		"a type twice": {[]kinds.Group{group(func(g *kinds.Group) {
+			g.Kinds = append(g.Kinds,
+				kinds.Define(kinds.Kind[Planet]{Name: "Moon"}))
+		})},
+			"the kind Moon of group example.com has the same type kinds_test.Planet as the kind " +
+				"Planet of group example.com"},
+		"a type in two groups": {[]kinds.Group{group(nil),
+			group(func(g *kinds.Group) { g.Name = "other.example.com" })}, "the kind Planet of " +
+			"group other.example.com has the same type kinds_test.Planet as"},
 		"a bad resource":   {[]kinds.Group{group(kind(kinds.Kind[Planet]{Resource: "planets/status"}))}, `the kind Planet of group example.com cannot be the resource "planets/status": `},
 		"a bad short name": {[]kinds.Group{group(kind(kinds.Kind[Planet]{ShortNames: []string{""}}))}, `cannot have the short name "": `},
 		"a bad category":   {[]kinds.Group{group(kind(kinds.Kind[Planet]{Categories: []string{"A"}}))}, `cannot have the category "A": `},
-		"a category twice": {[]kinds.Group{group(kind(kinds.Kind[Planet]{Categories: []string{"a", "a"}}))}, "has the category a twice"},
-		"a needless name":  {[]kinds.Group{group(kind(kinds.Kind[Planet]{ShortNames: []string{"planets"}}))}, "has the short name planets, which is its resource"},
+		"a category twice": {[]kinds.Group{group(kind(kinds.Kind[Planet]{Categories: []string{"a",
+			"a"}}))}, "has the category a twice"},
+		"a needless name": {[]kinds.Group{group(kind(kinds.Kind[Planet]{ShortNames: []string{"planets"}}))}, "has the short name planets, which is its resource"},
 		"two of one name": {[]kinds.Group{group(func(g *kinds.Group) {
-			g.Kinds = append(g.Kinds, kinds.Define(kinds.Kind[Holder[int]]{Name: "Moon", ShortNames: []string{"planet"}}))
-		})}, "the resources of the kinds Planet and Moon of group example.com can both be called planet"},
-		"a nameless column":    {[]kinds.Group{group(kind(column("", "", cell)))}, "has a column without a name"},
-		"an empty column":      {[]kinds.Group{group(kind(column("Moons", "", nil)))}, "has the column Moons without a function for its cells"},
-		"a bad column type":    {[]kinds.Group{group(kind(column("Moons", "int", cell)))}, `has the column Moons of type "int"`},
-		"the age again":        {[]kinds.Group{group(kind(column("AGE", "", cell)))}, "has the column AGE by itself: leave it out"},
+			g.Kinds = append(g.Kinds,
+				kinds.Define(kinds.Kind[Holder[int]]{Name: "Moon", ShortNames: []string{"planet"}}))
+		})},
+			"the resources of the kinds Planet and Moon of group example.com can both be called planet"},
+		"a nameless column": {[]kinds.Group{group(kind(column("", "", cell)))},
+			"has a column without a name"},
+		"an empty column": {[]kinds.Group{group(kind(column("Moons", "", nil)))},
+			"has the column Moons without a function for its cells"},
+		"a bad column type": {[]kinds.Group{group(kind(column("Moons", "int", cell)))},
+			`has the column Moons of type "int"`},
+		"the age again": {[]kinds.Group{group(kind(column("AGE", "", cell)))},
+			"has the column AGE by itself: leave it out"},
 		"a column twice":       {[]kinds.Group{group(kind(kinds.Kind[Planet]{Columns: []kinds.Column[Planet]{{Name: "A", Value: cell}, {Name: "a", Value: cell}}}))}, "has the column a twice"},
 		"a bad field":          {[]kinds.Group{group(kind(kinds.Kind[Planet]{Fields: map[string]func(*Planet) string{"moons=1": nil}}))}, `cannot be selected by "moons=1"`},
 		"a field without code": {[]kinds.Group{group(kind(kinds.Kind[Planet]{Fields: map[string]func(*Planet) string{"moons": nil}}))}, "has no function for the field moons"},
@@ -550,20 +635,26 @@ func TestBadInput(t *testing.T) {
 		"converted from itself": {[]kinds.Group{group(func(g *kinds.Group) {
 			g.Versions = []string{"v1", "v2"}
 			nothing := func(*Planet, *Planet) error { return nil }
-			kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{kinds.Converted("v2", nothing, nothing)}})(g)
-		})}, "has in version v2 the same type kinds_test.Planet as the kind Planet of group example.com"},
+			kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{kinds.Converted("v2", nothing,
+				nothing)}})(g)
+		})}, "has in version v2 the same type kinds_test.Planet as the kind Planet of group " +
+			"example.com"},
 		"one type for two versions": {[]kinds.Group{group(func(g *kinds.Group) {
 			g.Versions = []string{"v2", "v1", "v3"}
-			again := kinds.Converted("v3", func(*Bookmark, *Planet) error { return nil }, func(*Planet, *Bookmark) error { return nil })
+			again := kinds.Converted("v3", func(*Bookmark, *Planet) error { return nil },
+				func(*Planet, *Bookmark) error { return nil })
 			kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{same, again}})(g)
-		})}, "has in version v3 the same type kinds_test.Bookmark as the kind Planet of group example.com in version v1"},
+		})}, "has in version v3 the same type kinds_test.Bookmark as the kind Planet of group " +
+			"example.com in version v1"},
 		"no way back": {[]kinds.Group{group(func(g *kinds.Group) {
 			g.Versions = []string{"v1", "v2"}
-			kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{kinds.Converted("v2", func(*Bookmark, *Planet) error { return nil }, nil)}})(g)
+			kind(kinds.Kind[Planet]{Versions: []kinds.Version[Planet]{kinds.Converted("v2",
+				func(*Bookmark, *Planet) error { return nil }, nil)}})(g)
 		})}, "needs functions to convert"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := kinds.New(tc.groups...); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if _, err := kinds.New(tc.groups...); err == nil ||
+				!strings.Contains(err.Error(), tc.want) {
 				t.Errorf("the error is %v, want one with %q", err, tc.want)
 			}
 		})
@@ -572,7 +663,8 @@ func TestBadInput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := api.New(api.NewConfig()); err == nil || !strings.Contains(err.Error(), "has no storage") {
+	if _, err := api.New(api.NewConfig()); err == nil ||
+		!strings.Contains(err.Error(), "has no storage") {
 		t.Errorf("without storage: %v", err)
 	}
 }
@@ -590,7 +682,8 @@ func TestDeepCopy(t *testing.T) {
 	}
 	one := 1
 	obj := &part{
-		Pointer: &one, Map: map[string][]int{"a": {1}}, Array: [2][]int{{1}, {2}}, Time: metav1.Now(), Quantity: resource.MustParse("1.5Gi"),
+		Pointer: &one, Map: map[string][]int{"a": {1}}, Array: [2][]int{{1}, {2}},
+		Time: metav1.Now(), Quantity: resource.MustParse("1.5Gi"),
 		Raw: &runtime.RawExtension{Raw: []byte("{}")},
 	}
 	obj.Struct.Slice = []string{"x"}
@@ -605,7 +698,8 @@ func TestDeepCopy(t *testing.T) {
 	c.Quantity.Add(resource.MustParse("1"))
 	c.Raw.Raw[0] = 'x'
 	c.Struct.Slice[0] = "y"
-	if one != 1 || obj.Map["a"][0] != 1 || len(obj.Map) != 1 || obj.Array[0][0] != 1 || obj.Quantity.String() != "1536Mi" || obj.Raw.Raw[0] != '{' || obj.Struct.Slice[0] != "x" {
+	if one != 1 || obj.Map["a"][0] != 1 || len(obj.Map) != 1 || obj.Array[0][0] != 1 ||
+		obj.Quantity.String() != "1536Mi" || obj.Raw.Raw[0] != '{' || obj.Struct.Slice[0] != "x" {
 		t.Errorf("a change of the copy has changed the original: %+v", obj)
 	}
 	if kinds.DeepCopy[part](nil) != nil {

@@ -21,11 +21,12 @@ import (
 
 // Main is a whole program that serves the groups. It does not return.
 //
-// Without flags it serves on https://127.0.0.1:8443, stores in a SQLite file, and keeps that file, its
-// certificates and the administrator's kubeconfig in the directory .name. With --database it stores
-// elsewhere. With --kubeconfig or --aggregated it is a part of a cluster, behind the cluster's API
-// server, with the users and rights of the cluster. The cluster may come later: until then the program
-// runs and is not ready. --help lists all flags, which are those of package server.
+// Without flags it serves on https://127.0.0.1:8443, stores in a SQLite file, and keeps that file,
+// its certificates and the administrator's kubeconfig in the directory .name. With --database it
+// stores elsewhere. With --kubeconfig or --aggregated it is a part of a cluster, behind the
+// cluster's API server, with the users and rights of the cluster. The cluster may come later: until
+// then the program runs and is not ready. --help lists all flags, which are those of package
+// server.
 //
 // Each thing that is wrong with the groups or the flags is one sentence on stderr. The program ends
 // with exit code 1 then.
@@ -52,7 +53,8 @@ func (a *API) Command(name string, drivers ...storage.Driver) *cobra.Command {
 	cmd := server.New(server.Program{
 		Name: name, Scheme: a.Scheme, Codecs: a.Codecs, Drivers: drivers, NewConfig: a.NewConfig,
 		Validate: func(bool) []error { return validate(name, drivers) },
-		New: func(c *genericapiserver.RecommendedConfig, _ *storage.Database) (*genericapiserver.GenericAPIServer, error) {
+		New: func(c *genericapiserver.RecommendedConfig,
+			_ *storage.Database) (*genericapiserver.GenericAPIServer, error) {
 			return a.New(c)
 		},
 	}).Command()
@@ -72,10 +74,12 @@ func (a *API) Command(name string, drivers ...storage.Driver) *cobra.Command {
 func validate(name string, drivers []storage.Driver) []error {
 	var errs []error
 	if name == "" || filepath.Base(name) != name || name[0] == '.' {
-		errs = append(errs, fmt.Errorf("the program cannot be named %q: give kinds.Main a name that a directory can have, such as bookmarks", name))
+		errs = append(errs, fmt.Errorf("the program cannot be named %q: give kinds.Main a name "+
+			"that a directory can have, such as bookmarks", name))
 	}
 	if len(drivers) == 0 {
-		errs = append(errs, errors.New("the program has no database to store in: give kinds.Main drivers, such as sqlite.Driver"))
+		errs = append(errs, errors.New("the program has no database to store in: give kinds.Main "+
+			"drivers, such as sqlite.Driver"))
 	}
 	return errs
 }

@@ -83,7 +83,8 @@ func (p *program) after(words string) string {
 			return rest
 		}
 	}
-	p.t.Fatalf("the program has ended without saying %q: %v\n%s", words, p.cmd.Wait(), p.all.String())
+	p.t.Fatalf("the program has ended without saying %q: %v\n%s", words, p.cmd.Wait(),
+		p.all.String())
 	return ""
 }
 
@@ -109,16 +110,19 @@ func TestProgram(t *testing.T) {
 		return p, p.after("The kubeconfig is ")
 	}
 	p, kubeconfig := serve()
-	if out, err := runKubectl(t, kubeconfig, `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, "spec": {"url": "https://go.dev"}}`,
+	if out, err := runKubectl(t, kubeconfig,
+		`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, "spec": {"url": "https://go.dev"}}`,
 		"create", "-f", "-"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if out, err := command(t, dir).CombinedOutput(); err == nil || !strings.Contains(string(out), "is in use by the server with process id") {
+	if out, err := command(t, dir).CombinedOutput(); err == nil ||
+		!strings.Contains(string(out), "is in use by the server with process id") {
 		t.Errorf("a second program on the directory: %v\n%s", err, out)
 	}
 	p.stop()
 	p, kubeconfig = serve()
-	if out, err := runKubectl(t, kubeconfig, "", "get", "bm"); err != nil || !strings.Contains(out, "NAME AGE\ngo ") {
+	if out, err := runKubectl(t, kubeconfig, "", "get", "bm"); err != nil ||
+		!strings.Contains(out, "NAME AGE\ngo ") {
 		t.Errorf("after a restart: %v\n%s", err, out)
 	}
 	p.stop()
@@ -131,18 +135,25 @@ func TestBadFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	certificate(t, dir)
-	inCluster := "--database memory: --secure-port 0 --tls-cert-file tls.crt --tls-private-key-file tls.key "
+	inCluster := "--database memory: --secure-port 0 --tls-cert-file tls.crt " +
+		"--tls-private-key-file tls.key "
 	for args, want := range map[string]string{
-		"--nope":                                      "unknown flag: --nope",
-		"more":                                        `unexpected argument "more"`,
-		"--data-dir=":                                 "--data-dir must name a directory",
-		"--data-dir kubeconfig":                       "cannot create the data directory: mkdir ",
-		"--database mongodb://x":                      "no driver for database URLs that begin with mongodb:",
-		"--tls-cert-file tls.crt":                     "--tls-cert-file and --tls-private-key-file need each other",
-		"--authorization-always-allow-paths=/x":       "--authorization-always-allow-paths is only for aggregated servers: give --aggregated or --kubeconfig, too",
-		"--aggregated --database memory:":             "an aggregated server needs --tls-cert-file and --tls-private-key-file",
-		inCluster + "--aggregated --data-dir x":       "--data-dir is only for servers that are not aggregated",
-		inCluster + "--aggregated":                    "this is not a pod of a cluster: give --kubeconfig, or leave --aggregated out",
+		"--nope":                "unknown flag: --nope",
+		"more":                  `unexpected argument "more"`,
+		"--data-dir=":           "--data-dir must name a directory",
+		"--data-dir kubeconfig": "cannot create the data directory: mkdir ",
+		"--database mongodb://x": "no driver for database URLs that begin " +
+			"with mongodb:",
+		"--tls-cert-file tls.crt": "--tls-cert-file and " +
+			"--tls-private-key-file need each other",
+		"--authorization-always-allow-paths=/x": "--authorization-always-allow-paths is " +
+			"only for aggregated servers: give --aggregated or --kubeconfig, too",
+		"--aggregated --database memory:": "an aggregated server needs " +
+			"--tls-cert-file and --tls-private-key-file",
+		inCluster + "--aggregated --data-dir x": "--data-dir is only for servers that are " +
+			"not aggregated",
+		inCluster + "--aggregated": "this is not a pod of a cluster: give " +
+			"--kubeconfig, or leave --aggregated out",
 		inCluster + "--kubeconfig missing":            "missing: no such file or directory",
 		inCluster + "--kubeconfig kubeconfig":         "error loading config file \"kubeconfig\"",
 		"--kubeconfig kubeconfig " + inCluster + "-x": "unknown shorthand flag: 'x'",
@@ -162,10 +173,12 @@ func TestBadFlags(t *testing.T) {
 	}
 }
 
-// certificate writes a serving certificate for this machine, tls.crt and tls.key, and its authority, ca.crt.
+// certificate writes a serving certificate for this machine, tls.crt and tls.key, and its
+// authority, ca.crt.
 func certificate(t *testing.T, dir string) {
 	t.Helper()
-	authority, _, err := pki.EnsureAuthority(filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key"), clock.RealClock{})
+	authority, _, err := pki.EnsureAuthority(filepath.Join(dir, "ca.crt"),
+		filepath.Join(dir, "ca.key"), clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +210,8 @@ func newCaller(t *testing.T, dir, address string, certificates ...tls.Certificat
 	t.Helper()
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM([]byte(content(t, dir, "ca.crt")))
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: certificates}}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots,
+		Certificates: certificates}}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &caller{t, "https://" + address, &http.Client{Transport: transport}}
 }
@@ -205,7 +219,8 @@ func newCaller(t *testing.T, dir, address string, certificates ...tls.Certificat
 // do returns the answer's code and body.
 func (c *caller) do(method, path, body string, headers ...string) (int, string) {
 	c.t.Helper()
-	r, err := http.NewRequestWithContext(c.t.Context(), method, c.address+path, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(c.t.Context(), method, c.address+path,
+		strings.NewReader(body))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -252,8 +267,9 @@ func inCluster(c *clustertest.Cluster) []string {
 	}
 }
 
-// TestAggregated runs the program as a part of a cluster, which comes after it: until then the program says what it waits for, and lets nobody in. Afterwards the
-// cluster says who its users are and what they may do.
+// TestAggregated runs the program as a part of a cluster, which comes after it: until then the
+// program says what it waits for, and lets nobody in. Afterwards the cluster says who its users are
+// and what they may do.
 func TestAggregated(t *testing.T) {
 	dir := t.TempDir()
 	certificate(t, dir)
@@ -263,17 +279,21 @@ func TestAggregated(t *testing.T) {
 	address := p.after("Serving securely on ")
 	anybody := newCaller(t, dir, address)
 	anybody.well("/livez")
-	if code, body := anybody.do(http.MethodGet, "/readyz?verbose", ""); code == http.StatusOK || !strings.Contains(body, "[-]authority-front-proxy failed") {
+	if code, body := anybody.do(http.MethodGet, "/readyz?verbose", ""); code == http.StatusOK ||
+		!strings.Contains(body, "[-]authority-front-proxy failed") {
 		t.Errorf("without its cluster the program is ready, or does not say what is missing: %d: %s", code, body)
 	}
-	const path, one = "/apis/example.com/v1/namespaces/default/bookmarks", `{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, "spec": {"url": "https://go.dev"}}`
-	if code, body := anybody.do(http.MethodGet, path, "", "Authorization", "Bearer good"); code != http.StatusUnauthorized {
+	const path, one = "/apis/example.com/v1/namespaces/default/bookmarks",
+		`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, "spec": {"url": "https://go.dev"}}`
+	if code, body := anybody.do(http.MethodGet, path, "", "Authorization",
+		"Bearer good"); code != http.StatusUnauthorized {
 		t.Errorf("without the cluster a token is answered by %d: %s", code, body)
 	}
 	c.Return()
 	anybody.well("/readyz")
 
-	proxy := newCaller(t, dir, address, clustertest.Sign(t, c.Proxies, pki.Client(clustertest.FrontProxy)))
+	proxy := newCaller(t, dir, address,
+		clustertest.Sign(t, c.Proxies, pki.Client(clustertest.FrontProxy)))
 	for i, step := range []struct {
 		by                 *caller
 		method, path, body string
@@ -282,18 +302,28 @@ func TestAggregated(t *testing.T) {
 		want               string
 	}{
 		{anybody, http.MethodGet, path, "", nil, 401, "Unauthorized"},
-		{anybody, http.MethodGet, path, "", []string{"Authorization", "Bearer wrong"}, 401, "Unauthorized"},
-		{anybody, http.MethodGet, path, "", []string{"X-Remote-User", "robot"}, 401, "Unauthorized"}, // who is not the front proxy
-		{anybody, http.MethodGet, path, "", []string{"Authorization", "Bearer weak"}, 403, `User \"nobody\" cannot list resource \"bookmarks\"`},
-		{anybody, http.MethodGet, path, "", []string{"Authorization", "Bearer good"}, 200, `"kind":"BookmarkList"`},
+		{anybody, http.MethodGet, path, "", []string{"Authorization", "Bearer wrong"}, 401,
+			"Unauthorized"},
+		// who is not the front proxy
+		{anybody, http.MethodGet, path, "", []string{"X-Remote-User", "robot"}, 401,
+			"Unauthorized"},
+		{anybody, http.MethodGet, path, "", []string{"Authorization", "Bearer weak"}, 403,
+			`User \"nobody\" cannot list resource \"bookmarks\"`},
+		{anybody, http.MethodGet, path, "", []string{"Authorization", "Bearer good"}, 200,
+			`"kind":"BookmarkList"`},
 		{proxy, http.MethodGet, path, "", []string{"X-Remote-User", "nobody"}, 403, "cannot list"},
 		{proxy, http.MethodPost, path, one, []string{"X-Remote-User", "robot"}, 201, `"name":"go"`},
-		{proxy, http.MethodPost, strings.Replace(path, "default", "missing", 1), one, []string{"X-Remote-User", "robot"}, 404, `"reason":"NotFound"`},
-		{proxy, http.MethodGet, "/apis/example.com/v1", "", []string{"X-Remote-User", "robot"}, 200, `"name":"bookmarks"`},
-		{anybody, http.MethodGet, path + "/go", "", []string{"Authorization", "Bearer good"}, 200, `"url":"https://go.dev"`},
+		{proxy, http.MethodPost, strings.Replace(path, "default", "missing", 1), one,
+			[]string{"X-Remote-User", "robot"}, 404, `"reason":"NotFound"`},
+		{proxy, http.MethodGet, "/apis/example.com/v1", "", []string{"X-Remote-User", "robot"}, 200,
+			`"name":"bookmarks"`},
+		{anybody, http.MethodGet, path + "/go", "", []string{"Authorization", "Bearer good"}, 200,
+			`"url":"https://go.dev"`},
 	} {
-		if code, body := step.by.do(step.method, step.path, step.body, step.headers...); code != step.code || !strings.Contains(body, step.want) {
-			t.Errorf("step %d: %s %s answers %d, want %d and %s:\n%s", i, step.method, step.path, code, step.code, step.want, body)
+		if code, body := step.by.do(step.method, step.path, step.body,
+			step.headers...); code != step.code || !strings.Contains(body, step.want) {
+			t.Errorf("step %d: %s %s answers %d, want %d and %s:\n%s", i, step.method, step.path,
+				code, step.code, step.want, body)
 		}
 	}
 	p.stop()
@@ -313,12 +343,15 @@ func TestBadProgram(t *testing.T) {
 		{"", []storage.Driver{sqlite.Driver}, `the program cannot be named ""`},
 		{"a/b", []storage.Driver{sqlite.Driver}, `the program cannot be named "a/b"`},
 		{"..", []storage.Driver{sqlite.Driver}, `the program cannot be named ".."`},
-		{"bookmarks", nil, "the program has no database to store in: give kinds.Main drivers, such as sqlite.Driver"},
+		{"bookmarks", nil, "the program has no database to store in: give kinds.Main drivers, " +
+			"such as sqlite.Driver"},
 	} {
 		cmd := api.Command(tc.name, tc.drivers...)
 		cmd.SetArgs([]string{"--data-dir", t.TempDir()})
-		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("the program %q with %d drivers ends with %v, want %q", tc.name, len(tc.drivers), err, tc.want)
+		if err := cmd.ExecuteContext(t.Context()); err == nil ||
+			!strings.Contains(err.Error(), tc.want) {
+			t.Errorf("the program %q with %d drivers ends with %v, want %q", tc.name,
+				len(tc.drivers), err, tc.want)
 		}
 	}
 }

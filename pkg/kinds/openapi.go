@@ -16,8 +16,10 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
 )
 
-// OpenAPI returns the definitions of the group's types and of all that they consist of, made by looking at the Go types: names by the tag json, merge keys by the tags
-// patchStrategy and patchMergeKey, descriptions by the tag description or, if the type has it, by the method SwaggerDoc that Kubernetes' generators write.
+// OpenAPI returns the definitions of the group's types and of all that they consist of, made by
+// looking at the Go types: names by the tag json, merge keys by the tags patchStrategy and
+// patchMergeKey, descriptions by the tag description or, if the type has it, by the method
+// SwaggerDoc that Kubernetes' generators write.
 func (a *API) OpenAPI(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
 	b := &definitions{ref: ref, all: map[string]openapicommon.OpenAPIDefinition{}}
 	for gvk, t := range a.Scheme.AllKnownTypes() {
@@ -112,7 +114,8 @@ func (b *definitions) special(t reflect.Type) (spec.Schema, bool) {
 		return spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{typ}, Format: format}}, true
 	}
 	if f, ok := pointer.(formatted); ok {
-		return spec.Schema{SchemaProps: spec.SchemaProps{Type: f.OpenAPISchemaType(), Format: f.OpenAPISchemaFormat()}}, true
+		return spec.Schema{SchemaProps: spec.SchemaProps{Type: f.OpenAPISchemaType(),
+			Format: f.OpenAPISchemaFormat()}}, true
 	}
 	switch t {
 	case reflect.TypeFor[time.Time]():
@@ -129,8 +132,10 @@ func (b *definitions) special(t reflect.Type) (spec.Schema, bool) {
 	return spec.Schema{}, false
 }
 
-// fields adds those of a struct to its schema, and in their place those of the structs that are embedded in it.
-func (b *definitions) fields(t reflect.Type, docs map[string]string, s *spec.Schema, uses map[string]bool) {
+// fields adds those of a struct to its schema, and in their place those of the structs that are
+// embedded in it.
+func (b *definitions) fields(t reflect.Type, docs map[string]string, s *spec.Schema,
+	uses map[string]bool) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -161,7 +166,8 @@ func (b *definitions) fields(t reflect.Type, docs map[string]string, s *spec.Sch
 			property.AddExtension("x-kubernetes-patch-merge-key", key)
 		}
 		s.SetProperty(name, property)
-		if optional := f.Type.Kind() == reflect.Pointer || strings.Contains(options, "omitempty") || strings.Contains(options, "omitzero"); !optional {
+		if optional := f.Type.Kind() == reflect.Pointer || strings.Contains(options, "omitempty") ||
+			strings.Contains(options, "omitzero"); !optional {
 			s.AddRequired(name)
 		}
 	}

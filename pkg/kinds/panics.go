@@ -28,21 +28,24 @@ var (
 )
 
 // Create creates an object.
-func (r *resource) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, o *metav1.CreateOptions) (created runtime.Object, err error) {
+func (r *resource) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc,
+	o *metav1.CreateOptions) (created runtime.Object, err error) {
 	defer explainPanic(ctx, r.Store.Store, &err)
 	return r.Store.Create(ctx, obj, validate, o)
 }
 
 // Update updates an object.
-func (r *resource) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc,
-	forceCreate bool, o *metav1.UpdateOptions,
+func (r *resource) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo,
+	create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceCreate bool,
+	o *metav1.UpdateOptions,
 ) (updated runtime.Object, created bool, err error) {
 	defer explainPanic(ctx, r.Store.Store, &err)
 	return r.Store.Update(ctx, name, info, create, update, forceCreate, o)
 }
 
 // ConvertToTable prints objects.
-func (r *resource) ConvertToTable(ctx context.Context, obj, options runtime.Object) (printed *metav1.Table, err error) {
+func (r *resource) ConvertToTable(ctx context.Context, obj,
+	options runtime.Object) (printed *metav1.Table, err error) {
 	defer explainPanic(ctx, r.Store.Store, &err)
 	return r.Store.ConvertToTable(ctx, obj, options)
 }
@@ -54,15 +57,16 @@ type statusResource struct {
 }
 
 // Update updates the status of an object.
-func (r *statusResource) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc,
-	forceCreate bool, o *metav1.UpdateOptions,
+func (r *statusResource) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo,
+	create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceCreate bool,
+	o *metav1.UpdateOptions,
 ) (updated runtime.Object, created bool, err error) {
 	defer explainPanic(ctx, r.store, &err)
 	return r.REST.Update(ctx, name, info, create, update, forceCreate, o)
 }
 
-// explainPanic is deferred by requests that call the author's functions. If one of them panics, the client is told so. Without it he would see that the
-// connection is reset.
+// explainPanic is deferred by requests that call the author's functions. If one of them panics, the
+// client is told so. Without it he would see that the connection is reset.
 func explainPanic(ctx context.Context, store *genericregistry.Store, err *error) {
 	panicked := recover()
 	if panicked == nil {
@@ -71,6 +75,8 @@ func explainPanic(ctx context.Context, store *genericregistry.Store, err *error)
 	if is, ok := panicked.(error); ok && errors.Is(is, http.ErrAbortHandler) {
 		panic(panicked) // which ends a request on purpose
 	}
-	klog.FromContext(ctx).Error(nil, "A function of a kind has panicked", "resource", store.DefaultQualifiedResource, "panic", panicked, "stack", string(debug.Stack()))
-	*err = apierrors.NewInternalError(fmt.Errorf("a function of the resource %s has panicked, where is in the server's log: %v", store.DefaultQualifiedResource, panicked))
+	klog.FromContext(ctx).Error(nil, "A function of a kind has panicked", "resource",
+		store.DefaultQualifiedResource, "panic", panicked, "stack", string(debug.Stack()))
+	*err = apierrors.NewInternalError(fmt.Errorf("a function of the resource %s has panicked, "+
+		"where is in the server's log: %v", store.DefaultQualifiedResource, panicked))
 }

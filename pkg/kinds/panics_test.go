@@ -54,56 +54,57 @@ type RobotV2 struct {
 // DeepCopyObject makes it one, too.
 func (r *RobotV2) DeepCopyObject() runtime.Object { return kinds.DeepCopy(r) }
 
-var robots = kinds.Group{Name: "example.com", Versions: []string{"v1", "v2", "v3"}, Kinds: []kinds.Definition{kinds.Define(kinds.Kind[Robot]{
-	Versions: []kinds.Version[Robot]{kinds.Converted("v2",
-		func(in *RobotV2, out *Robot) error {
-			switch out.Spec.Fails = in.Fails; in.Fails {
-			case "from":
-				return errors.New("no robot fails here")
-			case "panic from":
-				panic("here")
+var robots = kinds.Group{Name: "example.com", Versions: []string{"v1", "v2", "v3"},
+	Kinds: []kinds.Definition{kinds.Define(kinds.Kind[Robot]{
+		Versions: []kinds.Version[Robot]{kinds.Converted("v2",
+			func(in *RobotV2, out *Robot) error {
+				switch out.Spec.Fails = in.Fails; in.Fails {
+				case "from":
+					return errors.New("no robot fails here")
+				case "panic from":
+					panic("here")
+				}
+				return nil
+			},
+			func(in *Robot, out *RobotV2) error {
+				switch out.Fails = in.Spec.Fails; in.Spec.Fails {
+				case "to":
+					return errors.New("no robot fails there")
+				case "panic to":
+					panic("there")
+				}
+				return nil
+			},
+		)},
+		Strategy: kinds.Strategy[Robot]{
+			PrepareForCreate: func(_ context.Context, r *Robot) { panicFor(r, "panic create") },
+			PrepareForUpdate: func(_ context.Context, r, _ *Robot) { panicFor(r, "panic update") },
+			Validate: func(_ context.Context, r *Robot) field.ErrorList {
+				panicFor(r, "panic validate")
+				return nil
+			},
+			ValidateStatus: func(_ context.Context, r, _ *Robot) field.ErrorList {
+				panicFor(r, "panic status")
+				return nil
+			},
+			Warnings: func(_ context.Context, r *Robot) []string {
+				panicFor(r, "panic warnings")
+				return nil
+			},
+		},
+		Columns: []kinds.Column[Robot]{
+			{Name: "Tool", Value: func(r *Robot) any {
+				panicFor(r, "panic column")
+				return r.Spec.Tool
+			}},
+		},
+		Fields: map[string]func(*Robot) string{"spec.tool": func(r *Robot) string {
+			if r.Spec.Fails == "panic field" {
+				return *r.Spec.Tool
 			}
-			return nil
-		},
-		func(in *Robot, out *RobotV2) error {
-			switch out.Fails = in.Spec.Fails; in.Spec.Fails {
-			case "to":
-				return errors.New("no robot fails there")
-			case "panic to":
-				panic("there")
-			}
-			return nil
-		},
-	)},
-	Strategy: kinds.Strategy[Robot]{
-		PrepareForCreate: func(_ context.Context, r *Robot) { panicFor(r, "panic create") },
-		PrepareForUpdate: func(_ context.Context, r, _ *Robot) { panicFor(r, "panic update") },
-		Validate: func(_ context.Context, r *Robot) field.ErrorList {
-			panicFor(r, "panic validate")
-			return nil
-		},
-		ValidateStatus: func(_ context.Context, r, _ *Robot) field.ErrorList {
-			panicFor(r, "panic status")
-			return nil
-		},
-		Warnings: func(_ context.Context, r *Robot) []string {
-			panicFor(r, "panic warnings")
-			return nil
-		},
-	},
-	Columns: []kinds.Column[Robot]{
-		{Name: "Tool", Value: func(r *Robot) any {
-			panicFor(r, "panic column")
-			return r.Spec.Tool
+			return ""
 		}},
-	},
-	Fields: map[string]func(*Robot) string{"spec.tool": func(r *Robot) string {
-		if r.Spec.Fails == "panic field" {
-			return *r.Spec.Tool
-		}
-		return ""
-	}},
-})}}
+	})}}
 
 func panicFor(r *Robot, where string) {
 	if r.Spec.Fails == where {
@@ -111,13 +112,15 @@ func panicFor(r *Robot, where string) {
 	}
 }
 
-// TestFailingFunctions calls functions of an author that fail. Each time the client is told so in a sentence, and the server goes on.
+// TestFailingFunctions calls functions of an author that fail. Each time the client is told so in a
+// sentence, and the server goes on.
 func TestFailingFunctions(t *testing.T) {
 	api, err := kinds.New(robots)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig, New: api.New}, testkit.Options{Database: testkit.Memory})
+	s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs,
+		NewConfig: api.NewConfig, New: api.New}, testkit.Options{Database: testkit.Memory})
 	kubeconfig := s.Kubeconfig(s.Config)
 	v1 := func(fails string) string {
 		return `{"apiVersion": "example.com/v1", "kind": "Robot", "metadata": {"name": "one"}, "spec": {"fails": "` + fails + `"}}`
@@ -125,7 +128,8 @@ func TestFailingFunctions(t *testing.T) {
 	v2 := func(fails string) string {
 		return `{"apiVersion": "example.com/v2", "kind": "Robot", "metadata": {"name": "one"}, "fails": "` + fails + `"}`
 	}
-	panicked := "Internal error occurred: a function of the resource robots.example.com has panicked, where is in the server's log: "
+	panicked := "Internal error occurred: a function of the resource robots.example.com has " +
+		"panicked, where is in the server's log: "
 	for i, step := range []struct {
 		args, stdin, want string
 		fails             bool
@@ -133,26 +137,39 @@ func TestFailingFunctions(t *testing.T) {
 		{"create -f -", v1("panic create"), panicked + "the robot fails", true},
 		{"create -f -", v1("panic validate"), panicked + "the robot fails", true},
 		{"create -f -", v1("panic warnings"), panicked + "the robot fails", true},
-		{"create -f -", v1("panic field"), panicked + "runtime error: invalid memory address", true},
+		{"create -f -", v1("panic field"), panicked + "runtime error: invalid memory address",
+			true},
 		{"create -f -", v2("from"), "no robot fails here", true},
-		{"create -f -", v2("panic from"), "the conversion from or to version v2 has panicked, where is in the server's log: here", true},
+		{"create -f -", v2("panic from"), "the conversion from or to version v2 has panicked, " +
+			"where is in the server's log: here", true},
 		{"get robots", "", "No resources found", false},
 		{"create -f -", v1("panic column"), "created", false},
 		{"get robots", "", panicked + "the robot fails", true},
-		{"patch robot one --type merge -p", `{"spec": {"fails": "panic update"}}`, panicked + "the robot fails", true},
-		{"patch robot one --type merge -p", `{"spec": {"fails": "panic field"}}`, panicked + "runtime error: invalid memory address", true},
-		{"patch robot one --type merge -p", `{"spec": {"fails": "panic status"}}`, "patched", false},
-		{"patch robot one --subresource status --type merge -p", `{"status": {"broken": "arm"}}`, panicked + "the robot fails", true},
+		{"patch robot one --type merge -p", `{"spec": {"fails": "panic update"}}`, panicked +
+			"the robot fails", true},
+		{"patch robot one --type merge -p", `{"spec": {"fails": "panic field"}}`, panicked +
+			"runtime error: invalid memory address", true},
+		{"patch robot one --type merge -p", `{"spec": {"fails": "panic status"}}`,
+			"patched", false},
+		{"patch robot one --subresource status --type merge -p", `{"status": {"broken": "arm"}}`,
+			panicked + "the robot fails", true},
 		{"patch robot one --type merge -p", `{"spec": {"fails": "to"}}`, "patched", false},
 		{"get robots.v2.example.com one -o yaml", "", "no robot fails there", true},
 		{"get robots.v2.example.com -o yaml", "", "no robot fails there", true},
 		{"get robots.v1.example.com one -o jsonpath={.spec.fails}", "", "to", false},
 		{"patch robot one --type merge -p", `{"spec": {"fails": "panic to"}}`, "patched", false},
-		{"get robots.v2.example.com one -o yaml", "", "the conversion from or to version v2 has panicked, where is in the server's log: there", true},
-		{"patch robot one --type merge -p", `{"spec": {"fails": "nowhere", "tool": "hammer", "luggage": {"a": [1, "b"]}}}`, "patched", false},
-		{"patch robot one --subresource status --type merge -p", `{"status": {"broken": "arm"}}`, "patched", false},
-		{"get robots", "", "NAME TOOL AGE\none hammer ", false},                                                               // what the pointer leads to
-		{"get robots one -o jsonpath={.apiVersion},{.status.broken},{.spec.luggage.a[1]}", "", "example.com/v1,arm,b", false}, // of the version that is preferred
+		{"get robots.v2.example.com one -o yaml", "", "the conversion from or to version v2 has " +
+			"panicked, where is in the server's log: there", true},
+		{"patch robot one --type merge -p",
+			`{"spec": {"fails": "nowhere", "tool": "hammer", "luggage": {"a": [1, "b"]}}}`,
+			"patched", false},
+		{"patch robot one --subresource status --type merge -p", `{"status": {"broken": "arm"}}`,
+			"patched", false},
+		// what the pointer leads to
+		{"get robots", "", "NAME TOOL AGE\none hammer ", false},
+		// of the version that is preferred
+		{"get robots one -o jsonpath={.apiVersion},{.status.broken},{.spec.luggage.a[1]}", "",
+			"example.com/v1,arm,b", false},
 		{"explain robots.spec", "", "luggage <Object>\nAny value.", false},
 		{"delete robot one", "", "deleted", false},
 		{"get --raw /readyz", "", "ok", false},
@@ -168,15 +185,18 @@ func TestFailingFunctions(t *testing.T) {
 	}
 }
 
-// TestPreferredVersion is the one that the group names first, whatever the versions are called, also if there are CustomResourceDefinitions besides.
+// TestPreferredVersion is the one that the group names first, whatever the versions are called,
+// also if there are CustomResourceDefinitions besides.
 func TestPreferredVersion(t *testing.T) {
-	for name, o := range map[string]testkit.Options{"alone": {Database: testkit.Memory}, "beside definitions": {Database: testkit.Memory, Extension: crds.Extension}} {
+	for name, o := range map[string]testkit.Options{"alone": {Database: testkit.Memory},
+		"beside definitions": {Database: testkit.Memory, Extension: crds.Extension}} {
 		t.Run(name, func(t *testing.T) {
 			api, err := kinds.New(robots)
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig, New: api.New}, o)
+			s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs,
+				NewConfig: api.NewConfig, New: api.New}, o)
 			client := discovery.NewDiscoveryClientForConfigOrDie(s.Config)
 			preferred(t, client)
 			preferred(t, client.WithLegacy())
@@ -191,7 +211,9 @@ func preferred(t *testing.T, client discovery.DiscoveryInterface) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(groups.Groups, func(g metav1.APIGroup) bool { return g.Name == "example.com" })
+	i := slices.IndexFunc(groups.Groups, func(g metav1.APIGroup) bool {
+		return g.Name == "example.com"
+	})
 	if i < 0 {
 		t.Fatalf("the group is not served: %v", groups)
 	}
@@ -199,16 +221,20 @@ func preferred(t *testing.T, client discovery.DiscoveryInterface) {
 	for _, v := range groups.Groups[i].Versions {
 		versions = append(versions, v.Version)
 	}
-	if is := groups.Groups[i].PreferredVersion.Version; is != "v1" || strings.Join(versions, " ") != "v1 v2 v3" {
+	if is := groups.Groups[i].PreferredVersion.Version; is != "v1" ||
+		strings.Join(versions, " ") != "v1 v2 v3" {
 		t.Errorf("%T prefers %s of %v", client, is, versions)
 	}
 }
 
 // TestStoreThatCannotBe breaks the registry by the last function before it is used.
 func TestStoreThatCannotBe(t *testing.T) {
-	api, err := kinds.New(kinds.Group{Name: "example.com", Versions: []string{"v1"}, Kinds: []kinds.Definition{
-		kinds.Define(kinds.Kind[Planet]{Store: func(s *genericregistry.Store) { s.CreateStrategy = nil }}),
-	}})
+	api, err := kinds.New(kinds.Group{Name: "example.com", Versions: []string{"v1"},
+		Kinds: []kinds.Definition{
+			kinds.Define(kinds.Kind[Planet]{Store: func(s *genericregistry.Store) {
+				s.CreateStrategy = nil
+			}}),
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,7 +67,8 @@ func (k *completed[T, P]) inspect() error {
 	k.typeMeta, k.objectMeta, k.status = -1, -1, -1
 	t := reflect.TypeFor[T]()
 	if t.Kind() != reflect.Struct {
-		return fmt.Errorf("the kind %s of group %s is of type %s, which is not a struct", k.Name, k.group, t)
+		return fmt.Errorf("the kind %s of group %s is of type %s, which is not a struct", k.Name,
+			k.group, t)
 	}
 	for i := range t.NumField() {
 		switch f := t.Field(i); {
@@ -82,7 +83,8 @@ func (k *completed[T, P]) inspect() error {
 		}
 	}
 	k.comparable = comparableFields(t, map[reflect.Type]bool{})
-	k.main, k.statusOnly = map[fieldpath.APIVersion]*fieldpath.Set{}, map[fieldpath.APIVersion]*fieldpath.Set{}
+	k.main, k.statusOnly = map[fieldpath.APIVersion]*fieldpath.Set{},
+		map[fieldpath.APIVersion]*fieldpath.Set{}
 	for _, version := range k.versions {
 		typ := t
 		if v, ok := k.other[version]; ok {
@@ -113,17 +115,20 @@ func (k *completed[T, P]) inspect() error {
 // checkMetadata tells whether clients will find what every object has where they look for it.
 func checkMetadata(t reflect.Type) error {
 	object, ok := t.FieldByName("ObjectMeta")
-	if !ok || len(object.Index) > 1 || object.Type != reflect.TypeFor[metav1.ObjectMeta]() || jsonName(object) != "metadata" {
+	if !ok || len(object.Index) > 1 || object.Type != reflect.TypeFor[metav1.ObjectMeta]() ||
+		jsonName(object) != "metadata" {
 		return errors.New("it has to embed metav1.ObjectMeta itself, with the tag `json:\"metadata,omitempty\"`")
 	}
 	typ, ok := t.FieldByName("TypeMeta")
-	if !ok || len(typ.Index) > 1 || typ.Type != reflect.TypeFor[metav1.TypeMeta]() || jsonName(typ) != "" {
+	if !ok || len(typ.Index) > 1 || typ.Type != reflect.TypeFor[metav1.TypeMeta]() ||
+		jsonName(typ) != "" {
 		return errors.New("it has to embed metav1.TypeMeta itself, with the tag `json:\",inline\"`")
 	}
 	return nil
 }
 
-// jsonName is the name of a field in JSON; it is empty for one that is not there, or whose fields are in its place.
+// jsonName is the name of a field in JSON; it is empty for one that is not there, or whose fields
+// are in its place.
 func jsonName(f reflect.StructField) string {
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 	switch {
@@ -139,7 +144,8 @@ func (k *completed[T, P]) addTo(scheme *runtime.Scheme) error {
 	internal := schema.GroupVersion{Group: k.group, Version: runtime.APIVersionInternal}
 	// Conversions and defaults are known by the types.
 	if known, _, err := scheme.ObjectKinds(P(new(T))); err == nil {
-		return fmt.Errorf("the kind %s of group %s has the same type %s as %s: give each a type of its own", k.Name, k.group, reflect.TypeFor[T](), named(known[0]))
+		return fmt.Errorf("the kind %s of group %s has the same type %s as %s: give each a type "+
+			"of its own", k.Name, k.group, reflect.TypeFor[T](), named(known[0]))
 	}
 	var objects, lists runtime.Object = P(new(T)), &List[T]{}
 	if err := addKind(scheme, internal, k.Name, objects, lists); err != nil {
@@ -154,33 +160,39 @@ func (k *completed[T, P]) addTo(scheme *runtime.Scheme) error {
 				return fmt.Errorf("the kind %s of group %s: %w", k.Name, k.group, err)
 			}
 			if known, _, err := scheme.ObjectKinds(object); err == nil {
-				return fmt.Errorf("the kind %s of group %s has in version %s the same type %s as %s: give each a type of its own", k.Name, k.group, version, v.typ, named(known[0]))
+				return fmt.Errorf("the kind %s of group %s has in version %s the same type %s as "+
+					"%s: give each a type of its own", k.Name, k.group, version, v.typ,
+					named(known[0]))
 			}
 		}
 		if err := addKind(scheme, gv, k.Name, object, list); err != nil {
 			return err
 		}
-		if err := scheme.AddFieldLabelConversionFunc(gv.WithKind(k.Name), k.fieldLabel); err != nil {
+		if err := scheme.AddFieldLabelConversionFunc(gv.WithKind(k.Name),
+			k.fieldLabel); err != nil {
 			return err
 		}
 	}
 	scheme.AddTypeDefaultingFunc(P(new(T)), func(obj any) { k.fill(obj.(*T)) })
-	// In a version without a type of its own, webhooks and policies are shown the type that is kept in
-	// memory. Admission converts even so if the object does not say that it is of this version: after
-	// a patch it says none, and from the store the one in which it is stored. Upstream registers this
-	// for types with a method DeepCopyInto.
-	return scheme.AddConversionFunc((*T)(nil), (*T)(nil), func(in, out any, _ conversion.Scope) error {
-		*out.(*T) = *any(P(in.(*T)).DeepCopyObject()).(*T)
-		P(out.(*T)).GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
-		return nil
-	})
+	// In a version without a type of its own, webhooks and policies are shown the type that is kept
+	// in memory. Admission converts even so if the object does not say that it is of this version:
+	// after a patch it says none, and from the store the one in which it is stored. Upstream
+	// registers this for types with a method DeepCopyInto.
+	return scheme.AddConversionFunc((*T)(nil), (*T)(nil),
+		func(in, out any, _ conversion.Scope) error {
+			*out.(*T) = *any(P(in.(*T)).DeepCopyObject()).(*T)
+			P(out.(*T)).GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+			return nil
+		})
 }
 
 // addKind adds a kind and its list to a scheme, which panics if one of them is there already.
-func addKind(scheme *runtime.Scheme, gv schema.GroupVersion, kind string, object, list runtime.Object) error {
+func addKind(scheme *runtime.Scheme, gv schema.GroupVersion, kind string, object,
+	list runtime.Object) error {
 	for _, name := range []string{kind, kind + "List"} {
 		if scheme.Recognizes(gv.WithKind(name)) {
-			return fmt.Errorf("the kind %s of group %s needs the kind %s, which is there already: give another Kind.Name", kind, gv.Group, name)
+			return fmt.Errorf("the kind %s of group %s needs the kind %s, which is there "+
+				"already: give another Kind.Name", kind, gv.Group, name)
 		}
 	}
 	scheme.AddKnownTypeWithName(gv.WithKind(kind), object)
@@ -219,7 +231,8 @@ func (k *completed[T, P]) selectable(obj P, set fields.Set) {
 	}
 }
 
-func (k *completed[T, P]) storage(scheme *runtime.Scheme, getter generic.RESTOptionsGetter) (map[string]map[string]rest.Storage, error) {
+func (k *completed[T, P]) storage(scheme *runtime.Scheme,
+	getter generic.RESTOptionsGetter) (map[string]map[string]rest.Storage, error) {
 	s := strategy[T, P]{scheme, names.SimpleNameGenerator, k}
 	of := &registry.Resource[P]{
 		Name:       schema.GroupResource{Group: k.group, Resource: k.Resource},
@@ -242,7 +255,8 @@ func (k *completed[T, P]) storage(scheme *runtime.Scheme, getter generic.RESTOpt
 	}
 	resources := map[string]rest.Storage{k.Resource: &resource{store}}
 	if k.status >= 0 {
-		resources[k.Resource+"/status"] = &statusResource{status.New(store.Store, statusStrategy[T, P]{s}), store.Store}
+		resources[k.Resource+"/status"] = &statusResource{status.New(store.Store,
+			statusStrategy[T, P]{s}), store.Store}
 	}
 	versions := map[string]map[string]rest.Storage{}
 	for _, version := range k.versions {
@@ -251,7 +265,8 @@ func (k *completed[T, P]) storage(scheme *runtime.Scheme, getter generic.RESTOpt
 	return versions, nil
 }
 
-// seconds are never fewer than the time is long. A time that is over already is the shortest one, as 0 would be for ever.
+// seconds are never fewer than the time is long. A time that is over already is the shortest one,
+// as 0 would be for ever.
 func seconds(d time.Duration) uint64 {
 	if d < 0 {
 		return 1
@@ -267,11 +282,14 @@ func (k *completed[T, P]) table() rest.TableConvertor {
 	}
 	columns := slices.Insert(slices.Clone(k.Columns), age, Column[T]{
 		Name: "Age", Description: "The time since the object was created.",
-		Value: func(obj *T) any { return table.Age(P(obj).GetCreationTimestamp(), clock.RealClock{}) },
+		Value: func(obj *T) any {
+			return table.Age(P(obj).GetCreationTimestamp(), clock.RealClock{})
+		},
 	})
 	definitions := []metav1.TableColumnDefinition{table.Name()}
 	for _, column := range columns {
-		definition := metav1.TableColumnDefinition{Name: column.Name, Description: column.Description, Type: cmp.Or(column.Type, "string")}
+		definition := metav1.TableColumnDefinition{Name: column.Name,
+			Description: column.Description, Type: cmp.Or(column.Type, "string")}
 		if column.Wide {
 			definition.Priority = 1
 		}
@@ -312,7 +330,9 @@ type strategy[T any, P Object[T]] struct {
 	kind *completed[T, P]
 }
 
-func (s strategy[T, P]) NamespaceScoped() bool                         { return !s.kind.ClusterScoped }
+func (s strategy[T, P]) NamespaceScoped() bool {
+	return !s.kind.ClusterScoped
+}
 func (s strategy[T, P]) AllowCreateOnUpdate(context.Context) bool      { return false }
 func (s strategy[T, P]) AllowUnconditionalUpdate(context.Context) bool { return true }
 func (s strategy[T, P]) Canonicalize(runtime.Object)                   {}
@@ -369,7 +389,8 @@ func (s strategy[T, P]) Validate(ctx context.Context, obj runtime.Object) field.
 	var errs field.ErrorList
 	if p.GetGenerateName() != "" {
 		for _, wrong := range validate(p.GetGenerateName(), true) {
-			errs = append(errs, field.Invalid(field.NewPath("metadata", "generateName"), p.GetGenerateName(), wrong))
+			errs = append(errs, field.Invalid(field.NewPath("metadata", "generateName"),
+				p.GetGenerateName(), wrong))
 		}
 	}
 	for _, wrong := range validate(p.GetName(), false) {
@@ -386,15 +407,17 @@ func (s strategy[T, P]) validate(ctx context.Context, p P) field.ErrorList {
 	return nil
 }
 
-// selectable tries the functions of the fields. One that panicked for an object in the store would end the server, where the watch cache calls it, and again after each
-// start. Here it ends the request.
+// selectable tries the functions of the fields. One that panicked for an object in the store would
+// end the server, where the watch cache calls it, and again after each start. Here it ends the
+// request.
 func (s strategy[T, P]) selectable(p P) {
 	for _, value := range s.kind.Fields {
 		value(p)
 	}
 }
 
-func (s strategy[T, P]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+func (s strategy[T, P]) ValidateUpdate(ctx context.Context, obj,
+	old runtime.Object) field.ErrorList {
 	errs := s.validate(ctx, obj.(P))
 	if f := s.kind.Strategy.ValidateUpdate; f != nil {
 		errs = append(errs, f(ctx, obj.(P), old.(P))...)
@@ -413,7 +436,8 @@ func (s strategy[T, P]) WarningsOnUpdate(ctx context.Context, obj, _ runtime.Obj
 	return s.WarningsOnCreate(ctx, obj)
 }
 
-// GetResetFields keeps server-side apply from giving somebody the fields that PrepareForUpdate takes away.
+// GetResetFields keeps server-side apply from giving somebody the fields that PrepareForUpdate
+// takes away.
 func (s strategy[T, P]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	if s.kind.status < 0 {
 		return nil
@@ -424,7 +448,8 @@ func (s strategy[T, P]) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set
 // statusStrategy is the strategy of the subresource status.
 type statusStrategy[T any, P Object[T]] struct{ strategy[T, P] }
 
-// PrepareForUpdate keeps everything but the status, and the metadata that nobody may change by way of the status.
+// PrepareForUpdate keeps everything but the status, and the metadata that nobody may change by way
+// of the status.
 func (s statusStrategy[T, P]) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 	p, was := obj.(P), old.(P)
 	changed := *p
@@ -440,7 +465,8 @@ func (s statusStrategy[T, P]) PrepareForUpdate(_ context.Context, obj, old runti
 	p.SetFinalizers(was.GetFinalizers())
 }
 
-func (s statusStrategy[T, P]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
+func (s statusStrategy[T, P]) ValidateUpdate(ctx context.Context, obj,
+	old runtime.Object) field.ErrorList {
 	s.selectable(obj.(P))
 	if f := s.kind.Strategy.ValidateStatus; f != nil {
 		return f(ctx, obj.(P), old.(P))
@@ -448,7 +474,8 @@ func (s statusStrategy[T, P]) ValidateUpdate(ctx context.Context, obj, old runti
 	return nil
 }
 
-func (s statusStrategy[T, P]) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object) []string {
+func (s statusStrategy[T, P]) WarningsOnUpdate(context.Context, runtime.Object,
+	runtime.Object) []string {
 	return nil
 }
 

@@ -23,13 +23,16 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// AggregatedOptions make a server a part of a cluster, behind the cluster's API server: it knows the cluster's users by the front proxy's headers, by client
-// certificates and by TokenReviews; it asks the cluster what they may do, by SubjectAccessReviews; and it respects the
-// cluster's namespaces, webhooks, policies, and priorities of requests.
+// AggregatedOptions make a server a part of a cluster, behind the cluster's API server: it knows
+// the cluster's users by the front proxy's headers, by client certificates and by TokenReviews; it
+// asks the cluster what they may do, by SubjectAccessReviews; and it respects the cluster's
+// namespaces, webhooks, policies, and priorities of requests.
 //
-// The cluster's API server may be away when the server starts: the server serves its health, is not ready, and becomes ready by itself.
+// The cluster's API server may be away when the server starts: the server serves its health, is not
+// ready, and becomes ready by itself.
 type AggregatedOptions struct {
-	// Enabled without a kubeconfig makes the server find the cluster by the service account of the pod that it runs in.
+	// Enabled without a kubeconfig makes the server find the cluster by the service account of the
+	// pod that it runs in.
 	Enabled bool
 	// Authentication and Authorization use the kubeconfig of CoreAPI if they have none.
 	CoreAPI        *genericoptions.CoreAPIOptions
@@ -51,11 +54,13 @@ func NewAggregatedOptions() *AggregatedOptions {
 	}
 }
 
-// AddFlags adds the flags. Those of upstream's are left out that are about failing to look the authorities up at start, where nothing is looked up, and
-// that enables admission plugins, all of which are enabled.
+// AddFlags adds the flags. Those of upstream's are left out that are about failing to look the
+// authorities up at start, where nothing is looked up, and that enables admission plugins, all of
+// which are enabled.
 func (o *AggregatedOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.Enabled, "aggregated", o.Enabled,
-		"Be a part of a cluster, behind its API server. Without --kubeconfig, the cluster is that of the pod that the server runs in.")
+		"Be a part of a cluster, behind its API server. Without --kubeconfig, the cluster is "+
+			"that of the pod that the server runs in.")
 	fs.BoolVar(&o.PriorityAndFairness, "enable-priority-and-fairness", o.PriorityAndFairness,
 		"Queue requests as the cluster's FlowSchemas and PriorityLevelConfigurations say.")
 	var upstream pflag.FlagSet
@@ -65,15 +70,20 @@ func (o *AggregatedOptions) AddFlags(fs *pflag.FlagSet) {
 	o.Admission.AddFlags(&upstream)
 	const secondKubeconfig = " Without it, that of --kubeconfig is used."
 	usages := map[string]string{
-		"kubeconfig": "File that says where the cluster's API server is, and who the server is there. Implies --aggregated.",
-		"authentication-kubeconfig": "The same for finding out who sends a request, by TokenReviews and the config map " +
+		"kubeconfig": "File that says where the cluster's API server is, and who the server is " +
+			"there. Implies --aggregated.",
+		"authentication-kubeconfig": "The same for finding out who sends a request, by " +
+			"TokenReviews and the config map " +
 			authenticationNamespace + "/" + authenticationConfigMap + "." + secondKubeconfig,
-		"authorization-kubeconfig": "The same for finding out what he may do, by SubjectAccessReviews." + secondKubeconfig,
-		"client-ca-file":           "File with the authorities of users' certificates, in place of those that the cluster says.",
+		"authorization-kubeconfig": "The same for finding out what he may do, by " +
+			"SubjectAccessReviews." + secondKubeconfig,
+		"client-ca-file": "File with the authorities of users' certificates, in place " +
+			"of those that the cluster says.",
 	}
 	upstream.VisitAll(func(f *pflag.Flag) {
 		switch f.Name {
-		case "authentication-skip-lookup", "authentication-tolerate-lookup-failure", "enable-admission-plugins":
+		case "authentication-skip-lookup", "authentication-tolerate-lookup-failure",
+			"enable-admission-plugins":
 			return
 		}
 		if usage, ok := usages[f.Name]; ok {
@@ -83,10 +93,12 @@ func (o *AggregatedOptions) AddFlags(fs *pflag.FlagSet) {
 	})
 }
 
-// Complete tells whether the server is to be aggregated: by Enabled, or by one of the kubeconfigs. It gives the kubeconfig of CoreAPI to the others.
+// Complete tells whether the server is to be aggregated: by Enabled, or by one of the kubeconfigs.
+// It gives the kubeconfig of CoreAPI to the others.
 func (o *AggregatedOptions) Complete() bool {
 	core := o.CoreAPI.CoreAPIKubeconfigPath
-	for _, kubeconfig := range []*string{&o.Authentication.RemoteKubeConfigFile, &o.Authorization.RemoteKubeConfigFile} {
+	for _, kubeconfig := range []*string{&o.Authentication.RemoteKubeConfigFile,
+		&o.Authorization.RemoteKubeConfigFile} {
 		o.Enabled = o.Enabled || core != "" || *kubeconfig != ""
 		if *kubeconfig == "" {
 			*kubeconfig = core
@@ -103,9 +115,11 @@ func (o *AggregatedOptions) Validate() []error {
 	return append(errs, o.Admission.Validate()...)
 }
 
-// ApplyTo changes everything in the configuration that depends on who uses the server. SecureServing must have been set before. Plugins are given what
-// the initializers have besides the cluster.
-func (o *AggregatedOptions) ApplyTo(c *genericapiserver.RecommendedConfig, features *genericoptions.FeatureOptions, initializers ...admission.PluginInitializer) error {
+// ApplyTo changes everything in the configuration that depends on who uses the server.
+// SecureServing must have been set before. Plugins are given what the initializers have besides the
+// cluster.
+func (o *AggregatedOptions) ApplyTo(c *genericapiserver.RecommendedConfig,
+	features *genericoptions.FeatureOptions, initializers ...admission.PluginInitializer) error {
 	if err := o.CoreAPI.ApplyTo(c); err != nil {
 		return o.explain(err)
 	}
@@ -128,7 +142,8 @@ func (o *AggregatedOptions) ApplyTo(c *genericapiserver.RecommendedConfig, featu
 	if err := withPriority.ApplyTo(&c.Config, client, c.SharedInformerFactory); err != nil {
 		return fmt.Errorf("cannot use the cluster's priorities of requests: %w", err)
 	}
-	err = o.Admission.ApplyTo(&c.Config, c.SharedInformerFactory, client, dynamicClient, utilfeature.DefaultFeatureGate, c.EffectiveVersion, initializers...)
+	err = o.Admission.ApplyTo(&c.Config, c.SharedInformerFactory, client, dynamicClient,
+		utilfeature.DefaultFeatureGate, c.EffectiveVersion, initializers...)
 	if err != nil {
 		return fmt.Errorf("cannot set up admission: %w", err)
 	}
@@ -138,20 +153,23 @@ func (o *AggregatedOptions) ApplyTo(c *genericapiserver.RecommendedConfig, featu
 // explain says what to do where there is no cluster.
 func (o *AggregatedOptions) explain(err error) error {
 	if errors.Is(err, rest.ErrNotInCluster) {
-		return errors.New("this is not a pod of a cluster: give --kubeconfig, or leave --aggregated out to serve without a cluster")
+		return errors.New("this is not a pod of a cluster: give --kubeconfig, or leave " +
+			"--aggregated out to serve without a cluster")
 	}
 	return err
 }
 
-// Where the cluster's API server says how it proves that it speaks for a user, and who signs the users' certificates.
+// Where the cluster's API server says how it proves that it speaks for a user, and who signs the
+// users' certificates.
 const (
 	authenticationNamespace = "kube-system"
 	authenticationConfigMap = "extension-apiserver-authentication"
 )
 
-// authenticate does what DelegatingAuthenticationOptions.ApplyTo does, with two differences. It does not need the cluster's API server at start: the
-// informers that keep the authorities current load them whenever it comes. And requests without credentials are refused by 401, except at the paths
-// that need no authorization, where probes ask for the server's health.
+// authenticate does what DelegatingAuthenticationOptions.ApplyTo does, with two differences. It
+// does not need the cluster's API server at start: the informers that keep the authorities current
+// load them whenever it comes. And requests without credentials are refused by 401, except at the
+// paths that need no authorization, where probes ask for the server's health.
 func (o *AggregatedOptions) authenticate(c *genericapiserver.Config) error {
 	client, err := clientFor(o.Authentication.RemoteKubeConfigFile)
 	if err != nil {
@@ -165,7 +183,8 @@ func (o *AggregatedOptions) authenticate(c *genericapiserver.Config) error {
 		CacheTTL:                 o.Authentication.CacheTTL,
 	}
 	for _, path := range o.Authorization.AlwaysAllowPaths {
-		config.Anonymous.Conditions = append(config.Anonymous.Conditions, apiserver.AnonymousAuthCondition{Path: path})
+		config.Anonymous.Conditions = append(config.Anonymous.Conditions,
+			apiserver.AnonymousAuthCondition{Path: path})
 	}
 	if config.RequestHeaderConfig, err = o.requestHeaders(client); err != nil {
 		return err
@@ -174,15 +193,17 @@ func (o *AggregatedOptions) authenticate(c *genericapiserver.Config) error {
 		return err
 	}
 	for name, authority := range map[string]dynamiccertificates.CAContentProvider{
-		"front-proxy": config.RequestHeaderConfig.CAContentProvider, "client": config.ClientCertificateCAContentProvider,
+		"front-proxy": config.RequestHeaderConfig.CAContentProvider,
+		"client":      config.ClientCertificateCAContentProvider,
 	} {
 		if err := c.Authentication.ApplyClientCert(authority, c.SecureServing); err != nil {
 			return err
 		}
 		c.AddReadyzChecks(healthz.NamedCheck("authority-"+name, func(*http.Request) error {
 			if _, ok := authority.VerifyOptions(); !ok {
-				return fmt.Errorf("the config map %s/%s has not been read yet: the cluster's API server must answer, and allow to read it",
-					authenticationNamespace, authenticationConfigMap)
+				return fmt.Errorf("the config map %s/%s has not been read yet: the cluster's API "+
+					"server must answer, and allow to read it", authenticationNamespace,
+					authenticationConfigMap)
 			}
 			return nil
 		}))
@@ -202,17 +223,21 @@ func (o *AggregatedOptions) authenticate(c *genericapiserver.Config) error {
 	return nil
 }
 
-// requestHeaders says whom to believe the headers in which the front proxy names the user: it is in a file or, as a rule, in the cluster.
+// requestHeaders says whom to believe the headers in which the front proxy names the user: it is in
+// a file or, as a rule, in the cluster.
 func (o *AggregatedOptions) requestHeaders(client kubernetes.Interface) (*authenticatorfactory.RequestHeaderConfig, error) {
 	if o.Authentication.RequestHeader.ClientCAFile != "" {
 		return o.Authentication.RequestHeader.ToAuthenticationRequestHeaderConfig()
 	}
-	authority, err := dynamiccertificates.NewDynamicCAFromConfigMapController("front-proxy", authenticationNamespace, authenticationConfigMap, "requestheader-client-ca-file", client)
+	authority, err := dynamiccertificates.NewDynamicCAFromConfigMapController("front-proxy",
+		authenticationNamespace, authenticationConfigMap, "requestheader-client-ca-file", client)
 	if err != nil {
 		return nil, err
 	}
-	headers := headerrequest.NewRequestHeaderAuthRequestController(authenticationConfigMap, authenticationNamespace, client,
-		"requestheader-username-headers", "requestheader-uid-headers", "requestheader-group-headers", "requestheader-extra-headers-prefix", "requestheader-allowed-names")
+	headers := headerrequest.NewRequestHeaderAuthRequestController(authenticationConfigMap,
+		authenticationNamespace, client, "requestheader-username-headers",
+		"requestheader-uid-headers", "requestheader-group-headers",
+		"requestheader-extra-headers-prefix", "requestheader-allowed-names")
 	return &authenticatorfactory.RequestHeaderConfig{
 		CAContentProvider:   frontProxy{&genericoptions.DynamicRequestHeaderController{ConfigMapCAController: authority, RequestHeaderAuthRequestController: headers}},
 		UsernameHeaders:     headerrequest.StringSliceProviderFunc(headers.UsernameHeaders),
@@ -223,14 +248,16 @@ func (o *AggregatedOptions) requestHeaders(client kubernetes.Interface) (*authen
 	}, nil
 }
 
-// frontProxy leaves the first reading of the config map to the informers: to wait for it would keep the port closed while the cluster's API server is away.
+// frontProxy leaves the first reading of the config map to the informers: to wait for it would keep
+// the port closed while the cluster's API server is away.
 type frontProxy struct {
 	*genericoptions.DynamicRequestHeaderController
 }
 
 func (frontProxy) RunOnce(context.Context) error { return nil }
 
-// VerifyOptions are there when the names of the front proxy's certificate are, too: without names every certificate of the authority would do.
+// VerifyOptions are there when the names of the front proxy's certificate are, too: without names
+// every certificate of the authority would do.
 func (p frontProxy) VerifyOptions() (x509.VerifyOptions, bool) {
 	if len(p.UsernameHeaders()) == 0 {
 		return x509.VerifyOptions{}, false
@@ -244,11 +271,13 @@ func (o *AggregatedOptions) clientAuthority(client kubernetes.Interface) (dynami
 	if err != nil || authority != nil {
 		return authority, err
 	}
-	return dynamiccertificates.NewDynamicCAFromConfigMapController("client", authenticationNamespace, authenticationConfigMap, "client-ca-file", client)
+	return dynamiccertificates.NewDynamicCAFromConfigMapController("client",
+		authenticationNamespace, authenticationConfigMap, "client-ca-file", client)
 }
 
-// acceptConnectionsBeforeAuthoritiesAreKnown adds an authority that signs nothing to those that clients are told of in the handshake. With none at all the
-// server would refuse every connection, and nobody could ask it why it is not ready. Whom it believes does not change.
+// acceptConnectionsBeforeAuthoritiesAreKnown adds an authority that signs nothing to those that
+// clients are told of in the handshake. With none at all the server would refuse every connection,
+// and nobody could ask it why it is not ready. Whom it believes does not change.
 func acceptConnectionsBeforeAuthoritiesAreKnown(c *genericapiserver.Config) error {
 	certPEM, _, err := selfSigned("nobody")
 	if err != nil {
@@ -261,7 +290,8 @@ func acceptConnectionsBeforeAuthoritiesAreKnown(c *genericapiserver.Config) erro
 	return c.Authentication.ApplyClientCert(nobody, c.SecureServing)
 }
 
-// clientFor makes a client for the cluster of a kubeconfig, or without one, of the pod that this runs in.
+// clientFor makes a client for the cluster of a kubeconfig, or without one, of the pod that this
+// runs in.
 func clientFor(kubeconfig string) (kubernetes.Interface, error) {
 	var config *rest.Config
 	var err error
@@ -269,12 +299,14 @@ func clientFor(kubeconfig string) (kubernetes.Interface, error) {
 		config, err = rest.InClusterConfig()
 	} else {
 		config, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
-			&clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}, &clientcmd.ConfigOverrides{}).ClientConfig()
+			&clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig},
+			&clientcmd.ConfigOverrides{}).ClientConfig()
 	}
 	if err != nil {
 		return nil, err
 	}
-	// Requests wait for the answers; it is the cluster that protects itself, by priority and fairness.
+	// Requests wait for the answers; it is the cluster that protects itself, by priority and
+	// fairness.
 	config.QPS = -1
 	return kubernetes.NewForConfig(config)
 }

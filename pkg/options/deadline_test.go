@@ -26,7 +26,10 @@ func TestLeaveTimeToAnswer(t *testing.T) {
 		{time.Minute, answerWithin},
 		{time.Second, time.Second / 10},
 	} {
-		config := &genericapiserver.Config{BuildHandlerChainFunc: func(handler http.Handler, _ *genericapiserver.Config) http.Handler { return handler }}
+		config := &genericapiserver.Config{BuildHandlerChainFunc: func(handler http.Handler,
+			_ *genericapiserver.Config) http.Handler {
+			return handler
+		}}
 		leaveTimeToAnswer(config)
 		ctx, cancel := context.Background(), context.CancelFunc(func() {})
 		if c.request > 0 {
@@ -41,27 +44,31 @@ func TestLeaveTimeToAnswer(t *testing.T) {
 			if early := deadline.Sub(seen); ok != has || early > c.early || early < c.early/2 {
 				t.Errorf("of a request with %s, the handler has %s less (%t)", c.request, early, ok)
 			}
-		}), config).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
+		}), config).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/",
+			nil).WithContext(ctx))
 		if !called {
 			t.Error("the handler was not called")
 		}
 	}
 }
 
-// A client that leaves is no error of the server: what its handler writes afterwards is dropped, and
-// the log says nothing about it.
+// A client that leaves is no error of the server: what its handler writes afterwards is dropped,
+// and the log says nothing about it.
 func TestClientLeaves(t *testing.T) {
 	var mu sync.Mutex
 	var logged []string
 	handlers := utilruntime.ErrorHandlers
 	defer func() { utilruntime.ErrorHandlers = handlers }()
-	utilruntime.ErrorHandlers = []utilruntime.ErrorHandler{func(_ context.Context, err error, msg string, _ ...any) {
+	utilruntime.ErrorHandlers = []utilruntime.ErrorHandler{func(_ context.Context, err error,
+		msg string, _ ...any) {
 		mu.Lock()
 		defer mu.Unlock()
 		logged = append(logged, fmt.Sprint(msg, err))
 	}}
-	config := &genericapiserver.Config{BuildHandlerChainFunc: func(handler http.Handler, _ *genericapiserver.Config) http.Handler {
-		return filters.WithTimeout(handler, func(r *http.Request) (*http.Request, bool, func(), *apierrors.StatusError) {
+	config := &genericapiserver.Config{BuildHandlerChainFunc: func(handler http.Handler,
+		_ *genericapiserver.Config) http.Handler {
+		return filters.WithTimeout(handler, func(r *http.Request) (*http.Request, bool, func(),
+			*apierrors.StatusError) {
 			return r, false, func() {}, apierrors.NewTimeoutError("over", 0)
 		})
 	}}
@@ -75,8 +82,10 @@ func TestClientLeaves(t *testing.T) {
 			defer close(answered)
 			close(began)
 			<-filtered // the filter has ended the request
-			responsewriters.ErrorNegotiated(apierrors.NewServiceUnavailable("the database is away"), scheme.Codecs, schema.GroupVersion{}, w, r)
-		}), config).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx))
+			responsewriters.ErrorNegotiated(apierrors.NewServiceUnavailable("the database is away"),
+				scheme.Codecs, schema.GroupVersion{}, w, r)
+		}), config).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/",
+			nil).WithContext(ctx))
 	}()
 	<-began
 	cancel() // the client leaves

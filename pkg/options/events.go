@@ -7,8 +7,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
-// eventsCheck tells, in /readyz?verbose, how the server learns of other replicas' writes. It never fails: where they are polled for because notifications do
-// not work, everything is right, only later by some milliseconds. What a passing check can say is its name.
+// eventsCheck tells, in /readyz?verbose, how the server learns of other replicas' writes. It never
+// fails: where they are polled for because notifications do not work, everything is right, only
+// later by some milliseconds. What a passing check can say is its name.
 type eventsCheck struct {
 	db      *storage.Database
 	serving atomic.Bool

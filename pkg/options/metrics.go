@@ -13,8 +13,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
-// exposed are the databases whose metrics are at /metrics. All API servers of a process share that page, so that the first database's metrics are named
-// as they are, and those of further ones, if any, have the label database with the number of the place.
+// exposed are the databases whose metrics are at /metrics. All API servers of a process share that
+// page, so that the first database's metrics are named as they are, and those of further ones, if
+// any, have the label database with the number of the place.
 var exposed databases
 
 type databases struct {
@@ -23,13 +24,15 @@ type databases struct {
 	places []place
 }
 
-// place is a database, and how many servers of this process want its metrics to be seen. A place without any is free.
+// place is a database, and how many servers of this process want its metrics to be seen. A place
+// without any is free.
 type place struct {
 	db      *storage.Database
 	servers int
 }
 
-// expose shows the metrics of a database until hide was called. It may be exposed several times, and is shown until the last is hidden.
+// expose shows the metrics of a database until hide was called. It may be exposed several times,
+// and is shown until the last is hidden.
 func expose(db *storage.Database) (hide func()) {
 	exposed.once.Do(func() {
 		legacyregistry.RawMustRegister(&exposed)

@@ -23,7 +23,8 @@ import (
 //
 // A version of a group is left out if one of its types in the schemes cannot be encoded. What has
 // code of its own for protobuf is encoded in it nevertheless: metadata (PartialObjectMetadata),
-// discovery, and the other versions and groups. A client that accepts nothing but protobuf gets 406.
+// discovery, and the other versions and groups. A client that accepts nothing but protobuf gets
+// 406.
 //
 // [StorageOptions.ApplyTo] does this for the scheme of the options. Call it for other schemes, and
 // for servers without these options, before the server is made.
@@ -47,7 +48,8 @@ func LeaveOutProtobuf(c *genericapiserver.Config, schemes ...*runtime.Scheme) {
 			case !leftOut[version] || others == accepted:
 				handler.ServeHTTP(w, r)
 			case others == "":
-				err := negotiation.NewNotAcceptableError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML})
+				err := negotiation.NewNotAcceptableError([]string{runtime.ContentTypeJSON,
+					runtime.ContentTypeYAML})
 				responsewriters.ErrorNegotiated(err, c.Serializer, version, w, r)
 			default:
 				r = r.Clone(r.Context())

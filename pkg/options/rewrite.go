@@ -40,11 +40,13 @@ func ServeRewrites(c *genericapiserver.Config) {
 // rewriteHandler makes an empty merge patch of a rewrite, and notes in the context that it was one.
 func rewriteHandler(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPatch && r.Header.Get("Content-Type") == string(RewritePatchType) {
+		if r.Method == http.MethodPatch &&
+			r.Header.Get("Content-Type") == string(RewritePatchType) {
 			r = r.Clone(context.WithValue(r.Context(), rewriteKey{}, true))
 			r.Header.Set("Content-Type", string(types.MergePatchType))
 			const nothing = "{}"
-			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader([]byte(nothing))), int64(len(nothing))
+			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader([]byte(nothing))),
+				int64(len(nothing))
 		}
 		handler.ServeHTTP(w, r)
 	})
@@ -67,22 +69,26 @@ func (r rewriteAdmission) Handles(o admission.Operation) bool {
 	return r.Interface.Handles(o) || o == admission.Update
 }
 
-func (r rewriteAdmission) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+func (r rewriteAdmission) Admit(ctx context.Context, a admission.Attributes,
+	o admission.ObjectInterfaces) error {
 	if isRewrite(ctx) {
 		return asItWas(a)
 	}
-	if chain, ok := r.Interface.(admission.MutationInterface); ok && chain.Handles(a.GetOperation()) {
+	if chain, ok := r.Interface.(admission.MutationInterface); ok &&
+		chain.Handles(a.GetOperation()) {
 		return chain.Admit(ctx, a, o)
 	}
 	return nil
 }
 
 // Validate sees the object after the strategy, when it is about to be stored.
-func (r rewriteAdmission) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+func (r rewriteAdmission) Validate(ctx context.Context, a admission.Attributes,
+	o admission.ObjectInterfaces) error {
 	if isRewrite(ctx) {
 		return unchanged(a)
 	}
-	if chain, ok := r.Interface.(admission.ValidationInterface); ok && chain.Handles(a.GetOperation()) {
+	if chain, ok := r.Interface.(admission.ValidationInterface); ok &&
+		chain.Handles(a.GetOperation()) {
 		return chain.Validate(ctx, a, o)
 	}
 	return nil
@@ -92,7 +98,8 @@ func (r rewriteAdmission) Validate(ctx context.Context, a admission.Attributes, 
 // object. Conversions and JSON may lose something: JSON makes 1 of 1.0, for example.
 func asItWas(a admission.Attributes) error {
 	old := a.GetOldObject()
-	if a.GetOperation() != admission.Update || reflect.TypeOf(a.GetObject()) != reflect.TypeOf(old) {
+	if a.GetOperation() != admission.Update ||
+		reflect.TypeOf(a.GetObject()) != reflect.TypeOf(old) {
 		return notAsItIs(a)
 	}
 	reflect.ValueOf(a.GetObject()).Elem().Set(reflect.ValueOf(old.DeepCopyObject()).Elem())
@@ -101,12 +108,14 @@ func asItWas(a admission.Attributes) error {
 
 // unchanged refuses a rewrite that would change the object.
 func unchanged(a admission.Attributes) error {
-	if a.GetOperation() != admission.Update || !equality.Semantic.DeepEqual(a.GetObject(), a.GetOldObject()) {
+	if a.GetOperation() != admission.Update ||
+		!equality.Semantic.DeepEqual(a.GetObject(), a.GetOldObject()) {
 		return notAsItIs(a)
 	}
 	return nil
 }
 
 func notAsItIs(a admission.Attributes) error {
-	return admission.NewForbidden(a, errors.New("the object would not be written as it is: update it by hand"))
+	return admission.NewForbidden(a,
+		errors.New("the object would not be written as it is: update it by hand"))
 }

@@ -30,7 +30,8 @@ func ApplySecureServing(o *genericoptions.SecureServingOptions, c *genericapiser
 	if err != nil {
 		return fmt.Errorf("cannot make a certificate for the loopback connection: %w", err)
 	}
-	content, err := dynamiccertificates.NewStaticSNICertKeyContent("loopback", certPEM, keyPEM, genericapiserver.LoopbackClientServerNameOverride)
+	content, err := dynamiccertificates.NewStaticSNICertKeyContent("loopback", certPEM, keyPEM,
+		genericapiserver.LoopbackClientServerNameOverride)
 	if err != nil {
 		return fmt.Errorf("cannot make a certificate for the loopback connection: %w", err)
 	}
@@ -50,7 +51,8 @@ func ApplySecureServing(o *genericoptions.SecureServingOptions, c *genericapiser
 // and too early before the informers have given up their watches.
 func dialUntil(end <-chan struct{}) func(context.Context, string, string) (net.Conn, error) {
 	ended := wait.ContextForChannel(end)
-	dialer := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second} // those of client-go
+	// those of client-go
+	dialer := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dialer.DialContext(ctx, network, address)
 		if err != nil {

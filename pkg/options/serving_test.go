@@ -77,12 +77,13 @@ func TestStopHangsUp(t *testing.T) {
 				t.Fatal(err)
 			}
 			used := make(chan error, 1)
-			server.AddPostStartHookOrDie("use", func(hook genericapiserver.PostStartHookContext) error {
-				go func() {
-					used <- use(hook, client(hook.LoopbackClientConfig))
-				}()
-				return nil
-			})
+			server.AddPostStartHookOrDie("use",
+				func(hook genericapiserver.PostStartHookContext) error {
+					go func() {
+						used <- use(hook, client(hook.LoopbackClientConfig))
+					}()
+					return nil
+				})
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			stopped := make(chan error, 1)

@@ -39,38 +39,46 @@ type StorageOptions struct {
 
 	// Prefix begins all keys. API servers that share a database differ in it.
 	Prefix string
-	// Scheme and Serializer encode the objects: in each group's version of the highest priority, and MediaType.
+	// Scheme and Serializer encode the objects: in each group's version of the highest priority,
+	// and MediaType.
 	Scheme     *runtime.Scheme
 	Serializer runtime.StorageSerializer
 	MediaType  string
-	// StoredAs names the resource in whose place another one is stored, where one resource is served in two groups.
+	// StoredAs names the resource in whose place another one is stored, where one resource is
+	// served in two groups.
 	StoredAs map[schema.GroupResource]schema.GroupResource
 
-	// CompactionWindow is the time, and CompactionKeep the number of revisions, for which the history is kept; CompactionInterval is how often it is cut.
+	// CompactionWindow is the time, and CompactionKeep the number of revisions, for which the
+	// history is kept; CompactionInterval is how often it is cut.
 	CompactionWindow   time.Duration
 	CompactionKeep     int64
 	CompactionInterval time.Duration
 
-	// EncryptionConfig is a file with an EncryptionConfiguration of apiserver.config.k8s.io. It is read again whenever it changes if EncryptionConfigReload is set.
+	// EncryptionConfig is a file with an EncryptionConfiguration of apiserver.config.k8s.io. It is
+	// read again whenever it changes if EncryptionConfigReload is set.
 	EncryptionConfig       string
 	EncryptionConfigReload bool
 
-	// WatchCache serves reads and watches from memory. WatchCacheSizes has elements resource.group#size, where the size 0 makes an exception of the resource.
+	// WatchCache serves reads and watches from memory. WatchCacheSizes has elements
+	// resource.group#size, where the size 0 makes an exception of the resource.
 	WatchCache      bool
 	WatchCacheSizes []string
 
 	// DeleteCollectionWorkers is how many objects of a collection are deleted at a time.
 	DeleteCollectionWorkers int
-	// EnableGarbageCollection leaves the dependents of deleted objects to a garbage collector, which has to run somewhere.
+	// EnableGarbageCollection leaves the dependents of deleted objects to a garbage collector,
+	// which has to run somewhere.
 	EnableGarbageCollection bool
-	// CountInterval is how often the objects of each resource are counted, for metrics and flow control. 0 means never.
+	// CountInterval is how often the objects of each resource are counted, for metrics and flow
+	// control. 0 means never.
 	CountInterval time.Duration
 	// ReadyTimeout is how long the database may take to answer the readiness check.
 	ReadyTimeout time.Duration
 }
 
 // NewStorageOptions returns the defaults.
-func NewStorageOptions(prefix string, scheme *runtime.Scheme, serializer runtime.StorageSerializer, drivers ...storage.Driver) *StorageOptions {
+func NewStorageOptions(prefix string, scheme *runtime.Scheme, serializer runtime.StorageSerializer,
+	drivers ...storage.Driver) *StorageOptions {
 	return &StorageOptions{
 		Drivers:                 drivers,
 		Migrate:                 true,
@@ -90,12 +98,14 @@ func NewStorageOptions(prefix string, scheme *runtime.Scheme, serializer runtime
 	}
 }
 
-// AddDatabaseFlags adds the flags that say which database is meant, which commands need that do something to it other than serving from it.
+// AddDatabaseFlags adds the flags that say which database is meant, which commands need that do
+// something to it other than serving from it.
 func (o *StorageOptions) AddDatabaseFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.URL, "database", o.URL,
 		"The database, by URL: "+strings.Join(o.examples(), ", ")+".")
 	fs.StringVar(&o.URLFile, "database-file", o.URLFile,
-		"File that holds the URL of the database, in place of --database, so that a password in it is not seen in the list of processes.")
+		"File that holds the URL of the database, in place of --database, so that a password in "+
+			"it is not seen in the list of processes.")
 	fs.DurationVar(&o.Timeout, "database-timeout", o.Timeout,
 		"How long one operation on the database may take.")
 }
@@ -107,29 +117,37 @@ func (o *StorageOptions) AddFlags(fs *pflag.FlagSet) {
 	}
 	o.AddDatabaseFlags(fs)
 	fs.BoolVar(&o.Migrate, "database-migrate", o.Migrate,
-		"Bring the schema of the database to the newest version at start. If false, a database with an older schema is refused.")
+		"Bring the schema of the database to the newest version at start. If false, a database "+
+			"with an older schema is refused.")
 	fs.StringVar(&o.Prefix, "storage-prefix", o.Prefix,
-		"What the keys of all objects begin with. Servers that share a database have different prefixes, replicas of one server the same.")
+		"What the keys of all objects begin with. Servers that share a database have different "+
+			"prefixes, replicas of one server the same.")
 	fs.StringVar(&o.MediaType, "storage-media-type", o.MediaType,
-		"The media type in which objects are stored: "+strings.Join(o.mediaTypes(), ", ")+". Objects that are stored otherwise can still be read.")
+		"The media type in which objects are stored: "+strings.Join(o.mediaTypes(), ", ")+
+			". Objects that are stored otherwise can still be read.")
 	fs.DurationVar(&o.CompactionWindow, "compaction-window", o.CompactionWindow,
-		"How long every old state can be listed and watched from. If negative, the history is kept for ever.")
+		"How long every old state can be listed and watched from. If negative, the history is "+
+			"kept for ever.")
 	fs.Int64Var(&o.CompactionKeep, "compaction-keep", o.CompactionKeep,
 		"How many of the newest revisions are kept however old they are.")
 	fs.DurationVar(&o.CompactionInterval, "compaction-interval", o.CompactionInterval,
 		"How often older history is removed.")
 	fs.StringVar(&o.EncryptionConfig, "encryption-provider-config", o.EncryptionConfig,
-		"File with an EncryptionConfiguration of apiserver.config.k8s.io, which says which resources are encrypted in the database, and how.")
-	fs.BoolVar(&o.EncryptionConfigReload, "encryption-provider-config-automatic-reload", o.EncryptionConfigReload,
-		"Read the file of --encryption-provider-config again whenever it changes.")
+		"File with an EncryptionConfiguration of apiserver.config.k8s.io, which says which "+
+			"resources are encrypted in the database, and how.")
+	fs.BoolVar(&o.EncryptionConfigReload, "encryption-provider-config-automatic-reload",
+		o.EncryptionConfigReload, "Read the file of --encryption-provider-config again whenever "+
+			"it changes.")
 	fs.BoolVar(&o.WatchCache, "watch-cache", o.WatchCache,
 		"Serve lists and watches from memory. If false, each goes to the database.")
 	fs.StringSliceVar(&o.WatchCacheSizes, "watch-cache-sizes", o.WatchCacheSizes,
-		"Exceptions from --watch-cache, as resource.group#0. Other sizes than 0 have no effect, since the caches find their size by themselves.")
+		"Exceptions from --watch-cache, as resource.group#0. Other sizes than 0 have no effect, "+
+			"since the caches find their size by themselves.")
 	fs.IntVar(&o.DeleteCollectionWorkers, "delete-collection-workers", o.DeleteCollectionWorkers,
 		"How many objects of a collection are deleted at a time.")
 	fs.DurationVar(&o.CountInterval, "storage-count-interval", o.CountInterval,
-		"How often the objects of each resource are counted, for metrics and flow control. 0 means never.")
+		"How often the objects of each resource are counted, for metrics and flow control. 0 "+
+			"means never.")
 	fs.DurationVar(&o.ReadyTimeout, "database-ready-timeout", o.ReadyTimeout,
 		"How long the database may take to answer before /readyz says that the server is not ready.")
 }
@@ -164,12 +182,16 @@ func (o *StorageOptions) Validate() []error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	reject(!strings.HasPrefix(o.Prefix, "/") || strings.HasSuffix(o.Prefix, "/"), "--storage-prefix %q has to begin with a slash and not to end with one", o.Prefix)
-	reject(!slices.Contains(o.mediaTypes(), o.MediaType), "--storage-media-type %q is not one of %s", o.MediaType, strings.Join(o.mediaTypes(), ", "))
-	reject(o.CompactionWindow == 0, "--compaction-window must not be 0: clients need some time to resume a watch")
+	reject(!strings.HasPrefix(o.Prefix, "/") || strings.HasSuffix(o.Prefix, "/"),
+		"--storage-prefix %q has to begin with a slash and not to end with one", o.Prefix)
+	reject(!slices.Contains(o.mediaTypes(), o.MediaType),
+		"--storage-media-type %q is not one of %s", o.MediaType, strings.Join(o.mediaTypes(), ", "))
+	reject(o.CompactionWindow == 0, "--compaction-window must not be 0: clients need some time "+
+		"to resume a watch")
 	reject(o.CompactionKeep <= 0, "--compaction-keep must be greater than 0")
 	reject(o.CompactionInterval <= 0, "--compaction-interval must be greater than 0")
-	reject(o.EncryptionConfigReload && o.EncryptionConfig == "", "--encryption-provider-config-automatic-reload needs --encryption-provider-config")
+	reject(o.EncryptionConfigReload && o.EncryptionConfig == "",
+		"--encryption-provider-config-automatic-reload needs --encryption-provider-config")
 	reject(o.DeleteCollectionWorkers <= 0, "--delete-collection-workers must be greater than 0")
 	reject(o.CountInterval < 0, "--storage-count-interval must not be negative")
 	reject(o.ReadyTimeout <= 0, "--database-ready-timeout must be greater than 0")
@@ -201,7 +223,8 @@ func uncached(sizes []string) ([]schema.GroupResource, error) {
 		resource, size, found := strings.Cut(s, "#")
 		n, err := strconv.Atoi(size)
 		if !found || err != nil || n < 0 || resource == "" {
-			return nil, fmt.Errorf("--watch-cache-sizes %q is not of the form resource.group#size", s)
+			return nil, fmt.Errorf("--watch-cache-sizes %q is not of the form resource.group#size",
+				s)
 		}
 		if n == 0 {
 			resources = append(resources, schema.ParseGroupResource(resource))
@@ -226,7 +249,8 @@ func (o *StorageOptions) Database() (storage.Config, error) {
 	return c, nil
 }
 
-// Open opens the database, which the caller closes after the server has stopped. It has to be opened before the server is made.
+// Open opens the database, which the caller closes after the server has stopped. It has to be
+// opened before the server is made.
 func (o *StorageOptions) Open(ctx context.Context) (*storage.Database, error) {
 	c, err := o.Database()
 	if err != nil {
@@ -236,9 +260,10 @@ func (o *StorageOptions) Open(ctx context.Context) (*storage.Database, error) {
 }
 
 // ApplyTo makes a server store its objects in the database: it sets c.RESTOptionsGetter, adds the
-// checks, metrics and transformers that belong to it, and lets requests give up half a second before
-// their time is over, so that they can still be answered why. The types of o.Scheme that cannot be
-// encoded in protobuf are answered in JSON, see [LeaveOutProtobuf]. It does not change the options.
+// checks, metrics and transformers that belong to it, and lets requests give up half a second
+// before their time is over, so that they can still be answered why. The types of o.Scheme that
+// cannot be encoded in protobuf are answered in JSON, see [LeaveOutProtobuf]. It does not change
+// the options.
 func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, db *storage.Database) error {
 	if o == nil {
 		return nil
@@ -259,12 +284,13 @@ func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, db *storage.Databas
 	c.AddHealthzChecks(ready)
 	events := &eventsCheck{db: db}
 	c.AddReadyzChecks(ready, events)
-	if err := c.AddPostStartHook("storage-metrics", func(hook genericapiserver.PostStartHookContext) error {
-		events.serving.Store(true)
-		hide := expose(db)
-		context.AfterFunc(hook, hide)
-		return nil
-	}); err != nil {
+	if err := c.AddPostStartHook("storage-metrics",
+		func(hook genericapiserver.PostStartHookContext) error {
+			events.serving.Store(true)
+			hide := expose(db)
+			context.AfterFunc(hook, hide)
+			return nil
+		}); err != nil {
 		return fmt.Errorf("cannot expose the metrics of the storage: %w", err)
 	}
 	encodings, err := o.encodings(c)
@@ -275,9 +301,11 @@ func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, db *storage.Databas
 	return err
 }
 
-// RESTOptionsGetter makes further resources be stored in the database in the way that ApplyTo makes those of the scheme, but encoded otherwise. It is called
-// after ApplyTo, with the same configuration.
-func (o *StorageOptions) RESTOptionsGetter(c *genericapiserver.Config, db *storage.Database, encodings storage.Encodings) (*storage.RESTOptionsGetter, error) {
+// RESTOptionsGetter makes further resources be stored in the database in the way that ApplyTo makes
+// those of the scheme, but encoded otherwise. It is called after ApplyTo, with the same
+// configuration.
+func (o *StorageOptions) RESTOptionsGetter(c *genericapiserver.Config, db *storage.Database,
+	encodings storage.Encodings) (*storage.RESTOptionsGetter, error) {
 	except, err := uncached(o.WatchCacheSizes)
 	if err != nil {
 		return nil, err
@@ -301,19 +329,23 @@ func (o *StorageOptions) encodings(c *genericapiserver.Config) (storage.Encoding
 		return nil, errors.New("the storage needs a scheme and a serializer")
 	}
 	return encodings{
-		factory: serverstorage.NewDefaultStorageFactory(storagebackend.Config{Prefix: o.Prefix}, o.MediaType, o.Serializer,
-			serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(o.Scheme, c.EffectiveVersion), serverstorage.NewResourceConfig(), nil),
+		factory: serverstorage.NewDefaultStorageFactory(storagebackend.Config{Prefix: o.Prefix},
+			o.MediaType, o.Serializer,
+			serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(o.Scheme,
+				c.EffectiveVersion), serverstorage.NewResourceConfig(), nil),
 		storedAs: o.StoredAs,
 	}, nil
 }
 
-// encodings puts the resources of a group below the group's name, and one that is stored as another where that one is.
+// encodings puts the resources of a group below the group's name, and one that is stored as another
+// where that one is.
 type encodings struct {
 	factory  *serverstorage.DefaultStorageFactory
 	storedAs map[schema.GroupResource]schema.GroupResource
 }
 
-func (e encodings) NewConfig(resource schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error) {
+func (e encodings) NewConfig(resource schema.GroupResource,
+	example runtime.Object) (*storagebackend.ConfigForResource, error) {
 	return e.factory.NewConfig(e.stored(resource), example)
 }
 
@@ -341,23 +373,28 @@ func (o *StorageOptions) encrypt(c *genericapiserver.Config) (err error) {
 			closeTransformers()
 		}
 	}()
-	loaded, err := encryptionconfig.LoadEncryptionConfig(ctx, o.EncryptionConfig, o.EncryptionConfigReload, c.APIServerID)
+	loaded, err := encryptionconfig.LoadEncryptionConfig(ctx, o.EncryptionConfig,
+		o.EncryptionConfigReload, c.APIServerID)
 	if err != nil {
 		return fmt.Errorf("cannot use --encryption-provider-config: %w", err)
 	}
-	encryptionconfigmetrics.RecordEncryptionConfigLastConfigInfo(c.APIServerID, loaded.EncryptionFileContentHash)
+	encryptionconfigmetrics.RecordEncryptionConfigLastConfigInfo(c.APIServerID,
+		loaded.EncryptionFileContentHash)
 	checks := loaded.HealthChecks
 	c.ResourceTransformers = encryptionconfig.StaticTransformers(loaded.Transformers)
 	if o.EncryptionConfigReload {
-		// One check stands for all providers, since they may be others after the next reload, which also closes the present transformers.
-		transformers := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], closeTransformers, loaded.KMSCloseGracePeriod)
+		// One check stands for all providers, since they may be others after the next reload, which
+		// also closes the present transformers.
+		transformers := encryptionconfig.NewDynamicTransformers(loaded.Transformers,
+			loaded.HealthChecks[0], closeTransformers, loaded.KMSCloseGracePeriod)
 		checks = []healthz.HealthChecker{transformers}
 		c.ResourceTransformers = transformers
-		if err := c.AddPostStartHook("encryption-provider-config-reload", func(genericapiserver.PostStartHookContext) error {
-			go encryptionconfigcontroller.NewDynamicEncryptionConfiguration("encryption-provider-config-reload", o.EncryptionConfig, transformers,
-				loaded.EncryptionFileContentHash, c.APIServerID).Run(server)
-			return nil
-		}); err != nil {
+		if err := c.AddPostStartHook("encryption-provider-config-reload",
+			func(genericapiserver.PostStartHookContext) error {
+				go encryptionconfigcontroller.NewDynamicEncryptionConfiguration("encryption-provider-config-reload", o.EncryptionConfig, transformers,
+					loaded.EncryptionFileContentHash, c.APIServerID).Run(server)
+				return nil
+			}); err != nil {
 			return fmt.Errorf("cannot reload --encryption-provider-config: %w", err)
 		}
 	}

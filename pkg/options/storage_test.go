@@ -42,14 +42,16 @@ type Note struct {
 
 func (n *Note) DeepCopyObject() runtime.Object { return kinds.DeepCopy(n) }
 
-var notes = schema.GroupVersionResource{Group: "notes.example.com", Version: "v1", Resource: "notes"}
+var notes = schema.GroupVersionResource{Group: "notes.example.com", Version: "v1",
+	Resource: "notes"}
 
 // patience is how long anything may take that a test waits for.
 const patience = time.Minute
 
 func newAPI(t *testing.T) *kinds.API {
 	t.Helper()
-	api, err := kinds.New(kinds.Group{Name: notes.Group, Versions: []string{notes.Version}, Kinds: []kinds.Definition{kinds.Define(kinds.Kind[Note]{})}})
+	api, err := kinds.New(kinds.Group{Name: notes.Group, Versions: []string{notes.Version},
+		Kinds: []kinds.Definition{kinds.Define(kinds.Kind[Note]{})}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +63,8 @@ func start(t *testing.T, o testkit.Options, change func(*options.StorageOptions)
 	t.Helper()
 	api := newAPI(t)
 	o.Storage = change
-	return testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig, New: api.New}, o)
+	return testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs,
+		NewConfig: api.NewConfig, New: api.New}, o)
 }
 
 func client(config *rest.Config) dynamic.ResourceInterface {
@@ -70,7 +73,8 @@ func client(config *rest.Config) dynamic.ResourceInterface {
 
 func note(name string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": notes.GroupVersion().String(), "kind": "Note", "metadata": map[string]any{"name": name}, "text": "the secret of " + name,
+		"apiVersion": notes.GroupVersion().String(), "kind": "Note",
+		"metadata": map[string]any{"name": name}, "text": "the secret of " + name,
 	}}
 }
 
@@ -117,7 +121,8 @@ func get(t *testing.T, s *testkit.Server, path string) (int, string) {
 func metric(t *testing.T, s *testkit.Server, pattern string) string {
 	t.Helper()
 	_, page := get(t, s, "/metrics")
-	if found := regexp.MustCompile(`(?m)^` + pattern + ` (\S+)$`).FindStringSubmatch(page); found != nil {
+	if found := regexp.MustCompile(`(?m)^` + pattern +
+		` (\S+)$`).FindStringSubmatch(page); found != nil {
 		return found[1]
 	}
 	return ""
@@ -138,11 +143,13 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestHealthAndReadiness: a server without its database is neither healthy nor ready, and is not to be restarted.
+// TestHealthAndReadiness: a server without its database is neither healthy nor ready, and is not to
+// be restarted.
 func TestHealthAndReadiness(t *testing.T) {
 	s := start(t, testkit.Options{Database: testkit.Memory}, nil)
 	for _, path := range []string{"/healthz", "/readyz"} {
-		if status, body := get(t, s, path+"?verbose"); status != http.StatusOK || !strings.Contains(body, "[+]storage ok") {
+		if status, body := get(t, s, path+"?verbose"); status != http.StatusOK ||
+			!strings.Contains(body, "[+]storage ok") {
 			t.Errorf("%s: %d\n%s", path, status, body)
 		}
 	}
@@ -150,7 +157,8 @@ func TestHealthAndReadiness(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{"/healthz", "/readyz"} {
-		if status, body := get(t, s, path+"?verbose"); status != http.StatusInternalServerError || !strings.Contains(body, "[-]storage failed") {
+		if status, body := get(t, s, path+"?verbose"); status != http.StatusInternalServerError ||
+			!strings.Contains(body, "[-]storage failed") {
 			t.Errorf("without a database, %s: %d\n%s", path, status, body)
 		}
 	}
@@ -159,16 +167,21 @@ func TestHealthAndReadiness(t *testing.T) {
 	}
 }
 
-// TestMetricsAndCounts: the size, the number of objects, what the storage counts itself, and the tracker by which requests are weighed.
+// TestMetricsAndCounts: the size, the number of objects, what the storage counts itself, and the
+// tracker by which requests are weighed.
 func TestMetricsAndCounts(t *testing.T) {
 	api := newAPI(t)
 	var config *genericapiserver.RecommendedConfig
-	s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig,
-		New: func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error) {
+	s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs,
+		NewConfig: api.NewConfig,
+		New: func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer,
+			error) {
 			config = c
 			return api.New(c)
 		},
-	}, testkit.Options{Storage: func(o *options.StorageOptions) { o.CountInterval = 10 * time.Millisecond }})
+	}, testkit.Options{Storage: func(o *options.StorageOptions) {
+		o.CountInterval = 10 * time.Millisecond
+	}})
 	create(t, client(s.Config), "a")
 	create(t, client(s.Config), "b")
 	eventually(t, "the tracker counts the notes", func() bool {
@@ -176,12 +189,14 @@ func TestMetricsAndCounts(t *testing.T) {
 		return err == nil && stats.ObjectCount == 2
 	})
 	eventually(t, "the metric counts the notes", func() bool {
-		return metric(t, s, `apiserver_resource_objects\{group="notes\.example\.com",resource="notes"\}`) == "2"
+		return metric(t, s,
+			`apiserver_resource_objects\{group="notes\.example\.com",resource="notes"\}`) == "2"
 	})
 	if size := metric(t, s, `apiserver_storage_size_bytes\{[^}]*\}`); size == "" || size == "0" {
 		t.Errorf("the size is %q", size)
 	}
-	if count := metric(t, s, `rowkeeper_commit_duration_seconds_count(?:\{[^}]*\})?`); count == "" || count == "0" {
+	if count := metric(t, s,
+		`rowkeeper_commit_duration_seconds_count(?:\{[^}]*\})?`); count == "" || count == "0" {
 		t.Errorf("%q commits were counted", count)
 	}
 }
@@ -191,7 +206,8 @@ func TestConsistentReads(t *testing.T) {
 	s := start(t, testkit.Options{Database: testkit.Memory}, nil)
 	c := client(s.Config)
 	read := func() string {
-		return metric(t, s, `apiserver_watch_cache_consistent_read_total\{fallback="false",group="notes\.example\.com",resource="notes",success="true"\}`)
+		return metric(t, s,
+			`apiserver_watch_cache_consistent_read_total\{fallback="false",group="notes\.example\.com",resource="notes",success="true"\}`)
 	}
 	before := read()
 	create(t, c, "a")
@@ -211,7 +227,8 @@ resources:
 `
 
 func secretbox(name string) string {
-	secrets := map[string]string{"first": "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=", "second": "ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4NzY1NDMyMTA="}
+	secrets := map[string]string{"first": "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=",
+		"second": "ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4NzY1NDMyMTA="}
 	return fmt.Sprintf("  - {secretbox: {keys: [{name: %s, secret: %s}]}}\n", name, secrets[name])
 }
 
@@ -223,7 +240,8 @@ func stored(t *testing.T, dir string) map[string]string {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	rows, err := db.QueryContext(t.Context(), "SELECT log.key, log.value FROM rowkeeper_live live JOIN rowkeeper_log log USING (revision)")
+	rows, err := db.QueryContext(t.Context(), "SELECT log.key, log.value FROM rowkeeper_live "+
+		"live JOIN rowkeeper_log log USING (revision)")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +266,8 @@ func stored(t *testing.T, dir string) map[string]string {
 	return values
 }
 
-// TestEncryptionReload changes the key, and then the file to one that cannot be read, while the server runs.
+// TestEncryptionReload changes the key, and then the file to one that cannot be read, while the
+// server runs.
 func TestEncryptionReload(t *testing.T) {
 	encryptionconfigcontroller.EncryptionConfigFileChangePollDuration = 10 * time.Millisecond
 	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "encryption.yaml")
@@ -262,7 +281,9 @@ func TestEncryptionReload(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	encrypted := func(o *options.StorageOptions) { o.EncryptionConfig, o.EncryptionConfigReload = file, true }
+	encrypted := func(o *options.StorageOptions) {
+		o.EncryptionConfig, o.EncryptionConfigReload = file, true
+	}
 	plain := start(t, testkit.Options{Dir: dir}, nil)
 	create(t, client(plain.Config), "plain")
 	plain.Stop()
@@ -271,7 +292,8 @@ func TestEncryptionReload(t *testing.T) {
 	s := start(t, testkit.Options{Dir: dir}, encrypted)
 	c := client(s.Config)
 	create(t, c, "first")
-	if status, body := get(t, s, "/readyz?verbose"); status != http.StatusOK || !strings.Contains(body, "[+]kms-providers ok") {
+	if status, body := get(t, s, "/readyz?verbose"); status != http.StatusOK ||
+		!strings.Contains(body, "[+]kms-providers ok") {
 		t.Errorf("ready: %d\n%s", status, body)
 	}
 	write(encryption + secretbox("second") + secretbox("first") + "  - {identity: {}}\n")
@@ -279,15 +301,18 @@ func TestEncryptionReload(t *testing.T) {
 	eventually(t, "new notes are encrypted with the second key", func() bool {
 		n++
 		create(t, c, fmt.Sprint("second-", n))
-		return strings.HasPrefix(stored(t, dir)[fmt.Sprint("second-", n)], "k8s:enc:secretbox:v1:second:")
+		return strings.HasPrefix(stored(t, dir)[fmt.Sprint("second-", n)],
+			"k8s:enc:secretbox:v1:second:")
 	})
 	values := stored(t, dir)
-	if !strings.HasPrefix(values["first"], "k8s:enc:secretbox:v1:first:") || values["plain"] != "plain" {
+	if !strings.HasPrefix(values["first"], "k8s:enc:secretbox:v1:first:") ||
+		values["plain"] != "plain" {
 		t.Errorf("stored is %q", values)
 	}
 	// A file that makes no sense changes nothing, and is counted.
 	failures := func() string {
-		return metric(t, s, `apiserver_encryption_config_controller_automatic_reloads_total\{[^}]*status="failure"\}`)
+		return metric(t, s,
+			`apiserver_encryption_config_controller_automatic_reloads_total\{[^}]*status="failure"\}`)
 	}
 	before := failures()
 	write("resources: [")
@@ -306,7 +331,9 @@ func TestEncryptionReload(t *testing.T) {
 
 	// Without the key that it was written with, an object cannot be read, and is still there.
 	write(encryption + secretbox("second"))
-	s = start(t, testkit.Options{Dir: dir}, func(o *options.StorageOptions) { o.EncryptionConfig, o.WatchCache = file, false })
+	s = start(t, testkit.Options{Dir: dir}, func(o *options.StorageOptions) {
+		o.EncryptionConfig, o.WatchCache = file, false
+	})
 	if _, err := client(s.Config).Get(t.Context(), "first", metav1.GetOptions{}); err == nil {
 		t.Error("an object is read without its key")
 	}
@@ -345,10 +372,12 @@ func handler(t *testing.T, api *kinds.API, db *storage.Database, prefix string) 
 	return server.Handler
 }
 
-// TestServersOnOneDatabase runs several servers on one open database, of which some have the same prefix, and closes everything without a goroutine being left.
+// TestServersOnOneDatabase runs several servers on one open database, of which some have the same
+// prefix, and closes everything without a goroutine being left.
 func TestServersOnOneDatabase(t *testing.T) {
 	use := func(t *testing.T) {
-		db, err := storage.Open(t.Context(), storage.Config{URL: "memory:", Drivers: []storage.Driver{sqlite.Driver}, Migrate: true})
+		db, err := storage.Open(t.Context(),
+			storage.Config{URL: "memory:", Drivers: []storage.Driver{sqlite.Driver}, Migrate: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -358,7 +387,8 @@ func TestServersOnOneDatabase(t *testing.T) {
 			}
 		})
 		clients := map[string]dynamic.ResourceInterface{}
-		for name, prefix := range map[string]string{"one": "/registry/one", "replica": "/registry/one", "two": "/registry/two", "deep": "/registry/one/deep"} {
+		for name, prefix := range map[string]string{"one": "/registry/one",
+			"replica": "/registry/one", "two": "/registry/two", "deep": "/registry/one/deep"} {
 			s := httptest.NewServer(handler(t, newAPI(t), db, prefix))
 			t.Cleanup(s.Close)
 			config := &rest.Config{Host: s.URL, QPS: -1}
@@ -379,7 +409,8 @@ func TestServersOnOneDatabase(t *testing.T) {
 			create(t, clients[name], name)
 		}
 		create(t, clients["replica"], "replica")
-		for name, want := range map[string]string{"one": "one replica same", "replica": "one replica same", "two": "same two", "deep": "deep same"} {
+		for name, want := range map[string]string{"one": "one replica same",
+			"replica": "one replica same", "two": "same two", "deep": "deep same"} {
 			if got := names(t, clients[name]); got != want {
 				t.Errorf("%s lists %q, want %q", name, got, want)
 			}
@@ -404,7 +435,8 @@ func TestServersOnOneDatabase(t *testing.T) {
 
 func TestApplyToRefuses(t *testing.T) {
 	api := newAPI(t)
-	db, err := storage.Open(t.Context(), storage.Config{URL: "memory:", Drivers: []storage.Driver{sqlite.Driver}, Migrate: true})
+	db, err := storage.Open(t.Context(),
+		storage.Config{URL: "memory:", Drivers: []storage.Driver{sqlite.Driver}, Migrate: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -414,17 +446,28 @@ func TestApplyToRefuses(t *testing.T) {
 		change func(*options.StorageOptions)
 		want   string
 	}{
-		"no database":             {nil, func(*options.StorageOptions) {}, "open one first"},
-		"no scheme":               {db, func(o *options.StorageOptions) { o.Scheme = nil }, "needs a scheme and a serializer"},
-		"no codec":                {db, func(o *options.StorageOptions) { o.Serializer = nil }, "needs a scheme and a serializer"},
-		"a watch cache size":      {db, func(o *options.StorageOptions) { o.WatchCacheSizes = []string{"notes"} }, "not of the form resource.group#size"},
-		"no encryption file":      {db, func(o *options.StorageOptions) { o.EncryptionConfig = "/nowhere/encryption.yaml" }, "cannot use --encryption-provider-config"},
-		"an encryption directory": {db, func(o *options.StorageOptions) { o.EncryptionConfig = t.TempDir() }, "cannot use --encryption-provider-config"},
+		"no database": {nil, func(*options.StorageOptions) {}, "open one first"},
+		"no scheme": {db, func(o *options.StorageOptions) {
+			o.Scheme = nil
+		}, "needs a scheme and a serializer"},
+		"no codec": {db, func(o *options.StorageOptions) {
+			o.Serializer = nil
+		}, "needs a scheme and a serializer"},
+		"a watch cache size": {db, func(o *options.StorageOptions) {
+			o.WatchCacheSizes = []string{"notes"}
+		}, "not of the form resource.group#size"},
+		"no encryption file": {db, func(o *options.StorageOptions) {
+			o.EncryptionConfig = "/nowhere/encryption.yaml"
+		}, "cannot use --encryption-provider-config"},
+		"an encryption directory": {db, func(o *options.StorageOptions) {
+			o.EncryptionConfig = t.TempDir()
+		}, "cannot use --encryption-provider-config"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := options.NewStorageOptions("/registry", api.Scheme, api.Codecs)
 			tc.change(o)
-			if err := o.ApplyTo(&api.NewConfig().Config, tc.db); err == nil || !strings.Contains(err.Error(), tc.want) {
+			if err := o.ApplyTo(&api.NewConfig().Config, tc.db); err == nil ||
+				!strings.Contains(err.Error(), tc.want) {
 				t.Errorf("the error is %v, want one with %q", err, tc.want)
 			}
 		})
@@ -432,7 +475,8 @@ func TestApplyToRefuses(t *testing.T) {
 	// Options that are not there change nothing, as upstream's.
 	var none *options.StorageOptions
 	config := api.NewConfig()
-	if err := none.ApplyTo(&config.Config, db); err != nil || config.RESTOptionsGetter != nil || len(none.Validate()) != 0 {
+	if err := none.ApplyTo(&config.Config, db); err != nil || config.RESTOptionsGetter != nil ||
+		len(none.Validate()) != 0 {
 		t.Errorf("no options: %v", err)
 	}
 }

@@ -11,8 +11,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// applyConfigFile sets the flags that a YAML file names, other than those that the command line has set. The file maps the names
-// of flags, without dashes in front, to their values; a flag that takes several has a list, or a mapping if it takes name=value.
+// applyConfigFile sets the flags that a YAML file names, other than those that the command line has
+// set. The file maps the names of flags, without dashes in front, to their values; a flag that
+// takes several has a list, or a mapping if it takes name=value.
 func applyConfigFile(name string, flags *pflag.FlagSet) error {
 	content, err := os.ReadFile(name)
 	if err != nil {
@@ -20,7 +21,8 @@ func applyConfigFile(name string, flags *pflag.FlagSet) error {
 	}
 	var values map[string]any
 	if err := yaml.UnmarshalStrict(content, &values); err != nil {
-		return fmt.Errorf("cannot use --config: %s is not a YAML mapping of flags to values: %w", name, err)
+		return fmt.Errorf("cannot use --config: %s is not a YAML mapping of flags to values: %w",
+			name, err)
 	}
 	given := map[string]bool{}
 	flags.Visit(func(f *pflag.Flag) { given[f.Name] = true })
@@ -61,7 +63,8 @@ func setFlag(flags *pflag.FlagSet, flag *pflag.Flag, value any) error {
 		}
 		text = strings.Join(items, ",")
 	case float64:
-		// YAML's integers arrive as floating-point numbers, and would be printed with an exponent if they are large.
+		// YAML's integers arrive as floating-point numbers, and would be printed with an exponent
+		// if they are large.
 		text = strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%f", value), "0"), ".")
 	default:
 		text = fmt.Sprint(value)

@@ -1,7 +1,7 @@
 // Package server is for programs that serve an API. It is the program around the API: flags, their
-// validation, the listener, logging, audit and tracing, and the two ways to run. A server that stands
-// alone has a directory with its database, certificates and kubeconfig. An aggregated one is a part of
-// a cluster, whose users and rights it takes.
+// validation, the listener, logging, audit and tracing, and the two ways to run. A server that
+// stands alone has a directory with its database, certificates and kubeconfig. An aggregated one is
+// a part of a cluster, whose users and rights it takes.
 //
 //	s := server.New(server.Program{Name: "bookmarks", …})
 //	err := s.Command().ExecuteContext(ctx)

@@ -32,8 +32,11 @@ import (
 // newServer is the server of the example API.
 func newServer() *Server {
 	return New(Program{
-		Name: "rowkeeper", Scheme: apiserver.Scheme, Codecs: apiserver.Codecs, Drivers: drivers.All(),
-		NewConfig: func() *genericapiserver.RecommendedConfig { return apiserver.NewConfig().Generic },
+		Name: "rowkeeper", Scheme: apiserver.Scheme, Codecs: apiserver.Codecs,
+		Drivers: drivers.All(),
+		NewConfig: func() *genericapiserver.RecommendedConfig {
+			return apiserver.NewConfig().Generic
+		},
 	})
 }
 
@@ -76,7 +79,8 @@ func apply(t *testing.T, args ...string) outcome {
 		t.Fatal(err)
 	}
 	// What is stored where is not the question here.
-	db, err := storage.Open(t.Context(), storage.Config{URL: "memory:", Drivers: drivers.All(), Migrate: true})
+	db, err := storage.Open(t.Context(), storage.Config{URL: "memory:", Drivers: drivers.All(),
+		Migrate: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +130,8 @@ func ready(t *testing.T, out outcome, name string) error {
 	t.Helper()
 	for _, check := range out.config.ReadyzChecks {
 		if check.Name() == name {
-			return check.Check(httptest.NewRequest(http.MethodGet, "/readyz", nil).WithContext(t.Context()))
+			return check.Check(httptest.NewRequest(http.MethodGet, "/readyz",
+				nil).WithContext(t.Context()))
 		}
 	}
 	t.Fatalf("there is no check %s", name)
@@ -150,13 +155,16 @@ resources:
   providers: [{secretbox: {keys: [{name: key, secret: MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=}]}}]
 `
 
-// Each flag of a server program other than those for aggregated servers, with a value other than its default, further flags that it needs, and what it is seen by.
+// Each flag of a server program other than those for aggregated servers, with a value other than
+// its default, further flags that it needs, and what it is seen by.
 func TestFlags(t *testing.T) {
 	certFile, keyFile := selfSigned(t)
 	port := freePort(t)
 	encryptionFile := write(t, "encryption.yaml", encryption)
-	auditPolicy := write(t, "policy.yaml", "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n")
-	webhook := write(t, "webhook.yaml", "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\nusers: [{name: u}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n")
+	auditPolicy := write(t, "policy.yaml",
+		"apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n")
+	webhook := write(t, "webhook.yaml",
+		"apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\nusers: [{name: u}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n")
 	type seen = func(outcome) any
 	serving := func(f func(*genericapiserver.SecureServingInfo) any) seen {
 		return func(out outcome) any { return f(out.config.SecureServing) }
@@ -167,101 +175,258 @@ func TestFlags(t *testing.T) {
 		seen  seen
 		want  any
 	}{
-		"config":   {write(t, "config.yaml", "request-timeout: 7s\n"), nil, func(out outcome) any { return out.config.RequestTimeout.String() }, "7s"},
-		"data-dir": {"/elsewhere", nil, func(out outcome) any { return out.database.URL }, "sqlite:///elsewhere/state.db"},
+		"config": {write(t, "config.yaml", "request-timeout: 7s\n"), nil, func(out outcome) any {
+			return out.config.RequestTimeout.String()
+		}, "7s"},
+		"data-dir": {"/elsewhere", nil, func(out outcome) any {
+			return out.database.URL
+		}, "sqlite:///elsewhere/state.db"},
 		"external-hostname": {"ci.example.com", nil, func(out outcome) any {
-			return []any{out.config.ExternalAddress, slices.Contains(out.o.names().DNS, "ci.example.com")}
+			return []any{out.config.ExternalAddress,
+				slices.Contains(out.o.names().DNS, "ci.example.com")}
 		}, []any{"ci.example.com", true}},
-		"goaway-chance":                           {"0.01", nil, func(out outcome) any { return out.config.GoawayChance }, 0.01},
-		"max-mutating-requests-inflight":          {"7", nil, func(out outcome) any { return out.config.MaxMutatingRequestsInFlight }, 7},
-		"max-requests-inflight":                   {"7", nil, func(out outcome) any { return out.config.MaxRequestsInFlight }, 7},
-		"min-request-timeout":                     {"7", nil, func(out outcome) any { return out.config.MinRequestTimeout }, 7},
-		"request-timeout":                         {"7s", nil, func(out outcome) any { return out.config.RequestTimeout.String() }, "7s"},
-		"shutdown-delay-duration":                 {"7s", nil, func(out outcome) any { return out.config.ShutdownDelayDuration.String() }, "7s"},
-		"shutdown-send-retry-after":               {"true", nil, func(out outcome) any { return out.config.ShutdownSendRetryAfter }, true},
-		"shutdown-watch-termination-grace-period": {"7s", nil, func(out outcome) any { return out.config.ShutdownWatchTerminationGracePeriod.String() }, "7s"},
-
-		"compaction-interval":        {"7s", nil, func(out outcome) any { return out.database.Compaction.Interval.String() }, "7s"},
-		"compaction-keep":            {"7", nil, func(out outcome) any { return fmt.Sprint(out.database.Compaction.Keep) }, "7"},
-		"compaction-window":          {"7s", nil, func(out outcome) any { return out.database.Compaction.Window.String() }, "7s"},
-		"database":                   {"memory:", nil, func(out outcome) any { return out.database.URL }, "memory:"},
-		"database-file":              {write(t, "url", "memory:\n"), nil, func(out outcome) any { return out.database.URL }, "memory:"},
-		"database-migrate":           {"false", nil, func(out outcome) any { return out.database.Migrate }, false},
-		"database-ready-timeout":     {"1ns", nil, func(out outcome) any { return ready(t, out, "storage") == nil }, false},
-		"database-timeout":           {"7s", nil, func(out outcome) any { return out.database.Timeout.String() }, "7s"},
-		"delete-collection-workers":  {"7", nil, func(out outcome) any { return out.rest.DeleteCollectionWorkers }, 7},
-		"encryption-provider-config": {encryptionFile, nil, func(out outcome) any { return out.rest.StorageConfig.Transformer != nil }, true},
-		"encryption-provider-config-automatic-reload": {"true", []string{"--encryption-provider-config=" + encryptionFile}, func(out outcome) any {
-			_, dynamic := out.config.ResourceTransformers.(*encryptionconfig.DynamicTransformers)
-			return dynamic
+		"goaway-chance": {"0.01", nil, func(out outcome) any {
+			return out.config.GoawayChance
+		}, 0.01},
+		"max-mutating-requests-inflight": {"7", nil, func(out outcome) any {
+			return out.config.MaxMutatingRequestsInFlight
+		}, 7},
+		"max-requests-inflight": {"7", nil, func(out outcome) any {
+			return out.config.MaxRequestsInFlight
+		}, 7},
+		"min-request-timeout": {"7", nil, func(out outcome) any {
+			return out.config.MinRequestTimeout
+		}, 7},
+		"request-timeout": {"7s", nil, func(out outcome) any {
+			return out.config.RequestTimeout.String()
+		}, "7s"},
+		"shutdown-delay-duration": {"7s", nil, func(out outcome) any {
+			return out.config.ShutdownDelayDuration.String()
+		}, "7s"},
+		"shutdown-send-retry-after": {"true", nil, func(out outcome) any {
+			return out.config.ShutdownSendRetryAfter
 		}, true},
-		"storage-count-interval": {"7s", nil, func(out outcome) any { return out.rest.CountMetricPollPeriod.String() }, "7s"},
-		"storage-media-type":     {apiruntime.ContentTypeProtobuf, nil, func(out outcome) any { return strings.HasPrefix(stored(t, out), "k8s\x00") }, true},
-		"storage-prefix":         {"/elsewhere", nil, func(out outcome) any { return out.rest.StorageConfig.Prefix }, "/elsewhere"},
-		"watch-cache":            {"false", nil, cached, false},
-		"watch-cache-sizes":      {"pipelines.ci.rowkeeper.dev#0", nil, cached, false},
+		"shutdown-watch-termination-grace-period": {"7s", nil, func(out outcome) any {
+			return out.config.ShutdownWatchTerminationGracePeriod.String()
+		}, "7s"},
 
-		"bind-address":                     {"127.0.0.2", nil, serving(func(s *genericapiserver.SecureServingInfo) any { return s.Listener.Addr().(*net.TCPAddr).IP.String() }), "127.0.0.2"},
-		"disable-http2-serving":            {"true", nil, serving(func(s *genericapiserver.SecureServingInfo) any { return s.DisableHTTP2 }), true},
-		"http2-max-streams-per-connection": {"7", nil, serving(func(s *genericapiserver.SecureServingInfo) any { return s.HTTP2MaxStreamsPerConnection }), 7},
-		"secure-port":                      {fmt.Sprint(port), nil, serving(func(s *genericapiserver.SecureServingInfo) any { return s.Listener.Addr().(*net.TCPAddr).Port }), port},
-		"tls-cert-file":                    {certFile, []string{"--tls-private-key-file=" + keyFile}, serving(servesCertificate), true},
-		"tls-private-key-file":             {keyFile, []string{"--tls-cert-file=" + certFile}, serving(servesCertificate), true},
-		"tls-cipher-suites":                {"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", nil, serving(func(s *genericapiserver.SecureServingInfo) any { return len(s.CipherSuites) }), 1},
-		"tls-curve-preferences":            {"29", nil, serving(func(s *genericapiserver.SecureServingInfo) any { return fmt.Sprint(s.CurvePreferences) }), "[X25519]"},
-		"tls-min-version":                  {"VersionTLS13", nil, serving(func(s *genericapiserver.SecureServingInfo) any { return int(s.MinTLSVersion) }), 0x304},
-		"tls-sni-cert-key":                 {certFile + "," + keyFile + ":other.example.com", nil, serving(func(s *genericapiserver.SecureServingInfo) any { return len(s.SNICerts) }), 2},
+		"compaction-interval": {"7s", nil, func(out outcome) any {
+			return out.database.Compaction.Interval.String()
+		}, "7s"},
+		"compaction-keep": {"7", nil, func(out outcome) any {
+			return fmt.Sprint(out.database.Compaction.Keep)
+		}, "7"},
+		"compaction-window": {"7s", nil, func(out outcome) any {
+			return out.database.Compaction.Window.String()
+		}, "7s"},
+		"database": {"memory:", nil, func(out outcome) any {
+			return out.database.URL
+		}, "memory:"},
+		"database-file": {write(t, "url", "memory:\n"), nil, func(out outcome) any {
+			return out.database.URL
+		}, "memory:"},
+		"database-migrate": {"false", nil, func(out outcome) any {
+			return out.database.Migrate
+		}, false},
+		"database-ready-timeout": {"1ns", nil, func(out outcome) any {
+			return ready(t, out, "storage") == nil
+		}, false},
+		"database-timeout": {"7s", nil, func(out outcome) any {
+			return out.database.Timeout.String()
+		}, "7s"},
+		"delete-collection-workers": {"7", nil, func(out outcome) any {
+			return out.rest.DeleteCollectionWorkers
+		}, 7},
+		"encryption-provider-config": {encryptionFile, nil, func(out outcome) any {
+			return out.rest.StorageConfig.Transformer != nil
+		}, true},
+		"encryption-provider-config-automatic-reload": {"true",
+			[]string{"--encryption-provider-config=" + encryptionFile}, func(out outcome) any {
+				_,
+					dynamic := out.config.ResourceTransformers.(*encryptionconfig.DynamicTransformers)
+				return dynamic
+			}, true},
+		"storage-count-interval": {"7s", nil, func(out outcome) any {
+			return out.rest.CountMetricPollPeriod.String()
+		}, "7s"},
+		"storage-media-type": {apiruntime.ContentTypeProtobuf, nil, func(out outcome) any {
+			return strings.HasPrefix(stored(t, out), "k8s\x00")
+		}, true},
+		"storage-prefix": {"/elsewhere", nil, func(out outcome) any {
+			return out.rest.StorageConfig.Prefix
+		}, "/elsewhere"},
+		"watch-cache":       {"false", nil, cached, false},
+		"watch-cache-sizes": {"pipelines.ci.rowkeeper.dev#0", nil, cached, false},
 
-		"audit-policy-file":                 {auditPolicy, []string{"--audit-log-path=-"}, func(out outcome) any { return out.config.AuditPolicyRuleEvaluator != nil }, true},
-		"audit-log-path":                    {filepath.Join(t.TempDir(), "audit.log"), []string{"--audit-policy-file=" + auditPolicy}, func(out outcome) any { return out.config.AuditBackend != nil }, true},
-		"audit-webhook-config-file":         {webhook, []string{"--audit-policy-file=" + auditPolicy}, func(out outcome) any { return out.config.AuditBackend != nil }, true},
-		"audit-log-batch-buffer-size":       {"7", nil, func(out outcome) any { return out.o.audit.LogOptions.BatchOptions.BatchConfig.BufferSize }, 7},
-		"audit-log-batch-max-size":          {"7", nil, func(out outcome) any { return out.o.audit.LogOptions.BatchOptions.BatchConfig.MaxBatchSize }, 7},
-		"audit-log-batch-max-wait":          {"7s", nil, func(out outcome) any { return out.o.audit.LogOptions.BatchOptions.BatchConfig.MaxBatchWait.String() }, "7s"},
-		"audit-log-batch-throttle-burst":    {"7", nil, func(out outcome) any { return out.o.audit.LogOptions.BatchOptions.BatchConfig.ThrottleBurst }, 7},
-		"audit-log-batch-throttle-enable":   {"true", nil, func(out outcome) any { return out.o.audit.LogOptions.BatchOptions.BatchConfig.ThrottleEnable }, true},
-		"audit-log-batch-throttle-qps":      {"7", nil, func(out outcome) any { return out.o.audit.LogOptions.BatchOptions.BatchConfig.ThrottleQPS }, float32(7)},
-		"audit-log-compress":                {"true", nil, func(out outcome) any { return out.o.audit.LogOptions.Compress }, true},
-		"audit-log-format":                  {"legacy", nil, func(out outcome) any { return out.o.audit.LogOptions.Format }, "legacy"},
-		"audit-log-maxage":                  {"7", nil, func(out outcome) any { return out.o.audit.LogOptions.MaxAge }, 7},
-		"audit-log-maxbackup":               {"7", nil, func(out outcome) any { return out.o.audit.LogOptions.MaxBackups }, 7},
-		"audit-log-maxsize":                 {"7", nil, func(out outcome) any { return out.o.audit.LogOptions.MaxSize }, 7},
-		"audit-log-mode":                    {"batch", nil, func(out outcome) any { return out.o.audit.LogOptions.BatchOptions.Mode }, "batch"},
-		"audit-log-truncate-enabled":        {"true", nil, func(out outcome) any { return out.o.audit.LogOptions.TruncateOptions.Enabled }, true},
-		"audit-log-truncate-max-batch-size": {"700000", nil, func(out outcome) any { return out.o.audit.LogOptions.TruncateOptions.TruncateConfig.MaxBatchSize }, int64(700000)},
-		"audit-log-truncate-max-event-size": {"700", nil, func(out outcome) any { return out.o.audit.LogOptions.TruncateOptions.TruncateConfig.MaxEventSize }, int64(700)},
-		"audit-webhook-batch-buffer-size":   {"7", nil, func(out outcome) any { return out.o.audit.WebhookOptions.BatchOptions.BatchConfig.BufferSize }, 7},
-		"audit-webhook-batch-max-size":      {"7", nil, func(out outcome) any { return out.o.audit.WebhookOptions.BatchOptions.BatchConfig.MaxBatchSize }, 7},
+		"bind-address": {"127.0.0.2", nil, serving(func(s *genericapiserver.SecureServingInfo) any {
+			return s.Listener.Addr().(*net.TCPAddr).IP.String()
+		}), "127.0.0.2"},
+		"disable-http2-serving": {"true", nil,
+			serving(func(s *genericapiserver.SecureServingInfo) any {
+				return s.DisableHTTP2
+			}), true},
+		"http2-max-streams-per-connection": {"7", nil,
+			serving(func(s *genericapiserver.SecureServingInfo) any {
+				return s.HTTP2MaxStreamsPerConnection
+			}), 7},
+		"secure-port": {fmt.Sprint(port), nil,
+			serving(func(s *genericapiserver.SecureServingInfo) any {
+				return s.Listener.Addr().(*net.TCPAddr).Port
+			}), port},
+		"tls-cert-file": {certFile,
+			[]string{"--tls-private-key-file=" + keyFile}, serving(servesCertificate), true},
+		"tls-private-key-file": {keyFile, []string{"--tls-cert-file=" + certFile},
+			serving(servesCertificate), true},
+		"tls-cipher-suites": {"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", nil,
+			serving(func(s *genericapiserver.SecureServingInfo) any {
+				return len(s.CipherSuites)
+			}), 1},
+		"tls-curve-preferences": {"29", nil,
+			serving(func(s *genericapiserver.SecureServingInfo) any {
+				return fmt.Sprint(s.CurvePreferences)
+			}), "[X25519]"},
+		"tls-min-version": {"VersionTLS13", nil,
+			serving(func(s *genericapiserver.SecureServingInfo) any {
+				return int(s.MinTLSVersion)
+			}), 0x304},
+		"tls-sni-cert-key": {certFile + "," + keyFile + ":other.example.com", nil,
+			serving(func(s *genericapiserver.SecureServingInfo) any { return len(s.SNICerts) }), 2},
+
+		"audit-policy-file": {auditPolicy, []string{"--audit-log-path=-"}, func(out outcome) any {
+			return out.config.AuditPolicyRuleEvaluator != nil
+		}, true},
+		"audit-log-path": {filepath.Join(t.TempDir(), "audit.log"),
+			[]string{"--audit-policy-file=" + auditPolicy}, func(out outcome) any {
+				return out.config.AuditBackend != nil
+			}, true},
+		"audit-webhook-config-file": {webhook, []string{"--audit-policy-file=" + auditPolicy},
+			func(out outcome) any {
+				return out.config.AuditBackend != nil
+			}, true},
+		"audit-log-batch-buffer-size": {"7", nil, func(out outcome) any {
+			return out.o.audit.LogOptions.BatchOptions.BatchConfig.BufferSize
+		}, 7},
+		"audit-log-batch-max-size": {"7", nil, func(out outcome) any {
+			return out.o.audit.LogOptions.BatchOptions.BatchConfig.MaxBatchSize
+		}, 7},
+		"audit-log-batch-max-wait": {"7s", nil, func(out outcome) any {
+			return out.o.audit.LogOptions.BatchOptions.BatchConfig.MaxBatchWait.String()
+		}, "7s"},
+		"audit-log-batch-throttle-burst": {"7", nil, func(out outcome) any {
+			return out.o.audit.LogOptions.BatchOptions.BatchConfig.ThrottleBurst
+		}, 7},
+		"audit-log-batch-throttle-enable": {"true", nil, func(out outcome) any {
+			return out.o.audit.LogOptions.BatchOptions.BatchConfig.ThrottleEnable
+		}, true},
+		"audit-log-batch-throttle-qps": {"7", nil, func(out outcome) any {
+			return out.o.audit.LogOptions.BatchOptions.BatchConfig.ThrottleQPS
+		}, float32(7)},
+		"audit-log-compress": {"true", nil, func(out outcome) any {
+			return out.o.audit.LogOptions.Compress
+		}, true},
+		"audit-log-format": {"legacy", nil, func(out outcome) any {
+			return out.o.audit.LogOptions.Format
+		}, "legacy"},
+		"audit-log-maxage": {"7", nil, func(out outcome) any {
+			return out.o.audit.LogOptions.MaxAge
+		}, 7},
+		"audit-log-maxbackup": {"7", nil, func(out outcome) any {
+			return out.o.audit.LogOptions.MaxBackups
+		}, 7},
+		"audit-log-maxsize": {"7", nil, func(out outcome) any {
+			return out.o.audit.LogOptions.MaxSize
+		}, 7},
+		"audit-log-mode": {"batch", nil, func(out outcome) any {
+			return out.o.audit.LogOptions.BatchOptions.Mode
+		}, "batch"},
+		"audit-log-truncate-enabled": {"true", nil, func(out outcome) any {
+			return out.o.audit.LogOptions.TruncateOptions.Enabled
+		}, true},
+		"audit-log-truncate-max-batch-size": {"700000", nil, func(out outcome) any {
+			return out.o.audit.LogOptions.TruncateOptions.TruncateConfig.MaxBatchSize
+		}, int64(700000)},
+		"audit-log-truncate-max-event-size": {"700", nil, func(out outcome) any {
+			return out.o.audit.LogOptions.TruncateOptions.TruncateConfig.MaxEventSize
+		}, int64(700)},
+		"audit-webhook-batch-buffer-size": {"7", nil, func(out outcome) any {
+			return out.o.audit.WebhookOptions.BatchOptions.BatchConfig.BufferSize
+		}, 7},
+		"audit-webhook-batch-max-size": {"7", nil, func(out outcome) any {
+			return out.o.audit.WebhookOptions.BatchOptions.BatchConfig.MaxBatchSize
+		}, 7},
 		"audit-webhook-batch-max-wait": {"7s", nil, func(out outcome) any {
 			return out.o.audit.WebhookOptions.BatchOptions.BatchConfig.MaxBatchWait.String()
 		}, "7s"},
-		"audit-webhook-batch-throttle-burst":    {"7", nil, func(out outcome) any { return out.o.audit.WebhookOptions.BatchOptions.BatchConfig.ThrottleBurst }, 7},
-		"audit-webhook-batch-throttle-enable":   {"false", nil, func(out outcome) any { return out.o.audit.WebhookOptions.BatchOptions.BatchConfig.ThrottleEnable }, false},
-		"audit-webhook-batch-throttle-qps":      {"7", nil, func(out outcome) any { return out.o.audit.WebhookOptions.BatchOptions.BatchConfig.ThrottleQPS }, float32(7)},
-		"audit-webhook-initial-backoff":         {"7s", nil, func(out outcome) any { return out.o.audit.WebhookOptions.InitialBackoff.String() }, "7s"},
-		"audit-webhook-batch-initial-backoff":   {"7s", nil, func(out outcome) any { return out.o.audit.WebhookOptions.InitialBackoff.String() }, "7s"},
-		"audit-webhook-mode":                    {"blocking", nil, func(out outcome) any { return out.o.audit.WebhookOptions.BatchOptions.Mode }, "blocking"},
-		"audit-webhook-truncate-enabled":        {"true", nil, func(out outcome) any { return out.o.audit.WebhookOptions.TruncateOptions.Enabled }, true},
-		"audit-webhook-truncate-max-batch-size": {"700000", nil, func(out outcome) any { return out.o.audit.WebhookOptions.TruncateOptions.TruncateConfig.MaxBatchSize }, int64(700000)},
-		"audit-webhook-truncate-max-event-size": {"700", nil, func(out outcome) any { return out.o.audit.WebhookOptions.TruncateOptions.TruncateConfig.MaxEventSize }, int64(700)},
+		"audit-webhook-batch-throttle-burst": {"7", nil, func(out outcome) any {
+			return out.o.audit.WebhookOptions.BatchOptions.BatchConfig.ThrottleBurst
+		}, 7},
+		"audit-webhook-batch-throttle-enable": {"false", nil, func(out outcome) any {
+			return out.o.audit.WebhookOptions.BatchOptions.BatchConfig.ThrottleEnable
+		}, false},
+		"audit-webhook-batch-throttle-qps": {"7", nil, func(out outcome) any {
+			return out.o.audit.WebhookOptions.BatchOptions.BatchConfig.ThrottleQPS
+		}, float32(7)},
+		"audit-webhook-initial-backoff": {"7s", nil, func(out outcome) any {
+			return out.o.audit.WebhookOptions.InitialBackoff.String()
+		}, "7s"},
+		"audit-webhook-batch-initial-backoff": {"7s", nil, func(out outcome) any {
+			return out.o.audit.WebhookOptions.InitialBackoff.String()
+		}, "7s"},
+		"audit-webhook-mode": {"blocking", nil, func(out outcome) any {
+			return out.o.audit.WebhookOptions.BatchOptions.Mode
+		}, "blocking"},
+		"audit-webhook-truncate-enabled": {"true", nil, func(out outcome) any {
+			return out.o.audit.WebhookOptions.TruncateOptions.Enabled
+		}, true},
+		"audit-webhook-truncate-max-batch-size": {"700000", nil, func(out outcome) any {
+			return out.o.audit.WebhookOptions.TruncateOptions.TruncateConfig.MaxBatchSize
+		}, int64(700000)},
+		"audit-webhook-truncate-max-event-size": {"700", nil, func(out outcome) any {
+			return out.o.audit.WebhookOptions.TruncateOptions.TruncateConfig.MaxEventSize
+		}, int64(700)},
 
-		"profiling":            {"false", nil, func(out outcome) any { return out.config.EnableProfiling }, false},
-		"contention-profiling": {"true", nil, func(out outcome) any { return out.config.EnableContentionProfiling }, true},
-		"debug-socket-path":    {"/elsewhere", nil, func(out outcome) any { return out.config.DebugSocketPath }, "/elsewhere"},
-		"feature-gates":        {"WatchListCompression=false", nil, func(outcome) any { return utilfeature.DefaultFeatureGate.Enabled("WatchListCompression") }, false},
-		"tracing-config-file": {write(t, "tracing.yaml", "apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\nsamplingRatePerMillion: 1\n"), nil, func(out outcome) any {
+		"profiling": {"false", nil, func(out outcome) any {
+			return out.config.EnableProfiling
+		}, false},
+		"contention-profiling": {"true", nil, func(out outcome) any {
+			return out.config.EnableContentionProfiling
+		}, true},
+		"debug-socket-path": {"/elsewhere", nil, func(out outcome) any {
+			return out.config.DebugSocketPath
+		}, "/elsewhere"},
+		"feature-gates": {"WatchListCompression=false", nil, func(outcome) any {
+			return utilfeature.DefaultFeatureGate.Enabled("WatchListCompression")
+		}, false},
+		"tracing-config-file": {write(t, "tracing.yaml",
+			"apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\nsamplingRatePerMillion: 1\n"), nil, func(out outcome) any {
 			return strings.Contains(fmt.Sprintf("%T", out.config.TracerProvider), "noop")
 		}, false},
 
 		// The program applies these by component-base when it starts; see TestLogging.
-		"log-flush-frequency":       {"7s", nil, func(out outcome) any { return out.o.logging.FlushFrequency.Duration.Duration.String() }, "7s"},
-		"log-json-info-buffer-size": {"7", nil, func(out outcome) any { return out.o.logging.Options.JSON.InfoBufferSize.String() }, "7"},
-		"log-json-split-stream":     {"true", nil, func(out outcome) any { return out.o.logging.Options.JSON.SplitStream }, true},
-		"log-text-info-buffer-size": {"7", nil, func(out outcome) any { return out.o.logging.Options.Text.InfoBufferSize.String() }, "7"},
-		"log-text-split-stream":     {"true", nil, func(out outcome) any { return out.o.logging.Options.Text.SplitStream }, true},
-		"logging-format":            {"json", nil, func(out outcome) any { return out.o.logging.Format }, "json"},
-		"v":                         {"7", nil, func(out outcome) any { return int(out.o.logging.Verbosity) }, 7},
-		"vmodule":                   {"cmd=7", nil, func(out outcome) any { return fmt.Sprint(out.o.logging.VModule) }, "[{cmd 7}]"},
+		"log-flush-frequency": {"7s", nil, func(out outcome) any {
+			return out.o.logging.FlushFrequency.Duration.Duration.String()
+		}, "7s"},
+		"log-json-info-buffer-size": {"7", nil, func(out outcome) any {
+			return out.o.logging.Options.JSON.InfoBufferSize.String()
+		}, "7"},
+		"log-json-split-stream": {"true", nil, func(out outcome) any {
+			return out.o.logging.Options.JSON.SplitStream
+		}, true},
+		"log-text-info-buffer-size": {"7", nil, func(out outcome) any {
+			return out.o.logging.Options.Text.InfoBufferSize.String()
+		}, "7"},
+		"log-text-split-stream": {"true", nil, func(out outcome) any {
+			return out.o.logging.Options.Text.SplitStream
+		}, true},
+		"logging-format": {"json", nil, func(out outcome) any {
+			return out.o.logging.Format
+		}, "json"},
+		"v": {"7", nil, func(out outcome) any {
+			return int(out.o.logging.Verbosity)
+		}, 7},
+		"vmodule": {"cmd=7", nil, func(out outcome) any {
+			return fmt.Sprint(out.o.logging.VModule)
+		}, "[{cmd 7}]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Cleanup(func() {
@@ -272,7 +437,8 @@ func TestFlags(t *testing.T) {
 			if before := tc.seen(apply(t)); reflect.DeepEqual(before, tc.want) {
 				t.Fatalf("the same is seen without the flag: %v", before)
 			}
-			if got := tc.seen(apply(t, append(tc.with, "--"+name+"="+tc.value)...)); !reflect.DeepEqual(got, tc.want) {
+			if got := tc.seen(apply(t,
+				append(tc.with, "--"+name+"="+tc.value)...)); !reflect.DeepEqual(got, tc.want) {
 				t.Errorf("seen is %v, want %v", got, tc.want)
 			}
 		})
@@ -296,7 +462,8 @@ var tested = map[string]bool{"audit-log-version": true, "audit-webhook-version":
 
 // cached tells whether pipelines are served from memory.
 func cached(out outcome) any {
-	return strings.Contains(runtime.FuncForPC(reflect.ValueOf(out.rest.Decorator).Pointer()).Name(), ").cachedStore")
+	return strings.Contains(runtime.FuncForPC(reflect.ValueOf(out.rest.Decorator).Pointer()).Name(),
+		").cachedStore")
 }
 
 func servesCertificate(s *genericapiserver.SecureServingInfo) any { return s.Cert != nil }
@@ -319,11 +486,13 @@ v: 3
 	})
 	out := apply(t, "--config="+file, "--request-timeout=9s")
 	for got, want := range map[any]any{
-		out.config.RequestTimeout.String():                    "9s", // the command line comes before the file
-		out.config.MaxRequestsInFlight:                        1000000000,
-		out.config.ShutdownSendRetryAfter:                     true,
-		out.config.GoawayChance:                               0.0125,
-		strings.Join(out.o.Storage.WatchCacheSizes, ";"):      "pipelines.ci.rowkeeper.dev#0;pipelineruns.ci.rowkeeper.dev#0",
+		// the command line comes before the file
+		out.config.RequestTimeout.String(): "9s",
+		out.config.MaxRequestsInFlight:     1000000000,
+		out.config.ShutdownSendRetryAfter:  true,
+		out.config.GoawayChance:            0.0125,
+		strings.Join(out.o.Storage.WatchCacheSizes,
+			";"): "pipelines.ci.rowkeeper.dev#0;pipelineruns.ci.rowkeeper.dev#0",
 		fmt.Sprint(out.config.SecureServing.CurvePreferences): "[X25519 CurveP256]",
 		fmt.Sprint(out.o.logging.Verbosity):                   "3",
 	} {
@@ -349,18 +518,22 @@ v: 3
 			t.Errorf("%q: got %v, want %q", content, err, want)
 		}
 	}
-	if err := applyConfigFile(write(t, "config.yaml", "# nothing\n"), flagsOf(newServer())); err != nil {
+	if err := applyConfigFile(write(t, "config.yaml", "# nothing\n"),
+		flagsOf(newServer())); err != nil {
 		t.Errorf("an empty file: %v", err)
 	}
 }
 
 func TestValidate(t *testing.T) {
 	for flag, want := range map[string]string{
-		"--max-requests-inflight=-1":                    "--max-requests-inflight must not be negative",
-		"--max-mutating-requests-inflight=-1":           "--max-mutating-requests-inflight must not be negative",
-		"--request-timeout=0":                           "--request-timeout must be greater than 0",
-		"--min-request-timeout=0":                       "--min-request-timeout must be greater than 0",
-		"--shutdown-delay-duration=-1s":                 "--shutdown-delay-duration must not be negative",
+		"--max-requests-inflight=-1": "--max-requests-inflight must not be " +
+			"negative",
+		"--max-mutating-requests-inflight=-1": "--max-mutating-requests-inflight must " +
+			"not be negative",
+		"--request-timeout=0":     "--request-timeout must be greater than 0",
+		"--min-request-timeout=0": "--min-request-timeout must be greater than 0",
+		"--shutdown-delay-duration=-1s": "--shutdown-delay-duration must not be " +
+			"negative",
 		"--shutdown-watch-termination-grace-period=-1s": "--shutdown-watch-termination-grace-period must not be negative",
 		"--goaway-chance=0.5":                           "--goaway-chance must be between 0 and 0.02",
 		"--storage-prefix=x":                            `--storage-prefix "x" has to begin with a slash`,
@@ -369,16 +542,20 @@ func TestValidate(t *testing.T) {
 		"--compaction-keep=0":                           "--compaction-keep must be greater than 0",
 		"--compaction-interval=0":                       "--compaction-interval must be greater than 0",
 		"--encryption-provider-config-automatic-reload": "needs --encryption-provider-config",
-		"--delete-collection-workers=0":                 "--delete-collection-workers must be greater than 0",
-		"--storage-count-interval=-1s":                  "--storage-count-interval must not be negative",
-		"--database-ready-timeout=0":                    "--database-ready-timeout must be greater than 0",
-		"--database-timeout=0":                          "--database-timeout must be greater than 0",
-		"--watch-cache-sizes=pipelines":                 `--watch-cache-sizes "pipelines" is not of the form resource.group#size`,
-		"--watch-cache-sizes=pipelines#-1":              `--watch-cache-sizes "pipelines#-1" is not of the form resource.group#size`,
+		"--delete-collection-workers=0": "--delete-collection-workers must be " +
+			"greater than 0",
+		"--storage-count-interval=-1s": "--storage-count-interval must not be " +
+			"negative",
+		"--database-ready-timeout=0": "--database-ready-timeout must be " +
+			"greater than 0",
+		"--database-timeout=0":             "--database-timeout must be greater than 0",
+		"--watch-cache-sizes=pipelines":    `--watch-cache-sizes "pipelines" is not of the form resource.group#size`,
+		"--watch-cache-sizes=pipelines#-1": `--watch-cache-sizes "pipelines#-1" is not of the form resource.group#size`,
 		// There is one version, so that all that can be seen is that others are refused.
 		"--audit-log-version=audit.k8s.io/v2":     `allowed versions are ["audit.k8s.io/v1"]`,
 		"--audit-webhook-version=audit.k8s.io/v2": `allowed versions are ["audit.k8s.io/v1"]`,
-		"--tls-cert-file=x":                       "--tls-cert-file and --tls-private-key-file need each other",
+		"--tls-cert-file=x": "--tls-cert-file and --tls-private-key-file " +
+			"need each other",
 	} {
 		o := newServer()
 		flags := []string{flag}
@@ -394,13 +571,15 @@ func TestValidate(t *testing.T) {
 		if err := o.complete(); err != nil {
 			t.Fatal(err)
 		}
-		if err := utilerrors.NewAggregate(o.validate()); err == nil || !strings.Contains(err.Error(), want) {
+		if err := utilerrors.NewAggregate(o.validate()); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", flag, err, want)
 		}
 	}
 	o := newServer()
 	o.Storage.URL, o.Storage.URLFile = "memory:", "x"
-	if err := utilerrors.NewAggregate(o.validate()); err == nil || !strings.Contains(err.Error(), "--database and --database-file exclude each other") {
+	if err := utilerrors.NewAggregate(o.validate()); err == nil ||
+		!strings.Contains(err.Error(), "--database and --database-file exclude each other") {
 		t.Errorf("two databases: %v", err)
 	}
 }

@@ -12,7 +12,8 @@ func (s *Server) logStreams() *logsapi.LoggingOptions {
 	if s.logging.Verbosity > 0 || s.logging.Format != logsapi.DefaultLogFormat {
 		return &logsapi.LoggingOptions{ErrorStream: os.Stderr, InfoStream: os.Stdout}
 	}
-	return &logsapi.LoggingOptions{ErrorStream: withoutInfo{os.Stderr}, InfoStream: withoutInfo{os.Stdout}}
+	return &logsapi.LoggingOptions{ErrorStream: withoutInfo{os.Stderr},
+		InfoStream: withoutInfo{os.Stdout}}
 }
 
 // withoutInfo drops what klog writes as INFO. It is given a whole message at a time, which its

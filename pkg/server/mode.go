@@ -18,8 +18,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
 )
 
-// mode is what differs between a server that stands alone and one that is a part of a cluster: who may
-// use it, and how they find it. Its methods are called once each, in this order.
+// mode is what differs between a server that stands alone and one that is a part of a cluster: who
+// may use it, and how they find it. Its methods are called once each, in this order.
 type mode interface {
 	// open takes what the server needs for itself.
 	open() error
@@ -76,7 +76,8 @@ func (m *standaloneMode) certify() error {
 		return err
 	}
 	if m.otherCert = m.serving.ServerCert.CertKey.CertFile; m.otherCert == "" {
-		m.serving.ServerCert.CertKey = genericoptions.CertKey{CertFile: m.pki.ServingCert(), KeyFile: m.pki.ServingKey()}
+		m.serving.ServerCert.CertKey = genericoptions.CertKey{CertFile: m.pki.ServingCert(),
+			KeyFile: m.pki.ServingKey()}
 	}
 	return nil
 }
@@ -92,30 +93,33 @@ func (m *standaloneMode) begin(server *genericapiserver.GenericAPIServer) error 
 	if err := m.writeKubeconfig(); err != nil {
 		return err
 	}
-	return server.AddPostStartHook("standalone", func(hook genericapiserver.PostStartHookContext) error {
-		discover, err := discovery.NewDiscoveryClientForConfig(hook.LoopbackClientConfig)
-		if err != nil {
-			return err
-		}
-		go func() {
-			// Those who are told to try something find everything there. If the database is away, say,
-			// that may take long, and /readyz and the log tell why.
-			_ = AwaitReady(hook, discover, announceWithin)
-			if m.program.First != nil && m.first {
-				m.program.First(hook, hook.LoopbackClientConfig)
+	return server.AddPostStartHook("standalone",
+		func(hook genericapiserver.PostStartHookContext) error {
+			discover, err := discovery.NewDiscoveryClientForConfig(hook.LoopbackClientConfig)
+			if err != nil {
+				return err
 			}
-			if hook.Err() == nil {
-				m.announce()
-			}
-		}()
-		go m.pki.Renew(hook, m.writeKubeconfig)
-		return nil
-	})
+			go func() {
+				// Those who are told to try something find everything there. If the database is
+				// away, say, that may take long, and /readyz and the log tell why.
+				_ = AwaitReady(hook, discover, announceWithin)
+				if m.program.First != nil && m.first {
+					m.program.First(hook, hook.LoopbackClientConfig)
+				}
+				if hook.Err() == nil {
+					m.announce()
+				}
+			}()
+			go m.pki.Renew(hook, m.writeKubeconfig)
+			return nil
+		})
 }
 
 func (m *standaloneMode) close() { m.dir.Close() }
 
-func (m *standaloneMode) writeKubeconfig() error { return m.pki.WriteKubeconfig(m.url(), m.otherCert) }
+func (m *standaloneMode) writeKubeconfig() error {
+	return m.pki.WriteKubeconfig(m.url(), m.otherCert)
+}
 
 // announceWithin is how long the announcement waits for a server to be ready.
 const announceWithin = 5 * time.Second

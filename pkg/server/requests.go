@@ -33,23 +33,31 @@ func newRequestOptions() requestOptions {
 
 func (o *requestOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.externalHost, "external-hostname", o.externalHost,
-		"The name or address by which clients know the server, if they know it by another one. The certificate that the server makes is valid for it.")
+		"The name or address by which clients know the server, if they know it by another one. "+
+			"The certificate that the server makes is valid for it.")
 	fs.IntVar(&o.maxInFlight, "max-requests-inflight", o.maxInFlight,
-		"How many reading requests may be under way at a time. Further ones are answered by 429. 0 means any number.")
+		"How many reading requests may be under way at a time. Further ones are answered by 429. "+
+			"0 means any number.")
 	fs.IntVar(&o.maxMutatingInFlight, "max-mutating-requests-inflight", o.maxMutatingInFlight,
-		"How many writing requests may be under way at a time. Further ones are answered by 429. 0 means any number.")
+		"How many writing requests may be under way at a time. Further ones are answered by 429. "+
+			"0 means any number.")
 	fs.DurationVar(&o.timeout, "request-timeout", o.timeout,
 		"How long a request may take, other than a watch.")
 	fs.IntVar(&o.minTimeoutSeconds, "min-request-timeout", o.minTimeoutSeconds,
-		"How many seconds a watch lasts at least whose client does not say. It ends after a random time between this and twice this, so that watches do not come back together.")
+		"How many seconds a watch lasts at least whose client does not say. It ends after a "+
+			"random time between this and twice this, so that watches do not come back together.")
 	fs.DurationVar(&o.shutdownDelay, "shutdown-delay-duration", o.shutdownDelay,
-		"How long the server goes on serving after it was told to stop, while /readyz says that it is not ready, so that load balancers can notice.")
+		"How long the server goes on serving after it was told to stop, while /readyz says that "+
+			"it is not ready, so that load balancers can notice.")
 	fs.BoolVar(&o.shutdownSendRetryAfter, "shutdown-send-retry-after", o.shutdownSendRetryAfter,
-		"Answer new requests by 429 while those under way are finished, instead of refusing connections.")
-	fs.DurationVar(&o.shutdownWatchGrace, "shutdown-watch-termination-grace-period", o.shutdownWatchGrace,
+		"Answer new requests by 429 while those under way are finished, instead of refusing "+
+			"connections.")
+	fs.DurationVar(&o.shutdownWatchGrace, "shutdown-watch-termination-grace-period",
+		o.shutdownWatchGrace,
 		"How long the watches take to end, some at a time, when the server stops.")
 	fs.Float64Var(&o.goawayChance, "goaway-chance", o.goawayChance,
-		"The fraction of requests after which an HTTP/2 client is asked to connect anew, so that it may find another replica: 0 to 0.02.")
+		"The fraction of requests after which an HTTP/2 client is asked to connect anew, so that "+
+			"it may find another replica: 0 to 0.02.")
 }
 
 func (o *requestOptions) validate() []error {
@@ -64,8 +72,10 @@ func (o *requestOptions) validate() []error {
 	reject(o.timeout <= 0, "--request-timeout must be greater than 0")
 	reject(o.minTimeoutSeconds <= 0, "--min-request-timeout must be greater than 0")
 	reject(o.shutdownDelay < 0, "--shutdown-delay-duration must not be negative")
-	reject(o.shutdownWatchGrace < 0, "--shutdown-watch-termination-grace-period must not be negative")
-	reject(o.goawayChance < 0 || o.goawayChance > 0.02, "--goaway-chance must be between 0 and 0.02")
+	reject(o.shutdownWatchGrace < 0, "--shutdown-watch-termination-grace-period must not be "+
+		"negative")
+	reject(o.goawayChance < 0 || o.goawayChance > 0.02,
+		"--goaway-chance must be between 0 and 0.02")
 	return errs
 }
 

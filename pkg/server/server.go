@@ -45,9 +45,11 @@ type Program struct {
 	Name string
 	// Title is what the announcement calls the program. Default: Name.
 	Title string
-	// Try is a command line after "kubectl --kubeconfig FILE" that the announcement proposes, if any.
+	// Try is a command line after "kubectl --kubeconfig FILE" that the announcement proposes, if
+	// any.
 	Try string
-	// Certs is a command that makes the serving certificate of an aggregated server, if there is one.
+	// Certs is a command that makes the serving certificate of an aggregated server, if there is
+	// one.
 	Certs string
 
 	// Scheme, Codecs, StoredAs and Drivers are those of [options.StorageOptions].
@@ -63,7 +65,8 @@ type Program struct {
 	// NewConfig returns a configuration in which everything is set that follows from the API.
 	NewConfig func() *genericapiserver.RecommendedConfig
 	// New makes the server.
-	New func(*genericapiserver.RecommendedConfig, *storage.Database) (*genericapiserver.GenericAPIServer, error)
+	New func(*genericapiserver.RecommendedConfig,
+		*storage.Database) (*genericapiserver.GenericAPIServer, error)
 	// First is called when a server that stands alone is ready and its directory is new, before the
 	// announcement. It may be nil.
 	First func(context.Context, *rest.Config)
@@ -90,7 +93,8 @@ type Server struct {
 // New returns the server of a program, with the defaults of all flags.
 func New(p Program) *Server {
 	s := &Server{
-		Storage:    options.NewStorageOptions(storage.DefaultPrefix, p.Scheme, p.Codecs, p.Drivers...),
+		Storage: options.NewStorageOptions(storage.DefaultPrefix, p.Scheme, p.Codecs,
+			p.Drivers...),
 		Aggregated: options.NewAggregatedOptions(),
 
 		program:  p,
@@ -105,7 +109,8 @@ func New(p Program) *Server {
 	s.Storage.StoredAs = p.StoredAs
 	s.serving.BindAddress = netutils.ParseIPSloppy("127.0.0.1")
 	s.serving.BindPort = 8443
-	// Priority and fairness is configured by objects of a core API, which only an aggregated server has.
+	// Priority and fairness is configured by objects of a core API, which only an aggregated server
+	// has.
 	s.features.EnablePriorityAndFairness = false
 	return s
 }
@@ -118,10 +123,11 @@ func (s *Server) flags() cliflag.NamedFlagSets {
 	var sections cliflag.NamedFlagSets
 	fs := sections.FlagSet("generic")
 	fs.StringVar(&s.configFile, "config", s.configFile,
-		"YAML file that maps the names of flags, without dashes in front, to values. What the command line says comes before it.")
+		"YAML file that maps the names of flags, without dashes in front, to values. What the "+
+			"command line says comes before it.")
 	fs.StringVar(&s.dataDir, "data-dir", s.dataDir,
-		"Directory for the server's certificates, the kubeconfig and, without --database, the database state.db. Only one server at a time can use it. "+
-			"An aggregated server has none.")
+		"Directory for the server's certificates, the kubeconfig and, without --database, the "+
+			"database state.db. Only one server at a time can use it. An aggregated server has none.")
 	if s.program.AddFlags != nil {
 		s.program.AddFlags(fs)
 	}
@@ -134,8 +140,9 @@ func (s *Server) flags() cliflag.NamedFlagSets {
 	addFlags(sections.FlagSet("secure serving"), &upstream, map[string]string{
 		"bind-address": "The IP address to listen on. 0.0.0.0 or :: means all interfaces.",
 		"secure-port":  "The port for HTTPS. 0 means one that is free.",
-		"tls-cert-file": "File with the serving certificate, and with those that lead to its authority, if any, after it. Without it and --tls-private-key-file, " +
-			"a server that is not aggregated makes a certificate of its own.",
+		"tls-cert-file": "File with the serving certificate, and with those that lead to its " +
+			"authority, if any, after it. Without it and --tls-private-key-file, a server that " +
+			"is not aggregated makes a certificate of its own.",
 		"tls-private-key-file":             "File with the private key of --tls-cert-file.",
 		"tls-cipher-suites":                "",
 		"tls-curve-preferences":            "",
@@ -186,10 +193,12 @@ func (s *Server) Command() *cobra.Command {
 			if err := s.complete(); err != nil {
 				return err
 			}
-			if err := utilerrors.NewAggregate(append(s.validate(), s.validateMode(cmd.Flags(), sections.FlagSet(clusterSection))...)); err != nil {
+			if err := utilerrors.NewAggregate(append(s.validate(),
+				s.validateMode(cmd.Flags(), sections.FlagSet(clusterSection))...)); err != nil {
 				return UsageError{Err: err}
 			}
-			if err := logsapi.ValidateAndApplyWithOptions(s.logging, s.logStreams(), utilfeature.DefaultFeatureGate); err != nil {
+			if err := logsapi.ValidateAndApplyWithOptions(s.logging, s.logStreams(),
+				utilfeature.DefaultFeatureGate); err != nil {
 				return UsageError{Err: err}
 			}
 			defer logs.FlushLogs()
@@ -199,7 +208,8 @@ func (s *Server) Command() *cobra.Command {
 	for _, name := range sections.Order {
 		cmd.Flags().AddFlagSet(sections.FlagSets[name])
 	}
-	columns, _, _ := term.TerminalSize(os.Stdout) // 0 if it is no terminal: then lines are not wrapped
+	// 0 if it is no terminal: then lines are not wrapped
+	columns, _, _ := term.TerminalSize(os.Stdout)
 	cliflag.SetUsageAndHelpFunc(cmd, sections, columns)
 	return cmd
 }
@@ -234,7 +244,8 @@ func (s *Server) complete() error {
 		if err != nil {
 			return fmt.Errorf("cannot find --data-dir: %w", err)
 		}
-		s.Storage.URL = (&url.URL{Scheme: "sqlite", Path: filepath.ToSlash(filepath.Join(dir, "state.db"))}).String()
+		s.Storage.URL = (&url.URL{Scheme: "sqlite",
+			Path: filepath.ToSlash(filepath.Join(dir, "state.db"))}).String()
 	}
 	return nil
 }
@@ -247,7 +258,8 @@ func (s *Server) validate() []error {
 	errs = append(errs, s.Storage.Validate()...)
 	errs = append(errs, s.requests.validate()...)
 	if (s.serving.ServerCert.CertKey.CertFile == "") != (s.serving.ServerCert.CertKey.KeyFile == "") {
-		errs = append(errs, errors.New("--tls-cert-file and --tls-private-key-file need each other"))
+		errs = append(errs,
+			errors.New("--tls-cert-file and --tls-private-key-file need each other"))
 	}
 	errs = append(errs, s.serving.Validate()...)
 	errs = append(errs, s.audit.Validate()...)
@@ -260,9 +272,11 @@ func (s *Server) validateMode(all, cluster *pflag.FlagSet) []error {
 	var errs []error
 	if s.Aggregated.Enabled {
 		if all.Changed("data-dir") {
-			errs = append(errs, errors.New("--data-dir is only for servers that are not aggregated"))
+			errs = append(errs,
+				errors.New("--data-dir is only for servers that are not aggregated"))
 		}
-		if s.serving.ServerCert.CertKey.CertFile == "" && s.serving.ServerCert.CertKey.KeyFile == "" {
+		if s.serving.ServerCert.CertKey.CertFile == "" &&
+			s.serving.ServerCert.CertKey.KeyFile == "" {
 			text := "an aggregated server needs --tls-cert-file and --tls-private-key-file"
 			if s.program.Certs != "" {
 				text += fmt.Sprintf(", which %q makes", s.program.Certs)
@@ -276,7 +290,8 @@ func (s *Server) validateMode(all, cluster *pflag.FlagSet) []error {
 	}
 	cluster.VisitAll(func(f *pflag.Flag) {
 		if f.Changed {
-			errs = append(errs, fmt.Errorf("--%s is only for aggregated servers: give --aggregated or --kubeconfig, too", f.Name))
+			errs = append(errs, fmt.Errorf("--%s is only for aggregated servers: give "+
+				"--aggregated or --kubeconfig, too", f.Name))
 		}
 	})
 	return errs
@@ -358,7 +373,8 @@ func (s *Server) config(db *storage.Database) (*genericapiserver.RecommendedConf
 	}
 	if pair := s.serving.ServerCert.CertKey; pair.CertFile != "" {
 		if _, err := tls.LoadX509KeyPair(pair.CertFile, pair.KeyFile); err != nil {
-			return nil, fmt.Errorf("cannot serve with the certificate %s and the key %s: %w", pair.CertFile, pair.KeyFile, err)
+			return nil, fmt.Errorf("cannot serve with the certificate %s and the key %s: %w",
+				pair.CertFile, pair.KeyFile, err)
 		}
 	}
 	if err := options.ApplySecureServing(s.serving, c); err != nil {

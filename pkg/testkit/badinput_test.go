@@ -35,23 +35,38 @@ func TestBadInput(t *testing.T) {
 		options testkit.Options
 		want    string
 	}{
-		"a directory that is in use":    {api, testkit.Options{Dir: dir}, "is in use by the server with process id"},
-		"a directory and a database":    {api, testkit.Options{Dir: dir, Database: testkit.Memory}, "exclude each other"},
-		"a database without its driver": {api, testkit.Options{Database: testkit.Database{URL: "postgres://host/db"}}, "needs its driver"},
-		"a fake clock for a database with a clock": {api, testkit.Options{FakeClock: true, Storage: func(o *options.StorageOptions) {
-			o.URL = "postgres://user:secret@host/db"
-		}}, "has a clock of its own"},
-		"no New":                            {incomplete, testkit.Options{}, "needs a Scheme, Codecs, and New"},
-		"no definitions":                    {undescribed, testkit.Options{Database: testkit.Memory}, "set API.OpenAPI"},
-		"a group without New":               {api, testkit.Options{Database: testkit.Memory, Groups: []testkit.Group{{Scheme: api.Scheme}}}, "a group needs"},
-		"no prefix":                         {api, without(func(o *options.StorageOptions) { o.Prefix = "x/" }), "--storage-prefix"},
-		"no scheme":                         {testkit.API{New: api.New}, testkit.Options{}, "needs a Scheme"},
-		"no encryption configuration":       {api, without(encrypted(filepath.Join(dir, "missing.yaml"))), "cannot use --encryption-provider-config"},
-		"a broken encryption configuration": {api, without(encrypted(garbage)), "cannot use --encryption-provider-config"},
+		"a directory that is in use": {api, testkit.Options{Dir: dir},
+			"is in use by the server with process id"},
+		"a directory and a database": {api, testkit.Options{Dir: dir, Database: testkit.Memory},
+			"exclude each other"},
+		"a database without its driver": {api,
+			testkit.Options{Database: testkit.Database{URL: "postgres://host/db"}},
+			"needs its driver"},
+		"a fake clock for a database with a clock": {api,
+			testkit.Options{FakeClock: true, Storage: func(o *options.StorageOptions) {
+				o.URL = "postgres://user:secret@host/db"
+			}}, "has a clock of its own"},
+		"no New": {incomplete, testkit.Options{},
+			"needs a Scheme, Codecs, and New"},
+		"no definitions": {undescribed,
+			testkit.Options{Database: testkit.Memory}, "set API.OpenAPI"},
+		"a group without New": {api, testkit.Options{Database: testkit.Memory,
+			Groups: []testkit.Group{{Scheme: api.Scheme}}}, "a group needs"},
+		"no prefix": {api, without(func(o *options.StorageOptions) {
+			o.Prefix = "x/"
+		}), "--storage-prefix"},
+		"no scheme": {testkit.API{New: api.New}, testkit.Options{},
+			"needs a Scheme"},
+		"no encryption configuration": {api,
+			without(encrypted(filepath.Join(dir, "missing.yaml"))),
+			"cannot use --encryption-provider-config"},
+		"a broken encryption configuration": {api, without(encrypted(garbage)),
+			"cannot use --encryption-provider-config"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := testkit.TryStart(t, tc.api, tc.options)
-			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "secret") {
+			if err == nil || !strings.Contains(err.Error(), tc.want) ||
+				strings.Contains(err.Error(), "secret") {
 				t.Errorf("the error is %v, want one with %q and without a password", err, tc.want)
 			}
 		})
@@ -65,10 +80,12 @@ func TestBadInput(t *testing.T) {
 // TestFailingNew looks at an author's own error.
 func TestFailingNew(t *testing.T) {
 	api := exampletest.API
-	api.New = func(*genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error) {
+	api.New = func(*genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer,
+		error) {
 		return nil, os.ErrPermission
 	}
-	if _, err := testkit.TryStart(t, api, testkit.Options{Database: testkit.Memory}); err == nil || !strings.Contains(err.Error(), "permission") {
+	if _, err := testkit.TryStart(t, api, testkit.Options{Database: testkit.Memory}); err == nil ||
+		!strings.Contains(err.Error(), "permission") {
 		t.Errorf("the error is %v, want that of New", err)
 	}
 }

@@ -19,28 +19,33 @@
 //		…
 //	}
 //
-// Nothing else is needed: no etcd, no binaries, no ports that are agreed upon, no cluster. Any number of servers run side by side.
+// Nothing else is needed: no etcd, no binaries, no ports that are agreed upon, no cluster. Any
+// number of servers run side by side.
 //
 // # Databases
 //
-// The database is a SQLite file in a temporary directory by default, or SQLite in memory. Every other one is named by its URL, together
-// with its driver; package databases starts servers of PostgreSQL, MySQL and MariaDB. Below a database that is shared, each server has a
-// prefix of its own, whose objects are deleted when it stops.
+// The database is a SQLite file in a temporary directory by default, or SQLite in memory. Every
+// other one is named by its URL, together with its driver; package databases starts servers of
+// PostgreSQL, MySQL and MariaDB. Below a database that is shared, each server has a prefix of its
+// own, whose objects are deleted when it stops.
 //
 // # Between tests
 //
-// To start a server takes some milliseconds, so that a server for each test is the simplest. Where tests share one, [Server.Snapshot] and
-// [Server.Rollback] bring its objects back. A rollback is made of ordinary writes: objects that were created are deleted, others
-// get back what they were, in new revisions. Revisions never go backwards, since clients and caches rely on that; so the watches and informers of
-// the tests see what happens, and go on. An object's UID, creation time and content are restored, its resourceVersion is another one.
+// To start a server takes some milliseconds, so that a server for each test is the simplest. Where
+// tests share one, [Server.Snapshot] and [Server.Rollback] bring its objects back. A rollback is
+// made of ordinary writes: objects that were created are deleted, others get back what they were,
+// in new revisions. Revisions never go backwards, since clients and caches rely on that; so the
+// watches and informers of the tests see what happens, and go on. An object's UID, creation time
+// and content are restored, its resourceVersion is another one.
 //
 // # Users
 //
-// [Server.Config] is the administrator's, in the group system:masters. [Server.ConfigFor] makes further users, with the rights that are given to it
-// as rules of RBAC, or with those that an authorizer of the author's own gives them.
+// [Server.Config] is the administrator's, in the group system:masters. [Server.ConfigFor] makes
+// further users, with the rights that are given to it as rules of RBAC, or with those that an
+// authorizer of the author's own gives them.
 //
 // # Time
 //
-// With [Options.FakeClock], objects with a time to live expire when the test says so, by [Server.Advance]. Times in objects are the API machinery's
-// and go on as usual.
+// With [Options.FakeClock], objects with a time to live expire when the test says so, by
+// [Server.Advance]. Times in objects are the API machinery's and go on as usual.
 package testkit

@@ -28,7 +28,8 @@ func TestMain(m *testing.M) {
 func TestExample(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.v")
 	cmd.Env = append(os.Environ(), runsExample+"=1")
-	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestPipelines") {
+	if out, err := cmd.CombinedOutput(); err != nil ||
+		!strings.Contains(string(out), "--- PASS: TestPipelines") {
 		t.Errorf("the example: %v\n%s", err, out)
 	}
 }
@@ -37,10 +38,13 @@ func TestExample(t *testing.T) {
 func ExampleStart() {
 	test := func(t *testing.T) {
 		server := testkit.Start(t, testkit.API{
-			Scheme:    apiserver.Scheme,
-			Codecs:    apiserver.Codecs,
-			NewConfig: func() *genericapiserver.RecommendedConfig { return apiserver.NewConfig().Generic },
-			New: func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error) {
+			Scheme: apiserver.Scheme,
+			Codecs: apiserver.Codecs,
+			NewConfig: func() *genericapiserver.RecommendedConfig {
+				return apiserver.NewConfig().Generic
+			},
+			New: func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer,
+				error) {
 				return (&apiserver.Config{Generic: c}).New()
 			},
 		}, testkit.Options{Database: testkit.Memory})
@@ -50,11 +54,15 @@ func ExampleStart() {
 		}
 		empty := server.Snapshot()
 		t.Cleanup(func() { server.Rollback(empty) })
-		_, err = client.Resource(apiserver.Scheme.PrioritizedVersionsForGroup("ci.rowkeeper.dev")[0].WithResource("pipelines")).List(t.Context(), metav1.ListOptions{})
+		_,
+			err = client.Resource(apiserver.Scheme.PrioritizedVersionsForGroup("ci.rowkeeper.dev")[0].WithResource("pipelines")).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	matches := func(pattern, name string) (bool, error) { return strings.Contains(name, pattern), nil }
-	testing.Main(matches, []testing.InternalTest{{Name: "TestPipelines", F: test}}, nil, nil) // what go test does
+	matches := func(pattern, name string) (bool, error) {
+		return strings.Contains(name, pattern), nil
+	}
+	// what go test does
+	testing.Main(matches, []testing.InternalTest{{Name: "TestPipelines", F: test}}, nil, nil)
 }

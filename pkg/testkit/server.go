@@ -41,36 +41,45 @@ type API struct {
 	// Scheme and Codecs know the types of all groups. Required.
 	Scheme *runtime.Scheme
 	Codecs serializer.CodecFactory
-	// OpenAPI are the generated definitions of the types. Required, unless NewConfig sets OpenAPIConfig and OpenAPIV3Config.
+	// OpenAPI are the generated definitions of the types. Required, unless NewConfig sets
+	// OpenAPIConfig and OpenAPIV3Config.
 	OpenAPI openapicommon.GetOpenAPIDefinitions
-	// NewConfig makes the configuration that the server begins with. Default: genericapiserver.NewRecommendedConfig.
+	// NewConfig makes the configuration that the server begins with. Default:
+	// genericapiserver.NewRecommendedConfig.
 	NewConfig func() *genericapiserver.RecommendedConfig
-	// New makes the server, with all groups installed. In the configuration everything is set that depends on where and for whom it is served:
-	// the storage, serving, users, and LoopbackClientConfig, with which the author's admission plugins may make their clients. Required.
+	// New makes the server, with all groups installed. In the configuration everything is set that
+	// depends on where and for whom it is served: the storage, serving, users, and
+	// LoopbackClientConfig, with which the author's admission plugins may make their clients.
+	// Required.
 	New func(*genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error)
 }
 
 // Options are what a test may want otherwise. The zero value of each means its default.
 type Options struct {
-	// Database is where the objects are stored. Default: a SQLite file in a temporary directory. See [Memory].
+	// Database is where the objects are stored. Default: a SQLite file in a temporary directory.
+	// See [Memory].
 	Database Database
-	// Dir keeps the SQLite file, in place of a temporary directory, for tests that stop a server and start it again. Only one server at a
-	// time can use a directory.
+	// Dir keeps the SQLite file, in place of a temporary directory, for tests that stop a server
+	// and start it again. Only one server at a time can use a directory.
 	Dir string
-	// Prefix begins all keys. Default: one of the server's own. Servers with the same database and prefix are replicas.
+	// Prefix begins all keys. Default: one of the server's own. Servers with the same database and
+	// prefix are replicas.
 	Prefix string
 	// Storage changes further options of the storage.
 	Storage func(*options.StorageOptions)
 
 	// Groups make further API groups, as [API.New] does not.
 	Groups []Group
-	// Extension adds what is not a group of Go types: package testkit/crds has the one that adds CustomResourceDefinitions and Namespaces.
+	// Extension adds what is not a group of Go types: package testkit/crds has the one that adds
+	// CustomResourceDefinitions and Namespaces.
 	Extension Extension
 
-	// Authorizer decides what the users may do that [Server.ConfigFor] makes. Default: the rules that they are given there.
+	// Authorizer decides what the users may do that [Server.ConfigFor] makes. Default: the rules
+	// that they are given there.
 	Authorizer authorizer.Authorizer
 
-	// FakeClock lets time pass for objects with a time to live only by [Server.Advance]. It needs a database without a clock of its own: SQLite.
+	// FakeClock lets time pass for objects with a time to live only by [Server.Advance]. It needs a
+	// database without a clock of its own: SQLite.
 	FakeClock bool
 }
 
@@ -95,12 +104,16 @@ type Group struct {
 	New func(generic.RESTOptionsGetter) (*genericapiserver.APIGroupInfo, error)
 }
 
-// Extension prepares a configuration before the API's author makes the server from it, and returns what wraps that server.
-type Extension func(*genericapiserver.RecommendedConfig, Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error)
+// Extension prepares a configuration before the API's author makes the server from it, and returns
+// what wraps that server.
+type Extension func(*genericapiserver.RecommendedConfig,
+	Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error),
+	error)
 
 // Extended is the server that an [Extension] is for.
 type Extended struct {
-	// Storage and Database are where the server's objects are stored. Replicas says that other servers may use the same objects.
+	// Storage and Database are where the server's objects are stored. Replicas says that other
+	// servers may use the same objects.
 	Storage  *options.StorageOptions
 	Database *storage.Database
 	Replicas bool
@@ -140,7 +153,8 @@ const (
 	stopWait  = time.Minute
 )
 
-// Start starts a server, waits until it is ready, and stops it when the test ends. It fails the test if that is not possible.
+// Start starts a server, waits until it is ready, and stops it when the test ends. It fails the
+// test if that is not possible.
 func Start(t testing.TB, api API, o Options) *Server {
 	t.Helper()
 	s, err := start(t, api, o)
@@ -174,7 +188,8 @@ func start(t testing.TB, api API, o Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	wrap := func(server *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error) {
+	wrap := func(server *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer,
+		error) {
 		return server, nil
 	}
 	getters := make([]generic.RESTOptionsGetter, len(o.Groups))
@@ -184,7 +199,8 @@ func start(t testing.TB, api API, o Options) (_ *Server, err error) {
 		}
 	}
 	if o.Extension != nil {
-		extended := Extended{Storage: stored, Database: s.Database, Replicas: s.replicas, Schemes: []*runtime.Scheme{api.Scheme}}
+		extended := Extended{Storage: stored, Database: s.Database, Replicas: s.replicas,
+			Schemes: []*runtime.Scheme{api.Scheme}}
 		for i, group := range o.Groups {
 			extended.Schemes = append(extended.Schemes, group.Scheme)
 			extended.Getters = append(extended.Getters, &getters[i])
@@ -243,7 +259,8 @@ func (s *Server) open(api API, o Options) (*options.StorageOptions, error) {
 	stored.CountInterval = 0
 	switch {
 	case o.Database.URL != "" && o.Dir != "":
-		return nil, errors.New("Options.Database and Options.Dir exclude each other: the directory is that of a SQLite file")
+		return nil, errors.New("Options.Database and Options.Dir exclude each other: the " +
+			"directory is that of a SQLite file")
 	case o.Database.URL != "" && o.Database.Driver == nil:
 		return nil, errors.New("a database needs its driver: set Options.Database.Driver")
 	case o.Database.URL != "":
@@ -254,7 +271,8 @@ func (s *Server) open(api API, o Options) (*options.StorageOptions, error) {
 			return nil, err
 		}
 		// Nothing has to outlive a power failure.
-		stored.URL = (&url.URL{Scheme: "sqlite", Path: filepath.ToSlash(file), RawQuery: "synchronous=OFF&cache_size=4MiB"}).String()
+		stored.URL = (&url.URL{Scheme: "sqlite", Path: filepath.ToSlash(file),
+			RawQuery: "synchronous=OFF&cache_size=4MiB"}).String()
 		stored.Drivers = []storage.Driver{sqlite.Driver}
 	}
 	// Without a garbage collector, what waits for one would wait for ever.
@@ -274,7 +292,8 @@ func (s *Server) open(api API, o Options) (*options.StorageOptions, error) {
 	}
 	if o.FakeClock {
 		if scheme, _, _ := strings.Cut(config.URL, ":"); scheme != "sqlite" && scheme != "memory" {
-			return nil, fmt.Errorf("a database with the URL scheme %s: has a clock of its own: Options.FakeClock needs SQLite", scheme)
+			return nil, fmt.Errorf("a database with the URL scheme %s: has a clock of its own: "+
+				"Options.FakeClock needs SQLite", scheme)
 		}
 		s.clock = newFakeClock()
 		config.Clock = s.clock.Now
@@ -306,7 +325,8 @@ func (s *Server) file(dir string) (string, error) {
 }
 
 // configure makes the configuration that the API's author builds the server from.
-func (s *Server) configure(api API, o Options, stored *options.StorageOptions) (*genericapiserver.RecommendedConfig, error) {
+func (s *Server) configure(api API, o Options,
+	stored *options.StorageOptions) (*genericapiserver.RecommendedConfig, error) {
 	var c *genericapiserver.RecommendedConfig
 	if api.NewConfig != nil {
 		c = api.NewConfig()
@@ -343,7 +363,8 @@ func (s *Server) configure(api API, o Options, stored *options.StorageOptions) (
 		return nil, err
 	}
 	c.PublicAddress = serving.BindAddress
-	// Watches that tests have left open end at once, and connections with them: HTTP/2 would wait for a second until clients close theirs.
+	// Watches that tests have left open end at once, and connections with them: HTTP/2 would wait
+	// for a second until clients close theirs.
 	c.ShutdownWatchTerminationGracePeriod = time.Second
 	s.drained = c.DrainedNotify()
 	s.hangUp = listener.closeConnections
@@ -358,7 +379,8 @@ func (s *Server) configure(api API, o Options, stored *options.StorageOptions) (
 	return c, nil
 }
 
-// describe gives the server the definitions of its types, without which it cannot merge what clients apply.
+// describe gives the server the definitions of its types, without which it cannot merge what
+// clients apply.
 func describe(c *genericapiserver.Config, api API, groups []Group) error {
 	if c.OpenAPIV3Config != nil && c.OpenAPIConfig != nil && len(groups) == 0 {
 		return nil
@@ -398,11 +420,13 @@ func describe(c *genericapiserver.Config, api API, groups []Group) error {
 }
 
 // getter stores a group below the server's prefix.
-func (s *Server) getter(group Group, stored *options.StorageOptions) (generic.RESTOptionsGetter, error) {
+func (s *Server) getter(group Group, stored *options.StorageOptions) (generic.RESTOptionsGetter,
+	error) {
 	versions := group.Scheme.PrioritizedVersionsAllGroups()
 	return storage.NewRESTOptionsGetter(s.Database, storage.RESTOptions{
-		Codec:                   group.Codecs.LegacyCodec(versions...),
-		EncodeVersioner:         runtime.NewMultiGroupVersioner(versions[0], groupKinds(versions)...),
+		Codec: group.Codecs.LegacyCodec(versions...),
+		EncodeVersioner: runtime.NewMultiGroupVersioner(versions[0],
+			groupKinds(versions)...),
 		Prefix:                  s.prefix,
 		DisableWatchCache:       !stored.WatchCache,
 		EnableGarbageCollection: stored.EnableGarbageCollection,
@@ -490,7 +514,8 @@ func (s *Server) deleteAll() error {
 // Snapshot is what a server held at a time.
 type Snapshot struct{ contents *storagetest.Contents }
 
-// Snapshot takes all objects of the server as they are now. It fails the test if that is not possible.
+// Snapshot takes all objects of the server as they are now. It fails the test if that is not
+// possible.
 func (s *Server) Snapshot() Snapshot {
 	s.t.Helper()
 	ctx, cancel := s.context()
@@ -502,10 +527,11 @@ func (s *Server) Snapshot() Snapshot {
 	return Snapshot{contents}
 }
 
-// Rollback brings all objects back, in new revisions; the package documentation says how. It can be called any number of times. Controllers
-// and clients that write have to be stopped before.
+// Rollback brings all objects back, in new revisions; the package documentation says how. It can be
+// called any number of times. Controllers and clients that write have to be stopped before.
 //
-// A read that has no resourceVersion sees the result. An informer follows as soon as it has the events.
+// A read that has no resourceVersion sees the result. An informer follows as soon as it has the
+// events.
 func (s *Server) Rollback(to Snapshot) {
 	s.t.Helper()
 	if to.contents == nil {
@@ -518,7 +544,8 @@ func (s *Server) Rollback(to Snapshot) {
 	}
 }
 
-// Advance moves the clock of [Options.FakeClock], and deletes the objects whose time to live has passed by then.
+// Advance moves the clock of [Options.FakeClock], and deletes the objects whose time to live has
+// passed by then.
 func (s *Server) Advance(d time.Duration) {
 	s.t.Helper()
 	if s.clock == nil {
@@ -532,17 +559,20 @@ func (s *Server) Advance(d time.Duration) {
 	}
 }
 
-// context is for what the test asks of the database. It does not end with the test's, which has ended when its cleanups run.
+// context is for what the test asks of the database. It does not end with the test's, which has
+// ended when its cleanups run.
 func (s *Server) context() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(s.t.Context()), startWait)
 }
 
-// Kubeconfig returns a configuration's content as a file for kubectl and other programs, whose name it returns.
+// Kubeconfig returns a configuration's content as a file for kubectl and other programs, whose name
+// it returns.
 func (s *Server) Kubeconfig(config *rest.Config) string {
 	s.t.Helper()
 	const name = "test"
 	file := clientcmdapi.NewConfig()
-	file.Clusters[name] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
+	file.Clusters[name] = &clientcmdapi.Cluster{Server: config.Host,
+		CertificateAuthorityData: config.CAData}
 	file.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: config.BearerToken}
 	file.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name, Namespace: "default"}
 	file.CurrentContext = name

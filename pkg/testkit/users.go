@@ -25,7 +25,8 @@ import (
 type User struct {
 	Name   string
 	Groups []string
-	// Rules are what the user may do, in all namespaces, besides finding out what is served. They are not asked if there is an [Options.Authorizer].
+	// Rules are what the user may do, in all namespaces, besides finding out what is served. They
+	// are not asked if there is an [Options.Authorizer].
 	Rules []rbacv1.PolicyRule
 }
 
@@ -83,9 +84,11 @@ func (u *users) authenticator() authenticator.Request {
 		})))
 }
 
-// authorizer lets the administrator do everything, and leaves the others to the author's authorizer, or to their rules.
+// authorizer lets the administrator do everything, and leaves the others to the author's
+// authorizer, or to their rules.
 func (u *users) authorizer(own authorizer.Authorizer) authorizer.Authorizer {
-	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	return authorizer.AuthorizerFunc(func(ctx context.Context,
+		a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if slices.Contains(a.GetUser().GetGroups(), user.SystemPrivilegedGroup) {
 			return authorizer.DecisionAllow, "", nil
 		}
@@ -94,7 +97,10 @@ func (u *users) authorizer(own authorizer.Authorizer) authorizer.Authorizer {
 		}
 		u.mu.RLock()
 		defer u.mu.RUnlock()
-		if isDiscovery(a) || slices.ContainsFunc(u.rules[a.GetUser().GetName()], func(r rbacv1.PolicyRule) bool { return allows(r, a) }) {
+		if isDiscovery(a) || slices.ContainsFunc(u.rules[a.GetUser().GetName()],
+			func(r rbacv1.PolicyRule) bool {
+				return allows(r, a)
+			}) {
 			return authorizer.DecisionAllow, "", nil
 		}
 		return authorizer.DecisionNoOpinion, "none of the rules of the user allows it", nil
@@ -103,13 +109,17 @@ func (u *users) authorizer(own authorizer.Authorizer) authorizer.Authorizer {
 
 func isDiscovery(a authorizer.Attributes) bool {
 	root, _, _ := strings.Cut(strings.TrimPrefix(a.GetPath(), "/"), "/")
-	return !a.IsResourceRequest() && a.GetVerb() == "get" && slices.Contains([]string{"api", "apis", "openapi", "version", "healthz", "livez", "readyz"}, root)
+	return !a.IsResourceRequest() && a.GetVerb() == "get" &&
+		slices.Contains([]string{"api", "apis", "openapi", "version", "healthz", "livez", "readyz"},
+			root)
 }
 
 // allows tells whether a rule of RBAC covers a request.
 func allows(r rbacv1.PolicyRule, a authorizer.Attributes) bool {
 	has := func(list []string, values ...string) bool {
-		return slices.Contains(list, "*") || slices.ContainsFunc(values, func(v string) bool { return slices.Contains(list, v) })
+		return slices.Contains(list, "*") || slices.ContainsFunc(values, func(v string) bool {
+			return slices.Contains(list, v)
+		})
 	}
 	if !has(r.Verbs, a.GetVerb()) {
 		return false
@@ -124,7 +134,8 @@ func allows(r rbacv1.PolicyRule, a authorizer.Attributes) bool {
 	if a.GetSubresource() != "" {
 		resources = []string{a.GetResource() + "/" + a.GetSubresource(), "*/" + a.GetSubresource()}
 	}
-	return has(r.APIGroups, a.GetAPIGroup()) && has(r.Resources, resources...) && (len(r.ResourceNames) == 0 || slices.Contains(r.ResourceNames, a.GetName()))
+	return has(r.APIGroups, a.GetAPIGroup()) && has(r.Resources, resources...) &&
+		(len(r.ResourceNames) == 0 || slices.Contains(r.ResourceNames, a.GetName()))
 }
 
 // identity is the certificate by which clients know the servers.
@@ -136,7 +147,8 @@ type identity struct {
 // serverIdentity makes the certificate, one for all servers of the process.
 var serverIdentity = sync.OnceValues(func() (*identity, error) {
 	now := time.Now()
-	pair, err := pki.SelfSigned(pki.Server("localhost", "127.0.0.1"), now.Add(-time.Hour), now.AddDate(1, 0, 0))
+	pair, err := pki.SelfSigned(pki.Server("localhost", "127.0.0.1"), now.Add(-time.Hour),
+		now.AddDate(1, 0, 0))
 	if err != nil {
 		return nil, err
 	}

@@ -35,28 +35,35 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
-// notUnderTheCache is the reason for most of the functions that are left out: upstream's test file of the watch cache has an empty test for each of
-// them, and an issue that is still open.
-const notUnderTheCache = "upstream does not run it under the watch cache; see kubernetes/kubernetes#109831"
+// notUnderTheCache is the reason for most of the functions that are left out: upstream's test file
+// of the watch cache has an empty test for each of them, and an issue that is still open.
+const notUnderTheCache = "upstream does not run it under the watch cache; see " +
+	"kubernetes/kubernetes#109831"
 
-// NotCached names the functions of upstream's suite that are not run under the watch cache, with upstream's reason. They are those that
-// upstream itself leaves out.
+// NotCached names the functions of upstream's suite that are not run under the watch cache, with
+// upstream's reason. They are those that upstream itself leaves out.
 var NotCached = map[string]string{
-	"RunTestListInconsistentContinuation":     "upstream does not run it under the watch cache, where its test cannot compact; see kubernetes/kubernetes#109831",
+	"RunTestListInconsistentContinuation": "upstream does not run it under the watch cache, " +
+		"where its test cannot compact; see kubernetes/kubernetes#109831",
 	"RunTestListResourceVersionMatch":         notUnderTheCache,
 	"RunTestGuaranteedUpdate":                 notUnderTheCache,
 	"RunTestGuaranteedUpdateChecksStoredData": notUnderTheCache,
 	"RunTestTransformationFailure":            notUnderTheCache,
 	"RunTestWatchError":                       notUnderTheCache,
 	"RunTestWatchContextCancel":               notUnderTheCache,
-	"RunTestGetListWithErrorAggregation":      "upstream runs it on the store only: a watch cache holds no corrupt objects",
-	"RunTestGetListWithoutErrorAggregation":   "upstream runs it on the store only: a watch cache holds no corrupt objects",
-	"RunTestWatchWithUnsafeDelete":            "upstream runs it on the store only: a watch cache holds no corrupt objects",
-	"RunOptionalTestProgressNotify":           "upstream runs it on the store only: clients of a watch cache do not have the option",
-	"RunWatchErrorIsBlockingFurtherEvents":    "upstream runs it on the store only: a watch cache starts again after an error",
-	"RunBenchmarkStoreList":                   "a benchmark",
-	"RunBenchmarkStoreStats":                  "a benchmark",
-	"RunBenchmarkWriteThroughput":             "a benchmark",
+	"RunTestGetListWithErrorAggregation": "upstream runs it on the store only: a watch " +
+		"cache holds no corrupt objects",
+	"RunTestGetListWithoutErrorAggregation": "upstream runs it on the store only: a watch " +
+		"cache holds no corrupt objects",
+	"RunTestWatchWithUnsafeDelete": "upstream runs it on the store only: a watch " +
+		"cache holds no corrupt objects",
+	"RunOptionalTestProgressNotify": "upstream runs it on the store only: clients of a " +
+		"watch cache do not have the option",
+	"RunWatchErrorIsBlockingFurtherEvents": "upstream runs it on the store only: a watch " +
+		"cache starts again after an error",
+	"RunBenchmarkStoreList":       "a benchmark",
+	"RunBenchmarkStoreStats":      "a benchmark",
+	"RunBenchmarkWriteThroughput": "a benchmark",
 }
 
 // RunCached runs the suite under the watch cache.
@@ -64,13 +71,18 @@ func RunCached(t *testing.T, c Config) { runTests(t, c, cached) }
 
 var cached = []test{
 	{"Create", func(t *testing.T, c Config) {
-		storagetesting.RunTestCreate(t.Context(), t, newCachedEnv(t, c), func(context.Context, *testing.T, string) {})
+		storagetesting.RunTestCreate(t.Context(), t, newCachedEnv(t, c),
+			func(context.Context, *testing.T, string) {})
 	}},
-	{"CreateWithTTL", func(t *testing.T, c Config) { storagetesting.RunTestCreateWithTTL(t.Context(), t, newCachedEnv(t, c)) }},
+	{"CreateWithTTL", func(t *testing.T, c Config) {
+		storagetesting.RunTestCreateWithTTL(t.Context(), t, newCachedEnv(t, c))
+	}},
 	{"CreateWithKeyExist", func(t *testing.T, c Config) {
 		storagetesting.RunTestCreateWithKeyExist(t.Context(), t, newCachedEnv(t, c))
 	}},
-	{"Get", func(t *testing.T, c Config) { storagetesting.RunTestGet(t.Context(), t, newCachedEnv(t, c)) }},
+	{"Get", func(t *testing.T, c Config) {
+		storagetesting.RunTestGet(t.Context(), t, newCachedEnv(t, c))
+	}},
 	{"UnconditionalDelete", func(t *testing.T, c Config) {
 		storagetesting.RunTestUnconditionalDelete(t.Context(), t, newCachedEnv(t, c))
 	}},
@@ -84,13 +96,15 @@ var cached = []test{
 		storagetesting.RunTestDeleteWithSuggestionAndConflict(t.Context(), t, newCachedEnv(t, c))
 	}},
 	{"DeleteWithSuggestionOfDeletedObject", func(t *testing.T, c Config) {
-		storagetesting.RunTestDeleteWithSuggestionOfDeletedObject(t.Context(), t, newCachedEnv(t, c))
+		storagetesting.RunTestDeleteWithSuggestionOfDeletedObject(t.Context(), t,
+			newCachedEnv(t, c))
 	}},
 	{"ValidateDeletionWithSuggestion", func(t *testing.T, c Config) {
 		storagetesting.RunTestValidateDeletionWithSuggestion(t.Context(), t, newCachedEnv(t, c))
 	}},
 	{"ValidateDeletionWithOnlySuggestionValid", func(t *testing.T, c Config) {
-		storagetesting.RunTestValidateDeletionWithOnlySuggestionValid(t.Context(), t, newCachedEnv(t, c))
+		storagetesting.RunTestValidateDeletionWithOnlySuggestionValid(t.Context(), t,
+			newCachedEnv(t, c))
 	}},
 	{"DeleteWithConflict", func(t *testing.T, c Config) {
 		storagetesting.RunTestDeleteWithConflict(t.Context(), t, newCachedEnv(t, c))
@@ -102,11 +116,13 @@ var cached = []test{
 	}},
 	{"DeleteWithExpectedTransformError", func(t *testing.T, c Config) {
 		transformer := &failingTransformer{Transformer: identity.NewEncryptCheckTransformer()}
-		storagetesting.RunTestDeleteExpectedTransformOrDecodeError(t.Context(), t, newCachedEnv(t, c, withTransformer(transformer)), transformer.failing.Store)
+		storagetesting.RunTestDeleteExpectedTransformOrDecodeError(t.Context(), t,
+			newCachedEnv(t, c, withTransformer(transformer)), transformer.failing.Store)
 	}},
 	{"DeleteWithExpectedDecodeError", func(t *testing.T, c Config) {
 		codec := &failingCodec{Codec: apitesting.TestCodec(codecs, examplev1.SchemeGroupVersion)}
-		storagetesting.RunTestDeleteExpectedTransformOrDecodeError(t.Context(), t, newCachedEnv(t, c, withCodec(codec)), codec.failing.Store)
+		storagetesting.RunTestDeleteExpectedTransformOrDecodeError(t.Context(), t,
+			newCachedEnv(t, c, withCodec(codec)), codec.failing.Store)
 	}},
 	{"DeleteWithSuggestionAndMissingExpectedTransformOrDecodeError", func(t *testing.T, c Config) {
 		storagetesting.RunTestDeleteWithSuggestionAndMissingExpectedTransformOrDecodeError(t.Context(), t, newCachedEnv(t, c))
@@ -115,9 +131,12 @@ var cached = []test{
 		storagetesting.RunTestPreconditionalDeleteWithSuggestion(t.Context(), t, newCachedEnv(t, c))
 	}},
 	{"PreconditionalDeleteWithOnlySuggestionPass", func(t *testing.T, c Config) {
-		storagetesting.RunTestPreconditionalDeleteWithOnlySuggestionPass(t.Context(), t, newCachedEnv(t, c))
+		storagetesting.RunTestPreconditionalDeleteWithOnlySuggestionPass(t.Context(), t,
+			newCachedEnv(t, c))
 	}},
-	{"ListPaging", func(t *testing.T, c Config) { storagetesting.RunTestListPaging(t.Context(), t, newCachedEnv(t, c)) }},
+	{"ListPaging", func(t *testing.T, c Config) {
+		storagetesting.RunTestListPaging(t.Context(), t, newCachedEnv(t, c))
+	}},
 	{"List", func(t *testing.T, c Config) {
 		eachSnapshotGate(t, func(t *testing.T, _ bool) {
 			e := newCachedEnv(t, c)
@@ -127,7 +146,8 @@ var cached = []test{
 	{"ConsistentList", func(t *testing.T, c Config) {
 		eachSnapshotGate(t, func(t *testing.T, snapshots bool) {
 			e := newCachedEnv(t, c, withoutProgressRequests)
-			storagetesting.RunTestConsistentList(t.Context(), t, e, e.raiseRevision, true, true, snapshots)
+			storagetesting.RunTestConsistentList(t.Context(), t, e, e.raiseRevision, true,
+				true, snapshots)
 		})
 	}},
 	{"GetListNonRecursive", func(t *testing.T, c Config) {
@@ -139,7 +159,8 @@ var cached = []test{
 	{"CompactRevision", func(t *testing.T, c Config) {
 		setGate(t, features.ListFromCacheSnapshot, true)
 		e := newCachedEnv(t, c)
-		storagetesting.RunTestCompactRevision(t.Context(), t, e, e.raiseRevision, e.compactAndObserve)
+		storagetesting.RunTestCompactRevision(t.Context(), t, e, e.raiseRevision,
+			e.compactAndObserve)
 	}},
 	{"GetListRecursivePrefix", func(t *testing.T, c Config) {
 		storagetesting.RunTestGetListRecursivePrefix(t.Context(), t, newCachedEnv(t, c))
@@ -163,19 +184,25 @@ var cached = []test{
 		storagetesting.RunTestGuaranteedUpdateWithConflict(t.Context(), t, newCachedEnv(t, c))
 	}},
 	{"GuaranteedUpdateWithSuggestionAndConflict", func(t *testing.T, c Config) {
-		storagetesting.RunTestGuaranteedUpdateWithSuggestionAndConflict(t.Context(), t, newCachedEnv(t, c))
+		storagetesting.RunTestGuaranteedUpdateWithSuggestionAndConflict(t.Context(), t,
+			newCachedEnv(t, c))
 	}},
 	{"Stats", func(t *testing.T, c Config) {
 		for _, estimate := range []bool{true, false} {
 			t.Run(fmt.Sprintf("SizeBasedListCostEstimate=%v", estimate), func(t *testing.T) {
 				setGate(t, features.SizeBasedListCostEstimate, estimate)
 				e := newCachedEnv(t, c)
-				storagetesting.RunTestStats(t.Context(), t, e, e.config.Codec, e.config.Transformer, estimate)
+				storagetesting.RunTestStats(t.Context(), t, e, e.config.Codec, e.config.Transformer,
+					estimate)
 			})
 		}
 	}},
-	{"KeySchema", func(t *testing.T, c Config) { storagetesting.RunTestKeySchema(t.Context(), t, newCachedEnv(t, c)) }},
-	{"Watch", func(t *testing.T, c Config) { storagetesting.RunTestWatch(t.Context(), t, newCachedEnv(t, c)) }},
+	{"KeySchema", func(t *testing.T, c Config) {
+		storagetesting.RunTestKeySchema(t.Context(), t, newCachedEnv(t, c))
+	}},
+	{"Watch", func(t *testing.T, c Config) {
+		storagetesting.RunTestWatch(t.Context(), t, newCachedEnv(t, c))
+	}},
 	{"WatchFromZero", func(t *testing.T, c Config) {
 		e := newCachedEnv(t, c)
 		storagetesting.RunTestWatchFromZero(t.Context(), t, e, e.compactAndRestart)
@@ -189,7 +216,9 @@ var cached = []test{
 	{"DelayedWatchDelivery", func(t *testing.T, c Config) {
 		storagetesting.RunTestDelayedWatchDelivery(t.Context(), t, newCachedEnv(t, c))
 	}},
-	{"WatcherTimeout", func(t *testing.T, c Config) { storagetesting.RunTestWatcherTimeout(t.Context(), t, newCachedEnv(t, c)) }},
+	{"WatcherTimeout", func(t *testing.T, c Config) {
+		storagetesting.RunTestWatcherTimeout(t.Context(), t, newCachedEnv(t, c))
+	}},
 	{"WatchDeleteEventObjectHaveLatestRV", func(t *testing.T, c Config) {
 		storagetesting.RunTestWatchDeleteEventObjectHaveLatestRV(t.Context(), t, newCachedEnv(t, c))
 	}},
@@ -197,7 +226,8 @@ var cached = []test{
 		storagetesting.RunTestWatchInitializationSignal(t.Context(), t, newCachedEnv(t, c))
 	}},
 	{"ClusterScopedWatch", func(t *testing.T, c Config) {
-		storagetesting.RunTestClusterScopedWatch(t.Context(), t, newCachedEnv(t, c, withIndexes, withClusterScopedKeys))
+		storagetesting.RunTestClusterScopedWatch(t.Context(), t,
+			newCachedEnv(t, c, withIndexes, withClusterScopedKeys))
 	}},
 	{"NamespaceScopedWatch", func(t *testing.T, c Config) {
 		storagetesting.RunTestNamespaceScopedWatch(t.Context(), t, newCachedEnv(t, c, withIndexes))
@@ -206,7 +236,8 @@ var cached = []test{
 		storagetesting.RunTestWatchDispatchBookmarkEvents(t.Context(), t, newCachedEnv(t, c), true)
 	}},
 	{"OptionalWatchBookmarksWithCorrectResourceVersion", func(t *testing.T, c Config) {
-		storagetesting.RunTestOptionalWatchBookmarksWithCorrectResourceVersion(t.Context(), t, newCachedEnv(t, c))
+		storagetesting.RunTestOptionalWatchBookmarksWithCorrectResourceVersion(t.Context(), t,
+			newCachedEnv(t, c))
 	}},
 	{"SendInitialEventsBackwardCompatibility", func(t *testing.T, c Config) {
 		storagetesting.RunSendInitialEventsBackwardCompatibility(t.Context(), t, newCachedEnv(t, c))
@@ -215,7 +246,8 @@ var cached = []test{
 		storagetesting.RunWatchSemantics(t.Context(), t, &seenAtOnce{newCachedEnv(t, c)})
 	}},
 	{"WatchSemanticInitialEventsExtended", func(t *testing.T, c Config) {
-		storagetesting.RunWatchSemanticInitialEventsExtended(t.Context(), t, &seenAtOnce{newCachedEnv(t, c)})
+		storagetesting.RunWatchSemanticInitialEventsExtended(t.Context(), t,
+			&seenAtOnce{newCachedEnv(t, c)})
 	}},
 	{"WatchListMatchSingle", func(t *testing.T, c Config) {
 		storagetesting.RunWatchListMatchSingle(t.Context(), t, &seenAtOnce{newCachedEnv(t, c)})
@@ -245,14 +277,17 @@ type cachedEnv struct {
 	clock     cacheClock
 }
 
-// newCachedEnv opens a store for pods and waits until its watch cache is filled. Options of type func(*env) change the store's
-// configuration, those of type func(*cachedEnv) the cache's.
+// newCachedEnv opens a store for pods and waits until its watch cache is filled. Options of type
+// func(*env) change the store's configuration, those of type func(*cachedEnv) the cache's.
 func newCachedEnv(t *testing.T, c Config, options ...any) *cachedEnv {
 	t.Helper()
-	e := &cachedEnv{keyFunc: func(obj runtime.Object) (string, error) { return apistorage.NamespaceKeyFunc("/pods/", obj) }}
+	e := &cachedEnv{keyFunc: func(obj runtime.Object) (string, error) {
+		return apistorage.NamespaceKeyFunc("/pods/", obj)
+	}}
 	serializer := protobuf.NewSerializer(scheme, scheme)
 	below := []func(*env){
-		withCodec(codecs.CodecForVersions(serializer, serializer, schema.GroupVersions{examplev1.SchemeGroupVersion}, nil)),
+		withCodec(codecs.CodecForVersions(serializer, serializer,
+			schema.GroupVersions{examplev1.SchemeGroupVersion}, nil)),
 		withTransformer(identity.NewEncryptCheckTransformer()),
 		func(e *env) { e.config.Prefix = storage.DefaultPrefix },
 	}
@@ -267,7 +302,8 @@ func newCachedEnv(t *testing.T, c Config, options ...any) *cachedEnv {
 	e.env = newEnv(t, c, below...)
 	e.recorder = storagetesting.NewKubernetesRecorder(nowhere{})
 	e.below = &border{Interface: e.env.Interface, recorder: e.recorder}
-	// Without the watch-list client, the first list fails, so that the caches' second attempt is tested, too.
+	// Without the watch-list client, the first list fails, so that the caches' second attempt is
+	// tested, too.
 	failing := &storagetesting.StorageInjectingListErrors{Interface: e.below}
 	if !clientfeatures.FeatureGates().Enabled(clientfeatures.WatchListClient) {
 		failing.Errors = 1
@@ -292,7 +328,10 @@ func newCachedEnv(t *testing.T, c Config, options ...any) *cachedEnv {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.cacher.Stop)
-	eventually(t, "the injected errors to be seen", func() bool { done, _ := failing.ErrorsConsumed(); return done })
+	eventually(t, "the injected errors to be seen", func() bool {
+		done, _ := failing.ErrorsConsumed()
+		return done
+	})
 	if err := e.cacher.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -304,15 +343,23 @@ func newCachedEnv(t *testing.T, c Config, options ...any) *cachedEnv {
 
 // withIndexes gives the cache the indexes that pods have in Kubernetes.
 func withIndexes(e *cachedEnv) {
-	e.triggers = apistorage.IndexerFuncs{"spec.nodeName": func(obj runtime.Object) string { return obj.(*example.Pod).Spec.NodeName }}
+	e.triggers = apistorage.IndexerFuncs{"spec.nodeName": func(obj runtime.Object) string {
+		return obj.(*example.Pod).Spec.NodeName
+	}}
 	e.indexers = cache.Indexers{
-		"f:spec.nodeName":      func(obj any) ([]string, error) { return []string{obj.(*example.Pod).Spec.NodeName}, nil },
-		"f:metadata.namespace": func(obj any) ([]string, error) { return []string{obj.(*example.Pod).Namespace}, nil },
+		"f:spec.nodeName": func(obj any) ([]string, error) {
+			return []string{obj.(*example.Pod).Spec.NodeName}, nil
+		},
+		"f:metadata.namespace": func(obj any) ([]string, error) {
+			return []string{obj.(*example.Pod).Namespace}, nil
+		},
 	}
 }
 
 func withClusterScopedKeys(e *cachedEnv) {
-	e.keyFunc = func(obj runtime.Object) (string, error) { return apistorage.NoNamespaceKeyFunc("/pods/", obj) }
+	e.keyFunc = func(obj runtime.Object) (string, error) {
+		return apistorage.NoNamespaceKeyFunc("/pods/", obj)
+	}
 }
 
 func podAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
@@ -334,7 +381,9 @@ func (e *cachedEnv) compactAndObserve(ctx context.Context, t *testing.T, resourc
 	t.Helper()
 	e.compact(ctx, t, resourceVersion)
 	want := parse(t, resourceVersion)
-	eventually(t, "the watch cache to hear of the compaction", func() bool { return e.delegator.CompactRevision() >= want })
+	eventually(t, "the watch cache to hear of the compaction", func() bool {
+		return e.delegator.CompactRevision() >= want
+	})
 }
 
 func (e *cachedEnv) compactAndRaise(ctx context.Context, t *testing.T, resourceVersion string) {
@@ -343,18 +392,21 @@ func (e *cachedEnv) compactAndRaise(ctx context.Context, t *testing.T, resourceV
 	e.raiseRevision(ctx, t)
 }
 
-// compactAndRestart compacts, and makes the cache forget its events, as it does when its watch ends with 410.
+// compactAndRestart compacts, and makes the cache forget its events, as it does when its watch ends
+// with 410.
 func (e *cachedEnv) compactAndRestart(ctx context.Context, t *testing.T, resourceVersion string) {
 	t.Helper()
 	e.compact(ctx, t, resourceVersion)
 	watches := e.below.end(apierrors.NewResourceExpired("the history was compacted"))
-	eventually(t, "the watch cache to start again", func() bool { return e.below.watches() > watches && e.cacher.Ready() })
+	eventually(t, "the watch cache to start again", func() bool {
+		return e.below.watches() > watches && e.cacher.Ready()
+	})
 }
 
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, wait.ForeverTestTimeout, true,
-		func(context.Context) (bool, error) { return done(), nil })
+	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, wait.ForeverTestTimeout,
+		true, func(context.Context) (bool, error) { return done(), nil })
 	if err != nil {
 		t.Fatalf("waiting for %s: %v", what, err)
 	}
@@ -363,22 +415,24 @@ func eventually(t *testing.T, what string, done func() bool) {
 // seenAtOnce waits after each creation until the cache has it.
 type seenAtOnce struct{ *cachedEnv }
 
-func (s *seenAtOnce) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+func (s *seenAtOnce) Create(ctx context.Context, key string, obj, out runtime.Object,
+	ttl uint64) error {
 	if err := s.cachedEnv.Create(ctx, key, obj, out, ttl); err != nil {
 		return err
 	}
-	return wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, wait.ForeverTestTimeout, true, func(ctx context.Context) (bool, error) {
-		seen := newPod()
-		err := s.Get(ctx, key, apistorage.GetOptions{ResourceVersion: "0"}, seen)
-		if err != nil && !apistorage.IsNotFound(err) {
-			return false, err
-		}
-		return err == nil && apiequality.Semantic.DeepEqual(seen, out), nil
-	})
+	return wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, wait.ForeverTestTimeout, true,
+		func(ctx context.Context) (bool, error) {
+			seen := newPod()
+			err := s.Get(ctx, key, apistorage.GetOptions{ResourceVersion: "0"}, seen)
+			if err != nil && !apistorage.IsNotFound(err) {
+				return false, err
+			}
+			return err == nil && apiequality.Semantic.DeepEqual(seen, out), nil
+		})
 }
 
-// border stands between the watch cache and the store. It records the lists that the cache asks the store for, and can end the cache's
-// watch.
+// border stands between the watch cache and the store. It records the lists that the cache asks the
+// store for, and can end the cache's watch.
 type border struct {
 	apistorage.Interface
 	recorder *storagetesting.KubernetesRecorder
@@ -389,9 +443,11 @@ type border struct {
 }
 
 // GetList records the pages that the store reads for a list, which it notes in its trace.
-func (b *border) GetList(ctx context.Context, key string, opts apistorage.ListOptions, list runtime.Object) error {
+func (b *border) GetList(ctx context.Context, key string, opts apistorage.ListOptions,
+	list runtime.Object) error {
 	spans := tracetest.NewSpanRecorder()
-	ctx, span := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("conformance").Start(ctx, "list")
+	ctx,
+		span := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("conformance").Start(ctx, "list")
 	err := b.Interface.GetList(ctx, key, opts, list)
 	span.End()
 	for _, s := range spans.Ended() {
@@ -409,18 +465,21 @@ func (b *border) record(ctx context.Context, opts apistorage.ListOptions, page a
 	revision, _ := page.Value("revision")
 	limit, _ := page.Value("limit")
 	o := kubernetes.ListOptions{Revision: revision.AsInt64()}
-	if opts.Predicate.Limit > 0 { // a list without a limit is read in pages, too, but upstream's is not
+	// a list without a limit is read in pages, too, but upstream's is not
+	if opts.Predicate.Limit > 0 {
 		o.Limit = limit.AsInt64()
 	}
 	_, _ = b.recorder.List(ctx, from.AsString(), o) // goes nowhere
 }
 
-func (b *border) Watch(ctx context.Context, key string, opts apistorage.ListOptions) (watch.Interface, error) {
+func (b *border) Watch(ctx context.Context, key string,
+	opts apistorage.ListOptions) (watch.Interface, error) {
 	w, err := b.Interface.Watch(ctx, key, opts)
 	if err != nil {
 		return nil, err
 	}
-	broken := &brokenWatch{Interface: w, result: make(chan watch.Event), end: make(chan apierrors.APIStatus, 1), stop: make(chan struct{})}
+	broken := &brokenWatch{Interface: w, result: make(chan watch.Event),
+		end: make(chan apierrors.APIStatus, 1), stop: make(chan struct{})}
 	go broken.forward()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -491,15 +550,19 @@ func (w *brokenWatch) forward() {
 // nowhere is an etcd client that finds nothing: the recorder wants one to pass its requests on.
 type nowhere struct{ kubernetes.Interface }
 
-func (nowhere) List(context.Context, string, kubernetes.ListOptions) (kubernetes.ListResponse, error) {
+func (nowhere) List(context.Context, string, kubernetes.ListOptions) (kubernetes.ListResponse,
+	error) {
 	return kubernetes.ListResponse{}, nil
 }
 
-// withoutProgressRequests keeps the cache from asking for progress every 100 ms while a read waits. A consistent read needs none of that here, since asking for the
-// newest revision makes the watches report it; and what is asked for as the read ends would move the cache on, where upstream's test wants it unmoved.
+// withoutProgressRequests keeps the cache from asking for progress every 100 ms while a read waits.
+// A consistent read needs none of that here, since asking for the newest revision makes the watches
+// report it; and what is asked for as the read ends would move the cache on, where upstream's test
+// wants it unmoved.
 func withoutProgressRequests(e *cachedEnv) { e.clock.noProgressRequests = true }
 
-// cacheClock lets the watch cache ask for compactions every few milliseconds, where it waits for 15 s otherwise.
+// cacheClock lets the watch cache ask for compactions every few milliseconds, where it waits for 15
+// s otherwise.
 type cacheClock struct {
 	clock.RealClock
 	noProgressRequests bool

@@ -15,8 +15,8 @@ import (
 // suite is upstream's suite.
 const suite = "k8s.io/apiserver/pkg/storage/testing"
 
-// TestComplete fails if upstream's suite has a function that is neither run nor named with a reason, or if we name one that it does not
-// have.
+// TestComplete fails if upstream's suite has a function that is neither run nor named with a
+// reason, or if we name one that it does not have.
 func TestComplete(t *testing.T) {
 	upstream := exported(t)
 	if len(upstream) < 60 {
@@ -131,7 +131,8 @@ func exported(t *testing.T) []string {
 	names := map[string]bool{}
 	for _, file := range upstreamFiles(t) {
 		for _, d := range file.Decls {
-			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Run") {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil &&
+				strings.HasPrefix(f.Name.Name, "Run") {
 				names[f.Name.Name] = true
 			}
 		}
@@ -149,7 +150,8 @@ func called(t *testing.T, name string) map[string]bool {
 			return true
 		}
 		if f, ok := call.Fun.(*ast.SelectorExpr); ok {
-			if pkg, ok := f.X.(*ast.Ident); ok && pkg.Name == "storagetesting" && strings.HasPrefix(f.Sel.Name, "Run") {
+			if pkg, ok := f.X.(*ast.Ident); ok && pkg.Name == "storagetesting" &&
+				strings.HasPrefix(f.Sel.Name, "Run") {
 				names[f.Sel.Name] = true
 			}
 		}

@@ -1,5 +1,5 @@
-// Package conformance is the judge of what a storage.Interface does: upstream's own suite, k8s.io/apiserver/pkg/storage/testing, run over a
-// database, raw and below upstream's watch cache.
+// Package conformance is the judge of what a storage.Interface does: upstream's own suite,
+// k8s.io/apiserver/pkg/storage/testing, run over a database, raw and below upstream's watch cache.
 //
 //	func TestConformance(t *testing.T) {
 //		conformance.Run(t, conformance.Config{Open: func(t *testing.T) *storage.Database {
@@ -15,9 +15,9 @@
 // the flag -parallel of go test allows: -parallel 8 is much faster than the default, one for each
 // core. Tests of the caller that run at the same time should not set feature gates.
 //
-// The tests are black boxes: they need no hook in the product. Raw bytes are seen by a transformer, the history is moved on by another
-// store of the same database, requests to the database are counted by upstream's metrics, and those of the watch cache at its border to the
-// store.
+// The tests are black boxes: they need no hook in the product. Raw bytes are seen by a transformer,
+// the history is moved on by another store of the same database, requests to the database are
+// counted by upstream's metrics, and those of the watch cache at its border to the store.
 package conformance
 
 import (
@@ -31,8 +31,8 @@ import (
 
 // Config says what to test.
 type Config struct {
-	// Open returns an empty database, which it closes when the test ends. Each of the suite's functions has a database of its own.
-	// It may skip the test.
+	// Open returns an empty database, which it closes when the test ends. Each of the suite's
+	// functions has a database of its own. It may skip the test.
 	Open func(t *testing.T) *storage.Database
 }
 
@@ -43,7 +43,8 @@ func Run(t *testing.T, c Config) {
 	t.Run("CachedByList", func(t *testing.T) { RunCachedByList(t, c) })
 }
 
-// RunCachedByList runs the suite under watch caches that are filled by a list, as RunCached does under those that are filled by a watch.
+// RunCachedByList runs the suite under watch caches that are filled by a list, as RunCached does
+// under those that are filled by a watch.
 func RunCachedByList(t *testing.T, c Config) {
 	clientfeaturestesting.SetFeatureDuringTest(t, clientfeatures.WatchListClient, false)
 	RunCached(t, c)

@@ -23,7 +23,8 @@ func TestMain(m *testing.M) {
 	os.Exit(dbtest.Main(m))
 }
 
-// The suites are tests of their own, so that one of them, or one kind of database, can be run alone:
+// The suites are tests of their own, so that one of them, or one kind of database, can be run
+// alone:
 //
 //	go test ./storage/conformance -run 'TestCached$/postgres'
 
@@ -47,7 +48,8 @@ func each(t *testing.T, run func(*testing.T, conformance.Config)) {
 			run(t, conformance.Config{Open: func(t *testing.T) *storage.Database {
 				t.Helper()
 				d := dbtest.Open(t, kind)
-				db, err := storage.Open(t.Context(), storage.Config{URL: d.URL, Drivers: []storage.Driver{d.Driver}, Migrate: true})
+				db, err := storage.Open(t.Context(),
+					storage.Config{URL: d.URL, Drivers: []storage.Driver{d.Driver}, Migrate: true})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -65,14 +65,17 @@ var groups atomic.Int64
 // newEnv opens a store for pods. An option changes its configuration.
 func newEnv(t *testing.T, c Config, options ...func(*env)) *env {
 	t.Helper()
-	e := &env{db: c.Open(t), transformer: newSwitchTransformer(storagetesting.NewPrefixTransformer([]byte(valuePrefix), false))}
+	e := &env{db: c.Open(t),
+		transformer: newSwitchTransformer(storagetesting.NewPrefixTransformer([]byte(valuePrefix),
+			false))}
 	e.config = storage.StoreConfig{
 		Codec:          apitesting.TestCodec(codecs, examplev1.SchemeGroupVersion),
 		NewFunc:        newPod,
 		Prefix:         "/",
 		ResourcePrefix: "/pods/",
-		GroupResource:  schema.GroupResource{Group: fmt.Sprintf("conformance-%d", groups.Add(1)), Resource: "pods"},
-		Transformer:    e.transformer,
+		GroupResource: schema.GroupResource{Group: fmt.Sprintf("conformance-%d", groups.Add(1)),
+			Resource: "pods"},
+		Transformer: e.transformer,
 	}
 	for _, o := range options {
 		o(e)
@@ -110,7 +113,8 @@ func (e *env) raiseRevision(ctx context.Context, t *testing.T) int64 {
 	e.raised++
 	name := strconv.Itoa(e.raised)
 	out := &example.Pod{}
-	if err := e.revisions.Create(ctx, "/revisions/"+name, &example.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}, out, 0); err != nil {
+	if err := e.revisions.Create(ctx, "/revisions/"+name,
+		&example.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}, out, 0); err != nil {
 		t.Fatal(err)
 	}
 	revision, err := strconv.ParseInt(out.ResourceVersion, 10, 64)
@@ -128,7 +132,8 @@ func (e *env) compact(ctx context.Context, t *testing.T, resourceVersion string)
 	}
 }
 
-// compactAndRaise does so at the price of one revision, as upstream's compaction, which is a write of its own, has it.
+// compactAndRaise does so at the price of one revision, as upstream's compaction, which is a write
+// of its own, has it.
 func (e *env) compactAndRaise(ctx context.Context, t *testing.T, resourceVersion string) {
 	t.Helper()
 	e.compact(ctx, t, resourceVersion)
@@ -144,7 +149,8 @@ func parse(t *testing.T, resourceVersion string) int64 {
 	return revision
 }
 
-// checkStored looks at the bytes in the database: the prefix, and an object without a resourceVersion and a selfLink.
+// checkStored looks at the bytes in the database: the prefix, and an object without a
+// resourceVersion and a selfLink.
 func (e *env) checkStored(ctx context.Context, t *testing.T, key string) {
 	t.Helper()
 	var seen recordingTransformer
@@ -166,12 +172,13 @@ func (e *env) checkStored(ctx context.Context, t *testing.T, key string) {
 		t.Fatal(err)
 	}
 	if pod.GetResourceVersion() != "" || pod.GetSelfLink() != "" {
-		t.Errorf("an object is stored with resourceVersion %q and selfLink %q", pod.GetResourceVersion(), pod.GetSelfLink())
+		t.Errorf("an object is stored with resourceVersion %q and selfLink %q",
+			pod.GetResourceVersion(), pod.GetSelfLink())
 	}
 }
 
-// checkCalls compares how many objects and pages a list has read from the database with what it should have: the pages of a list with a
-// limit double in size until enough objects match.
+// checkCalls compares how many objects and pages a list has read from the database with what it
+// should have: the pages of a list with a limit double in size until enough objects match.
 func (e *env) checkCalls(t *testing.T, pageSize, objects uint64) {
 	t.Helper()
 	if reads := e.transformer.get().(*storagetesting.PrefixTransformer).GetReadsAndReset(); reads != objects {
@@ -207,7 +214,8 @@ func (e *env) listCalls(t *testing.T) uint64 {
 			for _, l := range metric.GetLabel() {
 				labels[l.GetName()] = l.GetValue()
 			}
-			if labels["operation"] == "list" && labels["group"] == e.config.GroupResource.Group && labels["resource"] == e.config.GroupResource.Resource {
+			if labels["operation"] == "list" && labels["group"] == e.config.GroupResource.Group &&
+				labels["resource"] == e.config.GroupResource.Resource {
 				return uint64(metric.GetCounter().GetValue())
 			}
 		}
@@ -218,7 +226,8 @@ func (e *env) listCalls(t *testing.T) uint64 {
 // keys lists the keys of the pods, for the estimation of sizes.
 func (e *env) keys(ctx context.Context) ([]string, error) {
 	list := &example.PodList{}
-	if err := e.GetList(ctx, "/pods/", apistorage.ListOptions{Predicate: apistorage.Everything, Recursive: true}, list); err != nil {
+	if err := e.GetList(ctx, "/pods/", apistorage.ListOptions{Predicate: apistorage.Everything,
+		Recursive: true}, list); err != nil {
 		return nil, err
 	}
 	var keys []string
@@ -228,7 +237,8 @@ func (e *env) keys(ctx context.Context) ([]string, error) {
 	return keys, nil
 }
 
-// UpdatePrefixTransformer replaces the transformer by what is made of a copy of it, until the returned function is called.
+// UpdatePrefixTransformer replaces the transformer by what is made of a copy of it, until the
+// returned function is called.
 func (e *env) UpdatePrefixTransformer(modify storagetesting.PrefixTransformerModifier) func() {
 	before := e.transformer.get()
 	transformer := *before.(*storagetesting.PrefixTransformer)
@@ -239,8 +249,9 @@ func (e *env) UpdatePrefixTransformer(modify storagetesting.PrefixTransformerMod
 // errCorrupt is what upstream's tests are given as the error of a corrupt object.
 var errCorrupt = errors.New("bits flipped")
 
-// UpdateTransformer replaces the transformer until the returned function is called. Every error of a transformer means that the object is
-// corrupt, unless the time was over; so the latter is what the tests get that want an error of another kind.
+// UpdateTransformer replaces the transformer until the returned function is called. Every error of
+// a transformer means that the object is corrupt, unless the time was over; so the latter is what
+// the tests get that want an error of another kind.
 func (e *env) UpdateTransformer(modify storagetesting.TransformerModifier) func() {
 	before := e.transformer.get()
 	e.transformer.set(&classifyingTransformer{modify(before)})
@@ -249,7 +260,8 @@ func (e *env) UpdateTransformer(modify storagetesting.TransformerModifier) func(
 
 type classifyingTransformer struct{ value.Transformer }
 
-func (c *classifyingTransformer) TransformFromStorage(ctx context.Context, data []byte, dataCtx value.Context) ([]byte, bool, error) {
+func (c *classifyingTransformer) TransformFromStorage(ctx context.Context, data []byte,
+	dataCtx value.Context) ([]byte, bool, error) {
 	out, stale, err := c.Transformer.TransformFromStorage(ctx, data, dataCtx)
 	if err != nil && !errors.Is(err, errCorrupt) {
 		err = fmt.Errorf("%w: %w", err, context.DeadlineExceeded)
@@ -271,23 +283,27 @@ func newSwitchTransformer(t value.Transformer) *switchTransformer {
 func (s *switchTransformer) get() value.Transformer  { return s.current.Load().(boxed).Transformer }
 func (s *switchTransformer) set(t value.Transformer) { s.current.Store(boxed{t}) }
 
-func (s *switchTransformer) TransformFromStorage(ctx context.Context, data []byte, dataCtx value.Context) ([]byte, bool, error) {
+func (s *switchTransformer) TransformFromStorage(ctx context.Context, data []byte,
+	dataCtx value.Context) ([]byte, bool, error) {
 	return s.get().TransformFromStorage(ctx, data, dataCtx)
 }
 
-func (s *switchTransformer) TransformToStorage(ctx context.Context, data []byte, dataCtx value.Context) ([]byte, error) {
+func (s *switchTransformer) TransformToStorage(ctx context.Context, data []byte,
+	dataCtx value.Context) ([]byte, error) {
 	return s.get().TransformToStorage(ctx, data, dataCtx)
 }
 
 // recordingTransformer keeps what is stored, and takes the prefix off.
 type recordingTransformer struct{ stored []byte }
 
-func (r *recordingTransformer) TransformFromStorage(_ context.Context, data []byte, _ value.Context) ([]byte, bool, error) {
+func (r *recordingTransformer) TransformFromStorage(_ context.Context, data []byte,
+	_ value.Context) ([]byte, bool, error) {
 	r.stored = bytes.Clone(data)
 	return bytes.TrimPrefix(data, []byte(valuePrefix)), false, nil
 }
 
-func (r *recordingTransformer) TransformToStorage(context.Context, []byte, value.Context) ([]byte, error) {
+func (r *recordingTransformer) TransformToStorage(context.Context, []byte, value.Context) ([]byte,
+	error) {
 	return nil, errors.New("only for reading")
 }
 
@@ -297,7 +313,8 @@ type failingTransformer struct {
 	failing atomic.Bool
 }
 
-func (f *failingTransformer) TransformFromStorage(ctx context.Context, data []byte, dataCtx value.Context) ([]byte, bool, error) {
+func (f *failingTransformer) TransformFromStorage(ctx context.Context, data []byte,
+	dataCtx value.Context) ([]byte, bool, error) {
 	if f.failing.Load() {
 		return nil, false, errors.New("told to fail")
 	}
@@ -309,7 +326,8 @@ type failingCodec struct {
 	failing atomic.Bool
 }
 
-func (f *failingCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+func (f *failingCodec) Decode(data []byte, defaults *schema.GroupVersionKind,
+	into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	if f.failing.Load() {
 		return nil, nil, errors.New("told to fail")
 	}

@@ -18,12 +18,14 @@ func setGate(t *testing.T, gate featuregate.Feature, enabled bool) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, gate, enabled)
 }
 
-// NotRaw names the functions of upstream's suite that are not run without a watch cache, with the reason.
+// NotRaw names the functions of upstream's suite that are not run without a watch cache, with the
+// reason.
 var NotRaw = map[string]string{
-	"RunTestOptionalWatchBookmarksWithCorrectResourceVersion": "bookmarks for clients are made by the watch cache",
-	"RunBenchmarkStoreList":                                   "a benchmark",
-	"RunBenchmarkStoreStats":                                  "a benchmark",
-	"RunBenchmarkWriteThroughput":                             "a benchmark",
+	"RunTestOptionalWatchBookmarksWithCorrectResourceVersion": "bookmarks for clients are made " +
+		"by the watch cache",
+	"RunBenchmarkStoreList":       "a benchmark",
+	"RunBenchmarkStoreStats":      "a benchmark",
+	"RunBenchmarkWriteThroughput": "a benchmark",
 }
 
 // RunRaw runs the suite without a watch cache.
@@ -79,12 +81,24 @@ var raw = []test{
 		e := newEnv(t, c)
 		storagetesting.RunTestCreate(t.Context(), t, e, e.checkStored)
 	}},
-	{"CreateWithTTL", func(t *testing.T, c Config) { storagetesting.RunTestCreateWithTTL(t.Context(), t, newEnv(t, c)) }},
-	{"CreateWithKeyExist", func(t *testing.T, c Config) { storagetesting.RunTestCreateWithKeyExist(t.Context(), t, newEnv(t, c)) }},
-	{"Get", func(t *testing.T, c Config) { storagetesting.RunTestGet(t.Context(), t, newEnv(t, c)) }},
-	{"UnconditionalDelete", func(t *testing.T, c Config) { storagetesting.RunTestUnconditionalDelete(t.Context(), t, newEnv(t, c)) }},
-	{"ConditionalDelete", func(t *testing.T, c Config) { storagetesting.RunTestConditionalDelete(t.Context(), t, newEnv(t, c)) }},
-	{"DeleteWithSuggestion", func(t *testing.T, c Config) { storagetesting.RunTestDeleteWithSuggestion(t.Context(), t, newEnv(t, c)) }},
+	{"CreateWithTTL", func(t *testing.T, c Config) {
+		storagetesting.RunTestCreateWithTTL(t.Context(), t, newEnv(t, c))
+	}},
+	{"CreateWithKeyExist", func(t *testing.T, c Config) {
+		storagetesting.RunTestCreateWithKeyExist(t.Context(), t, newEnv(t, c))
+	}},
+	{"Get", func(t *testing.T, c Config) {
+		storagetesting.RunTestGet(t.Context(), t, newEnv(t, c))
+	}},
+	{"UnconditionalDelete", func(t *testing.T, c Config) {
+		storagetesting.RunTestUnconditionalDelete(t.Context(), t, newEnv(t, c))
+	}},
+	{"ConditionalDelete", func(t *testing.T, c Config) {
+		storagetesting.RunTestConditionalDelete(t.Context(), t, newEnv(t, c))
+	}},
+	{"DeleteWithSuggestion", func(t *testing.T, c Config) {
+		storagetesting.RunTestDeleteWithSuggestion(t.Context(), t, newEnv(t, c))
+	}},
 	{"DeleteWithSuggestionAndConflict", func(t *testing.T, c Config) {
 		storagetesting.RunTestDeleteWithSuggestionAndConflict(t.Context(), t, newEnv(t, c))
 	}},
@@ -97,18 +111,22 @@ var raw = []test{
 	{"ValidateDeletionWithOnlySuggestionValid", func(t *testing.T, c Config) {
 		storagetesting.RunTestValidateDeletionWithOnlySuggestionValid(t.Context(), t, newEnv(t, c))
 	}},
-	{"DeleteWithConflict", func(t *testing.T, c Config) { storagetesting.RunTestDeleteWithConflict(t.Context(), t, newEnv(t, c)) }},
+	{"DeleteWithConflict", func(t *testing.T, c Config) {
+		storagetesting.RunTestDeleteWithConflict(t.Context(), t, newEnv(t, c))
+	}},
 	{"DeleteWithConflictAndMissingExpectedTransformOrDecodeError", func(t *testing.T, c Config) {
 		codec := &failingCodec{Codec: apitesting.TestCodec(codecs, examplev1.SchemeGroupVersion)}
 		storagetesting.RunTestDeleteWithConflictAndMissingExpectedTransformOrDecodeError(t.Context(), t, newEnv(t, c, withCodec(codec)), codec.failing.Store)
 	}},
 	{"DeleteWithExpectedTransformError", func(t *testing.T, c Config) {
 		transformer := &failingTransformer{Transformer: storagetesting.NewPrefixTransformer([]byte(valuePrefix), false)}
-		storagetesting.RunTestDeleteExpectedTransformOrDecodeError(t.Context(), t, newEnv(t, c, withTransformer(transformer)), transformer.failing.Store)
+		storagetesting.RunTestDeleteExpectedTransformOrDecodeError(t.Context(), t,
+			newEnv(t, c, withTransformer(transformer)), transformer.failing.Store)
 	}},
 	{"DeleteWithExpectedDecodeError", func(t *testing.T, c Config) {
 		codec := &failingCodec{Codec: apitesting.TestCodec(codecs, examplev1.SchemeGroupVersion)}
-		storagetesting.RunTestDeleteExpectedTransformOrDecodeError(t.Context(), t, newEnv(t, c, withCodec(codec)), codec.failing.Store)
+		storagetesting.RunTestDeleteExpectedTransformOrDecodeError(t.Context(), t,
+			newEnv(t, c, withCodec(codec)), codec.failing.Store)
 	}},
 	{"DeleteWithSuggestionAndMissingExpectedTransformOrDecodeError", func(t *testing.T, c Config) {
 		storagetesting.RunTestDeleteWithSuggestionAndMissingExpectedTransformOrDecodeError(t.Context(), t, newEnv(t, c))
@@ -117,7 +135,8 @@ var raw = []test{
 		storagetesting.RunTestPreconditionalDeleteWithSuggestion(t.Context(), t, newEnv(t, c))
 	}},
 	{"PreconditionalDeleteWithOnlySuggestionPass", func(t *testing.T, c Config) {
-		storagetesting.RunTestPreconditionalDeleteWithOnlySuggestionPass(t.Context(), t, newEnv(t, c))
+		storagetesting.RunTestPreconditionalDeleteWithOnlySuggestionPass(t.Context(), t,
+			newEnv(t, c))
 	}},
 	{"List", func(t *testing.T, c Config) {
 		e := newEnv(t, c)
@@ -140,7 +159,8 @@ var raw = []test{
 	}},
 	{"GetListWithoutErrorAggregation", func(t *testing.T, c Config) {
 		setGate(t, features.AllowUnsafeMalformedObjectDeletion, false)
-		storagetesting.RunTestGetListWithoutErrorAggregation(t.Context(), t, newEnv(t, c), errCorrupt)
+		storagetesting.RunTestGetListWithoutErrorAggregation(t.Context(), t, newEnv(t, c),
+			errCorrupt)
 	}},
 	{"ListContinuation", func(t *testing.T, c Config) {
 		e := newEnv(t, c)
@@ -161,13 +181,19 @@ var raw = []test{
 	{"ListResourceVersionMatch", func(t *testing.T, c Config) {
 		storagetesting.RunTestListResourceVersionMatch(t.Context(), t, newEnv(t, c))
 	}},
-	{"ListPaging", func(t *testing.T, c Config) { storagetesting.RunTestListPaging(t.Context(), t, newEnv(t, c)) }},
-	{"NamespaceScopedList", func(t *testing.T, c Config) { storagetesting.RunTestNamespaceScopedList(t.Context(), t, newEnv(t, c)) }},
+	{"ListPaging", func(t *testing.T, c Config) {
+		storagetesting.RunTestListPaging(t.Context(), t, newEnv(t, c))
+	}},
+	{"NamespaceScopedList", func(t *testing.T, c Config) {
+		storagetesting.RunTestNamespaceScopedList(t.Context(), t, newEnv(t, c))
+	}},
 	{"CompactRevision", func(t *testing.T, c Config) {
 		e := newEnv(t, c)
 		storagetesting.RunTestCompactRevision(t.Context(), t, e, e.raiseRevision, e.compact)
 	}},
-	{"KeySchema", func(t *testing.T, c Config) { storagetesting.RunTestKeySchema(t.Context(), t, newEnv(t, c)) }},
+	{"KeySchema", func(t *testing.T, c Config) {
+		storagetesting.RunTestKeySchema(t.Context(), t, newEnv(t, c))
+	}},
 	{"GuaranteedUpdate", func(t *testing.T, c Config) {
 		e := newEnv(t, c)
 		storagetesting.RunTestGuaranteedUpdate(t.Context(), t, e, e.checkStored)
@@ -182,7 +208,8 @@ var raw = []test{
 		storagetesting.RunTestGuaranteedUpdateWithConflict(t.Context(), t, newEnv(t, c))
 	}},
 	{"GuaranteedUpdateWithSuggestionAndConflict", func(t *testing.T, c Config) {
-		storagetesting.RunTestGuaranteedUpdateWithSuggestionAndConflict(t.Context(), t, newEnv(t, c))
+		storagetesting.RunTestGuaranteedUpdateWithSuggestionAndConflict(t.Context(), t,
+			newEnv(t, c))
 	}},
 	{"TransformationFailure", func(t *testing.T, c Config) {
 		// Upstream runs it on a store that does not tell corrupt objects from other errors.
@@ -198,27 +225,46 @@ var raw = []test{
 						t.Fatal(err)
 					}
 				}
-				storagetesting.RunTestStats(t.Context(), t, e, e.config.Codec, e.transformer, estimate)
+				storagetesting.RunTestStats(t.Context(), t, e, e.config.Codec, e.transformer,
+					estimate)
 			})
 		}
 	}},
-	{"Watch", func(t *testing.T, c Config) { storagetesting.RunTestWatch(t.Context(), t, newEnv(t, c)) }},
-	{"ClusterScopedWatch", func(t *testing.T, c Config) { storagetesting.RunTestClusterScopedWatch(t.Context(), t, newEnv(t, c)) }},
-	{"NamespaceScopedWatch", func(t *testing.T, c Config) { storagetesting.RunTestNamespaceScopedWatch(t.Context(), t, newEnv(t, c)) }},
-	{"DeleteTriggerWatch", func(t *testing.T, c Config) { storagetesting.RunTestDeleteTriggerWatch(t.Context(), t, newEnv(t, c)) }},
+	{"Watch", func(t *testing.T, c Config) {
+		storagetesting.RunTestWatch(t.Context(), t, newEnv(t, c))
+	}},
+	{"ClusterScopedWatch", func(t *testing.T, c Config) {
+		storagetesting.RunTestClusterScopedWatch(t.Context(), t, newEnv(t, c))
+	}},
+	{"NamespaceScopedWatch", func(t *testing.T, c Config) {
+		storagetesting.RunTestNamespaceScopedWatch(t.Context(), t, newEnv(t, c))
+	}},
+	{"DeleteTriggerWatch", func(t *testing.T, c Config) {
+		storagetesting.RunTestDeleteTriggerWatch(t.Context(), t, newEnv(t, c))
+	}},
 	{"WatchFromZero", func(t *testing.T, c Config) {
 		e := newEnv(t, c)
 		storagetesting.RunTestWatchFromZero(t.Context(), t, e, e.compact)
 	}},
-	{"WatchFromNonZero", func(t *testing.T, c Config) { storagetesting.RunTestWatchFromNonZero(t.Context(), t, newEnv(t, c)) }},
-	{"DelayedWatchDelivery", func(t *testing.T, c Config) { storagetesting.RunTestDelayedWatchDelivery(t.Context(), t, newEnv(t, c)) }},
-	{"WatchError", func(t *testing.T, c Config) { storagetesting.RunTestWatchError(t.Context(), t, newEnv(t, c)) }},
+	{"WatchFromNonZero", func(t *testing.T, c Config) {
+		storagetesting.RunTestWatchFromNonZero(t.Context(), t, newEnv(t, c))
+	}},
+	{"DelayedWatchDelivery", func(t *testing.T, c Config) {
+		storagetesting.RunTestDelayedWatchDelivery(t.Context(), t, newEnv(t, c))
+	}},
+	{"WatchError", func(t *testing.T, c Config) {
+		storagetesting.RunTestWatchError(t.Context(), t, newEnv(t, c))
+	}},
 	{"WatchWithUnsafeDelete", func(t *testing.T, c Config) {
 		setGate(t, features.AllowUnsafeMalformedObjectDeletion, true)
 		storagetesting.RunTestWatchWithUnsafeDelete(t.Context(), t, newEnv(t, c), errCorrupt)
 	}},
-	{"WatchContextCancel", func(t *testing.T, c Config) { storagetesting.RunTestWatchContextCancel(t.Context(), t, newEnv(t, c)) }},
-	{"WatcherTimeout", func(t *testing.T, c Config) { storagetesting.RunTestWatcherTimeout(t.Context(), t, newEnv(t, c)) }},
+	{"WatchContextCancel", func(t *testing.T, c Config) {
+		storagetesting.RunTestWatchContextCancel(t.Context(), t, newEnv(t, c))
+	}},
+	{"WatcherTimeout", func(t *testing.T, c Config) {
+		storagetesting.RunTestWatcherTimeout(t.Context(), t, newEnv(t, c))
+	}},
 	{"WatchDeleteEventObjectHaveLatestRV", func(t *testing.T, c Config) {
 		storagetesting.RunTestWatchDeleteEventObjectHaveLatestRV(t.Context(), t, newEnv(t, c))
 	}},
@@ -246,7 +292,9 @@ var raw = []test{
 	{"WatchSemanticInitialEventsExtended", func(t *testing.T, c Config) {
 		storagetesting.RunWatchSemanticInitialEventsExtended(t.Context(), t, newEnv(t, c))
 	}},
-	{"WatchListMatchSingle", func(t *testing.T, c Config) { storagetesting.RunWatchListMatchSingle(t.Context(), t, newEnv(t, c)) }},
+	{"WatchListMatchSingle", func(t *testing.T, c Config) {
+		storagetesting.RunWatchListMatchSingle(t.Context(), t, newEnv(t, c))
+	}},
 	{"WatchErrorIsBlockingFurtherEvents", func(t *testing.T, c Config) {
 		storagetesting.RunWatchErrorIsBlockingFurtherEvents(t.Context(), t, newEnv(t, c))
 	}},

@@ -5,8 +5,8 @@
 // # What a driver consists of
 //
 // A driver reads rows, runs statements and classifies errors. It decides nothing: the rules are in
-// storage/internal/mvcc, and the contract of a driver is mvcc.Backend. The files of sqlite, postgres and
-// mysql have the same names:
+// storage/internal/mvcc, and the contract of a driver is mvcc.Backend. The files of sqlite,
+// postgres and mysql have the same names:
 //
 //	doc.go          for users: URLs, what the server must be like, which accidents go unnoticed
 //	driver.go       the Driver: its name and its URL schemes
@@ -26,10 +26,10 @@
 //	snapshot.go     Snapshot
 //	errors.go       what an error means
 //
-// Besides these, each has files for what only its database needs. SQLite: place.go and replaced.go (a
-// file can be moved and replaced), space.go (a full disk), wal.go (the write-ahead log), poll.go; its
-// low-level client is storage/internal/sqlite3. PostgreSQL: binary.go (the binary format) and listen.go.
-// MySQL: text.go (several statements in one text).
+// Besides these, each has files for what only its database needs. SQLite: place.go and replaced.go
+// (a file can be moved and replaced), space.go (a full disk), wal.go (the write-ahead log),
+// poll.go; its low-level client is storage/internal/sqlite3. PostgreSQL: binary.go (the binary
+// format) and listen.go. MySQL: text.go (several statements in one text).
 //
 // The package storage/internal/memdb is the shortest example: a complete backend without SQL.
 //
@@ -44,8 +44,9 @@
 //   - a kind and its starter in storage/internal/dbtest; all suites then run on it
 //   - one line in .ci/run: the version that is tested
 //
-// Tests of its own follow the others: statements_test.go reads the plan of each statement, faults_test.go
-// breaks connections, and backend_test.go runs the suite of storage/internal/backendtest. Tools that start
-// servers of every kind by themselves have a list of their own: pkg/testkit/databases, hack/bench,
-// hack/torture and the tests of cmd. They work without the new one.
+// Tests of its own follow the others: statements_test.go reads the plan of each statement,
+// faults_test.go breaks connections, and backend_test.go runs the suite of
+// storage/internal/backendtest. Tools that start servers of every kind by themselves have a list of
+// their own: pkg/testkit/databases, hack/bench, hack/torture and the tests of cmd. They work
+// without the new one.
 package drivers

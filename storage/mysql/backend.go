@@ -91,7 +91,8 @@ func (b *backend) Pools() []mvcc.Pool {
 		db   *sql.DB
 	}{{"commit", b.commits}, {"head", b.heads}, {"tail", b.tails}, {"read", b.reads}} {
 		s := p.db.Stats()
-		pools = append(pools, mvcc.Pool{Name: p.name, InUse: s.InUse, Idle: s.Idle, Max: s.MaxOpenConnections})
+		pools = append(pools, mvcc.Pool{Name: p.name, InUse: s.InUse, Idle: s.Idle,
+			Max: s.MaxOpenConnections})
 	}
 	return pools
 }
@@ -114,9 +115,11 @@ const (
 func limitsFor(maxPacket int) (mvcc.Limits, error) {
 	if maxPacket < minMaxPacket {
 		return mvcc.Limits{}, mvcc.Errorf(mvcc.Invalid,
-			"the server's max_allowed_packet is %d bytes: raise it to %d or more", maxPacket, minMaxPacket)
+			"the server's max_allowed_packet is %d bytes: raise it to %d or more", maxPacket,
+			minMaxPacket)
 	}
-	l := mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, GroupMutations: maxGroupMutations, GroupBytes: min(maxGroupBytes, (maxPacket-packetFor(0))/2)}
+	l := mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, GroupMutations: maxGroupMutations,
+		GroupBytes: min(maxGroupBytes, (maxPacket-packetFor(0))/2)}
 	l.ValueBytes = min(mvcc.MaxValueBytes, l.GroupBytes-l.KeyBytes)
 	return l, nil
 }

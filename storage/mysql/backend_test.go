@@ -29,7 +29,8 @@ func each(t *testing.T, f func(t *testing.T, db dbtest.DB)) {
 }
 
 func options(tb testing.TB) mvcc.DriverOptions {
-	return mvcc.DriverOptions{Logger: slog.New(slog.NewTextHandler(testWriter{tb}, nil)), Timeout: 30 * time.Second}
+	return mvcc.DriverOptions{Logger: slog.New(slog.NewTextHandler(testWriter{tb}, nil)),
+		Timeout: 30 * time.Second}
 }
 
 type testWriter struct{ testing.TB }
@@ -82,7 +83,8 @@ func TestBackend(t *testing.T) {
 
 // TestLimits: the texts of the largest groups fit into the server's packets.
 func TestLimits(t *testing.T) {
-	if _, err := mysql.LimitsFor(1 << 20); err == nil || !strings.Contains(err.Error(), "max_allowed_packet is 1048576") {
+	if _, err := mysql.LimitsFor(1 << 20); err == nil ||
+		!strings.Contains(err.Error(), "max_allowed_packet is 1048576") {
 		t.Errorf("a max_allowed_packet of 1 MiB: %v", err)
 	}
 	for _, packet := range []int{4 << 20, 5 << 20, 16 << 20, 64 << 20, 1 << 30} {
@@ -90,23 +92,28 @@ func TestLimits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if l.ValueBytes < 1<<20 || l.GroupBytes < l.KeyBytes+l.ValueBytes || packet >= 16<<20 && l.ValueBytes != 3<<19 {
+		if l.ValueBytes < 1<<20 || l.GroupBytes < l.KeyBytes+l.ValueBytes ||
+			packet >= 16<<20 && l.ValueBytes != 3<<19 {
 			t.Errorf("with %d the limits are %+v", packet, l)
 		}
-		key, value := mvcc.Key(strings.Repeat("\xff", l.KeyBytes)), bytes.Repeat([]byte("'"), l.ValueBytes)
+		key, value := mvcc.Key(strings.Repeat("\xff", l.KeyBytes)),
+			bytes.Repeat([]byte("'"), l.ValueBytes)
 		var large, small, deletes []*mvcc.Mutation
 		for range l.GroupBytes / (l.KeyBytes + l.ValueBytes) {
 			large = append(large, &mvcc.Mutation{Key: key, Value: value, TTL: 1})
 		}
 		for range min(l.GroupMutations, l.GroupBytes/(l.KeyBytes+1)) {
-			small = append(small, &mvcc.Mutation{Key: key, Expect: 1 << 62, Value: value[:l.GroupBytes/l.GroupMutations-l.KeyBytes], TTL: 1})
-			deletes = append(deletes, &mvcc.Mutation{Key: key, Expect: mvcc.Revision(1<<62 + len(deletes)), Delete: true})
+			small = append(small, &mvcc.Mutation{Key: key, Expect: 1 << 62,
+				Value: value[:l.GroupBytes/l.GroupMutations-l.KeyBytes], TTL: 1})
+			deletes = append(deletes,
+				&mvcc.Mutation{Key: key, Expect: mvcc.Revision(1<<62 + len(deletes)), Delete: true})
 		}
 		for i, ms := range [][]*mvcc.Mutation{large, small, deletes} {
 			first, second := mysql.LargestGroup(l, &mvcc.Group{Mutations: ms})
 			// A packet has a byte before the text, and must be smaller than the limit.
 			if first+2 > packet || second+2 > packet {
-				t.Errorf("the texts of group %d have %d and %d bytes, and max_allowed_packet is %d", i, first, second, packet)
+				t.Errorf("the texts of group %d have %d and %d bytes, and max_allowed_packet is %d",
+					i, first, second, packet)
 			}
 		}
 	}

@@ -25,7 +25,8 @@ func newWriter(tb testing.TB, b mvcc.Backend, prefix string, keys, valueBytes in
 	tb.Helper()
 	w := &writer{b: b, value: make([]byte, valueBytes)}
 	for i := range w.value {
-		w.value[i] = byte(' ' + mathrand.IntN(95)) // text, as JSON is: a few characters have to be escaped
+		// text, as JSON is: a few characters have to be escaped
+		w.value[i] = byte(' ' + mathrand.IntN(95))
 	}
 	s, err := b.State(tb.Context())
 	if err != nil {
@@ -79,27 +80,31 @@ func (w *writer) update(tb testing.TB, n int) {
 
 // BenchmarkCommit updates random ones of 10,000 keys by groups, from one process or two.
 func BenchmarkCommit(b *testing.B) {
-	for _, bench := range []struct{ processes, group int }{{1, 1}, {1, 16}, {1, 64}, {1, 256}, {1, 512}, {2, 1}, {2, 64}, {2, 256}} {
-		b.Run(fmt.Sprintf("processes=%d/group=%d", bench.processes, bench.group), func(b *testing.B) {
-			dbtest.Each(b, func(b *testing.B, db dbtest.DB) {
-				migrate(b, db.URL)
-				writers := make([]*writer, bench.processes)
-				for i := range writers {
-					writers[i] = newWriter(b, open(b, db.URL), fmt.Sprintf("widgets%d", i), 10_000/bench.processes, 1<<10)
-				}
-				b.ResetTimer()
-				var wg sync.WaitGroup
-				for _, w := range writers {
-					wg.Go(func() {
-						for range max(1, b.N/bench.processes) {
-							w.update(b, bench.group)
-						}
-					})
-				}
-				wg.Wait()
-				b.ReportMetric(float64(max(bench.processes, b.N)*bench.group)/b.Elapsed().Seconds(), "updates/s")
-			}, kinds...)
-		})
+	for _, bench := range []struct{ processes, group int }{{1, 1}, {1, 16}, {1, 64}, {1, 256},
+		{1, 512}, {2, 1}, {2, 64}, {2, 256}} {
+		b.Run(fmt.Sprintf("processes=%d/group=%d", bench.processes, bench.group),
+			func(b *testing.B) {
+				dbtest.Each(b, func(b *testing.B, db dbtest.DB) {
+					migrate(b, db.URL)
+					writers := make([]*writer, bench.processes)
+					for i := range writers {
+						writers[i] = newWriter(b, open(b, db.URL), fmt.Sprintf("widgets%d", i),
+							10_000/bench.processes, 1<<10)
+					}
+					b.ResetTimer()
+					var wg sync.WaitGroup
+					for _, w := range writers {
+						wg.Go(func() {
+							for range max(1, b.N/bench.processes) {
+								w.update(b, bench.group)
+							}
+						})
+					}
+					wg.Wait()
+					b.ReportMetric(float64(max(bench.processes,
+						b.N)*bench.group)/b.Elapsed().Seconds(), "updates/s")
+				}, kinds...)
+			})
 	}
 }
 
@@ -124,7 +129,9 @@ func BenchmarkPage(b *testing.B) {
 		backend := open(b, db.URL)
 		w := newWriter(b, backend, "widgets", 10_000, 1<<10)
 		for b.Loop() {
-			p, err := backend.Page(b.Context(), mvcc.PageQuery{Start: w.keys[mathrand.IntN(len(w.keys)/2)], End: "/registry0", Limit: 500})
+			p, err := backend.Page(b.Context(),
+				mvcc.PageQuery{Start: w.keys[mathrand.IntN(len(w.keys)/2)], End: "/registry0",
+					Limit: 500})
 			if err != nil || len(p.Rows) == 0 {
 				b.Fatal(len(p.Rows), err)
 			}
@@ -139,7 +146,8 @@ func BenchmarkTail(b *testing.B) {
 		backend := open(b, db.URL)
 		newWriter(b, backend, "widgets", 10_000, 1<<10)
 		for b.Loop() {
-			t, err := backend.Tail(b.Context(), mvcc.Revision(2+mathrand.IntN(9000)), 100, mvcc.PrevOfDeletions)
+			t, err := backend.Tail(b.Context(), mvcc.Revision(2+mathrand.IntN(9000)), 100,
+				mvcc.PrevOfDeletions)
 			if err != nil || len(t.Rows) != 100 {
 				b.Fatal(err)
 			}

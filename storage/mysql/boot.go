@@ -27,13 +27,15 @@ WHERE g.variable_name = 'UPTIME'`
 // binary log those that are not in it on the disk, as recovery rolls back what it does not find
 // there.
 func relaxed(vars map[string]string) bool {
-	return vars["innodb_flush_log_at_trx_commit"] != "1" || isOn(vars["log_bin"]) && vars["sync_binlog"] != "1" ||
+	return vars["innodb_flush_log_at_trx_commit"] != "1" ||
+		isOn(vars["log_bin"]) && vars["sync_binlog"] != "1" ||
 		vars["innodb_flush_method"] == "nosync" || isOn(vars["debug_no_sync"])
 }
 
 // durabilityOf finds out what can undo commits. A Galera cluster has no start of its own: what one
 // node loses it gets back from the others.
-func (c *connector) durabilityOf(ctx context.Context, s session, f facts, vars map[string]string) (d mvcc.Durability, err error) {
+func (c *connector) durabilityOf(ctx context.Context, s session, f facts,
+	vars map[string]string) (d mvcc.Durability, err error) {
 	if f.galera || f.fingerprint == "" {
 		return d, nil
 	}
@@ -52,7 +54,8 @@ func (c *connector) durabilityOf(ctx context.Context, s session, f facts, vars m
 	if err != nil {
 		return d, err
 	}
-	return mvcc.Durability{Boot: "start " + start[0][0], Relaxed: relaxed(vars), Recorded: recorded[0][0]}, nil
+	return mvcc.Durability{Boot: "start " + start[0][0], Relaxed: relaxed(vars),
+		Recorded: recorded[0][0]}, nil
 }
 
 // Durability implements [mvcc.Backend], on a connection of its own.

@@ -41,16 +41,18 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 			return nil, err
 		}
 		var n int
-		res = &mvcc.GroupResult{Before: guard.State.Head, State: guard.State, Time: guard.State.Now, LockWait: lockWait}
-		res.Outcomes, n = mvcc.Decide(g.Mutations, guard.State.Head.Revision, func(k mvcc.Key) (revision, create mvcc.Revision) {
-			c := current[k]
-			return c.revision, c.create
-		}, func(i int) error {
-			if m := g.Mutations[i]; m.Delete && !m.HasPrev && lost[m.Key] {
-				return lostValue(m)
-			}
-			return nil
-		})
+		res = &mvcc.GroupResult{Before: guard.State.Head, State: guard.State, Time: guard.State.Now,
+			LockWait: lockWait}
+		res.Outcomes, n = mvcc.Decide(g.Mutations, guard.State.Head.Revision,
+			func(k mvcc.Key) (revision, create mvcc.Revision) {
+				c := current[k]
+				return c.revision, c.create
+			}, func(i int) error {
+				if m := g.Mutations[i]; m.Delete && !m.HasPrev && lost[m.Key] {
+					return lostValue(m)
+				}
+				return nil
+			})
 		var second text
 		if n == 0 {
 			b.commit(&second)
@@ -190,7 +192,8 @@ func (a *answers) removedValues(removed map[mvcc.Revision]*mvcc.Outcome) error {
 		// The transaction goes on all the same. Whoever resolves the outcome will find it
 		// committed.
 		err = mvcc.Errorf(mvcc.Unknown,
-			"the log lacks %d of the %d values that a commit group deletes: the store is damaged", len(removed)-found, len(removed))
+			"the log lacks %d of the %d values that a commit group deletes: the store is damaged",
+			len(removed)-found, len(removed))
 	}
 	return err
 }
@@ -198,7 +201,8 @@ func (a *answers) removedValues(removed map[mvcc.Revision]*mvcc.Outcome) error {
 // writeGroup writes the accepted mutations: their log rows, then the live rows of the keys that
 // exist afterwards, then it deletes those of the others. Among the accepted a key occurs once, so
 // the order of the three does not matter.
-func (b *backend) writeGroup(t *text, g *mvcc.Group, res *mvcc.GroupResult, removed map[mvcc.Revision]*mvcc.Outcome) {
+func (b *backend) writeGroup(t *text, g *mvcc.Group, res *mvcc.GroupResult,
+	removed map[mvcc.Revision]*mvcc.Outcome) {
 	size := statementBytes
 	for _, m := range g.Mutations {
 		size += rowBytes + 2*len(m.Key) + len(m.Value) + len(m.Value)/16

@@ -84,7 +84,8 @@ func newServer(url string, opts mvcc.DriverOptions) (*server, error) {
 	if err != nil {
 		return nil, &mvcc.Error{Class: mvcc.Denied, Err: err}
 	}
-	return &server{cfg: cfg, log: opts.Logger, lockWait: seconds(opts.Timeout / 3), hold: seconds(opts.Timeout / 10)}, nil
+	return &server{cfg: cfg, log: opts.Logger, lockWait: seconds(opts.Timeout / 3),
+		hold: seconds(opts.Timeout / 10)}, nil
 }
 
 // seconds rounds to the unit of the server's timeouts.
@@ -157,7 +158,8 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	d, err := mysql.NewConnector(cfg)
 	if err != nil {
-		return nil, &mvcc.Error{Class: mvcc.Denied, Err: fmt.Errorf("the database URL cannot be used: %w", err)}
+		return nil, &mvcc.Error{Class: mvcc.Denied,
+			Err: fmt.Errorf("the database URL cannot be used: %w", err)}
 	}
 	born := time.Now().UnixNano()
 	raw, err := d.Connect(ctx)
@@ -185,7 +187,8 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 	f, vars := facts{}, map[string]string{}
 	// First of all, since a server's sql_select_limit would cut short the answer to what follows.
-	if err := run(ctx, s, fmt.Sprintf(sessionSettings, c.lockWait, c.hold), sessionIsolation, "SET NAMES utf8mb4"); err != nil {
+	if err := run(ctx, s, fmt.Sprintf(sessionSettings, c.lockWait, c.hold), sessionIsolation,
+		"SET NAMES utf8mb4"); err != nil {
 		return f, err
 	}
 	if err := c.pairs(ctx, s, serverVariables, vars); err != nil {
@@ -197,19 +200,23 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 	}
 	if isOn(vars["log_bin"]) && vars["binlog_format"] == "STATEMENT" {
 		return f, mvcc.Errorf(mvcc.Invalid,
-			"the server writes its binary log with binlog_format=STATEMENT, which InnoDB does not allow at READ COMMITTED: set binlog_format=ROW")
+			"the server writes its binary log with binlog_format=STATEMENT, which InnoDB does "+
+				"not allow at READ COMMITTED: set binlog_format=ROW")
 	}
 	if mode, ok := vars["group_replication_single_primary_mode"]; ok && !isOn(mode) {
 		return f, mvcc.Errorf(mvcc.Invalid,
-			"group replication with several primaries cannot be used: its members do not see each other's locks; set group_replication_single_primary_mode=ON")
+			"group replication with several primaries cannot be used: its members do not see "+
+				"each other's locks; set group_replication_single_primary_mode=ON")
 	}
 	var err error
 	if f.maxPacket, err = strconv.Atoi(vars["max_allowed_packet"]); err != nil {
-		return f, mvcc.Errorf(mvcc.Invalid, "the server's max_allowed_packet is %q", vars["max_allowed_packet"])
+		return f, mvcc.Errorf(mvcc.Invalid, "the server's max_allowed_packet is %q",
+			vars["max_allowed_packet"])
 	}
 	if need := int(c.minPacket.Load()); f.maxPacket < need {
 		return f, mvcc.Errorf(mvcc.Invalid,
-			"the server's max_allowed_packet was lowered to %d bytes: raise it to %d or more, or restart this program", f.maxPacket, need)
+			"the server's max_allowed_packet was lowered to %d bytes: raise it to %d or more, or "+
+				"restart this program", f.maxPacket, need)
 	}
 
 	var settings []string
@@ -222,7 +229,8 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 	}
 	if _, ok := vars["group_replication_consistency"]; ok {
 		// A new primary answers after it has applied what it had received.
-		settings = append(settings, "SET SESSION group_replication_consistency = 'BEFORE_ON_PRIMARY_FAILOVER'")
+		settings = append(settings, "SET SESSION group_replication_consistency = "+
+			"'BEFORE_ON_PRIMARY_FAILOVER'")
 	}
 	if f.galera = f.mariadb && isOn(vars["wsrep_on"]); f.galera {
 		if err := c.pairs(ctx, s, galeraStatus, vars); err != nil {
@@ -245,14 +253,17 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 	}
 	if !c.anyServer && !c.is(f.fingerprint) {
 		return f, mvcc.Errorf(mvcc.Fenced,
-			"the server at %s is not the one that this program has worked with, or its tables were restored", c.cfg)
+			"the server at %s is not the one that this program has worked with, or its tables "+
+				"were restored", c.cfg)
 	}
 	if f.durability, err = c.durabilityOf(ctx, s, f, vars); err != nil {
 		return f, err
 	}
-	if opened := c.durability.Load(); !c.anyServer && opened != nil && !f.durability.Continues(*opened) {
-		return f, mvcc.Errorf(mvcc.Fenced, "the server at %s was restarted, or its settings have changed, and it confirms or "+
-			"confirmed commits before they are on the disk: some may be lost", c.cfg)
+	if opened := c.durability.Load(); !c.anyServer && opened != nil &&
+		!f.durability.Continues(*opened) {
+		return f, mvcc.Errorf(mvcc.Fenced, "the server at %s was restarted, or its settings have "+
+			"changed, and it confirms or confirmed commits before they are on the disk: some may "+
+			"be lost", c.cfg)
 	}
 	return f, nil
 }
@@ -267,7 +278,8 @@ func run(ctx context.Context, s session, statements ...string) error {
 }
 
 // pairs reads the rows of a SHOW statement. Names are in lower case.
-func (c *connector) pairs(ctx context.Context, s session, query string, into map[string]string) error {
+func (c *connector) pairs(ctx context.Context, s session, query string,
+	into map[string]string) error {
 	rows, err := c.strings(ctx, s, query, 2)
 	for _, r := range rows {
 		into[strings.ToLower(r[0])] = r[1]
@@ -276,7 +288,8 @@ func (c *connector) pairs(ctx context.Context, s session, query string, into map
 }
 
 // strings reads the first n columns of a statement's rows as text.
-func (c *connector) strings(ctx context.Context, s session, query string, n int) ([][]string, error) {
+func (c *connector) strings(ctx context.Context, s session, query string, n int) ([][]string,
+	error) {
 	rows, err := s.QueryContext(ctx, query, nil)
 	if err != nil {
 		return nil, err
@@ -321,13 +334,15 @@ func checkVersion(version string, mariadb bool) error {
 	}
 	var major, minor, needMajor, needMinor int
 	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
-		return mvcc.Errorf(mvcc.Invalid, "the server's version %q is not that of a MySQL or MariaDB", version)
+		return mvcc.Errorf(mvcc.Invalid,
+			"the server's version %q is not that of a MySQL or MariaDB", version)
 	}
 	if _, err := fmt.Sscanf(oldest, "%d.%d", &needMajor, &needMinor); err != nil {
 		return err
 	}
 	if major < needMajor || major == needMajor && minor < needMinor {
-		return mvcc.Errorf(mvcc.Invalid, "the server is %s %s: %s or newer is needed", name, version, oldest)
+		return mvcc.Errorf(mvcc.Invalid, "the server is %s %s: %s or newer is needed", name,
+			version, oldest)
 	}
 	return nil
 }

@@ -42,73 +42,88 @@ func TestTLS(t *testing.T) {
 			}
 		})
 	}
-	eachServer(t, dbserver.Options{TLS: ca.Server(t, 0, "127.0.0.1")}, func(t *testing.T, s *dbtest.Server) {
-		db := s.Open()
-		a := admin(t, set(t, db.URL))
-		migrate(t, set(t, db.URL, "ssl-ca", caFile))
-		for _, good := range [][]string{
-			{"ssl-ca", caFile}, {"tls", "true", "ssl-ca", caFile}, {"tls", "verify-ca", "ssl-ca", caFile}, {"tls", "skip-verify"}, {"tls", "preferred"}, {}, {"tls", "false"},
-		} {
-			state(t, open(t, set(t, db.URL, good...)))
-		}
-		fails(t, set(t, db.URL, "tls", "true"), mvcc.Denied, "signed by nobody that this program trusts")
-		fails(t, set(t, db.URL, "ssl-ca", strangerFile), mvcc.Denied, "signed by nobody that this program trusts")
-		fails(t, set(t, db.URL, "tls", "verify-ca", "ssl-ca", strangerFile), mvcc.Denied, "signed by nobody that this program trusts")
+	eachServer(t, dbserver.Options{TLS: ca.Server(t, 0, "127.0.0.1")},
+		func(t *testing.T, s *dbtest.Server) {
+			db := s.Open()
+			a := admin(t, set(t, db.URL))
+			migrate(t, set(t, db.URL, "ssl-ca", caFile))
+			for _, good := range [][]string{
+				{"ssl-ca", caFile}, {"tls", "true", "ssl-ca", caFile},
+				{"tls", "verify-ca", "ssl-ca", caFile}, {"tls", "skip-verify"},
+				{"tls", "preferred"}, {}, {"tls", "false"},
+			} {
+				state(t, open(t, set(t, db.URL, good...)))
+			}
+			fails(t, set(t, db.URL, "tls", "true"), mvcc.Denied,
+				"signed by nobody that this program trusts")
+			fails(t, set(t, db.URL, "ssl-ca", strangerFile), mvcc.Denied,
+				"signed by nobody that this program trusts")
+			fails(t, set(t, db.URL, "tls", "verify-ca", "ssl-ca", strangerFile), mvcc.Denied,
+				"signed by nobody that this program trusts")
 
-		// An account that has to use TLS, and one that has to show a certificate.
-		user := account(t, a, "ALL")
-		exec(t, a, fmt.Sprintf("ALTER USER '%s'@'%%' REQUIRE SSL", user))
-		state(t, open(t, as(t, set(t, db.URL), user, "its secret")))
-		fails(t, as(t, set(t, db.URL, "tls", "false"), user, "its secret"), mvcc.Denied, "access denied")
-		exec(t, a, fmt.Sprintf("ALTER USER '%s'@'%%' REQUIRE X509", user))
-		fails(t, as(t, set(t, db.URL), user, "its secret"), mvcc.Denied, "access denied")
-		certPEM, keyPEM := ca.Client(t, 0, "client")
-		cert, key := file(t, certPEM), file(t, keyPEM)
-		b := open(t, as(t, set(t, db.URL, "ssl-ca", caFile, "ssl-cert", cert, "ssl-key", key), user, "its secret"))
-		state(t, b)
-		expired, expiredKey := ca.Client(t, -2*time.Hour, "client")
-		// The server says why and closes the connection while the client writes, so the client may
-		// see a broken connection, as often as it has bad luck. The advice is the same.
-		refused := func(why string, err error) {
-			t.Helper()
-			if err == nil || !strings.Contains(err.Error(), "check ssl-cert and ssl-key") || strings.Contains(err.Error(), "its secret") {
-				t.Fatalf("%s: the error is %v", why, err)
+			// An account that has to use TLS, and one that has to show a certificate.
+			user := account(t, a, "ALL")
+			exec(t, a, fmt.Sprintf("ALTER USER '%s'@'%%' REQUIRE SSL", user))
+			state(t, open(t, as(t, set(t, db.URL), user, "its secret")))
+			fails(t, as(t, set(t, db.URL, "tls", "false"), user, "its secret"), mvcc.Denied,
+				"access denied")
+			exec(t, a, fmt.Sprintf("ALTER USER '%s'@'%%' REQUIRE X509", user))
+			fails(t, as(t, set(t, db.URL), user, "its secret"), mvcc.Denied, "access denied")
+			certPEM, keyPEM := ca.Client(t, 0, "client")
+			cert, key := file(t, certPEM), file(t, keyPEM)
+			b := open(t, as(t, set(t, db.URL, "ssl-ca", caFile, "ssl-cert", cert, "ssl-key", key),
+				user, "its secret"))
+			state(t, b)
+			expired, expiredKey := ca.Client(t, -2*time.Hour, "client")
+			// The server says why and closes the connection while the client writes, so the client
+			// may see a broken connection, as often as it has bad luck. The advice is the same.
+			refused := func(why string, err error) {
+				t.Helper()
+				if err == nil || !strings.Contains(err.Error(), "check ssl-cert and ssl-key") ||
+					strings.Contains(err.Error(), "its secret") {
+					t.Fatalf("%s: the error is %v", why, err)
+				}
 			}
-		}
-		withExpired := as(t, set(t, db.URL, "ssl-cert", file(t, expired), "ssl-key", file(t, expiredKey)), user, "its secret")
-		eventually(t, "an expired certificate to be denied", func() bool {
-			b, err := mysql.Driver.Open(t.Context(), withExpired, options(t))
-			if err == nil {
-				b.Close()
+			withExpired := as(t, set(t, db.URL, "ssl-cert", file(t, expired), "ssl-key",
+				file(t, expiredKey)), user, "its secret")
+			eventually(t, "an expired certificate to be denied", func() bool {
+				b, err := mysql.Driver.Open(t.Context(), withExpired, options(t))
+				if err == nil {
+					b.Close()
+				}
+				refused("an expired certificate", err)
+				return mvcc.ClassOf(err) == mvcc.Denied
+			})
+
+			// Certificates and passwords are read for each new connection.
+			for path, data := range map[string][]byte{cert: expired, key: expiredKey} {
+				if err := os.WriteFile(path, data, 0o600); err != nil {
+					t.Fatal(err)
+				}
 			}
-			refused("an expired certificate", err)
-			return mvcc.ClassOf(err) == mvcc.Denied
+			eventually(t, "a certificate that has expired since to be denied", func() bool {
+				_, err := b.Identity(t.Context()) // on a connection of its own
+				refused("a certificate that has expired since", err)
+				return mvcc.ClassOf(err) == mvcc.Denied
+			})
 		})
 
-		// Certificates and passwords are read for each new connection.
-		for path, data := range map[string][]byte{cert: expired, key: expiredKey} {
-			if err := os.WriteFile(path, data, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		eventually(t, "a certificate that has expired since to be denied", func() bool {
-			_, err := b.Identity(t.Context()) // on a connection of its own
-			refused("a certificate that has expired since", err)
-			return mvcc.ClassOf(err) == mvcc.Denied
+	eachServer(t, dbserver.Options{TLS: ca.Server(t, -2*time.Hour, "127.0.0.1")},
+		func(t *testing.T, s *dbtest.Server) {
+			db := s.Open()
+			fails(t, set(t, db.URL, "ssl-ca", caFile), mvcc.Denied,
+				"the server's certificate is not valid now")
+			fails(t, set(t, db.URL, "tls", "verify-ca", "ssl-ca", caFile), mvcc.Denied,
+				"the server's certificate is not valid now")
+			migrate(t, set(t, db.URL, "tls", "skip-verify"))
 		})
-	})
-
-	eachServer(t, dbserver.Options{TLS: ca.Server(t, -2*time.Hour, "127.0.0.1")}, func(t *testing.T, s *dbtest.Server) {
-		db := s.Open()
-		fails(t, set(t, db.URL, "ssl-ca", caFile), mvcc.Denied, "the server's certificate is not valid now")
-		fails(t, set(t, db.URL, "tls", "verify-ca", "ssl-ca", caFile), mvcc.Denied, "the server's certificate is not valid now")
-		migrate(t, set(t, db.URL, "tls", "skip-verify"))
-	})
-	eachServer(t, dbserver.Options{TLS: ca.Server(t, 0, "db.example.com")}, func(t *testing.T, s *dbtest.Server) {
-		db := s.Open()
-		fails(t, set(t, db.URL, "ssl-ca", caFile), mvcc.Denied, "the server's certificate is for another host")
-		migrate(t, set(t, db.URL, "tls", "verify-ca", "ssl-ca", caFile))
-	})
+	eachServer(t, dbserver.Options{TLS: ca.Server(t, 0, "db.example.com")},
+		func(t *testing.T, s *dbtest.Server) {
+			db := s.Open()
+			fails(t, set(t, db.URL, "ssl-ca", caFile), mvcc.Denied,
+				"the server's certificate is for another host")
+			migrate(t, set(t, db.URL, "tls", "verify-ca", "ssl-ca", caFile))
+		})
 }
 
 // TestServer changes a server's role and settings, and restarts it. Its binary log is on the disk
@@ -138,7 +153,10 @@ func TestServer(t *testing.T) {
 					_, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: st.Head, Jump: 1})
 					return err
 				},
-				func() error { _, err := mvcc.ResolveGroup(t.Context(), b, mvcc.Token{1}, st.Head); return err },
+				func() error {
+					_, err := mvcc.ResolveGroup(t.Context(), b, mvcc.Token{1}, st.Head)
+					return err
+				},
 			} {
 				wantClass(t, write(), mvcc.ReadOnly)
 			}
@@ -156,19 +174,26 @@ func TestServer(t *testing.T) {
 			s.Exec("SET GLOBAL binlog_format = 'STATEMENT'")
 			fails(t, db.URL, mvcc.Invalid, "set binlog_format=ROW")
 			s.Exec("SET GLOBAL binlog_format = 'ROW'", "SET GLOBAL max_allowed_packet = 1048576")
-			fails(t, db.URL, mvcc.Invalid, "max_allowed_packet is 1048576 bytes: raise it to 4194304")
+			fails(t, db.URL, mvcc.Invalid, "max_allowed_packet is 1048576 bytes: raise it to "+
+				"4194304")
 			_, err := b.Identity(t.Context()) // on a new connection
 			wantClass(t, err, mvcc.Invalid)
 			s.Exec("SET GLOBAL max_allowed_packet = 16777216")
 
 			// What the statements rely on is set for each session, whatever the server's defaults.
-			s.Exec("SET GLOBAL sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'", "SET GLOBAL time_zone = '-07:00'", "SET GLOBAL autocommit = 0",
-				"SET GLOBAL completion_type = 'CHAIN'", "SET GLOBAL TRANSACTION ISOLATION LEVEL SERIALIZABLE", "SET GLOBAL sql_select_limit = 1",
-				"SET GLOBAL sql_safe_updates = 1", "SET GLOBAL max_join_size = 1", "SET GLOBAL character_set_client = 'latin1'", "SET GLOBAL character_set_connection = 'latin1'")
-			defer s.Exec("SET GLOBAL max_join_size = DEFAULT") // the tests' own connections join, too
+			s.Exec("SET GLOBAL sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'",
+				"SET GLOBAL time_zone = '-07:00'", "SET GLOBAL autocommit = 0",
+				"SET GLOBAL completion_type = 'CHAIN'", "SET GLOBAL TRANSACTION ISOLATION LEVEL "+
+					"SERIALIZABLE", "SET GLOBAL sql_select_limit = 1",
+				"SET GLOBAL sql_safe_updates = 1", "SET GLOBAL max_join_size = 1",
+				"SET GLOBAL character_set_client = 'latin1'",
+				"SET GLOBAL character_set_connection = 'latin1'")
+			// the tests' own connections join, too
+			defer s.Exec("SET GLOBAL max_join_size = DEFAULT")
 			odd := open(t, db.URL)
 			value := `quotes ' and " and \ backslashes \' ä`
-			r, err := odd.Commit(t.Context(), newGroup(state(t, odd).Head, put("odd'\\", 0, value), put("odd", 0, value)))
+			r, err := odd.Commit(t.Context(), newGroup(state(t, odd).Head, put("odd'\\", 0, value),
+				put("odd", 0, value)))
 			if err != nil || !r.Outcomes[1].Accepted {
 				t.Fatalf("%+v, %v", r, err)
 			}
@@ -184,7 +209,8 @@ func TestServer(t *testing.T) {
 				t.Errorf("the page is %+v, %v", p, err)
 			}
 			gone := &mvcc.Mutation{Key: "odd", Expect: r.Outcomes[1].Revision, Delete: true}
-			if r, err = odd.Commit(t.Context(), newGroup(state(t, odd).Head, gone)); err != nil || !r.Outcomes[0].Accepted {
+			if r, err = odd.Commit(t.Context(), newGroup(state(t, odd).Head, gone)); err != nil ||
+				!r.Outcomes[0].Accepted {
 				t.Fatalf("%+v, %v", r, err)
 			}
 		})
@@ -196,7 +222,8 @@ func TestServer(t *testing.T) {
 			idle, a := open(t, db.URL), admin(t, db.URL)
 			for range 2 {
 				head := state(t, idle).Head
-				if _, err := idle.Commit(t.Context(), newGroup(head, put("missing", head.Revision, ""))); err != nil {
+				if _, err := idle.Commit(t.Context(),
+					newGroup(head, put("missing", head.Revision, ""))); err != nil {
 					t.Fatal(err)
 				}
 				if _, _, err := idle.Get(t.Context(), "a"); err != nil {
@@ -205,7 +232,8 @@ func TestServer(t *testing.T) {
 				// The server closes what is idle. Nobody notices.
 				eventually(t, "the connections to be closed", func() bool {
 					var n int
-					if err := a.QueryRow("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND command = 'Sleep'").Scan(&n); err != nil {
+					if err := a.QueryRow("SELECT COUNT(*) FROM information_schema.processlist " +
+						"WHERE db = DATABASE() AND command = 'Sleep'").Scan(&n); err != nil {
 						return false // this one was closed, too
 					}
 					return n == 0
@@ -228,7 +256,8 @@ func TestServer(t *testing.T) {
 					return err == nil && st.Head == head
 				})
 				eventually(t, "commits to work again", func() bool {
-					r, err := b.Commit(t.Context(), newGroup(head, put(mvcc.Key(fmt.Sprintf("restarted %d", i)), 0, "")))
+					r, err := b.Commit(t.Context(),
+						newGroup(head, put(mvcc.Key(fmt.Sprintf("restarted %d", i)), 0, "")))
 					if err == nil {
 						head = r.State.Head
 					}
@@ -258,7 +287,8 @@ func TestVersions(t *testing.T) {
 		{"five", false, `the server's version "five"`},
 	} {
 		err := mysql.CheckVersion(test.version, test.mariadb)
-		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+		if (err == nil) != (test.want == "") ||
+			err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", test.version, err, test.want)
 		}
 	}

@@ -87,18 +87,20 @@ var advice = map[uint16]string{
 	1040: "the server has too many connections: raise max_connections, or lower pool_max_conns",
 	1049: "the database does not exist: create it, or correct the URL",
 	1044: "the account has no privileges on the database: grant them, or correct the URL",
-	1045: "access denied: check the user name and the password (in the URL, in password_file, or in MYSQL_PWD)",
-	1698: "access denied: the account authenticates by its socket; give it a password, or another account",
+	1045: "access denied: check the user name and the password (in the URL, in password_file, or " +
+		"in MYSQL_PWD)",
+	1698: "access denied: the account authenticates by its socket; give it a password, or " +
+		"another account",
 	1130: "the server does not accept connections from this host for this account",
-	1142: "the account lacks a privilege: it needs SELECT, INSERT, UPDATE and DELETE on the database, for " +
-		"migrations also CREATE, ALTER, INDEX and DROP",
+	1142: "the account lacks a privilege: it needs SELECT, INSERT, UPDATE and DELETE on the " +
+		"database, for migrations also CREATE, ALTER, INDEX and DROP",
 	1820: "the account's password has expired",
 	1862: "the account's password has expired",
 	3118: "the account is locked",
 	3159: "the server requires an encrypted connection: set tls=true in the URL",
 	4151: "the account is locked",
-	1205: "a lock was not granted in time: another session holds it; SELECT * FROM information_schema.innodb_trx " +
-		"ORDER BY trx_started shows which, and KILL ends it",
+	1205: "a lock was not granted in time: another session holds it; SELECT * FROM " +
+		"information_schema.innodb_trx ORDER BY trx_started shows which, and KILL ends it",
 	1146: "the database holds no rowkeeper store: run `rowkeeper migrate up`",
 	1071: "keys of 1,024 bytes do not fit: the server's innodb_page_size must be 8 KiB or more",
 	1665: "InnoDB does not allow READ COMMITTED with binlog_format=STATEMENT: set binlog_format=ROW",
@@ -132,44 +134,58 @@ func (c *config) connectError(err error) *mvcc.Error {
 		}
 		return mvcc.Errorf(class, "cannot connect to %s as %s: %w", c, c.user, sentence(server))
 	case errors.As(err, &expired) && expired.Reason == x509.Expired:
-		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server's certificate is not valid now, it is valid from %s to %s", c,
-			expired.Cert.NotBefore.UTC().Format(time.DateTime), expired.Cert.NotAfter.UTC().Format(time.DateTime))
+		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server's certificate is not "+
+			"valid now, it is valid from %s to %s", c,
+			expired.Cert.NotBefore.UTC().Format(time.DateTime),
+			expired.Cert.NotAfter.UTC().Format(time.DateTime))
 	case errors.As(err, &expired):
-		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server's certificate does not hold: %w", c, expired)
+		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server's certificate does not "+
+			"hold: %w", c, expired)
 	case errors.As(err, &hostname):
-		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server's certificate is for another host: %w", c, hostname)
+		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server's certificate is for "+
+			"another host: %w", c, hostname)
 	case errors.As(err, &authority):
 		return mvcc.Errorf(mvcc.Denied,
-			"cannot connect to %s: the server's certificate is signed by nobody that this program trusts: name the authority by ssl-ca", c)
+			"cannot connect to %s: the server's certificate is signed by nobody that this "+
+				"program trusts: name the authority by ssl-ca", c)
 	case errors.As(err, &op) && op.Op == "remote error": // a TLS alert
-		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server refused the TLS connection (%w): check ssl-cert and ssl-key", c, op.Err)
+		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server refused the TLS "+
+			"connection (%w): check ssl-cert and ssl-key", c, op.Err)
 	case errors.Is(err, mysql.ErrNoTLS):
-		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server offers no TLS: enable it there, or set tls=false in the URL", c)
-	case errors.Is(err, mysql.ErrCleartextPassword), errors.Is(err, mysql.ErrNativePassword), errors.Is(err, mysql.ErrOldPassword),
-		errors.Is(err, mysql.ErrUnknownPlugin):
+		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server offers no TLS: enable "+
+			"it there, or set tls=false in the URL", c)
+	case errors.Is(err, mysql.ErrCleartextPassword), errors.Is(err, mysql.ErrNativePassword),
+		errors.Is(err, mysql.ErrOldPassword), errors.Is(err, mysql.ErrUnknownPlugin):
 		return mvcc.Errorf(mvcc.Denied,
-			"cannot connect to %s as %s: the account uses a method of authentication that is not supported; use caching_sha2_password, ed25519 or mysql_native_password", c, c.user)
+			"cannot connect to %s as %s: the account uses a method of authentication that is not "+
+				"supported; use caching_sha2_password, ed25519 or mysql_native_password", c, c.user)
 	case errors.As(err, &dns):
-		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: the host name does not resolve: %w", c, dns)
+		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: the host name does not "+
+			"resolve: %w", c, dns)
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &op) && op.Timeout():
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: no answer in time", c)
 	case errors.As(err, &op) && op.Op != "dial" && c.tlsCert != "":
 		// A server that refuses the certificate says why and closes the connection. A client that
 		// is writing may see the latter only.
-		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w: if it goes on, check ssl-cert and ssl-key", c, op.Err)
+		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w: if it goes on, check "+
+			"ssl-cert and ssl-key", c, op.Err)
 	case errors.As(err, &op):
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w", c, op.Err)
 	case errors.Is(err, mysql.ErrInvalidConn) && c.tlsCert != "":
 		return mvcc.Errorf(mvcc.Denied,
-			"cannot connect to %s: the connection was closed before the server had let it in: check ssl-cert and ssl-key", c)
+			"cannot connect to %s: the connection was closed before the server had let it in: "+
+				"check ssl-cert and ssl-key", c)
 	case errors.Is(err, driver.ErrBadConn) && c.tlsCert != "":
 		return mvcc.Errorf(mvcc.Unavailable,
-			"cannot connect to %s: the connection was closed before the server had let it in: if it goes on, check ssl-cert and ssl-key", c)
+			"cannot connect to %s: the connection was closed before the server had let it in: if "+
+				"it goes on, check ssl-cert and ssl-key", c)
 	case errors.Is(err, mysql.ErrInvalidConn), errors.Is(err, driver.ErrBadConn):
-		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: the connection was closed before the server had let it in", c)
+		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: the connection was closed "+
+			"before the server had let it in", c)
 	case c.tlsCert != "":
 		// The same, in the driver's words.
-		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w: if it goes on, check ssl-cert and ssl-key", c, err)
+		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w: if it goes on, check "+
+			"ssl-cert and ssl-key", c, err)
 	default:
 		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w", c, err)
 	}
@@ -224,7 +240,8 @@ func (b *backend) judge(what string, err error, otherwise mvcc.Class) *mvcc.Erro
 		return mvcc.Errorf(class, "cannot %s: %w", what, sentence(server))
 	case errors.Is(err, driver.ErrBadConn), errors.Is(err, mysql.ErrInvalidConn):
 		// The driver's own words, such as "driver: bad connection", say no more than this.
-		return mvcc.Errorf(otherwise, "cannot %s: the connection to %s was lost", what, b.server.cfg)
+		return mvcc.Errorf(otherwise, "cannot %s: the connection to %s was lost", what,
+			b.server.cfg)
 	default:
 		return mvcc.Errorf(otherwise, "cannot %s: %w", what, err)
 	}

@@ -206,7 +206,8 @@ func TestLostConnections(t *testing.T) {
 					t.Fatalf("the resolution is %+v", r)
 				}
 				if test.want == committed {
-					if len(r.Rows) != 2 || r.Rows[0].Key != "a" || r.Rows[1].Revision != seen.Revision+2 || other != seen.Revision+3 {
+					if len(r.Rows) != 2 || r.Rows[0].Key != "a" ||
+						r.Rows[1].Revision != seen.Revision+2 || other != seen.Revision+3 {
 						t.Errorf("the rows are %+v, the next revision is %d", r.Rows, other)
 					}
 					return
@@ -225,7 +226,8 @@ func TestLostConnections(t *testing.T) {
 
 // locks tells whether a statement is the first text of a commit group.
 func locks(statement string) bool {
-	return strings.Contains(statement, "FOR UPDATE") && strings.Contains(statement, "rowkeeper_live")
+	return strings.Contains(statement, "FOR UPDATE") &&
+		strings.Contains(statement, "rowkeeper_live")
 }
 
 // TestZombieCommits: the text with COMMIT is on its way when its client is gone, and arrives while
@@ -258,7 +260,9 @@ func TestZombieCommits(t *testing.T) {
 			done <- resolved{r, err}
 		}()
 		a := admin(t, db.URL)
-		eventually(t, "the resolution to wait for the lock", func() bool { return waiting(t, a) == 1 })
+		eventually(t, "the resolution to wait for the lock", func() bool {
+			return waiting(t, a) == 1
+		})
 		if err := (<-kept).release(); err != nil {
 			t.Fatal(err)
 		}
@@ -284,7 +288,9 @@ func TestCancelledWhileWaiting(t *testing.T) {
 				_, err := b.Commit(ctx, newGroup(seen, put("a", 0, "1")))
 				done <- err
 			}()
-			eventually(t, "the group to wait for the lock", func() bool { return waiting(t, a) == 1 })
+			eventually(t, "the group to wait for the lock", func() bool {
+				return waiting(t, a) == 1
+			})
 			if end == "cancel" {
 				cancel()
 			} else {
@@ -339,15 +345,19 @@ func TestDeadlock(t *testing.T) {
 		defer stranger.Close()
 		exec(t, stranger, "START TRANSACTION")
 		for i := range 100 { // the server rolls back the one that has written less
-			exec(t, stranger, "INSERT INTO rowkeeper_aborted (token, seen) VALUES (UNHEX(LPAD("+strconv.Itoa(i)+", 32, '0')), 0)")
+			exec(t, stranger, "INSERT INTO rowkeeper_aborted (token, seen) VALUES (UNHEX(LPAD("+
+				strconv.Itoa(i)+", 32, '0')), 0)")
 		}
-		exec(t, stranger, "UPDATE rowkeeper_live l SET l.revision = l.revision + 1 WHERE l.key = 'a'")
+		exec(t, stranger,
+			"UPDATE rowkeeper_live l SET l.revision = l.revision + 1 WHERE l.key = 'a'")
 		done := make(chan error, 1)
 		go func() {
 			_, err := b.Commit(t.Context(), newGroup(state(t, b).Head, put("a", seen, "2")))
 			done <- err
 		}()
-		eventually(t, "the group to wait for the stranger's row", func() bool { return waiting(t, a) == 1 })
+		eventually(t, "the group to wait for the stranger's row", func() bool {
+			return waiting(t, a) == 1
+		})
 		exec(t, stranger, "SELECT id FROM rowkeeper_store WHERE id = 1 FOR UPDATE", "ROLLBACK")
 		wantClass(t, <-done, mvcc.Transient)
 		r, err := b.Commit(t.Context(), newGroup(state(t, b).Head, put("a", seen, "2")))

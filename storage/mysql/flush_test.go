@@ -15,15 +15,18 @@ import (
 // one waits for the commit lock. The backup must not wait for a lock wait timeout, and the writers
 // go on when it is done. The timeouts are far longer than the test waits.
 func TestReadLock(t *testing.T) {
-	const tables = "rowkeeper_aborted %, rowkeeper_live %, rowkeeper_log %, rowkeeper_schema %, rowkeeper_store %"
+	const tables = "rowkeeper_aborted %, rowkeeper_live %, rowkeeper_log %, rowkeeper_schema %, " +
+		"rowkeeper_store %"
 	backups := []struct {
 		name  string
 		locks []string
 	}{
 		{"lock-all-tables", []string{"FLUSH TABLES WITH READ LOCK"}},
-		{"source-data", []string{"FLUSH TABLES", "FLUSH TABLES WITH READ LOCK", "START TRANSACTION WITH CONSISTENT SNAPSHOT"}},
+		{"source-data", []string{"FLUSH TABLES", "FLUSH TABLES WITH READ LOCK",
+			"START TRANSACTION WITH CONSISTENT SNAPSHOT"}},
 		{"lock-tables", []string{"LOCK TABLES " + strings.ReplaceAll(tables, "%", "READ")}},
-		{"lock tables for writing", []string{"LOCK TABLES " + strings.ReplaceAll(tables, "%", "WRITE")}},
+		{"lock tables for writing",
+			[]string{"LOCK TABLES " + strings.ReplaceAll(tables, "%", "WRITE")}},
 	}
 	waiters := []struct {
 		name string
@@ -55,12 +58,14 @@ func TestReadLock(t *testing.T) {
 	})
 }
 
-func testReadLock(t *testing.T, db dbtest.DB, locks []string, wait func(context.Context, mvcc.Backend, mvcc.Position) error) {
+func testReadLock(t *testing.T, db dbtest.DB, locks []string,
+	wait func(context.Context, mvcc.Backend, mvcc.Position) error) {
 	const longTimeout = 20 * time.Minute
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
 	p := newProxy(t, db.URL)
-	first, second, a := openFor(t, p.URL, longTimeout), openFor(t, db.URL, longTimeout), admin(t, db.URL)
+	first, second, a := openFor(t, p.URL, longTimeout), openFor(t, db.URL, longTimeout),
+		admin(t, db.URL)
 	for _, key := range []mvcc.Key{"a", "b", "c"} {
 		mustPut(t, second, key)
 	}
@@ -112,7 +117,8 @@ func testReadLock(t *testing.T, db dbtest.DB, locks []string, wait func(context.
 			return true
 		}
 		var state string
-		if err := a.QueryRowContext(ctx, "SELECT COALESCE(MAX(state), '') FROM information_schema.processlist WHERE id = ?", id).Scan(&state); err != nil {
+		if err := a.QueryRowContext(ctx, "SELECT COALESCE(MAX(state), '') FROM "+
+			"information_schema.processlist WHERE id = ?", id).Scan(&state); err != nil {
 			t.Fatal(err)
 		}
 		return strings.HasPrefix(state, "Waiting for")

@@ -52,7 +52,8 @@ func newCluster(t testing.TB) *cluster {
 		t.Skip("no Galera cluster: ROWKEEPER_TEST_SOURCE leaves out the programs of this machine")
 	}
 	c := &cluster{t: t}
-	for _, path := range []string{galeraLibrary, "/usr/sbin/mariadbd", "/usr/bin/mariadb-install-db", "/usr/bin/rsync"} {
+	for _, path := range []string{galeraLibrary, "/usr/sbin/mariadbd",
+		"/usr/bin/mariadb-install-db", "/usr/bin/rsync"} {
 		if _, err := os.Stat(path); err != nil {
 			t.Skipf("no Galera cluster: %v", err)
 		}
@@ -97,7 +98,9 @@ func newCluster(t testing.TB) *cluster {
 		other := admin(t, n.url+"mysql")
 		eventually(t, "the database to be at all nodes", func() bool {
 			var there bool
-			if err := other.QueryRowContext(t.Context(), "SELECT EXISTS (SELECT 1 FROM information_schema.schemata WHERE schema_name = 'store')").Scan(&there); err != nil {
+			if err := other.QueryRowContext(t.Context(),
+				"SELECT EXISTS (SELECT 1 FROM information_schema.schemata WHERE schema_name = "+
+					"'store')").Scan(&there); err != nil {
 				t.Fatal(err)
 			}
 			return there
@@ -123,7 +126,8 @@ func newCluster(t testing.TB) *cluster {
 // command prepares a program to run as the servers' user. It ends, with the servers, when its
 // standard input is closed, which also happens when this process ends.
 func (c *cluster) command(args ...string) *osexec.Cmd {
-	cmd := osexec.Command("sh", append([]string{"-c", `"$@" & cat >/dev/null; kill -9 $! 2>/dev/null`, "sh"}, args...)...)
+	cmd := osexec.Command("sh",
+		append([]string{"-c", `"$@" & cat >/dev/null; kill -9 $! 2>/dev/null`, "sh"}, args...)...)
 	cmd.Dir = c.dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c.credential, Setpgid: true}
 	return cmd
@@ -134,8 +138,8 @@ func (c *cluster) start() {
 	t, i := c.t, len(c.nodes)
 	t.Helper()
 	data := filepath.Join(c.dir, fmt.Sprint("data", i))
-	install := osexec.Command("/usr/bin/mariadb-install-db", "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal",
-		"--skip-test-db", "--skip-name-resolve")
+	install := osexec.Command("/usr/bin/mariadb-install-db", "--no-defaults", "--datadir="+data,
+		"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
 	if i > 0 {
 		install = osexec.Command("mkdir", data) // the first node sends its own
 	}
@@ -144,15 +148,22 @@ func (c *cluster) start() {
 		t.Fatalf("%v: %s", err, out)
 	}
 	initial := filepath.Join(c.dir, "init.sql")
-	if err := os.WriteFile(initial, []byte("CREATE USER 'rk'@'%' IDENTIFIED BY 'secret';\nGRANT ALL ON *.* TO 'rk'@'%';\n"), 0o644); err != nil {
+	if err := os.WriteFile(initial,
+		[]byte("CREATE USER 'rk'@'%' IDENTIFIED BY 'secret';\nGRANT ALL ON *.* TO 'rk'@'%';\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	port, group, sst, ist := freePort(t), freePort(t), freePort(t), freePort(t)
-	n := &node{url: fmt.Sprintf("mysql://rk:secret@127.0.0.1:%d/", port), group: fmt.Sprintf("127.0.0.1:%d", group)}
-	args := []string{"/usr/sbin/mariadbd", "--no-defaults", "--datadir=" + data, fmt.Sprint("--socket=", data, ".socket"), fmt.Sprint("--port=", port),
-		"--bind-address=127.0.0.1", "--skip-name-resolve", fmt.Sprint("--log-error=", data, ".log"), fmt.Sprint("--server-id=", i+1),
-		"--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=0", "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2",
-		"--wsrep-on=ON", "--wsrep-provider=" + galeraLibrary, "--wsrep-cluster-name=rowkeeper", "--wsrep-node-address=" + n.group, "--wsrep-sst-method=rsync",
+	n := &node{url: fmt.Sprintf("mysql://rk:secret@127.0.0.1:%d/", port),
+		group: fmt.Sprintf("127.0.0.1:%d", group)}
+	args := []string{"/usr/sbin/mariadbd", "--no-defaults", "--datadir=" + data,
+		fmt.Sprint("--socket=", data, ".socket"), fmt.Sprint("--port=", port),
+		"--bind-address=127.0.0.1", "--skip-name-resolve", fmt.Sprint("--log-error=", data, ".log"),
+		fmt.Sprint("--server-id=", i+1),
+		"--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=0",
+		"--binlog-format=ROW", "--innodb-autoinc-lock-mode=2",
+		"--wsrep-on=ON", "--wsrep-provider=" + galeraLibrary, "--wsrep-cluster-name=rowkeeper",
+		"--wsrep-node-address=" + n.group, "--wsrep-sst-method=rsync",
 		fmt.Sprintf("--wsrep-sst-receive-address=127.0.0.1:%d", sst),
 		fmt.Sprintf("--wsrep-provider-options=base_port=%d;gmcast.listen_addr=tcp://%s;ist.recv_addr=127.0.0.1:%d", group, n.group, ist)}
 	if i == 0 {
@@ -202,7 +213,8 @@ func TestGalera(t *testing.T) {
 		for i := range 100 {
 			r := mustPut(t, backends[i%3], mvcc.Key(fmt.Sprint("read/", i)))
 			if st := state(t, backends[(i+1)%3]); st.Head.Revision < r {
-				t.Fatalf("after %d was acknowledged by one node, another is at %d", r, st.Head.Revision)
+				t.Fatalf("after %d was acknowledged by one node, another is at %d", r,
+					st.Head.Revision)
 			}
 		}
 	})
@@ -258,7 +270,8 @@ func TestGalera(t *testing.T) {
 			if err == nil {
 				b.Close()
 			}
-			return mvcc.ClassOf(err) == mvcc.ReadOnly && strings.Contains(err.Error(), "the Galera node is not ready")
+			return mvcc.ClassOf(err) == mvcc.ReadOnly &&
+				strings.Contains(err.Error(), "the Galera node is not ready")
 		})
 	})
 }

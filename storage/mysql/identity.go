@@ -47,7 +47,8 @@ func (s *server) is(fingerprint string) bool {
 	return known == nil || *known == fingerprint
 }
 
-func (c *connector) fingerprintOf(ctx context.Context, s session, f facts, vars map[string]string) (string, error) {
+func (c *connector) fingerprintOf(ctx context.Context, s session, f facts,
+	vars map[string]string) (string, error) {
 	created, err := c.strings(ctx, s, tableCreated, 2)
 	if err != nil || len(created) == 0 {
 		return "", err
@@ -56,9 +57,12 @@ func (c *connector) fingerprintOf(ctx context.Context, s session, f facts, vars 
 	switch {
 	case f.galera:
 		// Any node may answer. The nodes have nothing else in common that a restore would change.
-		return fmt.Sprintf("galera cluster %s, database %s", vars["wsrep_cluster_state_uuid"], name), nil
+		return fmt.Sprintf("galera cluster %s, database %s", vars["wsrep_cluster_state_uuid"],
+			name), nil
 	case f.mariadb:
-		return fmt.Sprintf("mariadb server %s, database %s, tables of %s", vars["server_id"], name, time), nil
+		return fmt.Sprintf("mariadb server %s, database %s, tables of %s", vars["server_id"],
+			name, time), nil
 	}
-	return fmt.Sprintf("mysql server %s, database %s, tables of %s", vars["server_uuid"], name, time), nil
+	return fmt.Sprintf("mysql server %s, database %s, tables of %s", vars["server_uuid"],
+		name, time), nil
 }

@@ -13,61 +13,65 @@ import (
 // TestAnotherServer leads new connections to another server, as a proxy, a floating address or a
 // changed name does. Its answers are not used before it was fenced; then nothing but it is.
 func TestAnotherServer(t *testing.T) {
-	eachServer(t, dbserver.Options{Settings: map[string]string{"server-id": "1"}}, func(t *testing.T, first *dbtest.Server) {
-		kind := dbtest.Kind(first.Kind)
-		second := dbtest.NewServer(t, kind, dbserver.Options{Settings: map[string]string{"server-id": "2"}})
-		db := first.Open()
-		migrate(t, db.URL)
-		u, err := url.Parse(db.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		other, err := second.CreateDatabase(t.Context(), u.Path[1:])
-		if err != nil {
-			t.Fatal(err)
-		}
-		migrate(t, other)
-
-		p := newProxy(t, db.URL)
-		b := open(t, p.URL)
-		mustPut(t, b, "a")
-		seen := state(t, b).Head
-		before, err := b.Identity(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := mvcc.RecordFingerprint(t.Context(), b, before.Actual); err != nil {
-			t.Fatal(err)
-		}
-
-		moveTo := func(t *testing.T, databaseURL string) {
-			p.redirect(databaseURL)
-			p.cutAll()
-			var err error
-			eventually(t, "the connections to be new ones", func() bool {
-				_, err = b.State(t.Context())
-				return mvcc.ClassOf(err) != mvcc.Unavailable || err == nil
-			})
-			wantClass(t, err, mvcc.Fenced)
-			_, err = b.Commit(t.Context(), newGroup(seen, put("b", 0, "")))
-			wantClass(t, err, mvcc.Fenced)
-			_, err = b.Tail(t.Context(), 1, 10, mvcc.PrevOfAll)
-			wantClass(t, err, mvcc.Fenced)
-			id, err := b.Identity(t.Context())
-			if err != nil || id.Actual == before.Actual {
-				t.Fatalf("the identity is %+v, was %+v, %v", id, before, err)
+	eachServer(t, dbserver.Options{Settings: map[string]string{"server-id": "1"}},
+		func(t *testing.T, first *dbtest.Server) {
+			kind := dbtest.Kind(first.Kind)
+			second := dbtest.NewServer(t, kind,
+				dbserver.Options{Settings: map[string]string{"server-id": "2"}})
+			db := first.Open()
+			migrate(t, db.URL)
+			u, err := url.Parse(db.URL)
+			if err != nil {
+				t.Fatal(err)
 			}
-			st, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: seen, Token: mvcc.Token{1}, Jump: 1 << 32, Fingerprint: id.Actual})
-			if err != nil || st.Head.Epoch != seen.Epoch+1 {
-				t.Fatalf("the state is %+v, %v", st, err)
+			other, err := second.CreateDatabase(t.Context(), u.Path[1:])
+			if err != nil {
+				t.Fatal(err)
 			}
-			mustPut(t, b, "b")
-			seen, before = state(t, b).Head, id
-		}
-		moveTo(t, other)
-		// And back, to a server that lacks all that.
-		moveTo(t, db.URL)
-	})
+			migrate(t, other)
+
+			p := newProxy(t, db.URL)
+			b := open(t, p.URL)
+			mustPut(t, b, "a")
+			seen := state(t, b).Head
+			before, err := b.Identity(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := mvcc.RecordFingerprint(t.Context(), b, before.Actual); err != nil {
+				t.Fatal(err)
+			}
+
+			moveTo := func(t *testing.T, databaseURL string) {
+				p.redirect(databaseURL)
+				p.cutAll()
+				var err error
+				eventually(t, "the connections to be new ones", func() bool {
+					_, err = b.State(t.Context())
+					return mvcc.ClassOf(err) != mvcc.Unavailable || err == nil
+				})
+				wantClass(t, err, mvcc.Fenced)
+				_, err = b.Commit(t.Context(), newGroup(seen, put("b", 0, "")))
+				wantClass(t, err, mvcc.Fenced)
+				_, err = b.Tail(t.Context(), 1, 10, mvcc.PrevOfAll)
+				wantClass(t, err, mvcc.Fenced)
+				id, err := b.Identity(t.Context())
+				if err != nil || id.Actual == before.Actual {
+					t.Fatalf("the identity is %+v, was %+v, %v", id, before, err)
+				}
+				st, err := mvcc.StartEpoch(t.Context(), b,
+					mvcc.Fence{Seen: seen, Token: mvcc.Token{1},
+						Jump: 1 << 32, Fingerprint: id.Actual})
+				if err != nil || st.Head.Epoch != seen.Epoch+1 {
+					t.Fatalf("the state is %+v, %v", st, err)
+				}
+				mustPut(t, b, "b")
+				seen, before = state(t, b).Head, id
+			}
+			moveTo(t, other)
+			// And back, to a server that lacks all that.
+			moveTo(t, db.URL)
+		})
 }
 
 // TestRestoredTables: tables that were dropped and created anew are another database, for new
@@ -83,7 +87,8 @@ func TestRestoredTables(t *testing.T) {
 		}
 		// The time of the creation is known to the second.
 		eventually(t, "another second", func() bool {
-			exec(t, a, "DROP TABLE rowkeeper_aborted", "CREATE TABLE rowkeeper_aborted (token BINARY(16) NOT NULL PRIMARY KEY, seen BIGINT NOT NULL)")
+			exec(t, a, "DROP TABLE rowkeeper_aborted", "CREATE TABLE rowkeeper_aborted (token "+
+				"BINARY(16) NOT NULL PRIMARY KEY, seen BIGINT NOT NULL)")
 			id, err := b.Identity(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -96,7 +101,8 @@ func TestRestoredTables(t *testing.T) {
 			return mvcc.ClassOf(err) != mvcc.Unavailable
 		})
 		wantClass(t, err, mvcc.Fenced)
-		if _, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: seen, Token: mvcc.Token{1}, Jump: 1 << 32}); err != nil {
+		if _, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: seen, Token: mvcc.Token{1},
+			Jump: 1 << 32}); err != nil {
 			t.Fatal(err)
 		}
 		mustPut(t, b, "a")
@@ -114,7 +120,8 @@ func TestMovedTables(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fence := mvcc.Fence{Seen: state(t, b).Head, Token: mvcc.Token{1}, Jump: 1 << 32, Fingerprint: id.Actual}
+		fence := mvcc.Fence{Seen: state(t, b).Head, Token: mvcc.Token{1}, Jump: 1 << 32,
+			Fingerprint: id.Actual}
 		if _, err := mvcc.StartEpoch(t.Context(), b, fence); err != nil {
 			t.Fatal(err)
 		}
@@ -125,7 +132,8 @@ func TestMovedTables(t *testing.T) {
 		}
 		for _, table := range []string{"log", "live", "store", "aborted", "schema"} {
 			exec(t, here, "DROP TABLE rowkeeper_"+table)
-			exec(t, there, fmt.Sprintf("RENAME TABLE rowkeeper_%[2]s TO %[1]s.rowkeeper_%[2]s", name, table))
+			exec(t, there, fmt.Sprintf("RENAME TABLE rowkeeper_%[2]s TO %[1]s.rowkeeper_%[2]s",
+				name, table))
 		}
 		moved := open(t, db.URL)
 		if id, err = moved.Identity(t.Context()); err != nil || id.Recorded == id.Actual {

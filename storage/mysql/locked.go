@@ -18,7 +18,9 @@ const locking = "run a transaction under the commit lock"
 // of the two.
 func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
 	if o.Unbounded {
-		return b.archive(ctx, locking, func(conn *sql.Conn) error { return b.locked(ctx, conn, o, f) })
+		return b.archive(ctx, locking, func(conn *sql.Conn) error {
+			return b.locked(ctx, conn, o, f)
+		})
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
@@ -34,7 +36,8 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 	return b.locked(ctx, conn, o, f)
 }
 
-func (b *backend) locked(ctx context.Context, conn *sql.Conn, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
+func (b *backend) locked(ctx context.Context, conn *sql.Conn, o mvcc.LockOptions,
+	f func(mvcc.Tx) error) error {
 	t := &tx{view: view{ctx: ctx, b: b, conn: conn}}
 	var (
 		first  text
@@ -113,7 +116,8 @@ func (t *tx) run(sql string, args ...any) error {
 	return t.send(&x)
 }
 
-func (t *tx) Group(token mvcc.Token, after mvcc.Revision) (g mvcc.Guard, rows []mvcc.Row, err error) {
+func (t *tx) Group(token mvcc.Token, after mvcc.Revision) (g mvcc.Guard, rows []mvcc.Row,
+	err error) {
 	var x text
 	x.statement(selectGuard, int64(after), token[:])
 	x.statement(selectByToken, int64(after), token[:])
@@ -122,7 +126,8 @@ func (t *tx) Group(token mvcc.Token, after mvcc.Revision) (g mvcc.Guard, rows []
 			return err
 		}
 		return a.each(7, func(r row) error {
-			rows = append(rows, mvcc.Row{Revision: r.revision(0), Key: r.key(1), Prev: r.revision(2), Create: r.revision(3),
+			rows = append(rows, mvcc.Row{Revision: r.revision(0), Key: r.key(1),
+				Prev: r.revision(2), Create: r.revision(3),
 				Token: r.token(4), Time: r.time(5), Deleted: r.int(6) != 0})
 			return nil
 		})

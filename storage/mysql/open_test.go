@@ -34,7 +34,9 @@ func with(tb testing.TB, databaseURL string, change func(*url.URL, url.Values)) 
 
 // as changes the account.
 func as(tb testing.TB, databaseURL, user, password string) string {
-	return with(tb, databaseURL, func(u *url.URL, _ url.Values) { u.User = url.UserPassword(user, password) })
+	return with(tb, databaseURL, func(u *url.URL, _ url.Values) {
+		u.User = url.UserPassword(user, password)
+	})
 }
 
 // account creates an account with privileges on the database, or with none, and removes it when the
@@ -84,8 +86,10 @@ func TestOpenErrors(t *testing.T) {
 		fails(t, as(t, db.URL, "nobody_of_that_name", "wrong secret"), mvcc.Denied, "access denied")
 		missing := with(t, db.URL, func(u *url.URL, _ url.Values) { u.Path = "/rowkeeper_missing" })
 		fails(t, missing, mvcc.Denied, "the database does not exist")
-		fails(t, as(t, missing, user, "its secret"), mvcc.Denied, "the account has no privileges on the database")
-		fails(t, with(t, db.URL, func(u *url.URL, _ url.Values) { u.Host = "host.invalid:3306" }), mvcc.Unavailable, "the host name does not resolve")
+		fails(t, as(t, missing, user, "its secret"), mvcc.Denied,
+			"the account has no privileges on the database")
+		fails(t, with(t, db.URL, func(u *url.URL, _ url.Values) { u.Host = "host.invalid:3306" }),
+			mvcc.Unavailable, "the host name does not resolve")
 
 		// Nobody listens; somebody listens and says nothing; somebody hangs up.
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -122,7 +126,8 @@ func TestOpenErrors(t *testing.T) {
 		exec(t, a, "DELETE FROM rowkeeper_schema WHERE version_id > 0")
 		fails(t, db.URL, mvcc.Invalid, "run `rowkeeper migrate up`")
 
-		if _, err := mysql.Driver.Open(t.Context(), "mysql://rk@h", options(t)); err == nil || mvcc.ClassOf(err) != mvcc.Denied {
+		if _, err := mysql.Driver.Open(t.Context(), "mysql://rk@h", options(t)); err == nil ||
+			mvcc.ClassOf(err) != mvcc.Denied {
 			t.Errorf("a URL without a database: %v", err)
 		}
 	}, kinds...)
@@ -134,7 +139,8 @@ func TestLostConnection(t *testing.T) {
 	for _, err := range []error{driver.ErrBadConn, gomysql.ErrInvalidConn} {
 		for _, told := range []error{mysql.Judge(server, err), mysql.ConnectError(server, err)} {
 			wantClass(t, told, mvcc.Unavailable)
-			if !strings.Contains(told.Error(), "db.example") || strings.Contains(told.Error(), err.Error()) {
+			if !strings.Contains(told.Error(), "db.example") ||
+				strings.Contains(told.Error(), err.Error()) {
 				t.Errorf("%q becomes %q", err, told)
 			}
 		}
@@ -151,9 +157,15 @@ func TestSocket(t *testing.T) {
 		if _, err := os.Stat(path); err != nil {
 			t.Skipf("the server's socket is not on this machine: %v", err)
 		}
-		b := open(t, with(t, db.URL, func(u *url.URL, q url.Values) { u.Host = ""; q.Set("socket", path) }))
+		b := open(t, with(t, db.URL, func(u *url.URL, q url.Values) {
+			u.Host = ""
+			q.Set("socket", path)
+		}))
 		mustPut(t, b, "a")
-		fails(t, with(t, db.URL, func(u *url.URL, q url.Values) { u.Host = ""; q.Set("socket", path+"-missing") }), mvcc.Unavailable, "no such file")
+		fails(t, with(t, db.URL, func(u *url.URL, q url.Values) {
+			u.Host = ""
+			q.Set("socket", path+"-missing")
+		}), mvcc.Unavailable, "no such file")
 	})
 }
 
@@ -177,24 +189,30 @@ func TestDamage(t *testing.T) {
 		damaged(err)
 		// The value that a deletion removes is gone. The deletion is refused, and nothing else.
 		seen := state(t, b).Head
-		r, err := b.Commit(t.Context(), newGroup(seen, &mvcc.Mutation{Key: "a", Expect: revision, Delete: true}, put("c", 0, "")))
+		r, err := b.Commit(t.Context(), newGroup(seen, &mvcc.Mutation{Key: "a", Expect: revision,
+			Delete: true}, put("c", 0, "")))
 		if err != nil || r.Outcomes[0].Accepted || !r.Outcomes[1].Accepted {
 			t.Fatalf("the outcomes are %+v, %v", r, err)
 		}
 		wantClass(t, r.Outcomes[0].Err, mvcc.Data)
 
-		exec(t, a, "CREATE TABLE kept AS SELECT * FROM rowkeeper_store", "DELETE FROM rowkeeper_store")
+		exec(t, a, "CREATE TABLE kept AS SELECT * FROM rowkeeper_store",
+			"DELETE FROM rowkeeper_store")
 		for _, ask := range []func() error{
 			func() error { _, err := b.State(t.Context()); return err },
 			func() error { _, err := b.Tail(t.Context(), 1, 10, mvcc.PrevOfAll); return err },
 			func() error { _, err := b.Identity(t.Context()); return err },
 			func() error { _, err := mvcc.RaiseCompacted(t.Context(), b, 1); return err },
 			func() error { _, _, err := mvcc.SweepBatch(t.Context(), b, 10); return err },
-			func() error { _, err := b.Commit(t.Context(), newGroup(seen, put("x", 0, ""))); return err },
+			func() error {
+				_, err := b.Commit(t.Context(), newGroup(seen, put("x", 0, "")))
+				return err
+			},
 		} {
 			damaged(ask())
 		}
-		exec(t, a, "INSERT INTO rowkeeper_store SELECT * FROM kept", "DROP TABLE kept", "DELETE FROM rowkeeper_log")
+		exec(t, a, "INSERT INTO rowkeeper_store SELECT * FROM kept", "DROP TABLE kept",
+			"DELETE FROM rowkeeper_log")
 		_, err = b.State(t.Context())
 		damaged(err)
 		exec(t, a, "DROP TABLE rowkeeper_log")
@@ -220,9 +238,11 @@ func TestPrivileges(t *testing.T) {
 		if err := a.QueryRow("SELECT DATABASE()").Scan(&schema); err != nil {
 			t.Fatal(err)
 		}
-		exec(t, a, fmt.Sprintf("GRANT CREATE, ALTER, INDEX, DROP ON `%s`.* TO '%s'@'%%'", schema, user))
+		exec(t, a, fmt.Sprintf("GRANT CREATE, ALTER, INDEX, DROP ON `%s`.* TO '%s'@'%%'",
+			schema, user))
 		migrate(t, limited)
-		exec(t, a, fmt.Sprintf("REVOKE CREATE, ALTER, INDEX, DROP ON `%s`.* FROM '%s'@'%%'", schema, user))
+		exec(t, a, fmt.Sprintf("REVOKE CREATE, ALTER, INDEX, DROP ON `%s`.* FROM '%s'@'%%'",
+			schema, user))
 
 		b := open(t, limited)
 		r := mustPut(t, b, "a")
@@ -242,7 +262,8 @@ func TestPrivileges(t *testing.T) {
 		if s, err := b.Size(t.Context()); err != nil || s.Total == 0 {
 			t.Errorf("the size is %+v, %v", s, err)
 		}
-		if _, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: state(t, b).Head, Token: mvcc.Token{1}, Jump: 1 << 32}); err != nil {
+		if _, err := mvcc.StartEpoch(t.Context(), b,
+			mvcc.Fence{Seen: state(t, b).Head, Token: mvcc.Token{1}, Jump: 1 << 32}); err != nil {
 			t.Error(err)
 		}
 

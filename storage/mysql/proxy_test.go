@@ -203,5 +203,6 @@ func readPacket(r io.Reader) ([]byte, error) {
 
 // commits tells whether a statement is the second text of a commit group.
 func commits(statement string) bool {
-	return strings.Contains(statement, "INSERT INTO rowkeeper_log") && strings.Contains(statement, "COMMIT")
+	return strings.Contains(statement, "INSERT INTO rowkeeper_log") &&
+		strings.Contains(statement, "COMMIT")
 }

@@ -27,7 +27,8 @@ func (b *backend) class(c sqlread.Class) *sql.DB {
 
 // Query implements [sqlread.Database]. database/sql tries again by itself only when the driver says
 // that nothing was sent.
-func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.Cursor) bool, args ...any) error {
+func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.Cursor) bool,
+	args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	text, args := arguments(r.SQL, args)
@@ -126,7 +127,8 @@ func (r row) state() (st mvcc.State, found bool) {
 		return st, false
 	}
 	return mvcc.State{
-		Head:      mvcc.Position{Epoch: mvcc.Epoch(r.int(0)), Revision: r.revision(1), Token: r.token(2)},
+		Head: mvcc.Position{Epoch: mvcc.Epoch(r.int(0)), Revision: r.revision(1),
+			Token: r.token(2)},
 		Compacted: r.revision(3),
 		Swept:     r.revision(4),
 		Writable:  isOff(r[5].text()),

@@ -13,7 +13,8 @@ import (
 // need can be read.
 func TestListsLeaveConnections(t *testing.T) {
 	each(t, func(t *testing.T, db dbtest.DB) {
-		b, a := openFor(t, db.URL, 20*time.Minute), admin(t, db.URL) // no list is given up while the test lasts
+		// no list is given up while the test lasts
+		b, a := openFor(t, db.URL, 20*time.Minute), admin(t, db.URL)
 		holder, err := a.Conn(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -27,7 +27,8 @@ func (b *backend) archive(ctx context.Context, what string, f func(*sql.Conn) er
 }
 
 // Snapshot implements [mvcc.Backend].
-func (b *backend) Snapshot(ctx context.Context, f func(context.Context, mvcc.Snapshot) error) error {
+func (b *backend) Snapshot(ctx context.Context,
+	f func(context.Context, mvcc.Snapshot) error) error {
 	const what = "read a snapshot of the store"
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -47,7 +48,8 @@ func (b *backend) Snapshot(ctx context.Context, f func(context.Context, mvcc.Sna
 }
 
 // stateOf reads the state in a connection's transaction.
-func (b *backend) stateOf(ctx context.Context, conn *sql.Conn, what string) (st mvcc.State, err error) {
+func (b *backend) stateOf(ctx context.Context, conn *sql.Conn, what string) (st mvcc.State,
+	err error) {
 	rows, err := conn.QueryContext(ctx, selectState)
 	if err != nil {
 		return st, b.failed(what, err)
@@ -92,7 +94,8 @@ func (v *view) Records(each func(*mvcc.Record) error) error {
 	defer rows.Close()
 	var callers error
 	err = eachRow(rows, 5, func(r row) error {
-		callers = each(&mvcc.Record{Revision: r.revision(0), Key: r.key(1), Create: r.revision(2), Expiry: r.int(3), Value: r.value(4)})
+		callers = each(&mvcc.Record{Revision: r.revision(0), Key: r.key(1), Create: r.revision(2),
+			Expiry: r.int(3), Value: r.value(4)})
 		if callers != nil {
 			stop() // the other rows, however many, are not waited for
 		}

@@ -43,7 +43,8 @@ func TestPlans(t *testing.T) {
 		if db.Kind == dbtest.MariaDB {
 			exec(t, c, `SET SESSION in_predicate_conversion_threshold = 0`)
 		}
-		exec(t, c, `ALTER TABLE rowkeeper_log STATS_AUTO_RECALC = 0`, `ALTER TABLE rowkeeper_live STATS_AUTO_RECALC = 0`,
+		exec(t, c, `ALTER TABLE rowkeeper_log STATS_AUTO_RECALC = 0`,
+			`ALTER TABLE rowkeeper_live STATS_AUTO_RECALC = 0`,
 			`ANALYZE TABLE rowkeeper_log, rowkeeper_live`)
 		keys := fill(t, a)
 		// The statistics of a table that grows are renewed in the background, each table's at
@@ -82,10 +83,13 @@ func checkPlan(t *testing.T, c *sql.Conn, s mysql.Statement, statistics string) 
 		name := step["table"]
 		good := []string{"const", "eq_ref", "ref", "range", "system"}
 		switch {
-		case name == "" || strings.HasPrefix(name, "<"): // nothing to read, or a result of another step
+		// nothing to read, or a result of another step
+		case name == "" || strings.HasPrefix(name, "<"):
 		case name == "a": // the aborted tokens, of which there are a few
-		case !slices.Contains(good, kind) && !strings.Contains(extra, "no matching row") && !strings.Contains(extra, "Impossible"):
-			t.Errorf("%s, with statistics %s, reads %s by %s: %v", s.Name, statistics, name, kind, plan)
+		case !slices.Contains(good, kind) && !strings.Contains(extra, "no matching row") &&
+			!strings.Contains(extra, "Impossible"):
+			t.Errorf("%s, with statistics %s, reads %s by %s: %v", s.Name, statistics, name,
+				kind, plan)
 		}
 		if strings.Contains(extra, "filesort") || strings.Contains(extra, "temporary") {
 			t.Errorf("%s, with statistics %s, sorts or copies: %v", s.Name, statistics, plan)
@@ -96,8 +100,10 @@ func checkPlan(t *testing.T, c *sql.Conn, s mysql.Statement, statistics string) 
 	exec(t, c, "FLUSH STATUS", "START TRANSACTION")
 	table(t, c, s.SQL, s.Args...)
 	read := 0
-	for _, counter := range table(t, c, "SHOW SESSION STATUS WHERE variable_name LIKE 'Handler_read_%'") {
-		if counter["Variable_name"] == "Handler_read_rnd_deleted" || counter["Variable_name"] == "Handler_read_retry" {
+	for _, counter := range table(t, c, "SHOW SESSION STATUS WHERE variable_name LIKE "+
+		"'Handler_read_%'") {
+		if counter["Variable_name"] == "Handler_read_rnd_deleted" ||
+			counter["Variable_name"] == "Handler_read_retry" {
 			continue
 		}
 		n, err := strconv.Atoi(counter["Value"])
@@ -109,10 +115,12 @@ func checkPlan(t *testing.T, c *sql.Conn, s mysql.Statement, statistics string) 
 	exec(t, c, "ROLLBACK")
 	// SHOW itself reads a little, too.
 	if limit := 2*s.Rows + 60; read > limit {
-		t.Errorf("%s, with statistics %s, reads %d rows, more than %d: %v", s.Name, statistics, read, limit, plan)
+		t.Errorf("%s, with statistics %s, reads %d rows, more than %d: %v", s.Name, statistics,
+			read, limit, plan)
 	}
 	if s.Rows >= 257 && read < s.Rows/2 {
-		t.Errorf("%s, with statistics %s, reads %d rows only, of about %d: the test does not ask what it means to", s.Name, statistics, read, s.Rows)
+		t.Errorf("%s, with statistics %s, reads %d rows only, of about %d: the test does not ask "+
+			"what it means to", s.Name, statistics, read, s.Rows)
 	}
 }
 

@@ -30,7 +30,10 @@ func (b *backend) sweep(p *mvcc.SweepPlan, deleted *int) *transaction {
 			st    mvcc.State
 			found bool
 		)
-		if err := a.each(stateColumns, func(r row) error { st, found = r.state(); return nil }); err != nil {
+		if err := a.each(stateColumns, func(r row) error {
+			st, found = r.state()
+			return nil
+		}); err != nil {
 			return nil, err
 		}
 		if !found {

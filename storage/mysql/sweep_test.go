@@ -23,7 +23,8 @@ func TestSweepOvertakenByImport(t *testing.T) {
 		// Revision 2, which 3 replaces.
 		for expect := range []mvcc.Revision{0, 2} {
 			m := &mvcc.Mutation{Key: "k", Expect: mvcc.Revision(2 * expect), Value: []byte("v")}
-			r, err := sweeper.Commit(ctx, &mvcc.Group{Token: token(), Seen: st.Head, Mutations: []*mvcc.Mutation{m}})
+			r, err := sweeper.Commit(ctx, &mvcc.Group{Token: token(), Seen: st.Head,
+				Mutations: []*mvcc.Mutation{m}})
 			if err != nil || !r.Outcomes[0].Accepted {
 				t.Fatal(r, err)
 			}
@@ -49,14 +50,17 @@ func TestSweepOvertakenByImport(t *testing.T) {
 		if err != nil || row == nil || row.Revision != 2 || st.Head.Epoch != 2 {
 			t.Fatalf("what was imported is %+v at %+v, %v", row, st, err)
 		}
-		if _, st, err := mvcc.SweepBatch(ctx, sweeper, 100); err != nil || st.Swept != st.Head.Revision {
+		if _, st, err := mvcc.SweepBatch(ctx, sweeper, 100); err != nil ||
+			st.Swept != st.Head.Revision {
 			t.Errorf("the next sweep: %+v, %v", st, err)
 		}
 		if row, _, err := importer.Get(ctx, "restored"); err != nil || row == nil {
 			t.Errorf("after the next sweep: %+v, %v", row, err)
 		}
 		// Errors of the caller come back as they are.
-		undone := &mvcc.Import{Replace: true, Records: func(func(*mvcc.Record) error) error { return io.ErrNoProgress }}
+		undone := &mvcc.Import{Replace: true, Records: func(func(*mvcc.Record) error) error {
+			return io.ErrNoProgress
+		}}
 		_, err = undone.Into(ctx, importer)
 		if !errors.Is(err, io.ErrNoProgress) || err.Error() != io.ErrNoProgress.Error() {
 			t.Errorf("the caller's error came back as %v", err)

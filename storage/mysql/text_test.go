@@ -47,14 +47,17 @@ func parseLiteral(s string) (value []byte, rest string, ok bool) {
 }
 
 func FuzzLiteral(f *testing.F) {
-	for _, seed := range []string{"", "text", "'", `\`, `'\'`, `\'; DROP TABLE rowkeeper_log; -- `, "\x00\n\r\x1a\"%_`?", "ä", "\xff'\\", strings.Repeat(`'\`, 100), strings.Repeat("x", 1000) + "'"} {
+	for _, seed := range []string{"", "text", "'", `\`, `'\'`, `\'; DROP TABLE rowkeeper_log; -- `,
+		"\x00\n\r\x1a\"%_`?", "ä", "\xff'\\", strings.Repeat(`'\`, 100), strings.Repeat("x", 1000) +
+			"'"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		literal := mysql.Literal(data)
 		value, rest, ok := parseLiteral(literal + ", 'next'")
 		if !ok || !bytes.Equal(value, data) || rest != ", 'next'" {
-			t.Fatalf("%q is written as %s, which reads as %q followed by %q", data, literal, value, rest)
+			t.Fatalf("%q is written as %s, which reads as %q followed by %q", data, literal,
+				value, rest)
 		}
 		if len(literal) > mysql.MaxLiteral(len(data)) {
 			t.Fatalf("%d bytes are written as %d", len(data), len(literal))
@@ -72,7 +75,8 @@ func TestLiterals(t *testing.T) {
 	each(t, func(t *testing.T, db dbtest.DB) {
 		a := admin(t, db.URL)
 		rng := rand.New(rand.NewPCG(5, 6))
-		alphabets := []string{"'\\", "'\\ab\x00\n\r\x1a\"%_`?-;", "abc'\\\x7f\x80\xbf\xc3\xe0\xf0\xff"}
+		alphabets := []string{"'\\", "'\\ab\x00\n\r\x1a\"%_`?-;",
+			"abc'\\\x7f\x80\xbf\xc3\xe0\xf0\xff"}
 		const strings, columns = 2000, 100
 		for range strings / columns {
 			var want [][]byte

@@ -117,7 +117,8 @@ func (b *backend) rollback(ctx context.Context, c *sql.Conn) {
 // can be rolled back at any time, for one that another node has committed, and when that happened
 // between two statements of one text, MariaDB (10.11) has been seen to execute the rest outside of
 // a transaction, without an error.
-func (b *backend) send(ctx context.Context, c *sql.Conn, t *text, read func(*answers) error) (reached bool, err error) {
+func (b *backend) send(ctx context.Context, c *sql.Conn, t *text,
+	read func(*answers) error) (reached bool, err error) {
 	a := &answers{ctx: ctx, conn: c, texts: []string{t.String()}}
 	if b.galera {
 		a.texts = t.statements()
@@ -238,7 +239,8 @@ func (b *backend) readGuard(a *answers) (g mvcc.Guard, err error) {
 	)
 	err = a.each(stateColumns+3, func(r row) error {
 		g.State, found = r.state()
-		g.At, g.Aborted, oldest = r.token(stateColumns), r.int(stateColumns+1) != 0, r.int(stateColumns+2)
+		g.At, g.Aborted, oldest = r.token(stateColumns), r.int(stateColumns+1) != 0,
+			r.int(stateColumns+2)
 		return nil
 	})
 	switch {
@@ -256,7 +258,8 @@ func (b *backend) readGuard(a *answers) (g mvcc.Guard, err error) {
 // knownSchema is the schema version of this program.
 var knownSchema = migrations.MySQL.Newest()
 
-var errReadOnly = mvcc.Errorf(mvcc.ReadOnly, "the server is read-only: a replica, demoted, or not promoted yet")
+var errReadOnly = mvcc.Errorf(mvcc.ReadOnly, "the server is read-only: a replica, demoted, or "+
+	"not promoted yet")
 
 // takeTurn makes transactions of different Galera nodes exclude each other. There, the commit lock
 // is the node's own. But a transaction is rolled back if another node's, which comes before it in

@@ -59,7 +59,8 @@ func parseURL(text string) (*config, error) {
 			"the database URL is malformed; write mysql://user@host:3306/database, with special characters in the user name and the password as %XX")
 	}
 	if !slices.Contains(schemes, u.Scheme) || u.Opaque != "" {
-		return nil, errors.New("the database URL is not of the form mysql://user@host:3306/database")
+		return nil,
+			errors.New("the database URL is not of the form mysql://user@host:3306/database")
 	}
 	c := &config{
 		user:           u.User.Username(),
@@ -73,12 +74,15 @@ func parseURL(text string) (*config, error) {
 	c.password, c.hasPassword = u.User.Password()
 	switch {
 	case c.user == "":
-		return nil, errors.New("the database URL names no user: write mysql://user@host:3306/database")
+		return nil,
+			errors.New("the database URL names no user: write mysql://user@host:3306/database")
 	case c.database == "":
-		return nil, errors.New("the database URL names no database: write mysql://user@host:3306/database")
+		return nil,
+			errors.New("the database URL names no database: write mysql://user@host:3306/database")
 	case strings.ContainsAny(u.EscapedPath(), "@") || strings.Contains(c.database, "/"):
 		// If the password has a slash in it, it is here.
-		return nil, errors.New("the database URL has more than the name of a database after the host: write / in a password as %2F, and @ in any part as %40")
+		return nil, errors.New("the database URL has more than the name of a database after the " +
+			"host: write / in a password as %2F, and @ in any part as %40")
 	case u.Fragment != "":
 		return nil, errors.New("the database URL has a fragment (#…); write # in a password as %23")
 	}
@@ -122,7 +126,8 @@ func parseURL(text string) (*config, error) {
 		default:
 			if strings.Contains(u.RawQuery, "@") {
 				// If the password has a question mark in it, it is here.
-				return nil, errors.New("the database URL has an unknown parameter; write ? in a password as %3F, and @ in any part as %40")
+				return nil, errors.New("the database URL has an unknown parameter; write ? in a " +
+					"password as %3F, and @ in any part as %40")
 			}
 			return nil, fmt.Errorf("the database URL has an unknown parameter %q", name)
 		}
@@ -158,7 +163,8 @@ func (c *config) setAddress(u *url.URL, socket string) error {
 			"the database URL names no host; write mysql://user@host:3306/database, or mysql://user@/database?socket=/run/mysqld/mysqld.sock")
 	}
 	if strings.Contains(host, ",") {
-		return errors.New("the database URL names several hosts; name one, or a proxy or an address that follows the primary")
+		return errors.New("the database URL names several hosts; name one, or a proxy or an " +
+			"address that follows the primary")
 	}
 	if port == "" {
 		port = "3306"
@@ -178,11 +184,13 @@ func (c *config) checkTLS() error {
 	}
 	switch {
 	case !slices.Contains(tlsModes, c.tls):
-		return fmt.Errorf("the parameter tls of the database URL is not one of %s", strings.Join(tlsModes, ", "))
+		return fmt.Errorf("the parameter tls of the database URL is not one of %s",
+			strings.Join(tlsModes, ", "))
 	case c.tls == tlsOff && (c.tlsCA != "" || c.tlsCert != "" || c.tlsKey != ""):
 		return errors.New("the database URL has tls=false and certificates; leave one of them out")
 	case (c.tls == tlsPreferred || c.tls == tlsSkipVerify) && c.tlsCA != "":
-		return fmt.Errorf("the database URL has ssl-ca, which tls=%s would not use: write tls=true or tls=verify-ca", c.tls)
+		return fmt.Errorf("the database URL has ssl-ca, which tls=%s would not use: write "+
+			"tls=true or tls=verify-ca", c.tls)
 	case (c.tlsCert == "") != (c.tlsKey == ""):
 		return errors.New("the parameters ssl-cert and ssl-key of the database URL belong together")
 	}
@@ -257,7 +265,8 @@ func (c *config) tlsConfig() (*tls.Config, error) {
 	if c.tlsCert != "" {
 		pair, err := tls.LoadX509KeyPair(c.tlsCert, c.tlsKey)
 		if err != nil {
-			return nil, fmt.Errorf("cannot load the client certificate of ssl-cert and ssl-key: %w", err)
+			return nil, fmt.Errorf("cannot load the client certificate of ssl-cert and ssl-key: %w",
+				err)
 		}
 		t.Certificates = []tls.Certificate{pair}
 	}

@@ -13,12 +13,17 @@ import (
 func TestURL(t *testing.T) {
 	t.Setenv("MYSQL_PWD", "from the environment")
 	for _, test := range []struct{ url, user, password, network, addr, db, tls string }{
-		{"mysql://rk@db.example.com/store", "rk", "from the environment", "tcp", "db.example.com:3306", "store", "preferred"},
-		{"mariadb://rk:s%23cr%2Ft@[::1]:3307/store?tls=false", "rk", "s#cr/t", "tcp", "[::1]:3307", "store", ""},
+		{"mysql://rk@db.example.com/store", "rk", "from the environment", "tcp",
+			"db.example.com:3306", "store", "preferred"},
+		{"mariadb://rk:s%23cr%2Ft@[::1]:3307/store?tls=false", "rk", "s#cr/t", "tcp", "[::1]:3307",
+			"store", ""},
 		{"mysql://rk:@h/store?tls=true", "rk", "", "tcp", "h:3306", "store", "verify"},
-		{"mysql://rk@h/store?tls=verify-ca", "rk", "from the environment", "tcp", "h:3306", "store", "ca"},
-		{"mysql://rk@h/store?tls=skip-verify", "rk", "from the environment", "tcp", "h:3306", "store", "skip"},
-		{"mysql://rk@/store?socket=/run/mysqld/mysqld.sock", "rk", "from the environment", "unix", "/run/mysqld/mysqld.sock", "store", ""},
+		{"mysql://rk@h/store?tls=verify-ca", "rk", "from the environment", "tcp", "h:3306",
+			"store", "ca"},
+		{"mysql://rk@h/store?tls=skip-verify", "rk", "from the environment", "tcp", "h:3306",
+			"store", "skip"},
+		{"mysql://rk@/store?socket=/run/mysqld/mysqld.sock", "rk", "from the environment", "unix",
+			"/run/mysqld/mysqld.sock", "store", ""},
 	} {
 		c, err := mysql.CheckURL(test.url)
 		if err != nil {
@@ -36,15 +41,19 @@ func TestURL(t *testing.T) {
 		case c.TLS != nil:
 			tls = "verify"
 		}
-		if c.User != test.user || c.Passwd != test.password || c.Net != test.network || c.Addr != test.addr || c.DBName != test.db || tls != test.tls {
-			t.Errorf("%s: %q %q %q %q %q %q", test.url, c.User, c.Passwd, c.Net, c.Addr, c.DBName, tls)
+		if c.User != test.user || c.Passwd != test.password || c.Net != test.network ||
+			c.Addr != test.addr || c.DBName != test.db || tls != test.tls {
+			t.Errorf("%s: %q %q %q %q %q %q", test.url, c.User, c.Passwd, c.Net, c.Addr,
+				c.DBName, tls)
 		}
 		if test.tls == "verify" && c.TLS.ServerName != "h" {
 			t.Errorf("%s: the certificate has to be of %q", test.url, c.TLS.ServerName)
 		}
 	}
 	for url, want := range map[string]time.Duration{
-		"mysql://rk@h/store": 10 * time.Second, "mysql://rk@h/store?connect_timeout=3": 3 * time.Second, "mysql://rk@h/store?connect_timeout=1m": time.Minute,
+		"mysql://rk@h/store":                    10 * time.Second,
+		"mysql://rk@h/store?connect_timeout=3":  3 * time.Second,
+		"mysql://rk@h/store?connect_timeout=1m": time.Minute,
 	} {
 		if c, err := mysql.CheckURL(url); err != nil || c.Timeout != want {
 			t.Errorf("%s: %v", url, err)
@@ -71,16 +80,24 @@ func TestURLErrors(t *testing.T) {
 		{"mysql://rk:secret@h/store?%zz=secret", "parameters"},
 		{"mysql://rk:secret@h/store?sslmode=require", `unknown parameter "sslmode"`},
 		{"mysql://rk:secret@h/store?tls=true&tls=false", "tls more than once"},
-		{"mysql://rk:secret@h/store?tls=yes", "not one of false, preferred, skip-verify, verify-ca, true"},
+		{"mysql://rk:secret@h/store?tls=yes", "not one of false, preferred, skip-verify, " +
+			"verify-ca, true"},
 		{"mysql://rk:secret@h/store?tls=false&ssl-ca=ca.pem", "tls=false and certificates"},
-		{"mysql://rk:secret@h/store?tls=skip-verify&ssl-ca=ca.pem", "tls=skip-verify would not use"},
+		{"mysql://rk:secret@h/store?tls=skip-verify&ssl-ca=ca.pem",
+			"tls=skip-verify would not use"},
 		{"mysql://rk:secret@h/store?ssl-cert=c.pem", "belong together"},
-		{"mysql://rk:secret@h/store?connect_timeout=soon", "connect_timeout of the database URL is not a duration"},
-		{"mysql://rk:secret@h/store?pool_max_conn_lifetime=0s", "pool_max_conn_lifetime of the database URL is not a duration"},
-		{"mysql://rk:secret@h/store?pool_max_conn_idle_time=x", "pool_max_conn_idle_time of the database URL is not a duration"},
-		{"mysql://rk:secret@h/store?pool_max_conns=0", "pool_max_conns of the database URL is not a number of at least 1"},
-		{"mysql://rk:secret@h/store?ssl-ca=/nonexistent/ca.pem", "cannot read the certificate authority"},
-		{"mysql://rk:secret@h/store?tls=true&ssl-cert=/nonexistent/c&ssl-key=/nonexistent/k", "cannot load the client certificate"},
+		{"mysql://rk:secret@h/store?connect_timeout=soon",
+			"connect_timeout of the database URL is not a duration"},
+		{"mysql://rk:secret@h/store?pool_max_conn_lifetime=0s",
+			"pool_max_conn_lifetime of the database URL is not a duration"},
+		{"mysql://rk:secret@h/store?pool_max_conn_idle_time=x",
+			"pool_max_conn_idle_time of the database URL is not a duration"},
+		{"mysql://rk:secret@h/store?pool_max_conns=0",
+			"pool_max_conns of the database URL is not a number of at least 1"},
+		{"mysql://rk:secret@h/store?ssl-ca=/nonexistent/ca.pem",
+			"cannot read the certificate authority"},
+		{"mysql://rk:secret@h/store?tls=true&ssl-cert=/nonexistent/c&ssl-key=/nonexistent/k",
+			"cannot load the client certificate"},
 		{"mysql://rk@h/store?password_file=/nonexistent/p", "cannot read the password file"},
 	} {
 		_, err := mysql.CheckURL(test.url)
@@ -115,14 +132,18 @@ func TestPasswordFile(t *testing.T) {
 func FuzzURL(f *testing.F) {
 	const secret = "Tr0ub4dor"
 	for _, seed := range [][3]string{
-		{"", "", "host:3306/db?tls=true"}, {"", "", "/db?socket=/run/mysqld/mysqld.sock"}, {"%", "%zz", "h/d"}, {"a/", "", "h:x/d"}, {"", "", "[::1]:1/d?ssl-ca=/nowhere"},
-		{"", "", "h/d?password_file=/nowhere"}, {"", "#", "h/d"}, {"", "?", "h/d?connect_timeout=x"}, {" ", "\n", "h/d"}, {"", ")", "tcp(h:1)/d"}, {"", "", "h/a/b?x=y"},
+		{"", "", "host:3306/db?tls=true"}, {"", "", "/db?socket=/run/mysqld/mysqld.sock"},
+		{"%", "%zz", "h/d"}, {"a/", "", "h:x/d"}, {"", "", "[::1]:1/d?ssl-ca=/nowhere"},
+		{"", "", "h/d?password_file=/nowhere"}, {"", "#", "h/d"},
+		{"", "?", "h/d?connect_timeout=x"}, {" ", "\n", "h/d"}, {"", ")", "tcp(h:1)/d"},
+		{"", "", "h/a/b?x=y"},
 	} {
 		f.Add(seed[0], seed[1], seed[2])
 	}
 	f.Fuzz(func(t *testing.T, before, after, rest string) {
 		url := "mysql://user:" + before + secret + after + "@" + rest
-		if _, err := mysql.CheckURL(url); err != nil && (strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), secret)) {
+		if _, err := mysql.CheckURL(url); err != nil &&
+			(strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), secret)) {
 			t.Errorf("%q: %v", url, err)
 		}
 	})

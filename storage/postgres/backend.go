@@ -60,7 +60,8 @@ func (b *backend) Close() error {
 // Limits implements [mvcc.Backend]. A key of twice the length would still fit into an entry of a
 // B-tree. What bounds a group is that it is held in memory several times, here and in the server.
 func (b *backend) Limits() mvcc.Limits {
-	return mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes, GroupMutations: 512, GroupBytes: 8 << 20}
+	return mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes,
+		GroupMutations: 512, GroupBytes: 8 << 20}
 }
 
 // Reconnect implements [mvcc.Reconnector].
@@ -78,7 +79,8 @@ func (b *backend) Pools() []mvcc.Pool {
 		pool *pgxpool.Pool
 	}{{"commit", b.commits}, {"tail", b.tails}, {"read", b.reads}} {
 		s := p.pool.Stat()
-		pools = append(pools, mvcc.Pool{Name: p.name, InUse: int(s.AcquiredConns()), Idle: int(s.IdleConns()), Max: int(s.MaxConns())})
+		pools = append(pools, mvcc.Pool{Name: p.name, InUse: int(s.AcquiredConns()),
+			Idle: int(s.IdleConns()), Max: int(s.MaxConns())})
 	}
 	return pools
 }

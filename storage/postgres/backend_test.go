@@ -19,7 +19,8 @@ func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
 
 // options are those of tests.
 func options(t testing.TB) mvcc.DriverOptions {
-	return mvcc.DriverOptions{Logger: slog.New(slog.NewTextHandler(testWriter{t}, nil)), Timeout: 30 * time.Second}
+	return mvcc.DriverOptions{Logger: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
+		Timeout: 30 * time.Second}
 }
 
 type testWriter struct{ testing.TB }
@@ -64,7 +65,9 @@ func TestBackend(t *testing.T) {
 		t.Run("prepared"+mode, func(t *testing.T) {
 			backendtest.Run(t, func(t testing.TB) backendtest.Database {
 				url := migrated(t)
-				return backendtest.Database{Open: func(t testing.TB) mvcc.Backend { return openURL(t, url+mode) }}
+				return backendtest.Database{Open: func(t testing.TB) mvcc.Backend {
+					return openURL(t, url+mode)
+				}}
 			})
 		})
 	}

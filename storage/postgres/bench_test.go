@@ -83,16 +83,19 @@ func BenchmarkCommit(b *testing.B) {
 		{2, 1, 1 << 10}, {2, 64, 1 << 10}, {2, 256, 1 << 10},
 		{1, 64, 4 << 10}, {1, 64, 16 << 10},
 	} {
-		b.Run(fmt.Sprintf("processes=%d/group=%d/value=%d", bench.processes, bench.group, bench.valueBytes), func(b *testing.B) {
+		b.Run(fmt.Sprintf("processes=%d/group=%d/value=%d", bench.processes, bench.group,
+			bench.valueBytes), func(b *testing.B) {
 			url := migrated(b)
 			writers := make([]*writer, bench.processes)
 			for i := range writers {
 				backend := openURL(b, url)
 				defer backend.Close()
-				writers[i] = newWriter(b, backend, fmt.Sprintf("widgets%d", i), 10_000/bench.processes, bench.valueBytes)
+				writers[i] = newWriter(b, backend, fmt.Sprintf("widgets%d", i),
+					10_000/bench.processes, bench.valueBytes)
 			}
 			written := func() (wal, disk int64) {
-				if err := connect(b, url).QueryRow(b.Context(), `SELECT (pg_current_wal_lsn() - '0/0')::bigint, sum(pg_total_relation_size(c))::bigint
+				if err := connect(b, url).QueryRow(b.Context(),
+					`SELECT (pg_current_wal_lsn() - '0/0')::bigint, sum(pg_total_relation_size(c))::bigint
 					FROM unnest(ARRAY['rowkeeper_log', 'rowkeeper_live']::regclass[]) c`).Scan(&wal, &disk); err != nil {
 					b.Fatal(err)
 				}
@@ -143,7 +146,8 @@ func BenchmarkReads(b *testing.B) {
 	}
 	page := func(limit int, keysOnly bool) func() (int, error) {
 		return func() (int, error) {
-			p, err := backend.Page(ctx, mvcc.PageQuery{Start: "/", End: "0", Limit: limit, KeysOnly: keysOnly})
+			p, err := backend.Page(ctx, mvcc.PageQuery{Start: "/", End: "0", Limit: limit,
+				KeysOnly: keysOnly})
 			if err != nil {
 				return 0, err
 			}

@@ -66,7 +66,8 @@ const stateColumns = 7
 
 func (r row) state() mvcc.State {
 	return mvcc.State{
-		Head:      mvcc.Position{Epoch: mvcc.Epoch(r.int(0)), Revision: r.revision(3), Token: r.token(4)},
+		Head: mvcc.Position{Epoch: mvcc.Epoch(r.int(0)), Revision: r.revision(3),
+			Token: r.token(4)},
 		Compacted: r.revision(1),
 		Swept:     r.revision(2),
 		Writable:  r.bool(5),
@@ -132,7 +133,9 @@ func encodeAll(args []any) ([][]byte, error) {
 		case string:
 			params[i] = []byte(v)
 		case []int64:
-			params[i] = encodeArray(oidInt, len(v), 8*len(v), func(b []byte, i int) []byte { return binary.BigEndian.AppendUint64(b, uint64(v[i])) })
+			params[i] = encodeArray(oidInt, len(v), 8*len(v), func(b []byte, i int) []byte {
+				return binary.BigEndian.AppendUint64(b, uint64(v[i]))
+			})
 		case []bool:
 			params[i] = encodeArray(oidBool, len(v), len(v), func(b []byte, i int) []byte {
 				if v[i] {
@@ -145,7 +148,9 @@ func encodeAll(args []any) ([][]byte, error) {
 			for _, e := range v {
 				size += len(e)
 			}
-			params[i] = encodeArray(oidBytes, len(v), size, func(b []byte, i int) []byte { return append(b, v[i]...) })
+			params[i] = encodeArray(oidBytes, len(v), size, func(b []byte, i int) []byte {
+				return append(b, v[i]...)
+			})
 		default:
 			return nil, fmt.Errorf("a parameter of type %T cannot be encoded", arg)
 		}

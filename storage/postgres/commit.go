@@ -18,7 +18,9 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 		// A session somewhere has been listening without reading for so long that the queue is
 		// full. It was certain that the group was not committed; it is now, silently: other
 		// processes find it when they poll.
-		b.cfg.log.Warn("PostgreSQL's queue of notifications is full, so other processes learn of commits by polling: look for a session that listens and is idle in a transaction", "err", err)
+		b.cfg.log.Warn("PostgreSQL's queue of notifications is full, so other processes learn of "+
+			"commits by polling: look for a session that listens and is idle in a transaction",
+			"err", err)
 		o, err = b.commitInput(ctx, g, in, "")
 	}
 	if err != nil {
@@ -33,14 +35,17 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 func damagedGroup(err error) error {
 	var e *pgconn.PgError
 	if errors.As(err, &e) && (e.Code == "XX001" || e.Code == "XX002") {
-		return mvcc.Errorf(mvcc.Data, "the database is damaged where it holds a key, which cannot be written: restore a backup (%w)", e)
+		return mvcc.Errorf(mvcc.Data, "the database is damaged where it holds a key, which "+
+			"cannot be written: restore a backup (%w)", e)
 	}
 	return err
 }
 
-func (b *backend) commitInput(ctx context.Context, g *mvcc.Group, in *input, channel string) (outcome, error) {
-	return b.transact(ctx, commitLock, commitGroup, g.Token[:], int64(g.Seen.Epoch), in.seen, in.seenTokens,
-		in.keys, in.expected, in.deleted, in.values, in.ttls, in.wantsPrevious, channel)
+func (b *backend) commitInput(ctx context.Context, g *mvcc.Group, in *input,
+	channel string) (outcome, error) {
+	return b.transact(ctx, commitLock, commitGroup, g.Token[:], int64(g.Seen.Epoch), in.seen,
+		in.seenTokens, in.keys, in.expected, in.deleted, in.values, in.ttls, in.wantsPrevious,
+		channel)
 }
 
 // notificationsFull tells whether a commit was refused for its notification: the server checks for
@@ -74,7 +79,8 @@ type expectation struct {
 
 func newInput(g *mvcc.Group) *input {
 	n := len(g.Mutations)
-	in := &input{keys: make([][]byte, 0, n), expected: make([]int64, 0, n), deleted: make([]bool, 0, n), values: make([][]byte, 0, n),
+	in := &input{keys: make([][]byte, 0, n), expected: make([]int64, 0, n),
+		deleted: make([]bool, 0, n), values: make([][]byte, 0, n),
 		ttls: make([]int64, 0, n), wantsPrevious: make([]bool, 0, n), place: make([]int, n)}
 	in.see(&g.Seen)
 	for i := range g.Earlier {
@@ -112,7 +118,8 @@ func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
 	r, n := o.work[0], len(in.keys)
 	before := mvcc.Position{Epoch: mvcc.Epoch(r.int(0)), Revision: r.revision(3), Token: r.token(4)}
 	now := r.time(5)
-	st := mvcc.State{Head: before, Compacted: r.revision(1), Swept: r.revision(2), Writable: true, Now: now}
+	st := mvcc.State{Head: before, Compacted: r.revision(1), Swept: r.revision(2), Writable: true,
+		Now: now}
 	if err := mvcc.Refusal(g, st, r.bool(6), r.bool(7)); err != nil {
 		return nil, err
 	}
@@ -120,12 +127,16 @@ func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
 	for i := range columns {
 		var err error
 		if columns[i], err = r.array(8+i, n); err != nil {
-			return nil, mvcc.Errorf(mvcc.Unknown, "PostgreSQL's answer to a commit cannot be read: %w", err)
+			return nil, mvcc.Errorf(mvcc.Unknown, "PostgreSQL's answer to a commit cannot be "+
+				"read: %w", err)
 		}
 	}
-	accepted, revisions, creations, previous := row(columns[0]), row(columns[1]), row(columns[2]), row(columns[3])
+	accepted, revisions, creations, previous := row(columns[0]), row(columns[1]), row(columns[2]),
+		row(columns[3])
 
-	res := &mvcc.GroupResult{Before: before, State: st, Time: now, LockWait: max(now.Sub(o.lock[0].time(0)), 0), Outcomes: make([]mvcc.Outcome, len(g.Mutations))}
+	res := &mvcc.GroupResult{Before: before, State: st, Time: now,
+		LockWait: max(now.Sub(o.lock[0].time(0)), 0),
+		Outcomes: make([]mvcc.Outcome, len(g.Mutations))}
 	answered := -1
 	for i, m := range g.Mutations {
 		at := in.place[i]
@@ -133,14 +144,17 @@ func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
 		case !accepted.bool(at) && in.wantsPrevious[at] && revisions.revision(at) == m.Expect:
 			// It was refused although its expectation holds.
 			lost := mvcc.LostValue(m.Key, m.Expect)
-			res.Outcomes[i] = mvcc.Outcome{Revision: m.Expect, Err: mvcc.Errorf(mvcc.Data, "%w", lost)}
+			res.Outcomes[i] = mvcc.Outcome{Revision: m.Expect,
+				Err: mvcc.Errorf(mvcc.Data, "%w", lost)}
 		case !accepted.bool(at):
 			res.Outcomes[i].Revision = revisions.revision(at)
 		case at <= answered:
 			res.Outcomes[i].Revision = m.Expect // it lost to the one that stands for it
 		default:
-			res.Outcomes[i] = mvcc.Outcome{Accepted: true, Revision: revisions.revision(at), Create: creations.revision(at), PrevValue: slices.Clone(previous[at])}
-			res.State.Head = mvcc.Position{Epoch: before.Epoch, Revision: revisions.revision(at), Token: g.Token}
+			res.Outcomes[i] = mvcc.Outcome{Accepted: true, Revision: revisions.revision(at),
+				Create: creations.revision(at), PrevValue: slices.Clone(previous[at])}
+			res.State.Head = mvcc.Position{Epoch: before.Epoch, Revision: revisions.revision(at),
+				Token: g.Token}
 		}
 		answered = max(answered, at)
 	}

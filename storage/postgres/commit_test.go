@@ -25,7 +25,8 @@ func TestCommitFollowsTheRules(t *testing.T) {
 		token := func() mvcc.Token { return mvcc.Token{1 + byte(rng.IntN(3))} }
 
 		// A store of any kind: the head, and other rows of the log, some with a value that is lost.
-		st := mvcc.State{Head: mvcc.Position{Epoch: mvcc.Epoch(1 + rng.IntN(2)), Revision: mvcc.Revision(4 + rng.IntN(4)), Token: token()}}
+		st := mvcc.State{Head: mvcc.Position{Epoch: mvcc.Epoch(1 + rng.IntN(2)),
+			Revision: mvcc.Revision(4 + rng.IntN(4)), Token: token()}}
 		st.Compacted = mvcc.Revision(rng.IntN(int(st.Head.Revision) + 1))
 		log := map[mvcc.Revision]mvcc.Token{st.Head.Revision: st.Head.Token}
 		for r := mvcc.Revision(1); r < st.Head.Revision; r++ {
@@ -37,10 +38,12 @@ func TestCommitFollowsTheRules(t *testing.T) {
 		for i := range keys {
 			if rng.IntN(3) > 0 {
 				r := 1 + mvcc.Revision(rng.IntN(int(st.Head.Revision)))
-				current[mvcc.Key(fmt.Sprint("key", i))] = [2]mvcc.Revision{r, 1 + mvcc.Revision(rng.IntN(int(r)))}
+				current[mvcc.Key(fmt.Sprint("key", i))] = [2]mvcc.Revision{r,
+					1 + mvcc.Revision(rng.IntN(int(r)))}
 			}
 		}
-		g := &mvcc.Group{Token: newToken(), Seen: mvcc.Position{Epoch: st.Head.Epoch, Revision: mvcc.Revision(1 + rng.IntN(9))}}
+		g := &mvcc.Group{Token: newToken(), Seen: mvcc.Position{Epoch: st.Head.Epoch,
+			Revision: mvcc.Revision(1 + rng.IntN(9))}}
 		g.Seen.Token = log[g.Seen.Revision]
 		switch rng.IntN(8) {
 		case 0:
@@ -52,7 +55,8 @@ func TestCommitFollowsTheRules(t *testing.T) {
 		}
 		var at []mvcc.Token
 		for r := range g.Seen.Revision {
-			if p := (mvcc.Position{Epoch: g.Seen.Epoch, Revision: r, Token: log[r]}); rng.IntN(4) == 0 {
+			if p := (mvcc.Position{Epoch: g.Seen.Epoch, Revision: r,
+				Token: log[r]}); rng.IntN(4) == 0 {
 				if p.Token == (mvcc.Token{}) || rng.IntN(16) == 0 {
 					p.Token = token()
 				}
@@ -75,47 +79,60 @@ func TestCommitFollowsTheRules(t *testing.T) {
 		aborted := rng.IntN(8) == 0
 
 		exec(t, conn, `TRUNCATE rowkeeper_log, rowkeeper_live, rowkeeper_aborted`,
-			fmt.Sprintf(`UPDATE rowkeeper_store SET epoch = %d, compacted = %d, swept = 0`, st.Head.Epoch, st.Compacted))
+			fmt.Sprintf(`UPDATE rowkeeper_store SET epoch = %d, compacted = %d, swept = 0`,
+				st.Head.Epoch, st.Compacted))
 		var rows []string
 		for r, token := range log {
-			rows = append(rows, fmt.Sprintf(`(%d, 0, 0, 1, false, 'a key', '\x%x', 'a value')`, r, token))
+			rows = append(rows, fmt.Sprintf(`(%d, 0, 0, 1, false, 'a key', '\x%x', 'a value')`, r,
+				token))
 		}
-		exec(t, conn, `INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token, value) VALUES `+strings.Join(rows, ", "))
+		exec(t, conn,
+			`INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token, value) VALUES `+strings.Join(rows, ", "))
 		for key, at := range current {
-			exec(t, conn, fmt.Sprintf(`INSERT INTO rowkeeper_live (key, revision, create_revision) VALUES ('%s', %d, %d)`, key, at[0], at[1]))
+			exec(t, conn,
+				fmt.Sprintf(`INSERT INTO rowkeeper_live (key, revision, create_revision) VALUES ('%s', %d, %d)`, key, at[0], at[1]))
 		}
 		if aborted {
-			exec(t, conn, fmt.Sprintf(`INSERT INTO rowkeeper_aborted (token, seen) VALUES ('\x%x', %d)`, g.Token, g.Seen.Revision))
+			exec(t, conn,
+				fmt.Sprintf(`INSERT INTO rowkeeper_aborted (token, seen) VALUES ('\x%x', %d)`,
+					g.Token, g.Seen.Revision))
 		}
 
 		got, err := b.Commit(t.Context(), g)
-		want := mvcc.CheckGroup(g, mvcc.Guard{State: st, At: log[g.Seen.Revision], Earlier: at, Aborted: aborted})
-		if fmt.Sprint(err) != fmt.Sprint(want) || want != nil && mvcc.ClassOf(err) != mvcc.ClassOf(want) {
+		want := mvcc.CheckGroup(g, mvcc.Guard{State: st, At: log[g.Seen.Revision], Earlier: at,
+			Aborted: aborted})
+		if fmt.Sprint(err) != fmt.Sprint(want) ||
+			want != nil && mvcc.ClassOf(err) != mvcc.ClassOf(want) {
 			t.Fatalf("seed %d: the group is refused by %v, want %v", seed, err, want)
 		}
 		head := st.Head
 		if want == nil {
-			outcomes, n := mvcc.Decide(g.Mutations, st.Head.Revision, func(k mvcc.Key) (mvcc.Revision, mvcc.Revision) {
-				return current[k][0], current[k][1]
-			}, func(i int) error {
-				m := g.Mutations[i]
-				if _, ok := log[m.Expect]; m.Delete && !m.HasPrev && !ok {
-					return mvcc.Errorf(mvcc.Data, "lost")
-				}
-				return nil
-			})
+			outcomes, n := mvcc.Decide(g.Mutations, st.Head.Revision,
+				func(k mvcc.Key) (mvcc.Revision, mvcc.Revision) {
+					return current[k][0], current[k][1]
+				}, func(i int) error {
+					m := g.Mutations[i]
+					if _, ok := log[m.Expect]; m.Delete && !m.HasPrev && !ok {
+						return mvcc.Errorf(mvcc.Data, "lost")
+					}
+					return nil
+				})
 			for i, w := range outcomes {
 				o := got.Outcomes[i]
-				if o.Accepted != w.Accepted || o.Revision != w.Revision || o.Accepted && o.Create != w.Create ||
-					(o.Err == nil) != (w.Err == nil) || o.Err != nil && mvcc.ClassOf(o.Err) != mvcc.Data {
-					t.Fatalf("seed %d: mutation %d, %+v, is decided as %+v, want %+v", seed, i, g.Mutations[i], o, w)
+				if o.Accepted != w.Accepted || o.Revision != w.Revision ||
+					o.Accepted && o.Create != w.Create ||
+					(o.Err == nil) != (w.Err == nil) ||
+					o.Err != nil && mvcc.ClassOf(o.Err) != mvcc.Data {
+					t.Fatalf("seed %d: mutation %d, %+v, is decided as %+v, want %+v", seed, i,
+						g.Mutations[i], o, w)
 				}
 				if w.Err != nil {
 					lost++
 				}
 			}
 			if n > 0 {
-				head = mvcc.Position{Epoch: head.Epoch, Revision: head.Revision + mvcc.Revision(n), Token: g.Token}
+				head = mvcc.Position{Epoch: head.Epoch, Revision: head.Revision + mvcc.Revision(n),
+					Token: g.Token}
 			}
 			accepted += n
 			if got.State.Head != head {
@@ -129,7 +146,8 @@ func TestCommitFollowsTheRules(t *testing.T) {
 		}
 	}
 	// That all kinds of cases were among them, and how many is chance.
-	if accepted < cases/8 || min(lost, refused[mvcc.Aborted], refused[mvcc.Fenced], refused[mvcc.Transient]) == 0 {
+	if accepted < cases/8 || min(lost, refused[mvcc.Aborted], refused[mvcc.Fenced],
+		refused[mvcc.Transient]) == 0 {
 		t.Errorf("of %d groups were refused: %v; %d mutations were accepted, and %d met a lost value", cases, refused, accepted, lost)
 	}
 }

@@ -81,7 +81,8 @@ func (c *config) transactionSettings() string {
 	}
 	maps.Copy(settings, planner)
 	delete(settings, "default_transaction_isolation") // BEGIN names it
-	delete(settings, "plan_cache_mode")               // every statement is planned for its arguments
+	// every statement is planned for its arguments
+	delete(settings, "plan_cache_mode")
 	return setConfig(settings, true) +
 		`, set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)`
 }
@@ -90,7 +91,8 @@ func (c *config) transactionSettings() string {
 func setConfig(settings map[string]string, local bool) string {
 	var calls []string
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		calls = append(calls, fmt.Sprintf(`set_config('%s', '%s', %t)`, name, settings[name], local))
+		calls = append(calls, fmt.Sprintf(`set_config('%s', '%s', %t)`, name, settings[name],
+			local))
 	}
 	return `SELECT ` + strings.Join(calls, ", ")
 }
@@ -118,7 +120,8 @@ func (b *backend) connect(ctx context.Context) (*pgx.Conn, error) {
 func checkVersion(conn *pgx.Conn) error {
 	version := conn.PgConn().ParameterStatus("server_version")
 	if major, err := majorVersion(version); err != nil || major < oldestServer {
-		return mvcc.Errorf(mvcc.Invalid, "the server is PostgreSQL %s, and version %d or later is needed", version, oldestServer)
+		return mvcc.Errorf(mvcc.Invalid, "the server is PostgreSQL %s, and version %d or later "+
+			"is needed", version, oldestServer)
 	}
 	return nil
 }
@@ -168,13 +171,15 @@ func (b *backend) greet(ctx context.Context, conn *pgx.Conn, writes bool) error 
 		return err
 	}
 	if !d.Continues(b.durable) {
-		return mvcc.Errorf(mvcc.Fenced, "PostgreSQL was restarted, or its settings have changed, and fsync is or was off: "+
-			"commits may be lost (recorded start %q, now %q)", d.Recorded, d.Boot)
+		return mvcc.Errorf(mvcc.Fenced, "PostgreSQL was restarted, or its settings have changed, "+
+			"and fsync is or was off: commits may be lost (recorded start %q, now %q)",
+			d.Recorded, d.Boot)
 	}
 	if !b.cfg.prepared || !writes {
 		return nil
 	}
-	if _, err := conn.Exec(ctx, sqlSetUpWriter, milliseconds(b.cfg.transactionTimeout())); err != nil {
+	if _, err := conn.Exec(ctx, sqlSetUpWriter,
+		milliseconds(b.cfg.transactionTimeout())); err != nil {
 		return b.cfg.connectError(err)
 	}
 	pipeline := conn.PgConn().StartPipeline(ctx)

@@ -81,7 +81,8 @@ func TestTLS(t *testing.T) {
 	ca, other := dbtest.NewAuthority(t), dbtest.NewAuthority(t)
 	caFile, otherFile := write(t, "ca.pem", ca.PEM(t)), write(t, "other.pem", other.PEM(t))
 	start := func(t *testing.T, after time.Duration, host string) dbtest.DB {
-		return dbtest.NewServer(t, dbtest.Postgres, dbserver.Options{TLS: ca.Server(t, after, host)}).Open()
+		return dbtest.NewServer(t, dbtest.Postgres,
+			dbserver.Options{TLS: ca.Server(t, after, host)}).Open()
 	}
 	verify := func(t *testing.T, db dbtest.DB, file string) string {
 		return with(t, db.URL, "sslmode", "verify-full", "sslrootcert", file)
@@ -99,7 +100,8 @@ func TestTLS(t *testing.T) {
 		}
 		err := postgres.Session(t.Context(), b, true, func(conn *pgx.Conn) error {
 			var encrypted bool
-			err := conn.QueryRow(t.Context(), `SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()`).Scan(&encrypted)
+			err := conn.QueryRow(t.Context(),
+				`SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()`).Scan(&encrypted)
 			if !encrypted {
 				t.Error("the connection is not encrypted")
 			}
@@ -108,10 +110,12 @@ func TestTLS(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		openError(t, verify(t, db, otherFile), mvcc.Denied, "authority that is not trusted", "sslrootcert")
+		openError(t, verify(t, db, otherFile), mvcc.Denied, "authority that is not trusted",
+			"sslrootcert")
 	})
 	t.Run("expired", func(t *testing.T) {
-		openError(t, verify(t, start(t, -2*time.Hour, "127.0.0.1"), caFile), mvcc.Denied, "has expired", "renew it")
+		openError(t, verify(t, start(t, -2*time.Hour, "127.0.0.1"), caFile), mvcc.Denied,
+			"has expired", "renew it")
 	})
 	t.Run("for another host", func(t *testing.T) {
 		openError(t, verify(t, start(t, 0, "192.0.2.1"), caFile), mvcc.Denied, "another host name")
@@ -122,7 +126,8 @@ func TestTLS(t *testing.T) {
 func TestPasswordRotation(t *testing.T) {
 	database := migrated(t)
 	admin := connect(t, database)
-	user := role(t, admin, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %s`)
+	user := role(t, admin,
+		`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %s`)
 	file := write(t, "password", []byte(secret+"\n"))
 	u, err := url.Parse(with(t, database, "password_file", file))
 	if err != nil {
@@ -133,7 +138,8 @@ func TestPasswordRotation(t *testing.T) {
 	defer b.Close()
 	seen := head(t, b)
 	kill := func() {
-		exec(t, admin, fmt.Sprintf(`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '%s'`, user))
+		exec(t, admin,
+			fmt.Sprintf(`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '%s'`, user))
 	}
 	exec(t, admin, fmt.Sprintf(`ALTER ROLE %s PASSWORD 'another'`, user))
 	if got := head(t, b); got != seen {
@@ -162,20 +168,26 @@ func TestPasswordRotation(t *testing.T) {
 // statements want them.
 func TestSessionSettings(t *testing.T) {
 	database := migrated(t)
-	exec(t, connect(t, database), fmt.Sprintf(`ALTER DATABASE %s SET synchronous_commit = off`, pgx.Identifier{dbName(t, database)}.Sanitize()),
-		fmt.Sprintf(`ALTER DATABASE %s SET default_transaction_isolation = 'serializable'`, pgx.Identifier{dbName(t, database)}.Sanitize()))
+	exec(t, connect(t, database), fmt.Sprintf(`ALTER DATABASE %s SET synchronous_commit = off`,
+		pgx.Identifier{dbName(t, database)}.Sanitize()),
+		fmt.Sprintf(`ALTER DATABASE %s SET default_transaction_isolation = 'serializable'`,
+			pgx.Identifier{dbName(t, database)}.Sanitize()))
 	b := openURL(t, with(t, database, "idle_in_transaction_session_timeout", "1234"))
 	defer b.Close()
 	for _, writes := range []bool{false, true} {
-		want := map[string]string{"enable_seqscan": "off", "default_transaction_isolation": "read committed", "lock_timeout": "10s", "statement_timeout": "30s",
-			"idle_in_transaction_session_timeout": "1234ms", "application_name": "rowkeeper", "plan_cache_mode": "force_generic_plan"}
+		want := map[string]string{"enable_seqscan": "off",
+			"default_transaction_isolation": "read committed", "lock_timeout": "10s",
+			"statement_timeout":                   "30s",
+			"idle_in_transaction_session_timeout": "1234ms", "application_name": "rowkeeper",
+			"plan_cache_mode": "force_generic_plan"}
 		if writes {
 			want["synchronous_commit"], want["statement_timeout"] = "on", "20s"
 		}
 		err := postgres.Session(t.Context(), b, writes, func(conn *pgx.Conn) error {
 			for name, value := range want {
 				var got string
-				if err := conn.QueryRow(t.Context(), `SELECT current_setting($1)`, name).Scan(&got); err != nil {
+				if err := conn.QueryRow(t.Context(), `SELECT current_setting($1)`,
+					name).Scan(&got); err != nil {
 					return err
 				}
 				if got != value {
@@ -218,7 +230,8 @@ func TestRoleTimeout(t *testing.T) {
 			database := migrated(t)
 			admin := connect(t, database)
 			const limit = 300 * time.Millisecond
-			user := role(t, admin, `GRANT ALL ON ALL TABLES IN SCHEMA public TO %s`, fmt.Sprintf(`ALTER ROLE %%s SET statement_timeout = %d`, limit.Milliseconds()))
+			user := role(t, admin, `GRANT ALL ON ALL TABLES IN SCHEMA public TO %s`,
+				fmt.Sprintf(`ALTER ROLE %%s SET statement_timeout = %d`, limit.Milliseconds()))
 			url := as(t, database, user, secret)
 			if pooled {
 				url = with(t, startPgBouncer(t, url, "session"), "pool_max_conns", "1")

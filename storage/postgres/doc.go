@@ -42,8 +42,8 @@
 //
 // A process uses:
 //
-//   - up to pool_max_conns connections for lists and single reads. If there are more than two, lists
-//     leave two of them for single reads;
+//   - up to pool_max_conns connections for lists and single reads. If there are more than two,
+//     lists leave two of them for single reads;
 //   - up to four to write;
 //   - up to four to read the head, the new rows of the log, and what expiry and compaction need.
 //     Bursts of lists cannot take these;

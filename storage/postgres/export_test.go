@@ -17,10 +17,16 @@ type Statement struct {
 // Statements are all that touch the tables.
 func Statements() []Statement {
 	list := []Statement{
-		{"state", sqlState, false}, {"tail", sqlTail, false}, {"get", sqlGet, false}, {"get_keys", sqlGetKeys, false}, {"page", sqlPage, false}, {"keys", sqlKeys, false},
-		{"replaced", sqlReplaced, false}, {"values", sqlValues, false}, {"count", sqlCount, false}, {"count_up_to", sqlCountUpTo, false}, {"expired", sqlExpired, false},
+		{"state", sqlState, false}, {"tail", sqlTail, false}, {"get", sqlGet, false},
+		{"get_keys", sqlGetKeys, false}, {"page", sqlPage, false}, {"keys", sqlKeys, false},
+		{"replaced", sqlReplaced, false}, {"values", sqlValues, false}, {"count", sqlCount, false},
+		{"count_up_to", sqlCountUpTo, false}, {"expired", sqlExpired, false},
 		{"first_at", sqlFirstAt, false}, {"sweepable", sqlSweepRows, false},
-		{"find_group", sqlFindGroup, true}, {"abort", sqlAbort, true}, {"compact", sqlCompact, true}, {"records", sqlRecords, true}, {"import", sqlImport, true}, {"mark", sqlMark, true}, {"record_fingerprint", sqlRecordFingerprint, true}, {"identity", sqlIdentity, false}, {"durability", sqlDurability, false}, {"record_boot", sqlRecordBoot, true}, {"size", sqlSize, false},
+		{"find_group", sqlFindGroup, true}, {"abort", sqlAbort, true},
+		{"compact", sqlCompact, true}, {"records", sqlRecords, true}, {"import", sqlImport, true},
+		{"mark", sqlMark, true}, {"record_fingerprint", sqlRecordFingerprint, true},
+		{"identity", sqlIdentity, false}, {"durability", sqlDurability, false},
+		{"record_boot", sqlRecordBoot, true}, {"size", sqlSize, false},
 	}
 	for _, s := range writingStatements {
 		if s.name != begin.name && s.name != commit.name {

@@ -58,7 +58,8 @@ func TestStandbyAndPromotion(t *testing.T) {
 		})
 		standby(err)
 	}
-	_, err = mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: seen, Token: newToken(), Jump: 1 << 32})
+	_, err = mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: seen, Token: newToken(),
+		Jump: 1 << 32})
 	wantClass(t, err, mvcc.ReadOnly)
 	openError(t, db.URL, mvcc.ReadOnly, "standby", "primary")
 
@@ -70,7 +71,8 @@ func TestStandbyAndPromotion(t *testing.T) {
 	_, err = b.Commit(t.Context(), group(seen, "b"))
 	wantClass(t, err, mvcc.Fenced)
 	after, err := b.Identity(t.Context())
-	if err != nil || after.Recorded != before.Actual || after.Actual == before.Actual || after.Store != before.Store {
+	if err != nil || after.Recorded != before.Actual || after.Actual == before.Actual ||
+		after.Store != before.Store {
 		t.Fatalf("the identity is %+v after %+v, %v", after, before, err)
 	}
 
@@ -81,7 +83,8 @@ func TestStandbyAndPromotion(t *testing.T) {
 	if got := head(t, opened); got != seen {
 		t.Errorf("the head is %+v, want %+v", got, seen)
 	}
-	st, err := mvcc.StartEpoch(t.Context(), opened, mvcc.Fence{Seen: seen, Token: newToken(), Jump: 1 << 32, Fingerprint: after.Actual})
+	st, err := mvcc.StartEpoch(t.Context(), opened, mvcc.Fence{Seen: seen, Token: newToken(),
+		Jump: 1 << 32, Fingerprint: after.Actual})
 	if err != nil || st.Head.Epoch != seen.Epoch+1 {
 		t.Fatalf("the state after the fence is %+v, %v", st, err)
 	}
@@ -89,7 +92,8 @@ func TestStandbyAndPromotion(t *testing.T) {
 	for i, b := range []mvcc.Backend{b, opened} {
 		_, err = b.Commit(t.Context(), group(seen, "c"))
 		wantClass(t, err, mvcc.Fenced)
-		if _, err := b.Commit(t.Context(), group(head(t, b), mvcc.Key(fmt.Sprintf("d%d", i)))); err != nil {
+		if _, err := b.Commit(t.Context(),
+			group(head(t, b), mvcc.Key(fmt.Sprintf("d%d", i)))); err != nil {
 			t.Error(err)
 		}
 	}
@@ -98,7 +102,8 @@ func TestStandbyAndPromotion(t *testing.T) {
 // A primary that was set to read-only answers, and says so.
 func TestReadOnlyServer(t *testing.T) {
 	url := migrated(t)
-	exec(t, connect(t, url), fmt.Sprintf(`ALTER DATABASE %s SET default_transaction_read_only = on`, pgx.Identifier{dbName(t, url)}.Sanitize()))
+	exec(t, connect(t, url), fmt.Sprintf(`ALTER DATABASE %s SET default_transaction_read_only = on`,
+		pgx.Identifier{dbName(t, url)}.Sanitize()))
 	for _, prepared := range []string{"true", "false"} {
 		b := openURL(t, with(t, url, "prepared_statements", prepared))
 		defer b.Close()

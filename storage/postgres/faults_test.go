@@ -132,7 +132,8 @@ func TestGroupSeesWhatItWaitedFor(t *testing.T) {
 	if r.err != nil {
 		t.Fatal(r.err)
 	}
-	if o := r.res.Outcomes; r.res.Before.Revision != 2 || o[0].Accepted || o[0].Revision != 2 || !o[1].Accepted || o[1].Revision != 3 {
+	if o := r.res.Outcomes; r.res.Before.Revision != 2 || o[0].Accepted || o[0].Revision != 2 ||
+		!o[1].Accepted || o[1].Revision != 3 {
 		t.Errorf("the group was after %d, and its outcomes are %+v", r.res.Before.Revision, o)
 	}
 	if r.res.LockWait <= 0 {
@@ -143,7 +144,8 @@ func TestGroupSeesWhatItWaitedFor(t *testing.T) {
 // sessions counts the sessions of an application in the database.
 func sessions(t testing.TB, conn *pgx.Conn, application string) (n int) {
 	t.Helper()
-	if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1`, application).Scan(&n); err != nil {
+	if err := conn.QueryRow(t.Context(),
+		`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = $1`, application).Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -179,14 +181,17 @@ func TestZombies(t *testing.T) {
 		t.Run("prepared_statements="+prepared, func(t *testing.T) {
 			t.Run("waiting for the lock", func(t *testing.T) {
 				url := migrated(t)
-				b, admin, watcher := openURL(t, with(t, url, "prepared_statements", prepared)), connect(t, url), connect(t, url)
+				b, admin, watcher := openURL(t, with(t, url, "prepared_statements", prepared)),
+					connect(t, url), connect(t, url)
 				defer b.Close()
 				seen := head(t, b)
 				release := lockStore(t, admin)
 				g := group(seen, "zombie")
 				ctx, cancel := context.WithCancel(t.Context())
 				done := commitSoon(ctx, b, g)
-				eventually(t, "the group to wait for the lock", func() bool { return waiting(t, watcher) == 1 })
+				eventually(t, "the group to wait for the lock", func() bool {
+					return waiting(t, watcher) == 1
+				})
 				cancel()
 				wantClass(t, (<-done).err, mvcc.Unknown)
 				resolved := make(chan error, 1)
@@ -196,7 +201,9 @@ func TestZombies(t *testing.T) {
 					r, err = mvcc.ResolveGroup(t.Context(), b, g.Token, seen)
 					resolved <- err
 				}()
-				eventually(t, "the resolution to wait behind the group", func() bool { return waiting(t, watcher) == 2 })
+				eventually(t, "the resolution to wait behind the group", func() bool {
+					return waiting(t, watcher) == 2
+				})
 				release()
 				if err := <-resolved; err != nil {
 					t.Fatal(err)
@@ -204,14 +211,16 @@ func TestZombies(t *testing.T) {
 				// The group was first in the queue for the lock, so it has committed though nobody
 				// was told.
 				row, _, err := b.Get(t.Context(), "zombie")
-				if err != nil || !r.Committed || r.Aborted || row == nil || len(r.Rows) != 1 || r.Rows[0].Revision != row.Revision {
+				if err != nil || !r.Committed || r.Aborted || row == nil || len(r.Rows) != 1 ||
+					r.Rows[0].Revision != row.Revision {
 					t.Errorf("the resolution is %+v, and the key %+v, %v", r, row, err)
 				}
 			})
 			t.Run("arriving late", func(t *testing.T) {
 				url := migrated(t)
 				p, through := newProxy(t, url)
-				b, other, watcher := openURL(t, with(t, through, "prepared_statements", prepared, "application_name", "zombie")), openURL(t, url), connect(t, url)
+				b, other, watcher := openURL(t, with(t, through, "prepared_statements", prepared,
+					"application_name", "zombie")), openURL(t, url), connect(t, url)
 				defer b.Close()
 				defer other.Close()
 				seen := head(t, b)
@@ -232,11 +241,14 @@ func TestZombies(t *testing.T) {
 				p.pass(-1)
 				p.cut()
 				// The server ends a session when it has done all that it has received.
-				eventually(t, "the zombie to end", func() bool { return sessions(t, watcher, "zombie") == 0 })
+				eventually(t, "the zombie to end", func() bool {
+					return sessions(t, watcher, "zombie") == 0
+				})
 				if row, _, err := other.Get(t.Context(), "zombie"); err != nil || row != nil {
 					t.Errorf("the key of the aborted group is %+v, %v", row, err)
 				}
-				if again, err := mvcc.ResolveGroup(t.Context(), other, g.Token, seen); err != nil || !again.Aborted {
+				if again, err := mvcc.ResolveGroup(t.Context(), other, g.Token, seen); err != nil ||
+					!again.Aborted {
 					t.Errorf("the second resolution is %+v, %v", again, err)
 				}
 			})
@@ -277,7 +289,9 @@ func TestTerminatedSessions(t *testing.T) {
 			case mvcc.Unknown:
 				var r *mvcc.Resolution
 				for r == nil {
-					if r, err = mvcc.ResolveGroup(t.Context(), b, g.Token, seen); err != nil && !slices.Contains([]mvcc.Class{mvcc.Transient, mvcc.Unavailable}, mvcc.ClassOf(err)) {
+					if r, err = mvcc.ResolveGroup(t.Context(), b, g.Token, seen); err != nil &&
+						!slices.Contains([]mvcc.Class{mvcc.Transient, mvcc.Unavailable},
+							mvcc.ClassOf(err)) {
 						t.Errorf("resolve: %v", err)
 						return
 					}
@@ -297,7 +311,8 @@ func TestTerminatedSessions(t *testing.T) {
 		before := progress.Load()
 		eventually(t, "commits to go on", func() bool { return progress.Load() > before })
 		var n int
-		if err := admin.QueryRow(t.Context(), `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+		if err := admin.QueryRow(t.Context(),
+			`SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 			WHERE datname = current_database() AND application_name = 'rowkeeper' AND (state <> 'idle' OR query = 'COMMIT')`).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
@@ -305,9 +320,11 @@ func TestTerminatedSessions(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	page, err := b.Page(t.Context(), mvcc.PageQuery{Start: "k", End: "l", Limit: 1 << 20, KeysOnly: true})
+	page, err := b.Page(t.Context(), mvcc.PageQuery{Start: "k", End: "l", Limit: 1 << 20,
+		KeysOnly: true})
 	for err != nil && mvcc.ClassOf(err) == mvcc.Unavailable {
-		page, err = b.Page(t.Context(), mvcc.PageQuery{Start: "k", End: "l", Limit: 1 << 20, KeysOnly: true})
+		page, err = b.Page(t.Context(), mvcc.PageQuery{Start: "k", End: "l", Limit: 1 << 20,
+			KeysOnly: true})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -329,7 +346,8 @@ func TestTerminatedSessions(t *testing.T) {
 // The connection that listens is killed alone.
 func TestListenerIsKilled(t *testing.T) {
 	url := migrated(t)
-	b, other, admin := openURL(t, with(t, url, "application_name", "listening")), openURL(t, url), connect(t, url)
+	b, other, admin := openURL(t, with(t, url, "application_name", "listening")), openURL(t, url),
+		connect(t, url)
 	defer b.Close()
 	defer other.Close()
 	var (
@@ -374,7 +392,8 @@ func TestListenerIsKilled(t *testing.T) {
 			defer mu.Unlock()
 			return heard == seen.Revision
 		})
-		exec(t, admin, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listening' AND query LIKE 'LISTEN%'`)
+		exec(t, admin,
+			`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'listening' AND query LIKE 'LISTEN%'`)
 	}
 	eventually(t, "notifications to flow", flowing(4))
 	cancel()
@@ -438,7 +457,8 @@ func TestLockTimeout(t *testing.T) {
 		url := migrated(t)
 		opts := options(t)
 		opts.Timeout = 3 * time.Second
-		b, err := postgres.Driver.Open(t.Context(), with(t, url, "prepared_statements", prepared), opts)
+		b, err := postgres.Driver.Open(t.Context(), with(t, url, "prepared_statements", prepared),
+			opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -505,7 +525,8 @@ func TestSynchronousStandby(t *testing.T) {
 			default:
 			}
 			// Only a transaction that writes to the log waits for a standby.
-			if _, err := prober.Exec(t.Context(), `SELECT pg_logical_emit_message(true, '', '')`); err != nil {
+			if _, err := prober.Exec(t.Context(),
+				`SELECT pg_logical_emit_message(true, '', '')`); err != nil {
 				t.Error(err)
 				return
 			}
@@ -513,7 +534,9 @@ func TestSynchronousStandby(t *testing.T) {
 	})
 	eventually(t, "commits to wait for a standby", func() bool {
 		var n int
-		return admin.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`).Scan(&n) == nil && n > 0
+		return admin.QueryRow(t.Context(),
+			`SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`).Scan(&n) == nil &&
+			n > 0
 	})
 	seen := head(t, b)
 	g := group(seen, "a")
@@ -548,7 +571,8 @@ func TestServerRestarts(t *testing.T) {
 		seen = res.State.Head
 		end()
 		_, err = b.Commit(t.Context(), group(seen, "while it is away"))
-		if class := mvcc.ClassOf(err); err == nil || class != mvcc.Unavailable && class != mvcc.Unknown {
+		if class := mvcc.ClassOf(err); err == nil ||
+			class != mvcc.Unavailable && class != mvcc.Unknown {
 			t.Errorf("a commit to a server that is away: %v of class %v", err, class)
 		}
 		if _, err = b.State(t.Context()); err == nil {
@@ -556,7 +580,10 @@ func TestServerRestarts(t *testing.T) {
 		}
 		wantClass(t, err, mvcc.Unavailable)
 		s.Start()
-		eventually(t, "the server to answer", func() bool { _, err := b.State(t.Context()); return err == nil })
+		eventually(t, "the server to answer", func() bool {
+			_, err := b.State(t.Context())
+			return err == nil
+		})
 		if got := head(t, b); got != seen {
 			t.Errorf("the head is %+v, want %+v", got, seen)
 		}

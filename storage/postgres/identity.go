@@ -21,11 +21,14 @@ import (
 // fences. After a fence the recorded fingerprint is the actual one again, for every process.
 func (b *backend) recognize(id mvcc.Identity) error {
 	if opened := b.opened; id.Store != opened.Store {
-		return mvcc.Errorf(mvcc.Invalid, "the database holds another store (%s) than when this process opened it (%s): restart the server if that is meant", id.Store, opened.Store)
+		return mvcc.Errorf(mvcc.Invalid, "the database holds another store (%s) than when this "+
+			"process opened it (%s): restart the server if that is meant", id.Store, opened.Store)
 	} else if id.Recorded == "" || id.Recorded == id.Actual || id.Actual == opened.Actual {
 		return nil
 	}
-	return mvcc.Errorf(mvcc.Fenced, "the database is not the one in which this store was last written (it was restored, copied or failed over): recorded %q, now %q", id.Recorded, id.Actual)
+	return mvcc.Errorf(mvcc.Fenced, "the database is not the one in which this store was last "+
+		"written (it was restored, copied or failed over): recorded %q, now %q",
+		id.Recorded, id.Actual)
 }
 
 const (
@@ -41,7 +44,8 @@ func (b *backend) identify(ctx context.Context, conn *pgx.Conn) (id mvcc.Identit
 	var database, log int64
 	var name, schema, writer string
 	err = conn.QueryRow(ctx, sqlIdentity).
-		Scan(&id.Store, &id.Recorded, &id.Epoch, &recovery, &database, &log, &name, &schema, &writer)
+		Scan(&id.Store, &id.Recorded, &id.Epoch, &recovery, &database, &log, &name,
+			&schema, &writer)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return id, mvcc.ErrEmptyStore
 	}
@@ -49,7 +53,8 @@ func (b *backend) identify(ctx context.Context, conn *pgx.Conn) (id mvcc.Identit
 		return id, b.cfg.connectError(err)
 	}
 	if recovery {
-		return id, mvcc.Errorf(mvcc.ReadOnly, "the PostgreSQL server at %s is a standby, in recovery: point the database URL to the primary, or name all hosts", b.cfg.where())
+		return id, mvcc.Errorf(mvcc.ReadOnly, "the PostgreSQL server at %s is a standby, in "+
+			"recovery: point the database URL to the primary, or name all hosts", b.cfg.where())
 	}
 	timeLine, err := b.part(ctx, conn, sqlTimeLine, "?")
 	if err != nil {
@@ -67,7 +72,8 @@ func (b *backend) identify(ctx context.Context, conn *pgx.Conn) (id mvcc.Identit
 // part reads a part of the fingerprint, or returns what stands for it where it is not allowed or
 // not supported. Any other failure is one: a fingerprint that changes for a passing reason would
 // fence the store.
-func (b *backend) part(ctx context.Context, conn *pgx.Conn, sql, otherwise string) (s string, err error) {
+func (b *backend) part(ctx context.Context, conn *pgx.Conn, sql, otherwise string) (s string,
+	err error) {
 	err = conn.QueryRow(ctx, sql).Scan(&s)
 	var e *pgconn.PgError
 	if errors.As(err, &e) && slices.Contains([]string{"42501", "0A000", "42883"}, e.Code) {

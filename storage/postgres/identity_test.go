@@ -28,14 +28,16 @@ func TestRestoredTables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	exec(t, admin, `CREATE TABLE restored (LIKE rowkeeper_log INCLUDING ALL)`, `INSERT INTO restored SELECT * FROM rowkeeper_log`, `DROP TABLE rowkeeper_log`,
+	exec(t, admin, `CREATE TABLE restored (LIKE rowkeeper_log INCLUDING ALL)`,
+		`INSERT INTO restored SELECT * FROM rowkeeper_log`, `DROP TABLE rowkeeper_log`,
 		`ALTER TABLE restored RENAME TO rowkeeper_log`)
 	// The connections that there are go on: nothing is lost that this process has seen, so there is
 	// no harm.
 	if res, err = b.Commit(t.Context(), group(res.State.Head, "a")); err != nil {
 		t.Fatal(err)
 	}
-	exec(t, admin, `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'before'`)
+	exec(t, admin,
+		`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'before'`)
 	eventually(t, "the restore to be noticed", func() bool {
 		_, err := b.State(t.Context())
 		return err != nil && mvcc.ClassOf(err) == mvcc.Fenced
@@ -43,7 +45,8 @@ func TestRestoredTables(t *testing.T) {
 	if id, err = b.Identity(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: res.State.Head, Token: newToken(), Jump: 1 << 32, Fingerprint: id.Actual}); err != nil {
+	if _, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: res.State.Head, Token: newToken(),
+		Jump: 1 << 32, Fingerprint: id.Actual}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "commits to work again, by a new connection", func() bool {
@@ -55,7 +58,8 @@ func TestRestoredTables(t *testing.T) {
 		`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'before'`)
 	eventually(t, "the other store to be noticed", func() bool {
 		_, err := b.State(t.Context())
-		return err != nil && mvcc.ClassOf(err) == mvcc.Invalid && strings.Contains(err.Error(), "another store")
+		return err != nil && mvcc.ClassOf(err) == mvcc.Invalid &&
+			strings.Contains(err.Error(), "another store")
 	})
 }
 
@@ -69,18 +73,22 @@ func TestRenamedCopy(t *testing.T) {
 		drill   func(t *testing.T, url string) string
 		replace func(t *testing.T, url, drill string)
 	}{
-		{"database", func(t *testing.T, _ string) string { return dbtest.Open(t, dbtest.Postgres).URL },
+		{"database", func(t *testing.T, _ string) string {
+			return dbtest.Open(t, dbtest.Postgres).URL
+		},
 			func(t *testing.T, url, drill string) {
 				here := pgx.Identifier{dbName(t, url)}.Sanitize()
 				there := pgx.Identifier{dbName(t, drill)}.Sanitize()
-				exec(t, connect(t, with(t, drill, "dbname", "postgres")), `DROP DATABASE `+here+` WITH (FORCE)`,
+				exec(t, connect(t, with(t, drill, "dbname", "postgres")), `DROP DATABASE `+here+
+					` WITH (FORCE)`,
 					`ALTER DATABASE `+there+` RENAME TO `+here, `CREATE DATABASE `+there)
 			}},
 		{"schema", func(t *testing.T, url string) string {
 			exec(t, connect(t, url), `CREATE SCHEMA drill`)
 			return with(t, url, "search_path", "drill")
 		}, func(t *testing.T, url, _ string) {
-			exec(t, connect(t, url), `DROP SCHEMA public CASCADE`, `ALTER SCHEMA drill RENAME TO public`)
+			exec(t, connect(t, url), `DROP SCHEMA public CASCADE`,
+				`ALTER SCHEMA drill RENAME TO public`)
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -94,7 +102,8 @@ func TestRenamedCopy(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: head(t, b), Token: newToken(), Jump: 1 << 32, Fingerprint: id.Actual})
+			_, err = mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: head(t, b), Token: newToken(),
+				Jump: 1 << 32, Fingerprint: id.Actual})
 			if err != nil {
 				t.Fatal(err)
 			}

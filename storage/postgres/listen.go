@@ -62,7 +62,8 @@ func (b *backend) listen(ctx context.Context, notify func(mvcc.Revision), flowin
 	}
 	defer conn.Close(ctx)
 	channel := b.channel()
-	if err := conn.PgConn().Exec(ctx, `LISTEN `+pgx.Identifier{channel}.Sanitize()).Close(); err != nil {
+	if err := conn.PgConn().Exec(ctx, `LISTEN `+
+		pgx.Identifier{channel}.Sanitize()).Close(); err != nil {
 		return fmt.Errorf("LISTEN is refused: %w", readError(err))
 	}
 	var (
@@ -76,7 +77,8 @@ func (b *backend) listen(ctx context.Context, notify func(mvcc.Revision), flowin
 		case err != nil && ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, errSilence) && probe != "":
-			return fmt.Errorf("LISTEN is without effect: a notification did not come back within %v; connect to PostgreSQL itself, or to a pooler in session mode", probeTimeout)
+			return fmt.Errorf("LISTEN is without effect: a notification did not come back within "+
+				"%v; connect to PostgreSQL itself, or to a pooler in session mode", probeTimeout)
 		case errors.Is(err, errSilence):
 			probe, next = "probe "+rand.Text(), time.Now().Add(probeTimeout)
 			if _, err := b.tails.Exec(ctx, `SELECT pg_notify($1, $2)`, channel, probe); err != nil {

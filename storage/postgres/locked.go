@@ -46,7 +46,8 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 
 // locked runs f in a transaction, which begins with the statements first and then takes the commit
 // lock.
-func (b *backend) locked(ctx context.Context, conn *pgx.Conn, f func(mvcc.Tx) error, first ...string) (err error) {
+func (b *backend) locked(ctx context.Context, conn *pgx.Conn, f func(mvcc.Tx) error,
+	first ...string) (err error) {
 	defer func() {
 		if conn.PgConn().TxStatus() != 'I' {
 			rollback(ctx, conn)
@@ -73,9 +74,11 @@ func (b *backend) locked(ctx context.Context, conn *pgx.Conn, f func(mvcc.Tx) er
 	tag, err := conn.Exec(ctx, sqlCommit)
 	switch {
 	case err != nil:
-		return mvcc.Errorf(mvcc.Unknown, "PostgreSQL did not confirm the commit: %w", readError(err))
+		return mvcc.Errorf(mvcc.Unknown, "PostgreSQL did not confirm the commit: %w",
+			readError(err))
 	case tag.String() != "COMMIT":
-		return mvcc.Errorf(mvcc.Transient, "PostgreSQL ended the transaction by %q instead of COMMIT", tag)
+		return mvcc.Errorf(mvcc.Transient,
+			"PostgreSQL ended the transaction by %q instead of COMMIT", tag)
 	}
 	return nil
 }
@@ -105,7 +108,8 @@ func (t *tx) run(sql string, args ...any) error {
 	return readError(err)
 }
 
-func (t *tx) Group(token mvcc.Token, after mvcc.Revision) (g mvcc.Guard, found []mvcc.Row, err error) {
+func (t *tx) Group(token mvcc.Token, after mvcc.Revision) (g mvcc.Guard, found []mvcc.Row,
+	err error) {
 	rows, err := t.conn.Query(t.ctx, sqlFindGroup, token[:], int64(after))
 	if err != nil {
 		return g, nil, readError(err)
@@ -113,10 +117,12 @@ func (t *tx) Group(token mvcc.Token, after mvcc.Revision) (g mvcc.Guard, found [
 	defer rows.Close()
 	for rows.Next() {
 		r := row(rows.RawValues())
-		g = mvcc.Guard{State: r.state(), Aborted: r.bool(stateColumns), At: r.token(stateColumns + 1)}
+		g = mvcc.Guard{State: r.state(), Aborted: r.bool(stateColumns),
+			At: r.token(stateColumns + 1)}
 		if r = r[stateColumns+2:]; r[0] != nil {
-			found = append(found, mvcc.Row{Revision: r.revision(0), Prev: r.revision(1), Create: r.revision(2),
-				Time: r.time(3), Deleted: r.bool(4), Key: r.key(5), Token: token})
+			found = append(found, mvcc.Row{Revision: r.revision(0), Prev: r.revision(1),
+				Create: r.revision(2),
+				Time:   r.time(3), Deleted: r.bool(4), Key: r.key(5), Token: token})
 		}
 	}
 	return g, found, readError(rows.Err())
@@ -174,7 +180,8 @@ func (w *importer) flush() error {
 	if len(w.keys) == 0 {
 		return nil
 	}
-	err := w.tx.run(sqlImport, w.revisions, w.creations, w.expiries, w.keys, w.values, w.tx.state.Now.UnixMicro(), w.token[:])
+	err := w.tx.run(sqlImport, w.revisions, w.creations, w.expiries, w.keys, w.values,
+		w.tx.state.Now.UnixMicro(), w.token[:])
 	if err != nil {
 		if e := (*pgconn.PgError)(nil); errors.As(err, &e) && e.Code == "23505" {
 			// Nobody else writes, so to try again would be of no use.

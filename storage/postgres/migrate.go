@@ -14,7 +14,8 @@ import (
 
 // Migrate implements [mvcc.Driver]. It needs a role that may create tables, and a session of its
 // own: no pooler in transaction mode.
-func (driver) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+func (driver) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration,
+	error) {
 	var done []migrations.Migration
 	err := withDB(ctx, url, opts, func(_ *config, db *sql.DB) (err error) {
 		done, err = migrations.Up(ctx, db, migrations.Postgres, migrations.PostgresLocker{})
@@ -24,7 +25,8 @@ func (driver) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) 
 }
 
 // Status implements [mvcc.Driver].
-func (driver) Status(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+func (driver) Status(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration,
+	error) {
 	var list []migrations.Migration
 	err := withDB(ctx, url, opts, func(_ *config, db *sql.DB) (err error) {
 		list, err = migrations.Status(ctx, db, migrations.Postgres)
@@ -42,7 +44,8 @@ func steps(list []migrations.Migration) []mvcc.Migration {
 }
 
 // withDB opens the database as migrations want it.
-func withDB(ctx context.Context, url string, opts mvcc.DriverOptions, f func(*config, *sql.DB) error) error {
+func withDB(ctx context.Context, url string, opts mvcc.DriverOptions,
+	f func(*config, *sql.DB) error) error {
 	cfg, err := parseURL(url, opts)
 	if err != nil {
 		return err
@@ -55,11 +58,13 @@ func (c *config) withDB(ctx context.Context, f func(*config, *sql.DB) error) err
 	// Migrations wait for each other as long as their caller allows, whatever the URL and the role
 	// say.
 	unlimited := map[string]string{}
-	for _, limit := range []string{"lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"} {
+	for _, limit := range []string{"lock_timeout", "statement_timeout",
+		"idle_in_transaction_session_timeout"} {
 		delete(cc.RuntimeParams, limit)
 		unlimited[limit] = "0"
 	}
-	db := stdlib.OpenDB(*cc, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
+	db := stdlib.OpenDB(*cc, stdlib.OptionAfterConnect(func(ctx context.Context,
+		conn *pgx.Conn) error {
 		err := checkVersion(conn)
 		if err == nil {
 			err = c.setUp(ctx, conn, setConfig(unlimited, false))

@@ -37,7 +37,8 @@ func TestConcurrentMigrations(t *testing.T) {
 		t.Errorf("%d migrations were run, want %d", ran, len(list))
 	}
 	after, err := postgres.Driver.Status(t.Context(), database, options(t))
-	if err != nil || len(after) != len(list) || after[0].Applied.IsZero() || time.Since(after[0].Applied).Abs() > time.Hour {
+	if err != nil || len(after) != len(list) || after[0].Applied.IsZero() ||
+		time.Since(after[0].Applied).Abs() > time.Hour {
 		t.Errorf("the status is %+v, %v", after, err)
 	}
 }

@@ -37,7 +37,9 @@ func (c *config) check(ctx context.Context) error {
 			return err
 		}
 		if missing != "" {
-			return mvcc.Errorf(mvcc.Denied, "the role %q lacks privileges in the database: grant it %s", c.pool.ConnConfig.User, missing)
+			return mvcc.Errorf(mvcc.Denied,
+				"the role %q lacks privileges in the database: grant it %s", c.pool.ConnConfig.User,
+				missing)
 		}
 		return nil
 	})
@@ -82,8 +84,12 @@ func open(ctx context.Context, cfg *config) (*backend, error) {
 			pc.MinConns, pc.MinIdleConns = 0, 0
 		}
 		pc.ConnConfig.ConnectTimeout = cmp.Or(pc.ConnConfig.ConnectTimeout, cfg.timeout/3)
-		pc.BeforeConnect = func(_ context.Context, cc *pgx.ConnConfig) error { return cfg.refresh(cc) }
-		pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error { return b.greet(ctx, conn, p.writes) }
+		pc.BeforeConnect = func(_ context.Context, cc *pgx.ConnConfig) error {
+			return cfg.refresh(cc)
+		}
+		pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			return b.greet(ctx, conn, p.writes)
+		}
 		if *p.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 			b.Close()
 			return nil, cfg.connectError(err)

@@ -33,7 +33,8 @@ func openError(t testing.TB, database string, class mvcc.Class, parts ...string)
 			t.Errorf("the error is %q, want %q in it", err, p)
 		}
 	}
-	if text := err.Error(); strings.Contains(text, "s3cr") || strings.Contains(text, "p@ss") || strings.Contains(text, "word") && !strings.Contains(text, "password") {
+	if text := err.Error(); strings.Contains(text, "s3cr") || strings.Contains(text, "p@ss") ||
+		strings.Contains(text, "word") && !strings.Contains(text, "password") {
 		t.Errorf("the error has the password in it: %s", text)
 	} else if strings.Contains(text, "\n") {
 		t.Errorf("the error has several lines: %q", text)
@@ -71,28 +72,37 @@ func TestOpenErrors(t *testing.T) {
 	silent.Close()
 
 	t.Run("wrong password", func(t *testing.T) {
-		openError(t, as(t, database, user, secret+"x"), mvcc.Denied, "refuses the login", user, "check the password", "28P01")
+		openError(t, as(t, database, user, secret+"x"), mvcc.Denied, "refuses the login", user,
+			"check the password", "28P01")
 	})
 	t.Run("unknown role", func(t *testing.T) {
-		openError(t, as(t, database, "nobody_of_this_name", secret), mvcc.Denied, "refuses the login", "nobody_of_this_name")
+		openError(t, as(t, database, "nobody_of_this_name", secret), mvcc.Denied,
+			"refuses the login", "nobody_of_this_name")
 	})
 	t.Run("missing database", func(t *testing.T) {
-		openError(t, elsewhere("", "/no_such_database"), mvcc.Denied, `no database "no_such_database"`, "create it")
+		openError(t, elsewhere("", "/no_such_database"), mvcc.Denied,
+			`no database "no_such_database"`, "create it")
 	})
 	t.Run("wrong host", func(t *testing.T) {
-		openError(t, elsewhere("no-such-host.invalid", ""), mvcc.Unavailable, "host", "cannot be found", "no-such-host.invalid")
+		openError(t, elsewhere("no-such-host.invalid", ""), mvcc.Unavailable, "host",
+			"cannot be found", "no-such-host.invalid")
 	})
 	t.Run("wrong port", func(t *testing.T) {
-		openError(t, elsewhere(closed, ""), mvcc.Unavailable, "nothing answers at "+closed, "refused")
+		openError(t, elsewhere(closed, ""), mvcc.Unavailable, "nothing answers at "+closed,
+			"refused")
 	})
 	t.Run("several hosts, none there", func(t *testing.T) {
-		openError(t, strings.Replace(withUser, "@"+mustHost(t, withUser), "@"+closed+","+closed+"1", 1), mvcc.Denied, "cannot be parsed")
-		openError(t, strings.Replace(withUser, "@"+mustHost(t, withUser), "@"+closed+",localhost:1", 1), mvcc.Unavailable, closed, "localhost:1")
+		openError(t, strings.Replace(withUser, "@"+mustHost(t, withUser), "@"+closed+","+closed+"1",
+			1), mvcc.Denied, "cannot be parsed")
+		openError(t, strings.Replace(withUser, "@"+mustHost(t, withUser), "@"+closed+",localhost:1",
+			1), mvcc.Unavailable, closed, "localhost:1")
 	})
 	t.Run("missing privileges", func(t *testing.T) {
 		openError(t, withUser, mvcc.Denied, "privilege")
-		exec(t, admin, fmt.Sprintf(`GRANT SELECT ON ALL TABLES IN SCHEMA public TO %s`, user), fmt.Sprintf(`GRANT INSERT ON rowkeeper_log TO %s`, user))
-		openError(t, withUser, mvcc.Denied, user, "grant it", "DELETE ON rowkeeper_log", "UPDATE ON rowkeeper_store")
+		exec(t, admin, fmt.Sprintf(`GRANT SELECT ON ALL TABLES IN SCHEMA public TO %s`, user),
+			fmt.Sprintf(`GRANT INSERT ON rowkeeper_log TO %s`, user))
+		openError(t, withUser, mvcc.Denied, user, "grant it", "DELETE ON rowkeeper_log",
+			"UPDATE ON rowkeeper_store")
 	})
 	t.Run("too many connections", func(t *testing.T) {
 		exec(t, admin, fmt.Sprintf(`ALTER ROLE %s CONNECTION LIMIT 0`, user))
@@ -100,12 +110,15 @@ func TestOpenErrors(t *testing.T) {
 		exec(t, admin, fmt.Sprintf(`ALTER ROLE %s CONNECTION LIMIT -1`, user))
 	})
 	t.Run("no connect privilege", func(t *testing.T) {
-		exec(t, admin, fmt.Sprintf(`REVOKE CONNECT ON DATABASE %s FROM PUBLIC`, pgx.Identifier{dbName(t, database)}.Sanitize()))
+		exec(t, admin, fmt.Sprintf(`REVOKE CONNECT ON DATABASE %s FROM PUBLIC`,
+			pgx.Identifier{dbName(t, database)}.Sanitize()))
 		openError(t, withUser, mvcc.Denied, "may not connect", "grant it CONNECT")
 	})
 	t.Run("missing schema", func(t *testing.T) {
-		openError(t, dbtest.Open(t, dbtest.Postgres).URL, mvcc.Invalid, "holds no rowkeeper store yet", "rowkeeper migrate up")
-		openError(t, with(t, database, "search_path", "elsewhere"), mvcc.Invalid, "rowkeeper migrate up")
+		openError(t, dbtest.Open(t, dbtest.Postgres).URL, mvcc.Invalid,
+			"holds no rowkeeper store yet", "rowkeeper migrate up")
+		openError(t, with(t, database, "search_path", "elsewhere"), mvcc.Invalid,
+			"rowkeeper migrate up")
 	})
 	t.Run("newer schema", func(t *testing.T) {
 		newer := migrated(t)
@@ -122,24 +135,32 @@ func TestOpenErrors(t *testing.T) {
 		openError(t, damaged, mvcc.Invalid, "damaged", "rowkeeper_store")
 	})
 	t.Run("read-only hosts", func(t *testing.T) {
-		exec(t, admin, fmt.Sprintf(`ALTER DATABASE %s SET default_transaction_read_only = on`, pgx.Identifier{dbName(t, database)}.Sanitize()))
-		openError(t, with(t, database, "target_session_attrs", "read-write"), mvcc.ReadOnly, "none of the PostgreSQL servers", "takes writes")
+		exec(t, admin, fmt.Sprintf(`ALTER DATABASE %s SET default_transaction_read_only = on`,
+			pgx.Identifier{dbName(t, database)}.Sanitize()))
+		openError(t, with(t, database, "target_session_attrs", "read-write"), mvcc.ReadOnly,
+			"none of the PostgreSQL servers", "takes writes")
 	})
 	t.Run("unknown parameter", func(t *testing.T) {
-		openError(t, with(t, database, "pool_max_cons", "3"), mvcc.Denied, "pool_max_cons", "correct its parameters")
-		openError(t, with(t, database, "prepared_statements", "maybe"), mvcc.Denied, "prepared_statements")
+		openError(t, with(t, database, "pool_max_cons", "3"), mvcc.Denied, "pool_max_cons",
+			"correct its parameters")
+		openError(t, with(t, database, "prepared_statements", "maybe"), mvcc.Denied,
+			"prepared_statements")
 		openError(t, with(t, database, "pool_max_conns", "none"), mvcc.Denied, "pool_max_conns")
-		openError(t, with(t, database, "target_session_attrs", "any-of-them"), mvcc.Denied, "target_session_attrs")
+		openError(t, with(t, database, "target_session_attrs", "any-of-them"), mvcc.Denied,
+			"target_session_attrs")
 	})
 	t.Run("missing files", func(t *testing.T) {
 		missing := filepath.Join(t.TempDir(), "missing")
 		openError(t, with(t, database, "password_file", missing), mvcc.Denied, "password", missing)
-		openError(t, with(t, database, "sslmode", "verify-full", "sslrootcert", missing), mvcc.Denied, missing)
+		openError(t, with(t, database, "sslmode", "verify-full", "sslrootcert", missing),
+			mvcc.Denied, missing)
 	})
 	t.Run("malformed", func(t *testing.T) {
 		for _, u := range []string{
-			"postgres://user:s3cr%zzp@ss:word@host/db", "postgres://user:p@ss:word@host/db", "postgres://user:s3cr/p@ss@host:port/db",
-			"postgres://user:s3cr@host:p@ss:word/db?sslmode=disable", "postgres://host/db?password=s3cr%zz",
+			"postgres://user:s3cr%zzp@ss:word@host/db", "postgres://user:p@ss:word@host/db",
+			"postgres://user:s3cr/p@ss@host:port/db",
+			"postgres://user:s3cr@host:p@ss:word/db?sslmode=disable",
+			"postgres://host/db?password=s3cr%zz",
 		} {
 			openError(t, u, mvcc.Denied, "the database URL", "%XX")
 		}
@@ -164,7 +185,8 @@ func TestOldServer(t *testing.T) {
 			b := pgproto3.NewBackend(conn, conn)
 			if _, err := b.ReceiveStartupMessage(); err == nil {
 				b.Send(&pgproto3.AuthenticationOk{})
-				b.Send(&pgproto3.ParameterStatus{Name: "server_version", Value: "12.22 (Debian 12.22-1.pgdg120+1)"})
+				b.Send(&pgproto3.ParameterStatus{Name: "server_version",
+					Value: "12.22 (Debian 12.22-1.pgdg120+1)"})
 				b.Send(&pgproto3.BackendKeyData{SecretKey: []byte{0, 0, 0, 0}})
 				b.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
 				if err := b.Flush(); err == nil {
@@ -174,8 +196,10 @@ func TestOldServer(t *testing.T) {
 			conn.Close()
 		}
 	})
-	openError(t, fmt.Sprintf("postgres://user@%s/db?sslmode=disable", l.Addr()), mvcc.Invalid, "PostgreSQL 12.22", "version 13 or later is needed")
-	for text, want := range map[string]int{"15.18 (Debian 15.18-0+deb12u1)": 15, "18beta1": 18, "13.0": 13, "17": 17} {
+	openError(t, fmt.Sprintf("postgres://user@%s/db?sslmode=disable", l.Addr()), mvcc.Invalid,
+		"PostgreSQL 12.22", "version 13 or later is needed")
+	for text, want := range map[string]int{"15.18 (Debian 15.18-0+deb12u1)": 15, "18beta1": 18,
+		"13.0": 13, "17": 17} {
 		if got, err := postgres.MajorVersion(text); err != nil || got != want {
 			t.Errorf("%q is of major version %d, %v", text, got, err)
 		}
@@ -190,15 +214,23 @@ func TestOldServer(t *testing.T) {
 func TestUnprivilegedRole(t *testing.T) {
 	database := migrated(t)
 	admin := connect(t, database)
-	exec(t, admin, `REVOKE ALL ON SCHEMA public FROM PUBLIC`, `REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC`,
-		fmt.Sprintf(`REVOKE ALL ON DATABASE %s FROM PUBLIC`, pgx.Identifier{dbName(t, database)}.Sanitize()))
-	user := role(t, admin, `GRANT CONNECT ON DATABASE `+pgx.Identifier{dbName(t, database)}.Sanitize()+` TO %s`, `GRANT USAGE ON SCHEMA public TO %s`,
-		`GRANT SELECT, INSERT, DELETE ON rowkeeper_log TO %s`, `GRANT SELECT, INSERT, UPDATE, DELETE ON rowkeeper_live TO %s`,
-		`GRANT SELECT, UPDATE ON rowkeeper_store TO %s`, `GRANT SELECT, INSERT, DELETE ON rowkeeper_aborted TO %s`, `GRANT SELECT ON rowkeeper_schema TO %s`)
+	exec(t, admin, `REVOKE ALL ON SCHEMA public FROM PUBLIC`,
+		`REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC`,
+		fmt.Sprintf(`REVOKE ALL ON DATABASE %s FROM PUBLIC`,
+			pgx.Identifier{dbName(t, database)}.Sanitize()))
+	user := role(t, admin, `GRANT CONNECT ON DATABASE `+
+		pgx.Identifier{dbName(t, database)}.Sanitize()+` TO %s`,
+		`GRANT USAGE ON SCHEMA public TO %s`,
+		`GRANT SELECT, INSERT, DELETE ON rowkeeper_log TO %s`,
+		`GRANT SELECT, INSERT, UPDATE, DELETE ON rowkeeper_live TO %s`,
+		`GRANT SELECT, UPDATE ON rowkeeper_store TO %s`,
+		`GRANT SELECT, INSERT, DELETE ON rowkeeper_aborted TO %s`,
+		`GRANT SELECT ON rowkeeper_schema TO %s`)
 	b := openURL(t, as(t, database, user, secret))
 	defer b.Close()
 	id, err := b.Identity(t.Context())
-	if err != nil || !strings.Contains(id.Actual, "system=?xmin=") || !strings.Contains(id.Actual, "timeline=0") {
+	if err != nil || !strings.Contains(id.Actual, "system=?xmin=") ||
+		!strings.Contains(id.Actual, "timeline=0") {
 		t.Fatalf("the identity is %+v, %v", id, err)
 	}
 	if again, err := b.Identity(t.Context()); err != nil || again != id {
@@ -215,7 +247,8 @@ func TestUnprivilegedRole(t *testing.T) {
 	if n, _, err := mvcc.SweepBatch(t.Context(), b, 100); err != nil || n != 1 {
 		t.Errorf("swept %d, %v", n, err)
 	}
-	if r, err := mvcc.ResolveGroup(t.Context(), b, newToken(), res.State.Head); err != nil || !r.Aborted {
+	if r, err := mvcc.ResolveGroup(t.Context(), b, newToken(), res.State.Head); err != nil ||
+		!r.Aborted {
 		t.Errorf("resolved %+v, %v", r, err)
 	}
 	if _, err := b.Size(t.Context()); err != nil {
@@ -224,7 +257,8 @@ func TestUnprivilegedRole(t *testing.T) {
 	if err := mvcc.RecordFingerprint(t.Context(), b, id.Actual); err != nil {
 		t.Error(err)
 	}
-	if _, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: res.State.Head, Token: newToken(), Jump: 1 << 32, Fingerprint: id.Actual}); err != nil {
+	if _, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: res.State.Head, Token: newToken(),
+		Jump: 1 << 32, Fingerprint: id.Actual}); err != nil {
 		t.Error(err)
 	}
 	_, err = postgres.Driver.Status(t.Context(), as(t, database, user, secret), options(t))

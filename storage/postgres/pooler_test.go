@@ -59,7 +59,8 @@ func startPgBouncer(t testing.TB, database, mode string) string {
 		}
 		uid, _ := strconv.Atoi(nobody.Uid)
 		gid, _ := strconv.Atoi(nobody.Gid)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid),
+			Gid: uint32(gid)}}
 		for d := dir; d != filepath.Dir(os.TempDir()) && d != "/"; d = filepath.Dir(d) {
 			if d != os.TempDir() {
 				if err := os.Chmod(d, 0o755); err != nil {
@@ -95,7 +96,8 @@ func startPgBouncer(t testing.TB, database, mode string) string {
 func TestTransactionPooler(t *testing.T) {
 	direct := migrated(t)
 	pooled := startPgBouncer(t, direct, "transaction")
-	backends := []mvcc.Backend{openURL(t, with(t, pooled, "prepared_statements", "false")), openURL(t, with(t, pooled, "prepared_statements", "false")), openURL(t, direct)}
+	backends := []mvcc.Backend{openURL(t, with(t, pooled, "prepared_statements", "false")),
+		openURL(t, with(t, pooled, "prepared_statements", "false")), openURL(t, direct)}
 	for _, b := range backends {
 		defer b.Close()
 	}
@@ -105,7 +107,8 @@ func TestTransactionPooler(t *testing.T) {
 		wg.Go(func() {
 			seen := head(t, b)
 			for n := range groups {
-				keys := []mvcc.Key{mvcc.Key(fmt.Sprintf("k/%d/%03d", i, n)), mvcc.Key(fmt.Sprintf("shared/%03d", n))}
+				keys := []mvcc.Key{mvcc.Key(fmt.Sprintf("k/%d/%03d", i, n)),
+					mvcc.Key(fmt.Sprintf("shared/%03d", n))}
 				res, err := b.Commit(t.Context(), group(seen, keys...))
 				for errors.Is(err, mvcc.ErrOvertaken) {
 					res, err = b.Commit(t.Context(), group(head(t, b), keys...))
@@ -115,7 +118,8 @@ func TestTransactionPooler(t *testing.T) {
 					return
 				}
 				seen = res.State.Head
-				if row, _, err := b.Get(t.Context(), mvcc.Key(fmt.Sprintf("k/%d/%03d", i, n))); err != nil || row == nil {
+				if row, _, err := b.Get(t.Context(),
+					mvcc.Key(fmt.Sprintf("k/%d/%03d", i, n))); err != nil || row == nil {
 					t.Errorf("get: %+v, %v", row, err)
 				}
 				if n%10 == 0 {
@@ -126,7 +130,8 @@ func TestTransactionPooler(t *testing.T) {
 				if _, _, err := mvcc.SweepBatch(t.Context(), b, 5); err != nil {
 					t.Errorf("sweep: %v", err)
 				}
-				if r, err := mvcc.ResolveGroup(t.Context(), b, newToken(), head(t, b)); err != nil || !r.Aborted {
+				if r, err := mvcc.ResolveGroup(t.Context(), b, newToken(),
+					head(t, b)); err != nil || !r.Aborted {
 					t.Errorf("resolve: %+v, %v", r, err)
 				}
 			}
@@ -149,7 +154,9 @@ func TestTransactionPooler(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		backends[0].(mvcc.Notifier).Listen(ctx, func(mvcc.Revision) {}, func(err error) { status <- err })
+		backends[0].(mvcc.Notifier).Listen(ctx, func(mvcc.Revision) {}, func(err error) {
+			status <- err
+		})
 	}()
 	if err := <-status; err == nil || !strings.Contains(err.Error(), "LISTEN is without effect") {
 		t.Errorf("the status of notifications is %v", err)
@@ -203,7 +210,8 @@ func TestSessionPooler(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if row, _, err := b.Get(t.Context(), "a"); err != nil || row.Revision != res.State.Head.Revision {
+	if row, _, err := b.Get(t.Context(), "a"); err != nil ||
+		row.Revision != res.State.Head.Revision {
 		t.Errorf("get: %+v, %v", row, err)
 	}
 }

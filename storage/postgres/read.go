@@ -20,7 +20,8 @@ func (b *backend) class(c sqlread.Class) *pgxpool.Pool {
 }
 
 // Query implements [sqlread.Database].
-func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.Cursor) bool, args ...any) error {
+func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.Cursor) bool,
+	args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
 	defer cancel()
 	conn, err := b.class(r.Class).Acquire(ctx)
@@ -79,7 +80,9 @@ func (c *cursor) State(st *mvcc.State) bool {
 	return true
 }
 
-func (c *cursor) More() bool             { return len(c.row) > stateColumns && c.row[stateColumns] != nil }
+func (c *cursor) More() bool {
+	return len(c.row) > stateColumns && c.row[stateColumns] != nil
+}
 func (c *cursor) Int(i int) int64        { return c.row.int(stateColumns + i) }
 func (c *cursor) Bool(i int) bool        { return c.row.bool(stateColumns + i) }
 func (c *cursor) Token(i int) mvcc.Token { return c.row.token(stateColumns + i) }

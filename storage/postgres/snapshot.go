@@ -47,7 +47,8 @@ func (b *backend) archive(ctx context.Context, begin, idle string, f func(*pgx.C
 }
 
 // Snapshot implements [mvcc.Backend].
-func (b *backend) Snapshot(ctx context.Context, f func(context.Context, mvcc.Snapshot) error) error {
+func (b *backend) Snapshot(ctx context.Context,
+	f func(context.Context, mvcc.Snapshot) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// Who takes the rows may do so at leisure: the snapshot is in nobody's way but vacuum's.
@@ -84,7 +85,8 @@ func (v *view) Records(each func(*mvcc.Record) error) error {
 	defer rows.Close()
 	for rows.Next() {
 		r := row(rows.RawValues())
-		if err := each(&mvcc.Record{Revision: r.revision(0), Create: r.revision(1), Expiry: r.int(2), Key: r.key(3), Value: r.value(4)}); err != nil {
+		if err := each(&mvcc.Record{Revision: r.revision(0), Create: r.revision(1),
+			Expiry: r.int(2), Key: r.key(3), Value: r.value(4)}); err != nil {
 			stop() // the other rows, however many, are not waited for
 			return err
 		}

@@ -38,7 +38,8 @@ func TestPlans(t *testing.T) {
 						// As behind a pooler: the settings of the sessions that read are the
 						// server's, and each statement is planned for its arguments.
 						exec(t, admin, "ANALYZE")
-						exec(t, reader, "RESET ALL", "SET enable_seqscan = on", "SET enable_bitmapscan = on", "SET enable_hashjoin = on",
+						exec(t, reader, "RESET ALL", "SET enable_seqscan = on",
+							"SET enable_bitmapscan = on", "SET enable_hashjoin = on",
 							"SET enable_mergejoin = on", "SET plan_cache_mode = force_custom_plan")
 						exec(t, writer, "SET plan_cache_mode = force_custom_plan")
 						for _, e := range sessions {
@@ -148,8 +149,12 @@ var arguments = func() map[string]struct {
 		"size":                 {``, 2},
 		"rowkeeper_lock":       {``, 1},
 		"rowkeeper_sweep_lock": {``, 1},
-		"rowkeeper_group": {strings.Join([]string{`'\x00'`, "1", "ARRAY[120001::bigint]", `ARRAY[decode(md5('t120000'), 'hex')]`, array(group, "bytea", key), array(group, "bigint", expected),
-			array(group, "boolean", deleted), array(group, "bytea", func(int) string { return `'\x00'` }), array(group, "bigint", func(int) string { return "0" }),
+		"rowkeeper_group": {strings.Join([]string{`'\x00'`, "1", "ARRAY[120001::bigint]",
+			`ARRAY[decode(md5('t120000'), 'hex')]`, array(group, "bytea", key),
+			array(group, "bigint", expected),
+			array(group, "boolean", deleted), array(group, "bytea", func(int) string {
+				return `'\x00'`
+			}), array(group, "bigint", func(int) string { return "0" }),
 			array(group, "boolean", deleted), `'channel'`}, ", "), 4 + 4*group},
 		"find_group":      {`'\x00', 119501`, 510},
 		"abort":           {`'\x00', 1`, 0},
@@ -163,7 +168,8 @@ func (e explainer) prepare() {
 	e.Helper()
 	for _, s := range postgres.Statements() {
 		if s.Writes == e.writes {
-			if _, err := e.conn.PgConn().Prepare(e.Context(), "test_"+s.Name, s.SQL, nil); err != nil {
+			if _, err := e.conn.PgConn().Prepare(e.Context(), "test_"+s.Name, s.SQL,
+				nil); err != nil {
 				e.Fatalf("prepare %s: %v", s.Name, err)
 			}
 		}
@@ -188,7 +194,8 @@ func (e explainer) explain(when string, full bool) {
 		touched := 0.0
 		for _, n := range plan.all() {
 			switch {
-			case when != "unprepared" && slices.Contains([]string{"Hash Join", "Merge Join", "Hash", "Bitmap Heap Scan"}, n.Type) && n.ours():
+			case when != "unprepared" && slices.Contains([]string{"Hash Join", "Merge Join", "Hash",
+				"Bitmap Heap Scan"}, n.Type) && n.ours():
 				e.Errorf("%s: %s: a %s", when, s.Name, n.Type)
 			case n.Type == "Seq Scan" && n.ours() && !slices.Contains(tiny, n.Table):
 				e.Errorf("%s: %s: a sequential scan of %s", when, s.Name, n.Table)
@@ -215,7 +222,8 @@ func (e explainer) run(call string) node {
 	exec(e.T, e.conn, "BEGIN")
 	defer exec(e.T, e.conn, "ROLLBACK")
 	var text []byte
-	if err := e.conn.QueryRow(e.Context(), "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) EXECUTE "+call, pgx.QueryExecModeSimpleProtocol).Scan(&text); err != nil {
+	if err := e.conn.QueryRow(e.Context(), "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) EXECUTE "+
+		call, pgx.QueryExecModeSimpleProtocol).Scan(&text); err != nil {
 		e.Fatalf("%s: %v", call, err)
 	}
 	var plans []struct{ Plan node }

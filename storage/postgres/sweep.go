@@ -27,7 +27,8 @@ func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (int, error) {
 	for i, r := range p.Revisions {
 		revisions[i] = int64(r)
 	}
-	o, err := b.transact(ctx, sweepLock, sweepBatch, int64(p.Epoch), revisions, int64(p.Swept), int64(p.Forget), record, int64(p.Compacted))
+	o, err := b.transact(ctx, sweepLock, sweepBatch, int64(p.Epoch), revisions, int64(p.Swept),
+		int64(p.Forget), record, int64(p.Compacted))
 	if err != nil {
 		return 0, err
 	}

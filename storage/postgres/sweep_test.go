@@ -22,7 +22,8 @@ func TestSweepLeavesTheStoreRow(t *testing.T) {
 			if n > 0 {
 				expect = seen.Revision - 99 + mvcc.Revision(i)
 			}
-			g.Mutations = append(g.Mutations, &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("%03d", i)), Expect: expect, Value: []byte("v")})
+			g.Mutations = append(g.Mutations, &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("%03d", i)),
+				Expect: expect, Value: []byte("v")})
 		}
 		res, err := b.Commit(t.Context(), g)
 		if err != nil || !res.Outcomes[99].Accepted {
@@ -34,7 +35,8 @@ func TestSweepLeavesTheStoreRow(t *testing.T) {
 		t.Fatal(err)
 	}
 	version := func() (v string) {
-		if err := conn.QueryRow(t.Context(), `SELECT ctid::text FROM rowkeeper_store`).Scan(&v); err != nil {
+		if err := conn.QueryRow(t.Context(),
+			`SELECT ctid::text FROM rowkeeper_store`).Scan(&v); err != nil {
 			t.Fatal(err)
 		}
 		return v

@@ -27,9 +27,13 @@ var (
 	begin       = statement{name: "rowkeeper_begin", sql: sqlBegin}
 	commit      = statement{name: "rowkeeper_commit", sql: sqlCommit}
 	commitLock  = statement{name: "rowkeeper_lock", sql: fmt.Sprintf(sqlLock, knownSchema)}
-	commitGroup = statement{name: "rowkeeper_group", sql: sqlGroup, types: []uint32{oidBytes, oidInt, oidIntArray, oidBytesArray, oidBytesArray, oidIntArray, oidBoolArray, oidBytesArray, oidIntArray, oidBoolArray, oidText}}
-	sweepLock   = statement{name: "rowkeeper_sweep_lock", sql: fmt.Sprintf(sqlSweepLock, knownSchema)}
-	sweepBatch  = statement{name: "rowkeeper_sweep", sql: sqlSweep, types: []uint32{oidInt, oidIntArray, oidInt, oidInt, oidBool, oidInt}}
+	commitGroup = statement{name: "rowkeeper_group", sql: sqlGroup,
+		types: []uint32{oidBytes, oidInt, oidIntArray, oidBytesArray, oidBytesArray, oidIntArray,
+			oidBoolArray, oidBytesArray, oidIntArray, oidBoolArray, oidText}}
+	sweepLock = statement{name: "rowkeeper_sweep_lock",
+		sql: fmt.Sprintf(sqlSweepLock, knownSchema)}
+	sweepBatch = statement{name: "rowkeeper_sweep", sql: sqlSweep,
+		types: []uint32{oidInt, oidIntArray, oidInt, oidInt, oidBool, oidInt}}
 
 	writingStatements = []statement{begin, commit, commitLock, commitGroup, sweepLock, sweepBatch}
 )
@@ -60,7 +64,8 @@ type outcome struct {
 // An *mvcc.Error is of class Unknown if the transaction may have been committed, or may still be:
 // the server goes on with what it has received when the connection is lost. With any other class it
 // is certain that it was rolled back.
-func (b *backend) transact(ctx context.Context, lock, work statement, args ...any) (o outcome, err error) {
+func (b *backend) transact(ctx context.Context, lock, work statement, args ...any) (o outcome,
+	err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
 	defer cancel()
 	conn, err := b.commits.Acquire(ctx)
@@ -89,13 +94,15 @@ type transaction struct {
 	done int
 }
 
-func (t *transaction) run(ctx context.Context, lock, work statement, params [][]byte, o *outcome) error {
+func (t *transaction) run(ctx context.Context, lock, work statement, params [][]byte,
+	o *outcome) error {
 	if err := ctx.Err(); err != nil {
 		return mvcc.Errorf(mvcc.Unavailable, "the transaction was not begun: %w", err)
 	}
 	// The connection serves this transaction alone. If the context ends while it is under way, the
 	// outcome is unknown and the connection useless.
-	stop := context.AfterFunc(ctx, func() { _ = t.conn.Conn().SetDeadline(past) }) // fails where the connection is gone already
+	// fails where the connection is gone already
+	stop := context.AfterFunc(ctx, func() { _ = t.conn.Conn().SetDeadline(past) })
 	defer func() {
 		if !stop() {
 			t.abandon()
@@ -106,9 +113,11 @@ func (t *transaction) run(ctx context.Context, lock, work statement, params [][]
 	if err := t.conn.Frontend().Flush(); err != nil {
 		t.abandon()
 		if pgconn.SafeToRetry(err) {
-			return mvcc.Errorf(mvcc.Unavailable, "the connection to PostgreSQL was lost before the transaction was sent: %w", cause(ctx, err))
+			return mvcc.Errorf(mvcc.Unavailable, "the connection to PostgreSQL was lost before "+
+				"the transaction was sent: %w", cause(ctx, err))
 		}
-		return mvcc.Errorf(mvcc.Unknown, "the connection to PostgreSQL was lost while the transaction was sent: %w", cause(ctx, err))
+		return mvcc.Errorf(mvcc.Unknown, "the connection to PostgreSQL was lost while the "+
+			"transaction was sent: %w", cause(ctx, err))
 	}
 
 	var (
@@ -122,10 +131,12 @@ func (t *transaction) run(ctx context.Context, lock, work statement, params [][]
 		if err != nil {
 			t.abandon()
 			var fatal *pgconn.PgError
-			if errors.As(err, &fatal) && t.done < commitAt && t.prepared && sessionEnded[fatal.Code] {
+			if errors.As(err, &fatal) && t.done < commitAt && t.prepared &&
+				sessionEnded[fatal.Code] {
 				return statementError(fatal)
 			}
-			return mvcc.Errorf(mvcc.Unknown, "the connection to PostgreSQL was lost before the commit was confirmed: %w", cause(ctx, err))
+			return mvcc.Errorf(mvcc.Unknown, "the connection to PostgreSQL was lost before the "+
+				"commit was confirmed: %w", cause(ctx, err))
 		}
 		switch msg := msg.(type) {
 		case *pgproto3.DataRow:
@@ -150,7 +161,8 @@ func (t *transaction) run(ctx context.Context, lock, work statement, params [][]
 				t.rollback(ctx)
 				return t.refusal(refused, commitAt)
 			case ending != "COMMIT":
-				return mvcc.Errorf(mvcc.Transient, "PostgreSQL ended the transaction by %q instead of COMMIT", ending)
+				return mvcc.Errorf(mvcc.Transient, "PostgreSQL ended the transaction by %q "+
+					"instead of COMMIT", ending)
 			}
 			return nil
 		}
@@ -177,8 +189,9 @@ func (t *transaction) send(lock, work statement, params [][]byte) int {
 		simple(statement{sql: t.settings})
 		before++
 	}
-	f.SendBind(&pgproto3.Bind{DestinationPortal: workPortal, PreparedStatement: parse(work), ParameterFormatCodes: binaryFormat,
-		Parameters: params, ResultFormatCodes: binaryFormat})
+	f.SendBind(&pgproto3.Bind{DestinationPortal: workPortal, PreparedStatement: parse(work),
+		ParameterFormatCodes: binaryFormat,
+		Parameters:           params, ResultFormatCodes: binaryFormat})
 	simple(lock)
 	f.SendExecute(&pgproto3.Execute{Portal: workPortal})
 	simple(commit)

@@ -15,9 +15,13 @@ import (
 func FuzzURL(f *testing.F) {
 	const secret = "Tr0ub4dor"
 	for _, seed := range [][3]string{
-		{"", "", "host:5432/db?sslmode=verify-full"}, {"", "", "a,b:1,[::1]:2/db?pool_max_conns=3&prepared_statements=false"}, {"%", "%zz", "h/d"}, {"a/", "", "h:x/d"},
-		{"", "", "h/d?password_file=/nowhere"}, {"", "#", "h/d"}, {"", "?", "h/d?connect_timeout=x"}, {" ", "\n", "h/d"}, {"`", "`: ", "h/d?sslmode=no"},
-		{"", "", "h/d?lock_timeout=x'; DROP TABLE x; --"}, {"", "", "%00/d"}, {"", "", "h/d?sslcert=x&sslkey=y"}, {"@/", "", "h/d"},
+		{"", "", "host:5432/db?sslmode=verify-full"},
+		{"", "", "a,b:1,[::1]:2/db?pool_max_conns=3&prepared_statements=false"},
+		{"%", "%zz", "h/d"}, {"a/", "", "h:x/d"},
+		{"", "", "h/d?password_file=/nowhere"}, {"", "#", "h/d"},
+		{"", "?", "h/d?connect_timeout=x"}, {" ", "\n", "h/d"}, {"`", "`: ", "h/d?sslmode=no"},
+		{"", "", "h/d?lock_timeout=x'; DROP TABLE x; --"}, {"", "", "%00/d"},
+		{"", "", "h/d?sslcert=x&sslkey=y"}, {"@/", "", "h/d"},
 	} {
 		f.Add(seed[0], seed[1], seed[2])
 	}
@@ -28,7 +32,8 @@ func FuzzURL(f *testing.F) {
 			return
 		}
 		var known *mvcc.Error
-		if !errors.As(err, &known) || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), secret) {
+		if !errors.As(err, &known) || strings.Contains(err.Error(), "\n") ||
+			strings.Contains(err.Error(), secret) {
 			t.Errorf("%q: %v", url, err)
 		}
 	})

@@ -74,7 +74,8 @@ const (
 )
 
 func (b *backend) Limits() mvcc.Limits {
-	return mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes, GroupMutations: groupMutations, GroupBytes: groupBytes}
+	return mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes,
+		GroupMutations: groupMutations, GroupBytes: groupBytes}
 }
 
 // name is what errors call the database.
@@ -99,7 +100,8 @@ func (b *backend) now() time.Time {
 
 // timeout bounds an operation.
 func (b *backend) timeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	if deadline, ok := ctx.Deadline(); b.opts.Timeout <= 0 || ok && time.Until(deadline) <= b.opts.Timeout {
+	if deadline, ok := ctx.Deadline(); b.opts.Timeout <= 0 ||
+		ok && time.Until(deadline) <= b.opts.Timeout {
 		return ctx, func() {}
 	}
 	return context.WithTimeout(ctx, b.opts.Timeout)
@@ -159,7 +161,8 @@ func (b *backend) pools() []namedPool {
 	if b.cfg.memory() {
 		return []namedPool{{"commit", b.commits}}
 	}
-	return []namedPool{{"commit", b.commits}, {"head", b.heads}, {"tail", b.tails}, {"read", b.reads}, {"poll", b.polls}}
+	return []namedPool{{"commit", b.commits}, {"head", b.heads}, {"tail", b.tails},
+		{"read", b.reads}, {"poll", b.polls}}
 }
 
 func (b *backend) Close() error {
@@ -188,7 +191,8 @@ func newBackend(cfg config, opts mvcc.DriverOptions) *backend {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	b := &backend{cfg: cfg, opts: opts, dbName: cfg.path, wal: cfg.path + "-wal", walLimit: walLimit}
+	b := &backend{cfg: cfg, opts: opts, dbName: cfg.path, wal: cfg.path + "-wal",
+		walLimit: walLimit}
 	if cfg.memory() {
 		// SQLite keeps it for as long as a connection is open, which is shared by all operations:
 		// memory has no readers beside a writer.

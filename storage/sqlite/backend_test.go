@@ -15,7 +15,8 @@ import (
 )
 
 func options(t testing.TB) mvcc.DriverOptions {
-	return mvcc.DriverOptions{Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Timeout: 30 * time.Second}
+	return mvcc.DriverOptions{Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Timeout: 30 * time.Second}
 }
 
 // fresh makes a migrated database and returns its URL.
@@ -46,12 +47,16 @@ func TestConformance(t *testing.T) {
 	t.Run("File", func(t *testing.T) {
 		backendtest.Run(t, func(t testing.TB) backendtest.Database {
 			url := fresh(t)
-			return backendtest.Database{Open: func(t testing.TB) mvcc.Backend { return open(t, url) }}
+			return backendtest.Database{Open: func(t testing.TB) mvcc.Backend {
+				return open(t, url)
+			}}
 		})
 	})
 	t.Run("Memory", func(t *testing.T) {
 		backendtest.Run(t, func(t testing.TB) backendtest.Database {
-			return backendtest.Database{Open: func(t testing.TB) mvcc.Backend { return open(t, "memory:") }, Private: true}
+			return backendtest.Database{Open: func(t testing.TB) mvcc.Backend {
+				return open(t, "memory:")
+			}, Private: true}
 		})
 	})
 }
@@ -72,9 +77,10 @@ func TestClock(t *testing.T) {
 		if err != nil || !st.Now.Equal(c.Now()) {
 			t.Fatalf("now is %v, %v, want %v", st.Now, err, c.Now())
 		}
-		r, err := b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: st.Head, Mutations: []*mvcc.Mutation{
-			{Key: "a", TTL: time.Minute}, {Key: "b", TTL: time.Second}, {Key: "c"},
-		}})
+		r, err := b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: st.Head,
+			Mutations: []*mvcc.Mutation{
+				{Key: "a", TTL: time.Minute}, {Key: "b", TTL: time.Second}, {Key: "c"},
+			}})
 		if err != nil || !r.Time.Equal(c.Now()) {
 			t.Fatalf("the group's time is %+v, %v", r, err)
 		}
@@ -96,7 +102,8 @@ func TestClock(t *testing.T) {
 				got += string(k.Key)
 			}
 			if err != nil || got != step.expired || next != step.next {
-				t.Errorf("%s: after %v %q have expired and the next does in %v, %v, want %+v", url, step.advance, got, next, err, step)
+				t.Errorf("%s: after %v %q have expired and the next does in %v, %v, want %+v", url,
+					step.advance, got, next, err, step)
 			}
 		}
 		row, err := b.FirstAt(ctx, r.Before.Revision+1)
@@ -134,7 +141,8 @@ func TestPools(t *testing.T) {
 	wg.Wait()
 	want := map[string]int{"commit": 1, "head": 1, "tail": 2, "read": 3, "poll": 1}
 	for _, p := range b.Pools() {
-		if p.InUse != 0 || p.Max != want[p.Name] || p.Idle > p.Max || p.Name == "commit" && p.Idle != 1 || p.Name == "poll" && p.Idle != 0 {
+		if p.InUse != 0 || p.Max != want[p.Name] || p.Idle > p.Max ||
+			p.Name == "commit" && p.Idle != 1 || p.Name == "poll" && p.Idle != 0 {
 			t.Errorf("the pool is %+v", p)
 		}
 		delete(want, p.Name)
@@ -169,7 +177,8 @@ func TestClosed(t *testing.T) {
 			if name == "Changed" && b.cfg.memory() {
 				continue // nobody else writes there, so it asks nobody
 			}
-			if err := do(); mvcc.ClassOf(err) != mvcc.Unavailable || err == nil || !strings.Contains(err.Error(), "was closed") {
+			if err := do(); mvcc.ClassOf(err) != mvcc.Unavailable || err == nil ||
+				!strings.Contains(err.Error(), "was closed") {
 				t.Errorf("%s after Close: %v", name, err)
 			}
 		}

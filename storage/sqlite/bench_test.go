@@ -59,7 +59,8 @@ func (f *filler) commit(tb testing.TB, ms []*mvcc.Mutation) *mvcc.GroupResult {
 		}
 		f.seen = st.Head
 	}
-	r, err := f.store.Commit(context.Background(), &mvcc.Group{Token: newToken(), Seen: f.seen, Mutations: ms})
+	r, err := f.store.Commit(context.Background(), &mvcc.Group{Token: newToken(), Seen: f.seen,
+		Mutations: ms})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -113,16 +114,23 @@ func BenchmarkRead(b *testing.B) {
 		read func(i int) error
 	}{
 		{"state", func(int) error { _, err := store.State(ctx); return err }},
-		{"get", func(i int) error { _, _, err := store.Get(ctx, f.keys[i*7919%len(f.keys)]); return err }},
+		{"get", func(i int) error {
+			_, _, err := store.Get(ctx, f.keys[i*7919%len(f.keys)])
+			return err
+		}},
 		{"page=500", func(i int) error {
-			_, err := store.Page(ctx, mvcc.PageQuery{Start: f.keys[i*7919%len(f.keys)], End: end, Limit: 500})
+			_, err := store.Page(ctx, mvcc.PageQuery{Start: f.keys[i*7919%len(f.keys)], End: end,
+				Limit: 500})
 			return err
 		}},
 		{"page=100000", func(int) error {
 			_, err := store.Page(ctx, mvcc.PageQuery{Start: "/", End: end, Limit: 200_000})
 			return err
 		}},
-		{"count=100000", func(int) error { _, _, err := store.Count(ctx, "/", end, 0, 0); return err }},
+		{"count=100000", func(int) error {
+			_, _, err := store.Count(ctx, "/", end, 0, 0)
+			return err
+		}},
 		{"values=1000", func(i int) error {
 			revisions := make([]mvcc.Revision, 1000)
 			for j := range revisions {
@@ -132,7 +140,8 @@ func BenchmarkRead(b *testing.B) {
 			return err
 		}},
 		{"tail=500", func(i int) error {
-			_, err := store.Tail(ctx, mvcc.Revision(1+i*7919%len(f.keys)), 500, mvcc.PrevOfDeletions)
+			_, err := store.Tail(ctx, mvcc.Revision(1+i*7919%len(f.keys)), 500,
+				mvcc.PrevOfDeletions)
 			return err
 		}},
 		{"changed", func(int) error { _, err := store.(mvcc.Poller).Changed(ctx); return err }},

@@ -57,14 +57,16 @@ func (b *backend) at(c *sqlite3.Conn, synchronous string) (restore func(), err e
 		if b.cfg.synchronous == "OFF" {
 			c.BusyTimeout(checkpointWait)
 			if emptied, err := c.Checkpoint(); err != nil || !emptied {
-				b.opts.Logger.Warn("cannot copy the write-ahead log to the database: if the machine ends before "+
-					"that is done, nobody may notice that writes are lost", "database", b.name(), "err", err)
+				b.opts.Logger.Warn("cannot copy the write-ahead log to the database: if the "+
+					"machine ends before that is done, nobody may notice that writes are lost",
+					"database", b.name(), "err", err)
 			}
 			c.BusyTimeout(0)
 		}
 		if err := c.Set("synchronous", b.cfg.synchronous); err != nil {
 			c.Broken = true
-			b.opts.Logger.Error("cannot reset PRAGMA synchronous; the connection is closed", "database", b.name(), "err", err)
+			b.opts.Logger.Error("cannot reset PRAGMA synchronous; the connection is closed",
+				"database", b.name(), "err", err)
 		}
 	}, nil
 }

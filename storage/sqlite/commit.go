@@ -28,13 +28,14 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 
 		var failed error
 		removed := removed{b: b, c: c, mutations: g.Mutations, values: map[int][]byte{}}
-		outcomes, accepted := mvcc.Decide(g.Mutations, st.Head.Revision, func(k mvcc.Key) (mvcc.Revision, mvcc.Revision) {
-			revision, create, err := live(c, k)
-			if err != nil {
-				failed = b.damagedKey(k, err)
-			}
-			return revision, create
-		}, removed.lost)
+		outcomes, accepted := mvcc.Decide(g.Mutations, st.Head.Revision,
+			func(k mvcc.Key) (mvcc.Revision, mvcc.Revision) {
+				revision, create, err := live(c, k)
+				if err != nil {
+					failed = b.damagedKey(k, err)
+				}
+				return revision, create
+			}, removed.lost)
 		for i, value := range removed.values {
 			outcomes[i].PrevValue = value
 		}
@@ -75,7 +76,9 @@ func tokensAt(c *sqlite3.Conn, positions []mvcc.Position) ([]mvcc.Token, error) 
 		if err != nil {
 			return nil, err
 		}
-		if _, err := s.Int(int64(p.Revision)).Row(func() { tokens[i] = colToken(s, 0) }); err != nil {
+		if _, err := s.Int(int64(p.Revision)).Row(func() {
+			tokens[i] = colToken(s, 0)
+		}); err != nil {
 			return nil, err
 		}
 	}
@@ -137,7 +140,8 @@ func (r *removed) lost(i int) error {
 }
 
 // apply writes an accepted mutation.
-func (b *backend) apply(c *sqlite3.Conn, token mvcc.Token, now time.Time, m *mvcc.Mutation, o *mvcc.Outcome) error {
+func (b *backend) apply(c *sqlite3.Conn, token mvcc.Token, now time.Time, m *mvcc.Mutation,
+	o *mvcc.Outcome) error {
 	s, err := c.Prepare(insertLog)
 	if err != nil {
 		return err

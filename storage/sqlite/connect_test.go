@@ -27,13 +27,15 @@ func TestSettings(t *testing.T) {
 			want := map[string]string{"temp_store": "2", "query_only": "1", "cache_size": "-4096"}
 			if p.Pool == b.commits {
 				want = map[string]string{
-					"temp_store": "2", "query_only": "0", "synchronous": test.synchronous, "cache_size": test.cache,
-					"fullfsync": map[bool]string{true: "1", false: "0"}[test.synchronous == "2"],
+					"temp_store": "2", "query_only": "0", "synchronous": test.synchronous,
+					"cache_size": test.cache,
+					"fullfsync":  map[bool]string{true: "1", false: "0"}[test.synchronous == "2"],
 				}
 			}
 			for name, want := range want {
 				if got, err := c.Once("PRAGMA " + name); err != nil || got != want {
-					t.Errorf("%q: %s of a %s connection is %s, %v, want %s", test.query, name, p.name, got, err, want)
+					t.Errorf("%q: %s of a %s connection is %s, %v, want %s", test.query, name,
+						p.name, got, err, want)
 				}
 			}
 			p.Put(c)

@@ -20,7 +20,8 @@ func (b *backend) classify(ctx context.Context, err error) error {
 		return err
 	}
 	if ctx.Err() != nil {
-		return mvcc.Errorf(mvcc.Unavailable, "the database %s did not answer in time: %w", b.name(), context.Cause(ctx))
+		return mvcc.Errorf(mvcc.Unavailable, "the database %s did not answer in time: %w", b.name(),
+			context.Cause(ctx))
 	}
 	return classifyError(b.name(), err)
 }
@@ -34,17 +35,22 @@ func classifyError(name string, err error) error {
 	}
 	switch e.Code() {
 	case sqlite3.Busy, sqlite3.Locked, sqlite3.Protocol:
-		return mvcc.Errorf(mvcc.Transient, "the database %s is locked by another program: %w", name, err)
+		return mvcc.Errorf(mvcc.Transient, "the database %s is locked by another program: %w", name,
+			err)
 	case sqlite3.Full:
 		return full(name, err)
 	case sqlite3.ReadOnly:
-		return mvcc.Errorf(mvcc.ReadOnly, "the database %s cannot be written: check the permissions of the file and its directory: %w", name, err)
+		return mvcc.Errorf(mvcc.ReadOnly, "the database %s cannot be written: check the "+
+			"permissions of the file and its directory: %w", name, err)
 	case sqlite3.Corrupt:
-		return mvcc.Errorf(mvcc.Invalid, "the database %s is damaged: restore a backup: %w", name, err)
+		return mvcc.Errorf(mvcc.Invalid, "the database %s is damaged: restore a backup: %w", name,
+			err)
 	case sqlite3.NotADB:
-		return mvcc.Errorf(mvcc.Invalid, "the file %s is not a SQLite database: name another file in the database URL", name)
+		return mvcc.Errorf(mvcc.Invalid, "the file %s is not a SQLite database: name another "+
+			"file in the database URL", name)
 	case sqlite3.Perm, sqlite3.Auth:
-		return mvcc.Errorf(mvcc.Denied, "the database %s may not be used: check the permissions of the file and its directory: %w", name, err)
+		return mvcc.Errorf(mvcc.Denied, "the database %s may not be used: check the permissions "+
+			"of the file and its directory: %w", name, err)
 	case sqlite3.TooBig, sqlite3.Constraint, sqlite3.Mismatch, sqlite3.Range:
 		return mvcc.Errorf(mvcc.Data, "the database %s rejected a value: %w", name, err)
 	case sqlite3.IOErr, sqlite3.CantOpen:
@@ -52,18 +58,22 @@ func classifyError(name string, err error) error {
 		case errno == syscall.ENOSPC || errno == syscall.EDQUOT:
 			return full(name, err)
 		case errno == syscall.EROFS:
-			return mvcc.Errorf(mvcc.ReadOnly, "the file system of the database %s is read-only: %w", name, errno)
+			return mvcc.Errorf(mvcc.ReadOnly, "the file system of the database %s is read-only: %w",
+				name, errno)
 		case errors.Is(errno, fs.ErrPermission):
-			return mvcc.Errorf(mvcc.Denied, "the database %s may not be used: check the permissions of the file and its directory: %w", name, errno)
+			return mvcc.Errorf(mvcc.Denied, "the database %s may not be used: check the "+
+				"permissions of the file and its directory: %w", name, errno)
 		case errno != 0:
-			return mvcc.Errorf(mvcc.Unavailable, "the database %s cannot be read or written: %w (%w)", name, err, errno)
+			return mvcc.Errorf(mvcc.Unavailable,
+				"the database %s cannot be read or written: %w (%w)", name, err, errno)
 		}
 	}
 	return mvcc.Errorf(mvcc.Unavailable, "the database %s cannot be used: %w", name, err)
 }
 
 func full(name string, err error) error {
-	return mvcc.Errorf(mvcc.Full, "there is no space left for the database %s: make room on its file system: %w", name, err)
+	return mvcc.Errorf(mvcc.Full, "there is no space left for the database %s: make room on its "+
+		"file system: %w", name, err)
 }
 
 // commitOutcome classifies an error of COMMIT, after which the transaction was rolled back.
@@ -90,6 +100,7 @@ func (b *backend) damagedKey(k mvcc.Key, err error) error {
 	if !sqlite3.Is(err, sqlite3.Corrupt) {
 		return err
 	}
-	return mvcc.Errorf(mvcc.Data, "the database %s is damaged where it holds the key %q, which cannot be written: restore a backup: %w",
+	return mvcc.Errorf(mvcc.Data, "the database %s is damaged where it holds the key %q, which "+
+		"cannot be written: restore a backup: %w",
 		b.name(), string(k), err)
 }

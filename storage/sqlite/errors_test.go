@@ -27,30 +27,49 @@ func TestClassify(t *testing.T) {
 		commit mvcc.Class
 		words  string
 	}{
-		{"busy", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_BUSY}, mvcc.Transient, mvcc.Transient, "locked by another program"},
-		{"busy snapshot", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_BUSY_SNAPSHOT}, mvcc.Transient, mvcc.Transient, "locked by another program"},
-		{"full", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_FULL, Errno: int32(syscall.ENOSPC)}, mvcc.Full, mvcc.Full, "no space left"},
-		{"no space at a sync", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_IOERR_FSYNC, Errno: int32(syscall.ENOSPC)}, mvcc.Full, mvcc.Unknown, "no space left"},
-		{"quota", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_IOERR_WRITE, Errno: int32(syscall.EDQUOT)}, mvcc.Full, mvcc.Unknown, "no space left"},
-		{"disk error", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_IOERR_FSYNC, Errno: int32(syscall.EIO)}, mvcc.Unavailable, mvcc.Unknown, "input/output error"},
-		{"read-only", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_READONLY}, mvcc.ReadOnly, mvcc.ReadOnly, "cannot be written"},
-		{"read-only file system", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_IOERR_WRITE, Errno: int32(syscall.EROFS)}, mvcc.ReadOnly, mvcc.Unknown, "is read-only"},
-		{"cannot open", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_CANTOPEN, Errno: int32(syscall.EACCES)}, mvcc.Denied, mvcc.Unknown, "check the permissions"},
-		{"damaged", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_CORRUPT_INDEX}, mvcc.Invalid, mvcc.Unknown, "is damaged: restore a backup"},
-		{"no database", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_NOTADB}, mvcc.Invalid, mvcc.Unknown, "is not a SQLite database"},
-		{"constraint", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_CONSTRAINT_PRIMARYKEY}, mvcc.Data, mvcc.Unknown, "rejected a value"},
-		{"too big", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_TOOBIG}, mvcc.Data, mvcc.Unknown, "rejected a value"},
-		{"no memory", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_NOMEM}, mvcc.Unavailable, mvcc.Unknown, "cannot be used"},
-		{"interrupted", ended, &sqlite3.Error{Extended: lib.SQLITE_INTERRUPT}, mvcc.Unavailable, mvcc.Unknown, "did not answer in time"},
-		{"classified before", ended, mvcc.Errorf(mvcc.Fenced, "fenced"), mvcc.Fenced, mvcc.Unknown, "fenced"},
-		{"something else", t.Context(), errors.New("something else"), mvcc.Unavailable, mvcc.Unknown, "something else"},
+		{"busy", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_BUSY}, mvcc.Transient,
+			mvcc.Transient, "locked by another program"},
+		{"busy snapshot", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_BUSY_SNAPSHOT},
+			mvcc.Transient, mvcc.Transient, "locked by another program"},
+		{"full", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_FULL,
+			Errno: int32(syscall.ENOSPC)}, mvcc.Full, mvcc.Full, "no space left"},
+		{"no space at a sync", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_IOERR_FSYNC,
+			Errno: int32(syscall.ENOSPC)}, mvcc.Full, mvcc.Unknown, "no space left"},
+		{"quota", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_IOERR_WRITE,
+			Errno: int32(syscall.EDQUOT)}, mvcc.Full, mvcc.Unknown, "no space left"},
+		{"disk error", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_IOERR_FSYNC,
+			Errno: int32(syscall.EIO)}, mvcc.Unavailable, mvcc.Unknown, "input/output error"},
+		{"read-only", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_READONLY}, mvcc.ReadOnly,
+			mvcc.ReadOnly, "cannot be written"},
+		{"read-only file system", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_IOERR_WRITE,
+			Errno: int32(syscall.EROFS)}, mvcc.ReadOnly, mvcc.Unknown, "is read-only"},
+		{"cannot open", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_CANTOPEN,
+			Errno: int32(syscall.EACCES)}, mvcc.Denied, mvcc.Unknown, "check the permissions"},
+		{"damaged", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_CORRUPT_INDEX}, mvcc.Invalid,
+			mvcc.Unknown, "is damaged: restore a backup"},
+		{"no database", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_NOTADB}, mvcc.Invalid,
+			mvcc.Unknown, "is not a SQLite database"},
+		{"constraint", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_CONSTRAINT_PRIMARYKEY},
+			mvcc.Data, mvcc.Unknown, "rejected a value"},
+		{"too big", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_TOOBIG}, mvcc.Data,
+			mvcc.Unknown, "rejected a value"},
+		{"no memory", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_NOMEM}, mvcc.Unavailable,
+			mvcc.Unknown, "cannot be used"},
+		{"interrupted", ended, &sqlite3.Error{Extended: lib.SQLITE_INTERRUPT}, mvcc.Unavailable,
+			mvcc.Unknown, "did not answer in time"},
+		{"classified before", ended, mvcc.Errorf(mvcc.Fenced, "fenced"), mvcc.Fenced, mvcc.Unknown,
+			"fenced"},
+		{"something else", t.Context(), errors.New("something else"), mvcc.Unavailable,
+			mvcc.Unknown, "something else"},
 	} {
 		got := b.classify(test.ctx, test.err)
 		if mvcc.ClassOf(got) != test.class || !strings.Contains(got.Error(), test.words) {
-			t.Errorf("%s: class %v: %v, want %v: %q", test.name, mvcc.ClassOf(got), got, test.class, test.words)
+			t.Errorf("%s: class %v: %v, want %v: %q", test.name, mvcc.ClassOf(got), got, test.class,
+				test.words)
 		}
 		if got := b.commitOutcome(test.err); mvcc.ClassOf(got) != test.commit {
-			t.Errorf("%s at COMMIT: class %v: %v, want %v", test.name, mvcc.ClassOf(got), got, test.commit)
+			t.Errorf("%s at COMMIT: class %v: %v, want %v", test.name, mvcc.ClassOf(got), got,
+				test.commit)
 		}
 	}
 	if err := b.classify(ended, nil); err != nil {

@@ -33,7 +33,8 @@ func (b *backend) identity(c *sqlite3.Conn) (id mvcc.Identity, err error) {
 		return id, err
 	}
 	found, err := s.Row(func() {
-		id = mvcc.Identity{Store: s.ColString(0), Recorded: s.ColString(1), Epoch: mvcc.Epoch(s.ColInt(2))}
+		id = mvcc.Identity{Store: s.ColString(0), Recorded: s.ColString(1),
+			Epoch: mvcc.Epoch(s.ColInt(2))}
 	})
 	if err == nil && !found {
 		err = mvcc.Errorf(mvcc.Invalid, "cannot use %s: %w", b.name(), mvcc.ErrEmptyStore)
@@ -45,7 +46,8 @@ func (b *backend) identity(c *sqlite3.Conn) (id mvcc.Identity, err error) {
 func (b *backend) sameStore(c *sqlite3.Conn) error {
 	id, err := b.identity(c)
 	if err == nil && b.store != "" && id.Store != b.store {
-		err = mvcc.Errorf(mvcc.Invalid, "the database file %s was replaced by one of another store: put the right file back, or restart to serve this one", b.name())
+		err = mvcc.Errorf(mvcc.Invalid, "the database file %s was replaced by one of another "+
+			"store: put the right file back, or restart to serve this one", b.name())
 	}
 	return err
 }

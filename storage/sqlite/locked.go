@@ -57,7 +57,8 @@ func (t *tx) run(text string, bind func(*sqlite3.Stmt)) error {
 	return t.b.classify(t.ctx, err)
 }
 
-func (t *tx) Group(token mvcc.Token, after mvcc.Revision) (g mvcc.Guard, rows []mvcc.Row, err error) {
+func (t *tx) Group(token mvcc.Token, after mvcc.Revision) (g mvcc.Guard, rows []mvcc.Row,
+	err error) {
 	defer func() { err = t.b.classify(t.ctx, err) }()
 	if g, err = t.b.guard(t.c, token, after); err != nil {
 		return g, nil, err
@@ -68,7 +69,8 @@ func (t *tx) Group(token mvcc.Token, after mvcc.Revision) (g mvcc.Guard, rows []
 	}
 	err = s.Int(int64(after)).Blob(token[:]).Each(func() error {
 		rows = append(rows, mvcc.Row{
-			Revision: mvcc.Revision(s.ColInt(0)), Key: mvcc.Key(s.ColString(1)), Prev: mvcc.Revision(s.ColInt(2)), Create: mvcc.Revision(s.ColInt(3)), Token: token,
+			Revision: mvcc.Revision(s.ColInt(0)), Key: mvcc.Key(s.ColString(1)),
+			Prev: mvcc.Revision(s.ColInt(2)), Create: mvcc.Revision(s.ColInt(3)), Token: token,
 			Time: time.UnixMicro(s.ColInt(4)).UTC(), Deleted: s.ColInt(5) != 0,
 		})
 		return nil

@@ -27,7 +27,8 @@ func openSQL(path, query string) (*sql.DB, error) {
 
 // Migrate creates the file if it is not there, and brings it to the newest schema. A store in
 // memory has it from the beginning.
-func (driver) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+func (driver) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration,
+	error) {
 	cfg, err := parse(url)
 	if err != nil || cfg.memory() {
 		return nil, err
@@ -67,9 +68,11 @@ func (b *backend) create() error {
 	case errors.Is(err, fs.ErrExist):
 		return nil
 	case errors.Is(err, fs.ErrPermission):
-		return mvcc.Errorf(mvcc.Denied, "the database file %s cannot be created: give this user write permission on its directory", b.name())
+		return mvcc.Errorf(mvcc.Denied, "the database file %s cannot be created: give this user "+
+			"write permission on its directory", b.name())
 	case err != nil:
-		return mvcc.Errorf(mvcc.Unavailable, "the database file %s cannot be created: %w", b.name(), err)
+		return mvcc.Errorf(mvcc.Unavailable, "the database file %s cannot be created: %w",
+			b.name(), err)
 	}
 	return f.Close()
 }
@@ -113,7 +116,8 @@ func (b *backend) migrate(ctx context.Context) (done []migrations.Migration, err
 	}
 	// The page size and auto_vacuum take effect with the first write to an empty file, which is the
 	// change to WAL mode.
-	for _, p := range [][2]string{{"page_size", strconv.Itoa(pageSize)}, {"auto_vacuum", "INCREMENTAL"}} {
+	for _, p := range [][2]string{{"page_size", strconv.Itoa(pageSize)},
+		{"auto_vacuum", "INCREMENTAL"}} {
 		if err := c.Set(p[0], p[1]); err != nil {
 			return nil, err
 		}
@@ -123,7 +127,8 @@ func (b *backend) migrate(ctx context.Context) (done []migrations.Migration, err
 		return nil, err
 	}
 	if mode != "wal" {
-		return nil, mvcc.Errorf(mvcc.Invalid, "the file system of the database %s cannot share memory, which SQLite's WAL mode needs: name a file on a local disk", b.name())
+		return nil, mvcc.Errorf(mvcc.Invalid, "the file system of the database %s cannot share "+
+			"memory, which SQLite's WAL mode needs: name a file on a local disk", b.name())
 	}
 	db, err := openSQL(b.dbName, "&mode=rw&_pragma=synchronous("+b.cfg.synchronous+")")
 	if err != nil {
@@ -153,7 +158,8 @@ func (b *backend) walMode(ctx context.Context, c *sqlite3.Conn) (string, error) 
 }
 
 // Status lists the migrations. It creates nothing.
-func (driver) Status(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+func (driver) Status(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration,
+	error) {
 	cfg, err := parse(url)
 	if err != nil {
 		return nil, err

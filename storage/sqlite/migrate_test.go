@@ -66,8 +66,10 @@ func TestMigrateAndStatus(t *testing.T) {
 		}
 	}
 	b.Close()
-	for _, p := range []struct{ pragma, want string }{{"journal_mode", "wal"}, {"auto_vacuum", "2"}, {"page_size", "8192"}, {"application_id", "1382772850"}} {
-		if got := sqlQuery(t, strings.TrimPrefix(url, "sqlite://"), "PRAGMA "+p.pragma); got != p.want {
+	for _, p := range []struct{ pragma, want string }{{"journal_mode", "wal"}, {"auto_vacuum", "2"},
+		{"page_size", "8192"}, {"application_id", "1382772850"}} {
+		if got := sqlQuery(t, strings.TrimPrefix(url, "sqlite://"), "PRAGMA "+
+			p.pragma); got != p.want {
 			t.Errorf("%s is %s, want %s", p.pragma, got, p.want)
 		}
 	}

@@ -79,7 +79,8 @@ func (b *backend) logged() bool {
 // inspect reads which store a database holds, and checks that it is whole: a small file always, and
 // one whose fingerprint differs from the recorded one though it has a write-ahead log, since a file
 // that was replaced without its log would be read together with that of the other file.
-func (b *backend) inspect(ctx context.Context, c *sqlite3.Conn, logged bool) (store, recorded string, err error) {
+func (b *backend) inspect(ctx context.Context, c *sqlite3.Conn, logged bool) (store,
+	recorded string, err error) {
 	id, err := b.identity(c)
 	if err != nil {
 		return "", "", err
@@ -93,8 +94,9 @@ func (b *backend) inspect(ctx context.Context, c *sqlite3.Conn, logged bool) (st
 	switch foreign := logged && recorded != "" && recorded != b.fingerprint(); {
 	case err != nil:
 	case foreign:
-		err = b.verify(ctx, c, "the file and its write-ahead log do not belong together, or the file is damaged: restore it again while no server runs, "+
-			"without the files that end in -wal and -shm")
+		err = b.verify(ctx, c, "the file and its write-ahead log do not belong together, or the "+
+			"file is damaged: restore it again while no server runs, without the files that end "+
+			"in -wal and -shm")
 	case n <= checkedSize/pageSize:
 		err = b.verify(ctx, c, "it is damaged: restore a backup")
 	}
@@ -110,7 +112,8 @@ func (b *backend) openMemory(ctx context.Context) (store, recorded string, err e
 	}
 	defer b.commits.Put(c)
 	c.SizeLimit(1 << 50)
-	for _, p := range [][2]string{{"page_size", strconv.Itoa(pageSize)}, {"journal_mode", "MEMORY"}, {"synchronous", "OFF"}} {
+	for _, p := range [][2]string{{"page_size", strconv.Itoa(pageSize)}, {"journal_mode", "MEMORY"},
+		{"synchronous", "OFF"}} {
 		if err := c.Set(p[0], p[1]); err != nil {
 			return "", "", b.classify(ctx, err)
 		}
@@ -134,9 +137,11 @@ func checkPath(cfg config) error {
 	case err != nil:
 		return pathError(cfg, err)
 	case fi.IsDir():
-		return mvcc.Errorf(mvcc.Invalid, "%s is a directory: name a file in the database URL", cfg.path)
+		return mvcc.Errorf(mvcc.Invalid, "%s is a directory: name a file in the database URL",
+			cfg.path)
 	case !fi.Mode().IsRegular():
-		return mvcc.Errorf(mvcc.Invalid, "%s is not a regular file: name another file in the database URL", cfg.path)
+		return mvcc.Errorf(mvcc.Invalid, "%s is not a regular file: name another file in the "+
+			"database URL", cfg.path)
 	}
 	return nil
 }
@@ -147,11 +152,14 @@ func pathError(cfg config, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-			return mvcc.Errorf(mvcc.Invalid, "the directory %s of the database does not exist: create it, or correct the database URL", dir)
+			return mvcc.Errorf(mvcc.Invalid, "the directory %s of the database does not exist: "+
+				"create it, or correct the database URL", dir)
 		}
-		return mvcc.Errorf(mvcc.Invalid, "there is no database file %s: run `rowkeeper migrate up`, or correct the database URL", cfg.path)
+		return mvcc.Errorf(mvcc.Invalid, "there is no database file %s: run `rowkeeper migrate "+
+			"up`, or correct the database URL", cfg.path)
 	case errors.Is(err, fs.ErrPermission):
-		return mvcc.Errorf(mvcc.Denied, "the directory %s of the database may not be read: check its permissions", dir)
+		return mvcc.Errorf(mvcc.Denied, "the directory %s of the database may not be read: check "+
+			"its permissions", dir)
 	}
 	return mvcc.Errorf(mvcc.Unavailable, "the database file %s cannot be used: %w", cfg.path, err)
 }
@@ -184,7 +192,8 @@ func (b *backend) check(ctx context.Context, c *sqlite3.Conn) error {
 			return err
 		}
 		if mode != "wal" {
-			return mvcc.Errorf(mvcc.Invalid, "the database %s is in journal mode %q, not in WAL mode: run `rowkeeper migrate up`", b.name(), mode)
+			return mvcc.Errorf(mvcc.Invalid, "the database %s is in journal mode %q, not in WAL "+
+				"mode: run `rowkeeper migrate up`", b.name(), mode)
 		}
 	}
 	db, err := openSQL(b.dbName, "&mode=rw&_pragma=query_only(1)")
@@ -205,7 +214,8 @@ func schemaError(name string, err error) error {
 }
 
 func readOnlyFile(cfg config) error {
-	return mvcc.Errorf(mvcc.ReadOnly, "the database file %s cannot be written: give this user write permission on the file and its directory", cfg.path)
+	return mvcc.Errorf(mvcc.ReadOnly, "the database file %s cannot be written: give this user "+
+		"write permission on the file and its directory", cfg.path)
 }
 
 // whose tells whether a database is ours, which the first migration marks together with creating
@@ -221,7 +231,8 @@ func whose(c *sqlite3.Conn) (ours, foreign bool, err error) {
 }
 
 func notOurs(cfg config) error {
-	return mvcc.Errorf(mvcc.Invalid, "the file %s is a SQLite database of another program: name another file in the database URL", cfg.path)
+	return mvcc.Errorf(mvcc.Invalid, "the file %s is a SQLite database of another program: name "+
+		"another file in the database URL", cfg.path)
 }
 
 // verify checks the structure of the whole file and that every live row has its value.
@@ -242,7 +253,8 @@ func (b *backend) verify(ctx context.Context, c *sqlite3.Conn, otherwise string)
 		text = "a key has lost its value"
 	}
 	text = strings.ReplaceAll(strings.TrimPrefix(text, "*** in database main ***\n"), "\n", "; ")
-	return mvcc.Errorf(mvcc.Invalid, "the database %s cannot be used: %s (%s)", b.name(), otherwise, text)
+	return mvcc.Errorf(mvcc.Invalid, "the database %s cannot be used: %s (%s)", b.name(),
+		otherwise, text)
 }
 
 const (

@@ -83,7 +83,8 @@ func TestOpenErrors(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, mvcc.Invalid, []string{"the directory", "does not exist", "create it"}, false},
-		{"no file", func(*testing.T, string) {}, mvcc.Invalid, []string{"there is no database file", "migrate up"}, true},
+		{"no file", func(*testing.T, string) {}, mvcc.Invalid,
+			[]string{"there is no database file", "migrate up"}, true},
 		{"a directory", func(t *testing.T, path string) {
 			if err := os.Mkdir(path, 0o755); err != nil {
 				t.Fatal(err)
@@ -94,22 +95,33 @@ func TestOpenErrors(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, mvcc.Invalid, []string{"is not a regular file"}, false},
-		{"an empty file", func(t *testing.T, path string) { writeFile(t, path, "") }, mvcc.Invalid, []string{"holds no rowkeeper store", "migrate up"}, true},
-		{"a text", func(t *testing.T, path string) { writeFile(t, path, strings.Repeat("apiVersion: v1\n", 100)) },
+		{"an empty file", func(t *testing.T, path string) {
+			writeFile(t, path, "")
+		}, mvcc.Invalid, []string{"holds no rowkeeper store", "migrate up"}, true},
+		{"a text", func(t *testing.T, path string) {
+			writeFile(t, path, strings.Repeat("apiVersion: v1\n", 100))
+		},
 			mvcc.Invalid, []string{"is not a SQLite database"}, false},
-		{"a short text", func(t *testing.T, path string) { writeFile(t, path, "hello") }, mvcc.Invalid, []string{"is not a SQLite database"}, false},
-		{"somebody else's database", func(t *testing.T, path string) { sqlExec(t, path, "CREATE TABLE kine (id INTEGER)") },
+		{"a short text", func(t *testing.T, path string) {
+			writeFile(t, path, "hello")
+		}, mvcc.Invalid, []string{"is not a SQLite database"}, false},
+		{"somebody else's database", func(t *testing.T, path string) {
+			sqlExec(t, path, "CREATE TABLE kine (id INTEGER)")
+		},
 			mvcc.Invalid, []string{"is a SQLite database of another program"}, false},
 		{"somebody else's marked database", func(t *testing.T, path string) {
 			sqlExec(t, path, "PRAGMA application_id = 17", "CREATE TABLE notes (id INTEGER)")
 		}, mvcc.Invalid, []string{"is a SQLite database of another program"}, false},
 		{"a newer schema", func(t *testing.T, path string) {
 			migrate(t, "sqlite://"+path)
-			sqlExec(t, path, "INSERT INTO rowkeeper_schema (version_id, is_applied) VALUES (99, 1)", "UPDATE rowkeeper_store SET oldest_writer = 98")
-		}, mvcc.Invalid, []string{"schema is version 99", "newer than version", "use a newer rowkeeper"}, false},
+			sqlExec(t, path, "INSERT INTO rowkeeper_schema (version_id, is_applied) VALUES (99, 1)",
+				"UPDATE rowkeeper_store SET oldest_writer = 98")
+		}, mvcc.Invalid, []string{"schema is version 99", "newer than version",
+			"use a newer rowkeeper"}, false},
 		{"an older schema", func(t *testing.T, path string) {
 			migrate(t, "sqlite://"+path)
-			sqlExec(t, path, "DELETE FROM rowkeeper_schema WHERE version_id > 0", "DROP TABLE rowkeeper_log", "DROP TABLE rowkeeper_live",
+			sqlExec(t, path, "DELETE FROM rowkeeper_schema WHERE version_id > 0",
+				"DROP TABLE rowkeeper_log", "DROP TABLE rowkeeper_live",
 				"DROP TABLE rowkeeper_store", "DROP TABLE rowkeeper_aborted")
 		}, mvcc.Invalid, []string{"holds no rowkeeper store yet", "migrate up"}, false},
 		{"no store row", func(t *testing.T, path string) {
@@ -183,7 +195,8 @@ func filled(t testing.TB, path string, keys int) {
 // SQLite's locks away.
 func damage(t testing.TB, path string, offset int) {
 	t.Helper()
-	cmd := exec.Command("dd", "if=/dev/zero", "of="+path, "bs=1", fmt.Sprintf("seek=%d", offset), "count=2000", "conv=notrunc")
+	cmd := exec.Command("dd", "if=/dev/zero", "of="+path, "bs=1", fmt.Sprintf("seek=%d", offset),
+		"count=2000", "conv=notrunc")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

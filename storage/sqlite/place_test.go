@@ -117,7 +117,8 @@ func TestDrillsCopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = mvcc.StartEpoch(ctx, b, mvcc.Fence{Seen: st.Head, Token: newToken(), Jump: 1 << 32, Fingerprint: id.Actual})
+	_, err = mvcc.StartEpoch(ctx, b, mvcc.Fence{Seen: st.Head, Token: newToken(), Jump: 1 << 32,
+		Fingerprint: id.Actual})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,7 +118,8 @@ func writerChild(args []string) error {
 		default:
 		}
 		ms := []*mvcc.Mutation{
-			{Key: mvcc.Key(fmt.Sprintf("own/%s/%06d", name, i)), Value: fmt.Appendf(nil, "%s %d", name, i)},
+			{Key: mvcc.Key(fmt.Sprintf("own/%s/%06d", name, i)),
+				Value: fmt.Appendf(nil, "%s %d", name, i)},
 			{Key: "hot", Expect: hot, Value: fmt.Appendf(nil, "%s %d", name, i)},
 		}
 		token := newToken()
@@ -171,7 +172,8 @@ func (c *child) read(each func(n int)) (map[mvcc.Revision]acknowledged, error) {
 
 // checkLog checks that the log is dense and has what was acknowledged. It returns the number of its
 // rows.
-func checkLog(t *testing.T, b mvcc.Backend, acks map[mvcc.Revision]acknowledged, complete bool) int {
+func checkLog(t *testing.T, b mvcc.Backend, acks map[mvcc.Revision]acknowledged,
+	complete bool) int {
 	t.Helper()
 	tail, err := b.Tail(context.Background(), 1, 1<<30, mvcc.PrevOfAll)
 	if err != nil {
@@ -184,13 +186,15 @@ func checkLog(t *testing.T, b mvcc.Backend, acks map[mvcc.Revision]acknowledged,
 			t.Fatalf("row %d of the log has revision %d", i, row.Revision)
 		}
 		if row.Prev != last[row.Key] && !row.Marker() {
-			t.Fatalf("row %d replaced %d, but %q was at %d", row.Revision, row.Prev, row.Key, last[row.Key])
+			t.Fatalf("row %d replaced %d, but %q was at %d", row.Revision, row.Prev, row.Key,
+				last[row.Key])
 		}
 		last[row.Key] = row.Revision
 		if ack, ok := acks[row.Revision]; ok {
 			found++
 			if ack.key != row.Key || ack.token != fmt.Sprintf("%x", row.Token) {
-				t.Fatalf("row %d is %q with token %x, but %+v was acknowledged", row.Revision, row.Key, row.Token, ack)
+				t.Fatalf("row %d is %q with token %x, but %+v was acknowledged", row.Revision,
+					row.Key, row.Token, ack)
 			}
 		}
 	}
@@ -294,7 +298,8 @@ func TestProcesses(t *testing.T) {
 			}
 			for i, row := range tail.Rows {
 				if row.Revision != from+mvcc.Revision(i) {
-					t.Fatalf("after %d the log goes on with %d", from+mvcc.Revision(i)-1, row.Revision)
+					t.Fatalf("after %d the log goes on with %d", from+mvcc.Revision(i)-1,
+						row.Revision)
 				}
 			}
 			from += mvcc.Revision(len(tail.Rows))
@@ -353,7 +358,8 @@ func onceChild(args []string) error {
 	if err != nil {
 		return err
 	}
-	_, err = b.Commit(context.Background(), &mvcc.Group{Token: newToken(), Seen: st.Head, Mutations: []*mvcc.Mutation{{Key: mvcc.Key(args[1])}}})
+	_, err = b.Commit(context.Background(), &mvcc.Group{Token: newToken(), Seen: st.Head,
+		Mutations: []*mvcc.Mutation{{Key: mvcc.Key(args[1])}}})
 	if err != nil {
 		return err
 	}
@@ -435,7 +441,8 @@ func begin(url string) error {
 		if st, err = b.State(ctx); err != nil {
 			break
 		}
-		_, err = b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: st.Head, Mutations: []*mvcc.Mutation{{Key: mvcc.Key(rand.Text())}}})
+		_, err = b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: st.Head,
+			Mutations: []*mvcc.Mutation{{Key: mvcc.Key(rand.Text())}}})
 		if err == nil || mvcc.ClassOf(err) != mvcc.Transient {
 			break
 		}
@@ -463,7 +470,8 @@ func TestBeginTogether(t *testing.T) {
 			}
 		}
 		b := open(t, url)
-		if n, _, err := b.Count(context.Background(), "\x00", "\xff\xff", 0, 0); err != nil || n != 16 {
+		if n, _, err := b.Count(context.Background(), "\x00", "\xff\xff", 0, 0); err != nil ||
+			n != 16 {
 			t.Errorf("%d keys were written, %v, want 16", n, err)
 		}
 		if rows := checkLog(t, b, nil, false); rows != 17 {
@@ -521,10 +529,14 @@ func TestPermissions(t *testing.T) {
 		class, sentence string
 	}{
 		{"all", 0o666, 0o777, "ok", ""},
-		{"a read-only file", 0o444, 0o777, "read-only: ", "cannot be written: give this user write permission"},
-		{"a read-only directory", 0o666, 0o555, "read-only: ", "check the permissions of the file and its directory"},
-		{"an unreadable file", 0o000, 0o777, "denied: ", "check the permissions of the file and its directory"},
-		{"an unreadable directory", 0o666, 0o000, "denied: ", "may not be read: check its permissions"},
+		{"a read-only file", 0o444, 0o777, "read-only: ",
+			"cannot be written: give this user write permission"},
+		{"a read-only directory", 0o666, 0o555, "read-only: ",
+			"check the permissions of the file and its directory"},
+		{"an unreadable file", 0o000, 0o777, "denied: ",
+			"check the permissions of the file and its directory"},
+		{"an unreadable directory", 0o666, 0o000, "denied: ",
+			"may not be read: check its permissions"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := filepath.Join(publicDir(t), "data")

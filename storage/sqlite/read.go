@@ -21,7 +21,8 @@ func (b *backend) read(ctx context.Context, p *sqlite3.Pool, fn func(*sqlite3.Co
 	})
 }
 
-func (b *backend) readDespiteFence(ctx context.Context, p *sqlite3.Pool, fn func(*sqlite3.Conn) error) error {
+func (b *backend) readDespiteFence(ctx context.Context, p *sqlite3.Pool,
+	fn func(*sqlite3.Conn) error) error {
 	ctx, cancel := b.timeout(ctx)
 	defer cancel()
 	return b.on(ctx, p, fn)
@@ -40,7 +41,8 @@ func (b *backend) class(c sqlread.Class) *sqlite3.Pool {
 }
 
 // Query implements [sqlread.Database].
-func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.Cursor) bool, args ...any) error {
+func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.Cursor) bool,
+	args ...any) error {
 	return b.read(ctx, b.class(r.Class), func(c *sqlite3.Conn) error {
 		cur := &cursor{}
 		if r.Class != sqlread.Head && r.Class != sqlread.Single {
@@ -155,7 +157,8 @@ const stateColumns = 5
 // scanState reads the first columns of a statement that begins with the state.
 func (b *backend) scanState(s *sqlite3.Stmt, st *mvcc.State) {
 	*st = mvcc.State{
-		Head:      mvcc.Position{Epoch: mvcc.Epoch(s.ColInt(0)), Revision: mvcc.Revision(s.ColInt(3)), Token: colToken(s, 4)},
+		Head: mvcc.Position{Epoch: mvcc.Epoch(s.ColInt(0)),
+			Revision: mvcc.Revision(s.ColInt(3)), Token: colToken(s, 4)},
 		Compacted: mvcc.Revision(s.ColInt(1)),
 		Swept:     mvcc.Revision(s.ColInt(2)),
 		Writable:  true,

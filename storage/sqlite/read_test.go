@@ -30,7 +30,8 @@ func TestInterrupt(t *testing.T) {
 		// The connection is as good as before, and nothing of the interruption is left.
 		for range 3 {
 			for range b.reads.Size() {
-				if _, err := b.Page(context.Background(), mvcc.PageQuery{Start: "a", End: "b", Limit: 1}); err != nil {
+				if _, err := b.Page(context.Background(),
+					mvcc.PageQuery{Start: "a", End: "b", Limit: 1}); err != nil {
 					t.Error(err)
 				}
 			}

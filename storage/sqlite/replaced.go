@@ -40,14 +40,15 @@ func (b *backend) replaced(cause error) error {
 	defer b.mu.Unlock()
 	if !b.moved && b.hasMoved() {
 		b.moved = true
-		b.opts.Logger.Error("the database file was replaced or removed while it was open; nothing more is written to it", "database", b.name())
+		b.opts.Logger.Error("the database file was replaced or removed while it was open; "+
+			"nothing more is written to it", "database", b.name())
 		// A connection that was closed because of an error is not opened again for this: that would
 		// open the other file.
 		if c := b.commits.GetOpen(); c != nil {
 			c.BusyTimeout(checkpointWait)
 			if emptied, err := c.Checkpoint(); err != nil || !emptied {
-				b.opts.Logger.Error("cannot empty the write-ahead log of the replaced file: remove it before the new file is opened",
-					"log", b.wal, "err", err)
+				b.opts.Logger.Error("cannot empty the write-ahead log of the replaced file: "+
+					"remove it before the new file is opened", "log", b.wal, "err", err)
 			}
 			b.commits.Put(c)
 		}
@@ -59,7 +60,8 @@ func (b *backend) replaced(cause error) error {
 	if errors.As(cause, &known) && known.Class == mvcc.Unknown {
 		return known
 	}
-	return mvcc.Errorf(mvcc.Fenced, "the database %s cannot be trusted any more: %w", b.name(), errMoved)
+	return mvcc.Errorf(mvcc.Fenced, "the database %s cannot be trusted any more: %w",
+		b.name(), errMoved)
 }
 
 // reopen opens the file that has the name now.
@@ -82,14 +84,16 @@ func (b *backend) reopen(ctx context.Context) error {
 	if b.file != old && recorded != b.fingerprint() {
 		b.fenced.Store(true)
 	}
-	b.opts.Logger.Warn("opened the database file again", "database", b.name(), "replaced", b.file != old)
+	b.opts.Logger.Warn("opened the database file again", "database", b.name(), "replaced",
+		b.file != old)
 	return nil
 }
 
 // checkFence refuses operations on a file that took another one's place.
 func (b *backend) checkFence() error {
 	if b.fenced.Load() {
-		return mvcc.Errorf(mvcc.Fenced, "the database file %s was replaced while it was open, and its history must be fenced", b.name())
+		return mvcc.Errorf(mvcc.Fenced, "the database file %s was replaced while it was open, "+
+			"and its history must be fenced", b.name())
 	}
 	return nil
 }

@@ -77,25 +77,38 @@ func (m *moving) operations() map[string]func() error {
 	ctx := context.Background()
 	b := m.b
 	return map[string]func() error{
-		"State":             func() error { _, err := b.State(ctx); return err },
-		"Get":               func() error { _, _, err := b.Get(ctx, "k"); return err },
-		"Page":              func() error { _, err := b.Page(ctx, mvcc.PageQuery{Start: "a", End: "z", Limit: 10}); return err },
-		"Tail":              func() error { _, err := b.Tail(ctx, 1, 10, mvcc.PrevOfAll); return err },
-		"Changed":           func() error { _, err := b.Changed(ctx); return err },
-		"Count":             func() error { _, _, err := b.Count(ctx, "a", "z", 0, 0); return err },
-		"Values":            func() error { _, _, err := b.Values(ctx, []mvcc.Revision{1}); return err },
-		"Expired":           func() error { _, _, err := b.Expired(ctx, 10); return err },
-		"FirstAt":           func() error { _, err := b.FirstAt(ctx, 1); return err },
-		"Compact":           func() error { _, err := mvcc.RaiseCompacted(ctx, b, 1); return err },
-		"Sweep":             func() error { _, _, err := mvcc.SweepBatch(ctx, b, 10); return err },
-		"Resolve":           func() error { _, err := mvcc.ResolveGroup(ctx, b, newToken(), m.filler.seen); return err },
+		"State": func() error { _, err := b.State(ctx); return err },
+		"Get":   func() error { _, _, err := b.Get(ctx, "k"); return err },
+		"Page": func() error {
+			_, err := b.Page(ctx, mvcc.PageQuery{Start: "a", End: "z", Limit: 10})
+			return err
+		},
+		"Tail": func() error {
+			_, err := b.Tail(ctx, 1, 10, mvcc.PrevOfAll)
+			return err
+		},
+		"Changed": func() error { _, err := b.Changed(ctx); return err },
+		"Count":   func() error { _, _, err := b.Count(ctx, "a", "z", 0, 0); return err },
+		"Values": func() error {
+			_, _, err := b.Values(ctx, []mvcc.Revision{1})
+			return err
+		},
+		"Expired": func() error { _, _, err := b.Expired(ctx, 10); return err },
+		"FirstAt": func() error { _, err := b.FirstAt(ctx, 1); return err },
+		"Compact": func() error { _, err := mvcc.RaiseCompacted(ctx, b, 1); return err },
+		"Sweep":   func() error { _, _, err := mvcc.SweepBatch(ctx, b, 10); return err },
+		"Resolve": func() error {
+			_, err := mvcc.ResolveGroup(ctx, b, newToken(), m.filler.seen)
+			return err
+		},
 		"RecordFingerprint": func() error { return mvcc.RecordFingerprint(ctx, b, "x") },
 		"Size":              func() error { _, err := b.Size(ctx); return err },
 		"Snapshot": func() error {
 			return b.Snapshot(ctx, func(context.Context, mvcc.Snapshot) error { return nil })
 		},
 		"Commit": func() error {
-			_, err := b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: m.filler.seen, Mutations: []*mvcc.Mutation{{Key: "new", Value: []byte("v")}}})
+			_, err := b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: m.filler.seen,
+				Mutations: []*mvcc.Mutation{{Key: "new", Value: []byte("v")}}})
 			return err
 		},
 	}
@@ -112,7 +125,8 @@ func (m *moving) fence() mvcc.State {
 	if id.Recorded == id.Actual {
 		m.Errorf("the fingerprint of the other file is %q, as it was recorded", id.Actual)
 	}
-	st, err := mvcc.StartEpoch(ctx, m.b, mvcc.Fence{Seen: m.filler.seen, Token: newToken(), Jump: 1 << 32, Fingerprint: id.Actual})
+	st, err := mvcc.StartEpoch(ctx, m.b, mvcc.Fence{Seen: m.filler.seen, Token: newToken(),
+		Jump: 1 << 32, Fingerprint: id.Actual})
 	if err != nil {
 		m.Fatal(err)
 	}
@@ -192,7 +206,8 @@ func TestRemoved(t *testing.T) {
 	}
 	oneSentence(t, m.operations()["Get"](), mvcc.Fenced, m.path, "replaced or removed")
 	for name, op := range m.operations() {
-		if err := op(); mvcc.ClassOf(err) != mvcc.Invalid || !strings.Contains(err.Error(), "there is no database file "+m.path) {
+		if err := op(); mvcc.ClassOf(err) != mvcc.Invalid ||
+			!strings.Contains(err.Error(), "there is no database file "+m.path) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -253,7 +268,8 @@ func TestReplacedByAnotherStore(t *testing.T) {
 	rename(t, another, m.path)
 	oneSentence(t, m.operations()["Get"](), mvcc.Fenced, m.path)
 	for range 2 {
-		oneSentence(t, m.operations()["Get"](), mvcc.Invalid, "one of another store", "put the right file back")
+		oneSentence(t, m.operations()["Get"](), mvcc.Invalid, "one of another store",
+			"put the right file back")
 	}
 	writeFile(t, another, "no database")
 	rename(t, another, m.path)
@@ -282,7 +298,8 @@ func TestAnotherStoreIsNotTouched(t *testing.T) {
 			rename(t, m.path, m.path+".old")
 			rename(t, another, m.path)
 			oneSentence(t, m.operations()["Get"](), mvcc.Fenced, m.path)
-			oneSentence(t, m.operations()["Get"](), mvcc.Invalid, "one of another store", "put the right file back")
+			oneSentence(t, m.operations()["Get"](), mvcc.Invalid, "one of another store",
+				"put the right file back")
 			after, err := os.ReadFile(m.path)
 			if err != nil {
 				t.Fatal(err)
@@ -380,7 +397,8 @@ func TestForeignLog(t *testing.T) {
 	for _, suffix := range []string{"-wal", "-shm"} {
 		rename(t, m.path+suffix, m.path+".old"+suffix)
 	}
-	for path, want := range map[string]string{m.path: "before the copy", m.path + ".old": "filled"} {
+	for path, want := range map[string]string{m.path: "before the copy", m.path +
+		".old": "filled"} {
 		checkWhole(t, path)
 		b := open(t, "sqlite://"+path)
 		mustBe(t, b, m.filler.keys[0], want)
@@ -418,7 +436,8 @@ func fillChild(args []string) error {
 		g := &mvcc.Group{Token: newToken(), Seen: st.Head}
 		for i, row := range page.Rows {
 			if round == 0 || i%10 == 0 {
-				g.Mutations = append(g.Mutations, &mvcc.Mutation{Key: row.Key, Expect: row.Revision, Value: []byte("filled")})
+				g.Mutations = append(g.Mutations, &mvcc.Mutation{Key: row.Key, Expect: row.Revision,
+					Value: []byte("filled")})
 			}
 		}
 		r, err := b.Commit(ctx, g)

@@ -11,7 +11,8 @@ import (
 
 // Snapshot implements [mvcc.Backend]. While it lasts, the write-ahead log cannot be begun anew, and
 // grows by what is written.
-func (b *backend) Snapshot(ctx context.Context, f func(context.Context, mvcc.Snapshot) error) error {
+func (b *backend) Snapshot(ctx context.Context,
+	f func(context.Context, mvcc.Snapshot) error) error {
 	ctx, end := b.long.begin(ctx)
 	defer end()
 	var callers foreign
@@ -56,7 +57,8 @@ func (v *view) Records(each func(*mvcc.Record) error) error {
 	}
 	var callers error
 	err = s.Each(func() error {
-		callers = each(&mvcc.Record{Revision: mvcc.Revision(s.ColInt(0)), Key: mvcc.Key(s.ColString(1)),
+		callers = each(&mvcc.Record{Revision: mvcc.Revision(s.ColInt(0)),
+			Key:    mvcc.Key(s.ColString(1)),
 			Create: mvcc.Revision(s.ColInt(2)), Expiry: s.ColInt(3), Value: s.ColBlob(4)})
 		return callers
 	})

@@ -23,7 +23,9 @@ const maxReserve = 32 << 20
 // write-ahead log, is not. Deletions, like compaction, may use the reserve. Where the system does
 // not say how much is free, the disk itself refuses, and then only an administrator can make room.
 func (b *backend) checkSpace(c *sqlite3.Conn, mutations []*mvcc.Mutation) error {
-	if b.cfg.memory() || !slices.ContainsFunc(mutations, func(m *mvcc.Mutation) bool { return !m.Delete }) {
+	if b.cfg.memory() || !slices.ContainsFunc(mutations, func(m *mvcc.Mutation) bool {
+		return !m.Delete
+	}) {
 		return nil
 	}
 	free, total, err := space(b.cfg.path)

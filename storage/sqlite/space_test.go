@@ -41,7 +41,8 @@ func TestFull(t *testing.T) {
 	group := func() *mvcc.Group {
 		g := &mvcc.Group{Token: newToken(), Seen: f.seen}
 		for i := range 50 {
-			g.Mutations = append(g.Mutations, &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("full/%02d", i)), Value: f.value})
+			g.Mutations = append(g.Mutations,
+				&mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("full/%02d", i)), Value: f.value})
 		}
 		return g
 	}
@@ -58,7 +59,8 @@ func TestFull(t *testing.T) {
 		t.Errorf("%d keys of the refused group are there, %v", n, err)
 	}
 	limit(1 << 30)
-	if r, err := store.Commit(ctx, group()); err != nil || !r.Outcomes[49].Accepted || r.Before != before.Head {
+	if r, err := store.Commit(ctx, group()); err != nil || !r.Outcomes[49].Accepted ||
+		r.Before != before.Head {
 		t.Errorf("after making room: %+v, %v", r, err)
 	}
 }
@@ -73,7 +75,8 @@ func TestFullDisk(t *testing.T) {
 	}
 	out, err := cmd.CombinedOutput()
 	// EPERM and ENOSPC at the start: the system allows no name spaces, or no more of them.
-	if bytes.Contains(out, []byte("cannot mount")) || errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) {
+	if bytes.Contains(out, []byte("cannot mount")) || errors.Is(err, syscall.EPERM) ||
+		errors.Is(err, syscall.ENOSPC) {
 		t.Skipf("a test may not mount a small file system here: %v %s", err, out)
 	}
 	if err != nil {
@@ -85,7 +88,8 @@ func TestFullDisk(t *testing.T) {
 // TestFullDiskHeals fills a disk with history. Compaction makes room again by itself, without an
 // administrator, although it has to write for that; and again.
 func TestFullDiskHeals(t *testing.T) {
-	for name, args := range map[string][]string{"of small values": {"50000", "20"}, "of large values": {"1000000", "3"}} {
+	for name, args := range map[string][]string{"of small values": {"50000", "20"},
+		"of large values": {"1000000", "3"}} {
 		t.Run(name, func(t *testing.T) {
 			cmd := command("healdisk", append([]string{t.TempDir()}, args...)...)
 			cmd.Stderr = nil
@@ -93,7 +97,8 @@ func TestFullDiskHeals(t *testing.T) {
 				t.Skip("this system has no name spaces in which a test may mount a small file system")
 			}
 			out, err := cmd.CombinedOutput()
-			if bytes.Contains(out, []byte("cannot mount")) || errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) {
+			if bytes.Contains(out, []byte("cannot mount")) || errors.Is(err, syscall.EPERM) ||
+				errors.Is(err, syscall.ENOSPC) {
 				t.Skipf("a test may not mount a small file system here: %v %s", err, out)
 			}
 			if err != nil {
@@ -136,8 +141,10 @@ func healDiskChild(args []string) error {
 	fill := func() (writes int, err error) {
 		for ; writes < 5000; writes++ {
 			i := writes % keys
-			m := &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("key/%06d", i)), Expect: revisions[i], Value: bytes.Repeat([]byte("v"), size)}
-			r, err := b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: seen, Mutations: []*mvcc.Mutation{m}})
+			m := &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("key/%06d", i)), Expect: revisions[i],
+				Value: bytes.Repeat([]byte("v"), size)}
+			r, err := b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: seen,
+				Mutations: []*mvcc.Mutation{m}})
 			if mvcc.ClassOf(err) == mvcc.Full && err != nil {
 				return writes, nil
 			}
@@ -168,9 +175,11 @@ func healDiskChild(args []string) error {
 			return err
 		}
 		if again < first/2 {
-			return fmt.Errorf("%d writes filled the disk; after %d rows were removed, %d writes were possible", first, deleted, again)
+			return fmt.Errorf("%d writes filled the disk; after %d rows were removed, %d writes "+
+				"were possible", first, deleted, again)
 		}
-		fmt.Printf("%d writes filled the disk; %d rows were removed; %d writes filled it again\n", first, deleted, again)
+		fmt.Printf("%d writes filled the disk; %d rows were removed; %d writes filled it again\n",
+			first, deleted, again)
 	}
 	return b.Close()
 }
@@ -195,8 +204,10 @@ func fullDiskChild(args []string) error {
 	}
 	acknowledged, seen := 0, st.Head
 	write := func() error {
-		m := &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("key/%06d", acknowledged)), Value: bytes.Repeat([]byte("v"), 20_000)}
-		r, err := b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: seen, Mutations: []*mvcc.Mutation{m}})
+		m := &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("key/%06d", acknowledged)),
+			Value: bytes.Repeat([]byte("v"), 20_000)}
+		r, err := b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: seen,
+			Mutations: []*mvcc.Mutation{m}})
 		if err != nil {
 			return err
 		}
@@ -213,7 +224,8 @@ func fullDiskChild(args []string) error {
 			return errors.New("the disk is never full")
 		}
 	}
-	if mvcc.ClassOf(err) != mvcc.Full || !strings.Contains(err.Error(), "there is no space left for the database "+dir) {
+	if mvcc.ClassOf(err) != mvcc.Full ||
+		!strings.Contains(err.Error(), "there is no space left for the database "+dir) {
 		return fmt.Errorf("with %d writes, class %v: %w", acknowledged, mvcc.ClassOf(err), err)
 	}
 	check := func() error {
@@ -222,7 +234,8 @@ func fullDiskChild(args []string) error {
 			return err
 		}
 		if n != int64(acknowledged) || st.Head != seen {
-			return fmt.Errorf("%d keys, want %d; the head is %+v, want %+v", n, acknowledged, st.Head, seen)
+			return fmt.Errorf("%d keys, want %d; the head is %+v, want %+v", n, acknowledged,
+				st.Head, seen)
 		}
 		return nil
 	}
@@ -255,6 +268,7 @@ func fullDiskChild(args []string) error {
 	if err := check(); err != nil {
 		return err
 	}
-	fmt.Printf("%d writes filled the disk, %d more when there was room\n", before, acknowledged-before)
+	fmt.Printf("%d writes filled the disk, %d more when there was room\n", before,
+		acknowledged-before)
 	return b.Close()
 }

@@ -12,52 +12,87 @@ import (
 // plans has a line per statement: what SQLite must do for it, step by step. A step that walks over
 // a whole table is written with its reason.
 var plans = map[string]struct{ text, plan string }{
-	"selectState":        {selectState, headPlan},
-	"selectGuard":        {selectGuard, headPlan + "SCALAR SUBQUERY; SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); SCALAR SUBQUERY; SEARCH rowkeeper_aborted USING PRIMARY KEY (token=?); "},
-	"selectGet":          {selectGet, headPlan + "SEARCH l USING PRIMARY KEY (key=?) LEFT-JOIN; SEARCH g USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "},
-	"selectPage":         {selectPage, "SEARCH l USING PRIMARY KEY (key>? AND key<?); SEARCH g USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "},
-	"selectPageOfKeys":   {selectPageOfKeys, "SEARCH rowkeeper_live USING PRIMARY KEY (key>? AND key<?); "},
-	"countLive":          {countLive, headPlan + "SCALAR SUBQUERY; SEARCH rowkeeper_live USING PRIMARY KEY (key>? AND key<?); "},
-	"countLiveUpTo":      {countLiveUpTo, headPlan + "SCALAR SUBQUERY; CO-ROUTINE (subquery-1); SEARCH rowkeeper_live USING PRIMARY KEY (key>? AND key<?); SCAN (subquery-1); "}, // the rows of the range
-	"selectReplaced":     {selectReplaced, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); "},
-	"selectValues":       {selectValues, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); LIST SUBQUERY; SCAN json_each VIRTUAL TABLE INDEX 1:; "}, // the parameter
-	"selectTail":         {selectTail, "SEARCH r USING INTEGER PRIMARY KEY (rowid>?); SEARCH p USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "},
-	"selectFirstAt":      {selectFirstAt, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>?); "},
-	"selectExpiring":     {selectExpiring, "SEARCH rowkeeper_live USING INDEX rowkeeper_live_expiry (expiry>?); "},
-	"selectLive":         {selectLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); "},
-	"selectOldestWriter": {selectOldestWriter, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
-	"selectToken":        {selectToken, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); "},
-	"selectValue":        {selectValue, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); "},
-	"insertLog":          {insertLog, ""},
-	"insertLive":         {insertLive, ""},
-	"updateLive":         {updateLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); "},
-	"deleteLive":         {deleteLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); "},
-	"selectGroup":        {selectGroup, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>?); "},
-	"insertAborted":      {insertAborted, ""},
-	"updateCompacted":    {updateCompacted, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
-	"updateSwept":        {updateSwept, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
-	"selectSweep": {selectSweep, "COMPOUND QUERY; LEFT-MOST SUBQUERY; SEARCH rowkeeper_aborted USING PRIMARY KEY; UNION ALL; CO-ROUTINE (subquery-4); " +
-		"SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); SCALAR SUBQUERY; SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); " +
-		"SCALAR SUBQUERY; SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); SCAN (subquery-4); "}, // the rows of the batch
-	"deleteLog":         {deleteLog, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); "},
-	"deleteAborted":     {deleteAborted, "SCAN rowkeeper_aborted; "},
-	"updateEpoch":       {updateEpoch, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
-	"selectIdentity":    {selectIdentity, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
-	"updateFingerprint": {updateFingerprint, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
-	"selectBoot":        {selectBoot, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
-	"updateBoot":        {updateBoot, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
-	"selectSize":        {selectSize, headPlan + "SCAN pragma_page_size VIRTUAL TABLE INDEX 0:; SCAN pragma_page_count VIRTUAL TABLE INDEX 0:; SCAN pragma_freelist_count VIRTUAL TABLE INDEX 0:; "},
-	"selectPages":       {selectPages, "SCAN pragma_page_count VIRTUAL TABLE INDEX 0:; SCAN pragma_freelist_count VIRTUAL TABLE INDEX 0:; "},
-	"selectOwner":       {selectOwner, "SCAN pragma_application_id VIRTUAL TABLE INDEX 0:; SCALAR SUBQUERY; SCAN sqlite_master; SCALAR SUBQUERY; SCAN sqlite_master; "},
-	"selectRecords":     {selectRecords, "SCAN g; SEARCH l USING PRIMARY KEY (key=?); "}, // all of them, in the order of the rowid
-	"countAll":          {countAll, "SCAN rowkeeper_live; "},
-	"deleteAllLive":     {deleteAllLive, ""},
-	"deleteAllLog":      {deleteAllLog, ""},
-	"selectDamage":      {selectDamage, "SCAN CONSTANT ROW; SCALAR SUBQUERY; SCAN l; SEARCH g USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "}, // once, at opening
+	"selectState": {selectState, headPlan},
+	"selectGuard": {selectGuard, headPlan + "SCALAR SUBQUERY; SEARCH rowkeeper_log USING " +
+		"INTEGER PRIMARY KEY (rowid=?); SCALAR SUBQUERY; SEARCH rowkeeper_aborted USING PRIMARY " +
+		"KEY (token=?); "},
+	"selectGet": {selectGet, headPlan + "SEARCH l USING PRIMARY KEY (key=?) LEFT-JOIN; " +
+		"SEARCH g USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "},
+	"selectPage": {selectPage,
+		"SEARCH l USING PRIMARY KEY (key>? AND key<?); SEARCH g USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "},
+	"selectPageOfKeys": {selectPageOfKeys,
+		"SEARCH rowkeeper_live USING PRIMARY KEY (key>? AND key<?); "},
+	"countLive": {countLive, headPlan +
+		"SCALAR SUBQUERY; SEARCH rowkeeper_live USING PRIMARY KEY (key>? AND key<?); "},
+	// the rows of the range
+	"countLiveUpTo": {countLiveUpTo, headPlan +
+		"SCALAR SUBQUERY; CO-ROUTINE (subquery-1); SEARCH rowkeeper_live USING PRIMARY KEY (key>? AND key<?); SCAN (subquery-1); "},
+	"selectReplaced": {selectReplaced,
+		"SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); "},
+	// the parameter
+	"selectValues": {selectValues, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); " +
+		"LIST SUBQUERY; SCAN json_each VIRTUAL TABLE INDEX 1:; "},
+	"selectTail": {selectTail,
+		"SEARCH r USING INTEGER PRIMARY KEY (rowid>?); SEARCH p USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "},
+	"selectFirstAt": {selectFirstAt,
+		"SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>?); "},
+	"selectExpiring": {selectExpiring,
+		"SEARCH rowkeeper_live USING INDEX rowkeeper_live_expiry (expiry>?); "},
+	"selectLive": {selectLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); "},
+	"selectOldestWriter": {selectOldestWriter, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY " +
+		"(rowid=?); "},
+	"selectToken": {selectToken,
+		"SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); "},
+	"selectValue": {selectValue,
+		"SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); "},
+	"insertLog":  {insertLog, ""},
+	"insertLive": {insertLive, ""},
+	"updateLive": {updateLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); "},
+	"deleteLive": {deleteLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); "},
+	"selectGroup": {selectGroup,
+		"SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>?); "},
+	"insertAborted": {insertAborted, ""},
+	"updateCompacted": {updateCompacted, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY " +
+		"(rowid=?); "},
+	"updateSwept": {updateSwept, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY " +
+		"(rowid=?); "},
+	"selectSweep": {selectSweep, "COMPOUND QUERY; LEFT-MOST SUBQUERY; SEARCH rowkeeper_aborted " +
+		"USING PRIMARY KEY; UNION ALL; CO-ROUTINE (subquery-4); SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); SCALAR SUBQUERY; SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); " +
+		// the rows of the batch
+		"SCALAR SUBQUERY; SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); SCAN " +
+		"(subquery-4); "},
+	"deleteLog":     {deleteLog, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); "},
+	"deleteAborted": {deleteAborted, "SCAN rowkeeper_aborted; "},
+	"updateEpoch": {updateEpoch, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY " +
+		"(rowid=?); "},
+	"selectIdentity": {selectIdentity, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY " +
+		"(rowid=?); "},
+	"updateFingerprint": {updateFingerprint, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY " +
+		"(rowid=?); "},
+	"selectBoot": {selectBoot,
+		"SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
+	"updateBoot": {updateBoot,
+		"SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); "},
+	"selectSize": {selectSize, headPlan + "SCAN pragma_page_size VIRTUAL TABLE INDEX 0:; " +
+		"SCAN pragma_page_count VIRTUAL TABLE INDEX 0:; SCAN pragma_freelist_count VIRTUAL TABLE " +
+		"INDEX 0:; "},
+	"selectPages": {selectPages, "SCAN pragma_page_count VIRTUAL TABLE INDEX 0:; SCAN " +
+		"pragma_freelist_count VIRTUAL TABLE INDEX 0:; "},
+	"selectOwner": {selectOwner, "SCAN pragma_application_id VIRTUAL TABLE INDEX 0:; " +
+		"SCALAR SUBQUERY; SCAN sqlite_master; SCALAR SUBQUERY; SCAN sqlite_master; "},
+	// all of them, in the order of the rowid
+	"selectRecords": {selectRecords, "SCAN g; SEARCH l USING PRIMARY KEY (key=?); "},
+	"countAll":      {countAll, "SCAN rowkeeper_live; "},
+	"deleteAllLive": {deleteAllLive, ""},
+	"deleteAllLog":  {deleteAllLog, ""},
+	// once, at opening
+	"selectDamage": {selectDamage, "SCAN CONSTANT ROW; SCALAR SUBQUERY; SCAN l; SEARCH g USING " +
+		"INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "},
 }
 
 // headPlan is the state.
-const headPlan = "SEARCH s USING INTEGER PRIMARY KEY (rowid=?); SEARCH h USING INTEGER PRIMARY KEY (rowid=?); SCALAR SUBQUERY; SEARCH rowkeeper_log; "
+const headPlan = "SEARCH s USING INTEGER PRIMARY KEY (rowid=?); SEARCH h USING INTEGER PRIMARY " +
+	"KEY (rowid=?); SCALAR SUBQUERY; SEARCH rowkeeper_log; "
 
 // TestPlans reads the plan of every statement on a log with 100,000 rows.
 func TestPlans(t *testing.T) {
@@ -91,7 +126,8 @@ func TestPlans(t *testing.T) {
 				break
 			}
 			step := s.ColString(3)
-			if kind, number, ok := strings.Cut(step, "SUBQUERY "); ok && strings.Trim(number, "0123456789") == "" {
+			if kind, number, ok := strings.Cut(step, "SUBQUERY "); ok &&
+				strings.Trim(number, "0123456789") == "" {
 				step = kind + "SUBQUERY"
 			}
 			got += step + "; "

@@ -31,7 +31,8 @@ func (b *backend) transact(ctx context.Context, fn func(*sqlite3.Conn) (bool, er
 }
 
 // transactAt is transact with another value of PRAGMA synchronous.
-func (b *backend) transactAt(ctx context.Context, synchronous string, fn func(*sqlite3.Conn) (bool, error)) error {
+func (b *backend) transactAt(ctx context.Context, synchronous string,
+	fn func(*sqlite3.Conn) (bool, error)) error {
 	committed := false
 	err := b.on(ctx, b.commits, func(c *sqlite3.Conn) error {
 		// A file that was replaced is not written any more. That is also seen after the operation,
@@ -70,7 +71,8 @@ func (b *backend) transactAt(ctx context.Context, synchronous string, fn func(*s
 		return nil
 	})
 	if committed && err != nil {
-		return mvcc.Errorf(mvcc.Unknown, "the database %s was replaced during a commit: %w", b.name(), err)
+		return mvcc.Errorf(mvcc.Unknown, "the database %s was replaced during a commit: %w",
+			b.name(), err)
 	}
 	return err
 }
@@ -131,13 +133,15 @@ func (b *backend) rollBack(c *sqlite3.Conn) {
 	}
 	if err := c.Exec(rollback); err != nil || c.InTransaction() {
 		c.Broken = true
-		b.opts.Logger.Error("cannot roll back; the connection is closed", "database", b.name(), "err", err)
+		b.opts.Logger.Error("cannot roll back; the connection is closed", "database", b.name(),
+			"err", err)
 	}
 }
 
 // guard reads, under the commit lock, what [mvcc.CheckGroup] and [mvcc.Resolve] ask for: about a
 // token, and the row at a revision.
-func (b *backend) guard(c *sqlite3.Conn, token mvcc.Token, at mvcc.Revision) (g mvcc.Guard, err error) {
+func (b *backend) guard(c *sqlite3.Conn, token mvcc.Token, at mvcc.Revision) (g mvcc.Guard,
+	err error) {
 	s, err := c.Prepare(selectGuard)
 	if err != nil {
 		return g, err

@@ -42,13 +42,15 @@ func TestWaitForTheLock(t *testing.T) {
 			if test.cancel {
 				store.(*backend).onWait = cancel
 			}
-			_, err = store.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: st.Head, Mutations: []*mvcc.Mutation{{Key: "a"}}})
+			_, err = store.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: st.Head,
+				Mutations: []*mvcc.Mutation{{Key: "a"}}})
 			oneSentence(t, err, test.class, "the database "+store.(*backend).name())
 			store.(*backend).opts.Timeout = time.Minute
 			if test.cause != nil && !errors.Is(err, test.cause) {
 				t.Errorf("the cause of %v is not %v", err, test.cause)
 			}
-			if n, _, err := store.Count(context.Background(), "a", "b", 0, 0); err != nil || n != 0 {
+			if n, _, err := store.Count(context.Background(), "a", "b", 0, 0); err != nil ||
+				n != 0 {
 				t.Errorf("the refused commit has written %d keys, %v", n, err)
 			}
 		})

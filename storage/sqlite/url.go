@@ -44,7 +44,8 @@ var parameters = map[string]func(*config, string) error{
 	"cache_size": func(c *config, v string) error {
 		for unit, kib := range map[string]int{"KiB": 1, "MiB": 1 << 10, "GiB": 1 << 20} {
 			if number, ok := strings.CutSuffix(v, unit); ok {
-				if n, err := strconv.Atoi(number); err == nil && n > 0 && n <= 1<<30/kib && n*kib >= minCacheKiB {
+				if n, err := strconv.Atoi(number); err == nil && n > 0 && n <= 1<<30/kib &&
+					n*kib >= minCacheKiB {
 					c.cacheKiB = n * kib
 					return nil
 				}
@@ -68,20 +69,24 @@ var parameters = map[string]func(*config, string) error{
 
 // parse reads a database URL.
 func parse(text string) (config, error) {
-	c := config{synchronous: "FULL", cacheKiB: 64 << 10, readers: max(4, runtime.GOMAXPROCS(0)), busyTimeout: 5 * time.Second}
+	c := config{synchronous: "FULL", cacheKiB: 64 << 10, readers: max(4, runtime.GOMAXPROCS(0)),
+		busyTimeout: 5 * time.Second}
 	if scheme, rest, found := strings.Cut(text, ":"); found && scheme == "memory" {
 		if rest != "" {
-			return c, mvcc.Errorf(mvcc.Invalid, "the database URL of a store in memory is just %q, without a path or parameters", "memory:")
+			return c, mvcc.Errorf(mvcc.Invalid, "the database URL of a store in memory is just "+
+				"%q, without a path or parameters", "memory:")
 		}
 		c.readers = 1
 		return c, nil
 	}
 	u, err := url.Parse(text)
 	if err != nil {
-		return c, mvcc.Errorf(mvcc.Invalid, "the database URL cannot be read: percent-encode unusual characters of the file's path")
+		return c, mvcc.Errorf(mvcc.Invalid, "the database URL cannot be read: percent-encode "+
+			"unusual characters of the file's path")
 	}
 	bad := func(format string, args ...any) (config, error) {
-		return c, mvcc.Errorf(mvcc.Invalid, "the database URL %q "+format, append([]any{u.Redacted()}, args...)...)
+		return c, mvcc.Errorf(mvcc.Invalid, "the database URL %q "+format,
+			append([]any{u.Redacted()}, args...)...)
 	}
 	if u.Scheme != "sqlite" {
 		return bad("is not one of SQLite: write sqlite:///absolute/path.db, sqlite:relative/path.db or memory:")
@@ -106,7 +111,8 @@ func parse(text string) (config, error) {
 		path = strings.TrimPrefix(path, "/") // sqlite:///C:/path
 	}
 	if c.path, err = filepath.Abs(filepath.FromSlash(path)); err != nil {
-		return c, mvcc.Errorf(mvcc.Invalid, "the working directory is not known, write an absolute path in the database URL: %w", err)
+		return c, mvcc.Errorf(mvcc.Invalid, "the working directory is not known, write an "+
+			"absolute path in the database URL: %w", err)
 	}
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -115,7 +121,8 @@ func parse(text string) (config, error) {
 	for name, values := range query {
 		set := parameters[name]
 		if set == nil {
-			return bad("has an unknown parameter %q: there are busy_timeout, cache_size, readers and synchronous", name)
+			return bad("has an unknown parameter %q: there are busy_timeout, cache_size, readers "+
+				"and synchronous", name)
 		}
 		if len(values) != 1 {
 			return bad("has the parameter %q twice", name)

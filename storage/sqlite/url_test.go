@@ -28,8 +28,10 @@ func TestParse(t *testing.T) {
 		{"sqlite:///a%20b%23c%3Fd%25.db", config{path: "/a b#c?d%.db"}},
 		{"sqlite:a%20b.db", config{path: filepath.Join(here, "a b.db")}},
 		{"sqlite:///x.db?synchronous=normal", config{path: "/x.db", synchronous: "NORMAL"}},
-		{"sqlite:x.db?synchronous=OFF&readers=7", config{path: filepath.Join(here, "x.db"), synchronous: "OFF", readers: 7}},
-		{"sqlite:///x.db?cache_size=256MiB&busy_timeout=1m30s", config{path: "/x.db", cacheKiB: 256 << 10, busyTimeout: 90 * time.Second}},
+		{"sqlite:x.db?synchronous=OFF&readers=7", config{path: filepath.Join(here, "x.db"),
+			synchronous: "OFF", readers: 7}},
+		{"sqlite:///x.db?cache_size=256MiB&busy_timeout=1m30s",
+			config{path: "/x.db", cacheKiB: 256 << 10, busyTimeout: 90 * time.Second}},
 		{"sqlite:///x.db?cache_size=1024KiB", config{path: "/x.db", cacheKiB: 1024}},
 		{"sqlite:///x.db?cache_size=2GiB", config{path: "/x.db", cacheKiB: 2 << 20}},
 		{"memory:", config{readers: 1}},
@@ -102,8 +104,12 @@ func TestParse(t *testing.T) {
 // FuzzURL: any text is a configuration that can be used, or an error in one line.
 func FuzzURL(f *testing.F) {
 	for _, seed := range []string{
-		"sqlite:///var/lib/rowkeeper/state.db", "sqlite:data/state.db?synchronous=NORMAL&cache_size=64MiB&readers=3&busy_timeout=1s", "memory:", "memory:x",
-		"sqlite://host/x", "sqlite:%zz", "sqlite:///a%00b", "sqlite:///a%23?b#c", "sqlite:file:x?mode=memory&_pragma=x", "sqlite:///x?readers=1&readers=2", "://", "sqlite:..", "\x00",
+		"sqlite:///var/lib/rowkeeper/state.db",
+		"sqlite:data/state.db?synchronous=NORMAL&cache_size=64MiB&readers=3&busy_timeout=1s",
+		"memory:", "memory:x",
+		"sqlite://host/x", "sqlite:%zz", "sqlite:///a%00b", "sqlite:///a%23?b#c",
+		"sqlite:file:x?mode=memory&_pragma=x", "sqlite:///x?readers=1&readers=2", "://",
+		"sqlite:..", "\x00",
 	} {
 		f.Add(seed)
 	}
@@ -116,10 +122,12 @@ func FuzzURL(f *testing.F) {
 			}
 			return
 		}
-		if c.memory() != (text == "memory:") || !c.memory() && !filepath.IsAbs(c.path) || strings.ContainsRune(c.path, 0) {
+		if c.memory() != (text == "memory:") || !c.memory() && !filepath.IsAbs(c.path) ||
+			strings.ContainsRune(c.path, 0) {
 			t.Errorf("%q is %+v", text, c)
 		}
-		if c.readers < 1 || c.readers > maxReaders || c.cacheKiB < minCacheKiB || c.busyTimeout < 0 {
+		if c.readers < 1 || c.readers > maxReaders || c.cacheKiB < minCacheKiB ||
+			c.busyTimeout < 0 {
 			t.Errorf("%q is %+v", text, c)
 		}
 	})

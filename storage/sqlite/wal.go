@@ -28,9 +28,11 @@ func (b *backend) boundLog(c *sqlite3.Conn) {
 	c.BusyTimeout(0)
 	switch {
 	case err != nil:
-		b.opts.Logger.Warn("cannot copy the write-ahead log to the database; trying again when it has grown", "database", b.name(), "bytes", size, "err", err)
+		b.opts.Logger.Warn("cannot copy the write-ahead log to the database; trying again when "+
+			"it has grown", "database", b.name(), "bytes", size, "err", err)
 	case !emptied:
-		b.opts.Logger.Warn("a reader holds the write-ahead log; trying again when it has grown", "database", b.name(), "bytes", size)
+		b.opts.Logger.Warn("a reader holds the write-ahead log; trying again when it has grown",
+			"database", b.name(), "bytes", size)
 	}
 	if err != nil || !emptied {
 		b.walRetry = size + b.walLimit/4

@@ -21,8 +21,8 @@ import (
 type Contents struct {
 	directory mvcc.Key
 	mu        sync.Mutex
-	// objects are the captured ones. Each has the revisions that it had when it was last known to be
-	// what was captured.
+	// objects are the captured ones. Each has the revisions that it had when it was last known to
+	// be what was captured.
 	objects map[mvcc.Key]mvcc.KeyValue
 }
 

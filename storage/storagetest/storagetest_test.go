@@ -72,8 +72,8 @@ func (s things) create(name string, ttl uint64) *unstructured.Unstructured {
 
 func (s things) resize(name, size string) {
 	s.Helper()
-	err := s.GuaranteedUpdate(s.Context(), "/things/"+name, &unstructured.Unstructured{}, false, nil,
-		apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+	err := s.GuaranteedUpdate(s.Context(), "/things/"+name, &unstructured.Unstructured{},
+		false, nil, apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
 			obj.(*unstructured.Unstructured).Object["size"] = size
 			return obj, nil
 		}), nil)

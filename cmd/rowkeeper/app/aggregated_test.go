@@ -51,7 +51,8 @@ func certFiles(t *testing.T) string {
 	return o.dir
 }
 
-// startAggregated runs "rowkeeper serve" with flags besides those that it needs, and waits until it is ready.
+// startAggregated runs "rowkeeper serve" with flags besides those that it needs, and waits until it
+// is ready.
 func startAggregated(t *testing.T, kubeconfig string, flags ...string) *aggregated {
 	t.Helper()
 	dir := certFiles(t)
@@ -65,8 +66,10 @@ func startAggregated(t *testing.T, kubeconfig string, flags ...string) *aggregat
 	done := make(chan string, 1)
 	go func() {
 		var stderr bytes.Buffer
-		args := append([]string{"serve", "--kubeconfig", kubeconfig, "--database=memory:", "--tls-cert-file", filepath.Join(dir, "tls.crt"), "--tls-private-key-file", filepath.Join(dir, "tls.key"),
-			"--secure-port", a.url[strings.LastIndex(a.url, ":")+1:]}, flags...)
+		args := append([]string{"serve", "--kubeconfig", kubeconfig, "--database=memory:",
+			"--tls-cert-file", filepath.Join(dir, "tls.crt"), "--tls-private-key-file",
+			filepath.Join(dir, "tls.key"), "--secure-port",
+			a.url[strings.LastIndex(a.url, ":")+1:]}, flags...)
 		code := Run(ctx, args, io.Discard, &stderr)
 		done <- fmt.Sprintf("exit code %d: %s", code, stderr.String())
 	}()
@@ -126,7 +129,8 @@ func (a *aggregated) try(c call) (*response, error) {
 	}
 	transport := &http.Transport{TLSClientConfig: config}
 	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(a.t.Context(), c.method, a.url+c.path, strings.NewReader(c.body))
+	request, err := http.NewRequestWithContext(a.t.Context(), c.method, a.url+c.path,
+		strings.NewReader(c.body))
 	if err != nil {
 		return nil, err
 	}
@@ -195,22 +199,28 @@ func TestAggregated(t *testing.T) {
 	a.want(200, "a user's certificate", pipelinesPath, client(t, c.Users, "somebody"))
 	a.want(403, "a user's certificate, without rights", pipelinesPath, client(t, c.Users, "nobody"))
 	a.want(200, "the front proxy", pipelinesPath, proxy, header("X-Remote-User", "somebody"))
-	a.want(403, "the front proxy, for a user without rights", pipelinesPath, proxy, header("X-Remote-User", "nobody"))
+	a.want(403, "the front proxy, for a user without rights", pipelinesPath, proxy,
+		header("X-Remote-User", "nobody"))
 	a.want(401, "headers without certificate", pipelinesPath, header("X-Remote-User", "somebody"))
-	a.want(401, "headers with the certificate for another name", pipelinesPath, client(t, c.Proxies, "other"), header("X-Remote-User", "somebody"))
+	a.want(401, "headers with the certificate for another name", pipelinesPath,
+		client(t, c.Proxies, "other"), header("X-Remote-User", "somebody"))
 	a.want(201, "creating", pipelinesPath, token("good"), post(newPipeline))
-	a.want(404, "creating in a namespace that does not exist", strings.Replace(pipelinesPath, "default", "missing", 1), token("good"), post(newPipeline))
-	a.want(200, "priority and fairness", "/debug/api_priority_and_fairness/dump_priority_levels", token("good"))
+	a.want(404, "creating in a namespace that does not exist",
+		strings.Replace(pipelinesPath, "default", "missing", 1), token("good"), post(newPipeline))
+	a.want(200, "priority and fairness", "/debug/api_priority_and_fairness/dump_priority_levels",
+		token("good"))
 
 	// All of that was asked once and remembered.
 	tokens, access := c.Reviews()
 	for range 3 {
 		a.want(200, "a token", pipelinesPath, token("good"))
 		a.want(401, "another token", pipelinesPath, token("bad"))
-		a.want(403, "the front proxy, for a user without rights", pipelinesPath, proxy, header("X-Remote-User", "nobody"))
+		a.want(403, "the front proxy, for a user without rights", pipelinesPath, proxy,
+			header("X-Remote-User", "nobody"))
 	}
 	if tokensNow, accessNow := c.Reviews(); tokensNow != tokens || accessNow != access {
-		t.Errorf("the cluster was asked again: %d tokens, %d times about access", tokensNow-tokens, accessNow-access)
+		t.Errorf("the cluster was asked again: %d tokens, %d times about access", tokensNow-tokens,
+			accessNow-access)
 	}
 }
 
@@ -233,9 +243,11 @@ func TestAggregatedFlags(t *testing.T) {
 			}
 		}},
 		"authorization-webhook-cache-authorized-ttl": {[]string{"--authorization-webhook-cache-authorized-ttl=1ns"}, func(t *testing.T, a *aggregated) {
-			a.want(200, "the front proxy", pipelinesPath, proxy, header("X-Remote-User", "somebody"))
+			a.want(200, "the front proxy", pipelinesPath, proxy,
+				header("X-Remote-User", "somebody"))
 			_, before := c.Reviews()
-			a.want(200, "the front proxy", pipelinesPath, proxy, header("X-Remote-User", "somebody"))
+			a.want(200, "the front proxy", pipelinesPath, proxy,
+				header("X-Remote-User", "somebody"))
 			if _, after := c.Reviews(); after != before+1 {
 				t.Errorf("the cluster was asked %d times about access that it was asked about before", after-before)
 			}
@@ -252,62 +264,93 @@ func TestAggregatedFlags(t *testing.T) {
 			a.want(200, "nothing", "/metrics")
 			a.want(401, "nothing", "/livez")
 		}},
-		"client-ca-file": {[]string{"--client-ca-file=" + otherFile}, func(t *testing.T, a *aggregated) {
-			a.want(200, "a certificate of the file's authority", pipelinesPath, client(t, other, "somebody"))
-			a.want(401, "a certificate of the cluster's authority", pipelinesPath, client(t, c.Users, "somebody"))
-		}},
+		"client-ca-file": {[]string{"--client-ca-file=" + otherFile},
+			func(t *testing.T, a *aggregated) {
+				a.want(200, "a certificate of the file's authority", pipelinesPath,
+					client(t, other, "somebody"))
+				a.want(401, "a certificate of the cluster's authority", pipelinesPath,
+					client(t, c.Users, "somebody"))
+			}},
 		"requestheader": {[]string{
-			"--requestheader-client-ca-file=" + otherFile, "--requestheader-username-headers=X-Remote-User,X-User", "--requestheader-uid-headers=X-Remote-Uid,X-Uid",
-			"--requestheader-group-headers=X-Remote-Group,X-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-,X-Extra-", "--requestheader-allowed-names=other-proxy",
+			"--requestheader-client-ca-file=" + otherFile,
+			"--requestheader-username-headers=X-Remote-User,X-User",
+			"--requestheader-uid-headers=X-Remote-Uid,X-Uid",
+			"--requestheader-group-headers=X-Remote-Group,X-Group",
+			"--requestheader-extra-headers-prefix=X-Remote-Extra-,X-Extra-",
+			"--requestheader-allowed-names=other-proxy",
 		}, func(t *testing.T, a *aggregated) {
 			proxy := client(t, other, "other-proxy")
-			a.want(401, "the cluster's front proxy", pipelinesPath, client(t, c.Proxies, "front-proxy"), header("X-User", "somebody"))
-			a.want(401, "a certificate of the file's authority for another name", pipelinesPath, client(t, other, "somebody"), header("X-User", "somebody"))
+			a.want(401, "the cluster's front proxy", pipelinesPath,
+				client(t, c.Proxies, "front-proxy"), header("X-User", "somebody"))
+			a.want(401, "a certificate of the file's authority for another name", pipelinesPath,
+				client(t, other, "somebody"), header("X-User", "somebody"))
 			a.want(403, "a user without rights", pipelinesPath, proxy, header("X-User", "nobody"))
 			// Who is in this group may do everything, whatever his name.
-			a.want(200, "a group", pipelinesPath, proxy, header("X-User", "nobody"), header("X-Group", "system:masters"))
-			a.want(200, "a user with everything", pipelinesPath, proxy, header("X-User", "somebody"), header("X-Uid", "17"), header("X-Extra-Team", "red"))
-			if u := c.Reviewed("somebody"); u.UID != "17" || len(u.Extra["team"]) != 1 || u.Extra["team"][0] != "red" {
+			a.want(200, "a group", pipelinesPath, proxy, header("X-User", "nobody"),
+				header("X-Group", "system:masters"))
+			a.want(200, "a user with everything", pipelinesPath, proxy,
+				header("X-User", "somebody"), header("X-Uid", "17"), header("X-Extra-Team", "red"))
+			if u := c.Reviewed("somebody"); u.UID != "17" || len(u.Extra["team"]) != 1 ||
+				u.Extra["team"][0] != "red" {
 				t.Errorf("the cluster was asked about %+v", u)
 			}
 		}},
-		"enable-priority-and-fairness": {[]string{"--enable-priority-and-fairness=false"}, func(t *testing.T, a *aggregated) {
-			a.want(404, "priority and fairness", "/debug/api_priority_and_fairness/dump_priority_levels", token("good"))
-		}},
-		"disable-admission-plugins": {[]string{"--disable-admission-plugins=NamespaceLifecycle"}, func(t *testing.T, a *aggregated) {
-			a.want(201, "creating in a namespace that does not exist", strings.Replace(pipelinesPath, "default", "missing", 1), token("good"), post(newPipeline))
-			a.want(200, "the check of the plugin for policies", "/readyz/policies", token("good"))
-		}},
-		"disable-admission-plugins, ours": {[]string{"--disable-admission-plugins=PipelinePolicy"}, func(t *testing.T, a *aggregated) {
-			a.want(201, "a policy", policiesPath, token("good"), post(newPolicy))
-			a.want(404, "the check of the plugin for policies", "/readyz/policies", token("good"))
-			a.want(201, "what the policy forbids", pipelinesPath, token("good"), post(newPipeline))
-			a.want(404, "a namespace that does not exist", strings.Replace(pipelinesPath, "default", "missing", 1), token("good"), post(newPipeline))
-		}},
+		"enable-priority-and-fairness": {[]string{"--enable-priority-and-fairness=false"},
+			func(t *testing.T, a *aggregated) {
+				a.want(404, "priority and fairness",
+					"/debug/api_priority_and_fairness/dump_priority_levels", token("good"))
+			}},
+		"disable-admission-plugins": {[]string{"--disable-admission-plugins=NamespaceLifecycle"},
+			func(t *testing.T, a *aggregated) {
+				a.want(201, "creating in a namespace that does not exist",
+					strings.Replace(pipelinesPath, "default", "missing", 1), token("good"),
+					post(newPipeline))
+				a.want(200, "the check of the plugin for policies", "/readyz/policies",
+					token("good"))
+			}},
+		"disable-admission-plugins, ours": {[]string{"--disable-admission-plugins=PipelinePolicy"},
+			func(t *testing.T, a *aggregated) {
+				a.want(201, "a policy", policiesPath, token("good"), post(newPolicy))
+				a.want(404, "the check of the plugin for policies", "/readyz/policies",
+					token("good"))
+				a.want(201, "what the policy forbids", pipelinesPath, token("good"),
+					post(newPipeline))
+				a.want(404, "a namespace that does not exist",
+					strings.Replace(pipelinesPath, "default", "missing", 1), token("good"),
+					post(newPipeline))
+			}},
 	} {
-		t.Run(name, func(t *testing.T) { test.check(t, startAggregated(t, c.Kubeconfig, test.flags...)) })
+		t.Run(name, func(t *testing.T) {
+			test.check(t, startAggregated(t, c.Kubeconfig, test.flags...))
+		})
 	}
 	t.Run("kubeconfigs", func(t *testing.T) {
 		tokens, access := clustertest.New(t), clustertest.New(t)
-		a := startAggregated(t, c.Kubeconfig, "--authentication-kubeconfig="+tokens.Kubeconfig, "--authorization-kubeconfig="+access.Kubeconfig)
+		a := startAggregated(t, c.Kubeconfig, "--authentication-kubeconfig="+tokens.Kubeconfig,
+			"--authorization-kubeconfig="+access.Kubeconfig)
 		before, beforeAccess := c.Reviews()
 		a.want(200, "a token", pipelinesPath, token("good"))
 		if after, afterAccess := c.Reviews(); after != before || afterAccess != beforeAccess {
 			t.Error("the cluster of --kubeconfig was asked about tokens or access")
 		}
 		if n, _ := tokens.Reviews(); n != 1 {
-			t.Errorf("the cluster of --authentication-kubeconfig was asked about %d tokens, want 1", n)
+			t.Errorf("the cluster of --authentication-kubeconfig was asked about %d tokens, want 1",
+				n)
 		}
 		if _, n := access.Reviews(); n != 1 {
-			t.Errorf("the cluster of --authorization-kubeconfig was asked %d times about access, want once", n)
+			t.Errorf("the cluster of --authorization-kubeconfig was asked %d times about access, "+
+				"want once", n)
 		}
-		a.want(200, "a certificate of the authority of --authentication-kubeconfig", pipelinesPath, client(t, tokens.Users, "somebody"))
+		a.want(200, "a certificate of the authority of --authentication-kubeconfig", pipelinesPath,
+			client(t, tokens.Users, "somebody"))
 	})
 	t.Run("admission-control-config-file", func(t *testing.T) {
 		dir := certFiles(t)
 		var stderr bytes.Buffer
-		code := Run(t.Context(), []string{"serve", "--kubeconfig", c.Kubeconfig, "--database=memory:", "--secure-port=0", "--admission-control-config-file=missing.yaml",
-			"--tls-cert-file", filepath.Join(dir, "tls.crt"), "--tls-private-key-file", filepath.Join(dir, "tls.key")}, io.Discard, &stderr)
+		code := Run(t.Context(), []string{"serve", "--kubeconfig", c.Kubeconfig,
+			"--database=memory:", "--secure-port=0", "--admission-control-config-file=missing.yaml",
+			"--tls-cert-file", filepath.Join(dir, "tls.crt"), "--tls-private-key-file",
+			filepath.Join(dir, "tls.key")}, io.Discard, &stderr)
 		if code != exitFailure || !strings.Contains(stderr.String(), "missing.yaml") {
 			t.Errorf("code %d, %s", code, stderr.String())
 		}

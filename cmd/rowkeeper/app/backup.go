@@ -27,8 +27,10 @@ func newBackupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup FILE|-",
 		Short: "Write all objects of a database to a file",
-		Long: "Backup writes the objects of a database, of all kinds and all prefixes, as they were at one moment, while servers go on. Encrypted objects stay encrypted. " +
-			"The file is compressed and has a checksum; it has its name when it is complete and was read back. It can be restored into a database of any kind. With -, it is written to " +
+		Long: "Backup writes the objects of a database, of all kinds and all prefixes, as they " +
+			"were at one moment, while servers go on. Encrypted objects stay encrypted. The file " +
+			"is compressed and has a checksum; it has its name when it is complete and was read " +
+			"back. It can be restored into a database of any kind. With -, it is written to " +
 			"standard output, and not read back.",
 		Args: oneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -49,11 +51,15 @@ func newRestoreCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore FILE|-",
 		Short: "Make a backup the content of a database",
-		Long: "Restore puts the objects of a backup into a database, which may be of another kind than the one that the backup was made of: with their UIDs, the times at which they expire, and " +
-			"their resourceVersions. Only if the backup is of another store, and the database has ever been written, they get new resourceVersions, since clients may know the old ones of " +
-			"other objects. The backup is checked first, and what was written is read back and compared, in one transaction: if anything fails, or if the program is killed, " +
-			"the database is what it was before. Servers may be running: their writes wait or fail meanwhile, and their watches begin anew afterwards. With -, the backup is read from standard " +
-			"input, and kept in a temporary file.",
+		Long: "Restore puts the objects of a backup into a database, which may be of another " +
+			"kind than the one that the backup was made of: with their UIDs, the times at which " +
+			"they expire, and their resourceVersions. Only if the backup is of another store, " +
+			"and the database has ever been written, they get new resourceVersions, since " +
+			"clients may know the old ones of other objects. The backup is checked first, and " +
+			"what was written is read back and compared, in one transaction: if anything fails, " +
+			"or if the program is killed, the database is what it was before. Servers may be " +
+			"running: their writes wait or fail meanwhile, and their watches begin anew " +
+			"afterwards. With -, the backup is read from standard input, and kept in a temporary file.",
 		Args: oneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			config, err := openExisting(o)
@@ -61,14 +67,17 @@ func newRestoreCommand() *cobra.Command {
 				return err
 			}
 			config.Migrate = o.Migrate
-			return restore(cmd.Context(), config, args[0], replace, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return restore(cmd.Context(), config, args[0], replace, cmd.InOrStdin(),
+				cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	o.AddDatabaseFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&o.Migrate, "database-migrate", o.Migrate,
-		"Bring the schema of the database to the newest version before. If false, a database with an older schema is refused.")
+		"Bring the schema of the database to the newest version before. If false, a database "+
+			"with an older schema is refused.")
 	cmd.Flags().BoolVar(&replace, "replace", replace,
-		"Remove all objects that the database holds. Otherwise a database that holds objects is refused.")
+		"Remove all objects that the database holds. Otherwise a database that holds objects is "+
+			"refused.")
 	return cmd
 }
 
@@ -83,7 +92,8 @@ func oneFile(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// openExisting returns how to open a database of which only what it holds is wanted, not its maintenance.
+// openExisting returns how to open a database of which only what it holds is wanted, not its
+// maintenance.
 func openExisting(o interface {
 	ValidateDatabase() []error
 	Database() (storage.Config, error)
@@ -96,14 +106,16 @@ func openExisting(o interface {
 		return config, err
 	}
 	if strings.HasPrefix(config.URL, "memory:") {
-		return config, server.UsageError{Err: errors.New("memory: names no database of another process")}
+		return config, server.UsageError{Err: errors.New("memory: names no database of another " +
+			"process")}
 	}
 	config.Migrate = false
 	config.Compaction.Window = -1
 	return config, nil
 }
 
-func backup(ctx context.Context, c storage.Config, name string, stdout, stderr io.Writer) (err error) {
+func backup(ctx context.Context, c storage.Config, name string, stdout,
+	stderr io.Writer) (err error) {
 	db, err := storage.Open(ctx, c)
 	if err != nil {
 		return err
@@ -143,7 +155,8 @@ func backup(ctx context.Context, c storage.Config, name string, stdout, stderr i
 	return nil
 }
 
-func writeBackup(ctx context.Context, db *storage.Database, w io.Writer, stderr io.Writer) (storage.Backup, error) {
+func writeBackup(ctx context.Context, db *storage.Database, w io.Writer,
+	stderr io.Writer) (storage.Backup, error) {
 	bar := newBar(stderr)
 	defer bar.end()
 	b, err := db.WriteBackup(ctx, w, bar.tell)
@@ -153,7 +166,8 @@ func writeBackup(ctx context.Context, db *storage.Database, w io.Writer, stderr 
 	return b, err
 }
 
-// createFile writes a file under another name, and gives it its own when it is on the disk. Others cannot read it, as it may hold secrets.
+// createFile writes a file under another name, and gives it its own when it is on the disk. Others
+// cannot read it, as it may hold secrets.
 func createFile(name string, write func(*os.File) error) error {
 	if err := replaceable(name); err != nil {
 		return err
@@ -193,13 +207,15 @@ func syncDir(dir string) error {
 	return nil
 }
 
-func restore(ctx context.Context, c storage.Config, name string, replace bool, stdin io.Reader, stdout, stderr io.Writer) (err error) {
+func restore(ctx context.Context, c storage.Config, name string, replace bool, stdin io.Reader,
+	stdout, stderr io.Writer) (err error) {
 	f, err := openBackup(name, stdin)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	// Before the database is touched, which a file that is none would otherwise have created or migrated.
+	// Before the database is touched, which a file that is none would otherwise have created or
+	// migrated.
 	bar := newBar(stderr)
 	_, err = storage.ReadBackup(f, bar.tell)
 	bar.end()
@@ -215,11 +231,13 @@ func restore(ctx context.Context, c storage.Config, name string, replace bool, s
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	bar = newBar(stderr)
-	b, revision, err := db.RestoreBackup(ctx, f, storage.RestoreOptions{Replace: replace, Progress: bar.tell})
+	b, revision, err := db.RestoreBackup(ctx, f, storage.RestoreOptions{Replace: replace,
+		Progress: bar.tell})
 	bar.end()
 	switch {
 	case errors.Is(err, storage.ErrNotEmpty):
-		return errors.New("nothing was restored: the database holds objects; give --replace to remove them")
+		return errors.New("nothing was restored: the database holds objects; give --replace to " +
+			"remove them")
 	case err != nil && ctx.Err() != nil && !errors.Is(err, storage.ErrNotConfirmed):
 		return errors.New("interrupted: nothing was restored, and the database is what it was before")
 	case err != nil:
@@ -229,11 +247,13 @@ func restore(ctx context.Context, c storage.Config, name string, replace bool, s
 	if b.Renumbered {
 		renumbered = ", with new resourceVersions, as the database has a history of its own"
 	}
-	fmt.Fprintf(stdout, "restored %s%s; the history goes on at revision %d\n", describe(b), renumbered, revision)
+	fmt.Fprintf(stdout, "restored %s%s; the history goes on at revision %d\n", describe(b),
+		renumbered, revision)
 	return nil
 }
 
-// openBackup opens a file, or makes one of what comes from standard input: it is read more than once, and a database must not wait for it.
+// openBackup opens a file, or makes one of what comes from standard input: it is read more than
+// once, and a database must not wait for it.
 func openBackup(name string, stdin io.Reader) (*os.File, error) {
 	if name != standardStream {
 		f, err := os.Open(name)
@@ -246,7 +266,8 @@ func openBackup(name string, stdin io.Reader) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot keep the backup in a temporary file: %w", err)
 	}
-	os.Remove(f.Name()) // it goes with its last user, which is this process; where that is not possible it stays
+	// it goes with its last user, which is this process; where that is not possible it stays
+	os.Remove(f.Name())
 	if _, err := io.Copy(f, stdin); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("cannot keep the backup in a temporary file: %w", err)
@@ -263,7 +284,8 @@ func describe(b storage.Backup) string {
 	if b.Objects == 1 {
 		noun = "object"
 	}
-	return fmt.Sprintf("%d %s at revision %d of %s", b.Objects, noun, b.Revision, b.Time.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("%d %s at revision %d of %s", b.Objects, noun, b.Revision,
+		b.Time.UTC().Format(time.RFC3339))
 }
 
 // bar shows progress to a person: on a terminal, and nowhere else.
@@ -289,12 +311,15 @@ func (b *bar) tell(doing string, done, total int64) {
 	if doing != b.doing || done < b.done {
 		b.end()
 		b.doing = doing
-		b.shown = progressbar.NewOptions64(total, progressbar.OptionSetWriter(b.out), progressbar.OptionSetDescription(doing),
-			progressbar.OptionShowCount(), progressbar.OptionSetItsString("objects"), progressbar.OptionShowIts(), progressbar.OptionSetWidth(30),
+		b.shown = progressbar.NewOptions64(total, progressbar.OptionSetWriter(b.out),
+			progressbar.OptionSetDescription(doing), progressbar.OptionShowCount(),
+			progressbar.OptionSetItsString("objects"), progressbar.OptionShowIts(),
+			progressbar.OptionSetWidth(30),
 			progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
 	}
 	b.done = done
-	// Drawing a thousand of a million is enough, and asking the clock for each would cost more than reading it.
+	// Drawing a thousand of a million is enough, and asking the clock for each would cost more than
+	// reading it.
 	if done%256 == 0 || done == total {
 		_ = b.shown.Set64(done) // what a terminal does not take is not missed
 	}
@@ -307,14 +332,16 @@ func (b *bar) end() {
 	}
 }
 
-// replaceable refuses to put a backup in the place of anything but another backup: of the database itself, for one, or of a device.
+// replaceable refuses to put a backup in the place of anything but another backup: of the database
+// itself, for one, or of a device.
 func replaceable(name string) error {
 	st, err := os.Stat(name)
 	switch {
 	case err != nil:
 		return nil // it is not there, or what is wrong shows when it is written
 	case !st.Mode().IsRegular():
-		return fmt.Errorf("%s is no file that a backup could replace: name another one, or - for the standard output", name)
+		return fmt.Errorf("%s is no file that a backup could replace: name another one, or - for "+
+			"the standard output", name)
 	case st.Size() == 0:
 		return nil
 	}

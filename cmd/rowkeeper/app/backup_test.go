@@ -26,14 +26,17 @@ func TestBackupReplacesOnlyBackups(t *testing.T) {
 		if readErr != nil {
 			t.Fatal(readErr)
 		}
-		if tc.words == "" && (err != nil || string(content) != "new") || tc.words != "" && (err == nil || !strings.Contains(err.Error(), tc.words) || string(content) != tc.before) {
+		if tc.words == "" && (err != nil || string(content) != "new") ||
+			tc.words != "" && (err == nil || !strings.Contains(err.Error(), tc.words) ||
+				string(content) != tc.before) {
 			t.Errorf("%s: %v, and the file is %q", name, err, content)
 		}
 	}
 	if err := createFile(filepath.Join(dir, "fresh"), writeNew); err != nil {
 		t.Error(err)
 	}
-	if err := createFile(dir, writeNew); err == nil || !strings.Contains(err.Error(), "no file that a backup could replace") {
+	if err := createFile(dir, writeNew); err == nil ||
+		!strings.Contains(err.Error(), "no file that a backup could replace") {
 		t.Errorf("a directory: %v", err)
 	}
 }

@@ -29,10 +29,12 @@ func newCertsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "certs",
 		Short: "Make or renew the serving certificate of an aggregated server",
-		Long: "Certs writes files into a directory: ca.crt, the authority by which the cluster's API server knows the server; tls.crt and tls.key, the serving certificate, which is " +
-			"valid for a year; and ca.key, the authority's private key, which is to be kept secret and is needed for renewal only.\n\n" +
-			"Run again, it renews what has come into the last third of its lifetime, and leaves the rest alone. A new authority is added to the old one in ca.crt, so that " +
-			"certificates of both are trusted while they are exchanged. The server reads a new certificate by itself.",
+		Long: "Certs writes files into a directory: ca.crt, the authority by which the cluster's " +
+			"API server knows the server; tls.crt and tls.key, the serving certificate, which is valid for a year; and ca.key, the authority's private key, which is to be kept secret and is needed for renewal only.\n\n" +
+			"Run again, it renews what has come into the last third of its lifetime, and leaves " +
+			"the rest alone. A new authority is added to the old one in ca.crt, so that " +
+			"certificates of both are trusted while they are exchanged. The server reads a new " +
+			"certificate by itself.",
 		Args: server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.validate(); err != nil {
@@ -43,9 +45,11 @@ func newCertsCommand() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&o.dir, "dir", o.dir, "Directory for the files.")
-	fs.StringVar(&o.namespace, "namespace", o.namespace, "Namespace of the Service that the APIServices name.")
+	fs.StringVar(&o.namespace, "namespace", o.namespace,
+		"Namespace of the Service that the APIServices name.")
 	fs.StringVar(&o.service, "service", o.service, "Name of that Service.")
-	fs.StringSliceVar(&o.hosts, "host", o.hosts, "Further names or addresses that the certificate is for, under which clients reach the server directly.")
+	fs.StringSliceVar(&o.hosts, "host", o.hosts, "Further names or addresses that the "+
+		"certificate is for, under which clients reach the server directly.")
 	fs.BoolVar(&o.renew, "renew", o.renew, "Renew the serving certificate now.")
 	return cmd
 }
@@ -57,7 +61,8 @@ func (o *certsOptions) validate() error {
 		}
 	}
 	for _, host := range o.hosts {
-		if wrong := utilvalidation.IsDNS1123Subdomain(host); net.ParseIP(host) == nil && len(wrong) > 0 {
+		if wrong := utilvalidation.IsDNS1123Subdomain(host); net.ParseIP(host) == nil &&
+			len(wrong) > 0 {
 			return fmt.Errorf("--host %q: %s", host, wrong[0])
 		}
 	}
@@ -92,13 +97,15 @@ func (o *certsOptions) run(out io.Writer, clock clock.PassiveClock) error {
 		fmt.Fprintf(out, "wrote a new authority, %s and %s\n", file("ca.crt"), file("ca.key"))
 	}
 	if renewed {
-		fmt.Fprintf(out, "wrote a new serving certificate for %s, %s and %s\n", name, serving.CertFile, serving.KeyFile)
+		fmt.Fprintf(out, "wrote a new serving certificate for %s, %s and %s\n", name,
+			serving.CertFile, serving.KeyFile)
 	}
 	certs, err := cert.CertsFromFile(serving.CertFile)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "the serving certificate expires on %s; run this again after %s, and apply the files\n",
+	fmt.Fprintf(out,
+		"the serving certificate expires on %s; run this again after %s, and apply the files\n",
 		certs[0].NotAfter.Format("2006-01-02"), pki.RenewAt(certs[0]).Format("2006-01-02"))
 	return nil
 }

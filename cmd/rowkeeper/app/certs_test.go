@@ -26,7 +26,8 @@ func certs(t *testing.T, o certsOptions, now time.Time) string {
 	return out.String()
 }
 
-// serving loads the serving certificate, and checks that the authorities trust it for a name at a time.
+// serving loads the serving certificate, and checks that the authorities trust it for a name at a
+// time.
 func serving(t *testing.T, dir, name string, now time.Time) *x509.Certificate {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
@@ -39,7 +40,8 @@ func serving(t *testing.T, dir, name string, now time.Time) *x509.Certificate {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
-	if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots, CurrentTime: now}); err != nil {
+	if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots,
+		CurrentTime: now}); err != nil {
 		t.Errorf("the certificate is not good for %s: %v", name, err)
 	}
 	return pair.Leaf
@@ -47,18 +49,22 @@ func serving(t *testing.T, dir, name string, now time.Time) *x509.Certificate {
 
 func TestCerts(t *testing.T) {
 	const name = "rowkeeper.rowkeeper-system.svc"
-	o := certsOptions{dir: filepath.Join(t.TempDir(), "certs"), namespace: "rowkeeper-system", service: "rowkeeper"}
+	o := certsOptions{dir: filepath.Join(t.TempDir(), "certs"), namespace: "rowkeeper-system",
+		service: "rowkeeper"}
 	now := time.Now()
-	if out := certs(t, o, now); !strings.Contains(out, "new authority") || !strings.Contains(out, "new serving certificate for "+name) {
+	if out := certs(t, o, now); !strings.Contains(out, "new authority") ||
+		!strings.Contains(out, "new serving certificate for "+name) {
 		t.Errorf("the first run prints %q", out)
 	}
 	first := serving(t, o.dir, name, now)
 	for _, file := range []string{"ca.key", "tls.key"} {
-		if info, err := os.Stat(filepath.Join(o.dir, file)); err != nil || info.Mode().Perm() != 0o600 {
+		if info, err := os.Stat(filepath.Join(o.dir, file)); err != nil ||
+			info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v, %v, want mode 0600", file, info, err)
 		}
 	}
-	if out := certs(t, o, now); strings.Contains(out, "wrote") || !strings.Contains(out, "run this again after "+pki.RenewAt(first).Format("2006-01-02")) {
+	if out := certs(t, o, now); strings.Contains(out, "wrote") ||
+		!strings.Contains(out, "run this again after "+pki.RenewAt(first).Format("2006-01-02")) {
 		t.Errorf("the second run prints %q", out)
 	}
 
@@ -76,16 +82,19 @@ func TestCerts(t *testing.T) {
 	serving(t, o.dir, "192.0.2.7", now)
 
 	now = now.Add(pki.CertificateLifetime * 3 / 4)
-	if out := certs(t, hosts, now); strings.Contains(out, "authority") || !strings.Contains(out, "new serving certificate") {
+	if out := certs(t, hosts, now); strings.Contains(out, "authority") ||
+		!strings.Contains(out, "new serving certificate") {
 		t.Errorf("a run in the last third of the certificate's lifetime prints %q", out)
 	}
 	serving(t, o.dir, name, now)
 	now = now.Add(pki.AuthorityLifetime * 3 / 4)
-	if out := certs(t, hosts, now); !strings.Contains(out, "new authority") || !strings.Contains(out, "new serving certificate") {
+	if out := certs(t, hosts, now); !strings.Contains(out, "new authority") ||
+		!strings.Contains(out, "new serving certificate") {
 		t.Errorf("a run in the last third of the authority's lifetime prints %q", out)
 	}
 	serving(t, o.dir, name, now)
-	if bundle, err := cert.CertsFromFile(filepath.Join(o.dir, "ca.crt")); err != nil || len(bundle) != 2 {
+	if bundle, err := cert.CertsFromFile(filepath.Join(o.dir, "ca.crt")); err != nil ||
+		len(bundle) != 2 {
 		t.Errorf("ca.crt has %d authorities, %v, want the new and the old one", len(bundle), err)
 	}
 }
@@ -105,12 +114,15 @@ func TestCertsRefuses(t *testing.T) {
 		{[]string{"--service", "A"}, exitUsage, `--service "A"`},
 		{[]string{"--host", "a_b"}, exitUsage, `--host "a_b"`},
 		{[]string{"now"}, exitUsage, `unexpected argument "now"`},
-		{[]string{"--dir", dir}, exitFailure, "ca.key: no such file or directory; mend it, or remove both"},
+		{[]string{"--dir", dir}, exitFailure, "ca.key: no such file or directory; mend it, or " +
+			"remove both"},
 	} {
 		var stdout, stderr bytes.Buffer
 		code := Run(t.Context(), append([]string{"certs"}, test.args...), &stdout, &stderr)
-		if code != test.code || !strings.Contains(stderr.String(), test.want) || strings.Count(stderr.String(), "\n") != 1 {
-			t.Errorf("certs %q: code %d, %q; want code %d and a sentence with %q", test.args, code, stderr.String(), test.code, test.want)
+		if code != test.code || !strings.Contains(stderr.String(), test.want) ||
+			strings.Count(stderr.String(), "\n") != 1 {
+			t.Errorf("certs %q: code %d, %q; want code %d and a sentence with %q", test.args, code,
+				stderr.String(), test.code, test.want)
 		}
 	}
 }
@@ -119,14 +131,19 @@ func TestServeRefusesFlagsOfTheOtherMode(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
 		{"--aggregated", "no database is named"},
 		{"--aggregated --database=memory:", "an aggregated server needs --tls-cert-file"},
-		{"--aggregated --database=memory: --tls-cert-file=c --tls-private-key-file=k --data-dir=d", "--data-dir is only for servers that are not aggregated"},
+		{"--aggregated --database=memory: --tls-cert-file=c --tls-private-key-file=k --data-dir=d",
+			"--data-dir is only for servers that are not aggregated"},
 		{"--client-ca-file=c", "--client-ca-file is only for aggregated servers"},
-		{"--disable-admission-plugins=NamespaceLifecycle", "--disable-admission-plugins is only for aggregated servers"},
-		{"--kubeconfig=k --database=memory: --tls-cert-file=c --tls-private-key-file=k --disable-admission-plugins=Nonsense", `plugin "Nonsense" is unknown`},
+		{"--disable-admission-plugins=NamespaceLifecycle",
+			"--disable-admission-plugins is only for aggregated servers"},
+		{"--kubeconfig=k --database=memory: --tls-cert-file=c --tls-private-key-file=k " +
+			"--disable-admission-plugins=Nonsense", `plugin "Nonsense" is unknown`},
 	} {
 		var stdout, stderr bytes.Buffer
-		if code := Run(t.Context(), append([]string{"serve"}, strings.Fields(test.args)...), &stdout, &stderr); code != exitUsage || !strings.Contains(stderr.String(), test.want) {
-			t.Errorf("serve %s: code %d, %q; want code %d and %q", test.args, code, stderr.String(), exitUsage, test.want)
+		if code := Run(t.Context(), append([]string{"serve"}, strings.Fields(test.args)...),
+			&stdout, &stderr); code != exitUsage || !strings.Contains(stderr.String(), test.want) {
+			t.Errorf("serve %s: code %d, %q; want code %d and %q", test.args, code, stderr.String(),
+				exitUsage, test.want)
 		}
 	}
 }

@@ -19,8 +19,9 @@ const (
 	exitUsage   = 2
 )
 
-// Run executes a command line until it is done or ctx ends, and returns the program's exit code: 0, 1 if the command failed, 2 if it was
-// not called as it should be. The reason is written to stderr, in one sentence.
+// Run executes a command line until it is done or ctx ends, and returns the program's exit code: 0,
+// 1 if the command failed, 2 if it was not called as it should be. The reason is written to stderr,
+// in one sentence.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := NewCommand()
 	root.SetArgs(args)
@@ -51,7 +52,10 @@ func NewCommand() *cobra.Command {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return server.UsageError{Err: err} })
-	root.AddCommand(newServeCommand(), newCertsCommand(), newBackupCommand(), newRestoreCommand(), newFenceCommand(), newMigrateCommand(), newVersionCommand())
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return server.UsageError{Err: err}
+	})
+	root.AddCommand(newServeCommand(), newCertsCommand(), newBackupCommand(), newRestoreCommand(),
+		newFenceCommand(), newMigrateCommand(), newVersionCommand())
 	return root
 }

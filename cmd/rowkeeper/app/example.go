@@ -20,7 +20,8 @@ func createExample(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
-	pipelines, err := client.CiV1().Pipelines(metav1.NamespaceAll).List(ctx, metav1.ListOptions{Limit: 1})
+	pipelines, err := client.CiV1().Pipelines(metav1.NamespaceAll).List(ctx,
+		metav1.ListOptions{Limit: 1})
 	if err != nil {
 		return fmt.Errorf("list pipelines: %w", err)
 	}
@@ -31,7 +32,8 @@ func createExample(ctx context.Context, config *rest.Config) error {
 	if err := yaml.UnmarshalStrict(examples.Hello, &pipeline); err != nil {
 		return fmt.Errorf("read the example: %w", err)
 	}
-	_, err = client.CiV1().Pipelines(pipeline.Namespace).Create(ctx, &pipeline, metav1.CreateOptions{})
+	_, err = client.CiV1().Pipelines(pipeline.Namespace).Create(ctx, &pipeline,
+		metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create the example: %w", err)
 	}

@@ -17,9 +17,12 @@ func newFenceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fence",
 		Short: "Begin a new history after a restore that the servers cannot notice",
-		Long: "Fence moves the revision of a database far beyond any that a client or a server can have seen, and gives up all older ones: every watch ends, every cache is filled " +
-			"again, and no revision stands for two different states. Servers do this by themselves when they notice that a database has lost or replaced its past. Do it by hand after a " +
-			"restore that leaves no trace, such as a copy written into an existing SQLite file. Servers may be running. Objects are not changed.",
+		Long: "Fence moves the revision of a database far beyond any that a client or a server " +
+			"can have seen, and gives up all older ones: every watch ends, every cache is filled " +
+			"again, and no revision stands for two different states. Servers do this by " +
+			"themselves when they notice that a database has lost or replaced its past. Do it by " +
+			"hand after a restore that leaves no trace, such as a copy written into an existing " +
+			"SQLite file. Servers may be running. Objects are not changed.",
 		Args: server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := utilerrors.NewAggregate(o.ValidateDatabase()); err != nil {

@@ -18,8 +18,9 @@ func newMigrateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Bring a database's schema, or the objects in it, to the newest version",
-		Long: "Migrate changes the schema of a database, so that a role with the right to do so need not be the server's, which is then run with " +
-			"--database-migrate=false. It also lets a server rewrite the objects that are stored in older versions of their API.",
+		Long: "Migrate changes the schema of a database, so that a role with the right to do so " +
+			"need not be the server's, which is then run with --database-migrate=false. It also " +
+			"lets a server rewrite the objects that are stored in older versions of their API.",
 		Args: server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -31,7 +32,8 @@ func newMigrateCommand() *cobra.Command {
 	return cmd
 }
 
-func newMigrationCommand(use, short string, run func(context.Context, storage.Config, io.Writer) error) *cobra.Command {
+func newMigrationCommand(use, short string, run func(context.Context, storage.Config,
+	io.Writer) error) *cobra.Command {
 	o := newStorageOptions()
 	cmd := &cobra.Command{
 		Use:   use,

@@ -62,7 +62,8 @@ func newMigrateObjectsCommand() *cobra.Command {
 		Args: server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("groups") && len(o.groups) == 0 || o.chunk <= 0 {
-				return server.UsageError{Err: errors.New("--groups must name at least one API group, and --chunk-size be greater than 0")}
+				return server.UsageError{Err: errors.New("--groups must name at least one API " +
+					"group, and --chunk-size be greater than 0")}
 			}
 			config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 			if err != nil {
@@ -72,8 +73,11 @@ func newMigrateObjectsCommand() *cobra.Command {
 			return o.run(cmd.Context(), config, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig, "File that says where the server is, and as whom to use it.")
-	cmd.Flags().StringSliceVar(&o.groups, "groups", o.groups, "The API groups whose objects are rewritten, such as ci.rowkeeper.dev; core is the group without a name. Default: all groups of the server.")
+	cmd.Flags().StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig,
+		"File that says where the server is, and as whom to use it.")
+	cmd.Flags().StringSliceVar(&o.groups, "groups", o.groups,
+		"The API groups whose objects are rewritten, such as ci.rowkeeper.dev; core is the group "+
+			"without a name. Default: all groups of the server.")
 	cmd.Flags().Int64Var(&o.chunk, "chunk-size", o.chunk, "How many objects are listed at a time.")
 	return cmd
 }
@@ -82,12 +86,14 @@ func newMigrateObjectsCommand() *cobra.Command {
 const readyWithin = 30 * time.Second
 
 // run reports what was rewritten on out, and each object that was not, and why, on refused.
-func (o *migrateObjects) run(ctx context.Context, config *rest.Config, out, refused io.Writer) error {
+func (o *migrateObjects) run(ctx context.Context, config *rest.Config, out,
+	refused io.Writer) error {
 	discover, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return err
 	}
-	discover.UseLegacyDiscovery = true // the other kind does not say in which versions resources are stored
+	// the other kind does not say in which versions resources are stored
+	discover.UseLegacyDiscovery = true
 	client, err := metadata.NewForConfig(config)
 	if err != nil {
 		return err
@@ -120,8 +126,9 @@ func (o *migrateObjects) run(ctx context.Context, config *rest.Config, out, refu
 		}
 	}
 	if total.refused > 0 {
-		return fmt.Errorf("%d objects were not rewritten, for the reasons above: keep the old versions "+
-			"and encryption keys, mend or delete these objects, and run this again", total.refused)
+		return fmt.Errorf("%d objects were not rewritten, for the reasons above: keep the old "+
+			"versions and encryption keys, mend or delete these objects, and run this again",
+			total.refused)
 	}
 	return nil
 }
@@ -150,7 +157,8 @@ func (o *migrateObjects) resources(ctx context.Context, discover discovery.Disco
 	}
 	versions, inStored := map[schema.GroupResource]string{}, map[schema.GroupResource]bool{}
 	found := map[string]bool{}
-	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list", "patch"}}, lists) {
+	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list",
+		"patch"}}, lists) {
 		version, err := schema.ParseGroupVersion(list.GroupVersion)
 		if err != nil {
 			return nil, err
@@ -162,7 +170,8 @@ func (o *migrateObjects) resources(ctx context.Context, discover discovery.Disco
 		found[group] = true
 		for _, r := range list.APIResources {
 			name := version.WithResource(r.Name).GroupResource()
-			stored := r.StorageVersionHash == storageversion.StorageVersionHash(version.Group, version.Version, r.Kind)
+			stored := r.StorageVersionHash == storageversion.StorageVersionHash(version.Group,
+				version.Version, r.Kind)
 			if _, ok := versions[name]; !ok || stored {
 				versions[name] = version.Version
 			}
@@ -173,7 +182,8 @@ func (o *migrateObjects) resources(ctx context.Context, discover discovery.Disco
 	}
 	for _, group := range o.groups {
 		if !found[group] {
-			return nil, fmt.Errorf("the server has no resources of the API group %q that could be rewritten", group)
+			return nil, fmt.Errorf("the server has no resources of the API group %q that could "+
+				"be rewritten", group)
 		}
 	}
 	var resources []schema.GroupVersionResource
@@ -186,12 +196,16 @@ func (o *migrateObjects) resources(ctx context.Context, discover discovery.Disco
 		}
 		resources = append(resources, name.WithVersion(version))
 	}
-	slices.SortFunc(resources, func(a, b schema.GroupVersionResource) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(resources, func(a, b schema.GroupVersionResource) int {
+		return strings.Compare(a.String(), b.String())
+	})
 	return resources, nil
 }
 
-// refuseDefined refuses a resource, whose storage version is not served, if a definition defines it.
-func refuseDefined(ctx context.Context, client metadata.Interface, name schema.GroupResource) error {
+// refuseDefined refuses a resource, whose storage version is not served, if a definition defines
+// it.
+func refuseDefined(ctx context.Context, client metadata.Interface,
+	name schema.GroupResource) error {
 	if name.Group == "" {
 		return nil
 	}
@@ -204,7 +218,8 @@ func refuseDefined(ctx context.Context, client metadata.Interface, name schema.G
 		return fmt.Errorf("cannot find out in which version %s are stored: %w", name, err)
 	}
 	return fmt.Errorf("the server does not serve %s in the version in which it stores them, and other "+
-		"versions may not have all of their fields: serve that version, or name other groups by --groups", name)
+		"versions may not have all of their fields: serve that version, or name other groups by "+
+		"--groups", name)
 }
 
 // rewriteAll rewrites the objects of a resource. It goes on after the server has refused one. The
@@ -239,15 +254,18 @@ func (o *migrateObjects) rewriteAll(ctx context.Context, client metadata.Getter,
 }
 
 // rewrite makes the server write an object as it is, unless what is stored is what would be.
-func rewrite(ctx context.Context, client metadata.Getter, obj metav1.Object) (changed bool, err error) {
+func rewrite(ctx context.Context, client metadata.Getter, obj metav1.Object) (changed bool,
+	err error) {
 	err = retry.OnError(retry.DefaultBackoff, func(err error) bool {
-		return apierrors.IsConflict(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err)
+		return apierrors.IsConflict(err) || apierrors.IsTooManyRequests(err) ||
+			apierrors.IsServerTimeout(err)
 	}, func() error {
 		var resource metadata.ResourceInterface = client
 		if obj.GetNamespace() != "" {
 			resource = client.Namespace(obj.GetNamespace())
 		}
-		after, err := resource.Patch(ctx, obj.GetName(), options.RewritePatchType, nil, metav1.PatchOptions{})
+		after, err := resource.Patch(ctx, obj.GetName(), options.RewritePatchType, nil,
+			metav1.PatchOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil // it was deleted meanwhile
 		}

@@ -46,13 +46,15 @@ import (
 // storeAsAnOlderServer stores pipelines as a server did whose newest version was v1alpha1.
 func storeAsAnOlderServer(t *testing.T, url, prefix string, pipelines ...*ci.Pipeline) {
 	t.Helper()
-	db, err := storage.Open(t.Context(), storage.Config{URL: url, Drivers: []storage.Driver{sqlite.Driver}, Migrate: true})
+	db, err := storage.Open(t.Context(),
+		storage.Config{URL: url, Drivers: []storage.Driver{sqlite.Driver}, Migrate: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
 	getter, err := storage.NewRESTOptionsGetter(db, storage.RESTOptions{
-		Codec: apiserver.Codecs.LegacyCodec(v1alpha1.SchemeGroupVersion), Prefix: prefix, DisableWatchCache: true,
+		Codec: apiserver.Codecs.LegacyCodec(v1alpha1.SchemeGroupVersion), Prefix: prefix,
+		DisableWatchCache: true,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -63,11 +65,13 @@ func storeAsAnOlderServer(t *testing.T, url, prefix string, pipelines ...*ci.Pip
 	}
 	defer stored.Pipeline.Destroy()
 	for _, p := range pipelines {
-		key, err := stored.Pipeline.KeyFunc(genericapirequest.WithNamespace(t.Context(), p.Namespace), p.Name)
+		key, err := stored.Pipeline.KeyFunc(genericapirequest.WithNamespace(t.Context(),
+			p.Namespace), p.Name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := stored.Pipeline.Storage.Create(t.Context(), key, p, &ci.Pipeline{}, 0, false); err != nil {
+		if err := stored.Pipeline.Storage.Create(t.Context(), key, p, &ci.Pipeline{}, 0,
+			false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -81,13 +85,16 @@ func TestObjectsAreRewrittenAsTheyAre(t *testing.T) {
 	// refused.
 	old := func(name, image string, steps ...ci.Step) *ci.Pipeline {
 		return &ci.Pipeline{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID(name), Generation: 1, Labels: map[string]string{"a": "b"}},
-			Spec:       ci.PipelineSpec{Image: image, Steps: steps, MaxParallelRuns: 1},
-			Status:     ci.PipelineStatus{Phase: ci.PipelineReady},
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID(name),
+				Generation: 1, Labels: map[string]string{"a": "b"}},
+			Spec:   ci.PipelineSpec{Image: image, Steps: steps, MaxParallelRuns: 1},
+			Status: ci.PipelineStatus{Phase: ci.PipelineReady},
 		}
 	}
-	step := ci.Step{Name: "structured", Command: []string{"go", "test"}, Env: []ci.EnvVar{{Name: "A", Value: "b"}}}
-	database := testkit.Database{URL: "sqlite://" + filepath.ToSlash(filepath.Join(t.TempDir(), "state.db")), Driver: sqlite.Driver}
+	step := ci.Step{Name: "structured", Command: []string{"go", "test"},
+		Env: []ci.EnvVar{{Name: "A", Value: "b"}}}
+	database := testkit.Database{URL: "sqlite://" +
+		filepath.ToSlash(filepath.Join(t.TempDir(), "state.db")), Driver: sqlite.Driver}
 	storeAsAnOlderServer(t, database.URL, prefix,
 		old("a-mirrored", "old.example.com/tool:1", step),
 		old("b-invalid", "golang:1.26"), // a pipeline has at least one step
@@ -98,7 +105,8 @@ func TestObjectsAreRewrittenAsTheyAre(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "house-rules"},
 		Spec: civ1.PipelinePolicySpec{
 			BannedImages: []string{"new.example.com/banned/*"},
-			Mirrors:      []civ1.ImageMirror{{Prefix: "old.example.com/", Replacement: "new.example.com/"}},
+			Mirrors: []civ1.ImageMirror{{Prefix: "old.example.com/",
+				Replacement: "new.example.com/"}},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -108,10 +116,12 @@ func TestObjectsAreRewrittenAsTheyAre(t *testing.T) {
 	probe := &civ1.Pipeline{ObjectMeta: metav1.ObjectMeta{Name: "probe"}, Spec: civ1.PipelineSpec{
 		Image: "old.example.com/x:1", Steps: []civ1.Step{{Name: "a", Command: []string{"make"}}},
 	}}
-	if err := wait.PollUntilContextCancel(t.Context(), 1, true, func(ctx context.Context) (bool, error) {
-		p, err := client.Pipelines("default").Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return err == nil && p.Spec.Image == "new.example.com/x:1", err
-	}); err != nil {
+	if err := wait.PollUntilContextCancel(t.Context(), 1, true,
+		func(ctx context.Context) (bool, error) {
+			p, err := client.Pipelines("default").Create(ctx, probe,
+				metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return err == nil && p.Spec.Image == "new.example.com/x:1", err
+		}); err != nil {
 		t.Fatal(err)
 	}
 	get := func(name string) *civ1.Pipeline {
@@ -125,17 +135,21 @@ func TestObjectsAreRewrittenAsTheyAre(t *testing.T) {
 	migrate := func(wantOut, wantRefused, wantError string) {
 		t.Helper()
 		var out, refused bytes.Buffer
-		err := (&migrateObjects{chunk: 1, groups: []string{ci.GroupName}}).run(t.Context(), s.Config, &out, &refused)
+		err := (&migrateObjects{chunk: 1, groups: []string{ci.GroupName}}).run(t.Context(),
+			s.Config, &out, &refused)
 		if err == nil || !strings.HasPrefix(err.Error(), wantError) {
 			t.Errorf("the error is %v, want %q", err, wantError)
 		}
-		if !strings.Contains(out.String(), wantOut) || !strings.HasPrefix(refused.String(), wantRefused) || strings.Count(refused.String(), "\n") != 1 {
+		if !strings.Contains(out.String(), wantOut) || !strings.HasPrefix(refused.String(),
+			wantRefused) || strings.Count(refused.String(), "\n") != 1 {
 			t.Errorf("the report is\n%s%s\nwant %q and %q", &refused, &out, wantRefused, wantOut)
 		}
 	}
 	const invalid = "pipelines.ci.rowkeeper.dev default/b-invalid was not rewritten: "
-	before := map[string]*civ1.Pipeline{"a-mirrored": get("a-mirrored"), "b-invalid": get("b-invalid"), "c-banned": get("c-banned")}
-	migrate("pipelines.ci.rowkeeper.dev: 2 of 3 objects rewritten, 1 refused\n", invalid, "1 objects were not rewritten")
+	before := map[string]*civ1.Pipeline{"a-mirrored": get("a-mirrored"),
+		"b-invalid": get("b-invalid"), "c-banned": get("c-banned")}
+	migrate("pipelines.ci.rowkeeper.dev: 2 of 3 objects rewritten, 1 refused\n", invalid,
+		"1 objects were not rewritten")
 	for name, was := range before {
 		is := get(name)
 		if rewritten := is.ResourceVersion != was.ResourceVersion; rewritten != (name != "b-invalid") {
@@ -146,16 +160,20 @@ func TestObjectsAreRewrittenAsTheyAre(t *testing.T) {
 			t.Errorf("%s was changed:\n%s", name, diff.Diff(was, is))
 		}
 	}
-	migrate("pipelines.ci.rowkeeper.dev: 0 of 3 objects rewritten, 1 refused\n", invalid, "1 objects were not rewritten")
+	migrate("pipelines.ci.rowkeeper.dev: 0 of 3 objects rewritten, 1 refused\n", invalid,
+		"1 objects were not rewritten")
 
 	// Other patches are admitted as ever, whatever they say.
 	for _, patch := range []types.PatchType{types.MergePatchType, types.StrategicMergePatchType} {
-		p, err := client.Pipelines("default").Patch(t.Context(), "a-mirrored", patch, []byte("{}"), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		p, err := client.Pipelines("default").Patch(t.Context(), "a-mirrored", patch, []byte("{}"),
+			metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 		if err != nil || p.Spec.Image != "new.example.com/tool:1" {
 			t.Errorf("%s: %v, %v", patch, p, err)
 		}
 	}
-	if _, err := client.Pipelines("default").Patch(t.Context(), "a-mirrored", "application/vnd.rowkeeper.other", nil, metav1.PatchOptions{}); !apierrors.IsUnsupportedMediaType(err) {
+	if _, err := client.Pipelines("default").Patch(t.Context(), "a-mirrored",
+		"application/vnd.rowkeeper.other", nil,
+		metav1.PatchOptions{}); !apierrors.IsUnsupportedMediaType(err) {
 		t.Errorf("another type of patch: %v", err)
 	}
 }
@@ -165,7 +183,8 @@ func TestObjectsAreRewrittenAsTheyAre(t *testing.T) {
 func TestEveryKindIsRewrittenAsItIs(t *testing.T) {
 	for name, binary := range map[string]bool{"JSON": false, "CBOR": true} {
 		t.Run(name, func(t *testing.T) {
-			featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.CBORServingAndStorage, binary)
+			featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate,
+				features.CBORServingAndStorage, binary)
 			testEveryKindIsRewrittenAsItIs(t)
 		})
 	}
@@ -184,18 +203,22 @@ func testEveryKindIsRewrittenAsItIs(t *testing.T) {
 			path = append(path, "namespaces", namespace)
 		}
 		// The object goes as it is: the dynamic client writes 1 for 1.0.
-		err := kubernetes.NewForConfigOrDie(s.Config).RESTClient().Post().AbsPath(append(path, resource.Resource)...).
-			SetHeader("Content-Type", "application/json").Body([]byte(object)).Do(t.Context()).Error()
+		err := kubernetes.NewForConfigOrDie(s.Config).RESTClient().Post().AbsPath(append(path,
+			resource.Resource)...).
+			SetHeader("Content-Type",
+				"application/json").Body([]byte(object)).Do(t.Context()).Error()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, kind := range []string{"Secret", "ConfigMap", "ServiceAccount"} {
-		create(schema.GroupVersionResource{Version: "v1", Resource: strings.ToLower(kind) + "s"}, "default",
-			`{"apiVersion":"v1","kind":"`+kind+`","metadata":{"name":"a","annotations":{"a":"b"}}}`)
+		create(schema.GroupVersionResource{Version: "v1", Resource: strings.ToLower(kind) + "s"},
+			"default", `{"apiVersion":"v1","kind":"`+kind+
+				`","metadata":{"name":"a","annotations":{"a":"b"}}}`)
 	}
 	definitions := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
-	create(definitions, "", `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"xs.example.com"},
+	create(definitions, "",
+		`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"xs.example.com"},
 		"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"xs","kind":"X"},"versions":[
 			{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":{"type":"object",
 				"properties":{"float":{"type":"number"},"old":{"type":"string"},"added":{"type":"integer"}}}}}}},
@@ -204,7 +227,10 @@ func testEveryKindIsRewrittenAsItIs(t *testing.T) {
 	xs := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "xs"}
 	eventually := func(what string, condition func() bool) {
 		t.Helper()
-		if err := wait.PollUntilContextCancel(t.Context(), time.Millisecond, true, func(context.Context) (bool, error) { return condition(), nil }); err != nil {
+		if err := wait.PollUntilContextCancel(t.Context(), time.Millisecond, true,
+			func(context.Context) (bool, error) {
+				return condition(), nil
+			}); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
 	}
@@ -212,7 +238,8 @@ func testEveryKindIsRewrittenAsItIs(t *testing.T) {
 		_, err := client.Resource(xs).Namespace("default").List(t.Context(), metav1.ListOptions{})
 		return err == nil
 	})
-	create(xs, "default", `{"apiVersion":"example.com/v1","kind":"X","metadata":{"name":"a"},"spec":{"float":1.0,"old":"kept"}}`)
+	create(xs, "default",
+		`{"apiVersion":"example.com/v1","kind":"X","metadata":{"name":"a"},"spec":{"float":1.0,"old":"kept"}}`)
 
 	migrate := func() (report, refused string, err error) {
 		var out, named bytes.Buffer
@@ -233,28 +260,34 @@ func testEveryKindIsRewrittenAsItIs(t *testing.T) {
 	}
 	// storedAs returns the version in which discovery says that objects of this version are stored.
 	storedAs := func(version string) string {
-		list, err := discovery.NewDiscoveryClientForConfigOrDie(s.Config).ServerResourcesForGroupVersion("example.com/" + version)
+		list,
+			err := discovery.NewDiscoveryClientForConfigOrDie(s.Config).ServerResourcesForGroupVersion("example.com/" + version)
 		if err != nil || len(list.APIResources) == 0 {
 			return ""
 		}
 		return list.APIResources[0].StorageVersionHash
 	}
-	eventually("both versions are discovered", func() bool { return storedAs("v1") != "" && storedAs("v2") != "" })
+	eventually("both versions are discovered", func() bool {
+		return storedAs("v1") != "" && storedAs("v2") != ""
+	})
 	want(map[string]string{
-		"secrets": "0 of 1", "configmaps": "0 of 1", "serviceaccounts": "0 of 1", "xs.example.com": "0 of 1",
+		"secrets": "0 of 1", "configmaps": "0 of 1", "serviceaccounts": "0 of 1",
+		"xs.example.com": "0 of 1",
 		"customresourcedefinitions.apiextensions.k8s.io": "0 of 1",
 	})
 
 	// A new default is written. Nothing else is changed, although the preferred version has less.
 	change := func(patch string) {
 		t.Helper()
-		if _, err := client.Resource(definitions).Patch(t.Context(), "xs.example.com", types.JSONPatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		if _, err := client.Resource(definitions).Patch(t.Context(), "xs.example.com",
+			types.JSONPatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	get := func() *unstructured.Unstructured {
 		t.Helper()
-		x, err := client.Resource(xs).Namespace("default").Get(t.Context(), "a", metav1.GetOptions{})
+		x, err := client.Resource(xs).Namespace("default").Get(t.Context(), "a",
+			metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -278,7 +311,8 @@ func testEveryKindIsRewrittenAsItIs(t *testing.T) {
 	change(`[{"op":"replace","path":"/spec/versions/0/served","value":false}]`)
 	eventually("the version is not served", func() bool { return storedAs("v1") == "" })
 	const unserved = "the server does not serve xs.example.com in the version in which it stores them"
-	if report, refused, err := migrate(); err == nil || !strings.HasPrefix(err.Error(), unserved) || report != "" || refused != "" {
+	if report, refused, err := migrate(); err == nil || !strings.HasPrefix(err.Error(), unserved) ||
+		report != "" || refused != "" {
 		t.Errorf("%v after %s%s, want %q", err, report, refused, unserved)
 	}
 }
@@ -298,7 +332,8 @@ func TestServerThatCannotRewrite(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		if r.Method == http.MethodPatch {
 			patches++
-			if body, err := io.ReadAll(r.Body); err != nil || len(body) > 0 || r.Header.Get("Content-Type") != "application/vnd.rowkeeper.rewrite" {
+			if body, err := io.ReadAll(r.Body); err != nil || len(body) > 0 ||
+				r.Header.Get("Content-Type") != "application/vnd.rowkeeper.rewrite" {
 				t.Errorf("a patch of %s: %q, %v", r.Header.Get("Content-Type"), body, err)
 			}
 			w.WriteHeader(http.StatusUnsupportedMediaType)
@@ -312,8 +347,10 @@ func TestServerThatCannotRewrite(t *testing.T) {
 	}))
 	defer server.Close()
 	var out, refused bytes.Buffer
-	err := (&migrateObjects{chunk: 1}).run(t.Context(), &rest.Config{Host: server.URL}, &out, &refused)
-	const want = "the server cannot write xs.example.com as they are, without admission: update the server"
+	err := (&migrateObjects{chunk: 1}).run(t.Context(), &rest.Config{Host: server.URL},
+		&out, &refused)
+	const want = "the server cannot write xs.example.com as they are, without admission: update " +
+		"the server"
 	if err == nil || !strings.HasPrefix(err.Error(), want) || patches != 1 || refused.Len() > 0 {
 		t.Errorf("after %d patches: %v%s, want %q", patches, err, &refused, want)
 	}

@@ -25,12 +25,14 @@ import (
 )
 
 func newStorageOptions() *options.StorageOptions {
-	o := options.NewStorageOptions(storage.DefaultPrefix, apiserver.Scheme, apiserver.Codecs, drivers.All()...)
+	o := options.NewStorageOptions(storage.DefaultPrefix, apiserver.Scheme, apiserver.Codecs,
+		drivers.All()...)
 	o.StoredAs = apiserver.StoredAs
 	return o
 }
 
-// serveCommand is the command "serve": the example API, with CustomResourceDefinitions if they are asked for.
+// serveCommand is the command "serve": the example API, with CustomResourceDefinitions if they are
+// asked for.
 type serveCommand struct {
 	server     *server.Server
 	config     *apiserver.Config
@@ -46,12 +48,15 @@ func newServeCommand() *cobra.Command {
 		Try:   "get pipelines -A",
 		Certs: "rowkeeper certs",
 
-		Scheme: apiserver.Scheme, Codecs: apiserver.Codecs, StoredAs: apiserver.StoredAs, Drivers: drivers.All(),
-		AddFlags: s.addFlags, Validate: s.validate, NewConfig: s.newConfig, New: s.new, First: s.first,
+		Scheme: apiserver.Scheme, Codecs: apiserver.Codecs, StoredAs: apiserver.StoredAs,
+		Drivers:  drivers.All(),
+		AddFlags: s.addFlags, Validate: s.validate, NewConfig: s.newConfig, New: s.new,
+		First: s.first,
 	})
 	admission := s.server.Aggregated.Admission
 	pipelinepolicy.Register(admission.Plugins)
-	admission.RecommendedPluginOrder = append([]string{pipelinepolicy.Name}, admission.RecommendedPluginOrder...)
+	admission.RecommendedPluginOrder = append([]string{pipelinepolicy.Name},
+		admission.RecommendedPluginOrder...)
 
 	cmd := s.server.Command()
 	cmd.Use, cmd.Short = "serve", "Serve the API"
@@ -59,23 +64,26 @@ func newServeCommand() *cobra.Command {
 		"Without any flag it serves on https://127.0.0.1:8443 from a SQLite database in the directory .rowkeeper, where it also keeps an authority of its own and " +
 		"a kubeconfig for the administrator. No cluster is needed. Namespaces need not exist: an object's namespace is a part of its name.\n\n" +
 		"With --aggregated or --kubeconfig it is a part of a cluster, behind the cluster's API server.\n\n" +
-		"Warnings and errors are logged, and with -v=1 or more what the server does, too. A log in JSON has everything."
+		"Warnings and errors are logged, and with -v=1 or more what the server does, too. A log " +
+		"in JSON has everything."
 	return cmd
 }
 
 func (s *serveCommand) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&s.enableCRDs, "enable-crds", s.enableCRDs,
-		"Serve CustomResourceDefinitions and their objects, Namespaces, which objects can then only be created in, and a few other resources of the core API. "+
-			"An aggregated server leaves them to its cluster.")
+		"Serve CustomResourceDefinitions and their objects, Namespaces, which objects can then "+
+			"only be created in, and a few other resources of the core API. An aggregated server "+
+			"leaves them to its cluster.")
 	fs.BoolVar(&s.example, "example", s.example,
-		"Create the Pipeline hello in the namespace default, if the data directory is new and the database has no pipelines. "+
-			"An aggregated server has none.")
+		"Create the Pipeline hello in the namespace default, if the data directory is new and "+
+			"the database has no pipelines. An aggregated server has none.")
 }
 
 func (s *serveCommand) validate(aggregated bool) []error {
 	var errs []error
 	if aggregated && s.enableCRDs {
-		errs = append(errs, errors.New("--enable-crds is only for servers that are not aggregated: a cluster serves its own CustomResourceDefinitions"))
+		errs = append(errs, errors.New("--enable-crds is only for servers that are not "+
+			"aggregated: a cluster serves its own CustomResourceDefinitions"))
 	}
 	if aggregated && s.example {
 		errs = append(errs, errors.New("--example is only for servers that are not aggregated"))
@@ -88,13 +96,15 @@ func (s *serveCommand) newConfig() *genericapiserver.RecommendedConfig {
 	if s.server.Aggregated.Enabled {
 		disabled := &s.server.Aggregated.Admission.DisablePlugins
 		s.config.DisablePolicies = slices.Contains(*disabled, pipelinepolicy.Name)
-		// The plugin for policies is the server's own: it comes before those that the cluster is asked for.
+		// The plugin for policies is the server's own: it comes before those that the cluster is
+		// asked for.
 		*disabled = append(slices.Clip(*disabled), pipelinepolicy.Name)
 	}
 	return s.config.Generic
 }
 
-func (s *serveCommand) new(config *genericapiserver.RecommendedConfig, db *storage.Database) (*genericapiserver.GenericAPIServer, error) {
+func (s *serveCommand) new(config *genericapiserver.RecommendedConfig,
+	db *storage.Database) (*genericapiserver.GenericAPIServer, error) {
 	if !s.enableCRDs {
 		return s.config.New()
 	}
@@ -123,6 +133,7 @@ func (s *serveCommand) first(ctx context.Context, config *rest.Config) {
 		return
 	}
 	if err := createExample(ctx, config); err != nil && ctx.Err() == nil {
-		klog.ErrorS(err, "The example cannot be created; kubectl apply -f deploy/examples/hello.yaml does it")
+		klog.ErrorS(err, "The example cannot be created; kubectl apply -f "+
+			"deploy/examples/hello.yaml does it")
 	}
 }

@@ -30,7 +30,8 @@ func newVersionCommand() *cobra.Command {
 			case "yaml":
 				text, err = yaml.Marshal(info)
 			default:
-				return server.UsageError{Err: fmt.Errorf("--output %q is neither json nor yaml", output)}
+				return server.UsageError{Err: fmt.Errorf("--output %q is neither json nor yaml",
+					output)}
 			}
 			if err != nil {
 				return err

@@ -21,7 +21,8 @@ import (
 // databaseURLs are the databases that can be had, SQLite first: a file in the directory.
 func databaseURLs(t *testing.T, dir string) (kinds []string, urls map[string]string) {
 	t.Helper()
-	kinds, urls = []string{"sqlite"}, map[string]string{"sqlite": "sqlite://" + filepath.Join(dir, "state.db")}
+	kinds, urls = []string{"sqlite"},
+		map[string]string{"sqlite": "sqlite://" + filepath.Join(dir, "state.db")}
 	for _, kind := range []string{"postgres", "mariadb", "mysql"} {
 		if only := os.Getenv("ROWKEEPER_TEST_ONLY"); only != "" && !strings.Contains(only, kind) {
 			t.Logf("%s is left out: ROWKEEPER_TEST_ONLY", kind)
@@ -85,7 +86,8 @@ func (s *server) content(t *testing.T) map[string]string {
 }
 
 // withoutVersions is content without the resourceVersions, and these.
-func withoutVersions(t *testing.T, content map[string]string) (objects map[string]string, versions []int64) {
+func withoutVersions(t *testing.T, content map[string]string) (objects map[string]string,
+	versions []int64) {
 	t.Helper()
 	objects = map[string]string{}
 	for name, text := range content {
@@ -121,12 +123,16 @@ func sameContent(t *testing.T, where string, got, want map[string]string) {
 	}
 }
 
-// A backup goes from each kind of database to the next, which has been written before, under running servers and their watches; what clients see is the same to the
-// byte, but for the resourceVersions, which are all new. At last it goes into a database that has not, and they are the same, too.
+// A backup goes from each kind of database to the next, which has been written before, under
+// running servers and their watches; what clients see is the same to the byte, but for the
+// resourceVersions, which are all new. At last it goes into a database that has not, and they are
+// the same, too.
 func TestBackupAndRestore(t *testing.T) {
 	dir := t.TempDir()
 	kinds, urls := databaseURLs(t, dir)
-	rowkeeper := func(stdin string, args ...string) result { return run(t, dir, stdin, nil, rowkeeperProgram, args...) }
+	rowkeeper := func(stdin string, args ...string) result {
+		return run(t, dir, stdin, nil, rowkeeperProgram, args...)
+	}
 
 	first := start(t, t.TempDir(), "--database="+urls["sqlite"], "--database-migrate=true")
 	for i := range 20 {
@@ -140,7 +146,8 @@ func TestBackupAndRestore(t *testing.T) {
 	for round, to := range append(kinds[1:], "sqlite") {
 		file := filepath.Join(dir, fmt.Sprintf("backup-%d", round))
 		r := rowkeeper("", "backup", file, "--database="+urls[from])
-		if r.code != 0 || !strings.HasPrefix(r.stdout, "backed up 19 objects at revision ") || strings.Contains(r.stderr, "\r") {
+		if r.code != 0 || !strings.HasPrefix(r.stdout, "backed up 19 objects at revision ") ||
+			strings.Contains(r.stderr, "\r") {
 			t.Fatalf("backup of %s: %d %s%s", from, r.code, r.stdout, r.stderr)
 		}
 		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
@@ -150,7 +157,8 @@ func TestBackupAndRestore(t *testing.T) {
 			t.Errorf("left behind: %v", left)
 		}
 
-		// The next database has a server, with objects that are not those of the backup, and a client that watches.
+		// The next database has a server, with objects that are not those of the backup, and a
+		// client that watches.
 		if to == "sqlite" {
 			urls[to] = "sqlite://" + filepath.Join(dir, "back.db")
 		}
@@ -159,7 +167,8 @@ func TestBackupAndRestore(t *testing.T) {
 		watch := s.kubectlBackground(t, "get", "pl", "-w", "--output-watch-events", "--no-headers")
 		watch.next(t, "ADDED", "unwanted")
 		r = rowkeeper("", "restore", file, "--database="+urls[to])
-		if r.code != 1 || !strings.HasSuffix(r.stderr, "rowkeeper: nothing was restored: the database holds objects; give --replace to remove them\n") {
+		if r.code != 1 || !strings.HasSuffix(r.stderr,
+			"rowkeeper: nothing was restored: the database holds objects; give --replace to remove them\n") {
 			t.Errorf("restore into a database that is not empty: %d %s", r.code, r.stderr)
 		}
 		s.ok(t, "", "get", "pl", "unwanted")
@@ -172,17 +181,22 @@ func TestBackupAndRestore(t *testing.T) {
 			name, stdin = "-", string(content)
 		}
 		r = rowkeeper(stdin, "restore", name, "--replace", "--database="+urls[to])
-		if r.code != 0 || !strings.HasPrefix(r.stdout, "restored 19 objects at revision ") || !strings.Contains(r.stdout, "with new resourceVersions") {
+		if r.code != 0 || !strings.HasPrefix(r.stdout, "restored 19 objects at revision ") ||
+			!strings.Contains(r.stdout, "with new resourceVersions") {
 			t.Fatalf("restore from %s to %s: %d %s%s", from, to, r.code, r.stdout, r.stderr)
 		}
-		eventually(t, "the server serves what was restored", func() bool { return len(s.content(t)) == len(want) })
+		eventually(t, "the server serves what was restored", func() bool {
+			return len(s.content(t)) == len(want)
+		})
 		restored, versions := withoutVersions(t, s.content(t))
 		sameContent(t, from+" to "+to, restored, want)
 		if slices.Min(versions) <= slices.Max(known) {
-			t.Errorf("%s to %s: a resourceVersion of before stands for something else: %d of %d", from, to, slices.Min(versions), slices.Max(known))
+			t.Errorf("%s to %s: a resourceVersion of before stands for something else: %d of %d",
+				from, to, slices.Min(versions), slices.Max(known))
 		}
 		known = append(known, versions...)
-		// The watch of kubectl ends, or has begun anew; either way a new one begins at the new state, and what is written is seen.
+		// The watch of kubectl ends, or has begun anew; either way a new one begins at the new
+		// state, and what is written is seen.
 		again := s.kubectlBackground(t, "get", "pl", "-w", "--output-watch-events", "--no-headers")
 		again.next(t, "ADDED", "p-19")
 		s.ok(t, manifest("after", "make"), "create", "-f", "-")
@@ -210,17 +224,23 @@ func TestBackupAndRestore(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"restore", write("short", string(whole[:len(whole)/2])), "--replace"}, 1, "the backup cannot be used: it is "},
-		{[]string{"restore", write("newer", "rowkeeper-backup 7\n"+string(whole[19:])), "--replace"}, 1, "it is of version 7 of the format"},
-		{[]string{"restore", write("text", "no backup"), "--replace"}, 1, "it does not begin as a backup by rowkeeper does"},
-		{[]string{"restore", filepath.Join(dir, "missing"), "--replace"}, 1, "cannot read the backup: open "},
+		{[]string{"restore", write("short", string(whole[:len(whole)/2])), "--replace"}, 1,
+			"the backup cannot be used: it is "},
+		{[]string{"restore", write("newer", "rowkeeper-backup 7\n"+string(whole[19:])),
+			"--replace"}, 1, "it is of version 7 of the format"},
+		{[]string{"restore", write("text", "no backup"), "--replace"}, 1,
+			"it does not begin as a backup by rowkeeper does"},
+		{[]string{"restore", filepath.Join(dir, "missing"), "--replace"}, 1,
+			"cannot read the backup: open "},
 		{[]string{"restore"}, 2, "a file has to be named"},
 		{[]string{"backup"}, 2, "a file has to be named"},
 		{[]string{"backup", "a", "b"}, 2, `unexpected argument "b"`},
-		{[]string{"backup", filepath.Join(dir, "no", "such", "directory")}, 1, "cannot write the backup: "},
+		{[]string{"backup", filepath.Join(dir, "no", "such", "directory")}, 1,
+			"cannot write the backup: "},
 	} {
 		r := rowkeeper("", append(tc.args, "--database="+urls["sqlite"])...)
-		if r.code != tc.code || !strings.Contains(r.stderr, tc.want) || strings.Count(r.stderr, "rowkeeper: ") != 1 || r.stdout != "" {
+		if r.code != tc.code || !strings.Contains(r.stderr, tc.want) ||
+			strings.Count(r.stderr, "rowkeeper: ") != 1 || r.stdout != "" {
 			t.Errorf("%v: %d %s%s", tc.args, r.code, r.stdout, r.stderr)
 		}
 	}
@@ -235,10 +255,12 @@ func TestBackupAndRestore(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "fresh.db")); !os.IsNotExist(err) {
 		t.Errorf("a database was created for a backup that cannot be used: %v", err)
 	}
-	r := rowkeeper(rowkeeper("", "backup", "-", "--database="+urls["sqlite"]).stdout, "restore", "-", "--database="+fresh)
+	r := rowkeeper(rowkeeper("", "backup", "-", "--database="+urls["sqlite"]).stdout, "restore",
+		"-", "--database="+fresh)
 	if r.code != 0 || strings.Contains(r.stdout, "new resourceVersions") {
 		t.Errorf("from standard output to standard input: %d %s%s", r.code, r.stdout, r.stderr)
 	}
 	back := start(t, t.TempDir(), "--database="+urls["sqlite"])
-	sameContent(t, "in a fresh database", start(t, t.TempDir(), "--database="+fresh).content(t), back.content(t))
+	sameContent(t, "in a fresh database", start(t, t.TempDir(), "--database="+fresh).content(t),
+		back.content(t))
 }

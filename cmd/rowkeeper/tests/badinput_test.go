@@ -18,7 +18,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A server that cannot start says why in one sentence, and exits with 1, or with 2 if it was called wrongly.
+// A server that cannot start says why in one sentence, and exits with 1, or with 2 if it was called
+// wrongly.
 func TestStartErrors(t *testing.T) {
 	used, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -42,30 +43,54 @@ func TestStartErrors(t *testing.T) {
 		code int
 		want string
 	}{
-		"unknown command":          {[]string{"frobnicate"}, 2, `unknown command "frobnicate" (see rowkeeper --help)`},
-		"unknown flag":             {[]string{"serve", "--frobnicate"}, 2, "unknown flag: --frobnicate (see rowkeeper serve --help)"},
-		"argument":                 {[]string{"serve", "here"}, 2, `unexpected argument "here"`},
-		"bad value":                {[]string{"serve", "--secure-port=high"}, 2, `invalid argument "high" for "--secure-port" flag`},
-		"impossible value":         {[]string{"serve", "--secure-port=123456"}, 2, "--secure-port 123456 must be between 1 and 65535"},
-		"used port":                {[]string{"serve", "--secure-port=" + port}, 1, "bind: address already in use; choose another --secure-port or --bind-address"},
-		"used data directory":      {[]string{"serve", "--data-dir=" + filepath.Join(running.dir, ".rowkeeper")}, 1, "is in use by the server with process id"},
-		"no scheme":                {[]string{"serve", "--database=/tmp/x.db"}, 1, "the database URL has no scheme"},
-		"unknown scheme":           {[]string{"serve", "--database=oracle://scott:tiger@host/db"}, 1, "no driver for database URLs that begin with oracle:"},
-		"no such directory":        {[]string{"serve", "--database=sqlite://" + filepath.Join(dir, "missing", "state.db")}, 1, "missing"},
-		"not a database":           {[]string{"serve", "--database=sqlite://" + garbage}, 1, "garbage.db"},
-		"no database file":         {[]string{"serve", "--database-file=" + filepath.Join(dir, "missing")}, 1, "cannot read --database-file: open "},
-		"unreadable certificate":   {[]string{"serve", "--tls-cert-file=" + filepath.Join(dir, "tls.crt"), "--tls-private-key-file=" + filepath.Join(dir, "tls.key")}, 1, "tls.crt: no such file or directory"},
-		"half a certificate":       {[]string{"serve", "--tls-cert-file=" + garbage}, 2, "--tls-cert-file and --tls-private-key-file need each other"},
-		"malformed certificate":    {[]string{"serve", "--tls-cert-file=" + garbage, "--tls-private-key-file=" + garbage}, 1, "cannot serve with the certificate "},
-		"unreadable encryption":    {[]string{"serve", "--encryption-provider-config=" + filepath.Join(dir, "missing")}, 1, "cannot use --encryption-provider-config: "},
-		"malformed encryption":     {[]string{"serve", "--encryption-provider-config=" + garbage}, 1, "cannot use --encryption-provider-config: "},
-		"data directory is a file": {[]string{"serve", "--data-dir=" + garbage}, 1, "cannot create the data directory: "},
-		"no configuration":         {[]string{"serve", "--config=" + filepath.Join(dir, "missing")}, 2, "cannot read --config: open "},
-		"malformed configuration":  {[]string{"serve", "--config=" + file("bad.yaml", "- a\n- b\n")}, 2, "is not a YAML mapping of flags to values"},
-		"unknown configuration":    {[]string{"serve", "--config=" + file("unknown.yaml", "secure-prot: 8443\n")}, 2, `sets "secure-prot", which is not a flag`},
-		"migrate nothing":          {[]string{"migrate", "up"}, 2, "no database is named: give --database or --database-file"},
-		"migrate nonsense":         {[]string{"migrate", "status", "--database=x"}, 1, "the database URL has no scheme"},
-		"version as what":          {[]string{"version", "-o", "xml"}, 2, `--output "xml" is neither json nor yaml`},
+		"unknown command": {[]string{"frobnicate"}, 2,
+			`unknown command "frobnicate" (see rowkeeper --help)`},
+		"unknown flag": {[]string{"serve", "--frobnicate"}, 2,
+			"unknown flag: --frobnicate (see rowkeeper serve --help)"},
+		"argument": {[]string{"serve", "here"}, 2, `unexpected argument "here"`},
+		"bad value": {[]string{"serve", "--secure-port=high"}, 2,
+			`invalid argument "high" for "--secure-port" flag`},
+		"impossible value": {[]string{"serve", "--secure-port=123456"}, 2,
+			"--secure-port 123456 must be between 1 and 65535"},
+		"used port": {[]string{"serve", "--secure-port=" + port}, 1,
+			"bind: address already in use; choose another --secure-port or --bind-address"},
+		"used data directory": {[]string{"serve", "--data-dir=" + filepath.Join(running.dir,
+			".rowkeeper")}, 1, "is in use by the server with process id"},
+		"no scheme": {[]string{"serve", "--database=/tmp/x.db"}, 1,
+			"the database URL has no scheme"},
+		"unknown scheme": {[]string{"serve", "--database=oracle://scott:tiger@host/db"},
+			1, "no driver for database URLs that begin with oracle:"},
+		"no such directory": {[]string{"serve", "--database=sqlite://" +
+			filepath.Join(dir, "missing", "state.db")}, 1, "missing"},
+		"not a database": {[]string{"serve", "--database=sqlite://" + garbage}, 1,
+			"garbage.db"},
+		"no database file": {[]string{"serve", "--database-file=" +
+			filepath.Join(dir, "missing")}, 1, "cannot read --database-file: open "},
+		"unreadable certificate": {[]string{"serve", "--tls-cert-file=" +
+			filepath.Join(dir, "tls.crt"), "--tls-private-key-file=" +
+			filepath.Join(dir, "tls.key")}, 1, "tls.crt: no such file or directory"},
+		"half a certificate": {[]string{"serve", "--tls-cert-file=" + garbage}, 2,
+			"--tls-cert-file and --tls-private-key-file need each other"},
+		"malformed certificate": {[]string{"serve", "--tls-cert-file=" + garbage,
+			"--tls-private-key-file=" + garbage}, 1, "cannot serve with the certificate "},
+		"unreadable encryption": {[]string{"serve", "--encryption-provider-config=" +
+			filepath.Join(dir, "missing")}, 1, "cannot use --encryption-provider-config: "},
+		"malformed encryption": {[]string{"serve", "--encryption-provider-config=" + garbage},
+			1, "cannot use --encryption-provider-config: "},
+		"data directory is a file": {[]string{"serve", "--data-dir=" + garbage}, 1,
+			"cannot create the data directory: "},
+		"no configuration": {[]string{"serve", "--config=" + filepath.Join(dir, "missing")},
+			2, "cannot read --config: open "},
+		"malformed configuration": {[]string{"serve", "--config=" +
+			file("bad.yaml", "- a\n- b\n")}, 2, "is not a YAML mapping of flags to values"},
+		"unknown configuration": {[]string{"serve", "--config=" + file("unknown.yaml",
+			"secure-prot: 8443\n")}, 2, `sets "secure-prot", which is not a flag`},
+		"migrate nothing": {[]string{"migrate", "up"}, 2,
+			"no database is named: give --database or --database-file"},
+		"migrate nonsense": {[]string{"migrate", "status", "--database=x"}, 1,
+			"the database URL has no scheme"},
+		"version as what": {[]string{"version", "-o", "xml"}, 2,
+			`--output "xml" is neither json nor yaml`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := tc.args
@@ -76,7 +101,8 @@ func TestStartErrors(t *testing.T) {
 			if r.code != tc.code || r.stdout != "" {
 				t.Errorf("exit code %d, want %d; stdout %q", r.code, tc.code, r.stdout)
 			}
-			if !strings.HasPrefix(r.stderr, "rowkeeper: ") || strings.Count(r.stderr, "\n") != 1 || !strings.Contains(r.stderr, tc.want) {
+			if !strings.HasPrefix(r.stderr, "rowkeeper: ") || strings.Count(r.stderr, "\n") != 1 ||
+				!strings.Contains(r.stderr, tc.want) {
 				t.Errorf("want one sentence with %q, got:\n%s", tc.want, r.stderr)
 			}
 			if strings.Contains(r.stderr, "tiger") {
@@ -105,39 +131,78 @@ func TestBadRequests(t *testing.T) {
 		status                          int
 		want                            string
 	}{
-		"malformed JSON":        {"POST", collection, "application/json", "{", 400, "unexpected end of JSON input"},
-		"malformed YAML":        {"POST", collection, "application/yaml", "a: [", 400, "yaml: line 1: did not find expected node content"},
-		"no content":            {"POST", collection, "application/json", "", 400, ""},
-		"unknown media type":    {"POST", collection, "text/html", "<p>", 415, "the body of the request was in an unknown format"},
-		"not acceptable":        {"GET", collection, "accept:text/html", "", 406, "406: Not Acceptable"},
-		"another kind":          {"POST", collection, "application/json", `{"apiVersion":"ci.rowkeeper.dev/v1","kind":"Recipe"}`, 400, `no kind \"Recipe\" is registered`},
-		"another version":       {"POST", collection, "application/json", `{"apiVersion":"ci.rowkeeper.dev/v1alpha1","kind":"Pipeline","metadata":{"name":"x"}}`, 400, "does not match the expected API version"},
-		"wrong type":            {"POST", collection, "application/json", pipeline(`{"maxParallelRuns":"many"}`), 400, "cannot unmarshal string into Go struct field PipelineSpec.spec.maxParallelRuns of type int32"},
-		"number too large":      {"POST", collection, "application/json", pipeline(`{"maxParallelRuns":2147483648}`), 400, "cannot unmarshal number 2147483648"},
-		"unknown field":         {"POST", collection + "?fieldValidation=Strict", "application/json", pipeline(`{"parallelism":1,` + steps + `}`), 400, `unknown field \"spec.parallelism\"`},
-		"duplicate field":       {"POST", collection + "?fieldValidation=Strict", "application/json", pipeline(`{"image":"a:1","image":"b:1",` + steps + `}`), 400, `duplicate field \"spec.image\"`},
-		"invalid":               {"POST", collection, "application/json", pipeline(`{}`), 422, "spec.steps: Required value: a pipeline has at least one step"},
-		"too large":             {"POST", collection, "application/json", pipeline(`{"image":"` + strings.Repeat("x", 3<<20) + `"}`), 413, "Request entity too large: limit is 3145728"},
-		"longest name":          {"POST", collection, "application/json", strings.Replace(pipeline(`{`+steps+`}`), `"bad"`, `"`+strings.Repeat("n", 253)+`"`, 1), 201, ""},
-		"unicode":               {"POST", collection, "application/json", `{"apiVersion":"ci.rowkeeper.dev/v1","kind":"Pipeline","metadata":{"name":"unicode"},"spec":{"steps":[{"name":"a","image":"alpine:3","command":["echo","日本語 🚀 \u0000"]}]}}`, 201, "日本語 🚀 \\u0000"},
-		"impossible conversion": {"POST", strings.Replace(collection, "/v1/", "/v1alpha1/", 1), "application/json", `{"apiVersion":"ci.rowkeeper.dev/v1alpha1","kind":"Pipeline","metadata":{"name":"x","annotations":{"ci.rowkeeper.dev/structured":"{"}},"spec":{"image":"a:1","commands":["ls"]}}`, 400, "the annotation ci.rowkeeper.dev/structured cannot be read"},
-		"long name":             {"POST", collection, "application/json", strings.Replace(pipeline(`{`+steps+`}`), `"bad"`, `"`+strings.Repeat("n", 254)+`"`, 1), 422, "metadata.name: Invalid value"},
-		"name that is there":    {"POST", collection, "application/json", strings.Replace(pipeline(`{`+steps+`}`), `"bad"`, `"there"`, 1), 409, "already exists"},
-		"name with unicode":     {"POST", collection, "application/json", strings.Replace(pipeline(`{`+steps+`}`), `"bad"`, `"müll"`, 1), 422, "a lowercase RFC 1123 subdomain"},
-		"another namespace":     {"POST", collection, "application/json", strings.Replace(pipeline(`{`+steps+`}`), `"bad"`, `"bad","namespace":"other"`, 1), 400, "the namespace of the provided object does not match the namespace sent on the request"},
-		"bad limit":             {"GET", collection + "?limit=many", "", "", 400, "invalid syntax"},
-		"bad continue":          {"GET", collection + "?limit=1&continue=nonsense", "", "", 400, "continue key is not valid"},
-		"bad revision":          {"GET", collection + "?resourceVersion=abc", "", "", 400, "Invalid value"},
-		"unknown resource":      {"GET", "/apis/ci.rowkeeper.dev/v1/recipes", "", "", 404, "could not find the requested resource"},
-		"unknown version":       {"GET", "/apis/ci.rowkeeper.dev/v7/pipelines", "", "", 404, "could not find the requested resource"},
-		"not allowed":           {"PATCH", collection, "application/merge-patch+json", "{}", 405, "the server does not allow this method"},
-		"unknown patch":         {"PATCH", collection + "/there", "application/json", "{}", 415, "415: Unsupported Media Type"},
-		"malformed patch":       {"PATCH", collection + "/there", "application/json-patch+json", "{}", 400, "error decoding patch"},
-		"patch to invalid":      {"PATCH", collection + "/there", "application/merge-patch+json", `{"spec":{"image":"A B"}}`, 422, "spec.image: Invalid value"},
-		"delete with a body":    {"DELETE", collection + "/there", "application/json", `{"gracePeriodSeconds":-1,"propagationPolicy":"Sometimes"}`, 422, "propagationPolicy"},
+		"malformed JSON": {"POST", collection, "application/json", "{", 400,
+			"unexpected end of JSON input"},
+		"malformed YAML": {"POST", collection, "application/yaml", "a: [", 400,
+			"yaml: line 1: did not find expected node content"},
+		"no content": {"POST", collection, "application/json", "", 400, ""},
+		"unknown media type": {"POST", collection, "text/html", "<p>", 415,
+			"the body of the request was in an unknown format"},
+		"not acceptable": {"GET", collection, "accept:text/html", "", 406,
+			"406: Not Acceptable"},
+		"another kind": {"POST", collection, "application/json",
+			`{"apiVersion":"ci.rowkeeper.dev/v1","kind":"Recipe"}`, 400,
+			`no kind \"Recipe\" is registered`},
+		"another version": {"POST", collection, "application/json",
+			`{"apiVersion":"ci.rowkeeper.dev/v1alpha1","kind":"Pipeline","metadata":{"name":"x"}}`,
+			400, "does not match the expected API version"},
+		"wrong type": {"POST", collection, "application/json",
+			pipeline(`{"maxParallelRuns":"many"}`), 400, "cannot unmarshal string into Go struct " +
+				"field PipelineSpec.spec.maxParallelRuns of type int32"},
+		"number too large": {"POST", collection, "application/json",
+			pipeline(`{"maxParallelRuns":2147483648}`), 400, "cannot unmarshal number 2147483648"},
+		"unknown field": {"POST", collection + "?fieldValidation=Strict",
+			"application/json", pipeline(`{"parallelism":1,` + steps + `}`), 400,
+			`unknown field \"spec.parallelism\"`},
+		"duplicate field": {"POST", collection + "?fieldValidation=Strict",
+			"application/json", pipeline(`{"image":"a:1","image":"b:1",` + steps + `}`), 400,
+			`duplicate field \"spec.image\"`},
+		"invalid": {"POST", collection, "application/json", pipeline(`{}`), 422,
+			"spec.steps: Required value: a pipeline has at least one step"},
+		"too large": {"POST", collection, "application/json", pipeline(`{"image":"` +
+			strings.Repeat("x", 3<<20) + `"}`), 413, "Request entity too large: limit is 3145728"},
+		"longest name": {"POST", collection, "application/json",
+			strings.Replace(pipeline(`{`+steps+`}`), `"bad"`, `"`+strings.Repeat("n", 253)+`"`, 1),
+			201, ""},
+		"unicode": {"POST", collection, "application/json",
+			`{"apiVersion":"ci.rowkeeper.dev/v1","kind":"Pipeline","metadata":{"name":"unicode"},"spec":{"steps":[{"name":"a","image":"alpine:3","command":["echo","日本語 🚀 \u0000"]}]}}`, 201, "日本語 🚀 \\u0000"},
+		"impossible conversion": {"POST", strings.Replace(collection, "/v1/", "/v1alpha1/", 1),
+			"application/json",
+			`{"apiVersion":"ci.rowkeeper.dev/v1alpha1","kind":"Pipeline","metadata":{"name":"x","annotations":{"ci.rowkeeper.dev/structured":"{"}},"spec":{"image":"a:1","commands":["ls"]}}`, 400, "the annotation ci.rowkeeper.dev/structured cannot be read"},
+		"long name": {"POST", collection, "application/json",
+			strings.Replace(pipeline(`{`+steps+`}`), `"bad"`, `"`+strings.Repeat("n", 254)+`"`, 1),
+			422, "metadata.name: Invalid value"},
+		"name that is there": {"POST", collection, "application/json",
+			strings.Replace(pipeline(`{`+steps+`}`), `"bad"`, `"there"`, 1), 409, "already exists"},
+		"name with unicode": {"POST", collection, "application/json",
+			strings.Replace(pipeline(`{`+steps+`}`), `"bad"`, `"müll"`, 1), 422,
+			"a lowercase RFC 1123 subdomain"},
+		"another namespace": {"POST", collection, "application/json",
+			strings.Replace(pipeline(`{`+steps+`}`), `"bad"`, `"bad","namespace":"other"`, 1), 400,
+			"the namespace of the provided object does not match the namespace sent on the request"},
+		"bad limit": {"GET", collection + "?limit=many", "", "", 400, "invalid syntax"},
+		"bad continue": {"GET", collection + "?limit=1&continue=nonsense", "", "", 400,
+			"continue key is not valid"},
+		"bad revision": {"GET", collection + "?resourceVersion=abc", "", "", 400,
+			"Invalid value"},
+		"unknown resource": {"GET", "/apis/ci.rowkeeper.dev/v1/recipes", "", "", 404,
+			"could not find the requested resource"},
+		"unknown version": {"GET", "/apis/ci.rowkeeper.dev/v7/pipelines", "", "", 404,
+			"could not find the requested resource"},
+		"not allowed": {"PATCH", collection, "application/merge-patch+json", "{}", 405,
+			"the server does not allow this method"},
+		"unknown patch": {"PATCH", collection + "/there", "application/json", "{}", 415,
+			"415: Unsupported Media Type"},
+		"malformed patch": {"PATCH", collection + "/there", "application/json-patch+json",
+			"{}", 400, "error decoding patch"},
+		"patch to invalid": {"PATCH", collection + "/there", "application/merge-patch+json",
+			`{"spec":{"image":"A B"}}`, 422, "spec.image: Invalid value"},
+		"delete with a body": {"DELETE", collection + "/there", "application/json",
+			`{"gracePeriodSeconds":-1,"propagationPolicy":"Sometimes"}`, 422, "propagationPolicy"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			request, err := http.NewRequestWithContext(t.Context(), tc.method, config.Host+tc.path, strings.NewReader(tc.body))
+			request, err := http.NewRequestWithContext(t.Context(), tc.method, config.Host+tc.path,
+				strings.NewReader(tc.body))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -157,7 +222,8 @@ func TestBadRequests(t *testing.T) {
 				t.Fatal(err)
 			}
 			if response.StatusCode != tc.status || !strings.Contains(string(body), tc.want) {
-				t.Errorf("status %d, want %d with %q:\n%s", response.StatusCode, tc.status, tc.want, body)
+				t.Errorf("status %d, want %d with %q:\n%s", response.StatusCode, tc.status,
+					tc.want, body)
 			}
 		})
 	}
@@ -168,19 +234,24 @@ func TestBadRequests(t *testing.T) {
 func TestUnknownFields(t *testing.T) {
 	s := start(t, t.TempDir())
 	unknown := strings.Replace(manifest("unknown", "make"), "spec:", "spec:\n  parallelism: 3", 1)
-	s.refused(t, unknown, `unknown field "spec.parallelism"`, "create", "--validate=strict", "-f", "-")
-	if r := s.kubectl(t, unknown, "create", "--validate=warn", "-f", "-"); r.code != 0 || !strings.Contains(r.stderr, `Warning: unknown field "spec.parallelism"`) {
+	s.refused(t, unknown, `unknown field "spec.parallelism"`, "create", "--validate=strict", "-f",
+		"-")
+	if r := s.kubectl(t, unknown, "create", "--validate=warn", "-f", "-"); r.code != 0 ||
+		!strings.Contains(r.stderr, `Warning: unknown field "spec.parallelism"`) {
 		t.Errorf("%d %s", r.code, r.stderr)
 	}
-	if r := s.kubectl(t, strings.Replace(unknown, "name: unknown", "name: ignored", 1), "create", "--validate=ignore", "-f", "-"); r.code != 0 || r.stderr != "" {
+	if r := s.kubectl(t, strings.Replace(unknown, "name: unknown", "name: ignored", 1), "create",
+		"--validate=ignore", "-f", "-"); r.code != 0 || r.stderr != "" {
 		t.Errorf("%d %s", r.code, r.stderr)
 	}
-	if got := s.ok(t, "", "get", "pl", "ignored", "-o", "yaml"); strings.Contains(got, "parallelism") {
+	if got := s.ok(t, "", "get", "pl", "ignored", "-o", "yaml"); strings.Contains(got,
+		"parallelism") {
 		t.Errorf("an unknown field was stored:\n%s", got)
 	}
 }
 
-// Two who write the spec and the status at the same time, each as fast as it can, lose nothing of what they write.
+// Two who write the spec and the status at the same time, each as fast as it can, lose nothing of
+// what they write.
 func TestWritersOfSpecAndStatus(t *testing.T) {
 	s := start(t, t.TempDir())
 	s.ok(t, manifest("both", "make"), "create", "-f", "-")
@@ -190,7 +261,8 @@ func TestWritersOfSpecAndStatus(t *testing.T) {
 	wg.Go(func() {
 		for i := range rounds {
 			patch := fmt.Sprintf(`{"spec":{"maxParallelRuns":%d}}`, i+100)
-			if _, err := client.Patch(t.Context(), "both", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+			if _, err := client.Patch(t.Context(), "both", types.MergePatchType, []byte(patch),
+				metav1.PatchOptions{}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -198,13 +270,16 @@ func TestWritersOfSpecAndStatus(t *testing.T) {
 	wg.Go(func() {
 		for i := range rounds {
 			patch := fmt.Sprintf(`{"spec":{"maxParallelRuns":7},"status":{"activeRuns":%d,"observedGeneration":1}}`, i+1)
-			if _, err := client.Patch(t.Context(), "both", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
+			if _, err := client.Patch(t.Context(), "both", types.MergePatchType, []byte(patch),
+				metav1.PatchOptions{}, "status"); err != nil {
 				t.Error(err)
 			}
 		}
 	})
 	wg.Wait()
-	if got := s.jsonpath(t, "both", ".spec.maxParallelRuns") + " " + s.jsonpath(t, "both", ".status.activeRuns") + " " + s.jsonpath(t, "both", ".metadata.generation"); got != "149 50 51" {
+	if got := s.jsonpath(t, "both", ".spec.maxParallelRuns") + " " +
+		s.jsonpath(t, "both", ".status.activeRuns") + " " +
+		s.jsonpath(t, "both", ".metadata.generation"); got != "149 50 51" {
 		t.Errorf("maxParallelRuns, activeRuns and generation are %s", got)
 	}
 }
@@ -219,7 +294,8 @@ func TestAccess(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.config(t).Host+path, nil)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+			s.config(t).Host+path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -238,8 +314,10 @@ func TestAccess(t *testing.T) {
 	token := insecure(rest.AnonymousClientConfig(s.config(t)))
 	token.BearerToken = "secret"
 	stranger := insecure(other.config(t))
-	for _, path := range []string{"/", "/apis", "/livez", "/readyz", "/version", "/metrics", "/apis/ci.rowkeeper.dev/v1/pipelines"} {
-		for who, config := range map[string]*rest.Config{"anonymous": anonymous, "with a token": token, "with another server's certificate": stranger} {
+	for _, path := range []string{"/", "/apis", "/livez", "/readyz", "/version", "/metrics",
+		"/apis/ci.rowkeeper.dev/v1/pipelines"} {
+		for who, config := range map[string]*rest.Config{"anonymous": anonymous,
+			"with a token": token, "with another server's certificate": stranger} {
 			if status := get(config, path); status != http.StatusUnauthorized {
 				t.Errorf("GET %s %s: %d, want 401", path, who, status)
 			}

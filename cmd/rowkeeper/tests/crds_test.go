@@ -69,7 +69,8 @@ spec:
 
 // widget is a Widget in YAML, with further lines for its spec.
 func widget(name string, spec ...string) string {
-	text := "apiVersion: factory.example.com/v1\nkind: Widget\nmetadata: {name: " + name + "}\nspec:\n  colour: red\n"
+	text := "apiVersion: factory.example.com/v1\nkind: Widget\nmetadata: {name: " + name +
+		"}\nspec:\n  colour: red\n"
 	for _, line := range spec {
 		text += "  " + line + "\n"
 	}
@@ -83,11 +84,13 @@ func (s *server) define(t testing.TB, definition, name string) {
 	s.established(t, "crd/"+name)
 }
 
-// established waits until a definition, which kubectl finds by the arguments, is served. "kubectl wait" fails on one that has no conditions yet, as in a cluster.
+// established waits until a definition, which kubectl finds by the arguments, is served. "kubectl
+// wait" fails on one that has no conditions yet, as in a cluster.
 func (s *server) established(t testing.TB, which ...string) {
 	t.Helper()
 	eventually(t, strings.Join(which, " ")+" is established", func() bool {
-		conditions := s.ok(t, "", append([]string{"get", "-o", "jsonpath={.status.conditions}"}, which...)...)
+		conditions := s.ok(t, "", append([]string{"get", "-o", "jsonpath={.status.conditions}"},
+			which...)...)
 		return strings.Contains(conditions, `"status":"True","type":"Established"`)
 	})
 }
@@ -133,15 +136,22 @@ func testCustomResources(t *testing.T, start func(string, ...string) *server) {
 	s.define(t, widgets, "widgets.factory.example.com")
 
 	t.Run("one server", func(t *testing.T) {
-		has(t, s.ok(t, "", "api-resources"), "wg", "factory.example.com/v1", "ci.rowkeeper.dev/v1", "namespaces", "customresourcedefinitions")
-		has(t, s.ok(t, "", "api-versions"), "factory.example.com/v1\n", "factory.example.com/v1beta1\n", "ci.rowkeeper.dev/v1\n", "apiextensions.k8s.io/v1\n", "coordination.k8s.io/v1\n")
+		has(t, s.ok(t, "", "api-resources"), "wg", "factory.example.com/v1", "ci.rowkeeper.dev/v1",
+			"namespaces", "customresourcedefinitions")
+		has(t, s.ok(t, "", "api-versions"), "factory.example.com/v1\n",
+			"factory.example.com/v1beta1\n", "ci.rowkeeper.dev/v1\n", "apiextensions.k8s.io/v1\n",
+			"coordination.k8s.io/v1\n")
 		for path, parts := range map[string][]string{
-			"/apis":                        {`"name":"factory.example.com"`, `"name":"ci.rowkeeper.dev"`, `"name":"apiextensions.k8s.io"`},
+			"/apis": {`"name":"factory.example.com"`,
+				`"name":"ci.rowkeeper.dev"`, `"name":"apiextensions.k8s.io"`},
 			"/apis/factory.example.com":    {`"preferredVersion":{"groupVersion":"factory.example.com/v1"`},
 			"/apis/factory.example.com/v1": {`"widgets/scale"`},
 			"/apis/ci.rowkeeper.dev/v1":    {`"pipelines/scale"`},
-			"/openapi/v2":                  {"com.example.factory.v1.Widget", "dev.rowkeeper.ci.v1.Pipeline", "io.k8s.api.core.v1.Namespace", "CustomResourceDefinition"},
-			"/openapi/v3":                  {"apis/factory.example.com/v1", "apis/ci.rowkeeper.dev/v1", "api/v1", "apis/apiextensions.k8s.io/v1"},
+			"/openapi/v2": {"com.example.factory.v1.Widget",
+				"dev.rowkeeper.ci.v1.Pipeline", "io.k8s.api.core.v1.Namespace",
+				"CustomResourceDefinition"},
+			"/openapi/v3": {"apis/factory.example.com/v1",
+				"apis/ci.rowkeeper.dev/v1", "api/v1", "apis/apiextensions.k8s.io/v1"},
 		} {
 			eventually(t, path+" is published", func() bool {
 				text := strings.ReplaceAll(s.get(t, path, "application/json"), `": `, `":`)
@@ -153,7 +163,8 @@ func testCustomResources(t *testing.T, start func(string, ...string) *server) {
 				return true
 			})
 		}
-		has(t, s.ok(t, "", "explain", "widgets.spec.colour"), "The colour that it is painted in.", "ENUM:", "green")
+		has(t, s.ok(t, "", "explain", "widgets.spec.colour"), "The colour that it is painted in.",
+			"ENUM:", "green")
 		has(t, s.ok(t, "", "explain", "pipelines.spec"), "maxParallelRuns")
 		has(t, s.ok(t, "", "explain", "namespaces.status"), "phase")
 		has(t, s.ok(t, "", "explain", "crd.spec"), "versions")
@@ -161,7 +172,8 @@ func testCustomResources(t *testing.T, start func(string, ...string) *server) {
 
 	t.Run("schema", func(t *testing.T) {
 		s.ok(t, widget("one", "parts: [{name: wheel}]"), "apply", "-f", "-")
-		if got := s.read(t, "wg/one", ".spec"); got != `{"colour":"red","minimum":0,"parts":[{"name":"wheel","weight":10}],"replicas":1}` {
+		if got := s.read(t, "wg/one",
+			".spec"); got != `{"colour":"red","minimum":0,"parts":[{"name":"wheel","weight":10}],"replicas":1}` {
 			t.Errorf("with defaults the spec is %s", got)
 		}
 		s.refused(t, widget("two", "size: 3"), `unknown field "spec.size"`, "apply", "-f", "-")
@@ -169,11 +181,16 @@ func testCustomResources(t *testing.T, start func(string, ...string) *server) {
 		if got := s.read(t, "wg/two", ".spec.size"); got != "" {
 			t.Errorf("a field that is not in the schema is kept: %s", got)
 		}
-		s.refused(t, strings.Replace(widget("bad"), "red", "pink", 1), `spec.colour: Unsupported value: "pink": supported values: "red", "green", "blue"`, "apply", "-f", "-")
-		s.refused(t, widget("bad", "minimum: 5"), "spec: Invalid value: replicas must not be below the minimum", "apply", "-f", "-")
-		s.refused(t, "apiVersion: factory.example.com/v1\nkind: Widget\nmetadata: {name: bad}", "spec: Required value", "apply", "-f", "-")
+		s.refused(t, strings.Replace(widget("bad"), "red", "pink", 1),
+			`spec.colour: Unsupported value: "pink": supported values: "red", "green", "blue"`,
+			"apply", "-f", "-")
+		s.refused(t, widget("bad", "minimum: 5"), "spec: Invalid value: replicas must not be "+
+			"below the minimum", "apply", "-f", "-")
+		s.refused(t, "apiVersion: factory.example.com/v1\nkind: Widget\nmetadata: {name: bad}",
+			"spec: Required value", "apply", "-f", "-")
 		s.ok(t, widget("serial", "serial: a1"), "apply", "-f", "-")
-		s.refused(t, "", "serial is immutable", "patch", "wg", "serial", "--type=merge", "-p", `{"spec":{"serial":"b2"}}`)
+		s.refused(t, "", "serial is immutable", "patch", "wg", "serial", "--type=merge", "-p",
+			`{"spec":{"serial":"b2"}}`)
 	})
 
 	t.Run("subresources", func(t *testing.T) {
@@ -181,16 +198,20 @@ func testCustomResources(t *testing.T, start func(string, ...string) *server) {
 		if got := s.read(t, "wg/one", ".status"); got != "" {
 			t.Errorf("the status was changed with the rest: %s", got)
 		}
-		s.ok(t, "", "patch", "wg", "one", "--subresource=status", "--type=merge", "-p", `{"status":{"phase":"Ready","replicas":1,"selector":"app=one"},"spec":{"colour":"blue"}}`)
-		if got := s.read(t, "wg/one", ".status.phase") + s.read(t, "wg/one", ".spec.colour"); got != "Readyred" {
+		s.ok(t, "", "patch", "wg", "one", "--subresource=status", "--type=merge", "-p",
+			`{"status":{"phase":"Ready","replicas":1,"selector":"app=one"},"spec":{"colour":"blue"}}`)
+		if got := s.read(t, "wg/one", ".status.phase") + s.read(t, "wg/one",
+			".spec.colour"); got != "Readyred" {
 			t.Errorf("phase and colour are %s", got)
 		}
 		if got := s.read(t, "wg/one", ".metadata.generation"); got != "1" {
 			t.Errorf("a status has changed the generation: %s", got)
 		}
 		s.ok(t, "", "scale", "wg/one", "--current-replicas=1", "--replicas=4")
-		has(t, s.ok(t, "", "get", "wg", "one", "--subresource=scale", "-o", "json"), `"kind": "Scale"`, `"selector": "app=one"`)
-		if got := s.read(t, "wg/one", ".spec.replicas") + s.read(t, "wg/one", ".metadata.generation"); got != "42" {
+		has(t, s.ok(t, "", "get", "wg", "one", "--subresource=scale", "-o", "json"),
+			`"kind": "Scale"`, `"selector": "app=one"`)
+		if got := s.read(t, "wg/one", ".spec.replicas") + s.read(t, "wg/one",
+			".metadata.generation"); got != "42" {
 			t.Errorf("replicas and generation are %s", got)
 		}
 		s.refused(t, "", "spec.replicas: Invalid value: 2000", "scale", "wg/one", "--replicas=2000")
@@ -204,22 +225,28 @@ func testCustomResources(t *testing.T, start func(string, ...string) *server) {
 		}
 		has(t, s.ok(t, "", "get", "machines", "-o", "wide"), "NOTE", "one")
 		s.ok(t, "", "patch", "wg", "two", "--type=merge", "-p", `{"spec":{"colour":"green"}}`)
-		if got := s.ok(t, "", "get", "wg", "-o", "name", "--field-selector", "spec.colour=green"); got != "widget.factory.example.com/two\n" {
+		if got := s.ok(t, "", "get", "wg", "-o", "name", "--field-selector",
+			"spec.colour=green"); got != "widget.factory.example.com/two\n" {
 			t.Errorf("the green ones are %q", got)
 		}
-		s.refused(t, "", `field label not supported: spec.note`, "get", "wg", "--field-selector", "spec.note=x")
+		s.refused(t, "", `field label not supported: spec.note`, "get", "wg", "--field-selector",
+			"spec.note=x")
 		watch := s.kubectlBackground(t, "get", "wg", "-w", "-o", "name")
 		s.ok(t, widget("seen"), "create", "-f", "-")
 		watch.next(t, "widget.factory.example.com/seen")
 	})
 
 	t.Run("server-side apply", func(t *testing.T) {
-		s.ok(t, widget("ssa", "parts: [{name: a}]"), "apply", "--server-side", "--field-manager=x", "-f", "-")
-		s.ok(t, widget("ssa", "parts: [{name: b}]"), "apply", "--server-side", "--field-manager=y", "-f", "-")
+		s.ok(t, widget("ssa", "parts: [{name: a}]"), "apply", "--server-side", "--field-manager=x",
+			"-f", "-")
+		s.ok(t, widget("ssa", "parts: [{name: b}]"), "apply", "--server-side", "--field-manager=y",
+			"-f", "-")
 		if got := s.read(t, "wg/ssa", ".spec.parts[*].name"); got != "a b" {
 			t.Errorf("the parts are %s", got)
 		}
-		s.refused(t, strings.Replace(widget("ssa"), "red", "blue", 1), `conflict with "x": .spec.colour`, "apply", "--server-side", "--field-manager=y", "-f", "-")
+		s.refused(t, strings.Replace(widget("ssa"), "red", "blue", 1),
+			`conflict with "x": .spec.colour`, "apply", "--server-side", "--field-manager=y", "-f",
+			"-")
 	})
 
 	t.Run("versions", func(t *testing.T) {
@@ -227,8 +254,10 @@ func testCustomResources(t *testing.T, start func(string, ...string) *server) {
 		has(t, r.stdout, "apiVersion: factory.example.com/v1beta1\n")
 		has(t, r.stderr, "Warning: use v1")
 
-		// The version that is stored changes; what was stored before is still there, and is stored anew when it is written.
-		swapped := strings.Replace(strings.Replace(widgets, "storage: true", "storage: later", 1), "storage: false", "storage: true", 1)
+		// The version that is stored changes; what was stored before is still there, and is stored
+		// anew when it is written.
+		swapped := strings.Replace(strings.Replace(widgets, "storage: true", "storage: later", 1),
+			"storage: false", "storage: true", 1)
 		s.ok(t, strings.Replace(swapped, "storage: later", "storage: false", 1), "apply", "-f", "-")
 		const stored = "customresourcedefinition/widgets.factory.example.com"
 		if got := s.read(t, stored, ".status.storedVersions"); got != `["v1","v1beta1"]` {
@@ -243,22 +272,27 @@ func testCustomResources(t *testing.T, start func(string, ...string) *server) {
 		if all := s.storedWidgets(t); all["two"] != "factory.example.com/v1" {
 			t.Errorf("what was not written is stored in %s", all["two"])
 		}
-		if got := s.read(t, "wg/one", ".spec.replicas") + s.read(t, "wg/one", ".status.phase") + s.read(t, "wg/one", ".apiVersion"); got != "4Readyfactory.example.com/v1" {
+		if got := s.read(t, "wg/one", ".spec.replicas") + s.read(t, "wg/one",
+			".status.phase") + s.read(t, "wg/one",
+			".apiVersion"); got != "4Readyfactory.example.com/v1" {
 			t.Errorf("replicas, phase and version are %s", got)
 		}
-		s.refused(t, "", "must have exactly one version marked as storage version", "patch", stored, "--type=json", "-p",
+		s.refused(t, "", "must have exactly one version marked as storage version", "patch", stored,
+			"--type=json", "-p",
 			`[{"op":"replace","path":"/spec/versions/1/storage","value":false}]`)
 		s.ok(t, widgets, "apply", "-f", "-")
 		has(t, s.ok(t, "", "get", "wg", "-o", "name"), "/one\n", "/two\n", "/seen\n")
 	})
 
 	t.Run("ratcheting", func(t *testing.T) {
-		stricter := strings.Replace(widgets, "note: {type: string}", "note: {type: string, maxLength: 3, x-kubernetes-validations: [{rule: \"self != 'nay'\", message: say yes}]}", 1)
+		stricter := strings.Replace(widgets, "note: {type: string}",
+			"note: {type: string, maxLength: 3, x-kubernetes-validations: [{rule: \"self != 'nay'\", message: say yes}]}", 1)
 		s.ok(t, "", "patch", "wg", "two", "--type=merge", "-p", `{"spec":{"note":"much too long"}}`)
 		s.ok(t, widget("nay", "note: nay"), "create", "-f", "-")
 		s.ok(t, stricter, "apply", "-f", "-")
 		eventually(t, "the stricter schema holds", func() bool {
-			return strings.Contains(s.kubectl(t, widget("new", "note: also too long"), "create", "--dry-run=server", "-f", "-").stderr, "Too long: may not be more than 3")
+			return strings.Contains(s.kubectl(t, widget("new", "note: also too long"), "create",
+				"--dry-run=server", "-f", "-").stderr, "Too long: may not be more than 3")
 		})
 		// What was stored before stays readable, and other fields can be changed.
 		for _, name := range []string{"two", "nay"} {
@@ -267,22 +301,31 @@ func testCustomResources(t *testing.T, start func(string, ...string) *server) {
 				t.Errorf("replicas are %s", got)
 			}
 		}
-		s.refused(t, "", "spec.note: Too long", "patch", "wg", "two", "--type=merge", "-p", `{"spec":{"note":"other"}}`)
+		s.refused(t, "", "spec.note: Too long", "patch", "wg", "two", "--type=merge", "-p",
+			`{"spec":{"note":"other"}}`)
 		s.refused(t, widget("other", "note: nay"), "say yes", "create", "-f", "-")
 	})
 
 	t.Run("deletion", func(t *testing.T) {
-		s.ok(t, "", "patch", "wg", "seen", "--type=merge", "-p", `{"metadata":{"finalizers":["example.com/wait"]}}`)
+		s.ok(t, "", "patch", "wg", "seen", "--type=merge", "-p",
+			`{"metadata":{"finalizers":["example.com/wait"]}}`)
 		s.ok(t, "", "delete", "crd", "widgets.factory.example.com", "--wait=false")
-		eventually(t, "all objects without finalizers are gone", func() bool { return s.ok(t, "", "get", "wg", "-o", "name") == "widget.factory.example.com/seen\n" })
-		s.refused(t, widget("late"), "create not allowed while custom resource definition is terminating", "create", "-f", "-")
+		eventually(t, "all objects without finalizers are gone", func() bool {
+			return s.ok(t, "", "get", "wg", "-o", "name") == "widget.factory.example.com/seen\n"
+		})
+		s.refused(t, widget("late"), "create not allowed while custom resource definition is "+
+			"terminating", "create", "-f", "-")
 		s.ok(t, "", "patch", "wg", "seen", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 		s.ok(t, "", "wait", "--for=delete", "crd/widgets.factory.example.com", "--timeout=60s")
 		if left := s.storedWidgets(t); len(left) > 0 {
 			t.Errorf("the database still has %v", left)
 		}
-		eventually(t, "the resource is gone", func() bool { return !strings.Contains(s.ok(t, "", "api-resources"), "factory.example.com") })
-		eventually(t, "the group is gone", func() bool { return !strings.Contains(s.get(t, "/apis", "application/json"), "factory.example.com") })
+		eventually(t, "the resource is gone", func() bool {
+			return !strings.Contains(s.ok(t, "", "api-resources"), "factory.example.com")
+		})
+		eventually(t, "the group is gone", func() bool {
+			return !strings.Contains(s.get(t, "/apis", "application/json"), "factory.example.com")
+		})
 		s.define(t, widgets, "widgets.factory.example.com")
 		if got := s.ok(t, "", "get", "wg", "-A", "-o", "name"); got != "" {
 			t.Errorf("objects came back: %s", got)
@@ -297,13 +340,16 @@ func testNamespaces(t *testing.T, start func(string, ...string) *server) {
 	s := start(t.TempDir(), "--enable-crds")
 	s.define(t, widgets, "widgets.factory.example.com")
 	has(t, s.ok(t, "", "get", "ns"), "default", "kube-system", "Active")
-	s.refused(t, "", `namespaces "default" is forbidden: this namespace may not be deleted`, "delete", "ns", "default")
-	for _, object := range []string{manifest("build", "make"), widget("one"), "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}"} {
+	s.refused(t, "", `namespaces "default" is forbidden: this namespace may not be deleted`,
+		"delete", "ns", "default")
+	for _, object := range []string{manifest("build", "make"), widget("one"),
+		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}"} {
 		s.refused(t, object, `namespaces "missing" not found`, "create", "-n", "missing", "-f", "-")
 	}
 
 	s.ok(t, "", "create", "ns", "team")
-	if got := s.read(t, "ns/team", ".metadata.labels") + s.read(t, "ns/team", ".spec.finalizers"); got != `{"kubernetes.io/metadata.name":"team"}["kubernetes"]` {
+	if got := s.read(t, "ns/team", ".metadata.labels") + s.read(t, "ns/team",
+		".spec.finalizers"); got != `{"kubernetes.io/metadata.name":"team"}["kubernetes"]` {
 		t.Errorf("labels and finalizers are %s", got)
 	}
 	s.refused(t, "", `namespaces "team" already exists`, "create", "ns", "team")
@@ -314,21 +360,27 @@ func testNamespaces(t *testing.T, start func(string, ...string) *server) {
 	s.ok(t, "", "create", "configmap", "c", "-n", "team", "--from-literal=a=b")
 	s.ok(t, "", "create", "secret", "generic", "s", "-n", "team", "--from-literal=a=b")
 	s.ok(t, "", "create", "serviceaccount", "robot", "-n", "team")
-	has(t, s.ok(t, "", "get", "cm,secret,sa", "-n", "team"), "configmap/c", "secret/s", "Opaque", "serviceaccount/robot")
+	has(t, s.ok(t, "", "get", "cm,secret,sa", "-n", "team"), "configmap/c", "secret/s", "Opaque",
+		"serviceaccount/robot")
 
 	// Something in it waits: the namespace says so, nothing can be created, and it stays.
-	s.ok(t, "", "patch", "wg", "two", "-n", "team", "--type=merge", "-p", `{"metadata":{"finalizers":["example.com/wait"]}}`)
+	s.ok(t, "", "patch", "wg", "two", "-n", "team", "--type=merge", "-p",
+		`{"metadata":{"finalizers":["example.com/wait"]}}`)
 	s.ok(t, widget("stays"), "create", "-f", "-")
 	s.ok(t, "", "delete", "ns", "team", "--wait=false")
 	eventually(t, "the namespace says what is left", func() bool {
-		return strings.Contains(s.read(t, "ns/team", ".status"), "Some resources are remaining: widgets.factory.example.com has 1 resource instances")
+		return strings.Contains(s.read(t, "ns/team", ".status"),
+			"Some resources are remaining: widgets.factory.example.com has 1 resource instances")
 	})
 	has(t, s.ok(t, "", "get", "ns", "team"), "Terminating")
-	s.refused(t, widget("late"), "unable to create new content in namespace team because it is being terminated", "create", "-n", "team", "-f", "-")
-	if got := s.ok(t, "", "get", "pl,wg,cm,secret,sa", "-n", "team", "-o", "name"); got != "widget.factory.example.com/two\n" {
+	s.refused(t, widget("late"), "unable to create new content in namespace team because it is "+
+		"being terminated", "create", "-n", "team", "-f", "-")
+	if got := s.ok(t, "", "get", "pl,wg,cm,secret,sa", "-n", "team", "-o",
+		"name"); got != "widget.factory.example.com/two\n" {
 		t.Errorf("left are: %s", got)
 	}
-	s.ok(t, "", "patch", "wg", "two", "-n", "team", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	s.ok(t, "", "patch", "wg", "two", "-n", "team", "--type=merge", "-p",
+		`{"metadata":{"finalizers":null}}`)
 	s.ok(t, "", "wait", "--for=delete", "ns/team", "--timeout=60s")
 	has(t, s.ok(t, "", "get", "wg", "-A"), "stays")
 

@@ -27,7 +27,8 @@ import (
 var (
 	pipelines = civ1.SchemeGroupVersion.WithResource("pipelines")
 
-	// The programs, built by TestMain below the module's bin, where go build leaves them alone if they are up to date.
+	// The programs, built by TestMain below the module's bin, where go build leaves them alone if
+	// they are up to date.
 	rowkeeperProgram, kubectlProgram, dbserveProgram, controllerProgram string
 )
 
@@ -49,14 +50,16 @@ func build() error {
 		return err
 	}
 	bin := filepath.Join(root, "bin", "e2e")
-	rowkeeperProgram, kubectlProgram, dbserveProgram = filepath.Join(bin, "rowkeeper"), filepath.Join(bin, "kubectl"), filepath.Join(bin, "dbserve")
+	rowkeeperProgram, kubectlProgram, dbserveProgram = filepath.Join(bin, "rowkeeper"),
+		filepath.Join(bin, "kubectl"), filepath.Join(bin, "dbserve")
 	controllerProgram = filepath.Join(bin, "controller")
 	for _, args := range [][]string{
 		{"build", "-C", "pkg/example/controller", "-o", controllerProgram, "."},
 		{"build", "-o", rowkeeperProgram, "./cmd/rowkeeper"},
 		{"build", "-o", dbserveProgram, "./storage/internal/dbtest/dbserve"},
 		// Without a version, kubectl cannot tell whether it fits the server.
-		{"build", "-C", "hack/tools/kubectl", "-ldflags", "-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", kubectlProgram, "."},
+		{"build", "-C", "hack/tools/kubectl", "-ldflags",
+			"-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", kubectlProgram, "."},
 	} {
 		cmd := exec.Command("go", args...)
 		cmd.Dir = root
@@ -144,7 +147,8 @@ func start(t testing.TB, dir string, args ...string) *server {
 	eventually(t, "the server announces itself", func() bool {
 		select {
 		case <-s.done:
-			t.Fatalf("the server exited with %d:\n%s", s.cmd.ProcessState.ExitCode(), s.stderr.String())
+			t.Fatalf("the server exited with %d:\n%s", s.cmd.ProcessState.ExitCode(),
+				s.stderr.String())
 		default:
 		}
 		return strings.Contains(s.stdout.String(), "Try: ")
@@ -232,7 +236,8 @@ func (s *server) ok(t testing.TB, stdin string, args ...string) string {
 	t.Helper()
 	r := s.kubectl(t, stdin, args...)
 	if r.code != 0 {
-		t.Fatalf("kubectl %s: exit code %d\n%s%s", strings.Join(args, " "), r.code, r.stdout, r.stderr)
+		t.Fatalf("kubectl %s: exit code %d\n%s%s", strings.Join(args, " "), r.code,
+			r.stdout, r.stderr)
 	}
 	return r.stdout
 }
@@ -242,7 +247,8 @@ func (s *server) refused(t testing.TB, stdin, want string, args ...string) {
 	t.Helper()
 	r := s.kubectl(t, stdin, args...)
 	if r.code == 0 || !strings.Contains(r.stderr, want) {
-		t.Errorf("kubectl %s: exit code %d, want a failure with %q:\n%s%s", strings.Join(args, " "), r.code, want, r.stdout, r.stderr)
+		t.Errorf("kubectl %s: exit code %d, want a failure with %q:\n%s%s", strings.Join(args, " "),
+			r.code, want, r.stdout, r.stderr)
 	}
 }
 

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// kustomization makes objects of all kinds of origin: a namespace of the core API, a definition with an object of its kind, a generated ConfigMap, and a
-// Pipeline, which is a Go type.
+// kustomization makes objects of all kinds of origin: a namespace of the core API, a definition
+// with an object of its kind, a generated ConfigMap, and a Pipeline, which is a Go type.
 var kustomization = map[string]string{
 	"kustomization.yaml": `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
@@ -42,11 +42,13 @@ func TestKustomize(t *testing.T) {
 		write(name, content)
 	}
 
-	// kubectl looks for the kinds before it creates the definition of one: it applies all other objects, and the rest when it is called again.
+	// kubectl looks for the kinds before it creates the definition of one: it applies all other
+	// objects, and the rest when it is called again.
 	s.refused(t, "", `no matches for kind "Widget"`, "apply", "-k", dir)
 	s.established(t, "-f", filepath.Join(dir, "definition.yaml"))
 	out := s.ok(t, "", "apply", "-k", dir)
-	has(t, out, "namespace/plant unchanged", "widget.factory.example.com/north-wheel created", "pipeline.ci.rowkeeper.dev/north-build unchanged", "configmap/north-settings-")
+	has(t, out, "namespace/plant unchanged", "widget.factory.example.com/north-wheel created",
+		"pipeline.ci.rowkeeper.dev/north-build unchanged", "configmap/north-settings-")
 	for _, line := range strings.Split(strings.TrimSpace(s.ok(t, "", "apply", "-k", dir)), "\n") {
 		if !strings.HasSuffix(line, " unchanged") {
 			t.Errorf("applied again without a change: %s", line)
@@ -57,17 +59,23 @@ func TestKustomize(t *testing.T) {
 		t.Helper()
 		return s.ok(t, "", "get", object, "-n", "plant", "-o", "jsonpath={"+path+"}")
 	}
-	if got := read("wg/north-wheel", ".spec.replicas") + read("pipeline/north-build", ".spec.maxParallelRuns"); got != "32" {
+	if got := read("wg/north-wheel", ".spec.replicas") + read("pipeline/north-build",
+		".spec.maxParallelRuns"); got != "32" {
 		t.Errorf("replicas and parallel runs are %s", got)
 	}
-	if got := s.ok(t, "", "get", "ns,crd,cm,wg,pl", "-A", "-l", "site=north", "-o", "jsonpath={.items[*].kind}"); got != "Namespace CustomResourceDefinition ConfigMap Widget Pipeline" {
+	if got := s.ok(t, "", "get", "ns,crd,cm,wg,pl", "-A", "-l", "site=north", "-o",
+		"jsonpath={.items[*].kind}"); got != "Namespace CustomResourceDefinition ConfigMap "+
+		"Widget Pipeline" {
 		t.Errorf("with the label are %s", got)
 	}
 
 	// Another value gives the generated ConfigMap another name.
-	write("kustomization.yaml", strings.Replace(kustomization["kustomization.yaml"], "speed=slow", "speed=fast", 1))
-	has(t, s.ok(t, "", "apply", "-k", dir), "created", "widget.factory.example.com/north-wheel unchanged")
-	if got := s.ok(t, "", "get", "cm", "-n", "plant", "-l", "site=north", "-o", "jsonpath={.items[*].data.speed}"); got != "fast slow" && got != "slow fast" {
+	write("kustomization.yaml", strings.Replace(kustomization["kustomization.yaml"], "speed=slow",
+		"speed=fast", 1))
+	has(t, s.ok(t, "", "apply", "-k", dir), "created", "widget.factory.example.com/north-wheel "+
+		"unchanged")
+	if got := s.ok(t, "", "get", "cm", "-n", "plant", "-l", "site=north", "-o",
+		"jsonpath={.items[*].data.speed}"); got != "fast slow" && got != "slow fast" {
 		t.Errorf("the settings are %s", got)
 	}
 
@@ -78,5 +86,7 @@ func TestKustomize(t *testing.T) {
 	if got := s.ok(t, "", "get", "cm,pl", "-A", "-l", "site=north", "-o", "name"); got != "" {
 		t.Errorf("left are %s", got)
 	}
-	eventually(t, "the definition's group is gone", func() bool { return !strings.Contains(s.ok(t, "", "api-versions"), "factory.example.com") })
+	eventually(t, "the definition's group is gone", func() bool {
+		return !strings.Contains(s.ok(t, "", "api-versions"), "factory.example.com")
+	})
 }

@@ -22,7 +22,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/drivers"
 )
 
-// place returns where a server stores its objects: the URL of the database and the prefix of the keys.
+// place returns where a server stores its objects: the URL of the database and the prefix of the
+// keys.
 func place(s *server) (url, prefix string) {
 	prefix = storage.DefaultPrefix
 	for _, arg := range append(sameDatabase(s), s.cmd.Args...) {
@@ -41,7 +42,8 @@ func writeAsAnOlderServer(t *testing.T, url, prefix string, pipelines ...*ci.Pip
 	t.Helper()
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
-	db, err := storage.Open(t.Context(), storage.Config{URL: url, Drivers: drivers.All(), Migrate: true})
+	db, err := storage.Open(t.Context(), storage.Config{URL: url, Drivers: drivers.All(),
+		Migrate: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +62,8 @@ func writeAsAnOlderServer(t *testing.T, url, prefix string, pipelines ...*ci.Pip
 	defer stored.Pipeline.Destroy()
 	for _, p := range pipelines {
 		ctx := genericapirequest.WithNamespace(context.Background(), p.Namespace)
-		if _, err := stored.Pipeline.Create(ctx, p, rest.ValidateAllObjectFunc, &metav1.CreateOptions{}); err != nil {
+		if _, err := stored.Pipeline.Create(ctx, p, rest.ValidateAllObjectFunc,
+			&metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -84,7 +87,8 @@ func storedVersions(t *testing.T, url, prefix string) map[string]int {
 	return versions
 }
 
-// A database that an older server has written in v1alpha1 is served, and rewritten in v1 while it is.
+// A database that an older server has written in v1alpha1 is served, and rewritten in v1 while it
+// is.
 func TestMigrateObjects(t *testing.T) { eachDatabase(t, testMigrateObjects) }
 
 func testMigrateObjects(t *testing.T, start func(string, ...string) *server) {
@@ -99,8 +103,9 @@ func testMigrateObjects(t *testing.T, start func(string, ...string) *server) {
 		old = append(old, &ci.Pipeline{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p-%02d", i), Namespace: "default"},
 			Spec: ci.PipelineSpec{
-				Image:           "golang:1.26",
-				Steps:           []ci.Step{{Name: "structured", Command: []string{"go", "test"}, Env: []ci.EnvVar{{Name: "N", Value: fmt.Sprint(i)}}}},
+				Image: "golang:1.26",
+				Steps: []ci.Step{{Name: "structured", Command: []string{"go", "test"},
+					Env: []ci.EnvVar{{Name: "N", Value: fmt.Sprint(i)}}}},
 				MaxParallelRuns: 1,
 			},
 		})
@@ -111,7 +116,8 @@ func testMigrateObjects(t *testing.T, start func(string, ...string) *server) {
 	}
 
 	s = start(dir)
-	if got := s.jsonpath(t, "p-07", ".spec.steps[0]"); got != `{"command":["go","test"],"env":[{"name":"N","value":"7"}],"name":"structured"}` {
+	if got := s.jsonpath(t, "p-07",
+		".spec.steps[0]"); got != `{"command":["go","test"],"env":[{"name":"N","value":"7"}],"name":"structured"}` {
 		t.Errorf("read as %s", got)
 	}
 	s.ok(t, manifest("new", "make"), "create", "-f", "-")
@@ -130,12 +136,14 @@ func testMigrateObjects(t *testing.T, start func(string, ...string) *server) {
 		}
 		return r.stdout
 	}
-	has(t, migrate(), "pipelines.ci.rowkeeper.dev: 24 of 26 objects rewritten\n", "pipelineruns.ci.rowkeeper.dev: 0 of 0 objects rewritten\n")
+	has(t, migrate(), "pipelines.ci.rowkeeper.dev: 24 of 26 objects rewritten\n",
+		"pipelineruns.ci.rowkeeper.dev: 0 of 0 objects rewritten\n")
 	if got := storedVersions(t, url, prefix); got["v1"] != 26 || len(got) != 1 {
 		t.Errorf("stored are %v after the migration", got)
 	}
 	watch.next(t, "MODIFIED", "p-24")
-	if got := s.jsonpath(t, "p-07", ".spec.steps[0].env[0].value") + s.jsonpath(t, "p-07", ".metadata.generation"); got != "71" {
+	if got := s.jsonpath(t, "p-07", ".spec.steps[0].env[0].value") + s.jsonpath(t, "p-07",
+		".metadata.generation"); got != "71" {
 		t.Errorf("the content or the generation was changed: %s", got)
 	}
 	has(t, migrate(), "pipelines.ci.rowkeeper.dev: 0 of 26 objects rewritten\n")

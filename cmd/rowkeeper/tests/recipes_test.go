@@ -25,8 +25,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/verify/markdown"
 )
 
-// The databases' own tools make and restore backups by the commands of deploy/OPERATIONS.md, which are taken from there. After the fence no client misses what
-// was undone: watches end with 410, informers list again, writes go on, and no resourceVersion is given twice.
+// The databases' own tools make and restore backups by the commands of deploy/OPERATIONS.md, which
+// are taken from there. After the fence no client misses what was undone: watches end with 410,
+// informers list again, writes go on, and no resourceVersion is given twice.
 func TestDocumentedBackups(t *testing.T) {
 	_, urls := databaseURLs(t, t.TempDir())
 	for _, tc := range []struct {
@@ -35,18 +36,26 @@ func TestDocumentedBackups(t *testing.T) {
 		// quiet is set where a backup does not end while others write.
 		quiet bool
 	}{
-		{"sqlite", "sqlite backup", "sqlite restore", "", map[string]string{"sqlite3": "sqlite3"}, true},
-		{"sqlite", "sqlite vacuum", "sqlite restore", "", map[string]string{"sqlite3": "sqlite3"}, false},
-		{"postgres", "postgres backup", "postgres restore", "postgres elsewhere", map[string]string{"pg_dump": "pg_dump", "pg_restore": "pg_restore", "createdb": "createdb"}, false},
-		{"mariadb", "mariadb backup", "mariadb restore", "mariadb elsewhere", map[string]string{"mariadb-dump": "mariadb-dump", "mariadb": "mariadb"}, false},
-		{"mysql", "mariadb backup", "mariadb restore", "mariadb elsewhere", map[string]string{"mariadb-dump": "mysqldump", "mariadb": "mysql"}, false},
+		{"sqlite", "sqlite backup", "sqlite restore", "", map[string]string{"sqlite3": "sqlite3"},
+			true},
+		{"sqlite", "sqlite vacuum", "sqlite restore", "", map[string]string{"sqlite3": "sqlite3"},
+			false},
+		{"postgres", "postgres backup", "postgres restore", "postgres elsewhere",
+			map[string]string{"pg_dump": "pg_dump", "pg_restore": "pg_restore",
+				"createdb": "createdb"}, false},
+		{"mariadb", "mariadb backup", "mariadb restore", "mariadb elsewhere",
+			map[string]string{"mariadb-dump": "mariadb-dump", "mariadb": "mariadb"}, false},
+		{"mysql", "mariadb backup", "mariadb restore", "mariadb elsewhere",
+			map[string]string{"mariadb-dump": "mysqldump", "mariadb": "mysql"}, false},
 	} {
 		if urls[tc.kind] == "" {
 			continue // databaseURLs has said why
 		}
 		t.Run(tc.kind+" by "+tc.backup, func(t *testing.T) {
 			o := newOperator(t, tc.kind, urls[tc.kind], tc.programs)
-			u := undoing{url: o.url, quiet: tc.quiet, backup: func(*server) { o.do(t, tc.backup) }, restore: func() string { return o.do(t, tc.restore) }}
+			u := undoing{url: o.url, quiet: tc.quiet, backup: func(*server) {
+				o.do(t, tc.backup)
+			}, restore: func() string { return o.do(t, tc.restore) }}
 			if tc.elsewhere != "" {
 				u.elsewhere = o.restoredURL
 				u.restoreElsewhere = func() string { return o.do(t, tc.elsewhere) }
@@ -56,10 +65,12 @@ func TestDocumentedBackups(t *testing.T) {
 	}
 }
 
-// Snapshots of the volumes are set back in the documented order: servers, database, snapshot, database, fence, servers.
+// Snapshots of the volumes are set back in the documented order: servers, database, snapshot,
+// database, fence, servers.
 func TestSnapshotsOfVolumes(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) {
-		if only := os.Getenv("ROWKEEPER_TEST_ONLY"); only != "" && !strings.Contains(only, "sqlite") {
+		if only := os.Getenv("ROWKEEPER_TEST_ONLY"); only != "" &&
+			!strings.Contains(only, "sqlite") {
 			t.Skip("sqlite: ROWKEEPER_TEST_ONLY leaves it out")
 		}
 		file := filepath.Join(t.TempDir(), "state.db")
@@ -85,15 +96,18 @@ func TestSnapshotsOfVolumes(t *testing.T) {
 			},
 			restore: func() string {
 				for name, content := range snapshot {
-					if err := os.WriteFile(name, content, 0o600); err != nil { // into the same file, as nothing else of a volume is another one
+					// into the same file, as nothing else of a volume is another one
+					if err := os.WriteFile(name, content, 0o600); err != nil {
 						t.Fatal(err)
 					}
 				}
-				return run(t, t.TempDir(), "", nil, rowkeeperProgram, "fence", "--database=sqlite://"+file).stdout
+				return run(t, t.TempDir(), "", nil, rowkeeperProgram, "fence",
+					"--database=sqlite://"+file).stdout
 			},
 		})
 	})
-	for kind, data := range map[string]string{"postgres": "/var/lib/postgresql/rowkeeper", "mariadb": "/var/lib/mysql", "mysql": "/var/lib/mysql"} {
+	for kind, data := range map[string]string{"postgres": "/var/lib/postgresql/rowkeeper",
+		"mariadb": "/var/lib/mysql", "mysql": "/var/lib/mysql"} {
 		t.Run(kind, func(t *testing.T) {
 			_, urls := databaseURLs(t, t.TempDir())
 			if urls[kind] == "" {
@@ -106,19 +120,22 @@ func TestSnapshotsOfVolumes(t *testing.T) {
 			}
 			container := containerAt(t, u.Port())
 			if container == "" {
-				t.Skipf("%s runs on this machine, and not in a container, whose volume could be set back", kind)
+				t.Skipf("%s runs on this machine, and not in a container, whose volume could be "+
+					"set back", kind)
 			}
 			snapshot := filepath.Join(t.TempDir(), "snapshot.tar")
 			docker := func(script string) {
 				t.Helper()
-				r := run(t, t.TempDir(), "", []string{"CONTAINER=" + container, "DATA=" + data, "SNAPSHOT=" + snapshot}, "bash", "-euc", script)
+				r := run(t, t.TempDir(), "", []string{"CONTAINER=" + container, "DATA=" + data,
+					"SNAPSHOT=" + snapshot}, "bash", "-euc", script)
 				if r.code != 0 {
 					t.Fatalf("%s: exit code %d\n%s%s", script, r.code, r.stdout, r.stderr)
 				}
 			}
 			testUndoing(t, undoing{
-				url:   databaseURL,
-				quiet: true, // who writes must not wait for a frozen database for longer than it is ready to
+				url: databaseURL,
+				// who writes must not wait for a frozen database for longer than it is ready to
+				quiet: true,
 				backup: func(*server) {
 					command("pause")
 					docker(`docker cp "$CONTAINER:$DATA" - > "$SNAPSHOT"`)
@@ -129,14 +146,16 @@ func TestSnapshotsOfVolumes(t *testing.T) {
 					command("kill")
 					docker(`docker cp - "$CONTAINER:$(dirname "$DATA")" < "$SNAPSHOT"`)
 					command("start")
-					return run(t, t.TempDir(), "", nil, rowkeeperProgram, "fence", "--database="+databaseURL).stdout
+					return run(t, t.TempDir(), "", nil, rowkeeperProgram, "fence", "--database="+
+						databaseURL).stdout
 				},
 			})
 		})
 	}
 }
 
-// ownServer starts a database server that no other test uses, and returns what commands it, as the storage tests' program does.
+// ownServer starts a database server that no other test uses, and returns what commands it, as the
+// storage tests' program does.
 func ownServer(t *testing.T, kind string) (databaseURL string, command func(string)) {
 	t.Helper()
 	cmd := exec.Command(dbserveProgram, kind)
@@ -187,7 +206,8 @@ type undoing struct {
 	restoreElsewhere func() string
 }
 
-// testUndoing backs a database up, and undoes by a restore what was written since, under the eyes of a watch and an informer.
+// testUndoing backs a database up, and undoes by a restore what was written since, under the eyes
+// of a watch and an informer.
 func testUndoing(t *testing.T, u undoing) {
 	dir, prefix := t.TempDir(), fmt.Sprintf("--storage-prefix=/test-%d", prefixes.Add(1))
 	s := start(t, dir, "--database="+u.url, "--database-migrate=true", prefix)
@@ -231,7 +251,8 @@ func testUndoing(t *testing.T, u undoing) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	informer := dynamicinformer.NewFilteredDynamicInformer(s.dynamic(t), pipelines, "default", 0, nil, nil).Informer()
+	informer := dynamicinformer.NewFilteredDynamicInformer(s.dynamic(t), pipelines, "default", 0,
+		nil, nil).Informer()
 	running, end := context.WithCancel(t.Context())
 	var informed sync.WaitGroup
 	informed.Go(func() { informer.Run(running.Done()) })
@@ -241,7 +262,9 @@ func testUndoing(t *testing.T, u undoing) {
 		_, there, err := informer.GetStore().GetByKey("default/" + name)
 		return there && err == nil
 	}
-	eventually(t, "the informer has what will be undone", func() bool { return informer.HasSynced() && informs("undone") })
+	eventually(t, "the informer has what will be undone", func() bool {
+		return informer.HasSynced() && informs("undone")
+	})
 
 	if code := s.signal(t, syscall.SIGTERM); code != 0 {
 		t.Fatalf("the server exited with %d", code)
@@ -267,13 +290,15 @@ func testUndoing(t *testing.T, u undoing) {
 		}
 		for _, name := range append(slices.Collect(maps.Keys(before)), during[:last]...) {
 			if after[name] == "" {
-				t.Errorf("%s is missing, which was there before the backup, or was written before what is there", name)
+				t.Errorf("%s is missing, which was there before the backup, or was written "+
+					"before what is there", name)
 			}
 		}
 		if after["undone"] != "" {
 			t.Error("what was created after the backup is there")
 		}
-		if w, err := s.pipelines(t).Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}); err == nil {
+		if w, err := s.pipelines(t).Watch(t.Context(),
+			metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}); err == nil {
 			select {
 			case event := <-w.ResultChan():
 				err = apierrors.FromObject(event.Object)
@@ -325,7 +350,8 @@ func (w *written) add(t *testing.T, revision int64, what string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if was, there := w.by[revision]; there || revision <= w.last {
-		t.Errorf("%s got the resourceVersion %d, after %d; it was given before to %q", what, revision, w.last, was)
+		t.Errorf("%s got the resourceVersion %d, after %d; it was given before to %q", what,
+			revision, w.last, was)
 	}
 	w.by[revision], w.last = what, max(w.last, revision)
 }
@@ -335,7 +361,8 @@ func (w *written) create(t *testing.T, s *server, names ...string) bool {
 	t.Helper()
 	client := s.pipelines(t)
 	for _, name := range names {
-		o, err := client.Create(context.WithoutCancel(t.Context()), newPipeline(name), metav1.CreateOptions{})
+		o, err := client.Create(context.WithoutCancel(t.Context()), newPipeline(name),
+			metav1.CreateOptions{})
 		if err != nil {
 			t.Error(err)
 			return false
@@ -348,14 +375,16 @@ func (w *written) create(t *testing.T, s *server, names ...string) bool {
 func (w *written) patch(t *testing.T, s *server, name, label string) {
 	t.Helper()
 	patch := fmt.Sprintf(`{"metadata":{"labels":{"is":%q}}}`, label)
-	o, err := s.pipelines(t).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	o, err := s.pipelines(t).Patch(t.Context(), name, types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.add(t, revision(t, o), "the change of "+name)
 }
 
-// operator runs the documented commands: those of the database's tools where the server runs, in its container or on this machine, and rowkeeper's here.
+// operator runs the documented commands: those of the database's tools where the server runs, in
+// its container or on this machine, and rowkeeper's here.
 type operator struct {
 	// url and restoredURL are the databases', as they are called on this machine.
 	url, restoredURL string
@@ -382,15 +411,18 @@ func newOperator(t *testing.T, kind, databaseURL string, programs map[string]str
 		o.restoredURL = restored.String()
 		o.container = containerAt(t, u.Port())
 		t.Cleanup(func() {
-			if _, err := openSQL(t, databaseURL).ExecContext(context.WithoutCancel(t.Context()), "DROP DATABASE IF EXISTS restored"); err != nil {
+			if _, err := openSQL(t, databaseURL).ExecContext(context.WithoutCancel(t.Context()),
+				"DROP DATABASE IF EXISTS restored"); err != nil {
 				t.Error(err)
 			}
 		})
 		inside := *u
 		if o.container != "" {
-			// Some images have no programs for clients: then this machine's are used, at the port that the container has here.
+			// Some images have no programs for clients: then this machine's are used, at the port
+			// that the container has here.
 			for _, program := range programs {
-				if exec.Command("docker", "exec", o.container, "sh", "-c", "command -v "+program).Run() != nil {
+				if exec.Command("docker", "exec", o.container, "sh", "-c", "command -v "+
+					program).Run() != nil {
 					t.Logf("the container of %s has no %s: this machine's is used", kind, program)
 					o.container = ""
 					break
@@ -398,17 +430,22 @@ func newOperator(t *testing.T, kind, databaseURL string, programs map[string]str
 			}
 		}
 		if o.container != "" {
-			inside.Host = "127.0.0.1:" + map[string]string{"postgres": "5432", "mariadb": "3306", "mysql": "3306"}[kind]
+			inside.Host = "127.0.0.1:" + map[string]string{"postgres": "5432", "mariadb": "3306",
+				"mysql": "3306"}[kind]
 		}
 		password, _ := u.User.Password()
 		host := "127.0.0.1"
 		if o.container != "" {
-			host = "$HOSTNAME" // where root has this password, which it has not on the loopback interface of every image
+			// where root has this password, which it has not on the loopback interface of every
+			// image
+			host = "$HOSTNAME"
 		}
-		options := fmt.Sprintf("[client]\nhost=%s\nport=%s\nuser=%s\npassword=%s\n", host, inside.Port(), u.User.Username(), password)
+		options := fmt.Sprintf("[client]\nhost=%s\nport=%s\nuser=%s\npassword=%s\n", host,
+			inside.Port(), u.User.Username(), password)
 		restored = inside
 		restored.Path = "/restored"
-		o.env = []string{"URL=" + inside.String(), "RESTORED_URL=" + restored.String(), "HOME=" + o.dir}
+		o.env = []string{"URL=" + inside.String(), "RESTORED_URL=" + restored.String(),
+			"HOME=" + o.dir}
 		if o.container != "" {
 			o.env[2] = "HOME=/backup"
 		}
@@ -416,7 +453,8 @@ func newOperator(t *testing.T, kind, databaseURL string, programs map[string]str
 		if o.container != "" {
 			container := o.container
 			t.Cleanup(func() {
-				if out, err := exec.Command("docker", "exec", container, "rm", "-rf", "/backup").CombinedOutput(); err != nil {
+				if out, err := exec.Command("docker", "exec", container, "rm", "-rf",
+					"/backup").CombinedOutput(); err != nil {
 					t.Errorf("remove the backup from the container: %v\n%s", err, out)
 				}
 			})
@@ -427,7 +465,8 @@ func newOperator(t *testing.T, kind, databaseURL string, programs map[string]str
 			if _, err := exec.LookPath(program); err == nil {
 				continue
 			}
-			reason := fmt.Sprintf("the documented commands for %s cannot be tested: %s is neither in a container of the server nor installed here", kind, program)
+			reason := fmt.Sprintf("the documented commands for %s cannot be tested: %s is "+
+				"neither in a container of the server nor installed here", kind, program)
 			if slices.Contains(strings.Split(os.Getenv("ROWKEEPER_TEST_REQUIRE"), ","), kind) {
 				t.Fatal(reason)
 			}
@@ -443,7 +482,8 @@ func containerAt(t *testing.T, port string) string {
 	if _, err := exec.LookPath("docker"); err != nil {
 		return ""
 	}
-	out, err := exec.CommandContext(t.Context(), "docker", "ps", "--quiet", "--filter", "publish="+port).Output()
+	out, err := exec.CommandContext(t.Context(), "docker", "ps", "--quiet", "--filter", "publish="+
+		port).Output()
 	if err != nil {
 		return "" // no engine runs
 	}
@@ -496,7 +536,8 @@ func (o *operator) do(t *testing.T, name string) string {
 			continue
 		}
 		flush()
-		out.WriteString(o.local(t, command, []string{"URL=" + o.url, "RESTORED_URL=" + o.restoredURL}))
+		out.WriteString(o.local(t, command,
+			[]string{"URL=" + o.url, "RESTORED_URL=" + o.restoredURL}))
 	}
 	flush()
 	return out.String()
@@ -523,7 +564,8 @@ func (o *operator) shell(t *testing.T, script string) string {
 func (o *operator) local(t *testing.T, script string, env []string) string {
 	t.Helper()
 	script = strings.NewReplacer("/var/lib/rowkeeper", o.files, "/backup", o.dir).Replace(script)
-	env = append([]string{"PATH=" + filepath.Dir(rowkeeperProgram) + ":" + os.Getenv("PATH")}, env...)
+	env = append([]string{"PATH=" + filepath.Dir(rowkeeperProgram) + ":" + os.Getenv("PATH")},
+		env...)
 	r := run(t, o.dir, "", env, "bash", "-euc", script)
 	if r.code != 0 {
 		t.Fatalf("%s\nexit code %d\n%s%s", script, r.code, r.stdout, r.stderr)

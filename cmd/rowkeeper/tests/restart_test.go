@@ -25,7 +25,8 @@ func newPipeline(name string) *unstructured.Unstructured {
 		"apiVersion": "ci.rowkeeper.dev/v1",
 		"kind":       "Pipeline",
 		"metadata":   map[string]any{"name": name},
-		"spec":       map[string]any{"image": "golang:1.26", "steps": []any{map[string]any{"name": "main", "command": []any{"make", name}}}},
+		"spec": map[string]any{"image": "golang:1.26",
+			"steps": []any{map[string]any{"name": "main", "command": []any{"make", name}}}},
 	}}
 }
 
@@ -60,8 +61,9 @@ func (c *current) pipelines(t testing.TB) dynamic.ResourceInterface {
 	return c.get().dynamic(t).Resource(pipelines).Namespace("default")
 }
 
-// While writers write and a watcher watches, the server is stopped or killed and started again, several times. Nothing that was acknowledged is missing, the
-// watcher sees every event once and in order, and resourceVersions go on.
+// While writers write and a watcher watches, the server is stopped or killed and started again,
+// several times. Nothing that was acknowledged is missing, the watcher sees every event once and in
+// order, and resourceVersions go on.
 func TestRestartUnderLoad(t *testing.T) { eachDatabase(t, testRestartUnderLoad) }
 
 func testRestartUnderLoad(t *testing.T, start func(string, ...string) *server) {
@@ -77,8 +79,9 @@ func testRestartUnderLoad(t *testing.T, start func(string, ...string) *server) {
 			defer wg.Wait()
 			defer stop()
 
-			// The watcher resumes from the last event that it saw, or from a list where the server says that it has to, as informers do: a watch cache
-			// has no events from before it was filled.
+			// The watcher resumes from the last event that it saw, or from a list where the server
+			// says that it has to, as informers do: a watch cache has no events from before it was
+			// filled.
 			var watcher sync.Mutex
 			seen := map[string]int64{} // the revision at which a pipeline was created
 			last, relists := int64(0), 0
@@ -97,7 +100,9 @@ func testRestartUnderLoad(t *testing.T, start func(string, ...string) *server) {
 				if err != nil {
 					return err
 				}
-				slices.SortFunc(list.Items, func(a, b unstructured.Unstructured) int { return cmp.Compare(revision(t, &a), revision(t, &b)) })
+				slices.SortFunc(list.Items, func(a, b unstructured.Unstructured) int {
+					return cmp.Compare(revision(t, &a), revision(t, &b))
+				})
 				for _, item := range list.Items {
 					if revision(t, &item) > last {
 						see(&item)
@@ -111,7 +116,9 @@ func testRestartUnderLoad(t *testing.T, start func(string, ...string) *server) {
 				t.Fatal(err)
 			}
 			watchOn := func() {
-				w, err := server.pipelines(t).Watch(ctx, metav1.ListOptions{ResourceVersion: strconv.FormatInt(last, 10), AllowWatchBookmarks: true})
+				w, err := server.pipelines(t).Watch(ctx,
+					metav1.ListOptions{ResourceVersion: strconv.FormatInt(last, 10),
+						AllowWatchBookmarks: true})
 				if err != nil {
 					return // the server is away
 				}
@@ -124,7 +131,8 @@ func testRestartUnderLoad(t *testing.T, start func(string, ...string) *server) {
 					case watch.Bookmark:
 						last = max(last, revision(t, o))
 					case watch.Error:
-						if err := apierrors.FromObject(e.Object); ctx.Err() == nil && !apierrors.IsResourceExpired(err) {
+						if err := apierrors.FromObject(e.Object); ctx.Err() == nil &&
+							!apierrors.IsResourceExpired(err) {
 							t.Errorf("the watch from %d ended with %v", last, err)
 						}
 						if err := relist(); err != nil && ctx.Err() == nil {
@@ -153,7 +161,8 @@ func testRestartUnderLoad(t *testing.T, start func(string, ...string) *server) {
 							name := fmt.Sprintf("p-%d-%d-%d", int(signal), n, i)
 							o, err := client.Create(ctx, newPipeline(name), metav1.CreateOptions{})
 							if err != nil {
-								break // whether it was done is not known; the name is not used again
+								// whether it was done is not known; the name is not used again
+								break
 							}
 							mu.Lock()
 							acknowledged[name] = revision(t, o)
@@ -169,7 +178,9 @@ func testRestartUnderLoad(t *testing.T, start func(string, ...string) *server) {
 			}
 			more := func() {
 				goal := written() + 100
-				eventually(t, "the writers go on", func() bool { return written() >= goal || ctx.Err() != nil })
+				eventually(t, "the writers go on", func() bool {
+					return written() >= goal || ctx.Err() != nil
+				})
 			}
 			more()
 			for range 3 {
@@ -211,22 +222,26 @@ func testRestartUnderLoad(t *testing.T, start func(string, ...string) *server) {
 			}
 			for name, r := range stored {
 				if seen[name] != r {
-					t.Errorf("%s is stored at %d and was seen by the watcher at %d", name, r, seen[name])
+					t.Errorf("%s is stored at %d and was seen by the watcher at %d", name, r,
+						seen[name])
 				}
 			}
-			t.Logf("%d acknowledged, %d stored, %d seen, %d lists", len(want), len(stored), len(seen), relists)
+			t.Logf("%d acknowledged, %d stored, %d seen, %d lists", len(want), len(stored),
+				len(seen), relists)
 		})
 	}
 }
 
-// A thousand pipelines as people write them, by kubectl alone: applied, listed, watched, changed, kept over a crash, deleted.
+// A thousand pipelines as people write them, by kubectl alone: applied, listed, watched, changed,
+// kept over a crash, deleted.
 func TestThousandManifests(t *testing.T) {
 	manifests := filepath.Join(t.TempDir(), "manifests")
 	root, err := filepath.Abs("../../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := run(t, root, "", nil, "go", "run", "./cmd/rowkeeper/tests/manifests", "-n", "1000", "-namespace", "default", "-o", manifests); r.code != 0 {
+	if r := run(t, root, "", nil, "go", "run", "./cmd/rowkeeper/tests/manifests", "-n", "1000",
+		"-namespace", "default", "-o", manifests); r.code != 0 {
 		t.Fatal(r.stderr)
 	}
 	if files, err := os.ReadDir(manifests); err != nil || len(files) != 1000 {
@@ -248,7 +263,8 @@ func TestThousandManifests(t *testing.T) {
 		seen[name] = true
 	}
 	watched.stop()
-	if out := s.ok(t, "", "label", "pl", "--all", "wave=1"); strings.Count(out, " labeled\n") != 1000 {
+	if out := s.ok(t, "", "label", "pl", "--all", "wave=1"); strings.Count(out,
+		" labeled\n") != 1000 {
 		t.Error("not all were labeled")
 	}
 
@@ -260,7 +276,8 @@ func TestThousandManifests(t *testing.T) {
 	if out := s.ok(t, "", "apply", "-f", manifests); strings.Count(out, " unchanged\n") != 1000 {
 		t.Errorf("the content has changed:\n%s", out)
 	}
-	if out := s.ok(t, "", "delete", "pl", "--all", "--wait=false"); strings.Count(out, " deleted") != 1000 {
+	if out := s.ok(t, "", "delete", "pl", "--all", "--wait=false"); strings.Count(out,
+		" deleted") != 1000 {
 		t.Error("not all were deleted")
 	}
 	if out := s.ok(t, "", "get", "pl", "-o", "name"); out != "" {

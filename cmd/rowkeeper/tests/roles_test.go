@@ -36,7 +36,8 @@ func documentedGrants(t *testing.T, kind string) []string {
 	return nil
 }
 
-// A server works with the rights that the documentation gives to its role, and with one less it says which one it lacks.
+// A server works with the rights that the documentation gives to its role, and with one less it
+// says which one it lacks.
 func TestDocumentedRole(t *testing.T) {
 	_, urls := databaseURLs(t, t.TempDir())
 	for _, kind := range []string{"postgres", "mariadb", "mysql"} {
@@ -45,7 +46,9 @@ func TestDocumentedRole(t *testing.T) {
 		}
 		t.Run(kind, func(t *testing.T) {
 			dir, owner := t.TempDir(), urls[kind]
-			rowkeeper := func(args ...string) result { return run(t, dir, "", nil, rowkeeperProgram, args...) }
+			rowkeeper := func(args ...string) result {
+				return run(t, dir, "", nil, rowkeeperProgram, args...)
+			}
 			db := openSQL(t, owner)
 			exec := func(statement string) {
 				t.Helper()
@@ -69,7 +72,8 @@ func TestDocumentedRole(t *testing.T) {
 			if r := rowkeeper("migrate", "up", "--database="+owner); r.code != 0 {
 				t.Fatal(r.stderr)
 			}
-			if r := rowkeeper("fence", "--database="+limited); r.code != 1 || strings.Contains(r.stderr, "role-s3cret") {
+			if r := rowkeeper("fence", "--database="+limited); r.code != 1 ||
+				strings.Contains(r.stderr, "role-s3cret") {
 				t.Errorf("without any right: %d %s", r.code, r.stderr)
 			}
 			for _, statement := range documentedGrants(t, documented) {
@@ -79,7 +83,8 @@ func TestDocumentedRole(t *testing.T) {
 				t.Errorf("migrate status: %s", r.stderr)
 			}
 			prefix := fmt.Sprintf("--storage-prefix=/test-%d", prefixes.Add(1))
-			s := start(t, dir, "--database="+limited, "--database-migrate=false", prefix, "--compaction-interval=100ms", "--compaction-window=100ms", "--compaction-keep=1")
+			s := start(t, dir, "--database="+limited, "--database-migrate=false", prefix,
+				"--compaction-interval=100ms", "--compaction-window=100ms", "--compaction-keep=1")
 			s.ok(t, manifest("one", "make"), "create", "-f", "-")
 			s.ok(t, manifest("two", "make"), "create", "-f", "-")
 			s.ok(t, "", "label", "pl", "one", "a=b")
@@ -93,7 +98,8 @@ func TestDocumentedRole(t *testing.T) {
 				return false
 			})
 			file := filepath.Join(dir, "backup")
-			for _, args := range [][]string{{"fence"}, {"backup", file}, {"restore", file, "--replace", "--database-migrate=false"}, {"restore", file, "--replace"}} {
+			for _, args := range [][]string{{"fence"}, {"backup", file}, {"restore", file,
+				"--replace", "--database-migrate=false"}, {"restore", file, "--replace"}} {
 				if r := rowkeeper(append(args, "--database="+limited)...); r.code != 0 {
 					t.Errorf("%v: %d %s", args, r.code, r.stderr)
 				}
@@ -103,13 +109,16 @@ func TestDocumentedRole(t *testing.T) {
 			if code := s.signal(t, syscall.SIGTERM); code != 0 {
 				t.Errorf("the server exited with %d", code)
 			}
-			if strings.Contains(s.stderr.String(), "lacks a privilege") || strings.Contains(s.stderr.String(), "denied") {
+			if strings.Contains(s.stderr.String(), "lacks a privilege") ||
+				strings.Contains(s.stderr.String(), "denied") {
 				t.Errorf("the server lacked a privilege:\n%s", s.stderr.String())
 			}
 
 			// It can neither create nor drop anything.
 			limitedDB := openSQL(t, limited)
-			for _, statement := range []string{"CREATE TABLE other (x int)", "DROP TABLE rowkeeper_aborted", "ALTER TABLE rowkeeper_log ADD COLUMN x int", "DELETE FROM rowkeeper_schema"} {
+			for _, statement := range []string{"CREATE TABLE other (x int)",
+				"DROP TABLE rowkeeper_aborted", "ALTER TABLE rowkeeper_log ADD COLUMN x int",
+				"DELETE FROM rowkeeper_schema"} {
 				if _, err := limitedDB.ExecContext(t.Context(), statement); err == nil {
 					t.Errorf("the role may %s", statement)
 				}
@@ -119,7 +128,8 @@ func TestDocumentedRole(t *testing.T) {
 				revoke = "REVOKE DELETE ON rowkeeper.rowkeeper_log FROM 'server'@'%'"
 			}
 			exec(revoke)
-			if r := rowkeeper("restore", file, "--replace", "--database-migrate=false", "--database="+limited); r.code != 1 || !strings.Contains(r.stderr, "DELETE") {
+			if r := rowkeeper("restore", file, "--replace", "--database-migrate=false",
+				"--database="+limited); r.code != 1 || !strings.Contains(r.stderr, "DELETE") {
 				t.Errorf("without the right to delete: %d %s", r.code, r.stderr)
 			}
 		})

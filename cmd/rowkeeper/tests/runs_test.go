@@ -40,18 +40,23 @@ func (s *server) newRun(t testing.TB, pipeline, branch string) *unstructured.Uns
 // phase writes the phase of a run, as its controller would.
 func (s *server) phase(t testing.TB, run, phase string) {
 	t.Helper()
-	s.ok(t, "", "patch", "plr", run, "--subresource=status", "--type=merge", "-p", `{"status":{"phase":"`+phase+`"}}`)
+	s.ok(t, "", "patch", "plr", run, "--subresource=status", "--type=merge", "-p",
+		`{"status":{"phase":"`+phase+`"}}`)
 }
 
 // writeLog stores a piece of a run's log, as its controller would.
-func (s *server) writeLog(t testing.TB, run *unstructured.Unstructured, sequence int, step string, lines ...string) {
+func (s *server) writeLog(t testing.TB, run *unstructured.Unstructured, sequence int, step string,
+	lines ...string) {
 	t.Helper()
 	text, err := json.Marshal(lines)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.ok(t, fmt.Sprintf("apiVersion: ci.rowkeeper.dev/v1\nkind: LogChunk\nmetadata: {name: %s-%d}\nspec: {runName: %s, runUID: %s, sequence: %d, step: %s, lines: %s}\n",
-		run.GetName(), sequence, run.GetName(), run.GetUID(), sequence, step, text), "create", "-f", "-")
+	s.ok(t,
+		fmt.Sprintf("apiVersion: ci.rowkeeper.dev/v1\nkind: LogChunk\nmetadata: {name: %s-%d}\nspec: {runName: %s, runUID: %s, sequence: %d, step: %s, lines: %s}\n",
+			run.GetName(), sequence, run.GetName(), run.GetUID(), sequence, step, text),
+		"create", "-f",
+		"-")
 }
 
 func TestRuns(t *testing.T) { eachDatabase(t, testRuns) }
@@ -62,26 +67,32 @@ func testRuns(t *testing.T, start func(string, ...string) *server) {
 
 	t.Run("run", func(t *testing.T) {
 		run := s.newRun(t, "build", "main")
-		if run.GetKind() != "PipelineRun" || !strings.HasPrefix(run.GetName(), "build-") || run.GetLabels()["ci.rowkeeper.dev/pipeline"] != "build" {
+		if run.GetKind() != "PipelineRun" || !strings.HasPrefix(run.GetName(), "build-") ||
+			run.GetLabels()["ci.rowkeeper.dev/pipeline"] != "build" {
 			t.Errorf("the answer is %v", run)
 		}
 		owners := run.GetOwnerReferences()
-		if len(owners) != 1 || owners[0].Kind != "Pipeline" || string(owners[0].UID) != s.jsonpath(t, "build", ".metadata.uid") {
+		if len(owners) != 1 || owners[0].Kind != "Pipeline" ||
+			string(owners[0].UID) != s.jsonpath(t, "build", ".metadata.uid") {
 			t.Errorf("the run belongs to %v", owners)
 		}
 		for body, want := range map[string]string{
 			`{}`: "the pipeline's parameter REVISION has no default",
-			`{"parameters":[{"name":"REVISION"},{"name":"OTHER"}]}`:                             `Unsupported value: "OTHER"`,
-			`{"branch":"` + strings.Repeat("x", 257) + `","parameters":[{"name":"REVISION"}]}`:  "spec.branch: Too long",
-			`{"parameters":[{"name":"REVISION","value":"a"},{"name":"REVISION","value":"b"}]}`:  "spec.parameters[1]: Duplicate value",
-			`{"parameters":[{"name":"REVISION","value":"` + strings.Repeat("x", 65537) + `"}]}`: "spec.parameters[0].value: Too long",
+			`{"parameters":[{"name":"REVISION"},{"name":"OTHER"}]}`: `Unsupported value: "OTHER"`,
+			`{"branch":"` + strings.Repeat("x", 257) +
+				`","parameters":[{"name":"REVISION"}]}`: "spec.branch: Too long",
+			`{"parameters":[{"name":"REVISION","value":"a"},{"name":"REVISION","value":"b"}]}`: "spec.parameters[1]: Duplicate value",
+			`{"parameters":[{"name":"REVISION","value":"` + strings.Repeat("x", 65537) +
+				`"}]}`: "spec.parameters[0].value: Too long",
 		} {
-			r := s.post(t, v1Path+"pipelines/build/run", `{"apiVersion":"ci.rowkeeper.dev/v1","kind":"PipelineRunRequest","spec":`+body+`}`)
+			r := s.post(t, v1Path+"pipelines/build/run",
+				`{"apiVersion":"ci.rowkeeper.dev/v1","kind":"PipelineRunRequest","spec":`+body+`}`)
 			if r.code == 0 || !strings.Contains(r.stderr, want) {
 				t.Errorf("a request with %.60s: %d %s, want %q", body, r.code, r.stderr, want)
 			}
 		}
-		if r := s.post(t, v1Path+"pipelines/missing/run", `{"apiVersion":"ci.rowkeeper.dev/v1","kind":"PipelineRunRequest"}`); !strings.Contains(r.stderr, `pipelines.ci.rowkeeper.dev "missing" not found`) {
+		if r := s.post(t, v1Path+"pipelines/missing/run",
+			`{"apiVersion":"ci.rowkeeper.dev/v1","kind":"PipelineRunRequest"}`); !strings.Contains(r.stderr, `pipelines.ci.rowkeeper.dev "missing" not found`) {
 			t.Errorf("a run of no pipeline: %s", r.stderr)
 		}
 		s.refused(t, "", "MethodNotAllowed", "get", "--raw", v1Path+"pipelines/build/run")
@@ -96,7 +107,8 @@ func testRuns(t *testing.T, start func(string, ...string) *server) {
 		list := func(query string) unstructured.UnstructuredList {
 			t.Helper()
 			var l unstructured.UnstructuredList
-			if err := json.Unmarshal([]byte(s.ok(t, "", "get", "--raw", v1Path+"pipelines/build/runs"+query)), &l); err != nil {
+			if err := json.Unmarshal([]byte(s.ok(t, "", "get", "--raw", v1Path+
+				"pipelines/build/runs"+query)), &l); err != nil {
 				t.Fatal(err)
 			}
 			return l
@@ -106,21 +118,28 @@ func testRuns(t *testing.T, start func(string, ...string) *server) {
 		}
 		first := list("?branch=feature&limit=2")
 		second := list("?branch=feature&limit=2&continue=" + url.QueryEscape(first.GetContinue()))
-		if len(first.Items) != 2 || len(second.Items) != 1 || second.GetContinue() != "" || second.Items[0].GetName() == first.Items[0].GetName() {
+		if len(first.Items) != 2 || len(second.Items) != 1 || second.GetContinue() != "" ||
+			second.Items[0].GetName() == first.Items[0].GetName() {
 			t.Errorf("the pages have %d and %d runs", len(first.Items), len(second.Items))
 		}
-		has(t, s.ok(t, "", "get", "plr", "--field-selector", "spec.branch=feature,spec.pipelineName=build", "-o", "wide"), "PIPELINE", "DURATION", "BRANCH", "feature")
+		has(t, s.ok(t, "", "get", "plr", "--field-selector",
+			"spec.branch=feature,spec.pipelineName=build", "-o", "wide"), "PIPELINE", "DURATION",
+			"BRANCH", "feature")
 		s.refused(t, "", "not found", "get", "--raw", v1Path+"pipelines/missing/runs")
 	})
 
 	t.Run("immutable", func(t *testing.T) {
 		run := s.newRun(t, "build", "main").GetName()
-		s.refused(t, "", "spec.branch: Invalid value", "patch", "plr", run, "--type=merge", "-p", `{"spec":{"branch":"other"}}`)
-		s.refused(t, "", "field is immutable", "patch", "plr", run, "--type=merge", "-p", `{"spec":{"pipelineName":"other"}}`)
+		s.refused(t, "", "spec.branch: Invalid value", "patch", "plr", run, "--type=merge", "-p",
+			`{"spec":{"branch":"other"}}`)
+		s.refused(t, "", "field is immutable", "patch", "plr", run, "--type=merge", "-p",
+			`{"spec":{"pipelineName":"other"}}`)
 		s.ok(t, "", "patch", "plr", run, "--type=merge", "-p", `{"spec":{"cancelled":true}}`)
-		s.refused(t, "", "a run that was cancelled stays cancelled", "patch", "plr", run, "--type=merge", "-p", `{"spec":{"cancelled":false}}`)
+		s.refused(t, "", "a run that was cancelled stays cancelled", "patch", "plr", run,
+			"--type=merge", "-p", `{"spec":{"cancelled":false}}`)
 		s.phase(t, run, "Cancelled")
-		s.refused(t, "", "a run that has ended as Cancelled stays so", "patch", "plr", run, "--subresource=status", "--type=merge", "-p", `{"status":{"phase":"Running"}}`)
+		s.refused(t, "", "a run that has ended as Cancelled stays so", "patch", "plr", run,
+			"--subresource=status", "--type=merge", "-p", `{"status":{"phase":"Running"}}`)
 	})
 
 	t.Run("graceful deletion", func(t *testing.T) {
@@ -128,7 +147,8 @@ func testRuns(t *testing.T, start func(string, ...string) *server) {
 			return s.ok(t, "", "get", "plr", run, "-o", "jsonpath={"+path+"}")
 		}
 		pending := s.newRun(t, "build", "main").GetName()
-		s.ok(t, "", "delete", "plr", pending, "--timeout=60s") // nothing runs that would have to end
+		// nothing runs that would have to end
+		s.ok(t, "", "delete", "plr", pending, "--timeout=60s")
 
 		run := s.newRun(t, "build", "main").GetName()
 		s.phase(t, run, "Running")
@@ -150,7 +170,8 @@ func testRuns(t *testing.T, start func(string, ...string) *server) {
 		s.refused(t, "", "not found", "get", "plr", run)
 
 		held := s.newRun(t, "build", "main").GetName()
-		s.ok(t, "", "patch", "plr", held, "--type=merge", "-p", `{"metadata":{"finalizers":["example.com/hold"]}}`)
+		s.ok(t, "", "patch", "plr", held, "--type=merge", "-p",
+			`{"metadata":{"finalizers":["example.com/hold"]}}`)
 		s.ok(t, "", "delete", "plr", held, "--grace-period=0", "--force", "--wait=false")
 		if field(held, ".metadata.deletionTimestamp") == "" {
 			t.Error("the finalizer does not hold the run")
@@ -164,14 +185,22 @@ func testRuns(t *testing.T, start func(string, ...string) *server) {
 		if got := s.jsonpath(t, "build", ".spec.maxParallelRuns"); got != "5" {
 			t.Errorf("maxParallelRuns is %s", got)
 		}
-		s.refused(t, "", "Expected replicas to be 1, was 5", "scale", "pl", "build", "--replicas=2", "--current-replicas=1")
-		s.refused(t, "", "spec.replicas: Invalid value: -1", "patch", "pl", "build", "--subresource=scale", "--type=merge", "-p", `{"spec":{"replicas":-1}}`)
-		s.ok(t, "", "patch", "pl", "build", "--subresource=status", "--type=merge", "-p", `{"status":{"activeRuns":2}}`)
-		has(t, s.ok(t, "", "get", "--raw", v1Path+"pipelines/build/scale"), `"kind":"Scale","apiVersion":"autoscaling/v1"`, `"spec":{"replicas":5}`, `"status":{"replicas":2,"selector":"ci.rowkeeper.dev/pipeline=build"}`)
-		has(t, s.ok(t, "", "get", "--raw", strings.Replace(v1Path, "/v1/", "/v1alpha1/", 1)+"pipelines/build/scale"), `"spec":{"replicas":5}`)
+		s.refused(t, "", "Expected replicas to be 1, was 5", "scale", "pl", "build", "--replicas=2",
+			"--current-replicas=1")
+		s.refused(t, "", "spec.replicas: Invalid value: -1", "patch", "pl", "build",
+			"--subresource=scale", "--type=merge", "-p", `{"spec":{"replicas":-1}}`)
+		s.ok(t, "", "patch", "pl", "build", "--subresource=status", "--type=merge", "-p",
+			`{"status":{"activeRuns":2}}`)
+		has(t, s.ok(t, "", "get", "--raw", v1Path+"pipelines/build/scale"),
+			`"kind":"Scale","apiVersion":"autoscaling/v1"`, `"spec":{"replicas":5}`,
+			`"status":{"replicas":2,"selector":"ci.rowkeeper.dev/pipeline=build"}`)
+		has(t, s.ok(t, "", "get", "--raw", strings.Replace(v1Path, "/v1/", "/v1alpha1/", 1)+
+			"pipelines/build/scale"), `"spec":{"replicas":5}`)
 		// Who manages the replicas of the scale manages the field of the spec.
-		s.ok(t, `{"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"build","namespace":"default"},"spec":{"replicas":6}}`, "replace", "--raw", v1Path+"pipelines/build/scale", "-f", "-")
-		s.refused(t, "apiVersion: ci.rowkeeper.dev/v1\nkind: Pipeline\nmetadata: {name: build}\nspec: {maxParallelRuns: 9}", ".spec.maxParallelRuns", "apply", "--server-side", "--field-manager=mine", "-f", "-")
+		s.ok(t,
+			`{"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"build","namespace":"default"},"spec":{"replicas":6}}`, "replace", "--raw", v1Path+"pipelines/build/scale", "-f", "-")
+		s.refused(t,
+			"apiVersion: ci.rowkeeper.dev/v1\nkind: Pipeline\nmetadata: {name: build}\nspec: {maxParallelRuns: 9}", ".spec.maxParallelRuns", "apply", "--server-side", "--field-manager=mine", "-f", "-")
 	})
 }
 
@@ -183,7 +212,8 @@ func (s *server) followLog(t testing.TB, ctx context.Context, run, query string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+v1Path+"pipelineruns/"+run+"/log?"+query, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+v1Path+
+		"pipelineruns/"+run+"/log?"+query, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +255,8 @@ func expectEnd(t testing.TB, lines <-chan string) {
 	}
 }
 
-// A run's log is put together from what is stored, followed as it is written, through another server on the same database, and through a restart.
+// A run's log is put together from what is stored, followed as it is written, through another server
+// on the same database, and through a restart.
 func TestLogAndAttach(t *testing.T) { eachDatabase(t, testLogAndAttach) }
 
 func testLogAndAttach(t *testing.T, start func(string, ...string) *server) {
@@ -257,10 +288,13 @@ func testLogAndAttach(t *testing.T, start func(string, ...string) *server) {
 			t.Errorf("the log with %q is %q, want %q", query, got, want)
 		}
 	}
-	s.refused(t, "", "skipLines and tailLines must not be negative", "get", "--raw", v1Path+"pipelineruns/"+name+"/log?skipLines=-1")
-	s.refused(t, "", "exclude each other", "get", "--raw", v1Path+"pipelineruns/"+name+"/log?skipLines=1&tailLines=1")
+	s.refused(t, "", "skipLines and tailLines must not be negative", "get", "--raw", v1Path+
+		"pipelineruns/"+name+"/log?skipLines=-1")
+	s.refused(t, "", "exclude each other", "get", "--raw", v1Path+"pipelineruns/"+name+
+		"/log?skipLines=1&tailLines=1")
 	s.refused(t, "", "not found", "get", "--raw", v1Path+"pipelineruns/missing/log")
-	s.refused(t, "", "needs a connection that is upgraded to WebSocket", "get", "--raw", v1Path+"pipelineruns/"+name+"/attach")
+	s.refused(t, "", "needs a connection that is upgraded to WebSocket", "get", "--raw", v1Path+
+		"pipelineruns/"+name+"/attach")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -271,12 +305,15 @@ func testLogAndAttach(t *testing.T, start func(string, ...string) *server) {
 
 	// Attached, one gets only what is written from then on. Another piece shows when that is.
 	attached, writer := newLines()
-	executor, err := remotecommand.NewWebSocketExecutor(s.config(t), http.MethodGet, s.config(t).Host+v1Path+"pipelineruns/"+name+"/attach")
+	executor, err := remotecommand.NewWebSocketExecutor(s.config(t), http.MethodGet,
+		s.config(t).Host+v1Path+"pipelineruns/"+name+"/attach")
 	if err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: writer}) }()
+	go func() {
+		done <- executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: writer})
+	}()
 	sequence := 2
 	var begun string
 	eventually(t, "the connection is attached", func() bool {
@@ -318,11 +355,13 @@ func testLogAndAttach(t *testing.T, start func(string, ...string) *server) {
 
 	// Attached to a run that has ended, one gets the end, and what was before if one asks.
 	var all bytes.Buffer
-	executor, err = remotecommand.NewWebSocketExecutor(s.config(t), http.MethodGet, s.config(t).Host+v1Path+"pipelineruns/"+name+"/attach?tailLines=1")
+	executor, err = remotecommand.NewWebSocketExecutor(s.config(t), http.MethodGet,
+		s.config(t).Host+v1Path+"pipelineruns/"+name+"/attach?tailLines=1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &all}); err != nil || all.String() != "last\n" {
+	if err := executor.StreamWithContext(ctx,
+		remotecommand.StreamOptions{Stdout: &all}); err != nil || all.String() != "last\n" {
 		t.Errorf("attached to an ended run: %q %v", all.String(), err)
 	}
 }

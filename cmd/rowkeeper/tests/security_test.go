@@ -24,7 +24,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
-// storedValues reads the values of the rows below a prefix, those of live objects and those of the whole log.
+// storedValues reads the values of the rows below a prefix, those of live objects and those of the
+// whole log.
 func storedValues(t *testing.T, databaseURL, prefix string) (live, all [][]byte) {
 	t.Helper()
 	db := openSQL(t, databaseURL)
@@ -48,31 +49,36 @@ func storedValues(t *testing.T, databaseURL, prefix string) (live, all [][]byte)
 		}
 		return values
 	}
-	return read("SELECT l.key, g.value FROM rowkeeper_live l JOIN rowkeeper_log g ON g.revision = l.revision"),
-		read("SELECT g.key, g.value FROM rowkeeper_log g")
+	return read("SELECT l.key, g.value FROM rowkeeper_live l JOIN rowkeeper_log g ON g.revision " +
+		"= l.revision"), read("SELECT g.key, g.value FROM rowkeeper_log g")
 }
 
-// What is in the rows is encrypted, on every database; keys can be changed while objects are used, and are not needed any more after
-// "migrate objects".
+// What is in the rows is encrypted, on every database; keys can be changed while objects are used,
+// and are not needed any more after "migrate objects".
 func TestEncryptionAtRest(t *testing.T) {
 	dir := t.TempDir()
 	kinds, urls := databaseURLs(t, dir)
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) {
 			dir, prefix := t.TempDir(), fmt.Sprintf("/test-%d", prefixes.Add(1))
-			const first, second = "{name: first, secret: MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=}", "{name: second, secret: ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4NzY1NDMyMTA=}"
+			const first,
+				second = "{name: first, secret: MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=}",
+				"{name: second, secret: ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4NzY1NDMyMTA=}"
 			// serve starts the server with keys, of which the first one encrypts.
 			serve := func(keys ...string) *server {
 				t.Helper()
 				file := filepath.Join(dir, "encryption.yaml")
 				config := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n" +
-					"- resources: ['*.*']\n  providers:\n  - aesgcm: {keys: [" + strings.Join(keys, ", ") + "]}\n"
+					"- resources: ['*.*']\n  providers:\n  - aesgcm: {keys: [" +
+					strings.Join(keys, ", ") + "]}\n"
 				if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 					t.Fatal(err)
 				}
-				return start(t, dir, "--database="+urls[kind], "--storage-prefix="+prefix, "--encryption-provider-config="+file)
+				return start(t, dir, "--database="+urls[kind], "--storage-prefix="+prefix,
+					"--encryption-provider-config="+file)
 			}
-			// stored checks that no row can be read, and counts the live ones by the key that they are encrypted with.
+			// stored checks that no row can be read, and counts the live ones by the key that they
+			// are encrypted with.
 			stored := func() map[string]int {
 				t.Helper()
 				live, all := storedValues(t, urls[kind], prefix)
@@ -83,7 +89,8 @@ func TestEncryptionAtRest(t *testing.T) {
 					byKey[key]++
 				}
 				for _, value := range all {
-					if !bytes.HasPrefix(value, []byte("k8s:enc:aesgcm:v1:")) || bytes.Contains(value, []byte("confidential")) {
+					if !bytes.HasPrefix(value, []byte("k8s:enc:aesgcm:v1:")) ||
+						bytes.Contains(value, []byte("confidential")) {
 						t.Errorf("a row holds %.60q", value)
 					}
 				}
@@ -115,23 +122,33 @@ func TestEncryptionAtRest(t *testing.T) {
 
 			s = serve(second)
 			for i := range 4 {
-				has(t, s.ok(t, "", "get", "pl", fmt.Sprintf("p-%d", i+1), "-o", "yaml"), "make confidential")
+				has(t, s.ok(t, "", "get", "pl", fmt.Sprintf("p-%d", i+1), "-o", "yaml"),
+					"make confidential")
 			}
-			// A row that was put into the place of another one does not decrypt: its key is a part of what is authenticated.
+			// A row that was put into the place of another one does not decrypt: its key is a part
+			// of what is authenticated.
 			db := openSQL(t, urls[kind])
-			name := func(p string) string { return prefix + "/ci.rowkeeper.dev/pipelines/default/" + p }
+			name := func(p string) string {
+				return prefix + "/ci.rowkeeper.dev/pipelines/default/" + p
+			}
 			var value []byte
-			query := "SELECT g.value FROM rowkeeper_live l JOIN rowkeeper_log g ON g.revision = l.revision WHERE l.key = " + literal(kind, name("p-1"))
+			query := "SELECT g.value FROM rowkeeper_live l JOIN rowkeeper_log g ON g.revision = " +
+				"l.revision WHERE l.key = " + literal(kind, name("p-1"))
 			if err := db.QueryRowContext(t.Context(), query).Scan(&value); err != nil {
 				t.Fatal(err)
 			}
-			update := "UPDATE rowkeeper_log SET value = " + literal(kind, string(value)) + " WHERE revision = (SELECT revision FROM rowkeeper_live WHERE rowkeeper_live.key = " + literal(kind, name("p-2")) + ")"
+			update := "UPDATE rowkeeper_log SET value = " + literal(kind, string(value)) +
+				" WHERE revision = (SELECT revision FROM rowkeeper_live WHERE rowkeeper_live.key = " + literal(kind, name("p-2")) + ")"
 			if _, err := db.ExecContext(t.Context(), update); err != nil {
 				t.Fatal(err)
 			}
 			s.signal(t, syscall.SIGTERM)
-			s = launch(t, dir, "--database="+urls[kind], "--storage-prefix="+prefix, "--encryption-provider-config="+filepath.Join(dir, "encryption.yaml"), "--watch-cache=false")
-			eventually(t, "the server answers", func() bool { return s.kubectl(t, "", "get", "--raw", "/readyz").stdout == "ok" })
+			s = launch(t, dir, "--database="+urls[kind], "--storage-prefix="+prefix,
+				"--encryption-provider-config="+filepath.Join(dir, "encryption.yaml"),
+				"--watch-cache=false")
+			eventually(t, "the server answers", func() bool {
+				return s.kubectl(t, "", "get", "--raw", "/readyz").stdout == "ok"
+			})
 			s.refused(t, "", "p-2", "get", "pl", "p-2")
 			s.ok(t, "", "get", "pl", "p-1")
 		})
@@ -146,7 +163,8 @@ func literal(kind, text string) string {
 	return fmt.Sprintf("x'%x'", text)
 }
 
-// The password of the database is in none of what a server shows: what it prints and logs, its metrics, profiles and configuration, its errors.
+// The password of the database is in none of what a server shows: what it prints and logs, its
+// metrics, profiles and configuration, its errors.
 func TestNoSecrets(t *testing.T) {
 	_, urls := databaseURLs(t, t.TempDir())
 	for kind, databaseURL := range urls {
@@ -189,11 +207,16 @@ func TestNoSecrets(t *testing.T) {
 					t.Setenv(name, value)
 				}
 				dir := t.TempDir()
-				s := start(t, dir, tc.flag, fmt.Sprintf("--storage-prefix=/test-%d", prefixes.Add(1)), "-v=6")
+				s := start(t, dir, tc.flag, fmt.Sprintf("--storage-prefix=/test-%d",
+					prefixes.Add(1)), "-v=6")
 				s.ok(t, manifest("one", "make"), "create", "-f", "-")
-				for _, path := range []string{"/", "/metrics", "/metrics/slis", "/configz", "/flagz", "/statusz", "/version", "/livez?verbose", "/readyz?verbose", "/healthz?verbose",
-					"/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/heap?debug=1", "/debug/pprof/heap", "/debug/pprof/goroutine?debug=2", "/debug/pprof/allocs",
-					"/debug/pprof/profile?seconds=1", "/debug/pprof/symbol", "/debug/flags/v", "/openapi/v2", "/logs/", "/apis"} {
+				for _, path := range []string{"/", "/metrics", "/metrics/slis", "/configz",
+					"/flagz", "/statusz", "/version", "/livez?verbose", "/readyz?verbose",
+					"/healthz?verbose", "/debug/pprof/", "/debug/pprof/cmdline",
+					"/debug/pprof/heap?debug=1", "/debug/pprof/heap",
+					"/debug/pprof/goroutine?debug=2", "/debug/pprof/allocs",
+					"/debug/pprof/profile?seconds=1", "/debug/pprof/symbol", "/debug/flags/v",
+					"/openapi/v2", "/logs/", "/apis"} {
 					for _, accept := range []string{"*/*", "text/plain", "application/json"} {
 						body := s.get(t, path, accept)
 						if unzipped, err := gzip.NewReader(strings.NewReader(body)); err == nil {
@@ -215,7 +238,8 @@ func TestNoSecrets(t *testing.T) {
 					if err != nil || d.IsDir() {
 						return err
 					}
-					if content, err := os.ReadFile(path); err != nil || bytes.Contains(content, []byte(password)) {
+					if content, err := os.ReadFile(path); err != nil ||
+						bytes.Contains(content, []byte(password)) {
 						t.Errorf("%s holds the password: %v", path, err)
 					}
 					return nil
@@ -230,16 +254,25 @@ func TestNoSecrets(t *testing.T) {
 		const secret = "Tr0ub4dor"
 		scheme := u.Scheme
 		for _, wrong := range []string{
-			scheme + "://user:" + secret + "@127.0.0.1:1/db", scheme + "://user:" + secret + "@127.0.0.1:port/db", scheme + "://user:" + secret + "@[::1/db",
-			scheme + "://user:" + secret + "%zz@127.0.0.1/db", scheme + "://us er:" + secret + "@127.0.0.1/db", scheme + "://user:" + secret + "/x@127.0.0.1/db",
-			scheme + "://user:" + secret + "#x@127.0.0.1/db", scheme + "://user:" + secret + "@" + u.Host + u.Path, scheme + "://user:" + secret + "@" + u.Host + "/nothing?unknown_parameter=1",
-			scheme + ":" + secret, "nothing://user:" + secret + "@host/db", secret, "user:" + secret + "@tcp(127.0.0.1:1)/db", scheme + "://user@host/db?password=" + secret + "&connect_timeout=x",
-			scheme + "://user:" + secret + "@nowhere.invalid/db", scheme + "://user:@/" + secret + "@" + u.Host + u.Path,
+			scheme + "://user:" + secret + "@127.0.0.1:1/db", scheme + "://user:" + secret +
+				"@127.0.0.1:port/db", scheme + "://user:" + secret + "@[::1/db",
+			scheme + "://user:" + secret + "%zz@127.0.0.1/db", scheme + "://us er:" + secret +
+				"@127.0.0.1/db", scheme + "://user:" + secret + "/x@127.0.0.1/db",
+			scheme + "://user:" + secret + "#x@127.0.0.1/db", scheme + "://user:" + secret + "@" +
+				u.Host + u.Path, scheme + "://user:" + secret + "@" + u.Host +
+				"/nothing?unknown_parameter=1",
+			scheme + ":" + secret, "nothing://user:" + secret + "@host/db", secret, "user:" +
+				secret + "@tcp(127.0.0.1:1)/db", scheme + "://user@host/db?password=" + secret +
+				"&connect_timeout=x",
+			scheme + "://user:" + secret + "@nowhere.invalid/db", scheme + "://user:@/" + secret +
+				"@" + u.Host + u.Path,
 		} {
 			for _, args := range [][]string{
-				{"serve", "--secure-port=0", "-v=6"}, {"migrate", "up"}, {"migrate", "status"}, {"fence"}, {"backup", "-"}, {"backup", filepath.Join(t.TempDir(), "b")},
+				{"serve", "--secure-port=0", "-v=6"}, {"migrate", "up"}, {"migrate", "status"},
+				{"fence"}, {"backup", "-"}, {"backup", filepath.Join(t.TempDir(), "b")},
 			} {
-				r := run(t, t.TempDir(), "", nil, rowkeeperProgram, append(args, "--database="+wrong, "--database-timeout=2s")...)
+				r := run(t, t.TempDir(), "", nil, rowkeeperProgram,
+					append(args, "--database="+wrong, "--database-timeout=2s")...)
 				if r.code == 0 || strings.Contains(r.stdout+r.stderr, secret) {
 					t.Errorf("%v --database=%s: %d %s%s", args, wrong, r.code, r.stdout, r.stderr)
 				}
@@ -255,14 +288,16 @@ func TestTLSVersions(t *testing.T) {
 		address := strings.TrimPrefix(config.Host, "https://")
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(config.CAData)
-		conn, err := tls.Dial("tcp", address, &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS10, MaxVersion: version})
+		conn, err := tls.Dial("tcp", address,
+			&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS10, MaxVersion: version})
 		if err == nil {
 			conn.Close()
 		}
 		return err
 	}
 	s := start(t, t.TempDir())
-	for version, want := range map[uint16]bool{tls.VersionTLS10: false, tls.VersionTLS11: false, tls.VersionTLS12: true, tls.VersionTLS13: true} {
+	for version, want := range map[uint16]bool{tls.VersionTLS10: false, tls.VersionTLS11: false,
+		tls.VersionTLS12: true, tls.VersionTLS13: true} {
 		if err := oldest(s, version); (err == nil) != want {
 			t.Errorf("%s: %v, want it to be accepted: %t", tls.VersionName(version), err, want)
 		}
@@ -281,7 +316,8 @@ func TestRequestLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	url := s.config(t).Host + v1Path + "pipelines"
-	post := func(ctx context.Context, client *http.Client, body io.Reader) (int, http.Header, string) {
+	post := func(ctx context.Context, client *http.Client, body io.Reader) (int,
+		http.Header, string) {
 		t.Helper()
 		request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, body)
 		if err != nil {
@@ -303,22 +339,27 @@ func TestRequestLimits(t *testing.T) {
 		return response.StatusCode, response.Header, string(text)
 	}
 	filler := func(n int) io.Reader {
-		return strings.NewReader(manifest("large", "make", "annotations: {}") + "# " + strings.Repeat("x", n))
+		return strings.NewReader(manifest("large", "make", "annotations: {}") + "# " +
+			strings.Repeat("x", n))
 	}
-	if code, _, body := post(t.Context(), admin, filler(3<<20)); code != http.StatusRequestEntityTooLarge {
+	if code, _, body := post(t.Context(), admin,
+		filler(3<<20)); code != http.StatusRequestEntityTooLarge {
 		t.Errorf("a body of more than 3 MiB: %d %s", code, body)
 	}
 	if code, _, body := post(t.Context(), admin, filler(2<<20)); code != http.StatusCreated {
 		t.Errorf("a body of 2 MiB, most of it a comment: %d %s", code, body)
 	}
 
-	// The administrator's request holds the one place; his own further ones pass, as the group system:masters always does, and somebody else's do not.
-	authority, _, err := pki.EnsureAuthority(filepath.Join(s.dir, ".rowkeeper", "pki", "ca.crt"), filepath.Join(s.dir, ".rowkeeper", "pki", "ca.key"), clock.RealClock{})
+	// The administrator's request holds the one place; his own further ones pass, as the group
+	// system:masters always does, and somebody else's do not.
+	authority, _, err := pki.EnsureAuthority(filepath.Join(s.dir, ".rowkeeper", "pki", "ca.crt"),
+		filepath.Join(s.dir, ".rowkeeper", "pki", "ca.key"), clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	cert, key := filepath.Join(t.TempDir(), "user.crt"), filepath.Join(t.TempDir(), "user.key")
-	if err := authority.Issue(pki.Certificate{CertFile: cert, KeyFile: key, Template: pki.Client("somebody")}); err != nil {
+	if err := authority.Issue(pki.Certificate{CertFile: cert, KeyFile: key,
+		Template: pki.Client("somebody")}); err != nil {
 		t.Fatal(err)
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", s.kubeconfig())
@@ -361,15 +402,18 @@ func TestRequestLimits(t *testing.T) {
 	cancel()
 }
 
-// After "migrate objects" nothing needs the old key: no Secret, no definition and none of its objects.
+// After "migrate objects" nothing needs the old key: no Secret, no definition and none of its
+// objects.
 func TestRotationOfEverything(t *testing.T) {
 	dir := t.TempDir()
-	const first, second = "{name: first, secret: MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=}", "{name: second, secret: ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4NzY1NDMyMTA=}"
+	const first, second = "{name: first, secret: MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=}",
+		"{name: second, secret: ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4NzY1NDMyMTA=}"
 	file := filepath.Join(dir, "encryption.yaml")
 	serve := func(keys ...string) *server {
 		t.Helper()
 		config := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n" +
-			"- resources: ['*.*']\n  providers:\n  - aesgcm: {keys: [" + strings.Join(keys, ", ") + "]}\n"
+			"- resources: ['*.*']\n  providers:\n  - aesgcm: {keys: [" + strings.Join(keys, ", ") +
+			"]}\n"
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -378,7 +422,8 @@ func TestRotationOfEverything(t *testing.T) {
 	// stored counts the live rows by the key that they are encrypted with.
 	stored := func() map[string]int {
 		t.Helper()
-		live, _ := storedValues(t, "sqlite://"+filepath.Join(dir, ".rowkeeper", "state.db"), storage.DefaultPrefix)
+		live, _ := storedValues(t, "sqlite://"+filepath.Join(dir, ".rowkeeper", "state.db"),
+			storage.DefaultPrefix)
 		byKey := map[string]int{}
 		for _, value := range live {
 			_, rest, _ := strings.Cut(string(value), "k8s:enc:aesgcm:v1:")
@@ -389,7 +434,8 @@ func TestRotationOfEverything(t *testing.T) {
 	}
 	migrate := func(args ...string) string {
 		t.Helper()
-		r := run(t, dir, "", nil, rowkeeperProgram, append([]string{"migrate", "objects"}, args...)...)
+		r := run(t, dir, "", nil, rowkeeperProgram,
+			append([]string{"migrate", "objects"}, args...)...)
 		if r.code != 0 {
 			t.Fatal(r.stderr)
 		}
@@ -416,19 +462,24 @@ func TestRotationOfEverything(t *testing.T) {
 	if strings.Contains(out, "pipelines") || stored()["first"] == 0 {
 		t.Errorf("more than what was named is rewritten:\n%s", out)
 	}
-	has(t, migrate(), "secrets: 0 of 1 objects rewritten\n", "pipelines.ci.rowkeeper.dev: 1 of 1 objects rewritten\n",
-		"customresourcedefinitions.apiextensions.k8s.io: 1 of 1 objects rewritten\n", "widgets.factory.example.com: 1 of 1 objects rewritten\n")
+	has(t, migrate(), "secrets: 0 of 1 objects rewritten\n",
+		"pipelines.ci.rowkeeper.dev: 1 of 1 objects rewritten\n",
+		"customresourcedefinitions.apiextensions.k8s.io: 1 of 1 objects rewritten\n",
+		"widgets.factory.example.com: 1 of 1 objects rewritten\n")
 	if got := stored(); got["second"] != before["first"] || len(got) != 1 {
 		t.Errorf("after the migration, stored are %v, and %v before", got, before)
 	}
 	s.signal(t, syscall.SIGTERM)
 
 	s = serve(second)
-	if got := s.ok(t, "", "get", "secret", "token", "-o", "jsonpath={.data.token}"); got != "Y29uZmlkZW50aWFs" {
+	if got := s.ok(t, "", "get", "secret", "token", "-o",
+		"jsonpath={.data.token}"); got != "Y29uZmlkZW50aWFs" {
 		t.Errorf("the secret is %s", got)
 	}
 	s.ok(t, "", "get", "pl/one", "crd/widgets.factory.example.com", "wg/one", "ns/team")
-	if r := run(t, dir, "", nil, rowkeeperProgram, "migrate", "objects", "--groups="); r.code == 0 || !strings.Contains(r.stderr, "--groups must name at least one API group") {
+	if r := run(t, dir, "", nil, rowkeeperProgram, "migrate", "objects",
+		"--groups="); r.code == 0 ||
+		!strings.Contains(r.stderr, "--groups must name at least one API group") {
 		t.Errorf("no group: %d %s", r.code, r.stderr)
 	}
 }

@@ -15,19 +15,22 @@ import (
 func TestServeWithoutFlags(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir)
-	has(t, s.stdout.String(), "serves https://127.0.0.1:", "from sqlite://"+dir+"/.rowkeeper/state.db", "The kubeconfig is "+dir+"/.rowkeeper/kubeconfig",
+	has(t, s.stdout.String(), "serves https://127.0.0.1:", "from sqlite://"+dir+
+		"/.rowkeeper/state.db", "The kubeconfig is "+dir+"/.rowkeeper/kubeconfig",
 		"Try: kubectl --kubeconfig "+dir+"/.rowkeeper/kubeconfig get pipelines -A")
 	if log := s.stderr.String(); log != "" {
 		t.Errorf("it logs without a reason:\n%s", log)
 	}
-	if r := s.kubectl(t, "", "get", "pipelines", "-A"); !strings.Contains(r.stderr, "No resources found") {
+	if r := s.kubectl(t, "", "get", "pipelines", "-A"); !strings.Contains(r.stderr,
+		"No resources found") {
 		t.Errorf("there are pipelines that nobody asked for: %s%s", r.stdout, r.stderr)
 	}
 	info, err := os.Stat(s.kubeconfig())
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the kubeconfig: %v %v, want mode 0600", info, err)
 	}
-	if info, err := os.Stat(filepath.Join(dir, ".rowkeeper")); err != nil || info.Mode().Perm() != 0o700 {
+	if info, err := os.Stat(filepath.Join(dir, ".rowkeeper")); err != nil ||
+		info.Mode().Perm() != 0o700 {
 		t.Errorf("the directory: %v %v, want mode 0700", info, err)
 	}
 	before, err := os.ReadFile(filepath.Join(dir, ".rowkeeper", "pki", "ca.crt"))
@@ -44,7 +47,8 @@ func TestServeWithoutFlags(t *testing.T) {
 	}
 }
 
-// The example is made once: on the first start of a data directory, and not again when it was deleted.
+// The example is made once: on the first start of a data directory, and not again when it was
+// deleted.
 func TestExample(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir, "--example", "-v=1")
@@ -55,16 +59,20 @@ func TestExample(t *testing.T) {
 	}
 	s.signal(t, syscall.SIGINT)
 	s = start(t, dir, "--example")
-	if r := s.kubectl(t, "", "get", "pipelines", "-A"); !strings.Contains(r.stderr, "No resources found") {
+	if r := s.kubectl(t, "", "get", "pipelines", "-A"); !strings.Contains(r.stderr,
+		"No resources found") {
 		t.Errorf("the example is there again: %s%s", r.stdout, r.stderr)
 	}
 }
 
-// A server that serves definitions and is told to stop before it knows them stops as any other does.
+// A server that serves definitions and is told to stop before it knows them stops as any other
+// does.
 func TestStopWhileStarting(t *testing.T) {
 	for range 3 {
 		s := launch(t, t.TempDir(), "--enable-crds", "-v=2")
-		eventually(t, "the server listens", func() bool { return strings.Contains(s.stderr.String(), "Serving securely") })
+		eventually(t, "the server listens", func() bool {
+			return strings.Contains(s.stderr.String(), "Serving securely")
+		})
 		if code := s.signal(t, syscall.SIGTERM); code != 0 {
 			t.Errorf("the exit code is %d", code)
 		}
@@ -79,26 +87,33 @@ func TestStopWhileStarting(t *testing.T) {
 func TestHealthAndVersion(t *testing.T) {
 	s := start(t, t.TempDir())
 	for _, path := range []string{"/livez", "/readyz", "/healthz"} {
-		eventually(t, path, func() bool { return s.kubectl(t, "", "get", "--raw", path).stdout == "ok" })
+		eventually(t, path, func() bool {
+			return s.kubectl(t, "", "get", "--raw", path).stdout == "ok"
+		})
 	}
 	has(t, s.ok(t, "", "get", "--raw", "/readyz?verbose"), "[+]storage ok", "[+]policies ok")
 	if strings.Contains(s.ok(t, "", "get", "--raw", "/livez?verbose"), "[+]storage ok") {
 		t.Error("a server whose database is away would be restarted")
 	}
-	has(t, s.ok(t, "", "get", "--raw", "/metrics"), "rowkeeper_head_revision ", "apiserver_storage_size_bytes{", "apiserver_request_total{", `apiserver_resource_objects{group="ci.rowkeeper.dev",resource="pipelines"}`)
+	has(t, s.ok(t, "", "get", "--raw", "/metrics"), "rowkeeper_head_revision ",
+		"apiserver_storage_size_bytes{", "apiserver_request_total{",
+		`apiserver_resource_objects{group="ci.rowkeeper.dev",resource="pipelines"}`)
 	has(t, s.ok(t, "", "version"), "Server Version: v1.37.2+rowkeeper.")
 	if r := s.kubectl(t, "", "version"); r.stderr != "" {
 		t.Errorf("kubectl does not like the version: %s", r.stderr)
 	}
 	r := run(t, s.dir, "", nil, rowkeeperProgram, "version")
-	if r.code != 0 || !strings.HasPrefix(r.stdout, "rowkeeper ") || strings.Count(r.stdout, "\n") != 1 {
+	if r.code != 0 || !strings.HasPrefix(r.stdout, "rowkeeper ") ||
+		strings.Count(r.stdout, "\n") != 1 {
 		t.Errorf("rowkeeper version: %d %s", r.code, r.stdout)
 	}
 	var info map[string]string
-	if err := json.Unmarshal([]byte(run(t, s.dir, "", nil, rowkeeperProgram, "version", "-o", "json").stdout), &info); err != nil || info["kubernetes"] != "v1.37.2" {
+	if err := json.Unmarshal([]byte(run(t, s.dir, "", nil, rowkeeperProgram, "version", "-o",
+		"json").stdout), &info); err != nil || info["kubernetes"] != "v1.37.2" {
 		t.Errorf("rowkeeper version -o json: %v %v", info, err)
 	}
-	has(t, run(t, s.dir, "", nil, rowkeeperProgram, "version", "-o", "yaml").stdout, "kubernetes: v1.37.2\n")
+	has(t, run(t, s.dir, "", nil, rowkeeperProgram, "version", "-o", "yaml").stdout,
+		"kubernetes: v1.37.2\n")
 
 	for path, want := range map[string]string{
 		"/apis":                                `"preferredVersion":{"groupVersion":"ci.rowkeeper.dev/v1"`,
@@ -141,8 +156,10 @@ func TestAuditAndEncryption(t *testing.T) {
 	log := filepath.Join(dir, "audit.log")
 	s := start(t, dir,
 		"--audit-log-path="+log,
-		"--audit-policy-file="+write("policy.yaml", "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata, resources: [{group: ci.rowkeeper.dev}]}, {level: None}]\n"),
-		"--encryption-provider-config="+write("encryption.yaml", `apiVersion: apiserver.config.k8s.io/v1
+		"--audit-policy-file="+write("policy.yaml",
+			"apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata, resources: [{group: ci.rowkeeper.dev}]}, {level: None}]\n"),
+		"--encryption-provider-config="+
+			write("encryption.yaml", `apiVersion: apiserver.config.k8s.io/v1
 kind: EncryptionConfiguration
 resources:
 - resources: [pipelines.ci.rowkeeper.dev]
@@ -150,12 +167,14 @@ resources:
 `))
 	s.ok(t, manifest("secret", "make confidential"), "create", "-f", "-")
 	has(t, s.ok(t, "", "get", "pl", "secret", "-o", "yaml"), "make confidential")
-	live, _ := storedValues(t, "sqlite://"+filepath.Join(dir, ".rowkeeper", "state.db"), storage.DefaultPrefix)
+	live, _ := storedValues(t, "sqlite://"+filepath.Join(dir, ".rowkeeper", "state.db"),
+		storage.DefaultPrefix)
 	if len(live) != 1 {
 		t.Errorf("%d objects are stored", len(live))
 	}
 	for _, value := range live {
-		if !bytes.HasPrefix(value, []byte("k8s:enc:secretbox:v1:first:")) || bytes.Contains(value, []byte("confidential")) {
+		if !bytes.HasPrefix(value, []byte("k8s:enc:secretbox:v1:first:")) ||
+			bytes.Contains(value, []byte("confidential")) {
 			t.Errorf("stored is %.60q", value)
 		}
 	}
@@ -163,7 +182,8 @@ resources:
 	if err != nil {
 		t.Fatal(err)
 	}
-	has(t, string(events), `"verb":"create","user":{"username":"admin"`, `"objectRef":{"resource":"pipelines","namespace":"default","name":"secret"`)
+	has(t, string(events), `"verb":"create","user":{"username":"admin"`,
+		`"objectRef":{"resource":"pipelines","namespace":"default","name":"secret"`)
 }
 
 func TestLogging(t *testing.T) {

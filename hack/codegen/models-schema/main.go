@@ -1,4 +1,5 @@
-// Command models-schema prints the schemas of the API's types as an OpenAPI document, of which apply configurations are generated.
+// Command models-schema prints the schemas of the API's types as an OpenAPI document, of which
+// apply configurations are generated.
 package main
 
 import (
@@ -26,8 +27,9 @@ func main() {
 		schemas[name] = schema
 	}
 	document := spec.Swagger{SwaggerProps: spec.SwaggerProps{
-		Swagger:     "2.0",
-		Info:        &spec.Info{InfoProps: spec.InfoProps{Title: "Rowkeeper", Version: "unversioned"}},
+		Swagger: "2.0",
+		Info: &spec.Info{InfoProps: spec.InfoProps{Title: "Rowkeeper",
+			Version: "unversioned"}},
 		Paths:       &spec.Paths{},
 		Definitions: schemas,
 	}}

@@ -1,8 +1,9 @@
-// Command openapi-subset removes unwanted types from the output of openapi-gen. It keeps the types that
-// its arguments name, and those that they refer to. The packages of k8s.io/api describe hundreds of
-// types; the core API that we serve has a few of them.
+// Command openapi-subset removes unwanted types from the output of openapi-gen. It keeps the types
+// that its arguments name, and those that they refer to. The packages of k8s.io/api describe
+// hundreds of types; the core API that we serve has a few of them.
 //
-// usage: openapi-subset FILE PACKAGE.TYPE… where PACKAGE is the name by which the file imports the type's package
+// usage: openapi-subset FILE PACKAGE.TYPE… where PACKAGE is the name by which the file imports the
+// type's package
 package main
 
 import (

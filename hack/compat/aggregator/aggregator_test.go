@@ -37,7 +37,8 @@ func TestMain(m *testing.M) {
 	if kubectlProgram, err = filepath.Abs("../../../bin/compat/kubectl"); err != nil {
 		panic(err)
 	}
-	build := exec.Command("go", "build", "-C", "../../tools/kubectl", "-ldflags", "-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", kubectlProgram, ".")
+	build := exec.Command("go", "build", "-C", "../../tools/kubectl", "-ldflags",
+		"-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", kubectlProgram, ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "%v: %v\n%s", build.Args, err, out)
 		os.Exit(1)
@@ -45,29 +46,34 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// api is the aggregator as the test kit starts it. The cluster's Services, which its APIServices may name, are none.
+// api is the aggregator as the test kit starts it. The cluster's Services, which its APIServices
+// may name, are none.
 func api(t *testing.T) testkit.API {
 	dir := t.TempDir()
 	certFile, keyFile := filepath.Join(dir, "proxy.crt"), filepath.Join(dir, "proxy.key")
-	authority, _, err := pki.EnsureAuthority(filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key"), clock.RealClock{})
+	authority, _, err := pki.EnsureAuthority(filepath.Join(dir, "ca.crt"),
+		filepath.Join(dir, "ca.key"), clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := authority.Ensure(pki.Certificate{CertFile: certFile, KeyFile: keyFile, Template: pki.Client("proxy")}); err != nil {
+	if _, err := authority.Ensure(pki.Certificate{CertFile: certFile, KeyFile: keyFile,
+		Template: pki.Client("proxy")}); err != nil {
 		t.Fatal(err)
 	}
 	return testkit.API{
 		Scheme:  aggregatorscheme.Scheme,
 		Codecs:  aggregatorscheme.Codecs,
 		OpenAPI: openapi.GetOpenAPIDefinitions,
-		New: func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error) {
+		New: func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer,
+			error) {
 			c.MergedResourceConfig = apiserver.DefaultAPIResourceConfigSource()
 			c.SharedInformerFactory = coreinformers.NewSharedInformerFactory(fake.NewClientset(), 0)
 			aggregator, err := newAggregator(c, certFile, keyFile)
 			if err != nil {
 				return nil, err
 			}
-			// The kit prepares what it runs. What is left out is that the aggregator merges the OpenAPI documents of the servers behind it.
+			// The kit prepares what it runs. What is left out is that the aggregator merges the
+			// OpenAPI documents of the servers behind it.
 			return aggregator.GenericAPIServer, nil
 		},
 	}
@@ -89,7 +95,10 @@ func testAggregator(t *testing.T, db testkit.Database) {
 	}
 	poll := func(what string, done func(context.Context) bool) {
 		t.Helper()
-		err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 2*time.Minute, true, func(ctx context.Context) (bool, error) { return done(ctx), nil })
+		err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, 2*time.Minute, true,
+			func(ctx context.Context) (bool, error) {
+				return done(ctx), nil
+			})
 		if err != nil {
 			t.Fatalf("waited in vain for %s: %v", what, err)
 		}
@@ -107,7 +116,8 @@ func testAggregator(t *testing.T, db testkit.Database) {
 		return string(out)
 	}
 
-	// A group that the aggregator serves itself is always available; the availability controller says so by the status subresource.
+	// A group that the aggregator serves itself is always available; the availability controller
+	// says so by the status subresource.
 	kubectl(`{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1.example.com"},
 		"spec": {"group": "example.com", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 10}}`, "apply", "--validate=false", "-f", "-")
 	poll("the informer", func(context.Context) bool {
@@ -115,7 +125,8 @@ func testAggregator(t *testing.T, db testkit.Database) {
 		return err == nil && got.Spec.Group == "example.com"
 	})
 	poll("the availability controller", func(ctx context.Context) bool {
-		got, err := client.ApiregistrationV1().APIServices().Get(ctx, "v1.example.com", metav1.GetOptions{})
+		got, err := client.ApiregistrationV1().APIServices().Get(ctx, "v1.example.com",
+			metav1.GetOptions{})
 		if err != nil {
 			return false
 		}

@@ -1,5 +1,6 @@
-// Command aggregator is upstream's k8s.io/kube-aggregator, which stores its APIServices by Rowkeeper: in SQLite, PostgreSQL or MySQL in place
-// of etcd. The lines marked with a + are all that differs from the command of upstream's main program.
+// Command aggregator is upstream's k8s.io/kube-aggregator, which stores its APIServices by
+// Rowkeeper: in SQLite, PostgreSQL or MySQL in place of etcd. The lines marked with a + are all
+// that differs from the command of upstream's main program.
 package main
 
 import (
@@ -76,7 +77,8 @@ func newCommand(ctx context.Context) *cobra.Command {
 	return cmd
 }
 
-// newAggregator makes the server. Its own definitions are in OpenAPIConfig and OpenAPIV3Config; it serves the documents of all servers behind it by itself.
+// newAggregator makes the server. Its own definitions are in OpenAPIConfig and OpenAPIV3Config; it
+// serves the documents of all servers behind it by itself.
 func newAggregator(c *genericapiserver.RecommendedConfig, certFile, keyFile string) (*apiserver.APIAggregator, error) {
 	namer := openapinamer.NewDefinitionNamer(aggregatorscheme.Scheme)
 	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(openapi.GetOpenAPIDefinitions, namer)

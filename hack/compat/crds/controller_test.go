@@ -22,7 +22,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
 
-// controller has the form of upstream's sample-controller: the informer's handler queues names, and workers read the objects of these names from the lister.
+// controller has the form of upstream's sample-controller: the informer's handler queues names, and
+// workers read the objects of these names from the lister.
 type controller struct {
 	lister listers.CertificateLister
 	queue  workqueue.TypedRateLimitingInterface[cache.ObjectName]
@@ -103,8 +104,9 @@ func (c *controller) all(n int, state string) bool {
 	return len(c.states) == n
 }
 
-// A controller with a project's own generated clientset, informers and listers sees each of 1,000 creations, updates and deletions of its resource once, and has
-// in the end worked on the newest state of every object.
+// A controller with a project's own generated clientset, informers and listers sees each of 1,000
+// creations, updates and deletions of its resource once, and has in the end worked on the newest
+// state of every object.
 func TestController(t *testing.T) {
 	const objects, workers, writers = 1000, 4, 8
 	s := crds.Start(t, testkit.Options{})
@@ -152,7 +154,9 @@ func TestController(t *testing.T) {
 			_, err = certificates.Update(ctx, changed, metav1.UpdateOptions{})
 			return err
 		}},
-		{"deleted", func(name string) error { return certificates.Delete(ctx, name, metav1.DeleteOptions{}) }},
+		{"deleted", func(name string) error {
+			return certificates.Delete(ctx, name, metav1.DeleteOptions{})
+		}},
 	} {
 		var group errgroup.Group
 		group.SetLimit(writers)
@@ -162,12 +166,18 @@ func TestController(t *testing.T) {
 		if err := group.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the workers have found all to be "+step.state, func(context.Context) (bool, error) { return c.all(objects, step.state), nil })
+		eventually(t, "the workers have found all to be "+step.state,
+			func(context.Context) (bool, error) {
+				return c.all(objects, step.state), nil
+			})
 	}
-	t.Logf("%d writes and everything that follows took %s", 3*objects, time.Since(began).Round(time.Millisecond))
+	t.Logf("%d writes and everything that follows took %s", 3*objects,
+		time.Since(began).Round(time.Millisecond))
 
-	// The handler is called in the order of the writes: after the call for this one, none can follow for those before.
-	if _, err := certificates.Create(ctx, certificate("last", "created"), metav1.CreateOptions{}); err != nil {
+	// The handler is called in the order of the writes: after the call for this one, none can
+	// follow for those before.
+	if _, err := certificates.Create(ctx, certificate("last", "created"),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	last := cache.NewObjectName("default", "last")
@@ -194,6 +204,7 @@ func TestController(t *testing.T) {
 func certificate(name, commonName string) *certmanagerv1.Certificate {
 	return &certmanagerv1.Certificate{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       certmanagerv1.CertificateSpec{SecretName: name, CommonName: commonName, IssuerRef: cmmetav1.IssuerReference{Name: "ca"}},
+		Spec: certmanagerv1.CertificateSpec{SecretName: name, CommonName: commonName,
+			IssuerRef: cmmetav1.IssuerReference{Name: "ca"}},
 	}
 }

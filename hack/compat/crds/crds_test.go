@@ -44,11 +44,13 @@ var projects = map[string]string{
 // definitions reads those of a module.
 func definitions(t testing.TB, module string) []*apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
-	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}",
+		module).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), projects[module], "*.yaml"))
+	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), projects[module],
+		"*.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +87,8 @@ func definitions(t testing.TB, module string) []*apiextensionsv1.CustomResourceD
 
 func eventually(t testing.TB, what string, ok wait.ConditionWithContextFunc) {
 	t.Helper()
-	if err := wait.PollUntilContextTimeout(t.Context(), 250*time.Millisecond, 5*time.Minute, true, ok); err != nil {
+	if err := wait.PollUntilContextTimeout(t.Context(), 250*time.Millisecond, 5*time.Minute, true,
+		ok); err != nil {
 		t.Fatalf("waited in vain: %s: %v", what, err)
 	}
 }
@@ -106,24 +109,29 @@ func install(t testing.TB, config *rest.Config, all []*apiextensionsv1.CustomRes
 func established(t testing.TB, config *rest.Config, n int) {
 	t.Helper()
 	client := apiextensions.NewForConfigOrDie(config).ApiextensionsV1().CustomResourceDefinitions()
-	eventually(t, fmt.Sprintf("%d definitions are established", n), func(ctx context.Context) (bool, error) {
-		list, err := client.List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-		if err != nil {
-			return false, err
-		}
-		count := 0
-		for _, d := range list.Items {
-			for _, c := range d.Status.Conditions {
-				if c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue {
-					count++
-				}
-				if c.Type == apiextensionsv1.NamesAccepted && c.Status == apiextensionsv1.ConditionFalse || c.Type == apiextensionsv1.NonStructuralSchema && c.Status == apiextensionsv1.ConditionTrue {
-					return false, fmt.Errorf("%s: %s", d.Name, c.Message)
+	eventually(t, fmt.Sprintf("%d definitions are established", n),
+		func(ctx context.Context) (bool, error) {
+			list, err := client.List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+			if err != nil {
+				return false, err
+			}
+			count := 0
+			for _, d := range list.Items {
+				for _, c := range d.Status.Conditions {
+					if c.Type == apiextensionsv1.Established &&
+						c.Status == apiextensionsv1.ConditionTrue {
+						count++
+					}
+					if c.Type == apiextensionsv1.NamesAccepted &&
+						c.Status == apiextensionsv1.ConditionFalse ||
+						c.Type == apiextensionsv1.NonStructuralSchema &&
+							c.Status == apiextensionsv1.ConditionTrue {
+						return false, fmt.Errorf("%s: %s", d.Name, c.Message)
+					}
 				}
 			}
-		}
-		return count >= n, nil
-	})
+			return count >= n, nil
+		})
 }
 
 // use says how a project's objects behave.
@@ -144,7 +152,8 @@ kind: Certificate
 metadata: {name: web, namespace: default}
 spec: {secretName: web-tls, dnsNames: [web.example.com], issuerRef: {name: ca}}`,
 		bad: func(o *unstructured.Unstructured) {
-			set[any](unstructured.SetNestedField, o.Object, "Sometimes", "spec", "privateKey", "rotationPolicy")
+			set[any](unstructured.SetNestedField, o.Object, "Sometimes", "spec", "privateKey",
+				"rotationPolicy")
 		},
 		refusal: `spec.privateKey.rotationPolicy: Unsupported value: "Sometimes": supported values: "Never", "Always"`,
 	}, {
@@ -153,7 +162,9 @@ apiVersion: cert-manager.io/v1
 kind: ClusterIssuer
 metadata: {name: ca}
 spec: {selfSigned: {}}`,
-		bad:     func(o *unstructured.Unstructured) { unstructured.RemoveNestedField(o.Object, "spec") },
+		bad: func(o *unstructured.Unstructured) {
+			unstructured.RemoveNestedField(o.Object, "spec")
+		},
 		refusal: "spec: Required value",
 	}},
 	"sigs.k8s.io/gateway-api": {{
@@ -165,7 +176,8 @@ spec: {gatewayClassName: any, listeners: [{name: http, port: 80, protocol: HTTP}
 		defaults: map[string]any{"spec.listeners.0.allowedRoutes.namespaces.from": "Same"},
 		bad: func(o *unstructured.Unstructured) {
 			set(unstructured.SetNestedSlice, o.Object, []any{map[string]any{
-				"name": "tls", "port": int64(443), "protocol": "HTTP", "tls": map[string]any{"certificateRefs": []any{map[string]any{"name": "web-tls"}}},
+				"name": "tls", "port": int64(443), "protocol": "HTTP",
+				"tls": map[string]any{"certificateRefs": []any{map[string]any{"name": "web-tls"}}},
 			}}, "spec", "listeners")
 		},
 		refusal: "tls must not be specified for protocols",
@@ -176,11 +188,14 @@ kind: HTTPRoute
 metadata: {name: web, namespace: default}
 spec: {parentRefs: [{name: edge}], rules: [{backendRefs: [{name: web, port: 80}]}]}`,
 		defaults: map[string]any{
-			"spec.parentRefs.0.group": "gateway.networking.k8s.io", "spec.parentRefs.0.kind": "Gateway", "spec.rules.0.matches.0.path.type": "PathPrefix",
+			"spec.parentRefs.0.group": "gateway.networking.k8s.io",
+			"spec.parentRefs.0.kind":  "Gateway", "spec.rules.0.matches.0.path.type": "PathPrefix",
 			"spec.rules.0.backendRefs.0.weight": int64(1),
 		},
 		bad: func(o *unstructured.Unstructured) {
-			set(unstructured.SetNestedSlice, o.Object, []any{map[string]any{"backendRefs": []any{map[string]any{"name": "web"}}}}, "spec", "rules")
+			set(unstructured.SetNestedSlice, o.Object,
+				[]any{map[string]any{"backendRefs": []any{map[string]any{"name": "web"}}}},
+				"spec", "rules")
 		},
 		refusal: "Must have port for Service reference",
 	}},
@@ -190,7 +205,8 @@ apiVersion: monitoring.coreos.com/v1
 kind: Prometheus
 metadata: {name: main, namespace: default}
 spec: {replicas: 2}`,
-		defaults: map[string]any{"spec.scrapeInterval": "30s", "spec.evaluationInterval": "30s", "spec.portName": "web"},
+		defaults: map[string]any{"spec.scrapeInterval": "30s", "spec.evaluationInterval": "30s",
+			"spec.portName": "web"},
 		bad: func(o *unstructured.Unstructured) {
 			set[any](unstructured.SetNestedField, o.Object, "often", "spec", "scrapeInterval")
 		},
@@ -201,12 +217,15 @@ apiVersion: monitoring.coreos.com/v1
 kind: ServiceMonitor
 metadata: {name: web, namespace: default}
 spec: {selector: {matchLabels: {app: web}}, endpoints: [{port: metrics}]}`,
-		bad:     func(o *unstructured.Unstructured) { unstructured.RemoveNestedField(o.Object, "spec", "selector") },
+		bad: func(o *unstructured.Unstructured) {
+			unstructured.RemoveNestedField(o.Object, "spec", "selector")
+		},
 		refusal: "spec.selector: Required value",
 	}},
 }
 
-// The definitions of each project are established, and their objects are held, defaulted, validated and listed.
+// The definitions of each project are established, and their objects are held, defaulted, validated
+// and listed.
 func TestProjects(t *testing.T) {
 	for module := range projects {
 		t.Run(module, func(t *testing.T) {
@@ -214,7 +233,8 @@ func TestProjects(t *testing.T) {
 			all := definitions(t, module)
 			began := time.Now()
 			install(t, s.Config, all)
-			t.Logf("%d definitions were established after %s", len(all), time.Since(began).Round(time.Millisecond))
+			t.Logf("%d definitions were established after %s", len(all),
+				time.Since(began).Round(time.Millisecond))
 			for _, u := range uses[module] {
 				t.Run(u.kind(t), func(t *testing.T) { u.test(t, s.Config) })
 			}
@@ -236,7 +256,8 @@ func (u use) kind(t *testing.T) string { return u.decode(t).GetKind() }
 func (u use) test(t *testing.T, config *rest.Config) {
 	o := u.decode(t)
 	client := resource(t, config, o)
-	created, err := client.Create(t.Context(), o, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+	created, err := client.Create(t.Context(), o,
+		metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +269,9 @@ func (u use) test(t *testing.T, config *rest.Config) {
 	unknown := u.decode(t)
 	unknown.SetName("unknown")
 	set[any](unstructured.SetNestedField, unknown.Object, "x", "spec", "noSuchField")
-	if _, err := client.Create(t.Context(), unknown, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}); err == nil || !strings.Contains(err.Error(), `unknown field "spec.noSuchField"`) {
+	if _, err := client.Create(t.Context(), unknown,
+		metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}); err == nil ||
+		!strings.Contains(err.Error(), `unknown field "spec.noSuchField"`) {
 		t.Errorf("an unknown field: %v", err)
 	}
 	pruned, err := client.Create(t.Context(), unknown, metav1.CreateOptions{})
@@ -261,7 +284,9 @@ func (u use) test(t *testing.T, config *rest.Config) {
 	bad := u.decode(t)
 	bad.SetName("bad")
 	u.bad(bad)
-	if _, err := client.Create(t.Context(), bad, metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), u.refusal) {
+	if _, err := client.Create(t.Context(), bad,
+		metav1.CreateOptions{}); !apierrors.IsInvalid(err) ||
+		!strings.Contains(err.Error(), u.refusal) {
 		t.Errorf("got %v, want %s", err, u.refusal)
 	}
 	list, err := client.List(t.Context(), metav1.ListOptions{})
@@ -271,16 +296,19 @@ func (u use) test(t *testing.T, config *rest.Config) {
 }
 
 // resource is where an object is.
-func resource(t *testing.T, config *rest.Config, o *unstructured.Unstructured) dynamic.ResourceInterface {
+func resource(t *testing.T, config *rest.Config,
+	o *unstructured.Unstructured) dynamic.ResourceInterface {
 	t.Helper()
 	kind := o.GroupVersionKind()
 	var mapping *meta.RESTMapping
 	eventually(t, "the kind is discovered", func(context.Context) (bool, error) {
-		groups, err := restmapper.GetAPIGroupResources(apiextensions.NewForConfigOrDie(config).Discovery())
+		groups,
+			err := restmapper.GetAPIGroupResources(apiextensions.NewForConfigOrDie(config).Discovery())
 		if err != nil {
 			return false, err
 		}
-		mapping, err = restmapper.NewDiscoveryRESTMapper(groups).RESTMapping(kind.GroupKind(), kind.Version)
+		mapping, err = restmapper.NewDiscoveryRESTMapper(groups).RESTMapping(kind.GroupKind(),
+			kind.Version)
 		return err == nil, nil
 	})
 	client := dynamic.NewForConfigOrDie(config).Resource(mapping.Resource)
@@ -310,7 +338,8 @@ func at(value any, path []string) any {
 }
 
 // set sets a field of an object of ours, whose form is known.
-func set[T any](to func(map[string]any, T, ...string) error, object map[string]any, value T, path ...string) {
+func set[T any](to func(map[string]any, T, ...string) error, object map[string]any, value T,
+	path ...string) {
 	if err := to(object, value, path...); err != nil {
 		panic(err)
 	}

@@ -33,7 +33,8 @@ func many(t testing.TB, n int) []*apiextensionsv1.CustomResourceDefinition {
 		d.Spec.Group = fmt.Sprintf("group%d.example.com", i/10)
 		plural := fmt.Sprintf("things%d", i)
 		d.Name = plural + "." + d.Spec.Group
-		d.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Kind: fmt.Sprintf("Thing%d", i)}
+		d.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: plural,
+			Kind: fmt.Sprintf("Thing%d", i)}
 		all[i] = d
 	}
 	return all
@@ -46,8 +47,9 @@ func inUse() float64 {
 	return float64(m.HeapAlloc) / (1 << 20)
 }
 
-// BenchmarkMany creates 500 definitions at once, and prints how long it takes until all are established, the memory that they take, and how long a server
-// with them takes to start again, until it is ready, compared with one that has none.
+// BenchmarkMany creates 500 definitions at once, and prints how long it takes until all are
+// established, the memory that they take, and how long a server with them takes to start again,
+// until it is ready, compared with one that has none.
 func BenchmarkMany(b *testing.B) {
 	const n = 500
 	all := many(b, n)

@@ -9,7 +9,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/verify/markdown"
 )
 
-// TestReadme compares the difference that the page shows with the lines that are marked in main.go, of which there are at most a dozen.
+// TestReadme compares the difference that the page shows with the lines that are marked in main.go,
+// of which there are at most a dozen.
 func TestReadme(t *testing.T) {
 	read := func(name string) string {
 		t.Helper()
@@ -31,7 +32,8 @@ func TestReadme(t *testing.T) {
 	if len(own) == 0 || len(own) > 12 {
 		t.Errorf("%d lines of main.go are our own, want at most 12", len(own))
 	}
-	block, err := markdown.Marked([]byte(read("../../../docs/how-to/replace-etcd.md")), "sampleapiserver: the difference")
+	block, err := markdown.Marked([]byte(read("../../../docs/how-to/replace-etcd.md")),
+		"sampleapiserver: the difference")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,6 +48,7 @@ func TestReadme(t *testing.T) {
 		}
 	}
 	if !slices.Equal(shown, own) {
-		t.Errorf("the page shows\n%s\nand main.go marks\n%s", strings.Join(shown, "\n"), strings.Join(own, "\n"))
+		t.Errorf("the page shows\n%s\nand main.go marks\n%s", strings.Join(shown, "\n"),
+			strings.Join(own, "\n"))
 	}
 }

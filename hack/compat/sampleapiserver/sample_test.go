@@ -38,10 +38,12 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		panic(err)
 	}
-	sampleProgram, kubectlProgram = filepath.Join(bin, "sampleapiserver"), filepath.Join(bin, "kubectl")
+	sampleProgram, kubectlProgram = filepath.Join(bin, "sampleapiserver"),
+		filepath.Join(bin, "kubectl")
 	for _, args := range [][]string{
 		{"build", "-o", sampleProgram, "."},
-		{"build", "-C", "../../tools/kubectl", "-ldflags", "-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", kubectlProgram, "."},
+		{"build", "-C", "../../tools/kubectl", "-ldflags",
+			"-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", kubectlProgram, "."},
 	} {
 		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "go %s: %v\n%s", strings.Join(args, " "), err, out)
@@ -54,7 +56,8 @@ func TestMain(m *testing.M) {
 // patience bounds everything that a test waits for.
 const patience = 2 * time.Minute
 
-// start runs the program, as upstream's documentation does, and returns an administrator's kubeconfig.
+// start runs the program, as upstream's documentation does, and returns an administrator's
+// kubeconfig.
 func start(t *testing.T, databaseURL string) (kubeconfig string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -64,7 +67,8 @@ func start(t *testing.T, databaseURL string) (kubeconfig string) {
 		t.Fatal(err)
 	}
 	for _, c := range []pki.Certificate{
-		{CertFile: file("serving.crt"), KeyFile: file("serving.key"), Template: pki.Server("127.0.0.1")},
+		{CertFile: file("serving.crt"), KeyFile: file("serving.key"),
+			Template: pki.Server("127.0.0.1")},
 		{CertFile: file("admin.crt"), KeyFile: file("admin.key"), Template: pki.Client("admin")},
 	} {
 		if _, err := authority.Ensure(c); err != nil {
@@ -74,7 +78,8 @@ func start(t *testing.T, databaseURL string) (kubeconfig string) {
 	write := func(name string, cluster clientcmdapi.Cluster, user clientcmdapi.AuthInfo) string {
 		config := clientcmdapi.NewConfig()
 		config.Clusters["test"], config.AuthInfos["test"] = &cluster, &user
-		config.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test", Namespace: "default"}
+		config.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test",
+			Namespace: "default"}
 		config.CurrentContext = "test"
 		if err := clientcmd.WriteToFile(*config, file(name)); err != nil {
 			t.Fatal(err)
@@ -83,12 +88,15 @@ func start(t *testing.T, databaseURL string) (kubeconfig string) {
 	}
 	cluster := clustertest.New(t).Kubeconfig
 	port := freePort(t)
-	admin := write("admin", clientcmdapi.Cluster{Server: "https://127.0.0.1:" + port, CertificateAuthority: file("ca.crt")},
+	admin := write("admin", clientcmdapi.Cluster{Server: "https://127.0.0.1:" + port,
+		CertificateAuthority: file("ca.crt")},
 		clientcmdapi.AuthInfo{ClientCertificate: file("admin.crt"), ClientKey: file("admin.key")})
 
-	cmd := exec.Command(sampleProgram, "--database", databaseURL, "--secure-port", port, "--bind-address", "127.0.0.1",
-		"--kubeconfig", cluster, "--authentication-kubeconfig", cluster, "--authorization-kubeconfig", cluster,
-		"--authentication-skip-lookup", "--client-ca-file", file("ca.crt"), "--enable-priority-and-fairness=false",
+	cmd := exec.Command(sampleProgram, "--database", databaseURL, "--secure-port", port,
+		"--bind-address", "127.0.0.1", "--kubeconfig", cluster, "--authentication-kubeconfig",
+		cluster, "--authorization-kubeconfig", cluster,
+		"--authentication-skip-lookup", "--client-ca-file", file("ca.crt"),
+		"--enable-priority-and-fairness=false",
 		"--tls-cert-file", file("serving.crt"), "--tls-private-key-file", file("serving.key"))
 	var output strings.Builder
 	stderr, err := cmd.StderrPipe()
@@ -151,7 +159,10 @@ func config(t *testing.T, kubeconfig string) *rest.Config {
 
 func poll(t *testing.T, what string, done func(context.Context) bool) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) { return done(ctx), nil })
+	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, patience, true,
+		func(ctx context.Context) (bool, error) {
+			return done(ctx), nil
+		})
 	if err != nil {
 		t.Fatalf("waited in vain for %s: %v", what, err)
 	}
@@ -190,30 +201,41 @@ func TestSampleServer(t *testing.T) {
 			}
 			follows := func(what string, ok func(*v1alpha1.Flunder, error) bool) {
 				t.Helper()
-				poll(t, "the informer to see that it is "+what, func(context.Context) bool { return ok(flunders.Lister().Flunders("default").Get("a")) })
+				poll(t, "the informer to see that it is "+what, func(context.Context) bool {
+					return ok(flunders.Lister().Flunders("default").Get("a"))
+				})
 			}
 
 			const fischer = `{"apiVersion": "wardle.example.com/v1alpha1", "kind": "Fischer", "metadata": {"name": "strict"}, "disallowedFlunders": ["banned"]}`
 			const flunder = `{"apiVersion": "wardle.example.com/v1alpha1", "kind": "Flunder", "metadata": {"name": "%s", "labels": {"n": "%d"}}, "spec": {"reference": "b", "referenceType": "Flunder"}}`
 			must(fischer, "apply", "-f", "-")
 			must(fmt.Sprintf(flunder, "a", 1), "apply", "-f", "-")
-			follows("created", func(f *v1alpha1.Flunder, err error) bool { return err == nil && f.Labels["n"] == "1" })
-			must(fmt.Sprintf(flunder, "a", 2), "apply", "--server-side", "--force-conflicts", "-f", "-")
-			follows("changed", func(f *v1alpha1.Flunder, err error) bool { return err == nil && f.Labels["n"] == "2" })
+			follows("created", func(f *v1alpha1.Flunder, err error) bool {
+				return err == nil && f.Labels["n"] == "1"
+			})
+			must(fmt.Sprintf(flunder, "a", 2), "apply", "--server-side", "--force-conflicts", "-f",
+				"-")
+			follows("changed", func(f *v1alpha1.Flunder, err error) bool {
+				return err == nil && f.Labels["n"] == "2"
+			})
 
 			// The other version is the same object, converted.
-			if out := must("", "get", "flunders.v1beta1.wardle.example.com", "a", "-o", "jsonpath={.spec.flunderReference}"); out != "b" {
+			if out := must("", "get", "flunders.v1beta1.wardle.example.com", "a", "-o",
+				"jsonpath={.spec.flunderReference}"); out != "b" {
 				t.Errorf("in v1beta1 the reference is %q, want b", out)
 			}
 			// The admission plugin knows the fischers by an informer of its own.
 			poll(t, "the admission plugin", func(ctx context.Context) bool {
-				_, err := client.WardleV1alpha1().Flunders("default").Create(ctx, &v1alpha1.Flunder{ObjectMeta: metav1.ObjectMeta{Name: "banned"}},
+				_, err := client.WardleV1alpha1().Flunders("default").Create(ctx,
+					&v1alpha1.Flunder{ObjectMeta: metav1.ObjectMeta{Name: "banned"}},
 					metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 				return err != nil && strings.Contains(err.Error(), "this name may not be used")
 			})
 			// kube-controller-manager prefers protobuf, in which flunders cannot be encoded.
-			list, err := client.RESTClient().Get().AbsPath("/apis/wardle.example.com/v1alpha1/flunders").
-				SetHeader("Accept", "application/vnd.kubernetes.protobuf,application/json").DoRaw(t.Context())
+			list,
+				err := client.RESTClient().Get().AbsPath("/apis/wardle.example.com/v1alpha1/flunders").
+				SetHeader("Accept",
+					"application/vnd.kubernetes.protobuf,application/json").DoRaw(t.Context())
 			if err != nil || !strings.Contains(string(list), `"name":"a"`) {
 				t.Errorf("a list for a client that prefers protobuf: %v: %s", err, list)
 			}

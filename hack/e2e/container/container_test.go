@@ -1,4 +1,5 @@
-// Package container tests the container image with a Docker engine: by itself on a volume, and on PostgreSQL.
+// Package container tests the container image with a Docker engine: by itself on a volume, and on
+// PostgreSQL.
 package container
 
 import (
@@ -24,7 +25,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
 )
 
-var binFlag = flag.String("bin", "../../../bin", "directory of what make e2e builds: the programs in cluster/, the image in image/")
+var binFlag = flag.String("bin", "../../../bin", "directory of what make e2e builds: the "+
+	"programs in cluster/, the image in image/")
 
 // image is the name under which the engine has the image, and missing why there is no engine.
 var image, missing string
@@ -32,7 +34,8 @@ var image, missing string
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if out, err := exec.Command("docker", "info").CombinedOutput(); err != nil {
-		missing = fmt.Sprintf("there is no Docker engine, which hack/testbed/docker.sh would start: %v: %s", err, out)
+		missing = fmt.Sprintf("there is no Docker engine, which hack/testbed/docker.sh would "+
+			"start: %v: %s", err, out)
 		if slices.Contains(strings.Split(os.Getenv("ROWKEEPER_TEST_REQUIRE"), ","), "docker") {
 			fmt.Fprintln(os.Stderr, "container:", missing)
 			os.Exit(1)
@@ -42,14 +45,16 @@ func TestMain(m *testing.M) {
 	file := filepath.Join(*binFlag, "image", "rowkeeper-linux-"+runtime.GOARCH+".tar")
 	out, err := exec.Command("docker", "load", "-i", file).CombinedOutput()
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "container: docker load -i %s: %v: %s; make image builds the image\n", file, err, out)
+		fmt.Fprintf(os.Stderr,
+			"container: docker load -i %s: %v: %s; make image builds the image\n", file, err, out)
 		os.Exit(1)
 	}
 	image = strings.TrimSpace(strings.TrimPrefix(string(out), "Loaded image:"))
 	os.Exit(m.Run())
 }
 
-// needEngine skips a test where there is no engine. ROWKEEPER_TEST_REQUIRE=docker makes that a failure.
+// needEngine skips a test where there is no engine. ROWKEEPER_TEST_REQUIRE=docker makes that a
+// failure.
 func needEngine(t *testing.T) {
 	t.Helper()
 	if missing != "" {
@@ -57,9 +62,11 @@ func needEngine(t *testing.T) {
 	}
 }
 
-// TestPrograms looks at the programs that the images for all platforms are made of: each is for its processor, and needs no library.
+// TestPrograms looks at the programs that the images for all platforms are made of: each is for its
+// processor, and needs no library.
 func TestPrograms(t *testing.T) {
-	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
+	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64,
+		"arm64": elf.EM_AARCH64} {
 		program, err := elf.Open(filepath.Join(*binFlag, "image", "linux-"+arch, "rowkeeper"))
 		if err != nil {
 			t.Errorf("%v; make image builds it", err)
@@ -91,14 +98,16 @@ func TestImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	i := inspected[0]
-	if i.OS != "linux" || i.Architecture != runtime.GOARCH || i.Config.User != "65532:65532" || len(i.RootFS.Layers) != 1 {
+	if i.OS != "linux" || i.Architecture != runtime.GOARCH || i.Config.User != "65532:65532" ||
+		len(i.RootFS.Layers) != 1 {
 		t.Errorf("the image is %+v", i)
 	}
 	_, tag, _ := strings.Cut(image, ":")
 	version := i.Config.Labels["org.opencontainers.image.version"]
 	// Where the sources are in no repository, nobody knows the commit.
 	known := exec.CommandContext(t.Context(), "git", "rev-parse", "HEAD").Run() == nil
-	if strings.ReplaceAll(version, "+", "-") != tag || known != (i.Config.Labels["org.opencontainers.image.revision"] != "") {
+	if strings.ReplaceAll(version, "+", "-") != tag ||
+		known != (i.Config.Labels["org.opencontainers.image.revision"] != "") {
 		t.Errorf("the labels of %s are %v", image, i.Config.Labels)
 	}
 	if out := docker(t, "run", "--rm", image, "version"); !strings.Contains(out, version) {
@@ -112,14 +121,19 @@ func TestSQLite(t *testing.T) {
 	name := "rowkeeper-" + strings.ToLower(rand.Text())
 	docker(t, "volume", "create", name)
 	t.Cleanup(func() { cleanup(t, "volume", "rm", name) })
-	docker(t, "run", "-d", "--name", name, "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges",
-		"-v", name+":/var/lib/rowkeeper", "-p", "127.0.0.1::8443", "-e", "TZ=Asia/Kolkata", image, "serve", "--bind-address=0.0.0.0", "-v=1")
+	docker(t, "run", "-d", "--name", name, "--read-only", "--cap-drop=ALL",
+		"--security-opt=no-new-privileges", "-v", name+":/var/lib/rowkeeper", "-p",
+		"127.0.0.1::8443", "-e", "TZ=Asia/Kolkata", image, "serve", "--bind-address=0.0.0.0",
+		"-v=1")
 	remove(t, name)
-	session(t, name, func() string { return "https://" + strings.TrimSpace(docker(t, "port", name, "8443")) })
+	session(t, name, func() string {
+		return "https://" + strings.TrimSpace(docker(t, "port", name, "8443"))
+	})
 	testTimeZone(t, name)
 }
 
-// testTimeZone looks whether the times in the log are those of the time zone that the environment names, of which the image has no file.
+// testTimeZone looks whether the times in the log are those of the time zone that the environment
+// names, of which the image has no file.
 func testTimeZone(t *testing.T, name string) {
 	t.Helper()
 	zone, err := time.LoadLocation("Asia/Kolkata")
@@ -134,10 +148,12 @@ func testTimeZone(t *testing.T, name string) {
 		if !strings.HasPrefix(line, "I") || len(line) < 14 {
 			continue
 		}
-		at, err := time.ParseInLocation("20060102 15:04:05", time.Now().In(zone).Format("2006")+line[1:14], zone)
+		at, err := time.ParseInLocation("20060102 15:04:05",
+			time.Now().In(zone).Format("2006")+line[1:14], zone)
 		if err == nil {
 			if off := time.Since(at).Abs(); off > time.Hour {
-				t.Errorf("the log says %q, which is %s off in %s", line[:14], off.Round(time.Minute), zone)
+				t.Errorf("the log says %q, which is %s off in %s", line[:14],
+					off.Round(time.Minute), zone)
 			}
 			return
 		}
@@ -165,7 +181,8 @@ func TestPostgres(t *testing.T) {
 	u.User = url.User(u.User.Username())
 	u.RawQuery += "&password_file=/run/password"
 	file := filepath.Join(t.TempDir(), "password")
-	if err := errors.Join(os.WriteFile(file, []byte(password+"\n"), 0o644), os.Chmod(filepath.Dir(file), 0o755)); err != nil {
+	if err := errors.Join(os.WriteFile(file, []byte(password+"\n"), 0o644),
+		os.Chmod(filepath.Dir(file), 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	port, err := process.FreePort()
@@ -174,18 +191,21 @@ func TestPostgres(t *testing.T) {
 	}
 	name := "rowkeeper-" + strings.ToLower(rand.Text())
 	// The network of this machine, where the database is.
-	docker(t, "run", "-d", "--name", name, "--network=host", "--cap-drop=ALL", "--security-opt=no-new-privileges", "-v", file+":/run/password:ro",
-		image, "serve", fmt.Sprintf("--secure-port=%d", port), "--database="+u.String())
+	docker(t, "run", "-d", "--name", name, "--network=host", "--cap-drop=ALL",
+		"--security-opt=no-new-privileges", "-v", file+":/run/password:ro", image, "serve",
+		fmt.Sprintf("--secure-port=%d", port), "--database="+u.String())
 	remove(t, name)
 	session(t, name, func() string { return fmt.Sprintf("https://127.0.0.1:%d", port) })
 }
 
-// session uses a server in a container, kills it and stops it, and looks whether it has kept everything.
+// session uses a server in a container, kills it and stops it, and looks whether it has kept
+// everything.
 func session(t *testing.T, name string, server func() string) {
 	t.Helper()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	kubectl := func(args ...string) (string, error) {
-		cmd := exec.CommandContext(t.Context(), filepath.Join(*binFlag, "cluster", "kubectl"), append([]string{"--kubeconfig", kubeconfig, "--server", server()}, args...)...)
+		cmd := exec.CommandContext(t.Context(), filepath.Join(*binFlag, "cluster", "kubectl"),
+			append([]string{"--kubeconfig", kubeconfig, "--server", server()}, args...)...)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out)
@@ -195,7 +215,9 @@ func session(t *testing.T, name string, server func() string) {
 	ready := func() {
 		t.Helper()
 		eventually(t, func() error {
-			if out, err := exec.Command("docker", "cp", name+":/var/lib/rowkeeper/.rowkeeper/kubeconfig", kubeconfig).CombinedOutput(); err != nil {
+			if out, err := exec.Command("docker", "cp",
+				name+":/var/lib/rowkeeper/.rowkeeper/kubeconfig",
+				kubeconfig).CombinedOutput(); err != nil {
 				return fmt.Errorf("copy the kubeconfig: %w: %s", err, out)
 			}
 			_, err := kubectl("get", "--raw", "/readyz")
@@ -219,7 +241,8 @@ func session(t *testing.T, name string, server func() string) {
 	ready()
 	must("hello unchanged", "apply", "-f", "../../../deploy/examples/hello.yaml")
 	docker(t, "stop", "--time=60", name)
-	if code := strings.TrimSpace(docker(t, "inspect", "--format={{.State.ExitCode}}", name)); code != "0" {
+	if code := strings.TrimSpace(docker(t, "inspect", "--format={{.State.ExitCode}}",
+		name)); code != "0" {
 		t.Errorf("the server exits with %s after SIGTERM", code)
 	}
 	docker(t, "start", name)
@@ -244,7 +267,8 @@ func remove(t *testing.T, name string) {
 	t.Helper()
 	t.Cleanup(func() {
 		if t.Failed() {
-			if out, err := exec.Command("docker", "logs", "--tail=25", name).CombinedOutput(); err == nil {
+			if out, err := exec.Command("docker", "logs", "--tail=25",
+				name).CombinedOutput(); err == nil {
 				t.Logf("the container's log ends:\n%s", out)
 			}
 		}
@@ -259,7 +283,8 @@ func cleanup(t *testing.T, args ...string) {
 	}
 }
 
-// eventually repeats something until it succeeds, and fails the test with its last error if it does not in time.
+// eventually repeats something until it succeeds, and fails the test with its last error if it does
+// not in time.
 func eventually(t *testing.T, f func() error) {
 	t.Helper()
 	deadline := time.NewTimer(2 * time.Minute)

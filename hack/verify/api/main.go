@@ -1,10 +1,12 @@
-// Command api lists what the library exports, one declaration in a line, so that a change of it is seen and decided on:
+// Command api lists what the library exports, one declaration in a line, so that a change of it is
+// seen and decided on:
 //
 //	go run ./hack/verify/api            compares the packages with hack/verify/api/api.txt
 //	go run ./hack/verify/api -update    accepts additions; removals and changes only with -incompatible
 //
-// A line that is missing or different breaks programs that use it. That fails, until it is accepted by -incompatible; a new line fails until it is accepted
-// by -update, so that nothing is exported by accident.
+// A line that is missing or different breaks programs that use it. That fails, until it is accepted
+// by -incompatible; a new line fails until it is accepted by -update, so that nothing is exported
+// by accident.
 package main
 
 import (
@@ -22,7 +24,8 @@ import (
 	"strings"
 )
 
-// module is what begins all import paths, and packages are those that the promise of compatibility is about.
+// module is what begins all import paths, and packages are those that the promise of compatibility
+// is about.
 const module = "github.com/rowkeeper/rowkeeper/"
 
 var packages = []string{
@@ -78,9 +81,11 @@ func run(file string, update, incompatible bool) error {
 	}
 	switch {
 	case len(removed) > 0 && !incompatible:
-		return errors.New("the library has lost or changed what programs may use: keep it, or accept that by go run ./hack/verify/api -update -incompatible")
+		return errors.New("the library has lost or changed what programs may use: keep it, or " +
+			"accept that by go run ./hack/verify/api -update -incompatible")
 	case len(removed)+len(added) > 0 && !update:
-		return errors.New("the library exports more than it did: accept that by go run ./hack/verify/api -update")
+		return errors.New("the library exports more than it did: accept that by go run " +
+			"./hack/verify/api -update")
 	case update:
 		return os.WriteFile(file, []byte(strings.Join(is, "\n")+"\n"), 0o644)
 	}
@@ -98,7 +103,8 @@ func missing(a, b []string) []string {
 
 // list compiles the packages and returns their exported declarations.
 func list() ([]string, error) {
-	args := []string{"list", "-export", "-deps", "-f", "{{if .Export}}{{.ImportPath}}={{.Export}}{{end}}"}
+	args := []string{"list", "-export", "-deps", "-f",
+		"{{if .Export}}{{.ImportPath}}={{.Export}}{{end}}"}
 	for _, p := range packages {
 		args = append(args, "./"+p)
 	}
@@ -113,13 +119,14 @@ func list() ([]string, error) {
 		path, file, _ := strings.Cut(line, "=")
 		exports[path] = file
 	}
-	imports := importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) {
-		file, ok := exports[path]
-		if !ok {
-			return nil, fmt.Errorf("no package %s", path)
-		}
-		return os.Open(file)
-	})
+	imports := importer.ForCompiler(token.NewFileSet(), "gc",
+		func(path string) (io.ReadCloser, error) {
+			file, ok := exports[path]
+			if !ok {
+				return nil, fmt.Errorf("no package %s", path)
+			}
+			return os.Open(file)
+		})
 	var lines []string
 	for _, path := range packages {
 		p, err := imports.Import(module + path)
@@ -132,7 +139,8 @@ func list() ([]string, error) {
 	return lines, nil
 }
 
-// declarations returns those of one package, with the fields of structs and the methods of types in lines of their own.
+// declarations returns those of one package, with the fields of structs and the methods of types in
+// lines of their own.
 func declarations(path string, p *types.Package) []string {
 	qualifier := func(other *types.Package) string {
 		if other == p {
@@ -162,7 +170,8 @@ func declarations(path string, p *types.Package) []string {
 			add("type %s struct", name)
 			for i := range structure.NumFields() {
 				if f := structure.Field(i); f.Exported() {
-					add("type %s struct, %s %s", name, f.Name(), types.TypeString(f.Type(), qualifier))
+					add("type %s struct, %s %s", name, f.Name(),
+						types.TypeString(f.Type(), qualifier))
 				}
 			}
 		}
@@ -178,7 +187,8 @@ func declarations(path string, p *types.Package) []string {
 				continue // it comes with an embedded field, which is listed
 			}
 			if m := methods.At(i).Obj(); m.Exported() {
-				add("method (%s) %s%s", name, m.Name(), strings.TrimPrefix(types.TypeString(m.Type(), qualifier), "func"))
+				add("method (%s) %s%s", name, m.Name(),
+					strings.TrimPrefix(types.TypeString(m.Type(), qualifier), "func"))
 			}
 		}
 	}

@@ -1,4 +1,5 @@
-// Package linkcheck proves, from outside the library's module, that a program links the databases that it names and no others.
+// Package linkcheck proves, from outside the library's module, that a program links the databases
+// that it names and no others.
 package linkcheck
 
 import (
@@ -35,7 +36,8 @@ var forbidden = []string{
 func TestProgramsLinkTheDatabasesThatTheyName(t *testing.T) {
 	for program := range packages {
 		t.Run(program, func(t *testing.T) {
-			out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "./"+program).Output()
+			out, err := exec.CommandContext(t.Context(), "go", "list", "-deps",
+				"./"+program).Output()
 			if err != nil {
 				t.Fatalf("go list -deps: %v", err)
 			}
@@ -49,7 +51,8 @@ func TestProgramsLinkTheDatabasesThatTheyName(t *testing.T) {
 			}
 			for _, name := range linked {
 				for _, prefix := range forbidden {
-					if name == prefix || strings.HasPrefix(name, strings.TrimSuffix(prefix, "/")+"/") {
+					if name == prefix || strings.HasPrefix(name, strings.TrimSuffix(prefix, "/")+
+						"/") {
 						t.Errorf("the program for %s links %s", program, name)
 					}
 				}
@@ -60,7 +63,8 @@ func TestProgramsLinkTheDatabasesThatTheyName(t *testing.T) {
 
 // The programs can be linked, too.
 func TestProgramsBuild(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", t.TempDir(), "./...").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", t.TempDir(),
+		"./...").CombinedOutput()
 	if err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}

@@ -1,5 +1,5 @@
-// Package markdown finds what tests look for in Markdown pages: blocks of code, and the comments that
-// mark them. Nobody who reads a page sees the comments.
+// Package markdown finds what tests look for in Markdown pages: blocks of code, and the comments
+// that mark them. Nobody who reads a page sees the comments.
 package markdown
 
 import (
@@ -15,8 +15,8 @@ import (
 
 // Item is a block of code, or a comment.
 type Item struct {
-	// Line is the number of its first line in the page, from 1; of a block, that of its first line of
-	// code.
+	// Line is the number of its first line in the page, from 1; of a block, that of its first line
+	// of code.
 	Line int
 	// Comment is the text of a comment, without blanks around it. It is empty for a block.
 	Comment string
@@ -33,7 +33,8 @@ func Items(page []byte) []Item {
 	comment := func(at int, html string, inline bool) {
 		text, found := strings.CutPrefix(strings.TrimSpace(html), "<!--")
 		if text, closed := strings.CutSuffix(text, "-->"); found && closed {
-			items = append(items, Item{Line: line(at), Comment: strings.TrimSpace(text), Inline: inline})
+			items = append(items, Item{Line: line(at), Comment: strings.TrimSpace(text),
+				Inline: inline})
 		}
 	}
 	walk := func(n ast.Node, entering bool) (ast.WalkStatus, error) {

@@ -20,15 +20,16 @@ type Guide struct {
 	Clone string
 	// Env is the environment of the commands.
 	Env []string
-	// Replace has what is typed in place of what the page says, such as a free port in place of one that may be in use. It is replaced in commands, files and answers.
+	// Replace has what is typed in place of what the page says, such as a free port in place of one
+	// that may be in use. It is replaced in commands, files and answers.
 	Replace map[string]string
 	// Log is told what is done.
 	Log func(format string, args ...any)
 }
 
-// Follow follows a walk below a directory, which must be empty. The walk's files are in its directory
-// "walk". Follow returns an error that says which line of the page is wrong. Whatever was started has
-// ended when it returns.
+// Follow follows a walk below a directory, which must be empty. The walk's files are in its
+// directory "walk". Follow returns an error that says which line of the page is wrong. Whatever was
+// started has ended when it returns.
 func (g Guide) Follow(ctx context.Context, walk Walk, below string) (err error) {
 	if err := os.Symlink(g.Clone, filepath.Join(below, "rowkeeper")); err != nil {
 		return err
@@ -93,7 +94,8 @@ func (g Guide) command(t *terminal, command Command, serves bool) error {
 	fails := false
 	for _, line := range command.Answer {
 		answer = append(answer, g.replace(line))
-		fails = fails || strings.HasPrefix(line, "Error") || strings.HasPrefix(line, "error:") || strings.Contains(line, " is invalid: ")
+		fails = fails || strings.HasPrefix(line, "Error") || strings.HasPrefix(line, "error:") ||
+			strings.Contains(line, " is invalid: ")
 	}
 	if err := t.send(g.replace(command.Text)); err != nil {
 		return err
@@ -108,7 +110,8 @@ func (g Guide) command(t *terminal, command Command, serves bool) error {
 	case fails != (status != 0):
 		return fmt.Errorf("the exit status is %d:\n%s", status, strings.Join(got, "\n"))
 	case len(answer) > 0 && !same(got, answer):
-		return fmt.Errorf("the answer is\n%s\nand not as shown:\n%s", strings.Join(got, "\n"), strings.Join(answer, "\n"))
+		return fmt.Errorf("the answer is\n%s\nand not as shown:\n%s", strings.Join(got, "\n"),
+			strings.Join(answer, "\n"))
 	}
 	return nil
 }
@@ -143,7 +146,8 @@ var (
 
 func sameLine(got, shown string) bool {
 	plain := func(line string) string {
-		return times.ReplaceAllString(blanks.ReplaceAllString(strings.TrimSpace(line), " "), "<time>")
+		return times.ReplaceAllString(blanks.ReplaceAllString(strings.TrimSpace(line), " "),
+			"<time>")
 	}
 	pattern := strings.ReplaceAll(regexp.QuoteMeta(plain(shown)), `\.\.\.`, ".*")
 	matched, err := regexp.MatchString("^"+pattern+"$", plain(got))
@@ -164,7 +168,8 @@ type terminal struct {
 const done = "@@ the command has ended: "
 
 // loop reads the commands from files, so that none of them can read the next ones as its input.
-const loop = `while IFS= read -r -u 3 file; do . "$file" </dev/null 3<&-; printf '\n` + done + `%d\n' $?; done`
+const loop = `while IFS= read -r -u 3 file; do . "$file" </dev/null 3<&-; printf '\n` + done +
+	`%d\n' $?; done`
 
 func openTerminal(ctx context.Context, dir string, env []string) (*terminal, error) {
 	scripts, err := os.MkdirTemp("", "readme")
@@ -181,7 +186,8 @@ func openTerminal(ctx context.Context, dir string, env []string) (*terminal, err
 		return nil, err
 	}
 	defer ofBash.Close()
-	t := &terminal{cmd: exec.CommandContext(ctx, "bash", "--norc", "-c", loop), scripts: scripts, files: files, output: output, lines: bufio.NewScanner(output)}
+	t := &terminal{cmd: exec.CommandContext(ctx, "bash", "--norc", "-c", loop), scripts: scripts,
+		files: files, output: output, lines: bufio.NewScanner(output)}
 	t.lines.Buffer(nil, 16<<20)
 	t.cmd.Dir = dir
 	t.cmd.Env = env

@@ -123,7 +123,8 @@ func (p *parser) block(item markdown.Item) error {
 		p.walk.Steps = append(p.walk.Steps, Step{Line: item.Line, File: rest, Content: item.Code})
 		return nil
 	case item.Language != "console":
-		return errors.New("the block is neither a session (console) nor marked as a file or as skipped")
+		return errors.New("the block is neither a session (console) nor marked as a file or as " +
+			"skipped")
 	}
 	step := Step{Line: item.Line, Serves: next == "serve"}
 	number := item.Line - 1

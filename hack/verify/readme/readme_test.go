@@ -19,7 +19,8 @@ import (
 // patience is how long a walk may take.
 const patience = 15 * time.Minute
 
-// pages returns the Markdown pages of a clone by their paths, those of RESULTS.md and the like included.
+// pages returns the Markdown pages of a clone by their paths, those of RESULTS.md and the like
+// included.
 func pages(t *testing.T, clone string) map[string][]byte {
 	t.Helper()
 	found := map[string][]byte{}
@@ -45,7 +46,8 @@ func pages(t *testing.T, clone string) map[string][]byte {
 	return found
 }
 
-// TestLinks: each link of a page within the repository leads to a file, and to a heading if it names one.
+// TestLinks: each link of a page within the repository leads to a file, and to a heading if it
+// names one.
 func TestLinks(t *testing.T) {
 	clone, err := filepath.Abs("../../..")
 	if err != nil {
@@ -65,7 +67,8 @@ func TestLinks(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(clone, filepath.FromSlash(target))); err != nil {
 				t.Errorf("%s links to %s, which is not there", name, link)
 			}
-			if other, ok := all[target]; anchor != "" && (!ok || !markdown.Linked(other).Anchors[anchor]) {
+			if other, ok := all[target]; anchor != "" &&
+				(!ok || !markdown.Linked(other).Anchors[anchor]) {
 				t.Errorf("%s links to %s, and there is no such heading", name, link)
 			}
 		}
@@ -83,8 +86,10 @@ func TestReadme(t *testing.T) {
 	}
 	kubectl := t.TempDir()
 	// Without a version, kubectl cannot tell whether it fits the server.
-	build := exec.CommandContext(t.Context(), "go", "build", "-C", filepath.Join(clone, "hack", "tools", "kubectl"),
-		"-ldflags", "-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", filepath.Join(kubectl, "kubectl"), ".")
+	build := exec.CommandContext(t.Context(), "go", "build", "-C",
+		filepath.Join(clone, "hack", "tools", "kubectl"), "-ldflags",
+		"-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o",
+		filepath.Join(kubectl, "kubectl"), ".")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -120,17 +125,21 @@ func TestReadme(t *testing.T) {
 // environment is that of somebody who has Go and kubectl, and nothing of ours.
 func environment(t *testing.T, kubectl string) []string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "env", "GOCACHE", "GOMODCACHE", "GOPROXY", "GOSUMDB", "GONOSUMDB", "GOTOOLCHAIN").Output()
+	out, err := exec.CommandContext(t.Context(), "go", "env", "GOCACHE", "GOMODCACHE", "GOPROXY",
+		"GOSUMDB", "GONOSUMDB", "GOTOOLCHAIN").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := []string{"HOME=" + t.TempDir(), "PATH=" + kubectl + string(os.PathListSeparator) + os.Getenv("PATH")}
+	env := []string{"HOME=" + t.TempDir(), "PATH=" +
+		kubectl + string(os.PathListSeparator) + os.Getenv("PATH")}
 	values := strings.Split(string(out), "\n")
-	for i, name := range []string{"GOCACHE", "GOMODCACHE", "GOPROXY", "GOSUMDB", "GONOSUMDB", "GOTOOLCHAIN"} {
+	for i, name := range []string{"GOCACHE", "GOMODCACHE", "GOPROXY", "GOSUMDB", "GONOSUMDB",
+		"GOTOOLCHAIN"} {
 		env = append(env, name+"="+values[i])
 	}
 	// How this machine reaches the world.
-	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"} {
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy",
+		"https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"} {
 		if value, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+value)
 		}
@@ -151,18 +160,26 @@ func freePort(t *testing.T) string {
 // A page whose marks make no sense is not followed in part.
 func TestWrongPages(t *testing.T) {
 	for name, tc := range map[string]struct{ page, want string }{
-		"no end":            {"<!-- readme: walk a -->\n", `the walk "a" has no end`},
-		"nothing in it":     {"<!-- readme: walk a -->\n<!-- readme: end -->\n", `line 2: there is nothing to follow in the walk "a"`},
-		"unknown mark":      {"<!-- readme: stroll a -->\n", `line 1: the mark "<!-- readme: stroll a -->" makes no sense here`},
+		"no end": {"<!-- readme: walk a -->\n", `the walk "a" has no end`},
+		"nothing in it": {"<!-- readme: walk a -->\n<!-- readme: end -->\n",
+			`line 2: there is nothing to follow in the walk "a"`},
+		"unknown mark": {"<!-- readme: stroll a -->\n",
+			`line 1: the mark "<!-- readme: stroll a -->" makes no sense here`},
 		"file without walk": {"<!-- readme: file a -->\n", "makes no sense here"},
-		"file elsewhere":    {"<!-- readme: walk a -->\n<!-- readme: file ../a -->\n", "line 2: the mark"},
-		"mark in a line":    {"See <!-- readme: walk a -->\n", "line 1: a mark is a line of its own"},
-		"mark for nothing":  {"<!-- readme: walk a -->\n<!-- readme: serve -->\n<!-- readme: end -->\n", `line 3: the mark "serve" has no block`},
-		"no language":       {"<!-- readme: walk a -->\n```go\nx\n```\n", "the block is neither a session (console) nor marked"},
-		"no command":        {"<!-- readme: walk a -->\n```console\nls\n```\n", `the session begins with "ls"`},
-		"no answer":         {"<!-- readme: walk a -->\n<!-- readme: serve -->\n```console\n$ cat\n```\n", "is not shown to print anything"},
-		"no end of block":   {"<!-- readme: walk a -->\n```console\n$ ls\n", `the walk "a" has no end`},
-		"two of a name":     {"<!-- readme: walk a -->\n```console\n$ ls\n```\n<!-- readme: end -->\n<!-- readme: walk a -->\n", `line 6: there are two walks "a"`},
+		"file elsewhere": {"<!-- readme: walk a -->\n<!-- readme: file ../a -->\n",
+			"line 2: the mark"},
+		"mark in a line": {"See <!-- readme: walk a -->\n",
+			"line 1: a mark is a line of its own"},
+		"mark for nothing": {"<!-- readme: walk a -->\n<!-- readme: serve -->\n<!-- readme: end -->\n", `line 3: the mark "serve" has no block`},
+		"no language": {"<!-- readme: walk a -->\n```go\nx\n```\n",
+			"the block is neither a session (console) nor marked"},
+		"no command": {"<!-- readme: walk a -->\n```console\nls\n```\n",
+			`the session begins with "ls"`},
+		"no answer": {"<!-- readme: walk a -->\n<!-- readme: serve -->\n```console\n$ cat\n```\n",
+			"is not shown to print anything"},
+		"no end of block": {"<!-- readme: walk a -->\n```console\n$ ls\n",
+			`the walk "a" has no end`},
+		"two of a name": {"<!-- readme: walk a -->\n```console\n$ ls\n```\n<!-- readme: end -->\n<!-- readme: walk a -->\n", `line 6: there are two walks "a"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if walks, err := Walks(tc.page); err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -193,10 +210,12 @@ func TestFollow(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(clone, "there"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		guide := Guide{Clone: clone, Env: os.Environ(), Replace: map[string]string{"8443": "4242"}, Log: t.Logf}
+		guide := Guide{Clone: clone, Env: os.Environ(), Replace: map[string]string{"8443": "4242"},
+			Log: t.Logf}
 		return guide.Follow(t.Context(), walks[0], t.TempDir())
 	}
-	page := strings.ReplaceAll(good, "ls nothing\nError: ...", "{ echo Error: it; false; }\nError: ...")
+	page := strings.ReplaceAll(good, "ls nothing\nError: ...",
+		"{ echo Error: it; false; }\nError: ...")
 	if err := follow(page); err != nil {
 		t.Fatal(err)
 	}

@@ -22,10 +22,12 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// NamespaceController deletes the content of namespaces that are Terminating, of whatever resources there are, and then lets the namespaces go.
+// NamespaceController deletes the content of namespaces that are Terminating, of whatever resources
+// there are, and then lets the namespaces go.
 //
-// Every replica may run one. One that is late finds that the namespace was let go by another one, and perhaps created anew, and leaves it alone: objects are
-// deleted by their UID, after it was seen that the namespace in which they were found is still the one that is deleted.
+// Every replica may run one. One that is late finds that the namespace was let go by another one,
+// and perhaps created anew, and leaves it alone: objects are deleted by their UID, after it was
+// seen that the namespace in which they were found is still the one that is deleted.
 type NamespaceController struct {
 	client   kubernetes.Interface
 	metadata metadata.Interface
@@ -33,21 +35,24 @@ type NamespaceController struct {
 	synced   cache.InformerSynced
 	queue    workqueue.TypedRateLimitingInterface[string]
 	stored   Stored
-	// settle is for how long after the deletion of a namespace another server may not know of it, and create objects in it.
+	// settle is for how long after the deletion of a namespace another server may not know of it,
+	// and create objects in it.
 	settle time.Duration
 }
 
-// What is left in a namespace is looked for again after this time at first, and after at most this time in the end.
+// What is left in a namespace is looked for again after this time at first, and after at most this
+// time in the end.
 const (
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 5 * time.Second
 )
 
-// SettleTime is how long a namespace stays Terminating at least where there may be several servers, as in a cluster.
+// SettleTime is how long a namespace stays Terminating at least where there may be several servers,
+// as in a cluster.
 const SettleTime = 5 * time.Second
 
-// Stored returns the resources of which anything is stored in a namespace. It must not miss what was
-// acknowledged before the call by any server, whether or not this one serves the resource.
+// Stored returns the resources of which anything is stored in a namespace. It must not miss what
+// was acknowledged before the call by any server, whether or not this one serves the resource.
 type Stored func(ctx context.Context, namespace string) ([]schema.GroupResource, error)
 
 // NewNamespaceController makes a controller that works when it is run. It lets a namespace go when
@@ -57,22 +62,26 @@ func NewNamespaceController(client kubernetes.Interface, metadata metadata.Inter
 ) (*NamespaceController, error) {
 	c := &NamespaceController{
 		stored: stored, settle: settle,
-		client: client, metadata: metadata, lister: informer.Lister(), synced: informer.Informer().HasSynced,
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry)),
+		client: client, metadata: metadata, lister: informer.Lister(),
+		synced: informer.Informer().HasSynced,
+		queue:  workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry)),
 	}
 	look := func(obj any) {
 		if n, ok := obj.(*corev1.Namespace); ok && n.DeletionTimestamp != nil {
 			c.queue.Add(n.Name)
 		}
 	}
-	_, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(before, after any) {
-		// A change of the status, which is of this controller's making, is no reason to look again at once.
-		a, b := before.(*corev1.Namespace), after.(*corev1.Namespace)
-		if a.UID != b.UID || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
-			!slices.Equal(a.Spec.Finalizers, b.Spec.Finalizers) || !slices.Equal(a.Finalizers, b.Finalizers) {
-			look(after)
-		}
-	}})
+	_, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: look,
+		UpdateFunc: func(before, after any) {
+			// A change of the status, which is of this controller's making, is no reason to look
+			// again at once.
+			a, b := before.(*corev1.Namespace), after.(*corev1.Namespace)
+			if a.UID != b.UID || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
+				!slices.Equal(a.Spec.Finalizers, b.Spec.Finalizers) ||
+				!slices.Equal(a.Finalizers, b.Finalizers) {
+				look(after)
+			}
+		}})
 	return c, err
 }
 
@@ -105,7 +114,8 @@ func (c *NamespaceController) next(ctx context.Context) bool {
 	case ctx.Err() != nil:
 		return false
 	case err != nil:
-		klog.FromContext(ctx).Info("The content of a namespace cannot be deleted yet", "namespace", name, "reason", err)
+		klog.FromContext(ctx).Info("The content of a namespace cannot be deleted yet", "namespace",
+			name, "reason", err)
 		c.queue.AddRateLimited(name)
 	case !done:
 		c.queue.AddRateLimited(name)
@@ -147,10 +157,12 @@ func (c *NamespaceController) sync(ctx context.Context, name string) (done bool,
 			return true, nil
 		}
 		if err != nil {
-			problems.deletion = append(problems.deletion, fmt.Errorf("%s: %w", r.GroupResource(), err))
+			problems.deletion = append(problems.deletion,
+				fmt.Errorf("%s: %w", r.GroupResource(), err))
 		}
 		if left > 0 {
-			problems.remaining = append(problems.remaining, fmt.Sprintf("%s has %d resource instances", r.GroupResource(), left))
+			problems.remaining = append(problems.remaining,
+				fmt.Sprintf("%s has %d resource instances", r.GroupResource(), left))
 		}
 	}
 	if !problems.any() {
@@ -173,8 +185,13 @@ func (c *NamespaceController) sync(ctx context.Context, name string) (done bool,
 		return true, nil
 	}
 	finalized := n.DeepCopy()
-	finalized.Spec.Finalizers = slices.DeleteFunc(finalized.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
-	if _, err := c.client.CoreV1().Namespaces().Finalize(ctx, finalized, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	finalized.Spec.Finalizers = slices.DeleteFunc(finalized.Spec.Finalizers,
+		func(f corev1.FinalizerName) bool {
+			return f == corev1.FinalizerKubernetes
+		})
+	if _, err := c.client.CoreV1().Namespaces().Finalize(ctx, finalized,
+		metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) &&
+		!apierrors.IsConflict(err) {
 		return false, err
 	} else if apierrors.IsConflict(err) {
 		return false, nil // what has changed is seen in a moment
@@ -182,9 +199,11 @@ func (c *NamespaceController) sync(ctx context.Context, name string) (done bool,
 	return true, nil
 }
 
-// end deletes a namespace that nobody has to finalize any more, if it is still the one that was seen.
+// end deletes a namespace that nobody has to finalize any more, if it is still the one that was
+// seen.
 func (c *NamespaceController) end(ctx context.Context, n *corev1.Namespace) (done bool, err error) {
-	seen := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &n.UID, ResourceVersion: &n.ResourceVersion}}
+	seen := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &n.UID,
+		ResourceVersion: &n.ResourceVersion}}
 	err = c.client.CoreV1().Namespaces().Delete(ctx, n.Name, seen)
 	switch {
 	case err == nil || apierrors.IsNotFound(err):
@@ -195,10 +214,14 @@ func (c *NamespaceController) end(ctx context.Context, n *corev1.Namespace) (don
 	return false, err
 }
 
-// resources are those that namespaces have objects of. They come together with an error if some groups cannot say what they have.
-func (c *NamespaceController) resources(ctx context.Context) ([]schema.GroupVersionResource, error) {
-	lists, err := discovery.ToServerResourcesInterfaceWithContext(c.client.Discovery()).ServerPreferredNamespacedResourcesWithContext(ctx)
-	lists = discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"delete", "list"}}, lists)
+// resources are those that namespaces have objects of. They come together with an error if some
+// groups cannot say what they have.
+func (c *NamespaceController) resources(ctx context.Context) ([]schema.GroupVersionResource,
+	error) {
+	lists,
+		err := discovery.ToServerResourcesInterfaceWithContext(c.client.Discovery()).ServerPreferredNamespacedResourcesWithContext(ctx)
+	lists = discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"delete", "list"}},
+		lists)
 	set, parseErr := discovery.GroupVersionResources(lists)
 	if parseErr != nil {
 		return nil, parseErr
@@ -223,9 +246,10 @@ func (c *NamespaceController) resources(ctx context.Context) ([]schema.GroupVers
 // errLetGo says that another replica has let the namespace go.
 var errLetGo = errors.New("the namespace is not the one that is deleted any more")
 
-// deleteAll deletes a namespace's objects of a resource, and returns how many are left, such as those with finalizers. A resource may go while its objects are
-// deleted, and they with it.
-func (c *NamespaceController) deleteAll(ctx context.Context, r schema.GroupVersionResource, n *corev1.Namespace) (left int, err error) {
+// deleteAll deletes a namespace's objects of a resource, and returns how many are left, such as
+// those with finalizers. A resource may go while its objects are deleted, and they with it.
+func (c *NamespaceController) deleteAll(ctx context.Context, r schema.GroupVersionResource,
+	n *corev1.Namespace) (left int, err error) {
 	objects := c.metadata.Resource(r).Namespace(n.Name)
 	list, err := objects.List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
@@ -234,9 +258,11 @@ func (c *NamespaceController) deleteAll(ctx context.Context, r schema.GroupVersi
 	if err != nil || len(list.Items) == 0 {
 		return 0, err
 	}
-	// The namespace is looked at after the list: if it is the same then, all that was listed is in it.
+	// The namespace is looked at after the list: if it is the same then, all that was listed is in
+	// it.
 	now, err := c.client.CoreV1().Namespaces().Get(ctx, n.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) || err == nil && (now.UID != n.UID || now.DeletionTimestamp == nil) {
+	if apierrors.IsNotFound(err) ||
+		err == nil && (now.UID != n.UID || now.DeletionTimestamp == nil) {
 		return 0, errLetGo
 	}
 	if err != nil {
@@ -245,8 +271,10 @@ func (c *NamespaceController) deleteAll(ctx context.Context, r schema.GroupVersi
 	background := metav1.DeletePropagationBackground
 	var failed []error
 	for i := range list.Items {
-		o := metav1.DeleteOptions{PropagationPolicy: &background, Preconditions: &metav1.Preconditions{UID: &list.Items[i].UID}}
-		if err := objects.Delete(ctx, list.Items[i].Name, o); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		o := metav1.DeleteOptions{PropagationPolicy: &background,
+			Preconditions: &metav1.Preconditions{UID: &list.Items[i].UID}}
+		if err := objects.Delete(ctx, list.Items[i].Name, o); err != nil &&
+			!apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			failed = append(failed, fmt.Errorf("%s: %w", list.Items[i].Name, err))
 		}
 	}
@@ -276,14 +304,20 @@ func (p *contentProblems) err() error {
 }
 
 // report says in the namespace's status what is left, as a cluster does.
-func (c *NamespaceController) report(ctx context.Context, n *corev1.Namespace, p *contentProblems) error {
+func (c *NamespaceController) report(ctx context.Context, n *corev1.Namespace,
+	p *contentProblems) error {
 	reported := n.DeepCopy()
-	set := func(kind corev1.NamespaceConditionType, wrong bool, reason, wrongReason, good string, wrongs string) {
-		condition := corev1.NamespaceCondition{Type: kind, Status: corev1.ConditionFalse, Reason: reason, Message: good, LastTransitionTime: metav1.Now()}
+	set := func(kind corev1.NamespaceConditionType, wrong bool, reason, wrongReason, good string,
+		wrongs string) {
+		condition := corev1.NamespaceCondition{Type: kind, Status: corev1.ConditionFalse,
+			Reason: reason, Message: good, LastTransitionTime: metav1.Now()}
 		if wrong {
-			condition.Status, condition.Reason, condition.Message = corev1.ConditionTrue, wrongReason, wrongs
+			condition.Status, condition.Reason, condition.Message = corev1.ConditionTrue,
+				wrongReason, wrongs
 		}
-		i := slices.IndexFunc(reported.Status.Conditions, func(c corev1.NamespaceCondition) bool { return c.Type == kind })
+		i := slices.IndexFunc(reported.Status.Conditions, func(c corev1.NamespaceCondition) bool {
+			return c.Type == kind
+		})
 		if i < 0 {
 			reported.Status.Conditions = append(reported.Status.Conditions, condition)
 			return
@@ -301,11 +335,14 @@ func (c *NamespaceController) report(ctx context.Context, n *corev1.Namespace, p
 	if err := errors.Join(p.deletion...); err != nil {
 		undeleted = strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
-	set(corev1.NamespaceDeletionDiscoveryFailure, p.discovery != nil, "ResourcesDiscovered", "DiscoveryFailed", "All resources successfully discovered", undiscovered)
-	set(corev1.NamespaceDeletionContentFailure, len(p.deletion) > 0, "ContentDeleted", "ContentDeletionFailed", "All content successfully deleted, may be waiting on finalization",
+	set(corev1.NamespaceDeletionDiscoveryFailure, p.discovery != nil, "ResourcesDiscovered",
+		"DiscoveryFailed", "All resources successfully discovered", undiscovered)
+	set(corev1.NamespaceDeletionContentFailure, len(p.deletion) > 0, "ContentDeleted",
+		"ContentDeletionFailed", "All content successfully deleted, may be waiting on finalization",
 		undeleted)
-	set(corev1.NamespaceContentRemaining, len(p.remaining) > 0, "ContentRemoved", "SomeResourcesRemain", "All content successfully removed",
-		"Some resources are remaining: "+strings.Join(p.remaining, ", "))
+	set(corev1.NamespaceContentRemaining, len(p.remaining) > 0, "ContentRemoved",
+		"SomeResourcesRemain", "All content successfully removed", "Some resources are remaining: "+
+			strings.Join(p.remaining, ", "))
 	if unchanged(reported.Status, n.Status) {
 		return nil
 	}
@@ -324,7 +361,9 @@ func CreateSystemNamespaces(ctx context.Context, client kubernetes.Interface) er
 	for _, name := range SystemNamespaces {
 		_, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			_, err = client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+			_, err = client.CoreV1().Namespaces().Create(ctx,
+				&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
+				metav1.CreateOptions{})
 		}
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("cannot create the namespace %s: %w", name, err)

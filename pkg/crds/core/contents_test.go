@@ -17,27 +17,33 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// A namespace that is Terminating, and that nobody has to finalize any more, is ended, as it was seen; one that somebody has to finalize is left to him.
+// A namespace that is Terminating, and that nobody has to finalize any more, is ended, as it was
+// seen; one that somebody has to finalize is left to him.
 func TestTerminatingWithoutFinalizers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := metav1.Now()
 		namespace := func(name string, finalizers ...corev1.FinalizerName) *corev1.Namespace {
 			return &corev1.Namespace{
-				ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-of-it", ResourceVersion: "7", DeletionTimestamp: &now},
-				Spec:       corev1.NamespaceSpec{Finalizers: finalizers}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceTerminating},
+				ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-of-it", ResourceVersion: "7",
+					DeletionTimestamp: &now},
+				Spec:   corev1.NamespaceSpec{Finalizers: finalizers},
+				Status: corev1.NamespaceStatus{Phase: corev1.NamespaceTerminating},
 			}
 		}
 		client := fake.NewClientset(namespace("left"), namespace("others", "example.com/waits"))
 		var preconditions []*metav1.Preconditions
 		conflicts := 1
-		client.PrependReactor("delete", "namespaces", func(a clienttesting.Action) (bool, runtime.Object, error) {
-			preconditions = append(preconditions, a.(clienttesting.DeleteActionImpl).DeleteOptions.Preconditions)
-			if conflicts > 0 {
-				conflicts--
-				return true, nil, apierrors.NewConflict(corev1.Resource("namespaces"), "left", nil)
-			}
-			return false, nil, nil
-		})
+		client.PrependReactor("delete", "namespaces",
+			func(a clienttesting.Action) (bool, runtime.Object, error) {
+				preconditions = append(preconditions,
+					a.(clienttesting.DeleteActionImpl).DeleteOptions.Preconditions)
+				if conflicts > 0 {
+					conflicts--
+					return true, nil, apierrors.NewConflict(corev1.Resource("namespaces"),
+						"left", nil)
+				}
+				return false, nil, nil
+			})
 		ctx, cancel := context.WithCancel(t.Context())
 		factory := informers.NewSharedInformerFactory(client, 0)
 		scheme := metadatafake.NewTestScheme()
@@ -45,8 +51,9 @@ func TestTerminatingWithoutFinalizers(t *testing.T) {
 			t.Fatal(err)
 		}
 		nothing := func(context.Context, string) ([]schema.GroupResource, error) { return nil, nil }
-		controller, err := NewNamespaceController(client, metadatafake.NewSimpleMetadataClient(scheme),
-			factory.Core().V1().Namespaces(), nothing, 0)
+		controller, err := NewNamespaceController(client,
+			metadatafake.NewSimpleMetadataClient(scheme), factory.Core().V1().Namespaces(),
+			nothing, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,7 +80,8 @@ func TestTerminatingWithoutFinalizers(t *testing.T) {
 		<-ended
 		factory.Shutdown()
 		if len(preconditions) != 2 {
-			t.Fatalf("deleted %d times, not twice, since the first attempt was a conflict", len(preconditions))
+			t.Fatalf("deleted %d times, not twice, since the first attempt was a conflict",
+				len(preconditions))
 		}
 		for _, p := range preconditions {
 			if p == nil || *p.UID != "uid-of-it" || *p.ResourceVersion != "7" {

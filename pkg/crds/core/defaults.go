@@ -9,13 +9,17 @@ import (
 )
 
 func addDefaults(scheme *runtime.Scheme) {
-	scheme.AddTypeDefaultingFunc(&corev1.Namespace{}, func(obj any) { defaultNamespace(obj.(*corev1.Namespace)) })
+	scheme.AddTypeDefaultingFunc(&corev1.Namespace{}, func(obj any) {
+		defaultNamespace(obj.(*corev1.Namespace))
+	})
 	scheme.AddTypeDefaultingFunc(&corev1.NamespaceList{}, func(obj any) {
 		for i := range obj.(*corev1.NamespaceList).Items {
 			defaultNamespace(&obj.(*corev1.NamespaceList).Items[i])
 		}
 	})
-	scheme.AddTypeDefaultingFunc(&corev1.Secret{}, func(obj any) { defaultSecret(obj.(*corev1.Secret)) })
+	scheme.AddTypeDefaultingFunc(&corev1.Secret{}, func(obj any) {
+		defaultSecret(obj.(*corev1.Secret))
+	})
 	scheme.AddTypeDefaultingFunc(&corev1.SecretList{}, func(obj any) {
 		for i := range obj.(*corev1.SecretList).Items {
 			defaultSecret(&obj.(*corev1.SecretList).Items[i])
@@ -24,14 +28,16 @@ func addDefaults(scheme *runtime.Scheme) {
 	scheme.AddTypeDefaultingFunc(&admissionv1.MutatingWebhookConfiguration{}, func(obj any) {
 		for i := range obj.(*admissionv1.MutatingWebhookConfiguration).Webhooks {
 			h := &obj.(*admissionv1.MutatingWebhookConfiguration).Webhooks[i]
-			defaultHook(&h.FailurePolicy, &h.MatchPolicy, &h.NamespaceSelector, &h.ObjectSelector, &h.TimeoutSeconds, h.Rules, &h.ClientConfig)
+			defaultHook(&h.FailurePolicy, &h.MatchPolicy, &h.NamespaceSelector, &h.ObjectSelector,
+				&h.TimeoutSeconds, h.Rules, &h.ClientConfig)
 			setDefault(&h.ReinvocationPolicy, admissionv1.NeverReinvocationPolicy)
 		}
 	})
 	scheme.AddTypeDefaultingFunc(&admissionv1.ValidatingWebhookConfiguration{}, func(obj any) {
 		for i := range obj.(*admissionv1.ValidatingWebhookConfiguration).Webhooks {
 			h := &obj.(*admissionv1.ValidatingWebhookConfiguration).Webhooks[i]
-			defaultHook(&h.FailurePolicy, &h.MatchPolicy, &h.NamespaceSelector, &h.ObjectSelector, &h.TimeoutSeconds, h.Rules, &h.ClientConfig)
+			defaultHook(&h.FailurePolicy, &h.MatchPolicy, &h.NamespaceSelector, &h.ObjectSelector,
+				&h.TimeoutSeconds, h.Rules, &h.ClientConfig)
 		}
 	})
 	scheme.AddTypeDefaultingFunc(&admissionv1.ValidatingAdmissionPolicy{}, func(obj any) {
@@ -50,7 +56,8 @@ func setDefault[T any](field **T, value T) {
 	}
 }
 
-// defaultNamespace gives a namespace the label by which webhooks and policies select it, whatever the client has put there.
+// defaultNamespace gives a namespace the label by which webhooks and policies select it, whatever
+// the client has put there.
 func defaultNamespace(n *corev1.Namespace) {
 	if n.Name == "" || n.Labels[corev1.LabelMetadataName] == n.Name {
 		return
@@ -67,7 +74,8 @@ func defaultSecret(s *corev1.Secret) {
 	}
 }
 
-func defaultHook(failure **admissionv1.FailurePolicyType, match **admissionv1.MatchPolicyType, namespaces, objects **metav1.LabelSelector, timeout **int32,
+func defaultHook(failure **admissionv1.FailurePolicyType, match **admissionv1.MatchPolicyType,
+	namespaces, objects **metav1.LabelSelector, timeout **int32,
 	rules []admissionv1.RuleWithOperations, client *admissionv1.WebhookClientConfig,
 ) {
 	setDefault(failure, admissionv1.Fail)
@@ -90,7 +98,8 @@ func defaultMatch(m *admissionv1.MatchResources) {
 	setDefault(&m.MatchPolicy, admissionv1.Equivalent)
 	setDefault(&m.NamespaceSelector, metav1.LabelSelector{})
 	setDefault(&m.ObjectSelector, metav1.LabelSelector{})
-	for _, rules := range [][]admissionv1.NamedRuleWithOperations{m.ResourceRules, m.ExcludeResourceRules} {
+	for _, rules := range [][]admissionv1.NamedRuleWithOperations{m.ResourceRules,
+		m.ExcludeResourceRules} {
 		for i := range rules {
 			setDefault(&rules[i].Scope, admissionv1.AllScopes)
 		}

@@ -21,12 +21,14 @@ import (
 type Installed struct {
 	// Namespaces reads namespaces from the database.
 	Namespaces rest.Getter
-	// Directories are where the objects of the group without a name are stored, below the server's prefix: the names of the group's resources.
+	// Directories are where the objects of the group without a name are stored, below the server's
+	// prefix: the names of the group's resources.
 	Directories sets.Set[string]
 }
 
 // Install makes a server serve the core API, stored where the getter says.
-func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptionsGetter) (*Installed, error) {
+func Install(server *genericapiserver.GenericAPIServer,
+	getter generic.RESTOptionsGetter) (*Installed, error) {
 	core, err := newNamespaces(getter)
 	if err != nil {
 		return nil, err
@@ -55,17 +57,20 @@ func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptio
 		}
 	}
 	legacy := group(corev1.SchemeGroupVersion, core)
-	if err := server.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, legacy); err != nil {
+	if err := server.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix,
+		legacy); err != nil {
 		return nil, fmt.Errorf("cannot install the core API: %w", err)
 	}
 	// Events are the same in both groups: there is one store, with one watch cache.
 	both := map[string]rest.Storage{"events": core["events"]}
-	err = server.InstallAPIGroups(group(admissionv1.SchemeGroupVersion, admission), group(coordinationv1.SchemeGroupVersion, coordination),
+	err = server.InstallAPIGroups(group(admissionv1.SchemeGroupVersion, admission),
+		group(coordinationv1.SchemeGroupVersion, coordination),
 		group(eventsv1.SchemeGroupVersion, both))
 	if err != nil {
 		return nil, fmt.Errorf("cannot install the groups of the core API: %w", err)
 	}
-	installed := &Installed{Namespaces: core["namespaces"].(rest.Getter), Directories: sets.New[string]()}
+	installed := &Installed{Namespaces: core["namespaces"].(rest.Getter),
+		Directories: sets.New[string]()}
 	for name := range core {
 		resource, _, _ := strings.Cut(name, "/")
 		installed.Directories.Insert(resource)
@@ -73,7 +78,8 @@ func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptio
 	return installed, nil
 }
 
-func group(version schema.GroupVersion, resources map[string]rest.Storage) *genericapiserver.APIGroupInfo {
+func group(version schema.GroupVersion,
+	resources map[string]rest.Storage) *genericapiserver.APIGroupInfo {
 	info := genericapiserver.NewDefaultAPIGroupInfo(version.Group, Scheme, ParameterCodec, Codecs)
 	info.VersionedResourcesStorageMap[version.Version] = resources
 	return &info

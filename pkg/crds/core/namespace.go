@@ -26,9 +26,12 @@ import (
 )
 
 var namespaces = resource[*corev1.Namespace]{
-	resource: corev1.Resource("namespaces"), singular: corev1.Resource("namespace"), shortNames: []string{"ns"},
+	resource: corev1.Resource("namespaces"), singular: corev1.Resource("namespace"),
+	shortNames:    []string{"ns"},
 	clusterScoped: true,
-	new:           func() *corev1.Namespace { return &corev1.Namespace{} }, newList: func() runtime.Object { return &corev1.NamespaceList{} },
+	new: func() *corev1.Namespace {
+		return &corev1.Namespace{}
+	}, newList: func() runtime.Object { return &corev1.NamespaceList{} },
 	name: validation.ValidateNamespaceName,
 	prepare: func(n, old *corev1.Namespace) {
 		defaultNamespace(n) // whose name may have been generated
@@ -47,23 +50,30 @@ var namespaces = resource[*corev1.Namespace]{
 	validate: func(n, _ *corev1.Namespace) (errs field.ErrorList) {
 		for i, f := range n.Spec.Finalizers {
 			for _, message := range utilvalidation.IsQualifiedName(string(f)) {
-				errs = append(errs, field.Invalid(field.NewPath("spec", "finalizers").Index(i), f, message))
+				errs = append(errs, field.Invalid(field.NewPath("spec", "finalizers").Index(i),
+					f, message))
 			}
 		}
 		if label := n.Labels[corev1.LabelMetadataName]; label != n.Name {
-			errs = append(errs, field.Invalid(field.NewPath("metadata", "labels").Key(corev1.LabelMetadataName), label, fmt.Sprintf("must be %s", n.Name)))
+			errs = append(errs, field.Invalid(field.NewPath("metadata",
+				"labels").Key(corev1.LabelMetadataName), label, fmt.Sprintf("must be %s", n.Name)))
 		}
 		return errs
 	},
-	selectable: func(n *corev1.Namespace, set fields.Set) { set["status.phase"] = string(n.Status.Phase) },
-	columns:    []metav1.TableColumnDefinition{{Name: "Status", Type: "string", Description: "Active, or Terminating while its content is deleted."}},
-	cells:      func(n *corev1.Namespace) []any { return []any{string(n.Status.Phase)} },
+	selectable: func(n *corev1.Namespace, set fields.Set) {
+		set["status.phase"] = string(n.Status.Phase)
+	},
+	columns: []metav1.TableColumnDefinition{{Name: "Status", Type: "string",
+		Description: "Active, or Terminating while its content is deleted."}},
+	cells: func(n *corev1.Namespace) []any { return []any{string(n.Status.Phase)} },
 }
 
-// namespaceREST is the resource namespaces. It has everything that a store has but the deletion of many at a time, which is too easily meant for something else.
+// namespaceREST is the resource namespaces. It has everything that a store has but the deletion of
+// many at a time, which is too easily meant for something else.
 //
-// A namespace is deleted in two steps: the first request makes it Terminating, after which nothing can be created in it. When whoever is named in spec.finalizers has
-// removed its content, and himself by the subresource finalize, the namespace goes.
+// A namespace is deleted in two steps: the first request makes it Terminating, after which nothing
+// can be created in it. When whoever is named in spec.finalizers has removed its content, and
+// himself by the subresource finalize, the namespace goes.
 type namespaceREST struct{ store *registry.Store }
 
 var (
@@ -87,65 +97,76 @@ func (r *namespaceREST) ShortNames() []string    { return r.store.ShortNames() }
 func (r *namespaceREST) GetSingularName() string { return r.store.GetSingularName() }
 func (r *namespaceREST) ReadinessCheck() error   { return r.store.ReadinessCheck() }
 
-func (r *namespaceREST) Get(ctx context.Context, name string, o *metav1.GetOptions) (runtime.Object, error) {
+func (r *namespaceREST) Get(ctx context.Context, name string, o *metav1.GetOptions) (runtime.Object,
+	error) {
 	return r.store.Get(ctx, name, o)
 }
 
-func (r *namespaceREST) List(ctx context.Context, o *internalversion.ListOptions) (runtime.Object, error) {
+func (r *namespaceREST) List(ctx context.Context, o *internalversion.ListOptions) (runtime.Object,
+	error) {
 	return r.store.List(ctx, o)
 }
 
-func (r *namespaceREST) Watch(ctx context.Context, o *internalversion.ListOptions) (watch.Interface, error) {
+func (r *namespaceREST) Watch(ctx context.Context, o *internalversion.ListOptions) (watch.Interface,
+	error) {
 	return r.store.Watch(ctx, o)
 }
 
-func (r *namespaceREST) ConvertToTable(ctx context.Context, obj, o runtime.Object) (*metav1.Table, error) {
+func (r *namespaceREST) ConvertToTable(ctx context.Context, obj, o runtime.Object) (*metav1.Table,
+	error) {
 	return r.store.ConvertToTable(ctx, obj, o)
 }
 
-func (r *namespaceREST) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, o *metav1.CreateOptions) (runtime.Object, error) {
+func (r *namespaceREST) Create(ctx context.Context, obj runtime.Object,
+	validate rest.ValidateObjectFunc, o *metav1.CreateOptions) (runtime.Object, error) {
 	return r.store.Create(ctx, obj, validate, o)
 }
 
-func (r *namespaceREST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceAllowCreate bool,
+func (r *namespaceREST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo,
+	create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceAllowCreate bool,
 	o *metav1.UpdateOptions,
 ) (runtime.Object, bool, error) {
 	return r.store.Update(ctx, name, info, create, update, forceAllowCreate, o)
 }
 
 // Delete makes a namespace Terminating, or deletes it if nobody has to finalize it any more.
-func (r *namespaceREST) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc, o *metav1.DeleteOptions) (runtime.Object, bool, error) {
+func (r *namespaceREST) Delete(ctx context.Context, name string, validate rest.ValidateObjectFunc,
+	o *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	if o == nil {
 		o = &metav1.DeleteOptions{}
 	}
 	preconditions := &apistorage.Preconditions{}
 	if o.Preconditions != nil {
-		preconditions.UID, preconditions.ResourceVersion = o.Preconditions.UID, o.Preconditions.ResourceVersion
+		preconditions.UID, preconditions.ResourceVersion = o.Preconditions.UID,
+			o.Preconditions.ResourceVersion
 	}
 	key, err := r.store.KeyFunc(ctx, name)
 	if err != nil {
 		return nil, false, err
 	}
 	terminating := &corev1.Namespace{}
-	err = r.store.Storage.GuaranteedUpdate(ctx, key, terminating, false, preconditions, apistorage.SimpleUpdate(func(existing runtime.Object) (runtime.Object, error) {
-		if err := validate(ctx, existing); err != nil {
-			return nil, err
-		}
-		n := existing.(*corev1.Namespace)
-		if n.DeletionTimestamp == nil {
-			now := metav1.Now()
-			n.DeletionTimestamp = &now
-		}
-		n.Status.Phase = corev1.NamespaceTerminating
-		return n, nil
-	}), dryrun.IsDryRun(o.DryRun), nil)
+	err = r.store.Storage.GuaranteedUpdate(ctx, key, terminating, false, preconditions,
+		apistorage.SimpleUpdate(func(existing runtime.Object) (runtime.Object, error) {
+			if err := validate(ctx, existing); err != nil {
+				return nil, err
+			}
+			n := existing.(*corev1.Namespace)
+			if n.DeletionTimestamp == nil {
+				now := metav1.Now()
+				n.DeletionTimestamp = &now
+			}
+			n.Status.Phase = corev1.NamespaceTerminating
+			return n, nil
+		}), dryrun.IsDryRun(o.DryRun), nil)
 	if err != nil {
-		return nil, false, storeerrors.InterpretDeleteError(storeerrors.InterpretUpdateError(err, corev1.Resource("namespaces"), name), corev1.Resource("namespaces"), name)
+		return nil, false, storeerrors.InterpretDeleteError(storeerrors.InterpretUpdateError(err,
+			corev1.Resource("namespaces"), name), corev1.Resource("namespaces"), name)
 	}
 	if len(terminating.Spec.Finalizers) > 0 || len(terminating.Finalizers) > 0 {
 		return terminating, false, nil
 	}
-	// What has just been seen without finalizers is deleted, and nothing else. The client's own conditions held in the first step, which has changed the version.
+	// What has just been seen without finalizers is deleted, and nothing else. The client's own
+	// conditions held in the first step, which has changed the version.
 	o = o.DeepCopy()
 	o.Preconditions = metav1.NewPreconditionDeleteOptions(string(terminating.UID)).Preconditions
 	o.Preconditions.ResourceVersion = &terminating.ResourceVersion
@@ -154,7 +175,8 @@ func (r *namespaceREST) Delete(ctx context.Context, name string, validate rest.V
 	case apierrors.IsNotFound(err):
 		return terminating, true, nil // somebody else was faster
 	case apierrors.IsConflict(err):
-		return terminating, false, nil // it was changed meanwhile; it is Terminating, and the controller ends it
+		// it was changed meanwhile; it is Terminating, and the controller ends it
+		return terminating, false, nil
 	}
 	return obj, deleted, err
 }
@@ -164,7 +186,8 @@ func (r *namespaceREST) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set
 	return map[fieldpath.APIVersion]*fieldpath.Set{"v1": fieldpath.NewSet(fieldpath.MakePathOrDie("status"))}
 }
 
-// subresource is what can be updated of an object on its own, such as its status. What may change is for the strategy of the store to say.
+// subresource is what can be updated of an object on its own, such as its status. What may change
+// is for the strategy of the store to say.
 type subresource struct{ store *genericregistry.Store }
 
 var (
@@ -180,12 +203,14 @@ func (r *subresource) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return r.store.GetResetFields()
 }
 
-func (r *subresource) Get(ctx context.Context, name string, o *metav1.GetOptions) (runtime.Object, error) {
+func (r *subresource) Get(ctx context.Context, name string, o *metav1.GetOptions) (runtime.Object,
+	error) {
 	return r.store.Get(ctx, name, o)
 }
 
-func (r *subresource) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc,
-	_ bool, o *metav1.UpdateOptions,
+func (r *subresource) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo,
+	create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool,
+	o *metav1.UpdateOptions,
 ) (runtime.Object, bool, error) {
 	return r.store.Update(ctx, name, info, create, update, false, o)
 }
@@ -208,9 +233,11 @@ func newNamespaces(getter generic.RESTOptionsGetter) (map[string]rest.Storage, e
 		path := field.NewPath("status", "phase")
 		if (n.DeletionTimestamp == nil) != (n.Status.Phase == corev1.NamespaceActive) {
 			if n.DeletionTimestamp == nil {
-				return field.ErrorList{field.Invalid(path, n.Status.Phase, "may only be 'Active' if `deletionTimestamp` is empty")}
+				return field.ErrorList{field.Invalid(path, n.Status.Phase,
+					"may only be 'Active' if `deletionTimestamp` is empty")}
 			}
-			return field.ErrorList{field.Invalid(path, n.Status.Phase, "may only be 'Terminating' if `deletionTimestamp` is not empty")}
+			return field.ErrorList{field.Invalid(path, n.Status.Phase,
+				"may only be 'Terminating' if `deletionTimestamp` is not empty")}
 		}
 		return nil
 	}
@@ -220,5 +247,6 @@ func newNamespaces(getter generic.RESTOptionsGetter) (map[string]rest.Storage, e
 		store.UpdateStrategy = strategy[*corev1.Namespace]{ObjectTyper: Scheme, resource: r}
 		return &subresource{&store}
 	}
-	return map[string]rest.Storage{"namespaces": &namespaceREST{s}, "namespaces/status": sub(status), "namespaces/finalize": sub(finalize)}, nil
+	return map[string]rest.Storage{"namespaces": &namespaceREST{s},
+		"namespaces/status": sub(status), "namespaces/finalize": sub(finalize)}, nil
 }

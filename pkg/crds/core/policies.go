@@ -26,11 +26,14 @@ import (
 )
 
 var policies = resource[*admissionv1.ValidatingAdmissionPolicy]{
-	resource: admissionResource("validatingadmissionpolicies"), singular: admissionResource("validatingadmissionpolicy"),
+	resource:      admissionResource("validatingadmissionpolicies"),
+	singular:      admissionResource("validatingadmissionpolicy"),
 	clusterScoped: true,
-	new:           func() *admissionv1.ValidatingAdmissionPolicy { return &admissionv1.ValidatingAdmissionPolicy{} },
-	newList:       func() runtime.Object { return &admissionv1.ValidatingAdmissionPolicyList{} },
-	name:          validation.NameIsDNSSubdomain,
+	new: func() *admissionv1.ValidatingAdmissionPolicy {
+		return &admissionv1.ValidatingAdmissionPolicy{}
+	},
+	newList: func() runtime.Object { return &admissionv1.ValidatingAdmissionPolicyList{} },
+	name:    validation.NameIsDNSSubdomain,
 	prepare: func(p, old *admissionv1.ValidatingAdmissionPolicy) {
 		p.Generation, p.Status = 1, admissionv1.ValidatingAdmissionPolicyStatus{}
 		if old != nil {
@@ -69,8 +72,10 @@ func newPolicies(getter generic.RESTOptionsGetter) (map[string]rest.Storage, err
 	store := *s.Store
 	s.ResetFieldsStrategy = resetFields{"status"}
 	store.ResetFieldsStrategy = resetFields{"spec", "metadata"}
-	store.UpdateStrategy = strategy[*admissionv1.ValidatingAdmissionPolicy]{ObjectTyper: Scheme, resource: ofStatus}
-	return map[string]rest.Storage{"validatingadmissionpolicies": s, "validatingadmissionpolicies/status": &subresource{&store}}, nil
+	store.UpdateStrategy = strategy[*admissionv1.ValidatingAdmissionPolicy]{ObjectTyper: Scheme,
+		resource: ofStatus}
+	return map[string]rest.Storage{"validatingadmissionpolicies": s,
+		"validatingadmissionpolicies/status": &subresource{&store}}, nil
 }
 
 // resetFields are those that a client cannot set, and so does not own.
@@ -82,7 +87,8 @@ func (f resetFields) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 }
 
 var policyBindings = resource[*admissionv1.ValidatingAdmissionPolicyBinding]{
-	resource: admissionResource("validatingadmissionpolicybindings"), singular: admissionResource("validatingadmissionpolicybinding"),
+	resource:      admissionResource("validatingadmissionpolicybindings"),
+	singular:      admissionResource("validatingadmissionpolicybinding"),
 	clusterScoped: true,
 	new: func() *admissionv1.ValidatingAdmissionPolicyBinding {
 		return &admissionv1.ValidatingAdmissionPolicyBinding{}
@@ -101,7 +107,8 @@ var policyBindings = resource[*admissionv1.ValidatingAdmissionPolicyBinding]{
 	},
 	columns: []metav1.TableColumnDefinition{
 		{Name: "PolicyName", Type: "string", Description: "The policy that is bound."},
-		{Name: "ParamRef", Type: "string", Description: "The object or objects that have the parameters."},
+		{Name: "ParamRef", Type: "string", Description: "The object or objects that have the " +
+			"parameters."},
 	},
 	cells: func(b *admissionv1.ValidatingAdmissionPolicyBinding) []any {
 		ref := "<unset>"
@@ -124,14 +131,18 @@ const maxMatchConditions = 64
 // celIdentifier is what the name of a variable must look like.
 var celIdentifier = regexp.MustCompile(`^[_a-zA-Z][_a-zA-Z0-9]*$`)
 
-// checkPolicy checks a policy, and that its expressions compile in the environment in which the admission plugin evaluates them. Whether they fit the schemas of the
-// objects is seen when they are evaluated.
+// checkPolicy checks a policy, and that its expressions compile in the environment in which the
+// admission plugin evaluates them. Whether they fit the schemas of the objects is seen when they
+// are evaluated.
 func checkPolicy(path *field.Path, s *admissionv1.ValidatingAdmissionPolicySpec) field.ErrorList {
-	errs := oneOf(path.Child("failurePolicy"), s.FailurePolicy, admissionv1.Fail, admissionv1.Ignore)
+	errs := oneOf(path.Child("failurePolicy"), s.FailurePolicy, admissionv1.Fail,
+		admissionv1.Ignore)
 	if k := s.ParamKind; k != nil {
 		at := path.Child("paramKind")
-		if version, err := schema.ParseGroupVersion(k.APIVersion); err != nil || version.Version == "" {
-			errs = append(errs, field.Invalid(at.Child("apiVersion"), k.APIVersion, "must be a version, or a group and a version such as apps/v1"))
+		if version, err := schema.ParseGroupVersion(k.APIVersion); err != nil ||
+			version.Version == "" {
+			errs = append(errs, field.Invalid(at.Child("apiVersion"), k.APIVersion,
+				"must be a version, or a group and a version such as apps/v1"))
 		}
 		if k.Kind == "" {
 			errs = append(errs, field.Required(at.Child("kind"), ""))
@@ -146,7 +157,8 @@ func checkPolicy(path *field.Path, s *admissionv1.ValidatingAdmissionPolicySpec)
 		errs = append(errs, checkMatch(at, s.MatchConstraints)...)
 	}
 	if len(s.Validations) == 0 && len(s.AuditAnnotations) == 0 {
-		errs = append(errs, field.Required(path.Child("validations"), "validations or auditAnnotations must be present"))
+		errs = append(errs, field.Required(path.Child("validations"),
+			"validations or auditAnnotations must be present"))
 	}
 
 	e, err := newExpressions(s.ParamKind != nil)
@@ -157,17 +169,21 @@ func checkPolicy(path *field.Path, s *admissionv1.ValidatingAdmissionPolicySpec)
 	for i, v := range s.Variables {
 		at := path.Child("variables").Index(i)
 		if !celIdentifier.MatchString(v.Name) {
-			errs = append(errs, field.Invalid(at.Child("name"), v.Name, "must be an identifier of CEL"))
+			errs = append(errs, field.Invalid(at.Child("name"), v.Name,
+				"must be an identifier of CEL"))
 		}
 		errs = append(errs, unique(at.Child("name"), names, v.Name)...)
-		errs = append(errs, e.variable(at.Child("expression"), &validatingpolicy.Variable{Name: v.Name, Expression: v.Expression})...)
+		errs = append(errs, e.variable(at.Child("expression"),
+			&validatingpolicy.Variable{Name: v.Name, Expression: v.Expression})...)
 	}
-	errs = append(errs, checkConditions(path.Child("matchConditions"), s.MatchConditions, func(at *field.Path, c *matchconditions.MatchCondition) field.ErrorList {
-		return e.check(at, c, true)
-	})...)
+	errs = append(errs, checkConditions(path.Child("matchConditions"), s.MatchConditions,
+		func(at *field.Path, c *matchconditions.MatchCondition) field.ErrorList {
+			return e.check(at, c, true)
+		})...)
 	for i, v := range s.Validations {
 		at := path.Child("validations").Index(i)
-		errs = append(errs, e.check(at.Child("expression"), &validatingpolicy.ValidationCondition{Expression: v.Expression}, true)...)
+		errs = append(errs, e.check(at.Child("expression"),
+			&validatingpolicy.ValidationCondition{Expression: v.Expression}, true)...)
 		if strings.ContainsAny(v.Message, "\r\n") {
 			errs = append(errs, field.Invalid(at.Child("message"), v.Message, "must be one line"))
 		}
@@ -175,21 +191,24 @@ func checkPolicy(path *field.Path, s *admissionv1.ValidatingAdmissionPolicySpec)
 			expression := &validatingpolicy.MessageExpressionCondition{MessageExpression: v.MessageExpression}
 			errs = append(errs, e.check(at.Child("messageExpression"), expression, false)...)
 		}
-		errs = append(errs, oneOf(at.Child("reason"), v.Reason, metav1.StatusReasonForbidden, metav1.StatusReasonInvalid,
-			metav1.StatusReasonRequestEntityTooLarge, metav1.StatusReasonUnauthorized)...)
+		errs = append(errs, oneOf(at.Child("reason"), v.Reason, metav1.StatusReasonForbidden,
+			metav1.StatusReasonInvalid, metav1.StatusReasonRequestEntityTooLarge,
+			metav1.StatusReasonUnauthorized)...)
 	}
 	names = sets.New[string]()
 	for i, a := range s.AuditAnnotations {
 		at := path.Child("auditAnnotations").Index(i)
 		errs = append(errs, checkQualified(at.Child("key"), a.Key)...)
 		errs = append(errs, unique(at.Child("key"), names, a.Key)...)
-		expression := &validatingpolicy.AuditAnnotationCondition{Key: a.Key, ValueExpression: a.ValueExpression}
+		expression := &validatingpolicy.AuditAnnotationCondition{Key: a.Key,
+			ValueExpression: a.ValueExpression}
 		errs = append(errs, e.check(at.Child("valueExpression"), expression, true)...)
 	}
 	return errs
 }
 
-func checkBinding(path *field.Path, s *admissionv1.ValidatingAdmissionPolicyBindingSpec) (errs field.ErrorList) {
+func checkBinding(path *field.Path,
+	s *admissionv1.ValidatingAdmissionPolicyBindingSpec) (errs field.ErrorList) {
 	if at := path.Child("policyName"); s.PolicyName == "" {
 		errs = append(errs, field.Required(at, ""))
 	} else {
@@ -206,7 +225,8 @@ func checkBinding(path *field.Path, s *admissionv1.ValidatingAdmissionPolicyBind
 		if r.ParameterNotFoundAction == nil {
 			errs = append(errs, field.Required(at.Child("parameterNotFoundAction"), ""))
 		}
-		errs = append(errs, oneOf(at.Child("parameterNotFoundAction"), r.ParameterNotFoundAction, admissionv1.AllowAction, admissionv1.DenyAction)...)
+		errs = append(errs, oneOf(at.Child("parameterNotFoundAction"), r.ParameterNotFoundAction,
+			admissionv1.AllowAction, admissionv1.DenyAction)...)
 	}
 	if s.MatchResources != nil {
 		errs = append(errs, checkMatch(path.Child("matchResources"), s.MatchResources)...)
@@ -216,17 +236,22 @@ func checkBinding(path *field.Path, s *admissionv1.ValidatingAdmissionPolicyBind
 		errs = append(errs, field.Required(at, "at least one of Audit, Deny, Warn"))
 	}
 	for i, a := range s.ValidationActions {
-		errs = append(errs, oneOf(at.Index(i), &a, admissionv1.Audit, admissionv1.Deny, admissionv1.Warn)...)
+		errs = append(errs, oneOf(at.Index(i), &a, admissionv1.Audit, admissionv1.Deny,
+			admissionv1.Warn)...)
 		errs = append(errs, unique(at.Index(i), actions, a)...)
 	}
 	if actions.HasAll(admissionv1.Deny, admissionv1.Warn) {
-		errs = append(errs, field.Invalid(at, s.ValidationActions, "must not have both Deny and Warn: what is denied is told once"))
+		errs = append(errs, field.Invalid(at, s.ValidationActions,
+			"must not have both Deny and Warn: what is denied is told once"))
 	}
 	return errs
 }
 
-// checkConditions checks the conditions under which a policy or a webhook applies, the expressions by means of the given function.
-func checkConditions(path *field.Path, conditions []admissionv1.MatchCondition, check func(*field.Path, *matchconditions.MatchCondition) field.ErrorList) (errs field.ErrorList) {
+// checkConditions checks the conditions under which a policy or a webhook applies, the expressions
+// by means of the given function.
+func checkConditions(path *field.Path, conditions []admissionv1.MatchCondition,
+	check func(*field.Path,
+		*matchconditions.MatchCondition) field.ErrorList) (errs field.ErrorList) {
 	if n := len(conditions); n > maxMatchConditions {
 		errs = append(errs, field.TooMany(path, n, maxMatchConditions))
 	}
@@ -248,7 +273,8 @@ func checkConditions(path *field.Path, conditions []admissionv1.MatchCondition, 
 func checkMatch(path *field.Path, m *admissionv1.MatchResources) field.ErrorList {
 	errs := checkSelector(path.Child("namespaceSelector"), m.NamespaceSelector)
 	errs = append(errs, checkSelector(path.Child("objectSelector"), m.ObjectSelector)...)
-	errs = append(errs, oneOf(path.Child("matchPolicy"), m.MatchPolicy, admissionv1.Equivalent, admissionv1.Exact)...)
+	errs = append(errs, oneOf(path.Child("matchPolicy"), m.MatchPolicy, admissionv1.Equivalent,
+		admissionv1.Exact)...)
 	for _, rules := range []struct {
 		name  string
 		rules []admissionv1.NamedRuleWithOperations
@@ -269,7 +295,8 @@ func checkSelector(path *field.Path, s *metav1.LabelSelector) field.ErrorList {
 	if s == nil {
 		return nil
 	}
-	return metav1validation.ValidateLabelSelector(s, metav1validation.LabelSelectorValidationOptions{}, path)
+	return metav1validation.ValidateLabelSelector(s,
+		metav1validation.LabelSelectorValidationOptions{}, path)
 }
 
 func checkQualified(path *field.Path, name string) (errs field.ErrorList) {
@@ -310,18 +337,24 @@ func (e *expressions) variable(path *field.Path, v *validatingpolicy.Variable) f
 		return field.ErrorList{field.Required(path, "")}
 	}
 	options := plugincel.OptionalVariableDeclarations{HasParams: e.hasParams, HasAuthorizer: true}
-	return failure(path, v.Expression, e.compiler.CompileAndStoreVariable(v, options, environment.NewExpressions))
+	return failure(path, v.Expression, e.compiler.CompileAndStoreVariable(v, options,
+		environment.NewExpressions))
 }
 
-func (e *expressions) check(path *field.Path, x plugincel.ExpressionAccessor, hasAuthorizer bool) field.ErrorList {
-	return compile(path, e.compiler, x, plugincel.OptionalVariableDeclarations{HasParams: e.hasParams, HasAuthorizer: hasAuthorizer})
+func (e *expressions) check(path *field.Path, x plugincel.ExpressionAccessor,
+	hasAuthorizer bool) field.ErrorList {
+	return compile(path, e.compiler, x,
+		plugincel.OptionalVariableDeclarations{HasParams: e.hasParams,
+			HasAuthorizer: hasAuthorizer})
 }
 
-func compile(path *field.Path, compiler plugincel.Compiler, x plugincel.ExpressionAccessor, variables plugincel.OptionalVariableDeclarations) field.ErrorList {
+func compile(path *field.Path, compiler plugincel.Compiler, x plugincel.ExpressionAccessor,
+	variables plugincel.OptionalVariableDeclarations) field.ErrorList {
 	if strings.TrimSpace(x.GetExpression()) == "" {
 		return field.ErrorList{field.Required(path, "")}
 	}
-	return failure(path, x.GetExpression(), compiler.CompileCELExpression(x, variables, environment.NewExpressions))
+	return failure(path, x.GetExpression(), compiler.CompileCELExpression(x, variables,
+		environment.NewExpressions))
 }
 
 func failure(path *field.Path, expression string, r plugincel.CompilationResult) field.ErrorList {

@@ -18,7 +18,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/registry/table"
 )
 
-// resource says what is particular about a resource. All functions may be nil but new, newList and name.
+// resource says what is particular about a resource. All functions may be nil but new, newList and
+// name.
 type resource[T registry.Object] struct {
 	resource, singular schema.GroupResource
 	shortNames         []string
@@ -27,9 +28,11 @@ type resource[T registry.Object] struct {
 	newList            func() runtime.Object
 	// name checks names.
 	name validation.ValidateNameFunc
-	// prepare normalizes an object before it is validated. old is the zero value for one that is created.
+	// prepare normalizes an object before it is validated. old is the zero value for one that is
+	// created.
 	prepare func(obj, old T)
-	// validate checks an object, and validateUpdate in addition what may not change. old is the zero value for one that is created.
+	// validate checks an object, and validateUpdate in addition what may not change. old is the
+	// zero value for one that is created.
 	validate       func(obj, old T) field.ErrorList
 	validateUpdate func(obj, old T) field.ErrorList
 	// selectable adds the fields that can be selected by.

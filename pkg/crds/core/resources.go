@@ -50,19 +50,24 @@ func checkImmutable(immutable, was *bool, unchanged map[string]bool) (errs field
 		return nil
 	}
 	if !ptr.Deref(immutable, false) {
-		errs = append(errs, field.Forbidden(field.NewPath("immutable"), "field is immutable when `immutable` is set"))
+		errs = append(errs, field.Forbidden(field.NewPath("immutable"),
+			"field is immutable when `immutable` is set"))
 	}
 	for _, name := range slices.Sorted(maps.Keys(unchanged)) {
 		if !unchanged[name] {
-			errs = append(errs, field.Forbidden(field.NewPath(name), "field is immutable when `immutable` is set"))
+			errs = append(errs, field.Forbidden(field.NewPath(name),
+				"field is immutable when `immutable` is set"))
 		}
 	}
 	return errs
 }
 
 var configMaps = resource[*corev1.ConfigMap]{
-	resource: corev1.Resource("configmaps"), singular: corev1.Resource("configmap"), shortNames: []string{"cm"},
-	new: func() *corev1.ConfigMap { return &corev1.ConfigMap{} }, newList: func() runtime.Object { return &corev1.ConfigMapList{} },
+	resource: corev1.Resource("configmaps"), singular: corev1.Resource("configmap"),
+	shortNames: []string{"cm"},
+	new: func() *corev1.ConfigMap {
+		return &corev1.ConfigMap{}
+	}, newList: func() runtime.Object { return &corev1.ConfigMapList{} },
 	name: validation.NameIsDNSSubdomain,
 	validate: func(c, _ *corev1.ConfigMap) field.ErrorList {
 		data, binary := field.NewPath("data"), field.NewPath("binaryData")
@@ -71,7 +76,8 @@ var configMaps = resource[*corev1.ConfigMap]{
 		errs = append(errs, more...)
 		for _, key := range slices.Sorted(maps.Keys(c.Data)) {
 			if _, twice := c.BinaryData[key]; twice {
-				errs = append(errs, field.Invalid(data.Key(key), key, "duplicate of key present in binaryData"))
+				errs = append(errs, field.Invalid(data.Key(key), key,
+					"duplicate of key present in binaryData"))
 			}
 		}
 		if size+sizeOfBinary > maxData {
@@ -81,17 +87,23 @@ var configMaps = resource[*corev1.ConfigMap]{
 	},
 	validateUpdate: func(c, old *corev1.ConfigMap) field.ErrorList {
 		return checkImmutable(c.Immutable, old.Immutable, map[string]bool{
-			"data": maps.Equal(c.Data, old.Data), "binaryData": maps.EqualFunc(c.BinaryData, old.BinaryData, bytes.Equal),
+			"data": maps.Equal(c.Data, old.Data), "binaryData": maps.EqualFunc(c.BinaryData,
+				old.BinaryData, bytes.Equal),
 		})
 	},
-	columns:        []metav1.TableColumnDefinition{{Name: "Data", Type: "integer", Description: "How many keys there are."}},
-	cells:          func(c *corev1.ConfigMap) []any { return []any{int64(len(c.Data) + len(c.BinaryData))} },
+	columns: []metav1.TableColumnDefinition{{Name: "Data", Type: "integer",
+		Description: "How many keys there are."}},
+	cells: func(c *corev1.ConfigMap) []any {
+		return []any{int64(len(c.Data) + len(c.BinaryData))}
+	},
 	createOnUpdate: false,
 }
 
 var secrets = resource[*corev1.Secret]{
 	resource: corev1.Resource("secrets"), singular: corev1.Resource("secret"),
-	new: func() *corev1.Secret { return &corev1.Secret{} }, newList: func() runtime.Object { return &corev1.SecretList{} },
+	new: func() *corev1.Secret {
+		return &corev1.Secret{}
+	}, newList: func() runtime.Object { return &corev1.SecretList{} },
 	name: validation.NameIsDNSSubdomain,
 	// What is written as text becomes data; it is never read as text.
 	prepare: func(s, old *corev1.Secret) {
@@ -118,7 +130,8 @@ var secrets = resource[*corev1.Secret]{
 	},
 	validateUpdate: func(s, old *corev1.Secret) field.ErrorList {
 		errs := validation.ValidateImmutableField(s.Type, old.Type, field.NewPath("type"))
-		return append(errs, checkImmutable(s.Immutable, old.Immutable, map[string]bool{"data": maps.EqualFunc(s.Data, old.Data, bytes.Equal)})...)
+		return append(errs, checkImmutable(s.Immutable, old.Immutable,
+			map[string]bool{"data": maps.EqualFunc(s.Data, old.Data, bytes.Equal)})...)
 	},
 	selectable: func(s *corev1.Secret, set fields.Set) { set["type"] = string(s.Type) },
 	columns: []metav1.TableColumnDefinition{
@@ -137,8 +150,11 @@ var requiredKeys = map[corev1.SecretType][]string{
 }
 
 var serviceAccounts = resource[*corev1.ServiceAccount]{
-	resource: corev1.Resource("serviceaccounts"), singular: corev1.Resource("serviceaccount"), shortNames: []string{"sa"},
-	new: func() *corev1.ServiceAccount { return &corev1.ServiceAccount{} }, newList: func() runtime.Object { return &corev1.ServiceAccountList{} },
+	resource: corev1.Resource("serviceaccounts"), singular: corev1.Resource("serviceaccount"),
+	shortNames: []string{"sa"},
+	new: func() *corev1.ServiceAccount {
+		return &corev1.ServiceAccount{}
+	}, newList: func() runtime.Object { return &corev1.ServiceAccountList{} },
 	name: validation.ValidateServiceAccountName,
 }
 
@@ -146,14 +162,19 @@ var serviceAccounts = resource[*corev1.ServiceAccount]{
 const eventTTL = 60 * 60
 
 var events = resource[*corev1.Event]{
-	resource: corev1.Resource("events"), singular: corev1.Resource("event"), shortNames: []string{"ev"},
-	new: func() *corev1.Event { return &corev1.Event{} }, newList: func() runtime.Object { return &corev1.EventList{} },
+	resource: corev1.Resource("events"), singular: corev1.Resource("event"),
+	shortNames: []string{"ev"},
+	new: func() *corev1.Event {
+		return &corev1.Event{}
+	}, newList: func() runtime.Object { return &corev1.EventList{} },
 	name: validation.NameIsDNSSubdomain,
 	validate: func(e, _ *corev1.Event) field.ErrorList {
 		// Events of objects without a namespace are in the default one, or in kube-system.
 		of := e.InvolvedObject.Namespace
-		if of != e.Namespace && (of != "" || e.Namespace != metav1.NamespaceDefault && e.Namespace != metav1.NamespaceSystem) {
-			return field.ErrorList{field.Invalid(field.NewPath("involvedObject", "namespace"), of, "does not match event.namespace")}
+		if of != e.Namespace && (of != "" ||
+			e.Namespace != metav1.NamespaceDefault && e.Namespace != metav1.NamespaceSystem) {
+			return field.ErrorList{field.Invalid(field.NewPath("involvedObject", "namespace"), of,
+				"does not match event.namespace")}
 		}
 		return nil
 	},
@@ -163,9 +184,12 @@ var events = resource[*corev1.Event]{
 			source = e.ReportingController
 		}
 		about := e.InvolvedObject
-		for _, names := range [][]string{eventFields("involvedObject.", "source", "reportingComponent"), eventFields("regarding.", "deprecatedSource", "reportingController")} {
+		for _, names := range [][]string{eventFields("involvedObject.", "source",
+			"reportingComponent"), eventFields("regarding.", "deprecatedSource",
+			"reportingController")} {
 			for i, value := range []string{
-				about.Kind, about.Namespace, about.Name, string(about.UID), about.APIVersion, about.ResourceVersion, about.FieldPath,
+				about.Kind, about.Namespace, about.Name, string(about.UID), about.APIVersion,
+				about.ResourceVersion, about.FieldPath,
 				e.Reason, e.Type, source, e.ReportingController,
 			} {
 				set[names[i]] = value
@@ -189,46 +213,58 @@ var events = resource[*corev1.Event]{
 		if e.Series != nil {
 			last = metav1.Time(e.Series.LastObservedTime)
 		}
-		return []any{table.Age(last, clock.RealClock{}), e.Type, e.Reason, fmt.Sprintf("%s/%s", e.InvolvedObject.Kind, e.InvolvedObject.Name), e.Message}
+		return []any{table.Age(last, clock.RealClock{}), e.Type, e.Reason,
+			fmt.Sprintf("%s/%s", e.InvolvedObject.Kind, e.InvolvedObject.Name), e.Message}
 	},
 	ttl:            eventTTL,
 	createOnUpdate: true,
 }
 
-// eventFields are the fields that events can be selected by, under the names that one of the groups has for them.
+// eventFields are the fields that events can be selected by, under the names that one of the groups
+// has for them.
 func eventFields(object, source, controller string) []string {
 	return []string{
-		object + "kind", object + "namespace", object + "name", object + "uid", object + "apiVersion", object + "resourceVersion", object + "fieldPath",
+		object + "kind", object + "namespace", object + "name", object + "uid", object +
+			"apiVersion", object + "resourceVersion", object + "fieldPath",
 		"reason", "type", source, controller,
 	}
 }
 
 var leases = resource[*coordinationv1.Lease]{
 	resource: coordinationv1.Resource("leases"), singular: coordinationv1.Resource("lease"),
-	new: func() *coordinationv1.Lease { return &coordinationv1.Lease{} }, newList: func() runtime.Object { return &coordinationv1.LeaseList{} },
+	new: func() *coordinationv1.Lease {
+		return &coordinationv1.Lease{}
+	}, newList: func() runtime.Object { return &coordinationv1.LeaseList{} },
 	name: validation.NameIsDNSSubdomain,
 	validate: func(l, _ *coordinationv1.Lease) field.ErrorList {
 		var errs field.ErrorList
 		spec := field.NewPath("spec")
 		if seconds := l.Spec.LeaseDurationSeconds; seconds != nil && *seconds <= 0 {
-			errs = append(errs, field.Invalid(spec.Child("leaseDurationSeconds"), *seconds, "must be greater than 0"))
+			errs = append(errs, field.Invalid(spec.Child("leaseDurationSeconds"), *seconds,
+				"must be greater than 0"))
 		}
 		if n := l.Spec.LeaseTransitions; n != nil && *n < 0 {
-			errs = append(errs, field.Invalid(spec.Child("leaseTransitions"), *n, "must be greater than or equal to 0"))
+			errs = append(errs, field.Invalid(spec.Child("leaseTransitions"), *n,
+				"must be greater than or equal to 0"))
 		}
 		strategy := ptr.Deref(l.Spec.Strategy, "")
 		if strings.Contains(string(strategy), "/") {
 			errs = append(errs, checkQualified(spec.Child("strategy"), string(strategy))...)
 		} else {
-			errs = append(errs, oneOf(spec.Child("strategy"), l.Spec.Strategy, coordinationv1.OldestEmulationVersion)...)
+			errs = append(errs, oneOf(spec.Child("strategy"), l.Spec.Strategy,
+				coordinationv1.OldestEmulationVersion)...)
 		}
 		if ptr.Deref(l.Spec.PreferredHolder, "") != "" && strategy == "" {
-			errs = append(errs, field.Forbidden(spec.Child("preferredHolder"), "may only be specified if `strategy` is defined"))
+			errs = append(errs, field.Forbidden(spec.Child("preferredHolder"),
+				"may only be specified if `strategy` is defined"))
 		}
 		return errs
 	},
-	columns:        []metav1.TableColumnDefinition{{Name: "Holder", Type: "string", Description: "Who has it."}},
-	cells:          func(l *coordinationv1.Lease) []any { return []any{ptr.Deref(l.Spec.HolderIdentity, "")} },
+	columns: []metav1.TableColumnDefinition{{Name: "Holder", Type: "string",
+		Description: "Who has it."}},
+	cells: func(l *coordinationv1.Lease) []any {
+		return []any{ptr.Deref(l.Spec.HolderIdentity, "")}
+	},
 	createOnUpdate: true,
 	needsVersion:   true,
 }

@@ -16,16 +16,23 @@ func TestLeases(t *testing.T) {
 		spec coordinationv1.LeaseSpec
 		want string
 	}{
-		{coordinationv1.LeaseSpec{HolderIdentity: ptr.To("x"), LeaseDurationSeconds: ptr.To[int32](1), LeaseTransitions: ptr.To[int32](0)}, ""},
-		{coordinationv1.LeaseSpec{Strategy: strategy("OldestEmulationVersion"), PreferredHolder: ptr.To("x")}, ""},
+		{coordinationv1.LeaseSpec{HolderIdentity: ptr.To("x"),
+			LeaseDurationSeconds: ptr.To[int32](1), LeaseTransitions: ptr.To[int32](0)}, ""},
+		{coordinationv1.LeaseSpec{Strategy: strategy("OldestEmulationVersion"),
+			PreferredHolder: ptr.To("x")}, ""},
 		{coordinationv1.LeaseSpec{Strategy: strategy("example.com/Mine")}, ""},
-		{coordinationv1.LeaseSpec{LeaseDurationSeconds: ptr.To[int32](0)}, "[spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0]"},
-		{coordinationv1.LeaseSpec{LeaseTransitions: ptr.To[int32](-1)}, "[spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0]"},
-		{coordinationv1.LeaseSpec{Strategy: strategy("Newest")}, `[spec.strategy: Unsupported value: "Newest": supported values: "OldestEmulationVersion"]`},
-		{coordinationv1.LeaseSpec{PreferredHolder: ptr.To("x")}, "[spec.preferredHolder: Forbidden: may only be specified if `strategy` is defined]"},
+		{coordinationv1.LeaseSpec{LeaseDurationSeconds: ptr.To[int32](0)},
+			"[spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0]"},
+		{coordinationv1.LeaseSpec{LeaseTransitions: ptr.To[int32](-1)},
+			"[spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0]"},
+		{coordinationv1.LeaseSpec{Strategy: strategy("Newest")},
+			`[spec.strategy: Unsupported value: "Newest": supported values: "OldestEmulationVersion"]`},
+		{coordinationv1.LeaseSpec{PreferredHolder: ptr.To("x")},
+			"[spec.preferredHolder: Forbidden: may only be specified if `strategy` is defined]"},
 	} {
 		got := ""
-		if err := leases.validate(&coordinationv1.Lease{Spec: c.spec}, nil).ToAggregate(); err != nil {
+		if err := leases.validate(&coordinationv1.Lease{Spec: c.spec},
+			nil).ToAggregate(); err != nil {
 			got = "[" + err.Error() + "]"
 		}
 		if got != c.want {

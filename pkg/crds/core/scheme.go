@@ -29,19 +29,25 @@ func init() {
 		utilruntime.Must(Scheme.SetVersionPriority(version))
 	}
 	internal := func(group string, types ...runtime.Object) {
-		Scheme.AddKnownTypes(schema.GroupVersion{Group: group, Version: runtime.APIVersionInternal}, types...)
+		Scheme.AddKnownTypes(schema.GroupVersion{Group: group, Version: runtime.APIVersionInternal},
+			types...)
 	}
 	for version, types := range map[schema.GroupVersion][]runtime.Object{
 		corev1.SchemeGroupVersion: {
-			&corev1.Namespace{}, &corev1.NamespaceList{}, &corev1.ConfigMap{}, &corev1.ConfigMapList{}, &corev1.Secret{}, &corev1.SecretList{},
-			&corev1.ServiceAccount{}, &corev1.ServiceAccountList{}, &corev1.Event{}, &corev1.EventList{},
+			&corev1.Namespace{}, &corev1.NamespaceList{}, &corev1.ConfigMap{},
+			&corev1.ConfigMapList{}, &corev1.Secret{}, &corev1.SecretList{},
+			&corev1.ServiceAccount{}, &corev1.ServiceAccountList{}, &corev1.Event{},
+			&corev1.EventList{},
 		},
 		coordinationv1.SchemeGroupVersion: {&coordinationv1.Lease{}, &coordinationv1.LeaseList{}},
 		admissionv1.SchemeGroupVersion: {
-			&admissionv1.MutatingWebhookConfiguration{}, &admissionv1.MutatingWebhookConfigurationList{},
-			&admissionv1.ValidatingWebhookConfiguration{}, &admissionv1.ValidatingWebhookConfigurationList{},
+			&admissionv1.MutatingWebhookConfiguration{},
+			&admissionv1.MutatingWebhookConfigurationList{},
+			&admissionv1.ValidatingWebhookConfiguration{},
+			&admissionv1.ValidatingWebhookConfigurationList{},
 			&admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyList{},
-			&admissionv1.ValidatingAdmissionPolicyBinding{}, &admissionv1.ValidatingAdmissionPolicyBindingList{},
+			&admissionv1.ValidatingAdmissionPolicyBinding{},
+			&admissionv1.ValidatingAdmissionPolicyBindingList{},
 		},
 	} {
 		add(version, types...)
@@ -52,59 +58,71 @@ func init() {
 	utilruntime.Must(addEventConversions(Scheme))
 
 	unversioned := schema.GroupVersion{Version: "v1"}
-	Scheme.AddUnversionedTypes(unversioned, &metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{}, &metav1.APIGroup{}, &metav1.APIResourceList{})
+	Scheme.AddUnversionedTypes(unversioned, &metav1.Status{}, &metav1.APIVersions{},
+		&metav1.APIGroupList{}, &metav1.APIGroup{}, &metav1.APIResourceList{})
 
 	addDefaults(Scheme)
 	for kind, fields := range selectable {
-		utilruntime.Must(Scheme.AddFieldLabelConversionFunc(kind, func(label, value string) (string, string, error) {
-			for _, f := range append([]string{"metadata.name", "metadata.namespace"}, fields...) {
-				if f == label {
-					return label, value, nil
+		utilruntime.Must(Scheme.AddFieldLabelConversionFunc(kind,
+			func(label, value string) (string, string, error) {
+				for _, f := range append([]string{"metadata.name", "metadata.namespace"},
+					fields...) {
+					if f == label {
+						return label, value, nil
+					}
 				}
-			}
-			return runtime.DefaultMetaV1FieldSelectorConversion(label, value) // which says what can be selected by
-		}))
+				// which says what can be selected by
+				return runtime.DefaultMetaV1FieldSelectorConversion(label, value)
+			}))
 	}
 }
 
-// selectable are the fields, besides the name and the namespace, by which lists and watches can select.
+// selectable are the fields, besides the name and the namespace, by which lists and watches can
+// select.
 var selectable = map[schema.GroupVersionKind][]string{
 	corev1.SchemeGroupVersion.WithKind("Namespace"): {"status.phase"},
 	corev1.SchemeGroupVersion.WithKind("Secret"):    {"type"},
-	corev1.SchemeGroupVersion.WithKind("Event"):     eventFields("involvedObject.", "source", "reportingComponent"),
-	eventsv1.SchemeGroupVersion.WithKind("Event"):   eventFields("regarding.", "deprecatedSource", "reportingController"),
+	corev1.SchemeGroupVersion.WithKind("Event"): eventFields("involvedObject.", "source",
+		"reportingComponent"),
+	eventsv1.SchemeGroupVersion.WithKind("Event"): eventFields("regarding.", "deprecatedSource",
+		"reportingController"),
 }
 
-// addEventConversions converts the Events of events.k8s.io, some of whose fields have other names there.
+// addEventConversions converts the Events of events.k8s.io, some of whose fields have other names
+// there.
 func addEventConversions(scheme *runtime.Scheme) error {
 	for _, c := range []struct {
 		from, to any
 		convert  conversion.ConversionFunc
 	}{
-		{(*eventsv1.Event)(nil), (*corev1.Event)(nil), func(from, to any, _ conversion.Scope) error {
-			toCoreEvent(from.(*eventsv1.Event), to.(*corev1.Event))
-			return nil
-		}},
-		{(*corev1.Event)(nil), (*eventsv1.Event)(nil), func(from, to any, _ conversion.Scope) error {
-			fromCoreEvent(from.(*corev1.Event), to.(*eventsv1.Event))
-			return nil
-		}},
-		{(*eventsv1.EventList)(nil), (*corev1.EventList)(nil), func(from, to any, _ conversion.Scope) error {
-			in, out := from.(*eventsv1.EventList), to.(*corev1.EventList)
-			out.ListMeta, out.Items = in.ListMeta, make([]corev1.Event, len(in.Items))
-			for i := range in.Items {
-				toCoreEvent(&in.Items[i], &out.Items[i])
-			}
-			return nil
-		}},
-		{(*corev1.EventList)(nil), (*eventsv1.EventList)(nil), func(from, to any, _ conversion.Scope) error {
-			in, out := from.(*corev1.EventList), to.(*eventsv1.EventList)
-			out.ListMeta, out.Items = in.ListMeta, make([]eventsv1.Event, len(in.Items))
-			for i := range in.Items {
-				fromCoreEvent(&in.Items[i], &out.Items[i])
-			}
-			return nil
-		}},
+		{(*eventsv1.Event)(nil), (*corev1.Event)(nil),
+			func(from, to any, _ conversion.Scope) error {
+				toCoreEvent(from.(*eventsv1.Event), to.(*corev1.Event))
+				return nil
+			}},
+		{(*corev1.Event)(nil), (*eventsv1.Event)(nil),
+			func(from, to any, _ conversion.Scope) error {
+				fromCoreEvent(from.(*corev1.Event), to.(*eventsv1.Event))
+				return nil
+			}},
+		{(*eventsv1.EventList)(nil), (*corev1.EventList)(nil),
+			func(from, to any, _ conversion.Scope) error {
+				in, out := from.(*eventsv1.EventList), to.(*corev1.EventList)
+				out.ListMeta, out.Items = in.ListMeta, make([]corev1.Event, len(in.Items))
+				for i := range in.Items {
+					toCoreEvent(&in.Items[i], &out.Items[i])
+				}
+				return nil
+			}},
+		{(*corev1.EventList)(nil), (*eventsv1.EventList)(nil),
+			func(from, to any, _ conversion.Scope) error {
+				in, out := from.(*corev1.EventList), to.(*eventsv1.EventList)
+				out.ListMeta, out.Items = in.ListMeta, make([]eventsv1.Event, len(in.Items))
+				for i := range in.Items {
+					fromCoreEvent(&in.Items[i], &out.Items[i])
+				}
+				return nil
+			}},
 	} {
 		if err := scheme.AddConversionFunc(c.from, c.to, c.convert); err != nil {
 			return err
@@ -131,7 +149,8 @@ func toCoreEvent(in *eventsv1.Event, out *corev1.Event) {
 		ReportingInstance:   in.ReportingInstance,
 	}
 	if in.Series != nil {
-		out.Series = &corev1.EventSeries{Count: in.Series.Count, LastObservedTime: in.Series.LastObservedTime}
+		out.Series = &corev1.EventSeries{Count: in.Series.Count,
+			LastObservedTime: in.Series.LastObservedTime}
 	}
 }
 
@@ -153,6 +172,7 @@ func fromCoreEvent(in *corev1.Event, out *eventsv1.Event) {
 		DeprecatedCount:          in.Count,
 	}
 	if in.Series != nil {
-		out.Series = &eventsv1.EventSeries{Count: in.Series.Count, LastObservedTime: in.Series.LastObservedTime}
+		out.Series = &eventsv1.EventSeries{Count: in.Series.Count,
+			LastObservedTime: in.Series.LastObservedTime}
 	}
 }

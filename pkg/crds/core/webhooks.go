@@ -20,14 +20,18 @@ func admissionResource(name string) schema.GroupResource {
 	return admissionv1.SchemeGroupVersion.WithResource(name).GroupResource()
 }
 
-var webhookColumns = []metav1.TableColumnDefinition{{Name: "Webhooks", Type: "integer", Description: "How many webhooks there are."}}
+var webhookColumns = []metav1.TableColumnDefinition{{Name: "Webhooks", Type: "integer",
+	Description: "How many webhooks there are."}}
 
 var mutatingWebhooks = resource[*admissionv1.MutatingWebhookConfiguration]{
-	resource: admissionResource("mutatingwebhookconfigurations"), singular: admissionResource("mutatingwebhookconfiguration"),
+	resource:      admissionResource("mutatingwebhookconfigurations"),
+	singular:      admissionResource("mutatingwebhookconfiguration"),
 	clusterScoped: true,
-	new:           func() *admissionv1.MutatingWebhookConfiguration { return &admissionv1.MutatingWebhookConfiguration{} },
-	newList:       func() runtime.Object { return &admissionv1.MutatingWebhookConfigurationList{} },
-	name:          validation.NameIsDNSSubdomain,
+	new: func() *admissionv1.MutatingWebhookConfiguration {
+		return &admissionv1.MutatingWebhookConfiguration{}
+	},
+	newList: func() runtime.Object { return &admissionv1.MutatingWebhookConfigurationList{} },
+	name:    validation.NameIsDNSSubdomain,
 	prepare: func(c, old *admissionv1.MutatingWebhookConfiguration) {
 		c.Generation = 1
 		if old != nil {
@@ -45,22 +49,29 @@ var mutatingWebhooks = resource[*admissionv1.MutatingWebhookConfiguration]{
 		names := sets.New[string]()
 		for i, h := range c.Webhooks {
 			path := field.NewPath("webhooks").Index(i)
-			errs = append(errs, checkHook(path, names, h.Name, h.ClientConfig, h.Rules, h.SideEffects, h.AdmissionReviewVersions,
-				h.FailurePolicy, h.MatchPolicy, h.NamespaceSelector, h.ObjectSelector, h.TimeoutSeconds)...)
-			errs = append(errs, checkHookConditions(path.Child("matchConditions"), h.MatchConditions, stored)...)
-			if p := h.ReinvocationPolicy; p != nil && *p != admissionv1.NeverReinvocationPolicy && *p != admissionv1.IfNeededReinvocationPolicy {
+			errs = append(errs, checkHook(path, names, h.Name, h.ClientConfig, h.Rules,
+				h.SideEffects, h.AdmissionReviewVersions, h.FailurePolicy, h.MatchPolicy,
+				h.NamespaceSelector, h.ObjectSelector, h.TimeoutSeconds)...)
+			errs = append(errs, checkHookConditions(path.Child("matchConditions"),
+				h.MatchConditions, stored)...)
+			if p := h.ReinvocationPolicy; p != nil && *p != admissionv1.NeverReinvocationPolicy &&
+				*p != admissionv1.IfNeededReinvocationPolicy {
 				errs = append(errs, field.NotSupported(path.Child("reinvocationPolicy"), *p,
-					[]admissionv1.ReinvocationPolicyType{admissionv1.IfNeededReinvocationPolicy, admissionv1.NeverReinvocationPolicy}))
+					[]admissionv1.ReinvocationPolicyType{admissionv1.IfNeededReinvocationPolicy,
+						admissionv1.NeverReinvocationPolicy}))
 			}
 		}
 		return errs
 	},
 	columns: webhookColumns,
-	cells:   func(c *admissionv1.MutatingWebhookConfiguration) []any { return []any{int64(len(c.Webhooks))} },
+	cells: func(c *admissionv1.MutatingWebhookConfiguration) []any {
+		return []any{int64(len(c.Webhooks))}
+	},
 }
 
 var validatingWebhooks = resource[*admissionv1.ValidatingWebhookConfiguration]{
-	resource: admissionResource("validatingwebhookconfigurations"), singular: admissionResource("validatingwebhookconfiguration"),
+	resource:      admissionResource("validatingwebhookconfigurations"),
+	singular:      admissionResource("validatingwebhookconfiguration"),
 	clusterScoped: true,
 	new: func() *admissionv1.ValidatingWebhookConfiguration {
 		return &admissionv1.ValidatingWebhookConfiguration{}
@@ -84,14 +95,18 @@ var validatingWebhooks = resource[*admissionv1.ValidatingWebhookConfiguration]{
 		names := sets.New[string]()
 		for i, h := range c.Webhooks {
 			path := field.NewPath("webhooks").Index(i)
-			errs = append(errs, checkHook(path, names, h.Name, h.ClientConfig, h.Rules, h.SideEffects, h.AdmissionReviewVersions,
-				h.FailurePolicy, h.MatchPolicy, h.NamespaceSelector, h.ObjectSelector, h.TimeoutSeconds)...)
-			errs = append(errs, checkHookConditions(path.Child("matchConditions"), h.MatchConditions, stored)...)
+			errs = append(errs, checkHook(path, names, h.Name, h.ClientConfig, h.Rules,
+				h.SideEffects, h.AdmissionReviewVersions, h.FailurePolicy, h.MatchPolicy,
+				h.NamespaceSelector, h.ObjectSelector, h.TimeoutSeconds)...)
+			errs = append(errs, checkHookConditions(path.Child("matchConditions"),
+				h.MatchConditions, stored)...)
 		}
 		return errs
 	},
 	columns: webhookColumns,
-	cells:   func(c *admissionv1.ValidatingWebhookConfiguration) []any { return []any{int64(len(c.Webhooks))} },
+	cells: func(c *admissionv1.ValidatingWebhookConfiguration) []any {
+		return []any{int64(len(c.Webhooks))}
+	},
 }
 
 func nextGeneration(generation int64, wanted, old any) int64 {
@@ -102,8 +117,10 @@ func nextGeneration(generation int64, wanted, old any) int64 {
 }
 
 // checkHook checks what both kinds of webhooks have.
-func checkHook(path *field.Path, names sets.Set[string], name string, client admissionv1.WebhookClientConfig, rules []admissionv1.RuleWithOperations,
-	sideEffects *admissionv1.SideEffectClass, reviews []string, failure *admissionv1.FailurePolicyType, match *admissionv1.MatchPolicyType,
+func checkHook(path *field.Path, names sets.Set[string], name string,
+	client admissionv1.WebhookClientConfig, rules []admissionv1.RuleWithOperations,
+	sideEffects *admissionv1.SideEffectClass, reviews []string,
+	failure *admissionv1.FailurePolicyType, match *admissionv1.MatchPolicyType,
 	namespaces, objects *metav1.LabelSelector, timeout *int32,
 ) field.ErrorList {
 	errs := utilvalidation.IsFullyQualifiedName(path.Child("name"), name)
@@ -122,17 +139,22 @@ func checkHook(path *field.Path, names sets.Set[string], name string, client adm
 		if client.Service.Port != nil {
 			port = *client.Service.Port
 		}
-		errs = append(errs, webhook.ValidateWebhookService(at.Child("service"), client.Service.Name, client.Service.Namespace, client.Service.Path, port)...)
+		errs = append(errs, webhook.ValidateWebhookService(at.Child("service"), client.Service.Name,
+			client.Service.Namespace, client.Service.Path, port)...)
 	}
 	for i, r := range rules {
 		errs = append(errs, checkRule(path.Child("rules").Index(i), r)...)
 	}
 	if sideEffects == nil {
-		errs = append(errs, field.Required(path.Child("sideEffects"), "must specify one of None, NoneOnDryRun"))
+		errs = append(errs, field.Required(path.Child("sideEffects"),
+			"must specify one of None, NoneOnDryRun"))
 	}
-	errs = append(errs, oneOf(path.Child("sideEffects"), sideEffects, admissionv1.SideEffectClassNone, admissionv1.SideEffectClassNoneOnDryRun)...)
-	errs = append(errs, oneOf(path.Child("failurePolicy"), failure, admissionv1.Fail, admissionv1.Ignore)...)
-	errs = append(errs, oneOf(path.Child("matchPolicy"), match, admissionv1.Equivalent, admissionv1.Exact)...)
+	errs = append(errs, oneOf(path.Child("sideEffects"), sideEffects,
+		admissionv1.SideEffectClassNone, admissionv1.SideEffectClassNoneOnDryRun)...)
+	errs = append(errs, oneOf(path.Child("failurePolicy"), failure, admissionv1.Fail,
+		admissionv1.Ignore)...)
+	errs = append(errs, oneOf(path.Child("matchPolicy"), match, admissionv1.Equivalent,
+		admissionv1.Exact)...)
 
 	at := path.Child("admissionReviewVersions")
 	if len(reviews) == 0 {
@@ -143,7 +165,8 @@ func checkHook(path *field.Path, names sets.Set[string], name string, client adm
 	errs = append(errs, checkSelector(path.Child("namespaceSelector"), namespaces)...)
 	errs = append(errs, checkSelector(path.Child("objectSelector"), objects)...)
 	if timeout != nil && (*timeout < 1 || *timeout > 30) {
-		errs = append(errs, field.Invalid(path.Child("timeoutSeconds"), *timeout, "the timeout value must be between 1 and 30 seconds"))
+		errs = append(errs, field.Invalid(path.Child("timeoutSeconds"), *timeout,
+			"the timeout value must be between 1 and 30 seconds"))
 	}
 	return errs
 }
@@ -154,32 +177,42 @@ func noteConditions(expressions sets.Set[string], conditions []admissionv1.Match
 	}
 }
 
-// checkHookConditions checks the conditions under which a webhook is called. What they may cost is bounded when they are evaluated. Expressions that were stored before are
-// not compiled again, so that a configuration stays writable if a later compiler is stricter.
-func checkHookConditions(path *field.Path, conditions []admissionv1.MatchCondition, stored sets.Set[string]) field.ErrorList {
-	return checkConditions(path, conditions, func(at *field.Path, c *matchconditions.MatchCondition) field.ErrorList {
-		if stored.Has(c.Expression) {
-			return nil
-		}
-		return compile(at, hookCompiler(), c, plugincel.OptionalVariableDeclarations{HasAuthorizer: true})
-	})
+// checkHookConditions checks the conditions under which a webhook is called. What they may cost is
+// bounded when they are evaluated. Expressions that were stored before are not compiled again, so
+// that a configuration stays writable if a later compiler is stricter.
+func checkHookConditions(path *field.Path, conditions []admissionv1.MatchCondition,
+	stored sets.Set[string]) field.ErrorList {
+	return checkConditions(path, conditions,
+		func(at *field.Path, c *matchconditions.MatchCondition) field.ErrorList {
+			if stored.Has(c.Expression) {
+				return nil
+			}
+			return compile(at, hookCompiler(), c,
+				plugincel.OptionalVariableDeclarations{HasAuthorizer: true})
+		})
 }
 
 // hookCompiler is the one that the plugins which call webhooks have.
-var hookCompiler = sync.OnceValue(func() plugincel.Compiler { return plugincel.NewCompiler(baseEnvironment()) })
+var hookCompiler = sync.OnceValue(func() plugincel.Compiler {
+	return plugincel.NewCompiler(baseEnvironment())
+})
 
 // checkRule checks one of the rules by which webhooks and policies say what they are for.
 func checkRule(path *field.Path, r admissionv1.RuleWithOperations) (errs field.ErrorList) {
-	for field_, values := range map[string]int{"operations": len(r.Operations), "apiGroups": len(r.APIGroups), "apiVersions": len(r.APIVersions), "resources": len(r.Resources)} {
+	for field_, values := range map[string]int{"operations": len(r.Operations),
+		"apiGroups": len(r.APIGroups), "apiVersions": len(r.APIVersions),
+		"resources": len(r.Resources)} {
 		if values == 0 {
 			errs = append(errs, field.Required(path.Child(field_), ""))
 		}
 	}
 	for i, o := range r.Operations {
-		known := []admissionv1.OperationType{admissionv1.OperationAll, admissionv1.Connect, admissionv1.Create, admissionv1.Delete, admissionv1.Update}
+		known := []admissionv1.OperationType{admissionv1.OperationAll, admissionv1.Connect,
+			admissionv1.Create, admissionv1.Delete, admissionv1.Update}
 		errs = append(errs, oneOf(path.Child("operations").Index(i), &o, known...)...)
 	}
-	return append(errs, oneOf(path.Child("scope"), r.Scope, admissionv1.AllScopes, admissionv1.ClusterScope, admissionv1.NamespacedScope)...)
+	return append(errs, oneOf(path.Child("scope"), r.Scope, admissionv1.AllScopes,
+		admissionv1.ClusterScope, admissionv1.NamespacedScope)...)
 }
 
 // oneOf refuses a value that is set and not known.

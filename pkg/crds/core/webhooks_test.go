@@ -19,15 +19,18 @@ func conditions(expressions ...string) []admissionv1.MatchCondition {
 
 func mutating(c []admissionv1.MatchCondition) *admissionv1.MutatingWebhookConfiguration {
 	return &admissionv1.MutatingWebhookConfiguration{Webhooks: []admissionv1.MutatingWebhook{{
-		Name: "a.example.com", ClientConfig: admissionv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:1/")},
-		SideEffects: ptr.To(admissionv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"}, MatchConditions: c,
+		Name:                    "a.example.com",
+		ClientConfig:            admissionv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:1/")},
+		SideEffects:             ptr.To(admissionv1.SideEffectClassNone),
+		AdmissionReviewVersions: []string{"v1"}, MatchConditions: c,
 	}}}
 }
 
 func validating(c []admissionv1.MatchCondition) *admissionv1.ValidatingWebhookConfiguration {
 	h := mutating(c).Webhooks[0]
 	return &admissionv1.ValidatingWebhookConfiguration{Webhooks: []admissionv1.ValidatingWebhook{{
-		Name: h.Name, ClientConfig: h.ClientConfig, SideEffects: h.SideEffects, AdmissionReviewVersions: h.AdmissionReviewVersions, MatchConditions: c,
+		Name: h.Name, ClientConfig: h.ClientConfig, SideEffects: h.SideEffects,
+		AdmissionReviewVersions: h.AdmissionReviewVersions, MatchConditions: c,
 	}}}
 }
 
@@ -47,21 +50,33 @@ func TestWebhookMatchConditions(t *testing.T) {
 		conditions []admissionv1.MatchCondition
 		want       []string
 	}{
-		"good": {conditions("object.metadata.name == 'x'", "request.operation != 'DELETE'", "authorizer.group('').resource('pods').check('get').allowed()", "!has(oldObject.x)"), nil},
+		"good": {conditions("object.metadata.name == 'x'", "request.operation != 'DELETE'",
+			"authorizer.group('').resource('pods').check('get').allowed()", "!has(oldObject.x)"),
+			nil},
 		"syntax": {conditions("true", "object."), []string{
 			`webhooks[0].matchConditions[1].expression: Invalid value: "object.": compilation failed: ERROR: <input>:1:8: Syntax error`,
 		}},
-		"unknown function":           {conditions("nothing(object)"), []string{"undeclared reference to 'nothing'"}},
-		"not a boolean":              {conditions("'x'"), []string{`webhooks[0].matchConditions[0].expression: Invalid value: "'x'": must evaluate to bool`}},
-		"parameters are of policies": {conditions("params.x"), []string{"undeclared reference to 'params'"}},
-		"variables are of policies":  {conditions("variables.x"), []string{"undeclared reference to 'variables'"}},
-		"empty":                      {conditions(" "), []string{"webhooks[0].matchConditions[0].expression: Required value"}},
-		"no name":                    {[]admissionv1.MatchCondition{{Expression: "true"}}, []string{"webhooks[0].matchConditions[0].name: Required value"}},
-		"bad name":                   {[]admissionv1.MatchCondition{{Name: "a b", Expression: "true"}}, []string{`webhooks[0].matchConditions[0].name: Invalid value: "a b"`}},
-		"one name twice": {[]admissionv1.MatchCondition{{Name: "a", Expression: "true"}, {Name: "a", Expression: "true"}}, []string{
+		"unknown function": {conditions("nothing(object)"),
+			[]string{"undeclared reference to 'nothing'"}},
+		"not a boolean": {conditions("'x'"),
+			[]string{`webhooks[0].matchConditions[0].expression: Invalid value: "'x'": must evaluate to bool`}},
+		"parameters are of policies": {conditions("params.x"),
+			[]string{"undeclared reference to 'params'"}},
+		"variables are of policies": {conditions("variables.x"),
+			[]string{"undeclared reference to 'variables'"}},
+		"empty": {conditions(" "),
+			[]string{"webhooks[0].matchConditions[0].expression: Required value"}},
+		"no name": {[]admissionv1.MatchCondition{{Expression: "true"}},
+			[]string{"webhooks[0].matchConditions[0].name: Required value"}},
+		"bad name": {[]admissionv1.MatchCondition{{Name: "a b",
+			Expression: "true"}},
+			[]string{`webhooks[0].matchConditions[0].name: Invalid value: "a b"`}},
+		"one name twice": {[]admissionv1.MatchCondition{{Name: "a", Expression: "true"},
+			{Name: "a", Expression: "true"}}, []string{
 			`webhooks[0].matchConditions[1].name: Duplicate value: "a"`,
 		}},
-		"too many": {tooMany, []string{"webhooks[0].matchConditions: Too many: 65: must have at most 64 items"}},
+		"too many": {tooMany,
+			[]string{"webhooks[0].matchConditions: Too many: 65: must have at most 64 items"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for kind, errs := range map[string]field.ErrorList{
@@ -80,12 +95,15 @@ func TestWebhookMatchConditions(t *testing.T) {
 		})
 	}
 
-	// What was stored before the conditions were checked does not stand in the way of other changes.
+	// What was stored before the conditions were checked does not stand in the way of other
+	// changes.
 	before := conditions("object.")
 	if errs := mutatingWebhooks.validate(mutating(before), mutating(before)); errs != nil {
 		t.Errorf("a stored condition is checked anew: %v", errs)
 	}
-	if errs := validatingWebhooks.validate(validating(append(before, conditions("request.")...)), validating(before)); len(errs) != 2 { // the name is there twice, too
+	// the name is there twice, too
+	if errs := validatingWebhooks.validate(validating(append(before, conditions("request.")...)),
+		validating(before)); len(errs) != 2 {
 		t.Errorf("a new condition beside a stored one: %v", errs)
 	}
 }

@@ -16,8 +16,9 @@ import (
 	informers "github.com/rowkeeper/rowkeeper/pkg/example/generated/informers/externalversions"
 )
 
-// admit puts the plugin for policies before those that the configuration has, such as the webhooks of a cluster, which then see what will be stored. The
-// plugin learns the policies from the server itself, by the loopback connection.
+// admit puts the plugin for policies before those that the configuration has, such as the webhooks
+// of a cluster, which then see what will be stored. The plugin learns the policies from the server
+// itself, by the loopback connection.
 func admit(c *genericapiserver.Config) error {
 	client, err := versioned.NewForConfig(c.LoopbackClientConfig)
 	if err != nil {
@@ -26,7 +27,8 @@ func admit(c *genericapiserver.Config) error {
 	factory := informers.NewSharedInformerFactory(client, 10*time.Minute)
 	plugins := admission.NewPlugins()
 	policyadmission.Register(plugins)
-	plugin, err := plugins.InitPlugin(policyadmission.Name, nil, policyadmission.Initializer{Informers: factory})
+	plugin, err := plugins.InitPlugin(policyadmission.Name, nil,
+		policyadmission.Initializer{Informers: factory})
 	if err != nil {
 		return fmt.Errorf("cannot set up admission: %w", err)
 	}
@@ -43,8 +45,9 @@ func admit(c *genericapiserver.Config) error {
 		}
 		return nil
 	}))
-	return c.AddPostStartHook("start-ci-informers", func(hook genericapiserver.PostStartHookContext) error {
-		factory.StartWithContext(hook)
-		return nil
-	})
+	return c.AddPostStartHook("start-ci-informers",
+		func(hook genericapiserver.PostStartHookContext) error {
+			factory.StartWithContext(hook)
+			return nil
+		})
 }

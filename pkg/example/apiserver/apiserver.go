@@ -1,5 +1,6 @@
-// Package apiserver puts the example API together with the generic API server: it knows which groups, versions and
-// resources there are, and where each is stored. It does not know what it is stored in.
+// Package apiserver puts the example API together with the generic API server: it knows which
+// groups, versions and resources there are, and where each is stored. It does not know what it is
+// stored in.
 package apiserver
 
 import (
@@ -48,12 +49,14 @@ func init() {
 
 	// The subresource scale is of a kind that many groups share. It has no form of its own inside.
 	Scheme.AddKnownTypes(autoscalingv1.SchemeGroupVersion, &autoscalingv1.Scale{})
-	Scheme.AddKnownTypes(schema.GroupVersion{Group: autoscalingv1.GroupName, Version: runtime.APIVersionInternal}, &autoscalingv1.Scale{})
+	Scheme.AddKnownTypes(schema.GroupVersion{Group: autoscalingv1.GroupName,
+		Version: runtime.APIVersionInternal}, &autoscalingv1.Scale{})
 
 	// Every API server answers with these kinds and takes these options, whatever its groups are.
 	metav1.AddToGroupVersion(Scheme, schema.GroupVersion{Version: "v1"})
 	unversioned := schema.GroupVersion{Group: "", Version: "v1"}
-	Scheme.AddUnversionedTypes(unversioned, &metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{}, &metav1.APIGroup{}, &metav1.APIResourceList{})
+	Scheme.AddUnversionedTypes(unversioned, &metav1.Status{}, &metav1.APIVersions{},
+		&metav1.APIGroupList{}, &metav1.APIGroup{}, &metav1.APIResourceList{})
 }
 
 // Config is what a server is made of.
@@ -64,13 +67,15 @@ type Config struct {
 	DisablePolicies bool
 }
 
-// NewConfig returns a configuration in which everything is set that follows from the API. What depends on where and for whom it is served
-// (serving, authentication, authorization, storage) is for the caller to set.
+// NewConfig returns a configuration in which everything is set that follows from the API. What
+// depends on where and for whom it is served (serving, authentication, authorization, storage) is
+// for the caller to set.
 func NewConfig() *Config {
 	c := genericapiserver.NewRecommendedConfig(codecs())
 	c.EffectiveVersion = version.Effective()
 	// What goes on until the client has enough is not bounded by the time for a request.
-	c.LongRunningFunc = filters.BasicLongRunningRequestCheck(sets.NewString("watch"), sets.NewString("log", "attach"))
+	c.LongRunningFunc = filters.BasicLongRunningRequestCheck(sets.NewString("watch"),
+		sets.NewString("log", "attach"))
 	describe(&c.Config)
 	return &Config{Generic: c}
 }
@@ -83,7 +88,8 @@ func codecs() serializer.CodecFactory {
 	return serializer.NewCodecFactory(Scheme, serializer.WithSerializer(cbor.NewSerializerInfo))
 }
 
-// New makes a server that is ready to be prepared and run. It stores where config.Generic.RESTOptionsGetter says.
+// New makes a server that is ready to be prepared and run. It stores where
+// config.Generic.RESTOptionsGetter says.
 func (c *Config) New() (*genericapiserver.GenericAPIServer, error) {
 	if !c.DisablePolicies {
 		if err := admit(&c.Generic.Config); err != nil {
@@ -103,12 +109,15 @@ func (c *Config) New() (*genericapiserver.GenericAPIServer, error) {
 		return nil, fmt.Errorf("cannot install the API groups: %w", err)
 	}
 	// A server is not ready before its watch caches are filled.
-	if err := server.AddPostStartHook("storage-readiness", server.StorageReadinessHook.Hook); err != nil {
+	if err := server.AddPostStartHook("storage-readiness",
+		server.StorageReadinessHook.Hook); err != nil {
 		return nil, err
 	}
-	// Where kubectl is given a resource that both groups have, it takes the one that comes first in discovery.
+	// Where kubectl is given a resource that both groups have, it takes the one that comes first in
+	// discovery.
 	for _, version := range Scheme.PrioritizedVersionsForGroup(ci.GroupName) {
-		server.AggregatedDiscoveryGroupManager.SetGroupVersionPriority(metav1.GroupVersion(version), ciGroupPriority, 15)
+		server.AggregatedDiscoveryGroupManager.SetGroupVersionPriority(metav1.GroupVersion(version),
+			ciGroupPriority, 15)
 	}
 	return server, nil
 }
@@ -140,7 +149,8 @@ func (c *Config) groups() ([]*genericapiserver.APIGroupInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	runs, err := pipelinerun.NewStorage(Scheme, getter, pipelines.Pipeline.Store, logs.Store, c.Generic.ShutdownInitiatedNotify())
+	runs, err := pipelinerun.NewStorage(Scheme, getter, pipelines.Pipeline.Store, logs.Store,
+		c.Generic.ShutdownInitiatedNotify())
 	if err != nil {
 		return nil, err
 	}
@@ -168,8 +178,10 @@ func (c *Config) groups() ([]*genericapiserver.APIGroupInfo, error) {
 		"pipelines/status": pipelines.Status,
 		"pipelines/scale":  pipelines.Scale,
 	}
-	// The same storage in another group. There is one store, with one watch cache, so that each group sees the other's writes at once.
-	cohabiting := genericapiserver.NewDefaultAPIGroupInfo(workflows.GroupName, Scheme, ParameterCodec, codecs())
+	// The same storage in another group. There is one store, with one watch cache, so that each
+	// group sees the other's writes at once.
+	cohabiting := genericapiserver.NewDefaultAPIGroupInfo(workflows.GroupName, Scheme,
+		ParameterCodec, codecs())
 	cohabiting.VersionedResourcesStorageMap[workflowsv1.SchemeGroupVersion.Version] = map[string]rest.Storage{
 		"pipelines":        &pipeline.CohabitingREST{Store: pipelines.Pipeline.Store},
 		"pipelines/status": pipelines.Status,

@@ -28,15 +28,17 @@ func describe(c *genericapiserver.Config) {
 // typeConverter knows the structure of an object's type as the OpenAPI document describes it, for
 // managed fields.
 func typeConverter(c *openapicommon.OpenAPIV3Config, obj any) (managedfields.TypeConverter, error) {
-	schemas, err := builder3.BuildOpenAPIDefinitionsForResources(c, openapiutil.GetCanonicalTypeName(obj))
+	schemas, err := builder3.BuildOpenAPIDefinitionsForResources(c,
+		openapiutil.GetCanonicalTypeName(obj))
 	if err != nil {
 		return nil, fmt.Errorf("cannot describe %T: %w", obj, err)
 	}
 	return managedfields.NewTypeConverter(schemas, false)
 }
 
-// operation names a route. Upstream names those of a subresource after the resource's kind and the subresource, which
-// makes the creation of a PipelineRun of both "create a PipelineRun" and "create the run of a Pipeline".
+// operation names a route. Upstream names those of a subresource after the resource's kind and the
+// subresource, which makes the creation of a PipelineRun of both "create a PipelineRun" and "create
+// the run of a Pipeline".
 func operation(route *restful.Route) (string, []string, error) {
 	if strings.HasSuffix(route.Path, "/pipelines/{name}/run") {
 		renamed := *route

@@ -26,7 +26,8 @@ func typed(t *testing.T, s *testkit.Server) versioned.Interface {
 
 func TestApply(t *testing.T) {
 	client := typed(t, exampletest.Start(t, testkit.Options{}))
-	p, err := Apply(t.Context(), client, "default", "build", "golang:1.26", []string{"go", "vet"}, []string{"go", "test"})
+	p, err := Apply(t.Context(), client, "default", "build", "golang:1.26", []string{"go", "vet"},
+		[]string{"go", "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,12 +35,14 @@ func TestApply(t *testing.T) {
 		t.Errorf("applied is %+v", p.Spec)
 	}
 	// What somebody else has said stays; what is no longer said goes.
-	scale, err := client.CiV1().Pipelines("default").GetScale(t.Context(), "build", metav1.GetOptions{})
+	scale, err := client.CiV1().Pipelines("default").GetScale(t.Context(), "build",
+		metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	scale.Spec.Replicas = 3
-	if _, err := client.CiV1().Pipelines("default").UpdateScale(t.Context(), "build", scale, metav1.UpdateOptions{}); err != nil {
+	if _, err := client.CiV1().Pipelines("default").UpdateScale(t.Context(), "build", scale,
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	p, err = Apply(t.Context(), client, "default", "build", "golang:1.27", []string{"go", "vet"})
@@ -49,15 +52,19 @@ func TestApply(t *testing.T) {
 	if p.Spec.Image != "golang:1.27" || len(p.Spec.Steps) != 1 || *p.Spec.MaxParallelRuns != 3 {
 		t.Errorf("applied again, it is %+v", p.Spec)
 	}
-	run, err := client.CiV1().Pipelines("default").CreateRun(t.Context(), "build", &v1.PipelineRunRequest{Spec: v1.PipelineRunRequestSpec{Branch: "main"}}, metav1.CreateOptions{})
+	run, err := client.CiV1().Pipelines("default").CreateRun(t.Context(), "build",
+		&v1.PipelineRunRequest{Spec: v1.PipelineRunRequestSpec{Branch: "main"}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	runs, err := client.CiV1().Pipelines("default").ListRuns(t.Context(), "build", &v1.PipelineRunsOptions{Branch: "main"})
+	runs, err := client.CiV1().Pipelines("default").ListRuns(t.Context(), "build",
+		&v1.PipelineRunsOptions{Branch: "main"})
 	if err != nil || len(runs.Items) != 1 || runs.Items[0].Name != run.Name {
 		t.Errorf("the runs are %+v, %v", runs, err)
 	}
-	log, err := client.CiV1().PipelineRuns("default").GetLogs(run.Name, &v1.PipelineRunLogOptions{}).DoRaw(t.Context())
+	log, err := client.CiV1().PipelineRuns("default").GetLogs(run.Name,
+		&v1.PipelineRunLogOptions{}).DoRaw(t.Context())
 	if err != nil || len(log) > 0 {
 		t.Errorf("the log is %q, %v", log, err)
 	}
@@ -68,10 +75,13 @@ func TestSuspend(t *testing.T) {
 	client := typed(t, s)
 	for i := range 12 {
 		p := &v1.Pipeline{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p-%d", i), Labels: map[string]string{"even": fmt.Sprint(i%2 == 0)}},
-			Spec:       v1.PipelineSpec{Image: "golang:1.26", Steps: []v1.Step{{Name: "a", Command: []string{"make"}}}},
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p-%d", i),
+				Labels: map[string]string{"even": fmt.Sprint(i%2 == 0)}},
+			Spec: v1.PipelineSpec{Image: "golang:1.26",
+				Steps: []v1.Step{{Name: "a", Command: []string{"make"}}}},
 		}
-		if _, err := client.CiV1().Pipelines("default").Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
+		if _, err := client.CiV1().Pipelines("default").Create(t.Context(), p,
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -95,11 +105,14 @@ func TestCensus(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	counts := make(chan map[string]int, 100)
 	done := make(chan error, 1)
-	go func() { done <- Census(ctx, client, "default", func(runs map[string]int) { counts <- runs }) }()
+	go func() {
+		done <- Census(ctx, client, "default", func(runs map[string]int) { counts <- runs })
+	}()
 	create := func(pipeline string) *v1.PipelineRun {
 		t.Helper()
 		r, err := client.CiV1().PipelineRuns("default").Create(t.Context(), &v1.PipelineRun{
-			ObjectMeta: metav1.ObjectMeta{GenerateName: pipeline + "-"}, Spec: v1.PipelineRunSpec{PipelineName: pipeline},
+			ObjectMeta: metav1.ObjectMeta{GenerateName: pipeline + "-"},
+			Spec:       v1.PipelineRunSpec{PipelineName: pipeline},
 		}, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -118,7 +131,8 @@ func TestCensus(t *testing.T) {
 	gone := create("b")
 	create("a")
 	expect(map[string]int{"a": 2, "b": 1})
-	if err := client.CiV1().PipelineRuns("default").Delete(t.Context(), gone.Name, metav1.DeleteOptions{}); err != nil {
+	if err := client.CiV1().PipelineRuns("default").Delete(t.Context(), gone.Name,
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	expect(map[string]int{"a": 2})
@@ -143,7 +157,8 @@ func TestPolicyClient(t *testing.T) {
 	}()
 	var names []string
 	for _, name := range []string{"one", "two"} {
-		p, err := client.Create(ctx, &v1.PipelinePolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.PipelinePolicySpec{BannedNames: []string{"x"}}})
+		p, err := client.Create(ctx, &v1.PipelinePolicy{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: v1.PipelinePolicySpec{BannedNames: []string{"x"}}})
 		if err != nil {
 			t.Fatal(err)
 		}

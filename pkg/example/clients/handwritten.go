@@ -13,7 +13,8 @@ import (
 	v1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
 )
 
-// PolicyClient is a client as it is written where none is generated: a scheme with the types, a REST client for the group, and the requests that are needed.
+// PolicyClient is a client as it is written where none is generated: a scheme with the types, a
+// REST client for the group, and the requests that are needed.
 type PolicyClient struct {
 	rest   rest.Interface
 	params runtime.ParameterCodec
@@ -37,7 +38,8 @@ func NewPolicyClient(config *rest.Config) (*PolicyClient, error) {
 }
 
 // Create creates a policy.
-func (c *PolicyClient) Create(ctx context.Context, policy *v1.PipelinePolicy) (*v1.PipelinePolicy, error) {
+func (c *PolicyClient) Create(ctx context.Context, policy *v1.PipelinePolicy) (*v1.PipelinePolicy,
+	error) {
 	created := &v1.PipelinePolicy{}
 	err := c.rest.Post().Resource("pipelinepolicies").Body(policy).Do(ctx).Into(created)
 	return created, err
@@ -49,17 +51,20 @@ func (c *PolicyClient) Delete(ctx context.Context, name string) error {
 }
 
 // List lists the policies.
-func (c *PolicyClient) List(ctx context.Context, options metav1.ListOptions) (*v1.PipelinePolicyList, error) {
+func (c *PolicyClient) List(ctx context.Context,
+	options metav1.ListOptions) (*v1.PipelinePolicyList, error) {
 	list := &v1.PipelinePolicyList{}
-	err := c.rest.Get().Resource("pipelinepolicies").VersionedParams(&options, c.params).Do(ctx).Into(list)
+	err := c.rest.Get().Resource("pipelinepolicies").VersionedParams(&options,
+		c.params).Do(ctx).Into(list)
 	return list, err
 }
 
 // Follow tells of each policy that is there, that comes, and that goes, until ctx ends.
 func (c *PolicyClient) Follow(ctx context.Context, came, went func(name string)) {
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.NewListWatchFromClient(c.rest, "pipelinepolicies", metav1.NamespaceAll, fields.Everything()),
-		ObjectType:    &v1.PipelinePolicy{},
+		ListerWatcher: cache.NewListWatchFromClient(c.rest, "pipelinepolicies", metav1.NamespaceAll,
+			fields.Everything()),
+		ObjectType: &v1.PipelinePolicy{},
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc: func(obj any) { came(obj.(*v1.PipelinePolicy).Name) },
 			DeleteFunc: func(obj any) {

@@ -10,10 +10,13 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/example/generated/informers/externalversions"
 )
 
-// Census counts the runs of each pipeline in a namespace whenever one comes or goes. It asks the server once, and then counts from memory, where the informer keeps
-// what the lister lists. It returns when ctx ends.
-func Census(ctx context.Context, client versioned.Interface, namespace string, changed func(runs map[string]int)) error {
-	factory := externalversions.NewSharedInformerFactoryWithOptions(client, 0, externalversions.WithNamespace(namespace))
+// Census counts the runs of each pipeline in a namespace whenever one comes or goes. It asks the
+// server once, and then counts from memory, where the informer keeps what the lister lists. It
+// returns when ctx ends.
+func Census(ctx context.Context, client versioned.Interface, namespace string,
+	changed func(runs map[string]int)) error {
+	factory := externalversions.NewSharedInformerFactoryWithOptions(client, 0,
+		externalversions.WithNamespace(namespace))
 	runs := factory.Ci().V1().PipelineRuns()
 	lister := runs.Lister().PipelineRuns(namespace)
 	count := func(any) {
@@ -27,7 +30,8 @@ func Census(ctx context.Context, client versioned.Interface, namespace string, c
 		}
 		changed(census)
 	}
-	if _, err := runs.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: count, DeleteFunc: count}); err != nil {
+	if _, err := runs.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: count,
+		DeleteFunc: count}); err != nil {
 		return err
 	}
 	factory.StartWithContext(ctx)

@@ -63,9 +63,12 @@ func serve(t *testing.T) (setting, *testkit.Server) {
 
 func (s setting) pipeline(name string, parallel int32, commands ...[]string) *v1.Pipeline {
 	s.Helper()
-	p := &v1.Pipeline{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.PipelineSpec{Image: "golang:1.26", MaxParallelRuns: &parallel, Parameters: []v1.Parameter{{Name: "WHO", Default: new("world")}}}}
+	p := &v1.Pipeline{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1.PipelineSpec{Image: "golang:1.26", MaxParallelRuns: &parallel,
+			Parameters: []v1.Parameter{{Name: "WHO", Default: new("world")}}}}
 	for i, command := range commands {
-		p.Spec.Steps = append(p.Spec.Steps, v1.Step{Name: fmt.Sprintf("step-%d", i), Command: command})
+		p.Spec.Steps = append(p.Spec.Steps, v1.Step{Name: fmt.Sprintf("step-%d", i),
+			Command: command})
 	}
 	p, err := s.api.Pipelines("default").Create(s.Context(), p, metav1.CreateOptions{})
 	if err != nil {
@@ -76,7 +79,8 @@ func (s setting) pipeline(name string, parallel int32, commands ...[]string) *v1
 
 func (s setting) run(pipeline string) *v1.PipelineRun {
 	s.Helper()
-	r, err := s.api.Pipelines("default").CreateRun(s.Context(), pipeline, &v1.PipelineRunRequest{}, metav1.CreateOptions{})
+	r, err := s.api.Pipelines("default").CreateRun(s.Context(), pipeline, &v1.PipelineRunRequest{},
+		metav1.CreateOptions{})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -86,8 +90,10 @@ func (s setting) run(pipeline string) *v1.PipelineRun {
 // create makes a run that is nobody's own.
 func (s setting) create(name, pipeline string) {
 	s.Helper()
-	run := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.PipelineRunSpec{PipelineName: pipeline}}
-	if _, err := s.api.PipelineRuns("default").Create(s.Context(), run, metav1.CreateOptions{}); err != nil {
+	run := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1.PipelineRunSpec{PipelineName: pipeline}}
+	if _, err := s.api.PipelineRuns("default").Create(s.Context(), run,
+		metav1.CreateOptions{}); err != nil {
 		s.Fatal(err)
 	}
 }
@@ -118,7 +124,9 @@ func (s setting) eventually(what string, ok func() bool) {
 
 func (s setting) ends(name string, phase v1.PipelineRunPhase) *v1.PipelineRun {
 	s.Helper()
-	s.eventually("the run ends as "+string(phase), func() bool { return s.get(name).Status.Phase == phase })
+	s.eventually("the run ends as "+string(phase), func() bool {
+		return s.get(name).Status.Phase == phase
+	})
 	return s.get(name)
 }
 
@@ -126,23 +134,27 @@ func TestRunSucceeds(t *testing.T) {
 	s := begin(t, simulate)
 	s.pipeline("build", 1, []string{"echo", "hello", "$WHO"}, []string{"sh", "-c", "make all"})
 	run := s.ends(s.run("build").Name, v1.RunSucceeded)
-	if len(run.Status.Steps) != 2 || *run.Status.Steps[1].ExitCode != 0 || run.Status.StartTime == nil || run.Status.CompletionTime == nil {
+	if len(run.Status.Steps) != 2 || *run.Status.Steps[1].ExitCode != 0 ||
+		run.Status.StartTime == nil || run.Status.CompletionTime == nil {
 		t.Errorf("the status is %+v", run.Status)
 	}
 	if !meta.IsStatusConditionTrue(run.Status.Conditions, succeeded) {
 		t.Errorf("the conditions are %+v", run.Status.Conditions)
 	}
-	log, err := s.api.PipelineRuns("default").GetLogs(run.Name, &v1.PipelineRunLogOptions{Follow: true}).DoRaw(t.Context())
+	log, err := s.api.PipelineRuns("default").GetLogs(run.Name,
+		&v1.PipelineRunLogOptions{Follow: true}).DoRaw(t.Context())
 	if want := "+ echo hello $WHO\nhello world\n+ make all\n"; err != nil || string(log) != want {
 		t.Errorf("the log is %q, want %q: %v", log, want, err)
 	}
 	s.eventually("the pipeline is ready", func() bool {
 		p, err := s.api.Pipelines("default").Get(t.Context(), "build", metav1.GetOptions{})
-		return err == nil && p.Status.Phase == v1.PipelineReady && p.Status.ObservedGeneration == p.Generation && p.Status.ActiveRuns == 0
+		return err == nil && p.Status.Phase == v1.PipelineReady &&
+			p.Status.ObservedGeneration == p.Generation && p.Status.ActiveRuns == 0
 	})
 
 	// The finalizer holds the run until its log is gone.
-	if err := s.api.PipelineRuns("default").Delete(t.Context(), run.Name, metav1.DeleteOptions{}); err != nil {
+	if err := s.api.PipelineRuns("default").Delete(t.Context(), run.Name,
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.eventually("the run is gone", func() bool {
@@ -203,11 +215,14 @@ func TestMaxParallelRunsSuspensionAndScale(t *testing.T) {
 		t.Fatal(err)
 	}
 	scale.Spec.Replicas = 2
-	if _, err := s.api.Pipelines("default").UpdateScale(t.Context(), "build", scale, metav1.UpdateOptions{}); err != nil {
+	if _, err := s.api.Pipelines("default").UpdateScale(t.Context(), "build", scale,
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.eventually("two runs are active", active(2))
-	if _, err := s.api.Pipelines("default").Patch(t.Context(), "build", "application/merge-patch+json", []byte(`{"spec":{"suspended":true}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := s.api.Pipelines("default").Patch(t.Context(), "build",
+		"application/merge-patch+json", []byte(`{"spec":{"suspended":true}}`),
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.eventually("the pipeline is suspended", func() bool {
@@ -225,7 +240,9 @@ func TestMaxParallelRunsSuspensionAndScale(t *testing.T) {
 	if waiting != 1 {
 		t.Errorf("%d runs wait while the pipeline is suspended, want 1", waiting)
 	}
-	if _, err := s.api.Pipelines("default").Patch(t.Context(), "build", "application/merge-patch+json", []byte(`{"spec":{"suspended":false}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := s.api.Pipelines("default").Patch(t.Context(), "build",
+		"application/merge-patch+json", []byte(`{"spec":{"suspended":false}}`),
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range names {
@@ -239,12 +256,17 @@ func TestCancelAndGracefulDeletion(t *testing.T) {
 	s.pipeline("build", 2, []string{"make"}, []string{"make", "more"})
 	cancelled, deleted := s.run("build").Name, s.run("build").Name
 	for _, name := range []string{cancelled, deleted} {
-		s.eventually("the run has started", func() bool { return s.get(name).Status.Phase == v1.RunRunning })
+		s.eventually("the run has started", func() bool {
+			return s.get(name).Status.Phase == v1.RunRunning
+		})
 	}
-	if _, err := s.api.PipelineRuns("default").Patch(t.Context(), cancelled, "application/merge-patch+json", []byte(`{"spec":{"cancelled":true}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := s.api.PipelineRuns("default").Patch(t.Context(), cancelled,
+		"application/merge-patch+json", []byte(`{"spec":{"cancelled":true}}`),
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.api.PipelineRuns("default").Delete(t.Context(), deleted, metav1.DeleteOptions{}); err != nil {
+	if err := s.api.PipelineRuns("default").Delete(t.Context(), deleted,
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if r := s.get(deleted); r.DeletionTimestamp == nil || *r.DeletionGracePeriodSeconds != 30 {
@@ -260,11 +282,13 @@ func TestCancelAndGracefulDeletion(t *testing.T) {
 	})
 }
 
-// However fast runs come and end, there are never more of them than the pipeline allows, and none is forgotten. The watch sees every state in between.
+// However fast runs come and end, there are never more of them than the pipeline allows, and none
+// is forgotten. The watch sees every state in between.
 func TestNeverTooManyRuns(t *testing.T) {
 	s := begin(t, simulate)
 	p := s.pipeline("build", 2, []string{"make"}, []string{"make", "test"})
-	watch, err := s.api.PipelineRuns("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: p.ResourceVersion})
+	watch, err := s.api.PipelineRuns("default").Watch(t.Context(),
+		metav1.ListOptions{ResourceVersion: p.ResourceVersion})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +300,8 @@ func TestNeverTooManyRuns(t *testing.T) {
 		for i := range runs {
 			if i%2 == 0 {
 				s.create(fmt.Sprintf("z-%d", runs-i), "build")
-			} else if _, err := s.api.Pipelines("default").CreateRun(t.Context(), "build", &v1.PipelineRunRequest{}, metav1.CreateOptions{}); err != nil {
+			} else if _, err := s.api.Pipelines("default").CreateRun(t.Context(), "build",
+				&v1.PipelineRunRequest{}, metav1.CreateOptions{}); err != nil {
 				t.Error(err)
 				return
 			}
@@ -308,7 +333,8 @@ func TestNeverTooManyRuns(t *testing.T) {
 	}
 }
 
-// A run that was not made by the pipeline's subresource is the pipeline's own nevertheless, and so is the log the run's.
+// A run that was not made by the pipeline's subresource is the pipeline's own nevertheless, and so
+// is the log the run's.
 func TestOwners(t *testing.T) {
 	s := begin(t, simulate)
 	p := s.pipeline("build", 1, []string{"make"})
@@ -344,15 +370,21 @@ func TestCacheThatIsBehind(t *testing.T) {
 	if err := direct.List(t.Context(), behind); err != nil {
 		t.Fatal(err)
 	}
-	cached := interceptor.NewClient(direct, interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, _ ...client.ListOption) error {
-		behind.DeepCopyInto(list.(*v1.PipelineRunList))
-		return nil
-	}})
-	if _, err := s.api.PipelineRuns("default").Patch(t.Context(), "z", "application/merge-patch+json", []byte(`{"status":{"phase":"Running"}}`), metav1.PatchOptions{}, "status"); err != nil {
+	cached := interceptor.NewClient(direct,
+		interceptor.Funcs{List: func(_ context.Context, _ client.WithWatch, list client.ObjectList,
+			_ ...client.ListOption) error {
+			behind.DeepCopyInto(list.(*v1.PipelineRunList))
+			return nil
+		}})
+	if _, err := s.api.PipelineRuns("default").Patch(t.Context(), "z",
+		"application/merge-patch+json", []byte(`{"status":{"phase":"Running"}}`),
+		metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
 	r := &pipelineReconciler{Client: cached, server: direct}
-	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "default", Name: "build"}}); err != nil {
+	if _, err := r.Reconcile(t.Context(),
+		ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "default",
+			Name: "build"}}); err != nil {
 		t.Fatal(err)
 	}
 	if phase := s.get("a").Status.Phase; phase != v1.RunPending {

@@ -9,7 +9,8 @@ import (
 )
 
 // executor runs a step, and returns the lines that it has written and its exit code.
-type executor func(ctx context.Context, step *v1.Step, env map[string]string) (lines []string, exitCode int32)
+type executor func(ctx context.Context, step *v1.Step, env map[string]string) (lines []string,
+	exitCode int32)
 
 // simulate only says what it would do. It knows echo, which says something, and false, which fails.
 func simulate(_ context.Context, step *v1.Step, env map[string]string) ([]string, int32) {

@@ -1,5 +1,6 @@
-// Command controller runs pipelines, or rather simulates that: it takes runs through their phases, writes their logs, and keeps the status of pipelines.
-// It is a controller as authors write them, on controller-runtime, and finds its server by a kubeconfig:
+// Command controller runs pipelines, or rather simulates that: it takes runs through their phases,
+// writes their logs, and keeps the status of pipelines. It is a controller as authors write them,
+// on controller-runtime, and finds its server by a kubeconfig:
 //
 //	controller --kubeconfig .rowkeeper/kubeconfig
 package main
@@ -21,9 +22,11 @@ import (
 )
 
 func main() {
-	// Not the flags of the process, to which controller-runtime has added one of the same name and another default.
+	// Not the flags of the process, to which controller-runtime has added one of the same name and
+	// another default.
 	flags := flag.NewFlagSet("controller", flag.ExitOnError)
-	kubeconfig := flags.String("kubeconfig", ".rowkeeper/kubeconfig", "file that says where the server is, and as whom to use it")
+	kubeconfig := flags.String("kubeconfig", ".rowkeeper/kubeconfig",
+		"file that says where the server is, and as whom to use it")
 	_ = flags.Parse(os.Args[1:]) // it exits on errors
 	ctrl.SetLogger(klog.Background())
 	if err := run(ctrl.SetupSignalHandler(), *kubeconfig); err != nil {
@@ -58,10 +61,12 @@ func newManager(ctx context.Context, config *rest.Config, execute executor) (ctr
 	if err != nil {
 		return nil, err
 	}
-	if err := (&pipelineReconciler{Client: manager.GetClient(), server: manager.GetAPIReader()}).setUp(ctx, manager); err != nil {
+	if err := (&pipelineReconciler{Client: manager.GetClient(),
+		server: manager.GetAPIReader()}).setUp(ctx, manager); err != nil {
 		return nil, err
 	}
-	if err := (&runReconciler{Client: manager.GetClient(), execute: execute}).setUp(manager); err != nil {
+	if err := (&runReconciler{Client: manager.GetClient(),
+		execute: execute}).setUp(manager); err != nil {
 		return nil, err
 	}
 	return manager, nil

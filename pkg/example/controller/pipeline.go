@@ -16,10 +16,12 @@ import (
 	v1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
 )
 
-// byPipeline is the index of runs by the name of their pipeline: the cache's own, and the server's field selector of the same name.
+// byPipeline is the index of runs by the name of their pipeline: the cache's own, and the server's
+// field selector of the same name.
 const byPipeline = "spec.pipelineName"
 
-// pipelineReconciler starts the runs of a pipeline, as many at a time as it allows, and keeps its status.
+// pipelineReconciler starts the runs of a pipeline, as many at a time as it allows, and keeps its
+// status.
 type pipelineReconciler struct {
 	client.Client
 	// server reads past the cache.
@@ -27,9 +29,10 @@ type pipelineReconciler struct {
 }
 
 func (r *pipelineReconciler) setUp(ctx context.Context, manager ctrl.Manager) error {
-	err := manager.GetFieldIndexer().IndexField(ctx, &v1.PipelineRun{}, byPipeline, func(obj client.Object) []string {
-		return []string{obj.(*v1.PipelineRun).Spec.PipelineName}
-	})
+	err := manager.GetFieldIndexer().IndexField(ctx, &v1.PipelineRun{}, byPipeline,
+		func(obj client.Object) []string {
+			return []string{obj.(*v1.PipelineRun).Spec.PipelineName}
+		})
 	if err != nil {
 		return err
 	}
@@ -42,7 +45,8 @@ func (r *pipelineReconciler) setUp(ctx context.Context, manager ctrl.Manager) er
 }
 
 // Reconcile starts what can start, and says how the pipeline is doing.
-func (r *pipelineReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+func (r *pipelineReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result,
+	error) {
 	p := &v1.Pipeline{}
 	if err := r.Get(ctx, request.NamespacedName, p); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
@@ -55,7 +59,8 @@ func (r *pipelineReconciler) Reconcile(ctx context.Context, request ctrl.Request
 		return ctrl.Result{}, err
 	}
 	if room := !p.Spec.Suspended && active < *p.Spec.MaxParallelRuns; room && len(waiting) > 0 {
-		// The cache may not know yet of a run that was started just now. What is started is decided on what the server says, or there would be too many.
+		// The cache may not know yet of a run that was started just now. What is started is decided
+		// on what the server says, or there would be too many.
 		if active, waiting, err = runsOf(ctx, r.server, p); err != nil {
 			return ctrl.Result{}, err
 		}
@@ -73,21 +78,25 @@ func (r *pipelineReconciler) Reconcile(ctx context.Context, request ctrl.Request
 }
 
 // runsOf returns how many runs of a pipeline are running, and those that wait, the longest first.
-func runsOf(ctx context.Context, reader client.Reader, p *v1.Pipeline) (active int32, waiting []*v1.PipelineRun, err error) {
+func runsOf(ctx context.Context, reader client.Reader, p *v1.Pipeline) (active int32,
+	waiting []*v1.PipelineRun, err error) {
 	runs := &v1.PipelineRunList{}
-	if err := reader.List(ctx, runs, client.InNamespace(p.Namespace), client.MatchingFields{byPipeline: p.Name}); err != nil {
+	if err := reader.List(ctx, runs, client.InNamespace(p.Namespace),
+		client.MatchingFields{byPipeline: p.Name}); err != nil {
 		return 0, nil, err
 	}
 	for i := range runs.Items {
 		switch run := &runs.Items[i]; {
 		case run.Status.Phase == v1.RunRunning:
 			active++
-		case run.Status.Phase == v1.RunPending && !run.Spec.Cancelled && run.DeletionTimestamp == nil:
+		case run.Status.Phase == v1.RunPending && !run.Spec.Cancelled &&
+			run.DeletionTimestamp == nil:
 			waiting = append(waiting, run)
 		}
 	}
 	slices.SortFunc(waiting, func(a, b *v1.PipelineRun) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+			cmp.Compare(a.Name, b.Name))
 	})
 	return active, waiting, nil
 }
@@ -111,7 +120,8 @@ func (r *pipelineReconciler) report(ctx context.Context, p *v1.Pipeline, active 
 	p.Status.ObservedGeneration = p.Generation
 	p.Status.ActiveRuns = active
 	p.Status.Phase = v1.PipelineReady
-	condition := metav1.Condition{Type: v1.PipelineReadyCondition, Status: metav1.ConditionTrue, Reason: "Checked", ObservedGeneration: p.Generation}
+	condition := metav1.Condition{Type: v1.PipelineReadyCondition, Status: metav1.ConditionTrue,
+		Reason: "Checked", ObservedGeneration: p.Generation}
 	if p.Spec.Suspended {
 		p.Status.Phase = v1.PipelineSuspended
 		condition.Status, condition.Reason = metav1.ConditionFalse, "Suspended"

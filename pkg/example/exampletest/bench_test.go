@@ -20,13 +20,16 @@ var benchmarked = map[string]testkit.Database{"sqlite": {}, "memory": testkit.Me
 func first(b *testing.B, database testkit.Database) *testkit.Server {
 	s := Start(b, testkit.Options{Database: database})
 	client := dynamic.NewForConfigOrDie(s.Config)
-	if _, err := client.Resource(civ1.SchemeGroupVersion.WithResource("pipelines")).List(b.Context(), metav1.ListOptions{}); err != nil {
+	if _,
+		err := client.Resource(civ1.SchemeGroupVersion.WithResource("pipelines")).List(b.Context(),
+		metav1.ListOptions{}); err != nil {
 		b.Fatal(err)
 	}
 	return s
 }
 
-// BenchmarkStart prints the median time from the call to the first successful request, with -benchtime 20x that of 20.
+// BenchmarkStart prints the median time from the call to the first successful request, with
+// -benchtime 20x that of 20.
 func BenchmarkStart(b *testing.B) {
 	for name, database := range benchmarked {
 		b.Run(name, func(b *testing.B) {
@@ -44,8 +47,9 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// BenchmarkHundred starts a hundred servers at once, and prints how long it takes until all have answered, the median time from the start of one to its first
-// answer, and, as they run side by side, the memory that each takes at rest.
+// BenchmarkHundred starts a hundred servers at once, and prints how long it takes until all have
+// answered, the median time from the start of one to its first answer, and, as they run side by
+// side, the memory that each takes at rest.
 func BenchmarkHundred(b *testing.B) {
 	const servers = 100
 	for name, database := range benchmarked {

@@ -39,7 +39,8 @@ func pipeline(name string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": civ1.SchemeGroupVersion.String(), "kind": "Pipeline",
 		"metadata": map[string]any{"name": name},
-		"spec":     map[string]any{"steps": []any{map[string]any{"name": "build", "image": "golang", "command": []any{"go", "build"}}}},
+		"spec": map[string]any{"steps": []any{map[string]any{"name": "build", "image": "golang",
+			"command": []any{"go", "build"}}}},
 	}}
 }
 
@@ -107,8 +108,9 @@ func TestDatabases(t *testing.T) {
 	}
 }
 
-// A hundred servers run side by side in one process, and none has another's objects. Sixteen start at a time: if all did, each would take as long as all together,
-// which with the race detector, on a busy machine, comes near to the time that Start gives a server.
+// A hundred servers run side by side in one process, and none has another's objects. Sixteen start
+// at a time: if all did, each would take as long as all together, which with the race detector, on
+// a busy machine, comes near to the time that Start gives a server.
 func TestServersAreIndependent(t *testing.T) {
 	clients, busy := make([]dynamic.ResourceInterface, 100), make(chan struct{}, 16)
 	each := func(do func(i int, name string)) {
@@ -141,7 +143,8 @@ func TestUsers(t *testing.T) {
 	s := Start(t, testkit.Options{Database: testkit.Memory})
 	create(t, pipelines(s.Config), "a")
 	rule := func(verbs ...string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{Verbs: verbs, APIGroups: []string{civ1.SchemeGroupVersion.Group}, Resources: []string{"pipelines"}}
+		return rbacv1.PolicyRule{Verbs: verbs, APIGroups: []string{civ1.SchemeGroupVersion.Group},
+			Resources: []string{"pipelines"}}
 	}
 	named := rule("get")
 	named.ResourceNames = []string{"b"}
@@ -154,8 +157,10 @@ func TestUsers(t *testing.T) {
 		{"reader", []rbacv1.PolicyRule{rule("get")}, true, false},
 		{"lister", []rbacv1.PolicyRule{rule("list"), rule("get")}, true, true},
 		{"named", []rbacv1.PolicyRule{named}, false, false},
-		{"all", []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}}}, true, true},
-		{"subresource", []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"pipelines/status"}}}, false, false},
+		{"all", []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"},
+			Resources: []string{"*"}}}, true, true},
+		{"subresource", []rbacv1.PolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"},
+			Resources: []string{"pipelines/status"}}}, false, false},
 	} {
 		c := pipelines(s.ConfigFor(testkit.User{Name: tc.name, Rules: tc.rules}))
 		_, err := c.Get(t.Context(), "a", metav1.GetOptions{})
@@ -169,13 +174,15 @@ func TestUsers(t *testing.T) {
 	}
 	stranger := rest.CopyConfig(s.Config)
 	stranger.BearerToken = "unknown"
-	if _, err := pipelines(stranger).Get(t.Context(), "a", metav1.GetOptions{}); !apierrors.IsUnauthorized(err) {
+	if _, err := pipelines(stranger).Get(t.Context(), "a",
+		metav1.GetOptions{}); !apierrors.IsUnauthorized(err) {
 		t.Errorf("an unknown token: %v, want 401", err)
 	}
 }
 
 func TestAuthorizer(t *testing.T) {
-	onlyAlice := authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	onlyAlice := authorizer.AuthorizerFunc(func(_ context.Context,
+		a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if a.GetUser().GetName() == "alice" {
 			return authorizer.DecisionAllow, "", nil
 		}
@@ -183,7 +190,8 @@ func TestAuthorizer(t *testing.T) {
 	})
 	s := Start(t, testkit.Options{Database: testkit.Memory, Authorizer: onlyAlice})
 	create(t, pipelines(s.ConfigFor(testkit.User{Name: "alice"})), "a")
-	if _, err := pipelines(s.ConfigFor(testkit.User{Name: "bob"})).Get(t.Context(), "a", metav1.GetOptions{}); !apierrors.IsForbidden(err) {
+	if _, err := pipelines(s.ConfigFor(testkit.User{Name: "bob"})).Get(t.Context(), "a",
+		metav1.GetOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("bob: %v, want forbidden", err)
 	}
 }
@@ -238,12 +246,14 @@ func TestRollback(t *testing.T) {
 			t.Errorf("%s has another UID", was.GetName())
 		}
 	}
-	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		added := strings.Fields(events[watch.Added])
-		return len(added) == 4 && added[2] == "new" && added[3] == "deleted" && events[watch.Deleted] == "deleted new ", nil
-	})
+	err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, time.Minute, true,
+		func(context.Context) (bool, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			added := strings.Fields(events[watch.Added])
+			return len(added) == 4 && added[2] == "new" && added[3] == "deleted" &&
+				events[watch.Deleted] == "deleted new ", nil
+		})
 	if err != nil {
 		t.Errorf("the informer saw %v", events)
 	}
@@ -277,11 +287,13 @@ func TestReplicas(t *testing.T) {
 }
 
 func TestSharedDatabaseIsLeftEmpty(t *testing.T) {
-	database := testkit.Database{URL: "sqlite://" + t.TempDir() + "/state.db", Driver: sqlite.Driver}
+	database := testkit.Database{URL: "sqlite://" + t.TempDir() + "/state.db",
+		Driver: sqlite.Driver}
 	s := Start(t, testkit.Options{Database: database})
 	create(t, pipelines(s.Config), "a")
 	s.Stop()
-	db, err := storage.Open(t.Context(), storage.Config{URL: database.URL, Drivers: []storage.Driver{sqlite.Driver}})
+	db, err := storage.Open(t.Context(),
+		storage.Config{URL: database.URL, Drivers: []storage.Driver{sqlite.Driver}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -300,8 +312,11 @@ func TestSharedDatabaseIsLeftEmpty(t *testing.T) {
 
 func TestKubeconfig(t *testing.T) {
 	s := Start(t, testkit.Options{Database: testkit.Memory})
-	file := s.Kubeconfig(s.ConfigFor(testkit.User{Name: "someone", Rules: []rbacv1.PolicyRule{{Verbs: []string{"list"}, APIGroups: []string{"*"}, Resources: []string{"*"}}}}))
-	if content, err := os.ReadFile(file); err != nil || bytes.Contains(content, []byte(s.Config.BearerToken)) {
+	file := s.Kubeconfig(s.ConfigFor(testkit.User{Name: "someone",
+		Rules: []rbacv1.PolicyRule{{Verbs: []string{"list"}, APIGroups: []string{"*"},
+			Resources: []string{"*"}}}}))
+	if content, err := os.ReadFile(file); err != nil ||
+		bytes.Contains(content, []byte(s.Config.BearerToken)) {
 		t.Errorf("the kubeconfig: %v; it must not have the administrator's token", err)
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", file)

@@ -9,7 +9,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 )
 
-// TestNothingLeaks starts and stops servers, with requests and an open watch, and looks for goroutines that are left.
+// TestNothingLeaks starts and stops servers, with requests and an open watch, and looks for
+// goroutines that are left.
 func TestNothingLeaks(t *testing.T) {
 	use := func(t *testing.T) {
 		for _, database := range []testkit.Database{{}, testkit.Memory} {
@@ -26,7 +27,8 @@ func TestNothingLeaks(t *testing.T) {
 			}
 		}
 	}
-	// What the API machinery starts once for a process, and never ends, is there after the first use.
+	// What the API machinery starts once for a process, and never ends, is there after the first
+	// use.
 	t.Run("first", use)
 	known := goleak.IgnoreCurrent()
 	t.Run("again", use)

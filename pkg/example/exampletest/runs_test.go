@@ -29,7 +29,8 @@ func ciClient(t *testing.T) typedciv1.CiV1Interface {
 	_, err = client.CiV1().Pipelines("default").Create(t.Context(), &civ1.Pipeline{
 		ObjectMeta: metav1.ObjectMeta{Name: "build"},
 		Spec: civ1.PipelineSpec{
-			Image: "golang:1.26", Parameters: []civ1.Parameter{{Name: "REVISION"}, {Name: "LEVEL", Default: new("info")}},
+			Image: "golang:1.26", Parameters: []civ1.Parameter{{Name: "REVISION"},
+				{Name: "LEVEL", Default: new("info")}},
 			Steps: []civ1.Step{{Name: "test", Command: []string{"make"}}},
 		},
 	}, metav1.CreateOptions{})
@@ -40,7 +41,8 @@ func ciClient(t *testing.T) typedciv1.CiV1Interface {
 }
 
 func directRun(name, pipeline string, values ...string) *civ1.PipelineRun {
-	r := &civ1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: civ1.PipelineRunSpec{PipelineName: pipeline}}
+	r := &civ1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: civ1.PipelineRunSpec{PipelineName: pipeline}}
 	for _, v := range values {
 		r.Spec.Parameters = append(r.Spec.Parameters, civ1.ParameterValue{Name: v, Value: "x"})
 	}
@@ -54,12 +56,15 @@ func TestParametersOfARunThatIsCreatedDirectly(t *testing.T) {
 		"spec.parameters: Required value: the pipeline's parameter REVISION has no default":          directRun("a", "build"),
 		`spec.parameters[1].name: Unsupported value: "OTHER": supported values: "LEVEL", "REVISION"`: directRun("a", "build", "REVISION", "OTHER"),
 	} {
-		if _, err := runs.Create(t.Context(), r, metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), want) {
+		if _, err := runs.Create(t.Context(), r,
+			metav1.CreateOptions{}); !apierrors.IsInvalid(err) ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
 	// What says that a run has no pipeline is its controller.
-	for _, r := range []*civ1.PipelineRun{directRun("a", "build", "REVISION"), directRun("b", "build", "LEVEL", "REVISION"), directRun("c", "missing", "ANY")} {
+	for _, r := range []*civ1.PipelineRun{directRun("a", "build", "REVISION"),
+		directRun("b", "build", "LEVEL", "REVISION"), directRun("c", "missing", "ANY")} {
 		if _, err := runs.Create(t.Context(), r, metav1.CreateOptions{}); err != nil {
 			t.Error(err)
 		}
@@ -76,7 +81,8 @@ func TestManagedFieldsOfARunThatIsAskedFor(t *testing.T) {
 	}
 	p.ObjectMeta = metav1.ObjectMeta{Name: "free"}
 	p.Spec.Parameters = nil
-	if _, err := client.Pipelines("default").Create(t.Context(), p, metav1.CreateOptions{}); err != nil {
+	if _, err := client.Pipelines("default").Create(t.Context(), p,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	ask := func(pipeline, query, spec string) *civ1.PipelineRun {
@@ -84,15 +90,18 @@ func TestManagedFieldsOfARunThatIsAskedFor(t *testing.T) {
 		run := &civ1.PipelineRun{}
 		err := client.RESTClient().Post().AbsPath("/apis/ci.rowkeeper.dev/v1/namespaces/default/pipelines/"+pipeline+"/run").Param("fieldManager", query).
 			SetHeader("Content-Type", "application/json").
-			Body([]byte(`{"apiVersion":"ci.rowkeeper.dev/v1","kind":"PipelineRunRequest","spec":` + spec + `}`)).Do(t.Context()).Into(run)
+			Body([]byte(`{"apiVersion":"ci.rowkeeper.dev/v1","kind":"PipelineRunRequest","spec":` +
+				spec + `}`)).Do(t.Context()).Into(run)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return run
 	}
 	for _, c := range []struct{ pipeline, query, spec, manager, field string }{
-		{"build", "", `{"branch":"main","parameters":[{"name":"REVISION","value":"a"}]}`, "tester", `"f:branch"`},
-		{"build", "mine", `{"branch":"main","parameters":[{"name":"REVISION","value":"a"}]}`, "mine", `"k:{\"name\":\"REVISION\"}"`},
+		{"build", "", `{"branch":"main","parameters":[{"name":"REVISION","value":"a"}]}`, "tester",
+			`"f:branch"`},
+		{"build", "mine", `{"branch":"main","parameters":[{"name":"REVISION","value":"a"}]}`,
+			"mine", `"k:{\"name\":\"REVISION\"}"`},
 		{"free", "", `{}`, "unknown", `"f:pipelineName"`},
 	} {
 		managed := ask(c.pipeline, c.query, c.spec).ManagedFields
@@ -101,8 +110,10 @@ func TestManagedFieldsOfARunThatIsAskedFor(t *testing.T) {
 			continue
 		}
 		m := managed[0]
-		if m.Manager != c.manager || m.Operation != metav1.ManagedFieldsOperationUpdate || m.APIVersion != "ci.rowkeeper.dev/v1" ||
-			m.Subresource != "" || m.Time == nil || !strings.Contains(m.FieldsV1.GetRawString(), c.field) {
+		if m.Manager != c.manager || m.Operation != metav1.ManagedFieldsOperationUpdate ||
+			m.APIVersion != "ci.rowkeeper.dev/v1" ||
+			m.Subresource != "" || m.Time == nil ||
+			!strings.Contains(m.FieldsV1.GetRawString(), c.field) {
 			t.Errorf("managed is %v, want the manager %q of %s", m, c.manager, c.field)
 		}
 	}
@@ -114,7 +125,8 @@ func TestSelectorsOfPipelineRuns(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		r := directRun(name, "build", "REVISION")
 		r.Labels, r.Spec.Branch = map[string]string{"team": name, "all": "yes"}, "of-"+name
-		if _, err := client.PipelineRuns("default").Create(t.Context(), r, metav1.CreateOptions{}); err != nil {
+		if _, err := client.PipelineRuns("default").Create(t.Context(), r,
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -149,12 +161,15 @@ func TestSelectorsOfPipelineRuns(t *testing.T) {
 			t.Errorf("%q: got %q, want %q", c.query, got, c.want)
 		}
 	}
-	for query, want := range map[string]string{"labelSelector": "labelSelector: ", "fieldSelector": "fieldSelector: "} {
-		if _, err := list(query, "a=b=("); !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), want) {
+	for query, want := range map[string]string{"labelSelector": "labelSelector: ",
+		"fieldSelector": "fieldSelector: "} {
+		if _, err := list(query, "a=b=("); !apierrors.IsBadRequest(err) ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", query, err, want)
 		}
 	}
-	if _, err := list("fieldSelector", "spec.other=x"); !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), `"spec.other" is not supported`) {
+	if _, err := list("fieldSelector", "spec.other=x"); !apierrors.IsBadRequest(err) ||
+		!strings.Contains(err.Error(), `"spec.other" is not supported`) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -163,7 +178,8 @@ func TestSelectorsOfPipelineRuns(t *testing.T) {
 // come late.
 func TestPiecesOfALogWithTheSameSequence(t *testing.T) {
 	client := ciClient(t)
-	run, err := client.PipelineRuns("default").Create(t.Context(), directRun("a", "build", "REVISION"), metav1.CreateOptions{})
+	run, err := client.PipelineRuns("default").Create(t.Context(),
+		directRun("a", "build", "REVISION"), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +187,8 @@ func TestPiecesOfALogWithTheSameSequence(t *testing.T) {
 		t.Helper()
 		_, err := client.LogChunks("default").Create(t.Context(), &civ1.LogChunk{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       civ1.LogChunkSpec{RunName: run.Name, RunUID: run.UID, Sequence: sequence, Lines: []string{fmt.Sprintf("%s %d", name, sequence)}},
+			Spec: civ1.LogChunkSpec{RunName: run.Name, RunUID: run.UID, Sequence: sequence,
+				Lines: []string{fmt.Sprintf("%s %d", name, sequence)}},
 		}, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -179,7 +196,8 @@ func TestPiecesOfALogWithTheSameSequence(t *testing.T) {
 	}
 	write("b", 0)
 	write("c", 1)
-	stream, err := client.PipelineRuns("default").GetLogs("a", &civ1.PipelineRunLogOptions{Follow: true}).Stream(t.Context())
+	stream, err := client.PipelineRuns("default").GetLogs("a",
+		&civ1.PipelineRunLogOptions{Follow: true}).Stream(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +222,8 @@ func TestPiecesOfALogWithTheSameSequence(t *testing.T) {
 	next("d 1")
 	write("a", 0)
 	next("a 0")
-	log, err := client.PipelineRuns("default").GetLogs("a", &civ1.PipelineRunLogOptions{}).DoRaw(t.Context())
+	log, err := client.PipelineRuns("default").GetLogs("a",
+		&civ1.PipelineRunLogOptions{}).DoRaw(t.Context())
 	if want := "a 0\nb 0\nc 1\nd 1\n"; err != nil || string(log) != want {
 		t.Errorf("the log is %q, %v, want %q", log, err, want)
 	}

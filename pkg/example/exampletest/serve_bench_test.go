@@ -14,12 +14,15 @@ import (
 	"time"
 )
 
-// BenchmarkServe prints the median time from the start of "rowkeeper serve", in an empty directory, to the end of the first "kubectl get" that succeeds, how much of
-// it is kubectl's own, and the memory that the server takes at rest, as the operating system counts it. With -benchtime 20x it is the median of 20.
+// BenchmarkServe prints the median time from the start of "rowkeeper serve", in an empty directory,
+// to the end of the first "kubectl get" that succeeds, how much of it is kubectl's own, and the
+// memory that the server takes at rest, as the operating system counts it. With -benchtime 20x it
+// is the median of 20.
 func BenchmarkServe(b *testing.B) {
 	bin := b.TempDir()
 	rowkeeper, kubectl := filepath.Join(bin, "rowkeeper"), filepath.Join(bin, "kubectl")
-	for program, dir := range map[string]string{rowkeeper: "cmd/rowkeeper", kubectl: "hack/tools/kubectl"} {
+	for program, dir := range map[string]string{rowkeeper: "cmd/rowkeeper",
+		kubectl: "hack/tools/kubectl"} {
 		build := exec.CommandContext(b.Context(), "go", "build", "-o", program, ".")
 		build.Dir = filepath.Join("..", "..", "..", filepath.FromSlash(dir))
 		if out, err := build.CombinedOutput(); err != nil {
@@ -29,7 +32,8 @@ func BenchmarkServe(b *testing.B) {
 	var starts, gets, memory []float64
 	for b.Loop() {
 		start, get, resident := serve(b, rowkeeper, kubectl)
-		starts, gets, memory = append(starts, start.Seconds()*1000), append(gets, get.Seconds()*1000), append(memory, resident)
+		starts, gets, memory = append(starts, start.Seconds()*1000),
+			append(gets, get.Seconds()*1000), append(memory, resident)
 	}
 	median := func(values []float64) float64 {
 		slices.Sort(values)
@@ -41,12 +45,14 @@ func BenchmarkServe(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// serve starts a server and ends it. It returns the time to the end of the first successful kubectl get, that of a second one, and MiB.
+// serve starts a server and ends it. It returns the time to the end of the first successful kubectl
+// get, that of a second one, and MiB.
 func serve(b *testing.B, rowkeeper, kubectl string) (start, get time.Duration, resident float64) {
 	b.Helper()
 	dir := b.TempDir()
 	list := func() error {
-		cmd := exec.CommandContext(b.Context(), kubectl, "--kubeconfig", filepath.Join(dir, ".rowkeeper", "kubeconfig"), "get", "pipelines")
+		cmd := exec.CommandContext(b.Context(), kubectl, "--kubeconfig",
+			filepath.Join(dir, ".rowkeeper", "kubeconfig"), "get", "pipelines")
 		cmd.Env = append(os.Environ(), "HOME="+dir)
 		return cmd.Run()
 	}

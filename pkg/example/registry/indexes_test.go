@@ -28,12 +28,14 @@ type watchCache struct {
 	indexers cache.Indexers
 }
 
-func (c *watchCache) GetRESTOptions(resource schema.GroupResource, _ runtime.Object) (generic.RESTOptions, error) {
+func (c *watchCache) GetRESTOptions(resource schema.GroupResource,
+	_ runtime.Object) (generic.RESTOptions, error) {
 	return generic.RESTOptions{
 		ResourcePrefix: resource.Resource,
 		StorageConfig:  &storagebackend.ConfigForResource{GroupResource: resource},
-		Decorator: func(_ *storagebackend.ConfigForResource, _ string, _ func(runtime.Object) (string, error), _, _ func() runtime.Object, _ apistorage.AttrFunc,
-			triggers apistorage.IndexerFuncs, indexers *cache.Indexers,
+		Decorator: func(_ *storagebackend.ConfigForResource, _ string,
+			_ func(runtime.Object) (string, error), _, _ func() runtime.Object,
+			_ apistorage.AttrFunc, triggers apistorage.IndexerFuncs, indexers *cache.Indexers,
 		) (apistorage.Interface, factory.DestroyFunc, error) {
 			c.triggers = triggers
 			if indexers != nil {
@@ -44,8 +46,9 @@ func (c *watchCache) GetRESTOptions(resource schema.GroupResource, _ runtime.Obj
 	}, nil
 }
 
-// Who selects by these fields finds what he wants without all other objects being looked at: lists by an index, for which the predicate has to ask, and watches
-// by a trigger. Without them everything would still be right, and slow.
+// Who selects by these fields finds what he wants without all other objects being looked at: lists
+// by an index, for which the predicate has to ask, and watches by a trigger. Without them
+// everything would still be right, and slow.
 func TestFieldsThatTheWatchCacheIndexes(t *testing.T) {
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
@@ -55,27 +58,31 @@ func TestFieldsThatTheWatchCacheIndexes(t *testing.T) {
 		obj   runtime.Object
 		store func(generic.RESTOptionsGetter) (*genericregistry.Store, error)
 	}{
-		{"status.phase", "Ready", &ci.Pipeline{Status: ci.PipelineStatus{Phase: ci.PipelineReady}}, func(g generic.RESTOptionsGetter) (*genericregistry.Store, error) {
-			s, err := pipeline.NewStorage(scheme, g)
-			if err != nil {
-				return nil, err
-			}
-			return s.Pipeline.Store, nil
-		}},
-		{"spec.pipelineName", "build", &ci.PipelineRun{Spec: ci.PipelineRunSpec{PipelineName: "build"}}, func(g generic.RESTOptionsGetter) (*genericregistry.Store, error) {
-			s, err := pipelinerun.NewStorage(scheme, g, nil, nil, nil)
-			if err != nil {
-				return nil, err
-			}
-			return s.Run.Store, nil
-		}},
-		{"spec.runName", "build-1", &ci.LogChunk{Spec: ci.LogChunkSpec{RunName: "build-1"}}, func(g generic.RESTOptionsGetter) (*genericregistry.Store, error) {
-			s, err := logchunk.NewStorage(scheme, g)
-			if err != nil {
-				return nil, err
-			}
-			return s.Store, nil
-		}},
+		{"status.phase", "Ready", &ci.Pipeline{Status: ci.PipelineStatus{Phase: ci.PipelineReady}},
+			func(g generic.RESTOptionsGetter) (*genericregistry.Store, error) {
+				s, err := pipeline.NewStorage(scheme, g)
+				if err != nil {
+					return nil, err
+				}
+				return s.Pipeline.Store, nil
+			}},
+		{"spec.pipelineName", "build",
+			&ci.PipelineRun{Spec: ci.PipelineRunSpec{PipelineName: "build"}},
+			func(g generic.RESTOptionsGetter) (*genericregistry.Store, error) {
+				s, err := pipelinerun.NewStorage(scheme, g, nil, nil, nil)
+				if err != nil {
+					return nil, err
+				}
+				return s.Run.Store, nil
+			}},
+		{"spec.runName", "build-1", &ci.LogChunk{Spec: ci.LogChunkSpec{RunName: "build-1"}},
+			func(g generic.RESTOptionsGetter) (*genericregistry.Store, error) {
+				s, err := logchunk.NewStorage(scheme, g)
+				if err != nil {
+					return nil, err
+				}
+				return s.Store, nil
+			}},
 	} {
 		t.Run(c.field, func(t *testing.T) {
 			cached := &watchCache{}
@@ -83,10 +90,14 @@ func TestFieldsThatTheWatchCacheIndexes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p := store.PredicateFunc(labels.Everything(), fields.OneTermEqualSelector(c.field, c.value))
+			p := store.PredicateFunc(labels.Everything(),
+				fields.OneTermEqualSelector(c.field, c.value))
 			asked := p.MatcherIndex(t.Context())
-			if len(asked) != 1 || asked[0] != (apistorage.MatchValue{IndexName: apistorage.FieldIndex(c.field), Value: c.value}) {
-				t.Fatalf("a selection by the field asks for %+v, want its index and %q", asked, c.value)
+			if len(asked) != 1 ||
+				asked[0] != (apistorage.MatchValue{IndexName: apistorage.FieldIndex(c.field),
+					Value: c.value}) {
+				t.Fatalf("a selection by the field asks for %+v, want its index and %q",
+					asked, c.value)
 			}
 			index := cached.indexers[asked[0].IndexName]
 			if index == nil {
@@ -101,7 +112,8 @@ func TestFieldsThatTheWatchCacheIndexes(t *testing.T) {
 			}
 			trigger := cached.triggers[c.field]
 			if trigger == nil {
-				t.Fatal("the watch cache has no trigger for the field: each event is offered to all watches")
+				t.Fatal("the watch cache has no trigger for the field: each event is offered to " +
+					"all watches")
 			}
 			if value := trigger(c.obj); value != c.value {
 				t.Errorf("the object triggers the watches of %q", value)

@@ -64,7 +64,8 @@ func (r *Resource[T]) Store(getter generic.RESTOptionsGetter) (*Store, error) {
 	s := &genericregistry.Store{
 		NewFunc:     func() runtime.Object { return r.New() },
 		NewListFunc: r.NewList,
-		PredicateFunc: func(label labels.Selector, field fields.Selector) apistorage.SelectionPredicate {
+		PredicateFunc: func(label labels.Selector,
+			field fields.Selector) apistorage.SelectionPredicate {
 			return apistorage.SelectionPredicate{Label: label, Field: field, GetAttrs: r.attributes}
 		},
 		DefaultQualifiedResource:  r.Name,
@@ -78,12 +79,15 @@ func (r *Resource[T]) Store(getter generic.RESTOptionsGetter) (*Store, error) {
 		s.ResetFieldsStrategy = reset
 	}
 	if r.TTL != nil {
-		s.TTLFunc = func(obj runtime.Object, _ uint64, _ bool) (uint64, error) { return r.TTL(obj.(T)), nil }
+		s.TTLFunc = func(obj runtime.Object, _ uint64, _ bool) (uint64, error) {
+			return r.TTL(obj.(T)), nil
+		}
 	}
 	if r.Change != nil {
 		r.Change(s)
 	}
-	if err := s.CompleteWithOptions(&generic.StoreOptions{RESTOptions: getter, AttrFunc: r.attributes}); err != nil {
+	if err := s.CompleteWithOptions(&generic.StoreOptions{RESTOptions: getter,
+		AttrFunc: r.attributes}); err != nil {
 		return nil, fmt.Errorf("cannot store %s: %w", r.Name, err)
 	}
 	return &Store{s, r.ShortNames, r.Categories}, nil

@@ -46,13 +46,15 @@ func (r *REST) New() runtime.Object { return r.store.New() }
 func (*REST) Destroy() {}
 
 // Get returns the whole object.
-func (r *REST) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
+func (r *REST) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object,
+	error) {
 	return r.store.Get(ctx, name, options)
 }
 
 // Update changes the status. It never creates an object.
-func (r *REST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, createValidation rest.ValidateObjectFunc,
-	updateValidation rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+func (r *REST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo,
+	createValidation rest.ValidateObjectFunc, updateValidation rest.ValidateObjectUpdateFunc,
+	_ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	return r.store.Update(ctx, name, info, createValidation, updateValidation, false, options)
 }
 
@@ -62,12 +64,14 @@ func (r *REST) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 }
 
 // ConvertToTable prints the object as the resource does.
-func (r *REST) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+func (r *REST) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table,
+	error) {
 	return r.store.ConvertToTable(ctx, obj, options)
 }
 
 // Fields names top-level fields in each version, for GetResetFields.
-func Fields(versions []schema.GroupVersion, names ...string) map[fieldpath.APIVersion]*fieldpath.Set {
+func Fields(versions []schema.GroupVersion,
+	names ...string) map[fieldpath.APIVersion]*fieldpath.Set {
 	set := fieldpath.NewSet()
 	for _, name := range names {
 		set.Insert(fieldpath.MakePathOrDie(name))

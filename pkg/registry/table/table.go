@@ -25,7 +25,8 @@ type Convertor[T runtime.Object] struct {
 var _ rest.TableConvertor = Convertor[runtime.Object]{}
 
 // ConvertToTable implements rest.TableConvertor.
-func (c Convertor[T]) ConvertToTable(_ context.Context, obj runtime.Object, options runtime.Object) (*metav1.Table, error) {
+func (c Convertor[T]) ConvertToTable(_ context.Context, obj runtime.Object,
+	options runtime.Object) (*metav1.Table, error) {
 	t := &metav1.Table{}
 	if o, ok := options.(*metav1.TableOptions); !ok || !o.NoHeaders {
 		t.ColumnDefinitions = c.Columns
@@ -35,7 +36,8 @@ func (c Convertor[T]) ConvertToTable(_ context.Context, obj runtime.Object, opti
 		if !ok {
 			return fmt.Errorf("a table of %T cannot show a %T", typed, item)
 		}
-		t.Rows = append(t.Rows, metav1.TableRow{Cells: c.Cells(typed), Object: runtime.RawExtension{Object: item}})
+		t.Rows = append(t.Rows, metav1.TableRow{Cells: c.Cells(typed),
+			Object: runtime.RawExtension{Object: item}})
 		return nil
 	}
 	if !meta.IsListType(obj) {
@@ -66,10 +68,12 @@ func Age(at metav1.Time, now clock.PassiveClock) string {
 
 // Name is the column of the object's name, which comes first.
 func Name() metav1.TableColumnDefinition {
-	return metav1.TableColumnDefinition{Name: "Name", Type: "string", Format: "name", Description: "The name, unique among the objects of this kind in the namespace."}
+	return metav1.TableColumnDefinition{Name: "Name", Type: "string", Format: "name",
+		Description: "The name, unique among the objects of this kind in the namespace."}
 }
 
 // Created is the column of the object's age, which comes last of those that are always shown.
 func Created() metav1.TableColumnDefinition {
-	return metav1.TableColumnDefinition{Name: "Age", Type: "string", Description: "The time since the object was created."}
+	return metav1.TableColumnDefinition{Name: "Age", Type: "string",
+		Description: "The time since the object was created."}
 }

@@ -1,5 +1,5 @@
-// Package clustertest is for tests of aggregated servers. A [Cluster] answers what such a server asks the
-// cluster it is a part of, and nothing else.
+// Package clustertest is for tests of aggregated servers. A [Cluster] answers what such a server
+// asks the cluster it is a part of, and nothing else.
 package clustertest
 
 import (
@@ -28,9 +28,9 @@ import (
 // FrontProxy is the name in the front proxy's certificate.
 const FrontProxy = "front-proxy"
 
-// Cluster knows the token "good" of the user "robot", and the token "weak" of the user "nobody". The users
-// "nobody" and "system:anonymous" may do nothing, all others everything. It has the namespace "default",
-// and an authority for users and one for the front proxy.
+// Cluster knows the token "good" of the user "robot", and the token "weak" of the user "nobody".
+// The users "nobody" and "system:anonymous" may do nothing, all others everything. It has the
+// namespace "default", and an authority for users and one for the front proxy.
 type Cluster struct {
 	// Users signs the certificates of users, Proxies those of front proxies.
 	Users, Proxies *pki.Pair
@@ -106,12 +106,14 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	list := func(version, kind string, items ...map[string]any) {
 		answer(http.StatusOK, map[string]any{
 			"apiVersion": version, "kind": kind + "List",
-			"metadata": map[string]any{"resourceVersion": "1"}, "items": append([]map[string]any{}, items...),
+			"metadata": map[string]any{"resourceVersion": "1"},
+			"items":    append([]map[string]any{}, items...),
 		})
 	}
 	refuse := func(code int, reason string) {
 		answer(code, map[string]any{
-			"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": reason, "code": code,
+			"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": reason,
+			"code": code,
 		})
 	}
 	switch resource := path.Base(r.URL.Path); {
@@ -120,7 +122,8 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		decode(&review)
 		c.tokens.Add(1)
 		users := map[string]string{"good": "robot", "weak": "nobody"}
-		review.Status.User.Username, review.Status.Authenticated = users[review.Spec.Token], users[review.Spec.Token] != ""
+		review.Status.User.Username, review.Status.Authenticated = users[review.Spec.Token],
+			users[review.Spec.Token] != ""
 		answer(http.StatusCreated, review)
 	case resource == "subjectaccessreviews":
 		var review authorizationv1.SubjectAccessReview
@@ -129,9 +132,11 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.mu.Lock()
 		c.reviewed[review.Spec.User] = review.Spec
 		c.mu.Unlock()
-		review.Status.Allowed = review.Spec.User != "nobody" && review.Spec.User != "system:anonymous"
+		review.Status.Allowed = review.Spec.User != "nobody" &&
+			review.Spec.User != "system:anonymous"
 		answer(http.StatusCreated, review)
-	case r.URL.Query().Has("sendInitialEvents"): // as a server that cannot: clients list, and watch then
+	// as a server that cannot: clients list, and watch then
+	case r.URL.Query().Has("sendInitialEvents"):
 		refuse(http.StatusUnprocessableEntity, "Invalid")
 	case r.URL.Query().Has("watch"):
 		w.WriteHeader(http.StatusOK)
@@ -139,7 +144,8 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 	case resource == "configmaps":
 		list("v1", "ConfigMap", map[string]any{
-			"metadata": map[string]any{"namespace": "kube-system", "name": "extension-apiserver-authentication"},
+			"metadata": map[string]any{"namespace": "kube-system",
+				"name": "extension-apiserver-authentication"},
 			"data": map[string]any{
 				"client-ca-file":                     string(c.pem(c.Users)),
 				"requestheader-client-ca-file":       string(c.pem(c.Proxies)),
@@ -183,7 +189,8 @@ func (c *Cluster) pem(p *pki.Pair) []byte {
 func Authority(tb testing.TB) *pki.Pair {
 	tb.Helper()
 	now := time.Now()
-	pair, err := pki.NewAuthority("authority of "+tb.Name(), now.Add(-time.Hour), now.Add(24*time.Hour))
+	pair, err := pki.NewAuthority("authority of "+tb.Name(), now.Add(-time.Hour),
+		now.Add(24*time.Hour))
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -1,9 +1,9 @@
-// Package openapi is for server programs and the test kit. It names the types of schemes in the OpenAPI
-// documents that a server publishes, and says which kinds they are. Clients find the schema of a kind by
-// that, and so does the server itself when it merges what they apply.
+// Package openapi is for server programs and the test kit. It names the types of schemes in the
+// OpenAPI documents that a server publishes, and says which kinds they are. Clients find the schema
+// of a kind by that, and so does the server itself when it merges what they apply.
 //
-// Upstream's namer asks a scheme for the names. It is not enough where a type is written by hand: a Go type
-// that embeds metav1.ObjectMeta has the method that names a type in documents from there.
+// Upstream's namer asks a scheme for the names. It is not enough where a type is written by hand: a
+// Go type that embeds metav1.ObjectMeta has the method that names a type in documents from there.
 package openapi
 
 import (
@@ -27,8 +27,8 @@ const GroupVersionKinds = "x-kubernetes-group-version-kind"
 // Names gives a type its name in a document, and the extensions of its definition.
 type Names = func(typeName string) (string, spec.Extensions)
 
-// NamesOf returns the names for the types of schemes. Types that are in none of them have a name, and no
-// kinds. Types that a server never serves have no kinds either.
+// NamesOf returns the names for the types of schemes. Types that are in none of them have a name,
+// and no kinds. Types that a server never serves have no kinds either.
 func NamesOf(schemes ...*runtime.Scheme) Names {
 	kinds := map[string][]schema.GroupVersionKind{}
 	for _, scheme := range schemes {
@@ -89,14 +89,16 @@ func FriendlyName(name string) string {
 	return name
 }
 
-// Describe makes a server publish documents of definitions, under names. What the configuration says of
-// documents besides stays, such as their titles.
+// Describe makes a server publish documents of definitions, under names. What the configuration
+// says of documents besides stays, such as their titles.
 func Describe(c *genericapiserver.Config, definitions common.GetOpenAPIDefinitions, names Names) {
 	if c.OpenAPIConfig == nil {
-		c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, new(openapi.DefinitionNamer))
+		c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions,
+			new(openapi.DefinitionNamer))
 	}
 	if c.OpenAPIV3Config == nil {
-		c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, new(openapi.DefinitionNamer))
+		c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions,
+			new(openapi.DefinitionNamer))
 	}
 	c.OpenAPIConfig.GetDefinitions, c.OpenAPIV3Config.GetDefinitions = definitions, definitions
 	c.OpenAPIConfig.GetDefinitionName, c.OpenAPIV3Config.GetDefinitionName = names, names

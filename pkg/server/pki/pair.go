@@ -23,8 +23,8 @@ type Pair struct {
 	Key  crypto.Signer
 }
 
-// Template says whom a certificate names, and for what. DNS and IPs are the names and addresses of a
-// server.
+// Template says whom a certificate names, and for what. DNS and IPs are the names and addresses of
+// a server.
 type Template struct {
 	Subject pkix.Name
 	DNS     []string
@@ -66,10 +66,14 @@ func NewAuthority(name string, from, to time.Time) (*Pair, error) {
 }
 
 // SelfSigned makes a certificate that is signed by itself, and valid from one time to another.
-func SelfSigned(t Template, from, to time.Time) (*Pair, error) { return sign(nil, t.leaf(from, to)) }
+func SelfSigned(t Template, from, to time.Time) (*Pair, error) {
+	return sign(nil, t.leaf(from, to))
+}
 
 // Sign makes a certificate that the authority signs, and that is valid from one time to another.
-func (p *Pair) Sign(t Template, from, to time.Time) (*Pair, error) { return sign(p, t.leaf(from, to)) }
+func (p *Pair) Sign(t Template, from, to time.Time) (*Pair, error) {
+	return sign(p, t.leaf(from, to))
+}
 
 func (t Template) leaf(from, to time.Time) *x509.Certificate {
 	return &x509.Certificate{
@@ -97,7 +101,8 @@ func sign(authority *Pair, template *x509.Certificate) (*Pair, error) {
 	if authority == nil {
 		authority = &Pair{Cert: template, Key: key}
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, authority.Cert, key.Public(), authority.Key)
+	der, err := x509.CreateCertificate(rand.Reader, template, authority.Cert, key.Public(),
+		authority.Key)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a certificate: %w", err)
 	}

@@ -43,12 +43,13 @@ type Certificate struct {
 	Template
 }
 
-// EnsureAuthority returns the authority of the files. It makes one if the files do not exist, or if the
-// authority has come into the last third of its lifetime; fresh tells so. The file of certificates has
-// the current one first, and after it those that it replaced and that are still valid. So whoever trusts
-// the file trusts what they have signed, too. Files that are there and cannot be read are an error, never
-// replaced.
-func EnsureAuthority(certFile, keyFile string, clock clock.PassiveClock) (a *Authority, fresh bool, err error) {
+// EnsureAuthority returns the authority of the files. It makes one if the files do not exist, or if
+// the authority has come into the last third of its lifetime; fresh tells so. The file of
+// certificates has the current one first, and after it those that it replaced and that are still
+// valid. So whoever trusts the file trusts what they have signed, too. Files that are there and
+// cannot be read are an error, never replaced.
+func EnsureAuthority(certFile, keyFile string, clock clock.PassiveClock) (a *Authority, fresh bool,
+	err error) {
 	bundle, key, err := readPair(certFile, keyFile)
 	if err != nil {
 		return nil, false, err
@@ -73,14 +74,15 @@ func EnsureAuthority(certFile, keyFile string, clock clock.PassiveClock) (a *Aut
 }
 
 // Ensure makes a certificate if its files do not exist, if it has come into the last third of its
-// lifetime, or if it does not fit: if it is for other names, or of another authority; fresh tells so.
-// Files that are there and cannot be read are an error, never replaced.
+// lifetime, or if it does not fit: if it is for other names, or of another authority; fresh tells
+// so. Files that are there and cannot be read are an error, never replaced.
 func (a *Authority) Ensure(wanted Certificate) (fresh bool, err error) {
 	certs, _, err := readPair(wanted.CertFile, wanted.KeyFile)
 	if err != nil {
 		return false, err
 	}
-	if len(certs) > 0 && !old(certs[0], a.clock.Now()) && certs[0].CheckSignatureFrom(a.pair.Cert) == nil && wanted.fits(certs[0]) {
+	if len(certs) > 0 && !old(certs[0], a.clock.Now()) &&
+		certs[0].CheckSignatureFrom(a.pair.Cert) == nil && wanted.fits(certs[0]) {
 		return false, nil
 	}
 	return true, a.Issue(wanted)
@@ -159,7 +161,8 @@ func writePair(certFile, keyFile string, certs []*x509.Certificate, key crypto.S
 		return err
 	}
 	for _, step := range []func() error{
-		// An earlier pair may be complete and not in place. Its certificate does not fit the new key.
+		// An earlier pair may be complete and not in place. Its certificate does not fit the new
+		// key.
 		func() error { return ignoreMissing(os.Remove(certFile + next)) },
 		func() error { return WriteFile(keyFile+next, keyPEM, 0o600) },
 		func() error { return WriteFile(certFile+next, certPEM, 0o644) },
@@ -191,8 +194,8 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// WriteFile replaces a file by another content at once, so that a reader sees the old or the new one.
-// It makes the directory, for its owner only, if there is none.
+// WriteFile replaces a file by another content at once, so that a reader sees the old or the new
+// one. It makes the directory, for its owner only, if there is none.
 func WriteFile(name string, content []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err

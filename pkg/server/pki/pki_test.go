@@ -44,12 +44,14 @@ func TestInterruptedReplacementLeavesAPair(t *testing.T) {
 			}
 			t.Run(name, func(t *testing.T) {
 				dir := t.TempDir()
-				a, _, err := EnsureAuthority(filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key"), clock)
+				a, _, err := EnsureAuthority(filepath.Join(dir, "ca.crt"),
+					filepath.Join(dir, "ca.key"), clock)
 				if err != nil {
 					t.Fatal(err)
 				}
 				wanted := Certificate{
-					CertFile: filepath.Join(dir, "serving.crt"), KeyFile: filepath.Join(dir, "serving.key"),
+					CertFile: filepath.Join(dir, "serving.crt"),
+					KeyFile:  filepath.Join(dir, "serving.key"),
 					Template: Server("localhost"),
 				}
 				if renewal {
@@ -67,12 +69,14 @@ func TestInterruptedReplacementLeavesAPair(t *testing.T) {
 					t.Fatalf("the next start refuses what is left: %v", err)
 				}
 				if fresh {
-					t.Error("the next start made another certificate, though the new one was complete")
+					t.Error("the next start made another certificate, though the new one was " +
+						"complete")
 				}
 				if _, err := tls.LoadX509KeyPair(wanted.CertFile, wanted.KeyFile); err != nil {
 					t.Error(err)
 				}
-				if left, err := filepath.Glob(filepath.Join(dir, "*"+next)); err != nil || len(left) > 0 {
+				if left, err := filepath.Glob(filepath.Join(dir, "*"+next)); err != nil ||
+					len(left) > 0 {
 					t.Errorf("files are left: %v %v", left, err)
 				}
 			})

@@ -17,8 +17,9 @@ type Dir struct {
 // errLocked is what lockFile returns for a file that another process has locked.
 var errLocked = errors.New("locked")
 
-// OpenDir creates the directory, readable by its owner only, if it does not exist, and locks it. The lock ends with Close or with the process, however
-// it ends. A directory that is locked already is an error which names the process that holds it.
+// OpenDir creates the directory, readable by its owner only, if it does not exist, and locks it.
+// The lock ends with Close or with the process, however it ends. A directory that is locked already
+// is an error which names the process that holds it.
 func OpenDir(path string) (*Dir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -42,9 +43,11 @@ func OpenDir(path string) (*Dir, error) {
 		if pid := strings.TrimSpace(string(holder)); pid != "" {
 			by = "the server with process id " + pid
 		}
-		return nil, fmt.Errorf("the data directory %s is in use by %s: stop it or choose another --data-dir", path, by)
+		return nil, fmt.Errorf("the data directory %s is in use by %s: stop it or choose another "+
+			"--data-dir", path, by)
 	}
-	// The process id is for the message above only, so that failing to write it is no reason not to start.
+	// The process id is for the message above only, so that failing to write it is no reason not to
+	// start.
 	if err := file.Truncate(0); err == nil {
 		fmt.Fprintln(file, os.Getpid())
 	}

@@ -14,8 +14,9 @@ import (
 // KubeconfigFile is where the administrator's kubeconfig lies.
 func (d *Dir) KubeconfigFile() string { return d.Path("kubeconfig") }
 
-// WriteKubeconfig writes the administrator's kubeconfig, with everything in it that a client needs, for the server at the URL. Only the owner may read it. If the
-// server has another serving certificate than ours, its file is named, and the client trusts it.
+// WriteKubeconfig writes the administrator's kubeconfig, with everything in it that a client needs,
+// for the server at the URL. Only the owner may read it. If the server has another serving
+// certificate than ours, its file is named, and the client trusts it.
 func (p *PKI) WriteKubeconfig(server, otherServingCert string) error {
 	config := api.NewConfig()
 	cluster, user, context := api.NewCluster(), api.NewAuthInfo(), api.NewContext()
@@ -38,7 +39,8 @@ func (p *PKI) WriteKubeconfig(server, otherServingCert string) error {
 		if err != nil {
 			return fmt.Errorf("cannot write the kubeconfig: %w", err)
 		}
-		cluster.CertificateAuthorityData = slices.Concat(cluster.CertificateAuthorityData, []byte("\n"), content)
+		cluster.CertificateAuthorityData = slices.Concat(cluster.CertificateAuthorityData,
+			[]byte("\n"), content)
 	}
 	cluster.Server = server
 	context.Cluster, context.AuthInfo, context.Namespace = "rowkeeper", AdminUser, "default"

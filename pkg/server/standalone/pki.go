@@ -17,7 +17,8 @@ import (
 // AdminUser is the user that the administrator's certificate names.
 const AdminUser = "admin"
 
-// PKI is the authority in a data directory, the serving certificate and the administrator's certificate.
+// PKI is the authority in a data directory, the serving certificate and the administrator's
+// certificate.
 type PKI struct {
 	dir   *Dir
 	names Names
@@ -35,8 +36,8 @@ func NewPKI(dir *Dir, names Names, clock clock.WithTicker) *PKI {
 	return &PKI{dir: dir, names: names, clock: clock}
 }
 
-// AuthorityFile and the others are the files. The authority's file holds the current certificate first, and after it those that it replaced
-// and that are still valid.
+// AuthorityFile and the others are the files. The authority's file holds the current certificate
+// first, and after it those that it replaced and that are still valid.
 func (p *PKI) AuthorityFile() string { return p.dir.Path("pki", "ca.crt") }
 func (p *PKI) ServingCert() string   { return p.dir.Path("pki", "serving.crt") }
 func (p *PKI) ServingKey() string    { return p.dir.Path("pki", "serving.key") }
@@ -44,8 +45,10 @@ func (p *PKI) AdminCert() string     { return p.dir.Path("pki", "admin.crt") }
 func (p *PKI) AdminKey() string      { return p.dir.Path("pki", "admin.key") }
 func (p *PKI) authorityKey() string  { return p.dir.Path("pki", "ca.key") }
 
-// Ensure makes what is missing, what has come into the last third of its lifetime, and what does not fit: a serving certificate for other names, or a certificate of
-// another authority. It tells whether it has made anything. Files that are there and cannot be read are an error, never replaced.
+// Ensure makes what is missing, what has come into the last third of its lifetime, and what does
+// not fit: a serving certificate for other names, or a certificate of another authority. It tells
+// whether it has made anything. Files that are there and cannot be read are an error, never
+// replaced.
 func (p *PKI) Ensure() (changed bool, err error) {
 	authority, changed, err := pki.EnsureAuthority(p.AuthorityFile(), p.authorityKey(), p.clock)
 	if err != nil {
@@ -70,7 +73,8 @@ func (p *PKI) Ensure() (changed bool, err error) {
 	return changed, nil
 }
 
-// Renew calls Ensure once an hour until ctx ends, and renewed after something was made. The server reloads the files by itself.
+// Renew calls Ensure once an hour until ctx ends, and renewed after something was made. The server
+// reloads the files by itself.
 func (p *PKI) Renew(ctx context.Context, renewed func() error) {
 	ticker := p.clock.NewTicker(time.Hour)
 	defer ticker.Stop()
@@ -85,7 +89,8 @@ func (p *PKI) Renew(ctx context.Context, renewed func() error) {
 			err = renewed()
 		}
 		if err != nil {
-			klog.FromContext(ctx).Error(err, "Cannot renew the certificates; trying again in an hour")
+			klog.FromContext(ctx).Error(err,
+				"Cannot renew the certificates; trying again in an hour")
 		}
 	}
 }

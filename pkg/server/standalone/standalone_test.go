@@ -58,7 +58,8 @@ func TestDirErrors(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenDir(filepath.Join(file, "data")); err == nil || !strings.Contains(err.Error(), "cannot create the data directory") {
+	if _, err := OpenDir(filepath.Join(file, "data")); err == nil ||
+		!strings.Contains(err.Error(), "cannot create the data directory") {
 		t.Errorf("a directory below a file: %v", err)
 	}
 }
@@ -68,7 +69,8 @@ var names = Names{DNS: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 
 func read(t *testing.T, p *PKI) map[string]string {
 	t.Helper()
 	contents := map[string]string{}
-	for _, file := range []string{p.AuthorityFile(), p.authorityKey(), p.ServingCert(), p.ServingKey(), p.AdminCert(), p.AdminKey()} {
+	for _, file := range []string{p.AuthorityFile(), p.authorityKey(), p.ServingCert(),
+		p.ServingKey(), p.AdminCert(), p.AdminKey()} {
 		content, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -101,7 +103,8 @@ func verify(t *testing.T, p *PKI, serverName string) {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(config.Clusters["rowkeeper"].CertificateAuthorityData)
-	admin, err := tls.X509KeyPair(config.AuthInfos[AdminUser].ClientCertificateData, config.AuthInfos[AdminUser].ClientKeyData)
+	admin, err := tls.X509KeyPair(config.AuthInfos[AdminUser].ClientCertificateData,
+		config.AuthInfos[AdminUser].ClientKeyData)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,17 +115,20 @@ func verify(t *testing.T, p *PKI, serverName string) {
 	client, server := net.Pipe()
 	defer client.Close()
 	defer server.Close()
-	serverSide := tls.Server(server, &tls.Config{Certificates: []tls.Certificate{serving}, ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert, Time: p.clock.Now})
+	serverSide := tls.Server(server, &tls.Config{Certificates: []tls.Certificate{serving},
+		ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert, Time: p.clock.Now})
 	done := make(chan error, 1)
 	go func() { done <- serverSide.Handshake() }()
-	if err := tls.Client(client, &tls.Config{RootCAs: roots, ServerName: serverName, Certificates: []tls.Certificate{admin}, Time: p.clock.Now}).Handshake(); err != nil {
+	if err := tls.Client(client, &tls.Config{RootCAs: roots, ServerName: serverName,
+		Certificates: []tls.Certificate{admin}, Time: p.clock.Now}).Handshake(); err != nil {
 		t.Fatalf("the client does not trust the server: %v", err)
 	}
 	if err := <-done; err != nil {
 		t.Fatalf("the server does not trust the client: %v", err)
 	}
 	subject := serverSide.ConnectionState().PeerCertificates[0].Subject
-	if subject.CommonName != AdminUser || len(subject.Organization) != 1 || subject.Organization[0] != user.SystemPrivilegedGroup {
+	if subject.CommonName != AdminUser || len(subject.Organization) != 1 ||
+		subject.Organization[0] != user.SystemPrivilegedGroup {
 		t.Errorf("the administrator's certificate is for %v", subject)
 	}
 }
@@ -193,13 +199,15 @@ func TestCertificatesAreRenewedBeforeTheyExpire(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(bundle) != 2 {
-		t.Errorf("the authority's file has %d certificates, want the new one and the old one", len(bundle))
+		t.Errorf("the authority's file has %d certificates, want the new one and the old one",
+			len(bundle))
 	}
 
 	clock.Step(pki.AuthorityLifetime * 3 / 4) // the first has expired now
 	ensure(t, p, true)
 	if bundle, err = cert.CertsFromFile(p.AuthorityFile()); err != nil || len(bundle) != 2 {
-		t.Errorf("the authority's file has %d certificates, want 2 without the expired one: %v", len(bundle), err)
+		t.Errorf("the authority's file has %d certificates, want 2 without the expired one: %v",
+			len(bundle), err)
 	}
 }
 
@@ -263,7 +271,8 @@ func TestUnusableFilesAreAnErrorAndKept(t *testing.T) {
 			ensure(t, p, true)
 			tc.damage(t, p)
 			_, err := p.Ensure()
-			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "to have new ones made") {
+			if err == nil || !strings.Contains(err.Error(), tc.want) ||
+				!strings.Contains(err.Error(), "to have new ones made") {
 				t.Errorf("got %v, want an error with %q that says what to do", err, tc.want)
 			}
 		})
@@ -271,7 +280,8 @@ func TestUnusableFilesAreAnErrorAndKept(t *testing.T) {
 }
 
 func TestAuthorize(t *testing.T) {
-	admin := &user.DefaultInfo{Name: AdminUser, Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}
+	admin := &user.DefaultInfo{Name: AdminUser, Groups: []string{user.SystemPrivilegedGroup,
+		user.AllAuthenticated}}
 	other := &user.DefaultInfo{Name: "other", Groups: []string{user.AllAuthenticated}}
 	for _, tc := range []struct {
 		user    user.Info
@@ -290,9 +300,11 @@ func TestAuthorize(t *testing.T) {
 		{other, "get", "/metrics", false},
 		{other, "get", "/debug/pprof", false},
 	} {
-		decision, _, err := authorize(t.Context(), authorizer.AttributesRecord{User: tc.user, Verb: tc.verb, Path: tc.path, ResourceRequest: tc.path == "", Resource: "pipelines"})
+		decision, _, err := authorize(t.Context(), authorizer.AttributesRecord{User: tc.user,
+			Verb: tc.verb, Path: tc.path, ResourceRequest: tc.path == "", Resource: "pipelines"})
 		if err != nil || (decision == authorizer.DecisionAllow) != tc.allowed {
-			t.Errorf("%s %s %q: decision %v, %v; want allowed %v", tc.user.GetName(), tc.verb, tc.path, decision, err, tc.allowed)
+			t.Errorf("%s %s %q: decision %v, %v; want allowed %v", tc.user.GetName(), tc.verb,
+				tc.path, decision, err, tc.allowed)
 		}
 	}
 }

@@ -15,7 +15,8 @@ import (
 	baseversion "k8s.io/component-base/version"
 )
 
-// Set by the linker, as -X github.com/rowkeeper/rowkeeper/pkg/server/version.version=v1.2.3. What it leaves empty comes from the build information that go writes.
+// Set by the linker, as -X github.com/rowkeeper/rowkeeper/pkg/server/version.version=v1.2.3. What
+// it leaves empty comes from the build information that go writes.
 var (
 	version   string
 	gitCommit string
@@ -36,7 +37,8 @@ type Info struct {
 }
 
 func (i Info) String() string {
-	return fmt.Sprintf("rowkeeper %s (Kubernetes %s, %s, %s)", i.Version, i.Kubernetes, i.GoVersion, i.Platform)
+	return fmt.Sprintf("rowkeeper %s (Kubernetes %s, %s, %s)", i.Version, i.Kubernetes, i.GoVersion,
+		i.Platform)
 }
 
 // Get returns the version of the running program.
@@ -76,8 +78,9 @@ var Get = sync.OnceValue(func() Info {
 	return i
 })
 
-// Effective is the version that the API machinery works by: that of its own Kubernetes release, so that feature gates have that
-// release's defaults and kubectl finds the version skew that there is. Its Info, which is served at /version, names Rowkeeper too.
+// Effective is the version that the API machinery works by: that of its own Kubernetes release, so
+// that feature gates have that release's defaults and kubectl finds the version skew that there is.
+// Its Info, which is served at /version, names Rowkeeper too.
 func Effective() basecompatibility.EffectiveVersion {
 	return effective{compatibility.DefaultBuildEffectiveVersion()}
 }

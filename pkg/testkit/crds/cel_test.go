@@ -18,7 +18,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
 
-// An expression whose cost is acceptable for the sizes that are expected, and too high for an object, refuses the object with kube-apiserver's words.
+// An expression whose cost is acceptable for the sizes that are expected, and too high for an
+// object, refuses the object with kube-apiserver's words.
 func TestCostlyExpression(t *testing.T) {
 	s := crds.Start(t, testkit.Options{})
 	define(t, s, "example.com")
@@ -27,12 +28,14 @@ func TestCostlyExpression(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.Spec.Versions[0].Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{
-		"numbers": {
-			Type: "array", MaxItems: ptr.To[int64](1000), Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &apiextensionsv1.JSONSchemaProps{Type: "integer"}},
-			XValidations: apiextensionsv1.ValidationRules{{Rule: "self.all(x, self.all(y, x + y >= 0))", Message: "numbers must not be negative"}},
-		},
-	}}
+	d.Spec.Versions[0].Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{Type: "object",
+		Properties: map[string]apiextensionsv1.JSONSchemaProps{
+			"numbers": {
+				Type: "array", MaxItems: ptr.To[int64](1000),
+				Items:        &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &apiextensionsv1.JSONSchemaProps{Type: "integer"}},
+				XValidations: apiextensionsv1.ValidationRules{{Rule: "self.all(x, self.all(y, x + y >= 0))", Message: "numbers must not be negative"}},
+			},
+		}}
 	if _, err := client.Update(t.Context(), d, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +46,8 @@ func TestCostlyExpression(t *testing.T) {
 		return o
 	}
 	eventually(t, "the rule holds", func(ctx context.Context) (bool, error) {
-		_, err := there.Create(ctx, with("negative", int64(-1)), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := there.Create(ctx, with("negative", int64(-1)),
+			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err != nil && strings.Contains(err.Error(), "numbers must not be negative"), nil
 	})
 	many := make([]any, 1000)
@@ -54,7 +58,8 @@ func TestCostlyExpression(t *testing.T) {
 	if !apierrors.IsInvalid(err) || !strings.Contains(fmt.Sprint(err), "call cost exceeds limit") {
 		t.Errorf("an object for which the rule costs too much: %v", err)
 	}
-	if _, err := there.Create(t.Context(), with("cheap", many[:10]...), metav1.CreateOptions{}); err != nil {
+	if _, err := there.Create(t.Context(), with("cheap", many[:10]...),
+		metav1.CreateOptions{}); err != nil {
 		t.Error(err)
 	}
 	if _, err := there.Get(t.Context(), "costly", metav1.GetOptions{}); !apierrors.IsNotFound(err) {

@@ -37,8 +37,9 @@ func (s *seen) count(into map[string]int, n *int, obj any) string {
 	return key
 }
 
-// The pattern of upstream's sample-controller, an informer with a lister and a work queue, sees each of 1,000 creations, updates and deletions once, and its
-// workers have in the end worked on the newest state of every object.
+// The pattern of upstream's sample-controller, an informer with a lister and a work queue, sees
+// each of 1,000 creations, updates and deletions once, and its workers have in the end worked on
+// the newest state of every object.
 func TestController(t *testing.T) {
 	const objects, workers = 1000, 4
 	s := crds.Start(t, testkit.Options{})
@@ -49,12 +50,17 @@ func TestController(t *testing.T) {
 
 	events := &seen{added: map[string]int{}, updated: map[string]int{}, deleted: map[string]int{}}
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]())
-	factory := dynamicinformer.NewDynamicSharedInformerFactory(dynamic.NewForConfigOrDie(s.Config), 0)
+	factory := dynamicinformer.NewDynamicSharedInformerFactory(dynamic.NewForConfigOrDie(s.Config),
+		0)
 	informer := factory.ForResource(gadgets)
 	_, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { queue.Add(events.count(events.added, &events.addedN, obj)) },
-		UpdateFunc: func(_, obj any) { queue.Add(events.count(events.updated, &events.updatedN, obj)) },
-		DeleteFunc: func(obj any) { queue.Add(events.count(events.deleted, &events.deletedN, obj)) },
+		AddFunc: func(obj any) { queue.Add(events.count(events.added, &events.addedN, obj)) },
+		UpdateFunc: func(_, obj any) {
+			queue.Add(events.count(events.updated, &events.updatedN, obj))
+		},
+		DeleteFunc: func(obj any) {
+			queue.Add(events.count(events.deleted, &events.deletedN, obj))
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +82,8 @@ func TestController(t *testing.T) {
 				namespace, name, _ := cache.SplitMetaNamespaceKey(key)
 				state := "deleted"
 				if obj, err := informer.Lister().ByNamespace(namespace).Get(name); err == nil {
-					state, _, _ = unstructured.NestedString(obj.(*unstructured.Unstructured).Object, "spec", "state")
+					state, _, _ = unstructured.NestedString(obj.(*unstructured.Unstructured).Object,
+						"spec", "state")
 				}
 				mu.Lock()
 				worked[key] = state
@@ -166,7 +173,8 @@ func TestController(t *testing.T) {
 	events.mu.Lock()
 	defer events.mu.Unlock()
 	delete(events.added, "default/last")
-	for what, counts := range map[string]map[string]int{"created": events.added, "updated": events.updated, "deleted": events.deleted} {
+	for what, counts := range map[string]map[string]int{"created": events.added,
+		"updated": events.updated, "deleted": events.deleted} {
 		if len(counts) != objects {
 			t.Errorf("%d objects were seen to be %s", len(counts), what)
 		}

@@ -18,7 +18,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
 
-// What a cluster refuses to replace without a resourceVersion is refused here, too, and nothing else.
+// What a cluster refuses to replace without a resourceVersion is refused here, too, and nothing
+// else.
 func TestUnconditionalUpdates(t *testing.T) {
 	s := crds.Start(t, testkit.Options{})
 	client := kubernetes.NewForConfigOrDie(s.Config).CoreV1().RESTClient()
@@ -42,16 +43,22 @@ func TestUnconditionalUpdates(t *testing.T) {
 			`"kind":"ValidatingAdmissionPolicyBinding","apiVersion":"admissionregistration.k8s.io/v1"`, `"spec":{"policyName":"x","validationActions":["Deny"]}`, true,
 		},
 	} {
-		object := []byte(`{` + c.kind + `,"metadata":{"name":"one","labels":{"kubernetes.io/metadata.name":"one"}},` + c.spec + `}`)
-		if err := client.Post().AbsPath(path).Body(object).SetHeader("Content-Type", "application/json").Do(t.Context()).Error(); err != nil {
+		object := []byte(`{` + c.kind +
+			`,"metadata":{"name":"one","labels":{"kubernetes.io/metadata.name":"one"}},` +
+			c.spec + `}`)
+		if err := client.Post().AbsPath(path).Body(object).SetHeader("Content-Type",
+			"application/json").Do(t.Context()).Error(); err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
 		var code int
-		err := client.Put().AbsPath(path, "one").Body(object).SetHeader("Content-Type", "application/json").Do(t.Context()).StatusCode(&code).Error()
+		err := client.Put().AbsPath(path, "one").Body(object).SetHeader("Content-Type",
+			"application/json").Do(t.Context()).StatusCode(&code).Error()
 		switch {
 		case !c.needsVersion && err != nil:
 			t.Errorf("%s: %v", path, err)
-		case c.needsVersion && (code != http.StatusUnprocessableEntity || !strings.Contains(err.Error(), "metadata.resourceVersion: Invalid value: 0: must be specified for an update")):
+		case c.needsVersion && (code != http.StatusUnprocessableEntity ||
+			!strings.Contains(err.Error(), "metadata.resourceVersion: Invalid value: 0: must be "+
+				"specified for an update")):
 			t.Errorf("%s: %d %v", path, code, err)
 		}
 	}
@@ -64,13 +71,17 @@ func TestConditionsOfWebhooks(t *testing.T) {
 	c := &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "one"},
 		Webhooks: []admissionv1.ValidatingWebhook{{
-			Name: "one.example.com", ClientConfig: admissionv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:1/")},
-			SideEffects: ptr.To(admissionv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
+			Name:                    "one.example.com",
+			ClientConfig:            admissionv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:1/")},
+			SideEffects:             ptr.To(admissionv1.SideEffectClassNone),
+			AdmissionReviewVersions: []string{"v1"},
 			Rules: []admissionv1.RuleWithOperations{{
 				Operations: []admissionv1.OperationType{admissionv1.Create},
-				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+				Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+					Resources: []string{"configmaps"}},
 			}},
-			MatchConditions: []admissionv1.MatchCondition{{Name: "mine", Expression: "object.metadata.name.startsWith('guarded')"}},
+			MatchConditions: []admissionv1.MatchCondition{{Name: "mine",
+				Expression: "object.metadata.name.startsWith('guarded')"}},
 		}},
 	}
 	stored, err := client.Create(t.Context(), c, metav1.CreateOptions{})
@@ -91,13 +102,19 @@ func TestConditionsOfWebhooks(t *testing.T) {
 	_, err = client.Create(t.Context(), stored, metav1.CreateOptions{})
 	refused(err)
 
-	// What was accepted says for which objects the webhook, which nobody serves, is called; and what costs too much is given up.
+	// What was accepted says for which objects the webhook, which nobody serves, is called; and
+	// what costs too much is given up.
 	maps := kubernetes.NewForConfigOrDie(s.Config).CoreV1().ConfigMaps("default")
 	eventually(t, "the webhook is called", func(ctx context.Context) (bool, error) {
-		_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "guarded-"}}, metav1.CreateOptions{})
-		return err != nil && strings.Contains(err.Error(), `failed calling webhook "one.example.com"`), nil
+		_, err := maps.Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "guarded-"}},
+			metav1.CreateOptions{})
+		return err != nil && strings.Contains(err.Error(),
+			`failed calling webhook "one.example.com"`), nil
 	})
-	if _, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "free"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := maps.Create(t.Context(),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "free"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Errorf("an object that the condition excludes: %v", err)
 	}
 	if stored, err = client.Get(t.Context(), "one", metav1.GetOptions{}); err != nil {
@@ -112,16 +129,21 @@ func TestConditionsOfWebhooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the costly condition is given up", func(ctx context.Context) (bool, error) {
-		_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "free-"}}, metav1.CreateOptions{})
-		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "actual cost limit exceeded"), nil
+		_, err := maps.Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "free-"}},
+			metav1.CreateOptions{})
+		return apierrors.IsForbidden(err) &&
+			strings.Contains(err.Error(), "actual cost limit exceeded"), nil
 	})
 }
 
-// A namespace that nobody has to finalize goes at once, also if the client says which version it means.
+// A namespace that nobody has to finalize goes at once, also if the client says which version it
+// means.
 func TestNamespaceWithoutFinalizers(t *testing.T) {
 	s := crds.Start(t, testkit.Options{})
 	client := kubernetes.NewForConfigOrDie(s.Config).CoreV1().Namespaces()
-	n, err := client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}, metav1.CreateOptions{})
+	n, err := client.Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +155,8 @@ func TestNamespaceWithoutFinalizers(t *testing.T) {
 	if err := client.Delete(t.Context(), "team", stale); !apierrors.IsConflict(err) {
 		t.Errorf("a deletion of another version: %v", err)
 	}
-	exact := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &n.UID, ResourceVersion: &n.ResourceVersion}}
+	exact := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &n.UID,
+		ResourceVersion: &n.ResourceVersion}}
 	if err := client.Delete(t.Context(), "team", exact); err != nil {
 		t.Errorf("a deletion of this version: %v", err)
 	}
@@ -147,7 +170,9 @@ func TestNamespaceLabel(t *testing.T) {
 	s := crds.Start(t, testkit.Options{})
 	client := kubernetes.NewForConfigOrDie(s.Config).CoreV1().Namespaces()
 	wrong := map[string]string{corev1.LabelMetadataName: "other", "team": "a"}
-	n, err := client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "team-", Labels: wrong}}, metav1.CreateOptions{})
+	n, err := client.Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "team-", Labels: wrong}},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,11 +192,14 @@ func TestApplyCreates(t *testing.T) {
 	s := crds.Start(t, testkit.Options{})
 	client := kubernetes.NewForConfigOrDie(s.Config).CoreV1()
 	options := metav1.ApplyOptions{FieldManager: "test"}
-	n, err := client.Namespaces().Apply(t.Context(), applycorev1.Namespace("team").WithLabels(map[string]string{"a": "b"}), options)
-	if err != nil || n.Status.Phase != corev1.NamespaceActive || n.Labels["a"] != "b" || len(n.Spec.Finalizers) != 1 {
+	n, err := client.Namespaces().Apply(t.Context(),
+		applycorev1.Namespace("team").WithLabels(map[string]string{"a": "b"}), options)
+	if err != nil || n.Status.Phase != corev1.NamespaceActive || n.Labels["a"] != "b" ||
+		len(n.Spec.Finalizers) != 1 {
 		t.Fatalf("%+v %v", n, err)
 	}
-	if _, err := client.ConfigMaps("team").Apply(t.Context(), applycorev1.ConfigMap("one", "team").WithData(map[string]string{"a": "b"}), options); err != nil {
+	if _, err := client.ConfigMaps("team").Apply(t.Context(), applycorev1.ConfigMap("one",
+		"team").WithData(map[string]string{"a": "b"}), options); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,7 +1,7 @@
 // Package crds is for authors of controllers and operators. It runs servers inside tests that serve
 // CustomResourceDefinitions, Namespaces and a few other resources of the core API, as envtest runs
-// kube-apiserver and etcd. A server starts in the process of the test, in a fraction of a second, and
-// nothing has to be downloaded before.
+// kube-apiserver and etcd. A server starts in the process of the test, in a fraction of a second,
+// and nothing has to be downloaded before.
 //
 //	server := crds.Start(t, testkit.Options{})
 //	environment := &envtest.Environment{
@@ -10,9 +10,11 @@
 //		CRDDirectoryPaths:  []string{"config/crd/bases"},
 //	}
 //
-// installs a project's definitions and webhooks as before. Servers with groups of Go types have them besides with [Extension].
+// installs a project's definitions and webhooks as before. Servers with groups of Go types have
+// them besides with [Extension].
 //
-// What is served of the core API is in the documentation of package core. Everything in the test kit works as for other servers: databases, snapshots, users.
+// What is served of the core API is in the documentation of package core. Everything in the test
+// kit works as for other servers: databases, snapshots, users.
 package crds
 
 import (
@@ -29,8 +31,10 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 )
 
-// Extension is the [testkit.Options.Extension] that adds CustomResourceDefinitions to an API of Go types.
-func Extension(c *genericapiserver.RecommendedConfig, s testkit.Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error) {
+// Extension is the [testkit.Options.Extension] that adds CustomResourceDefinitions to an API of Go
+// types.
+func Extension(c *genericapiserver.RecommendedConfig,
+	s testkit.Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error) {
 	extension, err := crds.Prepare(c, crds.Options{
 		Storage: s.Storage, Database: s.Database, Schemes: s.Schemes, Getters: s.Getters,
 		// Without replicas, nobody has to be waited for.
@@ -42,7 +46,8 @@ func Extension(c *genericapiserver.RecommendedConfig, s testkit.Extended) (func(
 	return extension.Extend, nil
 }
 
-// Start starts a server that has no groups of Go types, waits until it is ready, and stops it when the test ends. It fails the test if that is not possible.
+// Start starts a server that has no groups of Go types, waits until it is ready, and stops it when
+// the test ends. It fails the test if that is not possible.
 func Start(t testing.TB, o testkit.Options) *testkit.Server {
 	t.Helper()
 	o.Extension = Extension
@@ -54,12 +59,16 @@ func nothing() testkit.API {
 	scheme := runtime.NewScheme()
 	v1 := schema.GroupVersion{Version: "v1"}
 	metav1.AddToGroupVersion(scheme, v1)
-	scheme.AddUnversionedTypes(v1, &metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{}, &metav1.APIGroup{}, &metav1.APIResourceList{})
+	scheme.AddUnversionedTypes(v1, &metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{},
+		&metav1.APIGroup{}, &metav1.APIResourceList{})
 	return testkit.API{
-		Scheme:  scheme,
-		Codecs:  serializer.NewCodecFactory(scheme),
-		OpenAPI: func(openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition { return nil },
-		New: func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error) {
+		Scheme: scheme,
+		Codecs: serializer.NewCodecFactory(scheme),
+		OpenAPI: func(openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
+			return nil
+		},
+		New: func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer,
+			error) {
 			return c.Complete().New("test", genericapiserver.NewEmptyDelegate())
 		},
 	}

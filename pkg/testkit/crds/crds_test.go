@@ -26,7 +26,8 @@ import (
 
 func eventually(t testing.TB, what string, ok func(context.Context) (bool, error)) {
 	t.Helper()
-	if err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, time.Minute, true, ok); err != nil {
+	if err := wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, time.Minute, true,
+		ok); err != nil {
 		t.Fatalf("waited in vain: %s: %v", what, err)
 	}
 }
@@ -74,7 +75,8 @@ func define(t testing.TB, s *testkit.Server, group string) {
 }
 
 func gadget(name string) *unstructured.Unstructured {
-	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Gadget", "metadata": map[string]any{"name": name}}}
+	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1",
+		"kind": "Gadget", "metadata": map[string]any{"name": name}}}
 }
 
 // A server without Go types has definitions, namespaces, and a snapshot that brings both back.
@@ -84,10 +86,12 @@ func TestStart(t *testing.T) {
 	client := dynamic.NewForConfigOrDie(s.Config)
 	for range 2 {
 		define(t, s, "example.com")
-		if _, err := client.Resource(gadgets).Namespace("default").Create(t.Context(), gadget("one"), metav1.CreateOptions{}); err != nil {
+		if _, err := client.Resource(gadgets).Namespace("default").Create(t.Context(),
+			gadget("one"), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		_, err := client.Resource(gadgets).Namespace("missing").Create(t.Context(), gadget("one"), metav1.CreateOptions{})
+		_, err := client.Resource(gadgets).Namespace("missing").Create(t.Context(), gadget("one"),
+			metav1.CreateOptions{})
 		if !apierrors.IsNotFound(err) {
 			t.Errorf("creation in a missing namespace: %v", err)
 		}
@@ -105,7 +109,8 @@ func TestGoTypesAndDefinitions(t *testing.T) {
 	define(t, s, "example.com")
 	// A definition is established before discovery tells of it.
 	eventually(t, "discovery has Go types and definitions", func(context.Context) (bool, error) {
-		_, lists, err := kubernetes.NewForConfigOrDie(s.Config).Discovery().ServerGroupsAndResources()
+		_, lists,
+			err := kubernetes.NewForConfigOrDie(s.Config).Discovery().ServerGroupsAndResources()
 		if err != nil {
 			t.Log(err) // of a group that came between two of its requests
 			return false, nil
@@ -114,20 +119,25 @@ func TestGoTypesAndDefinitions(t *testing.T) {
 		for _, l := range lists {
 			served[l.GroupVersion] = true
 		}
-		return served["v1"] && served["example.com/v1"] && served[civ1.SchemeGroupVersion.String()] &&
+		return served["v1"] && served["example.com/v1"] &&
+			served[civ1.SchemeGroupVersion.String()] &&
 			served["apiextensions.k8s.io/v1"], nil
 	})
-	_, err := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), &apiextensionsv1.CustomResourceDefinition{
+	_,
+		err := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: "pipelines." + civ1.SchemeGroupVersion.Group},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: civ1.SchemeGroupVersion.Group, Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "pipelines", Kind: "Pipeline"},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "pipelines",
+				Kind: "Pipeline"},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: "v2", Served: true, Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
+				Name: "v2", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
 			}},
 		},
 	}, metav1.CreateOptions{})
-	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "the group ci.rowkeeper.dev belongs to the server itself: choose another spec.group") {
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(),
+		"the group ci.rowkeeper.dev belongs to the server itself: choose another spec.group") {
 		t.Errorf("a definition in a group of Go types: %v", err)
 	}
 }
@@ -135,8 +145,10 @@ func TestGoTypesAndDefinitions(t *testing.T) {
 // Two servers with one prefix are replicas: what is defined on one is served by the other.
 func TestReplicas(t *testing.T) {
 	dir := t.TempDir()
-	one := crds.Start(t, testkit.Options{Prefix: "/shared", Database: testkit.Database{URL: "sqlite://" + dir + "/state.db", Driver: sqlite.Driver}})
-	other := crds.Start(t, testkit.Options{Prefix: "/shared", Database: testkit.Database{URL: "sqlite://" + dir + "/state.db", Driver: sqlite.Driver}})
+	one := crds.Start(t, testkit.Options{Prefix: "/shared",
+		Database: testkit.Database{URL: "sqlite://" + dir + "/state.db", Driver: sqlite.Driver}})
+	other := crds.Start(t, testkit.Options{Prefix: "/shared",
+		Database: testkit.Database{URL: "sqlite://" + dir + "/state.db", Driver: sqlite.Driver}})
 	define(t, one, "example.com")
 	began := time.Now()
 	there := dynamic.NewForConfigOrDie(other.Config).Resource(gadgets).Namespace("default")
@@ -148,16 +160,21 @@ func TestReplicas(t *testing.T) {
 	if _, err := there.Create(t.Context(), gadget("one"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := dynamic.NewForConfigOrDie(one.Config).Resource(gadgets).Namespace("default").Get(t.Context(), "one", metav1.GetOptions{}); err != nil {
+	if _,
+		err := dynamic.NewForConfigOrDie(one.Config).Resource(gadgets).Namespace("default").Get(t.Context(), "one", metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
 
-	// A namespace that one server makes is known to the other, and its content is deleted however they share the work.
+	// A namespace that one server makes is known to the other, and its content is deleted however
+	// they share the work.
 	namespaces := kubernetes.NewForConfigOrDie(one.Config).CoreV1().Namespaces()
-	if _, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := namespaces.Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := dynamic.NewForConfigOrDie(other.Config).Resource(gadgets).Namespace("team").Create(t.Context(), gadget("two"), metav1.CreateOptions{}); err != nil {
+	if _,
+		err := dynamic.NewForConfigOrDie(other.Config).Resource(gadgets).Namespace("team").Create(t.Context(), gadget("two"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := namespaces.Delete(t.Context(), "team", metav1.DeleteOptions{}); err != nil {
@@ -165,7 +182,8 @@ func TestReplicas(t *testing.T) {
 	}
 	eventually(t, "the namespace is gone from both", func(ctx context.Context) (bool, error) {
 		for _, s := range []*testkit.Server{one, other} {
-			if _, err := kubernetes.NewForConfigOrDie(s.Config).CoreV1().Namespaces().Get(ctx, "team", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			if _, err := kubernetes.NewForConfigOrDie(s.Config).CoreV1().Namespaces().Get(ctx,
+				"team", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 				return false, nil
 			}
 		}

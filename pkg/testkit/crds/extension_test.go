@@ -40,7 +40,8 @@ import (
 // vetoer is an author's admission plugin.
 type vetoer struct{ *admission.Handler }
 
-func (vetoer) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+func (vetoer) Validate(_ context.Context, a admission.Attributes,
+	_ admission.ObjectInterfaces) error {
 	if a.GetName() == "vetoed" {
 		return admission.NewForbidden(a, nil)
 	}
@@ -52,18 +53,23 @@ func TestAdmissionOfAuthor(t *testing.T) {
 	mine := vetoer{admission.NewHandler(admission.Create)}
 	api := exampletest.API
 	var prepared admission.Interface
-	api.New = func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error) {
+	api.New = func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer,
+		error) {
 		prepared = c.AdmissionControl
 		c.AdmissionControl = admission.NewChainHandler(c.AdmissionControl, mine)
 		return exampletest.API.New(c)
 	}
-	extension := func(c *genericapiserver.RecommendedConfig, e testkit.Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error) {
+	extension := func(c *genericapiserver.RecommendedConfig,
+		e testkit.Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error) {
 		extend, err := crds.Extension(c, e)
-		return func(s *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error) {
+		return func(s *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer,
+			error) {
 			chained := c.AdmissionControl
-			for _, replaced := range []admission.Interface{nil, mine, admission.NewChainHandler(mine)} {
+			for _, replaced := range []admission.Interface{nil, mine,
+				admission.NewChainHandler(mine)} {
 				c.AdmissionControl = replaced
-				if _, err := extend(s); err == nil || !strings.Contains(err.Error(), "AdmissionControl was replaced after it had been prepared") {
+				if _, err := extend(s); err == nil || !strings.Contains(err.Error(),
+					"AdmissionControl was replaced after it had been prepared") {
 					t.Errorf("with %T in place of %T: %v", replaced, prepared, err)
 				}
 			}
@@ -77,21 +83,26 @@ func TestAdmissionOfAuthor(t *testing.T) {
 	pipelines := client.Resource(civ1.SchemeGroupVersion.WithResource("pipelines"))
 	pipeline := func(name string) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": civ1.SchemeGroupVersion.String(), "kind": "Pipeline", "metadata": map[string]any{"name": name},
-			"spec": map[string]any{"image": "golang:1.26", "steps": []any{map[string]any{"name": "a", "command": []any{"true"}}}},
+			"apiVersion": civ1.SchemeGroupVersion.String(), "kind": "Pipeline",
+			"metadata": map[string]any{"name": name},
+			"spec": map[string]any{"image": "golang:1.26",
+				"steps": []any{map[string]any{"name": "a", "command": []any{"true"}}}},
 		}}
 	}
 	for what, c := range map[string]struct {
 		resource dynamic.NamespaceableResourceInterface
 		object   func(string) *unstructured.Unstructured
 	}{"a definition's": {client.Resource(gadgets), gadget}, "a Go type's": {pipelines, pipeline}} {
-		if _, err := c.resource.Namespace("default").Create(t.Context(), c.object("vetoed"), metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		if _, err := c.resource.Namespace("default").Create(t.Context(), c.object("vetoed"),
+			metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 			t.Errorf("%s object that the author's plugin refuses: %v", what, err)
 		}
-		if _, err := c.resource.Namespace("missing").Create(t.Context(), c.object("one"), metav1.CreateOptions{}); !apierrors.IsNotFound(err) {
+		if _, err := c.resource.Namespace("missing").Create(t.Context(), c.object("one"),
+			metav1.CreateOptions{}); !apierrors.IsNotFound(err) {
 			t.Errorf("%s object in a missing namespace: %v", what, err)
 		}
-		if _, err := c.resource.Namespace("default").Create(t.Context(), c.object("one"), metav1.CreateOptions{}); err != nil {
+		if _, err := c.resource.Namespace("default").Create(t.Context(), c.object("one"),
+			metav1.CreateOptions{}); err != nil {
 			t.Errorf("%s object: %v", what, err)
 		}
 	}
@@ -99,27 +110,34 @@ func TestAdmissionOfAuthor(t *testing.T) {
 
 // A group that would be stored where the core API is stored is refused.
 func TestGroupNamedLikeCoreResource(t *testing.T) {
-	extension := func(c *genericapiserver.RecommendedConfig, e testkit.Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error) {
+	extension := func(c *genericapiserver.RecommendedConfig,
+		e testkit.Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error) {
 		extend, err := crds.Extension(c, e)
-		return func(s *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error) {
+		return func(s *genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer,
+			error) {
 			s.DiscoveryGroupManager.AddGroup(metav1.APIGroup{Name: "secrets"})
-			if _, err := extend(s); err == nil || !strings.Contains(err.Error(), "the group secrets would be stored where the core API stores its secrets: give the group the name of a domain") {
+			if _, err := extend(s); err == nil ||
+				!strings.Contains(err.Error(), "the group secrets would be stored where the core "+
+					"API stores its secrets: give the group the name of a domain") {
 				t.Errorf("a group that is named like a resource: %v", err)
 			}
 			return s, nil
 		}, err
 	}
 	api := exampletest.API
-	api.New = func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error) {
+	api.New = func(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer,
+		error) {
 		c.ReadyzChecks = nil // nobody makes the namespaces
 		return exampletest.API.New(c)
 	}
 	testkit.Start(t, api, testkit.Options{Extension: extension})
 }
 
-func condition(t testing.TB, s *testkit.Server, name string, kind apiextensionsv1.CustomResourceDefinitionConditionType) apiextensionsv1.CustomResourceDefinitionCondition {
+func condition(t testing.TB, s *testkit.Server, name string,
+	kind apiextensionsv1.CustomResourceDefinitionConditionType) apiextensionsv1.CustomResourceDefinitionCondition {
 	t.Helper()
-	d, err := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), name, metav1.GetOptions{})
+	d,
+		err := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,8 +149,9 @@ func condition(t testing.TB, s *testkit.Server, name string, kind apiextensionsv
 	return apiextensionsv1.CustomResourceDefinitionCondition{}
 }
 
-// A server gets a group of Go types for which there are definitions already: its own group is served, and the definitions say that they are not. Nothing is lost: a
-// server without the Go types serves them again.
+// A server gets a group of Go types for which there are definitions already: its own group is
+// served, and the definitions say that they are not. Nothing is lost: a server without the Go types
+// serves them again.
 func TestDefinitionsOlderThanGoTypes(t *testing.T) {
 	dir, group := t.TempDir(), civ1.SchemeGroupVersion.Group
 	const kind = apiextensionsv1.NamesAccepted
@@ -142,46 +161,61 @@ func TestDefinitionsOlderThanGoTypes(t *testing.T) {
 
 	s := crds.Start(t, testkit.Options{Dir: dir})
 	define(t, s, group)
-	d, err := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), "gadgets."+group, metav1.GetOptions{})
+	d,
+		err := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), "gadgets."+group, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.ObjectMeta, d.Status = metav1.ObjectMeta{Name: "pipelines." + group}, apiextensionsv1.CustomResourceDefinitionStatus{}
-	d.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: "pipelines", Kind: "Pipeline"}
-	if _, err := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), d, metav1.CreateOptions{}); err != nil {
+	d.ObjectMeta, d.Status = metav1.ObjectMeta{Name: "pipelines." + group},
+		apiextensionsv1.CustomResourceDefinitionStatus{}
+	d.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: "pipelines",
+		Kind: "Pipeline"}
+	if _,
+		err := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), d, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the second definition is established", func(context.Context) (bool, error) {
-		return condition(t, s, "pipelines."+group, apiextensionsv1.Established).Status == apiextensionsv1.ConditionTrue, nil
+		return condition(t, s, "pipelines."+group,
+			apiextensionsv1.Established).Status == apiextensionsv1.ConditionTrue, nil
 	})
-	if _, err := dynamic.NewForConfigOrDie(s.Config).Resource(definedGadgets).Namespace("default").Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+	if _,
+		err := dynamic.NewForConfigOrDie(s.Config).Resource(definedGadgets).Namespace("default").Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.Stop()
 
 	s = exampletest.Start(t, testkit.Options{Dir: dir, Extension: crds.Extension})
 	for _, name := range []string{"gadgets." + group, "pipelines." + group} {
-		eventually(t, "the definition says that it is not served", func(context.Context) (bool, error) {
-			return condition(t, s, name, kind).Status == apiextensionsv1.ConditionFalse && condition(t, s, name, apiextensionsv1.Established).Status == apiextensionsv1.ConditionFalse, nil
-		})
-		if c := condition(t, s, name, kind); c.Reason != "GroupOfServer" || !strings.Contains(c.Message, "the group ci.rowkeeper.dev belongs to the server itself") {
+		eventually(t, "the definition says that it is not served",
+			func(context.Context) (bool, error) {
+				return condition(t, s, name, kind).Status == apiextensionsv1.ConditionFalse &&
+					condition(t, s, name,
+						apiextensionsv1.Established).Status == apiextensionsv1.ConditionFalse, nil
+			})
+		if c := condition(t, s, name, kind); c.Reason != "GroupOfServer" ||
+			!strings.Contains(c.Message,
+				"the group ci.rowkeeper.dev belongs to the server itself") {
 			t.Errorf("the condition is %v", c)
 		}
 	}
 	client := dynamic.NewForConfigOrDie(s.Config)
-	if _, err := client.Resource(definedGadgets).Namespace("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := client.Resource(definedGadgets).Namespace("default").List(t.Context(),
+		metav1.ListOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("what is defined in the server's group: %v", err)
 	}
 	pipelines := client.Resource(civ1.SchemeGroupVersion.WithResource("pipelines")).Namespace("default")
 	_, err = pipelines.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": civ1.SchemeGroupVersion.String(), "kind": "Pipeline", "metadata": map[string]any{"name": "bad"}, "spec": map[string]any{},
+		"apiVersion": civ1.SchemeGroupVersion.String(), "kind": "Pipeline",
+		"metadata": map[string]any{"name": "bad"}, "spec": map[string]any{},
 	}}, metav1.CreateOptions{})
 	if !apierrors.IsInvalid(err) {
 		t.Errorf("an object that the Go type's validation refuses: %v", err)
 	}
 	good, err := pipelines.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": civ1.SchemeGroupVersion.String(), "kind": "Pipeline", "metadata": map[string]any{"name": "good"},
-		"spec": map[string]any{"image": "golang:1.26", "steps": []any{map[string]any{"name": "a", "command": []any{"true"}}}},
+		"apiVersion": civ1.SchemeGroupVersion.String(), "kind": "Pipeline",
+		"metadata": map[string]any{"name": "good"},
+		"spec": map[string]any{"image": "golang:1.26",
+			"steps": []any{map[string]any{"name": "a", "command": []any{"true"}}}},
 	}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -196,9 +230,12 @@ func TestDefinitionsOlderThanGoTypes(t *testing.T) {
 		"/openapi/v2":                       {"application/json", "maxParallelRuns", "gadgets"},
 	} {
 		where, _, _ := strings.Cut(path, "?")
-		body, err := kubernetes.NewForConfigOrDie(s.Config).Discovery().RESTClient().Get().AbsPath(where).SetHeader("Accept", c.accept).DoRaw(t.Context())
-		if err != nil || !strings.Contains(string(body), c.there) || c.not != "" && strings.Contains(string(body), c.not) {
-			t.Errorf("%s: %v: has %s: %v, and %s", path, err, c.there, strings.Contains(string(body), c.there), c.not)
+		body,
+			err := kubernetes.NewForConfigOrDie(s.Config).Discovery().RESTClient().Get().AbsPath(where).SetHeader("Accept", c.accept).DoRaw(t.Context())
+		if err != nil || !strings.Contains(string(body), c.there) ||
+			c.not != "" && strings.Contains(string(body), c.not) {
+			t.Errorf("%s: %v: has %s: %v, and %s", path, err, c.there,
+				strings.Contains(string(body), c.there), c.not)
 		}
 	}
 	// The deletion of a definition does not touch the objects of the Go type that has its name.
@@ -206,19 +243,23 @@ func TestDefinitionsOlderThanGoTypes(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the definition is gone", func(ctx context.Context) (bool, error) {
-		_, err := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions().Get(ctx, "pipelines."+group, metav1.GetOptions{})
+		_,
+			err := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions().Get(ctx, "pipelines."+group, metav1.GetOptions{})
 		return apierrors.IsNotFound(err), nil
 	})
-	if got, err := pipelines.Get(t.Context(), "good", metav1.GetOptions{}); err != nil || got.GetUID() != good.GetUID() {
+	if got, err := pipelines.Get(t.Context(), "good", metav1.GetOptions{}); err != nil ||
+		got.GetUID() != good.GetUID() {
 		t.Errorf("the object of the Go type is %v, %v", got, err)
 	}
 	s.Stop()
 
 	s = crds.Start(t, testkit.Options{Dir: dir})
-	eventually(t, "the definition is served again, with its object", func(ctx context.Context) (bool, error) {
-		_, err := dynamic.NewForConfigOrDie(s.Config).Resource(definedGadgets).Namespace("default").Get(ctx, "one", metav1.GetOptions{})
-		return err == nil, nil
-	})
+	eventually(t, "the definition is served again, with its object",
+		func(ctx context.Context) (bool, error) {
+			_,
+				err := dynamic.NewForConfigOrDie(s.Config).Resource(definedGadgets).Namespace("default").Get(ctx, "one", metav1.GetOptions{})
+			return err == nil, nil
+		})
 }
 
 // What the server changes of a definition for its own handlers is not written to the database.
@@ -228,14 +269,17 @@ func TestEstablishedDate(t *testing.T) {
 	before := condition(t, s, "gadgets.example.com", apiextensionsv1.Established)
 	client := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions()
 	// New names, and an annotation, are what controllers write a status for.
-	if _, err := client.Patch(t.Context(), "gadgets.example.com", types.MergePatchType, []byte(`{"spec":{"names":{"shortNames":["gd"],"singular":"gadget"}}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := client.Patch(t.Context(), "gadgets.example.com", types.MergePatchType,
+		[]byte(`{"spec":{"names":{"shortNames":["gd"],"singular":"gadget"}}}`),
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the names are accepted", func(ctx context.Context) (bool, error) {
 		d, err := client.Get(ctx, "gadgets.example.com", metav1.GetOptions{})
 		return err == nil && slices.Contains(d.Status.AcceptedNames.ShortNames, "gd"), err
 	})
-	if after := condition(t, s, "gadgets.example.com", apiextensionsv1.Established); after != before {
+	if after := condition(t, s, "gadgets.example.com",
+		apiextensionsv1.Established); after != before {
 		t.Errorf("the condition was %v, and is %v", before, after)
 	}
 }
@@ -250,24 +294,29 @@ func TestNothingServed(t *testing.T) {
 	}
 	client := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions()
 	for _, served := range []bool{false, true} {
-		patch := []byte(`[{"op":"replace","path":"/spec/versions/0/served","value":` + map[bool]string{true: "true", false: "false"}[served] + `}]`)
-		if _, err := client.Patch(t.Context(), "gadgets.example.com", types.JSONPatchType, patch, metav1.PatchOptions{}); err != nil {
+		patch := []byte(`[{"op":"replace","path":"/spec/versions/0/served","value":` +
+			map[bool]string{true: "true", false: "false"}[served] + `}]`)
+		if _, err := client.Patch(t.Context(), "gadgets.example.com", types.JSONPatchType, patch,
+			metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "objects are served or not", func(ctx context.Context) (bool, error) {
 			_, err := there.Get(ctx, "one", metav1.GetOptions{})
 			return (err == nil) == served, nil
 		})
-		for _, accept := range []string{"application/json", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"} {
+		for _, accept := range []string{"application/json",
+			"application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"} {
 			eventually(t, "the group is listed or not", func(ctx context.Context) (bool, error) {
-				body, err := kubernetes.NewForConfigOrDie(s.Config).Discovery().RESTClient().Get().AbsPath("/apis").SetHeader("Accept", accept).DoRaw(ctx)
+				body,
+					err := kubernetes.NewForConfigOrDie(s.Config).Discovery().RESTClient().Get().AbsPath("/apis").SetHeader("Accept", accept).DoRaw(ctx)
 				return strings.Contains(string(body), `"example.com"`) == served, err
 			})
 		}
 	}
 }
 
-// slowWebhook has a webhook called for new objects whose names begin with slow. It says so to arrived, and answers when it is told to by leave.
+// slowWebhook has a webhook called for new objects whose names begin with slow. It says so to
+// arrived, and answers when it is told to by leave.
 func slowWebhook(t *testing.T, s *testkit.Server) (arrived chan string, leave chan struct{}) {
 	t.Helper()
 	arrived, leave = make(chan string), make(chan struct{})
@@ -288,16 +337,22 @@ func slowWebhook(t *testing.T, s *testkit.Server) (arrived chan string, leave ch
 		w.Write(answer) //nolint:errcheck // whoever asked has gone
 	}))
 	t.Cleanup(hook.Close)
-	_, err := kubernetes.NewForConfigOrDie(s.Config).AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), &admissionv1.ValidatingWebhookConfiguration{
+	_,
+		err := kubernetes.NewForConfigOrDie(s.Config).AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "slow"},
 		Webhooks: []admissionv1.ValidatingWebhook{{
-			Name: "slow.example.com", ClientConfig: admissionv1.WebhookClientConfig{URL: ptr.To(hook.URL), CABundle: certificateOf(hook)}, TimeoutSeconds: ptr.To[int32](30),
-			SideEffects: ptr.To(admissionv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
+			Name: "slow.example.com",
+			ClientConfig: admissionv1.WebhookClientConfig{URL: ptr.To(hook.URL),
+				CABundle: certificateOf(hook)}, TimeoutSeconds: ptr.To[int32](30),
+			SideEffects:             ptr.To(admissionv1.SideEffectClassNone),
+			AdmissionReviewVersions: []string{"v1"},
 			Rules: []admissionv1.RuleWithOperations{{
 				Operations: []admissionv1.OperationType{admissionv1.Create},
-				Rule:       admissionv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"configmaps", "gadgets", "notes", "pipelines"}},
+				Rule: admissionv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"},
+					Resources: []string{"configmaps", "gadgets", "notes", "pipelines"}},
 			}},
-			MatchConditions: []admissionv1.MatchCondition{{Name: "slow", Expression: "object.metadata.name.startsWith('slow')"}},
+			MatchConditions: []admissionv1.MatchCondition{{Name: "slow",
+				Expression: "object.metadata.name.startsWith('slow')"}},
 		}},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -307,7 +362,9 @@ func slowWebhook(t *testing.T, s *testkit.Server) (arrived chan string, leave ch
 	eventually(t, "the webhook is called", func(ctx context.Context) (bool, error) {
 		answer := make(chan error)
 		go func() {
-			_, err := core.ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "slow-"}}, metav1.CreateOptions{})
+			_, err := core.ConfigMaps("default").Create(ctx,
+				&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "slow-"}},
+				metav1.CreateOptions{})
 			answer <- err
 		}()
 		select {
@@ -329,12 +386,14 @@ type Note struct {
 
 func (n *Note) DeepCopyObject() runtime.Object { return kinds.DeepCopy(n) }
 
-var notes = schema.GroupVersionResource{Group: "notes.example.com", Version: "v1", Resource: "notes"}
+var notes = schema.GroupVersionResource{Group: "notes.example.com", Version: "v1",
+	Resource: "notes"}
 
 func noteGroup(t *testing.T) testkit.Group {
 	t.Helper()
 	api, err := kinds.New(kinds.Group{
-		Name: notes.Group, Versions: []string{notes.Version}, Kinds: []kinds.Definition{kinds.Define(kinds.Kind[Note]{})},
+		Name: notes.Group, Versions: []string{notes.Version},
+		Kinds: []kinds.Definition{kinds.Define(kinds.Kind[Note]{})},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -351,15 +410,18 @@ func noteGroup(t *testing.T) testkit.Group {
 	}
 }
 
-// While an object is being admitted, its namespace is deleted, and is gone. The object is not left behind, and the client is told.
+// While an object is being admitted, its namespace is deleted, and is gone. The object is not left
+// behind, and the client is told.
 func TestNamespaceGoneDuringAdmission(t *testing.T) {
-	s := exampletest.Start(t, testkit.Options{Extension: crds.Extension, Groups: []testkit.Group{noteGroup(t)}})
+	s := exampletest.Start(t, testkit.Options{Extension: crds.Extension,
+		Groups: []testkit.Group{noteGroup(t)}})
 	define(t, s, "example.com")
 	arrived, leave := slowWebhook(t, s)
 	core := kubernetes.NewForConfigOrDie(s.Config).CoreV1()
 	client := dynamic.NewForConfigOrDie(s.Config)
 	object := func(apiVersion, kind, rest string) []byte {
-		return []byte(`{"apiVersion":"` + apiVersion + `","kind":"` + kind + `","metadata":{"name":"slow"}` + rest + `}`)
+		return []byte(`{"apiVersion":"` + apiVersion + `","kind":"` + kind +
+			`","metadata":{"name":"slow"}` + rest + `}`)
 	}
 	ways := []string{"POST", "apply"}
 	resources := map[string]struct {
@@ -367,12 +429,15 @@ func TestNamespaceGoneDuringAdmission(t *testing.T) {
 		object []byte
 		ways   []string // in which it is created
 	}{
-		"core":        {client.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")), object("v1", "ConfigMap", ""), ways},
-		"definition":  {client.Resource(gadgets), object("example.com/v1", "Gadget", ""), ways},
-		"added group": {client.Resource(notes), object(notes.GroupVersion().String(), "Note", ""), ways},
+		"core": {client.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")),
+			object("v1", "ConfigMap", ""), ways},
+		"definition": {client.Resource(gadgets), object("example.com/v1", "Gadget", ""), ways},
+		"added group": {client.Resource(notes), object(notes.GroupVersion().String(), "Note", ""),
+			ways},
 		"Go type": {
 			client.Resource(civ1.SchemeGroupVersion.WithResource("pipelines")),
-			object(civ1.SchemeGroupVersion.String(), "Pipeline", `,"spec":{"image":"golang:1.26","steps":[{"name":"a","command":["true"]}]}`), ways,
+			object(civ1.SchemeGroupVersion.String(), "Pipeline",
+				`,"spec":{"image":"golang:1.26","steps":[{"name":"a","command":["true"]}]}`), ways,
 		},
 	}
 	gone := func(t *testing.T, team string) {
@@ -393,21 +458,26 @@ func TestNamespaceGoneDuringAdmission(t *testing.T) {
 				return err
 			},
 			"apply": func(ctx context.Context, team string) error {
-				_, err := r.client.Namespace(team).Patch(ctx, "slow", types.ApplyPatchType, r.object, metav1.PatchOptions{FieldManager: "x"})
+				_, err := r.client.Namespace(team).Patch(ctx, "slow", types.ApplyPatchType,
+					r.object, metav1.PatchOptions{FieldManager: "x"})
 				return err
 			},
 		}
 		for _, how := range r.ways {
 			for state, deleted := range map[string]bool{"gone": true, "Terminating": false} {
 				t.Run(what+" "+how+" "+state, func(t *testing.T) {
-					n, err := core.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "team-"}}, metav1.CreateOptions{})
+					n, err := core.Namespaces().Create(t.Context(),
+						&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "team-"}},
+						metav1.CreateOptions{})
 					if err != nil {
 						t.Fatal(err)
 					}
 					team := n.Name
 					if !deleted {
-						holder := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "holder", Finalizers: []string{"example.com/wait"}}}
-						if _, err := core.ConfigMaps(team).Create(t.Context(), holder, metav1.CreateOptions{}); err != nil {
+						holder := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "holder",
+							Finalizers: []string{"example.com/wait"}}}
+						if _, err := core.ConfigMaps(team).Create(t.Context(), holder,
+							metav1.CreateOptions{}); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -418,7 +488,8 @@ func TestNamespaceGoneDuringAdmission(t *testing.T) {
 					case err := <-answer:
 						t.Fatalf("the webhook was not called: %v", err)
 					}
-					if err := core.Namespaces().Delete(t.Context(), team, metav1.DeleteOptions{}); err != nil {
+					if err := core.Namespaces().Delete(t.Context(), team,
+						metav1.DeleteOptions{}); err != nil {
 						t.Fatal(err)
 					}
 					if deleted {
@@ -426,15 +497,21 @@ func TestNamespaceGoneDuringAdmission(t *testing.T) {
 					}
 					leave <- struct{}{}
 					err = <-answer
-					if deleted && (!apierrors.IsNotFound(err) || !strings.Contains(err.Error(), `namespaces "`+team+`" not found`)) ||
-						!deleted && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "because it is being terminated") || !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)) {
+					if deleted && (!apierrors.IsNotFound(err) ||
+						!strings.Contains(err.Error(), `namespaces "`+team+`" not found`)) ||
+						!deleted && (!apierrors.IsForbidden(err) ||
+							!strings.Contains(err.Error(), "because it is being terminated") ||
+							!apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)) {
 						t.Errorf("the client is told: %v", err)
 					}
-					if _, err := r.client.Namespace(team).Get(t.Context(), "slow", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+					if _, err := r.client.Namespace(team).Get(t.Context(), "slow",
+						metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 						t.Errorf("the object is left behind: %v", err)
 					}
 					if !deleted {
-						if _, err := core.ConfigMaps(team).Patch(t.Context(), "holder", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+						if _, err := core.ConfigMaps(team).Patch(t.Context(), "holder",
+							types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+							metav1.PatchOptions{}); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -458,10 +535,13 @@ func TestReplicasAreKnown(t *testing.T) {
 		"alone":                     {testkit.Options{}, false},
 		"in a directory of its own": {testkit.Options{Dir: t.TempDir()}, false},
 		"with a prefix":             {testkit.Options{Prefix: "/shared"}, true},
-		"with a prefix that is set with other options": {testkit.Options{Storage: func(o *options.StorageOptions) { o.Prefix = "/shared" }}, true},
+		"with a prefix that is set with other options": {testkit.Options{Storage: func(o *options.StorageOptions) {
+			o.Prefix = "/shared"
+		}}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c.options.Extension = func(config *genericapiserver.RecommendedConfig, e testkit.Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error) {
+			c.options.Extension = func(config *genericapiserver.RecommendedConfig,
+				e testkit.Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error) {
 				if e.Replicas != c.replicas {
 					t.Errorf("replicas: %v", e.Replicas)
 				}
@@ -474,16 +554,21 @@ func TestReplicasAreKnown(t *testing.T) {
 
 // The same with two servers: the namespace goes on one while an object is admitted by the other.
 func TestNamespaceGoneOnReplica(t *testing.T) {
-	o := testkit.Options{Prefix: "/shared", Database: testkit.Database{URL: "sqlite://" + t.TempDir() + "/state.db", Driver: sqlite.Driver}}
+	o := testkit.Options{Prefix: "/shared", Database: testkit.Database{URL: "sqlite://" +
+		t.TempDir() + "/state.db", Driver: sqlite.Driver}}
 	one, other := crds.Start(t, o), crds.Start(t, o)
 	arrived, leave := slowWebhook(t, one)
-	here, there := kubernetes.NewForConfigOrDie(one.Config).CoreV1(), kubernetes.NewForConfigOrDie(other.Config).CoreV1()
-	if _, err := here.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}, metav1.CreateOptions{}); err != nil {
+	here, there := kubernetes.NewForConfigOrDie(one.Config).CoreV1(),
+		kubernetes.NewForConfigOrDie(other.Config).CoreV1()
+	if _, err := here.Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	answer := make(chan error)
 	go func() {
-		_, err := here.ConfigMaps("team").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "slow"}}, metav1.CreateOptions{})
+		_, err := here.ConfigMaps("team").Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "slow"}}, metav1.CreateOptions{})
 		answer <- err
 	}()
 	select {
@@ -499,10 +584,12 @@ func TestNamespaceGoneOnReplica(t *testing.T) {
 		return apierrors.IsNotFound(err), nil
 	})
 	leave <- struct{}{}
-	if err := <-answer; !apierrors.IsNotFound(err) || !strings.Contains(err.Error(), `namespaces "team" not found`) {
+	if err := <-answer; !apierrors.IsNotFound(err) ||
+		!strings.Contains(err.Error(), `namespaces "team" not found`) {
 		t.Errorf("the client is told: %v", err)
 	}
-	if _, err := there.ConfigMaps("team").Get(t.Context(), "slow", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := there.ConfigMaps("team").Get(t.Context(), "slow",
+		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the object is left behind: %v", err)
 	}
 }

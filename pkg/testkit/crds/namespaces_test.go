@@ -51,7 +51,8 @@ func (b *blindness) extension(c *genericapiserver.RecommendedConfig, e testkit.E
 				return
 			}
 			r = r.Clone(r.Context())
-			r.Header.Set("Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+			r.Header.Set("Accept",
+				"application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
 			answer := httptest.NewRecorder()
 			handler.ServeHTTP(answer, r)
 			var groups apidiscovery.APIGroupDiscoveryList
@@ -59,9 +60,10 @@ func (b *blindness) extension(c *genericapiserver.RecommendedConfig, e testkit.E
 				http.Error(w, err.Error(), http.StatusInternalServerError)
 				return
 			}
-			groups.Items = slices.DeleteFunc(groups.Items, func(g apidiscovery.APIGroupDiscovery) bool {
-				return g.Name == b.group
-			})
+			groups.Items = slices.DeleteFunc(groups.Items,
+				func(g apidiscovery.APIGroupDiscovery) bool {
+					return g.Name == b.group
+				})
 			body, err := json.Marshal(groups)
 			if err != nil {
 				http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -76,7 +78,8 @@ func (b *blindness) extension(c *genericapiserver.RecommendedConfig, e testkit.E
 
 func newTeam(t *testing.T, s *testkit.Server) (*corev1.Namespace, error) {
 	return kubernetes.NewForConfigOrDie(s.Config).CoreV1().Namespaces().
-		Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "team-"}}, metav1.CreateOptions{})
+		Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "team-"}},
+			metav1.CreateOptions{})
 }
 
 // An object that discovery does not know of yet keeps its namespace, and goes with it.
@@ -103,7 +106,8 @@ func TestNamespaceOfUndiscoveredObject(t *testing.T) {
 		}
 		return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NamespaceCondition) bool {
 			return c.Type == corev1.NamespaceContentRemaining && c.Status == corev1.ConditionTrue &&
-				strings.Contains(c.Message, "gadgets.example.com has resource instances, and is not discovered here")
+				strings.Contains(c.Message, "gadgets.example.com has resource instances, and is "+
+					"not discovered here")
 		}), nil
 	})
 	if _, err := objects.Get(t.Context(), "one", metav1.GetOptions{}); err != nil {
@@ -114,10 +118,12 @@ func TestNamespaceOfUndiscoveredObject(t *testing.T) {
 }
 
 // goneWith waits until a namespace is gone, and its object one with it.
-func goneWith(t *testing.T, s *testkit.Server, namespace string, objects dynamic.ResourceInterface) {
+func goneWith(t *testing.T, s *testkit.Server, namespace string,
+	objects dynamic.ResourceInterface) {
 	t.Helper()
 	eventually(t, "the namespace is gone", func(ctx context.Context) (bool, error) {
-		_, err := kubernetes.NewForConfigOrDie(s.Config).CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+		_, err := kubernetes.NewForConfigOrDie(s.Config).CoreV1().Namespaces().Get(ctx, namespace,
+			metav1.GetOptions{})
 		return apierrors.IsNotFound(err), nil
 	})
 	if _, err := objects.Get(t.Context(), "one", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -129,7 +135,8 @@ func goneWith(t *testing.T, s *testkit.Server, namespace string, objects dynamic
 // waits for an object with a finalizer.
 func TestNamespaceOfObjectUndiscoveredByReplica(t *testing.T) {
 	b := &blindness{group: "example.com"}
-	o := testkit.Options{Prefix: "/shared", Database: testkit.Database{URL: "sqlite://" + t.TempDir() + "/state.db", Driver: sqlite.Driver}}
+	o := testkit.Options{Prefix: "/shared", Database: testkit.Database{URL: "sqlite://" +
+		t.TempDir() + "/state.db", Driver: sqlite.Driver}}
 	one := crds.Start(t, o)
 	o.Extension = b.extension
 	blind := exampletest.Start(t, o)
@@ -141,24 +148,28 @@ func TestNamespaceOfObjectUndiscoveredByReplica(t *testing.T) {
 	objects := dynamic.NewForConfigOrDie(one.Config).Resource(gadgets).Namespace(n.Name)
 	held := gadget("one")
 	held.SetFinalizers([]string{"example.com/wait"})
-	eventually(t, "the first server knows the namespace and the definition", func(ctx context.Context) (bool, error) {
-		_, err := objects.Create(ctx, held, metav1.CreateOptions{})
-		return err == nil, nil
-	})
+	eventually(t, "the first server knows the namespace and the definition",
+		func(ctx context.Context) (bool, error) {
+			_, err := objects.Create(ctx, held, metav1.CreateOptions{})
+			return err == nil, nil
+		})
 	namespaces := kubernetes.NewForConfigOrDie(blind.Config).CoreV1().Namespaces()
 	if err := namespaces.Delete(t.Context(), n.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the blind server has looked at the namespace after it could let it go", func(ctx context.Context) (bool, error) {
-		n, err := namespaces.Get(ctx, n.Name, metav1.GetOptions{})
-		if err != nil {
-			return false, err
-		}
-		return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NamespaceCondition) bool {
-			return strings.Contains(c.Message, "gadgets.example.com has resource instances, and is not discovered here")
-		}), nil
-	})
-	if _, err := objects.Patch(t.Context(), "one", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+	eventually(t, "the blind server has looked at the namespace after it could let it go",
+		func(ctx context.Context) (bool, error) {
+			n, err := namespaces.Get(ctx, n.Name, metav1.GetOptions{})
+			if err != nil {
+				return false, err
+			}
+			return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NamespaceCondition) bool {
+				return strings.Contains(c.Message,
+					"gadgets.example.com has resource instances, and is not discovered here")
+			}), nil
+		})
+	if _, err := objects.Patch(t.Context(), "one", types.MergePatchType,
+		[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	goneWith(t, one, n.Name, objects)
@@ -174,7 +185,8 @@ func TestNamespacesOfManyDefinitions(t *testing.T) {
 	definitions := apiextensions.NewForConfigOrDie(config).ApiextensionsV1().CustomResourceDefinitions()
 	namespaces := kubernetes.NewForConfigOrDie(config).CoreV1().Namespaces()
 	client := dynamic.NewForConfigOrDie(config)
-	objects := func(d *apiextensionsv1.CustomResourceDefinition, namespace string) dynamic.ResourceInterface {
+	objects := func(d *apiextensionsv1.CustomResourceDefinition,
+		namespace string) dynamic.ResourceInterface {
 		return client.Resource(schema.GroupVersionResource{
 			Group: d.Spec.Group, Version: "v1", Resource: "gadgets",
 		}).Namespace(namespace)
@@ -182,7 +194,8 @@ func TestNamespacesOfManyDefinitions(t *testing.T) {
 	var all errgroup.Group
 	for i := range many {
 		all.Go(func() error {
-			_, err := definitions.Create(t.Context(), definition(fmt.Sprintf("g%d.example.com", i)), metav1.CreateOptions{})
+			_, err := definitions.Create(t.Context(), definition(fmt.Sprintf("g%d.example.com", i)),
+				metav1.CreateOptions{})
 			return err
 		})
 	}
@@ -196,7 +209,8 @@ func TestNamespacesOfManyDefinitions(t *testing.T) {
 			}
 			one := gadget("one")
 			one.SetAPIVersion(d.Spec.Group + "/v1")
-			if _, err := objects(d, n.Name).Create(t.Context(), one, metav1.CreateOptions{}); err != nil {
+			if _, err := objects(d, n.Name).Create(t.Context(), one,
+				metav1.CreateOptions{}); err != nil {
 				return err
 			}
 			return namespaces.Delete(t.Context(), n.Name, metav1.DeleteOptions{})

@@ -1,6 +1,6 @@
-// Package databases gives databases to tests of API servers: for the authors of servers that package
-// testkit runs. It is a package of its own, so that only tests that ask for it link what starts
-// containers.
+// Package databases gives databases to tests of API servers: for the authors of servers that
+// package testkit runs. It is a package of its own, so that only tests that ask for it link what
+// starts containers.
 //
 // Postgres, MySQL and MariaDB start a database server in a container:
 //
@@ -37,37 +37,49 @@ const startWait = 5 * time.Minute
 
 const name, user, password = "test", "test", "test"
 
-// Postgres starts PostgreSQL from an image, such as postgres:17, until the test ends. Options are those of testcontainers.
-func Postgres(t testing.TB, image string, o ...testcontainers.ContainerCustomizer) testkit.Database {
+// Postgres starts PostgreSQL from an image, such as postgres:17, until the test ends. Options are
+// those of testcontainers.
+func Postgres(t testing.TB, image string,
+	o ...testcontainers.ContainerCustomizer) testkit.Database {
 	t.Helper()
 	o = append([]testcontainers.ContainerCustomizer{
-		testpostgres.WithDatabase(name), testpostgres.WithUsername(user), testpostgres.WithPassword(password),
+		testpostgres.WithDatabase(name), testpostgres.WithUsername(user),
+		testpostgres.WithPassword(password),
 		// It starts once more after it has been prepared.
-		ready(wait.ForLog("database system is ready to accept connections").WithOccurrence(2), listening("5432/tcp")),
+		ready(wait.ForLog("database system is ready to accept connections").WithOccurrence(2),
+			listening("5432/tcp")),
 	}, o...)
-	address := start(t, image, "5432/tcp", func(ctx context.Context) (testcontainers.Container, error) {
-		return running(testpostgres.Run(ctx, image, o...))
-	})
-	return testkit.Database{URL: databaseURL("postgres", address, "sslmode=disable"), Driver: postgres.Driver}
+	address := start(t, image, "5432/tcp",
+		func(ctx context.Context) (testcontainers.Container, error) {
+			return running(testpostgres.Run(ctx, image, o...))
+		})
+	return testkit.Database{URL: databaseURL("postgres", address, "sslmode=disable"),
+		Driver: postgres.Driver}
 }
 
 // MySQL starts MySQL from an image, such as mysql:9.7.
 func MySQL(t testing.TB, image string, o ...testcontainers.ContainerCustomizer) testkit.Database {
 	t.Helper()
-	o = append([]testcontainers.ContainerCustomizer{testmysql.WithDatabase(name), testmysql.WithUsername(user), testmysql.WithPassword(password), ready(listening("3306/tcp"))}, o...)
-	address := start(t, image, "3306/tcp", func(ctx context.Context) (testcontainers.Container, error) {
-		return running(testmysql.Run(ctx, image, o...))
-	})
+	o = append([]testcontainers.ContainerCustomizer{testmysql.WithDatabase(name),
+		testmysql.WithUsername(user), testmysql.WithPassword(password),
+		ready(listening("3306/tcp"))}, o...)
+	address := start(t, image, "3306/tcp",
+		func(ctx context.Context) (testcontainers.Container, error) {
+			return running(testmysql.Run(ctx, image, o...))
+		})
 	return testkit.Database{URL: databaseURL("mysql", address, ""), Driver: mysql.Driver}
 }
 
 // MariaDB starts MariaDB from an image, such as mariadb:11.8.
 func MariaDB(t testing.TB, image string, o ...testcontainers.ContainerCustomizer) testkit.Database {
 	t.Helper()
-	o = append([]testcontainers.ContainerCustomizer{testmariadb.WithDatabase(name), testmariadb.WithUsername(user), testmariadb.WithPassword(password), ready(listening("3306/tcp"))}, o...)
-	address := start(t, image, "3306/tcp", func(ctx context.Context) (testcontainers.Container, error) {
-		return running(testmariadb.Run(ctx, image, o...))
-	})
+	o = append([]testcontainers.ContainerCustomizer{testmariadb.WithDatabase(name),
+		testmariadb.WithUsername(user), testmariadb.WithPassword(password),
+		ready(listening("3306/tcp"))}, o...)
+	address := start(t, image, "3306/tcp",
+		func(ctx context.Context) (testcontainers.Container, error) {
+			return running(testmariadb.Run(ctx, image, o...))
+		})
 	return testkit.Database{URL: databaseURL("mysql", address, ""), Driver: mysql.Driver}
 }
 
@@ -94,7 +106,8 @@ func running[C interface {
 }
 
 // start runs a container and returns the address of its port.
-func start(t testing.TB, image, port string, run func(context.Context) (testcontainers.Container, error)) (address string) {
+func start(t testing.TB, image, port string, run func(context.Context) (testcontainers.Container,
+	error)) (address string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startWait)
 	defer cancel()
@@ -102,7 +115,8 @@ func start(t testing.TB, image, port string, run func(context.Context) (testcont
 	container, err := run(ctx)
 	if container != nil {
 		t.Cleanup(func() {
-			if err := testcontainers.TerminateContainer(container, testcontainers.StopTimeout(0)); err != nil {
+			if err := testcontainers.TerminateContainer(container,
+				testcontainers.StopTimeout(0)); err != nil {
 				t.Errorf("cannot remove the container of %s: %v", image, err)
 			}
 		})
@@ -117,5 +131,6 @@ func start(t testing.TB, image, port string, run func(context.Context) (testcont
 }
 
 func databaseURL(scheme, address, query string) string {
-	return (&url.URL{Scheme: scheme, User: url.UserPassword(user, password), Host: address, Path: "/" + name, RawQuery: query}).String()
+	return (&url.URL{Scheme: scheme, User: url.UserPassword(user, password), Host: address,
+		Path: "/" + name, RawQuery: query}).String()
 }

@@ -25,7 +25,8 @@ func TestContainers(t *testing.T) {
 		image string
 		start func(testing.TB, string, ...testcontainers.ContainerCustomizer) testkit.Database
 	}{
-		"postgres": {"postgres:17", Postgres}, "mariadb": {"mariadb:11.8", MariaDB}, "mysql": {"mysql:9.7", MySQL},
+		"postgres": {"postgres:17", Postgres}, "mariadb": {"mariadb:11.8", MariaDB},
+		"mysql": {"mysql:9.7", MySQL},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -33,10 +34,13 @@ func TestContainers(t *testing.T) {
 			for range 2 { // two servers on one database
 				s := exampletest.Start(t, testkit.Options{Database: database})
 				pipelines := dynamic.NewForConfigOrDie(s.Config).Resource(civ1.SchemeGroupVersion.WithResource("pipelines")).Namespace("default")
-				_, err := pipelines.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
-					"apiVersion": civ1.SchemeGroupVersion.String(), "kind": "Pipeline", "metadata": map[string]any{"name": "a"},
-					"spec": map[string]any{"steps": []any{map[string]any{"name": "build", "image": "golang", "command": []any{"go", "build"}}}},
-				}}, metav1.CreateOptions{})
+				_, err := pipelines.Create(t.Context(),
+					&unstructured.Unstructured{Object: map[string]any{
+						"apiVersion": civ1.SchemeGroupVersion.String(), "kind": "Pipeline",
+						"metadata": map[string]any{"name": "a"},
+						"spec": map[string]any{"steps": []any{map[string]any{"name": "build",
+							"image": "golang", "command": []any{"go", "build"}}}},
+					}}, metav1.CreateOptions{})
 				if err != nil {
 					t.Error(err)
 				}

@@ -40,7 +40,8 @@ func Each(t *testing.T, test func(t *testing.T, db testkit.Database)) {
 func New(t *testing.T, kind string) testkit.Database {
 	t.Helper()
 	if kind == "sqlite" {
-		file := url.URL{Scheme: "sqlite", Path: filepath.ToSlash(filepath.Join(t.TempDir(), "state.db"))}
+		file := url.URL{Scheme: "sqlite",
+			Path: filepath.ToSlash(filepath.Join(t.TempDir(), "state.db"))}
 		return testkit.Database{URL: file.String(), Driver: sqlite.Driver}
 	}
 	env := "ROWKEEPER_TEST_" + strings.ToUpper(kind)
@@ -56,7 +57,8 @@ func New(t *testing.T, kind string) testkit.Database {
 	}
 	db := testkit.Database{Driver: mysql.Driver}
 	password, _ := admin.User.Password()
-	driver, dsn := "mysql", fmt.Sprintf("%s:%s@tcp(%s)/", admin.User.Username(), password, admin.Host)
+	driver, dsn := "mysql", fmt.Sprintf("%s:%s@tcp(%s)/", admin.User.Username(), password,
+		admin.Host)
 	if kind == "postgres" {
 		db.Driver, driver, dsn = postgres.Driver, "pgx", admin.String()
 	}

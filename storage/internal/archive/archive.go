@@ -1,18 +1,25 @@
-// Package archive is the format of backups: all keys of a store at one revision, in the order of their revisions.
+// Package archive is the format of backups: all keys of a store at one revision, in the order of
+// their revisions.
 //
 // # The format, version 1
 //
-// A file begins with one line of text, "rowkeeper-backup 1\n", in which 1 is the version of what follows: a single Zstandard frame (RFC 8878), with the
-// checksum of its content, and nothing after it. The frame holds records, each of which is its length (of what follows the length) as an unsigned varint,
-// a byte that says of which type it is, and its content:
+// A file begins with one line of text, "rowkeeper-backup 1\n", in which 1 is the version of what
+// follows: a single Zstandard frame (RFC 8878), with the checksum of its content, and nothing after
+// it. The frame holds records, each of which is its length (of what follows the length) as an
+// unsigned varint, a byte that says of which type it is, and its content:
 //
-//   - 'H', the header, is the first: a JSON object, see [Header]. Members that are not known are passed over.
-//   - 'K' is a key that exists: the length of the key as an unsigned varint, the key, and as unsigned varints the revision of the key's value, the revision that
-//     created the key, and the time at which it expires in microseconds since 1970, or 0; the rest of the record is the value, as it is
-//     in the database: if it is encrypted there, it is here. Revisions rise from record to record.
-//   - 'E', the end, is the last: the number of keys as an unsigned varint, and the SHA-256 of all records before it, with their lengths.
+//   - 'H', the header, is the first: a JSON object, see [Header]. Members that are not known are
+//     passed over.
+//   - 'K' is a key that exists: the length of the key as an unsigned varint, the key, and as
+//     unsigned varints the revision of the key's value, the revision that created the key, and the
+//     time at which it expires in microseconds since 1970, or 0; the rest of the record is the
+//     value, as it is in the database: if it is encrypted there, it is here. Revisions rise from
+//     record to record.
+//   - 'E', the end, is the last: the number of keys as an unsigned varint, and the SHA-256 of all
+//     records before it, with their lengths.
 //
-// Varints are those of encoding/binary, in the shortest form. A program that meets another version, or a type that it does not know, refuses the file.
+// Varints are those of encoding/binary, in the shortest form. A program that meets another version,
+// or a type that it does not know, refuses the file.
 package archive
 
 import (
@@ -50,14 +57,16 @@ const (
 // maxRecord bounds a record in bytes, so that a damaged length takes no memory.
 const maxRecord = mvcc.MaxKeyBytes + mvcc.MaxValueBytes + 1<<16
 
-// maxRevision bounds the newest revision, so that the history can go on beyond it: fences put it at some 2^30 a second since 1970, which is 2^62 in the year 2106.
+// maxRevision bounds the newest revision, so that the history can go on beyond it: fences put it at
+// some 2^30 a second since 1970, which is 2^62 in the year 2106.
 const maxRevision mvcc.Revision = 1<<62 - 1
 
 // Header says what is in a file.
 type Header struct {
 	// Store is the identity of the store.
 	Store string `json:"store"`
-	// Revision is the state that was written: that after the write with this revision, which is less than 2^62.
+	// Revision is the state that was written: that after the write with this revision, which is
+	// less than 2^62.
 	Revision mvcc.Revision `json:"revision"`
 	// Keys is how many there are.
 	Keys int64 `json:"keys"`
@@ -121,7 +130,8 @@ func NewWriter(w io.Writer, h Header) (*Writer, error) {
 		return nil, err
 	}
 	// A window of 1 MiB, with two threads: a few megabytes of memory, here and when it is read.
-	out, err := zstd.NewWriter(w, zstd.WithEncoderCRC(true), zstd.WithWindowSize(1<<20), zstd.WithEncoderConcurrency(2))
+	out, err := zstd.NewWriter(w, zstd.WithEncoderCRC(true), zstd.WithWindowSize(1<<20),
+		zstd.WithEncoderConcurrency(2))
 	if err != nil {
 		return nil, err
 	}
@@ -250,15 +260,18 @@ func NewReader(r io.Reader, limits mvcc.Limits) (*Reader, error) {
 	case !ours || err != nil || !strings.HasSuffix(version, "\n"):
 		return nil, damaged("it does not begin as a backup by rowkeeper does")
 	case number > Version:
-		return nil, damaged("it is of version %d of the format, and this program knows only versions up to %d: use a newer rowkeeper", number, Version)
+		return nil, damaged("it is of version %d of the format, and this program knows only "+
+			"versions up to %d: use a newer rowkeeper", number, Version)
 	case number < 1:
 		return nil, damaged("there is no version %d of the format", number)
 	}
-	decoder, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(2), zstd.WithDecoderMaxWindow(8<<20))
+	decoder, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(2),
+		zstd.WithDecoderMaxWindow(8<<20))
 	if err != nil {
 		return nil, err
 	}
-	ar := &Reader{zstd: decoder, in: bufio.NewReaderSize(decoder, 1<<16), hash: sha256.New(), limits: limits}
+	ar := &Reader{zstd: decoder, in: bufio.NewReaderSize(decoder, 1<<16), hash: sha256.New(),
+		limits: limits}
 	kind, content, err := ar.record()
 	switch {
 	case err != nil:
@@ -266,7 +279,8 @@ func NewReader(r io.Reader, limits mvcc.Limits) (*Reader, error) {
 		err = damaged("it has no header")
 	default:
 		ar.header = slices.Clone(ar.buf)
-		if jsonErr := json.Unmarshal(content, &ar.Header); jsonErr != nil || ar.Header.Revision < 1 || ar.Header.Revision > maxRevision || ar.Header.Keys < 0 {
+		if jsonErr := json.Unmarshal(content, &ar.Header); jsonErr != nil ||
+			ar.Header.Revision < 1 || ar.Header.Revision > maxRevision || ar.Header.Keys < 0 {
 			err = damaged("its header is not understood")
 		}
 	}
@@ -332,7 +346,8 @@ func (r *Reader) Next() (*mvcc.Record, error) {
 	case typeEnd:
 		return nil, r.end(content)
 	}
-	return nil, damaged("it has a record of the unknown type %q after %d keys", string(kind), r.keys)
+	return nil, damaged("it has a record of the unknown type %q after %d keys", string(kind),
+		r.keys)
 }
 
 var errShort = errors.New("a record is too short")

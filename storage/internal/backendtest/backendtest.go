@@ -1,5 +1,5 @@
-// Package backendtest is the conformance suite of [mvcc.Backend]: the contract that the interface states,
-// method by method, with the edge cases in which databases differ. Every database runs it.
+// Package backendtest is the conformance suite of [mvcc.Backend]: the contract that the interface
+// states, method by method, with the edge cases in which databases differ. Every database runs it.
 package backendtest
 
 import (
@@ -19,7 +19,8 @@ import (
 
 // Database is an empty, migrated database of a test's own.
 type Database struct {
-	// Open opens a backend on it, or fails the test. Every call is what another process would do. The suite closes the backends.
+	// Open opens a backend on it, or fails the test. Every call is what another process would do.
+	// The suite closes the backends.
 	Open func(t testing.TB) mvcc.Backend
 	// Private says that the database cannot be opened twice, as it lives in its backend's memory.
 	Private bool
@@ -162,7 +163,8 @@ func (f *fixture) state() mvcc.State {
 // sane checks what holds of every state.
 func (f *fixture) sane(s mvcc.State) {
 	f.Helper()
-	if !s.Writable || s.Swept > s.Compacted || s.Compacted > s.Head.Revision || s.Head.Revision < 1 || s.Head.Epoch < 1 ||
+	if !s.Writable || s.Swept > s.Compacted || s.Compacted > s.Head.Revision ||
+		s.Head.Revision < 1 || s.Head.Epoch < 1 ||
 		s.Head.Token == (mvcc.Token{}) || s.Now.Before(time.Now().Add(-24*time.Hour)) {
 		f.Fatalf("the state is %+v", s)
 	}
@@ -184,7 +186,8 @@ func newToken() (t mvcc.Token) {
 }
 
 // try commits a group as it is.
-func (f *fixture) try(token mvcc.Token, seen mvcc.Position, ms ...*mvcc.Mutation) (*mvcc.GroupResult, error) {
+func (f *fixture) try(token mvcc.Token, seen mvcc.Position,
+	ms ...*mvcc.Mutation) (*mvcc.GroupResult, error) {
 	return f.b.Commit(f.ctx, &mvcc.Group{Token: token, Seen: seen, Mutations: ms})
 }
 
@@ -204,7 +207,8 @@ func (f *fixture) commit(ms ...*mvcc.Mutation) *mvcc.GroupResult {
 			continue
 		}
 		next = mvcc.Position{Epoch: r.Before.Epoch, Revision: next.Revision + 1, Token: token}
-		if o.Revision != next.Revision || o.Create > o.Revision || o.Create < 1 || (ms[i].Expect == 0) != (o.Create == o.Revision) {
+		if o.Revision != next.Revision || o.Create > o.Revision || o.Create < 1 ||
+			(ms[i].Expect == 0) != (o.Create == o.Revision) {
 			f.Fatalf("outcome %d is %+v, want revision %d", i, o, next.Revision)
 		}
 	}
@@ -254,7 +258,8 @@ func (f *fixture) log(prev mvcc.Prev) []mvcc.Row {
 	return t.Rows
 }
 
-// compact compacts and sweeps to the end by batches of the given size, and returns how many rows were deleted.
+// compact compacts and sweeps to the end by batches of the given size, and returns how many rows
+// were deleted.
 func (f *fixture) compact(r mvcc.Revision, batch int) int {
 	f.Helper()
 	s, err := mvcc.RaiseCompacted(f.ctx, f.b, r)
@@ -306,7 +311,8 @@ func (f *fixture) equal(got, want []mvcc.Row) {
 		f.Fatalf("the rows are\n%swant\n%s", g, w)
 	}
 	for i := range got {
-		if !bytes.Equal(got[i].Value, want[i].Value) || !bytes.Equal(got[i].PrevValue, want[i].PrevValue) {
+		if !bytes.Equal(got[i].Value, want[i].Value) ||
+			!bytes.Equal(got[i].PrevValue, want[i].PrevValue) {
 			f.Fatalf("row %d differs in a long value", i)
 		}
 	}
@@ -318,7 +324,9 @@ func (f *fixture) page(q mvcc.PageQuery) []mvcc.Row {
 	p, err := f.b.Page(f.ctx, q)
 	f.must(err)
 	f.sane(p.State)
-	if len(p.Rows) > q.Limit || !slices.IsSortedFunc(p.Rows, func(a, b mvcc.Row) int { return cmp.Compare(a.Key, b.Key) }) {
+	if len(p.Rows) > q.Limit || !slices.IsSortedFunc(p.Rows, func(a, b mvcc.Row) int {
+		return cmp.Compare(a.Key, b.Key)
+	}) {
 		f.Fatalf("a page with limit %d is\n%s", q.Limit, describe(p.Rows))
 	}
 	return p.Rows

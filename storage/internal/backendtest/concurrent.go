@@ -18,7 +18,8 @@ func retry(ctx context.Context, op func() error) error {
 	end := time.Now().Add(deadline)
 	for {
 		err := op()
-		if err == nil || mvcc.ClassOf(err) != mvcc.Transient || ctx.Err() != nil || time.Now().After(end) {
+		if err == nil || mvcc.ClassOf(err) != mvcc.Transient || ctx.Err() != nil ||
+			time.Now().After(end) {
 			return err
 		}
 	}
@@ -36,9 +37,9 @@ func (f *fixture) together(functions ...func() error) {
 	f.must(errors.Join(errs...))
 }
 
-// testConcurrentCommits commits from two backends, from several goroutines each, groups of keys of their own and of keys that all
-// fight for. The log must be dense, each group's rows together, each key's rows a chain, and nothing in it that was not
-// accepted or missing that was.
+// testConcurrentCommits commits from two backends, from several goroutines each, groups of keys of
+// their own and of keys that all fight for. The log must be dense, each group's rows together, each
+// key's rows a chain, and nothing in it that was not accepted or missing that was.
 func testConcurrentCommits(f *fixture) {
 	const workers, groups, hot = 4, 40, 3
 	type write struct {
@@ -71,7 +72,8 @@ func testConcurrentCommits(f *fixture) {
 					token := newToken()
 					var r *mvcc.GroupResult
 					err := retry(f.ctx, func() (err error) {
-						r, err = backend.Commit(f.ctx, &mvcc.Group{Token: token, Seen: seen, Mutations: ms})
+						r, err = backend.Commit(f.ctx,
+							&mvcc.Group{Token: token, Seen: seen, Mutations: ms})
 						return err
 					})
 					if err != nil {
@@ -87,7 +89,8 @@ func testConcurrentCommits(f *fixture) {
 						}
 						if twice, ok := accepted[o.Revision]; ok {
 							mu.Unlock()
-							return fmt.Errorf("revision %d was given to %q and to %q", o.Revision, twice.key, ms[i].Key)
+							return fmt.Errorf("revision %d was given to %q and to %q", o.Revision,
+								twice.key, ms[i].Key)
 						}
 						accepted[o.Revision] = write{ms[i].Key, token, string(ms[i].Value)}
 					}
@@ -112,11 +115,13 @@ func testConcurrentCommits(f *fixture) {
 		if i == 0 {
 			continue
 		}
-		if w := accepted[row.Revision]; w.key != row.Key || w.token != row.Token || w.value != string(row.Value) {
+		if w := accepted[row.Revision]; w.key != row.Key || w.token != row.Token ||
+			w.value != string(row.Value) {
 			f.Fatalf("the row is %s, but %+v was accepted", describe([]mvcc.Row{row}), w)
 		}
 		if row.Prev != last[row.Key] {
-			f.Fatalf("row %d replaced %d, but the key %q was at %d", row.Revision, row.Prev, row.Key, last[row.Key])
+			f.Fatalf("row %d replaced %d, but the key %q was at %d", row.Revision, row.Prev,
+				row.Key, last[row.Key])
 		}
 		last[row.Key] = row.Revision
 		if before := rows[i-1].Token; before != row.Token {
@@ -127,7 +132,8 @@ func testConcurrentCommits(f *fixture) {
 		}
 	}
 	live := map[mvcc.Key]mvcc.Revision{}
-	for _, row := range f.page(mvcc.PageQuery{Start: "\x00", End: "\xff", Limit: 100_000, KeysOnly: true}) {
+	for _, row := range f.page(mvcc.PageQuery{Start: "\x00", End: "\xff", Limit: 100_000,
+		KeysOnly: true}) {
 		live[row.Key] = row.Revision
 	}
 	if !maps.Equal(live, last) {
@@ -136,15 +142,17 @@ func testConcurrentCommits(f *fixture) {
 	f.Logf("%d writes accepted, %d refused", len(accepted), refused.Load())
 }
 
-// testResolveRacesCommit resolves a token from one backend while its group is on the way in the other. Whichever takes the lock first, both
-// say the same: a group that was declared aborted never commits, and one that has committed is found.
+// testResolveRacesCommit resolves a token from one backend while its group is on the way in the
+// other. Whichever takes the lock first, both say the same: a group that was declared aborted never
+// commits, and one that has committed is found.
 func testResolveRacesCommit(f *fixture) {
 	const rounds = 60
 	other := f.other()
 	committed := 0
 	for i := range rounds {
 		token, after := newToken(), f.state().Head
-		ms := []*mvcc.Mutation{put(mvcc.Key(fmt.Sprintf("k%03d", i)), 0, "x"), put(mvcc.Key(fmt.Sprintf("l%03d", i)), 0, "y")}
+		ms := []*mvcc.Mutation{put(mvcc.Key(fmt.Sprintf("k%03d", i)), 0, "x"),
+			put(mvcc.Key(fmt.Sprintf("l%03d", i)), 0, "y")}
 		var resolution *mvcc.Resolution
 		var refused error
 		f.together(func() error {
@@ -164,7 +172,8 @@ func testResolveRacesCommit(f *fixture) {
 		switch {
 		case resolution.Committed && refused == nil && n == 1 && len(resolution.Rows) == len(ms):
 			committed++
-		case resolution.Aborted && mvcc.ClassOf(refused) == mvcc.Aborted && refused != nil && n == 0:
+		case resolution.Aborted && mvcc.ClassOf(refused) == mvcc.Aborted && refused != nil &&
+			n == 0:
 		default:
 			f.Fatalf("round %d: the commit ended with %v, its resolution is %+v, and %d keys are there", i, refused, resolution, n)
 		}
@@ -188,7 +197,9 @@ func testConcurrentFences(f *fixture) {
 		fence := func(i int, b mvcc.Backend) func() error {
 			return func() error {
 				return retry(f.ctx, func() (err error) {
-					states[i], err = mvcc.StartEpoch(f.ctx, b, mvcc.Fence{Seen: seen, Replaces: seen.Epoch, Token: newToken(), Jump: 1 << 32, Fingerprint: fmt.Sprint(i)})
+					states[i], err = mvcc.StartEpoch(f.ctx, b,
+						mvcc.Fence{Seen: seen, Replaces: seen.Epoch, Token: newToken(),
+							Jump: 1 << 32, Fingerprint: fmt.Sprint(i)})
 					return err
 				})
 			}
@@ -199,7 +210,8 @@ func testConcurrentFences(f *fixture) {
 			f.Fatalf("the head is %+v after two fences of %+v", h, seen)
 		}
 		for _, b := range []mvcc.Backend{f.b, other.b} {
-			_, err := b.Commit(f.ctx, &mvcc.Group{Token: newToken(), Seen: seen, Mutations: []*mvcc.Mutation{put("a", 0, "x")}})
+			_, err := b.Commit(f.ctx, &mvcc.Group{Token: newToken(), Seen: seen,
+				Mutations: []*mvcc.Mutation{put("a", 0, "x")}})
 			f.is(err, mvcc.Fenced)
 		}
 	}
@@ -273,7 +285,8 @@ func testConcurrentSweeps(f *fixture) {
 	}
 }
 
-// testReadsSeeOtherBackends: a read that begins after a commit returned sees it, whichever process committed.
+// testReadsSeeOtherBackends: a read that begins after a commit returned sees it, whichever process
+// committed.
 func testReadsSeeOtherBackends(f *fixture) {
 	other := f.other()
 	revision := mvcc.Revision(0)
@@ -291,7 +304,8 @@ func testReadsSeeOtherBackends(f *fixture) {
 		if row == nil || row.Revision != revision {
 			f.Fatalf("the key is %+v after the commit of %d", row, revision)
 		}
-		if rows := reader.page(mvcc.PageQuery{Start: "k", End: "l", Limit: 1}); len(rows) != 1 || rows[0].Revision != revision {
+		if rows := reader.page(mvcc.PageQuery{Start: "k", End: "l", Limit: 1}); len(rows) != 1 ||
+			rows[0].Revision != revision {
 			f.Fatalf("the page is\n%safter the commit of %d", describe(rows), revision)
 		}
 		tail, err := reader.b.Tail(f.ctx, revision, 10, mvcc.PrevOfDeletions)
@@ -302,7 +316,8 @@ func testReadsSeeOtherBackends(f *fixture) {
 	}
 }
 
-// testSnapshotsAreConsistent reads while groups change several keys at once: the rows of one answer, and its state, are of one moment.
+// testSnapshotsAreConsistent reads while groups change several keys at once: the rows of one
+// answer, and its state, are of one moment.
 func testSnapshotsAreConsistent(f *fixture) {
 	const keys, rounds = 10, 60
 	other := f.other()
@@ -317,7 +332,8 @@ func testSnapshotsAreConsistent(f *fixture) {
 			return fmt.Errorf("a page has %d rows", len(rows))
 		}
 		for i, row := range rows {
-			if row.Revision != s.Head.Revision-keys+1+mvcc.Revision(i) || string(row.Value) != string(rows[0].Value) {
+			if row.Revision != s.Head.Revision-keys+1+mvcc.Revision(i) ||
+				string(row.Value) != string(rows[0].Value) {
 				return fmt.Errorf("at head %d a page is\n%s", s.Head.Revision, describe(rows))
 			}
 		}
@@ -340,8 +356,11 @@ func testSnapshotsAreConsistent(f *fixture) {
 			if err != nil {
 				return err
 			}
-			if n := len(t.Rows); n == 0 || n%keys != 1 || t.Rows[n-1].Revision != t.State.Head.Revision || t.Rows[n-1].Token != t.State.Head.Token {
-				return fmt.Errorf("a tail from %d with head %d has %d rows:\n%s", head.Head.Revision, t.State.Head.Revision, n, describe(t.Rows))
+			if n := len(t.Rows); n == 0 || n%keys != 1 ||
+				t.Rows[n-1].Revision != t.State.Head.Revision ||
+				t.Rows[n-1].Token != t.State.Head.Token {
+				return fmt.Errorf("a tail from %d with head %d has %d rows:\n%s",
+					head.Head.Revision, t.State.Head.Revision, n, describe(t.Rows))
 			}
 			return nil
 		},
@@ -361,7 +380,8 @@ func testSnapshotsAreConsistent(f *fixture) {
 		for i := range rounds {
 			var ms []*mvcc.Mutation
 			for k := range keys {
-				ms = append(ms, put(mvcc.Key(fmt.Sprintf("k%02d", k)), f.seen.Revision-keys+1+mvcc.Revision(k), fmt.Sprint(i+1)))
+				ms = append(ms, put(mvcc.Key(fmt.Sprintf("k%02d", k)),
+					f.seen.Revision-keys+1+mvcc.Revision(k), fmt.Sprint(i+1)))
 			}
 			token := newToken()
 			err := retry(f.ctx, func() error {
@@ -465,7 +485,8 @@ func testNotifier(f *fixture) {
 	}
 	// A fence is heard, too.
 	before := other.state().Head
-	st, err := mvcc.StartEpoch(f.ctx, other.b, mvcc.Fence{Seen: before, Replaces: before.Epoch, Token: newToken(), Jump: 10})
+	st, err := mvcc.StartEpoch(f.ctx, other.b, mvcc.Fence{Seen: before, Replaces: before.Epoch,
+		Token: newToken(), Jump: 10})
 	f.must(err)
 	hear(st.Head.Revision)
 	cancel()

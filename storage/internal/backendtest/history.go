@@ -11,7 +11,8 @@ func testResolve(f *fixture) {
 	after := f.seen
 	token := newToken()
 	setup := f.commit(put("a", 0, "a1"))
-	_, err := f.try(token, f.seen, put("b", 0, "b1"), put("a", 77, "a conflict"), del("a", setup.Outcomes[0].Revision), put("c", 0, "c1"))
+	_, err := f.try(token, f.seen, put("b", 0, "b1"), put("a", 77, "a conflict"),
+		del("a", setup.Outcomes[0].Revision), put("c", 0, "c1"))
 	f.must(err)
 	f.seen = f.state().Head
 	f.put("d", 0, "d1")
@@ -80,12 +81,14 @@ func testCompact(f *fixture) {
 		f.put(mvcc.Key(fmt.Sprintf("k%d", i)), 0, "x")
 	}
 	rows := describe(f.log(mvcc.PrevOfAll))
-	for _, test := range []struct{ ask, want mvcc.Revision }{{0, 0}, {3, 3}, {2, 3}, {3, 3}, {5, 5}, {-1, 5}, {1 << 40, 11}, {11, 11}, {4, 11}} {
+	for _, test := range []struct{ ask, want mvcc.Revision }{{0, 0}, {3, 3}, {2, 3}, {3, 3}, {5, 5},
+		{-1, 5}, {1 << 40, 11}, {11, 11}, {4, 11}} {
 		s, err := mvcc.RaiseCompacted(f.ctx, f.b, test.ask)
 		f.must(err)
 		f.sane(s)
 		if s.Compacted != test.want || s.Head != f.seen || s.Swept != 0 {
-			f.Errorf("after the compaction of %d the state is %+v, want compacted %d", test.ask, s, test.want)
+			f.Errorf("after the compaction of %d the state is %+v, want compacted %d", test.ask,
+				s, test.want)
 		}
 		f.same(f.state(), s)
 	}
@@ -99,7 +102,8 @@ func testSweep(f *fixture) {
 	for _, batch := range []int{1, 2, 3, 7, 1000} {
 		prefix := fmt.Sprintf("b%04d/", batch)
 		key := func(i int) mvcc.Key { return mvcc.Key(fmt.Sprintf("%s%d", prefix, i)) }
-		// Keys with one value, several values, deleted, deleted and created again, and changes on both sides of the boundary.
+		// Keys with one value, several values, deleted, deleted and created again, and changes on
+		// both sides of the boundary.
 		f.put(key(1), 0, "only")
 		two := f.put(key(2), 0, "first")
 		three := f.put(key(3), 0, "first")
@@ -163,7 +167,8 @@ func testSweepKeepsTheHead(f *fixture) {
 	if n := f.compact(a, 10); n != 2 {
 		f.Errorf("the sweep deleted %d rows, want the marker and the value", n)
 	}
-	f.equal(f.log(mvcc.PrevOfAll), []mvcc.Row{{Key: "a", Revision: a, Prev: a - 1, Create: a - 1, Deleted: true}})
+	f.equal(f.log(mvcc.PrevOfAll),
+		[]mvcc.Row{{Key: "a", Revision: a, Prev: a - 1, Create: a - 1, Deleted: true}})
 	if s := f.state(); s.Head != head || s.Swept != a || s.Compacted != a {
 		f.Errorf("the state is %+v, want head %+v", s, head)
 	}
@@ -173,7 +178,8 @@ func testSweepKeepsTheHead(f *fixture) {
 	if n := f.compact(b, 1); n != 2 {
 		f.Errorf("the sweep deleted %d rows, want the tombstone and the replaced value", n)
 	}
-	f.equal(f.log(mvcc.PrevOfAll), []mvcc.Row{{Key: "b", Revision: b, Prev: b - 1, Create: b - 1, Value: []byte("b2")}})
+	f.equal(f.log(mvcc.PrevOfAll),
+		[]mvcc.Row{{Key: "b", Revision: b, Prev: b - 1, Create: b - 1, Value: []byte("b2")}})
 	if s := f.state(); s.Swept != b {
 		f.Errorf("the state is %+v", s)
 	}
@@ -183,7 +189,8 @@ func testFence(f *fixture) {
 	const jump = mvcc.Revision(1) << 32
 	a := f.put("a", 0, "a1")
 	old := f.seen
-	fence := mvcc.Fence{Seen: old, Replaces: old.Epoch, Token: newToken(), Jump: jump, Fingerprint: "moved"}
+	fence := mvcc.Fence{Seen: old, Replaces: old.Epoch, Token: newToken(), Jump: jump,
+		Fingerprint: "moved"}
 	s, err := mvcc.StartEpoch(f.ctx, f.b, fence)
 	f.must(err)
 	want := mvcc.Position{Epoch: old.Epoch + 1, Revision: old.Revision + jump, Token: fence.Token}
@@ -198,7 +205,8 @@ func testFence(f *fixture) {
 	}
 	rows := f.log(mvcc.PrevOfAll)
 	last := rows[len(rows)-1]
-	if !last.Marker() || !last.Deleted || last.Prev != 0 || last.Revision != want.Revision || last.Token != fence.Token {
+	if !last.Marker() || !last.Deleted || last.Prev != 0 || last.Revision != want.Revision ||
+		last.Token != fence.Token {
 		f.Errorf("the marker is %+v", last)
 	}
 
@@ -210,7 +218,8 @@ func testFence(f *fixture) {
 	}
 
 	// The same fence again, as another process that noticed the same would do, changes nothing.
-	again, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: old, Replaces: old.Epoch, Token: newToken(), Jump: jump, Fingerprint: "elsewhere"})
+	again, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: old, Replaces: old.Epoch,
+		Token: newToken(), Jump: jump, Fingerprint: "elsewhere"})
 	f.must(err)
 	f.same(again, s)
 	if id, err = f.b.Identity(f.ctx); err != nil || id.Recorded != "moved" {
@@ -226,14 +235,17 @@ func testFence(f *fixture) {
 	}
 	row, _, err := f.b.Get(f.ctx, "a")
 	f.must(err)
-	if row == nil || row.Revision != want.Revision+1 || row.Create != a || string(row.Value) != "a2" {
+	if row == nil || row.Revision != want.Revision+1 || row.Create != a ||
+		string(row.Value) != "a2" {
 		f.Errorf("the key is %+v", row)
 	}
 
-	// Fences follow one another, without a fingerprint too, and everything before them can be swept.
+	// Fences follow one another, without a fingerprint too, and everything before them can be
+	// swept.
 	for i := range 3 {
 		before := f.state()
-		s, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: before.Head, Replaces: before.Head.Epoch, Token: newToken(), Jump: jump})
+		s, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: before.Head,
+			Replaces: before.Head.Epoch, Token: newToken(), Jump: jump})
 		f.must(err)
 		if s.Head.Epoch != before.Head.Epoch+1 || s.Head.Revision != before.Head.Revision+jump {
 			f.Fatalf("the state after fence %d is %+v, before it was %+v", i+2, s, before)
@@ -250,8 +262,9 @@ func testFence(f *fixture) {
 	}
 }
 
-// testFenceOfAnotherEpoch: the database has another epoch than the one that a fence replaces. Whether it is
-// greater or lower says nothing; what counts is that compacted is beyond what was seen.
+// testFenceOfAnotherEpoch: the database has another epoch than the one that a fence replaces.
+// Whether it is greater or lower says nothing; what counts is that compacted is beyond what was
+// seen.
 func testFenceOfAnotherEpoch(f *fixture) {
 	const jump = mvcc.Revision(1) << 32
 	f.put("a", 0, "a1")
@@ -259,7 +272,8 @@ func testFenceOfAnotherEpoch(f *fixture) {
 		for _, more := range []mvcc.Revision{0, jump / 2, jump/2 + 1, jump, 10 * jump} {
 			before := f.state()
 			// It was compacted this far below what the caller has seen.
-			seen := mvcc.Position{Epoch: before.Head.Epoch + elsewhere, Revision: before.Compacted + more - jump, Token: newToken()}
+			seen := mvcc.Position{Epoch: before.Head.Epoch + elsewhere,
+				Revision: before.Compacted + more - jump, Token: newToken()}
 			fence := mvcc.Fence{Seen: seen, Replaces: seen.Epoch, Token: newToken(), Jump: jump}
 			st, err := mvcc.StartEpoch(f.ctx, f.b, fence)
 			f.must(err)
@@ -271,7 +285,8 @@ func testFenceOfAnotherEpoch(f *fixture) {
 			want := mvcc.Position{Epoch: max(before.Head.Epoch, seen.Epoch) + 1,
 				Revision: max(before.Head.Revision, seen.Revision) + jump, Token: fence.Token}
 			if st.Head != want || st.Compacted != want.Revision {
-				f.Fatalf("after the fence of %+v the state is %+v, want head %+v; it was %+v", seen, st, want, before)
+				f.Fatalf("after the fence of %+v the state is %+v, want head %+v; it was %+v", seen,
+					st, want, before)
 			}
 			f.seen = st.Head
 			f.put(mvcc.Key(fmt.Sprint("b", elsewhere, more)), 0, "b")
@@ -279,30 +294,38 @@ func testFenceOfAnotherEpoch(f *fixture) {
 	}
 }
 
-// testFenceAfterLostTail fences a database that was restored to an older state than this process, or another one, has seen.
+// testFenceAfterLostTail fences a database that was restored to an older state than this process,
+// or another one, has seen.
 func testFenceAfterLostTail(f *fixture) {
 	f.put("a", 0, "a1")
 	const jump = mvcc.Revision(1) << 32
-	lost := mvcc.Position{Epoch: f.seen.Epoch + 5, Revision: f.seen.Revision + 1000, Token: newToken()}
+	lost := mvcc.Position{Epoch: f.seen.Epoch + 5, Revision: f.seen.Revision + 1000,
+		Token: newToken()}
 	_, err := f.try(newToken(), lost, put("b", 0, "b1"))
 	f.is(err, mvcc.Fenced)
-	s, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: lost, Replaces: f.seen.Epoch, Token: newToken(), Jump: jump})
+	s, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: lost, Replaces: f.seen.Epoch,
+		Token: newToken(), Jump: jump})
 	f.must(err)
-	if s.Head.Epoch != lost.Epoch+1 || s.Head.Revision != lost.Revision+jump || s.Compacted != s.Head.Revision {
+	if s.Head.Epoch != lost.Epoch+1 || s.Head.Revision != lost.Revision+jump ||
+		s.Compacted != s.Head.Revision {
 		f.Fatalf("the state after the fence is %+v", s)
 	}
 
-	// It rises with the database's clock, and the head is looked at under the lock: what somebody has seen long ago does not matter.
+	// It rises with the database's clock, and the head is looked at under the lock: what somebody
+	// has seen long ago does not matter.
 	const perSecond = mvcc.Revision(1) << 20
 	earlier := f.state().Now.Unix()
-	timed, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: s.Head, Replaces: s.Head.Epoch, Token: newToken(), Jump: 1, PerSecond: perSecond})
+	timed, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: s.Head, Replaces: s.Head.Epoch,
+		Token: newToken(), Jump: 1, PerSecond: perSecond})
 	f.must(err)
-	if r := timed.Head.Revision; r%perSecond != 0 || r < mvcc.Revision(earlier)*perSecond || r > mvcc.Revision(f.state().Now.Unix())*perSecond {
+	if r := timed.Head.Revision; r%perSecond != 0 || r < mvcc.Revision(earlier)*perSecond ||
+		r > mvcc.Revision(f.state().Now.Unix())*perSecond {
 		f.Errorf("the fence is at %d, since the second %d", r, earlier)
 	}
 	// A fence replaces the epoch that it names, even if compacted is far beyond what was seen.
-	s, err = mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: mvcc.Position{Epoch: lost.Epoch, Revision: 1}, Replaces: timed.Head.Epoch,
-		Token: newToken(), Jump: jump, PerSecond: perSecond})
+	s, err = mvcc.StartEpoch(f.ctx, f.b,
+		mvcc.Fence{Seen: mvcc.Position{Epoch: lost.Epoch, Revision: 1}, Replaces: timed.Head.Epoch,
+			Token: newToken(), Jump: jump, PerSecond: perSecond})
 	f.must(err)
 	if s.Head.Revision != timed.Head.Revision+jump || s.Head.Epoch != timed.Head.Epoch+1 {
 		f.Errorf("the state after the next fence is %+v, and was %+v", s, timed)

@@ -11,7 +11,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// testLocked: a transaction reads what is there and what it wrote, and leaves nothing if its function fails.
+// testLocked: a transaction reads what is there and what it wrote, and leaves nothing if its
+// function fails.
 func testLocked(f *fixture) {
 	f.put("a", 0, "a1")
 	before, rows := f.state(), describe(f.log(mvcc.PrevOfAll))
@@ -22,11 +23,13 @@ func testLocked(f *fixture) {
 			marked := before
 			marked.Head = mvcc.Position{Epoch: 9, Revision: 99, Token: token}
 			marked.Compacted = 99
-			f.must(errors.Join(tx.Abort(token, 1), tx.SetCompacted(2), tx.RecordFingerprint("x"), tx.Clear(), tx.Mark(marked, "y")))
+			f.must(errors.Join(tx.Abort(token, 1), tx.SetCompacted(2), tx.RecordFingerprint("x"),
+				tx.Clear(), tx.Mark(marked, "y")))
 			guard, found, err := tx.Group(token, 1)
 			f.must(err)
 			f.same(guard.State, marked)
-			if !guard.Aborted || guard.At != (mvcc.Token{}) || len(found) != 1 || found[0].Revision != 99 || !found[0].Marker() {
+			if !guard.Aborted || guard.At != (mvcc.Token{}) || len(found) != 1 ||
+				found[0].Revision != 99 || !found[0].Marker() {
 				f.Errorf("the guard is %+v, and the rows are %+v", guard, found)
 			}
 			return failure
@@ -49,8 +52,8 @@ func testLocked(f *fixture) {
 	}
 }
 
-// testVoidPlan: a plan of the sweep is not carried out in another epoch, nor where less was compacted, and
-// may be carried out twice.
+// testVoidPlan: a plan of the sweep is not carried out in another epoch, nor where less was
+// compacted, and may be carried out twice.
 func testVoidPlan(f *fixture) {
 	a := f.put("a", 0, "a1")
 	a = f.put("a", a, "a2")
@@ -62,8 +65,10 @@ func testVoidPlan(f *fixture) {
 	f.same(from.State, s)
 	plan := mvcc.PlanSweep(from, 10)
 	for _, p := range []mvcc.SweepPlan{
-		{Epoch: plan.Epoch + 1, Compacted: plan.Compacted, Revisions: plan.Revisions, Swept: plan.Swept, Moves: true, Done: true},
-		{Epoch: plan.Epoch, Compacted: plan.Compacted + 1, Revisions: plan.Revisions, Swept: plan.Swept, Moves: true, Done: true},
+		{Epoch: plan.Epoch + 1, Compacted: plan.Compacted, Revisions: plan.Revisions,
+			Swept: plan.Swept, Moves: true, Done: true},
+		{Epoch: plan.Epoch, Compacted: plan.Compacted + 1, Revisions: plan.Revisions,
+			Swept: plan.Swept, Moves: true, Done: true},
 	} {
 		n, err := f.b.Sweep(f.ctx, &p)
 		f.is(err, mvcc.Transient)
@@ -90,14 +95,15 @@ func testImport(f *fixture) {
 		{Key: "b", Revision: 5, Create: 3, Value: []byte("b5")},
 		{Key: "a", Revision: 7, Create: 7, Expiry: 4_000_000_000_000_000, Value: []byte{}},
 	}
-	in := &mvcc.Import{Head: 7, Replace: true, Token: newToken(), Fingerprint: "imported", Records: func(each func(*mvcc.Record) error) error {
-		for _, r := range records {
-			if err := each(&r); err != nil {
-				return err
+	in := &mvcc.Import{Head: 7, Replace: true, Token: newToken(), Fingerprint: "imported",
+		Records: func(each func(*mvcc.Record) error) error {
+			for _, r := range records {
+				if err := each(&r); err != nil {
+					return err
+				}
 			}
-		}
-		return nil
-	}}
+			return nil
+		}}
 	checked := 0
 	in.Check = func(each func(func(*mvcc.Record) error) error) error {
 		return each(func(*mvcc.Record) error { checked++; return nil })
@@ -105,7 +111,8 @@ func testImport(f *fixture) {
 	st, err := in.Into(f.ctx, f.b)
 	f.must(err)
 	f.same(f.state(), st)
-	if checked != 2 || st.Head.Epoch != before.Head.Epoch+1 || st.Compacted != st.Head.Revision || st.Swept != st.Head.Revision {
+	if checked != 2 || st.Head.Epoch != before.Head.Epoch+1 || st.Compacted != st.Head.Revision ||
+		st.Swept != st.Head.Revision {
 		f.Errorf("%d records were checked; the state is %+v", checked, st)
 	}
 	if id, err := f.b.Identity(f.ctx); err != nil || id.Recorded != "imported" {
@@ -127,9 +134,11 @@ func testImport(f *fixture) {
 		if !errors.Is(err, fails) {
 			f.Fatalf("the snapshot ended with %v", err)
 		}
-		if want := records[:len(got)]; len(got) == 0 || fails == nil && len(got) != 2 || !slices.EqualFunc(got, want, func(a, b mvcc.Record) bool {
-			return a.Key == b.Key && a.Revision == b.Revision && a.Create == b.Create && a.Expiry == b.Expiry && string(a.Value) == string(b.Value) && a.Value != nil
-		}) {
+		if want := records[:len(got)]; len(got) == 0 || fails == nil && len(got) != 2 ||
+			!slices.EqualFunc(got, want, func(a, b mvcc.Record) bool {
+				return a.Key == b.Key && a.Revision == b.Revision && a.Create == b.Create &&
+					a.Expiry == b.Expiry && string(a.Value) == string(b.Value) && a.Value != nil
+			}) {
 			f.Errorf("the records are %+v", got)
 		}
 	}
@@ -142,9 +151,9 @@ func testImport(f *fixture) {
 	f.put("b", 5, "b6")
 }
 
-// testWaitForLock: while a transaction holds the commit lock, reads are answered, and a writer waits for
-// as long as its context lasts. What ends with it has written nothing, except for a sweep: that may be
-// carried out when nobody waits for it any more, as its plan holds for ever.
+// testWaitForLock: while a transaction holds the commit lock, reads are answered, and a writer
+// waits for as long as its context lasts. What ends with it has written nothing, except for a
+// sweep: that may be carried out when nobody waits for it any more, as its plan holds for ever.
 func testWaitForLock(f *fixture) {
 	a := f.put("a", 0, "a1")
 	a = f.put("a", a, "a2")
@@ -162,7 +171,8 @@ func testWaitForLock(f *fixture) {
 			do   func(ctx context.Context) error
 		}{
 			{"a commit", func(ctx context.Context) error {
-				_, refused = other.b.Commit(ctx, &mvcc.Group{Token: token, Seen: before.Head, Mutations: []*mvcc.Mutation{put("b", 0, "b1")}})
+				_, refused = other.b.Commit(ctx, &mvcc.Group{Token: token, Seen: before.Head,
+					Mutations: []*mvcc.Mutation{put("b", 0, "b1")}})
 				return refused
 			}},
 			{"a transaction", func(ctx context.Context) error {
@@ -179,8 +189,10 @@ func testWaitForLock(f *fixture) {
 			ctx, cancel := context.WithTimeout(f.ctx, 100*time.Millisecond)
 			err := write.do(ctx)
 			cancel()
-			if c := mvcc.ClassOf(err); err == nil || c != mvcc.Unavailable && c != mvcc.Transient && c != mvcc.Unknown {
-				f.Errorf("%s beside a transaction: %v of class %v", write.what, err, mvcc.ClassOf(err))
+			if c := mvcc.ClassOf(err); err == nil ||
+				c != mvcc.Unavailable && c != mvcc.Transient && c != mvcc.Unknown {
+				f.Errorf("%s beside a transaction: %v of class %v", write.what, err,
+					mvcc.ClassOf(err))
 			}
 			other.same(other.state(), before)
 			if now := describe(other.log(mvcc.PrevOfAll)); now != rows {
@@ -196,7 +208,8 @@ func testWaitForLock(f *fixture) {
 		return
 	}
 	if s := f.state(); !r.Aborted || s.Head != before.Head {
-		f.Errorf("the commit that ended with %v is resolved as %+v, and the state is %+v", refused, r, s)
+		f.Errorf("the commit that ended with %v is resolved as %+v, and the state is %+v",
+			refused, r, s)
 	}
 	// With a context that lasts, the one that waits is next.
 	waiting := make(chan error, 1)
@@ -210,7 +223,8 @@ func testWaitForLock(f *fixture) {
 	f.must(<-waiting)
 }
 
-// testSnapshotStays: a snapshot is of one moment for as long as it lasts, and keeps nobody from writing.
+// testSnapshotStays: a snapshot is of one moment for as long as it lasts, and keeps nobody from
+// writing.
 func testSnapshotStays(f *fixture) {
 	a := f.put("a", 0, "a1")
 	b := f.put("b", 0, "b1")
@@ -227,7 +241,8 @@ func testSnapshotStays(f *fixture) {
 			f.same(s.State(), before)
 			var got strings.Builder
 			f.must(s.Records(func(r *mvcc.Record) error {
-				fmt.Fprintf(&got, "%s@%d created %d %q, ", string(r.Key), r.Revision, r.Create, r.Value)
+				fmt.Fprintf(&got, "%s@%d created %d %q, ", string(r.Key), r.Revision,
+					r.Create, r.Value)
 				return nil
 			}))
 			if n, err := s.Keys(); err != nil || n != 2 || got.String() != want {

@@ -25,7 +25,8 @@ func (m *model) at(r mvcc.Revision) []mvcc.Row {
 		case row.Deleted:
 			delete(state, row.Key)
 		default:
-			state[row.Key] = mvcc.Row{Key: row.Key, Revision: row.Revision, Create: row.Create, Value: row.Value}
+			state[row.Key] = mvcc.Row{Key: row.Key, Revision: row.Revision, Create: row.Create,
+				Value: row.Value}
 		}
 	}
 	return sorted(state)
@@ -61,7 +62,8 @@ func (m *model) kept() []mvcc.Row {
 	return rows
 }
 
-// testModel makes random groups, compactions, sweeps and fences and compares the whole store, at random revisions, with the model.
+// testModel makes random groups, compactions, sweeps and fences and compares the whole store, at
+// random revisions, with the model.
 func testModel(f *fixture) {
 	const steps, keys = 150, 12
 	seed := rand.Uint64()
@@ -83,12 +85,14 @@ func testModel(f *fixture) {
 				if expect != 0 && rng.IntN(3) == 0 {
 					ms = append(ms, del(k, expect))
 				} else {
-					ms = append(ms, put(k, expect, fmt.Sprintf("value %d of step %d", len(ms), step)))
+					ms = append(ms, put(k, expect,
+						fmt.Sprintf("value %d of step %d", len(ms), step)))
 				}
 			}
 			f.apply(m, ms)
 		case n < 17:
-			m.compacted = max(m.compacted, min(mvcc.Revision(rng.Int64N(int64(f.seen.Revision)+2)), f.seen.Revision))
+			m.compacted = max(m.compacted, min(mvcc.Revision(rng.Int64N(int64(f.seen.Revision)+2)),
+				f.seen.Revision))
 			s, err := mvcc.RaiseCompacted(f.ctx, f.b, m.compacted)
 			f.must(err)
 			if s.Compacted != m.compacted {
@@ -98,7 +102,8 @@ func testModel(f *fixture) {
 			_, _, err := mvcc.SweepBatch(f.ctx, f.b, 1+rng.IntN(20))
 			f.must(err)
 		default:
-			s, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: f.seen, Token: newToken(), Jump: mvcc.Revision(1 + rng.IntN(5))})
+			s, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: f.seen, Token: newToken(),
+				Jump: mvcc.Revision(1 + rng.IntN(5))})
 			f.must(err)
 			m.log = append(m.log, mvcc.Row{Revision: s.Head.Revision, Deleted: true})
 			m.compacted = s.Head.Revision
@@ -120,19 +125,22 @@ func (f *fixture) apply(m *model, ms []*mvcc.Mutation) {
 	got := f.commit(ms...)
 	for i, w := range want {
 		g := got.Outcomes[i]
-		if g.Accepted != w.Accepted || g.Revision != w.Revision || w.Accepted && g.Create != w.Create {
+		if g.Accepted != w.Accepted || g.Revision != w.Revision ||
+			w.Accepted && g.Create != w.Create {
 			f.Fatalf("mutation %d of %s: the outcome is %+v, want %+v", i, describeGroup(ms), g, w)
 		}
 		if !w.Accepted {
 			continue
 		}
 		old := m.live[ms[i].Key]
-		row := mvcc.Row{Key: ms[i].Key, Revision: w.Revision, Prev: old.Revision, Create: w.Create, Deleted: ms[i].Delete, Value: ms[i].Value}
+		row := mvcc.Row{Key: ms[i].Key, Revision: w.Revision, Prev: old.Revision, Create: w.Create,
+			Deleted: ms[i].Delete, Value: ms[i].Value}
 		m.log = append(m.log, row)
 		if row.Deleted {
 			delete(m.live, row.Key)
 			if string(g.PrevValue) != string(old.Value) {
-				f.Fatalf("the deletion of %q removed %s, want %s", row.Key, brief(g.PrevValue), brief(old.Value))
+				f.Fatalf("the deletion of %q removed %s, want %s", row.Key, brief(g.PrevValue),
+					brief(old.Value))
 			}
 		} else {
 			m.live[row.Key] = row
@@ -140,7 +148,8 @@ func (f *fixture) apply(m *model, ms []*mvcc.Mutation) {
 	}
 }
 
-// snapshot reads the state at a revision as the store does: the live rows that are not newer, and those that were replaced since.
+// snapshot reads the state at a revision as the store does: the live rows that are not newer, and
+// those that were replaced since.
 func (f *fixture) snapshot(r mvcc.Revision) []mvcc.Row {
 	f.Helper()
 	const start, end = "\x00", "\xff\xff\xff"
@@ -148,7 +157,8 @@ func (f *fixture) snapshot(r mvcc.Revision) []mvcc.Row {
 	for _, row := range f.page(mvcc.PageQuery{Start: start, End: end, At: r, Limit: 1000}) {
 		state[row.Key] = row
 	}
-	replaced, s, err := f.b.Replaced(f.ctx, mvcc.ReplacedQuery{Start: start, End: end, At: r, After: r, Upto: f.seen.Revision})
+	replaced, s, err := f.b.Replaced(f.ctx, mvcc.ReplacedQuery{Start: start, End: end, At: r,
+		After: r, Upto: f.seen.Revision})
 	f.must(err)
 	f.sane(s)
 	var revisions []mvcc.Revision
@@ -161,7 +171,8 @@ func (f *fixture) snapshot(r mvcc.Revision) []mvcc.Row {
 		if _, both := state[row.Key]; both {
 			f.Fatalf("at %d the key %q is live and replaced", r, row.Key)
 		}
-		state[row.Key] = mvcc.Row{Key: row.Key, Revision: row.Revision, Create: row.Create, Value: row.Value}
+		state[row.Key] = mvcc.Row{Key: row.Key, Revision: row.Revision, Create: row.Create,
+			Value: row.Value}
 	}
 	return sorted(state)
 }
@@ -181,7 +192,8 @@ func (f *fixture) compareWith(m *model, rng *rand.Rand) {
 	}
 	revisions := []mvcc.Revision{f.seen.Revision, max(1, m.compacted)}
 	if m.compacted < f.seen.Revision {
-		revisions = append(revisions, m.compacted+1+mvcc.Revision(rng.Int64N(int64(f.seen.Revision-m.compacted))))
+		revisions = append(revisions,
+			m.compacted+1+mvcc.Revision(rng.Int64N(int64(f.seen.Revision-m.compacted))))
 	}
 	for _, r := range revisions {
 		f.equal(f.snapshot(r), m.at(r))

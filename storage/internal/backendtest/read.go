@@ -13,8 +13,10 @@ import (
 
 // oddKeys are in the order of bytes, which no collation of text has.
 var oddKeys = []mvcc.Key{
-	"\x00", "\x00\x00", "\x00\xff", "\x01", "\n", " ", " a", "%", "'", "/", "/a", "/a\x00", "/a\x00\x00", "/a\x00b", "/a ", "/a  ", "/a/", "/a/b", "/aa",
-	"A", "B", "\\", "_", "a", "a\x00", "a ", "aB", "ab", "b", "\x7f", "\x80", "\xc3\xa4", "\xc3\xa4\xff", "\xe4", "\xfe\xff", "\xff", "\xff\x00", "\xff\xff",
+	"\x00", "\x00\x00", "\x00\xff", "\x01", "\n", " ", " a", "%", "'", "/", "/a", "/a\x00",
+	"/a\x00\x00", "/a\x00b", "/a ", "/a  ", "/a/", "/a/b", "/aa",
+	"A", "B", "\\", "_", "a", "a\x00", "a ", "aB", "ab", "b", "\x7f", "\x80", "\xc3\xa4",
+	"\xc3\xa4\xff", "\xe4", "\xfe\xff", "\xff", "\xff\x00", "\xff\xff",
 }
 
 func testKeys(f *fixture) {
@@ -38,12 +40,15 @@ func testKeys(f *fixture) {
 		f.Fatalf("there are %d keys, want %d", len(all), len(oddKeys))
 	}
 	for i, r := range all {
-		if r.Key != oddKeys[i] || r.Revision != revisions[r.Key] || string(r.Value) != "value of "+string(r.Key) {
-			f.Fatalf("key %d is %s, want %q at %d", i, describe([]mvcc.Row{r}), oddKeys[i], revisions[oddKeys[i]])
+		if r.Key != oddKeys[i] || r.Revision != revisions[r.Key] || string(r.Value) != "value of "+
+			string(r.Key) {
+			f.Fatalf("key %d is %s, want %q at %d", i, describe([]mvcc.Row{r}), oddKeys[i],
+				revisions[oddKeys[i]])
 		}
 		got, _, err := f.b.Get(f.ctx, r.Key)
 		f.must(err)
-		if got == nil || got.Key != r.Key || got.Revision != r.Revision || !bytes.Equal(got.Value, r.Value) {
+		if got == nil || got.Key != r.Key || got.Revision != r.Revision ||
+			!bytes.Equal(got.Value, r.Value) {
 			f.Fatalf("get of %q returned %+v", r.Key, got)
 		}
 	}
@@ -51,15 +56,18 @@ func testKeys(f *fixture) {
 	// Every range between two keys, by all reads that have ranges.
 	for i, start := range oddKeys {
 		for j := i; j < len(oddKeys); j++ {
-			rows := f.page(mvcc.PageQuery{Start: start, End: oddKeys[j], Limit: 1000, KeysOnly: true})
+			rows := f.page(mvcc.PageQuery{Start: start, End: oddKeys[j], Limit: 1000,
+				KeysOnly: true})
 			n, _, err := f.b.Count(f.ctx, start, oddKeys[j], 0, 0)
 			f.must(err)
 			if len(rows) != j-i || n != int64(j-i) {
-				f.Fatalf("[%q, %q) has %d rows and counts %d keys, want %d", start, oddKeys[j], len(rows), n, j-i)
+				f.Fatalf("[%q, %q) has %d rows and counts %d keys, want %d", start, oddKeys[j],
+					len(rows), n, j-i)
 			}
 			for k, r := range rows {
 				if r.Key != oddKeys[i+k] || len(r.Value) != 0 {
-					f.Fatalf("row %d of [%q, %q) is %s", k, start, oddKeys[j], describe([]mvcc.Row{r}))
+					f.Fatalf("row %d of [%q, %q) is %s", k, start, oddKeys[j],
+						describe([]mvcc.Row{r}))
 				}
 			}
 		}
@@ -73,10 +81,12 @@ func testKeys(f *fixture) {
 		}
 	}
 	for i, start := range oddKeys {
-		replaced, _, err := f.b.Replaced(f.ctx, mvcc.ReplacedQuery{Start: start, End: "\xff\xff\xff", At: at, After: at, Upto: f.seen.Revision})
+		replaced, _, err := f.b.Replaced(f.ctx, mvcc.ReplacedQuery{Start: start,
+			End: "\xff\xff\xff", At: at, After: at, Upto: f.seen.Revision})
 		f.must(err)
 		if len(replaced) != len(oddKeys)-i {
-			f.Fatalf("%d keys were replaced from %q on, want %d", len(replaced), start, len(oddKeys)-i)
+			f.Fatalf("%d keys were replaced from %q on, want %d", len(replaced), start,
+				len(oddKeys)-i)
 		}
 		for _, r := range replaced {
 			if r.Key < start || revisions[r.Key] != r.Revision {
@@ -96,7 +106,8 @@ func testValues(f *fixture) {
 	for i := range random {
 		random[i] = byte(rng.Uint32())
 	}
-	values := [][]byte{{}, {0}, []byte("text"), []byte(" \t\n"), []byte(`{"a":"\u0000 \\ ' \" ? $1 :x @y %s"}`), {0xff, 0xfe}, {0xc3, 0x28}, every, random}
+	values := [][]byte{{}, {0}, []byte("text"), []byte(" \t\n"),
+		[]byte(`{"a":"\u0000 \\ ' \" ? $1 :x @y %s"}`), {0xff, 0xfe}, {0xc3, 0x28}, every, random}
 	var ms []*mvcc.Mutation
 	var want []mvcc.Row
 	for i, v := range values {
@@ -104,7 +115,8 @@ func testValues(f *fixture) {
 	}
 	r := f.commit(ms...)
 	for i, o := range r.Outcomes {
-		want = append(want, mvcc.Row{Key: ms[i].Key, Revision: o.Revision, Create: o.Create, Value: values[i]})
+		want = append(want, mvcc.Row{Key: ms[i].Key, Revision: o.Revision, Create: o.Create,
+			Value: values[i]})
 	}
 	f.equal(f.log(mvcc.PrevOfAll)[1:], want)
 	f.equal(f.page(mvcc.PageQuery{Start: "v", End: "w", Limit: 100}), want)
@@ -115,7 +127,8 @@ func testValues(f *fixture) {
 		if row == nil || !bytes.Equal(row.Value, values[i]) || row.Deleted {
 			f.Errorf("get of value %d returned %+v", i, row)
 		}
-		if removed := f.commit(del(ms[i].Key, o.Revision)).Outcomes[0].PrevValue; !bytes.Equal(removed, values[i]) {
+		if removed := f.commit(del(ms[i].Key,
+			o.Revision)).Outcomes[0].PrevValue; !bytes.Equal(removed, values[i]) {
 			f.Errorf("the deletion of value %d removed %s", i, brief(removed))
 		}
 	}
@@ -135,7 +148,9 @@ func (f *fixture) getKeys(want []mvcc.Row) {
 	rows, s, err := r.GetKeys(f.ctx, keys)
 	f.must(err)
 	f.same(s, f.state())
-	slices.SortFunc(rows, func(a, b mvcc.Row) int { return strings.Compare(string(a.Key), string(b.Key)) })
+	slices.SortFunc(rows, func(a, b mvcc.Row) int {
+		return strings.Compare(string(a.Key), string(b.Key))
+	})
 	f.equal(rows, want)
 }
 
@@ -145,7 +160,8 @@ func testGet(f *fixture) {
 	row, s, err := f.b.Get(f.ctx, "a")
 	f.must(err)
 	f.same(s, f.state())
-	if row == nil || row.Key != "a" || row.Revision != a2 || row.Create != a || string(row.Value) != "a2" || row.Deleted {
+	if row == nil || row.Key != "a" || row.Revision != a2 || row.Create != a ||
+		string(row.Value) != "a2" || row.Deleted {
 		f.Errorf("get returned %+v", row)
 	}
 	f.del("a", a2)
@@ -162,7 +178,8 @@ func testPage(f *fixture) {
 	for i := range 20 {
 		key := mvcc.Key(fmt.Sprintf("p/%02d", i))
 		r := f.put(key, 0, fmt.Sprintf("value %d", i))
-		want = append(want, mvcc.Row{Key: key, Revision: r, Create: r, Value: fmt.Appendf(nil, "value %d", i)})
+		want = append(want, mvcc.Row{Key: key, Revision: r, Create: r,
+			Value: fmt.Appendf(nil, "value %d", i)})
 	}
 	f.put("p0", 0, "behind")
 	f.put("p.", 0, "before")
@@ -192,11 +209,13 @@ func testPage(f *fixture) {
 	q.At = newer
 	q.KeysOnly = true
 	rows := f.page(q)
-	if len(rows) != 2 || rows[0].Revision != newer || rows[0].Create != want[0].Create || len(rows[0].Value) != 0 || rows[1].Revision != want[1].Revision {
+	if len(rows) != 2 || rows[0].Revision != newer || rows[0].Create != want[0].Create ||
+		len(rows[0].Value) != 0 || rows[1].Revision != want[1].Revision {
 		f.Errorf("the keys are\n%s", describe(rows))
 	}
 	// Empty ranges.
-	for _, q := range []mvcc.PageQuery{{Start: "p/05", End: "p/05", Limit: 5}, {Start: "q", End: "r", Limit: 5}, {Start: "p/", End: "p0", At: 1, Limit: 5}} {
+	for _, q := range []mvcc.PageQuery{{Start: "p/05", End: "p/05", Limit: 5},
+		{Start: "q", End: "r", Limit: 5}, {Start: "p/", End: "p0", At: 1, Limit: 5}} {
 		if rows := f.page(q); len(rows) != 0 {
 			f.Errorf("%+v has\n%s", q, describe(rows))
 		}
@@ -234,7 +253,8 @@ func testCount(f *fixture) {
 		f.must(err)
 		f.same(s, f.state())
 		if n != test.want {
-			f.Errorf("[%q, %q) at %d with limit %d counts %d, want %d", test.start, test.end, test.at, test.limit, n, test.want)
+			f.Errorf("[%q, %q) at %d with limit %d counts %d, want %d", test.start, test.end,
+				test.at, test.limit, n, test.want)
 		}
 	}
 }
@@ -256,23 +276,34 @@ func testReplaced(f *fixture) {
 		q    mvcc.ReplacedQuery
 		want []mvcc.Replaced
 	}{
-		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: head}, []mvcc.Replaced{{Key: "a", Revision: a}, {Key: "b", Revision: b}, {Key: "d", Revision: d}}},
-		{mvcc.ReplacedQuery{Start: "b", End: "d", At: at, After: at, Upto: head}, []mvcc.Replaced{{Key: "b", Revision: b}}},
+		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: head},
+			[]mvcc.Replaced{{Key: "a", Revision: a}, {Key: "b", Revision: b},
+				{Key: "d", Revision: d}}},
+		{mvcc.ReplacedQuery{Start: "b", End: "d", At: at, After: at, Upto: head},
+			[]mvcc.Replaced{{Key: "b", Revision: b}}},
 		{mvcc.ReplacedQuery{Start: "b\x00", End: "d", At: at, After: at, Upto: head}, nil},
-		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: bd}, []mvcc.Replaced{{Key: "a", Revision: a}, {Key: "b", Revision: b}}},
-		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: bd - 1}, []mvcc.Replaced{{Key: "a", Revision: a}}},
-		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: d2 - 1, Upto: head}, []mvcc.Replaced{{Key: "d", Revision: d}}},
+		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: bd},
+			[]mvcc.Replaced{{Key: "a", Revision: a}, {Key: "b", Revision: b}}},
+		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: bd - 1},
+			[]mvcc.Replaced{{Key: "a", Revision: a}}},
+		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: d2 - 1, Upto: head},
+			[]mvcc.Replaced{{Key: "d", Revision: d}}},
 		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: head, Upto: head}, nil},
-		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: head + 1000}, []mvcc.Replaced{{Key: "a", Revision: a}, {Key: "b", Revision: b}, {Key: "d", Revision: d}}},
+		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: head + 1000},
+			[]mvcc.Replaced{{Key: "a", Revision: a}, {Key: "b", Revision: b},
+				{Key: "d", Revision: d}}},
 		// At a later snapshot the second value of a is what was replaced.
-		{mvcc.ReplacedQuery{Start: "a", End: "b", At: a2, After: a2, Upto: head}, []mvcc.Replaced{{Key: "a", Revision: a2}}},
+		{mvcc.ReplacedQuery{Start: "a", End: "b", At: a2, After: a2, Upto: head},
+			[]mvcc.Replaced{{Key: "a", Revision: a2}}},
 		// Below the first key nothing was there.
 		{mvcc.ReplacedQuery{Start: "a", End: "z", At: 1, After: 1, Upto: head}, nil},
 	} {
 		got, s, err := f.b.Replaced(f.ctx, test.q)
 		f.must(err)
 		f.same(s, f.state())
-		slices.SortFunc(got, func(x, y mvcc.Replaced) int { return bytes.Compare([]byte(x.Key), []byte(y.Key)) })
+		slices.SortFunc(got, func(x, y mvcc.Replaced) int {
+			return bytes.Compare([]byte(x.Key), []byte(y.Key))
+		})
 		if !slices.Equal(got, test.want) {
 			f.Errorf("%+v has %v, want %v", test.q, got, test.want)
 		}
@@ -288,7 +319,8 @@ func testValuesByRevision(f *fixture) {
 		ms = append(ms, put(mvcc.Key(fmt.Sprintf("k%05d", i)), 0, fmt.Sprintf("value %d", i)))
 		if len(ms) == limit || i == rows-1 {
 			for j, o := range f.commit(ms...).Outcomes {
-				want[o.Revision] = mvcc.Row{Key: ms[j].Key, Revision: o.Revision, Create: o.Create, Value: ms[j].Value}
+				want[o.Revision] = mvcc.Row{Key: ms[j].Key, Revision: o.Revision, Create: o.Create,
+					Value: ms[j].Value}
 			}
 			ms = nil
 		}
@@ -338,7 +370,8 @@ func testTail(f *fixture) {
 		{Revision: 1, Deleted: true},
 		{Key: "a", Revision: a, Create: a, Value: []byte("a1")},
 		{Key: "a", Revision: a2, Prev: a, Create: a, Value: []byte("a2")},
-		{Key: "a", Revision: ad, Prev: a2, Create: a, Deleted: true, HasPrev: true, PrevValue: []byte("a2")},
+		{Key: "a", Revision: ad, Prev: a2, Create: a, Deleted: true, HasPrev: true,
+			PrevValue: []byte("a2")},
 		{Key: "b", Revision: b, Create: b, Value: []byte("b1")},
 		{Key: "b", Revision: b2, Prev: b, Create: b, Value: []byte("b2")},
 	}
@@ -389,7 +422,8 @@ func testFirstAt(f *fixture) {
 		switch {
 		case want == 0 && row != nil:
 			f.Errorf("the first row at %d is %d", r, row.Revision)
-		case want != 0 && (row == nil || row.Revision != want || row.Time.Before(time.Now().Add(-24*time.Hour))):
+		case want != 0 && (row == nil || row.Revision != want ||
+			row.Time.Before(time.Now().Add(-24*time.Hour))):
 			f.Errorf("the first row at %d is %+v, want %d", r, row, want)
 		}
 	}
@@ -419,15 +453,18 @@ func testExpired(f *fixture) {
 		with(put("deleted", 0, "x"), time.Millisecond),
 	)
 	rev := map[mvcc.Key]mvcc.Revision{}
-	for i, key := range []mvcc.Key{"third", "first", "later", "never", "second", "extended", "kept", "deleted"} {
+	for i, key := range []mvcc.Key{"third", "first", "later", "never", "second", "extended", "kept",
+		"deleted"} {
 		rev[key] = r.Outcomes[i].Revision
 	}
-	f.commit(with(put("extended", rev["extended"], "y"), 2*time.Hour), put("kept", rev["kept"], "y"), del("deleted", rev["deleted"]))
+	f.commit(with(put("extended", rev["extended"], "y"), 2*time.Hour),
+		put("kept", rev["kept"], "y"), del("deleted", rev["deleted"]))
 
 	f.eventually("three keys to expire", func() bool {
 		keys, next, err := f.b.Expired(f.ctx, 100)
 		f.must(err)
-		want := []mvcc.Expired{{Key: "first", Revision: rev["first"]}, {Key: "second", Revision: rev["second"]}, {Key: "third", Revision: rev["third"]}}
+		want := []mvcc.Expired{{Key: "first", Revision: rev["first"]},
+			{Key: "second", Revision: rev["second"]}, {Key: "third", Revision: rev["third"]}}
 		if len(keys) > len(want) || !slices.Equal(keys, want[:len(keys)]) {
 			f.Fatalf("the expired keys are %v", keys)
 		}
@@ -446,14 +483,16 @@ func testExpired(f *fixture) {
 		keys, next, err := f.b.Expired(f.ctx, limit)
 		f.must(err)
 		if len(keys) != limit || next <= 0 || keys[0].Key != "first" {
-			f.Errorf("with limit %d the expired keys are %v, and the next expires in %v", limit, keys, next)
+			f.Errorf("with limit %d the expired keys are %v, and the next expires in %v", limit,
+				keys, next)
 		}
 	}
 	// Expired keys are not hidden: their deletion is an event of its own.
 	if rows := f.page(mvcc.PageQuery{Start: "first", End: "first\x00", Limit: 1}); len(rows) != 1 {
 		f.Error("an expired key is hidden")
 	}
-	f.commit(del("first", rev["first"]), del("second", rev["second"]), del("third", rev["third"]), del("later", rev["later"]))
+	f.commit(del("first", rev["first"]), del("second", rev["second"]), del("third", rev["third"]),
+		del("later", rev["later"]))
 	keys, next, err := f.b.Expired(f.ctx, 100)
 	f.must(err)
 	if len(keys) != 0 || next <= time.Hour || next > 2*time.Hour {
@@ -463,7 +502,8 @@ func testExpired(f *fixture) {
 
 func testSize(f *fixture) {
 	for i := range 10 {
-		f.commit(&mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("s%d", i)), Value: bytes.Repeat([]byte("0123456789abcdef"), 4096)})
+		f.commit(&mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("s%d", i)),
+			Value: bytes.Repeat([]byte("0123456789abcdef"), 4096)})
 	}
 	s, err := f.b.Size(f.ctx)
 	f.must(err)

@@ -17,7 +17,8 @@ func testEmpty(f *fixture) {
 		f.Errorf("the state of an empty store is %+v", s)
 	}
 	rows := f.log(mvcc.PrevOfAll)
-	if len(rows) != 1 || !rows[0].Marker() || !rows[0].Deleted || rows[0].Revision != 1 || rows[0].Token != s.Head.Token {
+	if len(rows) != 1 || !rows[0].Marker() || !rows[0].Deleted || rows[0].Revision != 1 ||
+		rows[0].Token != s.Head.Token {
 		f.Errorf("the log of an empty store is\n%s", describe(rows))
 	}
 	if rows := f.page(mvcc.PageQuery{Start: "\x00", End: "\xff\xff", Limit: 10}); len(rows) != 0 {
@@ -54,8 +55,10 @@ func testEmpty(f *fixture) {
 
 func testLimits(f *fixture) {
 	l := f.b.Limits()
-	// A Kubernetes key is a prefix, a resource, a namespace and a name, of at most 253 bytes each; an etcd takes 1.5 MiB in a request.
-	if l.KeyBytes < 700 || l.ValueBytes < 1<<20 || l.GroupMutations < 64 || l.GroupBytes < l.KeyBytes+l.ValueBytes {
+	// A Kubernetes key is a prefix, a resource, a namespace and a name, of at most 253 bytes each;
+	// an etcd takes 1.5 MiB in a request.
+	if l.KeyBytes < 700 || l.ValueBytes < 1<<20 || l.GroupMutations < 64 ||
+		l.GroupBytes < l.KeyBytes+l.ValueBytes {
 		f.Errorf("the limits are %+v", l)
 	}
 }
@@ -70,7 +73,8 @@ func testIdentity(f *fixture) {
 		f.must(mvcc.RecordFingerprint(f.ctx, f.b, fingerprint))
 		again, err := f.b.Identity(f.ctx)
 		f.must(err)
-		if want := (mvcc.Identity{Store: id.Store, Recorded: id.Actual, Actual: id.Actual, Epoch: 1}); again != want {
+		if want := (mvcc.Identity{Store: id.Store, Recorded: id.Actual, Actual: id.Actual,
+			Epoch: 1}); again != want {
 			f.Fatalf("the identity is %+v, want %+v", again, want)
 		}
 	}
@@ -79,7 +83,8 @@ func testIdentity(f *fixture) {
 // testBoot: a boot is recorded in the place of the one that the caller has found, and of no other.
 func testBoot(f *fixture) {
 	for _, step := range []struct{ from, boot, want string }{
-		{"another", "one", ""}, {"", "one", "one"}, {"", "two", "one"}, {"one", "two", "two"}, {"two", "", ""},
+		{"another", "one", ""}, {"", "one", "one"}, {"", "two", "one"}, {"one", "two", "two"},
+		{"two", "", ""},
 	} {
 		f.must(f.b.RecordBoot(f.ctx, step.from, step.boot))
 		if d, err := f.b.Durability(f.ctx); err != nil || d.Recorded != step.want {
@@ -108,10 +113,13 @@ func testCommitDecides(f *fixture) {
 		{del("b", b), put("b", 0, "anew")},
 		{put("b", 0, "anew"), del("b", b)},
 		// Accepted and refused ones in turn: numbers are dense over the accepted.
-		{put("x1", 0, "1"), put("x1", 0, "2"), put("x2", 0, "3"), put("x0", 5, "4"), put("x3", 0, "5"), del("x3", 0+9), put("x4", 0, "6")},
+		{put("x1", 0, "1"), put("x1", 0, "2"), put("x2", 0, "3"), put("x0", 5, "4"),
+			put("x3", 0, "5"), del("x3", 0+9), put("x4", 0, "6")},
 	} {
 		before := f.seen.Revision
-		want, _ := mvcc.Decide(ms, before, func(k mvcc.Key) (mvcc.Revision, mvcc.Revision) { return current[k][0], current[k][1] }, nil)
+		want, _ := mvcc.Decide(ms, before, func(k mvcc.Key) (mvcc.Revision, mvcc.Revision) {
+			return current[k][0], current[k][1]
+		}, nil)
 		got := f.commit(ms...)
 		if got.Before.Revision != before {
 			f.Fatalf("the group was after %d, want %d", got.Before.Revision, before)
@@ -119,8 +127,10 @@ func testCommitDecides(f *fixture) {
 		for i, w := range want {
 			g := got.Outcomes[i]
 			g.PrevValue = nil
-			if g.Accepted != w.Accepted || g.Revision != w.Revision || w.Accepted && g.Create != w.Create {
-				f.Errorf("mutation %d of %s: the outcome is %+v, want %+v", i, describeGroup(ms), g, w)
+			if g.Accepted != w.Accepted || g.Revision != w.Revision ||
+				w.Accepted && g.Create != w.Create {
+				f.Errorf("mutation %d of %s: the outcome is %+v, want %+v", i, describeGroup(ms), g,
+					w)
 			}
 			if !w.Accepted {
 				continue
@@ -133,11 +143,13 @@ func testCommitDecides(f *fixture) {
 		}
 		live := f.page(mvcc.PageQuery{Start: "\x00", End: "\xff", Limit: 100})
 		if len(live) != len(current) {
-			f.Fatalf("after %s there are %d keys, want %d", describeGroup(ms), len(live), len(current))
+			f.Fatalf("after %s there are %d keys, want %d", describeGroup(ms), len(live),
+				len(current))
 		}
 		for _, r := range live {
 			if current[r.Key] != [2]mvcc.Revision{r.Revision, r.Create} {
-				f.Errorf("after %s the key %q is at %d, created at %d, want %v", describeGroup(ms), r.Key, r.Revision, r.Create, current[r.Key])
+				f.Errorf("after %s the key %q is at %d, created at %d, want %v", describeGroup(ms),
+					r.Key, r.Revision, r.Create, current[r.Key])
 			}
 		}
 	}
@@ -161,20 +173,23 @@ func testCommitNumbersDensely(f *fixture) {
 	for g := range groups {
 		var ms []*mvcc.Mutation
 		for i := range size {
-			ms = append(ms, put(mvcc.Key(fmt.Sprintf("g%02d/%02d", g, i)), 0, fmt.Sprintf("value %d.%d", g, i)))
+			ms = append(ms, put(mvcc.Key(fmt.Sprintf("g%02d/%02d", g, i)), 0,
+				fmt.Sprintf("value %d.%d", g, i)))
 		}
 		r := f.commit(ms...)
 		if r.Before.Revision != mvcc.Revision(1+g*size) {
 			f.Fatalf("group %d was after %d", g, r.Before.Revision)
 		}
 		for i, o := range r.Outcomes {
-			want = append(want, mvcc.Row{Key: ms[i].Key, Revision: o.Revision, Create: o.Revision, Value: ms[i].Value})
+			want = append(want, mvcc.Row{Key: ms[i].Key, Revision: o.Revision, Create: o.Revision,
+				Value: ms[i].Value})
 		}
 		tail, err := f.b.Tail(f.ctx, r.Before.Revision+1, size+1, mvcc.PrevOfAll)
 		f.must(err)
 		for _, row := range tail.Rows {
 			if row.Token != r.State.Head.Token || !row.Time.Equal(r.Time) {
-				f.Fatalf("row %d has token %x and time %v, want %x and %v", row.Revision, row.Token, row.Time, r.State.Head.Token, r.Time)
+				f.Fatalf("row %d has token %x and time %v, want %x and %v", row.Revision, row.Token,
+					row.Time, r.State.Head.Token, r.Time)
 			}
 		}
 	}
@@ -211,14 +226,20 @@ func testCommitGuard(f *fixture) {
 	}{
 		{"the head", head, true},
 		{"an older row", good, true},
-		{"an older epoch", mvcc.Position{Epoch: head.Epoch - 1, Revision: head.Revision, Token: head.Token}, false},
-		{"a newer epoch", mvcc.Position{Epoch: head.Epoch + 1, Revision: head.Revision, Token: head.Token}, false},
-		{"a revision above the head", mvcc.Position{Epoch: head.Epoch, Revision: head.Revision + 10, Token: head.Token}, false},
-		{"the head with another token", mvcc.Position{Epoch: head.Epoch, Revision: head.Revision, Token: good.Token}, false},
-		{"an older row with another token", mvcc.Position{Epoch: head.Epoch, Revision: good.Revision, Token: head.Token}, false},
+		{"an older epoch", mvcc.Position{Epoch: head.Epoch - 1, Revision: head.Revision,
+			Token: head.Token}, false},
+		{"a newer epoch", mvcc.Position{Epoch: head.Epoch + 1, Revision: head.Revision,
+			Token: head.Token}, false},
+		{"a revision above the head", mvcc.Position{Epoch: head.Epoch, Revision: head.Revision + 10,
+			Token: head.Token}, false},
+		{"the head with another token", mvcc.Position{Epoch: head.Epoch, Revision: head.Revision,
+			Token: good.Token}, false},
+		{"an older row with another token",
+			mvcc.Position{Epoch: head.Epoch, Revision: good.Revision, Token: head.Token}, false},
 	} {
 		before, rows := f.state(), describe(f.log(mvcc.PrevOfAll))
-		_, err := f.try(newToken(), test.seen, put(mvcc.Key("c "+test.name), 0, "c"), put("a", a-1, "conflict"))
+		_, err := f.try(newToken(), test.seen, put(mvcc.Key("c "+test.name), 0, "c"),
+			put("a", a-1, "conflict"))
 		if test.ok {
 			if err != nil {
 				f.Errorf("%s: %v", test.name, err)
@@ -230,7 +251,8 @@ func testCommitGuard(f *fixture) {
 		if after := describe(f.log(mvcc.PrevOfAll)); after != rows {
 			f.Errorf("%s: the log was\n%sand is\n%s", test.name, rows, after)
 		}
-		// A group that would write nothing is refused as well: its conflicts would be answers from another history.
+		// A group that would write nothing is refused as well: its conflicts would be answers from
+		// another history.
 		_, err = f.try(newToken(), test.seen, put("a", a-1, "conflict"))
 		f.is(err, mvcc.Fenced)
 	}
@@ -270,7 +292,8 @@ func testCommitGuardOfEarlier(f *fixture) {
 	f.is(try(lost, "none"), mvcc.Fenced)
 }
 
-// testCommitGuardAfterSweep: the row that was seen may have been swept meanwhile, when it was replaced or a tombstone.
+// testCommitGuardAfterSweep: the row that was seen may have been swept meanwhile, when it was
+// replaced or a tombstone.
 func testCommitGuardAfterSweep(f *fixture) {
 	a := f.put("a", 0, "a1")
 	replaced := f.seen
@@ -278,12 +301,14 @@ func testCommitGuardAfterSweep(f *fixture) {
 	a = f.del("a", a)
 	tombstone := f.seen
 	b := f.put("b", 0, "b1")
-	// What is at compacted is still read, so the row there is the proof of who has seen it, and stays.
+	// What is at compacted is still read, so the row there is the proof of who has seen it, and
+	// stays.
 	f.compact(a, 100)
 	if rows := f.log(mvcc.PrevOfAll); len(rows) != 2 || rows[0].Revision != a || !rows[0].Deleted {
 		f.Fatalf("the sweep left\n%s", describe(rows))
 	}
-	f.is(f.tried(mvcc.Position{Epoch: tombstone.Epoch, Revision: a, Token: newToken()}), mvcc.Fenced)
+	f.is(f.tried(mvcc.Position{Epoch: tombstone.Epoch, Revision: a, Token: newToken()}),
+		mvcc.Fenced)
 	f.compact(b, 100)
 	if rows := f.log(mvcc.PrevOfAll); len(rows) != 1 {
 		f.Fatalf("the sweep left\n%s", describe(rows))
@@ -298,7 +323,8 @@ func testCommitGuardAfterSweep(f *fixture) {
 	f.same(f.state(), before)
 	// Nothing can have removed a row above the compacted revision.
 	s := f.state()
-	_, err := f.try(newToken(), mvcc.Position{Epoch: s.Head.Epoch, Revision: s.Head.Revision + 1, Token: newToken()}, put("d", 0, "d"))
+	_, err := f.try(newToken(), mvcc.Position{Epoch: s.Head.Epoch, Revision: s.Head.Revision + 1,
+		Token: newToken()}, put("d", 0, "d"))
 	f.is(err, mvcc.Fenced)
 }
 
@@ -351,7 +377,8 @@ func testAbortedTokenIsForgotten(f *fixture) {
 		from, err := f.b.Sweepable(f.ctx, 10)
 		f.must(err)
 		if (from.Aborted != 0) != want || want && from.Aborted != after.Revision {
-			f.Errorf("the sweep finds an aborted token of revision %d, after %d", from.Aborted, after.Revision)
+			f.Errorf("the sweep finds an aborted token of revision %d, after %d", from.Aborted,
+				after.Revision)
 		}
 		f.must(f.b.Locked(f.ctx, mvcc.LockOptions{}, func(tx mvcc.Tx) error {
 			guard, _, err := tx.Group(token, after.Revision)
@@ -389,7 +416,8 @@ func testCommitWithEndedContext(f *fixture) {
 	before := f.state()
 	ctx, cancel := context.WithCancel(f.ctx)
 	cancel()
-	_, err := f.b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: f.seen, Mutations: []*mvcc.Mutation{put("a", 0, "a1")}})
+	_, err := f.b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: f.seen,
+		Mutations: []*mvcc.Mutation{put("a", 0, "a1")}})
 	if err == nil {
 		f.Fatal("a commit with an ended context succeeded")
 	}
@@ -405,8 +433,10 @@ func testCommitWithEndedContext(f *fixture) {
 }
 
 func testCommitReturnsRemovedValues(f *fixture) {
-	setup := f.commit(put("a", 0, "a\x00\xff'\\"), put("b", 0, "b"), put("c", 0, "c"), put("d", 0, ""))
-	a, b, c, d := setup.Outcomes[0].Revision, setup.Outcomes[1].Revision, setup.Outcomes[2].Revision, setup.Outcomes[3].Revision
+	setup := f.commit(put("a", 0, "a\x00\xff'\\"), put("b", 0, "b"), put("c", 0, "c"),
+		put("d", 0, ""))
+	a, b, c, d := setup.Outcomes[0].Revision, setup.Outcomes[1].Revision,
+		setup.Outcomes[2].Revision, setup.Outcomes[3].Revision
 	known := del("b", b)
 	known.PrevValue, known.HasPrev = []byte("b"), true
 	r := f.commit(del("a", a), known, put("c", c, "c2"), del("d", d), del("e", 5), del("a", a))
@@ -420,17 +450,22 @@ func testCommitReturnsRemovedValues(f *fixture) {
 		f.Errorf("the deletion of an empty value removed %q", got)
 	}
 	f.equal(f.log(mvcc.PrevOfDeletions)[5:], []mvcc.Row{
-		{Key: "a", Revision: 6, Prev: a, Create: a, Deleted: true, HasPrev: true, PrevValue: []byte("a\x00\xff'\\")},
-		{Key: "b", Revision: 7, Prev: b, Create: b, Deleted: true, HasPrev: true, PrevValue: []byte("b")},
+		{Key: "a", Revision: 6, Prev: a, Create: a, Deleted: true, HasPrev: true,
+			PrevValue: []byte("a\x00\xff'\\")},
+		{Key: "b", Revision: 7, Prev: b, Create: b, Deleted: true, HasPrev: true,
+			PrevValue: []byte("b")},
 		{Key: "c", Revision: 8, Prev: c, Create: c, Value: []byte("c2")},
-		{Key: "d", Revision: 9, Prev: d, Create: d, Deleted: true, HasPrev: true, PrevValue: []byte{}},
+		{Key: "d", Revision: 9, Prev: d, Create: d, Deleted: true, HasPrev: true,
+			PrevValue: []byte{}},
 	})
 	// A key that was deleted begins anew.
 	again := f.put("a", 0, "anew")
-	f.equal(f.log(mvcc.PrevOfAll)[9:], []mvcc.Row{{Key: "a", Revision: again, Create: again, Value: []byte("anew")}})
+	f.equal(f.log(mvcc.PrevOfAll)[9:],
+		[]mvcc.Row{{Key: "a", Revision: again, Create: again, Value: []byte("anew")}})
 }
 
-// testBytes: what one call returns is bounded in bytes, whatever the limit in rows, and nothing is left out.
+// testBytes: what one call returns is bounded in bytes, whatever the limit in rows, and nothing is
+// left out.
 func testBytes(f *fixture) {
 	limits := f.b.Limits()
 	size := min(1<<20, limits.ValueBytes)
@@ -458,7 +493,8 @@ func testBytes(f *fixture) {
 			f.Errorf("%s: one answer has %d bytes", what, bytes)
 		}
 		if len(rows) == 0 || !more && first+len(rows) != count {
-			f.Fatalf("%s: %d rows, and more to come: %t, after %d of %d", what, len(rows), more, first, count)
+			f.Fatalf("%s: %d rows, and more to come: %t, after %d of %d", what, len(rows), more,
+				first, count)
 		}
 		return len(rows)
 	}
@@ -478,7 +514,9 @@ func testBytes(f *fixture) {
 		rows, s, err := f.b.Values(f.ctx, revisions[n:])
 		f.must(err)
 		f.same(s, f.state())
-		slices.SortFunc(rows, func(a, b mvcc.Row) int { return cmp.Compare(a.Revision, b.Revision) })
+		slices.SortFunc(rows, func(a, b mvcc.Row) int {
+			return cmp.Compare(a.Revision, b.Revision)
+		})
 		n += check("values", rows, true, n)
 	}
 	var ms []*mvcc.Mutation
@@ -499,10 +537,12 @@ func testBytes(f *fixture) {
 		}
 	}
 	if filled == 0 || held >= limits.GroupBytes+size {
-		f.Errorf("a group of %d deletions returned %d values of %d bytes; its bound is %d", count, filled, held, limits.GroupBytes)
+		f.Errorf("a group of %d deletions returned %d values of %d bytes; its bound is %d", count,
+			filled, held, limits.GroupBytes)
 	}
 	for n := 0; n < count; {
-		t, err := f.b.Tail(f.ctx, revisions[count-1]+1+mvcc.Revision(n), 2*count, mvcc.PrevOfDeletions)
+		t, err := f.b.Tail(f.ctx, revisions[count-1]+1+mvcc.Revision(n), 2*count,
+			mvcc.PrevOfDeletions)
 		f.must(err)
 		bytes := 0
 		for i, r := range t.Rows {
@@ -511,12 +551,14 @@ func testBytes(f *fixture) {
 			}
 		}
 		if n += len(t.Rows); bytes >= mvcc.ReadBytes+size || !t.More && n != count {
-			f.Fatalf("the tail has %d bytes, more to come: %t, after %d of %d", bytes, t.More, n, count)
+			f.Fatalf("the tail has %d bytes, more to come: %t, after %d of %d", bytes,
+				t.More, n, count)
 		}
 	}
 }
 
-// testCommitAtLimits writes the largest key, value and group, with the bytes that need most room where a database escapes them.
+// testCommitAtLimits writes the largest key, value and group, with the bytes that need most room
+// where a database escapes them.
 func testCommitAtLimits(f *fixture) {
 	l := f.b.Limits()
 	longest := mvcc.Key(strings.Repeat("\xff'", l.KeyBytes/2) + strings.Repeat("k", l.KeyBytes%2))
@@ -540,7 +582,8 @@ func testCommitAtLimits(f *fixture) {
 	var ms []*mvcc.Mutation
 	perValue := l.GroupBytes/l.GroupMutations - 8
 	for i := range l.GroupMutations {
-		ms = append(ms, &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("%08d", i)), Value: bytes.Repeat([]byte{'\''}, perValue)})
+		ms = append(ms, &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("%08d", i)),
+			Value: bytes.Repeat([]byte{'\''}, perValue)})
 	}
 	for i, o := range f.commit(ms...).Outcomes {
 		if !o.Accepted {
@@ -549,7 +592,8 @@ func testCommitAtLimits(f *fixture) {
 	}
 	var large []*mvcc.Mutation
 	for i := range l.GroupBytes / (l.ValueBytes + 8) {
-		large = append(large, &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("large/%02d", i)), Value: bytes.Repeat([]byte{'\\'}, l.ValueBytes)})
+		large = append(large, &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("large/%02d", i)),
+			Value: bytes.Repeat([]byte{'\\'}, l.ValueBytes)})
 	}
 	f.commit(large...)
 	n, _, err := f.b.Count(f.ctx, "0", "\xff\xff\xff", 0, 0)

@@ -8,12 +8,14 @@
 //		})
 //	}
 //
-// Package dbserver describes where the servers come from. Each test has a database of its own on a server that all tests share, or with
-// [NewServer] a server of its own, to stop, to kill and to start again.
+// Package dbserver describes where the servers come from. Each test has a database of its own on a
+// server that all tests share, or with [NewServer] a server of its own, to stop, to kill and to
+// start again.
 //
-// SQLite is always there. A kind of server that cannot be had is a failure if ROWKEEPER_TEST_REQUIRE (a list with commas) names it;
-// otherwise its tests are skipped, with the reason, and [Main] prints it at the end. ROWKEEPER_TEST_ONLY (a list, too)
-// restricts the tests to some kinds.
+// SQLite is always there. A kind of server that cannot be had is a failure if
+// ROWKEEPER_TEST_REQUIRE (a list with commas) names it; otherwise its tests are skipped, with the
+// reason, and [Main] prints it at the end. ROWKEEPER_TEST_ONLY (a list, too) restricts the tests to
+// some kinds.
 package dbtest
 
 import (
@@ -42,7 +44,8 @@ type Kind string
 const (
 	// SQLite is a file in a temporary directory.
 	SQLite Kind = "sqlite"
-	// Memory is SQLite without a file: gone with the last connection, and not shared between backends.
+	// Memory is SQLite without a file: gone with the last connection, and not shared between
+	// backends.
 	Memory   Kind = "memory"
 	Postgres      = Kind(dbserver.Postgres)
 	MariaDB       = Kind(dbserver.MariaDB)
@@ -71,7 +74,8 @@ type Runner[T any] interface {
 	Run(name string, f func(T)) bool
 }
 
-// Each runs f as a subtest, named after the kind, with an empty database of each of the kinds, or of all [Kinds] if none is given.
+// Each runs f as a subtest, named after the kind, with an empty database of each of the kinds, or
+// of all [Kinds] if none is given.
 func Each[T Runner[T]](t T, f func(t T, db DB), kinds ...Kind) {
 	t.Helper()
 	if len(kinds) == 0 {
@@ -85,7 +89,9 @@ func Each[T Runner[T]](t T, f func(t T, db DB), kinds ...Kind) {
 // operationTimeout bounds what the package does at a server for one test.
 const operationTimeout = time.Minute
 
-// Open creates an empty database, and removes it when the test ends. A benchmark's is on a server that keeps its commits over a crash. Open skips the test, or fails it, if there is no server of this kind.
+// Open creates an empty database, and removes it when the test ends. A benchmark's is on a server
+// that keeps its commits over a crash. Open skips the test, or fails it, if there is no server of
+// this kind.
 func Open(t testing.TB, kind Kind) DB {
 	t.Helper()
 	mainRan(t)
@@ -136,14 +142,15 @@ func randomName() string {
 	return "rowkeeper_" + hex.EncodeToString(b[:])
 }
 
-// Server is a server of a test's own, which keeps what it has committed over a crash. Its methods fail the test if they fail.
+// Server is a server of a test's own, which keeps what it has committed over a crash. Its methods
+// fail the test if they fail.
 type Server struct {
 	*dbserver.Server
 	t testing.TB
 }
 
-// NewServer starts a server, and removes it when the test ends. It skips the test, or fails it, if it cannot be had.
-// The options' Own and Durable are set.
+// NewServer starts a server, and removes it when the test ends. It skips the test, or fails it, if
+// it cannot be had. The options' Own and Durable are set.
 func NewServer(t testing.TB, kind Kind, opts dbserver.Options) *Server {
 	t.Helper()
 	mainRan(t)
@@ -212,7 +219,8 @@ func (s *Server) Exec(statements ...string) {
 func (s *Server) must(what string, err error) {
 	s.t.Helper()
 	if err != nil {
-		s.t.Fatalf("%s %s (%s): %v; its log ends:\n%s", what, s.Kind, s.Source, err, s.Logs(context.WithoutCancel(s.t.Context())))
+		s.t.Fatalf("%s %s (%s): %v; its log ends:\n%s", what, s.Kind, s.Source, err,
+			s.Logs(context.WithoutCancel(s.t.Context())))
 	}
 }
 
@@ -273,7 +281,8 @@ func (p *pool) get(kind dbserver.Kind, durable bool) (*dbserver.Server, error) {
 	}
 	p.mu.Unlock()
 	a.once.Do(func() {
-		a.server, a.err = dbserver.Start(context.Background(), kind, dbserver.Options{Durable: durable})
+		a.server, a.err = dbserver.Start(context.Background(), kind,
+			dbserver.Options{Durable: durable})
 	})
 	return a.server, a.err
 }

@@ -118,7 +118,8 @@ func TestOpenTransactionDoesNotHoldUpTheDrop(t *testing.T) {
 	}
 }
 
-// A server of a test's own keeps what was committed when it is killed, and comes back on the same port.
+// A server of a test's own keeps what was committed when it is killed, and comes back on the same
+// port.
 func TestServerSurvivesKill(t *testing.T) {
 	for _, kind := range dbtest.Servers() {
 		t.Run(string(kind), func(t *testing.T) {
@@ -141,7 +142,8 @@ func TestServerSurvivesKill(t *testing.T) {
 	}
 }
 
-// A server of a test's own has the settings and the certificate that the test wants, and freezes when it is told to.
+// A server of a test's own has the settings and the certificate that the test wants, and freezes
+// when it is told to.
 func TestServerOptions(t *testing.T) {
 	for _, kind := range dbtest.Servers() {
 		t.Run(string(kind), func(t *testing.T) {
@@ -149,12 +151,14 @@ func TestServerOptions(t *testing.T) {
 			ca := dbtest.NewAuthority(t)
 			roots := x509.NewCertPool()
 			roots.AppendCertsFromPEM(ca.PEM(t))
-			s := dbtest.NewServer(t, kind, dbserver.Options{TLS: ca.Server(t, 0, "127.0.0.1"), Settings: map[string]string{"max_connections": "77"}})
+			s := dbtest.NewServer(t, kind, dbserver.Options{TLS: ca.Server(t, 0, "127.0.0.1"),
+				Settings: map[string]string{"max_connections": "77"}})
 			conn := openTLS(t, s.Open(), roots)
 
 			want := map[string]string{"max_connections": "77"}
 			if kind == dbtest.Postgres {
-				want["fsync"], want["synchronous_commit"], want["full_page_writes"] = "on", "on", "on"
+				want["fsync"], want["synchronous_commit"], want["full_page_writes"] = "on", "on",
+					"on"
 			} else {
 				want["innodb_flush_log_at_trx_commit"], want["innodb_doublewrite"] = "1", "ON"
 			}
@@ -164,7 +168,8 @@ func TestServerOptions(t *testing.T) {
 					query = "SELECT name, setting FROM pg_settings WHERE name = '" + name + "'"
 				}
 				var got string
-				if err := conn.QueryRowContext(t.Context(), query).Scan(new(string), &got); err != nil {
+				if err := conn.QueryRowContext(t.Context(), query).Scan(new(string),
+					&got); err != nil {
 					t.Fatal(err)
 				}
 				if got != value {

@@ -26,8 +26,8 @@ var tests report.Report
 
 var inMain bool
 
-// Main runs a package's tests, removes the servers that they used, says what ran on which database and what did not run, and returns
-// the exit code. m is the *testing.M, or what wraps it.
+// Main runs a package's tests, removes the servers that they used, says what ran on which database
+// and what did not run, and returns the exit code. m is the *testing.M, or what wraps it.
 func Main(m interface{ Run() int }) int {
 	inMain = true
 	code := m.Run()

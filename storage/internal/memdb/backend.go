@@ -9,9 +9,10 @@ import (
 
 // Backend is one process's way to a [Database].
 type Backend struct {
-	// Hook, if not nil, is called when an operation begins, with the name of its method. If it returns
-	// an error, that is the operation's, and nothing is done. By it a test makes a database that hangs
-	// or fails. It is set before the first use. Several goroutines may call it at the same time.
+	// Hook, if not nil, is called when an operation begins, with the name of its method. If it
+	// returns an error, that is the operation's, and nothing is done. By it a test makes a database
+	// that hangs or fails. It is set before the first use. Several goroutines may call it at the
+	// same time.
 	Hook func(ctx context.Context, method string) error
 
 	d *Database
@@ -70,7 +71,8 @@ func (b *Backend) Identity(ctx context.Context) (mvcc.Identity, error) {
 		return mvcc.Identity{}, err
 	}
 	s := &t.store
-	id := mvcc.Identity{Store: s.identity, Recorded: s.fingerprint, Actual: b.d.name, Epoch: s.epoch}
+	id := mvcc.Identity{Store: s.identity, Recorded: s.fingerprint, Actual: b.d.name,
+		Epoch: s.epoch}
 	return id, nil
 }
 

@@ -78,8 +78,9 @@ func (r *removed) lost(i int) error {
 
 // apply writes an accepted mutation.
 func (t *tables) apply(m *mvcc.Mutation, o *mvcc.Outcome, token mvcc.Token, now time.Time) error {
-	row := mvcc.Row{Key: m.Key, Revision: o.Revision, Prev: m.Expect, Create: o.Create, Token: token,
-		Time: now, Deleted: m.Delete}
+	row := mvcc.Row{Key: m.Key, Revision: o.Revision, Prev: m.Expect, Create: o.Create,
+		Token: token,
+		Time:  now, Deleted: m.Delete}
 	if !m.Delete {
 		row.Value = m.Value
 	}
@@ -90,5 +91,6 @@ func (t *tables) apply(m *mvcc.Mutation, o *mvcc.Outcome, token mvcc.Token, now 
 	if m.Delete {
 		return nil
 	}
-	return t.insert(liveRow{key: m.Key, revision: o.Revision, create: o.Create, expiry: m.Expiry(now)})
+	return t.insert(liveRow{key: m.Key, revision: o.Revision, create: o.Create,
+		expiry: m.Expiry(now)})
 }

@@ -7,8 +7,8 @@
 //
 // # How to read it
 //
-// The package shows authors of drivers what a driver does, without SQL. Its files have the names of the
-// real drivers' files:
+// The package shows authors of drivers what a driver does, without SQL. Its files have the names of
+// the real drivers' files:
 //
 //	tables.go       the four tables, as slices, and what statements do to them
 //	driver.go       the database itself, and opening
@@ -34,8 +34,8 @@
 //   - A read takes the newest version once. Its rows and its state are of that version.
 //   - Values are shared and never changed.
 //
-// Real backends implement some of the optional interfaces. This one implements all. A test that wants a
-// backend without them hides them: struct{ mvcc.Backend }.
+// Real backends implement some of the optional interfaces. This one implements all. A test that
+// wants a backend without them hides them: struct{ mvcc.Backend }.
 //
 // The suite in backendtest compares it with the real databases. If a real database behaves
 // otherwise, the suite has to say so first.

@@ -85,6 +85,7 @@ func (x *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error
 		if err != nil {
 			return err
 		}
-		return x.t.insert(liveRow{key: r.Key, revision: r.Revision, create: r.Create, expiry: r.Expiry})
+		return x.t.insert(liveRow{key: r.Key, revision: r.Revision, create: r.Create,
+			expiry: r.Expiry})
 	})
 }

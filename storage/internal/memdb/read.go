@@ -184,8 +184,12 @@ func (b *Backend) Expired(ctx context.Context, limit int) (
 	if err != nil {
 		return nil, 0, err
 	}
-	expiring := slices.DeleteFunc(slices.Clone(t.live), func(l liveRow) bool { return l.expiry == 0 })
-	slices.SortStableFunc(expiring, func(a, b liveRow) int { return cmp.Compare(a.expiry, b.expiry) })
+	expiring := slices.DeleteFunc(slices.Clone(t.live), func(l liveRow) bool {
+		return l.expiry == 0
+	})
+	slices.SortStableFunc(expiring, func(a, b liveRow) int {
+		return cmp.Compare(a.expiry, b.expiry)
+	})
 	for _, l := range expiring {
 		left := time.Duration(l.expiry-st.Now.UnixMicro()) * time.Microsecond
 		if left > 0 || len(expired) == limit {

@@ -12,8 +12,8 @@ import (
 // tables is a version of what the database holds; see mvcc's documentation for what the tables
 // mean.
 type tables struct {
-	// log is in the order of revisions. Versions share its array: a later one has rows behind the end
-	// of an earlier one, where that does not look.
+	// log is in the order of revisions. Versions share its array: a later one has rows behind the
+	// end of an earlier one, where that does not look.
 	log []mvcc.Row
 	// live is in the order of keys. Each version has its own.
 	live []liveRow

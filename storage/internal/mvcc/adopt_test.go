@@ -30,16 +30,19 @@ func token(kind dbtest.Kind, n int) string {
 	return fmt.Sprintf("x'%032x'", n)
 }
 
-// drill makes of the dump what a drill leaves: the copy was fenced, any number of times, and written. Its log
-// goes on after the revision from with rows up to the revision head, as if a fence had put its marker at
-// compacted.
+// drill makes of the dump what a drill leaves: the copy was fenced, any number of times, and
+// written. Its log goes on after the revision from with rows up to the revision head, as if a fence
+// had put its marker at compacted.
 func drill(t *testing.T, db dbtest.DB, epoch mvcc.Epoch, compacted, from, head mvcc.Revision) {
 	t.Helper()
-	statements := []string{fmt.Sprintf("UPDATE dump_rowkeeper_store SET epoch = %d, compacted = %d", epoch, compacted)}
+	statements := []string{fmt.Sprintf("UPDATE dump_rowkeeper_store SET epoch = %d, compacted = %d",
+		epoch, compacted)}
 	key := keyColumn(db.Kind)
 	for r := from + 1; r <= head; r++ {
-		statements = append(statements, fmt.Sprintf("INSERT INTO dump_rowkeeper_log (revision, "+key+", prev_revision, create_revision, token, time, deleted, value) "+
-			"SELECT %[1]d, "+key+", 0, %[1]d, %[2]s, time, deleted, value FROM dump_rowkeeper_log WHERE revision = %[3]d", r, token(db.Kind, int(r)), from))
+		statements = append(statements, fmt.Sprintf("INSERT INTO dump_rowkeeper_log (revision, "+
+			key+", prev_revision, create_revision, token, time, deleted, value) "+
+			"SELECT %[1]d, "+key+
+			", 0, %[1]d, %[2]s, time, deleted, value FROM dump_rowkeeper_log WHERE revision = %[3]d", r, token(db.Kind, int(r)), from))
 	}
 	exec(t, raw(t, db), statements...)
 }
@@ -72,7 +75,8 @@ func ended(t *testing.T, w *mvcc.Watcher) {
 func lost(t *testing.T, s *mvcc.Store, from, seen mvcc.Revision) {
 	t.Helper()
 	for r := from; r <= seen; r++ {
-		if _, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/", End: "0", At: r}); !errors.Is(err, mvcc.ErrCompacted) {
+		if _, err := s.Range(t.Context(),
+			mvcc.RangeOptions{Start: "/", End: "0", At: r}); !errors.Is(err, mvcc.ErrCompacted) {
 			t.Errorf("a list at %d, up to %d was seen: %v", r, seen, err)
 		}
 		if w, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: r}); err == nil {
@@ -83,22 +87,25 @@ func lost(t *testing.T, s *mvcc.Store, from, seen mvcc.Revision) {
 	}
 }
 
-// TestAnotherEpochReturns puts a copy that was fenced elsewhere in the place of the database while a store
-// runs. No revision that was seen is used again.
+// TestAnotherEpochReturns puts a copy that was fenced elsewhere in the place of the database while
+// a store runs. No revision that was seen is used again.
 func TestAnotherEpochReturns(t *testing.T) {
 	const seen = 30
 	for _, tc := range []struct {
 		name string
-		// fenced is how often the database was fenced before, epoch what the copy's is relative to its own.
+		// fenced is how often the database was fenced before, epoch what the copy's is relative to
+		// its own.
 		fenced int
 		epoch  mvcc.Epoch
-		// compacted and head of the copy are relative to the first revision; it is a copy of the first ten.
+		// compacted and head of the copy are relative to the first revision; it is a copy of the
+		// first ten.
 		compacted, head mvcc.Revision
 	}{
 		{name: "fenced twice, with a lower head", epoch: 2, compacted: 5, head: 12},
 		{name: "fenced twice, with a higher head", epoch: 2, compacted: 5, head: 50},
 		{name: "fenced once, with compacted just beyond", epoch: 1, compacted: seen + 1, head: 50},
-		{name: "less often fenced, with a higher head", fenced: 2, epoch: -1, compacted: 5, head: 50},
+		{name: "less often fenced, with a higher head", fenced: 2, epoch: -1, compacted: 5,
+			head: 50},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
@@ -120,7 +127,8 @@ func TestAnotherEpochReturns(t *testing.T) {
 				dump(t, raw(t, db))
 				drill(t, db, epoch+tc.epoch, start+tc.compacted, start+10, start+tc.head)
 				write(seen - 10)
-				watch, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: start + seen})
+				watch, err := s.Watch(t.Context(),
+					mvcc.WatchOptions{Prefix: "/", After: start + seen})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -144,8 +152,9 @@ func TestFencedCopyReturns(t *testing.T) {
 		dump(t, raw(t, db))
 		seen := put(t, s, "/b", 0, "x")
 		head := seen + 1<<31
-		exec(t, raw(t, db), fmt.Sprintf("UPDATE dump_rowkeeper_store SET epoch = 7, compacted = %d", head),
-			fmt.Sprintf("UPDATE dump_rowkeeper_log SET revision = %d WHERE revision = %d", head, first),
+		exec(t, raw(t, db), fmt.Sprintf("UPDATE dump_rowkeeper_store SET epoch = 7, compacted = %d",
+			head), fmt.Sprintf("UPDATE dump_rowkeeper_log SET revision = %d WHERE revision = %d",
+			head, first),
 			fmt.Sprintf("UPDATE dump_rowkeeper_live SET revision = %d", head))
 		restore(t, raw(t, db))
 		if got := become(t, s, seen); got != head {
@@ -158,7 +167,8 @@ func TestFencedCopyReturns(t *testing.T) {
 	})
 }
 
-// TestFencesRace lets stores notice at the same time that a copy was put in the place of their database.
+// TestFencesRace lets stores notice at the same time that a copy was put in the place of their
+// database.
 func TestFencesRace(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
 		stores := make([]*mvcc.Store, 3)
@@ -192,7 +202,8 @@ func TestFencesRace(t *testing.T) {
 			lost(t, s, seen, seen)
 		}
 		var epoch int
-		if err := d.QueryRow("SELECT epoch FROM rowkeeper_store").Scan(&epoch); err != nil || epoch != 4 {
+		if err := d.QueryRow("SELECT epoch FROM rowkeeper_store").Scan(&epoch); err != nil ||
+			epoch != 4 {
 			t.Errorf("the epoch is %d, %v, after one fence of 3", epoch, err)
 		}
 	})
@@ -201,7 +212,8 @@ func TestFencesRace(t *testing.T) {
 // held is a backend that holds the tailer's reads of the log back, and the answers of lists.
 type held struct {
 	mvcc.Backend
-	// mu is held for reading while the log is read, so that none is read any more when it is held back.
+	// mu is held for reading while the log is read, so that none is read any more when it is held
+	// back.
 	mu         sync.RWMutex
 	tail, page chan struct{}
 	// paged is told that an answer is held back, and tailed that a read of the log is.
@@ -217,7 +229,8 @@ func (h *held) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, er
 
 func openHeld(t *testing.T, db dbtest.DB, cfg mvcc.Config) (*mvcc.Store, *held) {
 	t.Helper()
-	h := &held{Backend: openBackend(t, db), paged: make(chan struct{}, 1), tailed: make(chan struct{}, 1)}
+	h := &held{Backend: openBackend(t, db), paged: make(chan struct{}, 1),
+		tailed: make(chan struct{}, 1)}
 	cfg.Logger = testLogger(t)
 	s, err := mvcc.Open(t.Context(), h, cfg)
 	if err != nil {
@@ -249,7 +262,8 @@ func await(ctx context.Context, c chan struct{}) error {
 	return nil
 }
 
-func (h *held) Tail(ctx context.Context, from mvcc.Revision, limit int, prev mvcc.Prev) (*mvcc.Tail, error) {
+func (h *held) Tail(ctx context.Context, from mvcc.Revision, limit int, prev mvcc.Prev) (*mvcc.Tail,
+	error) {
 	h.mu.RLock()
 	if c := h.tail; c != nil && limit > 1 { // who looks for one position asks for one row
 		h.mu.RUnlock()
@@ -279,11 +293,12 @@ func (h *held) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error) {
 	return p, err
 }
 
-// loseFrom takes the rows from the revision on away, and writes others in their place as another process does that had not
-// seen them, one group each.
+// loseFrom takes the rows from the revision on away, and writes others in their place as another
+// process does that had not seen them, one group each.
 func loseFrom(t *testing.T, db dbtest.DB, r, upto mvcc.Revision) {
 	t.Helper()
-	exec(t, raw(t, db), fmt.Sprintf("DELETE FROM rowkeeper_live WHERE revision >= %d", r), fmt.Sprintf("DELETE FROM rowkeeper_log WHERE revision >= %d", r))
+	exec(t, raw(t, db), fmt.Sprintf("DELETE FROM rowkeeper_live WHERE revision >= %d", r),
+		fmt.Sprintf("DELETE FROM rowkeeper_log WHERE revision >= %d", r))
 	b := openBackend(t, db)
 	defer b.Close()
 	st, err := b.State(t.Context())
@@ -292,7 +307,8 @@ func loseFrom(t *testing.T, db dbtest.DB, r, upto mvcc.Revision) {
 	}
 	for i := r; i <= upto; i++ {
 		res, err := b.Commit(t.Context(), &mvcc.Group{Token: mvcc.Token{byte(i), 1}, Seen: st.Head,
-			Mutations: []*mvcc.Mutation{{Key: mvcc.Key(fmt.Sprintf("/other/%d", i)), Value: []byte("x")}}})
+			Mutations: []*mvcc.Mutation{{Key: mvcc.Key(fmt.Sprintf("/other/%d", i)),
+				Value: []byte("x")}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -310,12 +326,13 @@ func list(t *testing.T, s *mvcc.Store) mvcc.Revision {
 	return res.Revision
 }
 
-// TestSeenIsLostBeforeItIsDelivered: lists have told revisions that the log is not read up to yet, and the database
-// loses some of them before it is.
+// TestSeenIsLostBeforeItIsDelivered: lists have told revisions that the log is not read up to yet,
+// and the database loses some of them before it is.
 func TestSeenIsLostBeforeItIsDelivered(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		// told are the revisions of lists, after the delivered one; lost the first one that is lost.
+		// told are the revisions of lists, after the delivered one; lost the first one that is
+		// lost.
 		told []mvcc.Revision
 		lost mvcc.Revision
 	}{
@@ -335,7 +352,8 @@ func TestSeenIsLostBeforeItIsDelivered(t *testing.T) {
 				h.hold(gate, nil)
 				for _, told := range tc.told {
 					for writer.Delivered() < start+told {
-						put(t, writer, mvcc.Key(fmt.Sprintf("/lost/%d", writer.Delivered())), 0, "x")
+						put(t, writer, mvcc.Key(fmt.Sprintf("/lost/%d", writer.Delivered())), 0,
+							"x")
 					}
 					if r := list(t, s); r != start+told {
 						t.Fatalf("the list is at %d, want %d", r, start+told)
@@ -350,7 +368,8 @@ func TestSeenIsLostBeforeItIsDelivered(t *testing.T) {
 				if r := list(t, s); r != start+newest+1 {
 					t.Fatalf("the list is at %d, want %d", r, start+newest+1)
 				}
-				watch, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: start + tc.lost})
+				watch, err := s.Watch(t.Context(),
+					mvcc.WatchOptions{Prefix: "/", After: start + tc.lost})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -365,8 +384,8 @@ func TestSeenIsLostBeforeItIsDelivered(t *testing.T) {
 	}
 }
 
-// TestSeenBeforeCompaction: compaction overtakes a process that has told newer revisions than it has delivered. It goes on in
-// the same history if they are there, and does not if they are not.
+// TestSeenBeforeCompaction: compaction overtakes a process that has told newer revisions than it
+// has delivered. It goes on in the same history if they are there, and does not if they are not.
 func TestSeenBeforeCompaction(t *testing.T) {
 	for _, loses := range []bool{false, true} {
 		t.Run(fmt.Sprintf("loses=%t", loses), func(t *testing.T) {
@@ -456,7 +475,8 @@ func TestCommitAfterLoss(t *testing.T) {
 				for _, told := range tc.told {
 					newest = start + told
 					for writer.Delivered() < newest {
-						put(t, writer, mvcc.Key(fmt.Sprintf("/told/%d", writer.Delivered())), 0, "x")
+						put(t, writer, mvcc.Key(fmt.Sprintf("/told/%d", writer.Delivered())), 0,
+							"x")
 					}
 					if r := list(t, s); r != newest {
 						t.Fatalf("the list is at %d, want %d", r, newest)
@@ -481,10 +501,12 @@ func TestCommitAfterLoss(t *testing.T) {
 					}
 					return
 				}
-				if mvcc.ClassOf(err) != mvcc.Unavailable || err == nil || !strings.Contains(err.Error(), "nothing was written") {
+				if mvcc.ClassOf(err) != mvcc.Unavailable || err == nil ||
+					!strings.Contains(err.Error(), "nothing was written") {
 					t.Errorf("the write is at %d, %v", r, err)
 				}
-				if kv, head, err := s.Get(t.Context(), "/mine"); kv != nil || err != nil || head < newest+1<<32 {
+				if kv, head, err := s.Get(t.Context(), "/mine"); kv != nil || err != nil ||
+					head < newest+1<<32 {
 					t.Errorf("there is %+v at %d, %v", kv, head, err)
 				}
 				put(t, s, "/mine", 0, "x")
@@ -523,7 +545,8 @@ func TestCommitAfterCompaction(t *testing.T) {
 				// What was seen is still found out to be stale or not.
 				if swept {
 					var conflict *mvcc.ConflictError
-					if _, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/k", Expect: seen, Value: []byte("x")}); !errors.As(err, &conflict) || conflict.Current != r {
+					if _, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/k", Expect: seen,
+						Value: []byte("x")}); !errors.As(err, &conflict) || conflict.Current != r {
 						t.Errorf("a write of what was replaced: %v", err)
 					}
 				} else if r = put(t, s, "/k", seen, "y"); r != head+1 {
@@ -533,7 +556,9 @@ func TestCommitAfterCompaction(t *testing.T) {
 					t.Errorf("%d groups were begun, want one that was refused and another", n)
 				}
 				var epoch int
-				if err := raw(t, db).QueryRow("SELECT epoch FROM rowkeeper_store").Scan(&epoch); err != nil || epoch != 1 {
+				if err := raw(t,
+					db).QueryRow("SELECT epoch FROM rowkeeper_store").Scan(&epoch); err != nil ||
+					epoch != 1 {
 					t.Errorf("the epoch is %d, %v", epoch, err)
 				}
 			})
@@ -541,8 +566,8 @@ func TestCommitAfterCompaction(t *testing.T) {
 	}
 }
 
-// TestLateAnswerOfLostHistory: a list that took longer than the delivery of what it has seen is not answered if that is lost
-// by then.
+// TestLateAnswerOfLostHistory: a list that took longer than the delivery of what it has seen is not
+// answered if that is lost by then.
 func TestLateAnswerOfLostHistory(t *testing.T) {
 	for _, loses := range []bool{false, true} {
 		t.Run(fmt.Sprintf("loses=%t", loses), func(t *testing.T) {
@@ -591,7 +616,8 @@ func TestLateAnswerOfLostHistory(t *testing.T) {
 	}
 }
 
-// TestCopyOfAnotherInode puts the file of a copy that was fenced twice in the place of the file that stores have open.
+// TestCopyOfAnotherInode puts the file of a copy that was fenced twice in the place of the file
+// that stores have open.
 func TestCopyOfAnotherInode(t *testing.T) {
 	db := dbtest.Open(t, dbtest.SQLite)
 	u, err := url.Parse(db.URL)
@@ -610,7 +636,8 @@ func TestCopyOfAnotherInode(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := raw(t, drilled)
-	exec(t, d, "DELETE FROM rowkeeper_log WHERE revision > 1000", "UPDATE rowkeeper_store SET epoch = 5, compacted = 1")
+	exec(t, d, "DELETE FROM rowkeeper_log WHERE revision > 1000",
+		"UPDATE rowkeeper_store SET epoch = 5, compacted = 1")
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -642,8 +669,8 @@ func (b *lateIdentity) Identity(ctx context.Context) (mvcc.Identity, error) {
 	return b.Backend.Identity(ctx)
 }
 
-// TestOneFenceForAReplacedFile puts a copy of the past in the place of the file that two stores have open. Both
-// notice. The one that comes later to fence finds that it was done.
+// TestOneFenceForAReplacedFile puts a copy of the past in the place of the file that two stores
+// have open. Both notice. The one that comes later to fence finds that it was done.
 func TestOneFenceForAReplacedFile(t *testing.T) {
 	db := dbtest.Open(t, dbtest.SQLite)
 	u, err := url.Parse(db.URL)
@@ -651,7 +678,8 @@ func TestOneFenceForAReplacedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := open(t, db, mvcc.Config{Logger: testLogger(t)})
-	late := &lateIdentity{Backend: openBackend(t, db), asked: make(chan struct{}), answer: make(chan struct{})}
+	late := &lateIdentity{Backend: openBackend(t, db), asked: make(chan struct{}),
+		answer: make(chan struct{})}
 	second, err := mvcc.Open(t.Context(), late, mvcc.Config{Logger: testLogger(t)})
 	if err != nil {
 		t.Fatal(err)

@@ -8,16 +8,21 @@ import (
 	"time"
 )
 
-// Everything that a store holds can be read at one revision, and be put into the place of everything that another one holds, which may be in a
-// database of another kind. Expiries stay what they are. What is not taken along is history: rows that were replaced, and deletions.
+// Everything that a store holds can be read at one revision, and be put into the place of
+// everything that another one holds, which may be in a database of another kind. Expiries stay what
+// they are. What is not taken along is history: rows that were replaced, and deletions.
 //
-// To put it back is one transaction under the commit lock, so nobody ever reads a half of it: neither a server that runs meanwhile, nor one that starts
-// after the process that did it was killed. In the same transaction the history is fenced (see fence.go), as after a restore by the
-// database's own tools: the revisions that were read or watched in the database before it stand for nothing any more.
+// To put it back is one transaction under the commit lock, so nobody ever reads a half of it:
+// neither a server that runs meanwhile, nor one that starts after the process that did it was
+// killed. In the same transaction the history is fenced (see fence.go), as after a restore by the
+// database's own tools: the revisions that were read or watched in the database before it stand for
+// nothing any more.
 //
-// Revisions stay what they are, too, if they can: in the store that the records come from, or one that has never been written, a revision stands for
-// the same content before and after. In a store with a history of its own the same revisions have stood for other content, and a client that remembers one would update
-// or leave alone what it has never seen. There the records are numbered anew, in the same order, beyond all revisions of both stores.
+// Revisions stay what they are, too, if they can: in the store that the records come from, or one
+// that has never been written, a revision stands for the same content before and after. In a store
+// with a history of its own the same revisions have stood for other content, and a client that
+// remembers one would update or leave alone what it has never seen. There the records are numbered
+// anew, in the same order, beyond all revisions of both stores.
 
 // Record is a key that exists, with all that is kept of it.
 type Record struct {
@@ -31,41 +36,49 @@ type Record struct {
 
 // Import is what replaces a store's content. An import that has failed may be begun again.
 type Import struct {
-	// Store is the identity of the store that the records come from, and Head its newest revision at that time.
+	// Store is the identity of the store that the records come from, and Head its newest revision
+	// at that time.
 	Store string
 	Head  Revision
-	// Replace removes the keys that exist. Otherwise a database that has some is refused with ErrNotEmpty.
+	// Replace removes the keys that exist. Otherwise a database that has some is refused with
+	// ErrNotEmpty.
 	Replace bool
-	// Records calls each for the records, in ascending order of revisions. It may be called again, after an error. each may give the record other
-	// revisions, which then are those that it is stored with. The record and what it points to are each's to keep until Records returns.
+	// Records calls each for the records, in ascending order of revisions. It may be called again,
+	// after an error. each may give the record other revisions, which then are those that it is
+	// stored with. The record and what it points to are each's to keep until Records returns.
 	Records func(each func(*Record) error) error
-	// Check reads before the commit what the database holds then, in ascending order of revisions. Nothing is changed if it
-	// returns an error.
+	// Check reads before the commit what the database holds then, in ascending order of revisions.
+	// Nothing is changed if it returns an error.
 	Check func(records func(each func(*Record) error) error) error
 
-	// Token is the token of the marker and of all rows, Fingerprint is stored as the new fingerprint, if not empty. Store.Import sets both.
+	// Token is the token of the marker and of all rows, Fingerprint is stored as the new
+	// fingerprint, if not empty. Store.Import sets both.
 	Token       Token
 	Fingerprint string
 	// Renumbered tells whether the records get new revisions.
 	Renumbered bool
 
-	// into is the identity of the store that they are put into, and seen what this process has seen of it.
+	// into is the identity of the store that they are put into, and seen what this process has seen
+	// of it.
 	into string
 	seen Position
 	// last is the newest revision that is taken: at first one beyond those of both stores.
 	last Revision
 }
 
-// emptyHead is the head of a store that has never been written: the marker that the first migration wrote.
+// emptyHead is the head of a store that has never been written: the marker that the first migration
+// wrote.
 const emptyHead Revision = 1
 
-// begin decides, by the state and the number of keys under the commit lock, whether the import may be, and with which revisions.
+// begin decides, by the state and the number of keys under the commit lock, whether the import may
+// be, and with which revisions.
 func (in *Import) begin(st State, keys int64) error {
 	if keys > 0 && !in.Replace {
 		return ErrNotEmpty
 	}
 	in.Renumbered = in.Store != in.into && st.Head.Revision > emptyHead
-	f := Fence{Seen: Position{Revision: max(in.Head, in.seen.Revision)}, Jump: minJump, PerSecond: perSecond}
+	f := Fence{Seen: Position{Revision: max(in.Head, in.seen.Revision)}, Jump: minJump,
+		PerSecond: perSecond}
 	in.last = f.Marker(st)
 	return nil
 }
@@ -82,9 +95,11 @@ func (in *Import) write(each func(*Record) error) error {
 	})
 }
 
-// end returns the state after the import of which st was the state before: the marker of the new epoch is the head, and nothing is left to compact or to sweep.
+// end returns the state after the import of which st was the state before: the marker of the new
+// epoch is the head, and nothing is left to compact or to sweep.
 func (in *Import) end(st State) State {
-	st.Head = Position{Epoch: max(st.Head.Epoch, in.seen.Epoch) + 1, Revision: in.last + 1, Token: in.Token}
+	st.Head = Position{Epoch: max(st.Head.Epoch, in.seen.Epoch) + 1, Revision: in.last + 1,
+		Token: in.Token}
 	st.Compacted, st.Swept = st.Head.Revision, st.Head.Revision
 	return st
 }
@@ -92,9 +107,10 @@ func (in *Import) end(st State) State {
 // ErrNotEmpty refuses to import into a store that has keys.
 var ErrNotEmpty = errors.New("the store is not empty")
 
-// Export calls begin with the state and the number of live keys, and then each with every one of them in ascending order of revisions, all of one
-// snapshot; see [Backend.Snapshot].
-func (s *Store) Export(ctx context.Context, begin func(ctx context.Context, st State, keys int64) error, each func(*Record) error) error {
+// Export calls begin with the state and the number of live keys, and then each with every one of
+// them in ascending order of revisions, all of one snapshot; see [Backend.Snapshot].
+func (s *Store) Export(ctx context.Context, begin func(ctx context.Context, st State,
+	keys int64) error, each func(*Record) error) error {
 	ctx, cancel := s.whileOpen(ctx)
 	defer cancel()
 	for {
@@ -116,19 +132,22 @@ func (s *Store) Export(ctx context.Context, begin func(ctx context.Context, st S
 			return snap.Records(func(r *Record) error {
 				found++
 				if r.Value == nil {
-					return Errorf(Invalid, "the database is damaged: the value of the key %q at revision %d is lost", string(r.Key), r.Revision)
+					return Errorf(Invalid, "the database is damaged: the value of the key %q at "+
+						"revision %d is lost", string(r.Key), r.Revision)
 				}
 				return each(r)
 			})
 		})
 		if errors.Is(err, errOtherHistory) {
-			// This is looked into now, since it asks the backend, which held a snapshot for the export until here.
+			// This is looked into now, since it asks the backend, which held a snapshot for the
+			// export until here.
 			if err = s.refence(ctx, suspect, "an export found another history"); err == nil {
 				continue
 			}
 		}
 		if err == nil && found != keys {
-			err = Errorf(Invalid, "the database is damaged: of %d keys, only %d have a row in the log", keys, found)
+			err = Errorf(Invalid, "the database is damaged: of %d keys, only %d have a row in "+
+				"the log", keys, found)
 		}
 		return orClosed(ctx, err)
 	}
@@ -136,7 +155,8 @@ func (s *Store) Export(ctx context.Context, begin func(ctx context.Context, st S
 
 // Import replaces everything by what in holds. This process and all others move to the new history.
 //
-// It does not keep this process from moving to another history meanwhile: who wants to fence waits for the commit lock as everybody does.
+// It does not keep this process from moving to another history meanwhile: who wants to fence waits
+// for the commit lock as everybody does.
 func (s *Store) Import(ctx context.Context, in *Import) (State, error) {
 	ctx, cancel := s.whileOpen(ctx)
 	defer cancel()
@@ -147,8 +167,10 @@ func (s *Store) Import(ctx context.Context, in *Import) (State, error) {
 	in.into, in.seen = id.Store, s.hub.newestSeen()
 	in.Fingerprint, in.Token = id.Actual, newToken()
 	st, err := in.Into(ctx, s.b)
-	// A deadlock with another server's maintenance, or a lock that was not to be had in time, is over when it is tried again a little later.
-	for try := 1; err != nil && ClassOf(err) == Transient && try < importTries && ctx.Err() == nil; try++ {
+	// A deadlock with another server's maintenance, or a lock that was not to be had in time, is
+	// over when it is tried again a little later.
+	for try := 1; err != nil && ClassOf(err) == Transient && try < importTries &&
+		ctx.Err() == nil; try++ {
 		s.log.Warn("the import was undone by the database and is repeated", "err", err)
 		wait(ctx, time.Duration(try)*importPause)
 		st, err = in.Into(ctx, s.b)
@@ -160,8 +182,9 @@ func (s *Store) Import(ctx context.Context, in *Import) (State, error) {
 		return State{}, orClosed(ctx, err)
 	}
 	s.metrics.fenced()
-	// Somebody in this process may have noticed it first, and be in the new history already, or beyond it:
-	// then the next answer of the database tells. So it does if the lock cannot be had in time.
+	// Somebody in this process may have noticed it first, and be in the new history already, or
+	// beyond it: then the next answer of the database tells. So it does if the lock cannot be had
+	// in time.
 	if s.fencing.acquire(ctx) != nil {
 		return st, nil
 	}
@@ -175,7 +198,8 @@ func (s *Store) Import(ctx context.Context, in *Import) (State, error) {
 const (
 	// importTries is how often an import is tried that the database undoes for reasons of its own.
 	importTries = 5
-	// importPause is how long it waits before the second try; it waits longer before each of those that follow.
+	// importPause is how long it waits before the second try; it waits longer before each of those
+	// that follow.
 	importPause = 100 * time.Millisecond
 )
 
@@ -194,7 +218,8 @@ func orClosed(ctx context.Context, err error) error {
 	return err
 }
 
-// Valid returns what is wrong with a record that follows one at the given revision, if it could not have been written by a store whose head was at head.
+// Valid returns what is wrong with a record that follows one at the given revision, if it could not
+// have been written by a store whose head was at head.
 func (r *Record) Valid(after, head Revision, limits Limits) error {
 	switch {
 	case r.Key == "":
@@ -202,10 +227,13 @@ func (r *Record) Valid(after, head Revision, limits Limits) error {
 	case len(r.Key) > limits.KeyBytes:
 		return &LimitError{What: "key", Bytes: len(r.Key), Limit: limits.KeyBytes}
 	case len(r.Value) > limits.ValueBytes:
-		return fmt.Errorf("key %q: %w", string(r.Key), &LimitError{What: "value", Bytes: len(r.Value), Limit: limits.ValueBytes})
-	case r.Revision <= after || r.Revision > head || r.Create < 1 || r.Create > r.Revision || r.Expiry < 0:
-		return fmt.Errorf("key %q has the revision %d, the creation revision %d and the expiry %d, after revision %d and up to %d",
-			string(r.Key), r.Revision, r.Create, r.Expiry, after, head)
+		return fmt.Errorf("key %q: %w", string(r.Key),
+			&LimitError{What: "value", Bytes: len(r.Value), Limit: limits.ValueBytes})
+	case r.Revision <= after || r.Revision > head || r.Create < 1 || r.Create > r.Revision ||
+		r.Expiry < 0:
+		return fmt.Errorf("key %q has the revision %d, the creation revision %d and the expiry "+
+			"%d, after revision %d and up to %d", string(r.Key), r.Revision, r.Create, r.Expiry,
+			after, head)
 	}
 	return nil
 }

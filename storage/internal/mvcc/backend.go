@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Key is a key of the store: any bytes, compared as bytes. It is a string because keys are immutable and serve as map keys.
+// Key is a key of the store: any bytes, compared as bytes. It is a string because keys are
+// immutable and serve as map keys.
 type Key string
 
 // Revision is the place of a write in the one history. Valid revisions start at 1.
@@ -17,24 +18,27 @@ type Epoch int64
 // Token marks the log rows of one commit group, 16 random bytes.
 type Token [16]byte
 
-// Position names a log row beyond doubt: a revision could exist twice if a database lost its tail, a revision with its
-// epoch and its group's token could not.
+// Position names a log row beyond doubt: a revision could exist twice if a database lost its tail,
+// a revision with its epoch and its group's token could not.
 type Position struct {
 	Epoch    Epoch
 	Revision Revision
 	Token    Token
 }
 
-// State is what every read of a backend returns besides its rows, taken in the same snapshot as these.
+// State is what every read of a backend returns besides its rows, taken in the same snapshot as
+// these.
 type State struct {
 	// Head is the position of the newest log row.
 	Head Position
-	// Compacted is the boundary below which history may be gone: reads at it work, reads below it do not.
+	// Compacted is the boundary below which history may be gone: reads at it work, reads below it
+	// do not.
 	Compacted Revision
-	// Swept is the revision up to which the rows that were replaced have been removed. Swept <= Compacted.
-	// While a sweep is under way, it may be behind what a batch has returned.
+	// Swept is the revision up to which the rows that were replaced have been removed. Swept <=
+	// Compacted. While a sweep is under way, it may be behind what a batch has returned.
 	Swept Revision
-	// Writable is false on a standby or a read-only server. What such a server says may be late and is never used.
+	// Writable is false on a standby or a read-only server. What such a server says may be late and
+	// is never used.
 	Writable bool
 	// Now is the database's clock.
 	Now time.Time
@@ -72,10 +76,11 @@ type Mutation struct {
 	Delete bool
 	// Value is the new value, empty for a deletion.
 	Value []byte
-	// TTL is the time after which the key expires, from the commit on and by the database's clock. 0 means never.
+	// TTL is the time after which the key expires, from the commit on and by the database's clock.
+	// 0 means never.
 	TTL time.Duration
-	// PrevValue is the value at Expect, if the caller has it at hand (HasPrev), so that the deletion's
-	// event needs no read of it. Like Value, it counts for the size of the group.
+	// PrevValue is the value at Expect, if the caller has it at hand (HasPrev), so that the
+	// deletion's event needs no read of it. Like Value, it counts for the size of the group.
 	PrevValue []byte
 	HasPrev   bool
 }
@@ -100,29 +105,32 @@ type Group struct {
 // Outcome is the decision about one mutation.
 type Outcome struct {
 	Accepted bool
-	// Revision is the mutation's own revision if it was accepted, else the key's current revision before the group (0 if absent).
+	// Revision is the mutation's own revision if it was accepted, else the key's current revision
+	// before the group (0 if absent).
 	Revision Revision
 	// Create is the creation revision of the key, if accepted.
 	Create Revision
-	// PrevValue is the value that an accepted deletion removed, if its mutation has not HasPrev. Backends
-	// fill it in order of arrival until they have filled Limits.GroupBytes; then they leave it nil, and
-	// who needs the value reads it from the log.
+	// PrevValue is the value that an accepted deletion removed, if its mutation has not HasPrev.
+	// Backends fill it in order of arrival until they have filled Limits.GroupBytes; then they
+	// leave it nil, and who needs the value reads it from the log.
 	PrevValue []byte
-	// Err, of class Data, says that the mutation was not accepted because what is stored of its key is
-	// damaged: the expectation holds, but the value that a deletion would remove is lost.
+	// Err, of class Data, says that the mutation was not accepted because what is stored of its key
+	// is damaged: the expectation holds, but the value that a deletion would remove is lost.
 	Err error
 }
 
-// GroupResult is what a committed group did. If no mutation was accepted, nothing was written and Before is just the head.
+// GroupResult is what a committed group did. If no mutation was accepted, nothing was written and
+// Before is just the head.
 type GroupResult struct {
-	// Before is the head that the group found under the lock. The accepted mutations have the revisions
-	// Before.Revision+1, +2, … in order of arrival.
+	// Before is the head that the group found under the lock. The accepted mutations have the
+	// revisions Before.Revision+1, +2, … in order of arrival.
 	Before Position
 	// State.Head is the head after the group.
 	State State
 	// Time is what was written to the log rows' time.
 	Time time.Time
-	// LockWait is how long the group waited for the commit lock, as far as the backend can tell, else 0. For metrics.
+	// LockWait is how long the group waited for the commit lock, as far as the backend can tell,
+	// else 0. For metrics.
 	LockWait time.Duration
 	// Outcomes has one element per mutation of the group.
 	Outcomes []Outcome
@@ -130,11 +138,12 @@ type GroupResult struct {
 
 // Resolution answers what became of a group whose commit did not return.
 type Resolution struct {
-	// Committed: the group's rows are in the log; Rows has them, without values, in order of revision. Rows that were swept since
-	// are missing.
+	// Committed: the group's rows are in the log; Rows has them, without values, in order of
+	// revision. Rows that were swept since are missing.
 	Committed bool
-	// Aborted: the group's token is not in the log and was now recorded, so that it can never commit.
-	// When neither is true, compaction has passed the place where the rows would be, and nobody can tell.
+	// Aborted: the group's token is not in the log and was now recorded, so that it can never
+	// commit. When neither is true, compaction has passed the place where the rows would be, and
+	// nobody can tell.
 	Aborted bool
 	Rows    []Row
 	State   State
@@ -149,9 +158,9 @@ type Tail struct {
 	More bool
 }
 
-// ReadBytes bounds, in bytes, the values that one call of Page, Tail or Values returns: it returns no more
-// rows after the one with which its values reach the bound. Callers ask for fewer rows if they know
-// their size; the bound holds where they do not.
+// ReadBytes bounds, in bytes, the values that one call of Page, Tail or Values returns: it returns
+// no more rows after the one with which its values reach the bound. Callers ask for fewer rows if
+// they know their size; the bound holds where they do not.
 const ReadBytes = 32 << 20
 
 // Prev says which previous values a read of the log brings along.
@@ -176,7 +185,8 @@ type PageQuery struct {
 	KeysOnly bool
 }
 
-// Page is the answer: rows in the order of keys, at most Limit. Only Key, Revision, Create and Value are set.
+// Page is the answer: rows in the order of keys, at most Limit. Only Key, Revision, Create and
+// Value are set.
 type Page struct {
 	State State
 	Rows  []Row
@@ -184,7 +194,8 @@ type Page struct {
 	More bool
 }
 
-// ReplacedQuery asks which rows, current at the revision At, were replaced by rows in (After, Upto].
+// ReplacedQuery asks which rows, current at the revision At, were replaced by rows in (After,
+// Upto].
 type ReplacedQuery struct {
 	Start, End Key
 	At         Revision
@@ -192,14 +203,15 @@ type ReplacedQuery struct {
 	Upto       Revision
 }
 
-// Replaced is a key that was changed after a snapshot, and the revision that the snapshot has of it.
+// Replaced is a key that was changed after a snapshot, and the revision that the snapshot has of
+// it.
 type Replaced struct {
 	Key      Key
 	Revision Revision
 }
 
-// Limits are what a backend can store. The store checks them before a mutation is queued, since one row that fails
-// would fail its whole group.
+// Limits are what a backend can store. The store checks them before a mutation is queued, since one
+// row that fails would fail its whole group.
 type Limits struct {
 	// KeyBytes is the largest length of a key.
 	KeyBytes int
@@ -210,25 +222,28 @@ type Limits struct {
 	GroupBytes     int
 }
 
-// MaxKeyBytes and MaxValueBytes are the limits of every backend whose database can hold as much, so that what one database takes another one
-// takes, too: the greatest value is that of etcd's default, the greatest key fits into every database's index.
+// MaxKeyBytes and MaxValueBytes are the limits of every backend whose database can hold as much, so
+// that what one database takes another one takes, too: the greatest value is that of etcd's
+// default, the greatest key fits into every database's index.
 const (
 	MaxKeyBytes   = 1024
 	MaxValueBytes = 3 << 19
 )
 
-// Fence asks for a new epoch. What it does is decided by [Fence.After], under the commit lock; see [StartEpoch].
+// Fence asks for a new epoch. What it does is decided by [Fence.After], under the commit lock; see
+// [StartEpoch].
 type Fence struct {
 	// Seen is the newest position that this process knows.
 	Seen Position
-	// Replaces is the epoch that the database had when the process found that it has to be fenced. If it
-	// has another one under the commit lock, somebody else has fenced, or it is another database.
+	// Replaces is the epoch that the database had when the process found that it has to be fenced.
+	// If it has another one under the commit lock, somebody else has fenced, or it is another
+	// database.
 	Replaces Epoch
 	// Token is the token of the marker row.
 	Token Token
 	// The marker row is put as far as Jump beyond the greater of Seen.Revision and the head, and at
-	// PerSecond for each second since 1970 by the database's clock if that is farther. The head and the
-	// clock are those under the commit lock.
+	// PerSecond for each second since 1970 by the database's clock if that is farther. The head and
+	// the clock are those under the commit lock.
 	Jump, PerSecond Revision
 	// Fingerprint is stored as the new fingerprint, if not empty.
 	Fingerprint string
@@ -263,18 +278,19 @@ type Size struct {
 // Backend is a database. This is its whole contract; the package backendtest checks it. The package
 // storage/drivers says what a driver consists of.
 //
-// Each method is one statement or one short transaction, is safe for concurrent use, and ends with its
-// context. It returns errors as *[Error], so that the caller knows what to do. A backend decides nothing:
-// where a method says that a rule of this package decides, it calls that rule.
+// Each method is one statement or one short transaction, is safe for concurrent use, and ends with
+// its context. It returns errors as *[Error], so that the caller knows what to do. A backend
+// decides nothing: where a method says that a rule of this package decides, it calls that rule.
 //
-// Reads are consistent: the rows and the State of one answer are of one snapshot, which was taken after
-// the method was called. So a read that begins after a commit has returned, in whatever process, sees it.
-// Reads do not wait for the commit lock. The server that takes the writes answers them, or State.Writable
-// is false. Expired, FirstAt and Size, which do not return the state, refuse such a server by [ReadOnly].
+// Reads are consistent: the rows and the State of one answer are of one snapshot, which was taken
+// after the method was called. So a read that begins after a commit has returned, in whatever
+// process, sees it. Reads do not wait for the commit lock. The server that takes the writes answers
+// them, or State.Writable is false. Expired, FirstAt and Size, which do not return the state,
+// refuse such a server by [ReadOnly].
 //
-// Keys are any bytes and are compared as bytes. Values are any bytes: nil is NULL, and an empty value is
-// not nil. A live row whose row of the log is missing is damage. Reads report it as [LostValue], and
-// nothing but that key fails if it is read or written alone.
+// Keys are any bytes and are compared as bytes. Values are any bytes: nil is NULL, and an empty
+// value is not nil. A live row whose row of the log is missing is damage. Reads report it as
+// [LostValue], and nothing but that key fails if it is read or written alone.
 type Backend interface {
 	// Limits returns what the backend can store.
 	Limits() Limits
@@ -285,39 +301,40 @@ type Backend interface {
 	// Durability tells what can undo commits, and compares nothing.
 	Durability(ctx context.Context) (Durability, error)
 
-	// RecordBoot stores a boot, "" for none, if the recorded one is from. It is a no-op otherwise. It
-	// returns when this and everything before it are on the disk, whatever the settings are, as far as
-	// the database can do that.
+	// RecordBoot stores a boot, "" for none, if the recorded one is from. It is a no-op otherwise.
+	// It returns when this and everything before it are on the disk, whatever the settings are, as
+	// far as the database can do that.
 	RecordBoot(ctx context.Context, from, boot string) error
 
-	// Commit decides and writes one group in one transaction: take the commit lock; decide as [CheckGroup]
-	// and then [Decide] say; write; commit. The accepted mutations get the revisions after the head, without
-	// a gap, in order of arrival. A group without an accepted mutation writes nothing. Commit notifies the
-	// other processes, once, of the new head. It waits for the commit lock as long as the database's
-	// settings and ctx let it.
+	// Commit decides and writes one group in one transaction: take the commit lock; decide as
+	// [CheckGroup] and then [Decide] say; write; commit. The accepted mutations get the revisions
+	// after the head, without a gap, in order of arrival. A group without an accepted mutation
+	// writes nothing. Commit notifies the other processes, once, of the new head. It waits for the
+	// commit lock as long as the database's settings and ctx let it.
 	//
-	// An error of class [Unknown] says that the group may have been committed, or may still be. With any
-	// other class it was not and never will be.
+	// An error of class [Unknown] says that the group may have been committed, or may still be.
+	// With any other class it was not and never will be.
 	Commit(ctx context.Context, g *Group) (*GroupResult, error)
 
-	// Locked runs f in a transaction that holds the commit lock, for all that is rare. It commits what f
-	// has written if f returns nil. If f returns an error, nothing is changed, and the error is returned as
-	// it is. Other errors are classified as those of Commit are. A read-only server is refused with
-	// [ReadOnly]. f is called once at most, and must not use the backend.
+	// Locked runs f in a transaction that holds the commit lock, for all that is rare. It commits
+	// what f has written if f returns nil. If f returns an error, nothing is changed, and the error
+	// is returned as it is. Other errors are classified as those of Commit are. A read-only server
+	// is refused with [ReadOnly]. f is called once at most, and must not use the backend.
 	Locked(ctx context.Context, o LockOptions, f func(Tx) error) error
 
-	// Snapshot calls f with a snapshot, which holds no lock that a writer needs. Only ctx bounds its time,
-	// and f may take as long as it likes. The context that f gets ends with the snapshot; if the snapshot
-	// ends before f has returned, its cause is not context.Canceled. Errors of f are returned as they are.
+	// Snapshot calls f with a snapshot, which holds no lock that a writer needs. Only ctx bounds
+	// its time, and f may take as long as it likes. The context that f gets ends with the snapshot;
+	// if the snapshot ends before f has returned, its cause is not context.Canceled. Errors of f
+	// are returned as they are.
 	Snapshot(ctx context.Context, f func(context.Context, Snapshot) error) error
 
 	// State reads the state alone: the cheapest read there is, as every consistent read does it.
 	State(ctx context.Context) (State, error)
 
-	// Tail reads the rows with revision >= from, in order of revision, at most limit (> 0), with their
-	// values and previous values as prev says. The caller passes the last position it knows, so that the
-	// first row proves that the history is still the same. The previous value of a row is missing (HasPrev)
-	// if compaction has removed it.
+	// Tail reads the rows with revision >= from, in order of revision, at most limit (> 0), with
+	// their values and previous values as prev says. The caller passes the last position it knows,
+	// so that the first row proves that the history is still the same. The previous value of a row
+	// is missing (HasPrev) if compaction has removed it.
 	Tail(ctx context.Context, from Revision, limit int, prev Prev) (*Tail, error)
 
 	// Get reads one key: the row, or nil if it does not exist.
@@ -326,36 +343,38 @@ type Backend interface {
 	// Page reads live rows, in order of keys.
 	Page(ctx context.Context, q PageQuery) (*Page, error)
 
-	// Replaced scans the log in (q.After, q.Upto] for rows whose key is in range and whose Prev is in
-	// [1, q.At].
+	// Replaced scans the log in (q.After, q.Upto] for rows whose key is in range and whose Prev is
+	// in [1, q.At].
 	Replaced(ctx context.Context, q ReplacedQuery) ([]Replaced, State, error)
 
-	// Values reads log rows (Key, Revision, Create, Value) by their revisions, in no particular order.
-	// Rows that do not exist are missing, and so are those beyond ReadBytes: a row is lost only if it is
-	// missing when it is asked for alone.
+	// Values reads log rows (Key, Revision, Create, Value) by their revisions, in no particular
+	// order. Rows that do not exist are missing, and so are those beyond ReadBytes: a row is lost
+	// only if it is missing when it is asked for alone.
 	Values(ctx context.Context, revisions []Revision) ([]Row, State, error)
 
-	// Count counts the live keys in a range with revision <= at (0: all), and stops at limit (0: none).
+	// Count counts the live keys in a range with revision <= at (0: all), and stops at limit (0:
+	// none).
 	Count(ctx context.Context, start, end Key, at Revision, limit int64) (int64, State, error)
 
-	// Expired returns live keys whose expiry has passed by the database's clock, at most limit, the oldest
-	// expiry first, and how long it is until the next expiry after those (0 if there is none). That is a
-	// short time, and not 0, if more keys have expired than the limit.
+	// Expired returns live keys whose expiry has passed by the database's clock, at most limit, the
+	// oldest expiry first, and how long it is until the next expiry after those (0 if there is
+	// none). That is a short time, and not 0, if more keys have expired than the limit.
 	Expired(ctx context.Context, limit int) ([]Expired, time.Duration, error)
 
-	// FirstAt returns the first log row at or after the revision, for its time (Revision and Time are set),
-	// or nil.
+	// FirstAt returns the first log row at or after the revision, for its time (Revision and Time
+	// are set), or nil.
 	FirstAt(ctx context.Context, revision Revision) (*Row, error)
 
-	// Sweepable reads what [PlanSweep] asks for: the rows in (swept, compacted], in order of revision, at
-	// most limit (> 0) or one more, and the row at swept if it is there.
+	// Sweepable reads what [PlanSweep] asks for: the rows in (swept, compacted], in order of
+	// revision, at most limit (> 0) or one more, and the row at swept if it is there.
 	Sweepable(ctx context.Context, limit int) (Sweepable, error)
 
-	// Sweep carries out a plan in one short transaction, and returns how many rows it deleted. Rows that
-	// are gone are no error, and swept is never lowered. It changes nothing if [SweepPlan.Check] refuses
-	// the state that the transaction finds. It takes the commit lock as late as it can, and not at all for an empty plan,
-	// which is carried out, too: a backend may give back the space that earlier ones have freed. Its errors do
-	// not tell that nothing was done: the transaction may commit even when the caller has given up.
+	// Sweep carries out a plan in one short transaction, and returns how many rows it deleted. Rows
+	// that are gone are no error, and swept is never lowered. It changes nothing if
+	// [SweepPlan.Check] refuses the state that the transaction finds. It takes the commit lock as
+	// late as it can, and not at all for an empty plan, which is carried out, too: a backend may
+	// give back the space that earlier ones have freed. Its errors do not tell that nothing was
+	// done: the transaction may commit even when the caller has given up.
 	Sweep(ctx context.Context, p *SweepPlan) (int, error)
 
 	// Size reads the sizes, from statistics where counting would be expensive.
@@ -367,11 +386,11 @@ type Backend interface {
 
 // LockOptions say how a transaction gets the commit lock and keeps it.
 type LockOptions struct {
-	// AnyServer accepts whatever server the address leads to now. If the transaction ends without an
-	// error, the backend works with that one from then on, and only with it. It is for a fence.
+	// AnyServer accepts whatever server the address leads to now. If the transaction ends without
+	// an error, the backend works with that one from then on, and only with it. It is for a fence.
 	AnyServer bool
-	// Unbounded: only the context bounds the time of the transaction, and f may wait for its caller. It is
-	// for an import. The lock keeps sweeps out, too.
+	// Unbounded: only the context bounds the time of the transaction, and f may wait for its
+	// caller. It is for an import. The lock keeps sweeps out, too.
 	Unbounded bool
 }
 
@@ -381,17 +400,17 @@ type Snapshot interface {
 	State() State
 	// Keys counts the live keys.
 	Keys() (int64, error)
-	// Records calls each for every live key, in ascending order of revisions, and holds no more of them in
-	// memory than the one that it hands out. Errors of each are returned as they are.
+	// Records calls each for every live key, in ascending order of revisions, and holds no more of
+	// them in memory than the one that it hands out. Errors of each are returned as they are.
 	Records(each func(*Record) error) error
 }
 
-// Tx is a transaction that holds the commit lock. What it reads is what the last holder has committed, and
-// what itself has written, except for State, which stays what it was at first.
+// Tx is a transaction that holds the commit lock. What it reads is what the last holder has
+// committed, and what itself has written, except for State, which stays what it was at first.
 type Tx interface {
 	Snapshot
-	// Group reads what [Resolve] asks for about a group that was begun after a revision: the guard, and the
-	// rows with its token and a greater revision, without values, in order of revision.
+	// Group reads what [Resolve] asks for about a group that was begun after a revision: the guard,
+	// and the rows with its token and a greater revision, without values, in order of revision.
 	Group(token Token, after Revision) (Guard, []Row, error)
 	// Abort records a token as aborted, with the revision that its group had seen.
 	Abort(token Token, seen Revision) error
@@ -404,29 +423,34 @@ type Tx interface {
 	RecordFingerprint(string) error
 	// Clear removes all rows of log and live.
 	Clear() error
-	// Insert writes a row of the log and a live row for each record that write hands to it. A key that
-	// comes twice is an error of class [Data]. Errors of write are returned as they are.
+	// Insert writes a row of the log and a live row for each record that write hands to it. A key
+	// that comes twice is an error of class [Data]. Errors of write are returned as they are.
 	Insert(token Token, write func(each func(*Record) error) error) error
 }
 
-// KeysReader is a Backend whose every read costs a round trip, so that reads of keys that wait at the same time had better be one.
+// KeysReader is a Backend whose every read costs a round trip, so that reads of keys that wait at
+// the same time had better be one.
 type KeysReader interface {
-	// GetKeys reads several different keys: Key, Revision, Create and Value of those that exist, in no particular order. The Value of a row
-	// whose value is lost is nil, and Get says what is wrong with it.
+	// GetKeys reads several different keys: Key, Revision, Create and Value of those that exist, in
+	// no particular order. The Value of a row whose value is lost is nil, and Get says what is
+	// wrong with it.
 	GetKeys(ctx context.Context, keys []Key) ([]Row, State, error)
 }
 
 // Notifier is a Backend that can tell that another process has committed.
 type Notifier interface {
-	// Listen calls notify with the newest revision that it heard of (0 if it cannot tell; then the log has to be asked) until ctx ends.
-	// It keeps a connection of its own and reconnects; status is called with nil whenever notifications flow, and with the
-	// reason whenever they do not, so that the caller polls meanwhile. A notification is a hint: it may be late or missing.
+	// Listen calls notify with the newest revision that it heard of (0 if it cannot tell; then the
+	// log has to be asked) until ctx ends. It keeps a connection of its own and reconnects; status
+	// is called with nil whenever notifications flow, and with the reason whenever they do not, so
+	// that the caller polls meanwhile. A notification is a hint: it may be late or missing.
 	Listen(ctx context.Context, notify func(Revision), status func(error))
 }
 
-// Poller is a Backend that can tell more cheaply than by State that nothing has changed since the last call.
+// Poller is a Backend that can tell more cheaply than by State that nothing has changed since the
+// last call.
 type Poller interface {
-	// Changed returns false if no other process has committed since the last call. Only the tailer calls it.
+	// Changed returns false if no other process has committed since the last call. Only the tailer
+	// calls it.
 	Changed(ctx context.Context) (bool, error)
 }
 

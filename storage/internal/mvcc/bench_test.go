@@ -13,15 +13,17 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// BenchmarkCrossReplicaWatch measures, for writes through one store, how long after their acknowledgement a watcher of another store over the same database has
-// their events: idle (the writes come one by one, with quiet between), and while 16 writers write through the first store. A negative time, when the
-// event was faster than the acknowledgement, counts as 0.
+// BenchmarkCrossReplicaWatch measures, for writes through one store, how long after their
+// acknowledgement a watcher of another store over the same database has their events: idle (the
+// writes come one by one, with quiet between), and while 16 writers write through the first store.
+// A negative time, when the event was faster than the acknowledgement, counts as 0.
 func BenchmarkCrossReplicaWatch(b *testing.B) {
 	for _, writers := range []int{0, 16} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
 			dbtest.Each(b, func(b *testing.B, db dbtest.DB) {
 				a, other := open(b, db, mvcc.Config{}), open(b, db, mvcc.Config{})
-				w, err := other.Watch(b.Context(), mvcc.WatchOptions{Prefix: "/measured/", After: other.Delivered()})
+				w, err := other.Watch(b.Context(),
+					mvcc.WatchOptions{Prefix: "/measured/", After: other.Delivered()})
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -33,7 +35,9 @@ func BenchmarkCrossReplicaWatch(b *testing.B) {
 				for i := range writers {
 					load.Go(func() {
 						for n := 0; ctx.Err() == nil; n++ {
-							if _, err := a.Commit(b.Context(), mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/load/%d/%d", i, n)), Value: value}); err != nil {
+							if _, err := a.Commit(b.Context(),
+								mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/load/%d/%d", i, n)),
+									Value: value}); err != nil {
 								b.Error(err)
 								return
 							}
@@ -57,7 +61,9 @@ func BenchmarkCrossReplicaWatch(b *testing.B) {
 				quiet := time.NewTicker(20 * time.Millisecond)
 				defer quiet.Stop()
 				for n := 0; b.Loop(); n++ {
-					if _, err := a.Commit(b.Context(), mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/measured/%d", n)), Value: value}); err != nil {
+					if _, err := a.Commit(b.Context(),
+						mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/measured/%d", n)),
+							Value: value}); err != nil {
 						b.Fatal(err)
 					}
 					acknowledged := time.Now()
@@ -72,15 +78,17 @@ func BenchmarkCrossReplicaWatch(b *testing.B) {
 	}
 }
 
-// BenchmarkIdle counts the statements that a store costs its server when nobody writes, after the time for which it polls faster is over, with and without watchers. The server
-// counts them; one of each counting is taken off.
+// BenchmarkIdle counts the statements that a store costs its server when nobody writes, after the
+// time for which it polls faster is over, with and without watchers. The server counts them; one of
+// each counting is taken off.
 func BenchmarkIdle(b *testing.B) {
 	for _, watchers := range []int{0, 100} {
 		b.Run(fmt.Sprintf("watchers=%d", watchers), func(b *testing.B) {
 			dbtest.Each(b, func(b *testing.B, db dbtest.DB) {
 				s := open(b, db, mvcc.Config{QuietAfter: time.Millisecond})
 				for range watchers {
-					if _, err := s.Watch(b.Context(), mvcc.WatchOptions{Prefix: "/", After: s.Delivered(), Progress: true}); err != nil {
+					if _, err := s.Watch(b.Context(), mvcc.WatchOptions{Prefix: "/",
+						After: s.Delivered(), Progress: true}); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -92,14 +100,16 @@ func BenchmarkIdle(b *testing.B) {
 					before, began := statements(b, d, db), time.Now()
 					period := time.NewTimer(5 * time.Second)
 					<-period.C
-					b.ReportMetric(float64(statements(b, d, db)-before-1)/time.Since(began).Seconds(), "statements/s")
+					b.ReportMetric(float64(statements(b, d,
+						db)-before-1)/time.Since(began).Seconds(), "statements/s")
 				}
 			}, dbtest.Postgres, dbtest.MariaDB, dbtest.MySQL)
 		})
 	}
 }
 
-// statements is how many statements the server has executed: for Postgres, where each read is a transaction, the transactions of the database; for MySQL those of the server.
+// statements is how many statements the server has executed: for Postgres, where each read is a
+// transaction, the transactions of the database; for MySQL those of the server.
 func statements(b *testing.B, d *sql.DB, db dbtest.DB) (n int64) {
 	b.Helper()
 	var err error

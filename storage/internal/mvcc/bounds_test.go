@@ -13,8 +13,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// TestGroupsOfLargeDeletions reaps a flood of large keys: what a group holds, and what its answer brings, is
-// bounded, and every deletion has its event with the value that it removed.
+// TestGroupsOfLargeDeletions reaps a flood of large keys: what a group holds, and what its answer
+// brings, is bounded, and every deletion has its event with the value that it removed.
 func TestGroupsOfLargeDeletions(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
 		s, f := openFaulty(t, db, mvcc.Config{})
@@ -42,8 +42,9 @@ func TestGroupsOfLargeDeletions(t *testing.T) {
 		}
 		const keys = 24
 		for i := range keys {
-			_, err := s.Commit(t.Context(), mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/flood/%02d", i)), TTL: time.Hour,
-				Value: bytes.Repeat([]byte{'a' + byte(i)}, size)})
+			_, err := s.Commit(t.Context(),
+				mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/flood/%02d", i)), TTL: time.Hour,
+					Value: bytes.Repeat([]byte{'a' + byte(i)}, size)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -68,8 +69,8 @@ func TestGroupsOfLargeDeletions(t *testing.T) {
 	})
 }
 
-// TestOneDamagedKey deletes, in one group with other writes, a key whose value is lost: only this deletion
-// fails, and says which key it is.
+// TestOneDamagedKey deletes, in one group with other writes, a key whose value is lost: only this
+// deletion fails, and says which key it is.
 func TestOneDamagedKey(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
 		s, f := openFaulty(t, db, mvcc.Config{})
@@ -116,11 +117,13 @@ func TestOneDamagedKey(t *testing.T) {
 		}
 		for _, c := range others {
 			if a := <-c; a.err != nil || a.revision > before+3 {
-				t.Errorf("a write beside a damaged key: revision %d after %d, %v", a.revision, before, a.err)
+				t.Errorf("a write beside a damaged key: revision %d after %d, %v", a.revision,
+					before, a.err)
 			}
 		}
 		a := <-deletion
-		if mvcc.ClassOf(a.err) != mvcc.Data || !strings.Contains(a.err.Error(), "/lost") || !strings.Contains(a.err.Error(), "backup") {
+		if mvcc.ClassOf(a.err) != mvcc.Data || !strings.Contains(a.err.Error(), "/lost") ||
+			!strings.Contains(a.err.Error(), "backup") {
 			t.Errorf("the deletion of the damaged key: %d, %v", a.revision, a.err)
 		}
 		if groups != 2 {
@@ -129,15 +132,16 @@ func TestOneDamagedKey(t *testing.T) {
 	})
 }
 
-// TestRangeOfLargeReplacedRows pages through a snapshot whose rows were all replaced since: the pages are
-// bounded in bytes, and together they have everything.
+// TestRangeOfLargeReplacedRows pages through a snapshot whose rows were all replaced since: the
+// pages are bounded in bytes, and together they have everything.
 func TestRangeOfLargeReplacedRows(t *testing.T) {
 	s := open(t, inMemory(t), mvcc.Config{})
 	const size, keys = 1 << 20, mvcc.ReadBytes>>20 + 8
 	var at mvcc.Revision
 	revisions := make([]mvcc.Revision, keys)
 	for i := range keys {
-		r, err := s.Commit(t.Context(), mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/k/%03d", i)), Value: bytes.Repeat([]byte{'a' + byte(i)}, size)})
+		r, err := s.Commit(t.Context(), mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/k/%03d", i)),
+			Value: bytes.Repeat([]byte{'a' + byte(i)}, size)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,7 +165,8 @@ func TestRangeOfLargeReplacedRows(t *testing.T) {
 			n++
 		}
 		if held >= 2*mvcc.ReadBytes || r.More != (n < keys) || len(r.KVs) == 0 {
-			t.Fatalf("a page has %d keys of %d bytes, and more to come: %t, after %d of %d", len(r.KVs), held, r.More, n, keys)
+			t.Fatalf("a page has %d keys of %d bytes, and more to come: %t, after %d of %d",
+				len(r.KVs), held, r.More, n, keys)
 		}
 		o.From = r.KVs[len(r.KVs)-1].Key + "\x00"
 	}

@@ -9,15 +9,16 @@ import (
 	"time"
 )
 
-// coalescer coalesces concurrent reads: several callers get the answer of one query. A read joins only a
-// query that has not started, so that the answer is of a snapshot that was taken after the read began.
-// While fewer than width queries run, a read starts one at once. Those that come later wait together for
-// one of them to end.
+// coalescer coalesces concurrent reads: several callers get the answer of one query. A read joins
+// only a query that has not started, so that the answer is of a snapshot that was taken after the
+// read began. While fewer than width queries run, a read starts one at once. Those that come later
+// wait together for one of them to end.
 type coalescer struct {
-	// query reads the keys, which may be none, and the head. It runs under the store's own context, since
-	// it serves several callers.
+	// query reads the keys, which may be none, and the head. It runs under the store's own context,
+	// since it serves several callers.
 	query func(keys []Key) (map[Key]*KeyValue, Revision, error)
-	// width is the number of queries at a time, without the slow ones, and size the number of keys of a query.
+	// width is the number of queries at a time, without the slow ones, and size the number of keys
+	// of a query.
 	width, size int
 
 	// mu protects the fields below, and those of the queries until they are done.
@@ -32,8 +33,8 @@ type coalescer struct {
 // coalesced is a query of several callers.
 type coalesced struct {
 	keys map[Key]struct{}
-	// callers are those that have not given up. yielded: it is slow, and another query takes its place.
-	// ended: it is not under way any more.
+	// callers are those that have not given up. yielded: it is slow, and another query takes its
+	// place. ended: it is not under way any more.
 	callers        int
 	yielded, ended bool
 
@@ -43,8 +44,8 @@ type coalesced struct {
 	err   error
 }
 
-// slowQuery is the time after which a query does not count any more: one that hangs on a dead connection
-// must not stop the others.
+// slowQuery is the time after which a query does not count any more: one that hangs on a dead
+// connection must not stop the others.
 const slowQuery = time.Second
 
 // ask joins a query that reads the keys, and returns it when it is done.
@@ -55,7 +56,8 @@ func (s *coalescer) ask(ctx context.Context, keys ...Key) (*coalesced, error) {
 		return nil, ErrClosed
 	}
 	if n := len(s.waiting); n == 0 || len(s.waiting[n-1].keys)+len(keys) > s.size {
-		s.waiting = append(s.waiting, &coalesced{keys: map[Key]struct{}{}, done: make(chan struct{})})
+		s.waiting = append(s.waiting,
+			&coalesced{keys: map[Key]struct{}{}, done: make(chan struct{})})
 	}
 	q := s.waiting[len(s.waiting)-1]
 	for _, k := range keys {
@@ -129,8 +131,8 @@ func (s *coalescer) close() {
 	s.wg.Wait()
 }
 
-// Head returns the newest revision, linearizably: it is not lower than that of any write that any replica
-// acknowledged before the call. It is never 0.
+// Head returns the newest revision, linearizably: it is not lower than that of any write that any
+// replica acknowledged before the call. It is never 0.
 func (s *Store) Head(ctx context.Context) (Revision, error) {
 	q, err := s.heads.ask(ctx)
 	if err != nil {
@@ -139,8 +141,8 @@ func (s *Store) Head(ctx context.Context) (Revision, error) {
 	return q.head, nil
 }
 
-// Get reads the current state of one key, linearizably. kv is nil if the key does not exist. head is the
-// revision of the snapshot.
+// Get reads the current state of one key, linearizably. kv is nil if the key does not exist. head
+// is the revision of the snapshot.
 func (s *Store) Get(ctx context.Context, key Key) (kv *KeyValue, head Revision, err error) {
 	if _, ok := s.b.(KeysReader); !ok {
 		return s.get(ctx, key)

@@ -9,9 +9,10 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// Commit writes one mutation and returns its revision after the database has committed it durably. Its errors are *[ConflictError], *[LimitError],
-// [ErrClosed], ctx's error if the caller gave up before its group began (nothing was written), [ErrUnknownOutcome], and *[Error] for
-// what the database refused (nothing was written).
+// Commit writes one mutation and returns its revision after the database has committed it durably.
+// Its errors are *[ConflictError], *[LimitError], [ErrClosed], ctx's error if the caller gave up
+// before its group began (nothing was written), [ErrUnknownOutcome], and *[Error] for what the
+// database refused (nothing was written).
 func (s *Store) Commit(ctx context.Context, m Mutation) (Revision, error) {
 	w, err := s.enqueue(ctx, m)
 	if err != nil {
@@ -46,7 +47,8 @@ func (s *Store) enqueue(ctx context.Context, m Mutation) (*write, error) {
 	case m.Delete && m.Expect == 0:
 		return nil, &ConflictError{Key: m.Key}
 	case m.Expect < 0 || m.TTL < 0:
-		return nil, fmt.Errorf("a revision and a time to live are not negative: %d, %s", m.Expect, m.TTL)
+		return nil, fmt.Errorf("a revision and a time to live are not negative: %d, %s",
+			m.Expect, m.TTL)
 	}
 	// A previous value is held as long as the group is, and then by the event.
 	bytes := len(m.Key) + len(m.Value) + len(m.PrevValue)
@@ -77,7 +79,8 @@ func (s *Store) commitLoop() {
 // Writers behind groups that end, however many, are not refused: the queue bounds their number.
 func (s *Store) boundQueueing() (stop func()) {
 	ctx, cancel := context.WithCancel(s.commitCtx)
-	err := Errorf(Unavailable, "the database has not answered an earlier write for %s, and nothing was written", s.cfg.RetryFor)
+	err := Errorf(Unavailable, "the database has not answered an earlier write for %s, and "+
+		"nothing was written", s.cfg.RetryFor)
 	timer := time.AfterFunc(s.cfg.RetryFor, func() {
 		for ctx.Err() == nil {
 			next := s.cfg.RetryFor
@@ -99,26 +102,30 @@ func answerAll(group []*write, err error) {
 	}
 }
 
-// commitGroup commits writes as one group, or as several if the database rejects one of them, and answers all of them. This is
-// the one place where a failed transaction is judged: what certainly was not committed is tried again, what is unknown is resolved first.
+// commitGroup commits writes as one group, or as several if the database rejects one of them, and
+// answers all of them. This is the one place where a failed transaction is judged: what certainly
+// was not committed is tried again, what is unknown is resolved first.
 func (s *Store) commitGroup(writes []*write) {
 	mutations := make([]*Mutation, len(writes))
 	for i, w := range writes {
 		mutations[i] = &w.m
 	}
 	retry := retryPolicy()
-	// Those that have waited while the group before was tried in vain are tried once, or they would wait until their callers give up.
+	// Those that have waited while the group before was tried in vain are tried once, or they would
+	// wait until their callers give up.
 	deadline := writes[0].arrived.Add(s.cfg.RetryFor)
 	seen, overtaken := s.hub.undecided(), false
 	for epoch := seen[0].Epoch; ; seen = s.hub.undecided() {
 		if seen[0].Epoch != epoch {
 			// What the writers expect may be a revision of the lost history, which another state
 			// has in this one.
-			answerAll(writes, Errorf(Unavailable, "the database's history has changed, and nothing was written: read again"))
+			answerAll(writes, Errorf(Unavailable, "the database's history has changed, and "+
+				"nothing was written: read again"))
 			return
 		}
 		newest := len(seen) - 1
-		g := &Group{Token: newToken(), Seen: seen[newest], Earlier: seen[:newest], Mutations: mutations}
+		g := &Group{Token: newToken(), Seen: seen[newest], Earlier: seen[:newest],
+			Mutations: mutations}
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(s.commitCtx, s.cfg.Timeout)
 		s.tailer.groupBegins()
@@ -137,7 +144,8 @@ func (s *Store) commitGroup(writes []*write) {
 		class := ClassOf(err)
 		s.metrics.commitFailed(class)
 		if class == Unknown {
-			s.log.Warn("the outcome of a commit group is unknown; looking for it", "mutations", len(writes), "err", err)
+			s.log.Warn("the outcome of a commit group is unknown; looking for it", "mutations",
+				len(writes), "err", err)
 			if s.resolve(g, writes, err) {
 				return
 			}
@@ -210,7 +218,8 @@ func (s *Store) finish(res *GroupResult, writes []*write) {
 		if !o.Accepted {
 			continue
 		}
-		e := &Event{Key: w.m.Key, Revision: o.Revision, Prev: w.m.Expect, Create: o.Create, Deleted: w.m.Delete}
+		e := &Event{Key: w.m.Key, Revision: o.Revision, Prev: w.m.Expect, Create: o.Create,
+			Deleted: w.m.Delete}
 		switch {
 		case w.m.Delete && !w.m.HasPrev:
 			e.prevKnown, e.prevValue = o.PrevValue != nil, o.PrevValue
@@ -252,8 +261,9 @@ func (s *Store) finish(res *GroupResult, writes []*write) {
 	}
 }
 
-// resolve finds out what became of a group whose commit did not return, and answers the writers, unless it is certain that nothing was written
-// and never will be: then it returns false, and the group may be tried again with another token.
+// resolve finds out what became of a group whose commit did not return, and answers the writers,
+// unless it is certain that nothing was written and never will be: then it returns false, and the
+// group may be tried again with another token.
 func (s *Store) resolve(g *Group, writes []*write, cause error) bool {
 	ctx, cancel := context.WithTimeout(s.commitCtx, s.cfg.ResolveFor)
 	defer cancel()
@@ -274,7 +284,8 @@ func (s *Store) resolve(g *Group, writes []*write, cause error) bool {
 			err = ErrCompacted
 		}
 		s.metrics.resolved("unknown")
-		s.log.Error("the outcome of a commit group stays unknown", "mutations", len(writes), "cause", cause, "err", err)
+		s.log.Error("the outcome of a commit group stays unknown", "mutations", len(writes),
+			"cause", cause, "err", err)
 		answerAll(writes, fmt.Errorf("%w: %w", ErrUnknownOutcome, cause))
 		return true
 	case r.Aborted:
@@ -283,7 +294,8 @@ func (s *Store) resolve(g *Group, writes []*write, cause error) bool {
 	}
 	s.metrics.resolved("committed")
 	s.tailer.wakeFor(r.State.Head.Revision)
-	// The group's rows say which mutations were accepted. Rows that were replaced may have been swept if compaction has come so far.
+	// The group's rows say which mutations were accepted. Rows that were replaced may have been
+	// swept if compaction has come so far.
 	complete := r.State.Compacted <= g.Seen.Revision
 	accepted := make(map[Key]*Row, len(r.Rows))
 	for i := range r.Rows {
@@ -293,7 +305,8 @@ func (s *Store) resolve(g *Group, writes []*write, cause error) bool {
 		row := accepted[w.m.Key]
 		switch {
 		case row != nil && row.Prev == w.m.Expect && row.Deleted == w.m.Delete:
-			delete(accepted, w.m.Key) // a second mutation with the same expectation lost to this one
+			// a second mutation with the same expectation lost to this one
+			delete(accepted, w.m.Key)
 			w.answer(row.Revision, nil)
 		case row == nil && !complete:
 			w.answer(0, fmt.Errorf("%w: %w", ErrUnknownOutcome, cause))

@@ -8,7 +8,8 @@ import (
 
 // CompactionPolicy says what history is kept. A zero value means its default.
 type CompactionPolicy struct {
-	// Window is the time for which every revision can be read and watched from. Default 10 minutes. Negative: nothing is compacted unless Store.Compact is called.
+	// Window is the time for which every revision can be read and watched from. Default 10 minutes.
+	// Negative: nothing is compacted unless Store.Compact is called.
 	Window time.Duration
 	// Keep is the number of newest revisions that are kept however old they are. Default 1,000.
 	Keep Revision
@@ -26,8 +27,9 @@ func (p CompactionPolicy) withDefaults() CompactionPolicy {
 	return p
 }
 
-// compactLoop moves the boundary and sweeps. All replicas do so at once: the boundary only rises, and a batch that another replica has swept is empty.
-// A random part of the interval keeps them from doing it in step.
+// compactLoop moves the boundary and sweeps. All replicas do so at once: the boundary only rises,
+// and a batch that another replica has swept is empty. A random part of the interval keeps them
+// from doing it in step.
 func (s *Store) compactLoop(ctx context.Context) {
 	p := s.cfg.Compaction
 	for {
@@ -75,8 +77,10 @@ func (s *Store) compactOnce(ctx context.Context) error {
 	return err
 }
 
-// boundary returns the newest revision that the policy lets go: at least Window old and followed by at least Keep others. Rows' times
-// are those of the database's clock and rise with the revisions, but for steps of that clock, which move the boundary by as much; so a binary search over the primary key finds it.
+// boundary returns the newest revision that the policy lets go: at least Window old and followed by
+// at least Keep others. Rows' times are those of the database's clock and rise with the revisions,
+// but for steps of that clock, which move the boundary by as much; so a binary search over the
+// primary key finds it.
 func (s *Store) boundary(ctx context.Context, st State) (Revision, error) {
 	p := s.cfg.Compaction
 	limit := st.Now.Add(-p.Window)
@@ -98,8 +102,10 @@ func (s *Store) boundary(ctx context.Context, st State) (Revision, error) {
 	return old, nil
 }
 
-// Compact moves the boundary: from its return on, in this process, and within a moment in the others, reads below the revision answer ErrCompacted. What
-// was replaced is removed by the sweep, which follows in the background. The order matters: if rows were removed first, a list that is still allowed could miss them.
+// Compact moves the boundary: from its return on, in this process, and within a moment in the
+// others, reads below the revision answer ErrCompacted. What was replaced is removed by the sweep,
+// which follows in the background. The order matters: if rows were removed first, a list that is
+// still allowed could miss them.
 func (s *Store) Compact(ctx context.Context, r Revision) error {
 	if s.ctx.Err() != nil {
 		return ErrClosed
@@ -120,7 +126,8 @@ func (s *Store) Compact(ctx context.Context, r Revision) error {
 	return nil
 }
 
-// CompactedRevision is the newest boundary that this process knows of, 0 if nothing was ever compacted.
+// CompactedRevision is the newest boundary that this process knows of, 0 if nothing was ever
+// compacted.
 func (s *Store) CompactedRevision() Revision { return s.hub.compactedRevision() }
 
 // Sweep removes what the boundary has released, in batches with pauses, so that writers go on.
@@ -153,9 +160,11 @@ func (s *Store) Sweep(ctx context.Context) error {
 	}
 }
 
-// sweepPause is how long the sweep rests after a batch, a multiple of the time that the batch took: it takes a quarter of the database's time at most while
-// there is little to do, and more if the debt grows, since a sweep that is slower than the writers would never end. A debt that is as great as the jump of a
-// fence is not one: what is before the fence is what was there then, and nobody adds to it.
+// sweepPause is how long the sweep rests after a batch, a multiple of the time that the batch took:
+// it takes a quarter of the database's time at most while there is little to do, and more if the
+// debt grows, since a sweep that is slower than the writers would never end. A debt that is as
+// great as the jump of a fence is not one: what is before the fence is what was there then, and
+// nobody adds to it.
 func sweepPause(debt Revision, took time.Duration) time.Duration {
 	switch {
 	case debt >= minJump || debt <= 500_000:

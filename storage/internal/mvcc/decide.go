@@ -2,21 +2,22 @@ package mvcc
 
 import "time"
 
-// Decide is the rule by which a group's mutations are accepted, for backends that decide in Go (Postgres says the same in SQL):
-// per key, the first mutation in order of arrival whose expectation holds against the state before the group is
-// accepted, and all others of that key are refused.
+// Decide is the rule by which a group's mutations are accepted, for backends that decide in Go
+// (Postgres says the same in SQL): per key, the first mutation in order of arrival whose
+// expectation holds against the state before the group is accepted, and all others of that key are
+// refused.
 //
-// Why this is linearizable. All mutations of a group wait at the same time, so any order of them may be chosen. Order
-// the refused ones of a key that expected anything else than its state before the accepted one, where they fail;
-// and those that expected the same state as the accepted one after it, where they fail too, since no caller can know
-// the revision that it was given.
+// Why this is linearizable. All mutations of a group wait at the same time, so any order of them
+// may be chosen. Order the refused ones of a key that expected anything else than its state before
+// the accepted one, where they fail; and those that expected the same state as the accepted one
+// after it, where they fail too, since no caller can know the revision that it was given.
 //
-// current returns the key's revision and creation revision before the group, 0 and 0 if it does not exist. The outcomes'
-// revisions are numbered from before+1.
+// current returns the key's revision and creation revision before the group, 0 and 0 if it does not
+// exist. The outcomes' revisions are numbered from before+1.
 //
-// lost, if not nil, is asked about each mutation that would be accepted. If it returns an error, the mutation
-// has this error as its outcome, as have the others that expect the same of this key, and writes nothing:
-// one damaged key must not fail the others' writes.
+// lost, if not nil, is asked about each mutation that would be accepted. If it returns an error,
+// the mutation has this error as its outcome, as have the others that expect the same of this key,
+// and writes nothing: one damaged key must not fail the others' writes.
 func Decide(mutations []*Mutation, before Revision, current func(Key) (revision, create Revision),
 	lost func(i int) error) (outcomes []Outcome, accepted int) {
 	outcomes = make([]Outcome, len(mutations))
@@ -57,14 +58,14 @@ func Decide(mutations []*Mutation, before Revision, current func(Key) (revision,
 	return outcomes, accepted
 }
 
-// TTLMicros is the mutation's TTL in microseconds, rounded up: a key that expires must not become one that
-// never does.
+// TTLMicros is the mutation's TTL in microseconds, rounded up: a key that expires must not become
+// one that never does.
 func (m *Mutation) TTLMicros() int64 {
 	return int64((m.TTL + time.Microsecond - 1) / time.Microsecond)
 }
 
-// Expiry is when the key expires that the mutation writes at the time now of the database's clock, in
-// microseconds since 1970. 0 means never.
+// Expiry is when the key expires that the mutation writes at the time now of the database's clock,
+// in microseconds since 1970. 0 means never.
 func (m *Mutation) Expiry(now time.Time) int64 {
 	if m.TTL <= 0 {
 		return 0

@@ -1,110 +1,120 @@
-// Package mvcc stores keys, values and their history in a SQL database, as etcd's mvcc does in its own.
-// Every decision is here: rules.go decides, a database's backend executes.
+// Package mvcc stores keys, values and their history in a SQL database, as etcd's mvcc does in its
+// own. Every decision is here: rules.go decides, a database's backend executes.
 //
-// Every successful write has a revision. Old states can be read until they are compacted. A watch from
-// any revision that is not compacted sees every later event once and in order.
+// Every successful write has a revision. Old states can be read until they are compacted. A watch
+// from any revision that is not compacted sees every later event once and in order.
 //
-// The package knows neither Kubernetes nor any particular database. What differs between databases is a
-// [Backend]. It reads rows and runs transactions. It decides nothing, and only a [Notifier] starts
-// goroutines.
+// The package knows neither Kubernetes nor any particular database. What differs between databases
+// is a [Backend]. It reads rows and runs transactions. It decides nothing, and only a [Notifier]
+// starts goroutines.
 //
 //   - The rules (rules.go, decide.go) are pure functions. They decide who may write ([CheckGroup],
-//     [Decide]), what became of a group with an unknown outcome ([Resolve]), what compaction and sweep
-//     remove ([CompactTo], [PlanSweep], [ForgetAborted]), where a fence goes ([Fence.After]) and when
-//     another epoch is accepted ([Adoptable]). The files compact.go, fence.go and expire.go say when a
-//     rule is asked.
+//     [Decide]), what became of a group with an unknown outcome ([Resolve]), what compaction and
+//     sweep remove ([CompactTo], [PlanSweep], [ForgetAborted]), where a fence goes ([Fence.After])
+//     and when another epoch is accepted ([Adoptable]). The files compact.go, fence.go and
+//     expire.go say when a rule is asked.
 //   - What is rare (locked.go) applies a rule in a transaction that holds the commit lock
 //     ([Backend.Locked]): [ResolveGroup], [RaiseCompacted], [StartEpoch], [RecordFingerprint] and
 //     [Import.Into]. [SweepBatch] plans without the lock.
-//   - Commits are the backend's own transaction ([Backend.Commit]), since they must hold the lock for
-//     as short a time as the database allows. They apply the same rules.
+//   - Commits are the backend's own transaction ([Backend.Commit]), since they must hold the lock
+//     for as short a time as the database allows. They apply the same rules.
 //
 // # The data
 //
 // Four tables (the SQL is in the migrations of each database):
 //
-//   - log: append-only, primary key revision. Key, the revision that this one replaced (0 for a creation, also for a
-//     re-creation after a deletion), the creation revision, the group's token, the time in the database's clock,
-//     deleted or not, and last the value. The newest row is the head. Compaction never removes it, nor the row at the
-//     compacted revision.
-//     Rows with an empty key are markers: they hold a revision and no event. The migration writes the first one
+//   - log: append-only, primary key revision. Key, the revision that this one replaced (0 for a
+//     creation, also for a re-creation after a deletion), the creation revision, the group's token,
+//     the time in the database's clock, deleted or not, and last the value. The newest row is the
+//     head. Compaction never removes it, nor the row at the compacted revision. Rows with an empty
+//     key are markers: they hold a revision and no event. The migration writes the first one
 //     (revision 1), a fence writes the others.
 //   - live: one row per existing key: its newest revision, its creation revision, its expiry.
-//   - store: one row: identity, epoch, fingerprint, boot, compacted, swept. Locking this row is the commit lock. A commit
-//     does not update it.
-//   - aborted: tokens of groups that were declared "not done" after an unknown outcome, each with the
-//     revision that its group had seen. When compaction has passed that revision, the sweep removes it.
+//   - store: one row: identity, epoch, fingerprint, boot, compacted, swept. Locking this row is the
+//     commit lock. A commit does not update it.
+//   - aborted: tokens of groups that were declared "not done" after an unknown outcome, each with
+//     the revision that its group had seen. When compaction has passed that revision, the sweep
+//     removes it.
 //
 // # The walk of one write
 //
-// [Store.Commit] checks the mutation against the limits and queues it. The committer, one goroutine per process,
-// takes all that is queued, makes a [Group] with a fresh token and gives it to [Backend.Commit]: take the commit lock; read
-// the head and the keys' current revisions; check the history (see [CheckGroup]); accept, per key, the first
-// mutation in order of arrival whose expectation holds (see [Decide]); number the accepted ones densely after the head; write their log and live rows; commit. Then it
-// hands the events to the hub and answers the writers.
+// [Store.Commit] checks the mutation against the limits and queues it. The committer, one goroutine
+// per process, takes all that is queued, makes a [Group] with a fresh token and gives it to
+// [Backend.Commit]: take the commit lock; read the head and the keys' current revisions; check the
+// history (see [CheckGroup]); accept, per key, the first mutation in order of arrival whose
+// expectation holds (see [Decide]); number the accepted ones densely after the head; write their
+// log and live rows; commit. Then it hands the events to the hub and answers the writers.
 //
 // # The walk of one event
 //
-// The hub holds the newest events in a ring, and the position up to which they are delivered. The committer appends its own
-// group when the row before the group is the last that was delivered. Everything else (other replicas' writes, a
-// group whose outcome was unknown) comes from the tailer, which reads the log after the delivered position when it is
-// told that there is something new: by a notification, by a poll, or by a reader that saw a newer head. A [Watcher] has a
-// cursor, not a queue: [Watcher.Next] collects its events from the ring, or from the log when the ring
-// has moved past it.
+// The hub holds the newest events in a ring, and the position up to which they are delivered. The
+// committer appends its own group when the row before the group is the last that was delivered.
+// Everything else (other replicas' writes, a group whose outcome was unknown) comes from the
+// tailer, which reads the log after the delivered position when it is told that there is something
+// new: by a notification, by a poll, or by a reader that saw a newer head. A [Watcher] has a
+// cursor, not a queue: [Watcher.Next] collects its events from the ring, or from the log when the
+// ring has moved past it.
 //
 // # The invariants, and why they hold
 //
-// I1 One history: revision order is commit order, revisions are dense, and nobody sees n+1 without being able to see n.
-// A group reads the head after it has taken the commit lock, by a statement whose snapshot is younger than the lock, and holds the lock
-// until its commit is visible. So the next group starts from it. log's primary key is the second safeguard.
+// I1 One history: revision order is commit order, revisions are dense, and nobody sees n+1 without
+// being able to see n. A group reads the head after it has taken the commit lock, by a statement
+// whose snapshot is younger than the lock, and holds the lock until its commit is visible. So the
+// next group starts from it. log's primary key is the second safeguard.
 //
-// I2 Nothing acknowledged is lost, nothing refused is applied later. Writers are answered after the database's
-// commit returned. If it did not return, the group is looked for by its token under the commit lock; only after its
-// token is recorded in aborted, which every group checks under the same lock before it writes, is the answer
-// "not done". A group that is still waiting for the lock as a zombie finds its token there and writes
-// nothing, however late it comes: the token is forgotten only when compaction has passed what the group
-// had seen, and such a group is refused for that ([ForgetAborted]). A process that was overtaken so, as
-// after a long pause, reads where the history stands and tries the mutations in another group.
-// If compaction has removed the evidence, the answer is [ErrUnknownOutcome]. The same holds if the
-// database does not answer in time.
+// I2 Nothing acknowledged is lost, nothing refused is applied later. Writers are answered after the
+// database's commit returned. If it did not return, the group is looked for by its token under the
+// commit lock; only after its token is recorded in aborted, which every group checks under the same
+// lock before it writes, is the answer "not done". A group that is still waiting for the lock as a
+// zombie finds its token there and writes nothing, however late it comes: the token is forgotten
+// only when compaction has passed what the group had seen, and such a group is refused for that
+// ([ForgetAborted]). A process that was overtaken so, as after a long pause, reads where the
+// history stands and tries the mutations in another group. If compaction has removed the evidence,
+// the answer is [ErrUnknownOutcome]. The same holds if the database does not answer in time.
 //
 // I3 Every watcher sees every event after its start exactly once, in order, or an error.
 //
-//   - The hub appends a batch only if it starts where the delivered position ends. So the ring has no
-//     gap and no overlap.
-//   - Of rows that were read before the position moved, only those after it are appended, and only if
-//     the row at the position is the one that was delivered.
-//   - A watcher's cursor is the revision up to which it has seen everything. It moves only over events
-//     that were handed out or that do not concern the watcher.
-//   - The cursor changes from log to ring under the hub's mutex, when the ring begins at or before it.
-//   - Every read of the log checks compacted in the same snapshot as the rows. So a swept event is an
-//     error, never a gap.
+//   - The hub appends a batch only if it starts where the delivered position ends. So the ring has
+//     no gap and no overlap.
+//   - Of rows that were read before the position moved, only those after it are appended, and only
+//     if the row at the position is the one that was delivered.
+//   - A watcher's cursor is the revision up to which it has seen everything. It moves only over
+//     events that were handed out or that do not concern the watcher.
+//   - The cursor changes from log to ring under the hub's mutex, when the ring begins at or before
+//     it.
+//   - Every read of the log checks compacted in the same snapshot as the rows. So a swept event is
+//     an error, never a gap.
 //
 // I4 Reads are linearizable. [Store.Head], [Store.Get] and [Store.Range] at revision 0 read in a
-// statement that starts after the call did. Concurrent callers of Head, and of Get where a read costs a
-// round trip, share a query only if it starts after they asked (see coalescer). Every statement reads
-// the server's role, and a server that may be behind (a standby, a read-only one) is refused.
+// statement that starts after the call did. Concurrent callers of Head, and of Get where a read
+// costs a round trip, share a query only if it starts after they asked (see coalescer). Every
+// statement reads the server's role, and a server that may be behind (a standby, a read-only one)
+// is refused.
 //
-// I5 A range is one snapshot at the revision it says, all its pages together; see snapshot.go for the argument.
+// I5 A range is one snapshot at the revision it says, all its pages together; see snapshot.go for
+// the argument.
 //
-// I6 Revisions never go backwards, and none is reused for other content. A process keeps every position
-// ([Position]: epoch, revision and token) that an answer has shown to it, until it has compared the
-// position with the log's row. Every commit carries those that are not compared yet, and the backend
-// compares them under the commit lock. A head that is lower, another epoch, or another token at a
-// revision means that the database was restored or lost its tail. Then nothing is written, and a fence
-// moves the head at least 2^32 beyond everything seen, with compacted at the marker, so that every older
-// revision answers "compacted". Another epoch is accepted instead only if compacted is 2^31 beyond
-// everything seen there ([Adoptable]). See fence.go for why that holds when several processes fence at
-// once, and when the database is a copy that was fenced elsewhere.
+// I6 Revisions never go backwards, and none is reused for other content. A process keeps every
+// position ([Position]: epoch, revision and token) that an answer has shown to it, until it has
+// compared the position with the log's row. Every commit carries those that are not compared yet,
+// and the backend compares them under the commit lock. A head that is lower, another epoch, or
+// another token at a revision means that the database was restored or lost its tail. Then nothing
+// is written, and a fence moves the head at least 2^32 beyond everything seen, with compacted at
+// the marker, so that every older revision answers "compacted". Another epoch is accepted instead
+// only if compacted is 2^31 beyond everything seen there ([Adoptable]). See fence.go for why that
+// holds when several processes fence at once, and when the database is a copy that was fenced
+// elsewhere.
 //
-// I7 Bounded growth. Compaction first commits the new boundary and then removes, in small paced batches, the rows that rows
-// up to the boundary replaced. The rows that remain are the live rows and those newer than the boundary.
+// I7 Bounded growth. Compaction first commits the new boundary and then removes, in small paced
+// batches, the rows that rows up to the boundary replaced. The rows that remain are the live rows
+// and those newer than the boundary.
 //
 // # Bounded memory
 //
-// What is held at a time is bounded in bytes, not only in rows. A queue, a group and the ring count keys, values
-// and previous values. A backend's answer counts its values ([ReadBytes], [Limits].GroupBytes). The reaper
-// reads what it deletes, in such answers, before it queues the deletions.
+// What is held at a time is bounded in bytes, not only in rows. A queue, a group and the ring count
+// keys, values and previous values. A backend's answer counts its values ([ReadBytes],
+// [Limits].GroupBytes). The reaper reads what it deletes, in such answers, before it queues the
+// deletions.
 //
 // # Lock order
 //

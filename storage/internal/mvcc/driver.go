@@ -14,11 +14,13 @@ type Driver interface {
 	Schemes() []string
 	// Examples are how its URLs look, for help texts.
 	Examples() []string
-	// Open connects to the database, checks that it holds a store of a schema that this program can use, and returns a backend. It
-	// changes nothing. Its error is an *Error whose text is one sentence that names what to do, without secrets.
+	// Open connects to the database, checks that it holds a store of a schema that this program can
+	// use, and returns a backend. It changes nothing. Its error is an *Error whose text is one
+	// sentence that names what to do, without secrets.
 	Open(ctx context.Context, url string, opts DriverOptions) (Backend, error)
-	// Migrate brings the database's schema to the newest version, under a lock, so that several processes may do so at once; it creates
-	// the schema in an empty database. It returns the migrations that it ran.
+	// Migrate brings the database's schema to the newest version, under a lock, so that several
+	// processes may do so at once; it creates the schema in an empty database. It returns the
+	// migrations that it ran.
 	Migrate(ctx context.Context, url string, opts DriverOptions) ([]Migration, error)
 	// Status lists all migrations that this program knows or the database has, in order.
 	Status(ctx context.Context, url string, opts DriverOptions) ([]Migration, error)

@@ -3,29 +3,30 @@ package mvcc
 import "context"
 
 // A database with relaxed durability confirms commits that are not on the disk yet: SQLite with
-// synchronous=NORMAL, PostgreSQL with fsync=off, MySQL with innodb_flush_log_at_trx_commit=2. Whoever
-// holds them, the operating system or the server, takes them along when it ends. What processes have
-// seen tells that, unless all that had seen the lost revisions ended together with the database: then
-// clients would meet the same revisions again, with other content.
+// synchronous=NORMAL, PostgreSQL with fsync=off, MySQL with innodb_flush_log_at_trx_commit=2.
+// Whoever holds them, the operating system or the server, takes them along when it ends. What
+// processes have seen tells that, unless all that had seen the lost revisions ended together with
+// the database: then clients would meet the same revisions again, with other content.
 //
-// So before its first commit a process records, durably whatever the settings are, the boot that holds
-// such commits. If another one has taken its place, commits may be lost, and the process fences. That
-// is noticed where a fingerprint is compared, too: when a process starts, and by each new connection to
-// a server. A process that is killed leaves the boot as it is, so its restart is no fence.
+// So before its first commit a process records, durably whatever the settings are, the boot that
+// holds such commits. If another one has taken its place, commits may be lost, and the process
+// fences. That is noticed where a fingerprint is compared, too: when a process starts, and by each
+// new connection to a server. A process that is killed leaves the boot as it is, so its restart is
+// no fence.
 //
 // The record stays when the settings become strict: what was committed before is not on the disk by
-// that. It stays when processes and the database end in order, though nothing is lost then, since no
-// database tells afterwards how it ended. The fence that follows takes it away.
+// that. It stays when processes and the database end in order, though nothing is lost then, since
+// no database tells afterwards how it ended. The fence that follows takes it away.
 
 // Durability says what can undo commits of a database, as the driver finds it.
 type Durability struct {
-	// Boot names the run of whatever holds commits that are not on the disk: the operating system's for
-	// SQLite, the server's for others. "" where nobody can tell.
+	// Boot names the run of whatever holds commits that are not on the disk: the operating system's
+	// for SQLite, the server's for others. "" where nobody can tell.
 	Boot string
 	// Relaxed tells whether the settings let commits be confirmed before they are on the disk.
 	Relaxed bool
-	// Recorded is the boot in which commits were made while the settings were relaxed, "" if there were
-	// none since the last fence.
+	// Recorded is the boot in which commits were made while the settings were relaxed, "" if there
+	// were none since the last fence.
 	Recorded string
 }
 
@@ -46,15 +47,15 @@ func (d Durability) AtRisk() string {
 // Settled tells whether commits may be made: none is lost, and the boot is recorded if need be.
 func (d Durability) Settled() bool { return d.Recorded == d.AtRisk() }
 
-// Continues tells whether a new connection, which finds d, may be used by a backend that found opened
-// when it was opened. The store of a backend settles what this found; if something else is not settled,
-// the backend answers Fenced.
+// Continues tells whether a new connection, which finds d, may be used by a backend that found
+// opened when it was opened. The store of a backend settles what this found; if something else is
+// not settled, the backend answers Fenced.
 func (d Durability) Continues(opened Durability) bool {
 	return d.Settled() || d.Boot == opened.Boot && d.Relaxed == opened.Relaxed
 }
 
-// recordBoot settles. It comes after the fence if commits may be lost, so that it is the fence that is
-// repeated if this process ends in between.
+// recordBoot settles. It comes after the fence if commits may be lost, so that it is the fence that
+// is repeated if this process ends in between.
 func (s *Store) recordBoot(ctx context.Context, d Durability) error {
 	if d.Settled() {
 		return nil
@@ -62,16 +63,17 @@ func (s *Store) recordBoot(ctx context.Context, d Durability) error {
 	return s.b.RecordBoot(ctx, d.Recorded, d.AtRisk())
 }
 
-// beginBoot settles before the first commit, and fences if commits may be lost. st is the state that was
-// read before, and it returns the one after.
+// beginBoot settles before the first commit, and fences if commits may be lost. st is the state
+// that was read before, and it returns the one after.
 func (s *Store) beginBoot(ctx context.Context, st State) (State, error) {
 	d, err := s.b.Durability(ctx)
 	if err != nil {
 		return st, err
 	}
 	if d.Lost() {
-		s.log.Warn("the newest commits may not have reached the disk before the database or its machine ended: "+
-			"they were made with relaxed durability; fencing", "recorded", d.Recorded, "actual", d.Boot)
+		s.log.Warn("the newest commits may not have reached the disk before the database or its "+
+			"machine ended: they were made with relaxed durability; fencing", "recorded",
+			d.Recorded, "actual", d.Boot)
 		s.metrics.fenced()
 		id, err := s.b.Identity(ctx)
 		if err != nil {
@@ -85,8 +87,8 @@ func (s *Store) beginBoot(ctx context.Context, st State) (State, error) {
 	return st, s.recordBoot(ctx, d)
 }
 
-// keepBoot records the boot of a database that has turned to relaxed durability while this process ran.
-// If commits may be lost, that is left to the fence.
+// keepBoot records the boot of a database that has turned to relaxed durability while this process
+// ran. If commits may be lost, that is left to the fence.
 func (s *Store) keepBoot(ctx context.Context) error {
 	d, err := s.b.Durability(ctx)
 	if err != nil || d.Lost() {

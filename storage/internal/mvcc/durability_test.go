@@ -21,8 +21,10 @@ func TestDurability(t *testing.T) {
 	}{
 		{"strict for ever", mvcc.Durability{Boot: "2"}, false, ""},
 		{"relaxed for the first time", mvcc.Durability{Boot: "2", Relaxed: true}, false, "2"},
-		{"relaxed, the same boot", mvcc.Durability{Boot: "2", Relaxed: true, Recorded: "2"}, false, "2"},
-		{"relaxed, another boot", mvcc.Durability{Boot: "2", Relaxed: true, Recorded: "1"}, true, "2"},
+		{"relaxed, the same boot", mvcc.Durability{Boot: "2", Relaxed: true, Recorded: "2"},
+			false, "2"},
+		{"relaxed, another boot", mvcc.Durability{Boot: "2", Relaxed: true, Recorded: "1"},
+			true, "2"},
 		{"strict since, the same boot", mvcc.Durability{Boot: "2", Recorded: "2"}, false, "2"},
 		{"strict since, another boot", mvcc.Durability{Boot: "2", Recorded: "1"}, true, ""},
 		{"nobody can tell", mvcc.Durability{Relaxed: true}, false, ""},
@@ -127,8 +129,8 @@ func isFenced(t *testing.T, s *mvcc.Store, seen mvcc.Revision) bool {
 	return err != nil
 }
 
-// TestPowerFailure takes the power from a database and all its servers. What was confirmed with relaxed
-// settings and is not on the disk is gone, and nobody is left who has seen it.
+// TestPowerFailure takes the power from a database and all its servers. What was confirmed with
+// relaxed settings and is not on the disk is gone, and nobody is left who has seen it.
 func TestPowerFailure(t *testing.T) {
 	for _, kind := range dbtest.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
@@ -160,12 +162,14 @@ func TestPowerFailure(t *testing.T) {
 			d.Close()
 			m.restart()
 			if s = m.open(t); !isFenced(t, s, seen) {
-				t.Errorf("the database has lost its tail, and goes on at %d after %d was given", s.Delivered(), seen)
+				t.Errorf("the database has lost its tail, and goes on at %d after %d was given",
+					s.Delivered(), seen)
 			}
 			seen = put(t, s, "/after", 0, "v")
 			s.Close()
 
-			// The settings are strict when the process starts again, but were not when the commit was made.
+			// The settings are strict when the process starts again, but were not when the commit
+			// was made.
 			m.restart()
 			m.tighten()
 			if s = m.open(t); !isFenced(t, s, seen) {
@@ -181,8 +185,8 @@ func TestPowerFailure(t *testing.T) {
 	}
 }
 
-// TestRestartUnderServers restarts a server with relaxed settings under a running process: another one,
-// which has seen more, may have ended with it.
+// TestRestartUnderServers restarts a server with relaxed settings under a running process: another
+// one, which has seen more, may have ended with it.
 func TestRestartUnderServers(t *testing.T) {
 	for _, kind := range dbtest.Servers() {
 		t.Run(string(kind), func(t *testing.T) {
@@ -191,8 +195,8 @@ func TestRestartUnderServers(t *testing.T) {
 			put(t, s, "/strict", 0, "v")
 			m.relax()
 			m.restart()
-			// The boot is recorded by the first new connection, and nothing is lost. A write that meets the
-			// restart may have an unknown outcome.
+			// The boot is recorded by the first new connection, and nothing is lost. A write that
+			// meets the restart may have an unknown outcome.
 			seen, err := mvcc.Revision(0), mvcc.ErrUnknownOutcome
 			for n := 0; errors.Is(err, mvcc.ErrUnknownOutcome); n++ {
 				key := mvcc.Key(fmt.Sprintf("/recorded/%d", n))

@@ -9,13 +9,17 @@ import (
 type Class int
 
 const (
-	// Unavailable: the database could not be asked or did not answer in time, and nothing was changed. It may be tried again.
+	// Unavailable: the database could not be asked or did not answer in time, and nothing was
+	// changed. It may be tried again.
 	Unavailable Class = iota
-	// Transient: the database undid the transaction for reasons of its own (deadlock, serialization, lock wait). It may be tried again at once.
+	// Transient: the database undid the transaction for reasons of its own (deadlock,
+	// serialization, lock wait). It may be tried again at once.
 	Transient
-	// Unknown: the connection was lost when the transaction may have been committed, or may still be. It must be resolved, never repeated.
+	// Unknown: the connection was lost when the transaction may have been committed, or may still
+	// be. It must be resolved, never repeated.
 	Unknown
-	// Data: the database rejected a value. Repeating is useless; a group is split to find the culprit.
+	// Data: the database rejected a value. Repeating is useless; a group is split to find the
+	// culprit.
 	Data
 	// Full: there is no space left. Nothing was changed.
 	Full
@@ -25,13 +29,16 @@ const (
 	Aborted
 	// Fenced: the database is not the one that this process has seen. Nothing was changed.
 	Fenced
-	// Denied: a wrong password, a missing privilege, a missing database, a certificate that does not hold. A person has to mend it.
+	// Denied: a wrong password, a missing privilege, a missing database, a certificate that does
+	// not hold. A person has to mend it.
 	Denied
-	// Invalid: the database does not hold a store, or one of another schema, or is damaged. A person has to mend it.
+	// Invalid: the database does not hold a store, or one of another schema, or is damaged. A
+	// person has to mend it.
 	Invalid
 )
 
-var classNames = [...]string{"unavailable", "transient", "unknown outcome", "data", "full", "read-only", "aborted", "fenced", "denied", "invalid"}
+var classNames = [...]string{"unavailable", "transient", "unknown outcome", "data", "full",
+	"read-only", "aborted", "fenced", "denied", "invalid"}
 
 func (c Class) String() string { return classNames[c] }
 
@@ -72,10 +79,12 @@ func ClassOf(err error) Class {
 }
 
 var (
-	// ErrCompacted: the revision is below the compacted one; also what all watchers get when the epoch changes.
+	// ErrCompacted: the revision is below the compacted one; also what all watchers get when the
+	// epoch changes.
 	ErrCompacted = errors.New("the required revision has been compacted")
 	// ErrUnknownOutcome: nobody can tell whether the write was done.
-	ErrUnknownOutcome = errors.New("the outcome of the write is unknown: the database did not confirm it in time, and it may or may not have been committed")
+	ErrUnknownOutcome = errors.New("the outcome of the write is unknown: the database did not " +
+		"confirm it in time, and it may or may not have been committed")
 	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("the store is closed")
 )
@@ -83,7 +92,8 @@ var (
 // ConflictError says that the key was not at the expected revision.
 type ConflictError struct {
 	Key Key
-	// Current is the key's revision when that was decided, 0 if it did not exist, -1 if nobody knows.
+	// Current is the key's revision when that was decided, 0 if it did not exist, -1 if nobody
+	// knows.
 	Current Revision
 }
 

@@ -6,14 +6,16 @@ import (
 	"time"
 )
 
-// Expiry is an absolute time in the database, set and compared by the database's clock: a process whose clock is wrong does no
-// harm, and a restart forgets nothing. Every process reaps; the deletion is a compare-and-set like any other, so two that reap the
-// same key make one deletion, and a key that was renewed meanwhile stays.
+// Expiry is an absolute time in the database, set and compared by the database's clock: a process
+// whose clock is wrong does no harm, and a restart forgets nothing. Every process reaps; the
+// deletion is a compare-and-set like any other, so two that reap the same key make one deletion,
+// and a key that was renewed meanwhile stays.
 
 // reapBatch is how many keys are reaped at a time: one commit group.
 const reapBatch = 256
 
-// reapRetry is the longest pause after a failure: how late keys may expire once the database is back.
+// reapRetry is the longest pause after a failure: how late keys may expire once the database is
+// back.
 const reapRetry = 10 * time.Second
 
 // reapIn makes the reaper look after this time.
@@ -113,14 +115,15 @@ func (s *Store) reap(ctx context.Context) (time.Duration, error) {
 			// Another process was faster, or the key was renewed, or the commit failed.
 			next = min(next, time.Second)
 		}
-		// The database's clock and the timer need not agree to the millisecond; looking a little late costs nothing.
+		// The database's clock and the timer need not agree to the millisecond; looking a little
+		// late costs nothing.
 		return next + 5*time.Millisecond, nil
 	}
 }
 
-// reapSome deletes the first of the expired keys, as many as ReadBytes allows, and returns how many it has
-// looked at and how many it has deleted. Their values are read here, before the commit lock is taken, so
-// that the committer knows their size and bounds its groups by it.
+// reapSome deletes the first of the expired keys, as many as ReadBytes allows, and returns how many
+// it has looked at and how many it has deleted. Their values are read here, before the commit lock
+// is taken, so that the committer knows their size and bounds its groups by it.
 func (s *Store) reapSome(ctx context.Context, expired []Expired) (looked, deleted int, err error) {
 	revisions := make([]Revision, len(expired))
 	for i, e := range expired {
@@ -137,7 +140,8 @@ func (s *Store) reapSome(ctx context.Context, expired []Expired) (looked, delete
 		values[rows[i].Revision] = &rows[i]
 	}
 	if err == nil && len(rows) > 0 {
-		// What the read has left out may be beyond its bound. It is asked for again, after the others.
+		// What the read has left out may be beyond its bound. It is asked for again, after the
+		// others.
 		n := 0
 		for i, e := range expired {
 			if values[e.Revision] != nil {
@@ -195,8 +199,8 @@ func ofOneKey(err error) bool {
 	return class == Data || class == Invalid
 }
 
-// damaged is an expired key that cannot be deleted because what is stored of it is damaged. Its deletion is
-// tried again, since somebody may have repaired it, but ever more rarely.
+// damaged is an expired key that cannot be deleted because what is stored of it is damaged. Its
+// deletion is tried again, since somebody may have repaired it, but ever more rarely.
 type damaged struct {
 	revision Revision
 	pause    time.Duration
@@ -212,8 +216,8 @@ const (
 func (s *Store) damage(e Expired, err error) {
 	d, known := s.damaged[e.Key]
 	if !known || d.revision != e.Revision {
-		s.log.Error("an expired key is damaged and cannot be deleted; it is tried again ever more rarely",
-			"key", string(e.Key), "revision", int64(e.Revision), "err", err)
+		s.log.Error("an expired key is damaged and cannot be deleted; it is tried again ever "+
+			"more rarely", "key", string(e.Key), "revision", int64(e.Revision), "err", err)
 		d = damaged{revision: e.Revision, pause: firstDamagePause / 2}
 	}
 	d.pause = min(2*d.pause, maxDamagePause)
@@ -221,8 +225,8 @@ func (s *Store) damage(e Expired, err error) {
 	s.damaged[e.Key] = d
 }
 
-// due leaves out the damaged keys whose time has not come, and returns how long it is until it comes for the
-// first of them, 0 if there is none. It forgets those that are there no more.
+// due leaves out the damaged keys whose time has not come, and returns how long it is until it
+// comes for the first of them, 0 if there is none. It forgets those that are there no more.
 func (s *Store) due(expired []Expired, limit int) (due []Expired, retry time.Duration) {
 	now := time.Now()
 	seen := make(map[Key]struct{}, len(s.damaged))

@@ -28,13 +28,15 @@ func (b *lostKey) Get(context.Context, Key) (*Row, State, error) {
 	return nil, State{}, Errorf(Invalid, "the value is lost")
 }
 
-// TestReaperOfDamagedKey: a damaged key that has expired is tried ever more rarely, and logged once.
+// TestReaperOfDamagedKey: a damaged key that has expired is tried ever more rarely, and logged
+// once.
 func TestReaperOfDamagedKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		b := &lostKey{}
 		ctx, cancel := context.WithCancel(t.Context())
-		s := &Store{b: b, ctx: ctx, metrics: NewMetrics(), log: slog.New(slog.NewTextHandler(&out, nil)),
+		s := &Store{b: b, ctx: ctx, metrics: NewMetrics(),
+			log:      slog.New(slog.NewTextHandler(&out, nil)),
 			reapSoon: make(chan time.Duration, 1), damaged: map[Key]damaged{}}
 		s.cfg = s.cfg.withDefaults()
 		done := make(chan struct{})
@@ -49,13 +51,15 @@ func TestReaperOfDamagedKey(t *testing.T) {
 		if b.gets < 15 || b.gets > 25 {
 			t.Errorf("within two hours the damaged key was tried %d times", b.gets)
 		}
-		if n := bytes.Count(out.Bytes(), []byte("level=ERROR")); n != 1 || !bytes.Contains(out.Bytes(), []byte("/lost")) {
+		if n := bytes.Count(out.Bytes(), []byte("level=ERROR")); n != 1 ||
+			!bytes.Contains(out.Bytes(), []byte("/lost")) {
 			t.Errorf("the damaged key was logged %d times: %s", n, out.String())
 		}
 	})
 }
 
-// TestRingCountsWhatWasReadLater: a previous value that a watcher had to read is held by the ring, too.
+// TestRingCountsWhatWasReadLater: a previous value that a watcher had to read is held by the ring,
+// too.
 func TestRingCountsWhatWasReadLater(t *testing.T) {
 	h := newHub(RingLimits{Events: 1000, Bytes: 100_000}, NewMetrics())
 	before := Position{}
@@ -69,7 +73,8 @@ func TestRingCountsWhatWasReadLater(t *testing.T) {
 		h.grew(e, 10_000)
 	}
 	if len(h.ring) > 10 || h.ringBytes > 100_000 {
-		t.Errorf("the ring holds %d events of 10,000 bytes, and counts %d", len(h.ring), h.ringBytes)
+		t.Errorf("the ring holds %d events of 10,000 bytes, and counts %d", len(h.ring),
+			h.ringBytes)
 	}
 	counted := h.ringBytes
 	h.grew(&Event{Revision: before.Revision}, 10_000)

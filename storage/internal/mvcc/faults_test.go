@@ -29,8 +29,8 @@ type load struct {
 	unknown      map[mvcc.Key]bool
 	done         atomic.Int64
 	failed       atomic.Int64
-	// losesTail says that the fault may lose commits that others have seen and nobody was told of: in
-	// InnoDB a commit is visible before it is durable. Then the stores fence.
+	// losesTail says that the fault may lose commits that others have seen and nobody was told of:
+	// in InnoDB a commit is visible before it is durable. Then the stores fence.
 	losesTail bool
 }
 
@@ -76,7 +76,8 @@ func (l *load) write(s *mvcc.Store, key mvcc.Key) {
 	}
 }
 
-// progress waits until the writers have done n more writes, which they can only if the stores work again.
+// progress waits until the writers have done n more writes, which they can only if the stores work
+// again.
 func (l *load) progress(n int64) {
 	l.t.Helper()
 	target := l.done.Load() + n
@@ -87,7 +88,8 @@ func (l *load) progress(n int64) {
 		select {
 		case <-ticker.C:
 		case <-deadline:
-			l.t.Fatalf("%d of %d writes were done; the stores do not recover", l.done.Load(), target)
+			l.t.Fatalf("%d of %d writes were done; the stores do not recover", l.done.Load(),
+				target)
 		}
 	}
 }
@@ -111,7 +113,8 @@ func (l *load) end(watchers []*mvcc.Watcher) {
 		events := next(l.t, w, len(log))
 		for j, e := range events {
 			if eventString(e) != log[j] {
-				l.t.Fatalf("watcher %d: event %d is %s, in the log it is %s", i, j, eventString(e), log[j])
+				l.t.Fatalf("watcher %d: event %d is %s, in the log it is %s", i, j, eventString(e),
+					log[j])
 			}
 			if i == 0 {
 				written[e.Key] = e.Revision
@@ -125,15 +128,17 @@ func (l *load) end(watchers []*mvcc.Watcher) {
 	}
 	for key, r := range written {
 		if l.acknowledged[r] != key && !l.unknown[key] {
-			l.t.Errorf("%s is in the log at %d, and its writer was told that it was not written", key, r)
+			l.t.Errorf("%s is in the log at %d, and its writer was told that it was not written",
+				key, r)
 		}
 	}
-	l.t.Logf("%d writes acknowledged, %d refused or unknown (%d unknown); %d events in each of %d watches",
-		len(l.acknowledged), l.failed.Load(), len(l.unknown), len(log), len(watchers))
+	l.t.Logf("%d writes acknowledged, %d refused or unknown (%d unknown); %d events in each of "+
+		"%d watches", len(l.acknowledged), l.failed.Load(), len(l.unknown), len(log), len(watchers))
 }
 
-// endAfterFence compares what writers were told with the keys: the history before the fence is gone, and
-// watchers have been told so. Each key is written once, so it still has the revision of its write.
+// endAfterFence compares what writers were told with the keys: the history before the fence is
+// gone, and watchers have been told so. Each key is written once, so it still has the revision of
+// its write.
 func (l *load) endAfterFence() {
 	l.t.Helper()
 	for r, key := range l.acknowledged {
@@ -142,8 +147,8 @@ func (l *load) endAfterFence() {
 			l.t.Errorf("%s was acknowledged at %d, and now it is %+v, %v", key, r, kv, err)
 		}
 	}
-	l.t.Logf("%d writes acknowledged; the database lost commits that were seen before they were durable, "+
-		"and the stores fenced", len(l.acknowledged))
+	l.t.Logf("%d writes acknowledged; the database lost commits that were seen before they were "+
+		"durable, and the stores fenced", len(l.acknowledged))
 }
 
 func (l *load) watch() []*mvcc.Watcher {
@@ -158,8 +163,9 @@ func (l *load) watch() []*mvcc.Watcher {
 	return watchers
 }
 
-// TestServerFaults stops, kills and freezes the database under load, and cuts all connections: the stores go on by themselves, what was
-// acknowledged is there, what was refused is not, and no watcher misses an event.
+// TestServerFaults stops, kills and freezes the database under load, and cuts all connections: the
+// stores go on by themselves, what was acknowledged is there, what was refused is not, and no
+// watcher misses an event.
 func TestServerFaults(t *testing.T) {
 	for _, kind := range dbtest.Servers() {
 		t.Run(string(kind), func(t *testing.T) {
@@ -197,12 +203,14 @@ func cutConnections(t *testing.T, db dbtest.DB) {
 	t.Helper()
 	d := raw(t, db)
 	if db.Kind == dbtest.Postgres {
-		if _, err := d.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"); err != nil {
+		if _,
+			err := d.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	rows, err := d.Query("SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()")
+	rows,
+		err := d.Query("SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,10 +6,10 @@ import (
 	"log/slog"
 )
 
-// A database can lose what it had confirmed: an older dump is restored under running servers, a replica
-// without the tail is promoted, a file is copied back. From then on the same revisions would be given
-// again, for other content, and a watcher that resumes at such a revision would miss events without a
-// trace. This file keeps invariant I6 of the package documentation.
+// A database can lose what it had confirmed: an older dump is restored under running servers, a
+// replica without the tail is promoted, a file is copied back. From then on the same revisions
+// would be given again, for other content, and a watcher that resumes at such a revision would miss
+// events without a trace. This file keeps invariant I6 of the package documentation.
 //
 // # How it is noticed
 //
@@ -21,57 +21,61 @@ import (
 //
 // The rest is noticed by the database's fingerprint, and by the boot that holds its commits (see
 // durability.go): when the process starts (Store.begin), and whenever it opens a connection (the
-// backends answer Fenced). After a read of another history the log is read at once. Until it is read up
-// to what was seen before, the process does not know, and writes nothing.
+// backends answer Fenced). After a read of another history the log is read at once. Until it is
+// read up to what was seen before, the process does not know, and writes nothing.
 //
 // # What is done
 //
-// Either the process goes over to the history that it finds, or it fences: StartEpoch takes the commit
-// lock and writes a marker row in a new epoch, a jump beyond the head and everything that this process
-// has seen, with compacted at the marker. All watches end with ErrCompacted, as what was delivered may
-// not have happened. It goes over only if every revision that it has seen, and half a jump more, is below
-// compacted there (Adoptable).
+// Either the process goes over to the history that it finds, or it fences: StartEpoch takes the
+// commit lock and writes a marker row in a new epoch, a jump beyond the head and everything that
+// this process has seen, with compacted at the marker. All watches end with ErrCompacted, as what
+// was delivered may not have happened. It goes over only if every revision that it has seen, and
+// half a jump more, is below compacted there (Adoptable).
 //
 // # Why no revision is used twice
 //
-// Let seen be the newest revision that a process has seen, in any history. After it went over or fenced,
-// compacted is beyond seen, and it never becomes lower in that database. So whatever is read there at a
-// revision up to seen answers "compacted", and what is written there has a greater one.
+// Let seen be the newest revision that a process has seen, in any history. After it went over or
+// fenced, compacted is beyond seen, and it never becomes lower in that database. So whatever is
+// read there at a revision up to seen answers "compacted", and what is written there has a greater
+// one.
 //
-//   - Several processes go over at the same time: each decides by what it has seen itself, so it does not
-//     matter what the others do. If one of them had seen more and fences instead, the marker is a jump
-//     beyond the head, and so beyond what the others have seen there: they follow.
-//   - Two fences at the same time: the second one finds, under the commit lock, another epoch than the one
-//     that it replaces. It does nothing if the first one was half a jump beyond what its own process has
-//     seen, and else fences beyond both. So processes never fence in turns: each fence is beyond
-//     everything that anybody has seen in the database when it is made.
-//   - A fence of the same database by hand, when it was noticed, or by an import is one like all others.
-//   - A process that has seen nothing believes what it finds, unless the fingerprint is another one. It
-//     then fences whatever the database holds: its own epoch and compacted are not asked, as they say
-//     nothing of what was seen in the database in whose place it is.
-//   - A copy that was fenced elsewhere, any number of times, comes under running servers: by the fences'
-//     times, its marker is either half a jump beyond what they have seen, and they go over, or
-//     they fence beyond both. It does not matter whether the file is another one, nor whether its
-//     fingerprint tells, nor what its epoch is. If it is the same epoch as theirs, the head is lower, or
-//     their newest row is another one, and they fence; or it is below compacted, and can do no harm.
-//   - Who had seen more than all who run, and does not run any more, is covered if that was less than half
-//     a jump more; and where no server runs, by the fingerprint alone.
+//   - Several processes go over at the same time: each decides by what it has seen itself, so it
+//     does not matter what the others do. If one of them had seen more and fences instead, the
+//     marker is a jump beyond the head, and so beyond what the others have seen there: they follow.
+//   - Two fences at the same time: the second one finds, under the commit lock, another epoch than
+//     the one that it replaces. It does nothing if the first one was half a jump beyond what its
+//     own process has seen, and else fences beyond both. So processes never fence in turns: each
+//     fence is beyond everything that anybody has seen in the database when it is made.
+//   - A fence of the same database by hand, when it was noticed, or by an import is one like all
+//     others.
+//   - A process that has seen nothing believes what it finds, unless the fingerprint is another
+//     one. It then fences whatever the database holds: its own epoch and compacted are not asked,
+//     as they say nothing of what was seen in the database in whose place it is.
+//   - A copy that was fenced elsewhere, any number of times, comes under running servers: by the
+//     fences' times, its marker is either half a jump beyond what they have seen, and they go over,
+//     or they fence beyond both. It does not matter whether the file is another one, nor whether
+//     its fingerprint tells, nor what its epoch is. If it is the same epoch as theirs, the head is
+//     lower, or their newest row is another one, and they fence; or it is below compacted, and can
+//     do no harm.
+//   - Who had seen more than all who run, and does not run any more, is covered if that was less
+//     than half a jump more; and where no server runs, by the fingerprint alone.
 //
-// What nobody notices: a copy from the past with the same fingerprint, in the place of a database while no
-// server runs. The package documentations of the databases say when that can be; then a fence by hand is
-// needed.
+// What nobody notices: a copy from the past with the same fingerprint, in the place of a database
+// while no server runs. The package documentations of the databases say when that can be; then a
+// fence by hand is needed.
 
-// perSecond makes the revision to which a fence moves rise with time. To be beyond what this process has
-// seen is not enough: if the same backup were restored twice, both fences would come to the same
-// revision. No history can have come as far that began earlier and takes fewer writes than 2^30 a second.
-// Until the year 2242 it fits.
+// perSecond makes the revision to which a fence moves rise with time. To be beyond what this
+// process has seen is not enough: if the same backup were restored twice, both fences would come to
+// the same revision. No history can have come as far that began earlier and takes fewer writes than
+// 2^30 a second. Until the year 2242 it fits.
 const perSecond Revision = 1 << 30
 
-// refence makes sure that this process is in the database's history: it goes over to another epoch, or
-// fences, or finds that the alarm was false. suspect is a position of which somebody says that it is not
-// there, or is there; reason says what was noticed.
+// refence makes sure that this process is in the database's history: it goes over to another epoch,
+// or fences, or finds that the alarm was false. suspect is a position of which somebody says that
+// it is not there, or is there; reason says what was noticed.
 //
-// The caller waits no longer than ctx. What has begun goes on without it, since others need it, too.
+// The caller waits no longer than ctx. What has begun goes on without it, since others need it,
+// too.
 func (s *Store) refence(ctx context.Context, suspect Position, reason string) error {
 	ctx, cancel := s.whileOpen(ctx)
 	defer cancel()
@@ -101,8 +105,8 @@ func (s *Store) refenceLocked(suspect Position, reason string) error {
 	if err := s.keepBoot(ctx); err != nil {
 		return err
 	}
-	// The identity comes first: what is found from here on is found in its epoch, or somebody else has
-	// fenced meanwhile, and the fence that names it finds that out.
+	// The identity comes first: what is found from here on is found in its epoch, or somebody else
+	// has fenced meanwhile, and the fence that names it finds that out.
 	id, err := s.b.Identity(ctx)
 	if err != nil {
 		return err
@@ -114,11 +118,12 @@ func (s *Store) refenceLocked(suspect Position, reason string) error {
 	case err != nil && ClassOf(err) != Fenced:
 		return err
 	case err != nil:
-		// The backend tells nothing of another database before it is fenced. What has to be replaced is
-		// the epoch that is known. If that was done, the fence finds it out.
+		// The backend tells nothing of another database before it is fenced. What has to be
+		// replaced is the epoch that is known. If that was done, the fence finds it out.
 		id.Epoch = seen.Epoch
 	case err == nil && !st.Writable:
-		return Errorf(ReadOnly, "the database is read-only (a standby, or not promoted yet), and cannot be fenced")
+		return Errorf(ReadOnly, "the database is read-only (a standby, or not promoted yet), and "+
+			"cannot be fenced")
 	case err == nil && st.Head.Epoch != seen.Epoch && Adoptable(seen.Revision, st):
 		// Somebody fenced, perhaps by hand or by a restore. Whoever noticed a loss has said so.
 		s.adopt(st, slog.LevelWarn, reason)
@@ -149,7 +154,8 @@ func (s *Store) holds(ctx context.Context, p Position) (bool, error) {
 }
 
 // fenceLocked fences the database of this identity beyond everything seen.
-func (s *Store) fenceLocked(ctx context.Context, id Identity, level slog.Level, reason string) error {
+func (s *Store) fenceLocked(ctx context.Context, id Identity, level slog.Level,
+	reason string) error {
 	d, err := s.b.Durability(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot fence: %w", err)
@@ -168,15 +174,17 @@ func (s *Store) fenceLocked(ctx context.Context, id Identity, level slog.Level, 
 
 // newFence is a fence by a process that has seen the position, of a database with this identity.
 func newFence(seen Position, id Identity) Fence {
-	return Fence{Seen: seen, Replaces: id.Epoch, Token: newToken(), Jump: minJump, PerSecond: perSecond,
+	return Fence{Seen: seen, Replaces: id.Epoch, Token: newToken(), Jump: minJump,
+		PerSecond:   perSecond,
 		Fingerprint: id.Actual}
 }
 
-// adopt moves this process to another history. The level of the line in the log is Error only if this
-// process noticed that history was lost.
+// adopt moves this process to another history. The level of the line in the log is Error only if
+// this process noticed that history was lost.
 func (s *Store) adopt(st State, level slog.Level, reason string) {
-	s.log.Log(s.ctx, level, "the database's history has changed; all watches end and caches are filled again", "reason", reason,
-		"epoch", int64(st.Head.Epoch), "revision", int64(st.Head.Revision))
+	s.log.Log(s.ctx, level, "the database's history has changed; all watches end and caches are "+
+		"filled again", "reason", reason, "epoch", int64(st.Head.Epoch), "revision",
+		int64(st.Head.Revision))
 	s.metrics.adopted()
 	s.snapshots.forget()
 	s.hub.reset(st)

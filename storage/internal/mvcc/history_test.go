@@ -30,7 +30,8 @@ func raw(t testing.TB, db dbtest.DB) *sql.DB {
 		driver, dsn = "sqlite", u.Path+"?_pragma=busy_timeout(10000)"
 	case dbtest.MariaDB, dbtest.MySQL:
 		c := mysqldriver.NewConfig()
-		c.User, c.Net, c.Addr, c.DBName = u.User.Username(), "tcp", u.Host, strings.TrimPrefix(u.Path, "/")
+		c.User, c.Net, c.Addr, c.DBName = u.User.Username(), "tcp", u.Host,
+			strings.TrimPrefix(u.Path, "/")
 		c.Passwd, _ = u.User.Password()
 		driver, dsn = "mysql", c.FormatDSN()
 	}
@@ -70,97 +71,117 @@ func dump(t *testing.T, d *sql.DB) {
 	}
 }
 
-// restore puts the dump's rows in the place of the tables' rows, in one transaction. It leaves everything by which the database itself could be known.
+// restore puts the dump's rows in the place of the tables' rows, in one transaction. It leaves
+// everything by which the database itself could be known.
 func restore(t *testing.T, d *sql.DB) {
 	t.Helper()
 	var statements []string
 	for _, table := range tables {
-		statements = append(statements, "DELETE FROM "+table, "INSERT INTO "+table+" SELECT * FROM dump_"+table)
+		statements = append(statements, "DELETE FROM "+table, "INSERT INTO "+table+
+			" SELECT * FROM dump_"+table)
 	}
 	exec(t, d, statements...)
 }
 
-// TestRestoreUnderRunningServers restores an older dump while stores run, with one store ahead of the one that notices.
+// TestRestoreUnderRunningServers restores an older dump while stores run, with one store ahead of
+// the one that notices.
 func TestRestoreUnderRunningServers(t *testing.T) {
 	for _, behind := range []int{10, 30} {
-		t.Run(fmt.Sprintf("first to write has seen %d of 100, the dump has 20", behind), func(t *testing.T) {
-			dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
-				// The lagging store is a process that does nothing but commit: it knows what it has seen itself.
-				ahead := open(t, db, mvcc.Config{Logger: testLogger(t)})
-				start := ahead.Delivered()
-				write := func(from, to int) {
-					for i := from; i < to; i++ {
-						put(t, ahead, mvcc.Key(fmt.Sprintf("/k/%03d", i)), 0, "before the restore")
-					}
-				}
-				write(0, 10)
-				d := raw(t, db)
-				if behind == 10 {
-					lag := openBackend(t, db)
-					defer lag.Close()
-					st, err := lag.State(t.Context())
-					if err != nil {
-						t.Fatal(err)
-					}
-					write(10, 20)
-					dump(t, d)
-					write(20, 100)
-					restore(t, d)
-					// What it has seen is in the dump, so its write is taken: a revision that the other store has seen with other content.
-					res, err := lag.Commit(t.Context(), &mvcc.Group{Token: mvcc.Token{9}, Seen: st.Head, Mutations: []*mvcc.Mutation{{Key: "/lagging", Value: []byte("x")}}})
-					if err != nil || res.State.Head.Revision != start+21 {
-						t.Fatalf("the lagging process's write: %+v, %v", res, err)
-					}
-				} else {
-					write(10, 20)
-					dump(t, d)
-					write(20, 30)
-					lag := openBackend(t, db)
-					defer lag.Close()
-					st, err := lag.State(t.Context())
-					if err != nil {
-						t.Fatal(err)
-					}
-					write(30, 100)
-					restore(t, d)
-					_, err = lag.Commit(t.Context(), &mvcc.Group{Token: mvcc.Token{9}, Seen: st.Head, Mutations: []*mvcc.Mutation{{Key: "/lagging", Value: []byte("x")}}})
-					if mvcc.ClassOf(err) != mvcc.Fenced {
-						t.Fatalf("a write by a process that has seen more than the dump has: %v", err)
-					}
-				}
-				watch, err := ahead.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: start + 100})
-				switch {
-				case err == nil:
-					if b, err := watch.Next(t.Context()); !errors.Is(err, mvcc.ErrCompacted) {
-						t.Fatalf("a watch over the restore: %+v, %v", b, err)
-					}
-				case !errors.Is(err, mvcc.ErrCompacted): // it may have noticed by now
-					t.Fatal(err)
-				}
-				var revision mvcc.Revision
-				for revision == 0 {
-					revision, err = ahead.Commit(t.Context(), mvcc.Mutation{Key: "/after", Value: []byte("x")})
-					if err != nil && mvcc.ClassOf(err) != mvcc.Unavailable {
-						t.Fatal(err)
-					}
-				}
-				if revision < start+100+1<<32 {
-					t.Fatalf("after the restore, a write got revision %d; %d had been seen", revision, start+100)
-				}
-				// All that was written in the lost history reads as compacted, everywhere and for ever.
-				for _, s := range []*mvcc.Store{ahead, open(t, db, mvcc.Config{})} {
-					for _, at := range []mvcc.Revision{start + 5, start + 20, start + 21, start + 100} {
-						if _, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/", End: "0", At: at}); !errors.Is(err, mvcc.ErrCompacted) {
-							t.Errorf("a list at %d, before the restore: %v", at, err)
+		t.Run(fmt.Sprintf("first to write has seen %d of 100, the dump has 20", behind),
+			func(t *testing.T) {
+				dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+					// The lagging store is a process that does nothing but commit: it knows what it
+					// has seen itself.
+					ahead := open(t, db, mvcc.Config{Logger: testLogger(t)})
+					start := ahead.Delivered()
+					write := func(from, to int) {
+						for i := from; i < to; i++ {
+							put(t, ahead, mvcc.Key(fmt.Sprintf("/k/%03d", i)), 0,
+								"before the restore")
 						}
 					}
-					res, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/k/", End: "/k0"})
-					if err != nil || len(res.KVs) != 20 {
-						t.Errorf("after the restore: %v, %v", res, err)
+					write(0, 10)
+					d := raw(t, db)
+					if behind == 10 {
+						lag := openBackend(t, db)
+						defer lag.Close()
+						st, err := lag.State(t.Context())
+						if err != nil {
+							t.Fatal(err)
+						}
+						write(10, 20)
+						dump(t, d)
+						write(20, 100)
+						restore(t, d)
+						// What it has seen is in the dump, so its write is taken: a revision that
+						// the other store has seen with other content.
+						res, err := lag.Commit(t.Context(),
+							&mvcc.Group{Token: mvcc.Token{9}, Seen: st.Head,
+								Mutations: []*mvcc.Mutation{{Key: "/lagging", Value: []byte("x")}}})
+						if err != nil || res.State.Head.Revision != start+21 {
+							t.Fatalf("the lagging process's write: %+v, %v", res, err)
+						}
+					} else {
+						write(10, 20)
+						dump(t, d)
+						write(20, 30)
+						lag := openBackend(t, db)
+						defer lag.Close()
+						st, err := lag.State(t.Context())
+						if err != nil {
+							t.Fatal(err)
+						}
+						write(30, 100)
+						restore(t, d)
+						_, err = lag.Commit(t.Context(),
+							&mvcc.Group{Token: mvcc.Token{9}, Seen: st.Head,
+								Mutations: []*mvcc.Mutation{{Key: "/lagging", Value: []byte("x")}}})
+						if mvcc.ClassOf(err) != mvcc.Fenced {
+							t.Fatalf("a write by a process that has seen more than the dump has: %v",
+								err)
+						}
 					}
-				}
+					watch, err := ahead.Watch(t.Context(),
+						mvcc.WatchOptions{Prefix: "/", After: start + 100})
+					switch {
+					case err == nil:
+						if b, err := watch.Next(t.Context()); !errors.Is(err, mvcc.ErrCompacted) {
+							t.Fatalf("a watch over the restore: %+v, %v", b, err)
+						}
+					case !errors.Is(err, mvcc.ErrCompacted): // it may have noticed by now
+						t.Fatal(err)
+					}
+					var revision mvcc.Revision
+					for revision == 0 {
+						revision, err = ahead.Commit(t.Context(),
+							mvcc.Mutation{Key: "/after", Value: []byte("x")})
+						if err != nil && mvcc.ClassOf(err) != mvcc.Unavailable {
+							t.Fatal(err)
+						}
+					}
+					if revision < start+100+1<<32 {
+						t.Fatalf("after the restore, a write got revision %d; %d had been seen",
+							revision, start+100)
+					}
+					// All that was written in the lost history reads as compacted, everywhere and
+					// for ever.
+					for _, s := range []*mvcc.Store{ahead, open(t, db, mvcc.Config{})} {
+						for _, at := range []mvcc.Revision{start + 5, start + 20, start + 21,
+							start + 100} {
+							if _, err := s.Range(t.Context(),
+								mvcc.RangeOptions{Start: "/", End: "0",
+									At: at}); !errors.Is(err, mvcc.ErrCompacted) {
+								t.Errorf("a list at %d, before the restore: %v", at, err)
+							}
+						}
+						res, err := s.Range(t.Context(),
+							mvcc.RangeOptions{Start: "/k/", End: "/k0"})
+						if err != nil || len(res.KVs) != 20 {
+							t.Errorf("after the restore: %v, %v", res, err)
+						}
+					}
+				})
 			})
-		})
 	}
 }
 
@@ -174,7 +195,8 @@ func TestLostTail(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		exec(t, raw(t, db), fmt.Sprintf("DELETE FROM rowkeeper_live WHERE revision > %d", r), fmt.Sprintf("DELETE FROM rowkeeper_log WHERE revision > %d", r))
+		exec(t, raw(t, db), fmt.Sprintf("DELETE FROM rowkeeper_live WHERE revision > %d", r),
+			fmt.Sprintf("DELETE FROM rowkeeper_log WHERE revision > %d", r))
 		head, err := s.Head(t.Context())
 		for err != nil && mvcc.ClassOf(err) == mvcc.Unavailable {
 			head, err = s.Head(t.Context())
@@ -191,7 +213,8 @@ func TestLostTail(t *testing.T) {
 	})
 }
 
-// TestRestoreWhileStopped makes other tables of the same name and content, as a restore with all servers stopped does.
+// TestRestoreWhileStopped makes other tables of the same name and content, as a restore with all
+// servers stopped does.
 func TestRestoreWhileStopped(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
 		s := open(t, db, mvcc.Config{Logger: testLogger(t)})
@@ -216,7 +239,8 @@ func TestRestoreWhileStopped(t *testing.T) {
 			copyFile(t, d, u.Path)
 		case dbtest.Postgres:
 			exec(t, d, "ALTER TABLE rowkeeper_log RENAME TO dumped",
-				"CREATE TABLE rowkeeper_log (LIKE dumped INCLUDING ALL)", "INSERT INTO rowkeeper_log SELECT * FROM dumped", "DROP TABLE dumped")
+				"CREATE TABLE rowkeeper_log (LIKE dumped INCLUDING ALL)",
+				"INSERT INTO rowkeeper_log SELECT * FROM dumped", "DROP TABLE dumped")
 		default:
 			// MySQL tells tables apart by their creation, in seconds.
 			for same := 1; same == 1; {
@@ -226,15 +250,17 @@ func TestRestoreWhileStopped(t *testing.T) {
 				}
 			}
 			for _, table := range tables {
-				exec(t, d, "CREATE TABLE restored LIKE "+table, "INSERT INTO restored SELECT * FROM "+table,
-					"DROP TABLE "+table, "RENAME TABLE restored TO "+table)
+				exec(t, d, "CREATE TABLE restored LIKE "+table,
+					"INSERT INTO restored SELECT * FROM "+table, "DROP TABLE "+table,
+					"RENAME TABLE restored TO "+table)
 			}
 		}
 		restored := open(t, db, mvcc.Config{Logger: testLogger(t)})
 		if head, err := restored.Head(t.Context()); err != nil || head < r+1<<32 {
 			t.Fatalf("after a restore the head is %d, %v; before it was %d", head, err, r)
 		}
-		if kv, _, err := restored.Get(t.Context(), "/a"); err != nil || kv == nil || kv.Revision != r {
+		if kv, _, err := restored.Get(t.Context(), "/a"); err != nil || kv == nil ||
+			kv.Revision != r {
 			t.Fatalf("after a restore: %v, %v", kv, err)
 		}
 	})
@@ -252,11 +278,13 @@ func copyFile(t *testing.T, d *sql.DB, path string) {
 	rename(t, path+".copy", path)
 }
 
-// TestNewerSchema brings the schema further while two stores of this program write, as a rolling upgrade does: they go on, and a third one may
-// start, until a migration says that programs of this version must not write any more.
+// TestNewerSchema brings the schema further while two stores of this program write, as a rolling
+// upgrade does: they go on, and a third one may start, until a migration says that programs of this
+// version must not write any more.
 func TestNewerSchema(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
-		stores := []*mvcc.Store{open(t, db, mvcc.Config{Logger: testLogger(t)}), open(t, db, mvcc.Config{Logger: testLogger(t)})}
+		stores := []*mvcc.Store{open(t, db, mvcc.Config{Logger: testLogger(t)}),
+			open(t, db, mvcc.Config{Logger: testLogger(t)})}
 		start := stores[0].Delivered()
 		watch, err := stores[1].Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: start})
 		if err != nil {
@@ -281,12 +309,15 @@ func TestNewerSchema(t *testing.T) {
 		if err := d.QueryRow("SELECT max(version_id) FROM rowkeeper_schema").Scan(&newest); err != nil {
 			t.Fatal(err)
 		}
-		// What an expanding migration of the next release does. DDL waits for the writers, and they for it.
+		// What an expanding migration of the next release does. DDL waits for the writers, and they
+		// for it.
 		for _, s := range []string{
 			"ALTER TABLE rowkeeper_live ADD COLUMN note BIGINT",
-			fmt.Sprintf("INSERT INTO rowkeeper_schema (version_id, is_applied) VALUES (%d, true)", newest+1),
+			fmt.Sprintf("INSERT INTO rowkeeper_schema (version_id, is_applied) VALUES (%d, true)",
+				newest+1),
 		} {
-			if _, err := d.Exec(strings.Replace(s, "BIGINT", map[bool]string{true: "INTEGER", false: "BIGINT"}[db.Kind == dbtest.SQLite], 1)); err != nil {
+			if _, err := d.Exec(strings.Replace(s, "BIGINT", map[bool]string{true: "INTEGER",
+				false: "BIGINT"}[db.Kind == dbtest.SQLite], 1)); err != nil {
 				t.Fatalf("%s: %v", s, err)
 			}
 		}
@@ -301,7 +332,8 @@ func TestNewerSchema(t *testing.T) {
 		}
 		// The release after the next removes what this program needs.
 		exec(t, d, fmt.Sprintf("UPDATE rowkeeper_store SET oldest_writer = %d", newest+1))
-		if _, err := db.Driver.Open(t.Context(), db.URL, mvcc.DriverOptions{Logger: testLogger(t), Timeout: 10e9}); mvcc.ClassOf(err) != mvcc.Invalid || err == nil ||
+		if _, err := db.Driver.Open(t.Context(), db.URL, mvcc.DriverOptions{Logger: testLogger(t),
+			Timeout: 10e9}); mvcc.ClassOf(err) != mvcc.Invalid || err == nil ||
 			!strings.Contains(err.Error(), "newer rowkeeper") {
 			t.Fatalf("opening a database that is too new: %v", err)
 		}
@@ -312,10 +344,12 @@ func TestNewerSchema(t *testing.T) {
 		}
 		for _, s := range stores {
 			_, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/outdated"})
-			if err == nil || mvcc.ClassOf(err) != mvcc.Invalid || !strings.Contains(err.Error(), "use a newer rowkeeper") {
+			if err == nil || mvcc.ClassOf(err) != mvcc.Invalid ||
+				!strings.Contains(err.Error(), "use a newer rowkeeper") {
 				t.Errorf("a write by a program that is too old: %v", err)
 			}
-			if err := s.Compact(t.Context(), before); err == nil || mvcc.ClassOf(err) != mvcc.Invalid {
+			if err := s.Compact(t.Context(), before); err == nil ||
+				mvcc.ClassOf(err) != mvcc.Invalid {
 				t.Errorf("a compaction by a program that is too old: %v", err)
 			}
 		}
@@ -325,8 +359,9 @@ func TestNewerSchema(t *testing.T) {
 	})
 }
 
-// TestLostTailUnderNewerRows takes the newest row away and writes others in its place and beyond, as a replica does that had not seen it: the head is higher
-// than what this process has delivered, and the history is another one all the same.
+// TestLostTailUnderNewerRows takes the newest row away and writes others in its place and beyond,
+// as a replica does that had not seen it: the head is higher than what this process has delivered,
+// and the history is another one all the same.
 func TestLostTailUnderNewerRows(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
 		s := open(t, db, mvcc.Config{Logger: testLogger(t)})
@@ -342,8 +377,8 @@ func TestLostTailUnderNewerRows(t *testing.T) {
 		}
 		exec(t, raw(t, db),
 			fmt.Sprintf("UPDATE rowkeeper_log SET token = "+token+" WHERE revision = %d", 1, lost),
-			fmt.Sprintf("INSERT INTO rowkeeper_log (revision, "+key+", prev_revision, create_revision, token, time, deleted, value) "+
-				"SELECT revision + 1, "+key+", revision, create_revision, "+token+", time, deleted, value FROM rowkeeper_log WHERE revision = %d", 2, lost))
+			fmt.Sprintf("INSERT INTO rowkeeper_log (revision, "+key+
+				", prev_revision, create_revision, token, time, deleted, value) SELECT revision + 1, "+key+", revision, create_revision, "+token+", time, deleted, value FROM rowkeeper_log WHERE revision = %d", 2, lost))
 		if b, err := watch.Next(t.Context()); !errors.Is(err, mvcc.ErrCompacted) {
 			t.Fatalf("the watch, after %d: %+v, %v", lost, b, err)
 		}

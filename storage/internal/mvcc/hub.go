@@ -7,10 +7,12 @@ import (
 	"sync"
 )
 
-// Event is one write of one key, as a watcher sees it. Events are shared between watchers: they are read only.
+// Event is one write of one key, as a watcher sees it. Events are shared between watchers: they are
+// read only.
 type Event struct {
 	Key Key
-	// Revision is the event's own revision; Prev the one that it replaced, 0 if it created the key; Create the one that created the key.
+	// Revision is the event's own revision; Prev the one that it replaced, 0 if it created the key;
+	// Create the one that created the key.
 	Revision, Prev, Create Revision
 	Deleted                bool
 	// Value is nil if the key was deleted.
@@ -19,8 +21,8 @@ type Event struct {
 	// bytes is what the event holds in memory. Protected by hub.mu once the hub has the event.
 	bytes int
 
-	// prev is held while the previous value is read. It protects the two fields below, once the event is
-	// shared.
+	// prev is held while the previous value is read. It protects the two fields below, once the
+	// event is shared.
 	prev      lock
 	prevKnown bool
 	prevValue []byte
@@ -37,8 +39,8 @@ type memo struct {
 	err   error
 }
 
-// Memo returns what make returns, calling it once per event and key: the watchers of an event share what they derive from it.
-// An event has few keys, one per kind of watcher, so a list is enough.
+// Memo returns what make returns, calling it once per event and key: the watchers of an event share
+// what they derive from it. An event has few keys, one per kind of watcher, so a list is enough.
 func (e *Event) Memo(key any, make func() (any, error)) (any, error) {
 	e.memoMu.Lock()
 	var found *memo
@@ -62,7 +64,8 @@ func eventOf(r *Row) *Event {
 	if r.Marker() {
 		return nil
 	}
-	e := &Event{Key: r.Key, Revision: r.Revision, Prev: r.Prev, Create: r.Create, Deleted: r.Deleted}
+	e := &Event{Key: r.Key, Revision: r.Revision, Prev: r.Prev, Create: r.Create,
+		Deleted: r.Deleted}
 	if !r.Deleted {
 		e.Value = r.Value
 	}
@@ -75,16 +78,18 @@ func eventOf(r *Row) *Event {
 
 // hub holds the newest events and knows who waits for them.
 //
-// The ring is the events in (ringStart, delivered], in order. It is append-only: eviction re-slices it and never
-// overwrites an element, so a piece of it may be read without the lock.
+// The ring is the events in (ringStart, delivered], in order. It is append-only: eviction re-slices
+// it and never overwrites an element, so a piece of it may be read without the lock.
 //
-// Watchers that keep up are attached: a bucket per watched range finds them by an event's key in a few map look-ups,
-// however many watchers there are, and a watcher that nothing concerns is never woken, nor does it fall behind.
+// Watchers that keep up are attached: a bucket per watched range finds them by an event's key in a
+// few map look-ups, however many watchers there are, and a watcher that nothing concerns is never
+// woken, nor does it fall behind.
 type hub struct {
 	limits RingLimits
 	metric *Metrics
 
-	// mu protects the fields below, and those of watchers and events that say so. Metrics.mu comes after it.
+	// mu protects the fields below, and those of watchers and events that say so. Metrics.mu comes
+	// after it.
 	mu        sync.Mutex
 	delivered Position
 	// trail is what this process knows of the history, which may be ahead of delivered.
@@ -141,8 +146,8 @@ func (h *hub) reset(st State) {
 	h.startLocked(st)
 }
 
-// skip leaves out what compaction has removed from the log: all watches end, the ring is empty. It does
-// nothing if the hub is in another history by now.
+// skip leaves out what compaction has removed from the log: all watches end, the ring is empty. It
+// does nothing if the hub is in another history by now.
 func (h *hub) skip(st State) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -165,9 +170,9 @@ func (h *hub) startLocked(st State) {
 	h.metric.delivered(h.delivered)
 }
 
-// append delivers events that directly follow the position before and reach the position after, all of one
-// group. It refuses, and returns false, if before is not what was delivered last, or if they are not
-// what was seen already.
+// append delivers events that directly follow the position before and reach the position after, all
+// of one group. It refuses, and returns false, if before is not what was delivered last, or if they
+// are not what was seen already.
 func (h *hub) append(before Position, events []*Event, after Position) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -181,18 +186,20 @@ func (h *hub) append(before Position, events []*Event, after Position) bool {
 	return true
 }
 
-// appendTail delivers the rows that a reader found after the position from. Some of them may have been
-// delivered meanwhile: since history is one, what was delivered after from is a prefix of the rows. It
-// returns false if it is not, or if the hub is in another history: then the log has to be read anew, from
-// what is delivered now. It also returns false if the rows are not what was seen already, and that
-// position as known, which is zero otherwise.
+// appendTail delivers the rows that a reader found after the position from. Some of them may have
+// been delivered meanwhile: since history is one, what was delivered after from is a prefix of the
+// rows. It returns false if it is not, or if the hub is in another history: then the log has to be
+// read anew, from what is delivered now. It also returns false if the rows are not what was seen
+// already, and that position as known, which is zero otherwise.
 func (h *hub) appendTail(from Position, rows []Row) (known Position, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed || from.Epoch != h.delivered.Epoch || from.Revision > h.delivered.Revision {
 		return known, false
 	}
-	skip := sort.Search(len(rows), func(i int) bool { return rows[i].Revision > h.delivered.Revision })
+	skip := sort.Search(len(rows), func(i int) bool {
+		return rows[i].Revision > h.delivered.Revision
+	})
 	if skip == len(rows) {
 		return known, true
 	}
@@ -226,7 +233,8 @@ func (h *hub) appendLocked(events []*Event, after Position) {
 	h.metric.delivered(after)
 }
 
-// evictLocked keeps the ring within its limits. It drops an eighth at a time, so that the slice is not copied for each event.
+// evictLocked keeps the ring within its limits. It drops an eighth at a time, so that the slice is
+// not copied for each event.
 func (h *hub) evictLocked() {
 	if len(h.ring) <= h.limits.Events && h.ringBytes <= h.limits.Bytes {
 		return
@@ -253,8 +261,8 @@ func (h *hub) grew(e *Event, bytes int) {
 	}
 }
 
-// wakeLocked tells the watchers that the events concern. Most events of a group share a directory, so the buckets are
-// looked up once per directory and once per key.
+// wakeLocked tells the watchers that the events concern. Most events of a group share a directory,
+// so the buckets are looked up once per directory and once per key.
 func (h *hub) wakeLocked(events []*Event) {
 	if len(h.buckets) > 0 {
 		touched := map[watchRange]struct{}{}
@@ -324,7 +332,8 @@ func (h *hub) arrive(ctx context.Context, r Revision) error {
 	}
 }
 
-// attachLocked makes the watcher follow the ring, from its cursor on. The ring begins at or before the cursor.
+// attachLocked makes the watcher follow the ring, from its cursor on. The ring begins at or before
+// the cursor.
 func (h *hub) attachLocked(w *Watcher) {
 	bucket := h.buckets[w.rng]
 	if bucket == nil {
@@ -386,8 +395,8 @@ func (h *hub) position() Position {
 	return h.delivered
 }
 
-// saw takes a position that the database has answered. It is unproven if the hub is in another history by
-// now.
+// saw takes a position that the database has answered. It is unproven if the hub is in another
+// history by now.
 func (h *hub) saw(p Position) (known Position, s sight) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -425,7 +434,8 @@ func (h *hub) compactedRevision() Revision {
 	return h.compacted
 }
 
-// requestProgress asks for a batch once everything that is delivered now has been seen, from the watchers that want it regularly.
+// requestProgress asks for a batch once everything that is delivered now has been seen, from the
+// watchers that want it regularly.
 func (h *hub) requestProgress() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

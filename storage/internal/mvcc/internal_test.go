@@ -43,12 +43,14 @@ func TestRoomAfterGivingUp(t *testing.T) {
 	})
 }
 
-// TestRingCountsDeletedValues: a deletion has no value of its own, but it holds the one that it removed.
+// TestRingCountsDeletedValues: a deletion has no value of its own, but it holds the one that it
+// removed.
 func TestRingCountsDeletedValues(t *testing.T) {
 	h := newHub(RingLimits{Events: 1000, Bytes: 100_000}, NewMetrics())
 	before := Position{}
 	for i := range 100 {
-		r := &Row{Key: "/k", Revision: Revision(i + 1), Prev: 1, Deleted: true, HasPrev: true, PrevValue: make([]byte, 10_000)}
+		r := &Row{Key: "/k", Revision: Revision(i + 1), Prev: 1, Deleted: true, HasPrev: true,
+			PrevValue: make([]byte, 10_000)}
 		after := Position{Revision: r.Revision}
 		if !h.append(before, []*Event{eventOf(r)}, after) {
 			t.Fatal("not taken")
@@ -56,7 +58,8 @@ func TestRingCountsDeletedValues(t *testing.T) {
 		before = after
 	}
 	if len(h.ring) > 10 {
-		t.Errorf("the ring holds %d events of 10,000 bytes; its limit is 100,000 bytes", len(h.ring))
+		t.Errorf("the ring holds %d events of 10,000 bytes; its limit is 100,000 bytes",
+			len(h.ring))
 	}
 	bytes := 0
 	for _, e := range h.ring {
@@ -67,7 +70,8 @@ func TestRingCountsDeletedValues(t *testing.T) {
 	}
 }
 
-// TestJumpRises: two fences that begin with the same revision, as after two restores of one backup, do not meet, whatever was written between them.
+// TestJumpRises: two fences that begin with the same revision, as after two restores of one backup,
+// do not meet, whatever was written between them.
 func TestJumpRises(t *testing.T) {
 	const seen, writes = 1000, 1_000_000
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -90,16 +94,20 @@ func TestJumpRises(t *testing.T) {
 	}
 }
 
-// TestSweepPause: the sweep hurries if the writers are ahead of it, and not because a fence has jumped.
+// TestSweepPause: the sweep hurries if the writers are ahead of it, and not because a fence has
+// jumped.
 func TestSweepPause(t *testing.T) {
-	for debt, want := range map[Revision]time.Duration{1: 3, 500_000: 3, 600_000: 1, 2_000_001: 0, minJump: 3, 1 << 60: 3} {
+	for debt, want := range map[Revision]time.Duration{1: 3, 500_000: 3, 600_000: 1, 2_000_001: 0,
+		minJump: 3, 1 << 60: 3} {
 		if got := sweepPause(debt, time.Second).Truncate(time.Second) / time.Second; got != want {
-			t.Errorf("with a debt of %d it rests for %d times what a batch took, want %d", debt, got, want)
+			t.Errorf("with a debt of %d it rests for %d times what a batch took, want %d",
+				debt, got, want)
 		}
 	}
 }
 
-// TestImportRevisions: what an import is stored with is decided by the state under the commit lock, which may be another one at each try, and is beyond both stores.
+// TestImportRevisions: what an import is stored with is decided by the state under the commit lock,
+// which may be another one at each try, and is beyond both stores.
 func TestImportRevisions(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	fenced := Revision(now.Unix()) << 30
@@ -113,31 +121,41 @@ func TestImportRevisions(t *testing.T) {
 	}{
 		{"into an empty store", "other", 500, 1, false, 7, fenced + 1, 6},
 		{"of the same store", "this", 500, 700, false, 7, fenced + 1, 6},
-		{"of the same store, after a fence a moment ago", "this", 500, fenced + 3, false, 7, fenced + 3 + minJump + 1, 6},
+		{"of the same store, after a fence a moment ago", "this", 500, fenced + 3, false, 7,
+			fenced + 3 + minJump + 1, 6},
 		{"of another store", "other", 500, 700, true, fenced + 1, fenced + 3, fenced + 1},
-		{"of another store, which is ahead", "other", fenced + 500, 700, true, fenced + 500 + minJump + 1, fenced + 500 + minJump + 3, fenced + 500 + minJump + 1},
+		{"of another store, which is ahead", "other", fenced + 500, 700, true,
+			fenced + 500 + minJump + 1, fenced + 500 + minJump + 3, fenced + 500 + minJump + 1},
 	} {
-		in := &Import{Store: tc.from, Head: tc.archive, Replace: true, Token: Token{1}, into: "this", Records: func(each func(*Record) error) error {
-			for _, r := range []*Record{{Key: "a", Revision: 7, Create: 6}, {Key: "b", Revision: 9, Create: 9}} {
-				if err := each(r); err != nil {
-					return err
+		in := &Import{Store: tc.from, Head: tc.archive, Replace: true, Token: Token{1},
+			into: "this", Records: func(each func(*Record) error) error {
+				for _, r := range []*Record{{Key: "a", Revision: 7, Create: 6},
+					{Key: "b", Revision: 9, Create: 9}} {
+					if err := each(r); err != nil {
+						return err
+					}
 				}
-			}
-			return nil
-		}}
+				return nil
+			}}
 		st := State{Head: Position{Epoch: 4, Revision: tc.head}, Now: now}
 		for range 2 {
 			var got []Record
 			if err := in.begin(st, 1); err != nil {
 				t.Fatal(err)
 			}
-			if err := in.write(func(r *Record) error { got = append(got, *r); return nil }); err != nil {
+			if err := in.write(func(r *Record) error {
+				got = append(got, *r)
+				return nil
+			}); err != nil {
 				t.Fatal(err)
 			}
 			after := in.end(st)
 			want := Position{Epoch: 5, Revision: tc.end, Token: in.Token}
-			if in.Renumbered != tc.renumbered || got[0].Revision != tc.first || got[0].Create != tc.firstCreatedAt || after.Head != want || after.Compacted != tc.end || after.Swept != tc.end {
-				t.Errorf("%s: renumbered %t, the first record is %+v, and the state after it %+v", tc.name, in.Renumbered, got[0], after)
+			if in.Renumbered != tc.renumbered || got[0].Revision != tc.first ||
+				got[0].Create != tc.firstCreatedAt || after.Head != want ||
+				after.Compacted != tc.end || after.Swept != tc.end {
+				t.Errorf("%s: renumbered %t, the first record is %+v, and the state after it %+v",
+					tc.name, in.Renumbered, got[0], after)
 			}
 		}
 	}
@@ -172,13 +190,15 @@ func waitAttached(ctx context.Context, w *Watcher) error {
 	})
 }
 
-// TestSharing holds the queries that run: reads that come meanwhile wait together for the next ones, whose size is bounded, and none gets the answer of a
-// query that had started before it asked.
+// TestSharing holds the queries that run: reads that come meanwhile wait together for the next
+// ones, whose size is bounded, and none gets the answer of a query that had started before it
+// asked.
 func TestSharing(t *testing.T) {
 	const width, size = 2, 3
 	var version atomic.Int64
 	begun, release := make(chan []Key, 10), make(chan struct{})
-	s := &coalescer{width: width, size: size, query: func(keys []Key) (map[Key]*KeyValue, Revision, error) {
+	s := &coalescer{width: width, size: size, query: func(keys []Key) (map[Key]*KeyValue,
+		Revision, error) {
 		head := Revision(version.Load())
 		begun <- keys
 		<-release
@@ -237,8 +257,9 @@ func TestSharing(t *testing.T) {
 	}
 }
 
-// TestTailOverlapsOtherHistory: what a reader found may begin before what was delivered meanwhile. If another row is in the place of that, the rows
-// after it belong to another history, and are not delivered.
+// TestTailOverlapsOtherHistory: what a reader found may begin before what was delivered meanwhile.
+// If another row is in the place of that, the rows after it belong to another history, and are not
+// delivered.
 func TestTailOverlapsOtherHistory(t *testing.T) {
 	h := newHub(RingLimits{Events: 10, Bytes: 1 << 20}, NewMetrics())
 	from := Position{Epoch: 1, Revision: 5, Token: Token{5}}
@@ -247,7 +268,9 @@ func TestTailOverlapsOtherHistory(t *testing.T) {
 	if !h.append(from, []*Event{{Key: "/own", Revision: 6}}, own) {
 		t.Fatal("the own group is not delivered")
 	}
-	row := func(r Revision, token byte) Row { return Row{Key: "/k", Revision: r, Create: r, Token: Token{token}} }
+	row := func(r Revision, token byte) Row {
+		return Row{Key: "/k", Revision: r, Create: r, Token: Token{token}}
+	}
 	if _, ok := h.appendTail(from, []Row{row(6, 60), row(7, 70)}); ok || h.position() != own {
 		t.Errorf("rows of another history are delivered: %+v", h.position())
 	}
@@ -256,8 +279,8 @@ func TestTailOverlapsOtherHistory(t *testing.T) {
 	}
 }
 
-// TestSharingPassesWhatHangs: a query that hangs stops the others for a moment only, one whose callers have given up is not begun, and whoever
-// waits when the store is closed is answered.
+// TestSharingPassesWhatHangs: a query that hangs stops the others for a moment only, one whose
+// callers have given up is not begun, and whoever waits when the store is closed is answered.
 func TestSharingPassesWhatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
@@ -273,7 +296,8 @@ func TestSharingPassesWhatHangs(t *testing.T) {
 		var readers sync.WaitGroup
 		ask := func(ctx context.Context, key Key, want error) {
 			readers.Go(func() {
-				if q, err := s.ask(ctx, key); !errors.Is(err, want) || err == nil && q.found[key] == nil {
+				if q, err := s.ask(ctx, key); !errors.Is(err, want) ||
+					err == nil && q.found[key] == nil {
 					t.Errorf("%q: %v", key, err)
 				}
 			})

@@ -5,8 +5,9 @@ import "context"
 // What is done under the commit lock besides commits, once for all backends: the rules decide (see
 // rules.go), and the transaction of a backend reads and writes.
 
-// repeatable runs a transaction that does the same if it is run twice. So nobody has to know whether it was
-// committed: after an unknown outcome it may be repeated, like after a failure that has changed nothing.
+// repeatable runs a transaction that does the same if it is run twice. So nobody has to know
+// whether it was committed: after an unknown outcome it may be repeated, like after a failure that
+// has changed nothing.
 func repeatable(ctx context.Context, b Backend, o LockOptions, f func(Tx) error) error {
 	err := b.Locked(ctx, o, f)
 	if err != nil && ClassOf(err) == Unknown {
@@ -15,9 +16,10 @@ func repeatable(ctx context.Context, b Backend, o LockOptions, f func(Tx) error)
 	return err
 }
 
-// ResolveGroup finds out what became of the group with this token, which was begun after a position, and
-// makes sure that it stays so; see [Resolve].
-func ResolveGroup(ctx context.Context, b Backend, token Token, after Position) (*Resolution, error) {
+// ResolveGroup finds out what became of the group with this token, which was begun after a
+// position, and makes sure that it stays so; see [Resolve].
+func ResolveGroup(ctx context.Context, b Backend, token Token, after Position) (*Resolution,
+	error) {
 	var r Resolution
 	err := repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
 		guard, rows, err := tx.Group(token, after.Revision)
@@ -36,7 +38,8 @@ func ResolveGroup(ctx context.Context, b Backend, token Token, after Position) (
 	return &r, nil
 }
 
-// RaiseCompacted compacts up to the revision, as far as [CompactTo] says, and returns the state after it.
+// RaiseCompacted compacts up to the revision, as far as [CompactTo] says, and returns the state
+// after it.
 func RaiseCompacted(ctx context.Context, b Backend, revision Revision) (st State, err error) {
 	err = repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
 		var write bool
@@ -48,8 +51,8 @@ func RaiseCompacted(ctx context.Context, b Backend, revision Revision) (st State
 	return st, err
 }
 
-// SweepBatch plans and carries out one batch of the sweep, which looks at no more than limit rows. It returns how many
-// rows it deleted, and the state after it.
+// SweepBatch plans and carries out one batch of the sweep, which looks at no more than limit rows.
+// It returns how many rows it deleted, and the state after it.
 func SweepBatch(ctx context.Context, b Backend, limit int) (deleted int, st State, err error) {
 	from, err := b.Sweepable(ctx, limit)
 	if err != nil {
@@ -67,8 +70,8 @@ func SweepBatch(ctx context.Context, b Backend, limit int) (deleted int, st Stat
 	return deleted, st, nil
 }
 
-// StartEpoch fences, on whatever server answers now, unless [Fence.After] says that it was done. It returns
-// the state after it.
+// StartEpoch fences, on whatever server answers now, unless [Fence.After] says that it was done. It
+// returns the state after it.
 func StartEpoch(ctx context.Context, b Backend, f Fence) (st State, err error) {
 	err = repeatable(ctx, b, LockOptions{AnyServer: true}, func(tx Tx) error {
 		var write bool
@@ -82,11 +85,13 @@ func StartEpoch(ctx context.Context, b Backend, f Fence) (st State, err error) {
 
 // RecordFingerprint stores the fingerprint where none is recorded yet.
 func RecordFingerprint(ctx context.Context, b Backend, fingerprint string) error {
-	return repeatable(ctx, b, LockOptions{}, func(tx Tx) error { return tx.RecordFingerprint(fingerprint) })
+	return repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
+		return tx.RecordFingerprint(fingerprint)
+	})
 }
 
-// Into replaces what the store holds, and returns the state after it. An unknown outcome stays one: to
-// import twice is not the same as to do it once.
+// Into replaces what the store holds, and returns the state after it. An unknown outcome stays one:
+// to import twice is not the same as to do it once.
 func (in *Import) Into(ctx context.Context, b Backend) (st State, err error) {
 	err = b.Locked(ctx, LockOptions{Unbounded: true}, func(tx Tx) error {
 		keys, err := tx.Keys()

@@ -7,7 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics count what a Store does. It is a prometheus.Collector: register it where the process's metrics are.
+// Metrics count what a Store does. It is a prometheus.Collector: register it where the process's
+// metrics are.
 type Metrics struct {
 	commitSeconds, lockWaitSeconds, groupMutations prometheus.Histogram
 	commitFailures, unknownOutcomes                *prometheus.CounterVec
@@ -27,7 +28,8 @@ type Metrics struct {
 
 	// mu protects the fields below.
 	mu sync.Mutex
-	// headSeen and deliveredSeen are the newest; behindSince is when the second fell behind the first, zero if it has not.
+	// headSeen and deliveredSeen are the newest; behindSince is when the second fell behind the
+	// first, zero if it has not.
 	headSeen, deliveredSeen Revision
 	behindSince             time.Time
 	poolsOf                 Pooled
@@ -42,51 +44,75 @@ func NewMetrics() *Metrics {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "rowkeeper_" + name, Help: help})
 	}
 	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "rowkeeper_" + name, Help: help, Buckets: buckets})
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "rowkeeper_" + name,
+			Help: help, Buckets: buckets})
 	}
 	seconds := prometheus.ExponentialBuckets(0.0001, 2.5, 14) // 0.1 ms to 15 s
 	m := &Metrics{
-		commitSeconds:   histogram("commit_duration_seconds", "Time from giving a commit group to the database to its durable commit.", seconds),
-		lockWaitSeconds: histogram("commit_lock_wait_seconds", "Time that a commit group waited for the commit lock, where the database tells it.", seconds),
-		groupMutations:  histogram("commit_group_mutations", "Mutations in a commit group.", prometheus.ExponentialBuckets(1, 2, 11)),
+		commitSeconds: histogram("commit_duration_seconds",
+			"Time from giving a commit group to the database to its durable commit.", seconds),
+		lockWaitSeconds: histogram("commit_lock_wait_seconds", "Time that a commit group waited "+
+			"for the commit lock, where the database tells it.", seconds),
+		groupMutations: histogram("commit_group_mutations", "Mutations in a commit group.",
+			prometheus.ExponentialBuckets(1, 2, 11)),
 		commitFailures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "rowkeeper_commit_failures_total",
 			Help: "Commit groups that failed, by what the failure means."}, []string{"class"}),
 		unknownOutcomes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "rowkeeper_unknown_outcomes_total",
-			Help: "Commit groups whose outcome was unknown, by what became of them: committed, aborted, or unknown for ever."}, []string{"resolution"}),
-		headRevision:       gauge("head_revision", "Newest revision that this process knows of."),
-		deliveredRevision:  gauge("delivered_revision", "Newest revision that this process has delivered to its watchers."),
-		deliverySeconds:    histogram("tail_delivery_seconds", "Time from another process's commit to its delivery here, by the database's clock.", seconds),
-		listeningState:     gauge("notifications_working", "1 if other processes' writes are notified, 0 if they are polled for."),
-		notifications:      counter("notifications_total", "Notifications received."),
-		tailedRows:         counter("tailed_rows_total", "Rows of the log that were read to deliver them."),
-		tailFailures:       counter("tail_failures_total", "Failed attempts to read the log's new rows."),
-		liveWatchers:       gauge("watchers", "Watches that are open."),
-		demotions:          counter("watcher_demotions_total", "Times that a watcher was too slow for the events in memory and went on from the log."),
-		replayedRows:       counter("replayed_rows_total", "Rows of the log that were read for watchers behind the events in memory."),
-		compactedRevision:  gauge("compacted_revision", "Revision below which history may be gone."),
-		sweptRevision:      gauge("swept_revision", "Revision up to which replaced rows have been removed."),
-		sweepDebt:          gauge("sweep_debt_revisions", "Compacted revisions that have not been swept."),
+			Help: "Commit groups whose outcome was unknown, by what became of them: committed, " +
+				"aborted, or unknown for ever."}, []string{"resolution"}),
+		headRevision: gauge("head_revision", "Newest revision that this process knows of."),
+		deliveredRevision: gauge("delivered_revision",
+			"Newest revision that this process has delivered to its watchers."),
+		deliverySeconds: histogram("tail_delivery_seconds", "Time from another process's "+
+			"commit to its delivery here, by the database's clock.", seconds),
+		listeningState: gauge("notifications_working",
+			"1 if other processes' writes are notified, 0 if they are polled for."),
+		notifications: counter("notifications_total", "Notifications received."),
+		tailedRows: counter("tailed_rows_total",
+			"Rows of the log that were read to deliver them."),
+		tailFailures: counter("tail_failures_total",
+			"Failed attempts to read the log's new rows."),
+		liveWatchers: gauge("watchers", "Watches that are open."),
+		demotions: counter("watcher_demotions_total",
+			"Times that a watcher was too slow for the events in memory and went on from the log."),
+		replayedRows: counter("replayed_rows_total",
+			"Rows of the log that were read for watchers behind the events in memory."),
+		compactedRevision: gauge("compacted_revision",
+			"Revision below which history may be gone."),
+		sweptRevision: gauge("swept_revision", "Revision up to which replaced rows have "+
+			"been removed."),
+		sweepDebt: gauge("sweep_debt_revisions",
+			"Compacted revisions that have not been swept."),
 		sweptRows:          counter("swept_rows_total", "Rows that the sweep has removed."),
 		compactionFailures: counter("compaction_failures_total", "Failed compactions."),
 		databaseBytes: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "rowkeeper_database_bytes",
-			Help: "Size of the store's tables and indexes: live (in use) and dead (free to be used again)."}, []string{"state"}),
-		expiredKeys:    counter("expired_keys_total", "Keys that were deleted because their time had come."),
-		fences:         counter("fences_total", "Fences that this process has set."),
-		historyChanges: counter("history_changes_total", "Times that this process moved to another history: all its watches ended."),
-		readRetries:    counter("read_retries_total", "Reads that were tried again."),
-		refusedReads:   counter("refused_reads_total", "Answers that were not used because the server was read-only."),
+			Help: "Size of the store's tables and indexes: live (in use) and dead (free to be " +
+				"used again)."}, []string{"state"}),
+		expiredKeys: counter("expired_keys_total", "Keys that were deleted because their time "+
+			"had come."),
+		fences: counter("fences_total", "Fences that this process has set."),
+		historyChanges: counter("history_changes_total",
+			"Times that this process moved to another history: all its watches ended."),
+		readRetries: counter("read_retries_total", "Reads that were tried again."),
+		refusedReads: counter("refused_reads_total", "Answers that were not used because the "+
+			"server was read-only."),
 		pools: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "rowkeeper_pool_connections",
-			Help: "Connections to the database, by pool and state (in_use, idle, max)."}, []string{"pool", "state"}),
+			Help: "Connections to the database, by pool and state (in_use, idle, max)."},
+			[]string{"pool", "state"}),
 	}
 	m.lagSeconds = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "rowkeeper_delivery_lag_seconds",
-		Help: "Time since this process has known of a revision that it has not delivered, 0 if it is up to date."}, m.lag)
+		Help: "Time since this process has known of a revision that it has not delivered, 0 if " +
+			"it is up to date."}, m.lag)
 	return m
 }
 
 func (m *Metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.commitSeconds, m.lockWaitSeconds, m.groupMutations, m.commitFailures, m.unknownOutcomes, m.headRevision,
-		m.deliveredRevision, m.lagSeconds, m.deliverySeconds, m.listeningState, m.notifications, m.tailedRows, m.tailFailures, m.liveWatchers,
-		m.demotions, m.replayedRows, m.compactedRevision, m.sweptRevision, m.sweepDebt, m.sweptRows, m.compactionFailures, m.databaseBytes,
+	return []prometheus.Collector{m.commitSeconds, m.lockWaitSeconds, m.groupMutations,
+		m.commitFailures, m.unknownOutcomes, m.headRevision, m.deliveredRevision, m.lagSeconds,
+		m.deliverySeconds, m.listeningState, m.notifications, m.tailedRows, m.tailFailures,
+		m.liveWatchers,
+		m.demotions, m.replayedRows, m.compactedRevision, m.sweptRevision, m.sweepDebt, m.sweptRows,
+		m.compactionFailures, m.databaseBytes,
 		m.expiredKeys, m.fences, m.historyChanges, m.readRetries, m.refusedReads, m.pools}
 }
 
@@ -114,7 +140,8 @@ func (m *Metrics) Collect(c chan<- prometheus.Metric) {
 	}
 }
 
-// observe connects the metrics to the backend that they are of. It is nil after the backend is closed.
+// observe connects the metrics to the backend that they are of. It is nil after the backend is
+// closed.
 func (m *Metrics) observe(b Backend) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -120,7 +120,8 @@ func (e entry) String() string {
 }
 
 func eventString(e *mvcc.Event) string {
-	return entry{revision: e.Revision, key: e.Key, deleted: e.Deleted, value: string(e.Value), prev: e.Prev}.String()
+	return entry{revision: e.Revision, key: e.Key, deleted: e.Deleted, value: string(e.Value),
+		prev: e.Prev}.String()
 }
 
 // attempt is a write that was tried in a burst.
@@ -130,8 +131,9 @@ type attempt struct {
 	err      error
 }
 
-// TestModel drives two stores over one database with random writes in concurrent bursts, lists, pages, watches, compactions and
-// reopenings, and compares everything with the model. ROWKEEPER_MODEL_SEED repeats a run.
+// TestModel drives two stores over one database with random writes in concurrent bursts, lists,
+// pages, watches, compactions and reopenings, and compares everything with the model.
+// ROWKEEPER_MODEL_SEED repeats a run.
 func TestModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	if v := os.Getenv("ROWKEEPER_MODEL_SEED"); v != "" {
@@ -164,15 +166,18 @@ type modelWatch struct {
 	watch  *mvcc.Watcher
 	cancel context.CancelFunc
 	done   chan struct{}
-	// target is the revision up to which the watcher should read before it ends; closed says that it is known.
+	// target is the revision up to which the watcher should read before it ends; closed says that
+	// it is known.
 	mu     sync.Mutex
 	events []string
 	err    error
 }
 
-// config makes rings, tails and batches so small that demotion, replay and paging happen all the time.
+// config makes rings, tails and batches so small that demotion, replay and paging happen all the
+// time.
 func (r *modelRun) config() mvcc.Config {
-	return mvcc.Config{Logger: testLogger(r.t), Ring: mvcc.RingLimits{Events: 8, Bytes: 1 << 20}, TailRows: 5,
+	return mvcc.Config{Logger: testLogger(r.t), Ring: mvcc.RingLimits{Events: 8, Bytes: 1 << 20},
+		TailRows:   5,
 		Compaction: mvcc.CompactionPolicy{Window: -1, SweepRows: 7}}
 }
 
@@ -210,7 +215,8 @@ func (r *modelRun) run(steps int) {
 func (r *modelRun) store() *mvcc.Store { return r.stores[r.rng.IntN(len(r.stores))] }
 
 func (r *modelRun) key() mvcc.Key {
-	return mvcc.Key(fmt.Sprintf("/%c/%c/%d", 'a'+rune(r.rng.IntN(2)), 'x'+rune(r.rng.IntN(2)), r.rng.IntN(6)))
+	return mvcc.Key(fmt.Sprintf("/%c/%c/%d", 'a'+rune(r.rng.IntN(2)), 'x'+rune(r.rng.IntN(2)),
+		r.rng.IntN(6)))
 }
 
 // mutation is one that will mostly succeed if nobody else changes the key.
@@ -250,12 +256,15 @@ func (r *modelRun) burst() {
 		}
 		state := r.model.state(r.model.head())
 		if a.revision != r.model.head()+1 {
-			r.t.Fatalf("a write has revision %d after the head %d: not dense", a.revision, r.model.head())
+			r.t.Fatalf("a write has revision %d after the head %d: not dense", a.revision,
+				r.model.head())
 		}
 		if state[a.m.Key].revision != a.m.Expect {
-			r.t.Fatalf("%q at %d was written with the expectation %d", a.m.Key, state[a.m.Key].revision, a.m.Expect)
+			r.t.Fatalf("%q at %d was written with the expectation %d", a.m.Key,
+				state[a.m.Key].revision, a.m.Expect)
 		}
-		r.model.entries = append(r.model.entries, entry{revision: a.revision, key: a.m.Key, deleted: a.m.Delete, value: string(a.m.Value), prev: a.m.Expect})
+		r.model.entries = append(r.model.entries, entry{revision: a.revision, key: a.m.Key,
+			deleted: a.m.Delete, value: string(a.m.Value), prev: a.m.Expect})
 		states = append(states, r.model.state(r.model.head()))
 	}
 	for _, a := range attempts {
@@ -267,8 +276,11 @@ func (r *modelRun) burst() {
 			r.t.Fatalf("write of %q: %v", a.m.Key, a.err)
 		}
 		// A refusal is right if there was a moment in the burst when the expectation did not hold.
-		if !slices.ContainsFunc(states, func(s map[mvcc.Key]entry) bool { return s[a.m.Key].revision != a.m.Expect }) {
-			r.t.Fatalf("%q was refused though it was at the expected revision %d all the time since %d", a.m.Key, a.m.Expect, before)
+		if !slices.ContainsFunc(states, func(s map[mvcc.Key]entry) bool {
+			return s[a.m.Key].revision != a.m.Expect
+		}) {
+			r.t.Fatalf("%q was refused though it was at the expected revision %d all the time "+
+				"since %d", a.m.Key, a.m.Expect, before)
 		}
 	}
 }
@@ -277,7 +289,8 @@ func (r *modelRun) list() {
 	ctx, s := r.t.Context(), r.store()
 	ranges := [][2]mvcc.Key{{"/", "0"}, {"/a/", "/a0"}, {"/b/x/", "/b/x0"}, {"/a/x/3", "/b/y/2"}}
 	span := ranges[r.rng.IntN(len(ranges))]
-	o := mvcc.RangeOptions{Start: span[0], End: span[1], Limit: r.rng.IntN(5), Count: true, KeysOnly: r.rng.IntN(4) == 0}
+	o := mvcc.RangeOptions{Start: span[0], End: span[1], Limit: r.rng.IntN(5), Count: true,
+		KeysOnly: r.rng.IntN(4) == 0}
 	if r.rng.IntN(2) == 0 {
 		o.At = 1 + mvcc.Revision(r.rng.Int64N(int64(r.model.head())+2))
 	}
@@ -312,8 +325,10 @@ func (r *modelRun) list() {
 			o.At = res.Revision
 		}
 		pages++
-		if left := len(want) - len(got); int(res.Count) != left || res.More != (left > len(res.KVs)) {
-			r.t.Fatalf("list at %d says %d left, more %v; %d are left, %d are here", at, res.Count, res.More, left, len(res.KVs))
+		if left := len(want) - len(got); int(res.Count) != left ||
+			res.More != (left > len(res.KVs)) {
+			r.t.Fatalf("list at %d says %d left, more %v; %d are left, %d are here", at, res.Count,
+				res.More, left, len(res.KVs))
 		}
 		for _, kv := range res.KVs {
 			got = append(got, fmt.Sprintf("%s@%d %s", kv.Key, kv.Revision, kv.Value))
@@ -337,14 +352,17 @@ func (r *modelRun) list() {
 		expect[i] = fmt.Sprintf("%s@%d %s", e.key, e.revision, e.value)
 	}
 	if !slices.Equal(got, expect) {
-		r.t.Fatalf("list of [%s, %s) at %d in %d pages of %d:\n got %v\nwant %v", span[0], span[1], o.At, pages, o.Limit, got, expect)
+		r.t.Fatalf("list of [%s, %s) at %d in %d pages of %d:\n got %v\nwant %v", span[0], span[1],
+			o.At, pages, o.Limit, got, expect)
 	}
 }
 
 func (r *modelRun) watch() {
 	prefixes := []string{"/", "/a/", "/b/x/", "/a/y/"}
-	w := &modelWatch{after: 1 + mvcc.Revision(r.rng.Int64N(int64(r.model.head()))), prefix: prefixes[r.rng.IntN(len(prefixes))], done: make(chan struct{})}
-	watch, err := r.store().Watch(r.t.Context(), mvcc.WatchOptions{Prefix: mvcc.Key(w.prefix), After: w.after})
+	w := &modelWatch{after: 1 + mvcc.Revision(r.rng.Int64N(int64(r.model.head()))),
+		prefix: prefixes[r.rng.IntN(len(prefixes))], done: make(chan struct{})}
+	watch, err := r.store().Watch(r.t.Context(), mvcc.WatchOptions{Prefix: mvcc.Key(w.prefix),
+		After: w.after})
 	if err != nil {
 		if w.after >= r.compacted || !errors.Is(err, mvcc.ErrCompacted) {
 			r.t.Fatalf("watch after %d with the boundary %d: %v", w.after, r.compacted, err)
@@ -379,7 +397,8 @@ func (r *modelRun) endWatches() {
 		select {
 		case <-w.done:
 		case <-time.After(time.Minute):
-			r.t.Fatalf("a watcher of %s after %d does not reach the head %d", w.prefix, w.after, r.model.head())
+			r.t.Fatalf("a watcher of %s after %d does not reach the head %d", w.prefix, w.after,
+				r.model.head())
 		}
 		w.cancel()
 		w.watch.Close()
@@ -388,7 +407,8 @@ func (r *modelRun) endWatches() {
 		case errors.Is(w.err, mvcc.ErrCompacted):
 			// What it saw before is complete and in order all the same.
 			if len(w.events) > len(want) || !slices.Equal(w.events, want[:len(w.events)]) {
-				r.t.Fatalf("watch of %s after %d, ended by compaction:\n got %v\nwant %v", w.prefix, w.after, w.events, want)
+				r.t.Fatalf("watch of %s after %d, ended by compaction:\n got %v\nwant %v", w.prefix,
+					w.after, w.events, want)
 			}
 		case w.err != nil:
 			r.t.Fatalf("watch of %s after %d: %v", w.prefix, w.after, w.err)

@@ -44,7 +44,8 @@ type awayBackend struct {
 	failed chan *mvcc.Error
 }
 
-func (b *awayBackend) Expired(ctx context.Context, limit int) ([]mvcc.Expired, time.Duration, error) {
+func (b *awayBackend) Expired(ctx context.Context, limit int) ([]mvcc.Expired, time.Duration,
+	error) {
 	if err := b.away.Load(); err != nil {
 		b.failed <- err
 		return nil, 0, err
@@ -93,13 +94,14 @@ func TestReaperLogsAnOutageOnce(t *testing.T) {
 		}
 	}
 	const cannot = "WARN cannot reap expired keys; trying again until it works"
-	if got, want := strings.Join(told, "\n"), cannot+"\n"+cannot+"\nINFO can reap expired keys again"; got != want {
+	if got, want := strings.Join(told, "\n"), cannot+"\n"+cannot+
+		"\nINFO can reap expired keys again"; got != want {
 		t.Errorf("the log has\n%s\nwant\n%s", got, want)
 	}
 }
 
-// TestDeliberateFenceIsNoError: the log tells of a fence by hand as of something that was wanted, in
-// the process that fences, and as of a change that others made, in the other processes.
+// TestDeliberateFenceIsNoError: the log tells of a fence by hand as of something that was wanted,
+// in the process that fences, and as of a change that others made, in the other processes.
 func TestDeliberateFenceIsNoError(t *testing.T) {
 	db := inMemory(t)
 	here, there := make(lines, 100), make(lines, 100)

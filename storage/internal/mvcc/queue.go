@@ -16,8 +16,8 @@ type write struct {
 	done     chan struct{}
 	revision Revision
 	err      error
-	// dropped is set when the caller gave up in the queue, or was refused there. Protected by queue.mu
-	// until the write is taken.
+	// dropped is set when the caller gave up in the queue, or was refused there. Protected by
+	// queue.mu until the write is taken.
 	dropped, taken bool
 }
 
@@ -26,7 +26,8 @@ func (w *write) answer(r Revision, err error) {
 	close(w.done)
 }
 
-// queue holds the writes in the order of arrival, bounded in number and bytes: when it is full, writers wait for room.
+// queue holds the writes in the order of arrival, bounded in number and bytes: when it is full,
+// writers wait for room.
 type queue struct {
 	maxCount, maxBytes int
 	limits             Limits
@@ -37,16 +38,19 @@ type queue struct {
 	count  int // without the dropped ones
 	bytes  int
 	closed bool
-	// filled has capacity 1: there may be something to take. room is closed and replaced when writes were taken.
+	// filled has capacity 1: there may be something to take. room is closed and replaced when
+	// writes were taken.
 	filled chan struct{}
 	room   chan struct{}
 }
 
 func newQueue(maxCount, maxBytes int, limits Limits) *queue {
-	return &queue{maxCount: maxCount, maxBytes: maxBytes, limits: limits, filled: make(chan struct{}, 1), room: make(chan struct{})}
+	return &queue{maxCount: maxCount, maxBytes: maxBytes, limits: limits,
+		filled: make(chan struct{}, 1), room: make(chan struct{})}
 }
 
-// put appends a write, after waiting for room. A write larger than the whole queue fits when it is empty.
+// put appends a write, after waiting for room. A write larger than the whole queue fits when it is
+// empty.
 func (q *queue) put(ctx context.Context, w *write) error {
 	for {
 		q.mu.Lock()
@@ -96,8 +100,8 @@ func (q *queue) drop(w *write) bool {
 	return true
 }
 
-// refuse answers the queued writes that came at or before a time, and returns when the oldest of the
-// others came, zero if there are none.
+// refuse answers the queued writes that came at or before a time, and returns when the oldest of
+// the others came, zero if there are none.
 func (q *queue) refuse(came time.Time, err error) (oldest time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -121,7 +125,8 @@ func (q *queue) refuse(came time.Time, err error) (oldest time.Time) {
 	return oldest
 }
 
-// take waits for writes and returns as many as a group may have, in the order of arrival; nil when the queue is closed and empty.
+// take waits for writes and returns as many as a group may have, in the order of arrival; nil when
+// the queue is closed and empty.
 func (q *queue) take() []*write {
 	for {
 		q.mu.Lock()
@@ -131,7 +136,8 @@ func (q *queue) take() []*write {
 			if w.dropped {
 				continue
 			}
-			if len(group) > 0 && (len(group) == q.limits.GroupMutations || bytes+w.bytes > q.limits.GroupBytes) {
+			if len(group) > 0 && (len(group) == q.limits.GroupMutations ||
+				bytes+w.bytes > q.limits.GroupBytes) {
 				break
 			}
 			if group == nil {

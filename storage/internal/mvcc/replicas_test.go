@@ -23,13 +23,15 @@ type operation struct {
 	expect mvcc.Revision
 }
 
-// answer is what it was told. revision is what a read saw (0: absent), or what a write that was done was given.
+// answer is what it was told. revision is what a read saw (0: absent), or what a write that was
+// done was given.
 type answer struct {
 	revision mvcc.Revision
 	done     bool
 }
 
-// register is the sequential specification: a key has a revision; a write is done if and only if its expectation holds.
+// register is the sequential specification: a key has a revision; a write is done if and only if
+// its expectation holds.
 var register = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		byKey := map[mvcc.Key][]porcupine.Operation{}
@@ -57,11 +59,14 @@ var register = porcupine.Model{
 			return in.expect == current, out.revision
 		}
 	},
-	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
+	DescribeOperation: func(input, output any) string {
+		return fmt.Sprintf("%+v -> %+v", input, output)
+	},
 }
 
-// TestReplicas runs three stores over one database, with writers on each and watchers on each: what they read and write is linearizable,
-// the revisions are dense, and every watcher's stream is the log.
+// TestReplicas runs three stores over one database, with writers on each and watchers on each: what
+// they read and write is linearizable, the revisions are dense, and every watcher's stream is the
+// log.
 func TestReplicas(t *testing.T) {
 	const replicas, writersEach, writesEach = 3, 8, 60
 	everywhere(t, func(t *testing.T, db dbtest.DB) {
@@ -77,7 +82,8 @@ func TestReplicas(t *testing.T) {
 		record := func(client int, in operation, out answer, call, ret time.Duration) {
 			mu.Lock()
 			defer mu.Unlock()
-			history = append(history, porcupine.Operation{ClientId: client, Input: in, Output: out, Call: int64(call), Return: int64(ret)})
+			history = append(history, porcupine.Operation{ClientId: client, Input: in, Output: out,
+				Call: int64(call), Return: int64(ret)})
 			if out.done {
 				written++
 			}
@@ -100,13 +106,15 @@ func TestReplicas(t *testing.T) {
 					if kv != nil {
 						in.expect = kv.Revision
 						if kv.Revision > head {
-							t.Errorf("%s at %d was read in a snapshot at %d", key, kv.Revision, head)
+							t.Errorf("%s at %d was read in a snapshot at %d", key,
+								kv.Revision, head)
 						}
 					}
 					record(i, in, answer{revision: in.expect}, call, ret)
 					in.write, in.delete = true, in.expect != 0 && rng.IntN(4) == 0
 					call = time.Since(began)
-					r, err := s.Commit(t.Context(), mvcc.Mutation{Key: key, Expect: in.expect, Delete: in.delete, Value: []byte("v")})
+					r, err := s.Commit(t.Context(), mvcc.Mutation{Key: key, Expect: in.expect,
+						Delete: in.delete, Value: []byte("v")})
 					ret = time.Since(began)
 					var conflict *mvcc.ConflictError
 					if err != nil && !errors.As(err, &conflict) {
@@ -121,7 +129,8 @@ func TestReplicas(t *testing.T) {
 		var watchers sync.WaitGroup
 		done := make(chan mvcc.Revision)
 		for i := range streams {
-			w, err := stores[i%replicas].Watch(t.Context(), mvcc.WatchOptions{Prefix: "/k/", After: start})
+			w, err := stores[i%replicas].Watch(t.Context(),
+				mvcc.WatchOptions{Prefix: "/k/", After: start})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -143,7 +152,8 @@ func TestReplicas(t *testing.T) {
 					for _, e := range b.Events {
 						streams[i] = append(streams[i], eventString(e))
 					}
-					if b.Requested && len(b.Events)+len(streams[i]) > 0 && b.Progress >= mvcc.Revision(written)+start {
+					if b.Requested && len(b.Events)+len(streams[i]) > 0 &&
+						b.Progress >= mvcc.Revision(written)+start {
 						return
 					}
 				}
@@ -169,12 +179,14 @@ func TestReplicas(t *testing.T) {
 			}
 			for j := range log {
 				if stream[j] != log[j] {
-					t.Errorf("watcher %d: event %d is %s, in the log it is %s", i, j, stream[j], log[j])
+					t.Errorf("watcher %d: event %d is %s, in the log it is %s", i, j,
+						stream[j], log[j])
 					break
 				}
 			}
 		}
-		if result := porcupine.CheckOperationsTimeout(register, history, time.Minute); result != porcupine.Ok {
+		if result := porcupine.CheckOperationsTimeout(register, history,
+			time.Minute); result != porcupine.Ok {
 			t.Errorf("the history of %d operations is not linearizable: %s", len(history), result)
 		}
 	})
@@ -195,7 +207,8 @@ func readLog(t *testing.T, s *mvcc.Store, after, upto mvcc.Revision) []string {
 				t.Fatalf("the log has a gap after %d: %d", after, r.Revision)
 			}
 			after = r.Revision
-			log = append(log, entry{revision: r.Revision, key: r.Key, deleted: r.Deleted, value: string(r.Value), prev: r.Prev}.String())
+			log = append(log, entry{revision: r.Revision, key: r.Key, deleted: r.Deleted,
+				value: string(r.Value), prev: r.Prev}.String())
 		}
 	}
 	return log

@@ -1,12 +1,13 @@
 package mvcc
 
-// The rules of the history: what may be written, what became of a group, what is removed, where a fence
-// goes. They are pure functions, so that tables can test them. A backend reads rows and runs statements;
-// it decides nothing. The one exception is the statement of PostgreSQL's commits, which says in SQL what
-// CheckGroup and Decide say, to hold the commit lock for no round trip; a test compares the two.
+// The rules of the history: what may be written, what became of a group, what is removed, where a
+// fence goes. They are pure functions, so that tables can test them. A backend reads rows and runs
+// statements; it decides nothing. The one exception is the statement of PostgreSQL's commits, which
+// says in SQL what CheckGroup and Decide say, to hold the commit lock for no round trip; a test
+// compares the two.
 
-// Guard is what a backend reads, under the commit lock and in one snapshot, about a group and the position
-// after which it was begun ([Group.Seen]).
+// Guard is what a backend reads, under the commit lock and in one snapshot, about a group and the
+// position after which it was begun ([Group.Seen]).
 type Guard struct {
 	State State
 	// At is the token of the row at the position's revision, zero if there is no such row.
@@ -17,12 +18,13 @@ type Guard struct {
 	Aborted bool
 }
 
-// CheckGroup decides whether the group may be decided and written. Its errors are of class [Aborted] or
-// [Fenced], or [ErrOvertaken].
+// CheckGroup decides whether the group may be decided and written. Its errors are of class
+// [Aborted] or [Fenced], or [ErrOvertaken].
 //
-// A group whose token is recorded was answered "not done" already. A group that was begun after a position
-// of another history expects revisions that stand for other content in this one (see fence.go). And a
-// group that compaction has overtaken may be one whose token was recorded and forgotten (ForgetAborted).
+// A group whose token is recorded was answered "not done" already. A group that was begun after a
+// position of another history expects revisions that stand for other content in this one (see
+// fence.go). And a group that compaction has overtaken may be one whose token was recorded and
+// forgotten (ForgetAborted).
 func CheckGroup(g *Group, at Guard) error {
 	holds := g.Seen.in(at.State, at.At)
 	for i := range g.Earlier {
@@ -34,7 +36,8 @@ func CheckGroup(g *Group, at Guard) error {
 // ErrOvertaken refuses a group that was begun at a revision below compacted. Nothing was written,
 // and nothing is wrong: the same mutations can be tried at once, in a group that is begun after a
 // read.
-var ErrOvertaken = Errorf(Transient, "compaction has passed the revision at which the group was begun")
+var ErrOvertaken = Errorf(Transient,
+	"compaction has passed the revision at which the group was begun")
 
 // Refusal is the error of a group, nil if there is none: aborted and holds are the two answers that
 // CheckGroup finds in the guard, for a backend whose statement finds them itself.
@@ -43,8 +46,8 @@ func Refusal(g *Group, st State, aborted, holds bool) error {
 	case aborted:
 		return Errorf(Aborted, "the group was declared not done before it had the commit lock")
 	case !holds:
-		return Errorf(Fenced, "the database's history (revision %d in epoch %d) is not the one that this "+
-			"process has seen (up to revision %d in epoch %d)",
+		return Errorf(Fenced, "the database's history (revision %d in epoch %d) is not the one "+
+			"that this process has seen (up to revision %d in epoch %d)",
 			st.Head.Revision, st.Head.Epoch, g.Seen.Revision, g.Seen.Epoch)
 	case g.Seen.Revision < st.Compacted:
 		return ErrOvertaken
@@ -52,13 +55,13 @@ func Refusal(g *Group, st State, aborted, holds bool) error {
 	return nil
 }
 
-// in tells whether the position is one of the history that the database holds in state st. at is the token
-// of the row at its revision, zero if there is no such row.
+// in tells whether the position is one of the history that the database holds in state st. at is
+// the token of the row at its revision, zero if there is no such row.
 //
-// A database that lost its tail may give a revision again in the same epoch. The token tells the two
-// rows apart.
-// A row that is missing proves something only where it cannot have been compacted. Reads at compacted
-// itself are still answered, and a sweep leaves the row there alone for that reason.
+// A database that lost its tail may give a revision again in the same epoch. The token tells the
+// two rows apart. A row that is missing proves something only where it cannot have been compacted.
+// Reads at compacted itself are still answered, and a sweep leaves the row there alone for that
+// reason.
 func (p Position) in(st State, at Token) bool {
 	if st.Head.Epoch != p.Epoch || st.Head.Revision < p.Revision {
 		return false
@@ -69,20 +72,21 @@ func (p Position) in(st State, at Token) bool {
 	return p.Revision < st.Compacted
 }
 
-// Resolve decides what became of a group with an unknown outcome, which was begun when the history went
-// over the position after. rows are those with its token and a greater revision. record tells that the
-// token has to be recorded as aborted, in the same transaction, to make the resolution true.
+// Resolve decides what became of a group with an unknown outcome, which was begun when the history
+// went over the position after. rows are those with its token and a greater revision. record tells
+// that the token has to be recorded as aborted, in the same transaction, to make the resolution
+// true.
 //
-// The group's rows prove that it was committed, and the record of its token that it never will be: both
-// are written under the commit lock, each only if the other is not there. If neither is there, the group
-// can be ended by the record, unless it may have been committed and its rows be gone:
+// The group's rows prove that it was committed, and the record of its token that it never will be:
+// both are written under the commit lock, each only if the other is not there. If neither is there,
+// the group can be ended by the record, unless it may have been committed and its rows be gone:
 //
-//   - Its rows can only follow the position, in the position's epoch, since it checked that under the
-//     lock. So if the position is not in this history, the rows may be in the one that was lost.
-//   - A sweep removes rows up to compacted. So if compacted has passed the position, they may have been
-//     swept. The swept revision would be more exact. A backend may record
-//     it late, so it is not used. The record may have been
-//     forgotten, too, as the group cannot commit any more.
+//   - Its rows can only follow the position, in the position's epoch, since it checked that under
+//     the lock. So if the position is not in this history, the rows may be in the one that was
+//     lost.
+//   - A sweep removes rows up to compacted. So if compacted has passed the position, they may have
+//     been swept. The swept revision would be more exact. A backend may record it late, so it is
+//     not used. The record may have been forgotten, too, as the group cannot commit any more.
 func Resolve(after Position, at Guard, rows []Row) (r Resolution, record bool) {
 	r = Resolution{State: at.State, Rows: rows, Committed: len(rows) > 0}
 	switch {
@@ -95,18 +99,19 @@ func Resolve(after Position, at Guard, rows []Row) (r Resolution, record bool) {
 	return r, record
 }
 
-// CheckWriter decides under the commit lock whether a program of a schema version may write. oldest is the
-// oldest version whose programs may: a migration that removes what they need raises it.
+// CheckWriter decides under the commit lock whether a program of a schema version may write. oldest
+// is the oldest version whose programs may: a migration that removes what they need raises it.
 func CheckWriter(oldest, version int64) error {
 	if oldest <= version {
 		return nil
 	}
-	return Errorf(Invalid, "a newer rowkeeper has migrated the database, and this one, of schema version %d, "+
-		"must not write to it any more; use a newer rowkeeper", version)
+	return Errorf(Invalid, "a newer rowkeeper has migrated the database, and this one, of schema "+
+		"version %d, must not write to it any more; use a newer rowkeeper", version)
 }
 
-// CompactTo decides how far a compaction goes in state st: never back, and never beyond the head, which
-// has to stay readable. It returns the state after it, and whether anything has to be written for that.
+// CompactTo decides how far a compaction goes in state st: never back, and never beyond the head,
+// which has to stay readable. It returns the state after it, and whether anything has to be written
+// for that.
 func CompactTo(st State, revision Revision) (after State, write bool) {
 	revision = min(revision, st.Head.Revision)
 	if revision <= st.Compacted {
@@ -125,10 +130,12 @@ type SweepRow struct {
 
 // Sweepable is what a batch of the sweep is planned from, of one snapshot.
 type Sweepable struct {
-	// State has in Swept the revision from which Rows were read. That may be later than what is recorded.
+	// State has in Swept the revision from which Rows were read. That may be later than what is
+	// recorded.
 	State State
-	// Rows are those from the swept revision to compacted, in order of revision: the one at the swept
-	// revision, if it is there, and after it at most as many as the batch may look at, or one more.
+	// Rows are those from the swept revision to compacted, in order of revision: the one at the
+	// swept revision, if it is there, and after it at most as many as the batch may look at, or one
+	// more.
 	Rows []SweepRow
 	// Aborted is the lowest revision that is recorded with an aborted token, 0 if there is no
 	// token.
@@ -142,7 +149,8 @@ type SweepPlan struct {
 	Compacted Revision
 	// Revisions are those of the rows to delete.
 	Revisions []Revision
-	// Swept is what the swept revision rises to, if it is lower. Done tells that it is the compacted one.
+	// Swept is what the swept revision rises to, if it is lower. Done tells that it is the
+	// compacted one.
 	Swept Revision
 	Done  bool
 	// Moves tells whether that is more than what the plan was made from.
@@ -155,13 +163,15 @@ type SweepPlan struct {
 // Empty tells whether there is nothing to do.
 func (p *SweepPlan) Empty() bool { return len(p.Revisions) == 0 && !p.Moves && p.Forget == 0 }
 
-// Check decides, in the transaction that carries out the plan and finds the state st, whether it still
-// holds. In the same epoch, compacted only rises and no revision is used twice, so what could be removed
-// can be removed for ever, however late and by however many processes. An import may use revisions again,
-// in another epoch. And a copy from the past, in the database's place, may have been compacted less far.
+// Check decides, in the transaction that carries out the plan and finds the state st, whether it
+// still holds. In the same epoch, compacted only rises and no revision is used twice, so what could
+// be removed can be removed for ever, however late and by however many processes. An import may use
+// revisions again, in another epoch. And a copy from the past, in the database's place, may have
+// been compacted less far.
 func (p *SweepPlan) Check(st State) error {
 	if !st.Writable {
-		return Errorf(ReadOnly, "the database is read-only (a standby, or demoted), and cannot be swept")
+		return Errorf(ReadOnly, "the database is read-only (a standby, or demoted), and cannot "+
+			"be swept")
 	}
 	if st.Head.Epoch != p.Epoch || st.Compacted < p.Compacted {
 		return ErrVoidPlan
@@ -170,16 +180,18 @@ func (p *SweepPlan) Check(st State) error {
 }
 
 // ErrVoidPlan says that a plan does not hold any more.
-var ErrVoidPlan = Errorf(Transient, "the database's history has changed since the sweep was planned")
+var ErrVoidPlan = Errorf(Transient,
+	"the database's history has changed since the sweep was planned")
 
-// PlanSweep decides what the next batch of the sweep removes, which looks at no more than limit rows.
+// PlanSweep decides what the next batch of the sweep removes, which looks at no more than limit
+// rows.
 //
-// A state at or after compacted is made of each key's newest row up to there. A row that was replaced at
-// or below compacted is none of them, and a tombstone or a marker stands for nothing. What a row replaced
-// has a lower revision, so it is enough to look at the rows up to compacted, once each. The row at
-// compacted stays, whatever it is: it may be the head, and whoever has seen it has a proof in it (see
-// Position.in). If it is a tombstone, the batch that finds it at the swept revision removes it, when
-// compacted has passed it.
+// A state at or after compacted is made of each key's newest row up to there. A row that was
+// replaced at or below compacted is none of them, and a tombstone or a marker stands for nothing.
+// What a row replaced has a lower revision, so it is enough to look at the rows up to compacted,
+// once each. The row at compacted stays, whatever it is: it may be the head, and whoever has seen
+// it has a proof in it (see Position.in). If it is a tombstone, the batch that finds it at the
+// swept revision removes it, when compacted has passed it.
 func PlanSweep(from Sweepable, limit int) SweepPlan {
 	st := from.State
 	p := SweepPlan{Epoch: st.Head.Epoch, Compacted: st.Compacted, Swept: st.Compacted}
@@ -227,40 +239,43 @@ const minJump Revision = 1 << 32
 // Adoptable tells whether a process that has seen revisions up to seen may go over to a history of
 // another epoch, as the database holds it in state st.
 //
-// The epoch proves nothing by itself. It counts the fences of one copy, and a copy that was fenced twice
-// elsewhere has a greater one than the database whose place it takes. Neither does the head: with 100
-// seen, a copy that was fenced at 50 and has come to 150 since would use 51 to 100 again. What matters
-// is that no revision that anybody has seen can be asked for: all of them have to be below compacted.
-// Half a jump is left for processes that had seen more than this one and cannot be asked any more. A
-// fence leaves a whole jump. So a process that is less than half a jump ahead of the one that fenced
-// goes over to that fence.
+// The epoch proves nothing by itself. It counts the fences of one copy, and a copy that was fenced
+// twice elsewhere has a greater one than the database whose place it takes. Neither does the head:
+// with 100 seen, a copy that was fenced at 50 and has come to 150 since would use 51 to 100 again.
+// What matters is that no revision that anybody has seen can be asked for: all of them have to be
+// below compacted. Half a jump is left for processes that had seen more than this one and cannot be
+// asked any more. A fence leaves a whole jump. So a process that is less than half a jump ahead of
+// the one that fenced goes over to that fence.
 func Adoptable(seen Revision, st State) bool {
 	return st.Compacted >= seen+minJump/2
 }
 
-// After decides under the commit lock, where the state is st, what the fence does: it returns the state
-// after it, and whether anything has to be written for that.
+// After decides under the commit lock, where the state is st, what the fence does: it returns the
+// state after it, and whether anything has to be written for that.
 //
-// Somebody else may have fenced since the caller looked. Then the epoch is not the one that this fence
-// replaces, and if that fence is safely beyond what the caller has seen, it will do for both. The
-// epoch alone would not tell: the database may be another one than the caller knew, with any epoch.
+// Somebody else may have fenced since the caller looked. Then the epoch is not the one that this
+// fence replaces, and if that fence is safely beyond what the caller has seen, it will do for both.
+// The epoch alone would not tell: the database may be another one than the caller knew, with any
+// epoch.
 func (f *Fence) After(st State) (after State, write bool) {
 	if st.Head.Epoch != f.Replaces && Adoptable(f.Seen.Revision, st) {
 		return st, false
 	}
-	st.Head = Position{Epoch: max(st.Head.Epoch, f.Seen.Epoch) + 1, Revision: f.Marker(st), Token: f.Token}
+	st.Head = Position{Epoch: max(st.Head.Epoch, f.Seen.Epoch) + 1, Revision: f.Marker(st),
+		Token: f.Token}
 	st.Compacted = st.Head.Revision
 	return st, true
 }
 
-// Marker returns where the fence puts the marker row in a database whose state under the commit lock is st.
+// Marker returns where the fence puts the marker row in a database whose state under the commit
+// lock is st.
 func (f *Fence) Marker(st State) Revision {
 	beyond := max(f.Seen.Revision, st.Head.Revision) + f.Jump
 	return max(beyond, Revision(st.Now.Unix())*f.PerSecond)
 }
 
-// follows tells whether a piece of the log, read from the position on, is of the same history: its first
-// row is the one at the position, or nobody can ask for anything at the position any more.
+// follows tells whether a piece of the log, read from the position on, is of the same history: its
+// first row is the one at the position, or nobody can ask for anything at the position any more.
 func follows(p Position, t *Tail) bool {
 	var at Token
 	if len(t.Rows) > 0 && t.Rows[0].Revision == p.Revision {

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestAdoptable: a process goes over to a history in which nobody can ask for anything that it has seen.
+// TestAdoptable: a process goes over to a history in which nobody can ask for anything that it has
+// seen.
 func TestAdoptable(t *testing.T) {
 	const half = minJump / 2
 	for _, tc := range []struct {
@@ -16,23 +17,28 @@ func TestAdoptable(t *testing.T) {
 		seen, compacted, head Revision
 		want                  bool
 	}{
-		{"fenced by another replica that had seen as much", 100, 100 + minJump, 100 + minJump, true},
+		{"fenced by another replica that had seen as much", 100, 100 + minJump, 100 + minJump,
+			true},
 		{"fenced by another replica that had seen less", 100, 100 + half, 100 + half + 5, true},
 		{"fenced by another replica that had seen much less", 100, 99 + half, 100 + minJump, false},
 		{"a copy that was fenced at 50 and is at 150 now", 100, 50, 150, false},
-		{"a copy that was fenced earlier than this database", 5 * minJump, 4 * minJump, 4*minJump + 9, false},
-		{"a copy that was fenced a little later", 5 * minJump, 5*minJump + half - 1, 6 * minJump, false},
+		{"a copy that was fenced earlier than this database", 5 * minJump, 4 * minJump,
+			4*minJump + 9, false},
+		{"a copy that was fenced a little later", 5 * minJump, 5*minJump + half - 1,
+			6 * minJump, false},
 		{"a copy that was fenced much later", 5 * minJump, 6 * minJump, 6 * minJump, true},
 		{"a copy that was never fenced and is ahead", 100, 0, 10 * minJump, false},
 		{"nothing was seen but the marker", 1, 1 + half, 1 + half, true},
 	} {
-		if got := Adoptable(tc.seen, State{Head: Position{Revision: tc.head}, Compacted: tc.compacted}); got != tc.want {
+		if got := Adoptable(tc.seen, State{Head: Position{Revision: tc.head},
+			Compacted: tc.compacted}); got != tc.want {
 			t.Errorf("%s: %t", tc.name, got)
 		}
 	}
 }
 
-// TestFenceAfter: a fence is left out only if somebody else's will do for it, and else goes beyond both.
+// TestFenceAfter: a fence is left out only if somebody else's will do for it, and else goes beyond
+// both.
 func TestFenceAfter(t *testing.T) {
 	now := time.Unix(4, 0)
 	for _, tc := range []struct {
@@ -49,16 +55,25 @@ func TestFenceAfter(t *testing.T) {
 			head: Position{Epoch: 1, Revision: 90}, write: true, epoch: 2, marker: 100 + minJump},
 		{name: "somebody else has", seen: Position{Epoch: 1, Revision: 100}, replaces: 1,
 			head: Position{Epoch: 2, Revision: 90 + minJump}, compacted: 90 + minJump},
-		{name: "it is another copy, fenced twice, and lower", seen: Position{Epoch: 1, Revision: 100}, replaces: 1,
-			head: Position{Epoch: 3, Revision: 60}, compacted: 50, write: true, epoch: 4, marker: 100 + minJump},
-		{name: "it is another copy, fenced twice, and higher", seen: Position{Epoch: 1, Revision: 100}, replaces: 1,
-			head: Position{Epoch: 3, Revision: 150}, compacted: 50, write: true, epoch: 4, marker: 150 + minJump},
-		{name: "it is another copy with a lower epoch", seen: Position{Epoch: 7, Revision: 100}, replaces: 7,
-			head: Position{Epoch: 3, Revision: 150}, compacted: 50, write: true, epoch: 8, marker: 150 + minJump},
-		{name: "the copy that it names has been compacted far beyond", seen: Position{Epoch: 1, Revision: 100}, replaces: 3,
-			head: Position{Epoch: 3, Revision: 2 * minJump}, compacted: 2 * minJump, write: true, epoch: 4, marker: 3 * minJump},
+		{name: "it is another copy, fenced twice, and lower",
+			seen: Position{Epoch: 1, Revision: 100}, replaces: 1,
+			head: Position{Epoch: 3, Revision: 60}, compacted: 50, write: true, epoch: 4,
+			marker: 100 + minJump},
+		{name: "it is another copy, fenced twice, and higher",
+			seen: Position{Epoch: 1, Revision: 100}, replaces: 1,
+			head: Position{Epoch: 3, Revision: 150}, compacted: 50, write: true, epoch: 4,
+			marker: 150 + minJump},
+		{name: "it is another copy with a lower epoch", seen: Position{Epoch: 7, Revision: 100},
+			replaces: 7,
+			head:     Position{Epoch: 3, Revision: 150}, compacted: 50, write: true, epoch: 8,
+			marker: 150 + minJump},
+		{name: "the copy that it names has been compacted far beyond",
+			seen: Position{Epoch: 1, Revision: 100}, replaces: 3,
+			head: Position{Epoch: 3, Revision: 2 * minJump}, compacted: 2 * minJump, write: true,
+			epoch: 4, marker: 3 * minJump},
 	} {
-		f := Fence{Seen: tc.seen, Replaces: tc.replaces, Token: Token{7}, Jump: minJump, PerSecond: 1}
+		f := Fence{Seen: tc.seen, Replaces: tc.replaces, Token: Token{7}, Jump: minJump,
+			PerSecond: 1}
 		st := State{Head: tc.head, Compacted: tc.compacted, Now: now}
 		want := st
 		if tc.write {
@@ -71,16 +86,17 @@ func TestFenceAfter(t *testing.T) {
 	}
 }
 
-// TestFencesMeet lets processes that have seen different histories look at one database and fence it, each
-// from what it read at some time before, in random order: nobody ever has a revision below what he has seen,
-// that could be asked for, and they come to rest.
+// TestFencesMeet lets processes that have seen different histories look at one database and fence
+// it, each from what it read at some time before, in random order: nobody ever has a revision below
+// what he has seen, that could be asked for, and they come to rest.
 func TestFencesMeet(t *testing.T) {
 	for range 2000 {
 		seed := rand.Uint64()
 		rng := rand.New(rand.NewPCG(seed, 0))
 		position := func() Position {
 			r := Revision(rng.IntN(5)) * minJump / 2
-			return Position{Epoch: Epoch(1 + rng.IntN(4)), Revision: r + Revision(rng.IntN(3)), Token: newToken()}
+			return Position{Epoch: Epoch(1 + rng.IntN(4)), Revision: r + Revision(rng.IntN(3)),
+				Token: newToken()}
 		}
 		db := State{Head: position(), Now: time.Unix(0, 0)}
 		db.Compacted = Revision(rng.Int64N(int64(db.Head.Revision) + 1))
@@ -125,7 +141,9 @@ func TestFencesMeet(t *testing.T) {
 
 // TestTrail: what was seen is compared with what is delivered, whatever comes first.
 func TestTrail(t *testing.T) {
-	at := func(r Revision, token byte) Position { return Position{Epoch: 1, Revision: r, Token: Token{token}} }
+	at := func(r Revision, token byte) Position {
+		return Position{Epoch: 1, Revision: r, Token: Token{token}}
+	}
 	fresh := func() *trail {
 		tr := &trail{}
 		tr.reset(at(2, 2))
@@ -133,7 +151,8 @@ func TestTrail(t *testing.T) {
 	}
 	see := func(tr *trail, p Position, want sight) {
 		t.Helper()
-		if known, got := tr.see(p); got != want || got == contradicts && (known.Revision != p.Revision || known.Token == p.Token) {
+		if known, got := tr.see(p); got != want ||
+			got == contradicts && (known.Revision != p.Revision || known.Token == p.Token) {
 			t.Errorf("%+v is %d, want %d; known is %+v", p, got, want, known)
 		}
 	}
@@ -202,7 +221,8 @@ func TestTrail(t *testing.T) {
 
 var (
 	tokenA, tokenB = Token{1}, Token{2}
-	ruled          = State{Head: Position{Epoch: 2, Revision: 100, Token: Token{9}}, Compacted: 50, Swept: 40}
+	ruled          = State{Head: Position{Epoch: 2, Revision: 100, Token: Token{9}}, Compacted: 50,
+		Swept: 40}
 )
 
 // TestCheckGroup: a group is refused if it was given up, if what was seen before it is not there,
@@ -220,11 +240,13 @@ func TestCheckGroup(t *testing.T) {
 		{name: "an older row was seen", seen: Position{2, 60, tokenA}, at: tokenA},
 		{name: "a row at compacted was seen", seen: Position{2, 50, tokenA}, at: tokenA},
 		{name: "the row was compacted", seen: Position{2, 49, tokenA}, want: Transient},
-		{name: "compacted has passed the row", seen: Position{2, 49, tokenA}, at: tokenA, want: Transient},
+		{name: "compacted has passed the row", seen: Position{2, 49, tokenA}, at: tokenA,
+			want: Transient},
 		{name: "the row at compacted is missing", seen: Position{2, 50, tokenA}, want: Fenced},
 		{name: "the row is missing", seen: Position{2, 60, tokenA}, want: Fenced},
 		{name: "another row is there", seen: Position{2, 60, tokenA}, at: tokenB, want: Fenced},
-		{name: "another row is there, before compacted", seen: Position{2, 30, tokenA}, at: tokenB, want: Fenced},
+		{name: "another row is there, before compacted", seen: Position{2, 30, tokenA}, at: tokenB,
+			want: Fenced},
 		{name: "the head is lower", seen: Position{2, 101, tokenA}, want: Fenced},
 		{name: "a greater epoch", seen: Position{1, 60, tokenA}, at: tokenA, want: Fenced},
 		{name: "a lower epoch", seen: Position{3, 60, tokenA}, at: tokenA, want: Fenced},
@@ -233,19 +255,26 @@ func TestCheckGroup(t *testing.T) {
 		{name: "an earlier row was compacted", seen: ruled.Head, at: ruled.Head.Token,
 			earlier: map[Position]Token{{2, 49, tokenA}: {}, {2, 70, tokenB}: tokenB}},
 		{name: "an earlier row is missing", seen: ruled.Head, at: ruled.Head.Token,
-			earlier: map[Position]Token{{2, 60, tokenA}: {}, {2, 70, tokenB}: tokenB}, want: Fenced},
-		{name: "another row is in the place of an earlier one", seen: ruled.Head, at: ruled.Head.Token,
-			earlier: map[Position]Token{{2, 60, tokenA}: tokenA, {2, 70, tokenB}: tokenA}, want: Fenced},
-		{name: "it was given up", seen: ruled.Head, at: ruled.Head.Token, aborted: true, want: Aborted},
-		{name: "it was given up, and compacted", seen: Position{2, 30, tokenA}, aborted: true, want: Aborted},
-		{name: "it was given up in another history", seen: Position{1, 60, tokenA}, aborted: true, want: Aborted},
+			earlier: map[Position]Token{{2, 60, tokenA}: {}, {2, 70, tokenB}: tokenB},
+			want:    Fenced},
+		{name: "another row is in the place of an earlier one", seen: ruled.Head,
+			at:      ruled.Head.Token,
+			earlier: map[Position]Token{{2, 60, tokenA}: tokenA, {2, 70, tokenB}: tokenA},
+			want:    Fenced},
+		{name: "it was given up", seen: ruled.Head, at: ruled.Head.Token, aborted: true,
+			want: Aborted},
+		{name: "it was given up, and compacted", seen: Position{2, 30, tokenA}, aborted: true,
+			want: Aborted},
+		{name: "it was given up in another history", seen: Position{1, 60, tokenA}, aborted: true,
+			want: Aborted},
 	} {
 		g, guard := &Group{Seen: tc.seen}, Guard{State: ruled, At: tc.at, Aborted: tc.aborted}
 		for p, at := range tc.earlier {
 			g.Earlier, guard.Earlier = append(g.Earlier, p), append(guard.Earlier, at)
 		}
 		err := CheckGroup(g, guard)
-		if (err == nil) != (tc.want == Unavailable) || err != nil && ClassOf(err) != tc.want || errors.Is(err, ErrOvertaken) != (tc.want == Transient) {
+		if (err == nil) != (tc.want == Unavailable) || err != nil && ClassOf(err) != tc.want ||
+			errors.Is(err, ErrOvertaken) != (tc.want == Transient) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 	}
@@ -263,18 +292,26 @@ func TestResolveRule(t *testing.T) {
 		rows    []Row
 		want    string
 	}{
-		{name: "its rows are there", after: Position{2, 60, tokenA}, at: tokenA, rows: rows, want: committed},
-		{name: "some of its rows are there", after: Position{2, 30, tokenA}, rows: rows, want: committed},
-		{name: "its token is recorded", after: Position{2, 60, tokenA}, at: tokenA, aborted: true, want: aborted},
-		{name: "its token is recorded, and compacted", after: Position{2, 30, tokenA}, aborted: true, want: aborted},
+		{name: "its rows are there", after: Position{2, 60, tokenA}, at: tokenA, rows: rows,
+			want: committed},
+		{name: "some of its rows are there", after: Position{2, 30, tokenA}, rows: rows,
+			want: committed},
+		{name: "its token is recorded", after: Position{2, 60, tokenA}, at: tokenA, aborted: true,
+			want: aborted},
+		{name: "its token is recorded, and compacted", after: Position{2, 30, tokenA},
+			aborted: true, want: aborted},
 		{name: "neither", after: Position{2, 60, tokenA}, at: tokenA, want: recorded},
 		{name: "neither, after the head", after: ruled.Head, at: ruled.Head.Token, want: recorded},
-		{name: "neither, after compacted", after: Position{2, 50, tokenA}, at: tokenA, want: recorded},
-		{name: "compacted has passed it", after: Position{2, 49, tokenA}, at: tokenA, want: unknown},
+		{name: "neither, after compacted", after: Position{2, 50, tokenA}, at: tokenA,
+			want: recorded},
+		{name: "compacted has passed it", after: Position{2, 49, tokenA}, at: tokenA,
+			want: unknown},
 		{name: "swept has passed it", after: Position{2, 39, tokenA}, want: unknown},
-		{name: "a fence came in between", after: Position{1, 60, tokenA}, at: tokenA, want: unknown},
+		{name: "a fence came in between", after: Position{1, 60, tokenA}, at: tokenA,
+			want: unknown},
 		{name: "the tail was lost", after: Position{2, 101, tokenA}, want: unknown},
-		{name: "the tail was lost and written again", after: Position{2, 60, tokenA}, at: tokenB, want: unknown},
+		{name: "the tail was lost and written again", after: Position{2, 60, tokenA}, at: tokenB,
+			want: unknown},
 	} {
 		r, record := Resolve(tc.after, Guard{State: ruled, At: tc.at, Aborted: tc.aborted}, tc.rows)
 		got := unknown
@@ -299,7 +336,8 @@ func TestCompactTo(t *testing.T) {
 	for _, tc := range []struct {
 		ask, want Revision
 		write     bool
-	}{{-1, 50, false}, {0, 50, false}, {49, 50, false}, {50, 50, false}, {51, 51, true}, {100, 100, true}, {101, 100, true}} {
+	}{{-1, 50, false}, {0, 50, false}, {49, 50, false}, {50, 50, false}, {51, 51, true},
+		{100, 100, true}, {101, 100, true}} {
 		want := ruled
 		want.Compacted = tc.want
 		if got, write := CompactTo(ruled, tc.ask); got != want || write != tc.write {
@@ -319,23 +357,33 @@ func TestPlanSweep(t *testing.T) {
 		forget    bool
 	}{
 		{name: "nothing is there", swept: 50},
-		{name: "what was replaced", rows: []SweepRow{{41, 7, false}, {42, 0, false}}, revisions: []Revision{7}, swept: 50},
-		{name: "tombstones and markers", rows: []SweepRow{{41, 7, true}, {42, 0, true}}, revisions: []Revision{7, 41, 42}, swept: 50},
-		{name: "the row at compacted stays", rows: []SweepRow{{49, 7, true}, {50, 49, true}}, revisions: []Revision{7, 49, 49}, swept: 50},
-		{name: "the row at swept was kept", rows: []SweepRow{{40, 7, true}, {42, 0, false}}, revisions: []Revision{40}, swept: 50},
-		{name: "the row at swept is live", rows: []SweepRow{{40, 7, false}, {42, 8, false}}, revisions: []Revision{8}, swept: 50},
-		{name: "as many as a batch has", rows: []SweepRow{{41, 1, false}, {43, 2, false}, {45, 3, false}}, revisions: []Revision{1, 2, 3}, swept: 45},
-		{name: "more", rows: []SweepRow{{41, 1, false}, {43, 2, false}, {45, 3, false}, {46, 4, false}}, revisions: []Revision{1, 2, 3}, swept: 45},
-		{name: "more, and the row at swept", rows: []SweepRow{{40, 1, true}, {43, 2, false}, {45, 3, false}, {46, 4, false}},
-			revisions: []Revision{40, 2, 3, 4}, swept: 46},
-		{name: "the batch ends at compacted", rows: []SweepRow{{41, 1, false}, {43, 2, false}, {50, 3, true}}, revisions: []Revision{1, 2, 3}, swept: 50},
+		{name: "what was replaced", rows: []SweepRow{{41, 7, false}, {42, 0, false}},
+			revisions: []Revision{7}, swept: 50},
+		{name: "tombstones and markers", rows: []SweepRow{{41, 7, true}, {42, 0, true}},
+			revisions: []Revision{7, 41, 42}, swept: 50},
+		{name: "the row at compacted stays", rows: []SweepRow{{49, 7, true}, {50, 49, true}},
+			revisions: []Revision{7, 49, 49}, swept: 50},
+		{name: "the row at swept was kept", rows: []SweepRow{{40, 7, true}, {42, 0, false}},
+			revisions: []Revision{40}, swept: 50},
+		{name: "the row at swept is live", rows: []SweepRow{{40, 7, false}, {42, 8, false}},
+			revisions: []Revision{8}, swept: 50},
+		{name: "as many as a batch has", rows: []SweepRow{{41, 1, false}, {43, 2, false},
+			{45, 3, false}}, revisions: []Revision{1, 2, 3}, swept: 45},
+		{name: "more", rows: []SweepRow{{41, 1, false}, {43, 2, false}, {45, 3, false},
+			{46, 4, false}}, revisions: []Revision{1, 2, 3}, swept: 45},
+		{name: "more, and the row at swept", rows: []SweepRow{{40, 1, true}, {43, 2, false},
+			{45, 3, false}, {46, 4, false}}, revisions: []Revision{40, 2, 3, 4}, swept: 46},
+		{name: "the batch ends at compacted", rows: []SweepRow{{41, 1, false}, {43, 2, false},
+			{50, 3, true}}, revisions: []Revision{1, 2, 3}, swept: 50},
 		{name: "a token of compacted", aborted: 50, swept: 50},
 		{name: "a token below compacted", aborted: 49, swept: 50, forget: true},
 	} {
 		from := Sweepable{State: ruled, Rows: tc.rows, Aborted: tc.aborted}
 		p := PlanSweep(from, 3)
-		if !slices.Equal(p.Revisions, tc.revisions) || p.Swept != tc.swept || p.Done != (tc.swept == 50) || !p.Moves ||
-			(p.Forget == 50) != tc.forget || (p.Forget == 0) == tc.forget || p.Epoch != 2 || p.Empty() {
+		if !slices.Equal(p.Revisions, tc.revisions) || p.Swept != tc.swept ||
+			p.Done != (tc.swept == 50) || !p.Moves ||
+			(p.Forget == 50) != tc.forget || (p.Forget == 0) == tc.forget || p.Epoch != 2 ||
+			p.Empty() {
 			t.Errorf("%s: %+v", tc.name, p)
 		}
 		from.State.Swept = 50
@@ -347,7 +395,8 @@ func TestPlanSweep(t *testing.T) {
 }
 
 // TestSweepsMeet carries out plans late, in any order and several times, while the log grows and is
-// compacted: nothing is removed that a state at or after compacted needs, and in the end all else is.
+// compacted: nothing is removed that a state at or after compacted needs, and in the end all else
+// is.
 func TestSweepsMeet(t *testing.T) {
 	for range 500 {
 		seed := rand.Uint64()
@@ -360,7 +409,8 @@ func TestSweepsMeet(t *testing.T) {
 		plan := func(limit int) {
 			from := Sweepable{State: st}
 			for _, r := range log {
-				if r.Revision >= st.Swept && r.Revision <= st.Compacted && !gone[r.Revision] && len(from.Rows) <= limit {
+				if r.Revision >= st.Swept && r.Revision <= st.Compacted && !gone[r.Revision] &&
+					len(from.Rows) <= limit {
 					from.Rows = append(from.Rows, r)
 				}
 			}
@@ -373,7 +423,9 @@ func TestSweepsMeet(t *testing.T) {
 			st.Swept = max(st.Swept, p.Swept)
 		}
 		needed := func(r SweepRow) bool {
-			replaced := slices.ContainsFunc(log, func(by SweepRow) bool { return by.Prev == r.Revision && by.Revision <= st.Compacted })
+			replaced := slices.ContainsFunc(log, func(by SweepRow) bool {
+				return by.Prev == r.Revision && by.Revision <= st.Compacted
+			})
 			return r.Revision >= st.Compacted && !replaced || !r.Deleted && !replaced
 		}
 		for range 200 {
@@ -421,7 +473,8 @@ func TestSweepsMeet(t *testing.T) {
 func TestDecide(t *testing.T) {
 	put := func(key Key, expect Revision) *Mutation { return &Mutation{Key: key, Expect: expect} }
 	lost := &Mutation{Key: "lost", Expect: 3, Delete: true}
-	mutations := []*Mutation{put("a", 7), put("a", 5), put("a", 5), put("new", 0), put("new", 0), lost, put("lost", 3), put("lost", 2)}
+	mutations := []*Mutation{put("a", 7), put("a", 5), put("a", 5), put("new", 0), put("new", 0),
+		lost, put("lost", 3), put("lost", 2)}
 	outcomes, n := Decide(mutations, 10, func(k Key) (Revision, Revision) {
 		return map[Key]Revision{"a": 5, "lost": 3}[k], map[Key]Revision{"a": 4, "lost": 1}[k]
 	}, func(i int) error {
@@ -437,7 +490,8 @@ func TestDecide(t *testing.T) {
 			t.Errorf("%d: %v", i, o.Err)
 		}
 		o.Err = nil
-		if o.Accepted != want[i].Accepted || o.Revision != want[i].Revision || o.Create != want[i].Create {
+		if o.Accepted != want[i].Accepted || o.Revision != want[i].Revision ||
+			o.Create != want[i].Create {
 			t.Errorf("%d: %+v, want %+v", i, o, want[i])
 		}
 	}
@@ -448,7 +502,8 @@ func TestDecide(t *testing.T) {
 
 func TestExpiryRoundsUp(t *testing.T) {
 	now := time.UnixMicro(1000)
-	for ttl, want := range map[time.Duration]int64{0: 0, 1: 1001, time.Microsecond: 1001, time.Microsecond + 1: 1002, time.Millisecond: 2000} {
+	for ttl, want := range map[time.Duration]int64{0: 0, 1: 1001, time.Microsecond: 1001,
+		time.Microsecond + 1: 1002, time.Millisecond: 2000} {
 		if got := (&Mutation{TTL: ttl}).Expiry(now); got != want {
 			t.Errorf("a key with the TTL %d ns expires at %d, want %d", ttl, got, want)
 		}
@@ -457,7 +512,8 @@ func TestExpiryRoundsUp(t *testing.T) {
 
 func TestCheckWriter(t *testing.T) {
 	for oldest, refused := range map[int64]bool{0: false, 2: false, 3: true} {
-		if err := CheckWriter(oldest, 2); (err != nil) != refused || refused && ClassOf(err) != Invalid {
+		if err := CheckWriter(oldest, 2); (err != nil) != refused ||
+			refused && ClassOf(err) != Invalid {
 			t.Errorf("version 2 where %d is the oldest that may write: %v", oldest, err)
 		}
 	}

@@ -9,34 +9,40 @@ import (
 	"sync"
 )
 
-// A list at a revision R, in pages or whole, is exactly the state at R. The database keeps the current state (live) and the
-// log; the state at R is found by undoing what happened since:
+// A list at a revision R, in pages or whole, is exactly the state at R. The database keeps the
+// current state (live) and the log; the state at R is found by undoing what happened since:
 //
 //	 the live rows not newer than R
 //	+ the rows that were current at R and were replaced by a row in (R, H]   (its Prev is in [1, R])
 //
-// where H is the head of the snapshot that the live rows were read in. The two parts are disjoint, as a key's live row is newer than R if the key was
-// written after R; and complete, as a key that existed at R either was not written since, and is live and not newer than R, or was, and its
-// first such row names the one current at R. A key has at most one such row, since later ones have Prev > R or, after a deletion, Prev = 0.
+// where H is the head of the snapshot that the live rows were read in. The two parts are disjoint,
+// as a key's live row is newer than R if the key was written after R; and complete, as a key that
+// existed at R either was not written since, and is live and not newer than R, or was, and its
+// first such row names the one current at R. A key has at most one such row, since later ones have
+// Prev > R or, after a deletion, Prev = 0.
 //
-// The second part is the delta of R. Rows of the log are immutable, and those newer than the compacted revision are all there, so the delta may be read
-// in other snapshots than the live rows, in pieces (R, H1], (H1, H2], …: a paged list keeps its delta, and each page extends it to the head of its own
-// snapshot. A key that is updated between two pages is thereby found in the piece in between. The replaced rows' values are
-// there as long as R >= compacted, which is checked in the snapshot that reads them, after everything else.
+// The second part is the delta of R. Rows of the log are immutable, and those newer than the
+// compacted revision are all there, so the delta may be read in other snapshots than the live rows,
+// in pieces (R, H1], (H1, H2], …: a paged list keeps its delta, and each page extends it to the
+// head of its own snapshot. A key that is updated between two pages is thereby found in the piece
+// in between. The replaced rows' values are there as long as R >= compacted, which is checked in
+// the snapshot that reads them, after everything else.
 
-// CountLimit is where the counting of a range stops, so that a page costs the same however many keys follow it.
+// CountLimit is where the counting of a range stops, so that a page costs the same however many
+// keys follow it.
 const CountLimit = 10_000
 
 // RangeOptions say what to list.
 type RangeOptions struct {
 	// Start (inclusive) and End (exclusive) bound the keys.
 	Start, End Key
-	// From, if not empty, is where the page begins within the range. The range as a whole names the list that the page belongs to.
+	// From, if not empty, is where the page begins within the range. The range as a whole names the
+	// list that the page belongs to.
 	From Key
 	// At is the revision of the snapshot, 0 for the newest.
 	At Revision
-	// Limit is the number of keys wanted, 0 for all. The values of one call are bounded by about twice
-	// ReadBytes besides, so there may be fewer.
+	// Limit is the number of keys wanted, 0 for all. The values of one call are bounded by about
+	// twice ReadBytes besides, so there may be fewer.
 	Limit int
 	// KeysOnly leaves the values out.
 	KeysOnly bool
@@ -51,11 +57,13 @@ type RangeResult struct {
 	KVs      []KeyValue
 	// More: the limit, or the bound of the values' bytes, has left out keys.
 	More bool
-	// Count is the number of keys from the page's begin to the range's end, -1 if it was not asked for or is more than CountLimit.
+	// Count is the number of keys from the page's begin to the range's end, -1 if it was not asked
+	// for or is more than CountLimit.
 	Count int64
 }
 
-// Range lists. Its errors are ErrCompacted, *FutureRevisionError, ErrClosed and those of the Backend.
+// Range lists. Its errors are ErrCompacted, *FutureRevisionError, ErrClosed and those of the
+// Backend.
 func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error) {
 	if o.From == "" {
 		o.From = o.Start
@@ -64,7 +72,8 @@ func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error)
 	if limit <= 0 {
 		limit = int(^uint(0)>>1) - 1
 	}
-	page, err := s.page(ctx, PageQuery{Start: o.From, End: o.End, At: o.At, Limit: limit + 1, KeysOnly: o.KeysOnly})
+	page, err := s.page(ctx, PageQuery{Start: o.From, End: o.End, At: o.At, Limit: limit + 1,
+		KeysOnly: o.KeysOnly})
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +90,8 @@ func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error)
 	}
 	var undone []Replaced
 	if res.Revision < st.Head.Revision {
-		d, err := s.snapshots.delta(ctx, deltaKey{start: o.Start, end: o.End, at: res.Revision}, st.Head.Revision)
+		d, err := s.snapshots.delta(ctx, deltaKey{start: o.Start, end: o.End, at: res.Revision},
+			st.Head.Revision)
 		if err != nil {
 			return nil, err
 		}
@@ -119,8 +129,10 @@ func (s *Store) page(ctx context.Context, q PageQuery) (*Page, error) {
 	return p, err
 }
 
-// merge adds the undone rows that belong to the page, with their values, and ends the page at ReadBytes.
-func (s *Store) merge(ctx context.Context, page *Page, undone []Replaced, limit int, at Revision, keysOnly bool) (*Page, error) {
+// merge adds the undone rows that belong to the page, with their values, and ends the page at
+// ReadBytes.
+func (s *Store) merge(ctx context.Context, page *Page, undone []Replaced, limit int, at Revision,
+	keysOnly bool) (*Page, error) {
 	rows := page.Rows
 	if len(rows) == limit || page.More {
 		// The page is full: only what sorts before its end can belong to it.
@@ -132,7 +144,8 @@ func (s *Store) merge(ctx context.Context, page *Page, undone []Replaced, limit 
 		return page, nil
 	}
 	old := oldRows{s: s, at: at, asked: undone, rows: map[Revision]*Row{}}
-	merged := &Page{State: page.State, More: page.More, Rows: make([]Row, 0, min(len(rows)+len(undone), limit))}
+	merged := &Page{State: page.State, More: page.More,
+		Rows: make([]Row, 0, min(len(rows)+len(undone), limit))}
 	for i, j := 0, 0; (i < len(rows) || j < len(undone)) && len(merged.Rows) < limit; {
 		if j == len(undone) || i < len(rows) && rows[i].Key < undone[j].Key {
 			merged.Rows = append(merged.Rows, rows[i])
@@ -209,9 +222,11 @@ func (o *oldRows) row(ctx context.Context, j int) (*Row, error) {
 	return nil, Damaged("the log has no row %d, which a snapshot at %d needs", revision, o.at)
 }
 
-// countAt counts the keys of the range from the page's begin on. The counting happens in another snapshot than the page, so its delta is extended, too: what
-// is counted is the state at the same revision.
-func (s *Store) countAt(ctx context.Context, o RangeOptions, res *RangeResult, undone int64) (int64, error) {
+// countAt counts the keys of the range from the page's begin on. The counting happens in another
+// snapshot than the page, so its delta is extended, too: what is counted is the state at the same
+// revision.
+func (s *Store) countAt(ctx context.Context, o RangeOptions, res *RangeResult, undone int64) (int64,
+	error) {
 	if !res.More {
 		return int64(len(res.KVs)), nil
 	}
@@ -229,7 +244,8 @@ func (s *Store) countAt(ctx context.Context, o RangeOptions, res *RangeResult, u
 		return -1, nil
 	}
 	if st.Head.Revision > res.Revision {
-		d, err := s.snapshots.delta(ctx, deltaKey{start: o.Start, end: o.End, at: res.Revision}, st.Head.Revision)
+		d, err := s.snapshots.delta(ctx, deltaKey{start: o.Start, end: o.End, at: res.Revision},
+			st.Head.Revision)
 		if err != nil {
 			return 0, err
 		}
@@ -246,14 +262,16 @@ type snapshots struct {
 	s *Store
 	// mu protects the fields below, and each delta's held.
 	mu sync.Mutex
-	// entries and order are a least-recently-used cache, bounded by the number of replaced keys that it holds.
+	// entries and order are a least-recently-used cache, bounded by the number of replaced keys
+	// that it holds.
 	entries map[deltaKey]*list.Element
 	order   *list.List
 	held    int
 }
 
 const (
-	// maxDeltas and maxDeltaKeys bound the cache. A delta that is evicted is read again by the next page.
+	// maxDeltas and maxDeltaKeys bound the cache. A delta that is evicted is read again by the next
+	// page.
 	maxDeltas    = 256
 	maxDeltaKeys = 1_000_000
 )
@@ -286,8 +304,8 @@ func (c *snapshots) delta(ctx context.Context, key deltaKey, upto Revision) ([]R
 	}
 	defer d.extending.release()
 	if d.upto > upto {
-		// Another page has extended it beyond this page's snapshot. A key that was replaced after that
-		// snapshot is among the page's live rows, and would be there twice.
+		// Another page has extended it beyond this page's snapshot. A key that was replaced after
+		// that snapshot is among the page's live rows, and would be there twice.
 		q := ReplacedQuery{Start: key.start, End: key.end, At: key.at, After: key.at, Upto: upto}
 		return c.read(ctx, q)
 	}
@@ -303,8 +321,9 @@ func (c *snapshots) delta(ctx context.Context, key deltaKey, upto Revision) ([]R
 	return d.replaced, nil
 }
 
-// mergeReplaced merges two lists that are sorted by key and have no key in common. A long list is extended
-// by few keys many times, so what lies between two new keys is found by searching and copied as a whole.
+// mergeReplaced merges two lists that are sorted by key and have no key in common. A long list is
+// extended by few keys many times, so what lies between two new keys is found by searching and
+// copied as a whole.
 func mergeReplaced(old, more []Replaced) []Replaced {
 	if len(old) == 0 {
 		return more
@@ -314,7 +333,8 @@ func mergeReplaced(old, more []Replaced) []Replaced {
 	}
 	merged := make([]Replaced, 0, len(old)+len(more))
 	for _, r := range more {
-		// The step doubles until it passes the place, so that many new keys cost no more than a walk.
+		// The step doubles until it passes the place, so that many new keys cost no more than a
+		// walk.
 		step := 1
 		for step <= len(old) && old[step-1].Key < r.Key {
 			step *= 2
@@ -328,7 +348,9 @@ func mergeReplaced(old, more []Replaced) []Replaced {
 }
 
 func sortReplaced(r []Replaced) {
-	slices.SortFunc(r, func(a, b Replaced) int { return strings.Compare(string(a.Key), string(b.Key)) })
+	slices.SortFunc(r, func(a, b Replaced) int {
+		return strings.Compare(string(a.Key), string(b.Key))
+	})
 }
 
 func (c *snapshots) read(ctx context.Context, q ReplacedQuery) ([]Replaced, error) {

@@ -55,7 +55,8 @@ func TestMergeReplaced(t *testing.T) {
 	}
 }
 
-// TestDeltaWaitsWithContext: a list waits no longer than its context for another one that extends the delta.
+// TestDeltaWaitsWithContext: a list waits no longer than its context for another one that extends
+// the delta.
 func TestDeltaWaitsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hold := make(chan struct{})
@@ -91,8 +92,8 @@ func TestDeltaWaitsWithContext(t *testing.T) {
 	})
 }
 
-// BenchmarkDelta is a list of 500 chunks while 100,000 of its keys change: evenly, or almost all before the
-// second chunk and then one at a time.
+// BenchmarkDelta is a list of 500 chunks while 100,000 of its keys change: evenly, or almost all
+// before the second chunk and then one at a time.
 func BenchmarkDelta(b *testing.B) {
 	const keys, chunks = 100_000, 500
 	shuffled := make([]Key, keys+chunks)

@@ -20,11 +20,12 @@ type Config struct {
 	Metrics *Metrics
 	// Timeout bounds each operation on the database. Default 30 s.
 	Timeout time.Duration
-	// RetryFor is how long a write is tried again while the database is away, how long it waits behind
-	// a group whose outcome is not known yet, and how long a read is tried again while its connection
-	// breaks. Default 5 s.
+	// RetryFor is how long a write is tried again while the database is away, how long it waits
+	// behind a group whose outcome is not known yet, and how long a read is tried again while its
+	// connection breaks. Default 5 s.
 	RetryFor time.Duration
-	// ResolveFor is how long an unknown outcome is looked into before the writers are told that it is unknown. Default 30 s.
+	// ResolveFor is how long an unknown outcome is looked into before the writers are told that it
+	// is unknown. Default 30 s.
 	ResolveFor time.Duration
 	// CloseFor is how long Close goes on committing what is queued. Default 10 s.
 	CloseFor time.Duration
@@ -34,12 +35,15 @@ type Config struct {
 	Ring RingLimits
 	// TailRows is the number of rows that a read of the log takes at a time. Default 1,000.
 	TailRows int
-	// PollActive is the interval of asking for other processes' writes while events flow, PollIdle after QuietAfter without one. PollListening
-	// is the interval while notifications work, as a safety net. Defaults 7 ms, 250 ms, 10 s, 2 s.
+	// PollActive is the interval of asking for other processes' writes while events flow, PollIdle
+	// after QuietAfter without one. PollListening is the interval while notifications work, as a
+	// safety net. Defaults 7 ms, 250 ms, 10 s, 2 s.
 	PollActive, PollIdle, QuietAfter, PollListening time.Duration
-	// ProgressInterval is how often watchers with WatchOptions.Progress hear how far they are, besides when it is asked for. Default 25 s.
+	// ProgressInterval is how often watchers with WatchOptions.Progress hear how far they are,
+	// besides when it is asked for. Default 25 s.
 	ProgressInterval time.Duration
-	// ExpiryIdle is how often expired keys are looked for when this process knows of none. Default 60 s.
+	// ExpiryIdle is how often expired keys are looked for when this process knows of none. Default
+	// 60 s.
 	ExpiryIdle time.Duration
 	// Compaction says what history is kept.
 	Compaction CompactionPolicy
@@ -102,7 +106,8 @@ type Store struct {
 	// replays is taken by the watchers that read the log.
 	replays chan struct{}
 
-	// ctx ends when the store closes; everything in the background but the committer, which drains its queue first, ends with it.
+	// ctx ends when the store closes; everything in the background but the committer, which drains
+	// its queue first, ends with it.
 	ctx    context.Context
 	cancel context.CancelFunc
 	// commitCtx ends when the committer has to stop, too.
@@ -114,18 +119,21 @@ type Store struct {
 	closeErr     error
 }
 
-// Open starts a store over a backend, which it owns from then on. If the database's fingerprint is another than the recorded one, it was restored or
-// copied while nobody looked, and is fenced; so it is if its last commits may not have reached the disk, see
-// [Durability]. The context bounds the opening only.
+// Open starts a store over a backend, which it owns from then on. If the database's fingerprint is
+// another than the recorded one, it was restored or copied while nobody looked, and is fenced; so
+// it is if its last commits may not have reached the disk, see [Durability]. The context bounds the
+// opening only.
 func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
-	s := &Store{b: b, cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, limits: b.Limits(), reapSoon: make(chan time.Duration, 1), damaged: map[Key]damaged{},
+	s := &Store{b: b, cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, limits: b.Limits(),
+		reapSoon: make(chan time.Duration, 1), damaged: map[Key]damaged{},
 		sweepSoon: make(chan struct{}, 1),
 		replays:   make(chan struct{}, 2)}
 	s.hub = newHub(cfg.Ring, cfg.Metrics)
 	s.queue = newQueue(cfg.QueueMutations, cfg.QueueBytes, s.limits)
 	s.heads = coalescer{query: s.queryHead, width: 1, size: 1}
-	// Two queries keep the connection busy while a reply is taken in; more would only make them smaller.
+	// Two queries keep the connection busy while a reply is taken in; more would only make them
+	// smaller.
 	s.gets = coalescer{query: s.queryKeys, width: 2, size: 64}
 	s.snapshots = newSnapshots(s)
 	s.tailer = newTailer(s)
@@ -148,7 +156,8 @@ func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// begin reads where the history stands, and fences if the database is not the one that the history was written in.
+// begin reads where the history stands, and fences if the database is not the one that the history
+// was written in.
 func (s *Store) begin(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
@@ -157,7 +166,8 @@ func (s *Store) begin(ctx context.Context) error {
 		return err
 	}
 	if !st.Writable {
-		return Errorf(ReadOnly, "the database is read-only (a standby, or not promoted yet): point the server to the primary")
+		return Errorf(ReadOnly, "the database is read-only (a standby, or not promoted yet): "+
+			"point the server to the primary")
 	}
 	id, err := s.b.Identity(ctx)
 	if err != nil {
@@ -166,8 +176,9 @@ func (s *Store) begin(ctx context.Context) error {
 	if id.Recorded == "" {
 		err = RecordFingerprint(ctx, s.b, id.Actual)
 	} else if id.Recorded != id.Actual {
-		s.log.Warn("the database is not the one in which this store was last written: it was restored, copied or failed over; fencing",
-			"recorded", id.Recorded, "actual", id.Actual)
+		s.log.Warn("the database is not the one in which this store was last written: it was "+
+			"restored, copied or failed over; fencing", "recorded", id.Recorded,
+			"actual", id.Actual)
 		s.metrics.fenced()
 		id.Epoch = st.Head.Epoch // others may have fenced since
 		st, err = StartEpoch(ctx, s.b, newFence(st.Head, id))
@@ -184,8 +195,8 @@ func (s *Store) begin(ctx context.Context) error {
 	return nil
 }
 
-// Close stops taking writes, commits what is queued as far as its time allows, fails the rest with ErrClosed, ends the watches and
-// closes the backend. It is idempotent.
+// Close stops taking writes, commits what is queued as far as its time allows, fails the rest with
+// ErrClosed, ends the watches and closes the backend. It is idempotent.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		s.queue.close()
@@ -209,8 +220,8 @@ func (s *Store) Close() error {
 // Limits returns the largest keys and values that can be stored.
 func (s *Store) Limits() Limits { return s.limits }
 
-// observe compares what a read says of the history with what this process had seen before the read began,
-// and has learnt since. It returns an error if the answer must not be used.
+// observe compares what a read says of the history with what this process had seen before the read
+// began, and has learnt since. It returns an error if the answer must not be used.
 func (s *Store) observe(ctx context.Context, seen Position, st State) error {
 	suspect, err := s.compare(seen, st)
 	if errors.Is(err, errUnproven) {
@@ -224,12 +235,14 @@ func (s *Store) observe(ctx context.Context, seen Position, st State) error {
 	if !errors.Is(err, errOtherHistory) {
 		return err
 	}
-	err = s.refence(ctx, suspect, fmt.Sprintf("head %d of epoch %d was read, after %d of epoch %d was seen",
-		st.Head.Revision, st.Head.Epoch, seen.Revision, seen.Epoch))
+	err = s.refence(ctx, suspect,
+		fmt.Sprintf("head %d of epoch %d was read, after %d of epoch %d was seen", st.Head.Revision,
+			st.Head.Epoch, seen.Revision, seen.Epoch))
 	if err != nil {
 		return err
 	}
-	return Errorf(Unavailable, "the database's history was looked into while it was read: try again")
+	return Errorf(Unavailable,
+		"the database's history was looked into while it was read: try again")
 }
 
 // errOtherHistory says that an answer may be of another history than what this process has seen.
@@ -238,12 +251,13 @@ var errOtherHistory = errors.New("the history has changed")
 // errUnproven says it of an answer that took so long that it cannot be compared with what was seen.
 var errUnproven = fmt.Errorf("%w, or the answer took long", errOtherHistory)
 
-// compare is observe without asking the database. If it returns errOtherHistory, suspect is the position to
-// look for.
+// compare is observe without asking the database. If it returns errOtherHistory, suspect is the
+// position to look for.
 func (s *Store) compare(seen Position, st State) (suspect Position, err error) {
 	if !st.Writable {
 		s.metrics.notReady()
-		return suspect, Errorf(ReadOnly, "the database answers as a read-only server (a standby, or demoted): its answers may be late and are not used")
+		return suspect, Errorf(ReadOnly, "the database answers as a read-only server (a standby, "+
+			"or demoted): its answers may be late and are not used")
 	}
 	// Another epoch, or a lower head.
 	if st.Head.Epoch != seen.Epoch || st.Head.Revision < seen.Revision {
@@ -265,10 +279,11 @@ func (s *Store) compare(seen Position, st State) (suspect Position, err error) {
 }
 
 // errCrowded refuses what could not be compared with the log later.
-var errCrowded = Errorf(Unavailable, "the database's log cannot be followed at the moment: try again later")
+var errCrowded = Errorf(Unavailable, "the database's log cannot be followed at the moment: try "+
+	"again later")
 
-// read runs a read: it bounds its time, tries again what is safe to try again (every read), and checks the history. No
-// answer of a read that fails the check is used.
+// read runs a read: it bounds its time, tries again what is safe to try again (every read), and
+// checks the history. No answer of a read that fails the check is used.
 func (s *Store) read(ctx context.Context, f func(context.Context) (State, error)) (State, error) {
 	attempt := func() (State, error) {
 		if s.ctx.Err() != nil {
@@ -309,7 +324,8 @@ func (s *Store) read(ctx context.Context, f func(context.Context) (State, error)
 		return State{}, permanent.Err
 	}
 	s.metrics.readRetried()
-	return backoff.Retry(ctx, attempt, backoff.WithBackOff(retryPolicy()), backoff.WithMaxElapsedTime(s.cfg.RetryFor))
+	return backoff.Retry(ctx, attempt, backoff.WithBackOff(retryPolicy()),
+		backoff.WithMaxElapsedTime(s.cfg.RetryFor))
 }
 
 func retryPolicy() *backoff.ExponentialBackOff {
@@ -358,20 +374,22 @@ func (s *Store) Size(ctx context.Context) (Size, error) {
 	return s.b.Size(ctx)
 }
 
-// Ready returns nil if the database answers, takes writes, and this process has delivered all events that there were when it was called. ctx bounds the waiting.
+// Ready returns nil if the database answers, takes writes, and this process has delivered all
+// events that there were when it was called. ctx bounds the waiting.
 func (s *Store) Ready(ctx context.Context) error {
 	head, err := s.Head(ctx)
 	if err != nil {
 		return err
 	}
 	if err := s.hub.arrive(ctx, head); err != nil {
-		return fmt.Errorf("the watch is behind the database: delivered %d of %d: %w", s.hub.position().Revision, head, err)
+		return fmt.Errorf("the watch is behind the database: delivered %d of %d: %w",
+			s.hub.position().Revision, head, err)
 	}
 	return nil
 }
 
-// Listening returns nil if other processes' writes are notified (or the backend has no notifications and is polled by design), else
-// why they are polled.
+// Listening returns nil if other processes' writes are notified (or the backend has no
+// notifications and is polled by design), else why they are polled.
 func (s *Store) Listening() error { return s.tailer.status() }
 
 // progressLoop tells idle watchers how far they are.

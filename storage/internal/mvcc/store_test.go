@@ -106,7 +106,8 @@ func openFaulty(t *testing.T, db dbtest.DB, cfg mvcc.Config) (*mvcc.Store, *faul
 	return s, f
 }
 
-func put(t *testing.T, s *mvcc.Store, key mvcc.Key, expect mvcc.Revision, value string) mvcc.Revision {
+func put(t *testing.T, s *mvcc.Store, key mvcc.Key, expect mvcc.Revision,
+	value string) mvcc.Revision {
 	t.Helper()
 	r, err := s.Commit(t.Context(), mvcc.Mutation{Key: key, Expect: expect, Value: []byte(value)})
 	if err != nil {
@@ -131,13 +132,15 @@ func next(t *testing.T, w *mvcc.Watcher, n int) []*mvcc.Event {
 	return events
 }
 
-// TestUnknownOutcome loses the answer of a commit in all ways, and looks at what the writers are told.
+// TestUnknownOutcome loses the answer of a commit in all ways, and looks at what the writers are
+// told.
 func TestUnknownOutcome(t *testing.T) {
 	lost := mvcc.Errorf(mvcc.Unknown, "the connection was lost")
 	everywhere(t, func(t *testing.T, db dbtest.DB) {
 		t.Run("committed", func(t *testing.T) {
 			s, f := openFaulty(t, db, mvcc.Config{})
-			w, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/committed/", After: s.Delivered()})
+			w, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/committed/",
+				After: s.Delivered()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -153,7 +156,8 @@ func TestUnknownOutcome(t *testing.T) {
 				t.Fatalf("event %v for the write %d", events[0], r)
 			}
 			var conflict *mvcc.ConflictError
-			if _, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/committed/a", Value: []byte("2")}); !errors.As(err, &conflict) {
+			if _, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/committed/a",
+				Value: []byte("2")}); !errors.As(err, &conflict) {
 				t.Fatalf("a second creation: %v", err)
 			}
 		})
@@ -198,7 +202,8 @@ func TestUnknownOutcome(t *testing.T) {
 			}
 		})
 		t.Run("zombie", func(t *testing.T) {
-			// The group hangs before the lock; it is declared aborted and repeated; then the first one goes on.
+			// The group hangs before the lock; it is declared aborted and repeated; then the first
+			// one goes on.
 			s, f := openFaulty(t, db, mvcc.Config{})
 			var zombie *mvcc.Group
 			f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
@@ -210,7 +215,8 @@ func TestUnknownOutcome(t *testing.T) {
 			if _, err := f.Backend.Commit(t.Context(), zombie); mvcc.ClassOf(err) != mvcc.Aborted {
 				t.Fatalf("the zombie's commit: %v", err)
 			}
-			if kv, head, err := s.Get(t.Context(), "/zombie/a"); err != nil || kv.Revision != r || head != r {
+			if kv, head, err := s.Get(t.Context(), "/zombie/a"); err != nil || kv.Revision != r ||
+				head != r {
 				t.Fatalf("after the zombie: %v at %d, %v", kv, head, err)
 			}
 		})
@@ -225,7 +231,8 @@ func TestUnknownOutcome(t *testing.T) {
 				seen := g.Seen
 				seen.Revision, seen.Token = seen.Revision+1, g.Token
 				other := &mvcc.Group{Token: mvcc.Token{1, byte(seen.Revision)}, Seen: seen,
-					Mutations: []*mvcc.Mutation{{Key: "/gone/a", Expect: seen.Revision, Value: []byte("other")}}}
+					Mutations: []*mvcc.Mutation{{Key: "/gone/a", Expect: seen.Revision,
+						Value: []byte("other")}}}
 				if _, err := f.Backend.Commit(ctx, other); err != nil {
 					return nil, err
 				}
@@ -242,7 +249,8 @@ func TestUnknownOutcome(t *testing.T) {
 					}
 				}
 			})
-			if r, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/gone/a", Value: []byte("mine")}); !errors.Is(err, mvcc.ErrUnknownOutcome) {
+			if r, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/gone/a",
+				Value: []byte("mine")}); !errors.Is(err, mvcc.ErrUnknownOutcome) {
 				t.Fatalf("a write whose row was swept: %d, %v", r, err)
 			}
 		})
@@ -253,7 +261,8 @@ func TestUnknownOutcome(t *testing.T) {
 // answered. Nothing of theirs is written. When it is known, writes go on.
 func TestBehindUnknownOutcome(t *testing.T) {
 	db := inMemory(t)
-	s, f := openFaulty(t, db, mvcc.Config{RetryFor: 50 * time.Millisecond, ResolveFor: time.Hour, Timeout: time.Hour})
+	s, f := openFaulty(t, db, mvcc.Config{RetryFor: 50 * time.Millisecond, ResolveFor: time.Hour,
+		Timeout: time.Hour})
 	resolving, release := make(chan struct{}), make(chan struct{})
 	f.mu.Lock()
 	f.resolve = func() { close(resolving); <-release }
@@ -274,18 +283,23 @@ func TestBehindUnknownOutcome(t *testing.T) {
 		var errs [5]error
 		var behind sync.WaitGroup
 		for i := range errs {
-			behind.Go(func() { _, errs[i] = s.Commit(ctx, mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/behind/%d", i))}) })
+			behind.Go(func() {
+				_, errs[i] = s.Commit(ctx,
+					mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/behind/%d", i))})
+			})
 		}
 		behind.Wait()
 		for i, err := range errs {
 			var refused *mvcc.Error
-			if !errors.As(err, &refused) || refused.Class != mvcc.Unavailable || !strings.Contains(err.Error(), "nothing was written") {
+			if !errors.As(err, &refused) || refused.Class != mvcc.Unavailable ||
+				!strings.Contains(err.Error(), "nothing was written") {
 				t.Errorf("writer %d behind the group: %v", i, err)
 			}
 		}
 	}
 	close(release)
-	if err := <-first; mvcc.ClassOf(err) != mvcc.Unavailable || !strings.Contains(err.Error(), "nothing was written") {
+	if err := <-first; mvcc.ClassOf(err) != mvcc.Unavailable ||
+		!strings.Contains(err.Error(), "nothing was written") {
 		t.Errorf("the writer of the group: %v", err)
 	}
 	f.mu.Lock()
@@ -307,7 +321,8 @@ func waitForQueue(t *testing.T, s *mvcc.Store, n int) {
 	}
 }
 
-// TestDataErrorIsNarrowedDown has the database reject one value: the others of its group are written.
+// TestDataErrorIsNarrowedDown has the database reject one value: the others of its group are
+// written.
 func TestDataErrorIsNarrowedDown(t *testing.T) {
 	db := inMemory(t)
 	s, f := openFaulty(t, db, mvcc.Config{})
@@ -333,7 +348,8 @@ func TestDataErrorIsNarrowedDown(t *testing.T) {
 			value = "bad"
 		}
 		wg.Go(func() {
-			_, errs[i] = s.Commit(t.Context(), mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/%d", i)), Value: []byte(value)})
+			_, errs[i] = s.Commit(t.Context(), mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/%d", i)),
+				Value: []byte(value)})
 		})
 	}
 	waitForQueue(t, s, n)
@@ -402,7 +418,10 @@ func TestCloseAnswersEveryWriter(t *testing.T) {
 			wg.Go(func() { _, errs[0] = s.Commit(t.Context(), mvcc.Mutation{Key: "/0"}) })
 			<-begun
 			for i := 1; i < len(errs); i++ {
-				wg.Go(func() { _, errs[i] = s.Commit(t.Context(), mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/%d", i))}) })
+				wg.Go(func() {
+					_, errs[i] = s.Commit(t.Context(),
+						mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/%d", i))})
+				})
 			}
 			waitForQueue(t, s, len(errs)-1)
 			closed := make(chan struct{})
@@ -421,11 +440,14 @@ func TestCloseAnswersEveryWriter(t *testing.T) {
 			reopened := open(t, db, mvcc.Config{})
 			for i, err := range errs {
 				kv, _, getErr := reopened.Get(t.Context(), mvcc.Key(fmt.Sprintf("/%d", i)))
-				if getErr != nil || (err == nil) != (kv != nil) || (err != nil && !errors.Is(err, mvcc.ErrClosed)) {
-					t.Errorf("write %d was answered %v; it is there: %v (%v)", i, err, kv != nil, getErr)
+				if getErr != nil || (err == nil) != (kv != nil) ||
+					(err != nil && !errors.Is(err, mvcc.ErrClosed)) {
+					t.Errorf("write %d was answered %v; it is there: %v (%v)", i, err,
+						kv != nil, getErr)
 				}
 			}
-			if _, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/late"}); !errors.Is(err, mvcc.ErrClosed) {
+			if _, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/late"}); !errors.Is(err,
+				mvcc.ErrClosed) {
 				t.Errorf("a write after Close: %v", err)
 			}
 			if _, err := s.Head(t.Context()); !errors.Is(err, mvcc.ErrClosed) {
@@ -435,7 +457,8 @@ func TestCloseAnswersEveryWriter(t *testing.T) {
 	}
 }
 
-// TestHeadJoinsOnlyLaterQueries holds a query of the head: a reader that comes meanwhile must not get its answer, and those that come together share one.
+// TestHeadJoinsOnlyLaterQueries holds a query of the head: a reader that comes meanwhile must not
+// get its answer, and those that come together share one.
 func TestHeadJoinsOnlyLaterQueries(t *testing.T) {
 	// In a bubble no time passes, so that no query counts as slow.
 	synctest.Test(t, func(t *testing.T) {
@@ -474,7 +497,8 @@ func TestHeadJoinsOnlyLaterQueries(t *testing.T) {
 	})
 }
 
-// TestSlowWatcher lets a watcher fall out of the ring: it goes on from the log, with neither gap nor overlap, and the others do not notice.
+// TestSlowWatcher lets a watcher fall out of the ring: it goes on from the log, with neither gap
+// nor overlap, and the others do not notice.
 func TestSlowWatcher(t *testing.T) {
 	db := inMemory(t)
 	s := open(t, db, mvcc.Config{Ring: mvcc.RingLimits{Events: 10, Bytes: 1 << 20}, TailRows: 7})
@@ -505,7 +529,8 @@ func TestSlowWatcher(t *testing.T) {
 	}
 }
 
-// TestFenceByHand ends the watches and moves on far beyond; a second store over the database follows.
+// TestFenceByHand ends the watches and moves on far beyond; a second store over the database
+// follows.
 func TestFenceByHand(t *testing.T) {
 	everywhere(t, func(t *testing.T, db dbtest.DB) {
 		a, b := open(t, db, mvcc.Config{}), open(t, db, mvcc.Config{})
@@ -528,10 +553,12 @@ func TestFenceByHand(t *testing.T) {
 			t.Fatalf("the other store's watch: %v", err)
 		}
 		for _, s := range []*mvcc.Store{a, b} {
-			if _, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/", End: "0", At: old}); !errors.Is(err, mvcc.ErrCompacted) {
+			if _, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/", End: "0",
+				At: old}); !errors.Is(err, mvcc.ErrCompacted) {
 				t.Errorf("a list at a revision before the fence: %v", err)
 			}
-			if res, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/", End: "0"}); err != nil || len(res.KVs) != 1 || res.Revision < jump {
+			if res, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/",
+				End: "0"}); err != nil || len(res.KVs) != 1 || res.Revision < jump {
 				t.Errorf("a list after the fence: %v, %v", res, err)
 			}
 		}
@@ -560,7 +587,8 @@ func TestExpiry(t *testing.T) {
 			return r
 		}
 		commit(mvcc.Mutation{Key: "/short", Value: []byte("v"), TTL: 200 * time.Millisecond})
-		renewed := commit(mvcc.Mutation{Key: "/renewed", Value: []byte("v"), TTL: 200 * time.Millisecond})
+		renewed := commit(mvcc.Mutation{Key: "/renewed", Value: []byte("v"),
+			TTL: 200 * time.Millisecond})
 		commit(mvcc.Mutation{Key: "/renewed", Expect: renewed, Value: []byte("w")})
 		events := next(t, w, 4)
 		last := events[3]
@@ -586,7 +614,8 @@ func rename(t *testing.T, from, to string) {
 	}
 }
 
-// TestReplayMeetsTheRing has a watcher read from the log what its own process has committed and not delivered yet: it does not get it again.
+// TestReplayMeetsTheRing has a watcher read from the log what its own process has committed and not
+// delivered yet: it does not get it again.
 func TestReplayMeetsTheRing(t *testing.T) {
 	db := inMemory(t)
 	before := open(t, db, mvcc.Config{})
@@ -621,6 +650,7 @@ func TestReplayMeetsTheRing(t *testing.T) {
 	writer.Wait()
 	put(t, s, "/c", 0, "")
 	if events := <-got; events[0].Key != "/c" {
-		t.Fatalf("after /a and /b from the log, the watcher got %s at %d", events[0].Key, events[0].Revision)
+		t.Fatalf("after /a and /b from the log, the watcher got %s at %d", events[0].Key,
+			events[0].Revision)
 	}
 }

@@ -8,15 +8,17 @@ import (
 	"time"
 )
 
-// tailer brings the log's new rows to the hub: those that this process has not committed itself, or whose outcome it did not
-// learn. One per process. It reads when it is told that there is something new, and it polls; how often depends on what is known.
+// tailer brings the log's new rows to the hub: those that this process has not committed itself, or
+// whose outcome it did not learn. One per process. It reads when it is told that there is something
+// new, and it polls; how often depends on what is known.
 type tailer struct {
 	s *Store
 	// wake has capacity 1: there may be rows after the delivered ones.
 	wake chan struct{}
 	// known is the newest revision that anybody here has heard of.
 	known atomic.Int64
-	// begun is when the committer gave its present group to the database, in nanoseconds since 1970; 0 if none is under way.
+	// begun is when the committer gave its present group to the database, in nanoseconds since
+	// 1970; 0 if none is under way.
 	begun atomic.Int64
 
 	// piece is used by catchUp alone.
@@ -62,8 +64,9 @@ func (t *tailer) kick() {
 
 // notified takes a notification: a hint.
 //
-// While a group of this process is under way, it may be of that group, whose rows come to the hub with the database's answer: to read them back would be for
-// nothing. It may be another process's as well, so it waits only for as long as an answer usually takes to follow its notification.
+// While a group of this process is under way, it may be of that group, whose rows come to the hub
+// with the database's answer: to read them back would be for nothing. It may be another process's
+// as well, so it waits only for as long as an answer usually takes to follow its notification.
 func (t *tailer) notified(r Revision) {
 	t.s.metrics.notified()
 	hint := func() {
@@ -99,7 +102,8 @@ func (t *tailer) listening(err error) {
 	t.s.metrics.listening(err == nil)
 	if changed {
 		if err != nil {
-			t.s.log.Warn("notifications do not work; other processes' writes are polled for", "err", err)
+			t.s.log.Warn("notifications do not work; other processes' writes are polled for",
+				"err", err)
 		} else {
 			t.s.log.Info("listening for notifications")
 		}
@@ -114,8 +118,8 @@ func (t *tailer) status() error {
 	return t.trouble
 }
 
-// proven notes that the hub is up to date: the committer's own group followed what was delivered last, so no other process
-// had written in between, and there is nothing to poll for now.
+// proven notes that the hub is up to date: the committer's own group followed what was delivered
+// last, so no other process had written in between, and there is nothing to poll for now.
 func (t *tailer) proven() {
 	now := time.Now()
 	t.mu.Lock()
@@ -176,7 +180,8 @@ func (t *tailer) run(ctx context.Context) {
 	}
 }
 
-// catchUp delivers what there is. A poll first asks whether there is anything, since that is cheaper than reading rows.
+// catchUp delivers what there is. A poll first asks whether there is anything, since that is
+// cheaper than reading rows.
 func (t *tailer) catchUp(ctx context.Context, poll bool) error {
 	s := t.s
 	if poll && t.committing(2*s.cfg.PollActive) {
@@ -190,7 +195,8 @@ func (t *tailer) catchUp(ctx context.Context, poll bool) error {
 			if err != nil || !changed {
 				return err
 			}
-		} else if st, err := s.read(ctx, s.b.State); err != nil || st.Head.Revision <= s.hub.position().Revision {
+		} else if st, err := s.read(ctx, s.b.State); err != nil ||
+			st.Head.Revision <= s.hub.position().Revision {
 			return err
 		}
 	}
@@ -217,13 +223,15 @@ func (t *tailer) catchUp(ctx context.Context, poll bool) error {
 		}
 		if gap := missing(from.Revision, rows); gap != 0 {
 			if gap <= tail.State.Compacted {
-				// Compaction has overtaken this process, as after a long pause: the events between cannot be delivered any more.
-				s.log.Warn("compaction has passed the delivered revision; all watches end", "delivered", int64(from.Revision),
-					"compacted", int64(tail.State.Compacted))
+				// Compaction has overtaken this process, as after a long pause: the events between
+				// cannot be delivered any more.
+				s.log.Warn("compaction has passed the delivered revision; all watches end",
+					"delivered", int64(from.Revision), "compacted", int64(tail.State.Compacted))
 				s.hub.skip(tail.State)
 				continue
 			}
-			return Damaged("the log has no row %d, though it is neither compacted nor the newest", gap)
+			return Damaged("the log has no row %d, though it is neither compacted nor the newest",
+				gap)
 		}
 		if len(rows) > 0 {
 			known, ok := s.hub.appendTail(from, rows)
@@ -246,16 +254,20 @@ func (t *tailer) catchUp(ctx context.Context, poll bool) error {
 	}
 }
 
-// doubt has a position looked into that is not in the log. It returns an error if it is there after all.
+// doubt has a position looked into that is not in the log. It returns an error if it is there after
+// all.
 func (t *tailer) doubt(ctx context.Context, p Position, was string) error {
-	err := t.s.refence(ctx, p, fmt.Sprintf("the row at revision %d of epoch %d is not the one that was %s", p.Revision, p.Epoch, was))
+	err := t.s.refence(ctx, p, fmt.Sprintf("the row at revision %d of epoch %d is not the one "+
+		"that was %s", p.Revision, p.Epoch, was))
 	if err == nil && t.s.hub.position().Epoch == p.Epoch {
-		err = Errorf(Unavailable, "the row at revision %d, which was %s, looked like another one for a moment", p.Revision, was)
+		err = Errorf(Unavailable, "the row at revision %d, which was %s, looked like another one "+
+			"for a moment", p.Revision, was)
 	}
 	return err
 }
 
-// pieceSize bounds the bytes of a piece of the log that is read at a time, by the mean size of the rows of the last one. It begins low.
+// pieceSize bounds the bytes of a piece of the log that is read at a time, by the mean size of the
+// rows of the last one. It begins low.
 type pieceSize struct{ mean int }
 
 const (

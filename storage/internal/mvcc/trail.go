@@ -2,28 +2,29 @@ package mvcc
 
 import "sort"
 
-// trail is what a process has seen of the present history: positions, in order of their revisions. Each
-// was the head of some answer, so a client may know its revision. A database that has lost its newest
-// rows writes others in their place, and only the tokens tell. So each position is kept until the log is
-// read up to it, and is compared then. It is not enough to compare the newest one: if lists saw 3 and 5,
-// and 5 alone was seen after a loss, then 5 is right and 3 is not. A group that begins before the log is
-// read so far takes them along (Group.Earlier): a writer may expect what was read with any of them.
+// trail is what a process has seen of the present history: positions, in order of their revisions.
+// Each was the head of some answer, so a client may know its revision. A database that has lost its
+// newest rows writes others in their place, and only the tokens tell. So each position is kept
+// until the log is read up to it, and is compared then. It is not enough to compare the newest one:
+// if lists saw 3 and 5, and 5 alone was seen after a loss, then 5 is right and 3 is not. A group
+// that begins before the log is read so far takes them along (Group.Earlier): a writer may expect
+// what was read with any of them.
 //
 // The zero value is not valid; reset comes first.
 type trail struct {
-	// passed are the last rows of the groups that were delivered last, the newest at the end. It is never
-	// empty.
+	// passed are the last rows of the groups that were delivered last, the newest at the end. It is
+	// never empty.
 	passed []Position
 	// ahead was seen, and is not delivered yet.
 	ahead []Position
 }
 
 const (
-	// maxPassed is how many groups are remembered after their delivery, for reads that took longer than
-	// the delivery of what they have seen. They take 128 KiB.
+	// maxPassed is how many groups are remembered after their delivery, for reads that took longer
+	// than the delivery of what they have seen. They take 128 KiB.
 	maxPassed = 1 << 12
-	// maxAhead is how many positions may wait for the log, in at most 2 MiB. It takes a minute without
-	// any progress to fill them.
+	// maxAhead is how many positions may wait for the log, in at most 2 MiB. It takes a minute
+	// without any progress to fill them.
 	maxAhead = 1 << 16
 	// maxEarlier is how many positions a group takes along at most. Groups wait for the tailer
 	// while there are more: it has not read for as many writes of others.
@@ -110,9 +111,10 @@ func (t *trail) pass(groups []Position) (known Position, ok bool) {
 	return known, true
 }
 
-// skip moves on to the state of a database that has compacted what comes next. Of the positions that were
-// seen, those below compacted do not matter any more, as nobody can ask for anything there. The first of
-// the others is where the reading of the log goes on, so that it is compared, and all after it.
+// skip moves on to the state of a database that has compacted what comes next. Of the positions
+// that were seen, those below compacted do not matter any more, as nobody can ask for anything
+// there. The first of the others is where the reading of the log goes on, so that it is compared,
+// and all after it.
 func (t *trail) skip(st State) {
 	i := at(t.ahead, st.Compacted)
 	if i == len(t.ahead) || t.ahead[i].Revision > st.Head.Revision {

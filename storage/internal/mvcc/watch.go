@@ -9,11 +9,14 @@ import (
 type WatchOptions struct {
 	// Prefix or Key: exactly one. A prefix ends in '/'.
 	Prefix, Key Key
-	// After is the revision up to which the watcher knows everything already, > 0. A future one waits silently.
+	// After is the revision up to which the watcher knows everything already, > 0. A future one
+	// waits silently.
 	After Revision
-	// AllPrev says that PrevValue will be asked for updates, too, so that reads of the log bring these values along.
+	// AllPrev says that PrevValue will be asked for updates, too, so that reads of the log bring
+	// these values along.
 	AllPrev bool
-	// Progress requests progress regularly, so that the revision of a watcher that nothing concerns moves on.
+	// Progress requests progress regularly, so that the revision of a watcher that nothing concerns
+	// moves on.
 	Progress bool
 }
 
@@ -43,16 +46,19 @@ type Watcher struct {
 	// cursor: everything up to it was handed out or does not concern the range.
 	cursor   Revision
 	attached bool
-	// first is a lower bound of the first event after the cursor that may concern the range, 0 if there is none.
+	// first is a lower bound of the first event after the cursor that may concern the range, 0 if
+	// there is none.
 	first Revision
-	// want is the revision for which progress is wanted, 0 if none is; told the newest progress that was requested and handed out.
+	// want is the revision for which progress is wanted, 0 if none is; told the newest progress
+	// that was requested and handed out.
 	want, told Revision
 	err        error
 }
 
 // Watch begins a watch. Its errors are ErrCompacted, ErrClosed and what a Backend says.
 func (s *Store) Watch(ctx context.Context, o WatchOptions) (*Watcher, error) {
-	w := &Watcher{s: s, after: o.After, cursor: o.After, periodic: o.Progress, wake: make(chan struct{}, 1)}
+	w := &Watcher{s: s, after: o.After, cursor: o.After, periodic: o.Progress,
+		wake: make(chan struct{}, 1)}
 	switch {
 	case o.After <= 0:
 		return nil, fmt.Errorf("a watch begins after a revision > 0, not %d", o.After)
@@ -87,8 +93,9 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) (*Watcher, error) {
 // maxBatch bounds what a watcher holds of the ring.
 const maxBatch = 1_000
 
-// Next returns the next events, or the progress that was requested. It blocks until there are any, ctx ends, or the watch ended: ErrCompacted
-// when compaction passed its cursor or the history changed, ErrClosed. One goroutine at a time calls it.
+// Next returns the next events, or the progress that was requested. It blocks until there are any,
+// ctx ends, or the watch ended: ErrCompacted when compaction passed its cursor or the history
+// changed, ErrClosed. One goroutine at a time calls it.
 func (w *Watcher) Next(ctx context.Context) (Batch, error) {
 	h := w.s.hub
 	for {
@@ -107,7 +114,8 @@ func (w *Watcher) Next(ctx context.Context) (Batch, error) {
 				return b, err
 			}
 		case w.first != 0 && w.first <= h.ringStart:
-			// Too slow for the ring: from now on it reads the log at its own pace. Nothing before first concerns it.
+			// Too slow for the ring: from now on it reads the log at its own pace. Nothing before
+			// first concerns it.
 			w.cursor = max(w.cursor, w.first-1)
 			h.detachLocked(w)
 			h.mu.Unlock()
@@ -117,7 +125,8 @@ func (w *Watcher) Next(ctx context.Context) (Batch, error) {
 			piece, to := h.sinceLocked(max(w.first, w.cursor+1)), h.delivered.Revision
 			w.first = 0
 			if len(piece) > maxBatch {
-				w.first, to, piece = piece[maxBatch].Revision, piece[maxBatch-1].Revision, piece[:maxBatch]
+				w.first, to, piece = piece[maxBatch].Revision, piece[maxBatch-1].Revision,
+					piece[:maxBatch]
 			}
 			b := w.advanceLocked(to)
 			h.mu.Unlock()
@@ -166,8 +175,8 @@ func (w *Watcher) selectEvents(piece []*Event) []*Event {
 	return events
 }
 
-// replay reads one piece of the log after the cursor. Rows newer than the cursor are complete as long as the boundary has not
-// passed it, which is read in the same snapshot.
+// replay reads one piece of the log after the cursor. Rows newer than the cursor are complete as
+// long as the boundary has not passed it, which is read in the same snapshot.
 func (w *Watcher) replay(ctx context.Context, cursor Revision) (Batch, error) {
 	s := w.s
 	// Those who catch up wait for each other, not the tailer for them.
@@ -190,7 +199,8 @@ func (w *Watcher) replay(ctx context.Context, cursor Revision) (Batch, error) {
 	for i := range tail.Rows {
 		r := &tail.Rows[i]
 		if r.Revision != cursor+1 {
-			return Batch{}, fmt.Errorf("the log has a gap after revision %d: the next row is %d", cursor, r.Revision)
+			return Batch{}, fmt.Errorf("the log has a gap after revision %d: the next row is %d",
+				cursor, r.Revision)
 		}
 		cursor = r.Revision
 		if e := eventOf(r); e != nil && w.rng.contains(e.Key) {
@@ -207,8 +217,8 @@ func (w *Watcher) replay(ctx context.Context, cursor Revision) (Batch, error) {
 	return Batch{Events: events, Progress: cursor}, nil
 }
 
-// RequestProgress makes Next return, perhaps without events, as soon as everything up to the revision was seen. It does nothing if a
-// requested batch has already said so.
+// RequestProgress makes Next return, perhaps without events, as soon as everything up to the
+// revision was seen. It does nothing if a requested batch has already said so.
 func (w *Watcher) RequestProgress(at Revision) {
 	h := w.s.hub
 	h.mu.Lock()
@@ -247,8 +257,8 @@ func (w *Watcher) signal() {
 	}
 }
 
-// PrevValue returns the value before the event, nil for a creation. It reads the log at most once per event, whoever asks. The error is ErrCompacted if
-// the value is gone.
+// PrevValue returns the value before the event, nil for a creation. It reads the log at most once
+// per event, whoever asks. The error is ErrCompacted if the value is gone.
 func (s *Store) PrevValue(ctx context.Context, e *Event) ([]byte, error) {
 	if e.Prev == 0 {
 		return nil, nil
@@ -275,5 +285,6 @@ func (s *Store) PrevValue(ctx context.Context, e *Event) ([]byte, error) {
 	case st.Compacted >= e.Revision:
 		return nil, ErrCompacted
 	}
-	return nil, fmt.Errorf("the log has no row %d, which the event %d of %q replaced", e.Prev, e.Revision, string(e.Key))
+	return nil, fmt.Errorf("the log has no row %d, which the event %d of %q replaced", e.Prev,
+		e.Revision, string(e.Key))
 }

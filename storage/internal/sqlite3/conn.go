@@ -21,8 +21,8 @@ type Conn struct {
 	stop uintptr
 }
 
-// pointer makes a pointer of an address in memory that the translated code has allocated. That memory is
-// not Go's heap and does not move.
+// pointer makes a pointer of an address in memory that the translated code has allocated. That
+// memory is not Go's heap and does not move.
 func pointer(address uintptr) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
 }
@@ -34,8 +34,8 @@ func memory(address uintptr, n int) []byte { return unsafe.Slice((*byte)(pointer
 // connection has no locks of its own: a caller hands it to one goroutine at a time.
 func Open(path string) (*Conn, error) { return open(path, "", 0) }
 
-// OpenMemory opens a database in memory, or makes it. All connections of this process that name it share
-// it. It lives as long as one of them does. The name begins with a slash.
+// OpenMemory opens a database in memory, or makes it. All connections of this process that name it
+// share it. It lives as long as one of them does. The name begins with a slash.
 func OpenMemory(name string) (*Conn, error) { return open(name, MemoryVFS, lib.SQLITE_OPEN_CREATE) }
 
 // MemoryVFS is SQLite's name for the file system of the databases in memory.
@@ -77,8 +77,8 @@ func stopped(_ *libc.TLS, stop uintptr) int32 {
 	return atomic.LoadInt32((*int32)(pointer(stop)))
 }
 
-// stoppedPointer is what the translated code takes for a pointer to the function: the address of a func
-// value.
+// stoppedPointer is what the translated code takes for a pointer to the function: the address of a
+// func value.
 var (
 	stoppedFunc = struct {
 		f func(*libc.TLS, uintptr) int32
@@ -86,8 +86,8 @@ var (
 	stoppedPointer = *(*uintptr)(unsafe.Pointer(&stoppedFunc))
 )
 
-// Interruptible makes the end of the context end the connection's statement, with an error, until the
-// returned function is called.
+// Interruptible makes the end of the context end the connection's statement, with an error, until
+// the returned function is called.
 func (c *Conn) Interruptible(ctx context.Context) (release func()) {
 	flag := (*int32)(pointer(c.stop))
 	ended := make(chan struct{})
@@ -122,8 +122,8 @@ func (c *Conn) Close() error {
 // InTransaction tells whether BEGIN was neither committed nor rolled back.
 func (c *Conn) InTransaction() bool { return lib.Xsqlite3_get_autocommit(c.tls, c.db) == 0 }
 
-// BusyTimeout sets how long SQLite itself waits where somebody else holds a lock. Nothing interrupts
-// this wait.
+// BusyTimeout sets how long SQLite itself waits where somebody else holds a lock. Nothing
+// interrupts this wait.
 func (c *Conn) BusyTimeout(milliseconds int32) {
 	lib.Xsqlite3_busy_timeout(c.tls, c.db, milliseconds)
 }
@@ -164,8 +164,8 @@ func (c *Conn) SizeLimit(bytes int64) {
 	lib.Xsqlite3_file_control(c.tls, c.db, 0, lib.SQLITE_FCNTL_SIZE_LIMIT, p)
 }
 
-// ReadOnly tells whether the database was opened for reading only. SQLite does that, without an error,
-// for a file that cannot be written.
+// ReadOnly tells whether the database was opened for reading only. SQLite does that, without an
+// error, for a file that cannot be written.
 func (c *Conn) ReadOnly() bool {
 	name := c.tls.Alloc(8)
 	defer c.tls.Free(8)

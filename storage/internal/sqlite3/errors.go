@@ -46,7 +46,8 @@ func (e *Error) Error() string { return e.Text }
 // Code is the result code without its extension.
 func (e *Error) Code() Code { return Code(e.Extended & 0xff) }
 
-// AsError finds SQLite's error in an error, be it of this package or of the driver for database/sql.
+// AsError finds SQLite's error in an error, be it of this package or of the driver for
+// database/sql.
 func AsError(err error) (*Error, bool) {
 	var (
 		own        *Error

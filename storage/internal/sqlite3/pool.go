@@ -6,8 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// Pool hands out connections to one goroutine at a time, in the order of asking. It hands out the one
-// that was used last, whose cache is the warmest, and opens one only when all open ones are in use.
+// Pool hands out connections to one goroutine at a time, in the order of asking. It hands out the
+// one that was used last, whose cache is the warmest, and opens one only when all open ones are in
+// use.
 type Pool struct {
 	open func() (*Conn, error)
 	// slots has an element for each connection that may be handed out.
@@ -90,8 +91,8 @@ func (p *Pool) Put(c *Conn) {
 	p.slots <- struct{}{}
 }
 
-// Close waits until all connections were given back, and closes them. The pool opens new ones when it is
-// asked again.
+// Close waits until all connections were given back, and closes them. The pool opens new ones when
+// it is asked again.
 func (p *Pool) Close() error {
 	var first error
 	for range cap(p.slots) {

@@ -23,7 +23,8 @@ func fresh(t *testing.T) (path string, open func() (*Conn, error)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = errors.Join(c.Set("journal_mode", "WAL"), c.Exec(`CREATE TABLE rows (id INTEGER PRIMARY KEY, v)`), c.Close())
+	err = errors.Join(c.Set("journal_mode", "WAL"),
+		c.Exec(`CREATE TABLE rows (id INTEGER PRIMARY KEY, v)`), c.Close())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,8 +49,8 @@ func closed(t *testing.T, c *Conn) {
 	})
 }
 
-// A statement is compiled once and used again. It keeps what is bound to it until it is reset, also where
-// that outgrows its memory.
+// A statement is compiled once and used again. It keeps what is bound to it until it is reset, also
+// where that outgrows its memory.
 func TestStatement(t *testing.T) {
 	_, open := fresh(t)
 	c := must(open())(t)
@@ -60,7 +61,8 @@ func TestStatement(t *testing.T) {
 		s := must(c.Prepare(text))(t)
 		s.Int(-5).Bool(true).Blob(blob).BlobString(word).Text(word).Null().Bool(false)
 		found, err := s.Row(func() {
-			if s.ColInt(0) != -5 || s.ColInt(1) != 1 || s.ColInt(6) != 0 || !bytes.Equal(s.ColBlob(2), blob) ||
+			if s.ColInt(0) != -5 || s.ColInt(1) != 1 || s.ColInt(6) != 0 ||
+				!bytes.Equal(s.ColBlob(2), blob) ||
 				s.ColString(3) != word || s.ColString(4) != word {
 				t.Errorf("the row of %d bytes differs", size)
 			}
@@ -85,7 +87,8 @@ func TestRows(t *testing.T) {
 	_, open := fresh(t)
 	c := must(open())(t)
 	closed(t, c)
-	if err := c.Exec(`INSERT INTO rows SELECT value, NULL FROM json_each('[1,2,3]')`); err != nil || c.Changes() != 3 {
+	if err := c.Exec(`INSERT INTO rows SELECT value, NULL FROM json_each('[1,2,3]')`); err != nil ||
+		c.Changes() != 3 {
 		t.Fatalf("%d rows, %v", c.Changes(), err)
 	}
 	s := must(c.Prepare(`SELECT id FROM rows ORDER BY id`))(t)
@@ -104,7 +107,8 @@ func TestRows(t *testing.T) {
 		t.Errorf("the sum is %d, %v", sum, err)
 	}
 	none := must(c.Prepare(`SELECT id FROM rows WHERE id = ?1`))(t)
-	if found, err := none.Int(9).Row(func() { t.Error("there is no such row") }); found || err != nil {
+	if found, err := none.Int(9).Row(func() { t.Error("there is no such row") }); found ||
+		err != nil {
 		t.Errorf("found: %v, %v", found, err)
 	}
 }
@@ -158,16 +162,19 @@ func TestErrors(t *testing.T) {
 	if err := other.Exec(`BEGIN IMMEDIATE`); !Is(err, Busy) || other.InTransaction() {
 		t.Errorf("a second writer: %v", err)
 	}
-	if err := errors.Join(c.Exec(`INSERT INTO rows VALUES (1, 1)`), c.Exec(`COMMIT`)); err != nil || c.InTransaction() {
+	if err := errors.Join(c.Exec(`INSERT INTO rows VALUES (1, 1)`), c.Exec(`COMMIT`)); err != nil ||
+		c.InTransaction() {
 		t.Fatal(err)
 	}
 	err := c.Exec(`INSERT INTO rows VALUES (1, 1)`)
-	if e, ok := AsError(err); !ok || e.Code() != Constraint || e.Extended == int32(Constraint) || !strings.Contains(err.Error(), "UNIQUE") {
+	if e, ok := AsError(err); !ok || e.Code() != Constraint || e.Extended == int32(Constraint) ||
+		!strings.Contains(err.Error(), "UNIQUE") {
 		t.Errorf("a second row: %v", err)
 	}
 	db := must(sql.Open("sqlite", path))(t)
 	defer db.Close()
-	if _, err := db.ExecContext(t.Context(), `INSERT INTO rows VALUES (1, 1)`); !Is(err, Constraint) {
+	if _, err := db.ExecContext(t.Context(), `INSERT INTO rows VALUES (1, 1)`); !Is(err,
+		Constraint) {
 		t.Errorf("the same by database/sql: %v", err)
 	}
 	if _, ok := AsError(errors.New("another")); ok || Is(nil, Busy) {
@@ -211,7 +218,8 @@ func TestKeepLog(t *testing.T) {
 // Connections to one name in memory share a database, which is gone with the last one.
 func TestMemory(t *testing.T) {
 	a, b := must(OpenMemory("/test-memory"))(t), must(OpenMemory("/test-memory"))(t)
-	if err := errors.Join(a.Exec(`CREATE TABLE t (v)`), b.Exec(`INSERT INTO t VALUES (1)`), a.Close(), b.Close()); err != nil {
+	if err := errors.Join(a.Exec(`CREATE TABLE t (v)`), b.Exec(`INSERT INTO t VALUES (1)`),
+		a.Close(), b.Close()); err != nil {
 		t.Fatal(err)
 	}
 	c := must(OpenMemory("/test-memory"))(t)
@@ -220,12 +228,14 @@ func TestMemory(t *testing.T) {
 	if err := c.Exec(`SELECT * FROM t`); err == nil {
 		t.Error("the table is still there")
 	}
-	if err := errors.Join(c.Exec(`CREATE TABLE t (v)`), c.Exec(`INSERT INTO t VALUES (zeroblob(100000))`)); !Is(err, Full) {
+	if err := errors.Join(c.Exec(`CREATE TABLE t (v)`),
+		c.Exec(`INSERT INTO t VALUES (zeroblob(100000))`)); !Is(err, Full) {
 		t.Errorf("beyond its limit: %v", err)
 	}
 }
 
-// A pool opens no more than are needed, gives the one that was used last, and replaces a broken one.
+// A pool opens no more than are needed, gives the one that was used last, and replaces a broken
+// one.
 func TestPool(t *testing.T) {
 	_, open := fresh(t)
 	p := NewPool(2, open)

@@ -13,8 +13,8 @@ type Stmt struct {
 	p uintptr
 	// next is the number of the last parameter that was bound.
 	next int32
-	// buf holds what was bound, len bytes of cap. A statement that outgrows it gets a greater one. The
-	// old one is kept until the reset, since parameters point to it.
+	// buf holds what was bound, len bytes of cap. A statement that outgrows it gets a greater one.
+	// The old one is kept until the reset, since parameters point to it.
 	buf      uintptr
 	len, cap int
 	old      []uintptr
@@ -51,7 +51,8 @@ func (c *Conn) Exec(text string) error {
 	return s.Run()
 }
 
-// Once runs a statement that is not worth keeping. It returns the first column of the first row as text.
+// Once runs a statement that is not worth keeping. It returns the first column of the first row as
+// text.
 func (c *Conn) Once(text string) (string, error) {
 	s, err := c.Prepare(text)
 	if err != nil {
@@ -130,8 +131,8 @@ func (s *Stmt) Text(v string) *Stmt {
 	return s
 }
 
-// alloc returns memory that lives until the statement is reset. It is never null, which would bind NULL
-// for an empty value.
+// alloc returns memory that lives until the statement is reset. It is never null, which would bind
+// NULL for an empty value.
 func (s *Stmt) alloc(n int) uintptr {
 	if s.cap-s.len < n || s.cap == 0 {
 		if s.buf != 0 {
@@ -148,8 +149,8 @@ func (s *Stmt) alloc(n int) uintptr {
 	return p
 }
 
-// Step runs the statement to its next row and reports whether there is one. At the end, and after an
-// error, the statement is reset.
+// Step runs the statement to its next row and reports whether there is one. At the end, and after
+// an error, the statement is reset.
 func (s *Stmt) Step() (bool, error) {
 	switch rc := lib.Xsqlite3_step(s.c.tls, s.p); rc {
 	case lib.SQLITE_ROW:

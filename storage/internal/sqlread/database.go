@@ -6,8 +6,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// Class is a class of connections. Reads of one class cannot take the connections of another, unless
-// the database says that two of them are the same pool.
+// Class is a class of connections. Reads of one class cannot take the connections of another,
+// unless the database says that two of them are the same pool.
 type Class int
 
 const (
@@ -15,13 +15,13 @@ const (
 	Head Class = iota
 	// Tail reads the newest rows of the log, for which all watches wait.
 	Tail
-	// Single reads single keys. It may share its connections with List, which leaves some of them; see
-	// [NewReader].
+	// Single reads single keys. It may share its connections with List, which leaves some of them;
+	// see [NewReader].
 	Single
 	// List reads many rows.
 	List
-	// Maintenance reads what expiry, compaction and metrics need. It shares the connections of Tail: its
-	// reads are short, and no burst of lists can take them.
+	// Maintenance reads what expiry, compaction and metrics need. It shares the connections of
+	// Tail: its reads are short, and no burst of lists can take them.
 	Maintenance
 )
 
@@ -35,22 +35,22 @@ type Read struct {
 	SQL string
 	// Columns is how many columns its rows have besides those of the state.
 	Columns int
-	// OneRow: the statement returns one row, and the state is in it. Its own columns are NULL if there
-	// is nothing to return.
+	// OneRow: the statement returns one row, and the state is in it. Its own columns are NULL if
+	// there is nothing to return.
 	OneRow bool
 }
 
 // Database runs the statements of a [Reader].
 type Database interface {
-	// Query runs a read and calls each for its rows, in order, until it returns false: then it gives up
-	// the rest and returns nil. Arguments are of the types int64, bool, [mvcc.Key], []mvcc.Key and
-	// []mvcc.Revision, in the order in which the fields of [Statements] name them. Errors are of type
-	// *[mvcc.Error].
+	// Query runs a read and calls each for its rows, in order, until it returns false: then it
+	// gives up the rest and returns nil. Arguments are of the types int64, bool, [mvcc.Key],
+	// []mvcc.Key and []mvcc.Revision, in the order in which the fields of [Statements] name them.
+	// Errors are of type *[mvcc.Error].
 	Query(ctx context.Context, r *Read, each func(Cursor) bool, args ...any) error
 }
 
-// Cursor is at a row of a result. Columns are numbered from 0, after those of the state. A column that
-// is NULL is zero. What the methods return stays valid.
+// Cursor is at a row of a result. Columns are numbered from 0, after those of the state. A column
+// that is NULL is zero. What the methods return stays valid.
 type Cursor interface {
 	// State sets the state to that of the row, and reports whether the row has one.
 	State(*mvcc.State) bool
@@ -64,20 +64,21 @@ type Cursor interface {
 	Value(column int) []byte
 }
 
-// Statements are the texts of the reads, with their parameters and columns, besides those of the state.
-// The first column of a row is not NULL. Times are in microseconds since 1970. The bound "at" of
-// revisions is the largest int64 if there is none.
+// Statements are the texts of the reads, with their parameters and columns, besides those of the
+// state. The first column of a row is not NULL. Times are in microseconds since 1970. The bound
+// "at" of revisions is the largest int64 if there is none.
 type Statements struct {
 	// State reads the state alone, in one row: no parameters, no columns.
 	State string
 	// Tail reads log rows in the order of revisions.
 	//
-	// Parameters: whether previous values of updates are wanted besides those of deletions; the first
-	// revision; the limit. Columns: revision, key, prev, create, token, time, deleted, value (NULL for a
-	// deletion), whether there is a previous row, its value.
+	// Parameters: whether previous values of updates are wanted besides those of deletions; the
+	// first revision; the limit. Columns: revision, key, prev, create, token, time, deleted, value
+	// (NULL for a deletion), whether there is a previous row, its value.
 	Tail string
-	// Get reads a key, in one row. Parameter: the key. Columns: revision, create, prev, token, time,
-	// value. The value is NULL if the row of the log is missing, and so may be those before it from prev on.
+	// Get reads a key, in one row. Parameter: the key. Columns: revision, create, prev, token,
+	// time, value. The value is NULL if the row of the log is missing, and so may be those before
+	// it from prev on.
 	Get string
 	// GetKeys reads several keys, for a [KeysReader]. Parameter: the keys. Columns: key, revision,
 	// create, value (NULL if the row of the log is missing).
@@ -87,25 +88,27 @@ type Statements struct {
 	Page string
 	// PageKeys is Page without the value.
 	PageKeys string
-	// Replaced reads log rows that replaced others. Parameters: after, upto, at, start, end. Columns:
-	// key, prev.
+	// Replaced reads log rows that replaced others. Parameters: after, upto, at, start, end.
+	// Columns: key, prev.
 	Replaced string
-	// Values reads log rows by revision. Parameter: the revisions. Columns: key, revision, create, value.
+	// Values reads log rows by revision. Parameter: the revisions. Columns: key, revision, create,
+	// value.
 	Values string
 	// Count counts live rows, in one row. Parameters: start, end, at. Column: their number.
 	Count string
 	// CountUpTo is Count that stops. Parameters: start, end, at, limit.
 	CountUpTo string
-	// Expired reads live rows that expire, in the order of expiry. Parameter: the limit. Columns: key,
-	// revision, expiry.
+	// Expired reads live rows that expire, in the order of expiry. Parameter: the limit. Columns:
+	// key, revision, expiry.
 	Expired string
-	// FirstAt reads the first log row from a revision on. Parameter: the revision. Columns: revision,
-	// time.
+	// FirstAt reads the first log row from a revision on. Parameter: the revision. Columns:
+	// revision, time.
 	FirstAt string
-	// Sweep reads what a batch of the sweep is planned from: log rows in the order of revisions, from the
-	// swept revision to the compacted one. Parameter: the limit, and what [Reader.SweepableAfter] is
-	// given besides. Columns: revision, prev, deleted. One row more has the revision 0, and in the place
-	// of prev the lowest revision that is recorded with an aborted token, 0 or NULL if there is none.
+	// Sweep reads what a batch of the sweep is planned from: log rows in the order of revisions,
+	// from the swept revision to the compacted one. Parameter: the limit, and what
+	// [Reader.SweepableAfter] is given besides. Columns: revision, prev, deleted. One row more has
+	// the revision 0, and in the place of prev the lowest revision that is recorded with an aborted
+	// token, 0 or NULL if there is none.
 	Sweep string
 	// Size reads sizes in bytes, in one row. Columns: total, live.
 	Size string

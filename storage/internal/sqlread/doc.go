@@ -1,5 +1,5 @@
-// Package sqlread reads a store from a SQL database. It has the reads of [mvcc.Backend], once for all
-// databases. A driver embeds a [Reader] in its backend and supplies three things:
+// Package sqlread reads a store from a SQL database. It has the reads of [mvcc.Backend], once for
+// all databases. A driver embeds a [Reader] in its backend and supplies three things:
 //
 //   - The [Statements]: whole texts, each with its argument and the index that it uses.
 //   - A [Database] that runs one statement on a connection of the [Class] that the read asks for.
@@ -11,7 +11,7 @@
 //
 // # The state
 //
-// Every read returns the state of the store, of the same snapshot as its rows. A statement of one row
-// has it in that row; see [Read]. Other statements return the state in at least one row. That
+// Every read returns the state of the store, of the same snapshot as its rows. A statement of one
+// row has it in that row; see [Read]. Other statements return the state in at least one row. That
 // row may hold only the state.
 package sqlread

@@ -30,27 +30,30 @@ type Reader struct {
 // together.
 func NewReader(db Database, s *Statements, conns int) *Reader {
 	return &Reader{
-		db:        db,
-		lists:     make(chan struct{}, max(1, conns-keptForSingle)),
-		state:     Read{What: "read the state", Class: Head, SQL: s.State, OneRow: true},
-		tail:      Read{What: "read the log", Class: Tail, SQL: s.Tail, Columns: 10},
-		get:       Read{What: "read a key", Class: Single, SQL: s.Get, Columns: 6, OneRow: true},
-		getKeys:   Read{What: "read keys", Class: Single, SQL: s.GetKeys, Columns: 4},
-		page:      Read{What: "list keys", Class: List, SQL: s.Page, Columns: 4},
-		pageKeys:  Read{What: "list keys", Class: List, SQL: s.PageKeys, Columns: 3},
-		replaced:  Read{What: "read what was replaced", Class: List, SQL: s.Replaced, Columns: 2},
-		values:    Read{What: "read values", Class: List, SQL: s.Values, Columns: 4},
-		count:     Read{What: "count keys", Class: List, SQL: s.Count, Columns: 1, OneRow: true},
-		countUpTo: Read{What: "count keys", Class: List, SQL: s.CountUpTo, Columns: 1, OneRow: true},
-		expired:   Read{What: "read expired keys", Class: Maintenance, SQL: s.Expired, Columns: 3},
-		firstAt:   Read{What: "read the log", Class: Maintenance, SQL: s.FirstAt, Columns: 2},
-		sweep:     Read{What: "read what can be swept", Class: Maintenance, SQL: s.Sweep, Columns: 3},
-		size:      Read{What: "read the sizes of the tables", Class: Maintenance, SQL: s.Size, Columns: 2, OneRow: true},
+		db:       db,
+		lists:    make(chan struct{}, max(1, conns-keptForSingle)),
+		state:    Read{What: "read the state", Class: Head, SQL: s.State, OneRow: true},
+		tail:     Read{What: "read the log", Class: Tail, SQL: s.Tail, Columns: 10},
+		get:      Read{What: "read a key", Class: Single, SQL: s.Get, Columns: 6, OneRow: true},
+		getKeys:  Read{What: "read keys", Class: Single, SQL: s.GetKeys, Columns: 4},
+		page:     Read{What: "list keys", Class: List, SQL: s.Page, Columns: 4},
+		pageKeys: Read{What: "list keys", Class: List, SQL: s.PageKeys, Columns: 3},
+		replaced: Read{What: "read what was replaced", Class: List, SQL: s.Replaced, Columns: 2},
+		values:   Read{What: "read values", Class: List, SQL: s.Values, Columns: 4},
+		count:    Read{What: "count keys", Class: List, SQL: s.Count, Columns: 1, OneRow: true},
+		countUpTo: Read{What: "count keys", Class: List, SQL: s.CountUpTo, Columns: 1,
+			OneRow: true},
+		expired: Read{What: "read expired keys", Class: Maintenance, SQL: s.Expired, Columns: 3},
+		firstAt: Read{What: "read the log", Class: Maintenance, SQL: s.FirstAt, Columns: 2},
+		sweep: Read{What: "read what can be swept", Class: Maintenance, SQL: s.Sweep,
+			Columns: 3},
+		size: Read{What: "read the sizes of the tables", Class: Maintenance, SQL: s.Size,
+			Columns: 2, OneRow: true},
 	}
 }
 
-// errEnough ends a read whose values have reached [mvcc.ReadBytes]: to read the rest would take as long
-// as to use it.
+// errEnough ends a read whose values have reached [mvcc.ReadBytes]: to read the rest would take as
+// long as to use it.
 var errEnough = errors.New("enough was read")
 
 // result is what the rows of a read have brought so far.
@@ -60,15 +63,17 @@ type result struct {
 	err   error
 }
 
-// query runs a read. It calls each for every row that has more than the state, until each returns an
-// error.
-func (r *Reader) query(ctx context.Context, q *Read, each func(Cursor) error, args ...any) (mvcc.State, error) {
+// query runs a read. It calls each for every row that has more than the state, until each returns
+// an error.
+func (r *Reader) query(ctx context.Context, q *Read, each func(Cursor) error,
+	args ...any) (mvcc.State, error) {
 	if q.Class == List {
 		select {
 		case r.lists <- struct{}{}:
 			defer func() { <-r.lists }()
 		case <-ctx.Done():
-			return mvcc.State{}, mvcc.Errorf(mvcc.Unavailable, "cannot %s: other lists were not read in time: %w", q.What, ctx.Err())
+			return mvcc.State{}, mvcc.Errorf(mvcc.Unavailable,
+				"cannot %s: other lists were not read in time: %w", q.What, ctx.Err())
 		}
 	}
 	res := &result{}
@@ -92,12 +97,14 @@ func (r *Reader) query(ctx context.Context, q *Read, each func(Cursor) error, ar
 	return res.state, nil
 }
 
-// maintain is query for a caller that does not get the state: it refuses a server whose answers may be
-// late.
-func (r *Reader) maintain(ctx context.Context, q *Read, each func(Cursor) error, args ...any) (mvcc.State, error) {
+// maintain is query for a caller that does not get the state: it refuses a server whose answers may
+// be late.
+func (r *Reader) maintain(ctx context.Context, q *Read, each func(Cursor) error,
+	args ...any) (mvcc.State, error) {
 	st, err := r.query(ctx, q, each, args...)
 	if err == nil && !st.Writable {
-		err = mvcc.Errorf(mvcc.ReadOnly, "cannot %s: the server is read-only: a standby, or set so", q.What)
+		err = mvcc.Errorf(mvcc.ReadOnly, "cannot %s: the server is read-only: a standby, or set so",
+			q.What)
 	}
 	return st, err
 }
@@ -143,7 +150,8 @@ func (r *Reader) State(ctx context.Context) (mvcc.State, error) {
 }
 
 // Tail implements [mvcc.Backend].
-func (r *Reader) Tail(ctx context.Context, from mvcc.Revision, limit int, prev mvcc.Prev) (*mvcc.Tail, error) {
+func (r *Reader) Tail(ctx context.Context, from mvcc.Revision, limit int,
+	prev mvcc.Prev) (*mvcc.Tail, error) {
 	var (
 		t     mvcc.Tail
 		bytes bound
@@ -151,8 +159,9 @@ func (r *Reader) Tail(ctx context.Context, from mvcc.Revision, limit int, prev m
 	)
 	t.State, err = r.query(ctx, &r.tail, func(c Cursor) error {
 		row := mvcc.Row{
-			Revision: revision(c, 0), Key: c.Key(1), Prev: revision(c, 2), Create: revision(c, 3), Token: c.Token(4),
-			Time: moment(c, 5), Deleted: c.Bool(6), Value: c.Value(7), HasPrev: c.Bool(8),
+			Revision: revision(c, 0), Key: c.Key(1), Prev: revision(c, 2), Create: revision(c, 3),
+			Token: c.Token(4),
+			Time:  moment(c, 5), Deleted: c.Bool(6), Value: c.Value(7), HasPrev: c.Bool(8),
 		}
 		if row.HasPrev {
 			row.PrevValue = c.Value(9)
@@ -177,8 +186,9 @@ func (r *Reader) Get(ctx context.Context, key mvcc.Key) (*mvcc.Row, mvcc.State, 
 			return mvcc.LostValue(key, revision(c, 0))
 		}
 		found = &mvcc.Row{
-			Key: key, Revision: revision(c, 0), Create: revision(c, 1), Prev: revision(c, 2), Token: c.Token(3),
-			Time: moment(c, 4), Value: value,
+			Key: key, Revision: revision(c, 0), Create: revision(c, 1), Prev: revision(c, 2),
+			Token: c.Token(3),
+			Time:  moment(c, 4), Value: value,
 		}
 		return nil
 	}, key)
@@ -210,12 +220,15 @@ func (r *Reader) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error)
 		return nil, err
 	}
 	p.More = bytes.reached()
-	inOrder(p.Rows, func(a, b *mvcc.Row) int { return strings.Compare(string(a.Key), string(b.Key)) })
+	inOrder(p.Rows, func(a, b *mvcc.Row) int {
+		return strings.Compare(string(a.Key), string(b.Key))
+	})
 	return &p, nil
 }
 
 // Replaced implements [mvcc.Backend].
-func (r *Reader) Replaced(ctx context.Context, q mvcc.ReplacedQuery) (replaced []mvcc.Replaced, st mvcc.State, err error) {
+func (r *Reader) Replaced(ctx context.Context, q mvcc.ReplacedQuery) (replaced []mvcc.Replaced,
+	st mvcc.State, err error) {
 	st, err = r.query(ctx, &r.replaced, func(c Cursor) error {
 		replaced = append(replaced, mvcc.Replaced{Key: c.Key(0), Revision: revision(c, 1)})
 		return nil
@@ -224,10 +237,12 @@ func (r *Reader) Replaced(ctx context.Context, q mvcc.ReplacedQuery) (replaced [
 }
 
 // Values implements [mvcc.Backend].
-func (r *Reader) Values(ctx context.Context, revisions []mvcc.Revision) (found []mvcc.Row, st mvcc.State, err error) {
+func (r *Reader) Values(ctx context.Context, revisions []mvcc.Revision) (found []mvcc.Row,
+	st mvcc.State, err error) {
 	var bytes bound
 	st, err = r.query(ctx, &r.values, func(c Cursor) error {
-		row := mvcc.Row{Key: c.Key(0), Revision: revision(c, 1), Create: revision(c, 2), Value: c.Value(3)}
+		row := mvcc.Row{Key: c.Key(0), Revision: revision(c, 1), Create: revision(c, 2),
+			Value: c.Value(3)}
 		found = append(found, row)
 		return bytes.add(len(row.Value))
 	}, revisions)
@@ -235,7 +250,8 @@ func (r *Reader) Values(ctx context.Context, revisions []mvcc.Revision) (found [
 }
 
 // Count implements [mvcc.Backend].
-func (r *Reader) Count(ctx context.Context, start, end mvcc.Key, upto mvcc.Revision, limit int64) (n int64, st mvcc.State, err error) {
+func (r *Reader) Count(ctx context.Context, start, end mvcc.Key, upto mvcc.Revision,
+	limit int64) (n int64, st mvcc.State, err error) {
 	read, args := &r.count, []any{start, end, at(upto)}
 	if limit > 0 {
 		read, args = &r.countUpTo, append(args, limit)
@@ -288,7 +304,8 @@ func (r *Reader) Sweepable(ctx context.Context, limit int) (mvcc.Sweepable, erro
 }
 
 // SweepableAfter is Sweepable for a driver whose statement has more parameters.
-func (r *Reader) SweepableAfter(ctx context.Context, limit int, args ...any) (from mvcc.Sweepable, err error) {
+func (r *Reader) SweepableAfter(ctx context.Context, limit int, args ...any) (from mvcc.Sweepable,
+	err error) {
 	from.State, err = r.query(ctx, &r.sweep, func(c Cursor) error {
 		row := mvcc.SweepRow{Revision: revision(c, 0), Prev: revision(c, 1), Deleted: c.Bool(2)}
 		if row.Revision > 0 {
@@ -321,7 +338,8 @@ type KeysReader struct {
 func (r KeysReader) GetKeys(ctx context.Context, keys []mvcc.Key) ([]mvcc.Row, mvcc.State, error) {
 	found := make([]mvcc.Row, 0, len(keys))
 	st, err := r.query(ctx, &r.getKeys, func(c Cursor) error {
-		found = append(found, mvcc.Row{Key: c.Key(0), Revision: revision(c, 1), Create: revision(c, 2), Value: c.Value(3)})
+		found = append(found, mvcc.Row{Key: c.Key(0), Revision: revision(c, 1),
+			Create: revision(c, 2), Value: c.Value(3)})
 		return nil
 	}, keys)
 	return found, st, err

@@ -29,7 +29,8 @@ type fake struct {
 	rows    []row
 }
 
-func (f *fake) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.Cursor) bool, _ ...any) error {
+func (f *fake) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.Cursor) bool,
+	_ ...any) error {
 	f.began <- r.Class
 	select {
 	case <-f.release:
@@ -44,7 +45,8 @@ func (f *fake) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.Cur
 	return nil
 }
 
-// row is a row whose columns are an int64, a string, or nil for NULL. Without state it has the rows' own columns only.
+// row is a row whose columns are an int64, a string, or nil for NULL. Without state it has the
+// rows' own columns only.
 type row struct {
 	state   *mvcc.State
 	columns []any
@@ -68,7 +70,8 @@ func (r row) Value(i int) []byte {
 	return nil
 }
 
-var writable = &mvcc.State{Head: mvcc.Position{Revision: 9}, Writable: true, Now: time.UnixMicro(1000)}
+var writable = &mvcc.State{Head: mvcc.Position{Revision: 9}, Writable: true,
+	Now: time.UnixMicro(1000)}
 
 func answers(rows ...row) *fake {
 	f := &fake{began: make(chan sqlread.Class, 1000), release: make(chan struct{}), rows: rows}
@@ -76,18 +79,26 @@ func answers(rows ...row) *fake {
 	return f
 }
 
-// TestListsLeaveConnections: however many lists there are, two connections are left for single keys.
+// TestListsLeaveConnections: however many lists there are, two connections are left for single
+// keys.
 func TestListsLeaveConnections(t *testing.T) {
 	for _, conns := range []int{1, 2, 3, 8} {
 		t.Run(fmt.Sprint(conns), func(t *testing.T) {
-			f := &fake{began: make(chan sqlread.Class, 1000), release: make(chan struct{}), rows: []row{{state: writable}}}
+			f := &fake{began: make(chan sqlread.Class, 1000), release: make(chan struct{}),
+				rows: []row{{state: writable}}}
 			r := sqlread.NewReader(f, &sqlread.Statements{}, conns)
 			var done sync.WaitGroup
 			lists := []func() error{
-				func() error { _, err := r.Page(t.Context(), mvcc.PageQuery{Limit: 1}); return err },
+				func() error {
+					_, err := r.Page(t.Context(), mvcc.PageQuery{Limit: 1})
+					return err
+				},
 				func() error { _, _, err := r.Values(t.Context(), nil); return err },
 				func() error { _, _, err := r.Count(t.Context(), "", "", 0, 0); return err },
-				func() error { _, _, err := r.Replaced(t.Context(), mvcc.ReplacedQuery{}); return err },
+				func() error {
+					_, _, err := r.Replaced(t.Context(), mvcc.ReplacedQuery{})
+					return err
+				},
 			}
 			for i := range 40 {
 				done.Go(func() {
@@ -105,7 +116,8 @@ func TestListsLeaveConnections(t *testing.T) {
 			// A list whose caller gives up says so.
 			ended, cancel := context.WithCancel(t.Context())
 			cancel()
-			if _, err := r.Page(ended, mvcc.PageQuery{Limit: 1}); mvcc.ClassOf(err) != mvcc.Unavailable || err == nil {
+			if _, err := r.Page(ended,
+				mvcc.PageQuery{Limit: 1}); mvcc.ClassOf(err) != mvcc.Unavailable || err == nil {
 				t.Errorf("a list that waited in vain: %v", err)
 			}
 			for range 20 {
@@ -135,7 +147,10 @@ func TestClasses(t *testing.T) {
 		ask   func() error
 	}{
 		{sqlread.Head, func() error { _, err := r.State(t.Context()); return err }},
-		{sqlread.Tail, func() error { _, err := r.Tail(t.Context(), 1, 1, mvcc.PrevOfAll); return err }},
+		{sqlread.Tail, func() error {
+			_, err := r.Tail(t.Context(), 1, 1, mvcc.PrevOfAll)
+			return err
+		}},
 		{sqlread.Single, func() error { _, _, err := r.Get(t.Context(), "k"); return err }},
 		{sqlread.Single, func() error { _, _, err := r.GetKeys(t.Context(), nil); return err }},
 		{sqlread.Maintenance, func() error { _, _, err := r.Expired(t.Context(), 1); return err }},
@@ -151,11 +166,13 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// TestMaintenanceRefusesReadOnly: a caller that does not get the state must not act on what is late.
+// TestMaintenanceRefusesReadOnly: a caller that does not get the state must not act on what is
+// late.
 func TestMaintenanceRefusesReadOnly(t *testing.T) {
 	late := *writable
 	late.Writable = false
-	r := sqlread.NewReader(answers(row{state: &late, columns: []any{int64(1), int64(2)}}), &sqlread.Statements{}, 4)
+	r := sqlread.NewReader(answers(row{state: &late, columns: []any{int64(1), int64(2)}}),
+		&sqlread.Statements{}, 4)
 	_, first := r.FirstAt(t.Context(), 1)
 	_, size := r.Size(t.Context())
 	for _, err := range []error{first, size} {
@@ -174,21 +191,28 @@ func TestBound(t *testing.T) {
 	var rows, logged []row
 	for i := range int64(5) {
 		rows = append(rows, row{columns: []any{fmt.Sprint("k", i), i, i, value}})
-		logged = append(logged, row{columns: []any{i, "k", int64(0), i, "", int64(0), int64(0), value, int64(0), nil}})
+		logged = append(logged, row{columns: []any{i, "k", int64(0), i, "", int64(0), int64(0),
+			value, int64(0), nil}})
 	}
 	rows, logged = append(rows, row{state: writable}), append(logged, row{state: writable})
-	slices.Reverse(rows) // the state comes first, and the rows in another order than that of the index
+	// the state comes first, and the rows in another order than that of the index
+	slices.Reverse(rows)
 	slices.Reverse(logged)
-	p, err := sqlread.NewReader(answers(rows...), &sqlread.Statements{}, 4).Page(t.Context(), mvcc.PageQuery{Limit: 10})
-	if err != nil || len(p.Rows) != 2 || !p.More || p.Rows[0].Key >= p.Rows[1].Key || p.State.Head.Revision != 9 {
+	p, err := sqlread.NewReader(answers(rows...), &sqlread.Statements{}, 4).Page(t.Context(),
+		mvcc.PageQuery{Limit: 10})
+	if err != nil || len(p.Rows) != 2 || !p.More || p.Rows[0].Key >= p.Rows[1].Key ||
+		p.State.Head.Revision != 9 {
 		t.Errorf("%v", err)
 	}
-	found, _, err := sqlread.NewReader(answers(rows...), &sqlread.Statements{}, 4).Values(t.Context(), nil)
+	found, _, err := sqlread.NewReader(answers(rows...), &sqlread.Statements{},
+		4).Values(t.Context(), nil)
 	if err != nil || len(found) != 2 {
 		t.Errorf("%d rows, %v", len(found), err)
 	}
-	tail, err := sqlread.NewReader(answers(logged...), &sqlread.Statements{}, 4).Tail(t.Context(), 1, 10, mvcc.PrevOfAll)
-	if err != nil || len(tail.Rows) != 2 || !tail.More || tail.Rows[0].Revision >= tail.Rows[1].Revision {
+	tail, err := sqlread.NewReader(answers(logged...), &sqlread.Statements{}, 4).Tail(t.Context(),
+		1, 10, mvcc.PrevOfAll)
+	if err != nil || len(tail.Rows) != 2 || !tail.More ||
+		tail.Rows[0].Revision >= tail.Rows[1].Revision {
 		t.Errorf("%v", err)
 	}
 }
@@ -208,7 +232,8 @@ func TestExpired(t *testing.T) {
 		{5, "", 0, rows[:1]},
 		{5, "a b ", 0, []row{rows[0], rows[2], rows[3]}},
 	} {
-		expired, next, err := sqlread.NewReader(answers(test.rows...), &sqlread.Statements{}, 4).Expired(t.Context(), test.limit)
+		expired, next, err := sqlread.NewReader(answers(test.rows...), &sqlread.Statements{},
+			4).Expired(t.Context(), test.limit)
 		keys := ""
 		for _, e := range expired {
 			keys += string(e.Key) + " "
@@ -219,17 +244,20 @@ func TestExpired(t *testing.T) {
 	}
 }
 
-// TestSweepable: the row without a revision has the aborted tokens, and the others are put in order.
+// TestSweepable: the row without a revision has the aborted tokens, and the others are put in
+// order.
 func TestSweepable(t *testing.T) {
 	for _, aborted := range []any{int64(7), nil} {
 		f := answers(
 			row{state: writable, columns: []any{int64(0), aborted, int64(0)}},
-			row{columns: []any{int64(5), int64(3), int64(0)}}, row{columns: []any{int64(4), int64(0), int64(1)}},
+			row{columns: []any{int64(5), int64(3), int64(0)}},
+			row{columns: []any{int64(4), int64(0), int64(1)}},
 		)
 		got, err := sqlread.NewReader(f, &sqlread.Statements{}, 1).Sweepable(t.Context(), 10)
 		want := []mvcc.SweepRow{{Revision: 4, Deleted: true}, {Revision: 5, Prev: 3}}
 		n, _ := aborted.(int64)
-		if err != nil || !slices.Equal(got.Rows, want) || got.Aborted != mvcc.Revision(n) || got.State != *writable {
+		if err != nil || !slices.Equal(got.Rows, want) || got.Aborted != mvcc.Revision(n) ||
+			got.State != *writable {
 			t.Errorf("got %+v, %v, want %v and %v", got, err, want, aborted)
 		}
 	}
@@ -244,7 +272,8 @@ func TestDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := &mvcc.Group{Token: mvcc.Token{1}, Seen: st.Head, Mutations: []*mvcc.Mutation{
-			{Key: "a", Value: []byte("1")}, {Key: "b", Value: []byte("2")}, {Key: "c", Value: []byte("3"), TTL: time.Hour},
+			{Key: "a", Value: []byte("1")}, {Key: "b", Value: []byte("2")},
+			{Key: "c", Value: []byte("3"), TTL: time.Hour},
 		}}
 		res, err := b.Commit(t.Context(), g)
 		if err != nil {
@@ -274,24 +303,40 @@ func TestDamage(t *testing.T) {
 
 		exec(t, db, "DELETE FROM rowkeeper_store")
 		reads := map[string]func() error{
-			"state":  func() error { _, err := b.State(t.Context()); return err },
-			"tail":   func() error { _, err := b.Tail(t.Context(), 1, 10, mvcc.PrevOfAll); return err },
+			"state": func() error { _, err := b.State(t.Context()); return err },
+			"tail": func() error {
+				_, err := b.Tail(t.Context(), 1, 10, mvcc.PrevOfAll)
+				return err
+			},
 			"get":    func() error { _, _, err := b.Get(t.Context(), "a"); return err },
 			"no key": func() error { _, _, err := b.Get(t.Context(), "x"); return err },
 			"keys":   page(mvcc.PageQuery{KeysOnly: true}),
 			"replaced": func() error {
-				_, _, err := b.Replaced(t.Context(), mvcc.ReplacedQuery{Start: "a", End: "z", Upto: 9})
+				_, _, err := b.Replaced(t.Context(),
+					mvcc.ReplacedQuery{Start: "a", End: "z", Upto: 9})
 				return err
 			},
-			"values":      func() error { _, _, err := b.Values(t.Context(), []mvcc.Revision{2}); return err },
-			"count":       func() error { _, _, err := b.Count(t.Context(), "a", "z", 0, 0); return err },
-			"count up to": func() error { _, _, err := b.Count(t.Context(), "a", "z", 0, 5); return err },
-			"expired":     func() error { _, _, err := b.Expired(t.Context(), 1); return err },
-			"first at":    func() error { _, err := b.FirstAt(t.Context(), 1); return err },
-			"size":        func() error { _, err := b.Size(t.Context()); return err },
+			"values": func() error {
+				_, _, err := b.Values(t.Context(), []mvcc.Revision{2})
+				return err
+			},
+			"count": func() error {
+				_, _, err := b.Count(t.Context(), "a", "z", 0, 0)
+				return err
+			},
+			"count up to": func() error {
+				_, _, err := b.Count(t.Context(), "a", "z", 0, 5)
+				return err
+			},
+			"expired":  func() error { _, _, err := b.Expired(t.Context(), 1); return err },
+			"first at": func() error { _, err := b.FirstAt(t.Context(), 1); return err },
+			"size":     func() error { _, err := b.Size(t.Context()); return err },
 		}
 		if k, ok := b.(mvcc.KeysReader); ok {
-			reads["get keys"] = func() error { _, _, err := k.GetKeys(t.Context(), []mvcc.Key{"a"}); return err }
+			reads["get keys"] = func() error {
+				_, _, err := k.GetKeys(t.Context(), []mvcc.Key{"a"})
+				return err
+			}
 		}
 		for name, ask := range reads {
 			same(t, name, ask(), mvcc.ErrEmptyStore)
@@ -333,7 +378,8 @@ func exec(t *testing.T, db dbtest.DB, statement string) {
 		driver, dsn = "sqlite", u.Path+"?_pragma=busy_timeout(10000)"
 	case dbtest.MariaDB, dbtest.MySQL:
 		c := mysqldriver.NewConfig()
-		c.User, c.Net, c.Addr, c.DBName = u.User.Username(), "tcp", u.Host, strings.TrimPrefix(u.Path, "/")
+		c.User, c.Net, c.Addr, c.DBName = u.User.Username(), "tcp", u.Host,
+			strings.TrimPrefix(u.Path, "/")
 		c.Passwd, _ = u.User.Password()
 		driver, dsn = "mysql", c.FormatDSN()
 	}

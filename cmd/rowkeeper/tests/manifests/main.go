@@ -1,4 +1,5 @@
-// Command manifests writes pipelines as people write them, 1 to 20 KB each, one file per pipeline, to try a server with:
+// Command manifests writes pipelines as people write them, 1 to 20 KB each, one file per pipeline,
+// to try a server with:
 //
 //	go run ./cmd/rowkeeper/tests/manifests -n 1000 -o dir
 //
@@ -23,7 +24,8 @@ func main() {
 	n := flag.Int("n", 1000, "number of pipelines")
 	dir := flag.String("o", "", "directory for the files; it is created if it does not exist")
 	seed := flag.Uint64("seed", 1, "seed of the generator")
-	namespace := flag.String("namespace", "", "the namespace of all pipelines; if empty, they are spread over several")
+	namespace := flag.String("namespace", "", "the namespace of all pipelines; if empty, they "+
+		"are spread over several")
 	flag.Parse()
 	if *dir == "" || flag.NArg() > 0 {
 		flag.Usage()
@@ -49,7 +51,8 @@ func write(dir string, n int, seed uint64, namespace string) error {
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%05d-%s.yaml", i, p.Name)), text, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%05d-%s.yaml", i, p.Name)), text,
+			0o644); err != nil {
 			return err
 		}
 	}
@@ -79,21 +82,31 @@ type stack struct {
 
 var (
 	stacks = []stack{
-		{"go", "golang:1.26", []string{"go vet ./...", "go test -race ./...", "golangci-lint run --timeout 5m", "go mod verify", "govulncheck ./..."}, "go build -trimpath -o bin/ ./cmd/..."},
-		{"java", "eclipse-temurin:25-jdk", []string{"./gradlew check", "./gradlew integrationTest", "./gradlew dependencyCheckAnalyze", "./gradlew spotbugsMain"}, "./gradlew bootJar"},
-		{"typescript", "node:24", []string{"npm ci", "npm run lint", "npm test -- --coverage", "npm audit --omit=dev", "npx playwright test"}, "npm run build"},
-		{"python", "python:3.14-slim", []string{"uv sync --frozen", "uv run ruff check", "uv run mypy src", "uv run pytest -n auto", "uv run pip-audit"}, "uv build"},
-		{"rust", "rust:1.92", []string{"cargo fmt --check", "cargo clippy -- -D warnings", "cargo test --workspace", "cargo deny check"}, "cargo build --release"},
+		{"go", "golang:1.26", []string{"go vet ./...", "go test -race ./...",
+			"golangci-lint run --timeout 5m", "go mod verify", "govulncheck ./..."},
+			"go build -trimpath -o bin/ ./cmd/..."},
+		{"java", "eclipse-temurin:25-jdk", []string{"./gradlew check", "./gradlew integrationTest",
+			"./gradlew dependencyCheckAnalyze", "./gradlew spotbugsMain"}, "./gradlew bootJar"},
+		{"typescript", "node:24", []string{"npm ci", "npm run lint", "npm test -- --coverage",
+			"npm audit --omit=dev", "npx playwright test"}, "npm run build"},
+		{"python", "python:3.14-slim", []string{"uv sync --frozen", "uv run ruff check",
+			"uv run mypy src", "uv run pytest -n auto", "uv run pip-audit"}, "uv build"},
+		{"rust", "rust:1.92", []string{"cargo fmt --check", "cargo clippy -- -D warnings",
+			"cargo test --workspace", "cargo deny check"}, "cargo build --release"},
 	}
-	teams        = []string{"payments", "search", "identity", "platform", "mobile", "data", "growth", "logistics"}
-	nouns        = []string{"ledger", "gateway", "index", "profile", "notifier", "scheduler", "catalog", "exporter", "router", "billing", "tracker", "worker"}
+	teams = []string{"payments", "search", "identity", "platform", "mobile", "data",
+		"growth", "logistics"}
+	nouns = []string{"ledger", "gateway", "index", "profile", "notifier", "scheduler",
+		"catalog", "exporter", "router", "billing", "tracker", "worker"}
 	environments = []string{"staging", "canary", "production-eu", "production-us"}
-	tools        = []string{"registry.example.com/tools/deploy:4.2.1", "registry.example.com/tools/scan:2026.10", "registry.example.com/tools/notify:1.9.0"}
+	tools        = []string{"registry.example.com/tools/deploy:4.2.1",
+		"registry.example.com/tools/scan:2026.10", "registry.example.com/tools/notify:1.9.0"}
 )
 
 func pick[T any](g generator, from []T) T { return from[g.IntN(len(from))] }
 
-// pipeline makes the i-th pipeline. Most are small and some are large, as in a company's repositories.
+// pipeline makes the i-th pipeline. Most are small and some are large, as in a company's
+// repositories.
 func (g generator) pipeline(i int) *v1.Pipeline {
 	team, noun, stack := pick(g, teams), pick(g, nouns), pick(g, stacks)
 	parallel := int32(1 + g.IntN(4))
@@ -108,12 +121,14 @@ func (g generator) pipeline(i int) *v1.Pipeline {
 				"example.com/tier":          fmt.Sprint(g.IntN(3)),
 			},
 			Annotations: map[string]string{
-				"example.com/repository": fmt.Sprintf("https://git.example.com/%s/%s.git", team, noun),
-				"example.com/owner":      team + "@example.com",
-				"example.com/runbook":    fmt.Sprintf("https://wiki.example.com/%s/%s/build-and-release", team, noun),
+				"example.com/repository": fmt.Sprintf("https://git.example.com/%s/%s.git",
+					team, noun),
+				"example.com/owner":   team + "@example.com",
+				"example.com/runbook": fmt.Sprintf("https://wiki.example.com/%s/%s/build-and-release", team, noun),
 			},
 		},
-		Spec: v1.PipelineSpec{Image: stack.image, MaxParallelRuns: &parallel, Suspended: g.IntN(20) == 0},
+		Spec: v1.PipelineSpec{Image: stack.image, MaxParallelRuns: &parallel,
+			Suspended: g.IntN(20) == 0},
 	}
 	p.Spec.Parameters = []v1.Parameter{
 		{Name: "REVISION", Description: "The commit to build."},
@@ -127,7 +142,8 @@ func (g generator) pipeline(i int) *v1.Pipeline {
 		})
 	}
 	for n, check := range stack.checks[:1+g.IntN(len(stack.checks))] {
-		p.Spec.Steps = append(p.Spec.Steps, g.step(fmt.Sprintf("check-%d", n), "", check, 1+g.IntN(4)))
+		p.Spec.Steps = append(p.Spec.Steps, g.step(fmt.Sprintf("check-%d", n), "", check,
+			1+g.IntN(4)))
 	}
 	p.Spec.Steps = append(p.Spec.Steps, g.step("build", "", stack.artifact, 1+g.IntN(3)))
 	// Fan-out over environments and shards is what makes pipelines long.
@@ -135,18 +151,23 @@ func (g generator) pipeline(i int) *v1.Pipeline {
 		if shard >= 17 {
 			break
 		}
-		p.Spec.Steps = append(p.Spec.Steps, g.step(fmt.Sprintf("acceptance-%d", shard), "", g.script(shard), 2+g.IntN(4)))
+		p.Spec.Steps = append(p.Spec.Steps, g.step(fmt.Sprintf("acceptance-%d", shard), "",
+			g.script(shard), 2+g.IntN(4)))
 	}
 	for _, environment := range environments[:g.IntN(len(environments)+1)] {
-		p.Spec.Steps = append(p.Spec.Steps, g.step("deploy-"+environment, pick(g, tools), "deploy --environment "+environment+" --wait --revision $REVISION", g.IntN(3)))
+		p.Spec.Steps = append(p.Spec.Steps, g.step("deploy-"+environment, pick(g, tools),
+			"deploy --environment "+environment+" --wait --revision $REVISION", g.IntN(3)))
 	}
 	return p
 }
 
 func (g generator) step(name, image, script string, env int) v1.Step {
-	s := v1.Step{Name: name, Image: image, Command: []string{"sh", "-ec", script}, TimeoutSeconds: ptr(int64(60 * (1 + g.IntN(60))))}
+	s := v1.Step{Name: name, Image: image, Command: []string{"sh", "-ec", script},
+		TimeoutSeconds: ptr(int64(60 * (1 + g.IntN(60))))}
 	for n := range env {
-		s.Env = append(s.Env, v1.EnvVar{Name: fmt.Sprintf("%s_%d", strings.ToUpper(pick(g, nouns)), n), Value: fmt.Sprintf("https://%s.%s.svc.example.com:%d/v%d", pick(g, nouns), pick(g, teams), 1024+g.IntN(60000), 1+g.IntN(3))})
+		s.Env = append(s.Env, v1.EnvVar{Name: fmt.Sprintf("%s_%d", strings.ToUpper(pick(g, nouns)),
+			n), Value: fmt.Sprintf("https://%s.%s.svc.example.com:%d/v%d", pick(g, nouns),
+			pick(g, teams), 1024+g.IntN(60000), 1+g.IntN(3))})
 	}
 	return s
 }
@@ -155,13 +176,16 @@ func (g generator) script(shard int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\nexport SHARD=%d\n", g.sentence(8), shard)
 	for range 2 + g.IntN(4) {
-		fmt.Fprintf(&b, "acceptance --suite %s --target \"$%s_0\" --retries %d --report out/%s.xml\n", pick(g, nouns), strings.ToUpper(pick(g, nouns)), g.IntN(4), pick(g, nouns))
+		fmt.Fprintf(&b,
+			"acceptance --suite %s --target \"$%s_0\" --retries %d --report out/%s.xml\n",
+			pick(g, nouns), strings.ToUpper(pick(g, nouns)), g.IntN(4), pick(g, nouns))
 	}
 	return b.String()
 }
 
 func (g generator) sentence(words int) string {
-	vocabulary := []string{"the", "service", "must", "answer", "within", "its", "budget", "also", "when", "one", "zone", "is", "away", "and", "queues", "are", "full"}
+	vocabulary := []string{"the", "service", "must", "answer", "within", "its", "budget", "also",
+		"when", "one", "zone", "is", "away", "and", "queues", "are", "full"}
 	s := make([]string, words)
 	for i := range s {
 		s[i] = pick(g, vocabulary)

@@ -8,11 +8,13 @@ import (
 
 // CPU is the processor time that a group of processes has used, in user and kernel mode.
 type CPU struct {
-	// Client is this process, which holds the storage.Interface under test. Servers are all other processes of the target.
+	// Client is this process, which holds the storage.Interface under test. Servers are all other
+	// processes of the target.
 	Client, Servers time.Duration
 }
 
-// CPUTime reads the processor time of this process and of the servers with these process ids, their children included. A child that has ended is part of its parent's time.
+// CPUTime reads the processor time of this process and of the servers with these process ids, their
+// children included. A child that has ended is part of its parent's time.
 func CPUTime(servers []int) (CPU, error) {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DirSize returns how many bytes of disk the files below a directory occupy. Files may come and go meanwhile.
+// DirSize returns how many bytes of disk the files below a directory occupy. Files may come and go
+// meanwhile.
 func DirSize(dir string) (int64, error) {
 	var total int64
 	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
@@ -41,7 +42,8 @@ func DirSize(dir string) (int64, error) {
 	return total, nil
 }
 
-// volatile are file systems that lose everything with the power, so that a commit on them proves nothing.
+// volatile are file systems that lose everything with the power, so that a commit on them proves
+// nothing.
 var volatile = map[int64]string{
 	unix.TMPFS_MAGIC:     "tmpfs",
 	unix.RAMFS_MAGIC:     "ramfs",
@@ -63,7 +65,8 @@ func FileSystem(dir string) (string, error) {
 		return "", fmt.Errorf("file system of %s: %w", dir, err)
 	}
 	if name, ok := volatile[st.Type]; ok {
-		return "", fmt.Errorf("%s is on %s, where nothing is durable: choose a directory on a disk", dir, name)
+		return "", fmt.Errorf("%s is on %s, where nothing is durable: choose a directory on a disk",
+			dir, name)
 	}
 	if name, ok := known[st.Type]; ok {
 		return name, nil
@@ -71,7 +74,8 @@ func FileSystem(dir string) (string, error) {
 	return fmt.Sprintf("file system %#x", st.Type), nil
 }
 
-// Sync measures how long it takes to append one page to a file and make it durable, as a database does for each commit.
+// Sync measures how long it takes to append one page to a file and make it durable, as a database
+// does for each commit.
 func Sync(dir string, times int) (_ Latencies, err error) {
 	f, err := os.CreateTemp(dir, "fsync-*")
 	if err != nil {

@@ -38,7 +38,8 @@ func TestMedian(t *testing.T) {
 
 // TestCPUTime lets a child of a child work: its time counts while it runs and after it has ended.
 func TestCPUTime(t *testing.T) {
-	cmd := exec.Command("sh", "-c", `sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; echo worked; read line`)
+	cmd := exec.Command("sh", "-c",
+		`sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; echo worked; read line`)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +65,8 @@ func TestCPUTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	if cpu.Servers == 0 || cpu.Client == 0 {
-		t.Errorf("the processes have used %v and %v, want more than nothing", cpu.Servers, cpu.Client)
+		t.Errorf("the processes have used %v and %v, want more than nothing", cpu.Servers,
+			cpu.Client)
 	}
 	if got := cpu.Sub(cpu).Total(); got != 0 {
 		t.Errorf("the time since now is %v, want 0", got)
@@ -98,7 +100,8 @@ func TestDirSize(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "sub", "file"), []byte(strings.Repeat("x", size)), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "sub", "file"), []byte(strings.Repeat("x", size)),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	got, err := DirSize(dir)

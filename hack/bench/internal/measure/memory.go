@@ -15,12 +15,14 @@ import (
 const (
 	// sampling is how often memory is read while a peak is looked for.
 	sampling = 5 * time.Millisecond
-	// counting is how many samples are taken of the same processes before it is looked which there are.
+	// counting is how many samples are taken of the same processes before it is looked which there
+	// are.
 	counting = 20
 )
 
-// PeakMemory runs f and returns how many bytes of memory this process and the servers held at most meanwhile, and how many before it. Counted is what the
-// processes allocated (anonymous pages) and each server's shared memory once; not the files that they map, which are the kernel's page cache.
+// PeakMemory runs f and returns how many bytes of memory this process and the servers held at most
+// meanwhile, and how many before it. Counted is what the processes allocated (anonymous pages) and
+// each server's shared memory once; not the files that they map, which are the kernel's page cache.
 func PeakMemory(servers []int, f func() error) (peak, before int64, err error) {
 	m, err := watchMemory(servers)
 	if err != nil {
@@ -60,8 +62,8 @@ func PeakMemory(servers []int, f func() error) (peak, before int64, err error) {
 	return peak, before, errors.Join(err, samplerErr)
 }
 
-// memory reads the memory of this process and of the servers with all their children. It allocates nothing while it reads, since what it
-// allocates would be measured, too.
+// memory reads the memory of this process and of the servers with all their children. It allocates
+// nothing while it reads, since what it allocates would be measured, too.
 type memory struct {
 	servers []int
 	self    *os.File
@@ -71,7 +73,8 @@ type memory struct {
 }
 
 func watchMemory(servers []int) (*memory, error) {
-	m := &memory{servers: servers, processes: make([]map[int]*os.File, len(servers)), buffer: make([]byte, 8192)}
+	m := &memory{servers: servers, processes: make([]map[int]*os.File, len(servers)),
+		buffer: make([]byte, 8192)}
 	for i := range m.processes {
 		m.processes[i] = make(map[int]*os.File)
 	}
@@ -97,7 +100,8 @@ func (m *memory) close() {
 	}
 }
 
-// count looks for processes that have been started. Those that have ended are forgotten when they are read.
+// count looks for processes that have been started. Those that have ended are forgotten when they
+// are read.
 func (m *memory) count() error {
 	for i, server := range m.servers {
 		processes, err := tree([]int{server})
@@ -148,7 +152,8 @@ func (m *memory) read() (int64, error) {
 
 var anonymousField, sharedField = []byte("\nRssAnon:"), []byte("\nRssShmem:")
 
-// status reads a process's resident anonymous and shared memory in bytes. A process that is just ending has none.
+// status reads a process's resident anonymous and shared memory in bytes. A process that is just
+// ending has none.
 func (m *memory) status(f *os.File) (anonymous, shared int64, err error) {
 	n, err := f.ReadAt(m.buffer, 0)
 	if err != nil && !errors.Is(err, io.EOF) {

@@ -71,7 +71,8 @@ func readProcess(pid int) (process, error) {
 	if err != nil {
 		return process{}, err
 	}
-	// The program's name is in parentheses and may hold any character; what follows the last parenthesis begins with the third field.
+	// The program's name is in parentheses and may hold any character; what follows the last
+	// parenthesis begins with the third field.
 	text := string(data)
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
 	const parent, utime, stime, cutime, cstime = 4 - 3, 14 - 3, 15 - 3, 16 - 3, 17 - 3

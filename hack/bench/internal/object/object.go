@@ -1,4 +1,5 @@
-// Package object makes the objects that the bench writes: pods of the example API in k8s.io/apiserver, of 1,024 bytes each as JSON.
+// Package object makes the objects that the bench writes: pods of the example API in
+// k8s.io/apiserver, of 1,024 bytes each as JSON.
 package object
 
 import (
@@ -67,7 +68,8 @@ func Key(prefix, name string) string { return prefix + "/" + namespace + "/" + n
 // Name is the i-th name of a group of objects.
 func Name(group string, i int) string { return fmt.Sprintf("%s-%09d", group, i) }
 
-// Touch returns the change that the lines make to an object: its count, of which the size stays the same.
+// Touch returns the change that the lines make to an object: its count, of which the size stays the
+// same.
 func Touch(i int) storage.UpdateFunc {
 	return storage.SimpleUpdate(func(current runtime.Object) (runtime.Object, error) {
 		pod := current.(*example.Pod)
@@ -92,7 +94,8 @@ func KeyFunc(o runtime.Object) (string, error) {
 // Attributes are an object's labels and fields.
 func Attributes(o runtime.Object) (labels.Set, fields.Set, error) {
 	pod := o.(*example.Pod)
-	return pod.Labels, fields.Set{"metadata.name": pod.Name, "metadata.namespace": pod.Namespace}, nil
+	return pod.Labels, fields.Set{"metadata.name": pod.Name, "metadata.namespace": pod.Namespace},
+		nil
 }
 
 func number(i int) string { return fmt.Sprintf("%012d", i) }
@@ -116,7 +119,8 @@ var overhead = sync.OnceValue(func() int {
 	return len(data) - len(name)
 })
 
-// pad returns the text that fills up an object of this name; objects with different names mostly have different ones.
+// pad returns the text that fills up an object of this name; objects with different names mostly
+// have different ones.
 func pad(name string) string {
 	length := Size - overhead() - len(name)
 	var sum uint32

@@ -16,7 +16,8 @@ func TestSize(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(data) != Size {
-				t.Errorf("object %q is %d bytes long after %d updates, want %d", name, len(data), i, Size)
+				t.Errorf("object %q is %d bytes long after %d updates, want %d", name, len(data), i,
+					Size)
 			}
 			if _, _, err := Touch(i*1000+1)(pod, storage.ResponseMeta{}); err != nil {
 				t.Fatal(err)

@@ -32,7 +32,9 @@ func newFigures(results []runner.Result) figures {
 		f.values[r.Line][r.Target][r.Round] = r.Metrics
 	}
 	f.targets = slices.DeleteFunc(target.All(), func(t target.Target) bool {
-		return !slices.ContainsFunc(results, func(r runner.Result) bool { return r.Target == t.Name() })
+		return !slices.ContainsFunc(results, func(r runner.Result) bool {
+			return r.Target == t.Name()
+		})
 	})
 	return f
 }
@@ -51,7 +53,8 @@ func (f figures) median(line, target, key string) (float64, bool) {
 	return measure.Median(values), len(values) > 0
 }
 
-// ratio is the median over the rounds of a figure's ratio to the baseline's of the same round, false if there is none.
+// ratio is the median over the rounds of a figure's ratio to the baseline's of the same round,
+// false if there is none.
 func (f figures) ratio(line, name, key string) (float64, bool) {
 	var ratios []float64
 	for round, m := range f.values[line][name] {
@@ -64,8 +67,10 @@ func (f figures) ratio(line, name, key string) (float64, bool) {
 	return measure.Median(ratios), len(ratios) > 0
 }
 
-// verdict says whether a target meets the aim of a measure; judged is false if there is no aim for it, or no figure.
-func (f figures) verdict(line workload.Line, m workload.Measure, t target.Target) (met, judged bool) {
+// verdict says whether a target meets the aim of a measure; judged is false if there is no aim for
+// it, or no figure.
+func (f figures) verdict(line workload.Line, m workload.Measure, t target.Target) (met,
+	judged bool) {
 	bound, ok := m.Aim.Bound(t.Database)
 	if !ok || t.Product != "rowkeeper" {
 		return false, false

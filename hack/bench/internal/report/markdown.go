@@ -16,8 +16,10 @@ func Markdown(results *runner.Results, plots []Plot, findings string) string {
 	f := newFigures(results.Results)
 	run := results.Last()
 	fmt.Fprintln(&b, "# Rowkeeper beside etcd and kine")
-	fmt.Fprintln(&b, "\n<!-- Written by the bench: see the command below. The prose at the end is FINDINGS.md. -->")
-	fmt.Fprintln(&b, "\nThe same work through `storage.Interface`, on the same machine in the same run, with equal durability. See [README.md](README.md) for how it is measured.")
+	fmt.Fprintln(&b,
+		"\n<!-- Written by the bench: see the command below. The prose at the end is FINDINGS.md. -->")
+	fmt.Fprintln(&b,
+		"\nThe same work through `storage.Interface`, on the same machine in the same run, with equal durability. See [README.md](README.md) for how it is measured.")
 	writeRun(&b, run, f)
 	for _, p := range plots {
 		fmt.Fprintf(&b, "\n![%s](%s)\n", p.Chart.Title, p.File)
@@ -34,11 +36,16 @@ func Markdown(results *runner.Results, plots []Plot, findings string) string {
 func writeRun(b *strings.Builder, run runner.Run, f figures) {
 	m := run.Machine
 	fmt.Fprintf(b, "\n- Rowkeeper %s, %s\n", run.Commit, run.Date.Format("2006-01-02"))
-	fmt.Fprintf(b, "- %s, %d cores, %s memory, %s, %s, %s\n", m.CPU, m.Cores, m.Memory, m.Kernel, m.FileSystem, m.Go)
-	fmt.Fprintf(b, "- appending 4 KiB and making it durable (fdatasync): p50 %s ms, p99 %s ms\n", number(m.SyncP50), number(m.SyncP99))
-	fmt.Fprintf(b, "- objects of 1,024 bytes of JSON; measured phases of %s; medians over the rounds (up to %d); ratios are medians of the ratios to etcd in the same round\n", run.Duration, run.Rounds)
+	fmt.Fprintf(b, "- %s, %d cores, %s memory, %s, %s, %s\n", m.CPU, m.Cores, m.Memory, m.Kernel,
+		m.FileSystem, m.Go)
+	fmt.Fprintf(b, "- appending 4 KiB and making it durable (fdatasync): p50 %s ms, p99 %s ms\n",
+		number(m.SyncP50), number(m.SyncP99))
+	fmt.Fprintf(b,
+		"- objects of 1,024 bytes of JSON; measured phases of %s; medians over the rounds (up to %d); ratios are medians of the ratios to etcd in the same round\n", run.Duration, run.Rounds)
 	if run.Scale != 1 {
-		fmt.Fprintf(b, "- **sizes are scaled by %g: this is no result, only a look at the bench**\n", run.Scale)
+		fmt.Fprintf(b,
+			"- **sizes are scaled by %g: this is no result, only a look at the bench**\n",
+			run.Scale)
 	}
 	fmt.Fprintf(b, "- command: `%s`\n", run.Command)
 	var names []string
@@ -52,7 +59,9 @@ func writeRun(b *strings.Builder, run runner.Run, f figures) {
 func writeAims(b *strings.Builder, f figures) {
 	fmt.Fprintln(b, "\n## Aims")
 	met, judged := f.score()
-	fmt.Fprintf(b, "\n%d of %d are met. Where the aim is a ratio to etcd, it stands in parentheses.\n\n", met, judged)
+	fmt.Fprintf(b,
+		"\n%d of %d are met. Where the aim is a ratio to etcd, it stands in parentheses.\n\n",
+		met, judged)
 	header := []string{"work", "figure", "aim"}
 	for _, t := range f.targets {
 		header = append(header, t.Name())
@@ -122,7 +131,8 @@ func (f figures) cell(line workload.Line, m workload.Measure, t target.Target) s
 		return "–"
 	}
 	text := quantity(value, m.Unit)
-	if ratio, ok := f.ratio(line.Name, t.Name(), m.Key); ok && t.Name() != target.Baseline && (m.Aim == nil || !m.Aim.Absolute) {
+	if ratio, ok := f.ratio(line.Name, t.Name(), m.Key); ok && t.Name() != target.Baseline &&
+		(m.Aim == nil || !m.Aim.Absolute) {
 		text += fmt.Sprintf(" (%s)", number(ratio))
 	}
 	if met, judged := f.verdict(line, m, t); judged && met {
@@ -141,7 +151,8 @@ func writeSettings(b *strings.Builder, results []runner.Result, f figures) {
 	for _, t := range f.targets {
 		var all []string
 		for _, r := range results {
-			if text := strings.Join(r.Settings, "; "); r.Target == t.Name() && !slices.Contains(all, text) {
+			if text := strings.Join(r.Settings, "; "); r.Target == t.Name() &&
+				!slices.Contains(all, text) {
 				all = append(all, text)
 			}
 		}

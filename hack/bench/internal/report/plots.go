@@ -27,12 +27,18 @@ func Plots(results *runner.Results) []Plot {
 		}
 	}
 	all := []Plot{
-		{"throughput.svg", f.chart("Throughput relative to etcd (log scale, higher is better)", "×", true, f.ratio, writes("throughput"))},
-		{"cpu.svg", f.chart("CPU time per operation, client and server (log scale, lower is better)", "µs", true, f.median, writes("cpu"))},
-		{"watch.svg", f.chart("Event after acknowledgement, p50 (log scale, lower is better)", "ms", true, f.median, []group{
-			{"1 watcher\n16 writers flat out", "watch1", "lag_p50"}, {"100 watchers\n100 writes/s", "watch100", "lag_p50"},
-			{"1,000 watchers\n100 writes/s", "watch1000", "lag_p50"}, {"mixed\n10 watchers", "mixed", "lag_p50"},
-		})},
+		{"throughput.svg", f.chart("Throughput relative to etcd (log scale, higher is better)", "×",
+			true, f.ratio, writes("throughput"))},
+		{"cpu.svg",
+			f.chart("CPU time per operation, client and server (log scale, lower is better)", "µs",
+				true, f.median, writes("cpu"))},
+		{"watch.svg", f.chart("Event after acknowledgement, p50 (log scale, lower is better)", "ms",
+			true, f.median, []group{
+				{"1 watcher\n16 writers flat out", "watch1", "lag_p50"},
+				{"100 watchers\n100 writes/s", "watch100", "lag_p50"},
+				{"1,000 watchers\n100 writes/s", "watch1000", "lag_p50"},
+				{"mixed\n10 watchers", "mixed", "lag_p50"},
+			})},
 	}
 	var plots []Plot
 	for _, p := range all {
@@ -43,7 +49,8 @@ func Plots(results *runner.Results) []Plot {
 	return plots
 }
 
-func (f figures) chart(title, unit string, log bool, figure func(line, target, key string) (float64, bool), groups []group) plot.Bars {
+func (f figures) chart(title, unit string, log bool, figure func(line, target, key string) (float64,
+	bool), groups []group) plot.Bars {
 	c := plot.Bars{
 		Title: title, Unit: unit, Log: log,
 		Label: func(height float64) string { return quantity(height, unit) },

@@ -18,8 +18,10 @@ func results() *runner.Results {
 		target     string
 		round      int
 		throughput float64
-	}{{"etcd", 1, 1000}, {"etcd", 2, 2000}, {"rowkeeper-postgres", 1, 2500}, {"rowkeeper-postgres", 2, 5000}, {"rowkeeper-mariadb", 1, 1400}, {"rowkeeper-mariadb", 2, 2800}} {
-		rs.Results = append(rs.Results, runner.Result{Line: "create64", Target: r.target, Round: r.round,
+	}{{"etcd", 1, 1000}, {"etcd", 2, 2000}, {"rowkeeper-postgres", 1, 2500}, {"rowkeeper-postgres",
+		2, 5000}, {"rowkeeper-mariadb", 1, 1400}, {"rowkeeper-mariadb", 2, 2800}} {
+		rs.Results = append(rs.Results, runner.Result{Line: "create64", Target: r.target,
+			Round:   r.round,
 			Metrics: workload.Metrics{"throughput": r.throughput}, Settings: []string{"durable"}})
 	}
 	return rs
@@ -61,7 +63,8 @@ func TestPlots(t *testing.T) {
 }
 
 func TestNumber(t *testing.T) {
-	for v, want := range map[float64]string{0: "0", 1234567: "1,234,567", 999: "999", 42.25: "42.2", 1.005: "1.00", 0.01234: "0.0123"} {
+	for v, want := range map[float64]string{0: "0", 1234567: "1,234,567", 999: "999", 42.25: "42.2",
+		1.005: "1.00", 0.01234: "0.0123"} {
 		if got := number(v); got != want {
 			t.Errorf("number(%v) = %q, want %q", v, got, want)
 		}

@@ -1,4 +1,5 @@
-// Package runner runs lines of the bench on targets, each run in a process of its own with fresh directories, and keeps the results.
+// Package runner runs lines of the bench on targets, each run in a process of its own with fresh
+// directories, and keeps the results.
 package runner
 
 import (
@@ -22,7 +23,8 @@ type Job struct {
 	Profiles string
 }
 
-// Message is what a job's process says on standard output, one in each line, in JSON: progress, and at last a result or an error.
+// Message is what a job's process says on standard output, one in each line, in JSON: progress, and
+// at last a result or an error.
 type Message struct {
 	Progress string  `json:",omitempty"`
 	Result   *Result `json:",omitempty"`

@@ -25,7 +25,8 @@ type Machine struct {
 	SyncP99    float64 `json:"syncP99"`
 }
 
-// DescribeMachine looks at this machine and the file system of dir, on which it tries how long a durable write takes.
+// DescribeMachine looks at this machine and the file system of dir, on which it tries how long a
+// durable write takes.
 func DescribeMachine(dir string) (Machine, error) {
 	m := Machine{CPU: runtime.GOARCH, Cores: runtime.NumCPU(), Go: runtime.Version()}
 	var err error
@@ -44,12 +45,14 @@ func DescribeMachine(dir string) (Machine, error) {
 	if err := unix.Uname(&name); err != nil {
 		return m, fmt.Errorf("uname: %w", err)
 	}
-	m.Kernel = unix.ByteSliceToString(name.Sysname[:]) + " " + unix.ByteSliceToString(name.Release[:])
+	m.Kernel = unix.ByteSliceToString(name.Sysname[:]) + " " +
+		unix.ByteSliceToString(name.Release[:])
 	sync, err := measure.Sync(dir, 500)
 	if err != nil {
 		return m, fmt.Errorf("durable writes to %s: %w", dir, err)
 	}
-	m.SyncP50, m.SyncP99 = measure.Milliseconds(sync.Percentile(50)), measure.Milliseconds(sync.Percentile(99))
+	m.SyncP50, m.SyncP99 = measure.Milliseconds(sync.Percentile(50)),
+		measure.Milliseconds(sync.Percentile(99))
 	return m, nil
 }
 
@@ -69,7 +72,8 @@ func field(path, name string) (string, error) {
 	return "", fmt.Errorf("%s has no %s", path, name)
 }
 
-// Commit names Rowkeeper's commit, which is that of the tree around the bench, and says if its files are not as they are there.
+// Commit names Rowkeeper's commit, which is that of the tree around the bench, and says if its
+// files are not as they are there.
 func Commit(root string) string {
 	git := func(args ...string) (string, error) {
 		out, err := exec.Command("git", append([]string{"-C", root}, args...)...).Output()
@@ -79,7 +83,8 @@ func Commit(root string) string {
 	if err != nil {
 		return "unknown"
 	}
-	if changed, err := git("status", "--porcelain", "--", "storage", "migrations", "go.mod", "go.sum"); err != nil || changed != "" {
+	if changed, err := git("status", "--porcelain", "--", "storage", "migrations", "go.mod",
+		"go.sum"); err != nil || changed != "" {
 		commit += " with changes"
 	}
 	return commit

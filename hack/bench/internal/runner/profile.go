@@ -9,7 +9,8 @@ import (
 	"runtime/pprof"
 )
 
-// profiler writes profiles of a job's process for each measured phase: its processor time, and what it allocated, waited for and was blocked by until the phase's end.
+// profiler writes profiles of a job's process for each measured phase: its processor time, and what
+// it allocated, waited for and was blocked by until the phase's end.
 type profiler struct {
 	prefix string
 	phase  int

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Run is how the results of one file were made. All have to be made in the same way, or they could not be compared.
+// Run is how the results of one file were made. All have to be made in the same way, or they could
+// not be compared.
 type Run struct {
 	// Commit is that of Rowkeeper, with a mark if its files are changed.
 	Commit   string        `json:"commit"`
@@ -27,7 +28,8 @@ type Run struct {
 // same says whether results of both may stand in one file.
 func (r Run) same(other Run) bool {
 	return r.Commit == other.Commit && r.Duration == other.Duration && r.Scale == other.Scale &&
-		r.Machine.CPU == other.Machine.CPU && r.Machine.Cores == other.Machine.Cores && r.Machine.FileSystem == other.Machine.FileSystem
+		r.Machine.CPU == other.Machine.CPU && r.Machine.Cores == other.Machine.Cores &&
+		r.Machine.FileSystem == other.Machine.FileSystem
 }
 
 // Results is a file of lines of JSON: runs, and results that belong to the run before them.
@@ -87,7 +89,8 @@ func (rs *Results) Last() Run {
 // Begin adds a run. Results that were made in another way are an error.
 func (rs *Results) Begin(run Run) error {
 	if len(rs.Runs) > 0 && !rs.Last().same(run) {
-		return fmt.Errorf("%s holds results of another commit, machine, duration or scale: name another file with -results, or begin anew with -fresh", rs.path)
+		return fmt.Errorf("%s holds results of another commit, machine, duration or scale: name "+
+			"another file with -results, or begin anew with -fresh", rs.path)
 	}
 	if err := rs.append(entry{Run: &run}); err != nil {
 		return err

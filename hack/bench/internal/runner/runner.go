@@ -32,7 +32,8 @@ type Plan struct {
 	Screen *Screen
 }
 
-// jobs lists the runs: line by line, round by round, and in each round all targets, which take turns in being the first.
+// jobs lists the runs: line by line, round by round, and in each round all targets, which take
+// turns in being the first.
 func (p Plan) jobs() []Job {
 	var jobs []Job
 	for _, line := range p.Lines {
@@ -40,11 +41,14 @@ func (p Plan) jobs() []Job {
 		if line.Once {
 			rounds = 1
 		}
-		targets := slices.DeleteFunc(slices.Clone(p.Targets), func(t target.Target) bool { return line.Only != nil && !line.Only(t) })
+		targets := slices.DeleteFunc(slices.Clone(p.Targets), func(t target.Target) bool {
+			return line.Only != nil && !line.Only(t)
+		})
 		for round := range rounds {
 			for i := range targets {
 				job := p.Template
-				job.Line, job.Target, job.Round = line.Name, targets[(i+round)%len(targets)].Name(), round+1
+				job.Line, job.Target, job.Round = line.Name, targets[(i+round)%len(targets)].Name(),
+					round+1
 				jobs = append(jobs, job)
 			}
 		}
@@ -52,26 +56,32 @@ func (p Plan) jobs() []Job {
 	return jobs
 }
 
-// Execute runs what has no result yet. It goes on after a failure, and returns all of them at the end.
+// Execute runs what has no result yet. It goes on after a failure, and returns all of them at the
+// end.
 func (p Plan) Execute(ctx context.Context, results *Results) error {
-	jobs := slices.DeleteFunc(p.jobs(), func(j Job) bool { return results.Has(j.Line, j.Target, j.Round) })
+	jobs := slices.DeleteFunc(p.jobs(), func(j Job) bool {
+		return results.Has(j.Line, j.Target, j.Round)
+	})
 	var failures []error
 	for i, job := range jobs {
 		if ctx.Err() != nil {
 			break
 		}
-		title := fmt.Sprintf("[%d/%d] %s, %s, round %d", i+1, len(jobs), job.Line, job.Target, job.Round)
+		title := fmt.Sprintf("[%d/%d] %s, %s, round %d", i+1, len(jobs), job.Line,
+			job.Target, job.Round)
 		began := time.Now()
 		r, err := p.runJob(ctx, job, func(text string) { p.Screen.Progress(title + ": " + text) })
 		if err != nil {
-			failures = append(failures, fmt.Errorf("%s on %s, round %d: %w", job.Line, job.Target, job.Round, err))
+			failures = append(failures, fmt.Errorf("%s on %s, round %d: %w", job.Line, job.Target,
+				job.Round, err))
 			p.Screen.Line(title + ": FAILED: " + err.Error())
 			continue
 		}
 		if err := results.Add(*r); err != nil {
 			return err
 		}
-		p.Screen.Line(fmt.Sprintf("%s: %s (%s)", title, summary(*r), time.Since(began).Round(time.Second)))
+		p.Screen.Line(fmt.Sprintf("%s: %s (%s)", title, summary(*r),
+			time.Since(began).Round(time.Second)))
 	}
 	return errors.Join(append(failures, ctx.Err())...)
 }
@@ -91,7 +101,8 @@ func summary(r Result) string {
 	return text
 }
 
-// runJob runs a job in a process of its own, so that nothing is left of the run before: neither memory nor servers nor files.
+// runJob runs a job in a process of its own, so that nothing is left of the run before: neither
+// memory nor servers nor files.
 func (p Plan) runJob(ctx context.Context, job Job, progress func(string)) (_ *Result, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -105,7 +116,8 @@ func (p Plan) runJob(ctx context.Context, job Job, progress func(string)) (_ *Re
 
 	cmd := exec.Command(self, WorkerCommand)
 	cmd.Stderr = p.Log
-	// The process and all servers that it starts are one group, which is ended below, however the process ends.
+	// The process and all servers that it starts are one group, which is ended below, however the
+	// process ends.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -120,7 +132,8 @@ func (p Plan) runJob(ctx context.Context, job Job, progress func(string)) (_ *Re
 	}
 	defer func() {
 		if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); err == nil {
-			p.Screen.Line(fmt.Sprintf("%s on %s left processes behind; they were killed", job.Line, job.Target))
+			p.Screen.Line(fmt.Sprintf("%s on %s left processes behind; they were killed", job.Line,
+				job.Target))
 		}
 	}()
 	if err := json.NewEncoder(in).Encode(job); err != nil {

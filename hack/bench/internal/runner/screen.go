@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// Screen shows progress: on a terminal in one line that changes, elsewhere in a line every ten seconds.
+// Screen shows progress: on a terminal in one line that changes, elsewhere in a line every ten
+// seconds.
 type Screen struct {
 	out      io.Writer
 	terminal bool

@@ -16,7 +16,8 @@ import (
 // WorkerCommand is the bench's command that runs [Work] on its standard input and output.
 const WorkerCommand = "worker"
 
-// Work runs the job that it reads from in, and reports to out. It gives up when in ends, which means that whoever asked is gone.
+// Work runs the job that it reads from in, and reports to out. It gives up when in ends, which
+// means that whoever asked is gone.
 func Work(ctx context.Context, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -37,7 +38,8 @@ func Work(ctx context.Context, in io.Reader, out io.Writer) error {
 		return enc.Encode(m)
 	}
 	result, err := run(ctx, job, func(format string, args ...any) {
-		_ = say(Message{Progress: fmt.Sprintf(format, args...)}) // if nobody listens any more, in ends as well
+		// if nobody listens any more, in ends as well
+		_ = say(Message{Progress: fmt.Sprintf(format, args...)})
 	})
 	if err != nil {
 		return say(Message{Error: err.Error()})
@@ -55,7 +57,8 @@ func run(ctx context.Context, job Job, progress func(string, ...any)) (_ *Result
 		return nil, err
 	}
 	line, t := lines[0], targets[0]
-	r := &Result{Line: job.Line, Target: job.Target, Round: job.Round, Started: time.Now().UTC().Truncate(time.Second)}
+	r := &Result{Line: job.Line, Target: job.Target, Round: job.Round,
+		Started: time.Now().UTC().Truncate(time.Second)}
 	began := time.Now()
 	progress("starting servers")
 	server, err := t.Serve(ctx, job.Dir, job.Programs)

@@ -26,7 +26,8 @@ type etcdServer struct {
 	address string
 }
 
-// serveEtcd starts etcd with its defaults: every commit is synced to its log. The quota is raised from 2 GiB, which the lines with much history exceed; it does not change what a write costs.
+// serveEtcd starts etcd with its defaults: every commit is synced to its log. The quota is raised
+// from 2 GiB, which the lines with much history exceed; it does not change what a write costs.
 func serveEtcd(ctx context.Context, dir string, p Programs) (Server, error) {
 	client, err := freePort()
 	if err != nil {
@@ -42,9 +43,11 @@ func serveEtcd(ctx context.Context, dir string, p Programs) (Server, error) {
 	s := &etcdServer{address: fmt.Sprintf("http://127.0.0.1:%d", client)}
 	peers := fmt.Sprintf("http://127.0.0.1:%d", peer)
 	s.program = &program{dir: dir, signal: syscall.SIGTERM, args: []string{p.Etcd,
-		"--data-dir=" + filepath.Join(dir, "data"), "--log-level=warn", "--quota-backend-bytes=17179869184",
+		"--data-dir=" + filepath.Join(dir, "data"), "--log-level=warn",
+		"--quota-backend-bytes=17179869184",
 		"--listen-client-urls=" + s.address, "--advertise-client-urls=" + s.address,
-		"--listen-peer-urls=" + peers, "--initial-advertise-peer-urls=" + peers, "--initial-cluster=default=" + peers}}
+		"--listen-peer-urls=" + peers, "--initial-advertise-peer-urls=" + peers,
+		"--initial-cluster=default=" + peers}}
 	if err := s.begin(ctx); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
@@ -82,7 +85,8 @@ func (s *etcdServer) Settings(ctx context.Context) ([]string, error) {
 			return nil, fmt.Errorf("etcd runs with %s", arg)
 		}
 	}
-	return []string{"etcd " + version + ": one member, every commit synced to its log (default)"}, nil
+	return []string{"etcd " + version + ": one member, every commit synced to its log (default)"},
+		nil
 }
 
 func (s *etcdServer) Restart(ctx context.Context) error {
@@ -148,7 +152,8 @@ type etcdDialed struct {
 	address string
 }
 
-// dialEtcd makes stores as an API server does. They do not compact: the lines are shorter than the five minutes after which they would.
+// dialEtcd makes stores as an API server does. They do not compact: the lines are shorter than the
+// five minutes after which they would.
 func dialEtcd(_ context.Context, address string, _ DialOptions) (Client, error) {
 	return &etcdDialed{address: address}, nil
 }
@@ -157,7 +162,8 @@ func (c *etcdDialed) Store(prefix string) (storage.Interface, func(), error) {
 	config := storagebackend.NewDefaultConfig("/registry", object.Codec)
 	config.Transport.ServerList = []string{c.address}
 	config.CompactionInterval = 0
-	s, destroy, err := factory.Create(*config.ForResource(object.Resource), object.Empty, object.EmptyList, prefix)
+	s, destroy, err := factory.Create(*config.ForResource(object.Resource), object.Empty,
+		object.EmptyList, prefix)
 	return s, destroy, err
 }
 

@@ -9,11 +9,13 @@ import (
 	"syscall"
 )
 
-// kinePool is how many connections kine may have to a database server. It has no limit by default, and then fails where more clients write than the server accepts connections.
+// kinePool is how many connections kine may have to a database server. It has no limit by default,
+// and then fails where more clients write than the server accepts connections.
 const kinePool = 64
 
 // kineOn serves kine on a database.
-func kineOn[S Server](serve func(context.Context, string, Programs) (S, error)) func(context.Context, string, Programs) (Server, error) {
+func kineOn[S Server](serve func(context.Context, string, Programs) (S,
+	error)) func(context.Context, string, Programs) (Server, error) {
 	return func(ctx context.Context, dir string, p Programs) (Server, error) {
 		database, err := serve(ctx, dir, p)
 		if err != nil {
@@ -51,7 +53,8 @@ func startKine(ctx context.Context, dir string, p Programs, database Server) (Se
 		about:   "kine " + build.Main.Version + ": " + about,
 		front: &program{dir: dir, signal: syscall.SIGTERM, args: []string{p.Kine,
 			"--listen-address=" + address, "--endpoint=" + endpoint, "--metrics-bind-address=0",
-			fmt.Sprintf("--datastore-max-open-connections=%d", kinePool), fmt.Sprintf("--datastore-max-idle-connections=%d", kinePool)}},
+			fmt.Sprintf("--datastore-max-open-connections=%d", kinePool),
+			fmt.Sprintf("--datastore-max-idle-connections=%d", kinePool)}},
 	}
 	if err := k.start(ctx); err != nil {
 		return nil, errors.Join(err, k.front.stop())
@@ -68,14 +71,16 @@ func kineEndpoint(address string) (endpoint, about string, err error) {
 	pool := fmt.Sprintf("at most %d connections to the database", kinePool)
 	switch u.Scheme {
 	case "sqlite":
-		// Its own defaults, but for synchronous, which is NORMAL there and does not survive a power failure.
-		return "sqlite://" + u.Path + ".kine?_journal_mode=WAL&_busy_timeout=30000&_synchronous=FULL&_txlock=immediate&_stmt_cache_size=20&cache=shared",
-			"one process on its database", nil
+		// Its own defaults, but for synchronous, which is NORMAL there and does not survive a power
+		// failure.
+		return "sqlite://" + u.Path +
+			".kine?_journal_mode=WAL&_busy_timeout=30000&_synchronous=FULL&_txlock=immediate&_stmt_cache_size=20&cache=shared", "one process on its database", nil
 	case "postgres":
 		return address, pool, nil
 	case "mysql":
 		password, _ := u.User.Password()
-		return fmt.Sprintf("mysql://%s:%s@tcp(%s)%s", u.User.Username(), password, u.Host, u.Path), pool, nil
+		return fmt.Sprintf("mysql://%s:%s@tcp(%s)%s", u.User.Username(), password, u.Host, u.Path),
+			pool, nil
 	}
 	return "", "", fmt.Errorf("kine has no driver for %s", u.Scheme)
 }

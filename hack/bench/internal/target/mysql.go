@@ -13,7 +13,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// mysqlServer is a server of the MySQL family with its stock settings. Only where it listens is changed.
+// mysqlServer is a server of the MySQL family with its stock settings. Only where it listens is
+// changed.
 type mysqlServer struct {
 	*program
 	port int
@@ -21,7 +22,8 @@ type mysqlServer struct {
 
 func serveMariaDB(ctx context.Context, dir string, p Programs) (*mysqlServer, error) {
 	return serveMySQLFamily(ctx, dir, p.MariaDB, func(data string) []string {
-		return []string{p.MariaDBInstall, "--no-defaults", "--datadir=" + data, "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"}
+		return []string{p.MariaDBInstall, "--no-defaults", "--datadir=" + data,
+			"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"}
 	})
 }
 
@@ -31,7 +33,8 @@ func serveMySQL(ctx context.Context, dir string, p Programs) (*mysqlServer, erro
 	})
 }
 
-func serveMySQLFamily(ctx context.Context, dir, server string, initialize func(data string) []string) (*mysqlServer, error) {
+func serveMySQLFamily(ctx context.Context, dir, server string,
+	initialize func(data string) []string) (*mysqlServer, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
@@ -44,17 +47,21 @@ func serveMySQLFamily(ctx context.Context, dir, server string, initialize func(d
 		return nil, err
 	}
 	data := filepath.Join(dir, "data")
-	s := &mysqlServer{port: port, program: &program{dir: dir, user: user, signal: syscall.SIGTERM, args: []string{
-		server, "--no-defaults", "--datadir=" + data, "--bind-address=127.0.0.1", fmt.Sprintf("--port=%d", port),
-		"--socket=" + filepath.Join(dir, "socket"), "--pid-file=" + filepath.Join(dir, "server.pid")}}}
+	s := &mysqlServer{port: port, program: &program{dir: dir, user: user, signal: syscall.SIGTERM,
+		args: []string{
+			server, "--no-defaults", "--datadir=" + data, "--bind-address=127.0.0.1",
+			fmt.Sprintf("--port=%d", port),
+			"--socket=" + filepath.Join(dir, "socket"), "--pid-file=" +
+				filepath.Join(dir, "server.pid")}}}
 	if err := s.run(initialize(data)...); err != nil {
 		return nil, err
 	}
 	if err := s.begin(ctx); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
-	if err := s.exec(ctx, "CREATE USER 'bench'@'%' IDENTIFIED BY 'bench'", "GRANT ALL ON *.* TO 'bench'@'%'",
-		"CREATE DATABASE bench", "CREATE DATABASE raw"); err != nil {
+	if err := s.exec(ctx, "CREATE USER 'bench'@'%' IDENTIFIED BY 'bench'",
+		"GRANT ALL ON *.* TO 'bench'@'%'", "CREATE DATABASE bench",
+		"CREATE DATABASE raw"); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
 	return s, nil
@@ -115,14 +122,17 @@ func (s *mysqlServer) Settings(ctx context.Context) ([]string, error) {
 	var flush, doublewrite, syncBinlog, binlog int
 	var pool int64
 	// Doublewrite is a number or a word, by server and version.
-	err = db.QueryRowContext(ctx, `SELECT version(), @@innodb_flush_log_at_trx_commit, CASE WHEN @@innodb_doublewrite IN ('0', 'OFF') THEN 0 ELSE 1 END,
+	err = db.QueryRowContext(ctx,
+		`SELECT version(), @@innodb_flush_log_at_trx_commit, CASE WHEN @@innodb_doublewrite IN ('0', 'OFF') THEN 0 ELSE 1 END,
 		coalesce(@@innodb_flush_method, ''), @@log_bin, @@sync_binlog, @@innodb_buffer_pool_size`).Scan(&version, &flush, &doublewrite, &method, &binlog, &syncBinlog, &pool)
 	if err != nil {
 		return nil, err
 	}
-	text := fmt.Sprintf("innodb_flush_log_at_trx_commit=%d, innodb_doublewrite=%d, innodb_flush_method=%s, log_bin=%d, sync_binlog=%d, innodb_buffer_pool_size=%dM",
-		flush, doublewrite, method, binlog, syncBinlog, pool>>20)
-	if flush != 1 || doublewrite == 0 || binlog == 1 && syncBinlog != 1 || strings.Contains(strings.ToLower(method), "nosync") {
+	text := fmt.Sprintf("innodb_flush_log_at_trx_commit=%d, innodb_doublewrite=%d, "+
+		"innodb_flush_method=%s, log_bin=%d, sync_binlog=%d, innodb_buffer_pool_size=%dM", flush,
+		doublewrite, method, binlog, syncBinlog, pool>>20)
+	if flush != 1 || doublewrite == 0 || binlog == 1 && syncBinlog != 1 ||
+		strings.Contains(strings.ToLower(method), "nosync") {
 		return nil, fmt.Errorf("the server is less durable than by default: %s", text)
 	}
 	name := "MySQL"
@@ -148,7 +158,8 @@ func (s *mysqlServer) Settle(ctx context.Context) error {
 	defer look.Stop()
 	for {
 		var transactions int
-		err := db.QueryRowContext(ctx, "SELECT count FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'").Scan(&transactions)
+		err := db.QueryRowContext(ctx, "SELECT count FROM information_schema.innodb_metrics "+
+			"WHERE name = 'trx_rseg_history_len'").Scan(&transactions)
 		if err != nil {
 			return err
 		}
@@ -180,8 +191,10 @@ func (s *mysqlServer) Committer(ctx context.Context) (Committer, error) {
 		"CREATE TABLE IF NOT EXISTS raw (id bigint PRIMARY KEY, value mediumblob NOT NULL)",
 		"CREATE TABLE IF NOT EXISTS raw_head (id int PRIMARY KEY)",
 		"INSERT IGNORE INTO raw_head VALUES (1)",
-		"CREATE TABLE IF NOT EXISTS raw_log (revision bigint PRIMARY KEY, `key` varbinary(1024) NOT NULL, value mediumblob NOT NULL)",
-		"CREATE TABLE IF NOT EXISTS raw_live (`key` varbinary(1024) PRIMARY KEY, revision bigint NOT NULL)")
+		"CREATE TABLE IF NOT EXISTS raw_log (revision bigint PRIMARY KEY, `key` varbinary(1024) "+
+			"NOT NULL, value mediumblob NOT NULL)",
+		"CREATE TABLE IF NOT EXISTS raw_live (`key` varbinary(1024) PRIMARY KEY, revision bigint "+
+			"NOT NULL)")
 	if err != nil {
 		return nil, err
 	}

@@ -31,10 +31,12 @@ func servePostgres(ctx context.Context, dir string, p Programs) (*postgresServer
 		return nil, err
 	}
 	data := filepath.Join(dir, "data")
-	s := &postgresServer{port: port, program: &program{dir: dir, user: user, signal: syscall.SIGINT, args: []string{
-		filepath.Join(p.Postgres, "postgres"), "-D", data, "-p", fmt.Sprint(port),
-		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="}}}
-	if err := s.run(filepath.Join(p.Postgres, "initdb"), "--pgdata="+data, "--username=bench", "--auth=trust", "--encoding=UTF8", "--locale=C"); err != nil {
+	s := &postgresServer{port: port, program: &program{dir: dir, user: user, signal: syscall.SIGINT,
+		args: []string{
+			filepath.Join(p.Postgres, "postgres"), "-D", data, "-p", fmt.Sprint(port),
+			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="}}}
+	if err := s.run(filepath.Join(p.Postgres, "initdb"), "--pgdata="+data, "--username=bench",
+		"--auth=trust", "--encoding=UTF8", "--locale=C"); err != nil {
 		return nil, err
 	}
 	if err := s.begin(ctx); err != nil {
@@ -82,8 +84,10 @@ func (s *postgresServer) Settings(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	defer c.Close(ctx)
-	durable := map[string]string{"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
-	names := []string{"fsync", "synchronous_commit", "full_page_writes", "wal_sync_method", "shared_buffers", "max_wal_size"}
+	durable := map[string]string{"fsync": "on", "synchronous_commit": "on",
+		"full_page_writes": "on"}
+	names := []string{"fsync", "synchronous_commit", "full_page_writes", "wal_sync_method",
+		"shared_buffers", "max_wal_size"}
 	var version string
 	if err := c.QueryRow(ctx, "SHOW server_version").Scan(&version); err != nil {
 		return nil, err
@@ -95,20 +99,23 @@ func (s *postgresServer) Settings(ctx context.Context) ([]string, error) {
 			return nil, err
 		}
 		if want, ok := durable[name]; ok && value != want {
-			return nil, fmt.Errorf("postgres has %s=%s instead of %s: remove the setting", name, value, want)
+			return nil, fmt.Errorf("postgres has %s=%s instead of %s: remove the setting", name,
+				value, want)
 		}
 		texts = append(texts, name+"="+value)
 	}
 	return []string{"PostgreSQL " + version + ": " + strings.Join(texts, ", ")}, nil
 }
 
-// Checkpoint writes all to the data files and lets the log go that is not needed any more. How many old segments are kept for reuse follows
-// from how much was written between the last checkpoints; a few idle ones let that estimate fall.
+// Checkpoint writes all to the data files and lets the log go that is not needed any more. How many
+// old segments are kept for reuse follows from how much was written between the last checkpoints; a
+// few idle ones let that estimate fall.
 func (s *postgresServer) Checkpoint(ctx context.Context) error {
 	return s.exec(ctx, "CHECKPOINT")
 }
 
-// Settle waits until autovacuum, which looks once a minute, has been to the tables with many dead rows.
+// Settle waits until autovacuum, which looks once a minute, has been to the tables with many dead
+// rows.
 func (s *postgresServer) Settle(ctx context.Context) error {
 	c, err := pgx.Connect(ctx, s.url("bench"))
 	if err != nil {
@@ -122,7 +129,8 @@ func (s *postgresServer) Settle(ctx context.Context) error {
 	for {
 		// Autovacuum's own threshold, with its default settings.
 		var waiting int
-		err := c.QueryRow(ctx, `SELECT count(*) FROM pg_stat_user_tables t JOIN pg_class c ON c.oid = t.relid WHERE n_dead_tup > 50 + 0.2 * greatest(reltuples, 0)`).Scan(&waiting)
+		err := c.QueryRow(ctx,
+			`SELECT count(*) FROM pg_stat_user_tables t JOIN pg_class c ON c.oid = t.relid WHERE n_dead_tup > 50 + 0.2 * greatest(reltuples, 0)`).Scan(&waiting)
 		if err != nil {
 			return err
 		}
@@ -173,7 +181,8 @@ func (c postgresCommitter) Append(ctx context.Context, id int64, value []byte) e
 	var b pgx.Batch
 	b.Queue("BEGIN")
 	b.Queue("SELECT FROM raw_head WHERE id = 1 FOR UPDATE")
-	b.Queue("INSERT INTO raw_log (revision, key, value) SELECT coalesce(max(revision), 0) + 1, $1, $2 FROM raw_log", key, value)
+	b.Queue("INSERT INTO raw_log (revision, key, value) SELECT coalesce(max(revision), 0) + 1, "+
+		"$1, $2 FROM raw_log", key, value)
 	b.Queue("INSERT INTO raw_live (key, revision) SELECT $1, max(revision) FROM raw_log", key)
 	b.Queue("COMMIT")
 	return c.conn.SendBatch(ctx, &b).Close()

@@ -20,7 +20,8 @@ import (
 type Programs struct {
 	// Etcd and Kine are the programs that are built from the modules in peers.
 	Etcd, Kine string
-	// Postgres is the directory of Postgres' programs. The others are the servers' programs. Empty: not installed.
+	// Postgres is the directory of Postgres' programs. The others are the servers' programs. Empty:
+	// not installed.
 	Postgres, MariaDB, MariaDBInstall, MySQL string
 }
 
@@ -32,7 +33,8 @@ func FindPrograms() Programs {
 			p.Postgres = filepath.Dir(path)
 		}
 	}
-	if dirs, err := filepath.Glob("/usr/lib/postgresql/*/bin"); err == nil && p.Postgres == "" && len(dirs) > 0 {
+	if dirs, err := filepath.Glob("/usr/lib/postgresql/*/bin"); err == nil && p.Postgres == "" &&
+		len(dirs) > 0 {
 		major := func(dir string) int {
 			n, err := strconv.Atoi(filepath.Base(filepath.Dir(dir)))
 			if err != nil {
@@ -164,7 +166,8 @@ func (p *program) await(ctx context.Context, ask func(context.Context) error) er
 		case <-p.exited:
 			return fmt.Errorf("%s has ended; its log ends: %s", p.args[0], p.logEnd())
 		case <-ctx.Done():
-			return fmt.Errorf("%s does not answer: %w; its log ends: %s", p.args[0], err, p.logEnd())
+			return fmt.Errorf("%s does not answer: %w; its log ends: %s", p.args[0], err,
+				p.logEnd())
 		}
 	}
 }
@@ -178,7 +181,8 @@ func (p *program) logEnd() string {
 	return string(data[max(0, len(data)-end):])
 }
 
-// asUser gives the directory to the first of these users that exists, and returns it. Servers that refuse to run as root need it; other users run them themselves.
+// asUser gives the directory to the first of these users that exists, and returns it. Servers that
+// refuse to run as root need it; other users run them themselves.
 func asUser(dir string, names ...string) (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -196,9 +200,11 @@ func asUser(dir string, names ...string) (*syscall.Credential, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, os.Chown(dir, int(uid), int(gid))
+		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)},
+			os.Chown(dir, int(uid), int(gid))
 	}
-	return nil, fmt.Errorf("the server does not run as root, and none of the users %s exists", strings.Join(names, ", "))
+	return nil, fmt.Errorf("the server does not run as root, and none of the users %s exists",
+		strings.Join(names, ", "))
 }
 
 // freePort returns a TCP port of the loopback address that nobody listens on.

@@ -27,7 +27,8 @@ func dialRowkeeper(ctx context.Context, address string, o DialOptions) (Client, 
 	}
 	if o.KeepHistory {
 		// Nothing is old enough, but what Client.Compact gives up is looked for every second.
-		config.Compaction = storage.CompactionPolicy{Window: 1000 * time.Hour, Interval: time.Second}
+		config.Compaction = storage.CompactionPolicy{Window: 1000 * time.Hour,
+			Interval: time.Second}
 	}
 	db, err := storage.Open(ctx, config)
 	if err != nil {
@@ -62,7 +63,8 @@ func (c rowkeeperDialed) Compact(ctx context.Context, revision int64) error {
 		select {
 		case <-look.C:
 		case <-ctx.Done():
-			return fmt.Errorf("the sweep has reached revision %.0f of %d: %w", swept, revision, ctx.Err())
+			return fmt.Errorf("the sweep has reached revision %.0f of %d: %w", swept,
+				revision, ctx.Err())
 		}
 	}
 }

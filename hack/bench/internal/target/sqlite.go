@@ -36,7 +36,8 @@ func (s *sqliteFile) Settings(context.Context) ([]string, error) {
 	return []string{"SQLite in the process that writes: journal_mode=WAL, synchronous=FULL"}, nil
 }
 
-// Checkpoint empties the write-ahead logs of all databases in the directory. A reader can hold it up for a moment.
+// Checkpoint empties the write-ahead logs of all databases in the directory. A reader can hold it
+// up for a moment.
 func (s *sqliteFile) Checkpoint(ctx context.Context) error {
 	files, err := filepath.Glob(filepath.Join(s.dir, "*-wal"))
 	if err != nil {
@@ -59,7 +60,8 @@ func truncateWAL(ctx context.Context, file string) error {
 	deadline := time.Now().Add(startTimeout)
 	for {
 		var busy, pages, moved int
-		if err := db.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &pages, &moved); err != nil {
+		if err := db.QueryRowContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &pages,
+			&moved); err != nil {
 			return fmt.Errorf("checkpoint of %s: %w", file, err)
 		}
 		if busy == 0 {
@@ -76,15 +78,18 @@ func (s *sqliteFile) Restart(context.Context) error { return nil }
 func (s *sqliteFile) Stop() error                   { return nil }
 
 func (s *sqliteFile) Committer(ctx context.Context) (Committer, error) {
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(s.dir, "raw.db")+"?_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)")
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(s.dir, "raw.db")+
+		"?_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)")
 	if err != nil {
 		return nil, err
 	}
 	db.SetMaxOpenConns(1)
 	raw, err := newSQLCommitter(ctx, db, "INSERT INTO raw (id, value) VALUES (?, ?)",
 		"CREATE TABLE IF NOT EXISTS raw (id INTEGER PRIMARY KEY, value BLOB NOT NULL)",
-		"CREATE TABLE IF NOT EXISTS raw_log (revision INTEGER PRIMARY KEY, key BLOB NOT NULL, value BLOB NOT NULL)",
-		"CREATE TABLE IF NOT EXISTS raw_live (key BLOB PRIMARY KEY, revision INTEGER NOT NULL) WITHOUT ROWID")
+		"CREATE TABLE IF NOT EXISTS raw_log (revision INTEGER PRIMARY KEY, key BLOB NOT NULL, "+
+			"value BLOB NOT NULL)",
+		"CREATE TABLE IF NOT EXISTS raw_live (key BLOB PRIMARY KEY, revision INTEGER NOT NULL) "+
+			"WITHOUT ROWID")
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +116,8 @@ type sqlCommitter struct {
 	insert *sql.Stmt
 }
 
-func newSQLCommitter(ctx context.Context, db *sql.DB, insert string, create ...string) (*sqlCommitter, error) {
+func newSQLCommitter(ctx context.Context, db *sql.DB, insert string,
+	create ...string) (*sqlCommitter, error) {
 	for _, statement := range create {
 		if _, err := db.ExecContext(ctx, statement); err != nil {
 			return nil, errors.Join(err, db.Close())

@@ -1,8 +1,9 @@
-// Package target starts the systems that are compared, each in fresh directories with its own default durability, and makes
-// storage.Interfaces for them.
+// Package target starts the systems that are compared, each in fresh directories with its own
+// default durability, and makes storage.Interfaces for them.
 //
-// A target has a server side, which [Target.Serve] starts, and a client side, which [Target.Dial] opens, in the same process or in another one. Both are all
-// that a line of the bench sees, so that its work is written once.
+// A target has a server side, which [Target.Serve] starts, and a client side, which [Target.Dial]
+// opens, in the same process or in another one. Both are all that a line of the bench sees, so that
+// its work is written once.
 package target
 
 import (
@@ -59,10 +60,12 @@ func Find(names []string) ([]Target, error) {
 	}
 	for _, name := range names {
 		if !slices.Contains(known, name) {
-			return nil, fmt.Errorf("there is no target %q; the targets are %s", name, strings.Join(known, ", "))
+			return nil, fmt.Errorf("there is no target %q; the targets are %s", name,
+				strings.Join(known, ", "))
 		}
 	}
-	return slices.DeleteFunc(all, func(t Target) bool { return !slices.Contains(names, t.Name()) }), nil
+	return slices.DeleteFunc(all, func(t Target) bool { return !slices.Contains(names, t.Name()) }),
+		nil
 }
 
 // Serve starts the target's servers with data directories below dir.
@@ -87,15 +90,19 @@ func (t Target) Dial(ctx context.Context, address string, o DialOptions) (Client
 type Server interface {
 	// Address is what clients dial.
 	Address() string
-	// Processes are the ids of the server processes, without their children. A database inside the client has none.
+	// Processes are the ids of the server processes, without their children. A database inside the
+	// client has none.
 	Processes() []int
-	// Settings tell what the server does for durability, as the server says itself. Weaker settings than the default ones are an error.
+	// Settings tell what the server does for durability, as the server says itself. Weaker settings
+	// than the default ones are an error.
 	Settings(ctx context.Context) ([]string, error)
 	// DataDirs hold all that is stored.
 	DataDirs() []string
-	// Checkpoint brings the server's write-ahead log into its data files, so that the size on disk is that of the data. No client may write.
+	// Checkpoint brings the server's write-ahead log into its data files, so that the size on disk
+	// is that of the data. No client may write.
 	Checkpoint(ctx context.Context) error
-	// Settle waits until the server has cleaned up what was deleted, so that the space can be used again.
+	// Settle waits until the server has cleaned up what was deleted, so that the space can be used
+	// again.
 	Settle(ctx context.Context) error
 	// Committer writes single rows durably, past the product: what the database itself can do.
 	Committer(ctx context.Context) (Committer, error)
@@ -108,24 +115,28 @@ type Server interface {
 // Committer writes rows, each in a durable transaction of its own.
 type Committer interface {
 	Commit(ctx context.Context, id int64, value []byte) error
-	// Append commits the least that a history of ordered revisions in this database consists of: a lock that orders the writers, a row of the
-	// log at the next revision, and the key's row that names it. It decides nothing, checks nothing and tells nobody.
+	// Append commits the least that a history of ordered revisions in this database consists of: a
+	// lock that orders the writers, a row of the log at the next revision, and the key's row that
+	// names it. It decides nothing, checks nothing and tells nobody.
 	Append(ctx context.Context, id int64, value []byte) error
 	Close() error
 }
 
 // Client is the client side of a target.
 type Client interface {
-	// Store makes a storage.Interface for the objects below a prefix, and a function that releases it.
+	// Store makes a storage.Interface for the objects below a prefix, and a function that releases
+	// it.
 	Store(prefix string) (storage.Interface, func(), error)
-	// Compact gives up the history before the revision and returns when the space of what was replaced has been freed for the store.
+	// Compact gives up the history before the revision and returns when the space of what was
+	// replaced has been freed for the store.
 	Compact(ctx context.Context, revision int64) error
 	Close() error
 }
 
 // DialOptions are what lines ask of a client.
 type DialOptions struct {
-	// KeepHistory turns off the compaction that the product does by itself: nothing is compacted but by Client.Compact.
+	// KeepHistory turns off the compaction that the product does by itself: nothing is compacted
+	// but by Client.Compact.
 	KeepHistory bool
 }
 
@@ -165,6 +176,9 @@ func (c *composed) start(ctx context.Context) error {
 
 func (c *composed) Stop() error { return errors.Join(c.front.stop(), c.Server.Stop()) }
 
-func plain[S Server](serve func(context.Context, string, Programs) (S, error)) func(context.Context, string, Programs) (Server, error) {
-	return func(ctx context.Context, dir string, p Programs) (Server, error) { return serve(ctx, dir, p) }
+func plain[S Server](serve func(context.Context, string, Programs) (S, error)) func(context.Context,
+	string, Programs) (Server, error) {
+	return func(ctx context.Context, dir string, p Programs) (Server, error) {
+		return serve(ctx, dir, p)
+	}
 }

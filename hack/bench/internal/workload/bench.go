@@ -1,4 +1,5 @@
-// Package workload holds the lines of the bench: the work that is done to every target, written once against storage.Interface.
+// Package workload holds the lines of the bench: the work that is done to every target, written
+// once against storage.Interface.
 package workload
 
 import (
@@ -25,7 +26,8 @@ type Config struct {
 	Scale float64
 	// Progress is told what is going on.
 	Progress func(format string, args ...any)
-	// Measuring, if not nil, is called when a measured phase begins, and what it returns at its end.
+	// Measuring, if not nil, is called when a measured phase begins, and what it returns at its
+	// end.
 	Measuring func() (end func() error, err error)
 }
 
@@ -43,7 +45,8 @@ type Bench struct {
 }
 
 // Open connects to a server.
-func Open(ctx context.Context, c Config, t target.Target, s target.Server, o target.DialOptions) (*Bench, error) {
+func Open(ctx context.Context, c Config, t target.Target, s target.Server,
+	o target.DialOptions) (*Bench, error) {
 	b := &Bench{Config: c, Target: t, Server: s, dial: o}
 	return b, b.open(ctx)
 }
@@ -67,7 +70,8 @@ func (b *Bench) Close() error {
 	return b.Client.Close()
 }
 
-// Reopen begins anew with what is stored: it restarts the server and connects again, so that nothing of the work before is in memory.
+// Reopen begins anew with what is stored: it restarts the server and connects again, so that
+// nothing of the work before is in memory.
 func (b *Bench) Reopen(ctx context.Context) error {
 	b.Progress("restarting")
 	if err := b.Close(); err != nil {
@@ -87,21 +91,25 @@ func (b *Bench) Size(n int) int { return max(int(float64(n)*b.Scale), min(n, 100
 const loaders = 128
 
 // load creates n objects.
-func (b *Bench) load(ctx context.Context, store storage.Interface, prefix, group string, n int) error {
-	_, err := b.each(ctx, "creating objects", loaders, n, func(ctx context.Context, _, i int) error {
-		return create(ctx, store, prefix, object.Name(group, i))
-	})
+func (b *Bench) load(ctx context.Context, store storage.Interface, prefix, group string,
+	n int) error {
+	_, err := b.each(ctx, "creating objects", loaders, n,
+		func(ctx context.Context, _, i int) error {
+			return create(ctx, store, prefix, object.Name(group, i))
+		})
 	return err
 }
 
 // loadPods creates n objects and returns them as they are stored.
 func (b *Bench) loadPods(ctx context.Context, group string, n int) ([]*example.Pod, error) {
 	pods := make([]*example.Pod, n)
-	_, err := b.each(ctx, "creating objects", loaders, n, func(ctx context.Context, _, i int) error {
-		pods[i] = &example.Pod{}
-		name := object.Name(group, i)
-		return b.Store.Create(ctx, object.Key(object.Prefix, name), object.New(name), pods[i], 0)
-	})
+	_, err := b.each(ctx, "creating objects", loaders, n,
+		func(ctx context.Context, _, i int) error {
+			pods[i] = &example.Pod{}
+			name := object.Name(group, i)
+			return b.Store.Create(ctx, object.Key(object.Prefix, name), object.New(name),
+				pods[i], 0)
+		})
 	return pods, err
 }
 
@@ -110,17 +118,21 @@ func create(ctx context.Context, store storage.Interface, prefix, name string) e
 }
 
 // update changes an object. suggestion is the caller's copy of it, or nil.
-func update(ctx context.Context, store storage.Interface, name string, i int, suggestion *example.Pod) (*example.Pod, error) {
+func update(ctx context.Context, store storage.Interface, name string, i int,
+	suggestion *example.Pod) (*example.Pod, error) {
 	out := &example.Pod{}
 	if suggestion == nil {
-		return out, store.GuaranteedUpdate(ctx, object.Key(object.Prefix, name), out, false, nil, object.Touch(i), nil)
+		return out, store.GuaranteedUpdate(ctx, object.Key(object.Prefix, name), out, false, nil,
+			object.Touch(i), nil)
 	}
 	// The store may change what it is given; the watch cache gives it a copy, too.
-	return out, store.GuaranteedUpdate(ctx, object.Key(object.Prefix, name), out, false, nil, object.Touch(i), suggestion.DeepCopy())
+	return out, store.GuaranteedUpdate(ctx, object.Key(object.Prefix, name), out, false, nil,
+		object.Touch(i), suggestion.DeepCopy())
 }
 
 // each runs n operations, shared by workers, and measures them.
-func (b *Bench) each(ctx context.Context, what string, workers, n int, op func(ctx context.Context, worker, i int) error) (Load, error) {
+func (b *Bench) each(ctx context.Context, what string, workers, n int,
+	op func(ctx context.Context, worker, i int) error) (Load, error) {
 	var next atomic.Int64
 	c := b.hire(ctx, min(workers, n), func(ctx context.Context, worker, _ int) error {
 		i := int(next.Add(1)) - 1
@@ -138,8 +150,10 @@ func (b *Bench) each(ctx context.Context, what string, workers, n int, op func(c
 	return c.load(w), nil
 }
 
-// drive lets workers repeat an operation, and measures them for the usual duration after they have warmed up.
-func (b *Bench) drive(ctx context.Context, what string, workers int, op func(ctx context.Context, worker, i int) error) (Load, error) {
+// drive lets workers repeat an operation, and measures them for the usual duration after they have
+// warmed up.
+func (b *Bench) drive(ctx context.Context, what string, workers int,
+	op func(ctx context.Context, worker, i int) error) (Load, error) {
 	c := b.hire(ctx, workers, op)
 	w, err := c.measure(what, b.Duration)
 	if err = errors.Join(err, c.dismiss()); err != nil {

@@ -36,9 +36,11 @@ type sample struct {
 }
 
 // hire starts workers. op's i counts the calls of its worker.
-func (b *Bench) hire(ctx context.Context, workers int, op func(ctx context.Context, worker, i int) error) *crew {
+func (b *Bench) hire(ctx context.Context, workers int,
+	op func(ctx context.Context, worker, i int) error) *crew {
 	ctx, cancel := context.WithCancel(ctx)
-	c := &crew{bench: b, cancel: cancel, stop: make(chan struct{}), done: make(chan struct{}), failed: make(chan struct{}), samples: make([][]sample, workers)}
+	c := &crew{bench: b, cancel: cancel, stop: make(chan struct{}), done: make(chan struct{}),
+		failed: make(chan struct{}), samples: make([][]sample, workers)}
 	for worker := range workers {
 		c.workers.Go(func() { c.work(ctx, worker, op) })
 	}
@@ -46,7 +48,8 @@ func (b *Bench) hire(ctx context.Context, workers int, op func(ctx context.Conte
 	return c
 }
 
-func (c *crew) work(ctx context.Context, worker int, op func(ctx context.Context, worker, i int) error) {
+func (c *crew) work(ctx context.Context, worker int,
+	op func(ctx context.Context, worker, i int) error) {
 	for i := 0; ; i++ {
 		select {
 		case <-c.stop:
@@ -78,7 +81,8 @@ func (c *crew) fail(err error) {
 	})
 }
 
-// dismiss ends the workers after their current operation. It returns the first error that one of them met.
+// dismiss ends the workers after their current operation. It returns the first error that one of
+// them met.
 func (c *crew) dismiss() error {
 	close(c.stop)
 	<-c.done
@@ -178,12 +182,14 @@ func (c *crew) load(w window) Load {
 	return l
 }
 
-// pace calls start at a steady rate until the crew of the caller is dismissed: workers take a turn each.
+// pace calls start at a steady rate until the crew of the caller is dismissed: workers take a turn
+// each.
 type pace struct {
 	turns chan struct{}
 }
 
-// newPace hands out rate turns per second until ctx ends. Turns that nobody takes in time are not lost but taken later, so that a slow target gets all of the work.
+// newPace hands out rate turns per second until ctx ends. Turns that nobody takes in time are not
+// lost but taken later, so that a slow target gets all of the work.
 func newPace(ctx context.Context, rate int) *pace {
 	p := &pace{turns: make(chan struct{}, 1<<20)}
 	go func() {

@@ -16,26 +16,38 @@ import (
 
 func historyLines() []Line {
 	measures := []Measure{
-		{Key: "create_cpu_growth", Title: "CPU per create ÷ that of the fresh database", Unit: "×", Lower: true, Aim: limit(1.15, 1.15)},
-		{Key: "create_time_growth", Title: "time per create ÷ that of the fresh database", Unit: "×", Lower: true, Aim: limit(1.15, 1.15)},
-		{Key: "list_cpu_growth", Title: "CPU per list of 10,000 ÷ that of the fresh database", Unit: "×", Lower: true, Aim: limit(1.15, 1.15)},
-		{Key: "list_time_growth", Title: "time per list of 10,000 ÷ that of the fresh database", Unit: "×", Lower: true, Aim: limit(1.15, 1.15)},
-		{Key: "disk", Title: "disk per update ÷ size of the value, log included", Unit: "×", Lower: true, Aim: limit(1.8, 0)},
+		{Key: "create_cpu_growth", Title: "CPU per create ÷ that of the fresh database", Unit: "×",
+			Lower: true, Aim: limit(1.15, 1.15)},
+		{Key: "create_time_growth", Title: "time per create ÷ that of the fresh database",
+			Unit: "×", Lower: true, Aim: limit(1.15, 1.15)},
+		{Key: "list_cpu_growth", Title: "CPU per list of 10,000 ÷ that of the fresh database",
+			Unit: "×", Lower: true, Aim: limit(1.15, 1.15)},
+		{Key: "list_time_growth", Title: "time per list of 10,000 ÷ that of the fresh database",
+			Unit: "×", Lower: true, Aim: limit(1.15, 1.15)},
+		{Key: "disk", Title: "disk per update ÷ size of the value, log included", Unit: "×",
+			Lower: true, Aim: limit(1.8, 0)},
 		{Key: "throughput", Title: "updates", Unit: "/s"},
 	}
 	keep := target.DialOptions{KeepHistory: true}
 	return []Line{
-		{Name: "history200k", Work: "after 200,000 updates that are not compacted", Dial: keep, Measures: measures, Run: history(200_000)},
-		{Name: "history2m", Work: "after 2,000,000 updates that are not compacted", Dial: keep, Once: true, Measures: measures, Run: history(2_000_000)},
-		{Name: "compaction", Work: "compaction of 200,000 replaced revisions, 16 writers", Dial: keep, Run: compaction(200_000, 16), Measures: []Measure{
-			{Key: "throughput_kept", Title: "writers' throughput ÷ that without", Unit: "×", Aim: limit(0.75, 0.75)},
-			{Key: "p99_growth", Title: "writers' p99 ÷ that without", Unit: "×", Lower: true, Aim: limit(3, 3)},
-			{Key: "regrowth", Title: "growth on disk, beyond what it ever was, by as many updates again ÷ the growth the first time", Unit: "×", Lower: true, Aim: limit(0.5, 0.5)},
-			{Key: "seconds", Title: "time", Unit: "s", Lower: true},
-			{Key: "quiet_throughput", Title: "writes without", Unit: "/s"},
-			{Key: "throughput", Title: "writes meanwhile", Unit: "/s"},
-			{Key: "p99", Title: "p99 meanwhile", Unit: "ms", Lower: true},
-		}},
+		{Name: "history200k", Work: "after 200,000 updates that are not compacted", Dial: keep,
+			Measures: measures, Run: history(200_000)},
+		{Name: "history2m", Work: "after 2,000,000 updates that are not compacted", Dial: keep,
+			Once: true, Measures: measures, Run: history(2_000_000)},
+		{Name: "compaction", Work: "compaction of 200,000 replaced revisions, 16 writers",
+			Dial: keep, Run: compaction(200_000, 16), Measures: []Measure{
+				{Key: "throughput_kept", Title: "writers' throughput ÷ that without", Unit: "×",
+					Aim: limit(0.75, 0.75)},
+				{Key: "p99_growth", Title: "writers' p99 ÷ that without", Unit: "×", Lower: true,
+					Aim: limit(3, 3)},
+				{Key: "regrowth", Title: "growth on disk, beyond what it ever was, by as many " +
+					"updates again ÷ the growth the first time", Unit: "×", Lower: true,
+					Aim: limit(0.5, 0.5)},
+				{Key: "seconds", Title: "time", Unit: "s", Lower: true},
+				{Key: "quiet_throughput", Title: "writes without", Unit: "/s"},
+				{Key: "throughput", Title: "writes meanwhile", Unit: "/s"},
+				{Key: "p99", Title: "p99 meanwhile", Unit: "ms", Lower: true},
+			}},
 	}
 }
 
@@ -81,7 +93,8 @@ const others = "/others"
 type costs struct{ create, list Load }
 
 // costsNow measures them, creating objects that are not listed, in a group of their own.
-func (b *Bench) costsNow(ctx context.Context, store storage.Interface, group string, listed int) (c costs, err error) {
+func (b *Bench) costsNow(ctx context.Context, store storage.Interface, group string,
+	listed int) (c costs, err error) {
 	c.create, err = b.drive(ctx, "creating", 64, func(ctx context.Context, worker, i int) error {
 		return create(ctx, store, others, object.Name(fmt.Sprintf("%s%03d", group, worker), i))
 	})
@@ -173,8 +186,10 @@ func compaction(size, writers int) func(context.Context, *Bench) (Metrics, error
 			return nil, errors.New("no write ended during the compaction")
 		}
 
-		// The writers have used some of the space already, and have replaced more: give up that, too. From here on, nothing that is as large as the first
-		// history may make the files larger than they have ever been, whether the server has kept them as they are or made them smaller.
+		// The writers have used some of the space already, and have replaced more: give up that,
+		// too. From here on, nothing that is as large as the first history may make the files
+		// larger than they have ever been, whether the server has kept them as they are or made
+		// them smaller.
 		highest, err := b.disk(ctx)
 		if err != nil {
 			return nil, err

@@ -19,8 +19,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/object"
 )
 
-// moment is when a revision was acknowledged to its writer, or seen by a watcher. The clock is the machine's, so that moments of different processes
-// can be compared.
+// moment is when a revision was acknowledged to its writer, or seen by a watcher. The clock is the
+// machine's, so that moments of different processes can be compared.
 type moment struct {
 	Revision int64
 	At       int64 // nanoseconds of Unix time
@@ -72,10 +72,12 @@ type follower struct {
 }
 
 // follow watches all objects below a prefix from after a revision.
-func follow(ctx context.Context, store storage.Interface, prefix string, after int64) (*follower, error) {
+func follow(ctx context.Context, store storage.Interface, prefix string, after int64) (*follower,
+	error) {
 	w, err := store.Watch(ctx, prefix+"/", storage.ListOptions{
 		ResourceVersion: strconv.FormatInt(after, 10), Recursive: true,
-		Predicate: storage.SelectionPredicate{Label: labels.Everything(), Field: fields.Everything(), GetAttrs: object.Attributes},
+		Predicate: storage.SelectionPredicate{Label: labels.Everything(),
+			Field: fields.Everything(), GetAttrs: object.Attributes},
 	})
 	if err != nil {
 		return nil, err
@@ -131,13 +133,15 @@ func (b *Bench) drain(ctx context.Context, followers []*follower, revision int64
 			select {
 			case <-look.C:
 				if time.Since(report) > reporting {
-					b.Progress("waiting for watcher %d of %d: %d revisions behind", i+1, len(followers), revision-f.newest.Load())
+					b.Progress("waiting for watcher %d of %d: %d revisions behind", i+1,
+						len(followers), revision-f.newest.Load())
 					report = time.Now()
 				}
 			case <-f.ended:
 				return fmt.Errorf("a watch ended early: %w", f.err)
 			case <-ctx.Done():
-				return fmt.Errorf("a watcher has seen revision %d but not %d: %w", f.newest.Load(), revision, ctx.Err())
+				return fmt.Errorf("a watcher has seen revision %d but not %d: %w", f.newest.Load(),
+					revision, ctx.Err())
 			}
 		}
 	}
@@ -171,7 +175,8 @@ func stopAll(followers []*follower) error {
 	return errors.Join(errs...)
 }
 
-// lags are the times from acknowledgement to sight, of the revisions that were acknowledged in a window. An event that came before the acknowledgement had no lag.
+// lags are the times from acknowledgement to sight, of the revisions that were acknowledged in a
+// window. An event that came before the acknowledgement had no lag.
 func lags(acks map[int64]int64, seen []moment, w window) measure.Latencies {
 	var l measure.Latencies
 	for _, m := range seen {

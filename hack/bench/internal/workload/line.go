@@ -38,7 +38,8 @@ type Measure struct {
 	Aim *Aim
 }
 
-// Aim bounds a figure, or its ratio to the baseline's figure of the same round: from below if higher is better, from above if lower is.
+// Aim bounds a figure, or its ratio to the baseline's figure of the same round: from below if
+// higher is better, from above if lower is.
 type Aim struct {
 	// Absolute bounds the figure itself.
 	Absolute bool
@@ -72,7 +73,8 @@ func limit(fast, mysql float64) *Aim { return &Aim{Absolute: true, Fast: fast, M
 
 // Lines are all lines, in the order in which they are run and shown.
 func Lines() []Line {
-	return slices.Concat(writeLines(), readLines(), listLines(), watchLines(), historyLines(), replicaLines())
+	return slices.Concat(writeLines(), readLines(), listLines(), watchLines(), historyLines(),
+		replicaLines())
 }
 
 // Find returns the lines with these names, in their usual order.
@@ -84,7 +86,8 @@ func Find(names []string) ([]Line, error) {
 	}
 	for _, name := range names {
 		if !slices.Contains(known, name) {
-			return nil, fmt.Errorf("there is no line %q; the lines are %s", name, strings.Join(known, ", "))
+			return nil, fmt.Errorf("there is no line %q; the lines are %s", name,
+				strings.Join(known, ", "))
 		}
 	}
 	return slices.DeleteFunc(all, func(l Line) bool { return !slices.Contains(names, l.Name) }), nil

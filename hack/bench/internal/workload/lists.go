@@ -25,34 +25,49 @@ const pageSize = 500
 func listLines() []Line {
 	whole := []Measure{
 		{Key: "cpu", Title: "CPU per list", Unit: "ms", Lower: true, Aim: ratio(1, 1)},
-		{Key: "peak", Title: "peak memory, client and server", Unit: "MB", Lower: true, Aim: ratio(1, 1)},
+		{Key: "peak", Title: "peak memory, client and server", Unit: "MB", Lower: true,
+			Aim: ratio(1, 1)},
 		{Key: "p50", Title: "time per list", Unit: "ms", Lower: true},
 		{Key: "growth", Title: "of the peak: above that before the list", Unit: "MB", Lower: true},
 	}
 	pages := []Measure{
-		{Key: "over_whole", Title: "CPU of all pages ÷ CPU of the whole list", Unit: "×", Lower: true, Aim: limit(1.2, 1.2)},
+		{Key: "over_whole", Title: "CPU of all pages ÷ CPU of the whole list", Unit: "×",
+			Lower: true, Aim: limit(1.2, 1.2)},
 		{Key: "cpu", Title: "CPU of all pages", Unit: "ms", Lower: true},
 		{Key: "first_p50", Title: "first page p50", Unit: "ms", Lower: true},
 		{Key: "time", Title: "time of all pages", Unit: "ms", Lower: true},
 	}
 	return []Line{
-		{Name: "list10k", Work: "whole list of 10,000 objects, raw", Measures: whole, Run: wholeList(10_000)},
-		{Name: "list100k", Work: "whole list of 100,000 objects, raw", Measures: whole, Run: wholeList(100_000)},
-		{Name: "pages10k", Work: "list of 10,000 objects by pages of 500, raw", Measures: pages, Run: pagedList(10_000)},
-		{Name: "pages100k", Work: "list of 100,000 objects by pages of 500, raw", Measures: pages, Run: pagedList(100_000)},
-		{Name: "firstpage1m", Work: "first page of 500 at 10,000 and at 1,000,000 objects", Once: true, Run: firstPage(10_000, 1_000_000), Measures: []Measure{
-			{Key: "growth", Title: "p50 at 1,000,000 ÷ p50 at 10,000", Unit: "×", Lower: true, Aim: limit(1.2, 1.2)},
-			{Key: "small_p50", Title: "p50 at 10,000", Unit: "ms", Lower: true},
-			{Key: "large_p50", Title: "p50 at 1,000,000", Unit: "ms", Lower: true},
-		}},
-		{Name: "cachedlist", Work: "consistent list of 10,000 objects from the watch cache", Run: cachedList(10_000), Measures: []Measure{
-			{Key: "over_rv0", Title: "time ÷ time of a list at resourceVersion 0", Unit: "×", Lower: true, Aim: limit(1.2, 1.2)},
-			{Key: "busy_over_rv0", Title: "the same while other resources change, 100/s", Unit: "×", Lower: true, Aim: limit(1.2, 1.2)},
-			{Key: "reads", Title: "lists and gets that reached the store", Unit: "", Lower: true, Aim: &Aim{Absolute: true, Fast: zero, MySQL: zero}},
-			{Key: "p50", Title: "p50", Unit: "ms", Lower: true},
-			{Key: "busy_p50", Title: "p50 while other resources change", Unit: "ms", Lower: true},
-			{Key: "rv0_p50", Title: "p50 at resourceVersion 0", Unit: "ms", Lower: true},
-		}},
+		{Name: "list10k", Work: "whole list of 10,000 objects, raw", Measures: whole,
+			Run: wholeList(10_000)},
+		{Name: "list100k", Work: "whole list of 100,000 objects, raw", Measures: whole,
+			Run: wholeList(100_000)},
+		{Name: "pages10k", Work: "list of 10,000 objects by pages of 500, raw", Measures: pages,
+			Run: pagedList(10_000)},
+		{Name: "pages100k", Work: "list of 100,000 objects by pages of 500, raw", Measures: pages,
+			Run: pagedList(100_000)},
+		{Name: "firstpage1m", Work: "first page of 500 at 10,000 and at 1,000,000 objects",
+			Once: true, Run: firstPage(10_000, 1_000_000), Measures: []Measure{
+				{Key: "growth", Title: "p50 at 1,000,000 ÷ p50 at 10,000", Unit: "×", Lower: true,
+					Aim: limit(1.2, 1.2)},
+				{Key: "small_p50", Title: "p50 at 10,000", Unit: "ms", Lower: true},
+				{Key: "large_p50", Title: "p50 at 1,000,000", Unit: "ms", Lower: true},
+			}},
+		{Name: "cachedlist", Work: "consistent list of 10,000 objects from the watch cache",
+			Run: cachedList(10_000), Measures: []Measure{
+				{Key: "over_rv0", Title: "time ÷ time of a list at resourceVersion 0", Unit: "×",
+					Lower: true, Aim: limit(1.2, 1.2)},
+				{Key: "busy_over_rv0", Title: "the same while other resources change, 100/s",
+					Unit:  "×",
+					Lower: true, Aim: limit(1.2, 1.2)},
+				{Key: "reads", Title: "lists and gets that reached the store", Unit: "",
+					Lower: true,
+					Aim:   &Aim{Absolute: true, Fast: zero, MySQL: zero}},
+				{Key: "p50", Title: "p50", Unit: "ms", Lower: true},
+				{Key: "busy_p50", Title: "p50 while other resources change", Unit: "ms",
+					Lower: true},
+				{Key: "rv0_p50", Title: "p50 at resourceVersion 0", Unit: "ms", Lower: true},
+			}},
 	}
 }
 
@@ -62,11 +77,13 @@ const zero = 1e-9
 // listOptions read everything, from the newest state.
 func listOptions(limit int64, token string) storage.ListOptions {
 	return storage.ListOptions{Recursive: true, Predicate: storage.SelectionPredicate{
-		Label: labels.Everything(), Field: fields.Everything(), GetAttrs: object.Attributes, Limit: limit, Continue: token,
+		Label: labels.Everything(), Field: fields.Everything(), GetAttrs: object.Attributes,
+		Limit: limit, Continue: token,
 	}}
 }
 
-func list(ctx context.Context, store storage.Interface, o storage.ListOptions, want int) (*example.PodList, error) {
+func list(ctx context.Context, store storage.Interface, o storage.ListOptions,
+	want int) (*example.PodList, error) {
 	l := &example.PodList{}
 	if err := store.GetList(ctx, object.Prefix+"/", o, l); err != nil {
 		return nil, err
@@ -99,8 +116,10 @@ func listAll(ctx context.Context, store storage.Interface, n int) (first time.Du
 	}
 }
 
-// repeat measures an operation as often as it fits into the usual duration, three times at least; once before to warm up.
-func (b *Bench) repeat(ctx context.Context, what string, op func(context.Context) error) (Load, error) {
+// repeat measures an operation as often as it fits into the usual duration, three times at least;
+// once before to warm up.
+func (b *Bench) repeat(ctx context.Context, what string, op func(context.Context) error) (Load,
+	error) {
 	b.Progress("%s", what)
 	if err := op(ctx); err != nil {
 		return Load{}, named(what, err)
@@ -108,7 +127,8 @@ func (b *Bench) repeat(ctx context.Context, what string, op func(context.Context
 	runtime.GC()
 	var load Load
 	w, err := b.window(func() error {
-		for began := time.Now(); load.Operations < 3 || time.Since(began) < b.Duration; load.Operations++ {
+		for began := time.Now(); load.Operations < 3 ||
+			time.Since(began) < b.Duration; load.Operations++ {
 			start := time.Now()
 			if err := op(ctx); err != nil {
 				return err
@@ -143,7 +163,8 @@ func wholeList(size int) func(context.Context, *Bench) (Metrics, error) {
 			if err != nil {
 				return nil, err
 			}
-			peaks, growths = append(peaks, float64(peak)/megabyte), append(growths, float64(peak-before)/megabyte)
+			peaks, growths = append(peaks, float64(peak)/megabyte),
+				append(growths, float64(peak-before)/megabyte)
 		}
 		load, err := b.repeat(ctx, "listing", func(context.Context) error { return read() })
 		if err != nil {
@@ -196,9 +217,10 @@ func firstPage(small, large int) func(context.Context, *Bench) (Metrics, error) 
 			name string
 			n    int
 		}{{"small", b.Size(small)}, {"large", b.Size(large)}} {
-			_, err := b.each(ctx, "creating objects", loaders, size.n-loaded, func(ctx context.Context, _, i int) error {
-				return create(ctx, b.Store, object.Prefix, object.Name("list", loaded+i))
-			})
+			_, err := b.each(ctx, "creating objects", loaders, size.n-loaded,
+				func(ctx context.Context, _, i int) error {
+					return create(ctx, b.Store, object.Prefix, object.Name("list", loaded+i))
+				})
 			if err != nil {
 				return nil, err
 			}
@@ -223,12 +245,14 @@ type readCounter struct {
 	reads atomic.Int64
 }
 
-func (c *readCounter) Get(ctx context.Context, key string, o storage.GetOptions, out apiruntime.Object) error {
+func (c *readCounter) Get(ctx context.Context, key string, o storage.GetOptions,
+	out apiruntime.Object) error {
 	c.reads.Add(1)
 	return c.Interface.Get(ctx, key, o, out)
 }
 
-func (c *readCounter) GetList(ctx context.Context, key string, o storage.ListOptions, out apiruntime.Object) error {
+func (c *readCounter) GetList(ctx context.Context, key string, o storage.ListOptions,
+	out apiruntime.Object) error {
 	c.reads.Add(1)
 	return c.Interface.GetList(ctx, key, o, out)
 }
@@ -251,7 +275,8 @@ func cachedList(size int) func(context.Context, *Bench) (Metrics, error) {
 			return nil, err
 		}
 		busy, err := b.whileOthersChange(ctx, func() (listTimes, error) {
-			return b.compareLists(ctx, "listing from the watch cache while other resources change", cache, n)
+			return b.compareLists(ctx, "listing from the watch cache while other resources change",
+				cache, n)
 		})
 		if err != nil {
 			return nil, err
@@ -268,7 +293,8 @@ func cachedList(size int) func(context.Context, *Bench) (Metrics, error) {
 type listTimes struct{ consistent, any float64 }
 
 // compareLists reads both kinds of lists in turn.
-func (b *Bench) compareLists(ctx context.Context, what string, cache storage.Interface, n int) (listTimes, error) {
+func (b *Bench) compareLists(ctx context.Context, what string, cache storage.Interface,
+	n int) (listTimes, error) {
 	var took [2]measure.Latencies
 	_, err := b.repeat(ctx, what, func(ctx context.Context) error {
 		for i, revision := range []string{"", "0"} {
@@ -282,11 +308,13 @@ func (b *Bench) compareLists(ctx context.Context, what string, cache storage.Int
 		}
 		return nil
 	})
-	return listTimes{measure.Milliseconds(took[0].Percentile(50)), measure.Milliseconds(took[1].Percentile(50))}, err
+	return listTimes{measure.Milliseconds(took[0].Percentile(50)),
+		measure.Milliseconds(took[1].Percentile(50))}, err
 }
 
 // whileOthersChange runs f while 100 objects a second are created that are not below object.Prefix.
-func (b *Bench) whileOthersChange(ctx context.Context, f func() (listTimes, error)) (listTimes, error) {
+func (b *Bench) whileOthersChange(ctx context.Context, f func() (listTimes, error)) (listTimes,
+	error) {
 	const other = "/others"
 	others, release, err := b.Client.Store(other)
 	if err != nil {

@@ -28,8 +28,10 @@ func readLines() []Line {
 	return []Line{
 		{Name: "get1", Work: "get, raw, 1 reader", Measures: raw, Run: gets(1, false)},
 		{Name: "get64", Work: "get, raw, 64 readers", Measures: raw, Run: gets(64, false)},
-		{Name: "getcached1", Work: "get at resourceVersion 0 through the watch cache, 1 reader", Measures: cached, Run: gets(1, true)},
-		{Name: "getcached64", Work: "get at resourceVersion 0 through the watch cache, 64 readers", Measures: cached, Run: gets(64, true)},
+		{Name: "getcached1", Work: "get at resourceVersion 0 through the watch cache, 1 reader",
+			Measures: cached, Run: gets(1, true)},
+		{Name: "getcached64", Work: "get at resourceVersion 0 through the watch cache, 64 readers",
+			Measures: cached, Run: gets(64, true)},
 	}
 }
 
@@ -48,11 +50,13 @@ func gets(readers int, cached bool) func(context.Context, *Bench) (Metrics, erro
 			defer stop()
 			store, options.ResourceVersion = c, "0"
 		}
-		load, err := b.drive(ctx, "getting", readers, func(ctx context.Context, worker, i int) error {
-			// A step that has no common divisor with the number of objects visits all of them, and never the same twice in a row.
-			name := object.Name("get", (worker*7919+i*104729)%n)
-			return store.Get(ctx, object.Key(object.Prefix, name), options, &example.Pod{})
-		})
+		load, err := b.drive(ctx, "getting", readers,
+			func(ctx context.Context, worker, i int) error {
+				// A step that has no common divisor with the number of objects visits all of them,
+				// and never the same twice in a row.
+				name := object.Name("get", (worker*7919+i*104729)%n)
+				return store.Get(ctx, object.Key(object.Prefix, name), options, &example.Pod{})
+			})
 		return load.metrics(), err
 	}
 }

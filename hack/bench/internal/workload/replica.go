@@ -23,7 +23,8 @@ const ReplicaCommand = "replica"
 // probePrefix begins the keys of the objects whose events are timed.
 const probePrefix = "/probes"
 
-// The two sides talk in gob, in this order: spec, connected, begin, newest probe of this replica, newest probe of all, result.
+// The two sides talk in gob, in this order: spec, connected, begin, newest probe of this replica,
+// newest probe of all, result.
 type (
 	connected struct{ Ready bool }
 	begin     struct{ Now bool }
@@ -102,7 +103,8 @@ func startReplica(ctx context.Context) (*replicaProcess, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &replicaProcess{cmd: cmd, in: in, out: out, enc: gob.NewEncoder(in), dec: gob.NewDecoder(out)}, cmd.Start()
+	return &replicaProcess{cmd: cmd, in: in, out: out, enc: gob.NewEncoder(in),
+		dec: gob.NewDecoder(out)}, cmd.Start()
 }
 
 // end waits for the process, which ends by itself unless something has failed.
@@ -143,7 +145,8 @@ type replica struct {
 	result ReplicaResult
 	// ready tells that this replica is connected, and returns when all are.
 	ready func() error
-	// done tells that this replica has written its last probe at a revision, and returns the newest probe's of all replicas when all are done.
+	// done tells that this replica has written its last probe at a revision, and returns the newest
+	// probe's of all replicas when all are done.
 	done func(own int64) (last int64, err error)
 
 	bench  *Bench
@@ -206,16 +209,19 @@ func (r *replica) work(ctx context.Context) (last int64, err error) {
 	var crews []*crew
 	if r.spec.Probes > 0 {
 		turns := newPace(pacing, r.spec.Probes)
-		crews = append(crews, r.bench.hire(ctx, probers, func(ctx context.Context, worker, i int) error {
-			if err := turns.next(); err != nil {
-				return err
-			}
-			out, name := &example.Pod{}, object.Name(fmt.Sprintf("%sp%03d", r.spec.Group, worker), i)
-			if err := r.probes.Create(ctx, object.Key(probePrefix, name), object.New(name), out, 0); err != nil {
-				return err
-			}
-			return acks.record(worker, out)
-		}))
+		crews = append(crews, r.bench.hire(ctx, probers,
+			func(ctx context.Context, worker, i int) error {
+				if err := turns.next(); err != nil {
+					return err
+				}
+				out, name := &example.Pod{},
+					object.Name(fmt.Sprintf("%sp%03d", r.spec.Group, worker), i)
+				if err := r.probes.Create(ctx, object.Key(probePrefix, name), object.New(name), out,
+					0); err != nil {
+					return err
+				}
+				return acks.record(worker, out)
+			}))
 	}
 	writers := r.bench.hire(ctx, r.spec.Writers, r.bench.creating(r.spec.Group))
 	crews = append(crews, writers)
@@ -238,7 +244,8 @@ func (r *replica) work(ctx context.Context) (last int64, err error) {
 		return 0, err
 	}
 	load := writers.load(w)
-	r.result = ReplicaResult{Operations: load.Operations, Elapsed: load.Elapsed, CPU: load.CPU.Client, Window: [2]int64{w.from.UnixNano(), w.to.UnixNano()}}
+	r.result = ReplicaResult{Operations: load.Operations, Elapsed: load.Elapsed,
+		CPU: load.CPU.Client, Window: [2]int64{w.from.UnixNano(), w.to.UnixNano()}}
 	for _, list := range acks.acks {
 		r.result.Acks = append(r.result.Acks, list...)
 	}

@@ -12,28 +12,37 @@ import (
 func replicaLines() []Line {
 	return []Line{{
 		Name: "replicas", Work: "three replicas, 64 writers on each", Run: replicas,
-		// kine is one server, and SQLite one file: replicas of an API server share them through one process.
+		// kine is one server, and SQLite one file: replicas of an API server share them through one
+		// process.
 		Only: func(t target.Target) bool {
-			return t.Product == target.Baseline || t.Product == "rowkeeper" && t.Database != "sqlite"
+			return t.Product == target.Baseline ||
+				t.Product == "rowkeeper" && t.Database != "sqlite"
 		},
 		Measures: []Measure{
-			{Key: "scaling", Title: "creates, 3 × 64 writers ÷ 1 × 192", Unit: "×", Aim: limit(0.9, 0.9)},
-			{Key: "idle_lag_p50", Title: "another replica's event p50, idle", Unit: "ms", Lower: true, Aim: limit(1, 0)},
-			{Key: "busy_lag_p50", Title: "another replica's event p50, under that load", Unit: "ms", Lower: true, Aim: limit(2, 0)},
-			{Key: "idle_lag_p99", Title: "another replica's event p99, idle", Unit: "ms", Lower: true},
-			{Key: "busy_lag_p99", Title: "another replica's event p99, under that load", Unit: "ms", Lower: true},
+			{Key: "scaling", Title: "creates, 3 × 64 writers ÷ 1 × 192", Unit: "×",
+				Aim: limit(0.9, 0.9)},
+			{Key: "idle_lag_p50", Title: "another replica's event p50, idle", Unit: "ms",
+				Lower: true, Aim: limit(1, 0)},
+			{Key: "busy_lag_p50", Title: "another replica's event p50, under that load", Unit: "ms",
+				Lower: true, Aim: limit(2, 0)},
+			{Key: "idle_lag_p99", Title: "another replica's event p99, idle", Unit: "ms",
+				Lower: true},
+			{Key: "busy_lag_p99", Title: "another replica's event p99, under that load", Unit: "ms",
+				Lower: true},
 			{Key: "throughput", Title: "creates, 3 × 64", Unit: "/s"},
 			{Key: "single_throughput", Title: "creates, 1 × 192", Unit: "/s"},
 		},
 	}}
 }
 
-// ReplicaSpec is what a process of its own is asked to do: the replica of an API server, without the server.
+// ReplicaSpec is what a process of its own is asked to do: the replica of an API server, without
+// the server.
 type ReplicaSpec struct {
 	Target, Address string
 	// Group makes the names of this replica's objects its own.
 	Group string
-	// Writers create objects flat out. Probes are created at that rate per second, below a prefix of their own, by other goroutines.
+	// Writers create objects flat out. Probes are created at that rate per second, below a prefix
+	// of their own, by other goroutines.
 	Writers, Probes int
 	// Watch follows the probes.
 	Watch bool
@@ -46,14 +55,17 @@ type ReplicaResult struct {
 	Operations int
 	Elapsed    time.Duration
 	CPU        time.Duration
-	// Acks and Seen are the probes that were acknowledged here, and those that were seen. Window is the measured time, in nanoseconds of Unix time.
+	// Acks and Seen are the probes that were acknowledged here, and those that were seen. Window is
+	// the measured time, in nanoseconds of Unix time.
 	Acks, Seen []moment
 	Window     [2]int64
 }
 
-// replicas compares one replica with three, and measures how soon one sees what another has written.
+// replicas compares one replica with three, and measures how soon one sees what another has
+// written.
 func replicas(ctx context.Context, b *Bench) (Metrics, error) {
-	spec := ReplicaSpec{Target: b.Target.Name(), Address: b.Server.Address(), Warmup: max(b.Duration/10, 500*time.Millisecond), Duration: b.Duration}
+	spec := ReplicaSpec{Target: b.Target.Name(), Address: b.Server.Address(),
+		Warmup: max(b.Duration/10, 500*time.Millisecond), Duration: b.Duration}
 	const probes = 100
 	one, three, probing, following := spec, spec, spec, spec
 	one.Writers, three.Writers = 192, 64
@@ -67,10 +79,19 @@ func replicas(ctx context.Context, b *Bench) (Metrics, error) {
 		specs []ReplicaSpec
 		done  func([]ReplicaResult)
 	}{
-		{"one replica", []ReplicaSpec{one}, func(r []ReplicaResult) { m["single_throughput"] = total(r) }},
-		{"three replicas", []ReplicaSpec{three, three, three}, func(r []ReplicaResult) { m["throughput"] = total(r) }},
-		{"probes, idle", []ReplicaSpec{probing, following}, func(r []ReplicaResult) { m["idle_lag_p50"], m["idle_lag_p99"] = crossLag(r) }},
-		{"probes, three replicas", []ReplicaSpec{busyProbing, busyFollowing, three}, func(r []ReplicaResult) { m["busy_lag_p50"], m["busy_lag_p99"] = crossLag(r) }},
+		{"one replica", []ReplicaSpec{one}, func(r []ReplicaResult) {
+			m["single_throughput"] = total(r)
+		}},
+		{"three replicas", []ReplicaSpec{three, three, three}, func(r []ReplicaResult) {
+			m["throughput"] = total(r)
+		}},
+		{"probes, idle", []ReplicaSpec{probing, following}, func(r []ReplicaResult) {
+			m["idle_lag_p50"], m["idle_lag_p99"] = crossLag(r)
+		}},
+		{"probes, three replicas", []ReplicaSpec{busyProbing, busyFollowing, three},
+			func(r []ReplicaResult) {
+				m["busy_lag_p50"], m["busy_lag_p99"] = crossLag(r)
+			}},
 	} {
 		b.Progress("%s", phase.name)
 		for i := range phase.specs {
@@ -94,7 +115,8 @@ func total(results []ReplicaResult) float64 {
 	return sum
 }
 
-// crossLag is the p50 and p99 of the time from the first replica's acknowledgement to the second's event.
+// crossLag is the p50 and p99 of the time from the first replica's acknowledgement to the second's
+// event.
 func crossLag(results []ReplicaResult) (p50, p99 float64) {
 	acks := make(map[int64]int64)
 	for _, m := range results[0].Acks {

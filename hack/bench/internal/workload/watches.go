@@ -17,32 +17,41 @@ import (
 func watchLines() []Line {
 	lag := func(p50, p99 *Aim) []Measure {
 		return []Measure{
-			{Key: "lag_p50", Title: "event after acknowledgement p50", Unit: "ms", Lower: true, Aim: p50},
-			{Key: "lag_p99", Title: "event after acknowledgement p99", Unit: "ms", Lower: true, Aim: p99},
+			{Key: "lag_p50", Title: "event after acknowledgement p50", Unit: "ms",
+				Lower: true, Aim: p50},
+			{Key: "lag_p99", Title: "event after acknowledgement p99", Unit: "ms",
+				Lower: true, Aim: p99},
 			{Key: "throughput", Title: "writes", Unit: "/s"},
 			{Key: "cpu", Title: "CPU per write", Unit: "µs", Lower: true},
 		}
 	}
 	fifth := ratio(0.2, 0.2)
 	return []Line{
-		{Name: "watch1", Work: "1 watcher, 16 writers flat out, same process", Measures: lag(ratio(1, 1), ratio(1, 1)), Run: watched(1, 0)},
-		{Name: "watch100", Work: "100 watchers, 100 writes/s", Measures: lag(fifth, nil), Run: watched(100, 100)},
-		{Name: "watch1000", Work: "1,000 watchers, 100 writes/s", Measures: lag(fifth, nil), Run: watched(1000, 100)},
-		{Name: "mixed", Work: "64 clients: 70 % update, 20 % get, 10 % create or delete; 10 watchers", Run: mixed(64, 10), Measures: []Measure{
+		{Name: "watch1", Work: "1 watcher, 16 writers flat out, same process",
+			Measures: lag(ratio(1, 1), ratio(1, 1)), Run: watched(1, 0)},
+		{Name: "watch100", Work: "100 watchers, 100 writes/s", Measures: lag(fifth, nil),
+			Run: watched(100, 100)},
+		{Name: "watch1000", Work: "1,000 watchers, 100 writes/s", Measures: lag(fifth, nil),
+			Run: watched(1000, 100)},
+		{Name: "mixed", Work: "64 clients: 70 % update, 20 % get, 10 % create or delete; 10 " +
+			"watchers", Run: mixed(64, 10), Measures: []Measure{
 			{Key: "throughput", Title: "operations", Unit: "/s", Aim: ratio(2, 2)},
-			{Key: "lag_p50", Title: "event after acknowledgement p50", Unit: "ms", Lower: true, Aim: fifth},
+			{Key: "lag_p50", Title: "event after acknowledgement p50", Unit: "ms", Lower: true,
+				Aim: fifth},
 			{Key: "lag_p99", Title: "event after acknowledgement p99", Unit: "ms", Lower: true},
 			{Key: "p50", Title: "operation p50", Unit: "ms", Lower: true},
 			{Key: "cpu", Title: "CPU per operation", Unit: "µs", Lower: true},
 		}},
-		{Name: "replay", Work: "watch that catches up with 100,000 events", Run: replay(100_000), Measures: []Measure{
-			{Key: "throughput", Title: "events", Unit: "/s", Aim: ratio(2, 2)},
-			{Key: "cpu", Title: "CPU per event", Unit: "µs", Lower: true},
-		}},
+		{Name: "replay", Work: "watch that catches up with 100,000 events", Run: replay(100_000),
+			Measures: []Measure{
+				{Key: "throughput", Title: "events", Unit: "/s", Aim: ratio(2, 2)},
+				{Key: "cpu", Title: "CPU per event", Unit: "µs", Lower: true},
+			}},
 	}
 }
 
-// watched measures how long after its acknowledgement a write is seen by the watchers; rate is writes per second, 0 for as many as there can be.
+// watched measures how long after its acknowledgement a write is seen by the watchers; rate is
+// writes per second, 0 for as many as there can be.
 func watched(watchers, rate int) func(context.Context, *Bench) (Metrics, error) {
 	const writers = 16
 	return func(ctx context.Context, b *Bench) (Metrics, error) {
@@ -59,7 +68,8 @@ func watched(watchers, rate int) func(context.Context, *Bench) (Metrics, error) 
 					return err
 				}
 				out, name := &example.Pod{}, object.Name(fmt.Sprintf("w%03d", worker), i)
-				if err := b.Store.Create(ctx, object.Key(object.Prefix, name), object.New(name), out, 0); err != nil {
+				if err := b.Store.Create(ctx, object.Key(object.Prefix, name), object.New(name),
+					out, 0); err != nil {
 					return err
 				}
 				return acks.record(worker, out)
@@ -71,8 +81,10 @@ func watched(watchers, rate int) func(context.Context, *Bench) (Metrics, error) 
 	}
 }
 
-// observed runs work while watchers look on, waits until they have seen everything, and adds the events' lags to the work's figures.
-func (b *Bench) observed(ctx context.Context, watchers int, acks *ledger, work func() (*crew, window, error)) (_ Metrics, err error) {
+// observed runs work while watchers look on, waits until they have seen everything, and adds the
+// events' lags to the work's figures.
+func (b *Bench) observed(ctx context.Context, watchers int, acks *ledger,
+	work func() (*crew, window, error)) (_ Metrics, err error) {
 	followers, err := b.followAll(ctx, watchers)
 	defer func() { err = errors.Join(err, stopAll(followers)) }()
 	if err != nil {
@@ -97,7 +109,8 @@ func (b *Bench) observed(ctx context.Context, watchers int, acks *ledger, work f
 	if len(all) == 0 {
 		return nil, errors.New("no event was seen in the measured time")
 	}
-	m["lag_p50"], m["lag_p99"] = measure.Milliseconds(all.Percentile(50)), measure.Milliseconds(all.Percentile(99))
+	m["lag_p50"], m["lag_p99"] = measure.Milliseconds(all.Percentile(50)),
+		measure.Milliseconds(all.Percentile(99))
 	return m, nil
 }
 
@@ -110,7 +123,8 @@ func mixed(clients, watchers int) func(context.Context, *Bench) (Metrics, error)
 		}
 		acks := newLedger(clients)
 		return b.observed(ctx, watchers, acks, func() (*crew, window, error) {
-			// The names of the objects that each client has created and not yet deleted; it has one at most.
+			// The names of the objects that each client has created and not yet deleted; it has one
+			// at most.
 			own := make([]string, clients)
 			crew := b.hire(ctx, clients, func(ctx context.Context, client, i int) error {
 				name := pods[rand.IntN(len(pods))].Name
@@ -120,14 +134,17 @@ func mixed(clients, watchers int) func(context.Context, *Bench) (Metrics, error)
 				case dice < 70:
 					out, err = update(ctx, b.Store, name, i*clients+client+1, nil)
 				case dice < 90:
-					return b.Store.Get(ctx, object.Key(object.Prefix, name), storage.GetOptions{}, &example.Pod{})
+					return b.Store.Get(ctx, object.Key(object.Prefix, name), storage.GetOptions{},
+						&example.Pod{})
 				case own[client] == "":
 					own[client] = object.Name(fmt.Sprintf("c%03d", client), i)
 					out = &example.Pod{}
-					err = b.Store.Create(ctx, object.Key(object.Prefix, own[client]), object.New(own[client]), out, 0)
+					err = b.Store.Create(ctx, object.Key(object.Prefix, own[client]),
+						object.New(own[client]), out, 0)
 				default:
 					out = &example.Pod{}
-					err = b.Store.Delete(ctx, object.Key(object.Prefix, own[client]), out, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{})
+					err = b.Store.Delete(ctx, object.Key(object.Prefix, own[client]), out, nil,
+						storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{})
 					own[client] = ""
 				}
 				if err != nil {

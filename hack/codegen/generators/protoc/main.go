@@ -1,5 +1,5 @@
-// Command protoc replaces the C++ protoc for go-to-protobuf, since no Go module can pin that program. It
-// compiles proto files and runs the plugin protoc-gen-gogo on them.
+// Command protoc replaces the C++ protoc for go-to-protobuf, since no Go module can pin that
+// program. It compiles proto files and runs the plugin protoc-gen-gogo on them.
 //
 //	protoc -I directory … --gogo_out=directory file.proto …
 package main
@@ -73,7 +73,8 @@ func run(args []string) error {
 	return nil
 }
 
-// relative returns the name by which other files import a file: its path below the root that contains it most closely.
+// relative returns the name by which other files import a file: its path below the root that
+// contains it most closely.
 func relative(file string, roots []string) (string, error) {
 	best := ""
 	for _, root := range roots {

@@ -1,8 +1,10 @@
-// Package balancer is a small TCP balancer on the loopback interface. It stands in for kube-proxy: new connections go to the backends in turn; a
-// connection that exists stays with its backend, also when that is no longer among the backends.
+// Package balancer is a small TCP balancer on the loopback interface. It stands in for kube-proxy:
+// new connections go to the backends in turn; a connection that exists stays with its backend, also
+// when that is no longer among the backends.
 //
-// Only when no backend is left, all connections are closed. Kube-apiserver takes an APIService for unavailable when its Service has no endpoints; of
-// a Service of type ExternalName it does not know that, and would ask for discovery over the connection that it has.
+// Only when no backend is left, all connections are closed. Kube-apiserver takes an APIService for
+// unavailable when its Service has no endpoints; of a Service of type ExternalName it does not know
+// that, and would ask for discovery over the connection that it has.
 package balancer
 
 import (
@@ -24,7 +26,8 @@ type Balancer struct {
 	done     sync.WaitGroup
 }
 
-// New starts a balancer without backends on a free port of 127.0.0.1: it accepts connections and closes them at once.
+// New starts a balancer without backends on a free port of 127.0.0.1: it accepts connections and
+// closes them at once.
 func New() (*Balancer, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -72,7 +75,8 @@ func (b *Balancer) accept() {
 	}
 }
 
-// pick connects to the next backend. There is no second try with another one, as there is none with kube-proxy.
+// pick connects to the next backend. There is no second try with another one, as there is none with
+// kube-proxy.
 func (b *Balancer) pick() (net.Conn, error) {
 	b.mu.Lock()
 	if len(b.backends) == 0 {

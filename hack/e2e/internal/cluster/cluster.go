@@ -1,5 +1,6 @@
-// Package cluster runs a Kubernetes control plane on the loopback interface: etcd, kube-apiserver, kube-controller-manager and kube-scheduler, as
-// upstream's own programs, with certificates and RBAC, and without containers or privileges.
+// Package cluster runs a Kubernetes control plane on the loopback interface: etcd, kube-apiserver,
+// kube-controller-manager and kube-scheduler, as upstream's own programs, with certificates and
+// RBAC, and without containers or privileges.
 package cluster
 
 import (
@@ -29,13 +30,15 @@ import (
 const (
 	// Host is the address at which everything listens.
 	Host = "127.0.0.1"
-	// FrontProxyName is the name in the certificate with which kube-apiserver proves to extension API servers who it is.
+	// FrontProxyName is the name in the certificate with which kube-apiserver proves to extension
+	// API servers who it is.
 	FrontProxyName = "front-proxy-client"
 
 	startTimeout = 2 * time.Minute
 )
 
-// controllers are what the tests need of kube-controller-manager. The rest would only take time from them.
+// controllers are what the tests need of kube-controller-manager. The rest would only take time
+// from them.
 var controllers = []string{
 	"clusterrole-aggregation-controller",
 	"deployment-controller",
@@ -52,9 +55,11 @@ var controllers = []string{
 
 // Cluster is a running control plane.
 type Cluster struct {
-	// CA signs the certificates of the servers and of the users, FrontProxyCA that of the front proxy.
+	// CA signs the certificates of the servers and of the users, FrontProxyCA that of the front
+	// proxy.
 	CA, FrontProxyCA *pki.Pair
-	// Admin is the configuration of a client that may do everything, Kubeconfig a file with the same.
+	// Admin is the configuration of a client that may do everything, Kubeconfig a file with the
+	// same.
 	Admin      *rest.Config
 	Kubeconfig string
 	// Etcd is the URL of the cluster's etcd.
@@ -63,14 +68,16 @@ type Cluster struct {
 	Port int
 	// APIServer is kube-apiserver.
 	APIServer *process.Process
-	// AuditLog is the file in which kube-apiserver writes what service accounts ask of it, other than those of its own namespace.
+	// AuditLog is the file in which kube-apiserver writes what service accounts ask of it, other
+	// than those of its own namespace.
 	AuditLog string
 
 	bin, dir string
 	started  []*process.Process
 }
 
-// Start starts a control plane from the programs in the directory bin, and waits until kube-apiserver is ready. All files are made below dir.
+// Start starts a control plane from the programs in the directory bin, and waits until
+// kube-apiserver is ready. All files are made below dir.
 func Start(ctx context.Context, bin, dir string) (*Cluster, error) {
 	c := &Cluster{bin: bin, dir: dir}
 	if err := c.start(ctx); err != nil {
@@ -120,7 +127,9 @@ func (c *Cluster) path(elem ...string) string {
 }
 
 func (c *Cluster) run(name string, args ...string) (*process.Process, error) {
-	p, err := process.Start(process.Spec{Name: name, Command: append([]string{filepath.Join(c.bin, name)}, args...), Env: os.Environ(), Dir: c.dir, Logs: c.Logs()})
+	p, err := process.Start(process.Spec{Name: name,
+		Command: append([]string{filepath.Join(c.bin, name)}, args...), Env: os.Environ(),
+		Dir: c.dir, Logs: c.Logs()})
 	if err == nil {
 		c.started = append(c.started, p)
 	}
@@ -161,7 +170,8 @@ func (c *Cluster) writeCertificates() error {
 	)
 }
 
-// Sign makes a certificate that is valid while the tests run. Without an authority it is signed by itself.
+// Sign makes a certificate that is valid while the tests run. Without an authority it is signed by
+// itself.
 func Sign(authority *pki.Pair, t pki.Template) (*pki.Pair, error) {
 	from, to := validity()
 	if authority == nil {
@@ -193,7 +203,8 @@ func (c *Cluster) startEtcd() error {
 	peerURL := "http://" + net.JoinHostPort(Host, strconv.Itoa(peer))
 	_, err = c.run("etcd", "--name=etcd", "--log-level=warn", "--data-dir="+c.path("etcd"),
 		"--listen-client-urls="+c.Etcd, "--advertise-client-urls="+c.Etcd,
-		"--listen-peer-urls="+peerURL, "--initial-advertise-peer-urls="+peerURL, "--initial-cluster=etcd="+peerURL)
+		"--listen-peer-urls="+peerURL, "--initial-advertise-peer-urls="+peerURL,
+		"--initial-cluster=etcd="+peerURL)
 	return err
 }
 
@@ -212,17 +223,25 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 	}
 	file := func(name string) string { return c.path("pki", name) }
 	c.APIServer, err = c.run("kube-apiserver",
-		"--etcd-servers="+c.Etcd, "--bind-address="+Host, "--advertise-address="+Host, "--secure-port="+strconv.Itoa(c.Port),
+		"--etcd-servers="+c.Etcd, "--bind-address="+Host, "--advertise-address="+Host,
+		"--secure-port="+strconv.Itoa(c.Port),
 		// There are no nodes that would need to find it under the Service's address.
 		"--endpoint-reconciler-type=none",
-		"--tls-cert-file="+file("apiserver.crt"), "--tls-private-key-file="+file("apiserver.key"), "--client-ca-file="+file("ca.crt"),
+		"--tls-cert-file="+file("apiserver.crt"), "--tls-private-key-file="+file("apiserver.key"),
+		"--client-ca-file="+file("ca.crt"),
 		"--authorization-mode=RBAC",
-		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+file("tokens.key"), "--service-account-signing-key-file="+file("tokens.key"),
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+
+			file("tokens.key"), "--service-account-signing-key-file="+file("tokens.key"),
 		"--service-cluster-ip-range=10.96.0.0/16",
-		// The aggregation layer, as kubeadm sets it up. The addresses of Services are used, not those of pods.
-		"--requestheader-client-ca-file="+file("front-proxy-ca.crt"), "--requestheader-allowed-names="+FrontProxyName,
-		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
-		"--proxy-client-cert-file="+file("front-proxy.crt"), "--proxy-client-key-file="+file("front-proxy.key"),
+		// The aggregation layer, as kubeadm sets it up. The addresses of Services are used, not
+		// those of pods.
+		"--requestheader-client-ca-file="+file("front-proxy-ca.crt"),
+		"--requestheader-allowed-names="+FrontProxyName,
+		"--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file="+file("front-proxy.crt"), "--proxy-client-key-file="+
+			file("front-proxy.key"),
 		"--enable-aggregator-routing=false",
 		"--audit-policy-file="+policy, "--audit-log-path="+c.AuditLog,
 	)
@@ -246,19 +265,22 @@ func (c *Cluster) startController(name string) error {
 		return err
 	}
 	args := []string{
-		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
+		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig,
+		"--authorization-kubeconfig=" + kubeconfig,
 		// One of each, and nobody asks it for metrics.
 		"--leader-elect=false", "--secure-port=0",
 	}
 	if name == "kube-controller-manager" {
-		args = append(args, "--controllers="+strings.Join(controllers, ","), "--use-service-account-credentials=true",
-			"--root-ca-file="+c.path("pki", "ca.crt"), "--service-account-private-key-file="+c.path("pki", "tokens.key"))
+		args = append(args, "--controllers="+strings.Join(controllers, ","),
+			"--use-service-account-credentials=true", "--root-ca-file="+c.path("pki", "ca.crt"),
+			"--service-account-private-key-file="+c.path("pki", "tokens.key"))
 	}
 	_, err = c.run(name, args...)
 	return err
 }
 
-// auditPolicy lets kube-apiserver write down who asked for what, if he is a service account and none of Kubernetes itself.
+// auditPolicy lets kube-apiserver write down who asked for what, if he is a service account and
+// none of Kubernetes itself.
 const auditPolicy = `
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -272,7 +294,8 @@ rules:
 // URL is kube-apiserver's.
 func (c *Cluster) URL() string { return "https://" + net.JoinHostPort(Host, strconv.Itoa(c.Port)) }
 
-// User issues a certificate for a user, and returns it as a client's configuration and as a kubeconfig.
+// User issues a certificate for a user, and returns it as a client's configuration and as a
+// kubeconfig.
 func (c *Cluster) User(name string, groups ...string) (*rest.Config, string, error) {
 	pair, err := Sign(c.CA, pki.Client(name, groups...))
 	if err != nil {

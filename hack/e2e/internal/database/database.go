@@ -15,7 +15,8 @@ import (
 
 // Database is a database server.
 type Database struct {
-	// URL is that of an empty database, with the password. Version and Source say what the server is and where it came from.
+	// URL is that of an empty database, with the password. Version and Source say what the server
+	// is and where it came from.
 	URL, Version, Source string
 
 	cmd *exec.Cmd
@@ -42,7 +43,8 @@ func Start(bin, kind string) (*Database, error) {
 	}
 	if err := d.out.Decode(d); err != nil {
 		// Why it has ended it has said on standard error.
-		return nil, fmt.Errorf("dbserve could not start a database server of kind %s: %w", kind, errors.Join(d.Close(), err))
+		return nil, fmt.Errorf("dbserve could not start a database server of kind %s: %w", kind,
+			errors.Join(d.Close(), err))
 	}
 	return d, nil
 }

@@ -69,13 +69,15 @@ func (p *pod) resolve(ctx context.Context, from *corev1.EnvVarSource) (string, e
 		}
 		return string(value), nil
 	case from.ConfigMapKeyRef != nil:
-		config, err := core.ConfigMaps(namespace).Get(ctx, from.ConfigMapKeyRef.Name, metav1.GetOptions{})
+		config, err := core.ConfigMaps(namespace).Get(ctx, from.ConfigMapKeyRef.Name,
+			metav1.GetOptions{})
 		if err != nil {
 			return "", err
 		}
 		value, ok := config.Data[from.ConfigMapKeyRef.Key]
 		if !ok {
-			return "", fmt.Errorf("config map %s has no key %s", config.Name, from.ConfigMapKeyRef.Key)
+			return "", fmt.Errorf("config map %s has no key %s", config.Name,
+				from.ConfigMapKeyRef.Key)
 		}
 		return value, nil
 	}
@@ -115,7 +117,8 @@ func expand(s string, e *environment) string {
 			s = rest
 			continue
 		}
-		if name, rest, ok := strings.Cut(strings.TrimPrefix(after, "("), ")"); ok && strings.HasPrefix(after, "(") {
+		if name, rest, ok := strings.Cut(strings.TrimPrefix(after, "("), ")"); ok &&
+			strings.HasPrefix(after, "(") {
 			if value, known := e.values[name]; known {
 				b.WriteString(value)
 				s = rest

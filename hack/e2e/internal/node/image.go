@@ -29,7 +29,8 @@ type imageFile struct {
 	dir  bool
 }
 
-// LoadImage unpacks an image from a file as "docker save" writes it, which must be on the same file system as the pods' directories.
+// LoadImage unpacks an image from a file as "docker save" writes it, which must be on the same file
+// system as the pods' directories.
 func LoadImage(file, into string) (*Image, error) {
 	image := &Image{root: into}
 	if err := os.MkdirAll(into, 0o755); err != nil {
@@ -43,7 +44,8 @@ func LoadImage(file, into string) (*Image, error) {
 		Config string
 		Layers []string
 	}
-	if err := json.Unmarshal(entries["manifest.json"], &manifests); err != nil || len(manifests) != 1 {
+	if err := json.Unmarshal(entries["manifest.json"], &manifests); err != nil ||
+		len(manifests) != 1 {
 		return nil, fmt.Errorf("%s has no manifest of one image: %w", file, err)
 	}
 	var config struct {
@@ -59,7 +61,8 @@ func LoadImage(file, into string) (*Image, error) {
 	image.entrypoint, image.workingDir = config.Config.Entrypoint, config.Config.WorkingDir
 	user, _, _ := strings.Cut(config.Config.User, ":")
 	if image.user, err = strconv.Atoi(user); err != nil {
-		return nil, fmt.Errorf("%s has the user %q, which is not a number: %w", file, config.Config.User, err)
+		return nil, fmt.Errorf("%s has the user %q, which is not a number: %w", file,
+			config.Config.User, err)
 	}
 	for _, layer := range manifests[0].Layers {
 		if err := image.unpack(entries[layer]); err != nil {
@@ -130,7 +133,8 @@ func (i *Image) unpack(layer []byte) error {
 	}
 }
 
-// install makes the image's files in a container's root directory, as a file system that may only be read.
+// install makes the image's files in a container's root directory, as a file system that may only
+// be read.
 func (i *Image) install(root string) error {
 	for _, f := range i.files {
 		name := filepath.Join(root, f.path)

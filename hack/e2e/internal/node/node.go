@@ -1,20 +1,24 @@
-// Package node stands in for a kubelet on a machine without container runtime: it registers a node, and runs the pods that the scheduler
-// binds to it as processes of this machine.
+// Package node stands in for a kubelet on a machine without container runtime: it registers a node,
+// and runs the pods that the scheduler binds to it as processes of this machine.
 //
-// A process has the arguments, the environment, the user and the mounted files that its pod asks for. Its root directory has what is
-// in its image and the mounted volumes, and nothing else of this machine; a root file system that may only be read has no directory in which it could write. Probes are made,
-// containers that end or are not alive are started again, and Secrets and ConfigMaps that change are written anew while the process runs, all as a
-// kubelet does.
+// A process has the arguments, the environment, the user and the mounted files that its pod asks
+// for. Its root directory has what is in its image and the mounted volumes, and nothing else of
+// this machine; a root file system that may only be read has no directory in which it could write.
+// Probes are made, containers that end or are not alive are started again, and Secrets and
+// ConfigMaps that change are written anew while the process runs, all as a kubelet does.
 //
-// What a process does not have is a sandbox: there are no namespaces, no cgroups and no seccomp filter. Instead of a network of its own a pod has an
-// address of its own among 127.0.0.0/8, and the flag --bind-address with that address after its arguments.
+// What a process does not have is a sandbox: there are no namespaces, no cgroups and no seccomp
+// filter. Instead of a network of its own a pod has an address of its own among 127.0.0.0/8, and
+// the flag --bind-address with that address after its arguments.
 //
-// A pod that needs something that is not here (several containers, other kinds of volumes and probes) is an error, which [Node.Errors] tells.
+// A pod that needs something that is not here (several containers, other kinds of volumes and
+// probes) is an error, which [Node.Errors] tells.
 //
-// The library virtual-kubelet (node, version 1.13) would take over about 360 of these 1,400 lines: the
-// node object and its heartbeat, the informer of pods, and variables from ConfigMaps and Secrets. It has
-// no volumes, probes, restarts or processes, which are the rest, and it asks the author of a provider for
-// them. It depends on controller-runtime and on older Kubernetes modules. So it is not used.
+// The library virtual-kubelet (node, version 1.13) would take over about 360 of these 1,400 lines:
+// the node object and its heartbeat, the informer of pods, and variables from ConfigMaps and
+// Secrets. It has no volumes, probes, restarts or processes, which are the rest, and it asks the
+// author of a provider for them. It depends on controller-runtime and on older Kubernetes modules.
+// So it is not used.
 package node
 
 import (
@@ -48,7 +52,8 @@ const Name = "loopback"
 type Config struct {
 	// Client may do what a kubelet may.
 	Client kubernetes.Interface
-	// Env is what every container finds in its environment besides what its pod says: the address of the API server.
+	// Env is what every container finds in its environment besides what its pod says: the address
+	// of the API server.
 	Env []string
 	// Dir is where the pods' directories are made, Logs where their logs are written.
 	Dir, Logs string
@@ -76,14 +81,16 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 		}
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	n := &Node{Config: config, cancel: cancel, images: map[string]*Image{}, pods: map[types.UID]*pod{}, lastIP: 1}
+	n := &Node{Config: config, cancel: cancel, images: map[string]*Image{},
+		pods: map[types.UID]*pod{}, lastIP: 1}
 	if err := n.register(ctx); err != nil {
 		cancel()
 		return nil, fmt.Errorf("register the node: %w", err)
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(config.Client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", Name).String()
-	}))
+	factory := informers.NewSharedInformerFactoryWithOptions(config.Client, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", Name).String()
+		}))
 	_, err := factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { n.observe(ctx, obj.(*corev1.Pod)) },
 		UpdateFunc: func(_, obj any) { n.observe(ctx, obj.(*corev1.Pod)) },
@@ -146,22 +153,29 @@ func (n *Node) register(ctx context.Context) error {
 		corev1.ResourcePods:   resource.MustParse("110"),
 	}
 	node, err := n.Client.CoreV1().Nodes().Create(ctx, &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: Name, Labels: map[string]string{corev1.LabelHostname: Name, corev1.LabelTopologyZone: "zone-1", corev1.LabelOSStable: "linux"}},
+		ObjectMeta: metav1.ObjectMeta{Name: Name,
+			Labels: map[string]string{corev1.LabelHostname: Name,
+				corev1.LabelTopologyZone: "zone-1", corev1.LabelOSStable: "linux"}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
 	node.Status.Capacity, node.Status.Allocatable = capacity, capacity
-	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastTransitionTime: metav1.Now(), LastHeartbeatTime: metav1.Now()}}
-	if node, err = n.Client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady,
+		Status: corev1.ConditionTrue, Reason: "KubeletReady", LastTransitionTime: metav1.Now(),
+		LastHeartbeatTime: metav1.Now()}}
+	if node, err = n.Client.CoreV1().Nodes().UpdateStatus(ctx, node,
+		metav1.UpdateOptions{}); err != nil {
 		return err
 	}
-	// Every new node gets the taint "not ready", which the controller for the life of nodes would take away.
+	// Every new node gets the taint "not ready", which the controller for the life of nodes would
+	// take away.
 	node.Spec.Taints = nil
 	if _, err = n.Client.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
-	// A volume for the one who claims it first, as an administrator makes it where no storage class does.
+	// A volume for the one who claims it first, as an administrator makes it where no storage class
+	// does.
 	_, err = n.Client.CoreV1().PersistentVolumes().Create(ctx, &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: Name},
 		Spec: corev1.PersistentVolumeSpec{
@@ -189,7 +203,8 @@ func (n *Node) observe(ctx context.Context, object *corev1.Pod) {
 		defer p.cancel()
 		if err := p.run(ctx); err != nil && ctx.Err() == nil {
 			n.mu.Lock()
-			n.problem = append(n.problem, fmt.Errorf("pod %s/%s: %w", object.Namespace, object.Name, err))
+			n.problem = append(n.problem, fmt.Errorf("pod %s/%s: %w", object.Namespace,
+				object.Name, err))
 			n.mu.Unlock()
 		}
 	})
@@ -223,5 +238,6 @@ func (n *Node) image(name string) (*Image, error) {
 	if image, ok := n.images[name]; ok {
 		return image, nil
 	}
-	return nil, fmt.Errorf("there is no image %q here, only %s", name, strings.Join(slices.Sorted(maps.Keys(n.images)), ", "))
+	return nil, fmt.Errorf("there is no image %q here, only %s", name,
+		strings.Join(slices.Sorted(maps.Keys(n.images)), ", "))
 }

@@ -23,9 +23,11 @@ import (
 )
 
 const (
-	// restartDelay is how long a container that has ended rests before it is started again. A kubelet's grows from ten seconds; a test has no time for that.
+	// restartDelay is how long a container that has ended rests before it is started again. A
+	// kubelet's grows from ten seconds; a test has no time for that.
 	restartDelay = time.Second
-	// refreshPeriod is how often mounted Secrets and ConfigMaps are read again. A kubelet takes about a minute.
+	// refreshPeriod is how often mounted Secrets and ConfigMaps are read again. A kubelet takes
+	// about a minute.
 	refreshPeriod = time.Second
 	// defaultGrace is how long a container has to end, if its pod does not say.
 	defaultGrace = 30
@@ -209,9 +211,11 @@ func (p *pod) terminate(running *process.Process) error {
 
 // remove confirms to the API server that the pod has ended.
 func (p *pod) remove(ctx context.Context) error {
-	err := p.node.Client.CoreV1().Pods(p.object.Namespace).Delete(ctx, p.object.Name, metav1.DeleteOptions{
-		GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(p.object.UID)),
-	})
+	err := p.node.Client.CoreV1().Pods(p.object.Namespace).Delete(ctx, p.object.Name,
+		metav1.DeleteOptions{
+			GracePeriodSeconds: ptr.To[int64](0),
+			Preconditions:      metav1.NewUIDPreconditions(string(p.object.UID)),
+		})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
@@ -232,8 +236,10 @@ func (p *pod) supported() error {
 	if p.image, err = p.node.image(c.Image); err != nil {
 		return err
 	}
-	if s := c.SecurityContext; p.runAsUser() == 0 || s == nil || s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem {
-		return errors.New("only pods that do not run as root and do not write to their root file system can run here")
+	if s := c.SecurityContext; p.runAsUser() == 0 || s == nil || s.ReadOnlyRootFilesystem == nil ||
+		!*s.ReadOnlyRootFilesystem {
+		return errors.New("only pods that do not run as root and do not write to their root file " +
+			"system can run here")
 	}
 	return nil
 }
@@ -254,15 +260,19 @@ func (p *pod) spec(ctx context.Context) (*process.Spec, error) {
 	attributes := syscall.SysProcAttr{Chroot: p.root}
 	uid, gid := p.runAsUser(), p.runAsGroup()
 	if os.Geteuid() == 0 {
-		attributes.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid), Groups: p.groups()}
+		attributes.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid),
+			Groups: p.groups()}
 	} else {
 		// Who is not root may still have a root directory of his own in a user namespace.
 		attributes.Cloneflags = syscall.CLONE_NEWUSER
-		attributes.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: os.Geteuid(), Size: 1}}
-		attributes.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: os.Getegid(), Size: 1}}
+		attributes.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: os.Geteuid(),
+			Size: 1}}
+		attributes.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: os.Getegid(),
+			Size: 1}}
 	}
 	dir := cmp.Or(c.WorkingDir, p.image.workingDir, "/")
-	return &process.Spec{Name: p.object.Name, Command: command, Env: env.list(), Dir: dir, Logs: p.node.Logs, Attributes: attributes}, nil
+	return &process.Spec{Name: p.object.Name, Command: command, Env: env.list(), Dir: dir,
+		Logs: p.node.Logs, Attributes: attributes}, nil
 }
 
 func (p *pod) runAsUser() int {
@@ -309,10 +319,13 @@ func (p *pod) writeStatus(ctx context.Context) {
 		case <-p.unsynced:
 		}
 		// The API server may be away for a while.
-		_ = wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-			err := retry.RetryOnConflict(retry.DefaultRetry, func() error { return p.writeStatusOnce(ctx) })
-			return err == nil || apierrors.IsNotFound(err), nil
-		})
+		_ = wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true,
+			func(ctx context.Context) (bool, error) {
+				err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+					return p.writeStatusOnce(ctx)
+				})
+				return err == nil || apierrors.IsNotFound(err), nil
+			})
 	}
 }
 
@@ -339,12 +352,14 @@ func (p *pod) writeStatusOnce(ctx context.Context) error {
 		return corev1.PodCondition{Type: kind, Status: status, LastTransitionTime: now}
 	}
 	object.Status.Conditions = []corev1.PodCondition{
-		condition(corev1.PodScheduled, true), condition(corev1.PodReadyToStartContainers, true), condition(corev1.PodInitialized, true),
+		condition(corev1.PodScheduled, true), condition(corev1.PodReadyToStartContainers, true),
+		condition(corev1.PodInitialized, true),
 		condition(corev1.ContainersReady, s.ready), condition(corev1.PodReady, s.ready),
 	}
 	object.Status.Phase = corev1.PodRunning
 	object.Status.HostIP, object.Status.PodIP = "127.0.0.1", p.ip
-	object.Status.HostIPs, object.Status.PodIPs = []corev1.HostIP{{IP: "127.0.0.1"}}, []corev1.PodIP{{IP: p.ip}}
+	object.Status.HostIPs, object.Status.PodIPs = []corev1.HostIP{{IP: "127.0.0.1"}},
+		[]corev1.PodIP{{IP: p.ip}}
 	if object.Status.StartTime == nil {
 		object.Status.StartTime = &now
 	}
@@ -354,7 +369,8 @@ func (p *pod) writeStatusOnce(ctx context.Context) error {
 		state = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: s.since}}
 	}
 	object.Status.ContainerStatuses = []corev1.ContainerStatus{{
-		Name: c.Name, Image: c.Image, Ready: s.ready, Started: &s.started, RestartCount: s.restarts, State: state,
+		Name: c.Name, Image: c.Image, Ready: s.ready, Started: &s.started, RestartCount: s.restarts,
+		State: state,
 	}}
 	_, err = pods.UpdateStatus(ctx, object, metav1.UpdateOptions{})
 	return err

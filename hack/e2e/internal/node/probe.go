@@ -14,11 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// prober asks a container, as a kubelet does: without a look at the certificate, and on a new connection each time.
-var prober = &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
+// prober asks a container, as a kubelet does: without a look at the certificate, and on a new
+// connection each time.
+var prober = &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+	DisableKeepAlives: true}
 
-// probe makes the probes of a container until ctx ends: the startup probe first, then the others. It closes dead when the container is to be
-// started again.
+// probe makes the probes of a container until ctx ends: the startup probe first, then the others.
+// It closes dead when the container is to be started again.
 func (p *pod) probe(ctx context.Context, dead chan<- struct{}) {
 	c := p.object.Spec.Containers[0]
 	var once sync.Once
@@ -60,8 +62,8 @@ func (p *pod) probe(ctx context.Context, dead chan<- struct{}) {
 	})
 }
 
-// repeat makes a probe again and again until ctx ends. It calls result when the threshold of successes or failures is reached, and again when
-// that changes, until result returns false.
+// repeat makes a probe again and again until ctx ends. It calls result when the threshold of
+// successes or failures is reached, and again when that changes, until result returns false.
 func (p *pod) repeat(ctx context.Context, probe *corev1.Probe, result func(ok bool) bool) {
 	if !pause(ctx, time.Duration(probe.InitialDelaySeconds)*time.Second) {
 		return
@@ -117,7 +119,8 @@ func (p *pod) ask(ctx context.Context, probe *corev1.Probe) error {
 	if get.Scheme == corev1.URISchemeHTTPS {
 		scheme = "https"
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s://%s%s", scheme, net.JoinHostPort(p.ip, strconv.Itoa(int(port))), get.Path), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s://%s%s", scheme,
+		net.JoinHostPort(p.ip, strconv.Itoa(int(port))), get.Path), nil)
 	if err != nil {
 		return err
 	}

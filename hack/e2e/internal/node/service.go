@@ -15,16 +15,21 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Follow stands in for the part of kube-proxy that knows a Service's backends: it calls set with the addresses of the pods that the Service
-// selects and that are ready and not about to end, whenever that changes, until ctx ends.
-func Follow(ctx context.Context, client kubernetes.Interface, service *corev1.Service, set func(addresses ...string)) error {
+// Follow stands in for the part of kube-proxy that knows a Service's backends: it calls set with
+// the addresses of the pods that the Service selects and that are ready and not about to end,
+// whenever that changes, until ctx ends.
+func Follow(ctx context.Context, client kubernetes.Interface, service *corev1.Service,
+	set func(addresses ...string)) error {
 	if len(service.Spec.Selector) == 0 || len(service.Spec.Ports) != 1 {
-		return fmt.Errorf("service %s/%s must have a selector and one port", service.Namespace, service.Name)
+		return fmt.Errorf("service %s/%s must have a selector and one port", service.Namespace,
+			service.Name)
 	}
 	target := service.Spec.Ports[0].TargetPort
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(service.Namespace), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.LabelSelector = labels.SelectorFromSet(service.Spec.Selector).String()
-	}))
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0,
+		informers.WithNamespace(service.Namespace),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.LabelSelector = labels.SelectorFromSet(service.Spec.Selector).String()
+		}))
 	pods := factory.Core().V1().Pods()
 	sync := func() {
 		list, err := pods.Lister().List(labels.Everything())
@@ -37,13 +42,16 @@ func Follow(ctx context.Context, client kubernetes.Interface, service *corev1.Se
 			if err != nil || pod.DeletionTimestamp != nil || !ready(pod) {
 				continue
 			}
-			addresses = append(addresses, net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(port))))
+			addresses = append(addresses,
+				net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(port))))
 		}
 		slices.Sort(addresses)
 		set(addresses...)
 	}
 	_, err := pods.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { sync() }, UpdateFunc: func(_, _ any) { sync() }, DeleteFunc: func(any) { sync() },
+		AddFunc: func(any) {
+			sync()
+		}, UpdateFunc: func(_, _ any) { sync() }, DeleteFunc: func(any) { sync() },
 	})
 	if err != nil {
 		return err

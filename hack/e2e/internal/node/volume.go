@@ -51,7 +51,8 @@ func (p *pod) mount(ctx context.Context) (*volumes, error) {
 		return nil, err
 	}
 	// Every container has this file from its kubelet.
-	if err := os.WriteFile(filepath.Join(p.root, "etc", "hosts"), []byte("127.0.0.1 localhost\n"+p.ip+" "+p.object.Name+"\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(p.root, "etc", "hosts"),
+		[]byte("127.0.0.1 localhost\n"+p.ip+" "+p.object.Name+"\n"), 0o644); err != nil {
 		return nil, err
 	}
 	sources := map[string]corev1.VolumeSource{}
@@ -95,7 +96,8 @@ func (v *volumes) mountOne(ctx context.Context, dir string, source corev1.Volume
 		if err := v.pod.own(claim, 0o770); err != nil {
 			return err
 		}
-		// It takes the place of the image's directory, if that has one, and is one pod's at a time, as with the access mode ReadWriteOncePod.
+		// It takes the place of the image's directory, if that has one, and is one pod's at a time,
+		// as with the access mode ReadWriteOncePod.
 		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -108,7 +110,8 @@ func (v *volumes) mountOne(ctx context.Context, dir string, source corev1.Volume
 // unmount gives the claims back.
 func (v *volumes) unmount() {
 	for dir, claim := range v.claims {
-		// Nothing can be done about an error; the next pod finds an empty volume, and its test fails.
+		// Nothing can be done about an error; the next pod finds an empty volume, and its test
+		// fails.
 		_ = os.Rename(dir, claim)
 	}
 }
@@ -130,7 +133,8 @@ func (v *volumes) refresh(ctx context.Context) {
 	}
 }
 
-// write makes the directory hold what the source has now. All files change at once, by one symbolic link, as with a kubelet.
+// write makes the directory hold what the source has now. All files change at once, by one symbolic
+// link, as with a kubelet.
 func (v *volumes) write(ctx context.Context, c *content) error {
 	files, err := v.read(ctx, c)
 	if err != nil {
@@ -193,7 +197,8 @@ func topNames(files map[string]file) []string {
 	return slices.Sorted(maps.Keys(tops))
 }
 
-// own gives a file to root and the pod's group for files, so that the container may read it; in a directory it may also write.
+// own gives a file to root and the pod's group for files, so that the container may read it; in a
+// directory it may also write.
 func (p *pod) own(path string, mode os.FileMode) error {
 	if os.Geteuid() != 0 {
 		return os.Chmod(path, mode)
@@ -212,19 +217,24 @@ func (v *volumes) read(ctx context.Context, c *content) (map[string]file, error)
 	s := c.source
 	switch {
 	case s.Secret != nil:
-		return files, v.readSecret(ctx, files, s.Secret.SecretName, s.Secret.Items, mode(s.Secret.DefaultMode), optional(s.Secret.Optional))
+		return files, v.readSecret(ctx, files, s.Secret.SecretName, s.Secret.Items,
+			mode(s.Secret.DefaultMode), optional(s.Secret.Optional))
 	case s.ConfigMap != nil:
-		return files, v.readConfigMap(ctx, files, s.ConfigMap.Name, s.ConfigMap.Items, mode(s.ConfigMap.DefaultMode), optional(s.ConfigMap.Optional))
+		return files, v.readConfigMap(ctx, files, s.ConfigMap.Name, s.ConfigMap.Items,
+			mode(s.ConfigMap.DefaultMode), optional(s.ConfigMap.Optional))
 	}
 	for _, part := range s.Projected.Sources {
 		var err error
 		switch {
 		case part.Secret != nil:
-			err = v.readSecret(ctx, files, part.Secret.Name, part.Secret.Items, mode(s.Projected.DefaultMode), optional(part.Secret.Optional))
+			err = v.readSecret(ctx, files, part.Secret.Name, part.Secret.Items,
+				mode(s.Projected.DefaultMode), optional(part.Secret.Optional))
 		case part.ConfigMap != nil:
-			err = v.readConfigMap(ctx, files, part.ConfigMap.Name, part.ConfigMap.Items, mode(s.Projected.DefaultMode), optional(part.ConfigMap.Optional))
+			err = v.readConfigMap(ctx, files, part.ConfigMap.Name, part.ConfigMap.Items,
+				mode(s.Projected.DefaultMode), optional(part.ConfigMap.Optional))
 		case part.ServiceAccountToken != nil:
-			err = v.readToken(ctx, c, files, part.ServiceAccountToken, mode(s.Projected.DefaultMode))
+			err = v.readToken(ctx, c, files, part.ServiceAccountToken,
+				mode(s.Projected.DefaultMode))
 		case part.DownwardAPI != nil:
 			for _, item := range part.DownwardAPI.Items {
 				var value string
@@ -251,8 +261,10 @@ func mode(m *int32) os.FileMode {
 
 func optional(b *bool) bool { return b != nil && *b }
 
-func (v *volumes) readSecret(ctx context.Context, files map[string]file, name string, items []corev1.KeyToPath, m os.FileMode, optional bool) error {
-	secret, err := v.pod.node.Client.CoreV1().Secrets(v.pod.object.Namespace).Get(ctx, name, metav1.GetOptions{})
+func (v *volumes) readSecret(ctx context.Context, files map[string]file, name string,
+	items []corev1.KeyToPath, m os.FileMode, optional bool) error {
+	secret, err := v.pod.node.Client.CoreV1().Secrets(v.pod.object.Namespace).Get(ctx, name,
+		metav1.GetOptions{})
 	if apierrors.IsNotFound(err) && optional {
 		return nil
 	}
@@ -262,8 +274,10 @@ func (v *volumes) readSecret(ctx context.Context, files map[string]file, name st
 	return choose(files, secret.Data, items, m)
 }
 
-func (v *volumes) readConfigMap(ctx context.Context, files map[string]file, name string, items []corev1.KeyToPath, m os.FileMode, optional bool) error {
-	config, err := v.pod.node.Client.CoreV1().ConfigMaps(v.pod.object.Namespace).Get(ctx, name, metav1.GetOptions{})
+func (v *volumes) readConfigMap(ctx context.Context, files map[string]file, name string,
+	items []corev1.KeyToPath, m os.FileMode, optional bool) error {
+	config, err := v.pod.node.Client.CoreV1().ConfigMaps(v.pod.object.Namespace).Get(ctx, name,
+		metav1.GetOptions{})
 	if apierrors.IsNotFound(err) && optional {
 		return nil
 	}
@@ -281,7 +295,8 @@ func (v *volumes) readConfigMap(ctx context.Context, files map[string]file, name
 }
 
 // choose takes the items of an object's data, or all of it if none are named.
-func choose(files map[string]file, data map[string][]byte, items []corev1.KeyToPath, m os.FileMode) error {
+func choose(files map[string]file, data map[string][]byte, items []corev1.KeyToPath,
+	m os.FileMode) error {
 	if items == nil {
 		for key, value := range data {
 			files[key] = file{value, m}
@@ -301,19 +316,23 @@ func choose(files map[string]file, data map[string][]byte, items []corev1.KeyToP
 }
 
 // readToken asks for a token that is bound to the pod, and keeps it for four fifths of its life.
-func (v *volumes) readToken(ctx context.Context, c *content, files map[string]file, source *corev1.ServiceAccountTokenProjection, m os.FileMode) error {
+func (v *volumes) readToken(ctx context.Context, c *content, files map[string]file,
+	source *corev1.ServiceAccountTokenProjection, m os.FileMode) error {
 	if old, ok := c.files[source.Path]; ok && time.Now().Before(c.token) {
 		files[source.Path] = old
 		return nil
 	}
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: source.ExpirationSeconds,
-		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: v.pod.object.Name, UID: v.pod.object.UID},
+		BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod",
+			Name: v.pod.object.Name, UID: v.pod.object.UID},
 	}}
 	if source.Audience != "" {
 		request.Spec.Audiences = []string{source.Audience}
 	}
-	token, err := v.pod.node.Client.CoreV1().ServiceAccounts(v.pod.object.Namespace).CreateToken(ctx, v.pod.object.Spec.ServiceAccountName, request, metav1.CreateOptions{})
+	token,
+		err := v.pod.node.Client.CoreV1().ServiceAccounts(v.pod.object.Namespace).CreateToken(ctx,
+		v.pod.object.Spec.ServiceAccountName, request, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}

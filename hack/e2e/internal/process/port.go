@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// FreePort finds a TCP port that is free on 127.0.0.1, outside the range from which the system takes ports for outgoing connections, so that a
-// program can be stopped and started again on it.
+// FreePort finds a TCP port that is free on 127.0.0.1, outside the range from which the system
+// takes ports for outgoing connections, so that a program can be stopped and started again on it.
 func FreePort() (int, error) {
 	for range 100 {
 		port := 20000 + rand.IntN(12000)

@@ -20,11 +20,13 @@ const grace = time.Minute
 type Spec struct {
 	// Name is what messages call it, and the name of its log.
 	Name string
-	// Command is the program and its arguments, Env its whole environment, Dir the directory that it is started in.
+	// Command is the program and its arguments, Env its whole environment, Dir the directory that
+	// it is started in.
 	Command []string
 	Env     []string
 	Dir     string
-	// Logs is the directory of the file NAME.log, to which everything is appended that the program prints.
+	// Logs is the directory of the file NAME.log, to which everything is appended that the program
+	// prints.
 	Logs string
 	// Attributes may have a root directory, credentials and namespaces.
 	Attributes syscall.SysProcAttr
@@ -39,15 +41,19 @@ type Process struct {
 
 // Start starts a program.
 func Start(spec Spec) (*Process, error) {
-	log, err := os.OpenFile(filepath.Join(spec.Logs, spec.Name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	log, err := os.OpenFile(filepath.Join(spec.Logs, spec.Name+".log"),
+		os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("open the log of %s: %w", spec.Name, err)
 	}
 	defer log.Close()
-	// Not by exec.Command, which would look for the program outside the root directory that it will have.
-	cmd := &exec.Cmd{Path: spec.Command[0], Args: spec.Command, Env: spec.Env, Dir: spec.Dir, Stdout: log, Stderr: log}
+	// Not by exec.Command, which would look for the program outside the root directory that it will
+	// have.
+	cmd := &exec.Cmd{Path: spec.Command[0], Args: spec.Command, Env: spec.Env, Dir: spec.Dir,
+		Stdout: log, Stderr: log}
 	attributes := spec.Attributes
-	// A program does not outlive a test that is killed, and an interrupt on the terminal is for the test.
+	// A program does not outlive a test that is killed, and an interrupt on the terminal is for the
+	// test.
 	attributes.Pdeathsig = syscall.SIGKILL
 	attributes.Setpgid = true
 	cmd.SysProcAttr = &attributes
@@ -92,7 +98,8 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Stop asks the program to end, and waits for its end. One that does not end is killed, which is an error.
+// Stop asks the program to end, and waits for its end. One that does not end is killed, which is an
+// error.
 func (p *Process) Stop() error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -103,12 +110,15 @@ func (p *Process) Stop() error {
 	case <-p.exited:
 		return nil
 	case <-timer.C:
-		return errors.Join(fmt.Errorf("%s has not ended %s after SIGTERM", p.spec.Name, grace), p.Kill())
+		return errors.Join(fmt.Errorf("%s has not ended %s after SIGTERM", p.spec.Name, grace),
+			p.Kill())
 	}
 }
 
-// WaitFor asks every 50 ms until the answer is nil, the program has ended, or ctx ends; then the last answer is part of the error.
-func (p *Process) WaitFor(ctx context.Context, what string, ready func(context.Context) error) error {
+// WaitFor asks every 50 ms until the answer is nil, the program has ended, or ctx ends; then the
+// last answer is part of the error.
+func (p *Process) WaitFor(ctx context.Context, what string,
+	ready func(context.Context) error) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -119,9 +129,11 @@ func (p *Process) WaitFor(ctx context.Context, what string, ready func(context.C
 		select {
 		case <-tick.C:
 		case <-p.exited:
-			return fmt.Errorf("%s has ended (%s) before it was %s; its log ends:\n%s", p.spec.Name, p.Result(), what, p.Tail())
+			return fmt.Errorf("%s has ended (%s) before it was %s; its log ends:\n%s", p.spec.Name,
+				p.Result(), what, p.Tail())
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not %s: %w; its log ends:\n%s", p.spec.Name, what, err, p.Tail())
+			return fmt.Errorf("%s is not %s: %w; its log ends:\n%s", p.spec.Name, what,
+				err, p.Tail())
 		}
 	}
 }

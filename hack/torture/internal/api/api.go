@@ -1,4 +1,5 @@
-// Package api speaks HTTP to servers: each method is one request, which is never repeated, and its answer.
+// Package api speaks HTTP to servers: each method is one request, which is never repeated, and its
+// answer.
 package api
 
 import (
@@ -19,7 +20,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/rows"
 )
 
-// The resources. Pipelines are the example API's richest kind; pieces of logs are a kind with nothing but data.
+// The resources. Pipelines are the example API's richest kind; pieces of logs are a kind with
+// nothing but data.
 const (
 	Pipelines = "pipelines"
 	Chunks    = "logchunks"
@@ -29,7 +31,8 @@ const (
 type Endpoint struct {
 	// URL has no slash at its end.
 	URL string
-	// HTTP is for requests, Watch for watches, so that a burst of the former does not wait for the latter's streams.
+	// HTTP is for requests, Watch for watches, so that a burst of the former does not wait for the
+	// latter's streams.
 	HTTP, Watch *http.Client
 }
 
@@ -47,8 +50,10 @@ func Dial(config *rest.Config, override string) (*Endpoint, error) {
 		*client = &http.Client{Transport: &http.Transport{
 			TLSClientConfig:   tlsConfig,
 			ForceAttemptHTTP2: true,
-			// A server that does not answer is found out, so that clients connect anew when it is back.
-			HTTP2:               &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second},
+			// A server that does not answer is found out, so that clients connect anew when it is
+			// back.
+			HTTP2: &http.HTTP2Config{SendPingTimeout: 5 * time.Second,
+				PingTimeout: 5 * time.Second},
 			MaxIdleConnsPerHost: 64,
 		}}
 	}
@@ -69,7 +74,9 @@ type StatusError struct {
 	RetryAfter bool
 }
 
-func (e *StatusError) Error() string { return fmt.Sprintf("%d %s: %s", e.Code, e.Reason, e.Message) }
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("%d %s: %s", e.Code, e.Reason, e.Message)
+}
 
 // Classify says what an error leaves known. What has no answer is unknown.
 func Classify(err error) (history.Outcome, int) {
@@ -81,7 +88,8 @@ func Classify(err error) (history.Outcome, int) {
 		return history.Unknown, 0
 	case status.Code == http.StatusConflict, status.Code == http.StatusNotFound:
 		return history.Refused, status.Code
-	case status.RetryAfter, status.Code == http.StatusInsufficientStorage, status.Code == http.StatusTooManyRequests:
+	case status.RetryAfter, status.Code == http.StatusInsufficientStorage,
+		status.Code == http.StatusTooManyRequests:
 		return history.NotDone, status.Code
 	}
 	return history.Unknown, status.Code
@@ -101,7 +109,8 @@ func Path(resource, namespace, name string) string {
 }
 
 // do sends a request and returns the body of a successful answer.
-func (e *Endpoint) do(ctx context.Context, method, path, contentType string, body []byte) ([]byte, error) {
+func (e *Endpoint) do(ctx context.Context, method, path, contentType string, body []byte) ([]byte,
+	error) {
 	request, err := http.NewRequestWithContext(ctx, method, e.URL+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -122,7 +131,8 @@ func (e *Endpoint) do(ctx context.Context, method, path, contentType string, bod
 }
 
 func statusError(response *http.Response, content []byte) error {
-	e := &StatusError{Code: response.StatusCode, RetryAfter: response.Header.Get("Retry-After") != ""}
+	e := &StatusError{Code: response.StatusCode,
+		RetryAfter: response.Header.Get("Retry-After") != ""}
 	var status struct {
 		Reason, Message string
 		Details         struct{ RetryAfterSeconds int }
@@ -159,10 +169,12 @@ func Body(o history.Object) []byte {
 	body := map[string]any{"apiVersion": "ci.rowkeeper.dev/v1", "metadata": metadata}
 	if resource == Pipelines {
 		body["kind"] = "Pipeline"
-		body["spec"] = map[string]any{"image": o.Image, "steps": []any{map[string]any{"name": "main", "command": []string{"make"}}}}
+		body["spec"] = map[string]any{"image": o.Image,
+			"steps": []any{map[string]any{"name": "main", "command": []string{"make"}}}}
 	} else {
 		body["kind"] = "LogChunk"
-		body["spec"] = map[string]any{"runName": "torture", "runUID": "5f0e0f5c-6e1f-4f43-9a39-0d9d3c1f6f11", "lines": []string{"a line"}}
+		body["spec"] = map[string]any{"runName": "torture",
+			"runUID": "5f0e0f5c-6e1f-4f43-9a39-0d9d3c1f6f11", "lines": []string{"a line"}}
 	}
 	content, err := json.Marshal(body)
 	if err != nil {
@@ -174,7 +186,8 @@ func Body(o history.Object) []byte {
 // Create creates an object.
 func (e *Endpoint) Create(ctx context.Context, o history.Object) (*history.Object, error) {
 	resource, namespace, _ := history.Split(o.Key)
-	content, err := e.do(ctx, http.MethodPost, Path(resource, namespace, ""), "application/json", Body(o))
+	content, err := e.do(ctx, http.MethodPost, Path(resource, namespace, ""), "application/json",
+		Body(o))
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +197,8 @@ func (e *Endpoint) Create(ctx context.Context, o history.Object) (*history.Objec
 // Update replaces the object of the resourceVersion.
 func (e *Endpoint) Update(ctx context.Context, o history.Object) (*history.Object, error) {
 	resource, namespace, name := history.Split(o.Key)
-	content, err := e.do(ctx, http.MethodPut, Path(resource, namespace, name), "application/json", Body(o))
+	content, err := e.do(ctx, http.MethodPut, Path(resource, namespace, name), "application/json",
+		Body(o))
 	if err != nil {
 		return nil, err
 	}
@@ -194,8 +208,10 @@ func (e *Endpoint) Update(ctx context.Context, o history.Object) (*history.Objec
 // Patch changes value and colour, whatever the resourceVersion is.
 func (e *Endpoint) Patch(ctx context.Context, o history.Object) (*history.Object, error) {
 	resource, namespace, name := history.Split(o.Key)
-	content, err := e.do(ctx, http.MethodPatch, Path(resource, namespace, name), "application/merge-patch+json",
-		fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q},"annotations":{%q:%q}}}`, rows.ColourLabel, o.Colour, rows.ValueAnnotation, o.Value))
+	content, err := e.do(ctx, http.MethodPatch, Path(resource, namespace, name),
+		"application/merge-patch+json",
+		fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q},"annotations":{%q:%q}}}`, rows.ColourLabel,
+			o.Colour, rows.ValueAnnotation, o.Value))
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +222,9 @@ func (e *Endpoint) Patch(ctx context.Context, o history.Object) (*history.Object
 func (e *Endpoint) Delete(ctx context.Context, key string, rv int64) error {
 	resource, namespace, name := history.Split(key)
 	_, err := e.do(ctx, http.MethodDelete, Path(resource, namespace, name), "application/json",
-		fmt.Appendf(nil, `{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"resourceVersion":"%d"}}`, rv))
+		fmt.Appendf(nil,
+			`{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"resourceVersion":"%d"}}`,
+			rv))
 	return err
 }
 
@@ -250,7 +268,8 @@ type Page struct {
 
 // List reads a page.
 func (e *Endpoint) List(ctx context.Context, s history.Selector, q url.Values) (*Page, error) {
-	content, err := e.do(ctx, http.MethodGet, Path(s.Resource, s.Namespace, "")+"?"+q.Encode(), "", nil)
+	content, err := e.do(ctx, http.MethodGet, Path(s.Resource, s.Namespace, "")+"?"+q.Encode(), "",
+		nil)
 	if err != nil {
 		return nil, err
 	}
@@ -278,10 +297,13 @@ func (e *Endpoint) List(ctx context.Context, s history.Selector, q url.Values) (
 // InitialEventsEnd is the annotation of the bookmark after the initial events.
 const InitialEventsEnd = "k8s.io/initial-events-end"
 
-// Follow sends a watch and calls each for every event until the stream ends. It returns why, *StatusError if the server says so.
-func (e *Endpoint) Follow(ctx context.Context, s history.Selector, q url.Values, each func(history.Event)) error {
+// Follow sends a watch and calls each for every event until the stream ends. It returns why,
+// *StatusError if the server says so.
+func (e *Endpoint) Follow(ctx context.Context, s history.Selector, q url.Values,
+	each func(history.Event)) error {
 	q.Set("watch", "true")
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, e.URL+Path(s.Resource, s.Namespace, "")+"?"+q.Encode(), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		e.URL+Path(s.Resource, s.Namespace, "")+"?"+q.Encode(), nil)
 	if err != nil {
 		return err
 	}

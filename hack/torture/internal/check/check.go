@@ -1,30 +1,37 @@
-// Package check tests if a history is linearizable: one store that does one thing after the other could
-// have told clients and watchers all that they were told. It also tests that nothing acknowledged is
-// lost, and that the order of events is that of resourceVersions.
+// Package check tests if a history is linearizable: one store that does one thing after the other
+// could have told clients and watchers all that they were told. It also tests that nothing
+// acknowledged is lost, and that the order of events is that of resourceVersions.
 //
-// The log of the database is the order. That it is one is checked first: revisions are dense and unique. Then everything is compared with it:
+// The log of the database is the order. That it is one is checked first: revisions are dense and
+// unique. Then everything is compared with it:
 //
-//   - log: rows are dense but for the marker of a fence, each names the row that it replaced, nothing in it changes, and what exists in the end is what it says.
-//   - durable: an acknowledged write is in the log, as it was written, at the resourceVersion that the client was told. One that was answered "nothing was
-//     written" is not.
-//   - real-time: a write has a greater resourceVersion than anything that anybody had seen before it began: an answer, an event, a bookmark.
-//   - fresh: a list without a resourceVersion is not older than anything that anybody had seen before it began; one "not older" than the one that it names; an
-//     exact one is at it.
+//   - log: rows are dense but for the marker of a fence, each names the row that it replaced,
+//     nothing in it changes, and what exists in the end is what it says.
+//   - durable: an acknowledged write is in the log, as it was written, at the resourceVersion that
+//     the client was told. One that was answered "nothing was written" is not.
+//   - real-time: a write has a greater resourceVersion than anything that anybody had seen before
+//     it began: an answer, an event, a bookmark.
+//   - fresh: a list without a resourceVersion is not older than anything that anybody had seen
+//     before it began; one "not older" than the one that it names; an exact one is at it.
 //   - list: the items of a list, all its pages together, are the state at its resourceVersion.
-//   - watch: the events of a stream are those of the log for its selector, from its beginning on, without a gap, in order, once; a bookmark is never
-//     ahead of an event; the initial events are the state at the bookmark that ends them.
+//   - watch: the events of a stream are those of the log for its selector, from its beginning on,
+//     without a gap, in order, once; a bookmark is never ahead of an event; the initial events are
+//     the state at the bookmark that ends them.
 //   - informer: an informer's cache is what a list says.
-//   - linearizable: the gets, writes and lists of each namespace have an order that explains their answers and that keeps to real time (porcupine).
+//   - linearizable: the gets, writes and lists of each namespace have an order that explains their
+//     answers and that keeps to real time (porcupine).
 //   - fence: a history begins anew only where one was lost, and no stream goes on over that.
 //
 // # What is allowed when history is lost
 //
-// After an older dump was restored, a standby without the tail was promoted, or the power failed under a
-// database with relaxed durability, the acknowledged writes after the last revision that survived are gone.
-// That and nothing else is forgiven: "durable" does not count writes of the lost part, and for "linearizable" all keys go back to the surviving state, once, at some time
-// between the beginning of the loss and the first sight of the fence. All other rules hold unchanged. As a fence moves the revisions beyond all that was seen,
-// "fresh" and "real-time" see to it that nothing of the lost history is served after anybody has seen something of the new one, and a stream that goes on over
-// the fence, instead of ending with 410, is a violation.
+// After an older dump was restored, a standby without the tail was promoted, or the power failed
+// under a database with relaxed durability, the acknowledged writes after the last revision that
+// survived are gone. That and nothing else is forgiven: "durable" does not count writes of the lost
+// part, and for "linearizable" all keys go back to the surviving state, once, at some time between
+// the beginning of the loss and the first sight of the fence. All other rules hold unchanged. As a
+// fence moves the revisions beyond all that was seen, "fresh" and "real-time" see to it that
+// nothing of the lost history is served after anybody has seen something of the new one, and a
+// stream that goes on over the fence, instead of ending with 410, is a violation.
 package check
 
 import (
@@ -47,7 +54,8 @@ func (v Violation) String() string { return v.Rule + ": " + v.Text }
 // Report is the judgement.
 type Report struct {
 	Violations []Violation
-	// Ops are requests that were answered with a success or a refusal; Unknown those whose outcome stayed open.
+	// Ops are requests that were answered with a success or a refusal; Unknown those whose outcome
+	// stayed open.
 	Ops, Writes, Unknown int
 	Lists, Pages         int
 	Streams, Events      int
@@ -90,7 +98,8 @@ func (c *checker) violate(rule, format string, args ...any) {
 	c.told[rule]++
 	switch {
 	case c.told[rule] < keep:
-		c.report.Violations = append(c.report.Violations, Violation{rule, fmt.Sprintf(format, args...)})
+		c.report.Violations = append(c.report.Violations,
+			Violation{rule, fmt.Sprintf(format, args...)})
 	case c.told[rule] == keep:
 		c.report.Violations = append(c.report.Violations, Violation{rule, "and more"})
 	}
@@ -99,25 +108,30 @@ func (c *checker) violate(rule, format string, args ...any) {
 func describe(op *history.Op) string {
 	s := fmt.Sprintf("client %d at server %d, %s %s", op.Client, op.Server, op.Verb, op.Key)
 	if op.Verb == history.List {
-		s = fmt.Sprintf("client %d at server %d, %s list of %+v", op.Client, op.Server, op.Match, op.Selector)
+		s = fmt.Sprintf("client %d at server %d, %s list of %+v", op.Client, op.Server, op.Match,
+			op.Selector)
 	}
 	return fmt.Sprintf("%s, from %.6f s to %.6f s", s, float64(op.Call)/1e9, float64(op.Return)/1e9)
 }
 
 func (c *checker) checkLog() {
 	if c.h.Missed > 0 {
-		c.violate("log", "%d revisions were compacted before they could be recorded: nothing can be said of them", c.h.Missed)
+		c.violate("log", "%d revisions were compacted before they could be recorded: nothing can "+
+			"be said of them", c.h.Missed)
 	}
 	rows := map[string]history.Row{} // by revision and token
 	for i, e := range c.h.Log {
 		if i > 0 {
 			c.report.Fences++
 			if !c.h.FencesExpected {
-				c.violate("fence", "the history begins anew at %d, though nothing was lost", e.Fence)
+				c.violate("fence", "the history begins anew at %d, though nothing was lost",
+					e.Fence)
 			}
-			// It is 2^32 at least from what the server had seen that noticed, which may have been behind another one.
+			// It is 2^32 at least from what the server had seen that noticed, which may have been
+			// behind another one.
 			if last := c.log.last(i - 1); e.Fence < last+1<<31 {
-				c.violate("fence", "the fence at %d is not far beyond %d, which was there before", e.Fence, last)
+				c.violate("fence", "the fence at %d is not far beyond %d, which was there before",
+					e.Fence, last)
 			}
 		}
 		want := int64(0)
@@ -141,7 +155,8 @@ func (c *checker) checkLog() {
 		}
 		was, ok := rows[rowID(r)]
 		if !ok {
-			c.violate("log", "the row %d of %s is in the log in the end, and was not when it was written", r.Revision, r.Key)
+			c.violate("log", "the row %d of %s is in the log in the end, and was not when it was "+
+				"written", r.Revision, r.Key)
 		} else if was != r {
 			c.violate("log", "the row %d was %+v, and is %+v in the end", r.Revision, was, r)
 		}
@@ -172,11 +187,13 @@ func (c *checker) checkPrev() {
 				continue
 			}
 			if was := state[r.Key].RV; r.Prev != was {
-				c.violate("log", "the row %d of %s says that it replaced %d; it replaced %d", r.Revision, r.Key, r.Prev, was)
+				c.violate("log", "the row %d of %s says that it replaced %d; it replaced %d",
+					r.Revision, r.Key, r.Prev, was)
 			}
 			if r.Deleted {
 				if r.Prev == 0 {
-					c.violate("log", "the row %d deletes %s, which did not exist", r.Revision, r.Key)
+					c.violate("log", "the row %d deletes %s, which did not exist",
+						r.Revision, r.Key)
 				}
 				delete(state, r.Key)
 			} else {
@@ -186,7 +203,8 @@ func (c *checker) checkPrev() {
 	}
 }
 
-// resolve finds each write in the log. What was not acknowledged and is there was done nevertheless, at some time; what is not there was not.
+// resolve finds each write in the log. What was not acknowledged and is there was done
+// nevertheless, at some time; what is not there was not.
 func (c *checker) resolve() {
 	deleters := c.deleters()
 	acknowledged := map[int64]*history.Op{}
@@ -208,7 +226,8 @@ func (c *checker) resolve() {
 		if op.Outcome == history.Done {
 			c.report.Writes++
 			if other := acknowledged[op.RV]; other != nil && op.RV != 0 {
-				c.violate("real-time", "%s and %s were both acknowledged at %d", describe(op), describe(other), op.RV)
+				c.violate("real-time", "%s and %s were both acknowledged at %d", describe(op),
+					describe(other), op.RV)
 			}
 			acknowledged[op.RV] = op
 		}
@@ -243,7 +262,8 @@ func (c *checker) deleters() map[*history.Op]place {
 	deleters := map[*history.Op]place{}
 	for d, ops := range asked {
 		slices.SortStableFunc(ops, func(a, b *history.Op) int {
-			return cmp.Or(cmp.Compare(rank[b.Outcome], rank[a.Outcome]), cmp.Compare(a.Call, b.Call))
+			return cmp.Or(cmp.Compare(rank[b.Outcome], rank[a.Outcome]),
+				cmp.Compare(a.Call, b.Call))
 		})
 		rows := slices.Clone(c.log.deletions[d])
 		var acknowledged *history.Op
@@ -254,7 +274,8 @@ func (c *checker) deleters() map[*history.Op]place {
 				deleters[op] = rows[i]
 				rows = slices.Delete(rows, i, i+1)
 			case op.Outcome == history.Done && acknowledged != nil:
-				c.violate("durable", "%s and %s were both acknowledged", describe(acknowledged), describe(op))
+				c.violate("durable", "%s and %s were both acknowledged", describe(acknowledged),
+					describe(op))
 			}
 			if op.Outcome == history.Done {
 				acknowledged = op
@@ -270,19 +291,24 @@ func (c *checker) resolveOne(op *history.Op, row *history.Row, lost bool) {
 		c.violate("durable", "%s: acknowledged at %d, and not in the log", describe(op), op.RV)
 	case row == nil:
 	case op.Outcome == history.NotDone:
-		c.violate("durable", "%s: answered with %d that nothing was written, and it is in the log at %d", describe(op), op.Code, row.Revision)
+		c.violate("durable", "%s: answered with %d that nothing was written, and it is in the "+
+			"log at %d", describe(op), op.Code, row.Revision)
 	case op.Outcome == history.Refused:
-		c.violate("durable", "%s: refused with %d, and it is in the log at %d", describe(op), op.Code, row.Revision)
+		c.violate("durable", "%s: refused with %d, and it is in the log at %d", describe(op),
+			op.Code, row.Revision)
 	case op.Outcome == history.Unknown:
 		op.Return = c.log.end() // it may have been done at any time after its call
 		op.RV = row.Revision
 	default:
 		if op.RV != 0 && op.RV != row.Revision {
-			c.violate("durable", "%s: acknowledged at %d, and in the log at %d", describe(op), op.RV, row.Revision)
+			c.violate("durable", "%s: acknowledged at %d, and in the log at %d", describe(op),
+				op.RV, row.Revision)
 		}
 		if op.Verb == history.Create || op.Verb == history.Update {
-			if want := *op.Object; row.Object.Colour != want.Colour || row.Object.Image != want.Image || row.Key != op.Key {
-				c.violate("durable", "%s: written was %+v, in the log is %+v", describe(op), want, row.Object)
+			if want := *op.Object; row.Object.Colour != want.Colour ||
+				row.Object.Image != want.Image || row.Key != op.Key {
+				c.violate("durable", "%s: written was %+v, in the log is %+v", describe(op), want,
+					row.Object)
 			}
 		}
 		op.RV = row.Revision

@@ -16,8 +16,9 @@ import (
 // linearizeFor bounds the search for an order of one namespace.
 const linearizeFor = 2 * time.Minute
 
-// namespace is the sequential specification of the keys of one resource in one namespace: each is at a revision, or does not exist. Its state is a string, so that it
-// can be compared: key=revision; in order of the keys.
+// namespace is the sequential specification of the keys of one resource in one namespace: each is
+// at a revision, or does not exist. Its state is a string, so that it can be compared:
+// key=revision; in order of the keys.
 var namespace = porcupine.Model{
 	Init: func() any { return "" },
 	Step: func(state, input, _ any) (bool, any) {
@@ -134,13 +135,15 @@ func (c *checker) checkLinearizable() {
 		case op.Verb == history.List:
 			whole := op.Selector
 			whole.Resource, whole.Namespace = "", ""
-			if op.Match != history.Consistent || whole != (history.Selector{}) || op.Selector.Namespace == "" {
+			if op.Match != history.Consistent || whole != (history.Selector{}) ||
+				op.Selector.Namespace == "" {
 				continue
 			}
 			part = op.Selector.Resource + "/" + op.Selector.Namespace + "/"
 		}
 		part = part[:strings.LastIndex(part, "/")]
-		parts[part] = append(parts[part], porcupine.Operation{ClientId: op.Client, Input: op, Call: op.Call, Return: op.Return})
+		parts[part] = append(parts[part], porcupine.Operation{ClientId: op.Client, Input: op,
+			Call: op.Call, Return: op.Return})
 	}
 	for part, ops := range parts {
 		for i := 1; i < len(c.log.epochs); i++ {
@@ -151,19 +154,24 @@ func (c *checker) checkLinearizable() {
 					state = append(state, o)
 				}
 			}
-			ops = append(ops, porcupine.Operation{ClientId: -1, Input: rollback(encode(state)), Call: e.Begun, Return: e.Noticed})
+			ops = append(ops, porcupine.Operation{ClientId: -1, Input: rollback(encode(state)),
+				Call: e.Begun, Return: e.Noticed})
 		}
-		switch result, info := porcupine.CheckOperationsVerbose(namespace, ops, linearizeFor); result {
+		switch result, info := porcupine.CheckOperationsVerbose(namespace, ops,
+			linearizeFor); result {
 		case porcupine.Ok:
 		case porcupine.Unknown:
-			c.violate("linearizable", "%s: whether its %d requests are linearizable was not found out in %s", part, len(ops), linearizeFor)
+			c.violate("linearizable", "%s: whether its %d requests are linearizable was not "+
+				"found out in %s", part, len(ops), linearizeFor)
 		default:
-			c.violate("linearizable", "%s: no order explains its %d requests: %s", part, len(ops), unexplained(ops, info))
+			c.violate("linearizable", "%s: no order explains its %d requests: %s", part, len(ops),
+				unexplained(ops, info))
 		}
 	}
 }
 
-// unexplained describes the first request that the longest order of a part of the requests has no place for.
+// unexplained describes the first request that the longest order of a part of the requests has no
+// place for.
 func unexplained(ops []porcupine.Operation, info porcupine.LinearizationInfo) string {
 	var longest []int
 	for _, partition := range info.PartialLinearizations() {
@@ -189,8 +197,9 @@ func unexplained(ops []porcupine.Operation, info porcupine.LinearizationInfo) st
 		return "none is left over"
 	}
 	if op, ok := ops[first].Input.(*history.Op); ok {
-		return fmt.Sprintf("after %d of them the state is %q, and %s, %s with %d at %d, expecting %d, finding %+v and %+v, does not follow", len(longest), state,
-			describe(op), op.Outcome, op.Code, op.RV, op.Expect, op.Object, op.Items)
+		return fmt.Sprintf("after %d of them the state is %q, and %s, %s with %d at %d, "+
+			"expecting %d, finding %+v and %+v, does not follow", len(longest), state, describe(op),
+			op.Outcome, op.Code, op.RV, op.Expect, op.Object, op.Items)
 	}
 	return fmt.Sprintf("after %d of them the loss of history does not follow", len(longest))
 }

@@ -34,7 +34,8 @@ func (c *checker) checkLists() {
 			}
 			r := states[op.Selector.Resource]
 			if r == nil {
-				r = &replay{changes: c.log.changes[epoch][op.Selector.Resource], namespaces: map[string]map[string]history.Object{}}
+				r = &replay{changes: c.log.changes[epoch][op.Selector.Resource],
+					namespaces: map[string]map[string]history.Object{}}
 				states[op.Selector.Resource] = r
 			}
 			r.to(op.RV)
@@ -47,7 +48,8 @@ func (c *checker) checkLists() {
 	}
 	for _, op := range lists {
 		if !right[op] {
-			c.violate("list", "%s, at %d: %s", describe(op), op.RV, cmp.Or(wrong[op], "there was no such revision"))
+			c.violate("list", "%s, at %d: %s", describe(op), op.RV,
+				cmp.Or(wrong[op], "there was no such revision"))
 		}
 	}
 }

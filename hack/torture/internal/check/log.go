@@ -10,7 +10,8 @@ import (
 // Log finds things in the recorded log.
 type Log struct {
 	epochs []history.Epoch
-	// changes are the rows of each epoch by resource, with what they replaced, preceded by what survived of the epochs before.
+	// changes are the rows of each epoch by resource, with what they replaced, preceded by what
+	// survived of the epochs before.
 	changes []map[string][]change
 	byValue map[string]place
 	// deletions are the rows that delete a revision, in order. There are several if some were lost.
@@ -40,7 +41,9 @@ func NewLog(epochs []history.Epoch) *Log {
 		current := map[string]*history.Object{}
 		if i > 0 {
 			for resource, earlier := range l.changes[i-1] {
-				n := sort.Search(len(earlier), func(k int) bool { return earlier[k].row.Revision > e.Survived })
+				n := sort.Search(len(earlier), func(k int) bool {
+					return earlier[k].row.Revision > e.Survived
+				})
 				changes[resource] = earlier[:n:n]
 				for _, c := range changes[resource] {
 					set(current, c.row)
@@ -121,7 +124,8 @@ func (l *Log) epochsOf(revision int64) []int {
 		if i+1 < len(l.epochs) {
 			next = l.epochs[i+1].Fence
 		}
-		early := len(e.Rows) > 0 && e.Rows[0].Revision < e.Fence && revision > e.Survived && revision < e.Fence
+		early := len(e.Rows) > 0 && e.Rows[0].Revision < e.Fence && revision > e.Survived &&
+			revision < e.Fence
 		if revision >= e.Fence && revision < next || early {
 			found = append(found, i)
 		}

@@ -13,7 +13,8 @@ type sight struct {
 	by             string
 }
 
-// checkRealTime compares the resourceVersion of each write and each consistent list with the newest one that anybody had seen when it began.
+// checkRealTime compares the resourceVersion of each write and each consistent list with the newest
+// one that anybody had seen when it began.
 func (c *checker) checkRealTime() {
 	var sights []sight
 	for i := range c.ops {
@@ -36,7 +37,8 @@ func (c *checker) checkRealTime() {
 	for _, stream := range c.h.Streams() {
 		events, _ := stream.Events()
 		for _, e := range events {
-			sights = append(sights, sight{e.Time, e.Object.RV, "watch " + stream.Name + " " + string(e.Type)})
+			sights = append(sights, sight{e.Time, e.Object.RV, "watch " + stream.Name + " " +
+				string(e.Type)})
 		}
 	}
 	slices.SortFunc(sights, func(a, b sight) int { return cmp.Compare(a.time, b.time) })
@@ -55,15 +57,19 @@ func (c *checker) checkRealTime() {
 		}
 		write := op.Verb != history.Get && op.Verb != history.List
 		switch {
-		case write && (op.Outcome == history.Done || op.Outcome == history.Unknown) && op.RV != 0 && op.RV <= newest.revision:
-			c.violate("real-time", "%s: it was given %d, though %d was seen %.6f s before it began (%s)",
-				describe(op), op.RV, newest.revision, float64(op.Call-newest.time)/1e9, newest.by)
+		case write && (op.Outcome == history.Done || op.Outcome == history.Unknown) && op.RV != 0 &&
+			op.RV <= newest.revision:
+			c.violate("real-time", "%s: it was given %d, though %d was seen %.6f s before it "+
+				"began (%s)", describe(op), op.RV, newest.revision,
+				float64(op.Call-newest.time)/1e9, newest.by)
 		case op.Verb != history.List || op.Outcome != history.Done:
 		case op.Match == history.Consistent && op.RV < newest.revision:
 			c.violate("fresh", "%s: it is at %d, though %d was seen %.6f s before it began (%s)",
 				describe(op), op.RV, newest.revision, float64(op.Call-newest.time)/1e9, newest.by)
-		case op.Match == history.NotOlder && op.RV < op.At, op.Match == history.Exact && op.RV != op.At:
-			c.violate("fresh", "%s: it is at %d, though %d was asked for", describe(op), op.RV, op.At)
+		case op.Match == history.NotOlder && op.RV < op.At, op.Match == history.Exact &&
+			op.RV != op.At:
+			c.violate("fresh", "%s: it is at %d, though %d was asked for", describe(op),
+				op.RV, op.At)
 		}
 	}
 }

@@ -40,11 +40,14 @@ func (c *checker) checkStream(s *history.Stream) {
 	if first == "" {
 		first = "there was no such revision"
 	}
-	c.violate("watch", "%s at server %d, %+v from %d: %s", s.Name, s.Server, s.Selector, from, first)
+	c.violate("watch", "%s at server %d, %+v from %d: %s", s.Name, s.Server, s.Selector,
+		from, first)
 }
 
-// compareStream says how the events differ from those of an epoch after a revision, "" if they do not.
-func (c *checker) compareStream(s *history.Stream, epoch int, from int64, events []history.Event) string {
+// compareStream says how the events differ from those of an epoch after a revision, "" if they do
+// not.
+func (c *checker) compareStream(s *history.Stream, epoch int, from int64,
+	events []history.Event) string {
 	changes := c.log.changes[epoch][s.Selector.Resource]
 	next := sort.Search(len(changes), func(i int) bool { return changes[i].row.Revision > from })
 	// expected returns the next event of the log that the stream has to have, up to a revision.
@@ -60,7 +63,8 @@ func (c *checker) compareStream(s *history.Stream, epoch int, from int64, events
 	for i, e := range events {
 		at := e.Object.RV
 		if epoch+1 < len(c.log.epochs) && at >= c.log.epochs[epoch+1].Fence {
-			return fmt.Sprintf("it went on to %d, over the fence at %d, instead of ending", at, c.log.epochs[epoch+1].Fence)
+			return fmt.Sprintf("it went on to %d, over the fence at %d, instead of ending", at,
+				c.log.epochs[epoch+1].Fence)
 		}
 		want, ok := expected(at)
 		switch {
@@ -72,13 +76,17 @@ func (c *checker) compareStream(s *history.Stream, epoch int, from int64, events
 			seen = at
 			continue
 		case !ok && at <= seen:
-			return fmt.Sprintf("event %d, %s of %s at %d, follows %d: it was sent twice, or out of order", i, e.Type, e.Object.Key, at, seen)
+			return fmt.Sprintf("event %d, %s of %s at %d, follows %d: it was sent twice, or out "+
+				"of order", i, e.Type, e.Object.Key, at, seen)
 		case !ok:
-			return fmt.Sprintf("event %d, %s of %s at %d, is not in the log for this selector", i, e.Type, e.Object.Key, at)
+			return fmt.Sprintf("event %d, %s of %s at %d, is not in the log for this selector", i,
+				e.Type, e.Object.Key, at)
 		case want.Object.RV != at:
-			return fmt.Sprintf("event %d is %s of %s at %d; before it, %s of %s at %d was not sent", i, e.Type, e.Object.Key, at, want.Type, want.Object.Key, want.Object.RV)
+			return fmt.Sprintf("event %d is %s of %s at %d; before it, %s of %s at %d was not sent",
+				i, e.Type, e.Object.Key, at, want.Type, want.Object.Key, want.Object.RV)
 		case want.Type != e.Type || want.Object != e.Object:
-			return fmt.Sprintf("event %d is %s %+v; in the log it is %s %+v", i, e.Type, e.Object, want.Type, want.Object)
+			return fmt.Sprintf("event %d is %s %+v; in the log it is %s %+v", i, e.Type, e.Object,
+				want.Type, want.Object)
 		}
 		next++
 		seen = at
@@ -86,9 +94,10 @@ func (c *checker) compareStream(s *history.Stream, epoch int, from int64, events
 	return ""
 }
 
-// checkInitial compares the initial events of a stream with the state at the bookmark that ends them, and returns that bookmark's revision and the
-// events after it.
-func (c *checker) checkInitial(s *history.Stream, events []history.Event) (from int64, rest []history.Event, ok bool) {
+// checkInitial compares the initial events of a stream with the state at the bookmark that ends
+// them, and returns that bookmark's revision and the events after it.
+func (c *checker) checkInitial(s *history.Stream, events []history.Event) (from int64,
+	rest []history.Event, ok bool) {
 	end := slices.IndexFunc(events, func(e history.Event) bool { return e.InitialEnd })
 	if end < 0 {
 		return 0, nil, false // it ended before
@@ -101,18 +110,21 @@ func (c *checker) checkInitial(s *history.Stream, events []history.Event) (from 
 			list.Items = append(list.Items, e.Object)
 		case history.Bookmark:
 		default:
-			c.violate("watch", "%s at server %d: %s among the initial events", s.Name, s.Server, e.Type)
+			c.violate("watch", "%s at server %d: %s among the initial events", s.Name,
+				s.Server, e.Type)
 			return 0, nil, false
 		}
 	}
 	text := "there was no such revision"
 	for _, epoch := range c.log.epochsOf(list.RV) {
-		r := &replay{changes: c.log.changes[epoch][s.Selector.Resource], namespaces: map[string]map[string]history.Object{}}
+		r := &replay{changes: c.log.changes[epoch][s.Selector.Resource],
+			namespaces: map[string]map[string]history.Object{}}
 		r.to(list.RV)
 		if text = r.compare(&list); text == "" {
 			return list.RV, events[end+1:], true
 		}
 	}
-	c.violate("watch", "%s at server %d, initial events of %+v at %d: %s", s.Name, s.Server, s.Selector, list.RV, text)
+	c.violate("watch", "%s at server %d, initial events of %+v at %d: %s", s.Name, s.Server,
+		s.Selector, list.RV, text)
 	return 0, nil, false
 }

@@ -1,4 +1,5 @@
-// Package database has the databases of the runs: how they are started, reached by each server, and hurt.
+// Package database has the databases of the runs: how they are started, reached by each server, and
+// hurt.
 package database
 
 import (
@@ -107,8 +108,10 @@ type Served struct {
 }
 
 // NewServed starts a server of a kind, with settings of its own. env is added to its environment.
-func NewServed(dbserve string, kind Kind, servers int, env []string, settings ...string) (*Served, error) {
-	if reason := os.Getenv("ROWKEEPER_TEST_" + strings.ToUpper(string(kind)) + "_MISSING"); reason != "" {
+func NewServed(dbserve string, kind Kind, servers int, env []string, settings ...string) (*Served,
+	error) {
+	if reason := os.Getenv("ROWKEEPER_TEST_" + strings.ToUpper(string(kind)) +
+		"_MISSING"); reason != "" {
 		return nil, &Missing{reason}
 	}
 	s := &Served{cmd: exec.Command(dbserve, append([]string{string(kind)}, settings...)...)}
@@ -133,7 +136,8 @@ func NewServed(dbserve string, kind Kind, servers int, env []string, settings ..
 		_ = s.stdin.Close()
 		_ = s.cmd.Wait() // it has said why
 		if errors.Is(err, io.EOF) {
-			return nil, &Missing{fmt.Sprintf("%s: %s", kind, strings.Join(strings.Fields(stderr.String()), " "))}
+			return nil, &Missing{fmt.Sprintf("%s: %s", kind,
+				strings.Join(strings.Fields(stderr.String()), " "))}
 		}
 		return nil, err
 	}

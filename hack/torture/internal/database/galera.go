@@ -28,9 +28,11 @@ const galeraLibrary = "/usr/lib/galera/libgalera_smm.so"
 
 // NewGalera starts a cluster.
 func NewGalera(ctx context.Context, dir string) (*Galera, error) {
-	for _, path := range []string{galeraLibrary, "/usr/sbin/mariadbd", "/usr/bin/mariadb-install-db", "/usr/bin/rsync"} {
+	for _, path := range []string{galeraLibrary, "/usr/sbin/mariadbd",
+		"/usr/bin/mariadb-install-db", "/usr/bin/rsync"} {
 		if _, err := os.Stat(path); err != nil {
-			return nil, &Missing{fmt.Sprintf("a Galera cluster needs the packages mariadb-server, galera-4 and rsync on this machine: %v", err)}
+			return nil, &Missing{fmt.Sprintf("a Galera cluster needs the packages "+
+				"mariadb-server, galera-4 and rsync on this machine: %v", err)}
 		}
 	}
 	g := &Galera{dir: dir}
@@ -48,7 +50,8 @@ func NewGalera(ctx context.Context, dir string) (*Galera, error) {
 func (g *Galera) open(node int) (*sql.DB, error) {
 	c := mysql.NewConfig()
 	c.Logger = &mysql.NopLogger{}
-	c.User, c.Passwd, c.Net, c.Addr, c.Timeout = "rk", "secret", "tcp", fmt.Sprintf("127.0.0.1:%d", g.nodes[node].port), 5*time.Second
+	c.User, c.Passwd, c.Net, c.Addr, c.Timeout = "rk", "secret", "tcp",
+		fmt.Sprintf("127.0.0.1:%d", g.nodes[node].port), 5*time.Second
 	connector, err := mysql.NewConnector(c)
 	if err != nil {
 		return nil, err
@@ -91,7 +94,8 @@ func (g *Galera) add(ctx context.Context) error {
 	n := &galeraNode{program: &program{dir: dir, cred: cred}}
 	data := filepath.Join(dir, "data")
 	if i == 0 {
-		err = n.run("/usr/bin/mariadb-install-db", "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
+		err = n.run("/usr/bin/mariadb-install-db", "--no-defaults", "--datadir="+data,
+			"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
 	} else {
 		err = n.run("mkdir", data) // the first node sends its own
 	}
@@ -106,13 +110,18 @@ func (g *Galera) add(ctx context.Context) error {
 	}
 	n.port, n.group = ports[0], fmt.Sprintf("127.0.0.1:%d", ports[1])
 	initial := filepath.Join(dir, "init.sql")
-	if err := os.WriteFile(initial, []byte("CREATE USER IF NOT EXISTS 'rk'@'%' IDENTIFIED BY 'secret';\nGRANT ALL ON *.* TO 'rk'@'%';\n"), 0o644); err != nil {
+	if err := os.WriteFile(initial,
+		[]byte("CREATE USER IF NOT EXISTS 'rk'@'%' IDENTIFIED BY 'secret';\nGRANT ALL ON *.* TO 'rk'@'%';\n"), 0o644); err != nil {
 		return err
 	}
-	n.args = []string{"/usr/sbin/mariadbd", "--no-defaults", "--datadir=" + data, "--socket=" + filepath.Join(dir, "socket"), fmt.Sprint("--port=", n.port),
-		"--bind-address=127.0.0.1", "--skip-name-resolve", fmt.Sprint("--server-id=", i+1), "--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=0",
-		"--max-connections=300", "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2", "--wsrep-on=ON", "--wsrep-provider=" + galeraLibrary, "--wsrep-cluster-name=torture",
-		"--wsrep-node-address=" + n.group, "--wsrep-sst-method=rsync", fmt.Sprintf("--wsrep-sst-receive-address=127.0.0.1:%d", ports[2]),
+	n.args = []string{"/usr/sbin/mariadbd", "--no-defaults", "--datadir=" + data, "--socket=" +
+		filepath.Join(dir, "socket"), fmt.Sprint("--port=", n.port), "--bind-address=127.0.0.1",
+		"--skip-name-resolve", fmt.Sprint("--server-id=", i+1), "--innodb-buffer-pool-size=64M",
+		"--innodb-flush-log-at-trx-commit=0",
+		"--max-connections=300", "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2",
+		"--wsrep-on=ON", "--wsrep-provider=" + galeraLibrary, "--wsrep-cluster-name=torture",
+		"--wsrep-node-address=" + n.group, "--wsrep-sst-method=rsync",
+		fmt.Sprintf("--wsrep-sst-receive-address=127.0.0.1:%d", ports[2]),
 		fmt.Sprintf("--wsrep-provider-options=base_port=%d;gmcast.listen_addr=tcp://%s;ist.recv_addr=127.0.0.1:%d", ports[1], n.group, ports[3])}
 	if i == 0 {
 		n.args = append(n.args, "--wsrep-cluster-address=gcomm://", "--init-file="+initial)
@@ -142,7 +151,8 @@ func (g *Galera) Isolate(ctx context.Context, node int, isolated bool) error {
 	if isolated {
 		value = 1
 	}
-	if err := g.exec(ctx, node, fmt.Sprintf("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=%d'", value)); err != nil {
+	if err := g.exec(ctx, node,
+		fmt.Sprintf("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=%d'", value)); err != nil {
 		return err
 	}
 	return g.nodes[node].await(ctx, func(ctx context.Context) error {
@@ -162,7 +172,8 @@ func (g *Galera) Version() string { return "mariadb, Galera of three nodes" }
 
 // URL implements Database.
 func (g *Galera) URL(server int) string {
-	return fmt.Sprintf("mysql://rk:secret@127.0.0.1:%d/rowkeeper", g.nodes[server%len(g.nodes)].port)
+	return fmt.Sprintf("mysql://rk:secret@127.0.0.1:%d/rowkeeper",
+		g.nodes[server%len(g.nodes)].port)
 }
 
 // Direct implements Database. A read there waits for what other nodes have committed.

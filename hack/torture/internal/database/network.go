@@ -15,7 +15,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Network is what lies between servers and their database: a way for each server, which can be cut and slowed.
+// Network is what lies between servers and their database: a way for each server, which can be cut
+// and slowed.
 type Network struct {
 	ways []*way
 }
@@ -25,11 +26,13 @@ func NewNetwork(address string, servers int) (*Network, error) {
 	// toxiproxy's links log to the terminal whatever logger they are given.
 	zerolog.SetGlobalLevel(zerolog.Disabled)
 	n := &Network{}
-	hub := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
+	hub := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()),
+		zerolog.Nop())
 	for i := range servers {
 		w := &way{
 			hub: hub, listen: "127.0.0.1:0", upstream: address, conns: map[net.Conn]struct{}{},
-			proxy: toxiproxy.NewProxy(hub, fmt.Sprint("server ", i), "", address), toxics: map[string]bool{},
+			proxy:  toxiproxy.NewProxy(hub, fmt.Sprint("server ", i), "", address),
+			toxics: map[string]bool{},
 		}
 		if err := w.open(); err != nil {
 			return nil, errors.Join(err, n.Close())
@@ -49,7 +52,8 @@ func (n *Network) through(rawURL string, server int) string {
 	return u.String()
 }
 
-// Add makes a way bad: attributes is JSON. upstream is the direction to the database, else the one from it.
+// Add makes a way bad: attributes is JSON. upstream is the direction to the database, else the one
+// from it.
 func (n *Network) Add(server int, kind string, upstream bool, attributes string) error {
 	stream := "downstream"
 	if upstream {
@@ -57,7 +61,8 @@ func (n *Network) Add(server int, kind string, upstream bool, attributes string)
 	}
 	w, name := n.ways[server], kind+" "+stream
 	_, err := w.proxy.Toxics.AddToxicJson(strings.NewReader(
-		fmt.Sprintf(`{"name":%q,"type":%q,"stream":%q,"toxicity":1,"attributes":%s}`, name, kind, stream, attributes)))
+		fmt.Sprintf(`{"name":%q,"type":%q,"stream":%q,"toxicity":1,"attributes":%s}`, name, kind,
+			stream, attributes)))
 	if err == nil {
 		w.toxics[name] = true
 	}
@@ -107,9 +112,10 @@ func (n *Network) Close() error {
 	return nil
 }
 
-// way accepts connections and makes toxiproxy's links of them. toxiproxy's own listener is not used: its links stop to read when their peer is gone, and a toxic cannot
-// be removed from a link that nobody reads (it waits for the link, which waits for a lock that the removal holds). The links of a way are read to their
-// end.
+// way accepts connections and makes toxiproxy's links of them. toxiproxy's own listener is not
+// used: its links stop to read when their peer is gone, and a toxic cannot be removed from a link
+// that nobody reads (it waits for the link, which waits for a lock that the removal holds). The
+// links of a way are read to their end.
 type way struct {
 	hub   *toxiproxy.ApiServer
 	proxy *toxiproxy.Proxy
@@ -169,7 +175,8 @@ func (w *way) connect(l net.Listener, from net.Conn, upstream string) {
 	name := fmt.Sprint("link ", w.links)
 	w.mu.Unlock()
 	w.proxy.Toxics.StartLink(w.hub, name+" upstream", from, &sink{Conn: to, w: w}, stream.Upstream)
-	w.proxy.Toxics.StartLink(w.hub, name+" downstream", to, &sink{Conn: from, w: w}, stream.Downstream)
+	w.proxy.Toxics.StartLink(w.hub, name+" downstream", to, &sink{Conn: from, w: w},
+		stream.Downstream)
 }
 
 // shut ends all connections and accepts none.

@@ -25,7 +25,8 @@ type program struct {
 	done chan struct{}
 }
 
-// asUser hands a directory to a user, as whom servers run if this process is root, whom they refuse.
+// asUser hands a directory to a user, as whom servers run if this process is root, whom they
+// refuse.
 func asUser(dir, name string) (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -42,14 +43,16 @@ func asUser(dir, name string) (*syscall.Credential, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, os.Chown(dir, int(uid), int(gid))
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)},
+		os.Chown(dir, int(uid), int(gid))
 }
 
 func (p *program) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = p.dir
 	cmd.Env = append(os.Environ(), "HOME="+p.dir, "LC_ALL=C")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: p.cred, Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: p.cred, Setpgid: true,
+		Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
 
@@ -80,8 +83,10 @@ func (p *program) start() error {
 	return nil
 }
 
-// kill ends the server and all its processes as a power failure would. The parent is frozen first, so that it starts no more processes and does not tell
-// those that there are: a Postgres backend that learned of its parent's death would show others a commit that its synchronous standby does not have.
+// kill ends the server and all its processes as a power failure would. The parent is frozen first,
+// so that it starts no more processes and does not tell those that there are: a Postgres backend
+// that learned of its parent's death would show others a commit that its synchronous standby does
+// not have.
 func (p *program) kill() error {
 	if p.cmd == nil || p.cmd.Process == nil {
 		return nil
@@ -135,12 +140,13 @@ func (p *program) await(ctx context.Context, ask func(context.Context) error) er
 		case <-ctx.Done():
 		}
 		log, _ := os.ReadFile(filepath.Join(p.dir, "log")) // if there is one
-		return fmt.Errorf("%s does not answer: %w; its log ends: %s", p.args[0], err, log[max(0, len(log)-2000):])
+		return fmt.Errorf("%s does not answer: %w; its log ends: %s", p.args[0], err,
+			log[max(0, len(log)-2000):])
 	}
 }
 
-// Port finds a free port of 127.0.0.1, outside of the range from which the system takes ports for outgoing connections, so that it stays free
-// while nobody listens.
+// Port finds a free port of 127.0.0.1, outside of the range from which the system takes ports for
+// outgoing connections, so that it stays free while nobody listens.
 func Port() (int, error) {
 	for range 100 {
 		port := 12000 + rand.IntN(8000)

@@ -14,7 +14,8 @@ import (
 	"strings"
 )
 
-// Pair is a Postgres primary with a standby. Servers find the primary of the moment by one address, as by that of a virtual IP.
+// Pair is a Postgres primary with a standby. Servers find the primary of the moment by one address,
+// as by that of a virtual IP.
 type Pair struct {
 	bin, dir    string
 	synchronous bool
@@ -32,7 +33,8 @@ type node struct {
 func (n *node) address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(n.port)) }
 
 func (n *node) url(name string) string {
-	return (&url.URL{Scheme: "postgres", User: url.User("rowkeeper"), Host: n.address(), Path: "/" + name, RawQuery: "sslmode=disable"}).String()
+	return (&url.URL{Scheme: "postgres", User: url.User("rowkeeper"), Host: n.address(), Path: "/" +
+		name, RawQuery: "sslmode=disable"}).String()
 }
 
 // exec runs an administrator's statement.
@@ -57,7 +59,8 @@ func (n *node) ask(ctx context.Context, name, query string) (int64, error) {
 	return v, db.QueryRowContext(ctx, query).Scan(&v)
 }
 
-// NewPair starts a primary and a standby. If the replication is synchronous, a commit is acknowledged when the standby has it.
+// NewPair starts a primary and a standby. If the replication is synchronous, a commit is
+// acknowledged when the standby has it.
 func NewPair(ctx context.Context, dir string, servers int, synchronous bool) (*Pair, error) {
 	p := &Pair{dir: dir, synchronous: synchronous}
 	binaries, err := filepath.Glob("/usr/lib/postgresql/*/bin")
@@ -68,14 +71,17 @@ func NewPair(ctx context.Context, dir string, servers int, synchronous bool) (*P
 		binaries = []string{filepath.Dir(path)}
 	}
 	if len(binaries) == 0 {
-		return nil, &Missing{"a primary and a standby need Postgres' programs on this machine: pg_basebackup is not there"}
+		return nil, &Missing{"a primary and a standby need Postgres' programs on this machine: " +
+			"pg_basebackup is not there"}
 	}
 	p.bin = binaries[len(binaries)-1]
 	if p.primary, err = p.newNode(); err != nil {
 		return nil, err
 	}
 	data := filepath.Join(p.primary.dir, "data")
-	if err := p.primary.run(filepath.Join(p.bin, "initdb"), "--pgdata="+data, "--username=rowkeeper", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"); err != nil {
+	if err := p.primary.run(filepath.Join(p.bin, "initdb"), "--pgdata="+data,
+		"--username=rowkeeper", "--auth=trust", "--encoding=UTF8", "--locale=C",
+		"--no-sync"); err != nil {
 		return nil, err
 	}
 	if err := p.serve(ctx, p.primary); err != nil {
@@ -105,8 +111,10 @@ func (p *Pair) newNode() (*node, error) {
 	if n.port, err = Port(); err != nil {
 		return nil, err
 	}
-	n.args = []string{filepath.Join(p.bin, "postgres"), "-D", filepath.Join(dir, "data"), "-p", strconv.Itoa(n.port), "-c", "listen_addresses=127.0.0.1",
-		"-c", "unix_socket_directories=", "-c", "max_connections=300", "-c", "wal_level=replica", "-c", "hot_standby=on", "-c", "wal_keep_size=256MB",
+	n.args = []string{filepath.Join(p.bin, "postgres"), "-D", filepath.Join(dir, "data"), "-p",
+		strconv.Itoa(n.port), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
+		"-c", "max_connections=300", "-c", "wal_level=replica", "-c", "hot_standby=on", "-c",
+		"wal_keep_size=256MB",
 		"-c", "wal_receiver_status_interval=1s", "-c", "wal_retrieve_retry_interval=200ms"}
 	return n, nil
 }
@@ -124,7 +132,8 @@ func (p *Pair) Renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := n.run(filepath.Join(p.bin, "pg_basebackup"), "-D", filepath.Join(n.dir, "data"), "-R", "-X", "stream", "-c", "fast", "--no-sync", "-h", "127.0.0.1", "-p",
+	if err := n.run(filepath.Join(p.bin, "pg_basebackup"), "-D", filepath.Join(n.dir, "data"), "-R",
+		"-X", "stream", "-c", "fast", "--no-sync", "-h", "127.0.0.1", "-p",
 		strconv.Itoa(p.primary.port), "-U", "rowkeeper"); err != nil {
 		return err
 	}
@@ -133,7 +142,8 @@ func (p *Pair) Renew(ctx context.Context) error {
 		return err
 	}
 	if err := p.primary.await(ctx, func(ctx context.Context) error {
-		following, err := p.primary.ask(ctx, "postgres", "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'")
+		following, err := p.primary.ask(ctx, "postgres",
+			"SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'")
 		if err == nil && following == 0 {
 			err = errors.New("the standby does not follow")
 		}
@@ -148,7 +158,8 @@ func (p *Pair) Renew(ctx context.Context) error {
 		return err
 	}
 	return p.primary.await(ctx, func(ctx context.Context) error {
-		synchronous, err := p.primary.ask(ctx, "postgres", "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'")
+		synchronous, err := p.primary.ask(ctx, "postgres",
+			"SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'")
 		if err == nil && synchronous == 0 {
 			err = errors.New("the standby is not synchronous")
 		}
@@ -158,13 +169,15 @@ func (p *Pair) Renew(ctx context.Context) error {
 
 // Detach lets the standby receive no more.
 func (p *Pair) Detach(ctx context.Context) error {
-	for _, query := range []string{"ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()"} {
+	for _, query := range []string{"ALTER SYSTEM SET primary_conninfo = ''",
+		"SELECT pg_reload_conf()"} {
 		if err := p.standby.exec(ctx, query); err != nil {
 			return err
 		}
 	}
 	return p.standby.await(ctx, func(ctx context.Context) error {
-		receiving, err := p.standby.ask(ctx, "postgres", "SELECT count(*) FROM pg_stat_wal_receiver")
+		receiving, err := p.standby.ask(ctx, "postgres",
+			"SELECT count(*) FROM pg_stat_wal_receiver")
 		if err == nil && receiving > 0 {
 			err = errors.New("the standby goes on receiving")
 		}

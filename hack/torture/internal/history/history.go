@@ -1,5 +1,6 @@
-// Package history holds what a run has seen: what clients asked and were told, what watchers were sent, and the log that the database holds. It does nothing but
-// take notes; package check judges them.
+// Package history holds what a run has seen: what clients asked and were told, what watchers were
+// sent, and the log that the database holds. It does nothing but take notes; package check judges
+// them.
 package history
 
 import (
@@ -12,7 +13,8 @@ type Object struct {
 	Key string
 	// RV is the resourceVersion.
 	RV int64
-	// Value is different for every write of a run. Colour is a label, Image a field, by which watchers and lists select.
+	// Value is different for every write of a run. Colour is a label, Image a field, by which
+	// watchers and lists select.
 	Value, Colour, Image string
 }
 
@@ -75,7 +77,8 @@ type Op struct {
 
 	// Expect is the resourceVersion that an update or a deletion names.
 	Expect int64
-	// Object is what was written, or what a get found (nil: nothing). RV is the object's or the list's resourceVersion, 0 if the answer has none.
+	// Object is what was written, or what a get found (nil: nothing). RV is the object's or the
+	// list's resourceVersion, 0 if the answer has none.
 	Object *Object
 	RV     int64
 
@@ -115,7 +118,8 @@ type Stream struct {
 	Name     string
 	Server   int
 	Selector Selector
-	// From is the resourceVersion that the watch began at. Initial: it asked for the initial events instead.
+	// From is the resourceVersion that the watch began at. Initial: it asked for the initial events
+	// instead.
 	From    int64
 	Initial bool
 	Begun   int64
@@ -186,9 +190,11 @@ type Row struct {
 type Epoch struct {
 	// Fence is the revision of the marker with which it begins, 0 for the first one.
 	Fence int64
-	// Survived is the last revision of the epoch before that still counts: all that came after it was lost.
+	// Survived is the last revision of the epoch before that still counts: all that came after it
+	// was lost.
 	Survived int64
-	// Rows are the rows after Survived, without the marker, in order. Those below Fence were written after the loss and before it was noticed.
+	// Rows are the rows after Survived, without the marker, in order. Those below Fence were
+	// written after the loss and before it was noticed.
 	Rows []Row
 	// Begun and Noticed enclose the time in which the history changed.
 	Begun, Noticed int64

@@ -12,7 +12,8 @@ func Split(key string) (resource, namespace, name string) {
 // Matches tells whether an object is selected.
 func (s Selector) Matches(o Object) bool {
 	resource, namespace, name := Split(o.Key)
-	for _, c := range [][2]string{{s.Resource, resource}, {s.Namespace, namespace}, {s.Name, name}, {s.Colour, o.Colour}, {s.Image, o.Image}} {
+	for _, c := range [][2]string{{s.Resource, resource}, {s.Namespace, namespace}, {s.Name, name},
+		{s.Colour, o.Colour}, {s.Image, o.Image}} {
 		if c[0] != "" && c[0] != c[1] {
 			return false
 		}

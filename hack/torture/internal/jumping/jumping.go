@@ -1,5 +1,7 @@
-// Package jumping is a replica whose clock can be moved. It is the product's server, put together with the storage's option for another clock, which the program
-// rowkeeper has no flag for. Only SQLite asks a replica's clock: the other databases' own clocks decide, and no replica's clock is asked for anything that is stored.
+// Package jumping is a replica whose clock can be moved. It is the product's server, put together
+// with the storage's option for another clock, which the program rowkeeper has no flag for. Only
+// SQLite asks a replica's clock: the other databases' own clocks decide, and no replica's clock is
+// asked for anything that is stored.
 package jumping
 
 import (
@@ -29,17 +31,21 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
 
-// OffsetFile is the file, in the working directory, that holds by how many seconds the clock is wrong. It is read after a SIGUSR1.
+// OffsetFile is the file, in the working directory, that holds by how many seconds the clock is
+// wrong. It is read after a SIGUSR1.
 const OffsetFile = "clock"
 
 // SetOffset writes the file.
 func SetOffset(dir string, offset time.Duration) error {
-	return os.WriteFile(filepath.Join(dir, OffsetFile), []byte(strconv.Itoa(int(offset.Seconds()))), 0o644)
+	return os.WriteFile(filepath.Join(dir, OffsetFile), []byte(strconv.Itoa(int(offset.Seconds()))),
+		0o644)
 }
 
-// Serve serves as "rowkeeper serve" does, with those of its flags that torture runs need. The others are passed over.
+// Serve serves as "rowkeeper serve" does, with those of its flags that torture runs need. The
+// others are passed over.
 func Serve(ctx context.Context, args []string) error {
-	rows := options.NewStorageOptions(storage.DefaultPrefix, apiserver.Scheme, apiserver.Codecs, sqlite.Driver)
+	rows := options.NewStorageOptions(storage.DefaultPrefix, apiserver.Scheme, apiserver.Codecs,
+		sqlite.Driver)
 	rows.StoredAs = apiserver.StoredAs
 	rows.EnableGarbageCollection = false
 	serving := genericoptions.NewSecureServingOptions()
@@ -62,7 +68,8 @@ func Serve(ctx context.Context, args []string) error {
 	go func() {
 		for range moved {
 			if content, err := os.ReadFile(OffsetFile); err == nil {
-				if seconds, err := strconv.ParseInt(strings.TrimSpace(string(content)), 10, 64); err == nil {
+				if seconds, err := strconv.ParseInt(strings.TrimSpace(string(content)), 10,
+					64); err == nil {
 					offset.Store(seconds)
 				}
 			}
@@ -72,7 +79,9 @@ func Serve(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	config.Clock = func() time.Time { return time.Now().Add(time.Duration(offset.Load()) * time.Second) }
+	config.Clock = func() time.Time {
+		return time.Now().Add(time.Duration(offset.Load()) * time.Second)
+	}
 	db, err := storage.Open(ctx, config)
 	if err != nil {
 		return err
@@ -84,7 +93,8 @@ func Serve(ctx context.Context, args []string) error {
 		return err
 	}
 	defer dir.Close()
-	pki := standalone.NewPKI(dir, standalone.Names{DNS: []string{"localhost"}, IPs: []net.IP{netutils.ParseIPSloppy("127.0.0.1")}}, clock.RealClock{})
+	pki := standalone.NewPKI(dir, standalone.Names{DNS: []string{"localhost"},
+		IPs: []net.IP{netutils.ParseIPSloppy("127.0.0.1")}}, clock.RealClock{})
 	if _, err := pki.Ensure(); err != nil {
 		return err
 	}
@@ -93,15 +103,18 @@ func Serve(ctx context.Context, args []string) error {
 		return err
 	}
 	serving.BindAddress = netutils.ParseIPSloppy("127.0.0.1")
-	serving.ServerCert.CertKey = genericoptions.CertKey{CertFile: pki.ServingCert(), KeyFile: pki.ServingKey()}
+	serving.ServerCert.CertKey = genericoptions.CertKey{CertFile: pki.ServingCert(),
+		KeyFile: pki.ServingKey()}
 
 	api := apiserver.NewConfig()
 	api.Generic.PublicAddress = serving.BindAddress
 	api.Generic.RequestTimeout = requestTimeout
 	features := genericoptions.NewFeatureOptions()
 	features.EnablePriorityAndFairness = false
-	if err := errors.Join(rows.ApplyTo(&api.Generic.Config, db), options.ApplySecureServing(serving, &api.Generic.Config),
-		features.ApplyTo(&api.Generic.Config, nil, nil), pki.ApplyTo(&api.Generic.Config)); err != nil {
+	if err := errors.Join(rows.ApplyTo(&api.Generic.Config, db),
+		options.ApplySecureServing(serving, &api.Generic.Config),
+		features.ApplyTo(&api.Generic.Config, nil, nil),
+		pki.ApplyTo(&api.Generic.Config)); err != nil {
 		return err
 	}
 	server, err := api.New()

@@ -23,7 +23,8 @@ type Options struct {
 	Rate int
 	// Timeout is how long a client waits for an answer.
 	Timeout time.Duration
-	// Namespaces bounds the number of namespaces, and so that of the objects; 0: new ones all the time.
+	// Namespaces bounds the number of namespaces, and so that of the objects; 0: new ones all the
+	// time.
 	Namespaces int64
 	// Seed decides who does what.
 	Seed uint64
@@ -75,7 +76,8 @@ type Load struct {
 
 // Start starts the clients and the watchers.
 func Start(ctx context.Context, h *history.History, endpoints []*api.Endpoint, opts Options) *Load {
-	l := &Load{h: h, endpoints: endpoints, opts: opts, done: make([]atomic.Int64, len(endpoints)), known: map[string]int64{}}
+	l := &Load{h: h, endpoints: endpoints, opts: opts, done: make([]atomic.Int64, len(endpoints)),
+		known: map[string]int64{}}
 	l.ctx, l.stopAll = context.WithCancel(ctx)
 	l.clientsC, l.stop = context.WithCancel(l.ctx)
 	if opts.Rate > 0 {
@@ -110,7 +112,8 @@ func (l *Load) Slowest() time.Duration {
 	return l.slowest
 }
 
-// HoldWrites waits for the writes under way and lets none begin until the returned function is called.
+// HoldWrites waits for the writes under way and lets none begin until the returned function is
+// called.
 func (l *Load) HoldWrites() (release func()) {
 	l.gate.Lock()
 	return sync.OnceFunc(l.gate.Unlock)
@@ -134,9 +137,11 @@ func (l *Load) Stop() {
 
 // Probe writes one object through a server, as a client of its own.
 func (l *Load) Probe(ctx context.Context, server int) error {
-	o := history.Object{Key: fmt.Sprintf("%s/probes/p%d", api.Pipelines, l.values.Add(1)), Value: l.value(), Colour: colours[0], Image: images[0]}
+	o := history.Object{Key: fmt.Sprintf("%s/probes/p%d", api.Pipelines, l.values.Add(1)),
+		Value: l.value(), Colour: colours[0], Image: images[0]}
 	var outcome error
-	l.request(ctx, server, history.Op{Client: 10_000 + server, Verb: history.Create, Key: o.Key, Object: &o}, func(ctx context.Context, op *history.Op) error {
+	l.request(ctx, server, history.Op{Client: 10_000 + server, Verb: history.Create, Key: o.Key,
+		Object: &o}, func(ctx context.Context, op *history.Op) error {
 		var created *history.Object
 		created, outcome = l.endpoints[server].Create(ctx, o)
 		return answered(op, created, outcome)
@@ -184,7 +189,8 @@ func wait(ctx context.Context, d time.Duration) {
 }
 
 // request sends a request, and takes a note of it. It tells whether the server has answered.
-func (l *Load) request(ctx context.Context, server int, op history.Op, send func(context.Context, *history.Op) error) bool {
+func (l *Load) request(ctx context.Context, server int, op history.Op,
+	send func(context.Context, *history.Op) error) bool {
 	// A client that is stopped waits for its answer.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.opts.Timeout)
 	defer cancel()
@@ -248,12 +254,13 @@ func (l *Load) namespace(rng *rand.Rand) string {
 
 func (l *Load) get(rng *rand.Rand, id, server int) bool {
 	key := l.key(rng)
-	return l.request(l.ctx, server, history.Op{Client: id, Verb: history.Get, Key: key}, func(ctx context.Context, op *history.Op) error {
-		o, err := l.endpoints[server].Get(ctx, key)
-		op.Object = o
-		l.learn(key, o, err)
-		return answered(op, o, err)
-	})
+	return l.request(l.ctx, server, history.Op{Client: id, Verb: history.Get, Key: key},
+		func(ctx context.Context, op *history.Op) error {
+			o, err := l.endpoints[server].Get(ctx, key)
+			op.Object = o
+			l.learn(key, o, err)
+			return answered(op, o, err)
+		})
 }
 
 // learn remembers what a key was, for the next write.
@@ -283,13 +290,17 @@ func (l *Load) write(rng *rand.Rand, id, server int) bool {
 	}
 	e := l.endpoints[server]
 	op := history.Op{Client: id, Key: key, Object: &o}
-	send := func(ctx context.Context, op *history.Op) (*history.Object, error) { return e.Create(ctx, o) }
+	send := func(ctx context.Context, op *history.Op) (*history.Object, error) {
+		return e.Create(ctx, o)
+	}
 	switch n := rng.IntN(10); {
 	case !exists:
 		op.Verb = history.Create
 	case n < 2 || rv < 0:
 		op.Verb = history.Patch
-		send = func(ctx context.Context, op *history.Op) (*history.Object, error) { return e.Patch(ctx, o) }
+		send = func(ctx context.Context, op *history.Op) (*history.Object, error) {
+			return e.Patch(ctx, o)
+		}
 	case n < 4:
 		op.Verb, op.Expect = history.Delete, rv
 		send = func(ctx context.Context, op *history.Op) (*history.Object, error) {
@@ -298,7 +309,9 @@ func (l *Load) write(rng *rand.Rand, id, server int) bool {
 	default:
 		op.Verb, op.Expect = history.Update, rv
 		o.RV = rv
-		send = func(ctx context.Context, op *history.Op) (*history.Object, error) { return e.Update(ctx, o) }
+		send = func(ctx context.Context, op *history.Op) (*history.Object, error) {
+			return e.Update(ctx, o)
+		}
 	}
 	return l.request(l.ctx, server, op, func(ctx context.Context, op *history.Op) error {
 		answer, err := send(ctx, op)
@@ -315,7 +328,8 @@ func (l *Load) write(rng *rand.Rand, id, server int) bool {
 }
 
 func (l *Load) list(rng *rand.Rand, id, server int) bool {
-	op := history.Op{Client: id, Verb: history.List, Match: history.Consistent, Selector: history.Selector{Resource: l.resource(rng)}}
+	op := history.Op{Client: id, Verb: history.List, Match: history.Consistent,
+		Selector: history.Selector{Resource: l.resource(rng)}}
 	limit := 0
 	q := url.Values{}
 	n := rng.IntN(20)
@@ -343,7 +357,8 @@ func (l *Load) list(rng *rand.Rand, id, server int) bool {
 	}
 	if op.At != 0 {
 		q.Set("resourceVersion", strconv.FormatInt(op.At, 10))
-		q.Set("resourceVersionMatch", map[history.Match]string{history.Exact: "Exact", history.NotOlder: "NotOlderThan"}[op.Match])
+		q.Set("resourceVersionMatch", map[history.Match]string{history.Exact: "Exact",
+			history.NotOlder: "NotOlderThan"}[op.Match])
 	}
 	return l.request(l.ctx, server, op, func(ctx context.Context, op *history.Op) error {
 		return l.pages(ctx, l.endpoints[server], q, limit, op)
@@ -351,7 +366,8 @@ func (l *Load) list(rng *rand.Rand, id, server int) bool {
 }
 
 // pages reads all pages of a list.
-func (l *Load) pages(ctx context.Context, e *api.Endpoint, q url.Values, limit int, op *history.Op) error {
+func (l *Load) pages(ctx context.Context, e *api.Endpoint, q url.Values, limit int,
+	op *history.Op) error {
 	for key, values := range api.Query(op.Selector) {
 		q[key] = values
 	}

@@ -26,27 +26,37 @@ import (
 type watcher struct {
 	name     string
 	selector history.Selector
-	// initial: watch-list, that is, the initial events come with the watch. Otherwise a list comes before it.
+	// initial: watch-list, that is, the initial events come with the watch. Otherwise a list comes
+	// before it.
 	initial bool
 	// bookmarks asks for them.
 	bookmarks bool
-	// hops is the number of events after which the watch is broken off and resumed from an event that was seen before. 0: never.
+	// hops is the number of events after which the watch is broken off and resumed from an event
+	// that was seen before. 0: never.
 	hops int
 }
 
 func watchers() []watcher {
 	return []watcher{
 		{name: "list+watch", selector: history.Selector{Resource: api.Pipelines}, bookmarks: true},
-		{name: "list+watch of pieces", selector: history.Selector{Resource: api.Chunks}, bookmarks: true},
-		{name: "watch-list", selector: history.Selector{Resource: api.Pipelines}, initial: true, bookmarks: true, hops: 300},
-		{name: "watch-list by label", selector: history.Selector{Resource: api.Chunks, Colour: colours[1]}, initial: true, bookmarks: true, hops: 100},
+		{name: "list+watch of pieces", selector: history.Selector{Resource: api.Chunks},
+			bookmarks: true},
+		{name: "watch-list", selector: history.Selector{Resource: api.Pipelines}, initial: true,
+			bookmarks: true, hops: 300},
+		{name: "watch-list by label", selector: history.Selector{Resource: api.Chunks,
+			Colour: colours[1]}, initial: true, bookmarks: true, hops: 100},
 		{name: "resume", selector: history.Selector{Resource: api.Pipelines}, hops: 80},
-		{name: "resume with bookmarks", selector: history.Selector{Resource: api.Chunks}, bookmarks: true, hops: 130},
-		{name: "by label", selector: history.Selector{Resource: api.Pipelines, Colour: colours[0]}, bookmarks: true},
-		{name: "by field", selector: history.Selector{Resource: api.Pipelines, Image: images[0]}, bookmarks: true},
+		{name: "resume with bookmarks", selector: history.Selector{Resource: api.Chunks},
+			bookmarks: true, hops: 130},
+		{name: "by label", selector: history.Selector{Resource: api.Pipelines, Colour: colours[0]},
+			bookmarks: true},
+		{name: "by field", selector: history.Selector{Resource: api.Pipelines, Image: images[0]},
+			bookmarks: true},
 		{name: "by name", selector: history.Selector{Resource: api.Chunks, Name: "k1"}},
-		{name: "by namespace", selector: history.Selector{Resource: api.Pipelines, Namespace: "n00001"}, bookmarks: true},
-		{name: "by label and field", selector: history.Selector{Resource: api.Pipelines, Colour: colours[2], Image: images[1]}, bookmarks: true, hops: 30},
+		{name: "by namespace", selector: history.Selector{Resource: api.Pipelines,
+			Namespace: "n00001"}, bookmarks: true},
+		{name: "by label and field", selector: history.Selector{Resource: api.Pipelines,
+			Colour: colours[2], Image: images[1]}, bookmarks: true, hops: 30},
 	}
 }
 
@@ -59,13 +69,15 @@ func (l *Load) watch(server int) {
 	}
 }
 
-// follow watches on and on: a stream that breaks is resumed from what was seen last, and one that has expired begins anew.
+// follow watches on and on: a stream that breaks is resumed from what was seen last, and one that
+// has expired begins anew.
 func (l *Load) follow(server int, w watcher) {
 	e := l.endpoints[server]
 	from := int64(0)
 	for l.ctx.Err() == nil {
 		if from == 0 && !w.initial {
-			op := history.Op{Client: 20_000 + server, Verb: history.List, Match: history.Consistent, Selector: w.selector}
+			op := history.Op{Client: 20_000 + server, Verb: history.List, Match: history.Consistent,
+				Selector: w.selector}
 			ok := l.request(l.ctx, server, op, func(ctx context.Context, op *history.Op) error {
 				err := l.pages(ctx, e, url.Values{}, 0, op)
 				from = op.RV
@@ -90,12 +102,14 @@ func (l *Load) follow(server int, w watcher) {
 
 func expired(err error) bool {
 	var status *api.StatusError
-	return errors.As(err, &status) && (status.Code == http.StatusGone || status.Code == http.StatusInternalServerError)
+	return errors.As(err, &status) &&
+		(status.Code == http.StatusGone || status.Code == http.StatusInternalServerError)
 }
 
 // stream is one watch. It returns where the next one may begin.
 func (l *Load) stream(server int, w watcher, from int64) (next int64, err error) {
-	s := &history.Stream{Name: w.name, Server: server, Selector: w.selector, From: from, Initial: w.initial && from == 0, Begun: l.h.Now()}
+	s := &history.Stream{Name: w.name, Server: server, Selector: w.selector, From: from,
+		Initial: w.initial && from == 0, Begun: l.h.Now()}
 	q := api.Query(w.selector)
 	if w.bookmarks {
 		q.Set("allowWatchBookmarks", "true")
@@ -152,11 +166,15 @@ func StartInformers(config *rest.Config, server int) (*Informers, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &Informers{server: server, factory: dynamicinformer.NewDynamicSharedInformerFactory(client, 0), informers: map[string]cache.SharedIndexInformer{},
+	i := &Informers{server: server, factory: dynamicinformer.NewDynamicSharedInformerFactory(client,
+		0), informers: map[string]cache.SharedIndexInformer{},
 		stop: make(chan struct{})}
 	for _, resource := range []string{api.Pipelines, api.Chunks} {
 		i.informers[resource] = i.factory.ForResource(schema.GroupVersionResource{Group: "ci.rowkeeper.dev", Version: "v1", Resource: resource}).Informer()
-		if err := i.informers[resource].SetWatchErrorHandler(func(*cache.Reflector, error) {}); err != nil { // they come with every fault
+		// they come with every fault
+		if err := i.informers[resource].SetWatchErrorHandler(func(*cache.Reflector,
+			error) {
+		}); err != nil {
 			return nil, err
 		}
 	}
@@ -208,7 +226,8 @@ func (i *Informers) Settle(ctx context.Context, h *history.History, e *api.Endpo
 				same = same && want[o]
 			}
 			if same || ctx.Err() != nil {
-				h.AddInformer(history.Informer{Name: fmt.Sprintf("the informer of %s at server %d", resource, i.server), Cache: have, List: page.Items})
+				h.AddInformer(history.Informer{Name: fmt.Sprintf("the informer of %s at server %d",
+					resource, i.server), Cache: have, List: page.Items})
 				break
 			}
 			wait(ctx, 50*time.Millisecond)

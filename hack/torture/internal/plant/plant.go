@@ -1,5 +1,5 @@
-// Package plant falsifies a server's answers, to test that the checker finds it. It is a proxy that is
-// wrong in the ways in which stores are wrong.
+// Package plant falsifies a server's answers, to test that the checker finds it. It is a proxy that
+// is wrong in the ways in which stores are wrong.
 package plant
 
 import (
@@ -27,7 +27,8 @@ type Bug string
 
 // The bugs.
 const (
-	// DropEvent leaves out one event in 500, ReorderEvents exchanges two neighbours as often, RepeatEvent sends one twice.
+	// DropEvent leaves out one event in 500, ReorderEvents exchanges two neighbours as often,
+	// RepeatEvent sends one twice.
 	DropEvent     Bug = "drop one event in 500"
 	ReorderEvents Bug = "reorder two events in 500"
 	RepeatEvent   Bug = "send one event in 500 twice"
@@ -38,7 +39,8 @@ const (
 	StaleGet  Bug = "serve a stale object"
 	// ListHole leaves an object out of one list in 20.
 	ListHole Bug = "leave an object out of a list"
-	// NeverWritten answers one creation in 50 with 201 and forwards it never, WrittenLater a moment after the answer.
+	// NeverWritten answers one creation in 50 with 201 and forwards it never, WrittenLater a moment
+	// after the answer.
 	NeverWritten Bug = "acknowledge a write and drop it"
 	WrittenLater Bug = "acknowledge a write before it is committed"
 	// RefusedButWritten answers one update in 50 that nothing was written, though it was.
@@ -47,7 +49,8 @@ const (
 
 // Bugs are all bugs.
 func Bugs() []Bug {
-	return []Bug{DropEvent, ReorderEvents, RepeatEvent, BookmarkAhead, StaleList, StaleGet, ListHole, NeverWritten, WrittenLater, RefusedButWritten}
+	return []Bug{DropEvent, ReorderEvents, RepeatEvent, BookmarkAhead, StaleList, StaleGet,
+		ListHole, NeverWritten, WrittenLater, RefusedButWritten}
 }
 
 // Proxy is a proxy with a bug.
@@ -79,12 +82,15 @@ func New(target *api.Endpoint, bug Bug) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{URL: "http://" + listener.Addr().String(), bug: bug, target: target, stale: map[string]saved{}}
+	p := &Proxy{URL: "http://" + listener.Addr().String(), bug: bug, target: target,
+		stale: map[string]saved{}}
 	p.server.Handler = &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(u) },
 		Transport:     p,
 		FlushInterval: -1,
-		ErrorHandler:  func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
+			w.WriteHeader(http.StatusBadGateway)
+		},
 	}
 	go func() { _ = p.server.Serve(listener) }() // until Close
 	return p, nil
@@ -104,7 +110,8 @@ func (p *Proxy) RoundTrip(request *http.Request) (*http.Response, error) {
 		return response, err
 	}
 	switch {
-	case (p.bug == NeverWritten || p.bug == WrittenLater) && request.Method == http.MethodPost && p.creations.Add(1)%50 == 0:
+	case (p.bug == NeverWritten || p.bug == WrittenLater) && request.Method == http.MethodPost &&
+		p.creations.Add(1)%50 == 0:
 		return p.acknowledge(request)
 	case p.bug == RefusedButWritten && request.Method == http.MethodPut && p.updates.Add(1)%50 == 0:
 		response, err := p.target.HTTP.Do(clean(request))
@@ -112,7 +119,8 @@ func (p *Proxy) RoundTrip(request *http.Request) (*http.Response, error) {
 			return response, err
 		}
 		_ = response.Body.Close()
-		return answer(request, http.StatusServiceUnavailable, http.Header{"Retry-After": {"1"}}, []byte("{}")), nil
+		return answer(request, http.StatusServiceUnavailable, http.Header{"Retry-After": {"1"}},
+			[]byte("{}")), nil
 	}
 	response, err := p.target.HTTP.Do(clean(request))
 	if err != nil || response.StatusCode >= 300 {
@@ -140,8 +148,10 @@ func answer(request *http.Request, code int, header http.Header, body []byte) *h
 	if header.Get("Content-Type") == "" {
 		header.Set("Content-Type", "application/json")
 	}
-	return &http.Response{StatusCode: code, Header: header, Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)), Request: request,
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+	return &http.Response{StatusCode: code, Header: header,
+		Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
+		Request: request,
+		Proto:   "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 }
 
 // change changes a successful answer.
@@ -153,13 +163,15 @@ func (p *Proxy) change(request *http.Request, header http.Header, body []byte) [
 	if json.Unmarshal(body, &o) != nil {
 		return body
 	}
-	if rv, err := strconv.ParseInt(o.Metadata.ResourceVersion, 10, 64); err == nil && rv > p.newest.Load() {
+	if rv, err := strconv.ParseInt(o.Metadata.ResourceVersion, 10, 64); err == nil &&
+		rv > p.newest.Load() {
 		p.newest.Store(rv)
 	}
 	if request.Method != http.MethodGet {
 		return body
 	}
-	isList := o.Items != nil || strings.HasSuffix(request.URL.Path, api.Pipelines) || strings.HasSuffix(request.URL.Path, api.Chunks)
+	isList := o.Items != nil || strings.HasSuffix(request.URL.Path, api.Pipelines) ||
+		strings.HasSuffix(request.URL.Path, api.Chunks)
 	count := &p.gets
 	if isList {
 		count = &p.lists
@@ -252,7 +264,8 @@ func (b *piped) Close() error { return errors.Join(b.PipeReader.Close(), b.in.Cl
 
 // event returns what is sent in the place of a line.
 func (p *Proxy) event(line []byte, held *[]byte) []byte {
-	if bytes.HasPrefix(line, []byte(`{"type":"BOOKMARK"`)) || bytes.HasPrefix(line, []byte(`{"type":"ERROR"`)) {
+	if bytes.HasPrefix(line, []byte(`{"type":"BOOKMARK"`)) ||
+		bytes.HasPrefix(line, []byte(`{"type":"ERROR"`)) {
 		return line
 	}
 	if *held != nil {
@@ -278,7 +291,8 @@ func (p *Proxy) event(line []byte, held *[]byte) []byte {
 		if json.Unmarshal(line, &e) != nil {
 			return line
 		}
-		return fmt.Appendf(nil, `{"type":"BOOKMARK","object":{"kind":%q,"apiVersion":"ci.rowkeeper.dev/v1","metadata":{"resourceVersion":%q}}}`+"\n%s",
+		return fmt.Appendf(nil,
+			`{"type":"BOOKMARK","object":{"kind":%q,"apiVersion":"ci.rowkeeper.dev/v1","metadata":{"resourceVersion":%q}}}`+"\n%s",
 			e.Object.Kind, e.Object.Metadata.ResourceVersion, line)
 	}
 	return line

@@ -21,7 +21,8 @@ type Row struct {
 
 // columns are the table's head. A row is known by the first two.
 const (
-	columns   = "| scenario | database | operations | events checked | lists checked | faults | violations | recovered within | unknown outcomes | repeat with |"
+	columns = "| scenario | database | operations | events checked | lists checked | faults | " +
+		"violations | recovered within | unknown outcomes | repeat with |"
 	alignment = "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |"
 )
 
@@ -39,12 +40,15 @@ func (r Row) line() string {
 	if r.Faults > 0 {
 		recovery = fmt.Sprintf("%.1f s", r.Recovery.Seconds())
 	}
-	return fmt.Sprintf("| %s | %s | %d | %d | %d | %d | %d | %s | %d | `%s` |", r.Scenario, r.Database, r.Operations, r.Events, r.Lists, r.Faults, r.Violations, recovery, r.Unknown, r.Command)
+	return fmt.Sprintf("| %s | %s | %d | %d | %d | %d | %d | %s | %d | `%s` |", r.Scenario,
+		r.Database, r.Operations, r.Events, r.Lists, r.Faults, r.Violations, recovery,
+		r.Unknown, r.Command)
 }
 
 func (r Row) note() string {
 	if r.Lost > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("%d acknowledged writes were in the lost part of the history, which is what the scenario loses", r.Lost))
+		r.Notes = append(r.Notes, fmt.Sprintf("%d acknowledged writes were in the lost part of "+
+			"the history, which is what the scenario loses", r.Lost))
 	}
 	if len(r.Notes) == 0 {
 		return ""
@@ -52,8 +56,8 @@ func (r Row) note() string {
 	return fmt.Sprintf("- %s, %s: %s.", r.Scenario, r.Database, strings.Join(r.Notes, "; "))
 }
 
-// Add puts a row into the file, in the place of an older one of the same scenario and database. What people
-// have written before the table stays.
+// Add puts a row into the file, in the place of an older one of the same scenario and database.
+// What people have written before the table stays.
 func Add(path string, row Row) error {
 	content, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -67,7 +71,8 @@ func Add(path string, row Row) error {
 	kind, _, _ := strings.Cut(row.Database, " ")
 	for line := range strings.Lines(table) {
 		line = strings.TrimSuffix(line, "\n")
-		same := strings.HasPrefix(line, fmt.Sprintf("| %s | %s ", row.Scenario, kind)) || strings.HasPrefix(line, fmt.Sprintf("- %s, %s", row.Scenario, kind))
+		same := strings.HasPrefix(line, fmt.Sprintf("| %s | %s ", row.Scenario, kind)) ||
+			strings.HasPrefix(line, fmt.Sprintf("- %s, %s", row.Scenario, kind))
 		switch {
 		case same || line == alignment:
 		case strings.HasPrefix(line, "| "):

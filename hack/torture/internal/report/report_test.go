@@ -21,14 +21,16 @@ func TestAdd(t *testing.T) {
 		}
 		return string(content)
 	}
-	first := add(Row{Scenario: "random", Database: "postgres 15", Operations: 1, Notes: []string{"old"}})
+	first := add(Row{Scenario: "random", Database: "postgres 15", Operations: 1,
+		Notes: []string{"old"}})
 	before, table, _ := strings.Cut(first, columns)
 	written := before + "Unexplained:\n\n- a watch that stalled\n\n"
 	if err := os.WriteFile(path, []byte(written+columns+table), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	add(Row{Scenario: "random", Database: "SQLite", Operations: 2})
-	got := add(Row{Scenario: "random", Database: "postgres 17", Operations: 3, Notes: []string{"new"}})
+	got := add(Row{Scenario: "random", Database: "postgres 17", Operations: 3,
+		Notes: []string{"new"}})
 	want := written + columns + "\n" + alignment + "\n" +
 		"| random | SQLite | 2 | 0 | 0 | 0 | 0 | - | 0 | `` |\n" +
 		"| random | postgres 17 | 3 | 0 | 0 | 0 | 0 | - | 0 | `` |\n\n" +

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Lock takes the commit lock, as somebody else would who has the row in his transaction: the whole database where that is the lock.
+// Lock takes the commit lock, as somebody else would who has the row in his transaction: the whole
+// database where that is the lock.
 func (d *DB) Lock(ctx context.Context) (unlock func(), err error) {
 	query := "SELECT id FROM rowkeeper_store FOR UPDATE"
 	if d.kind == "sqlite" {
@@ -63,10 +64,12 @@ func (d *DB) EndOthers(ctx context.Context) error {
 	}
 	defer conn.Close()
 	if strings.HasPrefix(d.kind, "postgres") {
-		_, err := conn.ExecContext(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+		_, err := conn.ExecContext(ctx,
+			"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
 		return err
 	}
-	rows, err := conn.QueryContext(ctx, "SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()")
+	rows, err := conn.QueryContext(ctx,
+		"SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()")
 	if err != nil {
 		return err
 	}
@@ -92,12 +95,14 @@ func (d *DB) EndOthers(ctx context.Context) error {
 // Expand does what an expanding migration of the next release does. Servers of this one go on.
 func (d *DB) Expand(ctx context.Context) error {
 	var newest int64
-	if err := d.QueryRowContext(ctx, "SELECT max(version_id) FROM rowkeeper_schema").Scan(&newest); err != nil {
+	if err := d.QueryRowContext(ctx,
+		"SELECT max(version_id) FROM rowkeeper_schema").Scan(&newest); err != nil {
 		return err
 	}
 	for _, query := range []string{
 		fmt.Sprintf("ALTER TABLE rowkeeper_live ADD COLUMN note%d INTEGER", newest),
-		fmt.Sprintf("INSERT INTO rowkeeper_schema (version_id, is_applied) VALUES (%d, true)", newest+1),
+		fmt.Sprintf("INSERT INTO rowkeeper_schema (version_id, is_applied) VALUES (%d, true)",
+			newest+1),
 	} {
 		if _, err := d.ExecContext(ctx, query); err != nil {
 			return fmt.Errorf("%s: %w", query, err)
@@ -116,8 +121,8 @@ type Dump struct {
 	fences []int64
 }
 
-// Drill fences the copy twice, as a drill does that tries a backup, or two. A file is fenced by the product,
-// and then has the drill's fingerprint; rows are restored with the fences.
+// Drill fences the copy twice, as a drill does that tries a backup, or two. A file is fenced by the
+// product, and then has the drill's fingerprint; rows are restored with the fences.
 func (d *DB) Drill(dump *Dump, fence func(url string) error) error {
 	if dump.file != "" {
 		// The first one is for the other fingerprint, the second one by hand.
@@ -132,12 +137,14 @@ const jump = 1 << 32
 
 // fence does by SQL what a fence does.
 func (d *DB) fence(ctx context.Context, tx *sql.Tx, marker int64) error {
-	insert := fmt.Sprintf("INSERT INTO rowkeeper_log (revision, %s, prev_revision, create_revision, token, time, deleted)"+
-		" VALUES (%d, '', 0, 0, %s, %d, true)", d.key, marker, d.arg(1), time.Now().UnixMicro())
+	insert := fmt.Sprintf("INSERT INTO rowkeeper_log (revision, %s, prev_revision, "+
+		"create_revision, token, time, deleted) VALUES (%d, '', 0, 0, %s, %d, true)", d.key, marker,
+		d.arg(1), time.Now().UnixMicro())
 	if _, err := tx.ExecContext(ctx, insert, fmt.Appendf(nil, "%016x", marker)); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx, fmt.Sprintf("UPDATE rowkeeper_store SET epoch = epoch + 1, compacted = %d", marker))
+	_, err := tx.ExecContext(ctx,
+		fmt.Sprintf("UPDATE rowkeeper_store SET epoch = epoch + 1, compacted = %d", marker))
 	return err
 }
 
@@ -147,7 +154,8 @@ type table struct {
 	rows    [][]any
 }
 
-// Dump copies all rows of one snapshot, as the databases' own tools do. SQLite writes a file into the directory.
+// Dump copies all rows of one snapshot, as the databases' own tools do. SQLite writes a file into
+// the directory.
 func (d *DB) Dump(ctx context.Context, dir string) (*Dump, error) {
 	if d.kind == "sqlite" {
 		return d.dumpFile(ctx, filepath.Join(dir, fmt.Sprintf("dump-%d.db", time.Now().UnixNano())))
@@ -158,7 +166,8 @@ func (d *DB) Dump(ctx context.Context, dir string) (*Dump, error) {
 	}
 	defer tx.Rollback()
 	dump := &Dump{}
-	for _, name := range []string{"rowkeeper_store", "rowkeeper_log", "rowkeeper_live", "rowkeeper_aborted"} {
+	for _, name := range []string{"rowkeeper_store", "rowkeeper_log", "rowkeeper_live",
+		"rowkeeper_aborted"} {
 		t, err := copyTable(ctx, tx, name)
 		if err != nil {
 			return nil, err
@@ -178,7 +187,8 @@ func (d *DB) dumpFile(ctx context.Context, path string) (*Dump, error) {
 	}
 	defer copied.Close()
 	dump := &Dump{file: path}
-	return dump, copied.QueryRowContext(ctx, "SELECT max(revision) FROM rowkeeper_log").Scan(&dump.Head)
+	return dump, copied.QueryRowContext(ctx,
+		"SELECT max(revision) FROM rowkeeper_log").Scan(&dump.Head)
 }
 
 func copyTable(ctx context.Context, tx *sql.Tx, name string) (table, error) {
@@ -205,12 +215,14 @@ func copyTable(ctx context.Context, tx *sql.Tx, name string) (table, error) {
 	return t, rows.Err()
 }
 
-// Restore puts a dump in the place of what is there: its rows, in one transaction, or its file. It returns the database as it is from then on.
+// Restore puts a dump in the place of what is there: its rows, in one transaction, or its file. It
+// returns the database as it is from then on.
 func (d *DB) Restore(ctx context.Context, dump *Dump) (*DB, error) {
 	if dump.file == "" {
 		return d, d.restoreRows(ctx, dump)
 	}
-	// Whoever has the old file open goes on to see that one, and when he closes it, removes the write-ahead log by its name, which is the new file's by then.
+	// Whoever has the old file open goes on to see that one, and when he closes it, removes the
+	// write-ahead log by its name, which is the new file's by then.
 	if err := d.Close(); err != nil {
 		return nil, err
 	}
@@ -255,7 +267,8 @@ func (d *DB) fill(ctx context.Context, tx *sql.Tx, t table) error {
 			columns[i] = d.key
 		}
 	}
-	insert, err := tx.PrepareContext(ctx, fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s)", t.name, strings.Join(columns, ", "), strings.Join(places, ", ")))
+	insert, err := tx.PrepareContext(ctx, fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s)", t.name,
+		strings.Join(columns, ", "), strings.Join(places, ", ")))
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,8 @@ type Recorder struct {
 	epochs []history.Epoch
 	last   history.Row // the newest recorded row, with its token
 	missed int64
-	// survived is what the next fence finds, if a scenario has said so; begun is when the history began to change.
+	// survived is what the next fence finds, if a scenario has said so; begun is when the history
+	// began to change.
 	survived, begun int64
 
 	stop context.CancelFunc
@@ -40,7 +41,8 @@ func Record(ctx context.Context, h *history.History, db *DB) (*Recorder, error) 
 	if len(rows) != 1 {
 		return nil, errors.New("the log has no newest row")
 	}
-	r := &Recorder{h: h, db: db, last: rows[0], epochs: make([]history.Epoch, 1), survived: -1, done: make(chan struct{})}
+	r := &Recorder{h: h, db: db, last: rows[0], epochs: make([]history.Epoch, 1), survived: -1,
+		done: make(chan struct{})}
 	ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
 	go r.run(ctx)
 	return r, nil
@@ -67,7 +69,8 @@ func (r *Recorder) run(ctx context.Context) {
 // piece is how many rows are read at a time.
 const piece = 2000
 
-// leap is less than a fence jumps, and more than a database without a fence could write between two readings.
+// leap is less than a fence jumps, and more than a database without a fence could write between two
+// readings.
 const leap = 1 << 28
 
 // read reads what is new.
@@ -97,12 +100,14 @@ func (r *Recorder) read(ctx context.Context) error {
 				continue
 			}
 			if row.Revision-r.last.Revision > leap && compacted < row.Revision {
-				// The marker of a fence was swept before it could be read. The fence has set the boundary to it.
+				// The marker of a fence was swept before it could be read. The fence has set the
+				// boundary to it.
 				if err := r.fence(ctx, history.Row{Revision: compacted, Key: marker}); err != nil {
 					return err
 				}
 			}
-			if r.survived >= 0 && len(r.epochs[len(r.epochs)-1].Rows) > 0 && row.Revision <= r.last.Revision {
+			if r.survived >= 0 && len(r.epochs[len(r.epochs)-1].Rows) > 0 &&
+				row.Revision <= r.last.Revision {
 				return nil // written after the loss: the fence reads them
 			}
 			if gap := row.Revision - r.last.Revision - 1; gap > 0 && row.Revision-1 <= compacted {
@@ -120,7 +125,8 @@ func (r *Recorder) read(ctx context.Context) error {
 
 // fence begins an epoch.
 func (r *Recorder) fence(ctx context.Context, row history.Row) error {
-	e := history.Epoch{Fence: row.Revision, Survived: r.last.Revision, Begun: r.begun, Noticed: r.h.Now()}
+	e := history.Epoch{Fence: row.Revision, Survived: r.last.Revision, Begun: r.begun,
+		Noticed: r.h.Now()}
 	if r.survived >= 0 {
 		e.Survived = r.survived
 		early, err := r.db.Log(ctx, r.survived+1, piece)
@@ -175,7 +181,8 @@ func (r *Recorder) Epochs() int {
 	return len(r.epochs)
 }
 
-// Losing is called before the history changes: by the next fence, all that came after the revision is lost. -1: nothing is.
+// Losing is called before the history changes: by the next fence, all that came after the revision
+// is lost. -1: nothing is.
 func (r *Recorder) Losing(survived int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,5 +1,6 @@
-// Package rows reads the tables of a database as an administrator could, without any code of the product: it records the log while it is written, before compaction
-// takes it away, and does to the database what scenarios ask for.
+// Package rows reads the tables of a database as an administrator could, without any code of the
+// product: it records the log while it is written, before compaction takes it away, and does to the
+// database what scenarios ask for.
 package rows
 
 import (
@@ -37,13 +38,15 @@ type DB struct {
 	key string
 }
 
-// Open opens the database of a URL as "rowkeeper serve" takes it. Rows whose key does not begin with the prefix and the group are not of the run.
+// Open opens the database of a URL as "rowkeeper serve" takes it. Rows whose key does not begin
+// with the prefix and the group are not of the run.
 func Open(rawURL, prefix string) (*DB, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {
 		return nil, err
 	}
-	d := &DB{kind: u.Scheme, prefix: prefix + "/ci.rowkeeper.dev/", url: rawURL, prefixOfKeys: prefix, path: u.Path, key: "key"}
+	d := &DB{kind: u.Scheme, prefix: prefix + "/ci.rowkeeper.dev/", url: rawURL,
+		prefixOfKeys: prefix, path: u.Path, key: "key"}
 	driver, dsn := "pgx", rawURL
 	switch u.Scheme {
 	case "sqlite":
@@ -52,7 +55,8 @@ func Open(rawURL, prefix string) (*DB, error) {
 		d.key = "`key`"
 		c := mysql.NewConfig()
 		c.Logger = &mysql.NopLogger{}
-		c.User, c.Net, c.Addr, c.DBName = u.User.Username(), "tcp", u.Host, strings.TrimPrefix(u.Path, "/")
+		c.User, c.Net, c.Addr, c.DBName = u.User.Username(), "tcp", u.Host,
+			strings.TrimPrefix(u.Path, "/")
 		c.Passwd, _ = u.User.Password()
 		if wait := u.Query().Get("wsrep_sync_wait"); wait != "" {
 			c.Params = map[string]string{"wsrep_sync_wait": wait}
@@ -99,7 +103,8 @@ func (d *DB) ExpireAll(ctx context.Context) error {
 
 // Expiring counts the keys that have a time to live.
 func (d *DB) Expiring(ctx context.Context) (n int64, err error) {
-	err = d.QueryRowContext(ctx, "SELECT count(*) FROM rowkeeper_live WHERE expiry IS NOT NULL").Scan(&n)
+	err = d.QueryRowContext(ctx,
+		"SELECT count(*) FROM rowkeeper_live WHERE expiry IS NOT NULL").Scan(&n)
 	return n, err
 }
 
@@ -108,14 +113,14 @@ const marker = "\x00"
 
 // Log reads rows from a revision on.
 func (d *DB) Log(ctx context.Context, from int64, limit int) ([]history.Row, error) {
-	return d.query(ctx, fmt.Sprintf("SELECT revision, prev_revision, %s, deleted, token, value FROM rowkeeper_log WHERE revision >= %s ORDER BY revision LIMIT %d",
-		d.key, d.arg(1), limit), from)
+	return d.query(ctx,
+		fmt.Sprintf("SELECT revision, prev_revision, %s, deleted, token, value FROM rowkeeper_log WHERE revision >= %s ORDER BY revision LIMIT %d", d.key, d.arg(1), limit), from)
 }
 
 // Live reads the objects that exist.
 func (d *DB) Live(ctx context.Context) ([]history.Object, error) {
-	rows, err := d.query(ctx, fmt.Sprintf("SELECT l.revision, g.prev_revision, l.%[1]s, g.deleted, g.token, g.value FROM rowkeeper_live l JOIN rowkeeper_log g ON g.revision = l.revision ORDER BY l.%[1]s",
-		d.key))
+	rows, err := d.query(ctx,
+		fmt.Sprintf("SELECT l.revision, g.prev_revision, l.%[1]s, g.deleted, g.token, g.value FROM rowkeeper_live l JOIN rowkeeper_log g ON g.revision = l.revision ORDER BY l.%[1]s", d.key))
 	var objects []history.Object
 	for _, r := range rows {
 		if r.Key != "" && r.Key != marker {

@@ -19,8 +19,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/history"
 )
 
-// databaseAway stops the database for a while, and asks the servers meanwhile: each request has to fail within its deadline, by 503 or 504; one that has written nothing says when to
-// try again; servers are alive and not ready.
+// databaseAway stops the database for a while, and asks the servers meanwhile: each request has to
+// fail within its deadline, by 503 or 504; one that has written nothing says when to try again;
+// servers are alive and not ready.
 func databaseAway(ctx context.Context, e *Env) error {
 	if err := e.process().Stop(ctx); err != nil {
 		return err
@@ -46,11 +47,14 @@ func databaseAway(ctx context.Context, e *Env) error {
 	for i, endpoint := range e.Endpoints {
 		for _, ask := range []func(context.Context) error{
 			func(ctx context.Context) error {
-				_, err := endpoint.Create(ctx, history.Object{Key: fmt.Sprintf("%s/away/a%d", api.Pipelines, time.Now().UnixNano()), Value: "away", Image: "none"})
+				_, err := endpoint.Create(ctx,
+					history.Object{Key: fmt.Sprintf("%s/away/a%d", api.Pipelines,
+						time.Now().UnixNano()), Value: "away", Image: "none"})
 				return err
 			},
 			func(ctx context.Context) error {
-				_, err := endpoint.List(ctx, history.Selector{Resource: api.Pipelines}, url.Values{})
+				_, err := endpoint.List(ctx, history.Selector{Resource: api.Pipelines},
+					url.Values{})
 				return err
 			},
 			func(ctx context.Context) error {
@@ -67,10 +71,14 @@ func databaseAway(ctx context.Context, e *Env) error {
 					slowest.Store(max(slowest.Load(), int64(took)))
 					var status *api.StatusError
 					switch {
-					case !errors.As(err, &status) || status.Code != http.StatusServiceUnavailable && status.Code != http.StatusGatewayTimeout && status.Code != http.StatusTooManyRequests:
+					case !errors.As(err, &status) ||
+						status.Code != http.StatusServiceUnavailable &&
+							status.Code != http.StatusGatewayTimeout &&
+							status.Code != http.StatusTooManyRequests:
 						e.Fail("away", "server %d, without its database, answered %v", i, err)
 					case took > requestTimeout+2*time.Second:
-						e.Fail("away", "server %d, without its database, answered after %s", i, took)
+						e.Fail("away", "server %d, without its database, answered after %s", i,
+							took)
 					case status.RetryAfter:
 						retry.Add(1)
 					}
@@ -86,7 +94,8 @@ func databaseAway(ctx context.Context, e *Env) error {
 	if retry.Load() == 0 {
 		e.Fail("away", "of %d answers without a database, none had Retry-After", asked.Load())
 	}
-	e.Note("%d requests without a database failed by 503 or 504 within %.1f s, %d of them with Retry-After", asked.Load(), time.Duration(slowest.Load()).Seconds(), retry.Load())
+	e.Note("%d requests without a database failed by 503 or 504 within %.1f s, %d of them with "+
+		"Retry-After", asked.Load(), time.Duration(slowest.Load()).Seconds(), retry.Load())
 	return e.process().Start(ctx)
 }
 
@@ -128,9 +137,11 @@ func (e *Env) residents() (float64, error) {
 
 // bounded fails if a server's memory grew beyond a bound, in MB.
 func (e *Env) bounded(what string, before, peak, bound float64) {
-	e.Note("%s: at most %.0f MB of memory in a server, after %.0f MB before", what, peak/1e6, before/1e6)
+	e.Note("%s: at most %.0f MB of memory in a server, after %.0f MB before", what, peak/1e6,
+		before/1e6)
 	if peak-before > bound*1e6 {
-		e.Fail("memory", "%s: a server's memory rose from %.0f to %.0f MB", what, before/1e6, peak/1e6)
+		e.Fail("memory", "%s: a server's memory rose from %.0f to %.0f MB", what,
+			before/1e6, peak/1e6)
 	}
 }
 
@@ -154,7 +165,9 @@ func (e *Env) deaf(ctx context.Context, server int, paths []string) (closeAll fu
 		}
 		conns = append(conns, c)
 		host, _, _ := strings.Cut(strings.TrimPrefix(config.Host, "https://"), "/")
-		if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nAccept: application/json\r\n\r\n", path, host); err != nil {
+		if _, err := fmt.Fprintf(c,
+			"GET %s HTTP/1.1\r\nHost: %s\r\nAccept: application/json\r\n\r\n", path,
+			host); err != nil {
 			closeAll()
 			return nil, err
 		}
@@ -162,11 +175,13 @@ func (e *Env) deaf(ctx context.Context, server int, paths []string) (closeAll fu
 	return closeAll, nil
 }
 
-// stuckWatchers opens watches and lists that nobody reads, while the load goes on: memory stays bounded, and the other watchers see everything, which is checked in the end.
+// stuckWatchers opens watches and lists that nobody reads, while the load goes on: memory stays
+// bounded, and the other watchers see everything, which is checked in the end.
 func stuckWatchers(ctx context.Context, e *Env) error {
 	var paths []string
 	for range 100 {
-		paths = append(paths, api.Path(api.Pipelines, "", "")+"?watch=true&resourceVersion=1", api.Path(api.Chunks, "", "")+"?watch=true&allowWatchBookmarks=true",
+		paths = append(paths, api.Path(api.Pipelines, "", "")+"?watch=true&resourceVersion=1",
+			api.Path(api.Chunks, "", "")+"?watch=true&allowWatchBookmarks=true",
 			api.Path(api.Pipelines, "", ""))
 	}
 	before, peak, err := e.memory(ctx, func() error {
@@ -218,8 +233,10 @@ func manyWatchers(ctx context.Context, e *Env) error {
 				var once sync.Once
 				// A server that is busy may refuse a watch for now, but not end one.
 				for isOpen := false; ctx.Err() == nil && !isOpen; Wait(ctx, 100*time.Millisecond) {
-					q := url.Values{"sendInitialEvents": {"true"}, "resourceVersionMatch": {"NotOlderThan"}, "allowWatchBookmarks": {"true"}}
-					err := watch.Follow(ctx, history.Selector{Resource: api.Pipelines, Namespace: "crowd"}, q, func(event history.Event) {
+					q := url.Values{"sendInitialEvents": {"true"},
+						"resourceVersionMatch": {"NotOlderThan"}, "allowWatchBookmarks": {"true"}}
+					err := watch.Follow(ctx, history.Selector{Resource: api.Pipelines,
+						Namespace: "crowd"}, q, func(event history.Event) {
 						if event.InitialEnd {
 							isOpen = true
 							opened.Add(1)
@@ -239,14 +256,16 @@ func manyWatchers(ctx context.Context, e *Env) error {
 		}
 		if err := until(ctx, recoverWithin, func(context.Context) error {
 			if n := opened.Load(); n < int64(count) {
-				return fmt.Errorf("%d of %d watches are open; the last one that was refused said: %v", n, count, trouble.Load())
+				return fmt.Errorf("%d of %d watches are open; the last one that was refused "+
+					"said: %v", n, count, trouble.Load())
 			}
 			return nil
 		}); err != nil {
 			return err
 		}
 		began := time.Now()
-		if _, err := e.Endpoints[1].Create(ctx, history.Object{Key: api.Pipelines + "/crowd/event", Value: fmt.Sprint("crowd-", began.UnixNano()), Image: "none"}); err != nil {
+		if _, err := e.Endpoints[1].Create(ctx, history.Object{Key: api.Pipelines + "/crowd/event",
+			Value: fmt.Sprint("crowd-", began.UnixNano()), Image: "none"}); err != nil {
 			return err
 		}
 		if err := until(ctx, recoverWithin, func(context.Context) error {
@@ -257,7 +276,8 @@ func manyWatchers(ctx context.Context, e *Env) error {
 		}); err != nil {
 			return err
 		}
-		e.Note("%d watches of one server saw a write of another one within %.2f s", count, time.Since(began).Seconds())
+		e.Note("%d watches of one server saw a write of another one within %.2f s", count,
+			time.Since(began).Seconds())
 		return nil
 	})
 	cancel()
@@ -265,7 +285,8 @@ func manyWatchers(ctx context.Context, e *Env) error {
 	if err != nil {
 		return err
 	}
-	// What an apiserver keeps per watch and connection is about 60 kB; the bound finds what grows with the events.
+	// What an apiserver keeps per watch and connection is about 60 kB; the bound finds what grows
+	// with the events.
 	e.bounded(fmt.Sprintf("%d watches", count), before, peak, 200+float64(count)*0.15)
 	_, err = e.Endpoints[0].Remove(context.WithoutCancel(ctx), api.Pipelines+"/crowd/event")
 	return err
@@ -286,7 +307,8 @@ func burst(ctx context.Context, e *Env) error {
 			wg.Go(func() {
 				// Each writer goes over the same keys again, so that the live objects are few.
 				for n := next.Add(1); n <= total && ctx.Err() == nil; n = next.Add(1) {
-					o := history.Object{Key: fmt.Sprintf("%s/burst/w%d", api.Chunks, w), Value: fmt.Sprintf("burst-%d-%d", w, n)}
+					o := history.Object{Key: fmt.Sprintf("%s/burst/w%d", api.Chunks, w),
+						Value: fmt.Sprintf("burst-%d-%d", w, n)}
 					endpoint := e.Endpoints[w%len(e.Endpoints)]
 					_, err := endpoint.Patch(ctx, o)
 					var status *api.StatusError
@@ -310,9 +332,10 @@ func burst(ctx context.Context, e *Env) error {
 	if err != nil {
 		return err
 	}
-	e.Note("%d writes by %d writers, and %d refused for now, in %.1f s", done.Load(), writers, refused.Load(), time.Since(began).Seconds())
-	// The apiserver's watch caches keep the events of the last 75 s, decoded, up to 102,400 of them for each resource: about 5 kB each, and a busy heap is up to
-	// three times what lives in it.
+	e.Note("%d writes by %d writers, and %d refused for now, in %.1f s", done.Load(), writers,
+		refused.Load(), time.Since(began).Seconds())
+	// The apiserver's watch caches keep the events of the last 75 s, decoded, up to 102,400 of them
+	// for each resource: about 5 kB each, and a busy heap is up to three times what lives in it.
 	e.bounded("the burst", before, peak, 500+float64(min(total, 102_400))*0.015)
 	return nil
 }
@@ -356,8 +379,8 @@ func bigList(ctx context.Context, e *Env) error {
 	return nil
 }
 
-// flood lets large objects expire all at once while the load goes on: every server reaps them, and none
-// holds more of them than its groups, its reads and its newest events may have.
+// flood lets large objects expire all at once while the load goes on: every server reaps them, and
+// none holds more of them than its groups, its reads and its newest events may have.
 func flood(ctx context.Context, e *Env) error {
 	count := 256
 	if e.Long {
@@ -383,9 +406,10 @@ func flood(ctx context.Context, e *Env) error {
 	if err != nil {
 		return err
 	}
-	e.Note("%d objects of 1 MiB, expired all at once, were reaped within %.1f s, the reapers' pause of a minute included", count, time.Since(began).Seconds())
-	// The newest events may have 64 MiB, a read 32 MiB and a group 8 MiB, and a busy heap is up to three
-	// times what lives in it.
+	e.Note("%d objects of 1 MiB, expired all at once, were reaped within %.1f s, the reapers' "+
+		"pause of a minute included", count, time.Since(began).Seconds())
+	// The newest events may have 64 MiB, a read 32 MiB and a group 8 MiB, and a busy heap is up to
+	// three times what lives in it.
 	e.bounded("the flood", before, peak, 350)
 	return nil
 }
@@ -401,7 +425,8 @@ func countItems(ctx context.Context, e *api.Endpoint, path string, limit int) (i
 		if next != "" {
 			q.Set("continue", next)
 		}
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, e.URL+path+"?"+q.Encode(), nil)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, e.URL+path+"?"+q.Encode(),
+			nil)
 		if err != nil {
 			return 0, err
 		}

@@ -27,8 +27,8 @@ func refused(err error) bool {
 	return later
 }
 
-// fill writes runs of pipelines by the library, beside the servers, since by HTTP it would take an hour. Each
-// has an annotation of so many bytes, and expires after so many seconds (0: never).
+// fill writes runs of pipelines by the library, beside the servers, since by HTTP it would take an
+// hour. Each has an annotation of so many bytes, and expires after so many seconds (0: never).
 func fill(ctx context.Context, url, prefix string, count, size int, ttl uint64) error {
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
@@ -55,14 +55,16 @@ func fill(ctx context.Context, url, prefix string, count, size int, ttl uint64) 
 		group.Go(func() error {
 			for n := w; n < count; n += writers {
 				name := fmt.Sprintf("r%07d", n)
-				run := &ci.PipelineRun{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "big", UID: types.UID(name)}, Spec: ci.PipelineRunSpec{PipelineName: "p"}}
+				run := &ci.PipelineRun{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "big",
+					UID: types.UID(name)}, Spec: ci.PipelineRunSpec{PipelineName: "p"}}
 				if size > 0 {
 					run.Annotations = map[string]string{"torture.rowkeeper.dev/ballast": ballast}
 				}
 				err := store.Create(ctx, "/ci.rowkeeper.dev/pipelineruns/big/"+name, run, nil, ttl)
 				for refused(err) && ctx.Err() == nil {
 					Wait(ctx, 100*time.Millisecond)
-					err = store.Create(ctx, "/ci.rowkeeper.dev/pipelineruns/big/"+name, run, nil, ttl)
+					err = store.Create(ctx, "/ci.rowkeeper.dev/pipelineruns/big/"+name,
+						run, nil, ttl)
 				}
 				if err != nil {
 					return err

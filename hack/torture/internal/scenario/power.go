@@ -28,7 +28,8 @@ func openRelaxed(_ context.Context, e *Env) (database.Database, error) {
 	if e.Kind == database.SQLite {
 		return newRelaxedFile(e)
 	}
-	// The server is a program of this machine, since its files are looked for in a directory of ours.
+	// The server is a program of this machine, since its files are looked for in a directory of
+	// ours.
 	dir := filepath.Join(e.Dir, "disk")
 	if err := os.Mkdir(dir, 0o777); err != nil {
 		return nil, err
@@ -82,8 +83,8 @@ func (s *relaxedServer) fail(ctx context.Context) error {
 	return s.Start(ctx)
 }
 
-// relaxedFile is a file of SQLite. A power failure ends the kernel's boot, too: after it, the servers see
-// another boot id, by a mount of their own.
+// relaxedFile is a file of SQLite. A power failure ends the kernel's boot, too: after it, the
+// servers see another boot id, by a mount of their own.
 type relaxedFile struct {
 	database.Database
 	e          *Env
@@ -92,12 +93,16 @@ type relaxedFile struct {
 
 func newRelaxedFile(e *Env) (database.Database, error) {
 	if out, err := exec.Command("unshare", "--mount", "true").CombinedOutput(); err != nil {
-		return nil, &database.Missing{Reason: fmt.Sprintf("a boot id cannot be changed by unshare, which needs root's rights: %v: %s", err, out)}
+		return nil, &database.Missing{Reason: fmt.Sprintf("a boot id cannot be changed by "+
+			"unshare, which needs root's rights: %v: %s", err, out)}
 	}
-	return &relaxedFile{database.NewSQLite(e.Dir), e, filepath.Join(e.Dir, "state.db"), filepath.Join(e.Dir, "boot_id")}, nil
+	return &relaxedFile{database.NewSQLite(e.Dir), e, filepath.Join(e.Dir, "state.db"),
+		filepath.Join(e.Dir, "boot_id")}, nil
 }
 
-func (f *relaxedFile) URL(server int) string { return f.Database.URL(server) + "?synchronous=NORMAL" }
+func (f *relaxedFile) URL(server int) string {
+	return f.Database.URL(server) + "?synchronous=NORMAL"
+}
 
 func (f *relaxedFile) keep(context.Context) error {
 	if err := f.e.signalServers(syscall.SIGSTOP); err != nil {
@@ -174,8 +179,8 @@ func (e *Env) restartServers(ctx context.Context, meanwhile func() error) error 
 	return nil
 }
 
-// powerFailure ends all servers together with the database. Before, it ends the servers alone, after which
-// nothing may be fenced.
+// powerFailure ends all servers together with the database. Before, it ends the servers alone,
+// after which nothing may be fenced.
 func powerFailure(ctx context.Context, e *Env) error {
 	epochs := e.Recorder.Epochs()
 	if err := e.restartServers(ctx, func() error { return nil }); err != nil {
@@ -185,7 +190,8 @@ func powerFailure(ctx context.Context, e *Env) error {
 		return err
 	}
 	if e.Recorder.Epochs() != epochs {
-		e.Fail("fence", "all servers were killed, the database was not, and the history begins anew")
+		e.Fail("fence",
+			"all servers were killed, the database was not, and the history begins anew")
 	}
 	return e.losePower(ctx, func(lose func() error) error {
 		// Whatever commits after the last record of the log, nobody is told of it.
@@ -193,8 +199,8 @@ func powerFailure(ctx context.Context, e *Env) error {
 	})
 }
 
-// databasePowerFailure ends the database alone. Writers wait for the moment between the last record of the
-// log and the failure, so that it is known what is lost.
+// databasePowerFailure ends the database alone. Writers wait for the moment between the last record
+// of the log and the failure, so that it is known what is lost.
 func databasePowerFailure(ctx context.Context, e *Env) error {
 	return e.losePower(ctx, func(lose func() error) error {
 		release := e.Load.HoldWrites()
@@ -206,8 +212,8 @@ func databasePowerFailure(ctx context.Context, e *Env) error {
 	})
 }
 
-// losePower loses what was written in the last second or so. while stops the servers, calls its argument,
-// and has them go on.
+// losePower loses what was written in the last second or so. while stops the servers, calls its
+// argument, and has them go on.
 func (e *Env) losePower(ctx context.Context, while func(lose func() error) error) error {
 	d := e.DB.(disk)
 	if err := d.keep(ctx); err != nil {

@@ -41,7 +41,8 @@ type Config struct {
 	URL string
 	// Seed decides all that is random. What the machine does is not.
 	Seed uint64
-	// Operations is how many requests have to be answered at least, Faults how many faults are injected.
+	// Operations is how many requests have to be answered at least, Faults how many faults are
+	// injected.
 	Operations, Faults int
 	// Servers is the number of replicas, Clients that of clients of each.
 	Servers, Clients int
@@ -63,7 +64,8 @@ type Result struct {
 	Seed                        uint64
 	Faults                      int
 	Report                      check.Report
-	// Recovery is the longest time from the end of a fault until every server was ready and took a write. Slowest is the slowest request.
+	// Recovery is the longest time from the end of a fault until every server was ready and took a
+	// write. Slowest is the slowest request.
 	Recovery, Slowest, Took time.Duration
 	// Codes counts the HTTP status of requests that did not succeed.
 	Codes map[int]int
@@ -97,7 +99,8 @@ const (
 	databaseTimeout = 4 * time.Second
 	requestTimeout  = 10 * time.Second
 	clientTimeout   = 20 * time.Second
-	// recoverWithin is how long a server may take to be ready after a fault has ended. Unknown outcomes are looked into for 30 s.
+	// recoverWithin is how long a server may take to be ready after a fault has ended. Unknown
+	// outcomes are looked into for 30 s.
 	recoverWithin = 2 * time.Minute
 	// settleWithin is how long watchers and informers may take to see the last events.
 	settleWithin = time.Minute
@@ -105,7 +108,8 @@ const (
 
 // Say tells what goes on.
 func (e *Env) Say(format string, args ...any) {
-	fmt.Fprintf(e.Progress, "%s %s/%s: %s\n", time.Now().UTC().Format(time.TimeOnly), e.Scenario.Name, e.Kind, fmt.Sprintf(format, args...))
+	fmt.Fprintf(e.Progress, "%s %s/%s: %s\n", time.Now().UTC().Format(time.TimeOnly),
+		e.Scenario.Name, e.Kind, fmt.Sprintf(format, args...))
 }
 
 // Note adds a figure to the result.
@@ -168,7 +172,8 @@ func (e *Env) ready(server int) func(context.Context) error {
 	}
 }
 
-// awaitServers waits until every server is ready and has taken a write, and returns how long that took.
+// awaitServers waits until every server is ready and has taken a write, and returns how long that
+// took.
 func (e *Env) awaitServers(ctx context.Context) time.Duration {
 	began := time.Now()
 	var wg sync.WaitGroup
@@ -181,7 +186,8 @@ func (e *Env) awaitServers(ctx context.Context) time.Duration {
 				return e.Load.Probe(ctx, s)
 			})
 			if err != nil && ctx.Err() == nil {
-				e.Fail("recover", "server %d is not ready, or takes no writes: %v; it wrote: %s", s, err, e.Servers[s].Log())
+				e.Fail("recover", "server %d is not ready, or takes no writes: %v; it wrote: %s", s,
+					err, e.Servers[s].Log())
 			}
 		})
 	}
@@ -204,7 +210,8 @@ func Run(ctx context.Context, config Config) (result *Result, err error) {
 	if err := os.Chmod(e.Dir, 0o755); err != nil { // database servers run as other users
 		return nil, err
 	}
-	e.Say("seed %d, %d operations, %d faults, %d servers", e.Seed, e.Operations, e.Faults, e.Config.Servers)
+	e.Say("seed %d, %d operations, %d faults, %d servers", e.Seed, e.Operations, e.Faults,
+		e.Config.Servers)
 	if err := e.openDatabase(ctx); err != nil {
 		return nil, err
 	}
@@ -232,7 +239,8 @@ func Run(ctx context.Context, config Config) (result *Result, err error) {
 		}
 		defer closeProxies()
 	}
-	e.Load = load.Start(ctx, e.History, endpoints, load.Options{Clients: e.Clients, Rate: e.Rate, Timeout: clientTimeout, Seed: e.Seed, Namespaces: e.namespaces()})
+	e.Load = load.Start(ctx, e.History, endpoints, load.Options{Clients: e.Clients, Rate: e.Rate,
+		Timeout: clientTimeout, Seed: e.Seed, Namespaces: e.namespaces()})
 	defer e.Load.Stop()
 	var informers []*load.Informers
 	for s, srv := range e.Servers {
@@ -248,7 +256,8 @@ func Run(ctx context.Context, config Config) (result *Result, err error) {
 		defer i.Stop()
 	}
 
-	result = &Result{Scenario: e.Scenario.Name, Database: string(e.Kind), Version: e.DB.Version(), Seed: e.Seed, Codes: map[int]int{}}
+	result = &Result{Scenario: e.Scenario.Name, Database: string(e.Kind), Version: e.DB.Version(),
+		Seed: e.Seed, Codes: map[int]int{}}
 	if e.Soak > 0 {
 		result.Samples, err = e.soak(ctx)
 	} else {
@@ -336,7 +345,8 @@ func (e *Env) openDatabase(ctx context.Context) (err error) {
 	return err
 }
 
-// flags are those of every server: compaction runs at full speed, and what is kept is enough for the recorder to see every row.
+// flags are those of every server: compaction runs at full speed, and what is kept is enough for
+// the recorder to see every row.
 func (e *Env) flags(i int) []string {
 	return []string{
 		"--database=" + e.DB.URL(i),
@@ -351,7 +361,8 @@ func (e *Env) flags(i int) []string {
 
 func (e *Env) startServers(ctx context.Context) error {
 	for i := range e.Config.Servers {
-		s, err := server.New(e.Programs.Rowkeeper, filepath.Join(e.Dir, fmt.Sprint("server", i)), e.flags(i)...)
+		s, err := server.New(e.Programs.Rowkeeper, filepath.Join(e.Dir, fmt.Sprint("server", i)),
+			e.flags(i)...)
 		if err != nil {
 			return err
 		}
@@ -435,7 +446,8 @@ func (e *Env) plant() (endpoints []*api.Endpoint, closeAll func(), err error) {
 	return endpoints, closeAll, nil
 }
 
-// whereTheyStand tells how far the servers' watch caches are, and leaves what all goroutines do in files, which stay.
+// whereTheyStand tells how far the servers' watch caches are, and leaves what all goroutines do in
+// files, which stay.
 func (e *Env) whereTheyStand(ctx context.Context) string {
 	var texts []string
 	dir, err := os.MkdirTemp("", "rowkeeper-stalled-")
@@ -452,12 +464,14 @@ func (e *Env) whereTheyStand(ctx context.Context) string {
 	}
 	for i, endpoint := range e.Endpoints {
 		for _, resource := range []string{api.Pipelines, api.Chunks} {
-			page, err := endpoint.List(ctx, history.Selector{Resource: resource}, url.Values{"resourceVersion": {"0"}})
+			page, err := endpoint.List(ctx, history.Selector{Resource: resource},
+				url.Values{"resourceVersion": {"0"}})
 			if err != nil {
 				texts = append(texts, err.Error())
 				continue
 			}
-			texts = append(texts, fmt.Sprintf("server %d's cache of %s is at %d", i, resource, page.RV))
+			texts = append(texts, fmt.Sprintf("server %d's cache of %s is at %d", i,
+				resource, page.RV))
 		}
 		content, err := endpoint.Read(ctx, "/debug/pprof/goroutine?debug=2")
 		write(fmt.Sprintf("server-%d.txt", i), content, err)
@@ -481,7 +495,8 @@ func (e *Env) settle(ctx context.Context, informers []*load.Informers) error {
 			name := fmt.Sprintf("%s at server %d", s.Name, s.Server)
 			if seen, last := s.Seen(), index.Last(s.Selector); seen < last {
 				events, ended := s.Events()
-				behind[name] = fmt.Sprintf("%s has seen %d of %d (a stream from %d, begun at %.1f s, with %d events; ended: %t)", name, seen, last, s.From,
+				behind[name] = fmt.Sprintf("%s has seen %d of %d (a stream from %d, begun at "+
+					"%.1f s, with %d events; ended: %t)", name, seen, last, s.From,
 					float64(s.Begun)/1e9, len(events), ended)
 			} else {
 				delete(behind, name)

@@ -21,7 +21,8 @@ type Scenario struct {
 	About string
 	// Kinds are the databases that it works for.
 	Kinds []database.Kind
-	// Fault injects a fault and takes it away again. Whether the servers recover is looked at afterwards.
+	// Fault injects a fault and takes it away again. Whether the servers recover is looked at
+	// afterwards.
 	Fault func(ctx context.Context, e *Env) error
 	// Loses: history is lost or replaced, so that it begins anew.
 	Loses bool
@@ -31,7 +32,8 @@ type Scenario struct {
 	Program func(e *Env) (path string, env []string, err error)
 	// Args are further flags of the servers.
 	Args []string
-	// Alone: the fault is not one of those of the random scenario, since it needs a database or servers of its own.
+	// Alone: the fault is not one of those of the random scenario, since it needs a database or
+	// servers of its own.
 	Alone bool
 	// Short and Long are how many faults there are in a run; 0 means the default.
 	Short, Long int
@@ -49,44 +51,92 @@ var (
 // Scenarios are all scenarios.
 func Scenarios() []*Scenario {
 	scenarios := []*Scenario{
-		{Name: "steady", About: "no fault: three servers, compaction at full speed", Kinds: all, Alone: true},
-		{Name: "server-kill", About: "a server is killed (SIGKILL) and started again", Kinds: all, Fault: serverKill},
-		{Name: "server-restart", About: "a server is told to stop (SIGTERM) and started again", Kinds: all, Fault: serverRestart},
-		{Name: "rolling-restart", About: "all servers are restarted in order, one after the other", Kinds: all, Fault: rollingRestart},
-		{Name: "server-pause", About: "a server is frozen (SIGSTOP) for longer than every timeout", Kinds: all, Fault: serverPause, Long: 5},
-		{Name: "head-lock", About: "somebody else locks the head row (SQLite: the database) for 30 s", Kinds: all, Fault: headLock, Long: 5},
-		{Name: "read-lock", About: "a backup holds the global read lock (FLUSH TABLES WITH READ LOCK) for a while", Kinds: mysqls, Fault: readLock},
-		{Name: "connections-reset", About: "all connections to the database are ended by its administrator", Kinds: network, Fault: connectionsReset},
-		{Name: "database-kill", About: "the database is killed (SIGKILL) and started again", Kinds: network, Fault: databaseKill},
-		{Name: "database-restart", About: "the database is stopped in order and started again", Kinds: network, Fault: databaseRestart},
-		{Name: "database-pause", About: "the database is frozen for longer than every timeout", Kinds: network, Fault: databasePause, Long: 5},
-		{Name: "network-cut", About: "the network between one server and the database is cut", Kinds: network, Fault: networkCut},
-		{Name: "network-slow", About: "the network between one server and the database is slow", Kinds: network, Fault: networkSlow},
-		{Name: "network-half-open", About: "the network between one server and the database takes one direction's bytes and drops them", Kinds: network, Fault: networkHalfOpen, Long: 10},
-		{Name: "newer-schema", About: "the schema is brought further, as the next release does, while servers run and restart", Kinds: all, Fault: newerSchema},
-		{Name: "restore", About: "an older dump is restored under running servers", Kinds: all, Fault: restore, Loses: true, Alone: true, Long: 10},
-		{Name: "drill", About: "a copy that a drill has fenced twice takes the place of the database of running servers", Kinds: all, Fault: drillUnderServers, Loses: true, Alone: true, Long: 5},
-		{Name: "drill-stopped", About: "a copy that a drill has fenced twice takes the place of the database while no server runs", Kinds: all, Fault: drillWhileStopped, Loses: true, Alone: true, Long: 5},
-		{Name: "power-failure", About: "all servers and a database with relaxed durability lose their power, and the newest commits",
-			Kinds: all, Open: openRelaxed, Fault: powerFailure, Loses: true, Alone: true, Long: 10},
-		{Name: "database-power-failure", About: "a database with relaxed durability loses its power, and the newest commits; the servers do not",
-			Kinds: network, Open: openRelaxed, Fault: databasePowerFailure, Loses: true, Alone: true, Long: 10},
-		{Name: "standby-behind", About: "a standby without the newest commits is promoted", Kinds: primary, Open: openPair(false), Fault: promoteBehind, Loses: true, Alone: true, Long: 5},
-		{Name: "standby-synchronous", About: "a synchronous standby is promoted at full load: nothing is lost", Kinds: primary, Open: openPair(true), Fault: promoteSynchronous, Loses: true, Alone: true, Long: 5},
-		{Name: "galera", About: "a Galera cluster of three nodes with a server on each, one node cut off", Kinds: []database.Kind{database.MariaDB}, Open: openGalera, Fault: isolateNode, Alone: true, Long: 10},
-		{Name: "database-away", About: "the database is stopped for a while: requests fail in time, servers stay alive and are not ready", Kinds: network, Fault: databaseAway, Alone: true, Short: 1, Long: 3},
-		{Name: "stuck-watchers", About: "300 watches and lists at one server are never read", Kinds: all, Fault: stuckWatchers, Alone: true, Short: 1, Long: 1},
-		{Name: "many-watchers", About: "10,000 watches at one server (1,000 in the short form)", Kinds: all, Fault: manyWatchers, Alone: true, Short: 1, Long: 1},
-		{Name: "burst", About: "a burst of 100,000 writes (5,000 in the short form)", Kinds: all, Fault: burst, Alone: true, Short: 1, Long: 1},
-		{Name: "big-list", About: "a list of 1,000,000 objects (5,000 in the short form), without a watch cache for them", Kinds: all, Fault: bigList, Alone: true, Short: 1, Long: 1,
-			// Such a list takes longer than three seconds in pages, and longer than other requests may take at once.
-			Args: []string{"--watch-cache-sizes=pipelineruns.ci.rowkeeper.dev#0", "--storage-count-interval=0", "--compaction-window=10m", "--request-timeout=10m"}},
-		{Name: "flood", About: "1,000 objects of 1 MiB (256 in the short form) expire at once, without a watch cache for them", Kinds: all, Fault: flood, Alone: true, Short: 1, Long: 1,
-			Args: []string{"--watch-cache-sizes=pipelineruns.ci.rowkeeper.dev#0", "--storage-count-interval=0"}},
-		{Name: "clock-jumps", About: "the clock of one server jumps, by up to an hour, again and again", Kinds: []database.Kind{database.SQLite}, Program: jumpingReplica, Fault: clockJump, Alone: true, Short: 4},
-		{Name: "disk-full", About: "the file system of the database is full for a while", Kinds: []database.Kind{database.SQLite, database.Postgres}, Open: openSmall, Fault: diskFull, Alone: true, Long: 5},
+		{Name: "steady", About: "no fault: three servers, compaction at full speed", Kinds: all,
+			Alone: true},
+		{Name: "server-kill", About: "a server is killed (SIGKILL) and started again", Kinds: all,
+			Fault: serverKill},
+		{Name: "server-restart", About: "a server is told to stop (SIGTERM) and started again",
+			Kinds: all, Fault: serverRestart},
+		{Name: "rolling-restart", About: "all servers are restarted in order, one after the other",
+			Kinds: all, Fault: rollingRestart},
+		{Name: "server-pause", About: "a server is frozen (SIGSTOP) for longer than every timeout",
+			Kinds: all, Fault: serverPause, Long: 5},
+		{Name: "head-lock",
+			About: "somebody else locks the head row (SQLite: the database) for 30 s", Kinds: all,
+			Fault: headLock, Long: 5},
+		{Name: "read-lock", About: "a backup holds the global read lock (FLUSH TABLES WITH READ " +
+			"LOCK) for a while", Kinds: mysqls, Fault: readLock},
+		{Name: "connections-reset", About: "all connections to the database are ended by its " +
+			"administrator", Kinds: network, Fault: connectionsReset},
+		{Name: "database-kill", About: "the database is killed (SIGKILL) and started again",
+			Kinds: network, Fault: databaseKill},
+		{Name: "database-restart", About: "the database is stopped in order and started again",
+			Kinds: network, Fault: databaseRestart},
+		{Name: "database-pause", About: "the database is frozen for longer than every timeout",
+			Kinds: network, Fault: databasePause, Long: 5},
+		{Name: "network-cut", About: "the network between one server and the database is cut",
+			Kinds: network, Fault: networkCut},
+		{Name: "network-slow", About: "the network between one server and the database is slow",
+			Kinds: network, Fault: networkSlow},
+		{Name: "network-half-open", About: "the network between one server and the database " +
+			"takes one direction's bytes and drops them", Kinds: network, Fault: networkHalfOpen,
+			Long: 10},
+		{Name: "newer-schema", About: "the schema is brought further, as the next release does, " +
+			"while servers run and restart", Kinds: all, Fault: newerSchema},
+		{Name: "restore", About: "an older dump is restored under running servers", Kinds: all,
+			Fault: restore, Loses: true, Alone: true, Long: 10},
+		{Name: "drill", About: "a copy that a drill has fenced twice takes the place of the " +
+			"database of running servers", Kinds: all, Fault: drillUnderServers, Loses: true,
+			Alone: true, Long: 5},
+		{Name: "drill-stopped", About: "a copy that a drill has fenced twice takes the place of " +
+			"the database while no server runs", Kinds: all, Fault: drillWhileStopped, Loses: true,
+			Alone: true, Long: 5},
+		{Name: "power-failure", About: "all servers and a database with relaxed durability lose " +
+			"their power, and the newest commits", Kinds: all, Open: openRelaxed,
+			Fault: powerFailure, Loses: true, Alone: true, Long: 10},
+		{Name: "database-power-failure", About: "a database with relaxed durability loses its " +
+			"power, and the newest commits; the servers do not", Kinds: network, Open: openRelaxed,
+			Fault: databasePowerFailure, Loses: true, Alone: true, Long: 10},
+		{Name: "standby-behind", About: "a standby without the newest commits is promoted",
+			Kinds: primary, Open: openPair(false), Fault: promoteBehind, Loses: true,
+			Alone: true, Long: 5},
+		{Name: "standby-synchronous", About: "a synchronous standby is promoted at full load: " +
+			"nothing is lost", Kinds: primary, Open: openPair(true), Fault: promoteSynchronous,
+			Loses: true, Alone: true, Long: 5},
+		{Name: "galera", About: "a Galera cluster of three nodes with a server on each, one node " +
+			"cut off", Kinds: []database.Kind{database.MariaDB}, Open: openGalera,
+			Fault: isolateNode, Alone: true, Long: 10},
+		{Name: "database-away", About: "the database is stopped for a while: requests fail in " +
+			"time, servers stay alive and are not ready", Kinds: network, Fault: databaseAway,
+			Alone: true, Short: 1, Long: 3},
+		{Name: "stuck-watchers", About: "300 watches and lists at one server are never read",
+			Kinds: all, Fault: stuckWatchers, Alone: true, Short: 1, Long: 1},
+		{Name: "many-watchers", About: "10,000 watches at one server (1,000 in the short form)",
+			Kinds: all, Fault: manyWatchers, Alone: true, Short: 1, Long: 1},
+		{Name: "burst", About: "a burst of 100,000 writes (5,000 in the short form)", Kinds: all,
+			Fault: burst, Alone: true, Short: 1, Long: 1},
+		{Name: "big-list", About: "a list of 1,000,000 objects (5,000 in the short form), " +
+			"without a watch cache for them", Kinds: all, Fault: bigList, Alone: true,
+			Short: 1, Long: 1,
+			// Such a list takes longer than three seconds in pages, and longer than other requests
+			// may take at once.
+			Args: []string{"--watch-cache-sizes=pipelineruns.ci.rowkeeper.dev#0",
+				"--storage-count-interval=0", "--compaction-window=10m", "--request-timeout=10m"}},
+		{Name: "flood", About: "1,000 objects of 1 MiB (256 in the short form) expire at once, " +
+			"without a watch cache for them", Kinds: all, Fault: flood, Alone: true,
+			Short: 1, Long: 1,
+			Args: []string{"--watch-cache-sizes=pipelineruns.ci.rowkeeper.dev#0",
+				"--storage-count-interval=0"}},
+		{Name: "clock-jumps",
+			About: "the clock of one server jumps, by up to an hour, again and again",
+			Kinds: []database.Kind{database.SQLite}, Program: jumpingReplica, Fault: clockJump,
+			Alone: true, Short: 4},
+		{Name: "disk-full", About: "the file system of the database is full for a while",
+			Kinds: []database.Kind{database.SQLite, database.Postgres}, Open: openSmall,
+			Fault: diskFull, Alone: true, Long: 5},
 	}
-	random := &Scenario{Name: "random", About: "faults of all kinds, in random order", Kinds: all, Fault: serverKill, Short: 5, Long: 50}
+	random := &Scenario{Name: "random", About: "faults of all kinds, in random order", Kinds: all,
+		Fault: serverKill, Short: 5, Long: 50}
 	for _, s := range scenarios {
 		if !s.Alone {
 			random.of = append(random.of, s)
@@ -105,7 +155,8 @@ func Find(name string) *Scenario {
 	return scenarios[i]
 }
 
-// For returns the scenario as it is for a kind of database: a random one has the faults that this kind can have.
+// For returns the scenario as it is for a kind of database: a random one has the faults that this
+// kind can have.
 func (s *Scenario) For(kind database.Kind) *Scenario {
 	out := *s
 	out.of = nil
@@ -203,8 +254,8 @@ func headLock(ctx context.Context, e *Env) error {
 	return nil
 }
 
-// readLock takes the lock while all servers write. Neither it nor the writes may wait for a lock wait
-// timeout; the note says how long the lock took.
+// readLock takes the lock while all servers write. Neither it nor the writes may wait for a lock
+// wait timeout; the note says how long the lock took.
 func readLock(ctx context.Context, e *Env) error {
 	began := time.Now()
 	unlock, err := e.Rows.ReadLock(ctx)
@@ -254,7 +305,8 @@ func networkCut(ctx context.Context, e *Env) error {
 func networkSlow(ctx context.Context, e *Env) error {
 	i := e.victim()
 	for _, upstream := range []bool{true, false} {
-		if err := e.DB.Network().Add(i, "latency", upstream, `{"latency":150,"jitter":100}`); err != nil {
+		if err := e.DB.Network().Add(i, "latency", upstream,
+			`{"latency":150,"jitter":100}`); err != nil {
 			return err
 		}
 		if err := e.DB.Network().Add(i, "bandwidth", upstream, `{"rate":64}`); err != nil {
@@ -281,8 +333,9 @@ func newerSchema(ctx context.Context, e *Env) error {
 	return e.terminate(ctx, e.victim())
 }
 
-// restore takes a dump, lets the load go on, and puts the dump in the place of what is there. Writers wait for the moment between the last record of the log and the
-// restore, so that it is known what is lost; readers and watchers go on.
+// restore takes a dump, lets the load go on, and puts the dump in the place of what is there.
+// Writers wait for the moment between the last record of the log and the restore, so that it is
+// known what is lost; readers and watchers go on.
 func restore(ctx context.Context, e *Env) error {
 	dump, err := e.Rows.Dump(ctx, e.Dir)
 	if err != nil {
@@ -389,7 +442,8 @@ func (e *Env) drill(ctx context.Context) (*rows.Dump, error) {
 
 // fence runs the command.
 func (e *Env) fence(ctx context.Context, url string) error {
-	out, err := exec.CommandContext(ctx, e.Programs.Rowkeeper, "fence", "--database="+url).CombinedOutput()
+	out, err := exec.CommandContext(ctx, e.Programs.Rowkeeper, "fence", "--database="+
+		url).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("rowkeeper fence: %w: %s", err, out)
 	}

@@ -16,13 +16,16 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/history"
 )
 
-// Sample is what the servers use at a time. Memory and goroutines are those of the server that has most.
+// Sample is what the servers use at a time. Memory and goroutines are those of the server that has
+// most.
 type Sample struct {
 	At time.Duration
-	// Live is the memory that is in use after a garbage collection, Resident what the process has of the machine (RssAnon), in bytes.
+	// Live is the memory that is in use after a garbage collection, Resident what the process has
+	// of the machine (RssAnon), in bytes.
 	Live, Resident float64
 	Goroutines     float64
-	// Connections are those of all servers to the database; Database is its size in bytes, without what is free in it.
+	// Connections are those of all servers to the database; Database is its size in bytes, without
+	// what is free in it.
 	Connections, Database float64
 	// Median and P99 are latencies of the requests since the last sample, in seconds.
 	Median, P99 float64
@@ -71,8 +74,10 @@ func (e *Env) soak(ctx context.Context) ([]Sample, error) {
 		}
 		samples = append(samples, s)
 		if len(samples)%8 == 0 {
-			e.Say("%s: %.1f MB live, %.1f MB resident, %.0f goroutines, %.0f connections, database %.1f MB, p99 %.1f ms, %.0f requests/s", s.At.Round(time.Second),
-				s.Live/1e6, s.Resident/1e6, s.Goroutines, s.Connections, s.Database/1e6, s.P99*1e3, s.Rate)
+			e.Say("%s: %.1f MB live, %.1f MB resident, %.0f goroutines, %.0f connections, "+
+				"database %.1f MB, p99 %.1f ms, %.0f requests/s", s.At.Round(time.Second),
+				s.Live/1e6, s.Resident/1e6, s.Goroutines, s.Connections, s.Database/1e6,
+				s.P99*1e3, s.Rate)
 		}
 	}
 	return samples, nil
@@ -146,7 +151,8 @@ func sum(metrics []byte, name string) float64 {
 	return total
 }
 
-// Growth is the ratio of the mean of a figure in the last quarter of a soak to that in the second one.
+// Growth is the ratio of the mean of a figure in the last quarter of a soak to that in the second
+// one.
 func Growth(samples []Sample, figure func(Sample) float64) float64 {
 	mean := func(part []Sample) float64 {
 		total := 0.0

@@ -20,8 +20,8 @@ func openPair(synchronous bool) func(context.Context, *Env) (database.Database, 
 	}
 }
 
-// promoteBehind promotes a standby that lacks the newest commits. Writers wait while the primary's end is recorded, so that it is known what is lost; readers and
-// watchers go on.
+// promoteBehind promotes a standby that lacks the newest commits. Writers wait while the primary's
+// end is recorded, so that it is known what is lost; readers and watchers go on.
 func promoteBehind(ctx context.Context, e *Env) error {
 	pair := e.DB.(*database.Pair)
 	if err := pair.Detach(ctx); err != nil {
@@ -46,7 +46,8 @@ func promoteSynchronous(ctx context.Context, e *Env) error {
 	return e.promote(ctx, e.DB.(*database.Pair), -1, func() {})
 }
 
-func (e *Env) promote(ctx context.Context, pair *database.Pair, survived int64, release func()) error {
+func (e *Env) promote(ctx context.Context, pair *database.Pair, survived int64,
+	release func()) error {
 	e.Recorder.Losing(survived)
 	epochs := e.Recorder.Epochs()
 	if err := e.Recorder.Swap(func() (*rows.DB, error) {
@@ -77,7 +78,8 @@ func openGalera(ctx context.Context, e *Env) (database.Database, error) {
 	return database.NewGalera(ctx, e.Dir)
 }
 
-// isolateNode cuts one node of the cluster off. The log is recorded at the first one, which is left alone.
+// isolateNode cuts one node of the cluster off. The log is recorded at the first one, which is left
+// alone.
 func isolateNode(ctx context.Context, e *Env) error {
 	g := e.DB.(*database.Galera)
 	i := 1 + e.Rand.IntN(2)
@@ -86,7 +88,8 @@ func isolateNode(ctx context.Context, e *Env) error {
 	}
 	before := e.Load.Answered(i)
 	e.Hold(ctx, 5*time.Second, 20*time.Second)
-	e.Note("server %d answered %d requests while its node was cut off, and the others %d", i, e.Load.Answered(i)-before, e.Load.Total())
+	e.Note("server %d answered %d requests while its node was cut off, and the others %d", i,
+		e.Load.Answered(i)-before, e.Load.Total())
 	return g.Isolate(ctx, i, false)
 }
 
@@ -102,8 +105,10 @@ func mountSmall(e *Env, megabytes int) (string, error) {
 	if err := os.Mkdir(dir, 0o777); err != nil {
 		return "", err
 	}
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%dm,mode=1777", megabytes)); err != nil {
-		return "", &database.Missing{Reason: fmt.Sprintf("a small file system cannot be mounted, which needs root's rights: %v", err)}
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0,
+		fmt.Sprintf("size=%dm,mode=1777", megabytes)); err != nil {
+		return "", &database.Missing{Reason: fmt.Sprintf("a small file system cannot be mounted, "+
+			"which needs root's rights: %v", err)}
 	}
 	return dir, nil
 }
@@ -121,8 +126,9 @@ func openSmall(_ context.Context, e *Env) (database.Database, error) {
 	if err != nil {
 		return nil, err
 	}
-	served, err := database.NewServed(e.Programs.Dbserve, e.Kind, e.Config.Servers, []string{"TMPDIR=" + dir, "ROWKEEPER_TEST_SOURCE=local"},
-		"max_wal_size=64MB", "min_wal_size=32MB")
+	served, err := database.NewServed(e.Programs.Dbserve, e.Kind, e.Config.Servers,
+		[]string{"TMPDIR=" + dir, "ROWKEEPER_TEST_SOURCE=local"}, "max_wal_size=64MB",
+		"min_wal_size=32MB")
 	if err != nil {
 		return nil, errors.Join(err, syscall.Unmount(dir, syscall.MNT_DETACH))
 	}
@@ -134,7 +140,8 @@ func (s *small) Close() error {
 	return errors.Join(s.Database.Close(), syscall.Unmount(s.dir, syscall.MNT_DETACH))
 }
 
-// diskFull fills the file system, and makes room again. A database that has ended over it is started again, which is all that an operator has to do.
+// diskFull fills the file system, and makes room again. A database that has ended over it is
+// started again, which is all that an operator has to do.
 func diskFull(ctx context.Context, e *Env) error {
 	s := e.DB.(*small)
 	filler := filepath.Join(s.dir, "filler")
@@ -163,7 +170,8 @@ func diskFull(ctx context.Context, e *Env) error {
 		return err
 	}
 	if p, ok := s.Database.(database.Process); ok {
-		if err := p.Start(ctx); err != nil && err.Error() != "start the database: the server is running" {
+		if err := p.Start(ctx); err != nil && err.Error() != "start the database: the server is "+
+			"running" {
 			return err
 		}
 	}
@@ -176,7 +184,8 @@ func jumpingReplica(*Env) (path string, env []string, err error) {
 	return path, nil, err
 }
 
-// clockJump moves the clock of the first server, by up to an hour in either direction, and leaves it wrong. Every other time it is put right.
+// clockJump moves the clock of the first server, by up to an hour in either direction, and leaves
+// it wrong. Every other time it is put right.
 func clockJump(ctx context.Context, e *Env) error {
 	offset := time.Duration(e.Rand.IntN(7200)-3600) * time.Second
 	if e.Rand.IntN(3) == 0 {

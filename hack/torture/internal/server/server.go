@@ -28,7 +28,8 @@ type Server struct {
 	Port int
 	Args []string
 	Env  []string
-	// Wrapper is a command that ends by running the program, which it is given as its last arguments.
+	// Wrapper is a command that ends by running the program, which it is given as its last
+	// arguments.
 	Wrapper []string
 
 	mu   sync.Mutex
@@ -49,7 +50,8 @@ func (s *Server) Start() error {
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return err
 	}
-	words := slices.Concat(s.Wrapper, []string{s.Program, "serve", "--secure-port=" + strconv.Itoa(s.Port)}, s.Args)
+	words := slices.Concat(s.Wrapper, []string{s.Program, "serve", "--secure-port=" +
+		strconv.Itoa(s.Port)}, s.Args)
 	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Dir = s.Dir
 	cmd.Env = append(os.Environ(), s.Env...)
@@ -118,7 +120,8 @@ func (s *Server) End(ctx context.Context, signal syscall.Signal) (int, error) {
 	}
 }
 
-// Restart starts the server again. If it does not stay up, because the database is away, it is started again until the context ends.
+// Restart starts the server again. If it does not stay up, because the database is away, it is
+// started again until the context ends.
 func (s *Server) Restart(ctx context.Context, ready func(context.Context) error) error {
 	for {
 		if !s.Running() {
@@ -140,7 +143,8 @@ func (s *Server) Restart(ctx context.Context, ready func(context.Context) error)
 
 // Config is the administrator's, once the server has started.
 func (s *Server) Config() (*rest.Config, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(s.Dir, ".rowkeeper", "kubeconfig"))
+	config, err := clientcmd.BuildConfigFromFlags("",
+		filepath.Join(s.Dir, ".rowkeeper", "kubeconfig"))
 	if err != nil {
 		return nil, err
 	}
@@ -160,11 +164,13 @@ func (s *Server) Log() string {
 	return strings.Join(lines[max(0, len(lines)-40):], "\n")
 }
 
-// Build builds the programs from the checkout into its directory bin/torture, where go build leaves them alone if they are up to date.
+// Build builds the programs from the checkout into its directory bin/torture, where go build leaves
+// them alone if they are up to date.
 func Build(root string) (rowkeeper, dbserve string, err error) {
 	bin := filepath.Join(root, "bin", "torture")
 	rowkeeper, dbserve = filepath.Join(bin, "rowkeeper"), filepath.Join(bin, "dbserve")
-	for path, pkg := range map[string]string{rowkeeper: "./cmd/rowkeeper", dbserve: "./storage/internal/dbtest/dbserve"} {
+	for path, pkg := range map[string]string{rowkeeper: "./cmd/rowkeeper",
+		dbserve: "./storage/internal/dbtest/dbserve"} {
 		cmd := exec.Command("go", "build", "-o", path, pkg)
 		cmd.Dir = root
 		if out, err := cmd.CombinedOutput(); err != nil {

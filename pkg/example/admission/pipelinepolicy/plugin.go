@@ -1,6 +1,6 @@
-// Package pipelinepolicy is the admission plugin that enforces PipelinePolicies on pipelines. It replaces
-// images by those of the mirrors, and refuses banned names and images. It knows the policies by an
-// informer, so no request waits for reading them.
+// Package pipelinepolicy is the admission plugin that enforces PipelinePolicies on pipelines. It
+// replaces images by those of the mirrors, and refuses banned names and images. It knows the
+// policies by an informer, so no request waits for reading them.
 package pipelinepolicy
 
 import (
@@ -83,9 +83,10 @@ func (p *Plugin) ValidateInitialization() error {
 	return nil
 }
 
-// Admit replaces the beginnings of images that have a mirror. Of several that fit, the longest counts, and of several policies that
-// have it the first by name.
-func (p *Plugin) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+// Admit replaces the beginnings of images that have a mirror. Of several that fit, the longest
+// counts, and of several policies that have it the first by name.
+func (p *Plugin) Admit(_ context.Context, a admission.Attributes,
+	_ admission.ObjectInterfaces) error {
 	pipeline, ok := pipelineOf(a)
 	if !ok {
 		return nil
@@ -100,8 +101,10 @@ func (p *Plugin) Admit(_ context.Context, a admission.Attributes, _ admission.Ob
 	return nil
 }
 
-// Validate refuses what is banned. An update is refused only for what it brings, so that a pipeline that was there before the ban can still be changed.
-func (p *Plugin) Validate(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+// Validate refuses what is banned. An update is refused only for what it brings, so that a pipeline
+// that was there before the ban can still be changed.
+func (p *Plugin) Validate(_ context.Context, a admission.Attributes,
+	_ admission.ObjectInterfaces) error {
 	pipeline, ok := pipelineOf(a)
 	if !ok {
 		return nil
@@ -117,8 +120,10 @@ func (p *Plugin) Validate(_ context.Context, a admission.Attributes, _ admission
 		}
 	}
 	for _, policy := range policies {
-		if a.GetOperation() == admission.Create && matchesAny(policy.Spec.BannedNames, pipeline.Name) {
-			return admission.NewForbidden(a, banned(policy, fmt.Sprintf("the name %q", pipeline.Name)))
+		if a.GetOperation() == admission.Create &&
+			matchesAny(policy.Spec.BannedNames, pipeline.Name) {
+			return admission.NewForbidden(a,
+				banned(policy, fmt.Sprintf("the name %q", pipeline.Name)))
 		}
 		for _, image := range images(pipeline) {
 			if !before.Has(*image.value) && matchesImage(policy.Spec.BannedImages, *image.value) {
@@ -126,7 +131,8 @@ func (p *Plugin) Validate(_ context.Context, a admission.Attributes, _ admission
 				if a.GetKind().GroupVersion() == v1alpha1.SchemeGroupVersion {
 					name = v1alpha1.FieldName(pipeline, name)
 				}
-				return admission.NewForbidden(a, banned(policy, fmt.Sprintf("%s: the image %q", name, *image.value)))
+				return admission.NewForbidden(a,
+					banned(policy, fmt.Sprintf("%s: the image %q", name, *image.value)))
 			}
 		}
 	}
@@ -137,10 +143,12 @@ func banned(policy *v1.PipelinePolicy, what string) error {
 	if policy.Spec.Message == "" {
 		return fmt.Errorf("%s is banned by the PipelinePolicy %s", what, policy.Name)
 	}
-	return fmt.Errorf("%s is banned by the PipelinePolicy %s: %s", what, policy.Name, policy.Spec.Message)
+	return fmt.Errorf("%s is banned by the PipelinePolicy %s: %s", what, policy.Name,
+		policy.Spec.Message)
 }
 
-// pipelineOf returns the pipeline that is about to be written. Those who write its status or scale change nothing that a policy rules.
+// pipelineOf returns the pipeline that is about to be written. Those who write its status or scale
+// change nothing that a policy rules.
 func pipelineOf(a admission.Attributes) (*ci.Pipeline, bool) {
 	pipeline, ok := a.GetObject().(*ci.Pipeline)
 	return pipeline, ok && pipeline != nil && a.GetSubresource() == ""
@@ -149,13 +157,16 @@ func pipelineOf(a admission.Attributes) (*ci.Pipeline, bool) {
 // list returns the policies in the order of their names.
 func (p *Plugin) list(a admission.Attributes) ([]*v1.PipelinePolicy, error) {
 	if !p.WaitForReady() {
-		return nil, admission.NewForbidden(a, errors.New("the policies for pipelines are not known yet: try again"))
+		return nil, admission.NewForbidden(a,
+			errors.New("the policies for pipelines are not known yet: try again"))
 	}
 	policies, err := p.policies.List(labels.Everything())
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(policies, func(a, b *v1.PipelinePolicy) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(policies, func(a, b *v1.PipelinePolicy) int {
+		return cmp.Compare(a.Name, b.Name)
+	})
 	return policies, nil
 }
 
@@ -178,7 +189,8 @@ func mirrored(image string, policies []*v1.PipelinePolicy) string {
 	var best v1.ImageMirror
 	for _, policy := range policies {
 		for _, mirror := range policy.Spec.Mirrors {
-			if strings.HasPrefix(mirror.Replacement, mirror.Prefix) && strings.HasPrefix(image, mirror.Replacement) {
+			if strings.HasPrefix(mirror.Replacement, mirror.Prefix) &&
+				strings.HasPrefix(image, mirror.Replacement) {
 				continue // it was replaced when it came in before
 			}
 			if len(mirror.Prefix) > len(best.Prefix) && strings.HasPrefix(image, mirror.Prefix) {
@@ -197,7 +209,9 @@ func matchesImage(patterns []string, image string) bool {
 }
 
 func matchesAny(patterns []string, text string) bool {
-	return slices.ContainsFunc(patterns, func(pattern string) bool { return matches(pattern, text) })
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		return matches(pattern, text)
+	})
 }
 
 // matches tells whether the text is what the pattern says, in which * stands for any text.

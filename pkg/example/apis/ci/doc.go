@@ -1,6 +1,7 @@
 // +k8s:deepcopy-gen=package
 // +groupName=ci.rowkeeper.dev
 
-// Package ci holds the API group ci.rowkeeper.dev in its internal form: the hub through which every served version is
-// converted, and the only form that registries, validation and admission know. It has no serialization of its own, hence no tags.
+// Package ci holds the API group ci.rowkeeper.dev in its internal form: the hub through which every
+// served version is converted, and the only form that registries, validation and admission know. It
+// has no serialization of its own, hence no tags.
 package ci

@@ -37,7 +37,8 @@ type Parameter struct {
 	Name string
 	// Description says what the parameter is for.
 	Description string
-	// Default is the value for a run that gives none. A parameter without a default has to be given.
+	// Default is the value for a run that gives none. A parameter without a default has to be
+	// given.
 	Default *string
 }
 

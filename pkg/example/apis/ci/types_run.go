@@ -27,7 +27,8 @@ type PipelineRunSpec struct {
 	Branch string
 	// Parameters are values for the pipeline's parameters.
 	Parameters []ParameterValue
-	// TerminationGracePeriodSeconds is how long the running step may take to end when the run is deleted.
+	// TerminationGracePeriodSeconds is how long the running step may take to end when the run is
+	// deleted.
 	TerminationGracePeriodSeconds int64
 	// Cancelled ends the run. It cannot be taken back.
 	Cancelled bool
@@ -171,8 +172,10 @@ type PipelineRunLogOptions struct {
 	Follow bool
 	// Step selects the lines of one step.
 	Step string
-	// SkipLines is how many of the lines are left out, counted from the first: those that the caller has already.
+	// SkipLines is how many of the lines are left out, counted from the first: those that the
+	// caller has already.
 	SkipLines int64
-	// TailLines is how many of the lines that are stored are shown, counted from the last. All if it is nil.
+	// TailLines is how many of the lines that are stored are shown, counted from the last. All if
+	// it is nil.
 	TailLines *int64
 }

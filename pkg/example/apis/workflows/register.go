@@ -1,5 +1,7 @@
-// Package workflows is a second API group in which pipelines are served: workflows.rowkeeper.dev, for clients from before they were moved to ci.rowkeeper.dev. There is
-// one set of objects, in one place in the database. Inside they are those of the package ci, so that this one has no types of its own.
+// Package workflows is a second API group in which pipelines are served: workflows.rowkeeper.dev,
+// for clients from before they were moved to ci.rowkeeper.dev. There is one set of objects, in one
+// place in the database. Inside they are those of the package ci, so that this one has no types of
+// its own.
 package workflows
 
 import (
@@ -17,7 +19,8 @@ var SchemeGroupVersion = schema.GroupVersion{Group: GroupName, Version: runtime.
 
 var (
 	schemeBuilder = runtime.NewSchemeBuilder(addKnownTypes)
-	// AddToScheme registers the internal types of ci under this group, too. They have to be registered under their own group before.
+	// AddToScheme registers the internal types of ci under this group, too. They have to be
+	// registered under their own group before.
 	AddToScheme = schemeBuilder.AddToScheme
 )
 

@@ -20,7 +20,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/validation"
 )
 
-// strategy says what happens to a piece on its way into the store. That its content cannot be changed is declared in v1.
+// strategy says what happens to a piece on its way into the store. That its content cannot be
+// changed is declared in v1.
 type strategy struct {
 	runtime.ObjectTyper
 	names.NameGenerator
@@ -80,8 +81,10 @@ func NewStorage(scheme *runtime.Scheme, optsGetter generic.RESTOptionsGetter) (*
 	store := &genericregistry.Store{
 		NewFunc:     func() runtime.Object { return &ci.LogChunk{} },
 		NewListFunc: func() runtime.Object { return &ci.LogChunkList{} },
-		PredicateFunc: func(label labels.Selector, field fields.Selector) apistorage.SelectionPredicate {
-			return apistorage.SelectionPredicate{Label: label, Field: field, GetAttrs: getAttrs, IndexFields: []string{runField}}
+		PredicateFunc: func(label labels.Selector,
+			field fields.Selector) apistorage.SelectionPredicate {
+			return apistorage.SelectionPredicate{Label: label, Field: field, GetAttrs: getAttrs,
+				IndexFields: []string{runField}}
 		},
 		DefaultQualifiedResource:  ci.Resource("logchunks"),
 		SingularQualifiedResource: ci.Resource("logchunk"),

@@ -19,7 +19,8 @@ func TestChunksAreWrittenOnce(t *testing.T) {
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
 	s := strategy{scheme, names.SimpleNameGenerator, rest.DeclarativeValidation{Scheme: scheme}}
-	ctx := inner.Request(t.Context(), "create", v1.SchemeGroupVersion.WithResource("logchunks"), "default")
+	ctx := inner.Request(t.Context(), "create", v1.SchemeGroupVersion.WithResource("logchunks"),
+		"default")
 	chunk := func() *ci.LogChunk {
 		c := &ci.LogChunk{
 			ObjectMeta: metav1.ObjectMeta{Name: "run-0", Namespace: "default"},
@@ -34,8 +35,12 @@ func TestChunksAreWrittenOnce(t *testing.T) {
 	for want, change := range map[string]func(*ci.LogChunk){
 		"spec.runName: Required value": func(c *ci.LogChunk) { c.Spec.RunName = "" },
 		"spec.sequence: Invalid value": func(c *ci.LogChunk) { c.Spec.Sequence = -1 },
-		"spec.lines[0]: Too long":      func(c *ci.LogChunk) { c.Spec.Lines[0] = strings.Repeat("x", 65537) },
-		"spec.lines: Too many":         func(c *ci.LogChunk) { c.Spec.Lines = make([]string, 10001) },
+		"spec.lines[0]: Too long": func(c *ci.LogChunk) {
+			c.Spec.Lines[0] = strings.Repeat("x", 65537)
+		},
+		"spec.lines: Too many": func(c *ci.LogChunk) {
+			c.Spec.Lines = make([]string, 10001)
+		},
 	} {
 		c := chunk()
 		change(c)
@@ -47,7 +52,8 @@ func TestChunksAreWrittenOnce(t *testing.T) {
 	old.ResourceVersion = "1"
 	changed := old.DeepCopy()
 	changed.Spec.Lines[0] = "two"
-	if err := rest.BeforeUpdate(s, ctx, changed, old); err == nil || !strings.Contains(err.Error(), "spec: Invalid value") {
+	if err := rest.BeforeUpdate(s, ctx, changed, old); err == nil ||
+		!strings.Contains(err.Error(), "spec: Invalid value") {
 		t.Errorf("a chunk was changed: %v", err)
 	}
 	labelled := old.DeepCopy()

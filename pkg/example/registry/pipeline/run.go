@@ -19,10 +19,12 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/registry/inner"
 )
 
-// RunREST is the subresource pipelines/run: a PipelineRunRequest that is posted to it is answered by the PipelineRun that it has made.
+// RunREST is the subresource pipelines/run: a PipelineRunRequest that is posted to it is answered
+// by the PipelineRun that it has made.
 //
-// Admission sees that request, as with all subresources that make objects (pods/eviction, for one), and not the creation of a PipelineRun: policies and
-// webhooks that concern runs have to match pipelines/run, too.
+// Admission sees that request, as with all subresources that make objects (pods/eviction, for one),
+// and not the creation of a PipelineRun: policies and webhooks that concern runs have to match
+// pipelines/run, too.
 type RunREST struct {
 	pipelines, runs *genericregistry.Store
 	scheme          *runtime.Scheme
@@ -31,11 +33,13 @@ type RunREST struct {
 
 // NewRunREST returns the subresource. Runs are kept in the store of the resource pipelineruns, and
 // types knows their structure.
-func NewRunREST(scheme *runtime.Scheme, types managedfields.TypeConverter, pipelines, runs *genericregistry.Store) (*RunREST, error) {
+func NewRunREST(scheme *runtime.Scheme, types managedfields.TypeConverter, pipelines,
+	runs *genericregistry.Store) (*RunREST, error) {
 	// Who asks for a run manages its fields, as if they had created the run itself.
 	fields, err := managedfields.NewDefaultFieldManager(
 		types, runtime.UnsafeObjectConvertor(scheme), scheme, scheme,
-		v1.SchemeGroupVersion.WithKind("PipelineRun"), ci.SchemeGroupVersion, "", // the run is created itself
+		// the run is created itself
+		v1.SchemeGroupVersion.WithKind("PipelineRun"), ci.SchemeGroupVersion, "",
 		fieldpath.NewExcludeFilterSetMap(runs.GetResetFields()))
 	if err != nil {
 		return nil, fmt.Errorf("cannot manage the fields of runs: %w", err)
@@ -66,11 +70,15 @@ func (*RunREST) New() runtime.Object { return &ci.PipelineRunRequest{} }
 // Destroy does nothing: what there is to release belongs to the resources.
 func (*RunREST) Destroy() {}
 
-// Create makes a run of the pipeline. The run belongs to the pipeline, and is deleted after it where a garbage collector runs.
-func (r *RunREST) Create(ctx context.Context, name string, obj runtime.Object, createValidation rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
+// Create makes a run of the pipeline. The run belongs to the pipeline, and is deleted after it
+// where a garbage collector runs.
+func (r *RunREST) Create(ctx context.Context, name string, obj runtime.Object,
+	createValidation rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object,
+	error) {
 	request, ok := obj.(*ci.PipelineRunRequest)
 	if !ok {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the body is a %T, not a PipelineRunRequest", obj))
+		return nil,
+			apierrors.NewBadRequest(fmt.Sprintf("the body is a %T, not a PipelineRunRequest", obj))
 	}
 	found, err := r.pipelines.Get(ctx, name, &metav1.GetOptions{})
 	if err != nil {
@@ -79,14 +87,18 @@ func (r *RunREST) Create(ctx context.Context, name string, obj runtime.Object, c
 	p := found.(*ci.Pipeline)
 	switch {
 	case request.Name != "" && request.Name != name:
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the name of the request (%s) is not that of the pipeline (%s)", request.Name, name))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the name of the request (%s) is not "+
+			"that of the pipeline (%s)", request.Name, name))
 	case request.Namespace != "" && request.Namespace != p.Namespace:
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the namespace of the request (%s) is not that of the pipeline (%s)", request.Namespace, p.Namespace))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the namespace of the request (%s) is "+
+			"not that of the pipeline (%s)", request.Namespace, p.Namespace))
 	case p.DeletionTimestamp != nil:
-		return nil, apierrors.NewConflict(ci.Resource("pipelines"), name, fmt.Errorf("the pipeline is being deleted"))
+		return nil, apierrors.NewConflict(ci.Resource("pipelines"), name,
+			fmt.Errorf("the pipeline is being deleted"))
 	}
 	request.Name, request.Namespace = name, p.Namespace
-	// The rules that are declared in v1 are checked here, since the request is not stored, which would do so.
+	// The rules that are declared in v1 are checked here, since the request is not stored, which
+	// would do so.
 	var external v1.PipelineRunRequest
 	if err := r.scheme.Convert(request, &external, nil); err != nil {
 		return nil, err
@@ -103,10 +115,11 @@ func (r *RunREST) Create(ctx context.Context, name string, obj runtime.Object, c
 	}
 	run := &ci.PipelineRun{
 		ObjectMeta: metav1.ObjectMeta{
-			GenerateName:    name + "-",
-			Namespace:       p.Namespace,
-			Labels:          map[string]string{ci.PipelineLabel: name},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(p, v1.SchemeGroupVersion.WithKind("Pipeline"))},
+			GenerateName: name + "-",
+			Namespace:    p.Namespace,
+			Labels:       map[string]string{ci.PipelineLabel: name},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(p,
+				v1.SchemeGroupVersion.WithKind("Pipeline"))},
 		},
 		Spec: ci.PipelineRunSpec{
 			PipelineName:                  name,
@@ -116,7 +129,8 @@ func (r *RunREST) Create(ctx context.Context, name string, obj runtime.Object, c
 		},
 	}
 	managed := r.fields.UpdateNoErrors(&ci.PipelineRun{}, run, manager(request, options))
-	ctx = inner.Request(ctx, "create", v1.SchemeGroupVersion.WithResource("pipelineruns"), p.Namespace)
+	ctx = inner.Request(ctx, "create", v1.SchemeGroupVersion.WithResource("pipelineruns"),
+		p.Namespace)
 	return r.runs.Create(ctx, managed, rest.ValidateAllObjectFunc, options)
 }
 

@@ -52,7 +52,8 @@ func (*RunsREST) NewGetOptions() (runtime.Object, bool, string) {
 }
 
 // Get lists the runs of the pipeline.
-func (r *RunsREST) Get(ctx context.Context, name string, options runtime.Object) (runtime.Object, error) {
+func (r *RunsREST) Get(ctx context.Context, name string, options runtime.Object) (runtime.Object,
+	error) {
 	o, ok := options.(*ci.PipelineRunsOptions)
 	if !ok {
 		return nil, fmt.Errorf("%T are not the parameters of pipelines/runs", options)
@@ -66,7 +67,8 @@ func (r *RunsREST) Get(ctx context.Context, name string, options runtime.Object)
 	}
 	byField, err := fields.ParseSelector(o.FieldSelector)
 	if err == nil {
-		byField, err = byField.Transform(ci.FieldLabelConversion(ci.SelectableFields["PipelineRun"]))
+		byField,
+			err = byField.Transform(ci.FieldLabelConversion(ci.SelectableFields["PipelineRun"]))
 	}
 	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("fieldSelector: %v", err))
@@ -79,7 +81,8 @@ func (r *RunsREST) Get(ctx context.Context, name string, options runtime.Object)
 	if o.Branch != "" {
 		selected["spec.branch"] = o.Branch
 	}
-	ctx = inner.Request(ctx, "list", v1.SchemeGroupVersion.WithResource("pipelineruns"), found.(*ci.Pipeline).Namespace)
+	ctx = inner.Request(ctx, "list", v1.SchemeGroupVersion.WithResource("pipelineruns"),
+		found.(*ci.Pipeline).Namespace)
 	return r.runs.List(ctx, &metainternalversion.ListOptions{
 		LabelSelector: byLabel,
 		FieldSelector: fields.AndSelectors(selected.AsSelector(), byField),
@@ -89,6 +92,7 @@ func (r *RunsREST) Get(ctx context.Context, name string, options runtime.Object)
 }
 
 // ConvertToTable prints the list as that of the resource pipelineruns.
-func (r *RunsREST) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
+func (r *RunsREST) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table,
+	error) {
 	return r.runs.ConvertToTable(ctx, obj, options)
 }

@@ -20,7 +20,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci"
 )
 
-// ScaleREST is the subresource pipelines/scale: what "kubectl scale" and autoscalers use. Its replicas are the spec's maxParallelRuns, and in the status the active runs.
+// ScaleREST is the subresource pipelines/scale: what "kubectl scale" and autoscalers use. Its
+// replicas are the spec's maxParallelRuns, and in the status the active runs.
 type ScaleREST struct {
 	store *genericregistry.Store
 }
@@ -30,7 +31,8 @@ var (
 	_ rest.GroupVersionKindProvider = &ScaleREST{}
 )
 
-// replicasPaths say what in a pipeline is the replicas of its scale, so that who manages the one manages the other.
+// replicasPaths say what in a pipeline is the replicas of its scale, so that who manages the one
+// manages the other.
 var replicasPaths = managedfields.ResourcePathMappings{}
 
 func init() {
@@ -51,7 +53,8 @@ func (*ScaleREST) New() runtime.Object { return &autoscalingv1.Scale{} }
 func (*ScaleREST) Destroy() {}
 
 // Get returns the scale of a pipeline.
-func (r *ScaleREST) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object, error) {
+func (r *ScaleREST) Get(ctx context.Context, name string,
+	options *metav1.GetOptions) (runtime.Object, error) {
 	obj, err := r.store.Get(ctx, name, options)
 	if err != nil {
 		return nil, err
@@ -60,10 +63,12 @@ func (r *ScaleREST) Get(ctx context.Context, name string, options *metav1.GetOpt
 }
 
 // Update changes the scale of a pipeline. It never creates a pipeline.
-func (r *ScaleREST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, createValidation rest.ValidateObjectFunc,
-	updateValidation rest.ValidateObjectUpdateFunc, _ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+func (r *ScaleREST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo,
+	createValidation rest.ValidateObjectFunc, updateValidation rest.ValidateObjectUpdateFunc,
+	_ bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
 	update := &scaleUpdate{info: info, version: requestVersion(ctx)}
-	obj, _, err := r.store.Update(ctx, name, update, ofScale(createValidation), ofScales(updateValidation), false, options)
+	obj, _, err := r.store.Update(ctx, name, update, ofScale(createValidation),
+		ofScales(updateValidation), false, options)
 	if err != nil {
 		return nil, false, err
 	}
@@ -72,15 +77,19 @@ func (r *ScaleREST) Update(ctx context.Context, name string, info rest.UpdatedOb
 }
 
 // ConvertToTable prints the scale as objects without columns of their own are.
-func (*ScaleREST) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table, error) {
-	return rest.NewDefaultTableConvertor(autoscalingv1.Resource("scales")).ConvertToTable(ctx, obj, options)
+func (*ScaleREST) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table,
+	error) {
+	return rest.NewDefaultTableConvertor(autoscalingv1.Resource("scales")).ConvertToTable(ctx,
+		obj, options)
 }
 
 // scaleOf returns the scale of a pipeline.
 func scaleOf(p *ci.Pipeline) (*autoscalingv1.Scale, error) {
-	managed, err := managedfields.NewScaleHandler(p.ManagedFields, schema.GroupVersion{}, replicasPaths).ToSubresource()
+	managed, err := managedfields.NewScaleHandler(p.ManagedFields, schema.GroupVersion{},
+		replicasPaths).ToSubresource()
 	if err != nil {
-		return nil, fmt.Errorf("the managed fields of the pipeline cannot be those of its scale: %w", err)
+		return nil,
+			fmt.Errorf("the managed fields of the pipeline cannot be those of its scale: %w", err)
 	}
 	return &autoscalingv1.Scale{
 		ObjectMeta: metav1.ObjectMeta{
@@ -91,8 +100,9 @@ func scaleOf(p *ci.Pipeline) (*autoscalingv1.Scale, error) {
 			CreationTimestamp: p.CreationTimestamp,
 			ManagedFields:     managed,
 		},
-		Spec:   autoscalingv1.ScaleSpec{Replicas: p.Spec.MaxParallelRuns},
-		Status: autoscalingv1.ScaleStatus{Replicas: p.Status.ActiveRuns, Selector: ci.PipelineLabel + "=" + p.Name},
+		Spec: autoscalingv1.ScaleSpec{Replicas: p.Spec.MaxParallelRuns},
+		Status: autoscalingv1.ScaleStatus{Replicas: p.Status.ActiveRuns,
+			Selector: ci.PipelineLabel + "=" + p.Name},
 	}, nil
 }
 
@@ -104,7 +114,8 @@ type scaleUpdate struct {
 
 func (u *scaleUpdate) Preconditions() *metav1.Preconditions { return u.info.Preconditions() }
 
-func (u *scaleUpdate) UpdatedObject(ctx context.Context, old runtime.Object) (runtime.Object, error) {
+func (u *scaleUpdate) UpdatedObject(ctx context.Context, old runtime.Object) (runtime.Object,
+	error) {
 	p := old.DeepCopyObject().(*ci.Pipeline)
 	before, err := scaleOf(p)
 	if err != nil {
@@ -118,15 +129,19 @@ func (u *scaleUpdate) UpdatedObject(ctx context.Context, old runtime.Object) (ru
 	if !ok {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("the body is a %T, not a Scale", obj))
 	}
-	if errs := validation.ValidateNonnegativeField(int64(scale.Spec.Replicas), field.NewPath("spec", "replicas")); len(errs) > 0 {
-		return nil, apierrors.NewInvalid(autoscalingv1.SchemeGroupVersion.WithKind("Scale").GroupKind(), scale.Name, errs)
+	if errs := validation.ValidateNonnegativeField(int64(scale.Spec.Replicas),
+		field.NewPath("spec", "replicas")); len(errs) > 0 {
+		return nil,
+			apierrors.NewInvalid(autoscalingv1.SchemeGroupVersion.WithKind("Scale").GroupKind(),
+				scale.Name, errs)
 	}
 	if scale.ResourceVersion != "" {
 		// The client's precondition, if it has one, is about the pipeline.
 		p.ResourceVersion = scale.ResourceVersion
 	}
 	p.Spec.MaxParallelRuns = scale.Spec.Replicas
-	p.ManagedFields, err = managedfields.NewScaleHandler(p.ManagedFields, u.version, replicasPaths).ToParent(scale.ManagedFields)
+	p.ManagedFields, err = managedfields.NewScaleHandler(p.ManagedFields, u.version,
+		replicasPaths).ToParent(scale.ManagedFields)
 	return p, err
 }
 

@@ -49,7 +49,8 @@ func (strategy) AllowCreateOnUpdate(context.Context) bool      { return false }
 func (strategy) AllowUnconditionalUpdate(context.Context) bool { return true }
 func (strategy) Canonicalize(runtime.Object)                   {}
 
-// DefaultGarbageCollectionPolicy lets the garbage collector, if one runs, delete a pipeline's runs after it.
+// DefaultGarbageCollectionPolicy lets the garbage collector, if one runs, delete a pipeline's runs
+// after it.
 func (strategy) DefaultGarbageCollectionPolicy(context.Context) rest.GarbageCollectionPolicy {
 	return rest.DeleteDependents
 }
@@ -105,7 +106,8 @@ func warnings(ctx context.Context, p *ci.Pipeline) []string {
 	})
 }
 
-// GetResetFields keeps server-side apply from giving somebody the fields that PrepareForUpdate takes away.
+// GetResetFields keeps server-side apply from giving somebody the fields that PrepareForUpdate
+// takes away.
 func (strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return status.Fields(versions, "status")
 }
@@ -113,7 +115,8 @@ func (strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 // statusStrategy is the strategy of the subresource status: only the status changes.
 type statusStrategy struct{ strategy }
 
-// PrepareForUpdate keeps everything but the status, and the metadata that nobody may change by way of the status.
+// PrepareForUpdate keeps everything but the status, and the metadata that nobody may change by way
+// of the status.
 func (statusStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 	p, was := obj.(*ci.Pipeline), old.(*ci.Pipeline)
 	p.Spec = was.Spec
@@ -136,7 +139,8 @@ func (statusStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 }
 
 // versions are those in which pipelines are served, in both of their groups.
-var versions = []schema.GroupVersion{v1.SchemeGroupVersion, v1alpha1.SchemeGroupVersion, workflowsv1.SchemeGroupVersion}
+var versions = []schema.GroupVersion{v1.SchemeGroupVersion, v1alpha1.SchemeGroupVersion,
+	workflowsv1.SchemeGroupVersion}
 
 // getAttrs returns the labels and the fields by which pipelines can be selected.
 func getAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
@@ -152,7 +156,8 @@ func getAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
 
 // matchPipeline selects pipelines by label and field.
 func matchPipeline(label labels.Selector, field fields.Selector) apistorage.SelectionPredicate {
-	return apistorage.SelectionPredicate{Label: label, Field: field, GetAttrs: getAttrs, IndexFields: []string{phaseField}}
+	return apistorage.SelectionPredicate{Label: label, Field: field, GetAttrs: getAttrs,
+		IndexFields: []string{phaseField}}
 }
 
 // phaseField is the field by which the watch cache indexes pipelines, for lists and for watches.

@@ -13,13 +13,17 @@ func tableConvertor(now clock.PassiveClock) table.Convertor[*ci.Pipeline] {
 	return table.Convertor[*ci.Pipeline]{
 		Columns: []metav1.TableColumnDefinition{
 			table.Name(),
-			{Name: "Phase", Type: "string", Description: "What can be said of the pipeline in one word."},
+			{Name: "Phase", Type: "string", Description: "What can be said of the pipeline in " +
+				"one word."},
 			{Name: "Steps", Type: "integer", Description: "How many steps a run takes."},
 			{Name: "Active", Type: "integer", Description: "How many runs are running."},
-			{Name: "Max Parallel", Type: "integer", Description: "How many runs may be running at a time."},
+			{Name: "Max Parallel", Type: "integer", Description: "How many runs may be running " +
+				"at a time."},
 			table.Created(),
-			{Name: "Image", Type: "string", Priority: 1, Description: "What the steps run in that name no image of their own."},
-			{Name: "Suspended", Type: "boolean", Priority: 1, Description: "Whether new runs are kept from starting."},
+			{Name: "Image", Type: "string", Priority: 1,
+				Description: "What the steps run in that name no image of their own."},
+			{Name: "Suspended", Type: "boolean", Priority: 1,
+				Description: "Whether new runs are kept from starting."},
 		},
 		Cells: func(p *ci.Pipeline) []any {
 			return []any{

@@ -1,4 +1,5 @@
-// Package pipelinepolicy keeps the policies for pipelines. What they rule is done by the admission plugin of the same name.
+// Package pipelinepolicy keeps the policies for pipelines. What they rule is done by the admission
+// plugin of the same name.
 package pipelinepolicy
 
 import (
@@ -53,7 +54,8 @@ func (strategy) Validate(_ context.Context, obj runtime.Object) field.ErrorList 
 }
 
 func (strategy) ValidateUpdate(_ context.Context, obj, old runtime.Object) field.ErrorList {
-	return validation.ValidatePipelinePolicyUpdate(obj.(*ci.PipelinePolicy), old.(*ci.PipelinePolicy))
+	return validation.ValidatePipelinePolicyUpdate(obj.(*ci.PipelinePolicy),
+		old.(*ci.PipelinePolicy))
 }
 
 func (strategy) WarningsOnCreate(context.Context, runtime.Object) []string { return nil }
@@ -92,7 +94,8 @@ func NewStorage(scheme *runtime.Scheme, optsGetter generic.RESTOptionsGetter) (*
 	store := &genericregistry.Store{
 		NewFunc:     func() runtime.Object { return &ci.PipelinePolicy{} },
 		NewListFunc: func() runtime.Object { return &ci.PipelinePolicyList{} },
-		PredicateFunc: func(label labels.Selector, field fields.Selector) apistorage.SelectionPredicate {
+		PredicateFunc: func(label labels.Selector,
+			field fields.Selector) apistorage.SelectionPredicate {
 			return apistorage.SelectionPredicate{Label: label, Field: field, GetAttrs: getAttrs}
 		},
 		DefaultQualifiedResource:  ci.Resource("pipelinepolicies"),
@@ -104,6 +107,7 @@ func NewStorage(scheme *runtime.Scheme, optsGetter generic.RESTOptionsGetter) (*
 
 		TableConvertor: tableConvertor,
 	}
-	err := store.CompleteWithOptions(&generic.StoreOptions{RESTOptions: optsGetter, AttrFunc: getAttrs})
+	err := store.CompleteWithOptions(&generic.StoreOptions{RESTOptions: optsGetter,
+		AttrFunc: getAttrs})
 	return &REST{store}, err
 }

@@ -21,8 +21,10 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci"
 )
 
-// AttachREST is the subresource pipelineruns/attach: a connection, upgraded to WebSocket, on which the lines that the run writes arrive as they are written. It speaks the
-// protocol of "kubectl attach", so that client-go's remotecommand executors can be used: lines on the channel of stdout, and at the end a Status on that of errors.
+// AttachREST is the subresource pipelineruns/attach: a connection, upgraded to WebSocket, on which
+// the lines that the run writes arrive as they are written. It speaks the protocol of "kubectl
+// attach", so that client-go's remotecommand executors can be used: lines on the channel of stdout,
+// and at the end a Status on that of errors.
 type AttachREST struct {
 	*follower
 }
@@ -43,8 +45,10 @@ func (*AttachREST) NewConnectOptions() (runtime.Object, bool, string) {
 	return &ci.PipelineRunLogOptions{}, false, ""
 }
 
-// Connect returns the handler of the connection. Unless the client asks for lines that were written before, it gets those that are written from now on.
-func (r *AttachREST) Connect(ctx context.Context, name string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
+// Connect returns the handler of the connection. Unless the client asks for lines that were written
+// before, it gets those that are written from now on.
+func (r *AttachREST) Connect(ctx context.Context, name string, options runtime.Object,
+	responder rest.Responder) (http.Handler, error) {
 	o, ok := options.(*ci.PipelineRunLogOptions)
 	if !ok {
 		return nil, fmt.Errorf("%T are not the parameters of pipelineruns/attach", options)
@@ -60,11 +64,13 @@ func (r *AttachREST) Connect(ctx context.Context, name string, options runtime.O
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if !wsstream.IsWebSocketRequest(req) {
-			responder.Error(apierrors.NewBadRequest("attaching to a run needs a connection that is upgraded to WebSocket"))
+			responder.Error(apierrors.NewBadRequest("attaching to a run needs a connection that " +
+				"is upgraded to WebSocket"))
 			return
 		}
 		if err := r.serve(ctx, w, req, run, &live); err != nil {
-			klog.FromContext(ctx).V(4).Info("An attached connection ended", "run", klog.KObj(run), "err", err)
+			klog.FromContext(ctx).V(4).Info("An attached connection ended", "run", klog.KObj(run),
+				"err", err)
 		}
 	}), nil
 }
@@ -73,7 +79,8 @@ func (r *AttachREST) Connect(ctx context.Context, name string, options runtime.O
 const writeTimeout = 30 * time.Second
 
 // serve upgrades the connection and sends lines until the run has ended, or the client has gone.
-func (r *AttachREST) serve(ctx context.Context, w http.ResponseWriter, req *http.Request, run *ci.PipelineRun, o *ci.PipelineRunLogOptions) error {
+func (r *AttachREST) serve(ctx context.Context, w http.ResponseWriter, req *http.Request,
+	run *ci.PipelineRun, o *ci.PipelineRunLogOptions) error {
 	channels := []wsstream.ChannelType{
 		remotecommand.StreamStdIn:  wsstream.IgnoreChannel,
 		remotecommand.StreamStdOut: wsstream.WriteChannel,
@@ -92,12 +99,14 @@ func (r *AttachREST) serve(ctx context.Context, w http.ResponseWriter, req *http
 	}
 	defer conn.Close()
 
-	// Whatever the client sends is ignored, but its going away is not. It may close its input, and go on, so that this is seen by the channel of resizing.
+	// Whatever the client sends is ignored, but its going away is not. It may close its input, and
+	// go on, so that this is seen by the channel of resizing.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
 		defer cancel()
-		_, _ = io.Copy(io.Discard, streams[remotecommand.StreamResize]) // however it ends, it has ended
+		// however it ends, it has ended
+		_, _ = io.Copy(io.Discard, streams[remotecommand.StreamResize])
 	}()
 
 	write := func(stream int, text []byte) error {

@@ -21,15 +21,17 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/registry/inner"
 )
 
-// follower puts the pieces of a run's log together. It finds them in the store, whoever has written them and whichever server they were written through, so that every
-// replica shows the same log, also after a restart.
+// follower puts the pieces of a run's log together. It finds them in the store, whoever has written
+// them and whichever server they were written through, so that every replica shows the same log,
+// also after a restart.
 type follower struct {
 	runs, logs *genericregistry.Store
 	stop       <-chan struct{}
 }
 
 // get returns a run whose log can be shown with these options.
-func (f *follower) get(ctx context.Context, name string, o *ci.PipelineRunLogOptions) (*ci.PipelineRun, error) {
+func (f *follower) get(ctx context.Context, name string,
+	o *ci.PipelineRunLogOptions) (*ci.PipelineRun, error) {
 	if o.SkipLines < 0 || o.TailLines != nil && *o.TailLines < 0 {
 		return nil, apierrors.NewBadRequest("skipLines and tailLines must not be negative")
 	}
@@ -43,11 +45,13 @@ func (f *follower) get(ctx context.Context, name string, o *ci.PipelineRunLogOpt
 	return obj.(*ci.PipelineRun), nil
 }
 
-// lines calls emit with the lines of the run's log, some at a time, and returns when there are no more: when all that is stored was emitted, or if the
-// options say so, when the run has ended or is gone. Each line is emitted once. Those that are
-// stored are emitted in order, and those that are written meanwhile as they are written: whatever
-// runs the run writes one piece after another, with rising sequence numbers.
-func (f *follower) lines(ctx context.Context, run *ci.PipelineRun, o *ci.PipelineRunLogOptions, emit func([]string) error) error {
+// lines calls emit with the lines of the run's log, some at a time, and returns when there are no
+// more: when all that is stored was emitted, or if the options say so, when the run has ended or is
+// gone. Each line is emitted once. Those that are stored are emitted in order, and those that are
+// written meanwhile as they are written: whatever runs the run writes one piece after another, with
+// rising sequence numbers.
+func (f *follower) lines(ctx context.Context, run *ci.PipelineRun, o *ci.PipelineRunLogOptions,
+	emit func([]string) error) error {
 	emitted := sets.New[types.UID]() // pieces; a sequence number does not tell them apart
 	skip := o.SkipLines
 	emitPiece := func(l *ci.LogChunk) error {
@@ -99,7 +103,8 @@ func (f *follower) lines(ctx context.Context, run *ci.PipelineRun, o *ci.Pipelin
 			err = f.until(ctx, run, version, emitPiece)
 		}
 		if apierrors.IsTooManyRequests(err) {
-			err = f.pause(ctx) // the server has just started, and its watch caches are not filled yet
+			// the server has just started, and its watch caches are not filled yet
+			err = f.pause(ctx)
 		}
 		if err != nil {
 			return err
@@ -136,7 +141,8 @@ func (f *follower) ended(ctx context.Context, run *ci.PipelineRun) (bool, error)
 
 // stored lists the pieces, in order, and the version of the list.
 func (f *follower) stored(ctx context.Context, run *ci.PipelineRun) ([]ci.LogChunk, string, error) {
-	obj, err := f.logs.List(aboutLogs(ctx, "list", run), &metainternalversion.ListOptions{FieldSelector: ofRun(run)})
+	obj, err := f.logs.List(aboutLogs(ctx, "list", run),
+		&metainternalversion.ListOptions{FieldSelector: ofRun(run)})
 	if err != nil {
 		return nil, "", err
 	}
@@ -147,14 +153,19 @@ func (f *follower) stored(ctx context.Context, run *ci.PipelineRun) ([]ci.LogChu
 	return list.Items, list.ResourceVersion, nil
 }
 
-// until emits pieces as they are written, until the run has ended or is gone, or a watch has ended and has to be begun again.
-func (f *follower) until(ctx context.Context, run *ci.PipelineRun, version string, emitPiece func(*ci.LogChunk) error) error {
-	logs, err := f.logs.Watch(aboutLogs(ctx, "watch", run), &metainternalversion.ListOptions{FieldSelector: ofRun(run), ResourceVersion: version})
+// until emits pieces as they are written, until the run has ended or is gone, or a watch has ended
+// and has to be begun again.
+func (f *follower) until(ctx context.Context, run *ci.PipelineRun, version string,
+	emitPiece func(*ci.LogChunk) error) error {
+	logs, err := f.logs.Watch(aboutLogs(ctx, "watch", run),
+		&metainternalversion.ListOptions{FieldSelector: ofRun(run), ResourceVersion: version})
 	if err != nil {
 		return err
 	}
 	defer logs.Stop()
-	runs, err := f.runs.Watch(aboutRuns(ctx, "watch", run), &metainternalversion.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", run.Name), ResourceVersion: version})
+	runs, err := f.runs.Watch(aboutRuns(ctx, "watch", run),
+		&metainternalversion.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name",
+			run.Name), ResourceVersion: version})
 	if err != nil {
 		return err
 	}
@@ -180,17 +191,20 @@ func (f *follower) until(ctx context.Context, run *ci.PipelineRun, version strin
 			if !ok || e.Type == watch.Error || e.Type == watch.Deleted {
 				return nil
 			}
-			if r, isRun := inner.Object(e).(*ci.PipelineRun); isRun && (r.UID != run.UID || r.Status.Phase.Finished()) {
+			if r, isRun := inner.Object(e).(*ci.PipelineRun); isRun &&
+				(r.UID != run.UID || r.Status.Phase.Finished()) {
 				return nil
 			}
 		}
 	}
 }
 
-var errStopping = fmt.Errorf("the server is stopping: ask again, with skipLines for the lines that you have")
+var errStopping = fmt.Errorf("the server is stopping: ask again, with skipLines for the lines " +
+	"that you have")
 
 func aboutRuns(ctx context.Context, verb string, run *ci.PipelineRun) context.Context {
-	return inner.Request(ctx, verb, v1.SchemeGroupVersion.WithResource("pipelineruns"), run.Namespace)
+	return inner.Request(ctx, verb, v1.SchemeGroupVersion.WithResource("pipelineruns"),
+		run.Namespace)
 }
 
 func aboutLogs(ctx context.Context, verb string, run *ci.PipelineRun) context.Context {

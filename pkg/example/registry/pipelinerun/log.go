@@ -15,7 +15,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci"
 )
 
-// LogREST is the subresource pipelineruns/log: the lines that the run has written, as a stream of text.
+// LogREST is the subresource pipelineruns/log: the lines that the run has written, as a stream of
+// text.
 type LogREST struct {
 	*follower
 }
@@ -43,7 +44,8 @@ func (*LogREST) NewGetOptions() (runtime.Object, bool, string) {
 }
 
 // Get returns the stream of the run's lines.
-func (r *LogREST) Get(ctx context.Context, name string, options runtime.Object) (runtime.Object, error) {
+func (r *LogREST) Get(ctx context.Context, name string, options runtime.Object) (runtime.Object,
+	error) {
 	o, ok := options.(*ci.PipelineRunLogOptions)
 	if !ok {
 		return nil, fmt.Errorf("%T are not the parameters of pipelineruns/log", options)
@@ -65,10 +67,14 @@ type logStream struct {
 var _ rest.ResourceStreamer = &logStream{}
 
 func (*logStream) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
-func (*logStream) DeepCopyObject() runtime.Object   { panic("the stream of a log cannot be copied") }
+func (*logStream) DeepCopyObject() runtime.Object {
+	panic("the stream of a log cannot be copied")
+}
 
-// InputStream begins to read. It ends with the request, or when the server stops: the connection is then cut, so that nobody takes the log for complete.
-func (s *logStream) InputStream(ctx context.Context, _, _ string) (stream io.ReadCloser, flush bool, mimeType string, err error) {
+// InputStream begins to read. It ends with the request, or when the server stops: the connection is
+// then cut, so that nobody takes the log for complete.
+func (s *logStream) InputStream(ctx context.Context, _, _ string) (stream io.ReadCloser, flush bool,
+	mimeType string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	out, in := io.Pipe()
 	go func() {
@@ -87,7 +93,8 @@ type reader struct {
 	cancel context.CancelFunc
 }
 
-// Read cuts the connection if the log cannot be read to its end, as whoever copies it takes every error for the end.
+// Read cuts the connection if the log cannot be read to its end, as whoever copies it takes every
+// error for the end.
 func (r reader) Read(p []byte) (int, error) {
 	n, err := r.PipeReader.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {

@@ -31,8 +31,8 @@ type Storage struct {
 // store of the resource pipelines. The pieces of the runs' logs are kept in the store of the
 // resource logchunks. Whoever follows a log is sent away when stop is closed, so that the server
 // can end.
-func NewStorage(scheme *runtime.Scheme, optsGetter generic.RESTOptionsGetter, pipelines, logs *genericregistry.Store,
-	stop <-chan struct{},
+func NewStorage(scheme *runtime.Scheme, optsGetter generic.RESTOptionsGetter, pipelines,
+	logs *genericregistry.Store, stop <-chan struct{},
 ) (*Storage, error) {
 	s := newStrategy(scheme)
 	store := &genericregistry.Store{
@@ -74,8 +74,8 @@ type REST struct {
 
 // Create makes a run. Its parameters are checked as those of a request for a run are. If there is
 // no such pipeline they cannot be: such a run is for its controller to fail.
-func (r *REST) Create(ctx context.Context, obj runtime.Object, createValidation rest.ValidateObjectFunc,
-	options *metav1.CreateOptions,
+func (r *REST) Create(ctx context.Context, obj runtime.Object,
+	createValidation rest.ValidateObjectFunc, options *metav1.CreateOptions,
 ) (runtime.Object, error) {
 	return r.Store.Create(ctx, obj, func(ctx context.Context, obj runtime.Object) error {
 		if err := r.checkParameters(ctx, obj.(*ci.PipelineRun)); err != nil {
@@ -97,7 +97,8 @@ func (r *REST) checkParameters(ctx context.Context, run *ci.PipelineRun) error {
 	if err != nil {
 		return err
 	}
-	if errs := validation.ValidateParametersOf(p.(*ci.Pipeline), run.Spec.Parameters); len(errs) > 0 {
+	if errs := validation.ValidateParametersOf(p.(*ci.Pipeline),
+		run.Spec.Parameters); len(errs) > 0 {
 		return apierrors.NewInvalid(ci.Kind("PipelineRun"), run.Name, errs)
 	}
 	return nil

@@ -25,7 +25,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/registry/status"
 )
 
-// strategy says what happens to a run on its way into the store. The rules that are declared in v1 are checked besides those of Validate and ValidateUpdate.
+// strategy says what happens to a run on its way into the store. The rules that are declared in v1
+// are checked besides those of Validate and ValidateUpdate.
 type strategy struct {
 	runtime.ObjectTyper
 	names.NameGenerator
@@ -65,9 +66,11 @@ func (strategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 	}
 }
 
-// CheckGracefulDelete lets a run that is running end by itself: whatever runs it sees the deletion timestamp, ends the step, and then deletes the run with a
-// grace period of 0. If the client does not say how long that may take, the spec does. A run that is not running is deleted at once.
-func (strategy) CheckGracefulDelete(_ context.Context, obj runtime.Object, options *metav1.DeleteOptions) bool {
+// CheckGracefulDelete lets a run that is running end by itself: whatever runs it sees the deletion
+// timestamp, ends the step, and then deletes the run with a grace period of 0. If the client does
+// not say how long that may take, the spec does. A run that is not running is deleted at once.
+func (strategy) CheckGracefulDelete(_ context.Context, obj runtime.Object,
+	options *metav1.DeleteOptions) bool {
 	if options == nil {
 		return false
 	}
@@ -94,7 +97,8 @@ func (strategy) WarningsOnUpdate(context.Context, runtime.Object, runtime.Object
 	return nil
 }
 
-// GetResetFields keeps server-side apply from giving somebody the fields that PrepareForUpdate takes away.
+// GetResetFields keeps server-side apply from giving somebody the fields that PrepareForUpdate
+// takes away.
 func (strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return status.Fields(versions, "status")
 }
@@ -102,7 +106,8 @@ func (strategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 // statusStrategy is the strategy of the subresource status: only the status changes.
 type statusStrategy struct{ strategy }
 
-// PrepareForUpdate keeps everything but the status, and the metadata that nobody may change by way of the status.
+// PrepareForUpdate keeps everything but the status, and the metadata that nobody may change by way
+// of the status.
 func (statusStrategy) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 	r, was := obj.(*ci.PipelineRun), old.(*ci.PipelineRun)
 	r.Spec = was.Spec
@@ -141,7 +146,8 @@ func getAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
 
 // matchRun selects runs by label and field.
 func matchRun(label labels.Selector, field fields.Selector) apistorage.SelectionPredicate {
-	return apistorage.SelectionPredicate{Label: label, Field: field, GetAttrs: getAttrs, IndexFields: []string{pipelineField}}
+	return apistorage.SelectionPredicate{Label: label, Field: field, GetAttrs: getAttrs,
+		IndexFields: []string{pipelineField}}
 }
 
 func pipelineOf(obj runtime.Object) string { return obj.(*ci.PipelineRun).Spec.PipelineName }

@@ -25,14 +25,18 @@ var scheme = func() *runtime.Scheme {
 }()
 
 func request(t *testing.T) context.Context {
-	return inner.Request(t.Context(), "update", v1.SchemeGroupVersion.WithResource("pipelineruns"), "default")
+	return inner.Request(t.Context(), "update", v1.SchemeGroupVersion.WithResource("pipelineruns"),
+		"default")
 }
 
 func stored(phase ci.PipelineRunPhase) *ci.PipelineRun {
 	return &ci.PipelineRun{
-		ObjectMeta: metav1.ObjectMeta{Name: "build-x", Namespace: "default", UID: "1", ResourceVersion: "7", Generation: 1},
-		Spec:       ci.PipelineRunSpec{PipelineName: "build", Branch: "main", Parameters: []ci.ParameterValue{{Name: "A", Value: "b"}}, TerminationGracePeriodSeconds: 20},
-		Status:     ci.PipelineRunStatus{Phase: phase},
+		ObjectMeta: metav1.ObjectMeta{Name: "build-x", Namespace: "default", UID: "1",
+			ResourceVersion: "7", Generation: 1},
+		Spec: ci.PipelineRunSpec{PipelineName: "build", Branch: "main",
+			Parameters:                    []ci.ParameterValue{{Name: "A", Value: "b"}},
+			TerminationGracePeriodSeconds: 20},
+		Status: ci.PipelineRunStatus{Phase: phase},
 	}
 }
 
@@ -41,14 +45,28 @@ func TestCreate(t *testing.T) {
 		change func(*ci.PipelineRun)
 		want   string
 	}{
-		"valid":                  {func(*ci.PipelineRun) {}, ""},
-		"no pipeline":            {func(r *ci.PipelineRun) { r.Spec.PipelineName = "" }, "spec.pipelineName: Required value"},
-		"no name of a pipeline":  {func(r *ci.PipelineRun) { r.Spec.PipelineName = "A B" }, "spec.pipelineName: Invalid value"},
-		"long branch":            {func(r *ci.PipelineRun) { r.Spec.Branch = strings.Repeat("x", 257) }, "spec.branch: Too long"},
-		"negative grace":         {func(r *ci.PipelineRun) { r.Spec.TerminationGracePeriodSeconds = -1 }, "spec.terminationGracePeriodSeconds: Invalid value"},
-		"twice":                  {func(r *ci.PipelineRun) { r.Spec.Parameters = append(r.Spec.Parameters, r.Spec.Parameters[0]) }, "spec.parameters[1]: Duplicate value"},
-		"no name of a parameter": {func(r *ci.PipelineRun) { r.Spec.Parameters[0].Name = "a b" }, "spec.parameters[0].name: Invalid value"},
-		"too many":               {func(r *ci.PipelineRun) { r.Spec.Parameters = make([]ci.ParameterValue, 65) }, "spec.parameters: Too many"},
+		"valid": {func(*ci.PipelineRun) {}, ""},
+		"no pipeline": {func(r *ci.PipelineRun) {
+			r.Spec.PipelineName = ""
+		}, "spec.pipelineName: Required value"},
+		"no name of a pipeline": {func(r *ci.PipelineRun) {
+			r.Spec.PipelineName = "A B"
+		}, "spec.pipelineName: Invalid value"},
+		"long branch": {func(r *ci.PipelineRun) {
+			r.Spec.Branch = strings.Repeat("x", 257)
+		}, "spec.branch: Too long"},
+		"negative grace": {func(r *ci.PipelineRun) {
+			r.Spec.TerminationGracePeriodSeconds = -1
+		}, "spec.terminationGracePeriodSeconds: Invalid value"},
+		"twice": {func(r *ci.PipelineRun) {
+			r.Spec.Parameters = append(r.Spec.Parameters, r.Spec.Parameters[0])
+		}, "spec.parameters[1]: Duplicate value"},
+		"no name of a parameter": {func(r *ci.PipelineRun) {
+			r.Spec.Parameters[0].Name = "a b"
+		}, "spec.parameters[0].name: Invalid value"},
+		"too many": {func(r *ci.PipelineRun) {
+			r.Spec.Parameters = make([]ci.ParameterValue, 65)
+		}, "spec.parameters: Too many"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := stored(ci.RunSucceeded)
@@ -56,7 +74,8 @@ func TestCreate(t *testing.T) {
 			tc.change(r)
 			err := rest.BeforeCreate(newStrategy(scheme), request(t), r)
 			switch {
-			case tc.want == "" && err != nil, tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)):
+			case tc.want == "" && err != nil, tc.want != "" &&
+				(err == nil || !strings.Contains(err.Error(), tc.want)):
 				t.Errorf("got %v, want %q", err, tc.want)
 			case err == nil && (r.Status.Phase != ci.RunPending || r.Generation != 1):
 				t.Errorf("a new run has %+v and generation %d", r.Status, r.Generation)
@@ -70,26 +89,36 @@ func TestUpdate(t *testing.T) {
 		change func(*ci.PipelineRun)
 		want   string
 	}{
-		"nothing":    {func(*ci.PipelineRun) {}, ""},
-		"labels":     {func(r *ci.PipelineRun) { r.Labels = map[string]string{"a": "b"} }, ""},
-		"cancelled":  {func(r *ci.PipelineRun) { r.Spec.Cancelled = true }, ""},
-		"pipeline":   {func(r *ci.PipelineRun) { r.Spec.PipelineName = "other" }, "spec.pipelineName: Invalid value"},
-		"branch":     {func(r *ci.PipelineRun) { r.Spec.Branch = "other" }, "spec.branch: Invalid value"},
-		"parameters": {func(r *ci.PipelineRun) { r.Spec.Parameters[0].Value = "other" }, "spec.parameters: Invalid value"},
-		"grace":      {func(r *ci.PipelineRun) { r.Spec.TerminationGracePeriodSeconds = 1 }, "spec.terminationGracePeriodSeconds: Invalid value"},
+		"nothing":   {func(*ci.PipelineRun) {}, ""},
+		"labels":    {func(r *ci.PipelineRun) { r.Labels = map[string]string{"a": "b"} }, ""},
+		"cancelled": {func(r *ci.PipelineRun) { r.Spec.Cancelled = true }, ""},
+		"pipeline": {func(r *ci.PipelineRun) {
+			r.Spec.PipelineName = "other"
+		}, "spec.pipelineName: Invalid value"},
+		"branch": {func(r *ci.PipelineRun) {
+			r.Spec.Branch = "other"
+		}, "spec.branch: Invalid value"},
+		"parameters": {func(r *ci.PipelineRun) {
+			r.Spec.Parameters[0].Value = "other"
+		}, "spec.parameters: Invalid value"},
+		"grace": {func(r *ci.PipelineRun) {
+			r.Spec.TerminationGracePeriodSeconds = 1
+		}, "spec.terminationGracePeriodSeconds: Invalid value"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := stored(ci.RunRunning)
 			tc.change(r)
 			r.Status.Phase = ci.RunFailed
 			err := rest.BeforeUpdate(newStrategy(scheme), request(t), r, stored(ci.RunRunning))
-			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+			if tc.want == "" && err != nil ||
+				tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
 			if r.Status.Phase != ci.RunRunning {
 				t.Errorf("the status was changed to %s", r.Status.Phase)
 			}
-			if changed := !equality.Semantic.DeepEqual(r.Spec, stored(ci.RunRunning).Spec); changed != (r.Generation == 2) {
+			if changed := !equality.Semantic.DeepEqual(r.Spec,
+				stored(ci.RunRunning).Spec); changed != (r.Generation == 2) {
 				t.Errorf("generation %d, while the spec has changed: %v", r.Generation, changed)
 			}
 		})
@@ -99,7 +128,8 @@ func TestUpdate(t *testing.T) {
 func TestCancellingCannotBeTakenBack(t *testing.T) {
 	old, r := stored(ci.RunRunning), stored(ci.RunRunning)
 	old.Spec.Cancelled = true
-	if err := rest.BeforeUpdate(newStrategy(scheme), request(t), r, old); err == nil || !strings.Contains(err.Error(), "spec.cancelled: Forbidden") {
+	if err := rest.BeforeUpdate(newStrategy(scheme), request(t), r, old); err == nil ||
+		!strings.Contains(err.Error(), "spec.cancelled: Forbidden") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -111,26 +141,44 @@ func TestStatusUpdate(t *testing.T) {
 		change func(*ci.PipelineRunStatus)
 		want   string
 	}{
-		"starts":         {ci.RunPending, func(s *ci.PipelineRunStatus) { s.Phase, s.StartTime = ci.RunRunning, at(1) }, ""},
-		"ends":           {ci.RunRunning, func(s *ci.PipelineRunStatus) { s.Phase, s.StartTime, s.CompletionTime = ci.RunSucceeded, at(1), at(2) }, ""},
-		"unknown":        {ci.RunPending, func(s *ci.PipelineRunStatus) { s.Phase = "Great" }, `status.phase: Unsupported value: "Great"`},
-		"stays ended":    {ci.RunFailed, func(s *ci.PipelineRunStatus) { s.Phase = ci.RunRunning }, "a run that has ended as Failed stays so"},
-		"does not wait":  {ci.RunRunning, func(s *ci.PipelineRunStatus) { s.Phase = ci.RunPending }, "does not wait again"},
-		"ends too early": {ci.RunRunning, func(s *ci.PipelineRunStatus) { s.StartTime, s.CompletionTime = at(2), at(1) }, "status.completionTime: Invalid value"},
+		"starts": {ci.RunPending, func(s *ci.PipelineRunStatus) {
+			s.Phase, s.StartTime = ci.RunRunning, at(1)
+		}, ""},
+		"ends": {ci.RunRunning, func(s *ci.PipelineRunStatus) {
+			s.Phase, s.StartTime, s.CompletionTime = ci.RunSucceeded, at(1), at(2)
+		}, ""},
+		"unknown": {ci.RunPending, func(s *ci.PipelineRunStatus) {
+			s.Phase = "Great"
+		}, `status.phase: Unsupported value: "Great"`},
+		"stays ended": {ci.RunFailed, func(s *ci.PipelineRunStatus) {
+			s.Phase = ci.RunRunning
+		}, "a run that has ended as Failed stays so"},
+		"does not wait": {ci.RunRunning, func(s *ci.PipelineRunStatus) {
+			s.Phase = ci.RunPending
+		}, "does not wait again"},
+		"ends too early": {ci.RunRunning, func(s *ci.PipelineRunStatus) {
+			s.StartTime, s.CompletionTime = at(2), at(1)
+		}, "status.completionTime: Invalid value"},
 		"steps": {ci.RunRunning, func(s *ci.PipelineRunStatus) {
 			s.Steps = []ci.StepStatus{{Name: "a", Phase: ci.RunRunning}, {Name: "a"}}
 		}, "status.steps[1]: Duplicate value"},
-		"phase of a step": {ci.RunRunning, func(s *ci.PipelineRunStatus) { s.Steps = []ci.StepStatus{{Name: "a", Phase: "Great"}} }, "status.steps[0].phase: Unsupported value"},
-		"name of a step":  {ci.RunRunning, func(s *ci.PipelineRunStatus) { s.Steps = []ci.StepStatus{{Name: "A"}} }, "status.steps[0].name: Invalid value"},
+		"phase of a step": {ci.RunRunning, func(s *ci.PipelineRunStatus) {
+			s.Steps = []ci.StepStatus{{Name: "a", Phase: "Great"}}
+		}, "status.steps[0].phase: Unsupported value"},
+		"name of a step": {ci.RunRunning, func(s *ci.PipelineRunStatus) {
+			s.Steps = []ci.StepStatus{{Name: "A"}}
+		}, "status.steps[0].name: Invalid value"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := stored(tc.from)
 			tc.change(&r.Status)
 			r.Spec.Branch = "other"
 			r.Finalizers = []string{"example.com/x"}
-			ctx := inner.Request(t.Context(), "update", v1.SchemeGroupVersion.WithResource("pipelineruns"), "default")
+			ctx := inner.Request(t.Context(), "update",
+				v1.SchemeGroupVersion.WithResource("pipelineruns"), "default")
 			err := rest.BeforeUpdate(statusStrategy{newStrategy(scheme)}, ctx, r, stored(tc.from))
-			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+			if tc.want == "" && err != nil ||
+				tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
 			if r.Spec.Branch != "main" || len(r.Finalizers) > 0 {
@@ -153,7 +201,8 @@ func TestCheckGracefulDelete(t *testing.T) {
 		"ended":       {ci.RunFailed, new(int64(5)), 0},
 	} {
 		options := &metav1.DeleteOptions{GracePeriodSeconds: tc.asked}
-		if !newStrategy(scheme).CheckGracefulDelete(t.Context(), stored(tc.phase), options) || *options.GracePeriodSeconds != tc.want {
+		if !newStrategy(scheme).CheckGracefulDelete(t.Context(), stored(tc.phase), options) ||
+			*options.GracePeriodSeconds != tc.want {
 			t.Errorf("%s: %v, want %d", name, options.GracePeriodSeconds, tc.want)
 		}
 	}
@@ -167,9 +216,11 @@ func TestTable(t *testing.T) {
 	r := stored(ci.RunRunning)
 	r.CreationTimestamp = metav1.NewTime(now.Add(-time.Hour))
 	r.Status.StartTime = new(metav1.NewTime(now.Add(-3 * time.Minute)))
-	r.Status.Steps = []ci.StepStatus{{Name: "a", Phase: ci.RunSucceeded}, {Name: "b", Phase: ci.RunRunning}}
+	r.Status.Steps = []ci.StepStatus{{Name: "a", Phase: ci.RunSucceeded},
+		{Name: "b", Phase: ci.RunRunning}}
 	cells := tableConvertor(testclock.NewFakePassiveClock(now)).Cells
-	if got, want := cells(r), []any{"build-x", "build", "Running", "3m", "60m", "main", int64(1)}; !equality.Semantic.DeepEqual(got, want) {
+	if got, want := cells(r), []any{"build-x", "build", "Running", "3m", "60m", "main",
+		int64(1)}; !equality.Semantic.DeepEqual(got, want) {
 		t.Errorf("the cells are %v, want %v", got, want)
 	}
 	r.DeletionTimestamp = new(metav1.NewTime(now))

@@ -16,10 +16,12 @@ func tableConvertor(now clock.PassiveClock) table.Convertor[*ci.PipelineRun] {
 			table.Name(),
 			{Name: "Pipeline", Type: "string", Description: "What is run."},
 			{Name: "Phase", Type: "string", Description: "Where the run is."},
-			{Name: "Duration", Type: "string", Description: "How long it has been running, or has run."},
+			{Name: "Duration", Type: "string", Description: "How long it has been running, or " +
+				"has run."},
 			table.Created(),
 			{Name: "Branch", Type: "string", Priority: 1, Description: "What the run is made for."},
-			{Name: "Steps", Type: "integer", Priority: 1, Description: "How many steps have ended."},
+			{Name: "Steps", Type: "integer", Priority: 1,
+				Description: "How many steps have ended."},
 		},
 		Cells: func(r *ci.PipelineRun) []any {
 			phase := string(r.Status.Phase)

@@ -1,10 +1,13 @@
-// Dbserve runs a database server for the tests of other modules, which cannot import package dbserver:
+// Dbserve runs a database server for the tests of other modules, which cannot import package
+// dbserver:
 //
 //	dbserve postgres [setting=value…]
 //
-// It keeps what it has committed over a crash. When it answers, dbserve prints a line of JSON with its version, where it came from, and the URL of an
-// empty database. Then it reads commands, a line each (start, stop, kill, pause, resume, and "exec STATEMENT", as the administrator), and prints a line
-// of JSON after each: an object, with the member "error" if the command failed. The server is removed when standard input ends, or dbserve does.
+// It keeps what it has committed over a crash. When it answers, dbserve prints a line of JSON with
+// its version, where it came from, and the URL of an empty database. Then it reads commands, a line
+// each (start, stop, kill, pause, resume, and "exec STATEMENT", as the administrator), and prints a
+// line of JSON after each: an object, with the member "error" if the command failed. The server is
+// removed when standard input ends, or dbserve does.
 package main
 
 import (
@@ -57,11 +60,13 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) (err e
 		return err
 	}
 	answers := json.NewEncoder(out)
-	if err := answers.Encode(answer{Version: server.Version, Source: server.Source, URL: url}); err != nil {
+	if err := answers.Encode(answer{Version: server.Version, Source: server.Source,
+		URL: url}); err != nil {
 		return err
 	}
 	commands := map[string]func(context.Context) error{
-		"start": server.Start, "stop": server.Stop, "kill": server.Kill, "pause": server.Pause, "resume": server.Resume,
+		"start": server.Start, "stop": server.Stop, "kill": server.Kill, "pause": server.Pause,
+		"resume": server.Resume,
 	}
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		name, argument, _ := strings.Cut(lines.Text(), " ")

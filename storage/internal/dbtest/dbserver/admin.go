@@ -28,7 +28,8 @@ func (s *Server) check(ctx context.Context) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		// The statement of both kinds: Postgres answers "PostgreSQL 15.18 (…) on …", MySQL "9.7.4-…", MariaDB "10.11.19-MariaDB-…".
+		// The statement of both kinds: Postgres answers "PostgreSQL 15.18 (…) on …", MySQL
+		// "9.7.4-…", MariaDB "10.11.19-MariaDB-…".
 		var version string
 		err := db.QueryRowContext(ctx, "SELECT version()").Scan(&version)
 		if err == nil {
@@ -68,7 +69,8 @@ func (s *Server) setVersion(version string) error {
 func (s *Server) admin() (*sql.DB, error) {
 	u, err := url.Parse(s.URL)
 	if err != nil {
-		return nil, errors.New("it is not a URL such as postgres://user:password@host:5432/database or mysql://user:password@host:3306/")
+		return nil,
+			errors.New("it is not a URL such as postgres://user:password@host:5432/database or mysql://user:password@host:3306/")
 	}
 	if s.Kind == Postgres {
 		return sql.Open("pgx", s.URL)
@@ -90,7 +92,8 @@ func (s *Server) admin() (*sql.DB, error) {
 	return sql.OpenDB(connector), nil
 }
 
-// quote quotes an identifier. Names of databases are made in this package and hold neither quotes nor backslashes.
+// quote quotes an identifier. Names of databases are made in this package and hold neither quotes
+// nor backslashes.
 func (s *Server) quote(name string) string {
 	if s.Kind == Postgres {
 		return `"` + name + `"`
@@ -134,7 +137,8 @@ func (s *Server) DropDatabase(ctx context.Context, name string) error {
 	return s.dropMySQL(ctx, name)
 }
 
-// dropMySQL drops a database. A connection with an open transaction in it would hold up the drop: it is cut then.
+// dropMySQL drops a database. A connection with an open transaction in it would hold up the drop:
+// it is cut then.
 func (s *Server) dropMySQL(ctx context.Context, name string) error {
 	db, err := s.admin()
 	if err != nil {
@@ -163,9 +167,11 @@ func (s *Server) dropMySQL(ctx context.Context, name string) error {
 
 // cut ends all connections to a database.
 func cut(ctx context.Context, conn *sql.Conn, name string) error {
-	rows, err := conn.QueryContext(ctx, "SELECT id FROM information_schema.processlist WHERE db = ?", name)
+	rows, err := conn.QueryContext(ctx,
+		"SELECT id FROM information_schema.processlist WHERE db = ?", name)
 	if err != nil {
-		// MySQL cannot list a connection whose running statement is not text. The next attempt finds another statement.
+		// MySQL cannot list a connection whose running statement is not text. The next attempt
+		// finds another statement.
 		const cannotConvert = 3854
 		if isMySQL(err, cannotConvert) {
 			return nil
@@ -186,7 +192,8 @@ func cut(ctx context.Context, conn *sql.Conn, name string) error {
 	}
 	for _, id := range ids {
 		const noSuchThread = 1094 // it has ended meanwhile
-		if _, err := conn.ExecContext(ctx, fmt.Sprintf("KILL %d", id)); err != nil && !isMySQL(err, noSuchThread) {
+		if _, err := conn.ExecContext(ctx, fmt.Sprintf("KILL %d", id)); err != nil &&
+			!isMySQL(err, noSuchThread) {
 			return err
 		}
 	}

@@ -26,7 +26,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dockerhost"
 )
 
-// images are the default images of each kind, the preferred first: those that hack/testbed builds, which nobody can pull, and the official ones.
+// images are the default images of each kind, the preferred first: those that hack/testbed builds,
+// which nobody can pull, and the official ones.
 var images = map[Kind][]string{
 	Postgres: {"localhost/rowkeeper/postgres:17", "postgres:17"},
 	MariaDB:  {"localhost/rowkeeper/mariadb:11.8", "mariadb:11.8"},
@@ -51,7 +52,8 @@ type containerHost struct {
 	testcontainers.Container
 	docker client.APIClient
 
-	// guard removes the container when leash is closed, that is, when this process ends. Both are nil if testcontainers' reaper does it.
+	// guard removes the container when leash is closed, that is, when this process ends. Both are
+	// nil if testcontainers' reaper does it.
 	guard *exec.Cmd
 	leash io.Closer
 }
@@ -69,7 +71,8 @@ func startContainer(ctx context.Context, kind Kind, opts Options) (*Server, erro
 	log.SetDefault(quiet{})
 	provider, err := testcontainers.NewDockerProvider()
 	if err != nil {
-		return nil, fmt.Errorf("no Docker engine answers: %s", strings.Join(strings.Fields(err.Error()), " "))
+		return nil, fmt.Errorf("no Docker engine answers: %s",
+			strings.Join(strings.Fields(err.Error()), " "))
 	}
 	docker := provider.Client()
 	image, err := findImage(ctx, docker, kind)
@@ -95,7 +98,8 @@ done >/dev/null 2>&1`, "guard", guardLabel+"="+label)
 	}
 	if h.Container, err = runContainer(ctx, kind, image, port, label, opts); err != nil {
 		// A container may have been made nevertheless.
-		return nil, errors.Join(fmt.Errorf("start a container of %s: %w", image, err), h.remove(ctx))
+		return nil, errors.Join(fmt.Errorf("start a container of %s: %w", image, err),
+			h.remove(ctx))
 	}
 	name, err := dockerhost.Address(ctx, h, ports[kind].String())
 	if err != nil {
@@ -103,7 +107,8 @@ done >/dev/null 2>&1`, "guard", guardLabel+"="+label)
 	}
 	url := fmt.Sprintf("mysql://root:%s@%s/", adminPassword, name)
 	if kind == Postgres {
-		url = fmt.Sprintf("postgres://%s:%s@%s/postgres?sslmode=%s", adminUser, adminPassword, name, sslmode(opts))
+		url = fmt.Sprintf("postgres://%s:%s@%s/postgres?sslmode=%s", adminUser, adminPassword, name,
+			sslmode(opts))
 	}
 	return &Server{Kind: kind, Source: "image " + image, URL: url, host: h}, nil
 }
@@ -140,14 +145,18 @@ func findImage(ctx context.Context, docker client.APIClient, kind Kind) (string,
 	return "", errors.Join(reasons...)
 }
 
-// runContainer starts a container of an image that honours the environment variables of the official ones.
-func runContainer(ctx context.Context, kind Kind, image string, port int, label string, opts Options) (testcontainers.Container, error) {
-	// Files come into the container as root's; the entrypoint below hands them to the server before it goes on with the image's own.
+// runContainer starts a container of an image that honours the environment variables of the
+// official ones.
+func runContainer(ctx context.Context, kind Kind, image string, port int, label string,
+	opts Options) (testcontainers.Container, error) {
+	// Files come into the container as root's; the entrypoint below hands them to the server before
+	// it goes on with the image's own.
 	const incoming, files = "/rowkeeper/incoming/", "/rowkeeper/files/"
 	var copied []testcontainers.ContainerFile
 	write := func(name string, data []byte) (string, error) {
 		copied = append(copied, testcontainers.ContainerFile{
-			Reader: strings.NewReader(string(data)), ContainerFilePath: incoming + name, FileMode: 0o644,
+			Reader: strings.NewReader(string(data)), ContainerFilePath: incoming + name,
+			FileMode: 0o644,
 		})
 		return files + name, nil
 	}
@@ -177,7 +186,8 @@ func runContainer(ctx context.Context, kind Kind, image string, port int, label 
 		req.Cmd = cmd
 		req.Files = copied
 		req.Labels = map[string]string{guardLabel: label}
-		// Each image and version logs in its own words that it is ready. Whether it is, is asked of the server.
+		// Each image and version logs in its own words that it is ready. Whether it is, is asked of
+		// the server.
 		req.WaitingFor = nil
 		inner := ports[kind]
 		if kind == Postgres {
@@ -193,22 +203,27 @@ func runContainer(ctx context.Context, kind Kind, image string, port int, label 
 			}
 		}
 		if len(copied) > 0 {
-			req.Entrypoint = []string{"sh", "-c", fmt.Sprintf(`install -d -o %[1]s %[3]s && install -o %[1]s -m 600 %[2]s* %[3]s && exec docker-entrypoint.sh "$@"`,
-				owner, incoming, files), "sh"}
+			req.Entrypoint = []string{"sh", "-c",
+				fmt.Sprintf(`install -d -o %[1]s %[3]s && install -o %[1]s -m 600 %[2]s* %[3]s && exec docker-entrypoint.sh "$@"`,
+					owner, incoming, files), "sh"}
 		}
 		req.HostConfigModifier = func(c *container.HostConfig) {
 			// The same port after a restart.
-			c.PortBindings = network.PortMap{inner: {{HostIP: netip.IPv4Unspecified(), HostPort: strconv.Itoa(port)}}}
+			c.PortBindings = network.PortMap{inner: {{HostIP: netip.IPv4Unspecified(),
+				HostPort: strconv.Itoa(port)}}}
 		}
 		return nil
 	})
 	switch kind {
 	case Postgres:
-		return postgres.Run(ctx, image, postgres.WithUsername(adminUser), postgres.WithPassword(adminPassword), postgres.WithDatabase("postgres"), customize)
+		return postgres.Run(ctx, image, postgres.WithUsername(adminUser),
+			postgres.WithPassword(adminPassword), postgres.WithDatabase("postgres"), customize)
 	case MariaDB:
-		return mariadb.Run(ctx, image, mariadb.WithUsername("root"), mariadb.WithPassword(adminPassword), customize)
+		return mariadb.Run(ctx, image, mariadb.WithUsername("root"),
+			mariadb.WithPassword(adminPassword), customize)
 	default:
-		return mysql.Run(ctx, image, mysql.WithUsername("root"), mysql.WithPassword(adminPassword), customize)
+		return mysql.Run(ctx, image, mysql.WithUsername("root"), mysql.WithPassword(adminPassword),
+			customize)
 	}
 }
 
@@ -220,11 +235,13 @@ func (h *containerHost) stop(ctx context.Context) error {
 }
 
 func (h *containerHost) kill(ctx context.Context) error {
-	_, err := h.docker.ContainerKill(ctx, h.GetContainerID(), client.ContainerKillOptions{Signal: "KILL"})
+	_, err := h.docker.ContainerKill(ctx, h.GetContainerID(),
+		client.ContainerKillOptions{Signal: "KILL"})
 	if err != nil {
 		return err
 	}
-	wait := h.docker.ContainerWait(ctx, h.GetContainerID(), client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+	wait := h.docker.ContainerWait(ctx, h.GetContainerID(),
+		client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 	select {
 	case <-wait.Result:
 		return nil
@@ -240,7 +257,8 @@ func (h *containerHost) pause(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		_, err := h.docker.ContainerPause(ctx, h.GetContainerID(), client.ContainerPauseOptions{})
-		// The engine gives up, and lets go what it has frozen, when a busy container's processes do not all freeze at once.
+		// The engine gives up, and lets go what it has frozen, when a busy container's processes do
+		// not all freeze at once.
 		if err == nil || !strings.Contains(err.Error(), "unable to freeze") {
 			return err
 		}
@@ -263,7 +281,8 @@ func (h *containerHost) running(ctx context.Context) bool {
 }
 
 func (h *containerHost) remove(ctx context.Context) error {
-	err := testcontainers.TerminateContainer(h.Container, testcontainers.StopContext(ctx), testcontainers.StopTimeout(0))
+	err := testcontainers.TerminateContainer(h.Container, testcontainers.StopContext(ctx),
+		testcontainers.StopTimeout(0))
 	if h.guard != nil {
 		err = errors.Join(err, h.guard.Process.Kill(), h.leash.Close())
 		_ = h.guard.Wait() // it was killed
@@ -284,7 +303,8 @@ func (h *containerHost) logs(ctx context.Context) string {
 	return tail(string(data))
 }
 
-// startGuard starts a program that outlives this process, but not its end of the returned pipe to the program's standard input.
+// startGuard starts a program that outlives this process, but not its end of the returned pipe to
+// the program's standard input.
 func startGuard(guard *exec.Cmd) (io.Closer, error) {
 	// A process group of its own, so that an interrupt on the terminal does not end the guard.
 	guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -27,7 +27,8 @@ type local struct {
 	command []string
 	signal  syscall.Signal
 
-	// guard removes what is left of the server when leash is closed, which also happens when this process ends.
+	// guard removes what is left of the server when leash is closed, which also happens when this
+	// process ends.
 	guard *exec.Cmd
 	leash io.Closer
 
@@ -68,7 +69,8 @@ func newLocal(name string, opts Options) (*local, error) {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	l := &local{dir: dir, port: port}
-	// The guard outlives this process, but not its end of the pipe: cat returns when nobody holds the other end any more.
+	// The guard outlives this process, but not its end of the pipe: cat returns when nobody holds
+	// the other end any more.
 	l.guard = exec.Command("sh", "-c", `cat >/dev/null
 pid=$(cat "$1/pid" 2>/dev/null) && kill -KILL "$pid" 2>/dev/null
 i=0
@@ -79,8 +81,9 @@ while ! rm -rf "$1" 2>/dev/null && [ $i -lt 50 ]; do i=$((i + 1)); sleep 0.1; do
 	return l, nil
 }
 
-// directory is where a server's directory is made: in memory, if it need not be durable and there is a gigabyte or two for it; "" stands
-// for the default. Servers make hundreds of files per database.
+// directory is where a server's directory is made: in memory, if it need not be durable and there
+// is a gigabyte or two for it; "" stands for the default. Servers make hundreds of files per
+// database.
 func directory(opts Options) string {
 	const shm, need = "/dev/shm", 2 << 30
 	var fs syscall.Statfs_t
@@ -90,8 +93,8 @@ func directory(opts Options) string {
 	return shm
 }
 
-// freePort finds a port that is free on 127.0.0.1. It is outside the range from which the system takes ports for outgoing connections,
-// so that a server can be stopped and started again on it.
+// freePort finds a port that is free on 127.0.0.1. It is outside the range from which the system
+// takes ports for outgoing connections, so that a server can be stopped and started again on it.
 func freePort() (int, error) {
 	for range 100 {
 		port := 20000 + rand.IntN(12000)
@@ -103,7 +106,8 @@ func freePort() (int, error) {
 	return 0, errors.New("no port between 20000 and 32000 is free on 127.0.0.1")
 }
 
-// runAs makes the server run as the first of the users that exists, if this process is root, whom servers refuse. It hands the directory over.
+// runAs makes the server run as the first of the users that exists, if this process is root, whom
+// servers refuse. It hands the directory over.
 func (l *local) runAs(names ...string) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -124,10 +128,12 @@ func (l *local) runAs(names ...string) error {
 		l.cred = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 		return os.Chown(l.dir, int(uid), int(gid))
 	}
-	return fmt.Errorf("servers do not run as root, and none of the users %s exists", strings.Join(names, ", "))
+	return fmt.Errorf("servers do not run as root, and none of the users %s exists",
+		strings.Join(names, ", "))
 }
 
-// write puts a file into the server's directory that only the server may read, and returns its path.
+// write puts a file into the server's directory that only the server may read, and returns its
+// path.
 func (l *local) write(name string, data []byte) (string, error) {
 	path := filepath.Join(l.dir, name)
 	if err := os.WriteFile(path, data, 0o600); err != nil {
@@ -144,7 +150,8 @@ func (l *local) cmdline(args ...string) *exec.Cmd {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = l.dir
 	cmd.Env = append(os.Environ(), "HOME="+l.dir, "LC_ALL=C")
-	// A process group of its own: an interrupt on the terminal is for the tests, which then stop their servers.
+	// A process group of its own: an interrupt on the terminal is for the tests, which then stop
+	// their servers.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: l.cred}
 	return cmd
 }
@@ -201,8 +208,8 @@ func (l *local) kill(ctx context.Context) error {
 	if !l.running(ctx) {
 		return nil
 	}
-	// Postgres' processes would finish what they are doing when their parent is gone, and the parent would start a recovery when they are:
-	// freeze it, then kill all of them.
+	// Postgres' processes would finish what they are doing when their parent is gone, and the
+	// parent would start a recovery when they are: freeze it, then kill all of them.
 	if err := l.pause(ctx); err != nil {
 		return err
 	}
@@ -256,7 +263,9 @@ func (l *local) end(ctx context.Context, sig syscall.Signal) error {
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(processes, func(p process) bool { return slices.Contains(pids, p.pid) && !p.zombie }) {
+		if !slices.ContainsFunc(processes, func(p process) bool {
+			return slices.Contains(pids, p.pid) && !p.zombie
+		}) {
 			break
 		}
 		select {
@@ -308,7 +317,8 @@ func list() ([]process, error) {
 	return processes, nil
 }
 
-// children lists the processes that a process has started. Only Postgres starts any, one per connection.
+// children lists the processes that a process has started. Only Postgres starts any, one per
+// connection.
 func children(pid int) ([]int, error) {
 	processes, err := list()
 	if err != nil {
@@ -328,7 +338,8 @@ func (l *local) remove(ctx context.Context) error {
 	if cerr := l.leash.Close(); cerr != nil && !errors.Is(cerr, os.ErrClosed) {
 		err = errors.Join(err, cerr)
 	}
-	// The guard removes the directory. It fails when there was no process left to kill, which is as it should be.
+	// The guard removes the directory. It fails when there was no process left to kill, which is as
+	// it should be.
 	done := make(chan struct{})
 	go func() { _ = l.guard.Wait(); close(done) }()
 	select {

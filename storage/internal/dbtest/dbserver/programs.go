@@ -13,8 +13,9 @@ import (
 	"syscall"
 )
 
-// The administrator of the servers that are started here. The password guards nothing but test data. It is a word that occurs nowhere else,
-// so that tests can look for it where no password may be.
+// The administrator of the servers that are started here. The password guards nothing but test
+// data. It is a word that occurs nowhere else, so that tests can look for it where no password may
+// be.
 const (
 	adminUser     = "rowkeeper"
 	adminPassword = "letmein"
@@ -34,8 +35,9 @@ func postgresLocal(_ context.Context, l *local, opts Options) (url, source strin
 		return "", "", err
 	}
 	data := filepath.Join(l.dir, "data")
-	if err := l.run(filepath.Join(bin, "initdb"), "--pgdata="+data, "--username="+adminUser, "--pwfile="+password, "--auth=scram-sha-256",
-		"--encoding=UTF8", "--locale=C", "--no-sync"); err != nil {
+	if err := l.run(filepath.Join(bin, "initdb"), "--pgdata="+data, "--username="+adminUser,
+		"--pwfile="+password, "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C",
+		"--no-sync"); err != nil {
 		return "", "", err
 	}
 	settings, err := postgresSettings(opts, l.write)
@@ -50,7 +52,8 @@ func postgresLocal(_ context.Context, l *local, opts Options) (url, source strin
 		l.command = append(l.command, "-c", name+"="+settings[name])
 	}
 	l.signal = syscall.SIGINT // "fast": cut the connections, then end in order
-	return fmt.Sprintf("postgres://%s:%s@127.0.0.1:%d/postgres?sslmode=%s", adminUser, adminPassword, l.port, sslmode(opts)), bin, nil
+	return fmt.Sprintf("postgres://%s:%s@127.0.0.1:%d/postgres?sslmode=%s", adminUser,
+		adminPassword, l.port, sslmode(opts)), bin, nil
 }
 
 func sslmode(opts Options) string {
@@ -61,7 +64,8 @@ func sslmode(opts Options) string {
 }
 
 // postgresSettings are the server's settings; write puts a file where the server can read it.
-func postgresSettings(opts Options, write func(name string, data []byte) (string, error)) (map[string]string, error) {
+func postgresSettings(opts Options, write func(name string, data []byte) (string,
+	error)) (map[string]string, error) {
 	settings := map[string]string{
 		"max_connections": "500",
 		"shared_buffers":  "128MB",
@@ -82,7 +86,8 @@ func postgresSettings(opts Options, write func(name string, data []byte) (string
 	}
 	if opts.TLS != nil {
 		settings["ssl"] = "on"
-		for name, data := range map[string][]byte{"ssl_ca_file": opts.TLS.CA, "ssl_cert_file": opts.TLS.Cert, "ssl_key_file": opts.TLS.Key} {
+		for name, data := range map[string][]byte{"ssl_ca_file": opts.TLS.CA,
+			"ssl_cert_file": opts.TLS.Cert, "ssl_key_file": opts.TLS.Key} {
 			path, err := write(name+".pem", data)
 			if err != nil {
 				return nil, err
@@ -96,7 +101,8 @@ func postgresSettings(opts Options, write func(name string, data []byte) (string
 	return settings, nil
 }
 
-// postgresBin finds the directory of the server's programs: that of postgres in PATH, else the newest that Debian's packages have installed.
+// postgresBin finds the directory of the server's programs: that of postgres in PATH, else the
+// newest that Debian's packages have installed.
 func postgresBin() (string, error) {
 	if path, err := exec.LookPath("postgres"); err == nil {
 		// Programs are found next to each other, not next to a link to one of them.
@@ -138,8 +144,9 @@ func mariadbLocal(_ context.Context, l *local, opts Options) (url, source string
 	if err := l.runAs("mysql", "nobody"); err != nil {
 		return "", "", err
 	}
-	if err := l.run(install, "--no-defaults", "--datadir="+filepath.Join(l.dir, "data"), "--auth-root-authentication-method=normal",
-		"--skip-test-db", "--skip-name-resolve"); err != nil {
+	if err := l.run(install, "--no-defaults", "--datadir="+filepath.Join(l.dir, "data"),
+		"--auth-root-authentication-method=normal", "--skip-test-db",
+		"--skip-name-resolve"); err != nil {
 		return "", "", err
 	}
 	url, err = l.mysqlCommand(server, opts)
@@ -162,7 +169,8 @@ func mysqlLocal(_ context.Context, l *local, opts Options) (url, source string, 
 	if err := l.runAs("mysql", "nobody"); err != nil {
 		return "", "", err
 	}
-	if err := l.run(server, "--no-defaults", "--initialize-insecure", "--datadir="+filepath.Join(l.dir, "data")); err != nil {
+	if err := l.run(server, "--no-defaults", "--initialize-insecure", "--datadir="+
+		filepath.Join(l.dir, "data")); err != nil {
 		return "", "", err
 	}
 	url, err = l.mysqlCommand(server, opts)
@@ -171,8 +179,9 @@ func mysqlLocal(_ context.Context, l *local, opts Options) (url, source string, 
 
 // mysqlCommand makes the command of a server of the MySQL family, and the administrator's URL.
 func (l *local) mysqlCommand(server string, opts Options) (string, error) {
-	init, err := l.write("init.sql", fmt.Appendf(nil, "CREATE USER IF NOT EXISTS '%[1]s'@'%%' IDENTIFIED BY '%[2]s';\nGRANT ALL ON *.* TO '%[1]s'@'%%' WITH GRANT OPTION;\n",
-		adminUser, adminPassword))
+	init, err := l.write("init.sql",
+		fmt.Appendf(nil,
+			"CREATE USER IF NOT EXISTS '%[1]s'@'%%' IDENTIFIED BY '%[2]s';\nGRANT ALL ON *.* TO '%[1]s'@'%%' WITH GRANT OPTION;\n", adminUser, adminPassword))
 	if err != nil {
 		return "", err
 	}
@@ -194,8 +203,10 @@ func (l *local) mysqlCommand(server string, opts Options) (string, error) {
 	return fmt.Sprintf("mysql://%s:%s@127.0.0.1:%d/", adminUser, adminPassword, l.port), nil
 }
 
-// mysqlSettings are the settings of a server of the MySQL family; write puts a file where the server can read it.
-func mysqlSettings(opts Options, proper bool, write func(name string, data []byte) (string, error)) (map[string]string, error) {
+// mysqlSettings are the settings of a server of the MySQL family; write puts a file where the
+// server can read it.
+func mysqlSettings(opts Options, proper bool, write func(name string, data []byte) (string,
+	error)) (map[string]string, error) {
 	settings := map[string]string{
 		"character-set-server":    "utf8mb4",
 		"default-time-zone":       "+00:00",
@@ -222,7 +233,8 @@ func mysqlSettings(opts Options, proper bool, write func(name string, data []byt
 		}
 	}
 	if opts.TLS != nil {
-		for name, data := range map[string][]byte{"ssl-ca": opts.TLS.CA, "ssl-cert": opts.TLS.Cert, "ssl-key": opts.TLS.Key} {
+		for name, data := range map[string][]byte{"ssl-ca": opts.TLS.CA, "ssl-cert": opts.TLS.Cert,
+			"ssl-key": opts.TLS.Key} {
 			path, err := write(name+".pem", data)
 			if err != nil {
 				return nil, err

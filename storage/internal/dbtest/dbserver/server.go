@@ -21,7 +21,8 @@ import (
 	"strings"
 )
 
-// SourceEnv is the environment variable that restricts where servers come from: "container" or "local".
+// SourceEnv is the environment variable that restricts where servers come from: "container" or
+// "local".
 const SourceEnv = "ROWKEEPER_TEST_SOURCE"
 
 // Kind is a kind of database server.
@@ -37,14 +38,16 @@ const (
 // Kinds are all kinds of servers.
 func Kinds() []Kind { return []Kind{Postgres, MariaDB, MySQL} }
 
-// Env is the environment variable that holds an administrator's URL of a running server of this kind.
+// Env is the environment variable that holds an administrator's URL of a running server of this
+// kind.
 func (k Kind) Env() string { return "ROWKEEPER_TEST_" + strings.ToUpper(string(k)) }
 
-// SourceEnv is the environment variable that tells people where the server at the URL of [Kind.Env] came from, if a program started it for
-// its tests.
+// SourceEnv is the environment variable that tells people where the server at the URL of [Kind.Env]
+// came from, if a program started it for its tests.
 func (k Kind) SourceEnv() string { return k.Env() + "_SOURCE" }
 
-// MissingEnv is the environment variable that holds the reason why there is no server of this kind, for programs that need not try again.
+// MissingEnv is the environment variable that holds the reason why there is no server of this kind,
+// for programs that need not try again.
 func (k Kind) MissingEnv() string { return k.Env() + "_MISSING" }
 
 // ImageEnv is the environment variable that names the image of containers of this kind.
@@ -54,8 +57,8 @@ func (k Kind) ImageEnv() string { return k.Env() + "_IMAGE" }
 type Options struct {
 	// Own asks for a server that nobody else uses: the URL in the environment is passed over.
 	Own bool
-	// Durable keeps every acknowledged commit over a crash, as servers do by default. Otherwise the server
-	// skips what only matters then, which makes tests faster.
+	// Durable keeps every acknowledged commit over a crash, as servers do by default. Otherwise the
+	// server skips what only matters then, which makes tests faster.
 	Durable bool
 	// Settings are further server settings, by the server's own names, such as max_connections.
 	Settings map[string]string
@@ -121,7 +124,8 @@ func Start(ctx context.Context, kind Kind, opts Options) (*Server, error) {
 		start func(context.Context, Kind, Options) (*Server, error)
 	}{{"container", startContainer}, {"local", startLocal}} {
 		if only != "" && only != source.name {
-			reasons = append(reasons, fmt.Errorf("%s=%s leaves out %s", SourceEnv, only, source.name))
+			reasons = append(reasons, fmt.Errorf("%s=%s leaves out %s", SourceEnv, only,
+				source.name))
 			continue
 		}
 		s, err := source.start(ctx, kind, opts)
@@ -130,7 +134,8 @@ func Start(ctx context.Context, kind Kind, opts Options) (*Server, error) {
 			continue
 		}
 		if err := s.check(ctx); err != nil {
-			reasons = append(reasons, fmt.Errorf("%s: %w; its log ends: %s", s.Source, err, s.host.logs(ctx)))
+			reasons = append(reasons, fmt.Errorf("%s: %w; its log ends: %s", s.Source, err,
+				s.host.logs(ctx)))
 			if err := s.host.remove(ctx); err != nil {
 				reasons = append(reasons, err)
 			}
@@ -141,7 +146,8 @@ func Start(ctx context.Context, kind Kind, opts Options) (*Server, error) {
 	return nil, errors.Join(append([]error{fmt.Errorf("%s is not set", kind.Env())}, reasons...)...)
 }
 
-// Start starts the server again, on the same port and with the same data, and waits until it answers.
+// Start starts the server again, on the same port and with the same data, and waits until it
+// answers.
 func (s *Server) Start(ctx context.Context) error {
 	if err := s.host.start(ctx); err != nil {
 		return err

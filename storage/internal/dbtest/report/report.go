@@ -13,8 +13,8 @@ import (
 	"sync"
 )
 
-// Env is the environment variable that names a file to which each test binary adds its report, so that the program that runs all of
-// them can print the sum.
+// Env is the environment variable that names a file to which each test binary adds its report, so
+// that the program that runs all of them can print the sum.
 const Env = "ROWKEEPER_TEST_REPORT"
 
 // Entry counts the tests of one kind and source that ran, or that did not run for one reason.
@@ -67,12 +67,15 @@ func (r *Report) Write(w io.Writer) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	slices.SortStableFunc(r.entries, func(a, b Entry) int {
-		return slices.Index(order, a.Kind)*2 + min(len(a.Reason), 1) - slices.Index(order, b.Kind)*2 - min(len(b.Reason), 1)
+		return slices.Index(order, a.Kind)*2 + min(len(a.Reason), 1) - slices.Index(order,
+			b.Kind)*2 - min(len(b.Reason), 1)
 	})
 	for _, e := range r.entries {
-		line := fmt.Sprintf("ran      %-8s %-9s %5d databases on %s", e.Kind, e.Version, e.Tests, e.Source)
+		line := fmt.Sprintf("ran      %-8s %-9s %5d databases on %s", e.Kind, e.Version,
+			e.Tests, e.Source)
 		if e.Reason != "" {
-			line = fmt.Sprintf("NOT RUN  %-8s %-9s %5d tests: %s", e.Kind, "", e.Tests, strings.ReplaceAll(e.Reason, "\n", "; "))
+			line = fmt.Sprintf("NOT RUN  %-8s %-9s %5d tests: %s", e.Kind, "", e.Tests,
+				strings.ReplaceAll(e.Reason, "\n", "; "))
 		}
 		if _, err := fmt.Fprintln(w, line); err != nil {
 			return err

@@ -9,13 +9,15 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest/report"
 )
 
-// What two test binaries append is counted together, and what did not run stands out with its reason.
+// What two test binaries append is counted together, and what did not run stands out with its
+// reason.
 func TestReportsAddUp(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "report")
 	for range 2 {
 		var r report.Report
 		r.Add(report.Entry{Kind: "mysql", Reason: "no server\nno engine", Tests: 1})
-		r.Add(report.Entry{Kind: "postgres", Version: "17.5", Source: "image postgres:17", Tests: 2})
+		r.Add(report.Entry{Kind: "postgres", Version: "17.5", Source: "image postgres:17",
+			Tests: 2})
 		r.Add(report.Entry{Kind: "sqlite", Version: "3.50", Source: "file", Tests: 1})
 		r.Add(report.Entry{Kind: "sqlite", Version: "3.50", Source: "file", Tests: 1})
 		if err := r.Append(path); err != nil {

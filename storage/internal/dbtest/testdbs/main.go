@@ -1,9 +1,11 @@
-// Testdbs runs a command, such as go test with many packages, while one database server of each kind runs that can be had:
+// Testdbs runs a command, such as go test with many packages, while one database server of each
+// kind runs that can be had:
 //
 //	testdbs go test ./...
 //
-// The command finds the servers by their URLs in the environment (see package dbserver). At the end testdbs prints what the tests ran on, and
-// what they could not run on. Its exit code is the command's.
+// The command finds the servers by their URLs in the environment (see package dbserver). At the end
+// testdbs prints what the tests ran on, and what they could not run on. Its exit code is the
+// command's.
 package main
 
 import (
@@ -87,7 +89,8 @@ func run(command []string) (code int, err error) {
 	return code, sum.Write(os.Stdout)
 }
 
-// start starts the servers, all at once, and returns them and what the command needs to know of them. It fails if a required one cannot be had.
+// start starts the servers, all at once, and returns them and what the command needs to know of
+// them. It fails if a required one cannot be had.
 func start(ctx context.Context) (servers []*dbserver.Server, env []string, err error) {
 	var (
 		wg     sync.WaitGroup

@@ -12,7 +12,8 @@ type GreetingSpec struct {
 	// +kubebuilder:validation:Enum=en;de;fr
 	// +optional
 	Language string `json:"language,omitempty"`
-	// Times is how often the greeting is repeated. The webhook fills it in: twice for people who are important, else once.
+	// Times is how often the greeting is repeated. The webhook fills it in: twice for people who
+	// are important, else once.
 	// +kubebuilder:validation:Maximum=10
 	// +optional
 	Times int32 `json:"times,omitempty"`

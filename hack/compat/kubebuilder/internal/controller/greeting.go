@@ -16,7 +16,8 @@ import (
 	v1 "github.com/rowkeeper/rowkeeper/hack/compat/kubebuilder/api/v1"
 )
 
-// Reconciler writes each Greeting into a ConfigMap of its name, and what it has written into the status.
+// Reconciler writes each Greeting into a ConfigMap of its name, and what it has written into the
+// status.
 type Reconciler struct {
 	client.Client
 	Recorder events.EventRecorder
@@ -39,8 +40,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	if !g.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, nil
 	}
-	text := strings.TrimSpace(strings.Repeat(fmt.Sprintf("%s, %s! ", hello[g.Spec.Language], g.Spec.Whom), int(g.Spec.Times)))
-	written := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: g.Name, Namespace: g.Namespace}}
+	text := strings.TrimSpace(strings.Repeat(fmt.Sprintf("%s, %s! ", hello[g.Spec.Language],
+		g.Spec.Whom), int(g.Spec.Times)))
+	written := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: g.Name,
+		Namespace: g.Namespace}}
 	result, err := controllerutil.CreateOrUpdate(ctx, r.Client, written, func() error {
 		written.Data = map[string]string{"text": text}
 		return controllerutil.SetControllerReference(&g, written, r.Scheme())
@@ -49,7 +52,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	if result != controllerutil.OperationResultNone {
-		r.Recorder.Eventf(&g, written, corev1.EventTypeNormal, "Greeted", "Greet", "%s was greeted", g.Spec.Whom)
+		r.Recorder.Eventf(&g, written, corev1.EventTypeNormal, "Greeted", "Greet", "%s was greeted",
+			g.Spec.Whom)
 	}
 	if g.Status.Text == text && g.Status.ObservedGeneration == g.Generation {
 		return ctrl.Result{}, nil

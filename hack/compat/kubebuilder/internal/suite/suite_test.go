@@ -37,7 +37,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start starts the API server, with the project's definitions and webhooks installed, and its manager, and returns a client.
+// start starts the API server, with the project's definitions and webhooks installed, and its
+// manager, and returns a client.
 func start(t *testing.T) client.Client {
 	began := time.Now()
 	scheme := runtime.NewScheme()
@@ -63,9 +64,11 @@ func start(t *testing.T) client.Client {
 		Scheme:  scheme,
 		Metrics: server.Options{BindAddress: "0"},
 		WebhookServer: webhook.NewServer(webhook.Options{
-			Host: hooks.LocalServingHost, Port: hooks.LocalServingPort, CertDir: hooks.LocalServingCertDir,
+			Host: hooks.LocalServingHost, Port: hooks.LocalServingPort,
+			CertDir: hooks.LocalServingCertDir,
 		}),
-		LeaderElection: true, LeaderElectionID: "greeter", LeaderElectionNamespace: "default", LeaderElectionReleaseOnCancel: true,
+		LeaderElection: true, LeaderElectionID: "greeter", LeaderElectionNamespace: "default",
+		LeaderElectionReleaseOnCancel: true,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -91,14 +94,18 @@ func start(t *testing.T) client.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the webhooks answer", func(context.Context) (bool, error) { return m.GetWebhookServer().StartedChecker()(nil) == nil, nil })
-	t.Logf("server, definitions, webhooks and manager were ready after %s", time.Since(began).Round(time.Millisecond))
+	eventually(t, "the webhooks answer", func(context.Context) (bool, error) {
+		return m.GetWebhookServer().StartedChecker()(nil) == nil, nil
+	})
+	t.Logf("server, definitions, webhooks and manager were ready after %s",
+		time.Since(began).Round(time.Millisecond))
 	return c
 }
 
 func eventually(t testing.TB, what string, ok wait.ConditionWithContextFunc) {
 	t.Helper()
-	if err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, ok); err != nil {
+	if err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true,
+		ok); err != nil {
 		t.Fatalf("waited in vain: %s: %v", what, err)
 	}
 }
@@ -136,12 +143,15 @@ func TestGreetings(t *testing.T) {
 			}
 		}
 		g := &v1.Greeting{}
-		if err := c.Get(ctx, client.ObjectKey{Namespace: "default", Name: "important"}, g); err != nil {
+		if err := c.Get(ctx, client.ObjectKey{Namespace: "default", Name: "important"},
+			g); err != nil {
 			t.Fatal(err)
 		}
 		before := g.DeepCopy()
 		g.Spec.Important = false
-		if err := c.Patch(ctx, g, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"important":false}}`))); err == nil || !strings.Contains(err.Error(), "who is important stays important") {
+		if err := c.Patch(ctx, g, client.RawPatch("application/merge-patch+json",
+			[]byte(`{"spec":{"important":false}}`))); err == nil ||
+			!strings.Contains(err.Error(), "who is important stays important") {
 			t.Errorf("got %v for %+v", err, before.Spec)
 		}
 	})
@@ -155,10 +165,12 @@ func TestGreetings(t *testing.T) {
 			t.Helper()
 			eventually(t, "the text is "+want, func(ctx context.Context) (bool, error) {
 				err := c.Get(ctx, client.ObjectKeyFromObject(g), g)
-				return err == nil && g.Status.Text == want && g.Status.ObservedGeneration == g.Generation, err
+				return err == nil && g.Status.Text == want &&
+					g.Status.ObservedGeneration == g.Generation, err
 			})
 			written := &corev1.ConfigMap{}
-			if err := c.Get(ctx, client.ObjectKeyFromObject(g), written); err != nil || written.Data["text"] != want || !metav1.IsControlledBy(written, g) {
+			if err := c.Get(ctx, client.ObjectKeyFromObject(g), written); err != nil ||
+				written.Data["text"] != want || !metav1.IsControlledBy(written, g) {
 				t.Errorf("got %v of %v: %v", written.Data, written.OwnerReferences, err)
 			}
 		}
@@ -173,7 +185,8 @@ func TestGreetings(t *testing.T) {
 		})
 		text("Hallo, Grace! Hallo, Grace!")
 		// What somebody else removes is put back.
-		if err := c.Delete(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: g.Name, Namespace: g.Namespace}}); err != nil {
+		if err := c.Delete(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: g.Name,
+			Namespace: g.Namespace}}); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "the ConfigMap is back", func(ctx context.Context) (bool, error) {
@@ -184,14 +197,16 @@ func TestGreetings(t *testing.T) {
 			var list eventsv1.EventList
 			err := c.List(ctx, &list, client.InNamespace("default"))
 			for _, e := range list.Items {
-				if e.Regarding.Name == g.Name && e.Reason == "Greeted" && e.Note == "Grace was greeted" {
+				if e.Regarding.Name == g.Name && e.Reason == "Greeted" &&
+					e.Note == "Grace was greeted" {
 					return true, nil
 				}
 			}
 			return false, err
 		})
 		var french v1.GreetingList
-		if err := c.List(ctx, &french, client.InNamespace("default"), client.MatchingFields{"spec.language": "de"}); err != nil || len(french.Items) != 1 {
+		if err := c.List(ctx, &french, client.InNamespace("default"),
+			client.MatchingFields{"spec.language": "de"}); err != nil || len(french.Items) != 1 {
 			t.Errorf("%d greetings are in German: %v", len(french.Items), err)
 		}
 	})
@@ -216,7 +231,8 @@ func TestGreetings(t *testing.T) {
 			return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 		})
 		var left v1.GreetingList
-		if err := c.List(ctx, &left, client.InNamespace(n.Name)); err != nil || len(left.Items) > 0 {
+		if err := c.List(ctx, &left, client.InNamespace(n.Name)); err != nil ||
+			len(left.Items) > 0 {
 			t.Errorf("%d are left: %v", len(left.Items), err)
 		}
 	})

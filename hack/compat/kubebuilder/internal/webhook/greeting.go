@@ -14,7 +14,8 @@ import (
 
 // Setup registers the webhooks.
 func Setup(m ctrl.Manager) error {
-	return ctrl.NewWebhookManagedBy(m, &v1.Greeting{}).WithDefaulter(greetings{}).WithValidator(greetings{}).Complete()
+	return ctrl.NewWebhookManagedBy(m,
+		&v1.Greeting{}).WithDefaulter(greetings{}).WithValidator(greetings{}).Complete()
 }
 
 // +kubebuilder:webhook:path=/mutate-greet-example-com-v1-greeting,mutating=true,failurePolicy=fail,sideEffects=None,groups=greet.example.com,resources=greetings,verbs=create;update,versions=v1,name=mgreeting.greet.example.com,admissionReviewVersions=v1

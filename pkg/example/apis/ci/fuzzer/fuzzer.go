@@ -1,4 +1,5 @@
-// Package fuzzer fills the internal types of ci.rowkeeper.dev with random content, for tests that convert it there and back.
+// Package fuzzer fills the internal types of ci.rowkeeper.dev with random content, for tests that
+// convert it there and back.
 package fuzzer
 
 import (
@@ -15,7 +16,8 @@ func Funcs(serializer.CodecFactory) []any {
 		// kept.
 		func(p *ci.Pipeline, c randfill.Continue) {
 			c.FillNoCustom(p)
-			values := []string{c.String(0), "", "{", `{"steps":[{"name":"x","command":["x"]}]}`, `{"annotation":"x"}`}
+			values := []string{c.String(0), "", "{", `{"steps":[{"name":"x","command":["x"]}]}`,
+				`{"annotation":"x"}`}
 			if n := c.Intn(2 * len(values)); n < len(values) {
 				if p.Annotations == nil {
 					p.Annotations = map[string]string{}

@@ -10,7 +10,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1alpha1"
 )
 
-// Install registers the group. The first version of the priority is the one that clients prefer and objects are stored in.
+// Install registers the group. The first version of the priority is the one that clients prefer and
+// objects are stored in.
 func Install(scheme *runtime.Scheme) {
 	utilruntime.Must(ci.AddToScheme(scheme))
 	utilruntime.Must(v1.AddToScheme(scheme))

@@ -1,6 +1,7 @@
 package v1
 
-// DefaultMaxParallelRuns is how many runs of a pipeline may be running at a time when its spec does not say.
+// DefaultMaxParallelRuns is how many runs of a pipeline may be running at a time when its spec does
+// not say.
 const DefaultMaxParallelRuns int32 = 1
 
 // SetDefaults_PipelineSpec fills in what the author of a pipeline left open.
@@ -18,7 +19,8 @@ func SetDefaults_PipelineStatus(status *PipelineStatus) {
 	}
 }
 
-// DefaultTerminationGracePeriodSeconds is how long the running step of a run may take to end when its spec does not say.
+// DefaultTerminationGracePeriodSeconds is how long the running step of a run may take to end when
+// its spec does not say.
 const DefaultTerminationGracePeriodSeconds int64 = 30
 
 // SetDefaults_PipelineRunSpec fills in what the author of a run left open.

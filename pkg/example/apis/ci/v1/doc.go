@@ -6,5 +6,6 @@
 // +k8s:openapi-model-package=dev.rowkeeper.ci.v1
 // +groupName=ci.rowkeeper.dev
 
-// Package v1 is the version of ci.rowkeeper.dev in which objects are stored and which clients should use.
+// Package v1 is the version of ci.rowkeeper.dev in which objects are stored and which clients
+// should use.
 package v1

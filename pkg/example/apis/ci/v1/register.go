@@ -51,7 +51,8 @@ func addDefaultingFuncs(scheme *runtime.Scheme) error { return RegisterDefaults(
 // addFieldLabels names the fields that can be selected by.
 func addFieldLabels(scheme *runtime.Scheme) error {
 	for kind, fields := range ci.SelectableFields {
-		if err := scheme.AddFieldLabelConversionFunc(SchemeGroupVersion.WithKind(kind), ci.FieldLabelConversion(fields)); err != nil {
+		if err := scheme.AddFieldLabelConversionFunc(SchemeGroupVersion.WithKind(kind),
+			ci.FieldLabelConversion(fields)); err != nil {
 			return err
 		}
 	}

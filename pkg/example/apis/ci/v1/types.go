@@ -42,7 +42,8 @@ type PipelineSpec struct {
 	// +patchStrategy=merge
 	// +patchMergeKey=name
 	Steps []Step `json:"steps,omitempty" patchStrategy:"merge" patchMergeKey:"name" protobuf:"bytes,3,rep,name=steps"`
-	// maxParallelRuns is how many runs may be running at a time; further ones wait. It is set by scaling, too. Defaults to 1.
+	// maxParallelRuns is how many runs may be running at a time; further ones wait. It is set by
+	// scaling, too. Defaults to 1.
 	// +optional
 	MaxParallelRuns *int32 `json:"maxParallelRuns,omitempty" protobuf:"varint,4,opt,name=maxParallelRuns"`
 	// suspended keeps runs that have not started from starting.
@@ -52,12 +53,14 @@ type PipelineSpec struct {
 
 // Parameter is a value that a run can be given.
 type Parameter struct {
-	// name is the name of the parameter, unique in the pipeline, and of the environment variable in which steps see it.
+	// name is the name of the parameter, unique in the pipeline, and of the environment variable in
+	// which steps see it.
 	Name string `json:"name" protobuf:"bytes,1,opt,name=name"`
 	// description says what the parameter is for.
 	// +optional
 	Description string `json:"description,omitempty" protobuf:"bytes,2,opt,name=description"`
-	// default is the value for a run that gives none. A parameter without a default has to be given.
+	// default is the value for a run that gives none. A parameter without a default has to be
+	// given.
 	// +optional
 	Default *string `json:"default,omitempty" protobuf:"bytes,3,opt,name=default"`
 }

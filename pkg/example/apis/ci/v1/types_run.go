@@ -32,7 +32,8 @@ type PipelineRun struct {
 
 // PipelineRunSpec is what is wanted of a run.
 type PipelineRunSpec struct {
-	// pipelineName is the name of the pipeline, which is in the same namespace. It cannot be changed.
+	// pipelineName is the name of the pipeline, which is in the same namespace. It cannot be
+	// changed.
 	// +required
 	// +k8s:required
 	// +k8s:format=k8s-long-name
@@ -55,7 +56,8 @@ type PipelineRunSpec struct {
 	// +k8s:maxItems=64
 	// +k8s:immutable
 	Parameters []ParameterValue `json:"parameters,omitempty" protobuf:"bytes,3,rep,name=parameters"`
-	// terminationGracePeriodSeconds is how long the running step may take to end when the run is deleted. It cannot be changed. Defaults to 30.
+	// terminationGracePeriodSeconds is how long the running step may take to end when the run is
+	// deleted. It cannot be changed. Defaults to 30.
 	// +optional
 	// +k8s:optional
 	// +k8s:minimum=0
@@ -165,7 +167,8 @@ type PipelineRunList struct {
 // +genclient
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
 
-// LogChunk is a piece of a run's log, written once by whatever runs it. The subresource log of the run puts the pieces together.
+// LogChunk is a piece of a run's log, written once by whatever runs it. The subresource log of the
+// run puts the pieces together.
 type LogChunk struct {
 	// +k8s:opaqueType
 	metav1.TypeMeta `json:",inline"`
@@ -226,7 +229,8 @@ type LogChunkList struct {
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
 // +k8s:supportsSubresource="/run"
 
-// PipelineRunRequest asks for a run of a pipeline. It is posted to the pipeline's subresource run, which answers with the PipelineRun.
+// PipelineRunRequest asks for a run of a pipeline. It is posted to the pipeline's subresource run,
+// which answers with the PipelineRun.
 type PipelineRunRequest struct {
 	// +k8s:opaqueType
 	metav1.TypeMeta `json:",inline"`
@@ -247,7 +251,8 @@ type PipelineRunRequestSpec struct {
 	// +k8s:optional
 	// +k8s:maxBytes=256
 	Branch string `json:"branch,omitempty" protobuf:"bytes,1,opt,name=branch"`
-	// parameters are values for the pipeline's parameters. Those that have no default have to be given.
+	// parameters are values for the pipeline's parameters. Those that have no default have to be
+	// given.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -269,7 +274,8 @@ type PipelineRunsOptions struct {
 	// branch selects the runs of one branch.
 	// +optional
 	Branch string `json:"branch,omitempty" protobuf:"bytes,1,opt,name=branch"`
-	// limit is how many runs are returned at most. If there are more, the list says how to continue.
+	// limit is how many runs are returned at most. If there are more, the list says how to
+	// continue.
 	// +optional
 	Limit int64 `json:"limit,omitempty" protobuf:"varint,2,opt,name=limit"`
 	// continue is what the list before said.
@@ -297,10 +303,12 @@ type PipelineRunLogOptions struct {
 	// step selects the lines of one step.
 	// +optional
 	Step string `json:"step,omitempty" protobuf:"bytes,2,opt,name=step"`
-	// skipLines is how many of the lines are left out, counted from the first: those that the caller has already.
+	// skipLines is how many of the lines are left out, counted from the first: those that the
+	// caller has already.
 	// +optional
 	SkipLines int64 `json:"skipLines,omitempty" protobuf:"varint,3,opt,name=skipLines"`
-	// tailLines is how many of the lines that are stored are shown, counted from the last. Without it, all are.
+	// tailLines is how many of the lines that are stored are shown, counted from the last. Without
+	// it, all are.
 	// +optional
 	TailLines *int64 `json:"tailLines,omitempty" protobuf:"varint,4,opt,name=tailLines"`
 }

@@ -14,10 +14,11 @@ import (
 	v1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
 )
 
-// StructuredAnnotation holds the steps and parameters of a pipeline, as v1 has them in JSON, if the flat form cannot express them.
+// StructuredAnnotation holds the steps and parameters of a pipeline, as v1 has them in JSON, if the
+// flat form cannot express them.
 //
-// A client that reads a pipeline in this version and writes it back changes nothing. If it changes a command, the step keeps its
-// name and whatever else it has; see [structured].
+// A client that reads a pipeline in this version and writes it back changes nothing. If it changes
+// a command, the step keeps its name and whatever else it has; see [structured].
 const StructuredAnnotation = ci.StructuredAnnotation
 
 // kept is the content of the annotation.
@@ -32,8 +33,10 @@ type kept struct {
 	Annotation *string `json:"annotation,omitempty"`
 }
 
-// Convert_ci_Pipeline_To_v1alpha1_Pipeline flattens a pipeline, and annotates it with what is lost by that.
-func Convert_ci_Pipeline_To_v1alpha1_Pipeline(in *ci.Pipeline, out *Pipeline, s conversion.Scope) error {
+// Convert_ci_Pipeline_To_v1alpha1_Pipeline flattens a pipeline, and annotates it with what is lost
+// by that.
+func Convert_ci_Pipeline_To_v1alpha1_Pipeline(in *ci.Pipeline, out *Pipeline,
+	s conversion.Scope) error {
 	if err := autoConvert_ci_Pipeline_To_v1alpha1_Pipeline(in, out, s); err != nil {
 		return err
 	}
@@ -54,7 +57,8 @@ func Convert_ci_Pipeline_To_v1alpha1_Pipeline(in *ci.Pipeline, out *Pipeline, s 
 	}
 	text, err := json.Marshal(k)
 	if err != nil {
-		return fmt.Errorf("cannot keep the steps of a pipeline in its annotation %s: %w", StructuredAnnotation, err)
+		return fmt.Errorf("cannot keep the steps of a pipeline in its annotation %s: %w",
+			StructuredAnnotation, err)
 	}
 	// The conversion shares the metadata with its source.
 	out.Annotations = maps.Clone(out.Annotations)
@@ -66,7 +70,8 @@ func Convert_ci_Pipeline_To_v1alpha1_Pipeline(in *ci.Pipeline, out *Pipeline, s 
 }
 
 // Convert_v1alpha1_Pipeline_To_ci_Pipeline makes a pipeline of a flat one and its annotation.
-func Convert_v1alpha1_Pipeline_To_ci_Pipeline(in *Pipeline, out *ci.Pipeline, s conversion.Scope) error {
+func Convert_v1alpha1_Pipeline_To_ci_Pipeline(in *Pipeline, out *ci.Pipeline,
+	s conversion.Scope) error {
 	if err := autoConvert_v1alpha1_Pipeline_To_ci_Pipeline(in, out, s); err != nil {
 		return err
 	}
@@ -76,7 +81,8 @@ func Convert_v1alpha1_Pipeline_To_ci_Pipeline(in *Pipeline, out *ci.Pipeline, s 
 	}
 	var k kept
 	if err := json.Unmarshal([]byte(text), &k); err != nil {
-		return fmt.Errorf("the annotation %s cannot be read: %w; mend or remove it", StructuredAnnotation, err)
+		return fmt.Errorf("the annotation %s cannot be read: %w; mend or remove it",
+			StructuredAnnotation, err)
 	}
 	var before ci.PipelineSpec
 	if err := v1.Convert_v1_PipelineSpec_To_ci_PipelineSpec(&v1.PipelineSpec{Parameters: k.Parameters, Steps: k.Steps}, &before, s); err != nil {
@@ -93,7 +99,8 @@ func Convert_v1alpha1_Pipeline_To_ci_Pipeline(in *Pipeline, out *ci.Pipeline, s 
 }
 
 // Convert_ci_PipelineSpec_To_v1alpha1_PipelineSpec flattens a spec.
-func Convert_ci_PipelineSpec_To_v1alpha1_PipelineSpec(in *ci.PipelineSpec, out *PipelineSpec, s conversion.Scope) error {
+func Convert_ci_PipelineSpec_To_v1alpha1_PipelineSpec(in *ci.PipelineSpec, out *PipelineSpec,
+	s conversion.Scope) error {
 	if err := autoConvert_ci_PipelineSpec_To_v1alpha1_PipelineSpec(in, out, s); err != nil {
 		return err
 	}
@@ -102,7 +109,8 @@ func Convert_ci_PipelineSpec_To_v1alpha1_PipelineSpec(in *ci.PipelineSpec, out *
 }
 
 // Convert_v1alpha1_PipelineSpec_To_ci_PipelineSpec makes a spec of a flat one.
-func Convert_v1alpha1_PipelineSpec_To_ci_PipelineSpec(in *PipelineSpec, out *ci.PipelineSpec, s conversion.Scope) error {
+func Convert_v1alpha1_PipelineSpec_To_ci_PipelineSpec(in *PipelineSpec, out *ci.PipelineSpec,
+	s conversion.Scope) error {
 	if err := autoConvert_v1alpha1_PipelineSpec_To_ci_PipelineSpec(in, out, s); err != nil {
 		return err
 	}
@@ -127,15 +135,18 @@ func flat(spec *ci.PipelineSpec) (commands []string, parameters map[string]strin
 	return commands, parameters
 }
 
-// structured makes the steps and parameters of a flat form, with all that it does not say taken from the structured form that it had before, if any:
+// structured makes the steps and parameters of a flat form, with all that it does not say taken
+// from the structured form that it had before, if any:
 //
 //   - If the flat form is that of the one before, it is the one before.
 //   - A command that is a step's line is that step, wherever it was before.
-//   - A command in the place of a step that has no command any more is that step with another command.
+//   - A command in the place of a step that has no command any more is that step with another
+//     command.
 //   - Any other command is a new step.
 //   - A parameter keeps its description, and its place; new ones come after those, by name.
 func structured(in *PipelineSpec, before, out *ci.PipelineSpec) {
-	if commands, parameters := flat(before); slices.Equal(commands, in.Commands) && maps.Equal(parameters, in.Parameters) {
+	if commands, parameters := flat(before); slices.Equal(commands, in.Commands) &&
+		maps.Equal(parameters, in.Parameters) {
 		out.Steps, out.Parameters = before.Steps, before.Parameters
 		return
 	}
@@ -200,7 +211,8 @@ func structuredParameters(values map[string]string, before []ci.Parameter) []ci.
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if !known[name] {
-			parameters = append(parameters, ci.Parameter{Name: name, Default: defaultOf(values[name])})
+			parameters = append(parameters,
+				ci.Parameter{Name: name, Default: defaultOf(values[name])})
 		}
 	}
 	return parameters

@@ -47,9 +47,11 @@ func toFlat(t *testing.T, in *ci.Pipeline) *v1alpha1.Pipeline {
 	return &out
 }
 
-// Every flat pipeline comes back as it was from the hub. (The other way round is the test of the package install.)
+// Every flat pipeline comes back as it was from the hub. (The other way round is the test of the
+// package install.)
 func TestFlatRoundTrip(t *testing.T) {
-	filler := fuzzer.FuzzerFor(metafuzzer.Funcs, rand.NewSource(1), serializer.NewCodecFactory(scheme))
+	filler := fuzzer.FuzzerFor(metafuzzer.Funcs, rand.NewSource(1),
+		serializer.NewCodecFactory(scheme))
 	for range 1000 {
 		var p v1alpha1.Pipeline
 		filler.Fill(&p)
@@ -95,8 +97,10 @@ func structuredPipeline() *ci.Pipeline {
 				{Name: "EMPTY", Default: new("")},
 			},
 			Steps: []ci.Step{
-				{Name: "test", Command: []string{"go", "test", "it's"}, Env: []ci.EnvVar{{Name: "CI", Value: "1"}}},
-				{Name: "lint", Image: "lint:1", Command: []string{"lint"}, TimeoutSeconds: new(int64(5))},
+				{Name: "test", Command: []string{"go", "test", "it's"},
+					Env: []ci.EnvVar{{Name: "CI", Value: "1"}}},
+				{Name: "lint", Image: "lint:1", Command: []string{"lint"},
+					TimeoutSeconds: new(int64(5))},
 				{Name: "old", Shell: "make all"},
 			},
 		},
@@ -106,7 +110,8 @@ func structuredPipeline() *ci.Pipeline {
 func TestWhatTheFlatFormCannotExpressIsKept(t *testing.T) {
 	p := structuredPipeline()
 	flat := toFlat(t, p)
-	if got, want := strings.Join(flat.Spec.Commands, "\n"), "go test 'it'\\''s'\nlint\nmake all"; got != want {
+	if got, want := strings.Join(flat.Spec.Commands, "\n"),
+		"go test 'it'\\''s'\nlint\nmake all"; got != want {
 		t.Errorf("the commands are %q, want %q", got, want)
 	}
 	if flat.Annotations["a"] != "b" || flat.Annotations[v1alpha1.StructuredAnnotation] == "" {
@@ -128,7 +133,9 @@ func TestChangesOfTheFlatFormKeepTheRest(t *testing.T) {
 		},
 		"a changed command of a step with a shell": {
 			func(s *v1alpha1.PipelineSpec) { s.Commands[2] = "make" },
-			func(s *ci.PipelineSpec) { s.Steps[2].Shell, s.Steps[2].Command = "", []string{"sh", "-c", "make"} },
+			func(s *ci.PipelineSpec) {
+				s.Steps[2].Shell, s.Steps[2].Command = "", []string{"sh", "-c", "make"}
+			},
 		},
 		"a command less": {
 			func(s *v1alpha1.PipelineSpec) { s.Commands = s.Commands[1:] },
@@ -137,11 +144,14 @@ func TestChangesOfTheFlatFormKeepTheRest(t *testing.T) {
 		"a command more": {
 			func(s *v1alpha1.PipelineSpec) { s.Commands = append([]string{"env"}, s.Commands...) },
 			func(s *ci.PipelineSpec) {
-				s.Steps = append([]ci.Step{{Name: "step-1", Command: []string{"sh", "-c", "env"}}}, s.Steps...)
+				s.Steps = append([]ci.Step{{Name: "step-1", Command: []string{"sh", "-c", "env"}}},
+					s.Steps...)
 			},
 		},
 		"another order": {
-			func(s *v1alpha1.PipelineSpec) { s.Commands[0], s.Commands[2] = s.Commands[2], s.Commands[0] },
+			func(s *v1alpha1.PipelineSpec) {
+				s.Commands[0], s.Commands[2] = s.Commands[2], s.Commands[0]
+			},
 			func(s *ci.PipelineSpec) { s.Steps[0], s.Steps[2] = s.Steps[2], s.Steps[0] },
 		},
 		"the image": {
@@ -153,7 +163,8 @@ func TestChangesOfTheFlatFormKeepTheRest(t *testing.T) {
 				s.Parameters = map[string]string{"REVISION": "main", "NEW": "", "LEVEL": "x"}
 			},
 			func(s *ci.PipelineSpec) {
-				s.Parameters = []ci.Parameter{{Name: "REVISION", Description: "The commit.", Default: new("main")}, {Name: "LEVEL", Default: new("x")}, {Name: "NEW"}}
+				s.Parameters = []ci.Parameter{{Name: "REVISION", Description: "The commit.",
+					Default: new("main")}, {Name: "LEVEL", Default: new("x")}, {Name: "NEW"}}
 			},
 		},
 	} {
@@ -183,10 +194,12 @@ func TestNamesOfNewStepsAreUnique(t *testing.T) {
 // What a user has written under the annotation's key, before that was refused, is not taken for
 // what this version has kept, and comes back unchanged.
 func TestAnnotationOfTheUser(t *testing.T) {
-	for _, value := range []string{"", "{", "null", `{"steps":[{"name":"evil","command":["sh","-c","make"]}]}`, `{"annotation":"x"}`} {
+	for _, value := range []string{"", "{", "null",
+		`{"steps":[{"name":"evil","command":["sh","-c","make"]}]}`, `{"annotation":"x"}`} {
 		for name, p := range map[string]*ci.Pipeline{
 			"structured": structuredPipeline(),
-			"flat":       {Spec: ci.PipelineSpec{Steps: []ci.Step{{Name: "step-1", Command: []string{"sh", "-c", "make"}}}}},
+			"flat": {Spec: ci.PipelineSpec{Steps: []ci.Step{{Name: "step-1",
+				Command: []string{"sh", "-c", "make"}}}}},
 		} {
 			p.Annotations = map[string]string{v1alpha1.StructuredAnnotation: value}
 			flat := toFlat(t, p)
@@ -196,7 +209,8 @@ func TestAnnotationOfTheUser(t *testing.T) {
 			flat.Spec.Commands[0] = "changed"
 			p.Spec.Steps[0].Command = []string{"sh", "-c", "changed"}
 			if back := toInternal(t, flat); !equality.Semantic.DeepEqual(p, back) {
-				t.Errorf("%s with %q is not as expected after a change:\n%s", name, value, diff.Diff(p, back))
+				t.Errorf("%s with %q is not as expected after a change:\n%s", name, value,
+					diff.Diff(p, back))
 			}
 		}
 	}
@@ -207,26 +221,31 @@ func TestFieldErrors(t *testing.T) {
 	const annotation = "metadata.annotations[ci.rowkeeper.dev/structured]"
 	p := structuredPipeline()
 	for path, want := range map[string]string{
-		"metadata.name":                  "metadata.name: Invalid value: \"x\": wrong",
-		"spec.image":                     "spec.image: Invalid value: \"x\": wrong",
-		"spec.steps":                     "spec.commands: Invalid value: \"x\": wrong",
-		"spec.steps[1]":                  "spec.commands[1]: Invalid value: \"x\": wrong",
-		"spec.steps[1].command[0]":       "spec.commands[1]: Invalid value: \"x\": wrong",
-		"spec.steps[1].env[0].name":      annotation + ": Invalid value: \"x\": env[0].name of the step \"lint\": wrong",
-		"spec.steps[1].image":            annotation + ": Invalid value: \"x\": image of the step \"lint\": wrong",
-		"spec.parameters":                "spec.parameters: Invalid value: \"x\": wrong",
-		"spec.parameters[0].name":        "spec.parameters[REVISION]: Invalid value: \"x\": wrong",
-		"spec.parameters[1].default":     "spec.parameters[EMPTY]: Invalid value: \"x\": wrong",
-		"spec.parameters[0].description": annotation + ": Invalid value: \"x\": description of the parameter \"REVISION\": wrong",
-		annotation:                       annotation + ": Invalid value: \"x\": wrong",
+		"metadata.name":            "metadata.name: Invalid value: \"x\": wrong",
+		"spec.image":               "spec.image: Invalid value: \"x\": wrong",
+		"spec.steps":               "spec.commands: Invalid value: \"x\": wrong",
+		"spec.steps[1]":            "spec.commands[1]: Invalid value: \"x\": wrong",
+		"spec.steps[1].command[0]": "spec.commands[1]: Invalid value: \"x\": wrong",
+		"spec.steps[1].env[0].name": annotation +
+			": Invalid value: \"x\": env[0].name of the step \"lint\": wrong",
+		"spec.steps[1].image": annotation +
+			": Invalid value: \"x\": image of the step \"lint\": wrong",
+		"spec.parameters":            "spec.parameters: Invalid value: \"x\": wrong",
+		"spec.parameters[0].name":    "spec.parameters[REVISION]: Invalid value: \"x\": wrong",
+		"spec.parameters[1].default": "spec.parameters[EMPTY]: Invalid value: \"x\": wrong",
+		"spec.parameters[0].description": annotation +
+			": Invalid value: \"x\": description of the parameter \"REVISION\": wrong",
+		annotation: annotation + ": Invalid value: \"x\": wrong",
 	} {
-		errs := v1alpha1.FieldErrors(p, field.ErrorList{{Type: field.ErrorTypeInvalid, Field: path, BadValue: "x", Detail: "wrong"}})
+		errs := v1alpha1.FieldErrors(p, field.ErrorList{{Type: field.ErrorTypeInvalid, Field: path,
+			BadValue: "x", Detail: "wrong"}})
 		if got := errs.ToAggregate().Error(); got != want {
 			t.Errorf("an error about %s is %q, want %q", path, got, want)
 		}
 	}
 	// Without an image anywhere, it is the pipeline that lacks one.
-	missing := field.ErrorList{field.Required(field.NewPath("spec", "steps").Index(0).Child("image"), "none")}
+	missing := field.ErrorList{field.Required(field.NewPath("spec",
+		"steps").Index(0).Child("image"), "none")}
 	if got := v1alpha1.FieldErrors(p, missing)[0].Field; got != "spec.image" {
 		t.Errorf("a missing image is that of %s", got)
 	}
@@ -236,7 +255,8 @@ func TestMalformedAnnotation(t *testing.T) {
 	flat := toFlat(t, structuredPipeline())
 	flat.Annotations[v1alpha1.StructuredAnnotation] = "{"
 	var out ci.Pipeline
-	if err := scheme.Convert(flat, &out, nil); err == nil || !strings.Contains(err.Error(), v1alpha1.StructuredAnnotation) {
+	if err := scheme.Convert(flat, &out, nil); err == nil ||
+		!strings.Contains(err.Error(), v1alpha1.StructuredAnnotation) {
 		t.Errorf("got %v, want an error that names the annotation", err)
 	}
 }

@@ -18,7 +18,8 @@ var annotationField = field.NewPath("metadata", "annotations").Key(StructuredAnn
 func FieldErrors(p *ci.Pipeline, errs field.ErrorList) field.ErrorList {
 	for _, err := range errs {
 		path := err.Field
-		if step, inside := stepOf(p, path); step != nil && inside == "image" && err.Type == field.ErrorTypeRequired {
+		if step, inside := stepOf(p, path); step != nil && inside == "image" &&
+			err.Type == field.ErrorTypeRequired {
 			// A command has no image of its own here.
 			err.Field = field.NewPath("spec", "image").String()
 			continue

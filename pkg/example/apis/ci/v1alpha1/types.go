@@ -8,7 +8,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // Pipeline is a recipe: lines for the shell that run one after another in one container image.
 type Pipeline struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The annotation ci.rowkeeper.dev/structured holds what this version cannot express.
+	// metadata is the standard object's metadata. The annotation ci.rowkeeper.dev/structured holds
+	// what this version cannot express.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty" protobuf:"bytes,1,opt,name=metadata"`
 
@@ -29,10 +30,12 @@ type PipelineSpec struct {
 	// +optional
 	// +listType=atomic
 	Commands []string `json:"commands,omitempty" protobuf:"bytes,2,rep,name=commands"`
-	// parameters are the names of what a run can be given, with the values for a run that gives none. An empty value means that it has to be given.
+	// parameters are the names of what a run can be given, with the values for a run that gives
+	// none. An empty value means that it has to be given.
 	// +optional
 	Parameters map[string]string `json:"parameters,omitempty" protobuf:"bytes,3,rep,name=parameters"`
-	// maxParallelRuns is how many runs may be running at a time; further ones wait. It is set by scaling, too. Defaults to 1.
+	// maxParallelRuns is how many runs may be running at a time; further ones wait. It is set by
+	// scaling, too. Defaults to 1.
 	// +optional
 	MaxParallelRuns *int32 `json:"maxParallelRuns,omitempty" protobuf:"varint,4,opt,name=maxParallelRuns"`
 	// suspended keeps runs that have not started from starting.

@@ -16,7 +16,8 @@ func WarningsForPipeline(p *ci.Pipeline, fieldName func(path string) string) []s
 	path := field.NewPath("spec")
 	image := func(path *field.Path, image string) {
 		if floating(image) {
-			warnings = append(warnings, fmt.Sprintf("%s: %q names no fixed version, so that two runs may differ", fieldName(path.String()), image))
+			warnings = append(warnings, fmt.Sprintf("%s: %q names no fixed version, so that two "+
+				"runs may differ", fieldName(path.String()), image))
 		}
 	}
 	image(path.Child("image"), p.Spec.Image)
@@ -24,7 +25,8 @@ func WarningsForPipeline(p *ci.Pipeline, fieldName func(path string) string) []s
 		step, at := &p.Spec.Steps[i], path.Child("steps").Index(i)
 		image(at.Child("image"), step.Image)
 		if step.Shell != "" {
-			warnings = append(warnings, fmt.Sprintf(`%s: deprecated, use command: ["sh", "-c", …]`, fieldName(at.Child("shell").String())))
+			warnings = append(warnings, fmt.Sprintf(`%s: deprecated, use command: ["sh", "-c", …]`,
+				fieldName(at.Child("shell").String())))
 		}
 	}
 	return warnings

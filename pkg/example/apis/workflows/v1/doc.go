@@ -5,5 +5,6 @@
 // +k8s:openapi-model-package=dev.rowkeeper.workflows.v1
 // +groupName=workflows.rowkeeper.dev
 
-// Package v1 is the only version of workflows.rowkeeper.dev. Its pipelines are like those of ci.rowkeeper.dev/v1.
+// Package v1 is the only version of workflows.rowkeeper.dev. Its pipelines are like those of
+// ci.rowkeeper.dev/v1.
 package v1

@@ -35,5 +35,6 @@ func addDefaultingFuncs(scheme *runtime.Scheme) error { return RegisterDefaults(
 
 // addFieldLabels names the fields that can be selected by.
 func addFieldLabels(scheme *runtime.Scheme) error {
-	return scheme.AddFieldLabelConversionFunc(SchemeGroupVersion.WithKind("Pipeline"), ci.FieldLabelConversion(ci.SelectableFields["Pipeline"]))
+	return scheme.AddFieldLabelConversionFunc(SchemeGroupVersion.WithKind("Pipeline"),
+		ci.FieldLabelConversion(ci.SelectableFields["Pipeline"]))
 }

@@ -8,7 +8,8 @@ import (
 
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
 
-// Pipeline is a recipe: steps that run one after another, each a command in a container image. It is the pipeline of the same name in ci.rowkeeper.dev.
+// Pipeline is a recipe: steps that run one after another, each a command in a container image. It
+// is the pipeline of the same name in ci.rowkeeper.dev.
 type Pipeline struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata.
