@@ -14,7 +14,8 @@ import (
 // LogChunkApplyConfiguration represents a declarative configuration of the LogChunk type for use
 // with apply.
 //
-// LogChunk is a piece of a run's log, written once by whatever runs it. The subresource log of the run puts the pieces together.
+// LogChunk is a piece of a run's log, written once by whatever runs it. The subresource log of the
+// run puts the pieces together.
 type LogChunkApplyConfiguration struct {
 	metav1.TypeMetaApplyConfiguration `json:""`
 	// metadata is the standard object's metadata.

@@ -7,11 +7,13 @@ package v1
 //
 // Parameter is a value that a run can be given.
 type ParameterApplyConfiguration struct {
-	// name is the name of the parameter, unique in the pipeline, and of the environment variable in which steps see it.
+	// name is the name of the parameter, unique in the pipeline, and of the environment variable in
+	// which steps see it.
 	Name *string `json:"name,omitempty"`
 	// description says what the parameter is for.
 	Description *string `json:"description,omitempty"`
-	// default is the value for a run that gives none. A parameter without a default has to be given.
+	// default is the value for a run that gives none. A parameter without a default has to be
+	// given.
 	Default *string `json:"default,omitempty"`
 }
 

@@ -7,14 +7,16 @@ package v1
 //
 // PipelineRunSpec is what is wanted of a run.
 type PipelineRunSpecApplyConfiguration struct {
-	// pipelineName is the name of the pipeline, which is in the same namespace. It cannot be changed.
+	// pipelineName is the name of the pipeline, which is in the same namespace. It cannot be
+	// changed.
 	PipelineName *string `json:"pipelineName,omitempty"`
 	// branch is what the run is made for. It cannot be changed.
 	Branch *string `json:"branch,omitempty"`
 	// parameters are values for the pipeline's parameters. They cannot be changed. If there is such
 	// a pipeline, those that have no default have to be given, and no others than its own.
 	Parameters []ParameterValueApplyConfiguration `json:"parameters,omitempty"`
-	// terminationGracePeriodSeconds is how long the running step may take to end when the run is deleted. It cannot be changed. Defaults to 30.
+	// terminationGracePeriodSeconds is how long the running step may take to end when the run is
+	// deleted. It cannot be changed. Defaults to 30.
 	TerminationGracePeriodSeconds *int64 `json:"terminationGracePeriodSeconds,omitempty"`
 	// cancelled ends the run. It cannot be taken back.
 	Cancelled *bool `json:"cancelled,omitempty"`

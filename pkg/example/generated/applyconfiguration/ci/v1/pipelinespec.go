@@ -13,7 +13,8 @@ type PipelineSpecApplyConfiguration struct {
 	Parameters []ParameterApplyConfiguration `json:"parameters,omitempty"`
 	// steps run one after another, in this order. There is at least one.
 	Steps []StepApplyConfiguration `json:"steps,omitempty"`
-	// maxParallelRuns is how many runs may be running at a time; further ones wait. It is set by scaling, too. Defaults to 1.
+	// maxParallelRuns is how many runs may be running at a time; further ones wait. It is set by
+	// scaling, too. Defaults to 1.
 	MaxParallelRuns *int32 `json:"maxParallelRuns,omitempty"`
 	// suspended keeps runs that have not started from starting.
 	Suspended *bool `json:"suspended,omitempty"`

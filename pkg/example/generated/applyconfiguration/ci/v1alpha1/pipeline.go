@@ -17,7 +17,8 @@ import (
 // Pipeline is a recipe: lines for the shell that run one after another in one container image.
 type PipelineApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration `json:""`
-	// metadata is the standard object's metadata. The annotation ci.rowkeeper.dev/structured holds what this version cannot express.
+	// metadata is the standard object's metadata. The annotation ci.rowkeeper.dev/structured holds
+	// what this version cannot express.
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
 	// spec is what is wanted.
 	Spec *PipelineSpecApplyConfiguration `json:"spec,omitempty"`

@@ -11,9 +11,11 @@ type PipelineSpecApplyConfiguration struct {
 	Image *string `json:"image,omitempty"`
 	// commands are lines for the shell, which run one after another. There is at least one.
 	Commands []string `json:"commands,omitempty"`
-	// parameters are the names of what a run can be given, with the values for a run that gives none. An empty value means that it has to be given.
+	// parameters are the names of what a run can be given, with the values for a run that gives
+	// none. An empty value means that it has to be given.
 	Parameters map[string]string `json:"parameters,omitempty"`
-	// maxParallelRuns is how many runs may be running at a time; further ones wait. It is set by scaling, too. Defaults to 1.
+	// maxParallelRuns is how many runs may be running at a time; further ones wait. It is set by
+	// scaling, too. Defaults to 1.
 	MaxParallelRuns *int32 `json:"maxParallelRuns,omitempty"`
 	// suspended keeps runs that have not started from starting.
 	Suspended *bool `json:"suspended,omitempty"`
