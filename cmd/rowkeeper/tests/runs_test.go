@@ -255,8 +255,8 @@ func expectEnd(t testing.TB, lines <-chan string) {
 	}
 }
 
-// A run's log is put together from what is stored, followed as it is written, through another server
-// on the same database, and through a restart.
+// A run's log is put together from what is stored. It is followed as it is written, through another
+// server on the same database, and through a restart.
 func TestLogAndAttach(t *testing.T) { eachDatabase(t, testLogAndAttach) }
 
 func testLogAndAttach(t *testing.T, start func(string, ...string) *server) {
