@@ -423,7 +423,14 @@ func (e *Env) drill(ctx context.Context) (*rows.Dump, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := e.Rows.Drill(dump, func(url string) error { return e.fence(ctx, url) }); err != nil {
+	err = e.Rows.Drill(dump, func(url string) error {
+		// The copy that SQLite makes is not in WAL mode.
+		if err := e.rowkeeper(ctx, "migrate", "up", "--database="+url); err != nil {
+			return err
+		}
+		return e.fence(ctx, url)
+	})
+	if err != nil {
 		return nil, err
 	}
 	// The drill's second fence is four seconds ahead of the clock, by which fences move on.
@@ -440,12 +447,15 @@ func (e *Env) drill(ctx context.Context) (*rows.Dump, error) {
 	return dump, nil
 }
 
-// fence runs the command.
 func (e *Env) fence(ctx context.Context, url string) error {
-	out, err := exec.CommandContext(ctx, e.Programs.Rowkeeper, "fence", "--database="+
-		url).CombinedOutput()
+	return e.rowkeeper(ctx, "fence", "--database="+url)
+}
+
+// rowkeeper runs a command of the program.
+func (e *Env) rowkeeper(ctx context.Context, args ...string) error {
+	out, err := exec.CommandContext(ctx, e.Programs.Rowkeeper, args...).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("rowkeeper fence: %w: %s", err, out)
+		return fmt.Errorf("rowkeeper %s: %w: %s", args[0], err, out)
 	}
 	return nil
 }
