@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -52,7 +53,8 @@ func (s *Store) enqueue(ctx context.Context, m Mutation) (*write, error) {
 	}
 	// A previous value is held as long as the group is, and then by the event.
 	bytes := len(m.Key) + len(m.Value) + len(m.PrevValue)
-	w := &write{m: m, bytes: bytes, arrived: time.Now(), done: make(chan struct{})}
+	w := &write{m: m, epoch: s.hub.position().Epoch, bytes: bytes, arrived: time.Now(),
+		done: make(chan struct{})}
 	return w, s.queue.put(ctx, w)
 }
 
@@ -106,26 +108,23 @@ func answerAll(group []*write, err error) {
 // answers all of them. This is the one place where a failed transaction is judged: what certainly
 // was not committed is tried again, what is unknown is resolved first.
 func (s *Store) commitGroup(writes []*write) {
-	mutations := make([]*Mutation, len(writes))
-	for i, w := range writes {
-		mutations[i] = &w.m
-	}
 	retry := retryPolicy()
 	// Those that have waited while the group before was tried in vain are tried once, or they would
 	// wait until their callers give up.
 	deadline := writes[0].arrived.Add(s.cfg.RetryFor)
-	seen, overtaken := s.hub.undecided(), false
-	for epoch := seen[0].Epoch; ; seen = s.hub.undecided() {
-		if seen[0].Epoch != epoch {
-			// What the writers expect may be a revision of the lost history, which another state
-			// has in this one.
-			answerAll(writes, Errorf(Unavailable, "the database's history has changed, and "+
-				"nothing was written: read again"))
+	overtaken := false
+	for {
+		seen := s.hub.undecided()
+		epoch := seen[0].Epoch
+		if writes = ofEpoch(writes, epoch); len(writes) == 0 {
 			return
 		}
 		newest := len(seen) - 1
 		g := &Group{Token: newToken(), Seen: seen[newest], Earlier: seen[:newest],
-			Mutations: mutations}
+			Mutations: make([]*Mutation, len(writes))}
+		for i, w := range writes {
+			g.Mutations[i] = &w.m
+		}
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(s.commitCtx, s.cfg.Timeout)
 		s.tailer.groupBegins()
@@ -197,6 +196,25 @@ func (s *Store) commitGroup(writes []*write) {
 		}
 		wait(s.commitCtx, pause)
 	}
+}
+
+// ofEpoch returns the writes that were queued in the epoch, and answers the others: what they expect
+// may be a revision of the lost history, which another state has in this one.
+func ofEpoch(writes []*write, epoch Epoch) []*write {
+	if !slices.ContainsFunc(writes, func(w *write) bool { return w.epoch != epoch }) {
+		return writes
+	}
+	var same, others []*write
+	for _, w := range writes {
+		if w.epoch == epoch {
+			same = append(same, w)
+		} else {
+			others = append(others, w)
+		}
+	}
+	answerAll(others, Errorf(Unavailable, "the database's history has changed, and nothing was "+
+		"written: read again"))
+	return same
 }
 
 // wait pauses until the time has passed or ctx ends.
@@ -293,6 +311,10 @@ func (s *Store) resolve(g *Group, writes []*write, cause error) bool {
 		return false
 	}
 	s.metrics.resolved("committed")
+	// The writers are told of it, so it is seen, as in finish.
+	if _, sight := s.hub.saw(r.State.Head); sight != agrees {
+		s.tailer.kick()
+	}
 	s.tailer.wakeFor(r.State.Head.Revision)
 	// The group's rows say which mutations were accepted. Rows that were replaced may have been
 	// swept if compaction has come so far.

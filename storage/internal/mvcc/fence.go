@@ -132,7 +132,8 @@ func (s *Store) refenceLocked(suspect Position, reason string) error {
 		// What was delivered has to be there as well as all that was heard of since, of which the
 		// newest may be of the new history already.
 		if suspect.Epoch == seen.Epoch {
-			positions = append(positions, suspect)
+			// The suspect comes first: there may be thousands of others, each a round trip.
+			positions = append([]Position{suspect}, positions...)
 		}
 		intact := id.Recorded == id.Actual
 		for i := 0; intact && i < len(positions); i++ {

@@ -6,8 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	mysqldriver "github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib"
@@ -386,4 +390,124 @@ func TestLostTailUnderNewerRows(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// lose takes the rows from revision r on away, and writes other mutations in their place.
+func lose(t *testing.T, db dbtest.DB, r mvcc.Revision, mutations ...mvcc.Mutation) {
+	t.Helper()
+	exec(t, raw(t, db), fmt.Sprintf("DELETE FROM rowkeeper_live WHERE revision >= %d", r),
+		fmt.Sprintf("DELETE FROM rowkeeper_log WHERE revision >= %d", r))
+	b := openBackend(t, db)
+	defer b.Close()
+	st, err := b.State(t.Context())
+	if err != nil || st.Head.Revision != r-1 {
+		t.Fatalf("the state is %+v, %v", st, err)
+	}
+	for i := range mutations {
+		res, err := b.Commit(t.Context(), &mvcc.Group{Token: mvcc.Token{byte(i), 77}, Seen: st.Head,
+			Mutations: []*mvcc.Mutation{&mutations[i]}})
+		if err != nil || !res.Outcomes[0].Accepted {
+			t.Fatalf("mutation %d: %v", i, err)
+		}
+		st = res.State
+	}
+}
+
+// heldCommit holds one commit back until it is let go.
+type heldCommit struct {
+	mvcc.Backend
+	hold         atomic.Bool
+	begun, letGo chan struct{}
+}
+
+func (h *heldCommit) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+	if h.hold.CompareAndSwap(true, false) {
+		close(h.begun)
+		<-h.letGo
+	}
+	return h.Backend.Commit(ctx, g)
+}
+
+// TestQueuedOverAnEpoch: a write that was queued in one history is not done in another one, in which
+// the revision that it expects may stand for a state that the writer has not seen.
+func TestQueuedOverAnEpoch(t *testing.T) {
+	db := dbtest.Open(t, dbtest.SQLite)
+	h := &heldCommit{Backend: openBackend(t, db), begun: make(chan struct{}), letGo: make(chan struct{})}
+	// Nothing is noticed before the lost rows have others in their place.
+	s, err := mvcc.Open(t.Context(), h, mvcc.Config{Logger: testLogger(t),
+		PollActive: time.Hour, PollIdle: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	let := sync.OnceFunc(func() { close(h.letGo) })
+	defer let()
+	seen := put(t, s, "/k", 0, "A")
+	h.hold.Store(true)
+	commit := func(m mvcc.Mutation) chan error {
+		done := make(chan error, 1)
+		go func() {
+			_, err := s.Commit(context.WithoutCancel(t.Context()), m)
+			done <- err
+		}()
+		return done
+	}
+	first := commit(mvcc.Mutation{Key: "/first", Value: []byte("x")})
+	<-h.begun
+	second := commit(mvcc.Mutation{Key: "/k", Expect: seen, Value: []byte("on top of A")})
+	if err := mvcc.WaitQueued(t.Context(), s, 1); err != nil {
+		t.Fatal(err)
+	}
+	lose(t, db, seen, mvcc.Mutation{Key: "/k", Value: []byte("B")},
+		mvcc.Mutation{Key: "/z", Value: []byte("C")})
+	for become(t, s, seen) < 1<<32 && t.Context().Err() == nil {
+		runtime.Gosched()
+	}
+	let()
+	for what, done := range map[string]chan error{"begun": first, "queued": second} {
+		if err := <-done; err == nil || mvcc.ClassOf(err) != mvcc.Unavailable {
+			t.Errorf("a write that was %s before the fence: %v, want it refused", what, err)
+		}
+	}
+}
+
+// unanswered commits a group, and does not say so, once.
+type unanswered struct {
+	*held
+	once sync.Once
+}
+
+func (u *unanswered) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+	res, err := u.held.Commit(ctx, g)
+	u.once.Do(func() { res, err = nil, mvcc.Errorf(mvcc.Unknown, "the connection was lost") })
+	return res, err
+}
+
+// TestResolvedIsSeen: a revision that a writer was told after an unknown outcome is seen. If it is
+// lost before the log is read, the process fences, and does not use the revision again.
+func TestResolvedIsSeen(t *testing.T) {
+	db := dbtest.Open(t, dbtest.SQLite)
+	h := &held{Backend: openBackend(t, db), paged: make(chan struct{}, 1),
+		tailed: make(chan struct{}, 1)}
+	s, err := mvcc.Open(t.Context(), &unanswered{held: h}, mvcc.Config{Logger: testLogger(t),
+		PollActive: time.Hour, PollIdle: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	gate := make(chan struct{})
+	h.hold(gate, nil)
+	told := put(t, s, "/acknowledged", 0, "x")
+	lose(t, db, told, mvcc.Mutation{Key: "/other", Value: []byte("B")},
+		mvcc.Mutation{Key: "/p", Value: []byte("B")})
+	h.hold(nil, nil)
+	close(gate)
+	r, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/next"})
+	for err != nil && mvcc.ClassOf(err) == mvcc.Unavailable && t.Context().Err() == nil {
+		r, err = s.Commit(t.Context(), mvcc.Mutation{Key: "/next"})
+	}
+	if err != nil || r < 1<<32 {
+		t.Errorf("%d was acknowledged and lost; the next write is at %d, %v, without a fence", told,
+			r, err)
+	}
 }
