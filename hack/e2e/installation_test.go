@@ -168,7 +168,7 @@ func testManifests(t *testing.T) {
 		return nil
 	})
 	dir := env.installation.dir
-	// that of PostgreSQL is there
+	// PostgreSQL's is there.
 	write(t, filepath.Join(dir, "overlays", "mysql", "database", "password"), "secret")
 	for _, overlay := range []string{"postgres", "mysql", "sqlite", "external"} {
 		t.Run(overlay, func(t *testing.T) {

@@ -22,7 +22,7 @@ import (
 // groups, which is what clients are answered with that do not ask for everything at once.
 func (e *Extension) discover(inner *genericapiserver.GenericAPIServer,
 	definitions *apiextensionsserver.CustomResourceDefinitions, taken sets.Set[string]) error {
-	// of which only the client's address is looked at
+	// Only the client's address in it is looked at.
 	request, err := http.NewRequest(http.MethodGet, "/apis", nil)
 	if err != nil {
 		return err

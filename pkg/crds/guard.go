@@ -55,7 +55,7 @@ func (g *namespaceGuard) check(ctx context.Context, resource schema.GroupResourc
 	}
 	obj, err := (*getter).Get(ctx, namespace, &metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		// and not the resource that the request is for
+		// It is the namespace that is not found, not the resource of the request.
 		return apierrors.NewNotFound(corev1.Resource("namespaces"), namespace)
 	}
 	if err != nil {

@@ -51,7 +51,7 @@ func ApplySecureServing(o *genericoptions.SecureServingOptions, c *genericapiser
 // and too early before the informers have given up their watches.
 func dialUntil(end <-chan struct{}) func(context.Context, string, string) (net.Conn, error) {
 	ended := wait.ContextForChannel(end)
-	// those of client-go
+	// The times are client-go's.
 	dialer := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dialer.DialContext(ctx, network, address)

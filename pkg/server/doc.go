@@ -10,6 +10,9 @@
 // parts of such a program:
 //
 //	standalone  the directory of a server that stands alone, with its users, rights and kubeconfig
-//	pki         an authority and its certificates, in files
+//	pki         certificates, in memory and in files
+//	openapi     the names of types in OpenAPI documents
 //	version     which version of Rowkeeper and of Kubernetes's API machinery the program is
+//
+// The package clustertest is for their tests: a cluster as an aggregated server sees it.
 package server

@@ -48,15 +48,19 @@ func (b *backend) connectWriter() (*sqlite3.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Autocheckpoint(walPages)
-	c.BusyTimeout(0) // begin waits by itself
 	// fullfsync makes FULL true on macOS, where fsync alone does not reach the disk.
-	return setUp(c, [][2]string{
+	if c, err = setUp(c, [][2]string{
 		{"synchronous", b.cfg.synchronous},
 		{"fullfsync", strconv.FormatBool(b.cfg.synchronous == "FULL")},
 		{"checkpoint_fullfsync", strconv.FormatBool(b.cfg.synchronous != "OFF")},
 		{"cache_size", strconv.Itoa(-b.cfg.cacheKiB)},
-	})
+	}); err != nil {
+		return nil, err
+	}
+	c.Autocheckpoint(walPages)
+	// begin waits by itself. The settings above read the schema, and wait as every statement does.
+	c.BusyTimeout(0)
+	return c, nil
 }
 
 // connectReader opens a connection that cannot write.

@@ -2,7 +2,10 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
+	"strings"
 	"testing"
+	"time"
 )
 
 // TestSettings asks the connections for what they are to have been told: a PRAGMA that SQLite does
@@ -43,5 +46,28 @@ func TestSettings(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestOpenWaitsForAnotherProcess: a server that starts while another one closes or recovers the file
+// waits for it, in every connection that it opens.
+func TestOpenWaitsForAnotherProcess(t *testing.T) {
+	url := fresh(t)
+	open(t, url).Close()
+	holder, err := sql.Open("sqlite", strings.TrimPrefix(url, "sqlite://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder.SetMaxOpenConns(1)
+	for _, statement := range []string{"PRAGMA locking_mode = EXCLUSIVE", "BEGIN IMMEDIATE", "COMMIT"} {
+		if _, err := holder.Exec(statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ended := make(chan error, 1)
+	time.AfterFunc(200*time.Millisecond, func() { ended <- holder.Close() })
+	open(t, url).Close() // which fails the test at once if it does not wait
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

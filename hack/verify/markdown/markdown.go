@@ -32,10 +32,12 @@ func Items(page []byte) []Item {
 	var items []Item
 	comment := func(at int, html string, inline bool) {
 		text, found := strings.CutPrefix(strings.TrimSpace(html), "<!--")
-		if text, closed := strings.CutSuffix(text, "-->"); found && closed {
-			items = append(items, Item{Line: line(at), Comment: strings.TrimSpace(text),
-				Inline: inline})
+		if !found {
+			return
 		}
+		text, after, _ := strings.Cut(text, "-->")
+		items = append(items, Item{Line: line(at), Comment: strings.TrimSpace(text),
+			Inline: inline || after != ""})
 	}
 	walk := func(n ast.Node, entering bool) (ast.WalkStatus, error) {
 		if !entering {

@@ -170,6 +170,7 @@ func TestWrongPages(t *testing.T) {
 			"line 2: the mark"},
 		"mark in a line": {"See <!-- readme: walk a -->\n",
 			"line 1: a mark is a line of its own"},
+		"mark with text":   {"<!-- readme: walk a --> text\n", "line 1: a mark is a line of its own"},
 		"mark for nothing": {"<!-- readme: walk a -->\n<!-- readme: serve -->\n<!-- readme: end -->\n", `line 3: the mark "serve" has no block`},
 		"no language": {"<!-- readme: walk a -->\n```go\nx\n```\n",
 			"the block is neither a session (console) nor marked"},

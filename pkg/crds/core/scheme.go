@@ -71,7 +71,7 @@ func init() {
 						return label, value, nil
 					}
 				}
-				// which says what can be selected by
+				// Its error says what can be selected by.
 				return runtime.DefaultMetaV1FieldSelectorConversion(label, value)
 			}))
 	}

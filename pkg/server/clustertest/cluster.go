@@ -135,7 +135,7 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		review.Status.Allowed = review.Spec.User != "nobody" &&
 			review.Spec.User != "system:anonymous"
 		answer(http.StatusCreated, review)
-	// as a server that cannot: clients list, and watch then
+	// It answers as a server that cannot do it: clients list, and watch then.
 	case r.URL.Query().Has("sendInitialEvents"):
 		refuse(http.StatusUnprocessableEntity, "Invalid")
 	case r.URL.Query().Has("watch"):

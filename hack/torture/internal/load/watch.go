@@ -171,7 +171,7 @@ func StartInformers(config *rest.Config, server int) (*Informers, error) {
 		stop: make(chan struct{})}
 	for _, resource := range []string{api.Pipelines, api.Chunks} {
 		i.informers[resource] = i.factory.ForResource(schema.GroupVersionResource{Group: "ci.rowkeeper.dev", Version: "v1", Resource: resource}).Informer()
-		// they come with every fault
+		// Its errors come with every fault.
 		if err := i.informers[resource].SetWatchErrorHandler(func(*cache.Reflector,
 			error) {
 		}); err != nil {

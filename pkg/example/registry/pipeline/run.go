@@ -38,7 +38,7 @@ func NewRunREST(scheme *runtime.Scheme, types managedfields.TypeConverter, pipel
 	// Who asks for a run manages its fields, as if they had created the run itself.
 	fields, err := managedfields.NewDefaultFieldManager(
 		types, runtime.UnsafeObjectConvertor(scheme), scheme, scheme,
-		// the run is created itself
+		// No subresource: the run is created itself.
 		v1.SchemeGroupVersion.WithKind("PipelineRun"), ci.SchemeGroupVersion, "",
 		fieldpath.NewExcludeFilterSetMap(runs.GetResetFields()))
 	if err != nil {
