@@ -511,3 +511,45 @@ func TestResolvedIsSeen(t *testing.T) {
 			r, err)
 	}
 }
+
+// TestSweptDeliveredRow: a process that was paused for longer than the compaction window finds the row
+// swept that it delivered last. Nothing proves then that the rows after it are of the same history, so
+// its watches end.
+func TestSweptDeliveredRow(t *testing.T) {
+	db := dbtest.Open(t, dbtest.SQLite)
+	s, h := openHeld(t, db, mvcc.Config{PollActive: time.Hour, PollIdle: time.Hour})
+	writer := open(t, db, mvcc.Config{})
+	put(t, writer, "/start", 0, "x")
+	delivered := put(t, writer, "/lost", 0, "x")
+	if err := s.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	watch, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: delivered})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate := make(chan struct{})
+	h.hold(gate, nil)
+	if err := writer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	lose(t, db, delivered, mvcc.Mutation{Key: "/j", Value: []byte("1")},
+		mvcc.Mutation{Key: "/j", Expect: delivered, Value: []byte("2")},
+		mvcc.Mutation{Key: "/z", Value: []byte("3")})
+	b := openBackend(t, db)
+	defer b.Close()
+	st, err := mvcc.RaiseCompacted(t.Context(), b, delivered+1)
+	for err == nil && st.Swept < st.Compacted {
+		_, st, err = mvcc.SweepBatch(t.Context(), b, 100)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.hold(nil, nil)
+	close(gate)
+	list(t, s)
+	batch, err := watch.Next(t.Context())
+	if !errors.Is(err, mvcc.ErrCompacted) {
+		t.Errorf("the watch goes on with %d events, %v; want it to end", len(batch.Events), err)
+	}
+}

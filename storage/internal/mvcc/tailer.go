@@ -218,18 +218,21 @@ func (t *tailer) catchUp(ctx context.Context, poll bool) error {
 			continue
 		}
 		rows := tail.Rows
-		if len(rows) > 0 && rows[0].Revision == from.Revision {
+		proven := len(rows) > 0 && rows[0].Revision == from.Revision
+		if proven {
 			rows = rows[1:]
 		}
-		if gap := missing(from.Revision, rows); gap != 0 {
-			if gap <= tail.State.Compacted {
-				// Compaction has overtaken this process, as after a long pause: the events between
-				// cannot be delivered any more.
-				s.log.Warn("compaction has passed the delivered revision; all watches end",
-					"delivered", int64(from.Revision), "compacted", int64(tail.State.Compacted))
-				s.hub.skip(tail.State)
-				continue
-			}
+		gap := missing(from.Revision, rows)
+		switch {
+		case !proven, gap != 0 && gap <= tail.State.Compacted:
+			// Compaction has overtaken this process, as after a long pause. If a row is missing, its
+			// event cannot be delivered any more. If it is the delivered one, nothing proves that
+			// the others follow it: they may be of another history.
+			s.log.Warn("compaction has passed the delivered revision; all watches end",
+				"delivered", int64(from.Revision), "compacted", int64(tail.State.Compacted))
+			s.hub.skip(tail.State)
+			continue
+		case gap != 0:
 			return Damaged("the log has no row %d, though it is neither compacted nor the newest",
 				gap)
 		}
