@@ -345,15 +345,16 @@ func restore(ctx context.Context, e *Env) error {
 	release := e.Load.HoldWrites()
 	defer release()
 	epochs := e.Recorder.Epochs()
-	if err := e.swap(ctx, dump); err != nil {
+	if err := e.swap(ctx, dump, nothing); err != nil {
 		return err
 	}
 	release()
 	return e.awaitFence(ctx, epochs)
 }
 
-// swap puts a dump in the place of what is there, while nobody writes.
-func (e *Env) swap(ctx context.Context, dump *rows.Dump) error {
+// swap puts a dump in the place of what is there, while nobody writes, and then does what else belongs
+// to it. The recorder sees the end of it only.
+func (e *Env) swap(ctx context.Context, dump *rows.Dump, then func() error) error {
 	if err := e.Recorder.Sync(ctx); err != nil {
 		return err
 	}
@@ -363,10 +364,13 @@ func (e *Env) swap(ctx context.Context, dump *rows.Dump) error {
 		restored, err := e.Rows.Restore(ctx, dump)
 		if err == nil {
 			e.Rows = restored
+			err = then()
 		}
 		return restored, err
 	})
 }
+
+func nothing() error { return nil }
 
 func drillUnderServers(ctx context.Context, e *Env) error {
 	dump, err := e.drill(ctx)
@@ -376,7 +380,7 @@ func drillUnderServers(ctx context.Context, e *Env) error {
 	release := e.Load.HoldWrites()
 	defer release()
 	epochs := e.Recorder.Epochs()
-	if err := e.swap(ctx, dump); err != nil {
+	if err := e.swap(ctx, dump, nothing); err != nil {
 		return err
 	}
 	release()
@@ -399,13 +403,15 @@ func drillWhileStopped(ctx context.Context, e *Env) error {
 			return err
 		}
 	}
-	if err := e.swap(ctx, dump); err != nil {
-		return err
-	}
-	if e.Kind != database.SQLite {
-		if err := e.fence(ctx, e.DB.Direct()); err != nil {
-			return err
+	err = e.swap(ctx, dump, func() error {
+		if e.Kind == database.SQLite {
+			return nil
 		}
+		// Nobody has used the copy's history before the fence.
+		return e.fence(ctx, e.DB.Direct())
+	})
+	if err != nil {
+		return err
 	}
 	for i := range e.Servers {
 		if err := e.restart(ctx, i); err != nil {
