@@ -408,6 +408,7 @@ func drillWhileStopped(ctx context.Context, e *Env) error {
 			return nil
 		}
 		// Nobody has used the copy's history before the fence.
+		e.History.FencedByHand = true
 		return e.fence(ctx, e.DB.Direct())
 	})
 	if err != nil {
