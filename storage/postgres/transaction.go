@@ -100,8 +100,8 @@ func (t *transaction) run(ctx context.Context, lock, work statement, params [][]
 		return mvcc.Errorf(mvcc.Unavailable, "the transaction was not begun: %w", err)
 	}
 	// The connection serves this transaction alone. If the context ends while it is under way, the
-	// outcome is unknown and the connection useless. Setting the deadline fails where the connection
-	// is gone already, which does no harm.
+	// outcome is unknown and the connection useless. Setting the deadline fails where the
+	// connection is gone already, which does no harm.
 	stop := context.AfterFunc(ctx, func() { _ = t.conn.Conn().SetDeadline(past) })
 	defer func() {
 		if !stop() {

@@ -49,8 +49,8 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestOpenWaitsForAnotherProcess: a server that starts while another one closes or recovers the file
-// waits for it, in every connection that it opens.
+// TestOpenWaitsForAnotherProcess: a server that starts while another one closes or recovers the
+// file waits for it, in every connection that it opens.
 func TestOpenWaitsForAnotherProcess(t *testing.T) {
 	url := fresh(t)
 	open(t, url).Close()

@@ -198,8 +198,8 @@ func (s *Store) commitGroup(writes []*write) {
 	}
 }
 
-// ofEpoch returns the writes that were queued in the epoch, and answers the others: what they expect
-// may be a revision of the lost history, which another state has in this one.
+// ofEpoch returns the writes that were queued in the epoch, and answers the others: what they
+// expect may be a revision of the lost history, which another state has in this one.
 func ofEpoch(writes []*write, epoch Epoch) []*write {
 	if !slices.ContainsFunc(writes, func(w *write) bool { return w.epoch != epoch }) {
 		return writes

@@ -428,8 +428,8 @@ func (h *heldCommit) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResu
 	return h.Backend.Commit(ctx, g)
 }
 
-// TestQueuedOverAnEpoch: a write that was queued in one history is not done in another one, in which
-// the revision that it expects may stand for a state that the writer has not seen.
+// TestQueuedOverAnEpoch: a write that was queued in one history is not done in another one, in
+// which the revision that it expects may stand for a state that the writer has not seen.
 func TestQueuedOverAnEpoch(t *testing.T) {
 	db := dbtest.Open(t, dbtest.SQLite)
 	h := &heldCommit{Backend: openBackend(t, db), begun: make(chan struct{}), letGo: make(chan struct{})}
@@ -512,9 +512,9 @@ func TestResolvedIsSeen(t *testing.T) {
 	}
 }
 
-// TestSweptDeliveredRow: a process that was paused for longer than the compaction window finds the row
-// swept that it delivered last. Nothing proves then that the rows after it are of the same history, so
-// its watches end.
+// TestSweptDeliveredRow: a process that was paused for longer than the compaction window finds the
+// row swept that it delivered last. Nothing proves then that the rows after it are of the same
+// history, so its watches end.
 func TestSweptDeliveredRow(t *testing.T) {
 	db := dbtest.Open(t, dbtest.SQLite)
 	s, h := openHeld(t, db, mvcc.Config{PollActive: time.Hour, PollIdle: time.Hour})

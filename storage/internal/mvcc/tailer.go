@@ -225,9 +225,9 @@ func (t *tailer) catchUp(ctx context.Context, poll bool) error {
 		gap := missing(from.Revision, rows)
 		switch {
 		case !proven, gap != 0 && gap <= tail.State.Compacted:
-			// Compaction has overtaken this process, as after a long pause. If a row is missing, its
-			// event cannot be delivered any more. If it is the delivered one, nothing proves that
-			// the others follow it: they may be of another history.
+			// Compaction has overtaken this process, as after a long pause. If a row is missing,
+			// its event cannot be delivered any more. If it is the delivered one, nothing proves
+			// that the others follow it: they may be of another history.
 			s.log.Warn("compaction has passed the delivered revision; all watches end",
 				"delivered", int64(from.Revision), "compacted", int64(tail.State.Compacted))
 			s.hub.skip(tail.State)

@@ -219,8 +219,8 @@ type History struct {
 	Live []Object
 	// FencesExpected: the scenario changes or loses history, so that fences are right.
 	FencesExpected bool
-	// FencedByHand: a fence was made by hand while no server ran. It knows only the copy that it finds,
-	// and the clock, which is what keeps it beyond the history that the copy has replaced.
+	// FencedByHand: a fence was made by hand while no server ran. It knows only the copy that it
+	// finds, and the clock, which is what keeps it beyond the history that the copy has replaced.
 	FencedByHand bool
 }
 

@@ -352,8 +352,8 @@ func restore(ctx context.Context, e *Env) error {
 	return e.awaitFence(ctx, epochs)
 }
 
-// swap puts a dump in the place of what is there, while nobody writes, and then does what else belongs
-// to it. The recorder sees the end of it only.
+// swap puts a dump in the place of what is there, while nobody writes, and then does what else
+// belongs to it. The recorder sees the end of it only.
 func (e *Env) swap(ctx context.Context, dump *rows.Dump, then func() error) error {
 	if err := e.Recorder.Sync(ctx); err != nil {
 		return err
