@@ -54,8 +54,8 @@ func newPostgresStore() (database.Store, error) {
 }
 
 // TableExists tells whether the version table is there.
-func (s postgresStore) TableExists(ctx context.Context, db database.DBTxConn) (exists bool,
-	err error) {
+func (s postgresStore) TableExists(ctx context.Context,
+	db database.DBTxConn) (exists bool, err error) {
 	err = db.QueryRowContext(ctx, postgresTableExists).Scan(&exists)
 	return exists, err
 }

@@ -62,8 +62,8 @@ var (
 // hangs is left behind then, and ends when w lets it.
 //
 // The format is documented in storage/internal/archive.
-func (d *Database) WriteBackup(ctx context.Context, w io.Writer, progress Progress) (b Backup,
-	err error) {
+func (d *Database) WriteBackup(ctx context.Context, w io.Writer,
+	progress Progress) (b Backup, err error) {
 	return d.writeBackup(ctx, w, progress, stalledAfter)
 }
 
@@ -121,8 +121,8 @@ func ReadBackup(r io.Reader, progress Progress) (Backup, error) {
 	return b, err
 }
 
-func check(r io.Reader, limits mvcc.Limits, progress Progress) (b Backup, sum archive.Summary,
-	err error) {
+func check(r io.Reader, limits mvcc.Limits,
+	progress Progress) (b Backup, sum archive.Summary, err error) {
 	in, err := archive.NewReader(r, limits)
 	if err != nil {
 		return b, sum, fmt.Errorf("the backup cannot be used: %w", err)

@@ -83,8 +83,8 @@ func (d *eventDecoder) current(ctx context.Context, e *mvcc.Event) (runtime.Obje
 }
 
 // previous decodes the value before the event, with the event's revision.
-func (d *eventDecoder) previous(ctx context.Context, e *mvcc.Event, value []byte) (runtime.Object,
-	error) {
+func (d *eventDecoder) previous(ctx context.Context, e *mvcc.Event,
+	value []byte) (runtime.Object, error) {
 	return d.once(ctx, e, value, true)
 }
 

@@ -266,8 +266,8 @@ func TestUnstructuredItems(t *testing.T) {
 // deadTransformer is one whose key server does not answer in time.
 type deadTransformer struct{ brokenTransformer }
 
-func (deadTransformer) TransformFromStorage(context.Context, []byte, value.Context) ([]byte,
-	bool, error) {
+func (deadTransformer) TransformFromStorage(context.Context, []byte,
+	value.Context) ([]byte, bool, error) {
 	return nil, false, errors.Join(errors.New("the key server does not answer"),
 		context.DeadlineExceeded)
 }

@@ -158,8 +158,8 @@ func ask[T any](ctx context.Context, s *store, verb string, request func() (T, e
 }
 
 // read reads the current state of one key: nil if it does not exist.
-func (s *store) read(ctx context.Context, key mvcc.Key) (kv *mvcc.KeyValue, head mvcc.Revision,
-	err error) {
+func (s *store) read(ctx context.Context,
+	key mvcc.Key) (kv *mvcc.KeyValue, head mvcc.Revision, err error) {
 	kv, err = ask(ctx, s, "get", func() (kv *mvcc.KeyValue, err error) {
 		kv, head, err = s.mvcc.Get(ctx, key)
 		return kv, err

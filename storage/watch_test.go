@@ -372,20 +372,20 @@ func TestCorruptDeletion(t *testing.T) {
 
 type brokenTransformer struct{}
 
-func (brokenTransformer) TransformFromStorage(context.Context, []byte, value.Context) ([]byte,
-	bool, error) {
+func (brokenTransformer) TransformFromStorage(context.Context, []byte,
+	value.Context) ([]byte, bool, error) {
 	return nil, false, errors.New("the key is lost")
 }
 
-func (brokenTransformer) TransformToStorage(context.Context, []byte, value.Context) ([]byte,
-	error) {
+func (brokenTransformer) TransformToStorage(context.Context, []byte,
+	value.Context) ([]byte, error) {
 	return nil, errors.New("the key is lost")
 }
 
 type brokenCodec struct{ runtime.Codec }
 
-func (brokenCodec) Decode([]byte, *schema.GroupVersionKind, runtime.Object) (runtime.Object,
-	*schema.GroupVersionKind, error) {
+func (brokenCodec) Decode([]byte, *schema.GroupVersionKind,
+	runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
 	return nil, nil, errors.New("not an object")
 }
 
@@ -395,8 +395,8 @@ type failingValues struct {
 	failures atomic.Int64
 }
 
-func (f *failingValues) Values(ctx context.Context, revisions []mvcc.Revision) ([]mvcc.Row,
-	mvcc.State, error) {
+func (f *failingValues) Values(ctx context.Context,
+	revisions []mvcc.Revision) ([]mvcc.Row, mvcc.State, error) {
 	if f.failures.Add(-1) >= 0 {
 		return nil, mvcc.State{}, mvcc.Errorf(mvcc.Unavailable, "away")
 	}

@@ -58,8 +58,8 @@ type namespaceGetter struct {
 	asked     *int
 }
 
-func (g namespaceGetter) Get(ctx context.Context, _ string, _ *metav1.GetOptions) (runtime.Object,
-	error) {
+func (g namespaceGetter) Get(ctx context.Context, _ string,
+	_ *metav1.GetOptions) (runtime.Object, error) {
 	*g.asked++
 	return g.namespace, errors.Join(g.err, ctx.Err())
 }

@@ -420,8 +420,8 @@ func describe(c *genericapiserver.Config, api API, groups []Group) error {
 }
 
 // getter stores a group below the server's prefix.
-func (s *Server) getter(group Group, stored *options.StorageOptions) (generic.RESTOptionsGetter,
-	error) {
+func (s *Server) getter(group Group,
+	stored *options.StorageOptions) (generic.RESTOptionsGetter, error) {
 	versions := group.Scheme.PrioritizedVersionsAllGroups()
 	return storage.NewRESTOptionsGetter(s.Database, storage.RESTOptions{
 		Codec: group.Codecs.LegacyCodec(versions...),

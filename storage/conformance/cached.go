@@ -550,8 +550,8 @@ func (w *brokenWatch) forward() {
 // nowhere is an etcd client that finds nothing: the recorder wants one to pass its requests on.
 type nowhere struct{ kubernetes.Interface }
 
-func (nowhere) List(context.Context, string, kubernetes.ListOptions) (kubernetes.ListResponse,
-	error) {
+func (nowhere) List(context.Context, string,
+	kubernetes.ListOptions) (kubernetes.ListResponse, error) {
 	return kubernetes.ListResponse{}, nil
 }
 

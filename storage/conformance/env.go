@@ -302,8 +302,8 @@ func (r *recordingTransformer) TransformFromStorage(_ context.Context, data []by
 	return bytes.TrimPrefix(data, []byte(valuePrefix)), false, nil
 }
 
-func (r *recordingTransformer) TransformToStorage(context.Context, []byte, value.Context) ([]byte,
-	error) {
+func (r *recordingTransformer) TransformToStorage(context.Context, []byte,
+	value.Context) ([]byte, error) {
 	return nil, errors.New("only for reading")
 }
 

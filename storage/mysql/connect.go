@@ -288,8 +288,8 @@ func (c *connector) pairs(ctx context.Context, s session, query string,
 }
 
 // strings reads the first n columns of a statement's rows as text.
-func (c *connector) strings(ctx context.Context, s session, query string, n int) ([][]string,
-	error) {
+func (c *connector) strings(ctx context.Context, s session, query string,
+	n int) ([][]string, error) {
 	rows, err := s.QueryContext(ctx, query, nil)
 	if err != nil {
 		return nil, err

@@ -116,8 +116,8 @@ func (t *tx) run(sql string, args ...any) error {
 	return t.send(&x)
 }
 
-func (t *tx) Group(token mvcc.Token, after mvcc.Revision) (g mvcc.Guard, rows []mvcc.Row,
-	err error) {
+func (t *tx) Group(token mvcc.Token,
+	after mvcc.Revision) (g mvcc.Guard, rows []mvcc.Row, err error) {
 	var x text
 	x.statement(selectGuard, int64(after), token[:])
 	x.statement(selectByToken, int64(after), token[:])

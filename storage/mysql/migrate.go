@@ -16,8 +16,8 @@ import (
 
 // Migrate brings the schema to the newest version. It needs CREATE, ALTER, INDEX and DROP on the
 // database besides what Open does.
-func (opener) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration,
-	error) {
+func (opener) Migrate(ctx context.Context, url string,
+	opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
 	return migrating(url, opts, func(db *sql.DB) ([]migrations.Migration, error) {
 		var done []migrations.Migration
 		_, err := backoff.Retry(ctx, func() (struct{}, error) {
@@ -46,8 +46,8 @@ func collided(err error) bool {
 }
 
 // Status lists the migrations that this program knows and those that the database has.
-func (opener) Status(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration,
-	error) {
+func (opener) Status(ctx context.Context, url string,
+	opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
 	return migrating(url, opts, func(db *sql.DB) ([]migrations.Migration, error) {
 		return migrations.Status(ctx, db, migrations.MySQL)
 	})

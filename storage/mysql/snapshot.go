@@ -48,8 +48,8 @@ func (b *backend) Snapshot(ctx context.Context,
 }
 
 // stateOf reads the state in a connection's transaction.
-func (b *backend) stateOf(ctx context.Context, conn *sql.Conn, what string) (st mvcc.State,
-	err error) {
+func (b *backend) stateOf(ctx context.Context, conn *sql.Conn,
+	what string) (st mvcc.State, err error) {
 	rows, err := conn.QueryContext(ctx, selectState)
 	if err != nil {
 		return st, b.failed(what, err)

@@ -72,8 +72,8 @@ func (b *backend) identify(ctx context.Context, conn *pgx.Conn) (id mvcc.Identit
 // part reads a part of the fingerprint, or returns what stands for it where it is not allowed or
 // not supported. Any other failure is one: a fingerprint that changes for a passing reason would
 // fence the store.
-func (b *backend) part(ctx context.Context, conn *pgx.Conn, sql, otherwise string) (s string,
-	err error) {
+func (b *backend) part(ctx context.Context, conn *pgx.Conn, sql,
+	otherwise string) (s string, err error) {
 	err = conn.QueryRow(ctx, sql).Scan(&s)
 	var e *pgconn.PgError
 	if errors.As(err, &e) && slices.Contains([]string{"42501", "0A000", "42883"}, e.Code) {

@@ -108,8 +108,8 @@ func (t *tx) run(sql string, args ...any) error {
 	return readError(err)
 }
 
-func (t *tx) Group(token mvcc.Token, after mvcc.Revision) (g mvcc.Guard, found []mvcc.Row,
-	err error) {
+func (t *tx) Group(token mvcc.Token,
+	after mvcc.Revision) (g mvcc.Guard, found []mvcc.Row, err error) {
 	rows, err := t.conn.Query(t.ctx, sqlFindGroup, token[:], int64(after))
 	if err != nil {
 		return g, nil, readError(err)

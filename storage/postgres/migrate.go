@@ -14,8 +14,8 @@ import (
 
 // Migrate implements [mvcc.Driver]. It needs a role that may create tables, and a session of its
 // own: no pooler in transaction mode.
-func (driver) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration,
-	error) {
+func (driver) Migrate(ctx context.Context, url string,
+	opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
 	var done []migrations.Migration
 	err := withDB(ctx, url, opts, func(_ *config, db *sql.DB) (err error) {
 		done, err = migrations.Up(ctx, db, migrations.Postgres, migrations.PostgresLocker{})
@@ -25,8 +25,8 @@ func (driver) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) 
 }
 
 // Status implements [mvcc.Driver].
-func (driver) Status(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration,
-	error) {
+func (driver) Status(ctx context.Context, url string,
+	opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
 	var list []migrations.Migration
 	err := withDB(ctx, url, opts, func(_ *config, db *sql.DB) (err error) {
 		list, err = migrations.Status(ctx, db, migrations.Postgres)

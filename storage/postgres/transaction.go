@@ -64,8 +64,8 @@ type outcome struct {
 // An *mvcc.Error is of class Unknown if the transaction may have been committed, or may still be:
 // the server goes on with what it has received when the connection is lost. With any other class it
 // is certain that it was rolled back.
-func (b *backend) transact(ctx context.Context, lock, work statement, args ...any) (o outcome,
-	err error) {
+func (b *backend) transact(ctx context.Context, lock, work statement,
+	args ...any) (o outcome, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
 	defer cancel()
 	conn, err := b.commits.Acquire(ctx)

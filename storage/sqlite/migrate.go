@@ -27,8 +27,8 @@ func openSQL(path, query string) (*sql.DB, error) {
 
 // Migrate creates the file if it is not there, and brings it to the newest schema. A store in
 // memory has it from the beginning.
-func (driver) Migrate(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration,
-	error) {
+func (driver) Migrate(ctx context.Context, url string,
+	opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
 	cfg, err := parse(url)
 	if err != nil || cfg.memory() {
 		return nil, err
@@ -158,8 +158,8 @@ func (b *backend) walMode(ctx context.Context, c *sqlite3.Conn) (string, error) 
 }
 
 // Status lists the migrations. It creates nothing.
-func (driver) Status(ctx context.Context, url string, opts mvcc.DriverOptions) ([]mvcc.Migration,
-	error) {
+func (driver) Status(ctx context.Context, url string,
+	opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
 	cfg, err := parse(url)
 	if err != nil {
 		return nil, err

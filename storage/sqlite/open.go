@@ -79,8 +79,8 @@ func (b *backend) logged() bool {
 // inspect reads which store a database holds, and checks that it is whole: a small file always, and
 // one whose fingerprint differs from the recorded one though it has a write-ahead log, since a file
 // that was replaced without its log would be read together with that of the other file.
-func (b *backend) inspect(ctx context.Context, c *sqlite3.Conn, logged bool) (store,
-	recorded string, err error) {
+func (b *backend) inspect(ctx context.Context, c *sqlite3.Conn,
+	logged bool) (store, recorded string, err error) {
 	id, err := b.identity(c)
 	if err != nil {
 		return "", "", err

@@ -140,8 +140,8 @@ func (b *backend) rollBack(c *sqlite3.Conn) {
 
 // guard reads, under the commit lock, what [mvcc.CheckGroup] and [mvcc.Resolve] ask for: about a
 // token, and the row at a revision.
-func (b *backend) guard(c *sqlite3.Conn, token mvcc.Token, at mvcc.Revision) (g mvcc.Guard,
-	err error) {
+func (b *backend) guard(c *sqlite3.Conn, token mvcc.Token,
+	at mvcc.Revision) (g mvcc.Guard, err error) {
 	s, err := c.Prepare(selectGuard)
 	if err != nil {
 		return g, err

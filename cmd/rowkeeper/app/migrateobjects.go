@@ -254,8 +254,8 @@ func (o *migrateObjects) rewriteAll(ctx context.Context, client metadata.Getter,
 }
 
 // rewrite makes the server write an object as it is, unless what is stored is what would be.
-func rewrite(ctx context.Context, client metadata.Getter, obj metav1.Object) (changed bool,
-	err error) {
+func rewrite(ctx context.Context, client metadata.Getter,
+	obj metav1.Object) (changed bool, err error) {
 	err = retry.OnError(retry.DefaultBackoff, func(err error) bool {
 		return apierrors.IsConflict(err) || apierrors.IsTooManyRequests(err) ||
 			apierrors.IsServerTimeout(err)

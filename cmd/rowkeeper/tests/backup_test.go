@@ -86,8 +86,8 @@ func (s *server) content(t *testing.T) map[string]string {
 }
 
 // withoutVersions is content without the resourceVersions, and these.
-func withoutVersions(t *testing.T, content map[string]string) (objects map[string]string,
-	versions []int64) {
+func withoutVersions(t *testing.T,
+	content map[string]string) (objects map[string]string, versions []int64) {
 	t.Helper()
 	objects = map[string]string{}
 	for name, text := range content {

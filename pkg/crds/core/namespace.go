@@ -97,23 +97,23 @@ func (r *namespaceREST) ShortNames() []string    { return r.store.ShortNames() }
 func (r *namespaceREST) GetSingularName() string { return r.store.GetSingularName() }
 func (r *namespaceREST) ReadinessCheck() error   { return r.store.ReadinessCheck() }
 
-func (r *namespaceREST) Get(ctx context.Context, name string, o *metav1.GetOptions) (runtime.Object,
-	error) {
+func (r *namespaceREST) Get(ctx context.Context, name string,
+	o *metav1.GetOptions) (runtime.Object, error) {
 	return r.store.Get(ctx, name, o)
 }
 
-func (r *namespaceREST) List(ctx context.Context, o *internalversion.ListOptions) (runtime.Object,
-	error) {
+func (r *namespaceREST) List(ctx context.Context,
+	o *internalversion.ListOptions) (runtime.Object, error) {
 	return r.store.List(ctx, o)
 }
 
-func (r *namespaceREST) Watch(ctx context.Context, o *internalversion.ListOptions) (watch.Interface,
-	error) {
+func (r *namespaceREST) Watch(ctx context.Context,
+	o *internalversion.ListOptions) (watch.Interface, error) {
 	return r.store.Watch(ctx, o)
 }
 
-func (r *namespaceREST) ConvertToTable(ctx context.Context, obj, o runtime.Object) (*metav1.Table,
-	error) {
+func (r *namespaceREST) ConvertToTable(ctx context.Context, obj,
+	o runtime.Object) (*metav1.Table, error) {
 	return r.store.ConvertToTable(ctx, obj, o)
 }
 
@@ -203,8 +203,8 @@ func (r *subresource) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return r.store.GetResetFields()
 }
 
-func (r *subresource) Get(ctx context.Context, name string, o *metav1.GetOptions) (runtime.Object,
-	error) {
+func (r *subresource) Get(ctx context.Context, name string,
+	o *metav1.GetOptions) (runtime.Object, error) {
 	return r.store.Get(ctx, name, o)
 }
 

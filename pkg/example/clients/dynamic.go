@@ -18,8 +18,8 @@ var Pipelines = schema.GroupVersionResource{Group: "ci.rowkeeper.dev", Version: 
 
 // Suspend suspends all pipelines that a label selector selects, without knowing their Go type, and
 // returns how many there are.
-func Suspend(ctx context.Context, client dynamic.Interface, namespace, selector string) (int,
-	error) {
+func Suspend(ctx context.Context, client dynamic.Interface, namespace,
+	selector string) (int, error) {
 	pipelines := client.Resource(Pipelines).Namespace(namespace)
 	list := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object,
 		error) {

@@ -38,8 +38,8 @@ func NewPolicyClient(config *rest.Config) (*PolicyClient, error) {
 }
 
 // Create creates a policy.
-func (c *PolicyClient) Create(ctx context.Context, policy *v1.PipelinePolicy) (*v1.PipelinePolicy,
-	error) {
+func (c *PolicyClient) Create(ctx context.Context,
+	policy *v1.PipelinePolicy) (*v1.PipelinePolicy, error) {
 	created := &v1.PipelinePolicy{}
 	err := c.rest.Post().Resource("pipelinepolicies").Body(policy).Do(ctx).Into(created)
 	return created, err

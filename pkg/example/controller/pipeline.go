@@ -45,8 +45,8 @@ func (r *pipelineReconciler) setUp(ctx context.Context, manager ctrl.Manager) er
 }
 
 // Reconcile starts what can start, and says how the pipeline is doing.
-func (r *pipelineReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result,
-	error) {
+func (r *pipelineReconciler) Reconcile(ctx context.Context,
+	request ctrl.Request) (ctrl.Result, error) {
 	p := &v1.Pipeline{}
 	if err := r.Get(ctx, request.NamespacedName, p); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
@@ -78,8 +78,8 @@ func (r *pipelineReconciler) Reconcile(ctx context.Context, request ctrl.Request
 }
 
 // runsOf returns how many runs of a pipeline are running, and those that wait, the longest first.
-func runsOf(ctx context.Context, reader client.Reader, p *v1.Pipeline) (active int32,
-	waiting []*v1.PipelineRun, err error) {
+func runsOf(ctx context.Context, reader client.Reader,
+	p *v1.Pipeline) (active int32, waiting []*v1.PipelineRun, err error) {
 	runs := &v1.PipelineRunList{}
 	if err := reader.List(ctx, runs, client.InNamespace(p.Namespace),
 		client.MatchingFields{byPipeline: p.Name}); err != nil {

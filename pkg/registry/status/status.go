@@ -46,8 +46,8 @@ func (r *REST) New() runtime.Object { return r.store.New() }
 func (*REST) Destroy() {}
 
 // Get returns the whole object.
-func (r *REST) Get(ctx context.Context, name string, options *metav1.GetOptions) (runtime.Object,
-	error) {
+func (r *REST) Get(ctx context.Context, name string,
+	options *metav1.GetOptions) (runtime.Object, error) {
 	return r.store.Get(ctx, name, options)
 }
 
@@ -64,8 +64,8 @@ func (r *REST) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 }
 
 // ConvertToTable prints the object as the resource does.
-func (r *REST) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table,
-	error) {
+func (r *REST) ConvertToTable(ctx context.Context, obj,
+	options runtime.Object) (*metav1.Table, error) {
 	return r.store.ConvertToTable(ctx, obj, options)
 }
 

@@ -48,8 +48,8 @@ type Certificate struct {
 // certificates has the current one first, and after it those that it replaced and that are still
 // valid. So whoever trusts the file trusts what they have signed, too. Files that are there and
 // cannot be read are an error, never replaced.
-func EnsureAuthority(certFile, keyFile string, clock clock.PassiveClock) (a *Authority, fresh bool,
-	err error) {
+func EnsureAuthority(certFile, keyFile string,
+	clock clock.PassiveClock) (a *Authority, fresh bool, err error) {
 	bundle, key, err := readPair(certFile, keyFile)
 	if err != nil {
 		return nil, false, err

@@ -33,14 +33,14 @@ func (a Authority) PEM(tb testing.TB) []byte {
 }
 
 // Client makes a client's certificate and its key, valid for an hour from this long after now.
-func (a Authority) Client(tb testing.TB, after time.Duration, name string) (certPEM,
-	keyPEM []byte) {
+func (a Authority) Client(tb testing.TB, after time.Duration,
+	name string) (certPEM, keyPEM []byte) {
 	tb.Helper()
 	return a.sign(tb, pki.Client(name), after)
 }
 
-func (a Authority) sign(tb testing.TB, t pki.Template, after time.Duration) (certPEM,
-	keyPEM []byte) {
+func (a Authority) sign(tb testing.TB, t pki.Template,
+	after time.Duration) (certPEM, keyPEM []byte) {
 	tb.Helper()
 	from := time.Now().Add(after)
 	pair, err := a.pair.Sign(t, from.Add(-time.Minute), from.Add(time.Hour))

@@ -262,8 +262,8 @@ func await(ctx context.Context, c chan struct{}) error {
 	return nil
 }
 
-func (h *held) Tail(ctx context.Context, from mvcc.Revision, limit int, prev mvcc.Prev) (*mvcc.Tail,
-	error) {
+func (h *held) Tail(ctx context.Context, from mvcc.Revision, limit int,
+	prev mvcc.Prev) (*mvcc.Tail, error) {
 	h.mu.RLock()
 	if c := h.tail; c != nil && limit > 1 { // who looks for one position asks for one row
 		h.mu.RUnlock()

@@ -18,8 +18,8 @@ func repeatable(ctx context.Context, b Backend, o LockOptions, f func(Tx) error)
 
 // ResolveGroup finds out what became of the group with this token, which was begun after a
 // position, and makes sure that it stays so; see [Resolve].
-func ResolveGroup(ctx context.Context, b Backend, token Token, after Position) (*Resolution,
-	error) {
+func ResolveGroup(ctx context.Context, b Backend, token Token,
+	after Position) (*Resolution, error) {
 	var r Resolution
 	err := repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
 		guard, rows, err := tx.Group(token, after.Revision)

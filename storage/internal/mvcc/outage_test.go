@@ -44,8 +44,8 @@ type awayBackend struct {
 	failed chan *mvcc.Error
 }
 
-func (b *awayBackend) Expired(ctx context.Context, limit int) ([]mvcc.Expired, time.Duration,
-	error) {
+func (b *awayBackend) Expired(ctx context.Context,
+	limit int) ([]mvcc.Expired, time.Duration, error) {
 	if err := b.away.Load(); err != nil {
 		b.failed <- err
 		return nil, 0, err

@@ -225,8 +225,8 @@ func (o *oldRows) row(ctx context.Context, j int) (*Row, error) {
 // countAt counts the keys of the range from the page's begin on. The counting happens in another
 // snapshot than the page, so its delta is extended, too: what is counted is the state at the same
 // revision.
-func (s *Store) countAt(ctx context.Context, o RangeOptions, res *RangeResult, undone int64) (int64,
-	error) {
+func (s *Store) countAt(ctx context.Context, o RangeOptions, res *RangeResult,
+	undone int64) (int64, error) {
 	if !res.More {
 		return int64(len(res.KVs)), nil
 	}

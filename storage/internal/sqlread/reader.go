@@ -227,8 +227,8 @@ func (r *Reader) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error)
 }
 
 // Replaced implements [mvcc.Backend].
-func (r *Reader) Replaced(ctx context.Context, q mvcc.ReplacedQuery) (replaced []mvcc.Replaced,
-	st mvcc.State, err error) {
+func (r *Reader) Replaced(ctx context.Context,
+	q mvcc.ReplacedQuery) (replaced []mvcc.Replaced, st mvcc.State, err error) {
 	st, err = r.query(ctx, &r.replaced, func(c Cursor) error {
 		replaced = append(replaced, mvcc.Replaced{Key: c.Key(0), Revision: revision(c, 1)})
 		return nil
@@ -237,8 +237,8 @@ func (r *Reader) Replaced(ctx context.Context, q mvcc.ReplacedQuery) (replaced [
 }
 
 // Values implements [mvcc.Backend].
-func (r *Reader) Values(ctx context.Context, revisions []mvcc.Revision) (found []mvcc.Row,
-	st mvcc.State, err error) {
+func (r *Reader) Values(ctx context.Context,
+	revisions []mvcc.Revision) (found []mvcc.Row, st mvcc.State, err error) {
 	var bytes bound
 	st, err = r.query(ctx, &r.values, func(c Cursor) error {
 		row := mvcc.Row{Key: c.Key(0), Revision: revision(c, 1), Create: revision(c, 2),
@@ -304,8 +304,8 @@ func (r *Reader) Sweepable(ctx context.Context, limit int) (mvcc.Sweepable, erro
 }
 
 // SweepableAfter is Sweepable for a driver whose statement has more parameters.
-func (r *Reader) SweepableAfter(ctx context.Context, limit int, args ...any) (from mvcc.Sweepable,
-	err error) {
+func (r *Reader) SweepableAfter(ctx context.Context, limit int,
+	args ...any) (from mvcc.Sweepable, err error) {
 	from.State, err = r.query(ctx, &r.sweep, func(c Cursor) error {
 		row := mvcc.SweepRow{Revision: revision(c, 0), Prev: revision(c, 1), Deleted: c.Bool(2)}
 		if row.Revision > 0 {

@@ -69,8 +69,8 @@ func (f figures) ratio(line, name, key string) (float64, bool) {
 
 // verdict says whether a target meets the aim of a measure; judged is false if there is no aim for
 // it, or no figure.
-func (f figures) verdict(line workload.Line, m workload.Measure, t target.Target) (met,
-	judged bool) {
+func (f figures) verdict(line workload.Line, m workload.Measure,
+	t target.Target) (met, judged bool) {
 	bound, ok := m.Aim.Bound(t.Database)
 	if !ok || t.Product != "rowkeeper" {
 		return false, false

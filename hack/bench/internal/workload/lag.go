@@ -72,8 +72,8 @@ type follower struct {
 }
 
 // follow watches all objects below a prefix from after a revision.
-func follow(ctx context.Context, store storage.Interface, prefix string, after int64) (*follower,
-	error) {
+func follow(ctx context.Context, store storage.Interface, prefix string,
+	after int64) (*follower, error) {
 	w, err := store.Watch(ctx, prefix+"/", storage.ListOptions{
 		ResourceVersion: strconv.FormatInt(after, 10), Recursive: true,
 		Predicate: storage.SelectionPredicate{Label: labels.Everything(),

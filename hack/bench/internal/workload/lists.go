@@ -118,8 +118,8 @@ func listAll(ctx context.Context, store storage.Interface, n int) (first time.Du
 
 // repeat measures an operation as often as it fits into the usual duration, three times at least;
 // once before to warm up.
-func (b *Bench) repeat(ctx context.Context, what string, op func(context.Context) error) (Load,
-	error) {
+func (b *Bench) repeat(ctx context.Context, what string,
+	op func(context.Context) error) (Load, error) {
 	b.Progress("%s", what)
 	if err := op(ctx); err != nil {
 		return Load{}, named(what, err)
@@ -313,8 +313,8 @@ func (b *Bench) compareLists(ctx context.Context, what string, cache storage.Int
 }
 
 // whileOthersChange runs f while 100 objects a second are created that are not below object.Prefix.
-func (b *Bench) whileOthersChange(ctx context.Context, f func() (listTimes, error)) (listTimes,
-	error) {
+func (b *Bench) whileOthersChange(ctx context.Context, f func() (listTimes,
+	error)) (listTimes, error) {
 	const other = "/others"
 	others, release, err := b.Client.Store(other)
 	if err != nil {

@@ -109,8 +109,8 @@ func Path(resource, namespace, name string) string {
 }
 
 // do sends a request and returns the body of a successful answer.
-func (e *Endpoint) do(ctx context.Context, method, path, contentType string, body []byte) ([]byte,
-	error) {
+func (e *Endpoint) do(ctx context.Context, method, path, contentType string,
+	body []byte) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, method, e.URL+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err

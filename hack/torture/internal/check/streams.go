@@ -96,8 +96,8 @@ func (c *checker) compareStream(s *history.Stream, epoch int, from int64,
 
 // checkInitial compares the initial events of a stream with the state at the bookmark that ends
 // them, and returns that bookmark's revision and the events after it.
-func (c *checker) checkInitial(s *history.Stream, events []history.Event) (from int64,
-	rest []history.Event, ok bool) {
+func (c *checker) checkInitial(s *history.Stream,
+	events []history.Event) (from int64, rest []history.Event, ok bool) {
 	end := slices.IndexFunc(events, func(e history.Event) bool { return e.InitialEnd })
 	if end < 0 {
 		return 0, nil, false // it ended before

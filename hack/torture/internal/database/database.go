@@ -108,8 +108,8 @@ type Served struct {
 }
 
 // NewServed starts a server of a kind, with settings of its own. env is added to its environment.
-func NewServed(dbserve string, kind Kind, servers int, env []string, settings ...string) (*Served,
-	error) {
+func NewServed(dbserve string, kind Kind, servers int, env []string,
+	settings ...string) (*Served, error) {
 	if reason := os.Getenv("ROWKEEPER_TEST_" + strings.ToUpper(string(kind)) +
 		"_MISSING"); reason != "" {
 		return nil, &Missing{reason}

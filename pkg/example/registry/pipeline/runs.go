@@ -52,8 +52,8 @@ func (*RunsREST) NewGetOptions() (runtime.Object, bool, string) {
 }
 
 // Get lists the runs of the pipeline.
-func (r *RunsREST) Get(ctx context.Context, name string, options runtime.Object) (runtime.Object,
-	error) {
+func (r *RunsREST) Get(ctx context.Context, name string,
+	options runtime.Object) (runtime.Object, error) {
 	o, ok := options.(*ci.PipelineRunsOptions)
 	if !ok {
 		return nil, fmt.Errorf("%T are not the parameters of pipelines/runs", options)
@@ -92,7 +92,7 @@ func (r *RunsREST) Get(ctx context.Context, name string, options runtime.Object)
 }
 
 // ConvertToTable prints the list as that of the resource pipelineruns.
-func (r *RunsREST) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table,
-	error) {
+func (r *RunsREST) ConvertToTable(ctx context.Context, obj,
+	options runtime.Object) (*metav1.Table, error) {
 	return r.runs.ConvertToTable(ctx, obj, options)
 }

@@ -77,8 +77,8 @@ func (r *ScaleREST) Update(ctx context.Context, name string, info rest.UpdatedOb
 }
 
 // ConvertToTable prints the scale as objects without columns of their own are.
-func (*ScaleREST) ConvertToTable(ctx context.Context, obj, options runtime.Object) (*metav1.Table,
-	error) {
+func (*ScaleREST) ConvertToTable(ctx context.Context, obj,
+	options runtime.Object) (*metav1.Table, error) {
 	return rest.NewDefaultTableConvertor(autoscalingv1.Resource("scales")).ConvertToTable(ctx,
 		obj, options)
 }
@@ -114,8 +114,8 @@ type scaleUpdate struct {
 
 func (u *scaleUpdate) Preconditions() *metav1.Preconditions { return u.info.Preconditions() }
 
-func (u *scaleUpdate) UpdatedObject(ctx context.Context, old runtime.Object) (runtime.Object,
-	error) {
+func (u *scaleUpdate) UpdatedObject(ctx context.Context,
+	old runtime.Object) (runtime.Object, error) {
 	p := old.DeepCopyObject().(*ci.Pipeline)
 	before, err := scaleOf(p)
 	if err != nil {

@@ -44,8 +44,8 @@ func (*LogREST) NewGetOptions() (runtime.Object, bool, string) {
 }
 
 // Get returns the stream of the run's lines.
-func (r *LogREST) Get(ctx context.Context, name string, options runtime.Object) (runtime.Object,
-	error) {
+func (r *LogREST) Get(ctx context.Context, name string,
+	options runtime.Object) (runtime.Object, error) {
 	o, ok := options.(*ci.PipelineRunLogOptions)
 	if !ok {
 		return nil, fmt.Errorf("%T are not the parameters of pipelineruns/log", options)
@@ -73,8 +73,8 @@ func (*logStream) DeepCopyObject() runtime.Object {
 
 // InputStream begins to read. It ends with the request, or when the server stops: the connection is
 // then cut, so that nobody takes the log for complete.
-func (s *logStream) InputStream(ctx context.Context, _, _ string) (stream io.ReadCloser, flush bool,
-	mimeType string, err error) {
+func (s *logStream) InputStream(ctx context.Context, _,
+	_ string) (stream io.ReadCloser, flush bool, mimeType string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	out, in := io.Pipe()
 	go func() {
