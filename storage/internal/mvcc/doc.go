@@ -70,7 +70,10 @@
 // only when compaction has passed what the group had seen, and such a group is refused for that
 // ([ForgetAborted]). A process that was overtaken so, as after a long pause, reads where the
 // history stands and tries the mutations in another group. If compaction has removed the evidence,
-// the answer is [ErrUnknownOutcome]. The same holds if the database does not answer in time.
+// the answer is [ErrUnknownOutcome]. The same holds if the database does not answer in time. One
+// case is not covered. Rows that are found by the token may be visible and not durable yet: in
+// MariaDB, in MySQL without a binary log, and on a primary that waits for a standby. If the machine
+// fails then, a writer was told of a commit that is lost.
 //
 // I3 Every watcher sees every event after its start exactly once, in order, or an error.
 //
@@ -78,6 +81,8 @@
 //     no gap and no overlap.
 //   - Of rows that were read before the position moved, only those after it are appended, and only
 //     if the row at the position is the one that was delivered.
+//   - If compaction has swept the row at the position, nothing proves what follows it. Then all
+//     watches end.
 //   - A watcher's cursor is the revision up to which it has seen everything. It moves only over
 //     events that were handed out or that do not concern the watcher.
 //   - The cursor changes from log to ring under the hub's mutex, when the ring begins at or before
@@ -97,13 +102,13 @@
 // I6 Revisions never go backwards, and none is reused for other content. A process keeps every
 // position ([Position]: epoch, revision and token) that an answer has shown to it, until it has
 // compared the position with the log's row. Every commit carries those that are not compared yet,
-// and the backend compares them under the commit lock. A head that is lower, another epoch, or
-// another token at a revision means that the database was restored or lost its tail. Then nothing
-// is written, and a fence moves the head at least 2^32 beyond everything seen, with compacted at
-// the marker, so that every older revision answers "compacted". Another epoch is accepted instead
-// only if compacted is 2^31 beyond everything seen there ([Adoptable]). See fence.go for why that
-// holds when several processes fence at once, and when the database is a copy that was fenced
-// elsewhere.
+// and the backend compares them under the commit lock. A write that was queued in one epoch is
+// refused in another. A head that is lower, another epoch, or another token at a revision means
+// that the database was restored or lost its tail. Then nothing is written, and a fence moves the
+// head at least 2^32 beyond everything seen, with compacted at the marker, so that every older
+// revision answers "compacted". Another epoch is accepted instead only if compacted is 2^31 beyond
+// everything seen there ([Adoptable]). See fence.go for why that holds when several processes fence
+// at once, and when the database is a copy that was fenced elsewhere.
 //
 // I7 Bounded growth. Compaction first commits the new boundary and then removes, in small paced
 // batches, the rows that rows up to the boundary replaced. The rows that remain are the live rows
