@@ -107,7 +107,6 @@ const (
 	oidBool       = pgtype.BoolOID
 	oidBytes      = pgtype.ByteaOID
 	oidInt        = pgtype.Int8OID
-	oidText       = pgtype.TextOID
 	oidBoolArray  = pgtype.BoolArrayOID
 	oidBytesArray = pgtype.ByteaArrayOID
 	oidIntArray   = pgtype.Int8ArrayOID

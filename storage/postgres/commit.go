@@ -13,16 +13,8 @@ import (
 // Commit implements [mvcc.Backend].
 func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
 	in := newInput(g)
-	o, err := b.commitInput(ctx, g, in, b.channel())
-	if notificationsFull(err) {
-		// A session somewhere has been listening without reading for so long that the queue is
-		// full. It was certain that the group was not committed; it is now, silently: other
-		// processes find it when they poll.
-		b.cfg.log.Warn("PostgreSQL's queue of notifications is full, so other processes learn of "+
-			"commits by polling: look for a session that listens and is idle in a transaction",
-			"err", err)
-		o, err = b.commitInput(ctx, g, in, "")
-	}
+	o, err := b.transact(ctx, commitLock, commitGroup, g.Token[:], int64(g.Seen.Epoch), in.seen,
+		in.seenTokens, in.keys, in.expected, in.deleted, in.values, in.ttls, in.wantsPrevious)
 	if err != nil {
 		return nil, damagedGroup(err)
 	}
@@ -39,20 +31,6 @@ func damagedGroup(err error) error {
 			"cannot be written: restore a backup (%w)", e)
 	}
 	return err
-}
-
-func (b *backend) commitInput(ctx context.Context, g *mvcc.Group, in *input,
-	channel string) (outcome, error) {
-	return b.transact(ctx, commitLock, commitGroup, g.Token[:], int64(g.Seen.Epoch), in.seen,
-		in.seenTokens, in.keys, in.expected, in.deleted, in.values, in.ttls, in.wantsPrevious,
-		channel)
-}
-
-// notificationsFull tells whether a commit was refused for its notification: the server checks for
-// room when it commits.
-func notificationsFull(err error) bool {
-	var e *pgconn.PgError
-	return errors.Is(err, errCommitRefused) && errors.As(err, &e) && e.Code == "54000"
 }
 
 // input is a group as sqlGroup takes it: of the mutations with equal key and expectation only the

@@ -45,11 +45,11 @@
 //   - up to pool_max_conns connections for lists and single reads. If there are more than two,
 //     lists leave two of them for single reads;
 //   - up to four to write;
-//   - up to four to read the head, the new rows of the log, and what expiry and compaction need.
-//     Bursts of lists cannot take these;
+//   - up to four to read the head, the new rows of the log, and what expiry and compaction need,
+//     and to notify. Bursts of lists cannot take these;
 //   - one that listens for notifications.
 //
-// Usually it is four in all.
+// Usually it is five in all.
 //
 // A new session sets its time limits first of all, so the limits of the role do not matter, except
 // behind a pooler in transaction mode: there, they hold for reads.

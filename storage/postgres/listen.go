@@ -21,6 +21,18 @@ const (
 	probeInterval = 30 * time.Second
 )
 
+// Announce implements [mvcc.Notifier].
+func (b *backend) Announce(ctx context.Context, r mvcc.Revision) error {
+	return b.notify(ctx, strconv.FormatInt(int64(r), 10))
+}
+
+// notify fails if the server's queue of notifications is full: then a session somewhere has been
+// listening for very long without reading.
+func (b *backend) notify(ctx context.Context, payload string) error {
+	_, err := b.tails.Exec(ctx, sqlAnnounce, b.channel(), payload)
+	return readError(err)
+}
+
 // Listen implements [mvcc.Notifier].
 //
 // LISTEN can be accepted and have no effect: a pooler in transaction mode gives the session to
@@ -81,8 +93,8 @@ func (b *backend) listen(ctx context.Context, notify func(mvcc.Revision), flowin
 				"%v; connect to PostgreSQL itself, or to a pooler in session mode", probeTimeout)
 		case errors.Is(err, errSilence):
 			probe, next = "probe "+rand.Text(), time.Now().Add(probeTimeout)
-			if _, err := b.tails.Exec(ctx, `SELECT pg_notify($1, $2)`, channel, probe); err != nil {
-				return fmt.Errorf("NOTIFY is refused: %w", readError(err))
+			if err := b.notify(ctx, probe); err != nil {
+				return fmt.Errorf("NOTIFY is refused: %w", err)
 			}
 		case err != nil:
 			return mvcc.Errorf(mvcc.Unavailable, "the connection that listens was lost: %w", err)
@@ -120,6 +132,6 @@ func waitFor(ctx context.Context, conn *pgx.Conn, within time.Duration) (string,
 	return "", err
 }
 
-// channel is where commits are notified: one per store, since channels are the database's and
+// channel is where new heads are notified: one per store, since channels are the database's and
 // stores may share one.
 func (b *backend) channel() string { return "rowkeeper_" + b.opened.Store }

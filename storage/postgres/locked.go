@@ -61,7 +61,7 @@ func (b *backend) locked(ctx context.Context, conn *pgx.Conn, f func(mvcc.Tx) er
 			return readError(err)
 		}
 	}
-	t := tx{view: view{ctx: ctx, conn: conn}, channel: b.channel()}
+	t := tx{view: view{ctx: ctx, conn: conn}}
 	if t.state, err = stateOf(ctx, conn); err != nil {
 		return err
 	}
@@ -96,7 +96,6 @@ func rollback(ctx context.Context, conn *pgx.Conn) {
 // tx implements [mvcc.Tx].
 type tx struct {
 	view
-	channel string
 	// dirty tells whether anything was written.
 	dirty bool
 }
@@ -140,7 +139,7 @@ func (t *tx) RecordFingerprint(fingerprint string) error {
 
 func (t *tx) Mark(st mvcc.State, fingerprint string) error {
 	return t.run(sqlMark, int64(st.Head.Revision), st.Now.UnixMicro(), st.Head.Token[:],
-		int64(st.Head.Epoch), int64(st.Swept), fingerprint, t.channel)
+		int64(st.Head.Epoch), int64(st.Swept), fingerprint)
 }
 
 func (t *tx) Clear() error { return t.run(sqlClear) }

@@ -268,11 +268,9 @@ FROM rowkeeper_store WHERE id = 1 FOR UPDATE`
 //     deletions that ask for them, until their sizes, which are known without reading them, come to
 //     8 MiB.
 //
-// The notification is sent at COMMIT, once per group, and only if something was written.
-//
 // $1 token, $2 seen epoch, $3 $4 seen revisions and tokens, the newest first, $5 keys, $6
 // expectations, $7 deletions, $8 values, $9 times to live in microseconds or 0, $10 whether the
-// previous value is wanted, $11 notification channel, "" for none.
+// previous value is wanted.
 const sqlGroup = `
 WITH guard AS MATERIALIZED (
     SELECT s.epoch, s.compacted, s.swept, h.revision AS head, h.token AS head_token,
@@ -316,12 +314,11 @@ WITH guard AS MATERIALIZED (
     DELETE FROM rowkeeper_live l USING decided d WHERE l.key = d.key AND d.accepted AND d.deleted
 )
 SELECT g.epoch, g.compacted, g.swept, g.head, g.head_token, g.now, g.aborted, g.seen,
-       a.accepted, a.revisions, a.creations, a.previous,
-       CASE WHEN $11::text <> '' AND a.last > g.head THEN pg_notify($11::text, a.last::text) END
+       a.accepted, a.revisions, a.creations, a.previous
 FROM guard g
 CROSS JOIN LATERAL (
     SELECT array_agg(accepted) AS accepted, array_agg(revision) AS revisions, array_agg(create_revision) AS creations,
-           array_agg(previous) AS previous, max(revision) FILTER (WHERE accepted) AS last
+           array_agg(previous) AS previous
     FROM (
         SELECT accepted, revision, create_revision, CASE WHEN bytes <= 8388608 THEN value END AS previous
         FROM (
@@ -471,22 +468,26 @@ WITH records AS MATERIALIZED (
 INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token, value)
 SELECT revision, 0, create_revision, $6::bigint, false, key, $7::bytea, value FROM records`
 
-// sqlMark begins a new epoch, under the commit lock, with a marker row, and tells the other
-// processes.
+// sqlMark begins a new epoch, under the commit lock, with a marker row.
 //
-// $1 revision, $2 time, $3 token, $4 epoch, $5 swept, $6 fingerprint or "", $7 notification
-// channel.
+// $1 revision, $2 time, $3 token, $4 epoch, $5 swept, $6 fingerprint or "".
 const sqlMark = `
 WITH marker AS (
     INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token)
     VALUES ($1::bigint, 0, 0, $2::bigint, true, '', $3::bytea)
-), moved AS (
-    UPDATE rowkeeper_store s
-    SET epoch = $4::bigint, compacted = $1::bigint, swept = $5::bigint,
-        fingerprint = coalesce(nullif($6::text, ''), s.fingerprint)
-    WHERE s.id = 1
 )
-SELECT pg_notify($7::text, $1::bigint::text)`
+UPDATE rowkeeper_store s
+SET epoch = $4::bigint, compacted = $1::bigint, swept = $5::bigint,
+    fingerprint = coalesce(nullif($6::text, ''), s.fingerprint)
+WHERE s.id = 1`
+
+// sqlAnnounce notifies the processes that listen. The server sends notifications in the order of
+// commits, and to be sure of it lets one transaction at a time, of all its databases, go from
+// before its commit to the end of it. So this transaction has no other work, and does not wait for
+// the disk or a standby: a notification that a crash takes with it is missed by nobody.
+//
+// $1 notification channel, $2 payload.
+const sqlAnnounce = `SELECT set_config('synchronous_commit', 'off', true), pg_notify($1::text, $2::text)`
 
 // sqlCountAll counts all live rows.
 const sqlCountAll = `SELECT count(*) FROM rowkeeper_live`

@@ -141,7 +141,7 @@ var arguments = func() map[string]struct {
 		"first_at":             {`50000`, 3},
 		"records":              {``, 240_002},
 		"import":               {`ARRAY[200000, 200001], ARRAY[1, 2], ARRAY[0, 7], ARRAY['x', 'y']::bytea[], ARRAY['x', 'y']::bytea[], 1, '\x00'`, 0},
-		"mark":                 {`200000, 1, '\x00', 2, 100000, 'x', 'channel'`, 1},
+		"mark":                 {`200000, 1, '\x00', 2, 100000, 'x'`, 1},
 		"record_fingerprint":   {`'x'`, 1},
 		"record_boot":          {`'', 'x'`, 1},
 		"durability":           {``, 1},
@@ -155,7 +155,7 @@ var arguments = func() map[string]struct {
 			array(group, "boolean", deleted), array(group, "bytea", func(int) string {
 				return `'\x00'`
 			}), array(group, "bigint", func(int) string { return "0" }),
-			array(group, "boolean", deleted), `'channel'`}, ", "), 4 + 4*group},
+			array(group, "boolean", deleted)}, ", "), 4 + 4*group},
 		"find_group":      {`'\x00', 119501`, 510},
 		"abort":           {`'\x00', 1`, 0},
 		"compact":         {`115000`, 1},

@@ -29,7 +29,7 @@ var (
 	commitLock  = statement{name: "rowkeeper_lock", sql: fmt.Sprintf(sqlLock, knownSchema)}
 	commitGroup = statement{name: "rowkeeper_group", sql: sqlGroup,
 		types: []uint32{oidBytes, oidInt, oidIntArray, oidBytesArray, oidBytesArray, oidIntArray,
-			oidBoolArray, oidBytesArray, oidIntArray, oidBoolArray, oidText}}
+			oidBoolArray, oidBytesArray, oidIntArray, oidBoolArray}}
 	sweepLock = statement{name: "rowkeeper_sweep_lock",
 		sql: fmt.Sprintf(sqlSweepLock, knownSchema)}
 	sweepBatch = statement{name: "rowkeeper_sweep", sql: sqlSweep,
@@ -205,9 +205,6 @@ const divisionByZero = "22012"
 // oldest schema version whose programs may write is a newer one.
 var errOutdated = mvcc.CheckWriter(knownSchema+1, knownSchema)
 
-// errCommitRefused marks an error that the server raised while it committed, and rolled back for.
-var errCommitRefused = errors.New("the commit was refused")
-
 func (t *transaction) refusal(e *pgconn.PgError, commitAt int) error {
 	if t.done == commitAt-2 && e.Code == divisionByZero {
 		return errOutdated
@@ -215,9 +212,6 @@ func (t *transaction) refusal(e *pgconn.PgError, commitAt int) error {
 	err := statementError(e)
 	if strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "58") {
 		err.Class = mvcc.Unknown // it may be a pooler's word for a lost connection behind it
-	}
-	if t.done == commitAt {
-		err.Err = fmt.Errorf("%w: %w", errCommitRefused, err.Err)
 	}
 	return err
 }

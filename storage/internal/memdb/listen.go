@@ -7,7 +7,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// listeners are those that are told of commits. Each channel has the capacity 1: one that is full
+// listeners are those that are told of new heads. Each channel has the capacity 1: one that is full
 // will be read, and then the newest head is told.
 type listeners struct {
 	// mu protects wakes. Nothing else is locked, and nothing is waited for, while it is held.
@@ -39,6 +39,15 @@ func (l *listeners) wake() {
 		default:
 		}
 	}
+}
+
+// Announce implements [mvcc.Notifier].
+func (b *Backend) Announce(ctx context.Context, _ mvcc.Revision) error {
+	if err := b.begin(ctx, "Announce"); err != nil {
+		return err
+	}
+	b.d.listeners.wake()
+	return nil
 }
 
 // Listen implements [mvcc.Notifier].

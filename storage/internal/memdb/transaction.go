@@ -25,6 +25,5 @@ func (b *Backend) transact(ctx context.Context, method string,
 		return err
 	}
 	b.d.version.Store(t)
-	b.d.listeners.wake()
 	return nil
 }

@@ -309,8 +309,8 @@ type Backend interface {
 	// Commit decides and writes one group in one transaction: take the commit lock; decide as
 	// [CheckGroup] and then [Decide] say; write; commit. The accepted mutations get the revisions
 	// after the head, without a gap, in order of arrival. A group without an accepted mutation
-	// writes nothing. Commit notifies the other processes, once, of the new head. It waits for the
-	// commit lock as long as the database's settings and ctx let it.
+	// writes nothing. Commit tells nobody of the new head; see [Notifier]. It waits for the commit
+	// lock as long as the database's settings and ctx let it.
 	//
 	// An error of class [Unknown] says that the group may have been committed, or may still be.
 	// With any other class it was not and never will be.
@@ -417,7 +417,7 @@ type Tx interface {
 	// SetCompacted sets compacted.
 	SetCompacted(Revision) error
 	// Mark writes the marker row of a new epoch, of which st is the state, and records st's epoch,
-	// compacted, swept, and the fingerprint if it is not empty. It notifies the other processes.
+	// compacted, swept, and the fingerprint if it is not empty.
 	Mark(st State, fingerprint string) error
 	// RecordFingerprint stores the fingerprint where none is recorded yet.
 	RecordFingerprint(string) error
@@ -437,12 +437,21 @@ type KeysReader interface {
 	GetKeys(ctx context.Context, keys []Key) ([]Row, State, error)
 }
 
-// Notifier is a Backend that can tell that another process has committed.
+// Notifier is a Backend by which processes can tell each other that they have committed.
+//
+// They do so after the commit, in a statement of its own. It can be lost, as when the process ends
+// in between, so it must not be needed: who listens also polls, rarely. In return the commit does
+// not wait for what the database does to notify. PostgreSQL, for one, lets one transaction at a
+// time notify, of all databases of the server, until its commit is on the disk.
 type Notifier interface {
+	// Announce tells the processes that listen that the log has come to the revision, which is
+	// committed. It may return before it is sure that they will hear of it.
+	Announce(ctx context.Context, r Revision) error
 	// Listen calls notify with the newest revision that it heard of (0 if it cannot tell; then the
 	// log has to be asked) until ctx ends. It keeps a connection of its own and reconnects; status
 	// is called with nil whenever notifications flow, and with the reason whenever they do not, so
-	// that the caller polls meanwhile. A notification is a hint: it may be late or missing.
+	// that the caller polls meanwhile. A notification is a hint: it may be late or missing, and
+	// this process hears its own ones, too.
 	Listen(ctx context.Context, notify func(Revision), status func(error))
 }
 

@@ -264,6 +264,9 @@ func (s *Store) finish(res *GroupResult, writes []*write) {
 		s.tailer.wakeFor(res.State.Head.Revision) // others have written before, or since
 	}
 	s.tailer.groupEnds()
+	if len(events) > 0 {
+		s.announcer.tell(res.State.Head.Revision)
+	}
 	for i, w := range writes {
 		switch o := &res.Outcomes[i]; {
 		case o.Accepted:
@@ -316,6 +319,7 @@ func (s *Store) resolve(g *Group, writes []*write, cause error) bool {
 		s.tailer.kick()
 	}
 	s.tailer.wakeFor(r.State.Head.Revision)
+	s.announcer.tell(r.State.Head.Revision)
 	// The group's rows say which mutations were accepted. Rows that were replaced may have been
 	// swept if compaction has come so far.
 	complete := r.State.Compacted <= g.Seen.Revision

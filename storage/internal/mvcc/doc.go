@@ -43,7 +43,8 @@
 // [Backend.Commit]: take the commit lock; read the head and the keys' current revisions; check the
 // history (see [CheckGroup]); accept, per key, the first mutation in order of arrival whose
 // expectation holds (see [Decide]); number the accepted ones densely after the head; write their
-// log and live rows; commit. Then it hands the events to the hub and answers the writers.
+// log and live rows; commit. Then it hands the events to the hub, has the new head announced to the
+// other processes ([Notifier]), and answers the writers. No commit waits for an announcement.
 //
 // # The walk of one event
 //

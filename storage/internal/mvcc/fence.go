@@ -161,7 +161,7 @@ func (s *Store) fenceLocked(ctx context.Context, id Identity, level slog.Level,
 	if err != nil {
 		return fmt.Errorf("cannot fence: %w", err)
 	}
-	st, err := StartEpoch(ctx, s.b, newFence(s.hub.newestSeen(), id))
+	st, err := s.startEpoch(ctx, newFence(s.hub.newestSeen(), id))
 	if err != nil {
 		return fmt.Errorf("cannot fence: %w", err)
 	}
@@ -171,6 +171,15 @@ func (s *Store) fenceLocked(ctx context.Context, id Identity, level slog.Level,
 	s.metrics.fenced()
 	s.adopt(st, level, reason)
 	return nil
+}
+
+// startEpoch is StartEpoch, and tells the other processes.
+func (s *Store) startEpoch(ctx context.Context, f Fence) (State, error) {
+	st, err := StartEpoch(ctx, s.b, f)
+	if err == nil {
+		s.announcer.tell(st.Head.Revision)
+	}
+	return st, err
 }
 
 // newFence is a fence by a process that has seen the position, of a database with this identity.

@@ -96,6 +96,7 @@ type Store struct {
 	gets      coalescer
 	snapshots *snapshots
 	tailer    *tailer
+	announcer *announcer
 	// fencing is held while the history is looked into or changed: only its holder calls adopt.
 	fencing  lock
 	reapSoon chan time.Duration
@@ -137,6 +138,7 @@ func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 	s.gets = coalescer{query: s.queryKeys, width: 2, size: 64}
 	s.snapshots = newSnapshots(s)
 	s.tailer = newTailer(s)
+	s.announcer = newAnnouncer(s)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.commitCtx, s.commitCancel = context.WithCancel(context.Background())
 
@@ -152,6 +154,7 @@ func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 	s.background.Go(func() { s.progressLoop(s.ctx) })
 	if n, ok := b.(Notifier); ok {
 		s.background.Go(func() { n.Listen(s.ctx, s.tailer.notified, s.tailer.listening) })
+		s.background.Go(func() { s.announcer.run(n) })
 	}
 	return s, nil
 }
@@ -181,7 +184,7 @@ func (s *Store) begin(ctx context.Context) error {
 			"actual", id.Actual)
 		s.metrics.fenced()
 		id.Epoch = st.Head.Epoch // others may have fenced since
-		st, err = StartEpoch(ctx, s.b, newFence(st.Head, id))
+		st, err = s.startEpoch(ctx, newFence(st.Head, id))
 	}
 	if err != nil {
 		return err
@@ -202,6 +205,7 @@ func (s *Store) Close() error {
 		s.queue.close()
 		timer := time.AfterFunc(s.cfg.CloseFor, s.commitCancel)
 		s.committer.Wait()
+		s.announcer.close()
 		timer.Stop()
 		s.commitCancel()
 		s.hub.close(ErrClosed)

@@ -62,24 +62,14 @@ func (t *tailer) kick() {
 	}
 }
 
-// notified takes a notification: a hint.
-//
-// While a group of this process is under way, it may be of that group, whose rows come to the hub
-// with the database's answer: to read them back would be for nothing. It may be another process's
-// as well, so it waits only for as long as an answer usually takes to follow its notification.
+// notified takes a notification: a hint. One of this process's own groups is of rows that the hub
+// has by then, or reads already.
 func (t *tailer) notified(r Revision) {
 	t.s.metrics.notified()
-	hint := func() {
-		if r == 0 {
-			t.kick()
-		} else {
-			t.wakeFor(r)
-		}
-	}
-	if t.committing(time.Hour) {
-		time.AfterFunc(time.Millisecond, hint)
+	if r == 0 {
+		t.kick()
 	} else {
-		hint()
+		t.wakeFor(r)
 	}
 }
 

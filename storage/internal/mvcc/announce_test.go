@@ -1,0 +1,147 @@
+package mvcc_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// announcing is a backend that writes down what is announced.
+type announcing struct {
+	*memdb.Backend
+	// fails is the error of every announcement. hold, if not nil, holds them back until it is
+	// closed.
+	fails error
+	hold  chan struct{}
+
+	mu        sync.Mutex
+	announced []mvcc.Revision
+}
+
+func (b *announcing) Announce(ctx context.Context, r mvcc.Revision) error {
+	b.mu.Lock()
+	b.announced = append(b.announced, r)
+	b.mu.Unlock()
+	if b.hold != nil {
+		<-b.hold
+	}
+	if b.fails != nil {
+		return b.fails
+	}
+	return b.Backend.Announce(ctx, r)
+}
+
+func (b *announcing) told() []mvcc.Revision {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.announced
+}
+
+// announcers opens a process that writes, and one that listens and polls every 2 s.
+func announcers(t *testing.T) (b *announcing, writer, listener *mvcc.Store) {
+	t.Helper()
+	db := memdb.New("announce", time.Now)
+	cfg := mvcc.Config{Compaction: mvcc.CompactionPolicy{Window: -1}}
+	backend := func() *memdb.Backend {
+		b, err := db.Open(t.Context(), "", mvcc.DriverOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b.(*memdb.Backend)
+	}
+	b = &announcing{Backend: backend()}
+	writer, err := mvcc.Open(t.Context(), b, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if listener, err = mvcc.Open(t.Context(), backend(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	return b, writer, listener
+}
+
+// TestAnnouncements: another process learns of a write at once, without a poll; while an
+// announcement is under way, commits go on, and one more tells of all of them; and Close leaves
+// nothing untold.
+func TestAnnouncements(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, writer, listener := announcers(t)
+		defer listener.Close()
+		w, err := listener.Watch(t.Context(), mvcc.WatchOptions{Prefix: "k/", After: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		began := time.Now()
+		put(t, writer, "k/a", 0, "v")
+		if batch, err := w.Next(t.Context()); err != nil || len(batch.Events) != 1 ||
+			time.Since(began) != 0 {
+			t.Fatalf("%+v, %v after %v", batch, err, time.Since(began))
+		}
+		synctest.Wait() // nothing is announced now
+		b.hold = make(chan struct{})
+		var last mvcc.Revision
+		for i := range 10 {
+			last = put(t, writer, mvcc.Key(fmt.Sprint("k/", i)), 0, "v")
+			synctest.Wait()
+		}
+		closed := make(chan error)
+		go func() { closed <- writer.Close() }()
+		synctest.Wait()
+		close(b.hold)
+		if err := <-closed; err != nil {
+			t.Fatal(err)
+		}
+		if got, want := fmt.Sprint(b.told()), fmt.Sprint([]mvcc.Revision{2, 3, last}); got != want {
+			t.Errorf("announced were %s, want %s", got, want)
+		}
+	})
+}
+
+// TestAnnouncementIsLost: a write whose announcement fails is committed, and a poll finds it.
+func TestAnnouncementIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, writer, listener := announcers(t)
+		defer listener.Close()
+		defer writer.Close()
+		b.fails = mvcc.Errorf(mvcc.Unavailable, "the queue is full")
+		w, err := listener.Watch(t.Context(), mvcc.WatchOptions{Prefix: "k/", After: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		began := time.Now()
+		put(t, writer, "k/a", 0, "v")
+		if batch, err := w.Next(t.Context()); err != nil || len(batch.Events) != 1 ||
+			time.Since(began) > 2*time.Second {
+			t.Fatalf("%+v, %v after %v", batch, err, time.Since(began))
+		}
+		synctest.Wait()
+		if told := b.told(); len(told) != 1 {
+			t.Errorf("announced were %v", told)
+		}
+	})
+}
+
+// TestFenceIsAnnounced: other processes hear of a fence.
+func TestFenceIsAnnounced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, writer, listener := announcers(t)
+		defer listener.Close()
+		defer writer.Close()
+		revision, err := writer.Fence(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if told := b.told(); len(told) != 1 || told[0] != revision {
+			t.Errorf("announced were %v, want %d", told, revision)
+		}
+	})
+}
