@@ -71,10 +71,9 @@
 // only when compaction has passed what the group had seen, and such a group is refused for that
 // ([ForgetAborted]). A process that was overtaken so, as after a long pause, reads where the
 // history stands and tries the mutations in another group. If compaction has removed the evidence,
-// the answer is [ErrUnknownOutcome]. The same holds if the database does not answer in time. One
-// case is not covered. Rows that are found by the token may be visible and not durable yet: in
-// MariaDB, in MySQL without a binary log, and on a primary that waits for a standby. If the machine
-// fails then, a writer was told of a commit that is lost.
+// the answer is [ErrUnknownOutcome]. The same holds if the database does not answer in time.
+// Rows that are found by the token may be visible and not durable yet, so the transaction that
+// finds them writes a row of its own, and waits until that is durable ([ResolveGroup]).
 //
 // I3 Every watcher sees every event after its start exactly once, in order, or an error.
 //

@@ -18,6 +18,11 @@ func repeatable(ctx context.Context, b Backend, o LockOptions, f func(Tx) error)
 
 // ResolveGroup finds out what became of the group with this token, which was begun after a
 // position, and makes sure that it stays so; see [Resolve].
+//
+// Rows may be visible before they are durable: in MariaDB, in MySQL without a binary log, and on a
+// PostgreSQL that waits for a standby. A transaction that only reads does not wait for that. So one
+// that finds the rows writes as well: its own commit is durable only if all before it is. It
+// records a token that no group has, which the sweep forgets like any other.
 func ResolveGroup(ctx context.Context, b Backend, token Token,
 	after Position) (*Resolution, error) {
 	var r Resolution
@@ -27,8 +32,11 @@ func ResolveGroup(ctx context.Context, b Backend, token Token,
 			return err
 		}
 		var record bool
-		if r, record = Resolve(after, guard, rows); record {
+		switch r, record = Resolve(after, guard, rows); {
+		case record:
 			return tx.Abort(token, after.Revision)
+		case r.Committed:
+			return tx.Abort(newToken(), after.Revision)
 		}
 		return nil
 	})

@@ -1,0 +1,59 @@
+package mvcc_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// TestResolutionIsDurable: a transaction that only reads may see what is not durable yet. One that
+// finds a group's rows writes something, and so is committed only after them.
+func TestResolutionIsDurable(t *testing.T) {
+	everywhere(t, func(t *testing.T, db dbtest.DB) {
+		b := openBackend(t, db)
+		defer b.Close()
+		st, err := b.State(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := &mvcc.Group{Token: mvcc.Token{1}, Seen: st.Head,
+			Mutations: []*mvcc.Mutation{{Key: "/k", Value: []byte("x")}}}
+		if _, err := b.Commit(t.Context(), g); err != nil {
+			t.Fatal(err)
+		}
+		w := &writes{Backend: b}
+		r, err := mvcc.ResolveGroup(t.Context(), w, g.Token, g.Seen)
+		if err != nil || !r.Committed {
+			t.Fatalf("the resolution is %+v, %v", r, err)
+		}
+		if w.n != 1 {
+			t.Errorf("the transaction that found the rows has written %d times, want once", w.n)
+		}
+		// What it wrote ends no group, and is forgotten.
+		if r, err := mvcc.ResolveGroup(t.Context(), b, g.Token, g.Seen); err != nil || r.Aborted {
+			t.Errorf("the second resolution is %+v, %v", r, err)
+		}
+	})
+}
+
+// writes counts the writes of transactions.
+type writes struct {
+	mvcc.Backend
+	n int
+}
+
+func (w *writes) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
+	return w.Backend.Locked(ctx, o, func(tx mvcc.Tx) error { return f(&counting{tx, w}) })
+}
+
+type counting struct {
+	mvcc.Tx
+	writes *writes
+}
+
+func (c *counting) Abort(token mvcc.Token, seen mvcc.Revision) error {
+	c.writes.n++
+	return c.Tx.Abort(token, seen)
+}
