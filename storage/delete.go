@@ -45,7 +45,7 @@ func (s *store) Delete(ctx context.Context, key string, out runtime.Object,
 			continue
 		}
 		revision, err := s.commit(ctx, "delete", mvcc.Mutation{Key: k, Expect: c.state.revision,
-			Delete:    true,
+			Era: c.state.era, Delete: true,
 			PrevValue: c.state.stored, HasPrev: c.state.stored != nil})
 		var conflict *mvcc.ConflictError
 		switch {

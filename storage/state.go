@@ -28,6 +28,8 @@ type state struct {
 	stale bool
 	// confirmed: the database said so. Otherwise it is a suggestion, which may be outdated.
 	confirmed bool
+	// era is that in which the revision was read, or suggested.
+	era mvcc.Era
 }
 
 // change is one run of an update or a deletion. It keeps trying until the database accepts its
@@ -69,7 +71,8 @@ func (c *change) begin(ctx context.Context, suggestion runtime.Object) error {
 	if suggestion == nil {
 		return c.read(ctx)
 	}
-	objects := c.s.objects
+	// A cached object is as good as the caches are now: with an era they all end.
+	era, objects := c.s.mvcc.Era(), c.s.objects
 	revision, err := objects.versioner.ObjectResourceVersion(suggestion)
 	if err != nil {
 		return fmt.Errorf("the cached object has no usable resourceVersion: %w", err)
@@ -85,7 +88,7 @@ func (c *change) begin(ctx context.Context, suggestion runtime.Object) error {
 	if err := objects.versioner.UpdateObject(suggestion, revision); err != nil {
 		klog.ErrorS(err, "A cached object does not take its resourceVersion", "key", string(c.key))
 	}
-	c.state = state{object: suggestion, revision: mvcc.Revision(revision), data: data}
+	c.state = state{object: suggestion, revision: mvcc.Revision(revision), data: data, era: era}
 	return nil
 }
 
@@ -93,12 +96,13 @@ func (c *change) begin(ctx context.Context, suggestion runtime.Object) error {
 // what the change began with.
 func (c *change) takeLeft(ctx context.Context) bool {
 	left := c.turn.left()
-	if left == nil || left.Revision <= c.state.revision {
+	if left == nil || left.kv.Revision <= c.state.revision {
 		return false
 	}
 	before := c.state
-	c.state = state{object: newLike(c.kind), revision: left.Revision, stored: left.Value}
-	if err := c.decode(ctx, left); err != nil {
+	c.state = state{object: newLike(c.kind), revision: left.kv.Revision, stored: left.kv.Value,
+		era: left.era}
+	if err := c.decode(ctx, &left.kv); err != nil {
 		c.state = before
 		return false
 	}
@@ -107,6 +111,7 @@ func (c *change) takeLeft(ctx context.Context) bool {
 
 // read takes what the database holds.
 func (c *change) read(ctx context.Context) error {
+	era := c.s.mvcc.Era()
 	kv, _, err := c.s.read(ctx, c.key)
 	if err != nil {
 		return err
@@ -115,7 +120,7 @@ func (c *change) read(ctx context.Context) error {
 		return c.absent()
 	}
 	c.state = state{object: newLike(c.kind), revision: kv.Revision, stored: kv.Value,
-		confirmed: true}
+		confirmed: true, era: era}
 	err = c.decode(ctx, kv)
 	if !c.onlyCorrupt {
 		return err

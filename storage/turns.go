@@ -27,7 +27,13 @@ type queuedKey struct {
 	taken chan struct{} // capacity 1
 	users int
 	// left is what the last one has written. Whoever has the turn may read and write it.
-	left *mvcc.KeyValue
+	left *written
+}
+
+// written is what a writer has written, and the era in which it began to.
+type written struct {
+	kv  mvcc.KeyValue
+	era mvcc.Era
 }
 
 // turn is a writer's place in the line.
@@ -81,7 +87,7 @@ func (t *turns) line(ctx context.Context, key mvcc.Key, begin bool) *turn {
 }
 
 // left returns what the one before has written, nil if that is not known.
-func (t *turn) left() *mvcc.KeyValue {
+func (t *turn) left() *written {
 	if t == nil || !t.has {
 		return nil
 	}
@@ -89,9 +95,9 @@ func (t *turn) left() *mvcc.KeyValue {
 }
 
 // leave leaves what was written to the next one; nil if there is nothing.
-func (t *turn) leave(kv *mvcc.KeyValue) {
+func (t *turn) leave(w *written) {
 	if t != nil && t.has {
-		t.queue.left = kv
+		t.queue.left = w
 	}
 }
 

@@ -62,13 +62,14 @@ func (s *store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Ob
 		}
 		span.AddEvent("serialized", traceLen(stored))
 		revision, err := s.commit(ctx, "update", mvcc.Mutation{Key: k, Expect: c.state.revision,
-			Value: stored, TTL: ttl,
+			Era: c.state.era, Value: stored, TTL: ttl,
 			PrevValue: c.state.stored, HasPrev: c.state.stored != nil})
 		var conflict *mvcc.ConflictError
 		switch {
 		case err == nil:
 			span.AddEvent("committed")
-			c.turn.leave(&mvcc.KeyValue{Key: k, Revision: revision, Value: stored})
+			c.turn.leave(&written{era: c.state.era,
+				kv: mvcc.KeyValue{Key: k, Revision: revision, Value: stored}})
 			return s.objects.decodeInto(data, out, revision)
 		case errors.As(err, &conflict):
 			if err := c.lost(ctx, conflict); err != nil {

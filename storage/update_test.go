@@ -264,15 +264,15 @@ func TestTurns(t *testing.T) {
 		wg.Go(func() {
 			second := turns.take(t.Context(), "k")
 			order = append(order, "second")
-			if kv := second.left(); kv == nil || kv.Revision != 7 {
-				t.Errorf("the first has left %v to the second", kv)
+			if w := second.left(); w == nil || w.kv.Revision != 7 {
+				t.Errorf("the first has left %v to the second", w)
 			}
 			second.giveBack()
 		})
 		synctest.Wait()
 		order = append(order, "first")
-		first.leave(&mvcc.KeyValue{Revision: 7})
-		impatient.leave(&mvcc.KeyValue{Revision: 6}) // it never had the turn
+		first.leave(&written{kv: mvcc.KeyValue{Revision: 7}})
+		impatient.leave(&written{kv: mvcc.KeyValue{Revision: 6}}) // it never had the turn
 		first.giveBack()
 		wg.Wait()
 		if len(order) != 2 || order[0] != "first" {

@@ -98,13 +98,13 @@ func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
 	now := r.time(5)
 	st := mvcc.State{Head: before, Compacted: r.revision(1), Swept: r.revision(2), Writable: true,
 		Now: now}
-	if err := mvcc.Refusal(g, st, r.bool(6), r.bool(7)); err != nil {
+	if err := mvcc.Refusal(g, st, r.bool(6), r.bool(7), r.bool(8)); err != nil {
 		return nil, err
 	}
 	var columns [4][][]byte
 	for i := range columns {
 		var err error
-		if columns[i], err = r.array(8+i, n); err != nil {
+		if columns[i], err = r.array(9+i, n); err != nil {
 			return nil, mvcc.Errorf(mvcc.Unknown, "PostgreSQL's answer to a commit cannot be "+
 				"read: %w", err)
 		}

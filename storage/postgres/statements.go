@@ -251,8 +251,9 @@ FROM rowkeeper_store WHERE id = 1 FOR UPDATE`
 //
 //   - guard: the group's token is not recorded as aborted (primary key), and the database is the
 //     one that was seen: the same epoch, a head that is not lower, and at each seen revision
-//     (primary key) the seen token, unless the row is gone and compaction may have removed it.
-//     Where compaction has passed the newest seen revision, nothing is accepted in any case.
+//     (primary key) the seen token. holds also allows a row to be gone if compaction may have
+//     removed it; then nothing is accepted, but the reason is another one. Where compaction has
+//     passed the newest seen revision, nothing is accepted in any case.
 //   - input: each mutation with the key's current revision (primary key of live); 0 if there is
 //     none. The caller has taken out all but the first of the mutations with equal key and
 //     expectation, which could only lose. So of one key's mutations at most one expects the current
@@ -276,12 +277,14 @@ WITH guard AS MATERIALIZED (
     SELECT s.epoch, s.compacted, s.swept, h.revision AS head, h.token AS head_token,
            (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now,
            EXISTS (SELECT FROM rowkeeper_aborted WHERE token = $1::bytea) AS aborted,
-           s.epoch = $2::bigint AND h.revision >= ($3::bigint[])[1] AND NOT EXISTS (
-               SELECT FROM unnest($3::bigint[], $4::bytea[]) AS p (revision, token)
-               LEFT JOIN LATERAL (SELECT token FROM rowkeeper_log WHERE revision = p.revision OFFSET 0) l ON true
-               WHERE NOT coalesce(l.token = p.token, p.revision < s.compacted)) AS seen
+           s.epoch = $2::bigint AND h.revision >= ($3::bigint[])[1] AND p.holds AS holds, p.gone
     FROM rowkeeper_store s
     CROSS JOIN LATERAL (SELECT revision, token FROM rowkeeper_log ORDER BY revision DESC LIMIT 1) h
+    CROSS JOIN LATERAL (
+        SELECT bool_and(coalesce(l.token = p.token, p.revision < s.compacted)) AS holds, bool_or(l.token IS NULL) AS gone
+        FROM unnest($3::bigint[], $4::bytea[]) AS p (revision, token)
+        LEFT JOIN LATERAL (SELECT token FROM rowkeeper_log WHERE revision = p.revision OFFSET 0) l ON true
+    ) p
     WHERE s.id = 1
 ), input AS (
     SELECT m.n, m.key, m.expected, m.deleted, m.value, m.ttl, m.wants_previous,
@@ -295,7 +298,7 @@ WITH guard AS MATERIALIZED (
     ) p ON true
 ), decided AS MATERIALIZED (
     SELECT i.n, i.key, i.expected, i.deleted, i.value, i.wants_previous, i.current, g.now,
-           i.fits AND g.seen AND NOT g.aborted AND g.compacted <= ($3::bigint[])[1] AS accepted,
+           i.fits AND g.holds AND NOT g.gone AND NOT g.aborted AND g.compacted <= ($3::bigint[])[1] AS accepted,
            g.head + count(*) FILTER (WHERE i.fits) OVER (ORDER BY i.n ROWS UNBOUNDED PRECEDING) AS revision,
            i.create_revision,
            CASE WHEN i.ttl > 0 THEN g.now + i.ttl END AS expiry
@@ -313,7 +316,7 @@ WITH guard AS MATERIALIZED (
 ), removed AS (
     DELETE FROM rowkeeper_live l USING decided d WHERE l.key = d.key AND d.accepted AND d.deleted
 )
-SELECT g.epoch, g.compacted, g.swept, g.head, g.head_token, g.now, g.aborted, g.seen,
+SELECT g.epoch, g.compacted, g.swept, g.head, g.head_token, g.now, g.aborted, g.holds, g.gone,
        a.accepted, a.revisions, a.creations, a.previous
 FROM guard g
 CROSS JOIN LATERAL (

@@ -15,6 +15,11 @@ type Revision int64
 // Epoch counts the fences of a database. Positions of different epochs are not comparable.
 type Epoch int64
 
+// Era counts how often a process could not prove that what follows is of the same history as what
+// it had seen: it went over to another epoch, or compaction had removed what it was to read next.
+// Within an era, a revision stands for one content. Valid eras start at 1.
+type Era uint64
+
 // Token marks the log rows of one commit group, 16 random bytes.
 type Token [16]byte
 
@@ -72,6 +77,9 @@ type Mutation struct {
 	Key Key
 	// Expect is the revision that the key must have, 0 if it must not exist.
 	Expect Revision
+	// Era is the era in which Expect was read, 0 for the one in which the mutation comes. In a
+	// later one the mutation is refused.
+	Era Era
 	// Delete removes the key. Expect is not 0 then.
 	Delete bool
 	// Value is the new value, empty for a deletion.
@@ -95,8 +103,8 @@ type Group struct {
 	Seen Position
 	// Earlier are the other positions that this process has seen and has not compared with the log
 	// since then, in order of their revisions: the delivered one, and what reads have told. The
-	// newest one proves nothing of them if the database has lost some in between. Most often there
-	// are none.
+	// newest one proves nothing of them if the database has lost some in between. Their rows have
+	// to be there, too. Most often there are none.
 	Earlier []Position
 	// Mutations are in the order of arrival. A key may occur several times.
 	Mutations []*Mutation

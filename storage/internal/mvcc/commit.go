@@ -53,8 +53,10 @@ func (s *Store) enqueue(ctx context.Context, m Mutation) (*write, error) {
 	}
 	// A previous value is held as long as the group is, and then by the event.
 	bytes := len(m.Key) + len(m.Value) + len(m.PrevValue)
-	w := &write{m: m, epoch: s.hub.position().Epoch, bytes: bytes, arrived: time.Now(),
-		done: make(chan struct{})}
+	w := &write{m: m, bytes: bytes, arrived: time.Now(), done: make(chan struct{})}
+	if w.m.Era == 0 {
+		w.m.Era = s.hub.presentEra()
+	}
 	return w, s.queue.put(ctx, w)
 }
 
@@ -114,9 +116,8 @@ func (s *Store) commitGroup(writes []*write) {
 	deadline := writes[0].arrived.Add(s.cfg.RetryFor)
 	overtaken := false
 	for {
-		seen := s.hub.undecided()
-		epoch := seen[0].Epoch
-		if writes = ofEpoch(writes, epoch); len(writes) == 0 {
+		seen, era := s.hub.undecided()
+		if writes = ofEra(writes, era); len(writes) == 0 {
 			return
 		}
 		newest := len(seen) - 1
@@ -166,13 +167,14 @@ func (s *Store) commitGroup(writes []*write) {
 				answerAll(writes, fenceErr)
 				return
 			}
-			if s.hub.position().Epoch != epoch {
+			if s.hub.presentEra() != era {
 				continue
 			}
 		case Transient, Unavailable, Aborted:
 			if errors.Is(err, ErrOvertaken) {
 				// The process was paused, or follows late. The next group begins at what is read
-				// now, whatever time has passed: compaction does not overtake it twice in a row.
+				// now, whatever time has passed. If that is refused as well, a row that was seen
+				// is gone, and the tailer is about to find that out: a new era begins.
 				_, readErr := s.read(s.commitCtx, s.b.State)
 				if readErr != nil {
 					err = readErr
@@ -198,15 +200,18 @@ func (s *Store) commitGroup(writes []*write) {
 	}
 }
 
-// ofEpoch returns the writes that were queued in the epoch, and answers the others: what they
-// expect may be a revision of the lost history, which another state has in this one.
-func ofEpoch(writes []*write, epoch Epoch) []*write {
-	if !slices.ContainsFunc(writes, func(w *write) bool { return w.epoch != epoch }) {
+// Era returns the present era. Who reads and then writes what it expects asks before it reads.
+func (s *Store) Era() Era { return s.hub.presentEra() }
+
+// ofEra returns the writes of the era, and answers the others: what they expect may be a revision
+// of a lost history, which another state has in this one.
+func ofEra(writes []*write, era Era) []*write {
+	if !slices.ContainsFunc(writes, func(w *write) bool { return w.m.Era != era }) {
 		return writes
 	}
 	var same, others []*write
 	for _, w := range writes {
-		if w.epoch == epoch {
+		if w.m.Era == era {
 			same = append(same, w)
 		} else {
 			others = append(others, w)

@@ -102,13 +102,15 @@
 // I6 Revisions never go backwards, and none is reused for other content. A process keeps every
 // position ([Position]: epoch, revision and token) that an answer has shown to it, until it has
 // compared the position with the log's row. Every commit carries those that are not compared yet,
-// and the backend compares them under the commit lock. A write that was queued in one epoch is
-// refused in another. A head that is lower, another epoch, or another token at a revision means
-// that the database was restored or lost its tail. Then nothing is written, and a fence moves the
-// head at least 2^32 beyond everything seen, with compacted at the marker, so that every older
-// revision answers "compacted". Another epoch is accepted instead only if compacted is 2^31 beyond
-// everything seen there ([Adoptable]). See fence.go for why that holds when several processes fence
-// at once, and when the database is a copy that was fenced elsewhere.
+// and the backend compares them under the commit lock. If compaction has removed one of the rows,
+// nothing proves that what was read with it is of this history. So a write is refused in another
+// [Era] than the one in which its expectation was read: an era ends with its epoch, or where
+// compaction has overtaken this process. A head that is lower, another epoch, or another token at a
+// revision means that the database was restored or lost its tail. Then nothing is written, and a
+// fence moves the head at least 2^32 beyond everything seen, with compacted at the marker, so that
+// every older revision answers "compacted". Another epoch is accepted instead only if compacted is
+// 2^31 beyond everything seen there ([Adoptable]). See fence.go for why that holds when several
+// processes fence at once, and when the database is a copy that was fenced elsewhere.
 //
 // I7 Bounded growth. Compaction first commits the new boundary and then removes, in small paced
 // batches, the rows that rows up to the boundary replaced. The rows that remain are the live rows

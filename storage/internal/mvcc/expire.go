@@ -84,7 +84,7 @@ func (s *Store) reap(ctx context.Context) (time.Duration, error) {
 	defer s.reaping.release()
 	for {
 		// The damaged keys stay the oldest ones: they must not hide the others.
-		limit := reapBatch + len(s.damaged)
+		limit, era := reapBatch+len(s.damaged), s.hub.presentEra()
 		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 		expired, next, err := s.b.Expired(opCtx, limit)
 		cancel()
@@ -94,7 +94,7 @@ func (s *Store) reap(ctx context.Context) (time.Duration, error) {
 		due, retry := s.due(expired, limit)
 		reaped := 0
 		for left := due; len(left) > 0; {
-			n, done, err := s.reapSome(ctx, left)
+			n, done, err := s.reapSome(ctx, left, era)
 			if err != nil {
 				return 0, err
 			}
@@ -124,7 +124,8 @@ func (s *Store) reap(ctx context.Context) (time.Duration, error) {
 // reapSome deletes the first of the expired keys, as many as ReadBytes allows, and returns how many
 // it has looked at and how many it has deleted. Their values are read here, before the commit lock
 // is taken, so that the committer knows their size and bounds its groups by it.
-func (s *Store) reapSome(ctx context.Context, expired []Expired) (looked, deleted int, err error) {
+func (s *Store) reapSome(ctx context.Context, expired []Expired,
+	era Era) (looked, deleted int, err error) {
 	revisions := make([]Revision, len(expired))
 	for i, e := range expired {
 		revisions[i] = e.Revision
@@ -170,7 +171,7 @@ func (s *Store) reapSome(ctx context.Context, expired []Expired) (looked, delete
 	}
 	writes := make([]*write, 0, len(expired))
 	for _, e := range expired {
-		w, err := s.enqueue(ctx, Mutation{Key: e.Key, Expect: e.Revision, Delete: true,
+		w, err := s.enqueue(ctx, Mutation{Key: e.Key, Expect: e.Revision, Era: era, Delete: true,
 			PrevValue: values[e.Revision].Value, HasPrev: true})
 		if err != nil {
 			return 0, 0, err

@@ -35,7 +35,7 @@ func TestReaperOfDamagedKey(t *testing.T) {
 		var out bytes.Buffer
 		b := &lostKey{}
 		ctx, cancel := context.WithCancel(t.Context())
-		s := &Store{b: b, ctx: ctx, metrics: NewMetrics(),
+		s := &Store{b: b, ctx: ctx, metrics: NewMetrics(), hub: &hub{},
 			log:      slog.New(slog.NewTextHandler(&out, nil)),
 			reapSoon: make(chan time.Duration, 1), damaged: map[Key]damaged{}}
 		s.cfg = s.cfg.withDefaults()

@@ -111,7 +111,7 @@ func (s *Store) refenceLocked(suspect Position, reason string) error {
 	if err != nil {
 		return err
 	}
-	positions := s.hub.undecided()
+	positions, _ := s.hub.undecided()
 	seen := positions[len(positions)-1]
 	st, err := s.b.State(ctx)
 	switch {

@@ -94,6 +94,8 @@ type hub struct {
 	delivered Position
 	// trail is what this process knows of the history, which may be ahead of delivered.
 	trail trail
+	// era is that of delivered and the trail.
+	era Era
 	// compacted is the newest boundary that this process knows of.
 	compacted Revision
 	ring      []*Event
@@ -160,6 +162,7 @@ func (h *hub) skip(st State) {
 
 // startLocked starts to deliver after the end of the trail.
 func (h *hub) startLocked(st State) {
+	h.era++
 	h.delivered = h.trail.delivered()
 	h.compacted = max(h.compacted, st.Compacted)
 	h.ring, h.ringBytes, h.ringStart = nil, 0, h.delivered.Revision
@@ -414,11 +417,17 @@ func (h *hub) newestSeen() Position {
 }
 
 // undecided returns the positions that this process has seen and that are not known to be of one
-// history: the delivered one and all after it, the newest at the end.
-func (h *hub) undecided() []Position {
+// history: the delivered one and all after it, the newest at the end; and their era.
+func (h *hub) undecided() ([]Position, Era) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return append([]Position{h.delivered}, h.trail.ahead...)
+	return append([]Position{h.delivered}, h.trail.ahead...), h.era
+}
+
+func (h *hub) presentEra() Era {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.era
 }
 
 // sawCompacted remembers the boundary.

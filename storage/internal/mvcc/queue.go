@@ -11,8 +11,6 @@ import (
 type write struct {
 	m     Mutation
 	bytes int
-	// epoch is the history that the writer may have read what it expects in.
-	epoch Epoch
 	// arrived is when it came.
 	arrived  time.Time
 	done     chan struct{}

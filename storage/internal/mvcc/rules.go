@@ -23,25 +23,28 @@ type Guard struct {
 //
 // A group whose token is recorded was answered "not done" already. A group that was begun after a
 // position of another history expects revisions that stand for other content in this one (see
-// fence.go). And a group that compaction has overtaken may be one whose token was recorded and
-// forgotten (ForgetAborted).
+// fence.go). If a row that was seen is gone, nothing proves that the history is the same. And a
+// group that compaction has overtaken may be one whose token was recorded and forgotten
+// (ForgetAborted).
 func CheckGroup(g *Group, at Guard) error {
-	holds := g.Seen.in(at.State, at.At)
+	holds, gone := g.Seen.in(at.State, at.At), at.At == (Token{})
 	for i := range g.Earlier {
 		holds = holds && g.Earlier[i].in(at.State, at.Earlier[i])
+		gone = gone || at.Earlier[i] == (Token{})
 	}
-	return Refusal(g, at.State, at.Aborted, holds)
+	return Refusal(g, at.State, at.Aborted, holds, gone)
 }
 
-// ErrOvertaken refuses a group that was begun at a revision below compacted. Nothing was written,
-// and nothing is wrong: the same mutations can be tried at once, in a group that is begun after a
-// read.
-var ErrOvertaken = Errorf(Transient,
-	"compaction has passed the revision at which the group was begun")
+// ErrOvertaken refuses a group that was begun at a revision below compacted, or whose process has
+// seen a row that compaction has removed. Nothing was written, and nothing is wrong. The mutations
+// can be tried in a group that is begun after a read, when this process has read the log up to the
+// head.
+var ErrOvertaken = Errorf(Transient, "compaction has passed what this process had seen when the "+
+	"write was begun, and nothing was written: read again")
 
-// Refusal is the error of a group, nil if there is none: aborted and holds are the two answers that
-// CheckGroup finds in the guard, for a backend whose statement finds them itself.
-func Refusal(g *Group, st State, aborted, holds bool) error {
+// Refusal is the error of a group, nil if there is none: aborted, holds and gone are the answers
+// that CheckGroup finds in the guard, for a backend whose statement finds them itself.
+func Refusal(g *Group, st State, aborted, holds, gone bool) error {
 	switch {
 	case aborted:
 		return Errorf(Aborted, "the group was declared not done before it had the commit lock")
@@ -49,7 +52,7 @@ func Refusal(g *Group, st State, aborted, holds bool) error {
 		return Errorf(Fenced, "the database's history (revision %d in epoch %d) is not the one "+
 			"that this process has seen (up to revision %d in epoch %d)",
 			st.Head.Revision, st.Head.Epoch, g.Seen.Revision, g.Seen.Epoch)
-	case g.Seen.Revision < st.Compacted:
+	case gone, g.Seen.Revision < st.Compacted:
 		return ErrOvertaken
 	}
 	return nil
