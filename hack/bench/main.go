@@ -61,6 +61,8 @@ type options struct {
 	results, dir, out  string
 	bin, root, profile string
 	mysqld             string
+	against            string
+	pairs              int
 	fresh, reportOnly  bool
 	list               bool
 }
@@ -92,11 +94,17 @@ func parse(args []string) (options, error) {
 		"(which cost time: do not use the results)")
 	f.StringVar(&o.mysqld, "mysqld", "", "program of a MySQL server (default the one that is "+
 		"installed)")
+	f.StringVar(&o.against, "against", "", "program of this bench at another commit: compare "+
+		"the two by the CPU time of an operation, and fail if this one needs more")
+	f.IntVar(&o.pairs, "pairs", 15, "how many runs of each program are compared with -against")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	if o.against != "" && (o.lines == "" || o.targets == "" || o.pairs < 6) {
+		return o, errors.New("-against needs -lines, -targets and at least six -pairs")
 	}
 	if o.rounds < 1 || o.duration <= 0 || o.scale <= 0 || o.scale > 1 {
 		return o, errors.New("-rounds and -duration must be positive, -scale above 0 and at most 1")
@@ -105,8 +113,11 @@ func parse(args []string) (options, error) {
 }
 
 func bench(ctx context.Context, o options) (err error) {
-	if o.list {
+	switch {
+	case o.list:
 		return list(os.Stdout)
+	case o.against != "":
+		return compare(ctx, o)
 	}
 	if o.fresh {
 		if err := os.Remove(o.results); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -144,6 +155,12 @@ func bench(ctx context.Context, o options) (err error) {
 	if err := build(ctx, o, plan.Screen, &plan.Template.Programs); err != nil {
 		return err
 	}
+	err = logged(o, &plan, func() error { return plan.Execute(ctx, results) })
+	return errors.Join(err, write(o, results))
+}
+
+// logged runs what starts the plan's processes, and has them log into a file.
+func logged(o options, plan *runner.Plan, run func() error) (err error) {
 	log, err := os.Create(filepath.Join(o.bin, "bench-peers.log"))
 	if err != nil {
 		return err
@@ -151,8 +168,37 @@ func bench(ctx context.Context, o options) (err error) {
 	defer func() { err = errors.Join(err, log.Close()) }()
 	plan.Log = log
 	plan.Screen.Line("the processes' logs are in " + log.Name())
-	err = plan.Execute(ctx, results)
-	return errors.Join(err, write(o, results))
+	return run()
+}
+
+// slower is the ratio of CPU time per operation from which on a commit is slower than another one,
+// if the whole interval of the ratio is above it.
+const slower = 1.03
+
+// compare compares this commit with that of another program of the bench.
+func compare(ctx context.Context, o options) (err error) {
+	plan, err := o.plan()
+	if err != nil {
+		return err
+	}
+	if plan.Dir, err = makeDir(o.dir); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(plan.Dir)) }()
+	var all []runner.Pairs
+	err = logged(o, &plan, func() (err error) {
+		all, err = plan.Compare(ctx, o.against, "cpu", o.pairs)
+		return err
+	})
+	fmt.Printf("CPU time per operation, this commit to the other one, %d pairs: median (95 %% "+
+		"interval)\n", o.pairs)
+	for _, p := range all {
+		fmt.Println(p)
+		if _, low, _ := p.Ratio(); low > slower {
+			err = errors.Join(err, fmt.Errorf("%s on %s is slower than before", p.Line, p.Target))
+		}
+	}
+	return err
 }
 
 // plan chooses lines and targets. A target that is not named but lacks its server program is left

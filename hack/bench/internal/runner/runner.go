@@ -70,7 +70,7 @@ func (p Plan) Execute(ctx context.Context, results *Results) error {
 		title := fmt.Sprintf("[%d/%d] %s, %s, round %d", i+1, len(jobs), job.Line,
 			job.Target, job.Round)
 		began := time.Now()
-		r, err := p.runJob(ctx, job, func(text string) { p.Screen.Progress(title + ": " + text) })
+		r, err := p.runJob(ctx, "", job, func(text string) { p.Screen.Progress(title + ": " + text) })
 		if err != nil {
 			failures = append(failures, fmt.Errorf("%s on %s, round %d: %w", job.Line, job.Target,
 				job.Round, err))
@@ -102,11 +102,13 @@ func summary(r Result) string {
 }
 
 // runJob runs a job in a process of its own, so that nothing is left of the run before: neither
-// memory nor servers nor files.
-func (p Plan) runJob(ctx context.Context, job Job, progress func(string)) (_ *Result, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
+// memory nor servers nor files. The process is of the program, "" for this one.
+func (p Plan) runJob(ctx context.Context, program string, job Job,
+	progress func(string)) (_ *Result, err error) {
+	if program == "" {
+		if program, err = os.Executable(); err != nil {
+			return nil, err
+		}
 	}
 	job.Dir = filepath.Join(p.Dir, fmt.Sprintf("%s-%s-%d", job.Line, job.Target, job.Round))
 	if err := os.Mkdir(job.Dir, 0o755); err != nil {
@@ -114,7 +116,7 @@ func (p Plan) runJob(ctx context.Context, job Job, progress func(string)) (_ *Re
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(job.Dir)) }()
 
-	cmd := exec.Command(self, WorkerCommand)
+	cmd := exec.Command(program, WorkerCommand)
 	cmd.Stderr = p.Log
 	// The process and all servers that it starts are one group, which is ended below, however the
 	// process ends.
