@@ -10,7 +10,7 @@ import (
 // Durability implements [mvcc.Backend]. What is not on the disk is in the operating system's
 // memory, so it is lost with its boot. A store in memory is lost in any case.
 func (b *backend) Durability(ctx context.Context) (d mvcc.Durability, err error) {
-	err = b.readDespiteFence(ctx, b.heads, func(c *sqlite3.Conn) error {
+	err = b.readDespiteFence(ctx, b.heads, func(_ context.Context, c *sqlite3.Conn) error {
 		s, err := c.Prepare(selectBoot)
 		if err != nil {
 			return err

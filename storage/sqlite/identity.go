@@ -9,7 +9,7 @@ import (
 )
 
 func (b *backend) Identity(ctx context.Context) (id mvcc.Identity, err error) {
-	err = b.readDespiteFence(ctx, b.heads, func(c *sqlite3.Conn) error {
+	err = b.readDespiteFence(ctx, b.heads, func(_ context.Context, c *sqlite3.Conn) error {
 		id, err = b.identity(c)
 		id.Actual = b.fingerprint()
 		return err

@@ -12,7 +12,7 @@ func (b *backend) Changed(ctx context.Context) (changed bool, err error) {
 	if b.cfg.memory() {
 		return false, nil
 	}
-	err = b.read(ctx, b.polls, func(c *sqlite3.Conn) error {
+	err = b.read(ctx, b.polls, func(_ context.Context, c *sqlite3.Conn) error {
 		s, err := c.Prepare(dataVersion)
 		if err != nil {
 			return err

@@ -11,21 +11,23 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
-// read runs an operation that only reads, on a connection of the pool.
-func (b *backend) read(ctx context.Context, p *sqlite3.Pool, fn func(*sqlite3.Conn) error) error {
-	return b.readDespiteFence(ctx, p, func(c *sqlite3.Conn) error {
+// read runs an operation that only reads, on a connection of the pool. The context that it gives to
+// the operation ends with the operation's time.
+func (b *backend) read(ctx context.Context, p *sqlite3.Pool,
+	fn func(context.Context, *sqlite3.Conn) error) error {
+	return b.readDespiteFence(ctx, p, func(ctx context.Context, c *sqlite3.Conn) error {
 		if err := b.checkFence(); err != nil {
 			return err
 		}
-		return fn(c)
+		return fn(ctx, c)
 	})
 }
 
 func (b *backend) readDespiteFence(ctx context.Context, p *sqlite3.Pool,
-	fn func(*sqlite3.Conn) error) error {
+	fn func(context.Context, *sqlite3.Conn) error) error {
 	ctx, cancel := b.timeout(ctx)
 	defer cancel()
-	return b.on(ctx, p, fn)
+	return b.on(ctx, p, func(c *sqlite3.Conn) error { return fn(ctx, c) })
 }
 
 // class returns the connections of a class.
@@ -43,7 +45,7 @@ func (b *backend) class(c sqlread.Class) *sqlite3.Pool {
 // Query implements [sqlread.Database].
 func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.Cursor) bool,
 	args ...any) error {
-	return b.read(ctx, b.class(r.Class), func(c *sqlite3.Conn) error {
+	return b.read(ctx, b.class(r.Class), func(ctx context.Context, c *sqlite3.Conn) error {
 		cur := &cursor{}
 		if r.Class != sqlread.Head && r.Class != sqlread.Single {
 			// A read of a single row is over before it could be interrupted; this one may walk over

@@ -4,10 +4,16 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
+
+// endless is a read that never ends.
+var endless = &sqlread.Read{Class: sqlread.List, SQL: `
+	WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
+	SELECT count(*) FROM n WHERE ?1 = 1`}
 
 // TestInterrupt ends a statement that would never end.
 func TestInterrupt(t *testing.T) {
@@ -16,8 +22,6 @@ func TestInterrupt(t *testing.T) {
 		defer b.Close()
 		ctx, cancel := context.WithCancel(context.Background())
 		began := false
-		endless := &sqlread.Read{Class: sqlread.List, SQL: `
-			WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n WHERE ?1 = 1`}
 		err := b.Query(ctx, endless, func(sqlread.Cursor) bool { // it gets the state first
 			began = true
 			cancel()
@@ -35,6 +39,24 @@ func TestInterrupt(t *testing.T) {
 					t.Error(err)
 				}
 			}
+		}
+	}
+}
+
+// TestTimeout: the operation's timeout ends a statement, and not only the wait for a connection.
+func TestTimeout(t *testing.T) {
+	for _, url := range []string{fresh(t), "memory:"} {
+		b := open(t, url).(*backend)
+		defer b.Close()
+		b.opts.Timeout = 20 * time.Millisecond
+		// Without the timeout, this ends it.
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Second,
+			errors.New("the timeout has not ended the statement"))
+		defer cancel()
+		err := b.Query(ctx, endless, func(sqlread.Cursor) bool { return true }, int64(1))
+		oneSentence(t, err, mvcc.Unavailable, "did not answer in time")
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			t.Errorf("%v, %v", err, context.Cause(ctx))
 		}
 	}
 }

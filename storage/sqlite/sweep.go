@@ -65,7 +65,7 @@ func (b *backend) shrink(ctx context.Context) error {
 	}
 	for range shrinkSteps {
 		var pages, free int64
-		err := b.read(ctx, b.tails, func(c *sqlite3.Conn) (err error) {
+		err := b.read(ctx, b.tails, func(_ context.Context, c *sqlite3.Conn) (err error) {
 			pages, free, err = filePages(c)
 			return err
 		})

@@ -91,6 +91,9 @@ func (r *Reader) query(ctx context.Context, q *Read, each func(Cursor) error,
 		return res.state, err
 	case res.err != nil && !errors.Is(res.err, errEnough):
 		return res.state, res.err
+	case !res.found && res.err != nil:
+		return res.state, mvcc.Errorf(mvcc.Unavailable,
+			"cannot %s: %w before the row with the state came", q.What, res.err)
 	case !res.found:
 		return res.state, mvcc.ErrEmptyStore
 	}

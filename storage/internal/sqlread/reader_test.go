@@ -217,6 +217,19 @@ func TestBound(t *testing.T) {
 	}
 }
 
+// TestCutOffBeforeState: rows that reach the bound before the state came do not mean that there is
+// none.
+func TestCutOffBeforeState(t *testing.T) {
+	value := strings.Repeat("v", mvcc.ReadBytes)
+	f := answers(row{columns: []any{"k", int64(1), int64(1), value}}, row{state: writable})
+	_, err := sqlread.NewReader(f, &sqlread.Statements{}, 4).Page(t.Context(),
+		mvcc.PageQuery{Limit: 10})
+	if err == nil || mvcc.ClassOf(err) != mvcc.Unavailable ||
+		err.Error() != "cannot list keys: enough was read before the row with the state came" {
+		t.Errorf("the error is %v", err)
+	}
+}
+
 // TestExpired: the next expiry is told, by rows in any order.
 func TestExpired(t *testing.T) {
 	at := func(key string, expiry int64) row { return row{columns: []any{key, int64(1), expiry}} }
