@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
+	"k8s.io/client-go/rest"
 
 	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 )
@@ -41,8 +44,41 @@ func ApplySecureServing(o *genericoptions.SecureServingOptions, c *genericapiser
 	if err != nil {
 		return err
 	}
-	c.LoopbackClientConfig.Dial = dialUntil(c.DrainedNotify())
+	return shareConnection(c.LoopbackClientConfig, c.DrainedNotify())
+}
+
+// shareConnection makes all clients of the configuration use one connection, which ends when the
+// channel is closed. A function of one's own that dials is not enough: client-go takes it for
+// another one at each client, and each client would have a transport and a connection of its own.
+func shareConnection(c *rest.Config, end <-chan struct{}) error {
+	base := rest.AnonymousClientConfig(c)
+	base.Dial = dialUntil(end)
+	shared, err := rest.TransportFor(base)
+	if err != nil {
+		return fmt.Errorf("cannot make the loopback connection: %w", err)
+	}
+	self, err := url.Parse(c.Host)
+	if err != nil {
+		return fmt.Errorf("cannot make the loopback connection: %w", err)
+	}
+	c.Wrap(func(rt http.RoundTripper) http.RoundTripper {
+		return &loopback{self: self.Host, shared: shared, other: rt}
+	})
 	return nil
+}
+
+// loopback sends requests to the server itself over the shared transport. A webhook that is the
+// service kubernetes has this configuration, too, with another host.
+type loopback struct {
+	self          string
+	shared, other http.RoundTripper
+}
+
+func (l *loopback) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host == l.self {
+		return l.shared.RoundTrip(r)
+	}
+	return l.other.RoundTrip(r)
 }
 
 // dialUntil makes connections that end when the channel is closed. A client over HTTP/2 keeps a

@@ -259,11 +259,15 @@ func (o *StorageOptions) Open(ctx context.Context) (*storage.Database, error) {
 	return storage.Open(ctx, c)
 }
 
+// watchGrace is the default of c.ShutdownWatchTerminationGracePeriod.
+const watchGrace = 10 * time.Second
+
 // ApplyTo makes a server store its objects in the database: it sets c.RESTOptionsGetter, adds the
 // checks, metrics and transformers that belong to it, and lets requests give up half a second
 // before their time is over, so that they can still be answered why. The types of o.Scheme that
-// cannot be encoded in protobuf are answered in JSON, see [LeaveOutProtobuf]. It does not change
-// the options.
+// cannot be encoded in protobuf are answered in JSON, see [LeaveOutProtobuf]. If
+// c.ShutdownWatchTerminationGracePeriod is 0 it becomes ten seconds: a server without one waits for
+// open watches for a minute when it stops. ApplyTo does not change the options.
 func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, db *storage.Database) error {
 	if o == nil {
 		return nil
@@ -272,6 +276,9 @@ func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, db *storage.Databas
 		return err
 	}
 	leaveTimeToAnswer(c)
+	if c.ShutdownWatchTerminationGracePeriod == 0 {
+		c.ShutdownWatchTerminationGracePeriod = watchGrace
+	}
 	if o.Scheme != nil {
 		LeaveOutProtobuf(c, o.Scheme)
 	}
