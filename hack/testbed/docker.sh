@@ -19,8 +19,11 @@ start() {
 	if ! command -v dockerd >/dev/null || ! command -v iptables >/dev/null; then
 		apt-get -qq update
 		DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends docker.io iptables >/dev/null
-		# Newer Debians have the client apart.
-		command -v docker >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends docker-cli >/dev/null
+	fi
+	# Newer Debians have the client apart.
+	if ! command -v docker >/dev/null; then
+		apt-get -qq update
+		DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends docker-cli >/dev/null
 	fi
 	mkdir -p "$state"
 	# An engine that was killed leaves its pid files, and would not start.

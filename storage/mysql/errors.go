@@ -239,9 +239,10 @@ func (b *backend) judge(what string, err error, otherwise mvcc.Class) *mvcc.Erro
 		}
 		return mvcc.Errorf(class, "cannot %s: %w", what, sentence(server))
 	case errors.Is(err, driver.ErrBadConn), errors.Is(err, mysql.ErrInvalidConn):
-		// The driver's own words, such as "driver: bad connection", say no more than this.
-		return mvcc.Errorf(otherwise, "cannot %s: the connection to %s was lost", what,
-			b.server.cfg)
+		// The driver's own words, such as "driver: bad connection", say no more than this: %.0w
+		// wraps its error without them.
+		return mvcc.Errorf(otherwise, "cannot %s: the connection to %s was lost%.0w", what,
+			b.server.cfg, err)
 	default:
 		return mvcc.Errorf(otherwise, "cannot %s: %w", what, err)
 	}

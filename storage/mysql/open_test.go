@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -137,6 +138,9 @@ func TestOpenErrors(t *testing.T) {
 func TestLostConnection(t *testing.T) {
 	const server = "mysql://rk@db.example:3306/rowkeeper"
 	for _, err := range []error{driver.ErrBadConn, gomysql.ErrInvalidConn} {
+		if told := mysql.Judge(server, err); !errors.Is(told, err) {
+			t.Errorf("%q does not wrap %q", told, err)
+		}
 		for _, told := range []error{mysql.Judge(server, err), mysql.ConnectError(server, err)} {
 			wantClass(t, told, mvcc.Unavailable)
 			if !strings.Contains(told.Error(), "db.example") ||
