@@ -904,7 +904,7 @@ func TestRestoreOfWhatNoDatabaseHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	for revision := range mvcc.Revision(2) {
-		if err := w.Write(&mvcc.Record{Key: "/twice", Revision: 3 + revision, Create: 3,
+		if err := w.Write(&mvcc.Record{Key: "/twice", Revision: 3 + revision, Create: 3, Version: 1,
 			Value: []byte("v")}); err != nil {
 			t.Fatal(err)
 		}

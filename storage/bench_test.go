@@ -376,7 +376,8 @@ func synthetic(b *testing.B, n int) []byte {
 	for i := range n {
 		r := mvcc.Revision(i + 2)
 		if err := w.Write(&mvcc.Record{Key: mvcc.Key(fmt.Sprintf("/registry/%016x",
-			uint64(i)*0x9e3779b97f4a7c15)), Revision: r, Create: r, Value: value}); err != nil {
+			uint64(i)*0x9e3779b97f4a7c15)), Revision: r, Create: r, Version: 1,
+			Value: value}); err != nil {
 			b.Fatal(err)
 		}
 	}

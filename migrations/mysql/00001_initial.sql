@@ -14,6 +14,8 @@ CREATE TABLE IF NOT EXISTS rowkeeper_log (
     `key`           VARBINARY(1024) NOT NULL,
     prev_revision   BIGINT          NOT NULL,
     create_revision BIGINT          NOT NULL,
+    version         BIGINT          NOT NULL,
+    lease           BIGINT          NOT NULL,
     token           BINARY(16)      NOT NULL,
     time            BIGINT          NOT NULL COMMENT 'microseconds since 1970, UTC',
     deleted         BOOLEAN         NOT NULL,
@@ -26,6 +28,8 @@ CREATE TABLE IF NOT EXISTS rowkeeper_live (
     `key`           VARBINARY(1024) NOT NULL PRIMARY KEY,
     revision        BIGINT          NOT NULL,
     create_revision BIGINT          NOT NULL,
+    version         BIGINT          NOT NULL,
+    lease           BIGINT          NOT NULL,
     expiry          BIGINT          COMMENT 'microseconds since 1970, UTC',
     INDEX rowkeeper_live_expiry (expiry)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
@@ -49,8 +53,8 @@ CREATE TABLE IF NOT EXISTS rowkeeper_aborted (
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The first marker: an empty store is at revision 1. A UUID is used as 16 unique bytes, since MariaDB has RANDOM_BYTES only from 10.10 on.
-INSERT INTO rowkeeper_log (revision, `key`, prev_revision, create_revision, token, time, deleted, value)
-SELECT 1, '', 0, 0, UNHEX(REPLACE(UUID(), '-', '')), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TRUE, NULL
+INSERT INTO rowkeeper_log (revision, `key`, prev_revision, create_revision, version, lease, token, time, deleted, value)
+SELECT 1, '', 0, 0, 0, 0, UNHEX(REPLACE(UUID(), '-', '')), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TRUE, NULL
 FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM rowkeeper_log);
 
 INSERT INTO rowkeeper_store (id, identity, epoch, fingerprint, compacted, swept, oldest_writer)

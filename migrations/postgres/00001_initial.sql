@@ -6,6 +6,8 @@ CREATE TABLE rowkeeper_log (
     revision        bigint  NOT NULL PRIMARY KEY,
     prev_revision   bigint  NOT NULL,
     create_revision bigint  NOT NULL,
+    version         bigint  NOT NULL,
+    lease           bigint  NOT NULL,
     time            bigint  NOT NULL,
     deleted         boolean NOT NULL,
     key             bytea   NOT NULL,
@@ -32,6 +34,8 @@ ALTER TABLE rowkeeper_log ALTER COLUMN key SET STORAGE MAIN, ALTER COLUMN token 
 CREATE TABLE rowkeeper_live (
     revision        bigint NOT NULL,
     create_revision bigint NOT NULL,
+    version         bigint NOT NULL,
+    lease           bigint NOT NULL,
     expiry          bigint,
     key             bytea  NOT NULL PRIMARY KEY
 ) WITH (
@@ -67,5 +71,5 @@ INSERT INTO rowkeeper_store (id, epoch, compacted, swept, oldest_writer, identit
 VALUES (1, 1, 0, 0, 1, replace(gen_random_uuid()::text, '-', ''));
 
 -- The first marker: an empty store is at revision 1.
-INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token)
-VALUES (1, 0, 0, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, true, '', uuid_send(gen_random_uuid()));
+INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, version, lease, time, deleted, key, token)
+VALUES (1, 0, 0, 0, 0, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, true, '', uuid_send(gen_random_uuid()));

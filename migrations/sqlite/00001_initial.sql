@@ -10,6 +10,8 @@ CREATE TABLE rowkeeper_log (
     key             BLOB    NOT NULL,
     prev_revision   INTEGER NOT NULL,
     create_revision INTEGER NOT NULL,
+    version         INTEGER NOT NULL,
+    lease           INTEGER NOT NULL,
     token           BLOB    NOT NULL,
     time            INTEGER NOT NULL,
     deleted         INTEGER NOT NULL,
@@ -21,6 +23,8 @@ CREATE TABLE rowkeeper_live (
     key             BLOB    NOT NULL PRIMARY KEY,
     revision        INTEGER NOT NULL,
     create_revision INTEGER NOT NULL,
+    version         INTEGER NOT NULL,
+    lease           INTEGER NOT NULL,
     expiry          INTEGER
 ) STRICT, WITHOUT ROWID;
 
@@ -47,5 +51,5 @@ INSERT INTO rowkeeper_store (id, identity, epoch, fingerprint, compacted, swept,
 VALUES (1, lower(hex(randomblob(16))), 1, NULL, 0, 0, 1);
 
 -- The first marker: an empty store is at revision 1.
-INSERT INTO rowkeeper_log (revision, key, prev_revision, create_revision, token, time, deleted, value)
-VALUES (1, x'', 0, 0, randomblob(16), CAST(unixepoch('subsec') * 1000000 AS INTEGER), 1, NULL);
+INSERT INTO rowkeeper_log (revision, key, prev_revision, create_revision, version, lease, token, time, deleted, value)
+VALUES (1, x'', 0, 0, 0, 0, randomblob(16), CAST(unixepoch('subsec') * 1000000 AS INTEGER), 1, NULL);

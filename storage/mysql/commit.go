@@ -44,12 +44,10 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 		res = &mvcc.GroupResult{Before: guard.State.Head, State: guard.State, Time: guard.State.Now,
 			LockWait: lockWait}
 		res.Outcomes, n = mvcc.Decide(g.Mutations, guard.State.Head.Revision,
-			func(k mvcc.Key) (revision, create mvcc.Revision) {
-				c := current[k]
-				return c.revision, c.create
-			}, func(i int) error {
+			func(k mvcc.Key) mvcc.Current { return current[k] },
+			func(i int, at mvcc.Current) error {
 				if m := g.Mutations[i]; m.Delete && !m.HasPrev && lost[m.Key] {
-					return lostValue(m)
+					return lostValue(m.Key, at.Revision)
 				}
 				return nil
 			})
@@ -98,10 +96,7 @@ func (a *answers) tokens(positions []mvcc.Position) ([]mvcc.Token, error) {
 	return tokens, err
 }
 
-// current is where a key is before a group.
-type current struct{ revision, create mvcc.Revision }
-
-// askLive asks for the current revisions of the mutations' keys.
+// askLive asks where the mutations' keys are.
 func (t *text) askLive(mutations []*mvcc.Mutation) {
 	keys := make([]mvcc.Key, len(mutations))
 	for i, m := range mutations {
@@ -110,10 +105,11 @@ func (t *text) askLive(mutations []*mvcc.Mutation) {
 	t.statement(selectLive, keyList(keys))
 }
 
-func (a *answers) live(n int) (map[mvcc.Key]current, error) {
-	found := make(map[mvcc.Key]current, n)
-	err := a.each(3, func(r row) error {
-		found[r.key(0)] = current{r.revision(1), r.revision(2)}
+func (a *answers) live(n int) (map[mvcc.Key]mvcc.Current, error) {
+	found := make(map[mvcc.Key]mvcc.Current, n)
+	err := a.each(5, func(r row) error {
+		found[r.key(0)] = mvcc.Current{Revision: r.revision(1), Create: r.revision(2),
+			Version: r.int(3), Lease: mvcc.Lease(r.int(4))}
 		return nil
 	})
 	return found, err
@@ -144,8 +140,8 @@ func (a *answers) lost(asked bool) (map[mvcc.Key]bool, error) {
 }
 
 // lostValue refuses one deletion, and not its group.
-func lostValue(m *mvcc.Mutation) error {
-	lost := mvcc.LostValue(m.Key, m.Expect)
+func lostValue(key mvcc.Key, at mvcc.Revision) error {
+	lost := mvcc.LostValue(key, at)
 	return mvcc.Errorf(mvcc.Data, "%w", lost)
 }
 
@@ -166,7 +162,7 @@ func removedBy(g *mvcc.Group, outcomes []mvcc.Outcome) map[mvcc.Revision]*mvcc.O
 	removed := map[mvcc.Revision]*mvcc.Outcome{}
 	for m, o := range accepted(g, outcomes) {
 		if m.Delete && !m.HasPrev {
-			removed[m.Expect] = o
+			removed[o.Prev] = o
 		}
 	}
 	return removed
@@ -227,7 +223,7 @@ func (b *backend) writeGroup(t *text, g *mvcc.Group, res *mvcc.GroupResult,
 			t.statement(replaceLive)
 		}
 		t.comma(&n)
-		t.liveRow(m.Key, o.Revision, o.Create, m.Expiry(res.Time))
+		t.liveRow(m.Key, o, m.Expiry(res.Time))
 	}
 	var gone []mvcc.Key
 	for m := range accepted(g, res.Outcomes) {
@@ -248,9 +244,13 @@ func (t *text) logRow(m *mvcc.Mutation, o *mvcc.Outcome, token mvcc.Token, now t
 	t.WriteByte(',')
 	t.binary([]byte(m.Key))
 	t.WriteByte(',')
-	t.int(int64(m.Expect))
+	t.int(int64(o.Prev))
 	t.WriteByte(',')
 	t.int(int64(o.Create))
+	t.WriteByte(',')
+	t.int(o.Version)
+	t.WriteByte(',')
+	t.int(int64(o.Lease))
 	t.WriteByte(',')
 	t.hex(token[:])
 	t.WriteByte(',')
@@ -265,13 +265,17 @@ func (t *text) logRow(m *mvcc.Mutation, o *mvcc.Outcome, token mvcc.Token, now t
 }
 
 // liveRow writes the values of replaceLive and insertLive. The expiry 0 means never.
-func (t *text) liveRow(key mvcc.Key, revision, create mvcc.Revision, expiry int64) {
+func (t *text) liveRow(key mvcc.Key, o *mvcc.Outcome, expiry int64) {
 	t.WriteByte('(')
 	t.binary([]byte(key))
 	t.WriteByte(',')
-	t.int(int64(revision))
+	t.int(int64(o.Revision))
 	t.WriteByte(',')
-	t.int(int64(create))
+	t.int(int64(o.Create))
+	t.WriteByte(',')
+	t.int(o.Version)
+	t.WriteByte(',')
+	t.int(int64(o.Lease))
 	t.WriteByte(',')
 	if expiry != 0 {
 		t.int(expiry)

@@ -64,7 +64,8 @@ func LargestGroup(l mvcc.Limits, g *mvcc.Group) (first, second int) {
 	res := &mvcc.GroupResult{}
 	res.Outcomes = make([]mvcc.Outcome, len(g.Mutations))
 	for i := range res.Outcomes {
-		res.Outcomes[i] = mvcc.Outcome{Accepted: true, Revision: 1 << 62, Create: 1 << 62}
+		res.Outcomes[i] = mvcc.Outcome{Accepted: true, Revision: 1 << 62, Prev: 1 << 62,
+			Create: 1 << 62, Version: 1 << 62, Lease: 1 << 62}
 	}
 	b.writeGroup(&two, g, res, removedBy(g, res.Outcomes))
 	return one.Len(), two.Len()

@@ -125,10 +125,11 @@ func (t *tx) Group(token mvcc.Token,
 		if g, err = t.b.readGuard(a); err != nil {
 			return err
 		}
-		return a.each(7, func(r row) error {
+		return a.each(9, func(r row) error {
 			rows = append(rows, mvcc.Row{Revision: r.revision(0), Key: r.key(1),
-				Prev: r.revision(2), Create: r.revision(3),
-				Token: r.token(4), Time: r.time(5), Deleted: r.int(6) != 0})
+				Prev: r.revision(2), Create: r.revision(3), Version: r.int(4),
+				Lease: mvcc.Lease(r.int(5)), Token: r.token(6), Time: r.time(7),
+				Deleted: r.int(8) != 0})
 			return nil
 		})
 	})
@@ -211,16 +212,20 @@ func (w *importer) flush() error {
 	t.Grow(statementBytes + len(w.records)*rowBytes + w.bytes + w.bytes/8)
 	n := 0
 	t.statement(insertLog)
+	outcome := func(r *mvcc.Record) *mvcc.Outcome {
+		return &mvcc.Outcome{Revision: r.Revision, Create: r.Create, Version: r.Version,
+			Lease: r.Lease}
+	}
 	for _, r := range w.records {
 		m := mvcc.Mutation{Key: r.Key, Value: r.Value}
 		t.comma(&n)
-		t.logRow(&m, &mvcc.Outcome{Revision: r.Revision, Create: r.Create}, w.token, w.tx.state.Now)
+		t.logRow(&m, outcome(&r), w.token, w.tx.state.Now)
 	}
 	n = 0
 	t.statement(insertLive)
 	for _, r := range w.records {
 		t.comma(&n)
-		t.liveRow(r.Key, r.Revision, r.Create, r.Expiry)
+		t.liveRow(r.Key, outcome(&r), r.Expiry)
 	}
 	clear(w.records)
 	w.records, w.bytes = w.records[:0], 0

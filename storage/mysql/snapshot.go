@@ -93,9 +93,9 @@ func (v *view) Records(each func(*mvcc.Record) error) error {
 	}
 	defer rows.Close()
 	var callers error
-	err = eachRow(rows, 5, func(r row) error {
+	err = eachRow(rows, 7, func(r row) error {
 		callers = each(&mvcc.Record{Revision: r.revision(0), Key: r.key(1), Create: r.revision(2),
-			Expiry: r.int(3), Value: r.value(4)})
+			Version: r.int(3), Lease: mvcc.Lease(r.int(4)), Expiry: r.int(5), Value: r.value(6)})
 		if callers != nil {
 			stop() // the other rows, however many, are not waited for
 		}

@@ -50,13 +50,14 @@ WHERE s.id = 1`
 // the revision NULL.
 const selectTail = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
  FROM rowkeeper_store s
  JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
  WHERE s.id = 1)
 UNION ALL
 (SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        g.revision, g.key, g.prev_revision, g.create_revision, g.token, g.time, g.deleted, g.value, p.revision IS NOT NULL, p.value
+        g.revision, g.key, g.prev_revision, g.create_revision, g.version, g.lease, g.token, g.time, g.deleted, g.value,
+        p.revision IS NOT NULL, p.lease, p.value
  FROM rowkeeper_log g FORCE INDEX (PRIMARY)
  LEFT JOIN rowkeeper_log p FORCE INDEX (PRIMARY) ON p.revision = IF(g.deleted OR ?, g.prev_revision, NULL)
  WHERE g.revision >= ?
@@ -67,7 +68,7 @@ UNION ALL
 // in it.
 const selectKey = `
 SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       l.revision, l.create_revision, g.prev_revision, g.token, g.time, g.value
+       l.revision, l.create_revision, l.version, l.lease, g.prev_revision, g.token, g.time, g.value
 FROM rowkeeper_store s
 JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
 LEFT JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.key = ?
@@ -77,13 +78,13 @@ WHERE s.id = 1`
 // selectKeys reads several keys in the same way. The list of keys stands for %s.
 const selectKeys = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        NULL, NULL, NULL, NULL
+        NULL, NULL, NULL, NULL, NULL, NULL
  FROM rowkeeper_store s
  JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
  WHERE s.id = 1)
 UNION ALL
 (SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        l.key, l.revision, l.create_revision, g.value
+        l.key, l.revision, l.create_revision, l.version, l.lease, g.value
  FROM rowkeeper_live l FORCE INDEX (PRIMARY)
  LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.revision = l.revision
  WHERE l.key IN (%s))`
@@ -92,13 +93,13 @@ UNION ALL
 // live, which the limit ends early.
 const selectPage = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        NULL, NULL, NULL, NULL
+        NULL, NULL, NULL, NULL, NULL, NULL
  FROM rowkeeper_store s
  JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
  WHERE s.id = 1)
 UNION ALL
 (SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        l.key, l.revision, l.create_revision, g.value
+        l.key, l.revision, l.create_revision, l.version, l.lease, g.value
  FROM rowkeeper_live l FORCE INDEX (PRIMARY)
  LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.revision = l.revision
  WHERE l.key >= ? AND l.key < ? AND l.revision <= ?
@@ -108,13 +109,13 @@ UNION ALL
 // selectPageKeys reads the same without values.
 const selectPageKeys = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        NULL, NULL, NULL
+        NULL, NULL, NULL, NULL, NULL
  FROM rowkeeper_store s
  JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
  WHERE s.id = 1)
 UNION ALL
 (SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        l.key, l.revision, l.create_revision
+        l.key, l.revision, l.create_revision, l.version, l.lease
  FROM rowkeeper_live l FORCE INDEX (PRIMARY)
  WHERE l.key >= ? AND l.key < ? AND l.revision <= ?
  ORDER BY l.key
@@ -137,13 +138,13 @@ UNION ALL
 // selectValues reads log rows by primary key. The list of revisions stands for %s; it is not empty.
 const selectValues = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        NULL, NULL, NULL, NULL
+        NULL, NULL, NULL, NULL, NULL, NULL
  FROM rowkeeper_store s
  JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
  WHERE s.id = 1)
 UNION ALL
 (SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        g.key, g.revision, g.create_revision, g.value
+        g.key, g.revision, g.create_revision, g.version, g.lease, g.value
  FROM rowkeeper_log g FORCE INDEX (PRIMARY)
  WHERE g.revision IN (%s))`
 
@@ -293,7 +294,7 @@ WHERE g.revision IN (%s)`
 
 // selectLive reads the current revisions of keys, by primary key.
 const selectLive = `
-SELECT l.key, l.revision, l.create_revision
+SELECT l.key, l.revision, l.create_revision, l.version, l.lease
 FROM rowkeeper_live l FORCE INDEX (PRIMARY)
 WHERE l.key IN (%s)`
 
@@ -313,14 +314,14 @@ WHERE g.revision IN (%s)`
 // insertLog is followed by rows.
 const insertLog = `
 INSERT INTO rowkeeper_log
-       (revision, rowkeeper_log.key, prev_revision, create_revision, token, time, deleted, value)
+       (revision, rowkeeper_log.key, prev_revision, create_revision, version, lease, token, time, deleted, value)
 VALUES `
 
 // replaceLive is followed by rows. InnoDB updates a row that is there in place, and leaves the
 // index on expiry alone where expiry stays the same.
 const replaceLive = `
 REPLACE INTO rowkeeper_live
-       (rowkeeper_live.key, revision, create_revision, expiry)
+       (rowkeeper_live.key, revision, create_revision, version, lease, expiry)
 VALUES `
 
 // deleteLive deletes keys by primary key. The rows of keys stand for %s.
@@ -338,7 +339,7 @@ WHERE s.id = 1`
 // selectByToken reads a group's rows without their values, by primary key range from where the
 // group began.
 const selectByToken = `
-SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.token, g.time, g.deleted
+SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.version, g.lease, g.token, g.time, g.deleted
 FROM rowkeeper_log g FORCE INDEX (PRIMARY)
 WHERE g.revision > %d AND g.token = x'%x'
 ORDER BY g.revision`
@@ -377,8 +378,8 @@ WHERE seen < %d`
 
 const insertMarker = `
 INSERT INTO rowkeeper_log
-       (revision, rowkeeper_log.key, prev_revision, create_revision, token, time, deleted, value)
-VALUES (%d, '', 0, 0, x'%x', %d, 1, NULL)`
+       (revision, rowkeeper_log.key, prev_revision, create_revision, version, lease, token, time, deleted, value)
+VALUES (%d, '', 0, 0, 0, 0, x'%x', %d, 1, NULL)`
 
 const updateEpoch = `
 UPDATE rowkeeper_store s
@@ -412,7 +413,7 @@ DELETE FROM rowkeeper_log`
 // insertLive is followed by rows. Unlike replaceLive, it refuses a key that is there.
 const insertLive = `
 INSERT INTO rowkeeper_live
-       (rowkeeper_live.key, revision, create_revision, expiry)
+       (rowkeeper_live.key, revision, create_revision, version, lease, expiry)
 VALUES `
 
 // setExportIsolation and startSnapshot begin a transaction whose reads are all of one snapshot,
@@ -429,7 +430,7 @@ FROM rowkeeper_live l`
 // selectRecords walks the log by its primary key, which is the order that is asked for, and finds
 // by the primary key of live which of its rows are live.
 const selectRecords = `
-SELECT g.revision, l.key, l.create_revision, COALESCE(l.expiry, 0), g.value
+SELECT g.revision, l.key, l.create_revision, l.version, l.lease, COALESCE(l.expiry, 0), g.value
 FROM rowkeeper_log g FORCE INDEX (PRIMARY)
 STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.key = g.key AND l.revision = g.revision
 WHERE g.revision > 0

@@ -21,9 +21,9 @@ func fill(tb testing.TB, db *sql.DB) (keys int64) {
 	const number = `(SELECT a.n + 10*b.n + 100*c.n + 1000*d.n + 10000*e.n AS n FROM ` +
 		digits + ` a, ` + digits + ` b, ` + digits + ` c, ` + digits + ` d, ` + digits + ` e)`
 	exec(tb, db,
-		`INSERT INTO rowkeeper_log SELECT 2+n, CONCAT('/registry/', LPAD(n MOD 50000, 8, '0')), IF(n < 50000, 0, n-49998), 2 + n MOD 50000,
+		`INSERT INTO rowkeeper_log SELECT 2+n, CONCAT('/registry/', LPAD(n MOD 50000, 8, '0')), IF(n < 50000, 0, n-49998), 2 + n MOD 50000, 1, 0,
 			UNHEX(LPAD(HEX(n DIV 10 + 1), 32, '0')), 1700000000000000 + n, 0, REPEAT('v', 300) FROM `+number+` numbers ORDER BY n`,
-		`INSERT INTO rowkeeper_live SELECT g.key, g.revision, g.create_revision, IF(g.revision MOD 100 = 0, 4000000000000000 - g.revision, NULL)
+		`INSERT INTO rowkeeper_live SELECT g.key, g.revision, g.create_revision, g.version, g.lease, IF(g.revision MOD 100 = 0, 4000000000000000 - g.revision, NULL)
 			FROM rowkeeper_log g WHERE g.revision >= 50002`,
 		`UPDATE rowkeeper_store SET compacted = 60000, swept = 50000`)
 	return 50_000

@@ -33,7 +33,7 @@ func TestSweepOvertakenByImport(t *testing.T) {
 		if _, err := mvcc.RaiseCompacted(ctx, sweeper, st.Head.Revision); err != nil {
 			t.Fatal(err)
 		}
-		restored := mvcc.Record{Key: "restored", Revision: 2, Create: 2, Value: []byte("v")}
+		restored := mvcc.Record{Key: "restored", Revision: 2, Create: 2, Version: 1, Value: []byte("v")}
 		overtaken := mysql.Overtaken{Backend: sweeper, Meanwhile: func() {
 			_, err := (&mvcc.Import{
 				Head: st.Head.Revision, Replace: true, Token: token(),

@@ -14,7 +14,8 @@ import (
 func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
 	in := newInput(g)
 	o, err := b.transact(ctx, commitLock, commitGroup, g.Token[:], int64(g.Seen.Epoch), in.seen,
-		in.seenTokens, in.keys, in.expected, in.deleted, in.values, in.ttls, in.wantsPrevious)
+		in.seenTokens, in.keys, in.expected, in.deleted, in.values, in.ttls, in.wantsPrevious,
+		in.leases)
 	if err != nil {
 		return nil, damagedGroup(err)
 	}
@@ -45,6 +46,7 @@ type input struct {
 	values        [][]byte
 	ttls          []int64
 	wantsPrevious []bool
+	leases        []int64
 	// place is, for each mutation of the group, its place in the input, or that of the one that
 	// stands for it.
 	place []int
@@ -59,7 +61,8 @@ func newInput(g *mvcc.Group) *input {
 	n := len(g.Mutations)
 	in := &input{keys: make([][]byte, 0, n), expected: make([]int64, 0, n),
 		deleted: make([]bool, 0, n), values: make([][]byte, 0, n),
-		ttls: make([]int64, 0, n), wantsPrevious: make([]bool, 0, n), place: make([]int, n)}
+		ttls: make([]int64, 0, n), wantsPrevious: make([]bool, 0, n), leases: make([]int64, 0, n),
+		place: make([]int, n)}
 	in.see(&g.Seen)
 	for i := range g.Earlier {
 		in.see(&g.Earlier[i])
@@ -79,6 +82,7 @@ func newInput(g *mvcc.Group) *input {
 		in.values = append(in.values, m.Value)
 		in.ttls = append(in.ttls, m.TTLMicros())
 		in.wantsPrevious = append(in.wantsPrevious, m.Delete && !m.HasPrev)
+		in.leases = append(in.leases, int64(m.Lease))
 	}
 	return in
 }
@@ -101,7 +105,7 @@ func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
 	if err := mvcc.Refusal(g, st, r.bool(6), r.bool(7), r.bool(8)); err != nil {
 		return nil, err
 	}
-	var columns [4][][]byte
+	var columns [6][][]byte
 	for i := range columns {
 		var err error
 		if columns[i], err = r.array(9+i, n); err != nil {
@@ -109,8 +113,8 @@ func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
 				"read: %w", err)
 		}
 	}
-	accepted, revisions, creations, previous := row(columns[0]), row(columns[1]), row(columns[2]),
-		row(columns[3])
+	accepted, currents, creations := row(columns[0]), row(columns[1]), row(columns[2])
+	versions, leases, previous := row(columns[3]), row(columns[4]), row(columns[5])
 
 	res := &mvcc.GroupResult{Before: before, State: st, Time: now,
 		LockWait: max(now.Sub(o.lock[0].time(0)), 0),
@@ -118,21 +122,22 @@ func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
 	answered := -1
 	for i, m := range g.Mutations {
 		at := in.place[i]
+		current := currents.revision(at)
 		switch {
-		case !accepted.bool(at) && in.wantsPrevious[at] && revisions.revision(at) == m.Expect:
+		case !accepted.bool(at) && in.wantsPrevious[at] && m.Expects(current):
 			// It was refused although its expectation holds.
-			lost := mvcc.LostValue(m.Key, m.Expect)
-			res.Outcomes[i] = mvcc.Outcome{Revision: m.Expect,
+			lost := mvcc.LostValue(m.Key, current)
+			res.Outcomes[i] = mvcc.Outcome{Revision: current,
 				Err: mvcc.Errorf(mvcc.Data, "%w", lost)}
-		case !accepted.bool(at):
-			res.Outcomes[i].Revision = revisions.revision(at)
-		case at <= answered:
-			res.Outcomes[i].Revision = m.Expect // it lost to the one that stands for it
+		case !accepted.bool(at), at <= answered: // or it lost to the one that stands for it
+			res.Outcomes[i].Revision = current
 		default:
-			res.Outcomes[i] = mvcc.Outcome{Accepted: true, Revision: revisions.revision(at),
-				Create: creations.revision(at), PrevValue: slices.Clone(previous[at])}
-			res.State.Head = mvcc.Position{Epoch: before.Epoch, Revision: revisions.revision(at),
-				Token: g.Token}
+			// The accepted are numbered densely.
+			res.State.Head = mvcc.Position{Epoch: before.Epoch,
+				Revision: res.State.Head.Revision + 1, Token: g.Token}
+			res.Outcomes[i] = mvcc.Outcome{Accepted: true, Revision: res.State.Head.Revision,
+				Prev: current, Create: creations.revision(at), Version: versions.int(at),
+				Lease: mvcc.Lease(leases.int(at)), PrevValue: slices.Clone(previous[at])}
 		}
 		answered = max(answered, at)
 	}

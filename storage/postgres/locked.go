@@ -120,8 +120,8 @@ func (t *tx) Group(token mvcc.Token,
 			At: r.token(stateColumns + 1)}
 		if r = r[stateColumns+2:]; r[0] != nil {
 			found = append(found, mvcc.Row{Revision: r.revision(0), Prev: r.revision(1),
-				Create: r.revision(2),
-				Time:   r.time(3), Deleted: r.bool(4), Key: r.key(5), Token: token})
+				Create: r.revision(2), Version: r.int(3), Lease: mvcc.Lease(r.int(4)),
+				Time: r.time(5), Deleted: r.bool(6), Key: r.key(7), Token: token})
 		}
 	}
 	return g, found, readError(rows.Err())
@@ -157,14 +157,17 @@ type importer struct {
 	tx    *tx
 	token mvcc.Token
 
-	revisions, creations, expiries []int64
-	keys, values                   [][]byte
-	bytes                          int
+	revisions, creations, versions, leases, expiries []int64
+
+	keys, values [][]byte
+	bytes        int
 }
 
 func (w *importer) add(r *mvcc.Record) error {
 	w.revisions = append(w.revisions, int64(r.Revision))
 	w.creations = append(w.creations, int64(r.Create))
+	w.versions = append(w.versions, r.Version)
+	w.leases = append(w.leases, int64(r.Lease))
 	w.expiries = append(w.expiries, r.Expiry)
 	w.keys = append(w.keys, []byte(r.Key))
 	w.values = append(w.values, r.Value)
@@ -180,7 +183,7 @@ func (w *importer) flush() error {
 		return nil
 	}
 	err := w.tx.run(sqlImport, w.revisions, w.creations, w.expiries, w.keys, w.values,
-		w.tx.state.Now.UnixMicro(), w.token[:])
+		w.tx.state.Now.UnixMicro(), w.token[:], w.versions, w.leases)
 	if err != nil {
 		if e := (*pgconn.PgError)(nil); errors.As(err, &e) && e.Code == "23505" {
 			// Nobody else writes, so to try again would be of no use.
@@ -189,6 +192,7 @@ func (w *importer) flush() error {
 		return err
 	}
 	w.revisions, w.creations, w.expiries = w.revisions[:0], w.creations[:0], w.expiries[:0]
+	w.versions, w.leases = w.versions[:0], w.leases[:0]
 	clear(w.keys)
 	clear(w.values)
 	w.keys, w.values, w.bytes = w.keys[:0], w.values[:0], 0

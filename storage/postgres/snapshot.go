@@ -86,7 +86,8 @@ func (v *view) Records(each func(*mvcc.Record) error) error {
 	for rows.Next() {
 		r := row(rows.RawValues())
 		if err := each(&mvcc.Record{Revision: r.revision(0), Create: r.revision(1),
-			Expiry: r.int(2), Key: r.key(3), Value: r.value(4)}); err != nil {
+			Version: r.int(2), Lease: mvcc.Lease(r.int(3)), Expiry: r.int(4), Key: r.key(5),
+			Value: r.value(6)}); err != nil {
 			stop() // the other rows, however many, are not waited for
 			return err
 		}

@@ -58,17 +58,17 @@ SELECT * FROM state`
 //
 // $1 whether previous values of updates are wanted, too, $2 first revision, $3 limit.
 const sqlTail = `WITH` + state + `
-SELECT state.*, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM state
+SELECT state.*, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM state
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
-    SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.token, g.time, g.deleted, g.value,
-           p.revision IS NOT NULL AS has_prev, p.value AS prev_value
+    SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.version, g.lease, g.token, g.time, g.deleted, g.value,
+           p.revision IS NOT NULL AS has_prev, p.lease AS prev_lease, p.value AS prev_value
     FROM (
-        SELECT revision, prev_revision, create_revision, time, deleted, key, token, value
+        SELECT revision, prev_revision, create_revision, version, lease, time, deleted, key, token, value
         FROM rowkeeper_log WHERE revision >= $2::bigint ORDER BY revision LIMIT $3::bigint
     ) g
     LEFT JOIN LATERAL (
-        SELECT revision, value FROM rowkeeper_log
+        SELECT revision, lease, value FROM rowkeeper_log
         WHERE revision = g.prev_revision AND g.prev_revision > 0 AND (g.deleted OR $1::boolean) OFFSET 0
     ) p ON true
 ) r`
@@ -80,7 +80,7 @@ const sqlGet = `WITH` + state + `
 SELECT state.*, r.*
 FROM state
 LEFT JOIN LATERAL (
-    SELECT l.revision, l.create_revision, g.prev_revision, g.token, g.time, g.value
+    SELECT l.revision, l.create_revision, l.version, l.lease, g.prev_revision, g.token, g.time, g.value
     FROM rowkeeper_live l
     LEFT JOIN LATERAL (
         SELECT prev_revision, time, token, value FROM rowkeeper_log WHERE revision = l.revision OFFSET 0
@@ -93,12 +93,12 @@ LEFT JOIN LATERAL (
 //
 // $1 keys.
 const sqlGetKeys = `WITH` + state + `
-SELECT state.*, NULL, NULL, NULL, NULL FROM state
+SELECT state.*, NULL, NULL, NULL, NULL, NULL, NULL FROM state
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
-    SELECT asked.key, l.revision, l.create_revision, g.value
+    SELECT asked.key, l.revision, l.create_revision, l.version, l.lease, g.value
     FROM unnest($1::bytea[]) AS asked (key)
-    CROSS JOIN LATERAL (SELECT revision, create_revision FROM rowkeeper_live WHERE key = asked.key OFFSET 0) l
+    CROSS JOIN LATERAL (SELECT revision, create_revision, version, lease FROM rowkeeper_live WHERE key = asked.key OFFSET 0) l
     LEFT JOIN LATERAL (SELECT value FROM rowkeeper_log WHERE revision = l.revision OFFSET 0) g ON true
 ) r`
 
@@ -108,12 +108,12 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
 //
 // $1 start, $2 end, $3 newest revision, $4 limit.
 const sqlPage = `WITH` + state + `
-SELECT state.*, NULL, NULL, NULL, NULL FROM state
+SELECT state.*, NULL, NULL, NULL, NULL, NULL, NULL FROM state
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
-    SELECT l.key, l.revision, l.create_revision, g.value
+    SELECT l.key, l.revision, l.create_revision, l.version, l.lease, g.value
     FROM (
-        SELECT key, revision, create_revision FROM rowkeeper_live
+        SELECT key, revision, create_revision, version, lease FROM rowkeeper_live
         WHERE key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
         ORDER BY key LIMIT $4::bigint
     ) l
@@ -122,10 +122,10 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
 
 // sqlKeys is sqlPage without the values.
 const sqlKeys = `WITH` + state + `
-SELECT state.*, NULL, NULL, NULL FROM state
+SELECT state.*, NULL, NULL, NULL, NULL, NULL FROM state
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
-    SELECT key, revision, create_revision FROM rowkeeper_live
+    SELECT key, revision, create_revision, version, lease FROM rowkeeper_live
     WHERE key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
     ORDER BY key LIMIT $4::bigint
 ) r`
@@ -147,13 +147,13 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
 //
 // $1 revisions.
 const sqlValues = `WITH` + state + `
-SELECT state.*, NULL, NULL, NULL, NULL FROM state
+SELECT state.*, NULL, NULL, NULL, NULL, NULL, NULL FROM state
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
-    SELECT g.key, g.revision, g.create_revision, g.value
+    SELECT g.key, g.revision, g.create_revision, g.version, g.lease, g.value
     FROM unnest($1::bigint[]) AS asked (revision)
     CROSS JOIN LATERAL (
-        SELECT key, revision, create_revision, value FROM rowkeeper_log WHERE revision = asked.revision OFFSET 0
+        SELECT key, revision, create_revision, version, lease, value FROM rowkeeper_log WHERE revision = asked.revision OFFSET 0
     ) g
 ) r`
 
@@ -257,21 +257,21 @@ FROM rowkeeper_store WHERE id = 1 FOR UPDATE`
 //   - input: each mutation with the key's current revision (primary key of live); 0 if there is
 //     none. The caller has taken out all but the first of the mutations with equal key and
 //     expectation, which could only lose. So of one key's mutations at most one expects the current
-//     revision, and no key is written twice. fits says that it expects the current revision and
-//     that the previous value, if it is wanted, is in the log (primary key): a deletion that cannot
-//     return the value is refused alone.
+//     revision, and no key is written twice: a mutation that expects any state is the only one of
+//     its key. fits says that the expectation holds and that the previous value, if it is wanted,
+//     is in the log (primary key): a deletion that cannot return the value is refused alone.
 //   - decided: accepted is who fits; the accepted are numbered densely, in order of arrival, from
 //     the head on.
 //   - logged, updated, created, removed: an accepted mutation is a row of the log, whose primary
 //     key is the second safeguard; and an update (primary key), an insertion or a deletion (primary
 //     key) of the live row.
-//   - answer: in order of arrival. Previous values (primary key of log) are read for accepted
+//   - answer: in order of arrival. An accepted deletion has the lease of what it removed. Previous values (primary key of log) are read for accepted
 //     deletions that ask for them, until their sizes, which are known without reading them, come to
 //     8 MiB.
 //
 // $1 token, $2 seen epoch, $3 $4 seen revisions and tokens, the newest first, $5 keys, $6
-// expectations, $7 deletions, $8 values, $9 times to live in microseconds or 0, $10 whether the
-// previous value is wanted.
+// expectations, -1 for any, $7 deletions, $8 values, $9 times to live in microseconds or 0, $10
+// whether the previous value is wanted, $11 leases.
 const sqlGroup = `
 WITH guard AS MATERIALIZED (
     SELECT s.epoch, s.compacted, s.swept, h.revision AS head, h.token AS head_token,
@@ -287,51 +287,58 @@ WITH guard AS MATERIALIZED (
     ) p
     WHERE s.id = 1
 ), input AS (
-    SELECT m.n, m.key, m.expected, m.deleted, m.value, m.ttl, m.wants_previous,
-           coalesce(l.revision, 0) AS current, l.create_revision,
-           m.expected = coalesce(l.revision, 0) AND (NOT m.wants_previous OR p.revision IS NOT NULL) AS fits
-    FROM unnest($5::bytea[], $6::bigint[], $7::boolean[], $8::bytea[], $9::bigint[], $10::boolean[])
-         WITH ORDINALITY AS m (key, expected, deleted, value, ttl, wants_previous, n)
-    LEFT JOIN LATERAL (SELECT revision, create_revision FROM rowkeeper_live WHERE key = m.key OFFSET 0) l ON true
+    SELECT m.n, m.key, m.deleted, m.value, m.ttl, m.wants_previous,
+           coalesce(l.revision, 0) AS current, l.create_revision, coalesce(l.version, 0) + 1 AS version,
+           CASE WHEN m.deleted THEN coalesce(l.lease, 0) ELSE m.lease END AS lease,
+           (m.expected = coalesce(l.revision, 0) OR m.expected = -1 AND (l.revision IS NOT NULL OR NOT m.deleted))
+           AND (NOT m.wants_previous OR p.revision IS NOT NULL) AS fits
+    FROM unnest($5::bytea[], $6::bigint[], $7::boolean[], $8::bytea[], $9::bigint[], $10::boolean[], $11::bigint[])
+         WITH ORDINALITY AS m (key, expected, deleted, value, ttl, wants_previous, lease, n)
     LEFT JOIN LATERAL (
-        SELECT revision FROM rowkeeper_log WHERE revision = m.expected AND m.wants_previous OFFSET 0
+        SELECT revision, create_revision, version, lease FROM rowkeeper_live WHERE key = m.key OFFSET 0
+    ) l ON true
+    LEFT JOIN LATERAL (
+        SELECT revision FROM rowkeeper_log WHERE revision = l.revision AND m.wants_previous OFFSET 0
     ) p ON true
 ), decided AS MATERIALIZED (
-    SELECT i.n, i.key, i.expected, i.deleted, i.value, i.wants_previous, i.current, g.now,
+    SELECT i.n, i.key, i.deleted, i.value, i.wants_previous, i.current, i.version, i.lease, g.now,
            i.fits AND g.holds AND NOT g.gone AND NOT g.aborted AND g.compacted <= ($3::bigint[])[1] AS accepted,
            g.head + count(*) FILTER (WHERE i.fits) OVER (ORDER BY i.n ROWS UNBOUNDED PRECEDING) AS revision,
            i.create_revision,
            CASE WHEN i.ttl > 0 THEN g.now + i.ttl END AS expiry
     FROM guard g CROSS JOIN input i
 ), logged AS (
-    INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token, value)
-    SELECT revision, expected, coalesce(create_revision, revision), now, deleted, key, $1::bytea, CASE WHEN NOT deleted THEN value END
+    INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, version, lease, time, deleted, key, token, value)
+    SELECT revision, current, coalesce(create_revision, revision), version, lease, now, deleted, key, $1::bytea,
+           CASE WHEN NOT deleted THEN value END
     FROM decided WHERE accepted
 ), created AS (
-    INSERT INTO rowkeeper_live (key, revision, create_revision, expiry)
-    SELECT key, revision, revision, expiry FROM decided WHERE accepted AND expected = 0
+    INSERT INTO rowkeeper_live (key, revision, create_revision, version, lease, expiry)
+    SELECT key, revision, revision, version, lease, expiry FROM decided WHERE accepted AND current = 0
 ), updated AS (
-    UPDATE rowkeeper_live l SET revision = d.revision, expiry = d.expiry
-    FROM decided d WHERE l.key = d.key AND d.accepted AND NOT d.deleted AND d.expected > 0
+    UPDATE rowkeeper_live l SET revision = d.revision, version = d.version, lease = d.lease, expiry = d.expiry
+    FROM decided d WHERE l.key = d.key AND d.accepted AND NOT d.deleted AND d.current > 0
 ), removed AS (
     DELETE FROM rowkeeper_live l USING decided d WHERE l.key = d.key AND d.accepted AND d.deleted
 )
 SELECT g.epoch, g.compacted, g.swept, g.head, g.head_token, g.now, g.aborted, g.holds, g.gone,
-       a.accepted, a.revisions, a.creations, a.previous
+       a.accepted, a.currents, a.creations, a.versions, a.leases, a.previous
 FROM guard g
 CROSS JOIN LATERAL (
-    SELECT array_agg(accepted) AS accepted, array_agg(revision) AS revisions, array_agg(create_revision) AS creations,
+    SELECT array_agg(accepted) AS accepted, array_agg(current) AS currents, array_agg(create_revision) AS creations,
+           array_agg(version) AS versions, array_agg(lease) AS leases,
            array_agg(previous) AS previous
     FROM (
-        SELECT accepted, revision, create_revision, CASE WHEN bytes <= 8388608 THEN value END AS previous
+        SELECT accepted, current, create_revision, version, lease,
+               CASE WHEN bytes <= 8388608 THEN value END AS previous
         FROM (
-            SELECT d.n, d.accepted, CASE WHEN d.accepted THEN d.revision ELSE d.current END AS revision,
+            SELECT d.n, d.accepted, d.current, d.version, d.lease,
                    coalesce(d.create_revision, d.revision) AS create_revision, p.value,
                    sum(octet_length(p.value)) OVER (ORDER BY d.n ROWS UNBOUNDED PRECEDING) AS bytes
             FROM decided d
             LEFT JOIN LATERAL (
                 SELECT value FROM rowkeeper_log
-                WHERE revision = d.expected AND d.accepted AND d.deleted AND d.wants_previous OFFSET 0
+                WHERE revision = d.current AND d.accepted AND d.deleted AND d.wants_previous OFFSET 0
             ) p ON true
         ) measured
         ORDER BY n
@@ -436,7 +443,7 @@ WHERE s.id = 1`
 //
 // $1 token, $2 revision.
 const sqlFindGroup = `WITH` + state + `, found AS MATERIALIZED (
-    SELECT revision, prev_revision, create_revision, time, deleted, key
+    SELECT revision, prev_revision, create_revision, version, lease, time, deleted, key
     FROM rowkeeper_log WHERE revision > $2::bigint AND token = $1::bytea ORDER BY revision
 )
 SELECT state.*, EXISTS (SELECT FROM rowkeeper_aborted WHERE token = $1::bytea),
@@ -459,25 +466,26 @@ const sqlClear = `WITH keys AS (DELETE FROM rowkeeper_live) DELETE FROM rowkeepe
 // sqlImport writes records: each is a row of the log and a live one. The primary keys of both
 // refuse what was there before.
 //
-// $1 revisions, $2 creation revisions, $3 expiries or 0, $4 keys, $5 values, $6 time, $7 token.
+// $1 revisions, $2 creation revisions, $3 expiries or 0, $4 keys, $5 values, $6 time, $7 token, $8
+// versions, $9 leases.
 const sqlImport = `
 WITH records AS MATERIALIZED (
-    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bytea[])
-        AS r (revision, create_revision, expiry, key, value)
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bytea[], $8::bigint[], $9::bigint[])
+        AS r (revision, create_revision, expiry, key, value, version, lease)
 ), keys AS (
-    INSERT INTO rowkeeper_live (key, revision, create_revision, expiry)
-    SELECT key, revision, create_revision, nullif(expiry, 0) FROM records
+    INSERT INTO rowkeeper_live (key, revision, create_revision, version, lease, expiry)
+    SELECT key, revision, create_revision, version, lease, nullif(expiry, 0) FROM records
 )
-INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token, value)
-SELECT revision, 0, create_revision, $6::bigint, false, key, $7::bytea, value FROM records`
+INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, version, lease, time, deleted, key, token, value)
+SELECT revision, 0, create_revision, version, lease, $6::bigint, false, key, $7::bytea, value FROM records`
 
 // sqlMark begins a new epoch, under the commit lock, with a marker row.
 //
 // $1 revision, $2 time, $3 token, $4 epoch, $5 swept, $6 fingerprint or "".
 const sqlMark = `
 WITH marker AS (
-    INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token)
-    VALUES ($1::bigint, 0, 0, $2::bigint, true, '', $3::bytea)
+    INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, version, lease, time, deleted, key, token)
+    VALUES ($1::bigint, 0, 0, 0, 0, $2::bigint, true, '', $3::bytea)
 )
 UPDATE rowkeeper_store s
 SET epoch = $4::bigint, compacted = $1::bigint, swept = $5::bigint,
@@ -499,10 +507,10 @@ const sqlCountAll = `SELECT count(*) FROM rowkeeper_live`
 // the primary key of live which of its rows are live. Values of the others that are stored out of
 // line are not read.
 const sqlRecords = `
-SELECT g.revision, l.create_revision, coalesce(l.expiry, 0), g.key, g.value
+SELECT g.revision, l.create_revision, l.version, l.lease, coalesce(l.expiry, 0), g.key, g.value
 FROM rowkeeper_log g
 CROSS JOIN LATERAL (
-    SELECT create_revision, expiry FROM rowkeeper_live WHERE key = g.key AND revision = g.revision OFFSET 0
+    SELECT create_revision, version, lease, expiry FROM rowkeeper_live WHERE key = g.key AND revision = g.revision OFFSET 0
 ) l
 ORDER BY g.revision`
 

@@ -73,14 +73,14 @@ func TestPlans(t *testing.T) {
 func fill(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	exec(t, conn,
-		`INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token, value)
-		 SELECT 1 + n, 0, 1 + n, n, false, convert_to(format('k/%s', lpad(n::text, 6, '0')), 'UTF8'), decode(md5('t' || n), 'hex'), '\x76'
+		`INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, version, lease, time, deleted, key, token, value)
+		 SELECT 1 + n, 0, 1 + n, 1, 0, n, false, convert_to(format('k/%s', lpad(n::text, 6, '0')), 'UTF8'), decode(md5('t' || n), 'hex'), '\x76'
 		 FROM generate_series(1, 100000) n`,
-		`INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, time, deleted, key, token, value)
-		 SELECT 100001 + n, 1 + n, 1 + n, 100000 + n, false, convert_to(format('k/%s', lpad(n::text, 6, '0')), 'UTF8'), decode(md5('t' || 100000 + n), 'hex'), '\x76'
+		`INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, version, lease, time, deleted, key, token, value)
+		 SELECT 100001 + n, 1 + n, 1 + n, 2, 0, 100000 + n, false, convert_to(format('k/%s', lpad(n::text, 6, '0')), 'UTF8'), decode(md5('t' || 100000 + n), 'hex'), '\x76'
 		 FROM generate_series(1, 20000) n`,
-		`INSERT INTO rowkeeper_live (key, revision, create_revision, expiry)
-		 SELECT convert_to(format('k/%s', lpad(n::text, 6, '0')), 'UTF8'), CASE WHEN n <= 20000 THEN 100001 + n ELSE 1 + n END, 1 + n,
+		`INSERT INTO rowkeeper_live (key, revision, create_revision, version, lease, expiry)
+		 SELECT convert_to(format('k/%s', lpad(n::text, 6, '0')), 'UTF8'), CASE WHEN n <= 20000 THEN 100001 + n ELSE 1 + n END, 1 + n, 1, 0,
 		        CASE WHEN n % 200 = 0 THEN n END
 		 FROM generate_series(1, 100000) n`,
 		`UPDATE rowkeeper_store SET compacted = 110000, swept = 100001`,
@@ -140,7 +140,7 @@ var arguments = func() map[string]struct {
 		"expired":              {`101`, 103},
 		"first_at":             {`50000`, 3},
 		"records":              {``, 240_002},
-		"import":               {`ARRAY[200000, 200001], ARRAY[1, 2], ARRAY[0, 7], ARRAY['x', 'y']::bytea[], ARRAY['x', 'y']::bytea[], 1, '\x00'`, 0},
+		"import":               {`ARRAY[200000, 200001], ARRAY[1, 2], ARRAY[0, 7], ARRAY['x', 'y']::bytea[], ARRAY['x', 'y']::bytea[], 1, '\x00', ARRAY[1, 2], ARRAY[0, 9]`, 0},
 		"mark":                 {`200000, 1, '\x00', 2, 100000, 'x'`, 1},
 		"record_fingerprint":   {`'x'`, 1},
 		"record_boot":          {`'', 'x'`, 1},
@@ -155,7 +155,8 @@ var arguments = func() map[string]struct {
 			array(group, "boolean", deleted), array(group, "bytea", func(int) string {
 				return `'\x00'`
 			}), array(group, "bigint", func(int) string { return "0" }),
-			array(group, "boolean", deleted)}, ", "), 4 + 4*group},
+			array(group, "boolean", deleted),
+			array(group, "bigint", func(int) string { return "0" })}, ", "), 4 + 4*group},
 		"find_group":      {`'\x00', 119501`, 510},
 		"abort":           {`'\x00', 1`, 0},
 		"compact":         {`115000`, 1},

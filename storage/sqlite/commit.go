@@ -29,12 +29,12 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 		var failed error
 		removed := removed{b: b, c: c, mutations: g.Mutations, values: map[int][]byte{}}
 		outcomes, accepted := mvcc.Decide(g.Mutations, st.Head.Revision,
-			func(k mvcc.Key) (mvcc.Revision, mvcc.Revision) {
-				revision, create, err := live(c, k)
+			func(k mvcc.Key) mvcc.Current {
+				current, err := live(c, k)
 				if err != nil {
 					failed = b.damagedKey(k, err)
 				}
-				return revision, create
+				return current
 			}, removed.lost)
 		for i, value := range removed.values {
 			outcomes[i].PrevValue = value
@@ -85,16 +85,17 @@ func tokensAt(c *sqlite3.Conn, positions []mvcc.Position) ([]mvcc.Token, error) 
 	return tokens, nil
 }
 
-// live reads a key's revision and creation revision, 0 and 0 if it does not exist.
-func live(c *sqlite3.Conn, k mvcc.Key) (revision, create mvcc.Revision, err error) {
+// live reads where a key is, zero if it does not exist.
+func live(c *sqlite3.Conn, k mvcc.Key) (current mvcc.Current, err error) {
 	s, err := c.Prepare(selectLive)
 	if err != nil {
-		return 0, 0, err
+		return current, err
 	}
 	_, err = s.BlobString(string(k)).Row(func() {
-		revision, create = mvcc.Revision(s.ColInt(0)), mvcc.Revision(s.ColInt(1))
+		current = mvcc.Current{Revision: mvcc.Revision(s.ColInt(0)),
+			Create: mvcc.Revision(s.ColInt(1)), Version: s.ColInt(2), Lease: mvcc.Lease(s.ColInt(3))}
 	})
-	return revision, create, err
+	return current, err
 }
 
 // removed reads, before anything is written, the values that the deletions of a group remove, so
@@ -110,7 +111,7 @@ type removed struct {
 	failed error
 }
 
-func (r *removed) lost(i int) error {
+func (r *removed) lost(i int, at mvcc.Current) error {
 	m := r.mutations[i]
 	if !m.Delete || m.HasPrev || r.failed != nil {
 		return nil
@@ -120,7 +121,7 @@ func (r *removed) lost(i int) error {
 		r.failed = err
 		return nil
 	}
-	found, err := s.Int(int64(m.Expect)).Row(func() {
+	found, err := s.Int(int64(at.Revision)).Row(func() {
 		if r.bytes < groupBytes {
 			r.values[i] = s.ColBlob(0)
 			r.bytes += len(r.values[i])
@@ -133,7 +134,7 @@ func (r *removed) lost(i int) error {
 		r.failed = err
 		return nil
 	case !found:
-		lost := mvcc.LostValue(m.Key, m.Expect)
+		lost := mvcc.LostValue(m.Key, at.Revision)
 		return mvcc.Errorf(mvcc.Data, "%w", lost)
 	}
 	return nil
@@ -146,7 +147,8 @@ func (b *backend) apply(c *sqlite3.Conn, token mvcc.Token, now time.Time, m *mvc
 	if err != nil {
 		return err
 	}
-	s.Int(int64(o.Revision)).BlobString(string(m.Key)).Int(int64(m.Expect)).Int(int64(o.Create)).Blob(token[:]).Int(now.UnixMicro()).Bool(m.Delete)
+	s.Int(int64(o.Revision)).BlobString(string(m.Key)).Int(int64(o.Prev)).Int(int64(o.Create))
+	s.Int(o.Version).Int(int64(o.Lease)).Blob(token[:]).Int(now.UnixMicro()).Bool(m.Delete)
 	if m.Delete {
 		s.Null()
 	} else {
@@ -161,14 +163,15 @@ func (b *backend) apply(c *sqlite3.Conn, token mvcc.Token, now time.Time, m *mvc
 		if s, err = c.Prepare(deleteLive); err == nil {
 			s.BlobString(string(m.Key))
 		}
-	case m.Expect == 0:
+	case o.Prev == 0:
 		if s, err = c.Prepare(insertLive); err == nil {
 			s.BlobString(string(m.Key)).Int(int64(o.Revision)).Int(int64(o.Create))
+			s.Int(o.Version).Int(int64(o.Lease))
 			bindExpiry(s, m.Expiry(now))
 		}
 	default:
 		if s, err = c.Prepare(updateLive); err == nil {
-			s.BlobString(string(m.Key)).Int(int64(o.Revision))
+			s.BlobString(string(m.Key)).Int(int64(o.Revision)).Int(o.Version).Int(int64(o.Lease))
 			bindExpiry(s, m.Expiry(now))
 		}
 	}

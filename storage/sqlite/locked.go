@@ -70,8 +70,9 @@ func (t *tx) Group(token mvcc.Token,
 	err = s.Int(int64(after)).Blob(token[:]).Each(func() error {
 		rows = append(rows, mvcc.Row{
 			Revision: mvcc.Revision(s.ColInt(0)), Key: mvcc.Key(s.ColString(1)),
-			Prev: mvcc.Revision(s.ColInt(2)), Create: mvcc.Revision(s.ColInt(3)), Token: token,
-			Time: time.UnixMicro(s.ColInt(4)).UTC(), Deleted: s.ColInt(5) != 0,
+			Prev: mvcc.Revision(s.ColInt(2)), Create: mvcc.Revision(s.ColInt(3)),
+			Version: s.ColInt(4), Lease: mvcc.Lease(s.ColInt(5)), Token: token,
+			Time: time.UnixMicro(s.ColInt(6)).UTC(), Deleted: s.ColInt(7) != 0,
 		})
 		return nil
 	})
@@ -92,7 +93,8 @@ func (t *tx) RecordFingerprint(fingerprint string) error {
 
 func (t *tx) Mark(st mvcc.State, fingerprint string) error {
 	err := t.run(insertLog, func(s *sqlite3.Stmt) {
-		s.Int(int64(st.Head.Revision)).BlobString("").Int(0).Int(0).Blob(st.Head.Token[:]).Int(st.Now.UnixMicro()).Bool(true).Null()
+		s.Int(int64(st.Head.Revision)).BlobString("").Int(0).Int(0).Int(0).Int(0)
+		s.Blob(st.Head.Token[:]).Int(st.Now.UnixMicro()).Bool(true).Null()
 	})
 	if err != nil {
 		return err
@@ -118,13 +120,15 @@ func (t *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error
 	now := t.state.Now.UnixMicro()
 	return write(func(r *mvcc.Record) error {
 		err := t.run(insertLog, func(s *sqlite3.Stmt) {
-			s.Int(int64(r.Revision)).BlobString(string(r.Key)).Int(0).Int(int64(r.Create)).Blob(token[:]).Int(now).Bool(false).Blob(r.Value)
+			s.Int(int64(r.Revision)).BlobString(string(r.Key)).Int(0).Int(int64(r.Create))
+			s.Int(r.Version).Int(int64(r.Lease)).Blob(token[:]).Int(now).Bool(false).Blob(r.Value)
 		})
 		if err != nil {
 			return err
 		}
 		return t.run(insertLive, func(s *sqlite3.Stmt) {
 			s.BlobString(string(r.Key)).Int(int64(r.Revision)).Int(int64(r.Create))
+			s.Int(r.Version).Int(int64(r.Lease))
 			bindExpiry(s, r.Expiry)
 		})
 	})

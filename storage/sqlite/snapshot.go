@@ -58,8 +58,9 @@ func (v *view) Records(each func(*mvcc.Record) error) error {
 	var callers error
 	err = s.Each(func() error {
 		callers = each(&mvcc.Record{Revision: mvcc.Revision(s.ColInt(0)),
-			Key:    mvcc.Key(s.ColString(1)),
-			Create: mvcc.Revision(s.ColInt(2)), Expiry: s.ColInt(3), Value: s.ColBlob(4)})
+			Key: mvcc.Key(s.ColString(1)), Create: mvcc.Revision(s.ColInt(2)),
+			Version: s.ColInt(3), Lease: mvcc.Lease(s.ColInt(4)), Expiry: s.ColInt(5),
+			Value: s.ColBlob(6)})
 		return callers
 	})
 	if callers != nil {

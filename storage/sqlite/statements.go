@@ -59,7 +59,7 @@ SELECT oldest_writer FROM rowkeeper_store WHERE id = 1`
 // whole file: no sweep removes the newest row of a live key.
 const selectGet = `
 SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
-       l.revision, l.create_revision, g.prev_revision, g.token, g.time, g.value
+       l.revision, l.create_revision, l.version, l.lease, g.prev_revision, g.token, g.time, g.value
 FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
 LEFT JOIN rowkeeper_live l ON l.key = ?1
 LEFT JOIN rowkeeper_log g ON g.revision = l.revision
@@ -69,13 +69,13 @@ WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
 // for, and reads each one's value by the log's primary key. A live row without a row of the log is
 // damage, and is read, too.
 const selectPage = `
-SELECT l.key, l.revision, l.create_revision, g.value
+SELECT l.key, l.revision, l.create_revision, l.version, l.lease, g.value
 FROM rowkeeper_live l LEFT JOIN rowkeeper_log g ON g.revision = l.revision
 WHERE l.key >= ?1 AND l.key < ?2 AND l.revision <= ?3
 ORDER BY l.key LIMIT ?4`
 
 const selectPageOfKeys = `
-SELECT key, revision, create_revision
+SELECT key, revision, create_revision, version, lease
 FROM rowkeeper_live
 WHERE key >= ?1 AND key < ?2 AND revision <= ?3
 ORDER BY key LIMIT ?4`
@@ -104,14 +104,15 @@ WHERE revision > ?1 AND revision <= ?2 AND prev_revision BETWEEN 1 AND ?3 AND ke
 // selectValues finds rows of the log by primary key; the revisions are a JSON array, since SQLite
 // has no array parameters.
 const selectValues = `
-SELECT key, revision, create_revision, value
+SELECT key, revision, create_revision, version, lease, value
 FROM rowkeeper_log
 WHERE revision IN (SELECT value FROM json_each(?1))`
 
 // selectTail walks the log by primary key and finds the previous rows by it: those of deletions, or
 // all if ?1.
 const selectTail = `
-SELECT r.revision, r.key, r.prev_revision, r.create_revision, r.token, r.time, r.deleted, r.value, p.revision IS NOT NULL, p.value
+SELECT r.revision, r.key, r.prev_revision, r.create_revision, r.version, r.lease, r.token, r.time, r.deleted, r.value,
+       p.revision IS NOT NULL, p.lease, p.value
 FROM rowkeeper_log r LEFT JOIN rowkeeper_log p ON p.revision = r.prev_revision AND (r.deleted OR ?1)
 WHERE r.revision >= ?2
 ORDER BY r.revision LIMIT ?3`
@@ -126,7 +127,7 @@ SELECT key, revision, expiry FROM rowkeeper_live WHERE expiry > 0 ORDER BY expir
 
 // selectLive reads a key's state before a group, by primary key.
 const selectLive = `
-SELECT revision, create_revision FROM rowkeeper_live WHERE key = ?1`
+SELECT revision, create_revision, version, lease FROM rowkeeper_live WHERE key = ?1`
 
 // selectValue reads what a deletion removes, by primary key.
 const selectValue = `
@@ -135,16 +136,16 @@ SELECT value FROM rowkeeper_log WHERE revision = ?1`
 // insertLog appends to the log. The primary key is the second safeguard of revisions, after the
 // commit lock.
 const insertLog = `
-INSERT INTO rowkeeper_log (revision, key, prev_revision, create_revision, token, time, deleted, value)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)`
+INSERT INTO rowkeeper_log (revision, key, prev_revision, create_revision, version, lease, token, time, deleted, value)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)`
 
 const insertLive = `
-INSERT INTO rowkeeper_live (key, revision, create_revision, expiry) VALUES (?1, ?2, ?3, ?4)`
+INSERT INTO rowkeeper_live (key, revision, create_revision, version, lease, expiry) VALUES (?1, ?2, ?3, ?4, ?5, ?6)`
 
 // updateLive and deleteLive find the row by primary key. Its revision was compared under the commit
 // lock.
 const updateLive = `
-UPDATE rowkeeper_live SET revision = ?2, expiry = ?3 WHERE key = ?1`
+UPDATE rowkeeper_live SET revision = ?2, version = ?3, lease = ?4, expiry = ?5 WHERE key = ?1`
 
 const deleteLive = `
 DELETE FROM rowkeeper_live WHERE key = ?1`
@@ -153,7 +154,7 @@ DELETE FROM rowkeeper_live WHERE key = ?1`
 // it can be older than the head was when the group was begun. It reads no values. What it walks is
 // what was written since.
 const selectGroup = `
-SELECT revision, key, prev_revision, create_revision, time, deleted
+SELECT revision, key, prev_revision, create_revision, version, lease, time, deleted
 FROM rowkeeper_log
 WHERE revision > ?1 AND token = ?2
 ORDER BY revision`
@@ -235,7 +236,7 @@ FROM pragma_application_id`
 // the rows in the file, and finds by the primary key of the live rows which of them are live.
 // Values of the others are not read.
 const selectRecords = `
-SELECT g.revision, l.key, l.create_revision, coalesce(l.expiry, 0), g.value
+SELECT g.revision, l.key, l.create_revision, l.version, l.lease, coalesce(l.expiry, 0), g.value
 FROM rowkeeper_log g CROSS JOIN rowkeeper_live l ON l.key = g.key AND l.revision = g.revision
 ORDER BY g.revision`
 

@@ -99,8 +99,8 @@ func TestPlans(t *testing.T) {
 	url := fresh(t)
 	sqlExec(t, strings.TrimPrefix(url, "sqlite://"),
 		`INSERT INTO rowkeeper_log WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i <= 100000)
-			SELECT i, CAST(printf('/registry/%06d', i) AS BLOB), 0, i, randomblob(16), 0, 0, x'00' FROM n`,
-		`INSERT INTO rowkeeper_live SELECT key, revision, create_revision, iif(revision % 10 = 0, revision, NULL) FROM rowkeeper_log WHERE revision > 1`)
+			SELECT i, CAST(printf('/registry/%06d', i) AS BLOB), 0, i, 1, 0, randomblob(16), 0, 0, x'00' FROM n`,
+		`INSERT INTO rowkeeper_live SELECT key, revision, create_revision, version, lease, iif(revision % 10 = 0, revision, NULL) FROM rowkeeper_log WHERE revision > 1`)
 	b := open(t, url).(*backend)
 	defer b.Close()
 	if n, _, err := b.Count(context.Background(), "/", "0", 0, 0); err != nil || n != 100_000 {

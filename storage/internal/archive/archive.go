@@ -11,10 +11,11 @@
 //   - 'H', the header, is the first: a JSON object, see [Header]. Members that are not known are
 //     passed over.
 //   - 'K' is a key that exists: the length of the key as an unsigned varint, the key, and as
-//     unsigned varints the revision of the key's value, the revision that created the key, and the
-//     time at which it expires in microseconds since 1970, or 0; the rest of the record is the
-//     value, as it is in the database: if it is encrypted there, it is here. Revisions rise from
-//     record to record.
+//     unsigned varints the revision of the key's value, the revision that created the key, how
+//     often it was written since then, the lease that it is attached to, or 0, and the time at
+//     which it expires in microseconds since 1970, or 0; the rest of the record is the value, as it
+//     is in the database: if it is encrypted there, it is here. Revisions rise from record to
+//     record.
 //   - 'E', the end, is the last: the number of keys as an unsigned varint, and the SHA-256 of all
 //     records before it, with their lengths.
 //
@@ -119,6 +120,8 @@ func (s *summer) key(r *mvcc.Record) []byte {
 		b = append(b, r.Key...)
 		b = binary.AppendUvarint(b, uint64(r.Revision))
 		b = binary.AppendUvarint(b, uint64(r.Create))
+		b = binary.AppendUvarint(b, uint64(r.Version))
+		b = binary.AppendUvarint(b, uint64(r.Lease))
 		b = binary.AppendUvarint(b, uint64(r.Expiry))
 		return append(b, r.Value...)
 	})
@@ -368,11 +371,13 @@ func (r *Reader) key(content []byte) (*mvcc.Record, error) {
 	}
 	k := &mvcc.Record{Key: mvcc.Key(content[:length])}
 	content = content[length:]
-	revision, create, expiry := number(), number(), number()
-	if revision|create|expiry >= 1<<63 {
+	revision, create, version := number(), number(), number()
+	lease, expiry := number(), number()
+	if revision|create|version|lease|expiry >= 1<<63 {
 		return nil, errShort
 	}
-	k.Revision, k.Create, k.Expiry = mvcc.Revision(revision), mvcc.Revision(create), int64(expiry)
+	k.Revision, k.Create, k.Version = mvcc.Revision(revision), mvcc.Revision(create), int64(version)
+	k.Lease, k.Expiry = mvcc.Lease(lease), int64(expiry)
 	k.Value = append(make([]byte, 0, len(content)), content...)
 	return k, k.Valid(r.last, r.Header.Revision, r.limits)
 }

@@ -60,10 +60,10 @@ func read(r io.Reader) (h archive.Header, records []mvcc.Record, sum archive.Sum
 var (
 	header = archive.Header{Store: "s", Revision: 1<<62 - 1, Keys: 3, Time: time.Unix(1, 2).UTC()}
 	some   = []mvcc.Record{
-		{Key: "/a", Revision: 2, Create: 2, Value: []byte{}},
-		{Key: "\xff\x00", Revision: 300, Create: 2, Expiry: 1 << 60,
+		{Key: "/a", Revision: 2, Create: 2, Version: 1, Value: []byte{}},
+		{Key: "\xff\x00", Revision: 300, Create: 2, Version: 7, Lease: 1<<63 - 1, Expiry: 1 << 60,
 			Value: bytes.Repeat([]byte("v"), mvcc.MaxValueBytes)},
-		{Key: "/b", Revision: 1<<62 - 1, Create: 1 << 61, Value: []byte("v")},
+		{Key: "/b", Revision: 1<<62 - 1, Create: 1 << 61, Version: 1 << 61, Value: []byte("v")},
 	}
 )
 
@@ -98,16 +98,17 @@ func (failing) Read([]byte) (int, error) { return 0, errDisk }
 
 func TestImpossibleRecords(t *testing.T) {
 	for name, records := range map[string][]mvcc.Record{
-		"an empty key": {{Revision: 2, Create: 2}},
+		"an empty key": {{Revision: 2, Create: 2, Version: 1}},
 		"a key too long": {{Key: mvcc.Key(bytes.Repeat([]byte("k"),
-			mvcc.MaxKeyBytes+1)), Revision: 2, Create: 2}},
+			mvcc.MaxKeyBytes+1)), Revision: 2, Create: 2, Version: 1}},
 		"a value too long": {{Key: "k", Revision: 2, Create: 2,
 			Value: make([]byte, mvcc.MaxValueBytes+1)}},
-		"revisions that do not rise": {{Key: "k", Revision: 2, Create: 2},
-			{Key: "l", Revision: 2, Create: 2}},
-		"created after it was":        {{Key: "k", Revision: 2, Create: 3}},
-		"created never":               {{Key: "k", Revision: 2}},
-		"a revision after the newest": {{Key: "k", Revision: 11, Create: 2}},
+		"revisions that do not rise": {{Key: "k", Revision: 2, Create: 2, Version: 1},
+			{Key: "l", Revision: 2, Create: 2, Version: 1}},
+		"created after it was":        {{Key: "k", Revision: 2, Create: 3, Version: 1}},
+		"created never":               {{Key: "k", Revision: 2, Version: 1}},
+		"never written":               {{Key: "k", Revision: 2, Create: 2}},
+		"a revision after the newest": {{Key: "k", Revision: 11, Create: 2, Version: 1}},
 	} {
 		file, _ := write(t, archive.Header{Revision: 10, Keys: int64(len(records))}, records...)
 		if _, _, _, err := read(bytes.NewReader(file)); err == nil {
@@ -133,7 +134,7 @@ func FuzzRead(f *testing.F) {
 	file, _ := write(f, header, some[0], some[2])
 	f.Add(file)
 	small, _ := write(f, archive.Header{Revision: 5, Keys: 1},
-		mvcc.Record{Key: "k", Revision: 5, Create: 2, Value: []byte("value")})
+		mvcc.Record{Key: "k", Revision: 5, Create: 2, Version: 1, Value: []byte("value")})
 	f.Add(small)
 	f.Add(small[:len(small)-1])
 	f.Add([]byte("rowkeeper-backup 1\n"))

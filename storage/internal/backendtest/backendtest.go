@@ -53,6 +53,7 @@ func Run(t *testing.T, fresh func(t testing.TB) Database) {
 		{name: "Keys", run: testKeys},
 		{name: "Values", run: testValues},
 		{name: "Get", run: testGet},
+		{name: "Lease", run: testLease},
 		{name: "Page", run: testPage},
 		{name: "Count", run: testCount},
 		{name: "Replaced", run: testReplaced},
@@ -208,7 +209,8 @@ func (f *fixture) commit(ms ...*mvcc.Mutation) *mvcc.GroupResult {
 		}
 		next = mvcc.Position{Epoch: r.Before.Epoch, Revision: next.Revision + 1, Token: token}
 		if o.Revision != next.Revision || o.Create > o.Revision || o.Create < 1 ||
-			(ms[i].Expect == 0) != (o.Create == o.Revision) {
+			(o.Prev == 0) != (o.Create == o.Revision) || (o.Prev == 0) != (o.Version == 1) ||
+			!ms[i].Expects(o.Prev) || !ms[i].Delete && o.Lease != ms[i].Lease {
 			f.Fatalf("outcome %d is %+v, want revision %d", i, o, next.Revision)
 		}
 	}
@@ -283,14 +285,17 @@ func (f *fixture) compact(r mvcc.Revision, batch int) int {
 func describe(rows []mvcc.Row) string {
 	var b strings.Builder
 	for _, r := range rows {
-		fmt.Fprintf(&b, "%d:%q<-%d/%d", r.Revision, string(r.Key), r.Prev, r.Create)
+		fmt.Fprintf(&b, "%d:%q<-%d/%d.%d", r.Revision, string(r.Key), r.Prev, r.Create, r.Version)
+		if r.Lease != 0 {
+			fmt.Fprintf(&b, " lease %d", r.Lease)
+		}
 		if r.Deleted {
 			b.WriteString(" deleted")
 		} else {
 			fmt.Fprintf(&b, "=%s", brief(r.Value))
 		}
 		if r.HasPrev {
-			fmt.Fprintf(&b, " was %s", brief(r.PrevValue))
+			fmt.Fprintf(&b, " was %s of %d", brief(r.PrevValue), r.PrevLease)
 		}
 		b.WriteString("\n")
 	}

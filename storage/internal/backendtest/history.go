@@ -38,9 +38,9 @@ func testResolve(f *fixture) {
 		}
 		f.equal(r.Rows, want)
 	}
-	b := mvcc.Row{Key: "b", Revision: 3, Create: 3}
-	a := mvcc.Row{Key: "a", Revision: 4, Prev: 2, Create: 2, Deleted: true}
-	c := mvcc.Row{Key: "c", Revision: 5, Create: 5}
+	b := mvcc.Row{Key: "b", Revision: 3, Create: 3, Version: 1}
+	a := mvcc.Row{Key: "a", Revision: 4, Prev: 2, Create: 2, Version: 2, Deleted: true}
+	c := mvcc.Row{Key: "c", Revision: 5, Create: 5, Version: 1}
 	committed(b, a, c)
 	// Committed stays committed: the token was not recorded as aborted.
 	committed(b, a, c)
@@ -168,7 +168,7 @@ func testSweepKeepsTheHead(f *fixture) {
 		f.Errorf("the sweep deleted %d rows, want the marker and the value", n)
 	}
 	f.equal(f.log(mvcc.PrevOfAll),
-		[]mvcc.Row{{Key: "a", Revision: a, Prev: a - 1, Create: a - 1, Deleted: true}})
+		[]mvcc.Row{{Key: "a", Revision: a, Prev: a - 1, Create: a - 1, Version: 2, Deleted: true}})
 	if s := f.state(); s.Head != head || s.Swept != a || s.Compacted != a {
 		f.Errorf("the state is %+v, want head %+v", s, head)
 	}
@@ -179,7 +179,7 @@ func testSweepKeepsTheHead(f *fixture) {
 		f.Errorf("the sweep deleted %d rows, want the tombstone and the replaced value", n)
 	}
 	f.equal(f.log(mvcc.PrevOfAll),
-		[]mvcc.Row{{Key: "b", Revision: b, Prev: b - 1, Create: b - 1, Value: []byte("b2")}})
+		[]mvcc.Row{{Key: "b", Revision: b, Prev: b - 1, Create: b - 1, Version: 2, Value: []byte("b2")}})
 	if s := f.state(); s.Swept != b {
 		f.Errorf("the state is %+v", s)
 	}

@@ -92,8 +92,9 @@ func testImport(f *fixture) {
 	f.put("old", 0, "old")
 	before := f.state()
 	records := []mvcc.Record{
-		{Key: "b", Revision: 5, Create: 3, Value: []byte("b5")},
-		{Key: "a", Revision: 7, Create: 7, Expiry: 4_000_000_000_000_000, Value: []byte{}},
+		{Key: "b", Revision: 5, Create: 3, Version: 1 << 40, Lease: 1<<63 - 1, Value: []byte("b5")},
+		{Key: "a", Revision: 7, Create: 7, Version: 1, Expiry: 4_000_000_000_000_000,
+			Value: []byte{}},
 	}
 	in := &mvcc.Import{Head: 7, Replace: true, Token: newToken(), Fingerprint: "imported",
 		Records: func(each func(*mvcc.Record) error) error {

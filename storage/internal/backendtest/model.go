@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -26,7 +27,7 @@ func (m *model) at(r mvcc.Revision) []mvcc.Row {
 			delete(state, row.Key)
 		default:
 			state[row.Key] = mvcc.Row{Key: row.Key, Revision: row.Revision, Create: row.Create,
-				Value: row.Value}
+				Version: row.Version, Lease: row.Lease, Value: row.Value}
 		}
 	}
 	return sorted(state)
@@ -55,7 +56,7 @@ func (m *model) kept() []mvcc.Row {
 	var rows []mvcc.Row
 	for _, row := range m.log {
 		if !gone[row.Revision] {
-			row.PrevValue, row.HasPrev = nil, false
+			row.PrevValue, row.PrevLease, row.HasPrev = nil, 0, false
 			rows = append(rows, row)
 		}
 	}
@@ -76,17 +77,27 @@ func testModel(f *fixture) {
 		switch n := rng.IntN(20); {
 		case n < 14:
 			var ms []*mvcc.Mutation
+			keys := map[mvcc.Key]bool{} // those in the group, and whether any state is expected
 			for range 1 + rng.IntN(9) {
 				k := key()
 				expect := m.live[k].Revision
-				if rng.IntN(5) == 0 {
+				switch rng.IntN(5) {
+				case 0:
 					expect = mvcc.Revision(rng.IntN(10))
+				case 1:
+					expect = mvcc.Any
 				}
+				any, found := keys[k]
+				if any || found && expect == mvcc.Any {
+					continue
+				}
+				keys[k] = expect == mvcc.Any
 				if expect != 0 && rng.IntN(3) == 0 {
 					ms = append(ms, del(k, expect))
 				} else {
 					ms = append(ms, put(k, expect,
 						fmt.Sprintf("value %d of step %d", len(ms), step)))
+					ms[len(ms)-1].Lease = mvcc.Lease(rng.IntN(3)) << 60
 				}
 			}
 			f.apply(m, ms)
@@ -119,14 +130,15 @@ func testModel(f *fixture) {
 // apply commits a group and writes what Decide says to the model.
 func (f *fixture) apply(m *model, ms []*mvcc.Mutation) {
 	f.Helper()
-	want, _ := mvcc.Decide(ms, f.seen.Revision, func(k mvcc.Key) (mvcc.Revision, mvcc.Revision) {
-		return m.live[k].Revision, m.live[k].Create
+	want, _ := mvcc.Decide(ms, f.seen.Revision, func(k mvcc.Key) mvcc.Current {
+		row := m.live[k]
+		return mvcc.Current{Revision: row.Revision, Create: row.Create, Version: row.Version,
+			Lease: row.Lease}
 	}, nil)
 	got := f.commit(ms...)
 	for i, w := range want {
 		g := got.Outcomes[i]
-		if g.Accepted != w.Accepted || g.Revision != w.Revision ||
-			w.Accepted && g.Create != w.Create {
+		if g.PrevValue = nil; !reflect.DeepEqual(g, w) {
 			f.Fatalf("mutation %d of %s: the outcome is %+v, want %+v", i, describeGroup(ms), g, w)
 		}
 		if !w.Accepted {
@@ -134,12 +146,12 @@ func (f *fixture) apply(m *model, ms []*mvcc.Mutation) {
 		}
 		old := m.live[ms[i].Key]
 		row := mvcc.Row{Key: ms[i].Key, Revision: w.Revision, Prev: old.Revision, Create: w.Create,
-			Deleted: ms[i].Delete, Value: ms[i].Value}
+			Version: w.Version, Lease: w.Lease, Deleted: ms[i].Delete, Value: ms[i].Value}
 		m.log = append(m.log, row)
 		if row.Deleted {
 			delete(m.live, row.Key)
-			if string(g.PrevValue) != string(old.Value) {
-				f.Fatalf("the deletion of %q removed %s, want %s", row.Key, brief(g.PrevValue),
+			if removed := got.Outcomes[i].PrevValue; string(removed) != string(old.Value) {
+				f.Fatalf("the deletion of %q removed %s, want %s", row.Key, brief(removed),
 					brief(old.Value))
 			}
 		} else {
@@ -171,15 +183,14 @@ func (f *fixture) snapshot(r mvcc.Revision) []mvcc.Row {
 		if _, both := state[row.Key]; both {
 			f.Fatalf("at %d the key %q is live and replaced", r, row.Key)
 		}
-		state[row.Key] = mvcc.Row{Key: row.Key, Revision: row.Revision, Create: row.Create,
-			Value: row.Value}
+		state[row.Key] = row
 	}
 	return sorted(state)
 }
 
 func (f *fixture) withoutPrev(rows []mvcc.Row) []mvcc.Row {
 	for i := range rows {
-		rows[i].HasPrev, rows[i].PrevValue = false, nil
+		rows[i].HasPrev, rows[i].PrevValue, rows[i].PrevLease = false, nil, 0
 	}
 	return rows
 }

@@ -116,7 +116,8 @@ func testValues(f *fixture) {
 	r := f.commit(ms...)
 	for i, o := range r.Outcomes {
 		want = append(want, mvcc.Row{Key: ms[i].Key, Revision: o.Revision, Create: o.Create,
-			Value: values[i]})
+			Version: 1,
+			Value:   values[i]})
 	}
 	f.equal(f.log(mvcc.PrevOfAll)[1:], want)
 	f.equal(f.page(mvcc.PageQuery{Start: "v", End: "w", Limit: 100}), want)
@@ -173,12 +174,55 @@ func testGet(f *fixture) {
 	}
 }
 
+// testLease: every read of a row says how often the key was written and what it is attached to, and
+// so does the row of its deletion.
+func testLease(f *fixture) {
+	const lease, another = 1<<63 - 1, 5
+	a := f.commit(leased("a", 0, lease)).Outcomes[0].Revision
+	b := f.commit(leased("a", a, another)).Outcomes[0].Revision
+	first := mvcc.Row{Key: "a", Revision: a, Create: a, Version: 1, Lease: lease, Value: []byte{}}
+	second := mvcc.Row{Key: "a", Revision: b, Create: a, Version: 2, Lease: another,
+		Value: []byte{}}
+	f.equal(f.page(mvcc.PageQuery{Start: "a", End: "b", Limit: 2}), []mvcc.Row{second})
+	f.equal(f.page(mvcc.PageQuery{Start: "a", End: "b", Limit: 2, KeysOnly: true}),
+		[]mvcc.Row{second})
+	f.getKeys([]mvcc.Row{second})
+	rows, _, err := f.b.Values(f.ctx, []mvcc.Revision{a})
+	f.must(err)
+	f.equal(rows, []mvcc.Row{first})
+	row, _, err := f.b.Get(f.ctx, "a")
+	f.must(err)
+	second.Prev = a
+	f.equal([]mvcc.Row{*row}, []mvcc.Row{second})
+	o := f.commit(del("a", mvcc.Any)).Outcomes[0]
+	if o.Prev != b || o.Create != a || o.Version != 3 || o.Lease != another {
+		f.Errorf("the deletion is %+v", o)
+	}
+	second.HasPrev, second.PrevLease, second.PrevValue = true, lease, []byte{}
+	f.equal(f.log(mvcc.PrevOfAll)[1:], []mvcc.Row{first, second, {Key: "a", Revision: o.Revision,
+		Prev: b, Create: a, Version: 3, Lease: another, Deleted: true, HasPrev: true,
+		PrevLease: another, PrevValue: []byte{}}})
+	_, found, err := f.group(o)
+	f.must(err)
+	f.equal(found, []mvcc.Row{{Key: "a", Revision: o.Revision, Prev: b, Create: a, Version: 3,
+		Lease: another, Deleted: true}})
+}
+
+// group reads the rows of the newest group, as they are looked for after an unknown outcome.
+func (f *fixture) group(o mvcc.Outcome) (g mvcc.Guard, rows []mvcc.Row, err error) {
+	err = f.b.Locked(f.ctx, mvcc.LockOptions{}, func(tx mvcc.Tx) (err error) {
+		g, rows, err = tx.Group(f.seen.Token, o.Revision-1)
+		return err
+	})
+	return g, rows, err
+}
+
 func testPage(f *fixture) {
 	var want []mvcc.Row
 	for i := range 20 {
 		key := mvcc.Key(fmt.Sprintf("p/%02d", i))
 		r := f.put(key, 0, fmt.Sprintf("value %d", i))
-		want = append(want, mvcc.Row{Key: key, Revision: r, Create: r,
+		want = append(want, mvcc.Row{Key: key, Revision: r, Create: r, Version: 1,
 			Value: fmt.Appendf(nil, "value %d", i)})
 	}
 	f.put("p0", 0, "behind")
@@ -320,7 +364,8 @@ func testValuesByRevision(f *fixture) {
 		if len(ms) == limit || i == rows-1 {
 			for j, o := range f.commit(ms...).Outcomes {
 				want[o.Revision] = mvcc.Row{Key: ms[j].Key, Revision: o.Revision, Create: o.Create,
-					Value: ms[j].Value}
+					Version: 1,
+					Value:   ms[j].Value}
 			}
 			ms = nil
 		}
@@ -368,12 +413,12 @@ func testTail(f *fixture) {
 	b2 := f.put("b", b, "b2")
 	all := []mvcc.Row{
 		{Revision: 1, Deleted: true},
-		{Key: "a", Revision: a, Create: a, Value: []byte("a1")},
-		{Key: "a", Revision: a2, Prev: a, Create: a, Value: []byte("a2")},
-		{Key: "a", Revision: ad, Prev: a2, Create: a, Deleted: true, HasPrev: true,
+		{Key: "a", Revision: a, Create: a, Version: 1, Value: []byte("a1")},
+		{Key: "a", Revision: a2, Prev: a, Create: a, Version: 2, Value: []byte("a2")},
+		{Key: "a", Revision: ad, Prev: a2, Create: a, Version: 3, Deleted: true, HasPrev: true,
 			PrevValue: []byte("a2")},
-		{Key: "b", Revision: b, Create: b, Value: []byte("b1")},
-		{Key: "b", Revision: b2, Prev: b, Create: b, Value: []byte("b2")},
+		{Key: "b", Revision: b, Create: b, Version: 1, Value: []byte("b1")},
+		{Key: "b", Revision: b2, Prev: b, Create: b, Version: 2, Value: []byte("b2")},
 	}
 	withPrev := slices.Clone(all)
 	withPrev[2].HasPrev, withPrev[2].PrevValue = true, []byte("a1")

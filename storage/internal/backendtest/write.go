@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -98,7 +99,8 @@ func testCommitDecides(f *fixture) {
 	setup := f.commit(put("a", 0, "a1"), put("b", 0, "b1"), put("c", 0, "c1"))
 	a, b, c := setup.Outcomes[0].Revision, setup.Outcomes[1].Revision, setup.Outcomes[2].Revision
 	c2 := f.put("c", c, "c2")
-	current := map[mvcc.Key][2]mvcc.Revision{"a": {a, a}, "b": {b, b}, "c": {c2, c}}
+	current := map[mvcc.Key]mvcc.Current{"a": {Revision: a, Create: a, Version: 1},
+		"b": {Revision: b, Create: b, Version: 1}, "c": {Revision: c2, Create: c, Version: 2}}
 
 	for _, ms := range [][]*mvcc.Mutation{
 		{put("d", 0, "new")},
@@ -115,11 +117,14 @@ func testCommitDecides(f *fixture) {
 		// Accepted and refused ones in turn: numbers are dense over the accepted.
 		{put("x1", 0, "1"), put("x1", 0, "2"), put("x2", 0, "3"), put("x0", 5, "4"),
 			put("x3", 0, "5"), del("x3", 0+9), put("x4", 0, "6")},
+		// Any state: a creation, an update, a deletion, and the deletion of nothing.
+		{put("y", mvcc.Any, "1"), put("c", mvcc.Any, "c3"), del("x1", mvcc.Any),
+			del("nowhere", mvcc.Any), put("y0", 0, "2")},
+		{leased("y", mvcc.Any, 1<<62), leased("y1", 0, 7)},
+		{del("y", mvcc.Any), put("y1", mvcc.Any, "without a lease")},
 	} {
 		before := f.seen.Revision
-		want, _ := mvcc.Decide(ms, before, func(k mvcc.Key) (mvcc.Revision, mvcc.Revision) {
-			return current[k][0], current[k][1]
-		}, nil)
+		want, _ := mvcc.Decide(ms, before, func(k mvcc.Key) mvcc.Current { return current[k] }, nil)
 		got := f.commit(ms...)
 		if got.Before.Revision != before {
 			f.Fatalf("the group was after %d, want %d", got.Before.Revision, before)
@@ -127,8 +132,7 @@ func testCommitDecides(f *fixture) {
 		for i, w := range want {
 			g := got.Outcomes[i]
 			g.PrevValue = nil
-			if g.Accepted != w.Accepted || g.Revision != w.Revision ||
-				w.Accepted && g.Create != w.Create {
+			if !reflect.DeepEqual(g, w) {
 				f.Errorf("mutation %d of %s: the outcome is %+v, want %+v", i, describeGroup(ms), g,
 					w)
 			}
@@ -138,7 +142,8 @@ func testCommitDecides(f *fixture) {
 			if ms[i].Delete {
 				delete(current, ms[i].Key)
 			} else {
-				current[ms[i].Key] = [2]mvcc.Revision{w.Revision, w.Create}
+				current[ms[i].Key] = mvcc.Current{Revision: w.Revision, Create: w.Create,
+					Version: w.Version, Lease: w.Lease}
 			}
 		}
 		live := f.page(mvcc.PageQuery{Start: "\x00", End: "\xff", Limit: 100})
@@ -147,12 +152,19 @@ func testCommitDecides(f *fixture) {
 				len(current))
 		}
 		for _, r := range live {
-			if current[r.Key] != [2]mvcc.Revision{r.Revision, r.Create} {
-				f.Errorf("after %s the key %q is at %d, created at %d, want %v", describeGroup(ms),
-					r.Key, r.Revision, r.Create, current[r.Key])
+			at := mvcc.Current{Revision: r.Revision, Create: r.Create, Version: r.Version,
+				Lease: r.Lease}
+			if current[r.Key] != at {
+				f.Errorf("after %s the key %q is at %+v, want %+v", describeGroup(ms), r.Key, at,
+					current[r.Key])
 			}
 		}
 	}
+}
+
+// leased is a put of a key that is attached to a lease.
+func leased(key mvcc.Key, expect mvcc.Revision, lease mvcc.Lease) *mvcc.Mutation {
+	return &mvcc.Mutation{Key: key, Expect: expect, Lease: lease}
 }
 
 func describeGroup(ms []*mvcc.Mutation) string {
@@ -182,7 +194,8 @@ func testCommitNumbersDensely(f *fixture) {
 		}
 		for i, o := range r.Outcomes {
 			want = append(want, mvcc.Row{Key: ms[i].Key, Revision: o.Revision, Create: o.Revision,
-				Value: ms[i].Value})
+				Version: 1,
+				Value:   ms[i].Value})
 		}
 		tail, err := f.b.Tail(f.ctx, r.Before.Revision+1, size+1, mvcc.PrevOfAll)
 		f.must(err)
@@ -452,18 +465,18 @@ func testCommitReturnsRemovedValues(f *fixture) {
 		f.Errorf("the deletion of an empty value removed %q", got)
 	}
 	f.equal(f.log(mvcc.PrevOfDeletions)[5:], []mvcc.Row{
-		{Key: "a", Revision: 6, Prev: a, Create: a, Deleted: true, HasPrev: true,
+		{Key: "a", Revision: 6, Prev: a, Create: a, Version: 2, Deleted: true, HasPrev: true,
 			PrevValue: []byte("a\x00\xff'\\")},
-		{Key: "b", Revision: 7, Prev: b, Create: b, Deleted: true, HasPrev: true,
+		{Key: "b", Revision: 7, Prev: b, Create: b, Version: 2, Deleted: true, HasPrev: true,
 			PrevValue: []byte("b")},
-		{Key: "c", Revision: 8, Prev: c, Create: c, Value: []byte("c2")},
-		{Key: "d", Revision: 9, Prev: d, Create: d, Deleted: true, HasPrev: true,
+		{Key: "c", Revision: 8, Prev: c, Create: c, Version: 2, Value: []byte("c2")},
+		{Key: "d", Revision: 9, Prev: d, Create: d, Version: 2, Deleted: true, HasPrev: true,
 			PrevValue: []byte{}},
 	})
 	// A key that was deleted begins anew.
 	again := f.put("a", 0, "anew")
 	f.equal(f.log(mvcc.PrevOfAll)[9:],
-		[]mvcc.Row{{Key: "a", Revision: again, Create: again, Value: []byte("anew")}})
+		[]mvcc.Row{{Key: "a", Revision: again, Create: again, Version: 1, Value: []byte("anew")}})
 }
 
 // testBytes: what one call returns is bounded in bytes, whatever the limit in rows, and nothing is

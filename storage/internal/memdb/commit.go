@@ -26,9 +26,10 @@ func (b *Backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 		}
 		res.Before, res.State, res.Time = st.Head, st, micro(st.Now)
 		removed := removed{t: t, mutations: g.Mutations, values: map[int][]byte{}}
-		current := func(k mvcc.Key) (revision, create mvcc.Revision) {
+		current := func(k mvcc.Key) mvcc.Current {
 			l := t.current(k)
-			return l.revision, l.create
+			return mvcc.Current{Revision: l.revision, Create: l.create, Version: l.version,
+				Lease: l.lease}
 		}
 		outcomes, accepted := mvcc.Decide(g.Mutations, st.Head.Revision, current, removed.lost)
 		for i, m := range g.Mutations {
@@ -60,14 +61,14 @@ type removed struct {
 }
 
 // lost refuses a deletion whose value is lost, alone.
-func (r *removed) lost(i int) error {
+func (r *removed) lost(i int, at mvcc.Current) error {
 	m := r.mutations[i]
 	if !m.Delete || m.HasPrev {
 		return nil
 	}
-	row := r.t.row(m.Expect)
+	row := r.t.row(at.Revision)
 	if row == nil {
-		return mvcc.Errorf(mvcc.Data, "%w", mvcc.LostValue(m.Key, m.Expect))
+		return mvcc.Errorf(mvcc.Data, "%w", mvcc.LostValue(m.Key, at.Revision))
 	}
 	if r.bytes < groupBytes {
 		r.values[i] = row.Value
@@ -78,9 +79,8 @@ func (r *removed) lost(i int) error {
 
 // apply writes an accepted mutation.
 func (t *tables) apply(m *mvcc.Mutation, o *mvcc.Outcome, token mvcc.Token, now time.Time) error {
-	row := mvcc.Row{Key: m.Key, Revision: o.Revision, Prev: m.Expect, Create: o.Create,
-		Token: token,
-		Time:  now, Deleted: m.Delete}
+	row := mvcc.Row{Key: m.Key, Revision: o.Revision, Prev: o.Prev, Create: o.Create,
+		Version: o.Version, Lease: o.Lease, Token: token, Time: now, Deleted: m.Delete}
 	if !m.Delete {
 		row.Value = m.Value
 	}
@@ -92,5 +92,5 @@ func (t *tables) apply(m *mvcc.Mutation, o *mvcc.Outcome, token mvcc.Token, now 
 		return nil
 	}
 	return t.insert(liveRow{key: m.Key, revision: o.Revision, create: o.Create,
-		expiry: m.Expiry(now)})
+		version: o.Version, lease: o.Lease, expiry: m.Expiry(now)})
 }

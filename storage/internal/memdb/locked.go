@@ -80,12 +80,13 @@ func (x *tx) Clear() error {
 func (x *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error) error {
 	x.changed = true
 	return write(func(r *mvcc.Record) error {
-		err := x.t.append(mvcc.Row{Key: r.Key, Revision: r.Revision, Create: r.Create, Token: token,
-			Time: micro(x.state.Now), Value: bytes.Clone(r.Value)})
+		err := x.t.append(mvcc.Row{Key: r.Key, Revision: r.Revision, Create: r.Create,
+			Version: r.Version, Lease: r.Lease, Token: token, Time: micro(x.state.Now),
+			Value: bytes.Clone(r.Value)})
 		if err != nil {
 			return err
 		}
 		return x.t.insert(liveRow{key: r.Key, revision: r.Revision, create: r.Create,
-			expiry: r.Expiry})
+			version: r.Version, lease: r.Lease, expiry: r.Expiry})
 	})
 }

@@ -23,6 +23,12 @@ func (b *Backend) read(ctx context.Context, method string) (*tables, mvcc.State,
 // visible tells whether a live row was there at a revision, 0 for now.
 func (l *liveRow) visible(at mvcc.Revision) bool { return at == 0 || l.revision <= at }
 
+// row returns what a read of keys says of a live row, without its value.
+func (l *liveRow) row() mvcc.Row {
+	return mvcc.Row{Key: l.key, Revision: l.revision, Create: l.create, Version: l.version,
+		Lease: l.lease}
+}
+
 // State implements [mvcc.Backend].
 func (b *Backend) State(ctx context.Context) (mvcc.State, error) {
 	_, st, err := b.read(ctx, "State")
@@ -44,7 +50,7 @@ func (b *Backend) Tail(ctx context.Context, from mvcc.Revision, limit int, prev 
 		}
 		if r.Deleted || prev == mvcc.PrevOfAll {
 			if p := t.row(r.Prev); p != nil {
-				r.HasPrev, r.PrevValue = true, p.Value
+				r.HasPrev, r.PrevValue, r.PrevLease = true, p.Value, p.Lease
 			}
 		}
 		tail.Rows = append(tail.Rows, r)
@@ -87,7 +93,7 @@ func (b *Backend) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error
 		if !l.visible(q.At) {
 			continue
 		}
-		row := mvcc.Row{Key: l.key, Revision: l.revision, Create: l.create}
+		row := l.row()
 		if !q.KeysOnly {
 			logged := t.row(l.revision)
 			if logged == nil {
@@ -114,7 +120,7 @@ func (b *Backend) GetKeys(ctx context.Context, keys []mvcc.Key) (
 		if l.revision == 0 {
 			continue
 		}
-		row := mvcc.Row{Key: k, Revision: l.revision, Create: l.create}
+		row := l.row()
 		if logged := t.row(l.revision); logged != nil {
 			row.Value = logged.Value
 		}
@@ -151,7 +157,8 @@ func (b *Backend) Values(ctx context.Context, revisions []mvcc.Revision) (
 	bytes := 0
 	for _, r := range revisions {
 		if row := t.row(r); row != nil && bytes < mvcc.ReadBytes {
-			v := mvcc.Row{Key: row.Key, Revision: r, Create: row.Create, Value: row.Value}
+			v := mvcc.Row{Key: row.Key, Revision: r, Create: row.Create, Version: row.Version,
+				Lease: row.Lease, Value: row.Value}
 			found = append(found, v)
 			bytes += len(v.Value)
 		}

@@ -39,7 +39,7 @@ func (v *view) Records(each func(*mvcc.Record) error) error {
 			continue
 		}
 		err := each(&mvcc.Record{Key: r.Key, Revision: r.Revision, Create: r.Create,
-			Expiry: l.expiry, Value: r.Value})
+			Version: l.version, Lease: l.lease, Expiry: l.expiry, Value: r.Value})
 		if err != nil {
 			return err
 		}

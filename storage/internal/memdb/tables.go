@@ -25,6 +25,8 @@ type tables struct {
 type liveRow struct {
 	key              mvcc.Key
 	revision, create mvcc.Revision
+	version          int64
+	lease            mvcc.Lease
 	// expiry is in microseconds since 1970, 0 for never.
 	expiry int64
 }

@@ -40,9 +40,9 @@ func drill(t *testing.T, db dbtest.DB, epoch mvcc.Epoch, compacted, from, head m
 	key := keyColumn(db.Kind)
 	for r := from + 1; r <= head; r++ {
 		statements = append(statements, fmt.Sprintf("INSERT INTO dump_rowkeeper_log (revision, "+
-			key+", prev_revision, create_revision, token, time, deleted, value) "+
-			"SELECT %[1]d, "+key+
-			", 0, %[1]d, %[2]s, time, deleted, value FROM dump_rowkeeper_log WHERE revision = %[3]d", r, token(db.Kind, int(r)), from))
+			key+", prev_revision, create_revision, version, lease, token, time, deleted, value) "+
+			"SELECT %[1]d, "+key+", 0, %[1]d, 1, 0, %[2]s, time, deleted, value "+
+			"FROM dump_rowkeeper_log WHERE revision = %[3]d", r, token(db.Kind, int(r)), from))
 	}
 	exec(t, raw(t, db), statements...)
 }

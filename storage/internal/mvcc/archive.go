@@ -28,6 +28,10 @@ import (
 type Record struct {
 	Key              Key
 	Revision, Create Revision
+	// Version is how often it was written since its creation.
+	Version int64
+	// Lease is what it is attached to.
+	Lease Lease
 	// Expiry is when it expires, in microseconds since 1970 by the database's clock, 0 for never.
 	Expiry int64
 	// Value is nil only if the database has lost it.
@@ -231,10 +235,10 @@ func (r *Record) Valid(after, head Revision, limits Limits) error {
 		return fmt.Errorf("key %q: %w", string(r.Key),
 			&LimitError{What: "value", Bytes: len(r.Value), Limit: limits.ValueBytes})
 	case r.Revision <= after || r.Revision > head || r.Create < 1 || r.Create > r.Revision ||
-		r.Expiry < 0:
-		return fmt.Errorf("key %q has the revision %d, the creation revision %d and the expiry "+
-			"%d, after revision %d and up to %d", string(r.Key), r.Revision, r.Create, r.Expiry,
-			after, head)
+		r.Version < 1 || r.Lease < 0 || r.Expiry < 0:
+		return fmt.Errorf("key %q has the revision %d, the creation revision %d, the version %d, "+
+			"the lease %d and the expiry %d, after revision %d and up to %d", string(r.Key),
+			r.Revision, r.Create, r.Version, r.Lease, r.Expiry, after, head)
 	}
 	return nil
 }

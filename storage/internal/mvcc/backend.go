@@ -20,6 +20,13 @@ type Epoch int64
 // Within an era, a revision stands for one content. Valid eras start at 1.
 type Era uint64
 
+// Any, as an expectation, is met by every state of a key. A deletion needs a key that exists all
+// the same.
+const Any Revision = -1
+
+// Lease names a lease that keys are attached to, 0 for none.
+type Lease int64
+
 // Token marks the log rows of one commit group, 16 random bytes.
 type Token [16]byte
 
@@ -57,6 +64,10 @@ type Row struct {
 	Prev Revision
 	// Create is the revision that created the key.
 	Create Revision
+	// Version counts the writes of the key since its creation, which is 1. A deletion counts, too.
+	Version int64
+	// Lease is the one that the key is attached to. A deletion has that of what it removed.
+	Lease Lease
 	// Token is the token of the row's group.
 	Token Token
 	// Time is the database's clock when the row was written, in microseconds' precision.
@@ -64,8 +75,9 @@ type Row struct {
 	Deleted bool
 	// Value is nil for a deletion. It is shared: nobody modifies it.
 	Value []byte
-	// PrevValue is the value at Prev, if HasPrev.
+	// PrevValue and PrevLease are the value and the lease at Prev, if HasPrev.
 	PrevValue []byte
+	PrevLease Lease
 	HasPrev   bool
 }
 
@@ -75,21 +87,25 @@ func (r *Row) Marker() bool { return r.Key == "" }
 // Mutation is one write of one key, subject to an expectation.
 type Mutation struct {
 	Key Key
-	// Expect is the revision that the key must have, 0 if it must not exist.
+	// Expect is the revision that the key must have, 0 if it must not exist, or Any.
 	Expect Revision
 	// Era is the era in which Expect was read, 0 for the one in which the mutation comes. In a
 	// later one the mutation is refused.
 	Era Era
 	// Delete removes the key. Expect is not 0 then.
 	Delete bool
+	// Lease is what the key is attached to from then on.
+	Lease Lease
 	// Value is the new value, empty for a deletion.
 	Value []byte
 	// TTL is the time after which the key expires, from the commit on and by the database's clock.
 	// 0 means never.
 	TTL time.Duration
-	// PrevValue is the value at Expect, if the caller has it at hand (HasPrev), so that the
-	// deletion's event needs no read of it. Like Value, it counts for the size of the group.
+	// PrevValue and PrevLease are the value and the lease at Expect, if the caller has them at hand
+	// (HasPrev), so that the event needs no read of them. Like Value, PrevValue counts for the size
+	// of the group. HasPrev is false if Expect is Any.
 	PrevValue []byte
+	PrevLease Lease
 	HasPrev   bool
 }
 
@@ -106,7 +122,8 @@ type Group struct {
 	// newest one proves nothing of them if the database has lost some in between. Their rows have
 	// to be there, too. Most often there are none.
 	Earlier []Position
-	// Mutations are in the order of arrival. A key may occur several times.
+	// Mutations are in the order of arrival. A key may occur several times, but only once if one of
+	// its mutations expects Any.
 	Mutations []*Mutation
 }
 
@@ -116,8 +133,12 @@ type Outcome struct {
 	// Revision is the mutation's own revision if it was accepted, else the key's current revision
 	// before the group (0 if absent).
 	Revision Revision
-	// Create is the creation revision of the key, if accepted.
-	Create Revision
+	// Prev is the revision that an accepted mutation replaced, 0 if it created the key.
+	Prev Revision
+	// Create, Version and Lease are those of the row that an accepted mutation wrote.
+	Create  Revision
+	Version int64
+	Lease   Lease
 	// PrevValue is the value that an accepted deletion removed, if its mutation has not HasPrev.
 	// Backends fill it in order of arrival until they have filled Limits.GroupBytes; then they
 	// leave it nil, and who needs the value reads it from the log.
@@ -193,8 +214,8 @@ type PageQuery struct {
 	KeysOnly bool
 }
 
-// Page is the answer: rows in the order of keys, at most Limit. Only Key, Revision, Create and
-// Value are set.
+// Page is the answer: rows in the order of keys, at most Limit. Only Key, Revision, Create,
+// Version, Lease and Value are set.
 type Page struct {
 	State State
 	Rows  []Row
@@ -355,8 +376,8 @@ type Backend interface {
 	// in [1, q.At].
 	Replaced(ctx context.Context, q ReplacedQuery) ([]Replaced, State, error)
 
-	// Values reads log rows (Key, Revision, Create, Value) by their revisions, in no particular
-	// order. Rows that do not exist are missing, and so are those beyond ReadBytes: a row is lost
+	// Values reads log rows (Key, Revision, Create, Version, Lease, Value) by their revisions, in
+	// no particular order. Rows that do not exist are missing, and so are those beyond ReadBytes: a row is lost
 	// only if it is missing when it is asked for alone.
 	Values(ctx context.Context, revisions []Revision) ([]Row, State, error)
 
@@ -439,8 +460,8 @@ type Tx interface {
 // KeysReader is a Backend whose every read costs a round trip, so that reads of keys that wait at
 // the same time had better be one.
 type KeysReader interface {
-	// GetKeys reads several different keys: Key, Revision, Create and Value of those that exist, in
-	// no particular order. The Value of a row whose value is lost is nil, and Get says what is
+	// GetKeys reads several different keys: Key, Revision, Create, Version, Lease and Value of those
+	// that exist, in no particular order. The Value of a row whose value is lost is nil, and Get says what is
 	// wrong with it.
 	GetKeys(ctx context.Context, keys []Key) ([]Row, State, error)
 }

@@ -175,7 +175,8 @@ func (s *Store) get(ctx context.Context, key Key) (*KeyValue, Revision, error) {
 }
 
 func keyValue(r *Row) *KeyValue {
-	return &KeyValue{Key: r.Key, Revision: r.Revision, Create: r.Create, Value: r.Value}
+	return &KeyValue{Key: r.Key, Revision: r.Revision, Create: r.Create, Version: r.Version,
+		Lease: r.Lease, Value: r.Value}
 }
 
 // queryHead is the query of coalesced reads of the head.

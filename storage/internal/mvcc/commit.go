@@ -47,9 +47,11 @@ func (s *Store) enqueue(ctx context.Context, m Mutation) (*write, error) {
 		return nil, &LimitError{What: "value", Bytes: len(m.Value), Limit: s.limits.ValueBytes}
 	case m.Delete && m.Expect == 0:
 		return nil, &ConflictError{Key: m.Key}
-	case m.Expect < 0 || m.TTL < 0:
-		return nil, fmt.Errorf("a revision and a time to live are not negative: %d, %s",
-			m.Expect, m.TTL)
+	case m.Expect < Any || m.TTL < 0 || m.Lease < 0:
+		return nil, fmt.Errorf("a revision, a time to live and a lease are not negative: %d, %s, "+
+			"%d", m.Expect, m.TTL, m.Lease)
+	case m.Expect == Any && m.HasPrev:
+		return nil, errors.New("nobody knows the previous value of a write that expects any state")
 	}
 	// A previous value is held as long as the group is, and then by the event.
 	bytes := len(m.Key) + len(m.Value) + len(m.PrevValue)
@@ -241,13 +243,13 @@ func (s *Store) finish(res *GroupResult, writes []*write) {
 		if !o.Accepted {
 			continue
 		}
-		e := &Event{Key: w.m.Key, Revision: o.Revision, Prev: w.m.Expect, Create: o.Create,
-			Deleted: w.m.Delete}
+		e := &Event{Key: w.m.Key, Revision: o.Revision, Prev: o.Prev, Create: o.Create,
+			Version: o.Version, Lease: o.Lease, Deleted: w.m.Delete}
 		switch {
 		case w.m.Delete && !w.m.HasPrev:
-			e.prevKnown, e.prevValue = o.PrevValue != nil, o.PrevValue
+			e.prevKnown, e.prevValue, e.prevLease = o.PrevValue != nil, o.PrevValue, o.Lease
 		case w.m.HasPrev:
-			e.prevKnown, e.prevValue = true, w.m.PrevValue
+			e.prevKnown, e.prevValue, e.prevLease = true, w.m.PrevValue, w.m.PrevLease
 		}
 		if !w.m.Delete {
 			e.Value = w.m.Value
@@ -335,7 +337,7 @@ func (s *Store) resolve(g *Group, writes []*write, cause error) bool {
 	for _, w := range writes {
 		row := accepted[w.m.Key]
 		switch {
-		case row != nil && row.Prev == w.m.Expect && row.Deleted == w.m.Delete:
+		case row != nil && w.m.Expects(row.Prev) && row.Deleted == w.m.Delete:
 			// a second mutation with the same expectation lost to this one
 			delete(accepted, w.m.Key)
 			w.answer(row.Revision, nil)

@@ -5,21 +5,24 @@ import "time"
 // Decide is the rule by which a group's mutations are accepted, for backends that decide in Go
 // (Postgres says the same in SQL): per key, the first mutation in order of arrival whose
 // expectation holds against the state before the group is accepted, and all others of that key are
-// refused.
+// refused. An expectation of Any holds, but for a deletion of a key that does not exist.
 //
 // Why this is linearizable. All mutations of a group wait at the same time, so any order of them
 // may be chosen. Order the refused ones of a key that expected anything else than its state before
 // the accepted one, where they fail; and those that expected the same state as the accepted one
-// after it, where they fail too, since no caller can know the revision that it was given.
+// after it, where they fail too, since no caller can know the revision that it was given. That does
+// not hold of a mutation that expects Any: it would have to be accepted after the accepted one. So
+// it is the only one of its key (see [Group.Mutations]; the queue keeps the others for the next
+// group).
 //
-// current returns the key's revision and creation revision before the group, 0 and 0 if it does not
-// exist. The outcomes' revisions are numbered from before+1.
+// current returns the key's state before the group, zero if it does not exist. The outcomes'
+// revisions are numbered from before+1.
 //
 // lost, if not nil, is asked about each mutation that would be accepted. If it returns an error,
 // the mutation has this error as its outcome, as have the others that expect the same of this key,
 // and writes nothing: one damaged key must not fail the others' writes.
-func Decide(mutations []*Mutation, before Revision, current func(Key) (revision, create Revision),
-	lost func(i int) error) (outcomes []Outcome, accepted int) {
+func Decide(mutations []*Mutation, before Revision, current func(Key) Current,
+	lost func(i int, at Current) error) (outcomes []Outcome, accepted int) {
 	outcomes = make([]Outcome, len(mutations))
 	var taken map[Key]struct{}
 	if len(mutations) > 1 {
@@ -27,14 +30,14 @@ func Decide(mutations []*Mutation, before Revision, current func(Key) (revision,
 	}
 	var damaged map[Key]error
 	for i, m := range mutations {
-		revision, create := current(m.Key)
-		if _, late := taken[m.Key]; late || m.Expect != revision {
-			outcomes[i].Revision = revision
+		at := current(m.Key)
+		if _, late := taken[m.Key]; late || !m.Expects(at.Revision) {
+			outcomes[i].Revision = at.Revision
 			continue
 		}
 		err := damaged[m.Key]
 		if err == nil && lost != nil {
-			if err = lost(i); err != nil {
+			if err = lost(i, at); err != nil {
 				if damaged == nil {
 					damaged = map[Key]error{}
 				}
@@ -42,7 +45,7 @@ func Decide(mutations []*Mutation, before Revision, current func(Key) (revision,
 			}
 		}
 		if err != nil {
-			outcomes[i] = Outcome{Revision: revision, Err: err}
+			outcomes[i] = Outcome{Revision: at.Revision, Err: err}
 			continue
 		}
 		if taken != nil {
@@ -50,12 +53,30 @@ func Decide(mutations []*Mutation, before Revision, current func(Key) (revision,
 		}
 		accepted++
 		own := before + Revision(accepted)
-		if m.Expect == 0 {
-			create = own
+		o := &outcomes[i]
+		*o = Outcome{Accepted: true, Revision: own, Prev: at.Revision, Create: at.Create,
+			Version: at.Version + 1, Lease: m.Lease}
+		if at.Revision == 0 {
+			o.Create = own
 		}
-		outcomes[i] = Outcome{Accepted: true, Revision: own, Create: create}
+		if m.Delete {
+			o.Lease = at.Lease
+		}
 	}
 	return outcomes, accepted
+}
+
+// Current is where a key is before a group, zero if it does not exist.
+type Current struct {
+	Revision, Create Revision
+	Version          int64
+	Lease            Lease
+}
+
+// Expects tells whether the mutation's expectation holds where the key is at the revision, 0 if it
+// does not exist.
+func (m *Mutation) Expects(revision Revision) bool {
+	return m.Expect == revision || m.Expect == Any && (revision != 0 || !m.Delete)
 }
 
 // TTLMicros is the mutation's TTL in microseconds, rounded up: a key that expires must not become

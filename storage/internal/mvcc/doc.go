@@ -24,12 +24,14 @@
 // Four tables (the SQL is in the migrations of each database):
 //
 //   - log: append-only, primary key revision. Key, the revision that this one replaced (0 for a
-//     creation, also for a re-creation after a deletion), the creation revision, the group's token,
-//     the time in the database's clock, deleted or not, and last the value. The newest row is the
-//     head. Compaction never removes it, nor the row at the compacted revision. Rows with an empty
-//     key are markers: they hold a revision and no event. The migration writes the first one
-//     (revision 1), a fence writes the others.
-//   - live: one row per existing key: its newest revision, its creation revision, its expiry.
+//     creation, also for a re-creation after a deletion), the creation revision, the version (the
+//     number of writes since the creation), the lease (0 for none), the group's token, the time in
+//     the database's clock, deleted or not, and last the value. The newest row is the head.
+//     Compaction never removes it, nor the row at the compacted revision. Rows with an empty key
+//     are markers: they hold a revision and no event. The migration writes the first one (revision
+//     1), a fence writes the others.
+//   - live: one row per existing key: its newest revision, its creation revision, its version, its
+//     lease, its expiry.
 //   - store: one row: identity, epoch, fingerprint, boot, compacted, swept. Locking this row is the
 //     commit lock. A commit does not update it.
 //   - aborted: tokens of groups that were declared "not done" after an unknown outcome, each with
@@ -42,9 +44,10 @@
 // per process, takes all that is queued, makes a [Group] with a fresh token and gives it to
 // [Backend.Commit]: take the commit lock; read the head and the keys' current revisions; check the
 // history (see [CheckGroup]); accept, per key, the first mutation in order of arrival whose
-// expectation holds (see [Decide]); number the accepted ones densely after the head; write their
-// log and live rows; commit. Then it hands the events to the hub, has the new head announced to the
-// other processes ([Notifier]), and answers the writers. No commit waits for an announcement.
+// expectation holds (see [Decide]; a mutation that expects any state is alone of its key, for which
+// the queue sees); number the accepted ones densely after the head; write their log and live rows;
+// commit. Then it hands the events to the hub, has the new head announced to the other processes
+// ([Notifier]), and answers the writers. No commit waits for an announcement.
 //
 // # The walk of one event
 //

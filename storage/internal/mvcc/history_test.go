@@ -382,7 +382,9 @@ func TestLostTailUnderNewerRows(t *testing.T) {
 		exec(t, raw(t, db),
 			fmt.Sprintf("UPDATE rowkeeper_log SET token = "+token+" WHERE revision = %d", 1, lost),
 			fmt.Sprintf("INSERT INTO rowkeeper_log (revision, "+key+
-				", prev_revision, create_revision, token, time, deleted, value) SELECT revision + 1, "+key+", revision, create_revision, "+token+", time, deleted, value FROM rowkeeper_log WHERE revision = %d", 2, lost))
+				", prev_revision, create_revision, version, lease, token, time, deleted, value) "+
+				"SELECT revision + 1, "+key+", revision, create_revision, version + 1, lease, "+
+				token+", time, deleted, value FROM rowkeeper_log WHERE revision = %d", 2, lost))
 		if b, err := watch.Next(t.Context()); !errors.Is(err, mvcc.ErrCompacted) {
 			t.Fatalf("the watch, after %d: %+v, %v", lost, b, err)
 		}

@@ -14,18 +14,23 @@ type Event struct {
 	// Revision is the event's own revision; Prev the one that it replaced, 0 if it created the key;
 	// Create the one that created the key.
 	Revision, Prev, Create Revision
-	Deleted                bool
+	// Version counts the writes of the key since its creation, this one included. Lease is what the
+	// key is attached to, or was if it was deleted.
+	Version int64
+	Lease   Lease
+	Deleted bool
 	// Value is nil if the key was deleted.
 	Value []byte
 
 	// bytes is what the event holds in memory. Protected by hub.mu once the hub has the event.
 	bytes int
 
-	// prev is held while the previous value is read. It protects the two fields below, once the
-	// event is shared.
+	// prev is held while the previous value is read. It protects the fields below, once the event
+	// is shared.
 	prev      lock
 	prevKnown bool
 	prevValue []byte
+	prevLease Lease
 
 	// memoMu protects memos, not what is in them: a memo is made without it.
 	memoMu sync.Mutex
@@ -65,12 +70,12 @@ func eventOf(r *Row) *Event {
 		return nil
 	}
 	e := &Event{Key: r.Key, Revision: r.Revision, Prev: r.Prev, Create: r.Create,
-		Deleted: r.Deleted}
+		Version: r.Version, Lease: r.Lease, Deleted: r.Deleted}
 	if !r.Deleted {
 		e.Value = r.Value
 	}
 	if r.HasPrev {
-		e.prevKnown, e.prevValue = true, r.PrevValue
+		e.prevKnown, e.prevValue, e.prevLease = true, r.PrevValue, r.PrevLease
 	}
 	e.bytes = len(e.Key) + len(e.Value) + len(e.prevValue)
 	return e

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -41,6 +42,43 @@ func TestRoomAfterGivingUp(t *testing.T) {
 			t.Fatalf("the group is %v", group)
 		}
 	})
+}
+
+// TestQueueKeepsApart: a mutation that expects any state is the only one of its key in a group, and
+// nothing that waits for the next group is overtaken there.
+func TestQueueKeepsApart(t *testing.T) {
+	q := newQueue(100, 1<<20, Limits{GroupMutations: 4, GroupBytes: 1 << 20})
+	add := func(key Key, expect Revision, value string) *write {
+		w := &write{m: Mutation{Key: key, Expect: expect, Value: []byte(value)},
+			done: make(chan struct{})}
+		if err := q.put(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+		return w
+	}
+	add("a", 1, "1")
+	add("a", Any, "2")
+	add("b", Any, "3")
+	dropped := add("a", Any, "dropped")
+	add("a", Any, "4")
+	add("b", 1, "5")
+	add("c", 1, "6")
+	add("c", 1, "7")
+	add("d", 1, "8")
+	q.drop(dropped)
+	for _, want := range []string{"1 3 6 7", "2 5 8", "4"} {
+		var got []string
+		for _, w := range q.take() {
+			got = append(got, string(w.m.Value))
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("the group is %v, want %s", got, want)
+		}
+	}
+	if q.count != 0 || q.bytes != 0 || q.anys != 0 || len(q.writes) != 0 {
+		t.Errorf("the queue counts %d writes, %d of any state, %d bytes, and has %d", q.count, q.anys,
+			q.bytes, len(q.writes))
+	}
 }
 
 // TestRingCountsDeletedValues: a deletion has no value of its own, but it holds the one that it

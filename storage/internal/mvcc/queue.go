@@ -36,6 +36,7 @@ type queue struct {
 	mu     sync.Mutex
 	writes []*write
 	count  int // without the dropped ones
+	anys   int // those that expect Any, with the dropped ones
 	bytes  int
 	closed bool
 	// filled has capacity 1: there may be something to take. room is closed and replaced when
@@ -60,6 +61,9 @@ func (q *queue) put(ctx context.Context, w *write) error {
 		}
 		if q.count == 0 || (q.count < q.maxCount && q.bytes+w.bytes <= q.maxBytes) {
 			q.writes = append(q.writes, w)
+			if w.m.Expect == Any {
+				q.anys++
+			}
 			q.count++
 			q.bytes += w.bytes
 			q.mu.Unlock()
@@ -108,6 +112,7 @@ func (q *queue) refuse(came time.Time, err error) (oldest time.Time) {
 	q.writes = slices.DeleteFunc(q.writes, func(w *write) bool {
 		switch {
 		case w.dropped:
+			q.forgetLocked(w)
 			return true
 		case w.arrived.After(came):
 			if oldest.IsZero() || w.arrived.Before(oldest) {
@@ -116,6 +121,7 @@ func (q *queue) refuse(came time.Time, err error) (oldest time.Time) {
 			return false
 		}
 		w.dropped = true
+		q.forgetLocked(w)
 		q.count--
 		q.bytes -= w.bytes
 		w.answer(0, err)
@@ -126,14 +132,25 @@ func (q *queue) refuse(came time.Time, err error) (oldest time.Time) {
 }
 
 // take waits for writes and returns as many as a group may have, in the order of arrival; nil when
-// the queue is closed and empty.
+// the queue is closed and empty. A write that must not be in a group with another one of its key
+// stays, before all that came later.
 func (q *queue) take() []*write {
 	for {
 		q.mu.Lock()
 		group, bytes, i := []*write(nil), 0, 0
+		var left []*write
+		var keys groupKeys
+		if q.anys > 0 {
+			keys = groupKeys{}
+		}
 		for ; i < len(q.writes); i++ {
 			w := q.writes[i]
 			if w.dropped {
+				q.forgetLocked(w)
+				continue
+			}
+			if keys.apart(w) {
+				left = append(left, w)
 				continue
 			}
 			if len(group) > 0 && (len(group) == q.limits.GroupMutations ||
@@ -144,10 +161,13 @@ func (q *queue) take() []*write {
 				group = make([]*write, 0, min(q.count, q.limits.GroupMutations))
 			}
 			w.taken = true
+			q.forgetLocked(w)
+			keys.add(w)
 			bytes += w.bytes
 			group = append(group, w)
 		}
 		clear(q.writes[:i])
+		i -= copy(q.writes[i-len(left):], left)
 		if q.writes = q.writes[i:]; len(q.writes) == 0 {
 			q.writes = nil
 		}
@@ -165,6 +185,30 @@ func (q *queue) take() []*write {
 			return nil
 		}
 		<-q.filled
+	}
+}
+
+// forgetLocked takes out of account a write that leaves the queue.
+func (q *queue) forgetLocked(w *write) {
+	if w.m.Expect == Any {
+		q.anys--
+	}
+}
+
+// groupKeys has the keys of a group that is being taken, and tells of each whether its mutation
+// expects Any. It is nil if no mutation in the queue does.
+type groupKeys map[Key]bool
+
+// apart tells whether the write has to wait for the next group: where a key's mutation expects Any,
+// it is the only one of its key; see [Decide].
+func (k groupKeys) apart(w *write) bool {
+	any, found := k[w.m.Key]
+	return found && (any || w.m.Expect == Any)
+}
+
+func (k groupKeys) add(w *write) {
+	if k != nil {
+		k[w.m.Key] = w.m.Expect == Any
 	}
 }
 

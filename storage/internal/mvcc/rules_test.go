@@ -3,6 +3,7 @@ package mvcc
 import (
 	"errors"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -481,27 +482,36 @@ func TestDecide(t *testing.T) {
 	lost := &Mutation{Key: "lost", Expect: 3, Delete: true}
 	mutations := []*Mutation{put("a", 7), put("a", 5), put("a", 5), put("new", 0), put("new", 0),
 		lost, put("lost", 3), put("lost", 2)}
-	outcomes, n := Decide(mutations, 10, func(k Key) (Revision, Revision) {
-		return map[Key]Revision{"a": 5, "lost": 3}[k], map[Key]Revision{"a": 4, "lost": 1}[k]
-	}, func(i int) error {
-		if mutations[i] == lost {
+	mutations = append(mutations, &Mutation{Key: "any", Expect: Any, Lease: 3},
+		&Mutation{Key: "any new", Expect: Any}, &Mutation{Key: "none", Expect: Any, Delete: true},
+		&Mutation{Key: "any deleted", Expect: Any, Delete: true})
+	outcomes, n := Decide(mutations, 10, func(k Key) Current {
+		return map[Key]Current{"a": {Revision: 5, Create: 4, Version: 2, Lease: 9},
+			"lost": {Revision: 3, Create: 1}, "any": {Revision: 6, Create: 6, Version: 1},
+			"any deleted": {Revision: 8, Create: 7, Version: 2, Lease: 5}}[k]
+	}, func(i int, at Current) error {
+		if mutations[i] == lost && at.Revision == 3 {
 			return Errorf(Data, "lost")
 		}
 		return nil
 	})
-	want := []Outcome{{Revision: 5}, {Accepted: true, Revision: 11, Create: 4}, {Revision: 5},
-		{Accepted: true, Revision: 12, Create: 12}, {}, {Revision: 3}, {Revision: 3}, {Revision: 3}}
+	want := []Outcome{{Revision: 5},
+		{Accepted: true, Revision: 11, Prev: 5, Create: 4, Version: 3}, {Revision: 5},
+		{Accepted: true, Revision: 12, Create: 12, Version: 1}, {}, {Revision: 3}, {Revision: 3},
+		{Revision: 3},
+		{Accepted: true, Revision: 13, Prev: 6, Create: 6, Version: 2, Lease: 3},
+		{Accepted: true, Revision: 14, Create: 14, Version: 1}, {},
+		{Accepted: true, Revision: 15, Prev: 8, Create: 7, Version: 3, Lease: 5}}
 	for i, o := range outcomes {
 		if (o.Err != nil) != (i == 5 || i == 6) {
 			t.Errorf("%d: %v", i, o.Err)
 		}
 		o.Err = nil
-		if o.Accepted != want[i].Accepted || o.Revision != want[i].Revision ||
-			o.Create != want[i].Create {
+		if !reflect.DeepEqual(o, want[i]) {
 			t.Errorf("%d: %+v, want %+v", i, o, want[i])
 		}
 	}
-	if n != 2 {
+	if n != 5 {
 		t.Errorf("%d are accepted", n)
 	}
 }

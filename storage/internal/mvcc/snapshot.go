@@ -107,8 +107,7 @@ func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error)
 	}
 	res.KVs = make([]KeyValue, len(rows))
 	for i := range rows {
-		r := &rows[i]
-		res.KVs[i] = KeyValue{Key: r.Key, Revision: r.Revision, Create: r.Create, Value: r.Value}
+		res.KVs[i] = *keyValue(&rows[i])
 	}
 	if o.Count {
 		if res.Count, err = s.countAt(ctx, o, res, int64(len(undone))); err != nil {

@@ -355,6 +355,10 @@ func (s *Store) tail(ctx context.Context, from Revision, limit int, prev Prev) (
 type KeyValue struct {
 	Key              Key
 	Revision, Create Revision
+	// Version counts the writes since the key's creation, which is 1. Lease is what the key is
+	// attached to.
+	Version int64
+	Lease   Lease
 	// Value is shared: nobody modifies it.
 	Value []byte
 }

@@ -116,6 +116,56 @@ func put(t *testing.T, s *mvcc.Store, key mvcc.Key, expect mvcc.Revision,
 	return r
 }
 
+// TestAny: writers that expect nothing all succeed, one after the other, and the events say so; a
+// deletion that finds nothing is told.
+func TestAny(t *testing.T) {
+	everywhere(t, func(t *testing.T, db dbtest.DB) {
+		s := open(t, db, mvcc.Config{})
+		const writers = 20
+		var wg sync.WaitGroup
+		for i := range writers {
+			wg.Go(func() {
+				_, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/a/k", Expect: mvcc.Any,
+					Value: fmt.Append(nil, i)})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		w, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/a/", After: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		prev := mvcc.Revision(0)
+		for i, e := range next(t, w, writers) {
+			if e.Prev != prev || e.Version != int64(i+1) {
+				t.Errorf("event %d replaces %d and has the version %d", i, e.Prev, e.Version)
+			}
+			prev = e.Revision
+		}
+		last, _, err := s.Get(t.Context(), "/a/k")
+		if err != nil || last == nil || last.Revision != prev || last.Version != writers {
+			t.Fatalf("the key is %+v, %v", last, err)
+		}
+		_, err = s.Commit(t.Context(), mvcc.Mutation{Key: "/a/k", Expect: mvcc.Any, Delete: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := next(t, w, 1)[0]
+		if was, err := s.Previous(t.Context(), e); err != nil || !e.Deleted ||
+			string(was.Value) != string(last.Value) || was.Version != writers {
+			t.Errorf("the deletion %+v removed %+v, %v", e, was, err)
+		}
+		_, err = s.Commit(t.Context(), mvcc.Mutation{Key: "/a/k", Expect: mvcc.Any, Delete: true})
+		var conflict *mvcc.ConflictError
+		if !errors.As(err, &conflict) || conflict.Current != 0 {
+			t.Errorf("the deletion of nothing: %v", err)
+		}
+	})
+}
+
 // next reads a watcher until it has n events.
 func next(t *testing.T, w *mvcc.Watcher, n int) []*mvcc.Event {
 	t.Helper()

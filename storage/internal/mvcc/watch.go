@@ -257,18 +257,36 @@ func (w *Watcher) signal() {
 	}
 }
 
-// PrevValue returns the value before the event, nil for a creation. It reads the log at most once
-// per event, whoever asks. The error is ErrCompacted if the value is gone.
+// PrevValue returns the value before the event, nil for a creation; see [Store.Previous].
 func (s *Store) PrevValue(ctx context.Context, e *Event) ([]byte, error) {
+	value, _, err := s.previous(ctx, e)
+	return value, err
+}
+
+// Previous returns the key as it was before the event, nil for a creation. It reads the log at most
+// once per event, whoever asks. The error is ErrCompacted if the value is gone.
+func (s *Store) Previous(ctx context.Context, e *Event) (*KeyValue, error) {
 	if e.Prev == 0 {
 		return nil, nil
 	}
-	if err := e.prev.acquire(ctx); err != nil {
+	value, lease, err := s.previous(ctx, e)
+	if err != nil {
 		return nil, err
+	}
+	return &KeyValue{Key: e.Key, Revision: e.Prev, Create: e.Create, Version: e.Version - 1,
+		Lease: lease, Value: value}, nil
+}
+
+func (s *Store) previous(ctx context.Context, e *Event) ([]byte, Lease, error) {
+	if e.Prev == 0 {
+		return nil, 0, nil
+	}
+	if err := e.prev.acquire(ctx); err != nil {
+		return nil, 0, err
 	}
 	defer e.prev.release()
 	if e.prevKnown {
-		return e.prevValue, nil
+		return e.prevValue, e.prevLease, nil
 	}
 	var rows []Row
 	st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
@@ -277,14 +295,14 @@ func (s *Store) PrevValue(ctx context.Context, e *Event) ([]byte, error) {
 	})
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, 0, err
 	case len(rows) == 1:
-		e.prevKnown, e.prevValue = true, rows[0].Value
+		e.prevKnown, e.prevValue, e.prevLease = true, rows[0].Value, rows[0].Lease
 		s.hub.grew(e, len(e.prevValue))
-		return e.prevValue, nil
+		return e.prevValue, e.prevLease, nil
 	case st.Compacted >= e.Revision:
-		return nil, ErrCompacted
+		return nil, 0, ErrCompacted
 	}
-	return nil, fmt.Errorf("the log has no row %d, which the event %d of %q replaced", e.Prev,
+	return nil, 0, fmt.Errorf("the log has no row %d, which the event %d of %q replaced", e.Prev,
 		e.Revision, string(e.Key))
 }

@@ -73,18 +73,18 @@ type Statements struct {
 	// Tail reads log rows in the order of revisions.
 	//
 	// Parameters: whether previous values of updates are wanted besides those of deletions; the
-	// first revision; the limit. Columns: revision, key, prev, create, token, time, deleted, value
-	// (NULL for a deletion), whether there is a previous row, its value.
+	// first revision; the limit. Columns: revision, key, prev, create, version, lease, token, time,
+	// deleted, value (NULL for a deletion), whether there is a previous row, its lease, its value.
 	Tail string
-	// Get reads a key, in one row. Parameter: the key. Columns: revision, create, prev, token,
-	// time, value. The value is NULL if the row of the log is missing, and so may be those before
-	// it from prev on.
+	// Get reads a key, in one row. Parameter: the key. Columns: revision, create, version, lease,
+	// prev, token, time, value. The value is NULL if the row of the log is missing, and so may be
+	// those before it from prev on.
 	Get string
 	// GetKeys reads several keys, for a [KeysReader]. Parameter: the keys. Columns: key, revision,
-	// create, value (NULL if the row of the log is missing).
+	// create, version, lease, value (NULL if the row of the log is missing).
 	GetKeys string
 	// Page reads live rows in the order of keys. Parameters: start, end, at, limit. Columns: key,
-	// revision, create, value (NULL if the row of the log is missing).
+	// revision, create, version, lease, value (NULL if the row of the log is missing).
 	Page string
 	// PageKeys is Page without the value.
 	PageKeys string
@@ -92,7 +92,7 @@ type Statements struct {
 	// Columns: key, prev.
 	Replaced string
 	// Values reads log rows by revision. Parameter: the revisions. Columns: key, revision, create,
-	// value.
+	// version, lease, value.
 	Values string
 	// Count counts live rows, in one row. Parameters: start, end, at. Column: their number.
 	Count string

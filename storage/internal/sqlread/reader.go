@@ -33,13 +33,13 @@ func NewReader(db Database, s *Statements, conns int) *Reader {
 		db:       db,
 		lists:    make(chan struct{}, max(1, conns-keptForSingle)),
 		state:    Read{What: "read the state", Class: Head, SQL: s.State, OneRow: true},
-		tail:     Read{What: "read the log", Class: Tail, SQL: s.Tail, Columns: 10},
-		get:      Read{What: "read a key", Class: Single, SQL: s.Get, Columns: 6, OneRow: true},
-		getKeys:  Read{What: "read keys", Class: Single, SQL: s.GetKeys, Columns: 4},
-		page:     Read{What: "list keys", Class: List, SQL: s.Page, Columns: 4},
-		pageKeys: Read{What: "list keys", Class: List, SQL: s.PageKeys, Columns: 3},
+		tail:     Read{What: "read the log", Class: Tail, SQL: s.Tail, Columns: 13},
+		get:      Read{What: "read a key", Class: Single, SQL: s.Get, Columns: 8, OneRow: true},
+		getKeys:  Read{What: "read keys", Class: Single, SQL: s.GetKeys, Columns: 6},
+		page:     Read{What: "list keys", Class: List, SQL: s.Page, Columns: 6},
+		pageKeys: Read{What: "list keys", Class: List, SQL: s.PageKeys, Columns: 5},
 		replaced: Read{What: "read what was replaced", Class: List, SQL: s.Replaced, Columns: 2},
-		values:   Read{What: "read values", Class: List, SQL: s.Values, Columns: 4},
+		values:   Read{What: "read values", Class: List, SQL: s.Values, Columns: 6},
 		count:    Read{What: "count keys", Class: List, SQL: s.Count, Columns: 1, OneRow: true},
 		countUpTo: Read{What: "count keys", Class: List, SQL: s.CountUpTo, Columns: 1,
 			OneRow: true},
@@ -145,6 +145,14 @@ func at(r mvcc.Revision) int64 {
 
 func revision(c Cursor, column int) mvcc.Revision { return mvcc.Revision(c.Int(column)) }
 
+func lease(c Cursor, column int) mvcc.Lease { return mvcc.Lease(c.Int(column)) }
+
+// keyRow reads the columns that come first where a read returns keys.
+func keyRow(c Cursor) mvcc.Row {
+	return mvcc.Row{Key: c.Key(0), Revision: revision(c, 1), Create: revision(c, 2),
+		Version: c.Int(3), Lease: lease(c, 4)}
+}
+
 func moment(c Cursor, column int) time.Time { return time.UnixMicro(c.Int(column)) }
 
 // State implements [mvcc.Backend].
@@ -163,11 +171,11 @@ func (r *Reader) Tail(ctx context.Context, from mvcc.Revision, limit int,
 	t.State, err = r.query(ctx, &r.tail, func(c Cursor) error {
 		row := mvcc.Row{
 			Revision: revision(c, 0), Key: c.Key(1), Prev: revision(c, 2), Create: revision(c, 3),
-			Token: c.Token(4),
-			Time:  moment(c, 5), Deleted: c.Bool(6), Value: c.Value(7), HasPrev: c.Bool(8),
+			Version: c.Int(4), Lease: lease(c, 5), Token: c.Token(6), Time: moment(c, 7),
+			Deleted: c.Bool(8), Value: c.Value(9), HasPrev: c.Bool(10),
 		}
 		if row.HasPrev {
-			row.PrevValue = c.Value(9)
+			row.PrevLease, row.PrevValue = lease(c, 11), c.Value(12)
 		}
 		t.Rows = append(t.Rows, row)
 		return bytes.add(len(row.Value) + len(row.PrevValue))
@@ -184,14 +192,14 @@ func (r *Reader) Tail(ctx context.Context, from mvcc.Revision, limit int,
 func (r *Reader) Get(ctx context.Context, key mvcc.Key) (*mvcc.Row, mvcc.State, error) {
 	var found *mvcc.Row
 	st, err := r.query(ctx, &r.get, func(c Cursor) error {
-		value := c.Value(5)
+		value := c.Value(7)
 		if value == nil {
 			return mvcc.LostValue(key, revision(c, 0))
 		}
 		found = &mvcc.Row{
-			Key: key, Revision: revision(c, 0), Create: revision(c, 1), Prev: revision(c, 2),
-			Token: c.Token(3),
-			Time:  moment(c, 4), Value: value,
+			Key: key, Revision: revision(c, 0), Create: revision(c, 1), Version: c.Int(2),
+			Lease: lease(c, 3), Prev: revision(c, 4), Token: c.Token(5), Time: moment(c, 6),
+			Value: value,
 		}
 		return nil
 	}, key)
@@ -210,9 +218,9 @@ func (r *Reader) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error)
 		read = &r.pageKeys
 	}
 	p.State, err = r.query(ctx, read, func(c Cursor) error {
-		row := mvcc.Row{Key: c.Key(0), Revision: revision(c, 1), Create: revision(c, 2)}
+		row := keyRow(c)
 		if !q.KeysOnly {
-			if row.Value = c.Value(3); row.Value == nil {
+			if row.Value = c.Value(5); row.Value == nil {
 				return mvcc.LostValue(row.Key, row.Revision)
 			}
 		}
@@ -244,8 +252,8 @@ func (r *Reader) Values(ctx context.Context,
 	revisions []mvcc.Revision) (found []mvcc.Row, st mvcc.State, err error) {
 	var bytes bound
 	st, err = r.query(ctx, &r.values, func(c Cursor) error {
-		row := mvcc.Row{Key: c.Key(0), Revision: revision(c, 1), Create: revision(c, 2),
-			Value: c.Value(3)}
+		row := keyRow(c)
+		row.Value = c.Value(5)
 		found = append(found, row)
 		return bytes.add(len(row.Value))
 	}, revisions)
@@ -341,8 +349,9 @@ type KeysReader struct {
 func (r KeysReader) GetKeys(ctx context.Context, keys []mvcc.Key) ([]mvcc.Row, mvcc.State, error) {
 	found := make([]mvcc.Row, 0, len(keys))
 	st, err := r.query(ctx, &r.getKeys, func(c Cursor) error {
-		found = append(found, mvcc.Row{Key: c.Key(0), Revision: revision(c, 1),
-			Create: revision(c, 2), Value: c.Value(3)})
+		row := keyRow(c)
+		row.Value = c.Value(5)
+		found = append(found, row)
 		return nil
 	}, keys)
 	return found, st, err
