@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	storageversion "k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/metadata"
@@ -36,12 +37,15 @@ type migrateObjects struct {
 	// groups are those whose objects are rewritten; none means all.
 	groups []string
 	chunk  int64
+	// patience is how long discovery may lack what is defined.
+	patience time.Duration
 }
 
 func newMigrateObjectsCommand() *cobra.Command {
 	o := &migrateObjects{
 		kubeconfig: filepath.Join(".rowkeeper", "kubeconfig"),
 		chunk:      500,
+		patience:   10 * time.Second,
 	}
 	cmd := &cobra.Command{
 		Use:   "objects",
@@ -146,11 +150,60 @@ func key(obj metav1.Object) string {
 // coreGroup stands for the group without a name, as it does elsewhere in Kubernetes.
 const coreGroup = "core"
 
-// resources returns what the server has in the groups that can be listed and patched. Each resource
-// is in the version in which the server stores it, since others may not have all of its fields.
+var definitions = apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
+
+// resources returns what [migrateObjects.discovered] does, when that has all that is defined: a
+// server that has just got a definition tells of it a little later.
 func (o *migrateObjects) resources(ctx context.Context, discover discovery.DiscoveryInterface,
-	client metadata.Interface,
-) ([]schema.GroupVersionResource, error) {
+	client metadata.Interface) (resources []schema.GroupVersionResource, err error) {
+	var missing string
+	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, o.patience, true,
+		func(ctx context.Context) (bool, error) {
+			if resources, err = o.discovered(ctx, discover, client); err != nil {
+				return false, err
+			}
+			missing, err = o.undiscovered(ctx, client, resources)
+			return missing == "", err
+		})
+	if wait.Interrupted(err) && ctx.Err() == nil {
+		return nil, fmt.Errorf("the server has a definition of %s and does not serve them, so that "+
+			"their objects cannot be rewritten: serve them, delete the definition, or name other "+
+			"groups by --groups", missing)
+	}
+	return resources, err
+}
+
+// undiscovered returns the name of a definition whose resource is in the groups and not among the
+// resources, "" if there is none.
+func (o *migrateObjects) undiscovered(ctx context.Context, client metadata.Interface,
+	resources []schema.GroupVersionResource) (string, error) {
+	list, err := client.Resource(definitions).List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) && len(o.groups) > 0 {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("cannot find out what is defined: %w", err)
+	}
+	for _, definition := range list.Items {
+		name := schema.ParseGroupResource(definition.Name)
+		if definition.DeletionTimestamp != nil ||
+			len(o.groups) > 0 && !slices.Contains(o.groups, name.Group) {
+			continue
+		}
+		if !slices.ContainsFunc(resources, func(r schema.GroupVersionResource) bool {
+			return r.GroupResource() == name
+		}) {
+			return definition.Name, nil
+		}
+	}
+	return "", nil
+}
+
+// discovered returns what the server has in the groups that can be listed and patched. Each
+// resource is in the version in which the server stores it, since others may not have all of its
+// fields.
+func (o *migrateObjects) discovered(ctx context.Context, discover discovery.DiscoveryInterface,
+	client metadata.Interface) ([]schema.GroupVersionResource, error) {
 	_, lists, err := discover.ServerGroupsAndResources()
 	if err != nil {
 		return nil, fmt.Errorf("cannot find out what the server has: %w", err)
@@ -209,7 +262,6 @@ func refuseDefined(ctx context.Context, client metadata.Interface,
 	if name.Group == "" {
 		return nil
 	}
-	definitions := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
 	_, err := client.Resource(definitions).Get(ctx, name.String(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
