@@ -156,33 +156,36 @@ var definitions = apiextensionsv1.SchemeGroupVersion.WithResource("customresourc
 // server that has just got a definition tells of it a little later.
 func (o *migrateObjects) resources(ctx context.Context, discover discovery.DiscoveryInterface,
 	client metadata.Interface) (resources []schema.GroupVersionResource, err error) {
-	var missing string
+	var unsettled error
 	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, o.patience, true,
 		func(ctx context.Context) (bool, error) {
-			if resources, err = o.discovered(ctx, discover, client); err != nil {
+			resources, err = o.discovered(ctx, discover, client)
+			if changing := (*discovery.ErrGroupDiscoveryFailed)(nil); errors.As(err, &changing) {
+				unsettled = err
+				return false, nil
+			}
+			if err != nil {
 				return false, err
 			}
-			missing, err = o.undiscovered(ctx, client, resources)
-			return missing == "", err
+			unsettled, err = o.undiscovered(ctx, client, resources)
+			return unsettled == nil, err
 		})
-	if wait.Interrupted(err) && ctx.Err() == nil {
-		return nil, fmt.Errorf("the server has a definition of %s and does not serve them, so that "+
-			"their objects cannot be rewritten: serve them, delete the definition, or name other "+
-			"groups by --groups", missing)
+	if wait.Interrupted(err) && ctx.Err() == nil && unsettled != nil {
+		return nil, unsettled
 	}
 	return resources, err
 }
 
-// undiscovered returns the name of a definition whose resource is in the groups and not among the
-// resources, "" if there is none.
+// undiscovered returns what to tell of a definition whose resource is in the groups and not among
+// the resources, nil if there is none.
 func (o *migrateObjects) undiscovered(ctx context.Context, client metadata.Interface,
-	resources []schema.GroupVersionResource) (string, error) {
+	resources []schema.GroupVersionResource) (missing, err error) {
 	list, err := client.Resource(definitions).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) && len(o.groups) > 0 {
-		return "", nil
+		return nil, nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("cannot find out what is defined: %w", err)
+		return nil, fmt.Errorf("cannot find out what is defined: %w", err)
 	}
 	for _, definition := range list.Items {
 		name := schema.ParseGroupResource(definition.Name)
@@ -193,10 +196,12 @@ func (o *migrateObjects) undiscovered(ctx context.Context, client metadata.Inter
 		if !slices.ContainsFunc(resources, func(r schema.GroupVersionResource) bool {
 			return r.GroupResource() == name
 		}) {
-			return definition.Name, nil
+			return fmt.Errorf("the server has a definition of %s and does not serve them, so that "+
+				"their objects cannot be rewritten: serve them, delete the definition, or name "+
+				"other groups by --groups", definition.Name), nil
 		}
 	}
-	return "", nil
+	return nil, nil
 }
 
 // discovered returns what the server has in the groups that can be listed and patched. Each
@@ -269,9 +274,9 @@ func refuseDefined(ctx context.Context, client metadata.Interface,
 	if err != nil {
 		return fmt.Errorf("cannot find out in which version %s are stored: %w", name, err)
 	}
-	return fmt.Errorf("the server does not serve %s in the version in which it stores them, and other "+
-		"versions may not have all of their fields: serve that version, or name other groups by "+
-		"--groups", name)
+	return fmt.Errorf("the server does not serve %s in the version in which it stores them, and "+
+		"other versions may not have all of their fields: serve that version, or name other groups "+
+		"by --groups", name)
 }
 
 // rewriteAll rewrites the objects of a resource. It goes on after the server has refused one. The
