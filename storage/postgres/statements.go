@@ -270,7 +270,7 @@ FROM rowkeeper_store WHERE id = 1 FOR UPDATE`
 //     8 MiB.
 //
 // $1 token, $2 seen epoch, $3 $4 seen revisions and tokens, the newest first, $5 keys, $6
-// expectations, -1 for any, $7 deletions, $8 values, $9 times to live in microseconds or 0, $10
+// expectations, -1 for any, $7 deletions, $8 values, $9 times to live in microseconds, or 0, or the negative of a time since 1970, $10
 // whether the previous value is wanted, $11 leases.
 const sqlGroup = `
 WITH guard AS MATERIALIZED (
@@ -305,7 +305,7 @@ WITH guard AS MATERIALIZED (
            i.fits AND g.holds AND NOT g.gone AND NOT g.aborted AND g.compacted <= ($3::bigint[])[1] AS accepted,
            g.head + count(*) FILTER (WHERE i.fits) OVER (ORDER BY i.n ROWS UNBOUNDED PRECEDING) AS revision,
            i.create_revision,
-           CASE WHEN i.ttl > 0 THEN g.now + i.ttl END AS expiry
+           CASE WHEN i.ttl > 0 THEN g.now + i.ttl WHEN i.ttl < 0 THEN -i.ttl END AS expiry
     FROM guard g CROSS JOIN input i
 ), logged AS (
     INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, version, lease, time, deleted, key, token, value)

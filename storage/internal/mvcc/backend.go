@@ -101,6 +101,8 @@ type Mutation struct {
 	// TTL is the time after which the key expires, from the commit on and by the database's clock.
 	// 0 means never.
 	TTL time.Duration
+	// Expires, if not zero, takes the place of TTL: when the key expires, by the database's clock.
+	Expires time.Time
 	// PrevValue and PrevLease are the value and the lease at Expect, if the caller has them at hand
 	// (HasPrev), so that the event needs no read of them. Like Value, PrevValue counts for the size
 	// of the group. HasPrev is false if Expect is Any.

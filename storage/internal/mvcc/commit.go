@@ -10,29 +10,35 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// Commit writes one mutation and returns its revision after the database has committed it durably.
+// Commit is Apply for a caller that needs to know no more than the revision.
+func (s *Store) Commit(ctx context.Context, m Mutation) (Revision, error) {
+	o, err := s.Apply(ctx, m)
+	return o.Revision, err
+}
+
+// Apply writes one mutation and returns what it did after the database has committed it durably.
 // Its errors are *[ConflictError], *[LimitError], [ErrClosed], ctx's error if the caller gave up
 // before its group began (nothing was written), [ErrUnknownOutcome], and *[Error] for what the
 // database refused (nothing was written).
-func (s *Store) Commit(ctx context.Context, m Mutation) (Revision, error) {
+func (s *Store) Apply(ctx context.Context, m Mutation) (Outcome, error) {
 	w, err := s.enqueue(ctx, m)
 	if err != nil {
-		return 0, err
+		return Outcome{}, err
 	}
 	select {
 	case <-w.done:
-		return w.revision, w.err
+		return w.outcome, w.err
 	case <-ctx.Done():
 	}
 	if s.queue.drop(w) {
-		return 0, ctx.Err()
+		return Outcome{}, ctx.Err()
 	}
 	// The group has begun. Perhaps it has ended by now.
 	select {
 	case <-w.done:
-		return w.revision, w.err
+		return w.outcome, w.err
 	default:
-		return 0, fmt.Errorf("%w (%w)", ErrUnknownOutcome, ctx.Err())
+		return Outcome{}, fmt.Errorf("%w (%w)", ErrUnknownOutcome, ctx.Err())
 	}
 }
 
@@ -104,7 +110,7 @@ func (s *Store) boundQueueing() (stop func()) {
 
 func answerAll(group []*write, err error) {
 	for _, w := range group {
-		w.answer(0, err)
+		w.answer(Outcome{}, err)
 	}
 }
 
@@ -254,8 +260,11 @@ func (s *Store) finish(res *GroupResult, writes []*write) {
 		if !w.m.Delete {
 			e.Value = w.m.Value
 		}
-		if w.m.TTL > 0 && (soonest == 0 || w.m.TTL < soonest) {
-			soonest = w.m.TTL
+		if expiry := w.m.Expiry(res.Time); expiry != 0 {
+			left := max(time.UnixMicro(expiry).Sub(res.Time), time.Microsecond)
+			if soonest == 0 || left < soonest {
+				soonest = left
+			}
 		}
 		e.bytes = len(e.Key) + len(e.Value) + len(e.prevValue)
 		events = append(events, e)
@@ -277,11 +286,11 @@ func (s *Store) finish(res *GroupResult, writes []*write) {
 	for i, w := range writes {
 		switch o := &res.Outcomes[i]; {
 		case o.Accepted:
-			w.answer(o.Revision, nil)
+			w.answer(*o, nil)
 		case o.Err != nil:
-			w.answer(0, o.Err)
+			w.answer(Outcome{}, o.Err)
 		default:
-			w.answer(0, &ConflictError{Key: w.m.Key, Current: o.Revision})
+			w.answer(Outcome{}, &ConflictError{Key: w.m.Key, Current: o.Revision})
 		}
 	}
 	if soonest > 0 {
@@ -340,11 +349,12 @@ func (s *Store) resolve(g *Group, writes []*write, cause error) bool {
 		case row != nil && w.m.Expects(row.Prev) && row.Deleted == w.m.Delete:
 			// a second mutation with the same expectation lost to this one
 			delete(accepted, w.m.Key)
-			w.answer(row.Revision, nil)
+			w.answer(Outcome{Accepted: true, Revision: row.Revision, Prev: row.Prev,
+				Create: row.Create, Version: row.Version, Lease: row.Lease}, nil)
 		case row == nil && !complete:
-			w.answer(0, fmt.Errorf("%w: %w", ErrUnknownOutcome, cause))
+			w.answer(Outcome{}, fmt.Errorf("%w: %w", ErrUnknownOutcome, cause))
 		default:
-			w.answer(0, &ConflictError{Key: w.m.Key, Current: -1})
+			w.answer(Outcome{}, &ConflictError{Key: w.m.Key, Current: -1})
 		}
 	}
 	return true

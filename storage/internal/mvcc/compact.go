@@ -107,14 +107,26 @@ func (s *Store) boundary(ctx context.Context, st State) (Revision, error) {
 // which follows in the background. The order matters: if rows were removed first, a list that is
 // still allowed could miss them.
 func (s *Store) Compact(ctx context.Context, r Revision) error {
+	_, err := s.compact(ctx, r, RaiseCompacted)
+	return err
+}
+
+// CompactExactly is Compact that returns ErrCompacted if the boundary is at the revision or above
+// it, and a *FutureRevisionError if the head is below it. It returns the head.
+func (s *Store) CompactExactly(ctx context.Context, r Revision) (Revision, error) {
+	return s.compact(ctx, r, raiseCompacted)
+}
+
+func (s *Store) compact(ctx context.Context, r Revision,
+	raise func(context.Context, Backend, Revision) (State, error)) (Revision, error) {
 	if s.ctx.Err() != nil {
-		return ErrClosed
+		return 0, ErrClosed
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	st, err := RaiseCompacted(ctx, s.b, r)
+	st, err := raise(ctx, s.b, r)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	s.hub.sawCompacted(st.Compacted)
 	s.snapshots.compacted(st.Compacted)
@@ -123,7 +135,7 @@ func (s *Store) Compact(ctx context.Context, r Revision) error {
 	case s.sweepSoon <- struct{}{}:
 	default:
 	}
-	return nil
+	return st.Head.Revision, nil
 }
 
 // CompactedRevision is the newest boundary that this process knows of, 0 if nothing was ever

@@ -80,16 +80,23 @@ func (m *Mutation) Expects(revision Revision) bool {
 }
 
 // TTLMicros is the mutation's TTL in microseconds, rounded up: a key that expires must not become
-// one that never does.
+// one that never does. It is the negative of Expires, in microseconds since 1970, if that takes its
+// place.
 func (m *Mutation) TTLMicros() int64 {
+	if !m.Expires.IsZero() {
+		return -m.Expires.UnixMicro()
+	}
 	return int64((m.TTL + time.Microsecond - 1) / time.Microsecond)
 }
 
 // Expiry is when the key expires that the mutation writes at the time now of the database's clock,
 // in microseconds since 1970. 0 means never.
 func (m *Mutation) Expiry(now time.Time) int64 {
-	if m.TTL <= 0 {
-		return 0
+	switch micros := m.TTLMicros(); {
+	case micros < 0:
+		return -micros
+	case micros > 0:
+		return now.UnixMicro() + micros
 	}
-	return now.UnixMicro() + m.TTLMicros()
+	return 0
 }

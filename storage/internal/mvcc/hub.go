@@ -88,7 +88,8 @@ func eventOf(r *Row) *Event {
 //
 // Watchers that keep up are attached: a bucket per watched range finds them by an event's key in a
 // few map look-ups, however many watchers there are, and a watcher that nothing concerns is never
-// woken, nor does it fall behind.
+// woken, nor does it fall behind. Ranges that are neither a key nor a prefix that ends in '/' are
+// few, and each is compared with each event.
 type hub struct {
 	limits RingLimits
 	metric *Metrics
@@ -107,7 +108,9 @@ type hub struct {
 	ringStart Revision
 	ringBytes int
 	buckets   map[watchRange]map[*Watcher]struct{}
-	all       map[*Watcher]struct{}
+	// ranges are those of the buckets that have an end.
+	ranges map[watchRange]struct{}
+	all    map[*Watcher]struct{}
 	// wanting are the attached watchers that wait for progress.
 	wanting map[*Watcher]struct{}
 	// arrivals are waited for by readers of the delivered position.
@@ -115,15 +118,20 @@ type hub struct {
 	closed   bool
 }
 
-// watchRange names what a watcher watches: a prefix that ends in '/', or one key.
+// watchRange names what a watcher watches: a prefix that ends in '/', or one key, or the range from
+// a key to an end.
 type watchRange struct {
 	key    Key
 	prefix bool
+	end    Key
 }
 
 func (r watchRange) contains(k Key) bool {
-	if r.prefix {
+	switch {
+	case r.prefix:
 		return strings.HasPrefix(string(k), string(r.key))
+	case r.end != "":
+		return k >= r.key && k < r.end
 	}
 	return k == r.key
 }
@@ -139,6 +147,7 @@ func newHub(limits RingLimits, metric *Metrics) *hub {
 		limits:   limits,
 		metric:   metric,
 		buckets:  map[watchRange]map[*Watcher]struct{}{},
+		ranges:   map[watchRange]struct{}{},
 		all:      map[*Watcher]struct{}{},
 		wanting:  map[*Watcher]struct{}{},
 		arrivals: map[chan struct{}]Revision{},
@@ -293,6 +302,11 @@ func (h *hub) wakeLocked(events []*Event) {
 		var directory Key
 		for i, e := range events {
 			touch(watchRange{key: e.Key}, e.Revision)
+			for r := range h.ranges {
+				if r.contains(e.Key) {
+					touch(r, e.Revision)
+				}
+			}
 			d := e.Key[:strings.LastIndexByte(string(e.Key), '/')+1]
 			if i > 0 && d == directory {
 				continue
@@ -347,6 +361,9 @@ func (h *hub) attachLocked(w *Watcher) {
 	if bucket == nil {
 		bucket = map[*Watcher]struct{}{}
 		h.buckets[w.rng] = bucket
+		if w.rng.end != "" {
+			h.ranges[w.rng] = struct{}{}
+		}
 	}
 	bucket[w] = struct{}{}
 	w.attached = true
@@ -365,6 +382,7 @@ func (h *hub) detachLocked(w *Watcher) {
 		delete(bucket, w)
 		if len(bucket) == 0 {
 			delete(h.buckets, w.rng)
+			delete(h.ranges, w.rng)
 		}
 	}
 	delete(h.wanting, w)

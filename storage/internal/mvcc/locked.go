@@ -59,6 +59,22 @@ func RaiseCompacted(ctx context.Context, b Backend, revision Revision) (st State
 	return st, err
 }
 
+// raiseCompacted is RaiseCompacted that refuses what is not between compacted and the head.
+func raiseCompacted(ctx context.Context, b Backend, revision Revision) (st State, err error) {
+	err = repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
+		st = tx.State()
+		switch {
+		case revision > st.Head.Revision:
+			return &FutureRevisionError{Revision: revision, Head: st.Head.Revision}
+		case revision <= st.Compacted:
+			return ErrCompacted
+		}
+		st, _ = CompactTo(st, revision)
+		return tx.SetCompacted(st.Compacted)
+	})
+	return st, err
+}
+
 // SweepBatch plans and carries out one batch of the sweep, which looks at no more than limit rows.
 // It returns how many rows it deleted, and the state after it.
 func SweepBatch(ctx context.Context, b Backend, limit int) (deleted int, st State, err error) {

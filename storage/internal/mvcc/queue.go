@@ -12,17 +12,17 @@ type write struct {
 	m     Mutation
 	bytes int
 	// arrived is when it came.
-	arrived  time.Time
-	done     chan struct{}
-	revision Revision
-	err      error
+	arrived time.Time
+	done    chan struct{}
+	outcome Outcome
+	err     error
 	// dropped is set when the caller gave up in the queue, or was refused there. Protected by
 	// queue.mu until the write is taken.
 	dropped, taken bool
 }
 
-func (w *write) answer(r Revision, err error) {
-	w.revision, w.err = r, err
+func (w *write) answer(o Outcome, err error) {
+	w.outcome, w.err = o, err
 	close(w.done)
 }
 
@@ -124,7 +124,7 @@ func (q *queue) refuse(came time.Time, err error) (oldest time.Time) {
 		q.forgetLocked(w)
 		q.count--
 		q.bytes -= w.bytes
-		w.answer(0, err)
+		w.answer(Outcome{}, err)
 		return true
 	})
 	q.roomLocked()

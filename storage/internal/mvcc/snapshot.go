@@ -46,19 +46,19 @@ type RangeOptions struct {
 	Limit int
 	// KeysOnly leaves the values out.
 	KeysOnly bool
-	// Count counts what is left, too.
-	Count bool
+	// Count counts what is left, too: up to CountLimit, or all if Exact.
+	Count, Exact bool
 }
 
 // RangeResult is a snapshot, or a page of it, in the order of keys.
 type RangeResult struct {
-	// Revision is that of the snapshot.
-	Revision Revision
-	KVs      []KeyValue
+	// Revision is that of the snapshot, and Head the newest one when it was read.
+	Revision, Head Revision
+	KVs            []KeyValue
 	// More: the limit, or the bound of the values' bytes, has left out keys.
 	More bool
 	// Count is the number of keys from the page's begin to the range's end, -1 if it was not asked
-	// for or is more than CountLimit.
+	// for, or is more than CountLimit and was not asked for exactly.
 	Count int64
 }
 
@@ -78,7 +78,7 @@ func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error)
 		return nil, err
 	}
 	st := page.State
-	res := &RangeResult{Revision: o.At, Count: -1}
+	res := &RangeResult{Revision: o.At, Head: st.Head.Revision, Count: -1}
 	if o.At == 0 {
 		res.Revision = st.Head.Revision
 	}
@@ -229,9 +229,12 @@ func (s *Store) countAt(ctx context.Context, o RangeOptions, res *RangeResult,
 	if !res.More {
 		return int64(len(res.KVs)), nil
 	}
-	var n int64
+	var n, limit int64
+	if !o.Exact {
+		limit = CountLimit + 1
+	}
 	st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
-		n, st, err = s.b.Count(ctx, o.From, o.End, res.Revision, CountLimit+1)
+		n, st, err = s.b.Count(ctx, o.From, o.End, res.Revision, limit)
 		return st, err
 	})
 	switch {
@@ -239,7 +242,7 @@ func (s *Store) countAt(ctx context.Context, o RangeOptions, res *RangeResult,
 		return 0, err
 	case st.Compacted > res.Revision:
 		return 0, ErrCompacted
-	case n > CountLimit:
+	case n > CountLimit && !o.Exact:
 		return -1, nil
 	}
 	if st.Head.Revision > res.Revision {
@@ -250,10 +253,61 @@ func (s *Store) countAt(ctx context.Context, o RangeOptions, res *RangeResult,
 		}
 		undone = int64(len(d) - sort.Search(len(d), func(i int) bool { return d[i].Key >= o.From }))
 	}
-	if n += undone; n > CountLimit {
+	if n += undone; n > CountLimit && !o.Exact {
 		return -1, nil
 	}
 	return n, nil
+}
+
+// CountAt counts the keys in [start, end) that existed at a revision, 0 for the newest, and returns
+// the head of the read. Its errors are those of Range.
+func (s *Store) CountAt(ctx context.Context, start, end Key, at Revision) (n int64, head Revision,
+	err error) {
+	var st State
+	st, err = s.read(ctx, func(ctx context.Context) (st State, err error) {
+		n, st, err = s.b.Count(ctx, start, end, at, 0)
+		return st, err
+	})
+	head = st.Head.Revision
+	switch {
+	case err != nil || at == 0 || at == head:
+		return n, head, err
+	case at > head:
+		return 0, head, &FutureRevisionError{Revision: at, Head: head}
+	case at < st.Compacted:
+		return 0, head, ErrCompacted
+	}
+	d, err := s.snapshots.delta(ctx, deltaKey{start: start, end: end, at: at}, head)
+	return n + int64(len(d)), head, err
+}
+
+// GetAt reads one key as it was at a revision, and returns the head of the read, too. Its errors
+// are those of Range. A key that was not written since is found at its live row. Otherwise what was
+// written since is looked through, as for a range.
+func (s *Store) GetAt(ctx context.Context, key Key, at Revision) (*KeyValue, Revision, error) {
+	var row *Row
+	st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
+		row, st, err = s.b.Get(ctx, key)
+		return st, err
+	})
+	head := st.Head.Revision
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case at > head:
+		return nil, head, &FutureRevisionError{Revision: at, Head: head}
+	case at < st.Compacted:
+		return nil, head, ErrCompacted
+	case row != nil && row.Revision <= at:
+		return keyValue(row), head, nil
+	case row == nil && at == head:
+		return nil, head, nil
+	}
+	res, err := s.Range(ctx, RangeOptions{Start: key, End: key + "\x00", At: at})
+	if err != nil || len(res.KVs) == 0 {
+		return nil, head, err
+	}
+	return &res.KVs[0], head, nil
 }
 
 // snapshots keeps the deltas of lists that are being paged through.

@@ -372,6 +372,12 @@ func (s *Store) Count(ctx context.Context, start, end Key) (n int64, err error) 
 	return n, err
 }
 
+// Epoch is that of the history that this process is in.
+func (s *Store) Epoch() Epoch { return s.hub.position().Epoch }
+
+// State reads where the history stands, linearizably.
+func (s *Store) State(ctx context.Context) (State, error) { return s.read(ctx, s.b.State) }
+
 // Size reads the database's size.
 func (s *Store) Size(ctx context.Context) (Size, error) {
 	if s.ctx.Err() != nil {

@@ -7,8 +7,10 @@ import (
 
 // WatchOptions say what to watch.
 type WatchOptions struct {
-	// Prefix or Key: exactly one. A prefix ends in '/'.
+	// Prefix, Key, or Start and End: exactly one. A prefix ends in '/'. Start (inclusive) and End
+	// (exclusive) bound any range of keys.
 	Prefix, Key Key
+	Start, End  Key
 	// After is the revision up to which the watcher knows everything already, > 0. A future one
 	// waits silently.
 	After Revision
@@ -62,12 +64,14 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) (*Watcher, error) {
 	switch {
 	case o.After <= 0:
 		return nil, fmt.Errorf("a watch begins after a revision > 0, not %d", o.After)
-	case o.Prefix != "" && o.Key == "" && o.Prefix[len(o.Prefix)-1] == '/':
+	case o.Prefix != "" && o.Key == "" && o.End == "" && o.Prefix[len(o.Prefix)-1] == '/':
 		w.rng = watchRange{key: o.Prefix, prefix: true}
-	case o.Key != "" && o.Prefix == "":
+	case o.Key != "" && o.Prefix == "" && o.End == "":
 		w.rng = watchRange{key: o.Key}
+	case o.Start < o.End && o.Prefix == "" && o.Key == "":
+		w.rng = watchRange{key: o.Start, end: o.End}
 	default:
-		return nil, fmt.Errorf("a watch needs a prefix that ends in '/', or a key")
+		return nil, fmt.Errorf("a watch needs a prefix that ends in '/', or a key, or a range")
 	}
 	if o.AllPrev {
 		w.prev = PrevOfAll
@@ -275,6 +279,47 @@ func (s *Store) Previous(ctx context.Context, e *Event) (*KeyValue, error) {
 	}
 	return &KeyValue{Key: e.Key, Revision: e.Prev, Create: e.Create, Version: e.Version - 1,
 		Lease: lease, Value: value}, nil
+}
+
+// LoadPrevious reads, at once, what Previous will ask for of several events. What it cannot find is
+// left to Previous.
+func (s *Store) LoadPrevious(ctx context.Context, events []*Event) error {
+	var asked []Revision
+	by := map[Revision]*Event{}
+	for _, e := range events {
+		if e.Prev == 0 {
+			continue
+		}
+		if err := e.prev.acquire(ctx); err != nil {
+			return err
+		}
+		known := e.prevKnown
+		e.prev.release()
+		if !known {
+			asked = append(asked, e.Prev)
+			by[e.Prev] = e
+		}
+	}
+	if len(asked) < 2 {
+		return nil // Previous does it
+	}
+	var rows []Row
+	_, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
+		rows, st, err = s.b.Values(ctx, asked)
+		return st, err
+	})
+	for i := range rows {
+		e := by[rows[i].Revision]
+		if err := e.prev.acquire(ctx); err != nil {
+			return err
+		}
+		if !e.prevKnown {
+			e.prevKnown, e.prevValue, e.prevLease = true, rows[i].Value, rows[i].Lease
+			s.hub.grew(e, len(e.prevValue))
+		}
+		e.prev.release()
+	}
+	return err
 }
 
 func (s *Store) previous(ctx context.Context, e *Event) ([]byte, Lease, error) {

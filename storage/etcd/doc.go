@@ -1,0 +1,35 @@
+// Package etcd serves a store by etcd's v3 API, for a kube-apiserver as it is built upstream, and
+// for other clients of etcd. It translates: all that is decided is in storage/internal/mvcc.
+//
+// # What is exact
+//
+// The log of a store is a history as etcd's is: every write has a revision, reads see one revision,
+// watches see every write once and in order. So these calls answer as etcd does:
+//
+//   - Range and RangeStream: keys and ranges, now or at a revision, with limit, count, sort orders
+//     and bounds of revisions. Every read is linearizable, also one that need not be.
+//   - Put, DeleteRange of one key, and Txn that changes one key at most. A transaction's
+//     comparisons are of one key if it writes. Its answer is of one revision: a transaction that
+//     writes nothing is answered from one snapshot in which its comparisons come out as it says,
+//     and one that writes is written only if the key is what was compared.
+//   - Watch of a key or any range, from any revision that is not compacted or from a future one,
+//     with previous values, filters, progress, and the compacted revision when it is canceled. A
+//     response may be split at any event, since each revision has one event.
+//   - Compact, Status, MemberList (this server), and Alarm (there is none).
+//
+// Of the header, the cluster is the store, the member this server, and the term the epoch of the
+// store's history.
+//
+// # What is refused
+//
+// A revision belongs to one key here. So a transaction that would change several keys at one
+// revision is refused, and so is one inside of another. A deletion of a range deletes one key after
+// the other, each with a revision of its own; in a transaction it is refused.
+//
+// A lease is its end: [Server.LeaseGrant] returns an ID that says when the lease expires, by the
+// database's clock, and stores nothing. Keys that are attached to it expire then, one after the
+// other. It cannot be renewed or revoked, so LeaseKeepAlive and LeaseRevoke are Unimplemented, and
+// clients that need sessions (elections and locks of etcd's client) cannot use this server yet.
+//
+// Users, changes of members, snapshots and defragmentation are Unimplemented.
+package etcd

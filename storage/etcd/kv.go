@@ -1,0 +1,432 @@
+package etcd
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// beyond is greater than every key.
+var beyond = mvcc.Key(strings.Repeat("\xff", mvcc.MaxKeyBytes+1))
+
+// bounds is a range of keys, or one key if single.
+type bounds struct {
+	start, end mvcc.Key
+	single     bool
+}
+
+// boundsOf reads a key and a range's end as etcd does: no end is the key alone, and the end "\x00"
+// is all keys from the key on.
+func boundsOf(key, end []byte) bounds {
+	switch {
+	case len(end) == 0:
+		return bounds{start: mvcc.Key(key), end: mvcc.Key(key) + "\x00", single: true}
+	case len(end) == 1 && end[0] == 0:
+		return bounds{start: mvcc.Key(key), end: beyond}
+	}
+	return bounds{start: mvcc.Key(key), end: mvcc.Key(end)}
+}
+
+func (b bounds) empty() bool { return b.start >= b.end }
+
+// Range implements etcd's KV.
+func (s *Server) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+	if err := checkRange(r); err != nil {
+		return nil, err
+	}
+	res, err := s.read(ctx, r, mvcc.Revision(max(r.Revision, 0)))
+	if err != nil {
+		return nil, failure(err)
+	}
+	return res, nil
+}
+
+func checkRange(r *pb.RangeRequest) error {
+	_, order := pb.RangeRequest_SortOrder_name[int32(r.SortOrder)]
+	_, target := pb.RangeRequest_SortTarget_name[int32(r.SortTarget)]
+	switch {
+	case len(r.Key) == 0:
+		return rpctypes.ErrGRPCEmptyKey
+	case !order || !target:
+		return rpctypes.ErrGRPCInvalidSortOption
+	}
+	return nil
+}
+
+// sorted tells whether the order is another one than that of the keys.
+func sorted(r *pb.RangeRequest) bool {
+	return r.SortOrder == pb.RangeRequest_DESCEND || r.SortTarget != pb.RangeRequest_KEY
+}
+
+func filtered(r *pb.RangeRequest) bool {
+	return r.MinModRevision|r.MaxModRevision|r.MinCreateRevision|r.MaxCreateRevision != 0
+}
+
+// read reads at a revision, 0 for the newest.
+func (s *Server) read(ctx context.Context, r *pb.RangeRequest,
+	at mvcc.Revision) (*pb.RangeResponse, error) {
+	b := boundsOf(r.Key, r.RangeEnd)
+	res := &pb.RangeResponse{}
+	switch {
+	case b.single:
+		kv, head, err := s.get(ctx, b.start, at)
+		if err != nil {
+			return nil, err
+		}
+		return s.one(r, kv, head), nil
+	case r.CountOnly || b.empty():
+		n, head, err := s.s.CountAt(ctx, b.start, max(b.start, b.end), at)
+		if err != nil {
+			return nil, err
+		}
+		res.Header, res.Count = s.header(head), n
+		return res, nil
+	}
+	limit := int(r.Limit)
+	if sorted(r) || filtered(r) {
+		limit = 0
+	}
+	err := s.pages(ctx, b, r, at, limit, func(p *mvcc.RangeResult, _ bool) error {
+		for i := range p.KVs {
+			res.Kvs = append(res.Kvs, keyValue(&p.KVs[i]))
+		}
+		res.Header, res.Count, res.More = s.header(p.Head), p.Count, p.More
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	arrange(r, res)
+	return res, nil
+}
+
+// get reads a key at a revision, 0 for the newest, and returns the head, too.
+func (s *Server) get(ctx context.Context, key mvcc.Key,
+	at mvcc.Revision) (*mvcc.KeyValue, mvcc.Revision, error) {
+	if at == 0 {
+		return s.s.Get(ctx, key)
+	}
+	return s.s.GetAt(ctx, key, at)
+}
+
+// one answers a request for one key.
+func (s *Server) one(r *pb.RangeRequest, kv *mvcc.KeyValue, head mvcc.Revision) *pb.RangeResponse {
+	res := &pb.RangeResponse{Header: s.header(head)}
+	if kv != nil {
+		res.Count = 1
+		if !r.CountOnly {
+			res.Kvs = []*mvccpb.KeyValue{keyValue(kv)}
+		}
+	}
+	arrange(r, res)
+	return res
+}
+
+// pageRows is how many keys are read at a time. An answer is made of as many reads as it takes, all
+// of one revision.
+const pageRows = 10_000
+
+// pages reads a range, as many keys as the limit says (0 for all), in pages of one snapshot. The
+// last page has the number of all keys of the range in Count.
+func (s *Server) pages(ctx context.Context, b bounds, r *pb.RangeRequest, at mvcc.Revision,
+	limit int, each func(p *mvcc.RangeResult, last bool) error) error {
+	o := mvcc.RangeOptions{Start: b.start, End: b.end, At: at,
+		KeysOnly: r.KeysOnly && r.SortTarget != pb.RangeRequest_VALUE}
+	for done := 0; ; {
+		o.Limit = pageRows
+		if limit > 0 {
+			o.Limit = min(limit-done, pageRows)
+		}
+		p, err := s.s.Range(ctx, o)
+		if err != nil {
+			return err
+		}
+		done += len(p.KVs)
+		last := !p.More || limit > 0 && done >= limit
+		switch {
+		case !p.More:
+			p.Count = int64(done)
+		case last:
+			if p.Count, _, err = s.s.CountAt(ctx, b.start, b.end, p.Revision); err != nil {
+				return err
+			}
+		}
+		if err := each(p, last); err != nil || last {
+			return err
+		}
+		o.At, o.From = p.Revision, p.KVs[len(p.KVs)-1].Key+"\x00"
+	}
+}
+
+// arrange leaves out, sorts and cuts off what the request says.
+func arrange(r *pb.RangeRequest, res *pb.RangeResponse) {
+	if filtered(r) {
+		outside := func(revision, least, most int64) bool {
+			return least > 0 && revision < least || most > 0 && revision > most
+		}
+		res.Kvs = slices.DeleteFunc(res.Kvs, func(kv *mvccpb.KeyValue) bool {
+			return outside(kv.ModRevision, r.MinModRevision, r.MaxModRevision) ||
+				outside(kv.CreateRevision, r.MinCreateRevision, r.MaxCreateRevision)
+		})
+	}
+	if sorted(r) {
+		slices.SortStableFunc(res.Kvs, func(a, b *mvccpb.KeyValue) int {
+			order := 0
+			switch r.SortTarget {
+			case pb.RangeRequest_VERSION:
+				order = cmp.Compare(a.Version, b.Version)
+			case pb.RangeRequest_CREATE:
+				order = cmp.Compare(a.CreateRevision, b.CreateRevision)
+			case pb.RangeRequest_MOD:
+				order = cmp.Compare(a.ModRevision, b.ModRevision)
+			case pb.RangeRequest_VALUE:
+				order = bytes.Compare(a.Value, b.Value)
+			default:
+				order = bytes.Compare(a.Key, b.Key)
+			}
+			if r.SortOrder == pb.RangeRequest_DESCEND {
+				return -order
+			}
+			return order
+		})
+	}
+	if r.Limit > 0 && len(res.Kvs) > int(r.Limit) {
+		res.Kvs, res.More = res.Kvs[:r.Limit], true
+	}
+	if r.KeysOnly {
+		for _, kv := range res.Kvs {
+			kv.Value = nil
+		}
+	}
+}
+
+// chunkBytes is about how large the values of a chunk of a stream are.
+const chunkBytes = 1 << 20
+
+// RangeStream implements etcd's KV.
+func (s *Server) RangeStream(r *pb.RangeRequest,
+	stream grpc.ServerStreamingServer[pb.RangeStreamResponse]) error {
+	if err := checkRange(r); err != nil {
+		return err
+	}
+	if sorted(r) || filtered(r) {
+		return status.Error(codes.Unimplemented,
+			"a stream has no sort order and no bounds of revisions: use Range")
+	}
+	ctx := stream.Context()
+	b := boundsOf(r.Key, r.RangeEnd)
+	if b.single || r.CountOnly || b.empty() {
+		res, err := s.read(ctx, r, mvcc.Revision(max(r.Revision, 0)))
+		if err != nil {
+			return failure(err)
+		}
+		return stream.Send(&pb.RangeStreamResponse{RangeResponse: res})
+	}
+	err := s.pages(ctx, b, r, mvcc.Revision(max(r.Revision, 0)), int(r.Limit),
+		func(p *mvcc.RangeResult, last bool) error {
+			chunk, size := &pb.RangeResponse{}, 0
+			for i := range p.KVs {
+				if size >= chunkBytes {
+					err := stream.Send(&pb.RangeStreamResponse{RangeResponse: chunk})
+					if err != nil {
+						return err
+					}
+					chunk, size = &pb.RangeResponse{}, 0
+				}
+				chunk.Kvs = append(chunk.Kvs, keyValue(&p.KVs[i]))
+				size += len(p.KVs[i].Key) + len(p.KVs[i].Value)
+			}
+			if last {
+				chunk.Header, chunk.Count, chunk.More = s.header(p.Head), p.Count, p.More
+			}
+			return stream.Send(&pb.RangeStreamResponse{RangeResponse: chunk})
+		})
+	if err != nil {
+		return failure(err)
+	}
+	return nil
+}
+
+// Put implements etcd's KV.
+func (s *Server) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse, error) {
+	if err := checkPut(r); err != nil {
+		return nil, err
+	}
+	for {
+		m, was, err := s.mutation(ctx, r)
+		if err != nil {
+			return nil, failure(err)
+		}
+		o, err := s.s.Apply(ctx, m)
+		if conflict(err) {
+			continue // it was read, and somebody has written it since
+		}
+		if err != nil {
+			return nil, failure(err)
+		}
+		res := &pb.PutResponse{Header: s.header(o.Revision)}
+		if r.PrevKv && was != nil {
+			res.PrevKv = keyValue(was)
+		}
+		return res, nil
+	}
+}
+
+func checkPut(r *pb.PutRequest) error {
+	switch {
+	case len(r.Key) == 0:
+		return rpctypes.ErrGRPCEmptyKey
+	case r.IgnoreValue && len(r.Value) != 0:
+		return rpctypes.ErrGRPCValueProvided
+	case r.IgnoreLease && r.Lease != 0:
+		return rpctypes.ErrGRPCLeaseProvided
+	}
+	return nil
+}
+
+func conflict(err error) bool {
+	var c *mvcc.ConflictError
+	return errors.As(err, &c)
+}
+
+// mutation makes the mutation of a put that compares nothing. If the answer or the write needs what
+// was there, it reads that, which the mutation then expects.
+func (s *Server) mutation(ctx context.Context,
+	r *pb.PutRequest) (m mvcc.Mutation, was *mvcc.KeyValue, err error) {
+	expect := mvcc.Any
+	if r.PrevKv || r.IgnoreValue || r.IgnoreLease {
+		if was, _, err = s.s.Get(ctx, mvcc.Key(r.Key)); err != nil {
+			return m, nil, err
+		}
+		expect = 0
+		if was != nil {
+			expect = was.Revision
+		}
+	}
+	m, err = s.put(ctx, r, was)
+	m.Expect = expect
+	if was != nil {
+		m.HasPrev, m.PrevValue, m.PrevLease = true, was.Value, was.Lease
+	}
+	return m, was, err
+}
+
+// put makes the mutation of a put where the key is what was says, without an expectation.
+func (s *Server) put(ctx context.Context, r *pb.PutRequest,
+	was *mvcc.KeyValue) (m mvcc.Mutation, err error) {
+	if (r.IgnoreValue || r.IgnoreLease) && was == nil {
+		return m, rpctypes.ErrGRPCKeyNotFound
+	}
+	if len(r.Key)+len(r.Value) > s.cfg.MaxRequestBytes {
+		return m, rpctypes.ErrGRPCRequestTooLarge
+	}
+	m = mvcc.Mutation{Key: mvcc.Key(r.Key), Value: r.Value, Lease: mvcc.Lease(r.Lease)}
+	if r.IgnoreValue {
+		m.Value = was.Value
+	}
+	if r.IgnoreLease {
+		m.Lease = was.Lease
+	}
+	if m.Lease != 0 {
+		l, err := s.lease(ctx, m.Lease)
+		if err != nil {
+			return m, err
+		}
+		m.Expires = l.expires
+	}
+	return m, nil
+}
+
+// DeleteRange implements etcd's KV. The keys of a range are deleted one after the other.
+func (s *Server) DeleteRange(ctx context.Context,
+	r *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
+	if len(r.Key) == 0 {
+		return nil, rpctypes.ErrGRPCEmptyKey
+	}
+	b := boundsOf(r.Key, r.RangeEnd)
+	res := &pb.DeleteRangeResponse{}
+	var keys []mvcc.Key
+	if b.single {
+		keys = []mvcc.Key{b.start}
+	} else if !b.empty() {
+		err := s.pages(ctx, b, &pb.RangeRequest{KeysOnly: true}, 0, 0,
+			func(p *mvcc.RangeResult, _ bool) error {
+				res.Header = s.header(p.Head)
+				for i := range p.KVs {
+					keys = append(keys, p.KVs[i].Key)
+				}
+				return nil
+			})
+		if err != nil {
+			return nil, failure(err)
+		}
+	}
+	for _, key := range keys {
+		was, revision, err := s.remove(ctx, key, r.PrevKv)
+		if err != nil {
+			return nil, failure(err)
+		}
+		if revision > 0 {
+			res.Deleted++
+			res.Header = s.header(revision)
+		}
+		if r.PrevKv && was != nil {
+			res.PrevKvs = append(res.PrevKvs, keyValue(was))
+		}
+	}
+	if res.Header == nil {
+		head, err := s.s.Head(ctx)
+		if err != nil {
+			return nil, failure(err)
+		}
+		res.Header = s.header(head)
+	}
+	return res, nil
+}
+
+// remove deletes a key. The revision is 0 if it did not exist.
+func (s *Server) remove(ctx context.Context, key mvcc.Key,
+	read bool) (was *mvcc.KeyValue, revision mvcc.Revision, err error) {
+	for {
+		m := mvcc.Mutation{Key: key, Expect: mvcc.Any, Delete: true}
+		if read {
+			if was, _, err = s.s.Get(ctx, key); err != nil || was == nil {
+				return nil, 0, err
+			}
+			m.Expect, m.HasPrev, m.PrevValue, m.PrevLease = was.Revision, true, was.Value, was.Lease
+		}
+		o, err := s.s.Apply(ctx, m)
+		if conflict(err) && !read {
+			return nil, 0, nil
+		}
+		if conflict(err) {
+			continue
+		}
+		return was, o.Revision, err
+	}
+}
+
+// Compact implements etcd's KV.
+func (s *Server) Compact(ctx context.Context,
+	r *pb.CompactionRequest) (*pb.CompactionResponse, error) {
+	head, err := s.s.CompactExactly(ctx, mvcc.Revision(r.Revision))
+	if err == nil && r.Physical {
+		err = s.s.Sweep(ctx)
+	}
+	if err != nil {
+		return nil, failure(err)
+	}
+	return &pb.CompactionResponse{Header: s.header(head)}, nil
+}

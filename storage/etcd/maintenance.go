@@ -1,0 +1,64 @@
+package etcd
+
+import (
+	"context"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Alarm implements etcd's Maintenance: there is none.
+func (s *Server) Alarm(ctx context.Context, r *pb.AlarmRequest) (*pb.AlarmResponse, error) {
+	if r.Action == pb.AlarmRequest_ACTIVATE {
+		return nil, status.Error(codes.Unimplemented, "no alarm can be raised here")
+	}
+	head, err := s.s.Head(ctx)
+	if err != nil {
+		return nil, failure(err)
+	}
+	return &pb.AlarmResponse{Header: s.header(head)}, nil
+}
+
+// Status implements etcd's Maintenance. This server is the leader, as every server of the database
+// is.
+func (s *Server) Status(ctx context.Context, _ *pb.StatusRequest) (*pb.StatusResponse, error) {
+	head, err := s.s.Head(ctx)
+	if err != nil {
+		return nil, failure(err)
+	}
+	size, err := s.s.Size(ctx)
+	if err != nil {
+		return nil, failure(err)
+	}
+	return &pb.StatusResponse{Header: s.header(head), Version: Version, DbSize: size.Total,
+		DbSizeInUse: size.Live, Leader: s.member, RaftIndex: uint64(head),
+		RaftAppliedIndex: uint64(head), RaftTerm: uint64(s.s.Epoch()),
+		StorageVersion: "3.7.0"}, nil
+}
+
+// Snapshot implements etcd's Maintenance.
+func (s *Server) Snapshot(*pb.SnapshotRequest,
+	grpc.ServerStreamingServer[pb.SnapshotResponse]) error {
+	return status.Error(codes.Unimplemented,
+		"a snapshot of etcd's files cannot be had here: use \"rowkeeper backup\"")
+}
+
+// Defragment implements etcd's Maintenance.
+func (s *Server) Defragment(context.Context,
+	*pb.DefragmentRequest) (*pb.DefragmentResponse, error) {
+	return nil, status.Error(codes.Unimplemented,
+		"the database gives back its space by itself: see its own tools")
+}
+
+// MemberList implements etcd's Cluster: this server is the only member that it knows.
+func (s *Server) MemberList(ctx context.Context,
+	r *pb.MemberListRequest) (*pb.MemberListResponse, error) {
+	head, err := s.s.Head(ctx)
+	if err != nil {
+		return nil, failure(err)
+	}
+	return &pb.MemberListResponse{Header: s.header(head), Members: []*pb.Member{{ID: s.member,
+		Name: s.cfg.Name, ClientURLs: s.cfg.ClientURLs}}}, nil
+}

@@ -1,0 +1,576 @@
+package etcd_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/etcd"
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+)
+
+func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
+
+// each runs a test with a client of a server on a database of each kind.
+func each(t *testing.T, test func(t *testing.T, c *clientv3.Client)) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) { test(t, serve(t, d)) })
+}
+
+// serve starts a server, as one of several on the database, and returns a client of it.
+func serve(t *testing.T, d dbtest.DB) *clientv3.Client {
+	t.Helper()
+	db, err := storage.Open(t.Context(), storage.Config{URL: d.URL,
+		Drivers: []storage.Driver{d.Driver}, Migrate: true,
+		Logger:     slog.New(slog.DiscardHandler),
+		Compaction: storage.CompactionPolicy{Window: -1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := etcd.New(t.Context(), db, etcd.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer(s.Options()...)
+	s.Register(g)
+	dir, err := os.MkdirTemp("", "etcd") // short enough for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := g.Serve(l); err != nil {
+			t.Error(err)
+		}
+	})
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + socket},
+		Context: context.WithoutCancel(t.Context()), Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(c.Close()); err != nil {
+			t.Error(err)
+		}
+		g.Stop()
+		wg.Wait()
+		if err := errors.Join(db.Close(), os.RemoveAll(dir)); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// must returns an answer that has to be one.
+func must[T any](t *testing.T) func(T, error) T {
+	return func(answer T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+}
+
+func put(t *testing.T, c *clientv3.Client, key, value string, o ...clientv3.OpOption) int64 {
+	t.Helper()
+	res := must[*clientv3.PutResponse](t)(c.Put(t.Context(), key, value, o...))
+	return res.Header.Revision
+}
+
+// text writes keys as key=value@create.mod.version, to compare them.
+func text(kvs []*mvccpb.KeyValue) string {
+	var b strings.Builder
+	for _, kv := range kvs {
+		fmt.Fprintf(&b, "%s=%s@%d.%d.%d ", kv.Key, kv.Value, kv.CreateRevision, kv.ModRevision,
+			kv.Version)
+	}
+	return strings.TrimSpace(b.String())
+}
+
+func TestRange(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		get := func(key string, o ...clientv3.OpOption) *clientv3.GetResponse {
+			t.Helper()
+			return must[*clientv3.GetResponse](t)(c.Get(t.Context(), key, o...))
+		}
+		if res := get("a"); res.Header.Revision != 1 || res.Header.MemberId == 0 ||
+			res.Header.ClusterId == 0 || res.Header.RaftTerm != 1 || res.Count != 0 {
+			t.Errorf("an empty store answers %v", res)
+		}
+		put(t, c, "a", "3") // revision 2
+		put(t, c, "b", "1")
+		put(t, c, "c", "2")
+		put(t, c, "b", "9")
+		must[*clientv3.DeleteResponse](t)(c.Delete(t.Context(), "a")) // 6
+		for _, test := range []struct {
+			key         string
+			o           []clientv3.OpOption
+			want        string
+			count, more int64
+		}{
+			{"b", nil, "b=9@3.5.2", 1, 0},
+			{"a", nil, "", 0, 0},
+			{"a", []clientv3.OpOption{clientv3.WithRev(2)}, "a=3@2.2.1", 1, 0},
+			{"b", []clientv3.OpOption{clientv3.WithRev(4)}, "b=1@3.3.1", 1, 0},
+			{"c", []clientv3.OpOption{clientv3.WithRev(3)}, "", 0, 0},
+			{"a", []clientv3.OpOption{clientv3.WithFromKey()}, "b=9@3.5.2 c=2@4.4.1", 2, 0},
+			{"a", []clientv3.OpOption{clientv3.WithRange("c"), clientv3.WithRev(4)},
+				"a=3@2.2.1 b=1@3.3.1", 2, 0},
+			{"", []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithLimit(1)}, "b=9@3.5.2", 2, 1},
+			{"", []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithLimit(2),
+				clientv3.WithRev(4)}, "a=3@2.2.1 b=1@3.3.1", 3, 1},
+			{"", []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithCountOnly()}, "", 2, 0},
+			{"", []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithCountOnly(),
+				clientv3.WithRev(4)}, "", 3, 0},
+			{"", []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithKeysOnly()},
+				"b=@3.5.2 c=@4.4.1", 2, 0},
+			{"", clientv3.WithLastRev(), "b=9@3.5.2", 2, 1},
+			{"", clientv3.WithFirstCreate(), "b=9@3.5.2", 2, 1},
+			{"", []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByValue,
+				clientv3.SortAscend)}, "c=2@4.4.1 b=9@3.5.2", 2, 0},
+			{"", []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithMinModRev(5)},
+				"b=9@3.5.2", 2, 0},
+			{"", []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithMaxCreateRev(3)},
+				"b=9@3.5.2", 2, 0},
+			{"c", []clientv3.OpOption{clientv3.WithRange("b")}, "", 0, 0},
+		} {
+			res := get(test.key, test.o...)
+			if got := text(res.Kvs); got != test.want || res.Count != test.count ||
+				res.More != (test.more == 1) || res.Header.Revision != 6 {
+				t.Errorf("%q: %s, %d, %t, %v, want %s", test.key, got, res.Count, res.More,
+					res.Header, test.want)
+			}
+		}
+		for _, o := range []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithRange("")} {
+			stream, err := c.GetStream(t.Context(), "a", o, clientv3.WithRev(4))
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := clientv3.GetStreamToGetResponse(stream)
+			if err != nil || text(res.Kvs) != "a=3@2.2.1" || res.Count != 1 ||
+				res.Header.Revision != 6 {
+				t.Errorf("the stream is %v, %v", res, err)
+			}
+		}
+		_, err := c.Get(t.Context(), "a", clientv3.WithRev(7))
+		is(t, err, rpctypes.ErrFutureRev)
+		_, err = c.Get(t.Context(), "", clientv3.WithRev(7))
+		is(t, err, rpctypes.ErrEmptyKey)
+		must[*clientv3.CompactResponse](t)(c.Compact(t.Context(), 5, clientv3.WithCompactPhysical()))
+		_, err = c.Get(t.Context(), "b", clientv3.WithRev(4))
+		is(t, err, rpctypes.ErrCompacted)
+		_, err = c.Get(t.Context(), "b", clientv3.WithRev(4), clientv3.WithPrefix())
+		is(t, err, rpctypes.ErrCompacted)
+		_, err = c.Compact(t.Context(), 5)
+		is(t, err, rpctypes.ErrCompacted)
+		_, err = c.Compact(t.Context(), 7)
+		is(t, err, rpctypes.ErrFutureRev)
+	})
+}
+
+func is(t *testing.T, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("the error is %v, want %v", err, want)
+	}
+}
+
+func TestPut(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		res := must[*clientv3.PutResponse](t)(c.Put(t.Context(), "a", "1", clientv3.WithPrevKV()))
+		if res.PrevKv != nil {
+			t.Errorf("the key was %v", res.PrevKv)
+		}
+		res = must[*clientv3.PutResponse](t)(c.Put(t.Context(), "a", "2", clientv3.WithPrevKV()))
+		if got := text([]*mvccpb.KeyValue{res.PrevKv}); got != "a=1@2.2.1" ||
+			res.Header.Revision != 3 {
+			t.Errorf("the key was %s at %v", got, res.Header)
+		}
+		put(t, c, "a", "", clientv3.WithIgnoreValue())
+		_, err := c.Put(t.Context(), "b", "", clientv3.WithIgnoreValue())
+		is(t, err, rpctypes.ErrKeyNotFound)
+		_, err = c.Put(t.Context(), "", "x")
+		is(t, err, rpctypes.ErrEmptyKey)
+		_, err = c.Put(t.Context(), "b", strings.Repeat("x", 1_700_000))
+		is(t, err, rpctypes.ErrRequestTooLarge)
+		_, err = c.Put(t.Context(), "b", "", clientv3.WithLease(1<<60))
+		is(t, err, rpctypes.ErrLeaseNotFound)
+		d := must[*clientv3.DeleteResponse](t)(c.Delete(t.Context(), "a", clientv3.WithPrevKV()))
+		if text(d.PrevKvs) != "a=2@2.4.3" || d.Deleted != 1 || d.Header.Revision != 5 {
+			t.Errorf("the deletion is %v", d)
+		}
+		for _, o := range [][]clientv3.OpOption{nil, {clientv3.WithPrevKV()},
+			{clientv3.WithPrefix()}} {
+			d = must[*clientv3.DeleteResponse](t)(c.Delete(t.Context(), "a", o...))
+			if d.Deleted != 0 || len(d.PrevKvs) != 0 || d.Header.Revision != 5 {
+				t.Errorf("the deletion of nothing is %v", d)
+			}
+		}
+		put(t, c, "x/1", "1")
+		put(t, c, "x/2", "2")
+		d = must[*clientv3.DeleteResponse](t)(c.Delete(t.Context(), "x/", clientv3.WithPrefix(),
+			clientv3.WithPrevKV()))
+		if d.Deleted != 2 || d.Header.Revision != 9 || text(d.PrevKvs) != "x/1=1@6.6.1 x/2=2@7.7.1" {
+			t.Errorf("the deletion of two is %v", d)
+		}
+	})
+}
+
+// TestTxn: what a transaction compares, writes and reads.
+func TestTxn(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		txn := func(compare clientv3.Cmp, then, otherwise []clientv3.Op) *clientv3.TxnResponse {
+			t.Helper()
+			return must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).If(compare).Then(then...).
+				Else(otherwise...).Commit())
+		}
+		ops := func(ops ...clientv3.Op) []clientv3.Op { return ops }
+		get := ops(clientv3.OpGet("a"))
+		write := func(value string) []clientv3.Op { return ops(clientv3.OpPut("a", value)) }
+		for i, test := range []struct {
+			compare   clientv3.Cmp
+			value     string
+			succeeded bool
+		}{
+			{clientv3.Compare(clientv3.ModRevision("a"), "=", 7), "no", false},
+			{clientv3.Compare(clientv3.ModRevision("a"), "=", 0), "1", true}, // 2
+			{clientv3.Compare(clientv3.ModRevision("a"), "=", 0), "no", false},
+			{clientv3.Compare(clientv3.CreateRevision("a"), "=", 0), "no", false},
+			{clientv3.Compare(clientv3.Version("a"), "=", 1), "2", true}, // 3
+			{clientv3.Compare(clientv3.Version("a"), ">", 2), "no", false},
+			{clientv3.Compare(clientv3.Value("a"), "=", "2"), "3", true},           // 4
+			{clientv3.Compare(clientv3.CreateRevision("a"), "<", 3), "4", true},    // 5
+			{clientv3.Compare(clientv3.LeaseValue("a"), "!=", 0), "no", false},     //
+			{clientv3.Compare(clientv3.ModRevision("a"), "=", 5), "5", true},       // 6
+			{clientv3.Compare(clientv3.Value("missing"), "=", ""), "", false},      //
+			{clientv3.Compare(clientv3.ModRevision("a"), "!=", 5), "6", true},      // 7
+			{clientv3.Compare(clientv3.ModRevision("a"), "=", 1<<62), "no", false}, //
+		} {
+			then := write(test.value)
+			if test.value == "" {
+				then = get
+			}
+			res := txn(test.compare, then, get)
+			if res.Succeeded != test.succeeded || len(res.Responses) != 1 {
+				t.Fatalf("%d: %v", i, res)
+			}
+			kv := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "a"))
+			if !test.succeeded && text(res.Responses[0].GetResponseRange().Kvs) != text(kv.Kvs) {
+				t.Errorf("%d: the key is %v, and it was read %v", i, kv, res)
+			}
+			if test.succeeded && string(kv.Kvs[0].Value) != test.value ||
+				res.Header.Revision != kv.Header.Revision {
+				t.Errorf("%d: %v, and the key is %v", i, res, kv)
+			}
+		}
+		// Reads before and after the write of a transaction.
+		put(t, c, "b", "x") // 8
+		res := txn(clientv3.Compare(clientv3.ModRevision("a"), "=", 7),
+			ops(clientv3.OpGet("a", clientv3.WithFromKey()), clientv3.OpPut("a", "7",
+				clientv3.WithPrevKV()), clientv3.OpGet("", clientv3.WithPrefix())), get)
+		if !res.Succeeded || len(res.Responses) != 3 ||
+			text(res.Responses[0].GetResponseRange().Kvs) != "a=6@2.7.6 b=x@8.8.1" ||
+			string(res.Responses[1].GetResponsePut().PrevKv.Value) != "6" ||
+			text(res.Responses[2].GetResponseRange().Kvs) != "a=7@2.9.7 b=x@8.8.1" {
+			t.Errorf("%v", res)
+		}
+		// A deletion that reads what it deletes, as vcluster's.
+		deletion := ops(clientv3.OpGet("a"), clientv3.OpDelete("a"))
+		res = must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).Then(deletion...).Commit())
+		if text(res.Responses[0].GetResponseRange().Kvs) != "a=7@2.9.7" ||
+			res.Responses[1].GetResponseDeleteRange().Deleted != 1 || res.Header.Revision != 10 {
+			t.Errorf("%v", res)
+		}
+		res = must[*clientv3.TxnResponse](t)(c.Txn(t.Context()).Then(deletion...).Commit())
+		if res.Responses[0].GetResponseRange().Count != 0 ||
+			res.Responses[1].GetResponseDeleteRange().Deleted != 0 || res.Header.Revision != 10 {
+			t.Errorf("%v", res)
+		}
+		refused := func(want error, ops ...clientv3.Op) {
+			t.Helper()
+			_, err := c.Txn(t.Context()).Then(ops...).Commit()
+			is(t, err, want)
+		}
+		refused(rpctypes.ErrDuplicateKey, clientv3.OpPut("a", "1"), clientv3.OpPut("a", "2"))
+		refused(rpctypes.ErrEmptyKey, clientv3.OpPut("", "1"))
+		refused(rpctypes.ErrTooManyOps, slices.Repeat(get, 129)...)
+		for _, ops := range [][]clientv3.Op{
+			{clientv3.OpPut("a", "1"), clientv3.OpPut("b", "2")},
+			{clientv3.OpDelete("a", clientv3.WithPrefix())},
+			{clientv3.OpTxn(nil, []clientv3.Op{clientv3.OpPut("a", "1")}, nil)},
+		} {
+			_, err := c.Txn(t.Context()).Then(ops...).Commit()
+			if status.Code(err) != codes.Unimplemented {
+				t.Errorf("%v: %v", ops, err)
+			}
+		}
+		_, err := c.Txn(t.Context()).If(clientv3.Compare(clientv3.Version("b"), "=", 1)).
+			Then(clientv3.OpPut("a", "1")).Commit()
+		if status.Code(err) != codes.Unimplemented {
+			t.Errorf("another key is compared than written: %v", err)
+		}
+	})
+}
+
+// TestTxnRaces: of writers that compare the same, one succeeds, and what the others are told is a
+// state in which they fail.
+func TestTxnRaces(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		const writers, rounds = 8, 20
+		var wg sync.WaitGroup
+		for w := range writers {
+			wg.Go(func() {
+				for range rounds {
+					for revision := int64(0); ; {
+						res, err := c.Txn(t.Context()).
+							If(clientv3.Compare(clientv3.ModRevision("n"), "=", revision)).
+							Then(clientv3.OpPut("n", fmt.Sprint(w))).Else(clientv3.OpGet("n")).Commit()
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if res.Succeeded {
+							break
+						}
+						kvs := res.Responses[0].GetResponseRange().Kvs
+						if len(kvs) != 1 || kvs[0].ModRevision == revision ||
+							kvs[0].ModRevision > res.Header.Revision {
+							t.Errorf("after %d: %v", revision, res)
+							return
+						}
+						revision = kvs[0].ModRevision
+					}
+				}
+			})
+		}
+		wg.Wait()
+		res := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "n"))
+		if len(res.Kvs) != 1 || res.Kvs[0].Version != writers*rounds {
+			t.Errorf("the key is %v", res)
+		}
+	})
+}
+
+// events reads a watch until it has so many events.
+func events(t *testing.T, w clientv3.WatchChan, n int) (out []string) {
+	t.Helper()
+	for len(out) < n {
+		select {
+		case res, ok := <-w:
+			if !ok || res.Err() != nil {
+				t.Fatalf("the watch ends: %v", res.Err())
+			}
+			for _, e := range res.Events {
+				line := strings.ToLower(e.Type.String()) + " " + text([]*mvccpb.KeyValue{e.Kv})
+				if e.PrevKv != nil {
+					line += " was " + text([]*mvccpb.KeyValue{e.PrevKv})
+				}
+				out = append(out, line)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("the watch has only %v", out)
+		}
+	}
+	return out
+}
+
+func TestWatch(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		put(t, c, "a/1", "x") // 2
+		put(t, c, "a0", "y")
+		put(t, c, "a/1", "z") // 4
+		must[*clientv3.DeleteResponse](t)(c.Delete(t.Context(), "a/1"))
+		first, updated := "put a/1=x@2.2.1", "put a/1=z@2.4.2 was a/1=x@2.2.1"
+		deleted := "delete a/1=@0.5.0 was a/1=z@2.4.2"
+		for _, test := range []struct {
+			key  string
+			o    []clientv3.OpOption
+			want []string
+		}{
+			{"a/", []clientv3.OpOption{clientv3.WithPrefix()}, []string{first, updated, deleted}},
+			{"a/1", nil, []string{first, updated, deleted}},
+			{"a", []clientv3.OpOption{clientv3.WithPrefix()},
+				[]string{first, "put a0=y@3.3.1", updated, deleted}},
+			{"a0", []clientv3.OpOption{clientv3.WithFromKey()}, []string{"put a0=y@3.3.1"}},
+			{"a/", []clientv3.OpOption{clientv3.WithRange("a0"), clientv3.WithFilterDelete()},
+				[]string{first, updated}},
+			{"a/", []clientv3.OpOption{clientv3.WithRange("a1"), clientv3.WithFilterPut()},
+				[]string{deleted}},
+		} {
+			ctx, cancel := context.WithCancel(t.Context())
+			w := c.Watch(ctx, test.key, append(test.o, clientv3.WithRev(1), clientv3.WithPrevKV())...)
+			if got := events(t, w, len(test.want)); strings.Join(got, "\n") !=
+				strings.Join(test.want, "\n") {
+				t.Errorf("%q: %q, want %q", test.key, got, test.want)
+			}
+			cancel()
+		}
+		// What comes now reaches every kind of range, and a future revision waits for it.
+		var watches []clientv3.WatchChan
+		watches = append(watches, c.Watch(t.Context(), "b", clientv3.WithPrefix()),
+			c.Watch(t.Context(), "b/", clientv3.WithPrefix()), c.Watch(t.Context(), "b/c"),
+			c.Watch(t.Context(), "b/a", clientv3.WithRange("b/d")),
+			c.Watch(t.Context(), "", clientv3.WithPrefix(), clientv3.WithCreatedNotify()),
+			c.Watch(t.Context(), "b/c", clientv3.WithRev(6)))
+		if res := <-watches[4]; !res.Created {
+			t.Fatal(res)
+		}
+		put(t, c, "b/c", "v")
+		for i, w := range watches {
+			if got := events(t, w, 1); got[0] != "put b/c=v@6.6.1" {
+				t.Errorf("watch %d: %q", i, got)
+			}
+		}
+	})
+}
+
+// TestProgress: progress that is asked for is told when all watches of the stream have come so far,
+// also those that nothing concerns.
+func TestProgress(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		w := c.Watch(t.Context(), "idle", clientv3.WithCreatedNotify())
+		if res := <-w; !res.Created {
+			t.Fatal(res)
+		}
+		revision := put(t, c, "other", "x")
+		for {
+			if err := c.RequestProgress(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			res := <-w
+			if !res.IsProgressNotify() {
+				t.Fatalf("%v", res)
+			}
+			if res.Header.Revision >= revision {
+				return
+			}
+		}
+	})
+}
+
+// TestCompactedWatch: a watch of what was compacted tells the client where it can begin.
+func TestCompactedWatch(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		for i := range 4 {
+			put(t, c, "a", fmt.Sprint(i))
+		}
+		must[*clientv3.CompactResponse](t)(c.Compact(t.Context(), 3))
+		res := <-c.Watch(t.Context(), "a", clientv3.WithRev(3))
+		if res.CompactRevision != 3 || !res.Canceled || !errors.Is(res.Err(), rpctypes.ErrCompacted) {
+			t.Errorf("%v", res)
+		}
+		if got := events(t, c.Watch(t.Context(), "a", clientv3.WithRev(4)), 2); got[1] !=
+			"put a=3@2.5.4" {
+			t.Errorf("%q", got)
+		}
+	})
+}
+
+// TestLargeEvents: responses are split, and nothing is left out.
+func TestLargeEvents(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		const n = 6
+		for i := range n {
+			put(t, c, fmt.Sprint("a/", i), strings.Repeat("v", 700_000))
+		}
+		w := c.Watch(t.Context(), "a/", clientv3.WithPrefix(), clientv3.WithRev(1))
+		last, responses := int64(1), 0
+		for last < n+1 {
+			res := <-w
+			responses++
+			for _, e := range res.Events {
+				if e.Kv.ModRevision != last+1 || len(e.Kv.Value) != 700_000 {
+					t.Fatalf("after %d: %d", last, e.Kv.ModRevision)
+				}
+				last = e.Kv.ModRevision
+			}
+			if res.Header.Revision < last {
+				t.Errorf("the header is at %d, and the event at %d", res.Header.Revision, last)
+			}
+		}
+		if responses < 2 {
+			t.Errorf("%d responses", responses)
+		}
+	})
+}
+
+func TestLease(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		long := must[*clientv3.LeaseGrantResponse](t)(c.Grant(t.Context(), 3600))
+		short := must[*clientv3.LeaseGrantResponse](t)(c.Grant(t.Context(), 1))
+		if long.TTL != 3600 || short.TTL != 2 || long.ID <= 0 || long.Revision != 1 {
+			t.Errorf("%v, %v", long, short)
+		}
+		w := c.Watch(t.Context(), "b", clientv3.WithPrevKV())
+		put(t, c, "a", "1", clientv3.WithLease(long.ID))
+		put(t, c, "b", "2", clientv3.WithLease(short.ID))
+		res := must[*clientv3.LeaseTimeToLiveResponse](t)(c.TimeToLive(t.Context(), long.ID,
+			clientv3.WithAttachedKeys()))
+		if res.GrantedTTL != 3600 || res.TTL < 3000 || string(bytes.Join(res.Keys, nil)) != "a" {
+			t.Errorf("%v", res)
+		}
+		if got := events(t, w, 2); got[1] != "delete b=@0.4.0 was b=2@3.3.1" {
+			t.Errorf("%q", got)
+		}
+		_, err := c.Put(t.Context(), "c", "", clientv3.WithLease(short.ID))
+		is(t, err, rpctypes.ErrLeaseNotFound)
+		kv := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "a")).Kvs[0]
+		if kv.Lease != int64(long.ID) {
+			t.Errorf("the lease is %d, want %d", kv.Lease, long.ID)
+		}
+		put(t, c, "a", "", clientv3.WithIgnoreValue())
+		if kv = must[*clientv3.GetResponse](t)(c.Get(t.Context(), "a")).Kvs[0]; kv.Lease != 0 {
+			t.Errorf("the lease is %d, want none", kv.Lease)
+		}
+		_, err = c.Grant(t.Context(), 1<<40)
+		is(t, err, rpctypes.ErrLeaseTTLTooLarge)
+		if _, err = c.Revoke(t.Context(), long.ID); status.Code(err) != codes.Unimplemented {
+			t.Error(err)
+		}
+	})
+}
+
+func TestStatus(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		members := must[*clientv3.MemberListResponse](t)(c.MemberList(t.Context()))
+		res := must[*clientv3.StatusResponse](t)(c.Status(t.Context(), c.Endpoints()[0]))
+		if len(members.Members) != 1 || members.Members[0].ID != res.Leader ||
+			res.Header.MemberId != res.Leader || res.Version != etcd.Version || res.DbSize == 0 {
+			t.Errorf("%v, %v", members, res)
+		}
+		alarms := must[*clientv3.AlarmResponse](t)(c.AlarmList(t.Context()))
+		if len(alarms.Alarms) != 0 {
+			t.Errorf("%v", alarms)
+		}
+		_, err := pb.NewAuthClient(c.ActiveConnection()).AuthStatus(t.Context(),
+			&pb.AuthStatusRequest{})
+		if status.Code(err) != codes.Unimplemented {
+			t.Error(err)
+		}
+	})
+}

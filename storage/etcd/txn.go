@@ -1,0 +1,395 @@
+package etcd
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// A transaction is done in one of two ways, and in a loop, since others write meanwhile.
+//
+// It reads the keys that are compared, at one revision. If what it does then writes nothing, it
+// reads the rest at the same revision, and the answer is that of a transaction which was done
+// there. That revision is the head of a read that began after the call did, so the transaction takes its
+// place between the call and its answer.
+//
+// If it writes a key, no other key is compared. The write expects the key at the revision that was
+// compared. So it is written only if nobody has written the key since, and the comparisons come out
+// the same at the revision before the write. What is read in the same transaction is read at the
+// write's revision, or the one before it, as it comes after or before the write. The history is
+// dense, so the revision before is the state that the write found.
+//
+// kube-apiserver compares the key's revision with one that it knows. Then the first read is left
+// out: the write is tried with that expectation, and only if it is refused is the key read.
+
+var (
+	errSeveral = status.Error(codes.Unimplemented, "a transaction changes one key at most here, "+
+		"since each revision belongs to one key: write the keys one after the other")
+	errNested = status.Error(codes.Unimplemented, "a transaction within a transaction is not "+
+		"served here: send its operations in one")
+	errForeign = status.Error(codes.Unimplemented, "a transaction that changes a key compares only "+
+		"this key here")
+)
+
+// Txn implements etcd's KV.
+func (s *Server) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
+	if err := s.checkTxn(r); err != nil {
+		return nil, err
+	}
+	res, err := s.txn(ctx, r)
+	if err != nil {
+		return nil, failure(err)
+	}
+	return res, nil
+}
+
+func (s *Server) checkTxn(r *pb.TxnRequest) error {
+	if max(len(r.Compare), len(r.Success), len(r.Failure)) > s.cfg.MaxTxnOps {
+		return rpctypes.ErrGRPCTooManyOps
+	}
+	for _, c := range r.Compare {
+		_, target := pb.Compare_CompareTarget_name[int32(c.Target)]
+		_, result := pb.Compare_CompareResult_name[int32(c.Result)]
+		switch {
+		case len(c.Key) == 0:
+			return rpctypes.ErrGRPCEmptyKey
+		case !target || !result:
+			return status.Error(codes.InvalidArgument, "a comparison is of an unknown kind")
+		case len(c.RangeEnd) > 0:
+			return status.Error(codes.Unimplemented,
+				"a comparison of a range of keys is not served here: compare one key")
+		}
+	}
+	for _, ops := range [][]*pb.RequestOp{r.Success, r.Failure} {
+		if err := checkOps(ops); err != nil {
+			return err
+		}
+		if w := written(ops); w != nil {
+			for _, c := range r.Compare {
+				if !bytes.Equal(c.Key, w) {
+					return errForeign
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func checkOps(ops []*pb.RequestOp) error {
+	var keys [][]byte
+	for _, op := range ops {
+		var err error
+		switch o := op.GetRequest().(type) {
+		case *pb.RequestOp_RequestRange:
+			err = checkRange(o.RequestRange)
+		case *pb.RequestOp_RequestPut:
+			err = checkPut(o.RequestPut)
+			keys = append(keys, o.RequestPut.GetKey())
+		case *pb.RequestOp_RequestDeleteRange:
+			switch d := o.RequestDeleteRange; {
+			case len(d.GetKey()) == 0:
+				err = rpctypes.ErrGRPCEmptyKey
+			case len(d.RangeEnd) > 0:
+				err = errSeveral
+			}
+			keys = append(keys, o.RequestDeleteRange.GetKey())
+		case *pb.RequestOp_RequestTxn:
+			err = errNested
+		default:
+			err = rpctypes.ErrGRPCKeyNotFound
+		}
+		if err != nil {
+			return err
+		}
+	}
+	switch {
+	case len(keys) < 2:
+		return nil
+	case len(keys) == 2 && bytes.Equal(keys[0], keys[1]):
+		return rpctypes.ErrGRPCDuplicateKey
+	}
+	return errSeveral
+}
+
+// written returns the key that the operations write, nil for none.
+func written(ops []*pb.RequestOp) []byte {
+	for _, op := range ops {
+		switch o := op.Request.(type) {
+		case *pb.RequestOp_RequestPut:
+			return o.RequestPut.Key
+		case *pb.RequestOp_RequestDeleteRange:
+			return o.RequestDeleteRange.Key
+		}
+	}
+	return nil
+}
+
+func (s *Server) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
+	if expect, ok := known(r); ok {
+		res, err := s.write(ctx, r.Success, nil, expect)
+		if !conflict(err) {
+			return res, err
+		}
+	}
+	for {
+		kvs, at, err := s.compared(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		holds := true
+		for _, c := range r.Compare {
+			holds = holds && compare(c, kvs[mvcc.Key(c.Key)])
+		}
+		ops := r.Success
+		if !holds {
+			ops = r.Failure
+		}
+		w := mvcc.Key(written(ops))
+		if w == "" {
+			return s.observe(ctx, ops, holds, kvs, at)
+		}
+		was, expect := kvs[w], mvcc.Revision(0)
+		if was != nil {
+			expect = was.Revision
+		}
+		if was == nil && deletes(ops) {
+			return s.observe(ctx, ops, holds, kvs, at) // there is nothing to delete
+		}
+		res, err := s.write(ctx, ops, was, expect)
+		if conflict(err) {
+			continue
+		}
+		if res != nil {
+			res.Succeeded = holds
+		}
+		return res, err
+	}
+}
+
+// known tells what a transaction expects of the key that it writes if it succeeds, if that is all
+// that it compares, and all that it needs to know of the key.
+func known(r *pb.TxnRequest) (expect mvcc.Revision, ok bool) {
+	w := written(r.Success)
+	if len(r.Compare) != 1 || w == nil {
+		return 0, false
+	}
+	c := r.Compare[0]
+	for _, op := range r.Success {
+		if p := op.GetRequestPut(); p != nil && (p.PrevKv || p.IgnoreValue || p.IgnoreLease) {
+			return 0, false
+		}
+		if op.GetRequestDeleteRange().GetPrevKv() {
+			return 0, false
+		}
+	}
+	if c.Result != pb.Compare_EQUAL {
+		return 0, false
+	}
+	switch t := c.TargetUnion.(type) {
+	case *pb.Compare_ModRevision:
+		expect, ok = mvcc.Revision(t.ModRevision), c.Target == pb.Compare_MOD
+	case *pb.Compare_Version:
+		ok = c.Target == pb.Compare_VERSION && t.Version == 0
+	case *pb.Compare_CreateRevision:
+		ok = c.Target == pb.Compare_CREATE && t.CreateRevision == 0
+	}
+	return expect, ok && expect >= 0 && !(expect == 0 && deletes(r.Success))
+}
+
+func deletes(ops []*pb.RequestOp) bool {
+	for _, op := range ops {
+		if op.GetRequestDeleteRange() != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// compared reads the keys that are compared or written, and the revision at which it reads them.
+func (s *Server) compared(ctx context.Context,
+	r *pb.TxnRequest) (map[mvcc.Key]*mvcc.KeyValue, mvcc.Revision, error) {
+	kvs := map[mvcc.Key]*mvcc.KeyValue{}
+	for _, c := range r.Compare {
+		kvs[mvcc.Key(c.Key)] = nil
+	}
+	for _, ops := range [][]*pb.RequestOp{r.Success, r.Failure} {
+		if w := written(ops); w != nil {
+			kvs[mvcc.Key(w)] = nil
+		}
+	}
+	at := mvcc.Revision(0)
+	if len(kvs) != 1 {
+		head, err := s.s.Head(ctx)
+		if err != nil {
+			return nil, 0, err
+		}
+		at = head
+	}
+	for key := range kvs {
+		kv, head, err := s.get(ctx, key, at)
+		if err != nil {
+			return nil, 0, err
+		}
+		if kvs[key] = kv; at == 0 {
+			at = head
+		}
+	}
+	return kvs, at, nil
+}
+
+// compare tells whether a comparison holds. A key that does not exist has no value, and is 0 in all
+// else.
+func compare(c *pb.Compare, kv *mvcc.KeyValue) bool {
+	if kv == nil {
+		if c.Target == pb.Compare_VALUE {
+			return false
+		}
+		kv = &mvcc.KeyValue{}
+	}
+	order := 0
+	switch c.Target {
+	case pb.Compare_VERSION:
+		order = cmp.Compare(kv.Version, c.GetVersion())
+	case pb.Compare_CREATE:
+		order = cmp.Compare(int64(kv.Create), c.GetCreateRevision())
+	case pb.Compare_MOD:
+		order = cmp.Compare(int64(kv.Revision), c.GetModRevision())
+	case pb.Compare_VALUE:
+		order = bytes.Compare(kv.Value, c.GetValue())
+	case pb.Compare_LEASE:
+		order = cmp.Compare(int64(kv.Lease), c.GetLease())
+	}
+	switch c.Result {
+	case pb.Compare_EQUAL:
+		return order == 0
+	case pb.Compare_NOT_EQUAL:
+		return order != 0
+	case pb.Compare_GREATER:
+		return order > 0
+	}
+	return order < 0
+}
+
+// observe answers a transaction that writes nothing, at the revision.
+func (s *Server) observe(ctx context.Context, ops []*pb.RequestOp, succeeded bool,
+	kvs map[mvcc.Key]*mvcc.KeyValue, at mvcc.Revision) (*pb.TxnResponse, error) {
+	res := &pb.TxnResponse{Header: s.header(at), Succeeded: succeeded}
+	for _, op := range ops {
+		r := op.GetRequestRange()
+		if r == nil {
+			res.Responses = append(res.Responses, deleted(&pb.DeleteRangeResponse{
+				Header: s.header(at)}))
+			continue
+		}
+		answer, err := s.observed(ctx, r, kvs, at)
+		if err != nil {
+			return nil, err
+		}
+		res.Responses = append(res.Responses, answer)
+	}
+	return res, nil
+}
+
+// observed reads what a transaction reads at a revision, if the request does not name an older one.
+func (s *Server) observed(ctx context.Context, r *pb.RangeRequest,
+	kvs map[mvcc.Key]*mvcc.KeyValue, at mvcc.Revision) (*pb.ResponseOp, error) {
+	var (
+		res *pb.RangeResponse
+		err error
+	)
+	kv, found := kvs[mvcc.Key(r.Key)]
+	switch {
+	case r.Revision > int64(at):
+		err = rpctypes.ErrGRPCFutureRev
+	case r.Revision > 0:
+		res, err = s.read(ctx, r, mvcc.Revision(r.Revision))
+	case found && len(r.RangeEnd) == 0:
+		res = s.one(r, kv, at)
+	default:
+		res, err = s.read(ctx, r, at)
+	}
+	if err != nil {
+		return nil, err
+	}
+	res.Header = s.header(at)
+	return &pb.ResponseOp{Response: &pb.ResponseOp_ResponseRange{ResponseRange: res}}, nil
+}
+
+func deleted(d *pb.DeleteRangeResponse) *pb.ResponseOp {
+	return &pb.ResponseOp{Response: &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: d}}
+}
+
+// write does the operations, of which one writes a key that is what was says, if it was read, and
+// is expected at a revision. Its error is a conflict if the key is at another one.
+func (s *Server) write(ctx context.Context, ops []*pb.RequestOp, was *mvcc.KeyValue,
+	expect mvcc.Revision) (*pb.TxnResponse, error) {
+	var (
+		m      mvcc.Mutation
+		prevKv bool
+		err    error
+	)
+	for _, op := range ops {
+		switch o := op.Request.(type) {
+		case *pb.RequestOp_RequestRange:
+			if o.RequestRange.Revision > 0 {
+				return nil, status.Error(codes.Unimplemented, "a transaction that changes a key "+
+					"reads no older revision here: read it by itself")
+			}
+		case *pb.RequestOp_RequestPut:
+			m, err = s.put(ctx, o.RequestPut, was)
+			prevKv = o.RequestPut.PrevKv
+		case *pb.RequestOp_RequestDeleteRange:
+			m = mvcc.Mutation{Key: mvcc.Key(o.RequestDeleteRange.Key), Delete: true}
+			prevKv = o.RequestDeleteRange.PrevKv
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.Expect = expect
+	if was != nil {
+		m.HasPrev, m.PrevValue, m.PrevLease = true, was.Value, was.Lease
+	}
+	o, err := s.s.Apply(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	res := &pb.TxnResponse{Header: s.header(o.Revision), Succeeded: true}
+	var prev *mvccpb.KeyValue
+	if prevKv && was != nil {
+		prev = keyValue(was)
+	}
+	at := o.Revision - 1
+	for _, op := range ops {
+		var answer *pb.ResponseOp
+		switch q := op.Request.(type) {
+		case *pb.RequestOp_RequestRange:
+			if answer, err = s.observed(ctx, q.RequestRange, nil, at); err != nil {
+				// It is written, and the client is not told what it has read.
+				return nil, rpctypes.ErrGRPCTimeout
+			}
+			answer.GetResponseRange().Header = s.header(o.Revision)
+		case *pb.RequestOp_RequestPut:
+			at = o.Revision
+			answer = &pb.ResponseOp{Response: &pb.ResponseOp_ResponsePut{
+				ResponsePut: &pb.PutResponse{Header: s.header(o.Revision), PrevKv: prev}}}
+		default:
+			at = o.Revision
+			d := &pb.DeleteRangeResponse{Header: s.header(o.Revision), Deleted: 1}
+			if prev != nil {
+				d.PrevKvs = []*mvccpb.KeyValue{prev}
+			}
+			answer = deleted(d)
+		}
+		res.Responses = append(res.Responses, answer)
+	}
+	return res, nil
+}

@@ -1,0 +1,407 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// noWatch is the ID of responses that are of no watch, or of all of a stream.
+const noWatch = -1
+
+// pieceBytes is about how large a response of a watch is.
+const pieceBytes = 1 << 20
+
+// watchRetry is how long a watch waits before it asks a database again that was away.
+const watchRetry = time.Second
+
+// watchStream is a stream of watches. Each watch has a goroutine that sends what its watcher hands
+// out, so a client that does not read holds up its own stream and nothing else.
+type watchStream struct {
+	s      *Server
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	stream grpc.BidiStreamingServer[pb.WatchRequest, pb.WatchResponse]
+	// sending is held while a response is sent. It is taken before mu, never after it.
+	sending sync.Mutex
+	wg      sync.WaitGroup
+
+	// mu protects the fields below, and those of the watches that say so.
+	mu      sync.Mutex
+	watches map[int64]*watch
+	next    int64
+	// asked is the revision for which progress of all watches was asked for, 0 if it was told.
+	asked mvcc.Revision
+}
+
+type watch struct {
+	id                        int64
+	w                         *mvcc.Watcher
+	progress, prevKv          bool
+	withoutPut, withoutDelete bool
+	// seen is the revision up to which the client was told everything. Protected by watchStream.mu.
+	seen mvcc.Revision
+}
+
+// Watch implements etcd's Watch.
+func (s *Server) Watch(stream grpc.BidiStreamingServer[pb.WatchRequest, pb.WatchResponse]) error {
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	ws := &watchStream{s: s, ctx: ctx, cancel: cancel, stream: stream, watches: map[int64]*watch{}}
+	received := make(chan error, 1)
+	go func() { received <- ws.receive() }()
+	// What ends the stream ends its context, and with it Recv.
+	defer ws.wg.Wait()
+	defer cancel(nil)
+	select {
+	case err := <-received:
+		if err != nil && ctx.Err() == nil {
+			return failure(err)
+		}
+	case <-ctx.Done():
+	}
+	switch cause := context.Cause(ctx); {
+	case cause == nil:
+		return nil
+	case errors.Is(cause, context.Canceled):
+		return rpctypes.ErrGRPCWatchCanceled
+	default:
+		return failure(cause)
+	}
+}
+
+// receive answers the requests of the stream, until the client has no more.
+func (ws *watchStream) receive() error {
+	for {
+		r, err := ws.stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		switch u := r.RequestUnion.(type) {
+		case *pb.WatchRequest_CreateRequest:
+			if u.CreateRequest != nil {
+				err = ws.create(u.CreateRequest)
+			}
+		case *pb.WatchRequest_CancelRequest:
+			if u.CancelRequest != nil {
+				err = ws.end(u.CancelRequest.WatchId)
+			}
+		case *pb.WatchRequest_ProgressRequest:
+			err = ws.ask()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (ws *watchStream) send(r *pb.WatchResponse) error {
+	ws.sending.Lock()
+	defer ws.sending.Unlock()
+	return ws.stream.Send(r)
+}
+
+// create begins a watch. The client hears that it was created before it hears anything of it.
+func (ws *watchStream) create(r *pb.WatchCreateRequest) error {
+	head, err := ws.s.s.Head(ws.ctx)
+	if err != nil {
+		return err
+	}
+	refuse := func(reason string) error {
+		return ws.send(&pb.WatchResponse{Header: ws.s.header(head), WatchId: noWatch, Created: true,
+			Canceled: true, CancelReason: reason})
+	}
+	key := r.Key
+	if len(key) == 0 {
+		key = []byte{0}
+	}
+	b := boundsOf(key, r.RangeEnd)
+	switch {
+	case r.StartRevision < 0:
+		return refuse(rpctypes.ErrCompacted.Error())
+	case b.empty():
+		return refuse("mvcc: watcher range is empty")
+	case ws.s.watchers.Add(1) > ws.s.cfg.MaxWatchers:
+		ws.s.watchers.Add(-1)
+		return refuse(rpctypes.ErrGRPCRequestTooManyRequests.Error())
+	}
+	w := &watch{progress: r.ProgressNotify, prevKv: r.PrevKv}
+	for _, f := range r.Filters {
+		w.withoutPut = w.withoutPut || f == pb.WatchCreateRequest_NOPUT
+		w.withoutDelete = w.withoutDelete || f == pb.WatchCreateRequest_NODELETE
+	}
+	if !ws.add(w, r.WatchId) {
+		ws.s.watchers.Add(-1)
+		return refuse("mvcc: duplicate watch ID provided on the WatchStream")
+	}
+	after := head
+	if r.StartRevision > 0 {
+		after = mvcc.Revision(r.StartRevision - 1)
+	}
+	watcher, err := ws.s.s.Watch(ws.ctx, options(b, after, w))
+	if err != nil && !errors.Is(err, mvcc.ErrCompacted) {
+		ws.forget(w)
+		return err
+	}
+	sendErr := ws.send(&pb.WatchResponse{Header: ws.s.header(head), WatchId: w.id, Created: true})
+	if err != nil || sendErr != nil {
+		ws.forget(w)
+		if sendErr != nil {
+			return sendErr
+		}
+		return ws.compacted(w)
+	}
+	ws.mu.Lock()
+	w.w = watcher
+	asked := ws.asked
+	ws.mu.Unlock()
+	if asked > 0 {
+		watcher.RequestProgress(asked)
+	}
+	ws.wg.Go(func() { ws.follow(w) })
+	return nil
+}
+
+// options say what to watch. An empty store is at revision 1, which has no event.
+func options(b bounds, after mvcc.Revision, w *watch) mvcc.WatchOptions {
+	o := mvcc.WatchOptions{After: max(after, 1), AllPrev: w.prevKv, Progress: w.progress}
+	switch {
+	case b.single:
+		o.Key = b.start
+	case b.start[len(b.start)-1] == '/' && b.end == b.start[:len(b.start)-1]+"0":
+		o.Prefix = b.start
+	default:
+		o.Start, o.End = b.start, b.end
+	}
+	return o
+}
+
+// add gives the watch an ID: the one that was asked for, or if that is 0 a free one.
+func (ws *watchStream) add(w *watch, id int64) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if id == 0 {
+		for ws.watches[ws.next] != nil {
+			ws.next++
+		}
+		id = ws.next
+		ws.next++
+	} else if ws.watches[id] != nil {
+		return false
+	}
+	w.id = id
+	ws.watches[id] = w
+	return true
+}
+
+// forget ends a watch. It tells whether it was one.
+func (ws *watchStream) forget(w *watch) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if ws.watches[w.id] != w {
+		return false
+	}
+	delete(ws.watches, w.id)
+	ws.s.watchers.Add(-1)
+	if w.w != nil {
+		w.w.Close()
+	}
+	return true
+}
+
+// end ends a watch that the client cancels.
+func (ws *watchStream) end(id int64) error {
+	ws.mu.Lock()
+	w := ws.watches[id]
+	ws.mu.Unlock()
+	if w == nil || !ws.forget(w) {
+		return nil
+	}
+	ws.mu.Lock()
+	seen := w.seen
+	ws.mu.Unlock()
+	return ws.send(&pb.WatchResponse{Header: ws.s.header(seen), WatchId: id, Canceled: true})
+}
+
+// compacted tells the client that the watch cannot go on.
+func (ws *watchStream) compacted(w *watch) error {
+	compacted := ws.s.s.CompactedRevision()
+	return ws.send(&pb.WatchResponse{Header: ws.s.header(compacted), WatchId: w.id, Canceled: true,
+		CompactRevision: int64(compacted), CancelReason: rpctypes.ErrCompacted.Error()})
+}
+
+// follow sends what a watch sees, until it ends.
+func (ws *watchStream) follow(w *watch) {
+	defer ws.forget(w)
+	for {
+		b, err := w.w.Next(ws.ctx)
+		switch {
+		case err == nil:
+			if err := ws.tell(w, b); err != nil {
+				ws.cancel(err)
+				return
+			}
+			continue
+		case ws.ctx.Err() != nil:
+			return
+		case errors.Is(err, mvcc.ErrCompacted):
+			if ws.forget(w) {
+				err = ws.compacted(w)
+			} else {
+				return // the client has canceled it
+			}
+			if err == nil {
+				return
+			}
+			ws.cancel(err)
+			return
+		case errors.Is(err, mvcc.ErrClosed):
+			ws.mu.Lock()
+			canceled := ws.watches[w.id] != w
+			ws.mu.Unlock()
+			if !canceled {
+				ws.cancel(err)
+			}
+			return
+		}
+		// The database is away. The watcher has not moved.
+		select {
+		case <-time.After(watchRetry):
+		case <-ws.ctx.Done():
+		}
+	}
+}
+
+// tell sends a batch, in pieces. A piece that is not the last one has the revision of its last
+// event, since the client has not seen what follows.
+func (ws *watchStream) tell(w *watch, b mvcc.Batch) error {
+	if w.prevKv {
+		_ = ws.s.s.LoadPrevious(ws.ctx, b.Events) // what it has not read is read one by one
+	}
+	var events []*mvccpb.Event
+	size := 0
+	flush := func(seen mvcc.Revision) error {
+		if len(events) == 0 {
+			return nil
+		}
+		r := &pb.WatchResponse{Header: ws.s.header(seen), WatchId: w.id, Events: events}
+		events, size = nil, 0
+		return ws.send(r)
+	}
+	for i, e := range b.Events {
+		if e.Deleted && w.withoutDelete || !e.Deleted && w.withoutPut {
+			continue
+		}
+		event, bytes, err := ws.event(w, e)
+		if err != nil {
+			return err
+		}
+		events = append(events, event)
+		if size += bytes; size >= pieceBytes && i+1 < len(b.Events) {
+			if err := flush(e.Revision); err != nil {
+				return err
+			}
+		}
+	}
+	if err := flush(b.Progress); err != nil {
+		return err
+	}
+	if b.Requested && w.progress && len(b.Events) == 0 {
+		r := &pb.WatchResponse{Header: ws.s.header(b.Progress), WatchId: w.id}
+		if err := ws.send(r); err != nil {
+			return err
+		}
+	}
+	return ws.moved(w, b.Progress)
+}
+
+// event makes an event of etcd. The previous state is missing if compaction has removed it.
+func (ws *watchStream) event(w *watch, e *mvcc.Event) (*mvccpb.Event, int, error) {
+	event := &mvccpb.Event{Kv: &mvccpb.KeyValue{Key: []byte(e.Key), ModRevision: int64(e.Revision)}}
+	if e.Deleted {
+		event.Type = mvccpb.Event_DELETE
+	} else {
+		event.Kv.CreateRevision, event.Kv.Version = int64(e.Create), e.Version
+		event.Kv.Lease, event.Kv.Value = int64(e.Lease), e.Value
+	}
+	size := len(e.Key) + len(e.Value)
+	if !w.prevKv || e.Prev == 0 {
+		return event, size, nil
+	}
+	for {
+		was, err := ws.s.s.Previous(ws.ctx, e)
+		switch {
+		case err == nil:
+			event.PrevKv = keyValue(was)
+			return event, size + len(was.Key) + len(was.Value), nil
+		case errors.Is(err, mvcc.ErrCompacted):
+			return event, size, nil
+		case errors.Is(err, mvcc.ErrClosed), mvcc.ClassOf(err) == mvcc.Invalid,
+			mvcc.ClassOf(err) == mvcc.Data:
+			return nil, 0, err
+		}
+		// The watcher has moved over the event, so it waits here for a database that is away.
+		select {
+		case <-time.After(watchRetry):
+		case <-ws.ctx.Done():
+			return nil, 0, ws.ctx.Err()
+		}
+	}
+}
+
+// ask asks all watches of the stream for progress: up to the newest revision, which is not older
+// than any write that was acknowledged before.
+func (ws *watchStream) ask() error {
+	head, err := ws.s.s.Head(ws.ctx)
+	if err != nil {
+		return nil // the client asks again
+	}
+	ws.mu.Lock()
+	ws.asked = max(ws.asked, head)
+	for _, w := range ws.watches {
+		if w.w != nil && w.seen < head {
+			w.w.RequestProgress(head)
+		}
+	}
+	ws.mu.Unlock()
+	return ws.answer()
+}
+
+// moved notes how far the client was told everything of a watch.
+func (ws *watchStream) moved(w *watch, seen mvcc.Revision) error {
+	ws.mu.Lock()
+	w.seen = max(w.seen, seen)
+	ws.mu.Unlock()
+	return ws.answer()
+}
+
+// answer tells the client that all watches of the stream have seen everything up to the revision
+// for which that was asked, once it is so. No event of a watch is sent between the decision and the
+// answer that would not be newer.
+func (ws *watchStream) answer() error {
+	ws.mu.Lock()
+	asked := ws.asked
+	done := asked > 0
+	for _, w := range ws.watches {
+		done = done && w.seen >= asked
+	}
+	if done {
+		ws.asked = 0
+	}
+	ws.mu.Unlock()
+	if !done {
+		return nil
+	}
+	return ws.send(&pb.WatchResponse{Header: ws.s.header(asked), WatchId: noWatch})
+}
