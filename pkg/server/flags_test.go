@@ -138,14 +138,15 @@ func ready(t *testing.T, out outcome, name string) error {
 	return nil
 }
 
-func freePort(t *testing.T) int {
+// reservePort returns a port that nobody gets before the listener is closed.
+func reservePort(t *testing.T) (int, net.Listener) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	t.Cleanup(func() { l.Close() })
+	return l.Addr().(*net.TCPAddr).Port, l
 }
 
 const encryption = `apiVersion: apiserver.config.k8s.io/v1
@@ -159,7 +160,7 @@ resources:
 // its default, further flags that it needs, and what it is seen by.
 func TestFlags(t *testing.T) {
 	certFile, keyFile := selfSigned(t)
-	port := freePort(t)
+	port, reserved := reservePort(t)
 	encryptionFile := write(t, "encryption.yaml", encryption)
 	auditPolicy := write(t, "policy.yaml",
 		"apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n")
@@ -271,6 +272,7 @@ func TestFlags(t *testing.T) {
 			}), 7},
 		"secure-port": {fmt.Sprint(port), nil,
 			serving(func(s *genericapiserver.SecureServingInfo) any {
+				reserved.Close() // another port was taken, and this one is next
 				return s.Listener.Addr().(*net.TCPAddr).Port
 			}), port},
 		"tls-cert-file": {certFile,

@@ -189,10 +189,11 @@ func TestMaintenanceRefusesReadOnly(t *testing.T) {
 func TestBound(t *testing.T) {
 	value := strings.Repeat("v", mvcc.ReadBytes/2)
 	var rows, logged []row
+	const none = int64(0)
 	for i := range int64(5) {
-		rows = append(rows, row{columns: []any{fmt.Sprint("k", i), i, i, value}})
-		logged = append(logged, row{columns: []any{i, "k", int64(0), i, "", int64(0), int64(0),
-			value, int64(0), nil}})
+		rows = append(rows, row{columns: []any{fmt.Sprint("k", i), i, i, none, none, value}})
+		logged = append(logged, row{columns: []any{i, "k", none, i, none, none, "", none, none,
+			value, none}})
 	}
 	rows, logged = append(rows, row{state: writable}), append(logged, row{state: writable})
 	// the state comes first, and the rows in another order than that of the index
@@ -221,7 +222,8 @@ func TestBound(t *testing.T) {
 // none.
 func TestCutOffBeforeState(t *testing.T) {
 	value := strings.Repeat("v", mvcc.ReadBytes)
-	f := answers(row{columns: []any{"k", int64(1), int64(1), value}}, row{state: writable})
+	f := answers(row{columns: []any{"k", int64(1), int64(1), int64(1), int64(0), value}},
+		row{state: writable})
 	_, err := sqlread.NewReader(f, &sqlread.Statements{}, 4).Page(t.Context(),
 		mvcc.PageQuery{Limit: 10})
 	if err == nil || mvcc.ClassOf(err) != mvcc.Unavailable ||
