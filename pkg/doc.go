@@ -14,7 +14,8 @@
 //
 //	testkit            your API server inside go test
 //	testkit/crds       a server with CustomResourceDefinitions inside go test, instead of envtest
-//	testkit/databases  PostgreSQL, MariaDB and MySQL for these servers
+//	testkit/databases  PostgreSQL, MariaDB and MySQL for these servers; its packages dbserver and
+//	                   programs start them for all tests and tools of Rowkeeper's own
 //
 // For those who work on Rowkeeper's own server programs, which cmd/rowkeeper and kinds.Main are:
 //

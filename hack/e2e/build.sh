@@ -35,4 +35,3 @@ version=$(go list -C hack/tools/kubectl -m -f '{{.Version}}' k8s.io/kubectl)
 build hack/tools/kubectl kubectl . -ldflags "$(kubernetes "v1.${version#v0.}")"
 build hack/e2e sample-apiserver k8s.io/sample-apiserver -ldflags "-s -w"
 build hack/compat/sampleapiserver sampleapiserver . -ldflags "-s -w"
-build . dbserve ./storage/internal/dbtest/dbserve

@@ -474,7 +474,7 @@ func testDatabaseRestart(t *testing.T) {
 	l.progress(100)
 	pods := env.installation.pods(t)
 	db := env.installation.database
-	if err := db.Do("stop"); err != nil {
+	if err := db.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range env.installation.apiServices() {
@@ -496,7 +496,7 @@ func testDatabaseRestart(t *testing.T) {
 			t.Errorf("/livez of %s answers %d: %s", pod.Name, code, body)
 		}
 	}
-	if err := db.Do("start"); err != nil {
+	if err := db.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()

@@ -26,6 +26,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/database"
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/node"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
 )
 
 const (
@@ -137,7 +138,7 @@ const databaseUser = "e2e"
 func (i *installation) startDatabase(t *testing.T, kind string) {
 	t.Helper()
 	var err error
-	if i.database, err = database.Start(env.bin, kind); err != nil {
+	if i.database, err = database.Start(t.Context(), dbserver.Kind(kind)); err != nil {
 		t.Fatal(err)
 	}
 	u, err := url.Parse(i.database.URL)
@@ -153,7 +154,7 @@ func (i *installation) startDatabase(t *testing.T, kind string) {
 			"GRANT ALL ON " + name + ".* TO " + databaseUser},
 	}
 	for _, statement := range statements[kind] {
-		if err := i.database.Do("exec " + statement); err != nil {
+		if err := i.database.Exec(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -249,7 +250,7 @@ func (i *installation) close() error {
 	if i.database == nil {
 		return nil
 	}
-	return i.database.Close()
+	return i.database.Close(context.Background())
 }
 
 // find returns one of the manifests as its type.

@@ -440,8 +440,8 @@ func testPasswordRotation(t *testing.T) {
 	l := startLoad(t)
 	l.progress(50)
 	const password = "another password"
-	if err := i.database.Do("exec ALTER ROLE " + databaseUser + " PASSWORD '" + password +
-		"'"); err != nil {
+	if err := i.database.Exec(t.Context(),
+		"ALTER ROLE "+databaseUser+" PASSWORD '"+password+"'"); err != nil {
 		t.Fatal(err)
 	}
 	write(t, filepath.Join(i.dir, "overlays", "postgres", "database", "password"), password)
@@ -457,8 +457,8 @@ func testPasswordRotation(t *testing.T) {
 		})
 	}
 	// New connections need the new one.
-	if err := i.database.Do("exec SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE " +
-		"usename = '" + databaseUser + "'"); err != nil {
+	if err := i.database.Exec(t.Context(), "SELECT pg_terminate_backend(pid) "+
+		"FROM pg_stat_activity WHERE usename = '"+databaseUser+"'"); err != nil {
 		t.Fatal(err)
 	}
 	l.progress(100)

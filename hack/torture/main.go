@@ -25,6 +25,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/report"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/scenario"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/server"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 func main() {
@@ -70,7 +71,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("torture", flag.ContinueOnError)
 	flags.StringVar(&o.scenarios, "scenarios", "", "the scenarios to run, with commas; all that "+
 		"the databases can have if empty")
-	flags.StringVar(&o.databases, "databases", "sqlite,postgres,mariadb,mysql",
+	flags.StringVar(&o.databases, "databases", kinds(programs.Kinds()),
 		"the kinds of databases to run on, with commas")
 	flags.StringVar(&o.url, "url", "", "the URL of a database to use, of the one kind in "+
 		"-databases; objects are written below /torture-SEED, and stay")
@@ -109,7 +110,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return runAll(ctx, o, out)
 }
 
-func kinds(ks []database.Kind) string {
+func kinds(ks []programs.Kind) string {
 	var names []string
 	for _, k := range ks {
 		names = append(names, string(k))
@@ -137,8 +138,8 @@ func runAll(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	var programs scenario.Programs
-	if programs.Rowkeeper, programs.Dbserve, err = server.Build(root); err != nil {
+	rowkeeper, err := server.Build(root)
+	if err != nil {
 		return err
 	}
 	if o.seed == 0 {
@@ -146,16 +147,16 @@ func runAll(ctx context.Context, o options, out io.Writer) error {
 	}
 	violations := 0
 	for _, name := range list(o.databases) {
-		kind := database.Kind(name)
-		if !slices.Contains(database.Kinds(), kind) {
+		kind := programs.Kind(name)
+		if !slices.Contains(programs.Kinds(), kind) {
 			return fmt.Errorf("there is no kind of database %q: %s are", name,
-				kinds(database.Kinds()))
+				kinds(programs.Kinds()))
 		}
 		for _, s := range scenarios {
 			if !slices.Contains(s.Kinds, kind) {
 				continue
 			}
-			result, err := runOne(ctx, o, programs, s.For(kind), kind, out)
+			result, err := runOne(ctx, o, rowkeeper, s.For(kind), kind, out)
 			var missing *database.Missing
 			if errors.As(err, &missing) {
 				fmt.Fprintf(out, "NOT RUN: %s on %s: %v\n", s.Name, kind, err)
@@ -186,9 +187,9 @@ func runAll(ctx context.Context, o options, out io.Writer) error {
 	return nil
 }
 
-func runOne(ctx context.Context, o options, programs scenario.Programs, s *scenario.Scenario,
-	kind database.Kind, out io.Writer) (*scenario.Result, error) {
-	c := scenario.Config{Programs: programs, Scenario: s, Kind: kind, URL: o.url, Seed: o.seed,
+func runOne(ctx context.Context, o options, rowkeeper string, s *scenario.Scenario,
+	kind programs.Kind, out io.Writer) (*scenario.Result, error) {
+	c := scenario.Config{Rowkeeper: rowkeeper, Scenario: s, Kind: kind, URL: o.url, Seed: o.seed,
 		Operations: o.operations, Faults: o.faults,
 		Servers: o.servers, Clients: o.clients, Rate: o.rate, Long: o.long, Soak: o.soak,
 		Progress: out}

@@ -22,6 +22,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/plant"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/scenario"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/server"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 func TestMain(m *testing.M) {
@@ -38,13 +39,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-var programs = sync.OnceValues(func() (p scenario.Programs, err error) {
+var rowkeeper = sync.OnceValues(func() (string, error) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
-		return p, err
+		return "", err
 	}
-	p.Rowkeeper, p.Dbserve, err = server.Build(root)
-	return p, err
+	return server.Build(root)
 })
 
 // seed is that of a run: TORTURE_SEED, or another one each time.
@@ -81,7 +81,7 @@ func runTest(t *testing.T, c scenario.Config) *scenario.Result {
 		t.Skipf("%s: ROWKEEPER_TEST_ONLY leaves it out", c.Kind)
 	}
 	var err error
-	if c.Programs, err = programs(); err != nil {
+	if c.Rowkeeper, err = rowkeeper(); err != nil {
 		t.Fatal(err)
 	}
 	c.Seed, c.Progress = seed(t), tell{t}
@@ -100,7 +100,7 @@ func runTest(t *testing.T, c scenario.Config) *scenario.Result {
 
 // TestTorture lets three servers and a handful of faults of all kinds go at each database.
 func TestTorture(t *testing.T) {
-	for _, kind := range database.Kinds() {
+	for _, kind := range programs.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			s := scenario.Find("random").For(kind)
 			result := runTest(t, scenario.Config{Scenario: s, Kind: kind, Operations: 3000,
@@ -119,8 +119,8 @@ func TestTorture(t *testing.T) {
 // TestRestore lets an older dump be restored under running servers: what it forgives is forgiven,
 // and nothing else.
 func TestRestore(t *testing.T) {
-	s := scenario.Find("restore").For(database.SQLite)
-	result := runTest(t, scenario.Config{Scenario: s, Kind: database.SQLite, Operations: 2000,
+	s := scenario.Find("restore").For(programs.SQLite)
+	result := runTest(t, scenario.Config{Scenario: s, Kind: programs.SQLite, Operations: 2000,
 		Faults: 2, Servers: 2, Clients: 4})
 	for _, v := range result.Report.Violations {
 		t.Error(v)
@@ -132,14 +132,14 @@ func TestRestore(t *testing.T) {
 
 // TestScenarios runs scenarios that are not a part of the random one.
 func TestScenarios(t *testing.T) {
-	for name, kind := range map[string]database.Kind{
-		"clock-jumps":    database.SQLite,
-		"stuck-watchers": database.SQLite,
-		"many-watchers":  database.SQLite,
-		"burst":          database.SQLite,
-		"big-list":       database.SQLite,
-		"flood":          database.SQLite,
-		"database-away":  database.Postgres,
+	for name, kind := range map[string]programs.Kind{
+		"clock-jumps":    programs.SQLite,
+		"stuck-watchers": programs.SQLite,
+		"many-watchers":  programs.SQLite,
+		"burst":          programs.SQLite,
+		"big-list":       programs.SQLite,
+		"flood":          programs.SQLite,
+		"database-away":  programs.Postgres,
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := scenario.Find(name).For(kind)
@@ -173,7 +173,7 @@ func TestPlanted(t *testing.T) {
 	for _, bug := range plant.Bugs() {
 		t.Run(string(bug), func(t *testing.T) {
 			result := runTest(t, scenario.Config{Scenario: scenario.Find("steady"),
-				Kind: database.SQLite, Operations: 2500, Servers: 1, Clients: 8, Plant: bug})
+				Kind: programs.SQLite, Operations: 2500, Servers: 1, Clients: 8, Plant: bug})
 			found := map[string]int{}
 			for _, v := range result.Report.Violations {
 				found[v.Rule]++

@@ -41,12 +41,12 @@
 //   - a folder in migrations, with a list of migrations like migrations.SQLite, and a locker if the
 //     database needs one
 //   - one line in drivers.go
-//   - a kind and its starter in storage/internal/dbtest; all suites then run on it
+//   - a kind in pkg/testkit/databases/programs, its starter in pkg/testkit/databases/dbserver and in
+//     hack/bench, and a line in the lists of drivers of storage/internal/dbtest and
+//     pkg/testkit/databases; all suites and the torture test then run on it
 //   - one line in .ci/run: the version that is tested
 //
 // Tests of its own follow the others: statements_test.go reads the plan of each statement,
 // faults_test.go breaks connections, and backend_test.go runs the suite of
-// storage/internal/backendtest. Tools that start servers of every kind by themselves have a list of
-// their own: pkg/testkit/databases, hack/bench, hack/torture and the tests of cmd. They work
-// without the new one.
+// storage/internal/backendtest.
 package drivers

@@ -5,8 +5,8 @@ import (
 	"net/url"
 	"testing"
 
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest/dbserver"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 

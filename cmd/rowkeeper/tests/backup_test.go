@@ -16,6 +16,8 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // databaseURLs are the databases that can be had, SQLite first: a file in the directory.
@@ -23,7 +25,8 @@ func databaseURLs(t *testing.T, dir string) (kinds []string, urls map[string]str
 	t.Helper()
 	kinds, urls = []string{"sqlite"},
 		map[string]string{"sqlite": "sqlite://" + filepath.Join(dir, "state.db")}
-	for _, kind := range []string{"postgres", "mariadb", "mysql"} {
+	for _, kind := range programs.Servers() {
+		kind := string(kind)
 		if only := os.Getenv("ROWKEEPER_TEST_ONLY"); only != "" && !strings.Contains(only, kind) {
 			t.Logf("%s is left out: ROWKEEPER_TEST_ONLY", kind)
 			continue

@@ -1,19 +1,18 @@
 package tests
 
 import (
-	"bufio"
-	"bytes"
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // eachDatabase runs a test on each kind of database. start starts a server in a directory with a
@@ -23,7 +22,8 @@ import (
 // ROWKEEPER_TEST_REQUIRE are lists of kinds.
 func eachDatabase(t *testing.T,
 	test func(t *testing.T, start func(dir string, args ...string) *server)) {
-	for _, kind := range []string{"sqlite", "postgres", "mariadb", "mysql"} {
+	for _, kind := range programs.Kinds() {
+		kind := string(kind)
 		t.Run(kind, func(t *testing.T) {
 			if only := os.Getenv("ROWKEEPER_TEST_ONLY"); only != "" &&
 				!slices.Contains(strings.Split(only, ","), kind) {
@@ -54,55 +54,35 @@ var prefixes atomic.Int64
 
 // databaseServers start a server of each kind when it is needed first, and return the URL of a
 // database on it.
-var databaseServers = map[string]func() (string, error){
-	"postgres": sync.OnceValues(func() (string, error) { return serveDatabase("postgres") }),
-	"mariadb":  sync.OnceValues(func() (string, error) { return serveDatabase("mariadb") }),
-	"mysql":    sync.OnceValues(func() (string, error) { return serveDatabase("mysql") }),
-}
+var databaseServers = func() map[string]func() (string, error) {
+	servers := map[string]func() (string, error){}
+	for _, kind := range programs.Servers() {
+		servers[string(kind)] = sync.OnceValues(func() (string, error) {
+			server, url, err := serveDatabase(kind)
+			if err != nil {
+				return "", err
+			}
+			stopDatabases = append(stopDatabases, server)
+			return url, nil
+		})
+	}
+	return servers
+}()
 
-// stopDatabases ends the servers that were started.
-var stopDatabases []func()
+// stopDatabases are the servers that were started for several tests.
+var stopDatabases []*dbserver.Server
 
-// serveDatabase starts a database server by the storage tests' program for that. It ends with its
-// input, so also with this process.
-func serveDatabase(kind string) (string, error) {
-	if reason := os.Getenv("ROWKEEPER_TEST_" + strings.ToUpper(kind) + "_MISSING"); reason != "" {
-		return "", fmt.Errorf("%s: %s", kind, reason)
+// serveDatabase starts a database server, and makes a database on it.
+func serveDatabase(kind programs.Kind) (server *dbserver.Server, url string, err error) {
+	ctx := context.Background()
+	if server, err = dbserver.Start(ctx, kind,
+		dbserver.Options{Own: true, Durable: true}); err != nil {
+		return nil, "", fmt.Errorf("%s: %w", kind, err)
 	}
-	cmd := exec.Command(dbserveProgram, kind)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return "", err
+	if url, err = server.CreateDatabase(ctx, "rowkeeper"); err != nil {
+		return nil, "", errors.Join(err, server.Close(ctx))
 	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return "", err
-	}
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	if err := cmd.Start(); err != nil {
-		return "", err
-	}
-	stop := func() {
-		stdin.Close()
-		cmd.Wait() // what it has to say was said
-	}
-	line, err := bufio.NewReader(stdout).ReadBytes('\n')
-	if errors.Is(err, io.EOF) {
-		stop()
-		return "", fmt.Errorf("%s: %s", kind, strings.TrimSpace(stderr.String()))
-	}
-	if err != nil {
-		stop()
-		return "", err
-	}
-	var answer struct{ URL, Version string }
-	if err := json.Unmarshal(line, &answer); err != nil {
-		stop()
-		return "", fmt.Errorf("%s: %w", kind, err)
-	}
-	stopDatabases = append(stopDatabases, stop)
-	return answer.URL, nil
+	return server, url, nil
 }
 
 // sameDatabase returns the flags with which another server uses the database of this one.

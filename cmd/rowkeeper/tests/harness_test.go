@@ -29,7 +29,7 @@ var (
 
 	// The programs, built by TestMain below the module's bin, where go build leaves them alone if
 	// they are up to date.
-	rowkeeperProgram, kubectlProgram, dbserveProgram, controllerProgram string
+	rowkeeperProgram, kubectlProgram, controllerProgram string
 )
 
 func TestMain(m *testing.M) {
@@ -38,8 +38,10 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	code := m.Run()
-	for _, stop := range stopDatabases {
-		stop()
+	for _, server := range stopDatabases {
+		if err := server.Close(context.Background()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
 	}
 	os.Exit(code)
 }
@@ -50,13 +52,11 @@ func build() error {
 		return err
 	}
 	bin := filepath.Join(root, "bin", "e2e")
-	rowkeeperProgram, kubectlProgram, dbserveProgram = filepath.Join(bin, "rowkeeper"),
-		filepath.Join(bin, "kubectl"), filepath.Join(bin, "dbserve")
+	rowkeeperProgram, kubectlProgram = filepath.Join(bin, "rowkeeper"), filepath.Join(bin, "kubectl")
 	controllerProgram = filepath.Join(bin, "controller")
 	for _, args := range [][]string{
 		{"build", "-C", "pkg/example/controller", "-o", controllerProgram, "."},
 		{"build", "-o", rowkeeperProgram, "./cmd/rowkeeper"},
-		{"build", "-o", dbserveProgram, "./storage/internal/dbtest/dbserve"},
 		// Without a version, kubectl cannot tell whether it fits the server.
 		{"build", "-C", "hack/tools/kubectl", "-ldflags",
 			"-X k8s.io/component-base/version.gitVersion=v1.37.2", "-o", kubectlProgram, "."},

@@ -2,7 +2,6 @@ package tests
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/url"
@@ -23,6 +22,8 @@ import (
 	"k8s.io/client-go/dynamic/dynamicinformer"
 
 	"github.com/rowkeeper/rowkeeper/hack/verify/markdown"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // The databases' own tools make and restore backups by the commands of deploy/OPERATIONS.md, which
@@ -113,7 +114,7 @@ func TestSnapshotsOfVolumes(t *testing.T) {
 			if urls[kind] == "" {
 				t.Skipf("%s cannot be had, or is left out", kind) // databaseURLs has said why
 			}
-			databaseURL, command := ownServer(t, kind)
+			databaseURL, database := ownServer(t, programs.Kind(kind))
 			u, err := url.Parse(databaseURL)
 			if err != nil {
 				t.Fatal(err)
@@ -132,20 +133,26 @@ func TestSnapshotsOfVolumes(t *testing.T) {
 					t.Fatalf("%s: exit code %d\n%s%s", script, r.code, r.stdout, r.stderr)
 				}
 			}
+			do := func(command func(context.Context) error) {
+				t.Helper()
+				if err := command(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
 			testUndoing(t, undoing{
 				url: databaseURL,
 				// who writes must not wait for a frozen database for longer than it is ready to
 				quiet: true,
 				backup: func(*server) {
-					command("pause")
+					do(database.Pause)
 					docker(`docker cp "$CONTAINER:$DATA" - > "$SNAPSHOT"`)
-					command("resume")
+					do(database.Resume)
 				},
 				restore: func() string {
 					docker(`docker exec "$CONTAINER" sh -c "rm -rf $DATA/*"`)
-					command("kill")
+					do(database.Kill)
 					docker(`docker cp - "$CONTAINER:$(dirname "$DATA")" < "$SNAPSHOT"`)
-					command("start")
+					do(database.Start)
 					return run(t, t.TempDir(), "", nil, rowkeeperProgram, "fence", "--database="+
 						databaseURL).stdout
 				},
@@ -154,43 +161,19 @@ func TestSnapshotsOfVolumes(t *testing.T) {
 	}
 }
 
-// ownServer starts a database server that no other test uses, and returns what commands it, as the
-// storage tests' program does.
-func ownServer(t *testing.T, kind string) (databaseURL string, command func(string)) {
+// ownServer starts a database server that no other test uses.
+func ownServer(t *testing.T, kind programs.Kind) (databaseURL string, server *dbserver.Server) {
 	t.Helper()
-	cmd := exec.Command(dbserveProgram, kind)
-	stdin, err := cmd.StdinPipe()
+	server, databaseURL, err := serveDatabase(kind)
 	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		stdin.Close()
-		cmd.Wait() // what it has to say was said
+		if err := server.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
 	})
-	answers := json.NewDecoder(stdout)
-	answer := func(what string) (a struct{ URL, Error string }) {
-		t.Helper()
-		if err := answers.Decode(&a); err != nil || a.Error != "" {
-			t.Fatalf("%s %s: %v %s", what, kind, err, a.Error)
-		}
-		return a
-	}
-	databaseURL = answer("start").URL
-	return databaseURL, func(name string) {
-		t.Helper()
-		if _, err := fmt.Fprintln(stdin, name); err != nil {
-			t.Fatal(err)
-		}
-		answer(name)
-	}
+	return databaseURL, server
 }
 
 // undoing is a backup of a database and its restore, by whatever means.

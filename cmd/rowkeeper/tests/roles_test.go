@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rowkeeper/rowkeeper/hack/verify/markdown"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // documentedGrants are the statements of deploy/OPERATIONS.md for a kind of database.
@@ -40,7 +41,8 @@ func documentedGrants(t *testing.T, kind string) []string {
 // says which one it lacks.
 func TestDocumentedRole(t *testing.T) {
 	_, urls := databaseURLs(t, t.TempDir())
-	for _, kind := range []string{"postgres", "mariadb", "mysql"} {
+	for _, kind := range programs.Servers() {
+		kind := string(kind)
 		if urls[kind] == "" {
 			continue // databaseURLs has said why
 		}

@@ -169,8 +169,8 @@ func poll(t *testing.T, what string, done func(context.Context) bool) {
 }
 
 func TestSampleServer(t *testing.T) {
-	for _, kind := range databases.Kinds {
-		t.Run(kind, func(t *testing.T) {
+	for _, kind := range databases.Kinds() {
+		t.Run(string(kind), func(t *testing.T) {
 			kubeconfig := start(t, databases.New(t, kind).URL)
 			kubectl := func(stdin string, args ...string) (string, error) {
 				cmd := exec.CommandContext(t.Context(), kubectlProgram, args...)

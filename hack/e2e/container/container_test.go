@@ -4,6 +4,7 @@ package container
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"debug/elf"
 	"encoding/json"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/database"
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
 )
 
 var binFlag = flag.String("bin", "../../../bin", "directory of what make e2e builds: the "+
@@ -164,12 +166,12 @@ func testTimeZone(t *testing.T, name string) {
 // TestPostgres keeps it in PostgreSQL, with the password in a file.
 func TestPostgres(t *testing.T) {
 	needEngine(t)
-	db, err := database.Start(filepath.Join(*binFlag, "cluster"), "postgres")
+	db, err := database.Start(t.Context(), dbserver.Postgres)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := db.Close(); err != nil {
+		if err := db.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
 	})

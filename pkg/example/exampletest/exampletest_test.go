@@ -71,8 +71,8 @@ func TestDatabases(t *testing.T) {
 		"temporary file": func(*testing.T) testkit.Database { return testkit.Database{} },
 		"memory":         func(*testing.T) testkit.Database { return testkit.Memory },
 	}
-	for _, kind := range databases.Kinds { // by URL
-		sources[kind] = func(t *testing.T) testkit.Database { return databases.New(t, kind) }
+	for _, kind := range databases.Kinds() { // by URL
+		sources[string(kind)] = func(t *testing.T) testkit.Database { return databases.New(t, kind) }
 	}
 	for name, database := range sources {
 		t.Run(name, func(t *testing.T) {

@@ -3,8 +3,6 @@ package databases
 import (
 	"context"
 	"crypto/rand"
-	"database/sql"
-	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -12,22 +10,32 @@ import (
 	"strings"
 	"testing"
 
-	_ "github.com/go-sql-driver/mysql" // the drivers of database/sql
-	_ "github.com/jackc/pgx/v5/stdlib"
-
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
 
+// Kind is a kind of database: "sqlite", "postgres", "mariadb" or "mysql".
+type Kind = programs.Kind
+
 // Kinds are the kinds of databases that [New] makes.
-var Kinds = []string{"sqlite", "postgres", "mariadb", "mysql"}
+func Kinds() []Kind { return programs.Kinds() }
+
+var drivers = map[Kind]storage.Driver{
+	programs.SQLite:   sqlite.Driver,
+	programs.Postgres: postgres.Driver,
+	programs.MariaDB:  mysql.Driver,
+	programs.MySQL:    mysql.Driver,
+}
 
 // Each runs a test on an empty database of every kind.
 func Each(t *testing.T, test func(t *testing.T, db testkit.Database)) {
-	for _, kind := range Kinds {
-		t.Run(kind, func(t *testing.T) { test(t, New(t, kind)) })
+	for _, kind := range Kinds() {
+		t.Run(string(kind), func(t *testing.T) { test(t, New(t, kind)) })
 	}
 }
 
@@ -37,46 +45,32 @@ func Each(t *testing.T, test func(t *testing.T, db testkit.Database)) {
 //
 // If the variable is empty the test is skipped. It fails if ROWKEEPER_TEST_REQUIRE, a list of kinds
 // with commas between them, has the kind.
-func New(t *testing.T, kind string) testkit.Database {
+func New(t *testing.T, kind Kind) testkit.Database {
 	t.Helper()
-	if kind == "sqlite" {
+	if kind == programs.SQLite {
 		file := url.URL{Scheme: "sqlite",
 			Path: filepath.ToSlash(filepath.Join(t.TempDir(), "state.db"))}
 		return testkit.Database{URL: file.String(), Driver: sqlite.Driver}
 	}
-	env := "ROWKEEPER_TEST_" + strings.ToUpper(kind)
-	admin, err := url.Parse(os.Getenv(env))
-	if err != nil {
-		t.Fatalf("%s is not a URL", env)
-	}
-	if admin.Host == "" {
-		if slices.Contains(strings.Split(os.Getenv("ROWKEEPER_TEST_REQUIRE"), ","), kind) {
-			t.Fatalf("%s is required, and %s names no server", kind, env)
+	if os.Getenv(kind.Env()) == "" {
+		if slices.Contains(strings.Split(os.Getenv("ROWKEEPER_TEST_REQUIRE"), ","), string(kind)) {
+			t.Fatalf("%s is required, and %s names no server", kind, kind.Env())
 		}
-		t.Skipf("%s names no server", env)
+		t.Skipf("%s names no server", kind.Env())
 	}
-	db := testkit.Database{Driver: mysql.Driver}
-	password, _ := admin.User.Password()
-	driver, dsn := "mysql", fmt.Sprintf("%s:%s@tcp(%s)/", admin.User.Username(), password,
-		admin.Host)
-	if kind == "postgres" {
-		db.Driver, driver, dsn = postgres.Driver, "pgx", admin.String()
-	}
-	server, err := sql.Open(driver, dsn)
+	server, err := dbserver.Start(t.Context(), kind, dbserver.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { server.Close() })
 	name := "rowkeeper_" + strings.ToLower(rand.Text())
-	if _, err := server.ExecContext(t.Context(), "CREATE DATABASE "+name); err != nil {
+	address, err := server.CreateDatabase(t.Context(), name)
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if _, err := server.ExecContext(context.Background(), "DROP DATABASE "+name); err != nil {
+		if err := server.DropDatabase(context.WithoutCancel(t.Context()), name); err != nil {
 			t.Errorf("cannot drop the test's database: %v", err)
 		}
 	})
-	admin.Path = "/" + name
-	db.URL = admin.String()
-	return db
+	return testkit.Database{URL: address, Driver: drivers[kind]}
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
 )
 
 // Authority makes the certificates of servers and clients in tests.

@@ -33,30 +33,31 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // Kind is a kind of database.
-type Kind string
+type Kind = programs.Kind
 
 // The kinds of databases.
 const (
 	// SQLite is a file in a temporary directory.
-	SQLite Kind = "sqlite"
+	SQLite = programs.SQLite
 	// Memory is SQLite without a file: gone with the last connection, and not shared between
 	// backends.
 	Memory   Kind = "memory"
-	Postgres      = Kind(dbserver.Postgres)
-	MariaDB       = Kind(dbserver.MariaDB)
-	MySQL         = Kind(dbserver.MySQL)
+	Postgres      = programs.Postgres
+	MariaDB       = programs.MariaDB
+	MySQL         = programs.MySQL
 )
 
 // Kinds are the kinds that [Each] runs. Memory is not among them: it is SQLite.
-func Kinds() []Kind { return []Kind{SQLite, Postgres, MariaDB, MySQL} }
+func Kinds() []Kind { return programs.Kinds() }
 
 // Servers are the kinds that have a server.
-func Servers() []Kind { return []Kind{Postgres, MariaDB, MySQL} }
+func Servers() []Kind { return programs.Servers() }
 
 // DB is an empty database.
 type DB struct {
@@ -108,7 +109,7 @@ func Open(t testing.TB, kind Kind) DB {
 	}
 	// Benchmarks measure durable commits.
 	_, durable := t.(*testing.B)
-	s, err := shared.get(dbserver.Kind(kind), durable)
+	s, err := shared.get(kind, durable)
 	if err != nil {
 		missing(t, kind, err)
 	}
@@ -133,7 +134,7 @@ func create(t testing.TB, s *dbserver.Server) DB {
 			t.Errorf("drop a database of %s (%s): %v", s.Kind, s.Source, err)
 		}
 	})
-	return DB{Kind: Kind(s.Kind), Version: s.Version, URL: url, Driver: drivers[Kind(s.Kind)]}
+	return DB{Kind: s.Kind, Version: s.Version, URL: url, Driver: drivers[s.Kind]}
 }
 
 func randomName() string {
@@ -156,7 +157,7 @@ func NewServer(t testing.TB, kind Kind, opts dbserver.Options) *Server {
 	mainRan(t)
 	wanted(t, kind)
 	opts.Own, opts.Durable = true, true
-	s, err := dbserver.Start(context.WithoutCancel(t.Context()), dbserver.Kind(kind), opts)
+	s, err := dbserver.Start(context.WithoutCancel(t.Context()), kind, opts)
 	if err != nil {
 		missing(t, kind, err)
 	}
@@ -177,7 +178,7 @@ func (s *Server) Open() DB {
 	s.t.Helper()
 	url, err := s.CreateDatabase(s.t.Context(), randomName())
 	s.must("create a database", err)
-	return DB{Kind: Kind(s.Kind), Version: s.Version, URL: url, Driver: drivers[Kind(s.Kind)]}
+	return DB{Kind: s.Kind, Version: s.Version, URL: url, Driver: drivers[s.Kind]}
 }
 
 // Start starts the server again, on the same port, and waits until it answers.
@@ -258,7 +259,7 @@ type pool struct {
 
 // role is what a shared server is for.
 type role struct {
-	kind    dbserver.Kind
+	kind    Kind
 	durable bool
 }
 
@@ -272,7 +273,7 @@ type attempt struct {
 var shared = pool{servers: map[role]*attempt{}}
 
 // get returns the server of a kind, and starts it for the first test that asks.
-func (p *pool) get(kind dbserver.Kind, durable bool) (*dbserver.Server, error) {
+func (p *pool) get(kind Kind, durable bool) (*dbserver.Server, error) {
 	p.mu.Lock()
 	a := p.servers[role{kind, durable}]
 	if a == nil {

@@ -17,4 +17,4 @@ var drivers = map[Kind]mvcc.Driver{
 }
 
 // Driver is the driver of a kind.
-func (k Kind) Driver() mvcc.Driver { return drivers[k] }
+func Driver(k Kind) mvcc.Driver { return drivers[k] }

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest/dbserver"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 

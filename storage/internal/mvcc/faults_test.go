@@ -11,8 +11,8 @@ import (
 
 	mysqldriver "github.com/go-sql-driver/mysql"
 
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest/dbserver"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 

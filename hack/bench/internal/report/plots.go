@@ -1,9 +1,12 @@
 package report
 
 import (
+	"slices"
+
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/runner"
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/target"
 	"github.com/rowkeeper/rowkeeper/hack/plot"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // Plot is a chart and the name of its file.
@@ -83,6 +86,6 @@ func colour(t target.Target) string {
 		"kine":      {"#fdba74", "#fb923c", "#ea580c", "#9a3412"},
 		"rowkeeper": {"#7dd3fc", "#0ea5e9", "#0369a1", "#1e3a8a"},
 	}
-	shade := map[string]int{"sqlite": 0, "postgres": 1, "mariadb": 2, "mysql": 3}
-	return shades[t.Product][shade[t.Database]]
+	shade := max(0, slices.Index(programs.Kinds(), programs.Kind(t.Database)))
+	return shades[t.Product][shade]
 }

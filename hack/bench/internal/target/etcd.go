@@ -18,22 +18,23 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/object"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // etcdServer is a cluster of one member.
 type etcdServer struct {
-	*program
+	*programs.Program
 	address string
 }
 
 // serveEtcd starts etcd with its defaults: every commit is synced to its log. The quota is raised
 // from 2 GiB, which the lines with much history exceed; it does not change what a write costs.
 func serveEtcd(ctx context.Context, dir string, p Programs) (Server, error) {
-	client, err := freePort()
+	client, err := programs.FreePort()
 	if err != nil {
 		return nil, err
 	}
-	peer, err := freePort()
+	peer, err := programs.FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -42,12 +43,12 @@ func serveEtcd(ctx context.Context, dir string, p Programs) (Server, error) {
 	}
 	s := &etcdServer{address: fmt.Sprintf("http://127.0.0.1:%d", client)}
 	peers := fmt.Sprintf("http://127.0.0.1:%d", peer)
-	s.program = &program{dir: dir, signal: syscall.SIGTERM, args: []string{p.Etcd,
-		"--data-dir=" + filepath.Join(dir, "data"), "--log-level=warn",
+	s.Program = program(dir, syscall.SIGTERM, p.Etcd,
+		"--data-dir="+filepath.Join(dir, "data"), "--log-level=warn",
 		"--quota-backend-bytes=17179869184",
-		"--listen-client-urls=" + s.address, "--advertise-client-urls=" + s.address,
-		"--listen-peer-urls=" + peers, "--initial-advertise-peer-urls=" + peers,
-		"--initial-cluster=default=" + peers}}
+		"--listen-client-urls="+s.address, "--advertise-client-urls="+s.address,
+		"--listen-peer-urls="+peers, "--initial-advertise-peer-urls="+peers,
+		"--initial-cluster=default="+peers)
 	if err := s.begin(ctx); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
@@ -55,18 +56,18 @@ func serveEtcd(ctx context.Context, dir string, p Programs) (Server, error) {
 }
 
 func (s *etcdServer) begin(ctx context.Context) error {
-	if err := s.start(); err != nil {
+	if err := s.Start(); err != nil {
 		return err
 	}
-	return awaitEtcd(ctx, s.address, s.program)
+	return awaitEtcd(ctx, s.address, s.Program)
 }
 
 func (s *etcdServer) Address() string                  { return s.address }
-func (s *etcdServer) Processes() []int                 { return []int{s.pid()} }
-func (s *etcdServer) DataDirs() []string               { return []string{s.dir} }
+func (s *etcdServer) Processes() []int                 { return []int{s.PID()} }
+func (s *etcdServer) DataDirs() []string               { return []string{s.Dir} }
 func (s *etcdServer) Checkpoint(context.Context) error { return nil }
 func (s *etcdServer) Settle(context.Context) error     { return nil }
-func (s *etcdServer) Stop() error                      { return s.stop() }
+func (s *etcdServer) Stop() error                      { return s.Program.Stop(context.Background()) }
 
 func (s *etcdServer) Settings(ctx context.Context) ([]string, error) {
 	var version string
@@ -80,7 +81,7 @@ func (s *etcdServer) Settings(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, arg := range s.args {
+	for _, arg := range s.Command {
 		if strings.HasPrefix(arg, "--unsafe") {
 			return nil, fmt.Errorf("etcd runs with %s", arg)
 		}
@@ -90,7 +91,7 @@ func (s *etcdServer) Settings(ctx context.Context) ([]string, error) {
 }
 
 func (s *etcdServer) Restart(ctx context.Context) error {
-	if err := s.stop(); err != nil {
+	if err := s.Program.Stop(ctx); err != nil {
 		return err
 	}
 	return s.begin(ctx)
@@ -127,9 +128,9 @@ func etcdClient(address string) (*clientv3.Client, error) {
 }
 
 // awaitEtcd waits until a server of etcd's protocol answers.
-func awaitEtcd(ctx context.Context, address string, p *program) error {
+func awaitEtcd(ctx context.Context, address string, p *programs.Program) error {
 	return withEtcd(address, func(c *clientv3.Client) error {
-		return p.await(ctx, func(ctx context.Context) error {
+		return p.Await(ctx, func(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
 			_, err := c.Get(ctx, "/ready")

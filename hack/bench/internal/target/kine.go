@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/url"
 	"syscall"
+
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // kinePool is how many connections kine may have to a database server. It has no limit by default,
@@ -14,10 +16,9 @@ import (
 const kinePool = 64
 
 // kineOn serves kine on a database.
-func kineOn[S Server](serve func(context.Context, string, Programs) (S,
-	error)) func(context.Context, string, Programs) (Server, error) {
+func kineOn(onDatabase serve) serve {
 	return func(ctx context.Context, dir string, p Programs) (Server, error) {
-		database, err := serve(ctx, dir, p)
+		database, err := onDatabase(ctx, dir, p)
 		if err != nil {
 			return nil, err
 		}
@@ -34,7 +35,7 @@ func startKine(ctx context.Context, dir string, p Programs, database Server) (Se
 	if err != nil {
 		return nil, err
 	}
-	port, err := freePort()
+	port, err := programs.FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -51,13 +52,13 @@ func startKine(ctx context.Context, dir string, p Programs, database Server) (Se
 		Server:  database,
 		address: "http://" + address,
 		about:   "kine " + build.Main.Version + ": " + about,
-		front: &program{dir: dir, signal: syscall.SIGTERM, args: []string{p.Kine,
-			"--listen-address=" + address, "--endpoint=" + endpoint, "--metrics-bind-address=0",
+		front: program(dir, syscall.SIGTERM, p.Kine,
+			"--listen-address="+address, "--endpoint="+endpoint, "--metrics-bind-address=0",
 			fmt.Sprintf("--datastore-max-open-connections=%d", kinePool),
-			fmt.Sprintf("--datastore-max-idle-connections=%d", kinePool)}},
+			fmt.Sprintf("--datastore-max-idle-connections=%d", kinePool)),
 	}
 	if err := k.start(ctx); err != nil {
-		return nil, errors.Join(err, k.front.stop())
+		return nil, errors.Join(err, k.front.Stop(ctx))
 	}
 	return k, nil
 }

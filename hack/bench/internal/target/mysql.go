@@ -11,49 +11,48 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // mysqlServer is a server of the MySQL family with its stock settings. Only where it listens is
 // changed.
 type mysqlServer struct {
-	*program
+	*programs.Program
 	port int
 }
 
-func serveMariaDB(ctx context.Context, dir string, p Programs) (*mysqlServer, error) {
+func serveMariaDB(ctx context.Context, dir string, p Programs) (Server, error) {
 	return serveMySQLFamily(ctx, dir, p.MariaDB, func(data string) []string {
 		return []string{p.MariaDBInstall, "--no-defaults", "--datadir=" + data,
 			"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"}
 	})
 }
 
-func serveMySQL(ctx context.Context, dir string, p Programs) (*mysqlServer, error) {
+func serveMySQL(ctx context.Context, dir string, p Programs) (Server, error) {
 	return serveMySQLFamily(ctx, dir, p.MySQL, func(data string) []string {
 		return []string{p.MySQL, "--no-defaults", "--initialize-insecure", "--datadir=" + data}
 	})
 }
 
 func serveMySQLFamily(ctx context.Context, dir, server string,
-	initialize func(data string) []string) (*mysqlServer, error) {
-	port, err := freePort()
+	initialize func(data string) []string) (Server, error) {
+	port, err := programs.FreePort()
 	if err != nil {
 		return nil, err
 	}
 	if dir, err = mkdir(dir, "mysql"); err != nil {
 		return nil, err
 	}
-	user, err := asUser(dir, "mysql", "nobody")
-	if err != nil {
+	data := filepath.Join(dir, "data")
+	s := &mysqlServer{port: port, Program: program(dir, syscall.SIGTERM,
+		server, "--no-defaults", "--datadir="+data, "--bind-address=127.0.0.1",
+		fmt.Sprintf("--port=%d", port), "--socket="+filepath.Join(dir, "socket"),
+		"--pid-file="+filepath.Join(dir, "server.pid"))}
+	if err := s.RunAs("mysql", "nobody"); err != nil {
 		return nil, err
 	}
-	data := filepath.Join(dir, "data")
-	s := &mysqlServer{port: port, program: &program{dir: dir, user: user, signal: syscall.SIGTERM,
-		args: []string{
-			server, "--no-defaults", "--datadir=" + data, "--bind-address=127.0.0.1",
-			fmt.Sprintf("--port=%d", port),
-			"--socket=" + filepath.Join(dir, "socket"), "--pid-file=" +
-				filepath.Join(dir, "server.pid")}}}
-	if err := s.run(initialize(data)...); err != nil {
+	if err := s.Run(initialize(data)...); err != nil {
 		return nil, err
 	}
 	if err := s.begin(ctx); err != nil {
@@ -68,10 +67,10 @@ func serveMySQLFamily(ctx context.Context, dir, server string,
 }
 
 func (s *mysqlServer) begin(ctx context.Context) error {
-	if err := s.start(); err != nil {
+	if err := s.Start(); err != nil {
 		return err
 	}
-	return s.await(ctx, func(ctx context.Context) error { return s.exec(ctx, "SELECT 1") })
+	return s.Await(ctx, func(ctx context.Context) error { return s.exec(ctx, "SELECT 1") })
 }
 
 // open connects as the administrator, who has no password on the local socket.
@@ -80,7 +79,7 @@ func (s *mysqlServer) open(user, password, database string) (*sql.DB, error) {
 	c.Logger = &mysql.NopLogger{}
 	c.User, c.Passwd, c.DBName = user, password, database
 	c.MultiStatements = true
-	c.Net, c.Addr = "unix", filepath.Join(s.dir, "socket")
+	c.Net, c.Addr = "unix", filepath.Join(s.Dir, "socket")
 	if user != "root" {
 		c.Net, c.Addr = "tcp", fmt.Sprintf("127.0.0.1:%d", s.port)
 	}
@@ -108,9 +107,9 @@ func (s *mysqlServer) exec(ctx context.Context, statements ...string) error {
 func (s *mysqlServer) Address() string {
 	return fmt.Sprintf("mysql://bench:bench@127.0.0.1:%d/bench", s.port)
 }
-func (s *mysqlServer) Processes() []int   { return []int{s.pid()} }
-func (s *mysqlServer) DataDirs() []string { return []string{s.dir} }
-func (s *mysqlServer) Stop() error        { return s.stop() }
+func (s *mysqlServer) Processes() []int   { return []int{s.PID()} }
+func (s *mysqlServer) DataDirs() []string { return []string{s.Dir} }
+func (s *mysqlServer) Stop() error        { return s.Program.Stop(context.Background()) }
 
 func (s *mysqlServer) Settings(ctx context.Context) ([]string, error) {
 	db, err := s.open("root", "", "")
@@ -175,7 +174,7 @@ func (s *mysqlServer) Settle(ctx context.Context) error {
 }
 
 func (s *mysqlServer) Restart(ctx context.Context) error {
-	if err := s.stop(); err != nil {
+	if err := s.Program.Stop(ctx); err != nil {
 		return err
 	}
 	return s.begin(ctx)

@@ -10,32 +10,32 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // postgresServer is a cluster as initdb makes it. Only where it listens is changed.
 type postgresServer struct {
-	*program
+	*programs.Program
 	port int
 }
 
-func servePostgres(ctx context.Context, dir string, p Programs) (*postgresServer, error) {
-	port, err := freePort()
+func servePostgres(ctx context.Context, dir string, p Programs) (Server, error) {
+	port, err := programs.FreePort()
 	if err != nil {
 		return nil, err
 	}
 	if dir, err = mkdir(dir, "postgres"); err != nil {
 		return nil, err
 	}
-	user, err := asUser(dir, "postgres", "nobody")
-	if err != nil {
+	data := filepath.Join(dir, "data")
+	s := &postgresServer{port: port, Program: program(dir, syscall.SIGINT,
+		filepath.Join(p.Postgres, "postgres"), "-D", data, "-p", fmt.Sprint(port),
+		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=")}
+	if err := s.RunAs("postgres", "nobody"); err != nil {
 		return nil, err
 	}
-	data := filepath.Join(dir, "data")
-	s := &postgresServer{port: port, program: &program{dir: dir, user: user, signal: syscall.SIGINT,
-		args: []string{
-			filepath.Join(p.Postgres, "postgres"), "-D", data, "-p", fmt.Sprint(port),
-			"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="}}}
-	if err := s.run(filepath.Join(p.Postgres, "initdb"), "--pgdata="+data, "--username=bench",
+	if err := s.Run(filepath.Join(p.Postgres, "initdb"), "--pgdata="+data, "--username=bench",
 		"--auth=trust", "--encoding=UTF8", "--locale=C"); err != nil {
 		return nil, err
 	}
@@ -49,10 +49,10 @@ func servePostgres(ctx context.Context, dir string, p Programs) (*postgresServer
 }
 
 func (s *postgresServer) begin(ctx context.Context) error {
-	if err := s.start(); err != nil {
+	if err := s.Start(); err != nil {
 		return err
 	}
-	return s.await(ctx, func(ctx context.Context) error { return s.exec(ctx, "SELECT 1") })
+	return s.Await(ctx, func(ctx context.Context) error { return s.exec(ctx, "SELECT 1") })
 }
 
 func (s *postgresServer) url(database string) string {
@@ -74,9 +74,9 @@ func (s *postgresServer) exec(ctx context.Context, statements ...string) error {
 }
 
 func (s *postgresServer) Address() string    { return s.url("bench") }
-func (s *postgresServer) Processes() []int   { return []int{s.pid()} }
-func (s *postgresServer) DataDirs() []string { return []string{s.dir} }
-func (s *postgresServer) Stop() error        { return s.stop() }
+func (s *postgresServer) Processes() []int   { return []int{s.PID()} }
+func (s *postgresServer) DataDirs() []string { return []string{s.Dir} }
+func (s *postgresServer) Stop() error        { return s.Program.Stop(context.Background()) }
 
 func (s *postgresServer) Settings(ctx context.Context) ([]string, error) {
 	c, err := pgx.Connect(ctx, s.url("postgres"))
@@ -146,7 +146,7 @@ func (s *postgresServer) Settle(ctx context.Context) error {
 }
 
 func (s *postgresServer) Restart(ctx context.Context) error {
-	if err := s.stop(); err != nil {
+	if err := s.Program.Stop(ctx); err != nil {
 		return err
 	}
 	return s.begin(ctx)

@@ -16,7 +16,7 @@ type sqliteFile struct {
 	dir string
 }
 
-func serveSQLite(_ context.Context, dir string, _ Programs) (*sqliteFile, error) {
+func serveSQLite(_ context.Context, dir string, _ Programs) (Server, error) {
 	dir, err := mkdir(dir, "sqlite")
 	if err != nil {
 		return nil, err

@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // Target is one system under test: a product on a database.
@@ -21,7 +23,7 @@ type Target struct {
 	// Product is etcd, kine or rowkeeper. Database is etcd, sqlite, postgres, mariadb or mysql.
 	Product, Database string
 
-	serve func(ctx context.Context, dir string, p Programs) (Server, error)
+	serve serve
 	dial  func(ctx context.Context, address string, o DialOptions) (Client, error)
 }
 
@@ -36,19 +38,27 @@ func (t Target) Name() string {
 // Baseline is the name of the target that all others are compared with.
 const Baseline = "etcd"
 
+// serve starts the servers of a target.
+type serve func(ctx context.Context, dir string, p Programs) (Server, error)
+
+// databases start a database of each kind.
+var databases = map[programs.Kind]serve{
+	programs.SQLite:   serveSQLite,
+	programs.Postgres: servePostgres,
+	programs.MariaDB:  serveMariaDB,
+	programs.MySQL:    serveMySQL,
+}
+
 // All are the known targets, the baseline first.
 func All() []Target {
-	return []Target{
-		{"etcd", "etcd", serveEtcd, dialEtcd},
-		{"kine", "sqlite", kineOn(serveSQLite), dialEtcd},
-		{"kine", "postgres", kineOn(servePostgres), dialEtcd},
-		{"kine", "mariadb", kineOn(serveMariaDB), dialEtcd},
-		{"kine", "mysql", kineOn(serveMySQL), dialEtcd},
-		{"rowkeeper", "sqlite", plain(serveSQLite), dialRowkeeper},
-		{"rowkeeper", "postgres", plain(servePostgres), dialRowkeeper},
-		{"rowkeeper", "mariadb", plain(serveMariaDB), dialRowkeeper},
-		{"rowkeeper", "mysql", plain(serveMySQL), dialRowkeeper},
+	targets := []Target{{"etcd", "etcd", serveEtcd, dialEtcd}}
+	for _, kind := range programs.Kinds() {
+		targets = append(targets, Target{"kine", string(kind), kineOn(databases[kind]), dialEtcd})
 	}
+	for _, kind := range programs.Kinds() {
+		targets = append(targets, Target{"rowkeeper", string(kind), databases[kind], dialRowkeeper})
+	}
+	return targets
 }
 
 // Find returns the targets with these names, in their usual order.
@@ -143,14 +153,14 @@ type DialOptions struct {
 // composed is a server that needs others, the first of which is the one that clients dial.
 type composed struct {
 	Server
-	front *program
+	front *programs.Program
 	// address replaces that of the database.
 	address string
 	about   string
 }
 
 func (c *composed) Address() string  { return c.address }
-func (c *composed) Processes() []int { return append(c.Server.Processes(), c.front.pid()) }
+func (c *composed) Processes() []int { return append(c.Server.Processes(), c.front.PID()) }
 
 func (c *composed) Settings(ctx context.Context) ([]string, error) {
 	settings, err := c.Server.Settings(ctx)
@@ -158,7 +168,7 @@ func (c *composed) Settings(ctx context.Context) ([]string, error) {
 }
 
 func (c *composed) Restart(ctx context.Context) error {
-	if err := c.front.stop(); err != nil {
+	if err := c.front.Stop(ctx); err != nil {
 		return err
 	}
 	if err := c.Server.Restart(ctx); err != nil {
@@ -168,17 +178,12 @@ func (c *composed) Restart(ctx context.Context) error {
 }
 
 func (c *composed) start(ctx context.Context) error {
-	if err := c.front.start(); err != nil {
+	if err := c.front.Start(); err != nil {
 		return err
 	}
 	return awaitEtcd(ctx, c.address, c.front)
 }
 
-func (c *composed) Stop() error { return errors.Join(c.front.stop(), c.Server.Stop()) }
-
-func plain[S Server](serve func(context.Context, string, Programs) (S, error)) func(context.Context,
-	string, Programs) (Server, error) {
-	return func(ctx context.Context, dir string, p Programs) (Server, error) {
-		return serve(ctx, dir, p)
-	}
+func (c *composed) Stop() error {
+	return errors.Join(c.front.Stop(context.Background()), c.Server.Stop())
 }

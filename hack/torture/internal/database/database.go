@@ -3,35 +3,17 @@
 package database
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
+
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
-
-// Kind is a kind of database.
-type Kind string
-
-// The kinds.
-const (
-	SQLite   Kind = "sqlite"
-	Postgres Kind = "postgres"
-	MariaDB  Kind = "mariadb"
-	MySQL    Kind = "mysql"
-)
-
-// Kinds are all kinds.
-func Kinds() []Kind { return []Kind{SQLite, Postgres, MariaDB, MySQL} }
 
 // Database is a database that several servers share.
 type Database interface {
@@ -96,52 +78,28 @@ type Missing struct{ Reason string }
 
 func (e *Missing) Error() string { return e.Reason }
 
-// Served is a server that package dbserver of the storage's tests runs, by its program dbserve.
+// Served is a database server of the kit for tests.
 type Served struct {
-	version, url string
-	network      *Network
+	url     string
+	network *Network
 
-	mu    sync.Mutex
-	cmd   *exec.Cmd
-	stdin io.WriteCloser
-	out   *bufio.Reader
+	mu     sync.Mutex // held while the server is used
+	server *dbserver.Server
 }
 
-// NewServed starts a server of a kind, with settings of its own. env is added to its environment.
-func NewServed(dbserve string, kind Kind, servers int, env []string,
-	settings ...string) (*Served, error) {
-	if reason := os.Getenv("ROWKEEPER_TEST_" + strings.ToUpper(string(kind)) +
-		"_MISSING"); reason != "" {
-		return nil, &Missing{reason}
-	}
-	s := &Served{cmd: exec.Command(dbserve, append([]string{string(kind)}, settings...)...)}
-	s.cmd.Env = append(os.Environ(), env...)
-	// An interrupt on the terminal is for this process, which ends the server when it ends.
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	var stderr bytes.Buffer
-	s.cmd.Stderr = &stderr
-	stdout, err := s.cmd.StdoutPipe()
+// NewServed starts a server of a kind that keeps its commits.
+func NewServed(ctx context.Context, kind programs.Kind, servers int,
+	opts dbserver.Options) (*Served, error) {
+	opts.Own, opts.Durable = true, true
+	server, err := dbserver.Start(ctx, kind, opts)
 	if err != nil {
-		return nil, err
+		return nil, &Missing{fmt.Sprintf("%s: %s", kind,
+			strings.Join(strings.Fields(err.Error()), " "))}
 	}
-	if s.stdin, err = s.cmd.StdinPipe(); err != nil {
-		return nil, err
+	s := &Served{server: server}
+	if s.url, err = server.CreateDatabase(ctx, "rowkeeper"); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
-	if err := s.cmd.Start(); err != nil {
-		return nil, err
-	}
-	s.out = bufio.NewReader(stdout)
-	first, err := s.answer()
-	if err != nil {
-		_ = s.stdin.Close()
-		_ = s.cmd.Wait() // it has said why
-		if errors.Is(err, io.EOF) {
-			return nil, &Missing{fmt.Sprintf("%s: %s", kind,
-				strings.Join(strings.Fields(stderr.String()), " "))}
-		}
-		return nil, err
-	}
-	s.version, s.url = string(kind)+" "+first.Version, first.URL
 	u, err := url.Parse(s.url)
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -152,34 +110,8 @@ func NewServed(dbserve string, kind Kind, servers int, env []string,
 	return s, nil
 }
 
-type answer struct{ Version, Source, URL, Error string }
-
-func (s *Served) answer() (answer, error) {
-	line, err := s.out.ReadBytes('\n')
-	var a answer
-	if err == nil {
-		err = json.Unmarshal(line, &a)
-	}
-	if err == nil && a.Error != "" {
-		err = errors.New(a.Error)
-	}
-	return a, err
-}
-
-func (s *Served) command(command string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, err := io.WriteString(s.stdin, command+"\n"); err != nil {
-		return err
-	}
-	if _, err := s.answer(); err != nil {
-		return fmt.Errorf("%s the database: %w", command, err)
-	}
-	return nil
-}
-
 // Version implements Database.
-func (s *Served) Version() string { return s.version }
+func (s *Served) Version() string { return string(s.server.Kind) + " " + s.server.Version }
 
 // Direct implements Database.
 func (s *Served) Direct() string { return s.url }
@@ -190,24 +122,42 @@ func (s *Served) Network() *Network { return s.network }
 // URL implements Database.
 func (s *Served) URL(server int) string { return s.network.through(s.url, server) }
 
+func (s *Served) do(ctx context.Context, what string,
+	command func(*dbserver.Server, context.Context) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := command(s.server, ctx); err != nil {
+		return fmt.Errorf("%s the database: %w", what, err)
+	}
+	return nil
+}
+
 // Start implements Process.
-func (s *Served) Start(context.Context) error { return s.command("start") }
+func (s *Served) Start(ctx context.Context) error {
+	return s.do(ctx, "start", (*dbserver.Server).Start)
+}
 
 // Stop implements Process.
-func (s *Served) Stop(context.Context) error { return s.command("stop") }
+func (s *Served) Stop(ctx context.Context) error {
+	return s.do(ctx, "stop", (*dbserver.Server).Stop)
+}
 
 // Kill implements Process.
-func (s *Served) Kill(context.Context) error { return s.command("kill") }
+func (s *Served) Kill(ctx context.Context) error {
+	return s.do(ctx, "kill", (*dbserver.Server).Kill)
+}
 
 // Pause implements Process.
-func (s *Served) Pause(context.Context) error { return s.command("pause") }
+func (s *Served) Pause(ctx context.Context) error {
+	return s.do(ctx, "pause", (*dbserver.Server).Pause)
+}
 
 // Resume implements Process.
-func (s *Served) Resume(context.Context) error { return s.command("resume") }
+func (s *Served) Resume(ctx context.Context) error {
+	return s.do(ctx, "resume", (*dbserver.Server).Resume)
+}
 
 // Close removes the server.
 func (s *Served) Close() error {
-	err := s.network.Close()
-	_ = s.stdin.Close()
-	return errors.Join(err, s.cmd.Wait())
+	return errors.Join(s.network.Close(), s.server.Close(context.Background()))
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // Galera is a cluster of three MariaDB nodes, with a server on each.
@@ -19,7 +21,7 @@ type Galera struct {
 }
 
 type galeraNode struct {
-	*program
+	*programs.Program
 	port  int
 	group string
 }
@@ -87,24 +89,24 @@ func (g *Galera) add(ctx context.Context) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	cred, err := asUser(dir, "mysql")
+	n := &galeraNode{Program: program(dir)}
+	err := n.RunAs("mysql")
 	if err != nil {
-		return err
+		return &Missing{err.Error()}
 	}
-	n := &galeraNode{program: &program{dir: dir, cred: cred}}
 	data := filepath.Join(dir, "data")
 	if i == 0 {
-		err = n.run("/usr/bin/mariadb-install-db", "--no-defaults", "--datadir="+data,
+		err = n.Run("/usr/bin/mariadb-install-db", "--no-defaults", "--datadir="+data,
 			"--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
 	} else {
-		err = n.run("mkdir", data) // the first node sends its own
+		err = n.Run("mkdir", data) // the first node sends its own
 	}
 	if err != nil {
 		return err
 	}
 	var ports [4]int
 	for k := range ports {
-		if ports[k], err = Port(); err != nil {
+		if ports[k], err = programs.FreePort(); err != nil {
 			return err
 		}
 	}
@@ -114,7 +116,7 @@ func (g *Galera) add(ctx context.Context) error {
 		[]byte("CREATE USER IF NOT EXISTS 'rk'@'%' IDENTIFIED BY 'secret';\nGRANT ALL ON *.* TO 'rk'@'%';\n"), 0o644); err != nil {
 		return err
 	}
-	n.args = []string{"/usr/sbin/mariadbd", "--no-defaults", "--datadir=" + data, "--socket=" +
+	n.Command = []string{"/usr/sbin/mariadbd", "--no-defaults", "--datadir=" + data, "--socket=" +
 		filepath.Join(dir, "socket"), fmt.Sprint("--port=", n.port), "--bind-address=127.0.0.1",
 		"--skip-name-resolve", fmt.Sprint("--server-id=", i+1), "--innodb-buffer-pool-size=64M",
 		"--innodb-flush-log-at-trx-commit=0",
@@ -124,15 +126,15 @@ func (g *Galera) add(ctx context.Context) error {
 		fmt.Sprintf("--wsrep-sst-receive-address=127.0.0.1:%d", ports[2]),
 		fmt.Sprintf("--wsrep-provider-options=base_port=%d;gmcast.listen_addr=tcp://%s;ist.recv_addr=127.0.0.1:%d", ports[1], n.group, ports[3])}
 	if i == 0 {
-		n.args = append(n.args, "--wsrep-cluster-address=gcomm://", "--init-file="+initial)
+		n.Command = append(n.Command, "--wsrep-cluster-address=gcomm://", "--init-file="+initial)
 	} else {
-		n.args = append(n.args, "--wsrep-cluster-address=gcomm://"+g.nodes[0].group)
+		n.Command = append(n.Command, "--wsrep-cluster-address=gcomm://"+g.nodes[0].group)
 	}
-	if err := n.start(); err != nil {
+	if err := n.Start(); err != nil {
 		return err
 	}
 	g.nodes = append(g.nodes, n)
-	return n.await(ctx, g.ready(i))
+	return n.Await(ctx, g.ready(i))
 }
 
 func (g *Galera) ready(node int) func(context.Context) error {
@@ -155,7 +157,7 @@ func (g *Galera) Isolate(ctx context.Context, node int, isolated bool) error {
 		fmt.Sprintf("SET GLOBAL wsrep_provider_options = 'gmcast.isolate=%d'", value)); err != nil {
 		return err
 	}
-	return g.nodes[node].await(ctx, func(ctx context.Context) error {
+	return g.nodes[node].Await(ctx, func(ctx context.Context) error {
 		err := g.ready(node)(ctx)
 		if isolated && err == nil {
 			return errors.New("the node does not notice that it is alone")
@@ -186,7 +188,7 @@ func (g *Galera) Network() *Network { return nil }
 func (g *Galera) Close() error {
 	var errs []error
 	for _, n := range g.nodes {
-		errs = append(errs, n.kill())
+		errs = append(errs, n.Kill(context.Background()))
 	}
 	return errors.Join(errs...)
 }

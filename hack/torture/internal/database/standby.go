@@ -8,10 +8,12 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
+
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // Pair is a Postgres primary with a standby. Servers find the primary of the moment by one address,
@@ -26,7 +28,7 @@ type Pair struct {
 }
 
 type node struct {
-	*program
+	*programs.Program
 	port int
 }
 
@@ -59,27 +61,26 @@ func (n *node) ask(ctx context.Context, name, query string) (int64, error) {
 	return v, db.QueryRowContext(ctx, query).Scan(&v)
 }
 
+// program is a server program that does not outlive this process.
+func program(dir string) *programs.Program {
+	return &programs.Program{Dir: dir,
+		Attributes: syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}}
+}
+
 // NewPair starts a primary and a standby. If the replication is synchronous, a commit is
 // acknowledged when the standby has it.
 func NewPair(ctx context.Context, dir string, servers int, synchronous bool) (*Pair, error) {
 	p := &Pair{dir: dir, synchronous: synchronous}
-	binaries, err := filepath.Glob("/usr/lib/postgresql/*/bin")
-	if err != nil {
-		return nil, err
+	var err error
+	if p.bin, err = programs.FindPostgres(); err != nil {
+		return nil, &Missing{fmt.Sprintf("a primary and a standby need Postgres' programs on this "+
+			"machine: %v", err)}
 	}
-	if path, err := exec.LookPath("pg_basebackup"); err == nil && len(binaries) == 0 {
-		binaries = []string{filepath.Dir(path)}
-	}
-	if len(binaries) == 0 {
-		return nil, &Missing{"a primary and a standby need Postgres' programs on this machine: " +
-			"pg_basebackup is not there"}
-	}
-	p.bin = binaries[len(binaries)-1]
 	if p.primary, err = p.newNode(); err != nil {
 		return nil, err
 	}
-	data := filepath.Join(p.primary.dir, "data")
-	if err := p.primary.run(filepath.Join(p.bin, "initdb"), "--pgdata="+data,
+	data := filepath.Join(p.primary.Dir, "data")
+	if err := p.primary.Run(filepath.Join(p.bin, "initdb"), "--pgdata="+data,
 		"--username=rowkeeper", "--auth=trust", "--encoding=UTF8", "--locale=C",
 		"--no-sync"); err != nil {
 		return nil, err
@@ -103,15 +104,15 @@ func (p *Pair) newNode() (*node, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
-	cred, err := asUser(dir, "postgres")
-	if err != nil {
+	n := &node{Program: program(dir)}
+	if err := n.RunAs("postgres"); err != nil {
+		return nil, &Missing{err.Error()}
+	}
+	var err error
+	if n.port, err = programs.FreePort(); err != nil {
 		return nil, err
 	}
-	n := &node{program: &program{dir: dir, cred: cred}}
-	if n.port, err = Port(); err != nil {
-		return nil, err
-	}
-	n.args = []string{filepath.Join(p.bin, "postgres"), "-D", filepath.Join(dir, "data"), "-p",
+	n.Command = []string{filepath.Join(p.bin, "postgres"), "-D", filepath.Join(dir, "data"), "-p",
 		strconv.Itoa(n.port), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
 		"-c", "max_connections=300", "-c", "wal_level=replica", "-c", "hot_standby=on", "-c",
 		"wal_keep_size=256MB",
@@ -120,10 +121,10 @@ func (p *Pair) newNode() (*node, error) {
 }
 
 func (p *Pair) serve(ctx context.Context, n *node) error {
-	if err := n.start(); err != nil {
+	if err := n.Start(); err != nil {
 		return err
 	}
-	return n.await(ctx, func(ctx context.Context) error { return n.exec(ctx, "SELECT 1") })
+	return n.Await(ctx, func(ctx context.Context) error { return n.exec(ctx, "SELECT 1") })
 }
 
 // Renew gives the primary a new standby, and waits until it follows.
@@ -132,7 +133,7 @@ func (p *Pair) Renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := n.run(filepath.Join(p.bin, "pg_basebackup"), "-D", filepath.Join(n.dir, "data"), "-R",
+	if err := n.Run(filepath.Join(p.bin, "pg_basebackup"), "-D", filepath.Join(n.Dir, "data"), "-R",
 		"-X", "stream", "-c", "fast", "--no-sync", "-h", "127.0.0.1", "-p",
 		strconv.Itoa(p.primary.port), "-U", "rowkeeper"); err != nil {
 		return err
@@ -141,7 +142,7 @@ func (p *Pair) Renew(ctx context.Context) error {
 	if err := p.serve(ctx, n); err != nil {
 		return err
 	}
-	if err := p.primary.await(ctx, func(ctx context.Context) error {
+	if err := p.primary.Await(ctx, func(ctx context.Context) error {
 		following, err := p.primary.ask(ctx, "postgres",
 			"SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'")
 		if err == nil && following == 0 {
@@ -157,7 +158,7 @@ func (p *Pair) Renew(ctx context.Context) error {
 	if err := p.primary.exec(ctx, "SELECT pg_reload_conf()"); err != nil {
 		return err
 	}
-	return p.primary.await(ctx, func(ctx context.Context) error {
+	return p.primary.Await(ctx, func(ctx context.Context) error {
 		synchronous, err := p.primary.ask(ctx, "postgres",
 			"SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'")
 		if err == nil && synchronous == 0 {
@@ -175,7 +176,7 @@ func (p *Pair) Detach(ctx context.Context) error {
 			return err
 		}
 	}
-	return p.standby.await(ctx, func(ctx context.Context) error {
+	return p.standby.Await(ctx, func(ctx context.Context) error {
 		receiving, err := p.standby.ask(ctx, "postgres",
 			"SELECT count(*) FROM pg_stat_wal_receiver")
 		if err == nil && receiving > 0 {
@@ -186,7 +187,7 @@ func (p *Pair) Detach(ctx context.Context) error {
 }
 
 // KillPrimary ends the primary as a power failure would.
-func (p *Pair) KillPrimary() error { return p.primary.kill() }
+func (p *Pair) KillPrimary() error { return p.primary.Kill(context.Background()) }
 
 // StandbyHead is the newest revision that the standby has.
 func (p *Pair) StandbyHead(ctx context.Context) (int64, error) {
@@ -232,7 +233,7 @@ func (p *Pair) Close() error {
 	errs := []error{p.network.Close()}
 	for _, n := range []*node{p.primary, p.standby} {
 		if n != nil {
-			errs = append(errs, n.kill())
+			errs = append(errs, n.Kill(context.Background()))
 		}
 	}
 	return errors.Join(errs...)

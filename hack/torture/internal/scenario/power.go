@@ -13,6 +13,8 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/rows"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // disk is a database with relaxed durability. What was written after keep is lost with the power.
@@ -24,8 +26,8 @@ type disk interface {
 	fail(ctx context.Context) error
 }
 
-func openRelaxed(_ context.Context, e *Env) (database.Database, error) {
-	if e.Kind == database.SQLite {
+func openRelaxed(ctx context.Context, e *Env) (database.Database, error) {
+	if e.Kind == programs.SQLite {
 		return newRelaxedFile(e)
 	}
 	// The server is a program of this machine, since its files are looked for in a directory of
@@ -37,12 +39,12 @@ func openRelaxed(_ context.Context, e *Env) (database.Database, error) {
 	if err := os.Chmod(dir, 0o777); err != nil { // database servers run as other users
 		return nil, err
 	}
-	setting := "innodb_flush_log_at_trx_commit=0"
-	if e.Kind == database.Postgres {
-		setting = "fsync=off"
+	settings := map[string]string{"innodb_flush_log_at_trx_commit": "0"}
+	if e.Kind == programs.Postgres {
+		settings = map[string]string{"fsync": "off"}
 	}
-	served, err := database.NewServed(e.Programs.Dbserve, e.Kind, e.Config.Servers,
-		[]string{"TMPDIR=" + dir, "ROWKEEPER_TEST_SOURCE=local"}, setting)
+	served, err := database.NewServed(ctx, e.Kind, e.Config.Servers,
+		dbserver.Options{Dir: dir, Settings: settings})
 	if err != nil {
 		return nil, err
 	}

@@ -25,18 +25,16 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/plant"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/rows"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/server"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
-
-// Programs are those that are run.
-type Programs struct {
-	Rowkeeper, Dbserve string
-}
 
 // Config says what to run.
 type Config struct {
-	Programs Programs
-	Scenario *Scenario
-	Kind     database.Kind
+	// Rowkeeper is the program.
+	Rowkeeper string
+	Scenario  *Scenario
+	Kind      programs.Kind
 	// URL is a database to use, in place of one of our own.
 	URL string
 	// Seed decides all that is random. What the machine does is not.
@@ -337,10 +335,10 @@ func (e *Env) openDatabase(ctx context.Context) (err error) {
 		e.DB, err = database.NewGiven(e.URL, e.Config.Servers)
 	case e.Scenario.Open != nil:
 		e.DB, err = e.Scenario.Open(ctx, e)
-	case e.Kind == database.SQLite:
+	case e.Kind == programs.SQLite:
 		e.DB = database.NewSQLite(e.Dir)
 	default:
-		e.DB, err = database.NewServed(e.Programs.Dbserve, e.Kind, e.Config.Servers, nil)
+		e.DB, err = database.NewServed(ctx, e.Kind, e.Config.Servers, dbserver.Options{})
 	}
 	return err
 }
@@ -361,7 +359,7 @@ func (e *Env) flags(i int) []string {
 
 func (e *Env) startServers(ctx context.Context) error {
 	for i := range e.Config.Servers {
-		s, err := server.New(e.Programs.Rowkeeper, filepath.Join(e.Dir, fmt.Sprint("server", i)),
+		s, err := server.New(e.Rowkeeper, filepath.Join(e.Dir, fmt.Sprint("server", i)),
 			e.flags(i)...)
 		if err != nil {
 			return err

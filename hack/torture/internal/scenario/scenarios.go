@@ -10,6 +10,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/rows"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 const sigkill = syscall.SIGKILL
@@ -20,7 +21,7 @@ type Scenario struct {
 	// About is one sentence.
 	About string
 	// Kinds are the databases that it works for.
-	Kinds []database.Kind
+	Kinds []programs.Kind
 	// Fault injects a fault and takes it away again. Whether the servers recover is looked at
 	// afterwards.
 	Fault func(ctx context.Context, e *Env) error
@@ -42,10 +43,10 @@ type Scenario struct {
 }
 
 var (
-	all     = database.Kinds()
-	primary = []database.Kind{database.Postgres}
-	network = []database.Kind{database.Postgres, database.MariaDB, database.MySQL}
-	mysqls  = []database.Kind{database.MariaDB, database.MySQL}
+	all     = programs.Kinds()
+	primary = []programs.Kind{programs.Postgres}
+	network = []programs.Kind{programs.Postgres, programs.MariaDB, programs.MySQL}
+	mysqls  = []programs.Kind{programs.MariaDB, programs.MySQL}
 )
 
 // Scenarios are all scenarios.
@@ -104,7 +105,7 @@ func Scenarios() []*Scenario {
 			"nothing is lost", Kinds: primary, Open: openPair(true), Fault: promoteSynchronous,
 			Loses: true, Alone: true, Long: 5},
 		{Name: "galera", About: "a Galera cluster of three nodes with a server on each, one node " +
-			"cut off", Kinds: []database.Kind{database.MariaDB}, Open: openGalera,
+			"cut off", Kinds: []programs.Kind{programs.MariaDB}, Open: openGalera,
 			Fault: isolateNode, Alone: true, Long: 10},
 		{Name: "database-away", About: "the database is stopped for a while: requests fail in " +
 			"time, servers stay alive and are not ready", Kinds: network, Fault: databaseAway,
@@ -129,10 +130,10 @@ func Scenarios() []*Scenario {
 				"--storage-count-interval=0"}},
 		{Name: "clock-jumps",
 			About: "the clock of one server jumps, by up to an hour, again and again",
-			Kinds: []database.Kind{database.SQLite}, Program: jumpingReplica, Fault: clockJump,
+			Kinds: []programs.Kind{programs.SQLite}, Program: jumpingReplica, Fault: clockJump,
 			Alone: true, Short: 4},
 		{Name: "disk-full", About: "the file system of the database is full for a while",
-			Kinds: []database.Kind{database.SQLite, database.Postgres}, Open: openSmall,
+			Kinds: []programs.Kind{programs.SQLite, programs.Postgres}, Open: openSmall,
 			Fault: diskFull, Alone: true, Long: 5},
 	}
 	random := &Scenario{Name: "random", About: "faults of all kinds, in random order", Kinds: all,
@@ -157,7 +158,7 @@ func Find(name string) *Scenario {
 
 // For returns the scenario as it is for a kind of database: a random one has the faults that this
 // kind can have.
-func (s *Scenario) For(kind database.Kind) *Scenario {
+func (s *Scenario) For(kind programs.Kind) *Scenario {
 	out := *s
 	out.of = nil
 	for _, o := range s.of {
@@ -404,7 +405,7 @@ func drillWhileStopped(ctx context.Context, e *Env) error {
 		}
 	}
 	err = e.swap(ctx, dump, func() error {
-		if e.Kind == database.SQLite {
+		if e.Kind == programs.SQLite {
 			return nil
 		}
 		// Nobody has used the copy's history before the fence.
@@ -460,7 +461,7 @@ func (e *Env) fence(ctx context.Context, url string) error {
 
 // rowkeeper runs a command of the program.
 func (e *Env) rowkeeper(ctx context.Context, args ...string) error {
-	out, err := exec.CommandContext(ctx, e.Programs.Rowkeeper, args...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, e.Config.Rowkeeper, args...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("rowkeeper %s: %w: %s", args[0], err, out)
 	}

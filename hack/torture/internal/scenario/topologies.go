@@ -12,6 +12,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/jumping"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/rows"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 func openPair(synchronous bool) func(context.Context, *Env) (database.Database, error) {
@@ -114,8 +116,8 @@ func mountSmall(e *Env, megabytes int) (string, error) {
 }
 
 // openSmall puts the database on a small file system.
-func openSmall(_ context.Context, e *Env) (database.Database, error) {
-	if e.Kind == database.SQLite {
+func openSmall(ctx context.Context, e *Env) (database.Database, error) {
+	if e.Kind == programs.SQLite {
 		dir, err := mountSmall(e, 64)
 		if err != nil {
 			return nil, err
@@ -126,9 +128,10 @@ func openSmall(_ context.Context, e *Env) (database.Database, error) {
 	if err != nil {
 		return nil, err
 	}
-	served, err := database.NewServed(e.Programs.Dbserve, e.Kind, e.Config.Servers,
-		[]string{"TMPDIR=" + dir, "ROWKEEPER_TEST_SOURCE=local"}, "max_wal_size=64MB",
-		"min_wal_size=32MB")
+	served, err := database.NewServed(ctx, e.Kind, e.Config.Servers, dbserver.Options{
+		Dir:      dir,
+		Settings: map[string]string{"max_wal_size": "64MB", "min_wal_size": "32MB"},
+	})
 	if err != nil {
 		return nil, errors.Join(err, syscall.Unmount(dir, syscall.MNT_DETACH))
 	}

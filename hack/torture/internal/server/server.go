@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // Server is a replica. One goroutine at a time starts and ends it.
@@ -39,7 +39,7 @@ type Server struct {
 
 // New prepares a server.
 func New(program, dir string, args ...string) (*Server, error) {
-	port, err := database.Port()
+	port, err := programs.FreePort()
 	return &Server{Program: program, Dir: dir, Port: port, Args: args}, err
 }
 
@@ -164,18 +164,14 @@ func (s *Server) Log() string {
 	return strings.Join(lines[max(0, len(lines)-40):], "\n")
 }
 
-// Build builds the programs from the checkout into its directory bin/torture, where go build leaves
-// them alone if they are up to date.
-func Build(root string) (rowkeeper, dbserve string, err error) {
-	bin := filepath.Join(root, "bin", "torture")
-	rowkeeper, dbserve = filepath.Join(bin, "rowkeeper"), filepath.Join(bin, "dbserve")
-	for path, pkg := range map[string]string{rowkeeper: "./cmd/rowkeeper",
-		dbserve: "./storage/internal/dbtest/dbserve"} {
-		cmd := exec.Command("go", "build", "-o", path, pkg)
-		cmd.Dir = root
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return "", "", fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
-		}
+// Build builds the program from the checkout into its directory bin/torture, where go build leaves
+// it alone if it is up to date.
+func Build(root string) (rowkeeper string, err error) {
+	rowkeeper = filepath.Join(root, "bin", "torture", "rowkeeper")
+	cmd := exec.Command("go", "build", "-o", rowkeeper, "./cmd/rowkeeper")
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build ./cmd/rowkeeper: %w\n%s", err, out)
 	}
-	return rowkeeper, dbserve, nil
+	return rowkeeper, nil
 }

@@ -20,7 +20,8 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest/report"
 )
 
@@ -99,7 +100,7 @@ func start(ctx context.Context) (servers []*dbserver.Server, env []string, err e
 		only   = list("ROWKEEPER_TEST_ONLY")
 		needed = list("ROWKEEPER_TEST_REQUIRE")
 	)
-	for _, kind := range dbserver.Kinds() {
+	for _, kind := range programs.Servers() {
 		if len(only) > 0 && !slices.Contains(only, string(kind)) {
 			continue
 		}

@@ -1,16 +1,14 @@
 package dbserver
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // The administrator of the servers that are started here. The password guards nothing but test
@@ -22,36 +20,36 @@ const (
 )
 
 // postgresLocal prepares a cluster, and the command that serves it.
-func postgresLocal(_ context.Context, l *local, opts Options) (url, source string, err error) {
-	bin, err := postgresBin()
+func postgresLocal(l *local, opts Options) (url, source string, err error) {
+	bin, err := programs.FindPostgres()
 	if err != nil {
 		return "", "", err
 	}
-	if err := l.runAs("postgres", "nobody"); err != nil {
+	if err := l.RunAs("postgres", "nobody"); err != nil {
 		return "", "", err
 	}
-	password, err := l.write("password", []byte(adminPassword))
+	password, err := l.Write("password", []byte(adminPassword))
 	if err != nil {
 		return "", "", err
 	}
-	data := filepath.Join(l.dir, "data")
-	if err := l.run(filepath.Join(bin, "initdb"), "--pgdata="+data, "--username="+adminUser,
+	data := filepath.Join(l.Dir, "data")
+	if err := l.Run(filepath.Join(bin, "initdb"), "--pgdata="+data, "--username="+adminUser,
 		"--pwfile="+password, "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C",
 		"--no-sync"); err != nil {
 		return "", "", err
 	}
-	settings, err := postgresSettings(opts, l.write)
+	settings, err := postgresSettings(opts, l.Write)
 	if err != nil {
 		return "", "", err
 	}
 	settings["listen_addresses"] = "127.0.0.1"
 	settings["port"] = strconv.Itoa(l.port)
 	settings["unix_socket_directories"] = ""
-	l.command = []string{filepath.Join(bin, "postgres"), "-D", data}
+	l.Command = []string{filepath.Join(bin, "postgres"), "-D", data}
 	for _, name := range sortedKeys(settings) {
-		l.command = append(l.command, "-c", name+"="+settings[name])
+		l.Command = append(l.Command, "-c", name+"="+settings[name])
 	}
-	l.signal = syscall.SIGINT // "fast": cut the connections, then end in order
+	l.Signal = syscall.SIGINT // "fast": cut the connections, then end in order
 	return fmt.Sprintf("postgres://%s:%s@127.0.0.1:%d/postgres?sslmode=%s", adminUser,
 		adminPassword, l.port, sslmode(opts)), bin, nil
 }
@@ -101,50 +99,16 @@ func postgresSettings(opts Options, write func(name string, data []byte) (string
 	return settings, nil
 }
 
-// postgresBin finds the directory of the server's programs: that of postgres in PATH, else the
-// newest that Debian's packages have installed.
-func postgresBin() (string, error) {
-	if path, err := exec.LookPath("postgres"); err == nil {
-		// Programs are found next to each other, not next to a link to one of them.
-		if path, err = filepath.EvalSymlinks(path); err == nil {
-			return filepath.Dir(path), nil
-		}
-	}
-	dirs, err := filepath.Glob("/usr/lib/postgresql/*/bin")
-	if err != nil {
-		return "", err
-	}
-	slices.SortFunc(dirs, func(a, b string) int { return majorOf(b) - majorOf(a) })
-	for _, dir := range dirs {
-		if _, err := os.Stat(filepath.Join(dir, "postgres")); err == nil {
-			return dir, nil
-		}
-	}
-	return "", errors.New("no postgres in PATH or /usr/lib/postgresql/*/bin")
-}
-
-func majorOf(bin string) int {
-	n, err := strconv.Atoi(filepath.Base(filepath.Dir(bin)))
-	if err != nil {
-		return 0
-	}
-	return n
-}
-
 // mariadbLocal prepares a data directory, and the command that serves it.
-func mariadbLocal(_ context.Context, l *local, opts Options) (url, source string, err error) {
-	server, err := lookProgram("mariadbd")
+func mariadbLocal(l *local, opts Options) (url, source string, err error) {
+	server, install, err := programs.FindMariaDB()
 	if err != nil {
 		return "", "", err
 	}
-	install, err := lookProgram("mariadb-install-db")
-	if err != nil {
+	if err := l.RunAs("mysql", "nobody"); err != nil {
 		return "", "", err
 	}
-	if err := l.runAs("mysql", "nobody"); err != nil {
-		return "", "", err
-	}
-	if err := l.run(install, "--no-defaults", "--datadir="+filepath.Join(l.dir, "data"),
+	if err := l.Run(install, "--no-defaults", "--datadir="+filepath.Join(l.Dir, "data"),
 		"--auth-root-authentication-method=normal", "--skip-test-db",
 		"--skip-name-resolve"); err != nil {
 		return "", "", err
@@ -153,24 +117,17 @@ func mariadbLocal(_ context.Context, l *local, opts Options) (url, source string
 	return url, server, err
 }
 
-// mysqlLocal does the same for MySQL, unless mysqld is another name of MariaDB's server.
-func mysqlLocal(_ context.Context, l *local, opts Options) (url, source string, err error) {
-	server, err := lookProgram("mysqld")
+// mysqlLocal does the same for MySQL.
+func mysqlLocal(l *local, opts Options) (url, source string, err error) {
+	server, err := programs.FindMySQL()
 	if err != nil {
 		return "", "", err
 	}
-	version, err := exec.Command(server, "--no-defaults", "--version").Output()
-	if err != nil {
-		return "", "", fmt.Errorf("%s --version: %w", server, err)
-	}
-	if strings.Contains(string(version), "MariaDB") {
-		return "", "", fmt.Errorf("%s is MariaDB's server", server)
-	}
-	if err := l.runAs("mysql", "nobody"); err != nil {
+	if err := l.RunAs("mysql", "nobody"); err != nil {
 		return "", "", err
 	}
-	if err := l.run(server, "--no-defaults", "--initialize-insecure", "--datadir="+
-		filepath.Join(l.dir, "data")); err != nil {
+	if err := l.Run(server, "--no-defaults", "--initialize-insecure", "--datadir="+
+		filepath.Join(l.Dir, "data")); err != nil {
 		return "", "", err
 	}
 	url, err = l.mysqlCommand(server, opts)
@@ -179,27 +136,27 @@ func mysqlLocal(_ context.Context, l *local, opts Options) (url, source string, 
 
 // mysqlCommand makes the command of a server of the MySQL family, and the administrator's URL.
 func (l *local) mysqlCommand(server string, opts Options) (string, error) {
-	init, err := l.write("init.sql",
+	init, err := l.Write("init.sql",
 		fmt.Appendf(nil,
 			"CREATE USER IF NOT EXISTS '%[1]s'@'%%' IDENTIFIED BY '%[2]s';\nGRANT ALL ON *.* TO '%[1]s'@'%%' WITH GRANT OPTION;\n", adminUser, adminPassword))
 	if err != nil {
 		return "", err
 	}
-	settings, err := mysqlSettings(opts, strings.HasSuffix(server, "mysqld"), l.write)
+	settings, err := mysqlSettings(opts, strings.HasSuffix(server, "mysqld"), l.Write)
 	if err != nil {
 		return "", err
 	}
-	settings["datadir"] = filepath.Join(l.dir, "data")
+	settings["datadir"] = filepath.Join(l.Dir, "data")
 	settings["init-file"] = init
 	settings["bind-address"] = "127.0.0.1"
 	settings["port"] = strconv.Itoa(l.port)
-	settings["socket"] = filepath.Join(l.dir, "socket")
-	settings["pid-file"] = filepath.Join(l.dir, "server.pid")
-	l.command = []string{server, "--no-defaults"}
+	settings["socket"] = filepath.Join(l.Dir, "socket")
+	settings["pid-file"] = filepath.Join(l.Dir, "server.pid")
+	l.Command = []string{server, "--no-defaults"}
 	for _, name := range sortedKeys(settings) {
-		l.command = append(l.command, "--"+name+"="+settings[name])
+		l.Command = append(l.Command, "--"+name+"="+settings[name])
 	}
-	l.signal = syscall.SIGTERM
+	l.Signal = syscall.SIGTERM
 	return fmt.Sprintf("mysql://%s:%s@127.0.0.1:%d/", adminUser, adminPassword, l.port), nil
 }
 
@@ -246,18 +203,6 @@ func mysqlSettings(opts Options, proper bool, write func(name string, data []byt
 		settings[strings.ReplaceAll(name, "_", "-")] = value
 	}
 	return settings, nil
-}
-
-// lookProgram finds a server program, also where only root's PATH has it.
-func lookProgram(name string) (string, error) {
-	if path, err := exec.LookPath(name); err == nil {
-		return path, nil
-	}
-	path := filepath.Join("/usr/sbin", name)
-	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("no %s in PATH or /usr/sbin", name)
-	}
-	return path, nil
 }
 
 func sortedKeys(m map[string]string) []string {

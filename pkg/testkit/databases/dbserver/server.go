@@ -1,8 +1,10 @@
-// Package dbserver provides database servers for tests: PostgreSQL, MariaDB and MySQL.
+// Package dbserver provides database servers for Rowkeeper's own tests and tools: PostgreSQL, MariaDB
+// and MySQL.
 //
 // A server comes from the first of these that can be had:
 //
-//  1. an administrator's URL in the environment (ROWKEEPER_TEST_POSTGRES, ROWKEEPER_TEST_MARIADB, ROWKEEPER_TEST_MYSQL);
+//  1. an administrator's URL in the environment (ROWKEEPER_TEST_POSTGRES, ROWKEEPER_TEST_MARIADB,
+//     ROWKEEPER_TEST_MYSQL);
 //  2. a container, where a Docker engine answers and the image is there or can be pulled
 //     (ROWKEEPER_TEST_POSTGRES_IMAGE and so on name another image than the default);
 //  3. server programs installed on this machine, started on a free port in a temporary directory.
@@ -18,7 +20,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
+
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // SourceEnv is the environment variable that restricts where servers come from: "container" or
@@ -26,32 +29,14 @@ import (
 const SourceEnv = "ROWKEEPER_TEST_SOURCE"
 
 // Kind is a kind of database server.
-type Kind string
+type Kind = programs.Kind
 
 // The kinds of servers.
 const (
-	Postgres Kind = "postgres"
-	MariaDB  Kind = "mariadb"
-	MySQL    Kind = "mysql"
+	Postgres = programs.Postgres
+	MariaDB  = programs.MariaDB
+	MySQL    = programs.MySQL
 )
-
-// Kinds are all kinds of servers.
-func Kinds() []Kind { return []Kind{Postgres, MariaDB, MySQL} }
-
-// Env is the environment variable that holds an administrator's URL of a running server of this
-// kind.
-func (k Kind) Env() string { return "ROWKEEPER_TEST_" + strings.ToUpper(string(k)) }
-
-// SourceEnv is the environment variable that tells people where the server at the URL of [Kind.Env]
-// came from, if a program started it for its tests.
-func (k Kind) SourceEnv() string { return k.Env() + "_SOURCE" }
-
-// MissingEnv is the environment variable that holds the reason why there is no server of this kind,
-// for programs that need not try again.
-func (k Kind) MissingEnv() string { return k.Env() + "_MISSING" }
-
-// ImageEnv is the environment variable that names the image of containers of this kind.
-func (k Kind) ImageEnv() string { return k.Env() + "_IMAGE" }
 
 // Options tell how a server is to be started.
 type Options struct {
@@ -64,6 +49,9 @@ type Options struct {
 	Settings map[string]string
 	// TLS, if set, is the server's certificate.
 	TLS *TLS
+	// Dir, if set, makes the server a program of this machine, with its files in a directory below
+	// this one.
+	Dir string
 }
 
 // TLS is what a server needs for encrypted connections, in PEM.
@@ -118,14 +106,16 @@ func Start(ctx context.Context, kind Kind, opts Options) (*Server, error) {
 		return nil, errors.New(reason)
 	}
 	only := os.Getenv(SourceEnv)
+	if opts.Dir != "" {
+		only = "local"
+	}
 	var reasons []error
 	for _, source := range []struct {
 		name  string
 		start func(context.Context, Kind, Options) (*Server, error)
 	}{{"container", startContainer}, {"local", startLocal}} {
 		if only != "" && only != source.name {
-			reasons = append(reasons, fmt.Errorf("%s=%s leaves out %s", SourceEnv, only,
-				source.name))
+			reasons = append(reasons, fmt.Errorf("only %s is wanted, see %s", only, SourceEnv))
 			continue
 		}
 		s, err := source.start(ctx, kind, opts)

@@ -24,6 +24,7 @@ import (
 	"github.com/testcontainers/testcontainers-go/modules/postgres"
 
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dockerhost"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // images are the default images of each kind, the preferred first: those that hack/testbed builds,
@@ -79,7 +80,7 @@ func startContainer(ctx context.Context, kind Kind, opts Options) (*Server, erro
 	if err != nil {
 		return nil, err
 	}
-	port, err := freePort()
+	port, err := programs.FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -300,7 +301,7 @@ func (h *containerHost) logs(ctx context.Context) string {
 	if err != nil {
 		return err.Error()
 	}
-	return tail(string(data))
+	return programs.Tail(string(data))
 }
 
 // startGuard starts a program that outlives this process, but not its end of the returned pipe to
