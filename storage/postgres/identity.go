@@ -12,18 +12,14 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// recognize tells whether a connection leads to the database that this backend has opened, by the
-// fingerprint.
-//
-// The fingerprint that the store records is that of the database in which its history goes on. If
-// the actual one is another, the database was restored, copied or failed over since. The one
-// exception is a backend that was opened on such a database: its store compares the two itself, and
-// fences. After a fence the recorded fingerprint is the actual one again, for every process.
+// recognize refuses a connection that leads to another database than the one that this backend has
+// opened; see [mvcc.Identity.Continues].
 func (b *backend) recognize(id mvcc.Identity) error {
-	if opened := b.opened; id.Store != opened.Store {
+	if id.Store != b.opened.Store {
 		return mvcc.Errorf(mvcc.Invalid, "the database holds another store (%s) than when this "+
-			"process opened it (%s): restart the server if that is meant", id.Store, opened.Store)
-	} else if id.Recorded == "" || id.Recorded == id.Actual || id.Actual == opened.Actual {
+			"process opened it (%s): restart the server if that is meant", id.Store, b.opened.Store)
+	}
+	if id.Continues(b.opened) {
 		return nil
 	}
 	return mvcc.Errorf(mvcc.Fenced, "the database is not the one in which this store was last "+

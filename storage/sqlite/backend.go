@@ -50,8 +50,6 @@ type backend struct {
 	commits, heads, tails, reads *sqlite3.Pool
 	// long are the exports and imports.
 	long operations
-	// onWait, if not nil, is called when a write finds the commit lock taken. For tests.
-	onWait func()
 
 	// polls has the connection that asks for data_version, and lastVersion is its last answer, 0 at
 	// first.

@@ -81,7 +81,8 @@ func (b *backend) reopen(ctx context.Context) error {
 	}
 	b.moved = false
 	b.walRetry = 0
-	if b.file != old && recorded != b.fingerprint() {
+	id := mvcc.Identity{Recorded: recorded, Actual: b.fingerprint()}
+	if b.file != old && id.Moved() {
 		b.fenced.Store(true)
 	}
 	b.opts.Logger.Warn("opened the database file again", "database", b.name(), "replaced",

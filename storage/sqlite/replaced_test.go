@@ -355,7 +355,7 @@ func TestReplacedDuringCommit(t *testing.T) {
 	<-holding
 	committed := make(chan error, 1)
 	asked := make(chan struct{})
-	m.b.onWait = func() { close(asked) }
+	whenLogged(m.b, waiting, func() { close(asked) })
 	go func() { committed <- m.operations()["Commit"]() }()
 	<-asked
 	rename(t, m.path, m.path+".old")

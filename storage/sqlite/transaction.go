@@ -93,6 +93,9 @@ func checkWriter(c *sqlite3.Conn) error {
 	return mvcc.CheckWriter(oldest, knownSchema)
 }
 
+// waiting is logged when another process holds the commit lock.
+const waiting = "another process is writing to the database; waiting for it"
+
 // begin takes the commit lock. SQLite has no queue for it: whoever asks when it is free has it. So
 // the pauses are short, or a process would wait for ever beside one that commits group after group.
 func (b *backend) begin(ctx context.Context, c *sqlite3.Conn) error {
@@ -101,9 +104,7 @@ func (b *backend) begin(ctx context.Context, c *sqlite3.Conn) error {
 	if !sqlite3.Is(err, sqlite3.Busy) {
 		return err
 	}
-	if b.onWait != nil {
-		b.onWait()
-	}
+	b.opts.Logger.Debug(waiting, "database", b.name())
 	patience := time.NewTimer(b.cfg.busyTimeout)
 	defer patience.Stop()
 	pause := shortest

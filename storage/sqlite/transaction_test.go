@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -40,7 +41,7 @@ func TestWaitForTheLock(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			if test.cancel {
-				store.(*backend).onWait = cancel
+				whenLogged(store.(*backend), waiting, cancel)
 			}
 			_, err = store.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: st.Head,
 				Mutations: []*mvcc.Mutation{{Key: "a"}}})
@@ -64,6 +65,29 @@ func TestWaitForTheLock(t *testing.T) {
 		t.Errorf("the head is %+v", st.Head)
 	}
 }
+
+// whenLogged calls a function when the backend logs a message.
+func whenLogged(b *backend, message string, call func()) {
+	b.opts.Logger = slog.New(&listener{slog.DiscardHandler, message, call})
+}
+
+// listener is a handler that calls a function at a message.
+type listener struct {
+	slog.Handler
+	message string
+	call    func()
+}
+
+func (l *listener) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *listener) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == l.message {
+		l.call()
+	}
+	return nil
+}
+
+func (l *listener) WithAttrs([]slog.Attr) slog.Handler { return l }
 
 // hold keeps the commit lock until the returned function is called.
 func hold(t *testing.T, b mvcc.Backend) (release func()) {

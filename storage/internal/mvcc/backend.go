@@ -292,6 +292,19 @@ type Identity struct {
 	Epoch Epoch
 }
 
+// Moved tells whether the database is another than the one in which the store was last written: it
+// was restored, copied or failed over, or no fingerprint is recorded yet.
+func (id Identity) Moved() bool { return id.Recorded != id.Actual }
+
+// Continues tells whether a new connection, which finds id, may be used by a backend that found
+// opened when it was opened. The recorded fingerprint is that of the database in which the history
+// goes on, so a moved one is refused. The one exception is a backend that was opened on it: its
+// store compares the two itself, and fences. After a fence the recorded fingerprint is the actual
+// one again, for every process.
+func (id Identity) Continues(opened Identity) bool {
+	return id.Recorded == "" || !id.Moved() || id.Actual == opened.Actual
+}
+
 // Expired is a live key whose time has come.
 type Expired struct {
 	Key      Key

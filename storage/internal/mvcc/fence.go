@@ -135,7 +135,7 @@ func (s *Store) refenceLocked(suspect Position, reason string) error {
 			// The suspect comes first: there may be thousands of others, each a round trip.
 			positions = append([]Position{suspect}, positions...)
 		}
-		intact := id.Recorded == id.Actual
+		intact := !id.Moved()
 		for i := 0; intact && i < len(positions); i++ {
 			if intact, err = s.holds(ctx, positions[i]); err != nil {
 				return err

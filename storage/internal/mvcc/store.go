@@ -178,7 +178,7 @@ func (s *Store) begin(ctx context.Context) error {
 	}
 	if id.Recorded == "" {
 		err = RecordFingerprint(ctx, s.b, id.Actual)
-	} else if id.Recorded != id.Actual {
+	} else if id.Moved() {
 		s.log.Warn("the database is not the one in which this store was last written: it was "+
 			"restored, copied or failed over; fencing", "recorded", id.Recorded,
 			"actual", id.Actual)
