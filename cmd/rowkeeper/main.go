@@ -1,4 +1,4 @@
-// Command rowkeeper is a Kubernetes-style API server that keeps its objects in a SQL database.
+// Rowkeeper is a Kubernetes-style API server that keeps its objects in a SQL database.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command bench does the same work through storage.Interface to etcd, kine and Rowkeeper, and
+// Bench does the same work through storage.Interface to etcd, kine and Rowkeeper, and
 // compares what it costs. See README.md.
 package main
 

@@ -188,8 +188,8 @@ func (l *load) write(ctx context.Context, writer int) {
 // try makes a write until it was confirmed. One that was not may have happened nevertheless: then
 // the object's state tells, since nobody else writes it. It returns the object as it is now, nil if
 // ctx has ended or the write failed for good.
-func (l *load) try(ctx context.Context, name, what string, write func() (*unstructured.Unstructured,
-	error)) *unstructured.Unstructured {
+func (l *load) try(ctx context.Context, name, what string,
+	write func() (*unstructured.Unstructured, error)) *unstructured.Unstructured {
 	for unsure := false; ; {
 		object, err := write()
 		if ctx.Err() != nil {

@@ -147,8 +147,8 @@ func (a *API) NewConfig() *genericapiserver.RecommendedConfig {
 
 // New makes a server with all groups, that stores where c.RESTOptionsGetter says. It is not ready
 // before its watch caches are filled.
-func (a *API) New(c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer,
-	error) {
+func (a *API) New(
+	c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error) {
 	getter := c.RESTOptionsGetter
 	if getter == nil {
 		return nil, errors.New("the server has no storage: call StorageOptions.ApplyTo, or set " +
@@ -185,8 +185,8 @@ func (a *API) New(c *genericapiserver.RecommendedConfig) (*genericapiserver.Gene
 // GroupInfos makes the groups' resources, stored as the getter says, for a server that has others
 // besides. There the version that sounds newest is preferred by clients, until the server's
 // AggregatedDiscoveryGroupManager is told otherwise.
-func (a *API) GroupInfos(getter generic.RESTOptionsGetter) ([]*genericapiserver.APIGroupInfo,
-	error) {
+func (a *API) GroupInfos(
+	getter generic.RESTOptionsGetter) ([]*genericapiserver.APIGroupInfo, error) {
 	var infos []*genericapiserver.APIGroupInfo
 	for _, g := range a.groups {
 		info := genericapiserver.NewDefaultAPIGroupInfo(g.Name, a.Scheme,

@@ -118,7 +118,7 @@ func TestKubectl(t *testing.T) {
 		{"apply --server-side --field-manager other -f -",
 			`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"},
 			"spec": {"tags": [{"name": "c", "weight": 3}]}}`, []string{"serverside-applied"}, false},
-		// tags are merged by name
+		// Tags are merged by name.
 		{"get bm go -o jsonpath={.spec.tags[*].name}", "", []string{"a b c"}, false},
 		{"apply --server-side --field-manager third -f -",
 			`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"},
@@ -167,7 +167,7 @@ func TestKubectl(t *testing.T) {
 		{"get bookmarks.v1alpha1.example.com -o jsonpath={.kind},{.items[0].apiVersion},{.items[0].address}", "", []string{"List,example.com/v1alpha1,https://go.dev/doc"}, false},
 		{"create -f -",
 			`{"apiVersion": "example.com/v1alpha1", "kind": "Bookmark", "metadata": {"name": "old"}, "address": "https://old.example"}`, []string{"created"}, false},
-		// with the default of what it was converted to
+		// The title has the default of the version to which it was converted.
 		{"get bm old", "", []string{"old old.example 0"}, false},
 		{"api-resources --api-group example.com", "",
 			[]string{"bookmarks bm example.com/v1 true Bookmark"}, false},

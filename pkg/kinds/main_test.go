@@ -304,7 +304,7 @@ func TestAggregated(t *testing.T) {
 		{anybody, http.MethodGet, path, "", nil, 401, "Unauthorized"},
 		{anybody, http.MethodGet, path, "", []string{"Authorization", "Bearer wrong"}, 401,
 			"Unauthorized"},
-		// who is not the front proxy
+		// Only the front proxy may name a user.
 		{anybody, http.MethodGet, path, "", []string{"X-Remote-User", "robot"}, 401,
 			"Unauthorized"},
 		{anybody, http.MethodGet, path, "", []string{"Authorization", "Bearer weak"}, 403,

@@ -165,9 +165,9 @@ func TestFailingFunctions(t *testing.T) {
 			"patched", false},
 		{"patch robot one --subresource status --type merge -p", `{"status": {"broken": "arm"}}`,
 			"patched", false},
-		// what the pointer leads to
+		// The column shows what the pointer leads to.
 		{"get robots", "", "NAME TOOL AGE\none hammer ", false},
-		// of the version that is preferred
+		// The preferred version is served.
 		{"get robots one -o jsonpath={.apiVersion},{.status.broken},{.spec.luggage.a[1]}", "",
 			"example.com/v1,arm,b", false},
 		{"explain robots.spec", "", "luggage <Object>\nAny value.", false},

@@ -488,7 +488,7 @@ v: 3
 	})
 	out := apply(t, "--config="+file, "--request-timeout=9s")
 	for got, want := range map[any]any{
-		// the command line comes before the file
+		// The command line comes before the file.
 		out.config.RequestTimeout.String(): "9s",
 		out.config.MaxRequestsInFlight:     1000000000,
 		out.config.ShutdownSendRetryAfter:  true,

@@ -53,8 +53,8 @@ func (opener) Status(ctx context.Context, url string,
 	})
 }
 
-func migrating(url string, opts mvcc.DriverOptions, f func(*sql.DB) ([]migrations.Migration,
-	error)) ([]mvcc.Migration, error) {
+func migrating(url string, opts mvcc.DriverOptions,
+	f func(*sql.DB) ([]migrations.Migration, error)) ([]mvcc.Migration, error) {
 	s, err := newServer(url, opts)
 	if err != nil {
 		return nil, err

@@ -24,12 +24,12 @@ var plans = map[string]struct{ text, plan string }{
 		"SEARCH rowkeeper_live USING PRIMARY KEY (key>? AND key<?); "},
 	"countLive": {countLive, headPlan +
 		"SCALAR SUBQUERY; SEARCH rowkeeper_live USING PRIMARY KEY (key>? AND key<?); "},
-	// the rows of the range
+	// It scans the rows of the range.
 	"countLiveUpTo": {countLiveUpTo, headPlan +
 		"SCALAR SUBQUERY; CO-ROUTINE (subquery-1); SEARCH rowkeeper_live USING PRIMARY KEY (key>? AND key<?); SCAN (subquery-1); "},
 	"selectReplaced": {selectReplaced,
 		"SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); "},
-	// the parameter
+	// It scans the parameter.
 	"selectValues": {selectValues, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); " +
 		"LIST SUBQUERY; SCAN json_each VIRTUAL TABLE INDEX 1:; "},
 	"selectTail": {selectTail,
@@ -58,7 +58,7 @@ var plans = map[string]struct{ text, plan string }{
 		"(rowid=?); "},
 	"selectSweep": {selectSweep, "COMPOUND QUERY; LEFT-MOST SUBQUERY; SEARCH rowkeeper_aborted " +
 		"USING PRIMARY KEY; UNION ALL; CO-ROUTINE (subquery-4); SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid>? AND rowid<?); SCALAR SUBQUERY; SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); " +
-		// the rows of the batch
+		// It scans the rows of the batch.
 		"SCALAR SUBQUERY; SEARCH rowkeeper_store USING INTEGER PRIMARY KEY (rowid=?); SCAN " +
 		"(subquery-4); "},
 	"deleteLog":     {deleteLog, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); "},
@@ -80,17 +80,17 @@ var plans = map[string]struct{ text, plan string }{
 		"pragma_freelist_count VIRTUAL TABLE INDEX 0:; "},
 	"selectOwner": {selectOwner, "SCAN pragma_application_id VIRTUAL TABLE INDEX 0:; " +
 		"SCALAR SUBQUERY; SCAN sqlite_master; SCALAR SUBQUERY; SCAN sqlite_master; "},
-	// all of them, in the order of the rowid
+	// It scans all rows, in the order of the rowid: an export has all.
 	"selectRecords": {selectRecords, "SCAN g; SEARCH l USING PRIMARY KEY (key=?); "},
 	"countAll":      {countAll, "SCAN rowkeeper_live; "},
 	"deleteAllLive": {deleteAllLive, ""},
 	"deleteAllLog":  {deleteAllLog, ""},
-	// once, at opening
+	// It scans all rows once, when the database is opened.
 	"selectDamage": {selectDamage, "SCAN CONSTANT ROW; SCALAR SUBQUERY; SCAN l; SEARCH g USING " +
 		"INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "},
 }
 
-// headPlan is the state.
+// headPlan is the plan of the state.
 const headPlan = "SEARCH s USING INTEGER PRIMARY KEY (rowid=?); SEARCH h USING INTEGER PRIMARY " +
 	"KEY (rowid=?); SCALAR SUBQUERY; SEARCH rowkeeper_log; "
 

@@ -58,8 +58,8 @@ func TestCerts(t *testing.T) {
 	}
 	first := serving(t, o.dir, name, now)
 	for _, file := range []string{"ca.key", "tls.key"} {
-		if info, err := os.Stat(filepath.Join(o.dir, file)); err != nil ||
-			info.Mode().Perm() != 0o600 {
+		info, err := os.Stat(filepath.Join(o.dir, file))
+		if err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v, %v, want mode 0600", file, info, err)
 		}
 	}

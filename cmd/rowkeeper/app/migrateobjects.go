@@ -96,7 +96,7 @@ func (o *migrateObjects) run(ctx context.Context, config *rest.Config, out,
 	if err != nil {
 		return err
 	}
-	// the other kind does not say in which versions resources are stored
+	// The aggregated discovery does not say in which versions resources are stored.
 	discover.UseLegacyDiscovery = true
 	client, err := metadata.NewForConfig(config)
 	if err != nil {

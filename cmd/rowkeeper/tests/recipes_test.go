@@ -97,7 +97,7 @@ func TestSnapshotsOfVolumes(t *testing.T) {
 			},
 			restore: func() string {
 				for name, content := range snapshot {
-					// into the same file, as nothing else of a volume is another one
+					// It is written into the same file: a volume that is set back keeps its files.
 					if err := os.WriteFile(name, content, 0o600); err != nil {
 						t.Fatal(err)
 					}
@@ -141,7 +141,7 @@ func TestSnapshotsOfVolumes(t *testing.T) {
 			}
 			testUndoing(t, undoing{
 				url: databaseURL,
-				// who writes must not wait for a frozen database for longer than it is ready to
+				// A writer would wait for the frozen database for longer than it may.
 				quiet: true,
 				backup: func(*server) {
 					do(database.Pause)

@@ -29,8 +29,8 @@ func TestServeWithoutFlags(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the kubeconfig: %v %v, want mode 0600", info, err)
 	}
-	if info, err := os.Stat(filepath.Join(dir, ".rowkeeper")); err != nil ||
-		info.Mode().Perm() != 0o700 {
+	info, err = os.Stat(filepath.Join(dir, ".rowkeeper"))
+	if err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the directory: %v %v, want mode 0700", info, err)
 	}
 	before, err := os.ReadFile(filepath.Join(dir, ".rowkeeper", "pki", "ca.crt"))

@@ -1,4 +1,4 @@
-// Command aggregator is upstream's k8s.io/kube-aggregator, which stores its APIServices by
+// Aggregator is upstream's k8s.io/kube-aggregator, which stores its APIServices by
 // Rowkeeper: in SQLite, PostgreSQL or MySQL in place of etcd. The lines marked with a + are all
 // that differs from the command of upstream's main program.
 package main

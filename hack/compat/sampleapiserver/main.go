@@ -1,4 +1,4 @@
-// Command sampleapiserver is upstream's k8s.io/sample-apiserver, which stores its flunders and
+// Sampleapiserver is upstream's k8s.io/sample-apiserver, which stores its flunders and
 // fischers by Rowkeeper: in SQLite, PostgreSQL or MySQL in place of etcd. The lines marked with a +
 // are all that differs from upstream's main program and the command that it runs.
 package main

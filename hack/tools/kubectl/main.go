@@ -1,4 +1,4 @@
-// Command kubectl is upstream's kubectl, built from its library at the version that the tests were
+// Kubectl is upstream's kubectl, built from its library at the version that the tests were
 // written for, so that they do not depend on the one that a machine happens to have.
 package main
 

@@ -1,4 +1,4 @@
-// Command api lists what the library exports, one declaration in a line, so that a change of it is
+// Api lists what the library exports, one declaration in a line, so that a change of it is
 // seen and decided on:
 //
 //	go run ./hack/verify/api            compares the packages with hack/verify/api/api.txt

@@ -216,10 +216,10 @@ func (c *NamespaceController) end(ctx context.Context, n *corev1.Namespace) (don
 
 // resources are those that namespaces have objects of. They come together with an error if some
 // groups cannot say what they have.
-func (c *NamespaceController) resources(ctx context.Context) ([]schema.GroupVersionResource,
-	error) {
-	lists,
-		err := discovery.ToServerResourcesInterfaceWithContext(c.client.Discovery()).ServerPreferredNamespacedResourcesWithContext(ctx)
+func (c *NamespaceController) resources(
+	ctx context.Context) ([]schema.GroupVersionResource, error) {
+	server := discovery.ToServerResourcesInterfaceWithContext(c.client.Discovery())
+	lists, err := server.ServerPreferredNamespacedResourcesWithContext(ctx)
 	lists = discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"delete", "list"}},
 		lists)
 	set, parseErr := discovery.GroupVersionResources(lists)

@@ -139,8 +139,8 @@ func checkPolicy(path *field.Path, s *admissionv1.ValidatingAdmissionPolicySpec)
 		admissionv1.Ignore)
 	if k := s.ParamKind; k != nil {
 		at := path.Child("paramKind")
-		if version, err := schema.ParseGroupVersion(k.APIVersion); err != nil ||
-			version.Version == "" {
+		version, err := schema.ParseGroupVersion(k.APIVersion)
+		if err != nil || version.Version == "" {
 			errs = append(errs, field.Invalid(at.Child("apiVersion"), k.APIVersion,
 				"must be a version, or a group and a version such as apps/v1"))
 		}

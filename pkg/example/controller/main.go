@@ -1,4 +1,4 @@
-// Command controller runs pipelines, or rather simulates that: it takes runs through their phases,
+// Controller runs pipelines, or rather simulates that: it takes runs through their phases,
 // writes their logs, and keeps the status of pipelines. It is a controller as authors write them,
 // on controller-runtime, and finds its server by a kubeconfig:
 //

@@ -106,8 +106,8 @@ func running[C interface {
 }
 
 // start runs a container and returns the address of its port.
-func start(t testing.TB, image, port string, run func(context.Context) (testcontainers.Container,
-	error)) (address string) {
+func start(t testing.TB, image, port string,
+	run func(context.Context) (testcontainers.Container, error)) (address string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startWait)
 	defer cancel()

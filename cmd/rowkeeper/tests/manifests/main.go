@@ -1,4 +1,4 @@
-// Command manifests writes pipelines as people write them, 1 to 20 KB each, one file per pipeline,
+// Manifests writes pipelines as people write them, 1 to 20 KB each, one file per pipeline,
 // to try a server with:
 //
 //	go run ./cmd/rowkeeper/tests/manifests -n 1000 -o dir

@@ -52,8 +52,8 @@ func Plots(results *runner.Results) []Plot {
 	return plots
 }
 
-func (f figures) chart(title, unit string, log bool, figure func(line, target, key string) (float64,
-	bool), groups []group) plot.Bars {
+func (f figures) chart(title, unit string, log bool,
+	figure func(line, target, key string) (float64, bool), groups []group) plot.Bars {
 	c := plot.Bars{
 		Title: title, Unit: unit, Log: log,
 		Label: func(height float64) string { return quantity(height, unit) },

@@ -313,8 +313,8 @@ func (b *Bench) compareLists(ctx context.Context, what string, cache storage.Int
 }
 
 // whileOthersChange runs f while 100 objects a second are created that are not below object.Prefix.
-func (b *Bench) whileOthersChange(ctx context.Context, f func() (listTimes,
-	error)) (listTimes, error) {
+func (b *Bench) whileOthersChange(ctx context.Context,
+	f func() (listTimes, error)) (listTimes, error) {
 	const other = "/others"
 	others, release, err := b.Client.Store(other)
 	if err != nil {

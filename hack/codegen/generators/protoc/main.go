@@ -1,4 +1,4 @@
-// Command protoc replaces the C++ protoc for go-to-protobuf, since no Go module can pin that
+// Protoc replaces the C++ protoc for go-to-protobuf, since no Go module can pin that
 // program. It compiles proto files and runs the plugin protoc-gen-gogo on them.
 //
 //	protoc -I directory … --gogo_out=directory file.proto …

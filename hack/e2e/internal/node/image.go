@@ -44,8 +44,8 @@ func LoadImage(file, into string) (*Image, error) {
 		Config string
 		Layers []string
 	}
-	if err := json.Unmarshal(entries["manifest.json"], &manifests); err != nil ||
-		len(manifests) != 1 {
+	err = json.Unmarshal(entries["manifest.json"], &manifests)
+	if err != nil || len(manifests) != 1 {
 		return nil, fmt.Errorf("%s has no manifest of one image: %w", file, err)
 	}
 	var config struct {

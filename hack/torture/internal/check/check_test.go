@@ -388,7 +388,7 @@ func TestUnknown(t *testing.T) {
 		history.Op{Verb: history.List, Match: history.Consistent,
 			Selector: history.Selector{Resource: "pipelines", Namespace: "n"}, RV: 6,
 			Items: []history.Object{{Key: "pipelines/n/a", RV: 4}},
-			// the first of two pages
+			// It is the first of two pages.
 			Pages: 1, PageRVs: []int64{6}, Call: 67, Return: 68, Outcome: history.Unknown},
 		history.Op{Verb: history.Delete, Key: "pipelines/n/b",
 			Object: &history.Object{Value: "late"}, Expect: 3, Call: 49, Return: 55,

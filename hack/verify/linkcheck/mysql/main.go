@@ -1,4 +1,4 @@
-// Command mysql opens a store as a program does that names one kind of database.
+// Mysql opens a store as a program does that names one kind of database.
 package main
 
 import (

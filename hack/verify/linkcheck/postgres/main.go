@@ -1,4 +1,4 @@
-// Command postgres opens a store as a program does that names one kind of database.
+// Postgres opens a store as a program does that names one kind of database.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command sqlite opens a store as a program does that names one kind of database.
+// Sqlite opens a store as a program does that names one kind of database.
 package main
 
 import (

@@ -61,9 +61,11 @@ func sslmode(opts Options) string {
 	return "disable"
 }
 
-// postgresSettings are the server's settings; write puts a file where the server can read it.
-func postgresSettings(opts Options, write func(name string, data []byte) (string,
-	error)) (map[string]string, error) {
+// writer puts a file where the server can read it, and returns its path.
+type writer func(name string, data []byte) (path string, err error)
+
+// postgresSettings are the server's settings.
+func postgresSettings(opts Options, write writer) (map[string]string, error) {
 	settings := map[string]string{
 		"max_connections": "500",
 		"shared_buffers":  "128MB",
@@ -160,10 +162,9 @@ func (l *local) mysqlCommand(server string, opts Options) (string, error) {
 	return fmt.Sprintf("mysql://%s:%s@127.0.0.1:%d/", adminUser, adminPassword, l.port), nil
 }
 
-// mysqlSettings are the settings of a server of the MySQL family; write puts a file where the
-// server can read it.
-func mysqlSettings(opts Options, proper bool, write func(name string, data []byte) (string,
-	error)) (map[string]string, error) {
+// mysqlSettings are the settings of a server of the MySQL family; proper tells whether it is MySQL's
+// own.
+func mysqlSettings(opts Options, proper bool, write writer) (map[string]string, error) {
 	settings := map[string]string{
 		"character-set-server":    "utf8mb4",
 		"default-time-zone":       "+00:00",
