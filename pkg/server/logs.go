@@ -7,7 +7,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 )
 
-// logStreams are where the log goes: at verbosity 0, without the lines in text that only inform.
+// logStreams are where the log goes. At verbosity 0, lines in text that only inform are left out.
 func (s *Server) logStreams() *logsapi.LoggingOptions {
 	if s.logging.Verbosity > 0 || s.logging.Format != logsapi.DefaultLogFormat {
 		return &logsapi.LoggingOptions{ErrorStream: os.Stderr, InfoStream: os.Stdout}
@@ -16,8 +16,8 @@ func (s *Server) logStreams() *logsapi.LoggingOptions {
 		InfoStream: withoutInfo{os.Stdout}}
 }
 
-// withoutInfo drops what klog writes as INFO. It is given a whole message at a time, which its
-// severity's first letter begins.
+// withoutInfo drops what klog writes as INFO. Each write is a whole message, which begins with the
+// first letter of its severity.
 type withoutInfo struct{ io.Writer }
 
 func (w withoutInfo) Write(message []byte) (int, error) {

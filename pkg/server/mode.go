@@ -100,8 +100,8 @@ func (m *standaloneMode) begin(server *genericapiserver.GenericAPIServer) error 
 				return err
 			}
 			go func() {
-				// Those who are told to try something find everything there. If the database is
-				// away, say, that may take long, and /readyz and the log tell why.
+				// The announcement proposes a command, which should find everything there. That may
+				// take long, as when the database is away; /readyz and the log tell why.
 				_ = AwaitReady(hook, discover, announceWithin)
 				if m.program.First != nil && m.first {
 					m.program.First(hook, hook.LoopbackClientConfig)

@@ -164,7 +164,7 @@ func (s *Server) flags() cliflag.NamedFlagSets {
 	return sections
 }
 
-// addFlags adds those of the flags that are named, with another usage where one is given.
+// addFlags adds the named flags, with another usage where one is given.
 func addFlags(to, from *pflag.FlagSet, usages map[string]string) {
 	for name, usage := range usages {
 		flag := from.Lookup(name)
@@ -362,7 +362,8 @@ func (s *Server) config(db *storage.Database) (*genericapiserver.RecommendedConf
 	s.requests.applyTo(c)
 	c.PublicAddress = s.serving.BindAddress
 	if c.PublicAddress.IsUnspecified() {
-		// Only used in discovery and links, where an address of all interfaces means nothing.
+		// It is used in discovery and links only. The address of all interfaces would mean nothing
+		// there.
 		c.PublicAddress = netutils.ParseIPSloppy("127.0.0.1")
 	}
 	if err := s.Storage.ApplyTo(c, db); err != nil {

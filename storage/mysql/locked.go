@@ -12,10 +12,9 @@ import (
 
 const locking = "run a transaction under the commit lock"
 
-// Locked implements [mvcc.Backend]. Readers go on with what was before, in their snapshots. A sweep
-// that has checked its plan before an import finds, when it records how far it came, that the epoch
-// is another one. One that is deleting may be in the way of an import; then the server undoes one
-// of the two.
+// Locked implements [mvcc.Backend]. Readers see what was there before, in their snapshots. A sweep
+// may have checked its plan before an import: it finds another epoch when it records how far it
+// came. A sweep that is deleting may block an import; then the server undoes one of the two.
 func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
 	if o.Unbounded {
 		return b.archive(ctx, locking, func(conn *sql.Conn) error {

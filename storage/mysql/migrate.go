@@ -32,9 +32,9 @@ func (opener) Migrate(ctx context.Context, url string,
 	})
 }
 
-// collided tells whether a migration failed since another one ran at the same time. On Galera each
-// node has locks of its own, so two nodes may migrate at once. Who loses begins anew, and finds
-// what the other one has done; each step of a migration does nothing if it was done.
+// collided tells whether a migration failed because another one ran at the same time. On Galera
+// each node has locks of its own, so two nodes may migrate at once. The one that loses begins anew,
+// and finds what the other one has done. A step that was done before does nothing.
 func collided(err error) bool {
 	const tableExists = 1050
 	var server *mysql.MySQLError

@@ -59,8 +59,8 @@ func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.
 // errEnough ends a read whose rest is not wanted.
 var errEnough = errors.New("enough was read")
 
-// arguments makes the arguments of a read those of a statement. A list becomes a part of the text,
-// at %s.
+// arguments converts the arguments of a read to those of a statement. A list becomes a part of the
+// text, at %s.
 func arguments(text string, args []any) (string, []any) {
 	for i, a := range args {
 		switch a := a.(type) {
@@ -163,8 +163,8 @@ func (r row) value(i int) []byte {
 type column struct {
 	null bool
 	int  int64
-	// bytes is a copy: what the driver lends is gone when the context ends, which may be at any
-	// time.
+	// bytes is a copy. The driver may use its own buffer again as soon as the context ends, which
+	// may be at any time.
 	bytes []byte
 }
 

@@ -7,8 +7,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// setArchiveTimeouts: who takes the rows may do so at leisure, and a process that restores may be
-// silent for this long, in seconds, before the server takes it for dead.
+// setArchiveTimeouts lets a caller take the rows slowly, and says for how many seconds a process
+// that restores may be silent before the server takes it for dead.
 const setArchiveTimeouts = `SET SESSION net_write_timeout = 3600, wait_timeout = 60`
 
 // archive runs f on a connection of its own, whose time only the context bounds.

@@ -6,11 +6,11 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// Sweep implements [mvcc.Backend]. It deletes without the commit lock, which it takes, by updating
-// swept, only when it is about to commit: groups add rows after those that it deletes, and wait for
-// its commit at most. The check of the plan and the deletion are one transaction: no table can be
-// dropped and restored in between. If what is in them was replaced meanwhile, the update of swept
-// fails.
+// Sweep implements [mvcc.Backend]. It deletes without the commit lock, since groups add rows after
+// those that it deletes. It takes the lock when it updates swept, just before it commits, so groups
+// wait for this commit at most. The check of the plan and the deletion are one transaction: no
+// table can be dropped and restored in between. If the content of the tables was replaced
+// meanwhile, the update of swept fails.
 func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, err error) {
 	if p.Empty() {
 		return 0, nil

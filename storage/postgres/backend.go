@@ -30,10 +30,10 @@ type backend struct {
 	}
 }
 
-// recordSweeps is after how many batches of a sweep it is recorded how far it came.
+// recordSweeps is the number of batches after which a sweep records how far it came.
 const recordSweeps = 64
 
-// It has no Poller, as nothing is cheaper to ask than the state.
+// It has no Poller: no question is cheaper than the one for the state.
 var (
 	_ mvcc.Backend     = (*backend)(nil)
 	_ mvcc.KeysReader  = (*backend)(nil)

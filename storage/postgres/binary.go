@@ -15,7 +15,7 @@ import (
 // said.
 type row [][]byte
 
-// copyRow keeps a row beyond the buffer that it was received in.
+// copyRow copies a row out of the buffer in which it was received.
 func copyRow(values [][]byte) row {
 	size := 0
 	for _, v := range values {

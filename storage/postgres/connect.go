@@ -20,9 +20,9 @@ const oldestServer = 13
 // Time limits that the server keeps, all shorter than the caller's own limit, so that a failure is
 // certain instead of an unknown outcome.
 //
-// A waiting group gives up after lockTimeout. A session that holds a lock and does nothing is ended
-// well before that, so that those who wait for it survive; so is one whose process is gone, by the
-// keepalives. From PostgreSQL 17 on a whole transaction is limited, too.
+// A waiting group gives up after lockTimeout. The server ends a session that holds a lock and does
+// nothing well before that, so the groups that wait for the lock survive. The keepalives end a
+// session whose process is gone. From PostgreSQL 17 on a whole transaction is limited, too.
 func (c *config) lockTimeout() time.Duration        { return c.timeout / 3 }
 func (c *config) idleTimeout() time.Duration        { return c.timeout / 6 }
 func (c *config) transactionTimeout() time.Duration { return c.timeout * 2 / 3 }

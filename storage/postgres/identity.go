@@ -32,9 +32,9 @@ const (
 	sqlSystem   = `SELECT system_identifier::text FROM pg_control_system()`
 )
 
-// identify reads the identity, and the fingerprint of the database behind a connection. Where the
-// server does not let this role see a part of it, the fingerprint goes without; see the package
-// documentation.
+// identify reads the identity, and the fingerprint of the database behind a connection. If the
+// server does not let this role see a part of it, something else stands in its place; see the
+// package documentation.
 func (b *backend) identify(ctx context.Context, conn *pgx.Conn) (id mvcc.Identity, err error) {
 	var recovery bool
 	var database, log int64

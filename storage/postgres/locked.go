@@ -83,8 +83,8 @@ func (b *backend) locked(ctx context.Context, conn *pgx.Conn, f func(mvcc.Tx) er
 	return nil
 }
 
-// rollback ends a transaction, so that its locks do not wait for the pool. A connection that cannot
-// say so is closed, upon which the server rolls back.
+// rollback ends a transaction at once, so that its locks are free. If the statement cannot be sent,
+// it closes the connection, and the server rolls back.
 func rollback(ctx context.Context, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

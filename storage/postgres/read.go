@@ -48,7 +48,7 @@ func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.
 	return readError(rows.Err())
 }
 
-// argument makes an argument of a read one that pgx encodes.
+// argument converts an argument of a read to a type that pgx encodes.
 func argument(a any) any {
 	switch a := a.(type) {
 	case mvcc.Key:

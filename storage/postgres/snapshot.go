@@ -51,7 +51,7 @@ func (b *backend) Snapshot(ctx context.Context,
 	f func(context.Context, mvcc.Snapshot) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// Who takes the rows may do so at leisure: the snapshot is in nobody's way but vacuum's.
+	// The caller may take the rows slowly: the snapshot is in nobody's way but vacuum's.
 	return b.archive(ctx, sqlBeginExport, "0", func(conn *pgx.Conn) error {
 		st, err := stateOf(ctx, conn)
 		if err != nil {

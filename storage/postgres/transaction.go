@@ -216,9 +216,9 @@ func (t *transaction) refusal(e *pgconn.PgError, commitAt int) error {
 	return err
 }
 
-// sessionEnded has the codes by which a server says that it ends the session. If it does so before
-// it came to COMMIT, the transaction was rolled back. Any other end may be a pooler's word for a
-// lost connection behind it, where the commit may have happened.
+// sessionEnded has the codes by which a server says that it ends the session. If it had not come to
+// COMMIT by then, the transaction was rolled back. Any other end may mean that a pooler has lost
+// its connection to the server, and there the commit may have happened.
 var sessionEnded = map[string]bool{
 	"57P01": true, // shutdown
 	"57P02": true, // another session crashed

@@ -12,7 +12,7 @@ import (
 // interrupts it.
 const openWait = 5000
 
-// connect opens a connection and sets what holds for all.
+// connect opens a connection and makes the settings that all connections have.
 func (b *backend) connect() (*sqlite3.Conn, error) {
 	// Another file of this name would be read together with the log of the one that is open.
 	if b.hasMoved() {
@@ -42,7 +42,7 @@ func setUp(c *sqlite3.Conn, pragmas [][2]string) (*sqlite3.Conn, error) {
 }
 
 // connectWriter opens the writing connection. Its cache stays valid as long as no other process
-// writes. So it is worth more than those of readers, which each commit empties.
+// writes, so a large one pays. Each commit empties the caches of readers.
 func (b *backend) connectWriter() (*sqlite3.Conn, error) {
 	c, err := b.connect()
 	if err != nil {

@@ -93,9 +93,8 @@ func (b *backend) commitOutcome(err error) error {
 	return mvcc.Errorf(mvcc.Unknown, "the database %s did not confirm a commit: %w", b.name(), err)
 }
 
-// damagedKey makes an error about damage one of the key at which it was found, so that the group is
-// divided and the other keys are written. An index page has many keys: all of them are damaged
-// then.
+// damagedKey makes damage an error of the key at which it was found. So the group is divided, and
+// the other keys are written. An index page has many keys: all of them are damaged then.
 func (b *backend) damagedKey(k mvcc.Key, err error) error {
 	if !sqlite3.Is(err, sqlite3.Corrupt) {
 		return err

@@ -8,8 +8,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-// Locked implements [mvcc.Backend]. An unbounded transaction is in the write-ahead log until it is
-// committed, which is as large as what it writes by then; readers go on with what was before.
+// Locked implements [mvcc.Backend]. Until an unbounded transaction is committed, all that it writes
+// is in the write-ahead log. Readers see what was there before.
 func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
 	var end func()
 	if o.Unbounded {

@@ -175,15 +175,15 @@ func (b *backend) check(ctx context.Context, c *sqlite3.Conn) error {
 	case foreign:
 		return notOurs(b.cfg)
 	case ours:
-		// The file system must not be asked whether it can be written, as the answer would be
-		// another one's (root's, for one).
+		// The file system is not asked whether the file can be written: it would answer for another
+		// user, such as root.
 		if c.ReadOnly() {
 			return readOnlyFile(b.cfg)
 		}
 		mode, err := c.Once("PRAGMA journal_mode")
 		if err == nil && mode != "wal" && b.moved {
-			// A copy that VACUUM INTO made took the file's place, while whoever could migrate it is
-			// running already. A file of another store is not touched.
+			// A copy that VACUUM INTO made has taken the file's place. Nobody will migrate it,
+			// since the server runs already. A file of another store is not touched.
 			if err = b.sameStore(c); err == nil {
 				mode, err = b.walMode(ctx, c)
 			}
@@ -219,8 +219,8 @@ func readOnlyFile(cfg config) error {
 }
 
 // whose tells whether a database is ours, which the first migration marks together with creating
-// the tables, or somebody else's. It is neither while it is empty or has only the table of the
-// migrations, as when another process is creating it at this moment.
+// the tables, or somebody else's. An empty one, or one that has only the table of the migrations,
+// is neither: another process may be creating it at this moment.
 func whose(c *sqlite3.Conn) (ours, foreign bool, err error) {
 	s, err := c.Prepare(selectOwner)
 	if err != nil {

@@ -13,11 +13,11 @@ import (
 // applies the old file's log to it.
 //
 // So every operation compares, after it, the identity of the open file with that of the name
-// (backend.on); it costs a microsecond. A read that was answered while the name was elsewhere is
-// not used; a commit is checked before it begins, and one that was overtaken nevertheless has an
-// unknown outcome. When the difference is seen, the write-ahead log is copied to the file that it
-// belongs to and emptied, which makes the moved file complete and the log harmless to its
-// successor, and all connections are closed.
+// (backend.on); it costs a microsecond. The answer of a read is dropped if the name has another
+// file by then. A commit compares before it begins, too. If the file is replaced after that, its
+// outcome is unknown. When the difference is seen, the write-ahead log is copied to its own file
+// and emptied, and all connections are closed. That makes the moved file complete, and the log
+// harmless to the new file.
 //
 // The next operation opens what has the name now. Another file of the same store is a restored
 // copy, and has another history: all operations answer Fenced until the history was fenced. A file

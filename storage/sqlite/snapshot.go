@@ -69,8 +69,8 @@ func (v *view) Records(each func(*mvcc.Record) error) error {
 	return v.b.classify(v.ctx, err)
 }
 
-// operations are those that nothing but their callers bounds. Whoever has to wait for all
-// operations to end, ends these.
+// operations are those whose time only their callers bound. Before the backend waits for all
+// operations, it ends these.
 type operations struct {
 	mu   sync.Mutex
 	ends map[*context.CancelCauseFunc]struct{}

@@ -9,8 +9,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-// maxReserve is the room on the file system that values are not given. On a small one it is an
-// eighth.
+// maxReserve is the room on the file system that is kept from values. On a small file system it is
+// an eighth.
 //
 // The sweep has to write before it can free anything: its own pages to the write-ahead log, and
 // first what this holds already to the end of the file. Without the reserve, a full disk would stay
@@ -18,10 +18,10 @@ import (
 // in it (16 MiB), and for the batches of the sweep.
 const maxReserve = 32 << 20
 
-// checkSpace refuses a group that adds values when no more than the reserve is left. What the file
-// has beyond the pages that are in use is room, too; what it lacks, since it is still in the
-// write-ahead log, is not. Deletions, like compaction, may use the reserve. Where the system does
-// not say how much is free, the disk itself refuses, and then only an administrator can make room.
+// checkSpace refuses a group that adds values when no more than the reserve is left. Free pages of
+// the file are room, too. Pages that are still in the write-ahead log only will need room in the
+// file. Deletions, like compaction, may use the reserve. Where the system does not say how much is
+// free, the disk itself refuses, and then only an administrator can make room.
 func (b *backend) checkSpace(c *sqlite3.Conn, mutations []*mvcc.Mutation) error {
 	if b.cfg.memory() || !slices.ContainsFunc(mutations, func(m *mvcc.Mutation) bool {
 		return !m.Delete

@@ -96,8 +96,9 @@ func checkWriter(c *sqlite3.Conn) error {
 // waiting is logged when another process holds the commit lock.
 const waiting = "another process is writing to the database; waiting for it"
 
-// begin takes the commit lock. SQLite has no queue for it: whoever asks when it is free has it. So
-// the pauses are short, or a process would wait for ever beside one that commits group after group.
+// begin takes the commit lock. SQLite has no queue for it: the first who asks when it is free gets
+// it. So the pauses are short. With longer ones a process would wait for ever beside another one
+// that commits group after group.
 func (b *backend) begin(ctx context.Context, c *sqlite3.Conn) error {
 	const shortest, longest = 100 * time.Microsecond, 2 * time.Millisecond
 	err := c.Exec(beginImmediate)

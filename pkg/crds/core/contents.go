@@ -166,8 +166,9 @@ func (c *NamespaceController) sync(ctx context.Context, name string) (done bool,
 		}
 	}
 	if !problems.any() {
-		// Discovery says how things can be deleted, and not that there are none: it comes to know a
-		// new definition after the first objects, or, on another server's word, later still.
+		// Discovery says which resources can be deleted, but not that there are no others: a new
+		// definition may have objects before discovery has it, and longer if another server created
+		// it.
 		stored, err := c.stored(ctx, name)
 		if err != nil {
 			return false, err
@@ -243,7 +244,7 @@ func (c *NamespaceController) resources(
 	return resources, err
 }
 
-// errLetGo says that another replica has let the namespace go.
+// errLetGo says that another replica has deleted the namespace.
 var errLetGo = errors.New("the namespace is not the one that is deleted any more")
 
 // deleteAll deletes a namespace's objects of a resource, and returns how many are left, such as

@@ -56,8 +56,8 @@ func setDefault[T any](field **T, value T) {
 	}
 }
 
-// defaultNamespace gives a namespace the label by which webhooks and policies select it, whatever
-// the client has put there.
+// defaultNamespace sets the label by which webhooks and policies select a namespace, in place of
+// what the client has sent.
 func defaultNamespace(n *corev1.Namespace) {
 	if n.Name == "" || n.Labels[corev1.LabelMetadataName] == n.Name {
 		return

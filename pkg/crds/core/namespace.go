@@ -68,12 +68,12 @@ var namespaces = resource[*corev1.Namespace]{
 	cells: func(n *corev1.Namespace) []any { return []any{string(n.Status.Phase)} },
 }
 
-// namespaceREST is the resource namespaces. It has everything that a store has but the deletion of
-// many at a time, which is too easily meant for something else.
+// namespaceREST is the resource namespaces. It has all that a store has, except for the deletion of
+// many at a time: a user may easily delete more than they mean to.
 //
 // A namespace is deleted in two steps: the first request makes it Terminating, after which nothing
-// can be created in it. When whoever is named in spec.finalizers has removed its content, and
-// himself by the subresource finalize, the namespace goes.
+// can be created in it. Those who are named in spec.finalizers remove its content, and then their
+// names, by the subresource finalize. When no name is left, the namespace is deleted.
 type namespaceREST struct{ store *registry.Store }
 
 var (
@@ -175,7 +175,7 @@ func (r *namespaceREST) Delete(ctx context.Context, name string, validate rest.V
 	case apierrors.IsNotFound(err):
 		return terminating, true, nil // somebody else was faster
 	case apierrors.IsConflict(err):
-		// it was changed meanwhile; it is Terminating, and the controller ends it
+		// It was changed meanwhile. It is Terminating, and the controller ends it.
 		return terminating, false, nil
 	}
 	return obj, deleted, err

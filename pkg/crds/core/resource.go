@@ -35,7 +35,7 @@ type resource[T registry.Object] struct {
 	// zero value for one that is created.
 	validate       func(obj, old T) field.ErrorList
 	validateUpdate func(obj, old T) field.ErrorList
-	// selectable adds the fields that can be selected by.
+	// selectable adds the fields by which clients can select.
 	selectable func(T, fields.Set)
 	// columns and cells are those of the table between the name and the age.
 	columns []metav1.TableColumnDefinition

@@ -105,7 +105,7 @@ var secrets = resource[*corev1.Secret]{
 		return &corev1.Secret{}
 	}, newList: func() runtime.Object { return &corev1.SecretList{} },
 	name: validation.NameIsDNSSubdomain,
-	// What is written as text becomes data; it is never read as text.
+	// Clients may write values as text. They become data, and are always read as data.
 	prepare: func(s, old *corev1.Secret) {
 		for key, text := range s.StringData {
 			if s.Data == nil {

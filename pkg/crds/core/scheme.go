@@ -71,7 +71,7 @@ func init() {
 						return label, value, nil
 					}
 				}
-				// Its error says what can be selected by.
+				// Its error names the fields by which clients can select.
 				return runtime.DefaultMetaV1FieldSelectorConversion(label, value)
 			}))
 	}

@@ -67,7 +67,7 @@ func open(path, vfs string, flags int32) (*Conn, error) {
 		return nil, err
 	}
 	c.stop = libc.Xcalloc(c.tls, 1, 4)
-	// Asked every 1,000 steps of SQLite's virtual machine, some ten microseconds.
+	// SQLite calls it every 1,000 steps of its virtual machine, which take some ten microseconds.
 	lib.Xsqlite3_progress_handler(c.tls, c.db, 1000, stoppedPointer, c.stop)
 	return c, nil
 }
@@ -86,8 +86,8 @@ var (
 	stoppedPointer = *(*uintptr)(unsafe.Pointer(&stoppedFunc))
 )
 
-// Interruptible makes the end of the context end the connection's statement, with an error, until
-// the returned function is called.
+// Interruptible ends the connection's statement, with an error, when the context ends. It does so
+// until the returned function is called.
 func (c *Conn) Interruptible(ctx context.Context) (release func()) {
 	flag := (*int32)(pointer(c.stop))
 	ended := make(chan struct{})

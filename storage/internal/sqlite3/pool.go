@@ -65,7 +65,8 @@ func (p *Pool) GetOpen() *Conn {
 	return c
 }
 
-// pop takes the connection that was used last, nil if none is open and idle. The caller has a slot.
+// pop takes the connection that was used last, nil if none is open and idle. The caller holds a
+// slot.
 func (p *Pool) pop() *Conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
