@@ -55,7 +55,7 @@ func NewCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return server.UsageError{Err: err}
 	})
-	root.AddCommand(newServeCommand(), newCertsCommand(), newBackupCommand(), newRestoreCommand(),
+	root.AddCommand(newInitCommand(), newAddCommand(), newServeCommand(), newCertsCommand(), newBackupCommand(), newRestoreCommand(),
 		newFenceCommand(), newMigrateCommand(), newVersionCommand())
 	return root
 }

@@ -1,0 +1,12 @@
+// Package scaffold is for the commands init and add of the program rowkeeper: it writes projects of
+// authors, and adds kinds to them.
+//
+// A project is a program on package kinds. The files are templates, below templates/, under the
+// names that they have in the project; the manifests are those of this repository's own deploy/,
+// under the project's names, so that there is one truth about how a server runs in a cluster. Only
+// the files that name groups and kinds are templates there, too.
+//
+// Every function first works out all that it would write, and checks it, and only then writes.
+// Files that are there already are left alone. [AddKind] adds to two of them: to the list of kinds
+// in api/api.go, which it finds by its syntax tree, and to the roles for users.
+package scaffold
