@@ -19,6 +19,7 @@
 //
 // For those who work on Rowkeeper's own server programs, which cmd/rowkeeper and kinds.Main are:
 //
+//	garbagecollector   what follows from owner references, where no cluster does it
 //	server             the program around an API: flags, listener, certificates, ways to run
 //	crds/core          the part of the core API that makes sense without nodes
 //	server/clustertest a cluster, as tests of these programs need it

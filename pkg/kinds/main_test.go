@@ -125,7 +125,29 @@ func TestProgram(t *testing.T) {
 		!strings.Contains(out, "NAME AGE\ngo ") {
 		t.Errorf("after a restart: %v\n%s", err, out)
 	}
+	collectsGarbage(t, kubeconfig)
 	p.stop()
+}
+
+// collectsGarbage deletes the bookmark go, and wants another one to follow, whose owner it is.
+func collectsGarbage(t *testing.T, kubeconfig string) {
+	t.Helper()
+	uid, err := runKubectl(t, kubeconfig, "", "get", "bm", "go", "-o", "jsonpath={.metadata.uid}")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, uid)
+	}
+	dependent := fmt.Sprintf(`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": `+
+		`{"name": "dependent", "ownerReferences": [{"apiVersion": "example.com/v1", "kind": `+
+		`"Bookmark", "name": "go", "uid": %q}]}, "spec": {"url": "https://go.dev"}}`, uid)
+	for _, do := range []struct {
+		stdin string
+		args  []string
+	}{{dependent, []string{"create", "-f", "-"}}, {"", []string{"delete", "bm", "go"}},
+		{"", []string{"wait", "--for=delete", "--timeout=60s", "bm/dependent"}}} {
+		if out, err := runKubectl(t, kubeconfig, do.stdin, do.args...); err != nil {
+			t.Fatalf("kubectl %s: %v\n%s", do.args, err, out)
+		}
+	}
 }
 
 // TestBadFlags shows that each is one sentence for whoever starts the program.

@@ -14,5 +14,7 @@
 //	openapi     the names of types in OpenAPI documents
 //	version     which version of Rowkeeper and of Kubernetes's API machinery the program is
 //
+// A server that stands alone collects garbage by package garbagecollector.
+//
 // The package clustertest is for their tests: a cluster as an aggregated server sees it.
 package server

@@ -182,6 +182,9 @@ func TestFlags(t *testing.T) {
 		"data-dir": {"/elsewhere", nil, func(out outcome) any {
 			return out.database.URL
 		}, "sqlite:///elsewhere/state.db"},
+		"enable-garbage-collector": {"false", nil, func(out outcome) any {
+			return out.rest.EnableGarbageCollection
+		}, false},
 		"external-hostname": {"ci.example.com", nil, func(out outcome) any {
 			return []any{out.config.ExternalAddress,
 				slices.Contains(out.o.names().DNS, "ci.example.com")}

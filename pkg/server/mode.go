@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
+	"github.com/rowkeeper/rowkeeper/storage"
 )
 
 // mode is what differs between a server that stands alone and one that is a part of a cluster: who
@@ -27,8 +28,9 @@ type mode interface {
 	certify() error
 	// applyTo says who may do what.
 	applyTo(*genericapiserver.RecommendedConfig) error
-	// begin is called when the server can serve.
-	begin(*genericapiserver.GenericAPIServer) error
+	// begin is called when the server, made from the configuration, can serve from the database.
+	begin(*genericapiserver.GenericAPIServer, *genericapiserver.RecommendedConfig,
+		*storage.Database) error
 	// close gives back what open has taken.
 	close()
 }
@@ -45,7 +47,10 @@ func (m aggregatedMode) applyTo(c *genericapiserver.RecommendedConfig) error {
 	return m.Aggregated.ApplyTo(c, m.features)
 }
 
-func (m aggregatedMode) begin(*genericapiserver.GenericAPIServer) error { return nil }
+func (m aggregatedMode) begin(*genericapiserver.GenericAPIServer,
+	*genericapiserver.RecommendedConfig, *storage.Database) error {
+	return nil
+}
 
 func (m aggregatedMode) close() {}
 
@@ -89,9 +94,15 @@ func (m *standaloneMode) applyTo(c *genericapiserver.RecommendedConfig) error {
 	return m.pki.ApplyTo(&c.Config)
 }
 
-func (m *standaloneMode) begin(server *genericapiserver.GenericAPIServer) error {
+func (m *standaloneMode) begin(server *genericapiserver.GenericAPIServer,
+	c *genericapiserver.RecommendedConfig, db *storage.Database) error {
 	if err := m.writeKubeconfig(); err != nil {
 		return err
+	}
+	if m.collectGarbage {
+		if err := m.addCollector(server, c, db); err != nil {
+			return err
+		}
 	}
 	return server.AddPostStartHook("standalone",
 		func(hook genericapiserver.PostStartHookContext) error {
@@ -167,7 +178,7 @@ func (s *Server) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := m.begin(server); err != nil {
+	if err := m.begin(server, config, db); err != nil {
 		return err
 	}
 	return server.PrepareRun().RunWithContext(ctx)

@@ -82,12 +82,16 @@ type Server struct {
 	program    Program
 	configFile string
 	dataDir    string // of a server that is not aggregated
-	requests   requestOptions
-	serving    *genericoptions.SecureServingOptions
-	audit      *genericoptions.AuditOptions
-	features   *genericoptions.FeatureOptions
-	tracing    *genericoptions.TracingOptions
-	logging    *logsapi.LoggingConfiguration
+	// ownDatabase says that the database is that of the data directory.
+	ownDatabase bool
+	// collectGarbage runs the garbage collector in a server that is not aggregated.
+	collectGarbage bool
+	requests       requestOptions
+	serving        *genericoptions.SecureServingOptions
+	audit          *genericoptions.AuditOptions
+	features       *genericoptions.FeatureOptions
+	tracing        *genericoptions.TracingOptions
+	logging        *logsapi.LoggingConfiguration
 }
 
 // New returns the server of a program, with the defaults of all flags.
@@ -97,14 +101,15 @@ func New(p Program) *Server {
 			p.Drivers...),
 		Aggregated: options.NewAggregatedOptions(),
 
-		program:  p,
-		dataDir:  "." + p.Name,
-		requests: newRequestOptions(),
-		serving:  genericoptions.NewSecureServingOptions(),
-		audit:    genericoptions.NewAuditOptions(),
-		features: genericoptions.NewFeatureOptions(),
-		tracing:  genericoptions.NewTracingOptions(),
-		logging:  logsapi.NewLoggingConfiguration(),
+		program:        p,
+		dataDir:        "." + p.Name,
+		collectGarbage: true,
+		requests:       newRequestOptions(),
+		serving:        genericoptions.NewSecureServingOptions(),
+		audit:          genericoptions.NewAuditOptions(),
+		features:       genericoptions.NewFeatureOptions(),
+		tracing:        genericoptions.NewTracingOptions(),
+		logging:        logsapi.NewLoggingConfiguration(),
 	}
 	s.Storage.StoredAs = p.StoredAs
 	s.serving.BindAddress = netutils.ParseIPSloppy("127.0.0.1")
@@ -114,6 +119,9 @@ func New(p Program) *Server {
 	s.features.EnablePriorityAndFairness = false
 	return s
 }
+
+// collectorFlag has kube-controller-manager's name.
+const collectorFlag = "enable-garbage-collector"
 
 // clusterSection has the flags that are for aggregated servers only.
 const clusterSection = "cluster"
@@ -128,6 +136,9 @@ func (s *Server) flags() cliflag.NamedFlagSets {
 	fs.StringVar(&s.dataDir, "data-dir", s.dataDir,
 		"Directory for the server's certificates, the kubeconfig and, without --database, the "+
 			"database state.db. Only one server at a time can use it. An aggregated server has none.")
+	fs.BoolVar(&s.collectGarbage, collectorFlag, s.collectGarbage,
+		"Delete the objects whose owners are gone, as owner references say, in one of the "+
+			"replicas. An aggregated server leaves it to its cluster.")
 	if s.program.AddFlags != nil {
 		s.program.AddFlags(fs)
 	}
@@ -235,7 +246,7 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 // complete fills in what follows from other options.
 func (s *Server) complete() error {
 	// Where there is a cluster, there is its garbage collector.
-	s.Storage.EnableGarbageCollection = s.Aggregated.Complete()
+	s.Storage.EnableGarbageCollection = s.Aggregated.Complete() || s.collectGarbage
 	if s.Aggregated.Enabled {
 		return nil
 	}
@@ -246,6 +257,7 @@ func (s *Server) complete() error {
 		}
 		s.Storage.URL = (&url.URL{Scheme: "sqlite",
 			Path: filepath.ToSlash(filepath.Join(dir, "state.db"))}).String()
+		s.ownDatabase = true
 	}
 	return nil
 }
@@ -271,9 +283,11 @@ func (s *Server) validate() []error {
 func (s *Server) validateMode(all, cluster *pflag.FlagSet) []error {
 	var errs []error
 	if s.Aggregated.Enabled {
-		if all.Changed("data-dir") {
-			errs = append(errs,
-				errors.New("--data-dir is only for servers that are not aggregated"))
+		for _, name := range []string{"data-dir", collectorFlag} {
+			if all.Changed(name) {
+				errs = append(errs,
+					fmt.Errorf("--%s is only for servers that are not aggregated", name))
+			}
 		}
 		if s.serving.ServerCert.CertKey.CertFile == "" &&
 			s.serving.ServerCert.CertKey.KeyFile == "" {

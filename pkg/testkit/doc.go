@@ -44,6 +44,10 @@
 // further users, with the rights that are given to it as rules of RBAC, or with those that an
 // authorizer of the author's own gives them.
 //
+// # Garbage
+//
+// With [Options.GarbageCollection], objects whose owners are gone are deleted, as in a cluster.
+//
 // # Time
 //
 // With [Options.FakeClock], objects with a time to live expire when the test says so, by

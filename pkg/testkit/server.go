@@ -74,6 +74,10 @@ type Options struct {
 	// CustomResourceDefinitions and Namespaces.
 	Extension Extension
 
+	// GarbageCollection deletes the objects whose owners are gone, as the controller of a cluster
+	// does. Tests that give objects owners which never existed want none.
+	GarbageCollection bool
+
 	// Authorizer decides what the users may do that [Server.ConfigFor] makes. Default: the rules
 	// that they are given there.
 	Authorizer authorizer.Authorizer
@@ -137,14 +141,16 @@ type Server struct {
 	// replicas says that other servers may use the same objects.
 	replicas bool
 	users    *users
-	clock    *fakeClock
-	cancel   context.CancelFunc
-	stopped  chan struct{} // closed after Run has returned err
-	drained  <-chan struct{}
-	hangUp   func()
-	err      error
-	release  []func() error
-	closed   atomic.Bool
+	// collector is nil if there is none.
+	collector *collector
+	clock     *fakeClock
+	cancel    context.CancelFunc
+	stopped   chan struct{} // closed after Run has returned err
+	drained   <-chan struct{}
+	hangUp    func()
+	err       error
+	release   []func() error
+	closed    atomic.Bool
 }
 
 const (
@@ -226,6 +232,11 @@ func start(t testing.TB, api API, o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	s.Config = s.configFor(config.SecureServing.Listener.Addr(), s.users.administrator)
+	if o.GarbageCollection {
+		if s.collector, err = s.newCollector(stored, config); err != nil {
+			return nil, err
+		}
+	}
 	prepared := server.PrepareRun()
 	// The server outlives t.Context, which ends before the test's cleanups.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -243,6 +254,7 @@ func start(t testing.TB, api API, o Options) (_ *Server, err error) {
 	if err := s.ready(); err != nil {
 		return nil, errors.Join(err, s.stop())
 	}
+	s.collector.start(context.WithoutCancel(t.Context()))
 	return s, nil
 }
 
@@ -276,7 +288,7 @@ func (s *Server) open(api API, o Options) (*options.StorageOptions, error) {
 		stored.Drivers = []storage.Driver{sqlite.Driver}
 	}
 	// Without a garbage collector, what waits for one would wait for ever.
-	stored.EnableGarbageCollection = false
+	stored.EnableGarbageCollection = o.GarbageCollection
 	if o.Storage != nil {
 		o.Storage(stored)
 	}
@@ -475,6 +487,7 @@ func (s *Server) stop() error {
 	if s.closed.Swap(true) {
 		return nil
 	}
+	s.collector.stop()
 	s.cancel()
 	deadline := time.After(stopWait)
 	select {
@@ -539,7 +552,12 @@ func (s *Server) Rollback(to Snapshot) {
 	}
 	ctx, cancel := s.context()
 	defer cancel()
-	if err := storagetest.Restore(ctx, s.Database, to.contents); err != nil {
+	// Otherwise the collector would find dependents that are brought back before their owners, and
+	// would not know that UIDs can come back.
+	s.collector.stop()
+	err := storagetest.Restore(ctx, s.Database, to.contents)
+	s.collector.start(context.WithoutCancel(s.t.Context()))
+	if err != nil {
 		s.t.Fatal(err)
 	}
 }

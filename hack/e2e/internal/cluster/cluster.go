@@ -119,6 +119,18 @@ func (c *Cluster) Close() error {
 	return errors.Join(errs...)
 }
 
+// CPUSoFar is the processor time that the control plane has taken.
+func (c *Cluster) CPUSoFar() (total time.Duration, err error) {
+	for _, p := range c.started {
+		used, err := p.CPUSoFar()
+		if err != nil {
+			return 0, err
+		}
+		total += used
+	}
+	return total, nil
+}
+
 // Logs is the directory of the logs.
 func (c *Cluster) Logs() string { return c.path("logs") }
 

@@ -2,12 +2,14 @@
 package process
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -151,6 +153,25 @@ func (p *Process) Log() string {
 func (p *Process) Tail() string {
 	lines := strings.Split(strings.TrimSpace(p.Log()), "\n")
 	return strings.Join(lines[max(0, len(lines)-25):], "\n")
+}
+
+// CPUSoFar is the processor time that a program has taken which runs.
+func (p *Process) CPUSoFar() (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Pid()))
+	if err != nil {
+		return 0, err
+	}
+	// After the name, which is in parentheses, come the state and the fields from the fourth on.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	var ticks int64
+	for _, field := range fields[11:13] {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("the processor time of %s: %w", p.spec.Name, err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * time.Second / 100, nil // Linux counts in hundredths for users
 }
 
 // CPU is the processor time that the program and its children have taken until it ended.

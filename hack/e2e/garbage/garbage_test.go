@@ -1,0 +1,335 @@
+// Package garbage compares our garbage collector with upstream's: the cases that
+// pkg/garbagecollector runs on our server are run here on kube-apiserver with
+// kube-controller-manager, and the time and the CPU of both are measured.
+package garbage
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/cluster"
+	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/database"
+	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
+	"github.com/rowkeeper/rowkeeper/pkg/garbagecollector/collectortest"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+)
+
+var (
+	bin = flag.String("bin", "../../../bin/cluster",
+		"directory of what hack/e2e/build.sh builds")
+	many = flag.Int("dependents", 1000, "how many dependents TestMany has")
+)
+
+func programs(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs(*bin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func startCluster(t *testing.T) *cluster.Cluster {
+	t.Helper()
+	c, err := cluster.Start(t.Context(), programs(t), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// build builds our program.
+func build(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "rowkeeper")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/rowkeeper")
+	cmd.Dir = "../../.."
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
+}
+
+// serve runs our program with definitions, and waits until it is ready.
+func serve(t *testing.T, program, name string, args ...string) (*process.Process, *rest.Config) {
+	t.Helper()
+	dir := t.TempDir()
+	p, err := process.Start(process.Spec{Name: name, Dir: dir, Logs: dir, Env: os.Environ(),
+		Command: append([]string{program, "serve", "--enable-crds", "--secure-port=0",
+			"--data-dir=" + dir, "--v=1"}, args...)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Kill(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("the log of %s ends:\n%s", name, p.Tail())
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var config *rest.Config
+	err = p.WaitFor(ctx, "ready", func(ctx context.Context) error {
+		config, err = clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "kubeconfig"))
+		if err != nil {
+			return err
+		}
+		client, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			return err
+		}
+		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, config
+}
+
+// Upstream's collector passes the same cases as ours, but those in which it waits for ever.
+func TestUpstream(t *testing.T) {
+	collectortest.Run(t, startCluster(t).Admin, true)
+}
+
+// objects are ConfigMaps in the namespace default.
+type objects struct {
+	*testing.T
+	typedcorev1.ConfigMapInterface
+}
+
+func newObjects(t *testing.T, config *rest.Config) objects {
+	config = rest.CopyConfig(config)
+	config.QPS = -1
+	return objects{t, kubernetes.NewForConfigOrDie(config).CoreV1().ConfigMaps("default")}
+}
+
+func (o objects) create(name string, owners ...*corev1.ConfigMap) *corev1.ConfigMap {
+	o.Helper()
+	c, err := o.put(name, owners...)
+	if err != nil {
+		o.Fatal(err)
+	}
+	return c
+}
+
+func (o objects) put(name string, owners ...*corev1.ConfigMap) (*corev1.ConfigMap, error) {
+	c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	blocks := true
+	for _, owner := range owners {
+		c.OwnerReferences = append(c.OwnerReferences, metav1.OwnerReference{APIVersion: "v1",
+			Kind: "ConfigMap", Name: owner.Name, UID: owner.UID, BlockOwnerDeletion: &blocks})
+	}
+	return o.Create(o.Context(), c, metav1.CreateOptions{})
+}
+
+func (o objects) createMany(name string, n int, owners ...*corev1.ConfigMap) {
+	o.Helper()
+	var group errgroup.Group
+	group.SetLimit(16)
+	for i := range n {
+		group.Go(func() error {
+			_, err := o.put(fmt.Sprintf("%s-%d", name, i), owners...)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		o.Fatal(err)
+	}
+}
+
+func (o objects) delete(c *corev1.ConfigMap, policy metav1.DeletionPropagation) {
+	o.Helper()
+	if err := o.Delete(o.Context(), c.Name,
+		metav1.DeleteOptions{PropagationPolicy: &policy}); err != nil {
+		o.Fatal(err)
+	}
+}
+
+// count returns how many objects there are by name and owners.
+func (o objects) count() map[string]int {
+	o.Helper()
+	list, err := o.List(o.Context(), metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		o.Fatal(err)
+	}
+	counts := map[string]int{}
+	for _, c := range list.Items {
+		name := strings.TrimRight(c.Name, "-0123456789")
+		for _, owner := range c.OwnerReferences {
+			name += " of " + owner.Name
+		}
+		counts[name]++
+	}
+	delete(counts, "kube-root-ca.crt")
+	return counts
+}
+
+// await waits until all objects are those.
+func (o objects) await(want map[string]int) {
+	o.Helper()
+	var got map[string]int
+	err := wait.PollUntilContextTimeout(o.Context(), 50*time.Millisecond, 5*time.Minute, true,
+		func(context.Context) (bool, error) {
+			got = o.count()
+			return fmt.Sprint(got) == fmt.Sprint(want), nil
+		})
+	if err != nil {
+		o.Fatalf("%v: there is %v, want %v", err, got, want)
+	}
+}
+
+// collects waits until the collector works.
+func (o objects) collects() {
+	o.Helper()
+	never := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "never", UID: "never"}}
+	o.create("canary", never)
+	o.await(map[string]int{})
+}
+
+// TestMany measures how long the dependents of one owner take to go, and the processor time of the
+// server and the collector.
+func TestMany(t *testing.T) {
+	program := build(t)
+	for _, server := range []struct {
+		name  string
+		start func(t *testing.T) (*rest.Config, func() (time.Duration, error))
+	}{
+		{"Rowkeeper", func(t *testing.T) (*rest.Config, func() (time.Duration, error)) {
+			p, config := serve(t, program, "rowkeeper")
+			return config, p.CPUSoFar
+		}},
+		{"upstream", func(t *testing.T) (*rest.Config, func() (time.Duration, error)) {
+			c := startCluster(t)
+			return c.Admin, c.CPUSoFar
+		}},
+	} {
+		for _, policy := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground,
+			metav1.DeletePropagationForeground, metav1.DeletePropagationOrphan} {
+			t.Run(server.name+"/"+strings.ToLower(string(policy)), func(t *testing.T) {
+				config, cpu := server.start(t)
+				o := newObjects(t, config)
+				o.collects()
+				owner := o.create("owner")
+				o.createMany("dependent", *many, owner)
+				before, err := cpu()
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := map[string]int{}
+				if policy == metav1.DeletePropagationOrphan {
+					want["dependent"] = *many
+				}
+				begin := time.Now()
+				o.delete(owner, policy)
+				o.awaitMany(want)
+				took := time.Since(begin)
+				after, err := cpu()
+				if err != nil {
+					t.Fatal(err)
+				}
+				o.await(want)
+				t.Logf("%d dependents: %s, %s of processor time", *many,
+					took.Round(10*time.Millisecond), (after - before).Round(10*time.Millisecond))
+			})
+		}
+	}
+}
+
+// awaitMany waits until the owner is gone and the dependents are that many, in a way that takes
+// little of the server's time.
+func (o objects) awaitMany(want map[string]int) {
+	o.Helper()
+	err := wait.PollUntilContextTimeout(o.Context(), 100*time.Millisecond, 10*time.Minute, true,
+		func(ctx context.Context) (bool, error) {
+			if _, err := o.Get(ctx, "owner", metav1.GetOptions{}); err == nil {
+				return false, nil
+			}
+			for _, name := range []string{"0", strconv.Itoa(*many / 2), strconv.Itoa(*many - 1)} {
+				_, err := o.Get(ctx, "dependent-"+name, metav1.GetOptions{})
+				if len(want) == 0 && err == nil {
+					return false, nil
+				}
+			}
+			if len(want) > 0 {
+				return true, nil // the owner goes last
+			}
+			list, err := o.List(ctx, metav1.ListOptions{Limit: 2})
+			return err == nil && len(list.Items) < 2, err // kube-root-ca.crt stays
+		})
+	if err != nil {
+		o.Fatal(err)
+	}
+}
+
+// The replica that collects is killed in the middle, on every database that replicas can share.
+// The other one takes over: nothing is left that has to go, and nothing goes that has to stay.
+func TestKilledCollector(t *testing.T) {
+	const each = 1000
+	program := build(t)
+	for _, kind := range []dbserver.Kind{dbserver.Postgres, dbserver.MariaDB} {
+		t.Run(string(kind), func(t *testing.T) {
+			db, err := database.Start(t.Context(), kind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := db.Close(context.Background()); err != nil {
+					t.Error(err)
+				}
+			})
+			first, config := serve(t, program, "first", "--database="+db.URL)
+			newObjects(t, config).collects()
+			_, config = serve(t, program, "second", "--database="+db.URL)
+			o := newObjects(t, config)
+			background, foreground := o.create("background"), o.create("foreground")
+			orphan, stays := o.create("orphan"), o.create("stays")
+			o.createMany("of-background", each, background)
+			o.createMany("of-foreground", each, foreground)
+			o.createMany("of-orphan", each, orphan)
+			o.createMany("of-two", each, background, stays)
+			o.delete(background, metav1.DeletePropagationBackground)
+			o.delete(foreground, metav1.DeletePropagationForeground)
+			o.delete(orphan, metav1.DeletePropagationOrphan)
+			var left int
+			for left = 4 * each; left > 2*each+each/2; {
+				left = 0
+				for name, n := range o.count() {
+					if name != "of-orphan" && name != "of-two of stays" {
+						left += n
+					}
+				}
+			}
+			if err := first.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			killed := time.Now()
+			o.await(map[string]int{"stays": 1, "of-orphan": each, "of-two of stays": each})
+			t.Logf("%d were left when the collector was killed, and done %s later", left,
+				time.Since(killed).Round(time.Second))
+		})
+	}
+}

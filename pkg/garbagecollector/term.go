@@ -1,0 +1,402 @@
+package garbagecollector
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/lru"
+	"k8s.io/utils/ptr"
+)
+
+const (
+	// What failed is tried again after firstRetry at first, and after lastRetry in the end.
+	firstRetry = 10 * time.Millisecond
+	lastRetry  = time.Minute
+	// remembered is how many owners are remembered that are gone.
+	remembered = 10_000
+)
+
+// term is what a collector knows and does while it is the one that collects.
+type term struct {
+	*Collector
+	queue  workqueue.TypedRateLimitingInterface[types.UID]
+	events record.EventRecorder
+
+	// gone are the identities of owners that are known to be absent, or, with the value true, that
+	// left their dependents without an owner.
+	gone *lru.Cache
+	// changed is signalled when the kinds that are served may be others.
+	changed chan struct{}
+	// first is closed when the kinds that were served at the beginning are watched.
+	first chan struct{}
+
+	mu    sync.Mutex
+	graph *graph
+	// parked are objects with an owner of a kind that is not served.
+	parked sets.Set[types.UID]
+	// served is what is served, and discoveries how often that has changed.
+	served      *served
+	discoveries int
+	watched     map[schema.GroupVersionResource]*watched
+}
+
+func newTerm(c *Collector) *term {
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](firstRetry, lastRetry)
+	return &term{Collector: c, graph: newGraph(), parked: sets.New[types.UID](),
+		queue: workqueue.NewTypedRateLimitingQueue(limiter),
+		gone:  lru.New(remembered), changed: make(chan struct{}, 1), first: make(chan struct{}),
+		watched: map[schema.GroupVersionResource]*watched{}}
+}
+
+// observe takes an object as a watch tells it.
+func (t *term) observe(o *object) {
+	t.mu.Lock()
+	look := t.graph.observe(o)
+	t.mu.Unlock()
+	t.enqueue(look)
+}
+
+// forget takes away an object that was deleted.
+func (t *term) forget(resource schema.GroupVersionResource, uid types.UID) {
+	t.mu.Lock()
+	o, look := t.graph.forget(resource, uid)
+	t.parked.Delete(uid)
+	// The watch has told it, which is as good as a read: the UID is not used again.
+	if o != nil && (o.orphans || len(look) > 0) {
+		t.gone.Add(o.identity, o.orphans)
+	}
+	t.mu.Unlock()
+	t.enqueue(look)
+}
+
+func (t *term) enqueue(look sets.Set[types.UID]) {
+	for uid := range look {
+		t.queue.Add(uid)
+	}
+}
+
+// next works on one object, until there are no more.
+func (t *term) next(ctx context.Context) bool {
+	uid, quit := t.queue.Get()
+	if quit {
+		return false
+	}
+	defer t.queue.Done(uid)
+	done, err := t.look(ctx, uid)
+	switch {
+	case ctx.Err() != nil:
+		return false
+	case err != nil:
+		klog.FromContext(ctx).Info("Garbage cannot be collected yet", "uid", uid, "reason", err)
+		t.queue.AddRateLimited(uid)
+	case !done:
+		t.queue.AddRateLimited(uid)
+	default:
+		t.queue.Forget(uid)
+	}
+	return true
+}
+
+// look does what is to be done with an object. done says that it is looked at again only when
+// something has changed.
+func (t *term) look(ctx context.Context, uid types.UID) (done bool, err error) {
+	t.mu.Lock()
+	v, known := t.graph.view(uid)
+	t.parked.Delete(uid)
+	mapper, discoveries := t.served.mapper, t.discoveries
+	t.mu.Unlock()
+	if !known {
+		return true, nil
+	}
+	for i := range v.owners {
+		if v.standings[i] == unsure && t.left(v.object, &v.owners[i]) {
+			v.standings[i] = released
+		}
+	}
+	switch {
+	case slices.Contains(v.standings, released):
+		return true, t.strip(ctx, v.object, decide(v).strip)
+	case v.orphaning():
+		if !t.complete() {
+			return false, nil
+		}
+		if v.dependents {
+			return true, nil
+		}
+		return true, t.finalize(ctx, v.object, metav1.FinalizerOrphanDependents)
+	case v.foreground():
+		if !t.complete() {
+			return false, nil
+		}
+		if v.blocked {
+			return true, nil
+		}
+		return true, t.finalize(ctx, v.object, metav1.FinalizerDeleteDependents)
+	case v.deleted:
+		return true, nil
+	}
+	return t.judge(ctx, v, mapper, discoveries)
+}
+
+// judge finds out how the owners of an object stand, and does what follows.
+func (t *term) judge(ctx context.Context, v view, mapper meta.RESTMapper,
+	discoveries int) (done bool, err error) {
+	done = true
+	for i := range v.owners {
+		if v.standings[i] != unsure {
+			continue
+		}
+		standing, err := t.read(ctx, mapper, v.object, &v.owners[i])
+		switch {
+		case meta.IsNoMatchError(err):
+			return t.park(v.uid, discoveries), nil
+		case errors.Is(err, errForeign):
+			t.report(ctx, v.object, &v.owners[i])
+			return true, nil
+		case err != nil:
+			return false, err
+		}
+		v.standings[i] = standing
+		if standing != absent && !t.knows(v.owners[i].UID) {
+			done = false // the watch has not told of it yet, and may never do
+		}
+		if standing == absent && v.elsewhere != nil && v.elsewhere.uid == v.owners[i].UID {
+			t.report(ctx, v.object, &v.owners[i])
+		}
+	}
+	d := decide(v)
+	if d.remove != "" {
+		return true, t.remove(ctx, v.object, d.remove)
+	}
+	return done, t.strip(ctx, v.object, d.strip)
+}
+
+var errForeign = errors.New("an object without a namespace cannot belong to one that has one")
+
+// read finds out how an owner stands that the graph does not know.
+func (t *term) read(ctx context.Context, mapper meta.RESTMapper, o *object,
+	ref *metav1.OwnerReference) (standing, error) {
+	id := identity{kind: kindOf(ref), namespace: o.namespace, name: ref.Name, uid: ref.UID}
+	if t.isGone(id) {
+		return absent, nil
+	}
+	version := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).Version
+	mapping, err := mapper.RESTMapping(id.kind, version)
+	if err != nil {
+		return unsure, err
+	}
+	var objects metadata.ResourceInterface = t.metadata.Resource(mapping.Resource)
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		if o.namespace == "" {
+			return unsure, errForeign
+		}
+		objects = t.metadata.Resource(mapping.Resource).Namespace(o.namespace)
+	}
+	// Without a resourceVersion this is a read of the database.
+	found, err := objects.Get(ctx, ref.Name, metav1.GetOptions{})
+	switch {
+	case isAbsent(err), err == nil && found.UID != ref.UID:
+		t.gone.Add(id, false)
+		return absent, nil
+	case err != nil:
+		return unsure, err
+	}
+	owner := newObject(mapping.Resource, id.kind, found)
+	switch {
+	case owner.orphans:
+		return released, nil
+	case owner.foreground():
+		return waiting, nil
+	}
+	return present, nil
+}
+
+// isAbsent tells whether an error says that there is no such object. If the kind is not served, in
+// the moment in which its definition changes, the path is not found either.
+func isAbsent(err error) bool {
+	_, noPath := apierrors.StatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+	return apierrors.IsNotFound(err) && !noPath
+}
+
+// isGone tells whether an owner is known to be absent, in the namespace or in none.
+func (t *term) isGone(id identity) bool {
+	if _, ok := t.gone.Get(id); ok {
+		return true
+	}
+	id.namespace = ""
+	_, ok := t.gone.Get(id)
+	return ok
+}
+
+// left tells whether an owner that is gone has left its dependents without an owner.
+func (t *term) left(o *object, ref *metav1.OwnerReference) bool {
+	for _, namespace := range []string{o.namespace, ""} {
+		orphaned, _ := t.gone.Get(identity{kind: kindOf(ref), namespace: namespace, name: ref.Name,
+			uid: ref.UID})
+		if orphaned == true {
+			return true
+		}
+	}
+	return false
+}
+
+func (t *term) knows(uid types.UID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.graph.objects[uid] != nil
+}
+
+// park keeps an object until other kinds are served, unless they are by now.
+func (t *term) park(uid types.UID, discoveries int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.discoveries != discoveries {
+		return false
+	}
+	t.parked.Insert(uid)
+	return true
+}
+
+// report tells about a reference to an owner in another namespace, which owns nothing.
+func (t *term) report(ctx context.Context, o *object, ref *metav1.OwnerReference) {
+	klog.FromContext(ctx).Info("An object has an owner that is not in its namespace", "kind",
+		o.kind, "object", klog.KRef(o.namespace, o.name), "ownerKind", ref.Kind, "owner", ref.Name,
+		"ownerUID", ref.UID)
+	t.mu.Lock()
+	events := t.served.kinds.Has(corev1.SchemeGroupVersion.WithKind("Event"))
+	t.mu.Unlock()
+	if !events {
+		return
+	}
+	about := &corev1.ObjectReference{APIVersion: o.resource.GroupVersion().String(),
+		Kind: o.kind.Kind, Namespace: o.namespace, Name: o.name, UID: o.uid,
+		ResourceVersion: o.version}
+	// The reason is upstream's, for those who look for it.
+	t.events.Eventf(about, corev1.EventTypeWarning, "OwnerRefInvalidNamespace",
+		"the owner %s %s with the UID %s is not in the namespace %q", ref.Kind, ref.Name, ref.UID,
+		o.namespace)
+}
+
+// objects are where an object is.
+func (t *term) objects(o *object) metadata.ResourceInterface {
+	if o.namespace == "" {
+		return t.metadata.Resource(o.resource)
+	}
+	return t.metadata.Resource(o.resource).Namespace(o.namespace)
+}
+
+// live reads an object anew, or returns nil if it is gone.
+func (t *term) live(ctx context.Context, o *object) (*object, error) {
+	found, err := t.objects(o).Get(ctx, o.name, metav1.GetOptions{})
+	if isAbsent(err) || err == nil && found.UID != o.uid {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return newObject(o.resource, o.kind, found), nil
+}
+
+// remove deletes an object, if its references are those that were looked at. If it changes all the
+// time, for other reasons, it is deleted nevertheless.
+func (t *term) remove(ctx context.Context, o *object, policy metav1.DeletionPropagation) error {
+	options := metav1.DeleteOptions{PropagationPolicy: &policy,
+		Preconditions: &metav1.Preconditions{UID: &o.uid, ResourceVersion: &o.version}}
+	err := t.objects(o).Delete(ctx, o.name, options)
+	if apierrors.IsConflict(err) {
+		now, liveErr := t.live(ctx, o)
+		if liveErr != nil || now == nil {
+			return liveErr
+		}
+		if !sameOwners(now.owners, o.owners) {
+			return err // the watch tells of the others
+		}
+		options.Preconditions.ResourceVersion = nil
+		err = t.objects(o).Delete(ctx, o.name, options)
+	}
+	if isAbsent(err) {
+		return nil
+	}
+	return err
+}
+
+// strip removes references from an object.
+func (t *term) strip(ctx context.Context, o *object, refs []metav1.OwnerReference) error {
+	if len(refs) == 0 {
+		return nil
+	}
+	return t.patch(ctx, o, func(o *object) (string, any, bool) {
+		left := slices.DeleteFunc(slices.Clone(o.owners), func(ref metav1.OwnerReference) bool {
+			return slices.ContainsFunc(refs, func(r metav1.OwnerReference) bool {
+				return sameReference(r, ref)
+			})
+		})
+		return "ownerReferences", left, len(left) < len(o.owners)
+	})
+}
+
+// finalize removes a finalizer from an object that is deleted.
+func (t *term) finalize(ctx context.Context, o *object, finalizer string) error {
+	return t.patch(ctx, o, func(o *object) (string, any, bool) {
+		left := slices.DeleteFunc(slices.Clone(o.finalizers), func(f string) bool {
+			return f == finalizer
+		})
+		return "finalizers", left, len(left) < len(o.finalizers)
+	})
+}
+
+// patch changes a field of an object's metadata, from the state that the graph has or, if the
+// object has changed since, from what it is now.
+func (t *term) patch(ctx context.Context, o *object,
+	change func(*object) (field string, value any, needed bool)) error {
+	for attempt := 0; ; attempt++ {
+		field, value, needed := change(o)
+		if !needed {
+			return nil
+		}
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": o.uid,
+			"resourceVersion": o.version, field: value}})
+		if err != nil {
+			return err
+		}
+		_, err = t.objects(o).Patch(ctx, o.name, types.MergePatchType, patch,
+			metav1.PatchOptions{FieldManager: component})
+		switch {
+		case isAbsent(err):
+			return nil
+		case !apierrors.IsConflict(err) || attempt == 2:
+			return err
+		}
+		now, err := t.live(ctx, o)
+		if err != nil || now == nil {
+			return err
+		}
+		o = now
+	}
+}
+
+func sameReference(a, b metav1.OwnerReference) bool {
+	return a.UID == b.UID && a.Name == b.Name && a.Kind == b.Kind && a.APIVersion == b.APIVersion
+}
+
+func sameOwners(a, b []metav1.OwnerReference) bool {
+	return slices.EqualFunc(a, b, func(a, b metav1.OwnerReference) bool {
+		return sameReference(a, b) && ptr.Deref(a.BlockOwnerDeletion, false) ==
+			ptr.Deref(b.BlockOwnerDeletion, false)
+	})
+}
