@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -185,7 +186,14 @@ func TestServers(t *testing.T) {
 		spec:     map[string]any{"reference": "a"},
 		older:    []string{"v1beta1"},
 	}
-	servers := []extension{bookmarks, library, sample}
+	builds := extension{
+		command:  []string{project(t), database("builds")},
+		resource: v1("builds.example.com", "builds"),
+		kind:     "Build",
+		spec:     map[string]any{"title": "Hello"},
+		older:    []string{"v1alpha1"},
+	}
+	servers := []extension{bookmarks, library, sample, builds}
 	for _, server := range servers {
 		startExtension(t, server)
 	}
@@ -243,6 +251,38 @@ func build(t *testing.T, tutorial, program string, change func(*readme.Step)) st
 		t.Fatalf("%s: %v", file, err)
 	}
 	return filepath.Join(dir, "walk", program)
+}
+
+// project has rowkeeper init write a project, and builds its program. The cluster is shown the
+// project's manifests, and accepts them all.
+func project(t *testing.T) string {
+	t.Helper()
+	clone, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "my-api")
+	run(t, exec.Command(env.rowkeeper(), "init", dir, "--group", "builds.example.com", "--kind",
+		"Build", "--versions", "v1alpha1,v1", "--replace", clone))
+	build := exec.Command("go", "build", "-o", "my-api", ".")
+	build.Dir = dir
+	run(t, build)
+
+	deploy := filepath.Join(dir, "deploy")
+	run(t, exec.Command(env.rowkeeper(), "certs", "--dir",
+		filepath.Join(deploy, "components", "certs"), "--namespace", "my-api-system", "--service",
+		"my-api"))
+	kubectl(t, "apply", "-f", filepath.Join(deploy, "base", "cluster", "namespace.yaml"))
+	t.Cleanup(func() {
+		err := env.client.CoreV1().Namespaces().Delete(env.context, "my-api-system",
+			metav1.DeleteOptions{})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	kubectl(t, "apply", "--server-side", "--dry-run=server", "--validate=strict", "-k",
+		filepath.Join(deploy, "overlays", "sqlite"))
+	return filepath.Join(dir, "my-api")
 }
 
 // testServersNamespace deletes a namespace that has objects of all servers.
