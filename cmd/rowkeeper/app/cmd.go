@@ -55,7 +55,8 @@ func NewCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return server.UsageError{Err: err}
 	})
-	root.AddCommand(newInitCommand(), newAddCommand(), newServeCommand(), newCertsCommand(), newBackupCommand(), newRestoreCommand(),
-		newFenceCommand(), newMigrateCommand(), newVersionCommand())
+	root.AddCommand(newInitCommand(), newAddCommand(), newServeCommand(), newEtcdCommand(),
+		newCertsCommand(), newBackupCommand(), newRestoreCommand(), newFenceCommand(),
+		newMigrateCommand(), newVersionCommand())
 	return root
 }

@@ -1,0 +1,126 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// TestEtcd: one port serves etcd's API and what is asked for by HTTP, with and without TLS, and a
+// certificate that was replaced is used for the next connection.
+func TestEtcd(t *testing.T) {
+	dir := certFiles(t)
+	certificate := filepath.Join(dir, "tls.crt")
+	plain, secure := freeAddress(t), freeAddress(t)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var stderr bytes.Buffer
+	done := make(chan int, 1)
+	go func() {
+		done <- Run(ctx, []string{"etcd", "--database=memory:", "--listen-client-urls",
+			"http://" + plain + ",https://" + secure, "--cert-file", certificate, "--key-file",
+			filepath.Join(dir, "tls.key")}, io.Discard, &stderr)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if code := <-done; code != 0 {
+			t.Errorf("exit code %d: %s", code, stderr.String())
+		}
+	})
+	roots := x509.NewCertPool()
+	ca, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+	if err != nil || !roots.AppendCertsFromPEM(ca) {
+		t.Fatal(err)
+	}
+	config := &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	for _, url := range []string{"http://" + plain, "https://" + secure} {
+		c, err := clientv3.New(clientv3.Config{Endpoints: []string{url}, TLS: config,
+			Logger: zap.NewNop()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		limited, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		// The client waits until the server listens.
+		for _, err = c.Get(limited, "k"); err != nil && limited.Err() == nil; {
+			_, err = c.Get(limited, "k")
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", url, err)
+		}
+		client := http.Client{Transport: &http.Transport{TLSClientConfig: config}}
+		for path, want := range map[string]string{"/version": `"etcdserver":"3.`,
+			"/health": `"health":"true"`, "/readyz": "ok", "/metrics": "rowkeeper_"} {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer, err := client.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(answer.Body)
+			answer.Body.Close()
+			if err != nil || !strings.Contains(string(body), want) {
+				t.Errorf("%s%s: %s, %v", url, path, body, err)
+			}
+		}
+		client.CloseIdleConnections()
+	}
+	serial := func() string {
+		conn, err := tls.DialWithDialer(&net.Dialer{Timeout: time.Minute}, "tcp", secure,
+			&tls.Config{InsecureSkipVerify: true}) // the next certificate is of another authority
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		return conn.ConnectionState().PeerCertificates[0].SerialNumber.String()
+	}
+	before, other := serial(), certFiles(t)
+	for _, name := range []string{"tls.crt", "tls.key"} {
+		content, err := os.ReadFile(filepath.Join(other, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), content, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after := serial(); after == before {
+		t.Error("the certificate is still the old one")
+	}
+}
+
+// TestEtcdFlags: what would be unsafe or means nothing is refused before the database is opened.
+func TestEtcdFlags(t *testing.T) {
+	for flags, want := range map[string]string{
+		"--listen-client-urls=http://0.0.0.0:2379":                       "without TLS",
+		"--listen-client-urls=https://127.0.0.1:2379":                    "needs --cert-file",
+		"--listen-client-urls=ftp://127.0.0.1:2379":                      "does not begin",
+		"--listen-client-urls=http://127.0.0.1":                          "has no port",
+		"--cert-file=a":                                                  "go together",
+		"--client-cert-auth":                                             "needs --trusted-ca-file",
+		"--auto-compaction-retention=soon":                               "is no time",
+		"--auto-compaction-mode=revision --auto-compaction-retention=5m": "fits it",
+		"--max-txn-ops=0":                                                "greater than 0",
+	} {
+		var stderr bytes.Buffer
+		args := append([]string{"etcd", "--database=memory:"}, strings.Fields(flags)...)
+		if code := Run(t.Context(), args, io.Discard, &stderr); code != exitUsage ||
+			!strings.Contains(stderr.String(), want) {
+			t.Errorf("%s: exit code %d: %s", flags, code, stderr.String())
+		}
+	}
+}
