@@ -285,6 +285,8 @@ func (c *Cluster) startController(name string) error {
 	if name == "kube-controller-manager" {
 		args = append(args, "--controllers="+strings.Join(controllers, ","),
 			"--use-service-account-credentials=true", "--root-ca-file="+c.path("pki", "ca.crt"),
+			// What it does shall take its time, and not what it is allowed to ask for by default.
+			"--kube-api-qps=10000", "--kube-api-burst=10000",
 			"--service-account-private-key-file="+c.path("pki", "tokens.key"))
 	}
 	_, err = c.run(name, args...)
