@@ -4,10 +4,10 @@
 // # The rule for changes
 //
 // A schema change expands first and contracts a release later, so that the programs of two
-// successive releases can work on one database while replicas are replaced one by one. The store
-// row says in oldest_writer the oldest schema version whose programs may still write: a migration
-// that only adds something leaves it, one that such a program would harm raises it to its own
-// number, in the same transaction.
+// successive releases can work on one database while replicas are replaced one by one. The row
+// of each store says in oldest_writer the oldest schema version whose programs may still write: a
+// migration that only adds something leaves it, one that such a program would harm raises it to its
+// own number in all of them, in the same transaction.
 //
 // A program that knows the schema versions up to S may use a database at version V if V == S, or if
 // V > S and oldest_writer <= S: that is how an older replica may start again in the middle of a

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/access"
@@ -48,6 +49,9 @@ type Config struct {
 	// Drivers are the kinds of databases that the URL may name. A program links those that it
 	// lists, and no others.
 	Drivers []Driver
+	// Store names the store in the database. Each store has objects, revisions and a history of its
+	// own. Default "default", which every database has; [CreateStore] creates others.
+	Store string
 	// Migrate brings the schema to the newest version before the database is opened. Otherwise a
 	// database whose schema is older than the program needs is refused.
 	Migrate bool
@@ -137,6 +141,28 @@ func Migrations(ctx context.Context, c Config) ([]Migration, error) {
 	return driver.Status(ctx, c.URL, c.driverOptions())
 }
 
+// CreateStore creates the store that Config.Store names, empty, and brings the schema to the newest
+// version before. It returns false if the database has a store of that name already, which it
+// leaves as it is.
+func CreateStore(ctx context.Context, c Config) (created bool, err error) {
+	c = c.withDefaults()
+	driver, err := c.driver()
+	if err != nil {
+		return false, err
+	}
+	return driver.CreateStore(ctx, c.URL, c.driverOptions())
+}
+
+// Stores lists the names of the stores in the database, in order.
+func Stores(ctx context.Context, c Config) ([]string, error) {
+	c = c.withDefaults()
+	driver, err := c.driver()
+	if err != nil {
+		return nil, err
+	}
+	return driver.Stores(ctx, c.URL, c.driverOptions())
+}
+
 func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = slog.New(logr.ToSlogHandler(klog.Background()))
@@ -148,12 +174,15 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) driverOptions() mvcc.DriverOptions {
-	return mvcc.DriverOptions{Logger: c.Logger, Timeout: c.Timeout, Now: c.Clock}
+	return mvcc.DriverOptions{Store: c.Store, Logger: c.Logger, Timeout: c.Timeout, Now: c.Clock}
 }
 
-// driver picks the driver by the URL's scheme. Nothing else of the URL may appear in an error,
-// since it may hold a password.
+// driver picks the driver by the URL's scheme, and checks the name of the store. Nothing else of
+// the URL may appear in an error, since it may hold a password.
 func (c Config) driver() (Driver, error) {
+	if err := CheckStoreName(c.Store); c.Store != "" && err != nil {
+		return nil, err
+	}
 	var schemes []string
 	scheme, _, found := strings.Cut(c.URL, ":")
 	for _, d := range c.Drivers {
@@ -177,6 +206,15 @@ func (c Config) driver() (Driver, error) {
 	}
 	return nil, fmt.Errorf("no driver for database URLs that begin with %s: is linked into this "+
 		"program: use one of %s", scheme, known)
+}
+
+// CheckStoreName returns an error if a store cannot have the name.
+func CheckStoreName(name string) error {
+	if len(validation.IsDNS1123Label(name)) > 0 {
+		return fmt.Errorf("no store can have the name %q: a name has at most 63 lower-case "+
+			"letters, digits and hyphens, and begins and ends with a letter or digit", name)
+	}
+	return nil
 }
 
 func isScheme(s string) bool {

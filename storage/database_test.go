@@ -32,6 +32,13 @@ func (d namedDriver) Status(context.Context, string, mvcc.DriverOptions) ([]Migr
 	return nil, errors.New("asked " + string(d))
 }
 
+func (d namedDriver) CreateStore(context.Context, string, mvcc.DriverOptions) (bool, error) {
+	return false, errors.New("created a store by " + string(d))
+}
+func (d namedDriver) Stores(context.Context, string, mvcc.DriverOptions) ([]string, error) {
+	return nil, errors.New("listed the stores by " + string(d))
+}
+
 func TestOpenPicksTheDriver(t *testing.T) {
 	both := []Driver{namedDriver("red"), namedDriver("blue")}
 	for name, test := range map[string]struct {
@@ -51,6 +58,8 @@ func TestOpenPicksTheDriver(t *testing.T) {
 		"no URL": {Config{Drivers: both},
 			[]string{"give a URL", "red:, reds:, blue:, blues:"}},
 		"no driver": {Config{URL: "red:"}, []string{"Config.Drivers"}},
+		"bad name of a store": {Config{URL: "red:", Drivers: both, Store: "../Team"},
+			[]string{`no store can have the name "../Team"`, "63 lower-case"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			db, err := Open(t.Context(), test.config)

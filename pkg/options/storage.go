@@ -32,6 +32,8 @@ type StorageOptions struct {
 	URL, URLFile string
 	// Drivers are the kinds of databases that the URL may name.
 	Drivers []storage.Driver
+	// Store names the store in the database.
+	Store string
 	// Migrate brings the schema to the newest version at start.
 	Migrate bool
 	// Timeout bounds every operation on the database.
@@ -81,6 +83,7 @@ func NewStorageOptions(prefix string, scheme *runtime.Scheme, serializer runtime
 	drivers ...storage.Driver) *StorageOptions {
 	return &StorageOptions{
 		Drivers:                 drivers,
+		Store:                   "default",
 		Migrate:                 true,
 		Timeout:                 30 * time.Second,
 		Prefix:                  prefix,
@@ -98,9 +101,17 @@ func NewStorageOptions(prefix string, scheme *runtime.Scheme, serializer runtime
 	}
 }
 
-// AddDatabaseFlags adds the flags that say which database is meant, which commands need that do
-// something to it other than serving from it.
+// AddDatabaseFlags adds the flags that say which store of which database is meant, which commands
+// need that do something to it other than serving from it.
 func (o *StorageOptions) AddDatabaseFlags(fs *pflag.FlagSet) {
+	o.AddURLFlags(fs)
+	fs.StringVar(&o.Store, "store", o.Store,
+		"The store in the database. Each has objects and a history of its own. `rowkeeper stores "+
+			"create` creates one.")
+}
+
+// AddURLFlags adds the flags that say which database is meant, without the store.
+func (o *StorageOptions) AddURLFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.URL, "database", o.URL,
 		"The database, by URL: "+strings.Join(o.examples(), ", ")+".")
 	fs.StringVar(&o.URLFile, "database-file", o.URLFile,
@@ -210,6 +221,9 @@ func (o *StorageOptions) ValidateDatabase() []error {
 	case o.URL != "" && o.URLFile != "":
 		errs = append(errs, errors.New("--database and --database-file exclude each other"))
 	}
+	if err := storage.CheckStoreName(o.Store); err != nil {
+		errs = append(errs, fmt.Errorf("--store: %w", err))
+	}
 	if o.Timeout <= 0 {
 		errs = append(errs, errors.New("--database-timeout must be greater than 0"))
 	}
@@ -235,7 +249,8 @@ func uncached(sizes []string) ([]schema.GroupResource, error) {
 
 // Database returns the configuration that opens the database.
 func (o *StorageOptions) Database() (storage.Config, error) {
-	c := storage.Config{URL: o.URL, Drivers: o.Drivers, Migrate: o.Migrate, Timeout: o.Timeout}
+	c := storage.Config{URL: o.URL, Drivers: o.Drivers, Store: o.Store, Migrate: o.Migrate,
+		Timeout: o.Timeout}
 	if o.URLFile != "" {
 		content, err := os.ReadFile(o.URLFile)
 		if err != nil {

@@ -238,6 +238,9 @@ func TestFlags(t *testing.T) {
 		"database-timeout": {"7s", nil, func(out outcome) any {
 			return out.database.Timeout.String()
 		}, "7s"},
+		"store": {"team-a", nil, func(out outcome) any {
+			return out.database.Store
+		}, "team-a"},
 		"delete-collection-workers": {"7", nil, func(out outcome) any {
 			return out.rest.DeleteCollectionWorkers
 		}, 7},

@@ -1,13 +1,17 @@
 package conformance_test
 
 import (
+	"context"
 	"flag"
+	"log/slog"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/conformance"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // TestMain lets 8 tests run at once, since most of them only wait, unless -parallel is given.
@@ -48,8 +52,15 @@ func each(t *testing.T, run func(*testing.T, conformance.Config)) {
 			run(t, conformance.Config{Open: func(t *testing.T) *storage.Database {
 				t.Helper()
 				d := dbtest.Open(t, kind)
-				db, err := storage.Open(t.Context(),
-					storage.Config{URL: d.URL, Drivers: []storage.Driver{d.Driver}, Migrate: true})
+				c := storage.Config{URL: d.URL, Drivers: []storage.Driver{d.Driver}, Migrate: true}
+				if kind != dbtest.Memory {
+					c.Store = "tested"
+					if _, err := storage.CreateStore(t.Context(), c); err != nil {
+						t.Fatal(err)
+					}
+					fillDefault(t, d)
+				}
+				db, err := storage.Open(t.Context(), c)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -62,4 +73,39 @@ func each(t *testing.T, run func(*testing.T, conformance.Config)) {
 			}})
 		})
 	}
+}
+
+// fillDefault puts into the default store of the database what no test can use, where the tests
+// keep their objects: whoever reads it fails. It checks at the end that nothing was added.
+func fillDefault(t *testing.T, d dbtest.DB) {
+	t.Helper()
+	b, err := d.Driver.Open(t.Context(), d.URL,
+		mvcc.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	st, err := b.State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &mvcc.Group{Token: mvcc.Token{1}, Seen: st.Head}
+	for _, key := range []mvcc.Key{"/pods/a", "/pods/default/foo", "/registry/pods/a",
+		"/registry/pods/default/foo"} {
+		g.Mutations = append(g.Mutations, &mvcc.Mutation{Key: key, Value: []byte("no object")})
+	}
+	res, err := b.Commit(t.Context(), g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if st, err := b.State(context.Background()); err != nil || st.Head != res.State.Head {
+			t.Errorf("the default store is at %+v, %v, and was at %+v", st.Head, err,
+				res.State.Head)
+		}
+	})
 }

@@ -16,6 +16,7 @@
 //	identity.go     which database it is: the fingerprint
 //	boot.go         what can undo commits: durability
 //	migrate.go      Migrate and Status; the SQL is in the folder migrations
+//	stores.go       the stores in the database: finds, creates and lists them
 //	backend.go      the backend: pools, limits, optional interfaces
 //	statements.go   the statements on the store's tables, each with its argument and its index
 //	read.go         runs a statement for storage/internal/sqlread, which has the reads

@@ -23,7 +23,11 @@ const (
 // backend is a store in MySQL or MariaDB.
 type backend struct {
 	sqlread.KeysReader
-	server  *server
+	server *server
+	// store is the id of the store, which the rows of its tables have, in decimal digits. identity
+	// is the store's identity when the backend was opened.
+	store, identity string
+
 	log     *slog.Logger
 	timeout time.Duration
 	limits  mvcc.Limits
@@ -47,7 +51,7 @@ var (
 
 // newBackend makes the pools. Nothing connects yet.
 func newBackend(s *server, timeout time.Duration) *backend {
-	b := &backend{
+	return &backend{
 		server:  s,
 		log:     s.log,
 		timeout: timeout,
@@ -57,8 +61,6 @@ func newBackend(s *server, timeout time.Duration) *backend {
 		reads:   s.pool(connector{server: s}, s.cfg.readConns),
 		admin:   s.pool(connector{server: s, transactions: true, anyServer: true}, adminConns),
 	}
-	b.Reader = sqlread.NewReader(b, &reads, s.cfg.readConns)
-	return b
 }
 
 func (s *server) pool(c connector, size int) *sql.DB {

@@ -68,14 +68,7 @@ func TestBackend(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			backendtest.Run(t, func(t testing.TB) backendtest.Database {
 				db := dbtest.Open(t, kind)
-				migrate(t, db.URL)
-				return backendtest.Database{Open: func(t testing.TB) mvcc.Backend {
-					b, err := mysql.Driver.Open(context.Background(), db.URL, options(t))
-					if err != nil {
-						t.Fatal(err)
-					}
-					return b
-				}}
+				return backendtest.OfStore(t, mysql.Driver, db.URL, options)
 			})
 		})
 	}

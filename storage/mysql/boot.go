@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -39,7 +40,7 @@ func (c *connector) durabilityOf(ctx context.Context, s session, f facts,
 	if f.galera || f.fingerprint == "" {
 		return d, nil
 	}
-	recorded, err := c.strings(ctx, s, selectBoot, 1)
+	recorded, err := c.strings(ctx, s, fmt.Sprintf(selectBoot, literal(c.store)), 1)
 	if err != nil || len(recorded) == 0 {
 		return d, err // there is no row while the first migration is under way
 	}
@@ -81,7 +82,7 @@ func (b *backend) RecordBoot(ctx context.Context, from, boot string) error {
 	const what = "record the server's start"
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
-	if _, err := b.admin.ExecContext(ctx, updateBoot, boot, from); err != nil {
+	if _, err := b.admin.ExecContext(ctx, ofStore(updateBoot, b.store), boot, from); err != nil {
 		return b.failed(what, err)
 	}
 	written, _, err := b.redo(ctx)

@@ -11,7 +11,7 @@ import (
 )
 
 func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
-	t := transaction{what: "commit", pool: b.commits}
+	t := transaction{what: "commit", pool: b.commits, ask: b.text()}
 	b.askGuard(&t.ask, g.Seen.Revision, g.Token)
 	t.ask.askTokens(g.Earlier)
 	t.ask.askLive(g.Mutations)
@@ -51,7 +51,7 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 				}
 				return nil
 			})
-		var second text
+		second := b.text()
 		if n == 0 {
 			b.commit(&second)
 			return &second, nil
@@ -240,6 +240,8 @@ func (b *backend) writeGroup(t *text, g *mvcc.Group, res *mvcc.GroupResult,
 // logRow writes the values of insertLog.
 func (t *text) logRow(m *mvcc.Mutation, o *mvcc.Outcome, token mvcc.Token, now time.Time) {
 	t.WriteByte('(')
+	t.WriteString(t.store)
+	t.WriteByte(',')
 	t.int(int64(o.Revision))
 	t.WriteByte(',')
 	t.binary([]byte(m.Key))
@@ -267,6 +269,8 @@ func (t *text) logRow(m *mvcc.Mutation, o *mvcc.Outcome, token mvcc.Token, now t
 // liveRow writes the values of replaceLive and insertLive. The expiry 0 means never.
 func (t *text) liveRow(key mvcc.Key, o *mvcc.Outcome, expiry int64) {
 	t.WriteByte('(')
+	t.WriteString(t.store)
+	t.WriteByte(',')
 	t.binary([]byte(key))
 	t.WriteByte(',')
 	t.int(int64(o.Revision))

@@ -62,7 +62,9 @@ type facts struct {
 // server is what all connections of a backend have in common.
 type server struct {
 	cfg *config
-	log *slog.Logger
+	// store is the name of the store.
+	store string
+	log   *slog.Logger
 	// lockWait is how long the server makes a session wait for a lock, hold how long it lets a
 	// client be silent in the middle of a transaction (a paused process, a host that is gone)
 	// before it rolls back; in seconds. A client never sleeps while it holds the commit lock, so
@@ -84,8 +86,8 @@ func newServer(url string, opts mvcc.DriverOptions) (*server, error) {
 	if err != nil {
 		return nil, &mvcc.Error{Class: mvcc.Denied, Err: err}
 	}
-	return &server{cfg: cfg, log: opts.Logger, lockWait: seconds(opts.Timeout / 3),
-		hold: seconds(opts.Timeout / 10)}, nil
+	return &server{cfg: cfg, store: opts.StoreName(), log: opts.Logger,
+		lockWait: seconds(opts.Timeout / 3), hold: seconds(opts.Timeout / 10)}, nil
 }
 
 // seconds rounds to the unit of the server's timeouts.

@@ -57,8 +57,8 @@ func ConnectError(url string, err error) error {
 
 // LargestGroup returns the length of the texts of a group in which every byte has to be escaped.
 func LargestGroup(l mvcc.Limits, g *mvcc.Group) (first, second int) {
-	b := &backend{server: &server{hold: 10}, galera: true}
-	var one, two text
+	b := &backend{server: &server{hold: 10}, galera: true, store: "2147483647"}
+	one, two := b.text(), b.text()
 	b.askGuard(&one, 1<<62, g.Token)
 	one.askLive(g.Mutations)
 	res := &mvcc.GroupResult{}
@@ -94,9 +94,9 @@ func (o Overtaken) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, e
 }
 
 // Statements are all statements that read or change rows of the two large tables, as a store is
-// asked that has keys /registry/00000000 to keys-1, each written twice, and so log rows up to
-// 2*keys+1, half of which can be swept.
-func Statements(keys int64) []Statement {
+// asked by its id that has keys /registry/00000000 to keys-1, each written twice, and so log rows
+// up to 2*keys+1, half of which can be swept.
+func Statements(store int, keys int64) []Statement {
 	from, to := []byte("/registry/"), []byte("/registry0")
 	head := 2*keys + 1
 	const many = 500
@@ -110,7 +110,7 @@ func Statements(keys int64) []Statement {
 	}
 	list := revisionList(revisions)
 	all := int64(math.MaxInt64)
-	return []Statement{
+	statements := []Statement{
 		{"state", selectState, nil, 1},
 		{"tail", selectTail, []any{false, head / 2, 1000}, 1000},
 		{"tail with previous values", selectTail, []any{true, head / 2, 1000}, 2000},
@@ -146,6 +146,10 @@ func Statements(keys int64) []Statement {
 		{"update epoch", fmt.Sprintf(updateEpoch, 1, 1, 1, "NULL"), nil, 1},
 		{"update fingerprint", fmt.Sprintf(updateFingerprint, "'x'"), nil, 1},
 	}
+	for i := range statements {
+		statements[i].SQL = ofStore(statements[i].SQL, fmt.Sprint(store))
+	}
+	return statements
 }
 
 // Statement is a statement, its arguments, and about how many rows it has to read.

@@ -345,7 +345,7 @@ func TestDeadlock(t *testing.T) {
 		defer stranger.Close()
 		exec(t, stranger, "START TRANSACTION")
 		for i := range 100 { // the server rolls back the one that has written less
-			exec(t, stranger, "INSERT INTO rowkeeper_aborted (token, seen) VALUES (UNHEX(LPAD("+
+			exec(t, stranger, "INSERT INTO rowkeeper_aborted (store, token, seen) VALUES (1, UNHEX(LPAD("+
 				strconv.Itoa(i)+", 32, '0')), 0)")
 		}
 		exec(t, stranger,

@@ -10,7 +10,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// Identity asks on a connection of its own, which finds out anew what the server is.
+// Identity asks on a connection of its own, which finds out anew what the server is. Whoever has to
+// fence asks first, so another store in the same place is never fenced.
 func (b *backend) Identity(ctx context.Context) (mvcc.Identity, error) {
 	const what = "read the store's identity"
 	var id mvcc.Identity
@@ -23,13 +24,17 @@ func (b *backend) Identity(ctx context.Context) (mvcc.Identity, error) {
 	defer c.Close()
 	err = c.Raw(func(c any) error { id.Actual = c.(*conn).facts.fingerprint; return nil })
 	if err == nil {
-		err = c.QueryRowContext(ctx, selectIdentity).Scan(&id.Store, &id.Recorded, &id.Epoch)
+		err = c.QueryRowContext(ctx, ofStore(selectIdentity, b.store)).
+			Scan(&id.Store, &id.Recorded, &id.Epoch)
 	}
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return id, mvcc.ErrEmptyStore
 	case err != nil:
 		return id, b.failed(what, err)
+	case id.Store != b.identity:
+		return id, mvcc.Errorf(mvcc.Invalid, "the database holds another store (%s) than when this "+
+			"process opened it (%s): restart the server if that is meant", id.Store, b.identity)
 	}
 	return id, nil
 }

@@ -39,7 +39,7 @@ func (b *backend) locked(ctx context.Context, conn *sql.Conn, o mvcc.LockOptions
 	f func(mvcc.Tx) error) error {
 	t := &tx{view: view{ctx: ctx, b: b, conn: conn}}
 	var (
-		first  text
+		first  = b.text()
 		server facts
 	)
 	if !o.Unbounded {
@@ -68,7 +68,7 @@ func (b *backend) locked(ctx context.Context, conn *sql.Conn, o mvcc.LockOptions
 	if !t.dirty {
 		b.rollback(ctx, conn)
 	} else {
-		var last text
+		last := b.text()
 		b.commit(&last)
 		if reached, err := b.send(ctx, conn, &last, nil); err != nil {
 			b.rollback(ctx, conn)
@@ -109,7 +109,7 @@ func (t *tx) send(x *text) error {
 
 // run runs a statement that writes.
 func (t *tx) run(sql string, args ...any) error {
-	var x text
+	x := t.b.text()
 	t.begin(&x)
 	x.statement(sql, args...)
 	return t.send(&x)
@@ -117,7 +117,7 @@ func (t *tx) run(sql string, args ...any) error {
 
 func (t *tx) Group(token mvcc.Token,
 	after mvcc.Revision) (g mvcc.Guard, rows []mvcc.Row, err error) {
-	var x text
+	x := t.b.text()
 	x.statement(selectGuard, int64(after), token[:])
 	x.statement(selectByToken, int64(after), token[:])
 	_, err = t.b.send(t.ctx, t.conn, &x, func(a *answers) (err error) {
@@ -206,7 +206,7 @@ func (w *importer) flush() error {
 	if len(w.records) == 0 {
 		return nil
 	}
-	var t text
+	t := w.tx.b.text()
 	w.tx.begin(&t)
 	t.Grow(statementBytes + len(w.records)*rowBytes + w.bytes + w.bytes/8)
 	n := 0

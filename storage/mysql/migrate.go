@@ -55,22 +55,31 @@ func (opener) Status(ctx context.Context, url string,
 
 func migrating(url string, opts mvcc.DriverOptions,
 	f func(*sql.DB) ([]migrations.Migration, error)) ([]mvcc.Migration, error) {
+	var done []mvcc.Migration
+	err := administering(url, opts, "migrate the database", func(_ *server, db *sql.DB) error {
+		list, err := f(db)
+		for _, m := range list {
+			done = append(done, mvcc.Migration(m))
+		}
+		return err
+	})
+	return done, err
+}
+
+// administering runs f with the connections of a role that may change the schema.
+func administering(url string, opts mvcc.DriverOptions, what string,
+	f func(*server, *sql.DB) error) error {
 	s, err := newServer(url, opts)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	b := newBackend(s, opts.Timeout)
 	defer b.Close()
 	// A migration holds one connection for the lock and works on others.
 	db := s.pool(connector{server: s, anyServer: true}, 4)
 	defer db.Close()
-	list, err := f(db)
-	done := make([]mvcc.Migration, len(list))
-	for i, m := range list {
-		done[i] = mvcc.Migration(m)
+	if err := f(s, db); err != nil {
+		return b.failed(what, err)
 	}
-	if err != nil {
-		return done, b.failed("migrate the database", err)
-	}
-	return done, nil
+	return nil
 }

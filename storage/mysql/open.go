@@ -5,6 +5,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/migrations"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
 // Open connects to the database and checks that it holds a store that this program can use. It
@@ -46,6 +47,11 @@ func (b *backend) open(ctx context.Context) error {
 	if err := migrations.MySQL.Check(ctx, b.reads); err != nil {
 		return b.failed("check the schema", err)
 	}
+	if err := b.findStore(ctx, c); err != nil {
+		return err
+	}
+	reads := readsOf(b.store)
+	b.Reader = sqlread.NewReader(b, &reads, b.server.cfg.readConns)
 	b.server.durability.Store(&f.durability)
 	b.server.fingerprint.Store(&f.fingerprint)
 	return nil

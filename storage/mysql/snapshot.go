@@ -50,7 +50,7 @@ func (b *backend) Snapshot(ctx context.Context,
 // stateOf reads the state in a connection's transaction.
 func (b *backend) stateOf(ctx context.Context, conn *sql.Conn,
 	what string) (st mvcc.State, err error) {
-	rows, err := conn.QueryContext(ctx, selectState)
+	rows, err := conn.QueryContext(ctx, ofStore(selectState, b.store))
 	if err != nil {
 		return st, b.failed(what, err)
 	}
@@ -77,7 +77,7 @@ type view struct {
 func (v *view) State() mvcc.State { return v.state }
 
 func (v *view) Keys() (n int64, err error) {
-	if err := v.conn.QueryRowContext(v.ctx, selectAllKeys).Scan(&n); err != nil {
+	if err := v.conn.QueryRowContext(v.ctx, ofStore(selectAllKeys, v.b.store)).Scan(&n); err != nil {
 		return 0, v.b.failed("count the keys", err)
 	}
 	return n, nil
@@ -87,7 +87,7 @@ func (v *view) Records(each func(*mvcc.Record) error) error {
 	const what = "read the records"
 	reading, stop := context.WithCancel(v.ctx)
 	defer stop()
-	rows, err := v.conn.QueryContext(reading, selectRecords)
+	rows, err := v.conn.QueryContext(reading, ofStore(selectRecords, v.b.store))
 	if err != nil {
 		return v.b.failed(what, err)
 	}

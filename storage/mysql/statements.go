@@ -7,7 +7,7 @@ import "github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 // A read is one statement, so that its rows and its state are of one snapshot. The state is seven
 // columns: epoch, revision and token of the head, compacted, swept, whether the server is
 // read-only, and the time in microseconds. s is the store row and h the head, both found by primary
-// key: MAX(revision) is the last entry of that index. The state of a read of many rows is its first
+// key: The state of a read of many rows is its first
 // row, put before the others by UNION ALL, which needs no temporary table. (Joined to the rows, it
 // costs one: an outer join's rows cannot be had in the order of an index.) A read that returns no
 // state found no head or no store row: the store is damaged.
@@ -18,32 +18,38 @@ import "github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 // wholly, once for each row that it is joined to. In a deletion, MySQL heeds FORCE INDEX in a join
 // only, and not beside a list for IN: so what is to be deleted is joined as rows of a table.
 //
+// $store stands for the id of the store, in digits; see text and readsOf. It is the first column of
+// each key, and each statement says which rows of the store it means: so the rows of other stores
+// are neither seen nor locked. MAX(revision) of a store is the last entry of its part of the index.
+//
 // The time is UTC_TIMESTAMP, which does not depend on the session's time zone.
 
-// reads are the statements of the reads.
-var reads = sqlread.Statements{
-	State:     selectState,
-	Tail:      selectTail,
-	Get:       selectKey,
-	GetKeys:   selectKeys,
-	Page:      selectPage,
-	PageKeys:  selectPageKeys,
-	Replaced:  selectReplaced,
-	Values:    selectValues,
-	Count:     selectCount,
-	CountUpTo: selectCountUpTo,
-	Expired:   selectExpiring,
-	FirstAt:   selectFirstAt,
-	Sweep:     selectSweep,
-	Size:      selectSize,
+// readsOf are the statements of the reads of a store.
+func readsOf(store string) sqlread.Statements {
+	return sqlread.Statements{
+		State:     ofStore(selectState, store),
+		Tail:      ofStore(selectTail, store),
+		Get:       ofStore(selectKey, store),
+		GetKeys:   ofStore(selectKeys, store),
+		Page:      ofStore(selectPage, store),
+		PageKeys:  ofStore(selectPageKeys, store),
+		Replaced:  ofStore(selectReplaced, store),
+		Values:    ofStore(selectValues, store),
+		Count:     ofStore(selectCount, store),
+		CountUpTo: ofStore(selectCountUpTo, store),
+		Expired:   ofStore(selectExpiring, store),
+		FirstAt:   ofStore(selectFirstAt, store),
+		Sweep:     ofStore(selectSweep, store),
+		Size:      ofStore(selectSize, store),
+	}
 }
 
 // selectState reads the state alone.
 const selectState = `
 SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM rowkeeper_store s
-JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
-WHERE s.id = 1`
+JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+WHERE s.id = $store`
 
 // selectTail reads log rows in order. Primary key range on g; the previous row p by primary key,
 // and only where it is asked for: for deletions, or for all if the first argument is 1. No row has
@@ -52,15 +58,15 @@ const selectTail = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
  FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
- WHERE s.id = 1)
+ JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+ WHERE s.id = $store)
 UNION ALL
 (SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         g.revision, g.key, g.prev_revision, g.create_revision, g.version, g.lease, g.token, g.time, g.deleted, g.value,
         p.revision IS NOT NULL, p.lease, p.value
  FROM rowkeeper_log g FORCE INDEX (PRIMARY)
- LEFT JOIN rowkeeper_log p FORCE INDEX (PRIMARY) ON p.revision = IF(g.deleted OR ?, g.prev_revision, NULL)
- WHERE g.revision >= ?
+ LEFT JOIN rowkeeper_log p FORCE INDEX (PRIMARY) ON p.store = $store AND p.revision = IF(g.deleted OR ?, g.prev_revision, NULL)
+ WHERE g.store = $store AND g.revision >= ?
  ORDER BY g.revision
  LIMIT ?)`
 
@@ -70,24 +76,24 @@ const selectKey = `
 SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
        l.revision, l.create_revision, l.version, l.lease, g.prev_revision, g.token, g.time, g.value
 FROM rowkeeper_store s
-JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
-LEFT JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.key = ?
-LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.revision = l.revision
-WHERE s.id = 1`
+JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+LEFT JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.store = $store AND l.key = ?
+LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = l.revision
+WHERE s.id = $store`
 
 // selectKeys reads several keys in the same way. The list of keys stands for %s.
 const selectKeys = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
         NULL, NULL, NULL, NULL, NULL, NULL
  FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
- WHERE s.id = 1)
+ JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+ WHERE s.id = $store)
 UNION ALL
 (SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         l.key, l.revision, l.create_revision, l.version, l.lease, g.value
  FROM rowkeeper_live l FORCE INDEX (PRIMARY)
- LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.revision = l.revision
- WHERE l.key IN (%s))`
+ LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = l.revision
+ WHERE l.store = $store AND l.key IN (%s))`
 
 // selectPage reads live keys in order, each with its log row by primary key. Primary key range on
 // live, which the limit ends early.
@@ -95,14 +101,14 @@ const selectPage = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
         NULL, NULL, NULL, NULL, NULL, NULL
  FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
- WHERE s.id = 1)
+ JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+ WHERE s.id = $store)
 UNION ALL
 (SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         l.key, l.revision, l.create_revision, l.version, l.lease, g.value
  FROM rowkeeper_live l FORCE INDEX (PRIMARY)
- LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.revision = l.revision
- WHERE l.key >= ? AND l.key < ? AND l.revision <= ?
+ LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = l.revision
+ WHERE l.store = $store AND l.key >= ? AND l.key < ? AND l.revision <= ?
  ORDER BY l.key
  LIMIT ?)`
 
@@ -111,13 +117,13 @@ const selectPageKeys = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
         NULL, NULL, NULL, NULL, NULL
  FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
- WHERE s.id = 1)
+ JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+ WHERE s.id = $store)
 UNION ALL
 (SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         l.key, l.revision, l.create_revision, l.version, l.lease
  FROM rowkeeper_live l FORCE INDEX (PRIMARY)
- WHERE l.key >= ? AND l.key < ? AND l.revision <= ?
+ WHERE l.store = $store AND l.key >= ? AND l.key < ? AND l.revision <= ?
  ORDER BY l.key
  LIMIT ?)`
 
@@ -127,56 +133,56 @@ const selectReplaced = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
         NULL, NULL
  FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
- WHERE s.id = 1)
+ JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+ WHERE s.id = $store)
 UNION ALL
 (SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         g.key, g.prev_revision
  FROM rowkeeper_log g FORCE INDEX (PRIMARY)
- WHERE g.revision > ? AND g.revision <= ? AND g.prev_revision >= 1 AND g.prev_revision <= ? AND g.key >= ? AND g.key < ?)`
+ WHERE g.store = $store AND g.revision > ? AND g.revision <= ? AND g.prev_revision >= 1 AND g.prev_revision <= ? AND g.key >= ? AND g.key < ?)`
 
 // selectValues reads log rows by primary key. The list of revisions stands for %s; it is not empty.
 const selectValues = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
         NULL, NULL, NULL, NULL, NULL, NULL
  FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
- WHERE s.id = 1)
+ JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+ WHERE s.id = $store)
 UNION ALL
 (SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         g.key, g.revision, g.create_revision, g.version, g.lease, g.value
  FROM rowkeeper_log g FORCE INDEX (PRIMARY)
- WHERE g.revision IN (%s))`
+ WHERE g.store = $store AND g.revision IN (%s))`
 
 // selectCount counts live keys: primary key range. Counts are one row, so the state is in it.
 const selectCount = `
 SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       (SELECT COUNT(*) FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.key >= ? AND l.key < ? AND l.revision <= ?)
+       (SELECT COUNT(*) FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.store = $store AND l.key >= ? AND l.key < ? AND l.revision <= ?)
 FROM rowkeeper_store s
-JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
-WHERE s.id = 1`
+JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+WHERE s.id = $store`
 
 // selectCountUpTo stops at a limit: it counts the rows of a table that is made of that many.
 const selectCountUpTo = `
 SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
        (SELECT COUNT(*)
-        FROM (SELECT 1 FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.key >= ? AND l.key < ? AND l.revision <= ? LIMIT ?) c)
+        FROM (SELECT 1 FROM rowkeeper_live l FORCE INDEX (PRIMARY) WHERE l.store = $store AND l.key >= ? AND l.key < ? AND l.revision <= ? LIMIT ?) c)
 FROM rowkeeper_store s
-JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
-WHERE s.id = 1`
+JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+WHERE s.id = $store`
 
 // selectExpiring reads the keys that expire soonest: range of the index on expiry, in its order.
 const selectExpiring = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
         NULL, NULL, NULL
  FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
- WHERE s.id = 1)
+ JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+ WHERE s.id = $store)
 UNION ALL
 (SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         l.key, l.revision, l.expiry
  FROM rowkeeper_live l FORCE INDEX (rowkeeper_live_expiry)
- WHERE l.expiry IS NOT NULL
+ WHERE l.store = $store AND l.expiry IS NOT NULL
  ORDER BY l.expiry
  LIMIT ?)`
 
@@ -185,13 +191,13 @@ const selectFirstAt = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
         NULL, NULL
  FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
- WHERE s.id = 1)
+ JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+ WHERE s.id = $store)
 UNION ALL
 (SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         g.revision, g.time
  FROM rowkeeper_log g FORCE INDEX (PRIMARY)
- WHERE g.revision >= ?
+ WHERE g.store = $store AND g.revision >= ?
  ORDER BY g.revision
  LIMIT 1)`
 
@@ -199,36 +205,36 @@ UNION ALL
 const selectIdentity = `
 SELECT s.identity, COALESCE(s.fingerprint, ''), s.epoch
 FROM rowkeeper_store s
-WHERE s.id = 1`
+WHERE s.id = $store`
 
 // selectSize reads the sizes of the tables from their statistics.
 const selectSize = `
 SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
        z.total, z.live
 FROM rowkeeper_store s
-JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
+JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
 JOIN (SELECT CAST(COALESCE(SUM(t.data_length + t.index_length + t.data_free), 0) AS SIGNED) AS total,
              CAST(COALESCE(SUM(t.data_length + t.index_length), 0) AS SIGNED) AS live
       FROM information_schema.tables t
       WHERE t.table_schema = DATABASE()
         AND t.table_name IN ('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted')) z
-WHERE s.id = 1`
+WHERE s.id = $store`
 
 // selectSweep reads the rows from swept to compacted: primary key range, whose bounds are in the
 // store row of the same snapshot. With the state comes the lowest revision of the aborted tokens,
 // of which there are a few at most.
 const selectSweep = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-        0, (SELECT MIN(a.seen) FROM rowkeeper_aborted a), 0
+        0, (SELECT MIN(a.seen) FROM rowkeeper_aborted a WHERE a.store = $store), 0
  FROM rowkeeper_store s
- JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
- WHERE s.id = 1)
+ JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+ WHERE s.id = $store)
 UNION ALL
 (SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         g.revision, g.prev_revision, g.deleted OR g.key = ''
  FROM rowkeeper_log g FORCE INDEX (PRIMARY)
- WHERE g.revision >= (SELECT s.swept FROM rowkeeper_store s WHERE s.id = 1)
-   AND g.revision <= (SELECT s.compacted FROM rowkeeper_store s WHERE s.id = 1)
+ WHERE g.store = $store AND g.revision >= (SELECT s.swept FROM rowkeeper_store s WHERE s.id = $store)
+   AND g.revision <= (SELECT s.compacted FROM rowkeeper_store s WHERE s.id = $store)
  ORDER BY g.revision
  LIMIT ?)`
 
@@ -261,7 +267,7 @@ const (
 // nodes do not have such locks.
 const joinQueue = `
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       GET_LOCK(CONCAT('rowkeeper commit ', LEFT(SHA2(DATABASE(), 256), 40)), %d)`
+       GET_LOCK(CONCAT('rowkeeper commit ', LEFT(SHA2(CONCAT($store, '/', DATABASE()), 256), 40)), %d)`
 
 // leaveQueue lets the next session wait for the row while this one commits: of two sessions, the
 // one that waits for the row may be in the way of a flush, but the other, in COMMIT, is not in the
@@ -273,92 +279,92 @@ const leaveQueue = `DO RELEASE_ALL_LOCKS()`
 const lockStore = `
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM rowkeeper_store s
-WHERE s.id = 1
+WHERE s.id = $store
 FOR UPDATE`
 
 // selectGuard reads, after the lock, the state, the token of the row at a revision, whether a token
 // was aborted, and the oldest schema version whose programs may still write; all by primary key.
 const selectGuard = `
 SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       (SELECT g.token FROM rowkeeper_log g WHERE g.revision = %d),
-       EXISTS (SELECT 1 FROM rowkeeper_aborted a WHERE a.token = x'%x'), s.oldest_writer
+       (SELECT g.token FROM rowkeeper_log g WHERE g.store = $store AND g.revision = %d),
+       EXISTS (SELECT 1 FROM rowkeeper_aborted a WHERE a.store = $store AND a.token = x'%x'), s.oldest_writer
 FROM rowkeeper_store s
-JOIN rowkeeper_log h ON h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m)
-WHERE s.id = 1`
+JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+WHERE s.id = $store`
 
 // selectTokens reads the tokens of other rows that the process of a group has seen, by primary key.
 const selectTokens = `
 SELECT g.revision, g.token
 FROM rowkeeper_log g FORCE INDEX (PRIMARY)
-WHERE g.revision IN (%s)`
+WHERE g.store = $store AND g.revision IN (%s)`
 
 // selectLive reads the current revisions of keys, by primary key.
 const selectLive = `
 SELECT l.key, l.revision, l.create_revision, l.version, l.lease
 FROM rowkeeper_live l FORCE INDEX (PRIMARY)
-WHERE l.key IN (%s)`
+WHERE l.store = $store AND l.key IN (%s)`
 
 // selectLost finds the keys whose newest value is not in the log, all by primary key.
 const selectLost = `
 SELECT l.key
 FROM rowkeeper_live l FORCE INDEX (PRIMARY)
-LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.revision = l.revision
-WHERE l.key IN (%s) AND g.revision IS NULL`
+LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = l.revision
+WHERE l.store = $store AND l.key IN (%s) AND g.revision IS NULL`
 
 // selectRemoved reads the values that deletions remove, by primary key.
 const selectRemoved = `
 SELECT g.revision, g.value
 FROM rowkeeper_log g FORCE INDEX (PRIMARY)
-WHERE g.revision IN (%s)`
+WHERE g.store = $store AND g.revision IN (%s)`
 
 // insertLog is followed by rows.
 const insertLog = `
 INSERT INTO rowkeeper_log
-       (revision, rowkeeper_log.key, prev_revision, create_revision, version, lease, token, time, deleted, value)
+       (store, revision, rowkeeper_log.key, prev_revision, create_revision, version, lease, token, time, deleted, value)
 VALUES `
 
 // replaceLive is followed by rows. InnoDB updates a row that is there in place, and leaves the
 // index on expiry alone where expiry stays the same.
 const replaceLive = `
 REPLACE INTO rowkeeper_live
-       (rowkeeper_live.key, revision, create_revision, version, lease, expiry)
+       (store, rowkeeper_live.key, revision, create_revision, version, lease, expiry)
 VALUES `
 
 // deleteLive deletes keys by primary key. The rows of keys stand for %s.
 const deleteLive = `
 DELETE l
 FROM (%s) d
-STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.key = d.value`
+STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.store = $store AND l.key = d.value`
 
 // updateTurn changes the row that is the commit lock; see backend.takeTurn.
 const updateTurn = `
 UPDATE rowkeeper_store s
 SET s.turn = s.turn + 1
-WHERE s.id = 1`
+WHERE s.id = $store`
 
 // selectByToken reads a group's rows without their values, by primary key range from where the
 // group began.
 const selectByToken = `
 SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.version, g.lease, g.token, g.time, g.deleted
 FROM rowkeeper_log g FORCE INDEX (PRIMARY)
-WHERE g.revision > %d AND g.token = x'%x'
+WHERE g.store = $store AND g.revision > %d AND g.token = x'%x'
 ORDER BY g.revision`
 
 const insertAborted = `
-INSERT INTO rowkeeper_aborted (token, seen)
-VALUES (x'%x', %d)`
+INSERT INTO rowkeeper_aborted (store, token, seen)
+VALUES ($store, x'%x', %d)`
 
 const updateCompacted = `
 UPDATE rowkeeper_store s
 SET s.compacted = %d
-WHERE s.id = 1`
+WHERE s.id = $store`
 
 // deleteSwept deletes log rows by primary key. The rows of revisions stand for %s: a subquery in
 // their place is run for each row of the log.
 const deleteSwept = `
 DELETE g
 FROM (%s) d
-STRAIGHT_JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.revision = d.value`
+STRAIGHT_JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = d.value`
 
 // selectDeleted returns how many rows the statement before it has deleted.
 const selectDeleted = `SELECT ROW_COUNT()`
@@ -369,51 +375,54 @@ const selectDeleted = `SELECT ROW_COUNT()`
 const updateSwept = `
 UPDATE rowkeeper_store s
 SET s.swept = IF(s.epoch = %d AND s.oldest_writer <= %d, GREATEST(s.swept, %d), NULL)
-WHERE s.id = 1`
+WHERE s.id = $store`
 
 // deleteAborted forgets the aborted tokens below a revision. There are a few in the table at most.
 const deleteAborted = `
 DELETE FROM rowkeeper_aborted
-WHERE seen < %d`
+WHERE store = $store AND seen < %d`
 
 const insertMarker = `
 INSERT INTO rowkeeper_log
-       (revision, rowkeeper_log.key, prev_revision, create_revision, version, lease, token, time, deleted, value)
-VALUES (%d, '', 0, 0, 0, 0, x'%x', %d, 1, NULL)`
+       (store, revision, rowkeeper_log.key, prev_revision, create_revision, version, lease, token, time, deleted, value)
+VALUES ($store, %d, '', 0, 0, 0, 0, x'%x', %d, 1, NULL)`
 
 const updateEpoch = `
 UPDATE rowkeeper_store s
 SET s.epoch = %d, s.compacted = %d, s.swept = %d, s.fingerprint = COALESCE(%s, s.fingerprint)
-WHERE s.id = 1`
+WHERE s.id = $store`
 
-// selectBoot reads the recorded boot.
+// selectBoot reads the boot that a store has recorded, by the unique index on its name, as its id
+// is not known yet.
 const selectBoot = `
 SELECT COALESCE(s.boot, '')
 FROM rowkeeper_store s
-WHERE s.id = 1`
+WHERE s.name = %s`
 
 // updateBoot records a boot, if the recorded one is still the one that was read.
 const updateBoot = `
 UPDATE rowkeeper_store s
 SET s.boot = NULLIF(?, '')
-WHERE s.id = 1 AND COALESCE(s.boot, '') = ?`
+WHERE s.id = $store AND COALESCE(s.boot, '') = ?`
 
 const updateFingerprint = `
 UPDATE rowkeeper_store s
 SET s.fingerprint = %s
-WHERE s.id = 1 AND s.fingerprint IS NULL`
+WHERE s.id = $store AND s.fingerprint IS NULL`
 
 // deleteAllLive and deleteAllLog walk the tables.
 const deleteAllLive = `
-DELETE FROM rowkeeper_live`
+DELETE FROM rowkeeper_live
+WHERE store = $store`
 
 const deleteAllLog = `
-DELETE FROM rowkeeper_log`
+DELETE FROM rowkeeper_log
+WHERE store = $store`
 
 // insertLive is followed by rows. Unlike replaceLive, it refuses a key that is there.
 const insertLive = `
 INSERT INTO rowkeeper_live
-       (rowkeeper_live.key, revision, create_revision, version, lease, expiry)
+       (store, rowkeeper_live.key, revision, create_revision, version, lease, expiry)
 VALUES `
 
 // setExportIsolation and startSnapshot begin a transaction whose reads are all of one snapshot,
@@ -425,13 +434,14 @@ const startSnapshot = `START TRANSACTION WITH CONSISTENT SNAPSHOT`
 // selectAllKeys counts all live keys.
 const selectAllKeys = `
 SELECT COUNT(*)
-FROM rowkeeper_live l`
+FROM rowkeeper_live l
+WHERE l.store = $store`
 
 // selectRecords walks the log by its primary key, which is the order that is asked for, and finds
 // by the primary key of live which of its rows are live.
 const selectRecords = `
 SELECT g.revision, l.key, l.create_revision, l.version, l.lease, COALESCE(l.expiry, 0), g.value
 FROM rowkeeper_log g FORCE INDEX (PRIMARY)
-STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.key = g.key AND l.revision = g.revision
-WHERE g.revision > 0
+STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.store = $store AND l.key = g.key AND l.revision = g.revision
+WHERE g.store = $store AND g.revision > 0
 ORDER BY g.revision`

@@ -16,9 +16,17 @@ import (
 // through int, binary or hex.
 type text struct {
 	strings.Builder
+	// store is the id of the store in decimal digits, for which $store stands in statements.
+	store string
 	// starts are where the statements begin.
 	starts []int
 }
+
+// text returns an empty text of statements on the store.
+func (b *backend) text() text { return text{store: b.store} }
+
+// ofStore writes a store's id into a statement.
+func ofStore(sql, store string) string { return strings.ReplaceAll(sql, "$store", store) }
 
 // statement begins a statement, with its beginning or the whole of it.
 func (t *text) statement(sql string, args ...any) {
@@ -26,6 +34,7 @@ func (t *text) statement(sql string, args ...any) {
 		t.WriteString(";\n")
 	}
 	t.starts = append(t.starts, t.Len())
+	sql = ofStore(sql, t.store)
 	if len(args) == 0 {
 		t.WriteString(sql)
 	} else {

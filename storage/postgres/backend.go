@@ -13,6 +13,8 @@ import (
 type backend struct {
 	sqlread.KeysReader
 	cfg *config
+	// store is the id of the store, which the rows of its tables have.
+	store int32
 	// opened is what the database was when the backend was opened.
 	opened mvcc.Identity
 	// durable is what could undo its commits then.

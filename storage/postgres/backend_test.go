@@ -64,10 +64,8 @@ func TestBackend(t *testing.T) {
 	for _, mode := range []string{"", "&prepared_statements=false"} {
 		t.Run("prepared"+mode, func(t *testing.T) {
 			backendtest.Run(t, func(t testing.TB) backendtest.Database {
-				url := migrated(t)
-				return backendtest.Database{Open: func(t testing.TB) mvcc.Backend {
-					return openURL(t, url+mode)
-				}}
+				db := dbtest.Open(t, dbtest.Postgres)
+				return backendtest.OfStore(t, postgres.Driver, db.URL+mode, options)
 			})
 		})
 	}

@@ -107,6 +107,7 @@ const (
 	oidBool       = pgtype.BoolOID
 	oidBytes      = pgtype.ByteaOID
 	oidInt        = pgtype.Int8OID
+	oidStore      = pgtype.Int4OID
 	oidBoolArray  = pgtype.BoolArrayOID
 	oidBytesArray = pgtype.ByteaArrayOID
 	oidIntArray   = pgtype.Int8ArrayOID
@@ -120,6 +121,8 @@ func encodeAll(args []any) ([][]byte, error) {
 	params := make([][]byte, len(args))
 	for i, arg := range args {
 		switch v := arg.(type) {
+		case int32:
+			params[i] = binary.BigEndian.AppendUint32(nil, uint32(v))
 		case int64:
 			params[i] = binary.BigEndian.AppendUint64(nil, uint64(v))
 		case bool:

@@ -11,7 +11,7 @@ import (
 
 // durability reads the durability of the database behind a connection.
 func (b *backend) durability(ctx context.Context, conn *pgx.Conn) (d mvcc.Durability, err error) {
-	err = conn.QueryRow(ctx, sqlDurability).Scan(&d.Boot, &d.Relaxed, &d.Recorded)
+	err = conn.QueryRow(ctx, sqlDurability, b.store).Scan(&d.Boot, &d.Relaxed, &d.Recorded)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return d, mvcc.ErrEmptyStore
 	}
@@ -42,7 +42,7 @@ func (b *backend) RecordBoot(ctx context.Context, from, boot string) error {
 			if _, err := tx.Exec(ctx, sqlWaitForDisk); err != nil {
 				return err
 			}
-			_, err := tx.Exec(ctx, sqlRecordBoot, from, boot)
+			_, err := tx.Exec(ctx, sqlRecordBoot, from, boot, b.store)
 			return err
 		}))
 	})

@@ -93,19 +93,19 @@ func TestCommitFollowsTheRules(t *testing.T) {
 				st.Head.Epoch, st.Compacted))
 		var rows []string
 		for r, token := range log {
-			rows = append(rows, fmt.Sprintf(`(%d, 0, 0, 1, 0, 1, false, 'a key', '\x%x', 'a value')`, r,
+			rows = append(rows, fmt.Sprintf(`(1, %d, 0, 0, 1, 0, 1, false, 'a key', '\x%x', 'a value')`, r,
 				token))
 		}
 		exec(t, conn,
-			`INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, version, lease, time, deleted, key, token, value) VALUES `+strings.Join(rows, ", "))
+			`INSERT INTO rowkeeper_log (store, revision, prev_revision, create_revision, version, lease, time, deleted, key, token, value) VALUES `+strings.Join(rows, ", "))
 		for key, at := range current {
 			exec(t, conn,
-				fmt.Sprintf(`INSERT INTO rowkeeper_live (key, revision, create_revision, version, lease) VALUES ('%s', %d, %d, %d, %d)`,
+				fmt.Sprintf(`INSERT INTO rowkeeper_live (store, key, revision, create_revision, version, lease) VALUES (1, '%s', %d, %d, %d, %d)`,
 					key, at.Revision, at.Create, at.Version, at.Lease))
 		}
 		if aborted {
 			exec(t, conn,
-				fmt.Sprintf(`INSERT INTO rowkeeper_aborted (token, seen) VALUES ('\x%x', %d)`,
+				fmt.Sprintf(`INSERT INTO rowkeeper_aborted (store, token, seen) VALUES (1, '\x%x', %d)`,
 					g.Token, g.Seen.Revision))
 		}
 

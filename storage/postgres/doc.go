@@ -59,9 +59,14 @@
 // up, each transaction brings its settings along. Notifications cannot work there. This is noticed,
 // and other processes' writes are polled for. Migrations need a direct connection.
 //
+// # Several stores
+//
+// All stores of a database are in the same tables, of which the store is the first column of each
+// key. Commits of one store wait for no other one.
+//
 // # Privileges
 //
-// `rowkeeper migrate up` needs a role that may create tables. The server's role needs SELECT,
+// `rowkeeper migrate up` and `rowkeeper stores create` need a role that may create tables. The server's role needs SELECT,
 // INSERT, UPDATE and DELETE on the tables rowkeeper_log, rowkeeper_live, rowkeeper_store and
 // rowkeeper_aborted, and SELECT on rowkeeper_schema.
 //

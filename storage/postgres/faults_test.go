@@ -124,9 +124,9 @@ func TestGroupSeesWhatItWaitedFor(t *testing.T) {
 	done := commitSoon(t.Context(), b, group(seen, "a", "b"))
 	eventually(t, "the group to wait for the lock", func() bool { return waiting(t, watcher) == 1 })
 	exec(t, admin,
-		`INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, version, lease, time, deleted, key, token, value)
-		 VALUES (2, 0, 2, 1, 0, 1, false, 'a', uuid_send(gen_random_uuid()), 'another')`,
-		`INSERT INTO rowkeeper_live (key, revision, create_revision, version, lease) VALUES ('a', 2, 2, 1, 0)`)
+		`INSERT INTO rowkeeper_log (store, revision, prev_revision, create_revision, version, lease, time, deleted, key, token, value)
+		 VALUES (1, 2, 0, 2, 1, 0, 1, false, 'a', uuid_send(gen_random_uuid()), 'another')`,
+		`INSERT INTO rowkeeper_live (store, key, revision, create_revision, version, lease) VALUES (1, 'a', 2, 2, 1, 0)`)
 	release()
 	r := <-done
 	if r.err != nil {

@@ -39,7 +39,7 @@ func (b *backend) identify(ctx context.Context, conn *pgx.Conn) (id mvcc.Identit
 	var recovery bool
 	var database, log int64
 	var name, schema, writer string
-	err = conn.QueryRow(ctx, sqlIdentity).
+	err = conn.QueryRow(ctx, sqlIdentity, b.store).
 		Scan(&id.Store, &id.Recorded, &id.Epoch, &recovery, &database, &log, &name,
 			&schema, &writer)
 	if errors.Is(err, pgx.ErrNoRows) {

@@ -23,7 +23,10 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 	switch {
 	case o.Unbounded:
 		return b.archive(ctx, sqlBegin, "60000", func(conn *pgx.Conn) error {
-			return b.locked(ctx, conn, f, sqlSweepOut)
+			if _, err := conn.Exec(ctx, sqlSweepOut, b.store); err != nil {
+				return readError(err)
+			}
+			return b.locked(ctx, conn, f)
 		})
 	case o.AnyServer:
 		return b.beside(ctx, func(ctx context.Context, conn *pgx.Conn) error {
@@ -53,16 +56,19 @@ func (b *backend) locked(ctx context.Context, conn *pgx.Conn, f func(mvcc.Tx) er
 			rollback(ctx, conn)
 		}
 	}()
-	for _, sql := range append(first, commitLock.sql) {
+	for _, sql := range first {
 		if _, err := conn.Exec(ctx, sql); err != nil {
-			if e := (*pgconn.PgError)(nil); errors.As(err, &e) && e.Code == divisionByZero {
-				return errOutdated
-			}
 			return readError(err)
 		}
 	}
-	t := tx{view: view{ctx: ctx, conn: conn}}
-	if t.state, err = stateOf(ctx, conn); err != nil {
+	if _, err := conn.Exec(ctx, commitLock.sql, b.store); err != nil {
+		if e := (*pgconn.PgError)(nil); errors.As(err, &e) && e.Code == divisionByZero {
+			return errOutdated
+		}
+		return readError(err)
+	}
+	t := tx{view: view{ctx: ctx, conn: conn, store: b.store}}
+	if t.state, err = b.stateOf(ctx, conn); err != nil {
 		return err
 	}
 	if err := writable(t.state); err != nil {
@@ -103,13 +109,13 @@ type tx struct {
 // run runs a statement that writes.
 func (t *tx) run(sql string, args ...any) error {
 	t.dirty = true
-	_, err := t.conn.Exec(t.ctx, sql, args...)
+	_, err := t.conn.Exec(t.ctx, sql, append(args, t.store)...)
 	return readError(err)
 }
 
 func (t *tx) Group(token mvcc.Token,
 	after mvcc.Revision) (g mvcc.Guard, found []mvcc.Row, err error) {
-	rows, err := t.conn.Query(t.ctx, sqlFindGroup, token[:], int64(after))
+	rows, err := t.conn.Query(t.ctx, sqlFindGroup, token[:], int64(after), t.store)
 	if err != nil {
 		return g, nil, readError(err)
 	}

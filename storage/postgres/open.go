@@ -62,7 +62,10 @@ func open(ctx context.Context, cfg *config) (*backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	if b.opened, err = b.identify(ctx, conn); err == nil {
+	if b.store, err = b.storeID(ctx, conn); err == nil {
+		b.opened, err = b.identify(ctx, conn)
+	}
+	if err == nil {
 		b.durable, err = b.durability(ctx, conn)
 	}
 	conn.Close(ctx)

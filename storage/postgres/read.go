@@ -32,7 +32,7 @@ func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.
 	for i, a := range args {
 		args[i] = argument(a)
 	}
-	rows, err := conn.Query(ctx, r.SQL, args...)
+	rows, err := conn.Query(ctx, r.SQL, append(args, b.store)...)
 	if err != nil {
 		return readError(err)
 	}

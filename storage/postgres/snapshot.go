@@ -53,11 +53,11 @@ func (b *backend) Snapshot(ctx context.Context,
 	defer cancel()
 	// The caller may take the rows slowly: the snapshot is in nobody's way but vacuum's.
 	return b.archive(ctx, sqlBeginExport, "0", func(conn *pgx.Conn) error {
-		st, err := stateOf(ctx, conn)
+		st, err := b.stateOf(ctx, conn)
 		if err != nil {
 			return err
 		}
-		return f(ctx, &view{ctx: ctx, conn: conn, state: st})
+		return f(ctx, &view{ctx: ctx, conn: conn, store: b.store, state: st})
 	})
 }
 
@@ -65,20 +65,21 @@ func (b *backend) Snapshot(ctx context.Context,
 type view struct {
 	ctx   context.Context
 	conn  *pgx.Conn
+	store int32
 	state mvcc.State
 }
 
 func (v *view) State() mvcc.State { return v.state }
 
 func (v *view) Keys() (n int64, err error) {
-	err = v.conn.QueryRow(v.ctx, sqlCountAll).Scan(&n)
+	err = v.conn.QueryRow(v.ctx, sqlCountAll, v.store).Scan(&n)
 	return n, readError(err)
 }
 
 func (v *view) Records(each func(*mvcc.Record) error) error {
 	reading, stop := context.WithCancel(v.ctx)
 	defer stop()
-	rows, err := v.conn.Query(reading, sqlRecords)
+	rows, err := v.conn.Query(reading, sqlRecords, v.store)
 	if err != nil {
 		return readError(err)
 	}
@@ -98,8 +99,8 @@ func (v *view) Records(each func(*mvcc.Record) error) error {
 	return nil
 }
 
-func stateOf(ctx context.Context, conn *pgx.Conn) (st mvcc.State, err error) {
-	rows, err := conn.Query(ctx, sqlState)
+func (b *backend) stateOf(ctx context.Context, conn *pgx.Conn) (st mvcc.State, err error) {
+	rows, err := conn.Query(ctx, sqlState, b.store)
 	if err != nil {
 		return st, readError(err)
 	}

@@ -1,6 +1,13 @@
 package postgres
 
-import "github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
+)
 
 // The statements, each whole, with the argument for its correctness and the indexes that it uses.
 // The tables are those of migrations/postgres.
@@ -12,8 +19,26 @@ import "github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 //   - Plans must not depend on statistics: a statement is prepared when the tables may be empty,
 //     and kept while they grow. On these connections sequential and bitmap scans, hash and merge
 //     joins are off (see connect.go), and a table is joined by LATERAL (… OFFSET 0), which the
-//     planner does not pull up: for each row of the left side one descent into the named index.
+//     planner does not pull up: for each row of the left side one descent into the named index. A
+//     deletion or an update joins rows that bring the store along: with the store as a constant,
+//     the planner takes an empty table's rows of the store for few, and reads them all.
 //   - Times are microseconds since 1970 by the database's clock.
+//   - $store is the id of the store, and the last parameter of each statement; see ofStore. It is
+//     the first column of each key, and each statement says which rows of the store it means. So
+//     the rows of other stores are neither seen nor locked, and a descent into an index finds the
+//     store's part of it as it would find the whole one.
+
+// ofStore makes $store the parameter after the last one that a statement has.
+func ofStore(sql string) string {
+	last := 0
+	for _, found := range parameter.FindAllStringSubmatch(sql, -1) {
+		n, _ := strconv.Atoi(found[1]) // they are digits
+		last = max(last, n)
+	}
+	return strings.ReplaceAll(sql, "$store", fmt.Sprint("$", last+1))
+}
+
+var parameter = regexp.MustCompile(`\$([0-9]+)`)
 
 // state is the part that every read has in common: the state, in the read's own snapshot. The head
 // is the newest row of the log (its primary key, backwards, one row); the store row is found by its
@@ -28,8 +53,8 @@ state AS MATERIALIZED (
            NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off' AS writable,
            (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now
     FROM rowkeeper_store s
-    CROSS JOIN LATERAL (SELECT revision, token FROM rowkeeper_log ORDER BY revision DESC LIMIT 1) h
-    WHERE s.id = 1
+    CROSS JOIN LATERAL (SELECT revision, token FROM rowkeeper_log WHERE store = $store::integer ORDER BY revision DESC LIMIT 1) h
+    WHERE s.id = $store::integer
 )`
 
 // reads are the statements of the reads.
@@ -51,13 +76,13 @@ var reads = sqlread.Statements{
 }
 
 // sqlState is the cheapest read.
-const sqlState = `WITH` + state + `
-SELECT * FROM state`
+var sqlState = ofStore(`WITH` + state + `
+SELECT * FROM state`)
 
 // sqlTail reads a piece of the log by its primary key, and previous values by the same.
 //
 // $1 whether previous values of updates are wanted, too, $2 first revision, $3 limit.
-const sqlTail = `WITH` + state + `
+var sqlTail = ofStore(`WITH` + state + `
 SELECT state.*, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM state
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
@@ -65,147 +90,147 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
            p.revision IS NOT NULL AS has_prev, p.lease AS prev_lease, p.value AS prev_value
     FROM (
         SELECT revision, prev_revision, create_revision, version, lease, time, deleted, key, token, value
-        FROM rowkeeper_log WHERE revision >= $2::bigint ORDER BY revision LIMIT $3::bigint
+        FROM rowkeeper_log WHERE store = $store::integer AND revision >= $2::bigint ORDER BY revision LIMIT $3::bigint
     ) g
     LEFT JOIN LATERAL (
         SELECT revision, lease, value FROM rowkeeper_log
-        WHERE revision = g.prev_revision AND g.prev_revision > 0 AND (g.deleted OR $1::boolean) OFFSET 0
+        WHERE store = $store::integer AND revision = g.prev_revision AND g.prev_revision > 0 AND (g.deleted OR $1::boolean) OFFSET 0
     ) p ON true
-) r`
+) r`)
 
 // sqlGet reads a key: its live row by the primary key, then its row of the log by the primary key.
 //
 // $1 key.
-const sqlGet = `WITH` + state + `
+var sqlGet = ofStore(`WITH` + state + `
 SELECT state.*, r.*
 FROM state
 LEFT JOIN LATERAL (
     SELECT l.revision, l.create_revision, l.version, l.lease, g.prev_revision, g.token, g.time, g.value
     FROM rowkeeper_live l
     LEFT JOIN LATERAL (
-        SELECT prev_revision, time, token, value FROM rowkeeper_log WHERE revision = l.revision OFFSET 0
+        SELECT prev_revision, time, token, value FROM rowkeeper_log WHERE store = $store::integer AND revision = l.revision OFFSET 0
     ) g ON true
-    WHERE l.key = $1::bytea
-) r ON true`
+    WHERE l.store = $store::integer AND l.key = $1::bytea
+) r ON true`)
 
 // sqlGetKeys reads several keys as sqlGet reads one: for each key, one descent into the primary key
 // of live, and one into that of the log.
 //
 // $1 keys.
-const sqlGetKeys = `WITH` + state + `
+var sqlGetKeys = ofStore(`WITH` + state + `
 SELECT state.*, NULL, NULL, NULL, NULL, NULL, NULL FROM state
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
     SELECT asked.key, l.revision, l.create_revision, l.version, l.lease, g.value
     FROM unnest($1::bytea[]) AS asked (key)
-    CROSS JOIN LATERAL (SELECT revision, create_revision, version, lease FROM rowkeeper_live WHERE key = asked.key OFFSET 0) l
-    LEFT JOIN LATERAL (SELECT value FROM rowkeeper_log WHERE revision = l.revision OFFSET 0) g ON true
-) r`
+    CROSS JOIN LATERAL (SELECT revision, create_revision, version, lease FROM rowkeeper_live WHERE store = $store::integer AND key = asked.key OFFSET 0) l
+    LEFT JOIN LATERAL (SELECT value FROM rowkeeper_log WHERE store = $store::integer AND revision = l.revision OFFSET 0) g ON true
+) r`)
 
 // sqlPage reads live rows in the order of their primary key, and the values from the log by its
 // primary key. The limit is inside, so no more rows are touched than returned, but for those newer
 // than $3.
 //
 // $1 start, $2 end, $3 newest revision, $4 limit.
-const sqlPage = `WITH` + state + `
+var sqlPage = ofStore(`WITH` + state + `
 SELECT state.*, NULL, NULL, NULL, NULL, NULL, NULL FROM state
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
     SELECT l.key, l.revision, l.create_revision, l.version, l.lease, g.value
     FROM (
         SELECT key, revision, create_revision, version, lease FROM rowkeeper_live
-        WHERE key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
+        WHERE store = $store::integer AND key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
         ORDER BY key LIMIT $4::bigint
     ) l
-    LEFT JOIN LATERAL (SELECT value FROM rowkeeper_log WHERE revision = l.revision OFFSET 0) g ON true
-) r`
+    LEFT JOIN LATERAL (SELECT value FROM rowkeeper_log WHERE store = $store::integer AND revision = l.revision OFFSET 0) g ON true
+) r`)
 
 // sqlKeys is sqlPage without the values.
-const sqlKeys = `WITH` + state + `
+var sqlKeys = ofStore(`WITH` + state + `
 SELECT state.*, NULL, NULL, NULL, NULL, NULL FROM state
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
     SELECT key, revision, create_revision, version, lease FROM rowkeeper_live
-    WHERE key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
+    WHERE store = $store::integer AND key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
     ORDER BY key LIMIT $4::bigint
-) r`
+) r`)
 
 // sqlReplaced reads the log's range of revisions by its primary key; the rest is a filter.
 //
 // $1 after, $2 up to, $3 snapshot, $4 start, $5 end.
-const sqlReplaced = `WITH` + state + `
+var sqlReplaced = ofStore(`WITH` + state + `
 SELECT state.*, NULL, NULL FROM state
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
     SELECT key, prev_revision FROM rowkeeper_log
-    WHERE revision > $1::bigint AND revision <= $2::bigint
+    WHERE store = $store::integer AND revision > $1::bigint AND revision <= $2::bigint
       AND prev_revision > 0 AND prev_revision <= $3::bigint
       AND key >= $4::bytea AND key < $5::bytea
-) r`
+) r`)
 
 // sqlValues reads rows of the log by the primary key, one descent per revision.
 //
 // $1 revisions.
-const sqlValues = `WITH` + state + `
+var sqlValues = ofStore(`WITH` + state + `
 SELECT state.*, NULL, NULL, NULL, NULL, NULL, NULL FROM state
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
     SELECT g.key, g.revision, g.create_revision, g.version, g.lease, g.value
     FROM unnest($1::bigint[]) AS asked (revision)
     CROSS JOIN LATERAL (
-        SELECT key, revision, create_revision, version, lease, value FROM rowkeeper_log WHERE revision = asked.revision OFFSET 0
+        SELECT key, revision, create_revision, version, lease, value FROM rowkeeper_log WHERE store = $store::integer AND revision = asked.revision OFFSET 0
     ) g
-) r`
+) r`)
 
 // sqlCount counts a range of the primary key of live.
 //
 // $1 start, $2 end, $3 newest revision.
-const sqlCount = `WITH` + state + `
+var sqlCount = ofStore(`WITH` + state + `
 SELECT state.*, (
     SELECT count(*) FROM rowkeeper_live
-    WHERE key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
+    WHERE store = $store::integer AND key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
 )
-FROM state`
+FROM state`)
 
-// sqlCountUpTo stops at the limit.
+// sqlCountUpTo stops at the limit. The order is that of the primary key, and asks for it.
 //
 // $1 start, $2 end, $3 newest revision, $4 limit.
-const sqlCountUpTo = `WITH` + state + `
+var sqlCountUpTo = ofStore(`WITH` + state + `
 SELECT state.*, (
     SELECT count(*) FROM (
         SELECT FROM rowkeeper_live
-        WHERE key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
-        LIMIT $4::bigint
+        WHERE store = $store::integer AND key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
+        ORDER BY key LIMIT $4::bigint
     ) counted
 )
-FROM state`
+FROM state`)
 
 // sqlExpired reads the keys with the earliest expiry, one more than asked for, by the partial index
 // on expiry. Go tells those that have expired from the next one.
 //
 // $1 limit + 1.
-const sqlExpired = `WITH` + state + `
+var sqlExpired = ofStore(`WITH` + state + `
 SELECT state.*, r.*
 FROM state
 LEFT JOIN LATERAL (
-    SELECT key, revision, expiry FROM rowkeeper_live WHERE expiry IS NOT NULL ORDER BY expiry LIMIT $1::bigint
-) r ON true`
+    SELECT key, revision, expiry FROM rowkeeper_live WHERE store = $store::integer AND expiry IS NOT NULL ORDER BY expiry LIMIT $1::bigint
+) r ON true`)
 
 // sqlFirstAt reads one row by the primary key.
 //
 // $1 revision.
-const sqlFirstAt = `WITH` + state + `
+var sqlFirstAt = ofStore(`WITH` + state + `
 SELECT state.*, r.*
 FROM state
 LEFT JOIN LATERAL (
-    SELECT revision, time FROM rowkeeper_log WHERE revision >= $1::bigint ORDER BY revision LIMIT 1
-) r ON true`
+    SELECT revision, time FROM rowkeeper_log WHERE store = $store::integer AND revision >= $1::bigint ORDER BY revision LIMIT 1
+) r ON true`)
 
 // sqlSize reads sizes from the file system and the rest from statistics, and no table but for the
 // state. The bytes in use are those of the live rows as the statistics count and measure them: a
 // row has 28 bytes besides its columns, an entry in the index about 20 besides the key; of a value
 // that is stored out of line, a chunk of 2,000 bytes has about 40 more.
-const sqlSize = `WITH` + state + `
+var sqlSize = ofStore(`WITH` + state + `
 SELECT state.*, sizes.*
 FROM state CROSS JOIN (
     SELECT sum(total)::bigint, sum(least(used, total))::bigint
@@ -221,7 +246,7 @@ FROM state CROSS JOIN (
             WHERE p.schemaname = s.schemaname AND p.tablename = s.relname
         ) w ON true
     ) tables
-) sizes`
+) sizes`)
 
 // The writing transactions. Each is BEGIN, a statement that takes a lock, one statement that does
 // the work with a snapshot younger than the lock, and COMMIT; see transaction.go for how they are
@@ -240,9 +265,9 @@ const sqlCommit = `COMMIT`
 // It fails, by a division by zero, if a migration has ended the time of this program's schema
 // version (%d): the row is read as it is when the lock is granted, and the migration had to lock
 // it, too. The work, which is on its way already, is skipped then.
-const sqlLock = `
+var sqlLock = ofStore(`
 SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint, 1 / (oldest_writer <= %d)::int
-FROM rowkeeper_store WHERE id = 1 FOR UPDATE`
+FROM rowkeeper_store WHERE id = $store::integer FOR UPDATE`)
 
 // sqlGroup decides and writes a commit group, under the commit lock.
 //
@@ -272,20 +297,20 @@ FROM rowkeeper_store WHERE id = 1 FOR UPDATE`
 // $1 token, $2 seen epoch, $3 $4 seen revisions and tokens, the newest first, $5 keys, $6
 // expectations, -1 for any, $7 deletions, $8 values, $9 times to live in microseconds, or 0, or the negative of a time since 1970, $10
 // whether the previous value is wanted, $11 leases.
-const sqlGroup = `
+var sqlGroup = ofStore(`
 WITH guard AS MATERIALIZED (
     SELECT s.epoch, s.compacted, s.swept, h.revision AS head, h.token AS head_token,
            (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now,
-           EXISTS (SELECT FROM rowkeeper_aborted WHERE token = $1::bytea) AS aborted,
+           EXISTS (SELECT FROM rowkeeper_aborted WHERE store = $store::integer AND token = $1::bytea) AS aborted,
            s.epoch = $2::bigint AND h.revision >= ($3::bigint[])[1] AND p.holds AS holds, p.gone
     FROM rowkeeper_store s
-    CROSS JOIN LATERAL (SELECT revision, token FROM rowkeeper_log ORDER BY revision DESC LIMIT 1) h
+    CROSS JOIN LATERAL (SELECT revision, token FROM rowkeeper_log WHERE store = $store::integer ORDER BY revision DESC LIMIT 1) h
     CROSS JOIN LATERAL (
         SELECT bool_and(coalesce(l.token = p.token, p.revision < s.compacted)) AS holds, bool_or(l.token IS NULL) AS gone
         FROM unnest($3::bigint[], $4::bytea[]) AS p (revision, token)
-        LEFT JOIN LATERAL (SELECT token FROM rowkeeper_log WHERE revision = p.revision OFFSET 0) l ON true
+        LEFT JOIN LATERAL (SELECT token FROM rowkeeper_log WHERE store = $store::integer AND revision = p.revision OFFSET 0) l ON true
     ) p
-    WHERE s.id = 1
+    WHERE s.id = $store::integer
 ), input AS (
     SELECT m.n, m.key, m.deleted, m.value, m.ttl, m.wants_previous,
            coalesce(l.revision, 0) AS current, l.create_revision, coalesce(l.version, 0) + 1 AS version,
@@ -295,31 +320,31 @@ WITH guard AS MATERIALIZED (
     FROM unnest($5::bytea[], $6::bigint[], $7::boolean[], $8::bytea[], $9::bigint[], $10::boolean[], $11::bigint[])
          WITH ORDINALITY AS m (key, expected, deleted, value, ttl, wants_previous, lease, n)
     LEFT JOIN LATERAL (
-        SELECT revision, create_revision, version, lease FROM rowkeeper_live WHERE key = m.key OFFSET 0
+        SELECT revision, create_revision, version, lease FROM rowkeeper_live WHERE store = $store::integer AND key = m.key OFFSET 0
     ) l ON true
     LEFT JOIN LATERAL (
-        SELECT revision FROM rowkeeper_log WHERE revision = l.revision AND m.wants_previous OFFSET 0
+        SELECT revision FROM rowkeeper_log WHERE store = $store::integer AND revision = l.revision AND m.wants_previous OFFSET 0
     ) p ON true
 ), decided AS MATERIALIZED (
-    SELECT i.n, i.key, i.deleted, i.value, i.wants_previous, i.current, i.version, i.lease, g.now,
+    SELECT i.n, $store::integer AS store, i.key, i.deleted, i.value, i.wants_previous, i.current, i.version, i.lease, g.now,
            i.fits AND g.holds AND NOT g.gone AND NOT g.aborted AND g.compacted <= ($3::bigint[])[1] AS accepted,
            g.head + count(*) FILTER (WHERE i.fits) OVER (ORDER BY i.n ROWS UNBOUNDED PRECEDING) AS revision,
            i.create_revision,
            CASE WHEN i.ttl > 0 THEN g.now + i.ttl WHEN i.ttl < 0 THEN -i.ttl END AS expiry
     FROM guard g CROSS JOIN input i
 ), logged AS (
-    INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, version, lease, time, deleted, key, token, value)
-    SELECT revision, current, coalesce(create_revision, revision), version, lease, now, deleted, key, $1::bytea,
+    INSERT INTO rowkeeper_log (store, revision, prev_revision, create_revision, version, lease, time, deleted, key, token, value)
+    SELECT store, revision, current, coalesce(create_revision, revision), version, lease, now, deleted, key, $1::bytea,
            CASE WHEN NOT deleted THEN value END
     FROM decided WHERE accepted
 ), created AS (
-    INSERT INTO rowkeeper_live (key, revision, create_revision, version, lease, expiry)
-    SELECT key, revision, revision, version, lease, expiry FROM decided WHERE accepted AND current = 0
+    INSERT INTO rowkeeper_live (store, key, revision, create_revision, version, lease, expiry)
+    SELECT store, key, revision, revision, version, lease, expiry FROM decided WHERE accepted AND current = 0
 ), updated AS (
     UPDATE rowkeeper_live l SET revision = d.revision, version = d.version, lease = d.lease, expiry = d.expiry
-    FROM decided d WHERE l.key = d.key AND d.accepted AND NOT d.deleted AND d.current > 0
+    FROM decided d WHERE l.store = d.store AND l.key = d.key AND d.accepted AND NOT d.deleted AND d.current > 0
 ), removed AS (
-    DELETE FROM rowkeeper_live l USING decided d WHERE l.key = d.key AND d.accepted AND d.deleted
+    DELETE FROM rowkeeper_live l USING decided d WHERE l.store = d.store AND l.key = d.key AND d.accepted AND d.deleted
 )
 SELECT g.epoch, g.compacted, g.swept, g.head, g.head_token, g.now, g.aborted, g.holds, g.gone,
        a.accepted, a.currents, a.creations, a.versions, a.leases, a.previous
@@ -338,21 +363,21 @@ CROSS JOIN LATERAL (
             FROM decided d
             LEFT JOIN LATERAL (
                 SELECT value FROM rowkeeper_log
-                WHERE revision = d.current AND d.accepted AND d.deleted AND d.wants_previous OFFSET 0
+                WHERE store = $store::integer AND revision = d.current AND d.accepted AND d.deleted AND d.wants_previous OFFSET 0
             ) p ON true
         ) measured
         ORDER BY n
     ) answer
-) a`
+) a`)
 
 // sqlSweepLock lets one sweep at a time work on this log: two would wait for each other's rows, in
 // different order. It is not the commit lock, and ends with the transaction. The sweep's commit
 // need not wait for the disk, with the commit lock held: what a crash brings back is swept again.
 //
 // It fails like sqlLock if this program's schema version (%d) must not write any more.
-const sqlSweepLock = `
-SELECT pg_advisory_xact_lock('rowkeeper_log'::regclass::oid::int, 1), set_config('synchronous_commit', 'off', true),
-       1 / (SELECT oldest_writer <= %d FROM rowkeeper_store WHERE id = 1)::int`
+var sqlSweepLock = ofStore(`
+SELECT pg_advisory_xact_lock('rowkeeper_log'::regclass::oid::int, $store::integer), set_config('synchronous_commit', 'off', true),
+       1 / (SELECT oldest_writer <= %d FROM rowkeeper_store WHERE id = $store::integer)::int`)
 
 // sqlSweepRows reads what a batch of the sweep looks at: the rows from the swept revision to
 // compacted, by the primary key of the log; and the lowest revision that is recorded with an
@@ -360,20 +385,20 @@ SELECT pg_advisory_xact_lock('rowkeeper_log'::regclass::oid::int, 1), set_config
 // come to, if that is farther than what is recorded.
 //
 // $1 limit, $2 $3 an epoch and the revision up to which this process has swept in it.
-const sqlSweepRows = `WITH` + state + `, start AS MATERIALIZED (
+var sqlSweepRows = ofStore(`WITH` + state + `, start AS MATERIALIZED (
     SELECT CASE WHEN state.epoch = $2::bigint AND $3::bigint <= state.compacted
                 THEN greatest(state.swept, $3::bigint) ELSE state.swept END AS swept
     FROM state
 )
 SELECT state.epoch, state.compacted, start.swept, state.head, state.head_token, state.writable, state.now,
-       0::bigint, (SELECT min(seen) FROM rowkeeper_aborted), NULL
+       0::bigint, (SELECT min(seen) FROM rowkeeper_aborted WHERE store = $store::integer), NULL
 FROM state CROSS JOIN start
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, g.*
 FROM state CROSS JOIN start CROSS JOIN LATERAL (
     SELECT revision, prev_revision, deleted FROM rowkeeper_log
-    WHERE revision >= start.swept AND revision <= state.compacted ORDER BY revision LIMIT $1::bigint
-) g`
+    WHERE store = $store::integer AND revision >= start.swept AND revision <= state.compacted ORDER BY revision LIMIT $1::bigint
+) g`)
 
 // sqlSweep carries out a plan of mvcc.PlanSweep, under the sweep lock: it deletes rows by the
 // primary key of the log, and forgets aborted tokens.
@@ -390,34 +415,58 @@ FROM state CROSS JOIN start CROSS JOIN LATERAL (
 //
 // $1 epoch, $2 revisions of the rows to delete, $3 the new swept revision, $4 the revision below
 // which aborted tokens are forgotten, $5 whether to record swept, $6 the plan's compacted.
-const sqlSweep = `WITH` + state + `, good AS MATERIALIZED (
+var sqlSweep = ofStore(`WITH` + state + `, good AS MATERIALIZED (
     SELECT FROM state WHERE state.epoch = $1::bigint AND state.compacted >= $6::bigint
+), doomed AS MATERIALIZED (
+    SELECT $store::integer AS store, revision FROM good CROSS JOIN unnest($2::bigint[]) AS revisions (revision)
 ), gone AS (
-    DELETE FROM rowkeeper_log g USING good CROSS JOIN unnest($2::bigint[]) AS doomed (revision)
-    WHERE g.revision = doomed.revision RETURNING 1
+    DELETE FROM rowkeeper_log g USING doomed d WHERE g.store = d.store AND g.revision = d.revision RETURNING 1
 ), done AS MATERIALIZED (
     SELECT count(*) AS deleted FROM gone
 ), forgotten AS (
-    DELETE FROM rowkeeper_aborted a USING good WHERE a.seen < $4::bigint
+    DELETE FROM rowkeeper_aborted a USING good WHERE a.store = $store::integer AND a.seen < $4::bigint
 ), moved AS (
     UPDATE rowkeeper_store s SET swept = $3::bigint
     FROM good CROSS JOIN done
-    WHERE s.id = 1 AND done.deleted >= 0 AND s.epoch = $1::bigint AND s.swept < $3::bigint AND $5::boolean
+    WHERE s.id = $store::integer AND done.deleted >= 0 AND s.epoch = $1::bigint AND s.swept < $3::bigint AND $5::boolean
 )
 SELECT state.*, done.deleted
-FROM state CROSS JOIN done`
+FROM state CROSS JOIN done`)
+
+// sqlStoreID finds a store by the unique index on its name.
+//
+// $1 name.
+const sqlStoreID = `SELECT id FROM rowkeeper_store WHERE name = $1::text`
+
+const sqlStores = `SELECT name FROM rowkeeper_store ORDER BY name COLLATE "C"`
+
+// sqlCreateStore creates a store with its first marker, unless there is one of the name: two at the
+// same time wait for each other at the unique index on the name. Whoever may write to the others
+// may write to it, too.
+//
+// $1 name.
+const sqlCreateStore = `
+WITH created AS (
+    INSERT INTO rowkeeper_store (name, epoch, compacted, swept, oldest_writer, identity)
+    SELECT $1::text, 1, 0, 0, max(oldest_writer), replace(gen_random_uuid()::text, '-', '') FROM rowkeeper_store
+    ON CONFLICT (name) DO NOTHING
+    RETURNING id
+)
+INSERT INTO rowkeeper_log (store, revision, prev_revision, create_revision, version, lease, time, deleted, key, token)
+SELECT id, 1, 0, 0, 0, 0, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, true, '', uuid_send(gen_random_uuid())
+FROM created`
 
 // sqlRecordBoot records the boot that holds commits, if the recorded one is still the one that was
 // read.
 //
 // $1 the recorded boot, $2 the new one; "" for none.
-const sqlRecordBoot = `
-UPDATE rowkeeper_store SET boot = nullif($2::text, '') WHERE id = 1 AND coalesce(boot, '') = $1::text`
+var sqlRecordBoot = ofStore(`
+UPDATE rowkeeper_store SET boot = nullif($2::text, '') WHERE id = $store::integer AND coalesce(boot, '') = $1::text`)
 
 // sqlRecordFingerprint records the first fingerprint.
 //
 // $1 fingerprint.
-const sqlRecordFingerprint = `UPDATE rowkeeper_store SET fingerprint = $1 WHERE id = 1 AND fingerprint IS NULL`
+var sqlRecordFingerprint = ofStore(`UPDATE rowkeeper_store SET fingerprint = $1 WHERE id = $store::integer AND fingerprint IS NULL`)
 
 // sqlIdentity reads the identity and what tells one database from another.
 //
@@ -428,13 +477,13 @@ const sqlRecordFingerprint = `UPDATE rowkeeper_store SET fingerprint = $1 WHERE 
 //     after the next checkpoint).
 //   - The transaction that wrote the version table's first row stands in for the system identifier
 //     where that may not be read.
-const sqlIdentity = `
+var sqlIdentity = ofStore(`
 SELECT s.identity, coalesce(s.fingerprint, ''), s.epoch, pg_is_in_recovery(),
        (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
        c.oid::bigint, quote_ident(current_database()), c.relnamespace::regnamespace::text,
        (SELECT xmin::text FROM rowkeeper_schema ORDER BY id LIMIT 1)
 FROM rowkeeper_store s JOIN pg_class c ON c.oid = 'rowkeeper_log'::regclass
-WHERE s.id = 1`
+WHERE s.id = $store::integer`)
 
 // sqlFindGroup reads what is known of a group that was begun after a revision: whether its token is
 // recorded as aborted and the token of the row at the revision, both by primary key; and the rows
@@ -442,55 +491,57 @@ WHERE s.id = 1`
 // from there on. It returns the state in each row.
 //
 // $1 token, $2 revision.
-const sqlFindGroup = `WITH` + state + `, found AS MATERIALIZED (
+var sqlFindGroup = ofStore(`WITH` + state + `, found AS MATERIALIZED (
     SELECT revision, prev_revision, create_revision, version, lease, time, deleted, key
-    FROM rowkeeper_log WHERE revision > $2::bigint AND token = $1::bytea ORDER BY revision
+    FROM rowkeeper_log WHERE store = $store::integer AND revision > $2::bigint AND token = $1::bytea ORDER BY revision
 )
-SELECT state.*, EXISTS (SELECT FROM rowkeeper_aborted WHERE token = $1::bytea),
-       (SELECT token FROM rowkeeper_log WHERE revision = $2::bigint), f.*
-FROM state LEFT JOIN found f ON true`
+SELECT state.*, EXISTS (SELECT FROM rowkeeper_aborted WHERE store = $store::integer AND token = $1::bytea),
+       (SELECT token FROM rowkeeper_log WHERE store = $store::integer AND revision = $2::bigint), f.*
+FROM state LEFT JOIN found f ON true`)
 
 // sqlAbort records a token as aborted. $1 token, $2 the revision that its group had seen.
-const sqlAbort = `INSERT INTO rowkeeper_aborted (token, seen) VALUES ($1::bytea, $2::bigint)`
+var sqlAbort = ofStore(`INSERT INTO rowkeeper_aborted (store, token, seen) VALUES ($store::integer, $1::bytea, $2::bigint)`)
 
 // sqlCompact raises the boundary. The store row is updated where it was locked. $1 revision.
-const sqlCompact = `UPDATE rowkeeper_store SET compacted = $1::bigint WHERE id = 1`
+var sqlCompact = ofStore(`UPDATE rowkeeper_store SET compacted = $1::bigint WHERE id = $store::integer`)
 
 // sqlSweepOut waits for the sweep that is under way, and keeps others from beginning: it would be
 // in the way of the deletions.
-const sqlSweepOut = `SELECT pg_advisory_xact_lock('rowkeeper_log'::regclass::oid::int, 1)`
+var sqlSweepOut = ofStore(`SELECT pg_advisory_xact_lock('rowkeeper_log'::regclass::oid::int, $store::integer)`)
 
 // sqlClear deletes everything.
-const sqlClear = `WITH keys AS (DELETE FROM rowkeeper_live) DELETE FROM rowkeeper_log`
+var sqlClear = ofStore(`
+WITH keys AS (DELETE FROM rowkeeper_live WHERE store = $store::integer)
+DELETE FROM rowkeeper_log WHERE store = $store::integer`)
 
 // sqlImport writes records: each is a row of the log and a live one. The primary keys of both
 // refuse what was there before.
 //
 // $1 revisions, $2 creation revisions, $3 expiries or 0, $4 keys, $5 values, $6 time, $7 token, $8
 // versions, $9 leases.
-const sqlImport = `
+var sqlImport = ofStore(`
 WITH records AS MATERIALIZED (
     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bytea[], $8::bigint[], $9::bigint[])
         AS r (revision, create_revision, expiry, key, value, version, lease)
 ), keys AS (
-    INSERT INTO rowkeeper_live (key, revision, create_revision, version, lease, expiry)
-    SELECT key, revision, create_revision, version, lease, nullif(expiry, 0) FROM records
+    INSERT INTO rowkeeper_live (store, key, revision, create_revision, version, lease, expiry)
+    SELECT $store::integer, key, revision, create_revision, version, lease, nullif(expiry, 0) FROM records
 )
-INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, version, lease, time, deleted, key, token, value)
-SELECT revision, 0, create_revision, version, lease, $6::bigint, false, key, $7::bytea, value FROM records`
+INSERT INTO rowkeeper_log (store, revision, prev_revision, create_revision, version, lease, time, deleted, key, token, value)
+SELECT $store::integer, revision, 0, create_revision, version, lease, $6::bigint, false, key, $7::bytea, value FROM records`)
 
 // sqlMark begins a new epoch, under the commit lock, with a marker row.
 //
 // $1 revision, $2 time, $3 token, $4 epoch, $5 swept, $6 fingerprint or "".
-const sqlMark = `
+var sqlMark = ofStore(`
 WITH marker AS (
-    INSERT INTO rowkeeper_log (revision, prev_revision, create_revision, version, lease, time, deleted, key, token)
-    VALUES ($1::bigint, 0, 0, 0, 0, $2::bigint, true, '', $3::bytea)
+    INSERT INTO rowkeeper_log (store, revision, prev_revision, create_revision, version, lease, time, deleted, key, token)
+    VALUES ($store::integer, $1::bigint, 0, 0, 0, 0, $2::bigint, true, '', $3::bytea)
 )
 UPDATE rowkeeper_store s
 SET epoch = $4::bigint, compacted = $1::bigint, swept = $5::bigint,
     fingerprint = coalesce(nullif($6::text, ''), s.fingerprint)
-WHERE s.id = 1`
+WHERE s.id = $store::integer`)
 
 // sqlAnnounce notifies the processes that listen. The server sends notifications in the order of
 // commits, and to be sure of it lets one transaction at a time, of all its databases, go from
@@ -501,18 +552,19 @@ WHERE s.id = 1`
 const sqlAnnounce = `SELECT set_config('synchronous_commit', 'off', true), pg_notify($1::text, $2::text)`
 
 // sqlCountAll counts all live rows.
-const sqlCountAll = `SELECT count(*) FROM rowkeeper_live`
+var sqlCountAll = ofStore(`SELECT count(*) FROM rowkeeper_live WHERE store = $store::integer`)
 
 // sqlRecords walks the log by its primary key, which is the order that is asked for, and finds by
 // the primary key of live which of its rows are live. Values of the others that are stored out of
 // line are not read.
-const sqlRecords = `
+var sqlRecords = ofStore(`
 SELECT g.revision, l.create_revision, l.version, l.lease, coalesce(l.expiry, 0), g.key, g.value
 FROM rowkeeper_log g
 CROSS JOIN LATERAL (
-    SELECT create_revision, version, lease, expiry FROM rowkeeper_live WHERE key = g.key AND revision = g.revision OFFSET 0
+    SELECT create_revision, version, lease, expiry FROM rowkeeper_live WHERE store = $store::integer AND key = g.key AND revision = g.revision OFFSET 0
 ) l
-ORDER BY g.revision`
+WHERE g.store = $store::integer
+ORDER BY g.revision`)
 
 // sqlBeginExport begins a transaction whose statements read one snapshot. It is not READ ONLY,
 // since the state tells by that whether the server takes writes.
@@ -521,7 +573,7 @@ const sqlBeginExport = `BEGIN ISOLATION LEVEL REPEATABLE READ`
 // sqlDurability reads the boot and what holds commits: with fsync=off they are in the memory of the
 // server's operating system, of which the server's start is the only sign. A session's own
 // synchronous_commit=off does not count, since sessions that write switch it on.
-const sqlDurability = `
+var sqlDurability = ofStore(`
 SELECT to_char(pg_postmaster_start_time() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
        current_setting('fsync') = 'off', coalesce(s.boot, '')
-FROM rowkeeper_store s WHERE s.id = 1`
+FROM rowkeeper_store s WHERE s.id = $store::integer`)

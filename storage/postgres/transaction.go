@@ -24,16 +24,17 @@ type statement struct {
 var knownSchema = migrations.Postgres.Newest()
 
 var (
-	begin       = statement{name: "rowkeeper_begin", sql: sqlBegin}
-	commit      = statement{name: "rowkeeper_commit", sql: sqlCommit}
-	commitLock  = statement{name: "rowkeeper_lock", sql: fmt.Sprintf(sqlLock, knownSchema)}
+	begin      = statement{name: "rowkeeper_begin", sql: sqlBegin}
+	commit     = statement{name: "rowkeeper_commit", sql: sqlCommit}
+	commitLock = statement{name: "rowkeeper_lock", sql: fmt.Sprintf(sqlLock, knownSchema),
+		types: []uint32{oidStore}}
 	commitGroup = statement{name: "rowkeeper_group", sql: sqlGroup,
 		types: []uint32{oidBytes, oidInt, oidIntArray, oidBytesArray, oidBytesArray, oidIntArray,
-			oidBoolArray, oidBytesArray, oidIntArray, oidBoolArray}}
+			oidBoolArray, oidBytesArray, oidIntArray, oidBoolArray, oidIntArray, oidStore}}
 	sweepLock = statement{name: "rowkeeper_sweep_lock",
-		sql: fmt.Sprintf(sqlSweepLock, knownSchema)}
+		sql: fmt.Sprintf(sqlSweepLock, knownSchema), types: []uint32{oidStore}}
 	sweepBatch = statement{name: "rowkeeper_sweep", sql: sqlSweep,
-		types: []uint32{oidInt, oidIntArray, oidInt, oidInt, oidBool, oidInt}}
+		types: []uint32{oidInt, oidIntArray, oidInt, oidInt, oidBool, oidInt, oidStore}}
 
 	writingStatements = []statement{begin, commit, commitLock, commitGroup, sweepLock, sweepBatch}
 )
@@ -78,7 +79,7 @@ func (b *backend) transact(ctx context.Context, lock, work statement,
 		// A pooler gives each transaction another session, so the settings have to come along.
 		t.settings = b.cfg.transactionSettings()
 	}
-	params, err := encodeAll(args)
+	params, err := encodeAll(append(args, b.store))
 	if err != nil {
 		return o, &mvcc.Error{Class: mvcc.Data, Err: err}
 	}
@@ -179,8 +180,9 @@ func (t *transaction) send(lock, work statement, params [][]byte) int {
 		f.SendParse(&pgproto3.Parse{Query: s.sql, ParameterOIDs: s.types})
 		return ""
 	}
-	simple := func(s statement) {
-		f.SendBind(&pgproto3.Bind{PreparedStatement: parse(s), ResultFormatCodes: binaryFormat})
+	simple := func(s statement, params ...[]byte) {
+		f.SendBind(&pgproto3.Bind{PreparedStatement: parse(s), ParameterFormatCodes: binaryFormat,
+			Parameters: params, ResultFormatCodes: binaryFormat})
 		f.SendExecute(&pgproto3.Execute{})
 	}
 	before := 3
@@ -192,7 +194,7 @@ func (t *transaction) send(lock, work statement, params [][]byte) int {
 	f.SendBind(&pgproto3.Bind{DestinationPortal: workPortal, PreparedStatement: parse(work),
 		ParameterFormatCodes: binaryFormat,
 		Parameters:           params, ResultFormatCodes: binaryFormat})
-	simple(lock)
+	simple(lock, params[len(params)-1]) // the store
 	f.SendExecute(&pgproto3.Execute{Portal: workPortal})
 	simple(commit)
 	f.SendSync(&pgproto3.Sync{})

@@ -46,10 +46,8 @@ func open(t testing.TB, url string) mvcc.Backend {
 func TestConformance(t *testing.T) {
 	t.Run("File", func(t *testing.T) {
 		backendtest.Run(t, func(t testing.TB) backendtest.Database {
-			url := fresh(t)
-			return backendtest.Database{Open: func(t testing.TB) mvcc.Backend {
-				return open(t, url)
-			}}
+			url := "sqlite://" + filepath.Join(t.TempDir(), "state.db")
+			return backendtest.OfStore(t, Driver, url, options)
 		})
 	})
 	t.Run("Memory", func(t *testing.T) {

@@ -26,6 +26,13 @@
 // log lies beside it in two more files, whose names end in -wal and -shm, and belongs to it.
 // Several processes of one machine may have the file open at once.
 //
+// # Several stores
+//
+// Each store is a file of its own. That of the URL is the default store. The others lie in a
+// directory beside it, whose name is that of the file with ".stores" after it: the store "team" of
+// state.db is state.db.stores/team.db. Whoever copies or moves the file of the URL does the same
+// with the directory, and a copy of several stores is not one moment.
+//
 // # How it works
 //
 // One connection writes and some read. Readers see a snapshot and wait for nobody. BEGIN IMMEDIATE

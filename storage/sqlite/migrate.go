@@ -25,19 +25,23 @@ func openSQL(path, query string) (*sql.DB, error) {
 	return sql.Open("sqlite", u.String()+"?_txlock=immediate&_pragma=busy_timeout(30000)"+query)
 }
 
-// Migrate creates the file if it is not there, and brings it to the newest schema. A store in
-// memory has it from the beginning.
+// Migrate brings the file to the newest schema. It creates the file of the default store if it is
+// not there. A store in memory has the schema from the beginning.
 func (driver) Migrate(ctx context.Context, url string,
 	opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
-	cfg, err := parse(url)
+	cfg, err := configure(url, opts)
 	if err != nil || cfg.memory() {
 		return nil, err
 	}
-	if !creatable(cfg) {
+	if cfg.main != cfg.path || !creatable(cfg) {
 		if err := checkPath(cfg); err != nil {
 			return nil, err
 		}
 	}
+	return upgrade(ctx, cfg, opts)
+}
+
+func upgrade(ctx context.Context, cfg config, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
 	b := newBackend(cfg, opts)
 	done, err := b.migrate(ctx)
 	err = b.classify(ctx, err)
@@ -60,25 +64,25 @@ var creating sync.Mutex
 
 // create makes an empty file that only this user can read, since the store may hold secrets, if
 // there is no file yet. SQLite gives its permissions to the log's files.
-func (b *backend) create() error {
+func (b *backend) create() (created bool, err error) {
 	creating.Lock()
 	defer creating.Unlock()
 	f, err := os.OpenFile(b.cfg.path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return nil
+		return false, nil
 	case errors.Is(err, fs.ErrPermission):
-		return mvcc.Errorf(mvcc.Denied, "the database file %s cannot be created: give this user "+
+		return false, mvcc.Errorf(mvcc.Denied, "the database file %s cannot be created: give this user "+
 			"write permission on its directory", b.name())
 	case err != nil:
-		return mvcc.Errorf(mvcc.Unavailable, "the database file %s cannot be created: %w",
+		return false, mvcc.Errorf(mvcc.Unavailable, "the database file %s cannot be created: %w",
 			b.name(), err)
 	}
-	return f.Close()
+	return true, f.Close()
 }
 
 func (b *backend) migrate(ctx context.Context) (done []migrations.Migration, err error) {
-	if err := b.create(); err != nil {
+	if _, err := b.create(); err != nil {
 		return nil, err
 	}
 	logged := b.logged()
@@ -160,7 +164,7 @@ func (b *backend) walMode(ctx context.Context, c *sqlite3.Conn) (string, error) 
 // Status lists the migrations. It creates nothing.
 func (driver) Status(ctx context.Context, url string,
 	opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
-	cfg, err := parse(url)
+	cfg, err := configure(url, opts)
 	if err != nil {
 		return nil, err
 	}

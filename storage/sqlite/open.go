@@ -150,6 +150,12 @@ func checkPath(cfg config) error {
 func pathError(cfg config, err error) error {
 	dir := filepath.Dir(cfg.path)
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && cfg.main != cfg.path:
+		main := config{path: cfg.main, main: cfg.main}
+		if err := checkPath(main); err != nil {
+			return err
+		}
+		return mvcc.NoStore(cfg.store)
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 			return mvcc.Errorf(mvcc.Invalid, "the directory %s of the database does not exist: "+
@@ -271,7 +277,7 @@ const (
 
 // Open opens the store in a file, or makes one in memory.
 func (driver) Open(ctx context.Context, url string, opts mvcc.DriverOptions) (mvcc.Backend, error) {
-	cfg, err := parse(url)
+	cfg, err := configure(url, opts)
 	if err != nil {
 		return nil, err
 	}

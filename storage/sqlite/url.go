@@ -15,8 +15,10 @@ import (
 
 // config is what a database URL says.
 type config struct {
-	// path is the database's file, absolute; empty for a store in memory.
+	// path is the store's file, absolute; empty for a store in memory.
 	path string
+	// main is the file of the default store, and store the name of this one; see configure.
+	main, store string
 	// synchronous is FULL, NORMAL or OFF.
 	synchronous string
 	// cacheKiB bounds the page cache of the writing connection.

@@ -57,6 +57,6 @@ func NewCommand() *cobra.Command {
 	})
 	root.AddCommand(newInitCommand(), newAddCommand(), newServeCommand(), newEtcdCommand(),
 		newCertsCommand(), newBackupCommand(), newRestoreCommand(), newFenceCommand(),
-		newMigrateCommand(), newVersionCommand())
+		newMigrateCommand(), newStoresCommand(), newVersionCommand())
 	return root
 }

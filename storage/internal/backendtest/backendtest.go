@@ -24,6 +24,9 @@ type Database struct {
 	Open func(t testing.TB) mvcc.Backend
 	// Private says that the database cannot be opened twice, as it lives in its backend's memory.
 	Private bool
+	// Others open other stores of the database. The suite fills them, and checks after each test
+	// that it has left them alone.
+	Others []func(t testing.TB) mvcc.Backend
 }
 
 // Run runs the suite. fresh makes a database; what it needs to be cleaned up goes to t.Cleanup.
@@ -81,6 +84,7 @@ func Run(t *testing.T, fresh func(t testing.TB) Database) {
 		{name: "ConcurrentSweeps", shared: true, run: testConcurrentSweeps},
 		{name: "ReadsSeeOtherBackends", shared: true, run: testReadsSeeOtherBackends},
 		{name: "SnapshotsAreConsistent", shared: true, run: testSnapshotsAreConsistent},
+		{name: "Stores", run: testStores},
 		{name: "Poller", shared: true, run: testPoller},
 		{name: "Notifier", shared: true, run: testNotifier},
 	} {
@@ -90,9 +94,15 @@ func Run(t *testing.T, fresh func(t testing.TB) Database) {
 				t.Skip("the database is in the memory of one backend, and this test needs two")
 			}
 			f := &fixture{T: t, db: db, ctx: t.Context()}
+			neighbours := f.neighbours()
 			f.b = f.open()
 			f.seen = f.state().Head
 			test.run(f)
+			for _, n := range neighbours {
+				if test.name != "Stores" {
+					n.unchanged()
+				}
+			}
 		})
 	}
 }

@@ -50,7 +50,24 @@ func (d *Database) Status(context.Context, string, mvcc.DriverOptions) ([]mvcc.M
 	return nil, nil
 }
 
+// CreateStore implements [mvcc.Driver]. There is one store.
+func (d *Database) CreateStore(_ context.Context, _ string,
+	o mvcc.DriverOptions) (bool, error) {
+	if o.StoreName() != mvcc.DefaultStore {
+		return false, mvcc.Errorf(mvcc.Invalid, "a database in memory has one store")
+	}
+	return false, nil
+}
+
+// Stores implements [mvcc.Driver].
+func (d *Database) Stores(context.Context, string, mvcc.DriverOptions) ([]string, error) {
+	return []string{mvcc.DefaultStore}, nil
+}
+
 // Open implements [mvcc.Driver]. The backend is a [*Backend].
 func (d *Database) Open(_ context.Context, _ string, o mvcc.DriverOptions) (mvcc.Backend, error) {
+	if o.StoreName() != mvcc.DefaultStore {
+		return nil, mvcc.NoStore(o.Store)
+	}
 	return &Backend{d: d, timeout: o.Timeout}, nil
 }

@@ -23,6 +23,15 @@ func keyColumn(kind dbtest.Kind) string {
 	return "`key`"
 }
 
+// storeColumn returns the beginning of a list of a table's columns, and of their values, which
+// names the default store where there may be others in the table.
+func storeColumn(kind dbtest.Kind) (column, id string) {
+	if kind == dbtest.SQLite {
+		return "", ""
+	}
+	return "store, ", "1, "
+}
+
 func token(kind dbtest.Kind, n int) string {
 	if kind == dbtest.Postgres {
 		return fmt.Sprintf("decode('%032x', 'hex')", n)
@@ -38,10 +47,12 @@ func drill(t *testing.T, db dbtest.DB, epoch mvcc.Epoch, compacted, from, head m
 	statements := []string{fmt.Sprintf("UPDATE dump_rowkeeper_store SET epoch = %d, compacted = %d",
 		epoch, compacted)}
 	key := keyColumn(db.Kind)
+	store, id := storeColumn(db.Kind)
 	for r := from + 1; r <= head; r++ {
-		statements = append(statements, fmt.Sprintf("INSERT INTO dump_rowkeeper_log (revision, "+
-			key+", prev_revision, create_revision, version, lease, token, time, deleted, value) "+
-			"SELECT %[1]d, "+key+", 0, %[1]d, 1, 0, %[2]s, time, deleted, value "+
+		statements = append(statements, fmt.Sprintf("INSERT INTO dump_rowkeeper_log ("+store+
+			"revision, "+key+", prev_revision, create_revision, version, lease, token, time, "+
+			"deleted, value) "+
+			"SELECT "+id+"%[1]d, "+key+", 0, %[1]d, 1, 0, %[2]s, time, deleted, value "+
 			"FROM dump_rowkeeper_log WHERE revision = %[3]d", r, token(db.Kind, int(r)), from))
 	}
 	exec(t, raw(t, db), statements...)

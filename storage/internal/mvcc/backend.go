@@ -311,7 +311,8 @@ type Expired struct {
 	Revision Revision
 }
 
-// Size is the size of the database in bytes, and how much of it the store's rows need.
+// Size is the size of the database in bytes, and how much of it the rows need: those of all stores,
+// where they share tables.
 type Size struct {
 	// Total is what the tables and indexes occupy on disk, with free pages.
 	Total int64
@@ -319,8 +320,8 @@ type Size struct {
 	Live int64
 }
 
-// Backend is a database. This is its whole contract; the package backendtest checks it. The package
-// storage/drivers says what a driver consists of.
+// Backend is a store in a database. This is its whole contract; the package backendtest checks it.
+// The package storage/drivers says what a driver consists of.
 //
 // Each method is one statement or one short transaction, is safe for concurrent use, and ends with
 // its context. It returns errors as *[Error], so that the caller knows what to do. A backend

@@ -32,11 +32,31 @@
 //     1), a fence writes the others.
 //   - live: one row per existing key: its newest revision, its creation revision, its version, its
 //     lease, its expiry.
-//   - store: one row: identity, epoch, fingerprint, boot, compacted, swept. Locking this row is the
-//     commit lock. A commit does not update it.
+//   - store: one row for each store: name, identity, epoch, fingerprint, boot, compacted, swept.
+//     Locking this row is the commit lock. A commit does not update it.
 //   - aborted: tokens of groups that were declared "not done" after an unknown outcome, each with
 //     the revision that its group had seen. When compaction has passed that revision, the sweep
 //     removes it.
+//
+// # Several stores in one database
+//
+// A database holds any number of stores, and a [Backend] is one of them. Nothing above the backend
+// knows of the others, so all of this documentation is about one store, and so are the invariants.
+// They hold for each store since the backend keeps the stores apart:
+//
+//   - In SQLite each store is a file of its own, with its own lock.
+//   - Elsewhere the store is the first column of each table's key, and each statement names it. So
+//     a statement reads, writes and locks rows of its store only, and finds the newest row of the
+//     store as the last of its part of the key. Revisions, tokens and positions of two stores are
+//     never compared. A snapshot is of all stores, and a statement reads one of them (I3, I4, I5).
+//   - Each store has its row, which is its commit lock, so groups of one store are in order (I1),
+//     and wait for no other store. Sweeps exclude each other by store as well.
+//   - A transaction writes rows of one store. An aborted token says nothing of another store (I2).
+//   - Each store has its own epoch, and records the database's fingerprint and boot for itself.
+//     When either has changed, each store finds that out and fences itself, when it is opened or
+//     makes a connection (I6). No store trusts what another one has recorded, since that one may
+//     have been fenced while this one was closed.
+//   - Each store is compacted and swept by those who have opened it (I7).
 //
 // # The walk of one write
 //

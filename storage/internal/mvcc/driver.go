@@ -1,6 +1,7 @@
 package mvcc
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -19,15 +20,36 @@ type Driver interface {
 	// sentence that names what to do, without secrets.
 	Open(ctx context.Context, url string, opts DriverOptions) (Backend, error)
 	// Migrate brings the database's schema to the newest version, under a lock, so that several
-	// processes may do so at once; it creates the schema in an empty database. It returns the
-	// migrations that it ran.
+	// processes may do so at once; it creates the schema, and the default store, in an empty
+	// database. It returns the migrations that it ran. Where each store has a schema of its own,
+	// it is that of the store that opts names.
 	Migrate(ctx context.Context, url string, opts DriverOptions) ([]Migration, error)
 	// Status lists all migrations that this program knows or the database has, in order.
 	Status(ctx context.Context, url string, opts DriverOptions) ([]Migration, error)
+	// CreateStore creates the empty store that opts names, in a database whose schema it brings to
+	// the newest version before. It returns false if there is a store of that name already, which
+	// it leaves as it is. Several processes may do so at once.
+	CreateStore(ctx context.Context, url string, opts DriverOptions) (created bool, err error)
+	// Stores lists the names of the stores, in order.
+	Stores(ctx context.Context, url string, opts DriverOptions) ([]string, error)
+}
+
+// DefaultStore is the name of the store that every database has.
+const DefaultStore = "default"
+
+// NoStore says that a database has no store of the name. Without the default one it is damaged.
+func NoStore(name string) error {
+	if name == DefaultStore {
+		return ErrEmptyStore
+	}
+	return Errorf(Invalid, "the database has no store %q: correct the name, or create the store "+
+		"by `rowkeeper stores create %s`", name, name)
 }
 
 // DriverOptions are what a driver is told besides the URL.
 type DriverOptions struct {
+	// Store is the name of the store, a DNS label. "" means DefaultStore.
+	Store string
 	// Logger takes what nobody is left to be told. Never nil.
 	Logger *slog.Logger
 	// Timeout bounds every operation on the database.
@@ -43,3 +65,6 @@ type Migration struct {
 	// Applied is the time when it was applied, zero if it is pending.
 	Applied time.Time
 }
+
+// StoreName is the name of the store that is meant.
+func (o DriverOptions) StoreName() string { return cmp.Or(o.Store, DefaultStore) }

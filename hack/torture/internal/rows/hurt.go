@@ -137,9 +137,13 @@ const jump = 1 << 32
 
 // fence does by SQL what a fence does.
 func (d *DB) fence(ctx context.Context, tx *sql.Tx, marker int64) error {
-	insert := fmt.Sprintf("INSERT INTO rowkeeper_log (revision, %s, prev_revision, "+
+	store, id := "store, ", "1, "
+	if d.kind == "sqlite" {
+		store, id = "", ""
+	}
+	insert := fmt.Sprintf("INSERT INTO rowkeeper_log (%srevision, %s, prev_revision, "+
 		"create_revision, version, lease, token, time, deleted) "+
-		"VALUES (%d, '', 0, 0, 0, 0, %s, %d, true)", d.key, marker, d.arg(1),
+		"VALUES (%s%d, '', 0, 0, 0, 0, %s, %d, true)", store, d.key, id, marker, d.arg(1),
 		time.Now().UnixMicro())
 	if _, err := tx.ExecContext(ctx, insert, fmt.Appendf(nil, "%016x", marker)); err != nil {
 		return err

@@ -1,0 +1,194 @@
+package backendtest
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// neighbour is another store in the database of a test, as it was before the test.
+type neighbour struct {
+	*fixture
+	was string
+}
+
+// neighbours fills the other stores with what the tests use: the same keys, with other revisions
+// and values, expired ones, tombstones, an aborted token, and a sweep that has to go on. Their
+// histories are longer than those of most tests.
+func (f *fixture) neighbours() []*neighbour {
+	f.Helper()
+	var list []*neighbour
+	for i, open := range f.db.Others {
+		n := &neighbour{fixture: &fixture{T: f.T, ctx: f.ctx,
+			db: Database{Open: open, Private: f.db.Private}}}
+		n.b = n.open()
+		n.seen = n.state().Head
+		value := fmt.Sprintf("of the neighbour %d", i)
+		for round := range 3 {
+			var ms []*mvcc.Mutation
+			for j := range 40 {
+				key := fmt.Sprintf("k%d", j)
+				switch j % 4 {
+				case 1:
+					key = fmt.Sprintf("/registry/a/%d", j)
+				case 2:
+					key = strings.Repeat("a", 1+j)
+				case 3:
+					key = string(rune('a' + j/2))
+				}
+				m := put(mvcc.Key(key), 0, value)
+				if round > 0 {
+					m.Expect = n.seen.Revision - 39 + mvcc.Revision(j)
+				}
+				if round == 2 && j%4 == 0 {
+					m.TTL = time.Microsecond
+				}
+				ms = append(ms, m)
+			}
+			for j, o := range n.commit(ms...).Outcomes {
+				if !o.Accepted {
+					f.Fatalf("mutation %d of a neighbour was refused: %+v", j, o)
+				}
+			}
+		}
+		n.del("k4", n.seen.Revision-39+4)
+		if _, err := mvcc.ResolveGroup(n.ctx, n.b, newToken(), n.seen); err != nil {
+			f.Fatal(err)
+		}
+		if _, err := mvcc.RaiseCompacted(n.ctx, n.b, n.seen.Revision-30); err != nil {
+			f.Fatal(err)
+		}
+		if _, _, err := mvcc.SweepBatch(n.ctx, n.b, 20); err != nil {
+			f.Fatal(err)
+		}
+		n.was = n.whole()
+		list = append(list, n)
+	}
+	return list
+}
+
+// whole describes all that the store holds.
+func (n *neighbour) whole() string {
+	n.Helper()
+	id, err := n.b.Identity(n.ctx)
+	n.must(err)
+	st := n.state()
+	st.Now = time.Time{}
+	from, err := n.b.Sweepable(n.ctx, 1000)
+	n.must(err)
+	expired, _, err := n.b.Expired(n.ctx, 1000)
+	n.must(err)
+	keys, _, err := n.b.Count(n.ctx, "\x00", "\xff\xff", math.MaxInt64, 0)
+	n.must(err)
+	return fmt.Sprintf("%+v\n%+v\nswept %d, aborted at %d\n%d keys, %d expired\n%s%s", id, st,
+		from.State.Swept, from.Aborted, keys, len(expired), describe(n.log(mvcc.PrevOfAll)),
+		describe(n.page(mvcc.PageQuery{Start: "\x00", End: "\xff\xff", Limit: 1000})))
+}
+
+// unchanged checks that the test has not touched the store.
+func (n *neighbour) unchanged() {
+	n.Helper()
+	if is := n.whole(); is != n.was {
+		n.Errorf("another store of the database was\n%s\nand is now\n%s", n.was, is)
+	}
+}
+
+// testStores: the stores of a database have identities and commit locks of their own, and the
+// token of one is nothing to the other.
+func testStores(f *fixture) {
+	if len(f.db.Others) == 0 {
+		f.Skip("the database has one store")
+	}
+	other := &fixture{T: f.T, ctx: f.ctx, db: Database{Open: f.db.Others[0]}}
+	other.b = other.open()
+	other.seen = other.state().Head
+	here, err := f.b.Identity(f.ctx)
+	f.must(err)
+	there, err := other.b.Identity(f.ctx)
+	f.must(err)
+	if here.Store == there.Store || here.Actual == "" {
+		f.Errorf("the identities are %+v and %+v", here, there)
+	}
+	// A commit does not wait for the lock of the other store, nor does compaction or a sweep.
+	locked, release, done := make(chan struct{}), make(chan struct{}), make(chan error)
+	go func() {
+		done <- other.b.Locked(f.ctx, mvcc.LockOptions{}, func(mvcc.Tx) error {
+			close(locked)
+			<-release
+			return nil
+		})
+	}()
+	select {
+	case <-locked:
+	case err := <-done:
+		f.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(f.ctx, 3*time.Second)
+	free := &fixture{T: f.T, ctx: ctx, db: f.db, b: f.b, seen: f.seen}
+	r := free.put("a", 0, "1")
+	r = free.put("a", r, "2")
+	free.compact(r, 10)
+	cancel()
+	close(release)
+	f.must(<-done)
+	f.seen = free.seen
+	// A token that is aborted in one store commits in the other, and the rows are not found there.
+	token := newToken()
+	before := other.seen
+	res, err := mvcc.ResolveGroup(f.ctx, other.b, token, other.seen)
+	f.must(err)
+	if !res.Aborted {
+		f.Fatalf("%+v", res)
+	}
+	committed, err := f.try(token, f.seen, put("b", 0, "1"))
+	f.must(err)
+	f.seen = committed.State.Head
+	if res, err = mvcc.ResolveGroup(f.ctx, other.b, token, before); err != nil || res.Committed {
+		f.Errorf("%+v, %v", res, err)
+	}
+	// A fence and an import are of one store.
+	st, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: f.seen, Replaces: f.seen.Epoch,
+		Token: newToken(), Jump: 10})
+	f.must(err)
+	f.seen = st.Head
+	if st := other.state(); st.Head != other.seen {
+		f.Errorf("the other store is at %+v, and was at %+v", st.Head, other.seen)
+	}
+}
+
+// openStore returns how to open a store.
+func openStore(driver mvcc.Driver, url, name string,
+	o func(testing.TB) mvcc.DriverOptions) func(testing.TB) mvcc.Backend {
+	return func(t testing.TB) mvcc.Backend {
+		t.Helper()
+		opts := o(t)
+		opts.Store = name
+		b, err := driver.Open(t.Context(), url, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+}
+
+// OfStore makes the database of a suite of a URL: the tested store is the second one of three,
+// whose ids are in order, so that whatever goes beyond the ends of its rows finds others.
+func OfStore(t testing.TB, driver mvcc.Driver, url string,
+	o func(testing.TB) mvcc.DriverOptions) Database {
+	t.Helper()
+	for _, name := range []string{"tested", "last"} {
+		opts := o(t)
+		opts.Store = name
+		if created, err := driver.CreateStore(t.Context(), url, opts); err != nil || !created {
+			t.Fatalf("create the store %q: %t, %v", name, created, err)
+		}
+	}
+	return Database{Open: openStore(driver, url, "tested", o),
+		Others: []func(testing.TB) mvcc.Backend{openStore(driver, url, "last", o),
+			openStore(driver, url, mvcc.DefaultStore, o)}}
+}

@@ -1,0 +1,107 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strconv"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/rowkeeper/rowkeeper/migrations"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// selectStore finds a store by the unique index on its name.
+const selectStore = `
+SELECT s.id, s.identity
+FROM rowkeeper_store s
+WHERE s.name = ?`
+
+const selectStores = `
+SELECT s.name
+FROM rowkeeper_store s
+ORDER BY s.name`
+
+// insertStore fails if there is a store of the name: two at the same time wait for each other at
+// the unique index on the name. Whoever may write to the others may write to it, too.
+const insertStore = `
+INSERT INTO rowkeeper_store (name, identity, epoch, compacted, swept, oldest_writer)
+SELECT ?, REPLACE(UUID(), '-', ''), 1, 0, 0, MAX(s.oldest_writer)
+FROM rowkeeper_store s`
+
+// insertFirstMarker puts an empty store at revision 1, as the first migration does.
+const insertFirstMarker = `
+INSERT INTO rowkeeper_log
+       (store, revision, rowkeeper_log.key, prev_revision, create_revision, version, lease, token, time, deleted, value)
+VALUES (?, 1, '', 0, 0, 0, 0, UNHEX(REPLACE(UUID(), '-', '')), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TRUE, NULL)`
+
+// findStore finds the id of the store, and its identity.
+func (b *backend) findStore(ctx context.Context, c *sql.Conn) error {
+	var id int64
+	err := c.QueryRowContext(ctx, selectStore, b.server.store).Scan(&id, &b.identity)
+	if errors.Is(err, sql.ErrNoRows) {
+		return mvcc.NoStore(b.server.store)
+	}
+	if err != nil {
+		return b.failed("find the store", err)
+	}
+	b.store = strconv.FormatInt(id, 10)
+	return nil
+}
+
+// CreateStore implements [mvcc.Driver]. It needs an account that may migrate.
+func (o opener) CreateStore(ctx context.Context, url string,
+	opts mvcc.DriverOptions) (created bool, err error) {
+	if _, err := o.Migrate(ctx, url, opts); err != nil {
+		return false, err
+	}
+	err = administering(url, opts, "create the store", func(s *server, db *sql.DB) error {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }() // no more than that is left to do after an error
+		result, err := tx.ExecContext(ctx, insertStore, s.store)
+		if e := (*mysql.MySQLError)(nil); errors.As(err, &e) && e.Number == duplicateKey {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		id, err := result.LastInsertId()
+		if err == nil {
+			_, err = tx.ExecContext(ctx, insertFirstMarker, id)
+		}
+		if err == nil {
+			err = tx.Commit()
+		}
+		created = err == nil
+		return err
+	})
+	return created, err
+}
+
+// Stores implements [mvcc.Driver].
+func (opener) Stores(ctx context.Context, url string,
+	opts mvcc.DriverOptions) (stores []string, err error) {
+	err = administering(url, opts, "list the stores", func(_ *server, db *sql.DB) error {
+		if err := migrations.MySQL.Check(ctx, db); err != nil {
+			return err
+		}
+		rows, err := db.QueryContext(ctx, selectStores)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var name string
+			if err := rows.Scan(&name); err != nil {
+				return err
+			}
+			stores = append(stores, name)
+		}
+		return rows.Err()
+	})
+	return stores, err
+}

@@ -1,0 +1,100 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// Each store is a file of its own. So it has its own lock, log and fingerprint, and no statement
+// knows of the others.
+const (
+	// storesSuffix is what the directory of the other stores is called after the default store's
+	// file, and storeSuffix what a store's file is called after the store.
+	storesSuffix = ".stores"
+	storeSuffix  = ".db"
+)
+
+// configure reads a URL, and finds the file of the store.
+func configure(url string, opts mvcc.DriverOptions) (config, error) {
+	c, err := parse(url)
+	c.main, c.store = c.path, opts.StoreName()
+	switch {
+	case err != nil || c.store == mvcc.DefaultStore:
+		return c, err
+	case c.memory():
+		return c, mvcc.Errorf(mvcc.Invalid, "a database in memory has no store but %q: name a "+
+			"file in the database URL, or no store", mvcc.DefaultStore)
+	}
+	c.path = filepath.Join(storesOf(c.main), c.store+storeSuffix)
+	return c, nil
+}
+
+// storesOf returns the directory of the stores beside the default one. It lies where the file
+// itself is, whatever symbolic links lead there.
+func storesOf(file string) string {
+	if resolved, err := filepath.EvalSymlinks(file); err == nil {
+		file = resolved
+	}
+	return file + storesSuffix
+}
+
+// CreateStore implements [mvcc.Driver].
+func (d driver) CreateStore(ctx context.Context, url string,
+	opts mvcc.DriverOptions) (created bool, err error) {
+	store := opts.StoreName()
+	opts.Store = ""
+	if _, err := d.Migrate(ctx, url, opts); err != nil || store == mvcc.DefaultStore {
+		return false, err
+	}
+	opts.Store = store
+	cfg, err := configure(url, opts)
+	if err != nil {
+		return false, err
+	}
+	dir := filepath.Dir(cfg.path)
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return false, mvcc.Errorf(mvcc.Denied, "the directory %s of the stores cannot be "+
+			"created: %w", dir, err)
+	}
+	if created, err = newBackend(cfg, opts).create(); err != nil {
+		return false, err
+	}
+	_, err = upgrade(ctx, cfg, opts)
+	return created && err == nil, err
+}
+
+// Stores implements [mvcc.Driver].
+func (driver) Stores(_ context.Context, url string, opts mvcc.DriverOptions) ([]string, error) {
+	opts.Store = ""
+	cfg, err := configure(url, opts)
+	if err != nil {
+		return nil, err
+	}
+	stores := []string{mvcc.DefaultStore}
+	if cfg.memory() {
+		return stores, nil
+	}
+	if err := checkPath(cfg); err != nil {
+		return nil, err
+	}
+	dir := storesOf(cfg.main)
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, mvcc.Errorf(mvcc.Denied, "the directory %s of the stores cannot be read: %w",
+			dir, err)
+	}
+	for _, e := range entries {
+		if name, ok := strings.CutSuffix(e.Name(), storeSuffix); ok {
+			stores = append(stores, name)
+		}
+	}
+	slices.Sort(stores)
+	return stores, nil
+}
