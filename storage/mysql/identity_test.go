@@ -90,8 +90,9 @@ func TestRestoredTables(t *testing.T) {
 		}
 		// The time of the creation is known to the second.
 		eventually(t, "another second", func() bool {
-			exec(t, a, "DROP TABLE rowkeeper_aborted", "CREATE TABLE rowkeeper_aborted (token "+
-				"BINARY(16) NOT NULL PRIMARY KEY, seen BIGINT NOT NULL)")
+			exec(t, a, "DROP TABLE rowkeeper_aborted", "CREATE TABLE rowkeeper_aborted (store "+
+				"INT NOT NULL, token BINARY(16) NOT NULL, seen BIGINT NOT NULL, "+
+				"PRIMARY KEY (store, token))")
 			id, err := b.Identity(t.Context())
 			if err != nil {
 				t.Fatal(err)
