@@ -167,14 +167,18 @@ func (s *store) read(ctx context.Context,
 	return kv, head, apiError(ctx, s.resource, err)
 }
 
-// commit writes one mutation. If somebody else was faster, the error is a *mvcc.ConflictError.
+// commit writes one mutation. If somebody else was faster, or nothing proves any more that what was
+// read is of this history, the error is a *mvcc.ConflictError: it has to be read again.
 func (s *store) commit(ctx context.Context, verb string, m mvcc.Mutation) (mvcc.Revision, error) {
 	revision, err := ask(ctx, s, verb, func() (mvcc.Revision, error) {
 		return s.mvcc.Commit(ctx, m)
 	})
 	var conflict *mvcc.ConflictError
-	if errors.As(err, &conflict) {
+	switch {
+	case errors.As(err, &conflict):
 		return 0, conflict
+	case errors.Is(err, mvcc.ErrOtherEra):
+		return 0, &mvcc.ConflictError{Key: m.Key, Current: -1}
 	}
 	return revision, apiError(ctx, s.resource, err)
 }

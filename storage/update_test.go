@@ -368,3 +368,27 @@ func TestSizesAreBounded(t *testing.T) {
 		t.Errorf("got %+v, %v", stats, err)
 	}
 }
+
+// TestUpdateOverAFence: an update that read before a fence, and writes after it, reads again.
+func TestUpdateOverAFence(t *testing.T) {
+	db := memory(t)
+	s := pods(t, db)
+	create(t, s, pod("a"))
+	tries := 0
+	out := &example.Pod{}
+	if err := s.GuaranteedUpdate(t.Context(), podKey("a"), out, false, nil,
+		changing(func(p *example.Pod) error {
+			if tries++; tries == 1 {
+				if _, err := db.Fence(t.Context()); err != nil {
+					return err
+				}
+			}
+			return counting(p)
+		}), nil); err != nil {
+		t.Fatal(err)
+	}
+	if tries != 2 {
+		t.Errorf("the function was called %d times, want once before the fence and once after it",
+			tries)
+	}
+}

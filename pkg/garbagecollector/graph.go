@@ -26,7 +26,8 @@ type object struct {
 	owners     []metav1.OwnerReference
 	finalizers []string
 	deleted    bool // it has a deletionTimestamp
-	// orphans says that it was deleted with the finalizer orphan, which may have been removed since.
+	// orphans says that it was deleted with the finalizer orphan, which may have been removed
+	// since.
 	orphans bool
 }
 

@@ -151,8 +151,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// connection tells once who has ended it. If it is the client, a write fails, or the server does not
-// read any more when it closes the connection.
+// connection tells once who has ended it. If it is the client, a write fails, or the server does
+// not read any more when it closes the connection.
 type connection struct {
 	net.Conn
 	reading  atomic.Bool

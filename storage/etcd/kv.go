@@ -296,16 +296,17 @@ func checkPut(r *pb.PutRequest) error {
 	return nil
 }
 
+// conflict tells whether what a write expects has to be read again.
 func conflict(err error) bool {
 	var c *mvcc.ConflictError
-	return errors.As(err, &c)
+	return errors.As(err, &c) || errors.Is(err, mvcc.ErrOtherEra)
 }
 
 // mutation makes the mutation of a put that compares nothing. If the answer or the write needs what
 // was there, it reads that, which the mutation then expects.
 func (s *Server) mutation(ctx context.Context,
 	r *pb.PutRequest) (m mvcc.Mutation, was *mvcc.KeyValue, err error) {
-	expect := mvcc.Any
+	expect, era := mvcc.Any, s.s.Era()
 	if r.PrevKv || r.IgnoreValue || r.IgnoreLease {
 		if was, _, err = s.s.Get(ctx, mvcc.Key(r.Key)); err != nil {
 			return m, nil, err
@@ -316,7 +317,7 @@ func (s *Server) mutation(ctx context.Context,
 		}
 	}
 	m, err = s.put(ctx, r, was)
-	m.Expect = expect
+	m.Expect, m.Era = expect, era
 	if was != nil {
 		m.HasPrev, m.PrevValue, m.PrevLease = true, was.Value, was.Lease
 	}
@@ -400,7 +401,7 @@ func (s *Server) DeleteRange(ctx context.Context,
 func (s *Server) remove(ctx context.Context, key mvcc.Key,
 	read bool) (was *mvcc.KeyValue, revision mvcc.Revision, err error) {
 	for {
-		m := mvcc.Mutation{Key: key, Expect: mvcc.Any, Delete: true}
+		m := mvcc.Mutation{Key: key, Expect: mvcc.Any, Era: s.s.Era(), Delete: true}
 		if read {
 			if was, _, err = s.s.Get(ctx, key); err != nil || was == nil {
 				return nil, 0, err

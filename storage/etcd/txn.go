@@ -18,8 +18,8 @@ import (
 //
 // It reads the keys that are compared, at one revision. If what it does then writes nothing, it
 // reads the rest at the same revision, and the answer is that of a transaction which was done
-// there. That revision is the head of a read that began after the call did, so the transaction takes its
-// place between the call and its answer.
+// there. That revision is the head of a read that began after the call did, so the transaction
+// takes its place between the call and its answer.
 //
 // If it writes a key, no other key is compared. The write expects the key at the revision that was
 // compared. So it is written only if nobody has written the key since, and the comparisons come out
@@ -134,12 +134,13 @@ func written(ops []*pb.RequestOp) []byte {
 
 func (s *Server) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
 	if expect, ok := known(r); ok {
-		res, err := s.write(ctx, r.Success, nil, expect)
+		res, err := s.write(ctx, r.Success, nil, expect, 0)
 		if !conflict(err) {
 			return res, err
 		}
 	}
 	for {
+		era := s.s.Era()
 		kvs, at, err := s.compared(ctx, r)
 		if err != nil {
 			return nil, err
@@ -163,7 +164,7 @@ func (s *Server) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, er
 		if was == nil && deletes(ops) {
 			return s.observe(ctx, ops, holds, kvs, at) // there is nothing to delete
 		}
-		res, err := s.write(ctx, ops, was, expect)
+		res, err := s.write(ctx, ops, was, expect, era)
 		if conflict(err) {
 			continue
 		}
@@ -328,9 +329,9 @@ func deleted(d *pb.DeleteRangeResponse) *pb.ResponseOp {
 }
 
 // write does the operations, of which one writes a key that is what was says, if it was read, and
-// is expected at a revision. Its error is a conflict if the key is at another one.
+// is expected at a revision of an era. Its error is a conflict if the key is at another one.
 func (s *Server) write(ctx context.Context, ops []*pb.RequestOp, was *mvcc.KeyValue,
-	expect mvcc.Revision) (*pb.TxnResponse, error) {
+	expect mvcc.Revision, era mvcc.Era) (*pb.TxnResponse, error) {
 	var (
 		m      mvcc.Mutation
 		prevKv bool
@@ -354,7 +355,7 @@ func (s *Server) write(ctx context.Context, ops []*pb.RequestOp, was *mvcc.KeyVa
 	if err != nil {
 		return nil, err
 	}
-	m.Expect = expect
+	m.Expect, m.Era = expect, era
 	if was != nil {
 		m.HasPrev, m.PrevValue, m.PrevLease = true, was.Value, was.Lease
 	}

@@ -66,9 +66,9 @@
 //
 // # Privileges
 //
-// `rowkeeper migrate up` and `rowkeeper stores create` need a role that may create tables. The server's role needs SELECT,
-// INSERT, UPDATE and DELETE on the tables rowkeeper_log, rowkeeper_live, rowkeeper_store and
-// rowkeeper_aborted, and SELECT on rowkeeper_schema.
+// `rowkeeper migrate up` and `rowkeeper stores create` need a role that may create tables. The
+// server's role needs SELECT, INSERT, UPDATE and DELETE on the tables rowkeeper_log,
+// rowkeeper_live, rowkeeper_store and rowkeeper_aborted, and SELECT on rowkeeper_schema.
 //
 // # Which database it is
 //

@@ -295,8 +295,8 @@ FROM rowkeeper_store WHERE id = $store::integer FOR UPDATE`)
 //     8 MiB.
 //
 // $1 token, $2 seen epoch, $3 $4 seen revisions and tokens, the newest first, $5 keys, $6
-// expectations, -1 for any, $7 deletions, $8 values, $9 times to live in microseconds, or 0, or the negative of a time since 1970, $10
-// whether the previous value is wanted, $11 leases.
+// expectations, -1 for any, $7 deletions, $8 values, $9 times to live in microseconds, or 0, or the
+// negative of a time since 1970, $10 whether the previous value is wanted, $11 leases.
 var sqlGroup = ofStore(`
 WITH guard AS MATERIALIZED (
     SELECT s.epoch, s.compacted, s.swept, h.revision AS head, h.token AS head_token,

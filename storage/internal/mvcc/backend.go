@@ -90,7 +90,7 @@ type Mutation struct {
 	// Expect is the revision that the key must have, 0 if it must not exist, or Any.
 	Expect Revision
 	// Era is the era in which Expect was read, 0 for the one in which the mutation comes. In a
-	// later one the mutation is refused.
+	// later one a mutation that expects a revision is refused by [ErrOtherEra].
 	Era Era
 	// Delete removes the key. Expect is not 0 then.
 	Delete bool
@@ -393,8 +393,8 @@ type Backend interface {
 	Replaced(ctx context.Context, q ReplacedQuery) ([]Replaced, State, error)
 
 	// Values reads log rows (Key, Revision, Create, Version, Lease, Value) by their revisions, in
-	// no particular order. Rows that do not exist are missing, and so are those beyond ReadBytes: a row is lost
-	// only if it is missing when it is asked for alone.
+	// no particular order. Rows that do not exist are missing, and so are those beyond ReadBytes: a
+	// row is lost only if it is missing when it is asked for alone.
 	Values(ctx context.Context, revisions []Revision) ([]Row, State, error)
 
 	// Count counts the live keys in a range with revision <= at (0: all), and stops at limit (0:
@@ -476,9 +476,9 @@ type Tx interface {
 // KeysReader is a Backend whose every read costs a round trip, so that reads of keys that wait at
 // the same time had better be one.
 type KeysReader interface {
-	// GetKeys reads several different keys: Key, Revision, Create, Version, Lease and Value of those
-	// that exist, in no particular order. The Value of a row whose value is lost is nil, and Get says what is
-	// wrong with it.
+	// GetKeys reads several different keys: Key, Revision, Create, Version, Lease and Value of
+	// those that exist, in no particular order. The Value of a row whose value is lost is nil, and
+	// Get says what is wrong with it.
 	GetKeys(ctx context.Context, keys []Key) ([]Row, State, error)
 }
 

@@ -211,22 +211,27 @@ func (s *Store) commitGroup(writes []*write) {
 // Era returns the present era. Who reads and then writes what it expects asks before it reads.
 func (s *Store) Era() Era { return s.hub.presentEra() }
 
-// ofEra returns the writes of the era, and answers the others: what they expect may be a revision
-// of a lost history, which another state has in this one.
+// ErrOtherEra refuses a write whose expectation was read in an era that is over.
+var ErrOtherEra = Errorf(Unavailable, "what was read before may be of a history that is lost, and "+
+	"nothing was written: read again")
+
+// ofEra returns the writes that can be done in the era, and answers the others: what they expect
+// may be a revision of a lost history, which another state has in this one. Who expects no revision
+// has read none.
 func ofEra(writes []*write, era Era) []*write {
-	if !slices.ContainsFunc(writes, func(w *write) bool { return w.m.Era != era }) {
+	over := func(w *write) bool { return w.m.Expect > 0 && w.m.Era != era }
+	if !slices.ContainsFunc(writes, over) {
 		return writes
 	}
 	var same, others []*write
 	for _, w := range writes {
-		if w.m.Era == era {
-			same = append(same, w)
-		} else {
+		if over(w) {
 			others = append(others, w)
+		} else {
+			same = append(same, w)
 		}
 	}
-	answerAll(others, Errorf(Unavailable, "the database's history has changed, and nothing was "+
-		"written: read again"))
+	answerAll(others, ErrOtherEra)
 	return same
 }
 

@@ -445,6 +445,7 @@ func TestQueuedOverAnEpoch(t *testing.T) {
 	defer s.Close()
 	let := sync.OnceFunc(func() { close(h.letGo) })
 	defer let()
+	begun := put(t, s, "/first", 0, "A")
 	seen := put(t, s, "/k", 0, "A")
 	h.hold.Store(true)
 	commit := func(m mvcc.Mutation) chan error {
@@ -455,7 +456,7 @@ func TestQueuedOverAnEpoch(t *testing.T) {
 		}()
 		return done
 	}
-	first := commit(mvcc.Mutation{Key: "/first", Value: []byte("x")})
+	first := commit(mvcc.Mutation{Key: "/first", Expect: begun, Value: []byte("x")})
 	<-h.begun
 	second := commit(mvcc.Mutation{Key: "/k", Expect: seen, Value: []byte("on top of A")})
 	if err := mvcc.WaitQueued(t.Context(), s, 1); err != nil {
@@ -468,7 +469,7 @@ func TestQueuedOverAnEpoch(t *testing.T) {
 	}
 	let()
 	for what, done := range map[string]chan error{"begun": first, "queued": second} {
-		if err := <-done; err == nil || mvcc.ClassOf(err) != mvcc.Unavailable {
+		if err := <-done; !errors.Is(err, mvcc.ErrOtherEra) {
 			t.Errorf("a write that was %s before the fence: %v, want it refused", what, err)
 		}
 	}

@@ -271,6 +271,9 @@ func (r *modelRun) burst() {
 		if a.err == nil {
 			continue
 		}
+		if errors.Is(a.err, mvcc.ErrOtherEra) || errors.Is(a.err, mvcc.ErrOvertaken) {
+			continue // compaction has overtaken its process
+		}
 		var conflict *mvcc.ConflictError
 		if !errors.As(a.err, &conflict) {
 			r.t.Fatalf("write of %q: %v", a.m.Key, a.err)

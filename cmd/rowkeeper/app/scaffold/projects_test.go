@@ -56,8 +56,8 @@ func TestProjects(t *testing.T) {
 	})
 }
 
-// serves gives a program the arguments of its Deployment. It knows them all, and complains about one
-// thing only: what a pod mounts is not here.
+// serves gives a program the arguments of its Deployment. It knows them all, and complains about
+// one thing only: what a pod mounts is not here.
 func serves(t *testing.T, program, dir string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, "deploy", "base", "server", "deployment.yaml"))

@@ -70,8 +70,8 @@ while ! rm -rf "$1" 2>/dev/null && [ $i -lt 50 ]; do i=$((i + 1)); sleep 0.1; do
 }
 
 // directory is where a server's directory is made, if the options do not say it: in memory, if it
-// need not be durable and there is a gigabyte or two for it; "" stands for the default. Servers make
-// hundreds of files per database.
+// need not be durable and there is a gigabyte or two for it; "" stands for the default. Servers
+// make hundreds of files per database.
 func directory(opts Options) string {
 	const shm, need = "/dev/shm", 2 << 30
 	var fs syscall.Statfs_t

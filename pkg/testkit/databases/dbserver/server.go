@@ -1,5 +1,5 @@
-// Package dbserver provides database servers for Rowkeeper's own tests and tools: PostgreSQL, MariaDB
-// and MySQL.
+// Package dbserver provides database servers for Rowkeeper's own tests and tools: PostgreSQL,
+// MariaDB and MySQL.
 //
 // A server comes from the first of these that can be had:
 //

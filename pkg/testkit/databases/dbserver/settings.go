@@ -162,8 +162,8 @@ func (l *local) mysqlCommand(server string, opts Options) (string, error) {
 	return fmt.Sprintf("mysql://%s:%s@127.0.0.1:%d/", adminUser, adminPassword, l.port), nil
 }
 
-// mysqlSettings are the settings of a server of the MySQL family; proper tells whether it is MySQL's
-// own.
+// mysqlSettings are the settings of a server of the MySQL family; proper tells whether it is
+// MySQL's own.
 func mysqlSettings(opts Options, proper bool, write writer) (map[string]string, error) {
 	settings := map[string]string{
 		"character-set-server":    "utf8mb4",

@@ -35,8 +35,8 @@ type Program struct {
 	exited chan struct{}
 }
 
-// RunAs makes the server run as the first of the users that exists, if this process is root: servers
-// refuse to run as root. It hands the directory over.
+// RunAs makes the server run as the first of the users that exists, if this process is root:
+// servers refuse to run as root. It hands the directory over.
 func (p *Program) RunAs(names ...string) error {
 	if os.Geteuid() != 0 {
 		return nil
