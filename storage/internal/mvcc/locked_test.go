@@ -2,6 +2,7 @@ package mvcc_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
@@ -56,4 +57,30 @@ type counting struct {
 func (c *counting) Abort(token mvcc.Token, seen mvcc.Revision) error {
 	c.writes.n++
 	return c.Tx.Abort(token, seen)
+}
+
+// deadlocked is a backend whose first transaction the database undoes.
+type deadlocked struct {
+	mvcc.Backend
+	done atomic.Bool
+}
+
+func (d *deadlocked) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
+	if d.done.CompareAndSwap(false, true) {
+		return mvcc.Errorf(mvcc.Transient, "a deadlock")
+	}
+	return d.Backend.Locked(ctx, o, f)
+}
+
+// TestOpenTriesAgain: of processes that begin at the same time, none gives up for the others.
+func TestOpenTriesAgain(t *testing.T) {
+	d := &deadlocked{Backend: openBackend(t, inMemory(t))}
+	s, err := mvcc.Open(t.Context(), d, mvcc.Config{Logger: testLogger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if !d.done.Load() {
+		t.Error("the store was opened without a transaction")
+	}
 }

@@ -142,7 +142,7 @@ func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.commitCtx, s.commitCancel = context.WithCancel(context.Background())
 
-	if err := s.begin(ctx); err != nil {
+	if err := s.beginInTime(ctx); err != nil {
 		s.cancel()
 		s.commitCancel()
 		return nil, errors.Join(err, b.Close())
@@ -159,11 +159,23 @@ func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 	return s, nil
 }
 
+// beginInTime begins, again if other processes were in the way, which may begin at the same time.
+func (s *Store) beginInTime(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+		err := s.begin(ctx)
+		if err != nil && ClassOf(err) != Transient {
+			err = backoff.Permanent(err)
+		}
+		return struct{}{}, err
+	}, backoff.WithBackOff(retryPolicy()))
+	return err
+}
+
 // begin reads where the history stands, and fences if the database is not the one that the history
 // was written in.
 func (s *Store) begin(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-	defer cancel()
 	st, err := s.b.State(ctx)
 	if err != nil {
 		return err
