@@ -52,7 +52,7 @@ func serve(t *testing.T, d dbtest.DB) *clientv3.Client {
 	}
 	g := grpc.NewServer(s.Options()...)
 	s.Register(g)
-	dir, err := os.MkdirTemp("", "etcd") // short enough for a socket
+	dir, err := os.MkdirTemp("", "etcd") //nolint:usetesting // its names are too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 func TestAnotherServer(t *testing.T) {
 	eachServer(t, dbserver.Options{Settings: map[string]string{"server-id": "1"}},
 		func(t *testing.T, first *dbtest.Server) {
-			kind := dbtest.Kind(first.Kind)
+			kind := first.Kind
 			second := dbtest.NewServer(t, kind,
 				dbserver.Options{Settings: map[string]string{"server-id": "2"}})
 			db := first.Open()

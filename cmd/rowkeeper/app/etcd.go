@@ -168,7 +168,7 @@ func (c *etcdCommand) endpoint(text string) (e endpoint, err error) {
 	case "unix", "unixs":
 		e.network, e.address = "unix", u.Host+u.Path
 	default:
-		return e, fmt.Errorf("the URL %q does not begin with https:, http:, unix: or unixs:", text)
+		return e, fmt.Errorf("the URL %q is of none of the schemes https, http, unix and unixs", text)
 	}
 	ip := net.ParseIP(u.Hostname())
 	local := u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()

@@ -120,18 +120,18 @@ func (s *splitter) route(conn net.Conn) {
 	go func() {
 		select {
 		case <-s.closed:
-			conn.SetReadDeadline(time.Unix(1, 0))
+			_ = conn.SetReadDeadline(time.Unix(1, 0)) // or it is closed
 		case <-stop:
 		}
 	}()
-	conn.SetReadDeadline(time.Now().Add(prefaceWait))
+	_ = conn.SetReadDeadline(time.Now().Add(prefaceWait)) // a closed one cannot be read
 	begun := &begunConn{Conn: conn, r: bufio.NewReaderSize(conn, 1<<12)}
 	first, err := begun.r.Peek(len(preface))
 	if err != nil {
 		conn.Close()
 		return
 	}
-	conn.SetReadDeadline(time.Time{})
+	_ = conn.SetReadDeadline(time.Time{})
 	to := s.http
 	if string(first) == preface {
 		to = s.grpc

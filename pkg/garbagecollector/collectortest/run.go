@@ -123,7 +123,6 @@ func (s *server) run(t *testing.T, c *testCase, upstream bool) {
 	f.seen() // that all kinds are watched
 	later := map[string][]owner{}
 	for _, o := range c.objects {
-		o := o
 		o.owners = slices.DeleteFunc(slices.Clone(o.owners), func(ref owner) bool {
 			comes := slices.ContainsFunc(c.objects, func(o object) bool { return o.id == ref.of })
 			if f.uids[ref.of] == "" && comes {

@@ -20,8 +20,8 @@ type Epoch int64
 // Within an era, a revision stands for one content. Valid eras start at 1.
 type Era uint64
 
-// Any, as an expectation, is met by every state of a key. A deletion needs a key that exists all
-// the same.
+// Any is an expectation that every state of a key meets. A deletion needs a key that exists all the
+// same.
 const Any Revision = -1
 
 // Lease names a lease that keys are attached to, 0 for none.
