@@ -15,6 +15,7 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 	storeerrors "k8s.io/apiserver/pkg/storage/errors"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
+	plain "k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 	typedcoordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
@@ -57,7 +58,7 @@ func (e encodings) ResourcePrefix(resource schema.GroupResource) string {
 // may serve, since some servers serve none, and all replicas have to use the same one. The options
 // were applied to the configuration. The function releases what the lock holds.
 func NewLock(stored *options.StorageOptions, c *genericapiserver.Config, db *storage.Database,
-	identity string) (resourcelock.Interface, func(), error) {
+	holder string) (resourcelock.Interface, func(), error) {
 	uncached := *stored
 	uncached.WatchCache = false // nobody watches it
 	getter, err := uncached.RESTOptionsGetter(c, db, encodings{stored.Prefix})
@@ -68,6 +69,8 @@ func NewLock(stored *options.StorageOptions, c *genericapiserver.Config, db *sto
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot store the garbage collector's lock: %w", err)
 	}
+	// It is no secret, and no rotation of keys would reach it.
+	o.StorageConfig.Transformer = plain.NewEncryptCheckTransformer()
 	prefix := "/" + o.ResourcePrefix
 	store, destroy, err := o.Decorator(o.StorageConfig, prefix, nil,
 		func() runtime.Object { return &coordinationv1.Lease{} },
@@ -79,7 +82,7 @@ func NewLock(stored *options.StorageOptions, c *genericapiserver.Config, db *sto
 	return &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Name: lockName},
 		Client:     leases{store: store, prefix: prefix},
-		LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+		LockConfig: resourcelock.ResourceLockConfig{Identity: holder},
 	}, destroy, nil
 }
 

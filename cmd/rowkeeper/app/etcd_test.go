@@ -108,7 +108,7 @@ func TestEtcdFlags(t *testing.T) {
 	for flags, want := range map[string]string{
 		"--listen-client-urls=http://0.0.0.0:2379":                       "without TLS",
 		"--listen-client-urls=https://127.0.0.1:2379":                    "needs --cert-file",
-		"--listen-client-urls=ftp://127.0.0.1:2379":                      "does not begin",
+		"--listen-client-urls=ftp://127.0.0.1:2379":                      "of none of the schemes",
 		"--listen-client-urls=http://127.0.0.1":                          "has no port",
 		"--cert-file=a":                                                  "go together",
 		"--client-cert-auth":                                             "needs --trusted-ca-file",
