@@ -276,6 +276,29 @@ func stampTime(v any) time.Time {
 	return time.Unix(0, 0)
 }
 
+// Stores returns the names of the stores, sorted, of a database whose tables hold several. It
+// returns what Check does if this program may not read it.
+func (s Set) Stores(ctx context.Context, db *sql.DB) ([]string, error) {
+	if err := s.Check(ctx, db); err != nil {
+		return nil, err
+	}
+	rows, err := db.QueryContext(ctx, `SELECT name FROM rowkeeper_store`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var names []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names, rows.Err()
+}
+
 // Check tells whether a program that knows this set may read and write the database: nil, a
 // [VersionError], or what kept it from finding out. It changes nothing.
 func (s Set) Check(ctx context.Context, db *sql.DB) error {

@@ -8,7 +8,8 @@
 -- a page wholly outside of it, so that the clustered index of the log stays dense, and allows index keys of up to 3,072 bytes, where
 -- COMPACT ends at 767. Keys are VARBINARY: compared as bytes, never padded, never converted.
 
--- The history. The primary key is the clustered index: the rows of a store lie in the order of its commits, and are appended to them. The value is the last column.
+-- The history. The primary key is the clustered index: the rows of a store lie in the order of its
+-- commits, and are appended to them. The value is the last column.
 CREATE TABLE IF NOT EXISTS rowkeeper_log (
     store           INT             NOT NULL,
     revision        BIGINT          NOT NULL,

@@ -31,5 +31,9 @@
 // other. It cannot be renewed or revoked, so LeaseKeepAlive and LeaseRevoke are Unimplemented, and
 // clients that need sessions (elections and locks of etcd's client) cannot use this server yet.
 //
+// The metadata hasleader is not heeded: while the database is away, a watch waits for it. And a
+// transaction that compares several keys, and whose revision is compacted while it reads them, is
+// answered as a read of a compacted revision. It has written nothing, and can be sent again.
+//
 // Users, changes of members, snapshots and defragmentation are Unimplemented.
 package etcd

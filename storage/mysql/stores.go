@@ -18,11 +18,6 @@ SELECT s.id, s.identity
 FROM rowkeeper_store s
 WHERE s.name = ?`
 
-const selectStores = `
-SELECT s.name
-FROM rowkeeper_store s
-ORDER BY s.name`
-
 // insertStore fails if there is a store of the name: two at the same time wait for each other at
 // the unique index on the name. Whoever may write to the others may write to it, too.
 const insertStore = `
@@ -86,22 +81,8 @@ func (o opener) CreateStore(ctx context.Context, url string,
 func (opener) Stores(ctx context.Context, url string,
 	opts mvcc.DriverOptions) (stores []string, err error) {
 	err = administering(url, opts, "list the stores", func(_ *server, db *sql.DB) error {
-		if err := migrations.MySQL.Check(ctx, db); err != nil {
-			return err
-		}
-		rows, err := db.QueryContext(ctx, selectStores)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var name string
-			if err := rows.Scan(&name); err != nil {
-				return err
-			}
-			stores = append(stores, name)
-		}
-		return rows.Err()
+		stores, err = migrations.MySQL.Stores(ctx, db)
+		return err
 	})
 	return stores, err
 }

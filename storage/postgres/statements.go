@@ -290,9 +290,9 @@ FROM rowkeeper_store WHERE id = $store::integer FOR UPDATE`)
 //   - logged, updated, created, removed: an accepted mutation is a row of the log, whose primary
 //     key is the second safeguard; and an update (primary key), an insertion or a deletion (primary
 //     key) of the live row.
-//   - answer: in order of arrival. An accepted deletion has the lease of what it removed. Previous values (primary key of log) are read for accepted
-//     deletions that ask for them, until their sizes, which are known without reading them, come to
-//     8 MiB.
+//   - answer: in order of arrival. An accepted deletion has the lease of what it removed. Previous
+//     values (primary key of log) are read for accepted deletions that ask for them, until their
+//     sizes, which are known without reading them, come to 8 MiB.
 //
 // $1 token, $2 seen epoch, $3 $4 seen revisions and tokens, the newest first, $5 keys, $6
 // expectations, -1 for any, $7 deletions, $8 values, $9 times to live in microseconds, or 0, or the
@@ -437,8 +437,6 @@ FROM state CROSS JOIN done`)
 //
 // $1 name.
 const sqlStoreID = `SELECT id FROM rowkeeper_store WHERE name = $1::text`
-
-const sqlStores = `SELECT name FROM rowkeeper_store ORDER BY name COLLATE "C"`
 
 // sqlCreateStore creates a store with its first marker, unless there is one of the name: two at the
 // same time wait for each other at the unique index on the name. Whoever may write to the others

@@ -46,22 +46,8 @@ func (driver) CreateStore(ctx context.Context, url string,
 func (driver) Stores(ctx context.Context, url string,
 	opts mvcc.DriverOptions) (stores []string, err error) {
 	err = withDB(ctx, url, opts, func(_ *config, db *sql.DB) error {
-		if err := migrations.Postgres.Check(ctx, db); err != nil {
-			return err
-		}
-		rows, err := db.QueryContext(ctx, sqlStores)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var name string
-			if err := rows.Scan(&name); err != nil {
-				return err
-			}
-			stores = append(stores, name)
-		}
-		return rows.Err()
+		stores, err = migrations.Postgres.Stores(ctx, db)
+		return err
 	})
 	return stores, err
 }

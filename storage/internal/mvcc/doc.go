@@ -94,9 +94,9 @@
 // only when compaction has passed what the group had seen, and such a group is refused for that
 // ([ForgetAborted]). A process that was overtaken so, as after a long pause, reads where the
 // history stands and tries the mutations in another group. If compaction has removed the evidence,
-// the answer is [ErrUnknownOutcome]. The same holds if the database does not answer in time.
-// Rows that are found by the token may be visible and not durable yet, so the transaction that
-// finds them writes a row of its own, and waits until that is durable ([ResolveGroup]).
+// the answer is [ErrUnknownOutcome]. The same holds if the database does not answer in time. Rows
+// that are found by the token may be visible and not durable yet, so the transaction that finds
+// them writes a row of its own, and waits until that is durable ([ResolveGroup]).
 //
 // I3 Every watcher sees every event after its start exactly once, in order, or an error.
 //
@@ -126,14 +126,15 @@
 // position ([Position]: epoch, revision and token) that an answer has shown to it, until it has
 // compared the position with the log's row. Every commit carries those that are not compared yet,
 // and the backend compares them under the commit lock. If compaction has removed one of the rows,
-// nothing proves that what was read with it is of this history. So a write is refused in another
-// [Era] than the one in which its expectation was read: an era ends with its epoch, or where
-// compaction has overtaken this process. A head that is lower, another epoch, or another token at a
-// revision means that the database was restored or lost its tail. Then nothing is written, and a
-// fence moves the head at least 2^32 beyond everything seen, with compacted at the marker, so that
-// every older revision answers "compacted". Another epoch is accepted instead only if compacted is
-// 2^31 beyond everything seen there ([Adoptable]). See fence.go for why that holds when several
-// processes fence at once, and when the database is a copy that was fenced elsewhere.
+// nothing proves that what was read with it is of this history. So a write that expects a revision
+// is refused in another [Era] than the one in which the revision was read: an era ends with its
+// epoch, or where compaction has overtaken this process. A head that is lower, another epoch, or
+// another token at a revision means that the database was restored or lost its tail. Then nothing
+// is written, and a fence moves the head at least 2^32 beyond everything seen, with compacted at
+// the marker, so that every older revision answers "compacted". Another epoch is accepted instead
+// only if compacted is 2^31 beyond everything seen there ([Adoptable]). See fence.go for why that
+// holds when several processes fence at once, and when the database is a copy that was fenced
+// elsewhere.
 //
 // I7 Bounded growth. Compaction first commits the new boundary and then removes, in small paced
 // batches, the rows that rows up to the boundary replaced. The rows that remain are the live rows
