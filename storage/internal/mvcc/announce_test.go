@@ -66,9 +66,9 @@ func announcers(t *testing.T) (b *announcing, writer, listener *mvcc.Store) {
 	return b, writer, listener
 }
 
-// TestAnnouncements: another process learns of a write at once, without a poll; while an
-// announcement is under way, commits go on, and one more tells of all of them; and Close leaves
-// nothing untold.
+// TestAnnouncements: another process learns of a write at once, without a poll, and of those that
+// follow at once 10 ms later, by one announcement; while an announcement is under way, commits go
+// on, and one more tells of all of them; and Close leaves nothing untold.
 func TestAnnouncements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, writer, listener := announcers(t)
@@ -78,15 +78,29 @@ func TestAnnouncements(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer w.Close()
+		synctest.Wait() // the listener has read what there was when it began to listen
 		began := time.Now()
 		put(t, writer, "k/a", 0, "v")
 		if batch, err := w.Next(t.Context()); err != nil || len(batch.Events) != 1 ||
 			time.Since(began) != 0 {
 			t.Fatalf("%+v, %v after %v", batch, err, time.Since(began))
 		}
-		synctest.Wait() // nothing is announced now
+		synctest.Wait() // the announcement has ended
+		put(t, writer, "k/b", 0, "v")
+		last := put(t, writer, "k/c", 0, "v")
+		for seen := mvcc.Revision(0); seen < last; {
+			batch, err := w.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen = batch.Progress
+		}
+		if after := time.Since(began); after != 10*time.Millisecond {
+			t.Errorf("writes of a busy process are seen after %v", after)
+		}
+		<-time.After(20 * time.Millisecond)
+		synctest.Wait() // the announcer is idle again
 		b.hold = make(chan struct{})
-		var last mvcc.Revision
 		for i := range 10 {
 			last = put(t, writer, mvcc.Key(fmt.Sprint("k/", i)), 0, "v")
 			synctest.Wait()
@@ -98,7 +112,7 @@ func TestAnnouncements(t *testing.T) {
 		if err := <-closed; err != nil {
 			t.Fatal(err)
 		}
-		if got, want := fmt.Sprint(b.told()), fmt.Sprint([]mvcc.Revision{2, 3, last}); got != want {
+		if got, want := fmt.Sprint(b.told()), fmt.Sprint([]mvcc.Revision{2, 4, 5, last}); got != want {
 			t.Errorf("announced were %s, want %s", got, want)
 		}
 	})
