@@ -106,8 +106,8 @@ func NewStorageOptions(prefix string, scheme *runtime.Scheme, serializer runtime
 func (o *StorageOptions) AddDatabaseFlags(fs *pflag.FlagSet) {
 	o.AddURLFlags(fs)
 	fs.StringVar(&o.Store, "store", o.Store,
-		"The store in the database. Each has objects and a history of its own. `rowkeeper stores "+
-			"create` creates one.")
+		"The store in the database. Each has objects and a history of its own. Create one by "+
+			"rowkeeper stores create.")
 }
 
 // AddURLFlags adds the flags that say which database is meant, without the store.

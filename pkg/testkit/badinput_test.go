@@ -64,7 +64,7 @@ func TestBadInput(t *testing.T) {
 			"cannot use --encryption-provider-config"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := testkit.TryStart(t, tc.api, tc.options)
+			_, err := testkit.Launch(t.Context(), tc.api, tc.options)
 			if err == nil || !strings.Contains(err.Error(), tc.want) ||
 				strings.Contains(err.Error(), "secret") {
 				t.Errorf("the error is %v, want one with %q and without a password", err, tc.want)
@@ -84,7 +84,7 @@ func TestFailingNew(t *testing.T) {
 		error) {
 		return nil, os.ErrPermission
 	}
-	if _, err := testkit.TryStart(t, api, testkit.Options{Database: testkit.Memory}); err == nil ||
+	if _, err := testkit.Launch(t.Context(), api, testkit.Options{Database: testkit.Memory}); err == nil ||
 		!strings.Contains(err.Error(), "permission") {
 		t.Errorf("the error is %v, want that of New", err)
 	}

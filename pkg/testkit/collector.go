@@ -18,7 +18,7 @@ type collector struct {
 	cancel  context.CancelFunc
 }
 
-func (s *Server) newCollector(stored *options.StorageOptions,
+func (s *Instance) newCollector(stored *options.StorageOptions,
 	c *genericapiserver.RecommendedConfig) (*collector, error) {
 	var o garbagecollector.Options
 	if s.replicas {
@@ -36,11 +36,12 @@ func (s *Server) newCollector(stored *options.StorageOptions,
 	return &collector{Collector: made, cancel: func() {}}, err
 }
 
-func (c *collector) start(ctx context.Context) {
+func (c *collector) start() {
 	if c == nil {
 		return
 	}
-	ctx, c.cancel = context.WithCancel(ctx)
+	var ctx context.Context
+	ctx, c.cancel = context.WithCancel(context.Background())
 	c.running.Go(func() { c.Run(ctx) })
 }
 

@@ -19,6 +19,9 @@
 //		…
 //	}
 //
+// Programs without a test at hand, such as TestMain, a suite of Ginkgo or a demonstration, call
+// [Launch], which returns an error, and [Instance.Stop].
+//
 // Nothing else is needed: no etcd, no binaries, no ports that are agreed upon, no cluster. Any
 // number of servers run side by side.
 //

@@ -8,11 +8,11 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"path"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
-	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -128,15 +128,14 @@ type Extended struct {
 	Getters []*generic.RESTOptionsGetter
 }
 
-// Server is a running API server.
-type Server struct {
+// Instance is a running API server. [Server] is one that belongs to a test.
+type Instance struct {
 	// Config is the administrator's. It may be changed and copied, as each client needs it.
 	Config *rest.Config
 
 	// Database is what the server stores in, for tests that look at it.
 	Database *storage.Database
 
-	t      testing.TB
 	prefix string
 	// replicas says that other servers may use the same objects.
 	replicas bool
@@ -159,19 +158,10 @@ const (
 	stopWait  = time.Minute
 )
 
-// Start starts a server, waits until it is ready, and stops it when the test ends. It fails the
-// test if that is not possible.
-func Start(t testing.TB, api API, o Options) *Server {
-	t.Helper()
-	s, err := start(t, api, o)
-	if err != nil {
-		t.Fatalf("cannot start the API server: %v", err)
-	}
-	return s
-}
-
-func start(t testing.TB, api API, o Options) (_ *Server, err error) {
-	t.Helper()
+// Launch starts a server and waits until it is ready. It is for programs that have no test at hand:
+// TestMain, a suite of Ginkgo, a demonstration. They stop the server by [Instance.Stop]; the context
+// bounds the start only. Tests use [Start].
+func Launch(ctx context.Context, api API, o Options) (_ *Instance, err error) {
 	if api.Scheme == nil || api.New == nil {
 		return nil, errors.New("an API needs a Scheme, Codecs, and New")
 	}
@@ -180,13 +170,13 @@ func start(t testing.TB, api API, o Options) (_ *Server, err error) {
 			return nil, errors.New("a group needs a Scheme, Codecs, and New")
 		}
 	}
-	s := &Server{t: t, stopped: make(chan struct{}), users: newUsers()}
+	s := &Instance{stopped: make(chan struct{}), users: newUsers()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.releaseAll())
 		}
 	}()
-	stored, err := s.open(api, o)
+	stored, err := s.open(ctx, api, o)
 	if err != nil {
 		return nil, err
 	}
@@ -238,28 +228,22 @@ func start(t testing.TB, api API, o Options) (_ *Server, err error) {
 		}
 	}
 	prepared := server.PrepareRun()
-	// The server outlives t.Context, which ends before the test's cleanups.
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
 	go func() {
 		defer close(s.stopped)
-		s.err = prepared.RunWithContext(ctx)
+		s.err = prepared.RunWithContext(running)
 	}()
-	t.Cleanup(func() {
-		t.Helper()
-		if err := s.stop(); err != nil {
-			t.Errorf("cannot stop the API server: %v", err)
-		}
-	})
-	if err := s.ready(); err != nil {
-		return nil, errors.Join(err, s.stop())
+	if err := s.ready(ctx); err != nil {
+		return nil, errors.Join(err, s.Stop())
 	}
-	s.collector.start(context.WithoutCancel(t.Context()))
+	s.collector.start()
 	return s, nil
 }
 
 // open opens the database, and tells how it is used.
-func (s *Server) open(api API, o Options) (*options.StorageOptions, error) {
+func (s *Instance) open(ctx context.Context, api API,
+	o Options) (*options.StorageOptions, error) {
 	s.prefix = o.Prefix
 	if s.prefix == "" {
 		s.prefix = path.Join(storage.DefaultPrefix, strings.ToLower(rand.Text()))
@@ -310,8 +294,7 @@ func (s *Server) open(api API, o Options) (*options.StorageOptions, error) {
 		s.clock = newFakeClock()
 		config.Clock = s.clock.Now
 	}
-	// The context bounds the opening only.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), startWait)
+	ctx, cancel := context.WithTimeout(ctx, startWait)
 	defer cancel()
 	if s.Database, err = storage.Open(ctx, config); err != nil {
 		return nil, err
@@ -324,9 +307,10 @@ func (s *Server) open(api API, o Options) (*options.StorageOptions, error) {
 }
 
 // file returns the SQLite file in a directory, which it locks if it is not temporary.
-func (s *Server) file(dir string) (string, error) {
+func (s *Instance) file(dir string) (string, error) {
 	if dir == "" {
-		return filepath.Join(s.t.TempDir(), "state.db"), nil
+		made, err := s.tempDir()
+		return filepath.Join(made, "state.db"), err
 	}
 	locked, err := standalone.OpenDir(dir)
 	if err != nil {
@@ -336,8 +320,18 @@ func (s *Server) file(dir string) (string, error) {
 	return locked.Path("state.db"), nil
 }
 
+// tempDir makes a directory that is removed with the server.
+func (s *Instance) tempDir() (string, error) {
+	dir, err := os.MkdirTemp("", "rowkeeper-testkit-")
+	if err != nil {
+		return "", err
+	}
+	s.atRelease(func() error { return os.RemoveAll(dir) })
+	return dir, nil
+}
+
 // configure makes the configuration that the API's author builds the server from.
-func (s *Server) configure(api API, o Options,
+func (s *Instance) configure(api API, o Options,
 	stored *options.StorageOptions) (*genericapiserver.RecommendedConfig, error) {
 	var c *genericapiserver.RecommendedConfig
 	if api.NewConfig != nil {
@@ -432,7 +426,7 @@ func describe(c *genericapiserver.Config, api API, groups []Group) error {
 }
 
 // getter stores a group below the server's prefix.
-func (s *Server) getter(group Group,
+func (s *Instance) getter(group Group,
 	stored *options.StorageOptions) (generic.RESTOptionsGetter, error) {
 	versions := group.Scheme.PrioritizedVersionsAllGroups()
 	return storage.NewRESTOptionsGetter(s.Database, storage.RESTOptions{
@@ -447,13 +441,13 @@ func (s *Server) getter(group Group,
 }
 
 // ready waits until the server says that it is.
-func (s *Server) ready() error {
+func (s *Instance) ready(ctx context.Context) error {
 	client, err := rest.HTTPClientFor(s.Config)
 	if err != nil {
 		return err
 	}
-	deadline := time.NewTimer(startWait)
-	defer deadline.Stop()
+	ctx, cancel := context.WithTimeout(ctx, startWait)
+	defer cancel()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -468,22 +462,15 @@ func (s *Server) ready() error {
 		select {
 		case <-s.stopped:
 			return fmt.Errorf("it stopped before it was ready: %w", s.err)
-		case <-deadline.C:
-			return fmt.Errorf("it was not ready after %s: %s", startWait, status)
+		case <-ctx.Done():
+			return fmt.Errorf("it was not ready in time (%w): %s", ctx.Err(), status)
 		case <-tick.C:
 		}
 	}
 }
 
-// Stop stops the server before the test ends.
-func (s *Server) Stop() {
-	s.t.Helper()
-	if err := s.stop(); err != nil {
-		s.t.Errorf("cannot stop the API server: %v", err)
-	}
-}
-
-func (s *Server) stop() error {
+// Stop ends the server, and what it has made for itself. To stop it again does nothing.
+func (s *Instance) Stop() error {
 	if s.closed.Swap(true) {
 		return nil
 	}
@@ -506,9 +493,9 @@ func (s *Server) stop() error {
 }
 
 // atRelease calls f when the server is gone, the last first.
-func (s *Server) atRelease(f func() error) { s.release = append(s.release, f) }
+func (s *Instance) atRelease(f func() error) { s.release = append(s.release, f) }
 
-func (s *Server) releaseAll() error {
+func (s *Instance) releaseAll() error {
 	var errs []error
 	for i := len(s.release) - 1; i >= 0; i-- {
 		errs = append(errs, s.release[i]())
@@ -518,7 +505,7 @@ func (s *Server) releaseAll() error {
 }
 
 // deleteAll removes the server's objects from a database that is not its own.
-func (s *Server) deleteAll() error {
+func (s *Instance) deleteAll() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopWait)
 	defer cancel()
 	return storagetest.Restore(ctx, s.Database, storagetest.Nothing(s.prefix))
@@ -527,17 +514,10 @@ func (s *Server) deleteAll() error {
 // Snapshot is what a server held at a time.
 type Snapshot struct{ contents *storagetest.Contents }
 
-// Snapshot takes all objects of the server as they are now. It fails the test if that is not
-// possible.
-func (s *Server) Snapshot() Snapshot {
-	s.t.Helper()
-	ctx, cancel := s.context()
-	defer cancel()
+// Snapshot takes all objects of the server as they are now.
+func (s *Instance) Snapshot(ctx context.Context) (Snapshot, error) {
 	contents, err := storagetest.Capture(ctx, s.Database, s.prefix)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return Snapshot{contents}
+	return Snapshot{contents}, err
 }
 
 // Rollback brings all objects back, in new revisions; the package documentation says how. It can be
@@ -545,48 +525,29 @@ func (s *Server) Snapshot() Snapshot {
 //
 // A read that has no resourceVersion sees the result. An informer follows as soon as it has the
 // events.
-func (s *Server) Rollback(to Snapshot) {
-	s.t.Helper()
+func (s *Instance) Rollback(ctx context.Context, to Snapshot) error {
 	if to.contents == nil {
-		s.t.Fatal("cannot roll back to the zero Snapshot: take one by Server.Snapshot")
+		return errors.New("cannot roll back to the zero Snapshot: take one by Snapshot")
 	}
-	ctx, cancel := s.context()
-	defer cancel()
 	// Otherwise the collector would find dependents that are brought back before their owners, and
 	// would not know that UIDs can come back.
 	s.collector.stop()
-	err := storagetest.Restore(ctx, s.Database, to.contents)
-	s.collector.start(context.WithoutCancel(s.t.Context()))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	defer s.collector.start()
+	return storagetest.Restore(ctx, s.Database, to.contents)
 }
 
 // Advance moves the clock of [Options.FakeClock], and deletes the objects whose time to live has
 // passed by then.
-func (s *Server) Advance(d time.Duration) {
-	s.t.Helper()
+func (s *Instance) Advance(ctx context.Context, d time.Duration) error {
 	if s.clock == nil {
-		s.t.Fatal("cannot move the clock: set Options.FakeClock")
+		return errors.New("cannot move the clock: set Options.FakeClock")
 	}
 	s.clock.advance(d)
-	ctx, cancel := s.context()
-	defer cancel()
-	if err := storagetest.DeleteExpired(ctx, s.Database); err != nil {
-		s.t.Fatal(err)
-	}
+	return storagetest.DeleteExpired(ctx, s.Database)
 }
 
-// context is for what the test asks of the database. It does not end with the test's, which has
-// ended when its cleanups run.
-func (s *Server) context() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(s.t.Context()), startWait)
-}
-
-// Kubeconfig returns a configuration's content as a file for kubectl and other programs, whose name
-// it returns.
-func (s *Server) Kubeconfig(config *rest.Config) string {
-	s.t.Helper()
+// WriteKubeconfig writes a configuration's content to a file for kubectl and other programs.
+func WriteKubeconfig(config *rest.Config, path string) error {
 	const name = "test"
 	file := clientcmdapi.NewConfig()
 	file.Clusters[name] = &clientcmdapi.Cluster{Server: config.Host,
@@ -594,11 +555,7 @@ func (s *Server) Kubeconfig(config *rest.Config) string {
 	file.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: config.BearerToken}
 	file.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name, Namespace: "default"}
 	file.CurrentContext = name
-	path := filepath.Join(s.t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*file, path); err != nil {
-		s.t.Fatal(err)
-	}
-	return path
+	return clientcmd.WriteToFile(*file, path)
 }
 
 func groupKinds(versions []schema.GroupVersion) []schema.GroupKind {

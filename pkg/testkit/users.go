@@ -31,13 +31,13 @@ type User struct {
 }
 
 // ConfigFor makes a user, and returns his configuration.
-func (s *Server) ConfigFor(u User) *rest.Config {
+func (s *Instance) ConfigFor(u User) *rest.Config {
 	config := rest.CopyConfig(s.Config)
 	config.BearerToken = s.users.add(u)
 	return config
 }
 
-func (s *Server) configFor(address net.Addr, token string) *rest.Config {
+func (s *Instance) configFor(address net.Addr, token string) *rest.Config {
 	identity, _ := serverIdentity() // which was made before
 	return &rest.Config{
 		Host:            "https://" + address.String(),

@@ -18,6 +18,7 @@
 package crds
 
 import (
+	"context"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -52,6 +53,12 @@ func Start(t testing.TB, o testkit.Options) *testkit.Server {
 	t.Helper()
 	o.Extension = Extension
 	return testkit.Start(t, nothing(), o)
+}
+
+// Launch starts such a server for programs that have no test at hand; see [testkit.Launch].
+func Launch(ctx context.Context, o testkit.Options) (*testkit.Instance, error) {
+	o.Extension = Extension
+	return testkit.Launch(ctx, nothing(), o)
 }
 
 // nothing is an API without groups.

@@ -1,4 +1,0 @@
-package testkit
-
-// TryStart is Start for servers that cannot be started.
-var TryStart = start
