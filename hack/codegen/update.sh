@@ -101,3 +101,7 @@ find pkg/example/generated -mindepth 2 -name '*.go' ! -name '*_expansion.go' ! -
 
 # The definition, webhooks and methods of the project that stands for those of others.
 go generate -C hack/compat/kubebuilder ./...
+
+# The reference of the commands.
+go run ./hack/codegen/cli >"$work/cli.md"
+mv "$work/cli.md" docs/reference/cli.md

@@ -32,7 +32,8 @@ func newBackupCommand() *cobra.Command {
 			"is compressed and has a checksum; it has its name when it is complete and was read " +
 			"back. It can be restored into a database of any kind. With -, it is written to " +
 			"standard output, and not read back.",
-		Args: oneFile,
+		Example: "  rowkeeper backup --database-file url.txt pipelines.backup",
+		Args:    oneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			config, err := openExisting(o)
 			if err != nil {
@@ -60,7 +61,8 @@ func newRestoreCommand() *cobra.Command {
 			"or if the program is killed, the database is what it was before. Servers may be " +
 			"running: their writes wait or fail meanwhile, and their watches begin anew " +
 			"afterwards. With -, the backup is read from standard input, and kept in a temporary file.",
-		Args: oneFile,
+		Example: "  rowkeeper restore --database postgres://rowkeeper@db/rowkeeper pipelines.backup",
+		Args:    oneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			config, err := openExisting(o)
 			if err != nil {

@@ -35,7 +35,8 @@ func newCertsCommand() *cobra.Command {
 			"the rest alone. A new authority is added to the old one in ca.crt, so that " +
 			"certificates of both are trusted while they are exchanged. The server reads a new " +
 			"certificate by itself.",
-		Args: server.NoArgs,
+		Example: "  rowkeeper certs --dir certs --namespace ci --service pipelines",
+		Args:    server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.validate(); err != nil {
 				return server.UsageError{Err: err}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rowkeeper/rowkeeper/pkg/server"
+	"github.com/rowkeeper/rowkeeper/pkg/server/version"
 )
 
 // What the program exits with.
@@ -46,12 +47,12 @@ func NewCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "rowkeeper",
 		Short:         "A Kubernetes-style API server that keeps its objects in a SQL database",
+		Version:       version.Get().String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          server.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return server.UsageError{Err: err}
 	})

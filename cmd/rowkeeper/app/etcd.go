@@ -50,7 +50,8 @@ func newEtcdCommand() *cobra.Command {
 			"upstream keeps its objects there: give it the client URL as --etcd-servers. Any " +
 			"number of processes may serve one database. The database is compacted when " +
 			"kube-apiserver says so. Do not serve the same database by \"rowkeeper serve\".",
-		Args: server.NoArgs,
+		Example: "  rowkeeper etcd --database sqlite:///var/lib/rowkeeper/state.db \\\n    --listen-client-urls unix:///run/rowkeeper/etcd.sock",
+		Args:    server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := c.validate(); err != nil {
 				return server.UsageError{Err: err}

@@ -23,7 +23,8 @@ func newFenceCommand() *cobra.Command {
 			"themselves when they notice that a database has lost or replaced its past. Do it by " +
 			"hand after a restore that leaves no trace, such as a copy written into an existing " +
 			"SQLite file. Servers may be running. Objects are not changed.",
-		Args: server.NoArgs,
+		Example: "  rowkeeper fence --database sqlite:///var/lib/rowkeeper/state.db",
+		Args:    server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := utilerrors.NewAggregate(o.ValidateDatabase()); err != nil {
 				return server.UsageError{Err: err}

@@ -36,9 +36,10 @@ func newMigrationCommand(use, short string, run func(context.Context, storage.Co
 	io.Writer) error) *cobra.Command {
 	o := newStorageOptions()
 	cmd := &cobra.Command{
-		Use:   use,
-		Short: short,
-		Args:  server.NoArgs,
+		Use:     use,
+		Short:   short,
+		Example: "  rowkeeper migrate " + use + " --database-file url.txt",
+		Args:    server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := utilerrors.NewAggregate(o.ValidateDatabase()); err != nil {
 				return server.UsageError{Err: err}

@@ -63,7 +63,8 @@ func newMigrateObjectsCommand() *cobra.Command {
 			"is no Rowkeeper server then, or an older one, or it does not serve the version in " +
 			"which it stores the objects of a definition. Where --kubeconfig leads to a " +
 			"cluster's API server, --groups names the groups that this server has there.",
-		Args: server.NoArgs,
+		Example: "  rowkeeper migrate objects --kubeconfig .rowkeeper/kubeconfig --groups ci.rowkeeper.dev",
+		Args:    server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("groups") && len(o.groups) == 0 || o.chunk <= 0 {
 				return server.UsageError{Err: errors.New("--groups must name at least one API " +

@@ -60,6 +60,8 @@ func newServeCommand() *cobra.Command {
 
 	cmd := s.server.Command()
 	cmd.Use, cmd.Short = "serve", "Serve the API"
+	cmd.Example = "  rowkeeper serve\n" +
+		"  rowkeeper serve --database postgres://rowkeeper@db/rowkeeper --enable-crds"
 	cmd.Long = "Serve runs the API server until it is told to stop by SIGTERM or an interrupt.\n\n" +
 		"Without any flag it serves on https://127.0.0.1:8443 from a SQLite database in the directory .rowkeeper, where it also keeps an authority of its own and " +
 		"a kubeconfig for the administrator. No cluster is needed. Namespaces need not exist: an object's namespace is a part of its name.\n\n" +

@@ -28,9 +28,10 @@ func newStoresCommand() *cobra.Command {
 func newListStoresCommand() *cobra.Command {
 	o := newStorageOptions()
 	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the names of the stores",
-		Args:  server.NoArgs,
+		Use:     "list",
+		Short:   "List the names of the stores",
+		Example: "  rowkeeper stores list --database-file url.txt",
+		Args:    server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := openExisting(o)
 			if err != nil {
@@ -57,6 +58,7 @@ func newCreateStoreCommand() *cobra.Command {
 		Short: "Create an empty store",
 		Long: "Create makes an empty store of the name, if there is none yet. It brings the schema " +
 			"of the database to the newest version before, so it needs the role that migrates.",
+		Example: "  rowkeeper stores create team-a --database-file url.txt",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return server.UsageError{Err: errors.New("name one store")}

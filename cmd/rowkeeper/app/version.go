@@ -14,9 +14,10 @@ import (
 func newVersionCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  server.NoArgs,
+		Use:     "version",
+		Short:   "Print the version",
+		Example: "  rowkeeper version -o json",
+		Args:    server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			info := version.Get()
 			var text []byte

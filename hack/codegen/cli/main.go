@@ -1,0 +1,101 @@
+// Command cli prints docs/reference/cli.md: every command of rowkeeper and its flags, as the program
+// describes them itself.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/rowkeeper/rowkeeper/cmd/rowkeeper/app"
+)
+
+func main() {
+	root := app.NewCommand()
+	fmt.Print("# The commands of rowkeeper\n\n" +
+		"`rowkeeper COMMAND --help` says the same. The program exits with 0, with 1 if the command " +
+		"failed,\nand with 2 if it was not called as it should be. `rowkeeper completion SHELL` " +
+		"prints a script that\ncompletes command lines.\n")
+	describe(os.Stdout, root)
+}
+
+// describe writes of a command and of those below it.
+func describe(w io.Writer, c *cobra.Command) {
+	if c.HasParent() {
+		fmt.Fprintf(w, "\n## %s\n", c.CommandPath())
+		text := c.Long
+		if text == "" {
+			text = c.Short + "."
+		}
+		for paragraph := range strings.SplitSeq(text, "\n\n") {
+			fmt.Fprint(w, "\n", wrap(paragraph, ""))
+		}
+		if !c.HasAvailableSubCommands() {
+			fmt.Fprintf(w, "\n```text\n%s\n```\n", c.UseLine())
+		}
+		if c.Example != "" {
+			fmt.Fprintf(w, "\nFor example:\n\n```text\n%s\n```\n", outdent(c.Example))
+		}
+	}
+	first := true
+	c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		if first {
+			fmt.Fprintln(w)
+		}
+		first = false
+		fmt.Fprint(w, wrap("- "+flag(f), "  "))
+	})
+	for _, below := range c.Commands() {
+		if below.IsAvailableCommand() {
+			describe(w, below)
+		}
+	}
+}
+
+// flag is the text of one flag.
+func flag(f *pflag.Flag) string {
+	kind, usage := pflag.UnquoteUsage(f)
+	name := "`--" + f.Name + "`"
+	if f.Shorthand != "" {
+		name = "`-" + f.Shorthand + "`, " + name
+	}
+	if kind != "" {
+		name += " " + kind
+	}
+	usage = strings.TrimSuffix(usage, ".")
+	switch f.DefValue {
+	case "", "0", "0s", "false", "[]":
+		return name + ": " + usage + "."
+	}
+	return fmt.Sprintf("%s: %s. Default: `%s`.", name, usage, f.DefValue)
+}
+
+// outdent takes away what begins every line of an example.
+func outdent(text string) string {
+	return strings.TrimPrefix(strings.ReplaceAll(text, "\n  ", "\n"), "  ")
+}
+
+// wrap breaks a text into lines of at most 100 bytes. Those after the first begin with indent.
+func wrap(text, indent string) string {
+	text = strings.NewReplacer("<", "&lt;", "*", `\*`).Replace(text)
+	var all, line strings.Builder
+	for word := range strings.FieldsSeq(text) {
+		if line.Len() > len(indent) && line.Len()+1+len(word) > 100 {
+			fmt.Fprintln(&all, line.String())
+			line.Reset()
+			line.WriteString(indent)
+		} else if line.Len() > 0 {
+			line.WriteByte(' ')
+		}
+		line.WriteString(word)
+	}
+	fmt.Fprintln(&all, line.String())
+	return all.String()
+}
