@@ -5,6 +5,7 @@
 //	kinds              a whole API server from Go types, without generated code
 //	options            the flags by which a server of your own stores its objects in a SQL database
 //	crds               CustomResourceDefinitions in a server of your own
+//	garbagecollector   what follows from owner references, where no cluster does it
 //	registry/resource  a resource's store, from what is particular about it
 //	registry/inner     a resource's handler that uses the store of another resource
 //	registry/status    the subresource status
@@ -19,11 +20,13 @@
 //
 // For those who work on Rowkeeper's own server programs, which cmd/rowkeeper and kinds.Main are:
 //
-//	garbagecollector   what follows from owner references, where no cluster does it
 //	server             the program around an API: flags, listener, certificates, ways to run
 //	crds/core          the part of the core API that makes sense without nodes
 //	server/clustertest a cluster, as tests of these programs need it
 //	server/openapi     the names of types in OpenAPI documents
+//	server/pki         all certificates, and the files that keep them
+//	server/standalone  the directory of a server without a cluster
+//	server/version     the version of the program
 //
 // For readers who want an API to copy from:
 //

@@ -21,7 +21,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/hack/plot"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
-	"github.com/rowkeeper/rowkeeper/hack/torture/internal/jumping"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/jumpingclock"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/report"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/scenario"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/server"
@@ -38,7 +38,7 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
 		klog.SetOutput(os.Stderr)
 		klog.LogToStderr(true)
-		if err := jumping.Serve(ctx, os.Args[2:]); err != nil {
+		if err := jumpingclock.Serve(ctx, os.Args[2:]); err != nil {
 			fmt.Fprintln(os.Stderr, "serve:", err)
 			os.Exit(1)
 		}

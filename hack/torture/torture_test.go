@@ -18,7 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
-	"github.com/rowkeeper/rowkeeper/hack/torture/internal/jumping"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/jumpingclock"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/plant"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/scenario"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/server"
@@ -28,7 +28,7 @@ import (
 func TestMain(m *testing.M) {
 	// The test runs itself as a server whose clock jumps.
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
-		if err := jumping.Serve(context.Background(), os.Args[2:]); err != nil {
+		if err := jumpingclock.Serve(context.Background(), os.Args[2:]); err != nil {
 			fmt.Fprintln(os.Stderr, "serve:", err)
 			os.Exit(1)
 		}

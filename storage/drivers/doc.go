@@ -1,6 +1,7 @@
-// Package drivers is the list of all databases, for programs that serve any of them. A program that
-// imports it links them all. One that needs fewer names their drivers instead. Nothing else in the
-// library imports it.
+// Package drivers is the list of all databases, for programs that serve any of them. Its
+// documentation says what a driver consists of, and what a fourth database needs. A program that
+// imports the package links them all. One that needs fewer names their drivers instead. Nothing else
+// in the library imports it.
 //
 // # What a driver consists of
 //
@@ -44,7 +45,9 @@
 //   - one line in drivers.go
 //   - a kind in pkg/testkit/databases/programs, its starter in pkg/testkit/databases/dbserver and in
 //     hack/bench, and a line in the lists of drivers of storage/internal/dbtest and
-//     pkg/testkit/databases; all suites and the torture test then run on it
+//     pkg/testkit/databases; all suites then run on it
+//   - hack/torture/internal/rows, which reads and damages the tables without the product's code, and
+//     the packages that hack/verify/linkage looks for
 //   - one line in .ci/run: the version that is tested
 //
 // Tests of its own follow the others: statements_test.go reads the plan of each statement,

@@ -1,4 +1,5 @@
-// Package access is for storage/storagetest. It gives access to what products have no method for.
+// Package access is for storage/storagetest and storage/etcd. It gives them the history behind a
+// database, for which products have no method.
 package access
 
 import "github.com/rowkeeper/rowkeeper/storage/internal/mvcc"

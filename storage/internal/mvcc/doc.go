@@ -1,5 +1,6 @@
 // Package mvcc stores keys, values and their history in a SQL database, as etcd's mvcc does in its
-// own. Every decision is here: rules.go decides, a database's backend executes.
+// own. Every decision is here, and a database's backend executes it. The rules about the history are
+// in rules.go and decide.go. The other files say when a rule is asked.
 //
 // Every successful write has a revision. Old states can be read until they are compacted. A watch
 // from any revision that is not compacted sees every later event once and in order.
@@ -11,8 +12,7 @@
 //   - The rules (rules.go, decide.go) are pure functions. They decide who may write ([CheckGroup],
 //     [Decide]), what became of a group with an unknown outcome ([Resolve]), what compaction and
 //     sweep remove ([CompactTo], [PlanSweep], [ForgetAborted]), where a fence goes ([Fence.After])
-//     and when another epoch is accepted ([Adoptable]). The files compact.go, fence.go and
-//     expire.go say when a rule is asked.
+//     and when another epoch is accepted ([Adoptable]).
 //   - What is rare (locked.go) applies a rule in a transaction that holds the commit lock
 //     ([Backend.Locked]): [ResolveGroup], [RaiseCompacted], [StartEpoch], [RecordFingerprint] and
 //     [Import.Into]. [SweepBatch] plans without the lock.

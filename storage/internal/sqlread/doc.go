@@ -1,5 +1,8 @@
 // Package sqlread reads a store from a SQL database. It has the reads of [mvcc.Backend], once for
-// all databases. A driver embeds a [Reader] in its backend and supplies three things:
+// all databases: which statement a read runs, and what the columns of its rows mean. A driver
+// supplies the texts of the statements, runs them, and decodes columns.
+//
+// A driver embeds a [Reader] in its backend and supplies three things:
 //
 //   - The [Statements]: whole texts, each with its argument and the index that it uses.
 //   - A [Database] that runs one statement on a connection of the [Class] that the read asks for.

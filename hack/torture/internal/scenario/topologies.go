@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
-	"github.com/rowkeeper/rowkeeper/hack/torture/internal/jumping"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/jumpingclock"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/rows"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
@@ -196,7 +196,7 @@ func clockJump(ctx context.Context, e *Env) error {
 	}
 	e.Say("the clock of server 0 is wrong by %s", offset)
 	s := e.Servers[0]
-	if err := jumping.SetOffset(s.Dir, offset); err != nil {
+	if err := jumpingclock.SetOffset(s.Dir, offset); err != nil {
 		return err
 	}
 	if err := s.Signal(syscall.SIGUSR1); err != nil {

@@ -1,4 +1,4 @@
-module github.com/rowkeeper/rowkeeper/hack/verify/linkcheck
+module github.com/rowkeeper/rowkeeper/hack/verify/linkage
 
 go 1.26.0
 

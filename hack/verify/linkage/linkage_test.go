@@ -1,6 +1,6 @@
-// Package linkcheck proves, from outside the library's module, that a program links the databases
+// Package linkage proves, from outside the library's module, that a program links the databases
 // that it names and no others.
-package linkcheck
+package linkage
 
 import (
 	"os/exec"
