@@ -30,6 +30,15 @@ run: ## build the server and serve on https://127.0.0.1:8443 from ./.rowkeeper
 	@$(MAKE) --no-print-directory --silent build
 	@bin/rowkeeper serve --example
 
+# make cluster CLUSTER='-port 7443 -dir /tmp/cluster'; CLUSTER=-help lists the flags.
+CLUSTER ?=
+
+.PHONY: cluster
+cluster: ## run a Kubernetes control plane on a SQLite file, in ./.rowkeeper/cluster; builds Kubernetes first
+	@echo "Building the programs. The first time this takes some minutes."
+	@hack/e2e/build.sh cluster rowkeeper kube-apiserver kube-controller-manager kube-scheduler kubectl
+	@bin/cluster/cluster $(CLUSTER)
+
 .PHONY: build
 build: ## build the server as bin/rowkeeper
 	go build -o bin/rowkeeper ./cmd/rowkeeper

@@ -1,11 +1,12 @@
 #!/bin/bash
-# Usage: hack/e2e/build.sh
+# Usage: hack/e2e/build.sh [PROGRAM…]
 #
-# Builds the programs that the tests in hack/e2e run, other than Rowkeeper, in bin/cluster. The first time takes some minutes, most of them for Kubernetes.
+# Builds the programs that the tests in hack/e2e run, or some of them, in bin/cluster. The first time takes some minutes, most of them for Kubernetes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 bin=$PWD/bin/cluster
+wanted=" $* "
 export CGO_ENABLED=0
 mkdir -p "$bin"
 
@@ -13,6 +14,7 @@ mkdir -p "$bin"
 build() {
 	local module=$1 program=$2 package=$3
 	shift 3
+	[[ $wanted == "  " || $wanted == *" $program "* ]] || return 0
 	echo "building $program"
 	go build -C "$module" "$@" -o "$bin/$program" "$package"
 }
@@ -25,9 +27,12 @@ kubernetes() {
 	echo "-s -w -X $package.gitVersion=$version -X $package.gitMajor=1 -X $package.gitMinor=${minor%%.*}"
 }
 
+build . rowkeeper ./cmd/rowkeeper
+build hack/e2e cluster ./cluster
 control=hack/e2e/controlplane
 version=$(go list -C "$control" -m -f '{{.Version}}' k8s.io/kubernetes)
 build $control etcd go.etcd.io/etcd/server/v3 -ldflags "-s -w"
+build $control etcdutl go.etcd.io/etcd/etcdutl/v3 -ldflags "-s -w"
 for program in kube-apiserver kube-controller-manager kube-scheduler; do
 	build $control $program k8s.io/kubernetes/cmd/$program -ldflags "$(kubernetes "$version")"
 done

@@ -1,10 +1,14 @@
 // Package e2e tests Rowkeeper as a part of a cluster, by the manifests in deploy/, on one machine
 // without containers.
 //
-// What is real: kube-apiserver, kube-controller-manager, kube-scheduler and etcd, which the module
-// in controlplane/ builds from upstream's sources; kubectl; the database server; Rowkeeper's
-// program as it is in the image, with its deployment's arguments, environment, users and mounted
-// files; certificates, and RBAC for every request.
+// What is real: kube-apiserver, kube-controller-manager and kube-scheduler, which the module in
+// controlplane/ builds from upstream's sources; kubectl; the database server; Rowkeeper's program
+// as it is in the image, with its deployment's arguments, environment, users and mounted files;
+// certificates, and RBAC for every request.
+//
+// The cluster's own objects are in a database, too, which "rowkeeper etcd" serves: SQLite, or what
+// ROWKEEPER_E2E_DATABASE names (postgres, mariadb, mysql, or etcd for comparison). Package
+// kubernetes runs a shorter list of tests on control planes on each of them.
 //
 // What is not: no real kubelet runs the pods. Package node stands in for a kubelet, and package
 // balancer for kube-proxy; their documentation says what they leave out. The Service is of type

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/balancer"
+	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/cluster"
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
 )
 
@@ -357,9 +358,9 @@ func testClusterAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.Clusters["e2e"].Server = fmt.Sprintf("https://localhost:%d", door.Port())
+	config.Clusters[cluster.Name].Server = fmt.Sprintf("https://localhost:%d", door.Port())
 	config.AuthInfos = map[string]*api.AuthInfo{"rowkeeper": {Token: token.Status.Token}}
-	config.Contexts["e2e"].AuthInfo = "rowkeeper"
+	config.Contexts[cluster.Name].AuthInfo = "rowkeeper"
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	if err := clientcmd.WriteToFile(*config, kubeconfig); err != nil {
 		t.Fatal(err)

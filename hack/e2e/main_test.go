@@ -16,7 +16,9 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/balancer"
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/cluster"
+	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/database"
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/node"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
 )
 
 var (
@@ -35,6 +37,8 @@ type environment struct {
 	context context.Context
 	// bin is the directory of the programs, dir that of all files.
 	bin, dir string
+	// database is the control plane's, if it is on a server.
+	database *database.Database
 	node     *node.Node
 	image    *node.Image
 	balancer *balancer.Balancer
@@ -89,8 +93,8 @@ func start(ctx context.Context, bin, dir string) (*environment, error) {
 		".tar"), filepath.Join(dir, "image")); err != nil {
 		return nil, fmt.Errorf("load the image, which make image builds: %w", err)
 	}
-	if e.Cluster, err = cluster.Start(ctx, e.bin, filepath.Join(dir, "cluster")); err != nil {
-		return nil, err
+	if err := e.startCluster(ctx); err != nil {
+		return nil, errors.Join(err, e.close())
 	}
 	if e.client, err = kubernetes.NewForConfig(e.Admin); err != nil {
 		return nil, errors.Join(err, e.close())
@@ -115,6 +119,27 @@ func start(ctx context.Context, bin, dir string) (*environment, error) {
 	return e, nil
 }
 
+// databaseEnv names where kube-apiserver keeps its objects: sqlite, which is the default, postgres,
+// mariadb or mysql, which "rowkeeper etcd" serves, or etcd.
+const databaseEnv = "ROWKEEPER_E2E_DATABASE"
+
+func (e *environment) startCluster(ctx context.Context) (err error) {
+	config := cluster.Config{Bin: e.bin, Dir: filepath.Join(e.dir, "cluster"),
+		Controllers: cluster.Controllers, Audit: true}
+	switch kind := os.Getenv(databaseEnv); kind {
+	case "", "sqlite":
+	case cluster.Etcd:
+		config.Database = cluster.Etcd
+	default:
+		if e.database, err = database.Start(ctx, dbserver.Kind(kind)); err != nil {
+			return fmt.Errorf("start what %s=%s names: %w", databaseEnv, kind, err)
+		}
+		config.Database, config.Servers = e.database.URL, 2
+	}
+	e.Cluster, err = cluster.Start(ctx, config)
+	return err
+}
+
 // rowkeeper is the program, as it is in the image.
 func (e *environment) rowkeeper() string { return filepath.Join(e.dir, "image", "rowkeeper") }
 
@@ -130,5 +155,11 @@ func (e *environment) close() error {
 		errs = append(errs, e.node.Errors())
 		e.node.Close()
 	}
-	return errors.Join(append(errs, e.Cluster.Close())...)
+	if e.Cluster != nil {
+		errs = append(errs, e.Cluster.Close())
+	}
+	if e.database != nil {
+		errs = append(errs, e.database.Close(e.context))
+	}
+	return errors.Join(errs...)
 }

@@ -44,18 +44,19 @@ type result struct {
 }
 
 // testThroughput measures requests through the front door, to Rowkeeper and to upstream's
-// sample-apiserver on the cluster's etcd in turn. It checks nothing but that no request fails.
+// sample-apiserver on an etcd in turn. It checks nothing but that no request fails.
 func testThroughput(t *testing.T) {
 	ns := newNamespace(t)
+	storage, err := env.StartEtcd(t.Context(), "comparison")
+	if err != nil {
+		t.Fatal(err)
+	}
 	// Until the test ends no namespace can be deleted: upstream's server offers protobuf in vain.
 	sample := startExtension(t, extension{
-		command: []string{
-			filepath.Join(env.bin, "sample-apiserver"), "--etcd-servers=" + env.Etcd,
-			// It writes down as much as Rowkeeper does.
-			"--audit-log-path=-",
+		// It writes down as much as Rowkeeper does.
+		command: append([]string{filepath.Join(env.bin, "sample-apiserver"), "--audit-log-path=-",
 			"--audit-policy-file=" + filepath.Join(env.installation.dir, "base", "server",
-				"audit-policy.yaml"),
-		},
+				"audit-policy.yaml")}, storage...),
 		resource: flunders,
 	})
 	var replicas []int

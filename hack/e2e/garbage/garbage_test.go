@@ -46,9 +46,11 @@ func programs(t *testing.T) string {
 	return dir
 }
 
-func startCluster(t *testing.T) *cluster.Cluster {
+// startCluster starts a control plane on a database, SQLite by default.
+func startCluster(t *testing.T, on string) *cluster.Cluster {
 	t.Helper()
-	c, err := cluster.Start(t.Context(), programs(t), t.TempDir())
+	c, err := cluster.Start(t.Context(), cluster.Config{Bin: programs(t), Dir: t.TempDir(),
+		Database: on, Controllers: cluster.Controllers})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +114,7 @@ func serve(t *testing.T, program, name string, args ...string) (*process.Process
 
 // Upstream's collector passes the same cases as ours, but those in which it waits for ever.
 func TestUpstream(t *testing.T) {
-	collectortest.Run(t, startCluster(t).Admin, true)
+	collectortest.Run(t, startCluster(t, "").Admin, true)
 }
 
 // objects are ConfigMaps in the namespace default.
@@ -223,7 +225,7 @@ func TestMany(t *testing.T) {
 			return config, p.CPUSoFar
 		}},
 		{"upstream", func(t *testing.T) (*rest.Config, func() (time.Duration, error)) {
-			c := startCluster(t)
+			c := startCluster(t, cluster.Etcd)
 			return c.Admin, c.CPUSoFar
 		}},
 	} {

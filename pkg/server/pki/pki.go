@@ -73,6 +73,9 @@ func EnsureAuthority(certFile, keyFile string,
 	return &Authority{pair: pair, clock: clock}, true, writePair(certFile, keyFile, certs, pair.Key)
 }
 
+// Pair is the authority's certificate and key.
+func (a *Authority) Pair() *Pair { return a.pair }
+
 // Ensure makes a certificate if its files do not exist, if it has come into the last third of its
 // lifetime, or if it does not fit: if it is for other names, or of another authority; fresh tells
 // so. Files that are there and cannot be read are an error, never replaced.

@@ -1,18 +1,20 @@
-// Package cluster runs a Kubernetes control plane on the loopback interface: etcd, kube-apiserver,
+// Package cluster runs a Kubernetes control plane on the loopback interface: kube-apiserver,
 // kube-controller-manager and kube-scheduler, as upstream's own programs, with certificates and
-// RBAC, and without containers or privileges.
+// RBAC, and without containers or privileges. kube-apiserver's objects are in a database that
+// "rowkeeper etcd" serves, or in etcd.
 package cluster
 
 import (
+	"cmp"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/keyutil"
+	"k8s.io/utils/clock"
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
 	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
@@ -37,9 +40,36 @@ const (
 	startTimeout = 2 * time.Minute
 )
 
-// controllers are what the tests need of kube-controller-manager. The rest would only take time
+// Etcd is a [Config].Database that is etcd itself, for comparison.
+const Etcd = "etcd"
+
+// Name is what kubeconfigs call the cluster and its context.
+const Name = "rowkeeper"
+
+// Config says what is run.
+type Config struct {
+	// Bin is the directory of the programs that hack/e2e/build.sh builds.
+	Bin string
+	// Dir is the directory of all files. A control plane that is started there again has the
+	// certificates, the keys and the database that it had.
+	Dir string
+	// Database is the URL of the database that has kube-apiserver's objects, or [Etcd]. By default
+	// it is SQLite in Dir.
+	Database string
+	// Servers is how many processes serve the database, 1 by default.
+	Servers int
+	// Port is kube-apiserver's, by default one that is free.
+	Port int
+	// Controllers are those that kube-controller-manager runs, by default all that it runs by
+	// default.
+	Controllers []string
+	// Audit makes kube-apiserver write [Cluster.AuditLog].
+	Audit bool
+}
+
+// Controllers are what most tests need of kube-controller-manager. The rest would only take time
 // from them.
-var controllers = []string{
+var Controllers = []string{
 	"clusterrole-aggregation-controller",
 	"deployment-controller",
 	"disruption-controller",
@@ -62,8 +92,6 @@ type Cluster struct {
 	// same.
 	Admin      *rest.Config
 	Kubeconfig string
-	// Etcd is the URL of the cluster's etcd.
-	Etcd string
 	// Port is kube-apiserver's.
 	Port int
 	// APIServer is kube-apiserver.
@@ -72,14 +100,23 @@ type Cluster struct {
 	// than those of its own namespace.
 	AuditLog string
 
-	bin, dir string
-	started  []*process.Process
+	config Config
+	// programs are those that run, in the order in which they were started, stores those of them
+	// that serve the database.
+	programs, stores []*program
 }
 
-// Start starts a control plane from the programs in the directory bin, and waits until
-// kube-apiserver is ready. All files are made below dir.
-func Start(ctx context.Context, bin, dir string) (*Cluster, error) {
-	c := &Cluster{bin: bin, dir: dir}
+// program is a program with what it was started with.
+type program struct {
+	process.Spec
+	*process.Process
+	// url is where clients of etcd connect to it, if they do.
+	url string
+}
+
+// Start starts a control plane, and waits until kube-apiserver is ready.
+func Start(ctx context.Context, config Config) (*Cluster, error) {
+	c := &Cluster{config: config}
 	if err := c.start(ctx); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -87,7 +124,7 @@ func Start(ctx context.Context, bin, dir string) (*Cluster, error) {
 }
 
 func (c *Cluster) start(ctx context.Context) error {
-	for _, dir := range []string{c.Logs(), c.path("pki"), c.path("etcd")} {
+	for _, dir := range []string{c.Logs(), c.path("pki")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
@@ -95,10 +132,11 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := c.writeCertificates(); err != nil {
 		return fmt.Errorf("make the cluster's certificates: %w", err)
 	}
-	if err := c.startEtcd(); err != nil {
+	storage, err := c.startStores(ctx)
+	if err != nil {
 		return err
 	}
-	if err := c.startAPIServer(ctx); err != nil {
+	if err := c.startAPIServer(ctx, storage); err != nil {
 		return err
 	}
 	for _, name := range []string{"kube-controller-manager", "kube-scheduler"} {
@@ -109,19 +147,81 @@ func (c *Cluster) start(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the control plane, the last started first.
-func (c *Cluster) Close() error {
+// Close ends the control plane at once, the last started first.
+func (c *Cluster) Close() error { return c.end((*process.Process).Kill) }
+
+// Stop asks the programs to end, the last started first, and waits for the end of each.
+func (c *Cluster) Stop() error { return c.end((*process.Process).Stop) }
+
+func (c *Cluster) end(how func(*process.Process) error) error {
 	var errs []error
-	for i := len(c.started) - 1; i >= 0; i-- {
-		errs = append(errs, c.started[i].Kill())
+	for _, p := range slices.Backward(c.programs) {
+		errs = append(errs, how(p.Process))
 	}
-	c.started = nil
+	c.programs, c.stores = nil, nil
 	return errors.Join(errs...)
+}
+
+// StopKubernetes asks all programs to end but those that serve the database.
+func (c *Cluster) StopKubernetes() error {
+	stores := c.stores
+	c.programs = slices.DeleteFunc(c.programs, func(p *program) bool {
+		return slices.Contains(stores, p)
+	})
+	err := c.Stop()
+	c.programs, c.stores = stores, stores
+	return err
+}
+
+// Wait waits until ctx ends, or one of the programs does, which is an error.
+func (c *Cluster) Wait(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan *program)
+	for _, p := range c.programs {
+		go func() {
+			select {
+			case <-p.Exited():
+				select {
+				case ended <- p:
+				case <-ctx.Done():
+				}
+			case <-ctx.Done():
+			}
+		}()
+	}
+	select {
+	case p := <-ended:
+		return fmt.Errorf("%s has ended (%s); its log ends:\n%s", p.Name, p.Result(), p.Tail())
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// Stores are the URLs of the processes that serve the database.
+func (c *Cluster) Stores() (urls []string) {
+	for _, p := range c.stores {
+		urls = append(urls, p.url)
+	}
+	return urls
+}
+
+// RestartStore kills one of the processes that serve the database, and starts it again.
+func (c *Cluster) RestartStore(i int) error {
+	p := c.stores[i]
+	if err := p.Kill(); err != nil {
+		return err
+	}
+	again, err := process.Start(p.Spec)
+	if err == nil {
+		p.Process = again
+	}
+	return err
 }
 
 // CPUSoFar is the processor time that the control plane has taken.
 func (c *Cluster) CPUSoFar() (total time.Duration, err error) {
-	for _, p := range c.started {
+	for _, p := range c.programs {
 		used, err := p.CPUSoFar()
 		if err != nil {
 			return 0, err
@@ -135,55 +235,69 @@ func (c *Cluster) CPUSoFar() (total time.Duration, err error) {
 func (c *Cluster) Logs() string { return c.path("logs") }
 
 func (c *Cluster) path(elem ...string) string {
-	return filepath.Join(append([]string{c.dir}, elem...)...)
+	return filepath.Join(append([]string{c.config.Dir}, elem...)...)
 }
 
-func (c *Cluster) run(name string, args ...string) (*process.Process, error) {
-	p, err := process.Start(process.Spec{Name: name,
-		Command: append([]string{filepath.Join(c.bin, name)}, args...), Env: os.Environ(),
-		Dir: c.dir, Logs: c.Logs()})
-	if err == nil {
-		c.started = append(c.started, p)
+// run starts a program, of which several may run under different names.
+func (c *Cluster) run(name, file string, args ...string) (*program, error) {
+	spec := process.Spec{Name: name,
+		Command: append([]string{filepath.Join(c.config.Bin, file)}, args...), Env: os.Environ(),
+		Dir: c.config.Dir, Logs: c.Logs()}
+	started, err := process.Start(spec)
+	if err != nil {
+		return nil, err
 	}
-	return p, err
+	p := &program{Spec: spec, Process: started}
+	c.programs = append(c.programs, p)
+	return p, nil
 }
 
+// writeCertificates makes the certificates and keys that are not there, or that are old.
 func (c *Cluster) writeCertificates() error {
-	var err error
-	from, to := validity()
-	if c.CA, err = pki.NewAuthority("cluster-ca", from, to); err != nil {
+	var store *pki.Pair
+	for _, authority := range []struct {
+		name string
+		pair **pki.Pair
+		sign []pki.Certificate
+	}{
+		{"ca", &c.CA, []pki.Certificate{c.certificate("apiserver", pki.Server("kube-apiserver", Host,
+			"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"))}},
+		{"front-proxy-ca", &c.FrontProxyCA, []pki.Certificate{
+			c.certificate("front-proxy", pki.Client(FrontProxyName))}},
+		// Whoever has a certificate of this one can read and write everything.
+		{"etcd-ca", &store, []pki.Certificate{
+			c.certificate("etcd", pki.Server("etcd", Host, "localhost")),
+			c.certificate("etcd-client", pki.Client("kube-apiserver"))}},
+	} {
+		a, _, err := pki.EnsureAuthority(c.path("pki", authority.name+".crt"),
+			c.path("pki", authority.name+".key"), clock.RealClock{})
+		if err != nil {
+			return err
+		}
+		*authority.pair = a.Pair()
+		for _, wanted := range authority.sign {
+			if _, err := a.Ensure(wanted); err != nil {
+				return err
+			}
+		}
+	}
+	file := c.path("pki", "tokens.key")
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if c.FrontProxyCA, err = pki.NewAuthority("front-proxy-ca", from, to); err != nil {
-		return err
-	}
-	serving, err := Sign(c.CA, pki.Server("kube-apiserver", Host, "localhost", "kubernetes",
-		"kubernetes.default", "kubernetes.default.svc"))
+	key, err := keyutil.MakeEllipticPrivateKeyPEM()
 	if err != nil {
 		return err
 	}
-	proxy, err := Sign(c.FrontProxyCA, pki.Client(FrontProxyName))
-	if err != nil {
-		return err
-	}
-	dir := c.path("pki")
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	tokens, err := keyutil.MarshalPrivateKeyToPEM(key)
-	if err != nil {
-		return err
-	}
-	return errors.Join(
-		Write(c.CA, dir, "ca"), Write(c.FrontProxyCA, dir, "front-proxy-ca"),
-		Write(serving, dir, "apiserver"), Write(proxy, dir, "front-proxy"),
-		os.WriteFile(filepath.Join(dir, "tokens.key"), tokens, 0o600),
-	)
+	return keyutil.WriteKey(file, key)
 }
 
-// Sign makes a certificate that is valid while the tests run. Without an authority it is signed by
-// itself.
+func (c *Cluster) certificate(name string, t pki.Template) pki.Certificate {
+	return pki.Certificate{CertFile: c.path("pki", name+".crt"), KeyFile: c.path("pki", name+".key"),
+		Template: t}
+}
+
+// Sign makes a certificate that is valid from now on. Without an authority it is signed by itself.
 func Sign(authority *pki.Pair, t pki.Template) (*pki.Pair, error) {
 	from, to := validity()
 	if authority == nil {
@@ -199,43 +313,109 @@ func Write(p *pki.Pair, dir, name string) error {
 
 func validity() (from, to time.Time) {
 	now := time.Now()
-	return now.Add(-time.Minute), now.Add(24 * time.Hour)
+	return now.Add(-time.Minute), now.Add(pki.CertificateLifetime)
 }
 
-func (c *Cluster) startEtcd() error {
-	client, err := process.FreePort()
-	if err != nil {
-		return err
+// startStores starts what keeps kube-apiserver's objects, and returns the flags with which an API
+// server uses it.
+func (c *Cluster) startStores(ctx context.Context) (flags []string, err error) {
+	if c.config.Database == Etcd {
+		return c.StartEtcd(ctx, "etcd")
 	}
-	peer, err := process.FreePort()
-	if err != nil {
-		return err
+	file := url.URL{Scheme: "sqlite", Path: filepath.ToSlash(c.path("state.db"))}
+	database := cmp.Or(c.config.Database, file.String())
+	var urls []string
+	for i := range max(c.config.Servers, 1) {
+		name := "rowkeeper"
+		if i > 0 {
+			name += "-" + strconv.Itoa(i+1)
+		}
+		u, err := c.startStore(ctx, name, "rowkeeper", "etcd", "--name="+name,
+			"--database="+database)
+		if err != nil {
+			return nil, err
+		}
+		urls = append(urls, u)
 	}
-	c.Etcd = "http://" + net.JoinHostPort(Host, strconv.Itoa(client))
-	peerURL := "http://" + net.JoinHostPort(Host, strconv.Itoa(peer))
-	_, err = c.run("etcd", "--name=etcd", "--log-level=warn", "--data-dir="+c.path("etcd"),
-		"--listen-client-urls="+c.Etcd, "--advertise-client-urls="+c.Etcd,
-		"--listen-peer-urls="+peerURL, "--initial-advertise-peer-urls="+peerURL,
-		"--initial-cluster=etcd="+peerURL)
-	return err
+	return c.storageFlags(urls...), nil
 }
 
-func (c *Cluster) startAPIServer(ctx context.Context) error {
+// StartEtcd starts an etcd with data in the directory of its name, which ends with the cluster, and
+// returns the flags with which an API server uses it.
+func (c *Cluster) StartEtcd(ctx context.Context, name string) (flags []string, err error) {
+	port, err := process.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	peer := "http://" + net.JoinHostPort(Host, strconv.Itoa(port))
+	u, err := c.startStore(ctx, name, "etcd", "--name="+name, "--log-level=warn",
+		"--data-dir="+c.path(name), "--listen-peer-urls="+peer,
+		"--initial-advertise-peer-urls="+peer, "--initial-cluster="+name+"="+peer)
+	if err != nil {
+		return nil, err
+	}
+	return c.storageFlags(u), nil
+}
+
+// startStore starts a program that serves etcd's API, by flags that etcd and ours share, and waits
+// until it listens.
+func (c *Cluster) startStore(ctx context.Context, name, file string,
+	args ...string) (string, error) {
+	port, err := process.FreePort()
+	if err != nil {
+		return "", err
+	}
+	address := net.JoinHostPort(Host, strconv.Itoa(port))
+	u := "https://" + address
+	p, err := c.run(name, file, append(args, "--listen-client-urls="+u,
+		"--advertise-client-urls="+u, "--cert-file="+c.path("pki", "etcd.crt"),
+		"--key-file="+c.path("pki", "etcd.key"), "--trusted-ca-file="+c.path("pki", "etcd-ca.crt"),
+		"--client-cert-auth")...)
+	if err != nil {
+		return "", err
+	}
+	p.url = u
+	c.stores = append(c.stores, p)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	return u, p.WaitFor(ctx, "listening", func(ctx context.Context) error {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+}
+
+func (c *Cluster) storageFlags(urls ...string) []string {
+	return []string{"--etcd-servers=" + strings.Join(urls, ","),
+		"--etcd-cafile=" + c.path("pki", "etcd-ca.crt"),
+		"--etcd-certfile=" + c.path("pki", "etcd-client.crt"),
+		"--etcd-keyfile=" + c.path("pki", "etcd-client.key")}
+}
+
+// startAPIServer starts kube-apiserver with flags besides those that it always has.
+func (c *Cluster) startAPIServer(ctx context.Context, flags []string) error {
 	var err error
-	if c.Port, err = process.FreePort(); err != nil {
-		return err
+	if c.Port = c.config.Port; c.Port == 0 {
+		if c.Port, err = process.FreePort(); err != nil {
+			return err
+		}
 	}
 	if c.Admin, c.Kubeconfig, err = c.User("admin", "system:masters"); err != nil {
 		return err
 	}
-	c.AuditLog = filepath.Join(c.Logs(), "audit.log")
-	policy := c.path("audit-policy.yaml")
-	if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
-		return err
+	if c.config.Audit {
+		c.AuditLog = filepath.Join(c.Logs(), "audit.log")
+		policy := c.path("audit-policy.yaml")
+		if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
+			return err
+		}
+		flags = append(flags, "--audit-policy-file="+policy, "--audit-log-path="+c.AuditLog)
 	}
 	file := func(name string) string { return c.path("pki", name) }
-	c.APIServer, err = c.run("kube-apiserver",
-		"--etcd-servers="+c.Etcd, "--bind-address="+Host, "--advertise-address="+Host,
+	server, err := c.run("kube-apiserver", "kube-apiserver", append(flags,
+		"--bind-address="+Host, "--advertise-address="+Host,
 		"--secure-port="+strconv.Itoa(c.Port),
 		// There are no nodes that would need to find it under the Service's address.
 		"--endpoint-reconciler-type=none",
@@ -254,12 +434,11 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--proxy-client-cert-file="+file("front-proxy.crt"), "--proxy-client-key-file="+
 			file("front-proxy.key"),
-		"--enable-aggregator-routing=false",
-		"--audit-policy-file="+policy, "--audit-log-path="+c.AuditLog,
-	)
+		"--enable-aggregator-routing=false")...)
 	if err != nil {
 		return err
 	}
+	c.APIServer = server.Process
 	client, err := kubernetes.NewForConfig(c.Admin)
 	if err != nil {
 		return err
@@ -283,13 +462,16 @@ func (c *Cluster) startController(name string) error {
 		"--leader-elect=false", "--secure-port=0",
 	}
 	if name == "kube-controller-manager" {
-		args = append(args, "--controllers="+strings.Join(controllers, ","),
+		args = append(args,
+			"--controllers="+cmp.Or(strings.Join(c.config.Controllers, ","), "*"),
 			"--use-service-account-credentials=true", "--root-ca-file="+c.path("pki", "ca.crt"),
+			"--cluster-signing-cert-file="+c.path("pki", "ca.crt"),
+			"--cluster-signing-key-file="+c.path("pki", "ca.key"),
 			// What it does shall take its time, and not what it is allowed to ask for by default.
 			"--kube-api-qps=10000", "--kube-api-burst=10000",
 			"--service-account-private-key-file="+c.path("pki", "tokens.key"))
 	}
-	_, err = c.run(name, args...)
+	_, err = c.run(name, name, args...)
 	return err
 }
 
@@ -319,15 +501,15 @@ func (c *Cluster) User(name string, groups ...string) (*rest.Config, string, err
 	if err != nil {
 		return nil, "", err
 	}
-	ca, _, err := c.CA.PEM()
+	ca, err := os.ReadFile(c.path("pki", "ca.crt"))
 	if err != nil {
 		return nil, "", err
 	}
 	config := api.NewConfig()
-	config.Clusters["e2e"] = &api.Cluster{Server: c.URL(), CertificateAuthorityData: ca}
+	config.Clusters[Name] = &api.Cluster{Server: c.URL(), CertificateAuthorityData: ca}
 	config.AuthInfos[name] = &api.AuthInfo{ClientCertificateData: certificate, ClientKeyData: key}
-	config.Contexts["e2e"] = &api.Context{Cluster: "e2e", AuthInfo: name, Namespace: "default"}
-	config.CurrentContext = "e2e"
+	config.Contexts[Name] = &api.Context{Cluster: Name, AuthInfo: name, Namespace: "default"}
+	config.CurrentContext = Name
 	file := c.path(strings.ReplaceAll(name, ":", "-") + ".kubeconfig")
 	if err := clientcmd.WriteToFile(*config, file); err != nil {
 		return nil, "", err
