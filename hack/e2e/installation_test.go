@@ -140,6 +140,9 @@ var definitions = []struct{ module, path, sum string }{
 	{"github.com/prometheus-operator/prometheus-operator@v0.85.0",
 		"example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml",
 		"h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s="},
+	{"github.com/prometheus-operator/prometheus-operator@v0.85.0",
+		"example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml",
+		"h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s="},
 }
 
 // testManifests lets the API server check all overlays and components strictly.

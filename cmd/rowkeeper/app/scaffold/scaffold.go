@@ -166,17 +166,22 @@ func (f Files) add(name string, t *template.Template, data any) error {
 	return nil
 }
 
+// metrics is what the names of the metrics of every server begin with.
+const metrics, documentation = "rowkeeper_", "https://github.com/rowkeeper/rowkeeper/blob/main/docs/"
+
 // namespace is that of a project in a cluster.
 func namespace(name string) string { return name + "-system" }
 
-// manifests are those of deploy/ that a project needs, under its own names. Programs on package
-// kinds have no commands, so that the argument serve is left out, and the Makefile knows the
-// arguments of rowkeeper certs.
+// manifests are those of deploy/ that a project needs, under its own names. Metrics and the address
+// of their documentation keep theirs. Programs on package kinds have no commands, so that the
+// argument serve is left out, and the Makefile knows the arguments of rowkeeper certs.
 func (p Project) manifests() Files {
 	names := strings.NewReplacer(
 		"rowkeeper certs --dir deploy/components/certs", "make certs",
 		"rowkeeper certs --dir", "make certs",
 		"        - serve\n", "",
+		metrics, metrics,
+		documentation, documentation,
 		"ghcr.io/rowkeeper/rowkeeper", p.Name,
 		"rowkeeper-system", namespace(p.Name),
 		"rowkeeper", p.Name,

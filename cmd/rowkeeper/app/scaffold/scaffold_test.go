@@ -107,7 +107,8 @@ func TestFiles(t *testing.T) {
 						t.Errorf("%s has %q", name, bad)
 					}
 				}
-				if strings.HasPrefix(name, "deploy/") && strings.Contains(text, "rowkeeper") {
+				own := strings.NewReplacer(metrics, "", documentation, "").Replace(text)
+				if strings.HasPrefix(name, "deploy/") && strings.Contains(own, "rowkeeper") {
 					t.Errorf("%s has another server's names", name)
 				}
 				if !strings.HasSuffix(text, "\n") || strings.HasSuffix(text, "\n\n") {
