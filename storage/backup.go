@@ -82,7 +82,8 @@ func (d *Database) writeBackup(ctx context.Context, to io.Writer, progress Progr
 		done int64
 	)
 	defer w.close()
-	err = d.mvcc.Export(ctx, func(ctx context.Context, st mvcc.State, keys int64) (err error) {
+	err = d.mvcc.Export(ctx, func(ctx context.Context, st mvcc.State, keys int64,
+		leases []mvcc.LeaseRow) (err error) {
 		context.AfterFunc(ctx, func() {
 			if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 				w.interrupt(cause)
@@ -91,7 +92,7 @@ func (d *Database) writeBackup(ctx context.Context, to io.Writer, progress Progr
 		h := archive.Header{Store: id.Store, Revision: st.Head.Revision, Keys: keys,
 			Time: st.Now.UTC()}
 		b = backupOf(h)
-		out, err = archive.NewWriter(w, h)
+		out, err = archive.NewWriter(w, h, leases)
 		return err
 	}, func(r *mvcc.Record) error {
 		if err := out.Write(r); err != nil {
@@ -193,6 +194,7 @@ func (d *Database) RestoreBackup(ctx context.Context, from io.ReadSeeker,
 		if in, err = archive.NewReader(from, d.mvcc.Limits()); err != nil {
 			return err
 		}
+		imp.Leases = in.Leases
 		renumbered := in.NewDigest()
 		for done := int64(1); ; done++ {
 			r, err := in.Next()

@@ -42,7 +42,8 @@ import (
 func exported(t testing.TB, db *Database) (records map[mvcc.Key]mvcc.Record, head mvcc.Revision) {
 	t.Helper()
 	records = map[mvcc.Key]mvcc.Record{}
-	err := db.mvcc.Export(t.Context(), func(_ context.Context, st mvcc.State, _ int64) error {
+	err := db.mvcc.Export(t.Context(), func(_ context.Context, st mvcc.State, _ int64,
+		_ []mvcc.LeaseRow) error {
 		head = st.Head.Revision
 		return nil
 	}, func(r *mvcc.Record) error {
@@ -659,7 +660,8 @@ func TestFailedExportStops(t *testing.T) {
 		d.URL = u.String()
 		through := openDatabase(t, d, noCompaction)
 		useless := errors.New("of no use")
-		err = through.mvcc.Export(t.Context(), func(context.Context, mvcc.State, int64) error {
+		err = through.mvcc.Export(t.Context(), func(context.Context, mvcc.State, int64,
+			[]mvcc.LeaseRow) error {
 			return nil
 		}, func(*mvcc.Record) error { return useless })
 		if !errors.Is(err, useless) {
@@ -899,7 +901,7 @@ func TestRestoreRefusesWhatIsDamaged(t *testing.T) {
 // which is what it was.
 func TestRestoreOfWhatNoDatabaseHolds(t *testing.T) {
 	var buf bytes.Buffer
-	w, err := archive.NewWriter(&buf, archive.Header{Store: "s", Revision: 10, Keys: 2})
+	w, err := archive.NewWriter(&buf, archive.Header{Store: "s", Revision: 10, Keys: 2}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -368,7 +368,7 @@ func synthetic(b *testing.B, n int) []byte {
 	b.Helper()
 	var file bytes.Buffer
 	w, err := archive.NewWriter(&file,
-		archive.Header{Store: "synthetic", Revision: mvcc.Revision(n) + 1, Keys: int64(n)})
+		archive.Header{Store: "synthetic", Revision: mvcc.Revision(n) + 1, Keys: int64(n)}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

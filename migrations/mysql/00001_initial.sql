@@ -26,7 +26,8 @@ CREATE TABLE IF NOT EXISTS rowkeeper_log (
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- The keys that exist. The index has an entry for every key, as InnoDB has no partial ones, but an update that keeps the expiry
--- does not touch it.
+-- does not touch it. A key that is attached to a lease has the negative of the lease's ID as its expiry, so that the index finds the
+-- keys of a lease, and the renewal of a lease changes no key.
 CREATE TABLE IF NOT EXISTS rowkeeper_live (
     store           INT             NOT NULL,
     `key`           VARBINARY(1024) NOT NULL,
@@ -37,6 +38,16 @@ CREATE TABLE IF NOT EXISTS rowkeeper_live (
     expiry          BIGINT          COMMENT 'microseconds since 1970, UTC',
     PRIMARY KEY (store, `key`),
     INDEX rowkeeper_live_expiry (store, expiry)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- The leases. An expiry of 0 says that the lease has ended and that its keys are being deleted.
+CREATE TABLE IF NOT EXISTS rowkeeper_lease (
+    store  INT    NOT NULL,
+    id     BIGINT NOT NULL,
+    ttl    BIGINT NOT NULL,
+    expiry BIGINT NOT NULL,
+    PRIMARY KEY (store, id),
+    INDEX rowkeeper_lease_expiry (store, expiry)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- A row for each store. To lock it is the store's commit lock.

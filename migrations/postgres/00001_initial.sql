@@ -51,8 +51,20 @@ CREATE TABLE rowkeeper_live (
 
 ALTER TABLE rowkeeper_live ALTER COLUMN key SET STORAGE MAIN;
 
--- Only keys that expire are in it: for the others it costs nothing.
+-- Only keys that expire are in it: for the others it costs nothing. A key that is attached to a lease has the negative of the lease's
+-- ID as its expiry, so that the index finds the keys of a lease, and the renewal of a lease changes no key.
 CREATE INDEX rowkeeper_live_expiry ON rowkeeper_live (store, expiry) WHERE expiry IS NOT NULL;
+
+-- The leases. An expiry of 0 says that the lease has ended and that its keys are being deleted.
+CREATE TABLE rowkeeper_lease (
+    id     bigint  NOT NULL,
+    ttl    bigint  NOT NULL,
+    expiry bigint  NOT NULL,
+    store  integer NOT NULL,
+    PRIMARY KEY (store, id)
+);
+
+CREATE INDEX rowkeeper_lease_expiry ON rowkeeper_lease (store, expiry);
 
 -- A row for each store. To lock it is the store's commit lock. Commits do not update it, compaction
 -- does now and then. The room in its page is for the versions of those updates. No id is used twice.

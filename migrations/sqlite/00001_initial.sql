@@ -28,8 +28,18 @@ CREATE TABLE rowkeeper_live (
     expiry          INTEGER
 ) STRICT, WITHOUT ROWID;
 
--- Only keys that expire are in it: for the others it costs nothing.
+-- Only keys that expire are in it: for the others it costs nothing. A key that is attached to a lease has the negative of the lease's
+-- ID as its expiry, so that the index finds the keys of a lease, and the renewal of a lease changes no key.
 CREATE INDEX rowkeeper_live_expiry ON rowkeeper_live (expiry) WHERE expiry IS NOT NULL;
+
+-- The leases. An expiry of 0 says that the lease has ended and that its keys are being deleted.
+CREATE TABLE rowkeeper_lease (
+    id     INTEGER PRIMARY KEY,
+    ttl    INTEGER NOT NULL,
+    expiry INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX rowkeeper_lease_expiry ON rowkeeper_lease (expiry);
 
 CREATE TABLE rowkeeper_store (
     id            INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),

@@ -15,6 +15,9 @@
 //   - Watch of a key or any range, from any revision that is not compacted or from a future one,
 //     with previous values, filters, progress, and the compacted revision when it is canceled. A
 //     response may be split at any event, since each revision has one event.
+//   - LeaseGrant, LeaseKeepAlive, LeaseRevoke, LeaseTimeToLive and LeaseLeases. A lease is a row of
+//     the database, and lasts by the database's clock. So every server of the database knows it, and
+//     it outlives them. Elections and locks of etcd's client work across servers.
 //   - Compact, Status, MemberList (this server), and Alarm (there is none).
 //
 // Of the header, the cluster is the store, the member this server, and the term the epoch of the
@@ -24,12 +27,9 @@
 //
 // A revision belongs to one key here. So a transaction that would change several keys at one
 // revision is refused, and so is one inside of another. A deletion of a range deletes one key after
-// the other, each with a revision of its own; in a transaction it is refused.
-//
-// A lease is its end: [Server.LeaseGrant] returns an ID that says when the lease expires, by the
-// database's clock, and stores nothing. Keys that are attached to it expire then, one after the
-// other. It cannot be renewed or revoked, so LeaseKeepAlive and LeaseRevoke are Unimplemented, and
-// clients that need sessions (elections and locks of etcd's client) cannot use this server yet.
+// the other, each with a revision of its own; in a transaction it is refused. The keys of a lease
+// that lapses or is revoked are deleted one after the other, too. No key is attached to the lease
+// meanwhile.
 //
 // The metadata hasleader is not heeded: while the database is away, a watch waits for it. And a
 // transaction that compares several keys, and whose revision is compacted while it reads them, is

@@ -316,7 +316,7 @@ func (s *Server) mutation(ctx context.Context,
 			expect = was.Revision
 		}
 	}
-	m, err = s.put(ctx, r, was)
+	m, err = s.put(r, was)
 	m.Expect, m.Era = expect, era
 	if was != nil {
 		m.HasPrev, m.PrevValue, m.PrevLease = true, was.Value, was.Lease
@@ -325,7 +325,7 @@ func (s *Server) mutation(ctx context.Context,
 }
 
 // put makes the mutation of a put where the key is what was says, without an expectation.
-func (s *Server) put(ctx context.Context, r *pb.PutRequest,
+func (s *Server) put(r *pb.PutRequest,
 	was *mvcc.KeyValue) (m mvcc.Mutation, err error) {
 	if (r.IgnoreValue || r.IgnoreLease) && was == nil {
 		return m, rpctypes.ErrGRPCKeyNotFound
@@ -340,12 +340,8 @@ func (s *Server) put(ctx context.Context, r *pb.PutRequest,
 	if r.IgnoreLease {
 		m.Lease = was.Lease
 	}
-	if m.Lease != 0 {
-		l, err := s.lease(ctx, m.Lease)
-		if err != nil {
-			return m, err
-		}
-		m.Expires = l.expires
+	if m.Lease < 0 {
+		return m, rpctypes.ErrGRPCLeaseNotFound
 	}
 	return m, nil
 }

@@ -2,7 +2,8 @@ package etcd
 
 import (
 	"context"
-	"math/rand/v2"
+	"errors"
+	"io"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -14,121 +15,90 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// The ID of a lease says when it expires, in seconds since 1970 by the database's clock, and its
-// time to live in seconds. The rest is random. So any server of the database knows every lease, and
-// none is stored.
-const (
-	randomBits = 7
-	ttlBits    = 22
-	maxTTL     = 1<<ttlBits - 1
-	// minTTL is the least that is granted, as by etcd.
-	minTTL = 2
-)
-
-// grant is what the ID of a lease says.
-type grant struct {
-	expires time.Time
-	ttl     int64
-}
-
-func idOf(expires time.Time, ttl int64) mvcc.Lease {
-	id := expires.Unix()<<ttlBits | ttl
-	return mvcc.Lease(id<<randomBits | rand.Int64N(1<<randomBits))
-}
-
-func grantOf(id mvcc.Lease) grant {
-	return grant{expires: time.Unix(int64(id>>(ttlBits+randomBits)), 0),
-		ttl: int64(id>>randomBits) & maxTTL}
-}
-
-// lease returns a lease that has not expired, by the database's clock. That is asked for only where
-// this machine's clock leaves a doubt: a key of a lease that has expired is gone at once.
-func (s *Server) lease(ctx context.Context, id mvcc.Lease) (grant, error) {
-	l := grantOf(id)
-	if id < 0 || l.ttl < minTTL {
-		return l, rpctypes.ErrGRPCLeaseNotFound
-	}
-	if time.Until(l.expires) > time.Minute {
-		return l, nil
-	}
-	st, err := s.s.State(ctx)
-	if err == nil && !st.Now.Before(l.expires) {
-		err = rpctypes.ErrGRPCLeaseNotFound
-	}
-	return l, err
-}
+// minTTL is the least time to live that is granted, in seconds, as by etcd.
+const minTTL = 2
 
 // LeaseGrant implements etcd's Lease.
 func (s *Server) LeaseGrant(ctx context.Context,
 	r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
 	switch {
-	case r.ID != 0:
-		return nil, status.Error(codes.InvalidArgument,
-			"the server chooses the IDs of leases here: leave the ID 0")
-	case r.TTL > maxTTL:
+	case r.ID < 0:
+		return nil, status.Error(codes.InvalidArgument, "the ID of a lease is not negative here")
+	case r.TTL > mvcc.MaxTTL:
 		return nil, rpctypes.ErrGRPCLeaseTTLTooLarge
 	}
-	st, err := s.s.State(ctx)
+	row, head, err := s.s.GrantLease(ctx, mvcc.Lease(r.ID), max(r.TTL, minTTL))
 	if err != nil {
 		return nil, failure(err)
 	}
-	ttl := max(r.TTL, minTTL)
-	// The end is rounded up: no lease is shorter than it was asked for.
-	expires := st.Now.Add(time.Duration(ttl)*time.Second + time.Second - time.Nanosecond)
-	return &pb.LeaseGrantResponse{Header: s.header(st.Head.Revision), ID: int64(idOf(expires, ttl)),
-		TTL: ttl}, nil
+	return &pb.LeaseGrantResponse{Header: s.header(head), ID: int64(row.Lease), TTL: row.TTL}, nil
 }
 
-// LeaseTimeToLive implements etcd's Lease.
+// LeaseRevoke implements etcd's Lease.
+func (s *Server) LeaseRevoke(ctx context.Context,
+	r *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
+	if err := s.s.RevokeLease(ctx, mvcc.Lease(r.ID)); err != nil {
+		return nil, failure(err)
+	}
+	head, err := s.s.Head(ctx)
+	if err != nil {
+		return nil, failure(err)
+	}
+	return &pb.LeaseRevokeResponse{Header: s.header(head)}, nil
+}
+
+// LeaseKeepAlive implements etcd's Lease. A lease that is not there has the time to live 0.
+func (s *Server) LeaseKeepAlive(
+	stream grpc.BidiStreamingServer[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse]) error {
+	for {
+		r, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		row, head, err := s.s.RenewLease(stream.Context(), mvcc.Lease(r.ID))
+		if err != nil && !errors.Is(err, mvcc.ErrNoLease) {
+			return failure(err)
+		}
+		if err := stream.Send(&pb.LeaseKeepAliveResponse{Header: s.header(head), ID: r.ID,
+			TTL: row.TTL}); err != nil {
+			return err
+		}
+	}
+}
+
+// LeaseTimeToLive implements etcd's Lease. A lease that is not there has the time to live -1.
 func (s *Server) LeaseTimeToLive(ctx context.Context,
 	r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
-	st, err := s.s.State(ctx)
-	if err != nil {
-		return nil, failure(err)
-	}
-	res := &pb.LeaseTimeToLiveResponse{Header: s.header(st.Head.Revision), ID: r.ID, TTL: -1}
-	l := grantOf(mvcc.Lease(r.ID))
-	left := l.expires.Sub(st.Now)
-	if r.ID <= 0 || l.ttl < minTTL || left <= 0 {
+	row, left, head, err := s.s.LeaseOf(ctx, mvcc.Lease(r.ID))
+	res := &pb.LeaseTimeToLiveResponse{Header: s.header(head), ID: r.ID, TTL: -1}
+	if errors.Is(err, mvcc.ErrNoLease) {
 		return res, nil
 	}
-	res.TTL, res.GrantedTTL = min(int64(left/time.Second), l.ttl), l.ttl
-	if !r.Keys {
-		return res, nil
-	}
-	all := bounds{start: "\x00", end: beyond}
-	err = s.pages(ctx, all, &pb.RangeRequest{KeysOnly: true}, st.Head.Revision, 0,
-		func(p *mvcc.RangeResult, _ bool) error {
-			for i := range p.KVs {
-				if kv := &p.KVs[i]; kv.Lease == mvcc.Lease(r.ID) {
-					res.Keys = append(res.Keys, []byte(kv.Key))
-				}
-			}
-			return nil
+	if err == nil && r.Keys {
+		err = s.s.EachAttached(ctx, row.Lease, func(k mvcc.Key) {
+			res.Keys = append(res.Keys, []byte(k))
 		})
+	}
 	if err != nil {
 		return nil, failure(err)
 	}
+	res.TTL, res.GrantedTTL = int64(left/time.Second), row.TTL
 	return res, nil
 }
 
-var errFixed = status.Error(codes.Unimplemented, "a lease ends at the time that it was granted "+
-	"for here: grant another one, and put the keys again")
-
-// LeaseRevoke implements etcd's Lease.
-func (s *Server) LeaseRevoke(context.Context,
-	*pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
-	return nil, errFixed
-}
-
-// LeaseKeepAlive implements etcd's Lease.
-func (s *Server) LeaseKeepAlive(
-	grpc.BidiStreamingServer[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse]) error {
-	return errFixed
-}
-
 // LeaseLeases implements etcd's Lease.
-func (s *Server) LeaseLeases(context.Context,
-	*pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "leases are not stored here, and so not listed")
+func (s *Server) LeaseLeases(ctx context.Context,
+	_ *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
+	res := &pb.LeaseLeasesResponse{}
+	head, err := s.s.EachLease(ctx, func(l mvcc.Lease) {
+		res.Leases = append(res.Leases, &pb.LeaseStatus{ID: int64(l)})
+	})
+	if err != nil {
+		return nil, failure(err)
+	}
+	res.Header = s.header(head)
+	return res, nil
 }

@@ -138,6 +138,10 @@ func failure(err error) error {
 		return rpctypes.ErrGRPCFutureRev
 	case errors.As(err, &limit):
 		return rpctypes.ErrGRPCRequestTooLarge
+	case errors.Is(err, mvcc.ErrNoLease):
+		return rpctypes.ErrGRPCLeaseNotFound
+	case errors.Is(err, mvcc.ErrLeaseExists):
+		return rpctypes.ErrGRPCLeaseExist
 	case errors.Is(err, mvcc.ErrUnknownOutcome):
 		return rpctypes.ErrGRPCTimeout
 	case errors.Is(err, mvcc.ErrClosed):

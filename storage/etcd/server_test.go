@@ -19,6 +19,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -549,7 +550,111 @@ func TestLease(t *testing.T) {
 		}
 		_, err = c.Grant(t.Context(), 1<<40)
 		is(t, err, rpctypes.ErrLeaseTTLTooLarge)
-		if _, err = c.Revoke(t.Context(), long.ID); status.Code(err) != codes.Unimplemented {
+		put(t, c, "a", "again", clientv3.WithLease(long.ID))
+		renewed := must[*clientv3.LeaseKeepAliveResponse](t)(c.KeepAliveOnce(t.Context(), long.ID))
+		if renewed.TTL != 3600 || renewed.ID != long.ID {
+			t.Errorf("%v", renewed)
+		}
+		leases := must[*clientv3.LeaseLeasesResponse](t)(c.Leases(t.Context()))
+		if len(leases.Leases) != 1 || leases.Leases[0].ID != long.ID {
+			t.Errorf("%v", leases)
+		}
+		revoked := must[*clientv3.LeaseRevokeResponse](t)(c.Revoke(t.Context(), long.ID))
+		gone := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "a"))
+		if gone.Count != 0 || revoked.Header.Revision != gone.Header.Revision {
+			t.Errorf("%v, %v", revoked, gone)
+		}
+		res = must[*clientv3.LeaseTimeToLiveResponse](t)(c.TimeToLive(t.Context(), long.ID))
+		if res.TTL != -1 {
+			t.Errorf("%v", res)
+		}
+		_, err = c.KeepAliveOnce(t.Context(), long.ID)
+		is(t, err, rpctypes.ErrLeaseNotFound)
+		_, err = c.Revoke(t.Context(), long.ID)
+		is(t, err, rpctypes.ErrLeaseNotFound)
+	})
+}
+
+// TestSessions: what etcd's client makes of leases works across two servers of one database: a lock,
+// an election, and the end of a session.
+func TestSessions(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		clients := []*clientv3.Client{serve(t, d), serve(t, d)}
+		session := func(i int) *concurrency.Session {
+			t.Helper()
+			return must[*concurrency.Session](t)(concurrency.NewSession(clients[i],
+				concurrency.WithTTL(5)))
+		}
+		a, b := session(0), session(1)
+		defer b.Close()
+
+		// One at a time holds the lock.
+		const turns = 5
+		holders := 0
+		var wg sync.WaitGroup
+		for _, s := range []*concurrency.Session{a, b} {
+			wg.Go(func() {
+				for range turns {
+					m := concurrency.NewMutex(s, "/lock")
+					if err := m.Lock(t.Context()); err != nil {
+						t.Error(err)
+						return
+					}
+					holders++ // the race detector sees who does it without the lock
+					if err := m.Unlock(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if holders != 2*turns {
+			t.Errorf("the lock was held %d times", holders)
+		}
+		first, second := concurrency.NewMutex(a, "/lock"), concurrency.NewMutex(b, "/lock")
+		if err := first.Lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := second.TryLock(t.Context()); !errors.Is(err, concurrency.ErrLocked) {
+			t.Error(err)
+		}
+
+		// The next one leads when the session of the leader ends, which gives back its lock, too.
+		leader, follower := concurrency.NewElection(a, "/election"), concurrency.NewElection(b,
+			"/election")
+		if err := leader.Campaign(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		won := make(chan error)
+		go func() { won <- follower.Campaign(t.Context(), "b") }()
+		of := func(want string) {
+			t.Helper()
+			for _, s := range []*concurrency.Session{a, b} {
+				res, err := concurrency.NewElection(s, "/election").Leader(t.Context())
+				if err != nil || string(res.Kvs[0].Value) != want {
+					t.Errorf("the leader is %v, %v, want %s", res, err, want)
+				}
+			}
+		}
+		of("a")
+		if err := a.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-won; err != nil {
+			t.Fatal(err)
+		}
+		of("b")
+		if err := second.Lock(t.Context()); err != nil {
+			t.Error(err)
+		}
+
+		// A session that is not kept alive ends.
+		c := session(0)
+		if err := concurrency.NewMutex(c, "/lost").Lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		c.Orphan()
+		if err := concurrency.NewMutex(b, "/lost").Lock(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})

@@ -345,7 +345,7 @@ func (s *Server) write(ctx context.Context, ops []*pb.RequestOp, was *mvcc.KeyVa
 					"reads no older revision here: read it by itself")
 			}
 		case *pb.RequestOp_RequestPut:
-			m, err = s.put(ctx, o.RequestPut, was)
+			m, err = s.put(o.RequestPut, was)
 			prevKv = o.RequestPut.PrevKv
 		case *pb.RequestOp_RequestDeleteRange:
 			m = mvcc.Mutation{Key: mvcc.Key(o.RequestDeleteRange.Key), Delete: true}

@@ -16,6 +16,7 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 	t.ask.askTokens(g.Earlier)
 	t.ask.askLive(g.Mutations)
 	asked := t.ask.askLost(g.Mutations)
+	leases := t.ask.askHeld(g.Mutations)
 	var (
 		res *mvcc.GroupResult
 		// removed are the deletions whose previous values the second text asks for.
@@ -40,14 +41,21 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 		if err != nil {
 			return nil, err
 		}
+		held, err := a.held(leases)
+		if err != nil {
+			return nil, err
+		}
 		var n int
 		res = &mvcc.GroupResult{Before: guard.State.Head, State: guard.State, Time: guard.State.Now,
 			LockWait: lockWait}
 		res.Outcomes, n = mvcc.Decide(g.Mutations, guard.State.Head.Revision,
 			func(k mvcc.Key) mvcc.Current { return current[k] },
 			func(i int, at mvcc.Current) error {
-				if m := g.Mutations[i]; m.Delete && !m.HasPrev && lost[m.Key] {
+				switch m := g.Mutations[i]; {
+				case m.Delete && !m.HasPrev && lost[m.Key]:
 					return lostValue(m.Key, at.Revision)
+				case m.Lease != 0 && !held[m.Lease]:
+					return mvcc.ErrNoLease
 				}
 				return nil
 			})
@@ -137,6 +145,30 @@ func (a *answers) lost(asked bool) (map[mvcc.Key]bool, error) {
 	lost := map[mvcc.Key]bool{}
 	err := a.each(1, func(r row) error { lost[r.key(0)] = true; return nil })
 	return lost, err
+}
+
+// askHeld asks which of the leases have not ended that keys are attached to, and tells whether there
+// are any to ask about.
+func (t *text) askHeld(mutations []*mvcc.Mutation) bool {
+	var leases []mvcc.Lease
+	for _, m := range mutations {
+		if m.Lease != 0 {
+			leases = append(leases, m.Lease)
+		}
+	}
+	if len(leases) > 0 {
+		t.statement(selectHeld, revisionList(leases))
+	}
+	return len(leases) > 0
+}
+
+func (a *answers) held(asked bool) (map[mvcc.Lease]bool, error) {
+	if !asked {
+		return nil, nil
+	}
+	held := map[mvcc.Lease]bool{}
+	err := a.each(1, func(r row) error { held[mvcc.Lease(r.int(0))] = true; return nil })
+	return held, err
 }
 
 // lostValue refuses one deletion, and not its group.

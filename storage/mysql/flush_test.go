@@ -15,7 +15,8 @@ import (
 // one waits for the commit lock. The backup must not wait for a lock wait timeout, and the writers
 // go on when it is done. The timeouts are far longer than the test waits.
 func TestReadLock(t *testing.T) {
-	const tables = "rowkeeper_aborted %, rowkeeper_live %, rowkeeper_log %, rowkeeper_schema %, " +
+	const tables = "rowkeeper_aborted %, rowkeeper_lease %, rowkeeper_live %, rowkeeper_log %, " +
+		"rowkeeper_schema %, " +
 		"rowkeeper_store %"
 	backups := []struct {
 		name  string

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -167,10 +168,43 @@ func literal(s string) string {
 }
 
 func (t *tx) Clear() error {
-	if err := t.run(deleteAllLive); err != nil {
-		return err
+	for _, sql := range []string{deleteAllLeases, deleteAllLive, deleteAllLog} {
+		if err := t.run(sql); err != nil {
+			return err
+		}
 	}
-	return t.run(deleteAllLog)
+	return nil
+}
+
+func (t *tx) Leases(leases []mvcc.Lease) (found []mvcc.LeaseRow, err error) {
+	x := t.b.text()
+	x.statement(selectSomeLeases, revisionList(leases))
+	_, err = t.b.send(t.ctx, t.conn, &x, func(a *answers) error {
+		return a.each(3, func(r row) error {
+			found = append(found, leaseRow(r))
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, t.b.failed(locking, err)
+	}
+	return found, nil
+}
+
+func (t *tx) PutLeases(rows []mvcc.LeaseRow) error {
+	x := t.b.text()
+	t.begin(&x)
+	x.statement(replaceLeases)
+	n := 0
+	for _, r := range rows {
+		x.comma(&n)
+		fmt.Fprintf(&x, "(%s,%d,%d,%d)", x.store, r.Lease, r.TTL, r.Expiry)
+	}
+	return t.send(&x)
+}
+
+func (t *tx) DropLeases(leases []mvcc.Lease) error {
+	return t.run(deleteLeases, revisionRows(leases))
 }
 
 func (t *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error) error {
@@ -224,7 +258,7 @@ func (w *importer) flush() error {
 	t.statement(insertLive)
 	for _, r := range w.records {
 		t.comma(&n)
-		t.liveRow(r.Key, outcome(&r), r.Expiry)
+		t.liveRow(r.Key, outcome(&r), r.LiveExpiry())
 	}
 	clear(w.records)
 	w.records, w.bytes = w.records[:0], 0

@@ -83,6 +83,24 @@ func (v *view) Keys() (n int64, err error) {
 	return n, nil
 }
 
+func (v *view) AllLeases() (all []mvcc.LeaseRow, err error) {
+	const what = "read the leases"
+	rows, err := v.conn.QueryContext(v.ctx, ofStore(selectAllLeases, v.b.store))
+	if err != nil {
+		return nil, v.b.failed(what, err)
+	}
+	defer rows.Close()
+	err = eachRow(rows, 3, func(r row) error { all = append(all, leaseRow(r)); return nil })
+	if err != nil {
+		return nil, v.b.failed(what, err)
+	}
+	return all, nil
+}
+
+func leaseRow(r row) mvcc.LeaseRow {
+	return mvcc.LeaseRow{Lease: mvcc.Lease(r.int(0)), TTL: r.int(1), Expiry: r.int(2)}
+}
+
 func (v *view) Records(each func(*mvcc.Record) error) error {
 	const what = "read the records"
 	reading, stop := context.WithCancel(v.ctx)

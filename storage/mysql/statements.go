@@ -38,6 +38,9 @@ func readsOf(store string) sqlread.Statements {
 		Count:     ofStore(selectCount, store),
 		CountUpTo: ofStore(selectCountUpTo, store),
 		Expired:   ofStore(selectExpiring, store),
+		Leases:    ofStore(selectLeases, store),
+		Lapsing:   ofStore(selectLapsing, store),
+		Attached:  ofStore(selectAttached, store),
 		FirstAt:   ofStore(selectFirstAt, store),
 		Sweep:     ofStore(selectSweep, store),
 		Size:      ofStore(selectSize, store),
@@ -171,7 +174,8 @@ FROM rowkeeper_store s
 JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
 WHERE s.id = $store`
 
-// selectExpiring reads the keys that expire soonest: range of the index on expiry, in its order.
+// selectExpiring reads the keys that expire soonest: range of the index on expiry, in its order. The
+// keys of leases have a negative one.
 const selectExpiring = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
         NULL, NULL, NULL
@@ -182,8 +186,54 @@ UNION ALL
 (SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         l.key, l.revision, l.expiry
  FROM rowkeeper_live l FORCE INDEX (rowkeeper_live_expiry)
- WHERE l.store = $store AND l.expiry IS NOT NULL
+ WHERE l.store = $store AND l.expiry > 0
  ORDER BY l.expiry
+ LIMIT ?)`
+
+// selectLeases reads leases in order: primary key range.
+const selectLeases = `
+(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+        NULL, NULL, NULL
+ FROM rowkeeper_store s
+ JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+ WHERE s.id = $store)
+UNION ALL
+(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        e.id, e.ttl, e.expiry
+ FROM rowkeeper_lease e FORCE INDEX (PRIMARY)
+ WHERE e.store = $store AND e.id >= ?
+ ORDER BY e.id
+ LIMIT ?)`
+
+// selectLapsing reads the leases that lapse soonest: range of the index on expiry, in its order.
+const selectLapsing = `
+(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+        NULL, NULL, NULL
+ FROM rowkeeper_store s
+ JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+ WHERE s.id = $store)
+UNION ALL
+(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        e.id, e.ttl, e.expiry
+ FROM rowkeeper_lease e FORCE INDEX (rowkeeper_lease_expiry)
+ WHERE e.store = $store AND e.expiry >= 0
+ ORDER BY e.expiry
+ LIMIT ?)`
+
+// selectAttached reads the keys of a lease: range of the index on expiry, whose entries of one
+// expiry are in the order of keys.
+const selectAttached = `
+(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+        NULL, NULL
+ FROM rowkeeper_store s
+ JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+ WHERE s.id = $store)
+UNION ALL
+(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        l.key, l.revision
+ FROM rowkeeper_live l FORCE INDEX (rowkeeper_live_expiry)
+ WHERE l.store = $store AND l.expiry = ? AND l.key >= ?
+ ORDER BY l.key
  LIMIT ?)`
 
 // selectFirstAt reads the first log row at or after a revision: primary key range.
@@ -217,7 +267,7 @@ JOIN (SELECT CAST(COALESCE(SUM(t.data_length + t.index_length + t.data_free), 0)
              CAST(COALESCE(SUM(t.data_length + t.index_length), 0) AS SIGNED) AS live
       FROM information_schema.tables t
       WHERE t.table_schema = DATABASE()
-        AND t.table_name IN ('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted')) z
+        AND t.table_name IN ('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease')) z
 WHERE s.id = $store`
 
 // selectSweep reads the rows from swept to compacted: primary key range, whose bounds are in the
@@ -317,6 +367,29 @@ SELECT g.revision, g.value
 FROM rowkeeper_log g FORCE INDEX (PRIMARY)
 WHERE g.store = $store AND g.revision IN (%s)`
 
+// selectHeld finds those of the leases that have not ended, by primary key.
+const selectHeld = `
+SELECT e.id
+FROM rowkeeper_lease e FORCE INDEX (PRIMARY)
+WHERE e.store = $store AND e.id IN (%s) AND e.expiry <> 0`
+
+// selectSomeLeases finds leases by primary key.
+const selectSomeLeases = `
+SELECT e.id, e.ttl, e.expiry
+FROM rowkeeper_lease e FORCE INDEX (PRIMARY)
+WHERE e.store = $store AND e.id IN (%s)`
+
+// replaceLeases is followed by rows.
+const replaceLeases = `
+REPLACE INTO rowkeeper_lease (store, id, ttl, expiry)
+VALUES `
+
+// deleteLeases deletes leases by primary key. The rows of IDs stand for %s.
+const deleteLeases = `
+DELETE e
+FROM (%s) d
+STRAIGHT_JOIN rowkeeper_lease e FORCE INDEX (PRIMARY) ON e.store = $store AND e.id = d.value`
+
 // insertLog is followed by rows.
 const insertLog = `
 INSERT INTO rowkeeper_log
@@ -410,7 +483,11 @@ UPDATE rowkeeper_store s
 SET s.fingerprint = %s
 WHERE s.id = $store AND s.fingerprint IS NULL`
 
-// deleteAllLive and deleteAllLog walk the tables.
+// deleteAllLeases, deleteAllLive and deleteAllLog walk the tables.
+const deleteAllLeases = `
+DELETE FROM rowkeeper_lease
+WHERE store = $store`
+
 const deleteAllLive = `
 DELETE FROM rowkeeper_live
 WHERE store = $store`
@@ -437,10 +514,16 @@ SELECT COUNT(*)
 FROM rowkeeper_live l
 WHERE l.store = $store`
 
+// selectAllLeases walks the leases of the store.
+const selectAllLeases = `
+SELECT e.id, e.ttl, e.expiry
+FROM rowkeeper_lease e FORCE INDEX (PRIMARY)
+WHERE e.store = $store`
+
 // selectRecords walks the log by its primary key, which is the order that is asked for, and finds
 // by the primary key of live which of its rows are live.
 const selectRecords = `
-SELECT g.revision, l.key, l.create_revision, l.version, l.lease, COALESCE(l.expiry, 0), g.value
+SELECT g.revision, l.key, l.create_revision, l.version, l.lease, GREATEST(COALESCE(l.expiry, 0), 0), g.value
 FROM rowkeeper_log g FORCE INDEX (PRIMARY)
 STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.store = $store AND l.key = g.key AND l.revision = g.revision
 WHERE g.store = $store AND g.revision > 0

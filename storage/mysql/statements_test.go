@@ -29,6 +29,9 @@ func fill(tb testing.TB, db *sql.DB) (keys int64) {
 			UNHEX(LPAD(HEX(n DIV 10 + 1), 32, '0')), 1700000000000000 + n, 0, REPEAT('v', 300) FROM `+number+` numbers ORDER BY n`,
 		`INSERT INTO rowkeeper_live SELECT 1, g.key, g.revision, g.create_revision, g.version, g.lease, IF(g.revision MOD 100 = 0, 4000000000000000 - g.revision, NULL)
 			FROM rowkeeper_log g WHERE g.store = 1 AND g.revision >= 50002`,
+		`INSERT INTO rowkeeper_lease SELECT 1, 2*n+2, 60, 4000000000000000 + n FROM `+number+` numbers WHERE n < 50000`,
+		`INSERT INTO rowkeeper_lease SELECT 2 + n DIV 3, n, 60, n FROM `+number+` numbers WHERE n BETWEEN 3 AND 2996`,
+		`UPDATE rowkeeper_live SET lease = 7, expiry = -7 WHERE store = 1 AND revision MOD 500 = 7`,
 		`UPDATE rowkeeper_store SET compacted = 60000, swept = 50000`,
 		`INSERT INTO rowkeeper_store (id, name, identity, epoch, compacted, swept, oldest_writer)
 			SELECT n, CONCAT('store-', n), n, 1, 3, 2, 1 FROM `+number+` numbers WHERE n BETWEEN 2 AND 1000`,

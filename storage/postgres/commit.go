@@ -13,7 +13,11 @@ import (
 // Commit implements [mvcc.Backend].
 func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
 	in := newInput(g)
-	o, err := b.transact(ctx, commitLock, commitGroup, g.Token[:], int64(g.Seen.Epoch), in.seen,
+	work := commitGroup
+	if in.leased {
+		work = leasedGroup
+	}
+	o, err := b.transact(ctx, commitLock, work, g.Token[:], int64(g.Seen.Epoch), in.seen,
 		in.seenTokens, in.keys, in.expected, in.deleted, in.values, in.ttls, in.wantsPrevious,
 		in.leases)
 	if err != nil {
@@ -47,6 +51,8 @@ type input struct {
 	ttls          []int64
 	wantsPrevious []bool
 	leases        []int64
+	// leased tells whether any key is attached to a lease.
+	leased bool
 	// place is, for each mutation of the group, its place in the input, or that of the one that
 	// stands for it.
 	place []int
@@ -83,6 +89,7 @@ func newInput(g *mvcc.Group) *input {
 		in.ttls = append(in.ttls, m.TTLMicros())
 		in.wantsPrevious = append(in.wantsPrevious, m.Delete && !m.HasPrev)
 		in.leases = append(in.leases, int64(m.Lease))
+		in.leased = in.leased || m.Lease != 0
 	}
 	return in
 }
@@ -129,6 +136,8 @@ func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
 			lost := mvcc.LostValue(m.Key, current)
 			res.Outcomes[i] = mvcc.Outcome{Revision: current,
 				Err: mvcc.Errorf(mvcc.Data, "%w", lost)}
+		case !accepted.bool(at) && m.Lease != 0 && m.Expects(current):
+			res.Outcomes[i] = mvcc.Outcome{Revision: current, Err: mvcc.ErrNoLease}
 		case !accepted.bool(at), at <= answered: // or it lost to the one that stands for it
 			res.Outcomes[i].Revision = current
 		default:

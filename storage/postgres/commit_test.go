@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -13,13 +14,14 @@ import (
 // TestCommitFollowsTheRules: the statement that commits a group decides as mvcc.CheckGroup and
 // mvcc.Decide do, whatever the database holds and the group expects: other epochs, lower heads,
 // other tokens, missing rows, recorded tokens, compacted ahead of what was seen, keys that occur
-// several times, values that are lost.
+// several times, values that are lost, leases that have ended.
 func TestCommitFollowsTheRules(t *testing.T) {
 	url := migrated(t)
 	b, conn := openURL(t, url), connect(t, url)
 	defer b.Close()
 	const cases, keys = 400, 4
-	accepted, lost, refused := 0, 0, map[mvcc.Class]int{}
+	accepted, lost, without, refused := 0, 0, 0, map[mvcc.Class]int{}
+	exec(t, conn, `INSERT INTO rowkeeper_lease (store, id, ttl, expiry) VALUES (1, 1, 60, 1), (1, 2, 60, 0)`)
 	for range cases {
 		seed := rand.Uint64()
 		rng := rand.New(rand.NewPCG(seed, 0))
@@ -65,7 +67,7 @@ func TestCommitFollowsTheRules(t *testing.T) {
 				g.Earlier, at = append(g.Earlier, p), append(at, log[r])
 			}
 		}
-		expected := map[mvcc.Key]mvcc.Revision{}
+		alone := map[mvcc.Key]bool{}
 		for range 1 + rng.IntN(6) {
 			m := &mvcc.Mutation{Key: mvcc.Key(fmt.Sprint("key", rng.IntN(keys)))}
 			m.Expect = current[m.Key].Revision
@@ -75,15 +77,15 @@ func TestCommitFollowsTheRules(t *testing.T) {
 			case 2, 3:
 				m.Expect = mvcc.Any
 			}
-			if e, ok := expected[m.Key]; ok && (e == mvcc.Any || m.Expect == mvcc.Any) {
-				continue // the queue keeps them apart
-			}
-			expected[m.Key] = m.Expect
 			if m.Expect != 0 && rng.IntN(2) == 0 {
 				m.Delete, m.HasPrev = true, m.Expect > 0 && rng.IntN(3) == 0
 			} else {
-				m.Value, m.Lease = []byte("value"), mvcc.Lease(rng.Int64N(3))
+				m.Value, m.Lease = []byte("value"), mvcc.Lease(rng.IntN(2)*rng.IntN(4))
 			}
+			if is, ok := alone[m.Key]; ok && (is || m.Alone()) {
+				continue // the queue keeps them apart
+			}
+			alone[m.Key] = m.Alone()
 			g.Mutations = append(g.Mutations, m)
 		}
 		aborted := rng.IntN(8) == 0
@@ -122,6 +124,9 @@ func TestCommitFollowsTheRules(t *testing.T) {
 				func(k mvcc.Key) mvcc.Current { return current[k] },
 				func(i int, at mvcc.Current) error {
 					m := g.Mutations[i]
+					if m.Lease > 1 {
+						return mvcc.ErrNoLease
+					}
 					if _, ok := log[at.Revision]; m.Delete && !m.HasPrev && !ok {
 						return mvcc.Errorf(mvcc.Data, "lost")
 					}
@@ -132,11 +137,14 @@ func TestCommitFollowsTheRules(t *testing.T) {
 				plain := o
 				plain.PrevValue, plain.Err = nil, w.Err
 				if !reflect.DeepEqual(plain, w) || (o.Err == nil) != (w.Err == nil) ||
-					o.Err != nil && mvcc.ClassOf(o.Err) != mvcc.Data {
+					o.Err != nil && mvcc.ClassOf(o.Err) != mvcc.ClassOf(w.Err) {
 					t.Fatalf("seed %d: mutation %d, %+v, is decided as %+v, want %+v", seed, i,
 						g.Mutations[i], o, w)
 				}
-				if w.Err != nil {
+				switch {
+				case errors.Is(w.Err, mvcc.ErrNoLease):
+					without++
+				case w.Err != nil:
 					lost++
 				}
 			}
@@ -156,7 +164,7 @@ func TestCommitFollowsTheRules(t *testing.T) {
 		}
 	}
 	// That all kinds of cases were among them, and how many is chance.
-	if accepted < cases/8 || min(lost, refused[mvcc.Aborted], refused[mvcc.Fenced],
+	if accepted < cases/8 || min(lost, without, refused[mvcc.Aborted], refused[mvcc.Fenced],
 		refused[mvcc.Transient]) == 0 {
 		t.Errorf("of %d groups were refused: %v; %d mutations were accepted, and %d met a lost value", cases, refused, accepted, lost)
 	}

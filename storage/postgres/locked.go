@@ -148,6 +148,21 @@ func (t *tx) Mark(st mvcc.State, fingerprint string) error {
 		int64(st.Head.Epoch), int64(st.Swept), fingerprint)
 }
 
+func (t *tx) Leases(leases []mvcc.Lease) ([]mvcc.LeaseRow, error) {
+	return t.leaseRows(sqlSomeLeases, leases, t.store)
+}
+
+func (t *tx) PutLeases(rows []mvcc.LeaseRow) error {
+	var ids, ttls, expiries []int64
+	for _, r := range rows {
+		ids, ttls = append(ids, int64(r.Lease)), append(ttls, r.TTL)
+		expiries = append(expiries, r.Expiry)
+	}
+	return t.run(sqlPutLeases, ids, ttls, expiries)
+}
+
+func (t *tx) DropLeases(leases []mvcc.Lease) error { return t.run(sqlDropLeases, leases) }
+
 func (t *tx) Clear() error { return t.run(sqlClear) }
 
 func (t *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error) error {
@@ -174,7 +189,7 @@ func (w *importer) add(r *mvcc.Record) error {
 	w.creations = append(w.creations, int64(r.Create))
 	w.versions = append(w.versions, r.Version)
 	w.leases = append(w.leases, int64(r.Lease))
-	w.expiries = append(w.expiries, r.Expiry)
+	w.expiries = append(w.expiries, r.LiveExpiry())
 	w.keys = append(w.keys, []byte(r.Key))
 	w.values = append(w.values, r.Value)
 	w.bytes += len(r.Key) + len(r.Value)

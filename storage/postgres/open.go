@@ -52,6 +52,7 @@ FROM (VALUES ('rowkeeper_log', 'SELECT'), ('rowkeeper_log', 'INSERT'), ('rowkeep
              ('rowkeeper_live', 'SELECT'), ('rowkeeper_live', 'INSERT'), ('rowkeeper_live', 'UPDATE'), ('rowkeeper_live', 'DELETE'),
              ('rowkeeper_store', 'SELECT'), ('rowkeeper_store', 'UPDATE'),
              ('rowkeeper_aborted', 'SELECT'), ('rowkeeper_aborted', 'INSERT'), ('rowkeeper_aborted', 'DELETE'),
+             ('rowkeeper_lease', 'SELECT'), ('rowkeeper_lease', 'INSERT'), ('rowkeeper_lease', 'UPDATE'), ('rowkeeper_lease', 'DELETE'),
              ('rowkeeper_schema', 'SELECT')) AS needed (name, privilege)
 WHERE NOT has_table_privilege(name, privilege)`
 

@@ -76,6 +76,23 @@ func (v *view) Keys() (n int64, err error) {
 	return n, readError(err)
 }
 
+func (v *view) AllLeases() ([]mvcc.LeaseRow, error) { return v.leaseRows(sqlAllLeases, v.store) }
+
+// leaseRows runs a statement that returns leases.
+func (v *view) leaseRows(sql string, args ...any) (found []mvcc.LeaseRow, err error) {
+	rows, err := v.conn.Query(v.ctx, sql, args...)
+	if err != nil {
+		return nil, readError(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		r := row(rows.RawValues())
+		found = append(found, mvcc.LeaseRow{Lease: mvcc.Lease(r.int(0)), TTL: r.int(1),
+			Expiry: r.int(2)})
+	}
+	return found, readError(rows.Err())
+}
+
 func (v *view) Records(each func(*mvcc.Record) error) error {
 	reading, stop := context.WithCancel(v.ctx)
 	defer stop()

@@ -70,6 +70,9 @@ var reads = sqlread.Statements{
 	Count:     sqlCount,
 	CountUpTo: sqlCountUpTo,
 	Expired:   sqlExpired,
+	Leases:    sqlLeases,
+	Lapsing:   sqlLapsing,
+	Attached:  sqlAttached,
 	FirstAt:   sqlFirstAt,
 	Sweep:     sqlSweepRows,
 	Size:      sqlSize,
@@ -206,15 +209,50 @@ SELECT state.*, (
 FROM state`)
 
 // sqlExpired reads the keys with the earliest expiry, one more than asked for, by the partial index
-// on expiry. Go tells those that have expired from the next one.
+// on expiry. Go tells those that have expired from the next one. The keys of leases have a negative
+// expiry.
 //
 // $1 limit + 1.
 var sqlExpired = ofStore(`WITH` + state + `
 SELECT state.*, r.*
 FROM state
 LEFT JOIN LATERAL (
-    SELECT key, revision, expiry FROM rowkeeper_live WHERE store = $store::integer AND expiry IS NOT NULL ORDER BY expiry LIMIT $1::bigint
+    SELECT key, revision, expiry FROM rowkeeper_live WHERE store = $store::integer AND expiry > 0 ORDER BY expiry LIMIT $1::bigint
 ) r ON true`)
+
+// sqlLeases reads leases in the order of their primary key.
+//
+// $1 first ID, $2 limit.
+var sqlLeases = ofStore(`WITH` + state + `
+SELECT state.*, NULL, NULL, NULL FROM state
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
+    SELECT id, ttl, expiry FROM rowkeeper_lease WHERE store = $store::integer AND id >= $1::bigint ORDER BY id LIMIT $2::bigint
+) r`)
+
+// sqlLapsing reads the leases with the lowest expiry, by the index on it.
+//
+// $1 limit.
+var sqlLapsing = ofStore(`WITH` + state + `
+SELECT state.*, NULL, NULL, NULL FROM state
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
+    SELECT id, ttl, expiry FROM rowkeeper_lease WHERE store = $store::integer AND expiry >= 0 ORDER BY expiry LIMIT $1::bigint
+) r`)
+
+// sqlAttached reads the keys of a lease by the partial index on expiry, and sorts them: a walk of
+// the primary key in its order would read all keys. OFFSET 0 keeps the bound of keys from leading
+// there.
+//
+// $1 expiry, $2 first key, $3 limit.
+var sqlAttached = ofStore(`WITH` + state + `
+SELECT state.*, NULL, NULL FROM state
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
+    SELECT key, revision
+    FROM (SELECT key, revision FROM rowkeeper_live WHERE store = $store::integer AND expiry = $1::bigint OFFSET 0) attached
+    WHERE key >= $2::bytea ORDER BY key LIMIT $3::bigint
+) r`)
 
 // sqlFirstAt reads one row by the primary key.
 //
@@ -237,7 +275,7 @@ FROM state CROSS JOIN (
     FROM (
         SELECT pg_total_relation_size(c.oid) AS total,
                coalesce(s.n_live_tup * (48 + w.width) + coalesce(t.n_live_tup, 0) * 2040, pg_total_relation_size(c.oid)) AS used
-        FROM unnest(ARRAY['rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted']) AS name
+        FROM unnest(ARRAY['rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease']) AS name
         JOIN pg_class c ON c.oid = to_regclass(name)
         LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid
         LEFT JOIN pg_stat_all_tables t ON t.relid = c.reltoastrelid
@@ -296,8 +334,10 @@ FROM rowkeeper_store WHERE id = $store::integer FOR UPDATE`)
 //
 // $1 token, $2 seen epoch, $3 $4 seen revisions and tokens, the newest first, $5 keys, $6
 // expectations, -1 for any, $7 deletions, $8 values, $9 times to live in microseconds, or 0, or the
-// negative of a time since 1970, $10 whether the previous value is wanted, $11 leases.
-var sqlGroup = ofStore(`
+// negative of a lease, $10 whether the previous value is wanted, $11 leases.
+var sqlGroup = ofStore(textGroup)
+
+const textGroup = `
 WITH guard AS MATERIALIZED (
     SELECT s.epoch, s.compacted, s.swept, h.revision AS head, h.token AS head_token,
            (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now,
@@ -330,7 +370,7 @@ WITH guard AS MATERIALIZED (
            i.fits AND g.holds AND NOT g.gone AND NOT g.aborted AND g.compacted <= ($3::bigint[])[1] AS accepted,
            g.head + count(*) FILTER (WHERE i.fits) OVER (ORDER BY i.n ROWS UNBOUNDED PRECEDING) AS revision,
            i.create_revision,
-           CASE WHEN i.ttl > 0 THEN g.now + i.ttl WHEN i.ttl < 0 THEN -i.ttl END AS expiry
+           CASE WHEN i.ttl > 0 THEN g.now + i.ttl WHEN i.ttl < 0 THEN i.ttl END AS expiry
     FROM guard g CROSS JOIN input i
 ), logged AS (
     INSERT INTO rowkeeper_log (store, revision, prev_revision, create_revision, version, lease, time, deleted, key, token, value)
@@ -368,7 +408,33 @@ CROSS JOIN LATERAL (
         ) measured
         ORDER BY n
     ) answer
-) a`)
+) a`
+
+// sqlLeasedGroup is sqlGroup for a group that attaches keys to leases. Such a mutation fits only if
+// its lease is there and has not ended (primary key of lease). A group without leases does not pay
+// for that.
+var sqlLeasedGroup = ofStore(strings.Replace(textGroup, ` AS fits`, `
+           AND (m.ttl >= 0 OR EXISTS (
+               SELECT FROM rowkeeper_lease WHERE store = $store::integer AND id = m.lease AND expiry <> 0 OFFSET 0
+           )) AS fits`, 1))
+
+// sqlSomeLeases finds leases by the primary key. $1 IDs.
+var sqlSomeLeases = ofStore(`
+SELECT e.id, e.ttl, e.expiry
+FROM unnest($1::bigint[]) AS asked (id)
+CROSS JOIN LATERAL (SELECT id, ttl, expiry FROM rowkeeper_lease WHERE store = $store::integer AND id = asked.id OFFSET 0) e`)
+
+// sqlPutLeases writes leases, in the place of those with the same primary key. $1 IDs, $2 times to
+// live, $3 expiries.
+var sqlPutLeases = ofStore(`
+INSERT INTO rowkeeper_lease (store, id, ttl, expiry)
+SELECT $store::integer, id, ttl, expiry FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS put (id, ttl, expiry)
+ON CONFLICT (store, id) DO UPDATE SET ttl = excluded.ttl, expiry = excluded.expiry`)
+
+// sqlDropLeases deletes leases by the primary key. $1 IDs.
+var sqlDropLeases = ofStore(`
+DELETE FROM rowkeeper_lease e USING (SELECT $store::integer AS store, unnest($1::bigint[]) AS id) d
+WHERE e.store = d.store AND e.id = d.id`)
 
 // sqlSweepLock lets one sweep at a time work on this log: two would wait for each other's rows, in
 // different order. It is not the commit lock, and ends with the transaction. The sweep's commit
@@ -509,7 +575,8 @@ var sqlSweepOut = ofStore(`SELECT pg_advisory_xact_lock('rowkeeper_log'::regclas
 
 // sqlClear deletes everything.
 var sqlClear = ofStore(`
-WITH keys AS (DELETE FROM rowkeeper_live WHERE store = $store::integer)
+WITH keys AS (DELETE FROM rowkeeper_live WHERE store = $store::integer),
+leases AS (DELETE FROM rowkeeper_lease WHERE store = $store::integer)
 DELETE FROM rowkeeper_log WHERE store = $store::integer`)
 
 // sqlImport writes records: each is a row of the log and a live one. The primary keys of both
@@ -552,11 +619,14 @@ const sqlAnnounce = `SELECT set_config('synchronous_commit', 'off', true), pg_no
 // sqlCountAll counts all live rows.
 var sqlCountAll = ofStore(`SELECT count(*) FROM rowkeeper_live WHERE store = $store::integer`)
 
+// sqlAllLeases walks the leases of the store by the primary key.
+var sqlAllLeases = ofStore(`SELECT id, ttl, expiry FROM rowkeeper_lease WHERE store = $store::integer`)
+
 // sqlRecords walks the log by its primary key, which is the order that is asked for, and finds by
 // the primary key of live which of its rows are live. Values of the others that are stored out of
 // line are not read.
 var sqlRecords = ofStore(`
-SELECT g.revision, l.create_revision, l.version, l.lease, coalesce(l.expiry, 0), g.key, g.value
+SELECT g.revision, l.create_revision, l.version, l.lease, greatest(coalesce(l.expiry, 0), 0), g.key, g.value
 FROM rowkeeper_log g
 CROSS JOIN LATERAL (
     SELECT create_revision, version, lease, expiry FROM rowkeeper_live WHERE store = $store::integer AND key = g.key AND revision = g.revision OFFSET 0

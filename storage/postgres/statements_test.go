@@ -86,6 +86,9 @@ func fill(t *testing.T, conn *pgx.Conn) {
 		 SELECT 1, convert_to(format('k/%s', lpad(n::text, 6, '0')), 'UTF8'), CASE WHEN n <= 20000 THEN 100001 + n ELSE 1 + n END, 1 + n, 1, 0,
 		        CASE WHEN n % 200 = 0 THEN n END
 		 FROM generate_series(1, 100000) n`,
+		`UPDATE rowkeeper_live SET lease = 7, expiry = -7 WHERE store = 1 AND revision % 200 = 7`,
+		`INSERT INTO rowkeeper_lease (store, id, ttl, expiry) SELECT 1, n, 60, n FROM generate_series(1, 100000) n`,
+		`INSERT INTO rowkeeper_lease (store, id, ttl, expiry) SELECT 1 + n / 3, n, 60, n FROM generate_series(3, 2999) n`,
 		`UPDATE rowkeeper_store SET compacted = 110000, swept = 100001`,
 		`INSERT INTO rowkeeper_store (epoch, compacted, swept, oldest_writer, name, identity)
 		 SELECT 1, 3, 2, 1, 'store-' || n, n FROM generate_series(2, 1000) n`,
@@ -131,47 +134,57 @@ var arguments = func() map[string]struct {
 		return fmt.Sprint(30_001 + i*977)
 	}
 	deleted := func(i int) string { return fmt.Sprint(i >= 30 && i < 50) }
+	groupOf := func(lease string) string {
+		return strings.Join([]string{`'\x00'`, "1", "ARRAY[120001::bigint]",
+			`ARRAY[decode(md5('t120000'), 'hex')]`, array(group, "bytea", key),
+			array(group, "bigint", expected), array(group, "boolean", deleted),
+			array(group, "bytea", func(int) string { return `'\x00'` }),
+			array(group, "bigint", func(int) string { return "-" + lease }),
+			array(group, "boolean", deleted),
+			array(group, "bigint", func(int) string { return lease })}, ", ")
+	}
 	revisions := array(500, "bigint", func(i int) string { return fmt.Sprint(30_000 + i*101) })
 	const around = `'k/050000', 'k/090000'`
 	return map[string]struct {
 		args string
 		rows float64
 	}{
-		"state":                {``, 2},
-		"tail":                 {`true, 100500, 500`, 1010},
-		"get":                  {`'k/050000'`, 4},
-		"get_keys":             {array(group, "bytea", key), 2 + 2*group},
-		"page":                 {around + `, 9223372036854775807, 500`, 1002},
-		"keys":                 {around + `, 120001, 500`, 502},
-		"replaced":             {`100500, 101000, 100001, 'k/', 'l'`, 502},
-		"values":               {revisions, 502},
-		"count":                {`'k/050000', 'k/060000', 9223372036854775807`, 10_002},
-		"count_up_to":          {around + `, 9223372036854775807, 10000`, 10_002},
-		"expired":              {`101`, 103},
-		"first_at":             {`50000`, 3},
-		"records":              {``, 240_002},
-		"import":               {`ARRAY[200000, 200001], ARRAY[1, 2], ARRAY[0, 7], ARRAY['x', 'y']::bytea[], ARRAY['x', 'y']::bytea[], 1, '\x00', ARRAY[1, 2], ARRAY[0, 9]`, 0},
-		"mark":                 {`200000, 1, '\x00', 2, 100000, 'x'`, 1},
-		"record_fingerprint":   {`'x'`, 1},
-		"record_boot":          {`'', 'x'`, 1},
-		"durability":           {``, 1},
-		"identity":             {``, 3},
-		"size":                 {``, 2},
-		"rowkeeper_lock":       {``, 1},
-		"rowkeeper_sweep_lock": {``, 1},
-		"rowkeeper_group": {strings.Join([]string{`'\x00'`, "1", "ARRAY[120001::bigint]",
-			`ARRAY[decode(md5('t120000'), 'hex')]`, array(group, "bytea", key),
-			array(group, "bigint", expected),
-			array(group, "boolean", deleted), array(group, "bytea", func(int) string {
-				return `'\x00'`
-			}), array(group, "bigint", func(int) string { return "0" }),
-			array(group, "boolean", deleted),
-			array(group, "bigint", func(int) string { return "0" })}, ", "), 4 + 4*group},
-		"find_group":      {`'\x00', 119501`, 510},
-		"abort":           {`'\x00', 1`, 0},
-		"compact":         {`115000`, 1},
-		"sweepable":       {`501, 1, 100001`, 505},
-		"rowkeeper_sweep": {`1, ` + revisions + `, 100500, 1, true, 100001`, 510},
+		"state":                  {``, 2},
+		"tail":                   {`true, 100500, 500`, 1010},
+		"get":                    {`'k/050000'`, 4},
+		"get_keys":               {array(group, "bytea", key), 2 + 2*group},
+		"page":                   {around + `, 9223372036854775807, 500`, 1002},
+		"keys":                   {around + `, 120001, 500`, 502},
+		"replaced":               {`100500, 101000, 100001, 'k/', 'l'`, 502},
+		"values":                 {revisions, 502},
+		"count":                  {`'k/050000', 'k/060000', 9223372036854775807`, 10_002},
+		"count_up_to":            {around + `, 9223372036854775807, 10000`, 10_002},
+		"expired":                {`101`, 103},
+		"first_at":               {`50000`, 3},
+		"leases":                 {`50000, 500`, 502},
+		"lapsing":                {`500`, 502},
+		"attached":               {`-7, 'k/', 50`, 502},
+		"some_leases":            {revisions, 500},
+		"put_leases":             {`ARRAY[7, 2000000], ARRAY[60, 60], ARRAY[9, 9]`, 0},
+		"drop_leases":            {revisions, 1000},
+		"all_leases":             {``, 100_000},
+		"records":                {``, 240_002},
+		"import":                 {`ARRAY[200000, 200001], ARRAY[1, 2], ARRAY[0, 7], ARRAY['x', 'y']::bytea[], ARRAY['x', 'y']::bytea[], 1, '\x00', ARRAY[1, 2], ARRAY[0, 9]`, 0},
+		"mark":                   {`200000, 1, '\x00', 2, 100000, 'x'`, 1},
+		"record_fingerprint":     {`'x'`, 1},
+		"record_boot":            {`'', 'x'`, 1},
+		"durability":             {``, 1},
+		"identity":               {``, 3},
+		"size":                   {``, 2},
+		"rowkeeper_lock":         {``, 1},
+		"rowkeeper_sweep_lock":   {``, 1},
+		"rowkeeper_group":        {groupOf("0"), 4 + 4*group},
+		"rowkeeper_leased_group": {groupOf("77"), 4 + 5*group},
+		"find_group":             {`'\x00', 119501`, 510},
+		"abort":                  {`'\x00', 1`, 0},
+		"compact":                {`115000`, 1},
+		"sweepable":              {`501, 1, 100001`, 505},
+		"rowkeeper_sweep":        {`1, ` + revisions + `, 100500, 1, true, 100001`, 510},
 	}
 }()
 

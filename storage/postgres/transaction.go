@@ -31,12 +31,15 @@ var (
 	commitGroup = statement{name: "rowkeeper_group", sql: sqlGroup,
 		types: []uint32{oidBytes, oidInt, oidIntArray, oidBytesArray, oidBytesArray, oidIntArray,
 			oidBoolArray, oidBytesArray, oidIntArray, oidBoolArray, oidIntArray, oidStore}}
+	leasedGroup = statement{name: "rowkeeper_leased_group", sql: sqlLeasedGroup,
+		types: commitGroup.types}
 	sweepLock = statement{name: "rowkeeper_sweep_lock",
 		sql: fmt.Sprintf(sqlSweepLock, knownSchema), types: []uint32{oidStore}}
 	sweepBatch = statement{name: "rowkeeper_sweep", sql: sqlSweep,
 		types: []uint32{oidInt, oidIntArray, oidInt, oidInt, oidBool, oidInt, oidStore}}
 
-	writingStatements = []statement{begin, commit, commitLock, commitGroup, sweepLock, sweepBatch}
+	writingStatements = []statement{begin, commit, commitLock, commitGroup, leasedGroup,
+		sweepLock, sweepBatch}
 )
 
 // workPortal is the portal in which the work waits for the lock.

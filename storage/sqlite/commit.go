@@ -98,8 +98,20 @@ func live(c *sqlite3.Conn, k mvcc.Key) (current mvcc.Current, err error) {
 	return current, err
 }
 
+// leaseRow reads a lease, and tells whether it is there.
+func leaseRow(c *sqlite3.Conn, l mvcc.Lease) (row mvcc.LeaseRow, found bool, err error) {
+	s, err := c.Prepare(selectLease)
+	if err != nil {
+		return row, false, err
+	}
+	found, err = s.Int(int64(l)).Row(func() {
+		row = mvcc.LeaseRow{Lease: l, TTL: s.ColInt(0), Expiry: s.ColInt(1)}
+	})
+	return row, found, err
+}
+
 // removed reads, before anything is written, the values that the deletions of a group remove, so
-// that a deletion whose value is lost is refused alone.
+// that a deletion whose value is lost is refused alone. So is a key whose lease has ended.
 type removed struct {
 	b         *backend
 	c         *sqlite3.Conn
@@ -113,6 +125,12 @@ type removed struct {
 
 func (r *removed) lost(i int, at mvcc.Current) error {
 	m := r.mutations[i]
+	if m.Lease != 0 && r.failed == nil {
+		row, found, err := leaseRow(r.c, m.Lease)
+		if r.failed = err; err == nil && (!found || row.Expiry == 0) {
+			return mvcc.ErrNoLease
+		}
+	}
 	if !m.Delete || m.HasPrev || r.failed != nil {
 		return nil
 	}

@@ -110,10 +110,45 @@ func (t *tx) Mark(st mvcc.State, fingerprint string) error {
 }
 
 func (t *tx) Clear() error {
-	if err := t.run(deleteAllLive, func(*sqlite3.Stmt) {}); err != nil {
-		return err
+	for _, text := range []string{deleteAllLeases, deleteAllLive, deleteAllLog} {
+		if err := t.run(text, func(*sqlite3.Stmt) {}); err != nil {
+			return err
+		}
 	}
-	return t.run(deleteAllLog, func(*sqlite3.Stmt) {})
+	return nil
+}
+
+func (t *tx) Leases(leases []mvcc.Lease) (found []mvcc.LeaseRow, err error) {
+	for _, l := range leases {
+		row, ok, err := leaseRow(t.c, l)
+		if err != nil {
+			return nil, t.b.classify(t.ctx, err)
+		}
+		if ok {
+			found = append(found, row)
+		}
+	}
+	return found, nil
+}
+
+func (t *tx) PutLeases(rows []mvcc.LeaseRow) error {
+	for _, r := range rows {
+		if err := t.run(insertLease, func(s *sqlite3.Stmt) {
+			s.Int(int64(r.Lease)).Int(r.TTL).Int(r.Expiry)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tx) DropLeases(leases []mvcc.Lease) error {
+	for _, l := range leases {
+		if err := t.run(deleteLease, func(s *sqlite3.Stmt) { s.Int(int64(l)) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (t *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error) error {
@@ -129,7 +164,7 @@ func (t *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error
 		return t.run(insertLive, func(s *sqlite3.Stmt) {
 			s.BlobString(string(r.Key)).Int(int64(r.Revision)).Int(int64(r.Create))
 			s.Int(r.Version).Int(int64(r.Lease))
-			bindExpiry(s, r.Expiry)
+			bindExpiry(s, r.LiveExpiry())
 		})
 	})
 }

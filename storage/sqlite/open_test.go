@@ -122,7 +122,8 @@ func TestOpenErrors(t *testing.T) {
 			migrate(t, "sqlite://"+path)
 			sqlExec(t, path, "DELETE FROM rowkeeper_schema WHERE version_id > 0",
 				"DROP TABLE rowkeeper_log", "DROP TABLE rowkeeper_live",
-				"DROP TABLE rowkeeper_store", "DROP TABLE rowkeeper_aborted")
+				"DROP TABLE rowkeeper_store", "DROP TABLE rowkeeper_aborted",
+				"DROP TABLE rowkeeper_lease")
 		}, mvcc.Invalid, []string{"holds no rowkeeper store yet", "migrate up"}, false},
 		{"no store row", func(t *testing.T, path string) {
 			migrate(t, "sqlite://"+path)

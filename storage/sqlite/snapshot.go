@@ -50,6 +50,18 @@ func (v *view) Keys() (n int64, err error) {
 	return n, v.b.classify(v.ctx, err)
 }
 
+func (v *view) AllLeases() (all []mvcc.LeaseRow, err error) {
+	s, err := v.c.Prepare(selectAllLeases)
+	if err == nil {
+		err = s.Each(func() error {
+			all = append(all, mvcc.LeaseRow{Lease: mvcc.Lease(s.ColInt(0)), TTL: s.ColInt(1),
+				Expiry: s.ColInt(2)})
+			return nil
+		})
+	}
+	return all, v.b.classify(v.ctx, err)
+}
+
 func (v *view) Records(each func(*mvcc.Record) error) error {
 	s, err := v.c.Prepare(selectRecords)
 	if err != nil {

@@ -24,6 +24,9 @@ var reads = sqlread.Statements{
 	Count:     countLive,
 	CountUpTo: countLiveUpTo,
 	Expired:   selectExpiring,
+	Leases:    selectLeases,
+	Lapsing:   selectLapsing,
+	Attached:  selectAttached,
 	FirstAt:   selectFirstAt,
 	Sweep:     selectSweep,
 	Size:      selectSize,
@@ -121,9 +124,32 @@ ORDER BY r.revision LIMIT ?3`
 const selectFirstAt = `
 SELECT revision, time FROM rowkeeper_log WHERE revision >= ?1 ORDER BY revision LIMIT 1`
 
-// selectExpiring walks the index of expiries, which has only the keys that expire.
+// selectExpiring walks the index of expiries, which has only the keys that expire. Those of leases
+// have a negative one.
 const selectExpiring = `
 SELECT key, revision, expiry FROM rowkeeper_live WHERE expiry > 0 ORDER BY expiry LIMIT ?1`
+
+// selectLeases walks the leases by their primary key.
+const selectLeases = `
+SELECT id, ttl, expiry FROM rowkeeper_lease WHERE id >= ?1 ORDER BY id LIMIT ?2`
+
+// selectLapsing walks the index of the leases' expiries.
+const selectLapsing = `
+SELECT id, ttl, expiry FROM rowkeeper_lease ORDER BY expiry LIMIT ?1`
+
+// selectAttached walks the keys of a lease in the index of expiries, whose entries end with the key.
+const selectAttached = `
+SELECT key, revision FROM rowkeeper_live WHERE expiry = ?1 AND key >= ?2 ORDER BY key LIMIT ?3`
+
+// selectLease, insertLease and deleteLease find a lease by its primary key.
+const selectLease = `
+SELECT ttl, expiry FROM rowkeeper_lease WHERE id = ?1`
+
+const insertLease = `
+INSERT OR REPLACE INTO rowkeeper_lease (id, ttl, expiry) VALUES (?1, ?2, ?3)`
+
+const deleteLease = `
+DELETE FROM rowkeeper_lease WHERE id = ?1`
 
 // selectLive reads a key's state before a group, by primary key.
 const selectLive = `
@@ -236,15 +262,22 @@ FROM pragma_application_id`
 // the rows in the file, and finds by the primary key of the live rows which of them are live.
 // Values of the others are not read.
 const selectRecords = `
-SELECT g.revision, l.key, l.create_revision, l.version, l.lease, coalesce(l.expiry, 0), g.value
+SELECT g.revision, l.key, l.create_revision, l.version, l.lease, max(coalesce(l.expiry, 0), 0), g.value
 FROM rowkeeper_log g CROSS JOIN rowkeeper_live l ON l.key = g.key AND l.revision = g.revision
 ORDER BY g.revision`
+
+// selectAllLeases walks all leases.
+const selectAllLeases = `
+SELECT id, ttl, expiry FROM rowkeeper_lease`
 
 // countAll walks all live rows.
 const countAll = `
 SELECT count(*) FROM rowkeeper_live`
 
-// deleteAllLive and deleteAllLog delete without looking at rows.
+// deleteAllLeases, deleteAllLive and deleteAllLog delete without looking at rows.
+const deleteAllLeases = `
+DELETE FROM rowkeeper_lease`
+
 const deleteAllLive = `
 DELETE FROM rowkeeper_live`
 

@@ -10,6 +10,9 @@
 //
 //   - 'H', the header, is the first: a JSON object, see [Header]. Members that are not known are
 //     passed over.
+//   - 'L' is a lease: as unsigned varints its ID, its time to live in seconds, and the time at which
+//     it lapses in microseconds since 1970, or 0 if it has ended and its keys are being deleted. The
+//     leases follow the header.
 //   - 'K' is a key that exists: the length of the key as an unsigned varint, the key, and as
 //     unsigned varints the revision of the key's value, the revision that created the key, how
 //     often it was written since then, the lease that it is attached to, or 0, and the time at
@@ -51,6 +54,7 @@ const magic = "rowkeeper-backup "
 // The types of records.
 const (
 	typeHeader = 'H'
+	typeLease  = 'L'
 	typeKey    = 'K'
 	typeEnd    = 'E'
 )
@@ -71,6 +75,8 @@ type Header struct {
 	Revision mvcc.Revision `json:"revision"`
 	// Keys is how many there are.
 	Keys int64 `json:"keys"`
+	// Leases is how many there are.
+	Leases int64 `json:"leases,omitempty"`
 	// Time is the database's clock when the state was read.
 	Time time.Time `json:"time"`
 }
@@ -114,6 +120,14 @@ func (s *summer) header(h Header) ([]byte, error) {
 	return s.frame(typeHeader, func(b []byte) []byte { return append(b, content...) }), nil
 }
 
+func (s *summer) lease(r mvcc.LeaseRow) []byte {
+	return s.frame(typeLease, func(b []byte) []byte {
+		b = binary.AppendUvarint(b, uint64(r.Lease))
+		b = binary.AppendUvarint(b, uint64(r.TTL))
+		return binary.AppendUvarint(b, uint64(r.Expiry))
+	})
+}
+
 func (s *summer) key(r *mvcc.Record) []byte {
 	return s.frame(typeKey, func(b []byte) []byte {
 		b = binary.AppendUvarint(b, uint64(len(r.Key)))
@@ -127,8 +141,9 @@ func (s *summer) key(r *mvcc.Record) []byte {
 	})
 }
 
-// NewWriter begins a file. Nothing is complete before Close has returned.
-func NewWriter(w io.Writer, h Header) (*Writer, error) {
+// NewWriter begins a file with the leases. Nothing is complete before Close has returned.
+func NewWriter(w io.Writer, h Header, leases []mvcc.LeaseRow) (*Writer, error) {
+	h.Leases = int64(len(leases))
 	if _, err := io.WriteString(w, magic+strconv.Itoa(Version)+"\n"); err != nil {
 		return nil, err
 	}
@@ -142,6 +157,11 @@ func NewWriter(w io.Writer, h Header) (*Writer, error) {
 	record, err := aw.sum.header(h)
 	if err == nil {
 		err = aw.write(record)
+	}
+	for _, r := range leases {
+		if err == nil {
+			err = aw.write(aw.sum.lease(r))
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, out.Close())
@@ -183,10 +203,13 @@ type Digest struct {
 	sum  summer
 }
 
-// NewDigest begins a digest with the header of a file.
+// NewDigest begins a digest with the header and the leases of a file.
 func (r *Reader) NewDigest() *Digest {
 	d := &Digest{sum: summer{hash: sha256.New()}}
 	d.sum.hash.Write(r.header)
+	for _, lease := range r.Leases {
+		d.sum.hash.Write(d.sum.lease(lease))
+	}
 	return d
 }
 
@@ -206,6 +229,7 @@ func (d *Digest) Summary() Summary {
 // Reader reads a file.
 type Reader struct {
 	Header Header
+	Leases []mvcc.LeaseRow
 	// header is its record.
 	header []byte
 	in     *bufio.Reader
@@ -243,7 +267,7 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// NewReader reads the header. limits are those of the database for which the file is meant.
+// NewReader reads the header and the leases. limits are those of the database for which the file is meant.
 func NewReader(r io.Reader, limits mvcc.Limits) (*Reader, error) {
 	in := bufio.NewReader(&source{Reader: r})
 	line := make([]byte, 0, 64)
@@ -283,15 +307,38 @@ func NewReader(r io.Reader, limits mvcc.Limits) (*Reader, error) {
 	default:
 		ar.header = slices.Clone(ar.buf)
 		if jsonErr := json.Unmarshal(content, &ar.Header); jsonErr != nil ||
-			ar.Header.Revision < 1 || ar.Header.Revision > maxRevision || ar.Header.Keys < 0 {
+			ar.Header.Revision < 1 || ar.Header.Revision > maxRevision || ar.Header.Keys < 0 ||
+			ar.Header.Leases < 0 {
 			err = damaged("its header is not understood")
 		}
+	}
+	if err == nil {
+		err = ar.leases()
 	}
 	if err != nil {
 		ar.Close()
 		return nil, err
 	}
 	return ar, nil
+}
+
+// leases reads the leases, which follow the header.
+func (r *Reader) leases() error {
+	for range r.Header.Leases {
+		kind, content, err := r.record()
+		if err != nil {
+			return err
+		}
+		number := numbers(&content)
+		row := mvcc.LeaseRow{Lease: mvcc.Lease(number()), TTL: int64(number()),
+			Expiry: int64(number())}
+		if kind != typeLease || len(content) > 0 || row.Lease < 1 || row.TTL < 1 ||
+			row.TTL > mvcc.MaxTTL || row.Expiry < 0 {
+			return damaged("one of its %d leases is not understood", r.Header.Leases)
+		}
+		r.Leases = append(r.Leases, row)
+	}
+	return nil
 }
 
 // record reads the next record. Its content is valid until the one after it is read.
@@ -355,16 +402,22 @@ func (r *Reader) Next() (*mvcc.Record, error) {
 
 var errShort = errors.New("a record is too short")
 
-func (r *Reader) key(content []byte) (*mvcc.Record, error) {
-	number := func() uint64 {
-		v, n := binary.Uvarint(content)
+// numbers returns a function that takes the next number from the beginning of the content: 1<<63 if
+// there is none.
+func numbers(content *[]byte) func() uint64 {
+	return func() uint64 {
+		v, n := binary.Uvarint(*content)
 		if n <= 0 {
-			content = nil
+			*content = nil
 			return 1 << 63
 		}
-		content = content[n:]
+		*content = (*content)[n:]
 		return v
 	}
+}
+
+func (r *Reader) key(content []byte) (*mvcc.Record, error) {
+	number := numbers(&content)
 	length := number()
 	if length > uint64(len(content)) {
 		return nil, errShort

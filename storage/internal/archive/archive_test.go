@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,10 +15,12 @@ import (
 
 var limits = mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes}
 
+var leases = []mvcc.LeaseRow{{Lease: 5, TTL: 60, Expiry: 1 << 60}, {Lease: 1<<63 - 1, TTL: 1}}
+
 func write(t testing.TB, h archive.Header, records ...mvcc.Record) ([]byte, archive.Summary) {
 	t.Helper()
 	var buf bytes.Buffer
-	w, err := archive.NewWriter(&buf, h)
+	w, err := archive.NewWriter(&buf, h, leases)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,8 +61,9 @@ func read(r io.Reader) (h archive.Header, records []mvcc.Record, sum archive.Sum
 }
 
 var (
-	header = archive.Header{Store: "s", Revision: 1<<62 - 1, Keys: 3, Time: time.Unix(1, 2).UTC()}
-	some   = []mvcc.Record{
+	header = archive.Header{Store: "s", Revision: 1<<62 - 1, Keys: 3, Leases: 2,
+		Time: time.Unix(1, 2).UTC()}
+	some = []mvcc.Record{
 		{Key: "/a", Revision: 2, Create: 2, Version: 1, Value: []byte{}},
 		{Key: "\xff\x00", Revision: 300, Create: 2, Version: 7, Lease: 1<<63 - 1, Expiry: 1 << 60,
 			Value: bytes.Repeat([]byte("v"), mvcc.MaxValueBytes)},
@@ -72,6 +76,14 @@ func TestRoundTrip(t *testing.T) {
 	h, records, got, err := read(bytes.NewReader(file))
 	if err != nil || h != header || got != sum || !reflect.DeepEqual(records, some) {
 		t.Errorf("read %+v, %d records, %+v, %v", h, len(records), got, err)
+	}
+	in, err := archive.NewReader(bytes.NewReader(file), limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	if !slices.Equal(in.Leases, leases) {
+		t.Errorf("the leases are %v", in.Leases)
 	}
 	if again, _ := write(t, header, some...); !bytes.Equal(again, file) {
 		t.Error("the same content makes another file")

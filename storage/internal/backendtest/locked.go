@@ -96,7 +96,10 @@ func testImport(f *fixture) {
 		{Key: "a", Revision: 7, Create: 7, Version: 1, Expiry: 4_000_000_000_000_000,
 			Value: []byte{}},
 	}
+	leases := []mvcc.LeaseRow{{Lease: 1<<63 - 1, TTL: mvcc.MaxTTL, Expiry: 4_000_000_000_000_000}}
+	f.grant(3)
 	in := &mvcc.Import{Head: 7, Replace: true, Token: newToken(), Fingerprint: "imported",
+		Leases: leases,
 		Records: func(each func(*mvcc.Record) error) error {
 			for _, r := range records {
 				if err := each(&r); err != nil {
@@ -127,6 +130,9 @@ func testImport(f *fixture) {
 			if n, err := s.Keys(); n != 2 || err != nil {
 				f.Errorf("there are %d keys, %v", n, err)
 			}
+			if got, err := s.AllLeases(); err != nil || !slices.Equal(got, leases) {
+				f.Errorf("the leases are %v, %v", got, err)
+			}
 			return s.Records(func(r *mvcc.Record) error {
 				got = append(got, *r)
 				return fails
@@ -149,6 +155,10 @@ func testImport(f *fixture) {
 	f.is(err, mvcc.Data)
 	f.same(f.state(), st)
 	f.seen = st.Head
+	keys, _, err := f.b.Attached(f.ctx, 1<<63-1, "", 9)
+	if err != nil || len(keys) != 1 || keys[0].Key != "b" {
+		f.Errorf("the keys of the lease are %v, %v", keys, err)
+	}
 	f.put("b", 5, "b6")
 }
 

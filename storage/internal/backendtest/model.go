@@ -71,13 +71,14 @@ func testModel(f *fixture) {
 	f.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	m := &model{live: map[mvcc.Key]mvcc.Row{}, log: []mvcc.Row{{Revision: 1, Deleted: true}}}
+	f.grant(1<<60, 2<<60)
 	key := func() mvcc.Key { return oddKeys[rng.IntN(keys)*3] }
 
 	for step := range steps {
 		switch n := rng.IntN(20); {
 		case n < 14:
 			var ms []*mvcc.Mutation
-			keys := map[mvcc.Key]bool{} // those in the group, and whether any state is expected
+			keys := map[mvcc.Key]bool{} // those in the group, and whether they are alone
 			for range 1 + rng.IntN(9) {
 				k := key()
 				expect := m.live[k].Revision
@@ -87,18 +88,18 @@ func testModel(f *fixture) {
 				case 1:
 					expect = mvcc.Any
 				}
-				any, found := keys[k]
-				if any || found && expect == mvcc.Any {
+				w := put(k, expect, fmt.Sprintf("value %d of step %d", len(ms), step))
+				if expect != 0 && rng.IntN(3) == 0 {
+					w = del(k, expect)
+				} else {
+					w.Lease = mvcc.Lease(rng.IntN(3)) << 60
+				}
+				alone, found := keys[k]
+				if alone || found && w.Alone() {
 					continue
 				}
-				keys[k] = expect == mvcc.Any
-				if expect != 0 && rng.IntN(3) == 0 {
-					ms = append(ms, del(k, expect))
-				} else {
-					ms = append(ms, put(k, expect,
-						fmt.Sprintf("value %d of step %d", len(ms), step)))
-					ms[len(ms)-1].Lease = mvcc.Lease(rng.IntN(3)) << 60
-				}
+				keys[k] = w.Alone()
+				ms = append(ms, w)
 			}
 			f.apply(m, ms)
 		case n < 17:

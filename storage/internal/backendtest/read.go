@@ -178,6 +178,7 @@ func testGet(f *fixture) {
 // so does the row of its deletion.
 func testLease(f *fixture) {
 	const lease, another = 1<<63 - 1, 5
+	f.grant(lease, another)
 	a := f.commit(leased("a", 0, lease)).Outcomes[0].Revision
 	b := f.commit(leased("a", a, another)).Outcomes[0].Revision
 	first := mvcc.Row{Key: "a", Revision: a, Create: a, Version: 1, Lease: lease, Value: []byte{}}

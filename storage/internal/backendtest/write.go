@@ -102,6 +102,7 @@ func testCommitDecides(f *fixture) {
 	current := map[mvcc.Key]mvcc.Current{"a": {Revision: a, Create: a, Version: 1},
 		"b": {Revision: b, Create: b, Version: 1}, "c": {Revision: c2, Create: c, Version: 2}}
 
+	f.grant(1<<62, 7)
 	for _, ms := range [][]*mvcc.Mutation{
 		{put("d", 0, "new")},
 		{put("a", 0, "must not exist")},

@@ -60,9 +60,14 @@ type removed struct {
 	bytes  int
 }
 
-// lost refuses a deletion whose value is lost, alone.
+// lost refuses a deletion whose value is lost, or a key whose lease has ended, alone.
 func (r *removed) lost(i int, at mvcc.Current) error {
 	m := r.mutations[i]
+	if m.Lease != 0 {
+		if lease, found := r.t.lease(m.Lease); !found || lease.Expiry == 0 {
+			return mvcc.ErrNoLease
+		}
+	}
 	if !m.Delete || m.HasPrev {
 		return nil
 	}

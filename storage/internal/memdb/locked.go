@@ -2,6 +2,7 @@ package memdb
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"slices"
 
@@ -73,7 +74,37 @@ func (x *tx) Mark(st mvcc.State, fingerprint string) error {
 
 func (x *tx) Clear() error {
 	x.changed = true
-	x.t.live, x.t.log = nil, nil
+	x.t.live, x.t.log, x.t.leases = nil, nil, nil
+	return nil
+}
+
+func (x *tx) Leases(leases []mvcc.Lease) (found []mvcc.LeaseRow, err error) {
+	for _, l := range leases {
+		if row, ok := x.t.lease(l); ok {
+			found = append(found, row)
+		}
+	}
+	return found, nil
+}
+
+func (x *tx) PutLeases(rows []mvcc.LeaseRow) error {
+	var leases []mvcc.Lease
+	for _, r := range rows {
+		leases = append(leases, r.Lease)
+	}
+	if err := x.DropLeases(leases); err != nil {
+		return err
+	}
+	x.t.leases = append(x.t.leases, rows...)
+	slices.SortFunc(x.t.leases, func(a, b mvcc.LeaseRow) int { return cmp.Compare(a.Lease, b.Lease) })
+	return nil
+}
+
+func (x *tx) DropLeases(leases []mvcc.Lease) error {
+	x.changed = true
+	x.t.leases = slices.DeleteFunc(slices.Clone(x.t.leases), func(r mvcc.LeaseRow) bool {
+		return slices.Contains(leases, r.Lease)
+	})
 	return nil
 }
 
@@ -87,6 +118,6 @@ func (x *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error
 			return err
 		}
 		return x.t.insert(liveRow{key: r.Key, revision: r.Revision, create: r.Create,
-			version: r.Version, lease: r.Lease, expiry: r.Expiry})
+			version: r.Version, lease: r.Lease, expiry: r.LiveExpiry()})
 	})
 }

@@ -192,7 +192,7 @@ func (b *Backend) Expired(ctx context.Context, limit int) (
 		return nil, 0, err
 	}
 	expiring := slices.DeleteFunc(slices.Clone(t.live), func(l liveRow) bool {
-		return l.expiry == 0
+		return l.expiry <= 0
 	})
 	slices.SortStableFunc(expiring, func(a, b liveRow) int {
 		return cmp.Compare(a.expiry, b.expiry)
@@ -205,6 +205,45 @@ func (b *Backend) Expired(ctx context.Context, limit int) (
 		expired = append(expired, mvcc.Expired{Key: l.key, Revision: l.revision})
 	}
 	return expired, 0, nil
+}
+
+// Leases implements [mvcc.Backend].
+func (b *Backend) Leases(ctx context.Context, from mvcc.Lease, limit int) ([]mvcc.LeaseRow,
+	mvcc.State, error) {
+	t, st, err := b.read(ctx, "Leases")
+	if err != nil {
+		return nil, st, err
+	}
+	rows := slices.DeleteFunc(slices.Clone(t.leases), func(r mvcc.LeaseRow) bool {
+		return r.Lease < from
+	})
+	return rows[:min(limit, len(rows))], st, nil
+}
+
+// Lapsing implements [mvcc.Backend].
+func (b *Backend) Lapsing(ctx context.Context, limit int) ([]mvcc.LeaseRow, mvcc.State, error) {
+	t, st, err := b.read(ctx, "Lapsing")
+	if err != nil {
+		return nil, st, err
+	}
+	rows := slices.Clone(t.leases)
+	slices.SortStableFunc(rows, func(a, b mvcc.LeaseRow) int { return cmp.Compare(a.Expiry, b.Expiry) })
+	return rows[:min(limit, len(rows))], st, nil
+}
+
+// Attached implements [mvcc.Backend].
+func (b *Backend) Attached(ctx context.Context, l mvcc.Lease, from mvcc.Key, limit int) (
+	keys []mvcc.Expired, st mvcc.State, err error) {
+	t, st, err := b.read(ctx, "Attached")
+	if err != nil {
+		return nil, st, err
+	}
+	for _, row := range t.live {
+		if row.lease == l && row.key >= from && len(keys) < limit {
+			keys = append(keys, mvcc.Expired{Key: row.key, Revision: row.revision, Lease: l})
+		}
+	}
+	return keys, st, nil
 }
 
 // FirstAt implements [mvcc.Backend].

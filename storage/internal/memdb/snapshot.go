@@ -29,6 +29,8 @@ func (v *view) State() mvcc.State { return v.state }
 
 func (v *view) Keys() (int64, error) { return int64(len(v.t.live)), ended(v.ctx) }
 
+func (v *view) AllLeases() ([]mvcc.LeaseRow, error) { return v.t.leases, ended(v.ctx) }
+
 func (v *view) Records(each func(*mvcc.Record) error) error {
 	for _, r := range v.t.log {
 		if err := ended(v.ctx); err != nil {
@@ -39,7 +41,7 @@ func (v *view) Records(each func(*mvcc.Record) error) error {
 			continue
 		}
 		err := each(&mvcc.Record{Key: r.Key, Revision: r.Revision, Create: r.Create,
-			Version: l.version, Lease: l.lease, Expiry: l.expiry, Value: r.Value})
+			Version: l.version, Lease: l.lease, Expiry: max(l.expiry, 0), Value: r.Value})
 		if err != nil {
 			return err
 		}

@@ -17,6 +17,8 @@ type tables struct {
 	log []mvcc.Row
 	// live is in the order of keys. Each version has its own.
 	live []liveRow
+	// leases is in the order of IDs. Versions may share it, so it is never changed.
+	leases []mvcc.LeaseRow
 	// aborted is in the order of recording.
 	aborted []abortedRow
 	store   storeRow
@@ -27,7 +29,7 @@ type liveRow struct {
 	revision, create mvcc.Revision
 	version          int64
 	lease            mvcc.Lease
-	// expiry is in microseconds since 1970, 0 for never.
+	// expiry is in microseconds since 1970, 0 for never, or the negative of the lease.
 	expiry int64
 }
 
@@ -98,6 +100,17 @@ func (t *tables) current(k mvcc.Key) liveRow {
 		return t.live[i]
 	}
 	return liveRow{}
+}
+
+// lease returns a lease, and whether it is there.
+func (t *tables) lease(l mvcc.Lease) (mvcc.LeaseRow, bool) {
+	i, found := slices.BinarySearchFunc(t.leases, l, func(r mvcc.LeaseRow, l mvcc.Lease) int {
+		return cmp.Compare(r.Lease, l)
+	})
+	if !found {
+		return mvcc.LeaseRow{}, false
+	}
+	return t.leases[i], true
 }
 
 // isAborted tells whether the token is recorded.

@@ -94,15 +94,14 @@ type Mutation struct {
 	Era Era
 	// Delete removes the key. Expect is not 0 then.
 	Delete bool
-	// Lease is what the key is attached to from then on.
+	// Lease is what the key is attached to from then on, 0 for none. If there is no such lease, or it
+	// has ended, the mutation is refused by [ErrNoLease]. A mutation with a lease has no TTL.
 	Lease Lease
 	// Value is the new value, empty for a deletion.
 	Value []byte
 	// TTL is the time after which the key expires, from the commit on and by the database's clock.
 	// 0 means never.
 	TTL time.Duration
-	// Expires, if not zero, takes the place of TTL: when the key expires, by the database's clock.
-	Expires time.Time
 	// PrevValue and PrevLease are the value and the lease at Expect, if the caller has them at hand
 	// (HasPrev), so that the event needs no read of them. Like Value, PrevValue counts for the size
 	// of the group. HasPrev is false if Expect is Any.
@@ -125,7 +124,7 @@ type Group struct {
 	// to be there, too. Most often there are none.
 	Earlier []Position
 	// Mutations are in the order of arrival. A key may occur several times, but only once if one of
-	// its mutations expects Any.
+	// its mutations is [Mutation.Alone].
 	Mutations []*Mutation
 }
 
@@ -145,8 +144,8 @@ type Outcome struct {
 	// Backends fill it in order of arrival until they have filled Limits.GroupBytes; then they
 	// leave it nil, and who needs the value reads it from the log.
 	PrevValue []byte
-	// Err, of class Data, says that the mutation was not accepted because what is stored of its key
-	// is damaged: the expectation holds, but the value that a deletion would remove is lost.
+	// Err says why the mutation was not accepted although its expectation holds. Either it is
+	// [ErrNoLease], or it is of class Data: the value that a deletion would remove is lost.
 	Err error
 }
 
@@ -305,10 +304,11 @@ func (id Identity) Continues(opened Identity) bool {
 	return id.Recorded == "" || !id.Moved() || id.Actual == opened.Actual
 }
 
-// Expired is a live key whose time has come.
+// Expired is a live key whose time has come, or which is attached to a lease.
 type Expired struct {
 	Key      Key
 	Revision Revision
+	Lease    Lease
 }
 
 // Size is the size of the database in bytes, and how much of it the rows need: those of all stores,
@@ -401,10 +401,20 @@ type Backend interface {
 	// none).
 	Count(ctx context.Context, start, end Key, at Revision, limit int64) (int64, State, error)
 
-	// Expired returns live keys whose expiry has passed by the database's clock, at most limit, the
+	// Expired returns live keys whose own expiry has passed by the database's clock, at most limit, the
 	// oldest expiry first, and how long it is until the next expiry after those (0 if there is
 	// none). That is a short time, and not 0, if more keys have expired than the limit.
 	Expired(ctx context.Context, limit int) ([]Expired, time.Duration, error)
+
+	// Leases returns leases with an ID from the given one on, in order of ID, at most limit (> 0).
+	Leases(ctx context.Context, from Lease, limit int) ([]LeaseRow, State, error)
+
+	// Lapsing returns the leases with the lowest expiry, in order of expiry, at most limit (> 0).
+	Lapsing(ctx context.Context, limit int) ([]LeaseRow, State, error)
+
+	// Attached returns live keys that are attached to a lease, from a key on, in order of keys, at
+	// most limit (> 0).
+	Attached(ctx context.Context, l Lease, from Key, limit int) ([]Expired, State, error)
 
 	// FirstAt returns the first log row at or after the revision, for its time (Revision and Time
 	// are set), or nil.
@@ -448,6 +458,8 @@ type Snapshot interface {
 	// Records calls each for every live key, in ascending order of revisions, and holds no more of
 	// them in memory than the one that it hands out. Errors of each are returned as they are.
 	Records(each func(*Record) error) error
+	// AllLeases returns all leases.
+	AllLeases() ([]LeaseRow, error)
 }
 
 // Tx is a transaction that holds the commit lock. What it reads is what the last holder has
@@ -466,7 +478,13 @@ type Tx interface {
 	Mark(st State, fingerprint string) error
 	// RecordFingerprint stores the fingerprint where none is recorded yet.
 	RecordFingerprint(string) error
-	// Clear removes all rows of log and live.
+	// Leases reads those of the leases that there are, in no particular order.
+	Leases([]Lease) ([]LeaseRow, error)
+	// PutLeases writes leases, in the place of those with the same IDs.
+	PutLeases([]LeaseRow) error
+	// DropLeases removes leases.
+	DropLeases([]Lease) error
+	// Clear removes all rows of log, live and lease.
 	Clear() error
 	// Insert writes a row of the log and a live row for each record that write hands to it. A key
 	// that comes twice is an error of class [Data]. Errors of write are returned as they are.

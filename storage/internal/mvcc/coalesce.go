@@ -13,10 +13,10 @@ import (
 // only a query that has not started, so that the answer is of a snapshot that was taken after the
 // read began. While fewer than width queries run, a read starts one at once. Those that come later
 // wait together for one of them to end.
-type coalescer struct {
+type coalescer[K comparable, V any] struct {
 	// query reads the keys, which may be none, and the head. It runs under the store's own context,
 	// since it serves several callers.
-	query func(keys []Key) (map[Key]*KeyValue, Revision, error)
+	query func(keys []K) (map[K]V, Revision, error)
 	// width is the number of queries at a time, without the slow ones, and size the number of keys
 	// of a query.
 	width, size int
@@ -26,20 +26,20 @@ type coalescer struct {
 	running int
 	closed  bool
 	// waiting are the queries that have not started. The last one can be joined if it is not full.
-	waiting []*coalesced
+	waiting []*coalesced[K, V]
 	wg      sync.WaitGroup
 }
 
 // coalesced is a query of several callers.
-type coalesced struct {
-	keys map[Key]struct{}
+type coalesced[K comparable, V any] struct {
+	keys map[K]struct{}
 	// callers are those that have not given up. yielded: it is slow, and another query takes its
 	// place. ended: it is not under way any more.
 	callers        int
 	yielded, ended bool
 
 	done  chan struct{}
-	found map[Key]*KeyValue
+	found map[K]V
 	head  Revision
 	err   error
 }
@@ -49,7 +49,7 @@ type coalesced struct {
 const slowQuery = time.Second
 
 // ask joins a query that reads the keys, and returns it when it is done.
-func (s *coalescer) ask(ctx context.Context, keys ...Key) (*coalesced, error) {
+func (s *coalescer[K, V]) ask(ctx context.Context, keys ...K) (*coalesced[K, V], error) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -57,7 +57,7 @@ func (s *coalescer) ask(ctx context.Context, keys ...Key) (*coalesced, error) {
 	}
 	if n := len(s.waiting); n == 0 || len(s.waiting[n-1].keys)+len(keys) > s.size {
 		s.waiting = append(s.waiting,
-			&coalesced{keys: map[Key]struct{}{}, done: make(chan struct{})})
+			&coalesced[K, V]{keys: map[K]struct{}{}, done: make(chan struct{})})
 	}
 	q := s.waiting[len(s.waiting)-1]
 	for _, k := range keys {
@@ -78,7 +78,7 @@ func (s *coalescer) ask(ctx context.Context, keys ...Key) (*coalesced, error) {
 }
 
 // startLocked starts to answer if that is allowed.
-func (s *coalescer) startLocked() {
+func (s *coalescer[K, V]) startLocked() {
 	if s.running < s.width && len(s.waiting) > 0 {
 		s.running++
 		s.wg.Go(s.run)
@@ -86,7 +86,7 @@ func (s *coalescer) startLocked() {
 }
 
 // run answers until nobody waits.
-func (s *coalescer) run() {
+func (s *coalescer[K, V]) run() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.waiting) > 0 {
@@ -113,7 +113,7 @@ func (s *coalescer) run() {
 }
 
 // yield lets another query run beside one that is slow.
-func (s *coalescer) yield(q *coalesced) {
+func (s *coalescer[K, V]) yield(q *coalesced[K, V]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !q.ended {
@@ -124,7 +124,7 @@ func (s *coalescer) yield(q *coalesced) {
 }
 
 // close refuses further reads and waits for those that are under way.
-func (s *coalescer) close() {
+func (s *coalescer[K, V]) close() {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()

@@ -56,6 +56,8 @@ func (s *Store) enqueue(ctx context.Context, m Mutation) (*write, error) {
 	case m.Expect < Any || m.TTL < 0 || m.Lease < 0:
 		return nil, fmt.Errorf("a revision, a time to live and a lease are not negative: %d, %s, "+
 			"%d", m.Expect, m.TTL, m.Lease)
+	case m.Lease != 0 && (m.TTL != 0 || m.Delete):
+		return nil, errors.New("what is attached to a lease is a key that has no time to live")
 	case m.Expect == Any && m.HasPrev:
 		return nil, errors.New("nobody knows the previous value of a write that expects any state")
 	}
@@ -265,7 +267,7 @@ func (s *Store) finish(res *GroupResult, writes []*write) {
 		if !w.m.Delete {
 			e.Value = w.m.Value
 		}
-		if expiry := w.m.Expiry(res.Time); expiry != 0 {
+		if expiry := w.m.Expiry(res.Time); expiry > 0 {
 			left := max(time.UnixMicro(expiry).Sub(res.Time), time.Microsecond)
 			if soonest == 0 || left < soonest {
 				soonest = left

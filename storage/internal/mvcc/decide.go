@@ -11,16 +11,17 @@ import "time"
 // may be chosen. Order the refused ones of a key that expected anything else than its state before
 // the accepted one, where they fail; and those that expected the same state as the accepted one
 // after it, where they fail too, since no caller can know the revision that it was given. That does
-// not hold of a mutation that expects Any: it would have to be accepted after the accepted one. So
-// it is the only one of its key (see [Group.Mutations]; the queue keeps the others for the next
-// group).
+// not hold of a mutation that expects Any: it would have to be accepted after the accepted one. Nor
+// does it of one that may be refused for its lease: what came after it would have to be accepted in
+// its place. So these are the only ones of their key (see [Mutation.Alone]; the queue keeps the
+// others for the next group).
 //
 // current returns the key's state before the group, zero if it does not exist. The outcomes'
 // revisions are numbered from before+1.
 //
 // lost, if not nil, is asked about each mutation that would be accepted. If it returns an error,
 // the mutation has this error as its outcome, as have the others that expect the same of this key,
-// and writes nothing: one damaged key must not fail the others' writes.
+// and writes nothing: one damaged key, or one lease that is gone, must not fail the others' writes.
 func Decide(mutations []*Mutation, before Revision, current func(Key) Current,
 	lost func(i int, at Current) error) (outcomes []Outcome, accepted int) {
 	outcomes = make([]Outcome, len(mutations))
@@ -79,24 +80,26 @@ func (m *Mutation) Expects(revision Revision) bool {
 	return m.Expect == revision || m.Expect == Any && (revision != 0 || !m.Delete)
 }
 
+// Alone tells whether the mutation has to be the only one of its key in a group.
+func (m *Mutation) Alone() bool { return m.Expect == Any || m.Lease != 0 }
+
 // TTLMicros is the mutation's TTL in microseconds, rounded up: a key that expires must not become
-// one that never does. It is the negative of Expires, in microseconds since 1970, if that takes its
-// place.
+// one that never does. With a lease, it is the negative of the lease's ID.
 func (m *Mutation) TTLMicros() int64 {
-	if !m.Expires.IsZero() {
-		return -m.Expires.UnixMicro()
+	if m.Lease != 0 {
+		return -int64(m.Lease)
 	}
 	return int64((m.TTL + time.Microsecond - 1) / time.Microsecond)
 }
 
-// Expiry is when the key expires that the mutation writes at the time now of the database's clock,
-// in microseconds since 1970. 0 means never.
+// Expiry is the expiry of the live row that the mutation writes at the time now of the database's
+// clock: when the key expires, in microseconds since 1970, 0 for never, and with a lease the
+// negative of the lease's ID. So the index on the expiry finds the keys of a lease, too, and a key
+// with neither is not in it.
 func (m *Mutation) Expiry(now time.Time) int64 {
-	switch micros := m.TTLMicros(); {
-	case micros < 0:
-		return -micros
-	case micros > 0:
-		return now.UnixMicro() + micros
+	micros := m.TTLMicros()
+	if micros > 0 {
+		micros += now.UnixMicro()
 	}
-	return 0
+	return micros
 }

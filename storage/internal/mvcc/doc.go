@@ -14,14 +14,14 @@
 //     sweep remove ([CompactTo], [PlanSweep], [ForgetAborted]), where a fence goes ([Fence.After])
 //     and when another epoch is accepted ([Adoptable]).
 //   - What is rare (locked.go) applies a rule in a transaction that holds the commit lock
-//     ([Backend.Locked]): [ResolveGroup], [RaiseCompacted], [StartEpoch], [RecordFingerprint] and
-//     [Import.Into]. [SweepBatch] plans without the lock.
+//     ([Backend.Locked]): [ResolveGroup], [RaiseCompacted], [StartEpoch], [RecordFingerprint],
+//     [Import.Into], and what grants, renews and ends leases (lease.go). [SweepBatch] plans without the lock.
 //   - Commits are the backend's own transaction ([Backend.Commit]), since they must hold the lock
 //     for as short a time as the database allows. They apply the same rules.
 //
 // # The data
 //
-// Four tables (the SQL is in the migrations of each database):
+// Five tables (the SQL is in the migrations of each database):
 //
 //   - log: append-only, primary key revision. Key, the revision that this one replaced (0 for a
 //     creation, also for a re-creation after a deletion), the creation revision, the version (the
@@ -32,6 +32,8 @@
 //     1), a fence writes the others.
 //   - live: one row per existing key: its newest revision, its creation revision, its version, its
 //     lease, its expiry.
+//   - lease: one row per lease: its time to live, and when it lapses; see lease.go. A write that
+//     attaches no key to a lease does not read it.
 //   - store: one row for each store: name, identity, epoch, fingerprint, boot, compacted, swept.
 //     Locking this row is the commit lock. A commit does not update it.
 //   - aborted: tokens of groups that were declared "not done" after an unknown outcome, each with
@@ -64,8 +66,8 @@
 // per process, takes all that is queued, makes a [Group] with a fresh token and gives it to
 // [Backend.Commit]: take the commit lock; read the head and the keys' current revisions; check the
 // history (see [CheckGroup]); accept, per key, the first mutation in order of arrival whose
-// expectation holds (see [Decide]; a mutation that expects any state is alone of its key, for which
-// the queue sees); number the accepted ones densely after the head; write their log and live rows;
+// expectation holds and whose lease, if it has one, has not ended (see [Decide]; some mutations are
+// alone of their key, for which the queue sees); number the accepted ones densely after the head; write their log and live rows;
 // commit. Then it hands the events to the hub, has the new head announced to the other processes
 // ([Notifier]), and answers the writers. No commit waits for an announcement.
 //

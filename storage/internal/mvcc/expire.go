@@ -82,6 +82,18 @@ func (s *Store) reap(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	defer s.reaping.release()
+	next, err := s.reapKeys(ctx)
+	if err != nil {
+		return 0, err
+	}
+	lapse, err := s.reapLeases(ctx)
+	// The database's clock and the timer need not agree to the millisecond; looking a little late
+	// costs nothing.
+	return min(next, lapse) + 5*time.Millisecond, err
+}
+
+// reapKeys deletes the keys that have expired by themselves. reaping is held.
+func (s *Store) reapKeys(ctx context.Context) (time.Duration, error) {
 	for {
 		// The damaged keys stay the oldest ones: they must not hide the others.
 		limit, era := reapBatch+len(s.damaged), s.hub.presentEra()
@@ -115,9 +127,7 @@ func (s *Store) reap(ctx context.Context) (time.Duration, error) {
 			// Another process was faster, or the key was renewed, or the commit failed.
 			next = min(next, time.Second)
 		}
-		// The database's clock and the timer need not agree to the millisecond; looking a little
-		// late costs nothing.
-		return next + 5*time.Millisecond, nil
+		return next, nil
 	}
 }
 
@@ -172,7 +182,8 @@ func (s *Store) reapSome(ctx context.Context, expired []Expired,
 	writes := make([]*write, 0, len(expired))
 	for _, e := range expired {
 		w, err := s.enqueue(ctx, Mutation{Key: e.Key, Expect: e.Revision, Era: era, Delete: true,
-			PrevValue: values[e.Revision].Value, HasPrev: true})
+			PrevValue: values[e.Revision].Value, PrevLease: values[e.Revision].Lease,
+			HasPrev: true})
 		if err != nil {
 			return 0, 0, err
 		}
@@ -204,6 +215,7 @@ func ofOneKey(err error) bool {
 // deletion is tried again, since somebody may have repaired it, but ever more rarely.
 type damaged struct {
 	revision Revision
+	lease    Lease
 	pause    time.Duration
 	again    time.Time
 }
@@ -219,7 +231,7 @@ func (s *Store) damage(e Expired, err error) {
 	if !known || d.revision != e.Revision {
 		s.log.Error("an expired key is damaged and cannot be deleted; it is tried again ever "+
 			"more rarely", "key", string(e.Key), "revision", int64(e.Revision), "err", err)
-		d = damaged{revision: e.Revision, pause: firstDamagePause / 2}
+		d = damaged{revision: e.Revision, lease: e.Lease, pause: firstDamagePause / 2}
 	}
 	d.pause = min(2*d.pause, maxDamagePause)
 	d.again = time.Now().Add(d.pause)
@@ -227,7 +239,8 @@ func (s *Store) damage(e Expired, err error) {
 }
 
 // due leaves out the damaged keys whose time has not come, and returns how long it is until it
-// comes for the first of them, 0 if there is none. It forgets those that are there no more.
+// comes for the first of them, 0 if there is none. It forgets those that are there no more, but for
+// those of leases.
 func (s *Store) due(expired []Expired, limit int) (due []Expired, retry time.Duration) {
 	now := time.Now()
 	seen := make(map[Key]struct{}, len(s.damaged))
@@ -245,7 +258,10 @@ func (s *Store) due(expired []Expired, limit int) (due []Expired, retry time.Dur
 		due = append(due, e)
 	}
 	if len(expired) < limit {
-		maps.DeleteFunc(s.damaged, func(k Key, _ damaged) bool { _, ok := seen[k]; return !ok })
+		maps.DeleteFunc(s.damaged, func(k Key, d damaged) bool {
+			_, ok := seen[k]
+			return !ok && d.lease == 0
+		})
 	}
 	return due, retry
 }

@@ -19,6 +19,10 @@ func (b *lostKey) Expired(context.Context, int) ([]Expired, time.Duration, error
 	return []Expired{{Key: "/lost", Revision: 7}}, 0, nil
 }
 
+func (b *lostKey) Lapsing(context.Context, int) ([]LeaseRow, State, error) {
+	return nil, State{}, nil
+}
+
 func (b *lostKey) Values(context.Context, []Revision) ([]Row, State, error) {
 	return nil, State{}, nil
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // Everything that a store holds can be read at one revision, and be put into the place of
-// everything that another one holds, which may be in a database of another kind. Expiries stay what
-// they are. What is not taken along is history: rows that were replaced, and deletions.
+// everything that another one holds, which may be in a database of another kind. Leases and expiries
+// stay what they are. What is not taken along is history: rows that were replaced, and deletions.
 //
 // To put it back is one transaction under the commit lock, so nobody ever reads a half of it:
 // neither a server that runs meanwhile, nor one that starts after the process that did it was
@@ -32,10 +32,19 @@ type Record struct {
 	Version int64
 	// Lease is what it is attached to.
 	Lease Lease
-	// Expiry is when it expires, in microseconds since 1970 by the database's clock, 0 for never.
+	// Expiry is when it expires, in microseconds since 1970 by the database's clock, 0 for never, or
+	// with its lease.
 	Expiry int64
 	// Value is nil only if the database has lost it.
 	Value []byte
+}
+
+// LiveExpiry is the expiry of the record's live row, as that of [Mutation.Expiry].
+func (r *Record) LiveExpiry() int64 {
+	if r.Lease != 0 {
+		return -int64(r.Lease)
+	}
+	return r.Expiry
 }
 
 // Import is what replaces a store's content. An import that has failed may be begun again.
@@ -51,6 +60,8 @@ type Import struct {
 	// after an error. each may give the record other revisions, which then are those that it is
 	// stored with. The record and what it points to are each's to keep until Records returns.
 	Records func(each func(*Record) error) error
+	// Leases are those that the records are attached to, and others. They lapse when they say.
+	Leases []LeaseRow
 	// Check reads before the commit what the database holds then, in ascending order of revisions.
 	// Nothing is changed if it returns an error.
 	Check func(records func(each func(*Record) error) error) error
@@ -111,10 +122,10 @@ func (in *Import) end(st State) State {
 // ErrNotEmpty refuses to import into a store that has keys.
 var ErrNotEmpty = errors.New("the store is not empty")
 
-// Export calls begin with the state and the number of live keys, and then each with every one of
-// them in ascending order of revisions, all of one snapshot; see [Backend.Snapshot].
+// Export calls begin with the state, the number of live keys and the leases, and then each with every
+// one of the keys in ascending order of revisions, all of one snapshot; see [Backend.Snapshot].
 func (s *Store) Export(ctx context.Context, begin func(ctx context.Context, st State,
-	keys int64) error, each func(*Record) error) error {
+	keys int64, leases []LeaseRow) error, each func(*Record) error) error {
 	ctx, cancel := s.whileOpen(ctx)
 	defer cancel()
 	for {
@@ -130,7 +141,11 @@ func (s *Store) Export(ctx context.Context, begin func(ctx context.Context, st S
 			if keys, err = snap.Keys(); err != nil {
 				return err
 			}
-			if err := begin(ctx, snap.State(), keys); err != nil {
+			leases, err := snap.AllLeases()
+			if err != nil {
+				return err
+			}
+			if err := begin(ctx, snap.State(), keys, leases); err != nil {
 				return err
 			}
 			return snap.Records(func(r *Record) error {

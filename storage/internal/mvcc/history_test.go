@@ -65,7 +65,8 @@ func exec(t *testing.T, d *sql.DB, statements ...string) {
 }
 
 // tables are those that a dump holds.
-var tables = []string{"rowkeeper_log", "rowkeeper_live", "rowkeeper_store", "rowkeeper_aborted"}
+var tables = []string{"rowkeeper_log", "rowkeeper_live", "rowkeeper_lease", "rowkeeper_store",
+	"rowkeeper_aborted"}
 
 // dump copies the tables beside themselves.
 func dump(t *testing.T, d *sql.DB) {

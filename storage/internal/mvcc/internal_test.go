@@ -75,8 +75,8 @@ func TestQueueKeepsApart(t *testing.T) {
 			t.Errorf("the group is %v, want %s", got, want)
 		}
 	}
-	if q.count != 0 || q.bytes != 0 || q.anys != 0 || len(q.writes) != 0 {
-		t.Errorf("the queue counts %d writes, %d of any state, %d bytes, and has %d", q.count, q.anys,
+	if q.count != 0 || q.bytes != 0 || q.alone != 0 || len(q.writes) != 0 {
+		t.Errorf("the queue counts %d writes, %d of any state, %d bytes, and has %d", q.count, q.alone,
 			q.bytes, len(q.writes))
 	}
 }
@@ -235,7 +235,7 @@ func TestSharing(t *testing.T) {
 	const width, size = 2, 3
 	var version atomic.Int64
 	begun, release := make(chan []Key, 10), make(chan struct{})
-	s := &coalescer{width: width, size: size, query: func(keys []Key) (map[Key]*KeyValue,
+	s := &coalescer[Key, *KeyValue]{width: width, size: size, query: func(keys []Key) (map[Key]*KeyValue,
 		Revision, error) {
 		head := Revision(version.Load())
 		begun <- keys
@@ -323,7 +323,7 @@ func TestSharingPassesWhatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
 		var begun atomic.Int64
-		s := &coalescer{width: 1, size: 1}
+		s := &coalescer[Key, *KeyValue]{width: 1, size: 1}
 		s.query = func(keys []Key) (map[Key]*KeyValue, Revision, error) {
 			begun.Add(1)
 			if keys[0] == "hangs" {

@@ -1,6 +1,9 @@
 package mvcc
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // What is done under the commit lock besides commits, once for all backends: the rules decide (see
 // rules.go), and the transaction of a backend reads and writes.
@@ -127,6 +130,11 @@ func (in *Import) Into(ctx context.Context, b Backend) (st State, err error) {
 		}
 		if err == nil {
 			err = tx.Insert(in.Token, in.write)
+		}
+		for leases := range slices.Chunk(in.Leases, leasePage) {
+			if err == nil {
+				err = tx.PutLeases(leases)
+			}
 		}
 		if err == nil && in.Check != nil {
 			err = in.Check(tx.Records)

@@ -36,7 +36,7 @@ type queue struct {
 	mu     sync.Mutex
 	writes []*write
 	count  int // without the dropped ones
-	anys   int // those that expect Any, with the dropped ones
+	alone  int // those that have to be the only one of their key, with the dropped ones
 	bytes  int
 	closed bool
 	// filled has capacity 1: there may be something to take. room is closed and replaced when
@@ -61,8 +61,8 @@ func (q *queue) put(ctx context.Context, w *write) error {
 		}
 		if q.count == 0 || (q.count < q.maxCount && q.bytes+w.bytes <= q.maxBytes) {
 			q.writes = append(q.writes, w)
-			if w.m.Expect == Any {
-				q.anys++
+			if w.m.Alone() {
+				q.alone++
 			}
 			q.count++
 			q.bytes += w.bytes
@@ -140,7 +140,7 @@ func (q *queue) take() []*write {
 		group, bytes, i := []*write(nil), 0, 0
 		var left []*write
 		var keys groupKeys
-		if q.anys > 0 {
+		if q.alone > 0 {
 			keys = groupKeys{}
 		}
 		for ; i < len(q.writes); i++ {
@@ -190,25 +190,24 @@ func (q *queue) take() []*write {
 
 // forgetLocked takes out of account a write that leaves the queue.
 func (q *queue) forgetLocked(w *write) {
-	if w.m.Expect == Any {
-		q.anys--
+	if w.m.Alone() {
+		q.alone--
 	}
 }
 
-// groupKeys has the keys of a group that is being taken, and tells of each whether its mutation
-// expects Any. It is nil if no mutation in the queue does.
+// groupKeys has the keys of a group that is being taken, and tells of each whether its mutation has
+// to be the only one. It is nil if no mutation in the queue has to be.
 type groupKeys map[Key]bool
 
-// apart tells whether the write has to wait for the next group: where a key's mutation expects Any,
-// it is the only one of its key; see [Decide].
+// apart tells whether the write has to wait for the next group; see [Mutation.Alone].
 func (k groupKeys) apart(w *write) bool {
-	any, found := k[w.m.Key]
-	return found && (any || w.m.Expect == Any)
+	alone, found := k[w.m.Key]
+	return found && (alone || w.m.Alone())
 }
 
 func (k groupKeys) add(w *write) {
 	if k != nil {
-		k[w.m.Key] = w.m.Expect == Any
+		k[w.m.Key] = w.m.Alone()
 	}
 }
 

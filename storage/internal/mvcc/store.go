@@ -92,17 +92,20 @@ type Store struct {
 
 	hub       *hub
 	queue     *queue
-	heads     coalescer
-	gets      coalescer
+	heads     coalescer[Key, *KeyValue]
+	gets      coalescer[Key, *KeyValue]
+	renewals  coalescer[Lease, LeaseRow]
 	snapshots *snapshots
 	tailer    *tailer
 	announcer *announcer
 	// fencing is held while the history is looked into or changed: only its holder calls adopt.
 	fencing  lock
 	reapSoon chan time.Duration
-	// reaping is held while expired keys are deleted. It protects damaged, those that cannot be.
+	// reaping is held while expired keys are deleted. It protects damaged, those that cannot be, and
+	// stuck, the number of leases that have such keys.
 	reaping   lock
 	damaged   map[Key]damaged
+	stuck     int
 	sweepSoon chan struct{}
 	// replays is taken by the watchers that read the log.
 	replays chan struct{}
@@ -132,10 +135,11 @@ func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 		replays:   make(chan struct{}, 2)}
 	s.hub = newHub(cfg.Ring, cfg.Metrics)
 	s.queue = newQueue(cfg.QueueMutations, cfg.QueueBytes, s.limits)
-	s.heads = coalescer{query: s.queryHead, width: 1, size: 1}
+	s.heads = coalescer[Key, *KeyValue]{query: s.queryHead, width: 1, size: 1}
 	// Two queries keep the connection busy while a reply is taken in; more would only make them
 	// smaller.
-	s.gets = coalescer{query: s.queryKeys, width: 2, size: 64}
+	s.gets = coalescer[Key, *KeyValue]{query: s.queryKeys, width: 2, size: 64}
+	s.renewals = coalescer[Lease, LeaseRow]{query: s.queryRenewals, width: 1, size: 256}
 	s.snapshots = newSnapshots(s)
 	s.tailer = newTailer(s)
 	s.announcer = newAnnouncer(s)
@@ -225,6 +229,7 @@ func (s *Store) Close() error {
 		s.background.Wait()
 		s.heads.close()
 		s.gets.close()
+		s.renewals.close()
 		// Whoever has begun to look into the history ends by now, and nobody begins to.
 		_ = s.fencing.acquire(context.Background())
 		s.metrics.observe(nil)

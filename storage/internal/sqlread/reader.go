@@ -24,6 +24,7 @@ type Reader struct {
 
 	state, tail, get, getKeys, page, pageKeys, replaced, values Read
 	count, countUpTo, expired, firstAt, sweep, size             Read
+	leases, lapsing, attached                                   Read
 }
 
 // NewReader makes a Reader of a database that has conns connections for the classes Single and List
@@ -43,8 +44,11 @@ func NewReader(db Database, s *Statements, conns int) *Reader {
 		count:    Read{What: "count keys", Class: List, SQL: s.Count, Columns: 1, OneRow: true},
 		countUpTo: Read{What: "count keys", Class: List, SQL: s.CountUpTo, Columns: 1,
 			OneRow: true},
-		expired: Read{What: "read expired keys", Class: Maintenance, SQL: s.Expired, Columns: 3},
-		firstAt: Read{What: "read the log", Class: Maintenance, SQL: s.FirstAt, Columns: 2},
+		expired:  Read{What: "read expired keys", Class: Maintenance, SQL: s.Expired, Columns: 3},
+		leases:   Read{What: "read leases", Class: List, SQL: s.Leases, Columns: 3},
+		lapsing:  Read{What: "read leases", Class: Maintenance, SQL: s.Lapsing, Columns: 3},
+		attached: Read{What: "read the keys of a lease", Class: List, SQL: s.Attached, Columns: 2},
+		firstAt:  Read{What: "read the log", Class: Maintenance, SQL: s.FirstAt, Columns: 2},
 		sweep: Read{What: "read what can be swept", Class: Maintenance, SQL: s.Sweep,
 			Columns: 3},
 		size: Read{What: "read the sizes of the tables", Class: Maintenance, SQL: s.Size,
@@ -298,6 +302,41 @@ func (r *Reader) Expired(ctx context.Context, limit int) ([]mvcc.Expired, time.D
 		expired = append(expired, r.Expired)
 	}
 	return expired, 0, nil
+}
+
+// Leases implements [mvcc.Backend].
+func (r *Reader) Leases(ctx context.Context, from mvcc.Lease,
+	limit int) ([]mvcc.LeaseRow, mvcc.State, error) {
+	rows, st, err := r.leaseRows(ctx, &r.leases, int64(from), int64(limit))
+	inOrder(rows, func(a, b *mvcc.LeaseRow) int { return cmp.Compare(a.Lease, b.Lease) })
+	return rows, st, err
+}
+
+// Lapsing implements [mvcc.Backend].
+func (r *Reader) Lapsing(ctx context.Context, limit int) ([]mvcc.LeaseRow, mvcc.State, error) {
+	rows, st, err := r.leaseRows(ctx, &r.lapsing, int64(limit))
+	inOrder(rows, func(a, b *mvcc.LeaseRow) int { return cmp.Compare(a.Expiry, b.Expiry) })
+	return rows, st, err
+}
+
+func (r *Reader) leaseRows(ctx context.Context, read *Read,
+	args ...any) (rows []mvcc.LeaseRow, st mvcc.State, err error) {
+	st, err = r.query(ctx, read, func(c Cursor) error {
+		rows = append(rows, mvcc.LeaseRow{Lease: lease(c, 0), TTL: c.Int(1), Expiry: c.Int(2)})
+		return nil
+	}, args...)
+	return rows, st, err
+}
+
+// Attached implements [mvcc.Backend].
+func (r *Reader) Attached(ctx context.Context, l mvcc.Lease, from mvcc.Key,
+	limit int) (keys []mvcc.Expired, st mvcc.State, err error) {
+	st, err = r.query(ctx, &r.attached, func(c Cursor) error {
+		keys = append(keys, mvcc.Expired{Key: c.Key(0), Revision: revision(c, 1), Lease: l})
+		return nil
+	}, -int64(l), from, int64(limit))
+	inOrder(keys, func(a, b *mvcc.Expired) int { return strings.Compare(string(a.Key), string(b.Key)) })
+	return keys, st, err
 }
 
 // FirstAt implements [mvcc.Backend].

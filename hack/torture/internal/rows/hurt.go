@@ -172,7 +172,7 @@ func (d *DB) Dump(ctx context.Context, dir string) (*Dump, error) {
 	defer tx.Rollback()
 	dump := &Dump{}
 	for _, name := range []string{"rowkeeper_store", "rowkeeper_log", "rowkeeper_live",
-		"rowkeeper_aborted"} {
+		"rowkeeper_lease", "rowkeeper_aborted"} {
 		t, err := copyTable(ctx, tx, name)
 		if err != nil {
 			return nil, err

@@ -1,0 +1,201 @@
+package backendtest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// grant stores leases of an hour.
+func (f *fixture) grant(leases ...mvcc.Lease) {
+	f.Helper()
+	for _, l := range leases {
+		granted, _, err := mvcc.GrantLease(f.ctx, f.b, &mvcc.LeaseRow{Lease: l, TTL: 3600})
+		f.must(err)
+		if !granted {
+			f.Fatalf("the lease %d is there already", l)
+		}
+	}
+}
+
+// attached returns the keys of a lease, in pages of two.
+func (f *fixture) attached(l mvcc.Lease) (keys []mvcc.Key) {
+	f.Helper()
+	for from := mvcc.Key(""); ; {
+		page, st, err := f.b.Attached(f.ctx, l, from, 2)
+		f.must(err)
+		f.sane(st)
+		for _, e := range page {
+			if e.Lease != l {
+				f.Errorf("%+v is of the lease %d", e, l)
+			}
+			keys, from = append(keys, e.Key), e.Key+"\x00"
+		}
+		if len(page) < 2 {
+			return keys
+		}
+	}
+}
+
+func (f *fixture) wantAttached(l mvcc.Lease, want ...mvcc.Key) {
+	f.Helper()
+	if got := f.attached(l); !slices.Equal(got, want) {
+		f.Errorf("the keys of the lease %d are %q, want %q", l, got, want)
+	}
+}
+
+// testLeases: keys are attached to leases that are there and have not ended, and are found by them.
+func testLeases(f *fixture) {
+	f.grant(7, 1<<63-1)
+	f.grant(5)
+	if granted, _, err := mvcc.GrantLease(f.ctx, f.b, &mvcc.LeaseRow{Lease: 5,
+		TTL: 1}); granted || err != nil {
+		f.Errorf("a lease was granted twice: %v", err)
+	}
+
+	// A mutation whose lease is not there is refused alone, and only if its expectation holds.
+	r := f.commit(leased("b", 0, 7), leased("x", 0, 6), put("c", 0, "c"), leased("y", 9, 6),
+		leased("a", 0, 7), leased("d", 0, 1<<63-1), leased("z", mvcc.Any, 6))
+	head := r.Before.Revision
+	for i, want := range []mvcc.Revision{head + 1, 0, head + 2, 0, head + 3, head + 4, 0} {
+		o := r.Outcomes[i]
+		gone := i == 1 || i == 6
+		if o.Accepted != (want > 0) || o.Revision != want || errors.Is(o.Err, mvcc.ErrNoLease) != gone {
+			f.Errorf("mutation %d: %+v, want revision %d, without its lease: %t", i, o, want, gone)
+		}
+	}
+	f.wantAttached(7, "a", "b")
+	f.wantAttached(1<<63-1, "d")
+	f.wantAttached(6)
+	f.commit(leased("e", 0, 7), leased("c", mvcc.Any, 7), leased("a", mvcc.Any, 5))
+	f.wantAttached(7, "b", "c", "e")
+	f.commit(put("c", mvcc.Any, "without a lease"), del("b", mvcc.Any))
+	f.wantAttached(7, "e")
+	f.wantAttached(5, "a")
+	if expired, next, err := f.b.Expired(f.ctx, 9); len(expired) > 0 || next != 0 || err != nil {
+		f.Errorf("keys of leases expire by themselves: %v, %s, %v", expired, next, err)
+	}
+
+	// The leases, by ID and by expiry.
+	rows, st, err := f.b.Leases(f.ctx, 6, 9)
+	f.must(err)
+	f.same(st, f.state())
+	ids := func(rows []mvcc.LeaseRow) (ids []mvcc.Lease) {
+		for _, r := range rows {
+			if left := r.Left(st.Now); r.Expiry != 0 && (r.TTL != 3600 || left < 59*time.Minute ||
+				left > 61*time.Minute) {
+				f.Errorf("%+v lasts %s", r, left)
+			}
+			ids = append(ids, r.Lease)
+		}
+		return ids
+	}
+	if got := ids(rows); !slices.Equal(got, []mvcc.Lease{7, 1<<63 - 1}) {
+		f.Errorf("the leases are %d", got)
+	}
+	rows, _, err = f.b.Leases(f.ctx, 0, 2)
+	f.must(err)
+	if got := ids(rows); !slices.Equal(got, []mvcc.Lease{5, 7}) {
+		f.Errorf("the leases are %d", got)
+	}
+	before := rows[1].Expiry
+	renewed, _, err := mvcc.RenewLeases(f.ctx, f.b, []mvcc.Lease{6, 7})
+	f.must(err)
+	if len(renewed) != 1 || renewed[0].Lease != 7 || renewed[0].Expiry <= before {
+		f.Errorf("renewed: %+v, which was at %d", renewed, before)
+	}
+	rows, _, err = f.b.Lapsing(f.ctx, 9)
+	f.must(err)
+	if got := ids(rows); !slices.Equal(got, []mvcc.Lease{1<<63 - 1, 5, 7}) {
+		f.Errorf("the leases lapse in the order %d", got)
+	}
+
+	// One that has not lapsed ends only if it is revoked, and then for ever.
+	ended, _, err := mvcc.EndLeases(f.ctx, f.b, []mvcc.Lease{5, 6, 7}, false)
+	f.must(err)
+	if len(ended) > 0 {
+		f.Errorf("%d have ended", ended)
+	}
+	for range 2 {
+		ended, _, err = mvcc.EndLeases(f.ctx, f.b, []mvcc.Lease{6, 7}, true)
+		f.must(err)
+		if !slices.Equal(ended, []mvcc.Lease{7}) {
+			f.Errorf("%d have ended", ended)
+		}
+	}
+	rows, _, err = f.b.Lapsing(f.ctx, 1)
+	f.must(err)
+	if got := ids(rows); !slices.Equal(got, []mvcc.Lease{7}) || rows[0].Expiry != 0 {
+		f.Errorf("%+v has ended", rows)
+	}
+	if renewed, _, err = mvcc.RenewLeases(f.ctx, f.b, []mvcc.Lease{7}); len(renewed) > 0 || err != nil {
+		f.Errorf("renewed: %+v, %v", renewed, err)
+	}
+	if o := f.commit(leased("f", 0, 7)).Outcomes[0]; !errors.Is(o.Err, mvcc.ErrNoLease) {
+		f.Errorf("a key of a lease that has ended: %+v", o)
+	}
+	f.wantAttached(7, "e")
+
+	// It is removed in its epoch only.
+	epoch := f.state().Head.Epoch
+	for _, removed := range []struct {
+		lease mvcc.Lease
+		epoch mvcc.Epoch
+		left  int
+	}{{7, epoch + 1, 3}, {5, epoch, 3}, {6, epoch, 3}, {7, epoch, 2}} {
+		f.must(mvcc.ForgetLease(f.ctx, f.b, removed.lease, removed.epoch))
+		rows, _, err := f.b.Leases(f.ctx, 0, 9)
+		f.must(err)
+		if len(rows) != removed.left {
+			f.Errorf("after %+v there are %v", removed, rows)
+		}
+	}
+}
+
+// testLeaseEndsBesideCommits: when a lease has ended, its keys are all that will ever be.
+func testLeaseEndsBesideCommits(f *fixture) {
+	other := f.other()
+	for l := mvcc.Lease(1); l <= 8; l++ {
+		f.grant(l)
+		began, done := make(chan struct{}), make(chan []mvcc.Key)
+		go func() {
+			var keys []mvcc.Key
+			defer func() { done <- keys }()
+			for i := range 1000 {
+				if i == 3 {
+					close(began)
+				}
+				st, err := other.b.State(f.ctx)
+				if err != nil {
+					f.Error(err)
+					return
+				}
+				key := mvcc.Key(fmt.Sprintf("%d/%04d", l, i))
+				r, err := other.b.Commit(f.ctx, &mvcc.Group{Token: newToken(), Seen: st.Head,
+					Mutations: []*mvcc.Mutation{leased(key, 0, l)}})
+				if err != nil {
+					if mvcc.ClassOf(err) == mvcc.Transient {
+						continue // a cluster's nodes
+					}
+					f.Error(err)
+					return
+				}
+				if !r.Outcomes[0].Accepted {
+					return
+				}
+				keys = append(keys, key)
+			}
+			f.Error("the lease never ended")
+		}()
+		<-began
+		_, _, err := mvcc.EndLeases(f.ctx, f.b, []mvcc.Lease{l}, true)
+		f.must(err)
+		found := f.attached(l)
+		if keys := <-done; !slices.Equal(found, keys) {
+			f.Errorf("after its end the lease %d had the keys %q, and %q were accepted", l, found, keys)
+		}
+	}
+}
