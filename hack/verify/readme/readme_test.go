@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -71,6 +72,41 @@ func TestLinks(t *testing.T) {
 				(!ok || !markdown.Linked(other).Anchors[anchor]) {
 				t.Errorf("%s links to %s, and there is no such heading", name, link)
 			}
+		}
+	}
+}
+
+// TestQuotedErrors: what a page about errors quotes is in the program.
+func TestQuotedErrors(t *testing.T) {
+	const clone = "../../.."
+	page, err := os.ReadFile(filepath.Join(clone, "docs/operate/troubleshooting.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, errors, _ := strings.Cut(string(page), "\n## Starting")
+	quoted := regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(errors, -1)
+	if len(quoted) < 15 {
+		t.Errorf("%d sentences are quoted", len(quoted))
+	}
+	var source strings.Builder
+	torn := regexp.MustCompile(`"\s*\+\s*"`) // a text over several lines
+	for _, dir := range []string{"storage", "pkg", "cmd"} {
+		err := filepath.WalkDir(filepath.Join(clone, dir), func(path string, d fs.DirEntry,
+			err error) error {
+			if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			source.Write(torn.ReplaceAll(text, nil))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, q := range quoted {
+		if sentence := strings.Join(strings.Fields(q[1]), " "); !strings.Contains(source.String(), sentence) {
+			t.Errorf("no error has the text %q", sentence)
 		}
 	}
 }
