@@ -7,7 +7,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 # The modules whose tests run with those of the main one.
-modules=(hack/compat/aggregator hack/bench hack/image hack/verify/linkage hack/compat/sampleapiserver hack/torture hack/compat/crds hack/compat/kubebuilder pkg/example/controller)
+modules=(hack/compat/aggregator hack/bench hack/image hack/verify/linkage hack/compat/sampleapiserver hack/torture hack/compat/crds hack/compat/etcd3 hack/compat/kubebuilder pkg/example/controller)
 # Those whose tests do not, with the reason.
 declare -A elsewhere=(
 	[hack/e2e]="make e2e: they need a Kubernetes control plane"
@@ -28,7 +28,7 @@ if [ "${*: -1}" = ./... ]; then
 	[[ " $* " != *" -short "* ]] || modules=()
 	for module in "${modules[@]}"; do
 		if [ -f "$module/go.mod" ]; then
-			go -C "$module" test -json -timeout 20m "$@" || status=1
+			go -C "$module" test -json -timeout 40m "$@" || status=1
 		fi
 	done
 fi
