@@ -16,8 +16,8 @@
 //     with previous values, filters, progress, and the compacted revision when it is canceled. A
 //     response may be split at any event, since each revision has one event.
 //   - LeaseGrant, LeaseKeepAlive, LeaseRevoke, LeaseTimeToLive and LeaseLeases. A lease is a row of
-//     the database, and lasts by the database's clock. So every server of the database knows it, and
-//     it outlives them. Elections and locks of etcd's client work across servers.
+//     the database, and lasts by the database's clock. So every server of the database knows it,
+//     and it outlives them. Elections and locks of etcd's client work across servers.
 //   - Compact, Status, MemberList (this server), and Alarm (there is none).
 //
 // Of the header, the cluster is the store, the member this server, and the term the epoch of the
@@ -31,9 +31,10 @@
 // that lapses or is revoked are deleted one after the other, too. No key is attached to the lease
 // meanwhile.
 //
-// The metadata hasleader is not heeded: while the database is away, a watch waits for it. And a
-// transaction that compares several keys, and whose revision is compacted while it reads them, is
-// answered as a read of a compacted revision. It has written nothing, and can be sent again.
+// A comparison of a range of keys is refused.
+//
+// While the database is away, a watch waits for it. If the client requires a leader (the metadata
+// hasleader), its watches end with etcd's error for that after [Config.LeaderTimeout].
 //
 // Users, changes of members, snapshots and defragmentation are Unimplemented.
 package etcd

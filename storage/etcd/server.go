@@ -39,6 +39,9 @@ type Config struct {
 	MaxWatchers int64
 	// MaxConcurrentStreams bounds the calls that a connection may have at a time. Default 10,000.
 	MaxConcurrentStreams uint32
+	// LeaderTimeout is how long the database may be away before watches end that require a leader.
+	// Default 10 s.
+	LeaderTimeout time.Duration
 }
 
 func (c Config) withDefaults() Config {
@@ -56,6 +59,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MaxConcurrentStreams == 0 {
 		c.MaxConcurrentStreams = 10_000
+	}
+	if c.LeaderTimeout == 0 {
+		c.LeaderTimeout = 10 * time.Second
 	}
 	return c
 }

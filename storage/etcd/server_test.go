@@ -40,6 +40,11 @@ func each(t *testing.T, test func(t *testing.T, c *clientv3.Client)) {
 // serve starts a server, as one of several on the database, and returns a client of it.
 func serve(t *testing.T, d dbtest.DB) *clientv3.Client {
 	t.Helper()
+	return serveBy(t, d, etcd.Config{})
+}
+
+func serveBy(t *testing.T, d dbtest.DB, cfg etcd.Config) *clientv3.Client {
+	t.Helper()
 	db, err := storage.Open(t.Context(), storage.Config{URL: d.URL,
 		Drivers: []storage.Driver{d.Driver}, Migrate: true,
 		Logger:     slog.New(slog.DiscardHandler),
@@ -47,7 +52,7 @@ func serve(t *testing.T, d dbtest.DB) *clientv3.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := etcd.New(t.Context(), db, etcd.Config{})
+	s, err := etcd.New(t.Context(), db, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -575,8 +580,8 @@ func TestLease(t *testing.T) {
 	})
 }
 
-// TestSessions: what etcd's client makes of leases works across two servers of one database: a lock,
-// an election, and the end of a session.
+// TestSessions: what etcd's client makes of leases works across two servers of one database: a
+// lock, an election, and the end of a session.
 func TestSessions(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		clients := []*clientv3.Client{serve(t, d), serve(t, d)}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -142,6 +143,9 @@ func (s *Server) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, er
 	for {
 		era := s.s.Era()
 		kvs, at, err := s.compared(ctx, r)
+		if errors.Is(err, mvcc.ErrCompacted) {
+			continue // compaction has passed the revision that was the head
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -154,15 +158,16 @@ func (s *Server) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, er
 			ops = r.Failure
 		}
 		w := mvcc.Key(written(ops))
-		if w == "" {
-			return s.observe(ctx, ops, holds, kvs, at)
-		}
 		was, expect := kvs[w], mvcc.Revision(0)
 		if was != nil {
 			expect = was.Revision
 		}
-		if was == nil && deletes(ops) {
-			return s.observe(ctx, ops, holds, kvs, at) // there is nothing to delete
+		if w == "" || was == nil && deletes(ops) { // there is nothing to write or to delete
+			res, err := s.observe(ctx, ops, holds, kvs, at)
+			if errors.Is(err, mvcc.ErrCompacted) {
+				continue
+			}
+			return res, err
 		}
 		res, err := s.write(ctx, ops, was, expect, era)
 		if conflict(err) {
@@ -312,6 +317,9 @@ func (s *Server) observed(ctx context.Context, r *pb.RangeRequest,
 		err = rpctypes.ErrGRPCFutureRev
 	case r.Revision > 0:
 		res, err = s.read(ctx, r, mvcc.Revision(r.Revision))
+		if errors.Is(err, mvcc.ErrCompacted) {
+			err = rpctypes.ErrGRPCCompacted // whatever is read beside it
+		}
 	case found && len(r.RangeEnd) == 0:
 		res = s.one(r, kv, at)
 	default:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -56,6 +58,10 @@ type watch struct {
 func (s *Server) Watch(stream grpc.BidiStreamingServer[pb.WatchRequest, pb.WatchResponse]) error {
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	ws := &watchStream{s: s, ctx: ctx, cancel: cancel, stream: stream, watches: map[int64]*watch{}}
+	md, _ := metadata.FromIncomingContext(ctx)
+	if slices.Contains(md.Get(rpctypes.MetadataRequireLeaderKey), rpctypes.MetadataHasLeader) {
+		ws.wg.Go(ws.mindLeader)
+	}
 	received := make(chan error, 1)
 	go func() { received <- ws.receive() }()
 	// What ends the stream ends its context, and with it Recv.
@@ -75,6 +81,28 @@ func (s *Server) Watch(stream grpc.BidiStreamingServer[pb.WatchRequest, pb.Watch
 		return rpctypes.ErrGRPCWatchCanceled
 	default:
 		return failure(cause)
+	}
+}
+
+// mindLeader ends the stream when the database has been away for too long, as etcd does without a
+// leader. A client that does not require one waits.
+func (ws *watchStream) mindLeader() {
+	half := ws.s.cfg.LeaderTimeout / 2
+	ticker := time.NewTicker(half)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ws.ctx.Done():
+			return
+		}
+		ctx, cancel := context.WithTimeout(ws.ctx, half)
+		_, err := ws.s.s.Head(ctx)
+		cancel()
+		if err != nil {
+			ws.cancel(rpctypes.ErrGRPCNoLeader)
+			return
+		}
 	}
 }
 

@@ -267,7 +267,8 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// NewReader reads the header and the leases. limits are those of the database for which the file is meant.
+// NewReader reads the header and the leases. limits are those of the database for which the file is
+// meant.
 func NewReader(r io.Reader, limits mvcc.Limits) (*Reader, error) {
 	in := bufio.NewReader(&source{Reader: r})
 	line := make([]byte, 0, 64)

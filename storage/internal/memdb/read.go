@@ -227,7 +227,9 @@ func (b *Backend) Lapsing(ctx context.Context, limit int) ([]mvcc.LeaseRow, mvcc
 		return nil, st, err
 	}
 	rows := slices.Clone(t.leases)
-	slices.SortStableFunc(rows, func(a, b mvcc.LeaseRow) int { return cmp.Compare(a.Expiry, b.Expiry) })
+	slices.SortStableFunc(rows, func(a, b mvcc.LeaseRow) int {
+		return cmp.Compare(a.Expiry, b.Expiry)
+	})
 	return rows[:min(limit, len(rows))], st, nil
 }
 

@@ -401,8 +401,8 @@ type Backend interface {
 	// none).
 	Count(ctx context.Context, start, end Key, at Revision, limit int64) (int64, State, error)
 
-	// Expired returns live keys whose own expiry has passed by the database's clock, at most limit, the
-	// oldest expiry first, and how long it is until the next expiry after those (0 if there is
+	// Expired returns live keys whose own expiry has passed by the database's clock, at most limit,
+	// the oldest expiry first, and how long it is until the next expiry after those (0 if there is
 	// none). That is a short time, and not 0, if more keys have expired than the limit.
 	Expired(ctx context.Context, limit int) ([]Expired, time.Duration, error)
 

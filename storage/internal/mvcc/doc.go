@@ -15,7 +15,8 @@
 //     and when another epoch is accepted ([Adoptable]).
 //   - What is rare (locked.go) applies a rule in a transaction that holds the commit lock
 //     ([Backend.Locked]): [ResolveGroup], [RaiseCompacted], [StartEpoch], [RecordFingerprint],
-//     [Import.Into], and what grants, renews and ends leases (lease.go). [SweepBatch] plans without the lock.
+//     [Import.Into], and what grants, renews and ends leases (lease.go). [SweepBatch] plans without
+//     the lock.
 //   - Commits are the backend's own transaction ([Backend.Commit]), since they must hold the lock
 //     for as short a time as the database allows. They apply the same rules.
 //
@@ -67,9 +68,10 @@
 // [Backend.Commit]: take the commit lock; read the head and the keys' current revisions; check the
 // history (see [CheckGroup]); accept, per key, the first mutation in order of arrival whose
 // expectation holds and whose lease, if it has one, has not ended (see [Decide]; some mutations are
-// alone of their key, for which the queue sees); number the accepted ones densely after the head; write their log and live rows;
-// commit. Then it hands the events to the hub, has the new head announced to the other processes
-// ([Notifier]), and answers the writers. No commit waits for an announcement.
+// alone of their key, for which the queue sees); number the accepted ones densely after the head;
+// write their log and live rows; commit. Then it hands the events to the hub, has the new head
+// announced to the other processes ([Notifier]), and answers the writers. No commit waits for an
+// announcement.
 //
 // # The walk of one event
 //

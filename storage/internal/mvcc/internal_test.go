@@ -235,7 +235,8 @@ func TestSharing(t *testing.T) {
 	const width, size = 2, 3
 	var version atomic.Int64
 	begun, release := make(chan []Key, 10), make(chan struct{})
-	s := &coalescer[Key, *KeyValue]{width: width, size: size, query: func(keys []Key) (map[Key]*KeyValue,
+	type answer = map[Key]*KeyValue
+	s := &coalescer[Key, *KeyValue]{width: width, size: size, query: func(keys []Key) (answer,
 		Revision, error) {
 		head := Revision(version.Load())
 		begun <- keys

@@ -14,9 +14,9 @@ import (
 //
 // A key is attached to no lease that has ended. A group attaches keys, and a lease ends, under the
 // commit lock. So a group is before the end, and who looks for the lease's keys after the end finds
-// them; or it is after the end, and is refused. So no key is left behind when the row goes, whatever
-// process has written it. And no lease ends that was renewed in time, since it is renewed under the
-// lock, too, and what lapses is decided there.
+// them; or it is after the end, and is refused. So no key is left behind when the row goes,
+// whatever process has written it. And no lease ends that was renewed in time, since it is renewed
+// under the lock, too, and what lapses is decided there.
 //
 // Any process goes on with what another one has left. A row that is marked as ended is looked for
 // like one that has lapsed.
@@ -148,7 +148,8 @@ func (s *Store) GrantLease(ctx context.Context, l Lease, ttl int64) (LeaseRow, R
 	return row, st.Head.Revision, nil
 }
 
-// RenewLease makes a lease last from now on as long as it was granted for. It returns the head, too.
+// RenewLease makes a lease last from now on as long as it was granted for. It returns the head,
+// too.
 func (s *Store) RenewLease(ctx context.Context, l Lease) (LeaseRow, Revision, error) {
 	q, err := s.renewals.ask(ctx, l)
 	if err != nil {

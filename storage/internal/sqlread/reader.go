@@ -335,7 +335,9 @@ func (r *Reader) Attached(ctx context.Context, l mvcc.Lease, from mvcc.Key,
 		keys = append(keys, mvcc.Expired{Key: c.Key(0), Revision: revision(c, 1), Lease: l})
 		return nil
 	}, -int64(l), from, int64(limit))
-	inOrder(keys, func(a, b *mvcc.Expired) int { return strings.Compare(string(a.Key), string(b.Key)) })
+	inOrder(keys, func(a, b *mvcc.Expired) int {
+		return strings.Compare(string(a.Key), string(b.Key))
+	})
 	return keys, st, err
 }
 

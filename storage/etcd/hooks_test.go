@@ -1,0 +1,106 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/rowkeeper/rowkeeper/storage/etcd"
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// hooked is a database in memory whose operations call a hook first; see [memdb.Backend].
+type hooked struct {
+	*memdb.Database
+	hook func(ctx context.Context, method string) error
+}
+
+func (d hooked) Open(ctx context.Context, url string, o mvcc.DriverOptions) (mvcc.Backend, error) {
+	b, err := d.Database.Open(ctx, url, o)
+	if err == nil {
+		b.(*memdb.Backend).Hook = d.hook
+	}
+	return b, err
+}
+
+// inMemory opens a database in memory twice: once with a hook, and once without.
+func inMemory(t *testing.T, hook func(context.Context, string) error) (with, without dbtest.DB) {
+	d := memdb.New(t.Name(), time.Now)
+	return dbtest.DB{URL: "memdb:", Driver: hooked{d, hook}}, dbtest.DB{URL: "memdb:", Driver: d}
+}
+
+// TestTxnBesideCompaction: a transaction whose keys are compacted while it reads them reads them
+// again.
+func TestTxnBesideCompaction(t *testing.T) {
+	var other *clientv3.Client
+	var armed atomic.Bool
+	with, without := inMemory(t, func(_ context.Context, method string) error {
+		if method == "Get" && armed.CompareAndSwap(true, false) {
+			res, err := other.Put(context.Background(), "a", "2")
+			if err != nil {
+				return err
+			}
+			_, err = other.Compact(context.Background(), res.Header.Revision)
+			return err
+		}
+		return nil
+	})
+	c := serve(t, with)
+	other = serve(t, without)
+	put(t, c, "a", "1")
+	put(t, c, "b", "1")
+	armed.Store(true)
+	res, err := c.Txn(t.Context()).If(clientv3.Compare(clientv3.Value("a"), "=", "2"),
+		clientv3.Compare(clientv3.Value("b"), "=", "1")).Then(clientv3.OpGet("a")).Commit()
+	if err != nil || !res.Succeeded || text(res.Responses[0].GetResponseRange().Kvs) != "a=2@2.4.2" {
+		t.Errorf("%v, %v", res, err)
+	}
+	if armed.Load() {
+		t.Error("nothing was compacted meanwhile")
+	}
+	_, err = c.Txn(t.Context()).Then(clientv3.OpGet("a", clientv3.WithRev(2))).Commit()
+	is(t, err, rpctypes.ErrCompacted)
+}
+
+// TestRequireLeader: while the database is away, a watch ends only if its client requires a leader,
+// and the other one misses nothing.
+func TestRequireLeader(t *testing.T) {
+	var away atomic.Bool
+	with, without := inMemory(t, func(context.Context, string) error {
+		if away.Load() {
+			return mvcc.Errorf(mvcc.Unavailable, "the database is away")
+		}
+		return nil
+	})
+	c := serveBy(t, with, etcd.Config{LeaderTimeout: 4 * time.Second})
+	other := serve(t, without)
+	strict := c.Watch(clientv3.WithRequireLeader(t.Context()), "a", clientv3.WithCreatedNotify())
+	patient := c.Watch(t.Context(), "a", clientv3.WithCreatedNotify())
+	for _, w := range []clientv3.WatchChan{strict, patient} {
+		if res := <-w; !res.Created {
+			t.Fatalf("%+v", res)
+		}
+	}
+	away.Store(true)
+	res := <-strict
+	is(t, res.Err(), rpctypes.ErrNoLeader)
+	put(t, other, "a", "1")
+	away.Store(false)
+	if res = <-patient; res.Err() != nil || len(res.Events) != 1 {
+		t.Errorf("%+v, %v", res, res.Err())
+	}
+	if _, open := <-strict; open {
+		t.Error("the watch goes on")
+	}
+	_, err := c.Get(clientv3.WithRequireLeader(t.Context()), "a")
+	if err != nil && !errors.Is(err, rpctypes.ErrNoLeader) {
+		t.Error(err)
+	}
+}
