@@ -94,6 +94,13 @@ torture: ## kill, cut, freeze and restore servers and databases under load, and 
 	go build -C hack/torture -o ../../bin/torture/torture .
 	cd hack/torture && ../../bin/torture/torture $(TORTURE)
 
+# make simulate SIMULATE='-sim.budget 8h -sim.seed 0'; storage/internal/simulate/doc.go says more.
+SIMULATE ?= -sim.budget 10m -sim.seed 0
+
+.PHONY: simulate
+simulate: ## run the storage core on a simulated database with faults, from seeds, and judge what came of it
+	go test ./storage/internal/simulate -run TestSimulation -v -timeout 0 $(SIMULATE)
+
 .PHONY: image
 image: ## build the container image for amd64 and arm64, in bin/image; needs no container engine
 	hack/image/build.sh

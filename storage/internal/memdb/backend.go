@@ -14,6 +14,10 @@ type Backend struct {
 	// that hangs or fails. It is set before the first use. Several goroutines may call it at the
 	// same time.
 	Hook func(ctx context.Context, method string) error
+	// Held, if not nil, is called by each transaction that holds the commit lock: before it reads,
+	// and again, with commits, before it commits what it has written. If it returns an error, the
+	// transaction is undone. It is set before the first use.
+	Held func(ctx context.Context, method string, commits bool) error
 
 	d *Database
 	// timeout bounds every operation, 0 for none.

@@ -20,6 +20,7 @@
 //	snapshot.go     snapshots that last
 //	listen.go       notifications, and polling
 //	backend.go      the rest, which is short here
+//	version.go      what a real database does not have: its earlier versions
 //
 // The package decides nothing. It reads rows, asks a rule of mvcc ([mvcc.CheckGroup],
 // [mvcc.Decide], [mvcc.SweepPlan.Check], and by [Backend.Locked] the others), and writes what the

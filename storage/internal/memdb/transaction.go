@@ -1,6 +1,10 @@
 package memdb
 
-import "context"
+import (
+	"context"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
 
 // transact runs a transaction under the commit lock. f works on a version of its own, and says
 // whether it has changed it: only then, and without an error, it is committed. The context may end
@@ -16,14 +20,31 @@ func (b *Backend) transact(ctx context.Context, method string,
 	case <-ctx.Done():
 		return ended(ctx)
 	}
-	t := b.d.version.Load().next()
+	if err := b.held(ctx, method, false); err != nil {
+		return err
+	}
+	newest := b.d.version.Load()
+	t := newest.next()
 	changed, err := f(t)
 	if err == nil {
 		err = ended(ctx)
 	}
+	if err == nil && changed {
+		err = b.held(ctx, method, true)
+	}
 	if err != nil || !changed {
 		return err
 	}
-	b.d.version.Store(t)
+	if !b.d.version.CompareAndSwap(newest, t) {
+		return mvcc.Errorf(mvcc.Unavailable, "the database has gone back to an earlier version")
+	}
 	return nil
+}
+
+// held calls the test's function.
+func (b *Backend) held(ctx context.Context, method string, commits bool) error {
+	if b.Held == nil {
+		return nil
+	}
+	return b.Held(ctx, method, commits)
 }

@@ -1,0 +1,59 @@
+package memdb
+
+import (
+	"slices"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// Version is what a database held at a moment. It never changes. Two of them are equal if nothing
+// was committed in between. By versions a test looks into a database, and makes it lose commits.
+type Version struct{ t *tables }
+
+// Version returns the newest version.
+func (d *Database) Version() Version { return Version{d.version.Load()} }
+
+// Return goes back to a version, as a database does that has lost its newest commits, or that is
+// restored from a copy. Transactions that are under way fail when they commit.
+func (d *Database) Return(v Version) {
+	t := *v.t
+	t.log = slices.Clip(t.log) // what comes next must not overwrite rows of later versions
+	d.version.Store(&t)
+}
+
+// State is the version's state, without a time.
+func (v Version) State() mvcc.State {
+	return v.t.state(time.Time{})
+}
+
+// Log returns the rows of the log from a revision on, in their order.
+func (v Version) Log(from mvcc.Revision) []mvcc.Row { return v.t.from(from) }
+
+// Live returns the live row of a key, and whether there is one. Its value is not set.
+func (v Version) Live(k mvcc.Key) (mvcc.Record, bool) {
+	l := v.t.current(k)
+	return l.record(), l.revision != 0
+}
+
+// AllLive returns all live rows, in the order of keys, without values.
+func (v Version) AllLive() []mvcc.Record {
+	records := make([]mvcc.Record, len(v.t.live))
+	for i := range v.t.live {
+		records[i] = v.t.live[i].record()
+	}
+	return records
+}
+
+func (l *liveRow) record() mvcc.Record {
+	return mvcc.Record{Key: l.key, Revision: l.revision, Create: l.create, Version: l.version,
+		Lease: l.lease, Expiry: max(l.expiry, 0)}
+}
+
+// Recorded returns the fingerprint and the boot that the store row holds.
+func (v Version) Recorded() (fingerprint, boot string) {
+	return v.t.store.fingerprint, v.t.store.boot
+}
+
+// Aborted returns how many aborted tokens are recorded.
+func (v Version) Aborted() int { return len(v.t.aborted) }

@@ -1,0 +1,73 @@
+// Package simulate runs mvcc on a simulated database, with faults, from seeds. It holds tests only.
+//
+//	go test .                                       400 runs, a part of make test
+//	go test -run TestSimulation -sim.seed 7 -sim.runs 1 -v .            a run again
+//	go test -run TestMutants -sim.mutants I3 -v -timeout 0 .            deliberate faults
+//	make simulate SIMULATE='-sim.budget 1h -sim.seed 0'                 as many as an hour takes
+//
+// A run is a plan (plan_test.go), which is made from its seed: what clients do, which faults meet
+// whom, and how much happens in between. If a run fails, what the violation does not need is left
+// out of the plan, and a Go test is printed that repeats the rest.
+//
+// # The world
+//
+// Up to three processes ([mvcc.Store]) use one database (server_test.go), which is memdb with what
+// a real one has besides: each call stops before the server takes it, when it has the commit lock,
+// before it commits, before the commit is durable, and before the answer arrives. The driver of the
+// run (world_test.go) lets one stopped call or one client go on at a time, by the plan's seeds, and
+// waits until all is quiet again. It lets time pass when it likes: all is in a bubble of
+// testing/synctest. There are three kinds of database:
+//
+//   - sqlite: one machine. What ends it ends all processes. Other processes' writes are polled for.
+//   - postgres: notifications, which can be lost, late and doubled.
+//   - mysql: a commit is visible, and the lock is free, before it is durable.
+//
+// The faults are: connections that are refused, or cut before the request, before the commit or
+// before the answer; zombies, which nobody waits for, and which commit later; waits for the lock
+// that end; full disks; calls that hang; answers that come late; standbys that answer in the
+// primary's place; processes that are killed, closed, paused and started again; power failures
+// under strict and relaxed durability; older copies in the database's place, of the same name or
+// another one, fenced elsewhere or not; standbys that are promoted without the newest commits;
+// clocks that jump.
+//
+// # The judge
+//
+// It sees every version of the tables, and knows what every client was told (judge_test.go).
+//
+//   - log: revisions are dense, each row names the one that it replaced, and the live rows are what
+//     the log says. Every row that can be read is there.
+//   - durable: what was acknowledged was written while the request was under way, once, at its
+//     revision, as it was asked for. A power failure does not take it away if the settings are
+//     strict.
+//   - refused, twice: what was refused, or failed with the promise that nothing was written, is
+//     not in the log and does not come into it later. Nothing is there twice.
+//   - expectation: what a write replaces is what its client had read, not only its revision.
+//   - conflict: a write that is refused because of its key's revision met that revision.
+//   - linearizable: an answer is what the database held at some moment between the request and the
+//     answer. All pages of a list are of one such moment.
+//   - backwards, history: a process never shows a lower head than before, nor another one at the
+//     same revision. It writes nothing in a history in which what it has shown is lost.
+//   - fence: a fence is far beyond what was there before it, and compacts up to its marker. What
+//     was shown and is lost is below compacted in the end. Its revision is not written again where
+//     everybody could notice the loss.
+//   - watch: what a watch has seen is a piece of one history, with all its rows, in order, without
+//     a fence in it. It does not end without a reason.
+//   - compaction, expiry: in the end, what was replaced and what has expired is gone. Nothing
+//     expires early.
+//   - liveness: when all faults are over, all requests end, all processes start, write and are
+//     ready, and all watches come to the head.
+//   - error: no error says that the database is damaged.
+//
+// # What is not repeatable
+//
+// The plan and the driver's choices are repeated exactly, and so are times. Tokens come from a seed
+// (testing/cryptotest). The rest is the Go runtime's choice: which case of a select is taken if
+// several can be, the order of a map, the jitter of pauses between retries, which comes from
+// math/rand/v2, and when the runtime takes the processor from a goroutine. All tests run on one
+// processor, so goroutines that one step has woken run in the same order most of the time.
+// TestRepeatable says how many runs are the same to the last step: about half. So a plan that has
+// failed is tried twice before a part of it is taken for needed.
+//
+// mvcc's own bounds for what it remembers of the history (trail.go) are not reached: they are
+// thousands of positions.
+package simulate

@@ -1,0 +1,579 @@
+package simulate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// server is the database: what memdb does not have of a real one.
+type server struct {
+	db *memdb.Database
+	// kind says how commits become durable, and what the backend offers.
+	kind string
+	// name is the fingerprint, and boot the run of what holds commits that are not on the disk.
+	name, boot string
+	names      int
+	// relaxed settings confirm commits that are not durable.
+	relaxed bool
+	// durable is what a power failure leaves.
+	durable memdb.Version
+	// life changes when all connections end.
+	life int
+	// clock is how far the database's clock is ahead of the world's.
+	clock time.Duration
+	// newest is the greatest time that it has shown.
+	newest time.Time
+}
+
+func newServer(kind string, relaxed bool) *server {
+	s := &server{kind: kind, relaxed: relaxed}
+	s.db = memdb.New("sim", func() time.Time { return time.Now().Add(s.clock) })
+	s.rename()
+	s.reboot()
+	s.durable = s.db.Version()
+	return s
+}
+
+// newestTime is the greatest time that the database's clock has shown.
+func (s *server) newestTime() time.Time {
+	if now := time.Now().Add(s.clock); now.After(s.newest) {
+		s.newest = now
+	}
+	return s.newest
+}
+
+func (s *server) rename() {
+	s.names++
+	s.name = fmt.Sprintf("database %d", s.names)
+}
+
+func (s *server) reboot() {
+	s.life++
+	s.boot = fmt.Sprintf("boot %d", s.life)
+}
+
+// identity and durability are what a connection finds.
+func (s *server) identity() mvcc.Identity {
+	v := s.db.Version()
+	recorded, _ := v.Recorded()
+	return mvcc.Identity{Store: "sim", Recorded: recorded, Actual: s.name,
+		Epoch: v.State().Head.Epoch}
+}
+
+func (s *server) durability() mvcc.Durability {
+	_, boot := s.db.Version().Recorded()
+	return mvcc.Durability{Boot: s.boot, Relaxed: s.relaxed, Recorded: boot}
+}
+
+// flush makes everything durable that is visible.
+func (s *server) flush() { s.durable = s.db.Version() }
+
+// backend is a process's way to the server. Each of its calls stops where a real one can be late
+// or fail: before the server takes it, when it has the commit lock, before it commits, before the
+// commit is durable, and before the answer arrives.
+type backend struct {
+	w    *world
+	p    *process
+	life int // the process's
+	mem  *memdb.Backend
+	// opened and durable are what it was opened on; conn is the server's life of its connections.
+	opened  mvcc.Identity
+	durable mvcc.Durability
+	conn    int
+	killed  chan struct{}
+	// polled is the version that Changed has told.
+	polled memdb.Version
+	// notify and status are the listener's, if it listens.
+	notify func(mvcc.Revision)
+	status func(error)
+}
+
+func (w *world) newBackend(p *process) *backend {
+	mem, err := w.s.db.Open(context.Background(), "", mvcc.DriverOptions{})
+	if err != nil {
+		panic(err) // a database in memory can be opened
+	}
+	b := &backend{w: w, p: p, life: p.life, mem: mem.(*memdb.Backend), killed: make(chan struct{}),
+		opened: w.s.identity(), durable: w.s.durability(), conn: w.s.life}
+	b.mem.Held = held
+	return b
+}
+
+// as returns the backend with the optional interfaces that the kind of database has.
+func (b *backend) as(kind string) mvcc.Backend {
+	switch kind {
+	case "sqlite":
+		return struct {
+			*backend
+			poller
+		}{b, poller{b}}
+	case "postgres":
+		return struct {
+			*backend
+			keysReader
+			notifier
+		}{b, keysReader{b}, notifier{b}}
+	}
+	return struct {
+		*backend
+		keysReader
+	}{b, keysReader{b}}
+}
+
+// call is one call of the backend, which may outlive its caller.
+type call struct {
+	b      *backend
+	method string
+	// class is Commit, Locked, Sweep or read.
+	class string
+	// detail tells it from other calls of the method, as far as that can be said.
+	detail string
+	// open: the call may have changed something, or may still do so, and the caller cannot tell.
+	open atomic.Bool
+	// alone: nobody waits for it.
+	alone atomic.Bool
+	// stale is what a standby has, if the call was led to one; revision that of a notification.
+	stale    memdb.Version
+	revision mvcc.Revision
+	// wrote: the transaction has changed something, while the settings were relaxed or not.
+	wrote, relaxed bool
+	// life is the server's when the call was made. No call outlives it.
+	life int
+	done chan error
+	lost chan error
+}
+
+type callKey struct{}
+
+// do runs a call. What run returns is the server's answer.
+func (b *backend) do(ctx context.Context, class, method, detail string,
+	run func(context.Context, *call) error) error {
+	c := &call{b: b, method: method, class: class, detail: detail, life: b.w.s.life,
+		done: make(chan error, 1), lost: make(chan error, 1)}
+	c.open.Store(class == "Commit")
+	if ctx.Err() != nil {
+		return mvcc.Errorf(mvcc.Unavailable, "the context has ended: %w", context.Cause(ctx))
+	}
+	select {
+	case <-b.killed:
+		return mvcc.Errorf(mvcc.Unavailable, "the process is dead")
+	default:
+	}
+	go c.serve(run)
+	var err error
+	select {
+	case err := <-c.done:
+		return err
+	case err = <-c.lost:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-b.killed:
+		err = fmt.Errorf("the process is dead")
+	}
+	c.alone.Store(true)
+	return c.broken(err)
+}
+
+// broken is the error of a call whose connection broke.
+func (c *call) broken(err error) error {
+	if c.open.Load() {
+		return mvcc.Errorf(mvcc.Unknown, "the connection broke, and nobody knows more: %w", err)
+	}
+	return mvcc.Errorf(mvcc.Unavailable, "the connection broke: %w", err)
+}
+
+func (c *call) serve(run func(context.Context, *call) error) {
+	w, s := c.b.w, c.b.w.s
+	if err := w.stop(c, "request"); err != nil {
+		c.done <- err
+		return
+	}
+	// The server's side does not end with the caller.
+	ctx := context.WithValue(context.Background(), callKey{}, c)
+	err := run(ctx, c)
+	if err == nil && c.wrote {
+		if s.kind == "mysql" && !c.relaxed {
+			err = w.stop(c, "flush")
+		}
+		if err == nil && !c.relaxed {
+			s.flush()
+		}
+	}
+	if late := w.stop(c, "answer"); late != nil {
+		err = late
+	}
+	c.done <- err
+}
+
+// held stops a transaction that holds the commit lock.
+func held(ctx context.Context, _ string, commits bool) error {
+	c := ctx.Value(callKey{}).(*call)
+	if c.life != c.b.w.s.life {
+		return c.broken(errors.New("the server's life is over"))
+	}
+	if !commits {
+		return c.b.w.stop(c, "lock")
+	}
+	c.wrote = true
+	if c.class == "Locked" {
+		if c.alone.Load() {
+			return errGone
+		}
+		c.open.Store(true)
+	}
+	err := c.b.w.stop(c, "commit")
+	c.relaxed = c.b.w.s.relaxed
+	return err
+}
+
+// errGone undoes a transaction whose client is gone.
+var errGone = mvcc.Errorf(mvcc.Unavailable, "the client is gone")
+
+// admit is what a driver looks at when a connection is new.
+func (b *backend) admit() error {
+	s := b.w.s
+	if b.conn == s.life {
+		return nil
+	}
+	if id := s.identity(); !id.Continues(b.opened) {
+		return mvcc.Errorf(mvcc.Fenced, "the database is %q, and the store was written in %q",
+			id.Actual, id.Recorded)
+	}
+	if !s.durability().Continues(b.durable) {
+		return mvcc.Errorf(mvcc.Fenced, "the database was restarted, and may have lost commits")
+	}
+	b.conn = s.life
+	return nil
+}
+
+// read runs a call that reads the state besides other things.
+func read[T any](b *backend, ctx context.Context, method, detail string,
+	f func(context.Context) (T, error), state func(*T) *mvcc.State) (answer T, err error) {
+	found := new(T)
+	err = b.do(ctx, "read", method, detail, func(ctx context.Context, c *call) error {
+		if old, ok := b.w.standby(c); ok {
+			// A standby that is behind: what it says must not be used.
+			if state == nil {
+				return mvcc.Errorf(mvcc.ReadOnly, "this is a standby")
+			}
+			*state(found) = old
+			return nil
+		}
+		err := b.admit()
+		if err == nil {
+			*found, err = f(ctx)
+		}
+		return err
+	})
+	if err != nil {
+		return answer, err
+	}
+	return *found, nil
+}
+
+func (b *backend) Limits() mvcc.Limits {
+	l := b.mem.Limits()
+	l.GroupMutations = 4
+	return l
+}
+
+func (b *backend) Identity(ctx context.Context) (id mvcc.Identity, err error) {
+	err = b.do(ctx, "beside", "Identity", "", func(context.Context, *call) error {
+		id = b.w.s.identity()
+		return nil
+	})
+	return id, err
+}
+
+func (b *backend) Durability(ctx context.Context) (d mvcc.Durability, err error) {
+	err = b.do(ctx, "beside", "Durability", "", func(context.Context, *call) error {
+		d = b.w.s.durability()
+		return nil
+	})
+	return d, err
+}
+
+func (b *backend) RecordBoot(ctx context.Context, from, boot string) error {
+	return b.do(ctx, "beside", "RecordBoot", boot, func(ctx context.Context, c *call) error {
+		err := b.mem.RecordBoot(ctx, from, boot)
+		if err == nil {
+			b.w.s.flush()
+		}
+		return err
+	})
+}
+
+func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+	var res *mvcc.GroupResult
+	err := b.do(ctx, "Commit", "Commit", "", func(ctx context.Context, c *call) error {
+		err := b.admit()
+		for _, m := range g.Mutations {
+			if err == nil && string(m.Value) == poison {
+				err = mvcc.Errorf(mvcc.Data, "the database does not take that value")
+			}
+		}
+		if err != nil {
+			return err
+		}
+		r, err := b.mem.Commit(ctx, g)
+		if err == nil {
+			b.w.wrote(g, r)
+		}
+		res = r
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
+	return b.do(ctx, "Locked", "Locked", fmt.Sprint(o.AnyServer),
+		func(ctx context.Context, c *call) error {
+			if !o.AnyServer {
+				if err := b.admit(); err != nil {
+					return err
+				}
+			}
+			return b.mem.Locked(ctx, o, func(tx mvcc.Tx) error {
+				if c.alone.Load() {
+					return errGone
+				}
+				return f(tx)
+			})
+		})
+}
+
+func (b *backend) Sweepable(ctx context.Context, limit int) (mvcc.Sweepable, error) {
+	return read(b, ctx, "Sweepable", "", func(ctx context.Context) (mvcc.Sweepable, error) {
+		return b.mem.Sweepable(ctx, limit)
+	}, func(s *mvcc.Sweepable) *mvcc.State { return &s.State })
+}
+
+func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (n int, err error) {
+	err = b.do(ctx, "Sweep", "Sweep", "", func(ctx context.Context, c *call) error {
+		if err := b.admit(); err != nil {
+			return err
+		}
+		n, err = b.mem.Sweep(ctx, p)
+		return err
+	})
+	return n, err
+}
+
+func (b *backend) Snapshot(context.Context, func(context.Context, mvcc.Snapshot) error) error {
+	panic("nobody asks for a snapshot")
+}
+
+func (b *backend) State(ctx context.Context) (mvcc.State, error) {
+	return read(b, ctx, "State", "", b.mem.State, func(st *mvcc.State) *mvcc.State { return st })
+}
+
+func (b *backend) Tail(ctx context.Context, from mvcc.Revision, limit int, prev mvcc.Prev) (
+	*mvcc.Tail, error) {
+	t, err := read(b, ctx, "Tail", fmt.Sprint(from, limit),
+		func(ctx context.Context) (mvcc.Tail, error) {
+			t, err := b.mem.Tail(ctx, from, limit, prev)
+			if err != nil {
+				return mvcc.Tail{}, err
+			}
+			return *t, nil
+		}, func(t *mvcc.Tail) *mvcc.State { return &t.State })
+	if err != nil {
+		return nil, err
+	}
+	return &t, nil
+}
+
+// Answers with their states.
+type (
+	rowAnswer struct {
+		row *mvcc.Row
+		st  mvcc.State
+	}
+	rowsAnswer struct {
+		rows []mvcc.Row
+		st   mvcc.State
+	}
+	replacedAnswer struct {
+		rows []mvcc.Replaced
+		st   mvcc.State
+	}
+	countAnswer struct {
+		n  int64
+		st mvcc.State
+	}
+	leasesAnswer struct {
+		rows []mvcc.LeaseRow
+		st   mvcc.State
+	}
+	attachedAnswer struct {
+		rows []mvcc.Expired
+		st   mvcc.State
+	}
+	expiredAnswer struct {
+		rows []mvcc.Expired
+		next time.Duration
+	}
+)
+
+func (b *backend) Get(ctx context.Context, key mvcc.Key) (*mvcc.Row, mvcc.State, error) {
+	a, err := read(b, ctx, "Get", string(key), func(ctx context.Context) (a rowAnswer, err error) {
+		a.row, a.st, err = b.mem.Get(ctx, key)
+		return a, err
+	}, func(a *rowAnswer) *mvcc.State { return &a.st })
+	return a.row, a.st, err
+}
+
+func (b *backend) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error) {
+	p, err := read(b, ctx, "Page", fmt.Sprint(q), func(ctx context.Context) (mvcc.Page, error) {
+		p, err := b.mem.Page(ctx, q)
+		if err != nil {
+			return mvcc.Page{}, err
+		}
+		return *p, nil
+	}, func(p *mvcc.Page) *mvcc.State { return &p.State })
+	if err != nil {
+		return nil, err
+	}
+	return &p, nil
+}
+
+func (b *backend) Replaced(ctx context.Context, q mvcc.ReplacedQuery) (
+	[]mvcc.Replaced, mvcc.State, error) {
+	a, err := read(b, ctx, "Replaced", fmt.Sprint(q),
+		func(ctx context.Context) (a replacedAnswer, err error) {
+			a.rows, a.st, err = b.mem.Replaced(ctx, q)
+			return a, err
+		}, func(a *replacedAnswer) *mvcc.State { return &a.st })
+	return a.rows, a.st, err
+}
+
+func (b *backend) Values(ctx context.Context, revisions []mvcc.Revision) (
+	[]mvcc.Row, mvcc.State, error) {
+	a, err := read(b, ctx, "Values", fmt.Sprint(revisions),
+		func(ctx context.Context) (a rowsAnswer, err error) {
+			a.rows, a.st, err = b.mem.Values(ctx, revisions)
+			return a, err
+		}, func(a *rowsAnswer) *mvcc.State { return &a.st })
+	return a.rows, a.st, err
+}
+
+func (b *backend) Count(ctx context.Context, start, end mvcc.Key, at mvcc.Revision, limit int64) (
+	int64, mvcc.State, error) {
+	a, err := read(b, ctx, "Count", fmt.Sprint(start, end, at),
+		func(ctx context.Context) (a countAnswer, err error) {
+			a.n, a.st, err = b.mem.Count(ctx, start, end, at, limit)
+			return a, err
+		}, func(a *countAnswer) *mvcc.State { return &a.st })
+	return a.n, a.st, err
+}
+
+func (b *backend) Expired(ctx context.Context, limit int) (
+	[]mvcc.Expired, time.Duration, error) {
+	a, err := read(b, ctx, "Expired", "", func(ctx context.Context) (a expiredAnswer, err error) {
+		a.rows, a.next, err = b.mem.Expired(ctx, limit)
+		return a, err
+	}, nil)
+	return a.rows, a.next, err
+}
+
+func (b *backend) Leases(ctx context.Context, from mvcc.Lease, limit int) (
+	[]mvcc.LeaseRow, mvcc.State, error) {
+	a, err := read(b, ctx, "Leases", fmt.Sprint(from),
+		func(ctx context.Context) (a leasesAnswer, err error) {
+			a.rows, a.st, err = b.mem.Leases(ctx, from, limit)
+			return a, err
+		}, func(a *leasesAnswer) *mvcc.State { return &a.st })
+	return a.rows, a.st, err
+}
+
+func (b *backend) Lapsing(ctx context.Context, limit int) ([]mvcc.LeaseRow, mvcc.State, error) {
+	a, err := read(b, ctx, "Lapsing", "", func(ctx context.Context) (a leasesAnswer, err error) {
+		a.rows, a.st, err = b.mem.Lapsing(ctx, limit)
+		return a, err
+	}, func(a *leasesAnswer) *mvcc.State { return &a.st })
+	return a.rows, a.st, err
+}
+
+func (b *backend) Attached(ctx context.Context, l mvcc.Lease, from mvcc.Key, limit int) (
+	[]mvcc.Expired, mvcc.State, error) {
+	a, err := read(b, ctx, "Attached", fmt.Sprint(l, from),
+		func(ctx context.Context) (a attachedAnswer, err error) {
+			a.rows, a.st, err = b.mem.Attached(ctx, l, from, limit)
+			return a, err
+		}, func(a *attachedAnswer) *mvcc.State { return &a.st })
+	return a.rows, a.st, err
+}
+
+func (b *backend) FirstAt(ctx context.Context, revision mvcc.Revision) (*mvcc.Row, error) {
+	return read(b, ctx, "FirstAt", fmt.Sprint(revision),
+		func(ctx context.Context) (*mvcc.Row, error) { return b.mem.FirstAt(ctx, revision) }, nil)
+}
+
+func (b *backend) Size(ctx context.Context) (mvcc.Size, error) {
+	return read(b, ctx, "Size", "", b.mem.Size, nil)
+}
+
+func (b *backend) Close() error { return nil }
+
+// Reconnect implements [mvcc.Reconnector].
+func (b *backend) Reconnect() { b.conn = 0 }
+
+// keysReader implements [mvcc.KeysReader].
+type keysReader struct{ b *backend }
+
+func (k keysReader) GetKeys(ctx context.Context, keys []mvcc.Key) (
+	[]mvcc.Row, mvcc.State, error) {
+	b := k.b
+	a, err := read(b, ctx, "GetKeys", fmt.Sprint(len(keys)),
+		func(ctx context.Context) (a rowsAnswer, err error) {
+			a.rows, a.st, err = b.mem.GetKeys(ctx, keys)
+			return a, err
+		}, func(a *rowsAnswer) *mvcc.State { return &a.st })
+	return a.rows, a.st, err
+}
+
+// poller implements [mvcc.Poller].
+type poller struct{ b *backend }
+
+func (p poller) Changed(ctx context.Context) (bool, error) {
+	b := p.b
+	v, err := read(b, ctx, "Changed", "", func(context.Context) (memdb.Version, error) {
+		return b.w.s.db.Version(), nil
+	}, nil)
+	if err != nil {
+		return true, err
+	}
+	changed := v != b.polled
+	b.polled = v
+	return changed, nil
+}
+
+// notifier implements [mvcc.Notifier].
+type notifier struct{ b *backend }
+
+func (n notifier) Announce(ctx context.Context, r mvcc.Revision) error {
+	b := n.b
+	return b.do(ctx, "beside", "Announce", fmt.Sprint(r),
+		func(ctx context.Context, c *call) error {
+			if err := b.admit(); err != nil {
+				return err
+			}
+			b.w.announce(r)
+			return nil
+		})
+}
+
+func (n notifier) Listen(ctx context.Context, notify func(mvcc.Revision), status func(error)) {
+	n.b.w.listen(n.b, notify, status)
+	<-ctx.Done()
+	n.b.w.listen(n.b, nil, nil)
+}
