@@ -173,6 +173,20 @@ func (l *Log) Last(s history.Selector) int64 {
 	return 0
 }
 
+// Lasts returns Last, which remembers what it has found: to look for a selector without a new event
+// takes long in a long log.
+func (l *Log) Lasts() func(history.Selector) int64 {
+	found := map[history.Selector]int64{}
+	return func(s history.Selector) int64 {
+		last, ok := found[s]
+		if !ok {
+			last = l.Last(s)
+			found[s] = last
+		}
+		return last
+	}
+}
+
 // event is what a watcher with the selector is sent for the change, if anything.
 func (c change) event(s history.Selector) (history.Event, bool) {
 	was := c.prev != nil && s.Matches(*c.prev)

@@ -142,11 +142,17 @@ func Wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// until repeats a question until it is answered by yes, or the time is up.
+// until repeats a question until it is answered by yes, or the time is up. A no counts only if the
+// question was asked after that: what takes long to look at has changed meanwhile.
 func until(parent context.Context, within time.Duration, ok func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(parent, within)
+	timed, cancel := context.WithTimeout(parent, within)
 	defer cancel()
 	for {
+		ctx := timed
+		late := timed.Err() != nil
+		if late {
+			ctx = parent
+		}
 		err := ok(ctx)
 		if err == nil {
 			return nil
@@ -154,10 +160,10 @@ func until(parent context.Context, within time.Duration, ok func(context.Context
 		if parent.Err() != nil {
 			return parent.Err()
 		}
-		if ctx.Err() != nil {
+		if late {
 			return fmt.Errorf("not within %s: %w", within, err)
 		}
-		Wait(ctx, 20*time.Millisecond)
+		Wait(timed, 20*time.Millisecond)
 	}
 }
 
@@ -480,39 +486,55 @@ func (e *Env) whereTheyStand(ctx context.Context) string {
 	return strings.Join(append(texts, "what the goroutines did is in "+dir), "; ")
 }
 
-// settle waits until all watchers have seen all events, and the informers are what lists say.
-func (e *Env) settle(ctx context.Context, informers []*load.Informers) error {
-	if err := e.Recorder.Sync(ctx); err != nil {
-		return err
+// laggards tells which watchers have not seen the last event for them. A watcher is where its
+// newest stream is.
+func laggards(streams []*history.Stream, last func(history.Selector) int64) error {
+	type watcher struct {
+		name   string
+		server int
 	}
-	index := check.NewLog(e.Recorder.Log())
+	newest := map[watcher]*history.Stream{}
+	for _, s := range streams {
+		newest[watcher{s.Name, s.Server}] = s
+	}
+	var behind []string
+	for w, s := range newest {
+		if seen, end := s.Seen(), last(s.Selector); seen < end {
+			events, ended := s.Events()
+			behind = append(behind, fmt.Sprintf("%s at server %d has seen %d of %d (a stream from "+
+				"%d, begun at %.1f s, with %d events; ended: %t)", w.name, w.server, seen, end,
+				s.From, float64(s.Begun)/1e9, len(events), ended))
+		}
+	}
+	if len(behind) == 0 {
+		return nil
+	}
+	slices.Sort(behind)
+	return errors.New(strings.Join(behind, "; "))
+}
+
+// caughtUp waits until all watchers have seen all events. It tells whether they have.
+func (e *Env) caughtUp(ctx context.Context) (bool, error) {
+	if err := e.Recorder.Sync(ctx); err != nil {
+		return false, err
+	}
+	last := check.NewLog(e.Recorder.Log()).Lasts()
 	err := until(ctx, settleWithin, func(context.Context) error {
-		// The newest stream of each watcher, or one of its newest.
-		behind := map[string]string{}
-		for _, s := range e.History.Streams() {
-			name := fmt.Sprintf("%s at server %d", s.Name, s.Server)
-			if seen, last := s.Seen(), index.Last(s.Selector); seen < last {
-				events, ended := s.Events()
-				behind[name] = fmt.Sprintf("%s has seen %d of %d (a stream from %d, begun at "+
-					"%.1f s, with %d events; ended: %t)", name, seen, last, s.From,
-					float64(s.Begun)/1e9, len(events), ended)
-			} else {
-				delete(behind, name)
-			}
-		}
-		if len(behind) == 0 {
-			return nil
-		}
-		var all []string
-		for _, text := range behind {
-			all = append(all, text)
-		}
-		slices.Sort(all)
-		return errors.New(strings.Join(all, "; "))
+		return laggards(e.History.Streams(), last)
 	})
 	if err != nil && ctx.Err() == nil {
 		e.Fail("stalled", "%v; %s", err, e.whereTheyStand(ctx))
-	} else {
+	}
+	return err == nil, ctx.Err()
+}
+
+// settle waits until all watchers have seen all events, and the informers are what lists say.
+func (e *Env) settle(ctx context.Context, informers []*load.Informers) error {
+	seen, err := e.caughtUp(ctx)
+	if err != nil {
+		return err
+	}
+	if seen {
 		e.Say("watchers have seen everything")
 	}
 	for i, informer := range informers {
