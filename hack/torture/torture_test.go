@@ -133,13 +133,14 @@ func TestRestore(t *testing.T) {
 // TestScenarios runs scenarios that are not a part of the random one.
 func TestScenarios(t *testing.T) {
 	for name, kind := range map[string]programs.Kind{
-		"clock-jumps":    programs.SQLite,
-		"stuck-watchers": programs.SQLite,
-		"many-watchers":  programs.SQLite,
-		"burst":          programs.SQLite,
-		"big-list":       programs.SQLite,
-		"flood":          programs.SQLite,
-		"database-away":  programs.Postgres,
+		"clock-jumps":      programs.SQLite,
+		"stuck-watchers":   programs.SQLite,
+		"many-watchers":    programs.SQLite,
+		"hopping-watchers": programs.SQLite,
+		"burst":            programs.SQLite,
+		"big-list":         programs.SQLite,
+		"flood":            programs.SQLite,
+		"database-away":    programs.Postgres,
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := scenario.Find(name).For(kind)

@@ -65,8 +65,9 @@ type Load struct {
 	pace   <-chan time.Time
 	ticker *time.Ticker
 
-	// gate is held while writers may not write.
+	// gate is held while writers may not write. Nobody breaks a watch off while held is true.
 	gate sync.RWMutex
+	held atomic.Bool
 
 	mu    sync.Mutex
 	known map[string]int64
@@ -113,10 +114,14 @@ func (l *Load) Slowest() time.Duration {
 }
 
 // HoldWrites waits for the writes under way and lets none begin until the returned function is
-// called.
+// called. Watches are not broken off meanwhile.
 func (l *Load) HoldWrites() (release func()) {
 	l.gate.Lock()
-	return sync.OnceFunc(l.gate.Unlock)
+	l.held.Store(true)
+	return sync.OnceFunc(func() {
+		l.held.Store(false)
+		l.gate.Unlock()
+	})
 }
 
 // StopClients ends the clients. The watchers go on.

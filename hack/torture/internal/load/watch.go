@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -34,7 +35,15 @@ type watcher struct {
 	// hops is the number of events after which the watch is broken off and resumed from an event
 	// that was seen before. 0: never.
 	hops int
+	// chance breaks the watch off at any moment instead. nil: it does not.
+	chance *rand.Rand
 }
+
+// A watch that is broken off by chance lasts for so many events, or so long, at most.
+const (
+	mostEvents   = 80
+	longestWatch = time.Second
+)
 
 func watchers() []watcher {
 	return []watcher{
@@ -62,6 +71,19 @@ func watchers() []watcher {
 
 // Watchers is how many watchers there are per server.
 func Watchers() int { return len(watchers()) }
+
+// Restless starts watches of a server that are broken off and resumed at any moment while clients
+// write.
+func (l *Load) Restless(server, count int) {
+	kinds := watchers()
+	for i := range count {
+		w := kinds[i%len(kinds)]
+		w.name = fmt.Sprintf("restless %s %d", w.name, i/len(kinds))
+		w.initial = w.bookmarks
+		w.chance = rand.New(rand.NewPCG(l.opts.Seed, uint64(server*count+i)))
+		l.watchers.Go(func() { l.follow(server, w) })
+	}
+}
 
 func (l *Load) watch(server int) {
 	for _, w := range watchers() {
@@ -123,6 +145,18 @@ func (l *Load) stream(server int, w watcher, from int64) (next int64, err error)
 	ctx, cancel := context.WithCancel(l.ctx)
 	defer cancel()
 	l.h.AddStream(s)
+	hop := func() {
+		if l.clientsC.Err() == nil && !l.held.Load() {
+			cancel()
+		}
+	}
+	hops, keep := w.hops, w.hops-w.hops/4
+	if w.chance != nil {
+		hops = 1 + w.chance.IntN(mostEvents)
+		keep = 1 + w.chance.IntN(hops)
+		timer := time.AfterFunc(time.Duration(w.chance.Int64N(int64(longestWatch))), hop)
+		defer timer.Stop()
+	}
 	n, back, complete := 0, from, !s.Initial
 	err = l.endpoints[server].Follow(ctx, w.selector, q, func(event history.Event) {
 		event.Time = l.h.Now()
@@ -135,11 +169,11 @@ func (l *Load) stream(server int, w watcher, from int64) (next int64, err error)
 			return
 		}
 		n++
-		if w.hops > 0 && n == w.hops-w.hops/4 {
+		if hops > 0 && n == keep {
 			back = event.Object.RV
 		}
-		if w.hops > 0 && n >= w.hops && l.clientsC.Err() == nil {
-			cancel()
+		if hops > 0 && n >= hops {
+			hop()
 		}
 	})
 	s.End(fmt.Sprint(err))

@@ -292,6 +292,35 @@ func manyWatchers(ctx context.Context, e *Env) error {
 	return err
 }
 
+// hoppingWatchers has watches broken off and resumed all the time. Again and again writers pause,
+// and every watch has to have the last event before they go on. The checker judges each stream.
+func hoppingWatchers(ctx context.Context, e *Env) error {
+	count, rounds := 90, 5
+	if e.Long {
+		count, rounds = 300, 60
+	}
+	before := len(e.History.Streams())
+	each := count / len(e.Servers)
+	for i := range e.Servers {
+		e.Load.Restless(i, each)
+	}
+	var slowest time.Duration
+	for range rounds {
+		Wait(ctx, 2*time.Second)
+		release := e.Load.HoldWrites()
+		began := time.Now()
+		seen, err := e.caughtUp(ctx)
+		release()
+		if err != nil || !seen {
+			return err
+		}
+		slowest = max(slowest, time.Since(began))
+	}
+	e.Note("%d watches began %d times; when writers paused, all had the last event within %.1f s",
+		each*len(e.Servers), len(e.History.Streams())-before, slowest.Seconds())
+	return nil
+}
+
 // burst writes as much as it can at once.
 func burst(ctx context.Context, e *Env) error {
 	total := int64(5000)

@@ -114,6 +114,9 @@ func Scenarios() []*Scenario {
 			Kinds: all, Fault: stuckWatchers, Alone: true, Short: 1, Long: 1},
 		{Name: "many-watchers", About: "10,000 watches at one server (1,000 in the short form)",
 			Kinds: all, Fault: manyWatchers, Alone: true, Short: 1, Long: 1},
+		{Name: "hopping-watchers", About: "300 watches (90 in the short form) are broken off and " +
+			"resumed all the time; writers pause again and again, and each watch has the last event",
+			Kinds: all, Fault: hoppingWatchers, Alone: true, Short: 1, Long: 1},
 		{Name: "burst", About: "a burst of 100,000 writes (5,000 in the short form)", Kinds: all,
 			Fault: burst, Alone: true, Short: 1, Long: 1},
 		{Name: "big-list", About: "a list of 1,000,000 objects (5,000 in the short form), " +
