@@ -60,6 +60,7 @@ func newEtcdCommand() *cobra.Command {
 		},
 	}
 	c.addFlags(cmd.Flags())
+	cmd.AddCommand(newEtcdImportCommand(), newEtcdExportCommand())
 	return cmd
 }
 

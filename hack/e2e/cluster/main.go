@@ -84,11 +84,13 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		at = filepath.Join(config.Dir, "state.db")
 	}
 	fmt.Fprintf(out, "Kubernetes %s serves %s\n"+
-		"Its objects are in %s, its logs in %s\n"+
+		"Its objects are in %s\n"+
+		"Its logs are in %s\n"+
 		"There is no node, so pods stay pending.\n"+
-		"Try: %s --kubeconfig %s get all -A\n"+
+		"Try: export KUBECONFIG=%s\n"+
+		"     %s get all -A\n"+
 		"Ctrl-C stops it. The next start goes on with the same objects.\n",
-		version.GitVersion, c.URL(), at, c.Logs(), filepath.Join(config.Bin, "kubectl"), c.Kubeconfig)
+		version.GitVersion, c.URL(), at, c.Logs(), c.Kubeconfig, filepath.Join(config.Bin, "kubectl"))
 	if err := c.Wait(ctx); err != nil {
 		return err
 	}

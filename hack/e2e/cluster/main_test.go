@@ -45,8 +45,8 @@ func start(t *testing.T, dir string, port int) *session {
 		}
 	}
 	go io.Copy(io.Discard, out)
-	_, after, _ := strings.Cut(s.said.String(), "--kubeconfig ")
-	s.kubeconfig, _, _ = strings.Cut(after, " ")
+	_, after, _ := strings.Cut(s.said.String(), "KUBECONFIG=")
+	s.kubeconfig, _, _ = strings.Cut(after, "\n")
 	t.Cleanup(func() { s.end() })
 	return s
 }
