@@ -147,8 +147,8 @@ func (a *answers) lost(asked bool) (map[mvcc.Key]bool, error) {
 	return lost, err
 }
 
-// askHeld asks which of the leases have not ended that keys are attached to, and tells whether there
-// are any to ask about.
+// askHeld asks which of the leases have not ended that keys are attached to, and tells whether
+// there are any to ask about.
 func (t *text) askHeld(mutations []*mvcc.Mutation) bool {
 	var leases []mvcc.Lease
 	for _, m := range mutations {

@@ -174,8 +174,8 @@ FROM rowkeeper_store s
 JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
 WHERE s.id = $store`
 
-// selectExpiring reads the keys that expire soonest: range of the index on expiry, in its order. The
-// keys of leases have a negative one.
+// selectExpiring reads the keys that expire soonest: range of the index on expiry, in its order.
+// The keys of leases have a negative one.
 const selectExpiring = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
         NULL, NULL, NULL

@@ -137,7 +137,8 @@ SELECT id, ttl, expiry FROM rowkeeper_lease WHERE id >= ?1 ORDER BY id LIMIT ?2`
 const selectLapsing = `
 SELECT id, ttl, expiry FROM rowkeeper_lease ORDER BY expiry LIMIT ?1`
 
-// selectAttached walks the keys of a lease in the index of expiries, whose entries end with the key.
+// selectAttached walks the keys of a lease in the index of expiries, whose entries end with the
+// key.
 const selectAttached = `
 SELECT key, revision FROM rowkeeper_live WHERE expiry = ?1 AND key >= ?2 ORDER BY key LIMIT ?3`
 

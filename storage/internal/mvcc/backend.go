@@ -94,8 +94,8 @@ type Mutation struct {
 	Era Era
 	// Delete removes the key. Expect is not 0 then.
 	Delete bool
-	// Lease is what the key is attached to from then on, 0 for none. If there is no such lease, or it
-	// has ended, the mutation is refused by [ErrNoLease]. A mutation with a lease has no TTL.
+	// Lease is what the key is attached to from then on, 0 for none. If there is no such lease, or
+	// it has ended, the mutation is refused by [ErrNoLease]. A mutation with a lease has no TTL.
 	Lease Lease
 	// Value is the new value, empty for a deletion.
 	Value []byte

@@ -1,6 +1,6 @@
 // Package mvcc stores keys, values and their history in a SQL database, as etcd's mvcc does in its
-// own. Every decision is here, and a database's backend executes it. The rules about the history are
-// in rules.go and decide.go. The other files say when a rule is asked.
+// own. Every decision is here, and a database's backend executes it. The rules about the history
+// are in rules.go and decide.go. The other files say when a rule is asked.
 //
 // Every successful write has a revision. Old states can be read until they are compacted. A watch
 // from any revision that is not compacted sees every later event once and in order.

@@ -9,8 +9,9 @@ import (
 )
 
 // Everything that a store holds can be read at one revision, and be put into the place of
-// everything that another one holds, which may be in a database of another kind. Leases and expiries
-// stay what they are. What is not taken along is history: rows that were replaced, and deletions.
+// everything that another one holds, which may be in a database of another kind. Leases and
+// expiries stay what they are. What is not taken along is history: rows that were replaced, and
+// deletions.
 //
 // To put it back is one transaction under the commit lock, so nobody ever reads a half of it:
 // neither a server that runs meanwhile, nor one that starts after the process that did it was
@@ -32,8 +33,8 @@ type Record struct {
 	Version int64
 	// Lease is what it is attached to.
 	Lease Lease
-	// Expiry is when it expires, in microseconds since 1970 by the database's clock, 0 for never, or
-	// with its lease.
+	// Expiry is when it expires, in microseconds since 1970 by the database's clock, 0 for never,
+	// or with its lease.
 	Expiry int64
 	// Value is nil only if the database has lost it.
 	Value []byte
@@ -122,8 +123,9 @@ func (in *Import) end(st State) State {
 // ErrNotEmpty refuses to import into a store that has keys.
 var ErrNotEmpty = errors.New("the store is not empty")
 
-// Export calls begin with the state, the number of live keys and the leases, and then each with every
-// one of the keys in ascending order of revisions, all of one snapshot; see [Backend.Snapshot].
+// Export calls begin with the state, the number of live keys and the leases, and then each with
+// every one of the keys in ascending order of revisions, all of one snapshot; see
+// [Backend.Snapshot].
 func (s *Store) Export(ctx context.Context, begin func(ctx context.Context, st State,
 	keys int64, leases []LeaseRow) error, each func(*Record) error) error {
 	ctx, cancel := s.whileOpen(ctx)

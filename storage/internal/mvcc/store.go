@@ -101,8 +101,8 @@ type Store struct {
 	// fencing is held while the history is looked into or changed: only its holder calls adopt.
 	fencing  lock
 	reapSoon chan time.Duration
-	// reaping is held while expired keys are deleted. It protects damaged, those that cannot be, and
-	// stuck, the number of leases that have such keys.
+	// reaping is held while expired keys are deleted. It protects damaged, those that cannot be,
+	// and stuck, the number of leases that have such keys.
 	reaping   lock
 	damaged   map[Key]damaged
 	stuck     int

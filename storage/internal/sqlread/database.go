@@ -101,13 +101,13 @@ type Statements struct {
 	// Expired reads live rows with an expiry above 0, in the order of expiry. Parameter: the limit.
 	// Columns: key, revision, expiry.
 	Expired string
-	// Leases reads leases in the order of IDs. Parameters: the first ID, the limit. Columns: ID, time
-	// to live, expiry.
+	// Leases reads leases in the order of IDs. Parameters: the first ID, the limit. Columns: ID,
+	// time to live, expiry.
 	Leases string
 	// Lapsing reads leases in the order of expiry. Parameter: the limit. Columns as for Leases.
 	Lapsing string
-	// Attached reads live rows in the order of keys. Parameters: the expiry, the first key, the limit.
-	// Columns: key, revision.
+	// Attached reads live rows in the order of keys. Parameters: the expiry, the first key, the
+	// limit. Columns: key, revision.
 	Attached string
 	// FirstAt reads the first log row from a revision on. Parameter: the revision. Columns:
 	// revision, time.
