@@ -276,13 +276,13 @@ func stampTime(v any) time.Time {
 	return time.Unix(0, 0)
 }
 
-// Stores returns the names of the stores, sorted, of a database whose tables hold several. It
-// returns what Check does if this program may not read it.
+// Stores returns the names of the stores that were not dropped, sorted, of a database whose tables
+// hold several. It returns what Check does if this program may not read it.
 func (s Set) Stores(ctx context.Context, db *sql.DB) ([]string, error) {
 	if err := s.Check(ctx, db); err != nil {
 		return nil, err
 	}
-	rows, err := db.QueryContext(ctx, `SELECT name FROM rowkeeper_store`)
+	rows, err := db.QueryContext(ctx, `SELECT name FROM rowkeeper_store WHERE epoch > 0`)
 	if err != nil {
 		return nil, err
 	}

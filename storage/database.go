@@ -163,6 +163,70 @@ func Stores(ctx context.Context, c Config) ([]string, error) {
 	return driver.Stores(ctx, c.URL, c.driverOptions())
 }
 
+// StoreUsage is what the objects of a store need: their number, and the bytes of their keys and
+// values.
+type StoreUsage = mvcc.Usage
+
+// StoreQuota is how many objects a store may have, and how many bytes, as StoreUsage counts them. 0
+// is no bound.
+type StoreQuota = mvcc.Quota
+
+// MeasureStore counts and measures the objects of the store that Config.Store names, in time that
+// grows with their number, and reads its quota.
+func MeasureStore(ctx context.Context, c Config) (usage StoreUsage, quota StoreQuota, err error) {
+	err = c.withBackend(ctx, func(b mvcc.Backend) error {
+		var st mvcc.State
+		if quota, st, err = b.Quota(ctx); err == nil && st.Dropped() {
+			return mvcc.NoStore(c.Store)
+		}
+		if err == nil {
+			usage, _, err = b.Usage(ctx)
+		}
+		return err
+	})
+	return usage, quota, err
+}
+
+// LimitStore sets the quota of the store that Config.Store names. Servers that use it heed that
+// within ten seconds: when it is used up they refuse, by 403 Forbidden, to create objects, and to
+// let any grow if it is the bytes that are used up. They measure as often, so a store may come to
+// hold more. To delete, and to make objects smaller, always works.
+func LimitStore(ctx context.Context, c Config, quota StoreQuota) error {
+	if quota.Objects < 0 || quota.Bytes < 0 {
+		return fmt.Errorf("a quota is not negative: %d objects, %d bytes", quota.Objects, quota.Bytes)
+	}
+	return c.withBackend(ctx, func(b mvcc.Backend) error { return mvcc.SetQuota(ctx, b, quota) })
+}
+
+// DropStore drops the store that Config.Store names, with all that it holds. Servers that use it
+// answer errors from then on. It returns false if the store was dropped before; then it removes
+// what an interrupted drop has left. The default store cannot be dropped.
+func DropStore(ctx context.Context, c Config) (dropped bool, err error) {
+	if c.driverOptions().StoreName() == mvcc.DefaultStore {
+		return false, errors.New("the store \"default\" cannot be dropped, since every database " +
+			"has it: drop the database")
+	}
+	err = c.withBackend(ctx, func(b mvcc.Backend) error {
+		dropped, err = mvcc.Drop(ctx, b)
+		return err
+	})
+	return dropped, err
+}
+
+// withBackend calls f with the store that is meant.
+func (c Config) withBackend(ctx context.Context, f func(mvcc.Backend) error) error {
+	c = c.withDefaults()
+	driver, err := c.driver()
+	if err != nil {
+		return err
+	}
+	b, err := driver.Open(ctx, c.URL, c.driverOptions())
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(b), b.Close())
+}
+
 func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = slog.New(logr.ToSlogHandler(klog.Background()))

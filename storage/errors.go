@@ -26,6 +26,7 @@ const retryAfterSeconds = 1
 //	503 Service Unavailable        the database is away, read-only or closed; nothing was written
 //	504 Gateway Timeout            the request's time is over (nothing was written), or the outcome of a write is unknown
 //	507 Insufficient Storage       the database has no space left
+//	403 Forbidden                  the store's quota is used up, as for any other quota
 //	413, 422                       the object, or its key, is larger than what the database can hold
 //	500 Internal Server Error      a person has to look into it
 //
@@ -34,6 +35,7 @@ const retryAfterSeconds = 1
 func apiError(ctx context.Context, resource schema.GroupResource, err error) error {
 	var (
 		limit    *mvcc.LimitError
+		quota    *mvcc.QuotaError
 		database *mvcc.Error
 	)
 	switch {
@@ -50,6 +52,8 @@ func apiError(ctx context.Context, resource schema.GroupResource, err error) err
 		return apierrors.NewServiceUnavailable("the database is closed: the server is shutting down")
 	case errors.As(err, &limit):
 		return limitError(resource, limit)
+	case errors.As(err, &quota):
+		return apierrors.NewForbidden(resource, "", quota)
 	case errors.As(err, &database):
 		return databaseError(resource, database)
 	}

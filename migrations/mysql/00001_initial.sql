@@ -61,6 +61,8 @@ CREATE TABLE IF NOT EXISTS rowkeeper_store (
     compacted     BIGINT       NOT NULL,
     swept         BIGINT       NOT NULL,
     oldest_writer BIGINT       NOT NULL,
+    max_objects   BIGINT       NOT NULL DEFAULT 0 COMMENT '0 is no bound, here and in max_bytes',
+    max_bytes     BIGINT       NOT NULL DEFAULT 0,
     turn          BIGINT       NOT NULL DEFAULT 0 COMMENT 'changed by every commit on Galera, never elsewhere'
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 

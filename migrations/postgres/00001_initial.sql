@@ -74,6 +74,8 @@ CREATE TABLE rowkeeper_store (
     compacted     bigint   NOT NULL,
     swept         bigint   NOT NULL,
     oldest_writer bigint   NOT NULL,
+    max_objects   bigint   NOT NULL DEFAULT 0,
+    max_bytes     bigint   NOT NULL DEFAULT 0,
     name          text     NOT NULL UNIQUE,
     identity      text     NOT NULL,
     fingerprint   text,

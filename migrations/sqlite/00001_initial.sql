@@ -49,7 +49,9 @@ CREATE TABLE rowkeeper_store (
     boot          TEXT,
     compacted     INTEGER NOT NULL,
     swept         INTEGER NOT NULL,
-    oldest_writer INTEGER NOT NULL
+    oldest_writer INTEGER NOT NULL,
+    max_objects   INTEGER NOT NULL DEFAULT 0,
+    max_bytes     INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 CREATE TABLE rowkeeper_aborted (

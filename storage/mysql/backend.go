@@ -24,9 +24,8 @@ const (
 type backend struct {
 	sqlread.KeysReader
 	server *server
-	// store is the id of the store, which the rows of its tables have, in decimal digits. identity
-	// is the store's identity when the backend was opened.
-	store, identity string
+	// store is the id of the store, which the rows of its tables have, in decimal digits.
+	store string
 
 	log     *slog.Logger
 	timeout time.Duration

@@ -10,8 +10,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// Identity asks on a connection of its own, which finds out anew what the server is. Whoever has to
-// fence asks first, so another store in the same place is never fenced.
+// Identity asks on a connection of its own, which finds out anew what the server is.
 func (b *backend) Identity(ctx context.Context) (mvcc.Identity, error) {
 	const what = "read the store's identity"
 	var id mvcc.Identity
@@ -32,9 +31,6 @@ func (b *backend) Identity(ctx context.Context) (mvcc.Identity, error) {
 		return id, mvcc.ErrEmptyStore
 	case err != nil:
 		return id, b.failed(what, err)
-	case id.Store != b.identity:
-		return id, mvcc.Errorf(mvcc.Invalid, "the database holds another store (%s) than when this "+
-			"process opened it (%s): restart the server if that is meant", id.Store, b.identity)
 	}
 	return id, nil
 }

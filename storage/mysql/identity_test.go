@@ -3,7 +3,6 @@ package mysql_test
 import (
 	"fmt"
 	"net/url"
-	"strings"
 	"testing"
 
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
@@ -142,23 +141,6 @@ func TestMovedTables(t *testing.T) {
 		moved := open(t, db.URL)
 		if id, err = moved.Identity(t.Context()); err != nil || id.Recorded == id.Actual {
 			t.Errorf("the identity is %+v, %v", id, err)
-		}
-	})
-}
-
-// TestAnotherStore: another store in the place of the one that was opened, as of another database's
-// dump, is none that could be fenced.
-func TestAnotherStore(t *testing.T) {
-	each(t, func(t *testing.T, db dbtest.DB) {
-		b, a := open(t, db.URL), admin(t, db.URL)
-		if _, err := b.Identity(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		exec(t, a, "UPDATE rowkeeper_store SET identity = 'another'")
-		_, err := b.Identity(t.Context())
-		wantClass(t, err, mvcc.Invalid)
-		if !strings.Contains(err.Error(), "another store") {
-			t.Errorf("the error is %v", err)
 		}
 	})
 }

@@ -207,6 +207,32 @@ func (t *tx) DropLeases(leases []mvcc.Lease) error {
 	return t.run(deleteLeases, revisionRows(leases))
 }
 
+func (t *tx) Erase(limit int) (n int, err error) {
+	x := t.b.text()
+	t.begin(&x)
+	x.statement(eraseLive, limit)
+	x.statement(selectDeleted)
+	x.statement(eraseLog, int64(t.state.Head.Revision), limit)
+	x.statement(selectDeleted)
+	x.statement(eraseAborted)
+	_, err = t.b.send(t.ctx, t.conn, &x, func(a *answers) (err error) {
+		for range 2 {
+			if err == nil {
+				err = a.each(1, func(r row) error { n += int(r.int(0)); return nil })
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return 0, t.b.failed(locking, err)
+	}
+	return n, nil
+}
+
+func (t *tx) Renew() error { return t.run(renewStore) }
+
+func (t *tx) SetQuota(q mvcc.Quota) error { return t.run(updateQuota, q.Objects, q.Bytes) }
+
 func (t *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error) error {
 	w := importer{tx: t, token: token}
 	if err := write(w.add); err != nil {

@@ -44,6 +44,9 @@ func readsOf(store string) sqlread.Statements {
 		FirstAt:   ofStore(selectFirstAt, store),
 		Sweep:     ofStore(selectSweep, store),
 		Size:      ofStore(selectSize, store),
+		Usage:     ofStore(selectUsage, store),
+		Growth:    ofStore(selectGrowth, store),
+		Quota:     ofStore(selectQuota, store),
 	}
 }
 
@@ -268,6 +271,41 @@ JOIN (SELECT CAST(COALESCE(SUM(t.data_length + t.index_length + t.data_free), 0)
       FROM information_schema.tables t
       WHERE t.table_schema = DATABASE()
         AND t.table_name IN ('rowkeeper_log', 'rowkeeper_live', 'rowkeeper_store', 'rowkeeper_aborted', 'rowkeeper_lease')) z
+WHERE s.id = $store`
+
+// selectUsage reads all live rows of the store, and measures the value of each by the primary key
+// of the log.
+const selectUsage = `
+SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       z.objects, z.bytes
+FROM rowkeeper_store s
+JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+JOIN (SELECT COUNT(*) AS objects, CAST(COALESCE(SUM(LENGTH(l.key) + LENGTH(g.value)), 0) AS SIGNED) AS bytes
+      FROM rowkeeper_live l FORCE INDEX (PRIMARY)
+      LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = l.revision
+      WHERE l.store = $store) z
+WHERE s.id = $store`
+
+// selectGrowth reads the rows of the log after a revision by primary key range, and for each the
+// one that it replaced by primary key. Markers and deletions hold nothing.
+const selectGrowth = `
+SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       z.objects, z.bytes
+FROM rowkeeper_store s
+JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+JOIN (SELECT CAST(COALESCE(SUM(NOT g.deleted), 0) AS SIGNED) - COUNT(p.revision) AS objects,
+             CAST(COALESCE(SUM(IF(g.deleted, 0, LENGTH(g.key) + LENGTH(g.value))), 0) - COALESCE(SUM(LENGTH(p.key) + LENGTH(p.value)), 0) AS SIGNED) AS bytes
+      FROM rowkeeper_log g FORCE INDEX (PRIMARY)
+      LEFT JOIN rowkeeper_log p FORCE INDEX (PRIMARY) ON p.store = $store AND p.revision = IF(g.prev_revision > 0, g.prev_revision, NULL)
+      WHERE g.store = $store AND g.revision > ?) z
+WHERE s.id = $store`
+
+// selectQuota reads what the store may hold.
+const selectQuota = `
+SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       s.max_objects, s.max_bytes
+FROM rowkeeper_store s
+JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
 WHERE s.id = $store`
 
 // selectSweep reads the rows from swept to compacted: primary key range, whose bounds are in the
@@ -495,6 +533,35 @@ WHERE store = $store`
 const deleteAllLog = `
 DELETE FROM rowkeeper_log
 WHERE store = $store`
+
+// eraseLive and eraseLog remove the first rows of a range of their primary keys: of the log, some
+// before a revision. The token is read so that the index does not have all that is asked for: MySQL
+// would read it from its very beginning then.
+const eraseLive = `
+DELETE l
+FROM (SELECT d.key FROM rowkeeper_live d FORCE INDEX (PRIMARY) WHERE d.store = $store LIMIT %d) d
+STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.store = $store AND l.key = d.key`
+
+const eraseLog = `
+DELETE g
+FROM (SELECT d.revision, d.token FROM rowkeeper_log d FORCE INDEX (PRIMARY) WHERE d.store = $store AND d.revision < %d LIMIT %d) d
+STRAIGHT_JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = $store AND g.revision = d.revision`
+
+// eraseAborted removes all aborted tokens of the store, by primary key.
+const eraseAborted = `
+DELETE FROM rowkeeper_aborted
+WHERE store = $store`
+
+// renewStore makes the store's row that of another store.
+const renewStore = `
+UPDATE rowkeeper_store s
+SET s.identity = REPLACE(UUID(), '-', ''), s.fingerprint = NULL, s.boot = NULL, s.max_objects = 0, s.max_bytes = 0
+WHERE s.id = $store`
+
+const updateQuota = `
+UPDATE rowkeeper_store s
+SET s.max_objects = %d, s.max_bytes = %d
+WHERE s.id = $store`
 
 // insertLive is followed by rows. Unlike replaceLive, it refuses a key that is there.
 const insertLive = `

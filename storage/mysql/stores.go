@@ -14,7 +14,7 @@ import (
 
 // selectStore finds a store by the unique index on its name.
 const selectStore = `
-SELECT s.id, s.identity
+SELECT s.id
 FROM rowkeeper_store s
 WHERE s.name = ?`
 
@@ -31,10 +31,10 @@ INSERT INTO rowkeeper_log
        (store, revision, rowkeeper_log.key, prev_revision, create_revision, version, lease, token, time, deleted, value)
 VALUES (?, 1, '', 0, 0, 0, 0, UNHEX(REPLACE(UUID(), '-', '')), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TRUE, NULL)`
 
-// findStore finds the id of the store, and its identity.
+// findStore finds the id of the store.
 func (b *backend) findStore(ctx context.Context, c *sql.Conn) error {
 	var id int64
-	err := c.QueryRowContext(ctx, selectStore, b.server.store).Scan(&id, &b.identity)
+	err := c.QueryRowContext(ctx, selectStore, b.server.store).Scan(&id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return mvcc.NoStore(b.server.store)
 	}
@@ -74,6 +74,9 @@ func (o opener) CreateStore(ctx context.Context, url string,
 		created = err == nil
 		return err
 	})
+	if err == nil && !created && opts.StoreName() != mvcc.DefaultStore {
+		created, err = mvcc.Recreate(ctx, o, url, opts)
+	}
 	return created, err
 }
 

@@ -30,6 +30,8 @@ func Statements() []Statement {
 		{"mark", sqlMark, true}, {"record_fingerprint", sqlRecordFingerprint, true},
 		{"identity", sqlIdentity, false}, {"durability", sqlDurability, false},
 		{"record_boot", sqlRecordBoot, true}, {"size", sqlSize, false},
+		{"usage", sqlUsage, false}, {"erase", sqlErase, true}, {"renew", sqlRenew, true},
+		{"growth", sqlGrowth, false}, {"quota", sqlQuota, false}, {"set_quota", sqlSetQuota, true},
 	}
 	for _, s := range writingStatements {
 		if s.name != begin.name && s.name != commit.name {

@@ -16,8 +16,7 @@ import (
 // opened; see [mvcc.Identity.Continues].
 func (b *backend) recognize(id mvcc.Identity) error {
 	if id.Store != b.opened.Store {
-		return mvcc.Errorf(mvcc.Invalid, "the database holds another store (%s) than when this "+
-			"process opened it (%s): restart the server if that is meant", id.Store, b.opened.Store)
+		return mvcc.AnotherStore(id.Store, b.opened.Store)
 	}
 	if id.Continues(b.opened) {
 		return nil

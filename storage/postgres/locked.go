@@ -165,6 +165,16 @@ func (t *tx) DropLeases(leases []mvcc.Lease) error { return t.run(sqlDropLeases,
 
 func (t *tx) Clear() error { return t.run(sqlClear) }
 
+func (t *tx) Erase(limit int) (n int, err error) {
+	t.dirty = true
+	err = t.conn.QueryRow(t.ctx, sqlErase, int64(limit), t.store).Scan(&n)
+	return n, readError(err)
+}
+
+func (t *tx) Renew() error { return t.run(sqlRenew) }
+
+func (t *tx) SetQuota(q mvcc.Quota) error { return t.run(sqlSetQuota, q.Objects, q.Bytes) }
+
 func (t *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error) error {
 	w := importer{tx: t, token: token}
 	if err := write(w.add); err != nil {

@@ -76,6 +76,9 @@ var reads = sqlread.Statements{
 	FirstAt:   sqlFirstAt,
 	Sweep:     sqlSweepRows,
 	Size:      sqlSize,
+	Usage:     sqlUsage,
+	Growth:    sqlGrowth,
+	Quota:     sqlQuota,
 }
 
 // sqlState is the cheapest read.
@@ -285,6 +288,37 @@ FROM state CROSS JOIN (
         ) w ON true
     ) tables
 ) sizes`)
+
+// sqlUsage reads all live rows of the store, and measures the value of each by the primary key of
+// the log. The length of a value that is stored out of line is known without reading it.
+var sqlUsage = ofStore(`WITH` + state + `
+SELECT state.*, used.*
+FROM state CROSS JOIN (
+    SELECT count(*), coalesce(sum(octet_length(l.key) + octet_length(g.value)), 0)::bigint
+    FROM (SELECT key, revision FROM rowkeeper_live WHERE store = $store::integer ORDER BY key OFFSET 0) l
+    LEFT JOIN LATERAL (SELECT value FROM rowkeeper_log WHERE store = $store::integer AND revision = l.revision OFFSET 0) g ON true
+) used`)
+
+// sqlGrowth reads the rows of the log after a revision, and for each the one that it replaced, both
+// by the primary key of the log. Markers and deletions hold nothing.
+//
+// $1 revision.
+var sqlGrowth = ofStore(`WITH` + state + `
+SELECT state.*, grown.*
+FROM state CROSS JOIN (
+    SELECT count(*) FILTER (WHERE NOT g.deleted) - count(p.bytes),
+           (coalesce(sum(octet_length(g.key) + octet_length(g.value)) FILTER (WHERE NOT g.deleted), 0) - coalesce(sum(p.bytes), 0))::bigint
+    FROM (SELECT prev_revision, deleted, key, value FROM rowkeeper_log WHERE store = $store::integer AND revision > $1::bigint ORDER BY revision OFFSET 0) g
+    LEFT JOIN LATERAL (
+        SELECT octet_length(key) + octet_length(value) AS bytes FROM rowkeeper_log
+        WHERE store = $store::integer AND revision = g.prev_revision AND g.prev_revision > 0 OFFSET 0
+    ) p ON true
+) grown`)
+
+// sqlQuota finds the store's row by its primary key.
+var sqlQuota = ofStore(`WITH` + state + `
+SELECT state.*, s.max_objects, s.max_bytes
+FROM state CROSS JOIN rowkeeper_store s WHERE s.id = $store::integer`)
 
 // The writing transactions. Each is BEGIN, a statement that takes a lock, one statement that does
 // the work with a snapshot younger than the lock, and COMMIT; see transaction.go for how they are
@@ -578,6 +612,39 @@ var sqlClear = ofStore(`
 WITH keys AS (DELETE FROM rowkeeper_live WHERE store = $store::integer),
 leases AS (DELETE FROM rowkeeper_lease WHERE store = $store::integer)
 DELETE FROM rowkeeper_log WHERE store = $store::integer`)
+
+// sqlErase removes the first keys in the order of their primary key, and the oldest rows of the log
+// but for the newest one, in the order of its primary key, and all aborted tokens. It runs under
+// the commit lock, and a dropped store has no other writer. It returns how many rows it has
+// removed.
+//
+// $1 limit for each of the two tables.
+var sqlErase = ofStore(`
+WITH keys AS MATERIALIZED (
+    SELECT store, key FROM rowkeeper_live WHERE store = $store::integer ORDER BY key LIMIT $1::bigint
+), revisions AS MATERIALIZED (
+    SELECT g.store, g.revision
+    FROM (SELECT revision FROM rowkeeper_log WHERE store = $store::integer ORDER BY revision DESC LIMIT 1) h
+    CROSS JOIN LATERAL (
+        SELECT store, revision FROM rowkeeper_log WHERE store = $store::integer AND revision < h.revision ORDER BY revision LIMIT $1::bigint
+    ) g
+), dead AS (
+    DELETE FROM rowkeeper_live l USING keys k WHERE l.store = k.store AND l.key = k.key RETURNING 1
+), gone AS (
+    DELETE FROM rowkeeper_log g USING revisions r WHERE g.store = r.store AND g.revision = r.revision RETURNING 1
+), forgotten AS (
+    DELETE FROM rowkeeper_aborted WHERE store = $store::integer
+)
+SELECT (SELECT count(*) FROM dead) + (SELECT count(*) FROM gone)`)
+
+// sqlRenew makes the store's row that of another store.
+var sqlRenew = ofStore(`
+UPDATE rowkeeper_store
+SET identity = replace(gen_random_uuid()::text, '-', ''), fingerprint = NULL, boot = NULL, max_objects = 0, max_bytes = 0
+WHERE id = $store::integer`)
+
+// sqlSetQuota records what the store may hold. $1 objects, $2 bytes.
+var sqlSetQuota = ofStore(`UPDATE rowkeeper_store SET max_objects = $1::bigint, max_bytes = $2::bigint WHERE id = $store::integer`)
 
 // sqlImport writes records: each is a row of the log and a live one. The primary keys of both
 // refuse what was there before.

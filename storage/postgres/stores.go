@@ -24,7 +24,7 @@ func (b *backend) storeID(ctx context.Context, conn *pgx.Conn) (id int32, err er
 }
 
 // CreateStore implements [mvcc.Driver]. It needs a role that may migrate.
-func (driver) CreateStore(ctx context.Context, url string,
+func (d driver) CreateStore(ctx context.Context, url string,
 	opts mvcc.DriverOptions) (created bool, err error) {
 	err = withDB(ctx, url, opts, func(c *config, db *sql.DB) error {
 		if _, err := migrations.Up(ctx, db, migrations.Postgres,
@@ -39,6 +39,9 @@ func (driver) CreateStore(ctx context.Context, url string,
 		created = markers > 0
 		return err
 	})
+	if err == nil && !created && opts.StoreName() != mvcc.DefaultStore {
+		created, err = mvcc.Recreate(ctx, d, url, opts)
+	}
 	return created, err
 }
 

@@ -46,8 +46,8 @@ func (b *backend) identity(c *sqlite3.Conn) (id mvcc.Identity, err error) {
 func (b *backend) sameStore(c *sqlite3.Conn) error {
 	id, err := b.identity(c)
 	if err == nil && b.store != "" && id.Store != b.store {
-		err = mvcc.Errorf(mvcc.Invalid, "the database file %s was replaced by one of another "+
-			"store: put the right file back, or restart to serve this one", b.name())
+		err = mvcc.Errorf(mvcc.Invalid, "the database file %s was replaced by one of %w: put the "+
+			"right file back, or restart to serve this one", b.name(), mvcc.ErrAnotherStore)
 	}
 	return err
 }

@@ -151,6 +151,22 @@ func (t *tx) DropLeases(leases []mvcc.Lease) error {
 	return nil
 }
 
+func (t *tx) Erase(limit int) (n int, err error) {
+	for _, text := range []string{eraseLive, eraseLog} {
+		if err := t.run(text, func(s *sqlite3.Stmt) { s.Int(int64(limit)) }); err != nil {
+			return 0, err
+		}
+		n += t.c.Changes()
+	}
+	return n, t.run(eraseAborted, func(*sqlite3.Stmt) {})
+}
+
+func (t *tx) Renew() error { return t.run(renewStore, func(*sqlite3.Stmt) {}) }
+
+func (t *tx) SetQuota(q mvcc.Quota) error {
+	return t.run(updateQuota, func(s *sqlite3.Stmt) { s.Int(q.Objects).Int(q.Bytes) })
+}
+
 func (t *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error) error {
 	now := t.state.Now.UnixMicro()
 	return write(func(r *mvcc.Record) error {

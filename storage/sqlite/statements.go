@@ -30,6 +30,9 @@ var reads = sqlread.Statements{
 	FirstAt:   selectFirstAt,
 	Sweep:     selectSweep,
 	Size:      selectSize,
+	Usage:     selectUsage,
+	Growth:    selectGrowth,
+	Quota:     selectQuota,
 }
 
 // selectState is the state without the clock: the store row and the newest row of the log, by their
@@ -242,6 +245,36 @@ FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
 CROSS JOIN pragma_page_size CROSS JOIN pragma_page_count CROSS JOIN pragma_freelist_count
 WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
 
+// selectUsage walks all live rows, and measures the value of each by the primary key of the log,
+// without reading it.
+const selectUsage = `
+SELECT s.epoch, s.compacted, s.swept, h.revision, h.token, u.objects, u.bytes
+FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
+CROSS JOIN (
+    SELECT count(*) AS objects, coalesce(sum(length(l.key) + length(g.value)), 0) AS bytes
+    FROM rowkeeper_live l LEFT JOIN rowkeeper_log g ON g.revision = l.revision
+) u
+WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
+
+// selectGrowth walks the log from a revision on by its primary key, and finds by it what each row
+// replaced. Markers and deletions hold nothing.
+const selectGrowth = `
+SELECT s.epoch, s.compacted, s.swept, h.revision, h.token, u.objects, u.bytes
+FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
+CROSS JOIN (
+    SELECT coalesce(sum(NOT g.deleted), 0) - count(p.revision) AS objects,
+           coalesce(sum(iif(g.deleted, 0, length(g.key) + length(g.value))), 0) - coalesce(sum(length(p.key) + length(p.value)), 0) AS bytes
+    FROM rowkeeper_log g LEFT JOIN rowkeeper_log p ON p.revision = nullif(g.prev_revision, 0)
+    WHERE g.revision > ?1
+) u
+WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
+
+// selectQuota finds the store row by its primary key.
+const selectQuota = `
+SELECT s.epoch, s.compacted, s.swept, h.revision, h.token, s.max_objects, s.max_bytes
+FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
+WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
+
 // selectPages reads the file's header.
 const selectPages = `
 SELECT page_count, freelist_count FROM pragma_page_count, pragma_freelist_count`
@@ -284,6 +317,33 @@ DELETE FROM rowkeeper_live`
 
 const deleteAllLog = `
 DELETE FROM rowkeeper_log`
+
+// eraseLive and eraseLog delete the first rows in the order of their primary keys. Of the log, the
+// newest row stays.
+const eraseLive = `
+DELETE FROM rowkeeper_live
+WHERE key IN (SELECT key FROM rowkeeper_live ORDER BY key LIMIT ?1)`
+
+const eraseLog = `
+DELETE FROM rowkeeper_log
+WHERE revision IN (
+    SELECT revision FROM rowkeeper_log
+    WHERE revision < (SELECT max(revision) FROM rowkeeper_log)
+    ORDER BY revision LIMIT ?1
+)`
+
+// eraseAborted deletes without looking at rows.
+const eraseAborted = `
+DELETE FROM rowkeeper_aborted`
+
+// renewStore finds the store row by its primary key.
+const renewStore = `
+UPDATE rowkeeper_store
+SET identity = lower(hex(randomblob(16))), fingerprint = NULL, boot = NULL, max_objects = 0, max_bytes = 0
+WHERE id = 1`
+
+const updateQuota = `
+UPDATE rowkeeper_store SET max_objects = ?1, max_bytes = ?2 WHERE id = 1`
 
 const (
 	beginImmediate = "BEGIN IMMEDIATE"

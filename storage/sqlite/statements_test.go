@@ -86,6 +86,23 @@ var plans = map[string]struct{ text, plan string }{
 	"selectSize": {selectSize, headPlan + "SCAN pragma_page_size VIRTUAL TABLE INDEX 0:; " +
 		"SCAN pragma_page_count VIRTUAL TABLE INDEX 0:; SCAN pragma_freelist_count VIRTUAL TABLE " +
 		"INDEX 0:; "},
+	// It scans all keys, and the one row that was made of them.
+	"selectUsage": {selectUsage, "MATERIALIZE u; SCAN l; SEARCH g USING INTEGER PRIMARY KEY " +
+		"(rowid=?) LEFT-JOIN; " + headPlan + "SCAN u; "},
+	"selectGrowth": {selectGrowth, "MATERIALIZE u; SEARCH g USING INTEGER PRIMARY KEY (rowid>?); " +
+		"SEARCH p USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; " + headPlan + "SCAN u; "},
+	"selectQuota": {selectQuota, headPlan},
+	// It scans the first keys.
+	"eraseLive": {eraseLive, "SEARCH rowkeeper_live USING PRIMARY KEY (key=?); LIST SUBQUERY; " +
+		"SCAN rowkeeper_live; "},
+	"eraseLog": {eraseLog, "SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid=?); LIST " +
+		"SUBQUERY; SEARCH rowkeeper_log USING INTEGER PRIMARY KEY (rowid<?); SCALAR SUBQUERY; " +
+		"SEARCH rowkeeper_log; "},
+	"eraseAborted": {eraseAborted, ""},
+	"renewStore": {renewStore, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY " +
+		"(rowid=?); "},
+	"updateQuota": {updateQuota, "SEARCH rowkeeper_store USING INTEGER PRIMARY KEY " +
+		"(rowid=?); "},
 	"selectPages": {selectPages, "SCAN pragma_page_count VIRTUAL TABLE INDEX 0:; SCAN " +
 		"pragma_freelist_count VIRTUAL TABLE INDEX 0:; "},
 	"selectOwner": {selectOwner, "SCAN pragma_application_id VIRTUAL TABLE INDEX 0:; " +

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
 // Each store is a file of its own. So it has its own lock, log and fingerprint, and no statement
@@ -66,12 +67,14 @@ func (d driver) CreateStore(ctx context.Context, url string,
 	if created, err = newBackend(cfg, opts).create(); err != nil {
 		return false, err
 	}
-	_, err = upgrade(ctx, cfg, opts)
+	if _, err = upgrade(ctx, cfg, opts); err == nil && !created {
+		return mvcc.Recreate(ctx, d, url, opts)
+	}
 	return created && err == nil, err
 }
 
 // Stores implements [mvcc.Driver].
-func (driver) Stores(_ context.Context, url string, opts mvcc.DriverOptions) ([]string, error) {
+func (driver) Stores(ctx context.Context, url string, opts mvcc.DriverOptions) ([]string, error) {
 	opts.Store = ""
 	cfg, err := configure(url, opts)
 	if err != nil {
@@ -91,10 +94,35 @@ func (driver) Stores(_ context.Context, url string, opts mvcc.DriverOptions) ([]
 			dir, err)
 	}
 	for _, e := range entries {
-		if name, ok := strings.CutSuffix(e.Name(), storeSuffix); ok {
+		name, ok := strings.CutSuffix(e.Name(), storeSuffix)
+		if !ok {
+			continue
+		}
+		if dropped, err := isDropped(ctx, filepath.Join(dir, e.Name())); err != nil {
+			return nil, err
+		} else if !dropped {
 			stores = append(stores, name)
 		}
 	}
 	slices.Sort(stores)
 	return stores, nil
+}
+
+// isDropped reads whether the store in a file was dropped. A file without a store is one that is
+// being created.
+func isDropped(ctx context.Context, path string) (dropped bool, err error) {
+	b := newBackend(config{path: path, main: path}, mvcc.DriverOptions{})
+	c, err := sqlite3.Open(b.dbName)
+	if err != nil {
+		return false, b.classify(ctx, err)
+	}
+	c.KeepLog()
+	defer func() { _ = c.Close() }() // it has only read
+	c.BusyTimeout(openWait)
+	ours, _, err := whose(c)
+	if err != nil || !ours {
+		return false, b.classify(ctx, err)
+	}
+	id, err := b.identity(c)
+	return id.Epoch < 0, b.classify(ctx, err)
 }

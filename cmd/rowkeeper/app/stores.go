@@ -3,8 +3,11 @@ package app
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/rowkeeper/rowkeeper/pkg/server"
 	"github.com/rowkeeper/rowkeeper/storage"
@@ -13,7 +16,7 @@ import (
 func newStoresCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stores",
-		Short: "List and create the stores of a database",
+		Short: "List, create, measure, limit and drop the stores of a database",
 		Long: "A database holds any number of stores, each with objects, revisions and a history " +
 			"of its own. Servers that use different stores know nothing of each other. Every " +
 			"database has the store \"default\". The flag --store of the other commands names the " +
@@ -21,7 +24,8 @@ func newStoresCommand() *cobra.Command {
 		Args: server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newListStoresCommand(), newCreateStoreCommand())
+	cmd.AddCommand(newListStoresCommand(), newCreateStoreCommand(), newSizeStoresCommand(),
+		newLimitStoreCommand(), newDropStoreCommand())
 	return cmd
 }
 
@@ -57,14 +61,10 @@ func newCreateStoreCommand() *cobra.Command {
 		Use:   "create NAME",
 		Short: "Create an empty store",
 		Long: "Create makes an empty store of the name, if there is none yet. It brings the schema " +
-			"of the database to the newest version before, so it needs the role that migrates.",
+			"of the database to the newest version before, so it needs the role that migrates. " +
+			"In the place of a store that was dropped, revisions begin beyond those of that one.",
 		Example: "  rowkeeper stores create team-a --database-file url.txt",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return server.UsageError{Err: errors.New("name one store")}
-			}
-			return nil
-		},
+		Args:    oneStore,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Store = args[0]
 			config, err := openExisting(o)
@@ -83,6 +83,166 @@ func newCreateStoreCommand() *cobra.Command {
 			return nil
 		},
 	}
+	o.AddURLFlags(cmd.Flags())
+	return cmd
+}
+
+func oneStore(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return server.UsageError{Err: errors.New("name one store")}
+	}
+	return nil
+}
+
+func newSizeStoresCommand() *cobra.Command {
+	o := newStorageOptions()
+	cmd := &cobra.Command{
+		Use:   "size [NAME...]",
+		Short: "Count and measure the objects of stores",
+		Long: "Size says how many objects each of the stores has, all stores if none is named, and " +
+			"how many bytes their keys and values have as they are stored, and how much of both is " +
+			"allowed. What the database needs besides, such as the history and indexes, is not " +
+			"counted. The database reads the keys of all these objects for it.",
+		Example: "  rowkeeper stores size team-a team-b --database-file url.txt",
+		RunE: func(cmd *cobra.Command, stores []string) error {
+			config, err := openExisting(o)
+			if err != nil {
+				return err
+			}
+			if len(stores) == 0 {
+				if stores, err = storage.Stores(cmd.Context(), config); err != nil {
+					return err
+				}
+			}
+			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
+			fmt.Fprintln(table, "STORE\tOBJECTS\tOF\tBYTES\tOF")
+			for _, name := range stores {
+				config.Store = name
+				usage, quota, err := storage.MeasureStore(cmd.Context(), config)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%s\n", name, usage.Objects,
+					bound(quota.Objects), usage.Bytes, bound(quota.Bytes))
+			}
+			return table.Flush()
+		},
+	}
+	o.AddURLFlags(cmd.Flags())
+	return cmd
+}
+
+// bound describes a bound of a quota.
+func bound(n int64) string {
+	if n == 0 {
+		return "any"
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+func newLimitStoreCommand() *cobra.Command {
+	o := newStorageOptions()
+	var objects, bytes string
+	cmd := &cobra.Command{
+		Use:   "limit NAME",
+		Short: "Set the quota of a store",
+		Long: "Limit sets how many objects a store may have, and how many bytes, as `rowkeeper " +
+			"stores size` counts them. Servers that use the store heed it within ten seconds. " +
+			"When a quota is used up they answer 403 Forbidden to what creates an object, and to " +
+			"what lets one grow if it is the bytes that are used up. They measure every few " +
+			"seconds, so the store may come to hold a little more. To delete objects, and to make " +
+			"them smaller, always works.",
+		Example: "  rowkeeper stores limit team-a --objects 10000 --bytes 500Mi --database-file url.txt",
+		Args:    oneStore,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.Store = args[0]
+			if objects == "" && bytes == "" {
+				return server.UsageError{Err: errors.New("give --objects or --bytes")}
+			}
+			config, err := openExisting(o)
+			if err != nil {
+				return err
+			}
+			usage, quota, err := storage.MeasureStore(cmd.Context(), config)
+			if err == nil {
+				err = setBound(&quota.Objects, "--objects", objects)
+			}
+			if err == nil {
+				err = setBound(&quota.Bytes, "--bytes", bytes)
+			}
+			if err == nil {
+				err = storage.LimitStore(cmd.Context(), config, quota)
+			}
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "the store %q has %d of %s objects and %d of %s bytes\n",
+				o.Store, usage.Objects, bound(quota.Objects), usage.Bytes, bound(quota.Bytes))
+			if quota.Objects > 0 && usage.Objects >= quota.Objects ||
+				quota.Bytes > 0 && usage.Bytes >= quota.Bytes {
+				fmt.Fprintf(cmd.OutOrStdout(), "nothing can be created in it until it has less\n")
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&objects, "objects", "",
+		"How many objects the store may have. 0 means any number.")
+	cmd.Flags().StringVar(&bytes, "bytes", "",
+		"How many bytes the store may have, such as 500Mi. 0 means any number.")
+	o.AddURLFlags(cmd.Flags())
+	return cmd
+}
+
+// setBound sets a bound of a quota to what a flag says, if it is given.
+func setBound(bound *int64, flag, value string) error {
+	if value == "" {
+		return nil
+	}
+	q, err := resource.ParseQuantity(value)
+	n, whole := q.AsInt64()
+	if err != nil || !whole || n < 0 {
+		return server.UsageError{Err: fmt.Errorf("%s %q is not a number such as 10000 or 500Mi", flag,
+			value)}
+	}
+	*bound = n
+	return nil
+}
+
+func newDropStoreCommand() *cobra.Command {
+	o := newStorageOptions()
+	var confirmed string
+	cmd := &cobra.Command{
+		Use:   "drop NAME --confirm NAME",
+		Short: "Drop a store with all its objects",
+		Long: "Drop removes a store with all its objects, and asks for the name twice. Servers that " +
+			"use the store answer an error from then on, and their watches end. Other stores go " +
+			"on. A drop that was interrupted goes on when it is repeated. A little is kept of the " +
+			"store, so that one that is created under its name begins beyond its revisions.",
+		Example: "  rowkeeper stores drop team-a --confirm team-a --database-file url.txt",
+		Args:    oneStore,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.Store = args[0]
+			if confirmed != o.Store {
+				return server.UsageError{Err: fmt.Errorf("all objects of the store %q would be "+
+					"lost: name it again by --confirm %s", o.Store, o.Store)}
+			}
+			config, err := openExisting(o)
+			if err != nil {
+				return err
+			}
+			dropped, err := storage.DropStore(cmd.Context(), config)
+			switch {
+			case err != nil:
+				return err
+			case dropped:
+				fmt.Fprintf(cmd.OutOrStdout(), "dropped the store %q\n", o.Store)
+			default:
+				fmt.Fprintf(cmd.OutOrStdout(), "the store %q was dropped before\n", o.Store)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&confirmed, "confirm", "", "The name of the store, once more.")
 	o.AddURLFlags(cmd.Flags())
 	return cmd
 }

@@ -108,6 +108,26 @@ func (x *tx) DropLeases(leases []mvcc.Lease) error {
 	return nil
 }
 
+func (x *tx) Erase(limit int) (int, error) {
+	x.changed = true
+	keys, rows := min(limit, len(x.t.live)), min(limit, len(x.t.log)-1)
+	x.t.live, x.t.log, x.t.aborted = x.t.live[keys:], x.t.log[rows:], nil
+	return keys + rows, nil
+}
+
+func (x *tx) Renew() error {
+	x.changed = true
+	s := &x.t.store
+	s.identity, s.fingerprint, s.boot, s.quota = s.identity+"'", "", "", mvcc.Quota{}
+	return nil
+}
+
+func (x *tx) SetQuota(q mvcc.Quota) error {
+	x.changed = true
+	x.t.store.quota = q
+	return nil
+}
+
 func (x *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error) error {
 	x.changed = true
 	return write(func(r *mvcc.Record) error {

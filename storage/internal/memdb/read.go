@@ -260,6 +260,51 @@ func (b *Backend) FirstAt(ctx context.Context, revision mvcc.Revision) (*mvcc.Ro
 	return nil, nil
 }
 
+// Usage implements [mvcc.Backend].
+func (b *Backend) Usage(ctx context.Context) (u mvcc.Usage, st mvcc.State, err error) {
+	t, st, err := b.read(ctx, "Usage")
+	if err != nil {
+		return u, st, err
+	}
+	for _, l := range t.live {
+		u.Objects++
+		u.Bytes += int64(len(l.key))
+		if row := t.row(l.revision); row != nil {
+			u.Bytes += int64(len(row.Value))
+		}
+	}
+	return u, st, nil
+}
+
+// Growth implements [mvcc.Backend].
+func (b *Backend) Growth(ctx context.Context, after mvcc.Revision) (
+	u mvcc.Usage, st mvcc.State, err error) {
+	t, st, err := b.read(ctx, "Growth")
+	if err != nil {
+		return u, st, err
+	}
+	for _, r := range t.from(after + 1) {
+		if !r.Deleted {
+			u.Objects++
+			u.Bytes += int64(len(r.Key) + len(r.Value))
+		}
+		if p := t.row(r.Prev); p != nil {
+			u.Objects--
+			u.Bytes -= int64(len(p.Key) + len(p.Value))
+		}
+	}
+	return u, st, nil
+}
+
+// Quota implements [mvcc.Backend].
+func (b *Backend) Quota(ctx context.Context) (q mvcc.Quota, st mvcc.State, err error) {
+	t, st, err := b.read(ctx, "Quota")
+	if err != nil {
+		return q, st, err
+	}
+	return t.store.quota, st, nil
+}
+
 // Size implements [mvcc.Backend].
 func (b *Backend) Size(ctx context.Context) (mvcc.Size, error) {
 	t, _, err := b.read(ctx, "Size")

@@ -43,6 +43,7 @@ type storeRow struct {
 	identity, fingerprint, boot string
 	epoch                       mvcc.Epoch
 	compacted, swept            mvcc.Revision
+	quota                       mvcc.Quota
 }
 
 // next returns a version that begins as a copy of t, for the holder of the commit lock.

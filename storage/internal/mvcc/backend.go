@@ -12,7 +12,8 @@ type Key string
 // Revision is the place of a write in the one history. Valid revisions start at 1.
 type Revision int64
 
-// Epoch counts the fences of a database. Positions of different epochs are not comparable.
+// Epoch counts the fences of a database. Positions of different epochs are not comparable. The
+// epoch of a dropped store is negative.
 type Epoch int64
 
 // Era counts how often a process could not prove that what follows is of the same history as what
@@ -55,6 +56,9 @@ type State struct {
 	// Now is the database's clock.
 	Now time.Time
 }
+
+// Dropped tells whether the store was dropped; see drop.go.
+func (st State) Dropped() bool { return st.Head.Epoch < 0 }
 
 // Row is a row of the log.
 type Row struct {
@@ -320,6 +324,12 @@ type Size struct {
 	Live int64
 }
 
+// Usage is what the objects of one store need.
+type Usage struct {
+	// Objects is the number of keys that exist, Bytes the length of these keys and their values.
+	Objects, Bytes int64
+}
+
 // Backend is a store in a database. This is its whole contract; the package backendtest checks it.
 // The package storage/drivers says what a driver consists of.
 //
@@ -435,6 +445,17 @@ type Backend interface {
 	// Size reads the sizes, from statistics where counting would be expensive.
 	Size(ctx context.Context) (Size, error)
 
+	// Usage counts the live keys, and measures them and their values, in time that grows with their
+	// number.
+	Usage(ctx context.Context) (Usage, State, error)
+
+	// Growth returns by how much the usage has grown with the rows after a revision. That is right
+	// if the revision is not below compacted.
+	Growth(ctx context.Context, after Revision) (Usage, State, error)
+
+	// Quota reads what the store may hold.
+	Quota(ctx context.Context) (Quota, State, error)
+
 	// Close releases all connections. No other method is called during or after it.
 	Close() error
 }
@@ -486,6 +507,13 @@ type Tx interface {
 	DropLeases([]Lease) error
 	// Clear removes all rows of log, live and lease.
 	Clear() error
+	// Erase removes at most limit (> 0) rows of live, and as many of the log, of which it leaves the
+	// newest one, and all aborted tokens. It returns how many rows of live and log it removed.
+	Erase(limit int) (int, error)
+	// Renew gives the store another identity, and forgets its fingerprint, its boot and its quota.
+	Renew() error
+	// SetQuota records what the store may hold.
+	SetQuota(Quota) error
 	// Insert writes a row of the log and a live row for each record that write hands to it. A key
 	// that comes twice is an error of class [Data]. Errors of write are returned as they are.
 	Insert(token Token, write func(each func(*Record) error) error) error

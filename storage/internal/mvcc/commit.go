@@ -19,7 +19,7 @@ func (s *Store) Commit(ctx context.Context, m Mutation) (Revision, error) {
 // Apply writes one mutation and returns what it did after the database has committed it durably.
 // Its errors are *[ConflictError], *[LimitError], [ErrClosed], ctx's error if the caller gave up
 // before its group began (nothing was written), [ErrUnknownOutcome], and *[Error] for what the
-// database refused (nothing was written).
+// database or the quota refused (nothing was written).
 func (s *Store) Apply(ctx context.Context, m Mutation) (Outcome, error) {
 	w, err := s.enqueue(ctx, m)
 	if err != nil {
@@ -60,6 +60,9 @@ func (s *Store) enqueue(ctx context.Context, m Mutation) (*write, error) {
 		return nil, errors.New("what is attached to a lease is a key that has no time to live")
 	case m.Expect == Any && m.HasPrev:
 		return nil, errors.New("nobody knows the previous value of a write that expects any state")
+	}
+	if err := s.checkQuota(ctx, &m); err != nil {
+		return nil, err
 	}
 	// A previous value is held as long as the group is, and then by the event.
 	bytes := len(m.Key) + len(m.Value) + len(m.PrevValue)

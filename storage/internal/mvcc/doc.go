@@ -61,6 +61,9 @@
 //     have been fenced while this one was closed.
 //   - Each store is compacted and swept by those who have opened it (I7).
 //
+// A store is created and dropped while others go on. What is left of a dropped one keeps the next
+// one of its name beyond its revisions; see drop.go.
+//
 // # The walk of one write
 //
 // [Store.Commit] checks the mutation against the limits and queues it. The committer, one goroutine

@@ -69,6 +69,20 @@ func LostValue(key Key, r Revision) *Error {
 // ErrEmptyStore is for a database whose state cannot be read.
 var ErrEmptyStore = Damaged("the table rowkeeper_store has lost its row, or rowkeeper_log all rows")
 
+// ErrDropped is for a store that was dropped.
+var ErrDropped = Errorf(Invalid, "the store was dropped and holds nothing any more: name another "+
+	"store, or create it again by `rowkeeper stores create` and restart the server")
+
+// ErrAnotherStore is for a store in the place of the one that was opened: that one was dropped and
+// created again, or its tables were replaced.
+var ErrAnotherStore = errors.New("another store")
+
+// AnotherStore says which store was found in the place of which one.
+func AnotherStore(now, opened string) *Error {
+	return Errorf(Invalid, "the database holds %w (%s) than when this process opened it (%s): "+
+		"restart the server if that is meant", ErrAnotherStore, now, opened)
+}
+
 // ClassOf returns the class of an error, Unavailable for one that has none.
 func ClassOf(err error) Class {
 	var e *Error

@@ -185,6 +185,9 @@ func (s *Store) Import(ctx context.Context, in *Import) (State, error) {
 	if err != nil {
 		return State{}, orClosed(ctx, err)
 	}
+	if err := s.sameStore(id); err != nil {
+		return State{}, err
+	}
 	in.into, in.seen = id.Store, s.hub.newestSeen()
 	in.Fingerprint, in.Token = id.Actual, newToken()
 	st, err := in.Into(ctx, s.b)

@@ -111,6 +111,9 @@ func (s *Store) refenceLocked(suspect Position, reason string) error {
 	if err != nil {
 		return err
 	}
+	if err := s.sameStore(id); err != nil {
+		return err
+	}
 	positions, _ := s.hub.undecided()
 	seen := positions[len(positions)-1]
 	st, err := s.b.State(ctx)
@@ -210,6 +213,9 @@ func (s *Store) Fence(ctx context.Context) (Revision, error) {
 	defer s.fencing.release()
 	id, err := s.b.Identity(ctx)
 	if err != nil {
+		return 0, err
+	}
+	if err := s.sameStore(id); err != nil {
 		return 0, err
 	}
 	if err := s.fenceLocked(ctx, id, slog.LevelInfo, "fenced by hand"); err != nil {

@@ -115,7 +115,8 @@ type hub struct {
 	wanting map[*Watcher]struct{}
 	// arrivals are waited for by readers of the delivered position.
 	arrivals map[chan struct{}]Revision
-	closed   bool
+	// closed is why no watch begins any more, nil if they do.
+	closed error
 }
 
 // watchRange names what a watcher watches: a prefix that ends in '/', or one key, or the range from
@@ -193,7 +194,7 @@ func (h *hub) startLocked(st State) {
 func (h *hub) append(before Position, events []*Event, after Position) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed || before != h.delivered {
+	if h.closed != nil || before != h.delivered {
 		return false
 	}
 	if _, ok := h.trail.pass([]Position{after}); !ok {
@@ -211,7 +212,7 @@ func (h *hub) append(before Position, events []*Event, after Position) bool {
 func (h *hub) appendTail(from Position, rows []Row) (known Position, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed || from.Epoch != h.delivered.Epoch || from.Revision > h.delivered.Revision {
+	if h.closed != nil || from.Epoch != h.delivered.Epoch || from.Revision > h.delivered.Revision {
 		return known, false
 	}
 	skip := sort.Search(len(rows), func(i int) bool {
@@ -405,14 +406,16 @@ func (h *hub) sinceLocked(r Revision) []*Event {
 	return h.ring[i:len(h.ring):len(h.ring)]
 }
 
-// close ends all watchers.
-func (h *hub) close(err error) {
+// close ends all watchers, and lets none begin. It returns false if that was so before.
+func (h *hub) close(err error) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.closed = true
+	first := h.closed == nil
+	h.closed = err
 	for w := range h.all {
 		h.endLocked(w, err)
 	}
+	return first
 }
 
 func (h *hub) position() Position {

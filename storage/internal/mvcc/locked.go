@@ -8,11 +8,25 @@ import (
 // What is done under the commit lock besides commits, once for all backends: the rules decide (see
 // rules.go), and the transaction of a backend reads and writes.
 
+// locked runs a transaction, unless the store was dropped.
+func locked(ctx context.Context, b Backend, o LockOptions, f func(Tx) error) error {
+	return b.Locked(ctx, o, func(tx Tx) error {
+		if tx.State().Dropped() {
+			return ErrDropped
+		}
+		return f(tx)
+	})
+}
+
 // repeatable runs a transaction that does the same if it is run twice. So nobody has to know
 // whether it was committed: after an unknown outcome it may be repeated, like after a failure that
 // has changed nothing.
 func repeatable(ctx context.Context, b Backend, o LockOptions, f func(Tx) error) error {
-	err := b.Locked(ctx, o, f)
+	return repeat(locked(ctx, b, o, f))
+}
+
+// repeat says of an unknown outcome that the transaction may be run again.
+func repeat(err error) error {
 	if err != nil && ClassOf(err) == Unknown {
 		return &Error{Class: Transient, Err: err}
 	}
@@ -86,6 +100,9 @@ func SweepBatch(ctx context.Context, b Backend, limit int) (deleted int, st Stat
 		return 0, State{}, err
 	}
 	st = from.State
+	if st.Dropped() {
+		return 0, State{}, ErrDropped
+	}
 	p := PlanSweep(from, limit)
 	if err = p.Check(st); err == nil {
 		deleted, err = b.Sweep(ctx, &p)
@@ -120,7 +137,7 @@ func RecordFingerprint(ctx context.Context, b Backend, fingerprint string) error
 // Into replaces what the store holds, and returns the state after it. An unknown outcome stays one:
 // to import twice is not the same as to do it once.
 func (in *Import) Into(ctx context.Context, b Backend) (st State, err error) {
-	err = b.Locked(ctx, LockOptions{Unbounded: true}, func(tx Tx) error {
+	err = locked(ctx, b, LockOptions{Unbounded: true}, func(tx Tx) error {
 		keys, err := tx.Keys()
 		if err == nil {
 			err = in.begin(tx.State(), keys)

@@ -19,7 +19,7 @@ type Guard struct {
 }
 
 // CheckGroup decides whether the group may be decided and written. Its errors are of class
-// [Aborted] or [Fenced], or [ErrOvertaken].
+// [Aborted] or [Fenced], or [ErrOvertaken], or [ErrDropped].
 //
 // A group whose token is recorded was answered "not done" already. A group that was begun after a
 // position of another history expects revisions that stand for other content in this one (see
@@ -46,6 +46,8 @@ var ErrOvertaken = Errorf(Transient, "compaction has passed what this process ha
 // that CheckGroup finds in the guard, for a backend whose statement finds them itself.
 func Refusal(g *Group, st State, aborted, holds, gone bool) error {
 	switch {
+	case st.Dropped():
+		return ErrDropped
 	case aborted:
 		return Errorf(Aborted, "the group was declared not done before it had the commit lock")
 	case !holds:

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -45,6 +46,9 @@ type Config struct {
 	// ExpiryIdle is how often expired keys are looked for when this process knows of none. Default
 	// 60 s.
 	ExpiryIdle time.Duration
+	// QuotaInterval is how often a store is measured that has a quota, and how often those that have
+	// none are asked for one. Default 5 s.
+	QuotaInterval time.Duration
 	// Compaction says what history is kept.
 	Compaction CompactionPolicy
 }
@@ -71,6 +75,7 @@ func (c Config) withDefaults() Config {
 	set(&c.PollListening, 2*time.Second)
 	set(&c.ProgressInterval, 25*time.Second)
 	set(&c.ExpiryIdle, time.Minute)
+	set(&c.QuotaInterval, 5*time.Second)
 	c.Compaction = c.Compaction.withDefaults()
 	return c
 }
@@ -98,6 +103,8 @@ type Store struct {
 	snapshots *snapshots
 	tailer    *tailer
 	announcer *announcer
+	// identity is that of the store when it was opened.
+	identity string
 	// fencing is held while the history is looked into or changed: only its holder calls adopt.
 	fencing  lock
 	reapSoon chan time.Duration
@@ -107,6 +114,8 @@ type Store struct {
 	damaged   map[Key]damaged
 	stuck     int
 	sweepSoon chan struct{}
+	// excess is what was reached of the quota, nil if nothing was.
+	excess atomic.Pointer[Excess]
 	// replays is taken by the watchers that read the log.
 	replays chan struct{}
 
@@ -156,6 +165,7 @@ func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 	s.background.Go(func() { s.compactLoop(s.ctx) })
 	s.background.Go(func() { s.reapLoop(s.ctx) })
 	s.background.Go(func() { s.progressLoop(s.ctx) })
+	s.background.Go(func() { s.quotaLoop(s.ctx) })
 	if n, ok := b.(Notifier); ok {
 		s.background.Go(func() { n.Listen(s.ctx, s.tailer.notified, s.tailer.listening) })
 		s.background.Go(func() { s.announcer.run(n) })
@@ -192,6 +202,10 @@ func (s *Store) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if st.Dropped() || id.Epoch < 0 {
+		return ErrDropped
+	}
+	s.identity = id.Store
 	if id.Recorded == "" {
 		err = RecordFingerprint(ctx, s.b, id.Actual)
 	} else if id.Moved() {
@@ -275,6 +289,9 @@ var errUnproven = fmt.Errorf("%w, or the answer took long", errOtherHistory)
 // compare is observe without asking the database. If it returns errOtherHistory, suspect is the
 // position to look for.
 func (s *Store) compare(seen Position, st State) (suspect Position, err error) {
+	if st.Dropped() {
+		return suspect, s.gone(ErrDropped)
+	}
 	if !st.Writable {
 		s.metrics.notReady()
 		return suspect, Errorf(ReadOnly, "the database answers as a read-only server (a standby, "+

@@ -1,6 +1,8 @@
 package mvcc_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -201,4 +203,212 @@ func TestStoresWriteTogether(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestDropStore: servers that use a store that is dropped answer that, and their watches end, while
+// those of other stores go on; a store that is created under its name is empty and begins beyond
+// the old history; and who had opened the old one does not go over to it.
+func TestDropStore(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		for _, name := range []string{"team-a", "team-b"} {
+			createStore(t, db, name)
+		}
+		a, b := openStore(t, db, "team-a"), openStore(t, db, "team-b")
+		other := openStore(t, db, mvcc.DefaultStore)
+		watch := func(s *mvcc.Store) *mvcc.Watcher {
+			t.Helper()
+			w, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: s.Delivered()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(w.Close)
+			return w
+		}
+		var wg sync.WaitGroup
+		for i := range 1200 {
+			wg.Go(func() { put(t, a, mvcc.Key(fmt.Sprint("/k/", i)), 0, "of a") })
+		}
+		wg.Wait()
+		last := a.Delivered()
+		ends, goesOn, alsoGoesOn := watch(a), watch(b), watch(other)
+		drop := func() bool {
+			t.Helper()
+			backend, err := db.Driver.Open(t.Context(), db.URL, ofStore(t, "team-a"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer backend.Close()
+			dropped, err := mvcc.Drop(t.Context(), backend)
+			if err != nil {
+				t.Fatal(err)
+			}
+			u, st, err := backend.Usage(t.Context())
+			if err != nil || u != (mvcc.Usage{}) || !st.Dropped() {
+				t.Errorf("after the drop there is %+v at %+v, %v", u, st, err)
+			}
+			return dropped
+		}
+		if !drop() {
+			t.Error("the store was dropped before")
+		}
+		// The watch ends without another read.
+		if _, err := ends.Next(t.Context()); !errors.Is(err, mvcc.ErrDropped) {
+			t.Errorf("the watch: %v", err)
+		}
+		all := func(s *mvcc.Store) map[string]error {
+			_, _, get := s.Get(t.Context(), "/k/1")
+			_, head := s.Head(t.Context())
+			_, create := s.Commit(t.Context(), mvcc.Mutation{Key: "/new", Value: []byte("v")})
+			_, remove := s.Commit(t.Context(), mvcc.Mutation{Key: "/k/1", Expect: 3, Delete: true})
+			_, fence := s.Fence(t.Context())
+			_, watch := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: last})
+			return map[string]error{"get": get, "head": head, "create": create, "delete": remove,
+				"fence": fence, "watch": watch, "compact": s.Compact(t.Context(), last),
+				"ready": s.Ready(t.Context())}
+		}
+		for what, err := range all(a) {
+			if !errors.Is(err, mvcc.ErrDropped) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		backend, err := db.Driver.Open(t.Context(), db.URL, ofStore(t, "team-a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := mvcc.Open(t.Context(), backend, mvcc.Config{}); !errors.Is(err,
+			mvcc.ErrDropped) {
+			t.Errorf("the dropped store is opened: %v, %v", s, err)
+		}
+		stores, err := db.Driver.Stores(t.Context(), db.URL, ofStore(t, ""))
+		if want := []string{"default", "team-b"}; err != nil || !slices.Equal(stores, want) {
+			t.Errorf("the stores are %v, %v", stores, err)
+		}
+		if drop() {
+			t.Error("the store was dropped twice")
+		}
+		if r := put(t, b, "/b", 0, "of b"); next(t, goesOn, 1)[0].Revision != r {
+			t.Error("the watch of another store has missed an event")
+		}
+		if r := put(t, other, "/o", 0, "of the other"); next(t, alsoGoesOn, 1)[0].Revision != r {
+			t.Error("the watch of the default store has missed an event")
+		}
+
+		var created atomic.Int32
+		for range 3 {
+			wg.Go(func() {
+				done, err := db.Driver.CreateStore(t.Context(), db.URL, ofStore(t, "team-a"))
+				if err != nil {
+					t.Error(err)
+				}
+				if done {
+					created.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if n := created.Load(); n != 1 {
+			t.Errorf("the store was created %d times", n)
+		}
+		renewed := openStore(t, db, "team-a")
+		if r := renewed.Delivered(); r < last+1<<33 {
+			t.Errorf("the new store begins at %d, and the old one ended at %d", r, last)
+		}
+		if n, err := renewed.Count(t.Context(), "/", "0"); err != nil || n != 0 {
+			t.Errorf("the new store has %d keys, %v", n, err)
+		}
+		if w, err := renewed.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/",
+			After: last}); !errors.Is(err, mvcc.ErrCompacted) {
+			t.Errorf("a watch resumes in the new store: %v, %v", w, err)
+		}
+		put(t, renewed, "/k/1", 0, "of the new store")
+		for what, err := range all(a) {
+			// To compact up to a revision of the old one does nothing to the new one.
+			if mvcc.ClassOf(err) != mvcc.Invalid && what != "compact" {
+				t.Errorf("in the new store's place, %s: %v", what, err)
+			}
+		}
+		if n, err := renewed.Count(t.Context(), "/", "0"); err != nil || n != 1 {
+			t.Errorf("the new store has %d keys, %v", n, err)
+		}
+	})
+}
+
+// TestAnotherStore: another store in the place of the one that was opened, as of another database's
+// dump, is none that this process serves or fences.
+func TestAnotherStore(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		s := open(t, db, mvcc.Config{})
+		put(t, s, "/k", 0, "v")
+		exec(t, raw(t, db), "UPDATE rowkeeper_store SET identity = 'another', epoch = 2")
+		if _, err := s.Head(t.Context()); mvcc.ClassOf(err) != mvcc.Invalid ||
+			!strings.Contains(err.Error(), "another store (another)") {
+			t.Errorf("the error is %v", err)
+		}
+	})
+}
+
+// TestDropIsFinished: a drop that was interrupted after the mark goes on when it is repeated, and a
+// store is created in its place only after that.
+func TestDropIsFinished(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		createStore(t, db, "team-a")
+		s := openStore(t, db, "team-a")
+		for i := range 20 {
+			put(t, s, mvcc.Key(fmt.Sprint("/k/", i)), 0, "v")
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b, err := db.Driver.Open(t.Context(), db.URL, ofStore(t, "team-a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		err = b.Locked(t.Context(), mvcc.LockOptions{}, func(tx mvcc.Tx) error {
+			return tx.PutLeases([]mvcc.LeaseRow{{Lease: 7, TTL: 60, Expiry: 1}})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dying := &dying{Backend: b}
+		if _, err := mvcc.Drop(t.Context(), dying); !errors.Is(err, errDied) {
+			t.Fatal(err)
+		}
+		if u, st, err := b.Usage(t.Context()); err != nil || u.Objects != 20 || !st.Dropped() {
+			t.Fatalf("there is %+v at %+v, %v", u, st, err)
+		}
+		createStore(t, db, "team-a")
+		again, err := db.Driver.Open(t.Context(), db.URL, ofStore(t, "team-a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer again.Close()
+		if u, st, err := again.Usage(t.Context()); err != nil || u != (mvcc.Usage{}) ||
+			st.Dropped() {
+			t.Fatalf("there is %+v at %+v, %v", u, st, err)
+		}
+		if leases, _, err := again.Leases(t.Context(), 1, 10); err != nil || len(leases) != 0 {
+			t.Errorf("there are the leases %v, %v", leases, err)
+		}
+		if rows, err := again.Tail(t.Context(), 1, 100, mvcc.PrevOfAll); err != nil ||
+			len(rows.Rows) != 2 {
+			t.Errorf("the log has %d rows, %v", len(rows.Rows), err)
+		}
+	})
+}
+
+// dying is a backend whose process ends after its first transaction.
+type dying struct {
+	mvcc.Backend
+	done bool
+}
+
+var errDied = errors.New("the process has ended")
+
+func (d *dying) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
+	if d.done {
+		return mvcc.Errorf(mvcc.Denied, "%w", errDied)
+	}
+	d.done = true
+	return d.Backend.Locked(ctx, o, f)
 }

@@ -57,7 +57,7 @@ type Watcher struct {
 	err        error
 }
 
-// Watch begins a watch. Its errors are ErrCompacted, ErrClosed and what a Backend says.
+// Watch begins a watch. Its errors are ErrCompacted, ErrClosed, ErrDropped and what a Backend says.
 func (s *Store) Watch(ctx context.Context, o WatchOptions) (*Watcher, error) {
 	w := &Watcher{s: s, after: o.After, cursor: o.After, periodic: o.Progress,
 		wake: make(chan struct{}, 1)}
@@ -79,8 +79,8 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) (*Watcher, error) {
 	h := s.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed {
-		return nil, ErrClosed
+	if h.closed != nil {
+		return nil, h.closed
 	}
 	if o.After < h.compacted {
 		return nil, ErrCompacted
@@ -99,7 +99,7 @@ const maxBatch = 1_000
 
 // Next returns the next events, or the progress that was requested. It blocks until there are any,
 // ctx ends, or the watch ended: ErrCompacted when compaction passed its cursor or the history
-// changed, ErrClosed. One goroutine at a time calls it.
+// changed, ErrClosed, ErrDropped. One goroutine at a time calls it.
 func (w *Watcher) Next(ctx context.Context) (Batch, error) {
 	h := w.s.hub
 	for {

@@ -120,4 +120,12 @@ type Statements struct {
 	Sweep string
 	// Size reads sizes in bytes, in one row. Columns: total, live.
 	Size string
+	// Usage counts and measures the live rows, in one row. Columns: their number, the bytes of
+	// their keys and values.
+	Usage string
+	// Growth counts and measures the log rows after a revision, less those that they replaced, in
+	// one row. Parameter: the revision. Columns: as those of Usage.
+	Growth string
+	// Quota reads what the store may hold, in one row. Columns: objects, bytes.
+	Quota string
 }

@@ -25,6 +25,7 @@ type Reader struct {
 	state, tail, get, getKeys, page, pageKeys, replaced, values Read
 	count, countUpTo, expired, firstAt, sweep, size             Read
 	leases, lapsing, attached                                   Read
+	usage, growth, quota                                        Read
 }
 
 // NewReader makes a Reader of a database that has conns connections for the classes Single and List
@@ -53,6 +54,12 @@ func NewReader(db Database, s *Statements, conns int) *Reader {
 			Columns: 3},
 		size: Read{What: "read the sizes of the tables", Class: Maintenance, SQL: s.Size,
 			Columns: 2, OneRow: true},
+		usage: Read{What: "measure the objects", Class: Maintenance, SQL: s.Usage, Columns: 2,
+			OneRow: true},
+		growth: Read{What: "measure what was written", Class: Maintenance, SQL: s.Growth, Columns: 2,
+			OneRow: true},
+		quota: Read{What: "read the quota", Class: Maintenance, SQL: s.Quota, Columns: 2,
+			OneRow: true},
 	}
 }
 
@@ -378,6 +385,32 @@ func (r *Reader) Size(ctx context.Context) (size mvcc.Size, err error) {
 		return nil
 	})
 	return size, err
+}
+
+// Usage implements [mvcc.Backend].
+func (r *Reader) Usage(ctx context.Context) (mvcc.Usage, mvcc.State, error) {
+	return r.measure(ctx, &r.usage)
+}
+
+// Growth implements [mvcc.Backend].
+func (r *Reader) Growth(ctx context.Context, after mvcc.Revision) (mvcc.Usage, mvcc.State, error) {
+	return r.measure(ctx, &r.growth, int64(after))
+}
+
+// Quota implements [mvcc.Backend].
+func (r *Reader) Quota(ctx context.Context) (mvcc.Quota, mvcc.State, error) {
+	u, st, err := r.measure(ctx, &r.quota)
+	return mvcc.Quota(u), st, err
+}
+
+// measure runs a read that returns a number of objects and of bytes.
+func (r *Reader) measure(ctx context.Context, q *Read,
+	args ...any) (u mvcc.Usage, st mvcc.State, err error) {
+	st, err = r.query(ctx, q, func(c Cursor) error {
+		u = mvcc.Usage{Objects: c.Int(0), Bytes: c.Int(1)}
+		return nil
+	}, args...)
+	return u, st, err
 }
 
 // KeysReader is a Reader of a database whose every read costs a round trip. It implements
