@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -120,7 +121,8 @@ func (w *writer) clear() error {
 	}
 	return w.db.Update(func(tx *bbolt.Tx) error {
 		for _, name := range [][]byte{keyBucket, metaBucket, leaseBucket} {
-			if err := tx.DeleteBucket(name); err != nil && !errors.Is(err, bbolt.ErrBucketNotFound) {
+			err := tx.DeleteBucket(name)
+			if err != nil && !errors.Is(err, bbolterrors.ErrBucketNotFound) {
 				return err
 			}
 			if _, err := tx.CreateBucket(name); err != nil {
