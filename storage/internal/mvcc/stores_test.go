@@ -333,6 +333,35 @@ func TestDropStore(t *testing.T) {
 	})
 }
 
+// TestImportIntoAStore: a restore into one store leaves the watches of others open.
+func TestImportIntoAStore(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		createStore(t, db, "team-a")
+		a, other := openStore(t, db, "team-a"), openStore(t, db, mvcc.DefaultStore)
+		put(t, a, "/k", 0, "replaced")
+		w, err := other.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/",
+			After: other.Delivered()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		record := mvcc.Record{Key: "/restored", Revision: 2, Create: 2, Version: 1,
+			Value: []byte("v")}
+		in := &mvcc.Import{Store: "elsewhere", Head: 2, Replace: true,
+			Records: func(each func(*mvcc.Record) error) error { return each(&record) }}
+		if _, err := a.Import(t.Context(), in); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := a.Count(t.Context(), "/", "0"); err != nil || n != 1 {
+			t.Errorf("the store has %d keys, %v", n, err)
+		}
+		r := put(t, other, "/o", 0, "of the other")
+		if events := next(t, w, 1); events[0].Revision != r {
+			t.Errorf("the watch has %+v", events)
+		}
+	})
+}
+
 // TestAnotherStore: another store in the place of the one that was opened, as of another database's
 // dump, is none that this process serves or fences.
 func TestAnotherStore(t *testing.T) {
