@@ -159,8 +159,8 @@ const (
 )
 
 // Launch starts a server and waits until it is ready. It is for programs that have no test at hand:
-// TestMain, a suite of Ginkgo, a demonstration. They stop the server by [Instance.Stop]; the context
-// bounds the start only. Tests use [Start].
+// TestMain, a suite of Ginkgo, a demonstration. They stop the server by [Instance.Stop]; the
+// context bounds the start only. Tests use [Start].
 func Launch(ctx context.Context, api API, o Options) (_ *Instance, err error) {
 	if api.Scheme == nil || api.New == nil {
 		return nil, errors.New("an API needs a Scheme, Codecs, and New")

@@ -1,7 +1,7 @@
 // Package drivers is the list of all databases, for programs that serve any of them. Its
 // documentation says what a driver consists of, and what a fourth database needs. A program that
-// imports the package links them all. One that needs fewer names their drivers instead. Nothing else
-// in the library imports it.
+// imports the package links them all. One that needs fewer names their drivers instead. Nothing
+// else in the library imports it.
 //
 // # What a driver consists of
 //

@@ -199,8 +199,8 @@ func (w *writer) end(fence int64) error {
 	}
 	return w.db.Update(func(tx *bbolt.Tx) error {
 		for id, l := range w.leases {
-			// etcd's message Lease: its ID, its time to live, and what remains of it, from the start
-			// of the etcd on.
+			// etcd's message Lease: its ID, its time to live, and what remains of it, from the
+			// start of the etcd on.
 			var m []byte
 			for i, v := range []int64{int64(id), l.TTL, seconds(l.Left(w.now))} {
 				m = protowire.AppendTag(m, protowire.Number(i+1), protowire.VarintType)

@@ -180,7 +180,7 @@ func createFile(name string, write func(*os.File) error) error {
 	}
 	f, err := os.CreateTemp(dir, "."+base+".*.partial")
 	if err != nil {
-		return fmt.Errorf("cannot write the backup: %w", err)
+		return fmt.Errorf("cannot write the file: %w", err)
 	}
 	err = write(f)
 	if closeErr := f.Close(); err == nil {

@@ -19,7 +19,7 @@ func TestExamples(t *testing.T) {
 				check(below)
 			}
 		}
-		if c.HasAvailableSubCommands() {
+		if c.Example == "" && c.HasAvailableSubCommands() {
 			return
 		}
 		if c.Example == "" {

@@ -240,7 +240,7 @@ func TestBackupAndRestore(t *testing.T) {
 		{[]string{"backup"}, 2, "a file has to be named"},
 		{[]string{"backup", "a", "b"}, 2, `unexpected argument "b"`},
 		{[]string{"backup", filepath.Join(dir, "no", "such", "directory")}, 1,
-			"cannot write the backup: "},
+			"cannot write the file: "},
 	} {
 		r := rowkeeper("", append(tc.args, "--database="+urls["sqlite"])...)
 		if r.code != tc.code || !strings.Contains(r.stderr, tc.want) ||

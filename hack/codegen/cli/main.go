@@ -1,5 +1,5 @@
-// Command cli prints docs/reference/cli.md: every command of rowkeeper and its flags, as the program
-// describes them itself.
+// Command cli prints docs/reference/cli.md: every command of rowkeeper and its flags, as the
+// program describes them itself.
 package main
 
 import (
@@ -34,7 +34,7 @@ func describe(w io.Writer, c *cobra.Command) {
 		for paragraph := range strings.SplitSeq(text, "\n\n") {
 			fmt.Fprint(w, "\n", wrap(paragraph, ""))
 		}
-		if !c.HasAvailableSubCommands() {
+		if c.Example != "" || !c.HasAvailableSubCommands() { // it does something itself
 			fmt.Fprintf(w, "\n```text\n%s\n```\n", c.UseLine())
 		}
 		if c.Example != "" {

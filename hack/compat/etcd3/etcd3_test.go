@@ -38,6 +38,7 @@ func TestUpstream(t *testing.T) {
 	for _, kind := range programs.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			wanted(t, kind)
+			t.Parallel() // they wait most of the time
 			try := func(names string) (passed, failed []string, out []byte, err error) {
 				cmd := exec.Command(tests, "-test.v", "-test.timeout=15m", "-test.run="+names)
 				cmd.Dir = filepath.Join(module, tested)

@@ -1,7 +1,7 @@
 // Package readme follows the README and the pages of docs to the letter: what it says to type is
 // typed, in an empty directory beside a clone of Rowkeeper, what it says to write into files is
-// written, and what it shows as answers is compared with what is answered. It also checks that every
-// link leads somewhere.
+// written, and what it shows as answers is compared with what is answered. It also checks that
+// every link leads somewhere.
 //
 // Comments, which nobody sees who reads the page, mark what is followed:
 //

@@ -507,8 +507,8 @@ type Tx interface {
 	DropLeases([]Lease) error
 	// Clear removes all rows of log, live and lease.
 	Clear() error
-	// Erase removes at most limit (> 0) rows of live, and as many of the log, of which it leaves the
-	// newest one, and all aborted tokens. It returns how many rows of live and log it removed.
+	// Erase removes at most limit (> 0) rows of live, and as many of the log, of which it leaves
+	// the newest one, and all aborted tokens. It returns how many rows of live and log it removed.
 	Erase(limit int) (int, error)
 	// Renew gives the store another identity, and forgets its fingerprint, its boot and its quota.
 	Renew() error

@@ -16,8 +16,8 @@ type Driver interface {
 	// Examples are how its URLs look, for help texts.
 	Examples() []string
 	// Open connects to the database, checks that it holds a store of a schema that this program can
-	// use, and returns a backend, also of a store that was dropped. It changes nothing. Its error is
-	// an *Error whose text is one sentence that names what to do, without secrets.
+	// use, and returns a backend, also of a store that was dropped. It changes nothing. Its error
+	// is an *Error whose text is one sentence that names what to do, without secrets.
 	Open(ctx context.Context, url string, opts DriverOptions) (Backend, error)
 	// Migrate brings the database's schema to the newest version, under a lock, so that several
 	// processes may do so at once; it creates the schema, and the default store, in an empty
@@ -28,7 +28,8 @@ type Driver interface {
 	Status(ctx context.Context, url string, opts DriverOptions) ([]Migration, error)
 	// CreateStore creates the empty store that opts names, in a database whose schema it brings to
 	// the newest version before. It returns false if there is a store of that name already, which
-	// it leaves as it is, unless it was dropped; see [Recreate]. Several processes may do so at once.
+	// it leaves as it is, unless it was dropped; see [Recreate]. Several processes may do so at
+	// once.
 	CreateStore(ctx context.Context, url string, opts DriverOptions) (created bool, err error)
 	// Stores lists the names of the stores that were not dropped, in order.
 	Stores(ctx context.Context, url string, opts DriverOptions) ([]string, error)

@@ -46,8 +46,8 @@ type Config struct {
 	// ExpiryIdle is how often expired keys are looked for when this process knows of none. Default
 	// 60 s.
 	ExpiryIdle time.Duration
-	// QuotaInterval is how often a store is measured that has a quota, and how often those that have
-	// none are asked for one. Default 5 s.
+	// QuotaInterval is how often a store is measured that has a quota, and how often those that
+	// have none are asked for one. Default 5 s.
 	QuotaInterval time.Duration
 	// Compaction says what history is kept.
 	Compaction CompactionPolicy
