@@ -78,7 +78,7 @@ var allMutants = []mutant{
 		old: "row != nil && w.m.Expects(row.Prev) &&", new: "row != nil &&"},
 	// Every event once and in order.
 	{breaks: "I3", what: "the hub takes groups that do not follow", file: "mvcc/hub.go",
-		old: "if h.closed || before != h.delivered {", new: "if h.closed {"},
+		old: "if h.closed != nil || before != h.delivered {", new: "if h.closed != nil {"},
 	{breaks: "I3", what: "rows are delivered again", file: "mvcc/hub.go",
 		old: "return rows[i].Revision > h.delivered.Revision",
 		new: "return rows[i].Revision > from.Revision"},

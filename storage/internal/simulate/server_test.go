@@ -372,6 +372,22 @@ func (b *backend) Snapshot(context.Context, func(context.Context, mvcc.Snapshot)
 	panic("nobody asks for a snapshot")
 }
 
+func (b *backend) Usage(context.Context) (mvcc.Usage, mvcc.State, error) {
+	panic("no store has a quota")
+}
+
+func (b *backend) Growth(context.Context, mvcc.Revision) (mvcc.Usage, mvcc.State, error) {
+	panic("no store has a quota")
+}
+
+func (b *backend) Quota(ctx context.Context) (mvcc.Quota, mvcc.State, error) {
+	a, err := read(b, ctx, "Quota", "", func(ctx context.Context) (a quotaAnswer, err error) {
+		a.q, a.st, err = b.mem.Quota(ctx)
+		return a, err
+	}, func(a *quotaAnswer) *mvcc.State { return &a.st })
+	return a.q, a.st, err
+}
+
 func (b *backend) State(ctx context.Context) (mvcc.State, error) {
 	return read(b, ctx, "State", "", b.mem.State, func(st *mvcc.State) *mvcc.State { return st })
 }
@@ -417,6 +433,10 @@ type (
 	attachedAnswer struct {
 		rows []mvcc.Expired
 		st   mvcc.State
+	}
+	quotaAnswer struct {
+		q  mvcc.Quota
+		st mvcc.State
 	}
 	expiredAnswer struct {
 		rows []mvcc.Expired

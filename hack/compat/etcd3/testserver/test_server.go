@@ -37,7 +37,7 @@ func NewTestConfig(testing.TB) *embed.Config { return embed.NewConfig() }
 // RunEtcd starts a server on a database of its own, and returns a client of it.
 func RunEtcd(t testing.TB, _ *embed.Config) *kubernetes.Client {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "etcd3") // short enough for a socket
+	dir, err := os.MkdirTemp("", "etcd3") //nolint:usetesting // its names are too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
