@@ -36,5 +36,6 @@
 // While the database is away, a watch waits for it. If the client requires a leader (the metadata
 // hasleader), its watches end with etcd's error for that after [Config.LeaderTimeout].
 //
-// Users, changes of members, snapshots and defragmentation are Unimplemented.
+// Users, changes of members, snapshots and defragmentation are Unimplemented, and the error says
+// what to do instead.
 package etcd

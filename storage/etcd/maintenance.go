@@ -62,3 +62,30 @@ func (s *Server) MemberList(ctx context.Context,
 	return &pb.MemberListResponse{Header: s.header(head), Members: []*pb.Member{{ID: s.member,
 		Name: s.cfg.Name, ClientURLs: s.cfg.ClientURLs}}}, nil
 }
+
+// errMembers refuses what would change the members of a cluster of etcd.
+var errMembers = status.Error(codes.Unimplemented,
+	"members are neither added nor removed here: start or stop a \"rowkeeper etcd\" of the database")
+
+// MemberAdd implements etcd's Cluster.
+func (s *Server) MemberAdd(context.Context, *pb.MemberAddRequest) (*pb.MemberAddResponse, error) {
+	return nil, errMembers
+}
+
+// MemberRemove implements etcd's Cluster.
+func (s *Server) MemberRemove(context.Context,
+	*pb.MemberRemoveRequest) (*pb.MemberRemoveResponse, error) {
+	return nil, errMembers
+}
+
+// MemberUpdate implements etcd's Cluster.
+func (s *Server) MemberUpdate(context.Context,
+	*pb.MemberUpdateRequest) (*pb.MemberUpdateResponse, error) {
+	return nil, errMembers
+}
+
+// MemberPromote implements etcd's Cluster.
+func (s *Server) MemberPromote(context.Context,
+	*pb.MemberPromoteRequest) (*pb.MemberPromoteResponse, error) {
+	return nil, errMembers
+}

@@ -111,7 +111,16 @@ func (s *Server) Options() []grpc.ServerOption {
 			MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: 2 * time.Hour, Timeout: 20 * time.Second}),
+		grpc.UnknownServiceHandler(unserved),
 	}
+}
+
+// unserved answers the calls of etcd's other services: users, and the locks and elections that etcd
+// makes for clients which do not make them themselves.
+func unserved(any, grpc.ServerStream) error {
+	return status.Error(codes.Unimplemented, "this service of etcd is not served here. In place of "+
+		"users and roles, give clients certificates, and the server --client-cert-auth and "+
+		"--trusted-ca-file. Locks and elections are in etcd's client library")
 }
 
 // Register registers the services.

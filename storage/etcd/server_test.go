@@ -679,7 +679,11 @@ func TestStatus(t *testing.T) {
 		}
 		_, err := pb.NewAuthClient(c.ActiveConnection()).AuthStatus(t.Context(),
 			&pb.AuthStatusRequest{})
-		if status.Code(err) != codes.Unimplemented {
+		if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "certificates") {
+			t.Error(err)
+		}
+		_, err = c.MemberAdd(t.Context(), []string{"http://localhost:2380"})
+		if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "rowkeeper etcd") {
 			t.Error(err)
 		}
 	})
