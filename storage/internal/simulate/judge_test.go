@@ -123,13 +123,13 @@ func (j *judge) record() {
 	}
 	j.w.log("head %d of %d compacted %d swept %d", st.Head.Revision, st.Head.Epoch, st.Compacted,
 		st.Swept)
-	j.states = append(j.states, moment{j.w.turns, v, st, j.head})
+	j.states = append(j.states, moment{j.w.turns.now(), v, st, j.head})
 	j.checkTables(v, st)
 }
 
 // append judges a row that was written.
 func (j *judge) append(r mvcc.Row, st mvcc.State, last *moment) {
-	n := &node{row: r, parent: j.head, turn: j.w.turns, relaxed: j.w.s.relaxed}
+	n := &node{row: r, parent: j.head, turn: j.w.turns.now(), relaxed: j.w.s.relaxed.Load()}
 	for _, other := range j.byRevision[r.Revision] {
 		if other.noticed && other.shown {
 			j.violate("fence", "revision %d was shown and then lost, which everybody could notice, "+
@@ -285,8 +285,8 @@ func (j *judge) goBack(v memdb.Version, cause string) {
 	}
 	m := j.states[i]
 	recorded, boot := m.v.Recorded()
-	noticed := cause == "restore" && recorded != "" && recorded != w.s.name ||
-		cause == "crash" && boot != "" && boot != w.s.boot
+	noticed := cause == "restore" && recorded != "" && recorded != w.s.name() ||
+		cause == "crash" && boot != "" && boot != w.s.boot()
 	if cause == "restore" && !noticed {
 		for _, nodes := range j.byRevision {
 			for _, n := range nodes {
@@ -306,8 +306,8 @@ func (j *judge) goBack(v memdb.Version, cause string) {
 	}
 	j.head, j.model = m.head, m.head.stateAt()
 	w.s.db.Return(v)
-	j.states = append(j.states, moment{w.turns, w.s.db.Version(), m.st, m.head})
-	w.s.durable = w.s.db.Version()
+	j.states = append(j.states, moment{w.turns.now(), w.s.db.Version(), m.st, m.head})
+	w.s.flush()
 }
 
 // checkLoss judges that an acknowledged row is lost.
@@ -379,7 +379,7 @@ func (j *judge) show(o *op, head mvcc.Revision, among []*node) {
 		}
 	}
 	if len(m.heads) == 0 || m.heads[len(m.heads)-1].n != n {
-		m.heads = append(m.heads, shown{j.w.turns, n})
+		m.heads = append(m.heads, shown{j.w.turns.now(), n})
 	}
 }
 
@@ -613,7 +613,7 @@ func (j *judge) acknowledged(o *op, done mvcc.Outcome) {
 	}
 	m := o.memory
 	m.floor = max(m.floor, n.rev())
-	if m.heads = append(m.heads, shown{j.w.turns, n}); n.row.Deleted {
+	if m.heads = append(m.heads, shown{j.w.turns.now(), n}); n.row.Deleted {
 		delete(m.known, o.key)
 	} else {
 		m.known[o.key] = known{revision: n.rev(), era: o.era, value: string(n.row.Value)}

@@ -194,7 +194,7 @@ func (p *process) client(a *action) {
 	w := p.w
 	w.report.Operations++
 	o := &op{w: w, p: p, life: p.life, memory: p.memory, id: len(w.judge.ops), verb: a.Do,
-		key: allKeys[a.Key%len(allKeys)], call: w.turns, floor: p.memory.floor}
+		key: allKeys[a.Key%len(allKeys)], call: w.turns.now(), floor: p.memory.floor}
 	w.judge.ops = append(w.judge.ops, o)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	if a.N%10 == 0 {
@@ -211,7 +211,7 @@ func (p *process) client(a *action) {
 			w.later(fmt.Sprintf("op %06d", o.id), func() {
 				o.memory.pending--
 				w.busy--
-				o.end, o.ended, o.gone = w.turns, true, p.life != o.life
+				o.end, o.ended, o.gone = w.turns.now(), true, p.life != o.life
 				w.log("op %d ends", o.id)
 				judge()
 			})
@@ -247,7 +247,7 @@ func (p *process) client(a *action) {
 				return func() { w.judge.get(o, kv, head, err) }
 			}
 			get := *o
-			get.end = w.turns
+			get.end = w.turns.now()
 			m := mvcc.Mutation{Key: o.key, Era: era, Value: value}
 			expected := ""
 			if kv != nil {
@@ -256,7 +256,7 @@ func (p *process) client(a *action) {
 					m.PrevValue, m.HasPrev, m.PrevLease = kv.Value, true, kv.Lease
 				}
 			}
-			o.call = w.turns
+			o.call = w.turns.now()
 			judge := o.write(ctx, s, m, expected)
 			return func() {
 				w.judge.get(&get, kv, head, nil)
@@ -356,7 +356,7 @@ func (o *op) list(ctx context.Context, s *mvcc.Store, q mvcc.RangeOptions) func(
 			break
 		}
 		if len(l.pages) == 0 {
-			l.firstEnd = o.w.turns
+			l.firstEnd = o.w.turns.now()
 			q.At = res.Revision
 		}
 		l.pages = append(l.pages, res)
@@ -443,7 +443,7 @@ func (x *watch) follow(slow time.Duration) {
 		x.progress = max(x.progress, b.Progress)
 		x.told = x.told || b.Requested
 		if x.err = err; err != nil {
-			x.ended, x.endTurn = true, x.p.w.turns
+			x.ended, x.endTurn = true, x.p.w.turns.now()
 		}
 		x.p.w.mu.Unlock()
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -11,68 +12,80 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// server is the database: what memdb does not have of a real one.
+// server is the database: what memdb does not have of a real one. The driver changes it, and calls
+// look at it at any time.
 type server struct {
 	db *memdb.Database
 	// kind says how commits become durable, and what the backend offers.
 	kind string
-	// name is the fingerprint, and boot the run of what holds commits that are not on the disk.
-	name, boot string
-	names      int
+	// names and boots make the fingerprint, and the run of what holds commits that are not on the
+	// disk.
+	names, boots atomic.Int64
 	// relaxed settings confirm commits that are not durable.
-	relaxed bool
+	relaxed atomic.Bool
 	// durable is what a power failure leaves.
-	durable memdb.Version
+	durable atomic.Pointer[memdb.Version]
 	// life changes when all connections end.
-	life int
-	// clock is how far the database's clock is ahead of the world's.
-	clock time.Duration
-	// newest is the greatest time that it has shown.
+	life atomic.Int64
+	// ahead is how far the database's clock is ahead of the world's, in nanoseconds.
+	ahead atomic.Int64
+	// newest is the greatest time that it has shown. Only the driver looks at it.
 	newest time.Time
 }
 
 func newServer(kind string, relaxed bool) *server {
-	s := &server{kind: kind, relaxed: relaxed}
-	s.db = memdb.New("sim", func() time.Time { return time.Now().Add(s.clock) })
+	s := &server{kind: kind}
+	s.relaxed.Store(relaxed)
+	s.db = memdb.New("sim", s.now)
 	s.rename()
 	s.reboot()
-	s.durable = s.db.Version()
+	s.flush()
 	return s
 }
 
+// now is the time of the database's clock.
+func (s *server) now() time.Time { return time.Now().Add(time.Duration(s.ahead.Load())) }
+
+// turnClock moves the database's clock.
+func (s *server) turnClock(by time.Duration) { s.ahead.Add(int64(by)) }
+
 // newestTime is the greatest time that the database's clock has shown.
 func (s *server) newestTime() time.Time {
-	if now := time.Now().Add(s.clock); now.After(s.newest) {
+	if now := s.now(); now.After(s.newest) {
 		s.newest = now
 	}
 	return s.newest
 }
 
-func (s *server) rename() {
-	s.names++
-	s.name = fmt.Sprintf("database %d", s.names)
-}
+func (s *server) rename() { s.names.Add(1) }
+
+func (s *server) name() string { return fmt.Sprintf("database %d", s.names.Load()) }
 
 func (s *server) reboot() {
-	s.life++
-	s.boot = fmt.Sprintf("boot %d", s.life)
+	s.life.Add(1)
+	s.boots.Add(1)
 }
+
+func (s *server) boot() string { return fmt.Sprintf("boot %d", s.boots.Load()) }
 
 // identity and durability are what a connection finds.
 func (s *server) identity() mvcc.Identity {
 	v := s.db.Version()
 	recorded, _ := v.Recorded()
-	return mvcc.Identity{Store: "sim", Recorded: recorded, Actual: s.name,
+	return mvcc.Identity{Store: "sim", Recorded: recorded, Actual: s.name(),
 		Epoch: v.State().Head.Epoch}
 }
 
 func (s *server) durability() mvcc.Durability {
 	_, boot := s.db.Version().Recorded()
-	return mvcc.Durability{Boot: s.boot, Relaxed: s.relaxed, Recorded: boot}
+	return mvcc.Durability{Boot: s.boot(), Relaxed: s.relaxed.Load(), Recorded: boot}
 }
 
 // flush makes everything durable that is visible.
-func (s *server) flush() { s.durable = s.db.Version() }
+func (s *server) flush() {
+	v := s.db.Version()
+	s.durable.Store(&v)
+}
 
 // backend is a process's way to the server. Each of its calls stops where a real one can be late
 // or fail: before the server takes it, when it has the commit lock, before it commits, before the
@@ -85,11 +98,11 @@ type backend struct {
 	// opened and durable are what it was opened on; conn is the server's life of its connections.
 	opened  mvcc.Identity
 	durable mvcc.Durability
-	conn    int
+	conn    atomic.Int64
 	killed  chan struct{}
 	// polled is the version that Changed has told.
 	polled memdb.Version
-	// notify and status are the listener's, if it listens.
+	// notify and status are the listener's, if it listens. world.mu protects them.
 	notify func(mvcc.Revision)
 	status func(error)
 }
@@ -100,7 +113,8 @@ func (w *world) newBackend(p *process) *backend {
 		panic(err) // a database in memory can be opened
 	}
 	b := &backend{w: w, p: p, life: p.life, mem: mem.(*memdb.Backend), killed: make(chan struct{}),
-		opened: w.s.identity(), durable: w.s.durability(), conn: w.s.life}
+		opened: w.s.identity(), durable: w.s.durability()}
+	b.conn.Store(w.s.life.Load())
 	b.mem.Held = held
 	return b
 }
@@ -138,13 +152,16 @@ type call struct {
 	open atomic.Bool
 	// alone: nobody waits for it.
 	alone atomic.Bool
+	// inside is held while the caller's function of a transaction runs: the caller leaves before it
+	// or after it, and sees what it did.
+	inside sync.Mutex
 	// stale is what a standby has, if the call was led to one; revision that of a notification.
 	stale    memdb.Version
 	revision mvcc.Revision
 	// wrote: the transaction has changed something, while the settings were relaxed or not.
 	wrote, relaxed bool
 	// life is the server's when the call was made. No call outlives it.
-	life int
+	life int64
 	done chan error
 	lost chan error
 }
@@ -154,7 +171,7 @@ type callKey struct{}
 // do runs a call. What run returns is the server's answer.
 func (b *backend) do(ctx context.Context, class, method, detail string,
 	run func(context.Context, *call) error) error {
-	c := &call{b: b, method: method, class: class, detail: detail, life: b.w.s.life,
+	c := &call{b: b, method: method, class: class, detail: detail, life: b.w.s.life.Load(),
 		done: make(chan error, 1), lost: make(chan error, 1)}
 	c.open.Store(class == "Commit")
 	if ctx.Err() != nil {
@@ -176,8 +193,25 @@ func (b *backend) do(ctx context.Context, class, method, detail string,
 	case <-b.killed:
 		err = fmt.Errorf("the process is dead")
 	}
+	c.inside.Lock()
 	c.alone.Store(true)
+	c.inside.Unlock()
 	return c.broken(err)
+}
+
+// ask runs a call that has an answer besides. A caller that has left does not look at it: the
+// server may still write it.
+func ask[T any](b *backend, ctx context.Context, class, method, detail string,
+	run func(context.Context, *call) (T, error)) (answer T, err error) {
+	found := new(T)
+	err = b.do(ctx, class, method, detail, func(ctx context.Context, c *call) (err error) {
+		*found, err = run(ctx, c)
+		return err
+	})
+	if err != nil {
+		return answer, err
+	}
+	return *found, nil
 }
 
 // broken is the error of a call whose connection broke.
@@ -214,7 +248,7 @@ func (c *call) serve(run func(context.Context, *call) error) {
 // held stops a transaction that holds the commit lock.
 func held(ctx context.Context, _ string, commits bool) error {
 	c := ctx.Value(callKey{}).(*call)
-	if c.life != c.b.w.s.life {
+	if c.life != c.b.w.s.life.Load() {
 		return c.broken(errors.New("the server's life is over"))
 	}
 	if !commits {
@@ -228,7 +262,7 @@ func held(ctx context.Context, _ string, commits bool) error {
 		c.open.Store(true)
 	}
 	err := c.b.w.stop(c, "commit")
-	c.relaxed = c.b.w.s.relaxed
+	c.relaxed = c.b.w.s.relaxed.Load()
 	return err
 }
 
@@ -238,7 +272,8 @@ var errGone = mvcc.Errorf(mvcc.Unavailable, "the client is gone")
 // admit is what a driver looks at when a connection is new.
 func (b *backend) admit() error {
 	s := b.w.s
-	if b.conn == s.life {
+	life := s.life.Load()
+	if b.conn.Load() == life {
 		return nil
 	}
 	if id := s.identity(); !id.Continues(b.opened) {
@@ -248,33 +283,28 @@ func (b *backend) admit() error {
 	if !s.durability().Continues(b.durable) {
 		return mvcc.Errorf(mvcc.Fenced, "the database was restarted, and may have lost commits")
 	}
-	b.conn = s.life
+	b.conn.Store(life)
 	return nil
 }
 
 // read runs a call that reads the state besides other things.
 func read[T any](b *backend, ctx context.Context, method, detail string,
-	f func(context.Context) (T, error), state func(*T) *mvcc.State) (answer T, err error) {
-	found := new(T)
-	err = b.do(ctx, "read", method, detail, func(ctx context.Context, c *call) error {
+	f func(context.Context) (T, error), state func(*T) *mvcc.State) (T, error) {
+	run := func(ctx context.Context, c *call) (found T, err error) {
 		if old, ok := b.w.standby(c); ok {
 			// A standby that is behind: what it says must not be used.
 			if state == nil {
-				return mvcc.Errorf(mvcc.ReadOnly, "this is a standby")
+				return found, mvcc.Errorf(mvcc.ReadOnly, "this is a standby")
 			}
-			*state(found) = old
-			return nil
+			*state(&found) = old
+			return found, nil
 		}
-		err := b.admit()
-		if err == nil {
-			*found, err = f(ctx)
+		if err := b.admit(); err != nil {
+			return found, err
 		}
-		return err
-	})
-	if err != nil {
-		return answer, err
+		return f(ctx)
 	}
-	return *found, nil
+	return ask(b, ctx, "read", method, detail, run)
 }
 
 func (b *backend) Limits() mvcc.Limits {
@@ -283,20 +313,14 @@ func (b *backend) Limits() mvcc.Limits {
 	return l
 }
 
-func (b *backend) Identity(ctx context.Context) (id mvcc.Identity, err error) {
-	err = b.do(ctx, "beside", "Identity", "", func(context.Context, *call) error {
-		id = b.w.s.identity()
-		return nil
-	})
-	return id, err
+func (b *backend) Identity(ctx context.Context) (mvcc.Identity, error) {
+	return ask(b, ctx, "beside", "Identity", "",
+		func(context.Context, *call) (mvcc.Identity, error) { return b.w.s.identity(), nil })
 }
 
-func (b *backend) Durability(ctx context.Context) (d mvcc.Durability, err error) {
-	err = b.do(ctx, "beside", "Durability", "", func(context.Context, *call) error {
-		d = b.w.s.durability()
-		return nil
-	})
-	return d, err
+func (b *backend) Durability(ctx context.Context) (mvcc.Durability, error) {
+	return ask(b, ctx, "beside", "Durability", "",
+		func(context.Context, *call) (mvcc.Durability, error) { return b.w.s.durability(), nil })
 }
 
 func (b *backend) RecordBoot(ctx context.Context, from, boot string) error {
@@ -310,8 +334,7 @@ func (b *backend) RecordBoot(ctx context.Context, from, boot string) error {
 }
 
 func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
-	var res *mvcc.GroupResult
-	err := b.do(ctx, "Commit", "Commit", "", func(ctx context.Context, c *call) error {
+	run := func(ctx context.Context, _ *call) (*mvcc.GroupResult, error) {
 		err := b.admit()
 		for _, m := range g.Mutations {
 			if err == nil && string(m.Value) == poison {
@@ -319,19 +342,15 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 			}
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		r, err := b.mem.Commit(ctx, g)
 		if err == nil {
 			b.w.wrote(g, r)
 		}
-		res = r
-		return err
-	})
-	if err != nil {
-		return nil, err
+		return r, err
 	}
-	return res, nil
+	return ask(b, ctx, "Commit", "Commit", "", run)
 }
 
 func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
@@ -343,6 +362,8 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 				}
 			}
 			return b.mem.Locked(ctx, o, func(tx mvcc.Tx) error {
+				c.inside.Lock()
+				defer c.inside.Unlock()
 				if c.alone.Load() {
 					return errGone
 				}
@@ -357,15 +378,13 @@ func (b *backend) Sweepable(ctx context.Context, limit int) (mvcc.Sweepable, err
 	}, func(s *mvcc.Sweepable) *mvcc.State { return &s.State })
 }
 
-func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (n int, err error) {
-	err = b.do(ctx, "Sweep", "Sweep", "", func(ctx context.Context, c *call) error {
+func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (int, error) {
+	return ask(b, ctx, "Sweep", "Sweep", "", func(ctx context.Context, _ *call) (int, error) {
 		if err := b.admit(); err != nil {
-			return err
+			return 0, err
 		}
-		n, err = b.mem.Sweep(ctx, p)
-		return err
+		return b.mem.Sweep(ctx, p)
 	})
-	return n, err
 }
 
 func (b *backend) Snapshot(context.Context, func(context.Context, mvcc.Snapshot) error) error {
@@ -545,7 +564,7 @@ func (b *backend) Size(ctx context.Context) (mvcc.Size, error) {
 func (b *backend) Close() error { return nil }
 
 // Reconnect implements [mvcc.Reconnector].
-func (b *backend) Reconnect() { b.conn = 0 }
+func (b *backend) Reconnect() { b.conn.Store(0) }
 
 // keysReader implements [mvcc.KeysReader].
 type keysReader struct{ b *backend }

@@ -36,7 +36,7 @@ func simulate(t *testing.T, p plan, keep bool) (w *world) {
 		w.keep = keep
 		began := time.Now()
 		w.run()
-		w.report.Runs, w.report.Turns, w.report.Time = 1, w.turns, time.Since(began)
+		w.report.Runs, w.report.Turns, w.report.Time = 1, w.turns.now(), time.Since(began)
 	})
 	return w
 }

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing/synctest"
 	"time"
 
@@ -20,13 +21,16 @@ import (
 // world is a run under way, in a bubble of synctest. The goroutine that drives it lets one stopped
 // call or client go on at a time, and waits until all others are blocked again. So nothing happens
 // at the same time as something else, but for what a single step sets off.
+//
+// What the driver changes others see when their call goes on. What they look at besides, or change
+// themselves, is protected by mu, or is atomic.
 type world struct {
 	plan      plan
 	s         *server
 	processes []*process
 	judge     judge
-	// turns is the number of the present step.
-	turns int
+	// turns counts the steps.
+	turns turns
 	// faults wait for the next call that they fit.
 	faults []*action
 	report report
@@ -57,12 +61,20 @@ type report struct {
 	Hash uint64
 }
 
+// turns counts steps. Clients look at it at any time.
+type turns struct{ n atomic.Int64 }
+
+func (t *turns) next() { t.n.Add(1) }
+
+// now is the number of the present step.
+func (t *turns) now() int { return int(t.n.Load()) }
+
 // stop is where a call waits until the world lets it go on.
 type stop struct {
 	c     *call
 	place string
 	order string
-	life  int // the server's
+	life  int64 // the server's
 	until time.Time
 	held  bool // a zombie, which is let go on rarely
 	go_   chan error
@@ -89,7 +101,8 @@ func (w *world) log(format string, args ...any) {
 	if !w.keep {
 		return
 	}
-	line := fmt.Sprintf("%d %s ", w.turns, time.Now().Format("05.000")) + fmt.Sprintf(format, args...)
+	line := fmt.Sprintf("%d %s ", w.turns.now(), time.Now().Format("05.000")) +
+		fmt.Sprintf(format, args...)
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%d%s", w.report.Hash, line)
 	w.report.Hash = h.Sum64()
@@ -162,9 +175,9 @@ func (w *world) release(st *stop, err error) {
 // turn lets one thing happen.
 func (w *world) turn(r *rand.Rand) {
 	w.settle()
-	w.turns++
+	w.turns.next()
 	ready := w.ready()
-	if w.s.relaxed && r.IntN(50) == 0 {
+	if w.s.relaxed.Load() && r.IntN(50) == 0 {
 		w.s.flush()
 	}
 	if len(ready) == 0 || r.IntN(10) == 0 {
@@ -258,13 +271,13 @@ func (w *world) count(kind string) {
 
 // disconnect ends all connections to the server as it was: calls that have not ended fail.
 func (w *world) disconnect(why string) {
-	w.s.life++
+	w.s.life.Add(1)
 	for {
 		w.settle()
 		w.mu.Lock()
 		var old []*stop
 		for _, st := range w.stops {
-			if st.life < w.s.life && st.place != "notify" {
+			if st.life < w.s.life.Load() && st.place != "notify" {
 				old = append(old, st)
 			}
 		}
@@ -297,16 +310,24 @@ func (w *world) listen(b *backend, notify func(mvcc.Revision), status func(error
 	}
 }
 
+func (w *world) listens(b *backend) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return b.notify != nil
+}
+
+// announce tells the processes of a commit. A call that goes on runs it, so it sees what the
+// driver has changed.
 func (w *world) announce(r mvcc.Revision) {
 	for _, p := range w.processes {
-		if p.b != nil && p.b.notify != nil && !p.deaf {
+		if p.b != nil && w.listens(p.b) && !p.deaf {
 			w.announceTo(p.b, r)
 		}
 	}
 }
 
 func (w *world) announceTo(b *backend, r mvcc.Revision) {
-	c := &call{b: b, method: "notify", class: "notify", detail: fmt.Sprint(r), life: w.s.life,
+	c := &call{b: b, method: "notify", class: "notify", detail: fmt.Sprint(r), life: w.s.life.Load(),
 		revision: r}
 	go func() {
 		if w.stop(c, "notify") != nil {
@@ -338,7 +359,7 @@ func (w *world) run() {
 		if w.judge.violation != nil {
 			break
 		}
-		w.turns++
+		w.turns.next()
 		w.log("do %s", *a)
 		w.act(a)
 		r := rand.New(rand.NewPCG(a.Seed, 3))
@@ -374,7 +395,7 @@ func (w *world) drive(done func() bool) bool {
 		if time.Now().After(deadline) {
 			return false
 		}
-		w.turns++
+		w.turns.next()
 		ready := w.ready()
 		if len(ready) == 0 {
 			time.Sleep(5 * time.Millisecond)
@@ -382,7 +403,7 @@ func (w *world) drive(done func() bool) bool {
 		for _, st := range ready {
 			w.release(st, nil)
 			w.settle()
-			w.turns++
+			w.turns.next()
 		}
 	}
 }
@@ -472,7 +493,7 @@ func (w *world) heal() {
 	p := w.processes[0]
 	var reaped time.Time
 	w.request(p, "the last compaction", func(ctx context.Context, s *mvcc.Store) error {
-		reaped = time.Now().Add(w.s.clock)
+		reaped = w.s.now()
 		if err := s.DeleteExpired(ctx); err != nil {
 			return err
 		}
@@ -554,11 +575,11 @@ func (w *world) act(a *action) {
 		w.restore(a.N%4, true, 0)
 	case "clock":
 		w.s.newestTime()
-		w.s.clock += time.Duration(a.N-500) * time.Minute
+		w.s.turnClock(time.Duration(a.N-500) * time.Minute)
 	case "relax":
-		w.s.relaxed = true
+		w.s.relaxed.Store(true)
 	case "tighten":
-		w.s.relaxed = false
+		w.s.relaxed.Store(false)
 	default:
 		p.client(a)
 		return
@@ -577,9 +598,9 @@ func (w *world) crash(all bool) {
 			p.kill()
 		}
 	}
-	w.s.clock += outage
+	w.s.turnClock(outage)
 	w.s.reboot()
-	w.judge.goBack(w.s.durable, "crash")
+	w.judge.goBack(*w.s.durable.Load(), "crash")
 	w.disconnect("the power failed")
 }
 
@@ -591,7 +612,7 @@ const outage = time.Minute
 // restore puts a copy in the database's place, which is of some versions ago, and was fenced
 // somewhere else so many times.
 func (w *world) restore(back int, elsewhere bool, fences int) {
-	w.s.clock += outage
+	w.s.turnClock(outage)
 	running := slices.ContainsFunc(w.processes, func(p *process) bool { return p.state == up })
 	if elsewhere || !running {
 		// Nobody would notice a copy with the same fingerprint if no process runs.
@@ -608,7 +629,7 @@ func (w *world) restore(back int, elsewhere bool, fences int) {
 // drill fences a copy of the database, without any of the processes, and puts it in its place.
 func (w *world) drill() {
 	ctx := context.Background()
-	copied := memdb.New("sim", func() time.Time { return time.Now().Add(w.s.clock) })
+	copied := memdb.New("sim", w.s.now)
 	copied.Return(w.s.db.Version())
 	b, err := copied.Open(ctx, "", mvcc.DriverOptions{})
 	if err != nil {
