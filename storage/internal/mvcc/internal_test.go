@@ -121,13 +121,24 @@ func TestJumpRises(t *testing.T) {
 	if second <= first+writes {
 		t.Errorf("a fence at %d, and one a second later at %d", first, second)
 	}
+	// Also within a second: chance keeps them apart.
+	apart := 0
+	for range 20 {
+		if other := fence(seen, now); max(first, other)-min(first, other) > writes {
+			apart++
+		}
+	}
+	if apart < 18 {
+		t.Errorf("%d of 20 fences of the same second are apart", apart)
+	}
 	// Also where the clock goes back.
 	if again := fence(second, now.Add(-time.Hour)); again < second+minJump {
 		t.Errorf("after %d, a fence with an older clock is at %d", second, again)
 	}
 	// What the database has come to by then counts, and not twice.
 	f := newFence(Position{Revision: seen}, Identity{})
-	if far := f.Marker(State{Head: Position{Revision: second}, Now: now}); far != second+minJump {
+	if far := f.Marker(State{Head: Position{Revision: second}, Now: now}); far < second+minJump ||
+		far >= second+minJump+perSecond/2 {
 		t.Errorf("a fence of one who has seen %d in a database at %d is at %d", seen, second, far)
 	}
 }

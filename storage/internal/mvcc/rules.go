@@ -1,5 +1,7 @@
 package mvcc
 
+import "encoding/binary"
+
 // The rules of the history: what may be written, what became of a group, what is removed, where a
 // fence goes. They are pure functions, so that tables can test them. A backend reads rows and runs
 // statements; it decides nothing. The one exception is the statement of PostgreSQL's commits, which
@@ -274,9 +276,17 @@ func (f *Fence) After(st State) (after State, write bool) {
 
 // Marker returns where the fence puts the marker row in a database whose state under the commit
 // lock is st.
+//
+// Two copies of one database may be fenced within one second, or while the clock is set back. The
+// fence's token, which is random, then keeps their markers apart: by up to half of what a second
+// counts, so that fences of different seconds stay apart for certain.
 func (f *Fence) Marker(st State) Revision {
 	beyond := max(f.Seen.Revision, st.Head.Revision) + f.Jump
-	return max(beyond, Revision(st.Now.Unix())*f.PerSecond)
+	marker := max(beyond, Revision(st.Now.Unix())*f.PerSecond)
+	if f.PerSecond > 1 {
+		marker += Revision(binary.BigEndian.Uint32(f.Token[4:])) % (f.PerSecond / 2)
+	}
+	return marker
 }
 
 // follows tells whether a piece of the log, read from the position on, is of the same history: its
