@@ -66,9 +66,9 @@ import (
 
 // perSecond makes the revision to which a fence moves rise with time. To be beyond what this
 // process has seen is not enough: if the same backup were restored twice, both fences would come to
-// the same revision. No history can have come as far that began in an earlier second and takes fewer
-// writes than 2^29 a second. For fences within one second, and where the clock was set back, see
-// [Fence.Marker]. Until the year 2242 it fits.
+// the same revision. No history can have come as far that began in an earlier second and takes
+// fewer writes than 2^29 a second. For fences within one second, and where the clock was set back,
+// see [Fence.Marker]. Until the year 2242 it fits.
 const perSecond Revision = 1 << 30
 
 // refence makes sure that this process is in the database's history: it goes over to another epoch,

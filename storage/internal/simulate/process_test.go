@@ -451,7 +451,7 @@ func (x *watch) follow(slow time.Duration) {
 			return
 		}
 		if slow > 0 {
-			time.Sleep(slow)
+			<-time.After(slow)
 		}
 	}
 }

@@ -184,7 +184,7 @@ func (w *world) turn(r *rand.Rand) {
 		pauses := []time.Duration{1, 1, 5, 5, 20, 20, 100, 100, 500, 2000}
 		d := pauses[r.IntN(len(pauses))] * time.Millisecond
 		w.log("%s pass", d)
-		time.Sleep(d)
+		<-time.After(d)
 		return
 	}
 	// Zombies come late.
@@ -398,7 +398,7 @@ func (w *world) drive(done func() bool) bool {
 		w.turns.next()
 		ready := w.ready()
 		if len(ready) == 0 {
-			time.Sleep(5 * time.Millisecond)
+			<-time.After(5 * time.Millisecond)
 		}
 		for _, st := range ready {
 			w.release(st, nil)
@@ -526,7 +526,7 @@ func (w *world) end() {
 			w.settle()
 		}
 		if len(ready) == 0 {
-			time.Sleep(10 * time.Second)
+			<-time.After(10 * time.Second)
 			if w.busy == 0 {
 				idle++
 			}
@@ -548,7 +548,7 @@ func (w *world) act(a *action) {
 	case "fault":
 		w.faults = append(w.faults, a)
 	case "wait":
-		time.Sleep(time.Duration(a.N*a.N/100) * time.Millisecond)
+		<-time.After(time.Duration(a.N*a.N/100) * time.Millisecond)
 	case "start":
 		p.start()
 	case "kill":
