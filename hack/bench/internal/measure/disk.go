@@ -6,17 +6,17 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// DirSize returns how many bytes of disk the files below a directory occupy. Files may come and go
-// meanwhile.
-func DirSize(dir string) (int64, error) {
-	var total int64
-	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+// DirSize returns how many bytes of disk the files below a directory occupy, and how many of them
+// are write-ahead logs. Files may come and go meanwhile.
+func DirSize(dir string) (total, log int64, err error) {
+	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -33,13 +33,28 @@ func DirSize(dir string) (int64, error) {
 		if st, ok := info.Sys().(*syscall.Stat_t); ok && info.Mode().IsRegular() {
 			const block = 512 // the unit of st_blocks, whatever the file system's block size is
 			total += st.Blocks * block
+			if isLog(path) {
+				log += st.Blocks * block
+			}
 		}
 		return nil
 	})
 	if err != nil {
-		return 0, fmt.Errorf("size of %s: %w", dir, err)
+		return 0, 0, fmt.Errorf("size of %s: %w", dir, err)
 	}
-	return total, nil
+	return total, log, nil
+}
+
+// isLog tells whether a file is a write-ahead log: of SQLite, PostgreSQL, MariaDB, or one of the two
+// of MySQL.
+func isLog(path string) bool {
+	switch filepath.Base(filepath.Dir(path)) {
+	case "pg_wal", "#innodb_redo":
+		return true
+	}
+	name := filepath.Base(path)
+	return strings.HasSuffix(name, "-wal") || strings.HasPrefix(name, "ib_logfile") ||
+		strings.HasPrefix(name, "binlog.")
 }
 
 // volatile are file systems that lose everything with the power, so that a commit on them proves

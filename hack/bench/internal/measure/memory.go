@@ -62,6 +62,16 @@ func PeakMemory(servers []int, f func() error) (peak, before int64, err error) {
 	return peak, before, errors.Join(err, samplerErr)
 }
 
+// Memory returns how many bytes this process and the servers hold, as PeakMemory counts them.
+func Memory(servers []int) (int64, error) {
+	m, err := watchMemory(servers)
+	if err != nil {
+		return 0, err
+	}
+	defer m.close()
+	return m.read()
+}
+
 // memory reads the memory of this process and of the servers with all their children. It allocates
 // nothing while it reads, since what it allocates would be measured, too.
 type memory struct {

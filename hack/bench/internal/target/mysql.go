@@ -141,6 +141,17 @@ func (s *mysqlServer) Settings(ctx context.Context) ([]string, error) {
 	return []string{name + " " + strings.Split(version, "-")[0] + ": " + text}, nil
 }
 
+func (s *mysqlServer) Statements(ctx context.Context) (n int64, err error) {
+	db, err := s.open("root", "", "")
+	if err != nil {
+		return 0, err
+	}
+	defer db.Close()
+	var name string
+	err = db.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Questions'").Scan(&name, &n)
+	return n, err
+}
+
 // Checkpoint leaves the server alone: its log has a fixed size and is counted as it is.
 func (s *mysqlServer) Checkpoint(context.Context) error { return nil }
 

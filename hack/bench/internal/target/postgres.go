@@ -107,6 +107,18 @@ func (s *postgresServer) Settings(ctx context.Context) ([]string, error) {
 	return []string{"PostgreSQL " + version + ": " + strings.Join(texts, ", ")}, nil
 }
 
+// Statements counts transactions, since what is asked for in idle times is one statement in each.
+func (s *postgresServer) Statements(ctx context.Context) (n int64, err error) {
+	c, err := pgx.Connect(ctx, s.url("postgres"))
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close(ctx)
+	err = c.QueryRow(ctx, "SELECT xact_commit + xact_rollback FROM pg_stat_database "+
+		"WHERE datname = 'bench'").Scan(&n)
+	return n, err
+}
+
 // Checkpoint writes all to the data files and lets the log go that is not needed any more. How many
 // old segments are kept for reuse follows from how much was written between the last checkpoints; a
 // few idle ones let that estimate fall.

@@ -21,9 +21,11 @@ type rowkeeperDialed struct {
 // dialRowkeeper opens a database with the defaults of the library.
 func dialRowkeeper(ctx context.Context, address string, o DialOptions) (Client, error) {
 	config := storage.Config{
-		URL:     address,
-		Drivers: drivers.All(),
-		Migrate: true,
+		URL:        address,
+		Drivers:    drivers.All(),
+		Store:      o.Store,
+		Migrate:    o.Store == "",
+		Compaction: storage.CompactionPolicy{Window: o.Window},
 	}
 	if o.KeepHistory {
 		// Nothing is old enough, but what Client.Compact gives up is looked for every second.

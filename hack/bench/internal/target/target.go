@@ -12,10 +12,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
-	"k8s.io/apiserver/pkg/storage"
+	apistorage "k8s.io/apiserver/pkg/storage"
 
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/drivers"
 )
 
 // Target is one system under test: a product on a database.
@@ -96,6 +99,19 @@ func (t Target) Dial(ctx context.Context, address string, o DialOptions) (Client
 	return c, nil
 }
 
+// CreateStore creates a store beside the default one, if the product has stores.
+func (t Target) CreateStore(ctx context.Context, address, name string) error {
+	if t.Product != "rowkeeper" {
+		return nil
+	}
+	_, err := storage.CreateStore(ctx, storage.Config{URL: address, Drivers: drivers.All(),
+		Store: name})
+	if err != nil {
+		return fmt.Errorf("create the store %q: %w", name, err)
+	}
+	return nil
+}
+
 // Server is the server side of a target.
 type Server interface {
 	// Address is what clients dial.
@@ -122,6 +138,12 @@ type Server interface {
 	Stop() error
 }
 
+// Counter is a server that counts what it is asked.
+type Counter interface {
+	// Statements is how many statements it has executed, or as many transactions if each is one.
+	Statements(ctx context.Context) (int64, error)
+}
+
 // Committer writes rows, each in a durable transaction of its own.
 type Committer interface {
 	Commit(ctx context.Context, id int64, value []byte) error
@@ -136,7 +158,7 @@ type Committer interface {
 type Client interface {
 	// Store makes a storage.Interface for the objects below a prefix, and a function that releases
 	// it.
-	Store(prefix string) (storage.Interface, func(), error)
+	Store(prefix string) (apistorage.Interface, func(), error)
 	// Compact gives up the history before the revision and returns when the space of what was
 	// replaced has been freed for the store.
 	Compact(ctx context.Context, revision int64) error
@@ -148,6 +170,11 @@ type DialOptions struct {
 	// KeepHistory turns off the compaction that the product does by itself: nothing is compacted
 	// but by Client.Compact.
 	KeepHistory bool
+	// Window, if not 0, is how much history is kept, where KeepHistory is not asked for.
+	Window time.Duration
+	// Store, if not "", is one that Target.CreateStore has created. What has no stores has all
+	// objects in one place.
+	Store string
 }
 
 // composed is a server that needs others, the first of which is the one that clients dial.

@@ -23,24 +23,37 @@ type crew struct {
 	done    chan struct{}
 	count   atomic.Int64
 	samples [][]sample
+	// due, if not nil, is when an operation is to begin, after began. It is measured from then on, so
+	// that what waits behind a slow one is slow as well.
+	due   func(worker, i int) time.Duration
+	began time.Time
 
 	failed  chan struct{} // closed with the first error
 	failure error
 	once    sync.Once
 }
 
-// sample is one operation: when it ended, and how long it took.
+// sample is one operation: when it ended, in nanoseconds of Unix time, and how long it took. There
+// are millions of them, so they hold no pointer.
 type sample struct {
-	end  time.Time
+	end  int64
 	took time.Duration
 }
 
 // hire starts workers. op's i counts the calls of its worker.
 func (b *Bench) hire(ctx context.Context, workers int,
 	op func(ctx context.Context, worker, i int) error) *crew {
+	return b.hireAt(ctx, workers, nil, op)
+}
+
+// hireAt starts workers that repeat an operation at their times: due says when a worker's i-th one
+// begins, as the time from now on.
+func (b *Bench) hireAt(ctx context.Context, workers int, due func(worker, i int) time.Duration,
+	op func(ctx context.Context, worker, i int) error) *crew {
 	ctx, cancel := context.WithCancel(ctx)
 	c := &crew{bench: b, cancel: cancel, stop: make(chan struct{}), done: make(chan struct{}),
-		failed: make(chan struct{}), samples: make([][]sample, workers)}
+		failed: make(chan struct{}), samples: make([][]sample, workers), due: due,
+		began: time.Now()}
 	for worker := range workers {
 		c.workers.Go(func() { c.work(ctx, worker, op) })
 	}
@@ -60,6 +73,14 @@ func (c *crew) work(ctx context.Context, worker int,
 		default:
 		}
 		began := time.Now()
+		if c.due != nil {
+			began = c.began.Add(c.due(worker, i))
+			select {
+			case <-time.After(time.Until(began)):
+			case <-c.stop:
+				return
+			}
+		}
 		err := op(ctx, worker, i)
 		end := time.Now()
 		if errors.Is(err, errDone) {
@@ -69,7 +90,7 @@ func (c *crew) work(ctx context.Context, worker int,
 			c.fail(err)
 			return
 		}
-		c.samples[worker] = append(c.samples[worker], sample{end, end.Sub(began)})
+		c.samples[worker] = append(c.samples[worker], sample{end.UnixNano(), end.Sub(began)})
 		c.count.Add(1)
 	}
 }
@@ -131,6 +152,16 @@ func (c *crew) pass(what string, d time.Duration) error {
 	}
 }
 
+// rest waits for a time.
+func rest(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // window is a measured time.
 type window struct {
 	from, to time.Time
@@ -162,18 +193,22 @@ func (b *Bench) window(f func() error) (w window, err error) {
 
 // measure measures for a time, after a tenth of it, or half a second at least, to warm up.
 func (c *crew) measure(what string, d time.Duration) (window, error) {
-	if err := c.pass(what+", warming up", max(d/10, 500*time.Millisecond)); err != nil {
+	if err := c.pass(what+", warming up", warmup(d)); err != nil {
 		return window{}, err
 	}
 	return c.window(func() error { return c.pass(what, d) })
 }
 
+// warmup is how long a phase is preceded by work that is not measured.
+func warmup(d time.Duration) time.Duration { return max(d/10, 500*time.Millisecond) }
+
 // load is what the dismissed workers did in a window.
 func (c *crew) load(w window) Load {
 	l := Load{Elapsed: w.to.Sub(w.from), CPU: w.cpu}
+	from, to := w.from.UnixNano(), w.to.UnixNano()
 	for _, samples := range c.samples {
 		for _, s := range samples {
-			if s.end.After(w.from) && !s.end.After(w.to) {
+			if s.end > from && s.end <= to {
 				l.Latencies = append(l.Latencies, s.took)
 			}
 		}

@@ -77,7 +77,7 @@ func (b *Bench) disk(ctx context.Context) (int64, error) {
 	}
 	var total int64
 	for _, dir := range b.Server.DataDirs() {
-		size, err := measure.DirSize(dir)
+		size, _, err := measure.DirSize(dir)
 		if err != nil {
 			return 0, err
 		}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"time"
 
 	"k8s.io/apiserver/pkg/apis/example"
 	"k8s.io/apiserver/pkg/storage"
@@ -158,7 +157,8 @@ func (r *replica) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	client, err := targets[0].Dial(ctx, r.spec.Address, target.DialOptions{})
+	client, err := targets[0].Dial(ctx, r.spec.Address,
+		target.DialOptions{Store: r.spec.Store})
 	if err != nil {
 		return err
 	}
@@ -202,8 +202,8 @@ func (r *replica) work(ctx context.Context) (last int64, err error) {
 	if err := r.ready(); err != nil {
 		return 0, err
 	}
-	pacing, rest := context.WithCancel(ctx)
-	defer rest()
+	pacing, stop := context.WithCancel(ctx)
+	defer stop()
 	const probers = 16
 	acks := newLedger(probers)
 	var crews []*crew
@@ -225,18 +225,10 @@ func (r *replica) work(ctx context.Context) (last int64, err error) {
 	}
 	writers := r.bench.hire(ctx, r.spec.Writers, r.bench.creating(r.spec.Group))
 	crews = append(crews, writers)
-	wait := func(d time.Duration) error {
-		select {
-		case <-time.After(d):
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	err = wait(r.spec.Warmup)
-	w, werr := writers.window(func() error { return wait(r.spec.Duration) })
+	err = rest(ctx, r.spec.Warmup)
+	w, werr := writers.window(func() error { return rest(ctx, r.spec.Duration) })
 	err = errors.Join(err, werr)
-	rest()
+	stop()
 	for _, c := range crews {
 		err = errors.Join(err, c.dismiss())
 	}

@@ -38,7 +38,8 @@ func replicaLines() []Line {
 // ReplicaSpec is what a process of its own is asked to do: the replica of an API server, without
 // the server.
 type ReplicaSpec struct {
-	Target, Address string
+	// Store is the one that it opens, "" for the default store.
+	Target, Address, Store string
 	// Group makes the names of this replica's objects its own.
 	Group string
 	// Writers create objects flat out. Probes are created at that rate per second, below a prefix
@@ -65,7 +66,7 @@ type ReplicaResult struct {
 // written.
 func replicas(ctx context.Context, b *Bench) (Metrics, error) {
 	spec := ReplicaSpec{Target: b.Target.Name(), Address: b.Server.Address(),
-		Warmup: max(b.Duration/10, 500*time.Millisecond), Duration: b.Duration}
+		Warmup: warmup(b.Duration), Duration: b.Duration}
 	const probes = 100
 	one, three, probing, following := spec, spec, spec, spec
 	one.Writers, three.Writers = 192, 64
