@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/archive"
@@ -117,26 +118,30 @@ func (d *Database) writeBackup(ctx context.Context, to io.Writer, progress Progr
 // ReadBackup reads a backup to its end, and returns an error if it is not whole, or of a newer
 // format.
 func ReadBackup(r io.Reader, progress Progress) (Backup, error) {
-	b, _, err := check(r, mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes},
+	b, _, _, err := check(r, mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes},
 		progress)
 	return b, err
 }
 
+// check also returns what the backup records of the stores of resources.
 func check(r io.Reader, limits mvcc.Limits,
-	progress Progress) (b Backup, sum archive.Summary, err error) {
+	progress Progress) (b Backup, sum archive.Summary, kept []byte, err error) {
 	in, err := archive.NewReader(r, limits)
 	if err != nil {
-		return b, sum, fmt.Errorf("the backup cannot be used: %w", err)
+		return b, sum, nil, fmt.Errorf("the backup cannot be used: %w", err)
 	}
 	defer in.Close()
 	b = backupOf(in.Header)
 	for done := int64(1); ; done++ {
-		_, err := in.Next()
+		r, err := in.Next()
 		if errors.Is(err, io.EOF) {
-			return b, in.Summary(), nil
+			return b, in.Summary(), kept, nil
 		}
 		if err != nil {
-			return b, sum, fmt.Errorf("the backup cannot be used: %w", err)
+			return b, sum, nil, fmt.Errorf("the backup cannot be used: %w", err)
+		}
+		if r.Key == kindsKey {
+			kept = slices.Clone(r.Value)
 		}
 		progress.tell("checking", done, b.Objects)
 	}
@@ -170,9 +175,12 @@ func (d *Database) RestoreBackup(ctx context.Context, from io.ReadSeeker,
 	if err != nil {
 		return b, 0, fmt.Errorf("the backup cannot be read: %w", err)
 	}
-	b, sum, err := check(&cancelable{ctx, from}, d.mvcc.Limits(), o.Progress)
+	b, sum, kept, err := check(&cancelable{ctx, from}, d.mvcc.Limits(), o.Progress)
 	if err != nil {
 		return b, 0, err
+	}
+	if err := d.keeps(ctx, kept); err != nil {
+		return b, 0, fmt.Errorf("nothing was restored: %w", err)
 	}
 	var in *archive.Reader
 	defer func() {

@@ -1008,7 +1008,7 @@ func restoreUntil(t *testing.T, args []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = (&Database{mvcc: store}).RestoreBackup(t.Context(), f,
+	_, _, err = newDatabase(store, nil, Config{}).RestoreBackup(t.Context(), f,
 		RestoreOptions{Replace: true, Progress: func(doing string, done, total int64) {
 			if doing == until && done == total {
 				fmt.Print("in the middle")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
 
@@ -52,6 +53,12 @@ type Config struct {
 	// Store names the store in the database. Each store has objects, revisions and a history of its
 	// own. Default "default", which every database has; [CreateStore] creates others.
 	Store string
+	// StoreFor names the stores of the resources whose objects are not kept in Store but in another
+	// one of the database, with commits and a history of its own: a flood of Leases or Events does
+	// not slow other writes then. The database records it, and no server that is told otherwise
+	// serves the resource; [MoveResource] moves objects that exist. A store that is named here
+	// should be used for nothing else.
+	StoreFor map[schema.GroupResource]string
 	// Migrate brings the schema to the newest version before the database is opened. Otherwise a
 	// database whose schema is older than the program needs is refused.
 	Migrate bool
@@ -68,10 +75,12 @@ type Config struct {
 
 // Database is an open database, which all stores of a process share: its connections, its one
 // committer, the one reader of its history. Any number of API servers may use it, and a process may
-// have several databases.
+// have several databases. The other stores of Config.StoreFor have these things of their own.
 type Database struct {
+	kinds    kinds
 	mvcc     *mvcc.Store
 	metrics  *mvcc.Metrics
+	log      *slog.Logger
 	decoders eventDecoders
 	// directories says which codec writes where.
 	directories directories
@@ -88,6 +97,18 @@ func init() {
 // [Database]. So open the database before any API server is built.
 func Open(ctx context.Context, c Config) (*Database, error) {
 	c = c.withDefaults()
+	d, err := openOne(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.assign(ctx, c); err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return d, nil
+}
+
+// openOne opens the database without the other stores.
+func openOne(ctx context.Context, c Config) (*Database, error) {
 	driver, err := c.driver()
 	if err != nil {
 		return nil, err
@@ -116,7 +137,13 @@ func Open(ctx context.Context, c Config) (*Database, error) {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
 	supportConsistentReads()
-	return &Database{mvcc: store, metrics: metrics}, nil
+	return newDatabase(store, metrics, c), nil
+}
+
+func newDatabase(store *mvcc.Store, metrics *mvcc.Metrics, c Config) *Database {
+	return &Database{mvcc: store, metrics: metrics, log: c.Logger, kinds: kinds{
+		own: c.driverOptions().StoreName(), timeout: c.Timeout, others: map[string]*Database{},
+		asked: map[schema.GroupResource]string{}, served: map[mvcc.Key]placed{}}}
 }
 
 // Migrate brings the schema of the database to the newest version, in place of Config.Migrate: by a
@@ -200,11 +227,15 @@ func LimitStore(ctx context.Context, c Config, quota StoreQuota) error {
 
 // DropStore drops the store that Config.Store names, with all that it holds. Servers that use it
 // answer errors from then on. It returns false if the store was dropped before; then it removes
-// what an interrupted drop has left. The default store cannot be dropped.
+// what an interrupted drop has left. The default store cannot be dropped, nor one that keeps
+// resources of another store.
 func DropStore(ctx context.Context, c Config) (dropped bool, err error) {
 	if c.driverOptions().StoreName() == mvcc.DefaultStore {
 		return false, errors.New("the store \"default\" cannot be dropped, since every database " +
 			"has it: drop the database")
+	}
+	if err := c.unneeded(ctx); err != nil {
+		return false, err
 	}
 	err = c.withBackend(ctx, func(b mvcc.Backend) error {
 		dropped, err = mvcc.Drop(ctx, b)
@@ -288,17 +319,51 @@ func isScheme(s string) bool {
 
 // Close acknowledges or fails all waiting writes, ends all watches, and closes the connections. It
 // may be called more than once. Release the stores first.
-func (d *Database) Close() error { return d.mvcc.Close() }
+func (d *Database) Close() error {
+	d.kinds.mu.Lock()
+	unfollow := d.kinds.unfollow
+	d.kinds.mu.Unlock()
+	if unfollow != nil {
+		unfollow()
+	}
+	return d.closeStores()
+}
+
+func (d *Database) closeStores() error {
+	var errs []error
+	for _, d := range d.all() {
+		errs = append(errs, d.mvcc.Close())
+	}
+	return errors.Join(errs...)
+}
 
 // Ready returns nil if the database answers, takes writes, and this process has delivered to its
 // watches all that was written when Ready was called. ctx bounds how long it waits for that.
-func (d *Database) Ready(ctx context.Context) error { return d.mvcc.Ready(ctx) }
+func (d *Database) Ready(ctx context.Context) error {
+	if err := d.kinds.closed(); err != nil {
+		return err
+	}
+	for _, d := range d.all() {
+		if err := d.mvcc.Ready(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // Listening returns nil if the writes of other processes are notified by the database, or if it is
 // a kind that is polled; otherwise it returns why they are polled for.
-func (d *Database) Listening() error { return d.mvcc.Listening() }
+func (d *Database) Listening() error {
+	for _, d := range d.all() {
+		if err := d.mvcc.Listening(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
-// Size reads the size of the database.
+// Size reads the size of the database. Here and in what follows, the other stores of
+// Config.StoreFor do not count.
 func (d *Database) Size(ctx context.Context) (Size, error) { return d.mvcc.Size(ctx) }
 
 // CurrentRevision reads the newest revision. No write that was acknowledged before the call, by any
@@ -326,5 +391,18 @@ func (d *Database) Fence(ctx context.Context) (int64, error) {
 	return int64(revision), err
 }
 
-// Collector returns the database's metrics, to be registered once.
-func (d *Database) Collector() prometheus.Collector { return d.metrics }
+// Collector returns the database's metrics, to be registered once. Those of the other stores of
+// Config.StoreFor have the label store.
+func (d *Database) Collector() prometheus.Collector { return collector{d} }
+
+type collector struct{ d *Database }
+
+// Describe describes nothing, as the label is not always there.
+func (c collector) Describe(chan<- *prometheus.Desc) {}
+
+func (c collector) Collect(metrics chan<- prometheus.Metric) {
+	c.d.metrics.Collect(metrics)
+	for name, other := range c.d.kinds.others {
+		prometheus.WrapCollectorWith(prometheus.Labels{"store": name}, other.metrics).Collect(metrics)
+	}
+}

@@ -7,17 +7,21 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// FirstKey returns the first key from one key on and before another, "" if there is none. It sees
-// whatever was acknowledged before the call, by any process.
+// FirstKey returns the first key from one key on and before another, "" if there is none, in
+// whatever store of Config.StoreFor it is. It sees whatever was acknowledged before the call, by any
+// process.
 func (d *Database) FirstKey(ctx context.Context, from, before string) (string, error) {
-	r, err := d.mvcc.Range(ctx, mvcc.RangeOptions{
-		Start: mvcc.Key(from), End: mvcc.Key(before), Limit: 1, KeysOnly: true,
-	})
-	if err != nil {
-		return "", fmt.Errorf("cannot read the keys from %s on: %w", from, err)
+	first := ""
+	for _, d := range d.all() {
+		r, err := d.mvcc.Range(ctx, mvcc.RangeOptions{
+			Start: mvcc.Key(from), End: mvcc.Key(before), Limit: 1, KeysOnly: true,
+		})
+		if err != nil {
+			return "", fmt.Errorf("cannot read the keys from %s on: %w", from, err)
+		}
+		if len(r.KVs) > 0 && (first == "" || string(r.KVs[0].Key) < first) {
+			first = string(r.KVs[0].Key)
+		}
 	}
-	if len(r.KVs) == 0 {
-		return "", nil
-	}
-	return string(r.KVs[0].Key), nil
+	return first, nil
 }

@@ -63,7 +63,7 @@ func openDatabaseThrough(t testing.TB, d dbtest.DB, c mvcc.Config,
 		t.Fatal(err)
 	}
 	supportConsistentReads()
-	db := &Database{mvcc: store, metrics: c.Metrics}
+	db := newDatabase(store, c.Metrics, Config{}.withDefaults())
 	t.Cleanup(func() {
 		if err := db.Close(); err != nil {
 			t.Error(err)

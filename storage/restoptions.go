@@ -77,7 +77,7 @@ type RESTOptionsGetter struct {
 
 var _ generic.RESTOptionsGetter = (*RESTOptionsGetter)(nil)
 
-// NewRESTOptionsGetter checks the options.
+// NewRESTOptionsGetter checks the options, and compares Config.StoreFor with what is recorded.
 func NewRESTOptionsGetter(db *Database, o RESTOptions) (*RESTOptionsGetter, error) {
 	switch {
 	case db == nil:
@@ -95,6 +95,9 @@ func NewRESTOptionsGetter(db *Database, o RESTOptions) (*RESTOptionsGetter, erro
 	}
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
+	}
+	if err := db.agrees(o.Prefix); err != nil {
+		return nil, err
 	}
 	if o.EventsHistoryWindow == 0 {
 		o.EventsHistoryWindow = storagebackend.DefaultEventsHistoryWindow

@@ -96,6 +96,9 @@ func (d *Database) newStore(c StoreConfig) (*store, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if d, err = d.of(c.GroupResource, keys); err != nil {
+		return nil, nil, err
+	}
 	if c.Transformer == nil {
 		c.Transformer = identity.NewEncryptCheckTransformer()
 	}

@@ -39,6 +39,9 @@ type StorageOptions struct {
 	// Timeout bounds every operation on the database.
 	Timeout time.Duration
 
+	// StoreFor has elements group/resource=NAME, or resource=NAME for the core group: the objects of
+	// the resource are kept in the store of that name.
+	StoreFor []string
 	// Prefix begins all keys. API servers that share a database differ in it.
 	Prefix string
 	// Scheme and Serializer encode the objects: in each group's version of the highest priority,
@@ -130,6 +133,11 @@ func (o *StorageOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.Migrate, "database-migrate", o.Migrate,
 		"Bring the schema of the database to the newest version at start. If false, a database "+
 			"with an older schema is refused.")
+	fs.StringArrayVar(&o.StoreFor, "store-for", o.StoreFor,
+		"Keep the objects of a resource in another store of the database, with commits and a "+
+			"history of its own, as group/resource=NAME, or resource=NAME for the core group. Can "+
+			"be repeated. All servers of a database need the same. rowkeeper stores move moves "+
+			"objects that exist.")
 	fs.StringVar(&o.Prefix, "storage-prefix", o.Prefix,
 		"What the keys of all objects begin with. Servers that share a database have different "+
 			"prefixes, replicas of one server the same.")
@@ -209,6 +217,9 @@ func (o *StorageOptions) Validate() []error {
 	if _, err := uncached(o.WatchCacheSizes); err != nil {
 		errs = append(errs, err)
 	}
+	if _, err := o.storesFor(); err != nil {
+		errs = append(errs, err)
+	}
 	return errs
 }
 
@@ -247,6 +258,39 @@ func uncached(sizes []string) ([]schema.GroupResource, error) {
 	return resources, nil
 }
 
+// storesFor returns the stores that --store-for names.
+func (o *StorageOptions) storesFor() (map[schema.GroupResource]string, error) {
+	stores := map[schema.GroupResource]string{}
+	for _, a := range o.StoreFor {
+		name, store, found := strings.Cut(a, "=")
+		if !found {
+			return nil, fmt.Errorf("--store-for %q is not of the form group/resource=NAME", a)
+		}
+		resource, err := storage.ParseResource(name)
+		if err == nil {
+			err = storage.CheckStoreName(store)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("--store-for %q: %w", a, err)
+		}
+		if as, ok := o.StoredAs[resource]; ok {
+			return nil, fmt.Errorf("--store-for %q: %s is stored as %s: name that", a, name,
+				strings.TrimPrefix(as.Group+"/"+as.Resource, "/"))
+		}
+		if other, ok := stores[resource]; ok {
+			return nil, fmt.Errorf("--store-for assigns %s twice, to the stores %q and %q", name,
+				other, store)
+		}
+		stores[resource] = store
+	}
+	for resource, as := range o.StoredAs {
+		if store, ok := stores[as]; ok {
+			stores[resource] = store
+		}
+	}
+	return stores, nil
+}
+
 // Database returns the configuration that opens the database.
 func (o *StorageOptions) Database() (storage.Config, error) {
 	c := storage.Config{URL: o.URL, Drivers: o.Drivers, Store: o.Store, Migrate: o.Migrate,
@@ -257,6 +301,10 @@ func (o *StorageOptions) Database() (storage.Config, error) {
 			return c, fmt.Errorf("cannot read --database-file: %w", err)
 		}
 		c.URL = strings.TrimSpace(string(content))
+	}
+	var err error
+	if c.StoreFor, err = o.storesFor(); err != nil {
+		return c, err
 	}
 	c.Compaction.Window = o.CompactionWindow
 	c.Compaction.Keep = o.CompactionKeep

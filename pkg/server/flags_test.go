@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/pflag"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -241,6 +242,10 @@ func TestFlags(t *testing.T) {
 		"store": {"team-a", nil, func(out outcome) any {
 			return out.database.Store
 		}, "team-a"},
+		"store-for": {"coordination.k8s.io/leases=leases", nil, func(out outcome) any {
+			return out.database.StoreFor[schema.GroupResource{Group: "coordination.k8s.io",
+				Resource: "leases"}]
+		}, "leases"},
 		"delete-collection-workers": {"7", nil, func(out outcome) any {
 			return out.rest.DeleteCollectionWorkers
 		}, 7},
@@ -559,6 +564,10 @@ func TestValidate(t *testing.T) {
 		"--database-timeout=0":             "--database-timeout must be greater than 0",
 		"--watch-cache-sizes=pipelines":    `--watch-cache-sizes "pipelines" is not of the form resource.group#size`,
 		"--watch-cache-sizes=pipelines#-1": `--watch-cache-sizes "pipelines#-1" is not of the form resource.group#size`,
+		"--store-for=events":               `--store-for "events" is not of the form group/resource=NAME`,
+		"--store-for=a/b/c=x":              `"a/b/c" does not name a resource as group/resource does`,
+		"--store-for=events=No":            `no store can have the name "No"`,
+		"--store-for=a/b=x,a/b=y":          `no store can have the name "x,a/b=y"`,
 		// There is one version, so that all that can be seen is that others are refused.
 		"--audit-log-version=audit.k8s.io/v2":     `allowed versions are ["audit.k8s.io/v1"]`,
 		"--audit-webhook-version=audit.k8s.io/v2": `allowed versions are ["audit.k8s.io/v1"]`,
@@ -585,6 +594,12 @@ func TestValidate(t *testing.T) {
 		}
 	}
 	o := newServer()
+	o.Storage.StoreFor = []string{"a/b=x", "a/b=y"}
+	if err := utilerrors.NewAggregate(o.validate()); err == nil ||
+		!strings.Contains(err.Error(), `--store-for assigns a/b twice, to the stores "x" and "y"`) {
+		t.Errorf("two stores: %v", err)
+	}
+	o = newServer()
 	o.Storage.URL, o.Storage.URLFile = "memory:", "x"
 	if err := utilerrors.NewAggregate(o.validate()); err == nil ||
 		!strings.Contains(err.Error(), "--database and --database-file exclude each other") {

@@ -65,7 +65,7 @@ type Options struct {
 	// Prefix begins all keys. Default: one of the server's own. Servers with the same database and
 	// prefix are replicas.
 	Prefix string
-	// Storage changes further options of the storage.
+	// Storage changes further options of the storage. The stores that StoreFor names are created.
 	Storage func(*options.StorageOptions)
 
 	// Groups make further API groups, as [API.New] does not.
@@ -296,6 +296,13 @@ func (s *Instance) open(ctx context.Context, api API,
 	}
 	ctx, cancel := context.WithTimeout(ctx, startWait)
 	defer cancel()
+	for _, store := range config.StoreFor {
+		other := config
+		other.Store = store
+		if _, err := storage.CreateStore(ctx, other); err != nil {
+			return nil, err
+		}
+	}
 	if s.Database, err = storage.Open(ctx, config); err != nil {
 		return nil, err
 	}

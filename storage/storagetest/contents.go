@@ -24,6 +24,8 @@ type Contents struct {
 	// objects are the captured ones. Each has the revisions that it had when it was last known to
 	// be what was captured.
 	objects map[mvcc.Key]mvcc.KeyValue
+	// others are those in the other stores of [storage.Config].StoreFor.
+	others []*Contents
 }
 
 // Nothing returns the contents of a prefix below which there is nothing. [Restore] then deletes
@@ -39,18 +41,23 @@ func Nothing(prefix string) *Contents {
 	return &Contents{directory: mvcc.Key(directory), objects: map[mvcc.Key]mvcc.KeyValue{}}
 }
 
-// Capture reads everything below a prefix, in one snapshot. An empty prefix means
+// Capture reads everything below a prefix, in one snapshot of each store. An empty prefix means
 // [storage.DefaultPrefix].
 func Capture(ctx context.Context, db *storage.Database, prefix string) (*Contents, error) {
-	c := Nothing(prefix)
-	current, err := c.read(ctx, access.History(db))
-	if err != nil {
-		return nil, fmt.Errorf("cannot capture the objects below %s: %w", c.directory, err)
+	var all []*Contents
+	for _, store := range access.Histories(db) {
+		c := Nothing(prefix)
+		current, err := c.read(ctx, store)
+		if err != nil {
+			return nil, fmt.Errorf("cannot capture the objects below %s: %w", c.directory, err)
+		}
+		for _, kv := range current {
+			c.objects[kv.Key] = kv
+		}
+		all = append(all, c)
 	}
-	for _, kv := range current {
-		c.objects[kv.Key] = kv
-	}
-	return c, nil
+	all[0].others = all[1:]
+	return all[0], nil
 }
 
 // read reads what is below the prefix now.
@@ -88,8 +95,25 @@ const restoreRounds = 20
 func Restore(ctx context.Context, db *storage.Database, c *Contents) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for i, store := range access.Histories(db) {
+		of := c
+		if i > 0 {
+			if i > len(c.others) {
+				c.others = append(c.others, Nothing(string(c.directory)))
+			}
+			of = c.others[i-1]
+		}
+		if err := of.restore(ctx, store); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restore is Restore of one store.
+func (c *Contents) restore(ctx context.Context, store *mvcc.Store) error {
 	for range restoreRounds {
-		changed, err := c.restoreOnce(ctx, access.History(db))
+		changed, err := c.restoreOnce(ctx, store)
 		if err != nil {
 			return fmt.Errorf("cannot restore the objects below %s: %w", c.directory, err)
 		}

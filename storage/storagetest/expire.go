@@ -11,8 +11,10 @@ import (
 // DeleteExpired deletes the objects whose time to live has passed by the database's clock, as is
 // otherwise done in the background. Tests call it after they have moved [storage.Config].Clock.
 func DeleteExpired(ctx context.Context, db *storage.Database) error {
-	if err := access.History(db).DeleteExpired(ctx); err != nil {
-		return fmt.Errorf("cannot delete what has expired: %w", err)
+	for _, store := range access.Histories(db) {
+		if err := store.DeleteExpired(ctx); err != nil {
+			return fmt.Errorf("cannot delete what has expired: %w", err)
+		}
 	}
 	return nil
 }

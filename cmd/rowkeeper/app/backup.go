@@ -282,12 +282,15 @@ func openBackup(name string, stdin io.Reader) (*os.File, error) {
 }
 
 func describe(b storage.Backup) string {
-	noun := "objects"
-	if b.Objects == 1 {
-		noun = "object"
-	}
-	return fmt.Sprintf("%d %s at revision %d of %s", b.Objects, noun, b.Revision,
+	return fmt.Sprintf("%s at revision %d of %s", objects(b.Objects), b.Revision,
 		b.Time.UTC().Format(time.RFC3339))
+}
+
+func objects(n int64) string {
+	if n == 1 {
+		return "1 object"
+	}
+	return fmt.Sprintf("%d objects", n)
 }
 
 // bar shows progress to a person: on a terminal, and nowhere else.

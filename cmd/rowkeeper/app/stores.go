@@ -16,7 +16,7 @@ import (
 func newStoresCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stores",
-		Short: "List, create, measure, limit and drop the stores of a database",
+		Short: "List, create, measure, limit and drop the stores of a database, and move objects",
 		Long: "A database holds any number of stores, each with objects, revisions and a history " +
 			"of its own. Servers that use different stores know nothing of each other. Every " +
 			"database has the store \"default\". The flag --store of the other commands names the " +
@@ -25,7 +25,7 @@ func newStoresCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newListStoresCommand(), newCreateStoreCommand(), newSizeStoresCommand(),
-		newLimitStoreCommand(), newDropStoreCommand())
+		newLimitStoreCommand(), newMoveCommand(), newDropStoreCommand())
 	return cmd
 }
 
@@ -206,6 +206,57 @@ func setBound(bound *int64, flag, value string) error {
 	}
 	*bound = n
 	return nil
+}
+
+func newMoveCommand() *cobra.Command {
+	o := newStorageOptions()
+	var to string
+	prefix := storage.DefaultPrefix
+	cmd := &cobra.Command{
+		Use:   "move GROUP/RESOURCE --to NAME",
+		Short: "Move the objects of a resource to another store",
+		Long: "Move puts the objects of a resource into another store of the database, and records " +
+			"that they are there, as the flag --store-for of servers has to say. No server may run " +
+			"meanwhile: one that serves the resource closes the database. The history of the " +
+			"other store is fenced, so that clients begin their watches anew. A move that was " +
+			"interrupted leaves the objects in one of the two stores, and no server serves them " +
+			"until a move was repeated, in the same direction or back.",
+		Example: "  rowkeeper stores move coordination.k8s.io/leases --to leases " +
+			"--database-file url.txt",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return server.UsageError{Err: errors.New("name one resource, as group/resource")}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			moves, err := storage.ParseResource(args[0])
+			if err == nil && to == "" {
+				err = errors.New("name the other store by --to")
+			} else if err == nil {
+				err = storage.CheckStoreName(to)
+			}
+			if err != nil {
+				return server.UsageError{Err: err}
+			}
+			config, err := openExisting(o)
+			if err != nil {
+				return err
+			}
+			moved, err := storage.MoveResource(cmd.Context(), config, prefix, moves, to)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "moved %s; the objects of %s are in the store %q\n",
+				objects(moved), args[0], to)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&to, "to", "", "The store into which the objects are moved.")
+	cmd.Flags().StringVar(&prefix, "storage-prefix", prefix,
+		"What the keys of all objects begin with, as the flag of servers says.")
+	o.AddDatabaseFlags(cmd.Flags())
+	return cmd
 }
 
 func newDropStoreCommand() *cobra.Command {

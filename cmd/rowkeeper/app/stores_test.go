@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestStores creates and lists stores, and names one that is not there.
+// TestStores creates and lists stores, moves a resource, and names a store that is not there.
 func TestStores(t *testing.T) {
 	database := "--database=sqlite://" + filepath.Join(t.TempDir(), "state.db")
 	for _, test := range []struct {
@@ -39,6 +39,20 @@ func TestStores(t *testing.T) {
 		{[]string{"stores", "limit", "team-a", "--objects=0", database}, exitOK,
 			"the store \"team-a\" has 0 of any objects and 0 of 2048 bytes\n"},
 		{[]string{"stores", "size", "team-b", database}, exitFailure, `no store "team-b"`},
+		{[]string{"stores", "move", database, "--to=team-a"}, exitUsage, "name one resource"},
+		{[]string{"stores", "move", "leases", database}, exitUsage, "name the other store by --to"},
+		{[]string{"stores", "move", "a/b/c", "--to=team-a", database}, exitUsage,
+			`"a/b/c" does not name a resource as group/resource does`},
+		{[]string{"stores", "move", "leases", "--to=Team_A", database}, exitUsage,
+			"no store can have the name \"Team_A\""},
+		{[]string{"stores", "move", "leases", "--to=team-b", database}, exitFailure,
+			`no store "team-b"`},
+		{[]string{"stores", "move", "coordination.k8s.io/leases", "--to=team-a", database}, exitOK,
+			"moved 0 objects; the objects of coordination.k8s.io/leases are in the store \"team-a\"\n"},
+		{[]string{"stores", "drop", "team-a", "--confirm=team-a", database}, exitFailure,
+			"`rowkeeper stores move coordination.k8s.io/leases --to default`"},
+		{[]string{"stores", "move", "coordination.k8s.io/leases", "--to=default", database}, exitOK,
+			"moved 0 objects; the objects of coordination.k8s.io/leases are in the store \"default\"\n"},
 		{[]string{"stores", "drop", "team-a", database}, exitUsage, "--confirm team-a"},
 		{[]string{"stores", "drop", "team-a", "--confirm=team-b", database}, exitUsage,
 			"--confirm team-a"},

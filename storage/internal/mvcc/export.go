@@ -48,7 +48,7 @@ func (r *Record) LiveExpiry() int64 {
 	return r.Expiry
 }
 
-// Import is what replaces a store's content. An import that has failed may be begun again.
+// Import is what replaces a store's content, or is put beside it. An import that has failed may be begun again.
 type Import struct {
 	// Store is the identity of the store that the records come from, and Head its newest revision
 	// at that time.
@@ -57,6 +57,8 @@ type Import struct {
 	// Replace removes the keys that exist. Otherwise a database that has some is refused with
 	// ErrNotEmpty.
 	Replace bool
+	// Beside keeps the keys that exist. A key that comes as well is an error of class [Data].
+	Beside bool
 	// Records calls each for the records, in ascending order of revisions. It may be called again,
 	// after an error. each may give the record other revisions, which then are those that it is
 	// stored with. The record and what it points to are each's to keep until Records returns.
@@ -89,7 +91,7 @@ const emptyHead Revision = 1
 // begin decides, by the state and the number of keys under the commit lock, whether the import may
 // be, and with which revisions.
 func (in *Import) begin(st State, keys int64) error {
-	if keys > 0 && !in.Replace {
+	if keys > 0 && !in.Replace && !in.Beside {
 		return ErrNotEmpty
 	}
 	in.Renumbered = in.Store != in.into && st.Head.Revision > emptyHead
@@ -112,11 +114,13 @@ func (in *Import) write(each func(*Record) error) error {
 }
 
 // end returns the state after the import of which st was the state before: the marker of the new
-// epoch is the head, and nothing is left to compact or to sweep.
+// epoch is the head, and nothing is left to compact. What was kept is left to sweep.
 func (in *Import) end(st State) State {
 	st.Head = Position{Epoch: max(st.Head.Epoch, in.seen.Epoch) + 1, Revision: in.last + 1,
 		Token: in.Token}
-	st.Compacted, st.Swept = st.Head.Revision, st.Head.Revision
+	if st.Compacted = st.Head.Revision; !in.Beside {
+		st.Swept = st.Head.Revision
+	}
 	return st
 }
 
@@ -215,7 +219,11 @@ func (s *Store) Import(ctx context.Context, in *Import) (State, error) {
 	}
 	defer s.fencing.release()
 	if Adoptable(s.hub.newestSeen().Revision, st) {
-		s.adopt(st, slog.LevelInfo, "everything was replaced by an import")
+		reason := "everything was replaced by an import"
+		if in.Beside {
+			reason = "an import has added keys"
+		}
+		s.adopt(st, slog.LevelInfo, reason)
 	}
 	return st, nil
 }

@@ -149,7 +149,7 @@ func (s *Store) refenceLocked(suspect Position, reason string) error {
 			return nil
 		}
 	}
-	return s.fenceLocked(ctx, id, slog.LevelError, reason)
+	return s.fenceLocked(ctx, s.hub.newestSeen(), id, slog.LevelError, reason)
 }
 
 // holds tells whether the database's history goes over the position.
@@ -158,14 +158,14 @@ func (s *Store) holds(ctx context.Context, p Position) (bool, error) {
 	return err == nil && follows(p, t), err
 }
 
-// fenceLocked fences the database of this identity beyond everything seen.
-func (s *Store) fenceLocked(ctx context.Context, id Identity, level slog.Level,
+// fenceLocked fences the database of this identity beyond what was seen.
+func (s *Store) fenceLocked(ctx context.Context, seen Position, id Identity, level slog.Level,
 	reason string) error {
 	d, err := s.b.Durability(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot fence: %w", err)
 	}
-	st, err := s.startEpoch(ctx, newFence(s.hub.newestSeen(), id))
+	st, err := s.startEpoch(ctx, newFence(seen, id))
 	if err != nil {
 		return fmt.Errorf("cannot fence: %w", err)
 	}
@@ -205,7 +205,11 @@ func (s *Store) adopt(st State, level slog.Level, reason string) {
 }
 
 // Fence starts a new epoch by hand: after a restore that nothing else could notice.
-func (s *Store) Fence(ctx context.Context) (Revision, error) {
+func (s *Store) Fence(ctx context.Context) (Revision, error) { return s.FenceBeyond(ctx, 0) }
+
+// FenceBeyond is Fence for a history that has to go on beyond a revision of another one, which
+// clients may have seen.
+func (s *Store) FenceBeyond(ctx context.Context, beyond Revision) (Revision, error) {
 	ctx, cancel := s.whileOpen(ctx)
 	defer cancel()
 	if err := s.fencing.acquire(ctx); err != nil {
@@ -219,7 +223,9 @@ func (s *Store) Fence(ctx context.Context) (Revision, error) {
 	if err := s.sameStore(id); err != nil {
 		return 0, err
 	}
-	if err := s.fenceLocked(ctx, id, slog.LevelInfo, "fenced by hand"); err != nil {
+	seen := s.hub.newestSeen()
+	seen.Revision = max(seen.Revision, beyond)
+	if err := s.fenceLocked(ctx, seen, id, slog.LevelInfo, "fenced by hand"); err != nil {
 		return 0, err
 	}
 	return s.hub.position().Revision, nil

@@ -142,7 +142,7 @@ func (in *Import) Into(ctx context.Context, b Backend) (st State, err error) {
 		if err == nil {
 			err = in.begin(tx.State(), keys)
 		}
-		if err == nil {
+		if err == nil && !in.Beside {
 			err = tx.Clear()
 		}
 		if err == nil {

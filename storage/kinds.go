@@ -1,0 +1,725 @@
+package storage
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/access"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// The objects of some resources can be kept in another store than the rest, so that a flood of them
+// has commits and a history of its own. Config.StoreFor says which. The database records it in its
+// own store, in one key that no object can have. What is recorded holds:
+//
+//   - Who is told otherwise does not serve the resource. A server that runs when it is recorded
+//     hears of it, as of any other write, and closes the database.
+//   - Who serves a resource from another store for the first time records it, if neither store has
+//     such an object. Of several who do so at once, one does.
+//   - [MoveResource] moves the objects and the record. A move is recorded before it begins and
+//     after it has ended, and nobody serves the resource in between.
+//   - A backup is not restored if it would undo what is recorded.
+//
+// So a server looks for the objects of a resource where they are. The one exception is a server
+// that runs without the assignment while another one records it: until it hears of that, it may
+// write objects where nobody looks for them any more.
+//
+// A resource's other store is fenced beyond the history of the old one before it is recorded. So a
+// client that resumes at a revision of the old one is told that it has expired.
+
+// kindsKey is the key of the record. The keys of objects begin with a slash.
+const kindsKey mvcc.Key = "rowkeeper/stores-of-resources"
+
+// kinds says which resources a database keeps in other stores.
+type kinds struct {
+	// own is the name of the database's own store, and others are the open other ones.
+	own     string
+	others  map[string]*Database
+	timeout time.Duration
+	// asked are the stores of resources that are not kept in the database's own, as configured.
+	asked map[schema.GroupResource]string
+
+	mu sync.Mutex
+	// known is the newest record that this process knows of.
+	known record
+	// served are the directories that this process serves, and where.
+	served map[mvcc.Key]placed
+	// misplaced is why the database was closed, nil if it was not.
+	misplaced error
+	// unfollow ends what follows the record, nil if nothing does.
+	unfollow func()
+}
+
+// placed says where the objects below a directory are.
+type placed struct {
+	// Prefix and Resource are those of which the directory is, in the form of flags.
+	Prefix   string `json:"prefix"`
+	Resource string `json:"resource"`
+	Store    string `json:"store"`
+	// Also is the other store of a move that has not ended. What it holds below the directory is
+	// not valid.
+	Also string `json:"also,omitempty"`
+}
+
+// record is what is recorded of the directories that are not as usual: in the own store, and not
+// being moved.
+type record struct {
+	places map[mvcc.Key]placed
+	// revision is that of the key, 0 if there is none. The record was current at the revision at.
+	revision, at mvcc.Revision
+}
+
+func readRecord(ctx context.Context, s *mvcc.Store) (record, error) {
+	kv, head, err := s.Get(ctx, kindsKey)
+	switch {
+	case err != nil:
+		return record{}, err
+	case kv == nil:
+		return record{at: head}, nil
+	}
+	r, err := parseRecord(kv.Value)
+	r.revision, r.at = kv.Revision, head
+	return r, err
+}
+
+func parseRecord(value []byte) (r record, err error) {
+	if len(value) == 0 {
+		return r, nil
+	}
+	if err := json.Unmarshal(value, &r.places); err != nil {
+		return r, mvcc.Errorf(mvcc.Invalid, "the record of the stores of resources, in the key %q, "+
+			"cannot be read: restore a backup: %w", string(kindsKey), err)
+	}
+	return r, nil
+}
+
+// write records where a directory is, unless somebody has changed the record since it was read, and
+// returns the new one.
+func (r record) write(ctx context.Context, s *mvcc.Store, own string, directory mvcc.Key,
+	p placed) (record, error) {
+	places := maps.Clone(r.places)
+	if places == nil {
+		places = map[mvcc.Key]placed{}
+	}
+	if places[directory] = p; p.Store == own && p.Also == "" {
+		delete(places, directory)
+	}
+	value, err := json.Marshal(places)
+	if err != nil {
+		return r, err
+	}
+	m := mvcc.Mutation{Key: kindsKey, Expect: r.revision, Value: value}
+	if len(places) == 0 {
+		if r.revision == 0 {
+			return r, nil
+		}
+		m.Value, m.Delete = nil, true
+	}
+	revision, err := s.Commit(ctx, m)
+	if r = (record{places: places, revision: revision, at: revision}); m.Delete {
+		r.revision = 0
+	}
+	return r, err
+}
+
+// resourceName is how a resource is named in flags.
+func resourceName(r schema.GroupResource) string {
+	if r.Group == "" {
+		return r.Resource
+	}
+	return r.Group + "/" + r.Resource
+}
+
+// ParseResource parses the form group/resource, or resource for one of the core group.
+func ParseResource(s string) (schema.GroupResource, error) {
+	group, resource, found := strings.Cut(s, "/")
+	if !found {
+		group, resource = "", s
+	}
+	if resource == "" || found && group == "" || strings.ContainsAny(resource, "/.") {
+		return schema.GroupResource{}, fmt.Errorf("%q does not name a resource as group/resource "+
+			"does, such as coordination.k8s.io/leases", s)
+	}
+	return schema.GroupResource{Group: group, Resource: resource}, nil
+}
+
+// at returns a store of the database by its name, and opens it if it is not open. It closes with
+// the database.
+func (d *Database) at(ctx context.Context, c Config, name string) (*Database, error) {
+	if name == d.kinds.own {
+		return d, nil
+	}
+	if other := d.kinds.others[name]; other != nil {
+		return other, nil
+	}
+	if err := CheckStoreName(name); err != nil {
+		return nil, err
+	}
+	c.Store, c.StoreFor = name, nil
+	other, err := openOne(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("store %q: %w", name, err)
+	}
+	d.kinds.others[name] = other
+	return other, nil
+}
+
+// all are the open stores, the own one first, the others by their names.
+func (d *Database) all() []*Database {
+	list := []*Database{d}
+	for _, name := range slices.Sorted(maps.Keys(d.kinds.others)) {
+		list = append(list, d.kinds.others[name])
+	}
+	return list
+}
+
+// assign opens the other stores, and reads what is recorded.
+func (d *Database) assign(ctx context.Context, c Config) error {
+	byName := func(a, b schema.GroupResource) int {
+		return strings.Compare(resourceName(a), resourceName(b))
+	}
+	for _, resource := range slices.SortedFunc(maps.Keys(c.StoreFor), byName) {
+		store := c.StoreFor[resource]
+		other, err := d.at(ctx, c, store)
+		if err != nil {
+			return fmt.Errorf("the objects of %s cannot be kept elsewhere: %w",
+				resourceName(resource), err)
+		}
+		if other != d {
+			d.kinds.asked[resource] = store
+		}
+	}
+	known, err := readRecord(ctx, d.mvcc)
+	if err != nil {
+		return fmt.Errorf("open the database: %w", err)
+	}
+	d.kinds.known = known
+	return nil
+}
+
+// storeOf is where the objects of a resource are kept as configured.
+func (k *kinds) storeOf(resource schema.GroupResource) string {
+	if store, ok := k.asked[resource]; ok {
+		return store
+	}
+	return k.own
+}
+
+// compare refuses to keep in a store what is placed elsewhere, or is being moved.
+func (k *kinds) compare(p placed, store string) error {
+	right := fmt.Sprintf("give --store-for %s=%s", p.Resource, p.Store)
+	if p.Store == k.own {
+		right = "leave --store-for out"
+	}
+	switch {
+	case p.Also != "":
+		return fmt.Errorf("the objects of %s are being moved between the stores %q and %q: wait "+
+			"until that has ended, or end it by %s", p.Resource, p.Store, p.Also,
+			p.moveTo(store, k.own))
+	case p.Store != store:
+		return fmt.Errorf("the objects of %s are kept in the store %q, not in %q: %s, or move them "+
+			"while no server runs, by %s", p.Resource, p.Store, store, right,
+			p.moveTo(store, k.own))
+	}
+	return nil
+}
+
+// moveTo is the command that moves what is placed to another store.
+func (p placed) moveTo(store, own string) string {
+	command := fmt.Sprintf("rowkeeper stores move %s --to %s", p.Resource, store)
+	if own != mvcc.DefaultStore {
+		command += " --store " + own
+	}
+	if p.Prefix != DefaultPrefix {
+		command += " --storage-prefix " + p.Prefix
+	}
+	return "`" + command + "`"
+}
+
+// agrees returns an error if what is configured for a prefix is not what is recorded. It also finds
+// resources that are served later, such as those of CustomResourceDefinitions.
+func (d *Database) agrees(prefix string) error {
+	k := &d.kinds
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, directory := range slices.Sorted(maps.Keys(k.known.places)) {
+		p := k.known.places[directory]
+		if p.Prefix != path.Join("/", prefix) {
+			continue
+		}
+		resource, err := ParseResource(p.Resource)
+		if err == nil {
+			err = k.compare(p, k.storeOf(resource))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// of returns the store in which the objects of a resource are kept. It records that, if it is not
+// the own one and not recorded yet.
+func (d *Database) of(resource schema.GroupResource, keys keySpace) (*Database, error) {
+	k := &d.kinds
+	store := k.storeOf(resource)
+	p := placed{Prefix: path.Clean(keys.prefix), Resource: resourceName(resource), Store: store}
+	k.mu.Lock()
+	if k.unfollow == nil {
+		k.unfollow = d.follow(k.known)
+	}
+	r := k.known
+	k.mu.Unlock()
+	if _, recorded := r.places[keys.all()]; store == k.own || recorded {
+		return k.serve(d, r, keys.all(), p)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), k.timeout)
+	defer cancel()
+	r, err := d.record(ctx, keys.all(), p)
+	if err != nil {
+		return nil, err
+	}
+	return k.serve(d, r, keys.all(), p)
+}
+
+// serve notes that a directory is served from where it is placed, unless the record says otherwise.
+func (k *kinds) serve(d *Database, r record, directory mvcc.Key, p placed) (*Database, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if r.at > k.known.at {
+		k.known = r
+	}
+	recorded, ok := k.known.places[directory]
+	if !ok {
+		recorded = p
+		recorded.Store = k.own
+	}
+	if err := k.compare(recorded, p.Store); err != nil {
+		return nil, err
+	}
+	k.served[directory] = p
+	if p.Store == k.own {
+		return d, nil
+	}
+	return k.others[p.Store], nil
+}
+
+// record records where a directory is that is not as usual, unless there are objects.
+func (d *Database) record(ctx context.Context, directory mvcc.Key, p placed) (record, error) {
+	other := d.kinds.others[p.Store]
+	for {
+		r, err := readRecord(ctx, d.mvcc)
+		if err != nil {
+			return r, err
+		}
+		if _, recorded := r.places[directory]; recorded {
+			return r, nil
+		}
+		switch some, err := anyBelow(ctx, d.mvcc, directory); {
+		case err != nil:
+			return r, err
+		case some:
+			here := p
+			here.Store = d.kinds.own
+			return r, d.kinds.compare(here, p.Store)
+		}
+		switch some, err := anyBelow(ctx, other.mvcc, directory); {
+		case err != nil:
+			return r, err
+		case some:
+			return r, fmt.Errorf("the store %q has objects of %s that it was not given by the store "+
+				"%q: name another store, or, if they are meant, run %s", p.Store, p.Resource,
+				d.kinds.own, p.moveTo(p.Store, d.kinds.own))
+		}
+		head, err := d.mvcc.Head(ctx)
+		if err != nil {
+			return r, err
+		}
+		if st, err := other.mvcc.State(ctx); err != nil {
+			return r, err
+		} else if st.Compacted <= head {
+			if _, err := other.mvcc.FenceBeyond(ctx, head); err != nil {
+				return r, err
+			}
+		}
+		r, err = r.write(ctx, d.mvcc, d.kinds.own, directory, p)
+		if conflict := (*mvcc.ConflictError)(nil); !errors.As(err, &conflict) {
+			return r, err
+		}
+	}
+}
+
+func anyBelow(ctx context.Context, s *mvcc.Store, directory mvcc.Key) (bool, error) {
+	found, err := s.Range(ctx, mvcc.RangeOptions{Start: directory, End: prefixEnd(directory),
+		Limit: 1, KeysOnly: true})
+	return err == nil && len(found.KVs) > 0, err
+}
+
+// learn takes a newer record, and returns an error if the process serves what is elsewhere by now.
+func (k *kinds) learn(r record) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if r.at <= k.known.at {
+		return nil
+	}
+	k.known = r
+	for _, directory := range slices.Sorted(maps.Keys(k.served)) {
+		p := k.served[directory]
+		recorded, ok := r.places[directory]
+		if !ok {
+			recorded = p
+			recorded.Store = k.own
+		}
+		if err := k.compare(recorded, p.Store); err != nil {
+			k.misplaced = err
+			return err
+		}
+	}
+	return nil
+}
+
+// closed is why the database was closed, nil if nobody has closed it but its owner.
+func (k *kinds) closed() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.misplaced
+}
+
+// followPause is the longest pause between two attempts to follow the record.
+const followPause = 10 * time.Second
+
+// follow learns what is recorded after the record, until it is told to end. If this process serves
+// what is elsewhere by then, it closes the database: what it would write, nobody would find.
+func (d *Database) follow(from record) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	pauses := backoff.NewExponentialBackOff()
+	pauses.MaxInterval = followPause
+	go func() {
+		defer close(done)
+		_, err := backoff.Retry(ctx, func() (struct{}, error) {
+			err := d.followFrom(ctx, from)
+			if d.kinds.closed() != nil || errors.Is(err, mvcc.ErrClosed) ||
+				errors.Is(err, mvcc.ErrDropped) || errors.Is(err, mvcc.ErrAnotherStore) {
+				return struct{}{}, backoff.Permanent(err)
+			}
+			from = record{} // to be read
+			return struct{}{}, err
+		}, backoff.WithBackOff(pauses), backoff.WithMaxElapsedTime(0))
+		if d.kinds.closed() == nil {
+			return
+		}
+		d.log.Error("the database is closed, since objects that this server serves are elsewhere: "+
+			"stop the server, and start it as the error says", "err", err)
+		if err := d.closeStores(); err != nil {
+			d.log.Error("the database did not close well", "err", err)
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// followFrom follows until the watch ends, or the record cannot be read.
+func (d *Database) followFrom(ctx context.Context, r record) (err error) {
+	if r.at == 0 {
+		if r, err = readRecord(ctx, d.mvcc); err != nil {
+			return err
+		}
+		if err := d.kinds.learn(r); err != nil {
+			return err
+		}
+	}
+	w, err := d.mvcc.Watch(ctx, mvcc.WatchOptions{Key: kindsKey, After: r.at})
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	for {
+		batch, err := w.Next(ctx)
+		if err != nil {
+			return err
+		}
+		for _, e := range batch.Events {
+			r, err := parseRecord(e.Value)
+			if err != nil {
+				return err
+			}
+			r.at = e.Revision
+			if !e.Deleted {
+				r.revision = e.Revision
+			}
+			if err := d.kinds.learn(r); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// MoveResource moves the objects of a resource to another store, from where they are, and records
+// that. The prefix is that of the servers (RESTOptions.Prefix, default [DefaultPrefix]). The objects
+// are below it, in the directory group/resource. No server may run meanwhile: one that serves the
+// resource all the same closes the database.
+//
+// The objects keep their UIDs and the times at which they expire. They get new resourceVersions if
+// the other store was ever written. Its history is fenced beyond that of the first one, so that
+// clients that resume begin anew. A move that was interrupted is ended by the next one, to whatever
+// store. A store that has objects of the resource is refused, unless there are none to move. Then
+// it is recorded as their place.
+func MoveResource(ctx context.Context, c Config, prefix string, resource schema.GroupResource,
+	to string) (moved int64, err error) {
+	if prefix == "" {
+		prefix = DefaultPrefix
+	}
+	name := resourceName(resource)
+	keys, err := newKeySpace(prefix, "/"+name)
+	if err != nil {
+		return 0, err
+	}
+	c = c.withDefaults()
+	c.Compaction.Window = -1
+	d, err := openOne(ctx, c)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	m := move{d: d, c: c, directory: keys.all(), is: placed{Prefix: path.Clean(keys.prefix),
+		Resource: name, Store: d.kinds.own}}
+	if moved, err = m.run(ctx, to); err != nil {
+		return 0, fmt.Errorf("the objects of %s were not moved: %w", name, err)
+	}
+	return moved, nil
+}
+
+// move is a move of the objects below a directory. It takes these steps, each of which can be the
+// last one if it is interrupted:
+//
+//  1. The record says that the objects are moved between the two stores, and are still where they
+//     were. From here on nobody serves them.
+//  2. All objects are put into the other store, in one transaction.
+//  3. The record says that they are there, and still moved.
+//  4. They are deleted where they were.
+//  5. The record says that nothing is moved any more.
+//
+// What is in the store that the record names besides the objects' own is not valid: after 1 and 2
+// it is the copies, after 3 the originals. The next move deletes it first.
+type move struct {
+	d         *Database
+	c         Config
+	directory mvcc.Key
+	r         record
+	// is what the record says of the directory.
+	is placed
+}
+
+func (m *move) run(ctx context.Context, to string) (moved int64, err error) {
+	if m.r, err = readRecord(ctx, m.d.mvcc); err != nil {
+		return 0, err
+	}
+	if p, ok := m.r.places[m.directory]; ok {
+		m.is = p
+	}
+	target, err := m.d.at(ctx, m.c, to)
+	if err != nil {
+		return 0, err
+	}
+	if err := m.tidy(ctx); err != nil || m.is.Store == to {
+		return 0, err
+	}
+	from := m.is.Store
+	source, err := m.d.at(ctx, m.c, from)
+	if err != nil {
+		return 0, err
+	}
+	some, err := anyBelow(ctx, source.mvcc, m.directory)
+	if err != nil {
+		return 0, err
+	}
+	if taken, err := anyBelow(ctx, target.mvcc, m.directory); err != nil {
+		return 0, err
+	} else if taken && some {
+		return 0, fmt.Errorf("both the store %q and the store %q have some: name another store, or "+
+			"delete those in one of the two", from, to)
+	}
+	if err := m.record(ctx, from, to); err != nil {
+		return 0, err
+	}
+	head, err := source.mvcc.Head(ctx)
+	if err == nil && some {
+		moved, err = m.copy(ctx, source.mvcc, target.mvcc, head)
+	} else if err == nil {
+		_, err = target.mvcc.FenceBeyond(ctx, head)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if err := m.record(ctx, to, from); err != nil {
+		return 0, err
+	}
+	return moved, m.tidy(ctx)
+}
+
+// tidy ends a move that was interrupted, where the objects are.
+func (m *move) tidy(ctx context.Context) error {
+	if m.is.Also == "" {
+		return nil
+	}
+	also, err := m.d.at(ctx, m.c, m.is.Also)
+	if err == nil {
+		err = removeAll(ctx, also.mvcc, m.directory)
+	}
+	if err == nil {
+		err = m.record(ctx, m.is.Store, "")
+	}
+	return err
+}
+
+// record records where the objects are, and what else is not valid.
+func (m *move) record(ctx context.Context, store, also string) (err error) {
+	m.is.Store, m.is.Also = store, also
+	m.r, err = m.r.write(ctx, m.d.mvcc, m.d.kinds.own, m.directory, m.is)
+	if conflict := (*mvcc.ConflictError)(nil); errors.As(err, &conflict) {
+		return errors.New("another move or a server that starts has changed the record of the stores " +
+			"of resources: stop it, and repeat the move")
+	}
+	return err
+}
+
+// copy puts what the source holds below the directory into the target. It fails if any of that is
+// newer than head.
+func (m *move) copy(ctx context.Context, source, target *mvcc.Store,
+	head mvcc.Revision) (copied int64, err error) {
+	id, err := source.Identity(ctx)
+	if err != nil {
+		return 0, err
+	}
+	imp := &mvcc.Import{Store: id.Store, Head: head, Beside: true}
+	imp.Records = func(each func(*mvcc.Record) error) error {
+		copied = 0
+		begin := func(context.Context, mvcc.State, int64, []mvcc.LeaseRow) error { return nil }
+		return source.Export(ctx, begin, func(r *mvcc.Record) error {
+			switch {
+			case !strings.HasPrefix(string(r.Key), string(m.directory)):
+				return nil
+			case r.Revision > head:
+				return fmt.Errorf("%s was written meanwhile: stop all servers, and repeat the move",
+					r.Key)
+			case r.Lease != 0:
+				return fmt.Errorf("%s is attached to a lease of etcd's API, which stays where it is: "+
+					"write it without the lease first", r.Key)
+			}
+			copied++
+			moved := *r
+			moved.Value = slices.Clone(r.Value)
+			return each(&moved)
+		})
+	}
+	_, err = target.Import(ctx, imp)
+	return copied, err
+}
+
+// removedAtOnce is how many objects are deleted at a time: a commit group.
+const removedAtOnce = 256
+
+// removeAll deletes what is below a directory.
+func removeAll(ctx context.Context, s *mvcc.Store, directory mvcc.Key) error {
+	for {
+		page, err := s.Range(ctx, mvcc.RangeOptions{Start: directory, End: prefixEnd(directory),
+			Limit: removedAtOnce, KeysOnly: true})
+		if err != nil || len(page.KVs) == 0 {
+			return err
+		}
+		deletions, ctx := errgroup.WithContext(ctx)
+		for _, kv := range page.KVs {
+			deletions.Go(func() error {
+				_, err := s.Commit(ctx, mvcc.Mutation{Key: kv.Key, Expect: mvcc.Any, Delete: true})
+				if conflict := (*mvcc.ConflictError)(nil); errors.As(err, &conflict) {
+					return nil // it has expired
+				}
+				return err
+			})
+		}
+		if err := deletions.Wait(); err != nil {
+			return fmt.Errorf("cannot delete the objects below %s: %w", directory, err)
+		}
+	}
+}
+
+// keeps returns an error if a record in a backup would undo what is recorded.
+func (d *Database) keeps(ctx context.Context, value []byte) error {
+	kept, err := parseRecord(value)
+	if err != nil {
+		return err
+	}
+	now, err := readRecord(ctx, d.mvcc)
+	if err != nil {
+		return err
+	}
+	for _, directory := range slices.Sorted(maps.Keys(now.places)) {
+		p, in := now.places[directory], d.kinds.own
+		if was, ok := kept.places[directory]; ok {
+			in = was.Store
+		}
+		if p.Store != in || p.Also != "" {
+			return fmt.Errorf("the objects of %s are in the store %q, and the backup has them in %q: "+
+				"move them there first, by %s", p.Resource, p.Store, in,
+				p.moveTo(in, d.kinds.own))
+		}
+	}
+	return nil
+}
+
+// unneeded returns an error if the store that Config.Store names holds the objects of resources of
+// another store.
+func (c Config) unneeded(ctx context.Context) error {
+	stores, err := Stores(ctx, c)
+	if err != nil {
+		return err
+	}
+	name := c.driverOptions().StoreName()
+	for _, own := range stores {
+		other := c
+		other.Store = own
+		err := other.withBackend(ctx, func(b mvcc.Backend) error {
+			row, _, err := b.Get(ctx, kindsKey)
+			if err != nil || row == nil {
+				return err
+			}
+			r, err := parseRecord(row.Value)
+			for _, directory := range slices.Sorted(maps.Keys(r.places)) {
+				p := r.places[directory]
+				if p.Store == name || p.Also == name {
+					return fmt.Errorf("the store %q keeps the objects of %s of the store %q: move them "+
+						"first, by %s", name, p.Resource, own, p.moveTo(own, own))
+				}
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func init() {
+	access.Histories = func(database any) (list []*mvcc.Store) {
+		for _, d := range database.(*Database).all() {
+			list = append(list, d.mvcc)
+		}
+		return list
+	}
+}

@@ -1,0 +1,490 @@
+package storage
+
+import (
+	"bytes"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apistorage "k8s.io/apiserver/pkg/storage"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// aDatabase has the stores "default", "fast" and "other".
+type aDatabase struct {
+	*testing.T
+	config Config
+}
+
+func withStores(t *testing.T, d dbtest.DB) aDatabase {
+	t.Helper()
+	db := aDatabase{t, Config{URL: d.URL, Drivers: []Driver{d.Driver}, Migrate: true}}
+	for _, name := range []string{"fast", "other"} {
+		c := db.config
+		c.Store = name
+		if _, err := CreateStore(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return db
+}
+
+var podsOf = schema.GroupResource{Resource: "pods"}
+
+// assigned has pods in a store, "" for none that is named.
+func (d aDatabase) assigned(store string) Config {
+	c := d.config
+	if store != "" {
+		c.StoreFor = map[schema.GroupResource]string{podsOf: store}
+	}
+	return c
+}
+
+func (d aDatabase) open(store string) *Database {
+	d.Helper()
+	db, err := Open(d.Context(), d.assigned(store))
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(func() { d.close(db) })
+	return db
+}
+
+func (d aDatabase) close(db *Database) {
+	d.Helper()
+	if err := db.Close(); err != nil {
+		d.Error(err)
+	}
+}
+
+// refused: pods are not served from the store, and the error says the words.
+func (d aDatabase) refused(store string, words ...string) {
+	d.Helper()
+	db := d.open(store)
+	defer d.close(db)
+	_, _, err := db.NewStore(podConfig())
+	d.says(err, words...)
+}
+
+func (d aDatabase) says(err error, words ...string) {
+	d.Helper()
+	if err == nil {
+		d.Errorf("there is no error that says %q", words)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			d.Errorf("%q does not say %q", err, w)
+		}
+	}
+}
+
+// count counts the pods in a store.
+func (d aDatabase) count(store string) int64 {
+	d.Helper()
+	c := d.config
+	c.Store = store
+	var n int64
+	err := c.withBackend(d.Context(), func(b mvcc.Backend) (err error) {
+		n, _, err = b.Count(d.Context(), "/registry/pods/", "/registry/pods0", 0, 0)
+		return err
+	})
+	if err != nil {
+		d.Fatal(err)
+	}
+	return n
+}
+
+func (d aDatabase) move(to string, want int64) {
+	d.Helper()
+	n, err := MoveResource(d.Context(), d.config, "", podsOf, to)
+	if err != nil || n != want {
+		d.Fatalf("moved %d objects to %s, want %d, %v", n, to, want, err)
+	}
+}
+
+// expired: a watch that resumes at a revision is told that it cannot.
+func (d aDatabase) expired(s *store, resourceVersion string) {
+	d.Helper()
+	w := startWatch(d, s, apistorage.ListOptions{ResourceVersion: resourceVersion})
+	if got := brief(d, next(d, w)); got != "ERROR 410 Expired" {
+		d.Errorf("a watch resumes at %s and has %s", resourceVersion, got)
+	}
+}
+
+// TestStoreFor: the objects of a resource are in the store that is named for it and nowhere else;
+// who is told otherwise does not serve them; and moved objects are there as they were, beyond
+// everything that was seen.
+func TestStoreFor(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		x := withStores(t, d)
+		plain := x.open("")
+		seen := list(t, pods(t, plain), apistorage.ListOptions{}).ResourceVersion
+		x.close(plain)
+		_, err := Open(t.Context(), x.assigned("unknown"))
+		x.says(err, "pods", `no store "unknown"`, "rowkeeper stores create unknown")
+		_, err = Open(t.Context(), x.assigned("In valid"))
+		x.says(err, `no store can have the name "In valid"`)
+
+		// While there are no objects, the first who serves the resource assigns it.
+		db := x.open("fast")
+		s := pods(t, db)
+		x.expired(s, seen)
+		created := create(t, s, pod("a"))
+		if err := s.Create(t.Context(), podKey("mortal"), pod("mortal"), nil, 3600); err != nil {
+			t.Fatal(err)
+		}
+		nodes := podConfig()
+		nodes.ResourcePrefix, nodes.GroupResource.Resource = "/nodes", "nodes"
+		if err := open(t, db, nodes).Create(t.Context(), "/nodes/n", pod("n"), nil,
+			0); err != nil {
+			t.Fatal(err)
+		}
+		if here, there := x.count("default"), x.count("fast"); here != 0 || there != 2 {
+			t.Errorf("the database's own store has %d pods, and the other one %d", here, there)
+		}
+		for end, want := range map[string]string{"/registry/nodes0": "/registry/nodes/n",
+			"/registry/pods0": "/registry/pods/ns/a"} {
+			begin := strings.TrimSuffix(end, "0") + "/"
+			if got, err := db.FirstKey(t.Context(), begin, end); err != nil || got != want {
+				t.Errorf("the first key is %q, %v, want %q", got, err, want)
+			}
+		}
+		if err := db.Ready(t.Context()); err != nil {
+			t.Error(err)
+		}
+		registry := prometheus.NewPedanticRegistry()
+		registry.MustRegister(db.Collector())
+		if _, err := registry.Gather(); err != nil {
+			t.Error(err)
+		}
+		w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: created.ResourceVersion})
+		if got := brief(t, next(t, w)); got != "ADDED mortal " {
+			t.Errorf("the watch has %s", got)
+		}
+		x.close(db)
+		x.refused("", `the objects of pods are kept in the store "fast", not in "default"`,
+			"--store-for pods=fast", "rowkeeper stores move pods --to default`")
+		x.refused("other", `not in "other"`)
+		elsewhere := x.open("")
+		_, err = NewRESTOptionsGetter(elsewhere, RESTOptions{Codec: codec})
+		x.says(err, `kept in the store "fast"`)
+		// Another prefix is not concerned.
+		if _, err = NewRESTOptionsGetter(elsewhere, RESTOptions{Codec: codec,
+			Prefix: "/b"}); err != nil {
+			t.Error(err)
+		}
+		b := podConfig()
+		b.Prefix = "/b"
+		open(t, elsewhere, b)
+		x.close(elsewhere)
+
+		x.move("default", 2)
+		db = x.open("")
+		s = pods(t, db)
+		l := list(t, s, apistorage.ListOptions{})
+		if len(l.Items) != 2 || l.Items[0].Name != "a" || l.Items[1].Name != "mortal" ||
+			l.Items[0].UID != created.UID {
+			t.Errorf("there is %+v", l.Items)
+		}
+		if moved := revisionOf(t, &l.Items[0]); moved <= revisionOf(t, created)+1<<31 {
+			t.Errorf("the object has the revision %d, and had %d", moved, revisionOf(t, created))
+		}
+		x.expired(s, created.ResourceVersion)
+		_, left, err := x.backend("").Expired(t.Context(), 1)
+		if err != nil || left <= 50*time.Minute || left > time.Hour {
+			t.Errorf("the next object expires in %v, %v", left, err)
+		}
+		if n := x.count("fast"); n != 0 {
+			t.Errorf("the old store has %d pods", n)
+		}
+		if err := open(t, db, nodes).Get(t.Context(), "/nodes/n", apistorage.GetOptions{},
+			pod("n")); err != nil {
+			t.Errorf("what else was there: %v", err)
+		}
+		x.close(db)
+
+		// Objects that exist keep a server from looking elsewhere.
+		x.refused("other", `kept in the store "default", not in "other": leave --store-for out`,
+			"rowkeeper stores move pods --to other`")
+		x.move("other", 2)
+		x.move("other", 0)
+		x.refused("")
+		db = x.open("other")
+		if n := len(list(t, pods(t, db), apistorage.ListOptions{}).Items); n != 2 {
+			t.Errorf("there are %d pods", n)
+		}
+		other := x.config
+		other.Store = "other"
+		_, err = DropStore(t.Context(), other)
+		x.says(err, `the store "other" keeps the objects of pods of the store "default"`,
+			"rowkeeper stores move pods --to default`")
+		other.Store = "fast"
+		if dropped, err := DropStore(t.Context(), other); err != nil || !dropped {
+			t.Errorf("a store that is not needed: %t, %v", dropped, err)
+		}
+	})
+}
+
+// backend opens a store as another process would.
+func (d aDatabase) backend(store string) mvcc.Backend {
+	d.Helper()
+	c := d.config.withDefaults()
+	c.Store = store
+	b, err := c.Drivers[0].Open(d.Context(), c.URL, c.driverOptions())
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			d.Error(err)
+		}
+	})
+	return b
+}
+
+// TestMoveIsInterrupted: after each of its steps, no server serves the objects, and they are all
+// there after the move was repeated, or taken back.
+func TestMoveIsInterrupted(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		x := withStores(t, d)
+		db := x.open("")
+		for _, name := range []string{"a", "b"} {
+			create(t, pods(t, db), pod(name))
+		}
+		x.close(db)
+		at := "default"
+		for steps := 1; steps <= 4; steps++ {
+			for _, to := range []string{"fast", "default", "other"}[:2+steps/4] {
+				from, next := at, "fast"
+				if from == next {
+					next = "default"
+				}
+				x.interrupt(next, steps)
+				x.refused(to, "being moved between the stores",
+					"rowkeeper stores move pods --to "+to)
+				if _, err := MoveResource(t.Context(), x.config, "", podsOf, to); err != nil {
+					t.Fatalf("from %s to %s after %d steps, then to %s: %v", from, next, steps,
+						to, err)
+				}
+				at = to
+				for _, store := range []string{"default", "fast", "other"} {
+					want := int64(0)
+					if store == to {
+						want = 2
+					}
+					if n := x.count(store); n != want {
+						t.Fatalf("from %s to %s after %d steps, then to %s: %s has %d pods", from,
+							next, steps, to, store, n)
+					}
+				}
+				db := x.open(to)
+				if n := len(list(t, pods(t, db), apistorage.ListOptions{}).Items); n != 2 {
+					t.Errorf("%d pods are served from %s", n, to)
+				}
+				x.close(db)
+			}
+		}
+	})
+}
+
+// interrupt does the first steps of a move.
+func (d aDatabase) interrupt(to string, steps int) {
+	d.Helper()
+	ctx := d.Context()
+	own, err := openOne(ctx, d.config.withDefaults())
+	if err != nil {
+		d.Fatal(err)
+	}
+	defer d.close(own)
+	m := move{d: own, c: d.config.withDefaults(), directory: "/registry/pods/",
+		is: placed{Prefix: "/registry", Resource: "pods", Store: "default"}}
+	if m.r, err = readRecord(ctx, own.mvcc); err != nil {
+		d.Fatal(err)
+	}
+	if p, ok := m.r.places[m.directory]; ok {
+		m.is = p
+	}
+	from := m.is.Store
+	source, err := own.at(ctx, m.c, from)
+	if err != nil {
+		d.Fatal(err)
+	}
+	target, err := own.at(ctx, m.c, to)
+	if err != nil {
+		d.Fatal(err)
+	}
+	for _, step := range []func() error{
+		func() error { return m.record(ctx, from, to) },
+		func() error {
+			head, err := source.mvcc.Head(ctx)
+			if err == nil {
+				_, err = m.copy(ctx, source.mvcc, target.mvcc, head)
+			}
+			return err
+		},
+		func() error { return m.record(ctx, to, from) },
+		func() error { return removeAll(ctx, source.mvcc, m.directory) },
+	}[:steps] {
+		if err := step(); err != nil {
+			d.Fatal(err)
+		}
+	}
+}
+
+// TestMoveLosesNothing: a store that has such objects of its own is not moved into, and is recorded
+// as their place only if there are no others.
+func TestMoveLosesNothing(t *testing.T) {
+	x := withStores(t, dbtest.Open(t, dbtest.SQLite))
+	tenant := x.config
+	tenant.Store = "fast"
+	for _, c := range []Config{x.config, tenant} {
+		db, err := Open(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		create(t, pods(t, db), pod("a"))
+		x.close(db)
+	}
+	_, err := MoveResource(t.Context(), x.config, "", podsOf, "fast")
+	x.says(err, `both the store "default" and the store "fast" have some`)
+	for _, store := range []string{"default", "fast"} {
+		if n := x.count(store); n != 1 {
+			t.Errorf("%s has %d pods", store, n)
+		}
+	}
+	db := x.open("")
+	remove(t, pods(t, db), "a")
+	x.close(db)
+	x.refused("fast", "objects of pods that it was not given",
+		"rowkeeper stores move pods --to fast`")
+	x.move("fast", 0)
+	db = x.open("fast")
+	if n := len(list(t, pods(t, db), apistorage.ListOptions{}).Items); n != 1 {
+		t.Errorf("there are %d pods", n)
+	}
+	_, err = MoveResource(t.Context(), x.config, "", podsOf, "unknown")
+	x.says(err, `no store "unknown"`)
+}
+
+// TestStoreForWhileAServerRuns: a server that serves objects where they are not kept any more ends
+// its watches, writes nothing more, and says why it is not ready.
+func TestStoreForWhileAServerRuns(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		x := withStores(t, d)
+		runs, unconcerned := x.open(""), x.open("")
+		s := pods(t, runs)
+		w := startWatch(t, s, everything(
+			list(t, s, apistorage.ListOptions{}).ResourceVersion))
+		nodes := podConfig()
+		nodes.ResourcePrefix, nodes.GroupResource.Resource = "/nodes", "nodes"
+		open(t, unconcerned, nodes)
+		fast := x.open("fast")
+		pods(t, fast)
+		ended(t, w)
+		if err := s.Create(t.Context(), podKey("lost"), pod("lost"), nil, 0); err == nil {
+			t.Error("an object was written where nobody looks for it")
+		}
+		x.says(runs.Ready(t.Context()), `kept in the store "fast"`)
+		for _, db := range []*Database{unconcerned, fast} {
+			if err := db.Ready(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// TestStoreForIsAssignedOnce: of several servers that assign a resource at the same time, to
+// different stores, those of one store go on.
+func TestStoreForIsAssignedOnce(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		x := withStores(t, d)
+		var served [2]atomic.Int32
+		var wg sync.WaitGroup
+		for i := range 6 {
+			db := x.open([]string{"fast", "other"}[i%2])
+			wg.Go(func() {
+				_, release, err := db.NewStore(podConfig())
+				if err == nil {
+					served[i%2].Add(1)
+					release()
+				} else if !strings.Contains(err.Error(), "are kept in the store") {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if a, b := served[0].Load(), served[1].Load(); a+b != 3 || a*b != 0 {
+			t.Errorf("%d serve from one store, and %d from the other", a, b)
+		}
+	})
+}
+
+// TestRestoreKeepsStoreFor: a backup is not restored that would undo what is recorded. One that
+// says the same is, and a server goes on with it.
+func TestRestoreKeepsStoreFor(t *testing.T) {
+	x := withStores(t, dbtest.Open(t, dbtest.SQLite))
+	backup := func(db *Database) *bytes.Reader {
+		t.Helper()
+		var b bytes.Buffer
+		if _, err := db.WriteBackup(t.Context(), &b, nil); err != nil {
+			t.Fatal(err)
+		}
+		return bytes.NewReader(b.Bytes())
+	}
+	restore := func(db *Database, b *bytes.Reader) error {
+		b.Seek(0, 0)
+		_, _, err := db.RestoreBackup(t.Context(), b, RestoreOptions{Replace: true})
+		return err
+	}
+	plain := x.open("")
+	before := backup(plain)
+	x.close(plain)
+	db := x.open("fast")
+	s := pods(t, db)
+	create(t, s, pod("a"))
+	after := backup(db)
+	x.says(restore(db, before), "nothing was restored",
+		`pods are in the store "fast", and the backup has them in "default"`,
+		"rowkeeper stores move pods --to default`")
+	if err := restore(db, after); err != nil {
+		t.Error(err)
+	}
+	create(t, s, pod("b"))
+	if n := len(list(t, s, apistorage.ListOptions{}).Items); n != 2 {
+		t.Errorf("there are %d pods", n)
+	}
+	x.close(db)
+	x.refused("", `kept in the store "fast"`)
+	x.move("default", 2)
+	db = x.open("")
+	if err := restore(db, before); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestParseResource(t *testing.T) {
+	for text, want := range map[string]schema.GroupResource{
+		"events":                     {Resource: "events"},
+		"coordination.k8s.io/leases": {Group: "coordination.k8s.io", Resource: "leases"},
+		"":                           {},
+		"/events":                    {},
+		"apps/":                      {},
+		"a/b/c":                      {},
+		"leases.coordination.k8s.io": {},
+	} {
+		got, err := ParseResource(text)
+		if got != want || (err == nil) != (want.Resource != "") {
+			t.Errorf("%q is %v, %v", text, got, err)
+		}
+		if err == nil && resourceName(got) != text {
+			t.Errorf("%q becomes %q", text, resourceName(got))
+		}
+	}
+}
