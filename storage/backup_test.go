@@ -995,7 +995,7 @@ func TestRestoreIsKilled(t *testing.T) {
 // restoreUntil restores until it does something to the last object, and stops there for ever.
 func restoreUntil(t *testing.T, args []string) {
 	kind, url, file, until := args[0], args[1], args[2], args[3]
-	backend, err := dbtest.Driver(dbtest.Kind(kind)).Open(t.Context(), url,
+	backend, err := mvcc.OpenBackend(t.Context(), dbtest.Driver(dbtest.Kind(kind)), url,
 		mvcc.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)

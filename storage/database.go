@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -75,7 +76,7 @@ type Config struct {
 
 // Database is an open database, which all stores of a process share: its connections, its one
 // committer, the one reader of its history. Any number of API servers may use it, and a process may
-// have several databases. The other stores of Config.StoreFor have these things of their own.
+// have several databases. The other stores of Config.StoreFor share the connections.
 type Database struct {
 	kinds    kinds
 	mvcc     *mvcc.Store
@@ -109,16 +110,61 @@ func Open(ctx context.Context, c Config) (*Database, error) {
 
 // openOne opens the database without the other stores.
 func openOne(ctx context.Context, c Config) (*Database, error) {
+	shared, err := c.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d, err := c.open(ctx, shared)
+	if err != nil {
+		return nil, errors.Join(err, shared.Close())
+	}
+	d.kinds.shared, d.kinds.disconnect = shared, sync.OnceValue(shared.Close)
+	return d, nil
+}
+
+// connect connects to the database, whose schema it may have to migrate before.
+func (c Config) connect(ctx context.Context) (mvcc.Database, error) {
 	driver, err := c.driver()
 	if err != nil {
 		return nil, err
 	}
+	if err := c.migrate(ctx, driver); err != nil {
+		return nil, err
+	}
+	db, err := driver.Connect(ctx, c.URL, c.driverOptions())
+	if err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	return db, nil
+}
+
+func (c Config) migrate(ctx context.Context, driver Driver) error {
 	if c.Migrate {
 		if _, err := driver.Migrate(ctx, c.URL, c.driverOptions()); err != nil {
-			return nil, fmt.Errorf("migrate the database: %w", err)
+			return fmt.Errorf("migrate the database: %w", err)
 		}
 	}
-	backend, err := driver.Open(ctx, c.URL, c.driverOptions())
+	return nil
+}
+
+// openAnother opens a store of a database that was connected to for another one.
+func (c Config) openAnother(ctx context.Context, db mvcc.Database) (*Database, error) {
+	if _, separate := db.(mvcc.Separate); separate {
+		// It has a schema of its own.
+		driver, err := c.driver()
+		if err == nil {
+			err = c.migrate(ctx, driver)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return c.open(ctx, db)
+}
+
+// open opens the store of a database.
+func (c Config) open(ctx context.Context, db mvcc.Database) (*Database, error) {
+	backend, err := db.Store(ctx, c.driverOptions().StoreName())
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
 	}
@@ -251,7 +297,7 @@ func (c Config) withBackend(ctx context.Context, f func(mvcc.Backend) error) err
 	if err != nil {
 		return err
 	}
-	b, err := driver.Open(ctx, c.URL, c.driverOptions())
+	b, err := mvcc.OpenBackend(ctx, driver, c.URL, c.driverOptions())
 	if err != nil {
 		return err
 	}
@@ -333,6 +379,9 @@ func (d *Database) closeStores() error {
 	var errs []error
 	for _, d := range d.all() {
 		errs = append(errs, d.mvcc.Close())
+	}
+	if d.kinds.disconnect != nil {
+		errs = append(errs, d.kinds.disconnect())
 	}
 	return errors.Join(errs...)
 }

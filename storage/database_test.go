@@ -22,7 +22,7 @@ type namedDriver string
 func (d namedDriver) Name() string       { return string(d) }
 func (d namedDriver) Examples() []string { return nil }
 func (d namedDriver) Schemes() []string  { return []string{string(d), string(d) + "s"} }
-func (d namedDriver) Open(context.Context, string, mvcc.DriverOptions) (mvcc.Backend, error) {
+func (d namedDriver) Connect(context.Context, string, mvcc.DriverOptions) (mvcc.Database, error) {
 	return nil, errors.New("opened " + string(d))
 }
 func (d namedDriver) Migrate(context.Context, string, mvcc.DriverOptions) ([]Migration, error) {

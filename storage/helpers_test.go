@@ -53,7 +53,7 @@ func openDatabaseThrough(t testing.TB, d dbtest.DB, c mvcc.Config,
 	if _, err := d.Driver.Migrate(t.Context(), d.URL, opts); err != nil {
 		t.Fatal(err)
 	}
-	backend, err := d.Driver.Open(t.Context(), d.URL, opts)
+	backend, err := mvcc.OpenBackend(t.Context(), d.Driver, d.URL, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,6 +48,9 @@ type kinds struct {
 	own     string
 	others  map[string]*Database
 	timeout time.Duration
+	// shared are the connections of all of them, until disconnect is called.
+	shared     mvcc.Database
+	disconnect func() error
 	// asked are the stores of resources that are not kept in the database's own, as configured.
 	asked map[schema.GroupResource]string
 
@@ -168,7 +171,7 @@ func (d *Database) at(ctx context.Context, c Config, name string) (*Database, er
 		return nil, err
 	}
 	c.Store, c.StoreFor = name, nil
-	other, err := openOne(ctx, c)
+	other, err := c.openAnother(ctx, d.kinds.shared)
 	if err != nil {
 		return nil, fmt.Errorf("store %q: %w", name, err)
 	}

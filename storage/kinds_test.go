@@ -237,7 +237,7 @@ func (d aDatabase) backend(store string) mvcc.Backend {
 	d.Helper()
 	c := d.config.withDefaults()
 	c.Store = store
-	b, err := c.Drivers[0].Open(d.Context(), c.URL, c.driverOptions())
+	b, err := mvcc.OpenBackend(d.Context(), c.Drivers[0], c.URL, c.driverOptions())
 	if err != nil {
 		d.Fatal(err)
 	}

@@ -79,7 +79,7 @@ func each(t *testing.T, run func(*testing.T, conformance.Config)) {
 // keep their objects: whoever reads it fails. It checks at the end that nothing was added.
 func fillDefault(t *testing.T, d dbtest.DB) {
 	t.Helper()
-	b, err := d.Driver.Open(t.Context(), d.URL,
+	b, err := mvcc.OpenBackend(t.Context(), d.Driver, d.URL,
 		mvcc.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)

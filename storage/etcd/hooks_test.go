@@ -22,12 +22,13 @@ type hooked struct {
 	hook func(ctx context.Context, method string) error
 }
 
-func (d hooked) Open(ctx context.Context, url string, o mvcc.DriverOptions) (mvcc.Backend, error) {
-	b, err := d.Database.Open(ctx, url, o)
-	if err == nil {
-		b.(*memdb.Backend).Hook = d.hook
-	}
-	return b, err
+func (d hooked) Connect(_ context.Context, _ string,
+	o mvcc.DriverOptions) (mvcc.Database, error) {
+	return mvcc.Separate(func(context.Context, string) (mvcc.Backend, error) {
+		b := d.Open(o)
+		b.Hook = d.hook
+		return b, nil
+	}), nil
 }
 
 // inMemory opens a database in memory twice: once with a hook, and once without.

@@ -1,7 +1,9 @@
 package mysql
 
 import (
+	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"log/slog"
 	"time"
@@ -12,20 +14,18 @@ import (
 
 // How many connections each kind of work has besides those of reads, so that none takes those of
 // another: commits (with resolution, compaction and sweep), the head, the tail, identity and
-// fences.
+// fences. They are made when they are needed, and handed out in the order in which they are asked
+// for: so of many stores that commit, each has its turn, however much one of them has to commit.
 const (
-	commitConns = 3
+	commitConns = 8
 	headConns   = 2
 	tailConns   = 3
 	adminConns  = 1
 )
 
-// backend is a store in MySQL or MariaDB.
-type backend struct {
-	sqlread.KeysReader
+// database is what the stores of a database share. It implements [mvcc.Database].
+type database struct {
 	server *server
-	// store is the id of the store, which the rows of its tables have, in decimal digits.
-	store string
 
 	log     *slog.Logger
 	timeout time.Duration
@@ -34,9 +34,25 @@ type backend struct {
 	galera bool
 
 	commits, heads, tails, reads *sql.DB
-	// admin accepts a server with another fingerprint: Identity and Fence are how this process
-	// moves to it.
+	// admin has a new connection for each use, which is compared with nothing: Identity and Fence
+	// are how a store moves to another server.
 	admin *sql.DB
+	lists sqlread.Lists
+	// holders are the backends, and who has connected.
+	holders mvcc.Holders
+}
+
+// backend is a store in MySQL or MariaDB.
+type backend struct {
+	*database
+	sqlread.KeysReader
+	// store is the id of the store, which the rows of its tables have, in decimal digits.
+	store string
+	// opened and durable are what was found when the backend was opened.
+	opened  mvcc.Identity
+	durable mvcc.Durability
+	// gate decides which connections the store uses.
+	gate mvcc.Gate
 }
 
 // It has no Notifier, as the servers have no notifications; no Poller, as nothing is cheaper to ask
@@ -46,11 +62,13 @@ var (
 	_ mvcc.Backend    = (*backend)(nil)
 	_ mvcc.KeysReader = (*backend)(nil)
 	_ mvcc.Pooled     = (*backend)(nil)
+	_ mvcc.Opened     = (*backend)(nil)
+	_ mvcc.Database   = (*database)(nil)
 )
 
-// newBackend makes the pools. Nothing connects yet.
-func newBackend(s *server, timeout time.Duration) *backend {
-	return &backend{
+// newDatabase makes the pools. Nothing connects yet.
+func newDatabase(s *server, timeout time.Duration) *database {
+	d := &database{
 		server:  s,
 		log:     s.log,
 		timeout: timeout,
@@ -58,27 +76,81 @@ func newBackend(s *server, timeout time.Duration) *backend {
 		heads:   s.pool(connector{server: s}, headConns),
 		tails:   s.pool(connector{server: s}, tailConns),
 		reads:   s.pool(connector{server: s}, s.cfg.readConns),
-		admin:   s.pool(connector{server: s, transactions: true, anyServer: true}, adminConns),
+		admin:   s.pool(connector{server: s, transactions: true, once: true}, adminConns),
+		lists:   sqlread.NewLists(s.cfg.readConns),
 	}
+	d.holders.Hold()
+	return d
 }
 
 func (s *server) pool(c connector, size int) *sql.DB {
 	db := sql.OpenDB(&c)
 	db.SetMaxOpenConns(size)
 	db.SetMaxIdleConns(size)
-	if c.anyServer {
-		db.SetMaxIdleConns(-1) // each use finds out anew what the server is
+	if c.once {
+		db.SetMaxIdleConns(-1)
 	}
 	db.SetConnMaxLifetime(s.cfg.connLifetime)
 	db.SetConnMaxIdleTime(s.cfg.connIdleTime)
 	return db
 }
 
+// Opened implements [mvcc.Opened].
+func (b *backend) Opened() (mvcc.Identity, mvcc.Durability) { return b.opened, b.durable }
+
 func (b *backend) Limits() mvcc.Limits { return b.limits }
 
-func (b *backend) Close() error {
+// take takes a connection of a pool on which the store may run; see [mvcc.Gate].
+func (b *backend) take(ctx context.Context, pool *sql.DB) (*sql.Conn, error) {
+	for {
+		c, err := pool.Conn(ctx)
+		if err != nil {
+			return nil, err
+		}
+		passage, err := b.admit(ctx, c)
+		if err == nil && passage == mvcc.Pass {
+			return c, nil
+		}
+		if err == nil {
+			discard(c)
+		}
+		c.Close()
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// admit decides whether the store uses a connection.
+func (b *backend) admit(ctx context.Context, c *sql.Conn) (mvcc.Passage, error) {
+	f, err := factsOf(c)
+	if err != nil {
+		return mvcc.Stale, err
+	}
+	passage := b.gate.Judge(f.Place, f.number)
+	if passage != mvcc.Ask {
+		return passage, nil
+	}
+	_, id, d, err := b.row(ctx, c)
+	if err != nil {
+		return passage, err
+	}
+	if id.Store != b.opened.Store {
+		return passage, mvcc.AnotherStore(id.Store, b.opened.Store)
+	}
+	return b.gate.Enter(f.Place, f.number, d)
+}
+
+// discard makes the pool drop a connection: that is all that the error is for.
+func discard(c *sql.Conn) { _ = c.Raw(func(any) error { return driver.ErrBadConn }) }
+
+// Close implements [mvcc.Database], and by that [mvcc.Backend].
+func (d *database) Close() error {
+	if !d.holders.Release() {
+		return nil
+	}
 	var errs []error
-	for _, db := range []*sql.DB{b.commits, b.heads, b.tails, b.reads, b.admin} {
+	for _, db := range []*sql.DB{d.commits, d.heads, d.tails, d.reads, d.admin} {
 		errs = append(errs, db.Close())
 	}
 	return errors.Join(errs...)

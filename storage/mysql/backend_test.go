@@ -51,7 +51,7 @@ func migrate(tb testing.TB, url string) {
 // open opens a backend and closes it when the test ends.
 func open(tb testing.TB, url string) mvcc.Backend {
 	tb.Helper()
-	b, err := mysql.Driver.Open(context.Background(), url, options(tb))
+	b, err := mvcc.OpenBackend(context.Background(), mysql.Driver, url, options(tb))
 	if err != nil {
 		tb.Fatal(err)
 	}

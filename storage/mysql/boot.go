@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"time"
 
@@ -33,16 +32,12 @@ func relaxed(vars map[string]string) bool {
 		vars["innodb_flush_method"] == "nosync" || isOn(vars["debug_no_sync"])
 }
 
-// durabilityOf finds out what can undo commits. A Galera cluster has no start of its own: what one
-// node loses it gets back from the others.
-func (c *connector) durabilityOf(ctx context.Context, s session, f facts,
-	vars map[string]string) (d mvcc.Durability, err error) {
-	if f.galera || f.fingerprint == "" {
-		return d, nil
-	}
-	recorded, err := c.strings(ctx, s, fmt.Sprintf(selectBoot, literal(c.store)), 1)
-	if err != nil || len(recorded) == 0 {
-		return d, err // there is no row while the first migration is under way
+// bootOf finds out what can undo commits. A Galera cluster has no start of its own: what one node
+// loses it gets back from the others.
+func (c *connector) bootOf(ctx context.Context, s session, f facts,
+	vars map[string]string) (boot string, mayLose bool, err error) {
+	if f.galera || f.Fingerprint == "" {
+		return "", false, nil
 	}
 	query := startOfMySQL
 	if f.mariadb {
@@ -53,10 +48,9 @@ func (c *connector) durabilityOf(ctx context.Context, s session, f facts,
 		err = mvcc.Errorf(mvcc.Invalid, "the server does not tell its uptime")
 	}
 	if err != nil {
-		return d, err
+		return "", false, err
 	}
-	return mvcc.Durability{Boot: "start " + start[0][0], Relaxed: relaxed(vars),
-		Recorded: recorded[0][0]}, nil
+	return "start " + start[0][0], relaxed(vars), nil
 }
 
 // Durability implements [mvcc.Backend], on a connection of its own.
@@ -69,7 +63,7 @@ func (b *backend) Durability(ctx context.Context) (d mvcc.Durability, err error)
 		return d, b.failed(what, err)
 	}
 	defer c.Close()
-	if err := c.Raw(func(c any) error { d = c.(*conn).facts.durability; return nil }); err != nil {
+	if _, _, d, err = b.row(ctx, c); err != nil {
 		return d, b.failed(what, err)
 	}
 	return d, nil

@@ -50,31 +50,26 @@ type facts struct {
 	mariadb   bool
 	galera    bool
 	maxPacket int
-	// fingerprint identifies the database: the server, the database's name, and the creation of the
-	// tables. Restarts keep it. A dump that is restored, another server that is promoted, tables
-	// that are moved here from another database, and files that are copied change it. "" if there
-	// are no tables.
-	fingerprint string
-	// durability is what can undo commits. It is zero on Galera, and if there are no tables.
-	durability mvcc.Durability
+	// The fingerprint identifies the database: the server, the database's name, and the creation of
+	// the tables. Restarts keep it. A dump that is restored, another server that is promoted, tables
+	// that are moved here from another database, and files that are copied change it. It is "" if
+	// there are no tables. Then there is no boot, nor is there one on Galera.
+	mvcc.Place
+	// number is that of the connection; see [mvcc.Gate].
+	number int64
 }
 
-// server is what all connections of a backend have in common.
+// server is what all connections have in common.
 type server struct {
 	cfg *config
-	// store is the name of the store.
-	store string
-	log   *slog.Logger
+	log *slog.Logger
 	// lockWait is how long the server makes a session wait for a lock, hold how long it lets a
 	// client be silent in the middle of a transaction (a paused process, a host that is gone)
 	// before it rolls back; in seconds. A client never sleeps while it holds the commit lock, so
 	// hold is long for it, and short for those who wait.
 	lockWait, hold int
-	// fingerprint is the one of the database that this process works with; see mvcc.Fenced. It is
-	// nil until the first connection is made, and while migrating.
-	fingerprint atomic.Pointer[string]
-	// durability is what could undo commits when the backend was opened, nil until then.
-	durability atomic.Pointer[mvcc.Durability]
+	// begun is the number of the connection that was begun last.
+	begun atomic.Int64
 	// minPacket is the max_allowed_packet that the limits need.
 	minPacket atomic.Int64
 	// dropBefore: connections older than this time (Unix, in nanoseconds) are not used again.
@@ -86,8 +81,8 @@ func newServer(url string, opts mvcc.DriverOptions) (*server, error) {
 	if err != nil {
 		return nil, &mvcc.Error{Class: mvcc.Denied, Err: err}
 	}
-	return &server{cfg: cfg, store: opts.StoreName(), log: opts.Logger,
-		lockWait: seconds(opts.Timeout / 3), hold: seconds(opts.Timeout / 10)}, nil
+	return &server{cfg: cfg, log: opts.Logger, lockWait: seconds(opts.Timeout / 3),
+		hold: seconds(opts.Timeout / 10)}, nil
 }
 
 // seconds rounds to the unit of the server's timeouts.
@@ -109,8 +104,8 @@ type connector struct {
 	// transactions: the connection is for transactions, which are sent as several statements in one
 	// text.
 	transactions bool
-	// anyServer accepts a database with another fingerprint.
-	anyServer bool
+	// once: the connection is not used again, so that each use finds out anew what the server is.
+	once bool
 }
 
 func (c *connector) Driver() driver.Driver { return mysql.MySQLDriver{} }
@@ -131,15 +126,14 @@ type session interface {
 // conn is a connection whose server is known.
 type conn struct {
 	session
-	server    *server
-	anyServer bool
-	facts     facts
-	born      int64
+	server *server
+	facts  facts
+	born   int64
 }
 
 // ResetSession is called before a pooled connection is used again.
 func (c *conn) ResetSession(ctx context.Context) error {
-	if c.born < c.server.dropBefore.Load() || !c.anyServer && !c.server.is(c.facts.fingerprint) {
+	if c.born < c.server.dropBefore.Load() {
 		return driver.ErrBadConn
 	}
 	return c.session.ResetSession(ctx)
@@ -163,7 +157,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		return nil, &mvcc.Error{Class: mvcc.Denied,
 			Err: fmt.Errorf("the database URL cannot be used: %w", err)}
 	}
-	born := time.Now().UnixNano()
+	born, number := time.Now().UnixNano(), c.begun.Add(1)
 	raw, err := d.Connect(ctx)
 	if err != nil {
 		return nil, c.cfg.connectError(log.explain(err))
@@ -182,7 +176,8 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		}
 		return nil, c.cfg.connectError(log.explain(err))
 	}
-	return &conn{session: s, server: c.server, anyServer: c.anyServer, facts: f, born: born}, nil
+	f.number = number
+	return &conn{session: s, server: c.server, facts: f, born: born}, nil
 }
 
 // begin finds out what the server is, refuses it or makes the session ready.
@@ -250,24 +245,11 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 	if err := run(ctx, s, settings...); err != nil {
 		return f, err
 	}
-	if f.fingerprint, err = c.fingerprintOf(ctx, s, f, vars); err != nil {
+	if f.Fingerprint, err = c.fingerprintOf(ctx, s, f, vars); err != nil {
 		return f, err
 	}
-	if !c.anyServer && !c.is(f.fingerprint) {
-		return f, mvcc.Errorf(mvcc.Fenced,
-			"the server at %s is not the one that this program has worked with, or its tables "+
-				"were restored", c.cfg)
-	}
-	if f.durability, err = c.durabilityOf(ctx, s, f, vars); err != nil {
-		return f, err
-	}
-	if opened := c.durability.Load(); !c.anyServer && opened != nil &&
-		!f.durability.Continues(*opened) {
-		return f, mvcc.Errorf(mvcc.Fenced, "the server at %s was restarted, or its settings have "+
-			"changed, and it confirms or confirmed commits before they are on the disk: some may "+
-			"be lost", c.cfg)
-	}
-	return f, nil
+	f.Boot, f.Relaxed, err = c.bootOf(ctx, s, f, vars)
+	return f, err
 }
 
 func run(ctx context.Context, s session, statements ...string) error {

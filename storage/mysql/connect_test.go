@@ -87,7 +87,7 @@ func TestTLS(t *testing.T) {
 			withExpired := as(t, set(t, db.URL, "ssl-cert", file(t, expired), "ssl-key",
 				file(t, expiredKey)), user, "its secret")
 			eventually(t, "an expired certificate to be denied", func() bool {
-				b, err := mysql.Driver.Open(t.Context(), withExpired, options(t))
+				b, err := mvcc.OpenBackend(t.Context(), mysql.Driver, withExpired, options(t))
 				if err == nil {
 					b.Close()
 				}

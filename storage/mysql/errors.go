@@ -193,19 +193,19 @@ func (c *config) connectError(err error) *mvcc.Error {
 
 // failed judges an error of a statement that cannot have committed anything, or that may be
 // repeated whatever it did.
-func (b *backend) failed(what string, err error) *mvcc.Error {
-	return b.judge(what, err, mvcc.Unavailable)
+func (d *database) failed(what string, err error) *mvcc.Error {
+	return d.judge(what, err, mvcc.Unavailable)
 }
 
 // failedCommit judges an error of the text that ends with COMMIT.
-func (b *backend) failedCommit(what string, err error) *mvcc.Error {
+func (d *database) failedCommit(what string, err error) *mvcc.Error {
 	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrPktTooLarge) {
 		// The driver's promise: nothing was sent. The server rolls back when it finds the
 		// connection closed.
-		return b.failed(what, err)
+		return d.failed(what, err)
 	}
-	known := b.judge(what, err, mvcc.Unknown)
-	if b.galera && known.Class != mvcc.Unknown {
+	known := d.judge(what, err, mvcc.Unknown)
+	if d.galera && known.Class != mvcc.Unknown {
 		// A node has been seen (10.11) to answer COMMIT with a deadlock (1213) and then to commit
 		// nevertheless: it had certified the transaction, rolled it back for an earlier one of
 		// another node, and replayed it.
@@ -216,7 +216,7 @@ func (b *backend) failedCommit(what string, err error) *mvcc.Error {
 
 // judge translates an error; otherwise is the class of those after which a transaction may have
 // been committed.
-func (b *backend) judge(what string, err error, otherwise mvcc.Class) *mvcc.Error {
+func (d *database) judge(what string, err error, otherwise mvcc.Class) *mvcc.Error {
 	var (
 		known   *mvcc.Error
 		server  *mysql.MySQLError
@@ -235,14 +235,14 @@ func (b *backend) judge(what string, err error, otherwise mvcc.Class) *mvcc.Erro
 			class = otherwise
 		}
 		if class == mvcc.ReadOnly {
-			b.server.suspect()
+			d.server.suspect()
 		}
 		return mvcc.Errorf(class, "cannot %s: %w", what, sentence(server))
 	case errors.Is(err, driver.ErrBadConn), errors.Is(err, mysql.ErrInvalidConn):
 		// The driver's own words, such as "driver: bad connection", say no more than this: %.0w
 		// wraps its error without them.
 		return mvcc.Errorf(otherwise, "cannot %s: the connection to %s was lost%.0w", what,
-			b.server.cfg, err)
+			d.server.cfg, err)
 	default:
 		return mvcc.Errorf(otherwise, "cannot %s: %w", what, err)
 	}

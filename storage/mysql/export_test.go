@@ -37,13 +37,13 @@ func CheckVersion(version string, mariadb bool) error { return checkVersion(vers
 // LimitsFor is limitsFor.
 func LimitsFor(maxPacket int) (mvcc.Limits, error) { return limitsFor(maxPacket) }
 
-// Judge is backend.judge, for a backend that has a URL and no connection.
+// Judge is database.judge, for a database that has a URL and no connection.
 func Judge(url string, err error) error {
 	cfg, parseErr := parseURL(url)
 	if parseErr != nil {
 		return parseErr
 	}
-	return (&backend{server: &server{cfg: cfg}}).judge("read", err, mvcc.Unavailable)
+	return (&database{server: &server{cfg: cfg}}).judge("read", err, mvcc.Unavailable)
 }
 
 // ConnectError is config.connectError.
@@ -57,7 +57,7 @@ func ConnectError(url string, err error) error {
 
 // LargestGroup returns the length of the texts of a group in which every byte has to be escaped.
 func LargestGroup(l mvcc.Limits, g *mvcc.Group) (first, second int) {
-	b := &backend{server: &server{hold: 10}, galera: true, store: "2147483647"}
+	b := &backend{database: &database{server: &server{hold: 10}, galera: true}, store: "2147483647"}
 	one, two := b.text(), b.text()
 	b.askGuard(&one, 1<<62, g.Token)
 	one.askLive(g.Mutations)

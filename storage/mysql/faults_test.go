@@ -26,7 +26,7 @@ func openFor(tb testing.TB, url string, timeout time.Duration) mvcc.Backend {
 	tb.Helper()
 	opts := options(tb)
 	opts.Timeout = timeout
-	b, err := mysql.Driver.Open(context.Background(), url, opts)
+	b, err := mvcc.OpenBackend(context.Background(), mysql.Driver, url, opts)
 	if err != nil {
 		tb.Fatal(err)
 	}

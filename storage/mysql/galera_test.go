@@ -266,7 +266,7 @@ func TestGalera(t *testing.T) {
 			return err != nil && mvcc.ClassOf(err) == mvcc.ReadOnly
 		})
 		eventually(t, "the database to be refused", func() bool {
-			b, err := mysql.Driver.Open(t.Context(), c.nodes[0].url, options(t))
+			b, err := mvcc.OpenBackend(t.Context(), mysql.Driver, c.nodes[0].url, options(t))
 			if err == nil {
 				b.Close()
 			}

@@ -21,18 +21,39 @@ func (b *backend) Identity(ctx context.Context) (mvcc.Identity, error) {
 		return id, b.failed(what, err)
 	}
 	defer c.Close()
-	err = c.Raw(func(c any) error { id.Actual = c.(*conn).facts.fingerprint; return nil })
-	if err == nil {
-		err = c.QueryRowContext(ctx, ofStore(selectIdentity, b.store)).
-			Scan(&id.Store, &id.Recorded, &id.Epoch)
-	}
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return id, mvcc.ErrEmptyStore
-	case err != nil:
+	if _, id, _, err = b.row(ctx, c); err != nil {
 		return id, b.failed(what, err)
 	}
 	return id, nil
+}
+
+// row reads the row of the store, and what the connection knows, wherever that leads.
+func (b *backend) row(ctx context.Context, c *sql.Conn) (f facts, id mvcc.Identity,
+	d mvcc.Durability, err error) {
+	if f, err = factsOf(c); err != nil {
+		return f, id, d, err
+	}
+	_, id, d, err = scan(f, c.QueryRowContext(ctx, ofStore(selectIdentity, b.store)))
+	if errors.Is(err, sql.ErrNoRows) {
+		err = mvcc.ErrEmptyStore
+	}
+	return f, id, d, err
+}
+
+// scan takes the row of a store.
+func scan(f facts, row *sql.Row) (store int64, id mvcc.Identity, d mvcc.Durability, err error) {
+	id.Actual, d.Boot, d.Relaxed = f.Fingerprint, f.Boot, f.Relaxed
+	err = row.Scan(&store, &id.Store, &id.Recorded, &id.Epoch, &d.Recorded)
+	if f.galera {
+		d.Recorded = ""
+	}
+	return store, id, d, err
+}
+
+// factsOf returns what a connection knows of its server.
+func factsOf(c *sql.Conn) (f facts, err error) {
+	err = c.Raw(func(c any) error { f = c.(*conn).facts; return nil })
+	return f, err
 }
 
 // tableCreated returns in which database, by its name as the server keeps it, and when the table
@@ -41,12 +62,6 @@ const tableCreated = `
 SELECT t.table_schema, CAST(UNIX_TIMESTAMP(t.create_time) AS SIGNED)
 FROM information_schema.tables t
 WHERE t.table_schema = DATABASE() AND t.table_name = 'rowkeeper_aborted'`
-
-// is tells whether this is the fingerprint of the database that this process works with.
-func (s *server) is(fingerprint string) bool {
-	known := s.fingerprint.Load()
-	return known == nil || *known == fingerprint
-}
 
 func (c *connector) fingerprintOf(ctx context.Context, s session, f facts,
 	vars map[string]string) (string, error) {

@@ -24,11 +24,13 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
-	pool := b.commits
+	var conn *sql.Conn
+	var err error
 	if o.AnyServer {
-		pool = b.admin
+		conn, err = b.admin.Conn(ctx)
+	} else {
+		conn, err = b.take(ctx, b.commits)
 	}
-	conn, err := pool.Conn(ctx)
 	if err != nil {
 		return b.failed(locking, err)
 	}
@@ -80,7 +82,7 @@ func (b *backend) locked(ctx context.Context, conn *sql.Conn, o mvcc.LockOptions
 		}
 	}
 	if o.AnyServer {
-		b.server.fingerprint.Store(&server.fingerprint)
+		b.gate.Fenced(server.Fingerprint, server.number)
 	}
 	return nil
 }

@@ -73,13 +73,13 @@ func administering(url string, opts mvcc.DriverOptions, what string,
 	if err != nil {
 		return err
 	}
-	b := newBackend(s, opts.Timeout)
-	defer b.Close()
+	d := newDatabase(s, opts.Timeout)
+	defer d.Close()
 	// A migration holds one connection for the lock and works on others.
-	db := s.pool(connector{server: s, anyServer: true}, 4)
+	db := s.pool(connector{server: s, once: true}, 4)
 	defer db.Close()
 	if err := f(s, db); err != nil {
-		return b.failed(what, err)
+		return d.failed(what, err)
 	}
 	return nil
 }

@@ -8,51 +8,65 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
-// Open connects to the database and checks that it holds a store that this program can use. It
+// Connect connects to the database and checks that it has a schema that this program can use. It
 // changes nothing, and needs no more than SELECT, INSERT, UPDATE and DELETE on the database. Its
 // error is one sentence that names what to do.
-func (opener) Open(ctx context.Context, url string, opts mvcc.DriverOptions) (mvcc.Backend, error) {
+func (opener) Connect(ctx context.Context, url string,
+	opts mvcc.DriverOptions) (mvcc.Database, error) {
 	s, err := newServer(url, opts)
 	if err != nil {
 		return nil, err
 	}
-	b := newBackend(s, opts.Timeout)
-	if err := b.open(ctx); err != nil {
-		if closeErr := b.Close(); closeErr != nil {
+	d := newDatabase(s, opts.Timeout)
+	if err := d.open(ctx); err != nil {
+		if closeErr := d.Close(); closeErr != nil {
 			opts.Logger.Debug("closing connections", "err", closeErr)
 		}
 		return nil, err
 	}
-	return b, nil
+	return d, nil
 }
 
-// open makes the first connection, to which all others are compared.
-func (b *backend) open(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+// open makes the first connection, by which it finds out what can be stored.
+func (d *database) open(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
-	c, err := b.reads.Conn(ctx)
+	c, err := d.reads.Conn(ctx)
 	if err != nil {
-		return b.failed("open the database", err)
+		return d.failed("open the database", err)
 	}
 	defer c.Close()
-	var f facts
-	if err := c.Raw(func(c any) error { f = c.(*conn).facts; return nil }); err != nil {
-		return b.failed("open the database", err)
+	f, err := factsOf(c)
+	if err != nil {
+		return d.failed("open the database", err)
 	}
-	if b.limits, err = limitsFor(f.maxPacket); err != nil {
+	if d.limits, err = limitsFor(f.maxPacket); err != nil {
 		return err
 	}
-	b.server.minPacket.Store(int64(packetFor(b.limits.GroupBytes)))
-	b.galera = f.galera
-	if err := migrations.MySQL.Check(ctx, b.reads); err != nil {
-		return b.failed("check the schema", err)
+	d.server.minPacket.Store(int64(packetFor(d.limits.GroupBytes)))
+	d.galera = f.galera
+	if err := migrations.MySQL.Check(ctx, d.reads); err != nil {
+		return d.failed("check the schema", err)
 	}
-	if err := b.findStore(ctx, c); err != nil {
-		return err
+	return nil
+}
+
+// Store implements [mvcc.Database].
+func (d *database) Store(ctx context.Context, name string) (mvcc.Backend, error) {
+	const what = "find the store"
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	c, err := d.reads.Conn(ctx)
+	if err != nil {
+		return nil, d.failed(what, err)
+	}
+	defer c.Close()
+	b := &backend{database: d}
+	if err := b.find(ctx, c, name); err != nil {
+		return nil, d.failed(what, err)
 	}
 	reads := readsOf(b.store)
-	b.Reader = sqlread.NewReader(b, &reads, b.server.cfg.readConns)
-	b.server.durability.Store(&f.durability)
-	b.server.fingerprint.Store(&f.fingerprint)
-	return nil
+	b.KeysReader.Reader = sqlread.NewReader(b, &reads, d.lists)
+	d.holders.Hold()
+	return b, nil
 }

@@ -62,7 +62,7 @@ func fails(tb testing.TB, databaseURL string, class mvcc.Class, want string) {
 	tb.Helper()
 	opts := options(tb)
 	opts.Timeout = 2 * time.Second
-	b, openErr := mysql.Driver.Open(context.Background(), databaseURL, opts)
+	b, openErr := mvcc.OpenBackend(context.Background(), mysql.Driver, databaseURL, opts)
 	if openErr == nil {
 		b.Close()
 		tb.Fatalf("the database was opened, want an error about %q", want)
@@ -127,8 +127,8 @@ func TestOpenErrors(t *testing.T) {
 		exec(t, a, "DELETE FROM rowkeeper_schema WHERE version_id > 0")
 		fails(t, db.URL, mvcc.Invalid, "run `rowkeeper migrate up`")
 
-		if _, err := mysql.Driver.Open(t.Context(), "mysql://rk@h", options(t)); err == nil ||
-			mvcc.ClassOf(err) != mvcc.Denied {
+		if _, err := mvcc.OpenBackend(t.Context(), mysql.Driver, "mysql://rk@h",
+			options(t)); err == nil || mvcc.ClassOf(err) != mvcc.Denied {
 			t.Errorf("a URL without a database: %v", err)
 		}
 	}, kinds...)

@@ -25,14 +25,18 @@ func (b *backend) class(c sqlread.Class) *sql.DB {
 	}
 }
 
-// Query implements [sqlread.Database]. database/sql tries again by itself only when the driver says
-// that nothing was sent.
+// Query implements [sqlread.Database].
 func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.Cursor) bool,
 	args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	text, args := arguments(r.SQL, args)
-	rows, err := b.class(r.Class).QueryContext(ctx, text, args...)
+	conn, err := b.take(ctx, b.class(r.Class))
+	if err != nil {
+		return b.failed(r.What, err)
+	}
+	defer conn.Close()
+	rows, err := conn.QueryContext(ctx, text, args...)
 	if err != nil {
 		return b.failed(r.What, err)
 	}

@@ -20,6 +20,14 @@ func (b *backend) archive(ctx context.Context, what string, f func(*sql.Conn) er
 		return b.failed(what, err)
 	}
 	defer conn.Close()
+	passage, err := b.admit(ctx, conn)
+	if err == nil && passage != mvcc.Pass {
+		err = mvcc.Errorf(mvcc.Unavailable, "the store has changed to another server meanwhile: "+
+			"try again")
+	}
+	if err != nil {
+		return b.failed(what, err)
+	}
 	if _, err := conn.ExecContext(ctx, setArchiveTimeouts); err != nil {
 		return b.failed(what, err)
 	}

@@ -254,9 +254,9 @@ UNION ALL
  ORDER BY g.revision
  LIMIT 1)`
 
-// selectIdentity reads the identity, the recorded fingerprint and the epoch.
+// selectIdentity reads the row of the store: the identity, the epoch, and what was recorded.
 const selectIdentity = `
-SELECT s.identity, COALESCE(s.fingerprint, ''), s.epoch
+SELECT s.id, s.identity, COALESCE(s.fingerprint, ''), s.epoch, COALESCE(s.boot, '')
 FROM rowkeeper_store s
 WHERE s.id = $store`
 
@@ -502,13 +502,6 @@ const updateEpoch = `
 UPDATE rowkeeper_store s
 SET s.epoch = %d, s.compacted = %d, s.swept = %d, s.fingerprint = COALESCE(%s, s.fingerprint)
 WHERE s.id = $store`
-
-// selectBoot reads the boot that a store has recorded, by the unique index on its name, as its id
-// is not known yet.
-const selectBoot = `
-SELECT COALESCE(s.boot, '')
-FROM rowkeeper_store s
-WHERE s.name = %s`
 
 // updateBoot records a boot, if the recorded one is still the one that was read.
 const updateBoot = `

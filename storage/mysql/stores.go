@@ -12,9 +12,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// selectStore finds a store by the unique index on its name.
+// selectStore finds a store by the unique index on its name, and reads what selectIdentity does.
 const selectStore = `
-SELECT s.id
+SELECT s.id, s.identity, COALESCE(s.fingerprint, ''), s.epoch, COALESCE(s.boot, '')
 FROM rowkeeper_store s
 WHERE s.name = ?`
 
@@ -31,17 +31,21 @@ INSERT INTO rowkeeper_log
        (store, revision, rowkeeper_log.key, prev_revision, create_revision, version, lease, token, time, deleted, value)
 VALUES (?, 1, '', 0, 0, 0, 0, UNHEX(REPLACE(UUID(), '-', '')), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TRUE, NULL)`
 
-// findStore finds the id of the store.
-func (b *backend) findStore(ctx context.Context, c *sql.Conn) error {
-	var id int64
-	err := c.QueryRowContext(ctx, selectStore, b.server.store).Scan(&id)
+// find finds the store by its name, wherever the connection leads.
+func (b *backend) find(ctx context.Context, c *sql.Conn, name string) error {
+	f, err := factsOf(c)
+	if err != nil {
+		return err
+	}
+	store, id, d, err := scan(f, c.QueryRowContext(ctx, selectStore, name))
 	if errors.Is(err, sql.ErrNoRows) {
-		return mvcc.NoStore(b.server.store)
+		return mvcc.NoStore(name)
 	}
 	if err != nil {
-		return b.failed("find the store", err)
+		return err
 	}
-	b.store = strconv.FormatInt(id, 10)
+	b.store, b.opened, b.durable = strconv.FormatInt(store, 10), id, d
+	b.gate.Open(f.Place, f.number)
 	return nil
 }
 
@@ -51,13 +55,13 @@ func (o opener) CreateStore(ctx context.Context, url string,
 	if _, err := o.Migrate(ctx, url, opts); err != nil {
 		return false, err
 	}
-	err = administering(url, opts, "create the store", func(s *server, db *sql.DB) error {
+	err = administering(url, opts, "create the store", func(_ *server, db *sql.DB) error {
 		tx, err := db.BeginTx(ctx, nil)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = tx.Rollback() }() // no more than that is left to do after an error
-		result, err := tx.ExecContext(ctx, insertStore, s.store)
+		result, err := tx.ExecContext(ctx, insertStore, opts.StoreName())
 		if e := (*mysql.MySQLError)(nil); errors.As(err, &e) && e.Number == duplicateKey {
 			return nil
 		}

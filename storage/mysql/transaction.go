@@ -3,7 +3,6 @@ package mysql
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
@@ -38,7 +37,7 @@ type transaction struct {
 func (b *backend) transact(ctx context.Context, t *transaction) error {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
-	conn, err := t.pool.Conn(ctx)
+	conn, err := b.take(ctx, t.pool)
 	if err != nil {
 		return b.failed(t.what, err)
 	}
@@ -104,8 +103,7 @@ func (b *backend) rollback(ctx context.Context, c *sql.Conn) {
 	b.leaveQueue(&t)
 	t.statement(resetWaitTimeout)
 	if _, err := b.send(ctx, c, &t, nil); err != nil {
-		// The error makes the pool drop the connection; that is all it is for.
-		_ = c.Raw(func(any) error { return driver.ErrBadConn })
+		discard(c)
 	}
 }
 
@@ -195,8 +193,7 @@ func (a *answers) each(columns int, f func(row) error) error {
 
 // server returns what the connection knows of its server.
 func (a *answers) server() (f facts, err error) {
-	err = a.conn.Raw(func(c any) error { f = c.(*conn).facts; return nil })
-	return f, err
+	return factsOf(a.conn)
 }
 
 // askGuard writes the beginning of a transaction under the commit lock: the lock; then, in a

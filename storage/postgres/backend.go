@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -9,20 +10,33 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
+// database is what the stores of a database share. It implements [mvcc.Database].
+type database struct {
+	cfg *config
+	// commits writes: the committers' connections, and some for what is done beside them. tails
+	// reads the heads, the logs, and what expiry and compaction need, and must never have to wait
+	// for lists, which use reads.
+	commits, tails, reads *pgxpool.Pool
+	lists                 sqlread.Lists
+	// begun is the number of the connection that was begun last.
+	begun     atomic.Int64
+	listener  listener
+	announcer announcer
+	// holders are the backends, and who has connected.
+	holders mvcc.Holders
+}
+
 // backend is a store in PostgreSQL.
 type backend struct {
+	*database
 	sqlread.KeysReader
-	cfg *config
 	// store is the id of the store, which the rows of its tables have.
 	store int32
-	// opened is what the database was when the backend was opened.
-	opened mvcc.Identity
-	// durable is what could undo its commits then.
+	// opened and durable are what was found when the backend was opened.
+	opened  mvcc.Identity
 	durable mvcc.Durability
-	// commits writes: the committer's connection, and some for what is done beside it. tails reads
-	// the head, the log, and what expiry and compaction need, and must never have to wait for
-	// lists, which use reads.
-	commits, tails, reads *pgxpool.Pool
+	// gate decides which connections the store uses.
+	gate mvcc.Gate
 	// sweeps is how far this process has swept, and how many batches ago that was recorded; see
 	// sqlSweep.
 	sweeps struct {
@@ -42,22 +56,36 @@ var (
 	_ mvcc.Notifier    = (*backend)(nil)
 	_ mvcc.Reconnector = (*backend)(nil)
 	_ mvcc.Pooled      = (*backend)(nil)
+	_ mvcc.Opened      = (*backend)(nil)
+	_ mvcc.Database    = (*database)(nil)
 )
 
+// A store has one commit under way, and seldom more than one transaction beside it. Connections are
+// made when they are needed, and handed out in the order in which they are asked for: so of many
+// stores that commit, each has its turn, however much one of them has to commit.
 const (
-	commitConns = 4
+	commitConns = 8
 	tailConns   = 4
 )
 
-// Close implements [mvcc.Backend].
-func (b *backend) Close() error {
-	for _, p := range []*pgxpool.Pool{b.commits, b.tails, b.reads} {
+// Close implements [mvcc.Database], and by that [mvcc.Backend].
+func (d *database) Close() error {
+	if d.holders.Release() {
+		d.closePools()
+	}
+	return nil
+}
+
+func (d *database) closePools() {
+	for _, p := range []*pgxpool.Pool{d.commits, d.tails, d.reads} {
 		if p != nil {
 			p.Close()
 		}
 	}
-	return nil
 }
+
+// Opened implements [mvcc.Opened].
+func (b *backend) Opened() (mvcc.Identity, mvcc.Durability) { return b.opened, b.durable }
 
 // Limits implements [mvcc.Backend]. A key of twice the length would still fit into an entry of a
 // B-tree. What bounds a group is that it is held in memory several times, here and in the server.
@@ -67,11 +95,7 @@ func (b *backend) Limits() mvcc.Limits {
 }
 
 // Reconnect implements [mvcc.Reconnector].
-func (b *backend) Reconnect() {
-	for _, p := range []*pgxpool.Pool{b.commits, b.tails, b.reads} {
-		p.Reset()
-	}
-}
+func (b *backend) Reconnect() { b.gate.Reconnect(b.begun.Load()) }
 
 // Pools implements [mvcc.Pooled].
 func (b *backend) Pools() []mvcc.Pool {

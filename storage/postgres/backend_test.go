@@ -42,7 +42,7 @@ func migrated(t testing.TB) string {
 
 func openURL(t testing.TB, url string) mvcc.Backend {
 	t.Helper()
-	b, err := postgres.Driver.Open(t.Context(), url, options(t))
+	b, err := mvcc.OpenBackend(t.Context(), postgres.Driver, url, options(t))
 	if err != nil {
 		t.Fatal(err)
 	}

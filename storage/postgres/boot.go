@@ -2,29 +2,16 @@ package postgres
 
 import (
 	"context"
-	"errors"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// durability reads the durability of the database behind a connection.
-func (b *backend) durability(ctx context.Context, conn *pgx.Conn) (d mvcc.Durability, err error) {
-	err = conn.QueryRow(ctx, sqlDurability, b.store).Scan(&d.Boot, &d.Relaxed, &d.Recorded)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return d, mvcc.ErrEmptyStore
-	}
-	if err != nil {
-		return d, b.cfg.connectError(err)
-	}
-	return d, nil
-}
-
 // Durability implements [mvcc.Backend].
 func (b *backend) Durability(ctx context.Context) (d mvcc.Durability, err error) {
 	err = b.beside(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		d, err = b.durability(ctx, conn)
+		_, d, err = b.row(ctx, conn)
 		return err
 	})
 	return d, err

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -98,23 +100,48 @@ func setConfig(settings map[string]string, local bool) string {
 }
 
 // connect makes a connection beside the pools.
-func (b *backend) connect(ctx context.Context) (*pgx.Conn, error) {
-	cc := b.cfg.pool.ConnConfig.Copy()
-	if err := b.cfg.refresh(cc); err != nil {
-		return nil, b.cfg.connectError(err)
+func (d *database) connect(ctx context.Context) (*pgx.Conn, error) {
+	cc := d.cfg.pool.ConnConfig.Copy()
+	if err := d.begin(cc); err != nil {
+		return nil, d.cfg.connectError(err)
 	}
 	conn, err := pgx.ConnectConfig(ctx, cc)
 	if err != nil {
-		return nil, b.cfg.connectError(err)
+		return nil, d.cfg.connectError(err)
 	}
-	if err = checkVersion(conn); err == nil {
-		err = b.cfg.setUp(ctx, conn, b.cfg.sessionSettings(false))
-	}
-	if err != nil {
+	if err := d.greet(ctx, conn, false); err != nil {
 		conn.Close(ctx)
 		return nil, err
 	}
 	return conn, nil
+}
+
+// greeting is what a connection has found when it was made.
+type greeting struct {
+	mvcc.Place
+	// number is that of the connection; see [mvcc.Gate].
+	number int64
+	// log is the oid of the table, by which the stores of this schema are told from others.
+	log int64
+}
+
+// greetingKey is where a connection keeps its greeting.
+const greetingKey = "rowkeeper"
+
+// greetingOf returns that of a connection that was greeted.
+func greetingOf(conn *pgx.Conn) *greeting {
+	return conn.PgConn().CustomData()[greetingKey].(*greeting)
+}
+
+// begin readies the configuration of a connection that is to be made, and numbers it: the address
+// is looked up after that.
+func (d *database) begin(cc *pgx.ConnConfig) error {
+	g := &greeting{number: d.begun.Add(1)}
+	cc.AfterConnect = func(_ context.Context, conn *pgconn.PgConn) error {
+		conn.CustomData()[greetingKey] = g
+		return nil
+	}
+	return d.cfg.refresh(cc)
 }
 
 func checkVersion(conn *pgx.Conn) error {
@@ -150,43 +177,30 @@ func (c *config) setUp(ctx context.Context, conn *pgx.Conn, settings string) err
 	return nil
 }
 
-// greet makes a new connection of a pool ready, if it leads to the database that the backend has
-// opened.
-func (b *backend) greet(ctx context.Context, conn *pgx.Conn, writes bool) error {
+// greet makes a new connection ready, and finds out where it leads. Each store decides by that
+// whether it uses the connection.
+func (d *database) greet(ctx context.Context, conn *pgx.Conn, writes bool) error {
 	if err := checkVersion(conn); err != nil {
 		return err
 	}
-	if err := b.cfg.setUp(ctx, conn, b.cfg.sessionSettings(writes)); err != nil {
+	if err := d.cfg.setUp(ctx, conn, d.cfg.sessionSettings(writes)); err != nil {
 		return err
 	}
-	id, err := b.identify(ctx, conn)
-	if err != nil {
+	if err := d.place(ctx, conn, greetingOf(conn)); err != nil {
 		return err
 	}
-	if err := b.recognize(id); err != nil {
-		return err
-	}
-	d, err := b.durability(ctx, conn)
-	if err != nil {
-		return err
-	}
-	if !d.Continues(b.durable) {
-		return mvcc.Errorf(mvcc.Fenced, "PostgreSQL was restarted, or its settings have changed, "+
-			"and fsync is or was off: commits may be lost (recorded start %q, now %q)",
-			d.Recorded, d.Boot)
-	}
-	if !b.cfg.prepared || !writes {
+	if !d.cfg.prepared || !writes {
 		return nil
 	}
 	if _, err := conn.Exec(ctx, sqlSetUpWriter,
-		milliseconds(b.cfg.transactionTimeout())); err != nil {
-		return b.cfg.connectError(err)
+		milliseconds(d.cfg.transactionTimeout())); err != nil {
+		return d.cfg.connectError(err)
 	}
 	pipeline := conn.PgConn().StartPipeline(ctx)
 	for _, s := range writingStatements {
 		pipeline.SendPrepare(s.name, s.sql, s.types)
 	}
-	err = pipeline.Sync()
+	err := pipeline.Sync()
 	for range writingStatements {
 		if err == nil {
 			_, err = pipeline.GetResults()
@@ -196,7 +210,7 @@ func (b *backend) greet(ctx context.Context, conn *pgx.Conn, writes bool) error 
 		err = closeErr
 	}
 	if err != nil {
-		return b.cfg.connectError(err)
+		return d.cfg.connectError(err)
 	}
 	return nil
 }
@@ -220,12 +234,49 @@ WHERE name = 'synchronous_commit' AND setting = 'off'
 // past is a deadline that has passed.
 var past = time.Unix(1, 0)
 
+// take takes a connection of a pool on which the store may run; see [mvcc.Gate].
+func (b *backend) take(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
+	for {
+		conn, err := pool.Acquire(ctx)
+		if err != nil {
+			return nil, b.cfg.connectError(err)
+		}
+		passage, err := b.judge(ctx, conn.Conn())
+		switch {
+		case err != nil:
+			conn.Release()
+			return nil, err
+		case passage == mvcc.Pass:
+			return conn, nil
+		}
+		conn.Conn().Close(ctx)
+		conn.Release()
+	}
+}
+
+// judge decides whether the store uses a connection.
+func (b *backend) judge(ctx context.Context, conn *pgx.Conn) (mvcc.Passage, error) {
+	g := greetingOf(conn)
+	passage := b.gate.Judge(g.Place, g.number)
+	if passage != mvcc.Ask {
+		return passage, nil
+	}
+	id, d, err := b.row(ctx, conn)
+	if err != nil {
+		return passage, err
+	}
+	if id.Store != b.opened.Store {
+		return passage, mvcc.AnotherStore(id.Store, b.opened.Store)
+	}
+	return b.gate.Enter(g.Place, g.number, d)
+}
+
 // beside runs f on a connection of its own, which may lead to another database than the one that
 // was opened: to find that out, and to fence.
-func (b *backend) beside(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
-	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
+func (d *database) beside(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.timeout)
 	defer cancel()
-	conn, err := b.connect(ctx)
+	conn, err := d.connect(ctx)
 	if err != nil {
 		return err
 	}

@@ -241,7 +241,7 @@ func TestRoleTimeout(t *testing.T) {
 			exec(t, holder, "BEGIN", "LOCK TABLE rowkeeper_store IN ACCESS EXCLUSIVE MODE")
 			opened := make(chan error, 1)
 			go func() {
-				b, err := postgres.Driver.Open(t.Context(), url, options(t))
+				b, err := mvcc.OpenBackend(t.Context(), postgres.Driver, url, options(t))
 				if err == nil {
 					err = b.Close()
 				}

@@ -28,7 +28,7 @@ func Statements() []Statement {
 		{"find_group", sqlFindGroup, true}, {"abort", sqlAbort, true},
 		{"compact", sqlCompact, true}, {"records", sqlRecords, true}, {"import", sqlImport, true},
 		{"mark", sqlMark, true}, {"record_fingerprint", sqlRecordFingerprint, true},
-		{"identity", sqlIdentity, false}, {"durability", sqlDurability, false},
+		{"identity", sqlIdentity, false},
 		{"record_boot", sqlRecordBoot, true}, {"size", sqlSize, false},
 		{"usage", sqlUsage, false}, {"erase", sqlErase, true}, {"renew", sqlRenew, true},
 		{"growth", sqlGrowth, false}, {"quota", sqlQuota, false}, {"set_quota", sqlSetQuota, true},

@@ -83,12 +83,20 @@ func TestStandbyAndPromotion(t *testing.T) {
 	if got := head(t, opened); got != seen {
 		t.Errorf("the head is %+v, want %+v", got, seen)
 	}
-	st, err := mvcc.StartEpoch(t.Context(), opened, mvcc.Fence{Seen: seen, Token: newToken(),
-		Jump: 1 << 32, Fingerprint: after.Actual})
+	st, err := mvcc.StartEpoch(t.Context(), opened, mvcc.Fence{Seen: seen, Replaces: seen.Epoch,
+		Token: newToken(), Jump: 1 << 32, Fingerprint: after.Actual})
 	if err != nil || st.Head.Epoch != seen.Epoch+1 {
 		t.Fatalf("the state after the fence is %+v, %v", st, err)
 	}
-	// Then both work again.
+	// The first one fences, too, and finds that this was done. Then both work again.
+	if _, err := b.State(t.Context()); mvcc.ClassOf(err) != mvcc.Fenced {
+		t.Errorf("the first process before it fences: %v", err)
+	}
+	if again, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: seen, Replaces: seen.Epoch,
+		Token: newToken(), Jump: 1 << 32, Fingerprint: after.Actual}); err != nil ||
+		again.Head != st.Head {
+		t.Fatalf("the second fence: %+v, %v, want %+v", again, err, st)
+	}
 	for i, b := range []mvcc.Backend{b, opened} {
 		_, err = b.Commit(t.Context(), group(seen, "c"))
 		wantClass(t, err, mvcc.Fenced)

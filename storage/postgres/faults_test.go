@@ -419,11 +419,12 @@ func TestAnnounce(t *testing.T) {
 	url := migrated(t)
 	b, admin := openURL(t, url), connect(t, url)
 	defer b.Close()
-	id, err := b.Identity(t.Context())
-	if err != nil {
+	var table int64
+	if err := admin.QueryRow(t.Context(), `SELECT 'rowkeeper_log'::regclass::oid::bigint`).Scan(
+		&table); err != nil {
 		t.Fatal(err)
 	}
-	exec(t, admin, `LISTEN rowkeeper_`+id.Store)
+	exec(t, admin, fmt.Sprint(`LISTEN rowkeeper_`, table))
 	seen := head(t, b)
 	for _, key := range []mvcc.Key{"a", "b"} {
 		res, err := b.Commit(t.Context(), group(seen, key))
@@ -436,7 +437,7 @@ func TestAnnounce(t *testing.T) {
 		t.Fatal(err)
 	}
 	n, err := admin.WaitForNotification(t.Context())
-	if err != nil || n.Payload != fmt.Sprint(seen.Revision) {
+	if err != nil || n.Payload != fmt.Sprint("1 ", seen.Revision) {
 		t.Errorf("the first notification is %+v, %v, want %d", n, err, seen.Revision)
 	}
 }
@@ -447,8 +448,8 @@ func TestLockTimeout(t *testing.T) {
 		url := migrated(t)
 		opts := options(t)
 		opts.Timeout = 3 * time.Second
-		b, err := postgres.Driver.Open(t.Context(), with(t, url, "prepared_statements", prepared),
-			opts)
+		b, err := mvcc.OpenBackend(t.Context(), postgres.Driver,
+			with(t, url, "prepared_statements", prepared), opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -469,7 +470,7 @@ func TestIdleHolderIsEnded(t *testing.T) {
 	url := migrated(t)
 	opts := options(t)
 	opts.Timeout = 6 * time.Second
-	b, err := postgres.Driver.Open(t.Context(), url, opts)
+	b, err := mvcc.OpenBackend(t.Context(), postgres.Driver, url, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -495,7 +496,7 @@ func TestSynchronousStandby(t *testing.T) {
 	if _, err := postgres.Driver.Migrate(t.Context(), db.URL, opts); err != nil {
 		t.Fatal(err)
 	}
-	b, err := postgres.Driver.Open(t.Context(), db.URL, opts)
+	b, err := mvcc.OpenBackend(t.Context(), postgres.Driver, db.URL, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

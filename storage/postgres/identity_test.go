@@ -119,3 +119,88 @@ func TestRenamedCopy(t *testing.T) {
 		})
 	}
 }
+
+// TestStoresFenceOverSharedConnections: of two stores over the same connections, each fences for
+// itself. One that has gone over to another database is not led back by an old connection, and one
+// that has not is not led there by the connections of the other.
+func TestStoresFenceOverSharedConnections(t *testing.T) {
+	url := migrated(t)
+	admin := connect(t, url)
+	opts := options(t)
+	opts.Store = "team-a"
+	if _, err := postgres.Driver.CreateStore(t.Context(), url, opts); err != nil {
+		t.Fatal(err)
+	}
+	db, err := postgres.Driver.Connect(t.Context(), url, options(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	type store struct {
+		mvcc.Backend
+		id   mvcc.Identity
+		seen mvcc.Position
+	}
+	open := func(name string) *store {
+		b, err := db.Store(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { b.Close() })
+		s := &store{Backend: b}
+		s.id, _ = b.(mvcc.Opened).Opened()
+		if err := mvcc.RecordFingerprint(t.Context(), b, s.id.Actual); err != nil {
+			t.Fatal(err)
+		}
+		s.seen = head(t, b)
+		return s
+	}
+	commit := func(s *store, key mvcc.Key) error {
+		res, err := s.Commit(t.Context(), group(s.seen, key))
+		if err == nil {
+			s.seen = res.State.Head
+		}
+		return err
+	}
+	a, b := open("team-a"), open(mvcc.DefaultStore)
+	exec(t, admin, `CREATE TABLE restored (LIKE rowkeeper_log INCLUDING ALL)`,
+		`INSERT INTO restored SELECT * FROM rowkeeper_log`, `DROP TABLE rowkeeper_log`,
+		`ALTER TABLE restored RENAME TO rowkeeper_log`)
+	for _, s := range []*store{a, b} {
+		if err := commit(s, "on old connections"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fenced := func(s *store, what string) {
+		t.Helper()
+		_, err := s.State(t.Context())
+		if mvcc.ClassOf(err) != mvcc.Fenced {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	a.Backend.(mvcc.Reconnector).Reconnect()
+	fenced(a, "the first store, on new connections")
+	fenced(b, "the second one, on connections of the first")
+	for _, s := range []*store{a, b} {
+		id, err := s.Identity(t.Context())
+		if err != nil || !id.Moved() {
+			t.Fatalf("the identity is %+v, %v", id, err)
+		}
+		st, err := mvcc.StartEpoch(t.Context(), s, mvcc.Fence{Seen: s.seen, Replaces: id.Epoch,
+			Token: newToken(), Jump: 1 << 32, Fingerprint: id.Actual})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.seen = st.Head
+		if st, err := s.State(t.Context()); err != nil || st.Head != s.seen {
+			t.Fatalf("after the fence the state is %+v, %v", st, err)
+		}
+		// The pool has a connection on which both have committed before.
+		if err := commit(s, "on new connections"); err != nil {
+			t.Fatal(err)
+		}
+		if s == a {
+			fenced(b, "the second store after the fence of the first")
+		}
+	}
+}

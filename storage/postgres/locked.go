@@ -30,14 +30,19 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 		})
 	case o.AnyServer:
 		return b.beside(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-			return b.locked(ctx, conn, f, sqlBegin, b.cfg.transactionSettings())
+			err := b.locked(ctx, conn, f, sqlBegin, b.cfg.transactionSettings())
+			if err == nil {
+				g := greetingOf(conn)
+				b.gate.Fenced(g.Fingerprint, g.number)
+			}
+			return err
 		})
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
 	defer cancel()
-	conn, err := b.commits.Acquire(ctx)
+	conn, err := b.take(ctx, b.commits)
 	if err != nil {
-		return b.cfg.connectError(err)
+		return err
 	}
 	defer conn.Release()
 	first := []string{sqlBegin}

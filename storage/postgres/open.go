@@ -13,8 +13,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
-// Open implements [mvcc.Driver].
-func (driver) Open(ctx context.Context, url string, opts mvcc.DriverOptions) (mvcc.Backend, error) {
+// Connect implements [mvcc.Driver].
+func (driver) Connect(ctx context.Context, url string,
+	opts mvcc.DriverOptions) (mvcc.Database, error) {
 	cfg, err := parseURL(url, opts)
 	if err != nil {
 		return nil, err
@@ -22,10 +23,10 @@ func (driver) Open(ctx context.Context, url string, opts mvcc.DriverOptions) (mv
 	if err := cfg.check(ctx); err != nil {
 		return nil, err
 	}
-	return open(ctx, cfg)
+	return connect(ctx, cfg)
 }
 
-// check finds out whether the database holds a store that this program can use, and with the
+// check finds out whether the database has a schema that this program can use, and with the
 // privileges that it needs.
 func (c *config) check(ctx context.Context) error {
 	return c.withDB(ctx, func(_ *config, db *sql.DB) error {
@@ -56,48 +57,54 @@ FROM (VALUES ('rowkeeper_log', 'SELECT'), ('rowkeeper_log', 'INSERT'), ('rowkeep
              ('rowkeeper_schema', 'SELECT')) AS needed (name, privilege)
 WHERE NOT has_table_privilege(name, privilege)`
 
-func open(ctx context.Context, cfg *config) (*backend, error) {
-	b := &backend{cfg: cfg}
-	b.Reader = sqlread.NewReader(b, &reads, int(cfg.pool.MaxConns))
-	conn, err := b.connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if b.store, err = b.storeID(ctx, conn); err == nil {
-		b.opened, err = b.identify(ctx, conn)
-	}
-	if err == nil {
-		b.durable, err = b.durability(ctx, conn)
-	}
-	conn.Close(ctx)
-	if err != nil {
-		return nil, err
-	}
+// connect makes the pools. Nothing connects yet.
+func connect(ctx context.Context, cfg *config) (*database, error) {
+	d := &database{cfg: cfg, lists: sqlread.NewLists(int(cfg.pool.MaxConns))}
+	d.listener = listener{d: d, ears: map[int32]map[*ear]struct{}{}}
+	d.announcer.d = d
 	for _, p := range []struct {
 		pool   **pgxpool.Pool
 		conns  int32
 		writes bool
 	}{
-		{&b.commits, commitConns, true},
-		{&b.tails, tailConns, false},
-		{&b.reads, cfg.pool.MaxConns, false},
+		{&d.commits, commitConns, true},
+		{&d.tails, tailConns, false},
+		{&d.reads, cfg.pool.MaxConns, false},
 	} {
 		pc := cfg.pool.Copy()
 		pc.MaxConns = p.conns
-		if p.pool != &b.reads {
+		if p.pool != &d.reads {
 			pc.MinConns, pc.MinIdleConns = 0, 0
 		}
 		pc.ConnConfig.ConnectTimeout = cmp.Or(pc.ConnConfig.ConnectTimeout, cfg.timeout/3)
 		pc.BeforeConnect = func(_ context.Context, cc *pgx.ConnConfig) error {
-			return cfg.refresh(cc)
+			return d.begin(cc)
 		}
 		pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-			return b.greet(ctx, conn, p.writes)
+			return d.greet(ctx, conn, p.writes)
 		}
+		var err error
 		if *p.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
-			b.Close()
+			d.closePools()
 			return nil, cfg.connectError(err)
 		}
 	}
+	d.holders.Hold()
+	return d, nil
+}
+
+// Store implements [mvcc.Database].
+func (d *database) Store(ctx context.Context, name string) (mvcc.Backend, error) {
+	conn, err := d.tails.Acquire(ctx)
+	if err != nil {
+		return nil, d.cfg.connectError(err)
+	}
+	defer conn.Release()
+	b := &backend{database: d}
+	if err := b.find(ctx, conn.Conn(), name); err != nil {
+		return nil, err
+	}
+	b.KeysReader.Reader = sqlread.NewReader(b, &reads, d.lists)
+	d.holders.Hold()
 	return b, nil
 }

@@ -22,7 +22,7 @@ import (
 // and no secrets.
 func openError(t testing.TB, database string, class mvcc.Class, parts ...string) {
 	t.Helper()
-	b, err := postgres.Driver.Open(t.Context(), database, options(t))
+	b, err := mvcc.OpenBackend(t.Context(), postgres.Driver, database, options(t))
 	if err == nil {
 		b.Close()
 		t.Fatalf("the database was opened, want an error with %q", parts)

@@ -169,7 +169,7 @@ func TestTransactionPooler(t *testing.T) {
 func TestTransactionPoolerWithPreparedStatements(t *testing.T) {
 	direct := migrated(t)
 	pooled := startPgBouncer(t, direct, "transaction")
-	b, err := postgres.Driver.Open(t.Context(), pooled, options(t))
+	b, err := mvcc.OpenBackend(t.Context(), postgres.Driver, pooled, options(t))
 	if err == nil {
 		defer b.Close()
 		// Sessions change hands when there is more than one client.

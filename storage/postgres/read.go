@@ -10,12 +10,12 @@ import (
 )
 
 // class returns the connections of a class.
-func (b *backend) class(c sqlread.Class) *pgxpool.Pool {
+func (d *database) class(c sqlread.Class) *pgxpool.Pool {
 	switch c {
 	case sqlread.Single, sqlread.List:
-		return b.reads
+		return d.reads
 	default:
-		return b.tails
+		return d.tails
 	}
 }
 
@@ -24,9 +24,9 @@ func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.
 	args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
 	defer cancel()
-	conn, err := b.class(r.Class).Acquire(ctx)
+	conn, err := b.take(ctx, b.class(r.Class))
 	if err != nil {
-		return b.cfg.connectError(err)
+		return err
 	}
 	defer conn.Release()
 	for i, a := range args {

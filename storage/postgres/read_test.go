@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
@@ -15,7 +16,7 @@ func TestListsLeaveConnections(t *testing.T) {
 	conn, holder := connect(t, database), connect(t, database)
 	opts := options(t)
 	opts.Timeout = 20 * time.Minute // the server gives up no list while the test lasts
-	b, err := postgres.Driver.Open(t.Context(), database, opts)
+	b, err := mvcc.OpenBackend(t.Context(), postgres.Driver, database, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,9 +24,10 @@ func (b *backend) archive(ctx context.Context, begin, idle string, f func(*pgx.C
 	}
 	// It ends the transaction, too, if that was not committed.
 	defer conn.Close(context.WithoutCancel(ctx))
-	id, err := b.identify(ctx, conn)
-	if err == nil {
-		err = b.recognize(id)
+	passage, err := b.judge(ctx, conn)
+	if err == nil && passage != mvcc.Pass {
+		err = mvcc.Errorf(mvcc.Unavailable, "the store has changed to another server meanwhile: "+
+			"try again")
 	}
 	if err != nil {
 		return err

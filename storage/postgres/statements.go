@@ -533,10 +533,13 @@ var sqlSweep = ofStore(`WITH` + state + `, good AS MATERIALIZED (
 SELECT state.*, done.deleted
 FROM state CROSS JOIN done`)
 
-// sqlStoreID finds a store by the unique index on its name.
+// sqlFindStore finds a store by the unique index on its name, and sqlIdentity by the primary key.
 //
 // $1 name.
-const sqlStoreID = `SELECT id FROM rowkeeper_store WHERE name = $1::text`
+const (
+	sqlFindStore = `SELECT id, identity, coalesce(fingerprint, ''), epoch, coalesce(boot, '') FROM rowkeeper_store WHERE name = $1::text`
+	sqlIdentity  = `SELECT id, identity, coalesce(fingerprint, ''), epoch, coalesce(boot, '') FROM rowkeeper_store WHERE id = $1::integer`
+)
 
 // sqlCreateStore creates a store with its first marker, unless there is one of the name: two at the
 // same time wait for each other at the unique index on the name. Whoever may write to the others
@@ -566,7 +569,7 @@ UPDATE rowkeeper_store SET boot = nullif($2::text, '') WHERE id = $store::intege
 // $1 fingerprint.
 var sqlRecordFingerprint = ofStore(`UPDATE rowkeeper_store SET fingerprint = $1 WHERE id = $store::integer AND fingerprint IS NULL`)
 
-// sqlIdentity reads the identity and what tells one database from another.
+// sqlPlace reads what tells one database from another.
 //
 //   - The oids of the database and of the log's table change when a dump is restored.
 //   - The names of the database and of the schema change when a copy that was served under another
@@ -575,13 +578,16 @@ var sqlRecordFingerprint = ofStore(`UPDATE rowkeeper_store SET fingerprint = $1 
 //     after the next checkpoint).
 //   - The transaction that wrote the version table's first row stands in for the system identifier
 //     where that may not be read.
-var sqlIdentity = ofStore(`
-SELECT s.identity, coalesce(s.fingerprint, ''), s.epoch, pg_is_in_recovery(),
-       (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
+//
+// It also reads what holds commits: with fsync=off they are in the memory of the server's operating
+// system, of which the server's start is the only sign. A session's own synchronous_commit=off does
+// not count, since sessions that write switch it on.
+const sqlPlace = `
+SELECT pg_is_in_recovery(), (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
        c.oid::bigint, quote_ident(current_database()), c.relnamespace::regnamespace::text,
-       (SELECT xmin::text FROM rowkeeper_schema ORDER BY id LIMIT 1)
-FROM rowkeeper_store s JOIN pg_class c ON c.oid = 'rowkeeper_log'::regclass
-WHERE s.id = $store::integer`)
+       (SELECT xmin::text FROM rowkeeper_schema ORDER BY id LIMIT 1),
+       to_char(pg_postmaster_start_time() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), current_setting('fsync') = 'off'
+FROM pg_class c WHERE c.oid = 'rowkeeper_log'::regclass`
 
 // sqlFindGroup reads what is known of a group that was begun after a revision: whether its token is
 // recorded as aborted and the token of the row at the revision, both by primary key; and the rows
@@ -680,8 +686,12 @@ WHERE s.id = $store::integer`)
 // before its commit to the end of it. So this transaction has no other work, and does not wait for
 // the disk or a standby: a notification that a crash takes with it is missed by nobody.
 //
-// $1 notification channel, $2 payload.
-const sqlAnnounce = `SELECT set_config('synchronous_commit', 'off', true), pg_notify($1::text, $2::text)`
+// The channel is named after the table, since a database may have several, in schemas of their own.
+//
+// $1 payloads.
+const sqlAnnounce = `
+SELECT set_config('synchronous_commit', 'off', true), pg_notify('rowkeeper_' || to_regclass('rowkeeper_log')::oid, payload)
+FROM unnest($1::text[]) payload`
 
 // sqlCountAll counts all live rows.
 var sqlCountAll = ofStore(`SELECT count(*) FROM rowkeeper_live WHERE store = $store::integer`)
@@ -704,11 +714,3 @@ ORDER BY g.revision`)
 // sqlBeginExport begins a transaction whose statements read one snapshot. It is not READ ONLY,
 // since the state tells by that whether the server takes writes.
 const sqlBeginExport = `BEGIN ISOLATION LEVEL REPEATABLE READ`
-
-// sqlDurability reads the boot and what holds commits: with fsync=off they are in the memory of the
-// server's operating system, of which the server's start is the only sign. A session's own
-// synchronous_commit=off does not count, since sessions that write switch it on.
-var sqlDurability = ofStore(`
-SELECT to_char(pg_postmaster_start_time() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-       current_setting('fsync') = 'off', coalesce(s.boot, '')
-FROM rowkeeper_store s WHERE s.id = $store::integer`)

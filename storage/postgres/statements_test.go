@@ -173,7 +173,6 @@ var arguments = func() map[string]struct {
 		"mark":                   {`200000, 1, '\x00', 2, 100000, 'x'`, 1},
 		"record_fingerprint":     {`'x'`, 1},
 		"record_boot":            {`'', 'x'`, 1},
-		"durability":             {``, 1},
 		"identity":               {``, 3},
 		"size":                   {``, 2},
 		"usage":                  {``, 203_000},

@@ -72,9 +72,9 @@ func (b *backend) transact(ctx context.Context, lock, work statement,
 	args ...any) (o outcome, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
 	defer cancel()
-	conn, err := b.commits.Acquire(ctx)
+	conn, err := b.take(ctx, b.commits)
 	if err != nil {
-		return outcome{}, b.cfg.connectError(err)
+		return outcome{}, err
 	}
 	defer conn.Release()
 	t := transaction{conn: conn.Conn().PgConn(), prepared: b.cfg.prepared}

@@ -20,9 +20,7 @@ import (
 
 // config is what the URL and the options say.
 type config struct {
-	url string
-	// store is the name of the store.
-	store   string
+	url     string
 	log     *slog.Logger
 	timeout time.Duration
 
@@ -40,8 +38,8 @@ const defaultTimeout = 30 * time.Second
 // parseURL reads the URL, and the files that it names. See the package documentation for its
 // parameters.
 func parseURL(url string, opts mvcc.DriverOptions) (*config, error) {
-	c := &config{url: url, store: opts.StoreName(), log: opts.Logger,
-		timeout: cmp.Or(opts.Timeout, defaultTimeout), prepared: true}
+	c := &config{url: url, log: opts.Logger, timeout: cmp.Or(opts.Timeout, defaultTimeout),
+		prepared: true}
 	if misplaced(url) {
 		return nil, mvcc.Errorf(mvcc.Denied, "the database URL has an @ after the host: write / "+
 			"in a password as %%2F and @ as %%40, and other special characters as %%XX")

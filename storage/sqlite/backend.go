@@ -197,7 +197,7 @@ func newBackend(cfg config, opts mvcc.DriverOptions) *backend {
 		b.dbName = "/rowkeeper-" + rand.Text()
 		p := sqlite3.NewPool(1, b.connect)
 		b.commits, b.heads, b.tails, b.reads, b.polls = p, p, p, p, p
-		b.Reader = sqlread.NewReader(b, &reads, 1)
+		b.Reader = sqlread.NewReader(b, &reads, sqlread.NewLists(1))
 		return b
 	}
 	b.commits = sqlite3.NewPool(1, b.connectWriter)
@@ -207,6 +207,6 @@ func newBackend(cfg config, opts mvcc.DriverOptions) *backend {
 	b.tails = sqlite3.NewPool(2, b.connectReader)
 	b.reads = sqlite3.NewPool(cfg.readers, b.connectReader)
 	b.polls = sqlite3.NewPool(1, b.connectReader)
-	b.Reader = sqlread.NewReader(b, &reads, cfg.readers)
+	b.Reader = sqlread.NewReader(b, &reads, sqlread.NewLists(cfg.readers))
 	return b
 }

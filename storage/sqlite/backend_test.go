@@ -36,7 +36,7 @@ func migrate(t testing.TB, url string) {
 
 func open(t testing.TB, url string) mvcc.Backend {
 	t.Helper()
-	b, err := Driver.Open(context.Background(), url, options(t))
+	b, err := mvcc.OpenBackend(context.Background(), Driver, url, options(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestClock(t *testing.T) {
 		c.now.Store(time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC).UnixMicro())
 		opts := options(t)
 		opts.Now = c.Now
-		b, err := Driver.Open(ctx, url, opts)
+		b, err := mvcc.OpenBackend(ctx, Driver, url, opts)
 		if err != nil {
 			t.Fatal(err)
 		}

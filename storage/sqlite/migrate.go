@@ -170,7 +170,7 @@ func (driver) Status(ctx context.Context, url string,
 	}
 	b := newBackend(cfg, opts)
 	if cfg.memory() {
-		store, err := Driver.Open(ctx, url, opts)
+		store, err := mvcc.OpenBackend(ctx, Driver, url, opts)
 		if err != nil {
 			return nil, err
 		}

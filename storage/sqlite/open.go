@@ -275,17 +275,26 @@ const (
 	checkedSize = 32 << 20
 )
 
-// Open opens the store in a file, or makes one in memory.
-func (driver) Open(ctx context.Context, url string, opts mvcc.DriverOptions) (mvcc.Backend, error) {
-	cfg, err := configure(url, opts)
-	if err != nil {
+// Connect reads the URL. Each store is opened in a file of its own, or made in memory.
+func (driver) Connect(_ context.Context, url string,
+	opts mvcc.DriverOptions) (mvcc.Database, error) {
+	opts.Store = ""
+	if _, err := configure(url, opts); err != nil {
 		return nil, err
 	}
-	b := newBackend(cfg, opts)
-	ctx, cancel := b.timeout(ctx)
-	defer cancel()
-	if b.store, _, err = b.openFirst(ctx); err != nil {
-		return nil, err
-	}
-	return b, nil
+	return mvcc.Separate(func(ctx context.Context, name string) (mvcc.Backend, error) {
+		opts := opts
+		opts.Store = name
+		cfg, err := configure(url, opts)
+		if err != nil {
+			return nil, err
+		}
+		b := newBackend(cfg, opts)
+		ctx, cancel := b.timeout(ctx)
+		defer cancel()
+		if b.store, _, err = b.openFirst(ctx); err != nil {
+			return nil, err
+		}
+		return b, nil
+	}), nil
 }

@@ -160,7 +160,7 @@ func TestOpenErrors(t *testing.T) {
 			path := filepath.Join(dir, "state.db")
 			test.prepare(t, path)
 			url := "sqlite://" + path
-			b, err := Driver.Open(context.Background(), url, options(t))
+			b, err := mvcc.OpenBackend(context.Background(), Driver, url, options(t))
 			if err == nil {
 				b.Close()
 			}

@@ -96,7 +96,7 @@ func childOptions() mvcc.DriverOptions { return mvcc.DriverOptions{Timeout: 30 *
 func writerChild(args []string) error {
 	url, name := args[0], args[1]
 	ctx := context.Background()
-	b, err := Driver.Open(ctx, url, childOptions())
+	b, err := mvcc.OpenBackend(ctx, Driver, url, childOptions())
 	if err != nil {
 		return err
 	}
@@ -350,7 +350,7 @@ func TestProcesses(t *testing.T) {
 
 // onceChild commits one key and keeps the database open until its input ends.
 func onceChild(args []string) error {
-	b, err := Driver.Open(context.Background(), args[0], childOptions())
+	b, err := mvcc.OpenBackend(context.Background(), Driver, args[0], childOptions())
 	if err != nil {
 		return err
 	}
@@ -402,7 +402,7 @@ func TestTwoBackendsOfOneProcess(t *testing.T) {
 
 // openChild opens a database and says how that went.
 func openChild(args []string) error {
-	b, err := Driver.Open(context.Background(), args[0], childOptions())
+	b, err := mvcc.OpenBackend(context.Background(), Driver, args[0], childOptions())
 	if err == nil {
 		err = b.Close()
 	}
@@ -432,7 +432,7 @@ func begin(url string) error {
 	if _, err := Driver.Migrate(ctx, url, childOptions()); err != nil {
 		return err
 	}
-	b, err := Driver.Open(ctx, url, childOptions())
+	b, err := mvcc.OpenBackend(ctx, Driver, url, childOptions())
 	if err != nil {
 		return err
 	}

@@ -388,7 +388,7 @@ func TestForeignLog(t *testing.T) {
 	rename(t, m.path, m.path+".old")
 	rename(t, m.copy, m.path)
 	for range 2 {
-		_, err := Driver.Open(context.Background(), "sqlite://"+m.path, options(t))
+		_, err := mvcc.OpenBackend(context.Background(), Driver, "sqlite://"+m.path, options(t))
 		oneSentence(t, err, mvcc.Invalid, m.path, "write-ahead log do not belong together", "-wal")
 		_, err = Driver.Migrate(context.Background(), "sqlite://"+m.path, options(t))
 		oneSentence(t, err, mvcc.Invalid, m.path, "write-ahead log do not belong together", "-wal")
@@ -408,7 +408,7 @@ func TestForeignLog(t *testing.T) {
 
 // fillChild writes so much that a part of the log is copied to the file, and waits to be killed.
 func fillChild(args []string) error {
-	b, err := Driver.Open(context.Background(), args[0], childOptions())
+	b, err := mvcc.OpenBackend(context.Background(), Driver, args[0], childOptions())
 	if err != nil {
 		return err
 	}

@@ -128,7 +128,7 @@ func healDiskChild(args []string) error {
 	if _, err := Driver.Migrate(ctx, url, childOptions()); err != nil {
 		return err
 	}
-	b, err := Driver.Open(ctx, url, childOptions())
+	b, err := mvcc.OpenBackend(ctx, Driver, url, childOptions())
 	if err != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func fullDiskChild(args []string) error {
 	if _, err := Driver.Migrate(ctx, url, childOptions()); err != nil {
 		return err
 	}
-	b, err := Driver.Open(ctx, url, childOptions())
+	b, err := mvcc.OpenBackend(ctx, Driver, url, childOptions())
 	if err != nil {
 		return err
 	}
@@ -262,7 +262,7 @@ func fullDiskChild(args []string) error {
 	if err := b.Close(); err != nil {
 		return err
 	}
-	if b, err = Driver.Open(ctx, url, childOptions()); err != nil {
+	if b, err = mvcc.OpenBackend(ctx, Driver, url, childOptions()); err != nil {
 		return err
 	}
 	if err := check(); err != nil {

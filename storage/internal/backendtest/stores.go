@@ -161,23 +161,9 @@ func testStores(f *fixture) {
 	}
 }
 
-// openStore returns how to open a store.
-func openStore(driver mvcc.Driver, url, name string,
-	o func(testing.TB) mvcc.DriverOptions) func(testing.TB) mvcc.Backend {
-	return func(t testing.TB) mvcc.Backend {
-		t.Helper()
-		opts := o(t)
-		opts.Store = name
-		b, err := driver.Open(t.Context(), url, opts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
-}
-
 // OfStore makes the database of a suite of a URL: the tested store is the second one of three,
-// whose ids are in order, so that whatever goes beyond the ends of its rows finds others.
+// whose ids are in order, so that whatever goes beyond the ends of its rows finds others. The first
+// backend of the tested store shares connections with those of the others.
 func OfStore(t testing.TB, driver mvcc.Driver, url string,
 	o func(testing.TB) mvcc.DriverOptions) Database {
 	t.Helper()
@@ -188,7 +174,41 @@ func OfStore(t testing.TB, driver mvcc.Driver, url string,
 			t.Fatalf("create the store %q: %t, %v", name, created, err)
 		}
 	}
-	return Database{Open: openStore(driver, url, "tested", o),
-		Others: []func(testing.TB) mvcc.Backend{openStore(driver, url, "last", o),
-			openStore(driver, url, mvcc.DefaultStore, o)}}
+	shared, err := driver.Connect(t.Context(), url, o(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := shared.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	open := func(name string) func(testing.TB) mvcc.Backend {
+		return func(t testing.TB) mvcc.Backend {
+			t.Helper()
+			b, err := shared.Store(t.Context(), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b
+		}
+	}
+	first := true
+	return Database{
+		Open: func(t testing.TB) mvcc.Backend {
+			t.Helper()
+			if first {
+				first = false
+				return open("tested")(t)
+			}
+			opts := o(t)
+			opts.Store = "tested"
+			b, err := mvcc.OpenBackend(t.Context(), driver, url, opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b
+		},
+		Others: []func(testing.TB) mvcc.Backend{open("last"), open(mvcc.DefaultStore)},
+	}
 }

@@ -6,7 +6,7 @@
 //
 //	func TestSomething(t *testing.T) {
 //		dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
-//			backend, err := db.Driver.Open(t.Context(), db.URL, ...)
+//			backend, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ...)
 //		})
 //	}
 //

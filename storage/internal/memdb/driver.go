@@ -64,10 +64,18 @@ func (d *Database) Stores(context.Context, string, mvcc.DriverOptions) ([]string
 	return []string{mvcc.DefaultStore}, nil
 }
 
-// Open implements [mvcc.Driver]. The backend is a [*Backend].
-func (d *Database) Open(_ context.Context, _ string, o mvcc.DriverOptions) (mvcc.Backend, error) {
-	if o.StoreName() != mvcc.DefaultStore {
-		return nil, mvcc.NoStore(o.Store)
-	}
-	return &Backend{d: d, timeout: o.Timeout}, nil
+// Connect implements [mvcc.Driver]. The backends are of the type [*Backend].
+func (d *Database) Connect(_ context.Context, _ string,
+	o mvcc.DriverOptions) (mvcc.Database, error) {
+	return mvcc.Separate(func(_ context.Context, name string) (mvcc.Backend, error) {
+		if name != mvcc.DefaultStore {
+			return nil, mvcc.NoStore(name)
+		}
+		return d.Open(o), nil
+	}), nil
+}
+
+// Open opens the store.
+func (d *Database) Open(o mvcc.DriverOptions) *Backend {
+	return &Backend{d: d, timeout: o.Timeout}
 }

@@ -48,13 +48,7 @@ func announcers(t *testing.T) (b *announcing, writer, listener *mvcc.Store) {
 	t.Helper()
 	db := memdb.New("announce", time.Now)
 	cfg := mvcc.Config{Compaction: mvcc.CompactionPolicy{Window: -1}}
-	backend := func() *memdb.Backend {
-		b, err := db.Open(t.Context(), "", mvcc.DriverOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b.(*memdb.Backend)
-	}
+	backend := func() *memdb.Backend { return db.Open(mvcc.DriverOptions{}) }
 	b = &announcing{Backend: backend()}
 	writer, err := mvcc.Open(t.Context(), b, cfg)
 	if err != nil {

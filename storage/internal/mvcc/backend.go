@@ -299,15 +299,6 @@ type Identity struct {
 // was restored, copied or failed over, or no fingerprint is recorded yet.
 func (id Identity) Moved() bool { return id.Recorded != id.Actual }
 
-// Continues tells whether a new connection, which finds id, may be used by a backend that found
-// opened when it was opened. The recorded fingerprint is that of the database in which the history
-// goes on, so a moved one is refused. The one exception is a backend that was opened on it: its
-// store compares the two itself, and fences. After a fence the recorded fingerprint is the actual
-// one again, for every process.
-func (id Identity) Continues(opened Identity) bool {
-	return id.Recorded == "" || !id.Moved() || id.Actual == opened.Actual
-}
-
 // Expired is a live key whose time has come, or which is attached to a lease.
 type Expired struct {
 	Key      Key
@@ -456,7 +447,8 @@ type Backend interface {
 	// Quota reads what the store may hold.
 	Quota(ctx context.Context) (Quota, State, error)
 
-	// Close releases all connections. No other method is called during or after it.
+	// Close releases what the backend has for itself, and the connections if nobody else uses them.
+	// No other method is called during or after it.
 	Close() error
 }
 
@@ -558,6 +550,11 @@ type Poller interface {
 type Reconnector interface {
 	// Reconnect makes all operations that begin from now on use new connections.
 	Reconnect()
+}
+
+// Opened is a Backend that tells what it found when it was opened, so that its store need not ask.
+type Opened interface {
+	Opened() (Identity, Durability)
 }
 
 // Pooled is a Backend that keeps connection pools.

@@ -57,8 +57,12 @@
 //   - A transaction writes rows of one store. An aborted token says nothing of another store (I2).
 //   - Each store has its own epoch, and records the database's fingerprint and boot for itself.
 //     When either has changed, each store finds that out and fences itself, when it is opened or
-//     makes a connection (I6). No store trusts what another one has recorded, since that one may
+//     takes a connection (I6). No store trusts what another one has recorded, since that one may
 //     have been fenced while this one was closed.
+//   - The stores of a process share connections ([Database]). Each operation names its store, and
+//     leaves no transaction and no lock behind on its connection (I1, I2). A store decides for
+//     itself, whenever it takes a connection, whether that leads to where its history goes on; see
+//     gate.go (I6).
 //   - Each store is compacted and swept by those who have opened it (I7).
 //
 // A store is created and dropped while others go on. What is left of a dropped one keeps the next

@@ -3,7 +3,9 @@ package mvcc
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,10 +17,10 @@ type Driver interface {
 	Schemes() []string
 	// Examples are how its URLs look, for help texts.
 	Examples() []string
-	// Open connects to the database, checks that it holds a store of a schema that this program can
-	// use, and returns a backend, also of a store that was dropped. It changes nothing. Its error
-	// is an *Error whose text is one sentence that names what to do, without secrets.
-	Open(ctx context.Context, url string, opts DriverOptions) (Backend, error)
+	// Connect connects to the database and checks that it has a schema that this program can use.
+	// It changes nothing. Its errors, and those of the database's method Store, are *Errors whose
+	// text is one sentence that names what to do, without secrets. opts.Store means nothing here.
+	Connect(ctx context.Context, url string, opts DriverOptions) (Database, error)
 	// Migrate brings the database's schema to the newest version, under a lock, so that several
 	// processes may do so at once; it creates the schema, and the default store, in an empty
 	// database. It returns the migrations that it ran. Where each store has a schema of its own,
@@ -35,6 +37,48 @@ type Driver interface {
 	Stores(ctx context.Context, url string, opts DriverOptions) ([]string, error)
 }
 
+// Database is a database that a process is connected to. Its backends share what they can:
+// connections to a server, and what listens there.
+type Database interface {
+	// Store returns a backend of the store of a name, also of one that was dropped.
+	Store(ctx context.Context, name string) (Backend, error)
+	// Close lets go of the database. The connections are closed when the last backend is, too.
+	Close() error
+}
+
+// OpenBackend connects to a database for the one store that the options name.
+func OpenBackend(ctx context.Context, d Driver, url string, opts DriverOptions) (Backend, error) {
+	db, err := d.Connect(ctx, url, opts)
+	if err != nil {
+		return nil, err
+	}
+	b, err := db.Store(ctx, opts.StoreName())
+	if closeErr := db.Close(); err == nil && closeErr != nil {
+		return nil, errors.Join(closeErr, b.Close())
+	}
+	return b, err
+}
+
+// Separate is a Database whose backends have nothing in common. It is called to open one.
+type Separate func(ctx context.Context, name string) (Backend, error)
+
+// Store implements [Database].
+func (open Separate) Store(ctx context.Context, name string) (Backend, error) {
+	return open(ctx, name)
+}
+
+// Close implements [Database].
+func (Separate) Close() error { return nil }
+
+// Holders counts those who hold something, and says who was the last.
+type Holders struct{ n atomic.Int64 }
+
+// Hold counts one more.
+func (h *Holders) Hold() { h.n.Add(1) }
+
+// Release counts one less, and tells whether nobody is left.
+func (h *Holders) Release() bool { return h.n.Add(-1) == 0 }
+
 // DefaultStore is the name of the store that every database has.
 const DefaultStore = "default"
 
@@ -49,7 +93,7 @@ func NoStore(name string) error {
 
 // DriverOptions are what a driver is told besides the URL.
 type DriverOptions struct {
-	// Store is the name of the store, a DNS label. "" means DefaultStore.
+	// Store is the name of the store, a DNS label. "" means DefaultStore. [OpenBackend] opens it.
 	Store string
 	// Logger takes what nobody is left to be told. Never nil.
 	Logger *slog.Logger

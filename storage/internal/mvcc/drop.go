@@ -129,7 +129,7 @@ func giveBack(ctx context.Context, b Backend) error {
 // is left of that one. It returns false if the store was not dropped.
 func Recreate(ctx context.Context, d Driver, url string,
 	o DriverOptions) (created bool, err error) {
-	b, err := d.Open(ctx, url, o)
+	b, err := OpenBackend(ctx, d, url, o)
 	if err != nil {
 		return false, err
 	}

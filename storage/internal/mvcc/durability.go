@@ -47,11 +47,11 @@ func (d Durability) AtRisk() string {
 // Settled tells whether commits may be made: none is lost, and the boot is recorded if need be.
 func (d Durability) Settled() bool { return d.Recorded == d.AtRisk() }
 
-// Continues tells whether a new connection, which finds d, may be used by a backend that found
-// opened when it was opened. The store of a backend settles what this found; if something else is
-// not settled, the backend answers Fenced.
-func (d Durability) Continues(opened Durability) bool {
-	return d.Settled() || d.Boot == opened.Boot && d.Relaxed == opened.Relaxed
+// Continues tells whether a new connection, which finds d, may be used by a store that is at a
+// place. The store settles what it found when it was opened; if something else is not settled, the
+// backend answers Fenced.
+func (d Durability) Continues(at Place) bool {
+	return d.Settled() || d.Boot == at.Boot && d.Relaxed == at.Relaxed
 }
 
 // recordBoot settles. It comes after the fence if commits may be lost, so that it is the fence that

@@ -101,7 +101,7 @@ func (m *machine) open(t *testing.T) *mvcc.Store {
 	if _, err := m.db.Driver.Migrate(t.Context(), m.db.URL, opts); err != nil {
 		t.Fatal(err)
 	}
-	b, err := m.db.Driver.Open(t.Context(), m.db.URL, opts)
+	b, err := mvcc.OpenBackend(t.Context(), m.db.Driver, m.db.URL, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -337,8 +337,8 @@ func TestNewerSchema(t *testing.T) {
 		}
 		// The release after the next removes what this program needs.
 		exec(t, d, fmt.Sprintf("UPDATE rowkeeper_store SET oldest_writer = %d", newest+1))
-		if _, err := db.Driver.Open(t.Context(), db.URL, mvcc.DriverOptions{Logger: testLogger(t),
-			Timeout: 10e9}); mvcc.ClassOf(err) != mvcc.Invalid || err == nil ||
+		if _, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL,
+			mvcc.DriverOptions{Logger: testLogger(t), Timeout: 10e9}); mvcc.ClassOf(err) != mvcc.Invalid || err == nil ||
 			!strings.Contains(err.Error(), "newer rowkeeper") {
 			t.Fatalf("opening a database that is too new: %v", err)
 		}

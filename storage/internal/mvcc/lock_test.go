@@ -28,12 +28,10 @@ func openHanging(t *testing.T) *hanging {
 	t.Helper()
 	h := &hanging{Database: memdb.New(t.Name(), time.Now), t: t,
 		begun: make(chan struct{}, 100), release: make(chan struct{})}
-	b, err := h.Open(t.Context(), "", mvcc.DriverOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.(*memdb.Backend).Hook = h.hook
+	b := h.Open(mvcc.DriverOptions{})
+	b.Hook = h.hook
 	const never = time.Hour
+	var err error
 	h.s, err = mvcc.Open(t.Context(), struct{ mvcc.Backend }{b}, mvcc.Config{
 		Timeout: never, RetryFor: never, PollActive: never, PollIdle: never,
 		Compaction: mvcc.CompactionPolicy{Window: -1}})
@@ -101,11 +99,7 @@ func TestHangingQueryBlocksNobody(t *testing.T) {
 		"read of another history": {method: "Identity", alone: true, prepare: func(
 			t *testing.T, h *hanging,
 		) {
-			b, err := h.Open(t.Context(), "", mvcc.DriverOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			other, err := mvcc.Open(t.Context(), b, mvcc.Config{})
+			other, err := mvcc.Open(t.Context(), h.Open(mvcc.DriverOptions{}), mvcc.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -53,7 +53,7 @@ func openBackend(t testing.TB, db dbtest.DB) mvcc.Backend {
 	if _, err := db.Driver.Migrate(t.Context(), db.URL, opts); err != nil {
 		t.Fatal(err)
 	}
-	b, err := db.Driver.Open(t.Context(), db.URL, opts)
+	b, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

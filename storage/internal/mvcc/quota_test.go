@@ -54,7 +54,7 @@ func TestQuota(t *testing.T) {
 		other := open(t, db, config)
 		limit := func(q mvcc.Quota) {
 			t.Helper()
-			b, err := db.Driver.Open(t.Context(), db.URL, ofStore(t, ""))
+			b, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, ""))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -539,19 +539,15 @@ func TestIdentity(t *testing.T) {
 	for _, test := range []struct {
 		name             string
 		recorded, actual string
-		opened           string
-		moved, continues bool
+		moved            bool
 	}{
-		{"nothing is recorded yet", "", "a", "b", true, true},
-		{"the same database", "a", "a", "b", false, true},
-		{"restored since", "a", "b", "a", true, false},
-		{"opened after a restore, not fenced yet", "a", "b", "b", true, true},
+		{"nothing is recorded yet", "", "a", true},
+		{"the same database", "a", "a", false},
+		{"restored", "a", "b", true},
 	} {
 		id := Identity{Recorded: test.recorded, Actual: test.actual}
-		if id.Moved() != test.moved ||
-			id.Continues(Identity{Actual: test.opened}) != test.continues {
-			t.Errorf("%s: moved is %v, continues is %v", test.name, id.Moved(),
-				id.Continues(Identity{Actual: test.opened}))
+		if id.Moved() != test.moved {
+			t.Errorf("%s: moved is %v", test.name, id.Moved())
 		}
 	}
 }

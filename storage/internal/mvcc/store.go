@@ -198,9 +198,11 @@ func (s *Store) begin(ctx context.Context) error {
 		return Errorf(ReadOnly, "the database is read-only (a standby, or not promoted yet): "+
 			"point the server to the primary")
 	}
-	id, err := s.b.Identity(ctx)
-	if err != nil {
-		return err
+	id, settled := s.opened()
+	if !settled {
+		if id, err = s.b.Identity(ctx); err != nil {
+			return err
+		}
 	}
 	if st.Dropped() || id.Epoch < 0 {
 		return ErrDropped
@@ -219,13 +221,26 @@ func (s *Store) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if st, err = s.beginBoot(ctx, st); err != nil {
-		return err
+	if !settled {
+		if st, err = s.beginBoot(ctx, st); err != nil {
+			return err
+		}
 	}
 	s.hub.reset(st)
 	s.metrics.compacted(st)
 	s.metrics.observe(s.b)
 	return nil
+}
+
+// opened tells what the backend found when it was opened. settled: neither a fingerprint nor a boot
+// has to be recorded, so nothing has to be asked anew.
+func (s *Store) opened() (id Identity, settled bool) {
+	o, ok := s.b.(Opened)
+	if !ok {
+		return id, false
+	}
+	id, d := o.Opened()
+	return id, !id.Moved() && d.Settled()
 }
 
 // Close stops taking writes, commits what is queued as far as its time allows, fails the rest with

@@ -23,7 +23,7 @@ func ofStore(t testing.TB, name string) mvcc.DriverOptions {
 // openStore opens a store by its name.
 func openStore(t *testing.T, db dbtest.DB, name string) *mvcc.Store {
 	t.Helper()
-	b, err := db.Driver.Open(t.Context(), db.URL, ofStore(t, name))
+	b, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestCreateStore(t *testing.T) {
 			!slices.Equal(stores, want) {
 			t.Errorf("the stores are %v, %v, want %v", stores, err, want)
 		}
-		_, err = db.Driver.Open(t.Context(), db.URL, ofStore(t, "team-c"))
+		_, err = mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-c"))
 		if mvcc.ClassOf(err) != mvcc.Invalid ||
 			!strings.Contains(err.Error(), `no store "team-c"`) ||
 			!strings.Contains(err.Error(), "rowkeeper stores create team-c") {
@@ -114,7 +114,7 @@ func TestStoresFenceThemselves(t *testing.T) {
 		}
 		epoch := func(name string) mvcc.Epoch {
 			t.Helper()
-			b, err := db.Driver.Open(t.Context(), db.URL, ofStore(t, name))
+			b, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, name))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -233,7 +233,7 @@ func TestDropStore(t *testing.T) {
 		ends, goesOn, alsoGoesOn := watch(a), watch(b), watch(other)
 		drop := func() bool {
 			t.Helper()
-			backend, err := db.Driver.Open(t.Context(), db.URL, ofStore(t, "team-a"))
+			backend, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-a"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -271,7 +271,7 @@ func TestDropStore(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		backend, err := db.Driver.Open(t.Context(), db.URL, ofStore(t, "team-a"))
+		backend, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-a"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -388,7 +388,7 @@ func TestDropIsFinished(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		b, err := db.Driver.Open(t.Context(), db.URL, ofStore(t, "team-a"))
+		b, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-a"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -407,7 +407,7 @@ func TestDropIsFinished(t *testing.T) {
 			t.Fatalf("there is %+v at %+v, %v", u, st, err)
 		}
 		createStore(t, db, "team-a")
-		again, err := db.Driver.Open(t.Context(), db.URL, ofStore(t, "team-a"))
+		again, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-a"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -440,4 +440,64 @@ func (d *dying) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) 
 	}
 	d.done = true
 	return d.Backend.Locked(ctx, o, f)
+}
+
+// TestStoresShareConnections: stores that are opened over the same connections hear of what other
+// processes write to them, and go on when others are closed.
+func TestStoresShareConnections(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		names := []string{mvcc.DefaultStore, "team-a", "team-b", "team-c"}
+		for _, name := range names {
+			createStore(t, db, name)
+		}
+		shared, err := db.Driver.Connect(t.Context(), db.URL, ofStore(t, ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stores := map[string]*mvcc.Store{}
+		watches := map[string]*mvcc.Watcher{}
+		for _, name := range names {
+			b, err := shared.Store(t.Context(), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := mvcc.Open(t.Context(), b, mvcc.Config{Logger: testLogger(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			w, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: s.Delivered()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer w.Close()
+			stores[name], watches[name] = s, w
+		}
+		if _, err := shared.Store(t.Context(), "unknown"); mvcc.ClassOf(err) != mvcc.Invalid {
+			t.Errorf("an unknown store: %v", err)
+		}
+		if err := shared.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for len(names) > 0 {
+			for _, name := range names {
+				put(t, stores[name], mvcc.Key("/here/"+fmt.Sprint(len(names))), 0, name)
+				other := openStore(t, db, name)
+				put(t, other, mvcc.Key("/there/"+fmt.Sprint(len(names))), 0, name)
+				for _, e := range next(t, watches[name], 2) {
+					if string(e.Value) != name {
+						t.Errorf("the watch of %s has an event of %s", name, e.Value)
+					}
+				}
+			}
+			if err := stores[names[0]].Close(); err != nil {
+				t.Fatal(err)
+			}
+			names = names[1:]
+		}
+	})
 }

@@ -95,11 +95,11 @@ type backend struct {
 	p    *process
 	life int // the process's
 	mem  *memdb.Backend
-	// opened and durable are what it was opened on; conn is the server's life of its connections.
-	opened  mvcc.Identity
-	durable mvcc.Durability
-	conn    atomic.Int64
-	killed  chan struct{}
+	// gate admits connections. conn is the one that there is, begun the number of the newest.
+	gate   mvcc.Gate
+	conn   atomic.Pointer[connection]
+	begun  atomic.Int64
+	killed chan struct{}
 	// polled is the version that Changed has told.
 	polled memdb.Version
 	// notify and status are the listener's, if it listens. world.mu protects them.
@@ -108,13 +108,10 @@ type backend struct {
 }
 
 func (w *world) newBackend(p *process) *backend {
-	mem, err := w.s.db.Open(context.Background(), "", mvcc.DriverOptions{})
-	if err != nil {
-		panic(err) // a database in memory can be opened
-	}
-	b := &backend{w: w, p: p, life: p.life, mem: mem.(*memdb.Backend), killed: make(chan struct{}),
-		opened: w.s.identity(), durable: w.s.durability()}
-	b.conn.Store(w.s.life.Load())
+	b := &backend{w: w, p: p, life: p.life, mem: w.s.db.Open(mvcc.DriverOptions{}),
+		killed: make(chan struct{})}
+	c := b.connect()
+	b.gate.Open(c.Place, c.number)
 	b.mem.Held = held
 	return b
 }
@@ -269,22 +266,46 @@ func held(ctx context.Context, _ string, commits bool) error {
 // errGone undoes a transaction whose client is gone.
 var errGone = mvcc.Errorf(mvcc.Unavailable, "the client is gone")
 
-// admit is what a driver looks at when a connection is new.
+// connection ends with the server's life. It knows what it has found when it was made.
+type connection struct {
+	mvcc.Place
+	life, number int64
+}
+
+func (b *backend) dial() *connection {
+	s, number := b.w.s, b.begun.Add(1)
+	life, d := s.life.Load(), s.durability()
+	return &connection{mvcc.Place{Fingerprint: s.name(), Boot: d.Boot, Relaxed: d.Relaxed}, life,
+		number}
+}
+
+// connect returns the connection, which may have to be made.
+func (b *backend) connect() *connection {
+	c := b.conn.Load()
+	if c == nil || c.life != b.w.s.life.Load() {
+		c = b.dial()
+		b.conn.Store(c)
+	}
+	return c
+}
+
+// admit is what a driver does when it takes a connection.
 func (b *backend) admit() error {
-	s := b.w.s
-	life := s.life.Load()
-	if b.conn.Load() == life {
-		return nil
+	for {
+		c := b.connect()
+		passage := b.gate.Judge(c.Place, c.number)
+		if passage == mvcc.Ask {
+			var err error
+			passage, err = b.gate.Enter(c.Place, c.number, b.w.s.durability())
+			if err != nil {
+				return err
+			}
+		}
+		if passage == mvcc.Pass {
+			return nil
+		}
+		b.conn.CompareAndSwap(c, nil)
 	}
-	if id := s.identity(); !id.Continues(b.opened) {
-		return mvcc.Errorf(mvcc.Fenced, "the database is %q, and the store was written in %q",
-			id.Actual, id.Recorded)
-	}
-	if !s.durability().Continues(b.durable) {
-		return mvcc.Errorf(mvcc.Fenced, "the database was restarted, and may have lost commits")
-	}
-	b.conn.Store(life)
-	return nil
 }
 
 // read runs a call that reads the state besides other things.
@@ -361,7 +382,8 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 					return err
 				}
 			}
-			return b.mem.Locked(ctx, o, func(tx mvcc.Tx) error {
+			beside := b.dial()
+			err := b.mem.Locked(ctx, o, func(tx mvcc.Tx) error {
 				c.inside.Lock()
 				defer c.inside.Unlock()
 				if c.alone.Load() {
@@ -369,6 +391,10 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 				}
 				return f(tx)
 			})
+			if err == nil && o.AnyServer {
+				b.gate.Fenced(beside.Fingerprint, beside.number)
+			}
+			return err
 		})
 }
 
@@ -564,7 +590,7 @@ func (b *backend) Size(ctx context.Context) (mvcc.Size, error) {
 func (b *backend) Close() error { return nil }
 
 // Reconnect implements [mvcc.Reconnector].
-func (b *backend) Reconnect() { b.conn.Store(0) }
+func (b *backend) Reconnect() { b.gate.Reconnect(b.begun.Load()) }
 
 // keysReader implements [mvcc.KeysReader].
 type keysReader struct{ b *backend }

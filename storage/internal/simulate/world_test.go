@@ -631,10 +631,7 @@ func (w *world) drill() {
 	ctx := context.Background()
 	copied := memdb.New("sim", w.s.now)
 	copied.Return(w.s.db.Version())
-	b, err := copied.Open(ctx, "", mvcc.DriverOptions{})
-	if err != nil {
-		panic(err)
-	}
+	b := copied.Open(mvcc.DriverOptions{})
 	seen := copied.Version().State().Head
 	f := mvcc.Fence{Seen: seen, Replaces: seen.Epoch, Jump: 1 << 32, PerSecond: 1 << 30}
 	if len(w.judge.states)%2 == 0 {

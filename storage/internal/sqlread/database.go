@@ -16,7 +16,7 @@ const (
 	// Tail reads the newest rows of the log, for which all watches wait.
 	Tail
 	// Single reads single keys. It may share its connections with List, which leaves some of them;
-	// see [NewReader].
+	// see [Lists].
 	Single
 	// List reads many rows.
 	List

@@ -12,15 +12,20 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
+// Lists bounds how many lists are read at the same time, by all stores that share connections: some
+// connections are left for reads of single keys, which would wait in the same line.
+type Lists chan struct{}
+
+// NewLists makes the bound for conns connections for the classes Single and List together.
+func NewLists(conns int) Lists { return make(Lists, max(1, conns-keptForSingle)) }
+
 // keptForSingle is how many of the connections that read are kept from lists, if there are so many.
 const keptForSingle = 2
 
 // Reader implements the reads of [mvcc.Backend].
 type Reader struct {
-	db Database
-	// lists bounds how many lists are read at the same time: some connections are left for reads of
-	// single keys, which would wait in the same line.
-	lists chan struct{}
+	db    Database
+	lists Lists
 
 	state, tail, get, getKeys, page, pageKeys, replaced, values Read
 	count, countUpTo, expired, firstAt, sweep, size             Read
@@ -28,12 +33,11 @@ type Reader struct {
 	usage, growth, quota                                        Read
 }
 
-// NewReader makes a Reader of a database that has conns connections for the classes Single and List
-// together.
-func NewReader(db Database, s *Statements, conns int) *Reader {
+// NewReader makes a Reader.
+func NewReader(db Database, s *Statements, lists Lists) *Reader {
 	return &Reader{
 		db:       db,
-		lists:    make(chan struct{}, max(1, conns-keptForSingle)),
+		lists:    lists,
 		state:    Read{What: "read the state", Class: Head, SQL: s.State, OneRow: true},
 		tail:     Read{What: "read the log", Class: Tail, SQL: s.Tail, Columns: 13},
 		get:      Read{What: "read a key", Class: Single, SQL: s.Get, Columns: 8, OneRow: true},

@@ -86,7 +86,7 @@ func TestListsLeaveConnections(t *testing.T) {
 		t.Run(fmt.Sprint(conns), func(t *testing.T) {
 			f := &fake{began: make(chan sqlread.Class, 1000), release: make(chan struct{}),
 				rows: []row{{state: writable}}}
-			r := sqlread.NewReader(f, &sqlread.Statements{}, conns)
+			r := sqlread.NewReader(f, &sqlread.Statements{}, sqlread.NewLists(conns))
 			var done sync.WaitGroup
 			lists := []func() error{
 				func() error {
@@ -141,7 +141,8 @@ func TestListsLeaveConnections(t *testing.T) {
 // TestClasses: what expiry, compaction, watches and consistent reads need does not wait for lists.
 func TestClasses(t *testing.T) {
 	f := answers(row{state: writable})
-	r := sqlread.KeysReader{Reader: sqlread.NewReader(f, &sqlread.Statements{}, 4)}
+	r := sqlread.KeysReader{Reader: sqlread.NewReader(f, &sqlread.Statements{},
+		sqlread.NewLists(4))}
 	for _, read := range []struct {
 		class sqlread.Class
 		ask   func() error
@@ -172,7 +173,7 @@ func TestMaintenanceRefusesReadOnly(t *testing.T) {
 	late := *writable
 	late.Writable = false
 	r := sqlread.NewReader(answers(row{state: &late, columns: []any{int64(1), int64(2)}}),
-		&sqlread.Statements{}, 4)
+		&sqlread.Statements{}, sqlread.NewLists(4))
 	_, first := r.FirstAt(t.Context(), 1)
 	_, size := r.Size(t.Context())
 	for _, err := range []error{first, size} {
@@ -199,19 +200,19 @@ func TestBound(t *testing.T) {
 	// the state comes first, and the rows in another order than that of the index
 	slices.Reverse(rows)
 	slices.Reverse(logged)
-	p, err := sqlread.NewReader(answers(rows...), &sqlread.Statements{}, 4).Page(t.Context(),
-		mvcc.PageQuery{Limit: 10})
+	p, err := sqlread.NewReader(answers(rows...), &sqlread.Statements{},
+		sqlread.NewLists(4)).Page(t.Context(), mvcc.PageQuery{Limit: 10})
 	if err != nil || len(p.Rows) != 2 || !p.More || p.Rows[0].Key >= p.Rows[1].Key ||
 		p.State.Head.Revision != 9 {
 		t.Errorf("%v", err)
 	}
 	found, _, err := sqlread.NewReader(answers(rows...), &sqlread.Statements{},
-		4).Values(t.Context(), nil)
+		sqlread.NewLists(4)).Values(t.Context(), nil)
 	if err != nil || len(found) != 2 {
 		t.Errorf("%d rows, %v", len(found), err)
 	}
-	tail, err := sqlread.NewReader(answers(logged...), &sqlread.Statements{}, 4).Tail(t.Context(),
-		1, 10, mvcc.PrevOfAll)
+	tail, err := sqlread.NewReader(answers(logged...), &sqlread.Statements{},
+		sqlread.NewLists(4)).Tail(t.Context(), 1, 10, mvcc.PrevOfAll)
 	if err != nil || len(tail.Rows) != 2 || !tail.More ||
 		tail.Rows[0].Revision >= tail.Rows[1].Revision {
 		t.Errorf("%v", err)
@@ -224,8 +225,8 @@ func TestCutOffBeforeState(t *testing.T) {
 	value := strings.Repeat("v", mvcc.ReadBytes)
 	f := answers(row{columns: []any{"k", int64(1), int64(1), int64(1), int64(0), value}},
 		row{state: writable})
-	_, err := sqlread.NewReader(f, &sqlread.Statements{}, 4).Page(t.Context(),
-		mvcc.PageQuery{Limit: 10})
+	_, err := sqlread.NewReader(f, &sqlread.Statements{}, sqlread.NewLists(4)).Page(
+		t.Context(), mvcc.PageQuery{Limit: 10})
 	if err == nil || mvcc.ClassOf(err) != mvcc.Unavailable ||
 		err.Error() != "cannot list keys: enough was read before the row with the state came" {
 		t.Errorf("the error is %v", err)
@@ -248,7 +249,7 @@ func TestExpired(t *testing.T) {
 		{5, "a b ", 0, []row{rows[0], rows[2], rows[3]}},
 	} {
 		expired, next, err := sqlread.NewReader(answers(test.rows...), &sqlread.Statements{},
-			4).Expired(t.Context(), test.limit)
+			sqlread.NewLists(4)).Expired(t.Context(), test.limit)
 		keys := ""
 		for _, e := range expired {
 			keys += string(e.Key) + " "
@@ -268,7 +269,8 @@ func TestSweepable(t *testing.T) {
 			row{columns: []any{int64(5), int64(3), int64(0)}},
 			row{columns: []any{int64(4), int64(0), int64(1)}},
 		)
-		got, err := sqlread.NewReader(f, &sqlread.Statements{}, 1).Sweepable(t.Context(), 10)
+		got, err := sqlread.NewReader(f, &sqlread.Statements{},
+			sqlread.NewLists(1)).Sweepable(t.Context(), 10)
 		want := []mvcc.SweepRow{{Revision: 4, Deleted: true}, {Revision: 5, Prev: 3}}
 		n, _ := aborted.(int64)
 		if err != nil || !slices.Equal(got.Rows, want) || got.Aborted != mvcc.Revision(n) ||
@@ -372,7 +374,7 @@ func open(t *testing.T, db dbtest.DB) mvcc.Backend {
 	if _, err := db.Driver.Migrate(t.Context(), db.URL, opts); err != nil {
 		t.Fatal(err)
 	}
-	b, err := db.Driver.Open(t.Context(), db.URL, opts)
+	b, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

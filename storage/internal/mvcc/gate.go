@@ -1,0 +1,121 @@
+package mvcc
+
+import "sync"
+
+// The stores of a process share connections, and each finds out for itself in which database its
+// history goes on (see fence.go). So a connection knows since it was made where it leads, and each
+// store has a Gate, which decides which connections it uses.
+//
+// An address may lead to another database at any time: after a failover, or a restore. Connections
+// that were made before go on to lead to the old one. They are numbered in the order in which they
+// were begun, so of two that lead to different places, the one with the higher number tells where
+// the address leads. A gate keeps three rules:
+//
+//   - A store uses a connection that is newer than all that it has used only if that leads to the
+//     database of which the store knows, and if its own row says that no commits are lost there
+//     ([Durability.Continues]). If not, the answer is Fenced, and the store fences there, or finds
+//     that another process has done so. Other stores may use the connection.
+//   - It uses an older connection only if that leads to the same place as the newest one. So a
+//     store that has gone over to another server is never led back by a connection that was made
+//     before, and a store that has not gone over is not led there by one that another store uses.
+//   - After [Gate.Reconnect] it uses only connections that are begun from then on.
+//
+// A connection that is too old for one store is closed, also if others would still use it: they
+// find the same as with any connection that is lost. A store reads its row once for each connection
+// that is newer. On the connections that are there it compares two values in memory.
+
+// Place is where a connection leads, as it found when it was made.
+type Place struct {
+	// Fingerprint is that of the database; see [Identity].
+	Fingerprint string
+	// Boot and Relaxed are those of the server; see [Durability].
+	Boot    string
+	Relaxed bool
+}
+
+// Passage says what a store does with a connection.
+type Passage int
+
+const (
+	// Pass: the store uses it.
+	Pass Passage = iota
+	// Ask: the store reads its row on it, and calls [Gate.Enter].
+	Ask
+	// Stale: it is closed, and the store takes another one.
+	Stale
+)
+
+// Gate decides which connections a store uses. Connections have numbers above 0, in the order in
+// which they were begun.
+type Gate struct {
+	// mu protects the fields below.
+	mu sync.Mutex
+	// at is where the store's history goes on, and newest the number of the newest connection that
+	// leads there.
+	at     Place
+	newest int64
+	// from is the lowest number that the store uses.
+	from int64
+}
+
+// Open lets a store begin at the place of a connection on which it was found, wherever that is: the
+// store compares the fingerprints and the boots itself.
+func (g *Gate) Open(p Place, number int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.at, g.newest = p, number
+}
+
+// Judge decides about a connection.
+func (g *Gate) Judge(p Place, number int64) Passage {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case number < g.from:
+		return Stale
+	case number > g.newest:
+		return Ask
+	case p == g.at:
+		return Pass
+	}
+	return Stale
+}
+
+// Enter decides about a connection on which the store has found its row, which says d. The error is
+// of class Fenced if the history does not go on there. It is nil with Stale if the store has gone
+// elsewhere meanwhile, by a newer connection.
+func (g *Gate) Enter(p Place, number int64, d Durability) (Passage, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case number < g.from, number < g.newest && p != g.at:
+		return Stale, nil
+	case p.Fingerprint != g.at.Fingerprint:
+		return Ask, Errorf(Fenced, "the database is not the one that this store was in (it was "+
+			"restored, copied or failed over): it was %q, and is %q", g.at.Fingerprint,
+			p.Fingerprint)
+	case !d.Continues(g.at):
+		return Ask, Errorf(Fenced, "the server was restarted, or its settings have changed, and "+
+			"it confirms or confirmed commits before they are on the disk: some may be lost "+
+			"(recorded start %q, now %q)", d.Recorded, d.Boot)
+	}
+	g.at, g.newest = p, max(g.newest, number)
+	return Pass, nil
+}
+
+// Fenced lets the store go on where it was fenced, on a connection of this number. The boot is not
+// settled by that: the store records it afterwards, so all that are not older are asked.
+func (g *Gate) Fenced(fingerprint string, number int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if number > g.newest {
+		g.at.Fingerprint, g.newest = fingerprint, number-1
+	}
+}
+
+// Reconnect makes the store use only connections with a higher number.
+func (g *Gate) Reconnect(number int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.from = max(g.from, number+1)
+}

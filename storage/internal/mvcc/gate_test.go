@@ -1,0 +1,78 @@
+package mvcc
+
+import "testing"
+
+// TestGate: a store asks each connection that is newer than all that it has used, goes on with the
+// older ones that lead to the same place, and closes those that lead elsewhere.
+func TestGate(t *testing.T) {
+	here := Place{Fingerprint: "here", Boot: "first"}
+	there := Place{Fingerprint: "there", Boot: "first"}
+	var g Gate
+	judge := func(what string, p Place, number int64, want Passage) {
+		t.Helper()
+		if got := g.Judge(p, number); got != want {
+			t.Errorf("%s: %d, want %d", what, got, want)
+		}
+	}
+	enter := func(what string, p Place, number int64, boot string, want Passage, class Class) {
+		t.Helper()
+		got, err := g.Enter(p, number,
+			Durability{Boot: p.Boot, Relaxed: p.Relaxed, Recorded: boot})
+		if err != nil && ClassOf(err) != class || err == nil && (class != 0 || got != want) {
+			t.Errorf("%s: %d, %v, want %d, %v", what, got, err, want, class)
+		}
+	}
+	g.Open(here, 5)
+	judge("the connection on which the store was opened", here, 5, Pass)
+	judge("an older one", here, 3, Pass)
+	judge("an older one to another place", there, 4, Stale)
+	judge("a newer one", here, 6, Ask)
+	enter("a newer one", here, 6, "", Pass, 0)
+	judge("the newer one again", here, 6, Pass)
+
+	// The address leads to another database.
+	judge("another database", there, 8, Ask)
+	enter("another database", there, 8, "", Ask, Fenced)
+	judge("the old one meanwhile", here, 6, Pass)
+	judge("another connection to the old one", here, 7, Ask)
+	enter("another connection to the old one", here, 7, "", Pass, 0)
+	g.Fenced("there", 9)
+	judge("the old database after the fence", here, 7, Stale)
+	judge("a connection from before the fence", there, 8, Pass)
+	judge("a newer connection", there, 10, Ask)
+	enter("a newer connection", there, 10, "", Pass, 0)
+	judge("what was begun before the newest", here, 9, Stale)
+	judge("what leads to the new place", there, 9, Pass)
+	enter("what was overtaken while it was asked", here, 9, "", Stale, 0)
+
+	// It leads back.
+	enter("what the store has left", here, 11, "", Ask, Fenced)
+	g.Fenced("here", 12)
+	enter("what it has left, after a fence", here, 13, "", Pass, 0)
+	judge("the place before", there, 10, Stale)
+
+	// The server is restarted, and may have lost commits.
+	again := Place{Fingerprint: "here", Boot: "second", Relaxed: true}
+	enter("a restart that may have lost commits", again, 14, "first", Ask, Fenced)
+	g.Fenced("here", 15)
+	enter("after the fence, before the boot is recorded", again, 16, "first", Ask, Fenced)
+	enter("when the boot is recorded", again, 16, "second", Pass, 0)
+	judge("the connections of the first boot", here, 13, Stale)
+
+	g.Reconnect(16)
+	judge("what was begun before", again, 16, Stale)
+	enter("what was begun before, if it was asked then", again, 16, "second", Stale, 0)
+	judge("what is begun from then on", again, 17, Ask)
+}
+
+// TestGateOpen: a store is opened wherever it is found, and goes on there, since it compares the
+// fingerprints itself.
+func TestGateOpen(t *testing.T) {
+	var g Gate
+	moved := Place{Fingerprint: "there", Boot: "second"}
+	g.Open(moved, 1)
+	p, err := g.Enter(moved, 2, Durability{Boot: "second", Recorded: "first"})
+	if p != Pass || err != nil {
+		t.Errorf("%d, %v", p, err)
+	}
+}
