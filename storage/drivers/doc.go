@@ -12,13 +12,13 @@
 //	doc.go          for users: URLs, what the server must be like, which accidents go unnoticed
 //	driver.go       the Driver: its name and its URL schemes
 //	url.go          what a URL says
-//	open.go         Open: is this a store that this program can use?
-//	connect.go      one connection: its settings, and what it must find
+//	open.go         Connect: can this program use the database? and Store: is there the store?
+//	connect.go      one connection: its settings, what it must find, and where it leads
 //	identity.go     which database it is: the fingerprint
 //	boot.go         what can undo commits: durability
 //	migrate.go      Migrate and Status; the SQL is in the folder migrations
 //	stores.go       the stores in the database: finds, creates and lists them
-//	backend.go      the backend: pools, limits, optional interfaces
+//	backend.go      what stores share: pools; and the backend: limits, optional interfaces
 //	statements.go   the statements on the store's tables, each with its argument and its index
 //	read.go         runs a statement for storage/internal/sqlread, which has the reads
 //	transaction.go  how a transaction is sent, and takes the commit lock

@@ -40,11 +40,11 @@
 //
 // # Connections
 //
-// A process uses:
+// A process uses, for all stores of a database that it has opened together:
 //
 //   - up to pool_max_conns connections for lists and single reads. If there are more than two,
 //     lists leave two of them for single reads;
-//   - up to four to write;
+//   - up to eight to write, of which one store needs two or three;
 //   - up to four to read the head, the new rows of the log, and what expiry and compaction need,
 //     and to notify. Bursts of lists cannot take these;
 //   - one that listens for notifications.
