@@ -55,7 +55,7 @@ type options struct {
 	seed                      uint64
 	operations, faults        int
 	servers, clients, rate    int
-	long, list                bool
+	long, list, neighbour     bool
 	soak                      time.Duration
 	results, plot             string
 }
@@ -86,6 +86,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.IntVar(&o.rate, "rate", 0, "requests per second of all clients; 0: as many as possible")
 	flags.BoolVar(&o.long, "long", false, "faults last longer than every timeout, and there are "+
 		"more of them")
+	flags.BoolVar(&o.neighbour, "neighbour", false, "the servers use a second store of the "+
+		"database, and somebody else the default one, whose watch must stay open")
 	flags.BoolVar(&o.list, "list", false, "list the scenarios and end")
 	flags.DurationVar(&o.soak, "soak", 0, "how long a steady load goes on, without faults, while "+
 		"memory, connections and latencies are looked at; runs the scenario steady")
@@ -192,7 +194,8 @@ func runOne(ctx context.Context, o options, rowkeeper string, s *scenario.Scenar
 	c := scenario.Config{Rowkeeper: rowkeeper, Scenario: s, Kind: kind, URL: o.url, Seed: o.seed,
 		Operations: o.operations, Faults: o.faults,
 		Servers: o.servers, Clients: o.clients, Rate: o.rate, Long: o.long, Soak: o.soak,
-		Progress: out}
+		Neighbour: o.neighbour,
+		Progress:  out}
 	if c.Faults < 0 {
 		c.Faults = s.FaultCount(o.long)
 	}
@@ -257,6 +260,9 @@ func row(o options, r *scenario.Result) report.Row {
 	}
 	if o.long {
 		command += " -long"
+	}
+	if o.neighbour {
+		command += " -neighbour"
 	}
 	// What decides how much is asked for is told unless it is the default; a soak's rate is told
 	// above.

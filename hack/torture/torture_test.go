@@ -117,11 +117,11 @@ func TestTorture(t *testing.T) {
 }
 
 // TestRestore lets an older dump be restored under running servers: what it forgives is forgiven,
-// and nothing else.
+// and nothing else. Another store of the database is not concerned.
 func TestRestore(t *testing.T) {
 	s := scenario.Find("restore").For(programs.SQLite)
 	result := runTest(t, scenario.Config{Scenario: s, Kind: programs.SQLite, Operations: 2000,
-		Faults: 2, Servers: 2, Clients: 4})
+		Faults: 2, Servers: 2, Clients: 4, Neighbour: true})
 	for _, v := range result.Report.Violations {
 		t.Error(v)
 	}

@@ -189,9 +189,10 @@ func (p *Pair) Detach(ctx context.Context) error {
 // KillPrimary ends the primary as a power failure would.
 func (p *Pair) KillPrimary() error { return p.primary.Kill(context.Background()) }
 
-// StandbyHead is the newest revision that the standby has.
-func (p *Pair) StandbyHead(ctx context.Context) (int64, error) {
-	return p.standby.ask(ctx, "rowkeeper", "SELECT max(revision) FROM rowkeeper_log")
+// StandbyHead is the newest revision of a store that the standby has.
+func (p *Pair) StandbyHead(ctx context.Context, store string) (int64, error) {
+	return p.standby.ask(ctx, "rowkeeper", "SELECT max(revision) FROM rowkeeper_log WHERE store = "+
+		"(SELECT id FROM rowkeeper_store WHERE name = '"+store+"')")
 }
 
 // Promote makes the standby the primary, and leads the servers to it.

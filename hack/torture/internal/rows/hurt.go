@@ -14,7 +14,7 @@ import (
 // Lock takes the commit lock, as somebody else would who has the row in his transaction: the whole
 // database where that is the lock.
 func (d *DB) Lock(ctx context.Context) (unlock func(), err error) {
-	query := "SELECT id FROM rowkeeper_store FOR UPDATE"
+	query := "SELECT id FROM rowkeeper_store WHERE " + d.itself() + " FOR UPDATE"
 	if d.kind == "sqlite" {
 		query = "SELECT id FROM rowkeeper_store" // the transaction began as a writing one
 	}
@@ -137,7 +137,7 @@ const jump = 1 << 32
 
 // fence does by SQL what a fence does.
 func (d *DB) fence(ctx context.Context, tx *sql.Tx, marker int64) error {
-	store, id := "store, ", "1, "
+	store, id := "store, ", "(SELECT id FROM rowkeeper_store WHERE "+d.itself()+"), "
 	if d.kind == "sqlite" {
 		store, id = "", ""
 	}
@@ -149,8 +149,17 @@ func (d *DB) fence(ctx context.Context, tx *sql.Tx, marker int64) error {
 		return err
 	}
 	_, err := tx.ExecContext(ctx,
-		fmt.Sprintf("UPDATE rowkeeper_store SET epoch = epoch + 1, compacted = %d", marker))
+		fmt.Sprintf("UPDATE rowkeeper_store SET epoch = epoch + 1, compacted = %d WHERE %s", marker,
+			d.itself()))
 	return err
+}
+
+// of is the condition that a row of a table is the store's.
+func (d *DB) of(table string) string {
+	if table == "rowkeeper_store" {
+		return d.itself()
+	}
+	return d.in("")
 }
 
 type table struct {
@@ -173,13 +182,14 @@ func (d *DB) Dump(ctx context.Context, dir string) (*Dump, error) {
 	dump := &Dump{}
 	for _, name := range []string{"rowkeeper_store", "rowkeeper_log", "rowkeeper_live",
 		"rowkeeper_lease", "rowkeeper_aborted"} {
-		t, err := copyTable(ctx, tx, name)
+		t, err := d.copyTable(ctx, tx, name)
 		if err != nil {
 			return nil, err
 		}
 		dump.tables = append(dump.tables, t)
 	}
-	return dump, tx.QueryRowContext(ctx, "SELECT max(revision) FROM rowkeeper_log").Scan(&dump.Head)
+	return dump, tx.QueryRowContext(ctx, "SELECT max(revision) FROM rowkeeper_log WHERE "+
+		d.in("")).Scan(&dump.Head)
 }
 
 func (d *DB) dumpFile(ctx context.Context, path string) (*Dump, error) {
@@ -196,9 +206,9 @@ func (d *DB) dumpFile(ctx context.Context, path string) (*Dump, error) {
 		"SELECT max(revision) FROM rowkeeper_log").Scan(&dump.Head)
 }
 
-func copyTable(ctx context.Context, tx *sql.Tx, name string) (table, error) {
+func (d *DB) copyTable(ctx context.Context, tx *sql.Tx, name string) (table, error) {
 	t := table{name: name}
-	rows, err := tx.QueryContext(ctx, "SELECT * FROM "+name)
+	rows, err := tx.QueryContext(ctx, "SELECT * FROM "+name+" WHERE "+d.of(name))
 	if err != nil {
 		return t, err
 	}
@@ -237,7 +247,7 @@ func (d *DB) Restore(ctx context.Context, dump *Dump) (*DB, error) {
 	if err := os.Rename(dump.file, d.path); err != nil {
 		return nil, err
 	}
-	return Open(d.url, d.prefixOfKeys)
+	return Open(d.url, d.prefixOfKeys, d.store)
 }
 
 func (d *DB) restoreRows(ctx context.Context, dump *Dump) error {
@@ -261,7 +271,7 @@ func (d *DB) restoreRows(ctx context.Context, dump *Dump) error {
 
 // fill puts rows in the place of a table's.
 func (d *DB) fill(ctx context.Context, tx *sql.Tx, t table) error {
-	if _, err := tx.ExecContext(ctx, "DELETE FROM "+t.name); err != nil {
+	if _, err := tx.ExecContext(ctx, "DELETE FROM "+t.name+" WHERE "+d.of(t.name)); err != nil {
 		return err
 	}
 	columns := make([]string, len(t.columns))

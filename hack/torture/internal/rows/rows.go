@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -32,25 +33,33 @@ type DB struct {
 	*sql.DB
 	kind   string
 	prefix string
-	// url and prefixOfKeys are what Open was given, path is the file's.
-	url, prefixOfKeys, path string
+	// url, prefixOfKeys and store are what Open was given, path is the file's.
+	url, prefixOfKeys, store, path string
 	// The name of the column "key" has to be quoted for MySQL, and not for others.
 	key string
 }
 
-// Open opens the database of a URL as "rowkeeper serve" takes it. Rows whose key does not begin
-// with the prefix and the group are not of the run.
-func Open(rawURL, prefix string) (*DB, error) {
+// File is the file of a store in a SQLite database.
+func File(database, store string) string {
+	if store == "default" {
+		return database
+	}
+	return filepath.Join(database+".stores", store+".db")
+}
+
+// Open opens a store in the database of a URL as "rowkeeper serve" takes it. Rows whose key does not
+// begin with the prefix and the group are not of the run.
+func Open(rawURL, prefix, store string) (*DB, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {
 		return nil, err
 	}
 	d := &DB{kind: u.Scheme, prefix: prefix + "/ci.rowkeeper.dev/", url: rawURL,
-		prefixOfKeys: prefix, path: u.Path, key: "key"}
+		prefixOfKeys: prefix, store: store, path: File(u.Path, store), key: "key"}
 	driver, dsn := "pgx", rawURL
 	switch u.Scheme {
 	case "sqlite":
-		driver, dsn = "sqlite", u.Path+"?_pragma=busy_timeout(10000)&_txlock=immediate"
+		driver, dsn = "sqlite", d.path+"?_pragma=busy_timeout(10000)&_txlock=immediate"
 	case "mysql":
 		d.key = "`key`"
 		c := mysql.NewConfig()
@@ -81,30 +90,49 @@ func (d *DB) arg(n int) string {
 	return "?"
 }
 
+// itself is the condition that a row of rowkeeper_store is the store's, and in that a row of another
+// table is. In SQLite the file has no other.
+func (d *DB) itself() string {
+	if d.kind == "sqlite" {
+		return "1 = 1"
+	}
+	return fmt.Sprintf("name = '%s'", d.store)
+}
+
+func (d *DB) in(table string) string {
+	if d.kind == "sqlite" {
+		return "1 = 1"
+	}
+	return fmt.Sprintf("%sstore = (SELECT id FROM rowkeeper_store WHERE %s)", table, d.itself())
+}
+
 // Head reads the newest revision.
 func (d *DB) Head(ctx context.Context) (int64, error) {
 	var head int64
-	err := d.QueryRowContext(ctx, "SELECT max(revision) FROM rowkeeper_log").Scan(&head)
+	err := d.QueryRowContext(ctx, "SELECT max(revision) FROM rowkeeper_log WHERE "+
+		d.in("")).Scan(&head)
 	return head, err
 }
 
 // Compacted reads the revision below which the history may have been removed.
 func (d *DB) Compacted(ctx context.Context) (int64, error) {
 	var compacted int64
-	err := d.QueryRowContext(ctx, "SELECT compacted FROM rowkeeper_store").Scan(&compacted)
+	err := d.QueryRowContext(ctx, "SELECT compacted FROM rowkeeper_store WHERE "+
+		d.itself()).Scan(&compacted)
 	return compacted, err
 }
 
 // ExpireAll lets everything that has a time to live expire.
 func (d *DB) ExpireAll(ctx context.Context) error {
-	_, err := d.ExecContext(ctx, "UPDATE rowkeeper_live SET expiry = 1 WHERE expiry IS NOT NULL")
+	_, err := d.ExecContext(ctx, "UPDATE rowkeeper_live SET expiry = 1 WHERE expiry IS NOT NULL AND "+
+		d.in(""))
 	return err
 }
 
 // Expiring counts the keys that have a time to live.
 func (d *DB) Expiring(ctx context.Context) (n int64, err error) {
 	err = d.QueryRowContext(ctx,
-		"SELECT count(*) FROM rowkeeper_live WHERE expiry IS NOT NULL").Scan(&n)
+		"SELECT count(*) FROM rowkeeper_live WHERE expiry IS NOT NULL AND "+d.in("")).Scan(&n)
 	return n, err
 }
 
@@ -114,13 +142,13 @@ const marker = "\x00"
 // Log reads rows from a revision on.
 func (d *DB) Log(ctx context.Context, from int64, limit int) ([]history.Row, error) {
 	return d.query(ctx,
-		fmt.Sprintf("SELECT revision, prev_revision, %s, deleted, token, value FROM rowkeeper_log WHERE revision >= %s ORDER BY revision LIMIT %d", d.key, d.arg(1), limit), from)
+		fmt.Sprintf("SELECT revision, prev_revision, %s, deleted, token, value FROM rowkeeper_log WHERE %s AND revision >= %s ORDER BY revision LIMIT %d", d.key, d.in(""), d.arg(1), limit), from)
 }
 
 // Live reads the objects that exist.
 func (d *DB) Live(ctx context.Context) ([]history.Object, error) {
 	rows, err := d.query(ctx,
-		fmt.Sprintf("SELECT l.revision, g.prev_revision, l.%[1]s, g.deleted, g.token, g.value FROM rowkeeper_live l JOIN rowkeeper_log g ON g.revision = l.revision ORDER BY l.%[1]s", d.key))
+		fmt.Sprintf("SELECT l.revision, g.prev_revision, l.%[1]s, g.deleted, g.token, g.value FROM rowkeeper_live l JOIN rowkeeper_log g ON g.revision = l.revision WHERE %[2]s AND %[3]s ORDER BY l.%[1]s", d.key, d.in("l."), d.in("g.")))
 	var objects []history.Object
 	for _, r := range rows {
 		if r.Key != "" && r.Key != marker {

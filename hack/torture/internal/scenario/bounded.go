@@ -376,7 +376,7 @@ func bigList(ctx context.Context, e *Env) error {
 		count = 1_000_000
 	}
 	began := time.Now()
-	if err := fill(ctx, e.DB.Direct(), e.prefix(), count, 0, 0); err != nil {
+	if err := e.fill(ctx, count, 0, 0); err != nil {
 		return err
 	}
 	e.Say("%d objects were written in %.0f s", count, time.Since(began).Seconds())
@@ -416,7 +416,7 @@ func flood(ctx context.Context, e *Env) error {
 		count = 1000
 	}
 	const size, hour = 1 << 20, 3600
-	if err := fill(ctx, e.DB.Direct(), e.prefix(), count, size, hour); err != nil {
+	if err := e.fill(ctx, count, size, hour); err != nil {
 		return err
 	}
 	began := time.Now()

@@ -29,10 +29,11 @@ func refused(err error) bool {
 
 // fill writes runs of pipelines by the library, beside the servers, since by HTTP it would take an
 // hour. Each has an annotation of so many bytes, and expires after so many seconds (0: never).
-func fill(ctx context.Context, url, prefix string, count, size int, ttl uint64) error {
+func (e *Env) fill(ctx context.Context, count, size int, ttl uint64) error {
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
-	db, err := storage.Open(ctx, storage.Config{URL: url, Drivers: drivers.All()})
+	db, err := storage.Open(ctx, storage.Config{URL: e.DB.Direct(), Drivers: drivers.All(),
+		Store: e.store()})
 	if err != nil {
 		return err
 	}
@@ -40,7 +41,7 @@ func fill(ctx context.Context, url, prefix string, count, size int, ttl uint64) 
 	store, destroy, err := db.NewStore(storage.StoreConfig{
 		Codec:          serializer.NewCodecFactory(scheme).LegacyCodec(civ1.SchemeGroupVersion),
 		NewFunc:        func() runtime.Object { return &ci.PipelineRun{} },
-		Prefix:         prefix,
+		Prefix:         e.prefix(),
 		ResourcePrefix: "/ci.rowkeeper.dev/pipelineruns",
 		GroupResource:  schema.GroupResource{Group: ci.GroupName, Resource: "pipelineruns"},
 	})

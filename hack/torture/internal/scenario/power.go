@@ -98,7 +98,7 @@ func newRelaxedFile(e *Env) (database.Database, error) {
 		return nil, &database.Missing{Reason: fmt.Sprintf("a boot id cannot be changed by "+
 			"unshare, which needs root's rights: %v: %s", err, out)}
 	}
-	return &relaxedFile{database.NewSQLite(e.Dir), e, filepath.Join(e.Dir, "state.db"),
+	return &relaxedFile{database.NewSQLite(e.Dir), e, rows.File(filepath.Join(e.Dir, "state.db"), e.store()),
 		filepath.Join(e.Dir, "boot_id")}, nil
 }
 
@@ -233,7 +233,7 @@ func (e *Env) losePower(ctx context.Context, while func(lose func() error) error
 			if err := errors.Join(e.Rows.Close(), d.fail(ctx)); err != nil {
 				return nil, err
 			}
-			found, err := rows.Open(d.Direct(), e.prefix())
+			found, err := rows.Open(d.Direct(), e.prefix(), e.store())
 			if err == nil {
 				e.Rows = found
 			}

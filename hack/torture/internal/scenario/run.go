@@ -50,6 +50,8 @@ type Config struct {
 	Long bool
 	// Soak is how long a steady load goes on while the servers are looked at.
 	Soak time.Duration
+	// Neighbour: the servers use a second store, and somebody else the default one meanwhile.
+	Neighbour bool
 	// Plant is a bug to be found.
 	Plant plant.Bug
 	// Progress is told what goes on.
@@ -86,6 +88,8 @@ type Env struct {
 	Rand      *rand.Rand
 	// Dir is for files.
 	Dir string
+
+	neighbour *neighbour
 
 	mu       sync.Mutex
 	notes    []string
@@ -220,13 +224,21 @@ func Run(ctx context.Context, config Config) (result *Result, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, e.DB.Close()) }()
+	if e.Neighbour {
+		n, err := e.startNeighbour(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer n.stop()
+		e.neighbour = n
+	}
 	if err := e.startServers(ctx); err != nil {
 		e.killServers()
 		return nil, err
 	}
 	defer e.killServers()
 
-	if e.Rows, err = rows.Open(e.DB.Direct(), e.prefix()); err != nil {
+	if e.Rows, err = rows.Open(e.DB.Direct(), e.prefix(), e.store()); err != nil {
 		return nil, err
 	}
 	defer func() { _ = e.Rows.Close() }() // a fault may have changed it
@@ -277,6 +289,9 @@ func Run(ctx context.Context, config Config) (result *Result, err error) {
 		return nil, err
 	}
 	e.Load.Stop()
+	if e.neighbour != nil {
+		e.neighbour.stop()
+	}
 	if err := e.Recorder.Finish(ctx); err != nil {
 		return nil, err
 	}
@@ -284,6 +299,9 @@ func Run(ctx context.Context, config Config) (result *Result, err error) {
 	result.Report = check.Check(e.History)
 	result.Report.Violations = append(e.failures, result.Report.Violations...)
 	result.Slowest, result.Took, result.Notes = e.Load.Slowest(), time.Since(began), e.notes
+	for _, note := range e.notes {
+		e.Say("%s", note)
+	}
 	for _, op := range e.History.Ops() {
 		if op.Code != 200 {
 			result.Codes[op.Code]++
@@ -335,6 +353,14 @@ func (e *Env) hurt(ctx context.Context, result *Result) error {
 
 func (e *Env) prefix() string { return fmt.Sprintf("/torture-%d", e.Seed) }
 
+// store is the store that the servers use.
+func (e *Env) store() string {
+	if e.Neighbour {
+		return "tortured"
+	}
+	return "default"
+}
+
 func (e *Env) openDatabase(ctx context.Context) (err error) {
 	switch {
 	case e.URL != "":
@@ -354,6 +380,7 @@ func (e *Env) openDatabase(ctx context.Context) (err error) {
 func (e *Env) flags(i int) []string {
 	return []string{
 		"--database=" + e.DB.URL(i),
+		"--store=" + e.store(),
 		"--storage-prefix=" + e.prefix(),
 		"--database-timeout=" + databaseTimeout.String(),
 		"--request-timeout=" + requestTimeout.String(),

@@ -413,7 +413,7 @@ func drillWhileStopped(ctx context.Context, e *Env) error {
 		}
 		// Nobody has used the copy's history before the fence.
 		e.History.FencedByHand = true
-		return e.fence(ctx, e.DB.Direct())
+		return e.fence(ctx, e.DB.Direct(), e.store())
 	})
 	if err != nil {
 		return err
@@ -439,7 +439,7 @@ func (e *Env) drill(ctx context.Context) (*rows.Dump, error) {
 		if err := e.rowkeeper(ctx, "migrate", "up", "--database="+url); err != nil {
 			return err
 		}
-		return e.fence(ctx, url)
+		return e.fence(ctx, url, "default")
 	})
 	if err != nil {
 		return nil, err
@@ -447,7 +447,7 @@ func (e *Env) drill(ctx context.Context) (*rows.Dump, error) {
 	// The drill's second fence is four seconds ahead of the clock, by which fences move on.
 	Wait(ctx, 6*time.Second)
 	epochs := e.Recorder.Epochs()
-	if err := e.fence(ctx, e.DB.Direct()); err != nil {
+	if err := e.fence(ctx, e.DB.Direct(), e.store()); err != nil {
 		return nil, err
 	}
 	if err := e.awaitFence(ctx, epochs); err != nil {
@@ -458,8 +458,8 @@ func (e *Env) drill(ctx context.Context) (*rows.Dump, error) {
 	return dump, nil
 }
 
-func (e *Env) fence(ctx context.Context, url string) error {
-	return e.rowkeeper(ctx, "fence", "--database="+url)
+func (e *Env) fence(ctx context.Context, url, store string) error {
+	return e.rowkeeper(ctx, "fence", "--database="+url, "--store="+store)
 }
 
 // rowkeeper runs a command of the program.

@@ -35,7 +35,7 @@ func promoteBehind(ctx context.Context, e *Env) error {
 	if err := e.Recorder.Sync(ctx); err != nil {
 		return err
 	}
-	survived, err := pair.StandbyHead(ctx)
+	survived, err := pair.StandbyHead(ctx, e.store())
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (e *Env) promote(ctx context.Context, pair *database.Pair, survived int64,
 		}
 		old := e.Rows
 		defer old.Close()
-		promoted, err := rows.Open(pair.Direct(), e.prefix())
+		promoted, err := rows.Open(pair.Direct(), e.prefix(), e.store())
 		if err == nil {
 			e.Rows = promoted
 		}
