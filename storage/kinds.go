@@ -687,32 +687,39 @@ func (d *Database) keeps(ctx context.Context, value []byte) error {
 
 // unneeded returns an error if the store that Config.Store names holds the objects of resources of
 // another store.
-func (c Config) unneeded(ctx context.Context) error {
+func (c Config) unneeded(ctx context.Context) (err error) {
+	c = c.withDefaults()
+	name := c.driverOptions().StoreName()
 	stores, err := Stores(ctx, c)
 	if err != nil {
 		return err
 	}
-	name := c.driverOptions().StoreName()
+	db, err := c.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
 	for _, own := range stores {
-		other := c
-		other.Store = own
-		err := other.withBackend(ctx, func(b mvcc.Backend) error {
-			row, _, err := b.Get(ctx, kindsKey)
-			if err != nil || row == nil {
-				return err
-			}
-			r, err := parseRecord(row.Value)
-			for _, directory := range slices.Sorted(maps.Keys(r.places)) {
-				p := r.places[directory]
-				if p.Store == name || p.Also == name {
-					return fmt.Errorf("the store %q keeps the objects of %s of the store %q: move them "+
-						"first, by %s", name, p.Resource, own, p.moveTo(own, own))
-				}
-			}
-			return err
-		})
+		b, err := db.Store(ctx, own)
 		if err != nil {
 			return err
+		}
+		row, _, err := b.Get(ctx, kindsKey)
+		if err = errors.Join(err, b.Close()); err != nil {
+			return err
+		}
+		if row == nil {
+			continue
+		}
+		r, err := parseRecord(row.Value)
+		if err != nil {
+			return err
+		}
+		for _, directory := range slices.Sorted(maps.Keys(r.places)) {
+			if p := r.places[directory]; p.Store == name || p.Also == name {
+				return fmt.Errorf("the store %q keeps the objects of %s of the store %q: move them "+
+					"first, by %s", name, p.Resource, own, p.moveTo(own, own))
+			}
 		}
 	}
 	return nil
