@@ -31,10 +31,13 @@
 // that lapses or is revoked are deleted one after the other, too. No key is attached to the lease
 // meanwhile.
 //
-// A comparison of a range of keys is refused.
+// A comparison of a range of keys is refused. In a transaction that writes, it would have to hold
+// at the revision before the write, and a write expects something of its own key only.
 //
 // While the database is away, a watch waits for it. If the client requires a leader (the metadata
 // hasleader), its watches end with etcd's error for that after [Config.LeaderTimeout].
+//
+// What clients make a server hold is bounded; limits.go says how. What is beyond is Unavailable.
 //
 // Users, changes of members, snapshots and defragmentation are Unimplemented, and the error says
 // what to do instead.

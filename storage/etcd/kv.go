@@ -46,7 +46,9 @@ func (s *Server) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRespon
 	if err := checkRange(r); err != nil {
 		return nil, err
 	}
-	res, err := s.read(ctx, r, mvcc.Revision(max(r.Revision, 0)))
+	b := &bill{s: s}
+	defer b.pay()
+	res, err := s.read(ctx, r, mvcc.Revision(max(r.Revision, 0)), b)
 	if err != nil {
 		return nil, failure(err)
 	}
@@ -75,13 +77,13 @@ func filtered(r *pb.RangeRequest) bool {
 }
 
 // read reads at a revision, 0 for the newest.
-func (s *Server) read(ctx context.Context, r *pb.RangeRequest,
-	at mvcc.Revision) (*pb.RangeResponse, error) {
+func (s *Server) read(ctx context.Context, r *pb.RangeRequest, at mvcc.Revision,
+	own *bill) (*pb.RangeResponse, error) {
 	b := boundsOf(r.Key, r.RangeEnd)
 	res := &pb.RangeResponse{}
 	switch {
 	case b.single:
-		kv, head, err := s.get(ctx, b.start, at)
+		kv, head, err := s.get(ctx, b.start, at, own)
 		if err != nil {
 			return nil, err
 		}
@@ -98,7 +100,7 @@ func (s *Server) read(ctx context.Context, r *pb.RangeRequest,
 	if sorted(r) || filtered(r) {
 		limit = 0
 	}
-	err := s.pages(ctx, b, r, at, limit, func(p *mvcc.RangeResult, _ bool) error {
+	err := s.pages(ctx, b, r, at, limit, own, func(p *mvcc.RangeResult, _ bool) error {
 		for i := range p.KVs {
 			res.Kvs = append(res.Kvs, keyValue(&p.KVs[i]))
 		}
@@ -113,12 +115,17 @@ func (s *Server) read(ctx context.Context, r *pb.RangeRequest,
 }
 
 // get reads a key at a revision, 0 for the newest, and returns the head, too.
-func (s *Server) get(ctx context.Context, key mvcc.Key,
-	at mvcc.Revision) (*mvcc.KeyValue, mvcc.Revision, error) {
+func (s *Server) get(ctx context.Context, key mvcc.Key, at mvcc.Revision,
+	own *bill) (kv *mvcc.KeyValue, head mvcc.Revision, err error) {
 	if at == 0 {
-		return s.s.Get(ctx, key)
+		kv, head, err = s.s.Get(ctx, key)
+	} else {
+		kv, head, err = s.s.GetAt(ctx, key, at)
 	}
-	return s.s.GetAt(ctx, key, at)
+	if err == nil && kv != nil {
+		err = own.add(*kv)
+	}
+	return kv, head, err
 }
 
 // one answers a request for one key.
@@ -141,7 +148,7 @@ const pageRows = 10_000
 // pages reads a range, as many keys as the limit says (0 for all), in pages of one snapshot. The
 // last page has the number of all keys of the range in Count.
 func (s *Server) pages(ctx context.Context, b bounds, r *pb.RangeRequest, at mvcc.Revision,
-	limit int, each func(p *mvcc.RangeResult, last bool) error) error {
+	limit int, own *bill, each func(p *mvcc.RangeResult, last bool) error) error {
 	o := mvcc.RangeOptions{Start: b.start, End: b.end, At: at,
 		KeysOnly: r.KeysOnly && r.SortTarget != pb.RangeRequest_VALUE}
 	for done := 0; ; {
@@ -150,6 +157,9 @@ func (s *Server) pages(ctx context.Context, b bounds, r *pb.RangeRequest, at mvc
 			o.Limit = min(limit-done, pageRows)
 		}
 		p, err := s.s.Range(ctx, o)
+		if err == nil {
+			err = own.add(p.KVs...)
+		}
 		if err != nil {
 			return err
 		}
@@ -226,16 +236,19 @@ func (s *Server) RangeStream(r *pb.RangeRequest,
 			"a stream has no sort order and no bounds of revisions: use Range")
 	}
 	ctx := stream.Context()
+	own := &bill{s: s}
+	defer own.pay()
 	b := boundsOf(r.Key, r.RangeEnd)
 	if b.single || r.CountOnly || b.empty() {
-		res, err := s.read(ctx, r, mvcc.Revision(max(r.Revision, 0)))
+		res, err := s.read(ctx, r, mvcc.Revision(max(r.Revision, 0)), own)
 		if err != nil {
 			return failure(err)
 		}
 		return stream.Send(&pb.RangeStreamResponse{RangeResponse: res})
 	}
-	err := s.pages(ctx, b, r, mvcc.Revision(max(r.Revision, 0)), int(r.Limit),
+	err := s.pages(ctx, b, r, mvcc.Revision(max(r.Revision, 0)), int(r.Limit), own,
 		func(p *mvcc.RangeResult, last bool) error {
+			defer own.pay()
 			chunk, size := &pb.RangeResponse{}, 0
 			for i := range p.KVs {
 				if size >= chunkBytes {
@@ -354,11 +367,13 @@ func (s *Server) DeleteRange(ctx context.Context,
 	}
 	b := boundsOf(r.Key, r.RangeEnd)
 	res := &pb.DeleteRangeResponse{}
+	own := &bill{s: s}
+	defer own.pay()
 	var keys []mvcc.Key
 	if b.single {
 		keys = []mvcc.Key{b.start}
 	} else if !b.empty() {
-		err := s.pages(ctx, b, &pb.RangeRequest{KeysOnly: true}, 0, 0,
+		err := s.pages(ctx, b, &pb.RangeRequest{KeysOnly: true}, 0, 0, own,
 			func(p *mvcc.RangeResult, _ bool) error {
 				res.Header = s.header(p.Head)
 				for i := range p.KVs {
@@ -371,7 +386,7 @@ func (s *Server) DeleteRange(ctx context.Context,
 		}
 	}
 	for _, key := range keys {
-		was, revision, err := s.remove(ctx, key, r.PrevKv)
+		was, revision, err := s.remove(ctx, key, r.PrevKv, own)
 		if err != nil {
 			return nil, failure(err)
 		}
@@ -394,12 +409,12 @@ func (s *Server) DeleteRange(ctx context.Context,
 }
 
 // remove deletes a key. The revision is 0 if it did not exist.
-func (s *Server) remove(ctx context.Context, key mvcc.Key,
-	read bool) (was *mvcc.KeyValue, revision mvcc.Revision, err error) {
+func (s *Server) remove(ctx context.Context, key mvcc.Key, read bool,
+	own *bill) (was *mvcc.KeyValue, revision mvcc.Revision, err error) {
 	for {
 		m := mvcc.Mutation{Key: key, Expect: mvcc.Any, Era: s.s.Era(), Delete: true}
 		if read {
-			if was, _, err = s.s.Get(ctx, key); err != nil || was == nil {
+			if was, _, err = s.get(ctx, key, 0, own); err != nil || was == nil {
 				return nil, 0, err
 			}
 			m.Expect, m.HasPrev, m.PrevValue, m.PrevLease = was.Revision, true, was.Value, was.Lease

@@ -72,6 +72,10 @@ func (s *Server) LeaseKeepAlive(
 // LeaseTimeToLive implements etcd's Lease. A lease that is not there has the time to live -1.
 func (s *Server) LeaseTimeToLive(ctx context.Context,
 	r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
+	own := &bill{s: s}
+	defer own.pay()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	row, left, head, err := s.s.LeaseOf(ctx, mvcc.Lease(r.ID))
 	res := &pb.LeaseTimeToLiveResponse{Header: s.header(head), ID: r.ID, TTL: -1}
 	if errors.Is(err, mvcc.ErrNoLease) {
@@ -80,7 +84,13 @@ func (s *Server) LeaseTimeToLive(ctx context.Context,
 	if err == nil && r.Keys {
 		err = s.s.EachAttached(ctx, row.Lease, func(k mvcc.Key) {
 			res.Keys = append(res.Keys, []byte(k))
+			if err := own.add(mvcc.KeyValue{Key: k}); err != nil {
+				cancel(err)
+			}
 		})
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
 	}
 	if err != nil {
 		return nil, failure(err)
@@ -93,9 +103,19 @@ func (s *Server) LeaseTimeToLive(ctx context.Context,
 func (s *Server) LeaseLeases(ctx context.Context,
 	_ *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
 	res := &pb.LeaseLeasesResponse{}
+	own := &bill{s: s}
+	defer own.pay()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	head, err := s.s.EachLease(ctx, func(l mvcc.Lease) {
 		res.Leases = append(res.Leases, &pb.LeaseStatus{ID: int64(l)})
+		if err := own.add(mvcc.KeyValue{}); err != nil {
+			cancel(err)
+		}
 	})
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
 	if err != nil {
 		return nil, failure(err)
 	}

@@ -35,8 +35,15 @@ type Config struct {
 	MaxRequestBytes int
 	// MaxTxnOps bounds the operations of a transaction. Default 128.
 	MaxTxnOps int
-	// MaxWatchers bounds the watches of all clients together. Default 100,000.
-	MaxWatchers int64
+	// MaxWatchers bounds the watches of all clients together, and MaxStreamWatchers those of a
+	// stream. Default 100,000 and 10,000.
+	MaxWatchers, MaxStreamWatchers int64
+	// MaxCalls bounds the calls in flight, and MaxStreams those that last: streams of
+	// watches, and those that keep leases alive. Default 5,000 and 10,000.
+	MaxCalls, MaxStreams int64
+	// MaxAnswerBytes bounds the keys and values of the answers that are made and not sent yet.
+	// Default 2 GiB.
+	MaxAnswerBytes int64
 	// MaxConcurrentStreams bounds the calls that a connection may have at a time. Default 10,000.
 	MaxConcurrentStreams uint32
 	// LeaderTimeout is how long the database may be away before watches end that require a leader.
@@ -56,6 +63,18 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MaxWatchers == 0 {
 		c.MaxWatchers = 100_000
+	}
+	if c.MaxStreamWatchers == 0 {
+		c.MaxStreamWatchers = 10_000
+	}
+	if c.MaxCalls == 0 {
+		c.MaxCalls = 5_000
+	}
+	if c.MaxStreams == 0 {
+		c.MaxStreams = 10_000
+	}
+	if c.MaxAnswerBytes == 0 {
+		c.MaxAnswerBytes = 2 << 30
 	}
 	if c.MaxConcurrentStreams == 0 {
 		c.MaxConcurrentStreams = 10_000
@@ -77,7 +96,8 @@ type Server struct {
 	s               *mvcc.Store
 	cfg             Config
 	cluster, member uint64
-	watchers        atomic.Int64
+	// watchers, calls and streams count what there is now, answers bytes; see limits.go.
+	watchers, calls, streams, answers atomic.Int64
 }
 
 // New makes a server of an open database. The context bounds a read of its identity.
@@ -91,6 +111,9 @@ func New(ctx context.Context, db *storage.Database, c Config) (*Server, error) {
 	return &Server{s: s, cfg: c, cluster: number(id.Store), member: number(id.Store + "/" + c.Name)},
 		nil
 }
+
+// Dropped is closed when this process has learnt that the store was dropped.
+func (s *Server) Dropped() <-chan struct{} { return s.s.Dropped() }
 
 // number makes a number of a name, which is not 0.
 func number(name string) uint64 {
@@ -112,6 +135,8 @@ func (s *Server) Options() []grpc.ServerOption {
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: 2 * time.Hour, Timeout: 20 * time.Second}),
 		grpc.UnknownServiceHandler(unserved),
+		grpc.InTapHandle(s.admit),
+		grpc.ForceServerCodecV2(newCodec(&s.answers)),
 	}
 }
 

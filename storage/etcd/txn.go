@@ -134,15 +134,18 @@ func written(ops []*pb.RequestOp) []byte {
 }
 
 func (s *Server) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
+	own := &bill{s: s}
+	defer own.pay()
 	if expect, ok := known(r); ok {
-		res, err := s.write(ctx, r.Success, nil, expect, 0)
+		res, err := s.write(ctx, r.Success, nil, expect, 0, own)
 		if !conflict(err) {
 			return res, err
 		}
 	}
 	for {
+		own.pay() // for what was read before
 		era := s.s.Era()
-		kvs, at, err := s.compared(ctx, r)
+		kvs, at, err := s.compared(ctx, r, own)
 		if errors.Is(err, mvcc.ErrCompacted) {
 			continue // compaction has passed the revision that was the head
 		}
@@ -163,13 +166,13 @@ func (s *Server) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, er
 			expect = was.Revision
 		}
 		if w == "" || was == nil && deletes(ops) { // there is nothing to write or to delete
-			res, err := s.observe(ctx, ops, holds, kvs, at)
+			res, err := s.observe(ctx, ops, holds, kvs, at, own)
 			if errors.Is(err, mvcc.ErrCompacted) {
 				continue
 			}
 			return res, err
 		}
-		res, err := s.write(ctx, ops, was, expect, era)
+		res, err := s.write(ctx, ops, was, expect, era, own)
 		if conflict(err) {
 			continue
 		}
@@ -220,8 +223,8 @@ func deletes(ops []*pb.RequestOp) bool {
 }
 
 // compared reads the keys that are compared or written, and the revision at which it reads them.
-func (s *Server) compared(ctx context.Context,
-	r *pb.TxnRequest) (map[mvcc.Key]*mvcc.KeyValue, mvcc.Revision, error) {
+func (s *Server) compared(ctx context.Context, r *pb.TxnRequest,
+	own *bill) (map[mvcc.Key]*mvcc.KeyValue, mvcc.Revision, error) {
 	kvs := map[mvcc.Key]*mvcc.KeyValue{}
 	for _, c := range r.Compare {
 		kvs[mvcc.Key(c.Key)] = nil
@@ -240,7 +243,7 @@ func (s *Server) compared(ctx context.Context,
 		at = head
 	}
 	for key := range kvs {
-		kv, head, err := s.get(ctx, key, at)
+		kv, head, err := s.get(ctx, key, at, own)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -286,7 +289,7 @@ func compare(c *pb.Compare, kv *mvcc.KeyValue) bool {
 
 // observe answers a transaction that writes nothing, at the revision.
 func (s *Server) observe(ctx context.Context, ops []*pb.RequestOp, succeeded bool,
-	kvs map[mvcc.Key]*mvcc.KeyValue, at mvcc.Revision) (*pb.TxnResponse, error) {
+	kvs map[mvcc.Key]*mvcc.KeyValue, at mvcc.Revision, own *bill) (*pb.TxnResponse, error) {
 	res := &pb.TxnResponse{Header: s.header(at), Succeeded: succeeded}
 	for _, op := range ops {
 		r := op.GetRequestRange()
@@ -295,7 +298,7 @@ func (s *Server) observe(ctx context.Context, ops []*pb.RequestOp, succeeded boo
 				Header: s.header(at)}))
 			continue
 		}
-		answer, err := s.observed(ctx, r, kvs, at)
+		answer, err := s.observed(ctx, r, kvs, at, own)
 		if err != nil {
 			return nil, err
 		}
@@ -306,7 +309,7 @@ func (s *Server) observe(ctx context.Context, ops []*pb.RequestOp, succeeded boo
 
 // observed reads what a transaction reads at a revision, if the request does not name an older one.
 func (s *Server) observed(ctx context.Context, r *pb.RangeRequest,
-	kvs map[mvcc.Key]*mvcc.KeyValue, at mvcc.Revision) (*pb.ResponseOp, error) {
+	kvs map[mvcc.Key]*mvcc.KeyValue, at mvcc.Revision, own *bill) (*pb.ResponseOp, error) {
 	var (
 		res *pb.RangeResponse
 		err error
@@ -316,14 +319,14 @@ func (s *Server) observed(ctx context.Context, r *pb.RangeRequest,
 	case r.Revision > int64(at):
 		err = rpctypes.ErrGRPCFutureRev
 	case r.Revision > 0:
-		res, err = s.read(ctx, r, mvcc.Revision(r.Revision))
+		res, err = s.read(ctx, r, mvcc.Revision(r.Revision), own)
 		if errors.Is(err, mvcc.ErrCompacted) {
 			err = rpctypes.ErrGRPCCompacted // whatever is read beside it
 		}
 	case found && len(r.RangeEnd) == 0:
 		res = s.one(r, kv, at)
 	default:
-		res, err = s.read(ctx, r, at)
+		res, err = s.read(ctx, r, at, own)
 	}
 	if err != nil {
 		return nil, err
@@ -339,7 +342,7 @@ func deleted(d *pb.DeleteRangeResponse) *pb.ResponseOp {
 // write does the operations, of which one writes a key that is what was says, if it was read, and
 // is expected at a revision of an era. Its error is a conflict if the key is at another one.
 func (s *Server) write(ctx context.Context, ops []*pb.RequestOp, was *mvcc.KeyValue,
-	expect mvcc.Revision, era mvcc.Era) (*pb.TxnResponse, error) {
+	expect mvcc.Revision, era mvcc.Era, own *bill) (*pb.TxnResponse, error) {
 	var (
 		m      mvcc.Mutation
 		prevKv bool
@@ -381,7 +384,7 @@ func (s *Server) write(ctx context.Context, ops []*pb.RequestOp, was *mvcc.KeyVa
 		var answer *pb.ResponseOp
 		switch q := op.Request.(type) {
 		case *pb.RequestOp_RequestRange:
-			if answer, err = s.observed(ctx, q.RequestRange, nil, at); err != nil {
+			if answer, err = s.observed(ctx, q.RequestRange, nil, at, own); err != nil {
 				// It is written, and the client is not told what it has read.
 				return nil, rpctypes.ErrGRPCTimeout
 			}

@@ -73,6 +73,9 @@ func (s *Server) Watch(stream grpc.BidiStreamingServer[pb.WatchRequest, pb.Watch
 			return failure(err)
 		}
 	case <-ctx.Done():
+		if stream.Context().Err() != nil {
+			<-received // Recv has ended, and the stream must not be used after this function
+		}
 	}
 	switch cause := context.Cause(ctx); {
 	case cause == nil:
@@ -160,9 +163,11 @@ func (ws *watchStream) create(r *pb.WatchCreateRequest) error {
 		return refuse(rpctypes.ErrCompacted.Error())
 	case b.empty():
 		return refuse("mvcc: watcher range is empty")
+	case ws.full():
+		return refuse("this stream has as many watches as it takes: use another one")
 	case ws.s.watchers.Add(1) > ws.s.cfg.MaxWatchers:
 		ws.s.watchers.Add(-1)
-		return refuse(rpctypes.ErrGRPCRequestTooManyRequests.Error())
+		return refuse("this server has as many watches as it takes")
 	}
 	w := &watch{progress: r.ProgressNotify, prevKv: r.PrevKv}
 	for _, f := range r.Filters {
@@ -199,6 +204,13 @@ func (ws *watchStream) create(r *pb.WatchCreateRequest) error {
 	}
 	ws.wg.Go(func() { ws.follow(w) })
 	return nil
+}
+
+// full tells whether the stream has no room for another watch.
+func (ws *watchStream) full() bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return int64(len(ws.watches)) >= ws.s.cfg.MaxStreamWatchers
 }
 
 // options say what to watch. An empty store is at revision 1, which has no event.

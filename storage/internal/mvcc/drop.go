@@ -188,6 +188,12 @@ func (s *Store) sameStore(id Identity) error {
 func (s *Store) gone(err error) error {
 	if s.hub.close(err) {
 		s.log.Error("all watches end", "err", err)
+		if errors.Is(err, ErrDropped) {
+			close(s.dropped)
+		}
 	}
 	return err
 }
+
+// Dropped is closed when this process has learnt that the store was dropped.
+func (s *Store) Dropped() <-chan struct{} { return s.dropped }

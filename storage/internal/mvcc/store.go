@@ -118,6 +118,8 @@ type Store struct {
 	excess atomic.Pointer[Excess]
 	// replays is taken by the watchers that read the log.
 	replays chan struct{}
+	// dropped is closed when the store is known to have been dropped.
+	dropped chan struct{}
 
 	// ctx ends when the store closes; everything in the background but the committer, which drains
 	// its queue first, ends with it.
@@ -141,7 +143,7 @@ func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 	s := &Store{b: b, cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, limits: b.Limits(),
 		reapSoon: make(chan time.Duration, 1), damaged: map[Key]damaged{},
 		sweepSoon: make(chan struct{}, 1),
-		replays:   make(chan struct{}, 2)}
+		replays:   make(chan struct{}, 2), dropped: make(chan struct{})}
 	s.hub = newHub(cfg.Ring, cfg.Metrics)
 	s.queue = newQueue(cfg.QueueMutations, cfg.QueueBytes, s.limits)
 	s.heads = coalescer[Key, *KeyValue]{query: s.queryHead, width: 1, size: 1}

@@ -1,0 +1,140 @@
+package etcd
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"sync/atomic"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // the codec "proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// What clients make a server hold is bounded, whatever they do. Each bound is of one server, so
+// clients of one store do not use up what those of another one need.
+//
+//   - A call counts from its header on, before its request is received: see admit.
+//   - A request's size is bounded by gRPC, and the bytes of queued writes are by mvcc's queue.
+//   - An answer's keys and values count while it is made, in a bill, and then in its encoded form
+//     until it is sent or its connection is gone: see codec. So a client that asks for much and
+//     reads nothing is refused further answers.
+//   - A watch has a cursor, no queue. What it is about to send is one piece of the log at most.
+//
+// What is refused is Unavailable, which etcd's client tries again if the call only reads. etcd's
+// own error for overload would not be tried again.
+
+var (
+	errManyCalls = status.Error(codes.Unavailable,
+		"this server has as many calls in flight as it takes: try again")
+	errMuchAnswered = status.Error(codes.Unavailable, "the answers that this server is sending "+
+		"are as large together as they may be: ask for fewer keys at a time, or try again")
+)
+
+// admit counts a call until it has ended. It is called before anything of the request is read but
+// its header.
+func (s *Server) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
+	count, most := &s.calls, s.cfg.MaxCalls
+	if strings.HasSuffix(info.FullMethodName, "/Watch") ||
+		strings.HasSuffix(info.FullMethodName, "/LeaseKeepAlive") {
+		count, most = &s.streams, s.cfg.MaxStreams
+	}
+	if count.Add(1) > most {
+		count.Add(-1)
+		return ctx, errManyCalls
+	}
+	context.AfterFunc(ctx, func() { count.Add(-1) })
+	return ctx, nil
+}
+
+// bill is what the answer of a call needs while it is made.
+type bill struct {
+	s     *Server
+	bytes int64
+}
+
+// entryBytes is about what a key needs besides its name and value.
+const entryBytes = 128
+
+// add counts keys and values.
+func (b *bill) add(kvs ...mvcc.KeyValue) error {
+	n := int64(0)
+	for i := range kvs {
+		n += int64(len(kvs[i].Key) + len(kvs[i].Value) + entryBytes)
+	}
+	// What does not fit is not counted: else calls that are refused would keep each other out.
+	for {
+		held := b.s.answers.Load()
+		if held+n > b.s.cfg.MaxAnswerBytes {
+			return errMuchAnswered
+		}
+		if b.s.answers.CompareAndSwap(held, held+n) {
+			b.bytes += n
+			return nil
+		}
+	}
+}
+
+// pay ends the count, when the answer is given away.
+func (b *bill) pay() {
+	b.s.answers.Add(-b.bytes)
+	b.bytes = 0
+}
+
+// countedBytes is the least size of an encoded answer that is counted until it is sent.
+const countedBytes = 4 << 10
+
+// codec encodes as gRPC does, and counts what is not sent yet.
+type codec struct {
+	encoding.CodecV2
+	answers *atomic.Int64
+}
+
+func newCodec(answers *atomic.Int64) codec { return codec{encoding.GetCodecV2("proto"), answers} }
+
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	data, err := c.CodecV2.Marshal(v)
+	if err != nil || len(data) != 1 || data.Len() < countedBytes {
+		return data, err
+	}
+	count := &counted{answers: c.answers, bytes: int64(data.Len())}
+	c.answers.Add(count.bytes)
+	u := &unsent{data[0], count}
+	// gRPC gives a buffer back when it is sent, but may forget those of a connection that is lost.
+	runtime.AddCleanup(u, (*counted).end, count)
+	bytes := data[0].ReadOnlyData()
+	return mem.BufferSlice{mem.NewBuffer(&bytes, u)}, nil
+}
+
+// unsent is an encoded answer. As the pool that its buffer belongs to, it hears when that is sent.
+type unsent struct {
+	mem.Buffer
+	count *counted
+}
+
+// Get is never called: nothing else is taken of the pool.
+func (u *unsent) Get(length int) *[]byte { return mem.DefaultBufferPool().Get(length) }
+
+// Put implements mem.BufferPool.
+func (u *unsent) Put(*[]byte) {
+	u.Free()
+	u.count.end()
+}
+
+// counted is what is counted of an answer, once.
+type counted struct {
+	answers *atomic.Int64
+	bytes   int64
+	ended   atomic.Bool
+}
+
+func (c *counted) end() {
+	if c.ended.CompareAndSwap(false, true) {
+		c.answers.Add(-c.bytes)
+	}
+}

@@ -1,0 +1,229 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/rowkeeper/rowkeeper/storage/etcd"
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
+)
+
+// unavailable tells whether the error is one that clients try again.
+func unavailable(err error) bool { return status.Code(err) == codes.Unavailable }
+
+// TestManyCalls: calls beyond the bound are refused, whether their requests have come or not, and
+// all are taken again when there is room.
+func TestManyCalls(t *testing.T) {
+	blocked := make(chan struct{})
+	entered := make(chan struct{}, 100)
+	with, _ := inMemory(t, func(ctx context.Context, method string) error {
+		if method == "Get" {
+			entered <- struct{}{}
+			select {
+			case <-blocked:
+			case <-ctx.Done():
+			}
+		}
+		return nil
+	})
+	const most = 10
+	c := serveBy(t, with, etcd.Config{MaxCalls: most})
+	kv := pb.NewKVClient(c.ActiveConnection())
+	// Half of the calls send no request.
+	for range most / 2 {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		if _, err := c.ActiveConnection().NewStream(ctx, &grpc.StreamDesc{ClientStreams: true},
+			pb.KV_Put_FullMethodName, grpc.WaitForReady(true)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	errs := make(chan error, 1000)
+	for range cap(errs) {
+		go func() {
+			_, err := kv.Range(t.Context(), &pb.RangeRequest{Key: []byte("k")})
+			errs <- err
+		}()
+	}
+	for range cap(errs) - most/2 {
+		if err := <-errs; !unavailable(err) {
+			t.Fatalf("a call beyond the bound: %v", err)
+		}
+	}
+	close(blocked)
+	for range most / 2 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	// The client of etcd tries again by itself.
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Go(func() {
+			if _, err := c.Get(t.Context(), "k"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestManyWatches: streams and watches beyond the bounds are refused, and what ended makes room.
+func TestManyWatches(t *testing.T) {
+	d := memdb.New(t.Name(), time.Now)
+	c := serveBy(t, dbtest.DB{URL: "memdb:", Driver: d},
+		etcd.Config{MaxStreams: 3, MaxStreamWatchers: 5, MaxWatchers: 7})
+	client := pb.NewWatchClient(c.ActiveConnection())
+	open := func() (pb.Watch_WatchClient, context.CancelFunc) {
+		ctx, cancel := context.WithCancel(t.Context())
+		s, err := client.Watch(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s, cancel
+	}
+	// watch returns why there is no watch.
+	watch := func(s pb.Watch_WatchClient) string {
+		err := s.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
+			CreateRequest: &pb.WatchCreateRequest{Key: []byte("k")}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := s.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.CancelReason
+	}
+	first, endFirst := open()
+	for i := range 20 {
+		if reason := watch(first); (reason == "") != (i < 5) ||
+			reason != "" && !strings.Contains(reason, "this stream has") {
+			t.Errorf("watch %d of the stream: %q", i, reason)
+		}
+	}
+	second, endSecond := open()
+	defer endSecond()
+	for i := range 20 {
+		if reason := watch(second); (reason == "") != (i < 2) ||
+			reason != "" && !strings.Contains(reason, "this server has") {
+			t.Errorf("watch %d of all: %q", 5+i, reason)
+		}
+	}
+	third, endThird := open()
+	defer endThird()
+	watch(third)
+	for range 100 {
+		s, cancel := open()
+		if _, err := s.Recv(); !unavailable(err) {
+			t.Fatalf("a stream beyond the bound: %v", err)
+		}
+		cancel()
+	}
+	endFirst()
+	for {
+		s, cancel := open()
+		err := s.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
+			CreateRequest: &pb.WatchCreateRequest{Key: []byte("k")}}})
+		if err == nil {
+			var res *pb.WatchResponse
+			if res, err = s.Recv(); err == nil && !res.Canceled {
+				cancel()
+				return
+			}
+		}
+		cancel()
+		if t.Context().Err() != nil {
+			t.Fatal("what has ended makes no room")
+		}
+	}
+}
+
+// TestLargeAnswers: answers that nobody reads, and those that are too large together, are bounded,
+// and make room when they are given up or their connection is.
+func TestLargeAnswers(t *testing.T) {
+	d := memdb.New(t.Name(), time.Now)
+	const value, keys = 256 << 10, 12
+	c := serveBy(t, dbtest.DB{URL: "memdb:", Driver: d}, etcd.Config{MaxAnswerBytes: keys / 2 * value})
+	for i := range keys {
+		put(t, c, fmt.Sprintf("k%02d", i), strings.Repeat("v", value))
+	}
+	kv := pb.NewKVClient(c.ActiveConnection())
+	_, err := kv.Range(t.Context(), &pb.RangeRequest{Key: []byte("k"), RangeEnd: []byte("l")})
+	if !unavailable(err) || !strings.Contains(err.Error(), "fewer keys") {
+		t.Errorf("all keys at once: %v", err)
+	}
+	_, err = kv.Txn(t.Context(), &pb.TxnRequest{Success: []*pb.RequestOp{rangeOp("k", "k06"),
+		rangeOp("k", "k06")}})
+	if !unavailable(err) {
+		t.Errorf("all keys in a transaction: %v", err)
+	}
+	few := &pb.RangeRequest{Key: []byte("k"), RangeEnd: []byte("k03")}
+	read := func() error {
+		_, err := kv.Range(t.Context(), few)
+		return err
+	}
+	if err := read(); err != nil {
+		t.Fatal(err)
+	}
+
+	// Clients that ask and do not read.
+	for _, end := range []string{"the calls", "the connection"} {
+		other, err := grpc.NewClient(c.Endpoints()[0],
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		for err = nil; err == nil && t.Context().Err() == nil; err = read() {
+			s, err := other.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true},
+				pb.KV_Range_FullMethodName)
+			if err == nil {
+				err = errors.Join(s.SendMsg(few), s.CloseSend())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !unavailable(err) {
+			t.Errorf("answers that nobody reads have no bound: %v", err)
+		}
+		// What writes goes on.
+		if _, err := c.Put(t.Context(), "other", "1"); err != nil {
+			t.Error(err)
+		}
+		if end == "the calls" {
+			cancel()
+		} else if err := other.Close(); err != nil {
+			t.Error(err)
+		}
+		for err = read(); err != nil && t.Context().Err() == nil; {
+			runtime.GC() // finds what gRPC has forgotten
+			err = read()
+		}
+		if err != nil {
+			t.Errorf("%s make no room: %v", end, err)
+		}
+		cancel()
+		_ = other.Close() // again
+	}
+}
+
+func rangeOp(key, end string) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{
+		Key: []byte(key), RangeEnd: []byte(end)}}}
+}
