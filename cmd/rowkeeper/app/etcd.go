@@ -2,23 +2,21 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"google.golang.org/grpc"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/klog/v2"
 
@@ -34,11 +32,19 @@ type etcdCommand struct {
 	storage *options.StorageOptions
 	config  etcd.Config
 
-	clientURLs, metricsURLs []string
-	tls                     tlsFiles
-	plainText               bool
-	compactionMode          string
-	compactionRetention     string
+	clientURLs, advertised, metricsURLs []string
+	tls                                 tlsFiles
+	plainText                           bool
+	compactionMode, compactionRetention string
+	maxConnections                      int
+
+	// These have elements NAME=VALUE, where NAME is a store.
+	listenStores, serverNames, clientNames  []string
+	storeCerts, storeKeys, storeAuthorities []string
+
+	// stores and doors are what the flags say.
+	stores []*etcdStore
+	doors  []*door
 }
 
 func newEtcdCommand() *cobra.Command {
@@ -49,10 +55,17 @@ func newEtcdCommand() *cobra.Command {
 		Long: "Etcd serves a database by etcd's v3 API, so that a kube-apiserver as it is built " +
 			"upstream keeps its objects there: give it the client URL as --etcd-servers. Any " +
 			"number of processes may serve one database. The database is compacted when " +
-			"kube-apiserver says so. Do not serve the same database by \"rowkeeper serve\".",
+			"kube-apiserver says so. Do not serve the same database by \"rowkeeper serve\".\n\n" +
+			"One process serves any number of stores, each with clients of its own: on URLs of " +
+			"its own (--listen-store), or on the client URLs under a server name of its own " +
+			"(--store-server-name). With --client-cert-auth, a certificate then opens a store " +
+			"only if its common name is the store's, or one of --store-client-name.",
 		Example: "  rowkeeper etcd --database sqlite:///var/lib/rowkeeper/state.db \\\n    --listen-client-urls unix:///run/rowkeeper/etcd.sock",
 		Args:    server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if len(c.listenStores) > 0 && !cmd.Flags().Changed("listen-client-urls") {
+				c.clientURLs = nil
+			}
 			if err := c.validate(); err != nil {
 				return server.UsageError{Err: err}
 			}
@@ -73,7 +86,7 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.clientURLs, "listen-client-urls", []string{"http://127.0.0.1:2379"},
 		"Where clients connect: https://host:port, http://host:port, unix:///path or "+
 			"unixs:///path. /health, /readyz, /version and /metrics are served there, too.")
-	fs.StringSliceVar(&c.config.ClientURLs, "advertise-client-urls", nil,
+	fs.StringSliceVar(&c.advertised, "advertise-client-urls", nil,
 		"The client URLs that the list of members names. Default: those of --listen-client-urls.")
 	fs.StringSliceVar(&c.metricsURLs, "listen-metrics-urls", nil,
 		"Where /health, /readyz, /version and /metrics are served besides, without client "+
@@ -85,6 +98,23 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 		"The certificates that sign those of clients, which are then asked for one.")
 	fs.BoolVar(&c.tls.require, "client-cert-auth", false,
 		"Refuse clients without a certificate that --trusted-ca-file has signed.")
+	fs.StringSliceVar(&c.listenStores, "listen-store", nil,
+		"Where clients of another store than --store connect, as NAME=URL. --listen-client-urls "+
+			"has no default then.")
+	fs.StringSliceVar(&c.serverNames, "store-server-name", nil,
+		"The server name of a store, as NAME=HOST: clients that ask for it by TLS on the URLs of "+
+			"--listen-client-urls use this store. Needs --client-cert-auth.")
+	fs.StringSliceVar(&c.clientNames, "store-client-name", nil,
+		"The common name in the certificates of a store's clients, as NAME=COMMONNAME. NAME=* "+
+			"lets every certificate in that the store trusts. Default: the store's name, if "+
+			"several stores are served.")
+	fs.StringSliceVar(&c.storeCerts, "store-cert-file", nil,
+		"The serving certificate of a store, as NAME=FILE. Default: --cert-file.")
+	fs.StringSliceVar(&c.storeKeys, "store-key-file", nil,
+		"The private key of a store's certificate, as NAME=FILE.")
+	fs.StringSliceVar(&c.storeAuthorities, "store-trusted-ca-file", nil,
+		"The certificates that sign those of a store's clients, as NAME=FILE. Default: "+
+			"--trusted-ca-file.")
 	fs.BoolVar(&c.plainText, "allow-plain-text", false,
 		"Listen without TLS on other addresses than those of this machine, too. Whoever reaches "+
 			"such an address can read and change everything.")
@@ -94,6 +124,20 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 		"The greatest number of operations of a transaction.")
 	fs.Uint32Var(&c.config.MaxConcurrentStreams, "max-concurrent-streams", 10_000,
 		"How many calls a connection may have at a time.")
+	fs.IntVar(&c.maxConnections, "max-connections", 10_000,
+		"How many connections the clients of a store may have.")
+	fs.Int64Var(&c.config.MaxCalls, "max-concurrent-calls", 5_000,
+		"How many calls the clients of a store may have in flight, besides watches and what "+
+			"keeps leases alive. Further ones are refused as Unavailable, and clients try again.")
+	fs.Int64Var(&c.config.MaxStreams, "max-concurrent-watch-streams", 10_000,
+		"How many streams the clients of a store may have that watch or keep leases alive.")
+	fs.Int64Var(&c.config.MaxWatchers, "max-watchers", 100_000,
+		"How many watches the clients of a store may have.")
+	fs.Int64Var(&c.config.MaxStreamWatchers, "max-watchers-per-stream", 10_000,
+		"How many of these may be on one stream.")
+	fs.Int64Var(&c.config.MaxAnswerBytes, "max-answer-bytes", 2<<30,
+		"How large the answers to a store's clients may be together that are not sent yet. "+
+			"Further reads are refused as Unavailable, and clients try again.")
 	fs.StringVar(&c.compactionMode, "auto-compaction-mode", "periodic",
 		"What --auto-compaction-retention means: periodic for a time, revision for a number of "+
 			"revisions.")
@@ -110,14 +154,21 @@ func (c *etcdCommand) validate() error {
 		}
 	}
 	reject((c.tls.cert == "") != (c.tls.key == ""), "--cert-file and --key-file go together")
-	reject(c.tls.require && c.tls.authority == "", "--client-cert-auth needs --trusted-ca-file")
 	reject(c.tls.authority != "" && c.tls.cert == "", "--trusted-ca-file needs --cert-file")
-	reject(len(c.clientURLs) == 0, "--listen-client-urls names nothing to listen on")
-	reject(c.config.MaxRequestBytes <= 0 || c.config.MaxTxnOps <= 0 ||
-		c.config.MaxConcurrentStreams == 0, "--max-request-bytes, --max-txn-ops and "+
-		"--max-concurrent-streams must be greater than 0")
-	for _, u := range append(c.clientURLs, c.metricsURLs...) {
-		if _, err := c.endpoint(u); err != nil {
+	reject(len(c.clientURLs)+len(c.listenStores) == 0,
+		"--listen-client-urls names nothing to listen on")
+	reject(min(int64(c.config.MaxRequestBytes), int64(c.config.MaxTxnOps),
+		int64(c.config.MaxConcurrentStreams), int64(c.maxConnections), c.config.MaxCalls,
+		c.config.MaxStreams, c.config.MaxWatchers, c.config.MaxStreamWatchers,
+		c.config.MaxAnswerBytes) <= 0, "the flags --max-* must be greater than 0")
+	errs = append(errs, c.planStores()...)
+	for _, d := range c.doors {
+		if _, err := c.endpoint(d.url, d.store.tls); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for _, u := range c.metricsURLs {
+		if _, err := c.endpoint(u, &c.tls); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -125,6 +176,140 @@ func (c *etcdCommand) validate() error {
 		errs = append(errs, err)
 	}
 	return utilerrors.NewAggregate(errs)
+}
+
+// anyone is the client name that stands for all.
+const anyone = "*"
+
+// planStores reads which stores are served, and where, and returns what is wrong with that.
+//
+// A certificate must not open another store than the one that it was made for, whichever server
+// name its owner asks for, and whichever address they reach. So as soon as there are several
+// stores, the common name decides. If clients need no certificate, a server name would keep nobody
+// out.
+func (c *etcdCommand) planStores() (errs []error) {
+	c.stores, c.doors = nil, nil
+	names := map[string]*etcdStore{}
+	each := func(flag string, values []string, use func(s *etcdStore, value string) error) {
+		for _, v := range values {
+			name, value, found := strings.Cut(v, "=")
+			err := storage.CheckStoreName(name)
+			s := c.find(name)
+			switch {
+			case !found || value == "":
+				err = errors.New("it is not of the form NAME=VALUE")
+			case err != nil:
+			case use == nil:
+				if s == nil {
+					c.stores = append(c.stores, &etcdStore{name: name, tls: &tlsFiles{
+						cert: c.tls.cert, key: c.tls.key, authority: c.tls.authority,
+						require: c.tls.require}})
+				}
+			case s == nil:
+				err = fmt.Errorf("the store %q is not served: see --listen-store and "+
+					"--store-server-name", name)
+			default:
+				err = use(s, value)
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("--%s %q: %w", flag, v, err))
+			}
+		}
+	}
+	if len(c.clientURLs) > 0 {
+		each("store", []string{c.storage.Store + "=" + c.storage.Store}, nil)
+	}
+	each("listen-store", c.listenStores, nil)
+	each("store-server-name", c.serverNames, nil)
+	if len(errs) > 0 {
+		return errs
+	}
+	for _, u := range c.clientURLs {
+		c.doors = append(c.doors, &door{url: u, store: c.stores[0], names: names})
+		c.stores[0].urls = append(c.stores[0].urls, u)
+	}
+	if len(c.advertised) > 0 {
+		c.stores[0].urls = c.advertised
+	}
+	each("listen-store", c.listenStores, func(s *etcdStore, u string) error {
+		c.doors = append(c.doors, &door{url: u, store: s})
+		s.urls = append(s.urls, u)
+		return nil
+	})
+	allowed := map[string][]string{}
+	each("store-client-name", c.clientNames, func(s *etcdStore, name string) error {
+		allowed[s.name] = append(allowed[s.name], name)
+		return nil
+	})
+	each("store-server-name", c.serverNames, func(s *etcdStore, host string) error {
+		host = strings.ToLower(host)
+		switch other := names[host]; {
+		case len(c.clientURLs) == 0:
+			return errors.New("there is no --listen-client-urls for it")
+		case other != nil && other != s:
+			return fmt.Errorf("it is the server name of the store %q, too", other.name)
+		case !c.tls.require && !slices.Contains(allowed[s.name], anyone):
+			return fmt.Errorf("clients ask for what name they like, so it needs "+
+				"--client-cert-auth, or --store-client-name %s=* to let everybody in", s.name)
+		}
+		names[host] = s
+		secure := false
+		for _, text := range c.clientURLs {
+			u, err := url.Parse(text)
+			if err == nil && (u.Scheme == "https" || u.Scheme == "unixs") {
+				secure = true
+				if u.Scheme == "https" {
+					u.Host = net.JoinHostPort(host, u.Port())
+				}
+				s.urls = append(s.urls, u.String())
+			}
+		}
+		if !secure {
+			return errors.New("none of --listen-client-urls has TLS")
+		}
+		return nil
+	})
+	set := func(field func(*tlsFiles) *string) func(*etcdStore, string) error {
+		return func(s *etcdStore, file string) error {
+			*field(s.tls) = file
+			return nil
+		}
+	}
+	each("store-cert-file", c.storeCerts, set(func(f *tlsFiles) *string { return &f.cert }))
+	each("store-key-file", c.storeKeys, set(func(f *tlsFiles) *string { return &f.key }))
+	each("store-trusted-ca-file", c.storeAuthorities,
+		set(func(f *tlsFiles) *string { return &f.authority }))
+	for _, s := range c.stores {
+		s.alone = len(c.stores) == 1
+		common := allowed[s.name]
+		if len(common) == 0 && !s.alone {
+			common = []string{s.name}
+		}
+		if s.tls.require && len(common) > 0 && !slices.Contains(common, anyone) {
+			s.tls.names = map[string]bool{}
+			for _, name := range common {
+				s.tls.names[name] = true
+			}
+		}
+		if (s.tls.cert == c.tls.cert) != (s.tls.key == c.tls.key) {
+			errs = append(errs, fmt.Errorf("the store %q needs both --store-cert-file and "+
+				"--store-key-file", s.name))
+		}
+		if s.tls.require && s.tls.authority == "" {
+			errs = append(errs, fmt.Errorf("--client-cert-auth needs --trusted-ca-file, or "+
+				"--store-trusted-ca-file for the store %q", s.name))
+		}
+	}
+	return errs
+}
+
+func (c *etcdCommand) find(store string) *etcdStore {
+	for _, s := range c.stores {
+		if s.name == store {
+			return s
+		}
+	}
+	return nil
 }
 
 // compaction is what the flags --auto-compaction-* say.
@@ -156,7 +341,7 @@ type endpoint struct {
 	tls              bool
 }
 
-func (c *etcdCommand) endpoint(text string) (e endpoint, err error) {
+func (c *etcdCommand) endpoint(text string, files *tlsFiles) (e endpoint, err error) {
 	u, err := url.Parse(text)
 	if err != nil {
 		return e, fmt.Errorf("%q is not a URL: %w", text, err)
@@ -175,7 +360,7 @@ func (c *etcdCommand) endpoint(text string) (e endpoint, err error) {
 	ip := net.ParseIP(u.Hostname())
 	local := u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 	switch {
-	case e.tls && c.tls.cert == "":
+	case e.tls && files.cert == "":
 		return e, fmt.Errorf("the URL %q needs --cert-file and --key-file", text)
 	case !e.tls && e.network == "tcp" && !local && !c.plainText:
 		return e, fmt.Errorf("without TLS, %q would let everybody in who reaches it: use https:, or "+
@@ -185,61 +370,58 @@ func (c *etcdCommand) endpoint(text string) (e endpoint, err error) {
 }
 
 func (c *etcdCommand) run(ctx context.Context) (err error) {
-	config, err := c.storage.Database()
+	opened, err := c.openAll(ctx, c.stores)
 	if err != nil {
 		return err
 	}
-	if config.Compaction, err = c.compaction(); err != nil {
-		return err
+	registry := prometheus.NewRegistry()
+	var answering, keeping sync.WaitGroup
+	ctx, cancel := context.WithCancel(ctx)
+	closed := make([]error, len(c.stores))
+	for i, s := range c.stores {
+		answering.Add(1)
+		keeping.Go(func() {
+			closed[i] = c.keep(ctx, s, opened[i], registry, sync.OnceFunc(answering.Done))
+		})
 	}
-	db, err := storage.Open(ctx, config)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	if len(c.config.ClientURLs) == 0 {
-		c.config.ClientURLs = c.clientURLs
-	}
-	server, err := etcd.New(ctx, db, c.config)
-	if err != nil {
-		return err
-	}
-	grpcServer := grpc.NewServer(server.Options()...)
-	server.Register(grpcServer)
-	httpServer := &http.Server{Handler: pages(db), ReadHeaderTimeout: 10 * time.Second,
-		ErrorLog: klog.NewStandardLogger("INFO")}
+	defer func() {
+		cancel()
+		keeping.Wait()
+		err = errors.Join(append(closed, err)...)
+	}()
+	answering.Wait()
 
-	var serving sync.WaitGroup
+	var listening sync.WaitGroup
+	defer listening.Wait()
 	ended := make(chan error, 1)
 	end := func(err error) {
-		if err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) &&
-			!errors.Is(err, grpc.ErrServerStopped) {
+		if err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			select {
 			case ended <- err:
 			default:
 			}
 		}
 	}
-	defer serving.Wait()
-	defer httpServer.Close()
-	defer stop(grpcServer)
-	for _, u := range c.clientURLs {
-		l, err := c.listen(u, true)
+	for _, d := range c.doors {
+		l, err := c.listen(d.url, d.store.tls, func(serverName string) *tlsFiles {
+			return d.leadsTo(serverName).tls
+		})
 		if err != nil {
 			return err
 		}
-		s := newSplitter(l)
-		serving.Go(func() { end(grpcServer.Serve(s.grpc)) })
-		serving.Go(func() { end(httpServer.Serve(s.http)) })
-		serving.Go(func() { end(s.run()) })
-		klog.FromContext(ctx).Info("serving etcd's API", "url", u)
+		defer l.Close()
+		listening.Go(func() { end(newSplitter(l, d).run()) })
+		klog.FromContext(ctx).Info("serving etcd's API", "url", d.url, "store", d.store.name)
 	}
+	httpServer := newHTTPServer(overview(c.stores, registry))
+	defer httpServer.Close()
 	for _, u := range c.metricsURLs {
-		l, err := c.listen(u, false)
+		files := &tlsFiles{cert: c.tls.cert, key: c.tls.key}
+		l, err := c.listen(u, files, func(string) *tlsFiles { return files })
 		if err != nil {
 			return err
 		}
-		serving.Go(func() { end(httpServer.Serve(l)) })
+		listening.Go(func() { end(httpServer.Serve(l)) })
 	}
 	select {
 	case <-ctx.Done():
@@ -249,19 +431,10 @@ func (c *etcdCommand) run(ctx context.Context) (err error) {
 	}
 }
 
-// stopWait is how long calls may take to end when the server stops. Watches do not end by
-// themselves.
-const stopWait = time.Second
-
-func stop(s *grpc.Server) {
-	timer := time.AfterFunc(stopWait, s.Stop)
-	defer timer.Stop()
-	s.GracefulStop()
-}
-
 // listen listens on a URL that was validated. A socket's file that nobody listens on is replaced.
-func (c *etcdCommand) listen(text string, clients bool) (net.Listener, error) {
-	e, err := c.endpoint(text)
+func (c *etcdCommand) listen(text string, own *tlsFiles,
+	files func(serverName string) *tlsFiles) (net.Listener, error) {
+	e, err := c.endpoint(text, own)
 	if err != nil {
 		return nil, err
 	}
@@ -282,50 +455,13 @@ func (c *etcdCommand) listen(text string, clients bool) (net.Listener, error) {
 		err = os.Chmod(e.address, 0o600)
 	}
 	if err == nil && e.tls {
-		l, err = c.tls.listener(l, clients)
+		_, err = own.config()
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	return l, nil
-}
-
-// pages are what is served by HTTP, in etcd's form.
-func pages(db *storage.Database) http.Handler {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(db.Collector(), collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	ready := func(r *http.Request) error {
-		ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
-		defer cancel()
-		return db.Ready(ctx)
+	if e.tls {
+		l = secure(l, files)
 	}
-	mux.HandleFunc("GET /health", func(w http.ResponseWriter, r *http.Request) {
-		answer, code := map[string]string{"health": "true", "reason": ""}, http.StatusOK
-		if err := ready(r); err != nil {
-			answer["health"], answer["reason"] = "false", err.Error()
-			code = http.StatusServiceUnavailable
-		}
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(code)
-		_ = json.NewEncoder(w).Encode(answer)
-	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if err := ready(r); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintln(w, "ok")
-	})
-	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(map[string]string{"etcdserver": etcd.Version,
-			"etcdcluster": "3.7.0", "storage": "3.7.0"})
-	})
-	return mux
+	return l, nil
 }

@@ -115,6 +115,15 @@ func TestEtcdFlags(t *testing.T) {
 		"--auto-compaction-retention=soon":                               "is no time",
 		"--auto-compaction-mode=revision --auto-compaction-retention=5m": "fits it",
 		"--max-txn-ops=0":                                                "greater than 0",
+		"--listen-store=a":                                               "of the form NAME=VALUE",
+		"--listen-store=A=http://127.0.0.1:1":                            "no store can have the name",
+		"--listen-store=a=http://0.0.0.0:1":                              "without TLS",
+		"--listen-store=a=https://127.0.0.1:1":                           "needs --cert-file",
+		"--store-client-name=a=b":                                        "is not served",
+		"--store-server-name=a=a.example":                                "needs --client-cert-auth",
+		"--store-server-name=a=a.example --store-client-name=a=*":        "has TLS",
+		"--listen-store=a=http://127.0.0.1:1 --store-cert-file=a=b":      "needs both",
+		"--store-server-name=a=a.b,b=A.b --store-client-name=a=*,b=*":    "of the store \"a\", too",
 	} {
 		var stderr bytes.Buffer
 		args := append([]string{"etcd", "--database=memory:"}, strings.Fields(flags)...)

@@ -8,68 +8,117 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"time"
+
+	"k8s.io/klog/v2"
 )
 
-// tlsFiles are the files of certificates. They are read again for each connection, so a certificate
-// that was renewed is used at once. While a file cannot be read, or is half written, what was read
-// last is used.
+// tlsFiles are the files of certificates, and who may connect by them. The files are read again for
+// each connection, so a certificate that was renewed is used at once. While a file cannot be read,
+// or is half written, what was read last is used.
 type tlsFiles struct {
 	cert, key, authority string
-	require              bool
+	// require refuses clients without a certificate, and names, unless it is nil, those whose
+	// certificate has another common name.
+	require bool
+	names   map[string]bool
+
+	mu   sync.Mutex
+	last *tls.Config
 }
 
-func (f *tlsFiles) load(clients bool) (*tls.Config, error) {
+// config reads the files.
+func (f *tlsFiles) config() (*tls.Config, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c, err := f.load()
+	if err == nil {
+		f.last = c
+	}
+	if f.last == nil {
+		return nil, err
+	}
+	return f.last, nil
+}
+
+func (f *tlsFiles) load() (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(f.cert, f.key)
 	if err != nil {
-		return nil, fmt.Errorf("cannot use --cert-file and --key-file: %w", err)
+		return nil, fmt.Errorf("cannot use the certificate %s with the key %s: %w", f.cert, f.key,
+			err)
 	}
+	// A session that is resumed would have been checked by what was true when it began.
 	c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair},
-		NextProtos: []string{"h2", "http/1.1"}}
-	if f.authority == "" || !clients {
+		NextProtos: []string{"h2", "http/1.1"}, SessionTicketsDisabled: true}
+	if f.authority == "" {
 		return c, nil
 	}
 	content, err := os.ReadFile(f.authority)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read --trusted-ca-file: %w", err)
+		return nil, fmt.Errorf("cannot read the trusted certificates: %w", err)
 	}
 	c.ClientCAs = x509.NewCertPool()
 	if !c.ClientCAs.AppendCertsFromPEM(content) {
-		return nil, fmt.Errorf("--trusted-ca-file %s has no certificate", f.authority)
+		return nil, fmt.Errorf("%s has no certificate", f.authority)
 	}
 	if c.ClientAuth = tls.VerifyClientCertIfGiven; f.require {
 		c.ClientAuth = tls.RequireAndVerifyClientCert
 	}
+	if f.names != nil {
+		c.VerifyConnection = f.admit
+	}
 	return c, nil
 }
 
-// listener puts TLS on a listener. Only clients of etcd's API need certificates.
-func (f *tlsFiles) listener(l net.Listener, clients bool) (net.Listener, error) {
-	last, err := f.load(clients)
-	if err != nil {
-		return l, err
+// admit refuses a client, whose certificate was verified, by its common name.
+func (f *tlsFiles) admit(s tls.ConnectionState) error {
+	name := ""
+	if len(s.PeerCertificates) > 0 {
+		name = s.PeerCertificates[0].Subject.CommonName
 	}
-	var mu sync.Mutex
-	return tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			mu.Lock()
-			defer mu.Unlock()
-			if c, err := f.load(clients); err == nil {
-				last = c
-			}
-			return last, nil
-		}}), nil
+	if name != "" && f.names[name] {
+		return nil
+	}
+	err := fmt.Errorf("a client certificate with the common name %q does not open this store: see "+
+		"--store-client-name", name)
+	klog.ErrorS(err, "A client was refused", "serverName", s.ServerName)
+	return err
 }
 
-// splitter gives connections that begin as those of gRPC do to one server, and the others to
-// another: etcd answers HTTP on the port of its API, and programs ask /version and /health there.
+// secure puts TLS on a listener. The server name for which a client asks says which files are used.
+func secure(l net.Listener, files func(serverName string) *tlsFiles) net.Listener {
+	return tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12,
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			return files(hello.ServerName).config()
+		}})
+}
+
+// door is what is listened on for clients.
+type door struct {
+	url string
+	// store is whose clients connect here, but for those that ask for one of names by TLS.
+	store *etcdStore
+	names map[string]*etcdStore
+}
+
+// leadsTo is the store of a client that asks for a server name.
+func (d *door) leadsTo(serverName string) *etcdStore {
+	if s := d.names[strings.ToLower(serverName)]; s != nil {
+		return s
+	}
+	return d.store
+}
+
+// splitter gives the connections of a door to what serves its store: those that begin as those of
+// gRPC do to one server, and the others to another. etcd answers HTTP on the port of its API, and
+// programs ask /version and /health there.
 type splitter struct {
-	l          net.Listener
-	grpc, http *branch
-	closed     chan struct{}
-	close      sync.Once
-	waiting    chan struct{}
+	l       net.Listener
+	door    *door
+	closed  chan struct{}
+	waiting chan struct{}
 }
 
 const (
@@ -81,17 +130,16 @@ const (
 	maxWaiting = 1_000
 )
 
-func newSplitter(l net.Listener) *splitter {
-	s := &splitter{l: l, closed: make(chan struct{}), waiting: make(chan struct{}, maxWaiting)}
-	s.grpc = &branch{s: s, conns: make(chan net.Conn)}
-	s.http = &branch{s: s, conns: make(chan net.Conn)}
-	return s
+func newSplitter(l net.Listener, d *door) *splitter {
+	return &splitter{l: l, door: d, closed: make(chan struct{}),
+		waiting: make(chan struct{}, maxWaiting)}
 }
 
-// run accepts connections until one of the branches is closed.
+// run accepts connections until the listener is closed.
 func (s *splitter) run() error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	defer close(s.closed)
 	for {
 		conn, err := s.l.Accept()
 		if err != nil {
@@ -132,47 +180,72 @@ func (s *splitter) route(conn net.Conn) {
 		return
 	}
 	_ = conn.SetReadDeadline(time.Time{})
-	to := s.http
+	serverName := ""
+	if t, ok := conn.(*tls.Conn); ok {
+		serverName = t.ConnectionState().ServerName
+	}
+	now := s.door.leadsTo(serverName).now.Load()
+	to := now.pages
 	if string(first) == preface {
-		to = s.grpc
+		to = now.calls
+	}
+	select {
+	case now.room <- struct{}{}:
+		begun.end = sync.OnceFunc(func() { <-now.room })
+	default:
+		conn.Close() // clients connect again
+		return
 	}
 	select {
 	case to.conns <- begun:
-	case <-s.closed:
-		conn.Close()
+	case <-to.closed:
+		begun.Close()
 	}
 }
 
-// branch is one of the two listeners.
+// branch is the listener of a server that is given its connections.
 type branch struct {
-	s     *splitter
-	conns chan net.Conn
+	conns  chan net.Conn
+	closed chan struct{}
+	close  sync.Once
+}
+
+func newBranch() *branch {
+	return &branch{conns: make(chan net.Conn), closed: make(chan struct{})}
 }
 
 func (b *branch) Accept() (net.Conn, error) {
 	select {
 	case c := <-b.conns:
 		return c, nil
-	case <-b.s.closed:
+	case <-b.closed:
 		return nil, net.ErrClosed
 	}
 }
 
-func (b *branch) Addr() net.Addr { return b.s.l.Addr() }
+func (b *branch) Addr() net.Addr { return branchAddress{} }
 
-// Close closes both.
-func (b *branch) Close() (err error) {
-	b.s.close.Do(func() {
-		close(b.s.closed)
-		err = b.s.l.Close()
-	})
-	return err
+func (b *branch) Close() error {
+	b.close.Do(func() { close(b.closed) })
+	return nil
 }
 
-// begunConn is a connection of which the beginning was read.
+// branchAddress is the address of a branch, which has none.
+type branchAddress struct{}
+
+func (branchAddress) Network() string { return "branch" }
+func (branchAddress) String() string  { return "branch" }
+
+// begunConn is a connection of which the beginning was read. end is called when it is closed.
 type begunConn struct {
 	net.Conn
-	r *bufio.Reader
+	r   *bufio.Reader
+	end func()
+}
+
+func (c *begunConn) Close() error {
+	c.end()
+	return c.Conn.Close()
 }
 
 func (c *begunConn) Read(p []byte) (int, error) { return c.r.Read(p) }
