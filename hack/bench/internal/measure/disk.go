@@ -45,8 +45,8 @@ func DirSize(dir string) (total, log int64, err error) {
 	return total, log, nil
 }
 
-// isLog tells whether a file is a write-ahead log: of SQLite, PostgreSQL, MariaDB, or one of the two
-// of MySQL.
+// isLog tells whether a file is a write-ahead log: of SQLite, PostgreSQL or MariaDB, or one of the
+// two of MySQL.
 func isLog(path string) bool {
 	switch filepath.Base(filepath.Dir(path)) {
 	case "pg_wal", "#innodb_redo":
