@@ -175,4 +175,8 @@ func (c *etcdDialed) Compact(ctx context.Context, revision int64) error {
 	})
 }
 
+func (c *etcdDialed) Beside(context.Context, string) (Client, error) {
+	return nil, errors.ErrUnsupported
+}
+
 func (c *etcdDialed) Close() error { return nil }

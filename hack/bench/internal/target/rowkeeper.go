@@ -2,6 +2,7 @@ package target
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,6 +17,9 @@ import (
 // rowkeeperDialed is a process that has opened a database.
 type rowkeeperDialed struct {
 	*storage.Database
+	config storage.Config
+	// pool has the stores beside it, nil until there are any.
+	pool *storage.StorePool
 }
 
 // dialRowkeeper opens a database with the defaults of the library.
@@ -24,7 +28,7 @@ func dialRowkeeper(ctx context.Context, address string, o DialOptions) (Client, 
 		URL:        address,
 		Drivers:    drivers.All(),
 		Store:      o.Store,
-		Migrate:    o.Store == "",
+		Migrate:    true,
 		Compaction: storage.CompactionPolicy{Window: o.Window},
 	}
 	if o.KeepHistory {
@@ -36,10 +40,39 @@ func dialRowkeeper(ctx context.Context, address string, o DialOptions) (Client, 
 	if err != nil {
 		return nil, err
 	}
-	return rowkeeperDialed{db}, nil
+	return &rowkeeperDialed{Database: db, config: config}, nil
 }
 
-func (c rowkeeperDialed) Store(prefix string) (apistorage.Interface, func(), error) {
+func (c *rowkeeperDialed) Beside(ctx context.Context, store string) (_ Client, err error) {
+	if c.pool == nil {
+		if c.pool, err = storage.OpenStores(ctx, c.config); err != nil {
+			return nil, err
+		}
+	}
+	db, release, err := c.pool.Use(ctx, store)
+	return &pooled{&rowkeeperDialed{Database: db, config: c.config}, release}, err
+}
+
+// pooled is a store of a pool.
+type pooled struct {
+	*rowkeeperDialed
+	release func()
+}
+
+func (c *pooled) Close() error {
+	c.release()
+	return nil
+}
+
+func (c *rowkeeperDialed) Close() error {
+	err := c.Database.Close()
+	if c.pool != nil {
+		err = errors.Join(err, c.pool.Close())
+	}
+	return err
+}
+
+func (c *rowkeeperDialed) Store(prefix string) (apistorage.Interface, func(), error) {
 	return c.NewStore(storage.StoreConfig{
 		Codec:          object.Codec,
 		NewFunc:        object.Empty,
@@ -48,7 +81,7 @@ func (c rowkeeperDialed) Store(prefix string) (apistorage.Interface, func(), err
 	})
 }
 
-func (c rowkeeperDialed) Compact(ctx context.Context, revision int64) error {
+func (c *rowkeeperDialed) Compact(ctx context.Context, revision int64) error {
 	if err := c.Database.Compact(ctx, revision); err != nil {
 		return err
 	}
@@ -72,7 +105,7 @@ func (c rowkeeperDialed) Compact(ctx context.Context, revision int64) error {
 }
 
 // gauge reads one of the database's metrics.
-func (c rowkeeperDialed) gauge(name string) (float64, error) {
+func (c *rowkeeperDialed) gauge(name string) (float64, error) {
 	registry := prometheus.NewRegistry()
 	if err := registry.Register(c.Collector()); err != nil {
 		return 0, err

@@ -162,6 +162,9 @@ type Client interface {
 	// Compact gives up the history before the revision and returns when the space of what was
 	// replaced has been freed for the store.
 	Compact(ctx context.Context, revision int64) error
+	// Beside is a client of a store that CreateStore has created, in the same database and process.
+	// It ends with this one at the latest.
+	Beside(ctx context.Context, store string) (Client, error)
 	Close() error
 }
 

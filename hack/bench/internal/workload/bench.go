@@ -56,6 +56,11 @@ func (b *Bench) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return b.use(client)
+}
+
+// use begins to use a client.
+func (b *Bench) use(client target.Client) error {
 	store, release, err := client.Store(object.Prefix)
 	if err != nil {
 		return errors.Join(err, client.Close())
