@@ -95,8 +95,8 @@ func (in *Import) begin(st State, keys int64) error {
 		return ErrNotEmpty
 	}
 	in.Renumbered = in.Store != in.into && st.Head.Revision > emptyHead
-	f := Fence{Seen: Position{Revision: max(in.Head, in.seen.Revision)}, Jump: minJump,
-		PerSecond: perSecond}
+	f := Fence{Seen: Position{Revision: max(in.Head, in.seen.Revision)}, Token: in.Token,
+		Jump: minJump, PerSecond: perSecond}
 	in.last = f.Marker(st)
 	return nil
 }

@@ -143,6 +143,31 @@ func TestJumpRises(t *testing.T) {
 	}
 }
 
+// TestChanceKeepsCopiesApart: two copies of one database that are dropped, or imported into, within
+// one second do not go on at the same revision.
+func TestChanceKeepsCopiesApart(t *testing.T) {
+	st := State{Head: Position{Epoch: 3, Revision: 1000}, Now: time.Unix(1_800_000_000, 0)}
+	imported := func() State {
+		in := &Import{Token: newToken()}
+		if err := in.begin(st, 0); err != nil {
+			t.Fatal(err)
+		}
+		return in.end(st)
+	}
+	for name, marked := range map[string]func() State{
+		"drop":   func() State { return afterDrop(st, newToken()) },
+		"import": imported,
+	} {
+		places := map[Revision]bool{}
+		for range 20 {
+			places[marked().Head.Revision] = true
+		}
+		if len(places) < 18 {
+			t.Errorf("%s: 20 copies go on at only %d places", name, len(places))
+		}
+	}
+}
+
 // TestSweepPause: the sweep hurries if the writers are ahead of it, and not because a fence has
 // jumped.
 func TestSweepPause(t *testing.T) {
