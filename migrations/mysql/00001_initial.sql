@@ -1,12 +1,13 @@
 -- +goose Up
 -- +goose NO TRANSACTION
 
--- Here DDL commits by itself, so a migration that was interrupted has done a part. Each statement therefore does nothing if it was done
--- before: running the file again completes it.
+-- Here DDL commits by itself, so a migration that was interrupted has done a part. Each statement
+-- therefore does nothing if it was done before: running the file again completes it.
 --
--- ENGINE, ROW_FORMAT and the collations are named because servers have other defaults. DYNAMIC stores a value that does not fit into half
--- a page wholly outside of it, so that the clustered index of the log stays dense, and allows index keys of up to 3,072 bytes, where
--- COMPACT ends at 767. Keys are VARBINARY: compared as bytes, never padded, never converted.
+-- ENGINE, ROW_FORMAT and the collations are named because servers have other defaults. DYNAMIC
+-- stores a value that does not fit into half a page wholly outside of it, so that the clustered
+-- index of the log stays dense, and allows index keys of up to 3,072 bytes, where COMPACT ends at
+-- 767. Keys are VARBINARY: compared as bytes, never padded, never converted.
 
 -- The history. The primary key is the clustered index: the rows of a store lie in the order of its
 -- commits, and are appended to them. The value is the last column.
@@ -25,9 +26,10 @@ CREATE TABLE IF NOT EXISTS rowkeeper_log (
     PRIMARY KEY (store, revision)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- The keys that exist. The index has an entry for every key, as InnoDB has no partial ones, but an update that keeps the expiry
--- does not touch it. A key that is attached to a lease has the negative of the lease's ID as its expiry, so that the index finds the
--- keys of a lease, and the renewal of a lease changes no key.
+-- The keys that exist. The index has an entry for every key, as InnoDB has no partial ones, but an
+-- update that keeps the expiry does not touch it. A key that is attached to a lease has the
+-- negative of the lease's ID as its expiry, so that the index finds the keys of a lease, and the
+-- renewal of a lease changes no key.
 CREATE TABLE IF NOT EXISTS rowkeeper_live (
     store           INT             NOT NULL,
     `key`           VARBINARY(1024) NOT NULL,
@@ -66,7 +68,8 @@ CREATE TABLE IF NOT EXISTS rowkeeper_store (
     turn          BIGINT       NOT NULL DEFAULT 0 COMMENT 'changed by every commit on Galera, never elsewhere'
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- The time when this table was created is a part of the database's fingerprint: no migration may alter or rebuild it.
+-- The time when this table was created is a part of the database's fingerprint: no migration may
+-- alter or rebuild it.
 CREATE TABLE IF NOT EXISTS rowkeeper_aborted (
     store INT        NOT NULL,
     token BINARY(16) NOT NULL,
@@ -74,7 +77,8 @@ CREATE TABLE IF NOT EXISTS rowkeeper_aborted (
     PRIMARY KEY (store, token)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- The first marker: an empty store is at revision 1. A UUID is used as 16 unique bytes, since MariaDB has RANDOM_BYTES only from 10.10 on.
+-- The first marker: an empty store is at revision 1. A UUID is used as 16 unique bytes, since
+-- MariaDB has RANDOM_BYTES only from 10.10 on.
 INSERT INTO rowkeeper_log (store, revision, `key`, prev_revision, create_revision, version, lease, token, time, deleted, value)
 SELECT 1, 1, '', 0, 0, 0, 0, UNHEX(REPLACE(UUID(), '-', '')), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TRUE, NULL
 FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM rowkeeper_log);

@@ -3,8 +3,9 @@
 -- "Rkpr" in the file's header tells file(1), and this program, whose database it is.
 PRAGMA application_id = 0x526b7072;
 
--- The history. revision is the rowid, so rows lie in the file in the order of commits and are appended. The value is the last
--- column because SQLite reads a row from its beginning: what comes after a large value costs a walk over its overflow pages.
+-- The history. revision is the rowid, so rows lie in the file in the order of commits and are
+-- appended. The value is the last column because SQLite reads a row from its beginning: what comes
+-- after a large value costs a walk over its overflow pages.
 CREATE TABLE rowkeeper_log (
     revision        INTEGER PRIMARY KEY,
     key             BLOB    NOT NULL,
@@ -18,7 +19,8 @@ CREATE TABLE rowkeeper_log (
     value           BLOB
 ) STRICT;
 
--- The keys that exist. WITHOUT ROWID makes it one B-tree in the order of keys, which are blobs and so compared as bytes.
+-- The keys that exist. WITHOUT ROWID makes it one B-tree in the order of keys, which are blobs and
+-- so compared as bytes.
 CREATE TABLE rowkeeper_live (
     key             BLOB    NOT NULL PRIMARY KEY,
     revision        INTEGER NOT NULL,
@@ -28,8 +30,9 @@ CREATE TABLE rowkeeper_live (
     expiry          INTEGER
 ) STRICT, WITHOUT ROWID;
 
--- Only keys that expire are in it: for the others it costs nothing. A key that is attached to a lease has the negative of the lease's
--- ID as its expiry, so that the index finds the keys of a lease, and the renewal of a lease changes no key.
+-- Only keys that expire are in it: for the others it costs nothing. A key that is attached to a
+-- lease has the negative of the lease's ID as its expiry, so that the index finds the keys of a
+-- lease, and the renewal of a lease changes no key.
 CREATE INDEX rowkeeper_live_expiry ON rowkeeper_live (expiry) WHERE expiry IS NOT NULL;
 
 -- The leases. An expiry of 0 says that the lease has ended and that its keys are being deleted.
