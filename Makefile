@@ -105,6 +105,11 @@ simulate: ## run the storage core on a simulated database with faults, from seed
 image: ## build the container image for amd64 and arm64, in bin/image; needs no container engine
 	hack/image/build.sh
 
+# make release VERSION=v0.1.0
+.PHONY: release
+release: ## build what a release consists of, in bin/release: programs, image, manifests, checksums; publishes nothing
+	hack/release/build.sh
+
 .PHONY: e2e
 e2e: image $(GOTESTSUM) ## test the image, and the manifests of deploy/ behind a real API server; builds Kubernetes first
 	hack/e2e/build.sh

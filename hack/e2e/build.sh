@@ -38,5 +38,6 @@ for program in kube-apiserver kube-controller-manager kube-scheduler; do
 done
 version=$(go list -C hack/tools/kubectl -m -f '{{.Version}}' k8s.io/kubectl)
 build hack/tools/kubectl kubectl . -ldflags "$(kubernetes "v1.${version#v0.}")"
+build hack/tools/helm helm helm.sh/helm/v4/cmd/helm -ldflags "-s -w"
 build hack/e2e sample-apiserver k8s.io/sample-apiserver -ldflags "-s -w"
 build hack/compat/sampleapiserver sampleapiserver . -ldflags "-s -w"

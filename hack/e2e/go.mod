@@ -6,6 +6,7 @@ tool k8s.io/sample-apiserver
 
 require (
 	github.com/rowkeeper/rowkeeper v0.0.0-00010101000000-000000000000
+	golang.org/x/mod v0.42.0
 	golang.org/x/net v0.61.0
 	golang.org/x/sync v0.24.0
 	k8s.io/api v0.37.2

@@ -93,6 +93,14 @@ patches:
     - {op: replace, path: /spec/service/port, value: %d}
 `, overlay, env.balancer.Port()))
 
+	i.balance(t)
+	i.follow(t, overlay)
+	return i
+}
+
+// balance makes this the present installation: the balancer leads to its replicas.
+func (i *installation) balance(t *testing.T) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	i.stop = cancel
 	service := find[corev1.Service](t, i.rendered, "Service", "rowkeeper")
@@ -110,8 +118,6 @@ patches:
 		t.Fatal(err)
 	}
 	env.installation = i
-	i.follow(t, overlay)
-	return i
 }
 
 // rehearsal is a second copy of the overlay, which has the files already that the chapter makes, so
@@ -273,13 +279,20 @@ func find[T any](t *testing.T, manifests []*unstructured.Unstructured, kind, nam
 // render builds an overlay.
 func render(t *testing.T, dir string) []*unstructured.Unstructured {
 	t.Helper()
-	var manifests []*unstructured.Unstructured
-	for document := range strings.SplitSeq(kubectl(t, "kustomize", dir), "\n---\n") {
+	return parse(t, kubectl(t, "kustomize", dir))
+}
+
+// parse reads manifests.
+func parse(t *testing.T, text string) (manifests []*unstructured.Unstructured) {
+	t.Helper()
+	for document := range strings.SplitSeq("\n"+text, "\n---\n") {
 		object := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal([]byte(document), &object.Object); err != nil {
-			t.Fatalf("%s: %v", dir, err)
+			t.Fatalf("%v: %s", err, document)
 		}
-		manifests = append(manifests, object)
+		if object.Object != nil {
+			manifests = append(manifests, object)
+		}
 	}
 	return manifests
 }

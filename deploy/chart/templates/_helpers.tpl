@@ -1,0 +1,43 @@
+{{/* The reasons for what is in these templates are in deploy/base, deploy/overlays and deploy/components. A test keeps both equal. */}}
+
+{{- define "rowkeeper.name" -}}
+{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- end -}}
+
+{{- define "rowkeeper.labels" -}}
+app.kubernetes.io/name: {{ include "rowkeeper.name" . }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "-" }}
+{{- end -}}
+
+{{- define "rowkeeper.selector" -}}
+app.kubernetes.io/name: {{ include "rowkeeper.name" . }}
+{{- end -}}
+
+{{- define "rowkeeper.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+
+{{- define "rowkeeper.url" -}}
+{{- if .Values.sqlite.enabled -}}
+sqlite:///var/lib/rowkeeper/state.db
+{{- else -}}
+{{ required "name the database by database.url, or set sqlite.enabled" .Values.database.url }}
+{{- end -}}
+{{- end -}}
+
+{{- define "rowkeeper.password" -}}
+{{ .Values.database.existingSecret | default (include "rowkeeper.name" . | printf "%s-database") }}
+{{- end -}}
+
+{{/* check refuses values that contradict each other. */}}
+{{- define "rowkeeper.check" -}}
+{{- with .Values -}}
+{{- if and .sqlite.enabled .database.url }}{{ fail "database.url and sqlite.enabled exclude each other: choose one" }}{{ end -}}
+{{- if and .sqlite.enabled .backup.enabled }}{{ fail "backup.enabled needs a database server: a volume with SQLite is one pod's alone; deploy/OPERATIONS.md says how to back it up" }}{{ end -}}
+{{- $given := or .certificates.ca .certificates.cert .certificates.key -}}
+{{- if and .certificates.certManager $given }}{{ fail "certificates.certManager and a certificate exclude each other: choose one" }}{{ end -}}
+{{- if not (or .certificates.certManager (and .certificates.ca .certificates.cert .certificates.key)) }}{{ fail "there is no serving certificate: set certificates.certManager, or give certificates.ca, cert and key, which \"rowkeeper certs\" writes" }}{{ end -}}
+{{- if not .groups }}{{ fail "name at least one API group in groups" }}{{ end -}}
+{{- end -}}
+{{- end -}}
