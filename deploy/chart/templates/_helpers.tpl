@@ -22,7 +22,11 @@ app.kubernetes.io/name: {{ include "rowkeeper.name" . }}
 {{- if .Values.sqlite.enabled -}}
 sqlite:///var/lib/rowkeeper/state.db
 {{- else -}}
-{{ required "name the database by database.url, or set sqlite.enabled" .Values.database.url }}
+{{- $url := required "name the database by database.url, or set sqlite.enabled" .Values.database.url -}}
+{{- if and (or .Values.database.password .Values.database.existingSecret) (not (contains "password_file=" $url)) -}}
+{{- $url = printf "%s%spassword_file=/etc/rowkeeper/database/password" $url (contains "?" $url | ternary "&" "?") -}}
+{{- end -}}
+{{ $url }}
 {{- end -}}
 {{- end -}}
 

@@ -20,6 +20,7 @@ import (
 // other is changed.
 func TestChart(t *testing.T) {
 	const url = "postgres://rowkeeper@db:5432/rowkeeper"
+	const withPassword = url + "?password_file=/etc/rowkeeper/database/password"
 	given := map[string]any{"ca": "authority", "cert": "certificate", "key": "key"}
 	for name, c := range map[string]struct {
 		overlay string
@@ -47,7 +48,7 @@ func TestChart(t *testing.T) {
 			}
 			overlay := filepath.Join(dir, "overlays", c.overlay)
 			for path, content := range map[string]string{
-				filepath.Join(overlay, "database", "url"):            url,
+				filepath.Join(overlay, "database", "url"):            withPassword,
 				filepath.Join(overlay, "database", "password"):       "secret",
 				filepath.Join(dir, "components", "certs", "ca.crt"):  "authority",
 				filepath.Join(dir, "components", "certs", "tls.crt"): "certificate",
