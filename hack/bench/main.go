@@ -61,7 +61,7 @@ type options struct {
 	results, dir, out  string
 	bin, root, profile string
 	mysqld             string
-	against            string
+	against, beside    string
 	pairs              int
 	fresh, reportOnly  bool
 	list               bool
@@ -96,15 +96,17 @@ func parse(args []string) (options, error) {
 		"installed)")
 	f.StringVar(&o.against, "against", "", "program of this bench at another commit: compare "+
 		"the two by the CPU time of an operation, and fail if this one needs more")
-	f.IntVar(&o.pairs, "pairs", 15, "how many runs of each program are compared with -against")
+	f.StringVar(&o.beside, "beside", "", "compare the targets with this one, such as etcd, in "+
+		"pairs of runs")
+	f.IntVar(&o.pairs, "pairs", 15, "how many pairs of runs -against and -beside compare")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
-	if o.against != "" && (o.lines == "" || o.targets == "" || o.pairs < 6) {
-		return o, errors.New("-against needs -lines, -targets and at least six -pairs")
+	if o.against+o.beside != "" && (o.lines == "" || o.targets == "" || o.pairs < 6) {
+		return o, errors.New("-against and -beside need -lines, -targets and at least six -pairs")
 	}
 	if o.rounds < 1 || o.duration <= 0 || o.scale <= 0 || o.scale > 1 {
 		return o, errors.New("-rounds and -duration must be positive, -scale above 0 and at most 1")
@@ -118,6 +120,8 @@ func bench(ctx context.Context, o options) (err error) {
 		return list(os.Stdout)
 	case o.against != "":
 		return compare(ctx, o)
+	case o.beside != "":
+		return beside(ctx, o)
 	}
 	if o.fresh {
 		if err := os.Remove(o.results); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -201,6 +205,36 @@ func compare(ctx context.Context, o options) (err error) {
 	return err
 }
 
+// beside compares targets with one of them.
+func beside(ctx context.Context, o options) (err error) {
+	if _, err := target.Find([]string{o.beside}); err != nil {
+		return err
+	}
+	plan, err := o.plan()
+	if err != nil {
+		return err
+	}
+	if plan.Dir, err = makeDir(o.dir); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(plan.Dir)) }()
+	if err := build(ctx, o, plan.Screen, &plan.Template.Programs); err != nil {
+		return err
+	}
+	var all []runner.Pairs
+	err = logged(o, &plan, func() (err error) {
+		all, err = plan.Beside(ctx, o.beside, []string{"throughput", "cpu_server", "cpu", "p50",
+			"p99"}, o.pairs)
+		return err
+	})
+	fmt.Printf("Ratios to %s, %d pairs: median (95 %% interval); cpu_server is the processor time "+
+		"of servers and databases per operation\n", o.beside, o.pairs)
+	for _, p := range all {
+		fmt.Println(p)
+	}
+	return err
+}
+
 // plan chooses lines and targets. A target that is not named but lacks its server program is left
 // out, and that is said.
 func (o options) plan() (runner.Plan, error) {
@@ -251,9 +285,11 @@ func build(ctx context.Context, o options, screen *runner.Screen, p *target.Prog
 		return err
 	}
 	p.Etcd, p.Kine = filepath.Join(bin, "etcd"), filepath.Join(bin, "kine")
+	p.Rowkeeper = filepath.Join(bin, "rowkeeper")
 	for _, peer := range []struct{ program, module, pkg string }{
 		{p.Etcd, "peers/etcd", "go.etcd.io/etcd/server/v3"},
 		{p.Kine, "peers/kine", "github.com/k3s-io/kine"},
+		{p.Rowkeeper, o.root, "./cmd/rowkeeper"},
 	} {
 		screen.Progress("building " + peer.pkg)
 		out, err := exec.CommandContext(ctx, "go", "build", "-C", peer.module, "-o", peer.program,

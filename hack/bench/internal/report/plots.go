@@ -82,9 +82,10 @@ func (f figures) chart(title, unit string, log bool,
 // colour tells products apart by hue, and databases by shade.
 func colour(t target.Target) string {
 	shades := map[string][4]string{
-		"etcd":      {"#6b7280"},
-		"kine":      {"#fdba74", "#fb923c", "#ea580c", "#9a3412"},
-		"rowkeeper": {"#7dd3fc", "#0ea5e9", "#0369a1", "#1e3a8a"},
+		"etcd":           {"#6b7280"},
+		"kine":           {"#fdba74", "#fb923c", "#ea580c", "#9a3412"},
+		"rowkeeper-etcd": {"#86efac", "#22c55e", "#15803d", "#14532d"},
+		"rowkeeper":      {"#7dd3fc", "#0ea5e9", "#0369a1", "#1e3a8a"},
 	}
 	shade := max(0, slices.Index(programs.Kinds(), programs.Kind(t.Database)))
 	return shades[t.Product][shade]

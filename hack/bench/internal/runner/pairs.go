@@ -7,11 +7,19 @@ import (
 	"slices"
 )
 
-// Pairs are the figures of one line on one target, made by two programs in turns: the benches of
-// an older commit and of this one. Old[i] and New[i] were made one right after the other.
+// Pairs are values of one figure, made in turns: of one line on one target by the benches of an
+// older commit and of this one, or of one line on two targets. Old[i] and New[i] were made one
+// right after the other.
 type Pairs struct {
-	Line, Target string
-	Old, New     []float64
+	// Key is the figure. Target says to what it belongs.
+	Line, Target, Key string
+	Old, New          []float64
+}
+
+// turn is a run of one side.
+type turn struct {
+	program string
+	job     Job
 }
 
 // Compare runs n pairs of each line on each target. One program is this one, and old is the bench
@@ -20,29 +28,69 @@ func (p Plan) Compare(ctx context.Context, old, key string, n int) ([]Pairs, err
 	var all []Pairs
 	p.Rounds = 1
 	for _, job := range p.jobs() {
-		pairs := Pairs{Line: job.Line, Target: job.Target}
-		for i := range n {
-			programs := []string{old, ""}
-			figures := []*[]float64{&pairs.Old, &pairs.New}
-			if i%2 == 1 {
-				slices.Reverse(programs)
-				slices.Reverse(figures)
-			}
-			for turn, program := range programs {
-				title := fmt.Sprintf("%s, %s, pair %d of %d", job.Line, job.Target, i+1, n)
-				r, err := p.runJob(ctx, program, job, func(text string) {
-					p.Screen.Progress(title + ": " + text)
-				})
-				if err != nil {
-					return all, fmt.Errorf("%s: %w", title, err)
-				}
-				*figures[turn] = append(*figures[turn], r.Metrics[key])
-			}
+		pairs, err := p.turns(ctx, job.Target, turn{old, job}, turn{"", job}, []string{key}, n)
+		all = append(all, pairs...)
+		if err != nil {
+			return all, err
 		}
-		all = append(all, pairs)
-		p.Screen.Line(pairs.String())
 	}
 	return all, nil
+}
+
+// Beside runs n pairs of each line on the base and on each of the other targets, which take turns
+// in being the first.
+func (p Plan) Beside(ctx context.Context, base string, keys []string, n int) ([]Pairs, error) {
+	var all []Pairs
+	p.Rounds = 1
+	for _, job := range p.jobs() {
+		if job.Target == base {
+			continue
+		}
+		baseJob := job
+		baseJob.Target = base
+		pairs, err := p.turns(ctx, job.Target+" to "+base, turn{"", baseJob}, turn{"", job}, keys, n)
+		all = append(all, pairs...)
+		if err != nil {
+			return all, err
+		}
+	}
+	return all, nil
+}
+
+// turns runs two sides in turns, and keeps the figures of the keys.
+func (p Plan) turns(ctx context.Context, name string, older, newer turn, keys []string,
+	n int) ([]Pairs, error) {
+	pairs := make([]Pairs, len(keys))
+	for k, key := range keys {
+		pairs[k] = Pairs{Line: newer.job.Line, Target: name, Key: key}
+	}
+	for i := range n {
+		both := []turn{older, newer}
+		for side := range both {
+			if i%2 == 1 {
+				side = 1 - side
+			}
+			title := fmt.Sprintf("%s, %s, pair %d of %d", newer.job.Line, both[side].job.Target,
+				i+1, n)
+			r, err := p.runJob(ctx, both[side].program, both[side].job, func(text string) {
+				p.Screen.Progress(title + ": " + text)
+			})
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", title, err)
+			}
+			for k, key := range keys {
+				figures := &pairs[k].Old
+				if side == 1 {
+					figures = &pairs[k].New
+				}
+				*figures = append(*figures, r.Metrics[key])
+			}
+		}
+	}
+	for _, pair := range pairs {
+		p.Screen.Line(pair.String())
+	}
+	return pairs, nil
 }
 
 // Ratio returns the median of the ratios of the new figures to the old ones, and an interval that
@@ -74,5 +122,5 @@ func (p Pairs) Ratio() (median, low, high float64) {
 
 func (p Pairs) String() string {
 	median, low, high := p.Ratio()
-	return fmt.Sprintf("%s, %s: %.3f (%.3f to %.3f)", p.Line, p.Target, median, low, high)
+	return fmt.Sprintf("%s, %s, %s: %.3f (%.3f to %.3f)", p.Line, p.Target, p.Key, median, low, high)
 }

@@ -14,8 +14,9 @@ const startTimeout = 2 * time.Minute
 
 // Programs says where the server programs are.
 type Programs struct {
-	// Etcd and Kine are the programs that are built from the modules in peers.
-	Etcd, Kine string
+	// Etcd and Kine are the programs that are built from the modules in peers, Rowkeeper that of
+	// this one.
+	Etcd, Kine, Rowkeeper string
 	// Postgres is the directory of Postgres' programs. The others are the servers' programs. Empty:
 	// not installed.
 	Postgres, MariaDB, MariaDBInstall, MySQL string

@@ -23,7 +23,7 @@ import (
 
 // Target is one system under test: a product on a database.
 type Target struct {
-	// Product is etcd, kine or rowkeeper. Database is etcd, sqlite, postgres, mariadb or mysql.
+	// Product is etcd, kine, rowkeeper-etcd or rowkeeper. Database is etcd, sqlite, postgres, mariadb or mysql.
 	Product, Database string
 
 	serve serve
@@ -57,6 +57,10 @@ func All() []Target {
 	targets := []Target{{"etcd", "etcd", serveEtcd, dialEtcd}}
 	for _, kind := range programs.Kinds() {
 		targets = append(targets, Target{"kine", string(kind), kineOn(databases[kind]), dialEtcd})
+	}
+	for _, kind := range programs.Kinds() {
+		targets = append(targets, Target{"rowkeeper-etcd", string(kind), frontOn(databases[kind]),
+			dialEtcd})
 	}
 	for _, kind := range programs.Kinds() {
 		targets = append(targets, Target{"rowkeeper", string(kind), databases[kind], dialRowkeeper})

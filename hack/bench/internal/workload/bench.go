@@ -191,5 +191,7 @@ func (l Load) metrics() Metrics {
 		"p99":        measure.Milliseconds(l.Latencies.Percentile(99)),
 		"cpu":        l.CPUPerOperation(),
 		"cpu_client": float64(l.CPU.Client.Microseconds()) / float64(max(l.Operations, 1)),
+		"cpu_server": float64((l.CPU.Total() - l.CPU.Client).Microseconds()) /
+			float64(max(l.Operations, 1)),
 	}
 }
