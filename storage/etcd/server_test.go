@@ -455,6 +455,64 @@ func TestWatch(t *testing.T) {
 	})
 }
 
+// TestProgressOrder: progress that was asked for is not older than any event before it on the
+// stream, however much is written meanwhile, and no event after it is of what it has covered.
+func TestProgressOrder(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		stream := must[pb.Watch_WatchClient](t)(pb.NewWatchClient(c.ActiveConnection()).
+			Watch(t.Context()))
+		for _, key := range []string{"a", "b", "idle"} {
+			if err := stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
+				CreateRequest: &pb.WatchCreateRequest{Key: []byte(key)}}}); err != nil {
+				t.Fatal(err)
+			}
+			if res := must[*pb.WatchResponse](t)(stream.Recv()); !res.Created {
+				t.Fatal(res)
+			}
+		}
+		const writes = 300
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		for _, key := range []string{"a", "b"} {
+			wg.Go(func() {
+				for i := range writes {
+					if _, err := c.Put(t.Context(), key, fmt.Sprint(i)); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		ask := func() {
+			if err := stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{
+				ProgressRequest: &pb.WatchProgressRequest{}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ask()
+		told, seen, answers := int64(0), int64(0), 0
+		for events := 0; events < 2*writes || answers < 2; {
+			res := must[*pb.WatchResponse](t)(stream.Recv())
+			if len(res.Events) == 0 {
+				if res.Header.Revision < seen {
+					t.Fatalf("progress up to %d after an event of %d", res.Header.Revision, seen)
+				}
+				told = res.Header.Revision
+				answers++
+				ask()
+			}
+			for _, e := range res.Events {
+				if e.Kv.ModRevision <= told {
+					t.Fatalf("an event of %d after progress up to %d", e.Kv.ModRevision, told)
+				}
+				seen = max(seen, e.Kv.ModRevision)
+				events++
+			}
+		}
+		t.Logf("%d answers", answers)
+	})
+}
+
 // TestProgress: progress that is asked for is told when all watches of the stream have come so far,
 // also those that nothing concerns.
 func TestProgress(t *testing.T) {

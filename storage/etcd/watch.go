@@ -33,8 +33,10 @@ type watchStream struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	stream grpc.BidiStreamingServer[pb.WatchRequest, pb.WatchResponse]
-	// sending is held while a response is sent. It is taken before mu, never after it.
+	// sending is held while a response is sent. It is taken before mu, never after it. It protects
+	// told, the newest revision that the client was told events or progress with.
 	sending sync.Mutex
+	told    mvcc.Revision
 	wg      sync.WaitGroup
 
 	// mu protects the fields below, and those of the watches that say so.
@@ -140,6 +142,9 @@ func (ws *watchStream) receive() error {
 func (ws *watchStream) send(r *pb.WatchResponse) error {
 	ws.sending.Lock()
 	defer ws.sending.Unlock()
+	if !r.Created && !r.Canceled {
+		ws.told = max(ws.told, mvcc.Revision(r.Header.Revision))
+	}
 	return ws.stream.Send(r)
 }
 
@@ -197,13 +202,10 @@ func (ws *watchStream) create(r *pb.WatchCreateRequest) error {
 	}
 	ws.mu.Lock()
 	w.w = watcher
-	asked := ws.asked
+	w.seen = max(w.seen, after) // the client has not asked for what is older
 	ws.mu.Unlock()
-	if asked > 0 {
-		watcher.RequestProgress(asked)
-	}
 	ws.wg.Go(func() { ws.follow(w) })
-	return nil
+	return ws.answer()
 }
 
 // full tells whether the stream has no room for another watch.
@@ -409,11 +411,6 @@ func (ws *watchStream) ask() error {
 	}
 	ws.mu.Lock()
 	ws.asked = max(ws.asked, head)
-	for _, w := range ws.watches {
-		if w.w != nil && w.seen < head {
-			w.w.RequestProgress(head)
-		}
-	}
 	ws.mu.Unlock()
 	return ws.answer()
 }
@@ -426,15 +423,34 @@ func (ws *watchStream) moved(w *watch, seen mvcc.Revision) error {
 	return ws.answer()
 }
 
-// answer tells the client that all watches of the stream have seen everything up to the revision
-// for which that was asked, once it is so. No event of a watch is sent between the decision and the
-// answer that would not be newer.
+// answer tells the client, if it has asked, how far all watches of the stream have seen everything.
+//
+// That must not be older than anything that the client was told before: kube-apiserver's cache
+// would take its newer content for the state at the older revision. So nothing is sent between the
+// decision and the answer, and the answer waits until all watches are where the newest of them is.
 func (ws *watchStream) answer() error {
 	ws.mu.Lock()
 	asked := ws.asked
-	done := asked > 0
+	ws.mu.Unlock()
+	if asked == 0 {
+		return nil
+	}
+	ws.sending.Lock()
+	defer ws.sending.Unlock()
+	ws.mu.Lock()
+	if ws.asked == 0 { // another one has answered
+		ws.mu.Unlock()
+		return nil
+	}
+	to, done := max(ws.asked, ws.told), true
 	for _, w := range ws.watches {
-		done = done && w.seen >= asked
+		if w.seen >= to {
+			continue
+		}
+		done = false
+		if w.w != nil {
+			w.w.RequestProgress(to)
+		}
 	}
 	if done {
 		ws.asked = 0
@@ -443,5 +459,6 @@ func (ws *watchStream) answer() error {
 	if !done {
 		return nil
 	}
-	return ws.send(&pb.WatchResponse{Header: ws.s.header(asked), WatchId: noWatch})
+	ws.told = to
+	return ws.stream.Send(&pb.WatchResponse{Header: ws.s.header(to), WatchId: noWatch})
 }
