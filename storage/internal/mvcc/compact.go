@@ -32,6 +32,7 @@ func (p CompactionPolicy) withDefaults() CompactionPolicy {
 // from doing it in step.
 func (s *Store) compactLoop(ctx context.Context) {
 	p := s.cfg.Compaction
+	var last compactionPass
 	for {
 		var due <-chan time.Time // never, without a window
 		if p.Window >= 0 {
@@ -42,7 +43,7 @@ func (s *Store) compactLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-due:
-			err = s.compactOnce(ctx)
+			last, err = s.compactAgain(ctx, last)
 		case <-s.sweepSoon:
 			err = s.Sweep(ctx)
 		}
@@ -53,28 +54,57 @@ func (s *Store) compactLoop(ctx context.Context) {
 	}
 }
 
-func (s *Store) compactOnce(ctx context.Context) error {
+// compactionPass is what a pass has left.
+type compactionPass struct {
+	head      Position
+	compacted Revision
+	size      Size
+	// settled: the next pass has nothing to do while the head and the boundary are the same. All
+	// that the policy lets go is gone, whatever time passes, and the pass before left the same size:
+	// so there is no space to be given back either.
+	settled bool
+}
+
+// compactAgain is a pass after another one. A store that nobody writes to needs no statement: what
+// others write, and where they move the boundary, this process learns from the tailer.
+func (s *Store) compactAgain(ctx context.Context, last compactionPass) (compactionPass, error) {
+	if last.settled && s.hub.position() == last.head &&
+		s.hub.compactedRevision() == last.compacted {
+		return last, nil
+	}
+	next, err := s.compactOnce(ctx)
+	if err != nil {
+		return compactionPass{}, err
+	}
+	next.settled = next.settled && next.size == last.size
+	return next, nil
+}
+
+// compactOnce is a pass. settled does not yet say anything of the size.
+func (s *Store) compactOnce(ctx context.Context) (pass compactionPass, err error) {
 	st, err := s.read(ctx, s.b.State)
 	if err != nil {
-		return err
+		return pass, err
 	}
 	target, err := s.boundary(ctx, st)
 	if err != nil {
-		return err
+		return pass, err
 	}
 	if target > st.Compacted {
 		if err := s.Compact(ctx, target); err != nil {
-			return err
+			return pass, err
 		}
 	}
 	if err := s.Sweep(ctx); err != nil {
-		return err
+		return pass, err
 	}
-	size, err := s.Size(ctx)
-	if err == nil {
-		s.metrics.size(size)
+	if pass.size, err = s.Size(ctx); err != nil {
+		return pass, err
 	}
-	return err
+	s.metrics.size(pass.size)
+	pass.head, pass.compacted = st.Head, target
+	pass.settled = target >= st.Head.Revision-s.cfg.Compaction.Keep
+	return pass, nil
 }
 
 // boundary returns the newest revision that the policy lets go: at least Window old and followed by

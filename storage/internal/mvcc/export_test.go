@@ -40,3 +40,11 @@ func WaitAttached(ctx context.Context, w *Watcher) error { return waitAttached(c
 
 // Delivered returns the newest revision that was delivered to the watchers.
 func (s *Store) Delivered() Revision { return s.hub.position().Revision }
+
+// CompactionPass is compactionPass.
+type CompactionPass = compactionPass
+
+// CompactAgain is compactAgain.
+func (s *Store) CompactAgain(ctx context.Context, last CompactionPass) (CompactionPass, error) {
+	return s.compactAgain(ctx, last)
+}
