@@ -21,6 +21,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/hack/plot"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/front"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/jumpingclock"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/report"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/scenario"
@@ -34,11 +35,15 @@ func main() {
 	// The informers' library logs every fault.
 	klog.SetOutput(io.Discard)
 	klog.LogToStderr(false)
-	// It runs itself, too, as a server whose clock jumps.
+	// It runs itself, too, as a server whose clock jumps, or that stores by etcd's API.
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
 		klog.SetOutput(os.Stderr)
 		klog.LogToStderr(true)
-		if err := jumpingclock.Serve(ctx, os.Args[2:]); err != nil {
+		serve := jumpingclock.Serve
+		if os.Getenv(front.ProgramEnv) != "" {
+			serve = front.Serve
+		}
+		if err := serve(ctx, os.Args[2:]); err != nil {
 			fmt.Fprintln(os.Stderr, "serve:", err)
 			os.Exit(1)
 		}
@@ -56,6 +61,7 @@ type options struct {
 	operations, faults        int
 	servers, clients, rate    int
 	long, list, neighbour     bool
+	etcd                      bool
 	soak                      time.Duration
 	results, plot             string
 }
@@ -88,6 +94,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		"more of them")
 	flags.BoolVar(&o.neighbour, "neighbour", false, "the servers use a second store of the "+
 		"database, and somebody else the default one, whose watch must stay open")
+	flags.BoolVar(&o.etcd, "etcd", false, "the servers store as kube-apiserver does, each in a "+
+		"\"rowkeeper etcd\" of its own")
 	flags.BoolVar(&o.list, "list", false, "list the scenarios and end")
 	flags.DurationVar(&o.soak, "soak", 0, "how long a steady load goes on, without faults, while "+
 		"memory, connections and latencies are looked at; runs the scenario steady")
@@ -155,7 +163,7 @@ func runAll(ctx context.Context, o options, out io.Writer) error {
 				kinds(programs.Kinds()))
 		}
 		for _, s := range scenarios {
-			if !slices.Contains(s.Kinds, kind) {
+			if !slices.Contains(s.Kinds, kind) || !s.Fits(o.etcd) {
 				continue
 			}
 			result, err := runOne(ctx, o, rowkeeper, s.For(kind), kind, out)
@@ -194,8 +202,8 @@ func runOne(ctx context.Context, o options, rowkeeper string, s *scenario.Scenar
 	c := scenario.Config{Rowkeeper: rowkeeper, Scenario: s, Kind: kind, URL: o.url, Seed: o.seed,
 		Operations: o.operations, Faults: o.faults,
 		Servers: o.servers, Clients: o.clients, Rate: o.rate, Long: o.long, Soak: o.soak,
-		Neighbour: o.neighbour,
-		Progress:  out}
+		Neighbour: o.neighbour, Etcd: o.etcd,
+		Progress: out}
 	if c.Faults < 0 {
 		c.Faults = s.FaultCount(o.long)
 	}
@@ -260,6 +268,10 @@ func row(o options, r *scenario.Result) report.Row {
 	}
 	if o.long {
 		command += " -long"
+	}
+	if o.etcd {
+		command += " -etcd"
+		r.Notes = append(r.Notes, "by etcd's API")
 	}
 	if o.neighbour {
 		command += " -neighbour"

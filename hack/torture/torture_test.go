@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/front"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/jumpingclock"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/plant"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/scenario"
@@ -26,9 +27,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The test runs itself as a server whose clock jumps.
+	// The test runs itself as a server whose clock jumps, or that stores by etcd's API.
 	if len(os.Args) > 1 && os.Args[1] == "serve" {
-		if err := jumpingclock.Serve(context.Background(), os.Args[2:]); err != nil {
+		serve := jumpingclock.Serve
+		if os.Getenv(front.ProgramEnv) != "" {
+			serve = front.Serve
+		}
+		if err := serve(context.Background(), os.Args[2:]); err != nil {
 			fmt.Fprintln(os.Stderr, "serve:", err)
 			os.Exit(1)
 		}
@@ -134,6 +139,7 @@ func TestRestore(t *testing.T) {
 func TestScenarios(t *testing.T) {
 	for name, kind := range map[string]programs.Kind{
 		"clock-jumps":      programs.SQLite,
+		"front-kill":       programs.Postgres,
 		"stuck-watchers":   programs.SQLite,
 		"many-watchers":    programs.SQLite,
 		"hopping-watchers": programs.SQLite,
@@ -145,7 +151,7 @@ func TestScenarios(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := scenario.Find(name).For(kind)
 			result := runTest(t, scenario.Config{Scenario: s, Kind: kind, Operations: 1000,
-				Faults: s.FaultCount(false), Servers: 2, Clients: 3})
+				Faults: s.FaultCount(false), Servers: 2, Clients: 3, Etcd: s.Front})
 			for _, v := range result.Report.Violations {
 				t.Error(v)
 			}

@@ -6,9 +6,6 @@ package jumpingclock
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -20,13 +17,11 @@ import (
 
 	"github.com/spf13/pflag"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
-	genericoptions "k8s.io/apiserver/pkg/server/options"
-	"k8s.io/utils/clock"
-	netutils "k8s.io/utils/net"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/replica"
 	"github.com/rowkeeper/rowkeeper/pkg/example/apiserver"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
-	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
@@ -48,12 +43,12 @@ func Serve(ctx context.Context, args []string) error {
 		sqlite.Driver)
 	rows.StoredAs = apiserver.StoredAs
 	rows.EnableGarbageCollection = false
-	serving := genericoptions.NewSecureServingOptions()
+	var port int
 	var requestTimeout time.Duration
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	flags.ParseErrorsAllowlist.UnknownFlags = true
 	rows.AddFlags(flags)
-	flags.IntVar(&serving.BindPort, "secure-port", 0, "")
+	flags.IntVar(&port, "secure-port", 0, "")
 	flags.DurationVar(&requestTimeout, "request-timeout", time.Minute, "")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -88,41 +83,7 @@ func Serve(ctx context.Context, args []string) error {
 	}
 	defer db.Close()
 
-	dir, err := standalone.OpenDir(".rowkeeper")
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	pki := standalone.NewPKI(dir, standalone.Names{DNS: []string{"localhost"},
-		IPs: []net.IP{netutils.ParseIPSloppy("127.0.0.1")}}, clock.RealClock{})
-	if _, err := pki.Ensure(); err != nil {
-		return err
-	}
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(serving.BindPort))
-	if serving.Listener, err = net.Listen("tcp", address); err != nil {
-		return err
-	}
-	serving.BindAddress = netutils.ParseIPSloppy("127.0.0.1")
-	serving.ServerCert.CertKey = genericoptions.CertKey{CertFile: pki.ServingCert(),
-		KeyFile: pki.ServingKey()}
-
-	api := apiserver.NewConfig()
-	api.Generic.PublicAddress = serving.BindAddress
-	api.Generic.RequestTimeout = requestTimeout
-	features := genericoptions.NewFeatureOptions()
-	features.EnablePriorityAndFairness = false
-	if err := errors.Join(rows.ApplyTo(&api.Generic.Config, db),
-		options.ApplySecureServing(serving, &api.Generic.Config),
-		features.ApplyTo(&api.Generic.Config, nil, nil),
-		pki.ApplyTo(&api.Generic.Config)); err != nil {
-		return err
-	}
-	server, err := api.New()
-	if err != nil {
-		return err
-	}
-	if err := pki.WriteKubeconfig("https://"+address, ""); err != nil {
-		return fmt.Errorf("write the kubeconfig: %w", err)
-	}
-	return server.PrepareRun().RunWithContext(ctx)
+	return replica.Run(ctx, port, requestTimeout, func(c *genericapiserver.Config) error {
+		return rows.ApplyTo(c, db)
+	})
 }

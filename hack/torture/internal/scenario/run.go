@@ -20,6 +20,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/api"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/check"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/front"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/history"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/load"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/plant"
@@ -52,6 +53,8 @@ type Config struct {
 	Soak time.Duration
 	// Neighbour: the servers use a second store, and somebody else the default one meanwhile.
 	Neighbour bool
+	// Etcd: the servers store by etcd's API, each in a "rowkeeper etcd" of its own.
+	Etcd bool
 	// Plant is a bug to be found.
 	Plant plant.Bug
 	// Progress is told what goes on.
@@ -398,6 +401,12 @@ func (e *Env) startServers(ctx context.Context) error {
 			return err
 		}
 		s.Args = append(s.Args, e.Scenario.Args...)
+		if e.Etcd {
+			if s.Program, err = os.Executable(); err != nil {
+				return err
+			}
+			s.Env = []string{front.ProgramEnv + "=" + e.Rowkeeper}
+		}
 		if e.Scenario.Program != nil && i == 0 {
 			if s.Program, s.Env, err = e.Scenario.Program(e); err != nil {
 				return err

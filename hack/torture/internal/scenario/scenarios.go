@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/front"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/rows"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
@@ -36,6 +37,8 @@ type Scenario struct {
 	// Alone: the fault is not one of those of the random scenario, since it needs a database or
 	// servers of its own.
 	Alone bool
+	// Front: the fault is one of a "rowkeeper etcd" that a server stores in.
+	Front bool
 	// Short and Long are how many faults there are in a run; 0 means the default.
 	Short, Long int
 
@@ -60,6 +63,9 @@ func Scenarios() []*Scenario {
 			Kinds: all, Fault: serverRestart},
 		{Name: "rolling-restart", About: "all servers are restarted in order, one after the other",
 			Kinds: all, Fault: rollingRestart},
+		{Name: "front-kill", About: "the \"rowkeeper etcd\" that a server stores in is killed " +
+			"(SIGKILL) and started again; the server goes on", Kinds: all, Fault: frontKill,
+			Front: true, Alone: true, Short: 5},
 		{Name: "server-pause", About: "a server is frozen (SIGSTOP) for longer than every timeout",
 			Kinds: all, Fault: serverPause, Long: 5},
 		{Name: "head-lock",
@@ -159,6 +165,15 @@ func Find(name string) *Scenario {
 	return scenarios[i]
 }
 
+// Fits tells whether the scenario can be run with servers that store by etcd's API, or with others.
+// The flags and the program of a server that does are its own.
+func (s *Scenario) Fits(etcd bool) bool {
+	if etcd {
+		return s.Program == nil && len(s.Args) == 0
+	}
+	return !s.Front
+}
+
 // For returns the scenario as it is for a kind of database: a random one has the faults that this
 // kind can have.
 func (s *Scenario) For(kind programs.Kind) *Scenario {
@@ -208,6 +223,8 @@ func serverKill(ctx context.Context, e *Env) error {
 	e.Hold(ctx, 200*time.Millisecond, time.Second)
 	return e.restart(ctx, i)
 }
+
+func frontKill(_ context.Context, e *Env) error { return front.Kill(e.Servers[e.victim()].Dir) }
 
 func (e *Env) restart(ctx context.Context, i int) error {
 	ctx, cancel := context.WithTimeout(ctx, recoverWithin)
