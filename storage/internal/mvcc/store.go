@@ -234,15 +234,16 @@ func (s *Store) begin(ctx context.Context) error {
 	return nil
 }
 
-// opened tells what the backend found when it was opened. settled: neither a fingerprint nor a boot
-// has to be recorded, so nothing has to be asked anew.
+// opened tells what the backend found when it was opened. settled: there is nothing to fence and no
+// boot to record, so nothing has to be asked anew. A first fingerprint is recorded only where there
+// is still none.
 func (s *Store) opened() (id Identity, settled bool) {
 	o, ok := s.b.(Opened)
 	if !ok {
 		return id, false
 	}
 	id, d := o.Opened()
-	return id, !id.Moved() && d.Settled()
+	return id, (id.Recorded == "" || !id.Moved()) && d.Settled()
 }
 
 // Close stops taking writes, commits what is queued as far as its time allows, fails the rest with
