@@ -2,6 +2,7 @@ package storage
 
 import (
 	"bytes"
+	"io"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -407,8 +408,11 @@ func TestStoreForIsAssignedOnce(t *testing.T) {
 		x := withStores(t, d)
 		var served [2]atomic.Int32
 		var wg sync.WaitGroup
+		var dbs []*Database
 		for i := range 6 {
-			db := x.open([]string{"fast", "other"}[i%2])
+			dbs = append(dbs, x.open([]string{"fast", "other"}[i%2]))
+		}
+		for i, db := range dbs {
 			wg.Go(func() {
 				_, release, err := db.NewStore(podConfig())
 				if err == nil {
@@ -439,7 +443,9 @@ func TestRestoreKeepsStoreFor(t *testing.T) {
 		return bytes.NewReader(b.Bytes())
 	}
 	restore := func(db *Database, b *bytes.Reader) error {
-		b.Seek(0, 0)
+		if _, err := b.Seek(0, io.SeekStart); err != nil {
+			t.Fatal(err)
+		}
 		_, _, err := db.RestoreBackup(t.Context(), b, RestoreOptions{Replace: true})
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	apistorage "k8s.io/apiserver/pkg/storage"
 
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/drivers"
@@ -44,7 +45,11 @@ const neighbourPause = 20 * time.Millisecond
 
 // startNeighbour creates the store of the servers, and begins to use the default one.
 func (e *Env) startNeighbour(ctx context.Context) (*neighbour, error) {
-	config := storage.Config{URL: e.DB.Direct(), Drivers: drivers.All(), Store: e.store()}
+	way := e.Config.Servers // which no fault is about
+	if _, galera := e.DB.(*database.Galera); galera {
+		way = 0
+	}
+	config := storage.Config{URL: e.DB.URL(way), Drivers: drivers.All(), Store: e.store()}
 	if _, err := storage.CreateStore(ctx, config); err != nil {
 		return nil, err
 	}

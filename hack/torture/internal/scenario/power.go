@@ -43,7 +43,7 @@ func openRelaxed(ctx context.Context, e *Env) (database.Database, error) {
 	if e.Kind == programs.Postgres {
 		settings = map[string]string{"fsync": "off"}
 	}
-	served, err := database.NewServed(ctx, e.Kind, e.Config.Servers,
+	served, err := database.NewServed(ctx, e.Kind, e.ways(),
 		dbserver.Options{Dir: dir, Settings: settings})
 	if err != nil {
 		return nil, err

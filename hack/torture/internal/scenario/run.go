@@ -364,16 +364,24 @@ func (e *Env) store() string {
 	return "default"
 }
 
+// ways is how many processes reach the database, each by a way of its own.
+func (e *Env) ways() int {
+	if e.Neighbour {
+		return e.Config.Servers + 1
+	}
+	return e.Config.Servers
+}
+
 func (e *Env) openDatabase(ctx context.Context) (err error) {
 	switch {
 	case e.URL != "":
-		e.DB, err = database.NewGiven(e.URL, e.Config.Servers)
+		e.DB, err = database.NewGiven(e.URL, e.ways())
 	case e.Scenario.Open != nil:
 		e.DB, err = e.Scenario.Open(ctx, e)
 	case e.Kind == programs.SQLite:
 		e.DB = database.NewSQLite(e.Dir)
 	default:
-		e.DB, err = database.NewServed(ctx, e.Kind, e.Config.Servers, dbserver.Options{})
+		e.DB, err = database.NewServed(ctx, e.Kind, e.ways(), dbserver.Options{})
 	}
 	return err
 }

@@ -18,7 +18,7 @@ import (
 
 func openPair(synchronous bool) func(context.Context, *Env) (database.Database, error) {
 	return func(ctx context.Context, e *Env) (database.Database, error) {
-		return database.NewPair(ctx, e.Dir, e.Config.Servers, synchronous)
+		return database.NewPair(ctx, e.Dir, e.ways(), synchronous)
 	}
 }
 
@@ -128,7 +128,7 @@ func openSmall(ctx context.Context, e *Env) (database.Database, error) {
 	if err != nil {
 		return nil, err
 	}
-	served, err := database.NewServed(ctx, e.Kind, e.Config.Servers, dbserver.Options{
+	served, err := database.NewServed(ctx, e.Kind, e.ways(), dbserver.Options{
 		Dir:      dir,
 		Settings: map[string]string{"max_wal_size": "64MB", "min_wal_size": "32MB"},
 	})
