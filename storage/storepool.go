@@ -30,6 +30,10 @@ type StorePool struct {
 	mu     sync.Mutex
 	stores map[string]*pooledStore
 	closed bool
+
+	close sync.Once
+	// err is what Close returns.
+	err error
 }
 
 // pooledStore is a store that is open, or is being opened or closed.
@@ -100,6 +104,9 @@ func (p *StorePool) join(ctx context.Context, name string) (*pooledStore, error)
 			p.stores[name] = s
 			p.work.Go(func() { p.open(name, s) })
 		}
+		if s.dropped() {
+			p.shut(name, s)
+		}
 		if s.gone == nil {
 			s.users++
 			if s.idle != nil {
@@ -145,7 +152,33 @@ func (p *StorePool) open(name string, s *pooledStore) {
 func (p *StorePool) expire(name string, s *pooledStore) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s.users > 0 || s.gone != nil || p.closed {
+	if s.users == 0 && !p.closed {
+		p.shut(name, s)
+	}
+}
+
+// dropped tells whether the store is known to have been dropped. Who still uses it gets errors, and
+// there may be another one of its name.
+func (s *pooledStore) dropped() bool {
+	select {
+	case <-s.settled:
+	default:
+		return false
+	}
+	if s.err != nil {
+		return false
+	}
+	select {
+	case <-s.db.mvcc.Dropped():
+		return true
+	default:
+		return false
+	}
+}
+
+// shut begins to close a store.
+func (p *StorePool) shut(name string, s *pooledStore) {
+	if s.gone != nil {
 		return
 	}
 	s.gone = make(chan struct{})
@@ -167,12 +200,12 @@ func (p *StorePool) expire(name string, s *pooledStore) {
 
 // Close closes all stores, whoever uses them, and the connections. It may be called more than once.
 func (p *StorePool) Close() error {
+	p.close.Do(func() { p.err = p.closeAll() })
+	return p.err
+}
+
+func (p *StorePool) closeAll() error {
 	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
-		p.work.Wait()
-		return nil
-	}
 	p.closed = true
 	open := p.stores
 	p.stores = nil

@@ -178,3 +178,36 @@ func TestStorePoolRace(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// TestStorePoolDropped: a store that was dropped and created anew is another one for those who use
+// it next, also if the old one is still used.
+func TestStorePoolDropped(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		p, _ := openPool(t, d, "team-a")
+		old, release, err := p.Use(t.Context(), "team-a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer release()
+		c := Config{URL: d.URL, Drivers: []Driver{d.Driver}, Store: "team-a"}
+		if _, err := DropStore(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := old.mvcc.Head(t.Context()); !errors.Is(err, mvcc.ErrDropped) {
+			t.Fatalf("the dropped store: %v", err)
+		}
+		<-old.mvcc.Dropped()
+		if _, err := CreateStore(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		next, releaseNext, err := p.Use(t.Context(), "team-a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer releaseNext()
+		if _, err := next.mvcc.Commit(t.Context(), mvcc.Mutation{Key: "/a",
+			Value: []byte("v")}); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -14,13 +14,14 @@ import (
 
 // How many connections each kind of work has besides those of reads, so that none takes those of
 // another: commits (with resolution, compaction and sweep), the head, the tail, identity and
-// fences. They are made when they are needed, and handed out in the order in which they are asked
-// for: so of many stores that commit, each has its turn, however much one of them has to commit.
+// fences. They are made when they are needed. A store has storeConns of the commit connections at
+// most, so that one whose row is locked for long leaves the others some.
 const (
 	commitConns = 8
+	storeConns  = 3
 	headConns   = 2
 	tailConns   = 3
-	adminConns  = 1
+	adminConns  = 4
 )
 
 // database is what the stores of a database share. It implements [mvcc.Database].
@@ -53,6 +54,8 @@ type backend struct {
 	durable mvcc.Durability
 	// gate decides which connections the store uses.
 	gate mvcc.Gate
+	// writing has an element for each of the commit connections that the store has or waits for.
+	writing chan struct{}
 }
 
 // It has no Notifier, as the servers have no notifications; no Poller, as nothing is cheaper to ask
@@ -119,6 +122,20 @@ func (b *backend) take(ctx context.Context, pool *sql.DB) (*sql.Conn, error) {
 			return nil, err
 		}
 	}
+}
+
+// takeCommit takes a connection for a writing transaction of the store.
+func (b *backend) takeCommit(ctx context.Context) (c *sql.Conn, release func(), err error) {
+	select {
+	case b.writing <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+	if c, err = b.take(ctx, b.commits); err != nil {
+		<-b.writing
+		return nil, nil, err
+	}
+	return c, func() { c.Close(); <-b.writing }, nil
 }
 
 // admit decides whether the store uses a connection.

@@ -11,7 +11,7 @@ import (
 )
 
 func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
-	t := transaction{what: "commit", pool: b.commits, ask: b.text()}
+	t := transaction{what: "commit", ask: b.text()}
 	b.askGuard(&t.ask, g.Seen.Revision, g.Token)
 	t.ask.askTokens(g.Earlier)
 	t.ask.askLive(g.Mutations)

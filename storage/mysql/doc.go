@@ -23,7 +23,7 @@
 //	ssl-cert, ssl-key                   files with the client's certificate and its key, in PEM. Like ssl-ca, they are read for each
 //	                                    new connection.
 //	connect_timeout          10s        the time in which a server must accept a connection; a mere number is seconds
-//	pool_max_conns           8          the greatest number of connections for lists and single reads; up to 14 more write and
+//	pool_max_conns           8          the greatest number of connections for lists and single reads; up to 17 more write and
 //	                                    follow the logs; one store needs less than nine
 //	pool_max_conn_lifetime   1h         the age at which a connection is replaced
 //	pool_max_conn_idle_time  5m         the time after which a connection that nobody uses is closed

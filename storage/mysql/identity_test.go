@@ -8,6 +8,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
 
 // TestAnotherServer leads new connections to another server, as a proxy, a floating address or a
@@ -141,6 +142,46 @@ func TestMovedTables(t *testing.T) {
 		moved := open(t, db.URL)
 		if id, err = moved.Identity(t.Context()); err != nil || id.Recorded == id.Actual {
 			t.Errorf("the identity is %+v, %v", id, err)
+		}
+	})
+}
+
+// TestStoreIsFoundWhereTheAddressLeads: a store that is opened over shared connections is found by
+// a new one. Those that are there may lead to where the address led before.
+func TestStoreIsFoundWhereTheAddressLeads(t *testing.T) {
+	each(t, func(t *testing.T, db dbtest.DB) {
+		migrate(t, db.URL)
+		shared, err := mysql.Driver.Connect(t.Context(), db.URL, options(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer shared.Close()
+		first, err := shared.Store(t.Context(), mvcc.DefaultStore)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer first.Close()
+		before, _ := first.(mvcc.Opened).Opened()
+		state(t, first) // by a connection that stays in its pool
+		a := admin(t, db.URL)
+		// The time of the creation is known to the second.
+		eventually(t, "another second", func() bool {
+			exec(t, a, "DROP TABLE rowkeeper_aborted", "CREATE TABLE rowkeeper_aborted (store "+
+				"INT NOT NULL, token BINARY(16) NOT NULL, seen BIGINT NOT NULL, "+
+				"PRIMARY KEY (store, token))")
+			id, err := first.Identity(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return id.Actual != before.Actual
+		})
+		second, err := shared.Store(t.Context(), mvcc.DefaultStore)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer second.Close()
+		if id, _ := second.(mvcc.Opened).Opened(); id.Actual == before.Actual {
+			t.Errorf("the store was found where the address led before: %+v", id)
 		}
 	})
 }

@@ -24,17 +24,19 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
-	var conn *sql.Conn
-	var err error
 	if o.AnyServer {
-		conn, err = b.admin.Conn(ctx)
-	} else {
-		conn, err = b.take(ctx, b.commits)
+		conn, err := b.admin.Conn(ctx)
+		if err != nil {
+			return b.failed(locking, err)
+		}
+		defer conn.Close()
+		return b.locked(ctx, conn, o, f)
 	}
+	conn, release, err := b.takeCommit(ctx)
 	if err != nil {
 		return b.failed(locking, err)
 	}
-	defer conn.Close()
+	defer release()
 	return b.locked(ctx, conn, o, f)
 }
 

@@ -56,12 +56,17 @@ func (d *database) Store(ctx context.Context, name string) (mvcc.Backend, error)
 	const what = "find the store"
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
-	c, err := d.reads.Conn(ctx)
+	// A store that has seen nothing yet has nothing to compare a database with but what it finds
+	// now, so that comes from a connection that is begun now. Those of the pools may lead to where
+	// the address led long ago.
+	db := d.server.pool(connector{server: d.server, once: true}, 1)
+	defer db.Close()
+	c, err := db.Conn(ctx)
 	if err != nil {
 		return nil, d.failed(what, err)
 	}
 	defer c.Close()
-	b := &backend{database: d}
+	b := &backend{database: d, writing: make(chan struct{}, storeConns)}
 	if err := b.find(ctx, c, name); err != nil {
 		return nil, d.failed(what, err)
 	}

@@ -22,7 +22,7 @@ func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, er
 
 // sweep returns the transaction of a sweep, which counts the deleted rows.
 func (b *backend) sweep(p *mvcc.SweepPlan, deleted *int) *transaction {
-	t := &transaction{what: "sweep", pool: b.commits, ask: b.text(), repeatable: true}
+	t := &transaction{what: "sweep", ask: b.text(), repeatable: true}
 	b.begin(&t.ask)
 	t.ask.statement(selectState)
 	t.decide = func(a *answers) (*text, error) {

@@ -24,7 +24,6 @@ import (
 type transaction struct {
 	// what it does, for errors.
 	what string
-	pool *sql.DB
 	ask  text
 	// decide returns the text that ends the transaction. After an error it is rolled back.
 	decide func(*answers) (*text, error)
@@ -37,11 +36,11 @@ type transaction struct {
 func (b *backend) transact(ctx context.Context, t *transaction) error {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
-	conn, err := b.take(ctx, t.pool)
+	conn, release, err := b.takeCommit(ctx)
 	if err != nil {
 		return b.failed(t.what, err)
 	}
-	defer conn.Close()
+	defer release()
 
 	var second *text
 	_, err = b.send(ctx, conn, &t.ask, func(a *answers) (err error) {

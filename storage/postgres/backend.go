@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 
@@ -22,6 +23,9 @@ type database struct {
 	begun     atomic.Int64
 	listener  listener
 	announcer announcer
+	// ctx ends when the connections are closed.
+	ctx  context.Context
+	stop context.CancelFunc
 	// holders are the backends, and who has connected.
 	holders mvcc.Holders
 }
@@ -37,6 +41,8 @@ type backend struct {
 	durable mvcc.Durability
 	// gate decides which connections the store uses.
 	gate mvcc.Gate
+	// writing has an element for each of the commit connections that the store has or waits for.
+	writing chan struct{}
 	// sweeps is how far this process has swept, and how many batches ago that was recorded; see
 	// sqlSweep.
 	sweeps struct {
@@ -60,13 +66,29 @@ var (
 	_ mvcc.Database    = (*database)(nil)
 )
 
-// A store has one commit under way, and seldom more than one transaction beside it. Connections are
-// made when they are needed, and handed out in the order in which they are asked for: so of many
-// stores that commit, each has its turn, however much one of them has to commit.
+// A store has one commit under way, and some transactions beside it, of leases for one. Of the
+// commit connections it has storeConns at most, so that one whose row is locked for long leaves the
+// others some. Connections are made when they are needed, and handed out in the order in which they
+// are asked for.
 const (
 	commitConns = 8
+	storeConns  = 3
 	tailConns   = 4
 )
+
+// takeCommit takes a connection for a writing transaction of the store.
+func (b *backend) takeCommit(ctx context.Context) (conn *pgxpool.Conn, release func(), err error) {
+	select {
+	case b.writing <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil, b.cfg.connectError(ctx.Err())
+	}
+	if conn, err = b.take(ctx, b.commits); err != nil {
+		<-b.writing
+		return nil, nil, err
+	}
+	return conn, func() { conn.Release(); <-b.writing }, nil
+}
 
 // Close implements [mvcc.Database], and by that [mvcc.Backend].
 func (d *database) Close() error {
@@ -77,6 +99,7 @@ func (d *database) Close() error {
 }
 
 func (d *database) closePools() {
+	d.stop()
 	for _, p := range []*pgxpool.Pool{d.commits, d.tails, d.reads} {
 		if p != nil {
 			p.Close()

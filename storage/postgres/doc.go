@@ -44,7 +44,7 @@
 //
 //   - up to pool_max_conns connections for lists and single reads. If there are more than two,
 //     lists leave two of them for single reads;
-//   - up to eight to write, of which one store needs two or three;
+//   - up to eight to write, of which one store takes three at most;
 //   - up to four to read the head, the new rows of the log, and what expiry and compaction need,
 //     and to notify. Bursts of lists cannot take these;
 //   - one that listens for notifications.

@@ -204,3 +204,36 @@ func TestStoresFenceOverSharedConnections(t *testing.T) {
 		}
 	}
 }
+
+// TestStoreIsFoundWhereTheAddressLeads: a store that is opened over shared connections is found by
+// a new one. Those that are there may lead to where the address led before.
+func TestStoreIsFoundWhereTheAddressLeads(t *testing.T) {
+	url := migrated(t)
+	admin := connect(t, url)
+	db, err := postgres.Driver.Connect(t.Context(), url, options(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	first, err := db.Store(t.Context(), mvcc.DefaultStore)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	id, _ := first.(mvcc.Opened).Opened()
+	if err := mvcc.RecordFingerprint(t.Context(), first, id.Actual); err != nil {
+		t.Fatal(err)
+	}
+	head(t, first) // by a connection that stays in its pool
+	exec(t, admin, `CREATE TABLE restored (LIKE rowkeeper_log INCLUDING ALL)`,
+		`INSERT INTO restored SELECT * FROM rowkeeper_log`, `DROP TABLE rowkeeper_log`,
+		`ALTER TABLE restored RENAME TO rowkeeper_log`)
+	second, err := db.Store(t.Context(), mvcc.DefaultStore)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	if id, _ := second.(mvcc.Opened).Opened(); !id.Moved() {
+		t.Errorf("the store was found where the address led before: %+v", id)
+	}
+}

@@ -76,7 +76,7 @@ func (a *announcer) send(n *announcement) {
 	a.mu.Lock()
 	a.next = nil
 	a.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), a.d.cfg.timeout)
+	ctx, cancel := context.WithTimeout(a.d.ctx, a.d.cfg.timeout)
 	defer cancel()
 	_, err := a.d.tails.Exec(ctx, sqlAnnounce, n.payloads)
 	n.err = readError(err)
@@ -238,10 +238,11 @@ func (l *listener) listen(ctx context.Context, flowing func()) error {
 			return fmt.Errorf("LISTEN is without effect: a notification did not come back within "+
 				"%v; connect to PostgreSQL itself, or to a pooler in session mode", probeTimeout)
 		case errors.Is(err, errSilence):
-			probe, next = "probe "+rand.Text(), time.Now().Add(probeTimeout)
+			probe = "probe " + rand.Text()
 			if err := l.d.announcer.tell(ctx, probe); err != nil {
 				return fmt.Errorf("NOTIFY is refused: %w", err)
 			}
+			next = time.Now().Add(probeTimeout)
 		case err != nil:
 			return mvcc.Errorf(mvcc.Unavailable, "the connection that listens was lost: %w", err)
 		case payload == probe:

@@ -40,11 +40,11 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
 	defer cancel()
-	conn, err := b.take(ctx, b.commits)
+	conn, release, err := b.takeCommit(ctx)
 	if err != nil {
 		return err
 	}
-	defer conn.Release()
+	defer release()
 	first := []string{sqlBegin}
 	if !b.cfg.prepared {
 		first = append(first, b.cfg.transactionSettings())

@@ -62,6 +62,7 @@ func connect(ctx context.Context, cfg *config) (*database, error) {
 	d := &database{cfg: cfg, lists: sqlread.NewLists(int(cfg.pool.MaxConns))}
 	d.listener = listener{d: d, ears: map[int32]map[*ear]struct{}{}}
 	d.announcer.d = d
+	d.ctx, d.stop = context.WithCancel(context.Background())
 	for _, p := range []struct {
 		pool   **pgxpool.Pool
 		conns  int32
@@ -95,13 +96,13 @@ func connect(ctx context.Context, cfg *config) (*database, error) {
 
 // Store implements [mvcc.Database].
 func (d *database) Store(ctx context.Context, name string) (mvcc.Backend, error) {
-	conn, err := d.tails.Acquire(ctx)
-	if err != nil {
-		return nil, d.cfg.connectError(err)
-	}
-	defer conn.Release()
-	b := &backend{database: d}
-	if err := b.find(ctx, conn.Conn(), name); err != nil {
+	b := &backend{database: d, writing: make(chan struct{}, storeConns)}
+	// A store that has seen nothing yet has nothing to compare a database with but what it finds
+	// now, so that comes from a connection that is begun now. Those of the pools may lead to where
+	// the address led long ago.
+	if err := d.beside(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return b.find(ctx, conn, name)
+	}); err != nil {
 		return nil, err
 	}
 	b.KeysReader.Reader = sqlread.NewReader(b, &reads, d.lists)

@@ -72,11 +72,11 @@ func (b *backend) transact(ctx context.Context, lock, work statement,
 	args ...any) (o outcome, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
 	defer cancel()
-	conn, err := b.take(ctx, b.commits)
+	conn, release, err := b.takeCommit(ctx)
 	if err != nil {
 		return outcome{}, err
 	}
-	defer conn.Release()
+	defer release()
 	t := transaction{conn: conn.Conn().PgConn(), prepared: b.cfg.prepared}
 	if !t.prepared {
 		// A pooler gives each transaction another session, so the settings have to come along.

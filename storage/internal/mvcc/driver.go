@@ -40,7 +40,8 @@ type Driver interface {
 // Database is a database that a process is connected to. Its backends share what they can:
 // connections to a server, and what listens there.
 type Database interface {
-	// Store returns a backend of the store of a name, also of one that was dropped.
+	// Store returns a backend of the store of a name, also of one that was dropped. It finds the
+	// store by a connection that is begun after the call.
 	Store(ctx context.Context, name string) (Backend, error)
 	// Close lets go of the database. The connections are closed when the last backend is, too.
 	Close() error

@@ -179,8 +179,10 @@ func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 func (s *Store) beginInTime(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
+	again := false
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		err := s.begin(ctx)
+		err := s.begin(ctx, again)
+		again = true
 		if err != nil && ClassOf(err) != Transient {
 			err = backoff.Permanent(err)
 		}
@@ -190,8 +192,8 @@ func (s *Store) beginInTime(ctx context.Context) error {
 }
 
 // begin reads where the history stands, and fences if the database is not the one that the history
-// was written in.
-func (s *Store) begin(ctx context.Context) error {
+// was written in. When it is called again, what the backend has found is old.
+func (s *Store) begin(ctx context.Context, again bool) error {
 	st, err := s.b.State(ctx)
 	if err != nil {
 		return err
@@ -201,7 +203,7 @@ func (s *Store) begin(ctx context.Context) error {
 			"point the server to the primary")
 	}
 	id, settled := s.opened()
-	if !settled {
+	if settled = settled && !again; !settled {
 		if id, err = s.b.Identity(ctx); err != nil {
 			return err
 		}

@@ -501,3 +501,67 @@ func TestStoresShareConnections(t *testing.T) {
 		}
 	})
 }
+
+// TestBusyStoreLeavesConnections: of the connections that stores share, those that wait for the
+// commit lock of one leave some to the others.
+func TestBusyStoreLeavesConnections(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		createStore(t, db, "team-a")
+		shared, err := db.Driver.Connect(t.Context(), db.URL, ofStore(t, ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer shared.Close()
+		busy, err := shared.Store(t.Context(), "team-a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer busy.Close()
+		b, err := shared.Store(t.Context(), mvcc.DefaultStore)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := mvcc.Open(t.Context(), b, mvcc.Config{Logger: testLogger(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		locked, unlocked := make(chan struct{}), make(chan struct{})
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		unlock := sync.OnceFunc(func() { close(unlocked) })
+		defer unlock()
+		wg.Go(func() {
+			if err := busy.Locked(t.Context(), mvcc.LockOptions{}, func(mvcc.Tx) error {
+				close(locked)
+				<-unlocked
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+		<-locked
+		for range 12 {
+			wg.Go(func() {
+				if err := busy.Locked(t.Context(), mvcc.LockOptions{},
+					func(mvcc.Tx) error { return nil }); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		// They have what they can get.
+		for deadline := time.Now().Add(time.Minute); ; {
+			p, ok := busy.(mvcc.Pooled)
+			if !ok || slices.ContainsFunc(p.Pools(), func(p mvcc.Pool) bool {
+				return p.Name == "commit" && p.InUse >= 3
+			}) {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("the pools are %v", p.Pools())
+			}
+			<-time.After(time.Millisecond)
+		}
+		put(t, other, "/other", 0, "value")
+	})
+}
