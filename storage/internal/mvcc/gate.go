@@ -103,14 +103,13 @@ func (g *Gate) Enter(p Place, number int64, d Durability) (Passage, error) {
 	return Pass, nil
 }
 
-// Fenced lets the store go on where it was fenced, on a connection of this number. The boot is not
-// settled by that: the store records it afterwards, so all that are not older are asked.
+// Fenced lets the store go on where it was fenced, on a connection of this number, and only there,
+// also if the address has led back meanwhile. The boot is not settled by that: the store records it
+// afterwards, so all connections that are not older are asked.
 func (g *Gate) Fenced(fingerprint string, number int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if number > g.newest {
-		g.at.Fingerprint, g.newest = fingerprint, number-1
-	}
+	g.at.Fingerprint, g.newest = fingerprint, number-1
 }
 
 // Reconnect makes the store use only connections with a higher number.

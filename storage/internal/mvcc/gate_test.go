@@ -76,3 +76,24 @@ func TestGateOpen(t *testing.T) {
 		t.Errorf("%d, %v", p, err)
 	}
 }
+
+// TestGateWhileTheAddressFlaps: a store that was fenced in one database does not go on in the other
+// one by a connection that was begun after the fence.
+func TestGateWhileTheAddressFlaps(t *testing.T) {
+	here, there := Place{Fingerprint: "here"}, Place{Fingerprint: "there"}
+	var g Gate
+	g.Open(here, 1)
+	if p, err := g.Enter(here, 3, Durability{}); p != Pass || err != nil {
+		t.Fatalf("%d, %v", p, err)
+	}
+	g.Fenced("there", 2)
+	if p := g.Judge(there, 2); p == Stale {
+		t.Error("the connection of the fence is stale")
+	}
+	if p := g.Judge(here, 3); p == Pass {
+		t.Error("the store goes on where it was not fenced")
+	}
+	if _, err := g.Enter(here, 3, Durability{}); ClassOf(err) != Fenced {
+		t.Errorf("the store goes on where it was not fenced: %v", err)
+	}
+}
