@@ -34,6 +34,10 @@
 // A comparison of a range of keys is refused. In a transaction that writes, it would have to hold
 // at the revision before the write, and a write expects something of its own key only.
 //
+// Keys that begin with "rowkeeper/" hold what Rowkeeper records in the store, such as which other
+// store keeps a resource. They can be read, and neither written nor deleted. A deletion of a range
+// that has one deletes nothing.
+//
 // While the database is away, a watch waits for it. If the client requires a leader (the metadata
 // hasleader), its watches end with etcd's error for that after [Config.LeaderTimeout].
 //

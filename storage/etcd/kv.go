@@ -297,10 +297,20 @@ func (s *Server) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse, er
 	}
 }
 
+// errReserved is of a code that clients do not retry.
+var errReserved = status.Errorf(codes.InvalidArgument, "the keys that begin with %q hold what "+
+	"Rowkeeper records in the store: write and delete other keys only", mvcc.Reserved)
+
+func reserved[T ~string | ~[]byte](key T) bool {
+	return strings.HasPrefix(string(key), mvcc.Reserved)
+}
+
 func checkPut(r *pb.PutRequest) error {
 	switch {
 	case len(r.Key) == 0:
 		return rpctypes.ErrGRPCEmptyKey
+	case reserved(r.Key):
+		return errReserved
 	case r.IgnoreValue && len(r.Value) != 0:
 		return rpctypes.ErrGRPCValueProvided
 	case r.IgnoreLease && r.Lease != 0:
@@ -359,7 +369,8 @@ func (s *Server) put(r *pb.PutRequest,
 	return m, nil
 }
 
-// DeleteRange implements etcd's KV. The keys of a range are deleted one after the other.
+// DeleteRange implements etcd's KV. The keys of a range are deleted one after the other, unless one
+// of them is reserved.
 func (s *Server) DeleteRange(ctx context.Context,
 	r *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
 	if len(r.Key) == 0 {
@@ -384,6 +395,9 @@ func (s *Server) DeleteRange(ctx context.Context,
 		if err != nil {
 			return nil, failure(err)
 		}
+	}
+	if slices.ContainsFunc(keys, reserved) {
+		return nil, errReserved
 	}
 	for _, key := range keys {
 		was, revision, err := s.remove(ctx, key, r.PrevKv, own)

@@ -27,7 +27,9 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
+	"github.com/rowkeeper/rowkeeper/storage/internal/access"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
@@ -248,6 +250,63 @@ func TestPut(t *testing.T) {
 }
 
 // TestTxn: what a transaction compares, writes and reads.
+// TestReserved: what Rowkeeper records in the store is neither written nor deleted by a client, and
+// the error is one that clients do not retry.
+func TestReserved(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		ctx := t.Context()
+		refused := func(what string, err error) {
+			t.Helper()
+			if code := status.Code(err); code != codes.InvalidArgument ||
+				!strings.Contains(err.Error(), `begin with "rowkeeper/"`) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		const key = mvcc.Reserved + "x"
+		_, err := c.Put(ctx, key, "v")
+		refused("a put", err)
+		_, err = c.Delete(ctx, key)
+		refused("a deletion", err)
+		for _, op := range []clientv3.Op{clientv3.OpPut(key, "v"), clientv3.OpDelete(key)} {
+			_, err = c.Txn(ctx).Then(op).Commit()
+			refused("a transaction", err)
+			_, err = c.Txn(ctx).Then(clientv3.OpGet("k")).Else(op).Commit()
+			refused("the other branch of a transaction", err)
+		}
+		put(t, c, "rowkeeper", "v")
+		put(t, c, "rowkeeper0", "v")
+		if n := must[*clientv3.DeleteResponse](t)(c.Delete(ctx, "rowkeeper",
+			clientv3.WithPrefix())).Deleted; n != 2 {
+			t.Errorf("%d keys beside the reserved ones are deleted, not 2", n)
+		}
+	})
+}
+
+// TestReservedRange: a deletion of a range in which something is recorded deletes nothing.
+func TestReservedRange(t *testing.T) {
+	d := dbtest.Open(t, dbtest.SQLite)
+	c := serve(t, d)
+	put(t, c, "a", "v")
+	db, err := storage.Open(t.Context(), storage.Config{URL: d.URL,
+		Drivers: []storage.Driver{d.Driver}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = access.History(db).Apply(t.Context(), mvcc.Mutation{Key: mvcc.Reserved + "x",
+		Value: []byte("v")})
+	if err = errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Delete(t.Context(), "\x00", clientv3.WithFromKey()); status.Code(err) !=
+		codes.InvalidArgument {
+		t.Error(err)
+	}
+	if n := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "\x00",
+		clientv3.WithFromKey())).Count; n != 2 {
+		t.Errorf("there are %d keys, not 2", n)
+	}
+}
+
 func TestTxn(t *testing.T) {
 	each(t, func(t *testing.T, c *clientv3.Client) {
 		txn := func(compare clientv3.Cmp, then, otherwise []clientv3.Op) *clientv3.TxnResponse {

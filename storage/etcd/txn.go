@@ -100,6 +100,8 @@ func checkOps(ops []*pb.RequestOp) error {
 				err = rpctypes.ErrGRPCEmptyKey
 			case len(d.RangeEnd) > 0:
 				err = errSeveral
+			case reserved(d.Key):
+				err = errReserved
 			}
 			keys = append(keys, o.RequestDeleteRange.GetKey())
 		case *pb.RequestOp_RequestTxn:

@@ -261,6 +261,18 @@ func TestImportOfTransactions(t *testing.T) {
 	})
 }
 
+// TestImportOfReserved: an etcd cannot say what Rowkeeper has recorded.
+func TestImportOfReserved(t *testing.T) {
+	each(t, func(t *testing.T, db *storage.Database) {
+		e := &etcd{revision: 5, kvs: []*mvccpb.KeyValue{{Key: []byte(mvcc.Reserved + "x"),
+			ModRevision: 5, CreateRevision: 5, Version: 1}}}
+		_, err := etcdmove.Import(t.Context(), e.client(t), db, nil)
+		if err == nil || !strings.Contains(err.Error(), `the etcd has the key "rowkeeper/x"`) {
+			t.Error(err)
+		}
+	})
+}
+
 // TestImportInterrupted: an import that fails leaves nothing, and can be repeated.
 func TestImportInterrupted(t *testing.T) {
 	each(t, func(t *testing.T, db *storage.Database) {

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -137,6 +138,10 @@ func (r *reader) read(ctx context.Context) (err error) {
 			r.at, r.cluster = page.Header.Revision, page.Header.ClusterId
 		}
 		for _, kv := range page.Kvs {
+			if strings.HasPrefix(string(kv.Key), mvcc.Reserved) {
+				return fmt.Errorf("the etcd has the key %q, and only Rowkeeper itself writes keys "+
+					"that begin with %q: delete it in the etcd first", kv.Key, mvcc.Reserved)
+			}
 			content, err := proto.Marshal(kv)
 			if err != nil {
 				return err

@@ -256,6 +256,9 @@ type Limits struct {
 	GroupBytes     int
 }
 
+// Reserved is how the keys begin of what Rowkeeper itself records in a store. No client writes them.
+const Reserved = "rowkeeper/"
+
 // MaxKeyBytes and MaxValueBytes are the limits of every backend whose database can hold as much, so
 // that what one database takes another one takes, too: the greatest value is that of etcd's
 // default, the greatest key fits into every database's index.
