@@ -40,7 +40,7 @@ import (
 // client that resumes at a revision of the old one is told that it has expired.
 
 // kindsKey is the key of the record. The keys of objects begin with a slash.
-const kindsKey mvcc.Key = "rowkeeper/stores-of-resources"
+const kindsKey mvcc.Key = mvcc.Reserved + "stores-of-resources"
 
 // kinds says which resources a database keeps in other stores.
 type kinds struct {
@@ -74,6 +74,30 @@ type placed struct {
 	// Also is the other store of a move that has not ended. What it holds below the directory is
 	// not valid.
 	Also string `json:"also,omitempty"`
+	// Copied is the revision of Also up to which everything is in Store, too. It is 0 while Also
+	// holds nothing but copies.
+	Copied mvcc.Revision `json:"copied,omitempty"`
+}
+
+// check returns an error if the directory is not that of the resource, or a name is not valid.
+func (p placed) check(directory mvcc.Key) error {
+	_, err := ParseResource(p.Resource)
+	if err != nil {
+		return err
+	}
+	keys, err := newKeySpace(p.Prefix, "/"+p.Resource)
+	if err != nil {
+		return err
+	}
+	if keys.all() != directory {
+		return fmt.Errorf("the objects of %s are below %s there, and not below %s", p.Resource,
+			keys.all(), directory)
+	}
+	err = CheckStoreName(p.Store)
+	if p.Also != "" {
+		err = errors.Join(err, CheckStoreName(p.Also))
+	}
+	return err
 }
 
 // record is what is recorded of the directories that are not as usual: in the own store, and not
@@ -101,8 +125,12 @@ func parseRecord(value []byte) (r record, err error) {
 	if len(value) == 0 {
 		return r, nil
 	}
-	if err := json.Unmarshal(value, &r.places); err != nil {
-		return r, mvcc.Errorf(mvcc.Invalid, "the record of the stores of resources, in the key %q, "+
+	err = json.Unmarshal(value, &r.places)
+	for directory, p := range r.places {
+		err = errors.Join(err, p.check(directory))
+	}
+	if err != nil {
+		return record{}, mvcc.Errorf(mvcc.Invalid, "the record of the stores of resources, in the key %q, "+
 			"cannot be read: restore a backup: %w", string(kindsKey), err)
 	}
 	return r, nil
@@ -287,6 +315,10 @@ func (d *Database) of(resource schema.GroupResource, keys keySpace) (*Database, 
 	k.mu.Unlock()
 	if _, recorded := r.places[keys.all()]; store == k.own || recorded {
 		return k.serve(d, r, keys.all(), p)
+	}
+	if err := p.check(keys.all()); err != nil {
+		return nil, fmt.Errorf("the objects of %s cannot be kept in the store %q: %w", p.Resource,
+			store, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), k.timeout)
 	defer cancel()
@@ -511,14 +543,19 @@ func MoveResource(ctx context.Context, c Config, prefix string, resource schema.
 // last one if it is interrupted:
 //
 //  1. The record says that the objects are moved between the two stores, and are still where they
-//     were. From here on nobody serves them.
+//     were. From here on nobody serves them who has heard of it.
 //  2. All objects are put into the other store, in one transaction.
 //  3. The record says that they are there, and still moved.
 //  4. They are deleted where they were.
 //  5. The record says that nothing is moved any more.
 //
 // What is in the store that the record names besides the objects' own is not valid: after 1 and 2
-// it is the copies, after 3 the originals. The next move deletes it first.
+// it is the copies, after 3 the originals. The next move deletes it first. The other store had no
+// such objects before 1. If it has, and there are none to move, its objects are not copies: the
+// record names it in one step, and nothing is deleted.
+//
+// A server that has not heard of 1 may still write where the objects were. Before 3, the move finds
+// that and stops. After 3, it deletes no object that is newer than the copy, and stops there.
 type move struct {
 	d         *Database
 	c         Config
@@ -547,32 +584,67 @@ func (m *move) run(ctx context.Context, to string) (moved int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	some, err := anyBelow(ctx, source.mvcc, m.directory)
+	taken, err := anyBelow(ctx, target.mvcc, m.directory)
 	if err != nil {
 		return 0, err
 	}
-	if taken, err := anyBelow(ctx, target.mvcc, m.directory); err != nil {
-		return 0, err
-	} else if taken && some {
-		return 0, fmt.Errorf("both the store %q and the store %q have some: name another store, or "+
-			"delete those in one of the two", from, to)
+	if taken {
+		return 0, m.adopt(ctx, source.mvcc, target.mvcc, to)
 	}
-	if err := m.record(ctx, from, to); err != nil {
+	if err := m.record(ctx, from, to, 0); err != nil {
 		return 0, err
 	}
+	// What is written before the servers hear of it is moved, too.
 	head, err := source.mvcc.Head(ctx)
+	if err != nil {
+		return 0, err
+	}
+	some, err := anyBelow(ctx, source.mvcc, m.directory)
 	if err == nil && some {
 		moved, err = m.copy(ctx, source.mvcc, target.mvcc, head)
 	} else if err == nil {
 		_, err = target.mvcc.FenceBeyond(ctx, head)
 	}
+	if err == nil {
+		err = eachBelow(ctx, source.mvcc, m.directory, func(page []mvcc.KeyValue) error {
+			return notNewer(page, head)
+		})
+	}
 	if err != nil {
 		return 0, err
 	}
-	if err := m.record(ctx, to, from); err != nil {
+	if err := m.record(ctx, to, from, head); err != nil {
 		return 0, err
 	}
 	return moved, m.tidy(ctx)
+}
+
+// adopt records a store that has such objects of its own as their place, if there are no others.
+func (m *move) adopt(ctx context.Context, source, target *mvcc.Store, to string) error {
+	from := m.is.Store
+	both := fmt.Errorf("both the store %q and the store %q have some: name another store, or "+
+		"delete those in one of the two", from, to)
+	if some, err := anyBelow(ctx, source, m.directory); err != nil {
+		return err
+	} else if some {
+		return both
+	}
+	head, err := source.Head(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := target.FenceBeyond(ctx, head); err != nil {
+		return err
+	}
+	if err := m.record(ctx, to, "", 0); err != nil {
+		return err
+	}
+	// A server that had not heard of it may have written.
+	some, err := anyBelow(ctx, source, m.directory)
+	if err == nil && some {
+		err = errors.Join(both, m.record(ctx, from, "", 0))
+	}
+	return err
 }
 
 // tidy ends a move that was interrupted, where the objects are.
@@ -582,17 +654,18 @@ func (m *move) tidy(ctx context.Context) error {
 	}
 	also, err := m.d.at(ctx, m.c, m.is.Also)
 	if err == nil {
-		err = removeAll(ctx, also.mvcc, m.directory)
+		err = removeAll(ctx, also.mvcc, m.directory, m.is.Copied)
 	}
 	if err == nil {
-		err = m.record(ctx, m.is.Store, "")
+		err = m.record(ctx, m.is.Store, "", 0)
 	}
 	return err
 }
 
 // record records where the objects are, and what else is not valid.
-func (m *move) record(ctx context.Context, store, also string) (err error) {
-	m.is.Store, m.is.Also = store, also
+func (m *move) record(ctx context.Context, store, also string,
+	copied mvcc.Revision) (err error) {
+	m.is.Store, m.is.Also, m.is.Copied = store, also, copied
 	m.r, err = m.r.write(ctx, m.d.mvcc, m.d.kinds.own, m.directory, m.is)
 	if conflict := (*mvcc.ConflictError)(nil); errors.As(err, &conflict) {
 		return errors.New("another move or a server that starts has changed the record of the stores " +
@@ -618,8 +691,7 @@ func (m *move) copy(ctx context.Context, source, target *mvcc.Store,
 			case !strings.HasPrefix(string(r.Key), string(m.directory)):
 				return nil
 			case r.Revision > head:
-				return fmt.Errorf("%s was written meanwhile: stop all servers, and repeat the move",
-					r.Key)
+				return writtenMeanwhile(r.Key)
 			case r.Lease != 0:
 				return fmt.Errorf("%s is attached to a lease of etcd's API, which stays where it is: "+
 					"write it without the lease first", r.Key)
@@ -637,31 +709,77 @@ func (m *move) copy(ctx context.Context, source, target *mvcc.Store,
 // removedAtOnce is how many objects are deleted at a time: a commit group.
 const removedAtOnce = 256
 
-// removeAll deletes what is below a directory.
-func removeAll(ctx context.Context, s *mvcc.Store, directory mvcc.Key) error {
+// eachBelow calls f with what is below a directory, without the values, page by page. Each page is
+// read after f has returned for the one before.
+func eachBelow(ctx context.Context, s *mvcc.Store, directory mvcc.Key,
+	f func(page []mvcc.KeyValue) error) error {
+	o := mvcc.RangeOptions{Start: directory, End: prefixEnd(directory), Limit: removedAtOnce,
+		KeysOnly: true}
 	for {
-		page, err := s.Range(ctx, mvcc.RangeOptions{Start: directory, End: prefixEnd(directory),
-			Limit: removedAtOnce, KeysOnly: true})
-		if err != nil || len(page.KVs) == 0 {
+		page, err := s.Range(ctx, o)
+		if err != nil {
 			return err
 		}
-		deletions, ctx := errgroup.WithContext(ctx)
-		for _, kv := range page.KVs {
-			deletions.Go(func() error {
-				_, err := s.Commit(ctx, mvcc.Mutation{Key: kv.Key, Expect: mvcc.Any, Delete: true})
-				if conflict := (*mvcc.ConflictError)(nil); errors.As(err, &conflict) {
-					return nil // it has expired
-				}
+		if len(page.KVs) > 0 {
+			if err := f(page.KVs); err != nil {
 				return err
-			})
+			}
+		}
+		if !page.More {
+			return nil
+		}
+		o.From = after(page.KVs[len(page.KVs)-1].Key)
+	}
+}
+
+func writtenMeanwhile(key mvcc.Key) error {
+	return fmt.Errorf("%s was written meanwhile: stop all servers, and repeat the move", key)
+}
+
+func notNewer(page []mvcc.KeyValue, than mvcc.Revision) error {
+	for _, kv := range page {
+		if kv.Revision > than {
+			return writtenMeanwhile(kv.Key)
+		}
+	}
+	return nil
+}
+
+// removeAll deletes what is below a directory, unless it is newer than the revision copied. If that
+// is 0, nothing is newer.
+func removeAll(ctx context.Context, s *mvcc.Store, directory mvcc.Key,
+	copied mvcc.Revision) error {
+	return eachBelow(ctx, s, directory, func(page []mvcc.KeyValue) error {
+		deletions, ctx := errgroup.WithContext(ctx)
+		for _, kv := range page {
+			deletions.Go(func() error { return removeOne(ctx, s, kv, copied) })
 		}
 		if err := deletions.Wait(); err != nil {
 			return fmt.Errorf("cannot delete the objects below %s: %w", directory, err)
 		}
-	}
+		return nil
+	})
 }
 
-// keeps returns an error if a record in a backup would undo what is recorded.
+func removeOne(ctx context.Context, s *mvcc.Store, kv mvcc.KeyValue, copied mvcc.Revision) error {
+	if copied > 0 && kv.Revision > copied {
+		return fmt.Errorf("%s was written after it was copied, by a server that ran: stop all "+
+			"servers, save what it holds in the old store and delete it there, by `rowkeeper etcd` "+
+			"and a client of etcd, and repeat the move", kv.Key)
+	}
+	_, err := s.Commit(ctx, mvcc.Mutation{Key: kv.Key, Expect: kv.Revision, Delete: true})
+	if conflict := (*mvcc.ConflictError)(nil); !errors.As(err, &conflict) {
+		return err
+	}
+	now, _, err := s.Get(ctx, kv.Key)
+	if err != nil || now == nil { // it has expired
+		return err
+	}
+	return removeOne(ctx, s, *now, copied)
+}
+
+// keeps returns an error if a record in a backup says otherwise than what is recorded: objects would
+// be lost, or nobody would find them.
 func (d *Database) keeps(ctx context.Context, value []byte) error {
 	kept, err := parseRecord(value)
 	if err != nil {
@@ -671,10 +789,16 @@ func (d *Database) keeps(ctx context.Context, value []byte) error {
 	if err != nil {
 		return err
 	}
-	for _, directory := range slices.Sorted(maps.Keys(now.places)) {
-		p, in := now.places[directory], d.kinds.own
+	both := map[mvcc.Key]placed{}
+	maps.Copy(both, kept.places)
+	maps.Copy(both, now.places)
+	for _, directory := range slices.Sorted(maps.Keys(both)) {
+		p, in := both[directory], d.kinds.own
 		if was, ok := kept.places[directory]; ok {
 			in = was.Store
+		}
+		if _, ok := now.places[directory]; !ok {
+			p.Store, p.Also = d.kinds.own, ""
 		}
 		if p.Store != in || p.Also != "" {
 			return fmt.Errorf("the objects of %s are in the store %q, and the backup has them in %q: "+

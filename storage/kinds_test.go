@@ -321,17 +321,17 @@ func (d aDatabase) interrupt(to string, steps int) {
 	if err != nil {
 		d.Fatal(err)
 	}
+	var head mvcc.Revision
 	for _, step := range []func() error{
-		func() error { return m.record(ctx, from, to) },
-		func() error {
-			head, err := source.mvcc.Head(ctx)
-			if err == nil {
+		func() error { return m.record(ctx, from, to, 0) },
+		func() (err error) {
+			if head, err = source.mvcc.Head(ctx); err == nil {
 				_, err = m.copy(ctx, source.mvcc, target.mvcc, head)
 			}
 			return err
 		},
-		func() error { return m.record(ctx, to, from) },
-		func() error { return removeAll(ctx, source.mvcc, m.directory) },
+		func() error { return m.record(ctx, to, from, head) },
+		func() error { return removeAll(ctx, source.mvcc, m.directory, head) },
 	}[:steps] {
 		if err := step(); err != nil {
 			d.Fatal(err)
@@ -365,13 +365,89 @@ func TestMoveLosesNothing(t *testing.T) {
 	x.close(db)
 	x.refused("fast", "objects of pods that it was not given",
 		"rowkeeper stores move pods --to fast`")
+	db = x.open("")
+	head, err := db.mvcc.Head(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	x.move("fast", 0)
+	// What is there is never recorded as copies, which an interrupted move leaves to be deleted.
+	w, err := db.mvcc.Watch(t.Context(), mvcc.WatchOptions{Key: kindsKey, After: head})
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch, err := w.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if r, err := parseRecord(batch.Events[0].Value); err != nil ||
+		r.places["/registry/pods/"].Store != "fast" || r.places["/registry/pods/"].Also != "" {
+		t.Errorf("the move has recorded %s, %v", batch.Events[0].Value, err)
+	}
+	x.close(db)
 	db = x.open("fast")
 	if n := len(list(t, pods(t, db), apistorage.ListOptions{}).Items); n != 1 {
 		t.Errorf("there are %d pods", n)
 	}
 	_, err = MoveResource(t.Context(), x.config, "", podsOf, "unknown")
 	x.says(err, `no store "unknown"`)
+}
+
+// write writes or deletes a key of the database's own store, as a server does that has not heard of
+// a move.
+func (d aDatabase) write(m mvcc.Mutation) {
+	d.Helper()
+	db := d.open("")
+	defer d.close(db)
+	if m.Expect = mvcc.Any; !m.Delete {
+		m.Value = []byte(`{}`)
+	}
+	if _, err := db.mvcc.Commit(d.Context(), m); err != nil {
+		d.Fatal(err)
+	}
+}
+
+// TestMoveKeepsWhatIsNewer: what a server writes that has not heard of the move is not deleted when
+// it was not copied.
+func TestMoveKeepsWhatIsNewer(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		x := withStores(t, d)
+		db := x.open("")
+		create(t, pods(t, db), pod("a"))
+		x.close(db)
+		x.interrupt("fast", 3)
+		x.write(mvcc.Mutation{Key: "/registry/pods/ns/late"})
+		_, err := MoveResource(t.Context(), x.config, "", podsOf, "fast")
+		x.says(err, "/registry/pods/ns/late was written after it was copied", "`rowkeeper etcd`")
+		if n := x.count("fast"); n != 1 {
+			t.Errorf("%d pods were copied", n)
+		}
+		x.refused("fast", "being moved")
+		x.write(mvcc.Mutation{Key: "/registry/pods/ns/late", Delete: true})
+		x.move("fast", 0)
+		if here, there := x.count("default"), x.count("fast"); here != 0 || there != 1 {
+			t.Errorf("there are %d pods where they were, and %d where they are", here, there)
+		}
+	})
+}
+
+// TestRecordIsChecked: a record that is not of this program's making is not followed.
+func TestRecordIsChecked(t *testing.T) {
+	for _, text := range []string{
+		"-",
+		`{"/registry/secrets/":{"prefix":"/registry","resource":"pods","store":"fast"}}`,
+		`{"":{"prefix":"/registry","resource":"pods","store":"fast"}}`,
+		`{"/registry/":{"prefix":"/","resource":"registry/","store":"fast"}}`,
+		`{"/registry/pods/":{"prefix":"/registry","resource":"pods","store":"../fast"}}`,
+		`{"/registry/pods/":{"prefix":"/registry","resource":"pods","store":""}}`,
+		`{"/registry/pods/":{"prefix":"/registry","resource":"pods","store":"fast","also":"-"}}`,
+	} {
+		if r, err := parseRecord([]byte(text)); err == nil ||
+			!strings.Contains(err.Error(), "cannot be read: restore a backup") {
+			t.Errorf("%s is taken as %v, %v", text, r.places, err)
+		}
+	}
 }
 
 // TestStoreForWhileAServerRuns: a server that serves objects where they are not kept any more ends
@@ -470,6 +546,9 @@ func TestRestoreKeepsStoreFor(t *testing.T) {
 	x.refused("", `kept in the store "fast"`)
 	x.move("default", 2)
 	db = x.open("")
+	x.says(restore(db, after), "nothing was restored",
+		`pods are in the store "default", and the backup has them in "fast"`,
+		"rowkeeper stores move pods --to fast`")
 	if err := restore(db, before); err != nil {
 		t.Error(err)
 	}
