@@ -441,12 +441,19 @@ func (d *Database) Fence(ctx context.Context) (int64, error) {
 }
 
 // Collector returns the database's metrics, to be registered once. Those of the other stores of
-// Config.StoreFor have the label store.
-func (d *Database) Collector() prometheus.Collector { return collector{d} }
+// Config.StoreFor have the label store. If there are none, it can be unregistered.
+func (d *Database) Collector() prometheus.Collector {
+	if len(d.kinds.others) == 0 {
+		return d.metrics
+	}
+	return collector{d}
+}
 
+// collector collects the metrics of a database with other stores.
 type collector struct{ d *Database }
 
-// Describe describes nothing, as the label is not always there.
+// Describe describes nothing: a registry takes no metrics of one name with different labels, unless
+// they are not described.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
 func (c collector) Collect(metrics chan<- prometheus.Metric) {

@@ -127,6 +127,13 @@ func TestStoreFor(t *testing.T) {
 		x := withStores(t, d)
 		plain := x.open("")
 		seen := list(t, pods(t, plain), apistorage.ListOptions{}).ResourceVersion
+		once := prometheus.NewPedanticRegistry()
+		for range 2 { // as when a store is dropped and created again
+			once.MustRegister(plain.Collector())
+			if _, err := once.Gather(); err != nil || !once.Unregister(plain.Collector()) {
+				t.Errorf("the metrics cannot be unregistered, or gathered: %v", err)
+			}
+		}
 		x.close(plain)
 		_, err := Open(t.Context(), x.assigned("unknown"))
 		x.says(err, "pods", `no store "unknown"`, "rowkeeper stores create unknown")

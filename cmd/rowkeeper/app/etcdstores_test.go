@@ -242,7 +242,9 @@ func TestEtcdStores(t *testing.T) {
 	n.run("stores", "create", "late")
 	n.await(own+"/readyz", n.tls("127.0.0.1", "late"), "200 ok")
 	n.await(shared+"/readyz", n.tls("b.example", "b"), "200 ok")
-	n.await(metrics+"/metrics", nil, `store="late"`)
+	for _, store := range []string{"late", "a", "b"} {
+		n.await(metrics+"/metrics", nil, `store="`+store+`"`)
+	}
 	if value(b) != "" {
 		t.Errorf("the new store holds %s", value(b))
 	}
