@@ -24,7 +24,8 @@ import (
 //   - An answer's keys and values count while it is made, in a bill, and then in its encoded form
 //     until it is sent or its connection is gone: see codec. So a client that asks for much and
 //     reads nothing is refused further answers.
-//   - A watch has a cursor, no queue. What it is about to send is one piece of the log at most.
+//   - A watch has a cursor, no queue. Those of a stream take turns to read the log, so that what a
+//     stream is about to send is one piece of it, and events that are in memory for all.
 //
 // What is refused is Unavailable, which etcd's client tries again if the call only reads. etcd's
 // own error for overload would not be tried again.

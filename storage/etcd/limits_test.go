@@ -12,6 +12,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -80,6 +81,79 @@ func TestManyCalls(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// TestManyWatchesOfLog: a client that has many watches of old events on a stream, and reads
+// nothing, makes the server read the log for few of them at a time. As soon as it reads, all of
+// them get everything.
+func TestManyWatchesOfLog(t *testing.T) {
+	const keys, watches = 32, 100
+	var armed atomic.Bool
+	var tails atomic.Int64
+	gate := make(chan struct{})
+	with, without := inMemory(t, func(ctx context.Context, method string) error {
+		if method == "Tail" && armed.Load() {
+			tails.Add(1)
+			select {
+			case <-gate:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	})
+	before := serve(t, without)
+	for i := range keys {
+		put(t, before, fmt.Sprintf("k%02d", i), strings.Repeat("v", 8<<10))
+	}
+	c := serve(t, with) // its ring begins after these
+	other := c.Watch(t.Context(), "other", clientv3.WithCreatedNotify())
+	if res := <-other; !res.Created {
+		t.Fatalf("%+v", res)
+	}
+	conn, err := grpc.NewClient(c.Endpoints()[0],
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	stream := must[pb.Watch_WatchClient](t)(pb.NewWatchClient(conn).Watch(t.Context()))
+	armed.Store(true)
+	for range watches {
+		if err := stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
+			CreateRequest: &pb.WatchCreateRequest{Key: []byte("k"), RangeEnd: []byte("l"),
+				StartRevision: 2}}}); err != nil {
+			t.Fatal(err)
+		}
+		if res := must[*pb.WatchResponse](t)(stream.Recv()); !res.Created || res.Canceled {
+			t.Fatal(res)
+		}
+	}
+	close(gate)
+	// Watches of other streams go on meanwhile.
+	const writes = 20
+	for range writes {
+		put(t, c, "other", "x")
+		if res := <-other; res.Err() != nil {
+			t.Fatal(res.Err())
+		}
+	}
+	if n := tails.Load(); n > watches/2 {
+		t.Errorf("the log was read %d times for a client that reads nothing", n)
+	}
+	seen := map[int64]int64{}
+	for ended := 0; ended < watches; {
+		res := must[*pb.WatchResponse](t)(stream.Recv())
+		for _, e := range res.Events {
+			if last := seen[res.WatchId]; last != 0 && e.Kv.ModRevision != last+1 {
+				t.Fatalf("watch %d: %d after %d", res.WatchId, e.Kv.ModRevision, last)
+			}
+			if seen[res.WatchId] = e.Kv.ModRevision; e.Kv.ModRevision == keys+1 {
+				ended++
+			}
+		}
+	}
 }
 
 // TestManyWatches: streams and watches beyond the bounds are refused, and what ended makes room.

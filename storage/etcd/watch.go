@@ -37,7 +37,10 @@ type watchStream struct {
 	// told, the newest revision that the client was told events or progress with.
 	sending sync.Mutex
 	told    mvcc.Revision
-	wg      sync.WaitGroup
+	// turn is held by the watch that has a piece of the log, until that is sent. The others of the
+	// stream wait for their turns, but for those that follow what is in memory anyway.
+	turn chan struct{}
+	wg   sync.WaitGroup
 
 	// mu protects the fields below, and those of the watches that say so.
 	mu      sync.Mutex
@@ -59,7 +62,8 @@ type watch struct {
 // Watch implements etcd's Watch.
 func (s *Server) Watch(stream grpc.BidiStreamingServer[pb.WatchRequest, pb.WatchResponse]) error {
 	ctx, cancel := context.WithCancelCause(stream.Context())
-	ws := &watchStream{s: s, ctx: ctx, cancel: cancel, stream: stream, watches: map[int64]*watch{}}
+	ws := &watchStream{s: s, ctx: ctx, cancel: cancel, stream: stream, watches: map[int64]*watch{},
+		turn: make(chan struct{}, 1)}
 	md, _ := metadata.FromIncomingContext(ctx)
 	if slices.Contains(md.Get(rpctypes.MetadataRequireLeaderKey), rpctypes.MetadataHasLeader) {
 		ws.wg.Go(ws.mindLeader)
@@ -187,7 +191,7 @@ func (ws *watchStream) create(r *pb.WatchCreateRequest) error {
 	if r.StartRevision > 0 {
 		after = mvcc.Revision(r.StartRevision - 1)
 	}
-	watcher, err := ws.s.s.Watch(ws.ctx, options(b, after, w))
+	watcher, err := ws.s.s.Watch(ws.ctx, ws.options(b, after, w))
 	if err != nil && !errors.Is(err, mvcc.ErrCompacted) {
 		ws.forget(w)
 		return err
@@ -216,8 +220,9 @@ func (ws *watchStream) full() bool {
 }
 
 // options say what to watch. An empty store is at revision 1, which has no event.
-func options(b bounds, after mvcc.Revision, w *watch) mvcc.WatchOptions {
-	o := mvcc.WatchOptions{After: max(after, 1), AllPrev: w.prevKv, Progress: w.progress}
+func (ws *watchStream) options(b bounds, after mvcc.Revision, w *watch) mvcc.WatchOptions {
+	o := mvcc.WatchOptions{After: max(after, 1), AllPrev: w.prevKv, Progress: w.progress,
+		Turn: ws.turn}
 	switch {
 	case b.single:
 		o.Key = b.start

@@ -20,6 +20,11 @@ type WatchOptions struct {
 	// Progress requests progress regularly, so that the revision of a watcher that nothing concerns
 	// moves on.
 	Progress bool
+	// Turn, of capacity 1, is shared by watchers whose events leave by one way, one after another.
+	// A watcher that reads the log puts an element in before it does, and takes one out when Next is
+	// called again. So one of them at a time has a piece of the log, which nothing else bounds.
+	// It may be nil.
+	Turn chan struct{}
 }
 
 // Batch is what a watcher saw.
@@ -42,6 +47,9 @@ type Watcher struct {
 	after    Revision
 	piece    pieceSize
 	wake     chan struct{} // capacity 1
+	turn     chan struct{}
+	// holds: the element in turn is of this watcher. Next uses it.
+	holds bool
 
 	// Protected by hub.mu:
 
@@ -60,7 +68,7 @@ type Watcher struct {
 // Watch begins a watch. Its errors are ErrCompacted, ErrClosed, ErrDropped and what a Backend says.
 func (s *Store) Watch(ctx context.Context, o WatchOptions) (*Watcher, error) {
 	w := &Watcher{s: s, after: o.After, cursor: o.After, periodic: o.Progress,
-		wake: make(chan struct{}, 1)}
+		wake: make(chan struct{}, 1), turn: o.Turn}
 	switch {
 	case o.After <= 0:
 		return nil, fmt.Errorf("a watch begins after a revision > 0, not %d", o.After)
@@ -103,6 +111,7 @@ const maxBatch = 1_000
 func (w *Watcher) Next(ctx context.Context) (Batch, error) {
 	h := w.s.hub
 	for {
+		w.endTurn()
 		h.mu.Lock()
 		switch {
 		case w.err != nil:
@@ -114,7 +123,21 @@ func (w *Watcher) Next(ctx context.Context) (Batch, error) {
 		case !w.attached:
 			cursor := w.cursor
 			h.mu.Unlock()
-			if b, err := w.replay(ctx, cursor); err != nil || len(b.Events) > 0 {
+			if w.turn != nil {
+				select {
+				case w.turn <- struct{}{}:
+					w.holds = true
+				case <-w.wake: // it may have ended
+					continue
+				case <-ctx.Done():
+					return Batch{}, ctx.Err()
+				}
+			}
+			b, err := w.replay(ctx, cursor)
+			if err != nil {
+				w.endTurn()
+			}
+			if err != nil || len(b.Events) > 0 {
 				return b, err
 			}
 		case w.first != 0 && w.first <= h.ringStart:
@@ -151,6 +174,13 @@ func (w *Watcher) Next(ctx context.Context) (Batch, error) {
 				return Batch{}, ctx.Err()
 			}
 		}
+	}
+}
+
+func (w *Watcher) endTurn() {
+	if w.holds {
+		w.holds = false
+		<-w.turn
 	}
 }
 
