@@ -28,13 +28,15 @@ import (
 //     stream is about to send is one piece of it, and events that are in memory for all.
 //
 // What is refused is Unavailable, which etcd's client tries again if the call only reads. etcd's
-// own error for overload would not be tried again.
+// own error for overload would not be tried again, so it is for calls that could never be answered.
 
 var (
 	errManyCalls = status.Error(codes.Unavailable,
 		"this server has as many calls in flight as it takes: try again")
 	errMuchAnswered = status.Error(codes.Unavailable, "the answers that this server is sending "+
 		"are as large together as they may be: ask for fewer keys at a time, or try again")
+	errLargeAnswer = status.Error(codes.ResourceExhausted, "the answer is larger than all answers "+
+		"that this server sends at a time may be: ask for fewer keys at a time")
 )
 
 // admit counts a call until it has ended. It is called before anything of the request is read but
@@ -67,6 +69,9 @@ func (b *bill) add(kvs ...mvcc.KeyValue) error {
 	n := int64(0)
 	for i := range kvs {
 		n += int64(len(kvs[i].Key) + len(kvs[i].Value) + entryBytes)
+	}
+	if b.bytes+n > b.s.cfg.MaxAnswerBytes {
+		return errLargeAnswer
 	}
 	// What does not fit is not counted: else calls that are refused would keep each other out.
 	for {
