@@ -33,16 +33,21 @@ func (p CompactionPolicy) withDefaults() CompactionPolicy {
 func (s *Store) compactLoop(ctx context.Context) {
 	p := s.cfg.Compaction
 	var last compactionPass
-	for {
+	// The interval is between the beginnings of passes: a pass that sweeps for long does not make the
+	// history longer. What is due meanwhile begins at its end.
+	next := time.Now()
+	later := func() { next = time.Now().Add(p.Interval*9/10 + rand.N(p.Interval/5+1)) }
+	for later(); ; {
 		var due <-chan time.Time // never, without a window
 		if p.Window >= 0 {
-			due = time.After(p.Interval*9/10 + rand.N(p.Interval/5+1))
+			due = time.After(time.Until(next))
 		}
 		var err error
 		select {
 		case <-ctx.Done():
 			return
 		case <-due:
+			later()
 			last, err = s.compactAgain(ctx, last)
 		case <-s.sweepSoon:
 			err = s.Sweep(ctx)

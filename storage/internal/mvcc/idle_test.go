@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
@@ -62,4 +63,37 @@ func TestCompactionOfAnIdleStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	settles("a write of another process")
+}
+
+// TestCompactionInterval: a pass that sweeps for long does not put off the next one.
+func TestCompactionInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var passes []time.Time
+		b := memdb.New(t.Name(), time.Now).Open(mvcc.DriverOptions{})
+		b.Hook = func(_ context.Context, method string) error {
+			switch method {
+			case "Sweepable":
+				time.Sleep(40 * time.Second)
+			case "Size":
+				passes = append(passes, time.Now())
+			}
+			return nil
+		}
+		s, err := mvcc.Open(t.Context(), b, mvcc.Config{Timeout: time.Hour,
+			Compaction: mvcc.CompactionPolicy{Interval: time.Minute, Keep: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := put(t, s, "/k", 0, "1")
+		for range 10 {
+			time.Sleep(time.Minute)
+			r = put(t, s, "/k", r, "2")
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if n := len(passes); n < 8 {
+			t.Errorf("%d passes in ten minutes with one each minute, at %v", n, passes)
+		}
+	})
 }
