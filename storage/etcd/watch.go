@@ -80,7 +80,8 @@ func (s *Server) Watch(stream grpc.BidiStreamingServer[pb.WatchRequest, pb.Watch
 		}
 	case <-ctx.Done():
 		if stream.Context().Err() != nil {
-			<-received // Recv has ended, and the stream must not be used after this function
+			// Recv has ended, and the stream must not be used after this function.
+			_ = <-received
 		}
 	}
 	switch cause := context.Cause(ctx); {
