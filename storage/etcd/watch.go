@@ -81,7 +81,7 @@ func (s *Server) Watch(stream grpc.BidiStreamingServer[pb.WatchRequest, pb.Watch
 	case <-ctx.Done():
 		if stream.Context().Err() != nil {
 			// Recv has ended, and the stream must not be used after this function.
-			_ = <-received
+			<-received //nolint:errcheck // it ended with the stream
 		}
 	}
 	switch cause := context.Cause(ctx); {

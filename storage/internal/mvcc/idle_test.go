@@ -73,7 +73,7 @@ func TestCompactionInterval(t *testing.T) {
 		b.Hook = func(_ context.Context, method string) error {
 			switch method {
 			case "Sweepable":
-				time.Sleep(40 * time.Second)
+				<-time.After(40 * time.Second)
 			case "Size":
 				passes = append(passes, time.Now())
 			}
@@ -86,7 +86,7 @@ func TestCompactionInterval(t *testing.T) {
 		}
 		r := put(t, s, "/k", 0, "1")
 		for range 10 {
-			time.Sleep(time.Minute)
+			<-time.After(time.Minute)
 			r = put(t, s, "/k", r, "2")
 		}
 		if err := s.Close(); err != nil {
