@@ -8,8 +8,8 @@ import (
 )
 
 // FirstKey returns the first key from one key on and before another, "" if there is none, in
-// whatever store of Config.StoreFor it is. It sees whatever was acknowledged before the call, by any
-// process.
+// whatever store of Config.StoreFor it is. It sees whatever was acknowledged before the call, by
+// any process.
 func (d *Database) FirstKey(ctx context.Context, from, before string) (string, error) {
 	first := ""
 	for _, d := range d.all() {

@@ -505,9 +505,9 @@ func (d *Database) followFrom(ctx context.Context, r record) (err error) {
 }
 
 // MoveResource moves the objects of a resource to another store, from where they are, and records
-// that. The prefix is that of the servers (RESTOptions.Prefix, default [DefaultPrefix]). The objects
-// are below it, in the directory group/resource. No server may run meanwhile: one that serves the
-// resource all the same closes the database.
+// that. The prefix is that of the servers (RESTOptions.Prefix, default [DefaultPrefix]). The
+// objects are below it, in the directory group/resource. No server may run meanwhile: one that
+// serves the resource all the same closes the database.
 //
 // The objects keep their UIDs and the times at which they expire. They get new resourceVersions if
 // the other store was ever written. Its history is fenced beyond that of the first one, so that
@@ -778,8 +778,8 @@ func removeOne(ctx context.Context, s *mvcc.Store, kv mvcc.KeyValue, copied mvcc
 	return removeOne(ctx, s, *now, copied)
 }
 
-// keeps returns an error if a record in a backup says otherwise than what is recorded: objects would
-// be lost, or nobody would find them.
+// keeps returns an error if a record in a backup says otherwise than what is recorded: objects
+// would be lost, or nobody would find them.
 func (d *Database) keeps(ctx context.Context, value []byte) error {
 	kept, err := parseRecord(value)
 	if err != nil {

@@ -39,8 +39,8 @@ type StorageOptions struct {
 	// Timeout bounds every operation on the database.
 	Timeout time.Duration
 
-	// StoreFor has elements group/resource=NAME, or resource=NAME for the core group: the objects of
-	// the resource are kept in the store of that name.
+	// StoreFor has elements group/resource=NAME, or resource=NAME for the core group: the objects
+	// of the resource are kept in the store of that name.
 	StoreFor []string
 	// Prefix begins all keys. API servers that share a database differ in it.
 	Prefix string

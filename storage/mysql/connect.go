@@ -51,9 +51,9 @@ type facts struct {
 	galera    bool
 	maxPacket int
 	// The fingerprint identifies the database: the server, the database's name, and the creation of
-	// the tables. Restarts keep it. A dump that is restored, another server that is promoted, tables
-	// that are moved here from another database, and files that are copied change it. It is "" if
-	// there are no tables. Then there is no boot, nor is there one on Galera.
+	// the tables. Restarts keep it. A dump that is restored, another server that is promoted,
+	// tables that are moved here from another database, and files that are copied change it. It is
+	// "" if there are no tables. Then there is no boot, nor is there one on Galera.
 	mvcc.Place
 	// number is that of the connection; see [mvcc.Gate].
 	number int64

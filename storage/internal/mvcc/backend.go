@@ -256,7 +256,8 @@ type Limits struct {
 	GroupBytes     int
 }
 
-// Reserved is how the keys begin of what Rowkeeper itself records in a store. No client writes them.
+// Reserved is how the keys begin of what Rowkeeper itself records in a store. No client writes
+// them.
 const Reserved = "rowkeeper/"
 
 // MaxKeyBytes and MaxValueBytes are the limits of every backend whose database can hold as much, so

@@ -33,8 +33,8 @@ func (p CompactionPolicy) withDefaults() CompactionPolicy {
 func (s *Store) compactLoop(ctx context.Context) {
 	p := s.cfg.Compaction
 	var last compactionPass
-	// The interval is between the beginnings of passes: a pass that sweeps for long does not make the
-	// history longer. What is due meanwhile begins at its end.
+	// The interval is between the beginnings of passes: a pass that sweeps for long does not make
+	// the history longer. What is due meanwhile begins at its end.
 	next := time.Now()
 	later := func() { next = time.Now().Add(p.Interval*9/10 + rand.N(p.Interval/5+1)) }
 	for later(); ; {
@@ -65,8 +65,8 @@ type compactionPass struct {
 	compacted Revision
 	size      Size
 	// settled: the next pass has nothing to do while the head and the boundary are the same. All
-	// that the policy lets go is gone, whatever time passes, and the pass before left the same size:
-	// so there is no space to be given back either.
+	// that the policy lets go is gone, whatever time passes, and the pass before left the same
+	// size: so there is no space to be given back either.
 	settled bool
 }
 

@@ -48,7 +48,8 @@ func (r *Record) LiveExpiry() int64 {
 	return r.Expiry
 }
 
-// Import is what replaces a store's content, or is put beside it. An import that has failed may be begun again.
+// Import is what replaces a store's content, or is put beside it. An import that has failed may be
+// begun again.
 type Import struct {
 	// Store is the identity of the store that the records come from, and Head its newest revision
 	// at that time.

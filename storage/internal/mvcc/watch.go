@@ -21,8 +21,8 @@ type WatchOptions struct {
 	// moves on.
 	Progress bool
 	// Turn, of capacity 1, is shared by watchers whose events leave by one way, one after another.
-	// A watcher that reads the log puts an element in before it does, and takes one out when Next is
-	// called again. So one of them at a time has a piece of the log, which nothing else bounds.
+	// A watcher that reads the log puts an element in before it does, and takes one out when Next
+	// is called again. So one of them at a time has a piece of the log, which nothing else bounds.
 	// It may be nil.
 	Turn chan struct{}
 }

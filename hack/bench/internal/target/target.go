@@ -23,7 +23,8 @@ import (
 
 // Target is one system under test: a product on a database.
 type Target struct {
-	// Product is etcd, kine, rowkeeper-etcd or rowkeeper. Database is etcd, sqlite, postgres, mariadb or mysql.
+	// Product is etcd, kine, rowkeeper-etcd or rowkeeper. Database is etcd, sqlite, postgres,
+	// mariadb or mysql.
 	Product, Database string
 
 	serve serve

@@ -23,8 +23,8 @@ type crew struct {
 	done    chan struct{}
 	count   atomic.Int64
 	samples [][]sample
-	// due, if not nil, is when an operation is to begin, after began. It is measured from then on, so
-	// that what waits behind a slow one is slow as well.
+	// due, if not nil, is when an operation is to begin, after began. It is measured from then on,
+	// so that what waits behind a slow one is slow as well.
 	due   func(worker, i int) time.Duration
 	began time.Time
 

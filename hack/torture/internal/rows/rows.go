@@ -47,8 +47,8 @@ func File(database, store string) string {
 	return filepath.Join(database+".stores", store+".db")
 }
 
-// Open opens a store in the database of a URL as "rowkeeper serve" takes it. Rows whose key does not
-// begin with the prefix and the group are not of the run.
+// Open opens a store in the database of a URL as "rowkeeper serve" takes it. Rows whose key does
+// not begin with the prefix and the group are not of the run.
 func Open(rawURL, prefix, store string) (*DB, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {
@@ -90,8 +90,8 @@ func (d *DB) arg(n int) string {
 	return "?"
 }
 
-// itself is the condition that a row of rowkeeper_store is the store's, and in that a row of another
-// table is. In SQLite the file has no other.
+// itself is the condition that a row of rowkeeper_store is the store's, and in that a row of
+// another table is. In SQLite the file has no other.
 func (d *DB) itself() string {
 	if d.kind == "sqlite" {
 		return "1 = 1"
