@@ -15,19 +15,11 @@ const setArchiveTimeouts = `SET SESSION net_write_timeout = 3600, wait_timeout =
 func (b *backend) archive(ctx context.Context, what string, f func(*sql.Conn) error) error {
 	db := b.server.pool(connector{server: b.server, transactions: true}, 1)
 	defer db.Close() // which ends the transaction, too, if that was not committed
-	conn, err := db.Conn(ctx)
+	conn, err := b.take(ctx, db)
 	if err != nil {
 		return b.failed(what, err)
 	}
 	defer conn.Close()
-	passage, err := b.admit(ctx, conn)
-	if err == nil && passage != mvcc.Pass {
-		err = mvcc.Errorf(mvcc.Unavailable, "the store has changed to another server meanwhile: "+
-			"try again")
-	}
-	if err != nil {
-		return b.failed(what, err)
-	}
 	if _, err := conn.ExecContext(ctx, setArchiveTimeouts); err != nil {
 		return b.failed(what, err)
 	}

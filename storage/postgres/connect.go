@@ -254,6 +254,24 @@ func (b *backend) take(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, 
 	}
 }
 
+// takeBeside makes a connection beside the pools on which the store may run; see [mvcc.Gate].
+func (b *backend) takeBeside(ctx context.Context) (*pgx.Conn, error) {
+	for {
+		conn, err := b.connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		passage, err := b.judge(ctx, conn)
+		if err == nil && passage == mvcc.Pass {
+			return conn, nil
+		}
+		conn.Close(context.WithoutCancel(ctx))
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
 // judge decides whether the store uses a connection.
 func (b *backend) judge(ctx context.Context, conn *pgx.Conn) (mvcc.Passage, error) {
 	g := greetingOf(conn)

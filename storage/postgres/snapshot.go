@@ -18,20 +18,12 @@ WHERE name IN ('statement_timeout', 'transaction_timeout')
 
 // archive runs f in a transaction on a connection of its own, whose time only the context bounds.
 func (b *backend) archive(ctx context.Context, begin, idle string, f func(*pgx.Conn) error) error {
-	conn, err := b.connect(ctx)
+	conn, err := b.takeBeside(ctx)
 	if err != nil {
 		return err
 	}
 	// It ends the transaction, too, if that was not committed.
 	defer conn.Close(context.WithoutCancel(ctx))
-	passage, err := b.judge(ctx, conn)
-	if err == nil && passage != mvcc.Pass {
-		err = mvcc.Errorf(mvcc.Unavailable, "the store has changed to another server meanwhile: "+
-			"try again")
-	}
-	if err != nil {
-		return err
-	}
 	for _, sql := range []string{
 		begin,
 		b.cfg.transactionSettings(),
