@@ -56,6 +56,9 @@ func TestChart(t *testing.T) {
 		t.Errorf("after the release the volumes are %q", volume)
 	}
 	kubectl(t, "delete", "--timeout=3m", "namespace", namespace)
+	if err := env.node.EmptyVolume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if err := i.close(); err != nil {
 		t.Fatal(err)
 	}

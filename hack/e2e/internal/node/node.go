@@ -187,6 +187,17 @@ func (n *Node) register(ctx context.Context) error {
 	return err
 }
 
+// EmptyVolume gives the volume, whose claim is gone, to the one who claims it next, with nothing in
+// it. An administrator does that with a volume that is kept.
+func (n *Node) EmptyVolume(ctx context.Context) error {
+	if err := os.RemoveAll(filepath.Join(n.Dir, "claims")); err != nil {
+		return err
+	}
+	_, err := n.Client.CoreV1().PersistentVolumes().Patch(ctx, Name, types.JSONPatchType,
+		[]byte(`[{"op": "remove", "path": "/spec/claimRef"}]`), metav1.PatchOptions{})
+	return err
+}
+
 // observe starts a pod, or tells a running one that it has changed.
 func (n *Node) observe(ctx context.Context, object *corev1.Pod) {
 	n.mu.Lock()
