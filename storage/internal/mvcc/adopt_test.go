@@ -540,7 +540,8 @@ func TestCommitAfterCompaction(t *testing.T) {
 				if err := s.Ready(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				h.hold(make(chan struct{}), nil)
+				gate := make(chan struct{})
+				h.hold(gate, nil)
 				put(t, writer, "/more", 0, "x")
 				<-h.tailed // from now on the process reads only what this test does
 				era := s.Era()
@@ -566,6 +567,7 @@ func TestCommitAfterCompaction(t *testing.T) {
 					try(mvcc.Mutation{Key: "/k", Expect: r, Value: []byte("x")})
 					groups := h.groups.Load()
 					h.hold(nil, nil)
+					close(gate)
 					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 					defer cancel()
 					if err := s.Ready(ctx); err != nil {
