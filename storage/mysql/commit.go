@@ -12,7 +12,7 @@ import (
 
 func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
 	t := transaction{what: "commit", ask: b.text()}
-	b.askGuard(&t.ask, g.Seen.Revision, g.Token)
+	b.askGuard(&t.ask, b.server.hold, g.Seen.Revision, g.Token)
 	t.ask.askTokens(g.Earlier)
 	t.ask.askLive(g.Mutations)
 	asked := t.ask.askLost(g.Mutations)
@@ -104,12 +104,13 @@ func (a *answers) tokens(positions []mvcc.Position) ([]mvcc.Token, error) {
 	return tokens, err
 }
 
-// askLive asks where the mutations' keys are.
+// askLive asks where the mutations' keys are. Many writers may wait for one key.
 func (t *text) askLive(mutations []*mvcc.Mutation) {
 	keys := make([]mvcc.Key, len(mutations))
 	for i, m := range mutations {
 		keys[i] = m.Key
 	}
+	keys = slices.Compact(keys)
 	t.statement(selectLive, keyList(keys))
 }
 

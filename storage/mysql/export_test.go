@@ -59,7 +59,7 @@ func ConnectError(url string, err error) error {
 func LargestGroup(l mvcc.Limits, g *mvcc.Group) (first, second int) {
 	b := &backend{database: &database{server: &server{hold: 10}, galera: true}, store: "2147483647"}
 	one, two := b.text(), b.text()
-	b.askGuard(&one, 1<<62, g.Token)
+	b.askGuard(&one, 10, 1<<62, g.Token)
 	one.askLive(g.Mutations)
 	res := &mvcc.GroupResult{}
 	res.Outcomes = make([]mvcc.Outcome, len(g.Mutations))
@@ -117,6 +117,7 @@ func Statements(store int, keys int64) []Statement {
 		{"key", selectKey, []any{[]byte("/registry/00000042")}, 2},
 		{"missing key", selectKey, []any{[]byte("/registry/x")}, 2},
 		{"keys", fmt.Sprintf(selectKeys, keyList(names)), nil, 2 * many},
+		{"keys, one only", fmt.Sprintf(selectKeys, keyList(names[:1])), nil, 2},
 		{"page", selectPage, []any{from, to, all, 500}, 1000},
 		{"last page", selectPage, []any{fmt.Appendf(nil, "/registry/%08d", keys-many), to, all,
 			2 * many}, 2 * many},
@@ -138,10 +139,12 @@ func Statements(store int, keys int64) []Statement {
 		{"first row", selectFirstAt, []any{head / 2}, 1},
 		{"records", selectRecords, nil, 4 * int(keys)},
 		{"identity", selectIdentity, nil, 1},
-		{"lock", lockStore, nil, 1},
+		{"lock", fmt.Sprintf(lockStore, askedInQueue), nil, 1},
+		{"lock without a queue", fmt.Sprintf(lockStore, askedHere), nil, 1},
 		{"guard", fmt.Sprintf(selectGuard, head/2, make([]byte, 16)), nil, 3},
 		{"tokens", fmt.Sprintf(selectTokens, list), nil, many},
 		{"live", fmt.Sprintf(selectLive, keyList(names)), nil, many},
+		{"live, one key", fmt.Sprintf(selectLive, keyList(names[:1])), nil, 1},
 		{"lost", fmt.Sprintf(selectLost, keyList(names)), nil, 2 * many},
 		{"removed", fmt.Sprintf(selectRemoved, list), nil, many},
 		{"by token", fmt.Sprintf(selectByToken, head-1000, make([]byte, 16)), nil, 1000},

@@ -45,14 +45,13 @@ func (b *backend) locked(ctx context.Context, conn *sql.Conn, o mvcc.LockOptions
 	t := &tx{view: view{ctx: ctx, b: b, conn: conn}}
 	var (
 		first  = b.text()
+		hold   = b.server.hold
 		server facts
 	)
-	if !o.Unbounded {
-		first.statement(setWaitTimeout, b.server.hold)
+	if o.Unbounded {
+		hold = archiveHold
 	}
-	first.statement(setIsolation)
-	first.statement(startTransaction)
-	b.lock(&first, 0, mvcc.Token{})
+	b.askGuard(&first, hold, 0, mvcc.Token{})
 	_, err := b.send(ctx, conn, &first, func(a *answers) error {
 		guard, _, err := b.guard(a)
 		if err != nil {

@@ -3,13 +3,17 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"fmt"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// setArchiveTimeouts lets a caller take the rows slowly, and says for how many seconds a process
-// that restores may be silent before the server takes it for dead.
-const setArchiveTimeouts = `SET SESSION net_write_timeout = 3600, wait_timeout = 60`
+// archiveHold is for how many seconds a process that exports or restores may be silent before the
+// server takes it for dead.
+const archiveHold = 60
+
+// setArchiveTimeouts lets a caller take the rows slowly.
+const setArchiveTimeouts = `SET SESSION net_write_timeout = 3600, wait_timeout = %d`
 
 // archive runs f on a connection of its own, whose time only the context bounds.
 func (b *backend) archive(ctx context.Context, what string, f func(*sql.Conn) error) error {
@@ -20,7 +24,7 @@ func (b *backend) archive(ctx context.Context, what string, f func(*sql.Conn) er
 		return b.failed(what, err)
 	}
 	defer conn.Close()
-	if _, err := conn.ExecContext(ctx, setArchiveTimeouts); err != nil {
+	if _, err := conn.ExecContext(ctx, fmt.Sprintf(setArchiveTimeouts, archiveHold)); err != nil {
 		return b.failed(what, err)
 	}
 	return f(conn)

@@ -336,9 +336,6 @@ const setWaitTimeout = `SET SESSION wait_timeout = %d`
 // resetWaitTimeout: a pooled connection may be idle for longer.
 const resetWaitTimeout = `SET SESSION wait_timeout = DEFAULT`
 
-// setIsolation names the next transaction's isolation, although it is the session's.
-const setIsolation = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED`
-
 const (
 	startTransaction = `START TRANSACTION`
 	commit           = `COMMIT`
@@ -346,29 +343,37 @@ const (
 )
 
 // joinQueue waits until this session is the one that may take the commit lock next, for so many
-// seconds at most. It returns the time at which the waiting began. It is a lock of the server
+// seconds at most, and keeps the time at which the waiting began. It is a lock of the server
 // without a table, named after the database, and decides nothing: the row decides, also for a
 // session that waited here in vain. It is there because who waits for a row has a table open and
 // holds the server's intention to write. FLUSH TABLES WITH READ LOCK waits for both, while the
 // owner of the row waits, with its next write, for the flush: nobody would go on before the lock
 // wait timeout. Who waits here holds nothing that a flush, LOCK TABLES or DDL waits for. Galera
 // nodes do not have such locks.
+//
+// It is setWaitTimeout as well, since each statement has its cost, however little it does.
 const joinQueue = `
-SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       GET_LOCK(CONCAT('rowkeeper commit ', LEFT(SHA2(CONCAT($store, '/', DATABASE()), 256), 40)), %d)`
+SET @rowkeeper_asked = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+    @rowkeeper_turn = GET_LOCK(CONCAT('rowkeeper commit ', LEFT(SHA2(CONCAT($store, '/', DATABASE()), 256), 40)), %d),
+    SESSION wait_timeout = %d`
 
 // leaveQueue lets the next session wait for the row while this one commits: of two sessions, the
 // one that waits for the row may be in the way of a flush, but the other, in COMMIT, is not in the
-// way of the first, as a flush stops commits only after it has waited for all statements.
-const leaveQueue = `DO RELEASE_ALL_LOCKS()`
+// way of the first, as a flush stops commits only after it has waited for all statements. It is
+// resetWaitTimeout as well.
+const leaveQueue = `SET @rowkeeper_turn = RELEASE_ALL_LOCKS(), SESSION wait_timeout = DEFAULT`
 
 // lockStore takes the commit lock: a lock of the row by primary key. It returns the time at which
-// the waiting for the row began.
-const lockStore = `
-SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+// the waiting began, which stands for %s: askedInQueue, or askedHere where there is no queue.
+const (
+	lockStore = `
+SELECT %s
 FROM rowkeeper_store s
 WHERE s.id = $store
 FOR UPDATE`
+	askedInQueue = `@rowkeeper_asked`
+	askedHere    = `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`
+)
 
 // selectGuard reads, after the lock, the state, the token of the row at a revision, whether a token
 // was aborted, and the oldest schema version whose programs may still write; all by primary key.

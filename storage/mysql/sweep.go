@@ -23,7 +23,8 @@ func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, er
 // sweep returns the transaction of a sweep, which counts the deleted rows.
 func (b *backend) sweep(p *mvcc.SweepPlan, deleted *int) *transaction {
 	t := &transaction{what: "sweep", ask: b.text(), repeatable: true}
-	b.begin(&t.ask)
+	t.ask.statement(setWaitTimeout, b.server.hold)
+	t.ask.statement(startTransaction)
 	t.ask.statement(selectState)
 	t.decide = func(a *answers) (*text, error) {
 		var (
@@ -48,7 +49,7 @@ func (b *backend) sweep(p *mvcc.SweepPlan, deleted *int) *transaction {
 		second := b.text()
 		second.statement(deleteSwept, revisionRows(p.Revisions))
 		second.statement(selectDeleted)
-		b.joinQueue(&second)
+		b.joinQueue(&second, b.server.hold)
 		second.statement(updateSwept, int64(p.Epoch), knownSchema, int64(p.Swept))
 		if p.Forget != 0 {
 			second.statement(deleteAborted, int64(p.Forget))

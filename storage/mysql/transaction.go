@@ -64,30 +64,28 @@ func (b *backend) transact(ctx context.Context, t *transaction) error {
 	return nil
 }
 
-// begin writes the beginning of a transaction.
-func (b *backend) begin(t *text) {
-	t.statement(setWaitTimeout, b.server.hold)
-	t.statement(setIsolation)
-	t.statement(startTransaction)
-}
-
-// commit writes its end. COMMIT is the last statement, so that no error is one of a statement after
-// it.
+// commit writes the end of a transaction. COMMIT is the last statement, so that no error is one of
+// a statement after it.
 func (b *backend) commit(t *text) {
-	t.statement(resetWaitTimeout)
 	b.leaveQueue(t)
 	t.statement(commit)
 }
 
-// joinQueue comes before each statement that may wait for the store row.
-func (b *backend) joinQueue(t *text) {
-	if !b.galera {
-		t.statement(joinQueue, b.server.lockWait)
+// joinQueue comes before each statement that may wait for the store row. From there on, the server
+// lets this client be silent for hold seconds.
+func (b *backend) joinQueue(t *text, hold int) {
+	if b.galera {
+		t.statement(setWaitTimeout, hold)
+	} else {
+		t.statement(joinQueue, b.server.lockWait, hold)
 	}
 }
 
+// leaveQueue undoes joinQueue.
 func (b *backend) leaveQueue(t *text) {
-	if !b.galera {
+	if b.galera {
+		t.statement(resetWaitTimeout)
+	} else {
 		t.statement(leaveQueue)
 	}
 }
@@ -100,7 +98,6 @@ func (b *backend) rollback(ctx context.Context, c *sql.Conn) {
 	var t text
 	t.statement(rollback)
 	b.leaveQueue(&t)
-	t.statement(resetWaitTimeout)
 	if _, err := b.send(ctx, c, &t, nil); err != nil {
 		discard(c)
 	}
@@ -197,29 +194,23 @@ func (a *answers) server() (f facts, err error) {
 
 // askGuard writes the beginning of a transaction under the commit lock: the lock; then, in a
 // statement that starts when the lock is held and so sees what was committed before, the state, the
-// token of the row at a revision, and whether a token is recorded as aborted.
-func (b *backend) askGuard(t *text, at mvcc.Revision, token mvcc.Token) {
-	b.begin(t)
-	b.lock(t, at, token)
-}
-
-// lock is askGuard without the beginning of the transaction.
-func (b *backend) lock(t *text, at mvcc.Revision, token mvcc.Token) {
-	b.joinQueue(t)
-	t.statement(lockStore)
+// token of the row at a revision, and whether a token is recorded as aborted. The server lets this
+// client be silent for hold seconds.
+func (b *backend) askGuard(t *text, hold int, at mvcc.Revision, token mvcc.Token) {
+	b.joinQueue(t, hold)
+	t.statement(startTransaction)
+	asked := askedInQueue
+	if b.galera {
+		asked = askedHere
+	}
+	t.statement(lockStore, asked)
 	t.statement(selectGuard, int64(at), token[:])
 }
 
 // guard reads the answers to askGuard, and how long the lock was waited for.
 func (b *backend) guard(a *answers) (g mvcc.Guard, lockWait time.Duration, err error) {
-	// The first answer is that of the statement that began to wait.
 	var asked time.Time
-	first := func(r row) error { asked = r.time(0); return nil }
-	if b.galera {
-		err = a.each(1, first)
-	} else if err = a.each(2, first); err == nil {
-		err = a.each(1, func(row) error { return nil })
-	}
+	err = a.each(1, func(r row) error { asked = r.time(0); return nil })
 	if err == nil {
 		g, err = b.readGuard(a)
 	}
