@@ -110,8 +110,7 @@ func varied(t testing.TB, db *Database) {
 		"/other/\xff\x00":    []byte("\xff\xfe"), "/other/ü": []byte("k8s:enc:aescbc:v1:key:ü"),
 		mvcc.Key("/other/" + strings.Repeat("k", mvcc.MaxKeyBytes-7)): []byte("v"),
 	} {
-		if _, err := db.mvcc.Commit(t.Context(),
-			mvcc.Mutation{Key: key, Value: value}); err != nil {
+		if _, err := db.mvcc.Commit(t.Context(), mvcc.Mutation{Key: key, Value: value}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -157,8 +156,7 @@ func TestBackupBetweenDatabases(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		through := openDatabase(t, d, noCompaction)
 		b, revision := restore(t, through, file, RestoreOptions{})
-		if b.Objects != int64(len(want)) || b.Revision != int64(head) ||
-			revision < b.Revision+1<<32 {
+		if b.Objects != int64(len(want)) || b.Revision != int64(head) || revision < b.Revision+1<<32 {
 			t.Errorf("restored %+v, and the history goes on at %d; want %d objects at %d", b,
 				revision, len(want), head)
 		}
@@ -434,8 +432,7 @@ func TestRestoreOfAnotherStore(t *testing.T) {
 		}
 		taken := map[mvcc.Revision]bool{}
 		for key, r := range got {
-			if r.Revision < least || r.Revision >= now || r.Create != r.Revision ||
-				taken[r.Revision] {
+			if r.Revision < least || r.Revision >= now || r.Create != r.Revision || taken[r.Revision] {
 				t.Errorf("%s has the revision %d and the creation revision %d, after heads of %d "+
 					"and %d and up to %d", key, r.Revision, r.Create, head, newest, now)
 			}
@@ -548,8 +545,7 @@ func TestStalledBackupOfAReplacedFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openSQL(t, d).ExecContext(t.Context(), "VACUUM INTO '"+u.Path+
-		".copy'"); err != nil {
+	if _, err := openSQL(t, d).ExecContext(t.Context(), "VACUUM INTO '"+u.Path+".copy'"); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Rename(u.Path+".copy", u.Path); err != nil {

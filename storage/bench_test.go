@@ -282,8 +282,7 @@ func BenchmarkList(b *testing.B) {
 // counts as 0.
 func BenchmarkWatchLatency(b *testing.B) {
 	eachDatabase(b, func(b *testing.B, db *Database) {
-		for _, load := range []struct{ watchers, writers int }{{1, 1}, {1, 16}, {100, 16},
-			{1000, 1}} {
+		for _, load := range []struct{ watchers, writers int }{{1, 1}, {1, 16}, {100, 16}, {1000, 1}} {
 			b.Run(fmt.Sprintf("watchers=%d/writers=%d", load.watchers, load.writers),
 				func(b *testing.B) {
 					s := pods(b, db)

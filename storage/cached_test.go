@@ -79,8 +79,7 @@ func TestWatchResumesAfterARestart(t *testing.T) {
 		for i, from := range revisions {
 			w := watchCached(t, after, everything(itoa(from)))
 			more := pod("more-" + numbered(i))
-			if err := after.Create(t.Context(), cachedPrefix+"/ns/"+more.Name, more, nil,
-				0); err != nil {
+			if err := after.Create(t.Context(), cachedPrefix+"/ns/"+more.Name, more, nil, 0); err != nil {
 				t.Fatal(err)
 			}
 			want := append(slices.Clone(seen[i+1:]), "ADDED "+more.Name+" ")

@@ -176,8 +176,7 @@ func TestDatabaseForOperators(t *testing.T) {
 		if db.CompactedRevision() != head || s.CompactRevision() != head {
 			t.Errorf("compacted %d, %d", db.CompactedRevision(), s.CompactRevision())
 		}
-		if size, err := db.Size(t.Context()); err != nil || size.Total <= 0 ||
-			size.Live > size.Total {
+		if size, err := db.Size(t.Context()); err != nil || size.Total <= 0 || size.Live > size.Total {
 			t.Errorf("size %v, %v", size, err)
 		}
 		if err := db.Ready(t.Context()); err != nil {

@@ -152,8 +152,7 @@ func TestStoreFor(t *testing.T) {
 		}
 		nodes := podConfig()
 		nodes.ResourcePrefix, nodes.GroupResource.Resource = "/nodes", "nodes"
-		if err := open(t, db, nodes).Create(t.Context(), "/nodes/n", pod("n"), nil,
-			0); err != nil {
+		if err := open(t, db, nodes).Create(t.Context(), "/nodes/n", pod("n"), nil, 0); err != nil {
 			t.Fatal(err)
 		}
 		if here, there := x.count("default"), x.count("fast"); here != 0 || there != 2 {
@@ -186,8 +185,7 @@ func TestStoreFor(t *testing.T) {
 		_, err = NewRESTOptionsGetter(elsewhere, RESTOptions{Codec: codec})
 		x.says(err, `kept in the store "fast"`)
 		// Another prefix is not concerned.
-		if _, err = NewRESTOptionsGetter(elsewhere, RESTOptions{Codec: codec,
-			Prefix: "/b"}); err != nil {
+		if _, err = NewRESTOptionsGetter(elsewhere, RESTOptions{Codec: codec, Prefix: "/b"}); err != nil {
 			t.Error(err)
 		}
 		b := podConfig()

@@ -96,12 +96,10 @@ func TestListsAreSnapshots(t *testing.T) {
 		if err := g.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		for what, l := range map[string]*example.PodList{"the list again": again,
-			"the pages": paged} {
+		for what, l := range map[string]*example.PodList{"the list again": again, "the pages": paged} {
 			check(what, l)
 			for i := range l.Items {
-				if got, want := l.Items[i].ResourceVersion,
-					whole.Items[i].ResourceVersion; got != want {
+				if got, want := l.Items[i].ResourceVersion, whole.Items[i].ResourceVersion; got != want {
 					t.Fatalf("%s: %s is at revision %s, and was at %s", what, l.Items[i].Name, got,
 						want)
 				}
@@ -200,8 +198,7 @@ func TestRemainingItems(t *testing.T) {
 	}
 	l := list(t, s, page(6, ""))
 	l = list(t, s, page(2, l.Continue))
-	if l.Continue == "" || l.RemainingItemCount == nil ||
-		*l.RemainingItemCount != mvcc.CountLimit-3 {
+	if l.Continue == "" || l.RemainingItemCount == nil || *l.RemainingItemCount != mvcc.CountLimit-3 {
 		t.Errorf("%v remain, want %d", l.RemainingItemCount, mvcc.CountLimit-3)
 	}
 	filtered := page(2, "")
@@ -246,8 +243,7 @@ func TestUnstructuredItems(t *testing.T) {
 		u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1",
 			"kind":     "Thing",
 			"metadata": map[string]any{"name": name, "namespace": "ns"}}}
-		if err := s.Create(t.Context(), podKey(name), u, &unstructured.Unstructured{},
-			0); err != nil {
+		if err := s.Create(t.Context(), podKey(name), u, &unstructured.Unstructured{}, 0); err != nil {
 			t.Fatal(err)
 		}
 	}

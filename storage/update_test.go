@@ -47,8 +47,7 @@ func TestHotKey(t *testing.T) {
 		if err := s.Get(t.Context(), podKey("hot"), apistorage.GetOptions{}, out); err != nil {
 			t.Fatal(err)
 		}
-		if out.Generation != writers*counts ||
-			revisionOf(t, out) != revisionOf(t, first)+writers*counts {
+		if out.Generation != writers*counts || revisionOf(t, out) != revisionOf(t, first)+writers*counts {
 			t.Errorf("counted to %d, at revision %s after %s", out.Generation, out.ResourceVersion,
 				first.ResourceVersion)
 		}

@@ -202,8 +202,7 @@ func TestProgressWhenAsked(t *testing.T) {
 	w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1", ProgressNotify: true})
 	silent := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1"})
 	for i := range 5 {
-		if err := o.Create(t.Context(), "/others/"+strconv.Itoa(i), pod("other"), nil,
-			0); err != nil {
+		if err := o.Create(t.Context(), "/others/"+strconv.Itoa(i), pod("other"), nil, 0); err != nil {
 			t.Fatal(err)
 		}
 		head, err := s.GetCurrentResourceVersion(t.Context())
@@ -272,8 +271,7 @@ func TestBookmarksFollowEvents(t *testing.T) {
 		var askers sync.WaitGroup
 		askers.Go(func() {
 			for asking.Err() == nil {
-				if _, err := s.GetCurrentResourceVersion(asking); err != nil &&
-					asking.Err() == nil {
+				if _, err := s.GetCurrentResourceVersion(asking); err != nil && asking.Err() == nil {
 					t.Error(err)
 				}
 			}

@@ -131,8 +131,7 @@ func exported(t *testing.T) []string {
 	names := map[string]bool{}
 	for _, file := range upstreamFiles(t) {
 		for _, d := range file.Decls {
-			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil &&
-				strings.HasPrefix(f.Name.Name, "Run") {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Run") {
 				names[f.Name.Name] = true
 			}
 		}

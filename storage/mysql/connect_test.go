@@ -287,8 +287,7 @@ func TestVersions(t *testing.T) {
 		{"five", false, `the server's version "five"`},
 	} {
 		err := mysql.CheckVersion(test.version, test.mariadb)
-		if (err == nil) != (test.want == "") ||
-			err != nil && !strings.Contains(err.Error(), test.want) {
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", test.version, err, test.want)
 		}
 	}

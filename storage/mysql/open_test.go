@@ -143,8 +143,7 @@ func TestLostConnection(t *testing.T) {
 		}
 		for _, told := range []error{mysql.Judge(server, err), mysql.ConnectError(server, err)} {
 			wantClass(t, told, mvcc.Unavailable)
-			if !strings.Contains(told.Error(), "db.example") ||
-				strings.Contains(told.Error(), err.Error()) {
+			if !strings.Contains(told.Error(), "db.example") || strings.Contains(told.Error(), err.Error()) {
 				t.Errorf("%q becomes %q", err, told)
 			}
 		}

@@ -50,8 +50,7 @@ func TestSweepOvertakenByImport(t *testing.T) {
 		if err != nil || row == nil || row.Revision != 2 || st.Head.Epoch != 2 {
 			t.Fatalf("what was imported is %+v at %+v, %v", row, st, err)
 		}
-		if _, st, err := mvcc.SweepBatch(ctx, sweeper, 100); err != nil ||
-			st.Swept != st.Head.Revision {
+		if _, st, err := mvcc.SweepBatch(ctx, sweeper, 100); err != nil || st.Swept != st.Head.Revision {
 			t.Errorf("the next sweep: %+v, %v", st, err)
 		}
 		if row, _, err := importer.Get(ctx, "restored"); err != nil || row == nil {

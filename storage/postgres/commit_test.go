@@ -59,8 +59,7 @@ func TestCommitFollowsTheRules(t *testing.T) {
 		}
 		var at []mvcc.Token
 		for r := range g.Seen.Revision {
-			if p := (mvcc.Position{Epoch: g.Seen.Epoch, Revision: r,
-				Token: log[r]}); rng.IntN(4) == 0 {
+			if p := (mvcc.Position{Epoch: g.Seen.Epoch, Revision: r, Token: log[r]}); rng.IntN(4) == 0 {
 				if p.Token == (mvcc.Token{}) || rng.IntN(16) == 0 {
 					p.Token = token()
 				}
@@ -114,8 +113,7 @@ func TestCommitFollowsTheRules(t *testing.T) {
 		got, err := b.Commit(t.Context(), g)
 		want := mvcc.CheckGroup(g, mvcc.Guard{State: st, At: log[g.Seen.Revision], Earlier: at,
 			Aborted: aborted})
-		if fmt.Sprint(err) != fmt.Sprint(want) ||
-			want != nil && mvcc.ClassOf(err) != mvcc.ClassOf(want) {
+		if fmt.Sprint(err) != fmt.Sprint(want) || want != nil && mvcc.ClassOf(err) != mvcc.ClassOf(want) {
 			t.Fatalf("seed %d: the group is refused by %v, want %v", seed, err, want)
 		}
 		head := st.Head

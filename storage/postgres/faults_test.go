@@ -562,8 +562,7 @@ func TestServerRestarts(t *testing.T) {
 		seen = res.State.Head
 		end()
 		_, err = b.Commit(t.Context(), group(seen, "while it is away"))
-		if class := mvcc.ClassOf(err); err == nil ||
-			class != mvcc.Unavailable && class != mvcc.Unknown {
+		if class := mvcc.ClassOf(err); err == nil || class != mvcc.Unavailable && class != mvcc.Unknown {
 			t.Errorf("a commit to a server that is away: %v of class %v", err, class)
 		}
 		if _, err = b.State(t.Context()); err == nil {

@@ -210,8 +210,7 @@ func TestSessionPooler(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if row, _, err := b.Get(t.Context(), "a"); err != nil ||
-		row.Revision != res.State.Head.Revision {
+	if row, _, err := b.Get(t.Context(), "a"); err != nil || row.Revision != res.State.Head.Revision {
 		t.Errorf("get: %+v, %v", row, err)
 	}
 }

@@ -197,8 +197,7 @@ func (e explainer) prepare() {
 	e.Helper()
 	for _, s := range postgres.Statements() {
 		if s.Writes == e.writes {
-			if _, err := e.conn.PgConn().Prepare(e.Context(), "test_"+s.Name, s.SQL,
-				nil); err != nil {
+			if _, err := e.conn.PgConn().Prepare(e.Context(), "test_"+s.Name, s.SQL, nil); err != nil {
 				e.Fatalf("prepare %s: %v", s.Name, err)
 			}
 		}

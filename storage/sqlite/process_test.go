@@ -470,8 +470,7 @@ func TestBeginTogether(t *testing.T) {
 			}
 		}
 		b := open(t, url)
-		if n, _, err := b.Count(context.Background(), "\x00", "\xff\xff", 0, 0); err != nil ||
-			n != 16 {
+		if n, _, err := b.Count(context.Background(), "\x00", "\xff\xff", 0, 0); err != nil || n != 16 {
 			t.Errorf("%d keys were written, %v, want 16", n, err)
 		}
 		if rows := checkLog(t, b, nil, false); rows != 17 {

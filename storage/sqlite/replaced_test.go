@@ -397,8 +397,7 @@ func TestForeignLog(t *testing.T) {
 	for _, suffix := range []string{"-wal", "-shm"} {
 		rename(t, m.path+suffix, m.path+".old"+suffix)
 	}
-	for path, want := range map[string]string{m.path: "before the copy", m.path +
-		".old": "filled"} {
+	for path, want := range map[string]string{m.path: "before the copy", m.path + ".old": "filled"} {
 		checkWhole(t, path)
 		b := open(t, "sqlite://"+path)
 		mustBe(t, b, m.filler.keys[0], want)

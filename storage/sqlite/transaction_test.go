@@ -50,8 +50,7 @@ func TestWaitForTheLock(t *testing.T) {
 			if test.cause != nil && !errors.Is(err, test.cause) {
 				t.Errorf("the cause of %v is not %v", err, test.cause)
 			}
-			if n, _, err := store.Count(context.Background(), "a", "b", 0, 0); err != nil ||
-				n != 0 {
+			if n, _, err := store.Count(context.Background(), "a", "b", 0, 0); err != nil || n != 0 {
 				t.Errorf("the refused commit has written %d keys, %v", n, err)
 			}
 		})

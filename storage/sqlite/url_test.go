@@ -126,8 +126,7 @@ func FuzzURL(f *testing.F) {
 			strings.ContainsRune(c.path, 0) {
 			t.Errorf("%q is %+v", text, c)
 		}
-		if c.readers < 1 || c.readers > maxReaders || c.cacheKiB < minCacheKiB ||
-			c.busyTimeout < 0 {
+		if c.readers < 1 || c.readers > maxReaders || c.cacheKiB < minCacheKiB || c.busyTimeout < 0 {
 			t.Errorf("%q is %+v", text, c)
 		}
 	})

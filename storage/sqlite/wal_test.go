@@ -38,8 +38,7 @@ func TestLogIsBounded(t *testing.T) {
 						return
 					default:
 					}
-					if _, err := b.Page(ctx, mvcc.PageQuery{Start: "/", End: "0",
-						Limit: 10}); err != nil {
+					if _, err := b.Page(ctx, mvcc.PageQuery{Start: "/", End: "0", Limit: 10}); err != nil {
 						t.Error(err)
 						return
 					}

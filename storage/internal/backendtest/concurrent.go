@@ -172,8 +172,7 @@ func testResolveRacesCommit(f *fixture) {
 		switch {
 		case resolution.Committed && refused == nil && n == 1 && len(resolution.Rows) == len(ms):
 			committed++
-		case resolution.Aborted && mvcc.ClassOf(refused) == mvcc.Aborted && refused != nil &&
-			n == 0:
+		case resolution.Aborted && mvcc.ClassOf(refused) == mvcc.Aborted && refused != nil && n == 0:
 		default:
 			f.Fatalf("round %d: the commit ended with %v, its resolution is %+v, and %d keys are there", i, refused, resolution, n)
 		}

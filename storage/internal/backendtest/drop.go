@@ -90,8 +90,7 @@ func testDrop(f *fixture) {
 		f.must(f.b.Locked(f.ctx, mvcc.LockOptions{}, do))
 	}
 	locked(func(tx mvcc.Tx) error { return tx.Mark(st, "") })
-	if _, err := f.try(newToken(), f.seen, put("new", 0, "value")); !errors.Is(err,
-		mvcc.ErrDropped) {
+	if _, err := f.try(newToken(), f.seen, put("new", 0, "value")); !errors.Is(err, mvcc.ErrDropped) {
 		f.Errorf("a group after the drop: %v", err)
 	}
 	marked := st.Head

@@ -235,8 +235,7 @@ func testFence(f *fixture) {
 	}
 	row, _, err := f.b.Get(f.ctx, "a")
 	f.must(err)
-	if row == nil || row.Revision != want.Revision+1 || row.Create != a ||
-		string(row.Value) != "a2" {
+	if row == nil || row.Revision != want.Revision+1 || row.Create != a || string(row.Value) != "a2" {
 		f.Errorf("the key is %+v", row)
 	}
 

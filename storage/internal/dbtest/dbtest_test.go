@@ -168,8 +168,7 @@ func TestServerOptions(t *testing.T) {
 					query = "SELECT name, setting FROM pg_settings WHERE name = '" + name + "'"
 				}
 				var got string
-				if err := conn.QueryRowContext(t.Context(), query).Scan(new(string),
-					&got); err != nil {
+				if err := conn.QueryRowContext(t.Context(), query).Scan(new(string), &got); err != nil {
 					t.Fatal(err)
 				}
 				if got != value {

@@ -244,8 +244,7 @@ func (j *judge) checkTables(v memdb.Version, st mvcc.State) {
 	}
 	for _, l := range live {
 		n := j.model[l.Key]
-		if n == nil || n.rev() != l.Revision || n.row.Create != l.Create ||
-			n.row.Version != l.Version {
+		if n == nil || n.rev() != l.Revision || n.row.Create != l.Create || n.row.Version != l.Version {
 			j.violate("log", "the live row of %s is %+v", l.Key, l)
 		}
 	}

@@ -541,8 +541,7 @@ func (b *backend) Count(ctx context.Context, start, end mvcc.Key, at mvcc.Revisi
 	return a.n, a.st, err
 }
 
-func (b *backend) Expired(ctx context.Context, limit int) (
-	[]mvcc.Expired, time.Duration, error) {
+func (b *backend) Expired(ctx context.Context, limit int) ([]mvcc.Expired, time.Duration, error) {
 	a, err := read(b, ctx, "Expired", "", func(ctx context.Context) (a expiredAnswer, err error) {
 		a.rows, a.next, err = b.mem.Expired(ctx, limit)
 		return a, err
@@ -595,8 +594,7 @@ func (b *backend) Reconnect() { b.gate.Reconnect(b.begun.Load()) }
 // keysReader implements [mvcc.KeysReader].
 type keysReader struct{ b *backend }
 
-func (k keysReader) GetKeys(ctx context.Context, keys []mvcc.Key) (
-	[]mvcc.Row, mvcc.State, error) {
+func (k keysReader) GetKeys(ctx context.Context, keys []mvcc.Key) ([]mvcc.Row, mvcc.State, error) {
 	b := k.b
 	a, err := read(b, ctx, "GetKeys", fmt.Sprint(len(keys)),
 		func(ctx context.Context) (a rowsAnswer, err error) {

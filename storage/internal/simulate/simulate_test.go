@@ -134,8 +134,7 @@ func shrink(t *testing.T, p plan, v violation) (plan, violation) {
 		// What the scheduler of goroutines does is not quite the same each time.
 		for range 2 {
 			cryptotest.SetGlobalRandom(t, 1)
-			if w := simulate(t, q, false); w.judge.violation != nil &&
-				w.judge.violation.rule == v.rule {
+			if w := simulate(t, q, false); w.judge.violation != nil && w.judge.violation.rule == v.rule {
 				v = *w.judge.violation
 				return true
 			}

@@ -107,8 +107,7 @@ func TestRows(t *testing.T) {
 		t.Errorf("the sum is %d, %v", sum, err)
 	}
 	none := must(c.Prepare(`SELECT id FROM rows WHERE id = ?1`))(t)
-	if found, err := none.Int(9).Row(func() { t.Error("there is no such row") }); found ||
-		err != nil {
+	if found, err := none.Int(9).Row(func() { t.Error("there is no such row") }); found || err != nil {
 		t.Errorf("found: %v, %v", found, err)
 	}
 }
