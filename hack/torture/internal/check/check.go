@@ -130,7 +130,7 @@ func (c *checker) checkLog() {
 			// It is 2^32 at least from what the server had seen that noticed, which may have been
 			// behind another one.
 			far := int64(1 << 31)
-			if c.h.FencedByHand {
+			if c.h.FencedUnseen {
 				far = 1
 			}
 			if last := c.log.last(i - 1); e.Fence < last+far {

@@ -219,9 +219,10 @@ type History struct {
 	Live []Object
 	// FencesExpected: the scenario changes or loses history, so that fences are right.
 	FencesExpected bool
-	// FencedByHand: a fence was made by hand while no server ran. It knows only the copy that it
-	// finds, and the clock, which is what keeps it beyond the history that the copy has replaced.
-	FencedByHand bool
+	// FencedUnseen: a fence was made by one who had seen nothing of the history that a copy has
+	// replaced, since no server ran meanwhile. It knows only the copy that it finds, and the clock,
+	// which is what keeps it beyond that history.
+	FencedUnseen bool
 }
 
 // New begins a history.

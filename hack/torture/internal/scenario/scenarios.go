@@ -424,12 +424,12 @@ func drillWhileStopped(ctx context.Context, e *Env) error {
 			return err
 		}
 	}
+	e.History.FencedUnseen = true
 	err = e.swap(ctx, dump, func() error {
 		if e.Kind == programs.SQLite {
 			return nil
 		}
 		// Nobody has used the copy's history before the fence.
-		e.History.FencedByHand = true
 		return e.fence(ctx, e.DB.Direct(), e.store())
 	})
 	if err != nil {
