@@ -269,12 +269,15 @@ func row(o options, r *scenario.Result) report.Row {
 	if o.long {
 		command += " -long"
 	}
+	// Each way to run a scenario has a row of its own.
+	name := r.Scenario
 	if o.etcd {
 		command += " -etcd"
-		r.Notes = append(r.Notes, "by etcd's API")
+		name += ", by etcd's API"
 	}
 	if o.neighbour {
 		command += " -neighbour"
+		name += ", with a neighbour"
 	}
 	// What decides how much is asked for is told unless it is the default; a soak's rate is told
 	// above.
@@ -288,7 +291,7 @@ func row(o options, r *scenario.Result) report.Row {
 		}
 	}
 	return report.Row{
-		Scenario: r.Scenario, Database: r.Version, Operations: r.Report.Ops,
+		Scenario: name, Database: r.Version, Operations: r.Report.Ops,
 		Events: r.Report.Events + r.Report.Bookmarks, Lists: r.Report.Lists, Faults: r.Faults,
 		Violations: len(r.Report.Violations), Recovery: r.Recovery, Unknown: r.Report.Unknown,
 		Lost: r.Report.Lost, Notes: r.Notes, Command: command + "'",
