@@ -3,7 +3,8 @@
 // For authors of API servers, who import the library:
 //
 //	kinds              a whole API server from Go types, without generated code
-//	options            the flags by which a server of your own stores its objects in a SQL database
+//	options            the flags by which a server of your own stores its objects in a SQL database,
+//	                   and by which it joins a cluster
 //	crds               CustomResourceDefinitions in a server of your own
 //	garbagecollector   what follows from owner references, where no cluster does it
 //	registry/resource  a resource's store, from what is particular about it
@@ -34,5 +35,7 @@
 //	                   generated code, clients, a controller
 //
 // The layers are cmd, then pkg, then storage. A package imports packages of its own layer or of
-// those below. Nothing of the library imports the example. Tests may import anything.
+// those below. Nothing of the library imports the example. Tests, and the packages that only help
+// tests, may import anything. docs/contributing.md has the path of a write and of an event, and
+// says where each decision is made.
 package pkg

@@ -74,9 +74,9 @@ type Config struct {
 	Clock func() time.Time
 }
 
-// Database is an open database, which all stores of a process share: its connections, its one
-// committer, the one reader of its history. Any number of API servers may use it, and a process may
-// have several databases. The other stores of Config.StoreFor share the connections.
+// Database is one open store of a database: its one committer, and the one reader of its history.
+// The storage of every resource in this process uses it. Any number of API servers may use it, and
+// a process may have several. The other stores of Config.StoreFor share its connections.
 type Database struct {
 	kinds    kinds
 	mvcc     *mvcc.Store
@@ -95,7 +95,7 @@ func init() {
 // Open opens a database. Its error is one sentence that says what to do, without passwords.
 //
 // It also tells the watch caches of this process that consistent reads from them are possible; see
-// [Database]. So open the database before any API server is built.
+// "The watch cache" above. So open the database before any API server is built.
 func Open(ctx context.Context, c Config) (*Database, error) {
 	c = c.withDefaults()
 	d, err := openOne(ctx, c)

@@ -106,8 +106,7 @@ func (p placed) check(directory mvcc.Key) error {
 	return err
 }
 
-// record is what is recorded of the directories that are not as usual: in the own store, and not
-// being moved.
+// record lists the directories whose objects are in another store, or are being moved.
 type record struct {
 	places map[mvcc.Key]placed
 	// revision is that of the key, 0 if there is none. The record was current at the revision at.

@@ -22,12 +22,12 @@
 //
 // # Invariants
 //
-// Nothing is deleted that has an owner. The graph may be old, so it is never taken as proof that an
-// owner is absent. An owner is absent if a read of the database, which the watch cache does not
+// An object that has an owner is never deleted. The graph may be old, so it is never taken as proof
+// that an owner is absent. An owner is absent if a read of the database, which the watch cache does not
 // answer, finds nothing of its name or another UID; or if the watch has told that the object of
 // this UID was deleted. Since UIDs are not used twice, both stay true for ever, and are remembered.
-// Besides absent owners only one is left out of account that waits for its dependents: what has
-// a deletionTimestamp goes, and so would they.
+// The collector also ignores an owner that waits for its dependents. That owner is being deleted,
+// and cannot keep a dependent alive.
 //
 // Nothing is deleted for references that it does not have any more. Every deletion and every change
 // names the UID and the resourceVersion from which it was decided. If the object has changed

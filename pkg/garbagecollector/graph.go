@@ -61,7 +61,7 @@ func (o *object) sameState(before *object) bool {
 		apiequality.Semantic.DeepEqual(o.owners, before.owners)
 }
 
-// names tells whether a reference in a namespace is to this object, and not only to its UID.
+// isMeantBy tells whether a reference in a namespace is to this object, and not only to its UID.
 func (o *object) isMeantBy(ref *metav1.OwnerReference, namespace string) bool {
 	return o.uid == ref.UID && o.name == ref.Name && o.kind == kindOf(ref) &&
 		(o.namespace == "" || o.namespace == namespace)

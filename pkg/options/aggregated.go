@@ -54,9 +54,9 @@ func NewAggregatedOptions() *AggregatedOptions {
 	}
 }
 
-// AddFlags adds the flags. Those of upstream's are left out that are about failing to look the
-// authorities up at start, where nothing is looked up, and that enables admission plugins, all of
-// which are enabled.
+// AddFlags adds the flags. It leaves out upstream's flags for a failed look-up of the authorities at
+// start, since nothing is looked up then. It leaves out --enable-admission-plugins, since all
+// plugins are enabled.
 func (o *AggregatedOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.Enabled, "aggregated", o.Enabled,
 		"Be a part of a cluster, behind its API server. Without --kubeconfig, the cluster is "+

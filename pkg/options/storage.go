@@ -104,8 +104,8 @@ func NewStorageOptions(prefix string, scheme *runtime.Scheme, serializer runtime
 	}
 }
 
-// AddDatabaseFlags adds the flags that say which store of which database is meant, which commands
-// need that do something to it other than serving from it.
+// AddDatabaseFlags adds the flags that name a database and a store. Commands other than serve use
+// them.
 func (o *StorageOptions) AddDatabaseFlags(fs *pflag.FlagSet) {
 	o.AddURLFlags(fs)
 	fs.StringVar(&o.Store, "store", o.Store,

@@ -1,5 +1,7 @@
 // Package etcd serves a store by etcd's v3 API, for a kube-apiserver as it is built upstream, and
-// for other clients of etcd. It translates: all that is decided is in storage/internal/mvcc.
+// for other clients of etcd. It turns requests into reads and mutations of storage/internal/mvcc,
+// which decides what is written and what watches see. What a request means is decided here:
+// comparisons, expectations, and when a transaction is tried again (kv.go, txn.go).
 //
 // # What is exact
 //

@@ -347,7 +347,7 @@ func (s *Server) mutation(ctx context.Context,
 	return m, was, err
 }
 
-// put makes the mutation of a put where the key is what was says, without an expectation.
+// put makes the mutation of a put, without an expectation. If the key exists, was holds it.
 func (s *Server) put(r *pb.PutRequest,
 	was *mvcc.KeyValue) (m mvcc.Mutation, err error) {
 	if (r.IgnoreValue || r.IgnoreLease) && was == nil {

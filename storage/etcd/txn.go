@@ -341,8 +341,9 @@ func deleted(d *pb.DeleteRangeResponse) *pb.ResponseOp {
 	return &pb.ResponseOp{Response: &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: d}}
 }
 
-// write does the operations, of which one writes a key that is what was says, if it was read, and
-// is expected at a revision of an era. Its error is a conflict if the key is at another one.
+// write does the operations, one of which changes a key. If the key was read, was holds it. The key
+// is expected at the revision expect, which was read in the era. The error is a conflict if the key
+// is at another revision.
 func (s *Server) write(ctx context.Context, ops []*pb.RequestOp, was *mvcc.KeyValue,
 	expect mvcc.Revision, era mvcc.Era, own *bill) (*pb.TxnResponse, error) {
 	var (

@@ -1,6 +1,6 @@
 // Package dbtest gives tests an empty database of every kind, on servers that the test kit's
-// package dbserver starts. Tests of the main module use it. Tests of API servers use the test kit's
-// package databases.
+// package dbserver starts. Tests below the folder storage use it. Tests of API servers use the test
+// kit's package databases.
 //
 //	func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
 //

@@ -8,13 +8,14 @@ import "time"
 // refused. An expectation of Any holds, but for a deletion of a key that does not exist.
 //
 // Why this is linearizable. All mutations of a group wait at the same time, so any order of them
-// may be chosen. Order the refused ones of a key that expected anything else than its state before
-// the accepted one, where they fail; and those that expected the same state as the accepted one
-// after it, where they fail too, since no caller can know the revision that it was given. That does
-// not hold of a mutation that expects Any: it would have to be accepted after the accepted one. Nor
-// does it of one that may be refused for its lease: what came after it would have to be accepted in
-// its place. So these are the only ones of their key (see [Mutation.Alone]; the queue keeps the
-// others for the next group).
+// may be chosen. For each key, this one is. First come the refused mutations that expected another
+// state. They fail there. Then comes the accepted one. Then come the refused ones that expected the
+// same state. They fail too, since no caller can know the revision that the accepted one was given.
+//
+// The argument does not hold for a mutation that expects Any: it would have to be accepted after
+// the accepted one. Nor does it hold for one that may be refused for its lease: what came after it
+// would have to be accepted in its place. So such a mutation is the only one of its key in a group
+// (see [Mutation.Alone]; the queue keeps the others for the next group).
 //
 // current returns the key's state before the group, zero if it does not exist. The outcomes'
 // revisions are numbered from before+1.

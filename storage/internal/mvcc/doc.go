@@ -71,14 +71,14 @@
 // # The walk of one write
 //
 // [Store.Commit] checks the mutation against the limits and queues it. The committer, one goroutine
-// per process, takes all that is queued, makes a [Group] with a fresh token and gives it to
+// for each open store, takes all that is queued, makes a [Group] with a fresh token and gives it to
 // [Backend.Commit]: take the commit lock; read the head and the keys' current revisions; check the
 // history (see [CheckGroup]); accept, per key, the first mutation in order of arrival whose
-// expectation holds and whose lease, if it has one, has not ended (see [Decide]; some mutations are
-// alone of their key, for which the queue sees); number the accepted ones densely after the head;
-// write their log and live rows; commit. Then it hands the events to the hub, has the new head
-// announced to the other processes ([Notifier]), and answers the writers. No commit waits for an
-// announcement.
+// expectation holds and whose lease, if it has one, has not ended (see [Decide]; some mutations
+// must be the only one of their key in a group, and the queue ensures that); number the accepted
+// ones densely after the head; write their log and live rows; commit. Then it hands the events to
+// the hub, has the new head announced to the other processes ([Notifier]), and answers the writers.
+// No commit waits for an announcement.
 //
 // # The walk of one event
 //
@@ -98,11 +98,12 @@
 // next group starts from it. log's primary key is the second safeguard.
 //
 // I2 Nothing acknowledged is lost, nothing refused is applied later. Writers are answered after the
-// database's commit returned. If it did not return, the group is looked for by its token under the
-// commit lock; only after its token is recorded in aborted, which every group checks under the same
-// lock before it writes, is the answer "not done". A group that is still waiting for the lock as a
-// zombie finds its token there and writes nothing, however late it comes: the token is forgotten
-// only when compaction has passed what the group had seen, and such a group is refused for that
+// database's commit returned. If it did not return, the committer looks for the group's token under
+// the commit lock. If nothing proves a commit, it records the token in aborted, which every group
+// checks under the same lock before it writes. Then the group can never commit, and the committer
+// tries the writes again in a new group. A group that is still waiting for the lock as a zombie
+// finds its token there and writes nothing, however late it comes: the token is forgotten only when
+// compaction has passed what the group had seen, and such a group is refused for that
 // ([ForgetAborted]). A process that was overtaken so, as after a long pause, reads where the
 // history stands and tries the mutations in another group. If compaction has removed the evidence,
 // the answer is [ErrUnknownOutcome]. The same holds if the database does not answer in time. Rows
@@ -137,15 +138,14 @@
 // position ([Position]: epoch, revision and token) that an answer has shown to it, until it has
 // compared the position with the log's row. Every commit carries those that are not compared yet,
 // and the backend compares them under the commit lock. If compaction has removed one of the rows,
-// nothing proves that what was read with it is of this history. So a write that expects a revision
-// is refused in another [Era] than the one in which the revision was read: an era ends with its
-// epoch, or where compaction has overtaken this process. A head that is lower, another epoch, or
-// another token at a revision means that the database was restored or lost its tail. Then nothing
-// is written, and a fence moves the head at least 2^32 beyond everything seen, with compacted at
-// the marker, so that every older revision answers "compacted". Another epoch is accepted instead
-// only if compacted is 2^31 beyond everything seen there ([Adoptable]). See fence.go for why that
-// holds when several processes fence at once, and when the database is a copy that was fenced
-// elsewhere.
+// nothing proves that what was read with it is of this history. So a write is refused if it expects
+// a revision that was read in an earlier [Era]. A new epoch ends an era, and so does compaction
+// that overtakes this process. A head that is lower, another epoch, or another token at a revision
+// means that the database was restored or lost its tail. Then nothing is written, and a fence moves
+// the head at least 2^32 beyond everything seen, with compacted at the marker, so that every older
+// revision answers "compacted". Another epoch is accepted instead only if compacted is 2^31 beyond
+// everything seen there ([Adoptable]). See fence.go for why that holds when several processes fence
+// at once, and when the database is a copy that was fenced elsewhere.
 //
 // I7 Bounded growth. Compaction first commits the new boundary and then removes, in small paced
 // batches, the rows that rows up to the boundary replaced. The rows that remain are the live rows

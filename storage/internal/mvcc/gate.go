@@ -6,8 +6,8 @@ import "sync"
 // history goes on (see fence.go). So a connection knows since it was made where it leads, and each
 // store has a Gate, which decides which connections it uses.
 //
-// An address may lead to another database at any time: after a failover, or a restore. Connections
-// that were made before go on to lead to the old one. They are numbered in the order in which they
+// An address may lead to another database at any time: after a failover, or a restore. Older
+// connections still lead to the old database. Connections are numbered in the order in which they
 // were begun, so of two that lead to different places, the one with the higher number tells where
 // the address leads. A gate keeps three rules:
 //

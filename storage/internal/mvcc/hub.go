@@ -400,7 +400,7 @@ func (h *hub) endLocked(w *Watcher, err error) {
 	w.signal()
 }
 
-// since returns the piece of the ring that begins at the revision.
+// sinceLocked returns the piece of the ring that begins at the revision.
 func (h *hub) sinceLocked(r Revision) []*Event {
 	i := sort.Search(len(h.ring), func(i int) bool { return h.ring[i].Revision >= r })
 	return h.ring[i:len(h.ring):len(h.ring)]

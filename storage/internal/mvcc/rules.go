@@ -4,9 +4,9 @@ import "encoding/binary"
 
 // The rules of the history: what may be written, what became of a group, what is removed, where a
 // fence goes. They are pure functions, so that tables can test them. A backend reads rows and runs
-// statements; it decides nothing. The one exception is the statement of PostgreSQL's commits, which
-// says in SQL what CheckGroup and Decide say, to hold the commit lock for no round trip; a test
-// compares the two.
+// statements; it decides nothing. The exceptions are PostgreSQL's statements that hold the commit
+// lock for no round trip. The one of commits says in SQL what CheckWriter, CheckGroup and Decide
+// say, and a test compares them. The one of sweeps says what SweepPlan.Check says.
 
 // Guard is what a backend reads, under the commit lock and in one snapshot, about a group and the
 // position after which it was begun ([Group.Seen]).

@@ -46,8 +46,8 @@ type Config struct {
 	// ExpiryIdle is how often expired keys are looked for when this process knows of none. Default
 	// 60 s.
 	ExpiryIdle time.Duration
-	// QuotaInterval is how often a store is measured that has a quota, and how often those that
-	// have none are asked for one. Default 5 s.
+	// QuotaInterval is how often a store that has a quota is measured, and how often one that has
+	// none is asked for a quota. Default 5 s.
 	QuotaInterval time.Duration
 	// Compaction says what history is kept.
 	Compaction CompactionPolicy
@@ -87,7 +87,7 @@ func set[T comparable](field *T, value T) {
 	}
 }
 
-// Store is the history that one database holds, as one process uses it.
+// Store is the history of one store of a database, as one process uses it.
 type Store struct {
 	b       Backend
 	cfg     Config
