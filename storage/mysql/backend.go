@@ -152,10 +152,7 @@ func (b *backend) admit(ctx context.Context, c *sql.Conn) (mvcc.Passage, error) 
 	if err != nil {
 		return passage, err
 	}
-	if id.Store != b.opened.Store {
-		return passage, mvcc.AnotherStore(id.Store, b.opened.Store)
-	}
-	return b.gate.Enter(f.Place, f.number, d)
+	return b.gate.Enter(f.Place, f.number, id.Store, d)
 }
 
 // discard makes the pool drop a connection: that is all that the error is for.

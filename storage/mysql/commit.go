@@ -37,11 +37,11 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 		if err != nil {
 			return nil, err
 		}
-		lost, err := a.lost(asked)
+		lost, err := set(a, asked, func(r row) mvcc.Key { return r.key(0) })
 		if err != nil {
 			return nil, err
 		}
-		held, err := a.held(leases)
+		held, err := set(a, leases, func(r row) mvcc.Lease { return mvcc.Lease(r.int(0)) })
 		if err != nil {
 			return nil, err
 		}
@@ -139,15 +139,6 @@ func (t *text) askLost(mutations []*mvcc.Mutation) bool {
 	return len(keys) > 0
 }
 
-func (a *answers) lost(asked bool) (map[mvcc.Key]bool, error) {
-	if !asked {
-		return nil, nil
-	}
-	lost := map[mvcc.Key]bool{}
-	err := a.each(1, func(r row) error { lost[r.key(0)] = true; return nil })
-	return lost, err
-}
-
 // askHeld asks which of the leases have not ended that keys are attached to, and tells whether
 // there are any to ask about.
 func (t *text) askHeld(mutations []*mvcc.Mutation) bool {
@@ -163,13 +154,14 @@ func (t *text) askHeld(mutations []*mvcc.Mutation) bool {
 	return len(leases) > 0
 }
 
-func (a *answers) held(asked bool) (map[mvcc.Lease]bool, error) {
+// set reads an answer of one column, if it was asked for.
+func set[T comparable](a *answers, asked bool, value func(row) T) (map[T]bool, error) {
 	if !asked {
 		return nil, nil
 	}
-	held := map[mvcc.Lease]bool{}
-	err := a.each(1, func(r row) error { held[mvcc.Lease(r.int(0))] = true; return nil })
-	return held, err
+	found := map[T]bool{}
+	err := a.each(1, func(r row) error { found[value(r)] = true; return nil })
+	return found, err
 }
 
 // lostValue refuses one deletion, and not its group.

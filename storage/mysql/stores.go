@@ -45,7 +45,7 @@ func (b *backend) find(ctx context.Context, c *sql.Conn, name string) error {
 		return err
 	}
 	b.store, b.opened, b.durable = strconv.FormatInt(store, 10), id, d
-	b.gate.Open(f.Place, f.number)
+	b.gate.Open(f.Place, f.number, id.Store)
 	return nil
 }
 

@@ -283,10 +283,7 @@ func (b *backend) judge(ctx context.Context, conn *pgx.Conn) (mvcc.Passage, erro
 	if err != nil {
 		return passage, err
 	}
-	if id.Store != b.opened.Store {
-		return passage, mvcc.AnotherStore(id.Store, b.opened.Store)
-	}
-	return b.gate.Enter(g.Place, g.number, d)
+	return b.gate.Enter(g.Place, g.number, id.Store, d)
 }
 
 // beside runs f on a connection of its own, which may lead to another database than the one that

@@ -71,7 +71,7 @@ func (b *backend) find(ctx context.Context, conn *pgx.Conn, name string) error {
 	}
 	b.store, b.opened, b.durable = store, id, d
 	g := greetingOf(conn)
-	b.gate.Open(g.Place, g.number)
+	b.gate.Open(g.Place, g.number, id.Store)
 	return nil
 }
 

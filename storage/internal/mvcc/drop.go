@@ -22,8 +22,8 @@ import (
 //   - Its marker is a fence beyond the old one. So a client that resumes at a revision of the old
 //     store finds it compacted, as after any other fence.
 //   - It has another identity. A process that had opened the old one finds that out before it would
-//     follow the fence, as it would follow any other one, and answers [AnotherStore]. So it never
-//     shows the objects of one store to the clients of the other.
+//     follow the fence, as it would follow any other one, and answers [ErrAnotherStore]. So it
+//     never shows the objects of one store to the clients of the other.
 
 // Drop drops the store of a backend, and removes what it holds. It returns false if the store was
 // dropped before; then it removes what was left, as by an interrupted drop.
@@ -179,7 +179,7 @@ func (s *Store) sameStore(id Identity) error {
 	case id.Epoch < 0:
 		return s.gone(ErrDropped)
 	case id.Store != s.identity:
-		return s.gone(AnotherStore(id.Store, s.identity))
+		return s.gone(anotherStore(id.Store, s.identity))
 	}
 	return nil
 }

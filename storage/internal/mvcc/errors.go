@@ -77,8 +77,8 @@ var ErrDropped = Errorf(Invalid, "the store was dropped and holds nothing any mo
 // created again, or its tables were replaced.
 var ErrAnotherStore = errors.New("another store")
 
-// AnotherStore says which store was found in the place of which one.
-func AnotherStore(now, opened string) *Error {
+// anotherStore says which store was found in the place of which one.
+func anotherStore(now, opened string) *Error {
 	return Errorf(Invalid, "the database holds %w (%s) than when this process opened it (%s): "+
 		"restart the server if that is meant", ErrAnotherStore, now, opened)
 }

@@ -50,6 +50,8 @@ const (
 type Gate struct {
 	// mu protects the fields below.
 	mu sync.Mutex
+	// store is the identity of the store that was opened.
+	store string
 	// at is where the store's history goes on, and newest the number of the newest connection that
 	// leads there.
 	at     Place
@@ -60,10 +62,10 @@ type Gate struct {
 
 // Open lets a store begin at the place of a connection on which it was found, wherever that is: the
 // store compares the fingerprints and the boots itself.
-func (g *Gate) Open(p Place, number int64) {
+func (g *Gate) Open(p Place, number int64, store string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.at, g.newest = p, number
+	g.at, g.newest, g.store = p, number, store
 }
 
 // Judge decides about a connection.
@@ -81,13 +83,16 @@ func (g *Gate) Judge(p Place, number int64) Passage {
 	return Stale
 }
 
-// Enter decides about a connection on which the store has found its row, which says d. The error is
-// of class Fenced if the history does not go on there. It is nil with Stale if the store has gone
-// elsewhere meanwhile, by a newer connection.
-func (g *Gate) Enter(p Place, number int64, d Durability) (Passage, error) {
+// Enter decides about a connection on which the row of a store was found by its number, which says
+// the store's identity and d. The error is [ErrAnotherStore] if another one has the number there
+// than the one that was opened, and of class Fenced if the history does not go on there. It is nil
+// with Stale if the store has gone elsewhere meanwhile, by a newer connection.
+func (g *Gate) Enter(p Place, number int64, store string, d Durability) (Passage, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
+	case store != g.store:
+		return Ask, anotherStore(store, g.store)
 	case number < g.from, number < g.newest && p != g.at:
 		return Stale, nil
 	case p.Fingerprint != g.at.Fingerprint:

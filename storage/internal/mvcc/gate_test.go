@@ -1,6 +1,9 @@
 package mvcc
 
-import "testing"
+import (
+	"errors"
+	"testing"
+)
 
 // TestGate: a store asks each connection that is newer than all that it has used, goes on with the
 // older ones that lead to the same place, and closes those that lead elsewhere.
@@ -16,13 +19,13 @@ func TestGate(t *testing.T) {
 	}
 	enter := func(what string, p Place, number int64, boot string, want Passage, class Class) {
 		t.Helper()
-		got, err := g.Enter(p, number,
+		got, err := g.Enter(p, number, "",
 			Durability{Boot: p.Boot, Relaxed: p.Relaxed, Recorded: boot})
 		if err != nil && ClassOf(err) != class || err == nil && (class != 0 || got != want) {
 			t.Errorf("%s: %d, %v, want %d, %v", what, got, err, want, class)
 		}
 	}
-	g.Open(here, 5)
+	g.Open(here, 5, "")
 	judge("the connection on which the store was opened", here, 5, Pass)
 	judge("an older one", here, 3, Pass)
 	judge("an older one to another place", there, 4, Stale)
@@ -70,8 +73,8 @@ func TestGate(t *testing.T) {
 func TestGateOpen(t *testing.T) {
 	var g Gate
 	moved := Place{Fingerprint: "there", Boot: "second"}
-	g.Open(moved, 1)
-	p, err := g.Enter(moved, 2, Durability{Boot: "second", Recorded: "first"})
+	g.Open(moved, 1, "")
+	p, err := g.Enter(moved, 2, "", Durability{Boot: "second", Recorded: "first"})
 	if p != Pass || err != nil {
 		t.Errorf("%d, %v", p, err)
 	}
@@ -82,8 +85,8 @@ func TestGateOpen(t *testing.T) {
 func TestGateWhileTheAddressFlaps(t *testing.T) {
 	here, there := Place{Fingerprint: "here"}, Place{Fingerprint: "there"}
 	var g Gate
-	g.Open(here, 1)
-	if p, err := g.Enter(here, 3, Durability{}); p != Pass || err != nil {
+	g.Open(here, 1, "")
+	if p, err := g.Enter(here, 3, "", Durability{}); p != Pass || err != nil {
 		t.Fatalf("%d, %v", p, err)
 	}
 	g.Fenced("there", 2)
@@ -93,7 +96,25 @@ func TestGateWhileTheAddressFlaps(t *testing.T) {
 	if p := g.Judge(here, 3); p == Pass {
 		t.Error("the store goes on where it was not fenced")
 	}
-	if _, err := g.Enter(here, 3, Durability{}); ClassOf(err) != Fenced {
+	if _, err := g.Enter(here, 3, "", Durability{}); ClassOf(err) != Fenced {
 		t.Errorf("the store goes on where it was not fenced: %v", err)
+	}
+}
+
+// TestGateOfAnotherStore: a store that was dropped does not go on in the one that took its place,
+// on any connection that it has to ask.
+func TestGateOfAnotherStore(t *testing.T) {
+	here := Place{Fingerprint: "here"}
+	var g Gate
+	g.Open(here, 1, "opened")
+	p, err := g.Enter(here, 2, "another", Durability{})
+	if p == Pass || !errors.Is(err, ErrAnotherStore) {
+		t.Errorf("%d, %v", p, err)
+	}
+	if p := g.Judge(here, 2); p != Ask {
+		t.Errorf("the connection is %d after it was refused, want %d", p, Ask)
+	}
+	if p, err := g.Enter(here, 3, "opened", Durability{}); p != Pass || err != nil {
+		t.Errorf("%d, %v", p, err)
 	}
 }

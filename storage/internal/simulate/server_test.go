@@ -111,7 +111,7 @@ func (w *world) newBackend(p *process) *backend {
 	b := &backend{w: w, p: p, life: p.life, mem: w.s.db.Open(mvcc.DriverOptions{}),
 		killed: make(chan struct{})}
 	c := b.connect()
-	b.gate.Open(c.Place, c.number)
+	b.gate.Open(c.Place, c.number, "")
 	b.mem.Held = held
 	return b
 }
@@ -296,7 +296,7 @@ func (b *backend) admit() error {
 		passage := b.gate.Judge(c.Place, c.number)
 		if passage == mvcc.Ask {
 			var err error
-			passage, err = b.gate.Enter(c.Place, c.number, b.w.s.durability())
+			passage, err = b.gate.Enter(c.Place, c.number, "", b.w.s.durability())
 			if err != nil {
 				return err
 			}
