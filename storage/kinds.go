@@ -31,9 +31,6 @@ import (
 //   - [MoveResource] moves the objects and the record. A move is recorded before it begins and
 //     after it has ended, and nobody serves the resource in between.
 //   - A backup is not restored if it would undo what is recorded.
-//   - The other store belongs to the own one: it has the name of its owner since before anything is
-//     recorded. So no two stores keep their objects in a third one, and a store that is created
-//     again under a recorded name is not taken for the lost one.
 //
 // So a server looks for the objects of a resource where they are. The one exception is a server
 // that runs without the assignment while another one records it: until it hears of that, it may
@@ -44,9 +41,6 @@ import (
 
 // kindsKey is the key of the record. The keys of objects begin with a slash.
 const kindsKey mvcc.Key = mvcc.Reserved + "stores-of-resources"
-
-// ownerKey is the key in which another store has the name of the store that owns it.
-const ownerKey mvcc.Key = mvcc.Reserved + "owner-of-store"
 
 // kinds says which resources a database keeps in other stores.
 type kinds struct {
@@ -191,57 +185,6 @@ func ParseResource(s string) (schema.GroupResource, error) {
 	return schema.GroupResource{Group: group, Resource: resource}, nil
 }
 
-// ownerOf returns the name of the store that owns another one, "" if none does.
-func ownerOf(ctx context.Context, other *mvcc.Store) (string, error) {
-	kv, _, err := other.Get(ctx, ownerKey)
-	if err != nil || kv == nil {
-		return "", err
-	}
-	return string(kv.Value), nil
-}
-
-// mayOwn says whether the own store owns another one, and returns an error if it cannot, since a
-// third one does.
-func (d *Database) mayOwn(ctx context.Context, other *Database) (owned bool, err error) {
-	owner, err := ownerOf(ctx, other.mvcc)
-	if err == nil && owner != "" && owner != d.kinds.own {
-		err = fmt.Errorf("the store %q keeps objects of the store %q, and can keep none of the store "+
-			"%q: name another store", other.kinds.own, owner, d.kinds.own)
-	}
-	return owner != "", err
-}
-
-// claim makes the own store the owner of another one, unless that has another owner.
-func (d *Database) claim(ctx context.Context, other *Database) error {
-	for {
-		if owned, err := d.mayOwn(ctx, other); err != nil || owned {
-			return err
-		}
-		_, err := other.mvcc.Commit(ctx, mvcc.Mutation{Key: ownerKey, Value: []byte(d.kinds.own)})
-		if conflict := (*mvcc.ConflictError)(nil); !errors.As(err, &conflict) {
-			return err
-		}
-	}
-}
-
-// owns returns an error if the store in which something is placed is not there for that.
-func (d *Database) owns(ctx context.Context, in *Database, p placed) error {
-	owner, err := ownerOf(ctx, in.mvcc)
-	switch {
-	case err != nil || owner == d.kinds.own || owner == "" && in == d:
-		return err
-	case in == d:
-		return fmt.Errorf("the store %q keeps objects of the store %q, and is for nothing else: give "+
-			"--store %s, or name another store", d.kinds.own, owner, owner)
-	case owner == "":
-		return fmt.Errorf("the store %q is not the one that was given the objects of %s, but was "+
-			"created or restored since: restore a backup of it, or, if what it holds is meant, run %s",
-			p.Store, p.Resource, p.moveTo(p.Store, d.kinds.own))
-	}
-	return fmt.Errorf("the store %q, which was given the objects of %s, keeps those of the store %q "+
-		"now: restore a backup of it", p.Store, p.Resource, owner)
-}
-
 // at returns a store of the database by its name, and opens it if it is not open. It closes with
 // the database.
 func (d *Database) at(ctx context.Context, c Config, name string) (*Database, error) {
@@ -369,23 +312,20 @@ func (d *Database) of(resource schema.GroupResource, keys keySpace) (*Database, 
 	}
 	r := k.known
 	k.mu.Unlock()
+	if _, recorded := r.places[keys.all()]; store == k.own || recorded {
+		return k.serve(d, r, keys.all(), p)
+	}
+	if err := p.check(keys.all()); err != nil {
+		return nil, fmt.Errorf("the objects of %s cannot be kept in the store %q: %w", p.Resource,
+			store, err)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), k.timeout)
 	defer cancel()
-	if _, recorded := r.places[keys.all()]; store != k.own && !recorded {
-		if err := p.check(keys.all()); err != nil {
-			return nil, fmt.Errorf("the objects of %s cannot be kept in the store %q: %w", p.Resource,
-				store, err)
-		}
-		var err error
-		if r, err = d.record(ctx, keys.all(), p); err != nil {
-			return nil, err
-		}
-	}
-	in, err := k.serve(d, r, keys.all(), p)
+	r, err := d.record(ctx, keys.all(), p)
 	if err != nil {
 		return nil, err
 	}
-	return in, d.owns(ctx, in, p)
+	return k.serve(d, r, keys.all(), p)
 }
 
 // serve notes that a directory is served from where it is placed, unless the record says otherwise.
@@ -429,9 +369,6 @@ func (d *Database) record(ctx context.Context, directory mvcc.Key, p placed) (re
 			here.Store = d.kinds.own
 			return r, d.kinds.compare(here, p.Store)
 		}
-		if _, err := d.mayOwn(ctx, other); err != nil {
-			return r, err
-		}
 		switch some, err := anyBelow(ctx, other.mvcc, directory); {
 		case err != nil:
 			return r, err
@@ -439,9 +376,6 @@ func (d *Database) record(ctx context.Context, directory mvcc.Key, p placed) (re
 			return r, fmt.Errorf("the store %q has objects of %s that it was not given by the store "+
 				"%q: name another store, or, if they are meant, run %s", p.Store, p.Resource,
 				d.kinds.own, p.moveTo(p.Store, d.kinds.own))
-		}
-		if err := d.claim(ctx, other); err != nil {
-			return r, err
 		}
 		head, err := d.mvcc.Head(ctx)
 		if err != nil {
@@ -574,11 +508,11 @@ func (d *Database) followFrom(ctx context.Context, r record) (err error) {
 // objects are below it, in the directory group/resource. No server may run meanwhile: one that
 // serves the resource all the same closes the database.
 //
-// The objects keep their UIDs and the times at which they expire, and get new resourceVersions. The
-// history of the other store is fenced beyond that of the first one, so that clients that resume
-// begin anew. A move that was interrupted is ended by the next one, to whatever store. A store that
-// has objects of the resource is refused, unless there are none to move. Then it is recorded as
-// their place.
+// The objects keep their UIDs and the times at which they expire. They get new resourceVersions if
+// the other store was ever written. Its history is fenced beyond that of the first one, so that
+// clients that resume begin anew. A move that was interrupted is ended by the next one, to whatever
+// store. A store that has objects of the resource is refused, unless there are none to move. Then
+// it is recorded as their place.
 func MoveResource(ctx context.Context, c Config, prefix string, resource schema.GroupResource,
 	to string) (moved int64, err error) {
 	if prefix == "" {
@@ -641,17 +575,11 @@ func (m *move) run(ctx context.Context, to string) (moved int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := m.tidy(ctx); err != nil {
+	if err := m.tidy(ctx); err != nil || m.is.Store == to {
 		return 0, err
-	}
-	if m.is.Store == to {
-		return 0, m.claim(ctx, target)
 	}
 	from := m.is.Store
 	source, err := m.d.at(ctx, m.c, from)
-	if err == nil {
-		err = m.d.owns(ctx, source, m.is)
-	}
 	if err != nil {
 		return 0, err
 	}
@@ -660,10 +588,7 @@ func (m *move) run(ctx context.Context, to string) (moved int64, err error) {
 		return 0, err
 	}
 	if taken {
-		return 0, m.adopt(ctx, source.mvcc, target, to)
-	}
-	if err := m.claim(ctx, target); err != nil {
-		return 0, err
+		return 0, m.adopt(ctx, source.mvcc, target.mvcc, to)
 	}
 	if err := m.record(ctx, from, to, 0); err != nil {
 		return 0, err
@@ -693,32 +618,8 @@ func (m *move) run(ctx context.Context, to string) (moved int64, err error) {
 	return moved, m.tidy(ctx)
 }
 
-// claim claims the store to which the objects are moved. If that is where they are recorded to be,
-// and it has no owner, its history is not the one that clients know: it goes on beyond that of the
-// own store, as it did when it was recorded.
-func (m *move) claim(ctx context.Context, target *Database) error {
-	if target == m.d {
-		return nil
-	}
-	owned, err := m.d.mayOwn(ctx, target)
-	if err != nil || owned {
-		return err
-	}
-	if m.is.Store == target.kinds.own {
-		head, err := m.d.mvcc.Head(ctx)
-		if err != nil {
-			return err
-		}
-		if _, err := target.mvcc.FenceBeyond(ctx, head); err != nil {
-			return err
-		}
-	}
-	return m.d.claim(ctx, target)
-}
-
 // adopt records a store that has such objects of its own as their place, if there are no others.
-func (m *move) adopt(ctx context.Context, source *mvcc.Store, target *Database,
-	to string) error {
+func (m *move) adopt(ctx context.Context, source, target *mvcc.Store, to string) error {
 	from := m.is.Store
 	both := fmt.Errorf("both the store %q and the store %q have some: name another store, or "+
 		"delete those in one of the two", from, to)
@@ -731,10 +632,7 @@ func (m *move) adopt(ctx context.Context, source *mvcc.Store, target *Database,
 	if err != nil {
 		return err
 	}
-	if err := m.claim(ctx, target); err != nil {
-		return err
-	}
-	if _, err := target.mvcc.FenceBeyond(ctx, head); err != nil {
+	if _, err := target.FenceBeyond(ctx, head); err != nil {
 		return err
 	}
 	if err := m.record(ctx, to, "", 0); err != nil {
@@ -754,9 +652,6 @@ func (m *move) tidy(ctx context.Context) error {
 		return nil
 	}
 	also, err := m.d.at(ctx, m.c, m.is.Also)
-	if err == nil && also != m.d {
-		_, err = m.d.mayOwn(ctx, also)
-	}
 	if err == nil {
 		err = removeAll(ctx, also.mvcc, m.directory, m.is.Copied)
 	}

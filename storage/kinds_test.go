@@ -2,9 +2,7 @@ package storage
 
 import (
 	"bytes"
-	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -436,76 +434,6 @@ func TestMoveKeepsWhatIsNewer(t *testing.T) {
 		if here, there := x.count("default"), x.count("fast"); here != 0 || there != 1 {
 			t.Errorf("there are %d pods where they were, and %d where they are", here, there)
 		}
-	})
-}
-
-// in is the database with another own store.
-func (d aDatabase) in(own string) aDatabase {
-	d.config.Store = own
-	return d
-}
-
-// TestStoreHasOneOwner: a store that keeps objects of one store keeps none of another one, and is
-// for nothing else; and one that is not the one that was given them is not taken for it.
-func TestStoreHasOneOwner(t *testing.T) {
-	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		x := withStores(t, d)
-		// Of two that begin at once, one gets it.
-		owners := []string{"default", "other"}
-		var databases []*Database
-		for _, own := range owners {
-			databases = append(databases, x.in(own).open("fast"))
-		}
-		errs := make([]error, len(owners))
-		var wg sync.WaitGroup
-		for i, db := range databases {
-			wg.Go(func() { _, _, errs[i] = db.NewStore(podConfig()) })
-		}
-		wg.Wait()
-		winner := slices.Index(errs, nil)
-		if winner < 0 || errs[1-winner] == nil {
-			t.Fatalf("of two, both have it or none: %v", errs)
-		}
-		loser := x.in(owners[1-winner])
-		x = x.in(owners[winner])
-		taken := fmt.Sprintf("keeps objects of the store %q", owners[winner])
-		x.says(errs[1-winner], taken, "name another store")
-		for _, db := range databases {
-			x.close(db)
-		}
-
-		db := x.open("fast")
-		s := pods(t, db)
-		seen := create(t, s, pod("a")).ResourceVersion
-		x.close(db)
-		_, err := MoveResource(t.Context(), loser.config, "", podsOf, "fast")
-		x.says(err, "were not moved", taken)
-		loser.refused("fast", taken)
-		x.in("fast").refused("", taken, "--store "+owners[winner])
-		loser.open("")
-
-		// Somebody created it again, and wrote an object.
-		b := x.backend("fast")
-		again, err := mvcc.Open(t.Context(), b, mvcc.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer again.Close()
-		if _, err := again.Commit(t.Context(), mvcc.Mutation{Key: ownerKey, Expect: mvcc.Any,
-			Delete: true}); err != nil {
-			t.Fatal(err)
-		}
-		lost := []string{"is not the one that was given the objects of pods",
-			"rowkeeper stores move pods --to fast"}
-		x.refused("fast", lost...)
-		_, err = MoveResource(t.Context(), x.config, "", podsOf, owners[winner])
-		x.says(err, lost...)
-		x.move("fast", 0)
-		s = pods(t, x.open("fast"))
-		if n := len(list(t, s, apistorage.ListOptions{}).Items); n != 1 {
-			t.Errorf("there are %d pods", n)
-		}
-		x.expired(s, seen)
 	})
 }
 
