@@ -646,19 +646,37 @@ func (m *move) adopt(ctx context.Context, source, target *mvcc.Store, to string)
 	return err
 }
 
-// tidy ends a move that was interrupted, where the objects are.
+// tidy ends a move that was interrupted, where the objects are. It deletes the others only if there
+// are any: if the store that is recorded was lost meanwhile, the others are all that there is.
 func (m *move) tidy(ctx context.Context) error {
 	if m.is.Also == "" {
 		return nil
 	}
+	valid, err := m.d.at(ctx, m.c, m.is.Store)
+	if err != nil {
+		return err
+	}
 	also, err := m.d.at(ctx, m.c, m.is.Also)
-	if err == nil {
-		err = removeAll(ctx, also.mvcc, m.directory, m.is.Copied)
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		err = m.record(ctx, m.is.Store, "", 0)
+	some, err := anyBelow(ctx, valid.mvcc, m.directory)
+	if err != nil {
+		return err
 	}
-	return err
+	if !some {
+		if some, err = anyBelow(ctx, also.mvcc, m.directory); err != nil {
+			return err
+		} else if some {
+			return fmt.Errorf("the store %q, in which they are recorded to be, has none of them, and "+
+				"the store %q has some: restore a backup of the first one, or, if none of them shall "+
+				"be kept, delete those in the second one", m.is.Store, m.is.Also)
+		}
+	}
+	if err := removeAll(ctx, also.mvcc, m.directory, m.is.Copied); err != nil {
+		return err
+	}
+	return m.record(ctx, m.is.Store, "", 0)
 }
 
 // record records where the objects are, and what else is not valid.

@@ -437,6 +437,35 @@ func TestMoveKeepsWhatIsNewer(t *testing.T) {
 	})
 }
 
+// TestMoveKeepsTheLastCopy: if a store loses the objects while a move is interrupted, those in the
+// other store are not deleted, though they are not valid.
+func TestMoveKeepsTheLastCopy(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		for steps, lost := range map[int]string{2: "default", 3: "fast"} {
+			x := withStores(t, d)
+			db := x.open("")
+			create(t, pods(t, db), pod("a"))
+			x.close(db)
+			x.interrupt("fast", steps)
+			s, err := mvcc.Open(t.Context(), x.backend(lost), mvcc.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := removeAll(t.Context(), s, "/registry/pods/", 0); err != nil {
+				t.Fatal(err)
+			}
+			for _, to := range []string{"default", "fast"} {
+				_, err := MoveResource(t.Context(), x.config, "", podsOf, to)
+				x.says(err, lost+`", in which they are recorded to be, has none of them`)
+			}
+			if here, there := x.count("default"), x.count("fast"); here+there != 1 {
+				t.Errorf("after %d steps and a loss there are %d and %d pods", steps, here, there)
+			}
+			d = dbtest.Open(t, d.Kind)
+		}
+	})
+}
+
 // TestRecordIsChecked: a record that is not of this program's making is not followed.
 func TestRecordIsChecked(t *testing.T) {
 	for _, text := range []string{
