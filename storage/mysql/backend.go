@@ -39,6 +39,7 @@ type database struct {
 	// are how a store moves to another server.
 	admin *sql.DB
 	lists sqlread.Lists
+	polls mvcc.Polls
 	// holders are the backends, and who has connected.
 	holders mvcc.Holders
 }
@@ -64,6 +65,7 @@ type backend struct {
 var (
 	_ mvcc.Backend    = (*backend)(nil)
 	_ mvcc.KeysReader = (*backend)(nil)
+	_ mvcc.Shared     = (*backend)(nil)
 	_ mvcc.Pooled     = (*backend)(nil)
 	_ mvcc.Opened     = (*backend)(nil)
 	_ mvcc.Database   = (*database)(nil)

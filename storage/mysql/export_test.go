@@ -110,8 +110,15 @@ func Statements(store int, keys int64) []Statement {
 	}
 	list := revisionList(revisions)
 	all := int64(math.MaxInt64)
+	// 500 stores of few keys, and the one that is asked for.
+	stores := []string{fmt.Sprint(store)}
+	for i := range many {
+		stores = append(stores, fmt.Sprint(501+i))
+	}
 	statements := []Statement{
 		{"state", selectState, nil, 1},
+		{"poll", pollOf(stores, false), nil, 3 * (many + 1)},
+		{"poll with expiry", pollOf(stores, true), nil, 5 * (many + 1)},
 		{"tail", selectTail, []any{false, head / 2, 1000}, 1000},
 		{"tail with previous values", selectTail, []any{true, head / 2, 1000}, 2000},
 		{"key", selectKey, []any{[]byte("/registry/00000042")}, 2},

@@ -57,6 +57,33 @@ FROM rowkeeper_store s
 JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
 WHERE s.id = $store`
 
+// selectPoll reads what is polled of several stores, whose ids stand for %s: for each, its row by
+// primary key, and the head by the primary key of the log, backwards, one row. That the order names
+// the store, too, makes MySQL see that the index has it. Revision and token are read one by one, as
+// the servers know no join that would read one row of the log for each store.
+const selectPoll = `
+SELECT s.epoch,
+       (SELECT h.revision FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
+       (SELECT h.token FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
+       s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       s.id, s.identity, COALESCE(s.boot, ''), s.max_objects, s.max_bytes, NULL
+FROM rowkeeper_store s FORCE INDEX (PRIMARY)
+WHERE s.id IN (%s)`
+
+// selectPollDue reads the same of one store, and the first expiry of its keys and leases, each by
+// the index on it, NULL if there is none. The keys of leases have a negative one. Those of several
+// stores are put together by UNION ALL: only a store that the text names lets the servers begin in
+// the index behind the keys that do not expire.
+const selectPollDue = `
+(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+        s.id, s.identity, COALESCE(s.boot, ''), s.max_objects, s.max_bytes,
+        NULLIF(LEAST(COALESCE((SELECT MIN(l.expiry) FROM rowkeeper_live l FORCE INDEX (rowkeeper_live_expiry) WHERE l.store = $store AND l.expiry > 0), 9223372036854775807),
+                     COALESCE((SELECT MIN(e.expiry) FROM rowkeeper_lease e FORCE INDEX (rowkeeper_lease_expiry) WHERE e.store = $store AND e.expiry >= 0), 9223372036854775807)),
+               9223372036854775807)
+ FROM rowkeeper_store s
+ JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+ WHERE s.id = $store)`
+
 // selectTail reads log rows in order. Primary key range on g; the previous row p by primary key,
 // and only where it is asked for: for deletions, or for all if the first argument is 1. No row has
 // the revision NULL.

@@ -23,6 +23,7 @@ type database struct {
 	begun     atomic.Int64
 	listener  listener
 	announcer announcer
+	polls     mvcc.Polls
 	// ctx ends when the connections are closed.
 	ctx  context.Context
 	stop context.CancelFunc
@@ -60,6 +61,7 @@ var (
 	_ mvcc.Backend     = (*backend)(nil)
 	_ mvcc.KeysReader  = (*backend)(nil)
 	_ mvcc.Notifier    = (*backend)(nil)
+	_ mvcc.Shared      = (*backend)(nil)
 	_ mvcc.Reconnector = (*backend)(nil)
 	_ mvcc.Pooled      = (*backend)(nil)
 	_ mvcc.Opened      = (*backend)(nil)

@@ -18,6 +18,7 @@ type Statement struct {
 func Statements() []Statement {
 	list := []Statement{
 		{"state", sqlState, false}, {"tail", sqlTail, false}, {"get", sqlGet, false},
+		{"poll", sqlPoll, false},
 		{"get_keys", sqlGetKeys, false}, {"page", sqlPage, false}, {"keys", sqlKeys, false},
 		{"replaced", sqlReplaced, false}, {"values", sqlValues, false}, {"count", sqlCount, false},
 		{"count_up_to", sqlCountUpTo, false}, {"expired", sqlExpired, false},

@@ -68,8 +68,9 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// The ids of a store of many keys and of one among a thousand stores of few.
-const large, small = 1, 500
+// The ids of a store of many keys and of one among a thousand stores of few. Those after it, up to
+// the last one, are polled together with it.
+const large, small, many = 1, 500, 500
 
 // fill makes a store of 100,000 keys, of which the first 20,000 were updated and 500 expire,
 // compacted in the middle of the updates and swept before it; and 999 stores of three keys.
@@ -150,6 +151,7 @@ var arguments = func() map[string]struct {
 		rows float64
 	}{
 		"state":                  {``, 2},
+		"poll":                   {``, 4 * (1 + many)},
 		"tail":                   {`true, 100500, 500`, 1010},
 		"get":                    {`'k/050000'`, 4},
 		"get_keys":               {array(group, "bytea", key), 2 + 2*group},
@@ -225,10 +227,18 @@ func (e explainer) explain(when string, full bool) {
 func (e explainer) check(when string, s postgres.Statement, args string, store int, rows float64,
 	full bool) {
 	e.Helper()
-	if args != "" {
-		args += ", "
+	call := fmt.Sprintf("test_%s(%s, %d)", s.Name, args, store)
+	switch {
+	case s.Name == "poll":
+		stores := []string{fmt.Sprint(store)}
+		for n := range many {
+			stores = append(stores, fmt.Sprint(501+n))
+		}
+		call = "test_poll(ARRAY[" + strings.Join(stores, ", ") + "], true)"
+	case args == "":
+		call = fmt.Sprintf("test_%s(%d)", s.Name, store)
 	}
-	plan := e.run(fmt.Sprintf("test_%s(%s%d)", s.Name, args, store))
+	plan := e.run(call)
 	touched := 0.0
 	for _, n := range plan.all() {
 		switch {

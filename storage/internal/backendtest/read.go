@@ -2,6 +2,7 @@ package backendtest
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -555,5 +556,73 @@ func testSize(f *fixture) {
 	f.must(err)
 	if s.Total <= 0 || s.Live < 0 || s.Live > s.Total {
 		f.Errorf("the size is %+v", s)
+	}
+}
+
+// testPoll: a poll tells the state, the quota, and what expires next, of each store that is asked
+// for.
+func testPoll(f *fixture) {
+	shared, ok := f.b.(mvcc.Shared)
+	if !ok {
+		f.Skip("the backend shares no connections")
+	}
+	poll := func(due bool) mvcc.Polled {
+		f.Helper()
+		polled, err := shared.Poll(f.ctx, []mvcc.Backend{f.b, f.b}, due)
+		f.must(err)
+		if len(polled) != 2 {
+			f.Fatalf("there are %d answers", len(polled))
+		}
+		for _, p := range polled {
+			f.must(p.Err)
+			f.same(p.State, f.state())
+		}
+		return polled[0]
+	}
+	near := func(due, want time.Duration) {
+		f.Helper()
+		if due < want-time.Minute || due > want {
+			f.Errorf("what expires next does so in %s, want %s", due, want)
+		}
+	}
+	if p := poll(true); p.Quota != (mvcc.Quota{}) || p.Due != mvcc.Never {
+		f.Errorf("of an empty store a poll tells %+v", p)
+	}
+	quota := mvcc.Quota{Objects: 7, Bytes: 1 << 40}
+	f.must(mvcc.SetQuota(f.ctx, f.b, quota))
+	f.put("stays", 0, "x")
+	if p := poll(false); p.Quota != quota {
+		f.Errorf("the quota is %+v, want %+v", p.Quota, quota)
+	}
+	expires := put("expires", 0, "x")
+	expires.TTL = 3 * time.Hour
+	f.commit(expires)
+	near(poll(true).Due, 3*time.Hour)
+	for i, hours := range []int64{5, 2} {
+		granted, _, err := mvcc.GrantLease(f.ctx, f.b,
+			&mvcc.LeaseRow{Lease: mvcc.Lease(8 + i), TTL: hours * 3600})
+		if f.must(err); !granted {
+			f.Fatal("the lease was not granted")
+		}
+		f.commit(leased(mvcc.Key(fmt.Sprint("leased", i)), 0, mvcc.Lease(8+i)))
+		near(poll(true).Due, time.Duration(min(hours, 3))*time.Hour)
+	}
+	soon := put("soon", 0, "x")
+	soon.TTL = time.Millisecond
+	f.commit(soon)
+	f.eventually("the key to expire", func() bool { return poll(true).Due <= 0 })
+	f.must(mvcc.SetQuota(f.ctx, f.b, mvcc.Quota{}))
+
+	ended, end := context.WithCancel(f.ctx)
+	end()
+	_, err := shared.Poll(ended, []mvcc.Backend{f.b}, false)
+	f.is(err, mvcc.Unavailable)
+	if _, err := mvcc.Drop(f.ctx, f.b); err != nil {
+		f.Fatal(err)
+	}
+	polled, err := shared.Poll(f.ctx, []mvcc.Backend{f.b}, true)
+	f.must(err)
+	if p := polled[0]; p.Err != nil || !p.State.Dropped() {
+		f.Errorf("of a dropped store a poll tells %+v", p)
 	}
 }

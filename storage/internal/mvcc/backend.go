@@ -550,6 +550,17 @@ type Poller interface {
 	Changed(ctx context.Context) (bool, error)
 }
 
+// Shared is a Backend that shares connections to a server with those of other stores, so that one
+// statement can poll them all.
+type Shared interface {
+	// Polls is the same one for all backends of a [Database].
+	Polls() *Polls
+	// Poll polls stores, whose backends are of the same Database, in one statement: an answer for
+	// each of them, in their order. due asks for [Polled.Due]. The connection passes the [Gate] of
+	// each store. An error that concerns one store is in its answer, and the others have theirs.
+	Poll(ctx context.Context, stores []Backend, due bool) ([]Polled, error)
+}
+
 // Reconnector is a Backend whose connections could outlive the server's role behind them unnoticed.
 type Reconnector interface {
 	// Reconnect makes all operations that begin from now on use new connections.

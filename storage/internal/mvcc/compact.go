@@ -81,7 +81,10 @@ func (s *Store) compactAgain(ctx context.Context, last compactionPass) (compacti
 	if err != nil {
 		return compactionPass{}, err
 	}
-	next.settled = next.settled && next.size == last.size
+	// The size of tables that stores share says nothing of this one, which has no space of its own.
+	if _, shared := s.b.(Shared); !shared {
+		next.settled = next.settled && next.size == last.size
+	}
 	return next, nil
 }
 

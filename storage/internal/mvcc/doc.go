@@ -65,6 +65,11 @@
 //     gate.go (I6).
 //   - Each store is compacted and swept by those who have opened it (I7).
 //
+// The stores of a process that share connections to a server are polled together, by one statement.
+// Each judges its part of the answer as it would judge the answer of a read of its own; see
+// polls.go. So a store that is open and idle costs no statement of its own. In SQLite it costs a
+// look at its file, four times a second.
+//
 // A store is created and dropped while others go on. What is left of a dropped one keeps the next
 // one of its name beyond its revisions; see drop.go.
 //
@@ -168,7 +173,8 @@
 //  2. Store.fencing. Store.Close takes it last and keeps it.
 //
 // All others are mutexes, each named mu or after what it guards: those of hub, queue, coalescer,
-// snapshots, tailer, lock, Metrics and Event.memoMu. They may be taken while a lock is held. No
-// code that holds one calls a Backend, waits, or takes another, but for one: the hub counts while
-// it is locked, and so Metrics.mu comes after hub.mu.
+// snapshots, Polls, tailer, lock, Metrics and Event.memoMu. They may be taken while a lock is held.
+// No code that holds one calls a Backend, waits, or takes another, but for two: the hub counts
+// while it is locked, and so Metrics.mu comes after hub.mu; and a round is made while Polls.mu is
+// held, so tailer.mu comes after it.
 package mvcc

@@ -18,6 +18,10 @@ const reapBatch = 256
 // back.
 const reapRetry = 10 * time.Second
 
+// clockSkew is how late the reaper looks: the database's clock and the timer need not agree to the
+// millisecond, and to look a little late costs nothing.
+const clockSkew = 5 * time.Millisecond
+
 // reapIn makes the reaper look after this time.
 func (s *Store) reapIn(d time.Duration) {
 	select {
@@ -39,6 +43,8 @@ func (s *Store) reapLoop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	next := time.Now()
+	// idle: nothing is known that expires before next.
+	idle := false
 	outage := outage{log: s.log, what: "reap expired keys"}
 	failing := retryPolicy()
 	failing.MaxInterval = reapRetry
@@ -48,11 +54,18 @@ func (s *Store) reapLoop(ctx context.Context) {
 			return
 		case d := <-s.reapSoon:
 			if at := time.Now().Add(d); at.Before(next) {
-				next = at
+				next, idle = at, false
 				timer.Reset(d)
 			}
 			continue
 		case <-timer.C:
+		}
+		began := time.Now()
+		if looked := s.tailer.lookedAt().Add(s.cfg.ExpiryIdle); idle && looked.After(began) {
+			// A poll has looked meanwhile, and would have said what expires before that.
+			next = looked
+			timer.Reset(looked.Sub(began))
+			continue
 		}
 		pause, err := s.reap(ctx)
 		switch {
@@ -64,8 +77,9 @@ func (s *Store) reapLoop(ctx context.Context) {
 		default:
 			outage.over()
 			failing.Reset()
+			s.tailer.looked(began)
 		}
-		next = time.Now().Add(pause)
+		next, idle = time.Now().Add(pause), err == nil && pause >= s.cfg.ExpiryIdle
 		timer.Reset(pause)
 	}
 }
@@ -87,9 +101,7 @@ func (s *Store) reap(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	lapse, err := s.reapLeases(ctx)
-	// The database's clock and the timer need not agree to the millisecond; looking a little late
-	// costs nothing.
-	return min(next, lapse) + 5*time.Millisecond, err
+	return min(next, lapse) + clockSkew, err
 }
 
 // reapKeys deletes the keys that have expired by themselves. reaping is held.

@@ -42,7 +42,7 @@ func TestReaperOfDamagedKey(t *testing.T) {
 		s := &Store{b: b, ctx: ctx, metrics: NewMetrics(), hub: &hub{},
 			log:      slog.New(slog.NewTextHandler(&out, nil)),
 			reapSoon: make(chan time.Duration, 1), damaged: map[Key]damaged{}}
-		s.cfg = s.cfg.withDefaults()
+		s.cfg, s.tailer = s.cfg.withDefaults(), newTailer(s)
 		done := make(chan struct{})
 		go func() {
 			s.reapLoop(ctx)

@@ -20,6 +20,10 @@ import "sync"
 //     before, and a store that has not gone over is not led there by one that another store uses.
 //   - After [Gate.Reconnect] it uses only connections that are begun from then on.
 //
+// What polls several stores at once (see polls.go) takes a connection that is too old for none of
+// them. Each store whose gate asks for its row finds that in the same answer, and uses the answer
+// only if [Gate.Let] lets it.
+//
 // A connection that is too old for one store is closed, also if others would still use it: they
 // find the same as with any connection that is lost. A store reads its row once for each connection
 // that is newer. On the connections that are there it compares two values in memory.
@@ -106,6 +110,19 @@ func (g *Gate) Enter(p Place, number int64, store string, d Durability) (Passage
 	}
 	g.at, g.newest = p, max(g.newest, number)
 	return Pass, nil
+}
+
+// Let decides about a connection on which the store has read its row together with what it wants to
+// use. The row says the same as for [Gate.Enter]. The error is nil if what was read may be used.
+func (g *Gate) Let(p Place, number int64, store string, d Durability) error {
+	passage, err := g.Judge(p, number), error(nil)
+	if passage == Ask {
+		passage, err = g.Enter(p, number, store, d)
+	}
+	if err == nil && passage == Stale {
+		err = Errorf(Transient, "the store goes on over a newer connection")
+	}
+	return err
 }
 
 // Fenced lets the store go on where it was fenced, on a connection of this number, and only there,

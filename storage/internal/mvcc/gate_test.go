@@ -118,3 +118,35 @@ func TestGateOfAnotherStore(t *testing.T) {
 		t.Errorf("%d, %v", p, err)
 	}
 }
+
+// TestGateLets: what was read together with the store's row is used only where the store's history
+// goes on.
+func TestGateLets(t *testing.T) {
+	here, there := Place{Fingerprint: "here"}, Place{Fingerprint: "there"}
+	var g Gate
+	g.Open(here, 5, "store")
+	for _, c := range []struct {
+		what   string
+		place  Place
+		number int64
+		found  string
+		refuse bool
+		class  Class
+	}{
+		{"the connection on which it was opened", here, 5, "store", false, 0},
+		{"an older one", here, 3, "store", false, 0},
+		{"an older one to another place", there, 4, "store", true, Transient},
+		{"a newer one to another place", there, 6, "store", true, Fenced},
+		{"a newer one to another store", here, 7, "another", true, Invalid},
+		{"a newer one", here, 8, "store", false, 0},
+		{"what was begun before that, to another place", there, 6, "store", true, Transient},
+	} {
+		err := g.Let(c.place, c.number, c.found, Durability{})
+		if c.refuse != (err != nil) || err != nil && ClassOf(err) != c.class {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+	if got := g.Judge(here, 8); got != Pass {
+		t.Errorf("after it was let in, the store is to do %d", got)
+	}
+}

@@ -55,8 +55,8 @@ func (e *QuotaError) Error() string {
 		"the quota raised", e.Used, e.What, e.Limit)
 }
 
-// SetQuota records what a store may hold. Processes that use it heed that within their
-// QuotaInterval.
+// SetQuota records what a store may hold. Processes that use it heed that within one and a half of
+// their QuotaInterval.
 func SetQuota(ctx context.Context, b Backend, q Quota) error {
 	return retried(ctx, func() error {
 		return repeatable(ctx, b, LockOptions{}, func(tx Tx) error { return tx.SetQuota(q) })
@@ -109,17 +109,23 @@ func (s *Store) quotaLoop(ctx context.Context) {
 	}
 }
 
-// measure reads the quota, and what the store holds if it has one: by what was written since the
-// last time, and only if compaction has passed that, by all objects.
-func (s *Store) measure(ctx context.Context, m *measured) error {
-	var (
-		q     Quota
-		usage Usage
-	)
-	st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
+// quota reads the quota, unless a poll has told it a short while ago.
+func (s *Store) quota(ctx context.Context) (q Quota, st State, err error) {
+	if p, ok := s.tailer.lastPoll(s.cfg.QuotaInterval / 2); ok {
+		return p.Quota, p.State, nil
+	}
+	st, err = s.read(ctx, func(ctx context.Context) (st State, err error) {
 		q, st, err = s.b.Quota(ctx)
 		return st, err
 	})
+	return q, st, err
+}
+
+// measure reads the quota, and what the store holds if it has one: by what was written since the
+// last time, and only if compaction has passed that, by all objects.
+func (s *Store) measure(ctx context.Context, m *measured) error {
+	var usage Usage
+	q, st, err := s.quota(ctx)
 	if err != nil {
 		return err
 	}

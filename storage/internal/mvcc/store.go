@@ -343,47 +343,62 @@ var errCrowded = Errorf(Unavailable, "the database's log cannot be followed at t
 // read runs a read: it bounds its time, tries again what is safe to try again (every read), and
 // checks the history. No answer of a read that fails the check is used.
 func (s *Store) read(ctx context.Context, f func(context.Context) (State, error)) (State, error) {
-	attempt := func() (State, error) {
-		if s.ctx.Err() != nil {
-			return State{}, backoff.Permanent(ErrClosed)
-		}
-		seen := s.hub.newestSeen()
-		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-		defer cancel()
-		st, err := f(opCtx)
-		if err == nil {
-			err = s.observe(ctx, seen, st)
-		}
-		if err == nil {
-			return st, nil
-		}
-		if ctx.Err() != nil {
-			return State{}, backoff.Permanent(ctx.Err())
-		}
-		switch ClassOf(err) {
-		case Transient, Unavailable, Unknown:
-			return State{}, err
-		case Fenced:
-			if err := s.refence(ctx, seen, err.Error()); err != nil {
-				return State{}, backoff.Permanent(err)
-			}
-			return State{}, err
-		default:
-			return State{}, backoff.Permanent(err)
-		}
-	}
-	// The first attempt almost always succeeds and needs no machinery.
-	st, err := attempt()
+	st, err := s.attempt(ctx, f)
 	if err == nil {
 		return st, nil
 	}
+	return s.again(ctx, f, err)
+}
+
+// attempt does a read once. Errors that are not to be tried again are of the type
+// *backoff.PermanentError.
+func (s *Store) attempt(ctx context.Context, f func(context.Context) (State, error)) (State,
+	error) {
+	if s.ctx.Err() != nil {
+		return State{}, backoff.Permanent(ErrClosed)
+	}
+	seen := s.hub.newestSeen()
+	opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	st, err := f(opCtx)
+	return s.judge(ctx, seen, st, err)
+}
+
+// judge checks the history that a read has found, after this process had seen a position, and does
+// what the read's error asks for. It returns errors as attempt does.
+func (s *Store) judge(ctx context.Context, seen Position, st State, err error) (State, error) {
+	if err == nil {
+		err = s.observe(ctx, seen, st)
+	}
+	if err == nil {
+		return st, nil
+	}
+	if ctx.Err() != nil {
+		return State{}, backoff.Permanent(ctx.Err())
+	}
+	switch ClassOf(err) {
+	case Transient, Unavailable, Unknown:
+		return State{}, err
+	case Fenced:
+		if err := s.refence(ctx, seen, err.Error()); err != nil {
+			return State{}, backoff.Permanent(err)
+		}
+		return State{}, err
+	default:
+		return State{}, backoff.Permanent(err)
+	}
+}
+
+// again tries a read again, of which the first attempt has returned an error.
+func (s *Store) again(ctx context.Context, f func(context.Context) (State, error),
+	err error) (State, error) {
 	var permanent *backoff.PermanentError
 	if errors.As(err, &permanent) {
 		return State{}, permanent.Err
 	}
 	s.metrics.readRetried()
-	return backoff.Retry(ctx, attempt, backoff.WithBackOff(retryPolicy()),
-		backoff.WithMaxElapsedTime(s.cfg.RetryFor))
+	return backoff.Retry(ctx, func() (State, error) { return s.attempt(ctx, f) },
+		backoff.WithBackOff(retryPolicy()), backoff.WithMaxElapsedTime(s.cfg.RetryFor))
 }
 
 func retryPolicy() *backoff.ExponentialBackOff {

@@ -21,6 +21,11 @@ type tailer struct {
 	// 1970; 0 if none is under way.
 	begun atomic.Int64
 
+	// shared polls the store together with others, nil if it is polled by itself. answers has the
+	// capacity 1.
+	shared  Shared
+	answers chan pollAnswer
+
 	// piece is used by catchUp alone.
 	piece pieceSize
 
@@ -33,10 +38,14 @@ type tailer struct {
 	moved time.Time
 	// lastEvent is when an event was last delivered, for the polling interval.
 	lastEvent time.Time
+	poll      pollState
 }
 
 func newTailer(s *Store) *tailer {
-	return &tailer{s: s, wake: make(chan struct{}, 1), lastEvent: time.Now()}
+	t := &tailer{s: s, wake: make(chan struct{}, 1), answers: make(chan pollAnswer, 1),
+		lastEvent: time.Now()}
+	t.shared, _ = s.b.(Shared)
+	return t
 }
 
 // wakeFor tells that the revision exists.
@@ -121,15 +130,21 @@ func (t *tailer) proven() {
 func (t *tailer) pause() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	_, pause := t.pauseLocked()
+	return pause
+}
+
+// pauseLocked returns the interval of the polls as well.
+func (t *tailer) pauseLocked() (interval, pause time.Duration) {
 	cfg := &t.s.cfg
-	interval := cfg.PollIdle
+	interval = cfg.PollIdle
 	switch {
 	case t.heard && t.trouble == nil:
 		interval = cfg.PollListening
 	case time.Since(t.lastEvent) < cfg.QuietAfter:
 		interval = cfg.PollActive
 	}
-	return max(interval-time.Since(t.moved), 0)
+	return interval, max(interval-time.Since(t.moved), 0)
 }
 
 func (t *tailer) run(ctx context.Context) {
@@ -137,20 +152,37 @@ func (t *tailer) run(ctx context.Context) {
 	defer timer.Stop()
 	failing := retryPolicy()
 	outage := outage{log: t.s.log, what: "read the log"}
+	if t.shared != nil {
+		polls := t.shared.Polls()
+		polls.join(t)
+		defer polls.leave(t)
+	}
 	for {
-		due := false
+		newer, err := true, error(nil)
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.wake:
+		case a := <-t.answers:
+			newer, err = t.takes(ctx, a)
 		case <-timer.C:
-			due = true
+			switch pause := t.pause(); {
+			case pause > 0:
+				timer.Reset(pause)
+				continue
+			case t.committing(2 * t.s.cfg.PollActive):
+				newer = false // the database's answer will tell more, or the next poll
+			case t.shared != nil:
+				t.shared.Polls().begin(t)
+				continue // the answer sets the timer
+			default:
+				newer, err = t.ask(ctx)
+			}
 		}
-		if due && t.pause() > 0 {
-			timer.Reset(t.pause())
-			continue
+		if err == nil && newer {
+			err = t.catchUp(ctx)
 		}
-		if err := t.catchUp(ctx, due); err != nil {
+		if err != nil {
 			if ctx.Err() != nil {
 				return
 			}
@@ -170,26 +202,22 @@ func (t *tailer) run(ctx context.Context) {
 	}
 }
 
-// catchUp delivers what there is. A poll first asks whether there is anything, since that is
-// cheaper than reading rows.
-func (t *tailer) catchUp(ctx context.Context, poll bool) error {
+// ask polls the store by itself. It tells whether there may be rows in the log that are not
+// delivered, which is cheaper than to read them.
+func (t *tailer) ask(ctx context.Context) (newer bool, err error) {
 	s := t.s
-	if poll && t.committing(2*s.cfg.PollActive) {
-		return nil // the database's answer will tell more, or the next poll
+	if p, ok := s.b.(Poller); ok {
+		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+		defer cancel()
+		return p.Changed(opCtx)
 	}
-	if poll {
-		if p, ok := s.b.(Poller); ok {
-			opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-			changed, err := p.Changed(opCtx)
-			cancel()
-			if err != nil || !changed {
-				return err
-			}
-		} else if st, err := s.read(ctx, s.b.State); err != nil ||
-			st.Head.Revision <= s.hub.position().Revision {
-			return err
-		}
-	}
+	st, err := s.read(ctx, s.b.State)
+	return err == nil && t.behind(st), err
+}
+
+// catchUp delivers what there is.
+func (t *tailer) catchUp(ctx context.Context) error {
+	s := t.s
 	for {
 		from := s.hub.position()
 		limit := t.piece.rows(s.cfg.TailRows)

@@ -129,12 +129,14 @@ func (b *backend) as(kind string) mvcc.Backend {
 			*backend
 			keysReader
 			notifier
-		}{b, keysReader{b}, notifier{b}}
+			*shared
+		}{b, keysReader{b}, notifier{b}, &shared{b: b}}
 	}
 	return struct {
 		*backend
 		keysReader
-	}{b, keysReader{b}}
+		*shared
+	}{b, keysReader{b}, &shared{b: b}}
 }
 
 // call is one call of the backend, which may outlive its caller.
@@ -618,6 +620,62 @@ func (p poller) Changed(ctx context.Context) (bool, error) {
 	changed := v != b.polled
 	b.polled = v
 	return changed, nil
+}
+
+// shared implements [mvcc.Shared]. There is one store.
+type shared struct {
+	b     *backend
+	polls mvcc.Polls
+}
+
+func (s *shared) Polls() *mvcc.Polls { return &s.polls }
+
+func (s *shared) Poll(ctx context.Context, _ []mvcc.Backend, _ bool) ([]mvcc.Polled, error) {
+	b := s.b
+	p, err := ask(b, ctx, "read", "Poll", "",
+		func(ctx context.Context, c *call) (p mvcc.Polled, err error) {
+			if old, ok := b.w.standby(c); ok {
+				p.State = old
+				return p, nil
+			}
+			conn := b.connect()
+			for b.gate.Judge(conn.Place, conn.number) == mvcc.Stale {
+				b.conn.CompareAndSwap(conn, nil)
+				conn = b.connect()
+			}
+			if p.Quota, p.State, err = b.mem.Quota(ctx); err != nil {
+				return p, err
+			}
+			if p.Due, err = b.due(ctx); err != nil {
+				return p, err
+			}
+			p.Err = b.gate.Let(conn.Place, conn.number, "",
+				b.w.s.durability())
+			return p, nil
+		})
+	if err != nil {
+		return nil, err
+	}
+	return []mvcc.Polled{p}, nil
+}
+
+// due is what Polled.Due says.
+func (b *backend) due(ctx context.Context) (time.Duration, error) {
+	due := mvcc.Never
+	expired, next, err := b.mem.Expired(ctx, 1)
+	if err != nil {
+		return 0, err
+	}
+	if len(expired) > 0 {
+		due = 0
+	} else if next > 0 {
+		due = next
+	}
+	leases, st, err := b.mem.Lapsing(ctx, 1)
+	if err == nil && len(leases) > 0 {
+		due = min(due, leases[0].Left(st.Now))
+	}
+	return due, err
 }
 
 // notifier implements [mvcc.Notifier].

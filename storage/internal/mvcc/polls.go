@@ -1,0 +1,242 @@
+package mvcc
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// The stores of a process that share connections are polled together, in rounds. A round is one
+// statement. It begins when the poll of one store is due, and takes along the others that have
+// waited for at least half of their time. So stores that are open and idle cost as many statements
+// as one of them, and a store that is alone costs what it would cost without rounds.
+//
+// # What a poll tells
+//
+// The state, by which the tailer knows whether to read the log; and the quota, and now and then
+// what expires next, so that the loops that look for these need no statement of their own while a
+// store is idle. A store that writes all the time proves by its commits that it is up to date. It
+// is not polled then, and its loops ask by themselves.
+//
+// # Why the invariants hold
+//
+// A round is no more than the read of the state that each of its stores would have done by itself:
+//
+//   - The positions with which the answers are compared are taken before the statement begins (I4,
+//     I6). From there on, a store does with its answer, or with the error in its place, what it
+//     does with those of a read of its own (Store.judge): it compares, fences, goes over to another
+//     epoch, finds that it was dropped, or tries again by itself. So no store depends on another
+//     one for what it believes.
+//   - The connection passes the gate of each store. One that is too old for a store is not used.
+//     Where a gate asks for the store's row, the same statement brings it, and the answer is used
+//     only if the gate lets the store in by that row. The row and the state are of one snapshot, so
+//     that is not less than to read the one before the other. If the gate says no, that is the
+//     answer of this store alone; see gate.go (I6).
+//   - A poll begins no later than it would by itself. A store whose poll is due begins a round, if
+//     it is in none. Only a round that is under way keeps it from that, as its own poll would.
+//   - A round that hangs ends with its time limit, as a poll does. Stores that are not in it begin
+//     others meanwhile, and notifications are heeded by those who are in it.
+//   - A round is of stores that poll at the same interval. So a store with events, which is polled
+//     often, does not wait for a statement about a thousand idle ones.
+//
+// A store that closes leaves its round. The last one to leave ends it.
+
+// Polled is what a poll tells of a store.
+type Polled struct {
+	State State
+	Quota Quota
+	// Due is the time until the next key expires by itself, or the next lease lapses. It is not
+	// positive if that is over, and Never if there is none. It is valid if it was asked for.
+	Due time.Duration
+	// Err is what a read of this store would return instead. Nothing else is valid then.
+	Err error
+}
+
+// Never is the time until what does not happen.
+const Never = time.Duration(1<<63 - 1)
+
+// DueIn is the time until a moment, in microseconds since 1970, that a database of the state tells.
+func (st State) DueIn(micro int64) time.Duration {
+	return time.Duration(micro-st.Now.UnixMicro()) * time.Microsecond
+}
+
+// Polls makes the polls of stores that share connections. The zero value has none.
+type Polls struct {
+	// mu protects tailers. It is held while a round is made, so that stores which are due at the same
+	// time are in the same one.
+	mu      sync.Mutex
+	tailers map[*tailer]struct{}
+}
+
+// round is a statement that polls several stores.
+type round struct {
+	tailers []*tailer
+	// waiting counts those that have not left.
+	waiting atomic.Int64
+	// cancel gives it up, and ended is closed when it has ended.
+	cancel context.CancelFunc
+	ended  chan struct{}
+}
+
+// pollAnswer is the answer of a round to one store.
+type pollAnswer struct {
+	Polled
+	// began is when the round began, and seen the newest position that was known then.
+	began time.Time
+	seen  Position
+	// due tells whether Polled.Due was asked for.
+	due bool
+}
+
+func (p *Polls) join(t *tailer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.tailers == nil {
+		p.tailers = map[*tailer]struct{}{}
+	}
+	p.tailers[t] = struct{}{}
+}
+
+// leave returns when nothing is asked for the store any more, unless others ask with it.
+func (p *Polls) leave(t *tailer) {
+	p.mu.Lock()
+	delete(p.tailers, t)
+	p.mu.Unlock()
+	if r := t.leaves(); r != nil && r.waiting.Add(-1) == 0 {
+		r.cancel()
+		<-r.ended
+	}
+}
+
+// begin begins a round for a store, unless it is in one.
+func (p *Polls) begin(t *tailer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := &round{ended: make(chan struct{})}
+	interval, entered := t.enters(r, 0)
+	if !entered {
+		return
+	}
+	r.tailers = append(r.tailers, t)
+	for other := range p.tailers {
+		if _, enters := other.enters(r, interval); enters {
+			r.tailers = append(r.tailers, other)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), t.s.cfg.Timeout)
+	r.cancel = cancel
+	go r.run(ctx, t.shared)
+}
+
+// run asks, and hands out the answers.
+func (r *round) run(ctx context.Context, b Shared) {
+	defer close(r.ended)
+	defer r.cancel()
+	answers, stores := make([]pollAnswer, len(r.tailers)), make([]Backend, len(r.tailers))
+	began, due := time.Now(), false
+	for i, t := range r.tailers {
+		answers[i].began, answers[i].seen = began, t.s.hub.newestSeen()
+		stores[i] = t.s.b
+		due = due || t.wonders(began)
+	}
+	polled, err := b.Poll(ctx, stores, due)
+	for i, t := range r.tailers {
+		a := &answers[i]
+		if a.due = due; err != nil {
+			a.Err = err
+		} else {
+			a.Polled = polled[i]
+		}
+		t.answers <- *a // it has room: a tailer is in one round at a time
+	}
+}
+
+// pollState is what a tailer knows of its polls. tailer.mu protects it.
+type pollState struct {
+	// round is the one that the store is in, nil if it is in none.
+	round *round
+	// left: it enters no other one.
+	left bool
+	// last is the last answer that was good, and looked when it was last known what expires next.
+	last   pollAnswer
+	looked time.Time
+}
+
+// enters lets the store take part in a round, unless it is in one. If the interval of the round is
+// not 0, it does so only if it polls at the same one, and has waited for half of it. It returns the
+// interval of the store.
+func (t *tailer) enters(r *round, of time.Duration) (interval time.Duration, entered bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	interval, pause := t.pauseLocked()
+	if t.poll.round != nil || t.poll.left || of != 0 && (interval != of || pause > of/2) {
+		return interval, false
+	}
+	t.poll.round = r
+	r.waiting.Add(1)
+	return interval, true
+}
+
+// leaves keeps the store out of rounds, and returns the one that it is in.
+func (t *tailer) leaves() *round {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.poll.left = true
+	return t.poll.round
+}
+
+// wonders tells whether it is to be asked what expires next.
+func (t *tailer) wonders(now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return now.Sub(t.poll.looked) >= t.s.cfg.ExpiryIdle/2
+}
+
+// looked notes that it was known at a time what expires next.
+func (t *tailer) looked(at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if at.After(t.poll.looked) {
+		t.poll.looked = at
+	}
+}
+
+// lookedAt is when it was last known what expires next.
+func (t *tailer) lookedAt() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.poll.looked
+}
+
+// lastPoll returns the last answer to a poll, if it is not older than that.
+func (t *tailer) lastPoll(within time.Duration) (Polled, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.poll.last.Polled, time.Since(t.poll.last.began) < within
+}
+
+// takes takes the answer to a poll, and tells whether the log has new rows.
+func (t *tailer) takes(ctx context.Context, a pollAnswer) (newer bool, err error) {
+	s := t.s
+	t.mu.Lock()
+	t.poll.round = nil
+	t.mu.Unlock()
+	st, err := s.judge(ctx, a.seen, a.State, a.Err)
+	if err != nil {
+		st, err = s.again(ctx, s.b.State, err)
+		return err == nil && t.behind(st), err
+	}
+	t.mu.Lock()
+	t.poll.last = a
+	t.mu.Unlock()
+	if a.due {
+		t.looked(a.began)
+		if a.Due < s.cfg.ExpiryIdle {
+			s.reapIn(max(a.Due, 0) + clockSkew)
+		}
+	}
+	return t.behind(st), nil
+}
+
+func (t *tailer) behind(st State) bool { return st.Head.Revision > t.s.hub.position().Revision }

@@ -1,0 +1,411 @@
+package mvcc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// line is what stores share in these tests.
+type line struct {
+	polls mvcc.Polls
+	// statements counts those of all stores, and rounds the polls.
+	statements, rounds atomic.Int64
+	// before, if not nil, is called with the stores of a round when it begins. An error is that of
+	// the round. It is set before the first use.
+	before func(ctx context.Context, stores []mvcc.Backend) error
+}
+
+// shared is a backend in memory on a line. It has no notifications.
+type shared struct {
+	mvcc.Backend
+	line *line
+	// polled is what polls ask.
+	polled *memdb.Backend
+}
+
+// on opens the store of a database.
+func (l *line) on(db *memdb.Database) *shared {
+	b := db.Open(mvcc.DriverOptions{})
+	b.Hook = func(context.Context, string) error { l.statements.Add(1); return nil }
+	return &shared{b, l, db.Open(mvcc.DriverOptions{})}
+}
+
+func (s *shared) Polls() *mvcc.Polls { return &s.line.polls }
+
+func (s *shared) Poll(ctx context.Context, stores []mvcc.Backend, due bool) ([]mvcc.Polled, error) {
+	s.line.statements.Add(1)
+	s.line.rounds.Add(1)
+	if s.line.before != nil {
+		if err := s.line.before(ctx, stores); err != nil {
+			return nil, err
+		}
+	}
+	polled := make([]mvcc.Polled, len(stores))
+	for i, b := range stores {
+		p, m := &polled[i], b.(*shared).polled
+		if p.Quota, p.State, p.Err = m.Quota(ctx); p.Err != nil || !due {
+			continue
+		}
+		expired, next, err := m.Expired(ctx, 1)
+		switch p.Err = err; {
+		case len(expired) > 0:
+		case next > 0:
+			p.Due = next
+		default:
+			p.Due = mvcc.Never
+		}
+	}
+	return polled, nil
+}
+
+// openOn opens a store on a line.
+func openOn(t *testing.T, l *line, db *memdb.Database, cfg mvcc.Config) *mvcc.Store {
+	t.Helper()
+	s, err := mvcc.Open(t.Context(), l.on(db), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func closeAll(t *testing.T, stores ...*mvcc.Store) {
+	t.Helper()
+	for _, s := range stores {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestIdleStoresCostNothing: stores that are open and idle cost as many statements as one of them,
+// be they opened together or one after the other, with a quota or without.
+func TestIdleStoresCostNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		idle := func(n int) int64 {
+			l := &line{}
+			var stores []*mvcc.Store
+			for i := range n {
+				db := memdb.New(fmt.Sprint("store", i), time.Now)
+				if i%3 == 0 {
+					if err := mvcc.SetQuota(t.Context(), db.Open(mvcc.DriverOptions{}),
+						mvcc.Quota{Objects: 100}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s := openOn(t, l, db, mvcc.Config{})
+				put(t, s, "/k", 0, "v")
+				stores = append(stores, s)
+				<-time.After(37 * time.Millisecond)
+			}
+			<-time.After(5 * time.Minute) // they have been compacted, and measured
+			before := l.statements.Load()
+			<-time.After(10 * time.Minute)
+			statements := l.statements.Load() - before
+			closeAll(t, stores...)
+			return statements
+		}
+		one, many := idle(1), idle(100)
+		if most := 10*60*4 + 10; one > int64(most) {
+			t.Errorf("a store cost %d statements in ten minutes, more than %d", one, most)
+		}
+		if many > one {
+			t.Errorf("100 stores cost %d statements in ten minutes, and one store %d", many, one)
+		}
+	})
+}
+
+// TestPollsOfBusyStores: a store with events is polled often, and without the idle ones.
+func TestPollsOfBusyStores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &line{}
+		var together atomic.Int64
+		var watching atomic.Bool
+		db := memdb.New("busy", time.Now)
+		l.before = func(_ context.Context, stores []mvcc.Backend) error {
+			if watching.Load() && len(stores) > 1 && slices.ContainsFunc(stores,
+				func(b mvcc.Backend) bool {
+					id, err := b.(*shared).polled.Identity(t.Context())
+					return err == nil && id.Store == "busy"
+				}) {
+				together.Add(1)
+			}
+			return nil
+		}
+		stores := []*mvcc.Store{openOn(t, l, db, mvcc.Config{})}
+		for i := range 20 {
+			stores = append(stores, openOn(t, l, memdb.New(fmt.Sprint("idle", i), time.Now),
+				mvcc.Config{}))
+		}
+		<-time.After(time.Minute)
+		other, err := mvcc.Open(t.Context(), struct{ mvcc.Backend }{db.Open(mvcc.DriverOptions{})},
+			mvcc.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, other, "/k", 0, "v")
+		<-time.After(time.Second)
+		watching.Store(true)
+		before := l.rounds.Load()
+		<-time.After(5 * time.Second)
+		watching.Store(false)
+		if n := l.rounds.Load() - before; n < 5000/8 {
+			t.Errorf("%d rounds in 5 seconds", n)
+		}
+		if n := together.Load(); n > 0 {
+			t.Errorf("the busy store was polled %d times together with idle ones", n)
+		}
+		closeAll(t, append(stores, other)...)
+	})
+}
+
+// TestPollsExpire: what another process has written, and has left, expires though this process does
+// not look by itself.
+func TestPollsExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, db := &line{}, memdb.New("store", time.Now)
+		s := openOn(t, l, db, mvcc.Config{})
+		<-time.After(5 * time.Minute)
+		for round := range 5 {
+			other, err := mvcc.Open(t.Context(), db.Open(mvcc.DriverOptions{}), mvcc.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := other.Commit(t.Context(), mvcc.Mutation{Key: "/k", Value: []byte("v"),
+				TTL: 2 * time.Second}); err != nil {
+				t.Fatal(round, err)
+			}
+			closeAll(t, other)
+			<-time.After(63 * time.Second)
+			if kv, _, err := s.Get(t.Context(), "/k"); err != nil || kv != nil {
+				t.Errorf("after a minute: %v, %v", kv, err)
+			}
+			<-time.After(time.Duration(round) * 13 * time.Second)
+		}
+		closeAll(t, s)
+	})
+}
+
+// TestPollHangs: each store of a round that hangs finds what is new when the time limit is over, as
+// if it had polled by itself. Meanwhile, stores that come later are polled, and those that close do
+// not wait.
+func TestPollHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &line{}
+		var hang, hung atomic.Int64
+		ended := make(chan error, 1)
+		l.before = func(ctx context.Context, stores []mvcc.Backend) error {
+			if hang.Add(-1) != 0 {
+				return nil
+			}
+			hung.Store(int64(len(stores)))
+			<-ctx.Done()
+			ended <- context.Cause(ctx)
+			return mvcc.Errorf(mvcc.Unavailable, "no answer: %w", ctx.Err())
+		}
+		cfg := mvcc.Config{Timeout: 20 * time.Second, QuotaInterval: time.Hour,
+			Compaction: mvcc.CompactionPolicy{Interval: time.Hour}}
+		var dbs []*memdb.Database
+		var stores []*mvcc.Store
+		add := func() {
+			dbs = append(dbs, memdb.New(fmt.Sprint("store", len(dbs)), time.Now))
+			stores = append(stores, openOn(t, l, dbs[len(dbs)-1], cfg))
+		}
+		elsewhere := func(i int, key mvcc.Key) {
+			t.Helper()
+			other, err := mvcc.Open(t.Context(), dbs[i].Open(mvcc.DriverOptions{}), mvcc.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			put(t, other, key, 0, "v")
+			closeAll(t, other)
+		}
+		for range 4 {
+			add()
+		}
+		<-time.After(time.Minute)
+		hang.Store(1)
+		<-time.After(time.Second)
+		if n := hung.Load(); n != 4 {
+			t.Fatalf("%d stores are in the round that hangs", n)
+		}
+		for i := range 3 {
+			elsewhere(i, "/k")
+		}
+		add()
+		<-time.After(11 * time.Second) // it polls rarely by now
+		elsewhere(4, "/k")
+		<-time.After(time.Second)
+		for i, want := range []mvcc.Revision{1, 1, 1, 1, 2} {
+			if got := stores[i].Delivered(); got != want {
+				t.Errorf("while the round hangs, the store %d has delivered %d, want %d", i, got,
+					want)
+			}
+		}
+		began := time.Now()
+		closeAll(t, stores[3])
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("a store of the round took %v to close", took)
+		}
+		<-time.After(10 * time.Second)
+		if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the round ended by %v", err)
+		}
+		for i := range 3 {
+			if got := stores[i].Delivered(); got != 2 {
+				t.Errorf("after the round, the store %d has delivered %d", i, got)
+			}
+			elsewhere(i, "/l")
+		}
+		<-time.After(time.Second)
+		for i := range 3 {
+			if got := stores[i].Delivered(); got != 3 {
+				t.Errorf("in later rounds, the store %d has delivered %d", i, got)
+			}
+		}
+		// Who closes last ends the round.
+		<-time.After(time.Minute)
+		hang.Store(1)
+		<-time.After(time.Second)
+		began = time.Now()
+		closeAll(t, stores...)
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("the stores took %v to close", took)
+		}
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("the round ended by %v", err)
+		}
+	})
+}
+
+// polledOnly is a backend without notifications, which counts the rounds that it begins.
+type polledOnly struct {
+	mvcc.Backend
+	rounds *atomic.Int64
+	// most is the number of stores in the largest round.
+	most *atomic.Int64
+}
+
+func (p polledOnly) Polls() *mvcc.Polls { return p.Backend.(mvcc.Shared).Polls() }
+
+func (p polledOnly) Poll(ctx context.Context, stores []mvcc.Backend, due bool) ([]mvcc.Polled,
+	error) {
+	p.rounds.Add(1)
+	for n := int64(len(stores)); p.most.Load() < n; {
+		p.most.Store(n)
+	}
+	inner := make([]mvcc.Backend, len(stores))
+	for i, b := range stores {
+		inner[i] = b.(polledOnly).Backend
+	}
+	return p.Backend.(mvcc.Shared).Poll(ctx, inner, due)
+}
+
+// TestPollsOfStores: stores that are polled together see what other processes write, each its own;
+// one that is fenced or dropped says so, and the others go on.
+func TestPollsOfStores(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		if db.Kind == dbtest.SQLite {
+			t.Skip("the stores share no connections")
+		}
+		names := []string{mvcc.DefaultStore, "team-a", "team-b", "team-c"}
+		for _, name := range names {
+			createStore(t, db, name)
+		}
+		connected, err := db.Driver.Connect(t.Context(), db.URL, ofStore(t, ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer connected.Close()
+		var rounds, most atomic.Int64
+		stores, watches := map[string]*mvcc.Store{}, map[string]*mvcc.Watcher{}
+		for _, name := range names {
+			b, err := connected.Store(t.Context(), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := mvcc.Open(t.Context(), polledOnly{b, &rounds, &most},
+				mvcc.Config{Logger: testLogger(t), PollActive: 20 * time.Millisecond,
+					PollIdle: 20 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			w, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: s.Delivered()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer w.Close()
+			stores[name], watches[name] = s, w
+		}
+		others := map[string]*mvcc.Store{}
+		for _, name := range names {
+			others[name] = openStore(t, db, name)
+		}
+		n := 0
+		see := func(names ...string) {
+			t.Helper()
+			n++
+			var wg sync.WaitGroup
+			for _, name := range names {
+				wg.Go(func() {
+					if _, err := others[name].Commit(t.Context(), mvcc.Mutation{
+						Key: mvcc.Key(fmt.Sprint("/", n)), Value: []byte(name)}); err != nil {
+						t.Error(name, err)
+					}
+				})
+			}
+			wg.Wait()
+			for _, name := range names {
+				if e := next(t, watches[name], 1); string(e[0].Value) != name {
+					t.Errorf("the watch of %s has an event of %s", name, e[0].Value)
+				}
+			}
+		}
+		see(names...)
+		see(names...)
+		if rounds.Load() == 0 {
+			t.Error("there was no round")
+		}
+		for deadline := time.Now().Add(time.Minute); most.Load() < int64(len(names)); {
+			if time.Now().After(deadline) {
+				t.Fatalf("the largest round had %d stores", most.Load())
+			}
+			<-time.After(time.Millisecond)
+		}
+		if _, err := others["team-a"].Fence(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := watches["team-a"].Next(t.Context()); !errors.Is(err, mvcc.ErrCompacted) {
+			t.Errorf("the watch of the store that was fenced: %v", err)
+		}
+		see(mvcc.DefaultStore, "team-b", "team-c")
+		b, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-b"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		if _, err := mvcc.Drop(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-stores["team-b"].Dropped():
+		case <-time.After(time.Minute):
+			t.Error("the drop was not noticed")
+		}
+		see(mvcc.DefaultStore, "team-c")
+		if r := put(t, stores["team-a"], "/after", 0, "v"); r < 1<<32 {
+			t.Errorf("the store that was fenced goes on at %d", r)
+		}
+	})
+}

@@ -1,0 +1,108 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// Polls implements [mvcc.Shared].
+func (d *database) Polls() *mvcc.Polls { return &d.polls }
+
+// Poll implements [mvcc.Shared].
+func (d *database) Poll(ctx context.Context, stores []mvcc.Backend,
+	due bool) ([]mvcc.Polled, error) {
+	const what = "poll the stores"
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	conn, f, err := d.takeFor(ctx, stores)
+	if err != nil {
+		return nil, d.failed(what, err)
+	}
+	defer conn.Close()
+	polled, ids := make([]mvcc.Polled, len(stores)), make([]string, len(stores))
+	places := make(map[string][]int, len(stores)) // a store may be open twice
+	for i, b := range stores {
+		ids[i] = b.(*backend).store
+		places[ids[i]] = append(places[ids[i]], i)
+		polled[i].Err = mvcc.ErrEmptyStore
+	}
+	rows, err := conn.QueryContext(ctx, pollOf(ids, due))
+	if err != nil {
+		return nil, d.failed(what, err)
+	}
+	defer rows.Close()
+	if err := eachRow(rows, stateColumns+6, func(r row) error {
+		for _, i := range places[r[stateColumns].text()] {
+			polled[i] = stores[i].(*backend).polled(f, r)
+		}
+		return nil
+	}); err != nil {
+		return nil, d.failed(what, err)
+	}
+	return polled, nil
+}
+
+// pollOf is the statement that polls stores.
+func pollOf(ids []string, due bool) string {
+	if !due {
+		return fmt.Sprintf(selectPoll, strings.Join(ids, ","))
+	}
+	polls := make([]string, len(ids))
+	for i, id := range ids {
+		polls[i] = ofStore(selectPollDue, id)
+	}
+	return strings.Join(polls, "\nUNION ALL")
+}
+
+// takeFor takes a connection that is not too old for any of the stores; see [mvcc.Gate].
+func (d *database) takeFor(ctx context.Context, stores []mvcc.Backend) (*sql.Conn, facts, error) {
+	for {
+		c, err := d.tails.Conn(ctx)
+		if err != nil {
+			return nil, facts{}, err
+		}
+		f, err := factsOf(c)
+		stale := false
+		for _, b := range stores {
+			stale = stale || b.(*backend).gate.Judge(f.Place, f.number) == mvcc.Stale
+		}
+		if err == nil && !stale {
+			return c, f, nil
+		}
+		if err == nil {
+			discard(c)
+		}
+		c.Close()
+		if err != nil {
+			return nil, f, err
+		}
+	}
+}
+
+// polled is the answer to the poll of a store, from its row of selectPoll.
+func (b *backend) polled(f facts, r row) mvcc.Polled {
+	own := r[stateColumns+1:]
+	d := mvcc.Durability{Boot: f.Boot, Relaxed: f.Relaxed}
+	if !f.galera {
+		d.Recorded = string(own[1].bytes)
+	}
+	if err := b.gate.Let(f.Place, f.number, string(own[0].bytes), d); err != nil {
+		return mvcc.Polled{Err: err}
+	}
+	p := mvcc.Polled{Due: mvcc.Never, Quota: mvcc.Quota{Objects: own.int(2), Bytes: own.int(3)}}
+	found := false
+	if p.State, found = r.state(); !found {
+		return mvcc.Polled{Err: mvcc.ErrEmptyStore}
+	}
+	if !p.State.Writable {
+		b.server.suspect()
+	}
+	if !own[4].null {
+		p.Due = p.State.DueIn(own.int(4))
+	}
+	return p
+}

@@ -1,0 +1,79 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// Polls implements [mvcc.Shared].
+func (d *database) Polls() *mvcc.Polls { return &d.polls }
+
+// Poll implements [mvcc.Shared].
+func (d *database) Poll(ctx context.Context, stores []mvcc.Backend,
+	due bool) ([]mvcc.Polled, error) {
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.timeout)
+	defer cancel()
+	conn, err := d.takeFor(ctx, stores)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Release()
+	ids, polled := make([]int32, len(stores)), make([]mvcc.Polled, len(stores))
+	places := make(map[int64][]int, len(stores)) // a store may be open twice
+	for i, b := range stores {
+		ids[i] = b.(*backend).store
+		places[int64(ids[i])] = append(places[int64(ids[i])], i)
+		polled[i].Err = mvcc.ErrEmptyStore
+	}
+	rows, err := conn.Query(ctx, sqlPoll, ids, due)
+	if err != nil {
+		return nil, readError(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		r := row(rows.RawValues())
+		for _, i := range places[r.int(stateColumns)] {
+			polled[i] = stores[i].(*backend).polled(conn.Conn(), r)
+		}
+	}
+	return polled, readError(rows.Err())
+}
+
+// takeFor takes a connection that is not too old for any of the stores; see [mvcc.Gate].
+func (d *database) takeFor(ctx context.Context, stores []mvcc.Backend) (*pgxpool.Conn, error) {
+	for {
+		conn, err := d.tails.Acquire(ctx)
+		if err != nil {
+			return nil, d.cfg.connectError(err)
+		}
+		g, stale := greetingOf(conn.Conn()), false
+		for _, b := range stores {
+			stale = stale || b.(*backend).gate.Judge(g.Place, g.number) == mvcc.Stale
+		}
+		if !stale {
+			return conn, nil
+		}
+		conn.Conn().Close(ctx)
+		conn.Release()
+	}
+}
+
+// polled is the answer to the poll of a store, from its row of sqlPoll.
+func (b *backend) polled(conn *pgx.Conn, r row) mvcc.Polled {
+	g, own := greetingOf(conn), r[stateColumns+1:]
+	err := b.gate.Let(g.Place, g.number, string(own[0]),
+		mvcc.Durability{Boot: g.Boot, Relaxed: g.Relaxed, Recorded: string(own[1])})
+	if err != nil {
+		return mvcc.Polled{Err: err}
+	}
+	p := mvcc.Polled{State: r.state(), Due: mvcc.Never,
+		Quota: mvcc.Quota{Objects: own.int(2), Bytes: own.int(3)}}
+	if own[4] != nil {
+		p.Due = p.State.DueIn(own.int(4))
+	}
+	return p
+}
