@@ -14,7 +14,7 @@ func (d *database) Polls() *mvcc.Polls { return &d.polls }
 
 // Poll implements [mvcc.Shared].
 func (d *database) Poll(ctx context.Context, stores []mvcc.Backend,
-	due bool) ([]mvcc.Polled, error) {
+	due int) ([]mvcc.Polled, error) {
 	const what = "poll the stores"
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
@@ -46,16 +46,24 @@ func (d *database) Poll(ctx context.Context, stores []mvcc.Backend,
 	return polled, nil
 }
 
-// pollOf is the statement that polls stores.
-func pollOf(ids []string, due bool) string {
-	if !due {
-		return fmt.Sprintf(selectPoll, strings.Join(ids, ","))
-	}
-	polls := make([]string, len(ids))
+// pollOf is the statement that polls stores, the first ones with their expiry.
+func pollOf(ids []string, due int) string {
+	var parts, rest []string
+	asked := make(map[string]bool, len(ids)) // a store may be open twice
 	for i, id := range ids {
-		polls[i] = ofStore(selectPollDue, id)
+		switch {
+		case asked[id]:
+		case i < due:
+			parts = append(parts, ofStore(selectPollDue, id))
+		default:
+			rest = append(rest, id)
+		}
+		asked[id] = true
 	}
-	return strings.Join(polls, "\nUNION ALL")
+	if len(rest) > 0 {
+		parts = append(parts, fmt.Sprintf(selectPoll, strings.Join(rest, ",")))
+	}
+	return strings.Join(parts, "\nUNION ALL")
 }
 
 // takeFor takes a connection that is not too old for any of the stores; see [mvcc.Gate].

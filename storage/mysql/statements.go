@@ -62,18 +62,18 @@ WHERE s.id = $store`
 // the store, too, makes MySQL see that the index has it. Revision and token are read one by one, as
 // the servers know no join that would read one row of the log for each store.
 const selectPoll = `
-SELECT s.epoch,
-       (SELECT h.revision FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
-       (SELECT h.token FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
-       s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       s.id, s.identity, COALESCE(s.boot, ''), s.max_objects, s.max_bytes, NULL
-FROM rowkeeper_store s FORCE INDEX (PRIMARY)
-WHERE s.id IN (%s)`
+(SELECT s.epoch,
+        (SELECT h.revision FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
+        (SELECT h.token FROM rowkeeper_log h FORCE INDEX (PRIMARY) WHERE h.store = s.id ORDER BY h.store DESC, h.revision DESC LIMIT 1),
+        s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+        s.id, s.identity, COALESCE(s.boot, ''), s.max_objects, s.max_bytes, NULL
+ FROM rowkeeper_store s FORCE INDEX (PRIMARY)
+ WHERE s.id IN (%s))`
 
 // selectPollDue reads the same of one store, and the first expiry of its keys and leases, each by
 // the index on it, NULL if there is none. The keys of leases have a negative one. Those of several
-// stores are put together by UNION ALL: only a store that the text names lets the servers begin in
-// the index behind the keys that do not expire.
+// stores, and those of selectPoll, are put together by UNION ALL: only a store that the text names
+// lets the servers begin in the index behind the keys that do not expire.
 const selectPollDue = `
 (SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
         s.id, s.identity, COALESCE(s.boot, ''), s.max_objects, s.max_bytes,

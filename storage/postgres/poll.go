@@ -14,7 +14,7 @@ func (d *database) Polls() *mvcc.Polls { return &d.polls }
 
 // Poll implements [mvcc.Shared].
 func (d *database) Poll(ctx context.Context, stores []mvcc.Backend,
-	due bool) ([]mvcc.Polled, error) {
+	due int) ([]mvcc.Polled, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.timeout)
 	defer cancel()
 	conn, err := d.takeFor(ctx, stores)
@@ -23,11 +23,8 @@ func (d *database) Poll(ctx context.Context, stores []mvcc.Backend,
 	}
 	defer conn.Release()
 	ids, polled := make([]int32, len(stores)), make([]mvcc.Polled, len(stores))
-	places := make(map[int64][]int, len(stores)) // a store may be open twice
 	for i, b := range stores {
-		ids[i] = b.(*backend).store
-		places[int64(ids[i])] = append(places[int64(ids[i])], i)
-		polled[i].Err = mvcc.ErrEmptyStore
+		ids[i], polled[i].Err = b.(*backend).store, mvcc.ErrEmptyStore
 	}
 	rows, err := conn.Query(ctx, sqlPoll, ids, due)
 	if err != nil {
@@ -36,9 +33,8 @@ func (d *database) Poll(ctx context.Context, stores []mvcc.Backend,
 	defer rows.Close()
 	for rows.Next() {
 		r := row(rows.RawValues())
-		for _, i := range places[r.int(stateColumns)] {
-			polled[i] = stores[i].(*backend).polled(conn.Conn(), r)
-		}
+		i := r.int(stateColumns) - 1
+		polled[i] = stores[i].(*backend).polled(conn.Conn(), r)
 	}
 	return polled, readError(rows.Err())
 }

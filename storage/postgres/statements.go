@@ -86,24 +86,24 @@ var sqlState = ofStore(`WITH` + state + `
 SELECT * FROM state`)
 
 // sqlPoll reads what is polled of several stores: for each, its row by the primary key, the head as
-// every read does, and if it is asked for, the expiry that comes first by the indexes on it. The
+// every read does, and for the first ones the expiry that comes first, by the indexes on it. The
 // keys of leases have a negative expiry.
 //
-// $1 stores, $2 whether the expiry is wanted, which is NULL without.
+// $1 stores, $2 of how many of them the expiry is wanted, which is NULL for the others.
 const sqlPoll = `
 SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
        NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off',
        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
-       s.id::bigint, s.identity, s.boot, s.max_objects, s.max_bytes, due.expiry
-FROM unnest($1::integer[]) AS asked (store)
+       asked.place, s.identity, s.boot, s.max_objects, s.max_bytes, due.expiry
+FROM unnest($1::integer[]) WITH ORDINALITY AS asked (store, place)
 CROSS JOIN LATERAL (
-    SELECT id, epoch, compacted, swept, identity, coalesce(boot, '') AS boot, max_objects, max_bytes FROM rowkeeper_store WHERE id = asked.store OFFSET 0
+    SELECT epoch, compacted, swept, identity, coalesce(boot, '') AS boot, max_objects, max_bytes FROM rowkeeper_store WHERE id = asked.store OFFSET 0
 ) s
 CROSS JOIN LATERAL (SELECT revision, token FROM rowkeeper_log WHERE store = asked.store ORDER BY revision DESC LIMIT 1) h
 LEFT JOIN LATERAL (
     SELECT least((SELECT expiry FROM rowkeeper_live WHERE store = asked.store AND expiry > 0 ORDER BY expiry LIMIT 1),
                  (SELECT expiry FROM rowkeeper_lease WHERE store = asked.store AND expiry >= 0 ORDER BY expiry LIMIT 1)) AS expiry
-    WHERE $2::boolean OFFSET 0
+    WHERE asked.place <= $2::bigint OFFSET 0
 ) due ON true`
 
 // sqlTail reads a piece of the log by its primary key, and previous values by the same.

@@ -234,7 +234,7 @@ func (e explainer) check(when string, s postgres.Statement, args string, store i
 		for n := range many {
 			stores = append(stores, fmt.Sprint(501+n))
 		}
-		call = "test_poll(ARRAY[" + strings.Join(stores, ", ") + "], true)"
+		call = "test_poll(ARRAY[" + strings.Join(stores, ", ") + "], 1000)"
 	case args == "":
 		call = fmt.Sprintf("test_%s(%d)", s.Name, store)
 	}

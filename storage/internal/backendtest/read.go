@@ -566,7 +566,7 @@ func testPoll(f *fixture) {
 	if !ok {
 		f.Skip("the backend shares no connections")
 	}
-	poll := func(due bool) mvcc.Polled {
+	poll := func(due int) mvcc.Polled {
 		f.Helper()
 		polled, err := shared.Poll(f.ctx, []mvcc.Backend{f.b, f.b}, due)
 		f.must(err)
@@ -579,25 +579,29 @@ func testPoll(f *fixture) {
 		}
 		return polled[0]
 	}
+	if polled, err := shared.Poll(f.ctx, []mvcc.Backend{f.b, f.b}, 2); err != nil ||
+		polled[1].Due != mvcc.Never {
+		f.Errorf("a store that is asked for twice: %+v, %v", polled, err)
+	}
 	near := func(due, want time.Duration) {
 		f.Helper()
 		if due < want-time.Minute || due > want {
 			f.Errorf("what expires next does so in %s, want %s", due, want)
 		}
 	}
-	if p := poll(true); p.Quota != (mvcc.Quota{}) || p.Due != mvcc.Never {
+	if p := poll(1); p.Quota != (mvcc.Quota{}) || p.Due != mvcc.Never {
 		f.Errorf("of an empty store a poll tells %+v", p)
 	}
 	quota := mvcc.Quota{Objects: 7, Bytes: 1 << 40}
 	f.must(mvcc.SetQuota(f.ctx, f.b, quota))
 	f.put("stays", 0, "x")
-	if p := poll(false); p.Quota != quota {
+	if p := poll(0); p.Quota != quota {
 		f.Errorf("the quota is %+v, want %+v", p.Quota, quota)
 	}
 	expires := put("expires", 0, "x")
 	expires.TTL = 3 * time.Hour
 	f.commit(expires)
-	near(poll(true).Due, 3*time.Hour)
+	near(poll(1).Due, 3*time.Hour)
 	for i, hours := range []int64{5, 2} {
 		granted, _, err := mvcc.GrantLease(f.ctx, f.b,
 			&mvcc.LeaseRow{Lease: mvcc.Lease(8 + i), TTL: hours * 3600})
@@ -605,22 +609,22 @@ func testPoll(f *fixture) {
 			f.Fatal("the lease was not granted")
 		}
 		f.commit(leased(mvcc.Key(fmt.Sprint("leased", i)), 0, mvcc.Lease(8+i)))
-		near(poll(true).Due, time.Duration(min(hours, 3))*time.Hour)
+		near(poll(1).Due, time.Duration(min(hours, 3))*time.Hour)
 	}
 	soon := put("soon", 0, "x")
 	soon.TTL = time.Millisecond
 	f.commit(soon)
-	f.eventually("the key to expire", func() bool { return poll(true).Due <= 0 })
+	f.eventually("the key to expire", func() bool { return poll(1).Due <= 0 })
 	f.must(mvcc.SetQuota(f.ctx, f.b, mvcc.Quota{}))
 
 	ended, end := context.WithCancel(f.ctx)
 	end()
-	_, err := shared.Poll(ended, []mvcc.Backend{f.b}, false)
+	_, err := shared.Poll(ended, []mvcc.Backend{f.b}, 0)
 	f.is(err, mvcc.Unavailable)
 	if _, err := mvcc.Drop(f.ctx, f.b); err != nil {
 		f.Fatal(err)
 	}
-	polled, err := shared.Poll(f.ctx, []mvcc.Backend{f.b}, true)
+	polled, err := shared.Poll(f.ctx, []mvcc.Backend{f.b}, 1)
 	f.must(err)
 	if p := polled[0]; p.Err != nil || !p.State.Dropped() {
 		f.Errorf("of a dropped store a poll tells %+v", p)

@@ -556,9 +556,10 @@ type Shared interface {
 	// Polls is the same one for all backends of a [Database].
 	Polls() *Polls
 	// Poll polls stores, whose backends are of the same Database, in one statement: an answer for
-	// each of them, in their order. due asks for [Polled.Due]. The connection passes the [Gate] of
-	// each store. An error that concerns one store is in its answer, and the others have theirs.
-	Poll(ctx context.Context, stores []Backend, due bool) ([]Polled, error)
+	// each of them, in their order. The first ones, due in number, are asked for [Polled.Due]. The
+	// connection passes the [Gate] of each store. An error that concerns one store is in its answer,
+	// and the others have theirs.
+	Poll(ctx context.Context, stores []Backend, due int) ([]Polled, error)
 }
 
 // Reconnector is a Backend whose connections could outlive the server's role behind them unnoticed.

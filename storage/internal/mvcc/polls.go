@@ -53,6 +53,10 @@ type Polled struct {
 	Err error
 }
 
+// dueStores is of how many stores a round asks what expires next: that takes the servers longer than
+// the rest, and the others wait for it.
+const dueStores = 128
+
 // Never is the time until what does not happen.
 const Never = time.Duration(1<<63 - 1)
 
@@ -134,16 +138,21 @@ func (r *round) run(ctx context.Context, b Shared) {
 	defer close(r.ended)
 	defer r.cancel()
 	answers, stores := make([]pollAnswer, len(r.tailers)), make([]Backend, len(r.tailers))
-	began, due := time.Now(), false
+	began, due := time.Now(), 0
 	for i, t := range r.tailers {
-		answers[i].began, answers[i].seen = began, t.s.hub.newestSeen()
+		if due < dueStores && t.wonders(began) {
+			r.tailers[i], r.tailers[due] = r.tailers[due], t
+			due++
+		}
+	}
+	for i, t := range r.tailers {
+		answers[i].began, answers[i].seen, answers[i].due = began, t.s.hub.newestSeen(), i < due
 		stores[i] = t.s.b
-		due = due || t.wonders(began)
 	}
 	polled, err := b.Poll(ctx, stores, due)
 	for i, t := range r.tailers {
 		a := &answers[i]
-		if a.due = due; err != nil {
+		if err != nil {
 			a.Err = err
 		} else {
 			a.Polled = polled[i]

@@ -630,7 +630,7 @@ type shared struct {
 
 func (s *shared) Polls() *mvcc.Polls { return &s.polls }
 
-func (s *shared) Poll(ctx context.Context, _ []mvcc.Backend, _ bool) ([]mvcc.Polled, error) {
+func (s *shared) Poll(ctx context.Context, _ []mvcc.Backend, _ int) ([]mvcc.Polled, error) {
 	b := s.b
 	p, err := ask(b, ctx, "read", "Poll", "",
 		func(ctx context.Context, c *call) (p mvcc.Polled, err error) {
