@@ -10,7 +10,8 @@ import (
 
 // tailer brings the log's new rows to the hub: those that this process has not committed itself, or
 // whose outcome it did not learn. One per process. It reads when it is told that there is something
-// new, and it polls; how often depends on what is known.
+// new, and it polls; how often depends on what is known. Stores that share connections are polled
+// together; see polls.go.
 type tailer struct {
 	s *Store
 	// wake has capacity 1: there may be rows after the delivered ones.
