@@ -103,24 +103,25 @@ func TestIdleStoresCostNothing(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				s := openOn(t, l, db, mvcc.Config{})
+				s := openOn(t, l, db, mvcc.Config{PollActive: 100 * time.Millisecond,
+					PollIdle: time.Second})
 				put(t, s, "/k", 0, "v")
 				stores = append(stores, s)
 				<-time.After(37 * time.Millisecond)
 			}
-			<-time.After(5 * time.Minute) // they have been compacted, and measured
+			<-time.After(4 * time.Minute) // they have been compacted, and measured
 			before := l.statements.Load()
-			<-time.After(10 * time.Minute)
+			<-time.After(4 * time.Minute)
 			statements := l.statements.Load() - before
 			closeAll(t, stores...)
 			return statements
 		}
-		one, many := idle(1), idle(300)
-		if most := 10*60*4 + 10; one > int64(most) {
-			t.Errorf("a store cost %d statements in ten minutes, more than %d", one, most)
+		one, many := idle(1), idle(150)
+		if most := 4*60 + 10; one > int64(most) {
+			t.Errorf("a store cost %d statements in four minutes, more than %d", one, most)
 		}
 		if many > one {
-			t.Errorf("300 stores cost %d statements in ten minutes, and one store %d", many, one)
+			t.Errorf("150 stores cost %d statements in four minutes, and one store %d", many, one)
 		}
 	})
 }
