@@ -66,9 +66,10 @@ func pollOf(ids []string, due int) string {
 	return strings.Join(parts, "\nUNION ALL")
 }
 
-// takeFor takes a connection that is not too old for any of the stores; see [mvcc.Gate].
+// takeFor takes a connection that is not too old for any of the stores; see [mvcc.Gate]. If even
+// one that was begun meanwhile is too old, the stores have to ask by themselves.
 func (d *database) takeFor(ctx context.Context, stores []mvcc.Backend) (*sql.Conn, facts, error) {
-	for {
+	for begun := d.server.begun.Load(); ; {
 		c, err := d.tails.Conn(ctx)
 		if err != nil {
 			return nil, facts{}, err
@@ -85,8 +86,11 @@ func (d *database) takeFor(ctx context.Context, stores []mvcc.Backend) (*sql.Con
 			discard(c)
 		}
 		c.Close()
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, f, err
+		case f.number > begun:
+			return nil, f, mvcc.ErrStaleConnection
 		}
 	}
 }

@@ -39,9 +39,10 @@ func (d *database) Poll(ctx context.Context, stores []mvcc.Backend,
 	return polled, readError(rows.Err())
 }
 
-// takeFor takes a connection that is not too old for any of the stores; see [mvcc.Gate].
+// takeFor takes a connection that is not too old for any of the stores; see [mvcc.Gate]. If even
+// one that was begun meanwhile is too old, the stores have to ask by themselves.
 func (d *database) takeFor(ctx context.Context, stores []mvcc.Backend) (*pgxpool.Conn, error) {
-	for {
+	for begun := d.begun.Load(); ; {
 		conn, err := d.tails.Acquire(ctx)
 		if err != nil {
 			return nil, d.cfg.connectError(err)
@@ -55,6 +56,9 @@ func (d *database) takeFor(ctx context.Context, stores []mvcc.Backend) (*pgxpool
 		}
 		conn.Conn().Close(ctx)
 		conn.Release()
+		if g.number > begun {
+			return nil, mvcc.ErrStaleConnection
+		}
 	}
 }
 

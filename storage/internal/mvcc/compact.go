@@ -65,8 +65,8 @@ type compactionPass struct {
 	compacted Revision
 	size      Size
 	// settled: the next pass has nothing to do while the head and the boundary are the same. All
-	// that the policy lets go is gone, whatever time passes, and the pass before left the same
-	// size: so there is no space to be given back either.
+	// that the policy lets go is gone, whatever time passes. Where a store has space of its own,
+	// the pass before left the same size: so there is none to be given back either.
 	settled bool
 }
 

@@ -2,6 +2,7 @@ package mvcc
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,10 +15,13 @@ import (
 //
 // # What a poll tells
 //
-// The state, by which the tailer knows whether to read the log; and the quota, and now and then
-// what expires next, so that the loops that look for these need no statement of their own while a
-// store is idle. A store that writes all the time proves by its commits that it is up to date. It
-// is not polled then, and its loops ask by themselves.
+// The state, by which the tailer knows whether to read the log; and the quota, so that the loop
+// that looks for it needs no statement of its own while a store is idle. A store that writes all
+// the time proves by its commits that it is up to date. It is not polled then, and its loops ask by
+// themselves.
+//
+// What expires next is asked now and then for many stores at once, in a statement beside the
+// rounds. No event waits for that: it reads other tables, and may take long.
 //
 // # Why the invariants hold
 //
@@ -35,12 +39,14 @@ import (
 //     answer of this store alone; see gate.go (I6).
 //   - A poll begins no later than it would by itself. A store whose poll is due begins a round, if
 //     it is in none. Only a round that is under way keeps it from that, as its own poll would.
-//   - A round that hangs ends with its time limit, as a poll does. Stores that are not in it begin
-//     others meanwhile, and notifications are heeded by those who are in it.
+//   - A round that fails or hangs is nobody's answer. It ends after a part of the time that a read
+//     has, and then each of its stores asks by itself. Stores that are not in it begin others
+//     meanwhile, and notifications are heeded by those who are in it.
 //   - A round is of stores that poll at the same interval. So a store with events, which is polled
 //     often, does not wait for a statement about a thousand idle ones.
 //
-// A store that closes leaves its round. The last one to leave ends it.
+// A store that closes leaves its round. The last one to leave ends it. The last store of all ends
+// the look for what expires next.
 
 // Polled is what a poll tells of a store.
 type Polled struct {
@@ -53,9 +59,11 @@ type Polled struct {
 	Err error
 }
 
-// dueStores is of how many stores a round asks what expires next: that takes the servers longer than
-// the rest, and the others wait for it.
+// dueStores is of how many stores it is asked at once what expires next.
 const dueStores = 128
+
+// roundShare is the part of a read's time limit that a round has.
+const roundShare = 6
 
 // Never is the time until what does not happen.
 const Never = time.Duration(1<<63 - 1)
@@ -65,12 +73,20 @@ func (st State) DueIn(micro int64) time.Duration {
 	return time.Duration(micro-st.Now.UnixMicro()) * time.Microsecond
 }
 
+// ErrStaleConnection is the error of a poll for which each new connection is too old for one of the
+// stores already.
+var ErrStaleConnection = Errorf(Transient, "a store that is polled with others has changed to "+
+	"another server meanwhile")
+
 // Polls makes the polls of stores that share connections. The zero value has none.
 type Polls struct {
-	// mu protects tailers. It is held while a round is made, so that stores which are due at the same
-	// time are in the same one.
+	// mu protects the fields below. It is held while a round is made, so that stores which are due
+	// at the same time are in the same one. It comes before tailer.mu.
 	mu      sync.Mutex
 	tailers map[*tailer]struct{}
+	// looking asks what expires next, nil if nothing does. There is one at a time, so that it takes
+	// one connection, however long it takes.
+	looking *round
 }
 
 // round is a statement that polls several stores.
@@ -89,8 +105,6 @@ type pollAnswer struct {
 	// began is when the round began, and seen the newest position that was known then.
 	began time.Time
 	seen  Position
-	// due tells whether Polled.Due was asked for.
-	due bool
 }
 
 func (p *Polls) join(t *tailer) {
@@ -106,10 +120,18 @@ func (p *Polls) join(t *tailer) {
 func (p *Polls) leave(t *tailer) {
 	p.mu.Lock()
 	delete(p.tailers, t)
+	looking := p.looking
+	if len(p.tailers) > 0 {
+		looking = nil
+	}
 	p.mu.Unlock()
 	if r := t.leaves(); r != nil && r.waiting.Add(-1) == 0 {
 		r.cancel()
 		<-r.ended
+	}
+	if looking != nil {
+		looking.cancel()
+		<-looking.ended
 	}
 }
 
@@ -128,37 +150,80 @@ func (p *Polls) begin(t *tailer) {
 			r.tailers = append(r.tailers, other)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), t.s.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), t.s.cfg.Timeout/roundShare)
 	r.cancel = cancel
 	go r.run(ctx, t.shared)
+	if p.looking == nil {
+		p.look(r.tailers, t)
+	}
 }
 
 // run asks, and hands out the answers.
 func (r *round) run(ctx context.Context, b Shared) {
 	defer close(r.ended)
 	defer r.cancel()
-	answers, stores := make([]pollAnswer, len(r.tailers)), make([]Backend, len(r.tailers))
-	began, due := time.Now(), 0
+	answers := make([]pollAnswer, len(r.tailers))
+	began := time.Now()
 	for i, t := range r.tailers {
-		if due < dueStores && t.wonders(began) {
-			r.tailers[i], r.tailers[due] = r.tailers[due], t
-			due++
-		}
+		answers[i].began, answers[i].seen = began, t.s.hub.newestSeen()
 	}
-	for i, t := range r.tailers {
-		answers[i].began, answers[i].seen, answers[i].due = began, t.s.hub.newestSeen(), i < due
-		stores[i] = t.s.b
-	}
-	polled, err := b.Poll(ctx, stores, due)
+	polled, err := b.Poll(ctx, r.stores(), 0)
 	for i, t := range r.tailers {
 		a := &answers[i]
 		if err != nil {
-			a.Err = err
+			// It may be the fault of one of them. Each one asks by itself.
+			a.Err = Errorf(Transient, "poll the stores: %w", err)
 		} else {
 			a.Polled = polled[i]
 		}
 		t.answers <- *a // it has room: a tailer is in one round at a time
 	}
+}
+
+func (r *round) stores() []Backend {
+	stores := make([]Backend, len(r.tailers))
+	for i, t := range r.tailers {
+		stores[i] = t.s.b
+	}
+	return stores
+}
+
+// look asks what expires next, if one of the stores that are polled has not known it for half of
+// its time. It takes along the others that have not for a quarter. What it finds out says when the
+// reapers look, who check everything by themselves. So an error is of no consequence: they look
+// when their own time has come. mu is held.
+func (p *Polls) look(tailers []*tailer, by *tailer) {
+	began := time.Now()
+	r := &round{ended: make(chan struct{})}
+	if !slices.ContainsFunc(tailers, func(t *tailer) bool { return t.wonders(began, 2) }) {
+		return
+	}
+	for _, t := range tailers {
+		if len(r.tailers) < dueStores && t.wonders(began, 4) {
+			r.tailers = append(r.tailers, t)
+		}
+	}
+	for _, t := range r.tailers {
+		t.wondersFrom(began)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), by.s.cfg.Timeout)
+	r.cancel, p.looking = cancel, r
+	go func() {
+		defer close(r.ended)
+		defer cancel()
+		polled, err := by.shared.Poll(ctx, r.stores(), len(r.tailers))
+		p.mu.Lock()
+		p.looking = nil
+		p.mu.Unlock()
+		if err != nil {
+			return
+		}
+		for i, t := range r.tailers {
+			if polled[i].Err == nil {
+				t.expects(polled[i].Due, began)
+			}
+		}
+	}()
 }
 
 // pollState is what a tailer knows of its polls. tailer.mu protects it.
@@ -167,9 +232,10 @@ type pollState struct {
 	round *round
 	// left: it enters no other one.
 	left bool
-	// last is the last answer that was good, and looked when it was last known what expires next.
-	last   pollAnswer
-	looked time.Time
+	// last is the last answer that was good.
+	last pollAnswer
+	// wondered is when it was last asked what expires next, and looked when it was last known.
+	wondered, looked time.Time
 }
 
 // enters lets the store take part in a round, unless it is in one. If the interval of the round is
@@ -195,11 +261,27 @@ func (t *tailer) leaves() *round {
 	return t.poll.round
 }
 
-// wonders tells whether it is to be asked what expires next.
-func (t *tailer) wonders(now time.Time) bool {
+// wonders tells whether a part of the store's time has passed since it was asked what expires next.
+func (t *tailer) wonders(now time.Time, part time.Duration) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return now.Sub(t.poll.looked) >= t.s.cfg.ExpiryIdle/2
+	least := t.s.cfg.ExpiryIdle / part
+	return now.Sub(t.poll.looked) >= least && now.Sub(t.poll.wondered) >= least
+}
+
+// wondersFrom notes when it is asked what expires next.
+func (t *tailer) wondersFrom(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.poll.wondered = now
+}
+
+// expects takes what was known at a time: how long it is until something expires.
+func (t *tailer) expects(due time.Duration, at time.Time) {
+	t.looked(at)
+	if due < t.s.cfg.ExpiryIdle {
+		t.s.reapIn(max(due-time.Since(at), 0) + clockSkew)
+	}
 }
 
 // looked notes that it was known at a time what expires next.
@@ -228,9 +310,11 @@ func (t *tailer) lastPoll(within time.Duration) (Polled, bool) {
 // takes takes the answer to a poll, and tells whether the log has new rows.
 func (t *tailer) takes(ctx context.Context, a pollAnswer) (newer bool, err error) {
 	s := t.s
-	t.mu.Lock()
-	t.poll.round = nil
-	t.mu.Unlock()
+	defer func() {
+		t.mu.Lock()
+		t.poll.round = nil
+		t.mu.Unlock()
+	}()
 	st, err := s.judge(ctx, a.seen, a.State, a.Err)
 	if err != nil {
 		st, err = s.again(ctx, s.b.State, err)
@@ -239,12 +323,6 @@ func (t *tailer) takes(ctx context.Context, a pollAnswer) (newer bool, err error
 	t.mu.Lock()
 	t.poll.last = a
 	t.mu.Unlock()
-	if a.due {
-		t.looked(a.began)
-		if a.Due < s.cfg.ExpiryIdle {
-			s.reapIn(max(a.Due, 0) + clockSkew)
-		}
-	}
 	return t.behind(st), nil
 }
 
