@@ -106,8 +106,9 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 			"--listen-client-urls use this store. Needs --client-cert-auth.")
 	fs.StringSliceVar(&c.clientNames, "store-client-name", nil,
 		"The common name in the certificates of a store's clients, as NAME=COMMONNAME. NAME=* "+
-			"lets every certificate in that the store trusts. Default: the store's name, if "+
-			"several stores are served.")
+			"lets every certificate in that the store trusts. Other names need --client-cert-auth, "+
+			"and TLS on each URL of the store. Default: the store's name, if several stores are "+
+			"served.")
 	fs.StringSliceVar(&c.storeCerts, "store-cert-file", nil,
 		"The serving certificate of a store, as NAME=FILE. Default: --cert-file.")
 	fs.StringSliceVar(&c.storeKeys, "store-key-file", nil,
@@ -291,6 +292,9 @@ func (c *etcdCommand) planStores() (errs []error) {
 				s.tls.names[name] = true
 			}
 		}
+		if len(allowed[s.name]) > 0 && !slices.Contains(common, anyone) {
+			errs = append(errs, c.idleNames(s)...)
+		}
 		if (s.tls.cert == c.tls.cert) != (s.tls.key == c.tls.key) {
 			errs = append(errs, fmt.Errorf("the store %q needs both --store-cert-file and "+
 				"--store-key-file", s.name))
@@ -298,6 +302,22 @@ func (c *etcdCommand) planStores() (errs []error) {
 		if s.tls.require && s.tls.authority == "" {
 			errs = append(errs, fmt.Errorf("--client-cert-auth needs --trusted-ca-file, or "+
 				"--store-trusted-ca-file for the store %q", s.name))
+		}
+	}
+	return errs
+}
+
+// idleNames are the reasons why the common names that are given for a store would keep nobody out.
+func (c *etcdCommand) idleNames(s *etcdStore) (errs []error) {
+	if !s.tls.require {
+		return []error{fmt.Errorf("--store-client-name for the store %q needs --client-cert-auth: "+
+			"without it, clients without a certificate get in", s.name)}
+	}
+	for _, d := range c.doors {
+		u, err := url.Parse(d.url)
+		if err == nil && d.store == s && (u.Scheme == "http" || u.Scheme == "unix") {
+			errs = append(errs, fmt.Errorf("--store-client-name for the store %q keeps nobody out on "+
+				"%s, which has no TLS: use https or unixs there", s.name, d.url))
 		}
 	}
 	return errs

@@ -123,6 +123,8 @@ func TestEtcdFlags(t *testing.T) {
 		"--store-server-name=a=a.example":                                "needs --client-cert-auth",
 		"--store-server-name=a=a.example --store-client-name=a=*":        "has TLS",
 		"--listen-store=a=http://127.0.0.1:1 --store-cert-file=a=b":      "needs both",
+		"--store-client-name=default=x":                                  "needs --client-cert-auth",
+		"--client-cert-auth --store-client-name=default=x":               "which has no TLS",
 		"--store-server-name=a=a.b,b=A.b --store-client-name=a=*,b=*":    "of the store \"a\", too",
 	} {
 		var stderr bytes.Buffer
