@@ -23,8 +23,8 @@
 // # Invariants
 //
 // An object that has an owner is never deleted. The graph may be old, so it is never taken as proof
-// that an owner is absent. An owner is absent if a read of the database, which the watch cache does not
-// answer, finds nothing of its name or another UID; or if the watch has told that the object of
+// that an owner is absent. An owner is absent if a read of the database, which the watch cache does
+// not answer, finds nothing of its name or another UID; or if the watch has told that the object of
 // this UID was deleted. Since UIDs are not used twice, both stay true for ever, and are remembered.
 // The collector also ignores an owner that waits for its dependents. That owner is being deleted,
 // and cannot keep a dependent alive.

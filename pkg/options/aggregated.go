@@ -54,8 +54,8 @@ func NewAggregatedOptions() *AggregatedOptions {
 	}
 }
 
-// AddFlags adds the flags. It leaves out upstream's flags for a failed look-up of the authorities at
-// start, since nothing is looked up then. It leaves out --enable-admission-plugins, since all
+// AddFlags adds the flags. It leaves out upstream's flags for a failed look-up of the authorities
+// at start, since nothing is looked up then. It leaves out --enable-admission-plugins, since all
 // plugins are enabled.
 func (o *AggregatedOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.Enabled, "aggregated", o.Enabled,

@@ -557,8 +557,8 @@ type Shared interface {
 	Polls() *Polls
 	// Poll polls stores, whose backends are of the same Database, in one statement: an answer for
 	// each of them, in their order. The first ones, due in number, are asked for [Polled.Due]. The
-	// connection passes the [Gate] of each store. An error that concerns one store is in its answer,
-	// and the others have theirs.
+	// connection passes the [Gate] of each store. An error that concerns one store is in its
+	// answer, and the others have theirs.
 	Poll(ctx context.Context, stores []Backend, due int) ([]Polled, error)
 }
 
