@@ -55,5 +55,11 @@ func (v Version) Recorded() (fingerprint, boot string) {
 	return v.t.store.fingerprint, v.t.store.boot
 }
 
-// Aborted returns how many aborted tokens are recorded.
-func (v Version) Aborted() int { return len(v.t.aborted) }
+// Aborted returns the tokens that are recorded as aborted.
+func (v Version) Aborted() []mvcc.Token {
+	tokens := make([]mvcc.Token, len(v.t.aborted))
+	for i := range v.t.aborted {
+		tokens[i] = v.t.aborted[i].token
+	}
+	return tokens
+}

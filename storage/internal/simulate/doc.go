@@ -40,7 +40,10 @@
 //     revision, as it was asked for. A power failure does not take it away if the settings are
 //     strict.
 //   - refused, twice: what was refused, or failed with the promise that nothing was written, is
-//     not in the log and does not come into it later. Nothing is there twice.
+//     not in the log and does not come into it later. Nothing is there twice. No group is in the
+//     log together with the record that it is not done. One thing is nobody's fault: a group is
+//     lost, is declared not done, and is in a copy of before, which replaces the database
+//     (TestLostGroupComesBack).
 //   - expectation: what a write replaces is what its client had read, not only its revision.
 //   - conflict: a write that is refused because of its key's revision met that revision.
 //   - linearizable: an answer is what the database held at some moment between the request and the

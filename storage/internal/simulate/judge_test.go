@@ -30,6 +30,9 @@ type judge struct {
 	// ops are all requests, and writers tells which of them has written a row.
 	ops     []*op
 	writers map[rowName]*op
+	// declared are the turns in which tokens were first recorded as those of groups that are not
+	// done, in whatever history.
+	declared map[mvcc.Token]int
 	// over are watches of processes that have ended.
 	over []*watch
 }
@@ -78,7 +81,7 @@ func (j *judge) begin(w *world) {
 	root := &node{row: v.Log(0)[0]}
 	*j = judge{w: w, head: root, model: map[mvcc.Key]*node{},
 		byRevision: map[mvcc.Revision][]*node{root.rev(): {root}}, writers: map[rowName]*op{},
-		states: []moment{{0, v, st, root}}}
+		declared: map[mvcc.Token]int{}, states: []moment{{0, v, st, root}}}
 }
 
 func (j *judge) violate(rule, format string, args ...any) {
@@ -203,11 +206,19 @@ func (j *judge) done(n *node) {
 			"at %d", o.id, r.Revision)
 	}
 	for _, other := range o.nodes {
-		if n.on(other) {
+		if n.on(other) && !j.undone(other) {
 			j.violate("twice", "request %d is in the log at %d and %d", o.id, other.rev(), n.rev())
 		}
 	}
 	o.nodes = append(o.nodes, n)
+}
+
+// undone tells whether the row's group was lost and then declared not done. If the row is there all
+// the same, the database was replaced by a copy that has the group and not the declaration; see
+// TestLostGroupComesBack. A row that is written after the declaration is not undone.
+func (j *judge) undone(n *node) bool {
+	declared, ok := j.declared[n.row.Token]
+	return ok && declared > n.turn
 }
 
 // on tells whether another row comes before this one, or is this one.
@@ -248,10 +259,20 @@ func (j *judge) checkTables(v memdb.Version, st mvcc.State) {
 			j.violate("log", "the live row of %s is %+v", l.Key, l)
 		}
 	}
+	aborted := v.Aborted()
+	for _, token := range aborted {
+		if _, before := j.declared[token]; !before {
+			j.declared[token] = j.w.turns.now()
+		}
+	}
 	// What can be read has to be there.
 	have := map[mvcc.Revision]bool{}
 	for _, r := range v.Log(0) {
 		have[r.Revision] = true
+		if slices.Contains(aborted, r.Token) {
+			j.violate("refused", "row %d is in the log, and its group is declared not done",
+				r.Revision)
+		}
 	}
 	seen := map[mvcc.Key]bool{}
 	for n := j.head; n != nil; n = n.parent {
@@ -564,7 +585,7 @@ func (j *judge) written(o *op, done mvcc.Outcome, err error) {
 	// Nothing was written, and never will be.
 	o.refused = true
 	for _, n := range o.nodes {
-		if n.lost == "" {
+		if n.lost == "" && !j.undone(n) {
 			j.violate("refused", "request %d was told that nothing was written (%v), and is in the "+
 				"log at %d", o.id, err, n.rev())
 		}
