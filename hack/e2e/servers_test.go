@@ -165,7 +165,7 @@ func TestServers(t *testing.T) {
 		return schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}
 	}
 	bookmarks := extension{
-		command:  []string{build(t, "first-kind", "bookmarks", nil), database("bookmarks")},
+		command:  []string{build(t, "first-kind", "bookmarks", nil), "serve", database("bookmarks")},
 		resource: v1("example.com", "bookmarks"),
 		kind:     "Bookmark",
 		spec:     map[string]any{"url": "https://go.dev"},
@@ -187,7 +187,7 @@ func TestServers(t *testing.T) {
 		older:    []string{"v1beta1"},
 	}
 	builds := extension{
-		command:  []string{project(t), database("builds")},
+		command:  []string{project(t), "serve", database("builds")},
 		resource: v1("builds.example.com", "builds"),
 		kind:     "Build",
 		spec:     map[string]any{"title": "Hello"},
@@ -269,9 +269,8 @@ func project(t *testing.T) string {
 	run(t, build)
 
 	deploy := filepath.Join(dir, "deploy")
-	run(t, exec.Command(env.rowkeeper(), "certs", "--dir",
-		filepath.Join(deploy, "components", "certs"), "--namespace", "my-api-system", "--service",
-		"my-api"))
+	run(t, exec.Command(filepath.Join(dir, "my-api"), "certs", "--dir",
+		filepath.Join(deploy, "components", "certs")))
 	kubectl(t, "apply", "-f", filepath.Join(deploy, "base", "cluster", "namespace.yaml"))
 	t.Cleanup(func() {
 		err := env.client.CoreV1().Namespaces().Delete(env.context, "my-api-system",

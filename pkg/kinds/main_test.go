@@ -106,7 +106,7 @@ func (p *program) stop() {
 func TestProgram(t *testing.T) {
 	dir := t.TempDir()
 	serve := func() (*program, string) {
-		p := run(t, dir, "--secure-port", "0", "--database-ready-timeout", "30s")
+		p := run(t, dir, "serve", "--secure-port", "0", "--database-ready-timeout", "30s")
 		return p, p.after("The kubeconfig is ")
 	}
 	p, kubeconfig := serve()
@@ -115,7 +115,7 @@ func TestProgram(t *testing.T) {
 		"create", "-f", "-"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if out, err := command(t, dir).CombinedOutput(); err == nil ||
+	if out, err := command(t, dir, "serve").CombinedOutput(); err == nil ||
 		!strings.Contains(string(out), "is in use by the server with process id") {
 		t.Errorf("a second program on the directory: %v\n%s", err, out)
 	}
@@ -150,6 +150,79 @@ func collectsGarbage(t *testing.T, kubeconfig string) {
 	}
 }
 
+// TestCommands takes the program's objects, and those of a definition, into another database, by its
+// own commands.
+func TestCommands(t *testing.T) {
+	dir := t.TempDir()
+	first := []string{"--database", "sqlite://" + filepath.Join(dir, "first.db")}
+	second := []string{"--database", "sqlite://" + filepath.Join(dir, "second.db")}
+	serve := func(database []string) (*program, string) {
+		p := run(t, dir, append([]string{"serve", "--secure-port", "0", "--enable-crds"},
+			database...)...)
+		return p, p.after("The kubeconfig is ")
+	}
+	do := func(args, database []string, want string) {
+		t.Helper()
+		if out, err := command(t, dir, append(args, database...)...).CombinedOutput(); err != nil ||
+			!strings.Contains(string(out), want) {
+			t.Errorf("bookmarks %s: %v\n%s\nwant %q", args, err, out, want)
+		}
+	}
+	p, kubeconfig := serve(first)
+	for _, do := range []struct{ stdin, args string }{
+		{shelves, "create -f -"},
+		{"", "wait --for=condition=Established --timeout=60s crd/shelves.example.org"},
+		{`{"apiVersion": "example.org/v1", "kind": "Shelf", "metadata": {"name": "top"}}`,
+			"create -n default -f -"},
+		{`{"apiVersion": "example.com/v1", "kind": "Bookmark", "metadata": {"name": "go"}, ` +
+			`"spec": {"url": "https://go.dev"}}`, "create -n default -f -"},
+	} {
+		if out, err := runKubectl(t, kubeconfig, do.stdin, strings.Fields(do.args)...); err != nil {
+			t.Fatalf("kubectl %s: %v\n%s", do.args, err, out)
+		}
+	}
+	do([]string{"backup", "all.backup"}, first, "backed up ")
+	p.stop()
+	do([]string{"restore", "all.backup"}, second, "restored ")
+	do([]string{"stores", "list"}, second, "default\n")
+	do([]string{"fence"}, second, "the history goes on at revision ")
+	do([]string{"migrate", "status"}, second, "00001")
+	do([]string{"certs", "--dir", "certs"}, nil, "certificate for bookmarks.bookmarks-system.svc")
+	do([]string{"version"}, nil, "bookmarks ")
+	p, kubeconfig = serve(second)
+	defer p.stop()
+	for args, want := range map[string]string{
+		"get bm go -n default":       "NAME AGE\ngo ",
+		"get shelves top -n default": "NAME AGE\ntop ",
+		"get namespaces default":     "NAME STATUS AGE\ndefault Active ",
+		"explain bookmark.spec.url":  "string",
+		"api-resources -o name":      "bookmarks.example.com",
+	} {
+		if out, err := runKubectl(t, kubeconfig, "", strings.Fields(args)...); err != nil ||
+			!strings.Contains(out, want) {
+			t.Errorf("kubectl %s: %v\n%s", args, err, out)
+		}
+	}
+	do([]string{"migrate", "objects", "--kubeconfig", kubeconfig}, nil,
+		"bookmarks.example.com: 0 of 1 objects rewritten")
+}
+
+// shelves is a definition.
+const shelves = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: shelves.example.org
+spec:
+  group: example.org
+  names: {kind: Shelf, plural: shelves}
+  scope: Namespaced
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+`
+
 // TestBadFlags shows that each is one sentence for whoever starts the program.
 func TestBadFlags(t *testing.T) {
 	dir := t.TempDir()
@@ -181,7 +254,7 @@ func TestBadFlags(t *testing.T) {
 		"--kubeconfig kubeconfig " + inCluster + "-x": "unknown shorthand flag: 'x'",
 	} {
 		t.Run(args, func(t *testing.T) {
-			out, err := command(t, dir, strings.Fields(args)...).CombinedOutput()
+			out, err := command(t, dir, append([]string{"serve"}, strings.Fields(args)...)...).CombinedOutput()
 			var sentences []string
 			for line := range strings.Lines(string(out)) {
 				if sentence, ok := strings.CutPrefix(line, "bookmarks: "); ok {
@@ -284,7 +357,7 @@ func (c *caller) well(path string) {
 // inCluster are the flags of a program in a cluster.
 func inCluster(c *clustertest.Cluster) []string {
 	return []string{
-		"-v", "1", "--kubeconfig", c.Kubeconfig, "--database", "memory:", "--secure-port", "0",
+		"serve", "-v", "1", "--kubeconfig", c.Kubeconfig, "--database", "memory:", "--secure-port", "0",
 		"--tls-cert-file", "tls.crt", "--tls-private-key-file", "tls.key",
 	}
 }
@@ -369,7 +442,7 @@ func TestBadProgram(t *testing.T) {
 			"such as sqlite.Driver"},
 	} {
 		cmd := api.Command(tc.name, tc.drivers...)
-		cmd.SetArgs([]string{"--data-dir", t.TempDir()})
+		cmd.SetArgs([]string{"serve", "--data-dir", t.TempDir()})
 		if err := cmd.ExecuteContext(t.Context()); err == nil ||
 			!strings.Contains(err.Error(), tc.want) {
 			t.Errorf("the program %q with %d drivers ends with %v, want %q", tc.name,

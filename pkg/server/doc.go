@@ -3,12 +3,13 @@
 // stands alone has a directory with its database, certificates and kubeconfig. An aggregated one is
 // a part of a cluster, whose users and rights it takes.
 //
-//	s := server.New(server.Program{Name: "bookmarks", …})
-//	err := s.Command().ExecuteContext(ctx)
+//	program := server.Program{Name: "bookmarks", …}
+//	root := commands.New(program, server.New(program).Command())
 //
 // Package kinds does so for Go types, and cmd/rowkeeper for the example API. The packages below are
 // parts of such a program:
 //
+//	commands    the root command, and those beside serve: backup, migrate, stores and others
 //	standalone  the directory of a server that stands alone, with its users, rights and kubeconfig
 //	pki         certificates, in memory and in files
 //	openapi     the names of types in OpenAPI documents

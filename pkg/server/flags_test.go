@@ -183,6 +183,7 @@ func TestFlags(t *testing.T) {
 		"data-dir": {"/elsewhere", nil, func(out outcome) any {
 			return out.database.URL
 		}, "sqlite:///elsewhere/state.db"},
+		"enable-crds": {"true", nil, func(out outcome) any { return out.o.enableCRDs }, true},
 		"enable-garbage-collector": {"false", nil, func(out outcome) any {
 			return out.rest.EnableGarbageCollection
 		}, false},

@@ -174,7 +174,7 @@ func (s *Server) run(ctx context.Context, out io.Writer) error {
 	if err := m.applyTo(config); err != nil {
 		return err
 	}
-	server, err := s.program.New(config, db)
+	server, err := s.newServer(config, db)
 	if err != nil {
 		return err
 	}

@@ -48,9 +48,6 @@ type Program struct {
 	// Try is a command line after "kubectl --kubeconfig FILE" that the announcement proposes, if
 	// any.
 	Try string
-	// Certs is a command that makes the serving certificate of an aggregated server, if there is
-	// one.
-	Certs string
 
 	// Scheme, Codecs, StoredAs and Drivers are those of [options.StorageOptions].
 	Scheme   *runtime.Scheme
@@ -65,11 +62,17 @@ type Program struct {
 	// NewConfig returns a configuration in which everything is set that follows from the API.
 	NewConfig func() *genericapiserver.RecommendedConfig
 	// New makes the server.
-	New func(*genericapiserver.RecommendedConfig,
-		*storage.Database) (*genericapiserver.GenericAPIServer, error)
+	New func(*genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error)
 	// First is called when a server that stands alone is ready and its directory is new, before the
 	// announcement. It may be nil.
 	First func(context.Context, *rest.Config)
+}
+
+// StorageOptions returns the flags by which the program names its database, with their defaults.
+func (p Program) StorageOptions() *options.StorageOptions {
+	o := options.NewStorageOptions(storage.DefaultPrefix, p.Scheme, p.Codecs, p.Drivers...)
+	o.StoredAs = p.StoredAs
+	return o
 }
 
 // Server is a server program: its flags, and what they lead to.
@@ -86,19 +89,20 @@ type Server struct {
 	ownDatabase bool
 	// collectGarbage runs the garbage collector in a server that is not aggregated.
 	collectGarbage bool
-	requests       requestOptions
-	serving        *genericoptions.SecureServingOptions
-	audit          *genericoptions.AuditOptions
-	features       *genericoptions.FeatureOptions
-	tracing        *genericoptions.TracingOptions
-	logging        *logsapi.LoggingConfiguration
+	// enableCRDs serves CustomResourceDefinitions in a server that is not aggregated.
+	enableCRDs bool
+	requests   requestOptions
+	serving    *genericoptions.SecureServingOptions
+	audit      *genericoptions.AuditOptions
+	features   *genericoptions.FeatureOptions
+	tracing    *genericoptions.TracingOptions
+	logging    *logsapi.LoggingConfiguration
 }
 
 // New returns the server of a program, with the defaults of all flags.
 func New(p Program) *Server {
 	s := &Server{
-		Storage: options.NewStorageOptions(storage.DefaultPrefix, p.Scheme, p.Codecs,
-			p.Drivers...),
+		Storage:    p.StorageOptions(),
 		Aggregated: options.NewAggregatedOptions(),
 
 		program:        p,
@@ -111,7 +115,6 @@ func New(p Program) *Server {
 		tracing:        genericoptions.NewTracingOptions(),
 		logging:        logsapi.NewLoggingConfiguration(),
 	}
-	s.Storage.StoredAs = p.StoredAs
 	s.serving.BindAddress = netutils.ParseIPSloppy("127.0.0.1")
 	s.serving.BindPort = 8443
 	// Priority and fairness is configured by objects of a core API, which only an aggregated server
@@ -120,8 +123,9 @@ func New(p Program) *Server {
 	return s
 }
 
-// collectorFlag has kube-controller-manager's name.
-const collectorFlag = "enable-garbage-collector"
+// The flags of what a cluster does for an aggregated server. collectorFlag has
+// kube-controller-manager's name.
+const collectorFlag, crdsFlag = "enable-garbage-collector", "enable-crds"
 
 // clusterSection has the flags that are for aggregated servers only.
 const clusterSection = "cluster"
@@ -139,6 +143,10 @@ func (s *Server) flags() cliflag.NamedFlagSets {
 	fs.BoolVar(&s.collectGarbage, collectorFlag, s.collectGarbage,
 		"Delete the objects whose owners are gone, as owner references say, in one of the "+
 			"replicas. An aggregated server leaves it to its cluster.")
+	fs.BoolVar(&s.enableCRDs, crdsFlag, s.enableCRDs,
+		"Serve CustomResourceDefinitions and their objects, Namespaces, which objects can then "+
+			"only be created in, and a few other resources of the core API. An aggregated server "+
+			"leaves them to its cluster.")
 	if s.program.AddFlags != nil {
 		s.program.AddFlags(fs)
 	}
@@ -186,12 +194,24 @@ func addFlags(to, from *pflag.FlagSet, usages map[string]string) {
 	}
 }
 
-// Command returns the command that serves until its context ends. A wrong use of it ends with a
-// [UsageError]. The caller may change how the command is named and described.
+// Command returns the command serve, which serves until its context ends. A wrong use of it ends
+// with a [UsageError].
 func (s *Server) Command() *cobra.Command {
 	sections := s.flags()
 	cmd := &cobra.Command{
-		Use:           s.program.Name,
+		Use:   "serve",
+		Short: "Serve the API",
+		Long: "Serve runs the API server until it is told to stop by SIGTERM or an interrupt.\n\n" +
+			"Without any flag it serves on https://127.0.0.1:8443 from a SQLite database in the " +
+			"directory ." + s.program.Name + ", where it also keeps an authority of its own and " +
+			"a kubeconfig for the administrator. No cluster is needed. Namespaces need not " +
+			"exist: an object's namespace is a part of its name.\n\n" +
+			"With --aggregated or --kubeconfig it is a part of a cluster, behind the cluster's " +
+			"API server.\n\n" +
+			"Warnings and errors are logged, and with -v=1 or more what the server does, too. A " +
+			"log in JSON has everything.",
+		Example: "  " + s.program.Name + " serve\n" +
+			"  " + s.program.Name + " serve --database postgres://user@db/objects --enable-crds",
 		Args:          NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -283,7 +303,7 @@ func (s *Server) validate() []error {
 func (s *Server) validateMode(all, cluster *pflag.FlagSet) []error {
 	var errs []error
 	if s.Aggregated.Enabled {
-		for _, name := range []string{"data-dir", collectorFlag} {
+		for _, name := range []string{"data-dir", collectorFlag, crdsFlag} {
 			if all.Changed(name) {
 				errs = append(errs,
 					fmt.Errorf("--%s is only for servers that are not aggregated", name))
@@ -291,11 +311,8 @@ func (s *Server) validateMode(all, cluster *pflag.FlagSet) []error {
 		}
 		if s.serving.ServerCert.CertKey.CertFile == "" &&
 			s.serving.ServerCert.CertKey.KeyFile == "" {
-			text := "an aggregated server needs --tls-cert-file and --tls-private-key-file"
-			if s.program.Certs != "" {
-				text += fmt.Sprintf(", which %q makes", s.program.Certs)
-			}
-			errs = append(errs, errors.New(text))
+			errs = append(errs, fmt.Errorf("an aggregated server needs --tls-cert-file and "+
+				"--tls-private-key-file, which %q makes", s.program.Name+" certs"))
 		}
 		return append(errs, s.Aggregated.Validate()...)
 	}

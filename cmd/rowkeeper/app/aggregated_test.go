@@ -16,7 +16,6 @@ import (
 	"time"
 
 	logsapi "k8s.io/component-base/logs/api/v1"
-	"k8s.io/utils/clock"
 
 	"github.com/rowkeeper/rowkeeper/pkg/server/clustertest"
 	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
@@ -44,11 +43,13 @@ type aggregated struct {
 // certFiles writes a serving certificate, and returns the directory of its files.
 func certFiles(t *testing.T) string {
 	t.Helper()
-	o := certsOptions{dir: t.TempDir(), namespace: "n", service: "s", hosts: []string{"127.0.0.1"}}
-	if err := o.run(io.Discard, clock.RealClock{}); err != nil {
-		t.Fatal(err)
+	dir := t.TempDir()
+	var stderr bytes.Buffer
+	if code := Run(t.Context(), []string{"certs", "--dir", dir, "--host", "127.0.0.1"}, io.Discard,
+		&stderr); code != exitOK {
+		t.Fatal(stderr.String())
 	}
-	return o.dir
+	return dir
 }
 
 // startAggregated runs "rowkeeper serve" with flags besides those that it needs, and waits until it

@@ -7,8 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rowkeeper/rowkeeper/pkg/server/commands"
 	"github.com/rowkeeper/rowkeeper/pkg/server/version"
 )
+
+const exitOK, exitFailure, exitUsage = commands.ExitOK, commands.ExitFailure, commands.ExitUsage
 
 // TestExamples: every command has an example, which names the command and flags that it has.
 func TestExamples(t *testing.T) {

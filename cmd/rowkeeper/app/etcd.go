@@ -48,7 +48,7 @@ type etcdCommand struct {
 }
 
 func newEtcdCommand() *cobra.Command {
-	c := &etcdCommand{storage: newStorageOptions()}
+	c := &etcdCommand{storage: program.StorageOptions()}
 	cmd := &cobra.Command{
 		Use:   "etcd",
 		Short: "Serve a database by etcd's API, for a kube-apiserver",

@@ -15,12 +15,13 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rowkeeper/rowkeeper/pkg/server"
+	"github.com/rowkeeper/rowkeeper/pkg/server/commands"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/etcdmove"
 )
 
 func newEtcdImportCommand() *cobra.Command {
-	o := newStorageOptions()
+	o := program.StorageOptions()
 	var files clientFiles
 	cmd := &cobra.Command{
 		Use:   "import URL...",
@@ -42,7 +43,7 @@ func newEtcdImportCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			config, err := openExisting(o)
+			config, err := commands.Existing(o)
 			if err != nil {
 				return err
 			}
@@ -119,9 +120,9 @@ func etcdImport(ctx context.Context, c storage.Config, urls []string, files clie
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	bar := newBar(stderr)
-	i, err := etcdmove.Import(ctx, client, db, bar.tell)
-	bar.end()
+	bar := commands.NewBar(stderr)
+	i, err := etcdmove.Import(ctx, client, db, bar.Tell)
+	bar.End()
 	switch {
 	case errors.Is(err, storage.ErrNotEmpty):
 		return errors.New("nothing was imported: the database holds objects already")
@@ -134,7 +135,7 @@ func etcdImport(ctx context.Context, c storage.Config, urls []string, files clie
 	if i.Renumbered {
 		renumbered = " with new revisions, as the database has a history of its own"
 	}
-	fmt.Fprintf(stdout, "imported %s%s; the history goes on at revision %d\n", describe(i.Backup),
+	fmt.Fprintf(stdout, "imported %s%s; the history goes on at revision %d\n", commands.Describe(i.Backup),
 		renumbered, i.Head)
 	if i.Now != i.From {
 		fmt.Fprintf(stderr, "the etcd was written meanwhile, and is at revision %d: what it has "+
@@ -144,7 +145,7 @@ func etcdImport(ctx context.Context, c storage.Config, urls []string, files clie
 }
 
 func newEtcdExportCommand() *cobra.Command {
-	o := newStorageOptions()
+	o := program.StorageOptions()
 	cmd := &cobra.Command{
 		Use:   "export FILE",
 		Short: "Write what a database holds as a snapshot of etcd",
@@ -155,12 +156,12 @@ func newEtcdExportCommand() *cobra.Command {
 			"is not in the file, and that of the new etcd begins far beyond the database's, so " +
 			"that all clients list anew. The file has its name when it is complete.",
 		Example: "  rowkeeper etcd export --database sqlite:///var/lib/rowkeeper/state.db snapshot.db",
-		Args:    oneFile,
+		Args:    commands.OneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if args[0] == standardStream {
+			if args[0] == commands.StandardStream {
 				return server.UsageError{Err: errors.New("a snapshot of etcd is written to a file")}
 			}
-			config, err := openExisting(o)
+			config, err := commands.Existing(o)
 			if err != nil {
 				return err
 			}
@@ -179,10 +180,10 @@ func etcdExport(ctx context.Context, c storage.Config, name string, stdout,
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	var e etcdmove.Exported
-	err = createFile(name, func(f *os.File) (err error) {
-		bar := newBar(stderr)
-		defer bar.end()
-		e, err = etcdmove.Export(ctx, db, f, bar.tell)
+	err = commands.CreateFile(name, func(f *os.File) (err error) {
+		bar := commands.NewBar(stderr)
+		defer bar.End()
+		e, err = etcdmove.Export(ctx, db, f, bar.Tell)
 		return err
 	})
 	if err != nil && ctx.Err() != nil {

@@ -1,8 +1,9 @@
-// Package version is for server programs. It tells which version of Rowkeeper the program is, and
-// which release of Kubernetes its API machinery comes from.
+// Package version is for server programs. It tells which version the program is, which version of
+// Rowkeeper it is made with, and which release of Kubernetes its API machinery comes from.
 package version
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -23,10 +24,13 @@ var (
 	buildDate string
 )
 
-// Info is what "rowkeeper version" prints.
+// Info is what the command version prints.
 type Info struct {
-	// Version is Rowkeeper's own, "devel" for a build from a working tree.
+	// Version is the program's own, "devel" for a build from a working tree.
 	Version string `json:"version"`
+	// Rowkeeper is the version of Rowkeeper that the program is made with. It is empty for Rowkeeper
+	// itself.
+	Rowkeeper string `json:"rowkeeper,omitempty"`
 	// Kubernetes is the release that the API machinery belongs to.
 	Kubernetes string `json:"kubernetes"`
 	// GitCommit and BuildDate are empty where the build does not know them.
@@ -37,9 +41,16 @@ type Info struct {
 }
 
 func (i Info) String() string {
-	return fmt.Sprintf("rowkeeper %s (Kubernetes %s, %s, %s)", i.Version, i.Kubernetes, i.GoVersion,
+	made := ""
+	if i.Rowkeeper != "" {
+		made = "Rowkeeper " + i.Rowkeeper + ", "
+	}
+	return fmt.Sprintf("%s (%sKubernetes %s, %s, %s)", i.Version, made, i.Kubernetes, i.GoVersion,
 		i.Platform)
 }
+
+// devel is the version of what was built from a working tree.
+const devel = "devel"
 
 // Get returns the version of the running program.
 var Get = sync.OnceValue(func() Info {
@@ -60,6 +71,12 @@ var Get = sync.OnceValue(func() Info {
 		if rest, ok := strings.CutPrefix(m.Version, "v0."); ok && m.Path == "k8s.io/apiserver" {
 			i.Kubernetes = "v1." + rest
 		}
+		if m.Path == "github.com/rowkeeper/rowkeeper" {
+			i.Rowkeeper = m.Version
+			if m.Replace != nil {
+				i.Rowkeeper = cmp.Or(m.Replace.Version, devel)
+			}
+		}
 	}
 	for _, s := range build.Settings {
 		switch {
@@ -72,9 +89,7 @@ var Get = sync.OnceValue(func() Info {
 	if i.Version == "" {
 		i.Version = strings.Trim(build.Main.Version, "()")
 	}
-	if i.Version == "" {
-		i.Version = "devel"
-	}
+	i.Version = cmp.Or(i.Version, devel)
 	return i
 })
 
@@ -92,7 +107,8 @@ type effective struct {
 func (e effective) Info() *apimachineryversion.Info {
 	i := Get()
 	info := e.EffectiveVersion.Info()
-	info.GitVersion = i.Kubernetes + "+rowkeeper." + strings.ReplaceAll(i.Version, "+", ".")
+	info.GitVersion = i.Kubernetes + "+rowkeeper." +
+		strings.ReplaceAll(cmp.Or(i.Rowkeeper, i.Version), "+", ".")
 	info.GitCommit = i.GitCommit
 	info.BuildDate = i.BuildDate
 	info.GitTreeState = ""

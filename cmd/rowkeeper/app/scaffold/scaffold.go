@@ -173,13 +173,11 @@ const metrics, documentation = "rowkeeper_", "https://github.com/rowkeeper/rowke
 func namespace(name string) string { return name + "-system" }
 
 // manifests are those of deploy/ that a project needs, under its own names. Metrics and the address
-// of their documentation keep theirs. Programs on package kinds have no commands, so that the
-// argument serve is left out, and the Makefile knows the arguments of rowkeeper certs.
+// of their documentation keep theirs. The Makefile knows where the certificates go.
 func (p Project) manifests() Files {
 	names := strings.NewReplacer(
 		"rowkeeper certs --dir deploy/components/certs", "make certs",
 		"rowkeeper certs --dir", "make certs",
-		"        - serve\n", "",
 		metrics, metrics,
 		documentation, documentation,
 		"ghcr.io/rowkeeper/rowkeeper", p.Name,

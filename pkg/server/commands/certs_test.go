@@ -1,4 +1,4 @@
-package app
+package commands
 
 import (
 	"bytes"
@@ -48,9 +48,9 @@ func serving(t *testing.T, dir, name string, now time.Time) *x509.Certificate {
 }
 
 func TestCerts(t *testing.T) {
-	const name = "rowkeeper.rowkeeper-system.svc"
-	o := certsOptions{dir: filepath.Join(t.TempDir(), "certs"), namespace: "rowkeeper-system",
-		service: "rowkeeper"}
+	const name = "bookmarks.bookmarks-system.svc"
+	o := certsOptions{dir: filepath.Join(t.TempDir(), "certs"), namespace: "bookmarks-system",
+		service: "bookmarks"}
 	now := time.Now()
 	if out := certs(t, o, now); !strings.Contains(out, "new authority") ||
 		!strings.Contains(out, "new serving certificate for "+name) {
@@ -109,41 +109,20 @@ func TestCertsRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"--dir", ""}, exitUsage, "--dir must name a directory"},
-		{[]string{"--namespace", "a.b"}, exitUsage, `--namespace "a.b"`},
-		{[]string{"--service", "A"}, exitUsage, `--service "A"`},
-		{[]string{"--host", "a_b"}, exitUsage, `--host "a_b"`},
-		{[]string{"now"}, exitUsage, `unexpected argument "now"`},
-		{[]string{"--dir", dir}, exitFailure, "ca.key: no such file or directory; mend it, or " +
+		{[]string{"--dir", ""}, ExitUsage, "--dir must name a directory"},
+		{[]string{"--namespace", "a.b"}, ExitUsage, `--namespace "a.b"`},
+		{[]string{"--service", "A"}, ExitUsage, `--service "A"`},
+		{[]string{"--host", "a_b"}, ExitUsage, `--host "a_b"`},
+		{[]string{"now"}, ExitUsage, `unexpected argument "now"`},
+		{[]string{"--dir", dir}, ExitFailure, "ca.key: no such file or directory; mend it, or " +
 			"remove both"},
 	} {
 		var stdout, stderr bytes.Buffer
-		code := Run(t.Context(), append([]string{"certs"}, test.args...), &stdout, &stderr)
+		code := Run(t.Context(), bookmarks(), append([]string{"certs"}, test.args...), &stdout, &stderr)
 		if code != test.code || !strings.Contains(stderr.String(), test.want) ||
 			strings.Count(stderr.String(), "\n") != 1 {
 			t.Errorf("certs %q: code %d, %q; want code %d and a sentence with %q", test.args, code,
 				stderr.String(), test.code, test.want)
-		}
-	}
-}
-
-func TestServeRefusesFlagsOfTheOtherMode(t *testing.T) {
-	for _, test := range []struct{ args, want string }{
-		{"--aggregated", "no database is named"},
-		{"--aggregated --database=memory:", "an aggregated server needs --tls-cert-file"},
-		{"--aggregated --database=memory: --tls-cert-file=c --tls-private-key-file=k --data-dir=d",
-			"--data-dir is only for servers that are not aggregated"},
-		{"--client-ca-file=c", "--client-ca-file is only for aggregated servers"},
-		{"--disable-admission-plugins=NamespaceLifecycle",
-			"--disable-admission-plugins is only for aggregated servers"},
-		{"--kubeconfig=k --database=memory: --tls-cert-file=c --tls-private-key-file=k " +
-			"--disable-admission-plugins=Nonsense", `plugin "Nonsense" is unknown`},
-	} {
-		var stdout, stderr bytes.Buffer
-		if code := Run(t.Context(), append([]string{"serve"}, strings.Fields(test.args)...),
-			&stdout, &stderr); code != exitUsage || !strings.Contains(stderr.String(), test.want) {
-			t.Errorf("serve %s: code %d, %q; want code %d and %q", test.args, code, stderr.String(),
-				exitUsage, test.want)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package app
+package commands
 
 import (
 	"encoding/json"
@@ -11,12 +11,12 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/server/version"
 )
 
-func newVersionCommand() *cobra.Command {
+func newVersionCommand(p server.Program) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
-		Example: "  rowkeeper version -o json",
+		Example: "  " + p.Name + " version -o json",
 		Args:    server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			info := version.Get()
@@ -24,7 +24,7 @@ func newVersionCommand() *cobra.Command {
 			var err error
 			switch output {
 			case "":
-				text = []byte(info.String() + "\n")
+				text = []byte(p.Name + " " + info.String() + "\n")
 			case "json":
 				text, err = json.MarshalIndent(info, "", "  ")
 				text = append(text, '\n')

@@ -1,4 +1,4 @@
-package app
+package commands
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
-func newFenceCommand() *cobra.Command {
-	o := newStorageOptions()
+func newFenceCommand(p server.Program) *cobra.Command {
+	o := p.StorageOptions()
 	cmd := &cobra.Command{
 		Use:   "fence",
 		Short: "Begin a new history after a restore that the servers cannot notice",
@@ -23,7 +23,7 @@ func newFenceCommand() *cobra.Command {
 			"themselves when they notice that a database has lost or replaced its past. Do it by " +
 			"hand after a restore that leaves no trace, such as a copy written into an existing " +
 			"SQLite file. Servers may be running. Objects are not changed.",
-		Example: "  rowkeeper fence --database sqlite:///var/lib/rowkeeper/state.db",
+		Example: "  " + p.Name + " fence --database sqlite:///var/lib/rowkeeper/state.db",
 		Args:    server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := utilerrors.NewAggregate(o.ValidateDatabase()); err != nil {

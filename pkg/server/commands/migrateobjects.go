@@ -1,4 +1,4 @@
-package app
+package commands
 
 import (
 	"cmp"
@@ -41,9 +41,9 @@ type migrateObjects struct {
 	patience time.Duration
 }
 
-func newMigrateObjectsCommand() *cobra.Command {
+func newMigrateObjectsCommand(p server.Program) *cobra.Command {
 	o := &migrateObjects{
-		kubeconfig: filepath.Join(".rowkeeper", "kubeconfig"),
+		kubeconfig: filepath.Join("."+p.Name, "kubeconfig"),
 		chunk:      500,
 		patience:   10 * time.Second,
 	}
@@ -63,7 +63,7 @@ func newMigrateObjectsCommand() *cobra.Command {
 			"is no Rowkeeper server then, or an older one, or it does not serve the version in " +
 			"which it stores the objects of a definition. Where --kubeconfig leads to a " +
 			"cluster's API server, --groups names the groups that this server has there.",
-		Example: "  rowkeeper migrate objects --kubeconfig .rowkeeper/kubeconfig --groups ci.rowkeeper.dev",
+		Example: "  " + p.Name + " migrate objects --kubeconfig ." + p.Name + "/kubeconfig",
 		Args:    server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("groups") && len(o.groups) == 0 || o.chunk <= 0 {
@@ -81,7 +81,7 @@ func newMigrateObjectsCommand() *cobra.Command {
 	cmd.Flags().StringVar(&o.kubeconfig, "kubeconfig", o.kubeconfig,
 		"File that says where the server is, and as whom to use it.")
 	cmd.Flags().StringSliceVar(&o.groups, "groups", o.groups,
-		"The API groups whose objects are rewritten, such as ci.rowkeeper.dev; core is the group "+
+		"The API groups whose objects are rewritten, such as ci.example.com; core is the group "+
 			"without a name. Default: all groups of the server.")
 	cmd.Flags().Int64Var(&o.chunk, "chunk-size", o.chunk, "How many objects are listed at a time.")
 	return cmd

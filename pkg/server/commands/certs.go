@@ -1,4 +1,4 @@
-package app
+package commands
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 )
 
-// certsOptions are what "rowkeeper certs" can be told.
+// certsOptions are what the command certs can be told.
 type certsOptions struct {
 	dir                string
 	namespace, service string
@@ -24,8 +24,8 @@ type certsOptions struct {
 	renew              bool
 }
 
-func newCertsCommand() *cobra.Command {
-	o := &certsOptions{dir: ".", namespace: "rowkeeper-system", service: "rowkeeper"}
+func newCertsCommand(p server.Program) *cobra.Command {
+	o := &certsOptions{dir: ".", namespace: p.Name + "-system", service: p.Name}
 	cmd := &cobra.Command{
 		Use:   "certs",
 		Short: "Make or renew the serving certificate of an aggregated server",
@@ -35,7 +35,7 @@ func newCertsCommand() *cobra.Command {
 			"the rest alone. A new authority is added to the old one in ca.crt, so that " +
 			"certificates of both are trusted while they are exchanged. The server reads a new " +
 			"certificate by itself.",
-		Example: "  rowkeeper certs --dir certs --namespace ci --service pipelines",
+		Example: "  " + p.Name + " certs --dir certs --namespace ci --service pipelines",
 		Args:    server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.validate(); err != nil {

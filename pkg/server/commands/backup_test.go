@@ -1,4 +1,4 @@
-package app
+package commands
 
 import (
 	"os"
@@ -21,7 +21,7 @@ func TestBackupReplacesOnlyBackups(t *testing.T) {
 		if err := os.WriteFile(file, []byte(tc.before), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		err := createFile(file, writeNew)
+		err := CreateFile(file, writeNew)
 		content, readErr := os.ReadFile(file)
 		if readErr != nil {
 			t.Fatal(readErr)
@@ -32,10 +32,10 @@ func TestBackupReplacesOnlyBackups(t *testing.T) {
 			t.Errorf("%s: %v, and the file is %q", name, err, content)
 		}
 	}
-	if err := createFile(filepath.Join(dir, "fresh"), writeNew); err != nil {
+	if err := CreateFile(filepath.Join(dir, "fresh"), writeNew); err != nil {
 		t.Error(err)
 	}
-	if err := createFile(dir, writeNew); err == nil ||
+	if err := CreateFile(dir, writeNew); err == nil ||
 		!strings.Contains(err.Error(), "no file that a backup could replace") {
 		t.Errorf("a directory: %v", err)
 	}

@@ -1,4 +1,4 @@
-package app
+package commands
 
 import (
 	"context"
@@ -19,11 +19,11 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
-// standardStream is the name of a file that stands for standard input or output.
-const standardStream = "-"
+// StandardStream is the name of a file that stands for standard input or output.
+const StandardStream = "-"
 
-func newBackupCommand() *cobra.Command {
-	o := newStorageOptions()
+func newBackupCommand(p server.Program) *cobra.Command {
+	o := p.StorageOptions()
 	cmd := &cobra.Command{
 		Use:   "backup FILE|-",
 		Short: "Write all objects of a database to a file",
@@ -32,10 +32,10 @@ func newBackupCommand() *cobra.Command {
 			"is compressed and has a checksum; it has its name when it is complete and was read " +
 			"back. It can be restored into a database of any kind. With -, it is written to " +
 			"standard output, and not read back.",
-		Example: "  rowkeeper backup --database-file url.txt pipelines.backup",
-		Args:    oneFile,
+		Example: "  " + p.Name + " backup --database-file url.txt objects.backup",
+		Args:    OneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			config, err := openExisting(o)
+			config, err := Existing(o)
 			if err != nil {
 				return err
 			}
@@ -46,8 +46,8 @@ func newBackupCommand() *cobra.Command {
 	return cmd
 }
 
-func newRestoreCommand() *cobra.Command {
-	o := newStorageOptions()
+func newRestoreCommand(p server.Program) *cobra.Command {
+	o := p.StorageOptions()
 	replace := false
 	cmd := &cobra.Command{
 		Use:   "restore FILE|-",
@@ -61,10 +61,10 @@ func newRestoreCommand() *cobra.Command {
 			"or if the program is killed, the database is what it was before. Servers may be " +
 			"running: their writes wait or fail meanwhile, and their watches begin anew " +
 			"afterwards. With -, the backup is read from standard input, and kept in a temporary file.",
-		Example: "  rowkeeper restore --database postgres://rowkeeper@db/rowkeeper pipelines.backup",
-		Args:    oneFile,
+		Example: "  " + p.Name + " restore --database postgres://user@db/objects objects.backup",
+		Args:    OneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			config, err := openExisting(o)
+			config, err := Existing(o)
 			if err != nil {
 				return err
 			}
@@ -83,8 +83,8 @@ func newRestoreCommand() *cobra.Command {
 	return cmd
 }
 
-// oneFile is for commands that take the name of a file.
-func oneFile(_ *cobra.Command, args []string) error {
+// OneFile is for commands that take the name of a file.
+func OneFile(_ *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0 || args[0] == "":
 		return server.UsageError{Err: errors.New("a file has to be named, or - for a standard stream")}
@@ -94,9 +94,9 @@ func oneFile(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// openExisting returns how to open a database of which only what it holds is wanted, not its
+// Existing returns how to open a database of which only what it holds is wanted, not its
 // maintenance.
-func openExisting(o interface {
+func Existing(o interface {
 	ValidateDatabase() []error
 	Database() (storage.Config, error)
 }) (storage.Config, error) {
@@ -123,16 +123,16 @@ func backup(ctx context.Context, c storage.Config, name string, stdout,
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	if name == standardStream {
+	if name == StandardStream {
 		b, err := writeBackup(ctx, db, stdout, stderr)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(stderr, "backed up %s\n", describe(b))
+		fmt.Fprintf(stderr, "backed up %s\n", Describe(b))
 		return nil
 	}
 	var b storage.Backup
-	err = createFile(name, func(f *os.File) (err error) {
+	err = CreateFile(name, func(f *os.File) (err error) {
 		if b, err = writeBackup(ctx, db, f, stderr); err != nil {
 			return err
 		}
@@ -142,9 +142,9 @@ func backup(ctx context.Context, c storage.Config, name string, stdout,
 		if _, err := f.Seek(0, io.SeekStart); err != nil {
 			return fmt.Errorf("cannot read the backup: %w", err)
 		}
-		bar := newBar(stderr)
-		defer bar.end()
-		read, err := storage.ReadBackup(f, bar.tell)
+		bar := NewBar(stderr)
+		defer bar.End()
+		read, err := storage.ReadBackup(f, bar.Tell)
 		if err == nil && !(read.Objects == b.Objects && read.Revision == b.Revision) {
 			err = errors.New("what was read back is not what was written")
 		}
@@ -153,24 +153,24 @@ func backup(ctx context.Context, c storage.Config, name string, stdout,
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "backed up %s to %s\n", describe(b), name)
+	fmt.Fprintf(stdout, "backed up %s to %s\n", Describe(b), name)
 	return nil
 }
 
 func writeBackup(ctx context.Context, db *storage.Database, w io.Writer,
 	stderr io.Writer) (storage.Backup, error) {
-	bar := newBar(stderr)
-	defer bar.end()
-	b, err := db.WriteBackup(ctx, w, bar.tell)
+	bar := NewBar(stderr)
+	defer bar.End()
+	b, err := db.WriteBackup(ctx, w, bar.Tell)
 	if err != nil && ctx.Err() != nil {
 		err = errors.New("interrupted: no backup was made")
 	}
 	return b, err
 }
 
-// createFile writes a file under another name, and gives it its own when it is on the disk. Others
+// CreateFile writes a file under another name, and gives it its own when it is on the disk. Others
 // cannot read it, as it may hold secrets.
-func createFile(name string, write func(*os.File) error) error {
+func CreateFile(name string, write func(*os.File) error) error {
 	if err := replaceable(name); err != nil {
 		return err
 	}
@@ -218,9 +218,9 @@ func restore(ctx context.Context, c storage.Config, name string, replace bool, s
 	defer f.Close()
 	// Before the database is touched, which a file that is none would otherwise have created or
 	// migrated.
-	bar := newBar(stderr)
-	_, err = storage.ReadBackup(f, bar.tell)
-	bar.end()
+	bar := NewBar(stderr)
+	_, err = storage.ReadBackup(f, bar.Tell)
+	bar.End()
 	if err != nil {
 		return err
 	}
@@ -232,10 +232,10 @@ func restore(ctx context.Context, c storage.Config, name string, replace bool, s
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	bar = newBar(stderr)
+	bar = NewBar(stderr)
 	b, revision, err := db.RestoreBackup(ctx, f, storage.RestoreOptions{Replace: replace,
-		Progress: bar.tell})
-	bar.end()
+		Progress: bar.Tell})
+	bar.End()
 	switch {
 	case errors.Is(err, storage.ErrNotEmpty):
 		return errors.New("nothing was restored: the database holds objects; give --replace to " +
@@ -249,7 +249,7 @@ func restore(ctx context.Context, c storage.Config, name string, replace bool, s
 	if b.Renumbered {
 		renumbered = ", with new resourceVersions, as the database has a history of its own"
 	}
-	fmt.Fprintf(stdout, "restored %s%s; the history goes on at revision %d\n", describe(b),
+	fmt.Fprintf(stdout, "restored %s%s; the history goes on at revision %d\n", Describe(b),
 		renumbered, revision)
 	return nil
 }
@@ -257,7 +257,7 @@ func restore(ctx context.Context, c storage.Config, name string, replace bool, s
 // openBackup opens a file, or makes one of what comes from standard input: it is read more than
 // once, and a database must not wait for it.
 func openBackup(name string, stdin io.Reader) (*os.File, error) {
-	if name != standardStream {
+	if name != StandardStream {
 		f, err := os.Open(name)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the backup: %w", err)
@@ -281,7 +281,8 @@ func openBackup(name string, stdin io.Reader) (*os.File, error) {
 	return f, nil
 }
 
-func describe(b storage.Backup) string {
+// Describe says what is in a backup.
+func Describe(b storage.Backup) string {
 	return fmt.Sprintf("%s at revision %d of %s", objects(b.Objects), b.Revision,
 		b.Time.UTC().Format(time.RFC3339))
 }
@@ -293,28 +294,29 @@ func objects(n int64) string {
 	return fmt.Sprintf("%d objects", n)
 }
 
-// bar shows progress to a person: on a terminal, and nowhere else.
-type bar struct {
+// Bar shows progress to a person: on a terminal, and nowhere else.
+type Bar struct {
 	out   io.Writer
 	doing string
 	shown *progressbar.ProgressBar
 	done  int64
 }
 
-func newBar(w io.Writer) *bar {
+// NewBar returns a bar for w.
+func NewBar(w io.Writer) *Bar {
 	if f, ok := w.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
-		return &bar{}
+		return &Bar{}
 	}
-	return &bar{out: w}
+	return &Bar{out: w}
 }
 
-// tell is a [storage.Progress].
-func (b *bar) tell(doing string, done, total int64) {
+// Tell is a [storage.Progress].
+func (b *Bar) Tell(doing string, done, total int64) {
 	if b.out == nil {
 		return
 	}
 	if doing != b.doing || done < b.done {
-		b.end()
+		b.End()
 		b.doing = doing
 		b.shown = progressbar.NewOptions64(total, progressbar.OptionSetWriter(b.out),
 			progressbar.OptionSetDescription(doing), progressbar.OptionShowCount(),
@@ -330,7 +332,8 @@ func (b *bar) tell(doing string, done, total int64) {
 	}
 }
 
-func (b *bar) end() {
+// End removes the bar.
+func (b *Bar) End() {
 	if b.shown != nil {
 		_ = b.shown.Clear()
 		b.shown = nil

@@ -1,4 +1,4 @@
-package app
+package commands
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
-func newStoresCommand() *cobra.Command {
+func newStoresCommand(p server.Program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stores",
 		Short: "List, create, measure, limit and drop the stores of a database, and move objects",
@@ -24,20 +24,20 @@ func newStoresCommand() *cobra.Command {
 		Args: server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newListStoresCommand(), newCreateStoreCommand(), newSizeStoresCommand(),
-		newLimitStoreCommand(), newMoveCommand(), newDropStoreCommand())
+	cmd.AddCommand(newListStoresCommand(p), newCreateStoreCommand(p), newSizeStoresCommand(p),
+		newLimitStoreCommand(p), newMoveCommand(p), newDropStoreCommand(p))
 	return cmd
 }
 
-func newListStoresCommand() *cobra.Command {
-	o := newStorageOptions()
+func newListStoresCommand(p server.Program) *cobra.Command {
+	o := p.StorageOptions()
 	cmd := &cobra.Command{
 		Use:     "list",
 		Short:   "List the names of the stores",
-		Example: "  rowkeeper stores list --database-file url.txt",
+		Example: "  " + p.Name + " stores list --database-file url.txt",
 		Args:    server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := openExisting(o)
+			config, err := Existing(o)
 			if err != nil {
 				return err
 			}
@@ -55,19 +55,19 @@ func newListStoresCommand() *cobra.Command {
 	return cmd
 }
 
-func newCreateStoreCommand() *cobra.Command {
-	o := newStorageOptions()
+func newCreateStoreCommand(p server.Program) *cobra.Command {
+	o := p.StorageOptions()
 	cmd := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Create an empty store",
 		Long: "Create makes an empty store of the name, if there is none yet. It brings the schema " +
 			"of the database to the newest version before, so it needs the role that migrates. " +
 			"In the place of a store that was dropped, revisions begin beyond those of that one.",
-		Example: "  rowkeeper stores create team-a --database-file url.txt",
+		Example: "  " + p.Name + " stores create team-a --database-file url.txt",
 		Args:    oneStore,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Store = args[0]
-			config, err := openExisting(o)
+			config, err := Existing(o)
 			if err != nil {
 				return err
 			}
@@ -94,8 +94,8 @@ func oneStore(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-func newSizeStoresCommand() *cobra.Command {
-	o := newStorageOptions()
+func newSizeStoresCommand(p server.Program) *cobra.Command {
+	o := p.StorageOptions()
 	cmd := &cobra.Command{
 		Use:   "size [NAME...]",
 		Short: "Count and measure the objects of stores",
@@ -103,9 +103,9 @@ func newSizeStoresCommand() *cobra.Command {
 			"how many bytes their keys and values have as they are stored, and how much of both is " +
 			"allowed. What the database needs besides, such as the history and indexes, is not " +
 			"counted. The database reads the keys of all these objects for it.",
-		Example: "  rowkeeper stores size team-a team-b --database-file url.txt",
+		Example: "  " + p.Name + " stores size team-a team-b --database-file url.txt",
 		RunE: func(cmd *cobra.Command, stores []string) error {
-			config, err := openExisting(o)
+			config, err := Existing(o)
 			if err != nil {
 				return err
 			}
@@ -140,26 +140,26 @@ func bound(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-func newLimitStoreCommand() *cobra.Command {
-	o := newStorageOptions()
+func newLimitStoreCommand(p server.Program) *cobra.Command {
+	o := p.StorageOptions()
 	var objects, bytes string
 	cmd := &cobra.Command{
 		Use:   "limit NAME",
 		Short: "Set the quota of a store",
-		Long: "Limit sets how many objects a store may have, and how many bytes, as `rowkeeper " +
-			"stores size` counts them. Servers that use the store heed it within ten seconds. " +
+		Long: "Limit sets how many objects a store may have, and how many bytes, as \"stores " +
+			"size\" counts them. Servers that use the store heed it within ten seconds. " +
 			"When a quota is used up they answer 403 Forbidden to what creates an object, and to " +
 			"what lets one grow if it is the bytes that are used up. They measure every few " +
 			"seconds, so the store may come to hold a little more. To delete objects, and to make " +
 			"them smaller, always works.",
-		Example: "  rowkeeper stores limit team-a --objects 10000 --bytes 500Mi --database-file url.txt",
+		Example: "  " + p.Name + " stores limit team-a --objects 10000 --bytes 500Mi --database-file url.txt",
 		Args:    oneStore,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Store = args[0]
 			if objects == "" && bytes == "" {
 				return server.UsageError{Err: errors.New("give --objects or --bytes")}
 			}
-			config, err := openExisting(o)
+			config, err := Existing(o)
 			if err != nil {
 				return err
 			}
@@ -208,8 +208,8 @@ func setBound(bound *int64, flag, value string) error {
 	return nil
 }
 
-func newMoveCommand() *cobra.Command {
-	o := newStorageOptions()
+func newMoveCommand(p server.Program) *cobra.Command {
+	o := p.StorageOptions()
 	var to string
 	prefix := storage.DefaultPrefix
 	cmd := &cobra.Command{
@@ -221,7 +221,7 @@ func newMoveCommand() *cobra.Command {
 			"other store is fenced, so that clients begin their watches anew. A move that was " +
 			"interrupted leaves the objects in one of the two stores, and no server serves them " +
 			"until a move was repeated, in the same direction or back.",
-		Example: "  rowkeeper stores move coordination.k8s.io/leases --to leases " +
+		Example: "  " + p.Name + " stores move coordination.k8s.io/leases --to leases " +
 			"--database-file url.txt",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -239,7 +239,7 @@ func newMoveCommand() *cobra.Command {
 			if err != nil {
 				return server.UsageError{Err: err}
 			}
-			config, err := openExisting(o)
+			config, err := Existing(o)
 			if err != nil {
 				return err
 			}
@@ -259,8 +259,8 @@ func newMoveCommand() *cobra.Command {
 	return cmd
 }
 
-func newDropStoreCommand() *cobra.Command {
-	o := newStorageOptions()
+func newDropStoreCommand(p server.Program) *cobra.Command {
+	o := p.StorageOptions()
 	var confirmed string
 	cmd := &cobra.Command{
 		Use:   "drop NAME --confirm NAME",
@@ -269,7 +269,7 @@ func newDropStoreCommand() *cobra.Command {
 			"use the store answer an error from then on, and their watches end. Other stores go " +
 			"on. A drop that was interrupted goes on when it is repeated. A little is kept of the " +
 			"store, so that one that is created under its name begins beyond its revisions.",
-		Example: "  rowkeeper stores drop team-a --confirm team-a --database-file url.txt",
+		Example: "  " + p.Name + " stores drop team-a --confirm team-a --database-file url.txt",
 		Args:    oneStore,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Store = args[0]
@@ -277,7 +277,7 @@ func newDropStoreCommand() *cobra.Command {
 				return server.UsageError{Err: fmt.Errorf("all objects of the store %q would be "+
 					"lost: name it again by --confirm %s", o.Store, o.Store)}
 			}
-			config, err := openExisting(o)
+			config, err := Existing(o)
 			if err != nil {
 				return err
 			}

@@ -1,4 +1,4 @@
-package app
+package commands
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
-func newMigrateCommand() *cobra.Command {
+func newMigrateCommand(p server.Program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Bring a database's schema, or the objects in it, to the newest version",
@@ -25,20 +25,20 @@ func newMigrateCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
-		newMigrationCommand("up", "Run the migrations that are pending", migrateUp),
-		newMigrationCommand("status", "List the migrations", migrateStatus),
-		newMigrateObjectsCommand(),
+		newMigrationCommand(p, "up", "Run the migrations that are pending", migrateUp),
+		newMigrationCommand(p, "status", "List the migrations", migrateStatus),
+		newMigrateObjectsCommand(p),
 	)
 	return cmd
 }
 
-func newMigrationCommand(use, short string, run func(context.Context, storage.Config,
-	io.Writer) error) *cobra.Command {
-	o := newStorageOptions()
+func newMigrationCommand(p server.Program, use, short string,
+	run func(context.Context, storage.Config, io.Writer) error) *cobra.Command {
+	o := p.StorageOptions()
 	cmd := &cobra.Command{
 		Use:     use,
 		Short:   short,
-		Example: "  rowkeeper migrate " + use + " --database-file url.txt",
+		Example: "  " + p.Name + " migrate " + use + " --database-file url.txt",
 		Args:    server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := utilerrors.NewAggregate(o.ValidateDatabase()); err != nil {

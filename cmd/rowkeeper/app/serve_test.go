@@ -1,0 +1,28 @@
+package app
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+func TestServeRefusesFlagsOfTheOtherMode(t *testing.T) {
+	for _, test := range []struct{ args, want string }{
+		{"--aggregated", "no database is named"},
+		{"--aggregated --database=memory:", "an aggregated server needs --tls-cert-file"},
+		{"--aggregated --database=memory: --tls-cert-file=c --tls-private-key-file=k --data-dir=d",
+			"--data-dir is only for servers that are not aggregated"},
+		{"--client-ca-file=c", "--client-ca-file is only for aggregated servers"},
+		{"--disable-admission-plugins=NamespaceLifecycle",
+			"--disable-admission-plugins is only for aggregated servers"},
+		{"--kubeconfig=k --database=memory: --tls-cert-file=c --tls-private-key-file=k " +
+			"--disable-admission-plugins=Nonsense", `plugin "Nonsense" is unknown`},
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := Run(t.Context(), append([]string{"serve"}, strings.Fields(test.args)...),
+			&stdout, &stderr); code != exitUsage || !strings.Contains(stderr.String(), test.want) {
+			t.Errorf("serve %s: code %d, %q; want code %d and %q", test.args, code, stderr.String(),
+				exitUsage, test.want)
+		}
+	}
+}

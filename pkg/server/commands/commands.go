@@ -1,0 +1,81 @@
+// Package commands is for server programs. It has the commands of such a program: serve, which
+// package server makes, and what is done to a database beside the server: backup, restore, fence,
+// migrate and stores. Besides, certs makes the serving certificate of an aggregated server, and
+// version tells what the program is.
+//
+//	root := commands.New(program, server.New(program).Command())
+//	os.Exit(commands.Run(ctx, root, os.Args[1:], os.Stdout, os.Stderr))
+//
+// Package kinds does so for programs made of Go types. cmd/rowkeeper adds commands of its own.
+package commands
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+
+	"github.com/rowkeeper/rowkeeper/pkg/server"
+	"github.com/rowkeeper/rowkeeper/pkg/server/version"
+)
+
+// What a program exits with.
+const (
+	ExitOK      = 0
+	ExitFailure = 1
+	ExitUsage   = 2
+)
+
+// New returns the root command of a program whose command serve is given. The caller may add
+// others. Without a command, the program tells which there are.
+func New(p server.Program, serve *cobra.Command) *cobra.Command {
+	root := &cobra.Command{
+		Use:           p.Name,
+		Version:       version.Get().String(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          server.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return server.UsageError{Err: err}
+	})
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	root.AddCommand(serve, newCertsCommand(p), newBackupCommand(p), newRestoreCommand(p),
+		newFenceCommand(p), newMigrateCommand(p), newStoresCommand(p), newVersionCommand(p))
+	return root
+}
+
+// Run executes a command line until it is done or ctx ends, and returns the program's exit code.
+// Each thing that is wrong is one sentence on stderr.
+func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	command, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return ExitOK
+	}
+	code, hint := ExitFailure, ""
+	if usage := (server.UsageError{}); errors.As(err, &usage) {
+		code, hint = ExitUsage, fmt.Sprintf(" (see %s --help)", command.CommandPath())
+	}
+	errs := []error{err}
+	if several := utilerrors.Aggregate(nil); errors.As(err, &several) {
+		errs = several.Errors() // each says what is wrong with something else
+	}
+	for i, err := range errs {
+		text := err.Error()
+		if i == len(errs)-1 {
+			text += hint
+		}
+		fmt.Fprintf(stderr, "%s: %s\n", cmp.Or(root.Name(), filepath.Base(os.Args[0])), text)
+	}
+	return code
+}

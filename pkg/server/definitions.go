@@ -1,0 +1,37 @@
+package server
+
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"github.com/rowkeeper/rowkeeper/pkg/crds"
+	"github.com/rowkeeper/rowkeeper/storage"
+)
+
+// newServer makes the program's server, and adds CustomResourceDefinitions if they are asked for.
+func (s *Server) newServer(config *genericapiserver.RecommendedConfig,
+	db *storage.Database) (*genericapiserver.GenericAPIServer, error) {
+	if !s.enableCRDs {
+		return s.program.New(config)
+	}
+	database, err := s.Storage.Database()
+	if err != nil {
+		return nil, err
+	}
+	scheme, _, _ := strings.Cut(database.URL, ":")
+	extension, err := crds.Prepare(config, crds.Options{
+		Storage: s.Storage, Database: db, Schemes: []*runtime.Scheme{s.program.Scheme},
+		// SQLite is for one machine, where others learn of a definition at once.
+		SingleServer: scheme == "sqlite" || scheme == "memory",
+	})
+	if err != nil {
+		return nil, err
+	}
+	server, err := s.program.New(config)
+	if err != nil {
+		return nil, err
+	}
+	return extension.Extend(server)
+}
