@@ -46,6 +46,11 @@ import (
 //     the one that it replaces. It does nothing if the first one was half a jump beyond what its
 //     own process has seen, and else fences beyond both. So processes never fence in turns: each
 //     fence is beyond everything that anybody has seen in the database when it is made.
+//   - A database that was just fenced loses what was written after the fence: a standby takes its
+//     place, or the server with relaxed durability ends. Who had not heard of the fence finds another
+//     epoch, beyond all that it has seen. But the fingerprint and the boot that are recorded with the
+//     fence are those of before. So before a process goes over, it compares them, and fences if they
+//     differ.
 //   - A fence of the same database by hand, when it was noticed, or by an import is one like all
 //     others.
 //   - A process that has seen nothing believes what it finds, unless the fingerprint is another
@@ -128,7 +133,7 @@ func (s *Store) refenceLocked(suspect Position, reason string) error {
 	case err == nil && !st.Writable:
 		return Errorf(ReadOnly, "the database is read-only (a standby, or not promoted yet), and "+
 			"cannot be fenced")
-	case err == nil && st.Head.Epoch != seen.Epoch && Adoptable(seen.Revision, st):
+	case err == nil && st.Head.Epoch != seen.Epoch && Adoptable(seen.Revision, st) && !id.Moved():
 		// Somebody fenced, perhaps by hand or by a restore. Whoever noticed a loss has said so.
 		s.adopt(st, slog.LevelWarn, reason)
 		return nil
@@ -165,7 +170,7 @@ func (s *Store) fenceLocked(ctx context.Context, seen Position, id Identity, lev
 	if err != nil {
 		return fmt.Errorf("cannot fence: %w", err)
 	}
-	st, err := s.startEpoch(ctx, newFence(seen, id))
+	st, err := s.startEpoch(ctx, seen, id)
 	if err != nil {
 		return fmt.Errorf("cannot fence: %w", err)
 	}
@@ -177,13 +182,27 @@ func (s *Store) fenceLocked(ctx context.Context, seen Position, id Identity, lev
 	return nil
 }
 
-// startEpoch is StartEpoch, and tells the other processes.
-func (s *Store) startEpoch(ctx context.Context, f Fence) (State, error) {
-	st, err := StartEpoch(ctx, s.b, f)
-	if err == nil {
+// startEpoch fences the database of this identity beyond what was seen, and tells the other
+// processes. Somebody else may have fenced meanwhile, but perhaps before history was lost again:
+// then that fence does not do.
+func (s *Store) startEpoch(ctx context.Context, seen Position, id Identity) (State, error) {
+	for {
+		f := newFence(seen, id)
+		st, err := StartEpoch(ctx, s.b, f)
+		if err != nil {
+			return st, err
+		}
 		s.announcer.tell(st.Head.Revision)
+		if st.Head.Token == f.Token {
+			return st, nil
+		}
+		if id, err = s.b.Identity(ctx); err != nil {
+			return st, err
+		}
+		if d, err := s.b.Durability(ctx); err != nil || !id.Moved() && !d.Lost() {
+			return st, err
+		}
 	}
-	return st, err
 }
 
 // newFence is a fence by a process that has seen the position, of a database with this identity.
