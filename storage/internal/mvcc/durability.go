@@ -80,7 +80,7 @@ func (s *Store) beginBoot(ctx context.Context, st State) (State, error) {
 			return st, err
 		}
 		id.Epoch = st.Head.Epoch // others may have fenced since
-		if st, err = s.startEpoch(ctx, st.Head, id); err != nil {
+		if st, err = s.startEpoch(ctx, newFence(st.Head, id)); err != nil {
 			return st, err
 		}
 	}

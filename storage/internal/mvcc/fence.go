@@ -48,9 +48,9 @@ import (
 //     fence is beyond everything that anybody has seen in the database when it is made.
 //   - A database that was just fenced loses what was written after the fence: a standby takes its
 //     place, or the server with relaxed durability ends. Who had not heard of the fence finds another
-//     epoch, beyond all that it has seen. But the fingerprint and the boot that are recorded with the
-//     fence are those of before. So before a process goes over, it compares them, and fences if they
-//     differ.
+//     epoch, beyond all that it has seen. But the fingerprint and the boot that are recorded are those
+//     of before. So a process compares them first. If they differ, it fences, unless somebody else
+//     has done so since it compared.
 //   - A fence of the same database by hand, when it was noticed, or by an import is one like all
 //     others.
 //   - A process that has seen nothing believes what it finds, unless the fingerprint is another
@@ -127,9 +127,16 @@ func (s *Store) refenceLocked(suspect Position, reason string) error {
 	case err != nil && ClassOf(err) != Fenced:
 		return err
 	case err != nil:
-		// The backend tells nothing of another database before it is fenced. What has to be
-		// replaced is the epoch that is known. If that was done, the fence finds it out.
-		id.Epoch = seen.Epoch
+		// The backend tells nothing of another database before it is fenced. If it is as somebody
+		// has left it who fenced, what has to be replaced is the epoch that is known: the fence
+		// finds out that this was done. If not, whatever epoch it has has to be replaced.
+		d, err := s.b.Durability(ctx)
+		if err != nil {
+			return err
+		}
+		if !id.Moved() && !d.Lost() {
+			id.Epoch = seen.Epoch
+		}
 	case err == nil && !st.Writable:
 		return Errorf(ReadOnly, "the database is read-only (a standby, or not promoted yet), and "+
 			"cannot be fenced")
@@ -170,7 +177,7 @@ func (s *Store) fenceLocked(ctx context.Context, seen Position, id Identity, lev
 	if err != nil {
 		return fmt.Errorf("cannot fence: %w", err)
 	}
-	st, err := s.startEpoch(ctx, seen, id)
+	st, err := s.startEpoch(ctx, newFence(seen, id))
 	if err != nil {
 		return fmt.Errorf("cannot fence: %w", err)
 	}
@@ -182,27 +189,13 @@ func (s *Store) fenceLocked(ctx context.Context, seen Position, id Identity, lev
 	return nil
 }
 
-// startEpoch fences the database of this identity beyond what was seen, and tells the other
-// processes. Somebody else may have fenced meanwhile, but perhaps before history was lost again:
-// then that fence does not do.
-func (s *Store) startEpoch(ctx context.Context, seen Position, id Identity) (State, error) {
-	for {
-		f := newFence(seen, id)
-		st, err := StartEpoch(ctx, s.b, f)
-		if err != nil {
-			return st, err
-		}
+// startEpoch is StartEpoch, and tells the other processes.
+func (s *Store) startEpoch(ctx context.Context, f Fence) (State, error) {
+	st, err := StartEpoch(ctx, s.b, f)
+	if err == nil {
 		s.announcer.tell(st.Head.Revision)
-		if st.Head.Token == f.Token {
-			return st, nil
-		}
-		if id, err = s.b.Identity(ctx); err != nil {
-			return st, err
-		}
-		if d, err := s.b.Durability(ctx); err != nil || !id.Moved() && !d.Lost() {
-			return st, err
-		}
 	}
+	return st, err
 }
 
 // newFence is a fence by a process that has seen the position, of a database with this identity.

@@ -219,8 +219,7 @@ func (s *Store) begin(ctx context.Context, again bool) error {
 			"restored, copied or failed over; fencing", "recorded", id.Recorded,
 			"actual", id.Actual)
 		s.metrics.fenced()
-		id.Epoch = st.Head.Epoch // others may have fenced since
-		st, err = s.startEpoch(ctx, st.Head, id)
+		st, err = s.startEpoch(ctx, newFence(st.Head, id))
 	}
 	if err != nil {
 		return err

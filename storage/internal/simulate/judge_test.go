@@ -30,6 +30,8 @@ type judge struct {
 	// ops are all requests, and writers tells which of them has written a row.
 	ops     []*op
 	writers map[rowName]*op
+	// groups are what groups had seen, by their tokens.
+	groups map[mvcc.Token]mvcc.Position
 	// declared are the turns in which tokens were first recorded as those of groups that are not
 	// done, in whatever history.
 	declared map[mvcc.Token]int
@@ -81,7 +83,7 @@ func (j *judge) begin(w *world) {
 	root := &node{row: v.Log(0)[0]}
 	*j = judge{w: w, head: root, model: map[mvcc.Key]*node{},
 		byRevision: map[mvcc.Revision][]*node{root.rev(): {root}}, writers: map[rowName]*op{},
-		declared: map[mvcc.Token]int{}, states: []moment{{0, v, st, root}}}
+		groups: map[mvcc.Token]mvcc.Position{}, declared: map[mvcc.Token]int{}, states: []moment{{0, v, st, root}}}
 }
 
 func (j *judge) violate(rule, format string, args ...any) {
@@ -89,6 +91,13 @@ func (j *judge) violate(rule, format string, args ...any) {
 		j.violation = &violation{rule, fmt.Sprintf(format, args...)}
 		j.w.log("VIOLATION %s", j.violation)
 	}
+}
+
+// begun remembers what a group had seen.
+func (w *world) begun(g *mvcc.Group) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.judge.groups[g.Token] = g.Seen
 }
 
 // wrote remembers whose rows a group has written.
@@ -149,6 +158,10 @@ func (j *judge) append(r mvcc.Row, st mvcc.State, last *moment) {
 				n.parent.rev(), st, last.st)
 		}
 		return
+	}
+	if seen, ok := j.groups[r.Token]; ok && seen.Revision < last.st.Compacted {
+		j.violate("refused", "row %d is of a group that had seen %d, and compacted was %d: a record "+
+			"that it is not done may be forgotten", r.Revision, seen.Revision, last.st.Compacted)
 	}
 	if r.Revision != n.parent.rev()+1 || st.Head.Epoch != last.st.Head.Epoch {
 		j.violate("log", "revision %d follows %d", r.Revision, n.parent.rev())
@@ -213,6 +226,20 @@ func (j *judge) done(n *node) {
 	o.nodes = append(o.nodes, n)
 }
 
+// declare judges that a group is declared not done: what it had seen is in this history, and no row
+// after that can be swept.
+func (j *judge) declare(token mvcc.Token, st mvcc.State) {
+	seen, ok := j.groups[token]
+	if !ok {
+		return // it stands for no group
+	}
+	if n := j.head.at(seen.Revision); st.Compacted > seen.Revision || n == nil ||
+		n.row.Token != seen.Token {
+		j.violate("refused", "a group that had seen %d is declared not done at %d, where nothing "+
+			"tells that: compacted is %d", seen.Revision, st.Head.Revision, st.Compacted)
+	}
+}
+
 // undone tells whether the row's group was lost and then declared not done. If the row is there all
 // the same, the database was replaced by a copy that has the group and not the declaration; see
 // TestLostGroupComesBack. A row that is written after the declaration is not undone.
@@ -263,6 +290,7 @@ func (j *judge) checkTables(v memdb.Version, st mvcc.State) {
 	for _, token := range aborted {
 		if _, before := j.declared[token]; !before {
 			j.declared[token] = j.w.turns.now()
+			j.declare(token, st)
 		}
 	}
 	// What can be read has to be there.
@@ -734,6 +762,12 @@ func (j *judge) swept(reaped time.Time) {
 	now := m.v
 	if m.st.Swept != m.st.Compacted {
 		j.violate("compaction", "swept is %d, and compacted %d", m.st.Swept, m.st.Compacted)
+	}
+	for _, token := range now.Aborted() {
+		if seen, ok := j.groups[token]; ok && seen.Revision < m.st.Compacted {
+			j.violate("compaction", "the record of a group that had seen %d is still there, and "+
+				"compacted is %d", seen.Revision, m.st.Compacted)
+		}
 	}
 	live := map[mvcc.Revision]bool{}
 	for _, l := range now.AllLive() {

@@ -367,6 +367,7 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 		if err != nil {
 			return nil, err
 		}
+		b.w.begun(g)
 		r, err := b.mem.Commit(ctx, g)
 		if err == nil {
 			b.w.wrote(g, r)
@@ -377,15 +378,15 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 }
 
 func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
-	return b.do(ctx, "Locked", "Locked", fmt.Sprint(o.AnyServer),
-		func(ctx context.Context, c *call) error {
+	beside, err := ask(b, ctx, "Locked", "Locked", fmt.Sprint(o.AnyServer),
+		func(ctx context.Context, c *call) (*connection, error) {
 			if !o.AnyServer {
 				if err := b.admit(); err != nil {
-					return err
+					return nil, err
 				}
 			}
 			beside := b.dial()
-			err := b.mem.Locked(ctx, o, func(tx mvcc.Tx) error {
+			return beside, b.mem.Locked(ctx, o, func(tx mvcc.Tx) error {
 				c.inside.Lock()
 				defer c.inside.Unlock()
 				if c.alone.Load() {
@@ -393,11 +394,11 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 				}
 				return f(tx)
 			})
-			if err == nil && o.AnyServer {
-				b.gate.Fenced(beside.Fingerprint, beside.number)
-			}
-			return err
 		})
+	if err == nil && o.AnyServer {
+		b.gate.Fenced(beside.Fingerprint, beside.number)
+	}
+	return err
 }
 
 func (b *backend) Sweepable(ctx context.Context, limit int) (mvcc.Sweepable, error) {
