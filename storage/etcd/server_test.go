@@ -399,6 +399,24 @@ func TestTxn(t *testing.T) {
 		if status.Code(err) != codes.Unimplemented {
 			t.Errorf("another key is compared than written: %v", err)
 		}
+		// A range is refused also where one key would be enough, or nothing would be written.
+		for i, bounds := range []clientv3.Cmp{
+			clientv3.Compare(clientv3.Version("a").WithPrefix(), "=", 0),
+			clientv3.Compare(clientv3.ModRevision("a").WithRange("a\x00"), ">", 0),
+			clientv3.Compare(clientv3.Value("a").WithRange("\x00"), "=", "x"),
+		} {
+			for _, op := range []clientv3.Op{clientv3.OpPut("a", "1"), clientv3.OpGet("a")} {
+				_, err := c.Txn(t.Context()).If(bounds).Then(op).Else(op).Commit()
+				if status.Code(err) != codes.Unimplemented ||
+					!strings.Contains(err.Error(), "compare one key") {
+					t.Errorf("comparison %d, of a range: %v", i, err)
+				}
+			}
+		}
+		if res := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "a")); res.Count != 0 ||
+			res.Header.Revision != 10 {
+			t.Errorf("a transaction that was refused has written: %v", res)
+		}
 	})
 }
 
