@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // the codec "proto"
@@ -19,7 +21,8 @@ import (
 // What clients make a server hold is bounded, whatever they do. Each bound is of one server, so
 // clients of one store do not use up what those of another one need.
 //
-//   - A call counts from its header on, before its request is received: see admit.
+//   - A call counts from its header on, before its request is received, until what answers it has
+//     returned, which may be long after its client has reset it: see admit.
 //   - A request's size is bounded by gRPC, and the bytes of queued writes are by mvcc's queue.
 //   - An answer's keys and values count while it is made, in a bill, and then in its encoded form
 //     until it is sent or its connection is gone: see codec. So a client that asks for much and
@@ -39,8 +42,18 @@ var (
 		"that this server sends at a time may be: ask for fewer keys at a time")
 )
 
-// admit counts a call until it has ended. It is called before anything of the request is read but
-// its header.
+// admission is a call that is counted.
+type admission struct {
+	count *atomic.Int64
+	// begin says that the call is being answered. It returns false if the call has ended before.
+	begin func() bool
+}
+
+type admissionKey struct{}
+
+// admit counts a call. It is called before anything of the request is read but its header. Until
+// the request has come, the call is over as soon as its client gives it up. From then on it counts
+// until what answers it has returned: see answering.
 func (s *Server) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
 	count, most := &s.calls, s.cfg.MaxCalls
 	if strings.HasSuffix(info.FullMethodName, "/Watch") ||
@@ -51,8 +64,38 @@ func (s *Server) admit(ctx context.Context, info *tap.Info) (context.Context, er
 		count.Add(-1)
 		return ctx, errManyCalls
 	}
-	context.AfterFunc(ctx, func() { count.Add(-1) })
-	return ctx, nil
+	begin := context.AfterFunc(ctx, func() { count.Add(-1) })
+	return context.WithValue(ctx, admissionKey{}, admission{count, begin}), nil
+}
+
+// answering begins to answer a call that was admitted, and returns what ends that. A call that its
+// client has given up is not answered.
+func answering(ctx context.Context) (end func(), err error) {
+	a := ctx.Value(admissionKey{}).(admission)
+	if !a.begin() {
+		return nil, rpctypes.ErrGRPCCanceled
+	}
+	return func() { a.count.Add(-1) }, nil
+}
+
+func answerCall(ctx context.Context, r any, _ *grpc.UnaryServerInfo,
+	answer grpc.UnaryHandler) (any, error) {
+	end, err := answering(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	return answer(ctx, r)
+}
+
+func answerStream(s any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
+	answer grpc.StreamHandler) error {
+	end, err := answering(stream.Context())
+	if err != nil {
+		return err
+	}
+	defer end()
+	return answer(s, stream)
 }
 
 // bill is what the answer of a call needs while it is made.

@@ -83,6 +83,57 @@ func TestManyCalls(t *testing.T) {
 	wg.Wait()
 }
 
+// TestResetCalls: calls that their client resets count until the server has ended them, so a client
+// that resets all that it asks for does not make the database work without bound.
+func TestResetCalls(t *testing.T) {
+	const most = 10
+	var armed atomic.Bool
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	entered, blocked := make(chan struct{}, 10*most), make(chan struct{})
+	unblock := sync.OnceFunc(func() { close(blocked) })
+	defer unblock()
+	// A range has a query of its own, which here does not end when nobody waits for it.
+	with, _ := inMemory(t, func(_ context.Context, method string) error {
+		if armed.Load() && method == "Page" {
+			entered <- struct{}{}
+			if len(entered) > most {
+				cancel()
+			}
+			<-blocked
+		}
+		return nil
+	})
+	c := serveBy(t, with, etcd.Config{MaxCalls: most})
+	armed.Store(true)
+	kv := pb.NewKVClient(c.ActiveConnection())
+	r := &pb.RangeRequest{Key: []byte("k"), RangeEnd: []byte("l")}
+	reset, resetAll := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for range most {
+		wg.Go(func() {
+			if _, err := kv.Range(reset, r); status.Code(err) != codes.Canceled {
+				t.Error(err)
+			}
+		})
+	}
+	for len(entered) < most && t.Context().Err() == nil {
+		runtime.Gosched()
+	}
+	resetAll()
+	wg.Wait()
+	for range 1000 {
+		if _, err := kv.Range(ctx, r); !unavailable(err) {
+			t.Fatalf("a call beside those that were reset and go on: %v", err)
+		}
+	}
+	unblock()
+	// The client of etcd tries again by itself.
+	if _, err := c.Get(t.Context(), "k", clientv3.WithRange("l")); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestManyWatchesOfLog: a client that has many watches of old events on a stream, and reads
 // nothing, makes the server read the log for few of them at a time. As soon as it reads, all of
 // them get everything.

@@ -136,6 +136,8 @@ func (s *Server) Options() []grpc.ServerOption {
 			Time: 2 * time.Hour, Timeout: 20 * time.Second}),
 		grpc.UnknownServiceHandler(unserved),
 		grpc.InTapHandle(s.admit),
+		grpc.UnaryInterceptor(answerCall),
+		grpc.StreamInterceptor(answerStream),
 		grpc.ForceServerCodecV2(newCodec(&s.answers)),
 	}
 }
