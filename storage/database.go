@@ -280,10 +280,10 @@ func DropStore(ctx context.Context, c Config) (dropped bool, err error) {
 		return false, errors.New("the store \"default\" cannot be dropped, since every database " +
 			"has it: drop the database")
 	}
-	if err := c.unneeded(ctx); err != nil {
-		return false, err
-	}
 	err = c.withBackend(ctx, func(b mvcc.Backend) error {
+		if err := unneeded(ctx, c.Store, b); err != nil {
+			return err
+		}
 		dropped, err = mvcc.Drop(ctx, b)
 		return err
 	})

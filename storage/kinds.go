@@ -31,6 +31,12 @@ import (
 //   - [MoveResource] moves the objects and the record. A move is recorded before it begins and
 //     after it has ended, and nobody serves the resource in between.
 //   - A backup is not restored if it would undo what is recorded.
+//   - No two stores record the same other store for a directory: each claims it before it records
+//     it, and reads the records of all stores in between. This is asked once, when a place is
+//     recorded. Who is recorded is never asked again, so that nothing which another store records
+//     can keep it from running. The record of a store goes with the store, so one that was dropped
+//     is in nobody's way, and what claims or keeps the place of one that is not used any more is
+//     moved back by MoveResource.
 //
 // So a server looks for the objects of a resource where they are. The one exception is a server
 // that runs without the assignment while another one records it: until it hears of that, it may
@@ -74,6 +80,9 @@ type placed struct {
 	// Also is the other store of a move that has not ended. What it holds below the directory is
 	// not valid.
 	Also string `json:"also,omitempty"`
+	// Claims is the other store that is to be recorded as Store, while it is found out whether that
+	// may be. It says nothing of where the objects are.
+	Claims string `json:"claims,omitempty"`
 	// Copied is the revision of Also up to which everything is in Store, too. It is 0 while Also
 	// holds nothing but copies.
 	Copied mvcc.Revision `json:"copied,omitempty"`
@@ -94,10 +103,22 @@ func (p placed) check(directory mvcc.Key) error {
 			keys.all(), directory)
 	}
 	err = CheckStoreName(p.Store)
-	if p.Also != "" {
-		err = errors.Join(err, CheckStoreName(p.Also))
+	for _, store := range []string{p.Also, p.Claims} {
+		if store != "" {
+			err = errors.Join(err, CheckStoreName(store))
+		}
 	}
 	return err
+}
+
+// usual tells whether the objects are in the own store, and are not being moved.
+func (p placed) usual(own string) bool {
+	return (p.Store == own || p.Store == "") && p.Also == ""
+}
+
+// needs tells whether a store keeps the objects, or may do so soon.
+func (p placed) needs(store string) bool {
+	return p.Store == store || p.Also == store || p.Claims == store
 }
 
 // record lists the directories whose objects are in another store, or are being moved.
@@ -143,7 +164,7 @@ func (r record) write(ctx context.Context, s *mvcc.Store, own string, directory 
 	if places == nil {
 		places = map[mvcc.Key]placed{}
 	}
-	if places[directory] = p; p.Store == own && p.Also == "" {
+	if places[directory] = p; p.usual(own) && p.Claims == "" {
 		delete(places, directory)
 	}
 	value, err := json.Marshal(places)
@@ -286,7 +307,7 @@ func (d *Database) agrees(prefix string) error {
 	defer k.mu.Unlock()
 	for _, directory := range slices.Sorted(maps.Keys(k.known.places)) {
 		p := k.known.places[directory]
-		if p.Prefix != path.Join("/", prefix) {
+		if p.Prefix != path.Join("/", prefix) || p.usual(k.own) {
 			continue
 		}
 		resource, err := ParseResource(p.Resource)
@@ -312,7 +333,7 @@ func (d *Database) of(resource schema.GroupResource, keys keySpace) (*Database, 
 	}
 	r := k.known
 	k.mu.Unlock()
-	if _, recorded := r.places[keys.all()]; store == k.own || recorded {
+	if store == k.own || !r.places[keys.all()].usual(k.own) {
 		return k.serve(d, r, keys.all(), p)
 	}
 	if err := p.check(keys.all()); err != nil {
@@ -358,16 +379,19 @@ func (d *Database) record(ctx context.Context, directory mvcc.Key, p placed) (re
 		if err != nil {
 			return r, err
 		}
-		if _, recorded := r.places[directory]; recorded {
+		if !r.places[directory].usual(d.kinds.own) {
 			return r, nil
 		}
+		here := p
+		here.Store = d.kinds.own
 		switch some, err := anyBelow(ctx, d.mvcc, directory); {
 		case err != nil:
 			return r, err
 		case some:
-			here := p
-			here.Store = d.kinds.own
 			return r, d.kinds.compare(here, p.Store)
+		}
+		if err := d.free(ctx, directory, p.Store); err != nil {
+			return r, err
 		}
 		switch some, err := anyBelow(ctx, other.mvcc, directory); {
 		case err != nil:
@@ -376,6 +400,12 @@ func (d *Database) record(ctx context.Context, directory mvcc.Key, p placed) (re
 			return r, fmt.Errorf("the store %q has objects of %s that it was not given by the store "+
 				"%q: name another store, or, if they are meant, run %s", p.Store, p.Resource,
 				d.kinds.own, p.moveTo(p.Store, d.kinds.own))
+		}
+		r, err = d.claim(ctx, r, directory, here, p.Store)
+		if conflict := (*mvcc.ConflictError)(nil); errors.As(err, &conflict) {
+			continue
+		} else if err != nil {
+			return r, err
 		}
 		head, err := d.mvcc.Head(ctx)
 		if err != nil {
@@ -393,6 +423,73 @@ func (d *Database) record(ctx context.Context, directory mvcc.Key, p placed) (re
 			return r, err
 		}
 	}
+}
+
+// claim makes sure that no other store of the database keeps the objects of a directory in the
+// store to, nor is about to: the next record after the one that is returned may name it. It records
+// in the own store what it is about, and then reads the records of all stores. Of two that do so at
+// the same time, the one that reads last finds the other, and takes its claim back. Perhaps both
+// do. Nobody serves anything by a claim, so nobody who runs notices. One that is left behind, since
+// its process ended, keeps others from the store until the resource is recorded or moved.
+//
+// Who calls it has asked [Database.free] before, so that what has stood for long is found without a
+// trace.
+func (d *Database) claim(ctx context.Context, r record, directory mvcc.Key, is placed,
+	to string) (record, error) {
+	if r.places[directory].Claims != to {
+		var err error
+		is.Claims = to
+		if r, err = r.write(ctx, d.mvcc, d.kinds.own, directory, is); err != nil {
+			return r, err
+		}
+	}
+	err := d.free(ctx, directory, to)
+	if taken := (*takenError)(nil); errors.As(err, &taken) {
+		is.Claims = ""
+		_, back := r.write(ctx, d.mvcc, d.kinds.own, directory, is)
+		if conflict := (*mvcc.ConflictError)(nil); !errors.As(back, &conflict) {
+			err = errors.Join(err, back)
+		}
+	}
+	return r, err
+}
+
+// takenError says that a store cannot keep objects, since it keeps those of another one.
+type takenError struct{ text string }
+
+func (e *takenError) Error() string { return e.text }
+
+// free returns a takenError if another store of the database keeps the objects of a directory in a
+// store, or is about to. Records of dropped stores do not count.
+func (d *Database) free(ctx context.Context, directory mvcc.Key, store string) error {
+	records, err := d.mvcc.Everywhere(ctx, kindsKey)
+	if err != nil {
+		return err
+	}
+	delete(records, d.kinds.own)
+	return eachRecord(records, func(own string, r record) error {
+		p := r.places[directory]
+		if !p.needs(store) {
+			return nil
+		}
+		return &takenError{fmt.Sprintf("the store %q keeps the objects of %s of the store %q, and "+
+			"those of the store %q would be mixed up with them: name another store, or move the "+
+			"others away by %s", store, p.Resource, own, d.kinds.own, p.moveTo(own, own))}
+	})
+}
+
+// eachRecord calls f for the records of several stores, until it returns an error.
+func eachRecord(records map[string][]byte, f func(own string, r record) error) error {
+	for _, own := range slices.Sorted(maps.Keys(records)) {
+		r, err := parseRecord(records[own])
+		if err != nil {
+			return fmt.Errorf("store %q: %w", own, err)
+		}
+		if err := f(own, r); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func anyBelow(ctx context.Context, s *mvcc.Store, directory mvcc.Key) (bool, error) {
@@ -506,7 +603,8 @@ func (d *Database) followFrom(ctx context.Context, r record) (err error) {
 // MoveResource moves the objects of a resource to another store, from where they are, and records
 // that. The prefix is that of the servers (RESTOptions.Prefix, default [DefaultPrefix]). The
 // objects are below it, in the directory group/resource. No server may run meanwhile: one that
-// serves the resource all the same closes the database.
+// serves the resource all the same closes the database. A store is refused in which a third one
+// keeps its objects of the resource.
 //
 // The objects keep their UIDs and the times at which they expire. They get new resourceVersions if
 // the other store was ever written. Its history is fenced beyond that of the first one, so that
@@ -575,7 +673,13 @@ func (m *move) run(ctx context.Context, to string) (moved int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := m.tidy(ctx); err != nil || m.is.Store == to {
+	if err := m.tidy(ctx); err != nil {
+		return 0, err
+	}
+	if m.is.Store == to {
+		return 0, m.unclaim(ctx)
+	}
+	if err := m.d.free(ctx, m.directory, to); err != nil {
 		return 0, err
 	}
 	from := m.is.Store
@@ -589,6 +693,9 @@ func (m *move) run(ctx context.Context, to string) (moved int64, err error) {
 	}
 	if taken {
 		return 0, m.adopt(ctx, source.mvcc, target.mvcc, to)
+	}
+	if err := m.claim(ctx, to); err != nil {
+		return 0, err
 	}
 	if err := m.record(ctx, from, to, 0); err != nil {
 		return 0, err
@@ -627,6 +734,9 @@ func (m *move) adopt(ctx context.Context, source, target *mvcc.Store, to string)
 		return err
 	} else if some {
 		return both
+	}
+	if err := m.claim(ctx, to); err != nil {
+		return err
 	}
 	head, err := source.Head(ctx)
 	if err != nil {
@@ -682,8 +792,27 @@ func (m *move) tidy(ctx context.Context) error {
 // record records where the objects are, and what else is not valid.
 func (m *move) record(ctx context.Context, store, also string,
 	copied mvcc.Revision) (err error) {
-	m.is.Store, m.is.Also, m.is.Copied = store, also, copied
+	m.is.Store, m.is.Also, m.is.Copied, m.is.Claims = store, also, copied, ""
 	m.r, err = m.r.write(ctx, m.d.mvcc, m.d.kinds.own, m.directory, m.is)
+	return changed(err)
+}
+
+// claim claims the store to which the objects are moved.
+func (m *move) claim(ctx context.Context, to string) (err error) {
+	m.r, err = m.d.claim(ctx, m.r, m.directory, m.is, to)
+	return changed(err)
+}
+
+// unclaim takes back a claim that was left behind.
+func (m *move) unclaim(ctx context.Context) error {
+	if m.is.Claims == "" {
+		return nil
+	}
+	return m.record(ctx, m.is.Store, "", 0)
+}
+
+// changed says of a conflict who is in the way.
+func changed(err error) error {
 	if conflict := (*mvcc.ConflictError)(nil); errors.As(err, &conflict) {
 		return errors.New("another move or a server that starts has changed the record of the stores " +
 			"of resources: stop it, and repeat the move")
@@ -826,44 +955,21 @@ func (d *Database) keeps(ctx context.Context, value []byte) error {
 	return nil
 }
 
-// unneeded returns an error if the store that Config.Store names holds the objects of resources of
-// another store.
-func (c Config) unneeded(ctx context.Context) (err error) {
-	c = c.withDefaults()
-	name := c.driverOptions().StoreName()
-	stores, err := Stores(ctx, c)
+// unneeded returns an error if a store holds the objects of resources of another store.
+func unneeded(ctx context.Context, name string, b mvcc.Backend) error {
+	records, _, err := b.Everywhere(ctx, kindsKey)
 	if err != nil {
 		return err
 	}
-	db, err := c.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	for _, own := range stores {
-		b, err := db.Store(ctx, own)
-		if err != nil {
-			return err
-		}
-		row, _, err := b.Get(ctx, kindsKey)
-		if err = errors.Join(err, b.Close()); err != nil {
-			return err
-		}
-		if row == nil {
-			continue
-		}
-		r, err := parseRecord(row.Value)
-		if err != nil {
-			return err
-		}
+	return eachRecord(records, func(own string, r record) error {
 		for _, directory := range slices.Sorted(maps.Keys(r.places)) {
-			if p := r.places[directory]; p.Store == name || p.Also == name {
+			if p := r.places[directory]; p.needs(name) && (own != name || !p.usual(own)) {
 				return fmt.Errorf("the store %q keeps the objects of %s of the store %q: move them "+
 					"first, by %s", name, p.Resource, own, p.moveTo(own, own))
 			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 func init() {

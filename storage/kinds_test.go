@@ -2,6 +2,8 @@ package storage
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"sync"
@@ -381,15 +383,20 @@ func TestMoveLosesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	batch, err := w.Next(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	for store := ""; store != "fast"; {
+		batch, err := w.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range batch.Events {
+			r, err := parseRecord(e.Value)
+			if err != nil || r.places["/registry/pods/"].Also != "" {
+				t.Fatalf("the move has recorded %s, %v", e.Value, err)
+			}
+			store = r.places["/registry/pods/"].Store
+		}
 	}
 	w.Close()
-	if r, err := parseRecord(batch.Events[0].Value); err != nil ||
-		r.places["/registry/pods/"].Store != "fast" || r.places["/registry/pods/"].Also != "" {
-		t.Errorf("the move has recorded %s, %v", batch.Events[0].Value, err)
-	}
 	x.close(db)
 	db = x.open("fast")
 	if n := len(list(t, pods(t, db), apistorage.ListOptions{}).Items); n != 1 {
@@ -536,6 +543,185 @@ func TestStoreForIsAssignedOnce(t *testing.T) {
 		wg.Wait()
 		if a, b := served[0].Load(), served[1].Load(); a+b != 3 || a*b != 0 {
 			t.Errorf("%d serve from one store, and %d from the other", a, b)
+		}
+	})
+}
+
+// ofOther has pods of the store "other" in another one.
+func (d aDatabase) ofOther(store string) *Database {
+	d.Helper()
+	c := d.assigned(store)
+	c.Store = "other"
+	db, err := Open(d.Context(), c)
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(func() { d.close(db) })
+	return db
+}
+
+// recordOf is what a database has recorded of pods, and its revision.
+func (d aDatabase) recordOf(db *Database) (record, placed) {
+	d.Helper()
+	r, err := readRecord(d.Context(), db.mvcc)
+	if err != nil {
+		d.Fatal(err)
+	}
+	return r, r.places["/registry/pods/"]
+}
+
+// TestStoreForIsOfOneStore: two stores do not keep the objects of a resource in the same third one.
+// Who came first is not disturbed, and who came later is told what to do.
+func TestStoreForIsOfOneStore(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		x := withStores(t, d)
+		taken := []string{`the store "fast" keeps the objects of pods of the store "default"`,
+			"name another store", "rowkeeper stores move pods --to default`"}
+		db := x.open("fast")
+		s := pods(t, db)
+		created := create(t, s, pod("a"))
+		w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: created.ResourceVersion})
+		other := x.ofOther("fast")
+		_, _, err := other.NewStore(podConfig())
+		x.says(err, taken...)
+		if r, _ := x.recordOf(other); r.revision != 0 {
+			t.Errorf("who is refused has recorded %+v", r)
+		}
+		b := podConfig()
+		b.Prefix = "/b"
+		create(t, open(t, other, b), pod("b"))
+		x.close(other)
+		other = x.ofOther("")
+		create(t, pods(t, other), pod("own"))
+		x.close(other)
+		ofOther := x.config
+		ofOther.Store = "other"
+		move := func(to string) error {
+			_, err := MoveResource(t.Context(), ofOther, "", podsOf, to)
+			return err
+		}
+		x.says(move("fast"), taken...)
+		if n := x.count("other"); n != 1 {
+			t.Errorf("a move that was refused has left %d pods", n)
+		}
+		// A store is taken when the claim is about to be recorded.
+		other = x.ofOther("")
+		here := placed{Prefix: "/registry", Resource: "pods", Store: "other"}
+		r, _ := x.recordOf(other)
+		_, err = other.claim(t.Context(), r, "/registry/pods/", here, "fast")
+		x.says(err, taken...)
+		if _, p := x.recordOf(other); p != (placed{}) {
+			t.Errorf("a claim that was refused has left %+v", p)
+		}
+		create(t, s, pod("c"))
+		if got := brief(t, next(t, w)); got != "ADDED c " {
+			t.Errorf("the watch has %s", got)
+		}
+
+		// When the first one has left, the second one may come, whatever the first one still says.
+		x.close(db)
+		x.move("default", 2)
+		x.close(other)
+		if err := move("fast"); err != nil {
+			t.Error(err)
+		}
+		x.says(move("default"), `both the store "fast" and the store "default" have some`)
+		_, err = MoveResource(t.Context(), x.config, "", podsOf, "fast")
+		x.says(err, `the store "fast" keeps the objects of pods of the store "other"`,
+			"rowkeeper stores move pods --to other --store other`")
+		_, err = DropStore(t.Context(), ofOther)
+		if err != nil {
+			t.Error(err)
+		}
+		db = x.open("")
+		remove(t, pods(t, db), "a")
+		remove(t, pods(t, db), "c")
+		x.close(db)
+		// What the dropped store has left does not belong to it any more.
+		x.refused("fast", "objects of pods that it was not given")
+		x.move("fast", 0)
+		db = x.open("fast")
+		if n := len(list(t, pods(t, db), apistorage.ListOptions{}).Items); n != 1 {
+			t.Errorf("there are %d pods", n)
+		}
+	})
+}
+
+// TestClaimOfStore: a claim keeps others from a store, and nobody from serving what was served
+// before. Who claims goes on with it, even if it was left behind by another process.
+func TestClaimOfStore(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		x := withStores(t, d)
+		runs := x.open("")
+		s := pods(t, runs)
+		other := x.ofOther("")
+		here := placed{Prefix: "/registry", Resource: "pods", Store: "other", Claims: "fast"}
+		claim := func() {
+			t.Helper()
+			r, _ := x.recordOf(other)
+			if _, err := r.write(t.Context(), other.mvcc, "other", "/registry/pods/", here); err != nil {
+				t.Fatal(err)
+			}
+		}
+		claim()
+		if _, err := NewRESTOptionsGetter(x.ofOther("fast"), RESTOptions{Codec: codec}); err != nil {
+			t.Error(err)
+		}
+		pods(t, other)
+		create(t, s, pod("a"))
+		remove(t, s, "a")
+		x.refused("fast", `the store "fast" keeps the objects of pods of the store "other"`,
+			"rowkeeper stores move pods --to other --store other`")
+		ofOther := x.config
+		ofOther.Store = "other"
+		if n, err := MoveResource(t.Context(), ofOther, "", podsOf, "other"); err != nil || n != 0 {
+			t.Errorf("%d, %v", n, err)
+		}
+		if _, p := x.recordOf(other); p != (placed{}) {
+			t.Errorf("after the claim was taken back, %+v is recorded", p)
+		}
+		claim()
+		other = x.ofOther("fast")
+		pods(t, other)
+		if _, p := x.recordOf(other); p.Store != "fast" || p.Claims != "" {
+			t.Errorf("%+v is recorded", p)
+		}
+		if err := runs.Ready(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestStoreForRace: of two stores that record the same other one at the same time, at most one does.
+// Who is refused may come later, when the other one is gone.
+func TestStoreForRace(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		x := withStores(t, d)
+		dbs := []*Database{x.open("fast"), x.ofOther("fast")}
+		for round := range 10 {
+			resource := fmt.Sprintf("kind%d", round)
+			p := placed{Prefix: "/registry", Resource: resource, Store: "fast"}
+			directory := mvcc.Key("/registry/" + resource + "/")
+			var errs [2]error
+			var wg sync.WaitGroup
+			for i, db := range dbs {
+				wg.Go(func() { _, errs[i] = db.record(t.Context(), directory, p) })
+			}
+			wg.Wait()
+			for i, db := range dbs {
+				r, err := readRecord(t.Context(), db.mvcc)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, recorded := r.places[directory]
+				if taken := (*takenError)(nil); recorded != (errs[i] == nil) ||
+					errs[i] != nil && !errors.As(errs[i], &taken) {
+					t.Errorf("round %d: %+v is recorded, and the error is %v", round, r.places, errs[i])
+				}
+			}
+			if errs[0] == nil && errs[1] == nil {
+				t.Fatalf("round %d: both have recorded the same store", round)
+			}
 		}
 	})
 }

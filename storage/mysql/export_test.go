@@ -166,6 +166,7 @@ func Statements(store int, keys int64) []Statement {
 		{"renew", renewStore, nil, 1},
 		{"growth", selectGrowth, []any{head - 1000}, 2000},
 		{"quota", selectQuota, nil, 1},
+		{"everywhere", selectEverywhere, []any{[]byte("/registry/00000001")}, 3000},
 		{"update quota", fmt.Sprintf(updateQuota, 1, 2), nil, 1},
 		{"update swept", fmt.Sprintf(updateSwept, 1, 1, 1), nil, 1},
 		{"update compacted", fmt.Sprintf(updateCompacted, 1), nil, 1},

@@ -47,6 +47,8 @@ func readsOf(store string) sqlread.Statements {
 		Usage:     ofStore(selectUsage, store),
 		Growth:    ofStore(selectGrowth, store),
 		Quota:     ofStore(selectQuota, store),
+
+		Everywhere: ofStore(selectEverywhere, store),
 	}
 }
 
@@ -334,6 +336,22 @@ SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, T
 FROM rowkeeper_store s
 JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
 WHERE s.id = $store`
+
+// selectEverywhere reads a key in all stores that were not dropped: the stores' rows by their
+// primary key, and for each of them the live row of the key and its row of the log by theirs.
+const selectEverywhere = `
+(SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+        NULL, NULL, NULL
+ FROM rowkeeper_store s
+ JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
+ WHERE s.id = $store)
+UNION ALL
+(SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        s.name, l.revision, g.value
+ FROM rowkeeper_store s FORCE INDEX (PRIMARY)
+ STRAIGHT_JOIN rowkeeper_live l FORCE INDEX (PRIMARY) ON l.store = s.id AND l.key = ?
+ LEFT JOIN rowkeeper_log g FORCE INDEX (PRIMARY) ON g.store = s.id AND g.revision = l.revision
+ WHERE s.id > 0 AND s.epoch > 0)`
 
 // selectSweep reads the rows from swept to compacted: primary key range, whose bounds are in the
 // store row of the same snapshot. With the state comes the lowest revision of the aborted tokens,

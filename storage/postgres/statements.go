@@ -79,6 +79,8 @@ var reads = sqlread.Statements{
 	Usage:     sqlUsage,
 	Growth:    sqlGrowth,
 	Quota:     sqlQuota,
+
+	Everywhere: sqlEverywhere,
 }
 
 // sqlState is the cheapest read.
@@ -340,6 +342,20 @@ FROM state CROSS JOIN (
 var sqlQuota = ofStore(`WITH` + state + `
 SELECT state.*, s.max_objects, s.max_bytes
 FROM state CROSS JOIN rowkeeper_store s WHERE s.id = $store::integer`)
+
+// sqlEverywhere reads a key in all stores that were not dropped: the stores' rows in the order of
+// their primary key, and for each of them the live row of the key and its row of the log by theirs.
+//
+// $1 key.
+var sqlEverywhere = ofStore(`WITH` + state + `
+SELECT state.*, NULL, NULL, NULL FROM state
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
+    SELECT s.name, l.revision, g.value
+    FROM (SELECT id, name FROM rowkeeper_store WHERE epoch > 0 ORDER BY id OFFSET 0) s
+    CROSS JOIN LATERAL (SELECT revision FROM rowkeeper_live WHERE store = s.id AND key = $1::bytea OFFSET 0) l
+    LEFT JOIN LATERAL (SELECT value FROM rowkeeper_log WHERE store = s.id AND revision = l.revision OFFSET 0) g ON true
+) r`)
 
 // The writing transactions. Each is BEGIN, a statement that takes a lock, one statement that does
 // the work with a snapshot younger than the lock, and COMMIT; see transaction.go for how they are

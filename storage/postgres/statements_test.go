@@ -183,6 +183,7 @@ var arguments = func() map[string]struct {
 		"growth":                 {`119501`, 1002},
 		"quota":                  {``, 3},
 		"set_quota":              {`1, 2`, 1},
+		"everywhere":             {`'k/000001'`, 3010},
 		"rowkeeper_lock":         {``, 1},
 		"rowkeeper_sweep_lock":   {``, 1},
 		"rowkeeper_group":        {groupOf("0"), 4 + 4*group},

@@ -87,18 +87,12 @@ func (driver) Stores(ctx context.Context, url string, opts mvcc.DriverOptions) (
 	if err := checkPath(cfg); err != nil {
 		return nil, err
 	}
-	dir := storesOf(cfg.main)
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, mvcc.Errorf(mvcc.Denied, "the directory %s of the stores cannot be read: %w",
-			dir, err)
+	files, err := filesOf(cfg.main)
+	if err != nil {
+		return nil, err
 	}
-	for _, e := range entries {
-		name, ok := strings.CutSuffix(e.Name(), storeSuffix)
-		if !ok {
-			continue
-		}
-		if dropped, err := isDropped(ctx, filepath.Join(dir, e.Name())); err != nil {
+	for name, path := range files {
+		if _, dropped, err := valueIn(ctx, path, ""); err != nil {
 			return nil, err
 		} else if !dropped {
 			stores = append(stores, name)
@@ -108,21 +102,89 @@ func (driver) Stores(ctx context.Context, url string, opts mvcc.DriverOptions) (
 	return stores, nil
 }
 
-// isDropped reads whether the store in a file was dropped. A file without a store is one that is
-// being created.
-func isDropped(ctx context.Context, path string) (dropped bool, err error) {
+// filesOf finds the files of the stores beside the default one.
+func filesOf(main string) (map[string]string, error) {
+	dir := storesOf(main)
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, mvcc.Errorf(mvcc.Denied, "the directory %s of the stores cannot be read: %w",
+			dir, err)
+	}
+	files := map[string]string{}
+	for _, e := range entries {
+		if name, ok := strings.CutSuffix(e.Name(), storeSuffix); ok {
+			files[name] = filepath.Join(dir, e.Name())
+		}
+	}
+	return files, nil
+}
+
+// Everywhere implements [mvcc.Backend]. It opens the other stores' files one after the other, each
+// for a single read.
+func (b *backend) Everywhere(ctx context.Context,
+	key mvcc.Key) (map[string][]byte, mvcc.State, error) {
+	values := map[string][]byte{}
+	row, st, err := b.Get(ctx, key)
+	if row != nil {
+		values[b.cfg.store] = row.Value
+	}
+	if err != nil || b.cfg.memory() {
+		return values, st, err
+	}
+	files, err := filesOf(b.cfg.main)
+	if err != nil {
+		return nil, st, err
+	}
+	files[mvcc.DefaultStore] = b.cfg.main
+	delete(files, b.cfg.store)
+	for name, path := range files {
+		if err := ctx.Err(); err != nil {
+			return nil, st, mvcc.Errorf(mvcc.Unavailable,
+				"cannot read the files of all stores in time: %w", err)
+		}
+		switch value, dropped, err := valueIn(ctx, path, key); {
+		case err != nil:
+			return nil, st, err
+		case value != nil && !dropped:
+			values[name] = value
+		}
+	}
+	return values, st, nil
+}
+
+// valueIn reads a key of the store in a file, nil if it is not there, and whether the store was
+// dropped. A file without a store is one that is being created.
+func valueIn(ctx context.Context, path string, key mvcc.Key) (value []byte, dropped bool,
+	err error) {
 	b := newBackend(config{path: path, main: path}, mvcc.DriverOptions{})
 	c, err := sqlite3.Open(b.dbName)
 	if err != nil {
-		return false, b.classify(ctx, err)
+		return nil, false, b.classify(ctx, err)
 	}
 	c.KeepLog()
 	defer func() { _ = c.Close() }() // it has only read
 	c.BusyTimeout(openWait)
 	ours, _, err := whose(c)
 	if err != nil || !ours {
-		return false, b.classify(ctx, err)
+		return nil, false, b.classify(ctx, err)
 	}
-	id, err := b.identity(c)
-	return id.Epoch < 0, b.classify(ctx, err)
+	s, err := c.Prepare(selectGet)
+	if err != nil {
+		return nil, false, b.classify(ctx, err)
+	}
+	var lost error
+	_, err = s.BlobString(string(key)).Row(func() {
+		cur := &cursor{s: s, first: stateColumns}
+		b.scanState(s, &cur.state)
+		dropped = cur.state.Dropped()
+		if cur.More() {
+			if value = cur.Value(7); value == nil {
+				lost = mvcc.LostValue(key, mvcc.Revision(cur.Int(0)))
+			}
+		}
+	})
+	if err == nil {
+		err = lost
+	}
+	return value, dropped, b.classify(ctx, err)
 }

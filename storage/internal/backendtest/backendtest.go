@@ -90,6 +90,7 @@ func Run(t *testing.T, fresh func(t testing.TB) Database) {
 		{name: "ReadsSeeOtherBackends", shared: true, run: testReadsSeeOtherBackends},
 		{name: "SnapshotsAreConsistent", shared: true, run: testSnapshotsAreConsistent},
 		{name: "Stores", run: testStores},
+		{name: "Everywhere", run: testEverywhere},
 		{name: "Poll", run: testPoll},
 		{name: "Poller", shared: true, run: testPoller},
 		{name: "Notifier", shared: true, run: testNotifier},

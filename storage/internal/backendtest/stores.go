@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -158,6 +159,46 @@ func testStores(f *fixture) {
 	f.seen = st.Head
 	if st := other.state(); st.Head != other.seen {
 		f.Errorf("the other store is at %+v, and was at %+v", st.Head, other.seen)
+	}
+}
+
+// testEverywhere: a key is read in all stores that have it, but for those that were dropped.
+func testEverywhere(f *fixture) {
+	is := func(when string, key mvcc.Key, neighbours bool, own ...string) {
+		f.Helper()
+		want := own
+		for i := range f.db.Others {
+			if neighbours {
+				want = append(want, fmt.Sprintf("of the neighbour %d", i))
+			}
+		}
+		values, st, err := f.b.Everywhere(f.ctx, key)
+		f.must(err)
+		var got []string
+		for _, value := range values {
+			got = append(got, string(value))
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) || st.Head != f.state().Head {
+			f.Errorf("%s: %q has the values %q at %+v, want %q", when, key, values, st, want)
+		}
+	}
+	is("at first", "k8", true)
+	f.put("k", 0, "not this")
+	f.put("k4", f.put("k4", 0, "old"), "new")
+	f.put("k8", f.put("k8", 0, "old"), "new")
+	f.put("k88", 0, "nor this")
+	is("deleted elsewhere", "k4", false, "new")
+	is("everywhere", "k8", true, "new")
+	is("not elsewhere", "k88", false, "nor this")
+	st := f.state()
+	st.Head = mvcc.Position{Epoch: -2, Revision: 1000, Token: newToken()}
+	f.must(f.b.Locked(f.ctx, mvcc.LockOptions{}, func(tx mvcc.Tx) error { return tx.Mark(st, "") }))
+	if len(f.db.Others) > 0 {
+		f.db.Open = f.db.Others[0]
+		f.b = f.open()
+		is("dropped", "k8", true)
 	}
 }
 

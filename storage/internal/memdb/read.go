@@ -305,6 +305,16 @@ func (b *Backend) Quota(ctx context.Context) (q mvcc.Quota, st mvcc.State, err e
 	return t.store.quota, st, nil
 }
 
+// Everywhere implements [mvcc.Backend]. There is one store.
+func (b *Backend) Everywhere(ctx context.Context,
+	key mvcc.Key) (map[string][]byte, mvcc.State, error) {
+	row, st, err := b.Get(ctx, key)
+	if err != nil || row == nil {
+		return nil, st, err
+	}
+	return map[string][]byte{mvcc.DefaultStore: row.Value}, st, nil
+}
+
 // Size implements [mvcc.Backend].
 func (b *Backend) Size(ctx context.Context) (mvcc.Size, error) {
 	t, _, err := b.read(ctx, "Size")

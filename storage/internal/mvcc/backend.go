@@ -451,6 +451,11 @@ type Backend interface {
 	// Quota reads what the store may hold.
 	Quota(ctx context.Context) (Quota, State, error)
 
+	// Everywhere reads a key in all stores of the database that were not dropped. It returns the
+	// values by the names of the stores that have it. The value of each store is of a moment after
+	// the call, and all are of the same one where the stores share tables.
+	Everywhere(ctx context.Context, key Key) (map[string][]byte, State, error)
+
 	// Close releases what the backend has for itself, and the connections if nobody else uses them.
 	// No other method is called during or after it.
 	Close() error

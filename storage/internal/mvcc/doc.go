@@ -64,6 +64,8 @@
 //     itself, whenever it takes a connection, whether that leads to where its history goes on; see
 //     gate.go (I6).
 //   - Each store is compacted and swept by those who have opened it (I7).
+//   - [Backend.Everywhere] is the only operation that reads rows of other stores. What it returns
+//     is no part of any history: the caller learns what others have recorded, and no more.
 //
 // The stores of a process that share connections to a server are polled together, by one statement.
 // Each judges its part of the answer as it would judge the answer of a read of its own; see

@@ -446,6 +446,16 @@ func (s *Store) Epoch() Epoch { return s.hub.position().Epoch }
 // State reads where the history stands, linearizably.
 func (s *Store) State(ctx context.Context) (State, error) { return s.read(ctx, s.b.State) }
 
+// Everywhere reads a key, linearizably, in all stores of the database that were not dropped. It
+// returns the values by the names of the stores that have it.
+func (s *Store) Everywhere(ctx context.Context, key Key) (values map[string][]byte, err error) {
+	_, err = s.read(ctx, func(ctx context.Context) (st State, err error) {
+		values, st, err = s.b.Everywhere(ctx, key)
+		return st, err
+	})
+	return values, err
+}
+
 // Size reads the database's size.
 func (s *Store) Size(ctx context.Context) (Size, error) {
 	if s.ctx.Err() != nil {

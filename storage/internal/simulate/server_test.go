@@ -436,6 +436,10 @@ func (b *backend) Quota(ctx context.Context) (mvcc.Quota, mvcc.State, error) {
 	return a.q, a.st, err
 }
 
+func (b *backend) Everywhere(context.Context, mvcc.Key) (map[string][]byte, mvcc.State, error) {
+	panic("no resource has a store of its own")
+}
+
 func (b *backend) State(ctx context.Context) (mvcc.State, error) {
 	return read(b, ctx, "State", "", b.mem.State, func(st *mvcc.State) *mvcc.State { return st })
 }

@@ -128,4 +128,8 @@ type Statements struct {
 	Growth string
 	// Quota reads what the store may hold, in one row. Columns: objects, bytes.
 	Quota string
+	// Everywhere reads a key in all stores that were not dropped, where these share tables.
+	// Parameter: the key. Columns: the store's name, revision, value (NULL if the row of the log is
+	// missing).
+	Everywhere string
 }

@@ -30,7 +30,7 @@ type Reader struct {
 	state, tail, get, getKeys, page, pageKeys, replaced, values Read
 	count, countUpTo, expired, firstAt, sweep, size             Read
 	leases, lapsing, attached                                   Read
-	usage, growth, quota                                        Read
+	usage, growth, quota, everywhere                            Read
 }
 
 // NewReader makes a Reader.
@@ -64,6 +64,8 @@ func NewReader(db Database, s *Statements, lists Lists) *Reader {
 			OneRow: true},
 		quota: Read{What: "read the quota", Class: Maintenance, SQL: s.Quota, Columns: 2,
 			OneRow: true},
+		everywhere: Read{What: "read a key of all stores", Class: List, SQL: s.Everywhere,
+			Columns: 3},
 	}
 }
 
@@ -405,6 +407,21 @@ func (r *Reader) Growth(ctx context.Context, after mvcc.Revision) (mvcc.Usage, m
 func (r *Reader) Quota(ctx context.Context) (mvcc.Quota, mvcc.State, error) {
 	u, st, err := r.measure(ctx, &r.quota)
 	return mvcc.Quota(u), st, err
+}
+
+// Everywhere implements [mvcc.Backend] where the stores share tables.
+func (r *Reader) Everywhere(ctx context.Context,
+	key mvcc.Key) (values map[string][]byte, st mvcc.State, err error) {
+	values = map[string][]byte{}
+	st, err = r.query(ctx, &r.everywhere, func(c Cursor) error {
+		value := c.Value(2)
+		if value == nil {
+			return mvcc.LostValue(key, revision(c, 1))
+		}
+		values[string(c.Key(0))] = value
+		return nil
+	}, key)
+	return values, st, err
 }
 
 // measure runs a read that returns a number of objects and of bytes.
