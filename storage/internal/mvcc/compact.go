@@ -73,8 +73,13 @@ type compactionPass struct {
 // compactAgain is a pass after another one. A store that nobody writes to needs no statement: what
 // others write, and where they move the boundary, this process learns from the tailer.
 func (s *Store) compactAgain(ctx context.Context, last compactionPass) (compactionPass, error) {
+	_, shared := s.b.(Shared)
 	if last.settled && s.hub.position() == last.head &&
 		s.hub.compactedRevision() == last.compacted {
+		if shared {
+			_, err := s.measureTables(ctx) // the other stores may have changed it
+			return last, err
+		}
 		return last, nil
 	}
 	next, err := s.compactOnce(ctx)
@@ -82,7 +87,7 @@ func (s *Store) compactAgain(ctx context.Context, last compactionPass) (compacti
 		return compactionPass{}, err
 	}
 	// The size of tables that stores share says nothing of this one, which has no space of its own.
-	if _, shared := s.b.(Shared); !shared {
+	if !shared {
 		next.settled = next.settled && next.size == last.size
 	}
 	return next, nil
@@ -106,13 +111,32 @@ func (s *Store) compactOnce(ctx context.Context) (pass compactionPass, err error
 	if err := s.Sweep(ctx); err != nil {
 		return pass, err
 	}
-	if pass.size, err = s.Size(ctx); err != nil {
+	if pass.size, err = s.measureTables(ctx); err != nil {
 		return pass, err
 	}
-	s.metrics.size(pass.size)
 	pass.head, pass.compacted = st.Head, target
 	pass.settled = target >= st.Head.Revision-s.cfg.Compaction.Keep
 	return pass, nil
+}
+
+// measureTables has the metrics tell the size of the database. Of the stores that share tables, one asks
+// for it now and then, and the others take its answer.
+func (s *Store) measureTables(ctx context.Context) (size Size, err error) {
+	var polls *Polls
+	if b, ok := s.b.(Shared); ok {
+		polls = b.Polls()
+	}
+	size, asks := polls.lastSize(s.cfg.Compaction.Interval * 3 / 4)
+	if asks {
+		if size, err = s.Size(ctx); err != nil {
+			return size, err
+		}
+		polls.sized(size)
+	}
+	if size != (Size{}) {
+		s.metrics.size(size)
+	}
+	return size, nil
 }
 
 // boundary returns the newest revision that the policy lets go: at least Window old and followed by

@@ -87,6 +87,33 @@ type Polls struct {
 	// looking asks what expires next, nil if nothing does. There is one at a time, so that it takes
 	// one connection, however long it takes.
 	looking *round
+	// size is the last one that was read of the tables, and measured is when somebody began to read
+	// it.
+	size     Size
+	measured time.Time
+}
+
+// lastSize returns the last size of the tables, zero if there is none. The caller has to read it if
+// nobody has begun to for a time, or if there are no polls.
+func (p *Polls) lastSize(within time.Duration) (size Size, asks bool) {
+	if p == nil {
+		return size, true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if asks = time.Since(p.measured) >= within; asks {
+		p.measured = time.Now()
+	}
+	return p.size, asks
+}
+
+// sized takes a size that was read.
+func (p *Polls) sized(size Size) {
+	if p != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.size = size
+	}
 }
 
 // round is a statement that polls several stores.

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -21,6 +23,8 @@ type line struct {
 	polls mvcc.Polls
 	// statements counts those of all stores, and rounds the polls.
 	statements, rounds atomic.Int64
+	// bytes is the size of the tables, 0 for that of the store, and sizes counts who asks for it.
+	bytes, sizes atomic.Int64
 	// before and beforeLook, if not nil, are called with the stores of a round when it begins, and
 	// when it is asked what expires next. An error is that of the statement. They are set before
 	// the first use.
@@ -75,6 +79,14 @@ func (s *shared) Poll(ctx context.Context, stores []mvcc.Backend, due int) ([]mv
 	return polled, nil
 }
 
+func (s *shared) Size(ctx context.Context) (mvcc.Size, error) {
+	s.line.sizes.Add(1)
+	if bytes := s.line.bytes.Load(); bytes > 0 {
+		return mvcc.Size{Total: bytes, Live: bytes}, nil
+	}
+	return s.Backend.Size(ctx)
+}
+
 // openOn opens a store on a line.
 func openOn(t *testing.T, l *line, db *memdb.Database, cfg mvcc.Config) *mvcc.Store {
 	t.Helper()
@@ -123,15 +135,66 @@ func TestIdleStoresCostNothing(t *testing.T) {
 			return statements
 		}
 		one, many := idle(1), idle(150)
-		if most := 4*60 + 10; one > int64(most) {
+		// The polls, and the size of the tables each minute.
+		if most := 4*60 + 15; one > int64(most) {
 			t.Errorf("a store cost %d statements in four minutes, more than %d", one, most)
 		}
 		// Of 150 stores, not all can be asked at once what expires next. That is done each half
-		// minute.
-		if many > one+8 {
+		// minute. The size is asked for each minute by one store, and by 150 a little earlier.
+		if many > one+8+3 {
 			t.Errorf("150 stores cost %d statements in four minutes, and one store %d", many, one)
 		}
 	})
+}
+
+// TestSizeOfIdleStores: an idle store tells the size of the tables that it shares, within two
+// minutes of a change, and many of them ask as often as one or two.
+func TestSizeOfIdleStores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &line{}
+		var stores []*mvcc.Store
+		var metrics []*mvcc.Metrics
+		for i := range 50 {
+			m := mvcc.NewMetrics()
+			stores = append(stores, openOn(t, l, memdb.New(fmt.Sprint("store", i), time.Now),
+				mvcc.Config{Metrics: m}))
+			metrics = append(metrics, m)
+		}
+		for _, bytes := range []int64{1000, 2000, 500} {
+			l.bytes.Store(bytes)
+			l.sizes.Store(0)
+			<-time.After(3 * time.Minute)
+			for i, m := range metrics {
+				if got := sizeIn(t, m); got != float64(bytes) {
+					t.Errorf("the store %d tells %g bytes, want %d", i, got, bytes)
+				}
+			}
+			if n := l.sizes.Load(); n > 8 {
+				t.Errorf("the size was asked for %d times in three minutes", n)
+			}
+		}
+		closeAll(t, stores...)
+	})
+}
+
+// sizeIn is the size in use as the metrics tell it.
+func sizeIn(t *testing.T, m *mvcc.Metrics) float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(m)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, metric := range f.GetMetric() {
+			if f.GetName() == "rowkeeper_database_bytes" &&
+				metric.GetLabel()[0].GetValue() == "live" {
+				return metric.GetGauge().GetValue()
+			}
+		}
+	}
+	return 0
 }
 
 // TestPollsOfBusyStores: a store with events is polled often, and without the idle ones.
