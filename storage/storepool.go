@@ -16,7 +16,12 @@ const unusedFor = time.Minute
 
 // StorePool has the stores of a database, for a program that serves many of them. A store is opened
 // when it is first used, and closed when nobody has used it for a minute. The stores share
-// connections. What expires in a closed store is deleted when it is opened again.
+// connections.
+//
+// What expires in a closed store is deleted soon after its time, and what it has to compact is
+// compacted once that may be: the pool opens the store again then, for a minute. It knows what is
+// due from the time when it closed the store. A store that it has not opened yet costs nothing, and
+// nothing of it is deleted.
 type StorePool struct {
 	config Config
 	db     mvcc.Database
@@ -29,6 +34,8 @@ type StorePool struct {
 	// mu protects the fields below, and those of the stores. What begins work holds it.
 	mu     sync.Mutex
 	stores map[string]*pooledStore
+	// due has the closed stores in which there will be something to do.
+	due    map[string]clock.Timer
 	closed bool
 
 	close sync.Once
@@ -47,6 +54,8 @@ type pooledStore struct {
 	idle  clock.Timer
 	// gone is made when the store begins to close, and closed when that has ended.
 	gone chan struct{}
+	// hurry keeps what is still done before it closes from taking long.
+	hurry context.CancelFunc
 }
 
 // OpenStores connects to a database, of which it opens no store yet. Config.Store and
@@ -58,7 +67,8 @@ func OpenStores(ctx context.Context, c Config) (*StorePool, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &StorePool{config: c, db: db, clock: clock.RealClock{}, stores: map[string]*pooledStore{}}
+	p := &StorePool{config: c, db: db, clock: clock.RealClock{}, stores: map[string]*pooledStore{},
+		due: map[string]clock.Timer{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p, nil
 }
@@ -102,10 +112,14 @@ func (p *StorePool) join(ctx context.Context, name string) (*pooledStore, error)
 		if s == nil {
 			s = &pooledStore{settled: make(chan struct{})}
 			p.stores[name] = s
+			p.wakeIn(name, mvcc.Never)
 			p.work.Go(func() { p.open(name, s) })
 		}
 		if s.dropped() {
 			p.shut(name, s)
+		}
+		if s.gone != nil {
+			s.hurry()
 		}
 		if s.gone == nil {
 			s.users++
@@ -176,16 +190,21 @@ func (s *pooledStore) dropped() bool {
 	}
 }
 
-// shut begins to close a store.
+// shut begins to close a store. What is due is done before, unless somebody waits for it.
 func (p *StorePool) shut(name string, s *pooledStore) {
 	if s.gone != nil {
 		return
 	}
 	s.gone = make(chan struct{})
+	ctx, hurry := context.WithTimeout(p.ctx, p.config.Timeout)
+	s.hurry = hurry
 	p.work.Go(func() {
 		defer close(s.gone)
+		defer hurry()
 		<-s.settled
+		next := mvcc.Never
 		if s.err == nil {
+			next = p.rest(ctx, name, s.db)
 			if err := s.db.Close(); err != nil {
 				p.config.Logger.Warn("a store was not closed in order", "store", name, "err", err)
 			}
@@ -194,8 +213,57 @@ func (p *StorePool) shut(name string, s *pooledStore) {
 		defer p.mu.Unlock()
 		if p.stores[name] == s {
 			delete(p.stores, name)
+			p.wakeIn(name, next)
 		}
 	})
+}
+
+// rest does what is due in a store, and returns the time after which there is more to do. If that
+// cannot be done, it is tried again after a while, unless the store is not there any more.
+func (p *StorePool) rest(ctx context.Context, name string, db *Database) time.Duration {
+	next, err := db.mvcc.Rest(ctx)
+	switch {
+	case err == nil:
+		return max(next, unusedFor)
+	case mvcc.ClassOf(err) == mvcc.Invalid:
+		return mvcc.Never
+	case ctx.Err() == nil:
+		p.config.Logger.Warn("what has expired in a store could not be deleted before it was "+
+			"closed, or its history not be compacted; trying again later", "store", name, "err", err)
+	}
+	return unusedFor
+}
+
+// wakeIn opens a closed store after a time, and not at the one that was told before. mu is held.
+func (p *StorePool) wakeIn(name string, after time.Duration) {
+	if due := p.due[name]; due != nil {
+		due.Stop()
+		delete(p.due, name)
+	}
+	if p.closed || after == mvcc.Never {
+		return
+	}
+	p.due[name] = p.clock.AfterFunc(after, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if !p.closed {
+			p.work.Go(func() { p.wake(name) })
+		}
+	})
+}
+
+// wake opens a store. It does what is due while it is open, and when it is closed again.
+func (p *StorePool) wake(name string) {
+	_, release, err := p.Use(p.ctx, name)
+	if err == nil {
+		release()
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stores[name] == nil && mvcc.ClassOf(err) != mvcc.Invalid {
+		p.wakeIn(name, unusedFor)
+	}
 }
 
 // Close closes all stores, whoever uses them, and the connections. It may be called more than once.
@@ -209,6 +277,9 @@ func (p *StorePool) closeAll() error {
 	p.closed = true
 	open := p.stores
 	p.stores = nil
+	for _, due := range p.due {
+		due.Stop()
+	}
 	p.mu.Unlock()
 	var errs []error
 	p.cancel()

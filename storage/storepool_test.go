@@ -23,18 +23,23 @@ func openPool(t *testing.T, d dbtest.DB, names ...string) (*StorePool, *clocktes
 			t.Fatal(err)
 		}
 	}
+	clock := clocktesting.NewFakeClock(time.Now())
+	return openAt(t, c, clock), clock
+}
+
+func openAt(t *testing.T, c Config, clock *clocktesting.FakeClock) *StorePool {
+	t.Helper()
 	p, err := OpenStores(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	clock := clocktesting.NewFakeClock(time.Now())
 	p.clock = clock
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return p, clock
+	return p
 }
 
 // openNow is how many stores are open.
@@ -123,6 +128,124 @@ func TestStorePool(t *testing.T) {
 			t.Errorf("after the pool was closed: %v", err)
 		}
 	})
+}
+
+// TestStorePoolWakes: a closed store is opened again when something expires in it, and when its
+// history may be compacted, and else stays closed.
+func TestStorePoolWakes(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		p, clock := openPool(t, d, "team-a")
+		ownClock := d.Kind == dbtest.SQLite // the others expire by the server's
+		if ownClock {
+			p = openAt(t, Config{URL: d.URL, Drivers: []Driver{d.Driver}, Clock: clock.Now}, clock)
+		}
+		p.config.Compaction = CompactionPolicy{Keep: 1}
+		use := func(f func(*mvcc.Store)) {
+			t.Helper()
+			db, release, err := p.Use(t.Context(), "team-a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			f(db.mvcc)
+			release()
+			p.closes(t, clock)
+		}
+		commit := func(s *mvcc.Store, m mvcc.Mutation) {
+			t.Helper()
+			if _, err := s.Commit(t.Context(), m); err != nil {
+				t.Error(err)
+			}
+		}
+		use(func(*mvcc.Store) {})
+		p.sleeps(t, clock, 24*time.Hour)
+		use(func(s *mvcc.Store) {
+			commit(s, mvcc.Mutation{Key: "/stays", Value: []byte("v")})
+			commit(s, mvcc.Mutation{Key: "/goes", Value: []byte("v"), TTL: 9 * time.Minute})
+		})
+		p.sleeps(t, clock, 8*time.Minute)
+		p.wakes(t, clock, time.Minute)
+		p.closes(t, clock)
+		if !ownClock {
+			return // by the server's clock, nothing has expired yet, and nothing is old
+		}
+		is := func(goes bool, swept mvcc.Revision) {
+			t.Helper()
+			b := aDatabase{t, p.config}.backend("team-a")
+			row, st, err := b.Get(t.Context(), "/goes")
+			if err != nil || row != nil != goes || st.Swept != swept {
+				t.Errorf("%+v is there, and the store is swept up to %d, %v", row, st.Swept, err)
+			}
+		}
+		is(false, 3) // the fourth row is the deletion
+		p.sleeps(t, clock, 24*time.Hour)
+		use(func(s *mvcc.Store) {
+			for range 3 {
+				commit(s, mvcc.Mutation{Key: "/goes", Expect: mvcc.Any, Value: []byte("v")})
+			}
+		})
+		is(true, 4)
+		p.sleeps(t, clock, 9*time.Minute)
+		p.wakes(t, clock, time.Minute)
+		p.closes(t, clock)
+		is(true, 6)
+		p.sleeps(t, clock, 24*time.Hour)
+	})
+}
+
+// TestStorePoolRests: what can be done at once is done before a store is closed, and so it stays
+// closed.
+func TestStorePoolRests(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		p, clock := openPool(t, d, "team-a")
+		p.config.Compaction = CompactionPolicy{Keep: 1, Window: time.Nanosecond}
+		db, release, err := p.Use(t.Context(), "team-a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if _, err := db.mvcc.Commit(t.Context(), mvcc.Mutation{Key: "/k", Expect: mvcc.Any,
+				Value: []byte("v")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		release()
+		p.closes(t, clock)
+		st, err := (aDatabase{t, p.config}).backend("team-a").State(t.Context())
+		if err != nil || st.Swept != st.Head.Revision-1 {
+			t.Errorf("the store is swept up to %d of %d, %v", st.Swept, st.Head.Revision, err)
+		}
+		p.sleeps(t, clock, 24*time.Hour)
+	})
+}
+
+// closes lets the time pass after which an unused store is closed.
+func (p *StorePool) closes(t *testing.T, clock *clocktesting.FakeClock) {
+	t.Helper()
+	clock.Step(unusedFor)
+	p.work.Wait()
+	if p.openNow() != 0 {
+		t.Fatal("a store that nobody uses is open")
+	}
+}
+
+// sleeps lets time pass in which no store is opened.
+func (p *StorePool) sleeps(t *testing.T, clock *clocktesting.FakeClock, d time.Duration) {
+	t.Helper()
+	clock.Step(d)
+	p.work.Wait()
+	if p.openNow() != 0 {
+		t.Fatalf("a store was opened within %v", d)
+	}
+}
+
+// wakes lets time pass in which a store is opened.
+func (p *StorePool) wakes(t *testing.T, clock *clocktesting.FakeClock, d time.Duration) {
+	t.Helper()
+	clock.Step(d + time.Second)
+	p.work.Wait()
+	if p.openNow() != 1 {
+		t.Fatalf("no store was opened within %v", d)
+	}
 }
 
 // TestStorePoolErrors: what cannot be opened is tried again by the next one who asks for it, and

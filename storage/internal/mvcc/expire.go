@@ -79,7 +79,9 @@ func (s *Store) reapLoop(ctx context.Context) {
 			failing.Reset()
 			s.tailer.looked(began)
 		}
-		next, idle = time.Now().Add(pause), err == nil && pause >= s.cfg.ExpiryIdle
+		idle = err == nil && pause >= s.cfg.ExpiryIdle
+		pause = min(pause, s.cfg.ExpiryIdle)
+		next = time.Now().Add(pause)
 		timer.Reset(pause)
 	}
 }
@@ -90,7 +92,26 @@ func (s *Store) DeleteExpired(ctx context.Context) error {
 	return err
 }
 
-// reap deletes what has expired and returns the time until it should look again.
+// Rest does what the background would do by now, for a store that is about to be closed, and
+// returns how long it is until there is more to do. That is Never if nothing expires and nothing is
+// left to be compacted, whatever time passes.
+func (s *Store) Rest(ctx context.Context) (time.Duration, error) {
+	next, err := s.reap(ctx)
+	if err != nil || s.cfg.Compaction.Window < 0 {
+		return next, err
+	}
+	pass, err := s.compactOnce(ctx)
+	if err == nil && !pass.settled {
+		next = min(next, s.cfg.Compaction.Window)
+	}
+	if _, shared := s.b.(Shared); err == nil && !shared {
+		err = giveBack(ctx, s.b)
+	}
+	return next, err
+}
+
+// reap deletes what has expired and returns the time until it should look again, Never if nothing
+// that is there expires.
 func (s *Store) reap(ctx context.Context) (time.Duration, error) {
 	if err := s.reaping.acquire(ctx); err != nil {
 		return 0, err
@@ -101,7 +122,7 @@ func (s *Store) reap(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	lapse, err := s.reapLeases(ctx)
-	return min(next, lapse) + clockSkew, err
+	return min(next, lapse, Never-clockSkew) + clockSkew, err
 }
 
 // reapKeys deletes the keys that have expired by themselves. reaping is held.
@@ -129,8 +150,8 @@ func (s *Store) reapKeys(ctx context.Context) (time.Duration, error) {
 		if len(expired) == limit && reaped > 0 {
 			continue
 		}
-		if next <= 0 || next > s.cfg.ExpiryIdle {
-			next = s.cfg.ExpiryIdle
+		if next <= 0 {
+			next = Never
 		}
 		if retry > 0 {
 			next = min(next, retry)

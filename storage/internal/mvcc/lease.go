@@ -275,10 +275,10 @@ func (s *Store) reapLeases(ctx context.Context) (time.Duration, error) {
 			return 0, err
 		}
 		var lapsed []Lease
-		next := s.cfg.ExpiryIdle
+		next := Never
 		for _, r := range rows {
 			if left := r.Left(st.Now); left > 0 {
-				next = min(next, left)
+				next = left
 				break
 			}
 			lapsed = append(lapsed, r.Lease)
