@@ -692,8 +692,8 @@ func TestClaimOfStore(t *testing.T) {
 	})
 }
 
-// TestStoreForRace: of two stores that record the same other one at the same time, at most one does.
-// Who is refused may come later, when the other one is gone.
+// TestStoreForRace: of two stores that record the same other one at the same time, one does at
+// most, and who is refused leaves nothing behind.
 func TestStoreForRace(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		x := withStores(t, d)

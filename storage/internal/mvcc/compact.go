@@ -119,8 +119,8 @@ func (s *Store) compactOnce(ctx context.Context) (pass compactionPass, err error
 	return pass, nil
 }
 
-// measureTables has the metrics tell the size of the database. Of the stores that share tables, one asks
-// for it now and then, and the others take its answer.
+// measureTables has the metrics tell the size of the database. Of the stores that share tables, one
+// asks for it now and then, and the others take its answer.
 func (s *Store) measureTables(ctx context.Context) (size Size, err error) {
 	var polls *Polls
 	if b, ok := s.b.(Shared); ok {
