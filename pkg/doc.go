@@ -27,6 +27,7 @@
 //	server/clustertest a cluster, as tests of these programs need it
 //	server/openapi     the names of types in OpenAPI documents
 //	server/pki         all certificates, and the files that keep them
+//	server/rotation    a serving certificate in a cluster that the server renews by itself
 //	server/standalone  the directory of a server without a cluster
 //	server/version     the version of the program
 //

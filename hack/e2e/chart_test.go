@@ -12,16 +12,11 @@ import (
 )
 
 // TestChart installs the chart with one replica on SQLite, uses it a little, upgrades the release,
-// and removes it. The volume stays, since the objects are in it.
+// and removes it. The volume stays, since the objects are in it. The server makes its serving
+// certificate by itself, also another one when the Secret is gone.
 func TestChart(t *testing.T) {
 	dir := t.TempDir()
-	certs := filepath.Join(dir, "certs")
-	run(t, exec.Command(env.rowkeeper(), "certs", "--dir", certs))
 	values := []string{"--namespace", namespace, "--set", "sqlite.enabled=true"}
-	for value, file := range map[string]string{"ca": "ca.crt", "cert": "tls.crt",
-		"key": "tls.key"} {
-		values = append(values, "--set-file", "certificates."+value+"="+filepath.Join(certs, file))
-	}
 	const chart = "../../deploy/chart"
 	i := &installation{rendered: parse(t, helm(t, append([]string{"template", "rowkeeper", chart},
 		values...)...))}
@@ -35,11 +30,14 @@ func TestChart(t *testing.T) {
 	waitForReplicas(t, 1)
 	t.Run("VerbsV1", testVerbs(pipelinesV1, pipeline))
 
+	kubectl(t, "delete", "-n", namespace, "secret/rowkeeper-serving")
+
 	ns := newNamespace(t)
 	kept := create(t, ns, pipeline("kept"))
 	helm(t, append([]string{"upgrade", "rowkeeper", changed, "--wait", "--timeout", "3m",
 		"--set", "extraArgs={--v=1}"}, values...)...)
 	i.waitAvailable(t)
+	kubectl(t, "get", "-n", namespace, "secret/rowkeeper-serving")
 	if args := kubectl(t, "get", "-n", namespace, "deployment/rowkeeper", "-o",
 		"jsonpath={.spec.template.spec.containers[0].args}"); !strings.Contains(args, "--v=1") {
 		t.Errorf("after the upgrade the server has the arguments %s", args)

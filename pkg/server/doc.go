@@ -12,6 +12,7 @@
 //	commands    the root command, and those beside serve: backup, migrate, stores and others
 //	standalone  the directory of a server that stands alone, with its users, rights and kubeconfig
 //	pki         certificates, in memory and in files
+//	rotation    a serving certificate in a cluster that is made and renewed by the server itself
 //	openapi     the names of types in OpenAPI documents
 //	version     which version of Rowkeeper and of Kubernetes's API machinery the program is
 //

@@ -8,13 +8,16 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 	"time"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/healthz"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/client-go/discovery"
 	"k8s.io/utils/clock"
 
+	"github.com/rowkeeper/rowkeeper/pkg/server/rotation"
 	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
@@ -36,23 +39,47 @@ type mode interface {
 }
 
 // aggregatedMode is a part of a cluster.
-type aggregatedMode struct{ *Server }
-
-func (m aggregatedMode) open() error { return nil }
-
-// certify leaves the certificate to those who tell the cluster to trust it.
-func (m aggregatedMode) certify() error { return nil }
-
-func (m aggregatedMode) applyTo(c *genericapiserver.RecommendedConfig) error {
-	return m.Aggregated.ApplyTo(c, m.features)
+type aggregatedMode struct {
+	*Server
+	// rotator makes the serving certificate. It is nil if files have it.
+	rotator *rotation.Rotator
 }
 
-func (m aggregatedMode) begin(*genericapiserver.GenericAPIServer,
-	*genericapiserver.RecommendedConfig, *storage.Database) error {
-	return nil
+func (m *aggregatedMode) open() error { return nil }
+
+// certify leaves the certificate to those who tell the cluster to trust it, or to the rotator.
+func (m *aggregatedMode) certify() error { return nil }
+
+func (m *aggregatedMode) applyTo(c *genericapiserver.RecommendedConfig) (err error) {
+	if err := m.Aggregated.ApplyTo(c, m.features); err != nil || m.service == "" {
+		return err
+	}
+	namespace, name, _ := strings.Cut(m.service, "/")
+	m.rotator, err = rotation.New(c.ClientConfig, rotation.Options{Namespace: namespace,
+		Service: name})
+	if err == nil {
+		c.SecureServing.Cert = m.rotator
+	}
+	return err
 }
 
-func (m aggregatedMode) close() {}
+func (m *aggregatedMode) begin(server *genericapiserver.GenericAPIServer,
+	_ *genericapiserver.RecommendedConfig, _ *storage.Database) error {
+	if m.rotator == nil {
+		return nil
+	}
+	if err := server.AddReadyzChecks(healthz.NamedCheck("serving-certificate",
+		m.rotator.Check)); err != nil {
+		return err
+	}
+	return server.AddPostStartHook("serving-certificate",
+		func(hook genericapiserver.PostStartHookContext) error {
+			go m.rotator.Run(hook)
+			return nil
+		})
+}
+
+func (m *aggregatedMode) close() {}
 
 // standaloneMode is a server with an authority and a user of its own.
 type standaloneMode struct {
@@ -148,7 +175,7 @@ func (m *standaloneMode) announce() {
 func (s *Server) run(ctx context.Context, out io.Writer) error {
 	var m mode = &standaloneMode{Server: s, out: out}
 	if s.Aggregated.Enabled {
-		m = aggregatedMode{s}
+		m = &aggregatedMode{Server: s}
 	}
 	if err := m.open(); err != nil {
 		return err

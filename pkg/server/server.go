@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -89,6 +91,9 @@ type Server struct {
 	ownDatabase bool
 	// collectGarbage runs the garbage collector in a server that is not aggregated.
 	collectGarbage bool
+	// service is the namespace and name of the Service of an aggregated server that makes its
+	// serving certificate by itself.
+	service string
 	// enableCRDs serves CustomResourceDefinitions in a server that is not aggregated.
 	enableCRDs bool
 	requests   requestOptions
@@ -171,6 +176,12 @@ func (s *Server) flags() cliflag.NamedFlagSets {
 		"http2-max-streams-per-connection": "",
 	})
 	s.Aggregated.AddFlags(sections.FlagSet(clusterSection))
+	sections.FlagSet(clusterSection).StringVar(&s.service, "service", s.service,
+		"NAMESPACE/NAME of the Service that the APIServices of this server name. The server then "+
+			"makes and renews its serving certificate by itself, in place of --tls-cert-file and "+
+			"--tls-private-key-file. It keeps the certificate, and the authority that signs it, in "+
+			"the Secret NAME-serving beside the Service, and writes the authority into the "+
+			"APIServices.")
 	s.audit.AddFlags(sections.FlagSet("audit"))
 	addFlags(sections.FlagSet("features"), &upstream, map[string]string{
 		"profiling":            "",
@@ -309,10 +320,20 @@ func (s *Server) validateMode(all, cluster *pflag.FlagSet) []error {
 					fmt.Errorf("--%s is only for servers that are not aggregated", name))
 			}
 		}
-		if s.serving.ServerCert.CertKey.CertFile == "" &&
-			s.serving.ServerCert.CertKey.KeyFile == "" {
+		files := s.serving.ServerCert.CertKey.CertFile != "" ||
+			s.serving.ServerCert.CertKey.KeyFile != ""
+		namespace, name, _ := strings.Cut(s.service, "/")
+		switch {
+		case s.service == "" && !files:
 			errs = append(errs, fmt.Errorf("an aggregated server needs --tls-cert-file and "+
-				"--tls-private-key-file, which %q makes", s.program.Name+" certs"))
+				"--tls-private-key-file, which %q makes, or --service", s.program.Name+" certs"))
+		case s.service != "" && files:
+			errs = append(errs, errors.New("the serving certificate is that of --tls-cert-file, "+
+				"or the server makes it for --service: give one of the two"))
+		case s.service != "" && (len(utilvalidation.IsDNS1123Label(namespace)) > 0 ||
+			len(utilvalidation.IsDNS1035Label(name)) > 0):
+			errs = append(errs, fmt.Errorf("--service %q is not the NAMESPACE/NAME of a Service",
+				s.service))
 		}
 		return append(errs, s.Aggregated.Validate()...)
 	}

@@ -34,6 +34,11 @@ sqlite:///var/lib/rowkeeper/state.db
 {{ .Values.database.existingSecret | default (include "rowkeeper.name" . | printf "%s-database") }}
 {{- end -}}
 
+{{/* ownCertificate is not empty if the server makes its serving certificate by itself. */}}
+{{- define "rowkeeper.ownCertificate" -}}
+{{- if not (or .Values.certificates.certManager .Values.certificates.cert) }}true{{ end -}}
+{{- end -}}
+
 {{/* check refuses values that contradict each other. */}}
 {{- define "rowkeeper.check" -}}
 {{- with .Values -}}
@@ -41,7 +46,7 @@ sqlite:///var/lib/rowkeeper/state.db
 {{- if and .sqlite.enabled .backup.enabled }}{{ fail "backup.enabled needs a database server: a volume with SQLite is one pod's alone; deploy/OPERATIONS.md says how to back it up" }}{{ end -}}
 {{- $given := or .certificates.ca .certificates.cert .certificates.key -}}
 {{- if and .certificates.certManager $given }}{{ fail "certificates.certManager and a certificate exclude each other: choose one" }}{{ end -}}
-{{- if not (or .certificates.certManager (and .certificates.ca .certificates.cert .certificates.key)) }}{{ fail "there is no serving certificate: set certificates.certManager, or give certificates.ca, cert and key, which \"rowkeeper certs\" writes" }}{{ end -}}
+{{- if and $given (not (and .certificates.ca .certificates.cert .certificates.key)) }}{{ fail "the serving certificate is not complete: give certificates.ca, cert and key, which \"rowkeeper certs\" writes, or none of them" }}{{ end -}}
 {{- if not .groups }}{{ fail "name at least one API group in groups" }}{{ end -}}
 {{- end -}}
 {{- end -}}

@@ -88,7 +88,8 @@ func TestChartRefuses(t *testing.T) {
 		values []string
 		want   string
 	}{
-		"no certificate": {[]string{"sqlite.enabled=true"}, "there is no serving certificate"},
+		"half a certificate": {[]string{"sqlite.enabled=true", "certificates.ca=x"},
+			"the serving certificate is not complete"},
 		"no database":    {[]string{"certificates.certManager=true"}, "name the database"},
 		"two databases": {[]string{"certificates.certManager=true", "sqlite.enabled=true",
 			"database.url=postgres://db/x"}, "exclude each other"},
@@ -114,9 +115,47 @@ func TestChartRefuses(t *testing.T) {
 
 // TestChartLint: the chart passes the linter of Helm, also with all that it can make.
 func TestChartLint(t *testing.T) {
-	run(t, "helm", "lint", "--strict", "../../../deploy/chart", "--set",
-		"certificates.certManager=true,prometheus=true,backup.enabled=true,"+
-			"database.url=postgres://db/x")
+	for _, certManager := range []string{"true", "false"} {
+		run(t, "helm", "lint", "--strict", "../../../deploy/chart", "--set",
+			"certificates.certManager="+certManager+",prometheus=true,backup.enabled=true,"+
+				"database.url=postgres://db/x")
+	}
+}
+
+// TestChartOwnCertificate: by default the server makes its certificate, and may change what it needs
+// for that and no more.
+func TestChartOwnCertificate(t *testing.T) {
+	got := objects(t, run(t, "helm", "template", "rowkeeper", "../../../deploy/chart", "--namespace",
+		"rowkeeper-system", "--set", "sqlite.enabled=true"))
+	deployment := text(t, got["Deployment/rowkeeper"])
+	if !strings.Contains(deployment, "- --service=rowkeeper-system/rowkeeper\n") ||
+		strings.Contains(deployment, "serving") {
+		t.Errorf("the Deployment is\n%s", deployment)
+	}
+	if secret := got["Secret/rowkeeper-serving"]; secret != nil {
+		t.Errorf("the chart makes the Secret\n%s", text(t, secret))
+	}
+	for id, want := range map[string]any{
+		"Role/rowkeeper": []any{
+			map[string]any{"apiGroups": []any{""}, "resources": []any{"secrets"},
+				"verbs": []any{"create"}},
+			map[string]any{"apiGroups": []any{""}, "resources": []any{"secrets"},
+				"resourceNames": []any{"rowkeeper-serving"}, "verbs": []any{"get", "update"}},
+		},
+		"ClusterRole/rowkeeper": []any{
+			map[string]any{"apiGroups": []any{"apiregistration.k8s.io"},
+				"resources": []any{"apiservices"}, "verbs": []any{"list"}},
+			map[string]any{"apiGroups": []any{"apiregistration.k8s.io"},
+				"resources": []any{"apiservices"}, "resourceNames": []any{"v1.ci.rowkeeper.dev",
+					"v1alpha1.ci.rowkeeper.dev", "v1.workflows.rowkeeper.dev"},
+				"verbs": []any{"patch"}},
+		},
+	} {
+		rules, _ := got[id]["rules"].([]any)
+		if n := len(want.([]any)); len(rules) < n || !reflect.DeepEqual(rules[len(rules)-n:], want) {
+			t.Errorf("the rules of %s are\n%s", id, text(t, got[id]))
+		}
+	}
 }
 
 // with is the kustomization of an overlay with these components only.

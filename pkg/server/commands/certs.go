@@ -79,11 +79,9 @@ func (o *certsOptions) run(out io.Writer, clock clock.PassiveClock) error {
 	if err != nil {
 		return err
 	}
-	// The cluster's API server asks for the first of these names, whatever address it connects to.
-	name := o.service + "." + o.namespace + ".svc"
 	serving := pki.Certificate{
 		CertFile: file("tls.crt"), KeyFile: file("tls.key"),
-		Template: pki.Server(append([]string{name, name + ".cluster.local"}, o.hosts...)...),
+		Template: pki.Service(o.namespace, o.service, o.hosts...),
 	}
 	renewed := true
 	if o.renew {
@@ -98,7 +96,7 @@ func (o *certsOptions) run(out io.Writer, clock clock.PassiveClock) error {
 		fmt.Fprintf(out, "wrote a new authority, %s and %s\n", file("ca.crt"), file("ca.key"))
 	}
 	if renewed {
-		fmt.Fprintf(out, "wrote a new serving certificate for %s, %s and %s\n", name,
+		fmt.Fprintf(out, "wrote a new serving certificate for %s, %s and %s\n", serving.DNS[0],
 			serving.CertFile, serving.KeyFile)
 	}
 	certs, err := cert.CertsFromFile(serving.CertFile)

@@ -11,9 +11,6 @@ import (
 	"math/big"
 	"net"
 	"time"
-
-	"k8s.io/client-go/util/cert"
-	"k8s.io/client-go/util/keyutil"
 )
 
 // Pair is a certificate and its private key, in memory. Keys are of the curve P-256: a server would
@@ -43,6 +40,14 @@ func Server(hosts ...string) Template {
 		}
 	}
 	return t
+}
+
+// Service is the template of a serving certificate for a Service of a cluster, and for further
+// hosts. The cluster's API server asks for the first of these names, whatever address it connects
+// to.
+func Service(namespace, name string, hosts ...string) Template {
+	host := name + "." + namespace + ".svc"
+	return Server(append([]string{host, host + ".cluster.local"}, hosts...)...)
 }
 
 // Client is the template of a certificate for a user, who is in groups.
@@ -115,20 +120,12 @@ func sign(authority *Pair, template *x509.Certificate) (*Pair, error) {
 
 // PEM returns the certificate and the private key as text.
 func (p *Pair) PEM() (certPEM, keyPEM []byte, err error) {
-	return encode([]*x509.Certificate{p.Cert}, p.Key)
+	return p.chain().PEM()
 }
+
+func (p *Pair) chain() Chain { return Chain{Certs: []*x509.Certificate{p.Cert}, Key: p.Key} }
 
 // Write stores the pair; an interruption leaves the old files or the new ones.
 func (p *Pair) Write(certFile, keyFile string) error {
-	return writePair(certFile, keyFile, []*x509.Certificate{p.Cert}, p.Key)
-}
-
-func encode(certs []*x509.Certificate, key crypto.Signer) (certPEM, keyPEM []byte, err error) {
-	if certPEM, err = cert.EncodeCertificates(certs...); err != nil {
-		return nil, nil, fmt.Errorf("cannot encode a certificate: %w", err)
-	}
-	if keyPEM, err = keyutil.MarshalPrivateKeyToPEM(key); err != nil {
-		return nil, nil, fmt.Errorf("cannot encode a private key: %w", err)
-	}
-	return certPEM, keyPEM, nil
+	return writePair(certFile, keyFile, p.chain())
 }

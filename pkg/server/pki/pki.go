@@ -1,12 +1,11 @@
 // Package pki makes certificates, for server programs and for tests. No other package does.
 //
-// A [Pair] is in memory. An [Authority] keeps itself and what it signs in files, and renews them
-// before they expire. Everything can be asked for again and again: what exists and fits is left
-// alone. Several processes must not do so at the same time.
+// A [Pair] is in memory, and so is a [Chain], which is renewed before it expires. An [Authority]
+// keeps itself and what it signs in files. Everything can be asked for again and again: what exists
+// and fits is left alone. Several processes must not do so with the same files at the same time.
 package pki
 
 import (
-	"crypto"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -17,8 +16,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/client-go/util/cert"
-	"k8s.io/client-go/util/keyutil"
 	"k8s.io/utils/clock"
 )
 
@@ -50,27 +47,18 @@ type Certificate struct {
 // cannot be read are an error, never replaced.
 func EnsureAuthority(certFile, keyFile string,
 	clock clock.PassiveClock) (a *Authority, fresh bool, err error) {
-	bundle, key, err := readPair(certFile, keyFile)
+	chain, err := readPair(certFile, keyFile)
 	if err != nil {
 		return nil, false, err
 	}
-	now := clock.Now()
-	if len(bundle) > 0 && !old(bundle[0], now) {
-		return &Authority{pair: &Pair{Cert: bundle[0], Key: key}, clock: clock}, false, nil
+	chain, fresh, err = chain.Authority(clock.Now(), AuthorityLifetime)
+	if err == nil && fresh {
+		err = writePair(certFile, keyFile, chain)
 	}
-	// The name has the time, so that an authority and the one that replaces it can be told apart.
-	name := fmt.Sprintf("rowkeeper-ca@%d", now.Unix())
-	pair, err := NewAuthority(name, now.Add(-backdate), now.Add(AuthorityLifetime))
 	if err != nil {
 		return nil, false, err
 	}
-	certs := []*x509.Certificate{pair.Cert}
-	for _, c := range bundle {
-		if now.Before(c.NotAfter) {
-			certs = append(certs, c)
-		}
-	}
-	return &Authority{pair: pair, clock: clock}, true, writePair(certFile, keyFile, certs, pair.Key)
+	return &Authority{pair: chain.Pair(), clock: clock}, fresh, nil
 }
 
 // Pair is the authority's certificate and key.
@@ -80,21 +68,16 @@ func (a *Authority) Pair() *Pair { return a.pair }
 // lifetime, or if it does not fit: if it is for other names, or of another authority; fresh tells
 // so. Files that are there and cannot be read are an error, never replaced.
 func (a *Authority) Ensure(wanted Certificate) (fresh bool, err error) {
-	certs, _, err := readPair(wanted.CertFile, wanted.KeyFile)
-	if err != nil {
+	chain, err := readPair(wanted.CertFile, wanted.KeyFile)
+	if err != nil || chain.Serves(wanted.Template, a.pair, a.clock.Now()) {
 		return false, err
-	}
-	if len(certs) > 0 && !old(certs[0], a.clock.Now()) &&
-		certs[0].CheckSignatureFrom(a.pair.Cert) == nil && wanted.fits(certs[0]) {
-		return false, nil
 	}
 	return true, a.Issue(wanted)
 }
 
 // Issue makes a certificate, and replaces the one in the files, if there is one.
 func (a *Authority) Issue(wanted Certificate) error {
-	now := a.clock.Now()
-	pair, err := a.pair.Sign(wanted.Template, now.Add(-backdate), now.Add(CertificateLifetime))
+	pair, err := a.pair.Issue(wanted.Template, a.clock.Now(), CertificateLifetime)
 	if err != nil {
 		return err
 	}
@@ -113,43 +96,32 @@ func RenewAt(c *x509.Certificate) time.Time {
 
 func old(c *x509.Certificate, now time.Time) bool { return now.After(RenewAt(c)) }
 
-// readPair reads certificates and the private key of the first of them. It returns none if neither
-// file exists. If writePair was interrupted, it finishes that work first.
-func readPair(certFile, keyFile string) ([]*x509.Certificate, crypto.Signer, error) {
+// readPair reads what writePair has written. It returns none if neither file exists. If writePair
+// was interrupted, it finishes that work first.
+func readPair(certFile, keyFile string) (Chain, error) {
 	if err := replacePair(certFile, keyFile); err != nil {
-		return nil, nil, fmt.Errorf("cannot finish storing a certificate: %w", err)
+		return Chain{}, fmt.Errorf("cannot finish storing a certificate: %w", err)
 	}
 	certPEM, certErr := os.ReadFile(certFile)
 	keyPEM, keyErr := os.ReadFile(keyFile)
 	if errors.Is(certErr, fs.ErrNotExist) && errors.Is(keyErr, fs.ErrNotExist) {
-		return nil, nil, nil
+		return Chain{}, nil
 	}
-	unusable := func(file string, err error) error {
-		return fmt.Errorf("cannot use %s: %w; mend it, or remove both %s and %s to have new ones made", file, err, certFile, keyFile)
+	var chain Chain
+	var err error
+	switch {
+	case certErr != nil:
+		err = unusable(certFile, certErr)
+	case keyErr != nil:
+		err = unusable(keyFile, keyErr)
+	default:
+		chain, err = ParseChain(certFile, certPEM, keyFile, keyPEM)
 	}
-	if certErr != nil {
-		return nil, nil, unusable(certFile, certErr)
-	}
-	if keyErr != nil {
-		return nil, nil, unusable(keyFile, keyErr)
-	}
-	certs, err := cert.ParseCertsPEM(certPEM)
 	if err != nil {
-		return nil, nil, unusable(certFile, err)
+		return Chain{}, fmt.Errorf("%w; mend it, or remove both %s and %s to have new ones made",
+			err, certFile, keyFile)
 	}
-	parsed, err := keyutil.ParsePrivateKeyPEM(keyPEM)
-	if err != nil {
-		return nil, nil, unusable(keyFile, err)
-	}
-	key, ok := parsed.(crypto.Signer)
-	if !ok {
-		return nil, nil, unusable(keyFile, errors.New("it is not a private key that can sign"))
-	}
-	public, ok := key.Public().(interface{ Equal(crypto.PublicKey) bool })
-	if !ok || !public.Equal(certs[0].PublicKey) {
-		return nil, nil, unusable(keyFile, errors.New("it does not belong to the certificate"))
-	}
-	return certs, key, nil
+	return chain, nil
 }
 
 // next is the end of the names of a pair's files until both are written.
@@ -158,8 +130,8 @@ const next = ".next"
 // writePair stores a pair, so that an interruption at any time leaves the old pair or the new one.
 // It writes both files under other names, the certificate last: once that file exists, the new pair
 // is complete, and replacePair needs no more than these files to put it in place.
-func writePair(certFile, keyFile string, certs []*x509.Certificate, key crypto.Signer) error {
-	certPEM, keyPEM, err := encode(certs, key)
+func writePair(certFile, keyFile string, chain Chain) error {
+	certPEM, keyPEM, err := chain.PEM()
 	if err != nil {
 		return err
 	}

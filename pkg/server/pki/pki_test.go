@@ -106,7 +106,7 @@ func TestInterruptedWritingIsForgotten(t *testing.T) {
 	if err := os.WriteFile(cert+next, []byte("of another key"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := writePair(cert, key, nil, first.pair.Key); err != nil {
+	if err := writePair(cert, key, Chain{Key: first.pair.Key}); err != nil {
 		t.Fatal(err)
 	}
 	if content, err := os.ReadFile(cert); err != nil || len(content) > 0 {

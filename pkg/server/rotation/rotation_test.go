@@ -1,0 +1,363 @@
+package rotation
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
+	testclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/rowkeeper/rowkeeper/pkg/testkit"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
+)
+
+// cluster has Secrets, and APIServices as a definition defines them.
+type cluster struct {
+	t        *testing.T
+	config   *rest.Config
+	client   kubernetes.Interface
+	services dynamic.ResourceInterface
+	clock    *testclock.FakeClock
+	// late are the APIServices as they were when the clock was moved last.
+	late []unstructured.Unstructured
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	s := crds.Start(t, testkit.Options{})
+	definitions := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().
+		CustomResourceDefinitions()
+	const name = "apiservices.apiregistration.k8s.io"
+	_, err := definitions.Create(t.Context(), &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
+			"api-approved.kubernetes.io": "unapproved, a test"}},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: apiServices.Group, Scope: apiextensionsv1.ClusterScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: "APIService",
+				Plural: apiServices.Resource},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: apiServices.Version, Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{
+					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object",
+						XPreserveUnknownFields: ptr.To(true)},
+				},
+			}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{t: t, config: s.Config, client: kubernetes.NewForConfigOrDie(s.Config),
+		services: dynamic.NewForConfigOrDie(s.Config).Resource(apiServices),
+		clock:    testclock.NewFakeClock(time.Now())}
+	for _, service := range []string{"ours", "ours", "theirs"} {
+		err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true,
+			func(ctx context.Context) (bool, error) {
+				_, err := c.services.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+					"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+					"metadata": map[string]any{"generateName": service + "-"},
+					"spec": map[string]any{"caBundle": "AAAA", "service": map[string]any{
+						"namespace": "default", "name": service}},
+				}}, metav1.CreateOptions{})
+				if apierrors.IsNotFound(err) {
+					return false, nil // the definition is not served yet
+				}
+				return true, err
+			})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// step is the time between two rounds of a replica.
+const step = 5 * time.Minute
+
+// step moves the clock.
+func (c *cluster) step() {
+	c.late = c.list()
+	c.clock.Step(step)
+}
+
+func (c *cluster) list() []unstructured.Unstructured {
+	c.t.Helper()
+	list, err := c.services.List(c.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return list.Items
+}
+
+func (c *cluster) rotator() *Rotator {
+	c.t.Helper()
+	r, err := New(c.config, Options{Namespace: "default", Service: "ours",
+		Authority: 10 * time.Hour, Certificate: time.Hour, Interval: step, Clock: c.clock})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return r
+}
+
+// trusted returns why an API server of the cluster would refuse what a replica serves with. It may
+// have seen the last changes of the APIServices or not.
+func (c *cluster) trusted(r *Rotator) error {
+	c.t.Helper()
+	certPEM, _ := r.CurrentCertKeyContent()
+	certs, err := cert.ParseCertsPEM(certPEM)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, s := range append(c.list(), c.late...) {
+		name, _, _ := unstructured.NestedString(s.Object, "spec", "service", "name")
+		if name != "ours" {
+			if !has(s, []byte{0, 0, 0}) {
+				c.t.Fatalf("the APIService of another Service was changed: %v", s.Object)
+			}
+			continue
+		}
+		bundle := x509.NewCertPool()
+		bundle.AppendCertsFromPEM(bundleOf(c.t, s))
+		if _, err := certs[0].Verify(x509.VerifyOptions{Roots: bundle,
+			DNSName: "ours.default.svc", CurrentTime: c.clock.Now()}); err != nil {
+			return fmt.Errorf("by %s: %w", s.GetName(), err)
+		}
+	}
+	return nil
+}
+
+func bundleOf(t *testing.T, s unstructured.Unstructured) []byte {
+	t.Helper()
+	text, err := s.MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var typed apiService
+	if err := json.Unmarshal(text, &typed); err != nil {
+		t.Fatal(err)
+	}
+	return typed.Spec.CABundle
+}
+
+// until repeats a round as Run does.
+func until(ctx context.Context, r *Rotator) error {
+	for {
+		if err := r.round(ctx); !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
+}
+
+// between are Secrets, between whose requests other things happen.
+type between struct {
+	secrets
+	happens func()
+}
+
+func (b between) Get(ctx context.Context, name string,
+	o metav1.GetOptions) (*corev1.Secret, error) {
+	b.happens()
+	defer b.happens()
+	return b.secrets.Get(ctx, name, o)
+}
+
+func (b between) Create(ctx context.Context, s *corev1.Secret,
+	o metav1.CreateOptions) (*corev1.Secret, error) {
+	defer b.happens()
+	return b.secrets.Create(ctx, s, o)
+}
+
+func (b between) Update(ctx context.Context, s *corev1.Secret,
+	o metav1.UpdateOptions) (*corev1.Secret, error) {
+	defer b.happens()
+	return b.secrets.Update(ctx, s, o)
+}
+
+// TestRotation: three replicas make rounds, in any order and within each other's, while the clock
+// goes through many lifetimes. All of them serve with what all APIServices trust, all the time.
+func TestRotation(t *testing.T) {
+	c := newCluster(t)
+	random := rand.New(rand.NewPCG(1, 2))
+	replicas := []*Rotator{c.rotator(), c.rotator(), c.rotator()}
+	busy, done := map[*Rotator]bool{}, map[*Rotator]time.Time{}
+	var round func(r *Rotator)
+	check := func() {
+		for i, r := range replicas {
+			// One that was held up in its round may serve with what has expired.
+			if c.clock.Since(done[r]) > step {
+				continue
+			}
+			if err := c.trusted(r); err != nil {
+				t.Fatalf("at %v, replica %d is not trusted: %v", c.clock.Now(), i, err)
+			}
+		}
+	}
+	for _, r := range replicas {
+		r.secrets = between{r.secrets, func() {
+			if random.IntN(20) == 0 {
+				c.step()
+			}
+			if other := replicas[random.IntN(len(replicas))]; !busy[other] && random.IntN(4) == 0 {
+				round(other)
+			}
+		}}
+	}
+	round = func(r *Rotator) {
+		busy[r] = true
+		defer delete(busy, r)
+		if err := until(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		done[r] = c.clock.Now()
+		check()
+	}
+	if err := until(t.Context(), c.rotator()); err != nil { // nothing is trusted before
+		t.Fatal(err)
+	}
+	c.late = c.list()
+	seen := map[string]bool{}
+	for range 200 {
+		for _, i := range random.Perm(len(replicas)) {
+			round(replicas[i])
+			certPEM, _ := replicas[i].CurrentCertKeyContent()
+			seen[string(certPEM)] = true
+		}
+		c.step()
+		check()
+	}
+	// at least 25 hours: certificates are renewed after 40 minutes, and authorities after 7 hours
+	if len(seen) < 30 {
+		t.Errorf("%d certificates were seen", len(seen))
+	}
+	secret, err := c.client.CoreV1().Secrets("default").Get(t.Context(), "ours-serving",
+		metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := bytes.Count(secret.Data[caCert], []byte("BEGIN")); n > 2 {
+		t.Errorf("the Secret has %d authorities, though the third last has expired", n)
+	}
+}
+
+// TestDeletedSecret: a new authority comes, and what was signed before is trusted on.
+func TestDeletedSecret(t *testing.T) {
+	c := newCluster(t)
+	a, b := c.rotator(), c.rotator()
+	for _, r := range []*Rotator{a, b} {
+		if r.Check(nil) == nil {
+			t.Error("a replica is ready before its first round")
+		}
+		if err := until(t.Context(), r); err != nil || r.Check(nil) != nil {
+			t.Fatal(err, r.Check(nil))
+		}
+	}
+	if err := c.client.CoreV1().Secrets("default").Delete(t.Context(), "ours-serving",
+		metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := until(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range []*Rotator{a, b} {
+		if err := c.trusted(r); err != nil {
+			t.Errorf("replica %d: %v", i, err)
+		}
+	}
+}
+
+// TestBadSecret: what cannot be read is never replaced, and the replica serves on.
+func TestBadSecret(t *testing.T) {
+	c := newCluster(t)
+	r := c.rotator()
+	if err := until(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	secret, err := c.client.CoreV1().Secrets("default").Get(t.Context(), "ours-serving",
+		metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret.Data[corev1.TLSPrivateKeyKey] = []byte("nonsense")
+	if _, err := c.client.CoreV1().Secrets("default").Update(t.Context(), secret,
+		metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := until(t.Context(), r); err == nil ||
+		!strings.Contains(err.Error(), "mend secret/default/ours-serving") {
+		t.Errorf("the round ends with %v", err)
+	}
+	if err := errors.Join(c.trusted(r), r.Check(nil)); err != nil {
+		t.Error(err)
+	}
+}
+
+// heldUp are APIServices, before the first change of which other things happen.
+type heldUp struct {
+	dynamic.ResourceInterface
+	happens func()
+}
+
+func (h *heldUp) Patch(ctx context.Context, name string, kind types.PatchType, patch []byte,
+	o metav1.PatchOptions, subresources ...string) (*unstructured.Unstructured, error) {
+	if h.happens != nil {
+		h.happens()
+		h.happens = nil
+	}
+	return h.ResourceInterface.Patch(ctx, name, kind, patch, o, subresources...)
+}
+
+// TestSlowReplica: a replica that has read the Secret, and an APIService without the authority, is
+// held up until there is a newer authority. It does not write the older one.
+func TestSlowReplica(t *testing.T) {
+	c := newCluster(t)
+	fast, slow := c.rotator(), c.rotator()
+	if err := until(t.Context(), fast); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range c.list() {
+		if name, _, _ := unstructured.NestedString(s.Object, "spec", "service", "name"); name != "ours" {
+			continue
+		}
+		if err := unstructured.SetNestedField(s.Object, "AAAA", "spec", "caBundle"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.services.Update(t.Context(), &s, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slow.apiServices = &heldUp{slow.apiServices, func() {
+		c.clock.Step(8 * time.Hour) // the authority is renewed
+		for range 3 {
+			if err := until(t.Context(), fast); err != nil {
+				t.Fatal(err)
+			}
+			c.step()
+		}
+	}}
+	if err := slow.round(t.Context()); !apierrors.IsConflict(err) {
+		t.Errorf("the slow round ends with %v", err)
+	}
+	if err := c.trusted(fast); err != nil {
+		t.Error(err)
+	}
+}
