@@ -90,7 +90,7 @@ func TestChartRefuses(t *testing.T) {
 	}{
 		"half a certificate": {[]string{"sqlite.enabled=true", "certificates.ca=x"},
 			"the serving certificate is not complete"},
-		"no database":    {[]string{"certificates.certManager=true"}, "name the database"},
+		"no database": {[]string{"certificates.certManager=true"}, "name the database"},
 		"two databases": {[]string{"certificates.certManager=true", "sqlite.enabled=true",
 			"database.url=postgres://db/x"}, "exclude each other"},
 		"two certificates": {[]string{"certificates.certManager=true", "certificates.ca=x",

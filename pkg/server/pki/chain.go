@@ -72,8 +72,8 @@ func (c Chain) Trusted(wanted Template, authorities Chain, now time.Time) bool {
 // Pair is the current certificate with its key.
 func (c Chain) Pair() *Pair { return &Pair{Cert: c.Certs[0], Key: c.Key} }
 
-// Authority returns the chain of an authority. It is c, unless c has no key or has come into the last
-// third of its lifetime: then a new authority comes first, and fresh is true.
+// Authority returns the chain of an authority. It is c, unless c has no key or has come into the
+// last third of its lifetime: then a new authority comes first, and fresh is true.
 func (c Chain) Authority(now time.Time, lifetime time.Duration) (chain Chain, fresh bool,
 	err error) {
 	if c.Key != nil && !old(c.Certs[0], now) {

@@ -17,8 +17,8 @@
 //
 // A replica serves with a certificate until its next round, so two certificates can be in use. An
 // APIService has all authorities that are still valid: a new one comes before the others and takes
-// none away. So it is enough that nobody serves with a certificate whose authority the cluster's API
-// servers do not know. They learn of a change a moment after it. So a certificate that is still
+// none away. So it is enough that nobody serves with a certificate whose authority the cluster's
+// API servers do not know. They learn of a change a moment after it. So a certificate that is still
 // good is replaced only by a replica that has seen the authority in all APIServices for the time
 // between two rounds. No APIService loses an authority by a replica that has read an older Secret:
 // a replica lists before it reads, and what it writes is refused if the APIService has changed
@@ -79,8 +79,8 @@ type Rotator struct {
 	listeners []dynamiccertificates.Listener
 	// served says that cert is that of the Secret. Before, it is one that nobody trusts.
 	served bool
-	// published are the authorities that all APIServices had in the last round, and since when. Only
-	// Run uses it.
+	// published are the authorities that all APIServices had in the last round, and since when.
+	// Only Run uses it.
 	published struct {
 		authorities []byte
 		since       time.Time
@@ -296,8 +296,9 @@ func (r *Rotator) renew(ctx context.Context,
 	return secret, nil
 }
 
-// parse reads the Secret. If it has no authority with a key, as when it was deleted, the authorities
-// that were there before are trusted on: other replicas still serve with what they have signed.
+// parse reads the Secret. If it has no authority with a key, as when it was deleted, the
+// authorities that were there before are trusted on: other replicas still serve with what they have
+// signed.
 func (r *Rotator) parse(secret *corev1.Secret) (authorities, serving pki.Chain, err error) {
 	authorities = r.known
 	if len(secret.Data[caKey]) > 0 {
