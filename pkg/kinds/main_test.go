@@ -150,8 +150,8 @@ func collectsGarbage(t *testing.T, kubeconfig string) {
 	}
 }
 
-// TestCommands takes the program's objects, and those of a definition, into another database, by its
-// own commands.
+// TestCommands takes the program's objects, and those of a definition, into another database, by
+// its own commands.
 func TestCommands(t *testing.T) {
 	dir := t.TempDir()
 	first := []string{"--database", "sqlite://" + filepath.Join(dir, "first.db")}

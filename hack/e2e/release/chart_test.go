@@ -122,8 +122,8 @@ func TestChartLint(t *testing.T) {
 	}
 }
 
-// TestChartOwnCertificate: by default the server makes its certificate, and may change what it needs
-// for that and no more.
+// TestChartOwnCertificate: by default the server makes its certificate, and may change what it
+// needs for that and no more.
 func TestChartOwnCertificate(t *testing.T) {
 	got := objects(t, run(t, "helm", "template", "rowkeeper", "../../../deploy/chart", "--namespace",
 		"rowkeeper-system", "--set", "sqlite.enabled=true"))

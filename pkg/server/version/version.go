@@ -28,8 +28,8 @@ var (
 type Info struct {
 	// Version is the program's own, "devel" for a build from a working tree.
 	Version string `json:"version"`
-	// Rowkeeper is the version of Rowkeeper that the program is made with. It is empty for Rowkeeper
-	// itself.
+	// Rowkeeper is the version of Rowkeeper that the program is made with. It is empty for
+	// Rowkeeper itself.
 	Rowkeeper string `json:"rowkeeper,omitempty"`
 	// Kubernetes is the release that the API machinery belongs to.
 	Kubernetes string `json:"kubernetes"`
