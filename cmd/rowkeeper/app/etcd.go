@@ -45,6 +45,8 @@ type etcdCommand struct {
 	// stores and doors are what the flags say.
 	stores []*etcdStore
 	doors  []*door
+	// slots has an element for each store that is being opened; see opening.
+	slots chan struct{}
 }
 
 func newEtcdCommand() *cobra.Command {
@@ -390,26 +392,38 @@ func (c *etcdCommand) endpoint(text string, files *tlsFiles) (e endpoint, err er
 }
 
 func (c *etcdCommand) run(ctx context.Context) (err error) {
-	opened, err := c.openAll(ctx, c.stores)
-	if err != nil {
-		return err
-	}
 	registry := prometheus.NewRegistry()
-	var answering, keeping sync.WaitGroup
 	ctx, cancel := context.WithCancel(ctx)
+	c.slots = make(chan struct{}, opening)
+	firsts := make(chan error, len(c.stores))
 	closed := make([]error, len(c.stores))
+	var keeping sync.WaitGroup
 	for i, s := range c.stores {
-		answering.Add(1)
-		keeping.Go(func() {
-			closed[i] = c.keep(ctx, s, opened[i], registry, sync.OnceFunc(answering.Done))
-		})
+		s.now.Store(c.unserved(s, errOpening))
+		keeping.Go(func() { closed[i] = c.keep(ctx, s, registry, firsts) })
 	}
 	defer func() {
 		cancel()
 		keeping.Wait()
 		err = errors.Join(append(closed, err)...)
 	}()
-	answering.Wait()
+	useless := make(chan error, 1)
+	tried := make(chan struct{})
+	keeping.Go(func() {
+		defer close(tried)
+		if err := firstOpened(ctx, firsts); err != nil {
+			useless <- err
+		}
+	})
+	select {
+	case <-tried:
+	case <-time.After(startWait):
+	}
+	select {
+	case err := <-useless:
+		return err
+	default:
+	}
 
 	var listening sync.WaitGroup
 	defer listening.Wait()
@@ -446,6 +460,8 @@ func (c *etcdCommand) run(ctx context.Context) (err error) {
 	select {
 	case <-ctx.Done():
 		return nil
+	case err := <-useless:
+		return err
 	case err := <-ended:
 		return err
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -35,6 +34,19 @@ type etcdStore struct {
 	tls *tlsFiles
 	// now is what answers the clients.
 	now atomic.Pointer[front]
+	// logged is why the store cannot be used, as the log has it.
+	logged atomic.Value
+}
+
+// log logs why a store cannot be used, once for each reason.
+func (s *etcdStore) log(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if s.logged.Swap(text) != text && err != nil {
+		klog.ErrorS(err, "A store cannot be used", "store", s.name)
+	}
 }
 
 // front answers the clients of a store while it is open, or tells them that it is not.
@@ -42,26 +54,31 @@ type front struct {
 	calls, pages *branch
 	grpc         *grpc.Server
 	http         *http.Server
-	ready        func(context.Context) error
+	// ready says why the store cannot be used, for the operator.
+	ready func(context.Context) error
 	// room has an element for each connection.
 	room    chan struct{}
 	running sync.WaitGroup
 }
 
-func (c *etcdCommand) newFront(g *grpc.Server, ready func(context.Context) error,
+func (c *etcdCommand) newFront(s *etcdStore, g *grpc.Server, ready func(context.Context) error,
 	metrics prometheus.Gatherer) *front {
-	s := &front{calls: newBranch(), pages: newBranch(), grpc: g, ready: ready,
+	f := &front{calls: newBranch(), pages: newBranch(), grpc: g, ready: ready,
 		room: make(chan struct{}, c.maxConnections)}
-	s.http = newHTTPServer(pages(metrics, func(r *http.Request) (string, bool) {
-		if err := ready(r.Context()); err != nil {
-			return err.Error(), false
+	f.http = newHTTPServer(pages(metrics, func(r *http.Request) (string, bool) {
+		err := ready(r.Context())
+		if !errors.Is(r.Context().Err(), context.Canceled) { // else the client has left
+			s.log(err)
+		}
+		if err != nil {
+			return unusable(s.name), false
 		}
 		return "", true
 	}))
 	// They end when they are closed, and for no other reason.
-	s.running.Go(func() { _ = s.grpc.Serve(s.calls) })
-	s.running.Go(func() { _ = s.http.Serve(s.pages) })
-	return s
+	f.running.Go(func() { _ = f.grpc.Serve(f.calls) })
+	f.running.Go(func() { _ = f.http.Serve(f.pages) })
+	return f
 }
 
 // stopWait is how long calls may take to end when the server stops. Watches do not end by
@@ -76,6 +93,18 @@ func (s *front) close() {
 	s.running.Wait()
 }
 
+const (
+	// opening is how many stores are opened at a time. One that takes longer than openWait is opened
+	// beside these, so that a few slow stores do not keep the others waiting.
+	opening  = 8
+	openWait = time.Second
+	// startWait is how long the stores may take to open until the process listens nevertheless. So
+	// clients are seldom told that a store is being opened.
+	startWait = 2 * time.Second
+)
+
+var errOpening = errors.New("the store is being opened")
+
 // open opens a store.
 func (c *etcdCommand) open(ctx context.Context, store string) (*storage.Database, error) {
 	config, err := c.storage.Database()
@@ -86,39 +115,37 @@ func (c *etcdCommand) open(ctx context.Context, store string) (*storage.Database
 		return nil, err
 	}
 	config.Store = store
+	select {
+	case c.slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	leave := sync.OnceFunc(func() { <-c.slots })
+	defer leave()
+	defer time.AfterFunc(openWait, leave).Stop()
 	return storage.Open(ctx, config)
 }
 
-// opened is a store that was opened, or why it was not.
-type opened struct {
-	db  *storage.Database
-	err error
-}
-
-// opening is how many stores are opened at a time.
-const opening = 8
-
-// openAll opens the stores. If some cannot be opened, the others are served; if none can, that is
-// an error.
-func (c *etcdCommand) openAll(ctx context.Context, stores []*etcdStore) ([]opened, error) {
-	all := make([]opened, len(stores))
-	var group errgroup.Group
-	group.SetLimit(opening)
-	for i, s := range stores {
-		group.Go(func() error {
-			all[i].db, all[i].err = c.open(ctx, s.name)
-			return nil
-		})
-	}
-	_ = group.Wait() // the errors are in all
+// firstOpened waits until each store was tried to be opened once. If none could be, it returns why:
+// nothing can be served, and a person has to hear it. What is wrong with all is said once.
+func firstOpened(ctx context.Context, firsts <-chan error) error {
+	failed, said := 0, map[string]bool{}
 	var errs []error
-	for _, o := range all {
-		if o.err == nil {
-			return all, nil
+	for range cap(firsts) {
+		err := <-firsts
+		if err == nil {
+			continue
 		}
-		errs = append(errs, o.err)
+		failed++
+		if !said[err.Error()] {
+			said[err.Error()] = true
+			errs = append(errs, err)
+		}
 	}
-	return nil, errors.Join(errs...)
+	if failed < cap(firsts) || ctx.Err() != nil {
+		return nil
+	}
+	return errors.Join(errs...)
 }
 
 // reopenWait is how long it takes until a store is opened again that could not be opened, or was
@@ -126,33 +153,33 @@ func (c *etcdCommand) openAll(ctx context.Context, stores []*etcdStore) ([]opene
 const reopenWait = 5 * time.Second
 
 // keep serves a store until ctx ends. One that cannot be opened, or was dropped, is opened again
-// when it is there. ready is called when its clients are answered.
-func (c *etcdCommand) keep(ctx context.Context, s *etcdStore, o opened,
-	registry *prometheus.Registry, ready func()) error {
+// when it is there. firsts takes the outcome of the first time.
+func (c *etcdCommand) keep(ctx context.Context, s *etcdStore, registry *prometheus.Registry,
+	firsts chan<- error) error {
 	labeled := prometheus.WrapRegistererWith(prometheus.Labels{"store": s.name}, registry)
-	logged := ""
-	for {
+	for first := true; ; first = false {
 		var now *front
 		var dropped <-chan struct{}
-		if o.err == nil {
-			now, dropped, o.err = c.serve(ctx, s, o.db)
+		db, openErr := c.open(ctx, s.name)
+		if openErr == nil {
+			now, dropped, openErr = c.serve(ctx, s, db)
 		}
-		if o.err != nil {
-			if text := o.err.Error(); ctx.Err() == nil && text != logged {
-				klog.ErrorS(o.err, "A store is not served until it can be opened", "store", s.name)
-				logged = text
+		if openErr != nil {
+			if ctx.Err() == nil {
+				s.log(openErr)
 			}
-			now = c.unserved(s.name)
+			now = c.unserved(s, openErr)
 		} else {
-			labeled.MustRegister(o.db.Collector())
-			logged = ""
+			labeled.MustRegister(db.Collector())
+			s.log(nil)
 		}
-		if before := s.now.Swap(now); before != nil {
-			before.close()
+		before := s.now.Swap(now)
+		if first {
+			firsts <- openErr
 		}
-		ready()
+		before.close()
 		var again <-chan time.Time
-		if o.err != nil {
+		if openErr != nil {
 			again = time.After(reopenWait)
 		}
 		select {
@@ -161,19 +188,18 @@ func (c *etcdCommand) keep(ctx context.Context, s *etcdStore, o opened,
 		case <-dropped:
 			klog.InfoS("A store was dropped", "store", s.name)
 		}
-		if o.err == nil {
-			labeled.Unregister(o.db.Collector())
-			s.now.Swap(c.unserved(s.name)).close()
+		if openErr == nil {
+			labeled.Unregister(db.Collector())
+			s.now.Swap(c.unserved(s, errOpening)).close()
 		}
 		var err error
-		if o.db != nil {
-			err = o.db.Close()
+		if db != nil {
+			err = db.Close()
 		}
 		if ctx.Err() != nil {
 			s.now.Load().close()
 			return err
 		}
-		o.db, o.err = c.open(ctx, s.name)
 	}
 }
 
@@ -194,16 +220,20 @@ func (c *etcdCommand) serve(ctx context.Context, s *etcdStore,
 	if s.alone {
 		registry.MustRegister(process()...)
 	}
-	return c.newFront(g, db.Ready, registry), server.Dropped(), nil
+	return c.newFront(s, g, db.Ready, registry), server.Dropped(), nil
 }
 
-// unserved tells the clients of a store that it cannot be used now.
-func (c *etcdCommand) unserved(store string) *front {
-	err := status.Errorf(codes.Unavailable,
-		"the store %q cannot be used now: the server's log says why", store)
+// unserved tells the clients of a store that it cannot be used now, and the operator why.
+func (c *etcdCommand) unserved(s *etcdStore, why error) *front {
+	err := status.Error(codes.Unavailable, unusable(s.name))
 	g := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return err }))
-	reason := errors.New(status.Convert(err).Message())
-	return c.newFront(g, func(context.Context) error { return reason }, prometheus.NewRegistry())
+	return c.newFront(s, g, func(context.Context) error { return why }, prometheus.NewRegistry())
+}
+
+// unusable is what clients are told of a store that cannot be used. The reason may name what they
+// are not to know, such as where the database is.
+func unusable(store string) string {
+	return fmt.Sprintf("the store %q cannot be used now: the server's log says why", store)
 }
 
 // process collects the metrics of the process.

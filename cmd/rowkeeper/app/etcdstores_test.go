@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"database/sql"
 	"fmt"
 	"io"
 	"net"
@@ -19,6 +20,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 )
@@ -235,8 +238,9 @@ func TestEtcdStores(t *testing.T) {
 		t.Fatalf("%+v", res)
 	}
 	n.run("stores", "drop", "b", "--confirm", "b")
-	n.await(metrics+"/readyz?store=b", nil, "503 b: the store \"b\" cannot be used now")
-	n.await(metrics+"/health", nil, "; b: the store")
+	n.await(metrics+"/readyz?store=b", nil, "503 b: ")
+	n.await(metrics+"/readyz?store=b", nil, "rowkeeper stores create")
+	n.await(metrics+"/health", nil, "; b: ")
 	n.await(own+"/readyz", n.tls("127.0.0.1", "late"), "503 the store \"late\" cannot be used now")
 	n.run("stores", "create", "b")
 	n.run("stores", "create", "late")
@@ -254,6 +258,70 @@ func TestEtcdStores(t *testing.T) {
 	if res := <-watch; res.Err() != nil || len(res.Events) != 1 {
 		t.Errorf("the watch of the other store has ended: %+v, %v", res, res.Err())
 	}
+}
+
+// TestEtcdSlowStore: a store that takes long to open keeps nobody from the others. Its clients are
+// told that it cannot be used, and the operator why. Then it is served.
+func TestEtcdSlowStore(t *testing.T) {
+	n := newTenants(t)
+	for _, store := range []string{"default", "slow"} {
+		n.run("stores", "create", store)
+	}
+	file := n.file("state.db") + ".stores/slow.db"
+	lock, err := sql.Open("sqlite", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock.SetMaxOpenConns(1)
+	defer lock.Close()
+	for _, statement := range []string{"PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE"} {
+		if _, err := lock.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fast, slow, metrics := freeAddress(t), freeAddress(t), "http://"+freeAddress(t)
+	n.start("--listen-client-urls", "http://"+fast, "--listen-store", "slow=http://"+slow,
+		"--listen-metrics-urls", metrics)
+	n.await("http://"+fast+"/readyz", nil, "200 ok")
+	n.await(metrics+"/readyz", nil, "200 ok\nslow: the store is being opened")
+	n.await("http://"+slow+"/readyz", nil, "503 the store \"slow\" cannot be used now")
+	n.await("http://"+slow+"/health", nil, `"health":"false"`)
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + slow},
+		Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Put(t.Context(), "k", "v"); status.Code(err) != codes.Unavailable ||
+		!strings.Contains(err.Error(), "cannot be used now") {
+		t.Errorf("a store that is not open answers %v", err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.await("http://"+slow+"/readyz", nil, "200 ok")
+	if _, err := c.Put(t.Context(), "k", "v"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestEtcdNothingToServe: if no store can be opened, the process says why, each reason once, and
+// ends.
+func TestEtcdNothingToServe(t *testing.T) {
+	n := newTenants(t)
+	flags := []string{"etcd", "--database", n.url, "--listen-store",
+		"a=http://" + freeAddress(t) + ",b=http://" + freeAddress(t)}
+	refused := func(want string) {
+		t.Helper()
+		var stderr bytes.Buffer
+		code := Run(t.Context(), flags, io.Discard, &stderr)
+		if code == 0 || strings.Count(stderr.String(), want) != 1 {
+			t.Errorf("exit code %d, not because of %q: %s", code, want, stderr.String())
+		}
+	}
+	refused("rowkeeper migrate up")
+	n.run("stores", "create", "default")
+	refused("rowkeeper stores create b")
 }
 
 // anySession resumes whatever session there was, under whichever server name.
