@@ -41,7 +41,9 @@
 //     strict.
 //   - refused, twice: what was refused, or failed with the promise that nothing was written, is
 //     not in the log and does not come into it later. Nothing is there twice. No group is in the
-//     log together with the record that it is not done. One thing is nobody's fault: a group is
+//     log together with the record that it is not done, no such record is made where the group may
+//     have been done and swept, or be in another history, and no group is done that compaction has
+//     overtaken, as its record may be forgotten. One thing is nobody's fault: a group is
 //     lost, is declared not done, and is in a copy of before, which replaces the database
 //     (TestLostGroupComesBack).
 //   - expectation: what a write replaces is what its client had read, not only its revision.
@@ -55,8 +57,8 @@
 //     everybody could notice the loss.
 //   - watch: what a watch has seen is a piece of one history, with all its rows, in order, without
 //     a fence in it. It does not end without a reason.
-//   - compaction, expiry: in the end, what was replaced and what has expired is gone. Nothing
-//     expires early.
+//   - compaction, expiry: in the end, what was replaced and what has expired is gone, and so are
+//     the records that nobody needs. Nothing expires early.
 //   - liveness: when all faults are over, all requests end, all processes start, write and are
 //     ready, and all watches come to the head.
 //   - error: no error says that the database is damaged.
