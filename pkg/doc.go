@@ -24,6 +24,7 @@
 //	server             the program around an API: flags, listener, certificates, ways to run
 //	crds/core          the part of the core API that makes sense without nodes
 //	server/commands    the commands of such a program: backup, migrate, stores and others
+//	server/access      who may do what without a cluster, and reviews
 //	server/clustertest a cluster, as tests of these programs need it
 //	server/openapi     the names of types in OpenAPI documents
 //	server/pki         all certificates, and the files that keep them

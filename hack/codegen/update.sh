@@ -68,8 +68,9 @@ if grep -F "$module" "$work/violations"; then
   exit 1
 fi
 
-# Of k8s.io/api, the types of the core API that is served, and no others.
+# Of k8s.io/api, the types of the core API and of reviews that are served, and no others.
 core=(k8s.io/api/core/v1 k8s.io/api/events/v1 k8s.io/api/coordination/v1 k8s.io/api/admissionregistration/v1
+  k8s.io/api/authentication/v1 k8s.io/api/authorization/v1
   k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/api/resource)
 core_readonly=()
 for p in "${core[@]}"; do core_readonly+=(--readonly-pkg "$p"); done
@@ -77,7 +78,8 @@ for p in "${core[@]}"; do core_readonly+=(--readonly-pkg "$p"); done
   --output-model-name-file zz_generated.model_name.go --report-filename "$work/core-violations" "${core_readonly[@]}" "${core[@]}"
 go run ./hack/codegen/openapi-subset "$work/core/all.go" \
   corev1.{Namespace,ConfigMap,Secret,Event,ServiceAccount}{,List} coordinationv1.Lease{,List} eventsv1.Event{,List} \
-  v1.{Mutating,Validating}WebhookConfiguration{,List} v1.ValidatingAdmissionPolicy{,Binding}{,List} >"$work/core/subset.go"
+  v1.{Mutating,Validating}WebhookConfiguration{,List} v1.ValidatingAdmissionPolicy{,Binding}{,List} \
+  authorizationv1.{,Local,Self}SubjectAccessReview authorizationv1.SelfSubjectRulesReview authenticationv1.{SelfSubject,Token}Review >"$work/core/subset.go"
 mkdir -p pkg/crds/core/openapi
 "$bin/goimports" "$work/core/subset.go" >pkg/crds/core/openapi/zz_generated.openapi.go
 

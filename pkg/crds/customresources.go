@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"reflect"
 	"slices"
 	"time"
 
@@ -27,7 +26,6 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/klog/v2"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
-	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/rowkeeper/rowkeeper/pkg/crds/core"
 	coreopenapi "github.com/rowkeeper/rowkeeper/pkg/crds/core/openapi"
@@ -124,34 +122,7 @@ func describe(c *genericapiserver.Config, schemes []*runtime.Scheme) {
 	}
 	names := openapi.NamesOf(append(slices.Clone(schemes), core.Scheme,
 		apiextensionsserver.Scheme)...)
-	openapi.Describe(c, definitions, describedNames(c.OpenAPIV3Config.GetDefinitionName, names))
-}
-
-// describedNames gives the server's own types the names and kinds that its author gives them, who
-// may know types by other names. The kinds that follow from the schemes are added, for types that
-// only the schemes know, and for those that are in every group.
-func describedNames(own, schemes openapi.Names) openapi.Names {
-	if own == nil {
-		return schemes
-	}
-	return func(name string) (string, spec.Extensions) {
-		name, extensions := own(name)
-		_, more := schemes(name)
-		kinds, ok := extensions[openapi.GroupVersionKinds].([]any)
-		if !ok {
-			return name, more
-		}
-		others, _ := more[openapi.GroupVersionKinds].([]any)
-		for _, kind := range others {
-			same := func(k any) bool { return reflect.DeepEqual(k, kind) }
-			if !slices.ContainsFunc(kinds, same) {
-				kinds = append(slices.Clip(kinds), kind)
-			}
-		}
-		extensions = maps.Clone(extensions)
-		extensions[openapi.GroupVersionKinds] = kinds
-		return name, extensions
-	}
+	openapi.Describe(c, definitions, openapi.Joined(c.OpenAPIV3Config.GetDefinitionName, names))
 }
 
 // Extend returns a server that serves definitions, their objects and the core API itself, and

@@ -7,14 +7,18 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"github.com/rowkeeper/rowkeeper/pkg/crds"
+	"github.com/rowkeeper/rowkeeper/pkg/server/access"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
 // newServer makes the program's server, and adds CustomResourceDefinitions if they are asked for.
 func (s *Server) newServer(config *genericapiserver.RecommendedConfig,
 	db *storage.Database) (*genericapiserver.GenericAPIServer, error) {
+	if !s.Aggregated.Enabled {
+		s.describeReviews(&config.Config)
+	}
 	if !s.enableCRDs {
-		return s.program.New(config)
+		return s.newProgramServer(config)
 	}
 	database, err := s.Storage.Database()
 	if err != nil {
@@ -22,14 +26,14 @@ func (s *Server) newServer(config *genericapiserver.RecommendedConfig,
 	}
 	scheme, _, _ := strings.Cut(database.URL, ":")
 	extension, err := crds.Prepare(config, crds.Options{
-		Storage: s.Storage, Database: db, Schemes: []*runtime.Scheme{s.program.Scheme},
+		Storage: s.Storage, Database: db, Schemes: []*runtime.Scheme{s.program.Scheme, access.Scheme},
 		// SQLite is for one machine, where others learn of a definition at once.
 		SingleServer: scheme == "sqlite" || scheme == "memory",
 	})
 	if err != nil {
 		return nil, err
 	}
-	server, err := s.program.New(config)
+	server, err := s.newProgramServer(config)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,8 @@
 // parts of such a program:
 //
 //	commands    the root command, and those beside serve: backup, migrate, stores and others
-//	standalone  the directory of a server that stands alone, with its users, rights and kubeconfig
+//	standalone  the directory of a server that stands alone, with its users and kubeconfig
+//	access      who may do what in such a server, and the reviews that tell
 //	pki         certificates, in memory and in files
 //	rotation    a serving certificate in a cluster that is made and renewed by the server itself
 //	openapi     the names of types in OpenAPI documents

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/rest"
 
+	"github.com/rowkeeper/rowkeeper/pkg/server/access"
 	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 )
 
@@ -99,7 +100,7 @@ func (u *users) authorizer(own authorizer.Authorizer) authorizer.Authorizer {
 		defer u.mu.RUnlock()
 		if isDiscovery(a) || slices.ContainsFunc(u.rules[a.GetUser().GetName()],
 			func(r rbacv1.PolicyRule) bool {
-				return allows(r, a)
+				return access.Allows(r, a)
 			}) {
 			return authorizer.DecisionAllow, "", nil
 		}
@@ -112,30 +113,6 @@ func isDiscovery(a authorizer.Attributes) bool {
 	return !a.IsResourceRequest() && a.GetVerb() == "get" &&
 		slices.Contains([]string{"api", "apis", "openapi", "version", "healthz", "livez", "readyz"},
 			root)
-}
-
-// allows tells whether a rule of RBAC covers a request.
-func allows(r rbacv1.PolicyRule, a authorizer.Attributes) bool {
-	has := func(list []string, values ...string) bool {
-		return slices.Contains(list, "*") || slices.ContainsFunc(values, func(v string) bool {
-			return slices.Contains(list, v)
-		})
-	}
-	if !has(r.Verbs, a.GetVerb()) {
-		return false
-	}
-	if !a.IsResourceRequest() {
-		return slices.ContainsFunc(r.NonResourceURLs, func(url string) bool {
-			prefix, isPrefix := strings.CutSuffix(url, "*")
-			return url == a.GetPath() || isPrefix && strings.HasPrefix(a.GetPath(), prefix)
-		})
-	}
-	resources := []string{a.GetResource()}
-	if a.GetSubresource() != "" {
-		resources = []string{a.GetResource() + "/" + a.GetSubresource(), "*/" + a.GetSubresource()}
-	}
-	return has(r.APIGroups, a.GetAPIGroup()) && has(r.Resources, resources...) &&
-		(len(r.ResourceNames) == 0 || slices.Contains(r.ResourceNames, a.GetName()))
 }
 
 // identity is the certificate by which clients know the servers.

@@ -8,6 +8,7 @@ package openapi
 
 import (
 	"cmp"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -56,6 +57,33 @@ func NamesOf(schemes ...*runtime.Scheme) Names {
 			return name, spec.Extensions{GroupVersionKinds: of}
 		}
 		return name, nil
+	}
+}
+
+// Joined gives the server's own types the names and kinds that its author gives them, who
+// may know types by other names. The kinds that follow from the schemes are added, for types that
+// only the schemes know, and for those that are in every group.
+func Joined(own, schemes Names) Names {
+	if own == nil {
+		return schemes
+	}
+	return func(name string) (string, spec.Extensions) {
+		name, extensions := own(name)
+		_, more := schemes(name)
+		kinds, ok := extensions[GroupVersionKinds].([]any)
+		if !ok {
+			return name, more
+		}
+		others, _ := more[GroupVersionKinds].([]any)
+		for _, kind := range others {
+			same := func(k any) bool { return reflect.DeepEqual(k, kind) }
+			if !slices.ContainsFunc(kinds, same) {
+				kinds = append(slices.Clip(kinds), kind)
+			}
+		}
+		extensions = maps.Clone(extensions)
+		extensions[GroupVersionKinds] = kinds
+		return name, extensions
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/cert"
 	testclock "k8s.io/utils/clock/testing"
@@ -276,35 +275,5 @@ func TestUnusableFilesAreAnErrorAndKept(t *testing.T) {
 				t.Errorf("got %v, want an error with %q that says what to do", err, tc.want)
 			}
 		})
-	}
-}
-
-func TestAuthorize(t *testing.T) {
-	admin := &user.DefaultInfo{Name: AdminUser, Groups: []string{user.SystemPrivilegedGroup,
-		user.AllAuthenticated}}
-	other := &user.DefaultInfo{Name: "other", Groups: []string{user.AllAuthenticated}}
-	for _, tc := range []struct {
-		user    user.Info
-		verb    string
-		path    string // "" is a resource
-		allowed bool
-	}{
-		{admin, "delete", "", true},
-		{admin, "get", "/metrics", true},
-		{other, "get", "", false},
-		{other, "get", "/apis", true},
-		{other, "get", "/apis/ci.rowkeeper.dev/v1", true},
-		{other, "get", "/apisx", false},
-		{other, "get", "/readyz/storage", true},
-		{other, "put", "/apis", false},
-		{other, "get", "/metrics", false},
-		{other, "get", "/debug/pprof", false},
-	} {
-		decision, _, err := authorize(t.Context(), authorizer.AttributesRecord{User: tc.user,
-			Verb: tc.verb, Path: tc.path, ResourceRequest: tc.path == "", Resource: "pipelines"})
-		if err != nil || (decision == authorizer.DecisionAllow) != tc.allowed {
-			t.Errorf("%s %s %q: decision %v, %v; want allowed %v", tc.user.GetName(), tc.verb,
-				tc.path, decision, err, tc.allowed)
-		}
 	}
 }

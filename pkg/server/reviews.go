@@ -1,0 +1,34 @@
+package server
+
+import (
+	"maps"
+
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/kube-openapi/pkg/common"
+
+	coreopenapi "github.com/rowkeeper/rowkeeper/pkg/crds/core/openapi"
+	"github.com/rowkeeper/rowkeeper/pkg/server/access"
+	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
+)
+
+// newProgramServer makes the program's server. One that stands alone answers reviews itself.
+func (s *Server) newProgramServer(
+	c *genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error) {
+	server, err := s.program.New(c)
+	if err != nil || s.Aggregated.Enabled {
+		return server, err
+	}
+	return server, access.Install(server, &c.Config)
+}
+
+// describeReviews adds the definitions of reviews to the program's own.
+func (s *Server) describeReviews(c *genericapiserver.Config) {
+	own := c.OpenAPIV3Config.GetDefinitions
+	definitions := func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+		all := coreopenapi.GetOpenAPIDefinitions(ref)
+		maps.Copy(all, own(ref))
+		return all
+	}
+	openapi.Describe(c, definitions, openapi.Joined(c.OpenAPIV3Config.GetDefinitionName,
+		openapi.NamesOf(s.program.Scheme, access.Scheme)))
+}
