@@ -1,7 +1,7 @@
 // Package commands is for server programs. It has the commands of such a program: serve, which
 // package server makes, and what is done to a database beside the server: backup, restore, fence,
-// migrate and stores. Besides, certs makes the serving certificate of an aggregated server, and
-// version tells what the program is.
+// migrate and stores. Besides, certs makes the serving certificate of an aggregated server,
+// kubeconfig lets a user sign in to one that stands alone, and version tells what the program is.
 //
 //	root := commands.New(program, server.New(program).Command())
 //	os.Exit(commands.Run(ctx, root, os.Args[1:], os.Stdout, os.Stderr))
@@ -47,8 +47,9 @@ func New(p server.Program, serve *cobra.Command) *cobra.Command {
 		return server.UsageError{Err: err}
 	})
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.AddCommand(serve, newCertsCommand(p), newBackupCommand(p), newRestoreCommand(p),
-		newFenceCommand(p), newMigrateCommand(p), newStoresCommand(p), newVersionCommand(p))
+	root.AddCommand(serve, newCertsCommand(p), newKubeconfigCommand(p), newBackupCommand(p),
+		newRestoreCommand(p), newFenceCommand(p), newMigrateCommand(p), newStoresCommand(p),
+		newVersionCommand(p))
 	return root
 }
 

@@ -61,6 +61,19 @@ func EnsureAuthority(certFile, keyFile string,
 	return &Authority{pair: chain.Pair(), clock: clock}, fresh, nil
 }
 
+// ReadAuthority returns the authority of the files, and changes nothing, so that it can be called
+// while a server keeps the files. The error is that of the file system if there is no authority.
+func ReadAuthority(certFile, keyFile string) (*Pair, error) {
+	chain, err := loadPair(certFile, keyFile)
+	if err != nil {
+		return nil, err
+	}
+	if len(chain.Certs) == 0 {
+		return nil, &fs.PathError{Op: "open", Path: certFile, Err: fs.ErrNotExist}
+	}
+	return chain.Pair(), nil
+}
+
 // Pair is the authority's certificate and key.
 func (a *Authority) Pair() *Pair { return a.pair }
 
@@ -102,6 +115,11 @@ func readPair(certFile, keyFile string) (Chain, error) {
 	if err := replacePair(certFile, keyFile); err != nil {
 		return Chain{}, fmt.Errorf("cannot finish storing a certificate: %w", err)
 	}
+	return loadPair(certFile, keyFile)
+}
+
+// loadPair reads a pair as it is.
+func loadPair(certFile, keyFile string) (Chain, error) {
 	certPEM, certErr := os.ReadFile(certFile)
 	keyPEM, keyErr := os.ReadFile(keyFile)
 	if errors.Is(certErr, fs.ErrNotExist) && errors.Is(keyErr, fs.ErrNotExist) {

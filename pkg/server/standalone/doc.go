@@ -2,7 +2,10 @@
 // certificates, users and permissions. It keeps a directory with an authority of the server's own,
 // the certificates that it signs, and a kubeconfig for the administrator.
 //
-// There is one user, the administrator, in the group system:masters, who may do everything. Whoever
-// else has a certificate of this authority may find out what is served. Requests without a
-// certificate are refused.
+// Users sign in by certificates of this authority, which say who they are and in which groups. The
+// administrator's is in the group system:masters. Package access says what the members of a group
+// may do. Requests without a certificate are refused.
+//
+// A certificate cannot be taken back: it is good until it expires, or until the directory has
+// another authority.
 package standalone

@@ -1,12 +1,17 @@
 package standalone
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
+	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/clock"
 
 	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 )
@@ -18,8 +23,7 @@ func (d *Dir) KubeconfigFile() string { return d.Path("kubeconfig") }
 // for the server at the URL. Only the owner may read it. If the server has another serving
 // certificate than ours, its file is named, and the client trusts it.
 func (p *PKI) WriteKubeconfig(server, otherServingCert string) error {
-	config := api.NewConfig()
-	cluster, user, context := api.NewCluster(), api.NewAuthInfo(), api.NewContext()
+	cluster, user := api.NewCluster(), api.NewAuthInfo()
 	for _, part := range []struct {
 		into *[]byte
 		file string
@@ -43,13 +47,7 @@ func (p *PKI) WriteKubeconfig(server, otherServingCert string) error {
 			[]byte("\n"), content)
 	}
 	cluster.Server = server
-	context.Cluster, context.AuthInfo, context.Namespace = "rowkeeper", AdminUser, "default"
-	config.Clusters[context.Cluster] = cluster
-	config.AuthInfos[context.AuthInfo] = user
-	config.Contexts["rowkeeper"] = context
-	config.CurrentContext = "rowkeeper"
-
-	content, err := clientcmd.Write(*config)
+	content, err := clientcmd.Write(*kubeconfig(AdminUser, cluster, user))
 	if err != nil {
 		return fmt.Errorf("cannot write the kubeconfig: %w", err)
 	}
@@ -57,4 +55,64 @@ func (p *PKI) WriteKubeconfig(server, otherServingCert string) error {
 		return fmt.Errorf("cannot write the kubeconfig: %w", err)
 	}
 	return nil
+}
+
+// kubeconfig is that of one user of one cluster.
+func kubeconfig(name string, cluster *api.Cluster, user *api.AuthInfo) *api.Config {
+	config, context := api.NewConfig(), api.NewContext()
+	context.Cluster, context.AuthInfo, context.Namespace = "rowkeeper", name, "default"
+	config.Clusters[context.Cluster] = cluster
+	config.AuthInfos[context.AuthInfo] = user
+	config.Contexts["rowkeeper"] = context
+	config.CurrentContext = "rowkeeper"
+	return config
+}
+
+// UserKubeconfig returns a kubeconfig for a user in groups, who signs in by a certificate of the
+// directory's authority. The rest is as in the administrator's kubeconfig. It changes nothing in
+// the directory, whose server may run meanwhile.
+func UserKubeconfig(directory, name string, groups []string, lifetime time.Duration,
+	clock clock.PassiveClock) ([]byte, error) {
+	path, err := filepath.Abs(directory)
+	if err != nil {
+		return nil, fmt.Errorf("cannot find the data directory: %w", err)
+	}
+	dir := &Dir{path: path}
+	files := NewPKI(dir, Names{}, nil)
+	admin, err := clientcmd.LoadFromFile(dir.KubeconfigFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s is not the data directory of a server that has run: name it by "+
+			"--data-dir, or start the server first", path)
+	} else if err != nil {
+		return nil, fmt.Errorf("cannot read the administrator's kubeconfig: %w", err)
+	}
+	cluster := admin.Clusters["rowkeeper"]
+	if cluster == nil {
+		return nil, fmt.Errorf("%s has no cluster rowkeeper: restart the server, which writes the "+
+			"file anew", dir.KubeconfigFile())
+	}
+	authority, err := pki.ReadAuthority(files.AuthorityFile(), files.authorityKey())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s has no authority: restart the server, which makes one", path)
+	} else if err != nil {
+		return nil, err
+	}
+	if end := authority.Cert.NotAfter; clock.Now().Add(lifetime).After(end) {
+		return nil, fmt.Errorf("the authority expires on %s: give a shorter --lifetime",
+			end.Format(time.DateOnly))
+	}
+	pair, err := authority.Issue(pki.Client(name, groups...), clock.Now(), lifetime)
+	if err != nil {
+		return nil, err
+	}
+	user := api.NewAuthInfo()
+	user.ClientCertificateData, user.ClientKeyData, err = pair.PEM()
+	if err != nil {
+		return nil, err
+	}
+	content, err := clientcmd.Write(*kubeconfig(name, cluster, user))
+	if err != nil {
+		return nil, fmt.Errorf("cannot write the kubeconfig: %w", err)
+	}
+	return content, nil
 }

@@ -1,0 +1,69 @@
+package commands
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/utils/clock"
+
+	"github.com/rowkeeper/rowkeeper/pkg/server"
+	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
+)
+
+// kubeconfigOptions are what the command kubeconfig can be told.
+type kubeconfigOptions struct {
+	dir, user string
+	groups    []string
+	lifetime  time.Duration
+}
+
+func newKubeconfigCommand(p server.Program) *cobra.Command {
+	o := &kubeconfigOptions{dir: "." + p.Name, lifetime: pki.CertificateLifetime}
+	cmd := &cobra.Command{
+		Use:   "kubeconfig",
+		Short: "Make a kubeconfig for a user",
+		Long: "Kubeconfig prints a kubeconfig with a certificate by which a user signs in to a " +
+			"server that is not aggregated. The certificate names the user and the groups. The " +
+			"server's authority signs it, from its data directory; the server may run meanwhile.\n\n" +
+			"Users may find out what is served, who they are and what they may do. The members " +
+			"of the group system:masters may do everything.\n\n" +
+			"A certificate cannot be taken back. It is good until its lifetime ends.",
+		Example: "  " + p.Name + " kubeconfig --user jane --group dev",
+		Args:    server.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.validate(); err != nil {
+				return server.UsageError{Err: err}
+			}
+			content, err := standalone.UserKubeconfig(o.dir, o.user, o.groups, o.lifetime,
+				clock.RealClock{})
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(content)
+			return err
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&o.dir, "data-dir", o.dir, "The server's data directory.")
+	fs.StringVar(&o.user, "user", o.user, "Name of the user.")
+	fs.StringArrayVar(&o.groups, "group", o.groups, "A group of the user. Repeat it for more.")
+	fs.DurationVar(&o.lifetime, "lifetime", o.lifetime, "How long the certificate is valid.")
+	return cmd
+}
+
+func (o *kubeconfigOptions) validate() error {
+	switch {
+	case o.user == "":
+		return errors.New("--user must name a user")
+	case slices.Contains(o.groups, ""):
+		return errors.New("--group must name a group")
+	case o.dir == "":
+		return errors.New("--data-dir must name a directory")
+	case o.lifetime <= 0:
+		return errors.New("--lifetime must be more than 0")
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+package commands
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/clock"
+
+	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
+)
+
+// A user's kubeconfig has the server of the administrator's, and a certificate of its own. The
+// directory may be in use.
+func TestKubeconfig(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "data")
+	dir, err := standalone.OpenDir(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	files := standalone.NewPKI(dir, standalone.Names{DNS: []string{"localhost"}}, clock.RealClock{})
+	if _, err := files.Ensure(); err != nil {
+		t.Fatal(err)
+	}
+	if err := files.WriteKubeconfig("https://127.0.0.1:1234", ""); err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	if code := Run(t.Context(), bookmarks(), []string{"kubeconfig", "--data-dir", path, "--user",
+		"jane, of dev", "--group", "dev", "--group", "a,b", "--lifetime", "1h"}, &stdout,
+		&stderr); code != ExitOK {
+		t.Fatalf("exit code %d: %s", code, stderr.String())
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig(stdout.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(config.CertData, config.KeyData)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(config.CAData) || config.Host != "https://127.0.0.1:1234" {
+		t.Errorf("the server is %s, with the authority %q", config.Host, config.CAData)
+	}
+	if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+		t.Errorf("the certificate is not good: %v", err)
+	}
+	if s := pair.Leaf.Subject; s.CommonName != "jane, of dev" || len(s.Organization) != 2 ||
+		!slices.Contains(s.Organization, "dev") || !slices.Contains(s.Organization, "a,b") {
+		t.Errorf("the certificate is for %v", s)
+	}
+	if left := time.Until(pair.Leaf.NotAfter); left > time.Hour || left < 50*time.Minute {
+		t.Errorf("the certificate is good for %v", left)
+	}
+}
+
+func TestKubeconfigRefuses(t *testing.T) {
+	absent := filepath.Join(t.TempDir(), "absent")
+	for _, test := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{nil, ExitUsage, "--user must name a user"},
+		{[]string{"--user", "jane", "--group", ""}, ExitUsage, "--group must name a group"},
+		{[]string{"--user", "jane", "--lifetime", "-1h"}, ExitUsage, "--lifetime must be"},
+		{[]string{"--user", "jane", "--data-dir", absent}, ExitFailure, absent +
+			" is not the data directory of a server that has run: name it by --data-dir, or " +
+			"start the server first"},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := Run(t.Context(), bookmarks(), append([]string{"kubeconfig"}, test.args...), &stdout,
+			&stderr)
+		if code != test.code || !strings.Contains(stderr.String(), test.want) ||
+			strings.Count(stderr.String(), "\n") != 1 || stdout.Len() > 0 {
+			t.Errorf("%q: exit code %d, %q, %q", test.args, code, stdout.String(), stderr.String())
+		}
+	}
+	if _, err := os.Stat(absent); err == nil {
+		t.Error("the directory was made")
+	}
+}
