@@ -444,7 +444,7 @@ func (c *etcdCommand) run(ctx context.Context) (err error) {
 			return err
 		}
 		defer l.Close()
-		listening.Go(func() { end(newSplitter(l, d).run()) })
+		listening.Go(newSplitter(l, d).run)
 		klog.FromContext(ctx).Info("serving etcd's API", "url", d.url, "store", d.store.name)
 	}
 	httpServer := newHTTPServer(overview(c.stores, registry))

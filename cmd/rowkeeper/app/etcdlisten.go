@@ -126,6 +126,8 @@ const (
 	preface = "PRI"
 	// prefaceWait is how long a client may take for that, with the handshake of TLS.
 	prefaceWait = 10 * time.Second
+	// acceptPause is the time until it is tried again to accept connections.
+	acceptPause = 100 * time.Millisecond
 	// maxWaiting bounds the connections that have not said what they are.
 	maxWaiting = 1_000
 )
@@ -136,18 +138,20 @@ func newSplitter(l net.Listener, d *door) *splitter {
 }
 
 // run accepts connections until the listener is closed.
-func (s *splitter) run() error {
+func (s *splitter) run() {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer close(s.closed)
 	for {
 		conn, err := s.l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
 		if err != nil {
-			var temporary net.Error
-			if errors.As(err, &temporary) && temporary.Timeout() {
-				continue
-			}
-			return err
+			// Such as too many open files: those who are connected go on, and some of them will end.
+			klog.ErrorS(err, "No connection can be accepted; trying again")
+			<-time.After(acceptPause)
+			continue
 		}
 		select {
 		case s.waiting <- struct{}{}:

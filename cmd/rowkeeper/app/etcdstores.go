@@ -94,8 +94,8 @@ func (s *front) close() {
 }
 
 const (
-	// opening is how many stores are opened at a time. One that takes longer than openWait is opened
-	// beside these, so that a few slow stores do not keep the others waiting.
+	// opening is how many stores are opened at a time. One that takes longer than openWait is
+	// opened beside these, so that a few slow stores do not keep the others waiting.
 	opening  = 8
 	openWait = time.Second
 	// startWait is how long the stores may take to open until the process listens nevertheless. So
