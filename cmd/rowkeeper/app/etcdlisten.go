@@ -148,7 +148,7 @@ func (s *splitter) run() {
 			return
 		}
 		if err != nil {
-			// Such as too many open files: those who are connected go on, and some of them will end.
+			// Such as too many open files: those who are connected go on, and some will end.
 			klog.ErrorS(err, "No connection can be accepted; trying again")
 			<-time.After(acceptPause)
 			continue
