@@ -30,14 +30,14 @@ func TestChart(t *testing.T) {
 	waitForReplicas(t, 1)
 	t.Run("VerbsV1", testVerbs(pipelinesV1, pipeline))
 
-	kubectl(t, "delete", "-n", namespace, "secret/rowkeeper-serving")
+	kubectl(t, "delete", "-n", namespace, "secret/rowkeeper-certificate")
 
 	ns := newNamespace(t)
 	kept := create(t, ns, pipeline("kept"))
 	helm(t, append([]string{"upgrade", "rowkeeper", changed, "--wait", "--timeout", "3m",
 		"--set", "extraArgs={--v=1}"}, values...)...)
 	i.waitAvailable(t)
-	kubectl(t, "get", "-n", namespace, "secret/rowkeeper-serving")
+	kubectl(t, "get", "-n", namespace, "secret/rowkeeper-certificate")
 	if args := kubectl(t, "get", "-n", namespace, "deployment/rowkeeper", "-o",
 		"jsonpath={.spec.template.spec.containers[0].args}"); !strings.Contains(args, "--v=1") {
 		t.Errorf("after the upgrade the server has the arguments %s", args)

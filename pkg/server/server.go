@@ -180,7 +180,7 @@ func (s *Server) flags() cliflag.NamedFlagSets {
 		"NAMESPACE/NAME of the Service that the APIServices of this server name. The server then "+
 			"makes and renews its serving certificate by itself, in place of --tls-cert-file and "+
 			"--tls-private-key-file. It keeps the certificate, and the authority that signs it, in "+
-			"the Secret NAME-serving beside the Service, and writes the authority into the "+
+			"the Secret NAME-certificate beside the Service, and writes the authority into the "+
 			"APIServices.")
 	s.audit.AddFlags(sections.FlagSet("audit"))
 	addFlags(sections.FlagSet("features"), &upstream, map[string]string{

@@ -140,7 +140,7 @@ func TestChartOwnCertificate(t *testing.T) {
 			map[string]any{"apiGroups": []any{""}, "resources": []any{"secrets"},
 				"verbs": []any{"create"}},
 			map[string]any{"apiGroups": []any{""}, "resources": []any{"secrets"},
-				"resourceNames": []any{"rowkeeper-serving"}, "verbs": []any{"get", "update"}},
+				"resourceNames": []any{"rowkeeper-certificate"}, "verbs": []any{"get", "update"}},
 		},
 		"ClusterRole/rowkeeper": []any{
 			map[string]any{"apiGroups": []any{"apiregistration.k8s.io"},

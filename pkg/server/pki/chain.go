@@ -57,13 +57,14 @@ func (c Chain) PEM() (certPEM, keyPEM []byte, err error) {
 
 // Issue makes a certificate, which is valid for a lifetime from now on.
 func (p *Pair) Issue(t Template, now time.Time, lifetime time.Duration) (*Pair, error) {
-	return p.Sign(t, now.Add(-backdate), now.Add(lifetime))
+	return p.Sign(t, now.Add(-Backdate), now.Add(lifetime))
 }
 
-// Trusted tells whether the current certificate is for what is wanted and still valid, and whether
-// one of the authorities has signed it.
+// Trusted tells whether the current certificate is for what is wanted and valid, and whether one of
+// the authorities has signed it.
 func (c Chain) Trusted(wanted Template, authorities Chain, now time.Time) bool {
-	return len(c.Certs) > 0 && now.Before(c.Certs[0].NotAfter) && wanted.fits(c.Certs[0]) &&
+	return len(c.Certs) > 0 && !now.Before(c.Certs[0].NotBefore) &&
+		now.Before(c.Certs[0].NotAfter) && wanted.fits(c.Certs[0]) &&
 		slices.ContainsFunc(authorities.Certs, func(a *x509.Certificate) bool {
 			return now.Before(a.NotAfter) && c.Certs[0].CheckSignatureFrom(a) == nil
 		})
@@ -72,20 +73,20 @@ func (c Chain) Trusted(wanted Template, authorities Chain, now time.Time) bool {
 // Pair is the current certificate with its key.
 func (c Chain) Pair() *Pair { return &Pair{Cert: c.Certs[0], Key: c.Key} }
 
-// Authority returns the chain of an authority. It is c, unless c has no key or has come into the
-// last third of its lifetime: then a new authority comes first, and fresh is true.
+// Authority returns the chain of an authority. It is c, unless c has no key, is not valid yet, or
+// has come into the last third of its lifetime: then a new authority comes first, and fresh is true.
 func (c Chain) Authority(now time.Time, lifetime time.Duration) (chain Chain, fresh bool,
 	err error) {
-	if c.Key != nil && !old(c.Certs[0], now) {
+	if c.Key != nil && good(c.Certs[0], now) {
 		return c, false, nil
 	}
 	// The name has the time, so that an authority and the one that replaces it can be told apart.
-	pair, err := NewAuthority(fmt.Sprintf("rowkeeper-ca@%d", now.UnixNano()), now.Add(-backdate),
+	pair, err := NewAuthority(fmt.Sprintf("rowkeeper-ca@%d", now.UnixNano()), now.Add(-Backdate),
 		now.Add(lifetime))
 	if err != nil {
 		return Chain{}, false, err
 	}
-	chain = pair.chain()
+	chain = pair.Chain()
 	for _, before := range c.Certs {
 		if now.Before(before.NotAfter) {
 			chain.Certs = append(chain.Certs, before)
@@ -94,9 +95,9 @@ func (c Chain) Authority(now time.Time, lifetime time.Duration) (chain Chain, fr
 	return chain, true, nil
 }
 
-// Serves tells whether the current certificate is for what is wanted, of the authority, and not in
-// the last third of its lifetime.
+// Serves tells whether the current certificate is for what is wanted, of the authority, valid, and
+// not in the last third of its lifetime.
 func (c Chain) Serves(wanted Template, authority *Pair, now time.Time) bool {
-	return len(c.Certs) > 0 && !old(c.Certs[0], now) && wanted.fits(c.Certs[0]) &&
+	return len(c.Certs) > 0 && good(c.Certs[0], now) && wanted.fits(c.Certs[0]) &&
 		c.Certs[0].CheckSignatureFrom(authority.Cert) == nil
 }

@@ -120,12 +120,13 @@ func sign(authority *Pair, template *x509.Certificate) (*Pair, error) {
 
 // PEM returns the certificate and the private key as text.
 func (p *Pair) PEM() (certPEM, keyPEM []byte, err error) {
-	return p.chain().PEM()
+	return p.Chain().PEM()
 }
 
-func (p *Pair) chain() Chain { return Chain{Certs: []*x509.Certificate{p.Cert}, Key: p.Key} }
+// Chain is the pair as it is kept.
+func (p *Pair) Chain() Chain { return Chain{Certs: []*x509.Certificate{p.Cert}, Key: p.Key} }
 
 // Write stores the pair; an interruption leaves the old files or the new ones.
 func (p *Pair) Write(certFile, keyFile string) error {
-	return writePair(certFile, keyFile, p.chain())
+	return writePair(certFile, keyFile, p.Chain())
 }

@@ -24,8 +24,8 @@ const (
 	AuthorityLifetime = 10 * 365 * 24 * time.Hour
 	// CertificateLifetime is how long a certificate is valid.
 	CertificateLifetime = 365 * 24 * time.Hour
-	// backdate makes a new certificate valid for clients whose clock is behind.
-	backdate = 5 * time.Minute
+	// Backdate makes a new certificate valid for clients whose clock is behind.
+	Backdate = time.Hour
 )
 
 // Authority signs certificates that are kept in files.
@@ -107,7 +107,10 @@ func RenewAt(c *x509.Certificate) time.Time {
 	return c.NotAfter.Add(-c.NotAfter.Sub(c.NotBefore) / 3)
 }
 
-func old(c *x509.Certificate, now time.Time) bool { return now.After(RenewAt(c)) }
+// good tells whether a certificate is valid, and not in the last third of its lifetime.
+func good(c *x509.Certificate, now time.Time) bool {
+	return !now.Before(c.NotBefore) && !now.After(RenewAt(c))
+}
 
 // readPair reads what writePair has written. It returns none if neither file exists. If writePair
 // was interrupted, it finishes that work first.

@@ -15,9 +15,10 @@
 //
 // # Why the cluster's API server trusts every replica at all times
 //
-// A replica serves with a certificate until its next round, so two certificates can be in use. An
-// APIService has all authorities that are still valid: a new one comes before the others and takes
-// none away. So it is enough that nobody serves with a certificate whose authority the cluster's
+// A replica serves with a certificate until its next round, so two certificates can be in use. A new
+// authority comes before the older ones. These stay for an hour, until nobody serves with what they
+// have signed. They also stay if the Secret is deleted or has no key: the APIServices, and the
+// replicas, still know them. So it is enough that nobody serves with a certificate whose authority the cluster's
 // API servers do not know. They learn of a change a moment after it. So a certificate that is still
 // good is replaced only by a replica that has seen the authority in all APIServices for the time
 // between two rounds. No APIService loses an authority by a replica that has read an older Secret:
@@ -35,6 +36,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -49,6 +51,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -58,11 +61,12 @@ import (
 // Options say whom the certificate is for, and how long things last.
 type Options struct {
 	// Namespace and Service name the Service. The Secret's name is that of the Service and
-	// "-serving".
+	// "-certificate".
 	Namespace, Service string
 	// Authority and Certificate are lifetimes. Default: those of package pki.
 	Authority, Certificate time.Duration
-	// Interval is the time between rounds. Default: a minute.
+	// Interval is the time between rounds. Default: a minute. An authority is trusted for 60 of them
+	// after another one has come.
 	Interval time.Duration
 	// Clock is the real one by default.
 	Clock clock.Clock
@@ -138,8 +142,9 @@ func setDefault(d *time.Duration, value time.Duration) {
 
 func (r *Rotator) template() pki.Template { return pki.Service(r.Namespace, r.Service) }
 
-// Secret is the name of the Secret.
-func (r *Rotator) Secret() string { return r.Service + "-serving" }
+// Secret is the name of the Secret. It is not that of the manifests, which hold a certificate that
+// is given.
+func (r *Rotator) Secret() string { return r.Service + "-certificate" }
 
 // Name is for logs.
 func (r *Rotator) Name() string { return "secret/" + r.Namespace + "/" + r.Secret() }
@@ -204,11 +209,12 @@ func (r *Rotator) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.publish(ctx, services, secret.Data[caCert]); err != nil {
-		return err
+	// An APIService that cannot be changed is no reason to serve with an older certificate.
+	err = r.publish(ctx, services, secret.Data[caCert])
+	if !apierrors.IsConflict(err) {
+		r.serve(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	}
-	r.serve(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
-	return nil
+	return err
 }
 
 // list returns the APIServices that name the Service.
@@ -245,7 +251,7 @@ func (r *Rotator) renew(ctx context.Context,
 			Type:       corev1.SecretTypeTLS,
 		}
 	}
-	authorities, serving, err := r.parse(secret)
+	authorities, serving, err := r.parse(secret, services)
 	if err != nil {
 		return nil, fmt.Errorf("%w; mend %s, or delete it to have a new one made", err,
 			r.Name())
@@ -258,7 +264,12 @@ func (r *Rotator) renew(ctx context.Context,
 	}
 	good := serving.Serves(r.template(), authorities.Pair(), now)
 	issue := !serving.Trusted(r.template(), authorities, now) || !good && settled && !fresh
-	if !fresh && !issue {
+	retire := good && len(authorities.Certs) > 1 &&
+		now.Sub(authorities.Certs[0].NotBefore.Add(pki.Backdate)) > 60*r.Interval
+	if retire {
+		authorities.Certs = authorities.Certs[:1]
+	}
+	if !fresh && !issue && !retire {
 		r.known.Certs = authorities.Certs
 		return secret, nil
 	}
@@ -266,16 +277,15 @@ func (r *Rotator) renew(ctx context.Context,
 	if data[caCert], data[caKey], err = authorities.PEM(); err != nil {
 		return nil, err
 	}
-	data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey] = secret.Data[corev1.TLSCertKey],
-		secret.Data[corev1.TLSPrivateKeyKey]
 	if issue {
 		pair, err := authorities.Pair().Issue(r.template(), now, r.Certificate)
-		if err == nil {
-			data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey], err = pair.PEM()
-		}
 		if err != nil {
 			return nil, err
 		}
+		serving = pair.Chain()
+	}
+	if data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey], err = serving.PEM(); err != nil {
+		return nil, err
 	}
 	secret = secret.DeepCopy()
 	secret.Data = data
@@ -296,19 +306,42 @@ func (r *Rotator) renew(ctx context.Context,
 	return secret, nil
 }
 
-// parse reads the Secret. If it has no authority with a key, as when it was deleted, the
-// authorities that were there before are trusted on: other replicas still serve with what they have
-// signed.
-func (r *Rotator) parse(secret *corev1.Secret) (authorities, serving pki.Chain, err error) {
-	authorities = r.known
+// parse reads the Secret. If it has no authority with a key, as when it was deleted, all authorities
+// that somebody may still need are trusted on, and the replica keeps what it serves with.
+func (r *Rotator) parse(secret *corev1.Secret,
+	services []unstructured.Unstructured) (authorities, serving pki.Chain, err error) {
 	if len(secret.Data[caKey]) > 0 {
 		authorities, err = pki.ParseChain(caCert, secret.Data[caCert], caKey, secret.Data[caKey])
+	} else {
+		authorities.Certs = r.known.Certs
+		for _, text := range append(bundles(services), secret.Data[caCert]) {
+			certs, _ := cert.ParseCertsPEM(text) // there may be none
+			for _, c := range certs {
+				if !slices.ContainsFunc(authorities.Certs, c.Equal) {
+					authorities.Certs = append(slices.Clip(authorities.Certs), c)
+				}
+			}
+		}
 	}
-	if err == nil && len(secret.Data[corev1.TLSCertKey]) > 0 {
-		serving, err = pki.ParseChain(corev1.TLSCertKey, secret.Data[corev1.TLSCertKey],
-			corev1.TLSPrivateKeyKey, secret.Data[corev1.TLSPrivateKeyKey])
+	if err != nil {
+		return authorities, serving, err
+	}
+	certPEM, keyPEM := secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]
+	if len(certPEM) == 0 && r.Check(nil) == nil {
+		certPEM, keyPEM = r.CurrentCertKeyContent()
+	}
+	if len(certPEM) > 0 {
+		serving, err = pki.ParseChain(corev1.TLSCertKey, certPEM, corev1.TLSPrivateKeyKey, keyPEM)
 	}
 	return authorities, serving, err
+}
+
+// bundles are the authorities of the APIServices.
+func bundles(services []unstructured.Unstructured) (texts [][]byte) {
+	for _, s := range services {
+		texts = append(texts, bundle(s))
+	}
+	return texts
 }
 
 // settled tells whether all APIServices have had the authorities for the time between two rounds.
@@ -327,9 +360,16 @@ func (r *Rotator) settled(services []unstructured.Unstructured, authorities []by
 }
 
 func has(s unstructured.Unstructured, authorities []byte) bool {
+	return bytes.Equal(bundle(s), authorities)
+}
+
+// bundle returns the authorities of an APIService, nil if it has none.
+func bundle(s unstructured.Unstructured) []byte {
 	var typed apiService
-	return runtime.DefaultUnstructuredConverter.FromUnstructured(s.Object, &typed) == nil &&
-		bytes.Equal(typed.Spec.CABundle, authorities)
+	if runtime.DefaultUnstructuredConverter.FromUnstructured(s.Object, &typed) != nil {
+		return nil
+	}
+	return typed.Spec.CABundle
 }
 
 // apiService is what is read and written of an APIService.

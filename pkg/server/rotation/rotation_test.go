@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/x509"
-	"encoding/json"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -27,6 +27,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )
@@ -129,34 +130,20 @@ func (c *cluster) trusted(r *Rotator) error {
 		c.t.Fatal(err)
 	}
 	for _, s := range append(c.list(), c.late...) {
-		name, _, _ := unstructured.NestedString(s.Object, "spec", "service", "name")
-		if name != "ours" {
+		if !c.ours(s) {
 			if !has(s, []byte{0, 0, 0}) {
 				c.t.Fatalf("the APIService of another Service was changed: %v", s.Object)
 			}
 			continue
 		}
-		bundle := x509.NewCertPool()
-		bundle.AppendCertsFromPEM(bundleOf(c.t, s))
-		if _, err := certs[0].Verify(x509.VerifyOptions{Roots: bundle,
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(bundle(s))
+		if _, err := certs[0].Verify(x509.VerifyOptions{Roots: roots,
 			DNSName: "ours.default.svc", CurrentTime: c.clock.Now()}); err != nil {
 			return fmt.Errorf("by %s: %w", s.GetName(), err)
 		}
 	}
 	return nil
-}
-
-func bundleOf(t *testing.T, s unstructured.Unstructured) []byte {
-	t.Helper()
-	text, err := s.MarshalJSON()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var typed apiService
-	if err := json.Unmarshal(text, &typed); err != nil {
-		t.Fatal(err)
-	}
-	return typed.Spec.CABundle
 }
 
 // until repeats a round as Run does.
@@ -249,7 +236,7 @@ func TestRotation(t *testing.T) {
 	if len(seen) < 30 {
 		t.Errorf("%d certificates were seen", len(seen))
 	}
-	secret, err := c.client.CoreV1().Secrets("default").Get(t.Context(), "ours-serving",
+	secret, err := c.client.CoreV1().Secrets("default").Get(t.Context(), "ours-certificate",
 		metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -259,28 +246,103 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// TestDeletedSecret: a new authority comes, and what was signed before is trusted on.
+// TestDeletedSecret: a new authority comes, made by a replica that runs or by one that starts. What
+// was signed before is trusted on, also by an API server that has not heard of the new authority.
+// After an hour the old authority is gone.
 func TestDeletedSecret(t *testing.T) {
+	for name, first := range map[string]func(*cluster, *Rotator) *Rotator{
+		"a replica that runs":   func(_ *cluster, running *Rotator) *Rotator { return running },
+		"a replica that starts": func(c *cluster, _ *Rotator) *Rotator { return c.rotator() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			running := []*Rotator{c.rotator(), c.rotator()}
+			for _, r := range running {
+				if r.Check(nil) == nil {
+					t.Error("a replica is ready before its first round")
+				}
+				if err := until(t.Context(), r); err != nil || r.Check(nil) != nil {
+					t.Fatal(err, r.Check(nil))
+				}
+			}
+			c.step()
+			secrets := c.client.CoreV1().Secrets("default")
+			before, err := secrets.Get(t.Context(), "ours-certificate", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := secrets.Delete(t.Context(), "ours-certificate",
+				metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if err := until(t.Context(), first(c, running[0])); err != nil {
+				t.Fatal(err)
+			}
+			for range 70 {
+				for i, r := range running {
+					if err := c.trusted(r); err != nil {
+						t.Fatalf("at %v, replica %d: %v", c.clock.Now(), i, err)
+					}
+					if err := until(t.Context(), r); err != nil {
+						t.Fatal(err)
+					}
+				}
+				c.step()
+			}
+			after, err := secrets.Get(t.Context(), "ours-certificate", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := bytes.Count(after.Data[caCert], []byte("BEGIN")); n != 1 ||
+				bytes.Equal(after.Data[caCert], before.Data[caCert]) {
+				t.Errorf("in the end the Secret has %d authorities", n)
+			}
+		})
+	}
+}
+
+// TestForeignAuthority: what the APIServices trust when the server begins to make its certificate is
+// trusted on, since older replicas may serve with it.
+func TestForeignAuthority(t *testing.T) {
 	c := newCluster(t)
-	a, b := c.rotator(), c.rotator()
-	for _, r := range []*Rotator{a, b} {
-		if r.Check(nil) == nil {
-			t.Error("a replica is ready before its first round")
-		}
-		if err := until(t.Context(), r); err != nil || r.Check(nil) != nil {
-			t.Fatal(err, r.Check(nil))
-		}
-	}
-	if err := c.client.CoreV1().Secrets("default").Delete(t.Context(), "ours-serving",
-		metav1.DeleteOptions{}); err != nil {
+	now := c.clock.Now()
+	given, err := pki.NewAuthority("given", now, now.Add(time.Hour))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := until(t.Context(), a); err != nil {
+	text, _, err := given.PEM()
+	if err != nil {
 		t.Fatal(err)
 	}
-	for i, r := range []*Rotator{a, b} {
-		if err := c.trusted(r); err != nil {
-			t.Errorf("replica %d: %v", i, err)
+	c.setBundles(base64.StdEncoding.EncodeToString(text))
+	if err := until(t.Context(), c.rotator()); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range c.list() {
+		if c.ours(s) && !bytes.Contains(bundle(s), text) {
+			t.Errorf("%s has lost an authority", s.GetName())
+		}
+	}
+}
+
+// ours tells whether an APIService names our Service.
+func (c *cluster) ours(s unstructured.Unstructured) bool {
+	name, _, _ := unstructured.NestedString(s.Object, "spec", "service", "name")
+	return name == "ours"
+}
+
+// setBundles changes our APIServices by hand.
+func (c *cluster) setBundles(text string) {
+	c.t.Helper()
+	for _, s := range c.list() {
+		if !c.ours(s) {
+			continue
+		}
+		if err := unstructured.SetNestedField(s.Object, text, "spec", "caBundle"); err != nil {
+			c.t.Fatal(err)
+		}
+		if _, err := c.services.Update(c.t.Context(), &s, metav1.UpdateOptions{}); err != nil {
+			c.t.Fatal(err)
 		}
 	}
 }
@@ -292,7 +354,7 @@ func TestBadSecret(t *testing.T) {
 	if err := until(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	secret, err := c.client.CoreV1().Secrets("default").Get(t.Context(), "ours-serving",
+	secret, err := c.client.CoreV1().Secrets("default").Get(t.Context(), "ours-certificate",
 		metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -303,7 +365,7 @@ func TestBadSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := until(t.Context(), r); err == nil ||
-		!strings.Contains(err.Error(), "mend secret/default/ours-serving") {
+		!strings.Contains(err.Error(), "mend secret/default/ours-certificate") {
 		t.Errorf("the round ends with %v", err)
 	}
 	if err := errors.Join(c.trusted(r), r.Check(nil)); err != nil {
@@ -334,17 +396,7 @@ func TestSlowReplica(t *testing.T) {
 	if err := until(t.Context(), fast); err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range c.list() {
-		if name, _, _ := unstructured.NestedString(s.Object, "spec", "service", "name"); name != "ours" {
-			continue
-		}
-		if err := unstructured.SetNestedField(s.Object, "AAAA", "spec", "caBundle"); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := c.services.Update(t.Context(), &s, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	c.setBundles("AAAA")
 	slow.apiServices = &heldUp{slow.apiServices, func() {
 		c.clock.Step(8 * time.Hour) // the authority is renewed
 		for range 3 {
