@@ -74,7 +74,8 @@ func (c Chain) Trusted(wanted Template, authorities Chain, now time.Time) bool {
 func (c Chain) Pair() *Pair { return &Pair{Cert: c.Certs[0], Key: c.Key} }
 
 // Authority returns the chain of an authority. It is c, unless c has no key, is not valid yet, or
-// has come into the last third of its lifetime: then a new authority comes first, and fresh is true.
+// has come into the last third of its lifetime: then a new authority comes first, and fresh is
+// true.
 func (c Chain) Authority(now time.Time, lifetime time.Duration) (chain Chain, fresh bool,
 	err error) {
 	if c.Key != nil && good(c.Certs[0], now) {

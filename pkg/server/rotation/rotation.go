@@ -15,15 +15,16 @@
 //
 // # Why the cluster's API server trusts every replica at all times
 //
-// A replica serves with a certificate until its next round, so two certificates can be in use. A new
-// authority comes before the older ones. These stay for an hour, until nobody serves with what they
-// have signed. They also stay if the Secret is deleted or has no key: the APIServices, and the
-// replicas, still know them. So it is enough that nobody serves with a certificate whose authority the cluster's
-// API servers do not know. They learn of a change a moment after it. So a certificate that is still
-// good is replaced only by a replica that has seen the authority in all APIServices for the time
-// between two rounds. No APIService loses an authority by a replica that has read an older Secret:
-// a replica lists before it reads, and what it writes is refused if the APIService has changed
-// since the list. If the list had a newer authority, the Secret that was read after it has it, too.
+// A replica serves with a certificate until its next round, so two certificates can be in use. A
+// new authority comes before the older ones. These stay for an hour, until nobody serves with what
+// they have signed. They also stay if the Secret is deleted or has no key: the APIServices, and the
+// replicas, still know them. So it is enough that nobody serves with a certificate whose authority
+// the cluster's API servers do not know. They learn of a change a moment after it. So a certificate
+// that is still good is replaced only by a replica that has seen the authority in all APIServices
+// for the time between two rounds. No APIService loses an authority by a replica that has read an
+// older Secret: a replica lists before it reads, and what it writes is refused if the APIService
+// has changed since the list. If the list had a newer authority, the Secret that was read after it
+// has it, too.
 //
 // Replicas that renew at the same time write the same version of the Secret. One of them succeeds,
 // and the others take what it has written.
@@ -65,8 +66,8 @@ type Options struct {
 	Namespace, Service string
 	// Authority and Certificate are lifetimes. Default: those of package pki.
 	Authority, Certificate time.Duration
-	// Interval is the time between rounds. Default: a minute. An authority is trusted for 60 of them
-	// after another one has come.
+	// Interval is the time between rounds. Default: a minute. An authority is trusted for 60 of
+	// them after another one has come.
 	Interval time.Duration
 	// Clock is the real one by default.
 	Clock clock.Clock
@@ -306,8 +307,9 @@ func (r *Rotator) renew(ctx context.Context,
 	return secret, nil
 }
 
-// parse reads the Secret. If it has no authority with a key, as when it was deleted, all authorities
-// that somebody may still need are trusted on, and the replica keeps what it serves with.
+// parse reads the Secret. If it has no authority with a key, as when it was deleted, all
+// authorities that somebody may still need are trusted on, and the replica keeps what it serves
+// with.
 func (r *Rotator) parse(secret *corev1.Secret,
 	services []unstructured.Unstructured) (authorities, serving pki.Chain, err error) {
 	if len(secret.Data[caKey]) > 0 {

@@ -301,8 +301,8 @@ func TestDeletedSecret(t *testing.T) {
 	}
 }
 
-// TestForeignAuthority: what the APIServices trust when the server begins to make its certificate is
-// trusted on, since older replicas may serve with it.
+// TestForeignAuthority: what the APIServices trust when the server begins to make its certificate
+// is trusted on, since older replicas may serve with it.
 func TestForeignAuthority(t *testing.T) {
 	c := newCluster(t)
 	now := c.clock.Now()
