@@ -101,6 +101,16 @@ SIMULATE ?= -sim.budget 10m -sim.seed 0
 simulate: ## run the storage core on a simulated database with faults, from seeds, and judge what came of it
 	go test ./storage/internal/simulate -run TestSimulation -v -timeout 0 $(SIMULATE)
 
+# make mutants MUTANTS='-only "^I3 " -results RESULTS.md'; hack/mutants/main.go says more.
+MUTANTS ?=
+
+.PHONY: mutants
+mutants: export ROWKEEPER_TEST_ONLY := $(FAST)
+mutants: ## put deliberate faults into the code, one by one: the tests have to find each; an hour
+	go build -o $(TOOLS)/testdbs ./storage/internal/dbtest/testdbs
+	go build -o bin/mutants ./hack/mutants
+	$(TOOLS)/testdbs bin/mutants $(MUTANTS)
+
 .PHONY: image
 image: ## build the container image for amd64 and arm64, in bin/image; needs no container engine
 	hack/image/build.sh

@@ -140,7 +140,7 @@ func check(r io.Reader, limits mvcc.Limits,
 		if err != nil {
 			return b, sum, nil, fmt.Errorf("the backup cannot be used: %w", err)
 		}
-		if r.Key == kindsKey {
+		if r.Key == placementKey {
 			kept = slices.Clone(r.Value)
 		}
 		progress.tell("checking", done, b.Objects)

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/access"
+	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -78,18 +78,18 @@ type Config struct {
 // The storage of every resource in this process uses it. Any number of API servers may use it, and
 // a process may have several. The other stores of Config.StoreFor share its connections.
 type Database struct {
-	kinds    kinds
-	mvcc     *mvcc.Store
-	metrics  *mvcc.Metrics
-	log      *slog.Logger
-	decoders eventDecoders
+	placements placements
+	mvcc       *mvcc.Store
+	metrics    *mvcc.Metrics
+	log        *slog.Logger
+	decoders   eventDecoders
 	// directories says which codec writes where.
 	directories directories
 	turns       turns
 }
 
 func init() {
-	access.History = func(database any) *mvcc.Store { return database.(*Database).mvcc }
+	histories.Of = func(database any) *mvcc.Store { return database.(*Database).mvcc }
 }
 
 // Open opens a database. Its error is one sentence that says what to do, without passwords.
@@ -118,7 +118,7 @@ func openOne(ctx context.Context, c Config) (*Database, error) {
 	if err != nil {
 		return nil, errors.Join(err, shared.Close())
 	}
-	d.kinds.shared, d.kinds.disconnect = shared, sync.OnceValue(shared.Close)
+	d.placements.shared, d.placements.disconnect = shared, sync.OnceValue(shared.Close)
 	return d, nil
 }
 
@@ -187,9 +187,9 @@ func (c Config) open(ctx context.Context, db mvcc.Database) (*Database, error) {
 }
 
 func newDatabase(store *mvcc.Store, metrics *mvcc.Metrics, c Config) *Database {
-	return &Database{mvcc: store, metrics: metrics, log: c.Logger, kinds: kinds{
+	return &Database{mvcc: store, metrics: metrics, log: c.Logger, placements: placements{
 		own: c.driverOptions().StoreName(), timeout: c.Timeout, others: map[string]*Database{},
-		asked: map[schema.GroupResource]string{}, served: map[mvcc.Key]placed{}}}
+		asked: map[schema.GroupResource]string{}, served: map[mvcc.Key]placement{}}}
 }
 
 // Migrate brings the schema of the database to the newest version, in place of Config.Migrate: by a
@@ -366,9 +366,9 @@ func isScheme(s string) bool {
 // Close acknowledges or fails all waiting writes, ends all watches, and closes the connections. It
 // may be called more than once. Release the stores first.
 func (d *Database) Close() error {
-	d.kinds.mu.Lock()
-	unfollow := d.kinds.unfollow
-	d.kinds.mu.Unlock()
+	d.placements.mu.Lock()
+	unfollow := d.placements.unfollow
+	d.placements.mu.Unlock()
 	if unfollow != nil {
 		unfollow()
 	}
@@ -380,8 +380,8 @@ func (d *Database) closeStores() error {
 	for _, d := range d.all() {
 		errs = append(errs, d.mvcc.Close())
 	}
-	if d.kinds.disconnect != nil {
-		errs = append(errs, d.kinds.disconnect())
+	if d.placements.disconnect != nil {
+		errs = append(errs, d.placements.disconnect())
 	}
 	return errors.Join(errs...)
 }
@@ -389,7 +389,7 @@ func (d *Database) closeStores() error {
 // Ready returns nil if the database answers, takes writes, and this process has delivered to its
 // watches all that was written when Ready was called. ctx bounds how long it waits for that.
 func (d *Database) Ready(ctx context.Context) error {
-	if err := d.kinds.closed(); err != nil {
+	if err := d.placements.closed(); err != nil {
 		return err
 	}
 	for _, d := range d.all() {
@@ -443,7 +443,7 @@ func (d *Database) Fence(ctx context.Context) (int64, error) {
 // Collector returns the database's metrics, to be registered once. Those of the other stores of
 // Config.StoreFor have the label store. If there are none, it can be unregistered.
 func (d *Database) Collector() prometheus.Collector {
-	if len(d.kinds.others) == 0 {
+	if len(d.placements.others) == 0 {
 		return d.metrics
 	}
 	return collector{d}
@@ -458,7 +458,7 @@ func (c collector) Describe(chan<- *prometheus.Desc) {}
 
 func (c collector) Collect(metrics chan<- prometheus.Metric) {
 	c.d.metrics.Collect(metrics)
-	for name, other := range c.d.kinds.others {
+	for name, other := range c.d.placements.others {
 		prometheus.WrapCollectorWith(prometheus.Labels{"store": name}, other.metrics).Collect(metrics)
 	}
 }

@@ -11,7 +11,8 @@ import (
 )
 
 // keySpace turns the keys of storage.Interface, such as /pods/default/web, into those of the
-// database, such as /registry/pods/default/web. The whole database key is also what the transformer
+// database, such as /registry/pods/default/web. RESTOptions and Encodings choose the prefixes. The
+// whole database key is also what the transformer
 // authenticates a value with.
 type keySpace struct {
 	prefix   string // begins and ends in '/'

@@ -1,13 +1,13 @@
 // Package drivers is the list of all databases, for programs that serve any of them. Its
 // documentation says what a driver consists of, and what a fourth database needs. A program that
-// imports the package links them all. One that needs fewer names their drivers instead. Nothing
-// else in the library imports it.
+// imports the package links them all. A program that needs only one database imports only that
+// driver. Nothing else in the library imports this package.
 //
 // # What a driver consists of
 //
 // A driver reads rows, runs statements and classifies errors. It decides nothing: the rules are in
-// storage/internal/mvcc, and the contract of a driver is mvcc.Backend. The files of sqlite,
-// postgres and mysql have the same names:
+// storage/internal/mvcc, and the contract of a driver is mvcc.Backend. PostgreSQL's commit says two
+// of the rules in SQL as well. The files of sqlite, postgres and mysql have the same names:
 //
 //	doc.go          for users: URLs, what the server must be like, which accidents go unnoticed
 //	driver.go       the Driver: its name and its URL schemes
@@ -27,10 +27,11 @@
 //	sweep.go        Sweep
 //	snapshot.go     Snapshot
 //	errors.go       what an error means
+//	poll.go         one statement for the heads of many stores
 //
 // Besides these, each has files for what only its database needs. SQLite: place.go and replaced.go
-// (a file can be moved and replaced), space.go (a full disk), wal.go (the write-ahead log),
-// poll.go; its low-level client is storage/internal/sqlite3. PostgreSQL: binary.go (the binary
+// (a file can be moved and replaced), space.go (a full disk), wal.go (the write-ahead log);
+// its low-level client is storage/internal/sqlite3. PostgreSQL: binary.go (the binary
 // format) and listen.go. MySQL: text.go (several statements in one text).
 //
 // The package storage/internal/memdb is the shortest example: a complete backend without SQL.

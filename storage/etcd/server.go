@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/rowkeeper/rowkeeper/storage"
-	"github.com/rowkeeper/rowkeeper/storage/internal/access"
+	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -102,7 +102,7 @@ type Server struct {
 
 // New makes a server of an open database. The context bounds a read of its identity.
 func New(ctx context.Context, db *storage.Database, c Config) (*Server, error) {
-	s := access.History(db)
+	s := histories.Of(db)
 	id, err := s.Identity(ctx)
 	if err != nil {
 		return nil, err

@@ -27,8 +27,8 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
-	"github.com/rowkeeper/rowkeeper/storage/internal/access"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -292,7 +292,7 @@ func TestReservedRange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = access.History(db).Apply(t.Context(), mvcc.Mutation{Key: mvcc.Reserved + "x",
+	_, err = histories.Of(db).Apply(t.Context(), mvcc.Mutation{Key: mvcc.Reserved + "x",
 		Value: []byte("v")})
 	if err = errors.Join(err, db.Close()); err != nil {
 		t.Fatal(err)

@@ -1,7 +1,7 @@
 // Package etcdmove moves what an etcd holds into a store, and what a store holds into an etcd.
 // Leases go along, with the time that they have left. History does not: every revision from before
-// a move answers "compacted" after it. So each client lists anew, and none goes on in a history
-// that is not its own.
+// a move answers "compacted" after it. So every client lists again, and no client mixes two
+// histories.
 //
 // # Into a store
 //

@@ -29,9 +29,9 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/etcdmove"
-	"github.com/rowkeeper/rowkeeper/storage/internal/access"
 	"github.com/rowkeeper/rowkeeper/storage/internal/archive"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -221,7 +221,7 @@ func TestImport(t *testing.T) {
 				t.Errorf("the lease %d became %+v, with %s left", id, l, left)
 			}
 		}
-		s := access.History(db)
+		s := histories.Of(db)
 		if _, _, err := s.GetAt(t.Context(), "/k/0000", 4000); !errors.Is(err, mvcc.ErrCompacted) {
 			t.Errorf("a read at a revision of etcd: %v", err)
 		}
@@ -306,7 +306,7 @@ func TestImportInterrupted(t *testing.T) {
 // with it is shown in hack/e2e.
 func TestExport(t *testing.T) {
 	each(t, func(t *testing.T, db *storage.Database) {
-		s := access.History(db)
+		s := histories.Of(db)
 		apply := func(m mvcc.Mutation) {
 			t.Helper()
 			m.Expect, m.Era = mvcc.Any, s.Era()

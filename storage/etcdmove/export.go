@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/rowkeeper/rowkeeper/storage"
-	"github.com/rowkeeper/rowkeeper/storage/internal/access"
+	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -50,7 +50,7 @@ func Export(ctx context.Context, from *storage.Database, file *os.File,
 		return e, fmt.Errorf("cannot write the snapshot: %w", err)
 	}
 	w := &writer{db: db}
-	err = access.History(from).Export(ctx, func(_ context.Context, st mvcc.State, keys int64,
+	err = histories.Of(from).Export(ctx, func(_ context.Context, st mvcc.State, keys int64,
 		leases []mvcc.LeaseRow) error {
 		e = Exported{Keys: keys, Revision: int64(st.Head.Revision),
 			Next: int64(st.Head.Revision) + beyond}

@@ -19,8 +19,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/rowkeeper/rowkeeper/storage"
-	"github.com/rowkeeper/rowkeeper/storage/internal/access"
 	"github.com/rowkeeper/rowkeeper/storage/internal/archive"
+	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -42,7 +42,7 @@ const pageKeys = 500
 // temporary files until it has read it, and of each key a few bytes in memory.
 func Import(ctx context.Context, from *clientv3.Client, into *storage.Database,
 	progress storage.Progress) (i Imported, err error) {
-	s := access.History(into)
+	s := histories.Of(into)
 	some, err := s.Range(ctx, mvcc.RangeOptions{Start: "\x00", End: "\xff", Limit: 1,
 		KeysOnly: true})
 	switch {

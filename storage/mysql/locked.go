@@ -43,11 +43,7 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 func (b *backend) locked(ctx context.Context, conn *sql.Conn, o mvcc.LockOptions,
 	f func(mvcc.Tx) error) error {
 	t := &tx{view: view{ctx: ctx, b: b, conn: conn}}
-	var (
-		first  = b.text()
-		hold   = b.server.hold
-		server facts
-	)
+	first, hold := b.text(), b.server.hold
 	if o.Unbounded {
 		hold = archiveHold
 	}
@@ -58,7 +54,7 @@ func (b *backend) locked(ctx context.Context, conn *sql.Conn, o mvcc.LockOptions
 			return err
 		}
 		t.state = guard.State
-		server, err = a.server()
+		t.server, err = a.server()
 		return err
 	})
 	if err != nil {
@@ -83,7 +79,7 @@ func (b *backend) locked(ctx context.Context, conn *sql.Conn, o mvcc.LockOptions
 		}
 	}
 	if o.AnyServer {
-		b.gate.Fenced(server.Fingerprint, server.number)
+		b.gate.Fenced(t.server.Fingerprint, t.server.number)
 	}
 	return nil
 }
@@ -93,6 +89,8 @@ type tx struct {
 	view
 	// dirty tells whether anything was written.
 	dirty bool
+	// server is the one in which the transaction runs.
+	server facts
 }
 
 // begin begins a text that writes.
@@ -118,6 +116,8 @@ func (t *tx) run(sql string, args ...any) error {
 	x.statement(sql, args...)
 	return t.send(&x)
 }
+
+func (t *tx) Fingerprint() string { return t.server.Fingerprint }
 
 func (t *tx) Group(token mvcc.Token,
 	after mvcc.Revision) (g mvcc.Guard, rows []mvcc.Row, err error) {

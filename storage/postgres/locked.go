@@ -118,6 +118,8 @@ func (t *tx) run(sql string, args ...any) error {
 	return readError(err)
 }
 
+func (t *tx) Fingerprint() string { return greetingOf(t.conn).Fingerprint }
+
 func (t *tx) Group(token mvcc.Token,
 	after mvcc.Revision) (g mvcc.Guard, found []mvcc.Row, err error) {
 	rows, err := t.conn.Query(t.ctx, sqlFindGroup, token[:], int64(after), t.store)

@@ -72,5 +72,13 @@ func (b *backend) connectReader() (*sqlite3.Conn, error) {
 	// If the file was replaced a moment ago, closing this connection must not apply the log of the
 	// old one to the new one.
 	c.KeepLog()
-	return setUp(c, [][2]string{{"query_only", "ON"}, {"cache_size", "-4096"}})
+	c, err = setUp(c, [][2]string{{"query_only", "ON"}, {"cache_size", "-4096"}})
+	if err != nil {
+		return nil, err
+	}
+	// Each open store has several readers.
+	if err := c.DisableLookaside(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
 }

@@ -57,6 +57,8 @@ func (t *tx) run(text string, bind func(*sqlite3.Stmt)) error {
 	return t.b.classify(t.ctx, err)
 }
 
+func (t *tx) Fingerprint() string { return t.b.fingerprint() }
+
 func (t *tx) Group(token mvcc.Token,
 	after mvcc.Revision) (g mvcc.Guard, rows []mvcc.Row, err error) {
 	defer func() { err = t.b.classify(t.ctx, err) }()

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rowkeeper/rowkeeper/storage"
-	"github.com/rowkeeper/rowkeeper/storage/internal/access"
+	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -45,7 +45,7 @@ func Nothing(prefix string) *Contents {
 // [storage.DefaultPrefix].
 func Capture(ctx context.Context, db *storage.Database, prefix string) (*Contents, error) {
 	var all []*Contents
-	for _, store := range access.Histories(db) {
+	for _, store := range histories.All(db) {
 		c := Nothing(prefix)
 		current, err := c.read(ctx, store)
 		if err != nil {
@@ -95,7 +95,7 @@ const restoreRounds = 20
 func Restore(ctx context.Context, db *storage.Database, c *Contents) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i, store := range access.Histories(db) {
+	for i, store := range histories.All(db) {
 		of := c
 		if i > 0 {
 			if i > len(c.others) {

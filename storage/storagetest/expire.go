@@ -5,13 +5,13 @@ import (
 	"fmt"
 
 	"github.com/rowkeeper/rowkeeper/storage"
-	"github.com/rowkeeper/rowkeeper/storage/internal/access"
+	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
 )
 
 // DeleteExpired deletes the objects whose time to live has passed by the database's clock, as is
 // otherwise done in the background. Tests call it after they have moved [storage.Config].Clock.
 func DeleteExpired(ctx context.Context, db *storage.Database) error {
-	for _, store := range access.Histories(db) {
+	for _, store := range histories.All(db) {
 		if err := store.DeleteExpired(ctx); err != nil {
 			return fmt.Errorf("cannot delete what has expired: %w", err)
 		}

@@ -1,5 +1,5 @@
-// Package archive is the format of backups: all keys of a store at one revision, in the order of
-// their revisions.
+// Package archive is the format of backups. A backup holds all keys of a store as of one revision.
+// It sorts them by the revision of their last write.
 //
 // # The format, version 1
 //

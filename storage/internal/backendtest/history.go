@@ -185,12 +185,45 @@ func testSweepKeepsTheHead(f *fixture) {
 	}
 }
 
+// testLateSweep: a sweep whose plan another one has overtaken deletes nothing, and does not say
+// that less is swept.
+func testLateSweep(f *fixture) {
+	a := f.put("a", 0, "a1")
+	for range 4 {
+		a = f.put("a", a, "a")
+	}
+	_, err := mvcc.RaiseCompacted(f.ctx, f.b, a)
+	f.must(err)
+	from, err := f.b.Sweepable(f.ctx, 100)
+	f.must(err)
+	late, whole := mvcc.PlanSweep(from, 2), mvcc.PlanSweep(from, 100)
+	if late.Swept >= whole.Swept || whole.Swept != a {
+		f.Fatalf("the plans sweep up to %d and %d, want %d", late.Swept, whole.Swept, a)
+	}
+	_, err = f.b.Sweep(f.ctx, &whole)
+	f.must(err)
+	before := f.state()
+	n, err := f.b.Sweep(f.ctx, &late)
+	f.must(err)
+	if n != 0 {
+		f.Errorf("the late sweep deleted %d rows", n)
+	}
+	f.same(f.state(), before)
+}
+
 func testFence(f *fixture) {
 	const jump = mvcc.Revision(1) << 32
 	a := f.put("a", 0, "a1")
 	old := f.seen
+	id, err := f.b.Identity(f.ctx)
+	f.must(err)
 	fence := mvcc.Fence{Seen: old, Replaces: old.Epoch, Token: newToken(), Jump: jump,
-		Fingerprint: "moved"}
+		Of: "another database", Fingerprint: "moved"}
+	before := f.state()
+	_, err = mvcc.StartEpoch(f.ctx, f.b, fence)
+	f.is(err, mvcc.Transient)
+	f.same(f.state(), before)
+	fence.Of = id.Actual
 	s, err := mvcc.StartEpoch(f.ctx, f.b, fence)
 	f.must(err)
 	want := mvcc.Position{Epoch: old.Epoch + 1, Revision: old.Revision + jump, Token: fence.Token}
@@ -198,7 +231,7 @@ func testFence(f *fixture) {
 		f.Fatalf("the state after the fence is %+v, want head %+v", s, want)
 	}
 	f.same(f.state(), s)
-	id, err := f.b.Identity(f.ctx)
+	id, err = f.b.Identity(f.ctx)
 	f.must(err)
 	if id.Recorded != "moved" || id.Epoch != want.Epoch {
 		f.Errorf("the identity is %+v", id)
@@ -252,6 +285,15 @@ func testFence(f *fixture) {
 		f.seen = s.Head
 	}
 	if id, err = f.b.Identity(f.ctx); err != nil || id.Recorded != "moved" {
+		f.Errorf("the fingerprint is %q, %v", id.Recorded, err)
+	}
+	// A fence in another database replaces the fingerprint that is recorded.
+	moved := f.state()
+	again, err = mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: moved.Head, Replaces: moved.Head.Epoch,
+		Token: newToken(), Jump: jump, Fingerprint: "moved again"})
+	f.must(err)
+	f.seen = again.Head
+	if id, err = f.b.Identity(f.ctx); err != nil || id.Recorded != "moved again" {
 		f.Errorf("the fingerprint is %q, %v", id.Recorded, err)
 	}
 	f.compact(f.seen.Revision, 2)

@@ -207,7 +207,7 @@ func testWaitForLock(f *fixture) {
 			}
 			other.same(other.state(), before)
 			if now := describe(other.log(mvcc.PrevOfAll)); now != rows {
-				f.Fatalf("after %s the log was\n%sand is\n%s", write.what, rows, now)
+				return fmt.Errorf("after %s the log was\n%sand is\n%s", write.what, rows, now)
 			}
 		}
 		return nil

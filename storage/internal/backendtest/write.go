@@ -428,6 +428,49 @@ func testAbortedTokenIsForgotten(f *fixture) {
 	recorded(true)
 }
 
+// testOldestAbortedToken: of several aborted tokens, the sweep forgets those of groups that had
+// seen less than what was compacted, and no other.
+func testOldestAbortedToken(f *fixture) {
+	var seen []mvcc.Revision
+	for i := range 3 {
+		f.put(mvcc.Key(fmt.Sprint(i)), 0, "a")
+		seen = append(seen, f.seen.Revision)
+	}
+	tokens := map[mvcc.Revision]mvcc.Token{}
+	f.must(f.b.Locked(f.ctx, mvcc.LockOptions{}, func(tx mvcc.Tx) error {
+		for _, r := range []mvcc.Revision{seen[1], seen[0], seen[2]} {
+			tokens[r] = newToken()
+			if err := tx.Abort(tokens[r], r); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	oldest := func(want mvcc.Revision) {
+		f.Helper()
+		from, err := f.b.Sweepable(f.ctx, 10)
+		f.must(err)
+		if from.Aborted != want {
+			f.Errorf("the oldest token is of revision %d, want %d", from.Aborted, want)
+		}
+		f.must(f.b.Locked(f.ctx, mvcc.LockOptions{}, func(tx mvcc.Tx) error {
+			for r, token := range tokens {
+				guard, _, err := tx.Group(token, r)
+				if err != nil {
+					return err
+				}
+				if guard.Aborted != (r >= want) {
+					f.Errorf("the token of revision %d: the guard is %+v", r, guard)
+				}
+			}
+			return nil
+		}))
+	}
+	oldest(seen[0])
+	f.compact(seen[1], 10)
+	oldest(seen[1])
+}
+
 func testCommitWithEndedContext(f *fixture) {
 	before := f.state()
 	ctx, cancel := context.WithCancel(f.ctx)

@@ -17,7 +17,7 @@ func (b *Backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 		defer cancel()
 	}
 	return b.transact(ctx, "Locked", func(t *tables) (bool, error) {
-		x := &tx{view: view{ctx: ctx, t: t, state: t.state(b.d.now())}}
+		x := &tx{view: view{ctx: ctx, t: t, state: t.state(b.d.now())}, fingerprint: b.d.name}
 		err := f(x)
 		return x.changed, err
 	})
@@ -27,8 +27,11 @@ func (b *Backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 type tx struct {
 	view
 	// changed tells whether anything was written.
-	changed bool
+	changed     bool
+	fingerprint string
 }
+
+func (x *tx) Fingerprint() string { return x.fingerprint }
 
 func (x *tx) Group(token mvcc.Token, after mvcc.Revision) (mvcc.Guard, []mvcc.Row, error) {
 	var rows []mvcc.Row

@@ -283,6 +283,9 @@ type Fence struct {
 	// PerSecond for each second since 1970 by the database's clock if that is farther. The head and
 	// the clock are those under the commit lock.
 	Jump, PerSecond Revision
+	// Of is the fingerprint of the database that was found to need the fence, or empty. Another
+	// database is not fenced: what was found does not hold there.
+	Of string
 	// Fingerprint is stored as the new fingerprint, if not empty.
 	Fingerprint string
 }
@@ -488,6 +491,8 @@ type Snapshot interface {
 // committed, and what itself has written, except for State, which stays what it was at first.
 type Tx interface {
 	Snapshot
+	// Fingerprint is that of the database in which the transaction runs; see [Identity].
+	Fingerprint() string
 	// Group reads what [Resolve] asks for about a group that was begun after a revision: the guard,
 	// and the rows with its token and a greater revision, without values, in order of revision.
 	Group(token Token, after Revision) (Guard, []Row, error)

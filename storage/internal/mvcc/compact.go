@@ -206,13 +206,15 @@ func (s *Store) CompactedRevision() Revision { return s.hub.compactedRevision() 
 
 // Sweep removes what the boundary has released, in batches with pauses, so that writers go on.
 func (s *Store) Sweep(ctx context.Context) error {
-	for {
+	p := s.cfg.Compaction
+	end := time.Now().Add(p.Interval * 3 / 4)
+	for rows := p.SweepRows; ; {
 		if s.ctx.Err() != nil {
 			return ErrClosed
 		}
 		began := time.Now()
 		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-		deleted, st, err := SweepBatch(opCtx, s.b, s.cfg.Compaction.SweepRows)
+		deleted, st, err := SweepBatch(opCtx, s.b, rows)
 		cancel()
 		if err != nil {
 			if ClassOf(err) == Transient && ctx.Err() == nil {
@@ -227,24 +229,35 @@ func (s *Store) Sweep(ctx context.Context) error {
 		if debt <= 0 {
 			return nil
 		}
-		wait(ctx, sweepPause(debt, time.Since(began)))
+		pause, late := sweepPause(debt, rows, time.Since(began), time.Until(end))
+		if rows = p.SweepRows; late {
+			rows = lateBatch * p.SweepRows
+		}
+		wait(ctx, pause)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
 }
 
-// sweepPause is how long the sweep rests after a batch, a multiple of the time that the batch took:
-// it takes a quarter of the database's time at most while there is little to do, and more if the
-// debt grows, since a sweep that is slower than the writers would never end. A debt that is as
-// great as the jump of a fence is not one: what is before the fence is what was there then, and
-// nobody adds to it.
-func sweepPause(debt Revision, took time.Duration) time.Duration {
-	switch {
-	case debt >= minJump || debt <= 500_000:
-		return 3 * took
-	case debt <= 2_000_000:
-		return took
+// lateBatch is how many times larger the batches of a sweep are that is late: most of a small batch
+// is the way to a busy database and back.
+const lateBatch = 4
+
+// sweepPause is how long the sweep rests after a batch of rows that took a while, if it is to end
+// in the time that is left. It takes a quarter of the database's time at most if that is enough. If
+// it is not, it hurries, since a sweep that is slower than the writers would never end. It is late
+// if it has no time to rest any more: then it rests for half of what a batch took, so that writers
+// get their turn. A debt that is as great as the jump of a fence is not one: what is before the
+// fence is what was there then, and nobody adds to it.
+func sweepPause(debt Revision, rows int, took, left time.Duration) (pause time.Duration, late bool) {
+	if debt >= minJump {
+		return 3 * took, false
 	}
-	return took / 2
+	batches := debt/Revision(rows) + 1
+	pause = left/time.Duration(batches) - took
+	if pause < took/2 {
+		return took / 2, true
+	}
+	return min(pause, 3*took), false
 }

@@ -1,6 +1,6 @@
 // Package mvcc stores keys, values and their history in a SQL database, as etcd's mvcc does in its
-// own. Every decision is here, and a database's backend executes it. The rules about the history
-// are in rules.go and decide.go. The other files say when a rule is asked.
+// own. It decides about the history, and a database's backend executes that. PostgreSQL repeats
+// [CheckGroup] and [Decide] in SQL, for commits of one round trip; a test compares them.
 //
 // Every successful write has a revision. Old states can be read until they are compacted. A watch
 // from any revision that is not compacted sees every later event once and in order.
@@ -10,9 +10,9 @@
 // starts goroutines.
 //
 //   - The rules (rules.go, decide.go) are pure functions. They decide who may write ([CheckGroup],
-//     [Decide]), what became of a group with an unknown outcome ([Resolve]), what compaction and
-//     sweep remove ([CompactTo], [PlanSweep], [ForgetAborted]), where a fence goes ([Fence.After])
-//     and when another epoch is accepted ([Adoptable]).
+//     [Decide]), what became of a group with an unknown outcome ([Resolve]), how far a compaction
+//     may go ([CompactTo]), which rows the sweep removes ([PlanSweep], [ForgetAborted]), where a
+//     fence goes ([Fence.After]) and when another epoch is accepted ([Adoptable]).
 //   - What is rare (locked.go) applies a rule in a transaction that holds the commit lock
 //     ([Backend.Locked]): [ResolveGroup], [RaiseCompacted], [StartEpoch], [RecordFingerprint],
 //     [Import.Into], and what grants, renews and ends leases (lease.go). [SweepBatch] plans without
@@ -77,15 +77,15 @@
 //
 // # The walk of one write
 //
-// [Store.Commit] checks the mutation against the limits and queues it. The committer, one goroutine
-// for each open store, takes all that is queued, makes a [Group] with a fresh token and gives it to
-// [Backend.Commit]: take the commit lock; read the head and the keys' current revisions; check the
-// history (see [CheckGroup]); accept, per key, the first mutation in order of arrival whose
-// expectation holds and whose lease, if it has one, has not ended (see [Decide]; some mutations
-// must be the only one of their key in a group, and the queue ensures that); number the accepted
-// ones densely after the head; write their log and live rows; commit. Then it hands the events to
-// the hub, has the new head announced to the other processes ([Notifier]), and answers the writers.
-// No commit waits for an announcement.
+// [Store.Commit] (commit.go) checks the mutation against the limits and the quota, and queues it
+// (queue.go). The committer, one goroutine for each open store, takes as many queued writes as one
+// group may hold, makes a [Group] with a fresh token and gives it to [Backend.Commit]: take the
+// commit lock; read the head and the keys' current revisions; check the history (see [CheckGroup]);
+// accept, per key, the first mutation in order of arrival whose expectation holds and whose lease,
+// if it has one, has not ended (see [Decide]; some mutations must be the only one of their key in a
+// group, and the queue ensures that); number the accepted ones densely after the head; write their
+// log and live rows; commit. Then it hands the events to the hub, has the new head announced to the
+// other processes ([Notifier]), and answers the writers. No commit waits for an announcement.
 //
 // # The walk of one event
 //

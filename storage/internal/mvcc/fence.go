@@ -201,8 +201,7 @@ func (s *Store) startEpoch(ctx context.Context, f Fence) (State, error) {
 // newFence is a fence by a process that has seen the position, of a database with this identity.
 func newFence(seen Position, id Identity) Fence {
 	return Fence{Seen: seen, Replaces: id.Epoch, Token: newToken(), Jump: minJump,
-		PerSecond:   perSecond,
-		Fingerprint: id.Actual}
+		PerSecond: perSecond, Of: id.Actual, Fingerprint: id.Actual}
 }
 
 // adopt moves this process to another history. The level of the line in the log is Error only if

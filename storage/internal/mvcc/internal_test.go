@@ -168,14 +168,30 @@ func TestChanceKeepsCopiesApart(t *testing.T) {
 	}
 }
 
-// TestSweepPause: the sweep hurries if the writers are ahead of it, and not because a fence has
+// TestSweepPause: the sweep hurries if it would not end in time, and not because a fence has
 // jumped.
 func TestSweepPause(t *testing.T) {
-	for debt, want := range map[Revision]time.Duration{1: 3, 500_000: 3, 600_000: 1, 2_000_001: 0,
-		minJump: 3, 1 << 60: 3} {
-		if got := sweepPause(debt, time.Second).Truncate(time.Second) / time.Second; got != want {
-			t.Errorf("with a debt of %d it rests for %d times what a batch took, want %d",
-				debt, got, want)
+	const rows, took, left = 500, 10 * time.Millisecond, time.Minute
+	for _, c := range []struct {
+		debt  Revision
+		left  time.Duration
+		pause time.Duration
+		late  bool
+	}{
+		{1, left, 3 * took, false},
+		{rows * 1_000, left, 3 * took, false},
+		{rows * 2_999, left, left/3_000 - took, false}, // 20 ms for each
+		{rows * 3_999, left, took / 2, false},
+		{rows * 4_999, left, took / 2, true},
+		{rows, 0, took / 2, true},
+		{rows, -left, took / 2, true},
+		{minJump, left, 3 * took, false},
+		{1 << 60, -left, 3 * took, false},
+	} {
+		pause, late := sweepPause(c.debt, rows, took, c.left)
+		if pause != c.pause || late != c.late {
+			t.Errorf("with a debt of %d and %v left it rests for %v, late: %v; want %v, %v", c.debt,
+				c.left, pause, late, c.pause, c.late)
 		}
 	}
 }

@@ -118,6 +118,9 @@ func SweepBatch(ctx context.Context, b Backend, limit int) (deleted int, st Stat
 // returns the state after it.
 func StartEpoch(ctx context.Context, b Backend, f Fence) (st State, err error) {
 	err = repeatable(ctx, b, LockOptions{AnyServer: true}, func(tx Tx) error {
+		if f.Of != "" && tx.Fingerprint() != f.Of {
+			return errAnotherDatabase
+		}
 		var write bool
 		if st, write = f.After(tx.State()); write {
 			return tx.Mark(st, f.Fingerprint)
@@ -126,6 +129,10 @@ func StartEpoch(ctx context.Context, b Backend, f Fence) (st State, err error) {
 	})
 	return st, err
 }
+
+// errAnotherDatabase says that the address leads elsewhere than a moment ago.
+var errAnotherDatabase = Errorf(Transient,
+	"the address leads to another database than the one that was to be fenced; it is looked at again")
 
 // RecordFingerprint stores the fingerprint where none is recorded yet.
 func RecordFingerprint(ctx context.Context, b Backend, fingerprint string) error {

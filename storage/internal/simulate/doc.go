@@ -2,7 +2,7 @@
 //
 //	go test .                                       400 runs, a part of make test
 //	go test -run TestSimulation -sim.seed 7 -sim.runs 1 -v .            a run again
-//	go test -run TestMutants -sim.mutants I3 -v -timeout 0 .            deliberate faults
+//	make mutants MUTANTS='-only "^I3 "'                                 deliberate faults
 //	make simulate SIMULATE='-sim.budget 1h -sim.seed 0'                 as many as an hour takes
 //
 // A run is a plan (plan_test.go), which is made from its seed: what clients do, which faults meet

@@ -377,6 +377,14 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 	return ask(b, ctx, "Commit", "Commit", "", run)
 }
 
+// placedTx knows the server in which it runs.
+type placedTx struct {
+	mvcc.Tx
+	fingerprint string
+}
+
+func (t placedTx) Fingerprint() string { return t.fingerprint }
+
 func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
 	beside, err := ask(b, ctx, "Locked", "Locked", fmt.Sprint(o.AnyServer),
 		func(ctx context.Context, c *call) (*connection, error) {
@@ -392,7 +400,7 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 				if c.alone.Load() {
 					return errGone
 				}
-				return f(tx)
+				return f(placedTx{tx, beside.Fingerprint})
 			})
 		})
 	if err == nil && o.AnyServer {

@@ -148,6 +148,19 @@ func (c *Conn) Checkpoint() (bool, error) {
 	}
 }
 
+// DisableLookaside gives back the memory, some 50 kB, from which SQLite takes what is small and
+// short-lived. It allocates that piece by piece then. Nothing may be prepared.
+func (c *Conn) DisableLookaside() error {
+	args := c.tls.Alloc(24)
+	defer c.tls.Free(24)
+	rc := lib.Xsqlite3_db_config(c.tls, c.db, lib.SQLITE_DBCONFIG_LOOKASIDE,
+		libc.VaList(args, uintptr(0), int32(0), int32(0)))
+	if rc != lib.SQLITE_OK {
+		return c.fail(rc)
+	}
+	return nil
+}
+
 // KeepLog makes Close leave the write-ahead log as it is, even if this is the last connection.
 func (c *Conn) KeepLog() {
 	args := c.tls.Alloc(16)

@@ -1,5 +1,5 @@
-// Testdbs runs a command, such as go test with many packages, while one database server of each
-// kind runs that can be had:
+// Testdbs starts one database server of each kind that it can get. Then it runs a command, such as
+// go test with many packages:
 //
 //	testdbs go test ./...
 //

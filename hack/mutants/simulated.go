@@ -1,36 +1,8 @@
-package simulate
+package main
 
-import (
-	"context"
-	"encoding/json"
-	"flag"
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
-	"strings"
-	"testing"
-	"time"
-)
-
-var mutants = flag.String("sim.mutants", "", "a regular expression: put each of these faults into "+
-	"mvcc or memdb, and say after how many operations it is found; takes half a minute for each")
-
-var mutantBudget = flag.Duration("sim.mutant-budget", time.Minute,
-	"how long each fault is looked for")
-
-// mutant is a deliberate fault: in a file below storage/internal, old is replaced by new.
-type mutant struct {
-	breaks, what, file, old, new string
-	// also are further replacements.
-	also []string
-	// unseen says why the simulation cannot find it, where that is so.
-	unseen string
-}
-
-// allMutants are deliberate faults, by the invariant that they break.
-var allMutants = []mutant{
+// simulated are faults that the simulation has to find, by the invariant that they break; files
+// are below storage/internal.
+var simulated = []mutant{
 	// One history.
 	{breaks: "I1", what: "a transaction reads before it has the lock", file: "memdb/transaction.go",
 		old: "	select {\n	case b.d.lock",
@@ -82,8 +54,6 @@ var allMutants = []mutant{
 	{breaks: "I3", what: "rows are delivered again", file: "mvcc/hub.go",
 		old: "return rows[i].Revision > h.delivered.Revision",
 		new: "return rows[i].Revision > from.Revision"},
-	{breaks: "I3", what: "a watch goes on from a swept delivered row", file: "mvcc/tailer.go",
-		old: "case !proven, gap != 0 &&", new: "case gap != 0 &&"},
 	{breaks: "I3", what: "a watch goes on over compaction", file: "mvcc/watch.go",
 		old: "tail.State.Head.Epoch != w.epoch || tail.State.Compacted > cursor",
 		new: "tail.State.Head.Epoch != w.epoch"},
@@ -107,8 +77,6 @@ var allMutants = []mutant{
 		old: "return q.head, nil\n}\n\n// Get",
 		new: "return s.hub.position().Revision + 0*q.head, nil\n}\n\n// Get"},
 	// A range is one snapshot.
-	{breaks: "I5", what: "a page takes the delta of a later one", file: "mvcc/snapshot.go",
-		old: "	if d.upto > upto {", new: "	if false {"},
 	{breaks: "I5", what: "a list at an old revision is that of now", file: "mvcc/snapshot.go",
 		old: "	if res.Revision < st.Head.Revision {\n		d, err", new: "	if false {\n		d, err"},
 	{breaks: "I5", what: "a delta does not look at compaction", file: "mvcc/snapshot.go",
@@ -182,7 +150,7 @@ var allMutants = []mutant{
 	{breaks: "I7", what: "a sweep ends after a batch", file: "mvcc/compact.go",
 		old: "		if debt <= 0 {", new: "		if true {"},
 	// Expiry.
-	{breaks: "expiry", what: "a key that was renewed is reaped", file: "mvcc/expire.go",
+	{breaks: "expiry", what: "a key that was renewed is reaped", file: "mvcc/reaper.go",
 		old: "Expect: e.Revision, Era: era, Delete: true,\n" +
 			"			PrevValue: values[e.Revision].Value, PrevLease: values[e.Revision].Lease,\n" +
 			"			HasPrev: true})",
@@ -196,90 +164,4 @@ var allMutants = []mutant{
 	{breaks: "time", what: "writers wait behind an unknown outcome",
 		file: "mvcc/commit.go", old: "		for ctx.Err() == nil {\n			next",
 		new: "		for false {\n			next"},
-}
-
-// TestMutantPlaces looks for the places of the faults: whoever changes the code has to move them.
-func TestMutantPlaces(t *testing.T) {
-	for _, m := range allMutants {
-		code, err := os.ReadFile(filepath.Join("..", m.file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := 0; i < len(m.also)+2; i += 2 {
-			old := append([]string{m.old, m.new}, m.also...)[i]
-			if n := strings.Count(string(code), old); n != 1 {
-				t.Errorf("%s: %q is in %s %d times", m.what, old, m.file, n)
-			}
-		}
-	}
-}
-
-// TestMutants puts deliberate faults into the code, one by one, and lets the simulation find them.
-func TestMutants(t *testing.T) {
-	if *mutants == "" {
-		t.Skip("-sim.mutants is not set")
-	}
-	chosen, err := regexp.Compile(*mutants)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range allMutants {
-		if chosen.MatchString(m.breaks + " " + m.what) {
-			m.try(t)
-		}
-	}
-}
-
-var (
-	foundAfter = regexp.MustCompile(`found after (\d+) runs and (\d+) operations`)
-	foundRule  = regexp.MustCompile(`-sim.runs 1\): ([a-z]+):`)
-)
-
-func (m *mutant) apply(code string) string {
-	return strings.NewReplacer(append([]string{m.old, m.new}, m.also...)...).Replace(code)
-}
-
-func (m *mutant) try(t *testing.T) {
-	path, err := filepath.Abs(filepath.Join("..", m.file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	code, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	changed, overlay := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json")
-	list, err := json.Marshal(map[string]any{"Replace": map[string]string{path: changed}})
-	if err == nil {
-		err = os.WriteFile(changed, []byte(m.apply(string(code))), 0o600)
-	}
-	if err == nil {
-		err = os.WriteFile(overlay, list, 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	program := filepath.Join(dir, "simulate.test")
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-overlay", overlay,
-		"-o", program, ".")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Errorf("%s: %v: %s", m.what, err, out)
-		return
-	}
-	out, err := exec.CommandContext(ctx, program, "-test.run", "^TestSimulation$", "-test.v",
-		"-sim.whole", "-sim.seed", "1", "-sim.budget", mutantBudget.String()).CombinedOutput()
-	after, rule := foundAfter.FindSubmatch(out), foundRule.FindSubmatch(out)
-	switch {
-	case err == nil && m.unseen == "":
-		t.Errorf("| %s | %s | NOT FOUND |", m.breaks, m.what)
-	case err == nil:
-		t.Logf("| %s | %s | not found: %s |", m.breaks, m.what, m.unseen)
-	case after == nil || rule == nil:
-		t.Logf("| %s | %s | the program ends |\n%.600s", m.breaks, m.what, out)
-	default:
-		fmt.Printf("| %s | %s | %s | %s |\n", m.breaks, m.what, after[2], rule[1])
-	}
 }

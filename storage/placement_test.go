@@ -312,7 +312,7 @@ func (d aDatabase) interrupt(to string, steps int) {
 	}
 	defer d.close(own)
 	m := move{d: own, c: d.config.withDefaults(), directory: "/registry/pods/",
-		is: placed{Prefix: "/registry", Resource: "pods", Store: "default"}}
+		is: placement{Prefix: "/registry", Resource: "pods", Store: "default"}}
 	if m.r, err = readRecord(ctx, own.mvcc); err != nil {
 		d.Fatal(err)
 	}
@@ -379,7 +379,7 @@ func TestMoveLosesNothing(t *testing.T) {
 	}
 	x.move("fast", 0)
 	// What is there is never recorded as copies, which an interrupted move leaves to be deleted.
-	w, err := db.mvcc.Watch(t.Context(), mvcc.WatchOptions{Key: kindsKey, After: head})
+	w, err := db.mvcc.Watch(t.Context(), mvcc.WatchOptions{Key: placementKey, After: head})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -561,7 +561,7 @@ func (d aDatabase) ofOther(store string) *Database {
 }
 
 // recordOf is what a database has recorded of pods, and its revision.
-func (d aDatabase) recordOf(db *Database) (record, placed) {
+func (d aDatabase) recordOf(db *Database) (record, placement) {
 	d.Helper()
 	r, err := readRecord(d.Context(), db.mvcc)
 	if err != nil {
@@ -606,11 +606,11 @@ func TestStoreForIsOfOneStore(t *testing.T) {
 		}
 		// A store is taken when the claim is about to be recorded.
 		other = x.ofOther("")
-		here := placed{Prefix: "/registry", Resource: "pods", Store: "other"}
+		here := placement{Prefix: "/registry", Resource: "pods", Store: "other"}
 		r, _ := x.recordOf(other)
 		_, err = other.claim(t.Context(), r, "/registry/pods/", here, "fast")
 		x.says(err, taken...)
-		if _, p := x.recordOf(other); p != (placed{}) {
+		if _, p := x.recordOf(other); p != (placement{}) {
 			t.Errorf("a claim that was refused has left %+v", p)
 		}
 		create(t, s, pod("c"))
@@ -655,7 +655,7 @@ func TestClaimOfStore(t *testing.T) {
 		runs := x.open("")
 		s := pods(t, runs)
 		other := x.ofOther("")
-		here := placed{Prefix: "/registry", Resource: "pods", Store: "other", Claims: "fast"}
+		here := placement{Prefix: "/registry", Resource: "pods", Store: "other", Claims: "fast"}
 		claim := func() {
 			t.Helper()
 			r, _ := x.recordOf(other)
@@ -677,7 +677,7 @@ func TestClaimOfStore(t *testing.T) {
 		if n, err := MoveResource(t.Context(), ofOther, "", podsOf, "other"); err != nil || n != 0 {
 			t.Errorf("%d, %v", n, err)
 		}
-		if _, p := x.recordOf(other); p != (placed{}) {
+		if _, p := x.recordOf(other); p != (placement{}) {
 			t.Errorf("after the claim was taken back, %+v is recorded", p)
 		}
 		claim()
@@ -700,7 +700,7 @@ func TestStoreForRace(t *testing.T) {
 		dbs := []*Database{x.open("fast"), x.ofOther("fast")}
 		for round := range 10 {
 			resource := fmt.Sprintf("kind%d", round)
-			p := placed{Prefix: "/registry", Resource: resource, Store: "fast"}
+			p := placement{Prefix: "/registry", Resource: resource, Store: "fast"}
 			directory := mvcc.Key("/registry/" + resource + "/")
 			var errs [2]error
 			var wg sync.WaitGroup

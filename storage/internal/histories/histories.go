@@ -1,0 +1,13 @@
+// Package histories is for storage/storagetest, storage/etcd and storage/etcdmove. It gives them
+// the mvcc.Store of a storage.Database. The public API does not.
+package histories
+
+import "github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+
+// Of returns the history behind a *storage.Database. Package storage sets it when it is
+// initialized: this package cannot import storage, which imports it.
+var Of func(database any) *mvcc.Store
+
+// All returns the histories of all stores of a *storage.Database, in an order that depends on their
+// names.
+var All func(database any) []*mvcc.Store
