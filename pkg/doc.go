@@ -8,7 +8,7 @@
 //	crds               CustomResourceDefinitions in a server of your own
 //	garbagecollector   what follows from owner references, where no cluster does it
 //	registry/resource  a resource's store, from what is particular about it
-//	registry/inner     a resource's handler that uses the store of another resource
+//	registry/delegate  a resource's handler that uses the store of another resource
 //	registry/status    the subresource status
 //	registry/table     the columns that kubectl prints
 //
@@ -16,6 +16,7 @@
 //
 //	testkit            your API server inside go test
 //	testkit/crds       a server with CustomResourceDefinitions inside go test, instead of envtest
+//	testkit/process    a server as a process, for projects with other versions of k8s.io
 //	testkit/databases  PostgreSQL, MariaDB and MySQL for these servers; its packages dbserver and
 //	                   programs start them for all tests and tools of Rowkeeper's own
 //
@@ -38,7 +39,8 @@
 //	                   generated code, clients, a controller
 //
 // The layers are cmd, then pkg, then storage. A package imports packages of its own layer or of
-// those below. Nothing of the library imports the example. Tests, and the packages that only help
-// tests, may import anything. docs/contributing.md has the path of a write and of an event, and
-// says where each decision is made.
+// those below. Within pkg, folders are no layers: server imports crds, crds imports server/access,
+// and options imports server/pki. Nothing of the library imports the example. Tests, and the
+// packages that only help tests, may import anything. docs/contributing.md has the path of a write
+// and of an event, and says where each decision is made.
 package pkg

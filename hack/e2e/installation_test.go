@@ -184,7 +184,7 @@ func testManifests(t *testing.T) {
 	}
 	// What the comments in the overlays offer.
 	for name, replace := range map[string][2]string{
-		"cert-manager": {"- ../../components/certs # or ../../components/cert-manager",
+		"cert-manager": {"- ../../components/certs # or own-certificate, or cert-manager",
 			"- ../../components/cert-manager"},
 		"prometheus": {"# - ../../components/prometheus", "- ../../components/prometheus"},
 	} {

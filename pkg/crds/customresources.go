@@ -16,6 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/authorization/union"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -30,6 +34,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/crds/core"
 	coreopenapi "github.com/rowkeeper/rowkeeper/pkg/crds/core/openapi"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
+	"github.com/rowkeeper/rowkeeper/pkg/server/access"
 	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
@@ -48,6 +53,11 @@ type Options struct {
 	// if the definition is younger than 2 s, as in every cluster, so that all servers know the
 	// definition by the time when a client knows of the first object.
 	SingleServer bool
+	// Roles serves rbac.authorization.k8s.io. Roles then give rights besides those that the
+	// configuration's authorizer gives, if it has one. Who has rights by that one alone gives them
+	// away with the rights to escalate and to bind. The members of system:masters, such as the
+	// server itself, may do everything.
+	Roles bool
 }
 
 // Extension is a server's second half.
@@ -89,6 +99,12 @@ func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, erro
 	for _, getter := range o.Getters {
 		*getter = guardedGetter{*getter, e.guard}
 	}
+	if o.Roles {
+		// Before admission, whose policies may ask the authorizer.
+		if err := e.addAuthorizer(&c.Config); err != nil {
+			return nil, err
+		}
+	}
 	if e.plugin, err = admit(&c.Config, client, e.informers, e.wrapper); err != nil {
 		return nil, err
 	}
@@ -107,6 +123,27 @@ func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, erro
 		return nil
 	}), healthz.NewInformerSyncHealthz(e.informers))
 	return e, nil
+}
+
+// addAuthorizer lets roles decide what the configuration's own authorizer leaves open.
+func (e *Extension) addAuthorizer(c *genericapiserver.Config) (err error) {
+	known := access.Roles{Source: core.NewKnownRoles(e.informers.Rbac().V1())}
+	chain := []union.NamedAuthorizer{{AuthorizerName: "masters",
+		Authorizer: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)}}
+	if own := c.Authorization.Authorizer; own != nil {
+		chain = append(chain, union.NamedAuthorizer{AuthorizerName: "own", Authorizer: own})
+	}
+	c.Authorization.Authorizer, err = union.New(append(chain, union.NamedAuthorizer{
+		AuthorizerName: "RBAC", Authorizer: authorizer.AuthorizerFunc(known.Authorize)})...)
+	if err != nil {
+		return fmt.Errorf("cannot let roles decide: %w", err)
+	}
+	if own := c.RuleResolver; own != nil {
+		c.RuleResolver = union.NewRuleResolvers(own, known)
+	} else {
+		c.RuleResolver = known
+	}
+	return nil
 }
 
 // describe adds the definitions of the types that are served besides the server's own.
@@ -171,7 +208,11 @@ func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*generica
 		return nil, fmt.Errorf("cannot make the server of CustomResourceDefinitions: %w", err)
 	}
 	extended := definitions.GenericAPIServer
-	installed, err := core.Install(extended, c.RESTOptionsGetter)
+	var forRoles authorizer.Authorizer
+	if e.options.Roles {
+		forRoles = c.Authorization.Authorizer
+	}
+	installed, err := core.Install(extended, c.RESTOptionsGetter, forRoles)
 	if err != nil {
 		return nil, err
 	}
@@ -233,6 +274,11 @@ func (e *Extension) addHooks(server *genericapiserver.GenericAPIServer,
 		server.StorageReadinessHook.Hook); err != nil {
 		return err
 	}
+	if e.options.Roles {
+		if err := e.addRoles(server); err != nil {
+			return err
+		}
+	}
 	return server.AddPostStartHook("namespaces",
 		func(hook genericapiserver.PostStartHookContext) error {
 			e.informers.StartWithContext(hook)
@@ -250,4 +296,40 @@ func (e *Extension) addHooks(server *genericapiserver.GenericAPIServer,
 			}
 			return err
 		})
+}
+
+// rolesWithin is how long a server waits with being ready until the default roles are written.
+const rolesWithin = 10 * time.Second
+
+// addRoles writes the default roles, and fills those that aggregate others. Writing may be refused,
+// as by a webhook that calls back: then the server is ready without, and goes on trying.
+func (e *Extension) addRoles(server *genericapiserver.GenericAPIServer) error {
+	aggregator, err := core.NewRoleAggregator(e.client.RbacV1(), e.informers.Rbac().V1())
+	if err != nil {
+		return fmt.Errorf("cannot watch the roles: %w", err)
+	}
+	return server.AddPostStartHook("roles", func(hook genericapiserver.PostStartHookContext) error {
+		go aggregator.Run(hook)
+		written := make(chan struct{})
+		go func() {
+			defer close(written)
+			retry := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 10,
+				Cap: time.Minute}
+			// It ends without an error, or with the context.
+			_ = retry.DelayFunc().Until(hook, true, true, func(context.Context) (bool, error) {
+				err := core.WriteDefaultRoles(e.client.RbacV1())
+				if err != nil && hook.Err() == nil {
+					klog.FromContext(hook).Info("Trying again to write the default roles",
+						"reason", err)
+				}
+				return err == nil, nil
+			})
+		}()
+		select {
+		case <-written:
+		case <-time.After(rolesWithin):
+		case <-hook.Done():
+		}
+		return nil
+	})
 }

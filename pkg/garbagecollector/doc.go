@@ -1,6 +1,6 @@
 // Package garbagecollector is for authors of API servers without a cluster. It deletes objects
-// whose owners are gone, and lets those go that wait for their dependents, as the controller of the
-// same name does in a cluster:
+// whose owners are gone. It removes an owner's finalizer when the owner has nothing left to wait
+// for. The controller of the same name does so in a cluster:
 //
 //   - An object all of whose owners are absent is deleted. One that has other owners, too, loses
 //     its references to those that are absent.

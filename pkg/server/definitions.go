@@ -24,11 +24,15 @@ func (s *Server) newServer(config *genericapiserver.RecommendedConfig,
 	if err != nil {
 		return nil, err
 	}
+	// Roles are all that says who may do what, so that none of the default rights is left to users
+	// whose administrator takes it from them.
+	config.Authorization.Authorizer, config.RuleResolver = nil, nil
 	scheme, _, _ := strings.Cut(database.URL, ":")
 	extension, err := crds.Prepare(config, crds.Options{
 		Storage: s.Storage, Database: db, Schemes: []*runtime.Scheme{s.program.Scheme, access.Scheme},
 		// SQLite is for one machine, where others learn of a definition at once.
 		SingleServer: scheme == "sqlite" || scheme == "memory",
+		Roles:        true,
 	})
 	if err != nil {
 		return nil, err

@@ -150,8 +150,8 @@ func (s *Server) flags() cliflag.NamedFlagSets {
 			"replicas. An aggregated server leaves it to its cluster.")
 	fs.BoolVar(&s.enableCRDs, crdsFlag, s.enableCRDs,
 		"Serve CustomResourceDefinitions and their objects, Namespaces, which objects can then "+
-			"only be created in, and a few other resources of the core API. An aggregated server "+
-			"leaves them to its cluster.")
+			"only be created in, roles, which then say who may do what, and a few other resources "+
+			"of the core API. An aggregated server leaves them to its cluster.")
 	if s.program.AddFlags != nil {
 		s.program.AddFlags(fs)
 	}

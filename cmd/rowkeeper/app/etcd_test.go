@@ -60,7 +60,8 @@ func TestEtcd(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", url, err)
 		}
-		client := http.Client{Transport: &http.Transport{TLSClientConfig: config}}
+		client := http.Client{Transport: &http.Transport{TLSClientConfig: config,
+			ForceAttemptHTTP2: true}} // as most clients do
 		for path, want := range map[string]string{"/version": `"etcdserver":"3.`,
 			"/health": `"health":"true"`, "/readyz": "ok", "/metrics": "rowkeeper_"} {
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, nil)

@@ -49,9 +49,11 @@ func (f *tlsFiles) load() (*tls.Config, error) {
 		return nil, fmt.Errorf("cannot use the certificate %s with the key %s: %w", f.cert, f.key,
 			err)
 	}
-	// A session that is resumed would have been checked by what was true when it began.
+	// A session that is resumed would have been checked by what was true when it began. Clients of
+	// gRPC know HTTP/2 alone. Who knows HTTP/1.1, too, asks for pages, and is answered by that: so
+	// the splitter tells them apart.
 	c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair},
-		NextProtos: []string{"h2", "http/1.1"}, SessionTicketsDisabled: true}
+		NextProtos: []string{"http/1.1", "h2"}, SessionTicketsDisabled: true}
 	if f.authority == "" {
 		return c, nil
 	}

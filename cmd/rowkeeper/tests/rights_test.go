@@ -1,8 +1,6 @@
 package tests
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -13,15 +11,7 @@ func TestRights(t *testing.T) {
 	for name, args := range map[string][]string{"types": nil, "crds": {"--enable-crds"}} {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, t.TempDir(), args...)
-			made := run(t, s.dir, "", nil, rowkeeperProgram, "kubeconfig", "--user", "jane",
-				"--group", "dev")
-			if made.code != 0 {
-				t.Fatal(made.stderr)
-			}
-			file := filepath.Join(s.dir, "jane")
-			if err := os.WriteFile(file, []byte(made.stdout), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			file := s.userFile(t, "jane", "dev")
 			jane := func(args ...string) result {
 				return s.kubectl(t, "", append([]string{"--kubeconfig", file}, args...)...)
 			}

@@ -32,7 +32,7 @@ var packages = []string{
 	"pkg/crds",
 	"pkg/kinds",
 	"pkg/options",
-	"pkg/registry/inner",
+	"pkg/registry/delegate",
 	"pkg/registry/resource",
 	"pkg/registry/status",
 	"pkg/registry/table",

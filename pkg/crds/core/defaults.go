@@ -1,8 +1,11 @@
 package core
 
 import (
+	"cmp"
+
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
@@ -48,6 +51,26 @@ func addDefaults(scheme *runtime.Scheme) {
 	scheme.AddTypeDefaultingFunc(&admissionv1.ValidatingAdmissionPolicyBinding{}, func(obj any) {
 		defaultMatch(obj.(*admissionv1.ValidatingAdmissionPolicyBinding).Spec.MatchResources)
 	})
+	scheme.AddTypeDefaultingFunc(&rbacv1.RoleBinding{}, func(obj any) {
+		b := obj.(*rbacv1.RoleBinding)
+		defaultRoleBinding(&b.RoleRef, b.Subjects)
+	})
+	scheme.AddTypeDefaultingFunc(&rbacv1.ClusterRoleBinding{}, func(obj any) {
+		b := obj.(*rbacv1.ClusterRoleBinding)
+		defaultRoleBinding(&b.RoleRef, b.Subjects)
+	})
+}
+
+// defaultRoleBinding sets the groups in which the role and the subjects are looked for. Service
+// accounts are in the group without a name.
+func defaultRoleBinding(ref *rbacv1.RoleRef, subjects []rbacv1.Subject) {
+	ref.APIGroup = cmp.Or(ref.APIGroup, rbacv1.GroupName)
+	for i := range subjects {
+		s := &subjects[i]
+		if s.Kind == rbacv1.UserKind || s.Kind == rbacv1.GroupKind {
+			s.APIGroup = cmp.Or(s.APIGroup, rbacv1.GroupName)
+		}
+	}
 }
 
 func setDefault[T any](field **T, value T) {

@@ -8,8 +8,10 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -26,9 +28,10 @@ type Installed struct {
 	Directories sets.Set[string]
 }
 
-// Install makes a server serve the core API, stored where the getter says.
-func Install(server *genericapiserver.GenericAPIServer,
-	getter generic.RESTOptionsGetter) (*Installed, error) {
+// Install makes a server serve the core API, stored where the getter says. It serves roles if there
+// is an authorizer for them, which is asked who may give rights away that they do not have.
+func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptionsGetter,
+	forRoles authorizer.Authorizer) (*Installed, error) {
 	core, err := newNamespaces(getter)
 	if err != nil {
 		return nil, err
@@ -63,10 +66,17 @@ func Install(server *genericapiserver.GenericAPIServer,
 	}
 	// Events are the same in both groups: there is one store, with one watch cache.
 	both := map[string]rest.Storage{"events": core["events"]}
-	err = server.InstallAPIGroups(group(admissionv1.SchemeGroupVersion, admission),
+	groups := []*genericapiserver.APIGroupInfo{group(admissionv1.SchemeGroupVersion, admission),
 		group(coordinationv1.SchemeGroupVersion, coordination),
-		group(eventsv1.SchemeGroupVersion, both))
-	if err != nil {
+		group(eventsv1.SchemeGroupVersion, both)}
+	if forRoles != nil {
+		rbac, err := newRoles(getter, forRoles)
+		if err != nil {
+			return nil, err
+		}
+		groups = append(groups, group(rbacv1.SchemeGroupVersion, rbac))
+	}
+	if err := server.InstallAPIGroups(groups...); err != nil {
 		return nil, fmt.Errorf("cannot install the groups of the core API: %w", err)
 	}
 	installed := &Installed{Namespaces: core["namespaces"].(rest.Getter),

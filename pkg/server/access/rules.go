@@ -92,8 +92,8 @@ func Allows(r rbacv1.PolicyRule, a authorizer.Attributes) bool {
 	}
 	if !a.IsResourceRequest() {
 		return slices.ContainsFunc(r.NonResourceURLs, func(url string) bool {
-			prefix, isPrefix := strings.CutSuffix(url, "*")
-			return url == a.GetPath() || isPrefix && strings.HasPrefix(a.GetPath(), prefix)
+			return url == a.GetPath() || strings.HasSuffix(url, "*") &&
+				strings.HasPrefix(a.GetPath(), strings.TrimRight(url, "*"))
 		})
 	}
 	resource := a.GetResource()

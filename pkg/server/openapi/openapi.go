@@ -1,6 +1,6 @@
 // Package openapi is for server programs and the test kit. It names the types of schemes in the
-// OpenAPI documents that a server publishes, and says which kinds they are. Clients find the schema
-// of a kind by that, and so does the server itself when it merges what they apply.
+// OpenAPI documents that a server publishes, and says which kinds they are. Clients find a kind's
+// schema by this name. The server uses it for server-side apply.
 //
 // Upstream's namer asks a scheme for the names. It is not enough where a type is written by hand: a
 // Go type that embeds metav1.ObjectMeta has the method that names a type in documents from there.

@@ -1,4 +1,5 @@
-// Package pki makes certificates, for server programs and for tests. No other package does.
+// Package pki makes certificates, for server programs and for tests. No other package does. Package
+// standalone says when they are renewed without a cluster, and package rotation in one.
 //
 // A [Pair] is in memory, and so is a [Chain], which is renewed before it expires. An [Authority]
 // keeps itself and what it signs in files. Everything can be asked for again and again: what exists

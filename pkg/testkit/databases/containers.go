@@ -1,6 +1,6 @@
 // Package databases gives databases to tests of API servers: for the authors of servers that
-// package testkit runs. It is a package of its own, so that only tests that ask for it link what
-// starts containers.
+// package testkit runs. It is separate from package testkit, so that other tests do not link the
+// container library.
 //
 // Postgres, MySQL and MariaDB start a database server in a container:
 //

@@ -191,7 +191,7 @@ func (p Project) manifests() Files {
 			return cmp.Or(err, fs.SkipDir)
 		}
 		// These name groups and kinds, and are templates.
-		if d.IsDir() || slices.Contains([]string{"base/cluster/apiservices.yaml", roles}, name) {
+		if d.IsDir() || slices.Contains([]string{"base/cluster/apiservices.yaml", ownRules, roles}, name) {
 			return nil
 		}
 		text, err := deploy.Manifests.ReadFile(name)
@@ -201,8 +201,12 @@ func (p Project) manifests() Files {
 	return files
 }
 
-// roles is the file of the roles for users, below deploy/.
-const roles = "base/cluster/roles-for-users.yaml"
+// roles is the file of the roles for users, and ownRules that of what a server that makes its own
+// certificate may do with APIServices, below deploy/.
+const (
+	roles    = "base/cluster/roles-for-users.yaml"
+	ownRules = "components/own-certificate/apiservices-rules.yaml"
+)
 
 // Write writes files below a directory, none of which may be there.
 func (f Files) Write(dir string) error {

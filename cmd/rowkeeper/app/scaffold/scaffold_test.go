@@ -124,7 +124,7 @@ func TestFiles(t *testing.T) {
 					documents := utilyaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096)
 					var err error
 					for err == nil {
-						var object map[string]any
+						var object any // a patch is a list
 						err = documents.Decode(&object)
 					}
 					if err.Error() != "EOF" {
@@ -147,7 +147,8 @@ func TestVersions(t *testing.T) {
 	}
 	for _, version := range []string{"v1beta2", "v1beta1", "v1alpha1"} {
 		if !strings.Contains(files["api/"+version+"/pipeline.go"], "func PipelineToV1(") ||
-			!strings.Contains(files["deploy/base/cluster/apiservices.yaml"], version+".ci.example.com") {
+			!strings.Contains(files["deploy/base/cluster/apiservices.yaml"], version+".ci.example.com") ||
+			!strings.Contains(files["deploy/"+ownRules], version+".ci.example.com") {
 			t.Errorf("%s is not whole", version)
 		}
 	}

@@ -12,14 +12,14 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci"
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/install"
 	v1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
-	"github.com/rowkeeper/rowkeeper/pkg/registry/inner"
+	"github.com/rowkeeper/rowkeeper/pkg/registry/delegate"
 )
 
 func TestChunksAreWrittenOnce(t *testing.T) {
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
 	s := strategy{scheme, names.SimpleNameGenerator, rest.DeclarativeValidation{Scheme: scheme}}
-	ctx := inner.Request(t.Context(), "create", v1.SchemeGroupVersion.WithResource("logchunks"),
+	ctx := delegate.Request(t.Context(), "create", v1.SchemeGroupVersion.WithResource("logchunks"),
 		"default")
 	chunk := func() *ci.LogChunk {
 		c := &ci.LogChunk{

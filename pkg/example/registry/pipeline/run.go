@@ -16,7 +16,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci"
 	v1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/validation"
-	"github.com/rowkeeper/rowkeeper/pkg/registry/inner"
+	"github.com/rowkeeper/rowkeeper/pkg/registry/delegate"
 )
 
 // RunREST is the subresource pipelines/run: a PipelineRunRequest that is posted to it is answered
@@ -129,7 +129,7 @@ func (r *RunREST) Create(ctx context.Context, name string, obj runtime.Object,
 		},
 	}
 	managed := r.fields.UpdateNoErrors(&ci.PipelineRun{}, run, manager(request, options))
-	ctx = inner.Request(ctx, "create", v1.SchemeGroupVersion.WithResource("pipelineruns"),
+	ctx = delegate.Request(ctx, "create", v1.SchemeGroupVersion.WithResource("pipelineruns"),
 		p.Namespace)
 	return r.runs.Create(ctx, managed, rest.ValidateAllObjectFunc, options)
 }

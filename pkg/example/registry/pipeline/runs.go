@@ -16,7 +16,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci"
 	v1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
-	"github.com/rowkeeper/rowkeeper/pkg/registry/inner"
+	"github.com/rowkeeper/rowkeeper/pkg/registry/delegate"
 )
 
 // RunsREST is the subresource pipelines/runs: the runs of one pipeline, of one branch or those that
@@ -81,7 +81,7 @@ func (r *RunsREST) Get(ctx context.Context, name string,
 	if o.Branch != "" {
 		selected["spec.branch"] = o.Branch
 	}
-	ctx = inner.Request(ctx, "list", v1.SchemeGroupVersion.WithResource("pipelineruns"),
+	ctx = delegate.Request(ctx, "list", v1.SchemeGroupVersion.WithResource("pipelineruns"),
 		found.(*ci.Pipeline).Namespace)
 	return r.runs.List(ctx, &metainternalversion.ListOptions{
 		LabelSelector: byLabel,

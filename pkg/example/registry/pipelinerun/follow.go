@@ -18,7 +18,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci"
 	v1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
-	"github.com/rowkeeper/rowkeeper/pkg/registry/inner"
+	"github.com/rowkeeper/rowkeeper/pkg/registry/delegate"
 )
 
 // follower puts the pieces of a run's log together. It finds them in the store, whoever has written
@@ -180,7 +180,7 @@ func (f *follower) until(ctx context.Context, run *ci.PipelineRun, version strin
 			if !ok || e.Type == watch.Error {
 				return nil
 			}
-			l, isPiece := inner.Object(e).(*ci.LogChunk)
+			l, isPiece := delegate.Object(e).(*ci.LogChunk)
 			if e.Type != watch.Added || !isPiece {
 				continue
 			}
@@ -191,7 +191,7 @@ func (f *follower) until(ctx context.Context, run *ci.PipelineRun, version strin
 			if !ok || e.Type == watch.Error || e.Type == watch.Deleted {
 				return nil
 			}
-			if r, isRun := inner.Object(e).(*ci.PipelineRun); isRun &&
+			if r, isRun := delegate.Object(e).(*ci.PipelineRun); isRun &&
 				(r.UID != run.UID || r.Status.Phase.Finished()) {
 				return nil
 			}
@@ -203,12 +203,12 @@ var errStopping = fmt.Errorf("the server is stopping: ask again, with skipLines 
 	"that you have")
 
 func aboutRuns(ctx context.Context, verb string, run *ci.PipelineRun) context.Context {
-	return inner.Request(ctx, verb, v1.SchemeGroupVersion.WithResource("pipelineruns"),
+	return delegate.Request(ctx, verb, v1.SchemeGroupVersion.WithResource("pipelineruns"),
 		run.Namespace)
 }
 
 func aboutLogs(ctx context.Context, verb string, run *ci.PipelineRun) context.Context {
-	return inner.Request(ctx, verb, v1.SchemeGroupVersion.WithResource("logchunks"), run.Namespace)
+	return delegate.Request(ctx, verb, v1.SchemeGroupVersion.WithResource("logchunks"), run.Namespace)
 }
 
 func ofRun(run *ci.PipelineRun) fields.Selector {

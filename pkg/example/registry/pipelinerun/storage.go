@@ -15,7 +15,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci"
 	v1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/validation"
-	"github.com/rowkeeper/rowkeeper/pkg/registry/inner"
+	"github.com/rowkeeper/rowkeeper/pkg/registry/delegate"
 	"github.com/rowkeeper/rowkeeper/pkg/registry/status"
 )
 
@@ -89,7 +89,7 @@ func (r *REST) Create(ctx context.Context, obj runtime.Object,
 }
 
 func (r *REST) checkParameters(ctx context.Context, run *ci.PipelineRun) error {
-	ctx = inner.Request(ctx, "get", v1.SchemeGroupVersion.WithResource("pipelines"), run.Namespace)
+	ctx = delegate.Request(ctx, "get", v1.SchemeGroupVersion.WithResource("pipelines"), run.Namespace)
 	p, err := r.pipelines.Get(ctx, run.Spec.PipelineName, &metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil

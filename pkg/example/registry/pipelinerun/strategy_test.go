@@ -15,7 +15,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci"
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/install"
 	v1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
-	"github.com/rowkeeper/rowkeeper/pkg/registry/inner"
+	"github.com/rowkeeper/rowkeeper/pkg/registry/delegate"
 )
 
 var scheme = func() *runtime.Scheme {
@@ -25,7 +25,7 @@ var scheme = func() *runtime.Scheme {
 }()
 
 func request(t *testing.T) context.Context {
-	return inner.Request(t.Context(), "update", v1.SchemeGroupVersion.WithResource("pipelineruns"),
+	return delegate.Request(t.Context(), "update", v1.SchemeGroupVersion.WithResource("pipelineruns"),
 		"default")
 }
 
@@ -174,7 +174,7 @@ func TestStatusUpdate(t *testing.T) {
 			tc.change(&r.Status)
 			r.Spec.Branch = "other"
 			r.Finalizers = []string{"example.com/x"}
-			ctx := inner.Request(t.Context(), "update",
+			ctx := delegate.Request(t.Context(), "update",
 				v1.SchemeGroupVersion.WithResource("pipelineruns"), "default")
 			err := rest.BeforeUpdate(statusStrategy{newStrategy(scheme)}, ctx, r, stored(tc.from))
 			if tc.want == "" && err != nil ||

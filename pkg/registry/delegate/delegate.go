@@ -1,6 +1,6 @@
-// Package inner is for authors of registries. It lets the handler of one resource use the store of
-// another one.
-package inner
+// Package delegate is for authors of registries. It lets the handler of one resource use the store
+// of another one.
+package delegate
 
 import (
 	"context"

@@ -1,15 +1,9 @@
-// Package garbage compares our garbage collector with upstream's: the cases that
-// pkg/garbagecollector runs on our server are run here on kube-apiserver with
-// kube-controller-manager, and the time and the CPU of both are measured.
-package garbage
+package beside
 
 import (
 	"context"
 	"flag"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,95 +16,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/cluster"
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/database"
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
 	"github.com/rowkeeper/rowkeeper/pkg/garbagecollector/collectortest"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
 )
 
-var (
-	bin = flag.String("bin", "../../../bin/cluster",
-		"directory of what hack/e2e/build.sh builds")
-	many = flag.Int("dependents", 1000, "how many dependents TestMany has")
-)
-
-func programs(t *testing.T) string {
-	t.Helper()
-	dir, err := filepath.Abs(*bin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
-// startCluster starts a control plane on a database, SQLite by default.
-func startCluster(t *testing.T, on string) *cluster.Cluster {
-	t.Helper()
-	c, err := cluster.Start(t.Context(), cluster.Config{Bin: programs(t), Dir: t.TempDir(),
-		Database: on, Controllers: cluster.Controllers})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
-}
-
-// build builds our program.
-func build(t *testing.T) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "rowkeeper")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/rowkeeper")
-	cmd.Dir = "../../.."
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return program
-}
-
-// serve runs our program with definitions, and waits until it is ready.
-func serve(t *testing.T, program, name string, args ...string) (*process.Process, *rest.Config) {
-	t.Helper()
-	dir := t.TempDir()
-	p, err := process.Start(process.Spec{Name: name, Dir: dir, Logs: dir, Env: os.Environ(),
-		Command: append([]string{program, "serve", "--enable-crds", "--secure-port=0",
-			"--data-dir=" + dir, "--v=1"}, args...)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Kill(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Logf("the log of %s ends:\n%s", name, p.Tail())
-		}
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	var config *rest.Config
-	err = p.WaitFor(ctx, "ready", func(ctx context.Context) error {
-		config, err = clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "kubeconfig"))
-		if err != nil {
-			return err
-		}
-		client, err := kubernetes.NewForConfig(config)
-		if err != nil {
-			return err
-		}
-		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p, config
-}
+var many = flag.Int("dependents", 1000, "how many dependents TestMany has")
 
 // Upstream's collector passes the same cases as ours, but those in which it waits for ever.
 func TestUpstream(t *testing.T) {

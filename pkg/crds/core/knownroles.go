@@ -1,0 +1,186 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	rbacinformers "k8s.io/client-go/informers/rbac/v1"
+	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
+	rbaclisters "k8s.io/client-go/listers/rbac/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"github.com/rowkeeper/rowkeeper/pkg/server/access"
+)
+
+// KnownRoles are the roles that informers have seen. Before the informers are synced, nobody knows
+// which roles there are: that is an error.
+type KnownRoles struct {
+	roles               rbaclisters.RoleLister
+	clusterRoles        rbaclisters.ClusterRoleLister
+	roleBindings        rbaclisters.RoleBindingLister
+	clusterRoleBindings rbaclisters.ClusterRoleBindingLister
+	synced              []cache.InformerSynced
+}
+
+var _ access.Source = &KnownRoles{}
+
+// NewKnownRoles makes informers, which the caller starts.
+func NewKnownRoles(informers rbacinformers.Interface) *KnownRoles {
+	roles, clusterRoles := informers.Roles(), informers.ClusterRoles()
+	bindings, clusterBindings := informers.RoleBindings(), informers.ClusterRoleBindings()
+	return &KnownRoles{roles.Lister(), clusterRoles.Lister(), bindings.Lister(),
+		clusterBindings.Lister(), []cache.InformerSynced{roles.Informer().HasSynced,
+			clusterRoles.Informer().HasSynced, bindings.Informer().HasSynced,
+			clusterBindings.Informer().HasSynced}}
+}
+
+// Role implements access.Source.
+func (k *KnownRoles) Role(_ context.Context, namespace, name string) (*rbacv1.Role, error) {
+	return k.roles.Roles(namespace).Get(name)
+}
+
+// ClusterRole implements access.Source.
+func (k *KnownRoles) ClusterRole(_ context.Context, name string) (*rbacv1.ClusterRole, error) {
+	return k.clusterRoles.Get(name)
+}
+
+// RoleBindings implements access.Source.
+func (k *KnownRoles) RoleBindings(_ context.Context,
+	namespace string) ([]*rbacv1.RoleBinding, error) {
+	return k.roleBindings.RoleBindings(namespace).List(labels.Everything())
+}
+
+// ClusterRoleBindings implements access.Source. Every decision begins with it.
+func (k *KnownRoles) ClusterRoleBindings(context.Context) ([]*rbacv1.ClusterRoleBinding, error) {
+	for _, synced := range k.synced {
+		if !synced() {
+			return nil, errors.New("the server has just started, and has not read the roles yet: " +
+				"try again")
+		}
+	}
+	return k.clusterRoleBindings.List(labels.Everything())
+}
+
+// RoleAggregator gives cluster roles that aggregate others the rules of these. A change of any
+// cluster role makes it look at all that aggregate: they are few, and one may be a part of another.
+type RoleAggregator struct {
+	client rbacclient.RbacV1Interface
+	lister rbaclisters.ClusterRoleLister
+	synced cache.InformerSynced
+	queue  workqueue.TypedRateLimitingInterface[string]
+}
+
+// NewRoleAggregator makes an aggregator that works when it is run.
+func NewRoleAggregator(client rbacclient.RbacV1Interface,
+	informers rbacinformers.Interface) (*RoleAggregator, error) {
+	informer := informers.ClusterRoles()
+	a := &RoleAggregator{client: client, lister: informer.Lister(),
+		synced: informer.Informer().HasSynced,
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry))}
+	_, err := informer.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { a.look() },
+		UpdateFunc: func(_, _ any) { a.look() },
+		DeleteFunc: func(any) { a.look() },
+	})
+	return a, err
+}
+
+func (a *RoleAggregator) look() {
+	all, err := a.lister.List(labels.Everything())
+	if err != nil {
+		return // a lister over memory has none
+	}
+	for _, r := range all {
+		if r.AggregationRule != nil {
+			a.queue.Add(r.Name)
+		}
+	}
+}
+
+// Run works until the context ends.
+func (a *RoleAggregator) Run(ctx context.Context) {
+	context.AfterFunc(ctx, a.queue.ShutDown)
+	if !cache.WaitForCacheSync(ctx.Done(), a.synced) {
+		return
+	}
+	for {
+		name, end := a.queue.Get()
+		if end {
+			return
+		}
+		if err := a.fill(ctx, name); err != nil {
+			if ctx.Err() == nil {
+				klog.FromContext(ctx).V(2).Info("A role is filled later", "role", name,
+					"reason", err)
+			}
+			a.queue.AddRateLimited(name)
+		} else {
+			a.queue.Forget(name)
+		}
+		a.queue.Done(name)
+	}
+}
+
+// fill writes the rules of a role, if they are not what the others have. The version that was seen
+// must still be stored, so that nothing is lost which was written meanwhile.
+func (a *RoleAggregator) fill(ctx context.Context, name string) error {
+	all, err := a.lister.List(labels.Everything())
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(r *rbacv1.ClusterRole) bool { return r.Name == name })
+	if i < 0 || all[i].AggregationRule == nil {
+		return nil
+	}
+	rules, err := aggregated(all[i], all)
+	if err != nil || apiequality.Semantic.DeepEqual(rules, all[i].Rules) {
+		return err
+	}
+	filled := all[i].DeepCopy()
+	filled.Rules = rules
+	_, err = a.client.ClusterRoles().Update(ctx, filled, metav1.UpdateOptions{})
+	return err
+}
+
+// aggregated returns the rules of the roles that a role selects, each once, in the order of the
+// roles' names.
+func aggregated(role *rbacv1.ClusterRole,
+	all []*rbacv1.ClusterRole) (rules []rbacv1.PolicyRule, err error) {
+	var selectors []labels.Selector
+	for i := range role.AggregationRule.ClusterRoleSelectors {
+		s, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
+		if err != nil {
+			return nil, fmt.Errorf("the role %s has a selector that cannot be read: %w", role.Name,
+				err)
+		}
+		selectors = append(selectors, s)
+	}
+	parts := slices.DeleteFunc(slices.Clone(all), func(r *rbacv1.ClusterRole) bool {
+		return r.Name == role.Name || !slices.ContainsFunc(selectors, func(s labels.Selector) bool {
+			return s.Matches(labels.Set(r.Labels))
+		})
+	})
+	slices.SortFunc(parts, func(a, b *rbacv1.ClusterRole) int {
+		return strings.Compare(a.Name, b.Name)
+	})
+	for _, part := range parts {
+		for _, rule := range part.Rules {
+			if !slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool {
+				return apiequality.Semantic.DeepEqual(r, rule)
+			}) {
+				rules = append(rules, rule)
+			}
+		}
+	}
+	return rules, nil
+}
