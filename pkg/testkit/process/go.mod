@@ -1,0 +1,3 @@
+module github.com/rowkeeper/rowkeeper/pkg/testkit/process
+
+go 1.24.0
