@@ -39,10 +39,10 @@ done
 # The bill of materials is that of one program: those of the others differ in modules for their operating systems only.
 go run -C hack/release . -version "$version" "$PWD/bin/image/linux-amd64/rowkeeper" >"$out/rowkeeper_${version}_sbom.cdx.json"
 
-# One replica on SQLite, with certificates from cert-manager: all that needs no file of the user's.
+# One replica on SQLite, which makes its own certificate: all that needs no file of the user's.
 cp -r deploy "$work/deploy"
 overlay=$work/deploy/overlays/sqlite
-sed -i 's|- \.\./\.\./components/certs\b.*|- ../../components/cert-manager|' "$overlay/kustomization.yaml"
+sed -i 's|- \.\./\.\./components/certs\b.*|- ../../components/own-certificate|' "$overlay/kustomization.yaml"
 cat >>"$overlay/kustomization.yaml" <<EOF
 images:
 - name: ghcr.io/rowkeeper/rowkeeper
