@@ -438,8 +438,9 @@ func flood(ctx context.Context, e *Env) error {
 	e.Note("%d objects of 1 MiB, expired all at once, were reaped within %.1f s, the reapers' "+
 		"pause of a minute included", count, time.Since(began).Seconds())
 	// The newest events may have 64 MiB, a read 32 MiB and a group 8 MiB, and a busy heap is up to
-	// three times what lives in it.
-	e.bounded("the flood", before, peak, 350)
+	// three times what lives in it, or four while garbage is collected late. A server that held all
+	// objects would need twice the bound, in the same way.
+	e.bounded("the flood", before, peak, 450)
 	return nil
 }
 
