@@ -6,13 +6,20 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// unusedFor is how long a store of a StorePool stays open that nobody uses.
-const unusedFor = time.Minute
+const (
+	// unusedFor is how long a store of a StorePool stays open that nobody uses.
+	unusedFor = time.Minute
+	// opening is how many stores are opened at a time. One that takes longer than openWait is
+	// opened beside these, so that a few slow stores do not keep the others waiting.
+	opening  = 8
+	openWait = time.Second
+)
 
 // StorePool has the stores of a database, for a program that serves many of them. A store is opened
 // when it is first used, and closed when nobody has used it for a minute. The stores share
@@ -21,7 +28,7 @@ const unusedFor = time.Minute
 // What expires in a closed store is deleted soon after its time, and what it has to compact is
 // compacted once that may be: the pool opens the store again then, for a minute. It knows what is
 // due from the time when it closed the store. A store that it has not opened yet costs nothing, and
-// nothing of it is deleted.
+// nothing of it is deleted. A store in memory stays open, since it would be gone.
 type StorePool struct {
 	config Config
 	db     mvcc.Database
@@ -30,6 +37,8 @@ type StorePool struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	work   sync.WaitGroup
+	// slots has an element for each store that is being opened; see opening.
+	slots chan struct{}
 
 	// mu protects the fields below, and those of the stores. What begins work holds it.
 	mu     sync.Mutex
@@ -68,7 +77,7 @@ func OpenStores(ctx context.Context, c Config) (*StorePool, error) {
 		return nil, err
 	}
 	p := &StorePool{config: c, db: db, clock: clock.RealClock{}, stores: map[string]*pooledStore{},
-		due: map[string]clock.Timer{}}
+		due: map[string]clock.Timer{}, slots: make(chan struct{}, opening)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p, nil
 }
@@ -143,7 +152,8 @@ func (p *StorePool) join(ctx context.Context, name string) (*pooledStore, error)
 func (p *StorePool) leave(name string, s *pooledStore) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s.users--; s.users == 0 && !p.closed && p.stores[name] == s {
+	s.users--
+	if s.users == 0 && !p.closed && p.stores[name] == s && !s.volatile() {
 		s.idle = p.clock.AfterFunc(unusedFor, func() { p.expire(name, s) })
 	}
 }
@@ -152,9 +162,18 @@ func (p *StorePool) open(name string, s *pooledStore) {
 	defer close(s.settled)
 	c := p.config
 	c.Store = name
-	ctx, cancel := context.WithTimeout(p.ctx, 2*c.Timeout)
-	defer cancel()
-	s.db, s.err = c.openAnother(ctx, p.db)
+	s.err = errPoolClosed
+	select {
+	case p.slots <- struct{}{}:
+		leave := sync.OnceFunc(func() { <-p.slots })
+		late := time.AfterFunc(openWait, leave)
+		ctx, cancel := context.WithTimeout(p.ctx, 2*c.Timeout)
+		s.db, s.err = c.openAnother(ctx, p.db)
+		cancel()
+		late.Stop()
+		leave()
+	case <-p.ctx.Done():
+	}
 	if s.err != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -171,19 +190,34 @@ func (p *StorePool) expire(name string, s *pooledStore) {
 	}
 }
 
+// open is the store if it is open.
+func (s *pooledStore) open() *Database {
+	if s == nil {
+		return nil
+	}
+	select {
+	case <-s.settled:
+		return s.db
+	default:
+		return nil
+	}
+}
+
+// volatile tells whether the store is open, and gone when it is closed.
+func (s *pooledStore) volatile() bool {
+	db := s.open()
+	return db != nil && db.mvcc.Volatile()
+}
+
 // dropped tells whether the store is known to have been dropped. Who still uses it gets errors, and
 // there may be another one of its name.
 func (s *pooledStore) dropped() bool {
-	select {
-	case <-s.settled:
-	default:
-		return false
-	}
-	if s.err != nil {
+	db := s.open()
+	if db == nil {
 		return false
 	}
 	select {
-	case <-s.db.mvcc.Dropped():
+	case <-db.mvcc.Dropped():
 		return true
 	default:
 		return false
@@ -263,6 +297,50 @@ func (p *StorePool) wake(name string) {
 	defer p.mu.Unlock()
 	if p.stores[name] == nil && mvcc.ClassOf(err) != mvcc.Invalid {
 		p.wakeIn(name, unusedFor)
+	}
+}
+
+// Ready is [Database.Ready] for a store, which need not be open. It neither opens it nor keeps it
+// open: of a store that is closed it finds out whether it is there and can be read.
+func (p *StorePool) Ready(ctx context.Context, name string) error {
+	p.mu.Lock()
+	s := p.stores[name]
+	p.mu.Unlock()
+	if db := s.open(); db != nil {
+		if err := db.Ready(ctx); !errors.Is(err, mvcc.ErrClosed) {
+			return err
+		}
+	}
+	b, err := p.db.Store(ctx, name)
+	if err != nil {
+		return err
+	}
+	st, err := b.State(ctx)
+	if err == nil && st.Dropped() {
+		err = mvcc.NoStore(name)
+	}
+	return errors.Join(err, b.Close())
+}
+
+// Collector returns the metrics of a store, with the label store. There are none while it is
+// closed, and counters begin at 0 when it is opened.
+func (p *StorePool) Collector(name string) prometheus.Collector { return pooledMetrics{p, name} }
+
+type pooledMetrics struct {
+	p    *StorePool
+	name string
+}
+
+// Describe describes nothing, since what is collected is not always there.
+func (m pooledMetrics) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements [prometheus.Collector].
+func (m pooledMetrics) Collect(metrics chan<- prometheus.Metric) {
+	m.p.mu.Lock()
+	s := m.p.stores[m.name]
+	m.p.mu.Unlock()
+	if db := s.open(); db != nil {
+		prometheus.WrapCollectorWith(prometheus.Labels{"store": m.name}, db.metrics).Collect(metrics)
 	}
 }
 

@@ -8,9 +8,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -333,4 +336,151 @@ func TestStorePoolDropped(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestStorePoolReady: a probe tells whether a store can be used, and neither opens it nor keeps it
+// open. Metrics are there while it is open.
+func TestStorePoolReady(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
+		p, clock := openPool(t, d, "team-a")
+		metrics := func() int {
+			t.Helper()
+			n, err := testutil.GatherAndCount(gatherer(t, p.Collector("team-a")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		if err := p.Ready(t.Context(), "team-a"); err != nil {
+			t.Error(err)
+		}
+		if n := p.openNow(); n != 0 || metrics() != 0 {
+			t.Errorf("%d stores are open, with %d metrics", n, metrics())
+		}
+		if err := p.Ready(t.Context(), "team-b"); mvcc.ClassOf(err) != mvcc.Invalid {
+			t.Errorf("a store that is not there: %v", err)
+		}
+		_, release, err := p.Use(t.Context(), "team-a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if metrics() == 0 {
+			t.Error("an open store has no metrics")
+		}
+		release()
+		clock.Step(unusedFor - time.Second)
+		if err := p.Ready(t.Context(), "team-a"); err != nil {
+			t.Error(err)
+		}
+		clock.Step(time.Second)
+		p.work.Wait()
+		if n := p.openNow(); n != 0 || metrics() != 0 {
+			t.Errorf("%d stores are open, with %d metrics", n, metrics())
+		}
+		if _, err := DropStore(t.Context(), Config{URL: d.URL, Drivers: []Driver{d.Driver},
+			Store: "team-a"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Ready(t.Context(), "team-a"); mvcc.ClassOf(err) != mvcc.Invalid {
+			t.Errorf("a store that was dropped: %v", err)
+		}
+	})
+}
+
+func gatherer(t *testing.T, c prometheus.Collector) prometheus.Gatherer {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	if err := r.Register(c); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestStorePoolInMemory: a store in memory would be gone when it is closed, so it stays open.
+func TestStorePoolInMemory(t *testing.T) {
+	p, clock := openPool(t, dbtest.Open(t, dbtest.Memory))
+	use := func(f func(*mvcc.Store) error) {
+		t.Helper()
+		db, release, err := p.Use(t.Context(), mvcc.DefaultStore)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f(db.mvcc); err != nil {
+			t.Error(err)
+		}
+		release()
+	}
+	use(func(s *mvcc.Store) error {
+		_, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/a", Value: []byte("v")})
+		return err
+	})
+	clock.Step(2 * unusedFor)
+	p.work.Wait()
+	use(func(s *mvcc.Store) error {
+		kv, _, err := s.Get(t.Context(), "/a")
+		if err == nil && kv == nil {
+			err = errors.New("what was written is gone")
+		}
+		return err
+	})
+}
+
+// TestStorePoolSlowOpening: stores that take long to open do not keep others from being opened.
+func TestStorePoolSlowOpening(t *testing.T) {
+	const slow = 2 * opening
+	stuck := make(chan struct{})
+	d := memdb.New(t.Name(), time.Now)
+	p, err := OpenStores(t.Context(), Config{URL: "memdb:", Migrate: true,
+		Drivers: []Driver{stuckDriver{d, stuck}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	t.Cleanup(func() {
+		close(stuck)
+		wg.Wait()
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for i := range slow {
+		wg.Go(func() {
+			if _, release, err := p.Use(context.Background(), fmt.Sprint("slow-", i)); err == nil {
+				release()
+			}
+		})
+	}
+	_, release, err := p.Use(t.Context(), mvcc.DefaultStore)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+}
+
+// stuckDriver opens stores other than the default one when it may.
+type stuckDriver struct {
+	*memdb.Database
+	may <-chan struct{}
+}
+
+func (d stuckDriver) Connect(ctx context.Context, url string,
+	o mvcc.DriverOptions) (mvcc.Database, error) {
+	db, err := d.Database.Connect(ctx, url, o)
+	return stuckDatabase{db, d.may}, err
+}
+
+type stuckDatabase struct {
+	mvcc.Database
+	may <-chan struct{}
+}
+
+func (d stuckDatabase) Store(ctx context.Context, name string) (mvcc.Backend, error) {
+	if name != mvcc.DefaultStore {
+		select {
+		case <-d.may:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return d.Database.Store(ctx, name)
 }

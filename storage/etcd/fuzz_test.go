@@ -57,10 +57,11 @@ func FuzzRequests(f *testing.F) {
 		f.Fatal(err)
 	}
 	defer db.Close()
-	s, err := etcd.New(f.Context(), db, etcd.Config{})
+	s, release, err := etcd.Enter(etcd.New(etcd.Opened(db), etcd.Config{}), f.Context())
 	if err != nil {
 		f.Fatal(err)
 	}
+	defer release()
 	ctx := context.Background()
 	calls := []func([]byte) (error, bool){
 		func(d []byte) (error, bool) {

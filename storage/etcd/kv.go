@@ -42,11 +42,11 @@ func boundsOf(key, end []byte) bounds {
 func (b bounds) empty() bool { return b.start >= b.end }
 
 // Range implements etcd's KV.
-func (s *Server) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+func (s *store) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
 	if err := checkRange(r); err != nil {
 		return nil, err
 	}
-	b := &bill{s: s}
+	b := &bill{s: s.Server}
 	defer b.pay()
 	res, err := s.read(ctx, r, mvcc.Revision(max(r.Revision, 0)), b)
 	if err != nil {
@@ -77,7 +77,7 @@ func filtered(r *pb.RangeRequest) bool {
 }
 
 // read reads at a revision, 0 for the newest.
-func (s *Server) read(ctx context.Context, r *pb.RangeRequest, at mvcc.Revision,
+func (s *store) read(ctx context.Context, r *pb.RangeRequest, at mvcc.Revision,
 	own *bill) (*pb.RangeResponse, error) {
 	b := boundsOf(r.Key, r.RangeEnd)
 	res := &pb.RangeResponse{}
@@ -115,7 +115,7 @@ func (s *Server) read(ctx context.Context, r *pb.RangeRequest, at mvcc.Revision,
 }
 
 // get reads a key at a revision, 0 for the newest, and returns the head, too.
-func (s *Server) get(ctx context.Context, key mvcc.Key, at mvcc.Revision,
+func (s *store) get(ctx context.Context, key mvcc.Key, at mvcc.Revision,
 	own *bill) (kv *mvcc.KeyValue, head mvcc.Revision, err error) {
 	if at == 0 {
 		kv, head, err = s.s.Get(ctx, key)
@@ -129,7 +129,7 @@ func (s *Server) get(ctx context.Context, key mvcc.Key, at mvcc.Revision,
 }
 
 // one answers a request for one key.
-func (s *Server) one(r *pb.RangeRequest, kv *mvcc.KeyValue, head mvcc.Revision) *pb.RangeResponse {
+func (s *store) one(r *pb.RangeRequest, kv *mvcc.KeyValue, head mvcc.Revision) *pb.RangeResponse {
 	res := &pb.RangeResponse{Header: s.header(head)}
 	if kv != nil {
 		res.Count = 1
@@ -147,7 +147,7 @@ const pageRows = 10_000
 
 // pages reads a range, as many keys as the limit says (0 for all), in pages of one snapshot. The
 // last page has the number of all keys of the range in Count.
-func (s *Server) pages(ctx context.Context, b bounds, r *pb.RangeRequest, at mvcc.Revision,
+func (s *store) pages(ctx context.Context, b bounds, r *pb.RangeRequest, at mvcc.Revision,
 	limit int, own *bill, each func(p *mvcc.RangeResult, last bool) error) error {
 	o := mvcc.RangeOptions{Start: b.start, End: b.end, At: at,
 		KeysOnly: r.KeysOnly && r.SortTarget != pb.RangeRequest_VALUE}
@@ -226,7 +226,7 @@ func arrange(r *pb.RangeRequest, res *pb.RangeResponse) {
 const chunkBytes = 1 << 20
 
 // RangeStream implements etcd's KV.
-func (s *Server) RangeStream(r *pb.RangeRequest,
+func (s *store) RangeStream(r *pb.RangeRequest,
 	stream grpc.ServerStreamingServer[pb.RangeStreamResponse]) error {
 	if err := checkRange(r); err != nil {
 		return err
@@ -236,7 +236,7 @@ func (s *Server) RangeStream(r *pb.RangeRequest,
 			"a stream has no sort order and no bounds of revisions: use Range")
 	}
 	ctx := stream.Context()
-	own := &bill{s: s}
+	own := &bill{s: s.Server}
 	defer own.pay()
 	b := boundsOf(r.Key, r.RangeEnd)
 	if b.single || r.CountOnly || b.empty() {
@@ -273,7 +273,7 @@ func (s *Server) RangeStream(r *pb.RangeRequest,
 }
 
 // Put implements etcd's KV.
-func (s *Server) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse, error) {
+func (s *store) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse, error) {
 	if err := checkPut(r); err != nil {
 		return nil, err
 	}
@@ -327,7 +327,7 @@ func conflict(err error) bool {
 
 // mutation makes the mutation of a put that compares nothing. If the answer or the write needs what
 // was there, it reads that, which the mutation then expects.
-func (s *Server) mutation(ctx context.Context,
+func (s *store) mutation(ctx context.Context,
 	r *pb.PutRequest) (m mvcc.Mutation, was *mvcc.KeyValue, err error) {
 	expect, era := mvcc.Any, s.s.Era()
 	if r.PrevKv || r.IgnoreValue || r.IgnoreLease {
@@ -348,7 +348,7 @@ func (s *Server) mutation(ctx context.Context,
 }
 
 // put makes the mutation of a put, without an expectation. If the key exists, was holds it.
-func (s *Server) put(r *pb.PutRequest,
+func (s *store) put(r *pb.PutRequest,
 	was *mvcc.KeyValue) (m mvcc.Mutation, err error) {
 	if (r.IgnoreValue || r.IgnoreLease) && was == nil {
 		return m, rpctypes.ErrGRPCKeyNotFound
@@ -371,14 +371,14 @@ func (s *Server) put(r *pb.PutRequest,
 
 // DeleteRange implements etcd's KV. The keys of a range are deleted one after the other, unless one
 // of them is reserved.
-func (s *Server) DeleteRange(ctx context.Context,
+func (s *store) DeleteRange(ctx context.Context,
 	r *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
 	if len(r.Key) == 0 {
 		return nil, rpctypes.ErrGRPCEmptyKey
 	}
 	b := boundsOf(r.Key, r.RangeEnd)
 	res := &pb.DeleteRangeResponse{}
-	own := &bill{s: s}
+	own := &bill{s: s.Server}
 	defer own.pay()
 	var keys []mvcc.Key
 	if b.single {
@@ -423,7 +423,7 @@ func (s *Server) DeleteRange(ctx context.Context,
 }
 
 // remove deletes a key. The revision is 0 if it did not exist.
-func (s *Server) remove(ctx context.Context, key mvcc.Key, read bool,
+func (s *store) remove(ctx context.Context, key mvcc.Key, read bool,
 	own *bill) (was *mvcc.KeyValue, revision mvcc.Revision, err error) {
 	for {
 		m := mvcc.Mutation{Key: key, Expect: mvcc.Any, Era: s.s.Era(), Delete: true}
@@ -445,7 +445,7 @@ func (s *Server) remove(ctx context.Context, key mvcc.Key, read bool,
 }
 
 // Compact implements etcd's KV.
-func (s *Server) Compact(ctx context.Context,
+func (s *store) Compact(ctx context.Context,
 	r *pb.CompactionRequest) (*pb.CompactionResponse, error) {
 	head, err := s.s.CompactExactly(ctx, mvcc.Revision(r.Revision))
 	if err == nil && r.Physical {

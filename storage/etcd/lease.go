@@ -19,7 +19,7 @@ import (
 const minTTL = 2
 
 // LeaseGrant implements etcd's Lease.
-func (s *Server) LeaseGrant(ctx context.Context,
+func (s *store) LeaseGrant(ctx context.Context,
 	r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
 	switch {
 	case r.ID < 0:
@@ -35,7 +35,7 @@ func (s *Server) LeaseGrant(ctx context.Context,
 }
 
 // LeaseRevoke implements etcd's Lease.
-func (s *Server) LeaseRevoke(ctx context.Context,
+func (s *store) LeaseRevoke(ctx context.Context,
 	r *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
 	if err := s.s.RevokeLease(ctx, mvcc.Lease(r.ID)); err != nil {
 		return nil, failure(err)
@@ -48,7 +48,7 @@ func (s *Server) LeaseRevoke(ctx context.Context,
 }
 
 // LeaseKeepAlive implements etcd's Lease. A lease that is not there has the time to live 0.
-func (s *Server) LeaseKeepAlive(
+func (s *store) LeaseKeepAlive(
 	stream grpc.BidiStreamingServer[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse]) error {
 	for {
 		r, err := stream.Recv()
@@ -70,9 +70,9 @@ func (s *Server) LeaseKeepAlive(
 }
 
 // LeaseTimeToLive implements etcd's Lease. A lease that is not there has the time to live -1.
-func (s *Server) LeaseTimeToLive(ctx context.Context,
+func (s *store) LeaseTimeToLive(ctx context.Context,
 	r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
-	own := &bill{s: s}
+	own := &bill{s: s.Server}
 	defer own.pay()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -100,10 +100,10 @@ func (s *Server) LeaseTimeToLive(ctx context.Context,
 }
 
 // LeaseLeases implements etcd's Lease.
-func (s *Server) LeaseLeases(ctx context.Context,
+func (s *store) LeaseLeases(ctx context.Context,
 	_ *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
 	res := &pb.LeaseLeasesResponse{}
-	own := &bill{s: s}
+	own := &bill{s: s.Server}
 	defer own.pay()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -4,10 +4,10 @@ import (
 	"context"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // the codec "proto"
@@ -18,8 +18,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// What clients make a server hold is bounded, whatever they do. Each bound is of one server, so
-// clients of one store do not use up what those of another one need.
+// What clients make a process hold is bounded, whatever they do; see bound for how its stores share
+// that.
 //
 //   - A call counts from its header on, before its request is received, until what answers it has
 //     returned, which may be long after its client has reset it: see admit.
@@ -42,9 +42,61 @@ var (
 		"that this server sends at a time may be: ask for fewer keys at a time")
 )
 
+// total is what the stores of a process may hold together of one kind: own is for each store, and
+// common for those that need more. Half of all is divided in the first way. So a store that takes
+// what it can leaves to each other one what is its own, and a store alone may have all.
+type total struct {
+	own, common int64
+
+	// mu protects used, which is what is used of common, and what each store holds.
+	mu   sync.Mutex
+	used int64
+}
+
+func newTotal(most int64, stores int) *total {
+	own := most / 2 / int64(stores)
+	return &total{own: own, common: most - own*int64(stores)}
+}
+
+// ever is the most that a store may hold in any case.
+func (t *total) ever() int64 { return t.own + t.common }
+
+// bound is what a store holds of that.
+type bound struct {
+	*total
+	held int64
+}
+
+// take takes n more, all or nothing.
+func (b *bound) take(n int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.used+b.beyond(n) > b.common {
+		return false
+	}
+	b.hold(n)
+	return true
+}
+
+// add takes n more, or gives some back, whatever the bounds are.
+func (b *bound) add(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hold(n)
+}
+
+// hold notes that the store holds n more. mu is held.
+func (b *bound) hold(n int64) {
+	b.used += b.beyond(n)
+	b.held += n
+}
+
+// beyond is how much more of common is used if the store holds n more.
+func (b *bound) beyond(n int64) int64 { return max(b.held+n, b.own) - max(b.held, b.own) }
+
 // admission is a call that is counted.
 type admission struct {
-	count *atomic.Int64
+	count *bound
 	// begin says that the call is being answered. It returns false if the call has ended before.
 	begin func() bool
 }
@@ -55,17 +107,25 @@ type admissionKey struct{}
 // the request has come, the call is over as soon as its client gives it up. From then on it counts
 // until what answers it has returned: see answering.
 func (s *Server) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
-	count, most := &s.calls, s.cfg.MaxCalls
+	count := &s.calls
 	if strings.HasSuffix(info.FullMethodName, "/Watch") ||
 		strings.HasSuffix(info.FullMethodName, "/LeaseKeepAlive") {
-		count, most = &s.streams, s.cfg.MaxStreams
+		count = &s.streams
 	}
-	if count.Add(1) > most {
-		count.Add(-1)
+	if !count.take(1) {
 		return ctx, errManyCalls
 	}
-	begin := context.AfterFunc(ctx, func() { count.Add(-1) })
+	begin := context.AfterFunc(ctx, func() { count.add(-1) })
 	return context.WithValue(ctx, admissionKey{}, admission{count, begin}), nil
+}
+
+// Connect counts a connection, until it is closed and calls end. It returns false if there are as
+// many as there may be.
+func (s *Server) Connect() (end func(), ok bool) {
+	if !s.connections.take(1) {
+		return nil, false
+	}
+	return sync.OnceFunc(func() { s.connections.add(-1) }), true
 }
 
 // answering begins to answer a call that was admitted, and returns what ends that. A call that its
@@ -75,27 +135,7 @@ func answering(ctx context.Context) (end func(), err error) {
 	if !a.begin() {
 		return nil, rpctypes.ErrGRPCCanceled
 	}
-	return func() { a.count.Add(-1) }, nil
-}
-
-func answerCall(ctx context.Context, r any, _ *grpc.UnaryServerInfo,
-	answer grpc.UnaryHandler) (any, error) {
-	end, err := answering(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer end()
-	return answer(ctx, r)
-}
-
-func answerStream(s any, stream grpc.ServerStream, _ *grpc.StreamServerInfo,
-	answer grpc.StreamHandler) error {
-	end, err := answering(stream.Context())
-	if err != nil {
-		return err
-	}
-	defer end()
-	return answer(s, stream)
+	return func() { a.count.add(-1) }, nil
 }
 
 // bill is what the answer of a call needs while it is made.
@@ -113,25 +153,19 @@ func (b *bill) add(kvs ...mvcc.KeyValue) error {
 	for i := range kvs {
 		n += int64(len(kvs[i].Key) + len(kvs[i].Value) + entryBytes)
 	}
-	if b.bytes+n > b.s.cfg.MaxAnswerBytes {
+	if b.bytes+n > b.s.answers.ever() {
 		return errLargeAnswer
 	}
-	// What does not fit is not counted: else calls that are refused would keep each other out.
-	for {
-		held := b.s.answers.Load()
-		if held+n > b.s.cfg.MaxAnswerBytes {
-			return errMuchAnswered
-		}
-		if b.s.answers.CompareAndSwap(held, held+n) {
-			b.bytes += n
-			return nil
-		}
+	if !b.s.answers.take(n) {
+		return errMuchAnswered
 	}
+	b.bytes += n
+	return nil
 }
 
 // pay ends the count, when the answer is given away.
 func (b *bill) pay() {
-	b.s.answers.Add(-b.bytes)
+	b.s.answers.add(-b.bytes)
 	b.bytes = 0
 }
 
@@ -141,10 +175,10 @@ const countedBytes = 4 << 10
 // codec encodes as gRPC does, and counts what is not sent yet.
 type codec struct {
 	encoding.CodecV2
-	answers *atomic.Int64
+	answers *bound
 }
 
-func newCodec(answers *atomic.Int64) codec { return codec{encoding.GetCodecV2("proto"), answers} }
+func newCodec(answers *bound) codec { return codec{encoding.GetCodecV2("proto"), answers} }
 
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	data, err := c.CodecV2.Marshal(v)
@@ -152,7 +186,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		return data, err
 	}
 	count := &counted{answers: c.answers, bytes: int64(data.Len())}
-	c.answers.Add(count.bytes)
+	c.answers.add(count.bytes)
 	u := &unsent{data[0], count}
 	// gRPC gives a buffer back when it is sent, but may forget those of a connection that is lost.
 	runtime.AddCleanup(u, (*counted).end, count)
@@ -177,13 +211,13 @@ func (u *unsent) Put(*[]byte) {
 
 // counted is what is counted of an answer, once.
 type counted struct {
-	answers *atomic.Int64
+	answers *bound
 	bytes   int64
 	ended   atomic.Bool
 }
 
 func (c *counted) end() {
 	if c.ended.CompareAndSwap(false, true) {
-		c.answers.Add(-c.bytes)
+		c.answers.add(-c.bytes)
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // Alarm implements etcd's Maintenance: there is none.
-func (s *Server) Alarm(ctx context.Context, r *pb.AlarmRequest) (*pb.AlarmResponse, error) {
+func (s *store) Alarm(ctx context.Context, r *pb.AlarmRequest) (*pb.AlarmResponse, error) {
 	if r.Action == pb.AlarmRequest_ACTIVATE {
 		return nil, status.Error(codes.Unimplemented, "no alarm can be raised here")
 	}
@@ -23,7 +23,7 @@ func (s *Server) Alarm(ctx context.Context, r *pb.AlarmRequest) (*pb.AlarmRespon
 
 // Status implements etcd's Maintenance. This server is the leader, as every server of the database
 // is.
-func (s *Server) Status(ctx context.Context, _ *pb.StatusRequest) (*pb.StatusResponse, error) {
+func (s *store) Status(ctx context.Context, _ *pb.StatusRequest) (*pb.StatusResponse, error) {
 	head, err := s.s.Head(ctx)
 	if err != nil {
 		return nil, failure(err)
@@ -39,21 +39,21 @@ func (s *Server) Status(ctx context.Context, _ *pb.StatusRequest) (*pb.StatusRes
 }
 
 // Snapshot implements etcd's Maintenance.
-func (s *Server) Snapshot(*pb.SnapshotRequest,
+func (s *store) Snapshot(*pb.SnapshotRequest,
 	grpc.ServerStreamingServer[pb.SnapshotResponse]) error {
 	return status.Error(codes.Unimplemented,
 		"a snapshot of etcd's files cannot be had here: use \"rowkeeper backup\"")
 }
 
 // Defragment implements etcd's Maintenance.
-func (s *Server) Defragment(context.Context,
+func (s *store) Defragment(context.Context,
 	*pb.DefragmentRequest) (*pb.DefragmentResponse, error) {
 	return nil, status.Error(codes.Unimplemented,
 		"the database gives back its space by itself: see its own tools")
 }
 
 // MemberList implements etcd's Cluster: this server is the only member that it knows.
-func (s *Server) MemberList(ctx context.Context,
+func (s *store) MemberList(ctx context.Context,
 	r *pb.MemberListRequest) (*pb.MemberListResponse, error) {
 	head, err := s.s.Head(ctx)
 	if err != nil {
@@ -68,24 +68,24 @@ var errMembers = status.Error(codes.Unimplemented,
 	"members are neither added nor removed here: start or stop a \"rowkeeper etcd\" of the database")
 
 // MemberAdd implements etcd's Cluster.
-func (s *Server) MemberAdd(context.Context, *pb.MemberAddRequest) (*pb.MemberAddResponse, error) {
+func (s *store) MemberAdd(context.Context, *pb.MemberAddRequest) (*pb.MemberAddResponse, error) {
 	return nil, errMembers
 }
 
 // MemberRemove implements etcd's Cluster.
-func (s *Server) MemberRemove(context.Context,
+func (s *store) MemberRemove(context.Context,
 	*pb.MemberRemoveRequest) (*pb.MemberRemoveResponse, error) {
 	return nil, errMembers
 }
 
 // MemberUpdate implements etcd's Cluster.
-func (s *Server) MemberUpdate(context.Context,
+func (s *store) MemberUpdate(context.Context,
 	*pb.MemberUpdateRequest) (*pb.MemberUpdateResponse, error) {
 	return nil, errMembers
 }
 
 // MemberPromote implements etcd's Cluster.
-func (s *Server) MemberPromote(context.Context,
+func (s *store) MemberPromote(context.Context,
 	*pb.MemberPromoteRequest) (*pb.MemberPromoteResponse, error) {
 	return nil, errMembers
 }

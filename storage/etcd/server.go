@@ -6,8 +6,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
+	"weak"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -35,15 +37,24 @@ type Config struct {
 	MaxRequestBytes int
 	// MaxTxnOps bounds the operations of a transaction. Default 128.
 	MaxTxnOps int
-	// MaxWatchers bounds the watches of all clients together, and MaxStreamWatchers those of a
-	// stream. Default 100,000 and 10,000.
-	MaxWatchers, MaxStreamWatchers int64
-	// MaxCalls bounds the calls in flight, and MaxStreams those that last: streams of
-	// watches, and those that keep leases alive. Default 5,000 and 10,000.
-	MaxCalls, MaxStreams int64
+	// MaxStreamWatchers bounds the watches of a stream. Default 10,000.
+	MaxStreamWatchers int64
+
+	// The next five bound what the clients of all servers of a [Process] have together. Half of
+	// each is divided among the servers, and the other half is for those that need more.
+
+	// MaxConnections bounds the connections that are counted by [Server.Connect], and MaxStreams
+	// the calls that last: streams of watches, and those that keep leases alive. A kube-apiserver
+	// has one of each for every resource. Default 10,000, or 500 for each store if that is more.
+	MaxConnections, MaxStreams int64
+	// MaxCalls bounds the other calls in flight. Default 5,000.
+	MaxCalls int64
+	// MaxWatchers bounds the watches. Default 100,000.
+	MaxWatchers int64
 	// MaxAnswerBytes bounds the keys and values of the answers that are made and not sent yet.
 	// Default 2 GiB.
 	MaxAnswerBytes int64
+
 	// MaxConcurrentStreams bounds the calls that a connection may have at a time. Default 10,000.
 	MaxConcurrentStreams uint32
 	// LeaderTimeout is how long the database may be away before watches end that require a leader.
@@ -51,7 +62,7 @@ type Config struct {
 	LeaderTimeout time.Duration
 }
 
-func (c Config) withDefaults() Config {
+func (c Config) withDefaults(stores int) Config {
 	if c.Name == "" {
 		c.Name = "rowkeeper"
 	}
@@ -61,17 +72,20 @@ func (c Config) withDefaults() Config {
 	if c.MaxTxnOps == 0 {
 		c.MaxTxnOps = 128
 	}
-	if c.MaxWatchers == 0 {
-		c.MaxWatchers = 100_000
-	}
 	if c.MaxStreamWatchers == 0 {
 		c.MaxStreamWatchers = 10_000
+	}
+	if c.MaxConnections == 0 {
+		c.MaxConnections = max(10_000, 500*int64(stores))
 	}
 	if c.MaxCalls == 0 {
 		c.MaxCalls = 5_000
 	}
 	if c.MaxStreams == 0 {
-		c.MaxStreams = 10_000
+		c.MaxStreams = max(10_000, 500*int64(stores))
+	}
+	if c.MaxWatchers == 0 {
+		c.MaxWatchers = 100_000
 	}
 	if c.MaxAnswerBytes == 0 {
 		c.MaxAnswerBytes = 2 << 30
@@ -85,35 +99,89 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Server answers the calls of etcd's clients.
+// Opener opens a store for a call, which releases it at its end. It may be what another call has
+// opened. An error with a gRPC status is what the client is answered.
+type Opener func(ctx context.Context) (db *storage.Database, release func(), err error)
+
+// Opened is the Opener of a store that is open for as long as the server answers.
+func Opened(db *storage.Database) Opener {
+	return func(context.Context) (*storage.Database, func(), error) { return db, func() {}, nil }
+}
+
+// Process has servers for several stores, whose clients share what the process may hold.
+type Process struct {
+	cfg                                            Config
+	connections, calls, streams, watchers, answers *total
+}
+
+// NewProcess makes a process of a number of servers.
+func NewProcess(c Config, stores int) *Process {
+	c = c.withDefaults(stores)
+	return &Process{cfg: c, connections: newTotal(c.MaxConnections, stores),
+		calls: newTotal(c.MaxCalls, stores), streams: newTotal(c.MaxStreams, stores),
+		watchers: newTotal(c.MaxWatchers, stores), answers: newTotal(c.MaxAnswerBytes, stores)}
+}
+
+// Server answers the calls of the clients of a store.
 type Server struct {
+	open Opener
+	cfg  Config
+	last atomic.Pointer[identity]
+	// These count what there is now, answers bytes; see limits.go.
+	connections, calls, streams, watchers, answers bound
+}
+
+// Server makes the server of a store. MemberList names the URLs.
+func (p *Process) Server(open Opener, clientURLs []string) *Server {
+	s := &Server{open: open, cfg: p.cfg, connections: bound{total: p.connections},
+		calls: bound{total: p.calls}, streams: bound{total: p.streams},
+		watchers: bound{total: p.watchers}, answers: bound{total: p.answers}}
+	s.cfg.ClientURLs = clientURLs
+	return s
+}
+
+// New makes the only server of a process.
+func New(open Opener, c Config) *Server { return NewProcess(c, 1).Server(open, c.ClientURLs) }
+
+// store is the store of a server as it is open during a call. It has the methods of etcd's
+// services.
+type store struct {
 	pb.UnimplementedKVServer
 	pb.UnimplementedWatchServer
 	pb.UnimplementedLeaseServer
 	pb.UnimplementedMaintenanceServer
 	pb.UnimplementedClusterServer
 
-	s               *mvcc.Store
-	cfg             Config
+	*Server
+	*identity
+	s *mvcc.Store
+}
+
+// identity is how the headers name a store. One that is dropped and created again has another one.
+type identity struct {
+	of              weak.Pointer[mvcc.Store]
 	cluster, member uint64
-	// watchers, calls and streams count what there is now, answers bytes; see limits.go.
-	watchers, calls, streams, answers atomic.Int64
 }
 
-// New makes a server of an open database. The context bounds a read of its identity.
-func New(ctx context.Context, db *storage.Database, c Config) (*Server, error) {
-	s := histories.Of(db)
-	id, err := s.Identity(ctx)
+// enter opens the store for a call.
+func (s *Server) enter(ctx context.Context) (*store, func(), error) {
+	db, release, err := s.open(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, failure(err)
 	}
-	c = c.withDefaults()
-	return &Server{s: s, cfg: c, cluster: number(id.Store), member: number(id.Store + "/" + c.Name)},
-		nil
+	now := &store{Server: s, s: histories.Of(db)}
+	now.identity = s.last.Load()
+	if of := weak.Make(now.s); now.identity == nil || now.of != of {
+		id, err := now.s.Identity(ctx)
+		if err != nil {
+			release()
+			return nil, nil, failure(err)
+		}
+		now.identity = &identity{of, number(id.Store), number(id.Store + "/" + s.cfg.Name)}
+		s.last.Store(now.identity)
+	}
+	return now, release, nil
 }
-
-// Dropped is closed when this process has learnt that the store was dropped.
-func (s *Server) Dropped() <-chan struct{} { return s.s.Dropped() }
 
 // number makes a number of a name, which is not 0.
 func number(name string) uint64 {
@@ -136,8 +204,6 @@ func (s *Server) Options() []grpc.ServerOption {
 			Time: 2 * time.Hour, Timeout: 20 * time.Second}),
 		grpc.UnknownServiceHandler(unserved),
 		grpc.InTapHandle(s.admit),
-		grpc.UnaryInterceptor(answerCall),
-		grpc.StreamInterceptor(answerStream),
 		grpc.ForceServerCodecV2(newCodec(&s.answers)),
 	}
 }
@@ -152,14 +218,52 @@ func unserved(any, grpc.ServerStream) error {
 
 // Register registers the services.
 func (s *Server) Register(r grpc.ServiceRegistrar) {
-	pb.RegisterKVServer(r, s)
-	pb.RegisterWatchServer(r, s)
-	pb.RegisterLeaseServer(r, s)
-	pb.RegisterMaintenanceServer(r, s)
-	pb.RegisterClusterServer(r, s)
+	for _, d := range []grpc.ServiceDesc{pb.KV_ServiceDesc, pb.Watch_ServiceDesc,
+		pb.Lease_ServiceDesc, pb.Maintenance_ServiceDesc, pb.Cluster_ServiceDesc} {
+		r.RegisterService(s.service(d), nil)
+	}
 }
 
-func (s *Server) header(revision mvcc.Revision) *pb.ResponseHeader {
+// service makes a service whose calls are admitted, and answered by the store as it is open then.
+func (s *Server) service(d grpc.ServiceDesc) *grpc.ServiceDesc {
+	d.Methods, d.Streams = slices.Clone(d.Methods), slices.Clone(d.Streams)
+	for i, m := range d.Methods {
+		d.Methods[i].Handler = func(_ any, ctx context.Context, request func(any) error,
+			interceptor grpc.UnaryServerInterceptor) (any, error) {
+			var answer any
+			err := s.answer(ctx, func(now *store) (err error) {
+				answer, err = m.Handler(now, ctx, request, interceptor)
+				return err
+			})
+			return answer, err
+		}
+	}
+	for i, m := range d.Streams {
+		d.Streams[i].Handler = func(_ any, stream grpc.ServerStream) error {
+			return s.answer(stream.Context(), func(now *store) error {
+				return m.Handler(now, stream)
+			})
+		}
+	}
+	return &d
+}
+
+// answer answers a call that was admitted. One that its client has given up is not answered.
+func (s *Server) answer(ctx context.Context, by func(*store) error) error {
+	end, err := answering(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	now, release, err := s.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return by(now)
+}
+
+func (s *store) header(revision mvcc.Revision) *pb.ResponseHeader {
 	return &pb.ResponseHeader{ClusterId: s.cluster, MemberId: s.member, Revision: int64(revision),
 		RaftTerm: uint64(s.s.Epoch())}
 }

@@ -54,10 +54,18 @@ func serveBy(t *testing.T, d dbtest.DB, cfg etcd.Config) *clientv3.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := etcd.New(t.Context(), db, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return serveOpen(t, etcd.Opened(db), cfg)
+}
+
+// serveOpen starts a server of what it is told to open, and returns a client of it.
+func serveOpen(t *testing.T, open etcd.Opener, cfg etcd.Config) *clientv3.Client {
+	t.Helper()
+	s := etcd.New(open, cfg)
 	g := grpc.NewServer(s.Options()...)
 	s.Register(g)
 	dir, err := os.MkdirTemp("", "etcd") //nolint:usetesting // its names are too long for a socket
@@ -86,7 +94,7 @@ func serveBy(t *testing.T, d dbtest.DB, cfg etcd.Config) *clientv3.Client {
 		}
 		g.Stop()
 		wg.Wait()
-		if err := errors.Join(db.Close(), os.RemoveAll(dir)); err != nil {
+		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
 	})

@@ -41,7 +41,7 @@ var (
 )
 
 // Txn implements etcd's KV.
-func (s *Server) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
+func (s *store) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
 	if err := s.checkTxn(r); err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (s *Server) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, er
 	return res, nil
 }
 
-func (s *Server) checkTxn(r *pb.TxnRequest) error {
+func (s *store) checkTxn(r *pb.TxnRequest) error {
 	if max(len(r.Compare), len(r.Success), len(r.Failure)) > s.cfg.MaxTxnOps {
 		return rpctypes.ErrGRPCTooManyOps
 	}
@@ -135,8 +135,8 @@ func written(ops []*pb.RequestOp) []byte {
 	return nil
 }
 
-func (s *Server) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
-	own := &bill{s: s}
+func (s *store) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
+	own := &bill{s: s.Server}
 	defer own.pay()
 	if expect, ok := known(r); ok {
 		res, err := s.write(ctx, r.Success, nil, expect, 0, own)
@@ -225,7 +225,7 @@ func deletes(ops []*pb.RequestOp) bool {
 }
 
 // compared reads the keys that are compared or written, and the revision at which it reads them.
-func (s *Server) compared(ctx context.Context, r *pb.TxnRequest,
+func (s *store) compared(ctx context.Context, r *pb.TxnRequest,
 	own *bill) (map[mvcc.Key]*mvcc.KeyValue, mvcc.Revision, error) {
 	kvs := map[mvcc.Key]*mvcc.KeyValue{}
 	for _, c := range r.Compare {
@@ -290,7 +290,7 @@ func compare(c *pb.Compare, kv *mvcc.KeyValue) bool {
 }
 
 // observe answers a transaction that writes nothing, at the revision.
-func (s *Server) observe(ctx context.Context, ops []*pb.RequestOp, succeeded bool,
+func (s *store) observe(ctx context.Context, ops []*pb.RequestOp, succeeded bool,
 	kvs map[mvcc.Key]*mvcc.KeyValue, at mvcc.Revision, own *bill) (*pb.TxnResponse, error) {
 	res := &pb.TxnResponse{Header: s.header(at), Succeeded: succeeded}
 	for _, op := range ops {
@@ -310,7 +310,7 @@ func (s *Server) observe(ctx context.Context, ops []*pb.RequestOp, succeeded boo
 }
 
 // observed reads what a transaction reads at a revision, if the request does not name an older one.
-func (s *Server) observed(ctx context.Context, r *pb.RangeRequest,
+func (s *store) observed(ctx context.Context, r *pb.RangeRequest,
 	kvs map[mvcc.Key]*mvcc.KeyValue, at mvcc.Revision, own *bill) (*pb.ResponseOp, error) {
 	var (
 		res *pb.RangeResponse
@@ -344,7 +344,7 @@ func deleted(d *pb.DeleteRangeResponse) *pb.ResponseOp {
 // write does the operations, one of which changes a key. If the key was read, was holds it. The key
 // is expected at the revision expect, which was read in the era. The error is a conflict if the key
 // is at another revision.
-func (s *Server) write(ctx context.Context, ops []*pb.RequestOp, was *mvcc.KeyValue,
+func (s *store) write(ctx context.Context, ops []*pb.RequestOp, was *mvcc.KeyValue,
 	expect mvcc.Revision, era mvcc.Era, own *bill) (*pb.TxnResponse, error) {
 	var (
 		m      mvcc.Mutation

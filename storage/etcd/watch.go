@@ -29,7 +29,7 @@ const watchRetry = time.Second
 // watchStream is a stream of watches. Each watch has a goroutine that sends what its watcher hands
 // out, so a client that does not read holds up its own stream and nothing else.
 type watchStream struct {
-	s      *Server
+	s      *store
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	stream grpc.BidiStreamingServer[pb.WatchRequest, pb.WatchResponse]
@@ -60,7 +60,7 @@ type watch struct {
 }
 
 // Watch implements etcd's Watch.
-func (s *Server) Watch(stream grpc.BidiStreamingServer[pb.WatchRequest, pb.WatchResponse]) error {
+func (s *store) Watch(stream grpc.BidiStreamingServer[pb.WatchRequest, pb.WatchResponse]) error {
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	ws := &watchStream{s: s, ctx: ctx, cancel: cancel, stream: stream, watches: map[int64]*watch{},
 		turn: make(chan struct{}, 1)}
@@ -175,8 +175,7 @@ func (ws *watchStream) create(r *pb.WatchCreateRequest) error {
 		return refuse("mvcc: watcher range is empty")
 	case ws.full():
 		return refuse("this stream has as many watches as it takes: use another one")
-	case ws.s.watchers.Add(1) > ws.s.cfg.MaxWatchers:
-		ws.s.watchers.Add(-1)
+	case !ws.s.watchers.take(1):
 		return refuse("this server has as many watches as it takes")
 	}
 	w := &watch{progress: r.ProgressNotify, prevKv: r.PrevKv}
@@ -185,7 +184,7 @@ func (ws *watchStream) create(r *pb.WatchCreateRequest) error {
 		w.withoutDelete = w.withoutDelete || f == pb.WatchCreateRequest_NODELETE
 	}
 	if !ws.add(w, r.WatchId) {
-		ws.s.watchers.Add(-1)
+		ws.s.watchers.add(-1)
 		return refuse("mvcc: duplicate watch ID provided on the WatchStream")
 	}
 	after := head
@@ -261,7 +260,7 @@ func (ws *watchStream) forget(w *watch) bool {
 		return false
 	}
 	delete(ws.watches, w.id)
-	ws.s.watchers.Add(-1)
+	ws.s.watchers.add(-1)
 	if w.w != nil {
 		w.w.Close()
 	}

@@ -60,9 +60,10 @@ type backend struct {
 // It has no KeysReader, as a read costs no round trip; no Notifier, as SQLite tells nobody of
 // commits; and no Reconnector, as there is no server.
 var (
-	_ mvcc.Backend = (*backend)(nil)
-	_ mvcc.Poller  = (*backend)(nil)
-	_ mvcc.Pooled  = (*backend)(nil)
+	_ mvcc.Backend  = (*backend)(nil)
+	_ mvcc.Poller   = (*backend)(nil)
+	_ mvcc.Pooled   = (*backend)(nil)
+	_ mvcc.Volatile = (*backend)(nil)
 )
 
 // Limits of one group: one of some megabytes is as fast per write as greater ones.
@@ -162,6 +163,9 @@ func (b *backend) pools() []namedPool {
 	return []namedPool{{"commit", b.commits}, {"head", b.heads}, {"tail", b.tails},
 		{"read", b.reads}, {"poll", b.polls}}
 }
+
+// Volatile implements [mvcc.Volatile].
+func (b *backend) Volatile() bool { return b.cfg.memory() }
 
 func (b *backend) Close() error {
 	b.mu.Lock()

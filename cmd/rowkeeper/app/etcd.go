@@ -36,7 +36,6 @@ type etcdCommand struct {
 	tls                                 tlsFiles
 	plainText                           bool
 	compactionMode, compactionRetention string
-	maxConnections                      int
 
 	// These have elements NAME=VALUE, where NAME is a store.
 	listenStores, serverNames, clientNames  []string
@@ -45,8 +44,6 @@ type etcdCommand struct {
 	// stores and doors are what the flags say.
 	stores []*etcdStore
 	doors  []*door
-	// slots has an element for each store that is being opened; see opening.
-	slots chan struct{}
 }
 
 func newEtcdCommand() *cobra.Command {
@@ -61,7 +58,10 @@ func newEtcdCommand() *cobra.Command {
 			"One process serves any number of stores, each with clients of its own: on URLs of " +
 			"its own (--listen-store), or on the client URLs under a server name of its own " +
 			"(--store-server-name). With --client-cert-auth, a certificate then opens a store " +
-			"only if its common name is the store's, or one of --store-client-name.",
+			"only if its common name is the store's, or one of --store-client-name.\n\n" +
+			"What clients may have of connections, calls, streams, watches and answers is bounded " +
+			"for all stores together. Half of each bound is divided among the stores, and the " +
+			"other half is for those that need more.",
 		Example: "  rowkeeper etcd --database sqlite:///var/lib/rowkeeper/state.db \\\n    --listen-client-urls unix:///run/rowkeeper/etcd.sock",
 		Args:    server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -127,20 +127,22 @@ func (c *etcdCommand) addFlags(fs *pflag.FlagSet) {
 		"The greatest number of operations of a transaction.")
 	fs.Uint32Var(&c.config.MaxConcurrentStreams, "max-concurrent-streams", 10_000,
 		"How many calls a connection may have at a time.")
-	fs.IntVar(&c.maxConnections, "max-connections", 10_000,
-		"How many connections the clients of a store may have.")
+	fs.Int64Var(&c.config.MaxConnections, "max-connections", 0,
+		"How many connections clients may have. 0 means 10000, or 500 for each store if that is "+
+			"more.")
 	fs.Int64Var(&c.config.MaxCalls, "max-concurrent-calls", 5_000,
-		"How many calls the clients of a store may have in flight, besides watches and what "+
-			"keeps leases alive. Further ones are refused as Unavailable, and clients try again.")
-	fs.Int64Var(&c.config.MaxStreams, "max-concurrent-watch-streams", 10_000,
-		"How many streams the clients of a store may have that watch or keep leases alive.")
+		"How many calls clients may have in flight, besides watches and what keeps leases "+
+			"alive. Further ones are refused as Unavailable, and clients try again.")
+	fs.Int64Var(&c.config.MaxStreams, "max-concurrent-watch-streams", 0,
+		"How many streams clients may have that watch or keep leases alive. 0 means 10000, or 500 "+
+			"for each store if that is more.")
 	fs.Int64Var(&c.config.MaxWatchers, "max-watchers", 100_000,
-		"How many watches the clients of a store may have.")
+		"How many watches clients may have.")
 	fs.Int64Var(&c.config.MaxStreamWatchers, "max-watchers-per-stream", 10_000,
-		"How many of these may be on one stream.")
+		"How many watches may be on one stream.")
 	fs.Int64Var(&c.config.MaxAnswerBytes, "max-answer-bytes", 2<<30,
-		"How large the answers to a store's clients may be together that are not sent yet. "+
-			"Further reads are refused as Unavailable, and clients try again.")
+		"How large the answers may be together that are not sent yet. Further reads are refused "+
+			"as Unavailable, and clients try again.")
 	fs.StringVar(&c.compactionMode, "auto-compaction-mode", "periodic",
 		"What --auto-compaction-retention means: periodic for a time, revision for a number of "+
 			"revisions.")
@@ -161,9 +163,10 @@ func (c *etcdCommand) validate() error {
 	reject(len(c.clientURLs)+len(c.listenStores) == 0,
 		"--listen-client-urls names nothing to listen on")
 	reject(min(int64(c.config.MaxRequestBytes), int64(c.config.MaxTxnOps),
-		int64(c.config.MaxConcurrentStreams), int64(c.maxConnections), c.config.MaxCalls,
-		c.config.MaxStreams, c.config.MaxWatchers, c.config.MaxStreamWatchers,
-		c.config.MaxAnswerBytes) <= 0, "the flags --max-* must be greater than 0")
+		int64(c.config.MaxConcurrentStreams), c.config.MaxCalls, c.config.MaxWatchers,
+		c.config.MaxStreamWatchers, c.config.MaxAnswerBytes) <= 0 ||
+		min(c.config.MaxConnections, c.config.MaxStreams) < 0,
+		"the flags --max-* must be greater than 0")
 	errs = append(errs, c.planStores()...)
 	for _, d := range c.doors {
 		if _, err := c.endpoint(d.url, d.store.tls); err != nil {
@@ -392,24 +395,33 @@ func (c *etcdCommand) endpoint(text string, files *tlsFiles) (e endpoint, err er
 }
 
 func (c *etcdCommand) run(ctx context.Context) (err error) {
+	pool, err := c.openStores(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, pool.Close()) }()
 	registry := prometheus.NewRegistry()
 	ctx, cancel := context.WithCancel(ctx)
-	c.slots = make(chan struct{}, opening)
 	firsts := make(chan error, len(c.stores))
-	closed := make([]error, len(c.stores))
-	var keeping sync.WaitGroup
-	for i, s := range c.stores {
-		s.now.Store(c.unserved(s, errOpening))
-		keeping.Go(func() { closed[i] = c.keep(ctx, s, registry, firsts) })
+	var opening sync.WaitGroup
+	process := etcd.NewProcess(c.config, len(c.stores))
+	for _, s := range c.stores {
+		registry.MustRegister(pool.Collector(s.name))
+		s.begin(pool, process)
+		opening.Go(func() { s.keepOpening(ctx, firsts) })
 	}
 	defer func() {
 		cancel()
-		keeping.Wait()
-		err = errors.Join(append(closed, err)...)
+		opening.Wait()
+		var ending sync.WaitGroup
+		for _, s := range c.stores {
+			ending.Go(s.end)
+		}
+		ending.Wait()
 	}()
 	useless := make(chan error, 1)
 	tried := make(chan struct{})
-	keeping.Go(func() {
+	opening.Go(func() {
 		defer close(tried)
 		if err := firstOpened(ctx, firsts); err != nil {
 			useless <- err
@@ -465,6 +477,18 @@ func (c *etcdCommand) run(ctx context.Context) (err error) {
 	case err := <-ended:
 		return err
 	}
+}
+
+// openStores connects to the database.
+func (c *etcdCommand) openStores(ctx context.Context) (*storage.StorePool, error) {
+	config, err := c.storage.Database()
+	if err != nil {
+		return nil, err
+	}
+	if config.Compaction, err = c.compaction(); err != nil {
+		return nil, err
+	}
+	return storage.OpenStores(ctx, config)
 }
 
 // listen listens on a URL that was validated. A socket's file that nobody listens on is replaced.

@@ -174,34 +174,34 @@ func (s *splitter) route(conn net.Conn) {
 	go func() {
 		select {
 		case <-s.closed:
-			_ = conn.SetReadDeadline(time.Unix(1, 0)) // or it is closed
+			_ = conn.SetDeadline(time.Unix(1, 0)) // or it is closed
 		case <-stop:
 		}
 	}()
-	_ = conn.SetReadDeadline(time.Now().Add(prefaceWait)) // a closed one cannot be read
+	// The handshake writes, too, and a client may read nothing.
+	_ = conn.SetDeadline(time.Now().Add(prefaceWait)) // a closed one cannot be read
 	begun := &begunConn{Conn: conn, r: bufio.NewReaderSize(conn, 1<<12)}
 	first, err := begun.r.Peek(len(preface))
 	if err != nil {
 		conn.Close()
 		return
 	}
-	_ = conn.SetReadDeadline(time.Time{})
+	_ = conn.SetDeadline(time.Time{})
 	serverName := ""
 	if t, ok := conn.(*tls.Conn); ok {
 		serverName = t.ConnectionState().ServerName
 	}
-	now := s.door.leadsTo(serverName).now.Load()
-	to := now.pages
+	store := s.door.leadsTo(serverName)
+	to := store.pages
 	if string(first) == preface {
-		to = now.calls
+		to = store.calls
 	}
-	select {
-	case now.room <- struct{}{}:
-		begun.end = sync.OnceFunc(func() { <-now.room })
-	default:
+	end, ok := store.server.Connect()
+	if !ok {
 		conn.Close() // clients connect again
 		return
 	}
+	begun.end = end
 	select {
 	case to.conns <- begun:
 	case <-to.closed:

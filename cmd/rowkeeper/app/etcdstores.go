@@ -23,7 +23,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
 )
 
-// etcdStore is a store that the command serves.
+// etcdStore is a store that the command serves. It is open while its clients need it; see
+// [storage.StorePool].
 type etcdStore struct {
 	name string
 	// alone: the process serves no other store, so its clients may see the metrics of the process.
@@ -32,10 +33,136 @@ type etcdStore struct {
 	urls []string
 	// tls says who may connect. It is of no use to listeners without TLS.
 	tls *tlsFiles
-	// now is what answers the clients.
-	now atomic.Pointer[front]
+
+	pool *storage.StorePool
+	// calls and pages take the connections that server admits, and grpc and http answer them.
+	calls, pages *branch
+	server       *etcd.Server
+	grpc         *grpc.Server
+	http         *http.Server
+	running      sync.WaitGroup
+	// failed is why the store could not be opened. It is nil if it could be.
+	failed atomic.Pointer[error]
+	// doubts has an element when there is reason to find out anew whether the store can be opened.
+	doubts chan struct{}
 	// logged is why the store cannot be used, as the log has it.
 	logged atomic.Value
+}
+
+// begin begins to answer the connections that the store is given.
+func (s *etcdStore) begin(pool *storage.StorePool, p *etcd.Process) {
+	s.pool, s.calls, s.pages = pool, newBranch(), newBranch()
+	s.doubts = make(chan struct{}, 1)
+	s.failed.Store(&errOpening)
+	s.server = p.Server(s.open, s.urls)
+	s.grpc = grpc.NewServer(s.server.Options()...)
+	s.server.Register(s.grpc)
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(pool.Collector(s.name))
+	if s.alone {
+		metrics.MustRegister(process()...)
+	}
+	s.http = newHTTPServer(pages(metrics, func(r *http.Request) (string, bool) {
+		if s.ready(r.Context()) != nil {
+			return s.unusable(), false
+		}
+		return "", true
+	}))
+	// They end when they are closed, and for no other reason.
+	s.running.Go(func() { _ = s.grpc.Serve(s.calls) })
+	s.running.Go(func() { _ = s.http.Serve(s.pages) })
+}
+
+// stopWait is how long calls may take to end when the server stops. Watches do not end by
+// themselves.
+const stopWait = time.Second
+
+func (s *etcdStore) end() {
+	_ = s.http.Close() // closes listeners that return no error
+	timer := time.AfterFunc(stopWait, s.grpc.Stop)
+	defer timer.Stop()
+	s.grpc.GracefulStop()
+	s.running.Wait()
+}
+
+// startWait is how long the stores may take to open until the process listens nevertheless. So
+// clients are seldom told that a store is being opened.
+const startWait = 2 * time.Second
+
+var errOpening = errors.New("the store is being opened")
+
+// open opens the store for a call. While that is known not to work, clients are told at once.
+func (s *etcdStore) open(ctx context.Context) (*storage.Database, func(), error) {
+	if s.failed.Load() == nil {
+		db, release, err := s.pool.Use(ctx, s.name)
+		if err == nil || ctx.Err() != nil {
+			return db, release, err
+		}
+		s.failed.Store(&err)
+		s.doubt()
+	}
+	return nil, nil, status.Error(codes.Unavailable, s.unusable())
+}
+
+// ready says why the store cannot be used, for the operator, and logs it.
+func (s *etcdStore) ready(ctx context.Context) error {
+	if failed := s.failed.Load(); failed != nil {
+		return *failed
+	}
+	err := s.pool.Ready(ctx, s.name)
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return err // who has asked has left
+	}
+	s.log(err)
+	if err != nil {
+		s.doubt()
+	}
+	return err
+}
+
+// doubt makes keepOpening find out whether the store can be opened.
+func (s *etcdStore) doubt() {
+	select {
+	case s.doubts <- struct{}{}:
+	default:
+	}
+}
+
+// reopenWait is how long it takes until a store is opened again that could not be opened, or was
+// dropped.
+const reopenWait = 5 * time.Second
+
+// keepOpening opens the store, so that the pool knows what is due in it, and again for as long as
+// that fails, and when there are doubts. firsts takes the outcome of the first time.
+func (s *etcdStore) keepOpening(ctx context.Context, firsts chan<- error) {
+	for first := true; ; first = false {
+		_, release, err := s.pool.Use(ctx, s.name)
+		if err == nil {
+			release()
+		}
+		if first {
+			firsts <- err
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		s.log(err)
+		if err == nil {
+			s.failed.Store(nil)
+			select {
+			case <-s.doubts:
+			case <-ctx.Done():
+				return
+			}
+		} else {
+			s.failed.Store(&err)
+		}
+		select {
+		case <-time.After(reopenWait):
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // log logs why a store cannot be used, once for each reason.
@@ -49,81 +176,10 @@ func (s *etcdStore) log(err error) {
 	}
 }
 
-// front answers the clients of a store while it is open, or tells them that it is not.
-type front struct {
-	calls, pages *branch
-	grpc         *grpc.Server
-	http         *http.Server
-	// ready says why the store cannot be used, for the operator.
-	ready func(context.Context) error
-	// room has an element for each connection.
-	room    chan struct{}
-	running sync.WaitGroup
-}
-
-func (c *etcdCommand) newFront(s *etcdStore, g *grpc.Server, ready func(context.Context) error,
-	metrics prometheus.Gatherer) *front {
-	f := &front{calls: newBranch(), pages: newBranch(), grpc: g, ready: ready,
-		room: make(chan struct{}, c.maxConnections)}
-	f.http = newHTTPServer(pages(metrics, func(r *http.Request) (string, bool) {
-		err := ready(r.Context())
-		if !errors.Is(r.Context().Err(), context.Canceled) { // else the client has left
-			s.log(err)
-		}
-		if err != nil {
-			return unusable(s.name), false
-		}
-		return "", true
-	}))
-	// They end when they are closed, and for no other reason.
-	f.running.Go(func() { _ = f.grpc.Serve(f.calls) })
-	f.running.Go(func() { _ = f.http.Serve(f.pages) })
-	return f
-}
-
-// stopWait is how long calls may take to end when the server stops. Watches do not end by
-// themselves.
-const stopWait = time.Second
-
-func (s *front) close() {
-	_ = s.http.Close() // closes listeners that return no error
-	timer := time.AfterFunc(stopWait, s.grpc.Stop)
-	defer timer.Stop()
-	s.grpc.GracefulStop()
-	s.running.Wait()
-}
-
-const (
-	// opening is how many stores are opened at a time. One that takes longer than openWait is
-	// opened beside these, so that a few slow stores do not keep the others waiting.
-	opening  = 8
-	openWait = time.Second
-	// startWait is how long the stores may take to open until the process listens nevertheless. So
-	// clients are seldom told that a store is being opened.
-	startWait = 2 * time.Second
-)
-
-var errOpening = errors.New("the store is being opened")
-
-// open opens a store.
-func (c *etcdCommand) open(ctx context.Context, store string) (*storage.Database, error) {
-	config, err := c.storage.Database()
-	if err != nil {
-		return nil, err
-	}
-	if config.Compaction, err = c.compaction(); err != nil {
-		return nil, err
-	}
-	config.Store = store
-	select {
-	case c.slots <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	leave := sync.OnceFunc(func() { <-c.slots })
-	defer leave()
-	defer time.AfterFunc(openWait, leave).Stop()
-	return storage.Open(ctx, config)
+// unusable is what clients are told of a store that cannot be used. The reason may name what they
+// are not to know, such as where the database is.
+func (s *etcdStore) unusable() string {
+	return fmt.Sprintf("the store %q cannot be used now: the server's log says why", s.name)
 }
 
 // firstOpened waits until each store was tried to be opened once. If none could be, it returns why:
@@ -146,94 +202,6 @@ func firstOpened(ctx context.Context, firsts <-chan error) error {
 		return nil
 	}
 	return errors.Join(errs...)
-}
-
-// reopenWait is how long it takes until a store is opened again that could not be opened, or was
-// dropped.
-const reopenWait = 5 * time.Second
-
-// keep serves a store until ctx ends. One that cannot be opened, or was dropped, is opened again
-// when it is there. firsts takes the outcome of the first time.
-func (c *etcdCommand) keep(ctx context.Context, s *etcdStore, registry *prometheus.Registry,
-	firsts chan<- error) error {
-	labeled := prometheus.WrapRegistererWith(prometheus.Labels{"store": s.name}, registry)
-	for first := true; ; first = false {
-		var now *front
-		var dropped <-chan struct{}
-		db, openErr := c.open(ctx, s.name)
-		if openErr == nil {
-			now, dropped, openErr = c.serve(ctx, s, db)
-		}
-		if openErr != nil {
-			if ctx.Err() == nil {
-				s.log(openErr)
-			}
-			now = c.unserved(s, openErr)
-		} else {
-			labeled.MustRegister(db.Collector())
-			s.log(nil)
-		}
-		before := s.now.Swap(now)
-		if first {
-			firsts <- openErr
-		}
-		before.close()
-		var again <-chan time.Time
-		if openErr != nil {
-			again = time.After(reopenWait)
-		}
-		select {
-		case <-ctx.Done():
-		case <-again:
-		case <-dropped:
-			klog.InfoS("A store was dropped", "store", s.name)
-		}
-		if openErr == nil {
-			labeled.Unregister(db.Collector())
-			s.now.Swap(c.unserved(s, errOpening)).close()
-		}
-		var err error
-		if db != nil {
-			err = db.Close()
-		}
-		if ctx.Err() != nil {
-			s.now.Load().close()
-			return err
-		}
-	}
-}
-
-// serve serves an open store.
-func (c *etcdCommand) serve(ctx context.Context, s *etcdStore,
-	db *storage.Database) (*front, <-chan struct{}, error) {
-	config := c.config
-	config.ClientURLs = s.urls
-	server, err := etcd.New(ctx, db, config)
-	if err != nil {
-		return nil, nil, err
-	}
-	g := grpc.NewServer(server.Options()...)
-	server.Register(g)
-	registry := prometheus.NewRegistry()
-	prometheus.WrapRegistererWith(prometheus.Labels{"store": s.name},
-		registry).MustRegister(db.Collector())
-	if s.alone {
-		registry.MustRegister(process()...)
-	}
-	return c.newFront(s, g, db.Ready, registry), server.Dropped(), nil
-}
-
-// unserved tells the clients of a store that it cannot be used now, and the operator why.
-func (c *etcdCommand) unserved(s *etcdStore, why error) *front {
-	err := status.Error(codes.Unavailable, unusable(s.name))
-	g := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return err }))
-	return c.newFront(s, g, func(context.Context) error { return why }, prometheus.NewRegistry())
-}
-
-// unusable is what clients are told of a store that cannot be used. The reason may name what they
-// are not to know, such as where the database is.
-func unusable(store string) string {
-	return fmt.Sprintf("the store %q cannot be used now: the server's log says why", store)
 }
 
 // process collects the metrics of the process.
@@ -262,7 +230,7 @@ func overview(stores []*etcdStore, registry *prometheus.Registry) http.Handler {
 		errs := make([]error, len(asked))
 		var wg sync.WaitGroup
 		for i, s := range asked {
-			wg.Go(func() { errs[i] = s.now.Load().ready(r.Context()) })
+			wg.Go(func() { errs[i] = s.ready(r.Context()) })
 		}
 		wg.Wait()
 		var about []string

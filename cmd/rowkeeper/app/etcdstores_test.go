@@ -324,8 +324,6 @@ func TestEtcdNothingToServe(t *testing.T) {
 			t.Errorf("exit code %d, not because of %q: %s", code, want, stderr.String())
 		}
 	}
-	refused("rowkeeper migrate up")
-	n.run("stores", "create", "default")
 	refused("rowkeeper stores create b")
 }
 

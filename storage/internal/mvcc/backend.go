@@ -578,6 +578,12 @@ type Reconnector interface {
 	Reconnect()
 }
 
+// Volatile is a Backend whose store is perhaps gone when it is closed.
+type Volatile interface {
+	// Volatile tells whether it is.
+	Volatile() bool
+}
+
 // Opened is a Backend that tells what it found when it was opened, so that its store need not ask.
 type Opened interface {
 	Opened() (Identity, Durability)

@@ -110,6 +110,12 @@ func (s *Store) Rest(ctx context.Context) (time.Duration, error) {
 	return next, err
 }
 
+// Volatile tells whether the store is gone when it is closed.
+func (s *Store) Volatile() bool {
+	v, ok := s.b.(Volatile)
+	return ok && v.Volatile()
+}
+
 // reap deletes what has expired and returns the time until it should look again, Never if nothing
 // that is there expires.
 func (s *Store) reap(ctx context.Context) (time.Duration, error) {

@@ -1,0 +1,89 @@
+package etcd_test
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/etcd"
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+)
+
+// TestOpenForEachCall: a server has its store open while it answers, and no longer: a call until it
+// returns, and a stream until it ends. Another store that is opened for the next call is another
+// cluster to clients. What cannot be opened is the error that the client gets.
+func TestOpenForEachCall(t *testing.T) {
+	stores := make([]*storage.Database, 2)
+	for i := range stores {
+		d := dbtest.Open(t, dbtest.SQLite)
+		db, err := storage.Open(t.Context(), storage.Config{URL: d.URL,
+			Drivers: []storage.Driver{d.Driver}, Migrate: true,
+			Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := db.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		stores[i] = db
+	}
+	var now atomic.Pointer[storage.Database]
+	var users atomic.Int64
+	released := make(chan struct{}, 1)
+	c := serveOpen(t, func(context.Context) (*storage.Database, func(), error) {
+		db := now.Load()
+		if db == nil {
+			return nil, nil, status.Error(codes.Unavailable, "not now")
+		}
+		users.Add(1)
+		return db, func() {
+			users.Add(-1)
+			released <- struct{}{}
+		}, nil
+	}, etcd.Config{})
+
+	if _, err := pb.NewKVClient(c.ActiveConnection()).Range(t.Context(),
+		&pb.RangeRequest{Key: []byte("k")}); status.Code(err) != codes.Unavailable {
+		t.Errorf("a store that cannot be opened answers %v", err)
+	}
+	clusters := map[uint64]bool{}
+	for _, db := range []*storage.Database{stores[0], stores[0], stores[1]} {
+		now.Store(db)
+		res, err := c.Put(t.Context(), "k", "v")
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-released
+		clusters[res.Header.ClusterId] = true
+	}
+	if len(clusters) != 2 || clusters[0] {
+		t.Errorf("two stores are the clusters %v", clusters)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	watch := c.Watch(ctx, "k", clientv3.WithCreatedNotify())
+	if res := <-watch; !res.Created {
+		t.Fatalf("%+v", res)
+	}
+	put(t, c, "k", "w")
+	<-released
+	if n := users.Load(); n != 1 {
+		t.Errorf("%d users while there is one watch", n)
+	}
+	if res := <-watch; len(res.Events) != 1 {
+		t.Errorf("%+v", res)
+	}
+	cancel()
+	<-released
+	if n := users.Load(); n != 0 {
+		t.Errorf("%d users after everything has ended", n)
+	}
+}
