@@ -240,16 +240,22 @@ func (s *Store) Sweep(ctx context.Context) error {
 	}
 }
 
-// lateBatch is how many times larger the batches of a sweep are that is late: most of a small batch
-// is the way to a busy database and back.
-const lateBatch = 4
+const (
+	// lateBatch is how many times larger the batches of a sweep are that is late: most of a small
+	// batch is the way to a busy database and back.
+	lateBatch = 4
+	// longBatch is how long a batch takes that is not made larger: on SQLite it keeps writers out,
+	// and what takes so long there is the rows.
+	longBatch = 100 * time.Millisecond
+)
 
 // sweepPause is how long the sweep rests after a batch of rows that took a while, if it is to end
 // in the time that is left. It takes a quarter of the database's time at most if that is enough. If
-// it is not, it hurries, since a sweep that is slower than the writers would never end. It is late
-// if it has no time to rest any more: then it rests for half of what a batch took, so that writers
-// get their turn. A debt that is as great as the jump of a fence is not one: what is before the
-// fence is what was there then, and nobody adds to it.
+// it is not, it hurries, since a sweep that is slower than the writers would never end. If it has
+// no time to rest any more, it rests for half of what a batch took, so that writers get their turn,
+// and is late: larger batches may help, unless the batch was long. A debt that is as great as the
+// jump of a fence is not one: what is before the fence is what was there then, and nobody adds to
+// it.
 func sweepPause(debt Revision, rows int, took, left time.Duration) (pause time.Duration, late bool) {
 	if debt >= minJump {
 		return 3 * took, false
@@ -257,7 +263,7 @@ func sweepPause(debt Revision, rows int, took, left time.Duration) (pause time.D
 	batches := debt/Revision(rows) + 1
 	pause = left/time.Duration(batches) - took
 	if pause < took/2 {
-		return took / 2, true
+		return took / 2, took < longBatch
 	}
 	return min(pause, 3*took), false
 }

@@ -194,6 +194,9 @@ func TestSweepPause(t *testing.T) {
 				c.left, pause, late, c.pause, c.late)
 		}
 	}
+	if pause, late := sweepPause(rows, rows, longBatch, 0); pause != longBatch/2 || late {
+		t.Errorf("after a long batch it rests for %v, late: %v", pause, late)
+	}
 }
 
 // TestImportRevisions: what an import is stored with is decided by the state under the commit lock,
