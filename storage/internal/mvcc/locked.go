@@ -130,9 +130,10 @@ func StartEpoch(ctx context.Context, b Backend, f Fence) (st State, err error) {
 	return st, err
 }
 
-// errAnotherDatabase says that the address leads elsewhere than a moment ago.
+// errAnotherDatabase says that the address leads elsewhere than a moment ago. What fences by itself
+// looks at the database again.
 var errAnotherDatabase = Errorf(Transient,
-	"the address leads to another database than the one that was to be fenced; it is looked at again")
+	"the address leads to another database than the one that was to be fenced: try again")
 
 // RecordFingerprint stores the fingerprint where none is recorded yet.
 func RecordFingerprint(ctx context.Context, b Backend, fingerprint string) error {
