@@ -56,6 +56,10 @@ type Server struct {
 	log    *tail
 	ended  chan struct{} // closed when the process has ended
 	err    error         // why it ended; valid after ended
+
+	mu sync.Mutex
+	// stopped: the caller has ended the server, and knows how that went. Protected by mu.
+	stopped bool
 }
 
 // Start starts a server, waits until it is ready, and stops it when the test ends. It fails the
@@ -155,30 +159,46 @@ func (o Options) program() (string, error) {
 }
 
 // Stop stops the server, and waits until it has ended. Requests that are under way are finished. It
-// is an error if the server had ended before.
+// is an error if the server had ended by itself. After Stop or Kill it does nothing.
 func (s *Server) Stop() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return nil
+	}
 	select {
 	case <-s.ended:
+		s.stopped = true
 		return errors.Join(s.died(), s.clean())
 	default:
 	}
 	if s.cmd.Process.Signal(os.Interrupt) != nil {
-		return s.Kill() // Windows has no interrupts for other processes
+		return s.kill() // Windows has no interrupts for other processes
 	}
 	select {
 	case <-s.ended:
 	case <-time.After(stopWait):
-		return errors.Join(fmt.Errorf("the server did not end within %v of an interrupt%s", stopWait,
-			s.log), s.Kill())
+		err := fmt.Errorf("the server did not end within %v of an interrupt%s", stopWait, s.log)
+		return errors.Join(err, s.kill())
 	}
+	s.stopped = true
 	if s.err != nil {
 		return errors.Join(s.died(), s.clean())
 	}
 	return s.clean()
 }
 
-// Kill ends the server at once, as a crash would, and waits until it has ended.
+// Kill ends the server at once, as a crash would, and waits until it has ended. If it has ended
+// already, Kill does nothing.
 func (s *Server) Kill() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kill()
+}
+
+// kill is Kill. mu is held.
+func (s *Server) kill() error {
+	s.stopped = true
 	err := s.cmd.Process.Kill()
 	<-s.ended
 	if errors.Is(err, os.ErrProcessDone) {

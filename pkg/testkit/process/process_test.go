@@ -32,6 +32,8 @@ func TestMain(m *testing.M) {
 		fmt.Println("It serves from somewhere\nThe kubeconfig is /there/kubeconfig")
 		<-interrupts
 		fmt.Println("It has ended")
+	case "ends":
+		fmt.Println("The kubeconfig is /there/kubeconfig")
 	case "fails":
 		fmt.Println("The kubeconfig is /there/kubeconfig")
 		<-interrupts
@@ -98,9 +100,6 @@ func TestDirOfTheCaller(t *testing.T) {
 	if err := s.Kill(); err != nil {
 		t.Error(err)
 	}
-	if err := s.Stop(); err == nil || !strings.Contains(err.Error(), "killed") {
-		t.Errorf("a server that has ended before: %v", err)
-	}
 	if _, err := os.Stat(kept); err != nil {
 		t.Error(err)
 	}
@@ -109,6 +108,38 @@ func TestDirOfTheCaller(t *testing.T) {
 		strings.Contains(args, "--enable-crds") {
 		t.Errorf("the arguments are %q", args)
 	}
+}
+
+// TestEndedBefore: a test may stop or kill its server before it ends, as often as it likes. Only a
+// server that has ended by itself is an error.
+func TestEndedBefore(t *testing.T) {
+	o, temporary := options(t, "serves")
+	for name, end := range map[string]func(*Server) error{"Stop": (*Server).Stop,
+		"Kill": (*Server).Kill} {
+		t.Run(name, func(t *testing.T) {
+			s := Start(t, o) // its cleanup fails the test if the second Stop is an error
+			for range 2 {
+				if err := end(s); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	empty(t, temporary)
+
+	t.Setenv(role, "ends")
+	s, err := Launch(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-s.ended
+	if err := s.Stop(); err == nil || !strings.Contains(err.Error(), "has ended") {
+		t.Errorf("a server that has ended by itself: %v", err)
+	}
+	if err := s.Stop(); err != nil {
+		t.Errorf("the error was returned before: %v", err)
+	}
+	empty(t, temporary)
 }
 
 func TestFailures(t *testing.T) {
