@@ -56,7 +56,7 @@ test: ## run the fast tests on SQLite, in 8 minutes on two busy cores; says at t
 .PHONY: test-all
 test-all: ## run all tests, on SQLite and every other database that can be had; says at the end which these were
 	@echo "All tests: go test $(strip $(TESTFLAGS) $(PACKAGES)) on SQLite and every other database that can be had here."
-	@echo "All packages (./...) took 28 minutes on two busy cores with four databases."
+	@echo "All packages (./...) took 31 minutes on two busy cores with four databases."
 	$(call run,)
 
 .PHONY: test-race
@@ -106,7 +106,7 @@ MUTANTS ?=
 
 .PHONY: mutants
 mutants: export ROWKEEPER_TEST_ONLY := $(FAST)
-mutants: ## put deliberate faults into the code, one by one: the tests have to find each; an hour
+mutants: ## put deliberate faults into the code, one by one: the tests have to find each; hours
 	go build -o $(TOOLS)/testdbs ./storage/internal/dbtest/testdbs
 	go build -o bin/mutants ./hack/mutants
 	$(TOOLS)/testdbs bin/mutants $(MUTANTS)

@@ -1,6 +1,6 @@
 // Mutants puts deliberate faults into the code, one by one, and lets the tests find them:
 //
-//	make mutants                                      all of them, in about an hour
+//	make mutants                                      all of them, in some hours
 //	make mutants MUTANTS='-only "^I3 "'               those whose row in the table matches
 //	make mutants MUTANTS='-results RESULTS.md'        writes the table, too
 //
