@@ -322,6 +322,13 @@ func (p *StorePool) Ready(ctx context.Context, name string) error {
 	return errors.Join(err, b.Close())
 }
 
+// IsOpen tells whether a store is open.
+func (p *StorePool) IsOpen(name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stores[name].open() != nil
+}
+
 // Collector returns the metrics of a store, with the label store. There are none while it is
 // closed, and counters begin at 0 when it is opened.
 func (p *StorePool) Collector(name string) prometheus.Collector { return pooledMetrics{p, name} }

@@ -87,3 +87,61 @@ func TestOpenForEachCall(t *testing.T) {
 		t.Errorf("%d users after everything has ended", n)
 	}
 }
+
+// TestDroppedStore: watches of a store that is dropped end, so that clients learn of it, and calls
+// are answered as if the store could not be opened. One that is created in its place is served to
+// the same clients, as another cluster.
+func TestDroppedStore(t *testing.T) {
+	d := dbtest.Open(t, dbtest.SQLite)
+	config := storage.Config{URL: d.URL, Drivers: []storage.Driver{d.Driver}, Store: "team-a",
+		Logger: slog.New(slog.DiscardHandler)}
+	create := func() {
+		t.Helper()
+		if _, err := storage.CreateStore(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create()
+	pool, err := storage.OpenStores(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pool.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	c := serveOpen(t, func(ctx context.Context) (*storage.Database, func(), error) {
+		return pool.Use(ctx, "team-a")
+	}, etcd.Config{})
+	before, err := c.Put(t.Context(), "k", "v")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := pb.NewWatchClient(c.ActiveConnection()).Watch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
+		CreateRequest: &pb.WatchCreateRequest{Key: []byte("k")}}}); err != nil {
+		t.Fatal(err)
+	}
+	if res, err := stream.Recv(); err != nil || !res.Created {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if _, err := storage.DropStore(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	if res, err := stream.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("the watch of a dropped store has %+v, %v", res, err)
+	}
+	create()
+	after, err := c.Put(t.Context(), "k", "v")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.Header.ClusterId == before.Header.ClusterId ||
+		after.Header.Revision <= before.Header.Revision {
+		t.Errorf("the new store answers %v after %v", after.Header, before.Header)
+	}
+}

@@ -292,6 +292,8 @@ func failure(err error) error {
 		return rpctypes.ErrGRPCTimeout
 	case errors.Is(err, mvcc.ErrClosed):
 		return rpctypes.ErrGRPCStopped
+	case errors.Is(err, mvcc.ErrDropped):
+		return errDropped
 	case errors.Is(err, context.Canceled):
 		return rpctypes.ErrGRPCCanceled
 	case errors.Is(err, context.DeadlineExceeded):
@@ -307,6 +309,9 @@ func failure(err error) error {
 	}
 	return rpctypes.ErrGRPCNoLeader
 }
+
+// errDropped lets clients try again: perhaps there is a new store of the name.
+var errDropped = status.Error(codes.Unavailable, "the store was dropped")
 
 func keyValue(k *mvcc.KeyValue) *mvccpb.KeyValue {
 	return &mvccpb.KeyValue{Key: []byte(k.Key), CreateRevision: int64(k.Create),

@@ -313,7 +313,7 @@ func (ws *watchStream) follow(w *watch) {
 			}
 			ws.cancel(err)
 			return
-		case errors.Is(err, mvcc.ErrClosed):
+		case errors.Is(err, mvcc.ErrClosed), errors.Is(err, mvcc.ErrDropped):
 			ws.mu.Lock()
 			canceled := ws.watches[w.id] != w
 			ws.mu.Unlock()

@@ -120,6 +120,9 @@ func (s *etcdStore) ready(ctx context.Context) error {
 	return err
 }
 
+// rests tells whether the store could be opened, and is closed since nobody uses it.
+func (s *etcdStore) rests() bool { return s.failed.Load() == nil && !s.pool.IsOpen(s.name) }
+
 // doubt makes keepOpening find out whether the store can be opened.
 func (s *etcdStore) doubt() {
 	select {
@@ -217,15 +220,21 @@ func newHTTPServer(h http.Handler) *http.Server {
 
 // overview are the pages of the whole process. It is ready while one of its stores is, so that one
 // tenant's trouble is not the others'; what is wrong is told, and ?store=NAME asks for one store.
+// Of those that are closed, for which the database is asked over a new connection, one stands for
+// all.
 func overview(stores []*etcdStore, registry *prometheus.Registry) http.Handler {
 	registry.MustRegister(process()...)
 	return pages(registry, func(r *http.Request) (string, bool) {
 		wanted := r.URL.Query().Get("store")
 		var asked []*etcdStore
+		closed := false
 		for _, s := range stores {
-			if wanted == "" || s.name == wanted {
-				asked = append(asked, s)
+			rests := wanted == "" && s.rests()
+			if wanted != "" && s.name != wanted || rests && closed {
+				continue
 			}
+			closed = closed || rests
+			asked = append(asked, s)
 		}
 		errs := make([]error, len(asked))
 		var wg sync.WaitGroup
