@@ -23,7 +23,7 @@
 // For those who work on Rowkeeper's own server programs, which cmd/rowkeeper and kinds.Main are:
 //
 //	server             the program around an API: flags, listener, certificates, ways to run
-//	crds/core          the part of the core API that makes sense without nodes
+//	crds/builtin       the part of the core API that makes sense without nodes
 //	server/commands    the commands of such a program: backup, migrate, stores and others
 //	server/access      who may do what without a cluster, and reviews
 //	server/clustertest a cluster, as tests of these programs need it

@@ -31,8 +31,8 @@ import (
 	"k8s.io/klog/v2"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 
-	"github.com/rowkeeper/rowkeeper/pkg/crds/core"
-	coreopenapi "github.com/rowkeeper/rowkeeper/pkg/crds/core/openapi"
+	"github.com/rowkeeper/rowkeeper/pkg/crds/builtin"
+	builtinopenapi "github.com/rowkeeper/rowkeeper/pkg/crds/builtin/openapi"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/server/access"
 	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
@@ -115,7 +115,7 @@ func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, erro
 		if !synced() {
 			return errors.New("the namespaces have not been read yet")
 		}
-		for _, name := range core.SystemNamespaces {
+		for _, name := range builtin.SystemNamespaces {
 			if _, err := namespaces.Lister().Get(name); err != nil {
 				return fmt.Errorf("the namespace %s is not there yet", name)
 			}
@@ -127,7 +127,7 @@ func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, erro
 
 // addAuthorizer lets roles decide what the configuration's own authorizer leaves open.
 func (e *Extension) addAuthorizer(c *genericapiserver.Config) (err error) {
-	known := access.Roles{Source: core.NewKnownRoles(e.informers.Rbac().V1())}
+	known := access.Roles{Source: builtin.NewKnownRoles(e.informers.Rbac().V1())}
 	chain := []union.NamedAuthorizer{{AuthorizerName: "masters",
 		Authorizer: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)}}
 	if own := c.Authorization.Authorizer; own != nil {
@@ -153,11 +153,11 @@ func describe(c *genericapiserver.Config, schemes []*runtime.Scheme) {
 	own := c.OpenAPIV3Config.GetDefinitions
 	definitions := func(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
 		all := apiextensionsopenapi.GetOpenAPIDefinitions(ref)
-		maps.Copy(all, coreopenapi.GetOpenAPIDefinitions(ref))
+		maps.Copy(all, builtinopenapi.GetOpenAPIDefinitions(ref))
 		maps.Copy(all, own(ref))
 		return all
 	}
-	names := openapi.NamesOf(append(slices.Clone(schemes), core.Scheme,
+	names := openapi.NamesOf(append(slices.Clone(schemes), builtin.Scheme,
 		apiextensionsserver.Scheme)...)
 	openapi.Describe(c, definitions, openapi.Joined(c.OpenAPIV3Config.GetDefinitionName, names))
 }
@@ -182,12 +182,12 @@ func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*generica
 		slices.Clone(c.LivezChecks), slices.Clone(c.ReadyzChecks)
 	c.AggregatedDiscoveryGroupManager = server.AggregatedDiscoveryGroupManager
 	c.MergedResourceConfig = apiextensionsserver.DefaultAPIResourceConfigSource()
-	builtin, err := e.options.Storage.RESTOptionsGetter(c, e.options.Database,
+	getter, err := e.options.Storage.RESTOptionsGetter(c, e.options.Database,
 		newBuiltinEncodings(e.options.Storage.Prefix, e.options.Storage.MediaType))
 	if err != nil {
 		return nil, err
 	}
-	c.RESTOptionsGetter = guardedGetter{builtin, e.guard}
+	c.RESTOptionsGetter = guardedGetter{getter, e.guard}
 	objects, err := e.options.Storage.RESTOptionsGetter(c, e.options.Database,
 		objectEncodings{e.options.Storage.Prefix})
 	if err != nil {
@@ -212,7 +212,7 @@ func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*generica
 	if e.options.Roles {
 		forRoles = c.Authorization.Authorizer
 	}
-	installed, err := core.Install(extended, c.RESTOptionsGetter, forRoles)
+	installed, err := builtin.Install(extended, c.RESTOptionsGetter, forRoles)
 	if err != nil {
 		return nil, err
 	}
@@ -260,12 +260,12 @@ func (e *Extension) addHooks(server *genericapiserver.GenericAPIServer,
 	if err != nil {
 		return fmt.Errorf("cannot make a client for the server itself: %w", err)
 	}
-	settle := core.SettleTime
+	settle := builtin.SettleTime
 	if e.options.SingleServer {
 		settle = 0
 	}
 	stored := storedIn{db: e.options.Database, prefix: e.options.Storage.Prefix, core: directories}
-	controller, err := core.NewNamespaceController(e.client, metadataClient,
+	controller, err := builtin.NewNamespaceController(e.client, metadataClient,
 		e.informers.Core().V1().Namespaces(), stored.resources, settle)
 	if err != nil {
 		return fmt.Errorf("cannot watch the namespaces: %w", err)
@@ -285,7 +285,7 @@ func (e *Extension) addHooks(server *genericapiserver.GenericAPIServer,
 			go controller.Run(hook)
 			err := wait.PollUntilContextCancel(hook, 100*time.Millisecond, true,
 				func(ctx context.Context) (bool, error) {
-					err := core.CreateSystemNamespaces(ctx, e.client)
+					err := builtin.CreateSystemNamespaces(ctx, e.client)
 					if err != nil && ctx.Err() == nil {
 						klog.FromContext(ctx).Info("The server is not ready", "reason", err)
 					}
@@ -304,7 +304,7 @@ const rolesWithin = 10 * time.Second
 // addRoles writes the default roles, and fills those that aggregate others. Writing may be refused,
 // as by a webhook that calls back: then the server is ready without, and goes on trying.
 func (e *Extension) addRoles(server *genericapiserver.GenericAPIServer) error {
-	aggregator, err := core.NewRoleAggregator(e.client.RbacV1(), e.informers.Rbac().V1())
+	aggregator, err := builtin.NewRoleAggregator(e.client.RbacV1(), e.informers.Rbac().V1())
 	if err != nil {
 		return fmt.Errorf("cannot watch the roles: %w", err)
 	}
@@ -317,7 +317,7 @@ func (e *Extension) addRoles(server *genericapiserver.GenericAPIServer) error {
 				Cap: time.Minute}
 			// It ends without an error, or with the context.
 			_ = retry.DelayFunc().Until(hook, true, true, func(context.Context) (bool, error) {
-				err := core.WriteDefaultRoles(e.client.RbacV1())
+				err := builtin.WriteDefaultRoles(e.client.RbacV1())
 				if err != nil && hook.Err() == nil {
 					klog.FromContext(hook).Info("Trying again to write the default roles",
 						"reason", err)

@@ -6,11 +6,11 @@
 // a cluster: structural schemas, defaults, pruning, validation with CEL, versions and conversion
 // webhooks, subresources, columns, selectable fields. Objects are stored by package storage.
 //
-// Where objects have namespaces, clients expect Namespaces. Package core serves them, with the few
-// other resources of the core API that make sense without nodes, and its controller deletes what is
-// in a namespace that is deleted. An object cannot be created in a namespace that does not exist.
-// An object that is created while its namespace is deleted is deleted, too: see guard.go. The
-// admission webhooks that clients register are called, and the ValidatingAdmissionPolicies that
+// Where objects have namespaces, clients expect Namespaces. Package builtin serves them, with the
+// few other resources of the core API that make sense without nodes, and its controller deletes
+// what is in a namespace that is deleted. An object cannot be created in a namespace that does not
+// exist. An object that is created while its namespace is deleted is deleted, too: see guard.go.
+// The admission webhooks that clients register are called, and the ValidatingAdmissionPolicies that
 // they bind are enforced. Roles say who may do what if [Options] ask for them.
 //
 // The server that an author builds is wrapped:

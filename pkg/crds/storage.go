@@ -20,7 +20,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/rowkeeper/rowkeeper/pkg/crds/core"
+	"github.com/rowkeeper/rowkeeper/pkg/crds/builtin"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
@@ -33,7 +33,7 @@ type builtinEncodings struct {
 var _ storage.Encodings = builtinEncodings{}
 
 func newBuiltinEncodings(prefix, mediaType string) builtinEncodings {
-	return builtinEncodings{core: newFactory(prefix, mediaType, core.Scheme, core.Codecs),
+	return builtinEncodings{core: newFactory(prefix, mediaType, builtin.Scheme, builtin.Codecs),
 		definitions: newFactory(prefix, mediaType, apiextensionsserver.Scheme,
 			apiextensionsserver.Codecs)}
 }

@@ -6,7 +6,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/kube-openapi/pkg/common"
 
-	coreopenapi "github.com/rowkeeper/rowkeeper/pkg/crds/core/openapi"
+	builtinopenapi "github.com/rowkeeper/rowkeeper/pkg/crds/builtin/openapi"
 	"github.com/rowkeeper/rowkeeper/pkg/server/access"
 	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
 )
@@ -25,7 +25,7 @@ func (s *Server) newProgramServer(
 func (s *Server) describeReviews(c *genericapiserver.Config) {
 	own := c.OpenAPIV3Config.GetDefinitions
 	definitions := func(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
-		all := coreopenapi.GetOpenAPIDefinitions(ref)
+		all := builtinopenapi.GetOpenAPIDefinitions(ref)
 		maps.Copy(all, own(ref))
 		return all
 	}

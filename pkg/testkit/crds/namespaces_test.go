@@ -26,7 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/rowkeeper/rowkeeper/pkg/crds/core"
+	"github.com/rowkeeper/rowkeeper/pkg/crds/builtin"
 	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
@@ -233,7 +233,7 @@ func TestNamespacesOfManyDefinitions(t *testing.T) {
 	}
 	eventually(t, "the namespaces are gone", func(ctx context.Context) (bool, error) {
 		list, err := namespaces.List(ctx, metav1.ListOptions{})
-		return err == nil && len(list.Items) == len(core.SystemNamespaces), err
+		return err == nil && len(list.Items) == len(builtin.SystemNamespaces), err
 	})
 	for i := range many {
 		d := definition(fmt.Sprintf("g%d.example.com", i))

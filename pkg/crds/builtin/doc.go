@@ -1,4 +1,4 @@
-// Package core is for package crds. It serves the part of the core API that makes sense without
+// Package builtin is for package crds. It serves the part of the core API that makes sense without
 // nodes: Namespaces, ConfigMaps, Secrets, ServiceAccounts, Events, Leases, the configurations of
 // admission webhooks, ValidatingAdmissionPolicies with their bindings and, for servers that ask for
 // them, roles and their bindings.
@@ -18,4 +18,4 @@
 //
 // The types have no form of their own inside: the hub of each group is the version v1 itself,
 // except for Events, whose hub is core/v1 in both groups that serve them.
-package core
+package builtin

@@ -1,4 +1,4 @@
-package core
+package builtin
 
 import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
