@@ -4,7 +4,10 @@ import (
 	"context"
 	"testing"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -19,6 +22,95 @@ import (
 )
 
 type extend = func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error)
+
+// withRoles is a server with definitions and roles.
+func withRoles(c *genericapiserver.RecommendedConfig, e testkit.Extended) (extend, error) {
+	x, err := crds.Prepare(c, crds.Options{Storage: e.Storage, Database: e.Database,
+		Schemes: e.Schemes, Getters: e.Getters, SingleServer: true, Roles: true})
+	if err != nil {
+		return nil, err
+	}
+	return x.Extend, nil
+}
+
+// A server whose default roles cannot be written, since a policy refuses them, becomes ready
+// without. It goes on trying, and writes them when it may.
+func TestDefaultRolesRefused(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the server waits for ten seconds")
+	}
+	o := testkit.Options{Dir: t.TempDir(), Extension: withRoles}
+	s := exampletest.Start(t, o)
+	client := kubernetes.NewForConfigOrDie(s.Config)
+	fail := admissionregistrationv1.Fail
+	meta := metav1.ObjectMeta{Name: "no-roles"}
+	if _, err := client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(t.Context(),
+		&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: meta,
+			Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{FailurePolicy: &fail,
+				MatchConstraints: &admissionregistrationv1.MatchResources{
+					ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
+						RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+							Operations: []admissionregistrationv1.OperationType{
+								admissionregistrationv1.Create},
+							Rule: admissionregistrationv1.Rule{APIGroups: []string{rbacv1.GroupName},
+								APIVersions: []string{"*"}, Resources: []string{"clusterroles"}},
+						}}}},
+				Validations: []admissionregistrationv1.Validation{{Expression: "false"}}}},
+		metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	bindings := client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
+	if _, err := bindings.Create(t.Context(),
+		&admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: meta,
+			Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+				PolicyName: meta.Name,
+				ValidationActions: []admissionregistrationv1.ValidationAction{
+					admissionregistrationv1.Deny}}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.RbacV1().ClusterRoles().Delete(t.Context(), "view",
+		metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.Stop()
+
+	s = exampletest.Start(t, o)
+	client = kubernetes.NewForConfigOrDie(s.Config)
+	if _, err := client.RbacV1().ClusterRoles().Get(t.Context(), "view",
+		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("a role that a policy refuses: %v", err)
+	}
+	if err := client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(
+		t.Context(), meta.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the role is written", func(ctx context.Context) (bool, error) {
+		_, err := client.RbacV1().ClusterRoles().Get(ctx, "view", metav1.GetOptions{})
+		return err == nil, nil
+	})
+}
+
+// A definition cannot take the place of roles, in no version.
+func TestDefinitionOfRoles(t *testing.T) {
+	s := exampletest.Start(t, testkit.Options{Extension: withRoles})
+	_, err := apiextensions.NewForConfigOrDie(s.Config).ApiextensionsV1().CustomResourceDefinitions().Create(
+		t.Context(), &apiextensionsv1.CustomResourceDefinition{
+			ObjectMeta: metav1.ObjectMeta{Name: "clusterroles." + rbacv1.GroupName,
+				Annotations: map[string]string{
+					apiextensionsv1.KubeAPIApprovedAnnotation: "unapproved, a test"}},
+			Spec: apiextensionsv1.CustomResourceDefinitionSpec{Group: rbacv1.GroupName,
+				Scope: apiextensionsv1.ClusterScoped,
+				Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "clusterroles",
+					Kind: "ClusterRole"},
+				Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v2",
+					Served: true, Storage: true,
+					Schema: &apiextensionsv1.CustomResourceValidation{
+						OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}}}}},
+		}, metav1.CreateOptions{})
+	if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
+		t.Errorf("a definition of ClusterRoles: %v", err)
+	}
+}
 
 // Roles give rights besides those that an author's authorizer gives.
 func TestRolesBesideOwnRights(t *testing.T) {
