@@ -18,7 +18,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// What clients make a process hold is bounded, whatever they do; see bound for how its stores share
+// What clients make a process hold is bounded, whatever they do; see total for how its stores share
 // that.
 //
 //   - A call counts from its header on, before its request is received, until what answers it has
@@ -71,7 +71,7 @@ type bound struct {
 func (b *bound) take(n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.used+b.beyond(n) > b.common {
+	if more := b.beyond(n); more > 0 && b.used+more > b.common {
 		return false
 	}
 	b.hold(n)
