@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"strconv"
+	"sync"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
@@ -121,6 +122,46 @@ func (h *hookedTransformer) TransformFromStorage(_ context.Context, data []byte,
 	_ value.Context) ([]byte, bool, error) {
 	h.read()
 	return data, false, nil
+}
+
+// TestChunksAreOfOneSnapshot: an object of a later chunk that is changed while the first chunk is
+// decoded is as it was at the list's revision.
+func TestChunksAreOfOneSnapshot(t *testing.T) {
+	db := memory(t)
+	c, hook := podConfig(), &hookedTransformer{read: func() {}}
+	c.Transformer = hook
+	s, other := open(t, db, c), pods(t, db)
+	populate(t, s, chunkRows+1)
+	last := numbered(chunkRows)
+	hook.read = sync.OnceFunc(func() {
+		if _, err := label(t.Context(), other, last, "changed"); err != nil {
+			t.Error(err)
+		}
+	})
+	l := list(t, s, apistorage.ListOptions{})
+	if n := len(l.Items); n != chunkRows+1 || l.Items[n-1].Name != last ||
+		len(l.Items[n-1].Labels) > 0 {
+		t.Errorf("a list of %d objects at revision %s ends with %+v", n, l.ResourceVersion,
+			l.Items[n-1].ObjectMeta)
+	}
+}
+
+// TestDirectoriesBesideEachOther: a resource has no objects of those whose names begin as its own.
+func TestDirectoriesBesideEachOther(t *testing.T) {
+	db := memory(t)
+	c := podConfig()
+	c.ResourcePrefix, c.GroupResource.Resource = "/podsets", "podsets"
+	s, other := pods(t, db), open(t, db, c)
+	create(t, s, pod("a"))
+	if err := other.Create(t.Context(), "/podsets/ns/b", pod("b"), &example.Pod{}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if l := list(t, s, apistorage.ListOptions{}); len(l.Items) != 1 || l.Items[0].Name != "a" {
+		t.Errorf("the pods are %+v", l.Items)
+	}
+	if n, err := s.Stats(t.Context()); err != nil || n.ObjectCount != 1 {
+		t.Errorf("of pods there are %+v, %v", n, err)
+	}
 }
 
 // TestContinueAfterCompaction compacts while a page is read chunk by chunk. The page fails, and the

@@ -54,6 +54,33 @@ func TestHotKey(t *testing.T) {
 	})
 }
 
+// outdatedTransformer stores values as they are, and says of each that it has an old form.
+type outdatedTransformer struct{ *hookedTransformer }
+
+func (outdatedTransformer) TransformFromStorage(_ context.Context, data []byte,
+	_ value.Context) ([]byte, bool, error) {
+	return data, true, nil
+}
+
+// TestOldFormIsWrittenAnew: an update that changes nothing writes an object whose stored form is
+// old, as after a rotation of encryption keys.
+func TestOldFormIsWrittenAnew(t *testing.T) {
+	db := memory(t)
+	c := podConfig()
+	c.Transformer = outdatedTransformer{}
+	for form, s := range map[string]*store{"old": open(t, db, c), "present": pods(t, db)} {
+		first := create(t, s, pod(form))
+		out := &example.Pod{}
+		if err := s.GuaranteedUpdate(t.Context(), podKey(form), out, false, nil,
+			changing(func(*example.Pod) error { return nil }), nil); err != nil {
+			t.Fatal(err)
+		}
+		if written := revisionOf(t, out) > revisionOf(t, first); written != (form == "old") {
+			t.Errorf("an update that changes nothing, of the %s form: written: %t", form, written)
+		}
+	}
+}
+
 // TestVerdictsOnSuggestions: an error that was made of an outdated suggestion is not the last word,
 // one made of a current suggestion is, after one read.
 func TestVerdictsOnSuggestions(t *testing.T) {
