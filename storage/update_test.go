@@ -81,6 +81,28 @@ func TestOldFormIsWrittenAnew(t *testing.T) {
 	}
 }
 
+// TestNoChangeOfAnOutdatedSuggestion: an update that would change nothing of an outdated suggestion
+// changes what is stored.
+func TestNoChangeOfAnOutdatedSuggestion(t *testing.T) {
+	s := pods(t, memory(t))
+	old := create(t, s, pod("a"))
+	current, err := label(t.Context(), s, "a", "new")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := &example.Pod{}
+	if err := s.GuaranteedUpdate(t.Context(), podKey("a"), out, false, nil,
+		changing(func(p *example.Pod) error {
+			p.Labels = nil
+			return nil
+		}), old); err != nil {
+		t.Fatal(err)
+	}
+	if revisionOf(t, out) <= revisionOf(t, current) || len(out.Labels) > 0 {
+		t.Errorf("the pod is %+v after %+v", out.ObjectMeta, current.ObjectMeta)
+	}
+}
+
 // TestVerdictsOnSuggestions: an error that was made of an outdated suggestion is not the last word,
 // one made of a current suggestion is, after one read.
 func TestVerdictsOnSuggestions(t *testing.T) {

@@ -106,16 +106,20 @@ func TestWatchEndsSilently(t *testing.T) {
 	})
 }
 
-// TestSelectingWatch has the transitions of objects into and out of a selection.
+// TestSelectingWatch has the transitions of objects into and out of a selection, for two watches
+// that share what is decoded. Nothing is seen of an object that never matches.
 func TestSelectingWatch(t *testing.T) {
 	s := pods(t, memory(t))
 	attrs := func(obj runtime.Object) (labels.Set, fields.Set, error) {
 		return obj.(*example.Pod).Labels, nil, nil
 	}
-	w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1",
+	selecting := apistorage.ListOptions{ResourceVersion: "1",
 		Predicate: apistorage.SelectionPredicate{
 			Label: labels.SelectorFromSet(labels.Set{"value": "yes"}), Field: fields.Everything(),
-			GetAttrs: attrs}})
+			GetAttrs: attrs}}
+	watches := []watch.Interface{startWatch(t, s, selecting), startWatch(t, s, selecting)}
+	create(t, s, pod("b"))
+	remove(t, s, "b")
 	create(t, s, pod("a"))
 	var revisions []uint64
 	for _, value := range []string{"yes", "no", "no again", "yes"} {
@@ -135,10 +139,12 @@ func TestSelectingWatch(t *testing.T) {
 		{"ADDED a yes", revisions[3]},
 		{"DELETED a yes", revisions[4]},
 	} {
-		e := next(t, w)
-		if got := brief(t, e); got != want.event || revisionOf(t, e.Object) != want.revision {
-			t.Errorf("event %d is %s at %d, want %s at %d", i, got, revisionOf(t, e.Object),
-				want.event, want.revision)
+		for _, w := range watches {
+			e := next(t, w)
+			if got := brief(t, e); got != want.event || revisionOf(t, e.Object) != want.revision {
+				t.Errorf("event %d is %s at %d, want %s at %d", i, got, revisionOf(t, e.Object),
+					want.event, want.revision)
+			}
 		}
 	}
 }
