@@ -409,16 +409,19 @@ func (e *Env) startServers(ctx context.Context) error {
 			return err
 		}
 		s.Args = append(s.Args, e.Scenario.Args...)
+		s.Env = append(s.Env, e.Scenario.Env...)
 		if e.Etcd {
 			if s.Program, err = os.Executable(); err != nil {
 				return err
 			}
-			s.Env = []string{front.ProgramEnv + "=" + e.Rowkeeper}
+			s.Env = append(s.Env, front.ProgramEnv+"="+e.Rowkeeper)
 		}
 		if e.Scenario.Program != nil && i == 0 {
-			if s.Program, s.Env, err = e.Scenario.Program(e); err != nil {
+			program, env, err := e.Scenario.Program(e)
+			if err != nil {
 				return err
 			}
+			s.Program, s.Env = program, append(s.Env, env...)
 		}
 		if err := s.Start(); err != nil {
 			return err

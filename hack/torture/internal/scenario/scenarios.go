@@ -32,8 +32,8 @@ type Scenario struct {
 	Open func(ctx context.Context, e *Env) (database.Database, error)
 	// Program is another program for the first server, and its environment.
 	Program func(e *Env) (path string, env []string, err error)
-	// Args are further flags of the servers.
-	Args []string
+	// Args are further flags of the servers, and Env is more of their environment.
+	Args, Env []string
 	// Alone: the fault is not one of those of the random scenario, since it needs a database or
 	// servers of its own.
 	Alone bool
@@ -132,9 +132,9 @@ func Scenarios() []*Scenario {
 			// may take at once.
 			Args: []string{"--watch-cache-sizes=pipelineruns.ci.rowkeeper.dev#0",
 				"--storage-count-interval=0", "--compaction-window=10m", "--request-timeout=10m"}},
-		{Name: "flood", About: "1,000 objects of 1 MiB (256 in the short form) expire at once, " +
+		{Name: "flood", About: "1,000 objects of 1 MiB (640 in the short form) expire at once, " +
 			"without a watch cache for them", Kinds: all, Fault: flood, Alone: true,
-			Short: 1, Long: 1,
+			Short: 1, Long: 1, Env: []string{"GOGC=50"},
 			Args: []string{"--watch-cache-sizes=pipelineruns.ci.rowkeeper.dev#0",
 				"--storage-count-interval=0"}},
 		{Name: "clock-jumps",
