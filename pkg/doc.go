@@ -30,6 +30,7 @@
 //	server/openapi     the names of types in OpenAPI documents
 //	server/pki         all certificates, and the files that keep them
 //	server/rotation    a serving certificate in a cluster that the server renews by itself
+//	server/signin      users by the tokens of issuers, without a cluster
 //	server/standalone  the directory of a server without a cluster
 //	server/version     the version of the program
 //

@@ -183,6 +183,9 @@ func TestFlags(t *testing.T) {
 		"data-dir": {"/elsewhere", nil, func(out outcome) any {
 			return out.database.URL
 		}, "sqlite:///elsewhere/state.db"},
+		"authentication-config": {"users.yaml", nil, func(out outcome) any {
+			return out.o.signInFile
+		}, "users.yaml"},
 		"enable-crds": {"true", nil, func(out outcome) any { return out.o.enableCRDs }, true},
 		"enable-garbage-collector": {"false", nil, func(out outcome) any {
 			return out.rest.EnableGarbageCollection

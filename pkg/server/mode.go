@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/rowkeeper/rowkeeper/pkg/server/rotation"
+	"github.com/rowkeeper/rowkeeper/pkg/server/signin"
 	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
@@ -87,6 +88,8 @@ type standaloneMode struct {
 	out io.Writer
 	dir *standalone.Dir
 	pki *standalone.PKI
+	// signIn is nil if users sign in by certificates alone.
+	signIn *signin.File
 	// otherCert is the serving certificate, if it is not one of ours.
 	otherCert string
 	// first is set if the data directory was used by no server before.
@@ -99,6 +102,13 @@ func (m *standaloneMode) open() (err error) {
 	}
 	_, err = os.Stat(m.dir.KubeconfigFile())
 	m.first = errors.Is(err, fs.ErrNotExist)
+	if m.signInFile == "" {
+		return nil
+	}
+	if m.signIn, err = signin.Open(m.signInFile); err != nil {
+		m.dir.Close()
+		return fmt.Errorf("cannot use --%s: %w", signInFlag, err)
+	}
 	return nil
 }
 
@@ -118,7 +128,11 @@ func (m *standaloneMode) applyTo(c *genericapiserver.RecommendedConfig) error {
 	if err := m.features.ApplyTo(&c.Config, nil, nil); err != nil {
 		return err
 	}
-	return m.pki.ApplyTo(&c.Config)
+	if err := m.pki.ApplyTo(&c.Config); err != nil || m.signIn == nil {
+		return err
+	}
+	c.Authentication.Authenticator = m.signIn.Beside(c.Authentication.Authenticator)
+	return nil
 }
 
 func (m *standaloneMode) begin(server *genericapiserver.GenericAPIServer,
@@ -149,11 +163,19 @@ func (m *standaloneMode) begin(server *genericapiserver.GenericAPIServer,
 				}
 			}()
 			go m.pki.Renew(hook, m.writeKubeconfig)
+			if m.signIn != nil {
+				go m.signIn.Run(hook)
+			}
 			return nil
 		})
 }
 
-func (m *standaloneMode) close() { m.dir.Close() }
+func (m *standaloneMode) close() {
+	m.dir.Close()
+	if m.signIn != nil {
+		m.signIn.Close()
+	}
+}
 
 func (m *standaloneMode) writeKubeconfig() error {
 	return m.pki.WriteKubeconfig(m.url(), m.otherCert)

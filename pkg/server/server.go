@@ -96,6 +96,8 @@ type Server struct {
 	service string
 	// enableCRDs serves CustomResourceDefinitions in a server that is not aggregated.
 	enableCRDs bool
+	// signInFile says by which tokens users sign in to a server that is not aggregated.
+	signInFile string
 	requests   requestOptions
 	serving    *genericoptions.SecureServingOptions
 	audit      *genericoptions.AuditOptions
@@ -128,9 +130,10 @@ func New(p Program) *Server {
 	return s
 }
 
-// The flags of what a cluster does for an aggregated server. collectorFlag has
-// kube-controller-manager's name.
-const collectorFlag, crdsFlag = "enable-garbage-collector", "enable-crds"
+// The flags of what a cluster does for an aggregated server, with the names that they have in a
+// cluster's programs.
+const collectorFlag, crdsFlag, signInFlag = "enable-garbage-collector", "enable-crds",
+	"authentication-config"
 
 // clusterSection has the flags that are for aggregated servers only.
 const clusterSection = "cluster"
@@ -152,6 +155,10 @@ func (s *Server) flags() cliflag.NamedFlagSets {
 		"Serve CustomResourceDefinitions and their objects, Namespaces, which objects can then "+
 			"only be created in, roles, which then say who may do what, and a few other resources "+
 			"of the core API. An aggregated server leaves them to its cluster.")
+	fs.StringVar(&s.signInFile, signInFlag, s.signInFile,
+		"File with an AuthenticationConfiguration (apiserver.config.k8s.io): the issuers by whose "+
+			"tokens users sign in, beside certificates, and whether requests may be anonymous. The "+
+			"server follows changes of it. An aggregated server leaves it to its cluster.")
 	if s.program.AddFlags != nil {
 		s.program.AddFlags(fs)
 	}
@@ -314,7 +321,7 @@ func (s *Server) validate() []error {
 func (s *Server) validateMode(all, cluster *pflag.FlagSet) []error {
 	var errs []error
 	if s.Aggregated.Enabled {
-		for _, name := range []string{"data-dir", collectorFlag, crdsFlag} {
+		for _, name := range []string{"data-dir", collectorFlag, crdsFlag, signInFlag} {
 			if all.Changed(name) {
 				errs = append(errs,
 					fmt.Errorf("--%s is only for servers that are not aggregated", name))

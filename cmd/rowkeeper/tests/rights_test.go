@@ -1,8 +1,19 @@
 package tests
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/rowkeeper/rowkeeper/pkg/server/signin/signintest"
 )
 
 // A user with a certificate may find out what is served, who they are and what they may do, and
@@ -63,4 +74,72 @@ func TestRights(t *testing.T) {
 			has(t, s.ok(t, "", "explain", "selfsubjectaccessreview.spec"), "resourceAttributes")
 		})
 	}
+}
+
+// A token of an issuer that a file names stands for a user, beside certificates: roles give that
+// user rights, and a TokenReview tells who it is. The server follows changes of the file.
+func TestTokens(t *testing.T) {
+	issuer, other := signintest.New(t), signintest.New(t)
+	file := filepath.Join(t.TempDir(), "authentication.yaml")
+	const public = "anonymous: {enabled: true, conditions: [{path: /livez}]}\n"
+	write := func(i *signintest.Issuer) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(signintest.Config("rowkeeper", i)+public),
+			0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(issuer)
+	s := start(t, t.TempDir(), "--enable-crds", "--authentication-config="+file)
+	client := func(token string) kubernetes.Interface {
+		t.Helper()
+		config := rest.AnonymousClientConfig(s.config(t))
+		config.BearerToken = token
+		c, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	jane, others := client(issuer.Token(t, nil)), client(other.Token(t, nil))
+	who := func(c kubernetes.Interface) string {
+		review, err := c.AuthenticationV1().SelfSubjectReviews().Create(t.Context(),
+			&authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		return fmt.Sprint(review.Status.UserInfo.Username, review.Status.UserInfo.Groups)
+	}
+	const isJane = "oidc:jane@example.com[oidc:dev system:authenticated]"
+	eventually(t, "the issuer's key is known", func() bool { return who(jane) == isJane })
+	has(t, who(others), "Unauthorized")
+
+	list := func() error {
+		_, err := jane.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
+		return err
+	}
+	if err := list(); !apierrors.IsForbidden(err) {
+		t.Errorf("without a role: %v", err)
+	}
+	s.ok(t, "", "create", "rolebinding", "dev", "--clusterrole=view", "--group=oidc:dev")
+	eventually(t, "jane has the rights of her group", func() bool { return list() == nil })
+	review := fmt.Sprintf(`{apiVersion: authentication.k8s.io/v1, kind: TokenReview,
+		spec: {token: %s}}`, issuer.Token(t, nil))
+	has(t, s.ok(t, review, "create", "-f", "-", "-o", "jsonpath={.status.user.username}"),
+		"oidc:jane@example.com")
+	for _, spec := range []string{`token: " x"`,
+		"audiences: [other], token: " + issuer.Token(t, nil)} {
+		review := "{apiVersion: authentication.k8s.io/v1, kind: TokenReview, spec: {" + spec + "}}"
+		has(t, s.ok(t, review, "create", "-f", "-", "-o",
+			"jsonpath=.{.status.authenticated}."), "..")
+	}
+	for path, want := range map[string]string{"/livez": "ok", "/version": "Unauthorized"} {
+		body, err := client("").Discovery().RESTClient().Get().AbsPath(path).DoRaw(t.Context())
+		has(t, string(body)+fmt.Sprint(err), want)
+	}
+	has(t, s.ok(t, "", "auth", "whoami"), "system:masters")
+
+	write(other)
+	eventually(t, "the change is in effect", func() bool { return who(others) == isJane })
+	has(t, who(jane), "Unauthorized")
 }

@@ -124,6 +124,9 @@ func TestTokenReview(t *testing.T) {
 					Name: "jane", Groups: []string{"dev"}}}, true, nil
 			case "Bearer bad":
 				return nil, false, errors.New("it has expired")
+			case "Bearer  ":
+				return &authenticator.Response{User: &user.DefaultInfo{Name: user.Anonymous,
+					Groups: []string{user.AllUnauthenticated}}}, q.URL.Path == "", nil
 			}
 			return nil, false, nil
 		})}
@@ -141,6 +144,10 @@ func TestTokenReview(t *testing.T) {
 	if got, err := answer("bad"); err != nil || got.Status.Authenticated ||
 		got.Status.Error != "it has expired" {
 		t.Errorf("a bad token: %+v, %v", got, err)
+	}
+	if got, err := answer(" "); err != nil || got.Status.Authenticated ||
+		got.Status.User.Username != "" {
+		t.Errorf("no token, where requests may be anonymous: %+v, %v", got, err)
 	}
 	if got, err := answer("unknown"); err != nil || got.Status.Authenticated ||
 		got.Status.Error != "" {

@@ -38,6 +38,10 @@ var Standalone = Policy{
 		{Verbs: []string{"create"}, APIGroups: []string{"authentication.k8s.io"},
 			Resources: []string{"selfsubjectreviews"}},
 	}},
+	{user.AllUnauthenticated, []rbacv1.PolicyRule{
+		{Verbs: []string{"get", "head"}, NonResourceURLs: []string{
+			"/version", "/version/", "/healthz", "/livez", "/readyz"}},
+	}},
 }
 
 // rulesOf returns the rules of a user.

@@ -22,7 +22,7 @@ func (p *PKI) ApplyTo(c *genericapiserver.Config) error {
 	if err := c.Authentication.ApplyClientCert(authority, c.SecureServing); err != nil {
 		return err
 	}
-	// Without a client for TokenReviews, certificates are the only way in.
+	// Without a client for TokenReviews, it takes certificates alone.
 	c.Authentication.Authenticator, _,
 		err = authenticatorfactory.DelegatingAuthenticatorConfig{ClientCertificateCAContentProvider: authority}.New()
 	if err != nil {

@@ -1,0 +1,211 @@
+// Package signin lets the users of a server without a cluster sign in by tokens. Issuers such as
+// Dex, Keycloak or a cloud's sign the tokens (JWTs, as OpenID Connect has them). A file names the
+// issuers, and says which user a token stands for. It is upstream's AuthenticationConfiguration.
+//
+// Upstream publishes what checks the file and the tokens. This package reads the file, reads it
+// again when it changes, and takes tokens beside the certificates of package standalone. A file
+// takes effect as a whole. If a changed one is wrong, or an issuer of it does not answer, the one
+// before it stays in effect.
+package signin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/apis/apiserver/install"
+	"k8s.io/apiserver/pkg/apis/apiserver/validation"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/cel"
+	"k8s.io/apiserver/pkg/authentication/group"
+	"k8s.io/apiserver/pkg/authentication/request/anonymous"
+	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
+	"k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/apiserver/pkg/authentication/request/websocket"
+	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// lookEvery is how often Run looks whether the file has changed.
+	lookEvery = 10 * time.Second
+	// answerWithin is how long the issuers of a changed file have to answer.
+	answerWithin = time.Minute
+	// endAfter is how long requests may still use the issuers of the file before.
+	endAfter = time.Minute
+)
+
+var (
+	scheme = runtime.NewScheme()
+	codecs = serializer.NewCodecFactory(scheme, serializer.EnableStrict)
+)
+
+func init() { install.Install(scheme) }
+
+// File is an AuthenticationConfiguration in a file.
+type File struct {
+	name string
+	// content is what is in effect. Only look uses it.
+	content   []byte
+	anonymous *apiserver.AnonymousAuthConfig
+	issuers   atomic.Pointer[issuers]
+}
+
+// issuers are those of one content of the file.
+type issuers struct {
+	authenticator.Token
+	each []oidc.AuthenticatorTokenWithHealthCheck
+	// end ends what the issuers do in the background. They must not be used any more.
+	end context.CancelFunc
+}
+
+// Open reads the file. An error says what is wrong with it. It does not wait for the issuers: the
+// tokens of an issuer that has not answered yet are refused. Close ends what it begins.
+func Open(name string) (*File, error) {
+	content, config, err := read(name)
+	if err != nil {
+		return nil, err
+	}
+	all, err := start(config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot use the issuers of %s: %w", name, err)
+	}
+	f := &File{name: name, content: content, anonymous: config.Anonymous}
+	f.issuers.Store(all)
+	return f, nil
+}
+
+// Close ends what the issuers do in the background, once no request is served any more.
+func (f *File) Close() { f.issuers.Load().end() }
+
+func read(name string) ([]byte, *apiserver.AuthenticationConfiguration, error) {
+	content, err := os.ReadFile(name)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot read the authentication configuration: %w", err)
+	}
+	obj, err := runtime.Decode(codecs.UniversalDecoder(), content)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s is not an AuthenticationConfiguration: %w", name, err)
+	}
+	config, ok := obj.(*apiserver.AuthenticationConfiguration)
+	if !ok {
+		return nil, nil, fmt.Errorf("%s has a %T, and must have an AuthenticationConfiguration",
+			name, obj)
+	}
+	if errs := validation.ValidateAuthenticationConfiguration(cel.NewDefaultCompiler(), config,
+		nil); len(errs) > 0 {
+		return nil, nil, fmt.Errorf("%s: %w", name, errs.ToAggregate())
+	}
+	return content, config, nil
+}
+
+// start makes the issuers. They fetch their keys in the background.
+func start(config *apiserver.AuthenticationConfiguration) (*issuers, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	all := &issuers{end: cancel}
+	var tokens []authenticator.Token
+	for _, jwt := range config.JWT {
+		o := oidc.Options{JWTAuthenticator: jwt,
+			SupportedSigningAlgs: oidc.AllValidSigningAlgorithms()}
+		if pem := jwt.Issuer.CertificateAuthority; pem != "" {
+			authority, err := dynamiccertificates.NewStaticCAContent(jwt.Issuer.URL, []byte(pem))
+			if err != nil {
+				cancel()
+				return nil, err
+			}
+			o.CAContentProvider = authority
+		}
+		issuer, err := oidc.New(ctx, o)
+		if err != nil {
+			cancel()
+			return nil, err
+		}
+		all.each = append(all.each, issuer)
+		tokens = append(tokens, issuer)
+	}
+	all.Token = tokenunion.New(tokens...)
+	return all, nil
+}
+
+// check tells which issuers have not answered yet.
+func (i *issuers) check() error {
+	var errs []error
+	for _, one := range i.each {
+		errs = append(errs, one.HealthCheck())
+	}
+	return errors.Join(errs...)
+}
+
+// AuthenticateToken implements authenticator.Token.
+func (f *File) AuthenticateToken(ctx context.Context,
+	token string) (*authenticator.Response, bool, error) {
+	return f.issuers.Load().AuthenticateToken(ctx, token)
+}
+
+// Beside takes the tokens of requests that other does not know. If the file allows it, requests
+// with neither are anonymous; a wrong token is refused in any case.
+func (f *File) Beside(other authenticator.Request) authenticator.Request {
+	// The tokens are for this server, and for no audience that a TokenReview asks for.
+	tokens := authenticator.WrapAudienceAgnosticToken(nil, f)
+	known := group.NewAuthenticatedGroupAdder(union.New(other, bearertoken.New(tokens),
+		websocket.NewProtocolAuthenticator(tokens)))
+	if f.anonymous == nil || !f.anonymous.Enabled {
+		return known
+	}
+	return union.NewFailOnError(known, anonymous.NewAuthenticator(f.anonymous.Conditions))
+}
+
+// Run follows changes of the file until the context ends.
+func (f *File) Run(ctx context.Context) {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		changed, err := f.look(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			klog.FromContext(ctx).Error(err,
+				"The authentication configuration before the change stays in effect")
+		case changed:
+			klog.FromContext(ctx).V(1).Info("Using a changed authentication configuration",
+				"file", f.name)
+		}
+	}, lookEvery)
+}
+
+// look uses a changed file, once its issuers have answered.
+func (f *File) look(ctx context.Context) (changed bool, err error) {
+	content, config, err := read(f.name)
+	if err != nil || bytes.Equal(content, f.content) {
+		return false, err
+	}
+	if !apiequality.Semantic.DeepEqual(config.Anonymous, f.anonymous) {
+		return false, fmt.Errorf("%s changes who is anonymous: restart the server for that", f.name)
+	}
+	next, err := start(config)
+	if err != nil {
+		return false, fmt.Errorf("cannot use the issuers of %s: %w", f.name, err)
+	}
+	var missing error
+	if err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, answerWithin, true,
+		func(context.Context) (bool, error) {
+			missing = next.check()
+			return missing == nil, nil
+		}); err != nil {
+		next.end()
+		return false, fmt.Errorf("not all issuers of %s answer: %w", f.name,
+			errors.Join(missing, err))
+	}
+	f.content = content
+	time.AfterFunc(endAfter, f.issuers.Swap(next).end)
+	return true, nil
+}
