@@ -78,7 +78,7 @@ for p in "${core[@]}"; do core_readonly+=(--readonly-pkg "$p"); done
   --output-model-name-file zz_generated.model_name.go --report-filename "$work/core-violations" "${core_readonly[@]}" "${core[@]}"
 go run ./hack/codegen/openapi-subset "$work/core/all.go" \
   rbacv1.{,Cluster}Role{,Binding}{,List} corev1.{Namespace,ConfigMap,Secret,Event,ServiceAccount}{,List} coordinationv1.Lease{,List} eventsv1.Event{,List} \
-  v1.{Mutating,Validating}WebhookConfiguration{,List} v1.ValidatingAdmissionPolicy{,Binding}{,List} \
+  v1.{Mutating,Validating}WebhookConfiguration{,List} v1.{Mutating,Validating}AdmissionPolicy{,Binding}{,List} \
   authorizationv1.{,Local,Self}SubjectAccessReview authorizationv1.SelfSubjectRulesReview authenticationv1.{SelfSubject,Token}Review >"$work/core/subset.go"
 mkdir -p pkg/crds/builtin/openapi
 "$bin/goimports" "$work/core/subset.go" >pkg/crds/builtin/openapi/zz_generated.openapi.go

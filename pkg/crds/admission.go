@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
-	mutatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
 	webhookinit "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
@@ -32,10 +31,7 @@ func admit(c *genericapiserver.Config, client kubernetes.Interface,
 		return nil, fmt.Errorf("cannot make a client for the server itself: %w", err)
 	}
 	own := c.AdmissionControl
-	o := genericoptions.NewAdmissionOptions()
-	// Mutating policies would be resources that are not served.
-	o.DisablePlugins = []string{mutatingpolicy.PluginName}
-	err = o.ApplyTo(c, factory, client, dynamicClient, utilfeature.DefaultFeatureGate,
+	err = genericoptions.NewAdmissionOptions().ApplyTo(c, factory, client, dynamicClient, utilfeature.DefaultFeatureGate,
 		c.EffectiveVersion, webhookinit.NewPluginInitializer(wrapper, noServices{}))
 	if err != nil {
 		return nil, fmt.Errorf("cannot set up admission: %w", err)

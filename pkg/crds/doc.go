@@ -10,8 +10,9 @@
 // few other resources of the core API that make sense without nodes, and its controller deletes
 // what is in a namespace that is deleted. An object cannot be created in a namespace that does not
 // exist. An object that is created while its namespace is deleted is deleted, too: see guard.go.
-// The admission webhooks that clients register are called, and the ValidatingAdmissionPolicies that
-// they bind are enforced. Roles say who may do what if [Options] ask for them.
+// The admission webhooks that clients register are called, and the admission policies that they
+// bind are in force, validating and mutating ones. Roles say who may do what if [Options] ask for
+// them.
 //
 // The server that an author builds is wrapped:
 //

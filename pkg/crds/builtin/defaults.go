@@ -51,6 +51,14 @@ func addDefaults(scheme *runtime.Scheme) {
 	scheme.AddTypeDefaultingFunc(&admissionv1.ValidatingAdmissionPolicyBinding{}, func(obj any) {
 		defaultMatch(obj.(*admissionv1.ValidatingAdmissionPolicyBinding).Spec.MatchResources)
 	})
+	scheme.AddTypeDefaultingFunc(&admissionv1.MutatingAdmissionPolicy{}, func(obj any) {
+		spec := &obj.(*admissionv1.MutatingAdmissionPolicy).Spec
+		setDefault(&spec.FailurePolicy, admissionv1.Fail)
+		defaultMatch(spec.MatchConstraints)
+	})
+	scheme.AddTypeDefaultingFunc(&admissionv1.MutatingAdmissionPolicyBinding{}, func(obj any) {
+		defaultMatch(obj.(*admissionv1.MutatingAdmissionPolicyBinding).Spec.MatchResources)
+	})
 	scheme.AddTypeDefaultingFunc(&rbacv1.RoleBinding{}, func(obj any) {
 		b := obj.(*rbacv1.RoleBinding)
 		defaultRoleBinding(&b.RoleRef, b.Subjects)

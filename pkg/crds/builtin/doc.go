@@ -1,7 +1,7 @@
 // Package builtin is for package crds. It serves the part of the core API that makes sense without
 // nodes: Namespaces, ConfigMaps, Secrets, ServiceAccounts, Events, Leases, the configurations of
-// admission webhooks, ValidatingAdmissionPolicies with their bindings and, for servers that ask for
-// them, roles and their bindings.
+// admission webhooks, ValidatingAdmissionPolicies and MutatingAdmissionPolicies with their bindings
+// and, for servers that ask for them, roles and their bindings.
 //
 // The types are those of k8s.io/api, so that every client knows them. Their defaults, validation
 // and storage are written here: upstream's code for it belongs to kube-apiserver and cannot be

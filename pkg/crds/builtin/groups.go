@@ -54,6 +54,8 @@ func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptio
 		{admission, "mutatingwebhookconfigurations", mutatingWebhooks.store},
 		{admission, "validatingwebhookconfigurations", validatingWebhooks.store},
 		{admission, "validatingadmissionpolicybindings", policyBindings.store},
+		{admission, "mutatingadmissionpolicies", mutatingPolicies.store},
+		{admission, "mutatingadmissionpolicybindings", mutatingPolicyBindings.store},
 	} {
 		if r.into[r.name], err = r.new(getter); err != nil {
 			return nil, err

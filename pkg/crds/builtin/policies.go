@@ -49,12 +49,27 @@ var policies = resource[*admissionv1.ValidatingAdmissionPolicy]{
 		{Name: "ParamKind", Type: "string", Description: "What kind of object has the parameters."},
 	},
 	cells: func(p *admissionv1.ValidatingAdmissionPolicy) []any {
-		kind := "<unset>"
-		if k := p.Spec.ParamKind; k != nil {
-			kind = k.APIVersion + "/" + k.Kind
-		}
-		return []any{int64(len(p.Spec.Validations)), kind}
+		return []any{int64(len(p.Spec.Validations)), paramKind(p.Spec.ParamKind)}
 	},
+}
+
+func paramKind(k *admissionv1.ParamKind) string {
+	if k == nil {
+		return "<unset>"
+	}
+	return k.APIVersion + "/" + k.Kind
+}
+
+func paramRef(r *admissionv1.ParamRef) string {
+	switch {
+	case r == nil:
+		return "<unset>"
+	case r.Selector != nil:
+		return metav1.FormatLabelSelector(r.Selector)
+	case r.Namespace != "":
+		return r.Namespace + "/" + r.Name
+	}
+	return r.Name
 }
 
 // newPolicies makes the resource validatingadmissionpolicies and its subresource.
@@ -105,24 +120,16 @@ var policyBindings = resource[*admissionv1.ValidatingAdmissionPolicyBinding]{
 	validate: func(b, _ *admissionv1.ValidatingAdmissionPolicyBinding) field.ErrorList {
 		return checkBinding(field.NewPath("spec"), &b.Spec)
 	},
-	columns: []metav1.TableColumnDefinition{
-		{Name: "PolicyName", Type: "string", Description: "The policy that is bound."},
-		{Name: "ParamRef", Type: "string", Description: "The object or objects that have the " +
-			"parameters."},
-	},
+	columns: policyBindingColumns,
 	cells: func(b *admissionv1.ValidatingAdmissionPolicyBinding) []any {
-		ref := "<unset>"
-		switch r := b.Spec.ParamRef; {
-		case r == nil:
-		case r.Selector != nil:
-			ref = metav1.FormatLabelSelector(r.Selector)
-		case r.Namespace != "":
-			ref = r.Namespace + "/" + r.Name
-		default:
-			ref = r.Name
-		}
-		return []any{b.Spec.PolicyName, ref}
+		return []any{b.Spec.PolicyName, paramRef(b.Spec.ParamRef)}
 	},
+}
+
+var policyBindingColumns = []metav1.TableColumnDefinition{
+	{Name: "PolicyName", Type: "string", Description: "The policy that is bound."},
+	{Name: "ParamRef", Type: "string", Description: "The object or objects that have the " +
+		"parameters."},
 }
 
 // maxMatchConditions is how many conditions a policy or a webhook may have.
@@ -131,13 +138,19 @@ const maxMatchConditions = 64
 // celIdentifier is what the name of a variable must look like.
 var celIdentifier = regexp.MustCompile(`^[_a-zA-Z][_a-zA-Z0-9]*$`)
 
-// checkPolicy checks a policy, and that its expressions compile in the environment in which the
-// admission plugin evaluates them. Whether they fit the schemas of the objects is seen when they
-// are evaluated.
-func checkPolicy(path *field.Path, s *admissionv1.ValidatingAdmissionPolicySpec) field.ErrorList {
-	errs := oneOf(path.Child("failurePolicy"), s.FailurePolicy, admissionv1.Fail,
-		admissionv1.Ignore)
-	if k := s.ParamKind; k != nil {
+// scope is what policies of both kinds say alike: for which requests they are, and with what.
+type scope struct {
+	failure    *admissionv1.FailurePolicyType
+	params     *admissionv1.ParamKind
+	match      *admissionv1.MatchResources
+	variables  []admissionv1.Variable
+	conditions []admissionv1.MatchCondition
+}
+
+// check returns the compiler, too, which knows the variables then.
+func (s scope) check(path *field.Path) (*expressions, field.ErrorList) {
+	errs := oneOf(path.Child("failurePolicy"), s.failure, admissionv1.Fail, admissionv1.Ignore)
+	if k := s.params; k != nil {
 		at := path.Child("paramKind")
 		version, err := schema.ParseGroupVersion(k.APIVersion)
 		if err != nil || version.Version == "" {
@@ -148,25 +161,20 @@ func checkPolicy(path *field.Path, s *admissionv1.ValidatingAdmissionPolicySpec)
 			errs = append(errs, field.Required(at.Child("kind"), ""))
 		}
 	}
-	if at := path.Child("matchConstraints"); s.MatchConstraints == nil {
+	if at := path.Child("matchConstraints"); s.match == nil {
 		errs = append(errs, field.Required(at, ""))
 	} else {
-		if len(s.MatchConstraints.ResourceRules) == 0 {
+		if len(s.match.ResourceRules) == 0 {
 			errs = append(errs, field.Required(at.Child("resourceRules"), ""))
 		}
-		errs = append(errs, checkMatch(at, s.MatchConstraints)...)
+		errs = append(errs, checkMatch(at, s.match)...)
 	}
-	if len(s.Validations) == 0 && len(s.AuditAnnotations) == 0 {
-		errs = append(errs, field.Required(path.Child("validations"),
-			"validations or auditAnnotations must be present"))
-	}
-
-	e, err := newExpressions(s.ParamKind != nil)
+	e, err := newExpressions(s.params != nil)
 	if err != nil {
-		return append(errs, field.InternalError(path, err))
+		return nil, append(errs, field.InternalError(path, err))
 	}
 	names := sets.New[string]()
-	for i, v := range s.Variables {
+	for i, v := range s.variables {
 		at := path.Child("variables").Index(i)
 		if !celIdentifier.MatchString(v.Name) {
 			errs = append(errs, field.Invalid(at.Child("name"), v.Name,
@@ -176,10 +184,25 @@ func checkPolicy(path *field.Path, s *admissionv1.ValidatingAdmissionPolicySpec)
 		errs = append(errs, e.variable(at.Child("expression"),
 			&validatingpolicy.Variable{Name: v.Name, Expression: v.Expression})...)
 	}
-	errs = append(errs, checkConditions(path.Child("matchConditions"), s.MatchConditions,
+	return e, append(errs, checkConditions(path.Child("matchConditions"), s.conditions,
 		func(at *field.Path, c *matchconditions.MatchCondition) field.ErrorList {
 			return e.check(at, c, true)
 		})...)
+}
+
+// checkPolicy checks a policy, and that its expressions compile in the environment in which the
+// admission plugin evaluates them. Whether they fit the schemas of the objects is seen when they
+// are evaluated.
+func checkPolicy(path *field.Path, s *admissionv1.ValidatingAdmissionPolicySpec) field.ErrorList {
+	e, errs := scope{s.FailurePolicy, s.ParamKind, s.MatchConstraints, s.Variables,
+		s.MatchConditions}.check(path)
+	if e == nil {
+		return errs
+	}
+	if len(s.Validations) == 0 && len(s.AuditAnnotations) == 0 {
+		errs = append(errs, field.Required(path.Child("validations"),
+			"validations or auditAnnotations must be present"))
+	}
 	for i, v := range s.Validations {
 		at := path.Child("validations").Index(i)
 		errs = append(errs, e.check(at.Child("expression"),
@@ -195,7 +218,7 @@ func checkPolicy(path *field.Path, s *admissionv1.ValidatingAdmissionPolicySpec)
 			metav1.StatusReasonInvalid, metav1.StatusReasonRequestEntityTooLarge,
 			metav1.StatusReasonUnauthorized)...)
 	}
-	names = sets.New[string]()
+	names := sets.New[string]()
 	for i, a := range s.AuditAnnotations {
 		at := path.Child("auditAnnotations").Index(i)
 		errs = append(errs, checkQualified(at.Child("key"), a.Key)...)
@@ -207,16 +230,17 @@ func checkPolicy(path *field.Path, s *admissionv1.ValidatingAdmissionPolicySpec)
 	return errs
 }
 
-func checkBinding(path *field.Path,
-	s *admissionv1.ValidatingAdmissionPolicyBindingSpec) (errs field.ErrorList) {
-	if at := path.Child("policyName"); s.PolicyName == "" {
+// checkBound checks what bindings of both kinds say alike.
+func checkBound(path *field.Path, policy string, r *admissionv1.ParamRef,
+	match *admissionv1.MatchResources) (errs field.ErrorList) {
+	if at := path.Child("policyName"); policy == "" {
 		errs = append(errs, field.Required(at, ""))
 	} else {
-		for _, message := range validation.NameIsDNSSubdomain(s.PolicyName, false) {
-			errs = append(errs, field.Invalid(at, s.PolicyName, message))
+		for _, message := range validation.NameIsDNSSubdomain(policy, false) {
+			errs = append(errs, field.Invalid(at, policy, message))
 		}
 	}
-	if r := s.ParamRef; r != nil {
+	if r != nil {
 		at := path.Child("paramRef")
 		if (r.Name == "") == (r.Selector == nil) {
 			errs = append(errs, field.Required(at, "exactly one of name or selector is required"))
@@ -228,9 +252,15 @@ func checkBinding(path *field.Path,
 		errs = append(errs, oneOf(at.Child("parameterNotFoundAction"), r.ParameterNotFoundAction,
 			admissionv1.AllowAction, admissionv1.DenyAction)...)
 	}
-	if s.MatchResources != nil {
-		errs = append(errs, checkMatch(path.Child("matchResources"), s.MatchResources)...)
+	if match != nil {
+		errs = append(errs, checkMatch(path.Child("matchResources"), match)...)
 	}
+	return errs
+}
+
+func checkBinding(path *field.Path,
+	s *admissionv1.ValidatingAdmissionPolicyBindingSpec) field.ErrorList {
+	errs := checkBound(path, s.PolicyName, s.ParamRef, s.MatchResources)
 	actions, at := sets.New[admissionv1.ValidationAction](), path.Child("validationActions")
 	if len(s.ValidationActions) == 0 {
 		errs = append(errs, field.Required(at, "at least one of Audit, Deny, Warn"))

@@ -49,6 +49,9 @@ func init() {
 			&admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyList{},
 			&admissionv1.ValidatingAdmissionPolicyBinding{},
 			&admissionv1.ValidatingAdmissionPolicyBindingList{},
+			&admissionv1.MutatingAdmissionPolicy{}, &admissionv1.MutatingAdmissionPolicyList{},
+			&admissionv1.MutatingAdmissionPolicyBinding{},
+			&admissionv1.MutatingAdmissionPolicyBindingList{},
 		},
 		rbacv1.SchemeGroupVersion: {
 			&rbacv1.Role{}, &rbacv1.RoleList{}, &rbacv1.ClusterRole{}, &rbacv1.ClusterRoleList{},

@@ -42,6 +42,13 @@ func TestUnconditionalUpdates(t *testing.T) {
 		"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings": {
 			`"kind":"ValidatingAdmissionPolicyBinding","apiVersion":"admissionregistration.k8s.io/v1"`, `"spec":{"policyName":"x","validationActions":["Deny"]}`, true,
 		},
+		"/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies": {
+			`"kind":"MutatingAdmissionPolicy","apiVersion":"admissionregistration.k8s.io/v1"`,
+			`"spec":{"matchConstraints":{"resourceRules":[{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["secrets"]}]},"reinvocationPolicy":"Never","mutations":[{"patchType":"JSONPatch","jsonPatch":{"expression":"[JSONPatch{op: 'remove', path: '/data'}]"}}]}`, true,
+		},
+		"/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings": {
+			`"kind":"MutatingAdmissionPolicyBinding","apiVersion":"admissionregistration.k8s.io/v1"`, `"spec":{"policyName":"x"}`, true,
+		},
 	} {
 		object := []byte(`{` + c.kind +
 			`,"metadata":{"name":"one","labels":{"kubernetes.io/metadata.name":"one"}},` +
