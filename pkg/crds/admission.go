@@ -3,10 +3,8 @@ package crds
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"sync/atomic"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -25,14 +23,15 @@ import (
 // that the configuration has.
 func admit(c *genericapiserver.Config, client kubernetes.Interface,
 	factory informers.SharedInformerFactory, wrapper webhook.AuthenticationInfoResolverWrapper,
-) (*plugin, error) {
+	services Services) (*plugin, error) {
 	dynamicClient, err := dynamic.NewForConfig(c.LoopbackClientConfig)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a client for the server itself: %w", err)
 	}
 	own := c.AdmissionControl
-	err = genericoptions.NewAdmissionOptions().ApplyTo(c, factory, client, dynamicClient, utilfeature.DefaultFeatureGate,
-		c.EffectiveVersion, webhookinit.NewPluginInitializer(wrapper, noServices{}))
+	err = genericoptions.NewAdmissionOptions().ApplyTo(c, factory, client, dynamicClient,
+		utilfeature.DefaultFeatureGate, c.EffectiveVersion,
+		webhookinit.NewPluginInitializer(wrapper, services))
 	if err != nil {
 		return nil, fmt.Errorf("cannot set up admission: %w", err)
 	}
@@ -43,13 +42,6 @@ func admit(c *genericapiserver.Config, client kubernetes.Interface,
 	}
 	c.AdmissionControl = admission.NewChainHandler(chain...)
 	return ours, nil
-}
-
-// noServices is the resolver of a server whose Services nobody runs: webhooks are called by URL.
-type noServices struct{}
-
-func (noServices) ResolveEndpoint(_, name string, _ int32) (*url.URL, error) {
-	return nil, apierrors.NewNotFound(corev1.Resource("services"), name)
 }
 
 // plugin is the admission plugin of this package. It refuses definitions in groups that the server

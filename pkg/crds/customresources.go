@@ -58,6 +58,8 @@ type Options struct {
 	// away with the rights to escalate and to bind. The members of system:masters, such as the
 	// server itself, may do everything.
 	Roles bool
+	// Services are those that webhooks may name. Others are called by URL.
+	Services Services
 }
 
 // Extension is a server's second half.
@@ -77,6 +79,9 @@ func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, erro
 	if o.Storage == nil || o.Database == nil {
 		return nil, errors.New("custom resources need a storage: set Options.Storage and " +
 			"Options.Database")
+	}
+	if err := errors.Join(o.Services.Validate()...); err != nil {
+		return nil, err
 	}
 	if c.LoopbackClientConfig == nil || c.OpenAPIConfig == nil || c.OpenAPIV3Config == nil {
 		return nil, errors.New("custom resources need LoopbackClientConfig, OpenAPIConfig and " +
@@ -105,7 +110,7 @@ func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, erro
 			return nil, err
 		}
 	}
-	if e.plugin, err = admit(&c.Config, client, e.informers, e.wrapper); err != nil {
+	if e.plugin, err = admit(&c.Config, client, e.informers, e.wrapper, o.Services); err != nil {
 		return nil, err
 	}
 	describe(&c.Config, o.Schemes)
@@ -200,7 +205,7 @@ func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*generica
 			// With more than one, a definition would be established after 5 s only. Servers learn
 			// of it within milliseconds.
 			MasterCount:         1,
-			ServiceResolver:     noServices{},
+			ServiceResolver:     e.options.Services,
 			AuthResolverWrapper: e.wrapper,
 		},
 	}).Complete().New(server)

@@ -33,6 +33,7 @@ func (s *Server) newServer(config *genericapiserver.RecommendedConfig,
 		// SQLite is for one machine, where others learn of a definition at once.
 		SingleServer: scheme == "sqlite" || scheme == "memory",
 		Roles:        true,
+		Services:     s.webhookServices,
 	})
 	if err != nil {
 		return nil, err

@@ -183,6 +183,9 @@ func TestFlags(t *testing.T) {
 		"data-dir": {"/elsewhere", nil, func(out outcome) any {
 			return out.database.URL
 		}, "sqlite:///elsewhere/state.db"},
+		"webhook-service": {"hooks/reviewer=localhost:9443", nil, func(out outcome) any {
+			return out.o.webhookServices["hooks/reviewer"]
+		}, "localhost:9443"},
 		"authentication-config": {"users.yaml", nil, func(out outcome) any {
 			return out.o.signInFile
 		}, "users.yaml"},

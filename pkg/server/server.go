@@ -31,6 +31,7 @@ import (
 	"k8s.io/component-base/term"
 	netutils "k8s.io/utils/net"
 
+	"github.com/rowkeeper/rowkeeper/pkg/crds"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
 	"github.com/rowkeeper/rowkeeper/storage"
@@ -96,6 +97,8 @@ type Server struct {
 	service string
 	// enableCRDs serves CustomResourceDefinitions in a server that is not aggregated.
 	enableCRDs bool
+	// webhookServices says where the Services of webhooks are, with enableCRDs.
+	webhookServices map[string]string
 	// signInFile says by which tokens users sign in to a server that is not aggregated.
 	signInFile string
 	requests   requestOptions
@@ -132,8 +135,12 @@ func New(p Program) *Server {
 
 // The flags of what a cluster does for an aggregated server, with the names that they have in a
 // cluster's programs.
-const collectorFlag, crdsFlag, signInFlag = "enable-garbage-collector", "enable-crds",
-	"authentication-config"
+const (
+	collectorFlag = "enable-garbage-collector"
+	crdsFlag      = "enable-crds"
+	signInFlag    = "authentication-config"
+	servicesFlag  = "webhook-service"
+)
 
 // clusterSection has the flags that are for aggregated servers only.
 const clusterSection = "cluster"
@@ -155,6 +162,10 @@ func (s *Server) flags() cliflag.NamedFlagSets {
 		"Serve CustomResourceDefinitions and their objects, Namespaces, which objects can then "+
 			"only be created in, roles, which then say who may do what, and a few other resources "+
 			"of the core API. An aggregated server leaves them to its cluster.")
+	fs.StringToStringVar(&s.webhookServices, servicesFlag, s.webhookServices,
+		"NAMESPACE/NAME=HOST:PORT: where the Service is that webhooks name, with "+
+			"--enable-crds. Repeat it for more. The webhook's certificate must be for "+
+			"NAME.NAMESPACE.svc, as in a cluster. Other webhooks are called by URL.")
 	fs.StringVar(&s.signInFile, signInFlag, s.signInFile,
 		"File with an AuthenticationConfiguration (apiserver.config.k8s.io): the issuers by whose "+
 			"tokens users sign in, beside certificates, and whether requests may be anonymous. The "+
@@ -321,7 +332,8 @@ func (s *Server) validate() []error {
 func (s *Server) validateMode(all, cluster *pflag.FlagSet) []error {
 	var errs []error
 	if s.Aggregated.Enabled {
-		for _, name := range []string{"data-dir", collectorFlag, crdsFlag, signInFlag} {
+		for _, name := range []string{"data-dir", collectorFlag, crdsFlag, signInFlag,
+			servicesFlag} {
 			if all.Changed(name) {
 				errs = append(errs,
 					fmt.Errorf("--%s is only for servers that are not aggregated", name))
@@ -346,6 +358,12 @@ func (s *Server) validateMode(all, cluster *pflag.FlagSet) []error {
 	}
 	if s.dataDir == "" {
 		errs = append(errs, errors.New("--data-dir must name a directory"))
+	}
+	if len(s.webhookServices) > 0 && !s.enableCRDs {
+		errs = append(errs, fmt.Errorf("--%s needs --%s", servicesFlag, crdsFlag))
+	}
+	for _, err := range crds.Services(s.webhookServices).Validate() {
+		errs = append(errs, fmt.Errorf("--%s: %w", servicesFlag, err))
 	}
 	cluster.VisitAll(func(f *pflag.Flag) {
 		if f.Changed {

@@ -1,25 +1,42 @@
 package tests
 
 import (
+	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/cert"
 
 	civ1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
+	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 )
 
-// reviewer is a server for admission webhooks. At /mutate it labels pipelines, at /validate it
-// refuses those without a timeout.
-func reviewer(t *testing.T) *httptest.Server {
+// reviewer is a server for admission webhooks, with a certificate for a Service. At /mutate it
+// labels pipelines, at /validate it refuses those without a timeout.
+func reviewer(t *testing.T) (_ *httptest.Server, caBundle string) {
 	t.Helper()
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	pair, err := pki.SelfSigned(pki.Service("hooks", "reviewer", "127.0.0.1"),
+		time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	certPEM, keyPEM, err := pair.PEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter,
+		r *http.Request) {
 		var review admissionv1.AdmissionReview
 		var pipeline civ1.Pipeline
 		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
@@ -52,30 +69,33 @@ func reviewer(t *testing.T) *httptest.Server {
 			t.Errorf("answer a review: %v", err)
 		}
 	}))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
+	server.StartTLS()
 	t.Cleanup(server.Close)
-	return server
+	return server, base64.StdEncoding.EncodeToString(certPEM)
+}
+
+// hook is a configuration with one webhook for pipelines, which clientConfig leads to.
+func hook(kind, name, clientConfig string) string {
+	return `apiVersion: admissionregistration.k8s.io/v1
+kind: ` + kind + `
+metadata: {name: ` + name + `}
+webhooks:
+- name: ` + name + `.example.com
+  clientConfig: {` + clientConfig + `}
+  rules: [{apiGroups: [ci.rowkeeper.dev], apiVersions: [v1], operations: [CREATE], resources: [pipelines]}]
+  sideEffects: None
+  admissionReviewVersions: [v1]
+`
 }
 
 // Where there is a core API, webhooks are called for the kinds of the server itself, after its own
 // plugin; they are told of v1, whichever version the client uses.
 func TestWebhooks(t *testing.T) {
-	hooks := reviewer(t)
-	ca, err := cert.EncodeCertificates(hooks.Certificate())
-	if err != nil {
-		t.Fatal(err)
-	}
+	hooks, ca := reviewer(t)
 	s := start(t, t.TempDir(), "--enable-crds")
 	configuration := func(kind, name string) string {
-		return `apiVersion: admissionregistration.k8s.io/v1
-kind: ` + kind + `
-metadata: {name: ` + name + `}
-webhooks:
-- name: ` + name + `.example.com
-  clientConfig: {url: "` + hooks.URL + "/" + name + `", caBundle: ` + base64.StdEncoding.EncodeToString(ca) + `}
-  rules: [{apiGroups: [ci.rowkeeper.dev], apiVersions: [v1], operations: [CREATE], resources: [pipelines]}]
-  sideEffects: None
-  admissionReviewVersions: [v1]
-`
+		return hook(kind, name, fmt.Sprintf("url: '%s/%s', caBundle: %s", hooks.URL, name, ca))
 	}
 	s.ok(t,
 		"apiVersion: ci.rowkeeper.dev/v1\nkind: PipelinePolicy\nmetadata: {name: mirror}\nspec: {bannedNames: [tmp], mirrors: [{prefix: docker.io/, replacement: mirror.example.com/}]}", "create", "-f", "-")
@@ -110,4 +130,27 @@ webhooks:
 
 	// Namespaces are respected.
 	s.refused(t, timely, `namespaces "missing" not found`, "create", "-n", "missing", "-f", "-")
+}
+
+// A webhook is called by the Service that it names, if the server was told where that is.
+func TestWebhookServices(t *testing.T) {
+	hooks, ca := reviewer(t)
+	s := start(t, t.TempDir(), "--enable-crds",
+		"--webhook-service=hooks/reviewer="+hooks.Listener.Addr().String())
+	service := func(name, at string) string {
+		return hook("MutatingWebhookConfiguration", name, fmt.Sprintf(
+			"service: {namespace: hooks, name: %s, path: /mutate, port: 9443}, caBundle: %s", at, ca))
+	}
+	s.ok(t, service("mutate", "reviewer"), "create", "-f", "-")
+	create := func() result {
+		return s.kubectl(t, manifest("build", "make"), "create", "--dry-run=server", "-o", "yaml",
+			"-f", "-")
+	}
+	eventually(t, "the webhook is known", func() bool {
+		return strings.Contains(create().stdout, "reviewed:")
+	})
+	s.ok(t, service("other", "other"), "create", "-f", "-")
+	eventually(t, "the other webhook is known", func() bool { return create().code != 0 })
+	has(t, create().stderr, `failed calling webhook "other.example.com"`,
+		"the server was not told where the Service hooks/other is")
 }
