@@ -13,8 +13,8 @@ import (
 )
 
 // boxes is a definition in two versions, between which a webhook converts: v1 has the size in one
-// field, and v2 in two.
-func boxes(url, caBundle string) string {
+// field, and v2 in two. clientConfig leads to the webhook.
+func boxes(clientConfig string) string {
 	return fmt.Sprintf(`apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: boxes.store.example.com}
@@ -24,7 +24,7 @@ spec:
   names: {plural: boxes, singular: box, kind: Box}
   conversion:
     strategy: Webhook
-    webhook: {conversionReviewVersions: [v1], clientConfig: {url: %q, caBundle: %s}}
+    webhook: {conversionReviewVersions: [v1], clientConfig: {%s}}
   versions:
   - name: v1
     served: true
@@ -34,7 +34,7 @@ spec:
     served: true
     storage: false
     schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, properties: {width: {type: string}, height: {type: string}}}}}}
-`, url, caBundle)
+`, clientConfig)
 }
 
 // convertBoxes answers a ConversionReview.
@@ -80,7 +80,7 @@ func testConversionWebhook(t *testing.T, start func(string, ...string) *server) 
 	defer hook.Close()
 	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
 		Bytes: hook.Certificate().Raw}))
-	s.define(t, boxes(hook.URL+"/convert", ca), "boxes.store.example.com")
+	s.define(t, boxes(fmt.Sprintf("url: %q, caBundle: %s", hook.URL+"/convert", ca)), "boxes.store.example.com")
 
 	s.ok(t, "apiVersion: store.example.com/v1\nkind: Box\nmetadata: {name: one}\nspec: {size: 3x4}",
 		"create", "-f", "-")
@@ -117,7 +117,7 @@ func testConversionWebhook(t *testing.T, start func(string, ...string) *server) 
 	// Once it is back, at another address, everything is.
 	again := httptest.NewTLSServer(http.HandlerFunc(convertBoxes))
 	defer again.Close()
-	s.ok(t, boxes(again.URL+"/convert", ca), "apply", "-f", "-")
+	s.ok(t, boxes(fmt.Sprintf("url: %q, caBundle: %s", again.URL+"/convert", ca)), "apply", "-f", "-")
 	eventually(t, "the second version is served again", func() bool {
 		return s.kubectl(t, "", "get", second, "-o",
 			"jsonpath={.items[*].spec.width}").stdout == "8 7"

@@ -19,7 +19,7 @@ import (
 )
 
 // reviewer is a server for admission webhooks, with a certificate for a Service. At /mutate it
-// labels pipelines, at /validate it refuses those without a timeout.
+// labels pipelines, at /validate it refuses those without a timeout, at /convert it converts boxes.
 func reviewer(t *testing.T) (_ *httptest.Server, caBundle string) {
 	t.Helper()
 	pair, err := pki.SelfSigned(pki.Service("hooks", "reviewer", "127.0.0.1"),
@@ -37,6 +37,10 @@ func reviewer(t *testing.T) (_ *httptest.Server, caBundle string) {
 	}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter,
 		r *http.Request) {
+		if r.URL.Path == "/convert" {
+			convertBoxes(w, r)
+			return
+		}
 		var review admissionv1.AdmissionReview
 		var pipeline civ1.Pipeline
 		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
@@ -137,9 +141,18 @@ func TestWebhookServices(t *testing.T) {
 	hooks, ca := reviewer(t)
 	s := start(t, t.TempDir(), "--enable-crds",
 		"--webhook-service=hooks/reviewer="+hooks.Listener.Addr().String())
+	config := func(service, path string) string {
+		return fmt.Sprintf("service: {namespace: hooks, name: %s, path: %s, port: 9443}, caBundle: %s",
+			service, path, ca)
+	}
+	s.define(t, boxes(config("reviewer", "/convert")), "boxes.store.example.com")
+	s.ok(t, "apiVersion: store.example.com/v1\nkind: Box\nmetadata: {name: one}\nspec: {size: 3x4}",
+		"create", "-f", "-")
+	has(t, s.ok(t, "", "get", "boxes.v2.store.example.com", "one", "-o",
+		"jsonpath={.spec.width}"), "3")
+
 	service := func(name, at string) string {
-		return hook("MutatingWebhookConfiguration", name, fmt.Sprintf(
-			"service: {namespace: hooks, name: %s, path: /mutate, port: 9443}, caBundle: %s", at, ca))
+		return hook("MutatingWebhookConfiguration", name, config(at, "/mutate"))
 	}
 	s.ok(t, service("mutate", "reviewer"), "create", "-f", "-")
 	create := func() result {
