@@ -73,6 +73,14 @@ func TestRolesOfUsers(t *testing.T) {
 		if r := jane(s, "get", "pipelines", "-n", "team"); r.code != 0 {
 			t.Errorf("jane lists her pipelines: %+v", r)
 		}
+		s.ok(t, "", "create", "rolebinding", "admins", "--clusterrole=admin", "--user=jane", "-n",
+			"team")
+		eventually(t, "jane may bind roles", func() bool {
+			return can(s, "create", "rolebindings", "-n", "team")
+		})
+		has(t, jane(s, "create", "rolebinding", "none", "--role=none", "--user=jane", "-n",
+			"team").stderr, `roles.rbac.authorization.k8s.io "none" not found`)
+		s.ok(t, "", "delete", "rolebinding", "admins", "-n", "team")
 		if r := jane(s, "get", "pipelines"); !strings.Contains(r.stderr,
 			`User "jane" cannot list resource "pipelines" in API group "ci.rowkeeper.dev" in the `+
 				`namespace "default": RBAC: no role of the user allows it`) {

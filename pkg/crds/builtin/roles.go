@@ -217,6 +217,10 @@ type storedRoles struct{ roles, clusterRoles, roleBindings, clusterRoleBindings 
 func getOne[T runtime.Object](ctx context.Context, s *registry.Store, namespace,
 	name string) (T, error) {
 	var none T
+	// An error names the resource of the request, which may be a binding's.
+	of := s.DefaultQualifiedResource
+	ctx = request.WithRequestInfo(ctx, &request.RequestInfo{APIGroup: of.Group,
+		Resource: of.Resource})
 	obj, err := s.Get(request.WithNamespace(ctx, namespace), name, &metav1.GetOptions{})
 	if err != nil {
 		return none, err
