@@ -26,7 +26,9 @@
 //	crds/builtin       the part of the core API that makes sense without nodes
 //	server/commands    the commands of such a program: backup, migrate, stores and others
 //	server/access      who may do what without a cluster, and reviews
+//	server/authz       who decides what users may do, by a file, without a cluster
 //	server/clustertest a cluster, as tests of these programs need it
+//	server/follow      settings in files that change while the server runs
 //	server/openapi     the names of types in OpenAPI documents
 //	server/pki         all certificates, and the files that keep them
 //	server/rotation    a serving certificate in a cluster that the server renews by itself

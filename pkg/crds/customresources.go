@@ -58,6 +58,9 @@ type Options struct {
 	// away with the rights to escalate and to bind. The members of system:masters, such as the
 	// server itself, may do everything.
 	Roles bool
+	// Authorizer makes the configuration's authorizer of the one by roles, if it is not what Roles
+	// says. It may be nil.
+	Authorizer func(byRoles access.Roles) (authorizer.Authorizer, authorizer.RuleResolver)
 	// Services are those that webhooks may name. Others are called by URL.
 	Services Services
 }
@@ -133,6 +136,10 @@ func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, erro
 // addAuthorizer lets roles decide what the configuration's own authorizer leaves open.
 func (e *Extension) addAuthorizer(c *genericapiserver.Config) (err error) {
 	known := access.Roles{Source: builtin.NewKnownRoles(e.informers.Rbac().V1())}
+	if e.options.Authorizer != nil {
+		c.Authorization.Authorizer, c.RuleResolver = e.options.Authorizer(known)
+		return nil
+	}
 	chain := []union.NamedAuthorizer{{AuthorizerName: "masters",
 		Authorizer: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)}}
 	if own := c.Authorization.Authorizer; own != nil {

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"github.com/rowkeeper/rowkeeper/pkg/crds"
@@ -24,17 +25,23 @@ func (s *Server) newServer(config *genericapiserver.RecommendedConfig,
 	if err != nil {
 		return nil, err
 	}
-	// Roles are all that says who may do what, so that none of the default rights is left to users
+	// Roles say who may do what, and no default rights beside them, so that none is left to users
 	// whose administrator takes it from them.
 	config.Authorization.Authorizer, config.RuleResolver = nil, nil
 	scheme, _, _ := strings.Cut(database.URL, ":")
-	extension, err := crds.Prepare(config, crds.Options{
+	options := crds.Options{
 		Storage: s.Storage, Database: db, Schemes: []*runtime.Scheme{s.program.Scheme, access.Scheme},
 		// SQLite is for one machine, where others learn of a definition at once.
 		SingleServer: scheme == "sqlite" || scheme == "memory",
 		Roles:        true,
 		Services:     s.webhookServices,
-	})
+	}
+	if s.authorization != nil {
+		options.Authorizer = func(byRoles access.Roles) (authorizer.Authorizer, authorizer.RuleResolver) {
+			return s.authorization.With(byRoles)
+		}
+	}
+	extension, err := crds.Prepare(config, options)
 	if err != nil {
 		return nil, err
 	}

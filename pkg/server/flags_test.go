@@ -189,6 +189,9 @@ func TestFlags(t *testing.T) {
 		"authentication-config": {"users.yaml", nil, func(out outcome) any {
 			return out.o.signInFile
 		}, "users.yaml"},
+		"authorization-config": {"rights.yaml", nil, func(out outcome) any {
+			return out.o.authorizationFile
+		}, "rights.yaml"},
 		"enable-crds": {"true", nil, func(out outcome) any { return out.o.enableCRDs }, true},
 		"enable-garbage-collector": {"false", nil, func(out outcome) any {
 			return out.rest.EnableGarbageCollection

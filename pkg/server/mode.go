@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/utils/clock"
 
+	"github.com/rowkeeper/rowkeeper/pkg/server/authz"
 	"github.com/rowkeeper/rowkeeper/pkg/server/rotation"
 	"github.com/rowkeeper/rowkeeper/pkg/server/signin"
 	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
@@ -102,12 +103,17 @@ func (m *standaloneMode) open() (err error) {
 	}
 	_, err = os.Stat(m.dir.KubeconfigFile())
 	m.first = errors.Is(err, fs.ErrNotExist)
-	if m.signInFile == "" {
-		return nil
+	if m.signInFile != "" {
+		if m.signIn, err = signin.Open(m.signInFile); err != nil {
+			m.close()
+			return fmt.Errorf("cannot use --%s: %w", signInFlag, err)
+		}
 	}
-	if m.signIn, err = signin.Open(m.signInFile); err != nil {
-		m.dir.Close()
-		return fmt.Errorf("cannot use --%s: %w", signInFlag, err)
+	if m.authorizationFile != "" {
+		if m.authorization, err = authz.Open(m.authorizationFile, m.enableCRDs); err != nil {
+			m.close()
+			return fmt.Errorf("cannot use --%s: %w", authorizationFlag, err)
+		}
 	}
 	return nil
 }
@@ -128,10 +134,15 @@ func (m *standaloneMode) applyTo(c *genericapiserver.RecommendedConfig) error {
 	if err := m.features.ApplyTo(&c.Config, nil, nil); err != nil {
 		return err
 	}
-	if err := m.pki.ApplyTo(&c.Config); err != nil || m.signIn == nil {
+	if err := m.pki.ApplyTo(&c.Config); err != nil {
 		return err
 	}
-	c.Authentication.Authenticator = m.signIn.Beside(c.Authentication.Authenticator)
+	if m.signIn != nil {
+		c.Authentication.Authenticator = m.signIn.Beside(c.Authentication.Authenticator)
+	}
+	if m.authorization != nil && !m.enableCRDs {
+		c.Authorization.Authorizer, c.RuleResolver = m.authorization.With(nil)
+	}
 	return nil
 }
 
@@ -165,6 +176,9 @@ func (m *standaloneMode) begin(server *genericapiserver.GenericAPIServer,
 			go m.pki.Renew(hook, m.writeKubeconfig)
 			if m.signIn != nil {
 				go m.signIn.Run(hook)
+			}
+			if m.authorization != nil {
+				go m.authorization.Run(hook)
 			}
 			return nil
 		})

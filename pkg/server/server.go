@@ -33,6 +33,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/crds"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
+	"github.com/rowkeeper/rowkeeper/pkg/server/authz"
 	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
@@ -101,12 +102,17 @@ type Server struct {
 	webhookServices map[string]string
 	// signInFile says by which tokens users sign in to a server that is not aggregated.
 	signInFile string
-	requests   requestOptions
-	serving    *genericoptions.SecureServingOptions
-	audit      *genericoptions.AuditOptions
-	features   *genericoptions.FeatureOptions
-	tracing    *genericoptions.TracingOptions
-	logging    *logsapi.LoggingConfiguration
+	// authorizationFile says who decides about requests to a server that is not aggregated, and
+	// authorization is what it says. It is nil without the file.
+	authorizationFile string
+	authorization     *authz.File
+
+	requests requestOptions
+	serving  *genericoptions.SecureServingOptions
+	audit    *genericoptions.AuditOptions
+	features *genericoptions.FeatureOptions
+	tracing  *genericoptions.TracingOptions
+	logging  *logsapi.LoggingConfiguration
 }
 
 // New returns the server of a program, with the defaults of all flags.
@@ -136,10 +142,11 @@ func New(p Program) *Server {
 // The flags of what a cluster does for an aggregated server, with the names that they have in a
 // cluster's programs.
 const (
-	collectorFlag = "enable-garbage-collector"
-	crdsFlag      = "enable-crds"
-	signInFlag    = "authentication-config"
-	servicesFlag  = "webhook-service"
+	collectorFlag     = "enable-garbage-collector"
+	crdsFlag          = "enable-crds"
+	signInFlag        = "authentication-config"
+	authorizationFlag = "authorization-config"
+	servicesFlag      = "webhook-service"
 )
 
 // clusterSection has the flags that are for aggregated servers only.
@@ -170,6 +177,10 @@ func (s *Server) flags() cliflag.NamedFlagSets {
 		"File with an AuthenticationConfiguration (apiserver.config.k8s.io): the issuers by whose "+
 			"tokens users sign in, beside certificates, and whether requests may be anonymous. The "+
 			"server follows changes of it. An aggregated server leaves it to its cluster.")
+	fs.StringVar(&s.authorizationFile, authorizationFlag, s.authorizationFile,
+		"File with an AuthorizationConfiguration (apiserver.config.k8s.io): who decides what users "+
+			"may do, in which order: webhooks, and with --enable-crds roles. The server follows "+
+			"changes of it. An aggregated server leaves it to its cluster.")
 	if s.program.AddFlags != nil {
 		s.program.AddFlags(fs)
 	}
@@ -333,7 +344,7 @@ func (s *Server) validateMode(all, cluster *pflag.FlagSet) []error {
 	var errs []error
 	if s.Aggregated.Enabled {
 		for _, name := range []string{"data-dir", collectorFlag, crdsFlag, signInFlag,
-			servicesFlag} {
+			authorizationFlag, servicesFlag} {
 			if all.Changed(name) {
 				errs = append(errs,
 					fmt.Errorf("--%s is only for servers that are not aggregated", name))

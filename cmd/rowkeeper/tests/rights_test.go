@@ -143,3 +143,82 @@ func TestTokens(t *testing.T) {
 	eventually(t, "the change is in effect", func() bool { return who(others) == isJane })
 	has(t, who(jane), "Unauthorized")
 }
+
+// A file says who decides: here another server, whose roles answer the reviews, and then nobody.
+// The server follows changes of the file. Administrators may do everything whatever it says.
+func TestAuthorizationConfig(t *testing.T) {
+	decider := start(t, t.TempDir(), "--enable-crds")
+	decider.ok(t, "", "create", "clusterrole", "reader", "--verb=list",
+		"--resource=pipelines.ci.rowkeeper.dev,configmaps")
+	decider.ok(t, "", "create", "clusterrolebinding", "readers", "--clusterrole=reader", "--group=dev")
+	decider.ok(t, "", "create", "clusterrolebinding", "askers", "--clusterrole=system:auth-delegator",
+		"--user=asker")
+	const reviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+	content, err := os.ReadFile(decider.userFile(t, "asker"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := decider.config(t).Host
+	ask, file := filepath.Join(t.TempDir(), "ask"), filepath.Join(t.TempDir(), "authorization.yaml")
+	write := func(name, content string) {
+		t.Helper()
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(ask, strings.ReplaceAll(string(content), host, host+reviews))
+	const config = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\n" +
+		"authorizers:\n"
+	webhook := fmt.Sprintf(`- {type: Webhook, name: other, webhook: {timeout: 30s,
+    failurePolicy: Deny, subjectAccessReviewVersion: v1, cacheUnauthorizedRequests: false,
+    connectionInfo: {type: KubeConfigFile, kubeConfigFile: %q}}}`+"\n", ask)
+
+	for name, tc := range map[string]struct {
+		args         []string
+		decide, list string // who decides, and what a user lists
+	}{
+		"types": {nil, webhook, "pipelines"},
+		"crds":  {[]string{"--enable-crds"}, "- {type: RBAC, name: roles}\n" + webhook, "configmaps"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			write(file, config+tc.decide)
+			s := start(t, t.TempDir(), append(tc.args, "--authorization-config="+file)...)
+			jane, other := s.userFile(t, "jane", "dev"), s.userFile(t, "other")
+			list := func(kubeconfig string) result {
+				return s.kubectl(t, "", "--kubeconfig", kubeconfig, "get", tc.list)
+			}
+			if r := list(jane); r.code != 0 {
+				t.Errorf("jane lists: %+v", r)
+			}
+			if r := list(other); !strings.Contains(r.stderr, "Forbidden") {
+				t.Errorf("somebody else lists: %+v", r)
+			}
+			has(t, s.kubectl(t, "", "--kubeconfig", jane, "auth", "can-i", "list",
+				tc.list).stdout, "yes")
+			has(t, s.kubectl(t, "", "auth", "can-i", "delete", tc.list, "--as", "jane").stdout, "no")
+			if name == "crds" {
+				s.ok(t, "", "create", "rolebinding", "view", "--clusterrole=view", "--user=other")
+				eventually(t, "a role decides, too", func() bool { return list(other).code == 0 })
+			}
+
+			write(file, config+"- {type: Nobody, name: nobody}\n")
+			eventually(t, "the log tells what is wrong", func() bool {
+				return strings.Contains(s.stderr.String(), "Nobody")
+			})
+			if r := list(jane); r.code != 0 {
+				t.Errorf("jane lists while the file is wrong: %+v", r)
+			}
+			write(file, config+"- {type: AlwaysDeny, name: nobody}\n")
+			eventually(t, "nobody may do anything", func() bool {
+				return strings.Contains(list(jane).stderr, "Forbidden")
+			})
+			s.ok(t, "", "get", tc.list)
+		})
+	}
+
+	write(file, config+"- {type: RBAC, name: roles}\n")
+	s := launch(t, t.TempDir(), "--authorization-config="+file)
+	if code := s.exit(t); code == 0 || !strings.Contains(s.stderr.String(), "--enable-crds") {
+		t.Errorf("roles without --enable-crds: exit code %d, %s", code, s.stderr.String())
+	}
+}

@@ -2,18 +2,15 @@
 // Dex, Keycloak or a cloud's sign the tokens (JWTs, as OpenID Connect has them). A file names the
 // issuers, and says which user a token stands for. It is upstream's AuthenticationConfiguration.
 //
-// Upstream publishes what checks the file and the tokens. This package reads the file, reads it
-// again when it changes, and takes tokens beside the certificates of package standalone. A file
-// takes effect as a whole. If a changed one is wrong, or an issuer of it does not answer, the one
-// before it stays in effect.
+// Upstream publishes what checks the file and the tokens. This package follows the file, and takes
+// tokens beside the certificates of package standalone. A changed file takes effect once all its
+// issuers have answered; see package follow.
 package signin
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -34,12 +31,11 @@ import (
 	tokenunion "k8s.io/apiserver/pkg/authentication/token/union"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
-	"k8s.io/klog/v2"
+
+	"github.com/rowkeeper/rowkeeper/pkg/server/follow"
 )
 
 const (
-	// lookEvery is how often Run looks whether the file has changed.
-	lookEvery = 10 * time.Second
 	// answerWithin is how long the issuers of a changed file have to answer.
 	answerWithin = time.Minute
 	// endAfter is how long requests may still use the issuers of the file before.
@@ -55,9 +51,7 @@ func init() { install.Install(scheme) }
 
 // File is an AuthenticationConfiguration in a file.
 type File struct {
-	name string
-	// content is what is in effect. Only look uses it.
-	content   []byte
+	file      *follow.File
 	anonymous *apiserver.AnonymousAuthConfig
 	issuers   atomic.Pointer[issuers]
 }
@@ -73,7 +67,11 @@ type issuers struct {
 // Open reads the file. An error says what is wrong with it. It does not wait for the issuers: the
 // tokens of an issuer that has not answered yet are refused. Close ends what it begins.
 func Open(name string) (*File, error) {
-	content, config, err := read(name)
+	file, content, err := follow.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the authentication configuration: %w", err)
+	}
+	config, err := decode(name, content)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +79,7 @@ func Open(name string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot use the issuers of %s: %w", name, err)
 	}
-	f := &File{name: name, content: content, anonymous: config.Anonymous}
+	f := &File{file: file, anonymous: config.Anonymous}
 	f.issuers.Store(all)
 	return f, nil
 }
@@ -89,25 +87,21 @@ func Open(name string) (*File, error) {
 // Close ends what the issuers do in the background, once no request is served any more.
 func (f *File) Close() { f.issuers.Load().end() }
 
-func read(name string) ([]byte, *apiserver.AuthenticationConfiguration, error) {
-	content, err := os.ReadFile(name)
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot read the authentication configuration: %w", err)
-	}
+func decode(name string, content []byte) (*apiserver.AuthenticationConfiguration, error) {
 	obj, err := runtime.Decode(codecs.UniversalDecoder(), content)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s is not an AuthenticationConfiguration: %w", name, err)
+		return nil, fmt.Errorf("%s is not an AuthenticationConfiguration: %w", name, err)
 	}
 	config, ok := obj.(*apiserver.AuthenticationConfiguration)
 	if !ok {
-		return nil, nil, fmt.Errorf("%s has a %T, and must have an AuthenticationConfiguration",
-			name, obj)
+		return nil, fmt.Errorf("%s has a %T, and must have an AuthenticationConfiguration", name,
+			obj)
 	}
 	if errs := validation.ValidateAuthenticationConfiguration(cel.NewDefaultCompiler(), config,
 		nil); len(errs) > 0 {
-		return nil, nil, fmt.Errorf("%s: %w", name, errs.ToAggregate())
+		return nil, fmt.Errorf("%s: %w", name, errs.ToAggregate())
 	}
-	return content, config, nil
+	return config, nil
 }
 
 // start makes the issuers. They fetch their keys in the background.
@@ -168,32 +162,22 @@ func (f *File) Beside(other authenticator.Request) authenticator.Request {
 
 // Run follows changes of the file until the context ends.
 func (f *File) Run(ctx context.Context) {
-	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		changed, err := f.look(ctx)
-		switch {
-		case ctx.Err() != nil:
-		case err != nil:
-			klog.FromContext(ctx).Error(err,
-				"The authentication configuration before the change stays in effect")
-		case changed:
-			klog.FromContext(ctx).V(1).Info("Using a changed authentication configuration",
-				"file", f.name)
-		}
-	}, lookEvery)
+	f.file.Run(ctx, "authentication configuration", f.use)
 }
 
-// look uses a changed file, once its issuers have answered.
-func (f *File) look(ctx context.Context) (changed bool, err error) {
-	content, config, err := read(f.name)
-	if err != nil || bytes.Equal(content, f.content) {
-		return false, err
+// use lets a changed file take effect, once its issuers have answered.
+func (f *File) use(ctx context.Context, content []byte) error {
+	name := f.file.Name()
+	config, err := decode(name, content)
+	if err != nil {
+		return err
 	}
 	if !apiequality.Semantic.DeepEqual(config.Anonymous, f.anonymous) {
-		return false, fmt.Errorf("%s changes who is anonymous: restart the server for that", f.name)
+		return fmt.Errorf("%s changes who is anonymous: restart the server for that", name)
 	}
 	next, err := start(config)
 	if err != nil {
-		return false, fmt.Errorf("cannot use the issuers of %s: %w", f.name, err)
+		return fmt.Errorf("cannot use the issuers of %s: %w", name, err)
 	}
 	var missing error
 	if err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, answerWithin, true,
@@ -202,10 +186,8 @@ func (f *File) look(ctx context.Context) (changed bool, err error) {
 			return missing == nil, nil
 		}); err != nil {
 		next.end()
-		return false, fmt.Errorf("not all issuers of %s answer: %w", f.name,
-			errors.Join(missing, err))
+		return fmt.Errorf("not all issuers of %s answer: %w", name, errors.Join(missing, err))
 	}
-	f.content = content
 	time.AfterFunc(endAfter, f.issuers.Swap(next).end)
-	return true, nil
+	return nil
 }

@@ -125,7 +125,7 @@ func TestChange(t *testing.T) {
 		_, ok, _ := ask(f, "/api", bearer(i.Token(t, map[string]any{"aud": audience})))
 		return ok
 	}
-	if changed, err := f.look(t.Context()); changed || err != nil {
+	if changed, err := f.file.Look(t.Context(), f.use); changed || err != nil {
 		t.Fatalf("the file is as it was: %t, %v", changed, err)
 	}
 	away := signintest.New(t)
@@ -143,16 +143,16 @@ func TestChange(t *testing.T) {
 		"anonymous": {t.Context(), signintest.Config("rowkeeper", second) + "anonymous: {enabled: true}\n", "restart the server"},
 		"away":      {short, signintest.Config("rowkeeper", second, away), away.URL},
 	} {
-		write(t, f.name, c.content)
-		if changed, err := f.look(c.ctx); changed || err == nil || !strings.Contains(err.Error(), c.says) {
+		write(t, f.file.Name(), c.content)
+		if changed, err := f.file.Look(c.ctx, f.use); changed || err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %t, %v", what, changed, err)
 		}
 		if !accepts(first, "rowkeeper") || accepts(second, "rowkeeper") {
 			t.Errorf("%s: the file before is not in effect", what)
 		}
 	}
-	write(t, f.name, signintest.Config("other", second))
-	if changed, err := f.look(t.Context()); !changed || err != nil {
+	write(t, f.file.Name(), signintest.Config("other", second))
+	if changed, err := f.file.Look(t.Context(), f.use); !changed || err != nil {
 		t.Fatalf("a good change: %t, %v", changed, err)
 	}
 	if accepts(first, "rowkeeper") || accepts(second, "rowkeeper") || !accepts(second, "other") {
