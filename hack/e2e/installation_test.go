@@ -28,6 +28,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/balancer"
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/cluster"
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // TestPostgres installs two replicas on PostgreSQL, tries everything with them, and removes them.
@@ -368,7 +369,7 @@ func testClusterAway(t *testing.T) {
 	if err := clientcmd.WriteToFile(*config, kubeconfig); err != nil {
 		t.Fatal(err)
 	}
-	port, err := process.FreePort()
+	port, err := programs.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
 	"github.com/rowkeeper/rowkeeper/hack/verify/readme"
 	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // flunders are the resource of upstream's sample server.
@@ -49,7 +50,7 @@ func startExtension(t *testing.T, e extension) (pid int) {
 	t.Helper()
 	name := filepath.Base(e.command[0])
 	ns := newNamespace(t)
-	port, err := process.FreePort()
+	port, err := programs.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"os"
 	osexec "os/exec"
 	"os/user"
@@ -16,6 +15,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
@@ -191,12 +191,11 @@ func (c *cluster) start() {
 
 func freePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := programs.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return port
 }
 
 // TestGalera lets backends on all nodes of a cluster commit, fence and resolve at once. There, the

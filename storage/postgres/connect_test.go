@@ -3,7 +3,6 @@ package postgres_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
@@ -205,12 +205,11 @@ func TestSessionSettings(t *testing.T) {
 // Several hosts: the one that takes writes is found, whichever comes first.
 func TestSeveralHosts(t *testing.T) {
 	database := migrated(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := programs.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	closed := l.Addr().String()
-	l.Close()
+	closed := fmt.Sprint("127.0.0.1:", free)
 	host := mustHost(t, database)
 	for _, hosts := range []string{host + "," + closed, closed + "," + host} {
 		b := openURL(t, strings.Replace(database, "@"+host, "@"+hosts, 1))

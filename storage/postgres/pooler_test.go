@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
@@ -34,12 +35,10 @@ func startPgBouncer(t testing.TB, database, mode string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := programs.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
 	dir := t.TempDir()
 	password, _ := u.User.Password()
 	ini := fmt.Sprintf("[databases]\n* = host=%s port=%s user=%s password=%s\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port=%d\nunix_socket_dir=\nauth_type=any\npool_mode=%s\ndefault_pool_size=3\n",

@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/server/clustertest"
 	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 func init() {
@@ -103,12 +103,11 @@ func startAggregated(t *testing.T, kubeconfig string, flags ...string) *aggregat
 // freeAddress is an address that is free now.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := programs.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return fmt.Sprint("127.0.0.1:", port)
 }
 
 // call is a request.

@@ -5,10 +5,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -28,6 +28,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/server/clustertest"
 	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // The programs, built by TestMain below the repository's bin.
@@ -136,16 +137,11 @@ func start(t *testing.T, databaseURL string) (kubeconfig string) {
 
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := programs.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
+	return strconv.Itoa(port)
 }
 
 func config(t *testing.T, kubeconfig string) *rest.Config {

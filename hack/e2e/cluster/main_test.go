@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 var bin = flag.String("bin", "../../../bin/cluster", "directory of what hack/e2e/build.sh builds")
@@ -103,7 +103,7 @@ func (s *session) await(want string, args ...string) {
 // controllers go on.
 func TestCluster(t *testing.T) {
 	dir := t.TempDir()
-	port, err := process.FreePort()
+	port, err := programs.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,8 +23,8 @@ import (
 	_ "time/tzdata" // this machine may have none either
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/database"
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 var binFlag = flag.String("bin", "../../../bin", "directory of what make e2e builds: the "+
@@ -187,7 +187,7 @@ func TestPostgres(t *testing.T) {
 		os.Chmod(filepath.Dir(file), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	port, err := process.FreePort()
+	port, err := programs.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package readme
 import (
 	"context"
 	"io/fs"
-	"net"
 	"os"
 	"os/exec"
 	"path"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/hack/verify/markdown"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // patience is how long a walk may take.
@@ -185,12 +185,11 @@ func environment(t *testing.T, kubectl string) []string {
 
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := programs.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	return strconv.Itoa(port)
 }
 
 // A page whose marks make no sense is not followed in part.

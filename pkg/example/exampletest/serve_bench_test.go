@@ -3,7 +3,6 @@ package exampletest
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // BenchmarkServe prints the median time from the start of "rowkeeper serve", in an empty directory,
@@ -56,12 +57,12 @@ func serve(b *testing.B, rowkeeper, kubectl string) (start, get time.Duration, r
 		cmd.Env = append(os.Environ(), "HOME="+dir)
 		return cmd.Run()
 	}
-	port, err := freePort()
+	port, err := programs.FreePort()
 	if err != nil {
 		b.Fatal(err)
 	}
 	var log bytes.Buffer
-	cmd := exec.Command(rowkeeper, "serve", "--secure-port", port)
+	cmd := exec.Command(rowkeeper, "serve", "--secure-port", strconv.Itoa(port))
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &log, &log
 	began := time.Now()
 	if err := cmd.Start(); err != nil {
@@ -96,15 +97,6 @@ func serve(b *testing.B, rowkeeper, kubectl string) (start, get time.Duration, r
 		b.Fatalf("the server ended with %v\n%s", err, log.String())
 	}
 	return start, get, resident
-}
-
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port), nil
 }
 
 // residentMiB reads how much memory a process has, as Linux tells it.

@@ -28,6 +28,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
 	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 const (
@@ -343,7 +344,7 @@ func (c *Cluster) startStores(ctx context.Context) (flags []string, err error) {
 // StartEtcd starts an etcd with data in the directory of its name, which ends with the cluster, and
 // returns the flags with which an API server uses it.
 func (c *Cluster) StartEtcd(ctx context.Context, name string) (flags []string, err error) {
-	port, err := process.FreePort()
+	port, err := programs.FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -361,7 +362,7 @@ func (c *Cluster) StartEtcd(ctx context.Context, name string) (flags []string, e
 // until it listens.
 func (c *Cluster) startStore(ctx context.Context, name, file string,
 	args ...string) (string, error) {
-	port, err := process.FreePort()
+	port, err := programs.FreePort()
 	if err != nil {
 		return "", err
 	}
@@ -398,7 +399,7 @@ func (c *Cluster) storageFlags(urls ...string) []string {
 func (c *Cluster) startAPIServer(ctx context.Context, flags []string) error {
 	var err error
 	if c.Port = c.config.Port; c.Port == 0 {
-		if c.Port, err = process.FreePort(); err != nil {
+		if c.Port, err = programs.FreePort(); err != nil {
 			return err
 		}
 	}
