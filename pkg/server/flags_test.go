@@ -192,6 +192,9 @@ func TestFlags(t *testing.T) {
 		"authorization-config": {"rights.yaml", nil, func(out outcome) any {
 			return out.o.authorizationFile
 		}, "rights.yaml"},
+		"client-ca-file": {"users.crt", nil, func(out outcome) any {
+			return out.o.Aggregated.Authentication.ClientCert.ClientCA
+		}, "users.crt"},
 		"enable-crds": {"true", nil, func(out outcome) any { return out.o.enableCRDs }, true},
 		"enable-garbage-collector": {"false", nil, func(out outcome) any {
 			return out.rest.EnableGarbageCollection

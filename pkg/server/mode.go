@@ -134,7 +134,8 @@ func (m *standaloneMode) applyTo(c *genericapiserver.RecommendedConfig) error {
 	if err := m.features.ApplyTo(&c.Config, nil, nil); err != nil {
 		return err
 	}
-	if err := m.pki.ApplyTo(&c.Config); err != nil {
+	if err := m.pki.ApplyTo(&c.Config,
+		m.Aggregated.Authentication.ClientCert.ClientCA); err != nil {
 		return err
 	}
 	if m.signIn != nil {

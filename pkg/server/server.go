@@ -144,6 +144,7 @@ func New(p Program) *Server {
 const (
 	collectorFlag     = "enable-garbage-collector"
 	crdsFlag          = "enable-crds"
+	clientCAFlag      = "client-ca-file"
 	signInFlag        = "authentication-config"
 	authorizationFlag = "authorization-config"
 	servicesFlag      = "webhook-service"
@@ -204,7 +205,16 @@ func (s *Server) flags() cliflag.NamedFlagSets {
 		"disable-http2-serving":            "",
 		"http2-max-streams-per-connection": "",
 	})
-	s.Aggregated.AddFlags(sections.FlagSet(clusterSection))
+	var aggregated pflag.FlagSet
+	s.Aggregated.AddFlags(&aggregated)
+	aggregated.VisitAll(func(f *pflag.Flag) {
+		if f.Name == clientCAFlag {
+			f.Usage += " Without a cluster, besides the server's own authority."
+			fs.AddFlag(f)
+			return
+		}
+		sections.FlagSet(clusterSection).AddFlag(f)
+	})
 	sections.FlagSet(clusterSection).StringVar(&s.service, "service", s.service,
 		"NAMESPACE/NAME of the Service that the APIServices of this server name. The server then "+
 			"makes and renews its serving certificate by itself, in place of --tls-cert-file and "+

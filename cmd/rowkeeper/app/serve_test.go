@@ -16,7 +16,8 @@ func TestServeRefusesFlagsOfTheOtherMode(t *testing.T) {
 			"give one of the two"},
 		{"--aggregated --database=memory: --service=s", `"s" is not the NAMESPACE/NAME`},
 		{"--service=n/s", "--service is only for aggregated servers"},
-		{"--client-ca-file=c", "--client-ca-file is only for aggregated servers"},
+		{"--requestheader-client-ca-file=c",
+			"--requestheader-client-ca-file is only for aggregated servers"},
 		{"--disable-admission-plugins=NamespaceLifecycle",
 			"--disable-admission-plugins is only for aggregated servers"},
 		{"--kubeconfig=k --database=memory: --tls-cert-file=c --tls-private-key-file=k " +

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/rowkeeper/rowkeeper/pkg/server/signin/signintest"
 )
@@ -73,6 +74,54 @@ func TestRights(t *testing.T) {
 			has(t, s.ok(t, token, "create", "-f", "-", "-o", authenticated), "unknown: .")
 			has(t, s.ok(t, "", "explain", "selfsubjectaccessreview.spec"), "resourceAttributes")
 		})
+	}
+}
+
+// With the authority of another server, the users of that server are known here as well, beside
+// those of this one.
+func TestClientCA(t *testing.T) {
+	first := start(t, t.TempDir())
+	authority := filepath.Join(first.dir, ".rowkeeper", "pki", "ca.crt")
+	s := start(t, t.TempDir(), "--enable-crds", "--client-ca-file="+authority)
+	s.ok(t, "", "create", "rolebinding", "dev", "--clusterrole=view", "--group=dev")
+	for _, of := range []*server{first, s} {
+		user, err := clientcmd.BuildConfigFromFlags("", of.userFile(t, "jane", "dev"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		here := s.config(t)
+		here.CertData, here.KeyData = user.CertData, user.KeyData
+		jane, err := kubernetes.NewForConfig(here)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := jane.CoreV1().ConfigMaps("default").List(t.Context(),
+			metav1.ListOptions{}); err != nil {
+			t.Errorf("a user of the authority of %s: %v", of.dir, err)
+		}
+		if _, err := jane.CoreV1().ConfigMaps("kube-system").List(t.Context(),
+			metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+			t.Errorf("without a role, a user of the authority of %s: %v", of.dir, err)
+		}
+	}
+	there := first.config(t)
+	user, err := clientcmd.BuildConfigFromFlags("", s.userFile(t, "jane", "dev"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	there.CertData, there.KeyData = user.CertData, user.KeyData
+	jane, err := kubernetes.NewForConfig(there)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := jane.Discovery().ServerVersion(); !apierrors.IsUnauthorized(err) {
+		t.Errorf("a user whose authority is not named: %v", err)
+	}
+
+	wrong := launch(t, t.TempDir(), "--client-ca-file="+first.kubeconfig())
+	if code := wrong.exit(t); code == 0 || !strings.Contains(wrong.stderr.String(),
+		"cannot use the authorities of users") {
+		t.Errorf("a file without certificates: exit code %d, %s", code, wrong.stderr.String())
 	}
 }
 

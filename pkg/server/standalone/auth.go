@@ -11,20 +11,28 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/server/access"
 )
 
-// ApplyTo makes the server know its clients by certificates of the authority, and allow them what
-// the package documentation says.
-func (p *PKI) ApplyTo(c *genericapiserver.Config) error {
-	authority, err := dynamiccertificates.NewDynamicCAContentFromFile("standalone-ca",
-		p.AuthorityFile())
+// ApplyTo makes the server know its clients by certificates of the authority, and of those in a
+// file, if one is named. It allows them what the package documentation says. It follows changes of
+// the file.
+func (p *PKI) ApplyTo(c *genericapiserver.Config, others string) error {
+	own, err := dynamiccertificates.NewDynamicCAContentFromFile("standalone-ca", p.AuthorityFile())
 	if err != nil {
 		return fmt.Errorf("cannot use the authority's certificate: %w", err)
 	}
-	if err := c.Authentication.ApplyClientCert(authority, c.SecureServing); err != nil {
+	authorities := dynamiccertificates.NewUnionCAContentProvider(own)
+	if others != "" {
+		named, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", others)
+		if err != nil {
+			return fmt.Errorf("cannot use the authorities of users: %w", err)
+		}
+		authorities = dynamiccertificates.NewUnionCAContentProvider(own, named)
+	}
+	if err := c.Authentication.ApplyClientCert(authorities, c.SecureServing); err != nil {
 		return err
 	}
 	// Without a client for TokenReviews, it takes certificates alone.
 	c.Authentication.Authenticator, _,
-		err = authenticatorfactory.DelegatingAuthenticatorConfig{ClientCertificateCAContentProvider: authority}.New()
+		err = authenticatorfactory.DelegatingAuthenticatorConfig{ClientCertificateCAContentProvider: authorities}.New()
 	if err != nil {
 		return fmt.Errorf("cannot set up authentication: %w", err)
 	}
