@@ -197,7 +197,7 @@ spec:
 			"spec.mutations[0].applyConfiguration.expression: Invalid value:"},
 		{policy, "op: 'add'", "op: 1", "spec.mutations[1].jsonPatch.expression: Invalid value:"},
 		{policy, "patchType: JSONPatch", "patchType: ApplyConfiguration",
-			"spec.mutations[1].jsonPatch: Forbidden:"},
+			"spec.mutations[1].jsonPatch: Invalid value:"},
 		{policy, "patchType: ApplyConfiguration", "patchType: Merge",
 			"spec.mutations[0].patchType: Unsupported value:"},
 		{policy, "  reinvocationPolicy: Never\n", "", "spec.reinvocationPolicy: Required value"},

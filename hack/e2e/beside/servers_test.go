@@ -1,6 +1,7 @@
 // Package beside compares servers that need no cluster with upstream's. What runs on our server
 // elsewhere is run here on kube-apiserver with kube-controller-manager: the cases of
-// pkg/garbagecollector and of pkg/crds/rolestest. Time, CPU, and random roles are compared, too.
+// pkg/garbagecollector and of pkg/crds/rolestest. Time, CPU, random roles, and what admission
+// answers are compared, too.
 package beside
 
 import (

@@ -100,7 +100,8 @@ func (e *expressions) mutation(path *field.Path, m admissionv1.Mutation) (errs f
 		return field.ErrorList{field.Required(path.Child("patchType"), "")}
 	case admissionv1.PatchTypeApplyConfiguration:
 		if m.JSONPatch != nil {
-			errs = append(errs, field.Forbidden(jsonPatch, "the patchType is ApplyConfiguration"))
+			errs = append(errs, field.Invalid(jsonPatch, m.JSONPatch.Expression,
+				"the patchType is ApplyConfiguration"))
 		}
 		if m.ApplyConfiguration == nil {
 			return append(errs, field.Required(apply, ""))
@@ -109,7 +110,8 @@ func (e *expressions) mutation(path *field.Path, m admissionv1.Mutation) (errs f
 			Expression: m.ApplyConfiguration.Expression})...)
 	case admissionv1.PatchTypeJSONPatch:
 		if m.ApplyConfiguration != nil {
-			errs = append(errs, field.Forbidden(apply, "the patchType is JSONPatch"))
+			errs = append(errs, field.Invalid(apply, m.ApplyConfiguration.Expression,
+				"the patchType is JSONPatch"))
 		}
 		if m.JSONPatch == nil {
 			return append(errs, field.Required(jsonPatch, ""))

@@ -135,8 +135,14 @@ var policyBindingColumns = []metav1.TableColumnDefinition{
 // maxMatchConditions is how many conditions a policy or a webhook may have.
 const maxMatchConditions = 64
 
-// celIdentifier is what the name of a variable must look like.
-var celIdentifier = regexp.MustCompile(`^[_a-zA-Z][_a-zA-Z0-9]*$`)
+// celIdentifier is what the name of a variable must look like, and celReserved are the words among
+// these that CEL keeps for itself.
+var (
+	celIdentifier = regexp.MustCompile(`^[_a-zA-Z][_a-zA-Z0-9]*$`)
+	celReserved   = sets.New("as", "break", "const", "continue", "else", "false", "for", "function",
+		"if", "import", "in", "let", "loop", "namespace", "null", "package", "return", "true", "var",
+		"void", "while")
+)
 
 // scope is what policies of both kinds say alike: for which requests they are, and with what.
 type scope struct {
@@ -173,14 +179,14 @@ func (s scope) check(path *field.Path) (*expressions, field.ErrorList) {
 	if err != nil {
 		return nil, append(errs, field.InternalError(path, err))
 	}
-	names := sets.New[string]()
 	for i, v := range s.variables {
 		at := path.Child("variables").Index(i)
-		if !celIdentifier.MatchString(v.Name) {
+		if v.Name == "" {
+			errs = append(errs, field.Required(at.Child("name"), ""))
+		} else if !celIdentifier.MatchString(v.Name) || celReserved.Has(v.Name) {
 			errs = append(errs, field.Invalid(at.Child("name"), v.Name,
 				"must be an identifier of CEL"))
 		}
-		errs = append(errs, unique(at.Child("name"), names, v.Name)...)
 		errs = append(errs, e.variable(at.Child("expression"),
 			&validatingpolicy.Variable{Name: v.Name, Expression: v.Expression})...)
 	}
@@ -200,14 +206,18 @@ func checkPolicy(path *field.Path, s *admissionv1.ValidatingAdmissionPolicySpec)
 		return errs
 	}
 	if len(s.Validations) == 0 && len(s.AuditAnnotations) == 0 {
-		errs = append(errs, field.Required(path.Child("validations"),
-			"validations or auditAnnotations must be present"))
+		const message = "validations or auditAnnotations must be present"
+		errs = append(errs, field.Required(path.Child("validations"), message),
+			field.Required(path.Child("auditAnnotations"), message))
 	}
 	for i, v := range s.Validations {
 		at := path.Child("validations").Index(i)
 		errs = append(errs, e.check(at.Child("expression"),
 			&validatingpolicy.ValidationCondition{Expression: v.Expression}, true)...)
-		if strings.ContainsAny(v.Message, "\r\n") {
+		switch text := strings.TrimSpace(v.Message); {
+		case text == "" && v.Message != "":
+			errs = append(errs, field.Invalid(at.Child("message"), v.Message, "must say something"))
+		case strings.ContainsAny(text, "\r\n"):
 			errs = append(errs, field.Invalid(at.Child("message"), v.Message, "must be one line"))
 		}
 		if v.MessageExpression != "" {
@@ -215,8 +225,7 @@ func checkPolicy(path *field.Path, s *admissionv1.ValidatingAdmissionPolicySpec)
 			errs = append(errs, e.check(at.Child("messageExpression"), expression, false)...)
 		}
 		errs = append(errs, oneOf(at.Child("reason"), v.Reason, metav1.StatusReasonForbidden,
-			metav1.StatusReasonInvalid, metav1.StatusReasonRequestEntityTooLarge,
-			metav1.StatusReasonUnauthorized)...)
+			metav1.StatusReasonInvalid, metav1.StatusReasonRequestEntityTooLarge)...)
 	}
 	names := sets.New[string]()
 	for i, a := range s.AuditAnnotations {

@@ -1,6 +1,8 @@
 package builtin
 
 import (
+	"slices"
+	"strings"
 	"sync"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -199,20 +201,64 @@ var hookCompiler = sync.OnceValue(func() plugincel.Compiler {
 
 // checkRule checks one of the rules by which webhooks and policies say what they are for.
 func checkRule(path *field.Path, r admissionv1.RuleWithOperations) (errs field.ErrorList) {
-	for field_, values := range map[string]int{"operations": len(r.Operations),
-		"apiGroups": len(r.APIGroups), "apiVersions": len(r.APIVersions),
-		"resources": len(r.Resources)} {
-		if values == 0 {
-			errs = append(errs, field.Required(path.Child(field_), ""))
-		}
-	}
+	errs = append(errs, checkAll(path.Child("operations"), r.Operations)...)
 	for i, o := range r.Operations {
 		known := []admissionv1.OperationType{admissionv1.OperationAll, admissionv1.Connect,
 			admissionv1.Create, admissionv1.Delete, admissionv1.Update}
 		errs = append(errs, oneOf(path.Child("operations").Index(i), &o, known...)...)
 	}
+	errs = append(errs, checkAll(path.Child("apiGroups"), r.APIGroups)...)
+	errs = append(errs, checkAll(path.Child("apiVersions"), r.APIVersions)...)
+	for i, v := range r.APIVersions {
+		if v == "" {
+			errs = append(errs, field.Required(path.Child("apiVersions").Index(i), ""))
+		}
+	}
+	errs = append(errs, checkResources(path.Child("resources"), r.Resources)...)
 	return append(errs, oneOf(path.Child("scope"), r.Scope, admissionv1.AllScopes,
 		admissionv1.ClusterScope, admissionv1.NamespacedScope)...)
+}
+
+// checkAll wants values, and none besides the one that means all.
+func checkAll[T ~string](path *field.Path, values []T) field.ErrorList {
+	if len(values) == 0 {
+		return field.ErrorList{field.Required(path, "")}
+	}
+	if len(values) > 1 && slices.Contains(values, "*") {
+		return field.ErrorList{field.Invalid(path, values, "'*' means all: name nothing else")}
+	}
+	return nil
+}
+
+// checkResources wants resources and subresources, and none besides what means it, too.
+func checkResources(path *field.Path, resources []string) (errs field.ErrorList) {
+	if len(resources) == 0 {
+		return field.ErrorList{field.Required(path, "")}
+	}
+	all := sets.New[string]() // what was named before with a '*' for one half
+	plain := false
+	for i, name := range resources {
+		resource, sub, hasSub := strings.Cut(name, "/")
+		switch {
+		case name == "":
+			errs = append(errs, field.Required(path.Index(i), ""))
+		case !hasSub:
+			plain = plain || name != "*"
+		case all.Has(resource + "/*"), all.Has("*/" + sub):
+			errs = append(errs, field.Invalid(path.Index(i), name, "another one means it, too"))
+		}
+		if hasSub && (resource == "*" || sub == "*") {
+			all.Insert(name)
+		}
+	}
+	if len(resources) > 1 && slices.Contains(resources, "*/*") {
+		errs = append(errs, field.Invalid(path, resources, "'*/*' means all: name nothing else"))
+	}
+	if plain && slices.Contains(resources, "*") {
+		errs = append(errs, field.Invalid(path, resources,
+			"'*' means all resources: name only subresources besides"))
+	}
+	return errs
 }
 
 // oneOf refuses a value that is set and not known.
