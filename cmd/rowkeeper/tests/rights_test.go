@@ -95,10 +95,10 @@ func TestClientCA(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := jane.CoreV1().ConfigMaps("default").List(t.Context(),
-			metav1.ListOptions{}); err != nil {
-			t.Errorf("a user of the authority of %s: %v", of.dir, err)
-		}
+		eventually(t, "a user of the authority of "+of.dir+" has the rights of the group", func() bool {
+			_, err := jane.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
+			return err == nil
+		})
 		if _, err := jane.CoreV1().ConfigMaps("kube-system").List(t.Context(),
 			metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 			t.Errorf("without a role, a user of the authority of %s: %v", of.dir, err)
@@ -236,9 +236,9 @@ func TestAuthorizationConfig(t *testing.T) {
 			list := func(kubeconfig string) result {
 				return s.kubectl(t, "", "--kubeconfig", kubeconfig, "get", tc.list)
 			}
-			if r := list(jane); r.code != 0 {
-				t.Errorf("jane lists: %+v", r)
-			}
+			eventually(t, "jane lists by the other server's roles", func() bool {
+				return list(jane).code == 0
+			})
 			if r := list(other); !strings.Contains(r.stderr, "Forbidden") {
 				t.Errorf("somebody else lists: %+v", r)
 			}
