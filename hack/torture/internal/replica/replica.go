@@ -50,7 +50,7 @@ func Run(ctx context.Context, port int, requestTimeout time.Duration,
 	if err := errors.Join(store(&api.Generic.Config),
 		options.ApplySecureServing(serving, &api.Generic.Config),
 		features.ApplyTo(&api.Generic.Config, nil, nil),
-		pki.ApplyTo(&api.Generic.Config)); err != nil {
+		pki.ApplyTo(&api.Generic.Config, "")); err != nil {
 		return err
 	}
 	server, err := api.New()
