@@ -30,34 +30,43 @@ import (
 // Admission answers the same on kube-apiserver and on our server: what is refused, in which words,
 // and what is made of what is not.
 func TestAdmission(t *testing.T) {
-	_, ours := serve(t, build(t), "rowkeeper")
-	a := &admission{T: t, hook: startHook(t),
-		configs: [2]*rest.Config{ours, startCluster(t, cluster.Etcd).Admin}}
-	for i, config := range a.configs {
-		config = rest.CopyConfig(config)
-		config.QPS = -1
-		config.WarningHandler = rest.NoWarnings{}
-		a.clients[i] = dynamic.NewForConfigOrDie(config)
-	}
+	a := &admission{both: startBoth(t), hook: startHook(t)}
 	t.Run("configurations", a.configurations)
 	t.Run("requests", a.requests)
 	t.Run("namespaces", a.namespaces)
 	t.Logf("%d answers were compared", a.compared)
 }
 
-// admission sends the same requests to both servers.
+// admission is asked by requests to both servers.
 type admission struct {
-	*testing.T
-	hook    string // the clientConfig of a webhook, but for its path
-	configs [2]*rest.Config
-	clients [2]dynamic.Interface // of ours, and of upstream's
+	*both
+	hook string // the clientConfig of a webhook, but for its path
+}
+
+// both are clients of our server, and of upstream's, that send the same requests.
+type both struct {
+	clients [2]dynamic.Interface
 	// compared is how many answers were.
 	compared int
 }
 
+func startBoth(t *testing.T) *both {
+	t.Helper()
+	_, ours := serve(t, build(t), "rowkeeper")
+	b := &both{}
+	for i, config := range []*rest.Config{ours, startCluster(t, cluster.Etcd).Admin} {
+		config = rest.CopyConfig(config)
+		config.QPS, config.WarningHandler = -1, rest.NoWarnings{}
+		b.clients[i] = dynamic.NewForConfigOrDie(config)
+	}
+	return b
+}
+
 // served are what the objects of these kinds are served as.
 var served = map[string]string{
-	"ConfigMap": "configmaps", "Namespace": "namespaces", "Thing": "things",
+	"ConfigMap": "configmaps", "Namespace": "namespaces", "Thing": "things", "Secret": "secrets",
+	"ServiceAccount": "serviceaccounts", "Event": "events", "Lease": "leases", "Role": "roles",
+	"ClusterRole": "clusterroles", "RoleBinding": "rolebindings",
 	"CustomResourceDefinition":         "customresourcedefinitions",
 	"ValidatingAdmissionPolicy":        "validatingadmissionpolicies",
 	"ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
@@ -135,21 +144,22 @@ func answer(ctx context.Context, c dynamic.Interface, verb, text string) string 
 // noAnswer begins the answer if a client did not get as far as to ask.
 const noAnswer = "no answer: "
 
-// same sends a request to both servers, and compares the answers.
-func (a *admission) same(t *testing.T, what, verb, text string) {
+// same sends a request to both servers, and compares the answers. It returns ours.
+func (b *both) same(t *testing.T, what, verb, text string) string {
 	t.Helper()
-	a.compared++
-	ours := answer(t.Context(), a.clients[0], verb, text)
-	if upstream := answer(t.Context(), a.clients[1], verb, text); ours != upstream ||
+	b.compared++
+	ours := answer(t.Context(), b.clients[0], verb, text)
+	if upstream := answer(t.Context(), b.clients[1], verb, text); ours != upstream ||
 		strings.HasPrefix(ours, noAnswer) {
 		t.Errorf("%s: %s: our server answers\n%s\nand upstream's\n%s", what, verb, ours, upstream)
 	}
+	return ours
 }
 
 // must makes both servers do something.
-func (a *admission) must(t *testing.T, verb, text string) {
+func (b *both) must(t *testing.T, verb, text string) {
 	t.Helper()
-	for _, c := range a.clients {
+	for _, c := range b.clients {
 		if _, err := do(t.Context(), c, verb, text); err != nil {
 			t.Fatalf("%s: %v\n%s", verb, err, text)
 		}

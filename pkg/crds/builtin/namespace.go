@@ -32,7 +32,7 @@ var namespaces = resource[*corev1.Namespace]{
 	new: func() *corev1.Namespace {
 		return &corev1.Namespace{}
 	}, newList: func() runtime.Object { return &corev1.NamespaceList{} },
-	name: validation.ValidateNamespaceName,
+	name: validation.ValidateNamespaceName, knownFinalizers: true,
 	prepare: func(n, old *corev1.Namespace) {
 		defaultNamespace(n) // whose name may have been generated
 		if old != nil {
@@ -48,10 +48,13 @@ var namespaces = resource[*corev1.Namespace]{
 		n.Spec.Finalizers = append(n.Spec.Finalizers, corev1.FinalizerKubernetes)
 	},
 	validate: func(n, _ *corev1.Namespace) (errs field.ErrorList) {
-		for i, f := range n.Spec.Finalizers {
+		for _, f := range n.Spec.Finalizers {
+			path := field.NewPath("spec", "finalizers")
 			for _, message := range utilvalidation.IsQualifiedName(string(f)) {
-				errs = append(errs, field.Invalid(field.NewPath("spec", "finalizers").Index(i),
-					f, message))
+				errs = append(errs, field.Invalid(path, f, message))
+			}
+			if !knownFinalizer(string(f)) {
+				errs = append(errs, field.Invalid(path, f, finalizerMessage))
 			}
 		}
 		if label := n.Labels[corev1.LabelMetadataName]; label != n.Name {

@@ -2,7 +2,9 @@ package builtin
 
 import (
 	"context"
+	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -35,6 +37,11 @@ type resource[T registry.Object] struct {
 	// zero value for one that is created.
 	validate       func(obj, old T) field.ErrorList
 	validateUpdate func(obj, old T) field.ErrorList
+	// validateRequest checks what depends on the group of the request.
+	validateRequest func(ctx context.Context, obj, old T) field.ErrorList
+	// knownFinalizers refuses finalizers that are neither a cluster's own nor somebody's, as
+	// example.com/name is.
+	knownFinalizers bool
 	// selectable adds the fields by which clients can select.
 	selectable func(T, fields.Set)
 	// columns and cells are those of the table between the name and the age.
@@ -75,22 +82,48 @@ func (s strategy[T]) PrepareForUpdate(_ context.Context, obj, old runtime.Object
 
 var metadataPath = field.NewPath("metadata")
 
-func (s strategy[T]) Validate(_ context.Context, obj runtime.Object) field.ErrorList {
+func (s strategy[T]) Validate(ctx context.Context, obj runtime.Object) field.ErrorList {
 	errs := validation.ValidateObjectMetaAccessor(obj.(T), !s.clusterScoped, s.name, metadataPath)
-	if s.validate != nil {
-		var none T
-		errs = append(errs, s.validate(obj.(T), none)...)
-	}
-	return errs
+	var none T
+	return append(errs, s.check(ctx, obj.(T), none)...)
 }
 
 func (s strategy[T]) ValidateUpdate(ctx context.Context, obj, old runtime.Object) field.ErrorList {
 	errs := validation.ValidateObjectMetaAccessorUpdate(obj.(T), old.(T), metadataPath)
-	if s.validate != nil {
-		errs = append(errs, s.validate(obj.(T), old.(T))...)
-	}
+	errs = append(errs, s.check(ctx, obj.(T), old.(T))...)
 	if s.validateUpdate != nil {
 		errs = append(errs, s.validateUpdate(obj.(T), old.(T))...)
+	}
+	return errs
+}
+
+// check is what is checked of an object that is created, and of one that is updated.
+func (s strategy[T]) check(ctx context.Context, obj, old T) (errs field.ErrorList) {
+	if s.knownFinalizers {
+		errs = checkFinalizers(obj.GetFinalizers(), metadataPath.Child("finalizers"))
+	}
+	if s.validate != nil {
+		errs = append(errs, s.validate(obj, old)...)
+	}
+	if s.validateRequest != nil {
+		errs = append(errs, s.validateRequest(ctx, obj, old)...)
+	}
+	return errs
+}
+
+// knownFinalizer tells whether a finalizer is a cluster's own, or one such as example.com/name.
+func knownFinalizer(name string) bool {
+	return strings.Contains(name, "/") || name == string(corev1.FinalizerKubernetes) ||
+		name == metav1.FinalizerOrphanDependents || name == metav1.FinalizerDeleteDependents
+}
+
+const finalizerMessage = "must name a domain, such as example.com/name, or be a cluster's own"
+
+func checkFinalizers(names []string, path *field.Path) (errs field.ErrorList) {
+	for i, name := range names {
+		if !knownFinalizer(name) {
+			errs = append(errs, field.Invalid(path.Index(i), name, finalizerMessage))
+		}
 	}
 	return errs
 }

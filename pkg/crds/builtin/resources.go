@@ -2,10 +2,9 @@ package builtin
 
 import (
 	"bytes"
-	"fmt"
+	"encoding/json"
 	"maps"
 	"slices"
-	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,10 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
-
-	"github.com/rowkeeper/rowkeeper/pkg/registry/table"
 )
 
 // maxData is how many bytes the data of a ConfigMap or Secret may have.
@@ -64,7 +60,8 @@ func checkImmutable(immutable, was *bool, unchanged map[string]bool) (errs field
 
 var configMaps = resource[*corev1.ConfigMap]{
 	resource: corev1.Resource("configmaps"), singular: corev1.Resource("configmap"),
-	shortNames: []string{"cm"},
+	knownFinalizers: true,
+	shortNames:      []string{"cm"},
 	new: func() *corev1.ConfigMap {
 		return &corev1.ConfigMap{}
 	}, newList: func() runtime.Object { return &corev1.ConfigMapList{} },
@@ -101,6 +98,7 @@ var configMaps = resource[*corev1.ConfigMap]{
 
 var secrets = resource[*corev1.Secret]{
 	resource: corev1.Resource("secrets"), singular: corev1.Resource("secret"),
+	knownFinalizers: true,
 	new: func() *corev1.Secret {
 		return &corev1.Secret{}
 	}, newList: func() runtime.Object { return &corev1.SecretList{} },
@@ -121,12 +119,7 @@ var secrets = resource[*corev1.Secret]{
 		if size > maxData {
 			errs = append(errs, field.TooLong(data, "" /*unused*/, maxData))
 		}
-		for _, key := range requiredKeys[s.Type] {
-			if _, there := s.Data[key]; !there {
-				errs = append(errs, field.Required(data.Key(key), ""))
-			}
-		}
-		return errs
+		return append(errs, checkType(s)...)
 	},
 	validateUpdate: func(s, old *corev1.Secret) field.ErrorList {
 		errs := validation.ValidateImmutableField(s.Type, old.Type, field.NewPath("type"))
@@ -141,93 +134,55 @@ var secrets = resource[*corev1.Secret]{
 	cells: func(s *corev1.Secret) []any { return []any{string(s.Type), int64(len(s.Data))} },
 }
 
-// requiredKeys are what the types of secrets promise to their users.
-var requiredKeys = map[corev1.SecretType][]string{
-	corev1.SecretTypeTLS:              {corev1.TLSCertKey, corev1.TLSPrivateKeyKey},
-	corev1.SecretTypeSSHAuth:          {corev1.SSHAuthPrivateKey},
-	corev1.SecretTypeDockercfg:        {corev1.DockerConfigKey},
-	corev1.SecretTypeDockerConfigJson: {corev1.DockerConfigJsonKey},
+// checkType checks what the type of a secret promises to its users.
+func checkType(s *corev1.Secret) (errs field.ErrorList) {
+	data := field.NewPath("data")
+	need := func(keys ...string) {
+		for _, key := range keys {
+			if _, there := s.Data[key]; !there {
+				errs = append(errs, field.Required(data.Key(key), ""))
+			}
+		}
+	}
+	needJSON := func(key string) {
+		need(key)
+		if value, there := s.Data[key]; there && !json.Valid(value) {
+			errs = append(errs, field.Invalid(data.Key(key), "<secret contents redacted>",
+				"must be JSON"))
+		}
+	}
+	switch s.Type {
+	case corev1.SecretTypeTLS:
+		need(corev1.TLSCertKey, corev1.TLSPrivateKeyKey)
+	case corev1.SecretTypeSSHAuth:
+		need(corev1.SSHAuthPrivateKey)
+	case corev1.SecretTypeBasicAuth:
+		_, name := s.Data[corev1.BasicAuthUsernameKey]
+		_, password := s.Data[corev1.BasicAuthPasswordKey]
+		if !name && !password { // one of the two will do
+			need(corev1.BasicAuthUsernameKey, corev1.BasicAuthPasswordKey)
+		}
+	case corev1.SecretTypeDockercfg:
+		needJSON(corev1.DockerConfigKey)
+	case corev1.SecretTypeDockerConfigJson:
+		needJSON(corev1.DockerConfigJsonKey)
+	case corev1.SecretTypeServiceAccountToken:
+		if s.Annotations[corev1.ServiceAccountNameKey] == "" {
+			errs = append(errs, field.Required(
+				metadataPath.Child("annotations").Key(corev1.ServiceAccountNameKey), ""))
+		}
+	}
+	return errs
 }
 
 var serviceAccounts = resource[*corev1.ServiceAccount]{
 	resource: corev1.Resource("serviceaccounts"), singular: corev1.Resource("serviceaccount"),
-	shortNames: []string{"sa"},
+	knownFinalizers: true,
+	shortNames:      []string{"sa"},
 	new: func() *corev1.ServiceAccount {
 		return &corev1.ServiceAccount{}
 	}, newList: func() runtime.Object { return &corev1.ServiceAccountList{} },
 	name: validation.ValidateServiceAccountName,
-}
-
-// eventTTL is for how many seconds an event is kept: an hour, as in a cluster.
-const eventTTL = 60 * 60
-
-var events = resource[*corev1.Event]{
-	resource: corev1.Resource("events"), singular: corev1.Resource("event"),
-	shortNames: []string{"ev"},
-	new: func() *corev1.Event {
-		return &corev1.Event{}
-	}, newList: func() runtime.Object { return &corev1.EventList{} },
-	name: validation.NameIsDNSSubdomain,
-	validate: func(e, _ *corev1.Event) field.ErrorList {
-		// Events of objects without a namespace are in the default one, or in kube-system.
-		of := e.InvolvedObject.Namespace
-		if of != e.Namespace && (of != "" ||
-			e.Namespace != metav1.NamespaceDefault && e.Namespace != metav1.NamespaceSystem) {
-			return field.ErrorList{field.Invalid(field.NewPath("involvedObject", "namespace"), of,
-				"does not match event.namespace")}
-		}
-		return nil
-	},
-	selectable: func(e *corev1.Event, set fields.Set) {
-		source := e.Source.Component
-		if source == "" {
-			source = e.ReportingController
-		}
-		about := e.InvolvedObject
-		for _, names := range [][]string{eventFields("involvedObject.", "source",
-			"reportingComponent"), eventFields("regarding.", "deprecatedSource",
-			"reportingController")} {
-			for i, value := range []string{
-				about.Kind, about.Namespace, about.Name, string(about.UID), about.APIVersion,
-				about.ResourceVersion, about.FieldPath,
-				e.Reason, e.Type, source, e.ReportingController,
-			} {
-				set[names[i]] = value
-			}
-		}
-	},
-	columns: []metav1.TableColumnDefinition{
-		{Name: "Last Seen", Type: "string", Description: "The time since it happened last."},
-		{Name: "Type", Type: "string", Description: "Normal or Warning."},
-		{Name: "Reason", Type: "string", Description: "Why it happened, in one word."},
-		{Name: "Object", Type: "string", Description: "What it happened to."},
-		{Name: "Message", Type: "string", Description: "What happened."},
-	},
-	cells: func(e *corev1.Event) []any {
-		last := e.LastTimestamp
-		for _, at := range []metav1.Time{metav1.Time(e.EventTime), e.FirstTimestamp} {
-			if last.IsZero() {
-				last = at
-			}
-		}
-		if e.Series != nil {
-			last = metav1.Time(e.Series.LastObservedTime)
-		}
-		return []any{table.Age(last, clock.RealClock{}), e.Type, e.Reason,
-			fmt.Sprintf("%s/%s", e.InvolvedObject.Kind, e.InvolvedObject.Name), e.Message}
-	},
-	ttl:            eventTTL,
-	createOnUpdate: true,
-}
-
-// eventFields are the fields that events can be selected by, under the names that one of the groups
-// has for them.
-func eventFields(object, source, controller string) []string {
-	return []string{
-		object + "kind", object + "namespace", object + "name", object + "uid", object +
-			"apiVersion", object + "resourceVersion", object + "fieldPath",
-		"reason", "type", source, controller,
-	}
 }
 
 var leases = resource[*coordinationv1.Lease]{
@@ -236,6 +191,9 @@ var leases = resource[*coordinationv1.Lease]{
 		return &coordinationv1.Lease{}
 	}, newList: func() runtime.Object { return &coordinationv1.LeaseList{} },
 	name: validation.NameIsDNSSubdomain,
+	// Nobody here coordinates leader elections. So what asks for that is dropped, as in a cluster
+	// that does not.
+	prepare: func(l, _ *coordinationv1.Lease) { l.Spec.Strategy, l.Spec.PreferredHolder = nil, nil },
 	validate: func(l, _ *coordinationv1.Lease) field.ErrorList {
 		var errs field.ErrorList
 		spec := field.NewPath("spec")
@@ -246,17 +204,6 @@ var leases = resource[*coordinationv1.Lease]{
 		if n := l.Spec.LeaseTransitions; n != nil && *n < 0 {
 			errs = append(errs, field.Invalid(spec.Child("leaseTransitions"), *n,
 				"must be greater than or equal to 0"))
-		}
-		strategy := ptr.Deref(l.Spec.Strategy, "")
-		if strings.Contains(string(strategy), "/") {
-			errs = append(errs, checkQualified(spec.Child("strategy"), string(strategy))...)
-		} else {
-			errs = append(errs, oneOf(spec.Child("strategy"), l.Spec.Strategy,
-				coordinationv1.OldestEmulationVersion)...)
-		}
-		if ptr.Deref(l.Spec.PreferredHolder, "") != "" && strategy == "" {
-			errs = append(errs, field.Forbidden(spec.Child("preferredHolder"),
-				"may only be specified if `strategy` is defined"))
 		}
 		return errs
 	},

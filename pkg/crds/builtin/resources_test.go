@@ -9,26 +9,16 @@ import (
 
 // Leases are refused for the same reasons as in a cluster.
 func TestLeases(t *testing.T) {
-	strategy := func(s string) *coordinationv1.CoordinatedLeaseStrategy {
-		return ptr.To(coordinationv1.CoordinatedLeaseStrategy(s))
-	}
 	for _, c := range []struct {
 		spec coordinationv1.LeaseSpec
 		want string
 	}{
 		{coordinationv1.LeaseSpec{HolderIdentity: ptr.To("x"),
 			LeaseDurationSeconds: ptr.To[int32](1), LeaseTransitions: ptr.To[int32](0)}, ""},
-		{coordinationv1.LeaseSpec{Strategy: strategy("OldestEmulationVersion"),
-			PreferredHolder: ptr.To("x")}, ""},
-		{coordinationv1.LeaseSpec{Strategy: strategy("example.com/Mine")}, ""},
 		{coordinationv1.LeaseSpec{LeaseDurationSeconds: ptr.To[int32](0)},
 			"[spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0]"},
 		{coordinationv1.LeaseSpec{LeaseTransitions: ptr.To[int32](-1)},
 			"[spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0]"},
-		{coordinationv1.LeaseSpec{Strategy: strategy("Newest")},
-			`[spec.strategy: Unsupported value: "Newest": supported values: "OldestEmulationVersion"]`},
-		{coordinationv1.LeaseSpec{PreferredHolder: ptr.To("x")},
-			"[spec.preferredHolder: Forbidden: may only be specified if `strategy` is defined]"},
 	} {
 		got := ""
 		if err := leases.validate(&coordinationv1.Lease{Spec: c.spec},

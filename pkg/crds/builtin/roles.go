@@ -151,7 +151,7 @@ var roles = resource[*rbacv1.Role]{
 	new: func() *rbacv1.Role { return &rbacv1.Role{} },
 	newList: func() runtime.Object {
 		return &rbacv1.RoleList{}
-	}, name: roleName,
+	}, name: roleName, knownFinalizers: true,
 	validate: func(r, _ *rbacv1.Role) field.ErrorList {
 		return checkRoleRules(r.Rules, true)
 	},
@@ -164,7 +164,7 @@ var clusterRoles = resource[*rbacv1.ClusterRole]{
 	new:           func() *rbacv1.ClusterRole { return &rbacv1.ClusterRole{} },
 	newList: func() runtime.Object {
 		return &rbacv1.ClusterRoleList{}
-	}, name: roleName,
+	}, name: roleName, knownFinalizers: true,
 	validate: func(r, _ *rbacv1.ClusterRole) field.ErrorList {
 		return append(checkRoleRules(r.Rules, false), checkAggregation(r.AggregationRule)...)
 	},
@@ -176,7 +176,7 @@ var roleBindings = resource[*rbacv1.RoleBinding]{
 	new: func() *rbacv1.RoleBinding { return &rbacv1.RoleBinding{} },
 	newList: func() runtime.Object {
 		return &rbacv1.RoleBindingList{}
-	}, name: roleName,
+	}, name: roleName, knownFinalizers: true,
 	validate: func(b, _ *rbacv1.RoleBinding) field.ErrorList {
 		return checkRoleBinding(b.RoleRef, b.Subjects, true, "Role", "ClusterRole")
 	},
@@ -196,7 +196,7 @@ var clusterRoleBindings = resource[*rbacv1.ClusterRoleBinding]{
 	new:           func() *rbacv1.ClusterRoleBinding { return &rbacv1.ClusterRoleBinding{} },
 	newList: func() runtime.Object {
 		return &rbacv1.ClusterRoleBindingList{}
-	}, name: roleName,
+	}, name: roleName, knownFinalizers: true,
 	validate: func(b, _ *rbacv1.ClusterRoleBinding) field.ErrorList {
 		return checkRoleBinding(b.RoleRef, b.Subjects, false, "ClusterRole")
 	},
