@@ -8,7 +8,6 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -29,7 +28,7 @@ var events = resource[*corev1.Event]{
 		return &corev1.Event{}
 	}, newList: func() runtime.Object { return &corev1.EventList{} },
 	// Names of v1 may be anything.
-	name:            path.ValidatePathSegmentName,
+	name:            segmentName,
 	validateRequest: checkEvent,
 	selectable: func(e *corev1.Event, set fields.Set) {
 		source := e.Source.Component
@@ -137,7 +136,7 @@ func checkEvent(ctx context.Context, e, old *corev1.Event) (errs field.ErrorList
 	if old != nil {
 		return append(errs, checkSame(e, old)...)
 	}
-	if e.Name != "" && len(path.IsValidPathSegmentName(e.Name)) == 0 {
+	if e.Name != "" && len(segmentName(e.Name, false)) == 0 {
 		for _, message := range validation.NameIsDNSSubdomain(e.Name, false) {
 			errs = append(errs, field.Invalid(metadataPath.Child("name"), e.Name, message))
 		}

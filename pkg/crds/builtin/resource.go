@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -53,6 +54,15 @@ type resource[T registry.Object] struct {
 	createOnUpdate bool
 	// needsVersion refuses a PUT without a resourceVersion, for the same resources as in a cluster.
 	needsVersion bool
+}
+
+// segmentName checks names that may be anything which fits into a path, such as system:discovery.
+// Prefixes are for names that the server generates.
+func segmentName(name string, prefix bool) []string {
+	if prefix {
+		return content.IsPathSegmentPrefix(name)
+	}
+	return content.IsPathSegmentName(name)
 }
 
 // strategy is the generic store's view of a resource.

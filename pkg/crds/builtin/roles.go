@@ -9,7 +9,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,15 +28,6 @@ import (
 
 func rbacResource(name string) schema.GroupResource {
 	return schema.GroupResource{Group: rbacv1.GroupName, Resource: name}
-}
-
-// roleName checks the names of roles and bindings, which may have colons, such as
-// system:discovery. Those of prefixes are for names that the server generates.
-func roleName(name string, prefix bool) []string {
-	if prefix {
-		return content.IsPathSegmentPrefix(name)
-	}
-	return content.IsPathSegmentName(name)
 }
 
 func checkRoleRules(rules []rbacv1.PolicyRule, namespaced bool) (errs field.ErrorList) {
@@ -98,7 +88,7 @@ func checkRoleBinding(ref rbacv1.RoleRef, subjects []rbacv1.Subject, namespaced 
 	if ref.Name == "" {
 		errs = append(errs, field.Required(at.Child("name"), ""))
 	}
-	for _, message := range roleName(ref.Name, false) {
+	for _, message := range segmentName(ref.Name, false) {
 		if ref.Name != "" {
 			errs = append(errs, field.Invalid(at.Child("name"), ref.Name, message))
 		}
@@ -151,7 +141,7 @@ var roles = resource[*rbacv1.Role]{
 	new: func() *rbacv1.Role { return &rbacv1.Role{} },
 	newList: func() runtime.Object {
 		return &rbacv1.RoleList{}
-	}, name: roleName, knownFinalizers: true,
+	}, name: segmentName, knownFinalizers: true,
 	validate: func(r, _ *rbacv1.Role) field.ErrorList {
 		return checkRoleRules(r.Rules, true)
 	},
@@ -164,7 +154,7 @@ var clusterRoles = resource[*rbacv1.ClusterRole]{
 	new:           func() *rbacv1.ClusterRole { return &rbacv1.ClusterRole{} },
 	newList: func() runtime.Object {
 		return &rbacv1.ClusterRoleList{}
-	}, name: roleName, knownFinalizers: true,
+	}, name: segmentName, knownFinalizers: true,
 	validate: func(r, _ *rbacv1.ClusterRole) field.ErrorList {
 		return append(checkRoleRules(r.Rules, false), checkAggregation(r.AggregationRule)...)
 	},
@@ -176,7 +166,7 @@ var roleBindings = resource[*rbacv1.RoleBinding]{
 	new: func() *rbacv1.RoleBinding { return &rbacv1.RoleBinding{} },
 	newList: func() runtime.Object {
 		return &rbacv1.RoleBindingList{}
-	}, name: roleName, knownFinalizers: true,
+	}, name: segmentName, knownFinalizers: true,
 	validate: func(b, _ *rbacv1.RoleBinding) field.ErrorList {
 		return checkRoleBinding(b.RoleRef, b.Subjects, true, "Role", "ClusterRole")
 	},
@@ -196,7 +186,7 @@ var clusterRoleBindings = resource[*rbacv1.ClusterRoleBinding]{
 	new:           func() *rbacv1.ClusterRoleBinding { return &rbacv1.ClusterRoleBinding{} },
 	newList: func() runtime.Object {
 		return &rbacv1.ClusterRoleBindingList{}
-	}, name: roleName, knownFinalizers: true,
+	}, name: segmentName, knownFinalizers: true,
 	validate: func(b, _ *rbacv1.ClusterRoleBinding) field.ErrorList {
 		return checkRoleBinding(b.RoleRef, b.Subjects, false, "ClusterRole")
 	},
