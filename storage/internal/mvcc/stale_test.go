@@ -51,11 +51,12 @@ func TestLedElsewhereForAMoment(t *testing.T) {
 	if s.Epoch() != epoch {
 		t.Errorf("a process that begins has fenced: epoch %d after %d", s.Epoch(), epoch)
 	}
+	// From here on: the store looks as soon as it hears of the fence, perhaps before it is read.
+	b.looks.Store(1)
 	fenced, err := other.Fence(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.looks.Store(1)
 	p, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/", End: "0"})
 	if err != nil || p.Revision != fenced || s.Epoch() != other.Epoch() {
 		t.Errorf("a read is of revision %d in epoch %d, %v, and the other process has fenced at %d "+
