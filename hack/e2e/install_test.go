@@ -179,7 +179,7 @@ func (i *installation) renewCertificates(t *testing.T) {
 		filepath.Join(i.dir, "components", "certs")))
 }
 
-// waitAvailable waits until all APIServices of the installation are available.
+// waitAvailable waits until all APIServices of the installation are available and served.
 func (i *installation) waitAvailable(t *testing.T) {
 	t.Helper()
 	for _, name := range i.apiServices() {
@@ -187,11 +187,7 @@ func (i *installation) waitAvailable(t *testing.T) {
 			if err := env.node.Errors(); err != nil {
 				t.Fatal(err)
 			}
-			status, message, err := available(t.Context(), name)
-			if err == nil && status != "True" {
-				err = fmt.Errorf("APIService %s is not available: %s", name, message)
-			}
-			return err
+			return isServed(t.Context(), name)
 		})
 	}
 	if i.available.IsZero() {
@@ -223,6 +219,21 @@ func available(ctx context.Context, name string) (status, message string, err er
 		}
 	}
 	return "", "it has no condition yet", err
+}
+
+// isServed tells whether requests for an APIService get through. That it is available is not
+// enough: the aggregator's proxy hears of the condition a little later than whoever reads it.
+func isServed(ctx context.Context, name string) error {
+	status, message, err := available(ctx, name)
+	if err == nil && status != "True" {
+		err = fmt.Errorf("APIService %s is not available: %s", name, message)
+	}
+	if err != nil {
+		return err
+	}
+	version, group, _ := strings.Cut(name, ".")
+	return env.client.Discovery().RESTClient().Get().AbsPath("/apis", group, version).Do(ctx).
+		Error()
 }
 
 // pods are the running pods of the installation, which are not about to end.

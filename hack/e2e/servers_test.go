@@ -121,11 +121,7 @@ func startExtension(t *testing.T, e extension) (pid int) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		err := running.WaitFor(ctx, "available", func(ctx context.Context) error {
-			status, message, err := available(ctx, registered)
-			if err == nil && status != "True" {
-				err = fmt.Errorf("it is not available: %s", message)
-			}
-			return err
+			return isServed(ctx, registered)
 		})
 		cancel()
 		if err != nil {
