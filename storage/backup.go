@@ -12,7 +12,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// Backup describes a backup: everything that a database held at one revision.
+// Backup describes a backup: everything that a store held at one revision.
 type Backup struct {
 	// Store is the identity of the store that it was made of. Copies of a database have the same.
 	Store string

@@ -18,7 +18,7 @@
 // # What holds
 //
 //   - The resourceVersion of an object is the revision of its newest write, in one history of all
-//     resources of the database, whatever replica wrote it. Revisions rise by one.
+//     resources of the store, whatever replica wrote it. Revisions rise by one.
 //   - A write is answered when the database has committed it durably. If the database did not
 //     confirm it in time, and cannot be asked, the answer is 504, and says that the write may have
 //     been done; 503 means that it was not, and will not be.

@@ -20,7 +20,7 @@ import (
 const retryAfterSeconds = 1
 
 // apiError translates an error of the database into one that clients understand. It is the only
-// place where this is done, and it keeps to one rule: a Retry-After is given only when nothing was
+// place where this is done for Kubernetes' API (storage/etcd has its own), and it keeps to one rule: a Retry-After is given only when nothing was
 // written, since clients repeat such a request by themselves, whatever its verb.
 //
 //	503 Service Unavailable        the database is away, read-only or closed; nothing was written

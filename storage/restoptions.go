@@ -41,7 +41,7 @@ type RESTOptions struct {
 	// Encodings replaces Codec and EncodeVersioner where resources differ.
 	Encodings Encodings
 	// Prefix begins all keys in the database, where Encodings does not name one. Default
-	// "/registry". Servers that share a database differ in it.
+	// "/registry". Servers that share a store differ in it.
 	Prefix string
 	// Transformers encrypt resources at rest, as
 	// k8s.io/apiserver/pkg/server/options/encryptionconfig loads them. It replaces the transformers

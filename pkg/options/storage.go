@@ -139,7 +139,7 @@ func (o *StorageOptions) AddFlags(fs *pflag.FlagSet) {
 			"be repeated. All servers of a database need the same. rowkeeper stores move moves "+
 			"objects that exist.")
 	fs.StringVar(&o.Prefix, "storage-prefix", o.Prefix,
-		"What the keys of all objects begin with. Servers that share a database have different "+
+		"What the keys of all objects begin with. Servers that share a store have different "+
 			"prefixes, replicas of one server the same.")
 	fs.StringVar(&o.MediaType, "storage-media-type", o.MediaType,
 		"The media type in which objects are stored: "+strings.Join(o.mediaTypes(), ", ")+

@@ -1,7 +1,7 @@
-// Package server is for programs that serve an API. It is the program around the API: flags, their
-// validation, the listener, logging, audit and tracing, and the two ways to run. A server that
-// stands alone has a directory with its database, certificates and kubeconfig. An aggregated one is
-// a part of a cluster, whose users and rights it takes.
+// Package server is the program around an API: flags, their validation, the listener, logging, audit
+// and tracing. The program runs in one of two ways. A server that stands alone has users of its
+// own, and a directory with its database, certificates and kubeconfig. An aggregated server is a
+// part of a cluster, and uses the cluster's users and rights.
 //
 //	program := server.Program{Name: "bookmarks", …}
 //	root := commands.New(program, server.New(program).Command())
@@ -12,6 +12,9 @@
 //	commands    the root command, and those beside serve: backup, migrate, stores and others
 //	standalone  the directory of a server that stands alone, with its users and kubeconfig
 //	access      who may do what in such a server, and the reviews that tell
+//	authz       the same, decided by a file: roles or webhooks, in any order
+//	signin      users by the tokens of issuers
+//	follow      files of settings that change while the server runs
 //	pki         certificates, in memory and in files
 //	rotation    a serving certificate in a cluster that is made and renewed by the server itself
 //	openapi     the names of types in OpenAPI documents

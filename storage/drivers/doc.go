@@ -1,13 +1,13 @@
-// Package drivers is the list of all databases, for programs that serve any of them. Its
-// documentation says what a driver consists of, and what a fourth database needs. A program that
-// imports the package links them all. A program that needs only one database imports only that
-// driver. Nothing else in the library imports this package.
+// Package drivers is the list of all databases, for programs that serve any of them. Read on to add
+// a database. A program that imports the package links them all. A program that needs only one
+// database imports only that driver. Nothing else in the library imports this package.
 //
 // # What a driver consists of
 //
 // A driver reads rows, runs statements and classifies errors. It decides nothing: the rules are in
-// storage/internal/mvcc, and the contract of a driver is mvcc.Backend. PostgreSQL's commit says two
-// of the rules in SQL as well. The files of sqlite, postgres and mysql have the same names:
+// storage/internal/mvcc. A Driver connects to a Database, which opens a Backend for each store: the
+// contract of these three is on the interfaces mvcc.Driver, mvcc.Database and mvcc.Backend.
+// PostgreSQL's statements say some of the rules in SQL as well; mvcc/rules.go says which. The files of sqlite, postgres and mysql have the same names:
 //
 //	doc.go          for users: URLs, what the server must be like, which accidents go unnoticed
 //	driver.go       the Driver: its name and its URL schemes
@@ -27,7 +27,7 @@
 //	sweep.go        Sweep
 //	snapshot.go     Snapshot
 //	errors.go       what an error means
-//	poll.go         one statement for the heads of many stores
+//	poll.go         one statement for the heads of many stores; SQLite: has the file changed?
 //
 // Besides these, each has files for what only its database needs. SQLite: place.go and replaced.go
 // (a file can be moved and replaced), space.go (a full disk), wal.go (the write-ahead log);

@@ -1,7 +1,8 @@
-// Package etcd serves a store by etcd's v3 API, for a kube-apiserver as it is built upstream, and
-// for other clients of etcd. It turns requests into reads and mutations of storage/internal/mvcc,
-// which decides what is written and what watches see. What a request means is decided here:
-// comparisons, expectations, and when a transaction is tried again (kv.go, txn.go).
+// Package etcd is a gRPC server of etcd's v3 API in front of a store. An unchanged kube-apiserver
+// can use it, and so can other clients of etcd. The package decides what a request means:
+// comparisons, expectations, and when a transaction is tried again (kv.go, txn.go). It turns
+// requests into reads and mutations of storage/internal/mvcc, which decides what is written and what
+// watches see.
 //
 // # What is exact
 //

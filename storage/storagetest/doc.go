@@ -1,5 +1,5 @@
-// Package storagetest is for authors of test kits. It brings the objects in a database back to an
-// earlier state, and deletes what has expired when the test says so.
+// Package storagetest resets the database of a test, for authors of test kits. [Restore] brings the
+// objects back to a state that [Capture] has kept. [DeleteExpired] deletes expired objects now.
 //
 //	before, err := storagetest.Capture(ctx, db, prefix)
 //	…

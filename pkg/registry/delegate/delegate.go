@@ -1,5 +1,5 @@
-// Package delegate is for authors of registries. It lets the handler of one resource use the store
-// of another one.
+// Package delegate lets the handler of one resource use the registry of another one, for authors of
+// registries. The example's pipelines/run creates PipelineRuns so.
 package delegate
 
 import (

@@ -1,5 +1,6 @@
-// Package resource is for authors of registries. It makes the store of a resource from what is
-// particular about the resource: its names, its strategy, the fields to select by, and its table.
+// Package resource makes the registry.Store of a resource, for authors of registries. They give it
+// what is particular about the resource: its names, its strategy, the fields to select by, and its
+// table.
 package resource
 
 import (

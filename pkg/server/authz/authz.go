@@ -1,6 +1,6 @@
-// Package authz lets a file say who decides what the users of a server without a cluster may do:
-// roles, or programs that are asked by SubjectAccessReviews (webhooks), in any order. The file is
-// upstream's AuthorizationConfiguration.
+// Package authz reads upstream's AuthorizationConfiguration, a file for servers without a cluster.
+// The file lists who decides about a request, in any order: roles, or programs that are asked by
+// SubjectAccessReviews (webhooks).
 //
 // Upstream publishes what checks the file and asks the webhooks. This package makes the chain of
 // those who decide, and follows the file; see package follow. As in kube-apiserver, the first of

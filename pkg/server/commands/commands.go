@@ -1,7 +1,11 @@
-// Package commands is for server programs. It has the commands of such a program: serve, which
-// package server makes, and what is done to a database beside the server: backup, restore, fence,
-// migrate and stores. Besides, certs makes the serving certificate of an aggregated server,
-// kubeconfig lets a user sign in to one that stands alone, and version tells what the program is.
+// Package commands has the commands of a server program:
+//
+//	serve       the server, which package server makes
+//	backup, restore, fence, migrate, stores
+//	            what works on the database directly, beside the servers
+//	certs       makes the serving certificate of an aggregated server
+//	kubeconfig  lets a user sign in to a server that stands alone
+//	version     tells what the program is
 //
 //	root := commands.New(program, server.New(program).Command())
 //	os.Exit(commands.Run(ctx, root, os.Args[1:], os.Stdout, os.Stderr))

@@ -17,10 +17,10 @@ func newFenceCommand(p server.Program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fence",
 		Short: "Begin a new history after a restore that the servers cannot notice",
-		Long: "Fence moves the revision of a database far beyond any that a client or a server " +
+		Long: "Fence moves the revision of a store far beyond any that a client or a server " +
 			"can have seen, and gives up all older ones: every watch ends, every cache is filled " +
 			"again, and no revision stands for two different states. Servers do this by " +
-			"themselves when they notice that a database has lost or replaced its past. Do it by " +
+			"themselves when they notice that a store has lost or replaced its past. Do it by " +
 			"hand after a restore that leaves no trace, such as a copy written into an existing " +
 			"SQLite file. Servers may be running. Objects are not changed.",
 		Example: "  " + p.Name + " fence --database sqlite:///var/lib/rowkeeper/state.db",

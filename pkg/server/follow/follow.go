@@ -1,5 +1,5 @@
-// Package follow uses files of settings that may change while the server runs. A change takes
-// effect as a whole. If a changed file is wrong, what was read before stays in effect.
+// Package follow reads a file of settings again when it changes, while the server runs. A change
+// takes effect as a whole. A wrong file is logged, and the settings of before stay in effect.
 package follow
 
 import (

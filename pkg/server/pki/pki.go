@@ -1,5 +1,6 @@
-// Package pki makes certificates, for server programs and for tests. No other package does. Package
-// standalone says when they are renewed without a cluster, and package rotation in one.
+// Package pki makes certificates, for server programs and for tests. No other package does. A
+// certificate is renewed in the last third of its lifetime ([RenewAt]): package standalone looks at
+// its certificates every hour, and package rotation in each of its rounds.
 //
 // A [Pair] is in memory, and so is a [Chain], which is renewed before it expires. An [Authority]
 // keeps itself and what it signs in files. Everything can be asked for again and again: what exists

@@ -1,5 +1,5 @@
-// Package histories is for storage/storagetest, storage/etcd and storage/etcdmove. It gives them
-// the mvcc.Store of a storage.Database. The public API does not.
+// Package histories gives other packages of this module the mvcc.Store behind a storage.Database,
+// which the public API hides.
 package histories
 
 import "github.com/rowkeeper/rowkeeper/storage/internal/mvcc"

@@ -54,7 +54,7 @@ func (a *announcer) tell(r Revision) {
 // run announces until the announcer is closed.
 func (a *announcer) run(n Notifier) {
 	defer close(a.ended)
-	outage := outage{log: a.s.log, what: "notify the other processes of writes, which they poll for"}
+	outage := outageLog{log: a.s.log, what: "notify the other processes of writes, which they poll for"}
 	for {
 		select {
 		case <-a.wake:
@@ -74,7 +74,7 @@ func (a *announcer) run(n Notifier) {
 	}
 }
 
-func (a *announcer) announce(n Notifier, o *outage) {
+func (a *announcer) announce(n Notifier, o *outageLog) {
 	ctx, cancel := context.WithTimeout(a.s.commitCtx, a.s.cfg.Timeout)
 	defer cancel()
 	if err := n.Announce(ctx, Revision(a.head.Load())); err == nil {

@@ -12,7 +12,7 @@ type Key string
 // Revision is the place of a write in the one history. Valid revisions start at 1.
 type Revision int64
 
-// Epoch counts the fences of a database. Positions of different epochs are not comparable. The
+// Epoch counts the fences of a store. Positions of different epochs are not comparable. The
 // epoch of a dropped store is negative.
 type Epoch int64
 

@@ -1,6 +1,7 @@
 // Package mvcc stores keys, values and their history in a SQL database, as etcd's mvcc does in its
-// own. It decides about the history, and a database's backend executes that. PostgreSQL repeats
-// [CheckGroup] and [Decide] in SQL, for commits of one round trip; a test compares them.
+// own. The rules of the history are pure functions in rules.go and decide.go: they decide what is
+// written, what is removed and where a fence goes. Commits of the drivers, and locked.go, apply
+// them. docs/contributing.md has a table of all decisions and their files.
 //
 // Every successful write has a revision. Old states can be read until they are compacted. A watch
 // from any revision that is not compacted sees every later event once and in order.
@@ -138,7 +139,7 @@
 // statement reads the server's role, and a server that may be behind (a standby, a read-only one)
 // is refused.
 //
-// I5 A range is one snapshot at the revision it says, all its pages together; see snapshot.go for
+// I5 A range is one snapshot at the revision it says, all its pages together; see range.go for
 // the argument.
 //
 // I6 Revisions never go backwards, and none is reused for other content. A process keeps every

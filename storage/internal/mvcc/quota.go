@@ -93,7 +93,7 @@ type measured struct {
 func (s *Store) quotaLoop(ctx context.Context) {
 	ticker := time.NewTicker(s.cfg.QuotaInterval)
 	defer ticker.Stop()
-	outage := outage{log: s.log, what: "measure the store"}
+	outage := outageLog{log: s.log, what: "measure the store"}
 	var m measured
 	for {
 		select {

@@ -45,7 +45,7 @@ func (s *Store) reapLoop(ctx context.Context) {
 	next := time.Now()
 	// idle: nothing is known that expires before next.
 	idle := false
-	outage := outage{log: s.log, what: "reap expired keys"}
+	outage := outageLog{log: s.log, what: "reap expired keys"}
 	failing := retryPolicy()
 	failing.MaxInterval = reapRetry
 	for {

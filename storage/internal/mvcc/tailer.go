@@ -152,7 +152,7 @@ func (t *tailer) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	failing := retryPolicy()
-	outage := outage{log: t.s.log, what: "read the log"}
+	outage := outageLog{log: t.s.log, what: "read the log"}
 	if t.shared != nil {
 		polls := t.shared.Polls()
 		polls.join(t)

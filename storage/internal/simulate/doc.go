@@ -73,6 +73,6 @@
 // TestRepeatable says how many runs are the same to the last step: about half. So a plan that has
 // failed is tried twice before a part of it is taken for needed.
 //
-// mvcc's own bounds for what it remembers of the history (trail.go) are not reached: they are
+// mvcc's own bounds for what it remembers of the history (positions.go) are not reached: they are
 // thousands of positions.
 package simulate

@@ -2,9 +2,9 @@ package mvcc
 
 import "log/slog"
 
-// outage says in the log that something in the background does not work: once, not for each
+// outageLog says in the log that something in the background does not work: once, not for each
 // attempt, and once more when it works again. One goroutine uses it.
-type outage struct {
+type outageLog struct {
 	log *slog.Logger
 	// what does not work, as "cannot ..." ends.
 	what  string
@@ -14,7 +14,7 @@ type outage struct {
 
 // failed tells of an attempt. An error of another class than the last one is worth a line: it asks
 // something else of people.
-func (o *outage) failed(err error) {
+func (o *outageLog) failed(err error) {
 	if class := ClassOf(err); !o.began || class != o.class {
 		o.log.Warn("cannot "+o.what+"; trying again until it works", "err", err)
 		o.began, o.class = true, class
@@ -22,7 +22,7 @@ func (o *outage) failed(err error) {
 }
 
 // over tells of an attempt that succeeded.
-func (o *outage) over() {
+func (o *outageLog) over() {
 	if o.began {
 		o.log.Info("can " + o.what + " again")
 		o.began = false
