@@ -6,7 +6,8 @@
 //
 // A line that is missing or different breaks programs that use it. That fails, until it is accepted
 // by -incompatible; a new line fails until it is accepted by -update, so that nothing is exported
-// by accident.
+// by accident. Each of the packages has an example, so that a reader of its documentation sees how
+// it is used.
 package main
 
 import (
@@ -64,6 +65,9 @@ func run(file string, update, incompatible bool) error {
 	if err != nil {
 		return err
 	}
+	if err := examples(); err != nil {
+		return err
+	}
 	content, err := os.ReadFile(file)
 	if err != nil && !(update && errors.Is(err, os.ErrNotExist)) {
 		return err
@@ -88,6 +92,24 @@ func run(file string, update, incompatible bool) error {
 			"./hack/verify/api -update")
 	case update:
 		return os.WriteFile(file, []byte(strings.Join(is, "\n")+"\n"), 0o644)
+	}
+	return nil
+}
+
+// examples finds packages without an example.
+func examples() error {
+	for _, p := range packages {
+		tests, err := filepath.Glob(filepath.Join(filepath.FromSlash(p), "*_test.go"))
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(tests, func(file string) bool {
+			source, err := os.ReadFile(file)
+			return err == nil && strings.Contains(string(source), "\nfunc Example")
+		}) {
+			return fmt.Errorf("the package %s has no example: write a func Example… in its "+
+				"example_test.go", p)
+		}
 	}
 	return nil
 }

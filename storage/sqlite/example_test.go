@@ -1,0 +1,33 @@
+package sqlite_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/sqlite"
+)
+
+// A store is kept in a file, which is created with its tables.
+func Example() {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "state.db")
+	db, err := storage.Open(context.Background(), storage.Config{
+		URL: "sqlite://" + file, Drivers: []storage.Driver{sqlite.Driver}, Migrate: true,
+	})
+	if err != nil {
+		log.Print(err)
+		return
+	}
+	defer db.Close()
+	_, err = os.Stat(file)
+	fmt.Println("the file is there:", err == nil)
+	// Output: the file is there: true
+}
