@@ -10,6 +10,10 @@
 //	<!-- readme: file PATH -->   the next block is the content of this file
 //	<!-- readme: serve -->       the last command of the next block goes on while the walk does
 //	<!-- readme: skip REASON --> the next block is not followed
+//	<!-- readme: tested FILE --> outside of walks: another test, or the walk of another page, runs
+//	                             the next block
+//	<!-- readme: untested -->    outside of walks: nothing runs the next block, and the page says
+//	                             so to its reader, by the words "not run here"
 //
 // Within a walk, a block that is neither a file nor skipped is a session: its language is console.
 // A line that begins with "$ " is a command for bash, those after it that begin with "> " continue

@@ -54,23 +54,38 @@ func (w Walk) BeforeServe() Walk {
 	return w
 }
 
+// Other is a block outside of walks.
+type Other struct {
+	Line           int
+	Language, Code string
+	// Mark is "tested", "untested" or empty. By is the file that tests it.
+	Mark, By string
+}
+
 // Walks returns the walks of a page.
 func Walks(page string) ([]Walk, error) {
+	p, err := parse(page)
+	return p.walks, err
+}
+
+// parse reads a page whole.
+func parse(page string) (parser, error) {
 	var p parser
 	for _, item := range markdown.Items([]byte(page)) {
 		if err := p.item(item); err != nil {
-			return nil, fmt.Errorf("line %d: %w", item.Line, err)
+			return parser{}, fmt.Errorf("line %d: %w", item.Line, err)
 		}
 	}
 	if p.walk != nil {
-		return nil, fmt.Errorf("the walk %q has no end", p.walk.Name)
+		return parser{}, fmt.Errorf("the walk %q has no end", p.walk.Name)
 	}
-	return p.walks, nil
+	return p, nil
 }
 
 type parser struct {
-	walks []Walk
-	walk  *Walk // the one that has begun
+	walks  []Walk
+	others []Other
+	walk   *Walk // the one that has begun
 	// What the next block is marked as, with the rest of the mark.
 	next, rest string
 }
@@ -103,7 +118,8 @@ func (p *parser) item(item markdown.Item) error {
 			return fmt.Errorf("there is nothing to follow in the walk %q", p.walk.Name)
 		}
 		p.walks, p.walk = append(p.walks, *p.walk), nil
-	case p.walk != nil && (verb == "serve" && rest == "" || verb == "skip" && rest != ""):
+	case p.walk != nil && (verb == "serve" && rest == "" || verb == "skip" && rest != ""),
+		p.walk == nil && (verb == "tested" && rest != "" || verb == "untested" && rest == ""):
 		p.next, p.rest = verb, rest
 	case p.walk != nil && verb == "file" && filepath.IsLocal(rest) && path.Clean(rest) == rest:
 		p.next, p.rest = verb, rest
@@ -117,7 +133,10 @@ func (p *parser) block(item markdown.Item) error {
 	next, rest := p.next, p.rest
 	p.next, p.rest = "", ""
 	switch {
-	case p.walk == nil || next == "skip":
+	case p.walk == nil:
+		p.others = append(p.others, Other{item.Line, item.Language, item.Code, next, rest})
+		return nil
+	case next == "skip":
 		return nil
 	case next == "file":
 		p.walk.Steps = append(p.walk.Steps, Step{Line: item.Line, File: rest, Content: item.Code})

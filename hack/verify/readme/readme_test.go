@@ -33,7 +33,7 @@ func pages(t *testing.T, clone string) map[string][]byte {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && (name == "bin" || strings.HasPrefix(d.Name(), ".") && name != ".") {
+		if d.IsDir() && (name == "bin" || d.Name() == "node_modules" || strings.HasPrefix(d.Name(), ".") && name != ".") {
 			return filepath.SkipDir
 		}
 		if filepath.Ext(name) == ".md" {
@@ -107,6 +107,172 @@ func TestQuotedErrors(t *testing.T) {
 	for _, q := range quoted {
 		if sentence := strings.Join(strings.Fields(q[1]), " "); !strings.Contains(source.String(), sentence) {
 			t.Errorf("no error has the text %q", sentence)
+		}
+	}
+}
+
+// TestEveryBlock: each block of a language that can run is a part of a walk, or it is marked as
+// tested elsewhere, or the page says that it was not run.
+func TestEveryBlock(t *testing.T) {
+	clone, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	recipes := regexp.MustCompile(`<!-- (recipe|sampleapiserver): .* -->$`) // read by tests of their own
+	walked, elsewhere, untested := 0, 0, 0
+	for name, page := range pages(t, clone) {
+		if name != "README.md" && !strings.HasPrefix(name, "docs/") && path.Dir(name) != "deploy" {
+			continue
+		}
+		p, err := parse(string(page))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, walk := range p.walks {
+			for _, step := range walk.Steps {
+				walked += len(step.Commands)
+			}
+		}
+		lines := strings.Split(string(page), "\n")
+		for _, block := range p.others {
+			commands := len(regexp.MustCompile(`(?m)^\$ `).FindAllString(block.Code, -1))
+			switch {
+			case block.Language == "text":
+			case block.Mark == "tested":
+				elsewhere += commands
+				test, err := os.ReadFile(filepath.Join(clone, filepath.FromSlash(block.By)))
+				if err != nil {
+					t.Errorf("%s, line %d: %v", name, block.Line, err)
+				}
+				for line := range strings.Lines(block.Code) {
+					line, _, _ = strings.Cut(strings.TrimSpace(line), " // ")
+					if block.Language == "go" && !strings.Contains(string(test), line) {
+						t.Errorf("%s, line %d: %s does not have %q", name, block.Line, block.By, line)
+					}
+				}
+			case block.Mark == "untested":
+				untested += commands
+				if !strings.Contains(string(page), "not run here") {
+					t.Errorf("%s, line %d: the page does not say that this was not run here", name,
+						block.Line)
+				}
+			case recipes.MatchString(strings.TrimSpace(lines[block.Line-3])):
+				elsewhere += commands
+			default:
+				t.Errorf("%s, line %d: nothing tells whether a test runs this block", name, block.Line)
+			}
+		}
+	}
+	t.Logf("%d commands are followed, other tests run %d, and %d are said not to be run", walked,
+		elsewhere, untested)
+}
+
+// TestCommandLines: the commands of rowkeeper that pages name have the flags that they name.
+func TestCommandLines(t *testing.T) {
+	const clone = "../../.."
+	reference, err := os.ReadFile(filepath.Join(clone, "docs/reference/cli.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := map[string]map[string]bool{} // of each command
+	command := ""
+	for line := range strings.Lines(string(reference)) {
+		line = strings.TrimSpace(line)
+		if name, ok := strings.CutPrefix(line, "## rowkeeper "); ok {
+			command = name
+			flags[command] = map[string]bool{"--help": true}
+		} else if flag, ok := strings.CutPrefix(line, "- `--"); ok {
+			flag, _, _ = strings.Cut(flag, "`")
+			flags[command]["--"+flag] = true
+		}
+	}
+	if len(flags) < 15 {
+		t.Fatalf("the reference has %d commands", len(flags))
+	}
+	// A command and its arguments, up to the end of the line, of a pipe, or of code in a text.
+	called := regexp.MustCompile(`(?:^|[ /]|\x60)rowkeeper ([a-z][^\x60|;&>]*)`)
+	checked := 0
+	for name, page := range pages(t, clone) {
+		text := strings.ReplaceAll(string(page), "\\\n", " ")
+		for line := range strings.Lines(text) {
+			for _, call := range called.FindAllStringSubmatch(strings.TrimSpace(line), -1) {
+				words := strings.Fields(call[1])
+				known, ok := flags[words[0]]
+				if len(words) > 1 && flags[words[0]+" "+words[1]] != nil {
+					known, ok = flags[words[0]+" "+words[1]], true
+				}
+				if !ok {
+					continue // prose
+				}
+				for _, word := range words {
+					flag, _, _ := strings.Cut(strings.TrimRight(word, ".,:)"), "=")
+					if !strings.HasPrefix(flag, "--") {
+						continue
+					}
+					checked++
+					if !known[flag] {
+						t.Errorf("%s: rowkeeper %s has no flag %s", name, words[0], flag)
+					}
+				}
+			}
+		}
+	}
+	if checked < 50 {
+		t.Errorf("%d flags were checked, the pages are no longer understood", checked)
+	}
+}
+
+// TestURLParameters: the reference has the parameters of database URLs that the drivers know, and no
+// others. PostgreSQL's driver passes on what it does not know, so its documentation is compared.
+func TestURLParameters(t *testing.T) {
+	const clone = "../../.."
+	read := func(file string) string {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(clone, filepath.FromSlash(file)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	reference := read("docs/reference/database.md")
+	name := regexp.MustCompile(`[a-z][a-z_-]*[a-z]`)
+	for database, source := range map[string]struct{ file, pattern string }{
+		"SQLite":     {"storage/sqlite/url.go", `(?m)^\t"(\w+)": +func\(c \*config`},
+		"MySQL":      {"storage/mysql/url.go", `(?m)^\t\tcase "([\w-]+)":`},
+		"PostgreSQL": {"storage/postgres/doc.go", `(?m)^//\t([a-z_]+(?:, [a-z_]+)*)(?: .*)?$`},
+	} {
+		known := map[string]bool{}
+		for _, found := range regexp.MustCompile(source.pattern).FindAllStringSubmatch(
+			read(source.file), -1) {
+			for _, parameter := range name.FindAllString(found[1], -1) {
+				known[parameter] = true
+			}
+		}
+		if len(known) < 3 {
+			t.Errorf("%s has the parameters %v", source.file, known)
+		}
+		documented := map[string]bool{}
+		for row := range strings.Lines(reference) {
+			cells := strings.Split(row, "|")
+			if len(cells) < 5 || !strings.Contains(cells[2], database) {
+				continue
+			}
+			for _, code := range regexp.MustCompile("`([a-z][a-z_-]*[a-z])[`=]").FindAllStringSubmatch(
+				cells[1]+cells[3], -1) {
+				documented[code[1]] = true
+			}
+			for _, code := range regexp.MustCompile("`([a-z][a-z_-]*[a-z])[`=]").FindAllStringSubmatch(
+				cells[1], -1) {
+				if !known[code[1]] {
+					t.Errorf("the reference has the parameter %s of %s, which %s has not", code[1],
+						database, source.file)
+				}
+			}
+		}
+		for parameter := range known {
+			if !documented[parameter] {
+				t.Errorf("the reference does not have the parameter %s of %s", parameter, database)
+			}
 		}
 	}
 }
@@ -198,6 +364,9 @@ func TestWrongPages(t *testing.T) {
 		"no end": {"<!-- readme: walk a -->\n", `the walk "a" has no end`},
 		"nothing in it": {"<!-- readme: walk a -->\n<!-- readme: end -->\n",
 			`line 2: there is nothing to follow in the walk "a"`},
+		"tested within a walk": {"<!-- readme: walk a -->\n<!-- readme: tested a_test.go -->\n",
+			"line 2: the mark"},
+		"untested with text": {"<!-- readme: untested why -->\n", "line 1: the mark"},
 		"unknown mark": {"<!-- readme: stroll a -->\n",
 			`line 1: the mark "<!-- readme: stroll a -->" makes no sense here`},
 		"file without walk": {"<!-- readme: file a -->\n", "makes no sense here"},
