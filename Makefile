@@ -150,6 +150,11 @@ tidy: ## tidy all modules
 verify: ## check that code is formatted, modules are tidy and generated code is up to date
 	hack/verify/verify.sh $(MODULES)
 
+.PHONY: docs
+docs: ## make a site of docs/ and deploy/, with search, in bin/site; needs Node.js and npm
+	npm --prefix hack/site ci --no-audit --no-fund
+	npm --prefix hack/site run build
+
 .PHONY: testbed
 testbed: ## build container images of the databases from Debian's packages, for machines without a registry
 	hack/testbed/docker.sh start

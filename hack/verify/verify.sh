@@ -35,7 +35,7 @@ go run ./hack/verify/api || fail "the exported API is not what hack/verify/api/a
 # The generators write into a copy.
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
-tar --exclude=./.git --exclude=./bin --exclude=./.rowkeeper -c . | tar -x -C "$copy"
+tar --exclude=./.git --exclude=./bin --exclude=./.rowkeeper --exclude=node_modules -c . | tar -x -C "$copy"
 if ! (cd "$copy" && hack/verify/codegen.sh) >"$copy/codegen.log" 2>&1; then
 	tail -n 60 "$copy/codegen.log" >&2
 	fail "generated code is not up to date, or the generators fail; run make generate"
