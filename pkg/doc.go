@@ -16,6 +16,9 @@
 //
 //	testkit            your API server inside go test
 //	testkit/crds       a server with CustomResourceDefinitions inside go test, instead of envtest
+//	testkit/controlplane
+//	                   kube-apiserver with its controllers inside go test; its packages cluster and
+//	                   process run them for make cluster and Rowkeeper's own tests
 //	testkit/process    a server as a process, for projects with other versions of k8s.io
 //	testkit/databases  PostgreSQL, MariaDB and MySQL for these servers; its packages dbserver and
 //	                   programs start them for all tests and tools of Rowkeeper's own

@@ -26,8 +26,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/balancer"
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/cluster"
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/cluster"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/process"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 

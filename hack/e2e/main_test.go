@@ -15,9 +15,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/balancer"
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/cluster"
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/database"
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/node"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/cluster"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
 )
 

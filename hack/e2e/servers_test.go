@@ -19,10 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/cluster"
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
 	"github.com/rowkeeper/rowkeeper/hack/verify/readme"
 	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/cluster"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/process"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 

@@ -23,7 +23,10 @@ import (
 //
 //   - A call counts from its header on, before its request is received, until what answers it has
 //     returned, which may be long after its client has reset it: see admit.
-//   - A request's size is bounded by gRPC, and the bytes of queued writes are by mvcc's queue.
+//   - A connection ends if its client does not speak within [Config.ConnectTimeout]. It counts
+//     for as long as it is there: see [Server.Connect].
+//   - The sizes of a request and of its header are bounded by gRPC, and the bytes of queued writes
+//     are by mvcc's queue.
 //   - An answer's keys and values count while it is made, in a bill, and then in its encoded form
 //     until it is sent or its connection is gone: see codec. So a client that asks for much and
 //     reads nothing is refused further answers.

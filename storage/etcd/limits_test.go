@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -16,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
@@ -352,4 +356,43 @@ func TestLargeAnswers(t *testing.T) {
 func rangeOp(key, end string) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{
 		Key: []byte(key), RangeEnd: []byte(end)}}}
+}
+
+// TestLargeHeader: a call with much metadata is refused, before the server has more of it than it
+// may.
+func TestLargeHeader(t *testing.T) {
+	with, _ := inMemory(t, nil)
+	c := serve(t, with)
+	kv := pb.NewKVClient(c.ActiveConnection())
+	for size, refused := range map[int]bool{16 << 10: false, 1 << 20: true} {
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "x", strings.Repeat("x", size))
+		_, err := kv.Range(ctx, &pb.RangeRequest{Key: []byte("k")}, grpc.WaitForReady(true))
+		if (err != nil) != refused {
+			t.Errorf("with %d bytes of metadata: %v", size, err)
+		}
+	}
+}
+
+// TestSilentClient: a client that begins as those of gRPC do, and says no more, is not waited for.
+func TestSilentClient(t *testing.T) {
+	with, _ := inMemory(t, nil)
+	c := serveBy(t, with, etcd.Config{ConnectTimeout: 100 * time.Millisecond})
+	conn, err := net.Dial("unix", strings.TrimPrefix(c.Endpoints()[0], "unix://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	// Less than the time that gRPC gives by itself, two minutes.
+	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the connection is still there")
+	}
+	if _, err := c.Get(t.Context(), "k"); err != nil {
+		t.Error(err)
+	}
 }

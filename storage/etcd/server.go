@@ -57,6 +57,9 @@ type Config struct {
 
 	// MaxConcurrentStreams bounds the calls that a connection may have at a time. Default 10,000.
 	MaxConcurrentStreams uint32
+	// ConnectTimeout is how long a new connection may take until its client has made itself known.
+	// Default 10 s.
+	ConnectTimeout time.Duration
 	// LeaderTimeout is how long the database may be away before watches end that require a leader.
 	// Default 10 s.
 	LeaderTimeout time.Duration
@@ -92,6 +95,9 @@ func (c Config) withDefaults(stores int) Config {
 	}
 	if c.MaxConcurrentStreams == 0 {
 		c.MaxConcurrentStreams = 10_000
+	}
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = 10 * time.Second
 	}
 	if c.LeaderTimeout == 0 {
 		c.LeaderTimeout = 10 * time.Second
@@ -192,12 +198,17 @@ func number(name string) uint64 {
 // overhead is what a request may have besides its keys and values.
 const overhead = 512 << 10
 
+// maxHeaderBytes bounds the metadata of a call.
+const maxHeaderBytes = 64 << 10
+
 // Options are those of a gRPC server that [Server.Register] is called with.
 func (s *Server) Options() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(s.cfg.MaxRequestBytes + overhead),
 		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(s.cfg.MaxConcurrentStreams),
+		grpc.ConnectionTimeout(s.cfg.ConnectTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/net/netutil"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/klog/v2"
 
@@ -467,6 +468,7 @@ func (c *etcdCommand) run(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
+		l = netutil.LimitListener(l, maxPageConnections)
 		listening.Go(func() { end(httpServer.Serve(l)) })
 	}
 	select {

@@ -117,8 +117,10 @@ func (d *door) leadsTo(serverName string) *etcdStore {
 // gRPC do to one server, and the others to another. etcd answers HTTP on the port of its API, and
 // programs ask /version and /health there.
 type splitter struct {
-	l       net.Listener
-	door    *door
+	l    net.Listener
+	door *door
+	// wait is prefaceWait, but in tests.
+	wait    time.Duration
 	closed  chan struct{}
 	waiting chan struct{}
 }
@@ -135,7 +137,7 @@ const (
 )
 
 func newSplitter(l net.Listener, d *door) *splitter {
-	return &splitter{l: l, door: d, closed: make(chan struct{}),
+	return &splitter{l: l, door: d, wait: prefaceWait, closed: make(chan struct{}),
 		waiting: make(chan struct{}, maxWaiting)}
 }
 
@@ -179,7 +181,7 @@ func (s *splitter) route(conn net.Conn) {
 		}
 	}()
 	// The handshake writes, too, and a client may read nothing.
-	_ = conn.SetDeadline(time.Now().Add(prefaceWait)) // a closed one cannot be read
+	_ = conn.SetDeadline(time.Now().Add(s.wait)) // a closed one cannot be read
 	begun := &begunConn{Conn: conn, r: bufio.NewReaderSize(conn, 1<<12)}
 	first, err := begun.r.Peek(len(preface))
 	if err != nil {

@@ -1,9 +1,19 @@
 package app
 
 import (
+	"crypto/tls"
+	"errors"
+	"io"
 	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/etcd"
 )
 
 // failing is a listener that runs out of files now and then.
@@ -25,4 +35,134 @@ func TestAcceptGoesOn(t *testing.T) {
 	if len(l.errs) > 0 {
 		t.Errorf("nothing is accepted after an error; there are %v left", l.errs)
 	}
+}
+
+// doorway is a splitter that serves pages, all of which are not found.
+type doorway struct {
+	t       *testing.T
+	address string
+	secure  bool
+}
+
+// openDoor makes a doorway in which a client may take its time, and so many may take it at once.
+func openDoor(t *testing.T, secured bool, wait time.Duration, most int) *doorway {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &doorway{t: t, address: l.Addr().String(), secure: secured}
+	if secured {
+		dir := certFiles(t)
+		files := &tlsFiles{cert: filepath.Join(dir, "tls.crt"), key: filepath.Join(dir, "tls.key")}
+		l = secure(l, func(string) *tlsFiles { return files })
+	}
+	store := &etcdStore{calls: newBranch(), pages: newBranch(),
+		server: etcd.New(nil, etcd.Config{})}
+	pages := newHTTPServer(http.NotFoundHandler())
+	s := newSplitter(l, &door{store: store})
+	s.wait, s.waiting = wait, make(chan struct{}, most)
+	var running sync.WaitGroup
+	running.Go(func() { _ = pages.Serve(store.pages) }) // ends when it is closed
+	running.Go(s.run)
+	t.Cleanup(func() {
+		l.Close()
+		pages.Close()
+		running.Wait()
+		if len(s.waiting) > 0 {
+			t.Errorf("%d connections are still waited for", len(s.waiting))
+		}
+	})
+	return d
+}
+
+// connect connects, and says something.
+func (d *doorway) connect(text string) net.Conn {
+	d.t.Helper()
+	c, err := net.Dial("tcp", d.address)
+	if err == nil {
+		err = c.SetDeadline(time.Now().Add(time.Minute))
+	}
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() { c.Close() })
+	_, _ = io.WriteString(c, text) // it may be closed by now
+	return c
+}
+
+// shake is the client's side of TLS.
+func shake(c net.Conn) net.Conn {
+	return tls.Client(c, &tls.Config{InsecureSkipVerify: true}) // who serves is of no interest
+}
+
+// ends waits until a connection ends.
+func (d *doorway) ends(c net.Conn) {
+	d.t.Helper()
+	if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+		d.t.Error("the connection is still there")
+	}
+}
+
+// serves waits until a client that speaks is answered.
+func (d *doorway) serves() {
+	d.t.Helper()
+	for end := time.Now().Add(time.Minute); ; {
+		c := d.connect("")
+		if d.secure {
+			c = shake(c)
+		}
+		answer := make([]byte, len("HTTP/1.1 404"))
+		_, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		if err == nil {
+			_, err = io.ReadFull(c, answer)
+		}
+		c.Close()
+		if err == nil && string(answer) == "HTTP/1.1 404" {
+			return
+		}
+		if time.Now().After(end) {
+			d.t.Fatalf("a client that speaks is answered %q, %v", answer, err)
+		}
+	}
+}
+
+// TestSilentConnections: clients that connect and do not say what they want, with and without TLS,
+// are not waited for.
+func TestSilentConnections(t *testing.T) {
+	t.Run("plain", func(t *testing.T) {
+		d := openDoor(t, false, time.Second, 10)
+		for _, c := range []net.Conn{d.connect(""), d.connect("PR")} {
+			d.ends(c)
+		}
+		d.serves()
+	})
+	t.Run("tls", func(t *testing.T) {
+		d := openDoor(t, true, time.Second, 10)
+		// Nothing, and an unfinished record of TLS.
+		conns := []net.Conn{d.connect(""), d.connect("\x16\x03\x01\x02\x00")}
+		// The beginning of gRPC's beginning, when TLS has begun.
+		c := shake(d.connect(""))
+		_, _ = io.WriteString(c, "PR") // on a slow machine it may be closed by now
+		for _, c := range append(conns, c) {
+			d.ends(c)
+		}
+		d.serves()
+	})
+}
+
+// TestManySilentConnections: of clients that do not say what they want, only so many are waited
+// for. When one of them leaves, the next one is served.
+func TestManySilentConnections(t *testing.T) {
+	const most = 3
+	d := openDoor(t, false, time.Hour, most)
+	var waiting []net.Conn
+	for range most {
+		waiting = append(waiting, d.connect(""))
+	}
+	for range most {
+		d.ends(d.connect(""))
+	}
+	waiting[0].Close()
+	d.serves()
 }

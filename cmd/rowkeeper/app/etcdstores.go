@@ -213,8 +213,14 @@ func process() []prometheus.Collector {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})}
 }
 
+// maxPageConnections bounds the connections to a URL of --listen-metrics-urls. Further ones wait
+// until others end.
+const maxPageConnections = 1_000
+
+// newHTTPServer makes a server of pages. A client that sends or reads nothing holds a connection
+// for a bounded time.
 func newHTTPServer(h http.Handler) *http.Server {
-	return &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second,
+	return &http.Server{Handler: h, ReadTimeout: prefaceWait, WriteTimeout: 30 * time.Second,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: klog.NewStandardLogger("INFO")}
 }
 

@@ -17,9 +17,9 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/cluster"
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/database"
 	"github.com/rowkeeper/rowkeeper/pkg/garbagecollector/collectortest"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/cluster"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
 )
 

@@ -17,8 +17,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/cluster"
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/cluster"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/process"
 )
 
 var bin = flag.String("bin", "../../../bin/cluster",

@@ -18,7 +18,7 @@ import (
 
 	"k8s.io/client-go/discovery"
 
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/cluster"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/cluster"
 )
 
 func main() {

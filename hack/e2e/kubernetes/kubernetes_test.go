@@ -31,8 +31,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/cluster"
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/database"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/cluster"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
 )
 

@@ -38,6 +38,7 @@ var packages = []string{
 	"pkg/registry/status",
 	"pkg/registry/table",
 	"pkg/testkit",
+	"pkg/testkit/controlplane",
 	"pkg/testkit/crds",
 	"pkg/testkit/databases",
 	"storage",

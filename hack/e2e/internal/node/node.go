@@ -42,7 +42,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/process"
 )
 
 // Name is the name of the node.

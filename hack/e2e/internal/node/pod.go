@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/process"
 )
 
 const (

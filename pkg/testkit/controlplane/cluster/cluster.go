@@ -2,6 +2,9 @@
 // kube-controller-manager and kube-scheduler, as upstream's own programs, with certificates and
 // RBAC, and without containers or privileges. kube-apiserver's objects are in a database that
 // "rowkeeper etcd" serves, or in etcd.
+//
+// It is the one place that knows the flags and certificates of a control plane, for package
+// controlplane, make cluster and the tests in hack/e2e.
 package cluster
 
 import (
@@ -13,12 +16,14 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -26,8 +31,8 @@ import (
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/utils/clock"
 
-	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/process"
 	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/process"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
@@ -49,7 +54,8 @@ const Name = "rowkeeper"
 
 // Config says what is run.
 type Config struct {
-	// Bin is the directory of the programs that hack/e2e/build.sh builds.
+	// Bin is the directory of the programs that hack/e2e/build.sh builds. Without it, they are
+	// looked for in the directories of PATH.
 	Bin string
 	// Dir is the directory of all files. A control plane that is started there again has the
 	// certificates, the keys and the database that it had.
@@ -57,6 +63,8 @@ type Config struct {
 	// Database is the URL of the database that has kube-apiserver's objects, or [Etcd]. By default
 	// it is SQLite in Dir.
 	Database string
+	// Endpoint is a URL where somebody else serves the database by etcd's API, without TLS.
+	Endpoint string
 	// Servers is how many processes serve the database, 1 by default.
 	Servers int
 	// Port is kube-apiserver's, by default one that is free.
@@ -64,6 +72,10 @@ type Config struct {
 	// Controllers are those that kube-controller-manager runs, by default all that it runs by
 	// default.
 	Controllers []string
+	// NoScheduler leaves kube-scheduler out.
+	NoScheduler bool
+	// APIServerFlags are flags of kube-apiserver besides those that it always has. They win.
+	APIServerFlags []string
 	// Audit makes kube-apiserver write [Cluster.AuditLog].
 	Audit bool
 }
@@ -115,7 +127,8 @@ type program struct {
 	url string
 }
 
-// Start starts a control plane, and waits until kube-apiserver is ready.
+// Start starts a control plane, and waits until kube-apiserver is ready and pods can be created in
+// the namespace default.
 func Start(ctx context.Context, config Config) (*Cluster, error) {
 	c := &Cluster{config: config}
 	if err := c.start(ctx); err != nil {
@@ -140,12 +153,44 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := c.startAPIServer(ctx, storage); err != nil {
 		return err
 	}
-	for _, name := range []string{"kube-controller-manager", "kube-scheduler"} {
-		if err := c.startController(name); err != nil {
+	if err := c.startController("kube-controller-manager"); err != nil {
+		return err
+	}
+	if !c.config.NoScheduler {
+		if err := c.startController("kube-scheduler"); err != nil {
 			return err
 		}
 	}
-	return nil
+	return c.awaitServiceAccount(ctx)
+}
+
+// awaitServiceAccount waits for the service account of the namespace default, without which
+// kube-apiserver takes no pod there, if there is the controller that makes it.
+func (c *Cluster) awaitServiceAccount(ctx context.Context) error {
+	if !slices.Contains(c.controllers(), "*") &&
+		!slices.Contains(c.controllers(), "serviceaccount-controller") {
+		return nil
+	}
+	client, err := kubernetes.NewForConfig(c.Admin)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	manager := c.programs[slices.IndexFunc(c.programs, func(p *program) bool {
+		return p.Name == "kube-controller-manager"
+	})]
+	return manager.WaitFor(ctx, "at work", func(ctx context.Context) error {
+		_, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+}
+
+func (c *Cluster) controllers() []string {
+	if len(c.config.Controllers) == 0 {
+		return []string{"*"}
+	}
+	return c.config.Controllers
 }
 
 // Close ends the control plane at once, the last started first.
@@ -193,10 +238,26 @@ func (c *Cluster) Wait(ctx context.Context) error {
 	}
 	select {
 	case p := <-ended:
-		return fmt.Errorf("%s has ended (%s); its log ends:\n%s", p.Name, p.Result(), p.Tail())
+		return p.died()
 	case <-ctx.Done():
 		return nil
 	}
+}
+
+// Died returns an error if one of the programs has ended.
+func (c *Cluster) Died() error {
+	for _, p := range c.programs {
+		select {
+		case <-p.Exited():
+			return p.died()
+		default:
+		}
+	}
+	return nil
+}
+
+func (p *program) died() error {
+	return fmt.Errorf("%s has ended (%s); its log ends:\n%s", p.Name, p.Result(), p.Tail())
 }
 
 // Stores are the URLs of the processes that serve the database.
@@ -241,8 +302,11 @@ func (c *Cluster) path(elem ...string) string {
 
 // run starts a program, of which several may run under different names.
 func (c *Cluster) run(name, file string, args ...string) (*program, error) {
-	spec := process.Spec{Name: name,
-		Command: append([]string{filepath.Join(c.config.Bin, file)}, args...), Env: os.Environ(),
+	path, err := c.find(file)
+	if err != nil {
+		return nil, err
+	}
+	spec := process.Spec{Name: name, Command: append([]string{path}, args...), Env: os.Environ(),
 		Dir: c.config.Dir, Logs: c.Logs()}
 	started, err := process.Start(spec)
 	if err != nil {
@@ -251,6 +315,19 @@ func (c *Cluster) run(name, file string, args ...string) (*program, error) {
 	p := &program{Spec: spec, Process: started}
 	c.programs = append(c.programs, p)
 	return p, nil
+}
+
+// find finds the file of a program.
+func (c *Cluster) find(file string) (string, error) {
+	path, err := exec.LookPath(filepath.Join(c.config.Bin, file))
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
+	if err != nil {
+		return "", fmt.Errorf("cannot find the program %s, which hack/e2e/build.sh builds: %w", file,
+			err)
+	}
+	return path, nil
 }
 
 // writeCertificates makes the certificates and keys that are not there, or that are old.
@@ -320,7 +397,10 @@ func validity() (from, to time.Time) {
 // startStores starts what keeps kube-apiserver's objects, and returns the flags with which an API
 // server uses it.
 func (c *Cluster) startStores(ctx context.Context) (flags []string, err error) {
-	if c.config.Database == Etcd {
+	switch {
+	case c.config.Endpoint != "":
+		return []string{"--etcd-servers=" + c.config.Endpoint}, nil
+	case c.config.Database == Etcd:
 		return c.StartEtcd(ctx, "etcd")
 	}
 	file := url.URL{Scheme: "sqlite", Path: filepath.ToSlash(c.path("state.db"))}
@@ -415,7 +495,7 @@ func (c *Cluster) startAPIServer(ctx context.Context, flags []string) error {
 		flags = append(flags, "--audit-policy-file="+policy, "--audit-log-path="+c.AuditLog)
 	}
 	file := func(name string) string { return c.path("pki", name) }
-	server, err := c.run("kube-apiserver", "kube-apiserver", append(flags,
+	flags = append(flags,
 		"--bind-address="+Host, "--advertise-address="+Host,
 		"--secure-port="+strconv.Itoa(c.Port),
 		// There are no nodes that would need to find it under the Service's address.
@@ -435,7 +515,9 @@ func (c *Cluster) startAPIServer(ctx context.Context, flags []string) error {
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--proxy-client-cert-file="+file("front-proxy.crt"), "--proxy-client-key-file="+
 			file("front-proxy.key"),
-		"--enable-aggregator-routing=false")...)
+		"--enable-aggregator-routing=false")
+	server, err := c.run("kube-apiserver", "kube-apiserver",
+		append(flags, c.config.APIServerFlags...)...)
 	if err != nil {
 		return err
 	}
@@ -464,7 +546,7 @@ func (c *Cluster) startController(name string) error {
 	}
 	if name == "kube-controller-manager" {
 		args = append(args,
-			"--controllers="+cmp.Or(strings.Join(c.config.Controllers, ","), "*"),
+			"--controllers="+strings.Join(c.controllers(), ","),
 			"--use-service-account-credentials=true", "--root-ca-file="+c.path("pki", "ca.crt"),
 			"--cluster-signing-cert-file="+c.path("pki", "ca.crt"),
 			"--cluster-signing-key-file="+c.path("pki", "ca.key"),

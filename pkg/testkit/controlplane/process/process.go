@@ -1,4 +1,5 @@
 // Package process runs the programs of a test, keeps what they print, and ends them with the test.
+// It is for tests and tools of Rowkeeper's own.
 package process
 
 import (
@@ -54,10 +55,9 @@ func Start(spec Spec) (*Process, error) {
 	cmd := &exec.Cmd{Path: spec.Command[0], Args: spec.Command, Env: spec.Env, Dir: spec.Dir,
 		Stdout: log, Stderr: log}
 	attributes := spec.Attributes
-	// A program does not outlive a test that is killed, and an interrupt on the terminal is for the
-	// test.
-	attributes.Pdeathsig = syscall.SIGKILL
+	// An interrupt on the terminal is for the test.
 	attributes.Setpgid = true
+	endWithParent(&attributes)
 	cmd.SysProcAttr = &attributes
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.Name, err)
