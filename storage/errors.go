@@ -20,8 +20,9 @@ import (
 const retryAfterSeconds = 1
 
 // apiError translates an error of the database into one that clients understand. It is the only
-// place where this is done for Kubernetes' API (storage/etcd has its own), and it keeps to one rule: a Retry-After is given only when nothing was
-// written, since clients repeat such a request by themselves, whatever its verb.
+// place where this is done for Kubernetes' API; storage/etcd has its own. It keeps to one rule: a
+// Retry-After is given only when nothing was written, since clients repeat such a request by
+// themselves, whatever its verb.
 //
 //	503 Service Unavailable        the database is away, read-only or closed; nothing was written
 //	504 Gateway Timeout            the request's time is over (nothing was written), or the outcome of a write is unknown

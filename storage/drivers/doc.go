@@ -7,7 +7,8 @@
 // A driver reads rows, runs statements and classifies errors. It decides nothing: the rules are in
 // storage/internal/mvcc. A Driver connects to a Database, which opens a Backend for each store: the
 // contract of these three is on the interfaces mvcc.Driver, mvcc.Database and mvcc.Backend.
-// PostgreSQL's statements say some of the rules in SQL as well; mvcc/rules.go says which. The files of sqlite, postgres and mysql have the same names:
+// PostgreSQL's statements say some of the rules in SQL as well; mvcc/rules.go says which. The
+// files of sqlite, postgres and mysql have the same names:
 //
 //	doc.go          for users: URLs, what the server must be like, which accidents go unnoticed
 //	driver.go       the Driver: its name and its URL schemes

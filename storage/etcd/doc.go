@@ -1,8 +1,8 @@
 // Package etcd is a gRPC server of etcd's v3 API in front of a store. An unchanged kube-apiserver
 // can use it, and so can other clients of etcd. The package decides what a request means:
 // comparisons, expectations, and when a transaction is tried again (kv.go, txn.go). It turns
-// requests into reads and mutations of storage/internal/mvcc, which decides what is written and what
-// watches see.
+// requests into reads and mutations of storage/internal/mvcc. That package decides what is written
+// and what watches see.
 //
 // # What is exact
 //
@@ -12,9 +12,9 @@
 //   - Range and RangeStream: keys and ranges, now or at a revision, with limit, count, sort orders
 //     and bounds of revisions. Every read is linearizable, also one that need not be.
 //   - Put, DeleteRange of one key, and Txn that changes one key at most. A transaction's
-//     comparisons are of one key if it writes. Its answer is of one revision: a transaction that
-//     writes nothing is answered from one snapshot in which its comparisons come out as it says,
-//     and one that writes is written only if the key is what was compared.
+//     comparisons are of one key if it writes. All parts of an answer have one revision. A
+//     transaction without a write reads one snapshot. A transaction with a write succeeds only if
+//     the key is still as it was compared.
 //   - Watch of a key or any range, from any revision that is not compacted or from a future one,
 //     with previous values, filters, progress, and the compacted revision when it is canceled. A
 //     response may be split at any event, since each revision has one event.

@@ -8,7 +8,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
 
-// A store is kept in MySQL or MariaDB. The password is in a file, and the server's certificate is verified.
+// A store is kept in MySQL or MariaDB. The password is in a file, and the server's certificate
+// is verified.
 func Example() {
 	db, err := storage.Open(context.Background(), storage.Config{
 		URL:     "mysql://rowkeeper@db.example.com/rowkeeper?tls=true&password_file=/run/secrets/db",

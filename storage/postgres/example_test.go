@@ -8,7 +8,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
-// A store is kept in PostgreSQL. The password is in a file, and the server's certificate is verified.
+// A store is kept in PostgreSQL. The password is in a file, and the server's certificate is
+// verified.
 func Example() {
 	db, err := storage.Open(context.Background(), storage.Config{
 		URL:     "postgres://rowkeeper@db.example.com/rowkeeper?sslmode=verify-full&password_file=/run/secrets/db",

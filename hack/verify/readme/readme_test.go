@@ -222,8 +222,8 @@ func TestCommandLines(t *testing.T) {
 	}
 }
 
-// TestURLParameters: the reference has the parameters of database URLs that the drivers know, and no
-// others. PostgreSQL's driver passes on what it does not know, so its documentation is compared.
+// TestURLParameters: the reference has the parameters of database URLs that the drivers know, and
+// no others. PostgreSQL's driver passes on what it does not know, so its documentation is compared.
 func TestURLParameters(t *testing.T) {
 	const clone = "../../.."
 	read := func(file string) string {

@@ -1,19 +1,21 @@
 // Package mvcc stores keys, values and their history in a SQL database, as etcd's mvcc does in its
 // own. The rules of the history are pure functions in rules.go and decide.go: they decide what is
-// written, what is removed and where a fence goes. Commits of the drivers, and locked.go, apply
-// them. docs/contributing.md has a table of all decisions and their files.
+// written, what is removed and where a fence goes. A driver's Commit applies them to
+// writes; PostgreSQL's says some of them in SQL. locked.go applies them to all that is rare.
+// docs/contributing.md has a table of all decisions and their files.
 //
 // Every successful write has a revision. Old states can be read until they are compacted. A watch
 // from any revision that is not compacted sees every later event once and in order.
 //
 // The package knows neither Kubernetes nor any particular database. What differs between databases
-// is a [Backend]. It reads rows and runs transactions. It decides nothing, and only a [Notifier]
-// starts goroutines.
+// is a [Backend]. It reads rows and runs transactions, and it decides nothing. A Backend that is no
+// [Notifier] starts no goroutine.
 //
 //   - The rules (rules.go, decide.go) are pure functions. They decide who may write ([CheckGroup],
 //     [Decide]), what became of a group with an unknown outcome ([Resolve]), how far a compaction
 //     may go ([CompactTo]), which rows the sweep removes ([PlanSweep], [ForgetAborted]), where a
-//     fence goes ([Fence.After]) and when another epoch is accepted ([Adoptable]).
+//     fence goes ([Fence.After]; after an import export.go, after a drop drop.go) and when another
+//     epoch is accepted ([Adoptable]).
 //   - What is rare (locked.go) applies a rule in a transaction that holds the commit lock
 //     ([Backend.Locked]): [ResolveGroup], [RaiseCompacted], [StartEpoch], [RecordFingerprint],
 //     [Import.Into], and what grants, renews and ends leases (lease.go). [SweepBatch] plans without
@@ -109,11 +111,11 @@
 // database's commit returned. If it did not return, the committer looks for the group's token under
 // the commit lock. If nothing proves a commit, it records the token in aborted, which every group
 // checks under the same lock before it writes. Then the group can never commit, and the committer
-// tries the writes again in a new group. A group that is still waiting for the lock as a zombie
-// finds its token there and writes nothing, however late it comes: the token is forgotten only when
-// compaction has passed what the group had seen, and such a group is refused for that
-// ([ForgetAborted]). A process that was overtaken so, as after a long pause, reads where the
-// history stands and tries the mutations in another group. If compaction has removed the evidence,
+// tries the writes again in a new group. The old group may get the lock much later. While its token
+// is recorded, it writes nothing. The sweep forgets the token only after compaction has passed what
+// the group had seen ([ForgetAborted]), and then [CheckGroup] refuses the group for that. Compaction
+// can overtake a process that was paused. That process reads the state again, and tries the
+// mutations in a new group. If compaction has removed the evidence,
 // the answer is [ErrUnknownOutcome]. The same holds if the database does not answer in time. Rows
 // that are found by the token may be visible and not durable yet, so the transaction that finds
 // them writes a row of its own, and waits until that is durable ([ResolveGroup]).
@@ -168,8 +170,9 @@
 //
 // # Lock order
 //
-// What is held over calls of the Backend is of the type lock, which is waited for with a context: a
-// query that hangs blocks nobody whose time is over. They are taken in this order:
+// A lock that is held over calls of the Backend has the type lock. Callers wait for it with a
+// context, so a query that hangs blocks no caller longer than its context. These locks are taken in
+// this order:
 //
 //  1. Store.reaping, delta.extending or Event.prev: never two of them. The holder of reaping waits
 //     for the committer, which takes none of these.

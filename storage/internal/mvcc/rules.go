@@ -4,9 +4,11 @@ import "encoding/binary"
 
 // The rules of the history: what may be written, what became of a group, what is removed, where a
 // fence goes. They are pure functions, so that tables can test them. A backend reads rows and runs
-// statements; it decides nothing. The exceptions are PostgreSQL's statements that hold the commit
-// lock for no round trip. The one of commits says in SQL what CheckWriter, CheckGroup and Decide
-// say, and a test compares them. The one of sweeps says what SweepPlan.Check says.
+// statements; it decides nothing. The exceptions are statements that hold the commit lock for no
+// round trip. PostgreSQL's sqlGroup says in SQL what CheckGroup and Decide say, and a test compares
+// them. Its sqlLock and sqlSweepLock say what CheckWriter says, and its sweep what SweepPlan.Check
+// says. MySQL's updateSwept says both. Whether a lease or a key has ended is in the statements that
+// read them, since the database's clock decides.
 
 // Guard is what a backend reads, under the commit lock and in one snapshot, about a group and the
 // position after which it was begun ([Group.Seen]).
