@@ -94,6 +94,14 @@ torture: ## kill, cut, freeze and restore servers and databases under load, and 
 	go build -C hack/torture -o ../../bin/torture/torture .
 	cd hack/torture && ../../bin/torture/torture $(TORTURE)
 
+# make robustness ROBUSTNESS='-databases postgres -runs 20'; ROBUSTNESS=-help lists the flags, hack/torture/robustness/README.md says more.
+ROBUSTNESS ?=
+
+.PHONY: robustness
+robustness: ## let etcd's robustness framework judge "rowkeeper etcd" under load and faults
+	go build -C hack/torture/robustness -o ../../../bin/robustness/robustness .
+	cd hack/torture/robustness && ../../../bin/robustness/robustness $(ROBUSTNESS)
+
 # make simulate SIMULATE='-sim.budget 8h -sim.seed 0'; storage/internal/simulate/doc.go says more.
 SIMULATE ?= -sim.budget 10m -sim.seed 0
 

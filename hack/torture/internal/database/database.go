@@ -70,7 +70,7 @@ func NewGiven(rawURL string, servers int) (Database, error) {
 func (g *given) Version() string       { return "given" }
 func (g *given) Direct() string        { return g.url }
 func (g *given) Network() *Network     { return g.network }
-func (g *given) URL(server int) string { return g.network.through(g.url, server) }
+func (g *given) URL(server int) string { return g.network.Through(g.url, server) }
 func (g *given) Close() error          { return g.network.Close() }
 
 // Missing is an error that says why a kind of database cannot be had here.
@@ -120,7 +120,7 @@ func (s *Served) Direct() string { return s.url }
 func (s *Served) Network() *Network { return s.network }
 
 // URL implements Database.
-func (s *Served) URL(server int) string { return s.network.through(s.url, server) }
+func (s *Served) URL(server int) string { return s.network.Through(s.url, server) }
 
 func (s *Served) do(ctx context.Context, what string,
 	command func(*dbserver.Server, context.Context) error) error {

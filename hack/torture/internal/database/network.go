@@ -42,8 +42,8 @@ func NewNetwork(address string, servers int) (*Network, error) {
 	return n, nil
 }
 
-// through replaces the address in a URL by that of a server's way.
-func (n *Network) through(rawURL string, server int) string {
+// Through replaces the address in a URL by that of a server's way.
+func (n *Network) Through(rawURL string, server int) string {
 	u, err := url.Parse(rawURL)
 	if n == nil || err != nil {
 		return rawURL

@@ -221,7 +221,7 @@ func (p *Pair) Version() string {
 }
 
 // URL implements Database.
-func (p *Pair) URL(server int) string { return p.network.through(p.Direct(), server) }
+func (p *Pair) URL(server int) string { return p.network.Through(p.Direct(), server) }
 
 // Direct implements Database.
 func (p *Pair) Direct() string { return p.primary.url("rowkeeper") }

@@ -1,4 +1,4 @@
-// Package server runs "rowkeeper serve" as processes.
+// Package server runs "rowkeeper serve", or another of its commands, as processes.
 package server
 
 import (
@@ -28,6 +28,8 @@ type Server struct {
 	Port int
 	Args []string
 	Env  []string
+	// Command is the command and what it needs to listen on Port. Without it: serve.
+	Command []string
 	// Wrapper is a command that ends by running the program, which it is given as its last
 	// arguments.
 	Wrapper []string
@@ -50,8 +52,11 @@ func (s *Server) Start() error {
 	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
 		return err
 	}
-	words := slices.Concat(s.Wrapper, []string{s.Program, "serve", "--secure-port=" +
-		strconv.Itoa(s.Port)}, s.Args)
+	command := s.Command
+	if len(command) == 0 {
+		command = []string{"serve", "--secure-port=" + strconv.Itoa(s.Port)}
+	}
+	words := slices.Concat(s.Wrapper, []string{s.Program}, command, s.Args)
 	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Dir = s.Dir
 	cmd.Env = append(os.Environ(), s.Env...)
