@@ -82,7 +82,7 @@ func TestRuns(t *testing.T) {
 }
 
 // TestPlanted puts a proxy with a bug in front of a front end: the judge finds each bug, by the
-// guarantee that it breaks.
+// guarantee that it breaks. What the clients do is not the same in each run, so a bug has three.
 func TestPlanted(t *testing.T) {
 	for planted, guarantees := range map[bug][]string{
 		lostWrite:          {"linearization"},
@@ -104,16 +104,20 @@ func TestPlanted(t *testing.T) {
 		otherKey:           {"event not matching watch filter"},
 	} {
 		t.Run(string(planted), func(t *testing.T) {
-			r := &run{kind: programs.SQLite, fault: faults()[0], load: loads[1], ends: 1, bug: planted}
-			if planted == dropDelete {
-				r.load = loads[2]
+			var v verdict
+			for range 3 {
+				r := &run{kind: programs.SQLite, fault: faults()[0], load: loads[1], ends: 1, bug: planted}
+				if planted == dropDelete {
+					r.load = loads[2]
+				}
+				v = judged(t, r)
+				if v.err != nil && slices.ContainsFunc(guarantees, func(g string) bool {
+					return strings.Contains(v.err.Error(), g)
+				}) {
+					return
+				}
 			}
-			v := judged(t, r)
-			if v.err == nil || !slices.ContainsFunc(guarantees, func(g string) bool {
-				return strings.Contains(v.err.Error(), g)
-			}) {
-				t.Errorf("not found by %q: %v", guarantees, v.err)
-			}
+			t.Errorf("not found by %q: %v", guarantees, v.err)
 		})
 	}
 }

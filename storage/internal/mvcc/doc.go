@@ -113,9 +113,9 @@
 // checks under the same lock before it writes. Then the group can never commit, and the committer
 // tries the writes again in a new group. The old group may get the lock much later. While its token
 // is recorded, it writes nothing. The sweep forgets the token only after compaction has passed what
-// the group had seen ([ForgetAborted]), and then [CheckGroup] refuses the group for that. Compaction
-// can overtake a process that was paused. That process reads the state again, and tries the
-// mutations in a new group. If compaction has removed the evidence,
+// the group had seen ([ForgetAborted]). Then [CheckGroup] refuses the group for that. Compaction can
+// overtake a process that was paused. That process reads the state again, and tries the mutations
+// in a new group. If compaction has removed the evidence,
 // the answer is [ErrUnknownOutcome]. The same holds if the database does not answer in time. Rows
 // that are found by the token may be visible and not durable yet, so the transaction that finds
 // them writes a row of its own, and waits until that is durable ([ResolveGroup]).
