@@ -134,6 +134,11 @@ func (s *Store) measure(ctx context.Context, m *measured) error {
 		s.excess.Store(nil)
 		return nil
 	}
+	end, err := s.cfg.Scheduler.turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	since := *m
 	grows := func(st State) bool {
 		return since.at.Epoch == st.Head.Epoch && since.at.Revision >= st.Compacted
