@@ -72,6 +72,9 @@ type Config struct {
 	// Clock replaces the clock of a database that has none of its own (SQLite), in tests. It
 	// decides when objects with a time to live expire.
 	Clock func() time.Time
+
+	// scheduler is that of the stores that are opened together.
+	scheduler *mvcc.Scheduler
 }
 
 // Database is one open store of a database: its one committer, and the one reader of its history.
@@ -170,9 +173,10 @@ func (c Config) open(ctx context.Context, db mvcc.Database) (*Database, error) {
 	}
 	metrics := mvcc.NewMetrics()
 	store, err := mvcc.Open(ctx, backend, mvcc.Config{
-		Logger:  c.Logger,
-		Metrics: metrics,
-		Timeout: c.Timeout,
+		Logger:    c.Logger,
+		Metrics:   metrics,
+		Timeout:   c.Timeout,
+		Scheduler: c.scheduler,
 		Compaction: mvcc.CompactionPolicy{
 			Window:   c.Compaction.Window,
 			Keep:     mvcc.Revision(c.Compaction.Keep),
@@ -310,6 +314,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Timeout == 0 {
 		c.Timeout = 30 * time.Second
+	}
+	if c.scheduler == nil {
+		c.scheduler = mvcc.NewScheduler()
 	}
 	return c
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	apistorage "k8s.io/apiserver/pkg/storage"
 
@@ -35,7 +36,7 @@ func (s *store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Ob
 	}
 	for {
 		span.AddEvent("trying")
-		data, ttl, err := c.update(preconditions, tryUpdate)
+		data, ttl, ends, err := c.update(preconditions, tryUpdate)
 		if err != nil {
 			if err := c.judged(ctx, err); err != nil {
 				return err
@@ -62,7 +63,7 @@ func (s *store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Ob
 		}
 		span.AddEvent("serialized", traceLen(stored))
 		revision, err := s.commit(ctx, "update", mvcc.Mutation{Key: k, Expect: c.state.revision,
-			Era: c.state.era, Value: stored, TTL: ttl,
+			Era: c.state.era, Value: stored, TTL: ttl, Ends: ends,
 			PrevValue: c.state.stored, HasPrev: c.state.stored != nil})
 		var conflict *mvcc.ConflictError
 		switch {
@@ -81,20 +82,43 @@ func (s *store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Ob
 	}
 }
 
-// update runs the caller's function on the state and serializes what it returns.
+// update runs the caller's function on the state and serializes what it returns. It tells whether
+// that is a step on the way to the object's deletion.
 func (c *change) update(preconditions *apistorage.Preconditions, tryUpdate apistorage.UpdateFunc,
-) (data []byte, ttl time.Duration, err error) {
+) (data []byte, ttl time.Duration, ends bool, err error) {
 	if err := preconditions.Check(string(c.key), c.state.object); err != nil {
-		return nil, 0, err
+		return nil, 0, false, err
 	}
+	before := endOf(c.state.object) // the function may change the object in place
 	updated, seconds, err := tryUpdate(c.state.object,
 		apistorage.ResponseMeta{ResourceVersion: uint64(c.state.revision)})
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, false, err
 	}
 	if seconds != nil {
 		ttl = lifetime(*seconds)
 	}
 	data, err = c.s.objects.serialize(updated)
-	return data, ttl, err
+	return data, ttl, endOf(updated).follows(before), err
+}
+
+// end is how far an object is on the way to its deletion.
+type end struct {
+	begun      bool
+	finalizers int
+}
+
+func endOf(o runtime.Object) end {
+	m, err := meta.Accessor(o)
+	if err != nil {
+		return end{}
+	}
+	return end{m.GetDeletionTimestamp() != nil, len(m.GetFinalizers())}
+}
+
+// follows tells whether an update has brought the object closer to its deletion. Such an update may
+// make it larger by a time or by the name of who manages its fields. A client can do so no more
+// often than there are finalizers, since nobody adds one to an object that is being deleted.
+func (e end) follows(before end) bool {
+	return e.begun && (!before.begun || e.finalizers < before.finalizers)
 }

@@ -112,6 +112,8 @@ type Mutation struct {
 	PrevValue []byte
 	PrevLease Lease
 	HasPrev   bool
+	// Ends: the write is a step on the way to the key's deletion, and so no quota refuses it.
+	Ends bool
 }
 
 // Group is what one transaction decides and writes.

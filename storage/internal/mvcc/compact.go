@@ -95,18 +95,9 @@ func (s *Store) compactAgain(ctx context.Context, last compactionPass) (compacti
 
 // compactOnce is a pass. settled does not yet say anything of the size.
 func (s *Store) compactOnce(ctx context.Context) (pass compactionPass, err error) {
-	st, err := s.read(ctx, s.b.State)
+	st, target, err := s.moveBoundary(ctx)
 	if err != nil {
 		return pass, err
-	}
-	target, err := s.boundary(ctx, st)
-	if err != nil {
-		return pass, err
-	}
-	if target > st.Compacted {
-		if err := s.Compact(ctx, target); err != nil {
-			return pass, err
-		}
 	}
 	if err := s.Sweep(ctx); err != nil {
 		return pass, err
@@ -117,6 +108,22 @@ func (s *Store) compactOnce(ctx context.Context) (pass compactionPass, err error
 	pass.head, pass.compacted = st.Head, target
 	pass.settled = target >= st.Head.Revision-s.cfg.Compaction.Keep
 	return pass, nil
+}
+
+// moveBoundary moves the boundary to where the policy has it.
+func (s *Store) moveBoundary(ctx context.Context) (st State, target Revision, err error) {
+	end, err := s.cfg.Scheduler.turn(ctx)
+	if err != nil {
+		return st, 0, err
+	}
+	defer end()
+	if st, err = s.read(ctx, s.b.State); err != nil {
+		return st, 0, err
+	}
+	if target, err = s.boundary(ctx, st); err == nil && target > st.Compacted {
+		err = s.Compact(ctx, target)
+	}
+	return st, target, err
 }
 
 // measureTables has the metrics tell the size of the database. Of the stores that share tables, one
@@ -212,10 +219,15 @@ func (s *Store) Sweep(ctx context.Context) error {
 		if s.ctx.Err() != nil {
 			return ErrClosed
 		}
+		endTurn, err := s.cfg.Scheduler.turn(ctx)
+		if err != nil {
+			return err
+		}
 		began := time.Now()
 		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 		deleted, st, err := SweepBatch(opCtx, s.b, rows)
 		cancel()
+		endTurn()
 		if err != nil {
 			if ClassOf(err) == Transient && ctx.Err() == nil {
 				wait(ctx, 10*time.Millisecond)

@@ -66,7 +66,8 @@
 //     leaves no transaction and no lock behind on its connection (I1, I2). A store decides for
 //     itself, whenever it takes a connection, whether that leads to where its history goes on; see
 //     gate.go (I6).
-//   - Each store is compacted and swept by those who have opened it (I7).
+//   - Each store is compacted and swept by those who have opened it (I7). In a process the stores
+//     take turns at that, and at expiry; see [Scheduler].
 //   - [Backend.Everywhere] is the only operation that reads rows of other stores. What it returns
 //     is no part of any history: the caller learns what others have recorded, and no more.
 //
@@ -175,7 +176,8 @@
 // this order:
 //
 //  1. Store.reaping, delta.extending or Event.prev: never two of them. The holder of reaping waits
-//     for the committer, which takes none of these.
+//     for a turn of the [Scheduler], and for the committer, which takes none of these. A turn is
+//     waited for with a context, too, and who has one takes nothing else of this list but fencing.
 //  2. Store.fencing. Store.Close takes it last and keeps it.
 //
 // All others are mutexes, each named mu or after what it guards: those of hub, queue, coalescer,

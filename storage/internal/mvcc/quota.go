@@ -63,11 +63,12 @@ func SetQuota(ctx context.Context, b Backend, q Quota) error {
 	})
 }
 
-// checkQuota refuses a write that would make a store larger which holds as much as it may. What it
-// holds is what it held at the last measurement, so it may come to hold more.
+// checkQuota refuses a write that would make a store larger which holds as much as it may, unless
+// the write makes room in the end. What the store holds is what it held at the last measurement, so
+// it may come to hold more.
 func (s *Store) checkQuota(ctx context.Context, m *Mutation) error {
 	excess := s.excess.Load()
-	if excess == nil || m.Delete {
+	if excess == nil || m.Delete || m.Ends {
 		return nil
 	}
 	creates, was := m.Expect == 0, len(m.PrevValue)
@@ -89,22 +90,21 @@ type measured struct {
 	usage Usage
 }
 
-// quotaLoop measures the store while it has a quota.
+// quotaLoop measures the store while it has a quota, at once and then again and again.
 func (s *Store) quotaLoop(ctx context.Context) {
 	ticker := time.NewTicker(s.cfg.QuotaInterval)
 	defer ticker.Stop()
 	outage := outageLog{log: s.log, what: "measure the store"}
 	var m measured
-	for {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
+	for ctx.Err() == nil {
 		if err := s.measure(ctx, &m); err == nil {
 			outage.over()
 		} else if ctx.Err() == nil {
 			outage.failed(err)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
 		}
 	}
 }
@@ -134,6 +134,11 @@ func (s *Store) measure(ctx context.Context, m *measured) error {
 		s.excess.Store(nil)
 		return nil
 	}
+	end, err := s.cfg.Scheduler.turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	since := *m
 	grows := func(st State) bool {
 		return since.at.Epoch == st.Head.Epoch && since.at.Revision >= st.Compacted

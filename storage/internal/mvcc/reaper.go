@@ -123,6 +123,11 @@ func (s *Store) reap(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	defer s.reaping.release()
+	end, err := s.cfg.Scheduler.turn(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer end()
 	next, err := s.reapKeys(ctx)
 	if err != nil {
 		return 0, err

@@ -51,6 +51,8 @@ type Config struct {
 	QuotaInterval time.Duration
 	// Compaction says what history is kept.
 	Compaction CompactionPolicy
+	// Scheduler is shared with the other stores of the process. Default: none.
+	Scheduler *Scheduler
 }
 
 func (c Config) withDefaults() Config {

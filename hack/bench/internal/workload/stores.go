@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"runtime"
 	"time"
 
@@ -37,9 +38,11 @@ func storeLines() []Line {
 	rowkeeper := func(t target.Target) bool { return t.Product == "rowkeeper" }
 	return []Line{
 		{Name: "flood", Work: "50 stores, 10 creates/s in each, while 256 writers flood another " +
-			"one, same process", Only: rowkeeper, Measures: flooded, Run: flood(false)},
+			"one, same process", Only: rowkeeper, Measures: flooded, Run: flood(within)},
 		{Name: "floodapart", Work: "the same, the flood comes from another process",
-			Only: rowkeeper, Measures: flooded, Run: flood(true)},
+			Only: rowkeeper, Measures: flooded, Run: flood(apart)},
+		{Name: "burn", Work: "the same, but the other processes only count, one for each processor",
+			Only: rowkeeper, Measures: flooded[:len(flooded)-1], Run: flood(burning)},
 		{Name: "threestores", Work: "three processes, 64 writers in each, on a store each",
 			Run: threeStores, Only: func(t target.Target) bool { return t.Product != "kine" },
 			Measures: []Measure{
@@ -66,8 +69,20 @@ func storeLines() []Line {
 	}
 }
 
-// flood compares the latency of writes to some stores with that while another store is flooded.
-func flood(elsewhere bool) func(context.Context, *Bench) (Metrics, error) {
+// disturbance is what disturbs the writes to some stores.
+type disturbance int
+
+const (
+	// within: this process floods another store.
+	within disturbance = iota
+	// apart: another process does.
+	apart
+	// burning: there is no flood, but processes of the same priority that use all processors.
+	burning
+)
+
+// flood compares the latency of writes to some stores with that while they are disturbed.
+func flood(by disturbance) func(context.Context, *Bench) (Metrics, error) {
 	const writers = 256
 	return func(ctx context.Context, b *Bench) (_ Metrics, err error) {
 		stores := make([]*Bench, max(int(floodable*b.Scale), 2))
@@ -83,7 +98,7 @@ func flood(elsewhere bool) func(context.Context, *Bench) (Metrics, error) {
 		spec := ReplicaSpec{Target: b.Target.Name(), Address: b.Server.Address(), Store: "flooded",
 			Writers: writers, Warmup: warmup(b.Duration), Duration: b.Duration}
 		var flooded *Bench
-		if !elsewhere {
+		if by == within {
 			if flooded, err = b.beside(ctx, "flooded"); err != nil {
 				return nil, err
 			}
@@ -106,7 +121,12 @@ func flood(elsewhere bool) func(context.Context, *Bench) (Metrics, error) {
 			quiet = append(quiet, w)
 			spec.Group = fmt.Sprintf("flood%d-", i)
 			var rate float64
-			if w, rate, err = c.flood(ctx, flooded, spec); err == nil {
+			if by == burning {
+				w, err = c.burn(ctx, b.Duration)
+			} else {
+				w, rate, err = c.flood(ctx, flooded, spec)
+			}
+			if err == nil {
 				disturbed, floods = append(disturbed, w), append(floods, rate)
 			}
 		}
@@ -120,12 +140,36 @@ func flood(elsewhere bool) func(context.Context, *Bench) (Metrics, error) {
 			}
 			return measure.Milliseconds(all.Percentile(50)), measure.Milliseconds(all.Percentile(99))
 		}
-		m := Metrics{"flood": measure.Median(floods)}
+		m := Metrics{}
+		if by != burning {
+			m["flood"] = measure.Median(floods)
+		}
 		m["quiet_p50"], m["quiet_p99"] = latencies(quiet)
 		m["p50"], m["p99"] = latencies(disturbed)
 		m["p99_growth"] = m["p99"] / m["quiet_p99"]
 		return m, nil
 	}
+}
+
+// burn uses all processors meanwhile.
+func (c *crew) burn(ctx context.Context, d time.Duration) (w window, err error) {
+	ctx, stop := context.WithCancel(ctx)
+	var burners []*exec.Cmd
+	for range runtime.NumCPU() {
+		cmd := exec.CommandContext(ctx, "sh", "-c", "while :; do :; done")
+		if err = cmd.Start(); err != nil {
+			break
+		}
+		burners = append(burners, cmd)
+	}
+	if err == nil {
+		w, err = c.measure("burn", d)
+	}
+	stop()
+	for _, cmd := range burners {
+		_ = cmd.Wait() // it was killed
+	}
+	return w, err
 }
 
 // flood creates objects in a store, as the spec says, or in a process of its own if the store is

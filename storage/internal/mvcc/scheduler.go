@@ -1,0 +1,41 @@
+package mvcc
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Scheduler gives the stores of a process turns for what they do in the background: to compact and
+// sweep their history, to delete what has expired, and to measure what they hold. A turn is a batch
+// of such work, without the pauses between batches. The stores get them in the order in which they
+// ask, a few at a time. So a thousand stores whose passes fall together, or one that has much to
+// sweep, leave connections and processors to those who write.
+//
+// A turn that takes longer than turnLasts does not keep the others waiting any more: perhaps it
+// waits for a row that another process has locked. A nil Scheduler gives turns at once.
+type Scheduler struct{ turns chan struct{} }
+
+const (
+	// schedulerTurns is half of the connections for commits that stores share.
+	schedulerTurns = 4
+	turnLasts      = time.Second
+)
+
+// NewScheduler makes the scheduler of the stores of a process.
+func NewScheduler() *Scheduler { return &Scheduler{make(chan struct{}, schedulerTurns)} }
+
+// turn waits for a turn, which the caller ends. It takes no other turn meanwhile.
+func (s *Scheduler) turn(ctx context.Context) (end func(), err error) {
+	if s == nil {
+		return func() {}, nil
+	}
+	select {
+	case s.turns <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	leave := sync.OnceFunc(func() { <-s.turns })
+	late := time.AfterFunc(turnLasts, leave)
+	return func() { late.Stop(); leave() }, nil
+}
