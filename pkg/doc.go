@@ -20,8 +20,9 @@
 //	                   kube-apiserver with its controllers inside go test; its packages cluster and
 //	                   process run them for make cluster and Rowkeeper's own tests
 //	testkit/process    a server as a process, for projects with other versions of k8s.io
-//	testkit/databases  PostgreSQL, MariaDB and MySQL for these servers; its packages dbserver and
-//	                   programs start them for all tests and tools of Rowkeeper's own
+//	testkit/containers PostgreSQL, MariaDB and MySQL for these servers, in containers
+//	testkit/databases  empty databases on servers that run; its packages dbserver and programs start
+//	                   them for all tests and tools of Rowkeeper's own
 //
 // For those who work on Rowkeeper's own server programs, which cmd/rowkeeper and kinds.Main are:
 //

@@ -26,7 +26,7 @@ for module in "$@"; do
 done
 
 if go mod edit -json | grep -q '"Replace": \['; then fail "go.mod has a replace directive"; fi
-for module in k8s.io/kubernetes sigs.k8s.io/controller-runtime k8s.io/sample-apiserver github.com/golangci/golangci-lint/v2; do
+for module in k8s.io/kubernetes sigs.k8s.io/controller-runtime k8s.io/sample-apiserver github.com/golangci/golangci-lint/v2 github.com/testcontainers/testcontainers-go github.com/moby/moby/client; do
 	if go mod edit -json | grep -q "\"Path\": \"$module\""; then fail "go.mod requires $module, which belongs into a module of its own"; fi
 done
 

@@ -218,6 +218,19 @@ func checkKind[T any](k Kind[T]) error {
 			return fmt.Errorf("has no function for the field %s: give one in Kind.Fields", path)
 		}
 	}
+	for name, of := range k.Subresources {
+		wrong := validation.IsDNS1035Label(name)
+		switch {
+		case len(wrong) > 0:
+			return fmt.Errorf("cannot have the subresource %q: %s", name, wrong[0])
+		case name == "status":
+			return errors.New("cannot have a subresource status of its own: give its type a field " +
+				"Status")
+		case of == nil:
+			return fmt.Errorf("has no function for the subresource %s: give one in "+
+				"Kind.Subresources", name)
+		}
+	}
 	return nil
 }
 

@@ -254,6 +254,14 @@ func (k *completed[T, P]) storage(scheme *runtime.Scheme,
 		resources[k.Resource+"/status"] = &statusResource{status.New(store.Store,
 			statusStrategy[T, P]{s}), store.Store}
 	}
+	for name, of := range k.Subresources {
+		subresource := of(store.Store)
+		if subresource == nil {
+			return nil, fmt.Errorf("the kind %s of group %s has no subresource %s: its function in "+
+				"Kind.Subresources has returned none", k.Name, k.group, name)
+		}
+		resources[k.Resource+"/"+name] = subresource
+	}
 	versions := map[string]map[string]rest.Storage{}
 	for _, version := range k.versions {
 		versions[version] = resources

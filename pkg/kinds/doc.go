@@ -45,6 +45,7 @@
 //	server := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs, NewConfig: api.NewConfig, New: api.New}, testkit.Options{})
 //
 // A server with other groups adds the kinds by [API.GroupInfos]. What a kind needs beyond this
-// package is done to its registry by [Kind.Store]; a kind that needs subresources of its own is
-// better written with the generic registry, to which package options gives the storage.
+// package is done to its registry by [Kind.Store], and by its own [Kind.Subresources]. A kind whose
+// resource itself is to behave otherwise is better written with the generic registry, to which
+// package options gives the storage.
 package kinds

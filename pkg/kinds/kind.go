@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/kube-openapi/pkg/util"
 
@@ -57,6 +58,11 @@ type Kind[T any] struct {
 	Fields map[string]func(*T) string
 	// Store changes the registry of the kind before it is completed.
 	Store func(*genericregistry.Store)
+	// Subresources are the kind's own, besides status, by their names. Each function is given the
+	// completed registry. What it returns has the interfaces of package rest that say what can be
+	// done, such as [rest.NamedCreater], [rest.Getter] or [rest.Connecter]. Objects that these take
+	// and return are of kinds of the program's groups.
+	Subresources map[string]func(*genericregistry.Store) rest.Storage
 }
 
 // Strategy says what happens to an object of type T on its way into the store. All functions are

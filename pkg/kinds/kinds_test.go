@@ -24,6 +24,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/registry/generic"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	registryrest "k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -563,6 +565,11 @@ func TestBadInput(t *testing.T) {
 		return kinds.Kind[Planet]{Columns: []kinds.Column[Planet]{{Name: name, Type: typ,
 			Value: value}}}
 	}
+	subresource := func(name string,
+		of func(*genericregistry.Store) registryrest.Storage) kinds.Kind[Planet] {
+		return kinds.Kind[Planet]{Subresources: map[string]func(*genericregistry.Store) registryrest.Storage{name: of}}
+	}
+	nothing := func(*genericregistry.Store) registryrest.Storage { return nil }
 	same := kinds.Converted[Planet, Bookmark]("v1", func(*Bookmark, *Planet) error { return nil },
 		func(*Planet, *Bookmark) error { return nil })
 	for name, tc := range map[string]struct {
@@ -631,6 +638,9 @@ func TestBadInput(t *testing.T) {
 		"a bad field":          {[]kinds.Group{group(kind(kinds.Kind[Planet]{Fields: map[string]func(*Planet) string{"moons=1": nil}}))}, `cannot be selected by "moons=1"`},
 		"a field without code": {[]kinds.Group{group(kind(kinds.Kind[Planet]{Fields: map[string]func(*Planet) string{"moons": nil}}))}, "has no function for the field moons"},
 		"the name as field":    {[]kinds.Group{group(kind(kinds.Kind[Planet]{Fields: map[string]func(*Planet) string{"metadata.name": nil}}))}, "needs no function for metadata.name"},
+		"a bad subresource":    {[]kinds.Group{group(kind(subresource("a/b", nothing)))}, `cannot have the subresource "a/b": `},
+		"the status again":     {[]kinds.Group{group(kind(subresource("status", nothing)))}, "cannot have a subresource status of its own: give its type a field Status"},
+		"no subresource":       {[]kinds.Group{group(kind(subresource("orbit", nil)))}, "has no function for the subresource orbit"},
 		"no conversion":        {[]kinds.Group{group(kind(kinds.Kind[Planet]{Versions: make([]kinds.Version[Planet], 1)}))}, "has a Version that Converted has not made"},
 		"converted from itself": {[]kinds.Group{group(func(g *kinds.Group) {
 			g.Versions = []string{"v1", "v2"}

@@ -28,8 +28,8 @@
 // # Databases
 //
 // The database is a SQLite file in a temporary directory by default, or SQLite in memory. Every
-// other one is named by its URL, together with its driver; package databases starts servers of
-// PostgreSQL, MySQL and MariaDB. Below a database that is shared, each server has a prefix of its
+// other one is named by its URL, together with its driver; package containers starts PostgreSQL,
+// MySQL and MariaDB in containers. Below a database that is shared, each server has a prefix of its
 // own, whose objects are deleted when it stops.
 //
 // # Between tests

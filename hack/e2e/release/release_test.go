@@ -64,7 +64,7 @@ func TestInstall(t *testing.T) {
 	in(project, "go", "test", "-skip", "/PostgreSQL", "./...")
 }
 
-// proxy makes a module proxy of files that has this module, and returns its directory.
+// proxy makes a module proxy of files that has the modules of a release, and returns its directory.
 func proxy(t *testing.T) string {
 	t.Helper()
 	root, err := filepath.Abs("../../..")
@@ -79,7 +79,16 @@ func proxy(t *testing.T) string {
 		t.Fatalf("%v: %s", err, out)
 	}
 	dir := t.TempDir()
-	versions := filepath.Join(dir, path, "@v")
+	for _, nested := range []string{"", "/pkg/testkit/containers", "/pkg/testkit/process"} {
+		publish(t, dir, path+nested, filepath.Join(source, nested))
+	}
+	return dir
+}
+
+// publish adds a module to a proxy.
+func publish(t *testing.T, proxy, path, source string) {
+	t.Helper()
+	versions := filepath.Join(proxy, path, "@v")
 	if err := os.MkdirAll(versions, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +103,7 @@ func proxy(t *testing.T) string {
 	if err := archive.Close(); err != nil {
 		t.Fatal(err)
 	}
-	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	mod, err := os.ReadFile(filepath.Join(source, "go.mod"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +117,6 @@ func proxy(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	return dir
 }
 
 // downloaded is the directory of what Go has downloaded, which has the form of a proxy. It has all

@@ -50,6 +50,9 @@ var packages = []string{
 	"storage/storagetest",
 }
 
+// nested are packages that are modules of their own.
+var nested = []string{"pkg/testkit/containers", "pkg/testkit/process"}
+
 func main() {
 	update := flag.Bool("update", false, "write api.txt, if nothing is missing that it has")
 	incompatible := flag.Bool("incompatible", false, "with -update: write it in any case")
@@ -99,7 +102,7 @@ func run(file string, update, incompatible bool) error {
 
 // examples finds packages without an example.
 func examples() error {
-	for _, p := range packages {
+	for _, p := range slices.Concat(packages, nested) {
 		tests, err := filepath.Glob(filepath.Join(filepath.FromSlash(p), "*_test.go"))
 		if err != nil {
 			return err
@@ -126,13 +129,28 @@ func missing(a, b []string) []string {
 
 // list compiles the packages and returns their exported declarations.
 func list() ([]string, error) {
+	lines, err := listModule(".", packages)
+	for _, p := range nested {
+		if err != nil {
+			break
+		}
+		var more []string
+		more, err = listModule(p, []string{p})
+		lines = append(lines, more...)
+	}
+	slices.Sort(lines)
+	return lines, err
+}
+
+// listModule does that for packages of the module in a directory.
+func listModule(dir string, packages []string) ([]string, error) {
 	args := []string{"list", "-export", "-deps", "-f",
 		"{{if .Export}}{{.ImportPath}}={{.Export}}{{end}}"}
 	for _, p := range packages {
-		args = append(args, "./"+p)
+		args = append(args, module+p)
 	}
 	cmd := exec.Command("go", args...)
-	cmd.Stderr = os.Stderr
+	cmd.Dir, cmd.Stderr = dir, os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("cannot compile the packages: %w", err)
@@ -158,7 +176,6 @@ func list() ([]string, error) {
 		}
 		lines = append(lines, declarations(path, p)...)
 	}
-	slices.Sort(lines)
 	return lines, nil
 }
 

@@ -61,6 +61,31 @@ func TestProgramsLinkTheDatabasesThatTheyName(t *testing.T) {
 	}
 }
 
+// Projects whose tests start databases in containers require the module that does so. The library
+// requires nothing for that. (goose requires a client of Docker for its own tests.)
+func TestLibraryRequiresNoContainers(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "mod", "graph").Output()
+	if err != nil {
+		t.Fatalf("go mod graph: %v", err)
+	}
+	edges := 0
+	for line := range strings.Lines(string(out)) {
+		from, to, _ := strings.Cut(strings.TrimSpace(line), " ")
+		ours := strings.HasPrefix(from, module+"@")
+		if ours {
+			edges++
+		}
+		if strings.HasPrefix(to, "github.com/testcontainers/") || ours &&
+			(strings.HasPrefix(to, "github.com/moby/moby/") ||
+				strings.HasPrefix(to, "github.com/docker/")) {
+			t.Errorf("%s requires %s", from, to)
+		}
+	}
+	if edges == 0 {
+		t.Errorf("the library is not in the graph:\n%s", out)
+	}
+}
+
 // The programs can be linked, too.
 func TestProgramsBuild(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", t.TempDir(),

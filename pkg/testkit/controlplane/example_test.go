@@ -14,12 +14,13 @@ import (
 // A program without a test at hand starts a control plane, uses it, and stops it. Its output is not
 // compared, since the programs of Kubernetes are not on every machine.
 func ExampleLaunch() {
-	plane, err := controlplane.Launch(controlplane.Options{})
+	ctx := context.Background()
+	plane, err := controlplane.Launch(ctx, controlplane.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
 	client := kubernetes.NewForConfigOrDie(plane.Config)
-	namespaces, err := client.CoreV1().Namespaces().List(context.Background(), metav1.ListOptions{})
+	namespaces, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -7,12 +7,13 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases"
 )
 
-// A test's server stores in PostgreSQL, which runs in a container until the test ends. In a test, t
-// and api are at hand.
-func ExamplePostgres() {
+// A test runs on SQLite, and on each database server that the environment names. In a test, t and
+// api are at hand.
+func ExampleEach() {
 	var t *testing.T
 	var api testkit.API
-	database := databases.Postgres(t, "postgres:17")
-	server := testkit.Start(t, api, testkit.Options{Database: database})
-	_ = server.Config // for clients
+	databases.Each(t, func(t *testing.T, db testkit.Database) {
+		server := testkit.Start(t, api, testkit.Options{Database: db})
+		_ = server.Config // for clients
+	})
 }

@@ -1,3 +1,6 @@
+// Package databases gives empty databases to tests of API servers, on servers that run already: for
+// the authors of servers that package testkit runs. The environment names the database servers.
+// Package containers, which is a module of its own, starts some in containers.
 package databases
 
 import (

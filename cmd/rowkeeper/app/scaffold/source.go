@@ -23,6 +23,9 @@ const library = "github.com/rowkeeper/rowkeeper"
 // Source says where Go finds the library: at a version, or in a directory.
 type Source struct{ Version, Dir string }
 
+// Containers is where the module that starts containers is in a clone.
+func (s Source) Containers() string { return filepath.Join(s.Dir, "pkg", "testkit", "containers") }
+
 // Clone is the library in a directory.
 func Clone(dir string) (Source, error) {
 	dir, err := filepath.Abs(dir)

@@ -3,6 +3,7 @@ package dbserver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -63,8 +64,9 @@ func newLocal(name string, opts Options) (*local, error) {
 pid=$(cat "$1/pid" 2>/dev/null) && kill -KILL "$pid" 2>/dev/null
 i=0
 while ! rm -rf "$1" 2>/dev/null && [ $i -lt 50 ]; do i=$((i + 1)); sleep 0.1; done`, "guard", dir)
-	if l.leash, err = startGuard(l.guard); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+	if l.leash, err = startLeashed(l.guard); err != nil {
+		return nil, errors.Join(fmt.Errorf("start the guard of a server: %w", err),
+			os.RemoveAll(dir))
 	}
 	return l, nil
 }

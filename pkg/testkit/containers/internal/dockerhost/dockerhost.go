@@ -1,5 +1,4 @@
-// Package dockerhost finds containers that testcontainers has started. The public test kit and the
-// tests of the storage use it.
+// Package dockerhost finds containers that testcontainers has started.
 package dockerhost
 
 import (

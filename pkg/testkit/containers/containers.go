@@ -1,17 +1,15 @@
-// Package databases gives databases to tests of API servers: for the authors of servers that
-// package testkit runs. It is separate from package testkit, so that other tests do not link the
-// container library.
+// Package containers starts database servers in containers: for the authors of API servers that
+// package testkit runs, and of tests of other programs. It is a module of its own, so that nobody
+// else has the container library among the modules of their project.
 //
-// Postgres, MySQL and MariaDB start a database server in a container:
-//
-//	database := databases.Postgres(t, "postgres:17")
-//	server := testkit.Start(t, api, testkit.Options{Database: database})
+//	url := containers.Postgres(t, "postgres:17")
+//	server := testkit.Start(t, api, testkit.Options{
+//		Database: testkit.Database{URL: url, Driver: postgres.Driver},
+//	})
 //
 // A container takes some seconds to start. Tests that share one are faster: each API server has a
 // prefix of its own in it.
-//
-// New and Each make an empty database on a server that runs already, named by the environment.
-package databases
+package containers
 
 import (
 	"context"
@@ -26,10 +24,7 @@ import (
 	testpostgres "github.com/testcontainers/testcontainers-go/modules/postgres"
 	"github.com/testcontainers/testcontainers-go/wait"
 
-	"github.com/rowkeeper/rowkeeper/pkg/testkit"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dockerhost"
-	"github.com/rowkeeper/rowkeeper/storage/mysql"
-	"github.com/rowkeeper/rowkeeper/storage/postgres"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/containers/internal/dockerhost"
 )
 
 // startWait bounds the start of a container, with the time for its image to come.
@@ -37,10 +32,9 @@ const startWait = 5 * time.Minute
 
 const name, user, password = "test", "test", "test"
 
-// Postgres starts PostgreSQL from an image, such as postgres:17, until the test ends. Options are
-// those of testcontainers.
-func Postgres(t testing.TB, image string,
-	o ...testcontainers.ContainerCustomizer) testkit.Database {
+// Postgres starts PostgreSQL from an image, such as postgres:17, until the test ends, and returns
+// the URL of an empty database. Options are those of testcontainers.
+func Postgres(t testing.TB, image string, o ...testcontainers.ContainerCustomizer) (url string) {
 	t.Helper()
 	o = append([]testcontainers.ContainerCustomizer{
 		testpostgres.WithDatabase(name), testpostgres.WithUsername(user),
@@ -53,12 +47,11 @@ func Postgres(t testing.TB, image string,
 		func(ctx context.Context) (testcontainers.Container, error) {
 			return running(testpostgres.Run(ctx, image, o...))
 		})
-	return testkit.Database{URL: databaseURL("postgres", address, "sslmode=disable"),
-		Driver: postgres.Driver}
+	return databaseURL("postgres", address, "sslmode=disable")
 }
 
 // MySQL starts MySQL from an image, such as mysql:9.7.
-func MySQL(t testing.TB, image string, o ...testcontainers.ContainerCustomizer) testkit.Database {
+func MySQL(t testing.TB, image string, o ...testcontainers.ContainerCustomizer) (url string) {
 	t.Helper()
 	o = append([]testcontainers.ContainerCustomizer{testmysql.WithDatabase(name),
 		testmysql.WithUsername(user), testmysql.WithPassword(password),
@@ -67,11 +60,11 @@ func MySQL(t testing.TB, image string, o ...testcontainers.ContainerCustomizer) 
 		func(ctx context.Context) (testcontainers.Container, error) {
 			return running(testmysql.Run(ctx, image, o...))
 		})
-	return testkit.Database{URL: databaseURL("mysql", address, ""), Driver: mysql.Driver}
+	return databaseURL("mysql", address, "")
 }
 
 // MariaDB starts MariaDB from an image, such as mariadb:11.8.
-func MariaDB(t testing.TB, image string, o ...testcontainers.ContainerCustomizer) testkit.Database {
+func MariaDB(t testing.TB, image string, o ...testcontainers.ContainerCustomizer) (url string) {
 	t.Helper()
 	o = append([]testcontainers.ContainerCustomizer{testmariadb.WithDatabase(name),
 		testmariadb.WithUsername(user), testmariadb.WithPassword(password),
@@ -80,7 +73,7 @@ func MariaDB(t testing.TB, image string, o ...testcontainers.ContainerCustomizer
 		func(ctx context.Context) (testcontainers.Container, error) {
 			return running(testmariadb.Run(ctx, image, o...))
 		})
-	return testkit.Database{URL: databaseURL("mysql", address, ""), Driver: mysql.Driver}
+	return databaseURL("mysql", address, "")
 }
 
 // ready says when a server is.

@@ -1,52 +1,70 @@
-package databases
+package containers
 
 import (
+	"database/sql"
+	"net/url"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/dynamic"
-
-	civ1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
-	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 )
 
 // TestContainers runs wherever a Docker engine has the images.
 func TestContainers(t *testing.T) {
-	// The kit removes its containers by itself, and the reaper's image need not be there.
+	// The tests remove their containers by themselves, and the reaper's image need not be there.
 	t.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
 	docker := engine(t)
 	for name, kind := range map[string]struct {
 		image string
-		start func(testing.TB, string, ...testcontainers.ContainerCustomizer) testkit.Database
+		start func(testing.TB, string, ...testcontainers.ContainerCustomizer) string
+		open  func(*testing.T, string) *sql.DB
 	}{
-		"postgres": {"postgres:17", Postgres}, "mariadb": {"mariadb:11.8", MariaDB},
-		"mysql": {"mysql:9.7", MySQL},
+		"postgres": {"postgres:17", Postgres, openPostgres},
+		"mariadb":  {"mariadb:11.8", MariaDB, openMySQL},
+		"mysql":    {"mysql:9.7", MySQL, openMySQL},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			database := kind.start(t, present(t, docker, name, kind.image))
-			for range 2 { // two servers on one database
-				s := exampletest.Start(t, testkit.Options{Database: database})
-				pipelines := dynamic.NewForConfigOrDie(s.Config).Resource(civ1.SchemeGroupVersion.WithResource("pipelines")).Namespace("default")
-				_, err := pipelines.Create(t.Context(),
-					&unstructured.Unstructured{Object: map[string]any{
-						"apiVersion": civ1.SchemeGroupVersion.String(), "kind": "Pipeline",
-						"metadata": map[string]any{"name": "a"},
-						"spec": map[string]any{"steps": []any{map[string]any{"name": "build",
-							"image": "golang", "command": []any{"go", "build"}}}},
-					}}, metav1.CreateOptions{})
-				if err != nil {
+			db := kind.open(t, kind.start(t, present(t, docker, name, kind.image)))
+			defer db.Close()
+			for _, statement := range []string{"CREATE TABLE t (a int)",
+				"INSERT INTO t VALUES (1)"} {
+				if _, err := db.ExecContext(t.Context(), statement); err != nil {
 					t.Error(err)
 				}
 			}
 		})
 	}
+}
+
+func openPostgres(t *testing.T, address string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("pgx", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+func openMySQL(t *testing.T, address string) *sql.DB {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := mysql.NewConfig()
+	c.User = u.User.Username()
+	c.Passwd, _ = u.User.Password()
+	c.Net, c.Addr, c.DBName = "tcp", u.Host, strings.TrimPrefix(u.Path, "/")
+	connector, err := mysql.NewConnector(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sql.OpenDB(connector)
 }
 
 // engine returns a client of the Docker engine, and skips the test if there is none.
