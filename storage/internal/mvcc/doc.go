@@ -112,14 +112,14 @@
 // database's commit returned. If it did not return, the committer looks for the group's token under
 // the commit lock. If nothing proves a commit, it records the token in aborted, which every group
 // checks under the same lock before it writes. Then the group can never commit, and the committer
-// tries the writes again in a new group. The old group may get the lock much later. While its token
-// is recorded, it writes nothing. The sweep forgets the token only after compaction has passed what
-// the group had seen ([ForgetAborted]). Then [CheckGroup] refuses the group for that. Compaction can
-// overtake a process that was paused. That process reads the state again, and tries the mutations
-// in a new group. If compaction has removed the evidence,
-// the answer is [ErrUnknownOutcome]. The same holds if the database does not answer in time. Rows
-// that are found by the token may be visible and not durable yet, so the transaction that finds
-// them writes a row of its own, and waits until that is durable ([ResolveGroup]).
+// tries the writes again in a new group. The old group may get the lock much later. While its
+// token is recorded, it writes nothing. The sweep forgets the token only after compaction has
+// passed what the group had seen ([ForgetAborted]). Then [CheckGroup] refuses the group for
+// that. Compaction can overtake a process that was paused. That process reads the state again,
+// and tries the mutations in a new group. If compaction has removed the evidence, the answer is
+// [ErrUnknownOutcome]. The same holds if the database does not answer in time. Rows that are
+// found by the token may be visible and not durable yet, so the transaction that finds them
+// writes a row of its own, and waits until that is durable ([ResolveGroup]).
 //
 // I3 Every watcher sees every event after its start exactly once, in order, or an error.
 //
