@@ -54,7 +54,9 @@ func start(t *testing.T, config cluster.Config) *plane {
 	if config.Bin, err = filepath.Abs(*bin); err != nil {
 		t.Fatal(err)
 	}
-	config.Controllers = cluster.Controllers
+	if config.Controllers == nil {
+		config.Controllers = cluster.Controllers
+	}
 	began := time.Now()
 	c, err := cluster.Start(t.Context(), config)
 	if err != nil {
@@ -76,23 +78,43 @@ func onDatabase(t *testing.T, kind string) cluster.Config {
 	listed := func(variable string) bool {
 		return slices.Contains(strings.Split(os.Getenv(variable), ","), kind)
 	}
-	config := cluster.Config{Dir: t.TempDir()}
 	if os.Getenv("ROWKEEPER_TEST_ONLY") != "" && !listed("ROWKEEPER_TEST_ONLY") {
 		t.Skip("ROWKEEPER_TEST_ONLY leaves it out")
 	}
-	switch kind {
-	case "sqlite":
-		return config
-	case cluster.Etcd:
-		config.Database = cluster.Etcd
-		return config
-	}
-	db, err := database.Start(t.Context(), dbserver.Kind(kind))
+	config, err := startDatabase(t, kind)
 	if err != nil && !listed("ROWKEEPER_TEST_REQUIRE") {
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+	return config
+}
+
+// onRequired starts a server of a kind that has to be there.
+func onRequired(t *testing.T, kind string) cluster.Config {
+	t.Helper()
+	config, err := startDatabase(t, kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+// startDatabase starts a server of a kind, which ends with the test.
+func startDatabase(t *testing.T, kind string) (cluster.Config, error) {
+	t.Helper()
+	config := cluster.Config{Dir: t.TempDir()}
+	switch kind {
+	case "sqlite":
+		return config, nil
+	case cluster.Etcd:
+		config.Database = cluster.Etcd
+		return config, nil
+	}
+	db, err := database.Start(t.Context(), dbserver.Kind(kind))
+	if err != nil {
+		return config, err
 	}
 	t.Cleanup(func() {
 		if err := db.Close(context.WithoutCancel(t.Context())); err != nil {
@@ -101,7 +123,7 @@ func onDatabase(t *testing.T, kind string) cluster.Config {
 	})
 	// Two processes look like one etcd.
 	config.Database, config.Servers = db.URL, 2
-	return config
+	return config, nil
 }
 
 // TestControlPlane: what a control plane does with its objects works on each database.
