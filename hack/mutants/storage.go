@@ -58,9 +58,9 @@ var storage = []mutant{
 	{breaks: "create", what: "a created object never expires", file: "storage/create.go",
 		old: "TTL: lifetime(ttl)})", new: "TTL: 0 * lifetime(ttl)})", in: "storage"},
 	{breaks: "update", what: "an update expects any state", file: "storage/update.go",
-		old: "Expect: c.state.revision,\n			Era: c.state.era, Value: stored, TTL: ttl,\n" +
+		old: "Expect: c.state.revision,\n			Era: c.state.era, Value: stored, TTL: ttl, Ends: ends,\n" +
 			"			PrevValue: c.state.stored, HasPrev: c.state.stored != nil})",
-		new: "Expect: mvcc.Any,\n			Era: c.state.era, Value: stored, TTL: ttl})", in: "storage"},
+		new: "Expect: mvcc.Any,\n			Era: c.state.era, Value: stored, TTL: ttl, Ends: ends})", in: "storage"},
 	{breaks: "update", what: "an update does not name the era of its read",
 		file: "storage/update.go", old: "Era: c.state.era, Value: stored", new: "Value: stored",
 		in: "storage"},
