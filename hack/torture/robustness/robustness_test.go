@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,7 +9,6 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/server"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
@@ -23,7 +20,7 @@ var rowkeeper = sync.OnceValues(func() (string, error) {
 	return server.Build(root)
 })
 
-// judged makes a run on SQLite, or on a server, and returns the verdict.
+// judged makes a run on SQLite, and returns the verdict.
 func judged(t *testing.T, r *run) verdict {
 	t.Helper()
 	var err error
@@ -31,9 +28,7 @@ func judged(t *testing.T, r *run) verdict {
 		t.Fatal(err)
 	}
 	r.dir, r.store = t.TempDir(), defaultStore
-	if r.db == nil {
-		r.db = database.NewSQLite(r.dir)
-	}
+	r.db = database.NewSQLite(r.dir)
 	v, err := r.do(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -42,42 +37,17 @@ func judged(t *testing.T, r *run) verdict {
 	return v
 }
 
-// TestRuns makes a run with three faults on each database.
+// TestRuns makes a run with three faults on SQLite. The command makes them on every database.
 func TestRuns(t *testing.T) {
-	for _, kind := range programs.Kinds() {
-		t.Run(string(kind), func(t *testing.T) {
-			if only := words(os.Getenv("ROWKEEPER_TEST_ONLY")); len(only) > 0 &&
-				!slices.Contains(only, string(kind)) {
-				t.Skipf("%s: ROWKEEPER_TEST_ONLY leaves it out", kind)
-			}
-			all := faults()
-			r := &run{kind: kind, fault: all[len(all)-1], load: loads[1], ends: 2}
-			if kind != programs.SQLite {
-				served, err := database.NewServed(t.Context(), kind, r.ends, dbserver.Options{})
-				var missing *database.Missing
-				if errors.As(err, &missing) && !slices.Contains(
-					words(os.Getenv("ROWKEEPER_TEST_REQUIRE")), string(kind)) {
-					t.Skip(err)
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() {
-					if err := served.Close(); err != nil {
-						t.Error(err)
-					}
-				})
-				r.db = served
-			}
-			v := judged(t, r)
-			if v.err != nil {
-				t.Errorf("the judge refuses a run with %q: %v\n%s", r.done, v.err, r.log.String())
-			}
-			if len(r.done) != 3 || v.operations == v.failed || v.events == 0 || v.progress == 0 ||
-				v.compactions == 0 {
-				t.Errorf("too little was judged: %q, %+v", r.done, v)
-			}
-		})
+	all := faults()
+	r := &run{kind: programs.SQLite, fault: all[len(all)-1], load: loads[1], ends: 2}
+	v := judged(t, r)
+	if v.err != nil {
+		t.Errorf("the judge refuses a run with %q: %v\n%s", r.done, v.err, r.log.String())
+	}
+	if len(r.done) != 3 || v.operations == v.failed || v.events == 0 || v.progress == 0 ||
+		v.compactions == 0 {
+		t.Errorf("too little was judged: %q, %+v", r.done, v)
 	}
 }
 
