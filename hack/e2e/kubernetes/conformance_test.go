@@ -35,21 +35,6 @@ const (
 	suiteTimeout = 40 * time.Minute
 )
 
-// conformanceVariable is the environment variable that lists the databases on which the conformance
-// tests run.
-const conformanceVariable = "ROWKEEPER_E2E_CONFORMANCE"
-
-// conformanceKinds returns these databases. Without any the test is skipped: the tests take long,
-// and so does e2e.test to build.
-func conformanceKinds(t *testing.T) []string {
-	t.Helper()
-	list := os.Getenv(conformanceVariable)
-	if list == "" {
-		t.Skip(conformanceVariable + " lists no database; docs/contributing.md says more")
-	}
-	return strings.Split(list, ",")
-}
-
 // conformanceTests returns upstream's conformance tests by the sections of conformance.txt.
 func conformanceTests(t *testing.T) map[string][]string {
 	t.Helper()
@@ -76,9 +61,13 @@ func conformanceTests(t *testing.T) map[string][]string {
 // TestConformanceList: conformance.txt has each conformance test of this version of Kubernetes
 // once, and no others, so that a test that a version adds is either run or excluded by somebody.
 func TestConformanceList(t *testing.T) {
-	conformanceKinds(t)
-	out, err := exec.CommandContext(t.Context(), filepath.Join(*bin, "e2e.test"),
-		"--list-conformance-tests").Output()
+	module, err := exec.CommandContext(t.Context(), "go", "list", "-C", "../controlplane", "-m",
+		"-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(module)), "test", "conformance",
+		"testdata", "conformance.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +78,7 @@ func TestConformanceList(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(upstream) == 0 {
-		t.Fatal("e2e.test knows no conformance tests")
+		t.Fatal("Kubernetes has no conformance tests")
 	}
 	listed := map[string]int{}
 	for _, names := range conformanceTests(t) {
@@ -104,19 +93,23 @@ func TestConformanceList(t *testing.T) {
 		delete(listed, test.Codename)
 	}
 	for name := range listed {
-		t.Errorf("conformance.txt has a test that e2e.test does not know: %s", name)
+		t.Errorf("conformance.txt has a test that Kubernetes does not have: %s", name)
 	}
 }
 
 // TestConformance: upstream's conformance tests that need no node pass on each database that
 // ROWKEEPER_E2E_CONFORMANCE lists; with -short only the quick ones run.
 func TestConformance(t *testing.T) {
+	list := os.Getenv("ROWKEEPER_E2E_CONFORMANCE")
+	if list == "" {
+		t.Skip("ROWKEEPER_E2E_CONFORMANCE lists no database; docs/contributing.md says more")
+	}
 	tests := conformanceTests(t)
 	run := tests[quickTests]
 	if !testing.Short() {
 		run = slices.Concat(run, tests[slowTests])
 	}
-	for _, kind := range conformanceKinds(t) {
+	for _, kind := range strings.Split(list, ",") {
 		t.Run(kind, func(t *testing.T) {
 			config := onRequired(t, kind)
 			config.Controllers = []string{"*"}
