@@ -4,7 +4,7 @@ import (
 	"context"
 	"log"
 
-	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage" //nolint:depguard // an example is a caller, who has both
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 

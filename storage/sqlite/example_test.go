@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage" //nolint:depguard // an example is a caller, who has both
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 )
 
