@@ -35,6 +35,7 @@ build hack/e2e cluster ./cluster
 control=hack/e2e/controlplane
 version=$(go list -C "$control" -m -f '{{.Version}}' k8s.io/kubernetes)
 build $control etcd go.etcd.io/etcd/server/v3 -ldflags "-s -w"
+build $control etcdctl go.etcd.io/etcd/etcdctl/v3 -ldflags "-s -w"
 build $control etcdutl go.etcd.io/etcd/etcdutl/v3 -ldflags "-s -w"
 for program in kube-apiserver kube-controller-manager kube-scheduler; do
 	build $control $program k8s.io/kubernetes/cmd/$program -ldflags "$(kubernetes "$version")"

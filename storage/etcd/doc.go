@@ -46,6 +46,6 @@
 //
 // What clients make a server hold is bounded; limits.go says how. What is beyond is Unavailable.
 //
-// Users, changes of members, snapshots and defragmentation are Unimplemented, and the error says
-// what to do instead.
+// Users, changes of members, snapshots, defragmentation, checksums, moves of the leader and
+// downgrades are Unimplemented, and the error says what to do instead.
 package etcd

@@ -52,6 +52,34 @@ func (s *store) Defragment(context.Context,
 		"the database gives back its space by itself: see its own tools")
 }
 
+// errHash refuses checksums: two servers of one database read the same rows.
+var errHash = status.Error(codes.Unimplemented,
+	"there are no copies here whose checksums could differ: the database keeps its own")
+
+// Hash implements etcd's Maintenance.
+func (s *store) Hash(context.Context, *pb.HashRequest) (*pb.HashResponse, error) {
+	return nil, errHash
+}
+
+// HashKV implements etcd's Maintenance.
+func (s *store) HashKV(context.Context, *pb.HashKVRequest) (*pb.HashKVResponse, error) {
+	return nil, errHash
+}
+
+// MoveLeader implements etcd's Maintenance.
+func (s *store) MoveLeader(context.Context,
+	*pb.MoveLeaderRequest) (*pb.MoveLeaderResponse, error) {
+	return nil, status.Error(codes.Unimplemented,
+		"every server leads here: stop one, and its clients go to another")
+}
+
+// Downgrade implements etcd's Maintenance.
+func (s *store) Downgrade(context.Context,
+	*pb.DowngradeRequest) (*pb.DowngradeResponse, error) {
+	return nil, status.Error(codes.Unimplemented,
+		"etcd's files are not used here: \"rowkeeper migrate\" is for this database's tables")
+}
+
 // MemberList implements etcd's Cluster: this server is the only member that it knows.
 func (s *store) MemberList(ctx context.Context,
 	r *pb.MemberListRequest) (*pb.MemberListResponse, error) {

@@ -820,14 +820,24 @@ func TestStatus(t *testing.T) {
 		if len(alarms.Alarms) != 0 {
 			t.Errorf("%v", alarms)
 		}
+		refused := func(err error, says string) {
+			t.Helper()
+			if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), says) {
+				t.Error(err)
+			}
+		}
 		_, err := pb.NewAuthClient(c.ActiveConnection()).AuthStatus(t.Context(),
 			&pb.AuthStatusRequest{})
-		if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "certificates") {
-			t.Error(err)
-		}
+		refused(err, "certificates")
 		_, err = c.MemberAdd(t.Context(), []string{"http://localhost:2380"})
-		if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "rowkeeper etcd") {
-			t.Error(err)
-		}
+		refused(err, "rowkeeper etcd")
+		_, err = c.MoveLeader(t.Context(), 1)
+		refused(err, "every server leads")
+		_, err = c.HashKV(t.Context(), c.Endpoints()[0], 0)
+		refused(err, "no copies")
+		_, err = pb.NewMaintenanceClient(c.ActiveConnection()).Hash(t.Context(), &pb.HashRequest{})
+		refused(err, "no copies")
+		_, err = c.Downgrade(t.Context(), clientv3.DowngradeValidate, "3.6.0")
+		refused(err, "rowkeeper migrate")
 	})
 }

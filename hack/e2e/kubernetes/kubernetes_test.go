@@ -130,11 +130,13 @@ func startDatabase(t *testing.T, kind string) (cluster.Config, error) {
 func TestControlPlane(t *testing.T) {
 	for _, kind := range []string{"sqlite", "postgres", "mariadb", "mysql", cluster.Etcd} {
 		t.Run(kind, func(t *testing.T) {
-			p := start(t, onDatabase(t, kind))
+			config := onDatabase(t, kind)
+			p := start(t, config)
 			t.Run("Workload", p.testWorkload)
 			t.Run("Access", p.testAccess)
 			t.Run("Definition", p.testDefinition)
 			t.Run("History", p.testHistory)
+			t.Run("Etcdctl", func(t *testing.T) { p.testEtcdctl(t, kind, config.Dir) })
 			t.Run("Kill", p.testKill)
 			t.Run("Namespace", p.testNamespace)
 		})
