@@ -61,18 +61,28 @@ func (r row) value(i int) []byte {
 	return append(make([]byte, 0, len(r[i])), r[i]...)
 }
 
-// stateColumns is how many columns the state has, which come first.
-const stateColumns = 7
+// stateColumns is how many columns the header has, which come first.
+const stateColumns = 2
 
+// state reads the header.
 func (r row) state() mvcc.State {
 	return mvcc.State{
-		Head: mvcc.Position{Epoch: mvcc.Epoch(r.int(0)), Revision: r.revision(3),
-			Token: r.token(4)},
-		Compacted: r.revision(1),
-		Swept:     r.revision(2),
-		Writable:  r.bool(5),
-		Now:       r.time(6),
+		Head: mvcc.Position{Epoch: mvcc.Epoch(r.number(0, 0)),
+			Revision: mvcc.Revision(r.number(0, 3)), Token: r.token(1)},
+		Compacted: mvcc.Revision(r.number(0, 1)),
+		Swept:     mvcc.Revision(r.number(0, 2)),
+		Now:       time.UnixMicro(r.number(0, 4)),
+		Writable:  r.number(0, 5) != 0,
 	}
+}
+
+// number returns element n of an array of bigint that has no NULL.
+func (r row) number(i, n int) int64 {
+	at := 20 + 12*n + 4
+	if len(r[i]) < at+8 {
+		return 0
+	}
+	return int64(binary.BigEndian.Uint64(r[i][at:]))
 }
 
 // array returns the elements of an array of n elements. NULL is the array of none.

@@ -112,16 +112,25 @@ func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
 	if err := mvcc.Refusal(g, st, r.bool(6), r.bool(7), r.bool(8)); err != nil {
 		return nil, err
 	}
-	var columns [6][][]byte
+	var columns [5]row
 	for i := range columns {
 		var err error
 		if columns[i], err = r.array(9+i, n); err != nil {
-			return nil, mvcc.Errorf(mvcc.Unknown, "PostgreSQL's answer to a commit cannot be "+
-				"read: %w", err)
+			return nil, unreadable(err)
 		}
 	}
-	accepted, currents, creations := row(columns[0]), row(columns[1]), row(columns[2])
-	versions, leases, previous := row(columns[3]), row(columns[4]), row(columns[5])
+	accepted, currents, creations := columns[0], columns[1], columns[2]
+	versions, leases := columns[3], columns[4]
+	removed := 0
+	for at := range accepted {
+		if accepted.bool(at) && in.wantsPrevious[at] {
+			removed++
+		}
+	}
+	previous, err := r.array(14, removed)
+	if err != nil {
+		return nil, unreadable(err)
+	}
 
 	res := &mvcc.GroupResult{Before: before, State: st, Time: now,
 		LockWait: max(now.Sub(o.lock[0].time(0)), 0),
@@ -146,9 +155,16 @@ func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
 				Revision: res.State.Head.Revision + 1, Token: g.Token}
 			res.Outcomes[i] = mvcc.Outcome{Accepted: true, Revision: res.State.Head.Revision,
 				Prev: current, Create: creations.revision(at), Version: versions.int(at),
-				Lease: mvcc.Lease(leases.int(at)), PrevValue: slices.Clone(previous[at])}
+				Lease: mvcc.Lease(leases.int(at))}
+			if in.wantsPrevious[at] {
+				res.Outcomes[i].PrevValue, previous = slices.Clone(previous[0]), previous[1:]
+			}
 		}
 		answered = max(answered, at)
 	}
 	return res, nil
+}
+
+func unreadable(err error) error {
+	return mvcc.Errorf(mvcc.Unknown, "PostgreSQL's answer to a commit cannot be read: %w", err)
 }

@@ -45,8 +45,10 @@ var parameter = regexp.MustCompile(`\$([0-9]+)`)
 // primary key. The role is read in the same statement, since a connection can outlive the server's
 // role behind it.
 //
-// Reads of many rows return the state as a row of its own, the others beside theirs. The rows after
-// it come in the order of their part of the UNION ALL, which is appended as it is.
+// What is returned of it has two columns, the header, since each row of a read has them, too, and a
+// column costs something even where it is NULL. Reads of many rows return the header as a row of
+// its own, the others beside theirs. The rows after it come in the order of their part of the UNION
+// ALL, which is appended as it is.
 const state = `
 state AS MATERIALIZED (
     SELECT s.epoch, s.compacted, s.swept, h.revision AS head, h.token AS head_token,
@@ -55,6 +57,8 @@ state AS MATERIALIZED (
     FROM rowkeeper_store s
     CROSS JOIN LATERAL (SELECT revision, token FROM rowkeeper_log WHERE store = $store::integer ORDER BY revision DESC LIMIT 1) h
     WHERE s.id = $store::integer
+), header AS (
+    SELECT ARRAY[epoch, compacted, swept, head, now, writable::int] AS numbers, head_token FROM state
 )`
 
 // reads are the statements of the reads.
@@ -85,7 +89,7 @@ var reads = sqlread.Statements{
 
 // sqlState is the cheapest read.
 var sqlState = ofStore(`WITH` + state + `
-SELECT * FROM state`)
+SELECT * FROM header`)
 
 // sqlPoll reads what is polled of several stores: for each, its row by the primary key, the head as
 // every read does, and for the first ones the expiry that comes first, by the indexes on it. The
@@ -93,9 +97,8 @@ SELECT * FROM state`)
 //
 // $1 stores, $2 of how many of them the expiry is wanted, which is NULL for the others.
 const sqlPoll = `
-SELECT s.epoch, s.compacted, s.swept, h.revision, h.token,
-       NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off',
-       (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+SELECT ARRAY[s.epoch, s.compacted, s.swept, h.revision, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+             (NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off')::int], h.token,
        asked.place, s.identity, s.boot, s.max_objects, s.max_bytes, due.expiry
 FROM unnest($1::integer[]) WITH ORDINALITY AS asked (store, place)
 CROSS JOIN LATERAL (
@@ -112,9 +115,9 @@ LEFT JOIN LATERAL (
 //
 // $1 whether previous values of updates are wanted, too, $2 first revision, $3 limit.
 var sqlTail = ofStore(`WITH` + state + `
-SELECT state.*, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM state
+SELECT header.*, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM header
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
+SELECT NULL, NULL, r.* FROM (
     SELECT g.revision, g.key, g.prev_revision, g.create_revision, g.version, g.lease, g.token, g.time, g.deleted, g.value,
            p.revision IS NOT NULL AS has_prev, p.lease AS prev_lease, p.value AS prev_value
     FROM (
@@ -131,8 +134,8 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
 //
 // $1 key.
 var sqlGet = ofStore(`WITH` + state + `
-SELECT state.*, r.*
-FROM state
+SELECT header.*, r.*
+FROM header
 LEFT JOIN LATERAL (
     SELECT l.revision, l.create_revision, l.version, l.lease, g.prev_revision, g.token, g.time, g.value
     FROM rowkeeper_live l
@@ -147,9 +150,9 @@ LEFT JOIN LATERAL (
 //
 // $1 keys.
 var sqlGetKeys = ofStore(`WITH` + state + `
-SELECT state.*, NULL, NULL, NULL, NULL, NULL, NULL FROM state
+SELECT header.*, NULL, NULL, NULL, NULL, NULL, NULL FROM header
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
+SELECT NULL, NULL, r.* FROM (
     SELECT asked.key, l.revision, l.create_revision, l.version, l.lease, g.value
     FROM unnest($1::bytea[]) AS asked (key)
     CROSS JOIN LATERAL (SELECT revision, create_revision, version, lease FROM rowkeeper_live WHERE store = $store::integer AND key = asked.key OFFSET 0) l
@@ -162,9 +165,9 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
 //
 // $1 start, $2 end, $3 newest revision, $4 limit.
 var sqlPage = ofStore(`WITH` + state + `
-SELECT state.*, NULL, NULL, NULL, NULL, NULL, NULL FROM state
+SELECT header.*, NULL, NULL, NULL, NULL, NULL, NULL FROM header
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
+SELECT NULL, NULL, r.* FROM (
     SELECT l.key, l.revision, l.create_revision, l.version, l.lease, g.value
     FROM (
         SELECT key, revision, create_revision, version, lease FROM rowkeeper_live
@@ -176,9 +179,9 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
 
 // sqlKeys is sqlPage without the values.
 var sqlKeys = ofStore(`WITH` + state + `
-SELECT state.*, NULL, NULL, NULL, NULL, NULL FROM state
+SELECT header.*, NULL, NULL, NULL, NULL, NULL FROM header
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
+SELECT NULL, NULL, r.* FROM (
     SELECT key, revision, create_revision, version, lease FROM rowkeeper_live
     WHERE store = $store::integer AND key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
     ORDER BY key LIMIT $4::bigint
@@ -188,9 +191,9 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
 //
 // $1 after, $2 up to, $3 snapshot, $4 start, $5 end.
 var sqlReplaced = ofStore(`WITH` + state + `
-SELECT state.*, NULL, NULL FROM state
+SELECT header.*, NULL, NULL FROM header
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
+SELECT NULL, NULL, r.* FROM (
     SELECT key, prev_revision FROM rowkeeper_log
     WHERE store = $store::integer AND revision > $1::bigint AND revision <= $2::bigint
       AND prev_revision > 0 AND prev_revision <= $3::bigint
@@ -201,9 +204,9 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
 //
 // $1 revisions.
 var sqlValues = ofStore(`WITH` + state + `
-SELECT state.*, NULL, NULL, NULL, NULL, NULL, NULL FROM state
+SELECT header.*, NULL, NULL, NULL, NULL, NULL, NULL FROM header
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
+SELECT NULL, NULL, r.* FROM (
     SELECT g.key, g.revision, g.create_revision, g.version, g.lease, g.value
     FROM unnest($1::bigint[]) AS asked (revision)
     CROSS JOIN LATERAL (
@@ -215,24 +218,24 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
 //
 // $1 start, $2 end, $3 newest revision.
 var sqlCount = ofStore(`WITH` + state + `
-SELECT state.*, (
+SELECT header.*, (
     SELECT count(*) FROM rowkeeper_live
     WHERE store = $store::integer AND key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
 )
-FROM state`)
+FROM header`)
 
 // sqlCountUpTo stops at the limit. The order is that of the primary key, and asks for it.
 //
 // $1 start, $2 end, $3 newest revision, $4 limit.
 var sqlCountUpTo = ofStore(`WITH` + state + `
-SELECT state.*, (
+SELECT header.*, (
     SELECT count(*) FROM (
         SELECT FROM rowkeeper_live
         WHERE store = $store::integer AND key >= $1::bytea AND key < $2::bytea AND revision <= $3::bigint
         ORDER BY key LIMIT $4::bigint
     ) counted
 )
-FROM state`)
+FROM header`)
 
 // sqlExpired reads the keys with the earliest expiry, one more than asked for, by the partial index
 // on expiry. Go tells those that have expired from the next one. The keys of leases have a negative
@@ -240,8 +243,8 @@ FROM state`)
 //
 // $1 limit + 1.
 var sqlExpired = ofStore(`WITH` + state + `
-SELECT state.*, r.*
-FROM state
+SELECT header.*, r.*
+FROM header
 LEFT JOIN LATERAL (
     SELECT key, revision, expiry FROM rowkeeper_live WHERE store = $store::integer AND expiry > 0 ORDER BY expiry LIMIT $1::bigint
 ) r ON true`)
@@ -250,9 +253,9 @@ LEFT JOIN LATERAL (
 //
 // $1 first ID, $2 limit.
 var sqlLeases = ofStore(`WITH` + state + `
-SELECT state.*, NULL, NULL, NULL FROM state
+SELECT header.*, NULL, NULL, NULL FROM header
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
+SELECT NULL, NULL, r.* FROM (
     SELECT id, ttl, expiry FROM rowkeeper_lease WHERE store = $store::integer AND id >= $1::bigint ORDER BY id LIMIT $2::bigint
 ) r`)
 
@@ -260,9 +263,9 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
 //
 // $1 limit.
 var sqlLapsing = ofStore(`WITH` + state + `
-SELECT state.*, NULL, NULL, NULL FROM state
+SELECT header.*, NULL, NULL, NULL FROM header
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
+SELECT NULL, NULL, r.* FROM (
     SELECT id, ttl, expiry FROM rowkeeper_lease WHERE store = $store::integer AND expiry >= 0 ORDER BY expiry LIMIT $1::bigint
 ) r`)
 
@@ -272,9 +275,9 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
 //
 // $1 expiry, $2 first key, $3 limit.
 var sqlAttached = ofStore(`WITH` + state + `
-SELECT state.*, NULL, NULL FROM state
+SELECT header.*, NULL, NULL FROM header
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
+SELECT NULL, NULL, r.* FROM (
     SELECT key, revision
     FROM (SELECT key, revision FROM rowkeeper_live WHERE store = $store::integer AND expiry = $1::bigint OFFSET 0) attached
     WHERE key >= $2::bytea ORDER BY key LIMIT $3::bigint
@@ -284,8 +287,8 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
 //
 // $1 revision.
 var sqlFirstAt = ofStore(`WITH` + state + `
-SELECT state.*, r.*
-FROM state
+SELECT header.*, r.*
+FROM header
 LEFT JOIN LATERAL (
     SELECT revision, time FROM rowkeeper_log WHERE store = $store::integer AND revision >= $1::bigint ORDER BY revision LIMIT 1
 ) r ON true`)
@@ -295,8 +298,8 @@ LEFT JOIN LATERAL (
 // row has 28 bytes besides its columns, an entry in the index about 20 besides the key; of a value
 // that is stored out of line, a chunk of 2,000 bytes has about 40 more.
 var sqlSize = ofStore(`WITH` + state + `
-SELECT state.*, sizes.*
-FROM state CROSS JOIN (
+SELECT header.*, sizes.*
+FROM header CROSS JOIN (
     SELECT sum(total)::bigint, sum(least(used, total))::bigint
     FROM (
         SELECT pg_total_relation_size(c.oid) AS total,
@@ -315,8 +318,8 @@ FROM state CROSS JOIN (
 // sqlUsage reads all live rows of the store, and measures the value of each by the primary key of
 // the log. The length of a value that is stored out of line is known without reading it.
 var sqlUsage = ofStore(`WITH` + state + `
-SELECT state.*, used.*
-FROM state CROSS JOIN (
+SELECT header.*, used.*
+FROM header CROSS JOIN (
     SELECT count(*), coalesce(sum(octet_length(l.key) + octet_length(g.value)), 0)::bigint
     FROM (SELECT key, revision FROM rowkeeper_live WHERE store = $store::integer ORDER BY key OFFSET 0) l
     LEFT JOIN LATERAL (SELECT value FROM rowkeeper_log WHERE store = $store::integer AND revision = l.revision OFFSET 0) g ON true
@@ -327,8 +330,8 @@ FROM state CROSS JOIN (
 //
 // $1 revision.
 var sqlGrowth = ofStore(`WITH` + state + `
-SELECT state.*, grown.*
-FROM state CROSS JOIN (
+SELECT header.*, grown.*
+FROM header CROSS JOIN (
     SELECT count(*) FILTER (WHERE NOT g.deleted) - count(p.bytes),
            (coalesce(sum(octet_length(g.key) + octet_length(g.value)) FILTER (WHERE NOT g.deleted), 0) - coalesce(sum(p.bytes), 0))::bigint
     FROM (SELECT prev_revision, deleted, key, value FROM rowkeeper_log WHERE store = $store::integer AND revision > $1::bigint ORDER BY revision OFFSET 0) g
@@ -340,17 +343,17 @@ FROM state CROSS JOIN (
 
 // sqlQuota finds the store's row by its primary key.
 var sqlQuota = ofStore(`WITH` + state + `
-SELECT state.*, s.max_objects, s.max_bytes
-FROM state CROSS JOIN rowkeeper_store s WHERE s.id = $store::integer`)
+SELECT header.*, s.max_objects, s.max_bytes
+FROM header CROSS JOIN rowkeeper_store s WHERE s.id = $store::integer`)
 
 // sqlEverywhere reads a key in all stores that were not dropped: the stores' rows in the order of
 // their primary key, and for each of them the live row of the key and its row of the log by theirs.
 //
 // $1 key.
 var sqlEverywhere = ofStore(`WITH` + state + `
-SELECT state.*, NULL, NULL, NULL FROM state
+SELECT header.*, NULL, NULL, NULL FROM header
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, r.* FROM (
+SELECT NULL, NULL, r.* FROM (
     SELECT s.name, l.revision, g.value
     FROM (SELECT id, name FROM rowkeeper_store WHERE epoch > 0 ORDER BY id OFFSET 0) s
     CROSS JOIN LATERAL (SELECT revision FROM rowkeeper_live WHERE store = s.id AND key = $1::bytea OFFSET 0) l
@@ -399,9 +402,10 @@ FROM rowkeeper_store WHERE id = $store::integer FOR UPDATE`)
 //   - logged, updated, created, removed: an accepted mutation is a row of the log, whose primary
 //     key is the second safeguard; and an update (primary key), an insertion or a deletion (primary
 //     key) of the live row.
-//   - answer: in order of arrival. An accepted deletion has the lease of what it removed. Previous
-//     values (primary key of log) are read for accepted deletions that ask for them, until their
-//     sizes, which are known without reading them, come to 8 MiB.
+//   - answer: in order of arrival. An accepted deletion has the lease of what it removed.
+//   - removed: the previous values (primary key of log) of the accepted deletions that ask for
+//     them, in order of arrival, until their sizes, which are known without reading them, come to
+//     8 MiB. A group without such deletions does not pay for that.
 //
 // $1 token, $2 seen epoch, $3 $4 seen revisions and tokens, the newest first, $5 keys, $6
 // expectations, -1 for any, $7 deletions, $8 values, $9 times to live in microseconds, or 0, or the
@@ -427,15 +431,14 @@ WITH guard AS MATERIALIZED (
            coalesce(l.revision, 0) AS current, l.create_revision, coalesce(l.version, 0) + 1 AS version,
            CASE WHEN m.deleted THEN coalesce(l.lease, 0) ELSE m.lease END AS lease,
            (m.expected = coalesce(l.revision, 0) OR m.expected = -1 AND (l.revision IS NOT NULL OR NOT m.deleted))
-           AND (NOT m.wants_previous OR p.revision IS NOT NULL) AS fits
+           AND (NOT m.wants_previous OR (
+               SELECT revision FROM rowkeeper_log WHERE store = $store::integer AND revision = l.revision
+           ) IS NOT NULL) AS fits
     FROM unnest($5::bytea[], $6::bigint[], $7::boolean[], $8::bytea[], $9::bigint[], $10::boolean[], $11::bigint[])
          WITH ORDINALITY AS m (key, expected, deleted, value, ttl, wants_previous, lease, n)
     LEFT JOIN LATERAL (
         SELECT revision, create_revision, version, lease FROM rowkeeper_live WHERE store = $store::integer AND key = m.key OFFSET 0
     ) l ON true
-    LEFT JOIN LATERAL (
-        SELECT revision FROM rowkeeper_log WHERE store = $store::integer AND revision = l.revision AND m.wants_previous OFFSET 0
-    ) p ON true
 ), decided AS MATERIALIZED (
     SELECT i.n, $store::integer AS store, i.key, i.deleted, i.value, i.wants_previous, i.current, i.version, i.lease, g.now,
            i.fits AND g.holds AND NOT g.gone AND NOT g.aborted AND g.compacted <= ($3::bigint[])[1] AS accepted,
@@ -458,28 +461,24 @@ WITH guard AS MATERIALIZED (
     DELETE FROM rowkeeper_live l USING decided d WHERE l.store = d.store AND l.key = d.key AND d.accepted AND d.deleted
 )
 SELECT g.epoch, g.compacted, g.swept, g.head, g.head_token, g.now, g.aborted, g.holds, g.gone,
-       a.accepted, a.currents, a.creations, a.versions, a.leases, a.previous
+       a.accepted, a.currents, a.creations, a.versions, a.leases, p.previous
 FROM guard g
 CROSS JOIN LATERAL (
     SELECT array_agg(accepted) AS accepted, array_agg(current) AS currents, array_agg(create_revision) AS creations,
-           array_agg(version) AS versions, array_agg(lease) AS leases,
-           array_agg(previous) AS previous
+           array_agg(version) AS versions, array_agg(lease) AS leases
     FROM (
-        SELECT accepted, current, create_revision, version, lease,
-               CASE WHEN bytes <= 8388608 THEN value END AS previous
-        FROM (
-            SELECT d.n, d.accepted, d.current, d.version, d.lease,
-                   coalesce(d.create_revision, d.revision) AS create_revision, p.value,
-                   sum(octet_length(p.value)) OVER (ORDER BY d.n ROWS UNBOUNDED PRECEDING) AS bytes
-            FROM decided d
-            LEFT JOIN LATERAL (
-                SELECT value FROM rowkeeper_log
-                WHERE store = $store::integer AND revision = d.current AND d.accepted AND d.deleted AND d.wants_previous OFFSET 0
-            ) p ON true
-        ) measured
-        ORDER BY n
+        SELECT accepted, current, coalesce(create_revision, revision) AS create_revision, version, lease FROM decided ORDER BY n
     ) answer
-) a`
+) a
+CROSS JOIN LATERAL (
+    SELECT array_agg(CASE WHEN bytes <= 8388608 THEN value END) AS previous
+    FROM (
+        SELECT g.value, sum(octet_length(g.value)) OVER (ORDER BY d.n ROWS UNBOUNDED PRECEDING) AS bytes
+        FROM (SELECT n, current FROM decided WHERE accepted AND deleted AND wants_previous) d
+        LEFT JOIN LATERAL (SELECT value FROM rowkeeper_log WHERE store = $store::integer AND revision = d.current OFFSET 0) g ON true
+        ORDER BY d.n
+    ) removed
+) p`
 
 // sqlLeasedGroup is sqlGroup for a group that attaches keys to leases. Such a mutation fits only if
 // its lease is there and has not ended (primary key of lease). A group without leases does not pay
@@ -527,11 +526,11 @@ var sqlSweepRows = ofStore(`WITH` + state + `, start AS MATERIALIZED (
                 THEN greatest(state.swept, $3::bigint) ELSE state.swept END AS swept
     FROM state
 )
-SELECT state.epoch, state.compacted, start.swept, state.head, state.head_token, state.writable, state.now,
+SELECT ARRAY[state.epoch, state.compacted, start.swept, state.head, state.now, state.writable::int], state.head_token,
        0::bigint, (SELECT min(seen) FROM rowkeeper_aborted WHERE store = $store::integer), NULL
 FROM state CROSS JOIN start
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, g.*
+SELECT NULL, NULL, g.*
 FROM state CROSS JOIN start CROSS JOIN LATERAL (
     SELECT revision, prev_revision, deleted FROM rowkeeper_log
     WHERE store = $store::integer AND revision >= start.swept AND revision <= state.compacted ORDER BY revision LIMIT $1::bigint
@@ -567,8 +566,8 @@ var sqlSweep = ofStore(`WITH` + state + `, good AS MATERIALIZED (
     FROM good CROSS JOIN done
     WHERE s.id = $store::integer AND done.deleted >= 0 AND s.epoch = $1::bigint AND s.swept < $3::bigint AND $5::boolean
 )
-SELECT state.*, done.deleted
-FROM state CROSS JOIN done`)
+SELECT header.*, done.deleted
+FROM header CROSS JOIN done`)
 
 // sqlFindStore finds a store by the unique index on its name, and sqlIdentity by the primary key.
 //
@@ -636,9 +635,9 @@ var sqlFindGroup = ofStore(`WITH` + state + `, found AS MATERIALIZED (
     SELECT revision, prev_revision, create_revision, version, lease, time, deleted, key
     FROM rowkeeper_log WHERE store = $store::integer AND revision > $2::bigint AND token = $1::bytea ORDER BY revision
 )
-SELECT state.*, EXISTS (SELECT FROM rowkeeper_aborted WHERE store = $store::integer AND token = $1::bytea),
+SELECT header.*, EXISTS (SELECT FROM rowkeeper_aborted WHERE store = $store::integer AND token = $1::bytea),
        (SELECT token FROM rowkeeper_log WHERE store = $store::integer AND revision = $2::bigint), f.*
-FROM state LEFT JOIN found f ON true`)
+FROM header LEFT JOIN found f ON true`)
 
 // sqlAbort records a token as aborted. $1 token, $2 the revision that its group had seen.
 var sqlAbort = ofStore(`INSERT INTO rowkeeper_aborted (store, token, seen) VALUES ($store::integer, $1::bytea, $2::bigint)`)
