@@ -24,7 +24,9 @@
 //	testkit/databases  empty databases on servers that run; its packages dbserver and programs start
 //	                   them for all tests and tools of Rowkeeper's own
 //
-// For those who work on Rowkeeper's own server programs, which cmd/rowkeeper and kinds.Main are:
+// For those who work on Rowkeeper's own server programs, which cmd/rowkeeper and kinds.Main are.
+// Programs with registries by hand, as rowkeeper init --variant registry writes them, call server,
+// server/commands and server/openapi, too:
 //
 //	server             the program around an API: flags, listener, certificates, ways to run
 //	crds/builtin       the part of the core API that makes sense without nodes

@@ -184,13 +184,22 @@ func TestServers(t *testing.T) {
 		older:    []string{"v1beta1"},
 	}
 	builds := extension{
-		command:  []string{project(t), "serve", database("builds")},
+		command:  []string{serverProject(t, "my-api", "kinds", "Build"), "serve", database("builds")},
 		resource: v1("builds.example.com", "builds"),
 		kind:     "Build",
 		spec:     map[string]any{"title": "Hello"},
 		older:    []string{"v1alpha1"},
 	}
-	servers := []extension{bookmarks, library, sample, builds}
+	packages := extension{
+		command: []string{
+			serverProject(t, "my-registry", "registry", "Package"), "serve", database("packages"),
+		},
+		resource: v1("packages.example.com", "packages"),
+		kind:     "Package",
+		spec:     map[string]any{"title": "Hello"},
+		older:    []string{"v1alpha1"},
+	}
+	servers := []extension{bookmarks, library, sample, builds, packages}
 	for _, server := range servers {
 		startExtension(t, server)
 	}
@@ -250,35 +259,95 @@ func build(t *testing.T, tutorial, program string, change func(*readme.Step)) st
 	return filepath.Join(dir, "walk", program)
 }
 
-// project has rowkeeper init write a project, and builds its program. The cluster is shown the
-// project's manifests, and accepts them all.
-func project(t *testing.T) string {
+// serverProject has rowkeeper init write a project of a server whose group is named after its kind,
+// and builds its program. The cluster is shown the project's manifests, and accepts them all.
+func serverProject(t *testing.T, name, variant, kind string) (program string) {
+	t.Helper()
+	dir := project(t, name, "--variant", variant, "--kind", kind, "--group",
+		strings.ToLower(kind)+"s.example.com", "--versions", "v1alpha1,v1")
+	program = filepath.Join(dir, name)
+	build := exec.Command("go", "build", "-o", name, ".")
+	build.Dir = dir
+	run(t, build)
+
+	deploy := filepath.Join(dir, "deploy")
+	run(t, exec.Command(program, "certs", "--dir", filepath.Join(deploy, "components", "certs")))
+	showManifests(t, name, filepath.Join(deploy, "base", "cluster", "namespace.yaml"),
+		filepath.Join(deploy, "overlays", "sqlite"))
+	return program
+}
+
+// project has rowkeeper init write a project, and returns its directory.
+func project(t *testing.T, name string, flags ...string) (dir string) {
 	t.Helper()
 	clone, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(t.TempDir(), "my-api")
-	run(t, exec.Command(env.rowkeeper(), "init", dir, "--group", "builds.example.com", "--kind",
-		"Build", "--versions", "v1alpha1,v1", "--replace", clone))
-	build := exec.Command("go", "build", "-o", "my-api", ".")
-	build.Dir = dir
-	run(t, build)
+	dir = filepath.Join(t.TempDir(), name)
+	run(t, exec.Command(env.rowkeeper(),
+		append([]string{"init", dir, "--replace", clone}, flags...)...))
+	return dir
+}
 
-	deploy := filepath.Join(dir, "deploy")
-	run(t, exec.Command(filepath.Join(dir, "my-api"), "certs", "--dir",
-		filepath.Join(deploy, "components", "certs")))
-	kubectl(t, "apply", "-f", filepath.Join(deploy, "base", "cluster", "namespace.yaml"))
+// showManifests shows the cluster the manifests of a project, which accepts them all. The project's
+// namespace is there until the test ends.
+func showManifests(t *testing.T, name, namespace, all string) {
+	t.Helper()
+	kubectl(t, "apply", "-f", namespace)
 	t.Cleanup(func() {
-		err := env.client.CoreV1().Namespaces().Delete(env.context, "my-api-system",
+		err := env.client.CoreV1().Namespaces().Delete(env.context, name+"-system",
 			metav1.DeleteOptions{})
 		if err != nil {
 			t.Error(err)
 		}
 	})
-	kubectl(t, "apply", "--server-side", "--dry-run=server", "--validate=strict", "-k",
-		filepath.Join(deploy, "overlays", "sqlite"))
-	return filepath.Join(dir, "my-api")
+	kubectl(t, "apply", "--server-side", "--dry-run=server", "--validate=strict", "-k", all)
+}
+
+// TestController runs the controller of a project with the rights that its manifests give it.
+func TestController(t *testing.T) {
+	dir := project(t, "my-controller", "--variant", "controller", "--kind", "Robot", "--group",
+		"robots.example.com")
+	build := exec.Command("go", "build", "-o", "my-controller", "./cmd")
+	build.Dir = dir
+	run(t, build)
+	config := filepath.Join(dir, "config")
+	showManifests(t, "my-controller", filepath.Join(config, "manager", "namespace.yaml"),
+		filepath.Join(config, "default"))
+	for _, part := range []string{"crd", "rbac"} {
+		kubectl(t, "apply", "--server-side", "-k", filepath.Join(config, part))
+		t.Cleanup(func() { // after the test's own context, which kubectl has
+			run(t, exec.Command(filepath.Join(env.bin, "kubectl"), "--kubeconfig", env.Kubeconfig,
+				"delete", "-k", filepath.Join(config, part)))
+		})
+	}
+	kubectl(t, "wait", "--for=condition=Established", "--timeout=1m",
+		"crd/robots.robots.example.com")
+
+	_, kubeconfig, err := env.User("system:serviceaccount:my-controller-system:my-controller",
+		"system:serviceaccounts", "system:serviceaccounts:my-controller-system")
+	if err != nil {
+		t.Fatal(err)
+	}
+	running, err := process.Start(process.Spec{
+		Name: "my-controller", Env: os.Environ(), Dir: dir, Logs: env.Logs(),
+		Command: []string{filepath.Join(dir, "my-controller"), "--kubeconfig=" + kubeconfig,
+			"--health-probe-bind-address=0"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := running.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	kubectl(t, "apply", "-f", filepath.Join(config, "samples"))
+	kubectl(t, "wait", "--for=condition=Ready", "--timeout=1m", "robot/hello")
+	if out := kubectl(t, "get", "robot", "hello"); !strings.Contains(out, "Hello   True") {
+		t.Errorf("kubectl shows\n%s", out)
+	}
 }
 
 // testServersNamespace deletes a namespace that has objects of all servers.

@@ -16,21 +16,30 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
 )
 
-// OpenAPI returns the definitions of the group's types and of all that they consist of, made by
+// OpenAPI returns the definitions of the group's types and of all that they consist of; see the
+// function of this name.
+func (a *API) OpenAPI(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
+	return OpenAPI(a.Scheme)(ref)
+}
+
+// OpenAPI returns the definitions of the types in a scheme and of all that they consist of, made by
 // looking at the Go types: names by the tag json, merge keys by the tags patchStrategy and
 // patchMergeKey, descriptions by the tag description or, if the type has it, by the method
-// SwaggerDoc that Kubernetes' generators write.
-func (a *API) OpenAPI(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
-	b := &definitions{ref: ref, all: map[string]openapicommon.OpenAPIDefinition{}}
-	for gvk, t := range a.Scheme.AllKnownTypes() {
-		if gvk.Version != runtime.APIVersionInternal {
-			b.define(t)
+// SwaggerDoc that Kubernetes' generators write. It is for servers whose registries are written by
+// hand, too.
+func OpenAPI(scheme *runtime.Scheme) openapicommon.GetOpenAPIDefinitions {
+	return func(ref openapicommon.ReferenceCallback) map[string]openapicommon.OpenAPIDefinition {
+		b := &definitions{ref: ref, all: map[string]openapicommon.OpenAPIDefinition{}}
+		for gvk, t := range scheme.AllKnownTypes() {
+			if gvk.Version != runtime.APIVersionInternal {
+				b.define(t)
+			}
 		}
+		// These are not kinds, and are still part of what every server is asked and answers.
+		b.define(reflect.TypeFor[metav1.Patch]())
+		b.define(reflect.TypeFor[version.Info]())
+		return b.all
 	}
-	// These are not kinds, and are still part of what every server is asked and answers.
-	b.define(reflect.TypeFor[metav1.Patch]())
-	b.define(reflect.TypeFor[version.Info]())
-	return b.all
 }
 
 // embedded returns the types of the embedded fields of a struct.

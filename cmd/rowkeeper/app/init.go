@@ -22,13 +22,20 @@ func newInitCommand() *cobra.Command {
 			"is the project's. The kind begins with a title and an owner: put your fields in " +
 			"their place. With several versions, it looks otherwise in all but the one that " +
 			"Kubernetes prefers, and is converted.\n\n" +
+			"The variant kinds, which is the default, leaves all but the types, their conversion " +
+			"and validation to package kinds. The variant registry has the strategies, the " +
+			"registries and the server written out, as Kubernetes' own API servers have them, " +
+			"and generated code for what is alike in all types. The variant controller is no " +
+			"server: it has a CustomResourceDefinition, and a controller, as kubebuilder lays them " +
+			"out.\n\n" +
 			"The project needs the version of Rowkeeper that this program is. A build that is " +
 			"not released takes the clone that it was built in; --replace names another one." +
 			"\n\n" +
 			"Init never overwrites a file. It runs go mod tidy in the directory, which needs Go " +
 			"and its module proxy.",
 		Example: "  rowkeeper init my-api --group ci.example.com --kind Pipeline " +
-			"--versions v1alpha1,v1",
+			"--versions v1alpha1,v1\n" +
+			"  rowkeeper init my-api --group ci.example.com --kind Pipeline --variant registry",
 		Args: oneArgument("a directory, such as my-api"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir, err := filepath.Abs(args[0])
@@ -59,11 +66,13 @@ func newInitCommand() *cobra.Command {
 			if err := scaffold.Tidy(cmd.Context(), dir); err != nil {
 				return err
 			}
-			next(out, args[0], p.Name)
+			next(out, args[0], p)
 			return nil
 		},
 	}
 	fs := cmd.Flags()
+	fs.StringVar((*string)(&p.Variant), "variant", string(scaffold.Kinds),
+		"What the project is made of: kinds, registry or controller.")
 	fs.StringVar(&p.Group, "group", "", "The API group: a domain, such as ci.example.com.")
 	fs.StringVar(&p.Kind, "kind", "", "The group's first kind, such as Pipeline.")
 	fs.StringSliceVar(&p.Versions, "versions", []string{"v1"},
@@ -75,19 +84,26 @@ func newInitCommand() *cobra.Command {
 	return cmd
 }
 
-func next(out io.Writer, dir, name string) {
+// next tells what can be done with a project.
+func next(out io.Writer, dir string, p scaffold.Project) {
+	test, serve, try := "on SQLite and, where Docker is, on PostgreSQL",
+		"run     # serves", "kubectl apply -f examples"
+	if p.Variant == scaffold.Controller {
+		test, serve, try = "with an API server in the process of the test",
+			"serve   # serves an API, without a cluster,", "make install run"
+	}
 	fmt.Fprintf(out, `
 Next:
   cd %s
-  make test    # on SQLite and, where Docker is, on PostgreSQL
-  make run     # serves on https://127.0.0.1:8443
+  make test    # %s
+  make %s on https://127.0.0.1:8443
 
 and in a second terminal:
   export KUBECONFIG=$PWD/.%s/kubeconfig
-  kubectl apply -f examples
+  %s
 
 README.md tells the rest: another kind, the image, the way into a cluster.
-`, dir, name)
+`, dir, test, serve, p.Name, try)
 }
 
 // oneArgument wants what a sentence calls this.

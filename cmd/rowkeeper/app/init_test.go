@@ -27,6 +27,7 @@ func TestInitRefuses(t *testing.T) {
 		"init my-api" + names + " --versions 1":       {exitUsage, `"1"`},
 		"init my-api" + names + " --module my-api":    {exitUsage, `"my-api"`},
 		"init my-api" + names + " --replace .":        {exitUsage, "is no clone of Rowkeeper"},
+		"init my-api" + names + " --variant crd":      {exitUsage, `no variant "crd"`},
 		"init ../001" + names + " --module x.y/other": {exitUsage, `"001"`},
 		"add":                           {exitOK, ""},
 		"add it":                        {exitUsage, `unknown command "it"`},

@@ -40,6 +40,10 @@ func AddKind(dir, name string) (*Added, error) {
 		return nil, err
 	}
 	source, err := os.ReadFile(file(groupFile))
+	if errors.Is(err, fs.ErrNotExist) && isByHand(dir) {
+		return nil, errors.New("add is for projects of the variant kinds: add the kind to this one " +
+			"by hand, as its README.md tells")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("the project has no group: %w", err)
 	}
@@ -84,6 +88,15 @@ var resources = regexp.MustCompile(`(?m)^(  resources: \[[a-z0-9, ]+)\]$`)
 
 // groupFile has the group, as the variable Group.
 const groupFile = "api/api.go"
+
+// isByHand tells whether a project is of another variant.
+func isByHand(dir string) bool {
+	return slices.ContainsFunc([]string{"apiserver/apiserver.go", "internal/controller"},
+		func(name string) bool {
+			_, err := os.Stat(filepath.Join(dir, filepath.FromSlash(name)))
+			return err == nil
+		})
+}
 
 // group is the group of a project, as its source says.
 type group struct {

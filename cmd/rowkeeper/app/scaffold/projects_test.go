@@ -8,11 +8,13 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/util/diff"
 	"sigs.k8s.io/yaml"
 )
 
-// TestProjects compiles a project of each variant, vets it and runs its tests on SQLite. The
-// project with two versions is given another kind, and its program the arguments of its Deployment.
+// TestProjects compiles a project of each variant, vets it and runs its tests on SQLite. What is
+// generated in it is what the generators make of its types. The programs are given the arguments of
+// their Deployment, and one project with two versions is given another kind.
 func TestProjects(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it links projects, for minutes")
@@ -21,10 +23,11 @@ func TestProjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	project := func(t *testing.T, versions ...string) (dir string, run func(...string)) {
+	project := func(t *testing.T, variant Variant, versions ...string) (dir string,
+		run func(...string)) {
 		t.Helper()
 		p := pipelines
-		p.Versions, p.Rowkeeper = versions, source
+		p.Variant, p.Versions, p.Rowkeeper = variant, versions, source
 		dir = p.write(t)
 		if err := Tidy(t.Context(), dir); err != nil {
 			t.Fatal(err)
@@ -39,20 +42,46 @@ func TestProjects(t *testing.T) {
 		}
 	}
 	t.Run("one version", func(t *testing.T) {
-		_, run := project(t, "v1")
+		_, run := project(t, Kinds, "v1")
 		run("vet", "./...")
-		run("test", "-short", "./...")
+		run("test", "-vet=off", "-short", "./...")
 	})
 	t.Run("two versions and another kind", func(t *testing.T) {
-		dir, run := project(t, "v1alpha1", "v1")
+		dir, run := project(t, Kinds, "v1alpha1", "v1")
 		if _, err := AddKind(dir, "Task"); err != nil {
 			t.Fatal(err)
 		}
 		run("mod", "tidy", "-diff")
 		run("vet", "./...")
-		run("test", "-short", "./...")
+		run("test", "-vet=off", "-short", "./...")
 		run("build", "-o", "program", ".")
 		serves(t, filepath.Join(dir, "program"), dir)
+	})
+	// generated compares what is generated with what the generators make.
+	generated := func(t *testing.T, dir string, run func(...string)) {
+		t.Helper()
+		before := written(t, dir)
+		run("generate", "./...")
+		for name, text := range written(t, dir) {
+			if before[name] != text {
+				t.Errorf("the generators make something else of %s:\n%s", name,
+					diff.Diff(before[name], text))
+			}
+		}
+	}
+	t.Run("registries by hand", func(t *testing.T) {
+		dir, run := project(t, Registry, "v1alpha1", "v1")
+		generated(t, dir, run)
+		run("vet", "./...")
+		run("test", "-vet=off", "-short", "./...")
+		run("build", "-o", "program", ".")
+		serves(t, filepath.Join(dir, "program"), dir)
+	})
+	t.Run("definition and controller", func(t *testing.T) {
+		dir, run := project(t, Controller, "v1")
+		generated(t, dir, run)
+		run("vet", "./...")
+		run("test", "-vet=off", "-short", "./...")
 	})
 }
 

@@ -25,8 +25,59 @@ import (
 	"github.com/rowkeeper/rowkeeper/deploy"
 )
 
+// Variant says what a project is made of.
+type Variant string
+
+// The variants.
+const (
+	// Kinds is a server on package kinds.
+	Kinds Variant = "kinds"
+	// Registry is a server with strategies and registries by hand.
+	Registry Variant = "registry"
+	// Controller is a CustomResourceDefinition and its controller.
+	Controller Variant = "controller"
+)
+
+// Variants are all variants.
+var Variants = []Variant{Kinds, Registry, Controller}
+
+// roots are the directories of templates that a variant consists of.
+func (v Variant) roots() []string {
+	if v == Controller {
+		return []string{"all", string(v)}
+	}
+	return []string{"all", "server", string(v)}
+}
+
+func (v Variant) check() error {
+	if !slices.Contains(Variants, v) {
+		return fmt.Errorf("there is no variant %q: take %s", v, alternatives())
+	}
+	return nil
+}
+
+// checkVersions refuses what a variant cannot convert.
+func (v Variant) checkVersions(versions []string) error {
+	if v == Controller && len(versions) > 1 {
+		return errors.New("the variant controller has one version, since a definition converts " +
+			"between several by a webhook: give one by --versions, or take kinds or registry")
+	}
+	return nil
+}
+
+func alternatives() string {
+	var names []string
+	for _, v := range Variants {
+		names = append(names, string(v))
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
 // Project is a project that is to be written.
 type Project struct {
+	// Variant is Kinds by default.
+	Variant Variant
 	// Name is that of the program, and of the Service in a cluster.
 	Name string
 	// Module is the path of the Go module. Default: the group and the name, which is a path that
@@ -46,7 +97,21 @@ type Files map[string]string
 // goVersion is what this module needs, and so the projects; a test compares it with go.mod.
 const goVersion = "1.26.0"
 
-// templates has the directories that begin with a dot, too.
+// modules are those that projects need besides, in the versions of this repository. A test compares
+// them.
+var modules = map[string]string{
+	"k8s.io/code-generator":          "v0.37.2",
+	"sigs.k8s.io/controller-runtime": "v0.25.2",
+	"sigs.k8s.io/controller-tools":   "v0.23.0",
+}
+
+// templates are named as the files that they make. In parts/ are those that others use; in all/
+// those of every variant, in server/ those of servers, and in the others those of one variant.
+// There is a file for each kind in place of KIND, and for versions in place of HUB, the version in
+// which objects are stored, of OLDER, the others, and of VERSION, all. GROUP and RESOURCE are those
+// of the first kind.
+//
+// The pattern has the directories that begin with a dot, too.
 //
 //go:embed all:templates
 var templates embed.FS
@@ -54,6 +119,7 @@ var templates embed.FS
 var functions = template.FuncMap{
 	"title":     func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
 	"list":      enumerate,
+	"camel":     camel,
 	"quotePath": modfile.AutoQuote,
 	// There is room for versions between and below.
 	"priority": func(i int) int { return max(1, 100-10*i) },
@@ -66,83 +132,144 @@ var functions = template.FuncMap{
 	},
 }
 
-var parsed = template.Must(template.New("").Funcs(functions).ParseFS(templates,
-	"templates/kind/*.tmpl"))
+// parts are the templates that others use.
+var parts = template.Must(template.New("").Funcs(functions).ParseFS(templates,
+	"templates/parts/*.tmpl"))
 
-// project is what templates of projects know.
+// project is what templates know, if they are not about a kind.
 type project struct {
 	Project
 	GoVersion string
-	Kind      kind
+	Modules   map[string]string
+	// Version is the one that a file is about, if it is about one.
+	Version string
+	Kind    kind
 }
 
 // kind is what templates of kinds know.
 type kind struct {
+	Variant             Variant
 	Module, Group, Name string
 	// Resource is the plural, and File the name of the kind's files without their endings.
-	Resource, File string
+	Resource, Singular, File string
 	// Hub is the version in which the kind is stored. In those of Older it looks otherwise.
 	Hub   string
 	Older []string
-	// First says that there is no other kind yet, and Version is the one of Older that a file is
-	// about.
+	// First says that there is no other kind yet, and Version is the one that a file is about.
 	First   bool
 	Version string
 }
 
 // Files returns all files of the project. Its error says which name is wrong.
 func (p Project) Files() (Files, error) {
+	p.Variant = cmp.Or(p.Variant, Kinds)
 	p.Module = cmp.Or(p.Module, p.Group+"/"+p.Name)
 	versions, err := sortVersions(p.Versions)
-	if err := cmp.Or(checkName(p.Name), checkGroup(p.Group), checkKind(p.Group, p.Kind), err,
+	if err := cmp.Or(p.Variant.check(), checkName(p.Name), checkGroup(p.Group),
+		checkKind(p.Group, p.Kind), err, p.Variant.checkVersions(versions),
 		checkModule(p.Module)); err != nil {
 		return nil, err
 	}
 	p.Versions = versions
 	k := newKind(p.Module, p.Group, p.Kind, versions[0])
-	k.Older, k.First = versions[1:], true
-	all := project{Project: p, GoVersion: goVersion, Kind: k}
+	k.Variant, k.Older, k.First = p.Variant, versions[1:], true
+	all := project{Project: p, GoVersion: goVersion, Modules: modules, Kind: k}
 
-	files := p.manifests()
-	const root = "templates/project"
-	err = fs.WalkDir(templates, root, func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
+	files := Files{}
+	if p.Variant != Controller {
+		files = p.manifests()
+	}
+	return files, each(p.Variant, func(name string, t *template.Template) error {
+		if isOfKind(name) {
+			return k.add(files, name, t)
 		}
-		text, err := templates.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		t, err := template.New(name).Funcs(functions).Parse(string(text))
-		if err != nil {
-			return err
-		}
-		return files.add(strings.TrimSuffix(strings.TrimPrefix(name, root+"/"), ".tmpl"), t, all)
+		return k.versions(name, func(version string) error {
+			all.Version, all.Kind.Version = version, version
+			return files.add(k.path(name, version), t, all)
+		})
 	})
-	return files, cmp.Or(err, k.addTo(files))
 }
 
 func newKind(module, group, name, hub string) kind {
-	plural, _ := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Group: group, Kind: name})
-	return kind{Module: module, Group: group, Name: name, Resource: plural.Resource,
-		File: strings.ToLower(name), Hub: hub}
+	plural, singular := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Group: group,
+		Kind: name})
+	return kind{Variant: Kinds, Module: module, Group: group, Name: name,
+		Resource: plural.Resource, Singular: singular.Resource, File: strings.ToLower(name),
+		Hub: hub}
 }
+
+// each calls a function with every template of a variant, and with the name of its file.
+func each(variant Variant, f func(name string, t *template.Template) error) error {
+	for _, root := range variant.roots() {
+		root = "templates/" + root
+		if err := fs.WalkDir(templates, root, func(name string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			text, err := templates.ReadFile(name)
+			if err != nil {
+				return err
+			}
+			t, err := parts.Clone()
+			if err != nil {
+				return err
+			}
+			if t, err = t.New(name).Parse(string(text)); err != nil {
+				return err
+			}
+			return f(strings.TrimSuffix(strings.TrimPrefix(name, root+"/"), ".tmpl"), t)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isOfKind says whether there is a file of this name for each kind.
+func isOfKind(name string) bool { return strings.Contains(name, "KIND") }
 
 // addTo adds the files of a kind.
 func (k kind) addTo(files Files) error {
-	errs := []error{
-		files.add("api/"+k.File+".go", parsed.Lookup("kind.go.tmpl"), k),
-		files.add("api/"+k.File+"_test.go", parsed.Lookup("kind_test.go.tmpl"), k),
-		files.add("api/"+k.Hub+"/"+k.File+".go", parsed.Lookup("types.go.tmpl"), k),
-		files.add("examples/"+k.File+".yaml", parsed.Lookup("example.yaml.tmpl"), k),
+	return each(k.Variant, func(name string, t *template.Template) error {
+		if !isOfKind(name) {
+			return nil
+		}
+		return k.add(files, name, t)
+	})
+}
+
+// add adds the files that a template makes of a kind.
+func (k kind) add(files Files, name string, t *template.Template) error {
+	return k.versions(name, func(version string) error {
+		k.Version = version
+		return files.add(k.path(name, version), t, k)
+	})
+}
+
+// versions calls a function for each version that has a file of its own from a template: for none,
+// once, if the template is not about versions.
+func (k kind) versions(name string, f func(version string) error) error {
+	versions := []string{""}
+	switch {
+	case strings.Contains(name, "HUB"):
+		versions = []string{k.Hub}
+	case strings.Contains(name, "OLDER"):
+		versions = k.Older
+	case strings.Contains(name, "VERSION"):
+		versions = append([]string{k.Hub}, k.Older...)
 	}
-	for _, k.Version = range k.Older {
-		errs = append(errs,
-			files.add("api/"+k.Version+"/"+k.File+".go", parsed.Lookup("older.go.tmpl"), k),
-			files.add("examples/"+k.File+"-"+k.Version+".yaml",
-				parsed.Lookup("example-older.yaml.tmpl"), k))
+	for _, version := range versions {
+		if err := f(version); err != nil {
+			return err
+		}
 	}
-	return cmp.Or(errs...)
+	return nil
+}
+
+// path is the name of a file that a template makes.
+func (k kind) path(name, version string) string {
+	return strings.NewReplacer("KIND", k.File, "GROUP", k.Group, "RESOURCE", k.Resource,
+		"HUB", version, "OLDER", version, "VERSION", version).Replace(name)
 }
 
 // add adds the file that a template makes.
@@ -262,3 +389,15 @@ func enumerate(words []string) string {
 	}
 	return strings.Join(words, "")
 }
+
+// camel is the name of a kind as the beginning of a name that is not exported: GitRepo becomes
+// gitRepo, DNSRecord dnsRecord, and API api.
+func camel(name string) string {
+	n := 1 // the capitals that begin a word are one letter, or an abbreviation
+	for n < len(name) && isUpper(name[n]) && (n+1 == len(name) || isUpper(name[n+1])) {
+		n++
+	}
+	return strings.ToLower(name[:n]) + name[n:]
+}
+
+func isUpper(c byte) bool { return 'A' <= c && c <= 'Z' }

@@ -77,6 +77,8 @@ func TestNames(t *testing.T) {
 		{func(p *Project) { p.Versions = []string{"1"} }, `the version cannot be named "1"`},
 		{func(p *Project) { p.Versions = []string{"v1-beta1"} }, `cannot be named "v1-beta1"`},
 		{func(p *Project) { p.Versions = []string{"v1", "v1"} }, "the version v1 is there twice"},
+		{func(p *Project) { p.Variant = Registry }, ""},
+		{func(p *Project) { p.Variant = "crd" }, `no variant "crd": take kinds, registry or controller`},
 		{func(p *Project) { p.Module = "github.com/acme/my-api" }, ""},
 		{func(p *Project) { p.Module = "my api/x.y" }, `the module cannot be named "my api/x.y"`},
 		{func(p *Project) { p.Module = "my-api" }, "such as example.com/my-api"},
@@ -95,44 +97,62 @@ func TestNames(t *testing.T) {
 
 // TestFiles looks at every variant: what can be known without a compiler.
 func TestFiles(t *testing.T) {
-	for _, versions := range [][]string{
-		{"v1"}, {"v1beta1"}, {"v1alpha1", "v1"}, {"v1", "v2", "v1beta1", "v2alpha1"},
-	} {
-		t.Run(fmt.Sprint(versions), func(t *testing.T) {
-			p := pipelines
-			p.Versions = versions
-			for name, text := range filesOf(t, p) {
-				for _, bad := range []string{"<no value>", "TODO", "FIXME", "rowkeeper-system", "{{"} {
-					if strings.Contains(text, bad) {
-						t.Errorf("%s has %q", name, bad)
+	for _, variant := range Variants {
+		for _, versions := range [][]string{
+			{"v1"}, {"v1beta1"}, {"v1alpha1", "v1"}, {"v1", "v2", "v1beta1", "v2alpha1"},
+		} {
+			t.Run(fmt.Sprint(variant, versions), func(t *testing.T) {
+				p := pipelines
+				p.Variant, p.Versions = variant, versions
+				if variant == Controller && len(versions) > 1 {
+					if _, err := p.Files(); err == nil || !strings.Contains(err.Error(), "a webhook") {
+						t.Errorf("several versions: %v", err)
 					}
+					return
 				}
-				own := strings.NewReplacer(metrics, "", documentation, "").Replace(text)
-				if strings.HasPrefix(name, "deploy/") && strings.Contains(own, "rowkeeper") {
-					t.Errorf("%s has another server's names", name)
+				for name, text := range filesOf(t, p) {
+					checkFile(t, name, text)
 				}
-				if !strings.HasSuffix(text, "\n") || strings.HasSuffix(text, "\n\n") {
-					t.Errorf("%s does not end with one line break", name)
-				}
-				switch path.Ext(name) {
-				case ".go":
-					if formatted, err := format.Source([]byte(text)); err != nil ||
-						string(formatted) != text {
-						t.Errorf("%s is not formatted: %v", name, err)
-					}
-				case ".yaml":
-					documents := utilyaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096)
-					var err error
-					for err == nil {
-						var object any // a patch is a list
-						err = documents.Decode(&object)
-					}
-					if err.Error() != "EOF" {
-						t.Errorf("%s: %v", name, err)
-					}
-				}
-			}
-		})
+			})
+		}
+	}
+}
+
+func checkFile(t *testing.T, name, text string) {
+	t.Helper()
+	for _, bad := range []string{"<no value>", "TODO", "FIXME", "rowkeeper-system", "{{"} {
+		if strings.Contains(text, bad) {
+			t.Errorf("%s has %q", name, bad)
+		}
+	}
+	own := strings.NewReplacer(metrics, "", documentation, "").Replace(text)
+	if strings.HasPrefix(name, "deploy/") && strings.Contains(own, "rowkeeper") {
+		t.Errorf("%s has another server's names", name)
+	}
+	for _, place := range []string{"KIND", "GROUP", "RESOURCE", "HUB", "OLDER", "VERSION"} {
+		if strings.Contains(name, place) {
+			t.Errorf("%s has no name", name)
+		}
+	}
+	if !strings.HasSuffix(text, "\n") || strings.HasSuffix(text, "\n\n") {
+		t.Errorf("%s does not end with one line break", name)
+	}
+	switch path.Ext(name) {
+	case ".go":
+		if formatted, err := format.Source([]byte(text)); err != nil ||
+			string(formatted) != text {
+			t.Errorf("%s is not formatted: %v", name, err)
+		}
+	case ".yaml":
+		documents := utilyaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096)
+		var err error
+		for err == nil {
+			var object any // a patch is a list
+			err = documents.Decode(&object)
+		}
+		if err.Error() != "EOF" {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -228,6 +248,33 @@ func TestAddKind(t *testing.T) {
 	}
 }
 
+// TestAddKindByHand: a project without a list of kinds is left alone.
+func TestAddKindByHand(t *testing.T) {
+	for _, variant := range []Variant{Registry, Controller} {
+		p := pipelines
+		p.Variant, p.Versions = variant, []string{"v1"}
+		dir := p.write(t)
+		before := written(t, dir)
+		if _, err := AddKind(dir, "Task"); err == nil ||
+			!strings.Contains(err.Error(), "add the kind to this one by hand") {
+			t.Errorf("a kind of the variant %s: %v", variant, err)
+		}
+		if !maps.Equal(written(t, dir), before) {
+			t.Errorf("files of the variant %s were changed", variant)
+		}
+	}
+}
+
+// TestCamel: names of kinds begin names that are not exported.
+func TestCamel(t *testing.T) {
+	for name, want := range map[string]string{"Pipeline": "pipeline", "GitRepo": "gitRepo",
+		"DNSRecord": "dnsRecord", "API": "api", "V2Thing": "v2Thing", "X": "x"} {
+		if got := camel(name); got != want {
+			t.Errorf("%s becomes %s, want %s", name, got, want)
+		}
+	}
+}
+
 // TestAddKindElsewhere: authors write their groups in other ways, too.
 func TestAddKindElsewhere(t *testing.T) {
 	const begin = "package api\n\nvar Group = kinds.Group{Name: \"example.com\", Versions: " +
@@ -309,7 +356,7 @@ func TestBuilt(t *testing.T) {
 	}
 }
 
-// TestGoMod: projects have the Go of this module.
+// TestGoMod: projects have the Go and the Kubernetes of this module.
 func TestGoMod(t *testing.T) {
 	ours, err := os.ReadFile("../../../../go.mod")
 	if err != nil {
@@ -328,6 +375,25 @@ func TestGoMod(t *testing.T) {
 	if theirs.Go.Version != mod.Go.Version || theirs.Module.Mod.Path != "ci.example.com/my-api" ||
 		theirs.Replace[0].New.Path != "/a directory" {
 		t.Errorf("go.mod is\n%s", filesOf(t, p)["go.mod"])
+	}
+}
+
+// TestModules: projects have the modules that stand for those of other projects here.
+func TestModules(t *testing.T) {
+	text, err := os.ReadFile("../../../../hack/compat/kubebuilder/go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod, err := modfile.Parse("go.mod", text, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, version := range modules {
+		if !slices.ContainsFunc(mod.Require, func(r *modfile.Require) bool {
+			return r.Mod.Path == path && r.Mod.Version == version
+		}) {
+			t.Errorf("%s %s is not what hack/compat/kubebuilder requires", path, version)
+		}
 	}
 }
 
