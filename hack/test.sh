@@ -7,7 +7,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 # The modules whose tests run with those of the main one.
-modules=(hack/compat/aggregator hack/bench hack/image hack/release hack/verify/linkage hack/compat/sampleapiserver hack/torture hack/torture/robustness hack/compat/crds hack/compat/etcd3 hack/compat/kubebuilder hack/compat/otherversions pkg/example/controller pkg/testkit/containers pkg/testkit/process)
+modules=(hack/compat/aggregator hack/bench hack/image hack/release hack/verify/linkage hack/compat/sampleapiserver hack/torture hack/torture/robustness hack/compat/crds hack/compat/etcd3 hack/compat/kubebuilder hack/compat/otherversions hack/compat/scaffold pkg/example/controller pkg/testkit/containers pkg/testkit/process)
 # Those whose tests do not, with the reason.
 declare -A elsewhere=(
 	[hack/e2e]="make e2e: they need a Kubernetes control plane"
