@@ -54,7 +54,7 @@ func (s *store) Defragment(context.Context,
 
 // errHash refuses checksums: two servers of one database read the same rows.
 var errHash = status.Error(codes.Unimplemented,
-	"there are no copies here whose checksums could differ: the database keeps its own")
+	"there are no copies here whose checksums could differ: check the database by its own tools")
 
 // Hash implements etcd's Maintenance.
 func (s *store) Hash(context.Context, *pb.HashRequest) (*pb.HashResponse, error) {
