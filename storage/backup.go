@@ -63,17 +63,17 @@ var (
 // hangs is left behind then, and ends when w lets it.
 //
 // The format is documented in storage/internal/archive.
-func (d *Database) WriteBackup(ctx context.Context, w io.Writer,
+func (s *Store) WriteBackup(ctx context.Context, w io.Writer,
 	progress Progress) (b Backup, err error) {
-	return d.writeBackup(ctx, w, progress, stalledAfter)
+	return s.writeBackup(ctx, w, progress, stalledAfter)
 }
 
 // stalledAfter is how long a Write to a backup may take.
 const stalledAfter = 5 * time.Minute
 
-func (d *Database) writeBackup(ctx context.Context, to io.Writer, progress Progress,
+func (s *Store) writeBackup(ctx context.Context, to io.Writer, progress Progress,
 	patience time.Duration) (b Backup, err error) {
-	id, err := d.mvcc.Identity(ctx)
+	id, err := s.mvcc.Identity(ctx)
 	if err != nil {
 		return b, fmt.Errorf("cannot back up the database: %w", err)
 	}
@@ -83,7 +83,7 @@ func (d *Database) writeBackup(ctx context.Context, to io.Writer, progress Progr
 		done int64
 	)
 	defer w.close()
-	err = d.mvcc.Export(ctx, func(ctx context.Context, st mvcc.State, keys int64,
+	err = s.mvcc.Export(ctx, func(ctx context.Context, st mvcc.State, keys int64,
 		leases []mvcc.LeaseRow) (err error) {
 		context.AfterFunc(ctx, func() {
 			if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
@@ -169,17 +169,17 @@ type RestoreOptions struct {
 // fail, and whose watches begin anew.
 //
 // It returns what was restored, and the first revision of the new history.
-func (d *Database) RestoreBackup(ctx context.Context, from io.ReadSeeker,
+func (s *Store) RestoreBackup(ctx context.Context, from io.ReadSeeker,
 	o RestoreOptions) (b Backup, revision int64, err error) {
 	begin, err := from.Seek(0, io.SeekCurrent)
 	if err != nil {
 		return b, 0, fmt.Errorf("the backup cannot be read: %w", err)
 	}
-	b, sum, kept, err := check(&cancelable{ctx, from}, d.mvcc.Limits(), o.Progress)
+	b, sum, kept, err := check(&cancelable{ctx, from}, s.mvcc.Limits(), o.Progress)
 	if err != nil {
 		return b, 0, err
 	}
-	if err := d.keeps(ctx, kept); err != nil {
+	if err := s.keeps(ctx, kept); err != nil {
 		return b, 0, fmt.Errorf("nothing was restored: %w", err)
 	}
 	var in *archive.Reader
@@ -199,7 +199,7 @@ func (d *Database) RestoreBackup(ctx context.Context, from io.ReadSeeker,
 		if _, err := from.Seek(begin, io.SeekStart); err != nil {
 			return err
 		}
-		if in, err = archive.NewReader(from, d.mvcc.Limits()); err != nil {
+		if in, err = archive.NewReader(from, s.mvcc.Limits()); err != nil {
 			return err
 		}
 		imp.Leases = in.Leases
@@ -241,7 +241,7 @@ func (d *Database) RestoreBackup(ctx context.Context, from io.ReadSeeker,
 		}
 		return err
 	}
-	st, err := d.mvcc.Import(ctx, imp)
+	st, err := s.mvcc.Import(ctx, imp)
 	switch {
 	case errors.Is(err, mvcc.ErrNotEmpty):
 		return b, 0, ErrNotEmpty

@@ -39,10 +39,10 @@ import (
 )
 
 // exported reads everything that a database holds, and its head.
-func exported(t testing.TB, db *Database) (records map[mvcc.Key]mvcc.Record, head mvcc.Revision) {
+func exported(t testing.TB, store *Store) (records map[mvcc.Key]mvcc.Record, head mvcc.Revision) {
 	t.Helper()
 	records = map[mvcc.Key]mvcc.Record{}
-	err := db.mvcc.Export(t.Context(), func(_ context.Context, st mvcc.State, _ int64,
+	err := store.mvcc.Export(t.Context(), func(_ context.Context, st mvcc.State, _ int64,
 		_ []mvcc.LeaseRow) error {
 		head = st.Head.Revision
 		return nil
@@ -63,10 +63,10 @@ func equal(a, b map[mvcc.Key]mvcc.Record) bool {
 	})
 }
 
-func backup(t testing.TB, db *Database) []byte {
+func backup(t testing.TB, store *Store) []byte {
 	t.Helper()
 	var buf bytes.Buffer
-	b, err := db.WriteBackup(t.Context(), &buf, nil)
+	b, err := store.WriteBackup(t.Context(), &buf, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,9 +76,9 @@ func backup(t testing.TB, db *Database) []byte {
 	return buf.Bytes()
 }
 
-func restore(t testing.TB, db *Database, file []byte, o RestoreOptions) (Backup, int64) {
+func restore(t testing.TB, store *Store, file []byte, o RestoreOptions) (Backup, int64) {
 	t.Helper()
-	b, revision, err := db.RestoreBackup(t.Context(), bytes.NewReader(file), o)
+	b, revision, err := store.RestoreBackup(t.Context(), bytes.NewReader(file), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,21 +87,21 @@ func restore(t testing.TB, db *Database, file []byte, o RestoreOptions) (Backup,
 
 // varied writes what databases could take for something else: bytes of all kinds, empty and large
 // values, deletions, keys that expire.
-func varied(t testing.TB, db *Database) {
+func varied(t testing.TB, store *Store) {
 	t.Helper()
 	large := make([]byte, 1<<20)
 	if _, err := mathrand.NewChaCha8([32]byte{1}).Read(large); err != nil {
 		t.Fatal(err)
 	}
-	s := pods(t, db)
-	create(t, s, pod("kept"))
-	create(t, s, pod("changed"))
-	create(t, s, pod("deleted"))
-	if _, err := label(t.Context(), s, "changed", "yes"); err != nil {
+	r := pods(t, store)
+	create(t, r, pod("kept"))
+	create(t, r, pod("changed"))
+	create(t, r, pod("deleted"))
+	if _, err := label(t.Context(), r, "changed", "yes"); err != nil {
 		t.Fatal(err)
 	}
-	remove(t, s, "deleted")
-	if err := s.Create(t.Context(), podKey("expires"), pod("expires"), nil, 7200); err != nil {
+	remove(t, r, "deleted")
+	if err := r.Create(t.Context(), podKey("expires"), pod("expires"), nil, 7200); err != nil {
 		t.Fatal(err)
 	}
 	for key, value := range map[mvcc.Key][]byte{
@@ -110,18 +110,18 @@ func varied(t testing.TB, db *Database) {
 		"/other/\xff\x00":    []byte("\xff\xfe"), "/other/ü": []byte("k8s:enc:aescbc:v1:key:ü"),
 		mvcc.Key("/other/" + strings.Repeat("k", mvcc.MaxKeyBytes-7)): []byte("v"),
 	} {
-		if _, err := db.mvcc.Commit(t.Context(), mvcc.Mutation{Key: key, Value: value}); err != nil {
+		if _, err := store.mvcc.Commit(t.Context(), mvcc.Mutation{Key: key, Value: value}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// More than one statement can take, with the newest revision not the greatest key.
-	many(t, db, "/many/", 2500, 100)
-	if _, err := label(t.Context(), s, "changed", "again"); err != nil {
+	many(t, store, "/many/", 2500, 100)
+	if _, err := label(t.Context(), r, "changed", "again"); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func many(t testing.TB, db *Database, prefix string, n, size int) {
+func many(t testing.TB, store *Store, prefix string, n, size int) {
 	t.Helper()
 	var writers sync.WaitGroup
 	keys := make(chan int)
@@ -130,7 +130,7 @@ func many(t testing.TB, db *Database, prefix string, n, size int) {
 			for i := range keys {
 				m := mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("%s%07d", prefix, i)),
 					Value: bytes.Repeat([]byte{byte(i)}, size)}
-				if _, err := db.mvcc.Commit(context.Background(), m); err != nil {
+				if _, err := store.mvcc.Commit(context.Background(), m); err != nil {
 					t.Error(err)
 				}
 			}
@@ -171,35 +171,35 @@ func TestBackupBetweenDatabases(t *testing.T) {
 			t.Errorf("back in SQLite, the %d objects are not the %d of the first backup",
 				len(got), len(want))
 		}
-		for _, db := range []*Database{through, back} {
-			s, was := pods(t, db), &example.Pod{}
+		for _, store := range []*Store{through, back} {
+			r, was := pods(t, store), &example.Pod{}
 			if err := pods(t, source).Get(t.Context(), podKey("changed"), apistorage.GetOptions{},
 				was); err != nil {
 				t.Fatal(err)
 			}
 			is := &example.Pod{}
-			if err := s.Get(t.Context(), podKey("changed"), apistorage.GetOptions{},
+			if err := r.Get(t.Context(), podKey("changed"), apistorage.GetOptions{},
 				is); err != nil || is.ResourceVersion != was.ResourceVersion {
 				t.Errorf("an object has resourceVersion %s, want %s: %v", is.ResourceVersion,
 					was.ResourceVersion, err)
 			}
 			// What was restored can be written, deleted, listed at its revision, and swept around.
-			out, err := label(t.Context(), s, "changed", "once more")
+			out, err := label(t.Context(), r, "changed", "once more")
 			if err != nil || len(out.ResourceVersion) <= len(is.ResourceVersion) {
 				t.Errorf("an update after the restore: %s, %v", out.ResourceVersion, err)
 			}
-			remove(t, s, "kept")
-			if err := db.Compact(t.Context(), 1<<62); err != nil {
+			remove(t, r, "kept")
+			if err := store.Compact(t.Context(), 1<<62); err != nil {
 				t.Error(err)
 			}
-			if err := db.mvcc.Sweep(t.Context()); err != nil {
+			if err := store.mvcc.Sweep(t.Context()); err != nil {
 				t.Error(err)
 			}
-			if got, _ := exported(t, db); len(got) != len(want)-1 {
+			if got, _ := exported(t, store); len(got) != len(want)-1 {
 				t.Errorf("after a deletion and the sweep there are %d objects, want %d", len(got),
 					len(want)-1)
 			}
-			if err := s.Get(t.Context(), podKey("changed"),
+			if err := r.Get(t.Context(), podKey("changed"),
 				apistorage.GetOptions{ResourceVersion: was.ResourceVersion}, is); err != nil {
 				t.Error(err)
 			}
@@ -212,9 +212,9 @@ func TestExpiryOutlivesARestore(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		source, target := openDatabase(t, dbtest.Open(t, dbtest.SQLite), noCompaction),
 			openDatabase(t, d, noCompaction)
-		s := pods(t, source)
+		r := pods(t, source)
 		for name, ttl := range map[string]uint64{"soon": 1, "later": 3600} {
-			if err := s.Create(t.Context(), podKey(name), pod(name), nil, ttl); err != nil {
+			if err := r.Create(t.Context(), podKey(name), pod(name), nil, ttl); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -238,7 +238,7 @@ func TestExpiryOutlivesARestore(t *testing.T) {
 // deleted and swept meanwhile.
 func TestBackupUnderLoad(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		db := openDatabase(t, d, noCompaction)
+		store := openDatabase(t, d, noCompaction)
 		type write struct {
 			key     mvcc.Key
 			value   string
@@ -263,11 +263,11 @@ func TestBackupUnderLoad(t *testing.T) {
 					if m.Delete = m.Expect > 0 && i%3 == 0; !m.Delete {
 						m.Value = []byte(strings.Repeat("v", i%2000) + fmt.Sprint(i))
 					}
-					r, err := db.mvcc.Commit(context.Background(), m)
+					r, err := store.mvcc.Commit(context.Background(), m)
 					for errors.Is(err, mvcc.ErrOtherEra) {
 						// The sweep was faster than the delivery of what it has removed. Nothing
 						// was written, and nobody else writes this key.
-						r, err = db.mvcc.Commit(context.Background(), m)
+						r, err = store.mvcc.Commit(context.Background(), m)
 					}
 					if err != nil {
 						t.Error(err)
@@ -289,8 +289,8 @@ func TestBackupUnderLoad(t *testing.T) {
 		writers.Go(func() {
 			// Compaction must be in no backup's way.
 			for ctx.Err() == nil {
-				if err := errors.Join(db.Compact(context.Background(), 1<<62),
-					db.mvcc.Sweep(context.Background())); err != nil {
+				if err := errors.Join(store.Compact(context.Background(), 1<<62),
+					store.mvcc.Sweep(context.Background())); err != nil {
 					t.Error(err)
 					return
 				}
@@ -298,12 +298,12 @@ func TestBackupUnderLoad(t *testing.T) {
 		})
 		<-enough
 		for range 5 {
-			files = append(files, backup(t, db))
+			files = append(files, backup(t, store))
 		}
 		stop()
 		writers.Wait()
 		for _, file := range files {
-			r, err := archive.NewReader(bytes.NewReader(file), db.mvcc.Limits())
+			r, err := archive.NewReader(bytes.NewReader(file), store.mvcc.Limits())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -345,15 +345,15 @@ func TestBackupUnderLoad(t *testing.T) {
 func TestRestoreUnderServers(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		server := openDatabase(t, d, noCompaction)
-		s := pods(t, server)
-		create(t, s, pod("kept"))
+		r := pods(t, server)
+		create(t, r, pod("kept"))
 		file := backup(t, server)
 		before, _ := exported(t, server)
-		if _, err := label(t.Context(), s, "kept", "changed"); err != nil {
+		if _, err := label(t.Context(), r, "kept", "changed"); err != nil {
 			t.Fatal(err)
 		}
-		last := create(t, s, pod("new"))
-		w := startWatch(t, s, everything(last.ResourceVersion))
+		last := create(t, r, pod("new"))
+		w := startWatch(t, r, everything(last.ResourceVersion))
 
 		process := openDatabase(t, d, noCompaction)
 		if _, _, err := process.RestoreBackup(t.Context(), bytes.NewReader(file),
@@ -370,11 +370,11 @@ func TestRestoreUnderServers(t *testing.T) {
 		if got, _ := exported(t, server); !equal(got, before) {
 			t.Errorf("the server has %v, want %v", got, before)
 		}
-		if err := s.Get(t.Context(), podKey("new"), apistorage.GetOptions{},
+		if err := r.Get(t.Context(), podKey("new"), apistorage.GetOptions{},
 			&example.Pod{}); !apistorage.IsNotFound(err) {
 			t.Errorf("what was created after the backup: %v", err)
 		}
-		out, err := label(t.Context(), s, "kept", "after")
+		out, err := label(t.Context(), r, "kept", "after")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -382,7 +382,7 @@ func TestRestoreUnderServers(t *testing.T) {
 			t.Errorf("the first write has resourceVersion %s, after the restore's %d",
 				out.ResourceVersion, revision)
 		}
-		err = s.GetList(t.Context(), "/pods/",
+		err = r.GetList(t.Context(), "/pods/",
 			apistorage.ListOptions{ResourceVersion: last.ResourceVersion,
 				ResourceVersionMatch: "Exact", Predicate: apistorage.Everything, Recursive: true},
 			&example.PodList{})
@@ -487,8 +487,8 @@ func labeled(p *example.Pod, name, value string) *example.Pod {
 // backup gives up its snapshot.
 func TestStalledBackup(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		db := openDatabase(t, d, noCompaction)
-		many(t, db, "/many/", 300, 1<<12)
+		store := openDatabase(t, d, noCompaction)
+		many(t, store, "/many/", 300, 1<<12)
 		for _, tc := range []struct {
 			name     string
 			patience time.Duration
@@ -505,24 +505,24 @@ func TestStalledBackup(t *testing.T) {
 				defer close(out.end)
 				failed := make(chan error, 1)
 				go func() {
-					_, err := db.writeBackup(ctx, out, nil, tc.patience)
+					_, err := store.writeBackup(ctx, out, nil, tc.patience)
 					failed <- err
 				}()
 				<-out.begun
-				s := pods(t, db)
-				create(t, s, pod("meanwhile"))
-				if err := s.GetList(t.Context(), "/pods/",
+				r := pods(t, store)
+				create(t, r, pod("meanwhile"))
+				if err := r.GetList(t.Context(), "/pods/",
 					apistorage.ListOptions{Predicate: apistorage.Everything, Recursive: true},
 					&example.PodList{}); err != nil {
 					t.Error(err)
 				}
-				remove(t, s, "meanwhile")
-				backup(t, db)
+				remove(t, r, "meanwhile")
+				backup(t, store)
 				tc.end(cancel)
 				if err := <-failed; !errors.Is(err, tc.want) {
 					t.Errorf("the backup has ended with %v", err)
 				}
-				remove(t, s, create(t, s, pod("afterwards")).Name)
+				remove(t, r, create(t, r, pod("afterwards")).Name)
 			})
 		}
 	})
@@ -532,13 +532,13 @@ func TestStalledBackup(t *testing.T) {
 // backed up does not wait for the backup, nor does who closes the database.
 func TestStalledBackupOfAReplacedFile(t *testing.T) {
 	d := dbtest.Open(t, dbtest.SQLite)
-	db := openDatabase(t, d, noCompaction)
-	many(t, db, "/many/", 300, 1<<12)
+	store := openDatabase(t, d, noCompaction)
+	many(t, store, "/many/", 300, 1<<12)
 	stall := func() (out *stalled, failed chan error) {
 		out, failed = &stalled{begun: make(chan struct{}), end: make(chan struct{})},
 			make(chan error, 1)
 		go func() {
-			_, err := db.writeBackup(context.Background(), out, nil, time.Hour)
+			_, err := store.writeBackup(context.Background(), out, nil, time.Hour)
 			failed <- err
 		}()
 		<-out.begun
@@ -557,7 +557,7 @@ func TestStalledBackupOfAReplacedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the store is served from the copy", func() bool {
-		_, err := db.mvcc.Commit(t.Context(), mvcc.Mutation{Key: mvcc.Key("/after/" + rand.Text()),
+		_, err := store.mvcc.Commit(t.Context(), mvcc.Mutation{Key: mvcc.Key("/after/" + rand.Text()),
 			Value: []byte("v")})
 		return err == nil
 	})
@@ -566,7 +566,7 @@ func TestStalledBackupOfAReplacedFile(t *testing.T) {
 	}
 	out, failed = stall()
 	defer close(out.end)
-	if err := db.Close(); err != nil {
+	if err := store.Close(); err != nil {
 		t.Error(err)
 	}
 	if err := <-failed; !errors.Is(err, mvcc.ErrClosed) {
@@ -578,16 +578,16 @@ func TestStalledBackupOfAReplacedFile(t *testing.T) {
 // at most, for as long as its context lasts.
 func TestFenceDuringRestore(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		db := openDatabase(t, d, noCompaction)
-		many(t, db, "/many/", 10, 10)
+		store := openDatabase(t, d, noCompaction)
+		many(t, store, "/many/", 10, 10)
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
 		tried := false
-		restore(t, db, backup(t, db),
+		restore(t, store, backup(t, store),
 			RestoreOptions{Replace: true, Progress: func(doing string, done, total int64) {
 				if doing == "comparing" && done == total {
 					tried = true
-					if _, err := db.Fence(gone); err == nil {
+					if _, err := store.Fence(gone); err == nil {
 						t.Error("it was fenced during the restore")
 					}
 				}
@@ -595,7 +595,7 @@ func TestFenceDuringRestore(t *testing.T) {
 		if !tried {
 			t.Error("the restore has compared nothing")
 		}
-		if _, err := db.Fence(t.Context()); err != nil {
+		if _, err := store.Fence(t.Context()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -610,14 +610,14 @@ func TestRestoreIsUndone(t *testing.T) {
 		ok    bool
 	}{{1, mvcc.Transient, 2, true}, {100, mvcc.Transient, 5, false}, {1, mvcc.Data, 1, false}} {
 		u := &undoingBackend{times: tc.times, class: tc.class}
-		db := openDatabaseThrough(t, dbtest.Open(t, dbtest.SQLite), noCompaction,
+		store := openDatabaseThrough(t, dbtest.Open(t, dbtest.SQLite), noCompaction,
 			func(b mvcc.Backend) mvcc.Backend {
 				u.Backend = b
 				return u
 			})
-		many(t, db, "/many/", 5, 10)
-		file := backup(t, db)
-		_, _, err := db.RestoreBackup(t.Context(), bytes.NewReader(file),
+		many(t, store, "/many/", 5, 10)
+		file := backup(t, store)
+		_, _, err := store.RestoreBackup(t.Context(), bytes.NewReader(file),
 			RestoreOptions{Replace: true})
 		if u.tries != tc.tries || (err == nil) != tc.ok {
 			t.Errorf("undone %d times (%s): %d tries, %v", tc.times, tc.class, u.tries, err)
@@ -650,9 +650,9 @@ func (u *undoingBackend) Locked(ctx context.Context, o mvcc.LockOptions,
 // many there are.
 func TestFailedExportStops(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		db := openDatabase(t, d, noCompaction)
+		store := openDatabase(t, d, noCompaction)
 		const objects, size = 400, 100 << 10
-		many(t, db, "/many/", objects, size)
+		many(t, store, "/many/", objects, size)
 		u, err := url.Parse(d.URL)
 		if err != nil {
 			t.Fatal(err)
@@ -770,17 +770,17 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 // one.
 func TestBackupOfALostValue(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		db := openDatabase(t, d, noCompaction)
-		if _, err := db.mvcc.Commit(t.Context(),
+		store := openDatabase(t, d, noCompaction)
+		if _, err := store.mvcc.Commit(t.Context(),
 			mvcc.Mutation{Key: "/empty", Value: []byte{}}); err != nil {
 			t.Fatal(err)
 		}
-		backup(t, db)
+		backup(t, store)
 		if _, err := openSQL(t, d).ExecContext(t.Context(),
 			"UPDATE rowkeeper_log SET value = NULL"); err != nil {
 			t.Fatal(err)
 		}
-		_, err := db.WriteBackup(t.Context(), io.Discard, nil)
+		_, err := store.WriteBackup(t.Context(), io.Discard, nil)
 		if err == nil || !strings.Contains(err.Error(),
 			`the value of the key "/empty" at revision 2 is lost`) {
 			t.Errorf("the backup: %v", err)
@@ -856,16 +856,16 @@ func TestSweepsDuringRestores(t *testing.T) {
 // TestRestoreRefusesWhatIsDamaged: of a file that is cut off or changed anywhere, nothing is
 // restored, and the reason is one sentence.
 func TestRestoreRefusesWhatIsDamaged(t *testing.T) {
-	db := openDatabase(t, dbtest.Open(t, dbtest.SQLite), noCompaction)
-	s := pods(t, db)
+	store := openDatabase(t, dbtest.Open(t, dbtest.SQLite), noCompaction)
+	r := pods(t, store)
 	for i := range 50 {
-		create(t, s, pod(fmt.Sprintf("p%02d", i)))
+		create(t, r, pod(fmt.Sprintf("p%02d", i)))
 	}
-	file := backup(t, db)
-	before, head := exported(t, db)
+	file := backup(t, store)
+	before, head := exported(t, store)
 	refused := func(what string, file []byte, words string) {
 		t.Helper()
-		_, _, err := db.RestoreBackup(t.Context(), bytes.NewReader(file),
+		_, _, err := store.RestoreBackup(t.Context(), bytes.NewReader(file),
 			RestoreOptions{Replace: true})
 		if err == nil || !strings.HasPrefix(err.Error(), "the backup cannot be used: it") ||
 			strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), words) {
@@ -892,7 +892,7 @@ func TestRestoreRefusesWhatIsDamaged(t *testing.T) {
 	refused("twice", append(slices.Clone(file), file[19:]...), "it goes on after its end")
 	refused("a dump", []byte("-- PostgreSQL database dump\n"),
 		"does not begin as a backup by rowkeeper does")
-	if after, now := exported(t, db); !equal(after, before) || now != head {
+	if after, now := exported(t, store); !equal(after, before) || now != head {
 		t.Errorf("the database was changed: %d objects at %d, and were %d at %d", len(after), now,
 			len(before), head)
 	}
@@ -916,11 +916,11 @@ func TestRestoreOfWhatNoDatabaseHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		db := openDatabase(t, d, noCompaction)
-		create(t, pods(t, db), pod("kept"))
-		before, head := exported(t, db)
+		store := openDatabase(t, d, noCompaction)
+		create(t, pods(t, store), pod("kept"))
+		before, head := exported(t, store)
 		tries := 0
-		_, _, err := db.RestoreBackup(t.Context(), bytes.NewReader(buf.Bytes()),
+		_, _, err := store.RestoreBackup(t.Context(), bytes.NewReader(buf.Bytes()),
 			RestoreOptions{Replace: true, Progress: func(doing string, done, _ int64) {
 				if doing == "writing" && done == 1 {
 					tries++
@@ -930,7 +930,7 @@ func TestRestoreOfWhatNoDatabaseHolds(t *testing.T) {
 			"is what it was before: ") || tries != 1 {
 			t.Errorf("a key that is there twice, in %d tries: %v", tries, err)
 		}
-		if after, now := exported(t, db); !equal(after, before) || now != head {
+		if after, now := exported(t, store); !equal(after, before) || now != head {
 			t.Errorf("the database was changed: %v at %d", after, now)
 		}
 	})
@@ -952,9 +952,9 @@ func TestRestoreIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		db := openDatabase(t, d, noCompaction)
-		create(t, pods(t, db), pod("kept"))
-		before, head := exported(t, db)
+		store := openDatabase(t, d, noCompaction)
+		create(t, pods(t, store), pod("kept"))
+		before, head := exported(t, store)
 		for _, doing := range []string{"writing", "comparing"} {
 			cmd := exec.Command(os.Args[0], "-test.run=^TestRestoreIsKilled$")
 			cmd.Env = append(os.Environ(), restoreChild+"="+
@@ -973,7 +973,7 @@ func TestRestoreIsKilled(t *testing.T) {
 				t.Fatalf("the process that restores wrote %q: %v\n%s", seen, err, stderr.String())
 			}
 			// It has the commit lock; readers do not mind.
-			if during, now := exported(t, db); !equal(during, before) || now != head {
+			if during, now := exported(t, store); !equal(during, before) || now != head {
 				t.Errorf("%s: while it restores there are %d objects at %d", doing,
 					len(during), now)
 			}
@@ -981,14 +981,14 @@ func TestRestoreIsKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			cmd.Wait() // it was killed
-			if after, now := exported(t, db); !equal(after, before) || now != head {
+			if after, now := exported(t, store); !equal(after, before) || now != head {
 				t.Errorf("%s: after it was killed there are %d objects at %d", doing,
 					len(after), now)
 			}
-			if _, err := label(t.Context(), pods(t, db), "kept", doing); err != nil {
+			if _, err := label(t.Context(), pods(t, store), "kept", doing); err != nil {
 				t.Errorf("%s: a write after it was killed: %v", doing, err)
 			}
-			before, head = exported(t, db)
+			before, head = exported(t, store)
 		}
 	})
 }
@@ -1009,7 +1009,7 @@ func restoreUntil(t *testing.T, args []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = newDatabase(store, nil, Config{}).RestoreBackup(t.Context(), f,
+	_, _, err = newStore(store, nil, Config{}).RestoreBackup(t.Context(), f,
 		RestoreOptions{Replace: true, Progress: func(doing string, done, total int64) {
 			if doing == until && done == total {
 				fmt.Print("in the middle")

@@ -13,18 +13,18 @@ import (
 
 // A prefix that is used twice with different codecs is a mistake that costs an error and no object.
 func TestPrefixWithTwoCodecs(t *testing.T) {
-	db := memory(t)
+	store := memory(t)
 	config := podConfig()
-	s, release, err := db.NewStore(config)
+	s, release, err := store.Resource(config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	create(t, s, pod("a"))
-	open(t, db, config) // the same codec is nothing special
+	open(t, store, config) // the same codec is nothing special
 
 	foreign := podConfig()
 	foreign.Codec = serializer.NewCodecFactory(runtime.NewScheme()).LegacyCodec(schema.GroupVersion{Group: "other.example.com", Version: "v1"})
-	if _, _, err := db.NewStore(foreign); err == nil ||
+	if _, _, err := store.Resource(foreign); err == nil ||
 		!strings.Contains(err.Error(), "/registry/pods/ are stored with another codec") {
 		t.Errorf("another codec: %v", err)
 	}
@@ -32,42 +32,42 @@ func TestPrefixWithTwoCodecs(t *testing.T) {
 		t.Errorf("%d objects are there, want 1", len(got.Items))
 	}
 	foreign.Prefix = "/elsewhere"
-	open(t, db, foreign)
+	open(t, store, foreign)
 	release()
 }
 
 func TestStoreAfterClose(t *testing.T) {
-	db := memory(t)
-	s := pods(t, db)
-	create(t, s, pod("a"))
-	if err := db.Close(); err != nil {
+	store := memory(t)
+	r := pods(t, store)
+	create(t, r, pod("a"))
+	if err := store.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for what, err := range map[string]error{
-		"create": s.Create(t.Context(), podKey("b"), pod("b"), nil, 0),
-		"get":    s.Get(t.Context(), podKey("a"), apistorage.GetOptions{}, &example.Pod{}),
-		"list":   s.GetList(t.Context(), "/pods", everything(""), &example.PodList{}),
-		"delete": s.Delete(t.Context(), podKey("a"), &example.Pod{}, nil,
+		"create": r.Create(t.Context(), podKey("b"), pod("b"), nil, 0),
+		"get":    r.Get(t.Context(), podKey("a"), apistorage.GetOptions{}, &example.Pod{}),
+		"list":   r.GetList(t.Context(), "/pods", everything(""), &example.PodList{}),
+		"delete": r.Delete(t.Context(), podKey("a"), &example.Pod{}, nil,
 			apistorage.ValidateAllObjectFunc, nil, apistorage.DeleteOptions{}),
-		"ready": s.ReadinessCheck(),
+		"ready": r.ReadinessCheck(),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "closed") {
 			t.Errorf("%s: %v, want an error which says that the database is closed", what, err)
 		}
 	}
-	if err := db.Close(); err != nil {
+	if err := store.Close(); err != nil {
 		t.Errorf("closed again: %v", err)
 	}
 }
 
 func TestNilCodec(t *testing.T) {
-	db := memory(t)
+	store := memory(t)
 	c := podConfig()
 	c.Codec = nil
-	if _, _, err := db.NewStore(c); err == nil || !strings.Contains(err.Error(), "needs a codec") {
+	if _, _, err := store.Resource(c); err == nil || !strings.Contains(err.Error(), "needs a codec") {
 		t.Errorf("a store without a codec: %v", err)
 	}
-	if _, err := NewRESTOptionsGetter(db, RESTOptions{}); err == nil ||
+	if _, err := NewRESTOptionsGetter(store, RESTOptions{}); err == nil ||
 		!strings.Contains(err.Error(), "need a codec") {
 		t.Errorf("registries without a codec: %v", err)
 	}

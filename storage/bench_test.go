@@ -31,7 +31,7 @@ import (
 // object of 1 KB. Besides the time per operation they print operations per second and the latency's
 // percentiles in microseconds.
 
-func eachDatabase(b *testing.B, run func(b *testing.B, db *Database)) {
+func eachDatabase(b *testing.B, run func(b *testing.B, store *Store)) {
 	kinds := []dbtest.Kind{dbtest.SQLite}
 	if names := os.Getenv("ROWKEEPER_BENCH"); names != "" {
 		kinds = nil
@@ -121,13 +121,13 @@ func eachClients(b *testing.B, who string, run func(b *testing.B, clients int)) 
 var runs atomic.Int64
 
 func BenchmarkCreate(b *testing.B) {
-	eachDatabase(b, func(b *testing.B, db *Database) {
-		s := pods(b, db)
+	eachDatabase(b, func(b *testing.B, store *Store) {
+		r := pods(b, store)
 		eachClients(b, "writers", func(b *testing.B, writers int) {
 			run := runs.Add(1)
 			concurrently(b, writers, func(ctx context.Context, _, i int) error {
 				name := fmt.Sprintf("%d-%d", run, i)
-				return s.Create(ctx, podKey(name), large(name), &example.Pod{}, 0)
+				return r.Create(ctx, podKey(name), large(name), &example.Pod{}, 0)
 			})
 		})
 	})
@@ -168,9 +168,9 @@ func touch(value string) apistorage.UpdateFunc {
 // BenchmarkUpdate changes objects of its own for each writer: with nothing at hand, or with the
 // current object, as the watch cache has it.
 func BenchmarkUpdate(b *testing.B) {
-	eachDatabase(b, func(b *testing.B, db *Database) {
-		s := pods(b, db)
-		current := populateLarge(b, s, podKey(""), 1024)
+	eachDatabase(b, func(b *testing.B, store *Store) {
+		r := pods(b, store)
+		current := populateLarge(b, r, podKey(""), 1024)
 		for _, suggested := range []bool{false, true} {
 			b.Run(fmt.Sprintf("suggestion=%v", suggested), func(b *testing.B) {
 				eachClients(b, "writers", func(b *testing.B, writers int) {
@@ -185,7 +185,7 @@ func BenchmarkUpdate(b *testing.B) {
 							suggestion = current[n].DeepCopy()
 						}
 						out := &example.Pod{}
-						err := s.GuaranteedUpdate(ctx, podKey(numbered(n)), out, false, nil,
+						err := r.GuaranteedUpdate(ctx, podKey(numbered(n)), out, false, nil,
 							touch(fmt.Sprintf("%d-%d", run, i)), suggestion)
 						current[n] = out
 						return err
@@ -198,14 +198,14 @@ func BenchmarkUpdate(b *testing.B) {
 
 // BenchmarkHotKey lets all writers change one object.
 func BenchmarkHotKey(b *testing.B) {
-	eachDatabase(b, func(b *testing.B, db *Database) {
-		s := pods(b, db)
-		populateLarge(b, s, podKey(""), 1)
+	eachDatabase(b, func(b *testing.B, store *Store) {
+		r := pods(b, store)
+		populateLarge(b, r, podKey(""), 1)
 		for _, writers := range []int{1, 16} {
 			b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
 				run := runs.Add(1)
 				concurrently(b, writers, func(ctx context.Context, _, i int) error {
-					return s.GuaranteedUpdate(ctx, podKey(numbered(0)), &example.Pod{}, false, nil,
+					return r.GuaranteedUpdate(ctx, podKey(numbered(0)), &example.Pod{}, false, nil,
 						touch(fmt.Sprintf("%d-%d", run, i)), nil)
 				})
 			})
@@ -214,13 +214,13 @@ func BenchmarkHotKey(b *testing.B) {
 }
 
 func BenchmarkGet(b *testing.B) {
-	eachDatabase(b, func(b *testing.B, db *Database) {
-		s := pods(b, db)
-		populateLarge(b, s, podKey(""), 1024)
+	eachDatabase(b, func(b *testing.B, store *Store) {
+		r := pods(b, store)
+		populateLarge(b, r, podKey(""), 1024)
 		for _, readers := range []int{1, 64} {
 			b.Run(fmt.Sprintf("readers=%d", readers), func(b *testing.B) {
 				concurrently(b, readers, func(ctx context.Context, _, i int) error {
-					return s.Get(ctx, podKey(numbered(i%1024)), apistorage.GetOptions{},
+					return r.Get(ctx, podKey(numbered(i%1024)), apistorage.GetOptions{},
 						&example.Pod{})
 				})
 			})
@@ -232,9 +232,9 @@ func BenchmarkGet(b *testing.B) {
 // and consistently from the watch cache.
 func BenchmarkList(b *testing.B) {
 	const objects = 10_000
-	eachDatabase(b, func(b *testing.B, db *Database) {
-		s := pods(b, db)
-		populateLarge(b, s, podKey(""), objects)
+	eachDatabase(b, func(b *testing.B, store *Store) {
+		r := pods(b, store)
+		populateLarge(b, r, podKey(""), objects)
 		lists := func(name string, list func(ctx context.Context) (int, error), want int) {
 			b.Run(name, func(b *testing.B) {
 				concurrently(b, 1, func(ctx context.Context, _, _ int) error {
@@ -247,16 +247,16 @@ func BenchmarkList(b *testing.B) {
 			})
 		}
 		lists("whole", func(ctx context.Context) (int, error) {
-			l, err := tryList(ctx, s, apistorage.ListOptions{})
+			l, err := tryList(ctx, r, apistorage.ListOptions{})
 			return len(l.Items), err
 		}, objects)
 		lists("first-page=500", func(ctx context.Context) (int, error) {
-			l, err := tryList(ctx, s, page(500, ""))
+			l, err := tryList(ctx, r, page(500, ""))
 			return len(l.Items), err
 		}, 500)
 		lists("pages=500", func(ctx context.Context) (n int, err error) {
 			for token := ""; ; {
-				l, err := tryList(ctx, s, page(500, token))
+				l, err := tryList(ctx, r, page(500, token))
 				if n += len(l.Items); err != nil || l.Continue == "" {
 					return n, err
 				}
@@ -264,7 +264,7 @@ func BenchmarkList(b *testing.B) {
 			}
 		}, objects)
 
-		cached := cachedPods(b, getter(b, db, RESTOptions{}),
+		cached := cachedPods(b, getter(b, store, RESTOptions{}),
 			schema.GroupResource{Group: "cached.example.com", Resource: "pods"})
 		populateLarge(b, cached, "/cached.example.com/pods/ns/", objects)
 		for name, revision := range map[string]string{"cached-consistent": "", "cached-any": "0"} {
@@ -281,12 +281,12 @@ func BenchmarkList(b *testing.B) {
 // slowest of all watchers, in the same process. An event that arrives before the acknowledgement
 // counts as 0.
 func BenchmarkWatchLatency(b *testing.B) {
-	eachDatabase(b, func(b *testing.B, db *Database) {
+	eachDatabase(b, func(b *testing.B, store *Store) {
 		for _, load := range []struct{ watchers, writers int }{{1, 1}, {1, 16}, {100, 16}, {1000, 1}} {
 			b.Run(fmt.Sprintf("watchers=%d/writers=%d", load.watchers, load.writers),
 				func(b *testing.B) {
-					s := pods(b, db)
-					head, err := s.GetCurrentResourceVersion(b.Context())
+					r := pods(b, store)
+					head, err := r.GetCurrentResourceVersion(b.Context())
 					if err != nil {
 						b.Fatal(err)
 					}
@@ -294,7 +294,7 @@ func BenchmarkWatchLatency(b *testing.B) {
 					var mu sync.Mutex
 					var readers sync.WaitGroup
 					for range load.watchers {
-						w := startWatch(b, s, apistorage.ListOptions{ResourceVersion: itoa(head)})
+						w := startWatch(b, r, apistorage.ListOptions{ResourceVersion: itoa(head)})
 						readers.Go(func() {
 							for i := range b.N {
 								e := <-w.ResultChan()
@@ -316,7 +316,7 @@ func BenchmarkWatchLatency(b *testing.B) {
 					concurrently(b, load.writers, func(ctx context.Context, _, i int) error {
 						out := &example.Pod{}
 						name := fmt.Sprintf("%d-%d", run, i)
-						if err := s.Create(ctx, podKey(name), large(name), out, 0); err != nil {
+						if err := r.Create(ctx, podKey(name), large(name), out, 0); err != nil {
 							return err
 						}
 						acknowledged[revisionOf(b, out)-head-1] = time.Now()
@@ -336,11 +336,11 @@ func BenchmarkWatchLatency(b *testing.B) {
 // BenchmarkBackup and BenchmarkRestore: an operation is an object of 1 KB, so -benchtime=1000000x
 // is a database of a million. heap-MB is the most memory that was in use.
 func BenchmarkBackup(b *testing.B) {
-	eachDatabase(b, func(b *testing.B, db *Database) {
-		restore(b, db, synthetic(b, b.N), RestoreOptions{})
+	eachDatabase(b, func(b *testing.B, store *Store) {
+		restore(b, store, synthetic(b, b.N), RestoreOptions{})
 		heap := watchHeap(b)
 		b.ResetTimer()
-		out, err := db.WriteBackup(b.Context(), io.Discard, nil)
+		out, err := store.WriteBackup(b.Context(), io.Discard, nil)
 		b.StopTimer()
 		heap()
 		if err != nil || out.Objects != int64(b.N) {
@@ -351,11 +351,11 @@ func BenchmarkBackup(b *testing.B) {
 }
 
 func BenchmarkRestore(b *testing.B) {
-	eachDatabase(b, func(b *testing.B, db *Database) {
+	eachDatabase(b, func(b *testing.B, store *Store) {
 		file := synthetic(b, b.N)
 		heap := watchHeap(b)
 		b.ResetTimer()
-		restore(b, db, file, RestoreOptions{})
+		restore(b, store, file, RestoreOptions{})
 		b.StopTimer()
 		heap()
 		b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "objects/s")

@@ -121,8 +121,8 @@ func TestResumeEndsWithTheLog(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		revisions, _ := history(t,
 			cachedPods(t, getter(t, openDatabase(t, d, noTicks), RESTOptions{}), cachedResource))
-		db := openDatabase(t, d, noTicks)
-		s := cachedPods(t, getter(t, db, RESTOptions{}), cachedResource)
+		store := openDatabase(t, d, noTicks)
+		s := cachedPods(t, getter(t, store, RESTOptions{}), cachedResource)
 		refuses := func(from uint64) {
 			t.Helper()
 			w := watchCached(t, s, everything(itoa(from)))
@@ -137,7 +137,7 @@ func TestResumeEndsWithTheLog(t *testing.T) {
 			everything(itoa(revisions[len(revisions)-4])))); got != "DELETED "+numbered(1)+" " {
 			t.Errorf("the watch that is not too far behind gets %s", got)
 		}
-		if err := db.Compact(t.Context(), int64(revisions[len(revisions)-2])); err != nil {
+		if err := store.Compact(t.Context(), int64(revisions[len(revisions)-2])); err != nil {
 			t.Fatal(err)
 		}
 		refuses(revisions[len(revisions)-3])
@@ -147,8 +147,8 @@ func TestResumeEndsWithTheLog(t *testing.T) {
 // TestRequestsWaitForTheCache: while the cache is filled again, since the history has changed,
 // lists and watches wait for it. Nobody is told to come back later.
 func TestRequestsWaitForTheCache(t *testing.T) {
-	db := memory(t)
-	s := cachedPods(t, getter(t, db, RESTOptions{}), cachedResource)
+	store := memory(t)
+	s := cachedPods(t, getter(t, store, RESTOptions{}), cachedResource)
 	history(t, s)
 	// empty makes the cache begin anew, and returns before it is filled.
 	empty := func() {
@@ -159,7 +159,7 @@ func TestRequestsWaitForTheCache(t *testing.T) {
 			}
 			at, err := s.(badRequests).Interface.(*cachedStore).cache.LastSyncResourceVersion()
 			if err == nil && int64(at) >= fenced {
-				if fenced, err = db.Fence(t.Context()); err != nil {
+				if fenced, err = store.Fence(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}

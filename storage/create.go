@@ -13,27 +13,27 @@ import (
 )
 
 // Create writes an object that does not exist yet. ttl is in seconds, 0 for ever.
-func (s *store) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
-	k, err := s.keys.object(key)
+func (r *resource) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+	k, err := r.keys.object(key)
 	if err != nil {
 		return err
 	}
-	ctx, span := s.trace(ctx, "Rowkeeper Create", key)
+	ctx, span := r.trace(ctx, "Rowkeeper Create", key)
 	defer span.End(slow)
-	if revision, err := s.objects.versioner.ObjectResourceVersion(obj); err == nil &&
+	if revision, err := r.objects.versioner.ObjectResourceVersion(obj); err == nil &&
 		revision != 0 {
 		return apistorage.ErrResourceVersionSetOnCreate
 	}
-	data, err := s.objects.serialize(obj)
+	data, err := r.objects.serialize(obj)
 	if err != nil {
 		return err
 	}
-	stored, err := s.objects.seal(ctx, k, data)
+	stored, err := r.objects.seal(ctx, k, data)
 	if err != nil {
 		return err
 	}
 	span.AddEvent("serialized", traceLen(stored))
-	revision, err := s.commit(ctx, "create",
+	revision, err := r.commit(ctx, "create",
 		mvcc.Mutation{Key: k, Value: stored, TTL: lifetime(ttl)})
 	if err != nil {
 		var conflict *mvcc.ConflictError
@@ -46,7 +46,7 @@ func (s *store) Create(ctx context.Context, key string, obj, out runtime.Object,
 	if out == nil {
 		return nil
 	}
-	return s.objects.decodeInto(data, out, revision)
+	return r.objects.decodeInto(data, out, revision)
 }
 
 // longest is the longest time to live. It keeps absolute times within what every database can

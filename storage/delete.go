@@ -14,21 +14,21 @@ import (
 // validation runs before every attempt; without its consent nothing is deleted. With
 // opts.ExpectTransformOrDecodeError, only an object that cannot be read is deleted; out is not set
 // then.
-func (s *store) Delete(ctx context.Context, key string, out runtime.Object,
+func (r *resource) Delete(ctx context.Context, key string, out runtime.Object,
 	preconditions *apistorage.Preconditions, validate apistorage.ValidateObjectFunc,
 	suggestion runtime.Object, opts apistorage.DeleteOptions) error {
-	k, err := s.keys.object(key)
+	k, err := r.keys.object(key)
 	if err != nil {
 		return err
 	}
-	ctx, span := s.trace(ctx, "Rowkeeper Delete", key)
+	ctx, span := r.trace(ctx, "Rowkeeper Delete", key)
 	defer span.End(slow)
-	c, err := s.newChange(k, out)
+	c, err := r.newChange(k, out)
 	if err != nil {
 		return err
 	}
 	defer c.end()
-	c.onlyCorrupt = opts.ExpectTransformOrDecodeError && s.unsafeDeletion
+	c.onlyCorrupt = opts.ExpectTransformOrDecodeError && r.unsafeDeletion
 	if err := c.begin(ctx, suggestion); err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (s *store) Delete(ctx context.Context, key string, out runtime.Object,
 			}
 			continue
 		}
-		revision, err := s.commit(ctx, "delete", mvcc.Mutation{Key: k, Expect: c.state.revision,
+		revision, err := r.commit(ctx, "delete", mvcc.Mutation{Key: k, Expect: c.state.revision,
 			Era: c.state.era, Delete: true,
 			PrevValue: c.state.stored, HasPrev: c.state.stored != nil})
 		var conflict *mvcc.ConflictError
@@ -55,7 +55,7 @@ func (s *store) Delete(ctx context.Context, key string, out runtime.Object,
 			if c.onlyCorrupt {
 				return nil
 			}
-			return s.objects.decodeInto(c.state.data, out, revision)
+			return r.objects.decodeInto(c.state.data, out, revision)
 		case errors.As(err, &conflict):
 			if err := c.lost(ctx, conflict); err != nil {
 				return err

@@ -2,15 +2,15 @@
 // storage.Interface of k8s.io/apiserver, below the generic registry and its watch cache, where etcd
 // would be otherwise.
 //
-// An API server opens a [Database] and gives a [RESTOptionsGetter] to its generic server
+// An API server opens a [Store] and gives a [RESTOptionsGetter] to its generic server
 // configuration:
 //
-//	db, err := storage.Open(ctx, storage.Config{
+//	store, err := storage.Open(ctx, storage.Config{
 //		URL:     "sqlite:///var/lib/example/state.db",
 //		Drivers: []storage.Driver{sqlite.Driver},
 //		Migrate: true,
 //	})
-//	getter, err := storage.NewRESTOptionsGetter(db, storage.RESTOptions{Codec: codec, EncodeVersioner: versioner})
+//	getter, err := storage.NewRESTOptionsGetter(store, storage.RESTOptions{Codec: codec, EncodeVersioner: versioner})
 //	config.RESTOptionsGetter = getter
 //
 // The drivers are in packages of their own, so that a program links those that it names.

@@ -20,7 +20,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-var resource = schema.GroupResource{Group: "example.com", Resource: "pods"}
+var somePods = schema.GroupResource{Group: "example.com", Resource: "pods"}
 
 // TestErrors: clients get a status that says what to do, and a Retry-After only if repeating a
 // write is harmless.
@@ -65,8 +65,8 @@ func TestErrors(t *testing.T) {
 			if test.ctx == nil {
 				test.ctx = t.Context()
 			}
-			err := storeerrors.InterpretUpdateError(apiError(test.ctx, resource, test.err),
-				resource, "a")
+			err := storeerrors.InterpretUpdateError(apiError(test.ctx, somePods, test.err),
+				somePods, "a")
 			var status apierrors.APIStatus
 			if !errors.As(err, &status) {
 				t.Fatalf("%T: %v", err, err)
@@ -85,7 +85,7 @@ func TestErrors(t *testing.T) {
 	t.Run("cancelled", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		err := apiError(ctx, resource, ctx.Err())
+		err := apiError(ctx, somePods, ctx.Err())
 		// Upstream asks the error itself for its status, and logs an error that has none.
 		if status, ok := err.(apierrors.APIStatus); !errors.Is(err, context.Canceled) || !ok ||
 			status.Status().Code != http.StatusGatewayTimeout {
@@ -98,8 +98,8 @@ func TestErrors(t *testing.T) {
 // sentence, and cost others nothing.
 func TestLimits(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		s := pods(t, openDatabase(t, d, mvcc.Config{}))
-		limits := s.mvcc.Limits()
+		r := pods(t, openDatabase(t, d, mvcc.Config{}))
+		limits := r.mvcc.Limits()
 		code := func(err error) int32 {
 			t.Helper()
 			var status apierrors.APIStatus
@@ -109,50 +109,50 @@ func TestLimits(t *testing.T) {
 			return status.Status().Code
 		}
 		long := strings.Repeat("n", limits.KeyBytes)
-		err := s.Create(t.Context(), podKey(long), pod("a"), nil, 0)
+		err := r.Create(t.Context(), podKey(long), pod("a"), nil, 0)
 		if code(err) != http.StatusUnprocessableEntity ||
 			!strings.Contains(err.Error(), fmt.Sprint(limits.KeyBytes)) {
 			t.Error(err)
 		}
 		large := pod("a")
 		large.Annotations = map[string]string{"large": strings.Repeat("x", limits.ValueBytes)}
-		err = s.Create(t.Context(), podKey("a"), large, nil, 0)
+		err = r.Create(t.Context(), podKey("a"), large, nil, 0)
 		if code(err) != http.StatusRequestEntityTooLarge ||
 			!strings.Contains(err.Error(), fmt.Sprint(limits.ValueBytes)) {
 			t.Error(err)
 		}
 		large.Annotations["large"] = strings.Repeat("x", limits.ValueBytes-1000)
-		create(t, s, large)
+		create(t, r, large)
 		whole := podKey(strings.Repeat("n", limits.KeyBytes-len(DefaultPrefix)-len(podKey(""))))
-		if err := s.Create(t.Context(), whole, pod("b"), nil, 0); err != nil {
+		if err := r.Create(t.Context(), whole, pod("b"), nil, 0); err != nil {
 			t.Error(err)
 		}
-		if err := s.Get(t.Context(), whole, apistorage.GetOptions{}, &example.Pod{}); err != nil {
+		if err := r.Get(t.Context(), whole, apistorage.GetOptions{}, &example.Pod{}); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
 func TestClosedDatabase(t *testing.T) {
-	db := memory(t)
-	s := pods(t, db)
-	if err := db.Close(); err != nil {
+	store := memory(t)
+	r := pods(t, store)
+	if err := store.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for name, err := range map[string]error{
-		"get":    s.Get(t.Context(), podKey("a"), apistorage.GetOptions{}, &example.Pod{}),
-		"create": s.Create(t.Context(), podKey("a"), pod("a"), nil, 0),
+		"get":    r.Get(t.Context(), podKey("a"), apistorage.GetOptions{}, &example.Pod{}),
+		"create": r.Create(t.Context(), podKey("a"), pod("a"), nil, 0),
 		"list": func() error {
-			_, err := tryList(t.Context(), s, apistorage.ListOptions{})
+			_, err := tryList(t.Context(), r, apistorage.ListOptions{})
 			return err
 		}(),
-		"head": func() error { _, err := s.GetCurrentResourceVersion(t.Context()); return err }(),
+		"head": func() error { _, err := r.GetCurrentResourceVersion(t.Context()); return err }(),
 	} {
 		if !apierrors.IsServiceUnavailable(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if s.ReadinessCheck() == nil || db.Ready(t.Context()) == nil {
+	if r.ReadinessCheck() == nil || store.Ready(t.Context()) == nil {
 		t.Error("a closed database is ready")
 	}
 }

@@ -16,15 +16,15 @@ import (
 
 // An object is written, changed and watched, without an API server. API servers use a
 // RESTOptionsGetter instead.
-func ExampleDatabase_NewStore() {
+func ExampleStore_Resource() {
 	ctx := context.Background()
-	db, err := storage.Open(ctx,
+	store, err := storage.Open(ctx,
 		storage.Config{URL: "memory:", Drivers: []storage.Driver{sqlite.Driver}, Migrate: true})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer db.Close()
-	store, release, err := db.NewStore(storage.StoreConfig{
+	defer store.Close()
+	things, release, err := store.Resource(storage.ResourceConfig{
 		Codec:          unstructured.UnstructuredJSONScheme,
 		NewFunc:        func() runtime.Object { return &unstructured.Unstructured{} },
 		ResourcePrefix: "/example.com/things",
@@ -42,17 +42,17 @@ func ExampleDatabase_NewStore() {
 		"size":     "small",
 	}}
 	created := &unstructured.Unstructured{}
-	if err := store.Create(ctx, key, thing, created, 0); err != nil {
+	if err := things.Create(ctx, key, thing, created, 0); err != nil {
 		log.Fatal(err)
 	}
-	events, err := store.Watch(ctx, "/example.com/things", apistorage.ListOptions{
+	events, err := things.Watch(ctx, "/example.com/things", apistorage.ListOptions{
 		ResourceVersion: created.GetResourceVersion(), Recursive: true,
 		Predicate: apistorage.Everything})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer events.Stop()
-	err = store.GuaranteedUpdate(ctx, key, &unstructured.Unstructured{}, false, nil,
+	err = things.GuaranteedUpdate(ctx, key, &unstructured.Unstructured{}, false, nil,
 		apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
 			obj.(*unstructured.Unstructured).Object["size"] = "large"
 			return obj, nil

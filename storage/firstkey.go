@@ -10,10 +10,10 @@ import (
 // FirstKey returns the first key from one key on and before another, "" if there is none, in
 // whatever store of Config.StoreFor it is. It sees whatever was acknowledged before the call, by
 // any process.
-func (d *Database) FirstKey(ctx context.Context, from, before string) (string, error) {
+func (s *Store) FirstKey(ctx context.Context, from, before string) (string, error) {
 	first := ""
-	for _, d := range d.all() {
-		r, err := d.mvcc.Range(ctx, mvcc.RangeOptions{
+	for _, s := range s.all() {
+		r, err := s.mvcc.Range(ctx, mvcc.RangeOptions{
 			Start: mvcc.Key(from), End: mvcc.Key(before), Limit: 1, KeysOnly: true,
 		})
 		if err != nil {

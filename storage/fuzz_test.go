@@ -40,16 +40,16 @@ func FuzzKey(f *testing.F) {
 // FuzzList: a list with any continue token, made from its parts or given as it is, and any
 // resourceVersion, has only what is below its key, or fails with an error that is the client's.
 func FuzzList(f *testing.F) {
-	db := memory(f)
-	s := pods(f, db)
+	store := memory(f)
+	r := pods(f, store)
 	for _, name := range []string{"a", "b", "c"} {
-		create(f, s, pod(name))
+		create(f, r, pod(name))
 	}
 	elsewhere := podConfig()
 	elsewhere.ResourcePrefix = "/secrets"
 	secret := pod("hidden")
 	secret.Namespace = "secret"
-	if err := open(f, db, elsewhere).Create(f.Context(), "/secrets/ns/hidden", secret, nil,
+	if err := open(f, store, elsewhere).Create(f.Context(), "/secrets/ns/hidden", secret, nil,
 		0); err != nil {
 		f.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func FuzzList(f *testing.F) {
 		opts.ResourceVersionMatch = metav1.ResourceVersionMatch(match)
 		opts.Predicate.Limit, opts.Predicate.Continue = limit, token
 		list := &example.PodList{}
-		err := s.GetList(t.Context(), "/pods/", opts, list)
+		err := r.GetList(t.Context(), "/pods/", opts, list)
 		var status apierrors.APIStatus
 		switch {
 		case err == nil:

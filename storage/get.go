@@ -10,20 +10,20 @@ import (
 )
 
 // Get reads one object as it is now.
-func (s *store) Get(ctx context.Context, key string, opts apistorage.GetOptions,
+func (r *resource) Get(ctx context.Context, key string, opts apistorage.GetOptions,
 	out runtime.Object) error {
-	k, err := s.keys.object(key)
+	k, err := r.keys.object(key)
 	if err != nil {
 		return err
 	}
-	ctx, span := s.trace(ctx, "Rowkeeper Get", key)
+	ctx, span := r.trace(ctx, "Rowkeeper Get", key)
 	defer span.End(slow)
-	kv, head, err := s.read(ctx, k)
+	kv, head, err := r.read(ctx, k)
 	if err != nil {
 		return err
 	}
 	span.AddEvent("read")
-	if err := s.notOlderThan(opts.ResourceVersion, head); err != nil {
+	if err := r.notOlderThan(opts.ResourceVersion, head); err != nil {
 		return err
 	}
 	if kv == nil {
@@ -32,19 +32,19 @@ func (s *store) Get(ctx context.Context, key string, opts apistorage.GetOptions,
 		}
 		return apistorage.NewKeyNotFoundError(string(k), 0)
 	}
-	err = s.present(ctx, kv, out)
+	err = r.present(ctx, kv, out)
 	span.AddEvent("decoded")
-	if s.unsafeDeletion {
+	if r.unsafeDeletion {
 		return asCorruptObject(key, err)
 	}
 	return err
 }
 
 // present sets out to the stored object.
-func (s *store) present(ctx context.Context, kv *mvcc.KeyValue, out runtime.Object) error {
-	data, _, err := s.objects.open(ctx, kv.Key, kv.Revision, kv.Value)
+func (r *resource) present(ctx context.Context, kv *mvcc.KeyValue, out runtime.Object) error {
+	data, _, err := r.objects.open(ctx, kv.Key, kv.Revision, kv.Value)
 	if err != nil {
 		return apistorage.NewInternalError(err)
 	}
-	return s.objects.decodeInto(data, out, kv.Revision)
+	return r.objects.decodeInto(data, out, kv.Revision)
 }

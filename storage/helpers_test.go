@@ -40,14 +40,14 @@ func init() {
 }
 
 // openDatabase opens a database of a kind, with settings of mvcc that the product does not offer.
-func openDatabase(t testing.TB, d dbtest.DB, c mvcc.Config) *Database {
+func openDatabase(t testing.TB, d dbtest.DB, c mvcc.Config) *Store {
 	t.Helper()
 	return openDatabaseThrough(t, d, c, func(b mvcc.Backend) mvcc.Backend { return b })
 }
 
 // openDatabaseThrough opens a database through a backend of the test's own.
 func openDatabaseThrough(t testing.TB, d dbtest.DB, c mvcc.Config,
-	through func(mvcc.Backend) mvcc.Backend) *Database {
+	through func(mvcc.Backend) mvcc.Backend) *Store {
 	t.Helper()
 	opts := mvcc.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: time.Minute}
 	if _, err := d.Driver.Migrate(t.Context(), d.URL, opts); err != nil {
@@ -63,7 +63,7 @@ func openDatabaseThrough(t testing.TB, d dbtest.DB, c mvcc.Config,
 		t.Fatal(err)
 	}
 	supportConsistentReads()
-	db := newDatabase(store, c.Metrics, Config{}.withDefaults())
+	db := newStore(store, c.Metrics, Config{}.withDefaults())
 	t.Cleanup(func() {
 		if err := db.Close(); err != nil {
 			t.Error(err)
@@ -72,13 +72,13 @@ func openDatabaseThrough(t testing.TB, d dbtest.DB, c mvcc.Config,
 	return db
 }
 
-func memory(t testing.TB) *Database {
+func memory(t testing.TB) *Store {
 	t.Helper()
 	return openDatabase(t, dbtest.Open(t, dbtest.Memory), mvcc.Config{})
 }
 
-func podConfig() StoreConfig {
-	return StoreConfig{
+func podConfig() ResourceConfig {
+	return ResourceConfig{
 		Codec:          codec,
 		NewFunc:        func() runtime.Object { return &example.Pod{} },
 		ResourcePrefix: "/pods",
@@ -86,19 +86,19 @@ func podConfig() StoreConfig {
 	}
 }
 
-func pods(t testing.TB, db *Database) *store {
+func pods(t testing.TB, store *Store) *resource {
 	t.Helper()
-	return open(t, db, podConfig())
+	return open(t, store, podConfig())
 }
 
-func open(t testing.TB, db *Database, c StoreConfig) *store {
+func open(t testing.TB, store *Store, c ResourceConfig) *resource {
 	t.Helper()
-	s, destroy, err := db.NewStore(c)
+	s, destroy, err := store.Resource(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(destroy)
-	return s.(*store)
+	return s.(*resource)
 }
 
 func pod(name string) *example.Pod {

@@ -41,29 +41,29 @@ const (
 // it takes to read them, also over several calls with a continue token, they are one snapshot. The
 // list says how many items remain, unless they are more than mvcc counts: then it leaves that out,
 // as clients have to expect.
-func (s *store) GetList(ctx context.Context, key string, opts apistorage.ListOptions,
+func (r *resource) GetList(ctx context.Context, key string, opts apistorage.ListOptions,
 	listObj runtime.Object) error {
-	r, err := s.listRange(key, opts)
+	in, err := r.listRange(key, opts)
 	if err != nil {
 		return err
 	}
-	ctx, span := s.trace(ctx, "Rowkeeper List", key,
+	ctx, span := r.trace(ctx, "Rowkeeper List", key,
 		attribute.Bool("recursive", opts.Recursive),
 		attribute.String("resourceVersion", opts.ResourceVersion),
 		attribute.String("resourceVersionMatch", string(opts.ResourceVersionMatch)),
 		attribute.Int64("limit", opts.Predicate.Limit),
 		attribute.String("continue", opts.Predicate.Continue))
 	defer span.End(slow)
-	items, err := s.newItems(listObj, opts.Predicate)
+	items, err := r.newItems(listObj, opts.Predicate)
 	if err != nil {
 		return err
 	}
 	began := time.Now()
 	fetched := 0
 	defer func() {
-		storagemetrics.RecordStorageListMetrics(s.resource, metricsBackend, "", fetched,
+		storagemetrics.RecordStorageListMetrics(r.name, metricsBackend, "", fetched,
 			items.evaluated, items.len())
-		etcdmetrics.RecordListLatency(s.resource, false, began)
+		etcdmetrics.RecordListLatency(r.name, false, began)
 	}()
 
 	var (
@@ -73,19 +73,19 @@ func (s *store) GetList(ctx context.Context, key string, opts apistorage.ListOpt
 		passed   int64
 		more     bool
 	)
-	for chunk, err := range s.chunks(ctx, r) {
+	for chunk, err := range r.chunks(ctx, in) {
 		if err != nil {
 			return err
 		}
 		fetched += len(chunk.KVs)
 		if revision == 0 {
-			if err := s.notOlderThan(opts.ResourceVersion, chunk.Revision); r.at == 0 &&
+			if err := r.notOlderThan(opts.ResourceVersion, chunk.Revision); in.at == 0 &&
 				err != nil {
 				return err
 			}
 			revision, counted = chunk.Revision, chunk.Count
-			if chunk.More && r.limit == 0 {
-				s.makeRoom(ctx, items, r, len(chunk.KVs))
+			if chunk.More && in.limit == 0 {
+				r.makeRoom(ctx, items, in, len(chunk.KVs))
 			}
 		}
 		taken, err := items.add(ctx, chunk.KVs)
@@ -105,7 +105,7 @@ func (s *store) GetList(ctx context.Context, key string, opts apistorage.ListOpt
 		return err
 	}
 	items.finish()
-	token, _, err := apistorage.PrepareContinueToken(string(last), string(r.start), int64(revision),
+	token, _, err := apistorage.PrepareContinueToken(string(last), string(in.start), int64(revision),
 		0, more, opts)
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func (s *store) GetList(ctx context.Context, key string, opts apistorage.ListOpt
 		left := counted - passed
 		remaining = &left
 	}
-	if err := s.objects.versioner.UpdateList(listObj, uint64(revision), token,
+	if err := r.objects.versioner.UpdateList(listObj, uint64(revision), token,
 		remaining); err != nil {
 		return err
 	}
@@ -146,51 +146,51 @@ type listRange struct {
 
 // page returns how many rows to read next, after rows have been read, the last time page of them
 // with values of so many bytes.
-func (r *listRange) page(rows, page, bytes int) int {
+func (in *listRange) page(rows, page, bytes int) int {
 	most := firstRows
-	if r.rowBytes > 0 {
-		most = min(most, max(1, pageBytes/r.rowBytes))
+	if in.rowBytes > 0 {
+		most = min(most, max(1, pageBytes/in.rowBytes))
 	}
 	if rows > 0 {
 		most = max(1, page*pageBytes/max(1, bytes))
 	}
 	switch {
-	case r.limit == 0:
+	case in.limit == 0:
 		return min(chunkRows, most)
-	case !r.filtered:
-		return min(r.limit-rows, chunkRows, most)
+	case !in.filtered:
+		return min(in.limit-rows, chunkRows, most)
 	case rows == 0:
-		return min(r.limit, most)
+		return min(in.limit, most)
 	}
 	return min(2*page, maxPageRows, most) // too few matched
 }
 
-func (s *store) listRange(key string, opts apistorage.ListOptions) (listRange, error) {
-	k, err := s.keys.prepare(key, opts.Recursive)
+func (r *resource) listRange(key string, opts apistorage.ListOptions) (listRange, error) {
+	k, err := r.keys.prepare(key, opts.Recursive)
 	if err != nil {
 		return listRange{}, err
 	}
-	if err := s.checkRevision(opts.ResourceVersion,
+	if err := r.checkRevision(opts.ResourceVersion,
 		opts.ResourceVersionMatch == metav1.ResourceVersionMatchExact); err != nil {
 		return listRange{}, err
 	}
-	at, from, err := apistorage.ValidateListOptions(string(k), s.objects.versioner, opts)
+	at, from, err := apistorage.ValidateListOptions(string(k), r.objects.versioner, opts)
 	if err != nil {
 		return listRange{}, err
 	}
-	r := listRange{start: k, end: after(k), from: k, at: mvcc.Revision(at),
+	in := listRange{start: k, end: after(k), from: k, at: mvcc.Revision(at),
 		recursive: opts.Recursive,
-		rowBytes:  int(s.rowBytes.Load())}
+		rowBytes:  int(r.rowBytes.Load())}
 	if !opts.Recursive {
-		return r, nil
+		return in, nil
 	}
-	r.end = prefixEnd(k)
+	in.end = prefixEnd(k)
 	if opts.Predicate.Continue != "" {
-		r.from, r.continuing = mvcc.Key(from), true
+		in.from, in.continuing = mvcc.Key(from), true
 	}
-	r.limit = int(min(max(opts.Predicate.Limit, 0), maxLimit))
-	r.filtered = !opts.Predicate.Empty()
-	return r, nil
+	in.limit = int(min(max(opts.Predicate.Limit, 0), maxLimit))
+	in.filtered = !opts.Predicate.Empty()
+	return in, nil
 }
 
 // maxLimit keeps a client's limit within an int of any size.
@@ -198,11 +198,11 @@ const maxLimit = 1 << 30
 
 // checkRevision refuses revisions that would be negative as a mvcc.Revision. "Not older than" such
 // a revision is answered as any other one that is too new.
-func (s *store) checkRevision(resourceVersion string, exact bool) error {
+func (r *resource) checkRevision(resourceVersion string, exact bool) error {
 	if !exact {
 		return nil
 	}
-	revision, err := s.objects.versioner.ParseResourceVersion(resourceVersion)
+	revision, err := r.objects.versioner.ParseResourceVersion(resourceVersion)
 	if err == nil && int64(revision) < 0 {
 		return tooLargeRevision(revision)
 	}
@@ -210,21 +210,21 @@ func (s *store) checkRevision(resourceVersion string, exact bool) error {
 }
 
 // chunks reads the range page by page, all of one snapshot.
-func (s *store) chunks(ctx context.Context, r listRange) iter.Seq2[*mvcc.RangeResult, error] {
+func (r *resource) chunks(ctx context.Context, in listRange) iter.Seq2[*mvcc.RangeResult, error] {
 	verb := "get"
-	if r.recursive {
+	if in.recursive {
 		verb = "list"
 	}
 	return func(yield func(*mvcc.RangeResult, error) bool) {
-		o := mvcc.RangeOptions{Start: r.start, End: r.end, From: r.from, At: r.at,
-			Limit: r.page(0, 0, 0), Count: r.limit > 0 && !r.filtered}
+		o := mvcc.RangeOptions{Start: in.start, End: in.end, From: in.from, At: in.at,
+			Limit: in.page(0, 0, 0), Count: in.limit > 0 && !in.filtered}
 		rows := 0
 		for {
-			chunk, err := ask(ctx, s, verb, func() (*mvcc.RangeResult, error) {
-				return s.mvcc.Range(ctx, o)
+			chunk, err := ask(ctx, r, verb, func() (*mvcc.RangeResult, error) {
+				return r.mvcc.Range(ctx, o)
 			})
 			if err != nil {
-				yield(nil, s.rangeError(ctx, r, err))
+				yield(nil, r.rangeError(ctx, in, err))
 				return
 			}
 			tracing.SpanFromContext(ctx).AddEvent("page",
@@ -232,7 +232,7 @@ func (s *store) chunks(ctx context.Context, r listRange) iter.Seq2[*mvcc.RangeRe
 				attribute.Int64("revision", int64(o.At)),
 				attribute.Int("limit", o.Limit),
 				attribute.Int("rows", len(chunk.KVs)))
-			if n := s.sizes.Load(); n != nil {
+			if n := r.sizes.Load(); n != nil {
 				n.observe(chunk.KVs)
 			}
 			if n := len(chunk.KVs); n > 0 {
@@ -246,11 +246,11 @@ func (s *store) chunks(ctx context.Context, r listRange) iter.Seq2[*mvcc.RangeRe
 			rows += len(chunk.KVs)
 			o.At, o.Count = chunk.Revision, false
 			bytes := valueBytes(chunk.KVs)
-			if n := len(chunk.KVs); n > 0 && r.recursive {
-				s.rowBytes.Store(int64(bytes / n))
+			if n := len(chunk.KVs); n > 0 && in.recursive {
+				r.rowBytes.Store(int64(bytes / n))
 			}
-			o.Limit = r.page(rows, len(chunk.KVs), bytes)
-			if !yield(chunk, nil) || !chunk.More || r.limit > 0 && !r.filtered && rows >= r.limit {
+			o.Limit = in.page(rows, len(chunk.KVs), bytes)
+			if !yield(chunk, nil) || !chunk.More || in.limit > 0 && !in.filtered && rows >= in.limit {
 				return
 			}
 		}
@@ -260,11 +260,11 @@ func (s *store) chunks(ctx context.Context, r listRange) iter.Seq2[*mvcc.RangeRe
 // makeRoom gives the items of a whole list their room at once, after its first rows: while a long
 // slice grows, it is there twice, and is copied again and again. Counting costs about a hundredth
 // of reading. What is counted may differ from what is read, and if it fails, the slice grows.
-func (s *store) makeRoom(ctx context.Context, items *items, r listRange, rows int) {
+func (r *resource) makeRoom(ctx context.Context, items *items, in listRange, rows int) {
 	if !items.everyone {
 		return
 	}
-	if n, err := s.mvcc.Count(ctx, r.from, r.end); err == nil {
+	if n, err := r.mvcc.Count(ctx, in.from, in.end); err == nil {
 		items.slice.Grow(max(int(n), rows))
 	}
 }
@@ -276,21 +276,21 @@ func valueBytes(kvs []mvcc.KeyValue) (n int) {
 	return n
 }
 
-func (s *store) rangeError(ctx context.Context, r listRange, err error) error {
+func (r *resource) rangeError(ctx context.Context, in listRange, err error) error {
 	var future *mvcc.FutureRevisionError
 	switch {
 	case errors.Is(err, mvcc.ErrCompacted):
-		return compactedError(r.continuing, r.from, r.start)
+		return compactedError(in.continuing, in.from, in.start)
 	case errors.As(err, &future):
 		return apistorage.NewTooLargeResourceVersionError(uint64(future.Revision),
 			uint64(future.Head), 0)
 	}
-	return apiError(ctx, s.resource, err)
+	return apiError(ctx, r.name, err)
 }
 
 // items appends to the items of a list object.
 type items struct {
-	s         *store
+	r         *resource
 	slice     reflect.Value
 	pred      apistorage.SelectionPredicate
 	everyone  bool
@@ -300,7 +300,7 @@ type items struct {
 	prepare func(runtime.Object)
 }
 
-func (s *store) newItems(list runtime.Object, pred apistorage.SelectionPredicate) (*items, error) {
+func (r *resource) newItems(list runtime.Object, pred apistorage.SelectionPredicate) (*items, error) {
 	ptr, err := meta.GetItemsPtr(list)
 	if err != nil {
 		return nil, err
@@ -309,8 +309,8 @@ func (s *store) newItems(list runtime.Object, pred apistorage.SelectionPredicate
 	if err != nil || slice.Kind() != reflect.Slice {
 		return nil, fmt.Errorf("%T has no slice of items to list into: %w", list, err)
 	}
-	n := &items{s: s, slice: slice, pred: pred, everyone: pred.Empty(),
-		errs: listErrors{resource: s.resource, tolerate: s.unsafeDeletion}}
+	n := &items{r: r, slice: slice, pred: pred, everyone: pred.Empty(),
+		errs: listErrors{resource: r.name, tolerate: r.unsafeDeletion}}
 	// The objects of an unstructured list are decoded to the list's version.
 	if u, ok := list.(*unstructured.UnstructuredList); ok && u.GetAPIVersion() != "" {
 		version := u.GetAPIVersion()
@@ -352,7 +352,7 @@ func (n *items) add(ctx context.Context, kvs []mvcc.KeyValue) (taken int, err er
 // addOne decodes the object in place, into a new element of the slice, and takes the element back
 // if it does not belong into the list.
 func (n *items) addOne(ctx context.Context, kv *mvcc.KeyValue) error {
-	data, _, err := n.s.objects.open(ctx, kv.Key, kv.Revision, kv.Value)
+	data, _, err := n.r.objects.open(ctx, kv.Key, kv.Revision, kv.Value)
 	if err != nil {
 		return apistorage.NewInternalError(fmt.Errorf("unable to transform key %q: %w",
 			string(kv.Key), err))
@@ -368,7 +368,7 @@ func (n *items) addOne(ctx context.Context, kv *mvcc.KeyValue) error {
 	if n.prepare != nil {
 		n.prepare(into)
 	}
-	obj, err := n.s.objects.decodeItem(ctx, data, into, kv.Revision)
+	obj, err := n.r.objects.decodeItem(ctx, data, into, kv.Revision)
 	matched := false
 	if err == nil {
 		n.evaluated++

@@ -40,16 +40,16 @@ func populate(t testing.TB, s apistorage.Interface, n int) {
 // objects are changed: each is as it was at the list's revision.
 func TestListsAreSnapshots(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		s := pods(t, openDatabase(t, d, mvcc.Config{}))
+		r := pods(t, openDatabase(t, d, mvcc.Config{}))
 		const objects = 2*chunkRows + 100
-		populate(t, s, objects)
+		populate(t, r, objects)
 
 		g, ctx := errgroup.WithContext(t.Context())
 		ctx, stop := context.WithCancel(ctx)
 		for n := range 4 {
 			g.Go(func() error {
 				for i := n; ; i += 4 {
-					if _, err := label(ctx, s, numbered(i%objects), strconv.Itoa(i)); err != nil {
+					if _, err := label(ctx, r, numbered(i%objects), strconv.Itoa(i)); err != nil {
 						if ctx.Err() != nil {
 							return nil
 						}
@@ -58,7 +58,7 @@ func TestListsAreSnapshots(t *testing.T) {
 				}
 			})
 		}
-		whole := list(t, s, apistorage.ListOptions{})
+		whole := list(t, r, apistorage.ListOptions{})
 		check := func(what string, l *example.PodList) {
 			t.Helper()
 			if len(l.Items) != objects {
@@ -71,14 +71,14 @@ func TestListsAreSnapshots(t *testing.T) {
 			}
 		}
 		check("the whole list", whole)
-		again := list(t, s, apistorage.ListOptions{ResourceVersion: whole.ResourceVersion,
+		again := list(t, r, apistorage.ListOptions{ResourceVersion: whole.ResourceVersion,
 			ResourceVersionMatch: metav1.ResourceVersionMatchExact})
 		paged := &example.PodList{}
 		opts := page(997, "")
 		opts.ResourceVersion, opts.ResourceVersionMatch = whole.ResourceVersion,
 			metav1.ResourceVersionMatchExact
 		for {
-			p := list(t, s, opts)
+			p := list(t, r, opts)
 			if p.ResourceVersion != whole.ResourceVersion {
 				t.Fatalf("a page of revision %s in a list of revision %s", p.ResourceVersion,
 					whole.ResourceVersion)
@@ -127,18 +127,18 @@ func (h *hookedTransformer) TransformFromStorage(_ context.Context, data []byte,
 // TestChunksAreOfOneSnapshot: an object of a later chunk that is changed while the first chunk is
 // decoded is as it was at the list's revision.
 func TestChunksAreOfOneSnapshot(t *testing.T) {
-	db := memory(t)
+	store := memory(t)
 	c, hook := podConfig(), &hookedTransformer{read: func() {}}
 	c.Transformer = hook
-	s, other := open(t, db, c), pods(t, db)
-	populate(t, s, chunkRows+1)
+	r, other := open(t, store, c), pods(t, store)
+	populate(t, r, chunkRows+1)
 	last := numbered(chunkRows)
 	hook.read = sync.OnceFunc(func() {
 		if _, err := label(t.Context(), other, last, "changed"); err != nil {
 			t.Error(err)
 		}
 	})
-	l := list(t, s, apistorage.ListOptions{})
+	l := list(t, r, apistorage.ListOptions{})
 	if n := len(l.Items); n != chunkRows+1 || l.Items[n-1].Name != last ||
 		len(l.Items[n-1].Labels) > 0 {
 		t.Errorf("a list of %d objects at revision %s ends with %+v", n, l.ResourceVersion,
@@ -148,18 +148,18 @@ func TestChunksAreOfOneSnapshot(t *testing.T) {
 
 // TestDirectoriesBesideEachOther: a resource has no objects of those whose names begin as its own.
 func TestDirectoriesBesideEachOther(t *testing.T) {
-	db := memory(t)
+	store := memory(t)
 	c := podConfig()
 	c.ResourcePrefix, c.GroupResource.Resource = "/podsets", "podsets"
-	s, other := pods(t, db), open(t, db, c)
-	create(t, s, pod("a"))
+	r, other := pods(t, store), open(t, store, c)
+	create(t, r, pod("a"))
 	if err := other.Create(t.Context(), "/podsets/ns/b", pod("b"), &example.Pod{}, 0); err != nil {
 		t.Fatal(err)
 	}
-	if l := list(t, s, apistorage.ListOptions{}); len(l.Items) != 1 || l.Items[0].Name != "a" {
+	if l := list(t, r, apistorage.ListOptions{}); len(l.Items) != 1 || l.Items[0].Name != "a" {
 		t.Errorf("the pods are %+v", l.Items)
 	}
-	if n, err := s.Stats(t.Context()); err != nil || n.ObjectCount != 1 {
+	if n, err := r.Stats(t.Context()); err != nil || n.ObjectCount != 1 {
 		t.Errorf("of pods there are %+v, %v", n, err)
 	}
 }
@@ -168,7 +168,7 @@ func TestDirectoriesBesideEachOther(t *testing.T) {
 // token in its error leads on from where the page began: what its first chunk has read was given to
 // nobody.
 func TestContinueAfterCompaction(t *testing.T) {
-	db := memory(t)
+	store := memory(t)
 	var read func()
 	c := podConfig()
 	c.Transformer = &hookedTransformer{func() {
@@ -176,7 +176,7 @@ func TestContinueAfterCompaction(t *testing.T) {
 			read()
 		}
 	}}
-	s := open(t, db, c)
+	s := open(t, store, c)
 	const objects, first = 1500, 200
 	populate(t, s, objects)
 	seen := map[string]bool{}
@@ -192,9 +192,9 @@ func TestContinueAfterCompaction(t *testing.T) {
 		if chunk++; chunk > 1 {
 			return
 		}
-		r, err := db.mvcc.Commit(t.Context(), mvcc.Mutation{Key: "/other/key", Value: []byte("x")})
+		r, err := store.mvcc.Commit(t.Context(), mvcc.Mutation{Key: "/other/key", Value: []byte("x")})
 		if err == nil {
-			err = db.mvcc.Compact(t.Context(), r)
+			err = store.mvcc.Compact(t.Context(), r)
 		}
 		if err != nil {
 			t.Error(err)
@@ -221,10 +221,10 @@ func TestContinueAfterCompaction(t *testing.T) {
 // TestRoomOfLists: the items of a whole list that is read in several chunks are given their room at
 // once.
 func TestRoomOfLists(t *testing.T) {
-	s := pods(t, memory(t))
+	r := pods(t, memory(t))
 	const objects = 2*chunkRows + 100
-	populate(t, s, objects)
-	whole := list(t, s, apistorage.ListOptions{})
+	populate(t, r, objects)
+	whole := list(t, r, apistorage.ListOptions{})
 	if n, room := len(whole.Items), cap(whole.Items); n != objects || room > objects*105/100 {
 		t.Errorf("a list of %d has %d items and room for %d", objects, n, room)
 	}
@@ -232,13 +232,13 @@ func TestRoomOfLists(t *testing.T) {
 
 // TestRemainingItems: what is not counted is not said.
 func TestRemainingItems(t *testing.T) {
-	s := pods(t, memory(t))
-	populate(t, s, mvcc.CountLimit+5)
-	if l := list(t, s, page(2, "")); l.Continue == "" || l.RemainingItemCount != nil {
+	r := pods(t, memory(t))
+	populate(t, r, mvcc.CountLimit+5)
+	if l := list(t, r, page(2, "")); l.Continue == "" || l.RemainingItemCount != nil {
 		t.Errorf("of more than are counted, %v remain", l.RemainingItemCount)
 	}
-	l := list(t, s, page(6, ""))
-	l = list(t, s, page(2, l.Continue))
+	l := list(t, r, page(6, ""))
+	l = list(t, r, page(2, l.Continue))
 	if l.Continue == "" || l.RemainingItemCount == nil || *l.RemainingItemCount != mvcc.CountLimit-3 {
 		t.Errorf("%v remain, want %d", l.RemainingItemCount, mvcc.CountLimit-3)
 	}
@@ -246,28 +246,28 @@ func TestRemainingItems(t *testing.T) {
 	filtered.Predicate.Label, filtered.Predicate.Field = labels.Everything(),
 		fields.OneTermNotEqualSelector("metadata.name", "x")
 	filtered.Predicate.GetAttrs = apistorage.DefaultNamespaceScopedAttr
-	if l := list(t, s, filtered); l.Continue == "" || l.RemainingItemCount != nil ||
+	if l := list(t, r, filtered); l.Continue == "" || l.RemainingItemCount != nil ||
 		len(l.Items) != 2 {
 		t.Errorf("of a filtered list, %v remain", l.RemainingItemCount)
 	}
 }
 
 func TestListOfImpossibleRevisions(t *testing.T) {
-	s := pods(t, memory(t))
+	r := pods(t, memory(t))
 	huge := strconv.FormatUint(math.MaxInt64+1, 10)
-	_, err := tryList(t.Context(), s, apistorage.ListOptions{ResourceVersion: huge,
+	_, err := tryList(t.Context(), r, apistorage.ListOptions{ResourceVersion: huge,
 		ResourceVersionMatch: metav1.ResourceVersionMatchExact})
 	if !apierrors.IsBadRequest(err) {
 		t.Errorf("exactly %s: %v", huge, err)
 	}
-	_, err = tryList(t.Context(), s, apistorage.ListOptions{ResourceVersion: huge,
+	_, err = tryList(t.Context(), r, apistorage.ListOptions{ResourceVersion: huge,
 		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
 	if !apistorage.IsTooLargeResourceVersion(err) {
 		t.Errorf("not older than %s: %v", huge, err)
 	}
 	legacy := page(1, "")
 	legacy.ResourceVersion = huge
-	if _, err = tryList(t.Context(), s, legacy); err == nil {
+	if _, err = tryList(t.Context(), r, legacy); err == nil {
 		t.Error("a page at a revision that cannot exist")
 	}
 }
@@ -275,22 +275,22 @@ func TestListOfImpossibleRevisions(t *testing.T) {
 // TestUnstructuredItems: the objects of an unstructured list have the version that the list asks
 // for.
 func TestUnstructuredItems(t *testing.T) {
-	db := memory(t)
+	store := memory(t)
 	c := podConfig()
 	c.Codec = unstructured.UnstructuredJSONScheme
 	c.NewFunc = func() runtime.Object { return &unstructured.Unstructured{} }
-	s := open(t, db, c)
+	r := open(t, store, c)
 	for _, name := range []string{"a", "b"} {
 		u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1",
 			"kind":     "Thing",
 			"metadata": map[string]any{"name": name, "namespace": "ns"}}}
-		if err := s.Create(t.Context(), podKey(name), u, &unstructured.Unstructured{}, 0); err != nil {
+		if err := r.Create(t.Context(), podKey(name), u, &unstructured.Unstructured{}, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
 	out := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "example.com/v1",
 		"kind": "ThingList"}}
-	if err := s.GetList(t.Context(), "/pods", everything(""), out); err != nil {
+	if err := r.GetList(t.Context(), "/pods", everything(""), out); err != nil {
 		t.Fatal(err)
 	}
 	if len(out.Items) != 2 || out.Items[0].GetName() != "a" ||
@@ -312,8 +312,8 @@ func (deadTransformer) TransformFromStorage(context.Context, []byte,
 // TestTimeIsNotCorruption: an object is not corrupt because its key could not be had in time;
 // deleting it unread must stay impossible.
 func TestTimeIsNotCorruption(t *testing.T) {
-	db := memory(t)
-	create(t, pods(t, db), pod("a"))
+	store := memory(t)
+	create(t, pods(t, store), pod("a"))
 	for name, test := range map[string]struct {
 		transformer value.Transformer
 		corrupt     bool
@@ -324,13 +324,13 @@ func TestTimeIsNotCorruption(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := podConfig()
 			c.Transformer = test.transformer
-			s := open(t, db, c)
-			if err := s.Get(t.Context(), podKey("a"), apistorage.GetOptions{},
+			r := open(t, store, c)
+			if err := r.Get(t.Context(), podKey("a"), apistorage.GetOptions{},
 				&example.Pod{}); apistorage.IsCorruptObject(err) != test.corrupt || err == nil {
 				t.Errorf("get: %v", err)
 			}
 			validated := false
-			err := s.Delete(t.Context(), podKey("a"), &example.Pod{}, nil,
+			err := r.Delete(t.Context(), podKey("a"), &example.Pod{}, nil,
 				func(context.Context, runtime.Object) error {
 					validated = true
 					return errors.New("not now")

@@ -37,13 +37,13 @@ func MoveResource(ctx context.Context, c Config, prefix string, resource schema.
 	}
 	c = c.withDefaults()
 	c.Compaction.Window = -1
-	d, err := openOne(ctx, c)
+	s, err := openOne(ctx, c)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	m := move{d: d, c: c, directory: keys.all(), is: placement{Prefix: path.Clean(keys.prefix),
-		Resource: name, Store: d.placements.own}}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	m := move{store: s, c: c, directory: keys.all(), is: placement{Prefix: path.Clean(keys.prefix),
+		Resource: name, Store: s.placements.own}}
 	if moved, err = m.run(ctx, to); err != nil {
 		return 0, fmt.Errorf("the objects of %s were not moved: %w", name, err)
 	}
@@ -68,7 +68,7 @@ func MoveResource(ctx context.Context, c Config, prefix string, resource schema.
 // A server that has not heard of 1 may still write where the objects were. Before 3, the move finds
 // that and stops. After 3, it deletes no object that is newer than the copy, and stops there.
 type move struct {
-	d         *Database
+	store     *Store
 	c         Config
 	directory mvcc.Key
 	r         record
@@ -77,13 +77,13 @@ type move struct {
 }
 
 func (m *move) run(ctx context.Context, to string) (moved int64, err error) {
-	if m.r, err = readRecord(ctx, m.d.mvcc); err != nil {
+	if m.r, err = readRecord(ctx, m.store.mvcc); err != nil {
 		return 0, err
 	}
 	if p, ok := m.r.places[m.directory]; ok {
 		m.is = p
 	}
-	target, err := m.d.at(ctx, m.c, to)
+	target, err := m.store.at(ctx, m.c, to)
 	if err != nil {
 		return 0, err
 	}
@@ -93,11 +93,11 @@ func (m *move) run(ctx context.Context, to string) (moved int64, err error) {
 	if m.is.Store == to {
 		return 0, m.unclaim(ctx)
 	}
-	if err := m.d.free(ctx, m.directory, to); err != nil {
+	if err := m.store.free(ctx, m.directory, to); err != nil {
 		return 0, err
 	}
 	from := m.is.Store
-	source, err := m.d.at(ctx, m.c, from)
+	source, err := m.store.at(ctx, m.c, from)
 	if err != nil {
 		return 0, err
 	}
@@ -176,11 +176,11 @@ func (m *move) tidy(ctx context.Context) error {
 	if m.is.Also == "" {
 		return nil
 	}
-	valid, err := m.d.at(ctx, m.c, m.is.Store)
+	valid, err := m.store.at(ctx, m.c, m.is.Store)
 	if err != nil {
 		return err
 	}
-	also, err := m.d.at(ctx, m.c, m.is.Also)
+	also, err := m.store.at(ctx, m.c, m.is.Also)
 	if err != nil {
 		return err
 	}
@@ -207,13 +207,13 @@ func (m *move) tidy(ctx context.Context) error {
 func (m *move) record(ctx context.Context, store, also string,
 	copied mvcc.Revision) (err error) {
 	m.is.Store, m.is.Also, m.is.Copied, m.is.Claims = store, also, copied, ""
-	m.r, err = m.r.write(ctx, m.d.mvcc, m.d.placements.own, m.directory, m.is)
+	m.r, err = m.r.write(ctx, m.store.mvcc, m.store.placements.own, m.directory, m.is)
 	return changed(err)
 }
 
 // claim claims the store to which the objects are moved.
 func (m *move) claim(ctx context.Context, to string) (err error) {
-	m.r, err = m.d.claim(ctx, m.r, m.directory, m.is, to)
+	m.r, err = m.store.claim(ctx, m.r, m.directory, m.is, to)
 	return changed(err)
 }
 

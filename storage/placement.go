@@ -51,7 +51,7 @@ const placementKey mvcc.Key = mvcc.Reserved + "stores-of-resources"
 type placements struct {
 	// own is the name of the database's own store, and others are the open other ones.
 	own     string
-	others  map[string]*Database
+	others  map[string]*Store
 	timeout time.Duration
 	// shared are the connections of all of them, until disconnect is called.
 	shared     mvcc.Database
@@ -207,55 +207,55 @@ func ParseResource(s string) (schema.GroupResource, error) {
 
 // at returns a store of the database by its name, and opens it if it is not open. It closes with
 // the database.
-func (d *Database) at(ctx context.Context, c Config, name string) (*Database, error) {
-	if name == d.placements.own {
-		return d, nil
+func (s *Store) at(ctx context.Context, c Config, name string) (*Store, error) {
+	if name == s.placements.own {
+		return s, nil
 	}
-	if other := d.placements.others[name]; other != nil {
+	if other := s.placements.others[name]; other != nil {
 		return other, nil
 	}
 	if err := CheckStoreName(name); err != nil {
 		return nil, err
 	}
 	c.Store, c.StoreFor = name, nil
-	other, err := c.openAnother(ctx, d.placements.shared)
+	other, err := c.openAnother(ctx, s.placements.shared)
 	if err != nil {
 		return nil, fmt.Errorf("store %q: %w", name, err)
 	}
-	d.placements.others[name] = other
+	s.placements.others[name] = other
 	return other, nil
 }
 
 // all are the open stores, the own one first, the others by their names.
-func (d *Database) all() []*Database {
-	list := []*Database{d}
-	for _, name := range slices.Sorted(maps.Keys(d.placements.others)) {
-		list = append(list, d.placements.others[name])
+func (s *Store) all() []*Store {
+	list := []*Store{s}
+	for _, name := range slices.Sorted(maps.Keys(s.placements.others)) {
+		list = append(list, s.placements.others[name])
 	}
 	return list
 }
 
 // assign opens the other stores, and reads what is recorded.
-func (d *Database) assign(ctx context.Context, c Config) error {
+func (s *Store) assign(ctx context.Context, c Config) error {
 	byName := func(a, b schema.GroupResource) int {
 		return strings.Compare(resourceName(a), resourceName(b))
 	}
 	for _, resource := range slices.SortedFunc(maps.Keys(c.StoreFor), byName) {
 		store := c.StoreFor[resource]
-		other, err := d.at(ctx, c, store)
+		other, err := s.at(ctx, c, store)
 		if err != nil {
 			return fmt.Errorf("the objects of %s cannot be kept elsewhere: %w",
 				resourceName(resource), err)
 		}
-		if other != d {
-			d.placements.asked[resource] = store
+		if other != s {
+			s.placements.asked[resource] = store
 		}
 	}
-	known, err := readRecord(ctx, d.mvcc)
+	known, err := readRecord(ctx, s.mvcc)
 	if err != nil {
 		return fmt.Errorf("open the database: %w", err)
 	}
-	d.placements.known = known
+	s.placements.known = known
 	return nil
 }
 
@@ -300,8 +300,8 @@ func (p placement) moveTo(store, own string) string {
 
 // agrees returns an error if what is configured for a prefix is not what is recorded. It also finds
 // resources that are served later, such as those of CustomResourceDefinitions.
-func (d *Database) agrees(prefix string) error {
-	pl := &d.placements
+func (s *Store) agrees(prefix string) error {
+	pl := &s.placements
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
 	for _, directory := range slices.Sorted(maps.Keys(pl.known.places)) {
@@ -322,18 +322,18 @@ func (d *Database) agrees(prefix string) error {
 
 // of returns the store in which the objects of a resource are kept. It records that, if it is not
 // the own one and not recorded yet.
-func (d *Database) of(resource schema.GroupResource, keys keySpace) (*Database, error) {
-	pl := &d.placements
+func (s *Store) of(resource schema.GroupResource, keys keySpace) (*Store, error) {
+	pl := &s.placements
 	store := pl.storeOf(resource)
 	p := placement{Prefix: path.Clean(keys.prefix), Resource: resourceName(resource), Store: store}
 	pl.mu.Lock()
 	if pl.unfollow == nil {
-		pl.unfollow = d.follow(pl.known)
+		pl.unfollow = s.follow(pl.known)
 	}
 	r := pl.known
 	pl.mu.Unlock()
 	if store == pl.own || !r.places[keys.all()].usual(pl.own) {
-		return pl.serve(d, r, keys.all(), p)
+		return pl.serve(s, r, keys.all(), p)
 	}
 	if err := p.check(keys.all()); err != nil {
 		return nil, fmt.Errorf("the objects of %s cannot be kept in the store %q: %w", p.Resource,
@@ -341,15 +341,15 @@ func (d *Database) of(resource schema.GroupResource, keys keySpace) (*Database, 
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), pl.timeout)
 	defer cancel()
-	r, err := d.record(ctx, keys.all(), p)
+	r, err := s.record(ctx, keys.all(), p)
 	if err != nil {
 		return nil, err
 	}
-	return pl.serve(d, r, keys.all(), p)
+	return pl.serve(s, r, keys.all(), p)
 }
 
 // serve notes that a directory is served from where it is placed, unless the record says otherwise.
-func (pl *placements) serve(d *Database, r record, directory mvcc.Key, p placement) (*Database, error) {
+func (pl *placements) serve(s *Store, r record, directory mvcc.Key, p placement) (*Store, error) {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
 	if r.at > pl.known.at {
@@ -365,31 +365,31 @@ func (pl *placements) serve(d *Database, r record, directory mvcc.Key, p placeme
 	}
 	pl.served[directory] = p
 	if p.Store == pl.own {
-		return d, nil
+		return s, nil
 	}
 	return pl.others[p.Store], nil
 }
 
 // record records where a directory is that is not as usual, unless there are objects.
-func (d *Database) record(ctx context.Context, directory mvcc.Key, p placement) (record, error) {
-	other := d.placements.others[p.Store]
+func (s *Store) record(ctx context.Context, directory mvcc.Key, p placement) (record, error) {
+	other := s.placements.others[p.Store]
 	for {
-		r, err := readRecord(ctx, d.mvcc)
+		r, err := readRecord(ctx, s.mvcc)
 		if err != nil {
 			return r, err
 		}
-		if !r.places[directory].usual(d.placements.own) {
+		if !r.places[directory].usual(s.placements.own) {
 			return r, nil
 		}
 		here := p
-		here.Store = d.placements.own
-		switch some, err := anyBelow(ctx, d.mvcc, directory); {
+		here.Store = s.placements.own
+		switch some, err := anyBelow(ctx, s.mvcc, directory); {
 		case err != nil:
 			return r, err
 		case some:
-			return r, d.placements.compare(here, p.Store)
+			return r, s.placements.compare(here, p.Store)
 		}
-		if err := d.free(ctx, directory, p.Store); err != nil {
+		if err := s.free(ctx, directory, p.Store); err != nil {
 			return r, err
 		}
 		switch some, err := anyBelow(ctx, other.mvcc, directory); {
@@ -398,15 +398,15 @@ func (d *Database) record(ctx context.Context, directory mvcc.Key, p placement) 
 		case some:
 			return r, fmt.Errorf("the store %q has objects of %s that it was not given by the store "+
 				"%q: name another store, or, if they are meant, run %s", p.Store, p.Resource,
-				d.placements.own, p.moveTo(p.Store, d.placements.own))
+				s.placements.own, p.moveTo(p.Store, s.placements.own))
 		}
-		r, err = d.claim(ctx, r, directory, here, p.Store)
+		r, err = s.claim(ctx, r, directory, here, p.Store)
 		if conflict := (*mvcc.ConflictError)(nil); errors.As(err, &conflict) {
 			continue
 		} else if err != nil {
 			return r, err
 		}
-		head, err := d.mvcc.Head(ctx)
+		head, err := s.mvcc.Head(ctx)
 		if err != nil {
 			return r, err
 		}
@@ -417,7 +417,7 @@ func (d *Database) record(ctx context.Context, directory mvcc.Key, p placement) 
 				return r, err
 			}
 		}
-		r, err = r.write(ctx, d.mvcc, d.placements.own, directory, p)
+		r, err = r.write(ctx, s.mvcc, s.placements.own, directory, p)
 		if conflict := (*mvcc.ConflictError)(nil); !errors.As(err, &conflict) {
 			return r, err
 		}
@@ -431,21 +431,21 @@ func (d *Database) record(ctx context.Context, directory mvcc.Key, p placement) 
 // do. Nobody serves anything by a claim, so nobody who runs notices. One that is left behind, since
 // its process ended, keeps others from the store until the resource is recorded or moved.
 //
-// Who calls it has asked [Database.free] before, so that what has stood for long is found without a
+// Who calls it has asked [Store.free] before, so that what has stood for long is found without a
 // trace.
-func (d *Database) claim(ctx context.Context, r record, directory mvcc.Key, is placement,
+func (s *Store) claim(ctx context.Context, r record, directory mvcc.Key, is placement,
 	to string) (record, error) {
 	if r.places[directory].Claims != to {
 		var err error
 		is.Claims = to
-		if r, err = r.write(ctx, d.mvcc, d.placements.own, directory, is); err != nil {
+		if r, err = r.write(ctx, s.mvcc, s.placements.own, directory, is); err != nil {
 			return r, err
 		}
 	}
-	err := d.free(ctx, directory, to)
+	err := s.free(ctx, directory, to)
 	if taken := (*takenError)(nil); errors.As(err, &taken) {
 		is.Claims = ""
-		_, back := r.write(ctx, d.mvcc, d.placements.own, directory, is)
+		_, back := r.write(ctx, s.mvcc, s.placements.own, directory, is)
 		if conflict := (*mvcc.ConflictError)(nil); !errors.As(back, &conflict) {
 			err = errors.Join(err, back)
 		}
@@ -460,12 +460,12 @@ func (e *takenError) Error() string { return e.text }
 
 // free returns a takenError if another store of the database keeps the objects of a directory in a
 // store, or is about to. Records of dropped stores do not count.
-func (d *Database) free(ctx context.Context, directory mvcc.Key, store string) error {
-	records, err := d.mvcc.Everywhere(ctx, placementKey)
+func (s *Store) free(ctx context.Context, directory mvcc.Key, store string) error {
+	records, err := s.mvcc.Everywhere(ctx, placementKey)
 	if err != nil {
 		return err
 	}
-	delete(records, d.placements.own)
+	delete(records, s.placements.own)
 	return eachRecord(records, func(own string, r record) error {
 		p := r.places[directory]
 		if !p.needs(store) {
@@ -473,7 +473,7 @@ func (d *Database) free(ctx context.Context, directory mvcc.Key, store string) e
 		}
 		return &takenError{fmt.Sprintf("the store %q keeps the objects of %s of the store %q, and "+
 			"those of the store %q would be mixed up with them: name another store, or move the "+
-			"others away by %s", store, p.Resource, own, d.placements.own, p.moveTo(own, own))}
+			"others away by %s", store, p.Resource, own, s.placements.own, p.moveTo(own, own))}
 	})
 }
 
@@ -532,7 +532,7 @@ const followPause = 10 * time.Second
 
 // follow learns what is recorded after the record, until it is told to end. If this process serves
 // what is elsewhere by then, it closes the database: what it would write, nobody would find.
-func (d *Database) follow(from record) (end func()) {
+func (s *Store) follow(from record) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	pauses := backoff.NewExponentialBackOff()
@@ -540,21 +540,21 @@ func (d *Database) follow(from record) (end func()) {
 	go func() {
 		defer close(done)
 		_, err := backoff.Retry(ctx, func() (struct{}, error) {
-			err := d.followFrom(ctx, from)
-			if d.placements.closed() != nil || errors.Is(err, mvcc.ErrClosed) ||
+			err := s.followFrom(ctx, from)
+			if s.placements.closed() != nil || errors.Is(err, mvcc.ErrClosed) ||
 				errors.Is(err, mvcc.ErrDropped) || errors.Is(err, mvcc.ErrAnotherStore) {
 				return struct{}{}, backoff.Permanent(err)
 			}
 			from = record{} // to be read
 			return struct{}{}, err
 		}, backoff.WithBackOff(pauses), backoff.WithMaxElapsedTime(0))
-		if d.placements.closed() == nil {
+		if s.placements.closed() == nil {
 			return
 		}
-		d.log.Error("the database is closed, since objects that this server serves are elsewhere: "+
+		s.log.Error("the database is closed, since objects that this server serves are elsewhere: "+
 			"stop the server, and start it as the error says", "err", err)
-		if err := d.closeStores(); err != nil {
-			d.log.Error("the database did not close well", "err", err)
+		if err := s.closeOthers(); err != nil {
+			s.log.Error("the database did not close well", "err", err)
 		}
 	}()
 	return func() {
@@ -564,16 +564,16 @@ func (d *Database) follow(from record) (end func()) {
 }
 
 // followFrom follows until the watch ends, or the record cannot be read.
-func (d *Database) followFrom(ctx context.Context, r record) (err error) {
+func (s *Store) followFrom(ctx context.Context, r record) (err error) {
 	if r.at == 0 {
-		if r, err = readRecord(ctx, d.mvcc); err != nil {
+		if r, err = readRecord(ctx, s.mvcc); err != nil {
 			return err
 		}
-		if err := d.placements.learn(r); err != nil {
+		if err := s.placements.learn(r); err != nil {
 			return err
 		}
 	}
-	w, err := d.mvcc.Watch(ctx, mvcc.WatchOptions{Key: placementKey, After: r.at})
+	w, err := s.mvcc.Watch(ctx, mvcc.WatchOptions{Key: placementKey, After: r.at})
 	if err != nil {
 		return err
 	}
@@ -592,7 +592,7 @@ func (d *Database) followFrom(ctx context.Context, r record) (err error) {
 			if !e.Deleted {
 				r.revision = e.Revision
 			}
-			if err := d.placements.learn(r); err != nil {
+			if err := s.placements.learn(r); err != nil {
 				return err
 			}
 		}
@@ -601,12 +601,12 @@ func (d *Database) followFrom(ctx context.Context, r record) (err error) {
 
 // keeps returns an error if a record in a backup says otherwise than what is recorded: objects
 // would be lost, or nobody would find them.
-func (d *Database) keeps(ctx context.Context, value []byte) error {
+func (s *Store) keeps(ctx context.Context, value []byte) error {
 	kept, err := parseRecord(value)
 	if err != nil {
 		return err
 	}
-	now, err := readRecord(ctx, d.mvcc)
+	now, err := readRecord(ctx, s.mvcc)
 	if err != nil {
 		return err
 	}
@@ -614,17 +614,17 @@ func (d *Database) keeps(ctx context.Context, value []byte) error {
 	maps.Copy(both, kept.places)
 	maps.Copy(both, now.places)
 	for _, directory := range slices.Sorted(maps.Keys(both)) {
-		p, in := both[directory], d.placements.own
+		p, in := both[directory], s.placements.own
 		if was, ok := kept.places[directory]; ok {
 			in = was.Store
 		}
 		if _, ok := now.places[directory]; !ok {
-			p.Store, p.Also = d.placements.own, ""
+			p.Store, p.Also = s.placements.own, ""
 		}
 		if p.Store != in || p.Also != "" {
 			return fmt.Errorf("the objects of %s are in the store %q, and the backup has them in %q: "+
 				"move them there first, by %s", p.Resource, p.Store, in,
-				p.moveTo(in, d.placements.own))
+				p.moveTo(in, s.placements.own))
 		}
 	}
 	return nil
@@ -649,8 +649,8 @@ func unneeded(ctx context.Context, name string, b mvcc.Backend) error {
 
 func init() {
 	histories.All = func(database any) (list []*mvcc.Store) {
-		for _, d := range database.(*Database).all() {
-			list = append(list, d.mvcc)
+		for _, s := range database.(*Store).all() {
+			list = append(list, s.mvcc)
 		}
 		return list
 	}

@@ -49,7 +49,7 @@ func (d aDatabase) assigned(store string) Config {
 	return c
 }
 
-func (d aDatabase) open(store string) *Database {
+func (d aDatabase) open(store string) *Store {
 	d.Helper()
 	db, err := Open(d.Context(), d.assigned(store))
 	if err != nil {
@@ -59,9 +59,9 @@ func (d aDatabase) open(store string) *Database {
 	return db
 }
 
-func (d aDatabase) close(db *Database) {
+func (d aDatabase) close(store *Store) {
 	d.Helper()
-	if err := db.Close(); err != nil {
+	if err := store.Close(); err != nil {
 		d.Error(err)
 	}
 }
@@ -71,7 +71,7 @@ func (d aDatabase) refused(store string, words ...string) {
 	d.Helper()
 	db := d.open(store)
 	defer d.close(db)
-	_, _, err := db.NewStore(podConfig())
+	_, _, err := db.Resource(podConfig())
 	d.says(err, words...)
 }
 
@@ -113,9 +113,9 @@ func (d aDatabase) move(to string, want int64) {
 }
 
 // expired: a watch that resumes at a revision is told that it cannot.
-func (d aDatabase) expired(s *store, resourceVersion string) {
+func (d aDatabase) expired(r *resource, resourceVersion string) {
 	d.Helper()
-	w := startWatch(d, s, apistorage.ListOptions{ResourceVersion: resourceVersion})
+	w := startWatch(d, r, apistorage.ListOptions{ResourceVersion: resourceVersion})
 	if got := brief(d, next(d, w)); got != "ERROR 410 Expired" {
 		d.Errorf("a watch resumes at %s and has %s", resourceVersion, got)
 	}
@@ -143,16 +143,16 @@ func TestStoreFor(t *testing.T) {
 		x.says(err, `no store can have the name "In valid"`)
 
 		// While there are no objects, the first who serves the resource assigns it.
-		db := x.open("fast")
-		s := pods(t, db)
-		x.expired(s, seen)
-		created := create(t, s, pod("a"))
-		if err := s.Create(t.Context(), podKey("mortal"), pod("mortal"), nil, 3600); err != nil {
+		store := x.open("fast")
+		r := pods(t, store)
+		x.expired(r, seen)
+		created := create(t, r, pod("a"))
+		if err := r.Create(t.Context(), podKey("mortal"), pod("mortal"), nil, 3600); err != nil {
 			t.Fatal(err)
 		}
 		nodes := podConfig()
 		nodes.ResourcePrefix, nodes.GroupResource.Resource = "/nodes", "nodes"
-		if err := open(t, db, nodes).Create(t.Context(), "/nodes/n", pod("n"), nil, 0); err != nil {
+		if err := open(t, store, nodes).Create(t.Context(), "/nodes/n", pod("n"), nil, 0); err != nil {
 			t.Fatal(err)
 		}
 		if here, there := x.count("default"), x.count("fast"); here != 0 || there != 2 {
@@ -161,23 +161,23 @@ func TestStoreFor(t *testing.T) {
 		for end, want := range map[string]string{"/registry/nodes0": "/registry/nodes/n",
 			"/registry/pods0": "/registry/pods/ns/a"} {
 			begin := strings.TrimSuffix(end, "0") + "/"
-			if got, err := db.FirstKey(t.Context(), begin, end); err != nil || got != want {
+			if got, err := store.FirstKey(t.Context(), begin, end); err != nil || got != want {
 				t.Errorf("the first key is %q, %v, want %q", got, err, want)
 			}
 		}
-		if err := db.Ready(t.Context()); err != nil {
+		if err := store.Ready(t.Context()); err != nil {
 			t.Error(err)
 		}
 		registry := prometheus.NewPedanticRegistry()
-		registry.MustRegister(db.Collector())
+		registry.MustRegister(store.Collector())
 		if _, err := registry.Gather(); err != nil {
 			t.Error(err)
 		}
-		w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: created.ResourceVersion})
+		w := startWatch(t, r, apistorage.ListOptions{ResourceVersion: created.ResourceVersion})
 		if got := brief(t, next(t, w)); got != "ADDED mortal " {
 			t.Errorf("the watch has %s", got)
 		}
-		x.close(db)
+		x.close(store)
 		x.refused("", `the objects of pods are kept in the store "fast", not in "default"`,
 			"--store-for pods=fast", "rowkeeper stores move pods --to default`")
 		x.refused("other", `not in "other"`)
@@ -194,9 +194,9 @@ func TestStoreFor(t *testing.T) {
 		x.close(elsewhere)
 
 		x.move("default", 2)
-		db = x.open("")
-		s = pods(t, db)
-		l := list(t, s, apistorage.ListOptions{})
+		store = x.open("")
+		r = pods(t, store)
+		l := list(t, r, apistorage.ListOptions{})
 		if len(l.Items) != 2 || l.Items[0].Name != "a" || l.Items[1].Name != "mortal" ||
 			l.Items[0].UID != created.UID {
 			t.Errorf("there is %+v", l.Items)
@@ -204,7 +204,7 @@ func TestStoreFor(t *testing.T) {
 		if moved := revisionOf(t, &l.Items[0]); moved <= revisionOf(t, created)+1<<31 {
 			t.Errorf("the object has the revision %d, and had %d", moved, revisionOf(t, created))
 		}
-		x.expired(s, created.ResourceVersion)
+		x.expired(r, created.ResourceVersion)
 		_, left, err := x.backend("").Expired(t.Context(), 1)
 		if err != nil || left <= 50*time.Minute || left > time.Hour {
 			t.Errorf("the next object expires in %v, %v", left, err)
@@ -212,11 +212,11 @@ func TestStoreFor(t *testing.T) {
 		if n := x.count("fast"); n != 0 {
 			t.Errorf("the old store has %d pods", n)
 		}
-		if err := open(t, db, nodes).Get(t.Context(), "/nodes/n", apistorage.GetOptions{},
+		if err := open(t, store, nodes).Get(t.Context(), "/nodes/n", apistorage.GetOptions{},
 			pod("n")); err != nil {
 			t.Errorf("what else was there: %v", err)
 		}
-		x.close(db)
+		x.close(store)
 
 		// Objects that exist keep a server from looking elsewhere.
 		x.refused("other", `kept in the store "default", not in "other": leave --store-for out`,
@@ -224,8 +224,8 @@ func TestStoreFor(t *testing.T) {
 		x.move("other", 2)
 		x.move("other", 0)
 		x.refused("")
-		db = x.open("other")
-		if n := len(list(t, pods(t, db), apistorage.ListOptions{}).Items); n != 2 {
+		store = x.open("other")
+		if n := len(list(t, pods(t, store), apistorage.ListOptions{}).Items); n != 2 {
 			t.Errorf("there are %d pods", n)
 		}
 		other := x.config
@@ -311,7 +311,7 @@ func (d aDatabase) interrupt(to string, steps int) {
 		d.Fatal(err)
 	}
 	defer d.close(own)
-	m := move{d: own, c: d.config.withDefaults(), directory: "/registry/pods/",
+	m := move{store: own, c: d.config.withDefaults(), directory: "/registry/pods/",
 		is: placement{Prefix: "/registry", Resource: "pods", Store: "default"}}
 	if m.r, err = readRecord(ctx, own.mvcc); err != nil {
 		d.Fatal(err)
@@ -410,12 +410,12 @@ func TestMoveLosesNothing(t *testing.T) {
 // a move.
 func (d aDatabase) write(m mvcc.Mutation) {
 	d.Helper()
-	db := d.open("")
-	defer d.close(db)
+	store := d.open("")
+	defer d.close(store)
 	if m.Expect = mvcc.Any; !m.Delete {
 		m.Value = []byte(`{}`)
 	}
-	if _, err := db.mvcc.Commit(d.Context(), m); err != nil {
+	if _, err := store.mvcc.Commit(d.Context(), m); err != nil {
 		d.Fatal(err)
 	}
 }
@@ -425,9 +425,9 @@ func (d aDatabase) write(m mvcc.Mutation) {
 func TestMoveKeepsWhatIsNewer(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		x := withStores(t, d)
-		db := x.open("")
-		create(t, pods(t, db), pod("a"))
-		x.close(db)
+		store := x.open("")
+		create(t, pods(t, store), pod("a"))
+		x.close(store)
 		x.interrupt("fast", 3)
 		x.write(mvcc.Mutation{Key: "/registry/pods/ns/late"})
 		_, err := MoveResource(t.Context(), x.config, "", podsOf, "fast")
@@ -450,9 +450,9 @@ func TestMoveKeepsTheLastCopy(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		for steps, lost := range map[int]string{2: "default", 3: "fast"} {
 			x := withStores(t, d)
-			db := x.open("")
-			create(t, pods(t, db), pod("a"))
-			x.close(db)
+			store := x.open("")
+			create(t, pods(t, store), pod("a"))
+			x.close(store)
 			x.interrupt("fast", steps)
 			s, err := mvcc.Open(t.Context(), x.backend(lost), mvcc.Config{})
 			if err != nil {
@@ -497,21 +497,21 @@ func TestStoreForWhileAServerRuns(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		x := withStores(t, d)
 		runs, unconcerned := x.open(""), x.open("")
-		s := pods(t, runs)
-		w := startWatch(t, s, everything(
-			list(t, s, apistorage.ListOptions{}).ResourceVersion))
+		r := pods(t, runs)
+		w := startWatch(t, r, everything(
+			list(t, r, apistorage.ListOptions{}).ResourceVersion))
 		nodes := podConfig()
 		nodes.ResourcePrefix, nodes.GroupResource.Resource = "/nodes", "nodes"
 		open(t, unconcerned, nodes)
 		fast := x.open("fast")
 		pods(t, fast)
 		ended(t, w)
-		if err := s.Create(t.Context(), podKey("lost"), pod("lost"), nil, 0); err == nil {
+		if err := r.Create(t.Context(), podKey("lost"), pod("lost"), nil, 0); err == nil {
 			t.Error("an object was written where nobody looks for it")
 		}
 		x.says(runs.Ready(t.Context()), `kept in the store "fast"`)
-		for _, db := range []*Database{unconcerned, fast} {
-			if err := db.Ready(t.Context()); err != nil {
+		for _, store := range []*Store{unconcerned, fast} {
+			if err := store.Ready(t.Context()); err != nil {
 				t.Error(err)
 			}
 		}
@@ -525,13 +525,13 @@ func TestStoreForIsAssignedOnce(t *testing.T) {
 		x := withStores(t, d)
 		var served [2]atomic.Int32
 		var wg sync.WaitGroup
-		var dbs []*Database
+		var dbs []*Store
 		for i := range 6 {
 			dbs = append(dbs, x.open([]string{"fast", "other"}[i%2]))
 		}
-		for i, db := range dbs {
+		for i, store := range dbs {
 			wg.Go(func() {
-				_, release, err := db.NewStore(podConfig())
+				_, release, err := store.Resource(podConfig())
 				if err == nil {
 					served[i%2].Add(1)
 					release()
@@ -548,7 +548,7 @@ func TestStoreForIsAssignedOnce(t *testing.T) {
 }
 
 // ofOther has pods of the store "other" in another one.
-func (d aDatabase) ofOther(store string) *Database {
+func (d aDatabase) ofOther(store string) *Store {
 	d.Helper()
 	c := d.assigned(store)
 	c.Store = "other"
@@ -561,9 +561,9 @@ func (d aDatabase) ofOther(store string) *Database {
 }
 
 // recordOf is what a database has recorded of pods, and its revision.
-func (d aDatabase) recordOf(db *Database) (record, placement) {
+func (d aDatabase) recordOf(store *Store) (record, placement) {
 	d.Helper()
-	r, err := readRecord(d.Context(), db.mvcc)
+	r, err := readRecord(d.Context(), store.mvcc)
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -577,12 +577,12 @@ func TestStoreForIsOfOneStore(t *testing.T) {
 		x := withStores(t, d)
 		taken := []string{`the store "fast" keeps the objects of pods of the store "default"`,
 			"name another store", "rowkeeper stores move pods --to default`"}
-		db := x.open("fast")
-		s := pods(t, db)
+		store := x.open("fast")
+		s := pods(t, store)
 		created := create(t, s, pod("a"))
 		w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: created.ResourceVersion})
 		other := x.ofOther("fast")
-		_, _, err := other.NewStore(podConfig())
+		_, _, err := other.Resource(podConfig())
 		x.says(err, taken...)
 		if r, _ := x.recordOf(other); r.revision != 0 {
 			t.Errorf("who is refused has recorded %+v", r)
@@ -619,7 +619,7 @@ func TestStoreForIsOfOneStore(t *testing.T) {
 		}
 
 		// When the first one has left, the second one may come, whatever the first one still says.
-		x.close(db)
+		x.close(store)
 		x.move("default", 2)
 		x.close(other)
 		if err := move("fast"); err != nil {
@@ -633,15 +633,15 @@ func TestStoreForIsOfOneStore(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		db = x.open("")
-		remove(t, pods(t, db), "a")
-		remove(t, pods(t, db), "c")
-		x.close(db)
+		store = x.open("")
+		remove(t, pods(t, store), "a")
+		remove(t, pods(t, store), "c")
+		x.close(store)
 		// What the dropped store has left does not belong to it any more.
 		x.refused("fast", "objects of pods that it was not given")
 		x.move("fast", 0)
-		db = x.open("fast")
-		if n := len(list(t, pods(t, db), apistorage.ListOptions{}).Items); n != 1 {
+		store = x.open("fast")
+		if n := len(list(t, pods(t, store), apistorage.ListOptions{}).Items); n != 1 {
 			t.Errorf("there are %d pods", n)
 		}
 	})
@@ -697,19 +697,19 @@ func TestClaimOfStore(t *testing.T) {
 func TestStoreForRace(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		x := withStores(t, d)
-		dbs := []*Database{x.open("fast"), x.ofOther("fast")}
+		dbs := []*Store{x.open("fast"), x.ofOther("fast")}
 		for round := range 10 {
 			resource := fmt.Sprintf("kind%d", round)
 			p := placement{Prefix: "/registry", Resource: resource, Store: "fast"}
 			directory := mvcc.Key("/registry/" + resource + "/")
 			var errs [2]error
 			var wg sync.WaitGroup
-			for i, db := range dbs {
-				wg.Go(func() { _, errs[i] = db.record(t.Context(), directory, p) })
+			for i, store := range dbs {
+				wg.Go(func() { _, errs[i] = store.record(t.Context(), directory, p) })
 			}
 			wg.Wait()
-			for i, db := range dbs {
-				r, err := readRecord(t.Context(), db.mvcc)
+			for i, store := range dbs {
+				r, err := readRecord(t.Context(), store.mvcc)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -730,46 +730,46 @@ func TestStoreForRace(t *testing.T) {
 // says the same is, and a server goes on with it.
 func TestRestoreKeepsStoreFor(t *testing.T) {
 	x := withStores(t, dbtest.Open(t, dbtest.SQLite))
-	backup := func(db *Database) *bytes.Reader {
+	backup := func(store *Store) *bytes.Reader {
 		t.Helper()
 		var b bytes.Buffer
-		if _, err := db.WriteBackup(t.Context(), &b, nil); err != nil {
+		if _, err := store.WriteBackup(t.Context(), &b, nil); err != nil {
 			t.Fatal(err)
 		}
 		return bytes.NewReader(b.Bytes())
 	}
-	restore := func(db *Database, b *bytes.Reader) error {
+	restore := func(store *Store, b *bytes.Reader) error {
 		if _, err := b.Seek(0, io.SeekStart); err != nil {
 			t.Fatal(err)
 		}
-		_, _, err := db.RestoreBackup(t.Context(), b, RestoreOptions{Replace: true})
+		_, _, err := store.RestoreBackup(t.Context(), b, RestoreOptions{Replace: true})
 		return err
 	}
 	plain := x.open("")
 	before := backup(plain)
 	x.close(plain)
-	db := x.open("fast")
-	s := pods(t, db)
-	create(t, s, pod("a"))
-	after := backup(db)
-	x.says(restore(db, before), "nothing was restored",
+	store := x.open("fast")
+	r := pods(t, store)
+	create(t, r, pod("a"))
+	after := backup(store)
+	x.says(restore(store, before), "nothing was restored",
 		`pods are in the store "fast", and the backup has them in "default"`,
 		"rowkeeper stores move pods --to default`")
-	if err := restore(db, after); err != nil {
+	if err := restore(store, after); err != nil {
 		t.Error(err)
 	}
-	create(t, s, pod("b"))
-	if n := len(list(t, s, apistorage.ListOptions{}).Items); n != 2 {
+	create(t, r, pod("b"))
+	if n := len(list(t, r, apistorage.ListOptions{}).Items); n != 2 {
 		t.Errorf("there are %d pods", n)
 	}
-	x.close(db)
+	x.close(store)
 	x.refused("", `kept in the store "fast"`)
 	x.move("default", 2)
-	db = x.open("")
-	x.says(restore(db, after), "nothing was restored",
+	store = x.open("")
+	x.says(restore(store, after), "nothing was restored",
 		`pods are in the store "default", and the backup has them in "fast"`,
 		"rowkeeper stores move pods --to fast`")
-	if err := restore(db, before); err != nil {
+	if err := restore(store, before); err != nil {
 		t.Error(err)
 	}
 }

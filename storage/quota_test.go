@@ -25,17 +25,17 @@ func TestQuotaLetsGo(t *testing.T) {
 			StoreQuota{Bytes: 1}); err != nil {
 			t.Fatal(err)
 		}
-		s := pods(t, openDatabase(t, d, config))
+		r := pods(t, openDatabase(t, d, config))
 		eventually(t, "the store is measured", func() bool {
-			err := s.Create(t.Context(), podKey("new"), pod("new"), nil, 0)
+			err := r.Create(t.Context(), podKey("new"), pod("new"), nil, 0)
 			if err == nil {
-				remove(t, s, "new")
+				remove(t, r, "new")
 			}
 			return apierrors.IsForbidden(err)
 		})
 		update := func(what string, refused bool, change func(p *example.Pod)) {
 			t.Helper()
-			err := s.GuaranteedUpdate(t.Context(), podKey("kept"), &example.Pod{}, false, nil,
+			err := r.GuaranteedUpdate(t.Context(), podKey("kept"), &example.Pod{}, false, nil,
 				changing(func(p *example.Pod) error {
 					change(p)
 					return nil
@@ -55,6 +55,6 @@ func TestQuotaLetsGo(t *testing.T) {
 			p.Finalizers = p.Finalizers[1:]
 			p.Labels = map[string]string{"long": "a value that is longer than a finalizer's name"}
 		})
-		remove(t, s, "kept")
+		remove(t, r, "kept")
 	})
 }

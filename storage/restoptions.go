@@ -71,16 +71,16 @@ type RESTOptions struct {
 // RESTOptionsGetter makes the registries of an API server store their objects in a database: it is
 // what goes into genericapiserver.Config.RESTOptionsGetter in place of the one for etcd.
 type RESTOptionsGetter struct {
-	db      *Database
+	store   *Store
 	options RESTOptions
 }
 
 var _ generic.RESTOptionsGetter = (*RESTOptionsGetter)(nil)
 
 // NewRESTOptionsGetter checks the options, and compares Config.StoreFor with what is recorded.
-func NewRESTOptionsGetter(db *Database, o RESTOptions) (*RESTOptionsGetter, error) {
+func NewRESTOptionsGetter(store *Store, o RESTOptions) (*RESTOptionsGetter, error) {
 	switch {
-	case db == nil:
+	case store == nil:
 		return nil, errors.New("the registries need a database: open one first")
 	case o.Encodings == nil && o.Codec == nil:
 		return nil, errors.New("the registries need a codec: set RESTOptions.Codec or " +
@@ -96,7 +96,7 @@ func NewRESTOptionsGetter(db *Database, o RESTOptions) (*RESTOptionsGetter, erro
 	if o.Prefix == "" {
 		o.Prefix = DefaultPrefix
 	}
-	if err := db.agrees(o.Prefix); err != nil {
+	if err := store.agrees(o.Prefix); err != nil {
 		return nil, err
 	}
 	if o.EventsHistoryWindow == 0 {
@@ -105,7 +105,7 @@ func NewRESTOptionsGetter(db *Database, o RESTOptions) (*RESTOptionsGetter, erro
 	if o.DeleteCollectionWorkers == 0 {
 		o.DeleteCollectionWorkers = 1
 	}
-	return &RESTOptionsGetter{db: db, options: o}, nil
+	return &RESTOptionsGetter{store: store, options: o}, nil
 }
 
 // GetRESTOptions returns how a resource is stored. It opens nothing. The storage config is the
@@ -127,7 +127,7 @@ func (g *RESTOptionsGetter) GetRESTOptions(resource schema.GroupResource,
 	}
 	o := generic.RESTOptions{
 		StorageConfig:             &config,
-		Decorator:                 g.db.uncachedStore,
+		Decorator:                 g.store.uncached,
 		EnableGarbageCollection:   g.options.EnableGarbageCollection,
 		DeleteCollectionWorkers:   g.options.DeleteCollectionWorkers,
 		ResourcePrefix:            g.options.Encodings.ResourcePrefix(resource),
@@ -138,7 +138,7 @@ func (g *RESTOptionsGetter) GetRESTOptions(resource schema.GroupResource,
 		o.StorageObjectCountTracker = config.StorageObjectCountTracker
 	}
 	if !g.options.DisableWatchCache && !slices.Contains(g.options.WatchCacheDisabledFor, resource) {
-		o.Decorator = g.db.cachedStore
+		o.Decorator = g.store.cached
 	}
 	return o, nil
 }
@@ -157,23 +157,23 @@ func (e oneEncoding) ResourcePrefix(resource schema.GroupResource) string {
 	return resource.Group + "/" + resource.Resource
 }
 
-// uncachedStore is the generic.StorageDecorator without a watch cache.
-func (d *Database) uncachedStore(config *storagebackend.ConfigForResource, resourcePrefix string,
+// uncached is the generic.StorageDecorator without a watch cache.
+func (s *Store) uncached(config *storagebackend.ConfigForResource, resourcePrefix string,
 	_ func(runtime.Object) (string, error), newFunc, _ func() runtime.Object, _ apistorage.AttrFunc,
 	_ apistorage.IndexerFuncs, _ *cache.Indexers,
 ) (apistorage.Interface, factory.DestroyFunc, error) {
-	store, destroy, err := d.store(config, resourcePrefix, newFunc)
+	resource, destroy, err := s.below(config, resourcePrefix, newFunc)
 	if err != nil {
 		return nil, nil, err
 	}
-	return badRequests{store, resourcePrefix}, destroy, nil
+	return badRequests{resource, resourcePrefix}, destroy, nil
 }
 
-// store opens the store itself.
-func (d *Database) store(
+// below is what the watch cache asks.
+func (s *Store) below(
 	config *storagebackend.ConfigForResource, resourcePrefix string, newFunc func() runtime.Object,
-) (*store, factory.DestroyFunc, error) {
-	return d.newStore(StoreConfig{
+) (*resource, factory.DestroyFunc, error) {
+	return s.newResource(ResourceConfig{
 		Codec:          config.Codec,
 		NewFunc:        newFunc,
 		Prefix:         config.Prefix,
@@ -183,18 +183,18 @@ func (d *Database) store(
 	})
 }
 
-// cachedStore is the generic.StorageDecorator that puts upstream's watch cache over a store.
-func (d *Database) cachedStore(config *storagebackend.ConfigForResource, resourcePrefix string,
+// cached is the generic.StorageDecorator that puts upstream's watch cache over the storage.
+func (s *Store) cached(config *storagebackend.ConfigForResource, resourcePrefix string,
 	keyFunc func(runtime.Object) (string, error), newFunc, newListFunc func() runtime.Object,
 	attrs apistorage.AttrFunc, triggers apistorage.IndexerFuncs, indexers *cache.Indexers,
 ) (apistorage.Interface, factory.DestroyFunc, error) {
-	store, destroy, err := d.store(config, resourcePrefix, newFunc)
+	resource, destroy, err := s.below(config, resourcePrefix, newFunc)
 	if err != nil {
 		return nil, nil, err
 	}
 	cached, err := cacher.NewCacherFromConfig(cacher.Config{
-		Storage:             store,
-		Versioner:           store.Versioner(),
+		Storage:             resource,
+		Versioner:           resource.Versioner(),
 		GroupResource:       config.GroupResource,
 		EventsHistoryWindow: config.EventsHistoryWindow,
 		ResourcePrefix:      resourcePrefix,
@@ -210,8 +210,8 @@ func (d *Database) cachedStore(config *storagebackend.ConfigForResource, resourc
 		destroy()
 		return nil, nil, fmt.Errorf("no watch cache for %s: %w", config.GroupResource, err)
 	}
-	delegator := cacher.NewCacheDelegator(cached, store)
-	whole := &cachedStore{CacheDelegator: delegator, cache: cached, log: store,
+	delegator := cacher.NewCacheDelegator(cached, resource)
+	whole := &cachedStore{CacheDelegator: delegator, cache: cached, log: resource,
 		mostReplayed: mostReplayed}
 	return badRequests{whole, resourcePrefix}, sync.OnceFunc(func() {
 		delegator.Stop()

@@ -26,12 +26,12 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-func getter(t testing.TB, db *Database, o RESTOptions) *RESTOptionsGetter {
+func getter(t testing.TB, store *Store, o RESTOptions) *RESTOptionsGetter {
 	t.Helper()
 	if o.Codec == nil {
 		o.Codec = codec
 	}
-	g, err := NewRESTOptionsGetter(db, o)
+	g, err := NewRESTOptionsGetter(store, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,10 +79,10 @@ func cachedPods(t testing.TB, g *RESTOptionsGetter, r schema.GroupResource) apis
 }
 
 func TestRESTOptions(t *testing.T) {
-	db := memory(t)
+	store := memory(t)
 	cachedResource := schema.GroupResource{Group: "example.com", Resource: "pods"}
 	plainResource := schema.GroupResource{Group: "example.com", Resource: "events"}
-	g := getter(t, db, RESTOptions{WatchCacheDisabledFor: []schema.GroupResource{plainResource},
+	g := getter(t, store, RESTOptions{WatchCacheDisabledFor: []schema.GroupResource{plainResource},
 		EnableGarbageCollection: true,
 		DeleteCollectionWorkers: 7, CountMetricPollPeriod: time.Minute, Prefix: "/mine"})
 	o := restOptions(t, g, cachedResource)
@@ -102,14 +102,14 @@ func TestRESTOptions(t *testing.T) {
 	destroy()
 	destroy()
 	s, destroy = decorate(t, restOptions(t, g, plainResource))
-	if _, ok := s.(badRequests).Interface.(*store); !ok {
+	if _, ok := s.(badRequests).Interface.(*resource); !ok {
 		t.Errorf("a resource that is not cached has a %T", s)
 	}
 	destroy()
 	destroy()
-	s, destroy = decorate(t, restOptions(t, getter(t, db, RESTOptions{DisableWatchCache: true}),
+	s, destroy = decorate(t, restOptions(t, getter(t, store, RESTOptions{DisableWatchCache: true}),
 		cachedResource))
-	if _, ok := s.(badRequests).Interface.(*store); !ok {
+	if _, ok := s.(badRequests).Interface.(*resource); !ok {
 		t.Errorf("without a cache, a resource has a %T", s)
 	}
 	destroy()
@@ -129,10 +129,10 @@ func TestRESTOptions(t *testing.T) {
 			return NewRESTOptionsGetter(nil, RESTOptions{Codec: codec})
 		},
 		"no codec": func() (*RESTOptionsGetter, error) {
-			return NewRESTOptionsGetter(db, RESTOptions{})
+			return NewRESTOptionsGetter(store, RESTOptions{})
 		},
 		"short window": func() (*RESTOptionsGetter, error) {
-			return NewRESTOptionsGetter(db,
+			return NewRESTOptionsGetter(store,
 				RESTOptions{Codec: codec, EventsHistoryWindow: time.Second})
 		},
 	} {
@@ -176,9 +176,9 @@ func (t transformers) TransformerForResource(r schema.GroupResource) value.Trans
 // TestEncryptionAtRest: a resource's transformer sees all values, with the whole key, and nothing
 // of them is stored in clear.
 func TestEncryptionAtRest(t *testing.T) {
-	db := memory(t)
+	store := memory(t)
 	secret := schema.GroupResource{Group: "example.com", Resource: "secrets"}
-	g := getter(t, db, RESTOptions{Transformers: transformers{secret: xorTransformer{}}})
+	g := getter(t, store, RESTOptions{Transformers: transformers{secret: xorTransformer{}}})
 	s := cachedPods(t, g, secret)
 	p := pod("hidden")
 	p.Annotations = map[string]string{"password": "swordfish"}
@@ -192,7 +192,7 @@ func TestEncryptionAtRest(t *testing.T) {
 	if len(out.Items) != 1 || out.Items[0].Annotations["password"] != "swordfish" {
 		t.Errorf("got %v", out.Items)
 	}
-	kv, _, err := db.mvcc.Get(t.Context(), "/registry/example.com/secrets/ns/hidden")
+	kv, _, err := store.mvcc.Get(t.Context(), "/registry/example.com/secrets/ns/hidden")
 	if err != nil || kv == nil {
 		t.Fatalf("the key is not where it should be: %v", err)
 	}
@@ -200,7 +200,7 @@ func TestEncryptionAtRest(t *testing.T) {
 		t.Error("the password is stored in clear")
 	}
 	// A value that was copied to another key is rejected.
-	if _, err := db.mvcc.Commit(t.Context(),
+	if _, err := store.mvcc.Commit(t.Context(),
 		mvcc.Mutation{Key: "/registry/example.com/secrets/ns/copy", Value: kv.Value}); err != nil {
 		t.Fatal(err)
 	}
@@ -276,9 +276,9 @@ func TestConsistentReadsFromCache(t *testing.T) {
 // TestCacheAfterFence: when the history changes, watch caches begin anew and their clients are
 // told, instead of being served from the past.
 func TestCacheAfterFence(t *testing.T) {
-	db := memory(t)
+	store := memory(t)
 	r := schema.GroupResource{Group: "example.com", Resource: "pods"}
-	s := cachedPods(t, getter(t, db, RESTOptions{}), r)
+	s := cachedPods(t, getter(t, store, RESTOptions{}), r)
 	const prefix = "/example.com/pods"
 	if err := s.Create(t.Context(), prefix+"/ns/a", pod("a"), nil, 0); err != nil {
 		t.Fatal(err)
@@ -293,7 +293,7 @@ func TestCacheAfterFence(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Stop()
-	fenced, err := db.Fence(t.Context())
+	fenced, err := store.Fence(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,19 +323,19 @@ func TestCacheAfterFence(t *testing.T) {
 func TestNothingIsLeftBehind(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Run("server", func(t *testing.T) {
-		db := memory(t)
+		store := memory(t)
 		r := schema.GroupResource{Group: "example.com", Resource: "pods"}
-		s := cachedPods(t, getter(t, db, RESTOptions{}), r)
+		s := cachedPods(t, getter(t, store, RESTOptions{}), r)
 		second, destroy := decorate(t,
-			restOptions(t, getter(t, db, RESTOptions{DisableWatchCache: true}), r))
+			restOptions(t, getter(t, store, RESTOptions{DisableWatchCache: true}), r))
 		for _, s := range []apistorage.Interface{s, second} {
 			if _, err := s.Watch(t.Context(), "/example.com/pods", everything("1")); err != nil {
 				t.Fatal(err)
 			}
 		}
 		destroy()
-		if len(db.decoders.byWays) != 1 {
-			t.Errorf("%d decoders are kept", len(db.decoders.byWays))
+		if len(store.decoders.byWays) != 1 {
+			t.Errorf("%d decoders are kept", len(store.decoders.byWays))
 		}
 	})
 	goleak.VerifyNone(t, before)

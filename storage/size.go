@@ -38,28 +38,28 @@ const spareKeys = 1024
 
 // EnableResourceSizeEstimation begins to estimate, with the help of the watch cache, which knows
 // the keys.
-func (s *store) EnableResourceSizeEstimation(getKeys apistorage.KeysFunc) error {
+func (r *resource) EnableResourceSizeEstimation(getKeys apistorage.KeysFunc) error {
 	if getKeys == nil {
 		return errors.New("the sizes of objects cannot be estimated without a function that " +
 			"lists the keys")
 	}
-	n := &sizes{ctx: s.lifetime, prefix: s.keys.prefix, getKeys: getKeys, keys: map[mvcc.Key]size{}}
-	if !s.sizes.CompareAndSwap(nil, n) {
+	n := &sizes{ctx: r.lifetime, prefix: r.keys.prefix, getKeys: getKeys, keys: map[mvcc.Key]size{}}
+	if !r.sizes.CompareAndSwap(nil, n) {
 		return errors.New("the sizes of objects are estimated already")
 	}
 	return nil
 }
 
 // Stats counts the objects. Their average size is known only while it is estimated.
-func (s *store) Stats(ctx context.Context) (apistorage.Stats, error) {
-	if n := s.sizes.Load(); n != nil {
+func (r *resource) Stats(ctx context.Context) (apistorage.Stats, error) {
+	if n := r.sizes.Load(); n != nil {
 		return n.stats(ctx)
 	}
-	all := s.keys.all()
-	count, err := ask(ctx, s, "listWithCount", func() (int64, error) {
-		return s.mvcc.Count(ctx, all, prefixEnd(all))
+	all := r.keys.all()
+	count, err := ask(ctx, r, "listWithCount", func() (int64, error) {
+		return r.mvcc.Count(ctx, all, prefixEnd(all))
 	})
-	return apistorage.Stats{ObjectCount: count}, apiError(ctx, s.resource, err)
+	return apistorage.Stats{ObjectCount: count}, apiError(ctx, r.name, err)
 }
 
 func (n *sizes) stats(ctx context.Context) (apistorage.Stats, error) {

@@ -37,7 +37,7 @@ type state struct {
 //
 // It holds nothing while the caller's functions run: they may use the store themselves.
 type change struct {
-	s   *store
+	r   *resource
 	key mvcc.Key
 	// kind is a struct value of the object's type.
 	kind reflect.Value
@@ -50,12 +50,12 @@ type change struct {
 	turn *turn
 }
 
-func (s *store) newChange(key mvcc.Key, out runtime.Object) (*change, error) {
+func (r *resource) newChange(key mvcc.Key, out runtime.Object) (*change, error) {
 	kind, err := conversion.EnforcePtr(out)
 	if err != nil {
 		return nil, fmt.Errorf("the object to return has to be a pointer: %w", err)
 	}
-	return &change{s: s, key: key, kind: kind}, nil
+	return &change{r: r, key: key, kind: kind}, nil
 }
 
 // begin takes the suggestion, or reads if there is none. One without a resourceVersion suggests
@@ -65,14 +65,14 @@ func (c *change) begin(ctx context.Context, suggestion runtime.Object) error {
 		return c.read(ctx)
 	}
 	// Where others stand in line for the key, this one would only lose to them.
-	if c.turn = c.s.db.turns.join(ctx, c.key); c.takeLeft(ctx) {
+	if c.turn = c.r.store.turns.join(ctx, c.key); c.takeLeft(ctx) {
 		return nil
 	}
 	if suggestion == nil {
 		return c.read(ctx)
 	}
 	// A cached object is as good as the caches are now: with an era they all end.
-	era, objects := c.s.mvcc.Era(), c.s.objects
+	era, objects := c.r.mvcc.Era(), c.r.objects
 	revision, err := objects.versioner.ObjectResourceVersion(suggestion)
 	if err != nil {
 		return fmt.Errorf("the cached object has no usable resourceVersion: %w", err)
@@ -111,8 +111,8 @@ func (c *change) takeLeft(ctx context.Context) bool {
 
 // read takes what the database holds.
 func (c *change) read(ctx context.Context) error {
-	era := c.s.mvcc.Era()
-	kv, _, err := c.s.read(ctx, c.key)
+	era := c.r.mvcc.Era()
+	kv, _, err := c.r.read(ctx, c.key)
 	if err != nil {
 		return err
 	}
@@ -138,11 +138,11 @@ func (c *change) read(ctx context.Context) error {
 }
 
 func (c *change) decode(ctx context.Context, kv *mvcc.KeyValue) (err error) {
-	c.state.data, c.state.stale, err = c.s.objects.open(ctx, kv.Key, kv.Revision, kv.Value)
+	c.state.data, c.state.stale, err = c.r.objects.open(ctx, kv.Key, kv.Revision, kv.Value)
 	if err != nil {
 		return apistorage.NewInternalError(err)
 	}
-	return c.s.objects.decodeInto(c.state.data, c.state.object, kv.Revision)
+	return c.r.objects.decodeInto(c.state.data, c.state.object, kv.Revision)
 }
 
 // absent takes that the object does not exist.
@@ -180,7 +180,7 @@ func (c *change) lost(ctx context.Context, conflict *mvcc.ConflictError) error {
 		return c.absent()
 	}
 	if c.turn == nil {
-		c.turn = c.s.db.turns.take(ctx, c.key)
+		c.turn = c.r.store.turns.take(ctx, c.key)
 		if c.takeLeft(ctx) {
 			return nil
 		}

@@ -3,242 +3,469 @@ package storage
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/audit"
-	endpointsrequest "k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/features"
-	apistorage "k8s.io/apiserver/pkg/storage"
-	etcdmetrics "k8s.io/apiserver/pkg/storage/etcd3/metrics"
-	"k8s.io/apiserver/pkg/storage/value"
-	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	"k8s.io/component-base/tracing"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/klog/v2"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// StoreConfig describes the objects of one resource, as one store reads and writes them.
-type StoreConfig struct {
-	// Codec serializes the objects and decodes them. Required.
-	Codec runtime.Codec
-	// NewFunc makes an empty object. Watches need it for bookmarks.
-	NewFunc func() runtime.Object
-	// Prefix begins all keys of a server in the database. Default "/registry". Servers with
-	// different prefixes do not see each other's objects.
-	Prefix string
-	// ResourcePrefix begins the keys that the store is asked for, such as "/pods" or
-	// "/ci.example.com/pipelines". Required.
-	ResourcePrefix string
-	// GroupResource names the resource in errors, metrics and traces.
-	GroupResource schema.GroupResource
-	// Transformer encrypts what is stored. Default: nothing is encrypted, and what is encrypted is
-	// not read.
-	Transformer value.Transformer
-	// Versioner sets the resourceVersion of objects and lists. Default storage.APIObjectVersioner.
-	Versioner apistorage.Versioner
+// Driver opens databases of one kind. The packages sqlite, postgres and mysql below this one have
+// one each.
+type Driver = mvcc.Driver
+
+// Migration is one step of a database's schema.
+type Migration = mvcc.Migration
+
+// CompactionPolicy says how much history is kept: lists and watches can begin at any revision that
+// is not compacted. The zero value of a field means its default.
+type CompactionPolicy struct {
+	// Window is the time for which every revision is kept. Default 10 minutes. If negative, nothing
+	// is compacted but by Store.Compact.
+	Window time.Duration
+	// Keep is the number of newest revisions that are kept however old they are. Default 1,000.
+	Keep int64
+	// Interval is how often older history is given up. Default one minute.
+	Interval time.Duration
 }
 
-// DefaultPrefix begins all keys in the database unless another prefix is given.
-const DefaultPrefix = "/registry"
+// Size is how large a database is, in bytes.
+type Size = mvcc.Size
 
-// store implements storage.Interface for one resource.
-type store struct {
-	db       *Database
-	mvcc     *mvcc.Store
-	keys     keySpace
-	objects  *objectCodec
-	decoder  *eventDecoder
-	resource schema.GroupResource
-	newFunc  func() runtime.Object
-	// unsafeDeletion: corrupt objects are named as such and may be deleted unread.
-	unsafeDeletion bool
-	sizes          atomic.Pointer[sizes]
-	// rowBytes is how large the rows of the last list's last chunk were.
-	rowBytes atomic.Int64
-	progress progress
+// Config says which database to open, and how to use it. The zero value of each optional field
+// means its default.
+type Config struct {
+	// URL names the database, such as sqlite:///var/lib/rowkeeper/state.db, memory:,
+	// postgres://user@host/database or mysql://user@host:3306/database.
+	URL string
+	// Drivers are the kinds of databases that the URL may name. A program links those that it
+	// lists, and no others.
+	Drivers []Driver
+	// Store names the store in the database. Each store has objects, revisions and a history of its
+	// own. Default "default", which every database has; [CreateStore] creates others.
+	Store string
+	// StoreFor names the stores of the resources whose objects are not kept in Store but in another
+	// one of the database, with commits and a history of its own: a flood of Leases or Events does
+	// not slow other writes then. The database records it, and no server that is told otherwise
+	// serves the resource; [MoveResource] moves objects that exist. A store that is named here
+	// should be used for nothing else.
+	StoreFor map[schema.GroupResource]string
+	// Migrate brings the schema to the newest version before the database is opened. Otherwise a
+	// database whose schema is older than the program needs is refused.
+	Migrate bool
+	// Logger takes what nobody is left to be told. Default: klog.
+	Logger *slog.Logger
+	// Timeout bounds every operation on the database. Default 30 s.
+	Timeout time.Duration
+	// Compaction says how much history is kept.
+	Compaction CompactionPolicy
+	// Clock replaces the clock of a database that has none of its own (SQLite), in tests. It
+	// decides when objects with a time to live expire.
+	Clock func() time.Time
 
-	// lifetime ends with destroy, and all watches with it.
-	lifetime context.Context
-	destroy  context.CancelFunc
+	// scheduler is that of the stores that are opened together.
+	scheduler *mvcc.Scheduler
 }
 
-var _ apistorage.Interface = (*store)(nil)
+// Store is an open store of a database: its one committer, and the one reader of its history.
+// The storage of every resource in this process uses it. Any number of API servers may use it, and
+// a process may have several. The other stores of Config.StoreFor share its connections.
+type Store struct {
+	placements placements
+	mvcc       *mvcc.Store
+	metrics    *mvcc.Metrics
+	log        *slog.Logger
+	decoders   eventDecoders
+	// directories says which codec writes where.
+	directories directories
+	turns       turns
+}
 
-// NewStore returns a storage.Interface for the objects below a prefix, and a function that releases
-// it and ends its watches; it may be called more than once. Any number of stores may work on the
-// same keys at a time, such as one for each served version.
+func init() {
+	histories.Of = func(database any) *mvcc.Store { return database.(*Store).mvcc }
+}
+
+// Open opens a database. Its error is one sentence that says what to do, without passwords.
 //
-// Objects that cannot be decrypted or decoded are treated as the feature gate
-// AllowUnsafeMalformedObjectDeletion says at this moment.
-func (d *Database) NewStore(c StoreConfig) (apistorage.Interface, func(), error) {
-	s, destroy, err := d.newStore(c)
+// It also tells the watch caches of this process that consistent reads from them are possible; see
+// "The watch cache" above. So open the database before any API server is built.
+func Open(ctx context.Context, c Config) (*Store, error) {
+	c = c.withDefaults()
+	s, err := openOne(ctx, c)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return s, destroy, nil
+	if err := s.assign(ctx, c); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
 }
 
-func (d *Database) newStore(c StoreConfig) (*store, func(), error) {
-	if c.Codec == nil {
-		return nil, nil, errors.New("a store needs a codec: set StoreConfig.Codec")
-	}
-	if c.Prefix == "" {
-		c.Prefix = DefaultPrefix
-	}
-	keys, err := newKeySpace(c.Prefix, c.ResourcePrefix)
+// openOne opens the database without the other stores.
+func openOne(ctx context.Context, c Config) (*Store, error) {
+	shared, err := c.connect(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if d, err = d.of(c.GroupResource, keys); err != nil {
-		return nil, nil, err
-	}
-	if c.Transformer == nil {
-		c.Transformer = identity.NewEncryptCheckTransformer()
-	}
-	if c.Versioner == nil {
-		c.Versioner = apistorage.APIObjectVersioner{}
-	}
-	leave, err := d.directories.take(keys.all(), c.Codec.Identifier())
+	s, err := c.open(ctx, shared)
 	if err != nil {
-		return nil, nil, err
+		return nil, errors.Join(err, shared.Close())
 	}
-	unsafeDeletion := utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
-	s := &store{
-		db:   d,
-		mvcc: d.mvcc,
-		keys: keys,
-		objects: &objectCodec{codec: c.Codec, transformer: c.Transformer, versioner: c.Versioner,
-			resource:    c.GroupResource,
-			markCorrupt: unsafeDeletion},
-		resource:       c.GroupResource,
-		newFunc:        c.NewFunc,
-		unsafeDeletion: unsafeDeletion,
-	}
-	s.decoder = d.decoders.of(s.objects)
-	s.lifetime, s.destroy = context.WithCancel(context.Background())
-	return s, sync.OnceFunc(func() {
-		s.destroy()
-		d.decoders.release(s.decoder)
-		leave()
-	}), nil
+	s.placements.shared, s.placements.disconnect = shared, sync.OnceValue(shared.Close)
+	return s, nil
 }
 
-func (s *store) Versioner() apistorage.Versioner { return s.objects.versioner }
-
-// trace begins a span, which the caller ends: it is logged if it took longer than slow.
-func (s *store) trace(ctx context.Context, name, key string,
-	more ...attribute.KeyValue) (context.Context, *tracing.Span) {
-	return tracing.Start(ctx, name, append(more,
-		attribute.String("audit-id", audit.GetAuditIDTruncated(ctx)),
-		attribute.String("key", key),
-		attribute.String("group", s.resource.Group),
-		attribute.String("resource", s.resource.Resource),
-	)...)
-}
-
-const slow = 500 * time.Millisecond
-
-// ask runs one request to the database and counts it under upstream's names, which dashboards know.
-func ask[T any](ctx context.Context, s *store, verb string, request func() (T, error)) (T, error) {
-	began := time.Now()
-	answer, err := request()
-	took := time.Since(began)
-	counted := err
-	var conflict *mvcc.ConflictError
-	if errors.As(err, &conflict) {
-		counted = nil // an answer as good as any
+// connect connects to the database, whose schema it may have to migrate before.
+func (c Config) connect(ctx context.Context) (mvcc.Database, error) {
+	driver, err := c.driver()
+	if err != nil {
+		return nil, err
 	}
-	etcdmetrics.RecordEtcdRequest(verb, s.resource, counted, began)
-	endpointsrequest.TrackStorageLatency(ctx, took)
-	return answer, err
+	if err := c.migrate(ctx, driver); err != nil {
+		return nil, err
+	}
+	db, err := driver.Connect(ctx, c.URL, c.driverOptions())
+	if err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	return db, nil
 }
 
-// read reads the current state of one key: nil if it does not exist.
-func (s *store) read(ctx context.Context,
-	key mvcc.Key) (kv *mvcc.KeyValue, head mvcc.Revision, err error) {
-	kv, err = ask(ctx, s, "get", func() (kv *mvcc.KeyValue, err error) {
-		kv, head, err = s.mvcc.Get(ctx, key)
-		return kv, err
+func (c Config) migrate(ctx context.Context, driver Driver) error {
+	if c.Migrate {
+		if _, err := driver.Migrate(ctx, c.URL, c.driverOptions()); err != nil {
+			return fmt.Errorf("migrate the database: %w", err)
+		}
+	}
+	return nil
+}
+
+// openAnother opens a store of a database that was connected to for another one.
+func (c Config) openAnother(ctx context.Context, db mvcc.Database) (*Store, error) {
+	if _, separate := db.(mvcc.Separate); separate {
+		// It has a schema of its own.
+		driver, err := c.driver()
+		if err == nil {
+			err = c.migrate(ctx, driver)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return c.open(ctx, db)
+}
+
+// open opens the store of a database.
+func (c Config) open(ctx context.Context, db mvcc.Database) (*Store, error) {
+	backend, err := db.Store(ctx, c.driverOptions().StoreName())
+	if err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	metrics := mvcc.NewMetrics()
+	store, err := mvcc.Open(ctx, backend, mvcc.Config{
+		Logger:    c.Logger,
+		Metrics:   metrics,
+		Timeout:   c.Timeout,
+		Scheduler: c.scheduler,
+		Compaction: mvcc.CompactionPolicy{
+			Window:   c.Compaction.Window,
+			Keep:     mvcc.Revision(c.Compaction.Keep),
+			Interval: c.Compaction.Interval,
+		},
 	})
-	return kv, head, apiError(ctx, s.resource, err)
+	if err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	supportConsistentReads()
+	return newStore(store, metrics, c), nil
 }
 
-// commit writes one mutation. If somebody else was faster, or nothing proves any more that what was
-// read is of this history, the error is a *mvcc.ConflictError: it has to be read again.
-func (s *store) commit(ctx context.Context, verb string, m mvcc.Mutation) (mvcc.Revision, error) {
-	revision, err := ask(ctx, s, verb, func() (mvcc.Revision, error) {
-		return s.mvcc.Commit(ctx, m)
+func newStore(store *mvcc.Store, metrics *mvcc.Metrics, c Config) *Store {
+	return &Store{mvcc: store, metrics: metrics, log: c.Logger, placements: placements{
+		own: c.driverOptions().StoreName(), timeout: c.Timeout, others: map[string]*Store{},
+		asked: map[schema.GroupResource]string{}, served: map[mvcc.Key]placement{}}}
+}
+
+// Migrate brings the schema of the database to the newest version, in place of Config.Migrate: by a
+// role that may do so, before servers start that may not. It returns the migrations that it ran.
+// Several processes may do it at once.
+func Migrate(ctx context.Context, c Config) ([]Migration, error) {
+	c = c.withDefaults()
+	driver, err := c.driver()
+	if err != nil {
+		return nil, err
+	}
+	return driver.Migrate(ctx, c.URL, c.driverOptions())
+}
+
+// Migrations lists the migrations that the program knows or the database has, in order.
+func Migrations(ctx context.Context, c Config) ([]Migration, error) {
+	c = c.withDefaults()
+	driver, err := c.driver()
+	if err != nil {
+		return nil, err
+	}
+	return driver.Status(ctx, c.URL, c.driverOptions())
+}
+
+// CreateStore creates the store that Config.Store names, empty, and brings the schema to the newest
+// version before. It returns false if the database has a store of that name already, which it
+// leaves as it is.
+func CreateStore(ctx context.Context, c Config) (created bool, err error) {
+	c = c.withDefaults()
+	driver, err := c.driver()
+	if err != nil {
+		return false, err
+	}
+	return driver.CreateStore(ctx, c.URL, c.driverOptions())
+}
+
+// Stores lists the names of the stores in the database, in order.
+func Stores(ctx context.Context, c Config) ([]string, error) {
+	c = c.withDefaults()
+	driver, err := c.driver()
+	if err != nil {
+		return nil, err
+	}
+	return driver.Stores(ctx, c.URL, c.driverOptions())
+}
+
+// StoreUsage is what the objects of a store need: their number, and the bytes of their keys and
+// values.
+type StoreUsage = mvcc.Usage
+
+// StoreQuota is how many objects a store may have, and how many bytes, as StoreUsage counts them. 0
+// is no bound.
+type StoreQuota = mvcc.Quota
+
+// MeasureStore counts and measures the objects of the store that Config.Store names, in time that
+// grows with their number, and reads its quota.
+func MeasureStore(ctx context.Context, c Config) (usage StoreUsage, quota StoreQuota, err error) {
+	err = c.withBackend(ctx, func(b mvcc.Backend) error {
+		var st mvcc.State
+		if quota, st, err = b.Quota(ctx); err == nil && st.Dropped() {
+			return mvcc.NoStore(c.Store)
+		}
+		if err == nil {
+			usage, _, err = b.Usage(ctx)
+		}
+		return err
 	})
-	var conflict *mvcc.ConflictError
+	return usage, quota, err
+}
+
+// LimitStore sets the quota of the store that Config.Store names. Servers that use it heed that
+// within ten seconds: when it is used up they refuse, by 403 Forbidden, to create objects, and to
+// let any grow if it is the bytes that are used up. They measure as often, so a store may come to
+// hold more. To delete, and to make objects smaller, always works.
+func LimitStore(ctx context.Context, c Config, quota StoreQuota) error {
+	if quota.Objects < 0 || quota.Bytes < 0 {
+		return fmt.Errorf("a quota is not negative: %d objects, %d bytes", quota.Objects, quota.Bytes)
+	}
+	return c.withBackend(ctx, func(b mvcc.Backend) error { return mvcc.SetQuota(ctx, b, quota) })
+}
+
+// DropStore drops the store that Config.Store names, with all that it holds. Servers that use it
+// answer errors from then on. It returns false if the store was dropped before; then it removes
+// what an interrupted drop has left. The default store cannot be dropped, nor one that keeps
+// resources of another store.
+func DropStore(ctx context.Context, c Config) (dropped bool, err error) {
+	if c.driverOptions().StoreName() == mvcc.DefaultStore {
+		return false, errors.New("the store \"default\" cannot be dropped, since every database " +
+			"has it: drop the database")
+	}
+	err = c.withBackend(ctx, func(b mvcc.Backend) error {
+		if err := unneeded(ctx, c.Store, b); err != nil {
+			return err
+		}
+		dropped, err = mvcc.Drop(ctx, b)
+		return err
+	})
+	return dropped, err
+}
+
+// withBackend calls f with the store that is meant.
+func (c Config) withBackend(ctx context.Context, f func(mvcc.Backend) error) error {
+	c = c.withDefaults()
+	driver, err := c.driver()
+	if err != nil {
+		return err
+	}
+	b, err := mvcc.OpenBackend(ctx, driver, c.URL, c.driverOptions())
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(b), b.Close())
+}
+
+func (c Config) withDefaults() Config {
+	if c.Logger == nil {
+		c.Logger = slog.New(logr.ToSlogHandler(klog.Background()))
+	}
+	if c.Timeout == 0 {
+		c.Timeout = 30 * time.Second
+	}
+	if c.scheduler == nil {
+		c.scheduler = mvcc.NewScheduler()
+	}
+	return c
+}
+
+func (c Config) driverOptions() mvcc.DriverOptions {
+	return mvcc.DriverOptions{Store: c.Store, Logger: c.Logger, Timeout: c.Timeout, Now: c.Clock}
+}
+
+// driver picks the driver by the URL's scheme, and checks the name of the store. Nothing else of
+// the URL may appear in an error, since it may hold a password.
+func (c Config) driver() (Driver, error) {
+	if err := CheckStoreName(c.Store); c.Store != "" && err != nil {
+		return nil, err
+	}
+	var schemes []string
+	scheme, _, found := strings.Cut(c.URL, ":")
+	for _, d := range c.Drivers {
+		if found && slices.Contains(d.Schemes(), scheme) {
+			return d, nil
+		}
+		for _, s := range d.Schemes() {
+			schemes = append(schemes, s+":")
+		}
+	}
+	known := strings.Join(schemes, ", ")
 	switch {
-	case errors.As(err, &conflict):
-		return 0, conflict
-	case errors.Is(err, mvcc.ErrOtherEra):
-		return 0, &mvcc.ConflictError{Key: m.Key, Current: -1}
+	case len(schemes) == 0:
+		return nil, errors.New("no database driver is linked into this program: name at least " +
+			"one in Config.Drivers")
+	case c.URL == "":
+		return nil, fmt.Errorf("no database is named: give a URL that begins with one of %s", known)
+	case !found || !isScheme(scheme):
+		return nil, fmt.Errorf("the database URL has no scheme: it has to begin with one of %s",
+			known)
 	}
-	return revision, apiError(ctx, s.resource, err)
+	return nil, fmt.Errorf("no driver for database URLs that begin with %s: is linked into this "+
+		"program: use one of %s", scheme, known)
 }
 
-// notOlderThan checks the promise that what is returned is at least as new as the revision that the
-// caller names.
-func (s *store) notOlderThan(resourceVersion string, head mvcc.Revision) error {
-	if resourceVersion == "" {
-		return nil
-	}
-	wanted, err := s.objects.versioner.ParseResourceVersion(resourceVersion)
-	if err != nil {
-		return apierrors.NewBadRequest("invalid resource version: " + err.Error())
-	}
-	if wanted > uint64(head) {
-		return apistorage.NewTooLargeResourceVersionError(wanted, uint64(head), 0)
+// CheckStoreName returns an error if a store cannot have the name.
+func CheckStoreName(name string) error {
+	if len(validation.IsDNS1123Label(name)) > 0 {
+		return fmt.Errorf("no store can have the name %q: a name has at most 63 lower-case "+
+			"letters, digits and hyphens, and begins and ends with a letter or digit", name)
 	}
 	return nil
 }
 
-// GetCurrentResourceVersion returns the newest revision of the database, over all resources; no
-// acknowledged write of any replica is newer. Whoever asks is about to wait until the watch cache
-// has seen it, so the cache's watch is asked to say when that is.
-func (s *store) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
-	head, err := ask(ctx, s, "getCurrentResourceVersion", func() (mvcc.Revision, error) {
-		return s.mvcc.Head(ctx)
-	})
-	if err != nil {
-		return 0, apiError(ctx, s.resource, err)
-	}
-	s.progress.request(head)
-	return uint64(head), nil
+func isScheme(s string) bool {
+	return s != "" && strings.Trim(s,
+		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-.") == ""
 }
 
-// RequestWatchProgress asks the watches with ProgressNotify for a bookmark as soon as they have
-// seen everything that is in the database now.
-func (s *store) RequestWatchProgress(ctx context.Context) error {
-	if s.progress.idle() {
-		return nil
+// Close acknowledges or fails all waiting writes, ends all watches, and closes the connections. It
+// may be called more than once. Release the stores first.
+func (s *Store) Close() error {
+	s.placements.mu.Lock()
+	unfollow := s.placements.unfollow
+	s.placements.mu.Unlock()
+	if unfollow != nil {
+		unfollow()
 	}
-	_, err := s.GetCurrentResourceVersion(ctx)
-	return err
+	return s.closeOthers()
 }
 
-// CompactRevision returns the newest revision below which nothing can be read any more, whichever
-// replica compacted, as far as this process knows.
-func (s *store) CompactRevision() int64 { return int64(s.mvcc.CompactedRevision()) }
+func (s *Store) closeOthers() error {
+	var errs []error
+	for _, s := range s.all() {
+		errs = append(errs, s.mvcc.Close())
+	}
+	if s.placements.disconnect != nil {
+		errs = append(errs, s.placements.disconnect())
+	}
+	return errors.Join(errs...)
+}
 
-// readinessTimeout bounds ReadinessCheck, which has no context.
-const readinessTimeout = 2 * time.Second
-
-// ReadinessCheck returns nil if the database answers and takes writes.
-func (s *store) ReadinessCheck() error {
-	ctx, cancel := context.WithTimeout(s.lifetime, readinessTimeout)
-	defer cancel()
-	if err := s.mvcc.Ready(ctx); err != nil {
-		return errors.Join(apistorage.ErrStorageNotReady, err)
+// Ready returns nil if the database answers, takes writes, and this process has delivered to its
+// watches all that was written when Ready was called. ctx bounds how long it waits for that.
+func (s *Store) Ready(ctx context.Context) error {
+	if err := s.placements.closed(); err != nil {
+		return err
+	}
+	for _, s := range s.all() {
+		if err := s.mvcc.Ready(ctx); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// Listening returns nil if the writes of other processes are notified by the database, or if it is
+// a kind that is polled; otherwise it returns why they are polled for.
+func (s *Store) Listening() error {
+	for _, s := range s.all() {
+		if err := s.mvcc.Listening(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Size reads the size of the database. Here and in what follows, the other stores of
+// Config.StoreFor do not count.
+func (s *Store) Size(ctx context.Context) (Size, error) { return s.mvcc.Size(ctx) }
+
+// CurrentRevision reads the newest revision. No write that was acknowledged before the call, by any
+// replica, has a newer one.
+func (s *Store) CurrentRevision(ctx context.Context) (int64, error) {
+	head, err := s.mvcc.Head(ctx)
+	return int64(head), err
+}
+
+// CompactedRevision returns the newest revision, as far as this process knows, below which nothing
+// can be read any more. It is 0 if nothing was ever compacted.
+func (s *Store) CompactedRevision() int64 { return int64(s.mvcc.CompactedRevision()) }
+
+// Compact gives up the history before the revision, beyond what the policy in Config does by
+// itself. What it frees is removed in the background.
+func (s *Store) Compact(ctx context.Context, revision int64) error {
+	return s.mvcc.Compact(ctx, mvcc.Revision(revision))
+}
+
+// Fence begins a new history, to be used after a restore that the servers could not notice: all
+// revisions that anybody may have seen are given up, all watches and caches of all replicas begin
+// anew. It returns the first revision of the new history.
+func (s *Store) Fence(ctx context.Context) (int64, error) {
+	revision, err := s.mvcc.Fence(ctx)
+	return int64(revision), err
+}
+
+// Collector returns the database's metrics, to be registered once. Those of the other stores of
+// Config.StoreFor have the label store. If there are none, it can be unregistered.
+func (s *Store) Collector() prometheus.Collector {
+	if len(s.placements.others) == 0 {
+		return s.metrics
+	}
+	return collector{s}
+}
+
+// collector collects the metrics of a database with other stores.
+type collector struct{ store *Store }
+
+// Describe describes nothing: a registry takes no metrics of one name with different labels, unless
+// they are not described.
+func (c collector) Describe(chan<- *prometheus.Desc) {}
+
+func (c collector) Collect(metrics chan<- prometheus.Metric) {
+	c.store.metrics.Collect(metrics)
+	for name, other := range c.store.placements.others {
+		prometheus.WrapCollectorWith(prometheus.Labels{"store": name}, other.metrics).Collect(metrics)
+	}
 }

@@ -56,7 +56,7 @@ type StorePool struct {
 type pooledStore struct {
 	// settled is closed when the store is open, or could not be opened; err says why.
 	settled chan struct{}
-	db      *Database
+	store   *Store
 	err     error
 	// users are those who use it or wait for it. While they are none, idle is to close it.
 	users int
@@ -87,7 +87,7 @@ var errPoolClosed = errors.New("the stores of the database are closed")
 
 // Use returns a store. It stays open until the caller and all others who use it have released it,
 // or the pool is closed. The caller does not close it. To release it twice does nothing.
-func (p *StorePool) Use(ctx context.Context, name string) (db *Database, release func(), err error) {
+func (p *StorePool) Use(ctx context.Context, name string) (store *Store, release func(), err error) {
 	if err := CheckStoreName(name); err != nil {
 		return nil, nil, err
 	}
@@ -105,7 +105,7 @@ func (p *StorePool) Use(ctx context.Context, name string) (db *Database, release
 	if s.err != nil {
 		return nil, nil, s.err
 	}
-	return s.db, release, nil
+	return s.store, release, nil
 }
 
 // join counts the caller as one who uses the store, which may have to be opened, after it has been
@@ -168,7 +168,7 @@ func (p *StorePool) open(name string, s *pooledStore) {
 		leave := sync.OnceFunc(func() { <-p.slots })
 		late := time.AfterFunc(openWait, leave)
 		ctx, cancel := context.WithTimeout(p.ctx, 2*c.Timeout)
-		s.db, s.err = c.openAnother(ctx, p.db)
+		s.store, s.err = c.openAnother(ctx, p.db)
 		cancel()
 		late.Stop()
 		leave()
@@ -191,13 +191,13 @@ func (p *StorePool) expire(name string, s *pooledStore) {
 }
 
 // open is the store if it is open.
-func (s *pooledStore) open() *Database {
+func (s *pooledStore) open() *Store {
 	if s == nil {
 		return nil
 	}
 	select {
 	case <-s.settled:
-		return s.db
+		return s.store
 	default:
 		return nil
 	}
@@ -205,19 +205,19 @@ func (s *pooledStore) open() *Database {
 
 // volatile tells whether the store is open, and gone when it is closed.
 func (s *pooledStore) volatile() bool {
-	db := s.open()
-	return db != nil && db.mvcc.Volatile()
+	store := s.open()
+	return store != nil && store.mvcc.Volatile()
 }
 
 // dropped tells whether the store is known to have been dropped. Who still uses it gets errors, and
 // there may be another one of its name.
 func (s *pooledStore) dropped() bool {
-	db := s.open()
-	if db == nil {
+	store := s.open()
+	if store == nil {
 		return false
 	}
 	select {
-	case <-db.mvcc.Dropped():
+	case <-store.mvcc.Dropped():
 		return true
 	default:
 		return false
@@ -238,8 +238,8 @@ func (p *StorePool) shut(name string, s *pooledStore) {
 		<-s.settled
 		next := mvcc.Never
 		if s.err == nil {
-			next = p.rest(ctx, name, s.db)
-			if err := s.db.Close(); err != nil {
+			next = p.rest(ctx, name, s.store)
+			if err := s.store.Close(); err != nil {
 				p.config.Logger.Warn("a store was not closed in order", "store", name, "err", err)
 			}
 		}
@@ -254,8 +254,8 @@ func (p *StorePool) shut(name string, s *pooledStore) {
 
 // rest does what is due in a store, and returns the time after which there is more to do. If that
 // cannot be done, it is tried again after a while, unless the store is not there any more.
-func (p *StorePool) rest(ctx context.Context, name string, db *Database) time.Duration {
-	next, err := db.mvcc.Rest(ctx)
+func (p *StorePool) rest(ctx context.Context, name string, store *Store) time.Duration {
+	next, err := store.mvcc.Rest(ctx)
 	switch {
 	case err == nil:
 		return max(next, unusedFor)
@@ -300,14 +300,14 @@ func (p *StorePool) wake(name string) {
 	}
 }
 
-// Ready is [Database.Ready] for a store, which need not be open. It neither opens it nor keeps it
+// Ready is [Store.Ready] for a store, which need not be open. It neither opens it nor keeps it
 // open: of a store that is closed it finds out whether it is there and can be read.
 func (p *StorePool) Ready(ctx context.Context, name string) error {
 	p.mu.Lock()
 	s := p.stores[name]
 	p.mu.Unlock()
-	if db := s.open(); db != nil {
-		if err := db.Ready(ctx); !errors.Is(err, mvcc.ErrClosed) {
+	if store := s.open(); store != nil {
+		if err := store.Ready(ctx); !errors.Is(err, mvcc.ErrClosed) {
 			return err
 		}
 	}
@@ -346,8 +346,8 @@ func (m pooledMetrics) Collect(metrics chan<- prometheus.Metric) {
 	m.p.mu.Lock()
 	s := m.p.stores[m.name]
 	m.p.mu.Unlock()
-	if db := s.open(); db != nil {
-		prometheus.WrapCollectorWith(prometheus.Labels{"store": m.name}, db.metrics).Collect(metrics)
+	if store := s.open(); store != nil {
+		prometheus.WrapCollectorWith(prometheus.Labels{"store": m.name}, store.metrics).Collect(metrics)
 	}
 }
 
@@ -373,8 +373,8 @@ func (p *StorePool) closeAll() error {
 		if s.idle != nil {
 			s.idle.Stop()
 		}
-		if s.db != nil {
-			errs = append(errs, s.db.Close())
+		if s.store != nil {
+			errs = append(errs, s.store.Close())
 		}
 	}
 	return errors.Join(append(errs, p.db.Close())...)

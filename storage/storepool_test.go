@@ -62,29 +62,29 @@ func TestStorePool(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		var mu sync.Mutex
-		var found []*Database
+		var found []*Store
 		var releases []func()
 		for range 8 {
 			wg.Go(func() {
-				db, release, err := p.Use(t.Context(), "team-a")
+				store, release, err := p.Use(t.Context(), "team-a")
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				found, releases = append(found, db), append(releases, release)
+				found, releases = append(found, store), append(releases, release)
 			})
 		}
 		wg.Wait()
-		for _, db := range found {
-			if db != found[0] {
+		for _, store := range found {
+			if store != found[0] {
 				t.Error("a store was opened twice")
 			}
 		}
-		write := func(db *Database, key mvcc.Key) {
+		write := func(store *Store, key mvcc.Key) {
 			t.Helper()
-			if _, err := db.mvcc.Commit(t.Context(), mvcc.Mutation{Key: key,
+			if _, err := store.mvcc.Commit(t.Context(), mvcc.Mutation{Key: key,
 				Value: []byte("v")}); err != nil {
 				t.Error(err)
 			}
@@ -145,11 +145,11 @@ func TestStorePoolWakes(t *testing.T) {
 		p.config.Compaction = CompactionPolicy{Keep: 1}
 		use := func(f func(*mvcc.Store)) {
 			t.Helper()
-			db, release, err := p.Use(t.Context(), "team-a")
+			store, release, err := p.Use(t.Context(), "team-a")
 			if err != nil {
 				t.Fatal(err)
 			}
-			f(db.mvcc)
+			f(store.mvcc)
 			release()
 			p.closes(t, clock)
 		}
@@ -201,12 +201,12 @@ func TestStorePoolRests(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		p, clock := openPool(t, d, "team-a")
 		p.config.Compaction = CompactionPolicy{Keep: 1, Window: time.Nanosecond}
-		db, release, err := p.Use(t.Context(), "team-a")
+		store, release, err := p.Use(t.Context(), "team-a")
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 3 {
-			if _, err := db.mvcc.Commit(t.Context(), mvcc.Mutation{Key: "/k", Expect: mvcc.Any,
+			if _, err := store.mvcc.Commit(t.Context(), mvcc.Mutation{Key: "/k", Expect: mvcc.Any,
 				Value: []byte("v")}); err != nil {
 				t.Fatal(err)
 			}
@@ -257,7 +257,7 @@ func TestStorePoolErrors(t *testing.T) {
 	d := dbtest.Open(t, dbtest.SQLite)
 	p, _ := openPool(t, d)
 	for _, name := range []string{"", "no_name", "unknown"} {
-		if db, _, err := p.Use(t.Context(), name); err == nil || db != nil {
+		if store, _, err := p.Use(t.Context(), name); err == nil || store != nil {
 			t.Errorf("the store %q is open", name)
 		}
 	}
@@ -288,12 +288,12 @@ func TestStorePoolRace(t *testing.T) {
 	for i := range 8 {
 		wg.Go(func() {
 			for j := range 10 {
-				db, release, err := p.Use(t.Context(), names[(i+j)%len(names)])
+				store, release, err := p.Use(t.Context(), names[(i+j)%len(names)])
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				if _, err := db.mvcc.Commit(t.Context(), mvcc.Mutation{
+				if _, err := store.mvcc.Commit(t.Context(), mvcc.Mutation{
 					Key: mvcc.Key(fmt.Sprint("/", i, "/", j)), Value: []byte("v")}); err != nil {
 					t.Error(err)
 				}
@@ -401,11 +401,11 @@ func TestStorePoolInMemory(t *testing.T) {
 	p, clock := openPool(t, dbtest.Open(t, dbtest.Memory))
 	use := func(f func(*mvcc.Store) error) {
 		t.Helper()
-		db, release, err := p.Use(t.Context(), mvcc.DefaultStore)
+		store, release, err := p.Use(t.Context(), mvcc.DefaultStore)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := f(db.mvcc); err != nil {
+		if err := f(store.mvcc); err != nil {
 			t.Error(err)
 		}
 		release()

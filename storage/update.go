@@ -16,16 +16,16 @@ import (
 // GuaranteedUpdate lets tryUpdate change an object, as often as it takes until nobody has changed
 // it meanwhile. An update that changes nothing is not written, unless the stored form is outdated.
 // A nil ttl from tryUpdate means for ever.
-func (s *store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object,
+func (r *resource) GuaranteedUpdate(ctx context.Context, key string, out runtime.Object,
 	ignoreNotFound bool, preconditions *apistorage.Preconditions, tryUpdate apistorage.UpdateFunc,
 	suggestion runtime.Object) error {
-	k, err := s.keys.object(key)
+	k, err := r.keys.object(key)
 	if err != nil {
 		return err
 	}
-	ctx, span := s.trace(ctx, "Rowkeeper GuaranteedUpdate", key)
+	ctx, span := r.trace(ctx, "Rowkeeper GuaranteedUpdate", key)
 	defer span.End(slow)
-	c, err := s.newChange(k, out)
+	c, err := r.newChange(k, out)
 	if err != nil {
 		return err
 	}
@@ -54,15 +54,15 @@ func (s *store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Ob
 				}
 			}
 			if !c.state.stale {
-				return s.objects.decodeInto(c.state.data, out, c.state.revision)
+				return r.objects.decodeInto(c.state.data, out, c.state.revision)
 			}
 		}
-		stored, err := s.objects.seal(ctx, k, data)
+		stored, err := r.objects.seal(ctx, k, data)
 		if err != nil {
 			return err
 		}
 		span.AddEvent("serialized", traceLen(stored))
-		revision, err := s.commit(ctx, "update", mvcc.Mutation{Key: k, Expect: c.state.revision,
+		revision, err := r.commit(ctx, "update", mvcc.Mutation{Key: k, Expect: c.state.revision,
 			Era: c.state.era, Value: stored, TTL: ttl, Ends: ends,
 			PrevValue: c.state.stored, HasPrev: c.state.stored != nil})
 		var conflict *mvcc.ConflictError
@@ -71,7 +71,7 @@ func (s *store) GuaranteedUpdate(ctx context.Context, key string, out runtime.Ob
 			span.AddEvent("committed")
 			c.turn.leave(&written{era: c.state.era,
 				kv: mvcc.KeyValue{Key: k, Revision: revision, Value: stored}})
-			return s.objects.decodeInto(data, out, revision)
+			return r.objects.decodeInto(data, out, revision)
 		case errors.As(err, &conflict):
 			if err := c.lost(ctx, conflict); err != nil {
 				return err
@@ -98,7 +98,7 @@ func (c *change) update(preconditions *apistorage.Preconditions, tryUpdate apist
 	if seconds != nil {
 		ttl = lifetime(*seconds)
 	}
-	data, err = c.s.objects.serialize(updated)
+	data, err = c.r.objects.serialize(updated)
 	return data, ttl, endOf(updated).follows(before), err
 }
 

@@ -24,8 +24,8 @@ import (
 // lost, each takes one revision.
 func TestHotKey(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		s := pods(t, openDatabase(t, d, mvcc.Config{}))
-		first := create(t, s, pod("hot"))
+		r := pods(t, openDatabase(t, d, mvcc.Config{}))
+		first := create(t, r, pod("hot"))
 		const writers, counts = 8, 25
 		var wg sync.WaitGroup
 		for n := range writers {
@@ -35,7 +35,7 @@ func TestHotKey(t *testing.T) {
 					if n%2 == 0 {
 						suggestion = first.DeepCopy()
 					}
-					if err := s.GuaranteedUpdate(t.Context(), podKey("hot"), &example.Pod{}, false,
+					if err := r.GuaranteedUpdate(t.Context(), podKey("hot"), &example.Pod{}, false,
 						nil, changing(counting), suggestion); err != nil {
 						t.Error(err)
 					}
@@ -44,7 +44,7 @@ func TestHotKey(t *testing.T) {
 		}
 		wg.Wait()
 		out := &example.Pod{}
-		if err := s.Get(t.Context(), podKey("hot"), apistorage.GetOptions{}, out); err != nil {
+		if err := r.Get(t.Context(), podKey("hot"), apistorage.GetOptions{}, out); err != nil {
 			t.Fatal(err)
 		}
 		if out.Generation != writers*counts || revisionOf(t, out) != revisionOf(t, first)+writers*counts {
@@ -65,13 +65,13 @@ func (outdatedTransformer) TransformFromStorage(_ context.Context, data []byte,
 // TestOldFormIsWrittenAnew: an update that changes nothing writes an object whose stored form is
 // old, as after a rotation of encryption keys.
 func TestOldFormIsWrittenAnew(t *testing.T) {
-	db := memory(t)
+	store := memory(t)
 	c := podConfig()
 	c.Transformer = outdatedTransformer{}
-	for form, s := range map[string]*store{"old": open(t, db, c), "present": pods(t, db)} {
-		first := create(t, s, pod(form))
+	for form, r := range map[string]*resource{"old": open(t, store, c), "present": pods(t, store)} {
+		first := create(t, r, pod(form))
 		out := &example.Pod{}
-		if err := s.GuaranteedUpdate(t.Context(), podKey(form), out, false, nil,
+		if err := r.GuaranteedUpdate(t.Context(), podKey(form), out, false, nil,
 			changing(func(*example.Pod) error { return nil }), nil); err != nil {
 			t.Fatal(err)
 		}
@@ -84,14 +84,14 @@ func TestOldFormIsWrittenAnew(t *testing.T) {
 // TestNoChangeOfAnOutdatedSuggestion: an update that would change nothing of an outdated suggestion
 // changes what is stored.
 func TestNoChangeOfAnOutdatedSuggestion(t *testing.T) {
-	s := pods(t, memory(t))
-	old := create(t, s, pod("a"))
-	current, err := label(t.Context(), s, "a", "new")
+	r := pods(t, memory(t))
+	old := create(t, r, pod("a"))
+	current, err := label(t.Context(), r, "a", "new")
 	if err != nil {
 		t.Fatal(err)
 	}
 	out := &example.Pod{}
-	if err := s.GuaranteedUpdate(t.Context(), podKey("a"), out, false, nil,
+	if err := r.GuaranteedUpdate(t.Context(), podKey("a"), out, false, nil,
 		changing(func(p *example.Pod) error {
 			p.Labels = nil
 			return nil
@@ -106,9 +106,9 @@ func TestNoChangeOfAnOutdatedSuggestion(t *testing.T) {
 // TestVerdictsOnSuggestions: an error that was made of an outdated suggestion is not the last word,
 // one made of a current suggestion is, after one read.
 func TestVerdictsOnSuggestions(t *testing.T) {
-	s := pods(t, memory(t))
-	old := create(t, s, pod("a"))
-	current, err := label(t.Context(), s, "a", "new")
+	r := pods(t, memory(t))
+	old := create(t, r, pod("a"))
+	current, err := label(t.Context(), r, "a", "new")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestVerdictsOnSuggestions(t *testing.T) {
 			if test.suggestion != nil {
 				suggestion = test.suggestion.DeepCopy()
 			}
-			err := s.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil,
+			err := r.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil,
 				changing(func(*example.Pod) error {
 					calls++
 					if calls == 1 && test.suggestion != nil {
@@ -147,7 +147,7 @@ func TestVerdictsOnSuggestions(t *testing.T) {
 				suggestion = test.suggestion.DeepCopy()
 			}
 			stop := errors.New("not deleted, so that the next test has it")
-			err := s.Delete(t.Context(), podKey("a"), &example.Pod{}, nil,
+			err := r.Delete(t.Context(), podKey("a"), &example.Pod{}, nil,
 				func(context.Context, runtime.Object) error {
 					calls++
 					if calls == 1 && test.suggestion != nil {
@@ -169,14 +169,14 @@ func TestVerdictsOnSuggestions(t *testing.T) {
 // TestSuggestionsWithoutRevision say that the object does not exist; whoever does not want to
 // create it gets what is there.
 func TestSuggestionsWithoutRevision(t *testing.T) {
-	s := pods(t, memory(t))
+	r := pods(t, memory(t))
 	out := &example.Pod{}
 	update := func(orCreate bool) error {
-		return s.GuaranteedUpdate(t.Context(), podKey("a"), out, orCreate, nil, changing(counting),
+		return r.GuaranteedUpdate(t.Context(), podKey("a"), out, orCreate, nil, changing(counting),
 			pod("a"))
 	}
 	deletion := func() error {
-		return s.Delete(t.Context(), podKey("a"), out, nil, apistorage.ValidateAllObjectFunc,
+		return r.Delete(t.Context(), podKey("a"), out, nil, apistorage.ValidateAllObjectFunc,
 			pod("a"), apistorage.DeleteOptions{})
 	}
 	if err := update(false); !apistorage.IsNotFound(err) {
@@ -200,14 +200,14 @@ func TestSuggestionsWithoutRevision(t *testing.T) {
 // stay.
 func TestTimeToLive(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		s := pods(t, openDatabase(t, d, mvcc.Config{}))
-		w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1"})
+		r := pods(t, openDatabase(t, d, mvcc.Config{}))
+		w := startWatch(t, r, apistorage.ListOptions{ResourceVersion: "1"})
 		for _, name := range []string{"stays", "goes"} {
-			if err := s.Create(t.Context(), podKey(name), pod(name), nil, 1); err != nil {
+			if err := r.Create(t.Context(), podKey(name), pod(name), nil, 1); err != nil {
 				t.Fatal(err)
 			}
 			if name == "stays" {
-				if _, err := label(t.Context(), s, name, "x"); err != nil {
+				if _, err := label(t.Context(), r, name, "x"); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -220,7 +220,7 @@ func TestTimeToLive(t *testing.T) {
 				t.Fatalf("got %s, want %s", got, want)
 			}
 		}
-		l := list(t, s, apistorage.ListOptions{})
+		l := list(t, r, apistorage.ListOptions{})
 		if len(l.Items) != 1 || l.Items[0].Name != "stays" ||
 			l.ResourceVersion != itoa(revisionOf(t, last.Object)) {
 			t.Errorf("at revision %s there are %v", l.ResourceVersion, l.Items)
@@ -237,7 +237,7 @@ func TestTimeToLive(t *testing.T) {
 // reentrantTransformer uses the store while the store uses it.
 type reentrantTransformer struct {
 	value.Transformer
-	s       *store
+	r       *resource
 	entered bool
 }
 
@@ -245,7 +245,7 @@ func (r *reentrantTransformer) TransformToStorage(ctx context.Context, data []by
 	dataCtx value.Context) ([]byte, error) {
 	if !r.entered {
 		r.entered = true
-		if err := r.s.Create(ctx, podKey("from the transformer"), pod("t"), nil, 0); err != nil {
+		if err := r.r.Create(ctx, podKey("from the transformer"), pod("t"), nil, 0); err != nil {
 			return nil, err
 		}
 	}
@@ -256,16 +256,16 @@ func (r *reentrantTransformer) TransformToStorage(ctx context.Context, data []by
 // single connection.
 func TestCallbacksMayUseTheStore(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		db := openDatabase(t, d, mvcc.Config{})
-		plain := pods(t, db)
+		store := openDatabase(t, d, mvcc.Config{})
+		plain := pods(t, store)
 		create(t, plain, pod("a"))
 		c := podConfig()
-		c.Transformer = &reentrantTransformer{Transformer: plain.objects.transformer, s: plain}
-		s := open(t, db, c)
+		c.Transformer = &reentrantTransformer{Transformer: plain.objects.transformer, r: plain}
+		r := open(t, store, c)
 		var depth int
 		var update func(name string) error
 		update = func(name string) error {
-			return s.GuaranteedUpdate(t.Context(), podKey(name), &example.Pod{}, true, nil,
+			return r.GuaranteedUpdate(t.Context(), podKey(name), &example.Pod{}, true, nil,
 				changing(func(p *example.Pod) error {
 					if depth++; depth < 10 {
 						if err := update("nested-" + strconv.Itoa(depth)); err != nil {
@@ -280,15 +280,15 @@ func TestCallbacksMayUseTheStore(t *testing.T) {
 		if err := update("a"); err != nil {
 			t.Fatal(err)
 		}
-		err := s.Delete(t.Context(), podKey("a"), &example.Pod{}, nil,
+		err := r.Delete(t.Context(), podKey("a"), &example.Pod{}, nil,
 			func(ctx context.Context, _ runtime.Object) error {
-				_, err := tryList(ctx, s, apistorage.ListOptions{})
+				_, err := tryList(ctx, r, apistorage.ListOptions{})
 				return err
 			}, nil, apistorage.DeleteOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if l := list(t, s, apistorage.ListOptions{}); len(l.Items) != 10 {
+		if l := list(t, r, apistorage.ListOptions{}); len(l.Items) != 10 {
 			t.Errorf("%d objects", len(l.Items))
 		}
 	})
@@ -336,10 +336,10 @@ func TestTurns(t *testing.T) {
 // TestNestedLosers: a function that writes the object that it is called for, and loses, too, does
 // not wait for ever for its own caller's turn.
 func TestNestedLosers(t *testing.T) {
-	s := pods(t, memory(t))
-	create(t, s, pod("a"))
+	r := pods(t, memory(t))
+	create(t, r, pod("a"))
 	update := func(out *example.Pod, change func(p *example.Pod) error) error {
-		return s.GuaranteedUpdate(t.Context(), podKey("a"), out, false, nil, changing(change), nil)
+		return r.GuaranteedUpdate(t.Context(), podKey("a"), out, false, nil, changing(change), nil)
 	}
 	// Whoever is in the middle of an update loses against this one.
 	interfere := func() error { return update(&example.Pod{}, counting) }
@@ -371,19 +371,19 @@ func TestNestedLosers(t *testing.T) {
 
 // TestSizesAreBounded: keys whose deletion was never seen are forgotten.
 func TestSizesAreBounded(t *testing.T) {
-	s := pods(t, memory(t))
+	r := pods(t, memory(t))
 	existing := []string{"/pods/ns/a", "/registry/pods/ns/b"}
-	if err := s.EnableResourceSizeEstimation(func(context.Context) ([]string, error) {
+	if err := r.EnableResourceSizeEstimation(func(context.Context) ([]string, error) {
 		return existing, nil
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if s.EnableResourceSizeEstimation(func(context.Context) ([]string, error) {
+	if r.EnableResourceSizeEstimation(func(context.Context) ([]string, error) {
 		return nil, nil
 	}) == nil {
 		t.Error("it can be enabled twice")
 	}
-	n := s.sizes.Load()
+	n := r.sizes.Load()
 	size := func() int {
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -401,7 +401,7 @@ func TestSizesAreBounded(t *testing.T) {
 	eventually(t, "the keys that do not exist to be forgotten", func() bool {
 		return size() <= spareKeys+2*len(existing)
 	})
-	stats, err := s.Stats(t.Context())
+	stats, err := r.Stats(t.Context())
 	if err != nil || stats.ObjectCount != 2 || stats.EstimatedAverageObjectSizeBytes != 20 ||
 		size() != 2 {
 		t.Errorf("got %+v, %v, and %d keys are kept", stats, err, size())
@@ -411,7 +411,7 @@ func TestSizesAreBounded(t *testing.T) {
 		{Key: "/registry/pods/ns/b", Revision: 11, Prev: 10, Deleted: true},
 	})
 	existing = existing[:1]
-	if stats, err = s.Stats(t.Context()); err != nil || stats.ObjectCount != 1 ||
+	if stats, err = r.Stats(t.Context()); err != nil || stats.ObjectCount != 1 ||
 		stats.EstimatedAverageObjectSizeBytes != 30 {
 		t.Errorf("got %+v, %v", stats, err)
 	}
@@ -419,15 +419,15 @@ func TestSizesAreBounded(t *testing.T) {
 
 // TestUpdateOverAFence: an update that read before a fence, and writes after it, reads again.
 func TestUpdateOverAFence(t *testing.T) {
-	db := memory(t)
-	s := pods(t, db)
-	create(t, s, pod("a"))
+	store := memory(t)
+	r := pods(t, store)
+	create(t, r, pod("a"))
 	tries := 0
 	out := &example.Pod{}
-	if err := s.GuaranteedUpdate(t.Context(), podKey("a"), out, false, nil,
+	if err := r.GuaranteedUpdate(t.Context(), podKey("a"), out, false, nil,
 		changing(func(p *example.Pod) error {
 			if tries++; tries == 1 {
-				if _, err := db.Fence(t.Context()); err != nil {
+				if _, err := store.Fence(t.Context()); err != nil {
 					return err
 				}
 			}

@@ -35,7 +35,7 @@ const resultBuffer = 100
 // A bookmark follows every event that is not newer than it, since one goroutine sends both in the
 // order in which mvcc hands them out.
 type watcher struct {
-	s      *store
+	r      *resource
 	ctx    context.Context
 	cancel context.CancelFunc
 	result chan watch.Event
@@ -54,9 +54,9 @@ type watcher struct {
 // Watch begins a watch. Only what is wrong with the request itself is returned as an error;
 // everything else is an event of type ERROR, after which the watch ends. A watch whose context ends
 // just ends.
-func (s *store) Watch(ctx context.Context, key string,
+func (r *resource) Watch(ctx context.Context, key string,
 	opts apistorage.ListOptions) (watch.Interface, error) {
-	w, err := s.newWatcher(key, opts)
+	w, err := r.newWatcher(key, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -64,8 +64,8 @@ func (s *store) Watch(ctx context.Context, key string,
 	if w.revision == 0 && !initial {
 		// The watch begins now, so that what is written after this function has returned is
 		// certainly seen.
-		if w.revision, err = s.mvcc.Head(ctx); err != nil {
-			return nil, apiError(ctx, s.resource, err)
+		if w.revision, err = r.mvcc.Head(ctx); err != nil {
+			return nil, apiError(ctx, r.name, err)
 		}
 	}
 	w.start(ctx, func() error { return w.run(initial) })
@@ -74,24 +74,24 @@ func (s *store) Watch(ctx context.Context, key string,
 
 // newWatcher returns a watcher that is not started. Its errors are about what is wrong with the
 // request.
-func (s *store) newWatcher(key string, opts apistorage.ListOptions) (*watcher, error) {
-	k, err := s.keys.prepare(key, opts.Recursive)
+func (r *resource) newWatcher(key string, opts apistorage.ListOptions) (*watcher, error) {
+	k, err := r.keys.prepare(key, opts.Recursive)
 	if err != nil {
 		return nil, err
 	}
-	revision, err := s.objects.versioner.ParseResourceVersion(opts.ResourceVersion)
+	revision, err := r.objects.versioner.ParseResourceVersion(opts.ResourceVersion)
 	if err != nil {
 		return nil, err
 	}
 	if int64(revision) < 0 {
 		return nil, tooLargeRevision(revision)
 	}
-	if opts.ProgressNotify && s.newFunc == nil {
+	if opts.ProgressNotify && r.newFunc == nil {
 		return nil, apierrors.NewInternalError(errors.New("a watch of a store without NewFunc " +
 			"cannot notify of its progress"))
 	}
 	return &watcher{
-		s:            s,
+		r:            r,
 		result:       make(chan watch.Event, resultBuffer),
 		key:          k,
 		opts:         opts,
@@ -105,11 +105,11 @@ func (s *store) newWatcher(key string, opts apistorage.ListOptions) (*watcher, e
 // start runs the watch. It ends when run returns, ctx ends, or the store is released.
 func (w *watcher) start(ctx context.Context, run func() error) {
 	w.ctx, w.cancel = context.WithCancel(ctx)
-	stop := context.AfterFunc(w.s.lifetime, w.cancel)
-	w.s.decoder.watchers.Add(1)
+	stop := context.AfterFunc(w.r.lifetime, w.cancel)
+	w.r.decoder.watchers.Add(1)
 	go func() {
 		defer close(w.result)
-		defer w.s.decoder.watchers.Add(-1)
+		defer w.r.decoder.watchers.Add(-1)
 		defer stop()
 		defer w.cancel()
 		w.fail(run())
@@ -146,14 +146,14 @@ func (w *watcher) run(initial bool) error {
 			return err
 		}
 	}
-	events, err := w.s.mvcc.Watch(w.ctx, w.mvccOptions())
+	events, err := w.r.mvcc.Watch(w.ctx, w.mvccOptions())
 	if err != nil {
 		return err
 	}
 	defer events.Close()
 	if w.opts.ProgressNotify {
-		w.s.progress.join(events)
-		defer w.s.progress.leave(events)
+		w.r.progress.join(events)
+		defer w.r.progress.leave(events)
 	}
 	for {
 		batch, err := patiently(w.ctx, func() (mvcc.Batch, error) { return events.Next(w.ctx) })
@@ -164,7 +164,7 @@ func (w *watcher) run(initial bool) error {
 			return err
 		}
 		if batch.Requested && w.opts.ProgressNotify && batch.Progress > w.revision {
-			etcdmetrics.RecordEtcdBookmark(w.s.resource)
+			etcdmetrics.RecordEtcdBookmark(w.r.name)
 			if err := w.bookmark(batch.Progress, false); err != nil {
 				return err
 			}
@@ -175,7 +175,7 @@ func (w *watcher) run(initial bool) error {
 // replay sends the events up to a revision, and perhaps some after it. Then it has sent all up to
 // w.revision.
 func (w *watcher) replay(until mvcc.Revision) error {
-	events, err := w.s.mvcc.Watch(w.ctx, w.mvccOptions())
+	events, err := w.r.mvcc.Watch(w.ctx, w.mvccOptions())
 	if err != nil {
 		return err
 	}
@@ -218,7 +218,7 @@ func (w *watcher) mvccOptions() mvcc.WatchOptions {
 // sendInitial sends the current state as ADDED events, and sets the revision to the snapshot's.
 func (w *watcher) sendInitial() error {
 	if w.revision > 0 {
-		head, err := w.s.mvcc.Head(w.ctx)
+		head, err := w.r.mvcc.Head(w.ctx)
 		if err != nil {
 			return err
 		}
@@ -232,14 +232,14 @@ func (w *watcher) sendInitial() error {
 		r.end = prefixEnd(w.key)
 	}
 	snapshot := mvcc.Revision(0)
-	for chunk, err := range w.s.chunks(w.ctx, r) {
+	for chunk, err := range w.r.chunks(w.ctx, r) {
 		if err != nil {
 			return err
 		}
 		snapshot = chunk.Revision
 		for i := range chunk.KVs {
 			kv := &chunk.KVs[i]
-			obj, err := w.s.objects.openNew(w.ctx, kv.Key, kv.Value, kv.Revision)
+			obj, err := w.r.objects.openNew(w.ctx, kv.Key, kv.Value, kv.Revision)
 			if err != nil {
 				return err
 			}
@@ -260,11 +260,11 @@ func (w *watcher) sendInitial() error {
 }
 
 func (w *watcher) bookmark(at mvcc.Revision, initial bool) error {
-	if w.s.newFunc == nil {
+	if w.r.newFunc == nil {
 		return errors.New("a store without NewFunc cannot send bookmarks")
 	}
-	obj := w.s.newFunc()
-	if err := w.s.objects.versioner.UpdateObject(obj, uint64(at)); err != nil {
+	obj := w.r.newFunc()
+	if err := w.r.objects.versioner.UpdateObject(obj, uint64(at)); err != nil {
 		return fmt.Errorf("a bookmark takes no resourceVersion: %w", err)
 	}
 	if initial {
@@ -288,7 +288,7 @@ func (w *watcher) sendBatch(events []*mvcc.Event) error {
 	if len(events) == 0 {
 		return nil
 	}
-	if n := w.s.sizes.Load(); n != nil {
+	if n := w.r.sizes.Load(); n != nil {
 		n.follow(events)
 	}
 	received := time.Now()
@@ -296,7 +296,7 @@ func (w *watcher) sendBatch(events []*mvcc.Event) error {
 		window := events[:min(len(events), decodeWindow)]
 		events = events[len(window):]
 		for i, r := range w.decodeAll(window) {
-			etcdmetrics.RecordEtcdEvent(w.s.resource)
+			etcdmetrics.RecordEtcdEvent(w.r.name)
 			if r.err != nil {
 				return r.err
 			}
@@ -354,7 +354,7 @@ func (w *watcher) event(e *mvcc.Event) (watch.Event, error) {
 		}
 		return watch.Event{Type: watch.Deleted, Object: was}, nil
 	}
-	is, err := w.s.decoder.current(w.ctx, e)
+	is, err := w.r.decoder.current(w.ctx, e)
 	if err != nil {
 		return watch.Event{}, err
 	}
@@ -413,11 +413,11 @@ func away(err error) bool {
 func (w *watcher) previous(e *mvcc.Event) (runtime.Object, error) {
 	// The value may have to be read. While the database is away nothing else can be sent either, so
 	// the watch waits for it rather than ending.
-	value, err := patiently(w.ctx, func() ([]byte, error) { return w.s.mvcc.PrevValue(w.ctx, e) })
+	value, err := patiently(w.ctx, func() ([]byte, error) { return w.r.mvcc.PrevValue(w.ctx, e) })
 	if err != nil {
 		return nil, err
 	}
-	obj, err := w.s.decoder.previous(w.ctx, e, value)
+	obj, err := w.r.decoder.previous(w.ctx, e, value)
 	var corrupt *corruptError
 	if e.Deleted && errors.As(err, &corrupt) {
 		return nil, corruptDeletion(corrupt)
@@ -451,7 +451,7 @@ func (w *watcher) fail(err error) {
 	if errors.Is(err, mvcc.ErrCompacted) {
 		err = apierrors.NewResourceExpired(watchExpired)
 	} else {
-		err = apiError(w.ctx, w.s.resource, err)
+		err = apiError(w.ctx, w.r.name, err)
 	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

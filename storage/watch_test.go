@@ -33,24 +33,24 @@ import (
 var noTicks = mvcc.Config{ProgressInterval: time.Hour}
 
 func TestWatchRejectsBadRequestsAtOnce(t *testing.T) {
-	s := pods(t, memory(t))
+	r := pods(t, memory(t))
 	noBookmarks := podConfig()
 	noBookmarks.NewFunc = nil
 	for name, test := range map[string]struct {
-		s    *store
+		r    *resource
 		key  string
 		opts apistorage.ListOptions
 	}{
-		"foreign key":        {s, "/nodes", apistorage.ListOptions{}},
-		"malformed revision": {s, "/pods", apistorage.ListOptions{ResourceVersion: "abc"}},
-		"revision too large": {s, "/pods",
+		"foreign key":        {r, "/nodes", apistorage.ListOptions{}},
+		"malformed revision": {r, "/pods", apistorage.ListOptions{ResourceVersion: "abc"}},
+		"revision too large": {r, "/pods",
 			apistorage.ListOptions{ResourceVersion: strconv.FormatUint(math.MaxInt64+1, 10)}},
-		"progress without new": {open(t, s.db, noBookmarks), "/pods",
+		"progress without new": {open(t, r.store, noBookmarks), "/pods",
 			apistorage.ListOptions{ProgressNotify: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.opts.Predicate = apistorage.Everything
-			w, err := test.s.Watch(t.Context(), test.key, test.opts)
+			w, err := test.r.Watch(t.Context(), test.key, test.opts)
 			if err == nil {
 				w.Stop()
 				t.Fatal("no error")
@@ -60,8 +60,8 @@ func TestWatchRejectsBadRequestsAtOnce(t *testing.T) {
 }
 
 func TestWatchListOfAFutureRevision(t *testing.T) {
-	s := pods(t, memory(t))
-	w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1000000",
+	r := pods(t, memory(t))
+	w := startWatch(t, r, apistorage.ListOptions{ResourceVersion: "1000000",
 		SendInitialEvents: ptr.To(true),
 		Predicate:         apistorage.SelectionPredicate{AllowWatchBookmarks: true}})
 	e := next(t, w)
@@ -87,7 +87,7 @@ func TestWatchEndsSilently(t *testing.T) {
 		ended(t, w)
 	})
 	t.Run("with its store", func(t *testing.T) {
-		s, destroy, err := memory(t).NewStore(podConfig())
+		s, destroy, err := memory(t).Resource(podConfig())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,9 +97,9 @@ func TestWatchEndsSilently(t *testing.T) {
 		ended(t, w)
 	})
 	t.Run("with the database", func(t *testing.T) {
-		db := memory(t)
-		w := startWatch(t, pods(t, db), apistorage.ListOptions{ResourceVersion: "1"})
-		if err := db.Close(); err != nil {
+		store := memory(t)
+		w := startWatch(t, pods(t, store), apistorage.ListOptions{ResourceVersion: "1"})
+		if err := store.Close(); err != nil {
 			t.Fatal(err)
 		}
 		ended(t, w)
@@ -109,7 +109,7 @@ func TestWatchEndsSilently(t *testing.T) {
 // TestSelectingWatch has the transitions of objects into and out of a selection, for two watches
 // that share what is decoded. Nothing is seen of an object that never matches.
 func TestSelectingWatch(t *testing.T) {
-	s := pods(t, memory(t))
+	r := pods(t, memory(t))
 	attrs := func(obj runtime.Object) (labels.Set, fields.Set, error) {
 		return obj.(*example.Pod).Labels, nil, nil
 	}
@@ -117,19 +117,19 @@ func TestSelectingWatch(t *testing.T) {
 		Predicate: apistorage.SelectionPredicate{
 			Label: labels.SelectorFromSet(labels.Set{"value": "yes"}), Field: fields.Everything(),
 			GetAttrs: attrs}}
-	watches := []watch.Interface{startWatch(t, s, selecting), startWatch(t, s, selecting)}
-	create(t, s, pod("b"))
-	remove(t, s, "b")
-	create(t, s, pod("a"))
+	watches := []watch.Interface{startWatch(t, r, selecting), startWatch(t, r, selecting)}
+	create(t, r, pod("b"))
+	remove(t, r, "b")
+	create(t, r, pod("a"))
 	var revisions []uint64
 	for _, value := range []string{"yes", "no", "no again", "yes"} {
-		out, err := label(t.Context(), s, "a", value)
+		out, err := label(t.Context(), r, "a", value)
 		if err != nil {
 			t.Fatal(err)
 		}
 		revisions = append(revisions, revisionOf(t, out))
 	}
-	revisions = append(revisions, revisionOf(t, remove(t, s, "a")))
+	revisions = append(revisions, revisionOf(t, remove(t, r, "a")))
 	for i, want := range []struct {
 		event    string
 		revision uint64
@@ -166,12 +166,12 @@ func (c *countingCodec) Decode(data []byte, defaults *schema.GroupVersionKind,
 func TestWatchersShareDecodedObjects(t *testing.T) {
 	// What is shared is shared until it is collected.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	db := memory(t)
+	store := memory(t)
 	decoder := &countingCodec{Codec: codec}
 	c := podConfig()
 	c.Codec = decoder
-	writer := pods(t, db)
-	stores := []*store{open(t, db, c), open(t, db, c)}
+	writer := pods(t, store)
+	stores := []*resource{open(t, store, c), open(t, store, c)}
 	var watches []watch.Interface
 	for i := range 8 {
 		watches = append(watches,
@@ -200,18 +200,18 @@ func TestWatchersShareDecodedObjects(t *testing.T) {
 // read, and gets a bookmark for it, without having asked for that, and though nothing else would
 // send one.
 func TestProgressWhenAsked(t *testing.T) {
-	db := openDatabase(t, dbtest.Open(t, dbtest.Memory), noTicks)
-	s := pods(t, db)
+	store := openDatabase(t, dbtest.Open(t, dbtest.Memory), noTicks)
+	r := pods(t, store)
 	other := podConfig()
 	other.ResourcePrefix = "/others"
-	o := open(t, db, other)
-	w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1", ProgressNotify: true})
-	silent := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1"})
+	o := open(t, store, other)
+	w := startWatch(t, r, apistorage.ListOptions{ResourceVersion: "1", ProgressNotify: true})
+	silent := startWatch(t, r, apistorage.ListOptions{ResourceVersion: "1"})
 	for i := range 5 {
 		if err := o.Create(t.Context(), "/others/"+strconv.Itoa(i), pod("other"), nil, 0); err != nil {
 			t.Fatal(err)
 		}
-		head, err := s.GetCurrentResourceVersion(t.Context())
+		head, err := r.GetCurrentResourceVersion(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -222,19 +222,19 @@ func TestProgressWhenAsked(t *testing.T) {
 	if err := o.Create(t.Context(), "/others/last", pod("other"), nil, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.RequestWatchProgress(t.Context()); err != nil {
+	if err := r.RequestWatchProgress(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := brief(t, next(t, w)); got != "BOOKMARK 7" {
 		t.Errorf("got %s", got)
 	}
 	// A watch that begins after the question is asked, too.
-	late := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1", ProgressNotify: true})
+	late := startWatch(t, r, apistorage.ListOptions{ResourceVersion: "1", ProgressNotify: true})
 	if got := brief(t, next(t, late)); got != "BOOKMARK 7" {
 		t.Errorf("got %s", got)
 	}
 	// Others get no bookmarks.
-	create(t, s, pod("a"))
+	create(t, r, pod("a"))
 	if got := brief(t, next(t, silent)); got != "ADDED a " {
 		t.Errorf("got %s", got)
 	}
@@ -244,10 +244,10 @@ func TestProgressWhenAsked(t *testing.T) {
 // never come before an event that is not newer than it, and one must come for what was asked.
 func TestBookmarksFollowEvents(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		db := openDatabase(t, d, noTicks)
-		s := pods(t, db)
+		store := openDatabase(t, d, noTicks)
+		r := pods(t, store)
 		const writers, writes = 4, 50
-		w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1", ProgressNotify: true,
+		w := startWatch(t, r, apistorage.ListOptions{ResourceVersion: "1", ProgressNotify: true,
 			RecordTimestamps: true})
 
 		var mu sync.Mutex
@@ -258,7 +258,7 @@ func TestBookmarksFollowEvents(t *testing.T) {
 				for i := range writes {
 					out := &example.Pod{}
 					name := fmt.Sprintf("%d-%d", n, i)
-					if err := s.Create(t.Context(), podKey(name), pod(name), out, 0); err != nil {
+					if err := r.Create(t.Context(), podKey(name), pod(name), out, 0); err != nil {
 						t.Error(err)
 						return
 					}
@@ -277,7 +277,7 @@ func TestBookmarksFollowEvents(t *testing.T) {
 		var askers sync.WaitGroup
 		askers.Go(func() {
 			for asking.Err() == nil {
-				if _, err := s.GetCurrentResourceVersion(asking); err != nil && asking.Err() == nil {
+				if _, err := r.GetCurrentResourceVersion(asking); err != nil && asking.Err() == nil {
 					t.Error(err)
 				}
 			}
@@ -294,7 +294,7 @@ func TestBookmarksFollowEvents(t *testing.T) {
 			case <-done:
 				finished, done = true, nil
 				var err error
-				if head, err = s.GetCurrentResourceVersion(t.Context()); err != nil {
+				if head, err = r.GetCurrentResourceVersion(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			case e := <-w.ResultChan():
@@ -326,14 +326,14 @@ func TestBookmarksFollowEvents(t *testing.T) {
 
 // TestWatchOfManyEvents replays a long history to a slow reader: every event once, in order.
 func TestWatchOfManyEvents(t *testing.T) {
-	db := openDatabase(t, dbtest.Open(t, dbtest.SQLite),
+	store := openDatabase(t, dbtest.Open(t, dbtest.SQLite),
 		mvcc.Config{Ring: mvcc.RingLimits{Events: 100, Bytes: 1 << 20}, TailRows: 37})
-	s := pods(t, db)
-	w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: "1"})
+	r := pods(t, store)
+	w := startWatch(t, r, apistorage.ListOptions{ResourceVersion: "1"})
 	const writes = 1000
 	var names []string
 	for i := range writes {
-		create(t, s, pod(numbered(i)))
+		create(t, r, pod(numbered(i)))
 		names = append(names, numbered(i))
 	}
 	var got []string
@@ -346,21 +346,21 @@ func TestWatchOfManyEvents(t *testing.T) {
 }
 
 func TestCorruptDeletion(t *testing.T) {
-	db := memory(t)
-	for name, c := range map[string]StoreConfig{
-		"transformer": func() StoreConfig {
+	store := memory(t)
+	for name, c := range map[string]ResourceConfig{
+		"transformer": func() ResourceConfig {
 			c := podConfig()
 			c.Transformer = brokenTransformer{}
 			return c
 		}(),
-		"codec": func() StoreConfig {
+		"codec": func() ResourceConfig {
 			c := podConfig()
 			c.Codec = brokenCodec{codec}
 			return c
 		}(),
 	} {
 		t.Run(name, func(t *testing.T) {
-			good, bad := pods(t, db), open(t, db, c)
+			good, bad := pods(t, store), open(t, store, c)
 			created := create(t, good, pod(name))
 			w := startWatch(t, bad,
 				apistorage.ListOptions{ResourceVersion: created.ResourceVersion})
@@ -411,22 +411,22 @@ func (f *failingValues) Values(ctx context.Context,
 func TestWatchOutlivesTheDatabase(t *testing.T) {
 	d := dbtest.Open(t, dbtest.Memory)
 	var failing *failingValues
-	db := openDatabaseThrough(t, d, mvcc.Config{RetryFor: time.Nanosecond},
+	store := openDatabaseThrough(t, d, mvcc.Config{RetryFor: time.Nanosecond},
 		func(b mvcc.Backend) mvcc.Backend {
 			failing = &failingValues{Backend: b}
 			return failing
 		})
 	failing.failures.Store(3)
-	s := pods(t, db)
-	created := create(t, s, pod("a"))
-	w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: created.ResourceVersion,
+	r := pods(t, store)
+	created := create(t, r, pod("a"))
+	w := startWatch(t, r, apistorage.ListOptions{ResourceVersion: created.ResourceVersion,
 		Predicate: apistorage.SelectionPredicate{
 			Label: labels.SelectorFromSet(labels.Set{"value": "yes"}), Field: fields.Everything(),
 			GetAttrs: func(obj runtime.Object) (labels.Set, fields.Set, error) {
 				return obj.(*example.Pod).Labels, nil, nil
 			}}})
 	// The update has the suggestion of a cache, so that nobody has read the previous value.
-	err := s.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil,
+	err := r.GuaranteedUpdate(t.Context(), podKey("a"), &example.Pod{}, false, nil,
 		changing(func(p *example.Pod) error {
 			p.Labels = map[string]string{"value": "yes"}
 			return nil

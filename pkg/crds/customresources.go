@@ -41,9 +41,9 @@ import (
 
 // Options say where definitions and objects are stored, and what they are served with.
 type Options struct {
-	// Storage and Database are what the configuration's storage was made with. Required.
-	Storage  *options.StorageOptions
-	Database *storage.Database
+	// Storage and Store are what the configuration's storage was made with. Required.
+	Storage *options.StorageOptions
+	Store   *storage.Store
 	// Getters describe stores that are made with a getter other than the configuration's. Prepare
 	// replaces them by getters whose stores keep objects out of namespaces that are gone.
 	Getters []*generic.RESTOptionsGetter
@@ -79,9 +79,9 @@ type Extension struct {
 // Prepare changes a configuration before a server is made from it. Who uses the server, what it is
 // stored in, and where it is served must be in the configuration already.
 func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, error) {
-	if o.Storage == nil || o.Database == nil {
+	if o.Storage == nil || o.Store == nil {
 		return nil, errors.New("custom resources need a storage: set Options.Storage and " +
-			"Options.Database")
+			"Options.Store")
 	}
 	if err := errors.Join(o.Services.Validate()...); err != nil {
 		return nil, err
@@ -194,13 +194,13 @@ func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*generica
 		slices.Clone(c.LivezChecks), slices.Clone(c.ReadyzChecks)
 	c.AggregatedDiscoveryGroupManager = server.AggregatedDiscoveryGroupManager
 	c.MergedResourceConfig = apiextensionsserver.DefaultAPIResourceConfigSource()
-	getter, err := e.options.Storage.RESTOptionsGetter(c, e.options.Database,
+	getter, err := e.options.Storage.RESTOptionsGetter(c, e.options.Store,
 		newBuiltinEncodings(e.options.Storage.Prefix, e.options.Storage.MediaType))
 	if err != nil {
 		return nil, err
 	}
 	c.RESTOptionsGetter = guardedGetter{getter, e.guard}
-	objects, err := e.options.Storage.RESTOptionsGetter(c, e.options.Database,
+	objects, err := e.options.Storage.RESTOptionsGetter(c, e.options.Store,
 		objectEncodings{e.options.Storage.Prefix})
 	if err != nil {
 		return nil, err
@@ -276,7 +276,7 @@ func (e *Extension) addHooks(server *genericapiserver.GenericAPIServer,
 	if e.options.SingleServer {
 		settle = 0
 	}
-	stored := storedIn{db: e.options.Database, prefix: e.options.Storage.Prefix, core: directories}
+	stored := storedIn{db: e.options.Store, prefix: e.options.Storage.Prefix, core: directories}
 	controller, err := builtin.NewNamespaceController(e.client, metadataClient,
 		e.informers.Core().V1().Namespaces(), stored.resources, settle)
 	if err != nil {

@@ -18,16 +18,16 @@ func ExamplePrepare() {
 		storage *options.StorageOptions
 		build   func(*genericapiserver.RecommendedConfig) (*genericapiserver.GenericAPIServer, error)
 	)
-	db, err := storage.Open(context.Background())
+	store, err := storage.Open(context.Background())
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer db.Close()
-	if err := storage.ApplyTo(&config.Config, db); err != nil {
+	defer store.Close()
+	if err := storage.ApplyTo(&config.Config, store); err != nil {
 		log.Print(err)
 		return
 	}
-	extension, err := crds.Prepare(config, crds.Options{Storage: storage, Database: db})
+	extension, err := crds.Prepare(config, crds.Options{Storage: storage, Store: store})
 	if err != nil {
 		log.Print(err)
 		return

@@ -57,7 +57,7 @@ func (e encodings) ResourcePrefix(resource schema.GroupResource) string {
 // a Lease that is stored besides the server's objects. It is not one of the Leases that a server
 // may serve, since some servers serve none, and all replicas have to use the same one. The options
 // were applied to the configuration. The function releases what the lock holds.
-func NewLock(stored *options.StorageOptions, c *genericapiserver.Config, db *storage.Database,
+func NewLock(stored *options.StorageOptions, c *genericapiserver.Config, db *storage.Store,
 	holder string) (resourcelock.Interface, func(), error) {
 	uncached := *stored
 	uncached.WatchCache = false // nobody watches it

@@ -79,7 +79,7 @@ func (m *mortal) run(t *testing.T, s *testkit.Server, stored *options.StorageOpt
 	t.Helper()
 	m.died = make(chan struct{})
 	m.left.Store(writes)
-	lock, release, err := garbagecollector.NewLock(stored, &genericapiserver.Config{}, s.Database,
+	lock, release, err := garbagecollector.NewLock(stored, &genericapiserver.Config{}, s.Store,
 		identity)
 	if err != nil {
 		t.Fatal(err)

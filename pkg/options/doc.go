@@ -5,9 +5,9 @@
 //	options := options.NewStorageOptions("/registry/example.com", scheme, codecs, sqlite.Driver)
 //	options.AddFlags(flags)
 //	…
-//	db, err := options.Open(ctx)
-//	defer db.Close()
-//	err = options.ApplyTo(&config.Config, db)
+//	store, err := options.Open(ctx)
+//	defer store.Close()
+//	err = options.ApplyTo(&config.Config, store)
 //
 // with the Etcd of genericoptions.RecommendedOptions set to nil.
 package options

@@ -11,7 +11,7 @@ import (
 // fails: where they are polled for because notifications do not work, everything is right, only
 // later by some milliseconds. What a passing check can say is its name.
 type eventsCheck struct {
-	db      *storage.Database
+	store   *storage.Store
 	serving atomic.Bool
 }
 
@@ -20,7 +20,7 @@ func (c *eventsCheck) Name() string {
 	if !c.serving.Load() {
 		return name // under which it is installed
 	}
-	if c.db.Listening() != nil {
+	if c.store.Listening() != nil {
 		return name + " (polled for, as notifications do not work; see the log)"
 	}
 	return name

@@ -28,13 +28,13 @@ func ExampleStorageOptions() {
 	if errs := o.Validate(); len(errs) > 0 {
 		log.Fatal(errs)
 	}
-	db, err := o.Open(context.Background())
+	store, err := o.Open(context.Background())
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer db.Close()
+	defer store.Close()
 	config := genericapiserver.NewConfig(codecs)
-	if err := o.ApplyTo(config, db); err != nil {
+	if err := o.ApplyTo(config, store); err != nil {
 		log.Print(err)
 		return
 	}

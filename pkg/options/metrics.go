@@ -27,34 +27,34 @@ type databases struct {
 // place is a database, and how many servers of this process want its metrics to be seen. A place
 // without any is free.
 type place struct {
-	db      *storage.Database
+	store   *storage.Store
 	servers int
 }
 
 // expose shows the metrics of a database until hide was called. It may be exposed several times,
 // and is shown until the last is hidden.
-func expose(db *storage.Database) (hide func()) {
+func expose(store *storage.Store) (hide func()) {
 	exposed.once.Do(func() {
 		legacyregistry.RawMustRegister(&exposed)
 		etcd3metrics.SetStorageMonitorGetter(exposed.monitors)
 	})
 	exposed.mu.Lock()
 	defer exposed.mu.Unlock()
-	i := slices.IndexFunc(exposed.places, func(p place) bool { return p.db == db })
+	i := slices.IndexFunc(exposed.places, func(p place) bool { return p.store == store })
 	if i < 0 {
-		i = slices.IndexFunc(exposed.places, func(p place) bool { return p.db == nil })
+		i = slices.IndexFunc(exposed.places, func(p place) bool { return p.store == nil })
 	}
 	if i < 0 {
 		i = len(exposed.places)
 		exposed.places = append(exposed.places, place{})
 	}
-	exposed.places[i].db = db
+	exposed.places[i].store = store
 	exposed.places[i].servers++
 	return func() {
 		exposed.mu.Lock()
 		defer exposed.mu.Unlock()
 		if exposed.places[i].servers--; exposed.places[i].servers == 0 {
-			exposed.places[i].db = nil
+			exposed.places[i].store = nil
 		}
 	}
 }
@@ -65,10 +65,10 @@ func (*databases) Describe(chan<- *prometheus.Desc) {}
 // Collect implements prometheus.Collector.
 func (d *databases) Collect(metrics chan<- prometheus.Metric) {
 	for i, p := range d.list() {
-		if p.db == nil {
+		if p.store == nil {
 			continue
 		}
-		collector := p.db.Collector()
+		collector := p.store.Collector()
 		if i > 0 {
 			collector = prometheus.WrapCollectorWith(prometheus.Labels{"database": strconv.Itoa(i + 1)}, collector)
 		}
@@ -86,17 +86,17 @@ func (d *databases) list() []place {
 func (d *databases) monitors() ([]etcd3metrics.Monitor, error) {
 	var monitors []etcd3metrics.Monitor
 	for _, p := range d.list() {
-		if p.db != nil {
-			monitors = append(monitors, sizeMonitor{p.db})
+		if p.store != nil {
+			monitors = append(monitors, sizeMonitor{p.store})
 		}
 	}
 	return monitors, nil
 }
 
-type sizeMonitor struct{ db *storage.Database }
+type sizeMonitor struct{ store *storage.Store }
 
 func (m sizeMonitor) Monitor(ctx context.Context) (etcd3metrics.StorageMetrics, error) {
-	size, err := m.db.Size(ctx)
+	size, err := m.store.Size(ctx)
 	return etcd3metrics.StorageMetrics{Size: size.Total}, err
 }
 

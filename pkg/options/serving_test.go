@@ -33,12 +33,12 @@ type serving struct {
 // serve runs a server with a listener that watches its connections.
 func serve(t *testing.T) *serving {
 	t.Helper()
-	db, err := storage.Open(t.Context(), storage.Config{URL: "memory:",
+	store, err := storage.Open(t.Context(), storage.Config{URL: "memory:",
 		Drivers: []storage.Driver{sqlite.Driver}, Migrate: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { db.Close() })
+	t.Cleanup(func() { store.Close() })
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func serve(t *testing.T) *serving {
 		t.Fatal(err)
 	}
 	stored := options.NewStorageOptions("/registry", api.Scheme, api.Codecs)
-	if err := stored.ApplyTo(&s.config.Config, db); err != nil {
+	if err := stored.ApplyTo(&s.config.Config, store); err != nil {
 		t.Fatal(err)
 	}
 	server, err := api.New(s.config)

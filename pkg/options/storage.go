@@ -314,7 +314,7 @@ func (o *StorageOptions) Database() (storage.Config, error) {
 
 // Open opens the database, which the caller closes after the server has stopped. It has to be
 // opened before the server is made.
-func (o *StorageOptions) Open(ctx context.Context) (*storage.Database, error) {
+func (o *StorageOptions) Open(ctx context.Context) (*storage.Store, error) {
 	c, err := o.Database()
 	if err != nil {
 		return nil, err
@@ -331,7 +331,7 @@ const watchGrace = 10 * time.Second
 // cannot be encoded in protobuf are answered in JSON, see [LeaveOutProtobuf]. If
 // c.ShutdownWatchTerminationGracePeriod is 0 it becomes ten seconds: a server without one waits for
 // open watches for a minute when it stops. ApplyTo does not change the options.
-func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, db *storage.Database) error {
+func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, store *storage.Store) error {
 	if o == nil {
 		return nil
 	}
@@ -349,15 +349,15 @@ func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, db *storage.Databas
 	ready := healthz.NamedCheck("storage", func(r *http.Request) error {
 		ctx, cancel := context.WithTimeout(r.Context(), o.ReadyTimeout)
 		defer cancel()
-		return db.Ready(ctx)
+		return store.Ready(ctx)
 	})
 	c.AddHealthzChecks(ready)
-	events := &eventsCheck{db: db}
+	events := &eventsCheck{store: store}
 	c.AddReadyzChecks(ready, events)
 	if err := c.AddPostStartHook("storage-metrics",
 		func(hook genericapiserver.PostStartHookContext) error {
 			events.serving.Store(true)
-			hide := expose(db)
+			hide := expose(store)
 			context.AfterFunc(hook, hide)
 			return nil
 		}); err != nil {
@@ -367,20 +367,20 @@ func (o *StorageOptions) ApplyTo(c *genericapiserver.Config, db *storage.Databas
 	if err != nil {
 		return err
 	}
-	c.RESTOptionsGetter, err = o.RESTOptionsGetter(c, db, encodings)
+	c.RESTOptionsGetter, err = o.RESTOptionsGetter(c, store, encodings)
 	return err
 }
 
 // RESTOptionsGetter makes further resources be stored in the database in the way that ApplyTo makes
 // those of the scheme, but encoded otherwise. It is called after ApplyTo, with the same
 // configuration.
-func (o *StorageOptions) RESTOptionsGetter(c *genericapiserver.Config, db *storage.Database,
+func (o *StorageOptions) RESTOptionsGetter(c *genericapiserver.Config, store *storage.Store,
 	encodings storage.Encodings) (*storage.RESTOptionsGetter, error) {
 	except, err := uncached(o.WatchCacheSizes)
 	if err != nil {
 		return nil, err
 	}
-	return storage.NewRESTOptionsGetter(db, storage.RESTOptions{
+	return storage.NewRESTOptionsGetter(store, storage.RESTOptions{
 		Encodings:                 encodings,
 		Prefix:                    o.Prefix,
 		Transformers:              c.ResourceTransformers,

@@ -153,7 +153,7 @@ func TestHealthAndReadiness(t *testing.T) {
 			t.Errorf("%s: %d\n%s", path, status, body)
 		}
 	}
-	if err := s.Database.Close(); err != nil {
+	if err := s.Store.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{"/healthz", "/readyz"} {
@@ -346,14 +346,14 @@ func TestEncryptionReload(t *testing.T) {
 }
 
 // handler makes a server of the options, without connections. It stops with the test.
-func handler(t *testing.T, api *kinds.API, db *storage.Database, prefix string) http.Handler {
+func handler(t *testing.T, api *kinds.API, store *storage.Store, prefix string) http.Handler {
 	t.Helper()
 	o := options.NewStorageOptions(prefix, api.Scheme, api.Codecs)
 	config := api.NewConfig()
 	config.LoopbackClientConfig = &rest.Config{}
 	config.ExternalAddress = "127.0.0.1:443"
 	config.Authorization.Authorizer = authorizerfactory.NewAlwaysAllowAuthorizer()
-	if err := o.ApplyTo(&config.Config, db); err != nil {
+	if err := o.ApplyTo(&config.Config, store); err != nil {
 		t.Fatal(err)
 	}
 	server, err := api.New(config)
@@ -376,20 +376,20 @@ func handler(t *testing.T, api *kinds.API, db *storage.Database, prefix string) 
 // prefix, and closes everything without a goroutine being left.
 func TestServersOnOneDatabase(t *testing.T) {
 	use := func(t *testing.T) {
-		db, err := storage.Open(t.Context(),
+		store, err := storage.Open(t.Context(),
 			storage.Config{URL: "memory:", Drivers: []storage.Driver{sqlite.Driver}, Migrate: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			if err := db.Close(); err != nil {
+			if err := store.Close(); err != nil {
 				t.Error(err)
 			}
 		})
 		clients := map[string]dynamic.ResourceInterface{}
 		for name, prefix := range map[string]string{"one": "/registry/one",
 			"replica": "/registry/one", "two": "/registry/two", "deep": "/registry/one/deep"} {
-			s := httptest.NewServer(handler(t, newAPI(t), db, prefix))
+			s := httptest.NewServer(handler(t, newAPI(t), store, prefix))
 			t.Cleanup(s.Close)
 			config := &rest.Config{Host: s.URL, QPS: -1}
 			c, err := rest.HTTPClientFor(config)
@@ -435,38 +435,38 @@ func TestServersOnOneDatabase(t *testing.T) {
 
 func TestApplyToRefuses(t *testing.T) {
 	api := newAPI(t)
-	db, err := storage.Open(t.Context(),
+	store, err := storage.Open(t.Context(),
 		storage.Config{URL: "memory:", Drivers: []storage.Driver{sqlite.Driver}, Migrate: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { db.Close() })
+	t.Cleanup(func() { store.Close() })
 	for name, tc := range map[string]struct {
-		db     *storage.Database
+		store  *storage.Store
 		change func(*options.StorageOptions)
 		want   string
 	}{
 		"no database": {nil, func(*options.StorageOptions) {}, "open one first"},
-		"no scheme": {db, func(o *options.StorageOptions) {
+		"no scheme": {store, func(o *options.StorageOptions) {
 			o.Scheme = nil
 		}, "needs a scheme and a serializer"},
-		"no codec": {db, func(o *options.StorageOptions) {
+		"no codec": {store, func(o *options.StorageOptions) {
 			o.Serializer = nil
 		}, "needs a scheme and a serializer"},
-		"a watch cache size": {db, func(o *options.StorageOptions) {
+		"a watch cache size": {store, func(o *options.StorageOptions) {
 			o.WatchCacheSizes = []string{"notes"}
 		}, "not of the form resource.group#size"},
-		"no encryption file": {db, func(o *options.StorageOptions) {
+		"no encryption file": {store, func(o *options.StorageOptions) {
 			o.EncryptionConfig = "/nowhere/encryption.yaml"
 		}, "cannot use --encryption-provider-config"},
-		"an encryption directory": {db, func(o *options.StorageOptions) {
+		"an encryption directory": {store, func(o *options.StorageOptions) {
 			o.EncryptionConfig = t.TempDir()
 		}, "cannot use --encryption-provider-config"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := options.NewStorageOptions("/registry", api.Scheme, api.Codecs)
 			tc.change(o)
-			if err := o.ApplyTo(&api.NewConfig().Config, tc.db); err == nil ||
+			if err := o.ApplyTo(&api.NewConfig().Config, tc.store); err == nil ||
 				!strings.Contains(err.Error(), tc.want) {
 				t.Errorf("the error is %v, want one with %q", err, tc.want)
 			}
@@ -475,7 +475,7 @@ func TestApplyToRefuses(t *testing.T) {
 	// Options that are not there change nothing, as upstream's.
 	var none *options.StorageOptions
 	config := api.NewConfig()
-	if err := none.ApplyTo(&config.Config, db); err != nil || config.RESTOptionsGetter != nil ||
+	if err := none.ApplyTo(&config.Config, store); err != nil || config.RESTOptionsGetter != nil ||
 		len(none.Validate()) != 0 {
 		t.Errorf("no options: %v", err)
 	}

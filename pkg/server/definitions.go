@@ -14,7 +14,7 @@ import (
 
 // newServer makes the program's server, and adds CustomResourceDefinitions if they are asked for.
 func (s *Server) newServer(config *genericapiserver.RecommendedConfig,
-	db *storage.Database) (*genericapiserver.GenericAPIServer, error) {
+	store *storage.Store) (*genericapiserver.GenericAPIServer, error) {
 	if !s.Aggregated.Enabled {
 		s.describeReviews(&config.Config)
 	}
@@ -30,7 +30,7 @@ func (s *Server) newServer(config *genericapiserver.RecommendedConfig,
 	config.Authorization.Authorizer, config.RuleResolver = nil, nil
 	scheme, _, _ := strings.Cut(database.URL, ":")
 	options := crds.Options{
-		Storage: s.Storage, Database: db, Schemes: []*runtime.Scheme{s.program.Scheme, access.Scheme},
+		Storage: s.Storage, Store: store, Schemes: []*runtime.Scheme{s.program.Scheme, access.Scheme},
 		// SQLite is for one machine, where others learn of a definition at once.
 		SingleServer: scheme == "sqlite" || scheme == "memory",
 		Roles:        true,

@@ -80,13 +80,13 @@ func apply(t *testing.T, args ...string) outcome {
 		t.Fatal(err)
 	}
 	// What is stored where is not the question here.
-	db, err := storage.Open(t.Context(), storage.Config{URL: "memory:", Drivers: drivers.All(),
+	store, err := storage.Open(t.Context(), storage.Config{URL: "memory:", Drivers: drivers.All(),
 		Migrate: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { db.Close() })
-	config, err := o.config(db)
+	t.Cleanup(func() { store.Close() })
+	config, err := o.config(store)
 	if err != nil {
 		t.Fatal(err)
 	}

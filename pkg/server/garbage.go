@@ -21,7 +21,7 @@ import (
 // addCollector makes a server collect garbage while it serves. Of the replicas on a database one
 // does so. The database of a data directory has one server.
 func (m *standaloneMode) addCollector(server *genericapiserver.GenericAPIServer,
-	c *genericapiserver.RecommendedConfig, db *storage.Database) error {
+	c *genericapiserver.RecommendedConfig, store *storage.Store) error {
 	o := garbagecollector.Options{
 		// What is stored as another resource has its objects, which would be seen twice.
 		Ignore: slices.Collect(maps.Keys(m.program.StoredAs)),
@@ -32,7 +32,7 @@ func (m *standaloneMode) addCollector(server *genericapiserver.GenericAPIServer,
 		if err != nil {
 			return fmt.Errorf("cannot elect a garbage collector without a host name: %w", err)
 		}
-		o.Lock, release, err = garbagecollector.NewLock(m.Storage, &c.Config, db,
+		o.Lock, release, err = garbagecollector.NewLock(m.Storage, &c.Config, store,
 			host+"_"+uuid.NewString())
 		if err != nil {
 			return err

@@ -35,7 +35,7 @@ type mode interface {
 	applyTo(*genericapiserver.RecommendedConfig) error
 	// begin is called when the server, made from the configuration, can serve from the database.
 	begin(*genericapiserver.GenericAPIServer, *genericapiserver.RecommendedConfig,
-		*storage.Database) error
+		*storage.Store) error
 	// close gives back what open has taken.
 	close()
 }
@@ -66,7 +66,7 @@ func (m *aggregatedMode) applyTo(c *genericapiserver.RecommendedConfig) (err err
 }
 
 func (m *aggregatedMode) begin(server *genericapiserver.GenericAPIServer,
-	_ *genericapiserver.RecommendedConfig, _ *storage.Database) error {
+	_ *genericapiserver.RecommendedConfig, _ *storage.Store) error {
 	if m.rotator == nil {
 		return nil
 	}
@@ -148,12 +148,12 @@ func (m *standaloneMode) applyTo(c *genericapiserver.RecommendedConfig) error {
 }
 
 func (m *standaloneMode) begin(server *genericapiserver.GenericAPIServer,
-	c *genericapiserver.RecommendedConfig, db *storage.Database) error {
+	c *genericapiserver.RecommendedConfig, store *storage.Store) error {
 	if err := m.writeKubeconfig(); err != nil {
 		return err
 	}
 	if m.collectGarbage {
-		if err := m.addCollector(server, c, db); err != nil {
+		if err := m.addCollector(server, c, store); err != nil {
 			return err
 		}
 	}
@@ -225,24 +225,24 @@ func (s *Server) run(ctx context.Context, out io.Writer) error {
 	if err := m.certify(); err != nil {
 		return err
 	}
-	db, err := s.Storage.Open(ctx)
+	store, err := s.Storage.Open(ctx)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
+	defer store.Close()
 
-	config, err := s.config(db)
+	config, err := s.config(store)
 	if err != nil {
 		return err
 	}
 	if err := m.applyTo(config); err != nil {
 		return err
 	}
-	server, err := s.newServer(config, db)
+	server, err := s.newServer(config, store)
 	if err != nil {
 		return err
 	}
-	if err := m.begin(server, config, db); err != nil {
+	if err := m.begin(server, config, store); err != nil {
 		return err
 	}
 	return server.PrepareRun().RunWithContext(ctx)

@@ -454,7 +454,7 @@ func (s *Server) databaseName() string {
 }
 
 // config applies the options. Who may do what is left to the caller.
-func (s *Server) config(db *storage.Database) (*genericapiserver.RecommendedConfig, error) {
+func (s *Server) config(store *storage.Store) (*genericapiserver.RecommendedConfig, error) {
 	config := s.program.NewConfig()
 	c := &config.Config
 	s.requests.applyTo(c)
@@ -464,7 +464,7 @@ func (s *Server) config(db *storage.Database) (*genericapiserver.RecommendedConf
 		// there.
 		c.PublicAddress = netutils.ParseIPSloppy("127.0.0.1")
 	}
-	if err := s.Storage.ApplyTo(c, db); err != nil {
+	if err := s.Storage.ApplyTo(c, store); err != nil {
 		return nil, err
 	}
 	if err := s.tracing.ApplyTo(nil, c); err != nil {

@@ -72,7 +72,7 @@ func TestBadInput(t *testing.T) {
 		})
 	}
 	// The one that was there is still there.
-	if err := first.Database.Ready(t.Context()); err != nil {
+	if err := first.Store.Ready(t.Context()); err != nil {
 		t.Errorf("the server whose directory was wanted by another one: %v", err)
 	}
 }

@@ -22,7 +22,7 @@ func (s *Instance) newCollector(stored *options.StorageOptions,
 	c *genericapiserver.RecommendedConfig) (*collector, error) {
 	var o garbagecollector.Options
 	if s.replicas {
-		lock, release, err := garbagecollector.NewLock(stored, &c.Config, s.Database, rand.Text())
+		lock, release, err := garbagecollector.NewLock(stored, &c.Config, s.Store, rand.Text())
 		if err != nil {
 			return nil, err
 		}

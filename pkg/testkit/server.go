@@ -116,10 +116,10 @@ type Extension func(*genericapiserver.RecommendedConfig,
 
 // Extended is the server that an [Extension] is for.
 type Extended struct {
-	// Storage and Database are where the server's objects are stored. Replicas says that other
+	// Storage and Store are where the server's objects are stored. Replicas says that other
 	// servers may use the same objects.
 	Storage  *options.StorageOptions
-	Database *storage.Database
+	Store    *storage.Store
 	Replicas bool
 	// Schemes know the types of the API and of the groups.
 	Schemes []*runtime.Scheme
@@ -133,8 +133,8 @@ type Instance struct {
 	// Config is the administrator's. It may be changed and copied, as each client needs it.
 	Config *rest.Config
 
-	// Database is what the server stores in, for tests that look at it.
-	Database *storage.Database
+	// Store is where the server's objects are, for tests that look at it.
+	Store *storage.Store
 
 	prefix string
 	// replicas says that other servers may use the same objects.
@@ -195,7 +195,7 @@ func Launch(ctx context.Context, api API, o Options) (_ *Instance, err error) {
 		}
 	}
 	if o.Extension != nil {
-		extended := Extended{Storage: stored, Database: s.Database, Replicas: s.replicas,
+		extended := Extended{Storage: stored, Store: s.Store, Replicas: s.replicas,
 			Schemes: []*runtime.Scheme{api.Scheme}}
 		for i, group := range o.Groups {
 			extended.Schemes = append(extended.Schemes, group.Scheme)
@@ -303,10 +303,10 @@ func (s *Instance) open(ctx context.Context, api API,
 			return nil, err
 		}
 	}
-	if s.Database, err = storage.Open(ctx, config); err != nil {
+	if s.Store, err = storage.Open(ctx, config); err != nil {
 		return nil, err
 	}
-	s.atRelease(s.Database.Close)
+	s.atRelease(s.Store.Close)
 	if o.Prefix == "" && o.Database.URL != "" && o.Database.URL != Memory.URL {
 		s.atRelease(s.deleteAll)
 	}
@@ -383,7 +383,7 @@ func (s *Instance) configure(api API, o Options,
 	s.hangUp = listener.closeConnections
 	c.Authentication.Authenticator = s.users.authenticator()
 	c.Authorization.Authorizer = s.users.authorizer(o.Authorizer)
-	if err := stored.ApplyTo(&c.Config, s.Database); err != nil {
+	if err := stored.ApplyTo(&c.Config, s.Store); err != nil {
 		return nil, err
 	}
 	for _, group := range o.Groups {
@@ -436,7 +436,7 @@ func describe(c *genericapiserver.Config, api API, groups []Group) error {
 func (s *Instance) getter(group Group,
 	stored *options.StorageOptions) (generic.RESTOptionsGetter, error) {
 	versions := group.Scheme.PrioritizedVersionsAllGroups()
-	return storage.NewRESTOptionsGetter(s.Database, storage.RESTOptions{
+	return storage.NewRESTOptionsGetter(s.Store, storage.RESTOptions{
 		Codec: group.Codecs.LegacyCodec(versions...),
 		EncodeVersioner: runtime.NewMultiGroupVersioner(versions[0],
 			groupKinds(versions)...),
@@ -515,7 +515,7 @@ func (s *Instance) releaseAll() error {
 func (s *Instance) deleteAll() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopWait)
 	defer cancel()
-	return storagetest.Restore(ctx, s.Database, storagetest.Nothing(s.prefix))
+	return storagetest.Restore(ctx, s.Store, storagetest.Nothing(s.prefix))
 }
 
 // Snapshot is what a server held at a time.
@@ -523,7 +523,7 @@ type Snapshot struct{ contents *storagetest.Contents }
 
 // Snapshot takes all objects of the server as they are now.
 func (s *Instance) Snapshot(ctx context.Context) (Snapshot, error) {
-	contents, err := storagetest.Capture(ctx, s.Database, s.prefix)
+	contents, err := storagetest.Capture(ctx, s.Store, s.prefix)
 	return Snapshot{contents}, err
 }
 
@@ -540,7 +540,7 @@ func (s *Instance) Rollback(ctx context.Context, to Snapshot) error {
 	// would not know that UIDs can come back.
 	s.collector.stop()
 	defer s.collector.start()
-	return storagetest.Restore(ctx, s.Database, to.contents)
+	return storagetest.Restore(ctx, s.Store, to.contents)
 }
 
 // Advance moves the clock of [Options.FakeClock], and deletes the objects whose time to live has
@@ -550,7 +550,7 @@ func (s *Instance) Advance(ctx context.Context, d time.Duration) error {
 		return errors.New("cannot move the clock: set Options.FakeClock")
 	}
 	s.clock.advance(d)
-	return storagetest.DeleteExpired(ctx, s.Database)
+	return storagetest.DeleteExpired(ctx, s.Store)
 }
 
 // WriteKubeconfig writes a configuration's content to a file for kubectl and other programs.

@@ -2,7 +2,7 @@
 // k8s.io/apiserver/pkg/storage/testing, run over a database, raw and below upstream's watch cache.
 //
 //	func TestConformance(t *testing.T) {
-//		conformance.Run(t, conformance.Config{Open: func(t *testing.T) *storage.Database {
+//		conformance.Run(t, conformance.Config{Open: func(t *testing.T) *storage.Store {
 //			db, err := storage.Open(t.Context(), storage.Config{URL: "sqlite://" + t.TempDir() + "/state.db", Drivers: …, Migrate: true})
 //			…
 //			t.Cleanup(func() { db.Close() })
@@ -33,7 +33,7 @@ import (
 type Config struct {
 	// Open returns an empty database, which it closes when the test ends. Each of the suite's
 	// functions has a database of its own. It may skip the test.
-	Open func(t *testing.T) *storage.Database
+	Open func(t *testing.T) *storage.Store
 }
 
 // Run runs the whole suite as subtests.

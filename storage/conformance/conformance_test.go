@@ -49,7 +49,7 @@ func each(t *testing.T, run func(*testing.T, conformance.Config)) {
 				t.Skip("SQLite in a file differs by its connections alone")
 			}
 			dbtest.Open(t, kind) // skips the kind as a whole
-			run(t, conformance.Config{Open: func(t *testing.T) *storage.Database {
+			run(t, conformance.Config{Open: func(t *testing.T) *storage.Store {
 				t.Helper()
 				d := dbtest.Open(t, kind)
 				c := storage.Config{URL: d.URL, Drivers: []storage.Driver{d.Driver}, Migrate: true}
@@ -60,16 +60,16 @@ func each(t *testing.T, run func(*testing.T, conformance.Config)) {
 					}
 					fillDefault(t, d)
 				}
-				db, err := storage.Open(t.Context(), c)
+				store, err := storage.Open(t.Context(), c)
 				if err != nil {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() {
-					if err := db.Close(); err != nil {
+					if err := store.Close(); err != nil {
 						t.Error(err)
 					}
 				})
-				return db
+				return store
 			}})
 		})
 	}

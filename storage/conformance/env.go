@@ -49,8 +49,8 @@ const valuePrefix = "test!"
 // env is one database and the store under test.
 type env struct {
 	apistorage.Interface
-	db          *storage.Database
-	config      storage.StoreConfig
+	store       *storage.Store
+	config      storage.ResourceConfig
 	transformer *switchTransformer
 	calls       uint64
 
@@ -65,10 +65,10 @@ var groups atomic.Int64
 // newEnv opens a store for pods. An option changes its configuration.
 func newEnv(t *testing.T, c Config, options ...func(*env)) *env {
 	t.Helper()
-	e := &env{db: c.Open(t),
+	e := &env{store: c.Open(t),
 		transformer: newSwitchTransformer(storagetesting.NewPrefixTransformer([]byte(valuePrefix),
 			false))}
-	e.config = storage.StoreConfig{
+	e.config = storage.ResourceConfig{
 		Codec:          apitesting.TestCodec(codecs, examplev1.SchemeGroupVersion),
 		NewFunc:        newPod,
 		Prefix:         "/",
@@ -80,21 +80,21 @@ func newEnv(t *testing.T, c Config, options ...func(*env)) *env {
 	for _, o := range options {
 		o(e)
 	}
-	e.Interface = e.store(t, e.config)
+	e.Interface = e.resource(t, e.config)
 	other := e.config
 	other.ResourcePrefix, other.GroupResource.Resource = "/revisions/", "revisions"
-	e.revisions = e.store(t, other)
+	e.revisions = e.resource(t, other)
 	return e
 }
 
-func (e *env) store(t *testing.T, c storage.StoreConfig) apistorage.Interface {
+func (e *env) resource(t *testing.T, c storage.ResourceConfig) apistorage.Interface {
 	t.Helper()
-	s, destroy, err := e.db.NewStore(c)
+	r, destroy, err := e.store.Resource(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(destroy)
-	return s
+	return r
 }
 
 func withCodec(codec runtime.Codec) func(*env) {
@@ -127,7 +127,7 @@ func (e *env) raiseRevision(ctx context.Context, t *testing.T) int64 {
 // compact gives up the history before a revision.
 func (e *env) compact(ctx context.Context, t *testing.T, resourceVersion string) {
 	t.Helper()
-	if err := e.db.Compact(ctx, parse(t, resourceVersion)); err != nil {
+	if err := e.store.Compact(ctx, parse(t, resourceVersion)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -156,7 +156,7 @@ func (e *env) checkStored(ctx context.Context, t *testing.T, key string) {
 	var seen recordingTransformer
 	c := e.config
 	c.Transformer = &seen
-	if err := e.store(t, c).Get(ctx, key, apistorage.GetOptions{}, &example.Pod{}); err != nil {
+	if err := e.resource(t, c).Get(ctx, key, apistorage.GetOptions{}, &example.Pod{}); err != nil {
 		t.Fatal(err)
 	}
 	data, found := bytes.CutPrefix(seen.stored, []byte(valuePrefix))

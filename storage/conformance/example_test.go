@@ -12,14 +12,14 @@ import (
 // hand.
 func ExampleRun() {
 	var t *testing.T
-	conformance.Run(t, conformance.Config{Open: func(t *testing.T) *storage.Database {
-		db, err := storage.Open(t.Context(), storage.Config{
+	conformance.Run(t, conformance.Config{Open: func(t *testing.T) *storage.Store {
+		store, err := storage.Open(t.Context(), storage.Config{
 			URL: "memory:", Drivers: []storage.Driver{sqlite.Driver}, Migrate: true,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { db.Close() })
-		return db
+		t.Cleanup(func() { store.Close() })
+		return store
 	}})
 }

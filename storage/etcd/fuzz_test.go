@@ -50,14 +50,14 @@ func call[Req any, P interface {
 // FuzzRequests: whatever a client sends, the server does not panic, and its errors are of a kind
 // that clients know.
 func FuzzRequests(f *testing.F) {
-	db, err := storage.Open(f.Context(), storage.Config{URL: "memdb:",
+	store, err := storage.Open(f.Context(), storage.Config{URL: "memdb:",
 		Drivers: []storage.Driver{memdb.New("fuzz", time.Now)}, Migrate: true,
 		Compaction: storage.CompactionPolicy{Window: -1}})
 	if err != nil {
 		f.Fatal(err)
 	}
-	defer db.Close()
-	s, release, err := etcd.Enter(etcd.New(etcd.Opened(db), etcd.Config{}), f.Context())
+	defer store.Close()
+	s, release, err := etcd.Enter(etcd.New(etcd.Opened(store), etcd.Config{}), f.Context())
 	if err != nil {
 		f.Fatal(err)
 	}

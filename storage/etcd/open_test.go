@@ -20,32 +20,32 @@ import (
 // returns, and a stream until it ends. Another store that is opened for the next call is another
 // cluster to clients. What cannot be opened is the error that the client gets.
 func TestOpenForEachCall(t *testing.T) {
-	stores := make([]*storage.Database, 2)
+	stores := make([]*storage.Store, 2)
 	for i := range stores {
 		d := dbtest.Open(t, dbtest.SQLite)
-		db, err := storage.Open(t.Context(), storage.Config{URL: d.URL,
+		store, err := storage.Open(t.Context(), storage.Config{URL: d.URL,
 			Drivers: []storage.Driver{d.Driver}, Migrate: true,
 			Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			if err := db.Close(); err != nil {
+			if err := store.Close(); err != nil {
 				t.Error(err)
 			}
 		})
-		stores[i] = db
+		stores[i] = store
 	}
-	var now atomic.Pointer[storage.Database]
+	var now atomic.Pointer[storage.Store]
 	var users atomic.Int64
 	released := make(chan struct{}, 1)
-	c := serveOpen(t, func(context.Context) (*storage.Database, func(), error) {
-		db := now.Load()
-		if db == nil {
+	c := serveOpen(t, func(context.Context) (*storage.Store, func(), error) {
+		store := now.Load()
+		if store == nil {
 			return nil, nil, status.Error(codes.Unavailable, "not now")
 		}
 		users.Add(1)
-		return db, func() {
+		return store, func() {
 			users.Add(-1)
 			released <- struct{}{}
 		}, nil
@@ -56,8 +56,8 @@ func TestOpenForEachCall(t *testing.T) {
 		t.Errorf("a store that cannot be opened answers %v", err)
 	}
 	clusters := map[uint64]bool{}
-	for _, db := range []*storage.Database{stores[0], stores[0], stores[1]} {
-		now.Store(db)
+	for _, store := range []*storage.Store{stores[0], stores[0], stores[1]} {
+		now.Store(store)
 		res, err := c.Put(t.Context(), "k", "v")
 		if err != nil {
 			t.Fatal(err)
@@ -111,7 +111,7 @@ func TestDroppedStore(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	c := serveOpen(t, func(ctx context.Context) (*storage.Database, func(), error) {
+	c := serveOpen(t, func(ctx context.Context) (*storage.Store, func(), error) {
 		return pool.Use(ctx, "team-a")
 	}, etcd.Config{})
 	before, err := c.Put(t.Context(), "k", "v")

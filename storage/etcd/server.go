@@ -107,11 +107,11 @@ func (c Config) withDefaults(stores int) Config {
 
 // Opener opens a store for a call, which releases it at its end. It may be what another call has
 // opened. An error with a gRPC status is what the client is answered.
-type Opener func(ctx context.Context) (db *storage.Database, release func(), err error)
+type Opener func(ctx context.Context) (store *storage.Store, release func(), err error)
 
 // Opened is the Opener of a store that is open for as long as the server answers.
-func Opened(db *storage.Database) Opener {
-	return func(context.Context) (*storage.Database, func(), error) { return db, func() {}, nil }
+func Opened(store *storage.Store) Opener {
+	return func(context.Context) (*storage.Store, func(), error) { return store, func() {}, nil }
 }
 
 // Process has servers for several stores, whose clients share what the process may hold.

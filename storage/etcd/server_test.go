@@ -47,7 +47,7 @@ func serve(t *testing.T, d dbtest.DB) *clientv3.Client {
 
 func serveBy(t *testing.T, d dbtest.DB, cfg etcd.Config) *clientv3.Client {
 	t.Helper()
-	db, err := storage.Open(t.Context(), storage.Config{URL: d.URL,
+	store, err := storage.Open(t.Context(), storage.Config{URL: d.URL,
 		Drivers: []storage.Driver{d.Driver}, Migrate: true,
 		Logger:     slog.New(slog.DiscardHandler),
 		Compaction: storage.CompactionPolicy{Window: -1}})
@@ -55,11 +55,11 @@ func serveBy(t *testing.T, d dbtest.DB, cfg etcd.Config) *clientv3.Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := db.Close(); err != nil {
+		if err := store.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return serveOpen(t, etcd.Opened(db), cfg)
+	return serveOpen(t, etcd.Opened(store), cfg)
 }
 
 // serveOpen starts a server of what it is told to open, and returns a client of it.
@@ -295,14 +295,14 @@ func TestReservedRange(t *testing.T) {
 	d := dbtest.Open(t, dbtest.SQLite)
 	c := serve(t, d)
 	put(t, c, "a", "v")
-	db, err := storage.Open(t.Context(), storage.Config{URL: d.URL,
+	store, err := storage.Open(t.Context(), storage.Config{URL: d.URL,
 		Drivers: []storage.Driver{d.Driver}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = histories.Of(db).Apply(t.Context(), mvcc.Mutation{Key: mvcc.Reserved + "x",
+	_, err = histories.Of(store).Apply(t.Context(), mvcc.Mutation{Key: mvcc.Reserved + "x",
 		Value: []byte("v")})
-	if err = errors.Join(err, db.Close()); err != nil {
+	if err = errors.Join(err, store.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Delete(t.Context(), "\x00", clientv3.WithFromKey()); status.Code(err) !=

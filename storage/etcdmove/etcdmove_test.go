@@ -37,9 +37,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
 
-func each(t *testing.T, test func(t *testing.T, db *storage.Database)) {
+func each(t *testing.T, test func(t *testing.T, store *storage.Store)) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		db, err := storage.Open(t.Context(), storage.Config{URL: d.URL,
+		store, err := storage.Open(t.Context(), storage.Config{URL: d.URL,
 			Drivers: []storage.Driver{d.Driver}, Migrate: true,
 			Logger:     slog.New(slog.DiscardHandler),
 			Compaction: storage.CompactionPolicy{Window: -1}})
@@ -47,11 +47,11 @@ func each(t *testing.T, test func(t *testing.T, db *storage.Database)) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			if err := db.Close(); err != nil {
+			if err := store.Close(); err != nil {
 				t.Error(err)
 			}
 		})
-		test(t, db)
+		test(t, store)
 	})
 }
 
@@ -138,10 +138,10 @@ func (e *etcd) client(t *testing.T) *clientv3.Client {
 }
 
 // records are what a database holds, in order of revisions.
-func records(t *testing.T, db *storage.Database) (all []*mvcc.Record, leases []mvcc.LeaseRow) {
+func records(t *testing.T, store *storage.Store) (all []*mvcc.Record, leases []mvcc.LeaseRow) {
 	t.Helper()
 	var b bytes.Buffer
-	if _, err := db.WriteBackup(t.Context(), &b, nil); err != nil {
+	if _, err := store.WriteBackup(t.Context(), &b, nil); err != nil {
 		t.Fatal(err)
 	}
 	r, err := archive.NewReader(&b, mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes,
@@ -166,7 +166,7 @@ func records(t *testing.T, db *storage.Database) (all []*mvcc.Record, leases []m
 // old revision can be read. An etcd of several pages is read at one revision.
 func TestImport(t *testing.T) {
 	const n, ttl = 1200, 100
-	each(t, func(t *testing.T, db *storage.Database) {
+	each(t, func(t *testing.T, store *storage.Store) {
 		e := &etcd{revision: 5000, left: map[int64]int64{7: ttl, 9: ttl}}
 		for i := range n {
 			kv := &mvccpb.KeyValue{Key: fmt.Appendf(nil, "/k/%04d", i),
@@ -182,7 +182,7 @@ func TestImport(t *testing.T) {
 			e.kvs = append(e.kvs, kv)
 		}
 		before := time.Now()
-		i, err := etcdmove.Import(t.Context(), e.client(t), db, nil)
+		i, err := etcdmove.Import(t.Context(), e.client(t), store, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -199,7 +199,7 @@ func TestImport(t *testing.T) {
 		})
 		// The keys whose lease has ended are on their way out.
 		want = slices.DeleteFunc(want, func(kv *mvccpb.KeyValue) bool { return kv.Lease == 8 })
-		got, leases := records(t, db)
+		got, leases := records(t, store)
 		got = slices.DeleteFunc(got, func(r *mvcc.Record) bool { return r.Lease == 8 })
 		if len(got) != len(want) {
 			t.Fatalf("there are %d keys, want %d", len(got), len(want))
@@ -221,12 +221,12 @@ func TestImport(t *testing.T) {
 				t.Errorf("the lease %d became %+v, with %s left", id, l, left)
 			}
 		}
-		s := histories.Of(db)
+		s := histories.Of(store)
 		if _, _, err := s.GetAt(t.Context(), "/k/0000", 4000); !errors.Is(err, mvcc.ErrCompacted) {
 			t.Errorf("a read at a revision of etcd: %v", err)
 		}
 
-		_, err = etcdmove.Import(t.Context(), e.client(t), db, nil)
+		_, err = etcdmove.Import(t.Context(), e.client(t), store, nil)
 		if !errors.Is(err, storage.ErrNotEmpty) {
 			t.Errorf("a second import: %v", err)
 		}
@@ -236,19 +236,19 @@ func TestImport(t *testing.T) {
 // TestImportOfTransactions: keys that were written at one revision get revisions of their own,
 // beyond all that etcd had, and in its order.
 func TestImportOfTransactions(t *testing.T) {
-	each(t, func(t *testing.T, db *storage.Database) {
+	each(t, func(t *testing.T, store *storage.Store) {
 		e := &etcd{revision: 20}
 		for key, revision := range map[string]int64{"a": 9, "b": 3, "c": 9, "d": 12} {
 			e.kvs = append(e.kvs, &mvccpb.KeyValue{Key: []byte(key), Value: []byte(key),
 				CreateRevision: revision, ModRevision: revision, Version: 1})
 		}
 		slices.SortFunc(e.kvs, func(a, b *mvccpb.KeyValue) int { return bytes.Compare(a.Key, b.Key) })
-		i, err := etcdmove.Import(t.Context(), e.client(t), db, nil)
+		i, err := etcdmove.Import(t.Context(), e.client(t), store, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got []string
-		all, _ := records(t, db)
+		all, _ := records(t, store)
 		for _, r := range all {
 			got = append(got, fmt.Sprintf("%s@%d.%d", r.Key, r.Revision, r.Create))
 		}
@@ -263,10 +263,10 @@ func TestImportOfTransactions(t *testing.T) {
 
 // TestImportOfReserved: an etcd cannot say what Rowkeeper has recorded.
 func TestImportOfReserved(t *testing.T) {
-	each(t, func(t *testing.T, db *storage.Database) {
+	each(t, func(t *testing.T, store *storage.Store) {
 		e := &etcd{revision: 5, kvs: []*mvccpb.KeyValue{{Key: []byte(mvcc.Reserved + "x"),
 			ModRevision: 5, CreateRevision: 5, Version: 1}}}
-		_, err := etcdmove.Import(t.Context(), e.client(t), db, nil)
+		_, err := etcdmove.Import(t.Context(), e.client(t), store, nil)
 		if err == nil || !strings.Contains(err.Error(), `the etcd has the key "rowkeeper/x"`) {
 			t.Error(err)
 		}
@@ -275,7 +275,7 @@ func TestImportOfReserved(t *testing.T) {
 
 // TestImportInterrupted: an import that fails leaves nothing, and can be repeated.
 func TestImportInterrupted(t *testing.T) {
-	each(t, func(t *testing.T, db *storage.Database) {
+	each(t, func(t *testing.T, store *storage.Store) {
 		e := &etcd{revision: 2000, fails: func(page int) error {
 			if page == 2 {
 				return rpctypes.ErrGRPCCompacted
@@ -287,15 +287,15 @@ func TestImportInterrupted(t *testing.T) {
 				CreateRevision: i + 2, ModRevision: i + 2, Version: 1})
 		}
 		client := e.client(t)
-		_, err := etcdmove.Import(t.Context(), client, db, nil)
+		_, err := etcdmove.Import(t.Context(), client, store, nil)
 		if err == nil || !strings.Contains(err.Error(), "revision 2000 was compacted") {
 			t.Errorf("the etcd is compacted meanwhile: %v", err)
 		}
-		if left, _ := records(t, db); len(left) > 0 {
+		if left, _ := records(t, store); len(left) > 0 {
 			t.Errorf("a failed import has left %d keys", len(left))
 		}
 		e.pages, e.fails = 0, nil
-		if i, err := etcdmove.Import(t.Context(), client, db, nil); err != nil || i.Objects != 1000 {
+		if i, err := etcdmove.Import(t.Context(), client, store, nil); err != nil || i.Objects != 1000 {
 			t.Errorf("the second try: %+v, %v", i, err)
 		}
 	})
@@ -305,8 +305,8 @@ func TestImportInterrupted(t *testing.T) {
 // that expire a lease, and the history begins beyond the store's, compacted. That an etcd starts
 // with it is shown in hack/e2e.
 func TestExport(t *testing.T) {
-	each(t, func(t *testing.T, db *storage.Database) {
-		s := histories.Of(db)
+	each(t, func(t *testing.T, store *storage.Store) {
+		s := histories.Of(store)
 		apply := func(m mvcc.Mutation) {
 			t.Helper()
 			m.Expect, m.Era = mvcc.Any, s.Era()
@@ -328,14 +328,14 @@ func TestExport(t *testing.T) {
 		}
 		apply(mvcc.Mutation{Key: "/c", Value: []byte("c")})
 		apply(mvcc.Mutation{Key: "/c", Delete: true})
-		want, _ := records(t, db)
+		want, _ := records(t, store)
 
 		file, err := os.Create(filepath.Join(t.TempDir(), "snapshot.db"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer file.Close()
-		e, err := etcdmove.Export(t.Context(), db, file, nil)
+		e, err := etcdmove.Export(t.Context(), store, file, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

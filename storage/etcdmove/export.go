@@ -42,7 +42,7 @@ const batchBytes = 16 << 20
 
 // Export writes what a store holds, at one revision, as a snapshot of etcd into a file that exists
 // and is empty. The content of the file is durable afterwards.
-func Export(ctx context.Context, from *storage.Database, file *os.File,
+func Export(ctx context.Context, from *storage.Store, file *os.File,
 	progress storage.Progress) (e Exported, err error) {
 	db, err := bbolt.Open(file.Name(), 0o600, &bbolt.Options{NoSync: true, NoGrowSync: true,
 		Timeout: time.Second})

@@ -40,7 +40,7 @@ const pageKeys = 500
 // Import puts what an etcd holds into a store that holds nothing; otherwise it fails with
 // [storage.ErrNotEmpty]. If it fails or is killed, nothing was changed. It keeps everything in
 // temporary files until it has read it, and of each key a few bytes in memory.
-func Import(ctx context.Context, from *clientv3.Client, into *storage.Database,
+func Import(ctx context.Context, from *clientv3.Client, into *storage.Store,
 	progress storage.Progress) (i Imported, err error) {
 	s := histories.Of(into)
 	some, err := s.Range(ctx, mvcc.RangeOptions{Start: "\x00", End: "\xff", Limit: 1,

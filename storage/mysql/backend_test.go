@@ -66,6 +66,7 @@ func open(tb testing.TB, url string) mvcc.Backend {
 func TestBackend(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
 			backendtest.Run(t, func(t testing.TB) backendtest.Database {
 				db := dbtest.Open(t, kind)
 				return backendtest.OfStore(t, mysql.Driver, db.URL, options)

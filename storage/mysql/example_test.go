@@ -11,12 +11,12 @@ import (
 // A store is kept in MySQL or MariaDB. The password is in a file, and the server's certificate
 // is verified.
 func Example() {
-	db, err := storage.Open(context.Background(), storage.Config{
+	store, err := storage.Open(context.Background(), storage.Config{
 		URL:     "mysql://rowkeeper@db.example.com/rowkeeper?tls=true&password_file=/run/secrets/db",
 		Drivers: []storage.Driver{mysql.Driver}, Migrate: true,
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer db.Close()
+	defer store.Close()
 }

@@ -11,12 +11,12 @@ import (
 // A store is kept in PostgreSQL. The password is in a file, and the server's certificate is
 // verified.
 func Example() {
-	db, err := storage.Open(context.Background(), storage.Config{
+	store, err := storage.Open(context.Background(), storage.Config{
 		URL:     "postgres://rowkeeper@db.example.com/rowkeeper?sslmode=verify-full&password_file=/run/secrets/db",
 		Drivers: []storage.Driver{postgres.Driver}, Migrate: true,
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer db.Close()
+	defer store.Close()
 }

@@ -19,14 +19,14 @@ func Example() {
 	}
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "state.db")
-	db, err := storage.Open(context.Background(), storage.Config{
+	store, err := storage.Open(context.Background(), storage.Config{
 		URL: "sqlite://" + file, Drivers: []storage.Driver{sqlite.Driver}, Migrate: true,
 	})
 	if err != nil {
 		log.Print(err)
 		return
 	}
-	defer db.Close()
+	defer store.Close()
 	_, err = os.Stat(file)
 	fmt.Println("the file is there:", err == nil)
 	// Output: the file is there: true

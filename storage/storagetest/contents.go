@@ -43,7 +43,7 @@ func Nothing(prefix string) *Contents {
 
 // Capture reads everything below a prefix, in one snapshot of each store. An empty prefix means
 // [storage.DefaultPrefix].
-func Capture(ctx context.Context, db *storage.Database, prefix string) (*Contents, error) {
+func Capture(ctx context.Context, db *storage.Store, prefix string) (*Contents, error) {
 	var all []*Contents
 	for _, store := range histories.All(db) {
 		c := Nothing(prefix)
@@ -92,7 +92,7 @@ const restoreRounds = 20
 // A time to live is not captured. An object that has one and has to be written again loses it.
 //
 // Nobody else should write meanwhile. If somebody keeps doing so, Restore returns an error.
-func Restore(ctx context.Context, db *storage.Database, c *Contents) error {
+func Restore(ctx context.Context, db *storage.Store, c *Contents) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, store := range histories.All(db) {

@@ -18,13 +18,13 @@ import (
 // What a test has written is undone: the objects are again those of before.
 func ExampleRestore() {
 	ctx := context.Background()
-	db, err := storage.Open(ctx, storage.Config{URL: "memory:",
+	store, err := storage.Open(ctx, storage.Config{URL: "memory:",
 		Drivers: []storage.Driver{sqlite.Driver}, Migrate: true})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer db.Close()
-	store, release, err := db.NewStore(storage.StoreConfig{
+	defer store.Close()
+	things, release, err := store.Resource(storage.ResourceConfig{
 		Codec:          unstructured.UnstructuredJSONScheme,
 		NewFunc:        func() runtime.Object { return &unstructured.Unstructured{} },
 		ResourcePrefix: "/example.com/things",
@@ -35,7 +35,7 @@ func ExampleRestore() {
 		return
 	}
 	defer release()
-	before, err := storagetest.Capture(ctx, db, "")
+	before, err := storagetest.Capture(ctx, store, "")
 	if err != nil {
 		log.Print(err)
 		return
@@ -45,15 +45,15 @@ func ExampleRestore() {
 		"metadata": map[string]any{"name": "one"},
 	}}
 	const key = "/example.com/things/one"
-	if err := store.Create(ctx, key, thing, nil, 0); err != nil {
+	if err := things.Create(ctx, key, thing, nil, 0); err != nil {
 		log.Print(err)
 		return
 	}
-	if err := storagetest.Restore(ctx, db, before); err != nil {
+	if err := storagetest.Restore(ctx, store, before); err != nil {
 		log.Print(err)
 		return
 	}
-	err = store.Get(ctx, key, apistorage.GetOptions{}, &unstructured.Unstructured{})
+	err = things.Get(ctx, key, apistorage.GetOptions{}, &unstructured.Unstructured{})
 	fmt.Println("it is gone:", apistorage.IsNotFound(err))
 	// Output: it is gone: true
 }

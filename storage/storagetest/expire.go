@@ -10,7 +10,7 @@ import (
 
 // DeleteExpired deletes the objects whose time to live has passed by the database's clock, as is
 // otherwise done in the background. Tests call it after they have moved [storage.Config].Clock.
-func DeleteExpired(ctx context.Context, db *storage.Database) error {
+func DeleteExpired(ctx context.Context, db *storage.Store) error {
 	for _, store := range histories.All(db) {
 		if err := store.DeleteExpired(ctx); err != nil {
 			return fmt.Errorf("cannot delete what has expired: %w", err)

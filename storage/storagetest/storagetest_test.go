@@ -24,16 +24,16 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
 
-func open(t *testing.T, d dbtest.DB, clock func() time.Time) *storage.Database {
+func open(t *testing.T, d dbtest.DB, clock func() time.Time) *storage.Store {
 	t.Helper()
-	db, err := storage.Open(t.Context(), storage.Config{
+	store, err := storage.Open(t.Context(), storage.Config{
 		URL: d.URL, Drivers: []storage.Driver{d.Driver}, Migrate: true, Clock: clock,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { db.Close() })
-	return db
+	t.Cleanup(func() { store.Close() })
+	return store
 }
 
 // things is a store of things, which have a size.
@@ -42,9 +42,9 @@ type things struct {
 	apistorage.Interface
 }
 
-func store(t *testing.T, db *storage.Database, prefix string) things {
+func store(t *testing.T, db *storage.Store, prefix string) things {
 	t.Helper()
-	s, release, err := db.NewStore(storage.StoreConfig{
+	s, release, err := db.Resource(storage.ResourceConfig{
 		Codec:          unstructured.UnstructuredJSONScheme,
 		NewFunc:        func() runtime.Object { return &unstructured.Unstructured{} },
 		Prefix:         prefix,
@@ -133,18 +133,18 @@ func (s things) watched(after int64, n int) map[string][]watch.EventType {
 	return seen
 }
 
-func revision(t *testing.T, db *storage.Database) int64 {
+func revision(t *testing.T, store *storage.Store) int64 {
 	t.Helper()
-	revision, err := db.CurrentRevision(t.Context())
+	revision, err := store.CurrentRevision(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return revision
 }
 
-func restore(t *testing.T, db *storage.Database, c *storagetest.Contents) {
+func restore(t *testing.T, store *storage.Store, c *storagetest.Contents) {
 	t.Helper()
-	if err := storagetest.Restore(t.Context(), db, c); err != nil {
+	if err := storagetest.Restore(t.Context(), store, c); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -115,13 +115,13 @@ func etcdImport(ctx context.Context, c storage.Config, urls []string, files clie
 	if _, err := client.Get(first, "\x00", clientv3.WithCountOnly()); err != nil {
 		return fmt.Errorf("the etcd does not answer, or not with these certificates: %w", err)
 	}
-	db, err := storage.Open(ctx, c)
+	store, err := storage.Open(ctx, c)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, db.Close()) }()
+	defer func() { err = errors.Join(err, store.Close()) }()
 	bar := commands.NewBar(stderr)
-	i, err := etcdmove.Import(ctx, client, db, bar.Tell)
+	i, err := etcdmove.Import(ctx, client, store, bar.Tell)
 	bar.End()
 	switch {
 	case errors.Is(err, storage.ErrNotEmpty):
@@ -174,16 +174,16 @@ func newEtcdExportCommand() *cobra.Command {
 
 func etcdExport(ctx context.Context, c storage.Config, name string, stdout,
 	stderr io.Writer) (err error) {
-	db, err := storage.Open(ctx, c)
+	store, err := storage.Open(ctx, c)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, db.Close()) }()
+	defer func() { err = errors.Join(err, store.Close()) }()
 	var e etcdmove.Exported
 	err = commands.CreateFile(name, func(f *os.File) (err error) {
 		bar := commands.NewBar(stderr)
 		defer bar.End()
-		e, err = etcdmove.Export(ctx, db, f, bar.Tell)
+		e, err = etcdmove.Export(ctx, store, f, bar.Tell)
 		return err
 	})
 	if err != nil && ctx.Err() != nil {

@@ -92,11 +92,11 @@ const startWait = 2 * time.Second
 var errOpening = errors.New("the store is being opened")
 
 // open opens the store for a call. While that is known not to work, clients are told at once.
-func (s *etcdStore) open(ctx context.Context) (*storage.Database, func(), error) {
+func (s *etcdStore) open(ctx context.Context) (*storage.Store, func(), error) {
 	if s.failed.Load() == nil {
-		db, release, err := s.pool.Use(ctx, s.name)
+		store, release, err := s.pool.Use(ctx, s.name)
 		if err == nil || ctx.Err() != nil {
-			return db, release, err
+			return store, release, err
 		}
 		s.failed.Store(&err)
 		s.doubt()

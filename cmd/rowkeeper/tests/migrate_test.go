@@ -42,13 +42,13 @@ func writeAsAnOlderServer(t *testing.T, url, prefix string, pipelines ...*ci.Pip
 	t.Helper()
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
-	db, err := storage.Open(t.Context(), storage.Config{URL: url, Drivers: drivers.All(),
+	store, err := storage.Open(t.Context(), storage.Config{URL: url, Drivers: drivers.All(),
 		Migrate: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
-	getter, err := storage.NewRESTOptionsGetter(db, storage.RESTOptions{
+	defer store.Close()
+	getter, err := storage.NewRESTOptionsGetter(store, storage.RESTOptions{
 		Codec:  serializer.NewCodecFactory(scheme).LegacyCodec(civ1alpha1.SchemeGroupVersion),
 		Prefix: prefix,
 	})

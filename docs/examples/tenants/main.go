@@ -52,12 +52,12 @@ func run(ctx context.Context, url string, tenants ...string) error {
 // write writes an object of a tenant, and returns its revision. The store is opened if it is not
 // open yet. It is closed when nobody has used it for a minute.
 func write(ctx context.Context, stores *storage.StorePool, tenant string) (string, error) {
-	db, release, err := stores.Use(ctx, tenant)
+	store, release, err := stores.Use(ctx, tenant)
 	if err != nil {
 		return "", err
 	}
 	defer release()
-	colors, done, err := db.NewStore(storage.StoreConfig{
+	colors, done, err := store.Resource(storage.ResourceConfig{
 		Codec:          unstructured.UnstructuredJSONScheme,
 		NewFunc:        func() runtime.Object { return &unstructured.Unstructured{} },
 		ResourcePrefix: "/example.com/colors",

@@ -43,11 +43,11 @@ func newCommand(ctx context.Context) *cobra.Command {
 		if o.ProxyClientCertFile == "" || o.ProxyClientKeyFile == "" {
 			return errors.New("give --proxy-client-cert-file and --proxy-client-key-file, by which the servers behind the aggregator know it")
 		}
-		db, err := rows.Open(cmd.Context()) // +
+		store, err := rows.Open(cmd.Context()) // +
 		if err != nil {                     // +
 			return err // +
 		} // +
-		defer db.Close() // +
+		defer store.Close() // +
 		if err := o.RecommendedOptions.SecureServing.MaybeDefaultWithSelfSignedCerts("localhost", nil, nil); err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ func newCommand(ctx context.Context) *cobra.Command {
 		if err := o.APIEnablement.ApplyTo(&c.Config, apiserver.DefaultAPIResourceConfigSource(), aggregatorscheme.Scheme); err != nil {
 			return err
 		}
-		if err := rows.ApplyTo(&c.Config, db); err != nil { // +
+		if err := rows.ApplyTo(&c.Config, store); err != nil { // +
 			return err // +
 		} // +
 		aggregator, err := newAggregator(c, o.ProxyClientCertFile, o.ProxyClientKeyFile)

@@ -37,16 +37,16 @@ func newCommand(ctx context.Context) *cobra.Command {
 		if err := errors.Join(append(rows.Validate(), o.Validate(args))...); err != nil { // + rows.Validate
 			return err
 		}
-		db, err := rows.Open(cmd.Context()) // +
+		store, err := rows.Open(cmd.Context()) // +
 		if err != nil {                     // +
 			return err // +
 		} // +
-		defer db.Close() // +
+		defer store.Close() // +
 		config, err := o.Config()
 		if err != nil {
 			return err
 		}
-		if err := rows.ApplyTo(&config.GenericConfig.Config, db); err != nil { // +
+		if err := rows.ApplyTo(&config.GenericConfig.Config, store); err != nil { // +
 			return err // +
 		} // +
 		sample, err := config.Complete().New()

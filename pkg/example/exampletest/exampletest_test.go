@@ -101,7 +101,7 @@ func TestDatabases(t *testing.T) {
 			if _, err := c.List(t.Context(), metav1.ListOptions{}); err == nil {
 				t.Error("a stopped server answers")
 			}
-			if err := s.Database.Ready(t.Context()); err == nil {
+			if err := s.Store.Ready(t.Context()); err == nil {
 				t.Error("the database is open after its server has stopped")
 			}
 		})
@@ -292,20 +292,20 @@ func TestSharedDatabaseIsLeftEmpty(t *testing.T) {
 	s := Start(t, testkit.Options{Database: database})
 	create(t, pipelines(s.Config), "a")
 	s.Stop()
-	db, err := storage.Open(t.Context(),
+	store, err := storage.Open(t.Context(),
 		storage.Config{URL: database.URL, Drivers: []storage.Driver{sqlite.Driver}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
-	before, err := db.CurrentRevision(t.Context())
+	defer store.Close()
+	before, err := store.CurrentRevision(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := storagetest.Restore(t.Context(), db, storagetest.Nothing("/")); err != nil {
+	if err := storagetest.Restore(t.Context(), store, storagetest.Nothing("/")); err != nil {
 		t.Fatal(err)
 	}
-	if after, err := db.CurrentRevision(t.Context()); err != nil || after != before {
+	if after, err := store.CurrentRevision(t.Context()); err != nil || after != before {
 		t.Errorf("the server has left objects: revision %d, then %d, %v", before, after, err)
 	}
 }

@@ -118,13 +118,13 @@ func Existing(o interface {
 
 func backup(ctx context.Context, c storage.Config, name string, stdout,
 	stderr io.Writer) (err error) {
-	db, err := storage.Open(ctx, c)
+	store, err := storage.Open(ctx, c)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, db.Close()) }()
+	defer func() { err = errors.Join(err, store.Close()) }()
 	if name == StandardStream {
-		b, err := writeBackup(ctx, db, stdout, stderr)
+		b, err := writeBackup(ctx, store, stdout, stderr)
 		if err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func backup(ctx context.Context, c storage.Config, name string, stdout,
 	}
 	var b storage.Backup
 	err = CreateFile(name, func(f *os.File) (err error) {
-		if b, err = writeBackup(ctx, db, f, stderr); err != nil {
+		if b, err = writeBackup(ctx, store, f, stderr); err != nil {
 			return err
 		}
 		if err := f.Sync(); err != nil {
@@ -157,11 +157,11 @@ func backup(ctx context.Context, c storage.Config, name string, stdout,
 	return nil
 }
 
-func writeBackup(ctx context.Context, db *storage.Database, w io.Writer,
+func writeBackup(ctx context.Context, store *storage.Store, w io.Writer,
 	stderr io.Writer) (storage.Backup, error) {
 	bar := NewBar(stderr)
 	defer bar.End()
-	b, err := db.WriteBackup(ctx, w, bar.Tell)
+	b, err := store.WriteBackup(ctx, w, bar.Tell)
 	if err != nil && ctx.Err() != nil {
 		err = errors.New("interrupted: no backup was made")
 	}
@@ -227,13 +227,13 @@ func restore(ctx context.Context, c storage.Config, name string, replace bool, s
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return fmt.Errorf("cannot read the backup: %w", err)
 	}
-	db, err := storage.Open(ctx, c)
+	store, err := storage.Open(ctx, c)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, db.Close()) }()
+	defer func() { err = errors.Join(err, store.Close()) }()
 	bar = NewBar(stderr)
-	b, revision, err := db.RestoreBackup(ctx, f, storage.RestoreOptions{Replace: replace,
+	b, revision, err := store.RestoreBackup(ctx, f, storage.RestoreOptions{Replace: replace,
 		Progress: bar.Tell})
 	bar.End()
 	switch {

@@ -44,12 +44,12 @@ func newFenceCommand(p server.Program) *cobra.Command {
 func fence(ctx context.Context, c storage.Config, out io.Writer) error {
 	// Only the fence is wanted of this process, not compaction.
 	c.Compaction.Window = -1
-	db, err := storage.Open(ctx, c)
+	store, err := storage.Open(ctx, c)
 	if err != nil {
 		return err
 	}
-	revision, err := db.Fence(ctx)
-	if closeErr := db.Close(); err == nil {
+	revision, err := store.Fence(ctx)
+	if closeErr := store.Close(); err == nil {
 		err = closeErr
 	}
 	if err != nil {

@@ -46,13 +46,13 @@ import (
 // storeAsAnOlderServer stores pipelines as a server did whose newest version was v1alpha1.
 func storeAsAnOlderServer(t *testing.T, url, prefix string, pipelines ...*ci.Pipeline) {
 	t.Helper()
-	db, err := storage.Open(t.Context(),
+	store, err := storage.Open(t.Context(),
 		storage.Config{URL: url, Drivers: []storage.Driver{sqlite.Driver}, Migrate: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
-	getter, err := storage.NewRESTOptionsGetter(db, storage.RESTOptions{
+	defer store.Close()
+	getter, err := storage.NewRESTOptionsGetter(store, storage.RESTOptions{
 		Codec: apiserver.Codecs.LegacyCodec(v1alpha1.SchemeGroupVersion), Prefix: prefix,
 		DisableWatchCache: true,
 	})

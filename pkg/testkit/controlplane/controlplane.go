@@ -161,19 +161,19 @@ func (c *ControlPlane) serve(ctx context.Context, database testkit.Database, fil
 		return "", errors.New("a database needs its driver: set Options.Database.Driver")
 	}
 	// Only kube-apiserver compacts.
-	db, err := storage.Open(ctx, storage.Config{URL: database.URL,
+	store, err := storage.Open(ctx, storage.Config{URL: database.URL,
 		Drivers: []storage.Driver{database.Driver}, Migrate: true,
 		Compaction: storage.CompactionPolicy{Window: -1}})
 	if err != nil {
 		return "", err
 	}
-	c.atStop(db.Close)
+	c.atStop(store.Close)
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		return "", err
 	}
 	endpoint = "unix://" + socket
-	server := etcd.New(etcd.Opened(db), etcd.Config{ClientURLs: []string{endpoint}})
+	server := etcd.New(etcd.Opened(store), etcd.Config{ClientURLs: []string{endpoint}})
 	calls := grpc.NewServer(server.Options()...)
 	server.Register(calls)
 	served := make(chan error, 1)

@@ -37,7 +37,7 @@ import (
 func Extension(c *genericapiserver.RecommendedConfig,
 	s testkit.Extended) (func(*genericapiserver.GenericAPIServer) (*genericapiserver.GenericAPIServer, error), error) {
 	extension, err := crds.Prepare(c, crds.Options{
-		Storage: s.Storage, Database: s.Database, Schemes: s.Schemes, Getters: s.Getters,
+		Storage: s.Storage, Store: s.Store, Schemes: s.Schemes, Getters: s.Getters,
 		// Without replicas, nobody has to be waited for.
 		SingleServer: !s.Replicas,
 	})

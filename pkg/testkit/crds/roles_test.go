@@ -25,7 +25,7 @@ type extend = func(*genericapiserver.GenericAPIServer) (*genericapiserver.Generi
 
 // withRoles is a server with definitions and roles.
 func withRoles(c *genericapiserver.RecommendedConfig, e testkit.Extended) (extend, error) {
-	x, err := crds.Prepare(c, crds.Options{Storage: e.Storage, Database: e.Database,
+	x, err := crds.Prepare(c, crds.Options{Storage: e.Storage, Store: e.Store,
 		Schemes: e.Schemes, Getters: e.Getters, SingleServer: true, Roles: true})
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func TestRolesBesideOwnRights(t *testing.T) {
 	s := exampletest.Start(t, testkit.Options{Extension: func(c *genericapiserver.RecommendedConfig,
 		e testkit.Extended) (extend, error) {
 		c.RuleResolver = access.Policy{{Group: "own", Rules: []rbacv1.PolicyRule{read}}}
-		x, err := crds.Prepare(c, crds.Options{Storage: e.Storage, Database: e.Database,
+		x, err := crds.Prepare(c, crds.Options{Storage: e.Storage, Store: e.Store,
 			Schemes: e.Schemes, Getters: e.Getters, SingleServer: true, Roles: true})
 		if err != nil {
 			return nil, err

@@ -16,7 +16,7 @@ import (
 
 // rowkeeperDialed is a process that has opened a database.
 type rowkeeperDialed struct {
-	*storage.Database
+	store  *storage.Store
 	config storage.Config
 	// pool has the stores beside it, nil until there are any.
 	pool *storage.StorePool
@@ -36,11 +36,11 @@ func dialRowkeeper(ctx context.Context, address string, o DialOptions) (Client, 
 		config.Compaction = storage.CompactionPolicy{Window: 1000 * time.Hour,
 			Interval: time.Second}
 	}
-	db, err := storage.Open(ctx, config)
+	store, err := storage.Open(ctx, config)
 	if err != nil {
 		return nil, err
 	}
-	return &rowkeeperDialed{Database: db, config: config}, nil
+	return &rowkeeperDialed{store: store, config: config}, nil
 }
 
 func (c *rowkeeperDialed) Beside(ctx context.Context, store string) (_ Client, err error) {
@@ -50,7 +50,7 @@ func (c *rowkeeperDialed) Beside(ctx context.Context, store string) (_ Client, e
 		}
 	}
 	db, release, err := c.pool.Use(ctx, store)
-	return &pooled{&rowkeeperDialed{Database: db, config: c.config}, release}, err
+	return &pooled{&rowkeeperDialed{store: db, config: c.config}, release}, err
 }
 
 // pooled is a store of a pool.
@@ -65,7 +65,7 @@ func (c *pooled) Close() error {
 }
 
 func (c *rowkeeperDialed) Close() error {
-	err := c.Database.Close()
+	err := c.store.Close()
 	if c.pool != nil {
 		err = errors.Join(err, c.pool.Close())
 	}
@@ -73,7 +73,7 @@ func (c *rowkeeperDialed) Close() error {
 }
 
 func (c *rowkeeperDialed) Store(prefix string) (apistorage.Interface, func(), error) {
-	return c.NewStore(storage.StoreConfig{
+	return c.store.Resource(storage.ResourceConfig{
 		Codec:          object.Codec,
 		NewFunc:        object.Empty,
 		ResourcePrefix: prefix,
@@ -82,7 +82,7 @@ func (c *rowkeeperDialed) Store(prefix string) (apistorage.Interface, func(), er
 }
 
 func (c *rowkeeperDialed) Compact(ctx context.Context, revision int64) error {
-	if err := c.Database.Compact(ctx, revision); err != nil {
+	if err := c.store.Compact(ctx, revision); err != nil {
 		return err
 	}
 	look := time.NewTicker(20 * time.Millisecond)
@@ -107,7 +107,7 @@ func (c *rowkeeperDialed) Compact(ctx context.Context, revision int64) error {
 // gauge reads one of the database's metrics.
 func (c *rowkeeperDialed) gauge(name string) (float64, error) {
 	registry := prometheus.NewRegistry()
-	if err := registry.Register(c.Collector()); err != nil {
+	if err := registry.Register(c.store.Collector()); err != nil {
 		return 0, err
 	}
 	families, err := registry.Gather()

@@ -38,7 +38,7 @@ func (e *Env) fill(ctx context.Context, count, size int, ttl uint64) error {
 		return err
 	}
 	defer db.Close()
-	store, destroy, err := db.NewStore(storage.StoreConfig{
+	store, destroy, err := db.Resource(storage.ResourceConfig{
 		Codec:          serializer.NewCodecFactory(scheme).LegacyCodec(civ1.SchemeGroupVersion),
 		NewFunc:        func() runtime.Object { return &ci.PipelineRun{} },
 		Prefix:         e.prefix(),

@@ -26,7 +26,7 @@ import (
 // the history of every store begin anew.
 type neighbour struct {
 	e       *Env
-	db      *storage.Database
+	db      *storage.Store
 	things  apistorage.Interface
 	release func()
 	mayEnd  bool
@@ -60,7 +60,7 @@ func (e *Env) startNeighbour(ctx context.Context) (*neighbour, error) {
 	}
 	n := &neighbour{e: e, db: db, written: map[string]int64{}, seen: map[string]int64{},
 		mayEnd: e.Scenario.Loses && e.Scenario.Open != nil && e.Kind != programs.SQLite}
-	n.things, n.release, err = db.NewStore(storage.StoreConfig{
+	n.things, n.release, err = db.Resource(storage.ResourceConfig{
 		Codec:          unstructured.UnstructuredJSONScheme,
 		NewFunc:        func() runtime.Object { return &unstructured.Unstructured{} },
 		Prefix:         e.prefix(),

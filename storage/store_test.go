@@ -62,9 +62,9 @@ func TestOpenPicksTheDriver(t *testing.T) {
 			[]string{`no store can have the name "../Team"`, "63 lower-case"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			db, err := Open(t.Context(), test.config)
+			store, err := Open(t.Context(), test.config)
 			if err == nil {
-				db.Close()
+				store.Close()
 				t.Fatal("no error")
 			}
 			for _, want := range test.want {
@@ -95,19 +95,19 @@ func TestPrefixesAndDatabases(t *testing.T) {
 		other := openDatabase(t, dbtest.Open(t, d.Kind), mvcc.Config{})
 		c := podConfig()
 		c.Prefix = "/elsewhere/deep"
-		stores := map[string]*store{"registry": pods(t, one), "elsewhere": open(t, one, c),
+		stores := map[string]*resource{"registry": pods(t, one), "elsewhere": open(t, one, c),
 			"other database": pods(t, other)}
 		revisions := map[string]uint64{}
-		for name, s := range stores {
+		for name, r := range stores {
 			p := pod("same")
 			p.Labels = map[string]string{"value": name}
-			revisions[name] = revisionOf(t, create(t, s, p))
+			revisions[name] = revisionOf(t, create(t, r, p))
 		}
 		if revisions["registry"] == revisions["elsewhere"] {
 			t.Error("two writes of one database have the same revision")
 		}
-		for name, s := range stores {
-			if l := list(t, s, apistorage.ListOptions{}); len(l.Items) != 1 ||
+		for name, r := range stores {
+			if l := list(t, r, apistorage.ListOptions{}); len(l.Items) != 1 ||
 				l.Items[0].Labels["value"] != name {
 				t.Errorf("%s has %v", name, l.Items)
 			}
@@ -116,16 +116,16 @@ func TestPrefixesAndDatabases(t *testing.T) {
 }
 
 func TestNewStoreRejectsWhatCannotWork(t *testing.T) {
-	db := memory(t)
-	for name, change := range map[string]func(*StoreConfig){
-		"no codec":           func(c *StoreConfig) { c.Codec = nil },
-		"no resource prefix": func(c *StoreConfig) { c.ResourcePrefix = "" },
-		"the root":           func(c *StoreConfig) { c.ResourcePrefix = "/" },
-		"relative":           func(c *StoreConfig) { c.ResourcePrefix = "pods" },
+	store := memory(t)
+	for name, change := range map[string]func(*ResourceConfig){
+		"no codec":           func(c *ResourceConfig) { c.Codec = nil },
+		"no resource prefix": func(c *ResourceConfig) { c.ResourcePrefix = "" },
+		"the root":           func(c *ResourceConfig) { c.ResourcePrefix = "/" },
+		"relative":           func(c *ResourceConfig) { c.ResourcePrefix = "pods" },
 	} {
 		c := podConfig()
 		change(&c)
-		if _, _, err := db.NewStore(c); err == nil {
+		if _, _, err := store.Resource(c); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -159,32 +159,32 @@ func TestKeys(t *testing.T) {
 
 func TestDatabaseForOperators(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
-		db := openDatabase(t, d, mvcc.Config{})
-		s := pods(t, db)
-		create(t, s, pod("a"))
-		updated, err := label(t.Context(), s, "a", "x")
+		store := openDatabase(t, d, mvcc.Config{})
+		r := pods(t, store)
+		create(t, r, pod("a"))
+		updated, err := label(t.Context(), r, "a", "x")
 		if err != nil {
 			t.Fatal(err)
 		}
-		head, err := db.CurrentRevision(t.Context())
+		head, err := store.CurrentRevision(t.Context())
 		if err != nil || uint64(head) != revisionOf(t, updated) {
 			t.Errorf("the newest revision is %d, %v", head, err)
 		}
-		if err := db.Compact(t.Context(), head); err != nil {
+		if err := store.Compact(t.Context(), head); err != nil {
 			t.Fatal(err)
 		}
-		if db.CompactedRevision() != head || s.CompactRevision() != head {
-			t.Errorf("compacted %d, %d", db.CompactedRevision(), s.CompactRevision())
+		if store.CompactedRevision() != head || r.CompactRevision() != head {
+			t.Errorf("compacted %d, %d", store.CompactedRevision(), r.CompactRevision())
 		}
-		if size, err := db.Size(t.Context()); err != nil || size.Total <= 0 || size.Live > size.Total {
+		if size, err := store.Size(t.Context()); err != nil || size.Total <= 0 || size.Live > size.Total {
 			t.Errorf("size %v, %v", size, err)
 		}
-		if err := db.Ready(t.Context()); err != nil {
+		if err := store.Ready(t.Context()); err != nil {
 			t.Error(err)
 		}
 		// After a fence, watches begin anew, and the objects are there as they were.
-		w := startWatch(t, s, apistorage.ListOptions{ResourceVersion: updated.ResourceVersion})
-		fenced, err := db.Fence(t.Context())
+		w := startWatch(t, r, apistorage.ListOptions{ResourceVersion: updated.ResourceVersion})
+		fenced, err := store.Fence(t.Context())
 		if err != nil || fenced < head+1<<32 {
 			t.Fatalf("fenced at %d, %v", fenced, err)
 		}
@@ -193,11 +193,11 @@ func TestDatabaseForOperators(t *testing.T) {
 		}
 		ended(t, w)
 		out := &example.Pod{}
-		if err := s.Get(t.Context(), podKey("a"), apistorage.GetOptions{}, out); err != nil ||
+		if err := r.Get(t.Context(), podKey("a"), apistorage.GetOptions{}, out); err != nil ||
 			out.ResourceVersion != updated.ResourceVersion {
 			t.Errorf("after the fence: %v, %v", out, err)
 		}
-		if l := list(t, s, apistorage.ListOptions{}); revisionOf(t, &l.Items[0]) != revisionOf(t,
+		if l := list(t, r, apistorage.ListOptions{}); revisionOf(t, &l.Items[0]) != revisionOf(t,
 			updated) || l.ResourceVersion != itoa(fenced) {
 			t.Errorf("after the fence, the list is at %s, want %d", l.ResourceVersion, fenced)
 		}
@@ -227,34 +227,34 @@ func TestConfig(t *testing.T) {
 	config.Clock = func() time.Time { return time.Now().Add(time.Duration(offset.Load())) }
 	config.Compaction = CompactionPolicy{Window: time.Nanosecond, Keep: 3,
 		Interval: time.Millisecond}
-	db, err := Open(t.Context(), config)
+	store, err := Open(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := db.Close(); err != nil {
+		if err := store.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	s := pods(t, db)
+	r := pods(t, store)
 	for i := range 10 {
-		create(t, s, pod(numbered(i)))
+		create(t, r, pod(numbered(i)))
 	}
 	const head = 11
 	eventually(t, "the compaction of all but the newest revisions", func() bool {
-		return db.CompactedRevision() == head-3
+		return store.CompactedRevision() == head-3
 	})
-	if err := s.Create(t.Context(), podKey("mortal"), pod("mortal"), nil, 3600); err != nil {
+	if err := r.Create(t.Context(), podKey("mortal"), pod("mortal"), nil, 3600); err != nil {
 		t.Fatal(err)
 	}
 	offset.Store(int64(2 * time.Hour))
 	// The next object that expires lets the database look at its clock.
-	if err := s.Create(t.Context(), podKey("short-lived"), pod("short-lived"), nil, 1); err != nil {
+	if err := r.Create(t.Context(), podKey("short-lived"), pod("short-lived"), nil, 1); err != nil {
 		t.Fatal(err)
 	}
 	offset.Store(int64(3 * time.Hour))
 	eventually(t, "the objects to expire", func() bool {
-		return len(list(t, s, apistorage.ListOptions{}).Items) == 10
+		return len(list(t, r, apistorage.ListOptions{}).Items) == 10
 	})
 
 	migrations, err := Migrations(t.Context(), config)

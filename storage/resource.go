@@ -1,0 +1,244 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/audit"
+	endpointsrequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/features"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	etcdmetrics "k8s.io/apiserver/pkg/storage/etcd3/metrics"
+	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/tracing"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// ResourceConfig describes the objects of one resource, as [Store.Resource] reads and writes them.
+type ResourceConfig struct {
+	// Codec serializes the objects and decodes them. Required.
+	Codec runtime.Codec
+	// NewFunc makes an empty object. Watches need it for bookmarks.
+	NewFunc func() runtime.Object
+	// Prefix begins all keys of a server in the database. Default "/registry". Servers with
+	// different prefixes do not see each other's objects.
+	Prefix string
+	// ResourcePrefix begins the keys of requests, such as "/pods" or "/ci.example.com/pipelines".
+	// Required.
+	ResourcePrefix string
+	// GroupResource names the resource in errors, metrics and traces.
+	GroupResource schema.GroupResource
+	// Transformer encrypts what is stored. Default: nothing is encrypted, and what is encrypted is
+	// not read.
+	Transformer value.Transformer
+	// Versioner sets the resourceVersion of objects and lists. Default storage.APIObjectVersioner.
+	Versioner apistorage.Versioner
+}
+
+// DefaultPrefix begins all keys in the database unless another prefix is given.
+const DefaultPrefix = "/registry"
+
+// resource implements storage.Interface for one resource of a store.
+type resource struct {
+	store   *Store
+	mvcc    *mvcc.Store
+	keys    keySpace
+	objects *objectCodec
+	decoder *eventDecoder
+	name    schema.GroupResource
+	newFunc func() runtime.Object
+	// unsafeDeletion: corrupt objects are named as such and may be deleted unread.
+	unsafeDeletion bool
+	sizes          atomic.Pointer[sizes]
+	// rowBytes is how large the rows of the last list's last chunk were.
+	rowBytes atomic.Int64
+	progress progress
+
+	// lifetime ends with destroy, and all watches with it.
+	lifetime context.Context
+	destroy  context.CancelFunc
+}
+
+var _ apistorage.Interface = (*resource)(nil)
+
+// Resource returns the storage.Interface of one resource, and a function that releases it and ends
+// its watches; it may be called more than once. Any number of them may work on the same keys at a
+// time, such as one for each served version.
+//
+// Objects that cannot be decrypted or decoded are treated as the feature gate
+// AllowUnsafeMalformedObjectDeletion says at this moment.
+func (s *Store) Resource(c ResourceConfig) (apistorage.Interface, func(), error) {
+	r, destroy, err := s.newResource(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	return r, destroy, nil
+}
+
+func (s *Store) newResource(c ResourceConfig) (*resource, func(), error) {
+	if c.Codec == nil {
+		return nil, nil, errors.New("a resource needs a codec: set ResourceConfig.Codec")
+	}
+	if c.Prefix == "" {
+		c.Prefix = DefaultPrefix
+	}
+	keys, err := newKeySpace(c.Prefix, c.ResourcePrefix)
+	if err != nil {
+		return nil, nil, err
+	}
+	if s, err = s.of(c.GroupResource, keys); err != nil {
+		return nil, nil, err
+	}
+	if c.Transformer == nil {
+		c.Transformer = identity.NewEncryptCheckTransformer()
+	}
+	if c.Versioner == nil {
+		c.Versioner = apistorage.APIObjectVersioner{}
+	}
+	leave, err := s.directories.take(keys.all(), c.Codec.Identifier())
+	if err != nil {
+		return nil, nil, err
+	}
+	unsafeDeletion := utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
+	r := &resource{
+		store: s,
+		mvcc:  s.mvcc,
+		keys:  keys,
+		objects: &objectCodec{codec: c.Codec, transformer: c.Transformer, versioner: c.Versioner,
+			resource:    c.GroupResource,
+			markCorrupt: unsafeDeletion},
+		name:           c.GroupResource,
+		newFunc:        c.NewFunc,
+		unsafeDeletion: unsafeDeletion,
+	}
+	r.decoder = s.decoders.of(r.objects)
+	r.lifetime, r.destroy = context.WithCancel(context.Background())
+	return r, sync.OnceFunc(func() {
+		r.destroy()
+		s.decoders.release(r.decoder)
+		leave()
+	}), nil
+}
+
+func (r *resource) Versioner() apistorage.Versioner { return r.objects.versioner }
+
+// trace begins a span, which the caller ends: it is logged if it took longer than slow.
+func (r *resource) trace(ctx context.Context, name, key string,
+	more ...attribute.KeyValue) (context.Context, *tracing.Span) {
+	return tracing.Start(ctx, name, append(more,
+		attribute.String("audit-id", audit.GetAuditIDTruncated(ctx)),
+		attribute.String("key", key),
+		attribute.String("group", r.name.Group),
+		attribute.String("resource", r.name.Resource),
+	)...)
+}
+
+const slow = 500 * time.Millisecond
+
+// ask runs one request to the database and counts it under upstream's names, which dashboards know.
+func ask[T any](ctx context.Context, r *resource, verb string, request func() (T, error)) (T, error) {
+	began := time.Now()
+	answer, err := request()
+	took := time.Since(began)
+	counted := err
+	var conflict *mvcc.ConflictError
+	if errors.As(err, &conflict) {
+		counted = nil // an answer as good as any
+	}
+	etcdmetrics.RecordEtcdRequest(verb, r.name, counted, began)
+	endpointsrequest.TrackStorageLatency(ctx, took)
+	return answer, err
+}
+
+// read reads the current state of one key: nil if it does not exist.
+func (r *resource) read(ctx context.Context,
+	key mvcc.Key) (kv *mvcc.KeyValue, head mvcc.Revision, err error) {
+	kv, err = ask(ctx, r, "get", func() (kv *mvcc.KeyValue, err error) {
+		kv, head, err = r.mvcc.Get(ctx, key)
+		return kv, err
+	})
+	return kv, head, apiError(ctx, r.name, err)
+}
+
+// commit writes one mutation. If somebody else was faster, or nothing proves any more that what was
+// read is of this history, the error is a *mvcc.ConflictError: it has to be read again.
+func (r *resource) commit(ctx context.Context, verb string, m mvcc.Mutation) (mvcc.Revision, error) {
+	revision, err := ask(ctx, r, verb, func() (mvcc.Revision, error) {
+		return r.mvcc.Commit(ctx, m)
+	})
+	var conflict *mvcc.ConflictError
+	switch {
+	case errors.As(err, &conflict):
+		return 0, conflict
+	case errors.Is(err, mvcc.ErrOtherEra):
+		return 0, &mvcc.ConflictError{Key: m.Key, Current: -1}
+	}
+	return revision, apiError(ctx, r.name, err)
+}
+
+// notOlderThan checks the promise that what is returned is at least as new as the revision that the
+// caller names.
+func (r *resource) notOlderThan(resourceVersion string, head mvcc.Revision) error {
+	if resourceVersion == "" {
+		return nil
+	}
+	wanted, err := r.objects.versioner.ParseResourceVersion(resourceVersion)
+	if err != nil {
+		return apierrors.NewBadRequest("invalid resource version: " + err.Error())
+	}
+	if wanted > uint64(head) {
+		return apistorage.NewTooLargeResourceVersionError(wanted, uint64(head), 0)
+	}
+	return nil
+}
+
+// GetCurrentResourceVersion returns the newest revision of the database, over all resources; no
+// acknowledged write of any replica is newer. Whoever asks is about to wait until the watch cache
+// has seen it, so the cache's watch is asked to say when that is.
+func (r *resource) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
+	head, err := ask(ctx, r, "getCurrentResourceVersion", func() (mvcc.Revision, error) {
+		return r.mvcc.Head(ctx)
+	})
+	if err != nil {
+		return 0, apiError(ctx, r.name, err)
+	}
+	r.progress.request(head)
+	return uint64(head), nil
+}
+
+// RequestWatchProgress asks the watches with ProgressNotify for a bookmark as soon as they have
+// seen everything that is in the database now.
+func (r *resource) RequestWatchProgress(ctx context.Context) error {
+	if r.progress.idle() {
+		return nil
+	}
+	_, err := r.GetCurrentResourceVersion(ctx)
+	return err
+}
+
+// CompactRevision returns the newest revision below which nothing can be read any more, whichever
+// replica compacted, as far as this process knows.
+func (r *resource) CompactRevision() int64 { return int64(r.mvcc.CompactedRevision()) }
+
+// readinessTimeout bounds ReadinessCheck, which has no context.
+const readinessTimeout = 2 * time.Second
+
+// ReadinessCheck returns nil if the database answers and takes writes.
+func (r *resource) ReadinessCheck() error {
+	ctx, cancel := context.WithTimeout(r.lifetime, readinessTimeout)
+	defer cancel()
+	if err := r.mvcc.Ready(ctx); err != nil {
+		return errors.Join(apistorage.ErrStorageNotReady, err)
+	}
+	return nil
+}
