@@ -340,9 +340,13 @@ func (s *Store) resolve(g *Group, writes []*write, cause error) bool {
 		return false
 	}
 	s.metrics.resolved("committed")
-	// The writers are told of it, so it is seen, as in finish.
-	if _, sight := s.hub.saw(r.State.Head); sight != agrees {
-		s.tailer.kick()
+	// The writers are told of the group's rows, so these are seen, as in finish. The head does not
+	// stand for them: somebody may have fenced since, and the fence may be lost.
+	own := Position{Epoch: g.Seen.Epoch, Revision: r.Rows[len(r.Rows)-1].Revision, Token: g.Token}
+	for _, p := range []Position{own, r.State.Head} {
+		if _, sight := s.hub.saw(p); sight != agrees {
+			s.tailer.kick()
+		}
 	}
 	s.tailer.wakeFor(r.State.Head.Revision)
 	s.announcer.tell(r.State.Head.Revision)

@@ -60,7 +60,7 @@ type node struct {
 	prev *node
 	op   *op
 	turn int
-	// relaxed: it was written when commits were confirmed before they are durable.
+	// relaxed: it was not durable yet when commits were confirmed before they are.
 	relaxed bool
 	// acked: its writer knows of it. shown: somebody does.
 	acked, shown bool
@@ -356,6 +356,15 @@ func (j *judge) goBack(v memdb.Version, cause string) {
 	w.s.db.Return(v)
 	j.states = append(j.states, moment{w.turns.now(), w.s.db.Version(), m.st, m.head})
 	w.s.flush()
+}
+
+// relax notes that commits are confirmed from now on before they are durable: what is visible, and
+// not durable yet, may be confirmed by one of them.
+func (j *judge) relax() {
+	durable := j.w.s.durable.Load().State().Head.Revision
+	for n := j.head; n != nil && n.rev() > durable; n = n.parent {
+		n.relaxed = true
+	}
 }
 
 // checkLoss judges that an acknowledged row is lost.

@@ -578,6 +578,7 @@ func (w *world) act(a *action) {
 		w.s.turnClock(time.Duration(a.N-500) * time.Minute)
 	case "relax":
 		w.s.relaxed.Store(true)
+		w.judge.relax()
 	case "tighten":
 		w.s.relaxed.Store(false)
 	default:
