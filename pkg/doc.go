@@ -3,6 +3,7 @@
 // For authors of API servers, who import the library:
 //
 //	kinds              a whole API server from Go types, without generated code
+//	kinds/deepcopy     copies of objects, for packages of types that clients import, too
 //	options            the flags by which a server of your own stores its objects in a SQL database,
 //	                   and by which it joins a cluster
 //	crds               CustomResourceDefinitions in a server of your own
@@ -10,6 +11,7 @@
 //	registry/resource  a resource's store, from what is particular about it
 //	registry/delegate  a resource's handler that uses the store of another resource
 //	registry/status    the subresource status
+//	registry/scale     the subresource scale
 //	registry/table     the columns that kubectl prints
 //
 // For authors of tests:

@@ -30,6 +30,12 @@ type Group struct {
 	Versions []string
 	// Kinds are the group's, each made by [Define].
 	Kinds []Definition
+	// Generated are functions that Kubernetes' generators have written for the types of the kinds,
+	// such as v1.RegisterValidations, which validation-gen makes of markers. What is generated for
+	// the type of a version is asked about requests of this version, before all that
+	// [Strategy] says. What is generated for the type T of a [Kind] is also asked about requests
+	// of versions for whose types nothing is generated.
+	Generated runtime.SchemeBuilder
 }
 
 // API is what an API server with these groups is made of.
@@ -95,6 +101,9 @@ func (a *API) add(g Group) error {
 	versions := groupVersions(g.Name, g.Versions)
 	for _, gv := range versions {
 		metav1.AddToGroupVersion(a.Scheme, gv)
+	}
+	if err := g.Generated.AddToScheme(a.Scheme); err != nil {
+		return fmt.Errorf("a function of Group.Generated of the group %s fails: %w", g.Name, err)
 	}
 	resources := map[string]string{} // by all that they are called
 	for _, d := range g.Kinds {

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/rowkeeper/rowkeeper/pkg/kinds/deepcopy"
 )
 
 // checkFields tells whether JSON can hold all that values of a type do, and whether the API
@@ -121,7 +123,7 @@ func checkMerge(f reflect.StructField) error {
 func scalar(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Struct, reflect.Array:
-		return encodesJSON(t)
+		return deepcopy.EncodesJSON(t)
 	case reflect.Map, reflect.Slice, reflect.Pointer, reflect.Interface:
 		return false
 	}
@@ -130,7 +132,7 @@ func scalar(t reflect.Type) bool {
 
 // checkType does this for the type of something that an error calls where.
 func checkType(t reflect.Type, where string, seen map[reflect.Type]bool) error {
-	if encodesJSON(t) {
+	if deepcopy.EncodesJSON(t) {
 		return nil
 	}
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextMarshaler]()) {
@@ -226,6 +228,8 @@ func checkKind[T any](k Kind[T]) error {
 		case name == "status":
 			return errors.New("cannot have a subresource status of its own: give its type a field " +
 				"Status")
+		case name == "scale" && k.Scale != nil:
+			return errors.New("has a subresource scale of its own and a Scale: leave one of them out")
 		case of == nil:
 			return fmt.Errorf("has no function for the subresource %s: give one in "+
 				"Kind.Subresources", name)

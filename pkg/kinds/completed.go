@@ -43,6 +43,7 @@ type completed[T any, P Object[T]] struct {
 	other    map[string]Version[T]
 	singular string
 
+	scale                *places // nil without one
 	typeMeta, objectMeta int
 	status               int  // the field's index, or -1
 	comparable           bool // by equality.Semantic
@@ -82,10 +83,7 @@ func (k *completed[T, P]) inspect() error {
 	k.main, k.statusOnly = map[fieldpath.APIVersion]*fieldpath.Set{},
 		map[fieldpath.APIVersion]*fieldpath.Set{}
 	for _, version := range k.versions {
-		typ := t
-		if v, ok := k.other[version]; ok {
-			typ = v.typ
-		}
+		typ := k.typeIn(version)
 		if err := checkMetadata(typ); err != nil {
 			return fmt.Errorf("the kind %s of group %s cannot be %s: %w", k.Name, k.group, typ, err)
 		}
@@ -105,7 +103,24 @@ func (k *completed[T, P]) inspect() error {
 		gv := fieldpath.APIVersion(schema.GroupVersion{Group: k.group, Version: version}.String())
 		k.main[gv], k.statusOnly[gv] = statusField, rest
 	}
-	return nil
+	return k.places()
+}
+
+// typeIn is the Go type of a version.
+func (k *completed[T, P]) typeIn(version string) reflect.Type {
+	if v, ok := k.other[version]; ok {
+		return v.typ
+	}
+	return reflect.TypeFor[T]()
+}
+
+// hub is the first version in which the kind is T as it is.
+func (k *completed[T, P]) hub() schema.GroupVersion {
+	i := slices.IndexFunc(k.versions, func(version string) bool {
+		_, converted := k.other[version]
+		return !converted
+	})
+	return schema.GroupVersion{Group: k.group, Version: k.versions[i]} // complete has seen to it
 }
 
 // checkMetadata tells whether clients will find what every object has where they look for it.
@@ -169,7 +184,12 @@ func (k *completed[T, P]) addTo(scheme *runtime.Scheme) error {
 			return err
 		}
 	}
-	scheme.AddTypeDefaultingFunc(P(new(T)), func(obj any) { k.fill(obj.(*T)) })
+	if k.scale != nil {
+		addScale(scheme)
+	}
+	if k.Strategy.Default != nil {
+		scheme.AddTypeDefaultingFunc(P(new(T)), func(obj any) { k.fill(obj.(*T)) })
+	}
 	// In a version without a type of its own, webhooks and policies are shown the type that is kept
 	// in memory. Admission converts even so if the object does not say that it is of this version:
 	// after a patch it says none, and from the store the one in which it is stored. Upstream
@@ -229,7 +249,7 @@ func (k *completed[T, P]) selectable(obj P, set fields.Set) {
 
 func (k *completed[T, P]) storage(scheme *runtime.Scheme,
 	getter generic.RESTOptionsGetter) (map[string]map[string]rest.Storage, error) {
-	s := strategy[T, P]{scheme, names.SimpleNameGenerator, k}
+	s := strategy[T, P]{scheme, names.SimpleNameGenerator, scheme, k}
 	of := &registry.Resource[P]{
 		Name:       schema.GroupResource{Group: k.group, Resource: k.Resource},
 		Singular:   schema.GroupResource{Group: k.group, Resource: k.singular},
@@ -253,6 +273,10 @@ func (k *completed[T, P]) storage(scheme *runtime.Scheme,
 	if k.status >= 0 {
 		resources[k.Resource+"/status"] = &statusResource{status.New(store.Store,
 			statusStrategy[T, P]{s}), store.Store}
+	}
+	if k.scale != nil {
+		resources[k.Resource+"/scale"] = &scaleResource[P]{newScale[T, P](store.Store, k.scale),
+			store.Store}
 	}
 	for name, of := range k.Subresources {
 		subresource := of(store.Store)

@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/kube-openapi/pkg/util"
 
+	"github.com/rowkeeper/rowkeeper/pkg/kinds/deepcopy"
 	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
 )
 
@@ -58,7 +59,9 @@ type Kind[T any] struct {
 	Fields map[string]func(*T) string
 	// Store changes the registry of the kind before it is completed.
 	Store func(*genericregistry.Store)
-	// Subresources are the kind's own, besides status, by their names. Each function is given the
+	// Scale says which fields are the kind's scale. With nil it has none.
+	Scale *Scale
+	// Subresources are the kind's own, besides status and scale, by their names. Each function is given the
 	// completed registry. What it returns has the interfaces of package rest that say what can be
 	// done, such as [rest.NamedCreater], [rest.Getter] or [rest.Connecter]. Objects that these take
 	// and return are of kinds of the program's groups.
@@ -202,6 +205,9 @@ func convertList[A, B any](in *List[A], out *List[B], convert func(*A, *B) error
 func takeMetadata(in, out metav1.ObjectMetaAccessor) {
 	*out.GetObjectMeta().(*metav1.ObjectMeta) = *in.GetObjectMeta().(*metav1.ObjectMeta)
 }
+
+// DeepCopy is [deepcopy.Of], for types whose package imports this one anyway.
+func DeepCopy[T any](obj *T) *T { return deepcopy.Of(obj) }
 
 // List is the list of objects of type T, for those who read it with a client of their own: the
 // kind's list needs no type of its own.

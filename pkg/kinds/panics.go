@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	registry "github.com/rowkeeper/rowkeeper/pkg/registry/resource"
+	"github.com/rowkeeper/rowkeeper/pkg/registry/scale"
 	"github.com/rowkeeper/rowkeeper/pkg/registry/status"
 )
 
@@ -58,6 +59,21 @@ type statusResource struct {
 
 // Update updates the status of an object.
 func (r *statusResource) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo,
+	create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceCreate bool,
+	o *metav1.UpdateOptions,
+) (updated runtime.Object, created bool, err error) {
+	defer explainPanic(ctx, r.store, &err)
+	return r.REST.Update(ctx, name, info, create, update, forceCreate, o)
+}
+
+// scaleResource is the subresource scale of a resource.
+type scaleResource[T registry.Object] struct {
+	*scale.REST[T]
+	store *genericregistry.Store
+}
+
+// Update updates the scale of an object.
+func (r *scaleResource[T]) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo,
 	create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, forceCreate bool,
 	o *metav1.UpdateOptions,
 ) (updated runtime.Object, created bool, err error) {

@@ -16,7 +16,8 @@ import (
 type strategy[T any, P Object[T]] struct {
 	runtime.ObjectTyper
 	names.NameGenerator
-	kind *completed[T, P]
+	scheme *runtime.Scheme
+	kind   *completed[T, P]
 }
 
 func (s strategy[T, P]) NamespaceScoped() bool {

@@ -27,9 +27,11 @@ func newAddKindCommand() *cobra.Command {
 		Use:   "kind KIND",
 		Short: "Add a kind to a project",
 		Long: "Kind writes the types, the validation, the tests and an example of another kind, " +
-			"which is served in all versions of the project's group and looks alike in them. It " +
-			"adds the kind to api/api.go, and to the roles for users in deploy. No other file " +
-			"is changed, and none is overwritten.",
+			"which is served in all versions of the project's group and looks alike in them; in a " +
+			"project of the variant controller, the types, a reconciler, its tests and an " +
+			"example. It adds the kind to the lists of kinds and to the roles for users, and " +
+			"writes what is generated again, by go generate. No other file is changed, and none " +
+			"is overwritten.",
 		Example: "  rowkeeper add kind Task",
 		Args:    oneArgument("a kind, such as Task"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -43,6 +45,12 @@ func newAddKindCommand() *cobra.Command {
 			}
 			for _, name := range added.Changed {
 				fmt.Fprintln(out, "changed", name)
+			}
+			if added.Generates {
+				if err := scaffold.Generate(cmd.Context(), dir); err != nil {
+					return err
+				}
+				fmt.Fprintln(out, "wrote again what is generated")
 			}
 			fmt.Fprintf(out, "%s are served in %s; make test tries them\n", added.Resource,
 				strings.Join(added.Versions, ", "))

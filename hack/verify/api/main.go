@@ -32,9 +32,11 @@ const module = "github.com/rowkeeper/rowkeeper/"
 var packages = []string{
 	"pkg/crds",
 	"pkg/kinds",
+	"pkg/kinds/deepcopy",
 	"pkg/options",
 	"pkg/registry/delegate",
 	"pkg/registry/resource",
+	"pkg/registry/scale",
 	"pkg/registry/status",
 	"pkg/registry/table",
 	"pkg/testkit",

@@ -6,7 +6,6 @@ package apiserver
 import (
 	"fmt"
 
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -31,6 +30,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/example/registry/pipelinepolicy"
 	"github.com/rowkeeper/rowkeeper/pkg/example/registry/pipelinerun"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
+	"github.com/rowkeeper/rowkeeper/pkg/registry/scale"
 	"github.com/rowkeeper/rowkeeper/pkg/server/version"
 )
 
@@ -47,10 +47,7 @@ func init() {
 	install.Install(Scheme)
 	workflowsinstall.Install(Scheme)
 
-	// The subresource scale is of a kind that many groups share. It has no form of its own inside.
-	Scheme.AddKnownTypes(autoscalingv1.SchemeGroupVersion, &autoscalingv1.Scale{})
-	Scheme.AddKnownTypes(schema.GroupVersion{Group: autoscalingv1.GroupName,
-		Version: runtime.APIVersionInternal}, &autoscalingv1.Scale{})
+	scale.AddToScheme(Scheme)
 
 	// Every API server answers with these kinds and takes these options, whatever its groups are.
 	metav1.AddToGroupVersion(Scheme, schema.GroupVersion{Version: "v1"})

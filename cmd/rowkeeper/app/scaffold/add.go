@@ -1,20 +1,14 @@
 package scaffold
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"go/ast"
-	"go/format"
-	"go/parser"
-	"go/token"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 
 	"golang.org/x/mod/modfile"
 )
@@ -26,157 +20,120 @@ type Added struct {
 	Versions []string
 	// Written and Changed are the names of files.
 	Written, Changed []string
+	// Generates says that the project has generated files, which [Generate] writes again.
+	Generates bool
 }
 
 // AddKind adds a kind to the project in a directory. The kind looks alike in all versions of the
 // group: it has no past that an older version would have to show.
 func AddKind(dir, name string) (*Added, error) {
-	file := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
-	mod, err := os.ReadFile(file("go.mod"))
+	read := func(name string) ([]byte, error) {
+		return os.ReadFile(filepath.Join(dir, filepath.FromSlash(name)))
+	}
+	mod, err := read("go.mod")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s is no project: it has no go.mod; rowkeeper init makes one", dir)
 	}
 	if err != nil {
 		return nil, err
 	}
-	source, err := os.ReadFile(file(groupFile))
-	if errors.Is(err, fs.ErrNotExist) && isByHand(dir) {
-		return nil, errors.New("add is for projects of the variant kinds: add the kind to this one " +
-			"by hand, as its README.md tells")
-	}
+	g, err := findGroup(dir)
 	if err != nil {
-		return nil, fmt.Errorf("the project has no group: %w", err)
-	}
-	g, err := parseGroup(source)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file(groupFile), err)
+		return nil, err
 	}
 	if err := checkKind(g.name, name); err != nil {
 		return nil, err
 	}
-	k := newKind(modfile.ModulePath(mod), g.name, name, g.versions[0])
+	k := newKind(g.variant, modfile.ModulePath(mod), g.name, name, g.versions)
 	files := Files{}
 	if err := k.addTo(files); err != nil {
 		return nil, err
 	}
 	changed := map[string][]byte{}
-	if changed[groupFile], err = g.with("kind" + name); err != nil {
-		return nil, fmt.Errorf("%s: %w", file(groupFile), err)
-	}
-	old, err := os.ReadFile(file("deploy/" + roles))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	rules := resources.ReplaceAll(old, []byte("${1}, "+k.Resource+"]"))
-	if !bytes.Equal(rules, old) {
-		changed["deploy/"+roles] = rules
+	for _, place := range g.places(k) {
+		old, err := read(place.file)
+		if errors.Is(err, fs.ErrNotExist) && place.optional {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		text, err := place.change(old)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", filepath.Join(dir, filepath.FromSlash(place.file)), err)
+		}
+		if string(text) != string(old) {
+			changed[place.file] = text
+		}
 	}
 	if err := files.Write(dir); err != nil {
 		return nil, err
 	}
 	for name, text := range changed {
-		if err := os.WriteFile(file(name), text, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, filepath.FromSlash(name)), text,
+			0o644); err != nil {
 			return nil, err
 		}
 	}
 	return &Added{Resource: k.Resource, Versions: g.versions,
-		Written: slices.Sorted(maps.Keys(files)), Changed: slices.Sorted(maps.Keys(changed))}, nil
+		Written: slices.Sorted(maps.Keys(files)), Changed: slices.Sorted(maps.Keys(changed)),
+		Generates: g.variant != Kinds}, nil
 }
 
-// resources is a list of resources in the roles for users that has no subresource.
-var resources = regexp.MustCompile(`(?m)^(  resources: \[[a-z0-9, ]+)\]$`)
-
-// groupFile has the group, as the variable Group.
-const groupFile = "api/api.go"
-
-// isByHand tells whether a project is of another variant.
-func isByHand(dir string) bool {
-	return slices.ContainsFunc([]string{"apiserver/apiserver.go", "internal/controller"},
-		func(name string) bool {
-			_, err := os.Stat(filepath.Join(dir, filepath.FromSlash(name)))
-			return err == nil
-		})
+// place is where a project has a list of its kinds, or of what belongs to them.
+type place struct {
+	file   string
+	change func([]byte) ([]byte, error)
+	// optional says that a project may be without the file.
+	optional bool
 }
 
-// group is the group of a project, as its source says.
-type group struct {
-	source   []byte
-	name     string
-	versions []string
-	// end is the offset at which the list of kinds can go on, after its last element if it has any.
-	end     int
-	isEmpty bool
-}
-
-// parseGroup finds the variable Group in a file.
-func parseGroup(source []byte) (*group, error) {
-	set := token.NewFileSet()
-	parsed, err := parser.ParseFile(set, "", source, 0)
-	if err != nil {
-		return nil, err
+// places are those in which another kind is named.
+func (g *group) places(k kind) []place {
+	types := "&" + k.Name + "{}, &" + k.Name + "List{}"
+	users := func(file string) place {
+		return place{file, func(old []byte) ([]byte, error) {
+			return resources.ReplaceAll(old, []byte("${1}, "+k.Resource+"]")), nil
+		}, true}
 	}
-	g := &group{source: source}
-	ast.Inspect(parsed, func(n ast.Node) bool {
-		spec, ok := n.(*ast.ValueSpec)
-		if !ok || len(spec.Names) != 1 || spec.Names[0].Name != "Group" || len(spec.Values) != 1 {
-			return true
+	switch g.variant {
+	case Registry:
+		places := []place{
+			{file: "api/register.go", change: arguments("AddKnownTypes").with(types)},
+			{file: "registry/registry.go", change: elements("kinds").with(k.Name)},
+			users("deploy/" + roles),
 		}
-		if literal, ok := spec.Values[0].(*ast.CompositeLit); ok {
-			for _, element := range literal.Elts {
-				if field, ok := element.(*ast.KeyValueExpr); ok {
-					g.field(set, field)
+		for _, version := range g.versions {
+			places = append(places, place{file: "api/" + version + "/register.go",
+				change: arguments("AddKnownTypes").with(types)})
+		}
+		return places
+	case Controller:
+		return []place{
+			{file: g.file, change: arguments("AddKnownTypes").with(types)},
+			{file: "internal/controller/controllers.go", change: list(ranged).with(
+				"&" + k.Name + "Reconciler{manager.GetClient()}")},
+			{file: "config/crd/kustomization.yaml", change: func(old []byte) ([]byte, error) {
+				definition := "\n- bases/" + k.Group + "_" + k.Resource + ".yaml"
+				if !bases.Match(old) {
+					return nil, errors.New("it names no file of bases: add the definition by hand")
 				}
-			}
+				return bases.ReplaceAll(old, []byte("${0}"+definition)), nil
+			}},
+			users("config/rbac/roles-for-users.yaml"),
 		}
-		return false
-	})
-	if g.name == "" || len(g.versions) == 0 || g.end == 0 {
-		return nil, errors.New("there is no variable Group with its Name, Versions and Kinds " +
-			"written out, as rowkeeper init writes them: add the kind by hand")
 	}
-	return g, nil
-}
-
-// field takes what a field of the group says.
-func (g *group) field(set *token.FileSet, field *ast.KeyValueExpr) {
-	key, ok := field.Key.(*ast.Ident)
-	if !ok {
-		return
-	}
-	list, isList := field.Value.(*ast.CompositeLit)
-	switch {
-	case key.Name == "Name":
-		g.name = text(field.Value)
-	case key.Name == "Versions" && isList:
-		for _, version := range list.Elts {
-			if v := text(version); versionName.MatchString(v) {
-				g.versions = append(g.versions, v)
-			}
-		}
-	case key.Name == "Kinds" && isList:
-		g.isEmpty = len(list.Elts) == 0
-		end := list.Rbrace
-		if !g.isEmpty {
-			end = list.Elts[len(list.Elts)-1].End()
-		}
-		g.end = set.Position(end).Offset
+	return []place{
+		{file: groupFile, change: elementsOfField("Group", "Kinds").with("kind" + k.Name)},
+		// A project without clients has no such file.
+		{"api/" + k.Hub + "/register.go", arguments("AddKnownTypes").with(types), true},
+		users("deploy/" + roles),
 	}
 }
 
-// text is the value of a string that is written out, or empty.
-func text(e ast.Expr) string {
-	if literal, ok := e.(*ast.BasicLit); ok && literal.Kind == token.STRING {
-		value, _ := strconv.Unquote(literal.Value) // the parser has read it
-		return value
-	}
-	return ""
-}
-
-// with returns the source with one kind more.
-func (g *group) with(kind string) ([]byte, error) {
-	insert := ",\n" + kind
-	if g.isEmpty {
-		insert = "\n" + kind + ",\n"
-	}
-	return format.Source(slices.Concat(g.source[:g.end], []byte(insert), g.source[g.end:]))
-}
+var (
+	// resources is a list of resources in the roles for users that has no subresource.
+	resources = regexp.MustCompile(`(?m)^(  resources: \[[a-z0-9, ]+)\]$`)
+	// bases are the definitions in a list of manifests, to the last one.
+	bases = regexp.MustCompile(`(?m)^- bases/.*(?:\n- bases/.*)*`)
+)

@@ -10,6 +10,7 @@
 // that a project can be compiled as it is written; a test compares it with what they make.
 //
 // Every function first works out all that it would write, and checks it, and only then writes.
-// Files that are there already are left alone. [AddKind] adds to two of them: to the list of kinds
-// in api/api.go, which it finds by its syntax tree, and to the roles for users.
+// Files that are there already are left alone. [AddKind] adds to the lists of kinds, which it finds
+// by their syntax trees, and to the roles for users. What generators make of the types of the new
+// kind is no template: [Generate] calls them.
 package scaffold

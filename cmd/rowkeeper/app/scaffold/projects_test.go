@@ -52,6 +52,9 @@ func TestProjects(t *testing.T) {
 			t.Fatal(err)
 		}
 		run("mod", "tidy", "-diff")
+		mark(t, dir)
+		run("generate", "./...")
+		run("mod", "tidy")
 		run("vet", "./...")
 		run("test", "-vet=off", "-short", "./...")
 		run("build", "-o", "program", ".")
@@ -69,9 +72,21 @@ func TestProjects(t *testing.T) {
 			}
 		}
 	}
+	// another adds a kind, with all that is generated of it.
+	another := func(t *testing.T, dir string, run func(...string)) {
+		t.Helper()
+		if _, err := AddKind(dir, "Task"); err != nil {
+			t.Fatal(err)
+		}
+		if err := Generate(t.Context(), dir); err != nil {
+			t.Fatal(err)
+		}
+		run("mod", "tidy", "-diff")
+	}
 	t.Run("registries by hand", func(t *testing.T) {
 		dir, run := project(t, Registry, "v1alpha1", "v1")
 		generated(t, dir, run)
+		another(t, dir, run)
 		run("vet", "./...")
 		run("test", "-vet=off", "-short", "./...")
 		run("build", "-o", "program", ".")
@@ -80,9 +95,95 @@ func TestProjects(t *testing.T) {
 	t.Run("definition and controller", func(t *testing.T) {
 		dir, run := project(t, Controller, "v1")
 		generated(t, dir, run)
+		another(t, dir, run)
 		run("vet", "./...")
 		run("test", "-vet=off", "-short", "./...")
 	})
+}
+
+// mark gives the types of a project markers, as docs/how-to/kinds.md tells, and a test of them that
+// uses the clients.
+func mark(t *testing.T, dir string) {
+	t.Helper()
+	change := func(name string, changes ...string) {
+		t.Helper()
+		name = filepath.Join(dir, filepath.FromSlash(name))
+		source, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(changes); i += 2 {
+			if !strings.Contains(string(source), changes[i]) {
+				t.Fatalf("%s has no %q", name, changes[i])
+			}
+		}
+		text := strings.NewReplacer(changes...).Replace(string(source))
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	change("api/v1/doc.go", "// +groupName",
+		"// +k8s:validation-gen=TypesWithField=TypeMeta\n// +groupName")
+	for _, kind := range []string{"pipeline", "task"} {
+		change("api/v1/"+kind+".go",
+			"\tmetav1.TypeMeta", "\t// +k8s:opaqueType\n\tmetav1.TypeMeta",
+			"\tmetav1.ObjectMeta", "\t// +k8s:opaqueType\n\tmetav1.ObjectMeta",
+			"\tmetav1.ListMeta", "\t// +k8s:opaqueType\n\tmetav1.ListMeta",
+			"\tConditions", "\t// +k8s:eachVal=+k8s:opaqueType\n\tConditions",
+			"\tTitle ", "\t// +k8s:required\n\t// +k8s:maxLength=20\n\tTitle ")
+	}
+	change("api/api.go", "import \"github.com/rowkeeper/rowkeeper/pkg/kinds\"", `import (
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/rowkeeper/rowkeeper/pkg/kinds"
+
+	"ci.example.com/my-api/api/v1"
+)`, "\tKinds: ", "\tGenerated: runtime.SchemeBuilder{v1.RegisterValidations},\n\tKinds: ")
+	if err := (Files{"api/client_test.go": `package api
+
+import (
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/rowkeeper/rowkeeper/pkg/testkit"
+
+	"ci.example.com/my-api/api/v1"
+	"ci.example.com/my-api/client/clientset"
+	"ci.example.com/my-api/client/informers/externalversions"
+)
+
+func TestClient(t *testing.T) {
+	clients, err := clientset.NewForConfig(start(t, testkit.Memory).Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasks, task := clients.CiV1().Tasks("default"), &v1.Task{}
+	task.Name, task.Spec.Title = "one", strings.Repeat("x", 21)
+	if _, err := tasks.Create(t.Context(), task, metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
+		t.Errorf("a title of 21 letters: %v", err)
+	}
+	task.Spec.Title = "One"
+	if _, err := tasks.Create(t.Context(), task, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	pipelines, err := clients.CiV1alpha1().Pipelines("default").List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(pipelines.Items) != 0 {
+		t.Errorf("the pipelines are %v, %v", pipelines, err)
+	}
+	factory := externalversions.NewSharedInformerFactory(clients, 0)
+	lister := factory.Ci().V1().Tasks().Lister()
+	factory.StartWithContext(t.Context())
+	factory.WaitForCacheSyncWithContext(t.Context())
+	if got, err := lister.Tasks("default").Get("one"); err != nil || got.Spec.Title != "One" {
+		t.Errorf("the lister has %v, %v", got, err)
+	}
+}
+`}).Write(dir); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // serves gives a program the arguments of its Deployment. It knows them all, and complains about

@@ -108,8 +108,9 @@ var modules = map[string]string{
 // templates are named as the files that they make. In parts/ are those that others use; in all/
 // those of every variant, in server/ those of servers, and in the others those of one variant.
 // There is a file for each kind in place of KIND, and for versions in place of HUB, the version in
-// which objects are stored, of OLDER, the others, and of VERSION, all. GROUP and RESOURCE are those
-// of the first kind.
+// which objects are stored, of OLDER, those in which the kind looks otherwise, and of VERSION, all.
+// Registries have types of their own for the versions in which a kind looks as in HUB, too. GROUP
+// and RESOURCE are those of the first kind.
 //
 // The pattern has the directories that begin with a dot, too.
 //
@@ -152,11 +153,11 @@ type kind struct {
 	Module, Group, Name string
 	// Resource is the plural, and File the name of the kind's files without their endings.
 	Resource, Singular, File string
-	// Hub is the version in which the kind is stored. In those of Older it looks otherwise.
-	Hub   string
-	Older []string
-	// First says that there is no other kind yet, and Version is the one that a file is about.
-	First   bool
+	// Hub is the version in which the kind is stored. In those of Older it looks otherwise, and in
+	// all other Versions alike.
+	Hub             string
+	Versions, Older []string
+	// Version is the one that a file is about.
 	Version string
 }
 
@@ -171,8 +172,8 @@ func (p Project) Files() (Files, error) {
 		return nil, err
 	}
 	p.Versions = versions
-	k := newKind(p.Module, p.Group, p.Kind, versions[0])
-	k.Variant, k.Older, k.First = p.Variant, versions[1:], true
+	k := newKind(p.Variant, p.Module, p.Group, p.Kind, versions)
+	k.Older = versions[1:]
 	all := project{Project: p, GoVersion: goVersion, Modules: modules, Kind: k}
 
 	files := Files{}
@@ -190,12 +191,12 @@ func (p Project) Files() (Files, error) {
 	})
 }
 
-func newKind(module, group, name, hub string) kind {
+func newKind(variant Variant, module, group, name string, versions []string) kind {
 	plural, singular := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Group: group,
 		Kind: name})
-	return kind{Variant: Kinds, Module: module, Group: group, Name: name,
+	return kind{Variant: variant, Module: module, Group: group, Name: name,
 		Resource: plural.Resource, Singular: singular.Resource, File: strings.ToLower(name),
-		Hub: hub}
+		Hub: versions[0], Versions: versions}
 }
 
 // each calls a function with every template of a variant, and with the name of its file.
@@ -251,12 +252,16 @@ func (k kind) add(files Files, name string, t *template.Template) error {
 func (k kind) versions(name string, f func(version string) error) error {
 	versions := []string{""}
 	switch {
+	case strings.Contains(name, "HUB") && k.Variant == Registry:
+		versions = slices.DeleteFunc(slices.Clone(k.Versions), func(version string) bool {
+			return slices.Contains(k.Older, version)
+		})
 	case strings.Contains(name, "HUB"):
 		versions = []string{k.Hub}
 	case strings.Contains(name, "OLDER"):
 		versions = k.Older
 	case strings.Contains(name, "VERSION"):
-		versions = append([]string{k.Hub}, k.Older...)
+		versions = k.Versions
 	}
 	for _, version := range versions {
 		if err := f(version); err != nil {
@@ -367,19 +372,33 @@ func (f Files) Write(dir string) error {
 
 // Tidy completes the go.mod of a project, and writes its go.sum.
 func Tidy(ctx context.Context, dir string) error {
-	tidy := exec.CommandContext(ctx, "go", "mod", "tidy")
+	if err := run(ctx, dir, "mod", "tidy"); err != nil {
+		return fmt.Errorf("the files are written, but go.mod is not complete: run go mod tidy in "+
+			"%s when this is mended: %w", dir, err)
+	}
+	return nil
+}
+
+// Generate writes what is generated in a project again.
+func Generate(ctx context.Context, dir string) error {
+	if err := run(ctx, dir, "generate", "./..."); err != nil {
+		return fmt.Errorf("the files are written, but what is generated of them is not: run make "+
+			"generate in %s when this is mended: %w", dir, err)
+	}
+	return nil
+}
+
+// run calls Go in a project. Its error is the last line of what Go says.
+func run(ctx context.Context, dir string, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", args...)
 	// No workspace around the directory is meant.
-	tidy.Dir, tidy.Env = dir, append(os.Environ(), "PWD="+dir, "GOWORK=off", "GOFLAGS=")
-	text, err := tidy.CombinedOutput()
-	if err == nil {
-		return nil
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "PWD="+dir, "GOWORK=off", "GOFLAGS=")
+	text, err := cmd.CombinedOutput()
+	if err == nil || errors.Is(err, exec.ErrNotFound) {
+		return err
 	}
-	if !errors.Is(err, exec.ErrNotFound) {
-		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-		err = errors.New(lines[len(lines)-1])
-	}
-	return fmt.Errorf("the files are written, but go.mod is not complete: run go mod tidy in %s "+
-		"when this is mended: %w", dir, err)
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return errors.New(lines[len(lines)-1])
 }
 
 // enumerate joins words as in a sentence.

@@ -210,57 +210,123 @@ func (p Project) write(t *testing.T) (dir string) {
 	return dir
 }
 
+// TestAddKind: the command says what it writes and changes, in every variant, and a kind that is
+// refused changes nothing.
 func TestAddKind(t *testing.T) {
-	dir := pipelines.write(t)
-	before := written(t, dir)
-	added, err := AddKind(dir, "Policy")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := []string{"api/policy.go", "api/policy_test.go", "api/v1/policy.go",
-		"examples/policy.yaml"}; added.Resource != "policies" || !slices.Equal(added.Written, want) {
-		t.Errorf("added was %+v", added)
-	}
-	after := written(t, dir)
-	for name, text := range before {
-		if changed := slices.Contains(added.Changed, name); changed == (after[name] == text) {
-			t.Errorf("%s: changed is %t, and the command says otherwise", name, !changed)
-		}
-	}
-	for name, want := range map[string]string{
-		"api/api.go": "\t\tkindPipeline,\n\t\tkindPolicy,\n\t},\n",
-		"deploy/base/cluster/roles-for-users.yaml": "  resources: [pipelines, policies]\n",
+	for _, test := range []struct {
+		variant  Variant
+		versions []string
+		written  []string
+		lines    map[string]string // in the files that are changed
+	}{
+		{Kinds, []string{"v1alpha1", "v1"},
+			[]string{"api/policy.go", "api/policy_test.go", "api/v1/policy.go",
+				"examples/policy.yaml"},
+			map[string]string{
+				"api/v1/register.go": "&PipelineList{},\n\t\t&Policy{}, &PolicyList{})\n",
+				"api/api.go":         "\t\tkindPipeline,\n\t\tkindPolicy,\n\t},\n",
+				"deploy/base/cluster/roles-for-users.yaml": "  resources: [pipelines, policies]\n",
+			}},
+		{Registry, []string{"v1alpha1", "v1"},
+			[]string{"api/policy.go", "api/v1/policy.go", "api/v1alpha1/policy.go",
+				"apiserver/policy_test.go", "examples/policy.yaml", "registry/policy.go",
+				"registry/policy_test.go"},
+			map[string]string{
+				"api/register.go":                          "&PipelineList{},\n\t\t&Policy{}, &PolicyList{})\n",
+				"api/v1/register.go":                       "&PipelineList{},\n\t\t&Policy{}, &PolicyList{})\n",
+				"api/v1alpha1/register.go":                 "&PipelineList{},\n\t\t&Policy{}, &PolicyList{})\n",
+				"registry/registry.go":                     "\tPipeline,\n\tPolicy,\n}\n",
+				"deploy/base/cluster/roles-for-users.yaml": "  resources: [pipelines, policies]\n",
+			}},
+		{Controller, []string{"v1beta1"},
+			[]string{"api/v1beta1/policy_types.go", "config/samples/policy.yaml",
+				"internal/controller/policy_controller.go",
+				"internal/controller/policy_controller_test.go"},
+			map[string]string{
+				"api/v1beta1/groupversion_info.go": "&PipelineList{},\n\t\t&Policy{}, " +
+					"&PolicyList{})\n",
+				"internal/controller/controllers.go": "\t\t&PipelineReconciler{manager.GetClient()}" +
+					",\n\t\t&PolicyReconciler{manager.GetClient()},\n",
+				"config/crd/kustomization.yaml": "- bases/ci.example.com_pipelines.yaml\n" +
+					"- bases/ci.example.com_policies.yaml\n",
+				"config/rbac/roles-for-users.yaml": "  resources: [pipelines, policies]\n",
+			}},
 	} {
-		if !strings.Contains(after[name], want) {
-			t.Errorf("%s lacks %q:\n%s", name, want, after[name])
-		}
-	}
+		t.Run(string(test.variant), func(t *testing.T) {
+			p := pipelines
+			p.Variant, p.Versions = test.variant, test.versions
+			dir := p.write(t)
+			before := written(t, dir)
+			added, err := AddKind(dir, "Policy")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if added.Resource != "policies" || !slices.Equal(added.Written, test.written) ||
+				!slices.Equal(added.Changed, slices.Sorted(maps.Keys(test.lines))) ||
+				len(added.Versions) != len(test.versions) {
+				t.Errorf("added was %+v", added)
+			}
+			after := written(t, dir)
+			for name, text := range before {
+				if changed := slices.Contains(added.Changed, name); changed == (after[name] == text) {
+					t.Errorf("%s: changed is %t, and the command says otherwise", name, !changed)
+				}
+			}
+			for name, want := range test.lines {
+				if !strings.Contains(after[name], want) {
+					t.Errorf("%s lacks %q:\n%s", name, want, after[name])
+				}
+			}
+			for _, name := range added.Written {
+				checkFile(t, name, after[name])
+			}
 
-	if _, err := AddKind(dir, "Policy"); err == nil ||
-		!strings.Contains(err.Error(), "is there already, and nothing was written") {
-		t.Errorf("the kind again: %v", err)
-	}
-	if _, err := AddKind(dir, "task"); err == nil || !strings.Contains(err.Error(), `"task"`) {
-		t.Errorf("a name that is wrong: %v", err)
-	}
-	if !maps.Equal(written(t, dir), after) {
-		t.Error("a kind that was refused has changed files")
+			if _, err := AddKind(dir, "Policy"); err == nil ||
+				!strings.Contains(err.Error(), "is there already, and nothing was written") {
+				t.Errorf("the kind again: %v", err)
+			}
+			if _, err := AddKind(dir, "task"); err == nil || !strings.Contains(err.Error(), `"task"`) {
+				t.Errorf("a name that is wrong: %v", err)
+			}
+			if !maps.Equal(written(t, dir), after) {
+				t.Error("a kind that was refused has changed files")
+			}
+		})
 	}
 }
 
-// TestAddKindByHand: a project without a list of kinds is left alone.
+// TestAddKindByHand: a project whose author has changed the lists of kinds is left alone.
 func TestAddKindByHand(t *testing.T) {
-	for _, variant := range []Variant{Registry, Controller} {
+	for _, test := range []struct {
+		variant         Variant
+		file, old, text string
+	}{
+		{Registry, "api/register.go", "GroupName = ", "OtherName = "},
+		{Registry, "apiserver/apiserver.go", "SetVersionPriority(", "SetPriority("},
+		{Registry, "registry/registry.go", "var kinds = ", "var others = "},
+		{Registry, "api/v1/register.go", "AddKnownTypes(", "AddTypes("},
+		{Controller, "api/v1/groupversion_info.go", "var GroupVersion", "var Version"},
+		{Controller, "config/crd/kustomization.yaml", "- bases/", "- other/"},
+	} {
 		p := pipelines
-		p.Variant, p.Versions = variant, []string{"v1"}
+		p.Variant, p.Versions = test.variant, []string{"v1"}
 		dir := p.write(t)
+		name := filepath.Join(dir, filepath.FromSlash(test.file))
+		source, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := strings.ReplaceAll(string(source), test.old, test.text)
+		if err := os.WriteFile(name, []byte(changed), 0o644); err != nil {
+			t.Fatal(err)
+		}
 		before := written(t, dir)
 		if _, err := AddKind(dir, "Task"); err == nil ||
-			!strings.Contains(err.Error(), "add the kind to this one by hand") {
-			t.Errorf("a kind of the variant %s: %v", variant, err)
+			!strings.Contains(err.Error(), filepath.FromSlash(test.file)) {
+			t.Errorf("%+v: %v", test, err)
 		}
 		if !maps.Equal(written(t, dir), before) {
-			t.Errorf("files of the variant %s were changed", variant)
+			t.Errorf("%+v: files were changed", test)
 		}
 	}
 }

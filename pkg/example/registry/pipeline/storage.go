@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/rowkeeper/rowkeeper/pkg/example/apis/ci"
+	"github.com/rowkeeper/rowkeeper/pkg/registry/scale"
 	"github.com/rowkeeper/rowkeeper/pkg/registry/status"
 )
 
@@ -17,7 +18,7 @@ import (
 type Storage struct {
 	Pipeline *REST
 	Status   *status.REST
-	Scale    *ScaleREST
+	Scale    *scale.REST[*ci.Pipeline]
 }
 
 // NewStorage returns the storage that optsGetter leads to.
@@ -48,7 +49,7 @@ func NewStorage(scheme *runtime.Scheme, optsGetter generic.RESTOptionsGetter) (*
 	return &Storage{
 		Pipeline: &REST{store},
 		Status:   status.New(store, statusStrategy{s}),
-		Scale:    &ScaleREST{store},
+		Scale:    newScale(store),
 	}, nil
 }
 

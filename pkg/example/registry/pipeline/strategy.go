@@ -4,6 +4,7 @@ package pipeline
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/fields"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
 	apistorage "k8s.io/apiserver/pkg/storage"
@@ -95,6 +97,17 @@ func asRequested(ctx context.Context, p *ci.Pipeline, errs field.ErrorList) fiel
 		return v1alpha1.FieldErrors(p, errs)
 	}
 	return errs
+}
+
+// requestVersion returns the version in which a pipeline is written.
+func requestVersion(ctx context.Context) schema.GroupVersion {
+	if info, ok := genericapirequest.RequestInfoFrom(ctx); ok {
+		version := schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
+		if slices.Contains(versions, version) {
+			return version
+		}
+	}
+	return versions[0]
 }
 
 func warnings(ctx context.Context, p *ci.Pipeline) []string {

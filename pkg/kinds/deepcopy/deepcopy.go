@@ -1,4 +1,7 @@
-package kinds
+// Package deepcopy is for authors of types. It copies objects by looking at their types, so that no
+// code has to be generated, and needs nothing else of this module. Programs that import the types,
+// such as clients, stay small.
+package deepcopy
 
 import (
 	"encoding"
@@ -8,17 +11,17 @@ import (
 	"time"
 )
 
-// DeepCopy returns a copy of an object that shares nothing with it, for a method DeepCopyObject of
-// one line:
+// Of returns a copy of an object that shares nothing with it, for a method DeepCopyObject of one
+// line:
 //
-//	func (b *Bookmark) DeepCopyObject() runtime.Object { return kinds.DeepCopy(b) }
+//	func (b *Bookmark) DeepCopyObject() runtime.Object { return deepcopy.Of(b) }
 //
 // It copies what it finds by looking at the type: by the methods DeepCopyInto or DeepCopy of the
 // types of its parts, where these have them, else field by field, and what is in interfaces by the
 // type that it has there. Values with unexported fields are decoded from their own JSON or text, if
 // these fields refer to something. Functions, channels, the keys of maps, and what is in unexported
-// fields of types without such methods, which [New] refuses, are shared.
-func DeepCopy[T any](obj *T) *T {
+// fields of types without such methods, which kinds.New refuses, are shared.
+func Of[T any](obj *T) *T {
 	if obj == nil {
 		return nil
 	}
@@ -108,8 +111,8 @@ func refers(t reflect.Type) bool {
 	return false
 }
 
-// encodesJSON tells whether a type says itself how it looks in JSON, in both directions.
-func encodesJSON(t reflect.Type) bool {
+// EncodesJSON tells whether a type says itself how it looks in JSON, in both directions.
+func EncodesJSON(t reflect.Type) bool {
 	pointer := reflect.PointerTo(t)
 	return pointer.Implements(reflect.TypeFor[json.Marshaler]()) &&
 		pointer.Implements(reflect.TypeFor[json.Unmarshaler]())
@@ -118,7 +121,7 @@ func encodesJSON(t reflect.Type) bool {
 // encodesItself tells the same of JSON or text, either of which JSON can hold.
 func encodesItself(t reflect.Type) bool {
 	pointer := reflect.PointerTo(t)
-	return encodesJSON(t) || pointer.Implements(reflect.TypeFor[encoding.TextMarshaler]()) &&
+	return EncodesJSON(t) || pointer.Implements(reflect.TypeFor[encoding.TextMarshaler]()) &&
 		pointer.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
