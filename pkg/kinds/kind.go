@@ -61,10 +61,10 @@ type Kind[T any] struct {
 	Store func(*genericregistry.Store)
 	// Scale says which fields are the kind's scale. With nil it has none.
 	Scale *Scale
-	// Subresources are the kind's own, besides status and scale, by their names. Each function is given the
-	// completed registry. What it returns has the interfaces of package rest that say what can be
-	// done, such as [rest.NamedCreater], [rest.Getter] or [rest.Connecter]. Objects that these take
-	// and return are of kinds of the program's groups.
+	// Subresources are the kind's own, besides status and scale, by their names. Each function is
+	// given the completed registry. What it returns has the interfaces of package rest that say
+	// what can be done, such as [rest.NamedCreater], [rest.Getter] or [rest.Connecter]. Objects
+	// that these take and return are of kinds of the program's groups.
 	Subresources map[string]func(*genericregistry.Store) rest.Storage
 }
 

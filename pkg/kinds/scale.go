@@ -24,12 +24,12 @@ import (
 // Server-side apply knows who manages the replicas by way of the scale in all versions that have
 // them in this place, too.
 type Scale struct {
-	// SpecReplicasPath is where the replicas are that are wanted, such as .spec.replicas, and
-	// StatusReplicasPath where those are that there are, such as .status.replicas. The fields are of
-	// type int32 or *int32.
+	// SpecReplicasPath is the number of replicas that are wanted, such as .spec.replicas, and
+	// StatusReplicasPath of those that exist, such as .status.replicas. The fields are of type
+	// int32 or *int32.
 	SpecReplicasPath, StatusReplicasPath string
-	// LabelSelectorPath is where the selector of the pods is, such as .status.selector. The field is
-	// a string. Autoscalers need it, and kubectl scale does not.
+	// LabelSelectorPath is the selector of the pods, such as .status.selector. The field is a
+	// string. Autoscalers need it, and kubectl scale does not.
 	LabelSelectorPath string
 }
 

@@ -44,7 +44,7 @@ func newCommand(ctx context.Context) *cobra.Command {
 			return errors.New("give --proxy-client-cert-file and --proxy-client-key-file, by which the servers behind the aggregator know it")
 		}
 		store, err := rows.Open(cmd.Context()) // +
-		if err != nil {                     // +
+		if err != nil {                        // +
 			return err // +
 		} // +
 		defer store.Close() // +

@@ -38,7 +38,7 @@ func newCommand(ctx context.Context) *cobra.Command {
 			return err
 		}
 		store, err := rows.Open(cmd.Context()) // +
-		if err != nil {                     // +
+		if err != nil {                        // +
 			return err // +
 		} // +
 		defer store.Close() // +
