@@ -118,7 +118,7 @@ func Existing(o interface {
 
 func backup(ctx context.Context, c storage.Config, name string, stdout,
 	stderr io.Writer) (err error) {
-	store, err := storage.Open(ctx, c)
+	store, err := open(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func restore(ctx context.Context, c storage.Config, name string, replace bool, s
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return fmt.Errorf("cannot read the backup: %w", err)
 	}
-	store, err := storage.Open(ctx, c)
+	store, err := open(ctx, c)
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func newFenceCommand(p server.Program) *cobra.Command {
 func fence(ctx context.Context, c storage.Config, out io.Writer) error {
 	// Only the fence is wanted of this process, not compaction.
 	c.Compaction.Window = -1
-	store, err := storage.Open(ctx, c)
+	store, err := open(ctx, c)
 	if err != nil {
 		return err
 	}
