@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,8 +15,10 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -121,13 +124,19 @@ type randomRoles struct {
 	clusterRoles []*rbacv1.ClusterRole
 	bindings     []*rbacv1.RoleBinding
 	everywhere   []*rbacv1.ClusterRoleBinding
+	settled      int // how often settle was called
 }
 
 const (
 	manyRoles    = 20 // of each kind, and as many bindings of each kind
-	manyRequests = 1500
+	manyRequests = 1000
 	manyAttempts = 600
 )
+
+// layers says how many of the ClusterRoles are in each layer. Those of a layer aggregate ones of
+// the layers below, so that the rules of each are a matter of the roles alone: two that aggregate
+// each other would never lose a rule.
+var layers = []int{12, 5, 3}
 
 func newRandomRoles(t *testing.T, seed uint64, ours, upstream *rest.Config) *randomRoles {
 	prefix := fmt.Sprintf("random-%d-", seed)
@@ -240,19 +249,175 @@ func (r *randomRoles) meta(name any, namespaced bool) metav1.ObjectMeta {
 	return m
 }
 
+// label gives a role its labels, by which others aggregate it.
+func (r *randomRoles) label(role *rbacv1.ClusterRole, layer int) {
+	role.Labels = map[string]string{r.prefix + "layer": strconv.Itoa(layer)}
+	if r.IntN(4) > 0 {
+		role.Labels[r.prefix+"color"] = one(r, "red", "green", "blue")
+	}
+}
+
+// selectors selects roles of the layers below.
+func (r *randomRoles) selectors(layer int) *rbacv1.AggregationRule {
+	a := &rbacv1.AggregationRule{}
+	for range 1 + r.IntN(3) {
+		s := metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+			Key: r.prefix + "layer", Operator: metav1.LabelSelectorOpIn}}}
+		for below := range layer {
+			s.MatchExpressions[0].Values = append(s.MatchExpressions[0].Values, strconv.Itoa(below))
+		}
+		color := metav1.LabelSelectorRequirement{Key: r.prefix + "color"}
+		switch r.IntN(4) {
+		case 0:
+			s.MatchLabels = map[string]string{color.Key: r.some(1, "red green blue")[0]}
+		case 1:
+			color.Operator = one(r, metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist)
+			s.MatchExpressions = append(s.MatchExpressions, color)
+		default:
+			color.Operator = one(r, metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn)
+			color.Values = r.some(2, "red green blue")
+			s.MatchExpressions = append(s.MatchExpressions, color)
+		}
+		a.ClusterRoleSelectors = append(a.ClusterRoleSelectors, s)
+	}
+	return a
+}
+
+// aggregated returns the rules that a role has of others: by its selectors and by their names, each
+// rule once.
+func (r *randomRoles) aggregated(role *rbacv1.ClusterRole) (rules []rbacv1.PolicyRule) {
+	r.Helper()
+	others := slices.SortedFunc(slices.Values(r.clusterRoles), func(a, b *rbacv1.ClusterRole) int {
+		return strings.Compare(a.Name, b.Name)
+	})
+	for i := range role.AggregationRule.ClusterRoleSelectors {
+		s, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
+		if err != nil {
+			r.Fatal(err)
+		}
+		for _, o := range others {
+			if o == role || !s.Matches(labels.Set(o.Labels)) {
+				continue
+			}
+			theirs := o.Rules
+			if o.AggregationRule != nil {
+				theirs = r.aggregated(o)
+			}
+			for _, rule := range theirs {
+				if !slices.ContainsFunc(rules, func(has rbacv1.PolicyRule) bool {
+					return equality.Semantic.DeepEqual(has, rule)
+				}) {
+					rules = append(rules, rule)
+				}
+			}
+		}
+	}
+	return rules
+}
+
+// settle waits until the servers have filled the roles that aggregate others, and decide by that.
+func (r *randomRoles) settle() {
+	r.Helper()
+	r.settled++
+	for i := range r.clusterRoles {
+		if role := r.clusterRoles[i]; role.AggregationRule != nil {
+			role.Rules = r.aggregated(role)
+		}
+	}
+	last := r.clusterRoles[len(r.clusterRoles)-1]
+	verb := fmt.Sprint("last-", r.settled)
+	last.Rules[0].Verbs = append(last.Rules[0].Verbs, verb)
+	for _, config := range r.configs {
+		c := client(config)
+		for _, role := range r.clusterRoles {
+			if role.AggregationRule == nil {
+				continue
+			}
+			eventually(r.T, "the aggregated rules are there", func() error {
+				is, err := c.RbacV1().ClusterRoles().Get(r.Context(), role.Name, metav1.GetOptions{})
+				if err == nil && !equality.Semantic.DeepEqual(is.Rules, role.Rules) {
+					err = fmt.Errorf("by %v, %s has the rules %v, and should have %v",
+						role.AggregationRule, role.Name, is.Rules, role.Rules)
+				}
+				return err
+			})
+		}
+		// It is written after them, so that a server that decides by it knows them.
+		_, err := c.RbacV1().ClusterRoles().Update(r.Context(), last, metav1.UpdateOptions{})
+		if err != nil {
+			r.Fatal(err)
+		}
+		r.allowed(c, authorizationv1.ResourceAttributes{Verb: verb, Group: rbacv1.GroupName,
+			Resource: "roles"})
+	}
+}
+
+// change changes what is aggregated, and removes some of it.
+func (r *randomRoles) change() {
+	layer := func(role *rbacv1.ClusterRole) int {
+		n, err := strconv.Atoi(role.Labels[r.prefix+"layer"])
+		if err != nil {
+			r.Fatal(err)
+		}
+		return n
+	}
+	for range 12 {
+		i := r.IntN(len(r.clusterRoles) - 1)
+		role := r.clusterRoles[i]
+		remove := false
+		switch r.IntN(4) {
+		case 0:
+			r.label(role, layer(role))
+		case 1:
+			if role.AggregationRule != nil {
+				role.AggregationRule = r.selectors(layer(role))
+				break
+			}
+			fallthrough
+		case 2:
+			role.AggregationRule, role.Rules = nil, r.rules(false)
+		default:
+			remove = true
+			r.clusterRoles = slices.Delete(r.clusterRoles, i, i+1)
+		}
+		for _, config := range r.configs {
+			roles := client(config).RbacV1().ClusterRoles()
+			var err error
+			if remove {
+				err = roles.Delete(r.Context(), role.Name, metav1.DeleteOptions{})
+			} else {
+				_, err = roles.Update(r.Context(), role, metav1.UpdateOptions{})
+			}
+			if err != nil {
+				r.Fatal(err)
+			}
+		}
+	}
+}
+
 // make makes roles and bindings, and at last those by which it is known that the servers know all.
 func (r *randomRoles) make() {
+	for layer, n := range layers {
+		for range n {
+			role := &rbacv1.ClusterRole{ObjectMeta: r.meta(len(r.clusterRoles), false)}
+			r.label(role, layer)
+			if layer == 0 {
+				role.Rules = r.rules(false)
+			} else {
+				role.AggregationRule = r.selectors(layer)
+			}
+			r.clusterRoles = append(r.clusterRoles, role)
+		}
+	}
 	for i := range manyRoles {
 		r.roles = append(r.roles, &rbacv1.Role{ObjectMeta: r.meta(i, true), Rules: r.rules(true)})
-		r.clusterRoles = append(r.clusterRoles, &rbacv1.ClusterRole{ObjectMeta: r.meta(i, false),
-			Rules: r.rules(false)})
 		r.bindings = append(r.bindings, &rbacv1.RoleBinding{ObjectMeta: r.meta(i, true),
 			RoleRef: r.ref(true), Subjects: r.subjects(true)})
 		r.everywhere = append(r.everywhere, &rbacv1.ClusterRoleBinding{ObjectMeta: r.meta(i, false),
 			RoleRef: r.ref(false), Subjects: r.subjects(false)})
 	}
 	// Everybody may write roles and bindings.
-	write := []rbacv1.PolicyRule{{Verbs: []string{"create", "update", "patch", "last"},
+	write := []rbacv1.PolicyRule{{Verbs: []string{"create", "update", "patch"},
 		APIGroups: []string{rbacv1.GroupName}, Resources: []string{"roles", "clusterroles",
 			"rolebindings", "clusterrolebindings"}}}
 	var all []rbacv1.Subject
@@ -272,7 +437,7 @@ func (r *randomRoles) make() {
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: last.Name}})
 }
 
-// store writes all to a server, and waits until it decides by it.
+// store writes all to a server, and waits until it decides by what is in namespaces.
 func (r *randomRoles) store(c kubernetes.Interface) {
 	r.Helper()
 	write := func(err error) {
@@ -298,19 +463,21 @@ func (r *randomRoles) store(c kubernetes.Interface) {
 		_, err = rbac.ClusterRoleBindings().Create(r.Context(), r.everywhere[i], o)
 		write(err)
 	}
-	for _, resource := range []authorizationv1.ResourceAttributes{
-		{Verb: "last", Group: "last", Resource: "last", Namespace: r.namespaces[0]},
-		{Verb: "last", Group: rbacv1.GroupName, Resource: "roles"},
-	} {
-		eventually(r.T, "the roles are known", func() error {
-			ok, err := review(r.Context(), c, authorizationv1.SubjectAccessReviewSpec{
-				User: r.prefix + "user-0", ResourceAttributes: &resource})
-			if err == nil && !ok {
-				err = fmt.Errorf("%+v is not allowed yet", resource)
-			}
-			return err
-		})
-	}
+	r.allowed(c, authorizationv1.ResourceAttributes{Verb: "last", Group: "last", Resource: "last",
+		Namespace: r.namespaces[0]})
+}
+
+// allowed waits until a server knows that users may do something.
+func (r *randomRoles) allowed(c kubernetes.Interface, what authorizationv1.ResourceAttributes) {
+	r.Helper()
+	eventually(r.T, "the roles are known", func() error {
+		ok, err := review(r.Context(), c, authorizationv1.SubjectAccessReviewSpec{
+			User: r.prefix + "user-0", ResourceAttributes: &what})
+		if err == nil && !ok {
+			err = fmt.Errorf("%+v is not allowed yet", what)
+		}
+		return err
+	})
 }
 
 func review(ctx context.Context, c kubernetes.Interface,
@@ -328,6 +495,10 @@ func (r *randomRoles) compare() {
 	for _, config := range r.configs {
 		r.store(client(config))
 	}
+	r.settle()
+	r.compareDecisions()
+	r.change()
+	r.settle()
 	r.compareDecisions()
 	r.compareRules()
 	r.compareAttempts()

@@ -152,33 +152,29 @@ func (a *RoleAggregator) fill(ctx context.Context, name string) error {
 	return err
 }
 
-// aggregated returns the rules of the roles that a role selects, each once, in the order of the
-// roles' names.
+// aggregated returns the rules of the roles that a role selects, each once, in the order of its
+// selectors and of the roles' names.
 func aggregated(role *rbacv1.ClusterRole,
 	all []*rbacv1.ClusterRole) (rules []rbacv1.PolicyRule, err error) {
-	var selectors []labels.Selector
+	parts := slices.SortedFunc(slices.Values(all), func(a, b *rbacv1.ClusterRole) int {
+		return strings.Compare(a.Name, b.Name)
+	})
 	for i := range role.AggregationRule.ClusterRoleSelectors {
 		s, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
 		if err != nil {
 			return nil, fmt.Errorf("the role %s has a selector that cannot be read: %w", role.Name,
 				err)
 		}
-		selectors = append(selectors, s)
-	}
-	parts := slices.DeleteFunc(slices.Clone(all), func(r *rbacv1.ClusterRole) bool {
-		return r.Name == role.Name || !slices.ContainsFunc(selectors, func(s labels.Selector) bool {
-			return s.Matches(labels.Set(r.Labels))
-		})
-	})
-	slices.SortFunc(parts, func(a, b *rbacv1.ClusterRole) int {
-		return strings.Compare(a.Name, b.Name)
-	})
-	for _, part := range parts {
-		for _, rule := range part.Rules {
-			if !slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool {
-				return apiequality.Semantic.DeepEqual(r, rule)
-			}) {
-				rules = append(rules, rule)
+		for _, part := range parts {
+			if part.Name == role.Name || !s.Matches(labels.Set(part.Labels)) {
+				continue
+			}
+			for _, rule := range part.Rules {
+				if !slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool {
+					return apiequality.Semantic.DeepEqual(r, rule)
+				}) {
+					rules = append(rules, rule)
+				}
 			}
 		}
 	}

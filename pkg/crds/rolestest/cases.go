@@ -169,9 +169,13 @@ func (f *fixture) createClusterRole(aggregate bool, rules ...rbacv1.PolicyRule,
 	}
 }
 
-func aggregating(label string) *rbacv1.AggregationRule {
-	return &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{
-		{MatchLabels: map[string]string{label: "true"}}}}
+func aggregating(of ...string) *rbacv1.AggregationRule {
+	r := &rbacv1.AggregationRule{}
+	for _, label := range of {
+		r.ClusterRoleSelectors = append(r.ClusterRoleSelectors,
+			metav1.LabelSelector{MatchLabels: map[string]string{label: "true"}})
+	}
+	return r
 }
 
 func (f *fixture) bindHere(ref rbacv1.RoleRef,
@@ -505,8 +509,8 @@ func refusedFields(err error) string {
 // aggregation lets roles be filled, and emptied, by others.
 func (f *fixture) aggregation() {
 	roles := f.RbacV1().ClusterRoles()
-	aggregate := func(name, of string, labels map[string]string) {
-		r := &rbacv1.ClusterRole{ObjectMeta: f.named(name), AggregationRule: aggregating(of)}
+	aggregate := func(name string, labels map[string]string, of ...string) {
+		r := &rbacv1.ClusterRole{ObjectMeta: f.named(name), AggregationRule: aggregating(of...)}
 		r.Labels = labels
 		_, err := roles.Create(f.Context(), r, metav1.CreateOptions{})
 		f.must(err)
@@ -530,11 +534,14 @@ func (f *fixture) aggregation() {
 	get, list := rule("get", "-", "pods", ""), rule("list", "-", "pods", "")
 	url := paths("get", "/x")
 	part("b", f.ns+"-inner", list, get)
-	aggregate("outer", f.ns+"-outer", nil)
-	aggregate("inner", f.ns+"-inner", map[string]string{f.ns + "-outer": "true"})
+	aggregate("outer", nil, f.ns+"-outer")
+	aggregate("inner", map[string]string{f.ns + "-outer": "true"}, f.ns+"-inner")
 	part("a", f.ns+"-inner", get, url)
 	filled(f.ns+"-inner", get, url, list) // by the names of the roles, each rule once
 	filled(f.ns+"-outer", get, url, list)
+	part("c", f.ns+"-first", url)
+	aggregate("both", nil, f.ns+"-first", f.ns+"-inner")
+	filled(f.ns+"-both", url, get, list) // by the selectors, before the names
 
 	// Rules that are written into such a role do not stay.
 	r, err := roles.Get(f.Context(), f.ns+"-outer", metav1.GetOptions{})
