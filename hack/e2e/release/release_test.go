@@ -26,8 +26,8 @@ const (
 
 // TestInstall goes the way of a new user, who has nothing but the release: it installs the program
 // from a module proxy that is made of files, writes a project with it, and runs the project's
-// tests. No clone is named. Then the project serves objects. It is given a second version, as its README
-// tells, serves the objects in both, and is rolled back.
+// tests. No clone is named. Then the project serves objects. It is given a second version, as its
+// README tells, serves the objects in both, and is rolled back.
 func TestInstall(t *testing.T) {
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "bin")
