@@ -188,7 +188,8 @@ spec: {secretName: %[1]s, dnsNames: [%[1]s.example.com], issuerRef: {name: %[2]s
 	ready := func(o *unstructured.Unstructured) *unstructured.Unstructured {
 		u.Helper()
 		u.holds("Ready", o)
-		// Until it is issued entirely, cert-manager writes the same certificate to the secret again.
+		// Until it is issued entirely, cert-manager writes the same certificate to the secret
+		// again.
 		u.see("is issued", o, func() error {
 			if c, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions"); len(c) != 1 {
 				return fmt.Errorf("its conditions are %v", c)
