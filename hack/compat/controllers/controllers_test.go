@@ -149,7 +149,7 @@ func runProgram(t *testing.T, kubeconfig, pkg string, args ...string) {
 			if err := cmd.Process.Kill(); err != nil {
 				t.Error(err)
 			}
-			<-ended // how it ended is known
+			t.Logf("%s: %v", pkg, <-ended)
 		}
 	})
 }
@@ -272,14 +272,14 @@ func (u user) see(what string, o *unstructured.Unstructured, check func() error)
 func (u user) holds(condition string, o *unstructured.Unstructured) {
 	u.Helper()
 	u.see("has the condition "+condition, o, func() error {
-		conditions, _, err := unstructured.NestedSlice(o.Object, "status", "conditions")
+		conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 		for _, c := range conditions {
 			if c, _ := c.(map[string]any); c["type"] == condition && c["status"] == "True" &&
 				c["observedGeneration"] == o.GetGeneration() {
 				return nil
 			}
 		}
-		return fmt.Errorf("its conditions are %v, %v", conditions, err)
+		return fmt.Errorf("its conditions are %v", conditions)
 	})
 }
 
@@ -344,13 +344,13 @@ func (u user) define(p project) {
 		}
 		o := u.create("%s", text)
 		u.see("is established", o, func() error {
-			conditions, _, err := unstructured.NestedSlice(o.Object, "status", "conditions")
+			conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 			for _, c := range conditions {
 				if c, _ := c.(map[string]any); c["type"] == "Established" && c["status"] == "True" {
 					return nil
 				}
 			}
-			return fmt.Errorf("its conditions are %v, %v", conditions, err)
+			return fmt.Errorf("its conditions are %v", conditions)
 		})
 	}
 }

@@ -64,8 +64,8 @@ metadata: {name: %s, namespace: team}
 		for o, field := range map[*unstructured.Unstructured][]string{settings: {"data", "color"},
 			copied: {"data", "color"}, object: {"status", "shown"}} {
 			u.see("is "+want, o, func() error {
-				if is, _, err := unstructured.NestedString(o.Object, field...); is != want || err != nil {
-					return fmt.Errorf("it is %q, %v", is, err)
+				if is, _, _ := unstructured.NestedString(o.Object, field...); is != want {
+					return fmt.Errorf("it is %q", is)
 				}
 				return nil
 			})
