@@ -43,6 +43,7 @@ type mutant struct {
 	// also are further replacements.
 	also []string
 	// in is the package whose tests have to find it, and tests a regular expression of their names.
+	// Without tests, runs of the simulation have to.
 	in, tests string
 	// unseen says why the tests cannot find it, where that is so.
 	unseen string
@@ -249,7 +250,7 @@ func (m *mutant) test(ctx context.Context, dir, overlay string, runs int) (
 		return nil, 0, fmt.Errorf("it does not compile: %s", out)
 	}
 	flags = []string{"-test.v", "-test.short", "-test.failfast"}
-	if m.in == simulation {
+	if m.in == simulation && m.tests == "" {
 		flags = append(flags, "-test.timeout", simulationPatience.String(), "-test.run",
 			"^TestSimulation$", "-sim.whole", "-sim.seed", "1", "-sim.runs", strconv.Itoa(runs))
 	} else {
