@@ -19,7 +19,6 @@ import (
 
 	civ1 "github.com/rowkeeper/rowkeeper/pkg/example/apis/ci/v1"
 	"github.com/rowkeeper/rowkeeper/pkg/kinds"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 )
 
 // Run is how runs looked at first. Nothing is generated for it.
@@ -55,12 +54,7 @@ func TestDeclarativeValidation(t *testing.T) {
 			)},
 		})},
 	}
-	api, err := kinds.New(group)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs,
-		NewConfig: api.NewConfig, New: api.New}, testkit.Options{Database: testkit.Memory})
+	s := serve(t, group)
 	of := func(version string) dynamic.ResourceInterface {
 		return dynamic.NewForConfigOrDie(s.Config).Resource(schema.GroupVersionResource{
 			Group: "example.com", Version: version, Resource: "pipelineruns"}).Namespace("default")
@@ -82,7 +76,7 @@ func TestDeclarativeValidation(t *testing.T) {
 	spec := func(name, branch string) map[string]any {
 		return map[string]any{"spec": map[string]any{"pipelineName": name, "branch": branch}}
 	}
-	_, err = of("v1").Create(ctx, object("v1", spec("", "")), metav1.CreateOptions{})
+	_, err := of("v1").Create(ctx, object("v1", spec("", "")), metav1.CreateOptions{})
 	refused("a run of no pipeline", err, "spec.pipelineName: Required value")
 	_, err = of("v1").Create(ctx, object("v1", spec("build", strings.Repeat("x", 257))),
 		metav1.CreateOptions{})
@@ -148,12 +142,7 @@ func TestDeclarativeValidationOfSubresources(t *testing.T) {
 		scheme.AddValidationFunc(&FleetV1beta1{}, record)
 		return nil
 	})
-	api, err := kinds.New(group)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs,
-		NewConfig: api.NewConfig, New: api.New}, testkit.Options{Database: testkit.Memory})
+	s := serve(t, group)
 	of := func(version string) dynamic.ResourceInterface {
 		return dynamic.NewForConfigOrDie(s.Config).Resource(schema.GroupVersionResource{
 			Group: "example.com", Version: version, Resource: "fleets"}).Namespace("default")

@@ -52,6 +52,17 @@ func start(t *testing.T, o testkit.Options) (*kinds.API, *testkit.Server) {
 		NewConfig: api.NewConfig, New: api.New}, o)
 }
 
+// serve serves a group from memory.
+func serve(t *testing.T, group kinds.Group) *testkit.Server {
+	t.Helper()
+	api, err := kinds.New(group)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs,
+		NewConfig: api.NewConfig, New: api.New}, testkit.Options{Database: testkit.Memory})
+}
+
 func bookmarks(s *testkit.Server, version string) dynamic.ResourceInterface {
 	return dynamic.NewForConfigOrDie(s.Config).Resource(v1.WithResource("bookmarks").GroupResource().WithVersion(version)).Namespace("default")
 }

@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/scale"
 
 	"github.com/rowkeeper/rowkeeper/pkg/kinds"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 )
 
 // Fleet is a kind with replicas.
@@ -114,12 +113,7 @@ func fleet(name string, spec map[string]any) *unstructured.Unstructured {
 
 // TestScale: a fleet is scaled by kubectl and by the client of autoscalers.
 func TestScale(t *testing.T) {
-	api, err := kinds.New(fleets(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs,
-		NewConfig: api.NewConfig, New: api.New}, testkit.Options{Database: testkit.Memory})
+	s := serve(t, fleets(nil))
 	objects := dynamic.NewForConfigOrDie(s.Config).
 		Resource(v1.WithResource("fleets")).Namespace("default")
 	of := discovery.NewDiscoveryClientForConfigOrDie(s.Config)
@@ -191,12 +185,7 @@ func TestScale(t *testing.T) {
 
 // TestScaleManagers: who scales takes the replicas from who has applied them, and only these.
 func TestScaleManagers(t *testing.T) {
-	api, err := kinds.New(fleets(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs,
-		NewConfig: api.NewConfig, New: api.New}, testkit.Options{Database: testkit.Memory})
+	s := serve(t, fleets(nil))
 	objects := dynamic.NewForConfigOrDie(s.Config).
 		Resource(v1.WithResource("fleets")).Namespace("default")
 	wanted := func(replicas int64, color string) *unstructured.Unstructured {
@@ -227,12 +216,7 @@ func TestScalePanics(t *testing.T) {
 	group := fleets(func(k *kinds.Kind[Fleet]) {
 		k.Strategy.PrepareForUpdate = func(context.Context, *Fleet, *Fleet) { panic("no") }
 	})
-	api, err := kinds.New(group)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := testkit.Start(t, testkit.API{Scheme: api.Scheme, Codecs: api.Codecs,
-		NewConfig: api.NewConfig, New: api.New}, testkit.Options{Database: testkit.Memory})
+	s := serve(t, group)
 	objects := dynamic.NewForConfigOrDie(s.Config).
 		Resource(v1.WithResource("fleets")).Namespace("default")
 	if _, err := objects.Create(t.Context(), fleet("east", nil), metav1.CreateOptions{}); err != nil {
