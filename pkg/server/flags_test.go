@@ -489,7 +489,7 @@ var tested = map[string]bool{"audit-log-version": true, "audit-webhook-version":
 // cached tells whether pipelines are served from memory.
 func cached(out outcome) any {
 	return strings.Contains(runtime.FuncForPC(reflect.ValueOf(out.rest.Decorator).Pointer()).Name(),
-		").cachedStore")
+		").cached")
 }
 
 func servesCertificate(s *genericapiserver.SecureServingInfo) any { return s.Cert != nil }
