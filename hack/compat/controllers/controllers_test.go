@@ -332,6 +332,7 @@ func (u user) refused(webhook, manifest string, args ...any) {
 // define creates the definitions of a project.
 func (u user) define(p project) {
 	u.Helper()
+	run(u.T, "go", "-C", p.in, "mod", "download", p.module) // until then it has no directory
 	dir := run(u.T, "go", "-C", p.in, "list", "-m", "-f", "{{.Dir}}", p.module)
 	files, err := filepath.Glob(filepath.Join(dir, p.definitions))
 	if err != nil || len(files) == 0 {
