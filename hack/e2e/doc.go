@@ -14,6 +14,8 @@
 // balancer for kube-proxy; their documentation says what they leave out. The Service is of type
 // ExternalName with the address of the balancer. Everything else is applied from deploy/ as it is.
 //
+// TestAuthor needs a Docker engine, which builds the images of projects that rowkeeper init writes.
+//
 // PostgreSQL and MySQL run in containers or as programs of this machine. The tests run one after
 // the other on one installation, each in a namespace of its own; those that stop something wait
 // until it runs again.

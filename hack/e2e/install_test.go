@@ -50,7 +50,7 @@ type installation struct {
 	edits map[string]string
 	// available is when the last APIService was available for the first time.
 	available time.Time
-	stop      context.CancelFunc
+	stop      func()
 }
 
 // install gives the commands of the README's installation chapter, with an overlay on top that is
@@ -82,28 +82,38 @@ func install(t *testing.T, overlay string) *installation {
 	env.node.AddImage(find[appsv1.Deployment](t, i.rendered, "Deployment",
 		"rowkeeper").Spec.Template.Spec.Containers[0].Image, env.image)
 	i.overlay = filepath.Join(i.dir, "overlays", "e2e")
-	write(t, filepath.Join(i.overlay, "kustomization.yaml"), fmt.Sprintf(`
-resources: [../%s]
-patches:
-- target: {kind: Service, name: rowkeeper}
-  patch: |-
-    - {op: replace, path: /spec, value: {type: ExternalName, externalName: localhost}}
-- target: {kind: APIService}
-  patch: |-
-    - {op: replace, path: /spec/service/port, value: %d}
-`, overlay, env.balancer.Port()))
+	write(t, filepath.Join(i.overlay, "kustomization.yaml"), onBalancer(overlay))
 
 	i.balance(t)
 	i.follow(t, overlay)
 	return i
 }
 
+// onBalancer is an overlay on top of another one, in which requests go to the balancer.
+func onBalancer(overlay string) string {
+	return fmt.Sprintf(`
+resources: [../%s]
+patches:
+- target: {kind: Service}
+  patch: |-
+    - {op: replace, path: /spec, value: {type: ExternalName, externalName: localhost}}
+- target: {kind: APIService}
+  patch: |-
+    - {op: replace, path: /spec/service/port, value: %d}
+`, overlay, env.balancer.Port())
+}
+
 // balance makes this the present installation: the balancer leads to its replicas.
 func (i *installation) balance(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	i.stop = cancel
-	service := find[corev1.Service](t, i.rendered, "Service", "rowkeeper")
+	i.stop = balance(t, find[corev1.Service](t, i.rendered, "Service", "rowkeeper"))
+	env.installation = i
+}
+
+// balance has the balancer lead to the pods of a Service, until stop is called.
+func balance(t *testing.T, service *corev1.Service) (stop func()) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
 	err := node.Follow(ctx, env.client, service, func(backends ...string) {
 		env.balancer.Set(backends...)
 		// Kube-apiserver looks again whether an APIService is available when the endpoints of its
@@ -111,13 +121,13 @@ func (i *installation) balance(t *testing.T) {
 		// looks after a while.
 		patch := fmt.Sprintf(`{"metadata":{"annotations":{"e2e.rowkeeper.dev/endpoints":%q}}}`,
 			strings.Join(backends, " "))
-		_, _ = env.client.CoreV1().Services(namespace).Patch(ctx, "rowkeeper", types.MergePatchType,
-			[]byte(patch), metav1.PatchOptions{})
+		_, _ = env.client.CoreV1().Services(service.Namespace).Patch(ctx, service.Name,
+			types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	env.installation = i
+	return stop
 }
 
 // rehearsal is a second copy of the overlay, which has the files already that the chapter makes, so

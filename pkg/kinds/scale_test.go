@@ -66,8 +66,11 @@ func (f *FleetV1beta1) DeepCopyObject() runtime.Object { return kinds.DeepCopy(f
 // fleets is a group with a kind that can be scaled, to nine replicas.
 func fleets(change func(*kinds.Kind[Fleet])) kinds.Group {
 	k := kinds.Kind[Fleet]{
-		Scale: &kinds.Scale{SpecReplicasPath: ".spec.size.replicas",
-			StatusReplicasPath: ".status.replicas", LabelSelectorPath: ".status.selector"},
+		Scale: &kinds.Scale{
+			SpecReplicasPath:   ".spec.size.replicas",
+			StatusReplicasPath: ".status.replicas",
+			LabelSelectorPath:  ".status.selector",
+		},
 		Versions: []kinds.Version[Fleet]{kinds.Converted("v1beta1",
 			func(in *FleetV1beta1, out *Fleet) error {
 				out.Spec, out.Status = in.Spec, in.Status

@@ -15,6 +15,9 @@
 //	<!-- readme: untested -->    outside of walks: nothing runs the next block, and the page says
 //	                             so to its reader, by the words "not run here"
 //
+// The walk "cluster" goes on where the one before it on its page begins to serve. It needs a
+// cluster, and the tests in hack/e2e follow it.
+//
 // Within a walk, a block that is neither a file nor skipped is a session: its language is console.
 // A line that begins with "$ " is a command for bash, those after it that begin with "> " continue
 // it, and all others are what it prints, to both of its outputs. A directory or variable that a

@@ -53,18 +53,19 @@ func TestProjects(t *testing.T) {
 		}
 		run("mod", "tidy", "-diff")
 		mark(t, dir)
-		run("generate", "./...")
-		run("mod", "tidy")
+		makes(t, dir, "generate")
 		run("vet", "./...")
 		run("test", "-vet=off", "-short", "./...")
 		run("build", "-o", "program", ".")
 		serves(t, filepath.Join(dir, "program"), dir)
 	})
 	// generated compares what is generated with what the generators make.
-	generated := func(t *testing.T, dir string, run func(...string)) {
+	generated := func(t *testing.T, dir string) {
 		t.Helper()
 		before := written(t, dir)
-		run("generate", "./...")
+		if err := Generate(t.Context(), dir); err != nil {
+			t.Fatal(err)
+		}
 		for name, text := range written(t, dir) {
 			if before[name] != text {
 				t.Errorf("the generators make something else of %s:\n%s", name,
@@ -85,8 +86,10 @@ func TestProjects(t *testing.T) {
 	}
 	t.Run("registries by hand", func(t *testing.T) {
 		dir, run := project(t, Registry, "v1alpha1", "v1")
-		generated(t, dir, run)
+		generated(t, dir)
 		another(t, dir, run)
+		use(t, dir, "apiserver", "")
+		makes(t, dir, "generate")
 		run("vet", "./...")
 		run("test", "-vet=off", "-short", "./...")
 		run("build", "-o", "program", ".")
@@ -94,15 +97,24 @@ func TestProjects(t *testing.T) {
 	})
 	t.Run("definition and controller", func(t *testing.T) {
 		dir, run := project(t, Controller, "v1")
-		generated(t, dir, run)
+		generated(t, dir)
 		another(t, dir, run)
 		run("vet", "./...")
 		run("test", "-vet=off", "-short", "./...")
 	})
 }
 
-// mark gives the types of a project markers, as docs/how-to/kinds.md tells, and a test of them that
-// uses the clients.
+// makes calls a target of a project's Makefile.
+func makes(t *testing.T, dir, target string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "make", target)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "PWD="+dir, "GOWORK=off")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("make %s: %v\n%s", target, err, out)
+	}
+}
+
+// mark gives the types of a project markers, as docs/how-to/kinds.md tells, and a test of them.
 func mark(t *testing.T, dir string) {
 	t.Helper()
 	change := func(name string, changes ...string) {
@@ -124,13 +136,16 @@ func mark(t *testing.T, dir string) {
 	}
 	change("api/v1/doc.go", "// +groupName",
 		"// +k8s:validation-gen=TypesWithField=TypeMeta\n// +groupName")
-	for _, kind := range []string{"pipeline", "task"} {
-		change("api/v1/"+kind+".go",
-			"\tmetav1.TypeMeta", "\t// +k8s:opaqueType\n\tmetav1.TypeMeta",
-			"\tmetav1.ObjectMeta", "\t// +k8s:opaqueType\n\tmetav1.ObjectMeta",
-			"\tmetav1.ListMeta", "\t// +k8s:opaqueType\n\tmetav1.ListMeta",
-			"\tConditions", "\t// +k8s:eachVal=+k8s:opaqueType\n\tConditions",
-			"\tTitle ", "\t// +k8s:required\n\t// +k8s:maxLength=20\n\tTitle ")
+	types, err := os.ReadFile("testdata/pipeline.go.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"Pipeline", "Task"} {
+		name := filepath.Join(dir, "api", "v1", strings.ToLower(kind)+".go")
+		text := strings.ReplaceAll(string(types), "Pipeline", kind)
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	change("api/api.go", "import \"github.com/rowkeeper/rowkeeper/pkg/kinds\"", `import (
 	"k8s.io/apimachinery/pkg/runtime"
@@ -139,10 +154,15 @@ func mark(t *testing.T, dir string) {
 
 	"ci.example.com/my-api/api/v1"
 )`, "\tKinds: ", "\tGenerated: runtime.SchemeBuilder{v1.RegisterValidations},\n\tKinds: ")
-	if err := (Files{"api/client_test.go": `package api
+	use(t, dir, "api", strings.Repeat("x", 21))
+}
+
+// use gives a project a test that uses its clients: objects with a title that is wrong are refused.
+func use(t *testing.T, dir, tests, wrong string) {
+	t.Helper()
+	if err := (Files{tests + "/client_test.go": `package ` + tests + `
 
 import (
-	"strings"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -156,27 +176,33 @@ import (
 )
 
 func TestClient(t *testing.T) {
-	clients, err := clientset.NewForConfig(start(t, testkit.Memory).Config)
+	ctx, config := t.Context(), start(t, testkit.Memory).Config
+	clients, err := clientset.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tasks, task := clients.CiV1().Tasks("default"), &v1.Task{}
-	task.Name, task.Spec.Title = "one", strings.Repeat("x", 21)
-	if _, err := tasks.Create(t.Context(), task, metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
-		t.Errorf("a title of 21 letters: %v", err)
+	task := &v1.Task{}
+	task.Name, task.Spec.Title = "one", "` + wrong + `"
+	_, err = clients.CiV1().Tasks("default").Create(ctx, task, metav1.CreateOptions{})
+	if !apierrors.IsInvalid(err) {
+		t.Errorf("a title that is wrong: %v", err)
 	}
 	task.Spec.Title = "One"
-	if _, err := tasks.Create(t.Context(), task, metav1.CreateOptions{}); err != nil {
+	if _, err := clients.CiV1().Tasks("default").Create(ctx, task, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	pipelines, err := clients.CiV1alpha1().Pipelines("default").List(t.Context(), metav1.ListOptions{})
+	tasks, err := clients.CiV1().Tasks("default").List(ctx, metav1.ListOptions{})
+	if err != nil || len(tasks.Items) != 1 {
+		t.Errorf("the tasks are %v, %v", tasks, err)
+	}
+	pipelines, err := clients.CiV1alpha1().Pipelines("default").List(ctx, metav1.ListOptions{})
 	if err != nil || len(pipelines.Items) != 0 {
 		t.Errorf("the pipelines are %v, %v", pipelines, err)
 	}
 	factory := externalversions.NewSharedInformerFactory(clients, 0)
 	lister := factory.Ci().V1().Tasks().Lister()
-	factory.StartWithContext(t.Context())
-	factory.WaitForCacheSyncWithContext(t.Context())
+	factory.StartWithContext(ctx)
+	factory.WaitForCacheSyncWithContext(ctx)
 	if got, err := lister.Tasks("default").Get("one"); err != nil || got.Spec.Title != "One" {
 		t.Errorf("the lister has %v, %v", got, err)
 	}

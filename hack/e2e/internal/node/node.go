@@ -8,8 +8,9 @@
 // ConfigMaps that change are written anew while the process runs, all as a kubelet does.
 //
 // What a process does not have is a sandbox: there are no namespaces, no cgroups and no seccomp
-// filter. Instead of a network of its own a pod has an address of its own among 127.0.0.0/8, and
-// the flag --bind-address with that address after its arguments.
+// filter. Instead of a network of its own a pod has an address of its own among 127.0.0.0/8, which
+// stands in those of its arguments that name a port to listen at, or else in the flag
+// --bind-address after them.
 //
 // A pod that needs something that is not here (several containers, other kinds of volumes and
 // probes) is an error, which [Node.Errors] tells.
@@ -27,8 +28,10 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -236,7 +239,8 @@ func (n *Node) claim(namespace, name string) string {
 	return filepath.Join(n.Dir, "claims", namespace, name)
 }
 
-// AddImage lets containers name an image.
+// AddImage lets containers name an image. Others are those of this machine's Docker engine, as on
+// the node of a cluster that shares the engine with its developer.
 func (n *Node) AddImage(name string, image *Image) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -249,6 +253,18 @@ func (n *Node) image(name string) (*Image, error) {
 	if image, ok := n.images[name]; ok {
 		return image, nil
 	}
-	return nil, fmt.Errorf("there is no image %q here, only %s", name,
-		strings.Join(slices.Sorted(maps.Keys(n.images)), ", "))
+	into := filepath.Join(n.Dir, "images", strconv.Itoa(len(n.images)))
+	if err := os.MkdirAll(into, 0o755); err != nil {
+		return nil, err
+	}
+	out, err := exec.Command("docker", "save", "-o", into+".tar", name).CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("there is no image %q here, only %s, and none of an engine: %w: %s",
+			name, strings.Join(slices.Sorted(maps.Keys(n.images)), ", "), err, out)
+	}
+	image, err := LoadImage(into+".tar", into)
+	if err == nil {
+		n.images[name] = image
+	}
+	return image, err
 }

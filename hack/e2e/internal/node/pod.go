@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -255,8 +257,7 @@ func (p *pod) spec(ctx context.Context) (*process.Spec, error) {
 	if len(c.Command) > 0 {
 		command = expandAll(c.Command, env)
 	}
-	command = append(command, expandAll(c.Args, env)...)
-	command = append(command, "--bind-address="+p.ip)
+	command = append(command, p.listen(expandAll(c.Args, env))...)
 	attributes := syscall.SysProcAttr{Chroot: p.root}
 	uid, gid := p.runAsUser(), p.runAsGroup()
 	if os.Geteuid() == 0 {
@@ -273,6 +274,22 @@ func (p *pod) spec(ctx context.Context) (*process.Spec, error) {
 	dir := cmp.Or(c.WorkingDir, p.image.workingDir, "/")
 	return &process.Spec{Name: p.object.Name, Command: command, Env: env.list(), Dir: dir,
 		Logs: p.node.Logs, Attributes: attributes}, nil
+}
+
+// listen has a program listen at the pod's address in place of all of this machine: with the flags
+// that name ports, or else by the flag --bind-address.
+func (p *pod) listen(args []string) []string {
+	named := false
+	for i, arg := range args {
+		if name, port, ok := strings.Cut(arg, "-bind-address=:"); ok {
+			args[i] = name + "-bind-address=" + net.JoinHostPort(p.ip, port)
+			named = true
+		}
+	}
+	if named {
+		return args
+	}
+	return append(args, "--bind-address="+p.ip)
 }
 
 func (p *pod) runAsUser() int {

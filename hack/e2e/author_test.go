@@ -1,0 +1,136 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/rowkeeper/rowkeeper/hack/verify/readme"
+)
+
+// TestAuthor goes the way of authors into the cluster, with a project of each variant: image and
+// deployment are made by the project's Makefile. Docker builds the image, which the node takes from
+// it.
+func TestAuthor(t *testing.T) {
+	if out, err := exec.Command("docker", "info").CombinedOutput(); err != nil {
+		if slices.Contains(strings.Split(os.Getenv("ROWKEEPER_TEST_REQUIRE"), ","), "docker") {
+			t.Fatalf("%v: %s", err, out)
+		}
+		t.Skipf("there is no Docker engine, which hack/testbed/docker.sh would start: %v", err)
+	}
+	t.Run("Tutorial", testTutorial)
+	t.Run("Registry", testMakefileOfRegistry)
+	t.Run("Controller", testMakefileOfController)
+}
+
+// testTutorial follows the tutorial about projects into the cluster, to its end: a second program
+// takes over the objects of the first, which comes back.
+func testTutorial(t *testing.T) {
+	clone, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(clone, "docs", "tutorials", "project.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	walks, err := readme.Walks(string(page))
+	if err != nil || len(walks) != 2 {
+		t.Fatalf("the tutorial has the walks %v, %v", walks, err)
+	}
+	const name = "e2e-tutorial" // an image my-api may be there
+	dir := t.TempDir()
+	overlay := readme.Step{File: "deploy/overlays/e2e/kustomization.yaml",
+		Content: onBalancer("sqlite")}
+	walk := walks[0].BeforeServe()
+	walk.Steps = slices.Concat(walk.Steps, []readme.Step{overlay}, walks[1].Steps)
+	defer serveProject(t, name, filepath.Join(dir, "walk", name))()
+	guide := readme.Guide{Clone: clone, Env: authorEnv(), Log: t.Logf,
+		Replace: map[string]string{"my-api": name, "make deploy": "make deploy OVERLAY=e2e"}}
+	if err := guide.Follow(t.Context(), walk, dir); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testMakefileOfRegistry installs a project with registries by hand, as its README tells.
+func testMakefileOfRegistry(t *testing.T) {
+	const name = "e2e-registry"
+	dir := project(t, name, "--variant", "registry", "--kind", "Package", "--group",
+		"packages.example.com", "--versions", "v1alpha1,v1")
+	write(t, filepath.Join(dir, "deploy", "overlays", "e2e", "kustomization.yaml"),
+		onBalancer("sqlite"))
+	defer serveProject(t, name, dir)()
+	makes(t, dir, "image")
+	makes(t, dir, "deploy", "OVERLAY=e2e")
+	kubectl(t, "apply", "-f", filepath.Join(dir, "examples"))
+	if out := kubectl(t, "get", "packages", "-A"); strings.Count(out, "Hello") != 2 {
+		t.Errorf("kubectl shows\n%s", out)
+	}
+}
+
+// testMakefileOfController installs a controller, as its README tells.
+func testMakefileOfController(t *testing.T) {
+	const name = "e2e-controller"
+	dir := project(t, name, "--variant", "controller", "--kind", "Robot", "--group",
+		"robots.example.com")
+	defer removeProject(t, name, filepath.Join(dir, "config", "default"))
+	makes(t, dir, "image")
+	makes(t, dir, "deploy")
+	kubectl(t, "apply", "-f", filepath.Join(dir, "config", "samples"))
+	kubectl(t, "wait", "--for=condition=Ready", "--timeout=1m", "robot/hello")
+}
+
+// authorEnv is the environment of an author who is the cluster's administrator.
+func authorEnv() []string {
+	return append(os.Environ(), "KUBECONFIG="+env.Kubeconfig,
+		"KUBECACHEDIR="+filepath.Join(env.dir, "kubectl-cache"),
+		"PATH="+env.bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+}
+
+// makes calls a target of a project's Makefile.
+func makes(t *testing.T, dir string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "make", args...)
+	cmd.Dir, cmd.Env = dir, authorEnv()
+	run(t, cmd)
+}
+
+// serveProject has the balancer lead to the pods of a project in a directory. The function that it
+// returns removes the project from the cluster.
+func serveProject(t *testing.T, name, dir string) (remove func()) {
+	t.Helper()
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: name + "-system", Name: name}}
+	service.Spec.Selector = map[string]string{"app.kubernetes.io/name": name}
+	service.Spec.Ports = []corev1.ServicePort{{TargetPort: intstr.FromString("https")}}
+	stop := balance(t, service)
+	return func() {
+		t.Helper()
+		removeProject(t, name, filepath.Join(dir, "deploy", "overlays", "e2e"))
+		stop()
+		if err := env.node.EmptyVolume(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// removeProject removes a project from the cluster, and its images from the engine.
+func removeProject(t *testing.T, name, manifests string) {
+	t.Helper()
+	// Without its pods the namespace is removed sooner.
+	kubectl(t, "scale", "-n", name+"-system", "deployment/"+name, "--replicas=0")
+	kubectl(t, "wait", "-n", name+"-system", "pod", "--all", "--for=delete", "--timeout=2m")
+	kubectl(t, "delete", "--wait", "--timeout=3m", "-k", manifests)
+	images, err := exec.CommandContext(t.Context(), "docker", "images", "--quiet", name).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, exec.CommandContext(t.Context(), "docker",
+		append([]string{"image", "rm", "--force"}, strings.Fields(string(images))...)...))
+}
