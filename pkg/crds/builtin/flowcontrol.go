@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 	"k8s.io/apiserver/pkg/registry/generic"
@@ -26,7 +27,7 @@ var flowSchemas = resource[*flowcontrolv1.FlowSchema]{
 	clusterScoped: true,
 	new:           func() *flowcontrolv1.FlowSchema { return &flowcontrolv1.FlowSchema{} },
 	newList:       func() runtime.Object { return &flowcontrolv1.FlowSchemaList{} },
-	name:          validation.NameIsDNSSubdomain,
+	name:          validation.NameIsDNSSubdomain, knownFinalizers: true,
 	prepare: func(s, old *flowcontrolv1.FlowSchema) {
 		s.Generation, s.Status = 1, flowcontrolv1.FlowSchemaStatus{}
 		if old != nil {
@@ -68,7 +69,7 @@ var priorityLevels = resource[*flowcontrolv1.PriorityLevelConfiguration]{
 		return &flowcontrolv1.PriorityLevelConfiguration{}
 	},
 	newList: func() runtime.Object { return &flowcontrolv1.PriorityLevelConfigurationList{} },
-	name:    validation.NameIsDNSSubdomain,
+	name:    validation.NameIsDNSSubdomain, knownFinalizers: true,
 	prepare: func(l, old *flowcontrolv1.PriorityLevelConfiguration) {
 		l.Generation, l.Status = 1, flowcontrolv1.PriorityLevelConfigurationStatus{}
 		if old != nil {
@@ -222,14 +223,14 @@ func checkWildcard(path *field.Path, all []string) field.ErrorList {
 	return nil
 }
 
+// flowVerbs are the verbs of requests, but for "*".
+var flowVerbs = []string{"get", "list", "watch", "create", "update", "delete", "deletecollection",
+	"patch", "proxy"}
+
 func checkFlowVerbs(path *field.Path, verbs []string) field.ErrorList {
 	errs := checkWildcard(path, verbs)
-	if slices.Contains(verbs, flowcontrolv1.VerbAll) {
-		return errs
-	}
-	for i, verb := range verbs {
-		errs = append(errs, oneOf(path.Index(i), &verb, "get", "list", "watch", "create", "update",
-			"delete", "deletecollection", "patch")...)
+	if !slices.Contains(verbs, flowcontrolv1.VerbAll) && !sets.New(flowVerbs...).HasAll(verbs...) {
+		errs = append(errs, field.NotSupported(path, verbs, flowVerbs))
 	}
 	return errs
 }
@@ -334,14 +335,19 @@ func checkPriorityLevel(path *field.Path, name string,
 		} else {
 			errs = append(errs, checkLimited(limited, s.Limited)...)
 		}
+	case "":
+		errs = append(errs, field.Required(kind, ""))
 	default:
 		errs = append(errs, field.NotSupported(kind, s.Type,
 			[]flowcontrolv1.PriorityLevelEnablement{flowcontrolv1.PriorityLevelEnablementExempt,
 				flowcontrolv1.PriorityLevelEnablementLimited}))
 	}
 	for _, fixed := range bootstrap.MandatoryPriorityLevelConfigurations {
-		// What is exempt may have a share that others can borrow.
-		if fixed.Name == name && name != exempt && !unchanged(fixed.Spec, *s) {
+		is := *s
+		if name == exempt {
+			is.Exempt = fixed.Spec.Exempt // may have a share that others can borrow
+		}
+		if fixed.Name == name && !unchanged(fixed.Spec, is) {
 			errs = append(errs, field.Invalid(path, *s, "the spec of "+name+" cannot be changed"))
 		}
 	}
@@ -370,6 +376,8 @@ func checkLimited(path *field.Path,
 		} else {
 			errs = append(errs, checkQueuing(queuing, q)...)
 		}
+	case "":
+		errs = append(errs, field.Required(at.Child("type"), ""))
 	default:
 		errs = append(errs, field.NotSupported(at.Child("type"), l.LimitResponse.Type,
 			[]flowcontrolv1.LimitResponseType{flowcontrolv1.LimitResponseTypeQueue,
@@ -390,10 +398,11 @@ func checkQueuing(path *field.Path, q *flowcontrolv1.QueuingConfiguration) field
 	errs := atLeast(queues, q.Queues, 1)
 	errs = append(errs, atLeast(hand, q.HandSize, 1)...)
 	errs = append(errs, atLeast(path.Child("queueLengthLimit"), q.QueueLengthLimit, 1)...)
-	switch {
-	case len(errs) > 0:
-	case q.Queues > maxQueues:
+	if q.Queues > maxQueues {
 		errs = append(errs, field.Invalid(queues, q.Queues, "must not be greater than 10000000"))
+	}
+	switch {
+	case q.HandSize < 1:
 	case q.HandSize > q.Queues:
 		errs = append(errs, field.Invalid(hand, q.HandSize, "must not be greater than queues"))
 	case shufflesharding.RequiredEntropyBits(int(q.Queues), int(q.HandSize)) > maxEntropy:
