@@ -70,7 +70,7 @@ fi
 
 # Of k8s.io/api, the types of the core API and of reviews that are served, and no others.
 core=(k8s.io/api/core/v1 k8s.io/api/events/v1 k8s.io/api/coordination/v1 k8s.io/api/admissionregistration/v1
-  k8s.io/api/authentication/v1 k8s.io/api/authorization/v1 k8s.io/api/rbac/v1
+  k8s.io/api/authentication/v1 k8s.io/api/authorization/v1 k8s.io/api/flowcontrol/v1 k8s.io/api/rbac/v1
   k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/api/resource)
 core_readonly=()
 for p in "${core[@]}"; do core_readonly+=(--readonly-pkg "$p"); done
@@ -78,6 +78,7 @@ for p in "${core[@]}"; do core_readonly+=(--readonly-pkg "$p"); done
   --output-model-name-file zz_generated.model_name.go --report-filename "$work/core-violations" "${core_readonly[@]}" "${core[@]}"
 go run ./hack/codegen/openapi-subset "$work/core/all.go" \
   rbacv1.{,Cluster}Role{,Binding}{,List} corev1.{Namespace,ConfigMap,Secret,Event,ServiceAccount}{,List} coordinationv1.Lease{,List} eventsv1.Event{,List} \
+  flowcontrolv1.{FlowSchema,PriorityLevelConfiguration}{,List} \
   v1.{Mutating,Validating}WebhookConfiguration{,List} v1.{Mutating,Validating}AdmissionPolicy{,Binding}{,List} \
   authorizationv1.{,Local,Self}SubjectAccessReview authorizationv1.SelfSubjectRulesReview authenticationv1.{SelfSubject,Token}Review >"$work/core/subset.go"
 mkdir -p pkg/crds/builtin/openapi

@@ -24,6 +24,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/routes"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -61,6 +62,10 @@ type Options struct {
 	// Authorizer makes the configuration's authorizer of the one by roles, if it is not what Roles
 	// says. It may be nil.
 	Authorizer func(byRoles access.Roles) (authorizer.Authorizer, authorizer.RuleResolver)
+	// PriorityAndFairness queues requests as FlowSchemas and PriorityLevelConfigurations say, and
+	// serves both, with the defaults of a cluster. The configuration's MaxRequestsInFlight and
+	// MaxMutatingRequestsInFlight together are then how many requests may be under way at a time.
+	PriorityAndFairness bool
 	// Services are those that webhooks may name. Others are called by URL.
 	Services Services
 }
@@ -99,6 +104,14 @@ func Prepare(c *genericapiserver.RecommendedConfig, o Options) (*Extension, erro
 			0),
 		wrapper: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil,
 			c.LoopbackClientConfig, noopoteltrace.NewTracerProvider()),
+	}
+	if o.PriorityAndFairness {
+		limit := c.MaxRequestsInFlight + c.MaxMutatingRequestsInFlight
+		if limit <= 0 {
+			return nil, errors.New("priority and fairness needs a limit: set " +
+				"MaxRequestsInFlight or MaxMutatingRequestsInFlight in the server's configuration")
+		}
+		c.FlowControl = utilflowcontrol.New(e.informers, client.FlowcontrolV1(), limit)
 	}
 	e.guard = &namespaceGuard{}
 	if c.RESTOptionsGetter != nil {
@@ -224,7 +237,8 @@ func (e *Extension) Extend(server *genericapiserver.GenericAPIServer) (*generica
 	if e.options.Roles {
 		forRoles = c.Authorization.Authorizer
 	}
-	installed, err := builtin.Install(extended, c.RESTOptionsGetter, forRoles)
+	installed, err := builtin.Install(extended, c.RESTOptionsGetter, forRoles,
+		e.options.PriorityAndFairness)
 	if err != nil {
 		return nil, err
 	}
@@ -291,6 +305,11 @@ func (e *Extension) addHooks(server *genericapiserver.GenericAPIServer,
 			return err
 		}
 	}
+	if e.options.PriorityAndFairness {
+		if err := e.addPriorities(server); err != nil {
+			return err
+		}
+	}
 	return server.AddPostStartHook("namespaces",
 		func(hook genericapiserver.PostStartHookContext) error {
 			e.informers.StartWithContext(hook)
@@ -325,16 +344,8 @@ func (e *Extension) addRoles(server *genericapiserver.GenericAPIServer) error {
 		written := make(chan struct{})
 		go func() {
 			defer close(written)
-			retry := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 10,
-				Cap: time.Minute}
-			// It ends without an error, or with the context.
-			_ = retry.DelayFunc().Until(hook, true, true, func(context.Context) (bool, error) {
-				err := builtin.WriteDefaultRoles(e.client.RbacV1())
-				if err != nil && hook.Err() == nil {
-					klog.FromContext(hook).Info("Trying again to write the default roles",
-						"reason", err)
-				}
-				return err == nil, nil
+			untilDone(hook, "write the default roles", func() error {
+				return builtin.WriteDefaultRoles(e.client.RbacV1())
 			})
 		}()
 		select {
@@ -343,5 +354,33 @@ func (e *Extension) addRoles(server *genericapiserver.GenericAPIServer) error {
 		case <-hook.Done():
 		}
 		return nil
+	})
+}
+
+// addPriorities maintains the default objects by which requests have priorities, as often as
+// kube-apiserver does. The server does not wait for them: it always knows the mandatory ones.
+func (e *Extension) addPriorities(server *genericapiserver.GenericAPIServer) error {
+	return server.AddPostStartHook("priorities",
+		func(hook genericapiserver.PostStartHookContext) error {
+			go wait.UntilWithContext(hook, func(context.Context) {
+				untilDone(hook, "write the default priorities of requests", func() error {
+					return builtin.WriteDefaultPriorities(hook, e.client.FlowcontrolV1())
+				})
+			}, time.Minute)
+			return nil
+		})
+}
+
+// untilDone does something again and again, more and more rarely, until it succeeds or the context
+// ends.
+func untilDone(ctx context.Context, what string, do func() error) {
+	retry := wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Steps: 10, Cap: time.Minute}
+	// It ends without an error, or with the context.
+	_ = retry.DelayFunc().Until(ctx, true, true, func(context.Context) (bool, error) {
+		err := do()
+		if err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Info("Trying again to "+what, "reason", err)
+		}
+		return err == nil, nil
 	})
 }

@@ -34,7 +34,10 @@ func (s *Server) newServer(config *genericapiserver.RecommendedConfig,
 		// SQLite is for one machine, where others learn of a definition at once.
 		SingleServer: scheme == "sqlite" || scheme == "memory",
 		Roles:        true,
-		Services:     s.webhookServices,
+		// Without a limit nobody has to wait for others.
+		PriorityAndFairness: s.Aggregated.PriorityAndFairness &&
+			s.requests.maxInFlight+s.requests.maxMutatingInFlight > 0,
+		Services: s.webhookServices,
 	}
 	if s.authorization != nil {
 		options.Authorizer = func(byRoles access.Roles) (authorizer.Authorizer, authorizer.RuleResolver) {

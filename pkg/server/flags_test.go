@@ -199,6 +199,9 @@ func TestFlags(t *testing.T) {
 		"enable-garbage-collector": {"false", nil, func(out outcome) any {
 			return out.rest.EnableGarbageCollection
 		}, false},
+		"enable-priority-and-fairness": {"false", nil, func(out outcome) any {
+			return out.o.Aggregated.PriorityAndFairness
+		}, false},
 		"external-hostname": {"ci.example.com", nil, func(out outcome) any {
 			return []any{out.config.ExternalAddress,
 				slices.Contains(out.o.names().DNS, "ci.example.com")}

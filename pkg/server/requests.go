@@ -37,7 +37,8 @@ func (o *requestOptions) addFlags(fs *pflag.FlagSet) {
 			"The certificate that the server makes is valid for it.")
 	fs.IntVar(&o.maxInFlight, "max-requests-inflight", o.maxInFlight,
 		"How many reading requests may be under way at a time. Further ones are answered by 429. "+
-			"0 means any number.")
+			"0 means any number. With priority and fairness, this limit and that of writing "+
+			"requests together are for all requests, and further ones wait.")
 	fs.IntVar(&o.maxMutatingInFlight, "max-mutating-requests-inflight", o.maxMutatingInFlight,
 		"How many writing requests may be under way at a time. Further ones are answered by 429. "+
 			"0 means any number.")

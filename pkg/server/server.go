@@ -133,8 +133,8 @@ func New(p Program) *Server {
 	}
 	s.serving.BindAddress = netutils.ParseIPSloppy("127.0.0.1")
 	s.serving.BindPort = 8443
-	// Priority and fairness is configured by objects of a core API, which only an aggregated server
-	// has.
+	// The flag for it is that of the aggregated options. Which server's objects configure it depends
+	// on the mode.
 	s.features.EnablePriorityAndFairness = false
 	return s
 }
@@ -145,6 +145,7 @@ const (
 	collectorFlag     = "enable-garbage-collector"
 	crdsFlag          = "enable-crds"
 	clientCAFlag      = "client-ca-file"
+	priorityFlag      = "enable-priority-and-fairness"
 	signInFlag        = "authentication-config"
 	authorizationFlag = "authorization-config"
 	servicesFlag      = "webhook-service"
@@ -208,12 +209,16 @@ func (s *Server) flags() cliflag.NamedFlagSets {
 	var aggregated pflag.FlagSet
 	s.Aggregated.AddFlags(&aggregated)
 	aggregated.VisitAll(func(f *pflag.Flag) {
-		if f.Name == clientCAFlag {
+		switch f.Name {
+		case clientCAFlag:
 			f.Usage += " Without a cluster, besides the server's own authority."
 			fs.AddFlag(f)
-			return
+		case priorityFlag:
+			f.Usage += " Without a cluster, as the server's own say, with --enable-crds."
+			fs.AddFlag(f)
+		default:
+			sections.FlagSet(clusterSection).AddFlag(f)
 		}
-		sections.FlagSet(clusterSection).AddFlag(f)
 	})
 	sections.FlagSet(clusterSection).StringVar(&s.service, "service", s.service,
 		"NAMESPACE/NAME of the Service that the APIServices of this server name. The server then "+
@@ -382,6 +387,9 @@ func (s *Server) validateMode(all, cluster *pflag.FlagSet) []error {
 	}
 	if len(s.webhookServices) > 0 && !s.enableCRDs {
 		errs = append(errs, fmt.Errorf("--%s needs --%s", servicesFlag, crdsFlag))
+	}
+	if all.Changed(priorityFlag) && !s.enableCRDs {
+		errs = append(errs, fmt.Errorf("--%s needs --%s", priorityFlag, crdsFlag))
 	}
 	for _, err := range crds.Services(s.webhookServices).Validate() {
 		errs = append(errs, fmt.Errorf("--%s: %w", servicesFlag, err))

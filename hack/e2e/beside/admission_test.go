@@ -74,6 +74,8 @@ var served = map[string]string{
 	"MutatingAdmissionPolicyBinding":   "mutatingadmissionpolicybindings",
 	"ValidatingWebhookConfiguration":   "validatingwebhookconfigurations",
 	"MutatingWebhookConfiguration":     "mutatingwebhookconfigurations",
+	"FlowSchema":                       "flowschemas",
+	"PriorityLevelConfiguration":       "prioritylevelconfigurations",
 }
 
 // do is a request for an object, of which "create", "try" (to create), "apply" and "delete" exist.

@@ -31,9 +31,18 @@ func TestBuiltin(t *testing.T) {
 		binding = "{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {namespace: default, " +
 			"name: a}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}, " +
 			"subjects: [{kind: User, name: u}, {kind: Group, name: g}, {kind: ServiceAccount, name: s, namespace: ns}]}"
+		flow = "{apiVersion: flowcontrol.apiserver.k8s.io/v1, kind: FlowSchema, metadata: {name: a}, spec: {" +
+			"matchingPrecedence: 500, priorityLevelConfiguration: {name: global-default}, " +
+			"distinguisherMethod: {type: ByUser}, rules: [{subjects: [{kind: User, user: {name: u}}, " +
+			"{kind: Group, group: {name: g}}, {kind: ServiceAccount, serviceAccount: {name: s, namespace: ns}}], " +
+			"resourceRules: [{verbs: [get], apiGroups: [''], resources: [pods], namespaces: [default]}], " +
+			"nonResourceRules: [{verbs: [list], nonResourceURLs: [/a]}]}]}}"
+		level = "{apiVersion: flowcontrol.apiserver.k8s.io/v1, kind: PriorityLevelConfiguration, " +
+			"metadata: {name: a}, spec: {type: Limited, limited: {nominalConcurrencyShares: 5, " +
+			"limitResponse: {type: Queue, queuing: {queues: 16, handSize: 4, queueLengthLimit: 10}}}}}"
 	)
 	objects := []string{configMap, secret, account, event, newEvent, lease, namespace, role, clusterRole,
-		binding}
+		binding, flow, level}
 	for _, object := range objects {
 		if got := a.same(t, object, "try", object); strings.HasPrefix(got, "4") {
 			t.Fatalf("%s: %s", object, got)
@@ -128,6 +137,63 @@ func TestBuiltin(t *testing.T) {
 		{binding, "name: s, namespace: ns", "name: S, namespace: ns"},
 		{binding, "name: s, namespace: ns", "name: s"}, {binding, ", namespace: ns}]", ", namespace: ns, apiGroup: a}]"},
 		{binding, "name: view", "name: missing"},
+		{flow, "matchingPrecedence: 500, ", ""}, {flow, ": 500", ": -1"}, {flow, ": 500", ": 1"},
+		{flow, ": 500", ": 10000"}, {flow, ": 500", ": 10001"}, {flow, "type: ByUser", "type: Odd"},
+		{flow, "type: ByUser", "type: ''"}, {flow, "type: ByUser", "type: ByNamespace"},
+		{flow, "distinguisherMethod: {type: ByUser}, ", ""}, {flow, "name: global-default", "name: ''"},
+		{flow, "name: global-default", "name: A"}, {flow, "name: global-default", "name: missing"},
+		{flow, "subjects: [", "subjects: [], other: ["}, {flow, "kind: User, user", "kind: Robot, user"},
+		{flow, "{kind: User, user: {name: u}}", "{kind: User}"},
+		{flow, "{kind: User, user: {name: u}}", "{kind: User, user: {name: ''}}"},
+		{flow, "{kind: User, user: {name: u}}", "{kind: User, user: {name: '*'}, group: {name: g}}"},
+		{flow, "{kind: User, user: {name: u}}", "{kind: Group, user: {name: u}}"},
+		{flow, "{kind: Group, group: {name: g}}", "{kind: Group, group: {name: ''}}"},
+		{flow, "{name: s, namespace: ns}", "{name: '*', namespace: ns}"},
+		{flow, "{name: s, namespace: ns}", "{name: s, namespace: '*'}"},
+		{flow, "{name: s, namespace: ns}", "{name: S, namespace: NS}"},
+		{flow, "{name: s, namespace: ns}", "{name: '', namespace: ''}"},
+		{flow, "verbs: [get]", "verbs: []"}, {flow, "verbs: [get]", "verbs: ['*']"},
+		{flow, "verbs: [get]", "verbs: ['*', get]"}, {flow, "verbs: [get]", "verbs: [get, frob]"},
+		{flow, "verbs: [get]", "verbs: [get, list, watch, create, update, patch, delete, deletecollection]"},
+		{flow, "verbs: [get]", "verbs: [proxy]"}, {flow, "verbs: [get]", "verbs: [head]"},
+		{flow, "verbs: [get]", "verbs: [connect]"}, {flow, "verbs: [get]", "verbs: ['']"},
+		{flow, "apiGroups: ['']", "apiGroups: []"}, {flow, "apiGroups: ['']", "apiGroups: ['', '*']"},
+		{flow, "resources: [pods]", "resources: []"}, {flow, "resources: [pods]", "resources: ['*', a]"},
+		{flow, ", namespaces: [default]", ""}, {flow, ", namespaces: [default]", ", clusterScope: true"},
+		{flow, "namespaces: [default]", "namespaces: ['*']"},
+		{flow, "namespaces: [default]", "namespaces: ['*', default]"},
+		{flow, "namespaces: [default]", "namespaces: [A, '']"},
+		{flow, "nonResourceURLs: [/a]", "nonResourceURLs: []"},
+		{flow, "nonResourceURLs: [/a]", "nonResourceURLs: ['*']"},
+		{flow, "nonResourceURLs: [/a]", "nonResourceURLs: ['*', /a]"},
+		{flow, "nonResourceURLs: [/a]", "nonResourceURLs: [a]"},
+		{flow, "nonResourceURLs: [/a]", "nonResourceURLs: ['']"},
+		{flow, "nonResourceURLs: [/a]", "nonResourceURLs: [/]"},
+		{flow, "nonResourceURLs: [/a]", "nonResourceURLs: [/a/*, /a*, /a/*/b, /*]"},
+		{flow, "nonResourceURLs: [/a]", "nonResourceURLs: ['/a b', //a, /a//b, /a/]"},
+		{flow, "verbs: [list]", "verbs: [get, post, put, patch, delete, head, options]"},
+		{flow, "name: a}", "name: exempt}"}, {flow, "name: a}", "name: catch-all}"},
+		{flow, "resourceRules: [", "other: ["}, {flow, "rules: [{", "rules: [{}, {"},
+		{level, "nominalConcurrencyShares: 5, ", ""}, {level, "Shares: 5", "Shares: 0"},
+		{level, "Shares: 5", "Shares: -1"}, {level, "Shares: 5", "Shares: 5, lendablePercent: 100"},
+		{level, "Shares: 5", "Shares: 5, lendablePercent: 101"},
+		{level, "Shares: 5", "Shares: 5, lendablePercent: -1"},
+		{level, "Shares: 5", "Shares: 5, borrowingLimitPercent: 0"},
+		{level, "Shares: 5", "Shares: 5, borrowingLimitPercent: 700"},
+		{level, "Shares: 5", "Shares: 5, borrowingLimitPercent: -1"},
+		{level, "type: Limited", "type: Odd"}, {level, "type: Limited", "type: ''"},
+		{level, "type: Limited", "type: Exempt"}, {level, "limited: {nominal", "exempt: {nominal"},
+		{level, "type: Limited", "type: Limited, exempt: {}"},
+		{level, "type: Queue", "type: Reject"}, {level, "type: Queue", "type: Odd"},
+		{level, "type: Queue", "type: ''"}, {level, ", queuing: {queues: 16, handSize: 4, queueLengthLimit: 10}", ""},
+		{level, "type: Queue, queuing: {queues: 16, handSize: 4, queueLengthLimit: 10}", "type: Reject"},
+		{level, "{queues: 16, handSize: 4, queueLengthLimit: 10}", "{}"},
+		{level, "queues: 16", "queues: 0"}, {level, "queues: 16", "queues: -1"},
+		{level, "queues: 16", "queues: 3"}, {level, "queues: 16", "queues: 10000001"},
+		{level, "queues: 16", "queues: 10000000"}, {level, "handSize: 4", "handSize: -1"},
+		{level, "handSize: 4", "handSize: 16"}, {level, "queues: 16, handSize: 4", "queues: 128, handSize: 10"},
+		{level, "queueLengthLimit: 10", "queueLengthLimit: -1"},
+		{level, "name: a}", "name: exempt}"}, {level, "name: a}", "name: catch-all}"},
 	} {
 		if !strings.Contains(c.object, c.from) {
 			t.Fatalf("%q is not in %s", c.from, c.object)
@@ -158,6 +224,10 @@ func TestBuiltin(t *testing.T) {
 		{role, []string{"rules: null", "rules: [{verbs: []}]", "metadata: {labels: {a: b}}"}},
 		{clusterRole, []string{"aggregationRule: {clusterRoleSelectors: [{matchLabels: {no: 'one'}}]}"}},
 		{binding, []string{"roleRef: {name: edit}", "subjects: null", "subjects: [{kind: User}]"}},
+		// A FlowSchema is given a status at some time, so that the answers would depend on when.
+		{level, []string{"spec: {limited: {nominalConcurrencyShares: 7}}", "spec: {type: Exempt}",
+			"spec: {limited: {limitResponse: {queuing: null}}}", "status: {conditions: [{type: a}]}",
+			"metadata: {annotations: {a: b}}"}},
 	} {
 		a.same(t, "create", "create", c.object)
 		for _, change := range c.changes {

@@ -5,6 +5,7 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -67,6 +68,30 @@ func addDefaults(scheme *runtime.Scheme) {
 		b := obj.(*rbacv1.ClusterRoleBinding)
 		defaultRoleBinding(&b.RoleRef, b.Subjects)
 	})
+	scheme.AddTypeDefaultingFunc(&flowcontrolv1.FlowSchema{}, func(obj any) {
+		s := &obj.(*flowcontrolv1.FlowSchema).Spec
+		s.MatchingPrecedence = cmp.Or(s.MatchingPrecedence, 1000)
+	})
+	scheme.AddTypeDefaultingFunc(&flowcontrolv1.PriorityLevelConfiguration{}, func(obj any) {
+		defaultPriorityLevel(&obj.(*flowcontrolv1.PriorityLevelConfiguration).Spec)
+	})
+}
+
+// defaultPriorityLevel sets the shares and queues that a cluster gives to a priority.
+func defaultPriorityLevel(s *flowcontrolv1.PriorityLevelConfigurationSpec) {
+	if e := s.Exempt; e != nil {
+		setDefault(&e.NominalConcurrencyShares, 0)
+		setDefault(&e.LendablePercent, 0)
+	}
+	if l := s.Limited; l != nil {
+		setDefault(&l.NominalConcurrencyShares, 30)
+		setDefault(&l.LendablePercent, 0)
+		if q := l.LimitResponse.Queuing; q != nil {
+			q.HandSize = cmp.Or(q.HandSize, 8)
+			q.Queues = cmp.Or(q.Queues, 64)
+			q.QueueLengthLimit = cmp.Or(q.QueueLengthLimit, 50)
+		}
+	}
 }
 
 // defaultRoleBinding sets the groups in which the role and the subjects are looked for. Service

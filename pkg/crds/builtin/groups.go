@@ -8,6 +8,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -29,9 +30,10 @@ type Installed struct {
 }
 
 // Install makes a server serve the core API, stored where the getter says. It serves roles if there
-// is an authorizer for them, which is asked who may give rights away that they do not have.
+// is an authorizer for them, which is asked who may give rights away that they do not have. It
+// serves FlowSchemas and PriorityLevelConfigurations if requests have priorities.
 func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptionsGetter,
-	forRoles authorizer.Authorizer) (*Installed, error) {
+	forRoles authorizer.Authorizer, priorities bool) (*Installed, error) {
 	core, err := newNamespaces(getter)
 	if err != nil {
 		return nil, err
@@ -77,6 +79,13 @@ func Install(server *genericapiserver.GenericAPIServer, getter generic.RESTOptio
 			return nil, err
 		}
 		groups = append(groups, group(rbacv1.SchemeGroupVersion, rbac))
+	}
+	if priorities {
+		flowcontrol, err := newPriorities(getter)
+		if err != nil {
+			return nil, err
+		}
+		groups = append(groups, group(flowcontrolv1.SchemeGroupVersion, flowcontrol))
 	}
 	if err := server.InstallAPIGroups(groups...); err != nil {
 		return nil, fmt.Errorf("cannot install the groups of the core API: %w", err)

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/registry/generic"
-	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	storeerrors "k8s.io/apiserver/pkg/storage/errors"
@@ -187,35 +186,6 @@ func (r *namespaceREST) Delete(ctx context.Context, name string, validate rest.V
 // GetResetFields implements rest.ResetFieldsStrategy.
 func (r *namespaceREST) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return map[fieldpath.APIVersion]*fieldpath.Set{"v1": fieldpath.NewSet(fieldpath.MakePathOrDie("status"))}
-}
-
-// subresource is what can be updated of an object on its own, such as its status. What may change
-// is for the strategy of the store to say.
-type subresource struct{ store *genericregistry.Store }
-
-var (
-	_ rest.Patcher = &subresource{}
-	_ rest.Storage = &subresource{}
-)
-
-func (r *subresource) New() runtime.Object { return r.store.New() }
-func (r *subresource) Destroy()            {} // the resource does it
-
-// GetResetFields implements rest.ResetFieldsStrategy.
-func (r *subresource) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
-	return r.store.GetResetFields()
-}
-
-func (r *subresource) Get(ctx context.Context, name string,
-	o *metav1.GetOptions) (runtime.Object, error) {
-	return r.store.Get(ctx, name, o)
-}
-
-func (r *subresource) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo,
-	create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool,
-	o *metav1.UpdateOptions,
-) (runtime.Object, bool, error) {
-	return r.store.Update(ctx, name, info, create, update, false, o)
 }
 
 // newNamespaces makes the resource namespaces and its subresources.

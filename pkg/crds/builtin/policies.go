@@ -20,9 +20,6 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
-	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
-
-	"github.com/rowkeeper/rowkeeper/pkg/registry/status"
 )
 
 var policies = resource[*admissionv1.ValidatingAdmissionPolicy]{
@@ -74,31 +71,9 @@ func paramRef(r *admissionv1.ParamRef) string {
 
 // newPolicies makes the resource validatingadmissionpolicies and its subresource.
 func newPolicies(getter generic.RESTOptionsGetter) (map[string]rest.Storage, error) {
-	s, err := policies.store(getter)
-	if err != nil {
-		return nil, err
-	}
-	ofStatus := policies
-	ofStatus.prepare = func(p, old *admissionv1.ValidatingAdmissionPolicy) {
-		p.Spec = old.Spec
-		metav1.ResetObjectMetaForStatus(p, old)
-	}
-	ofStatus.validate = nil // what is stored of the spec was validated
-	store := *s.Store
-	s.ResetFieldsStrategy = resetFields{"status"}
-	store.ResetFieldsStrategy = resetFields{"spec", "metadata"}
-	store.UpdateStrategy = strategy[*admissionv1.ValidatingAdmissionPolicy]{ObjectTyper: Scheme,
-		resource: ofStatus}
-	return map[string]rest.Storage{"validatingadmissionpolicies": s,
-		"validatingadmissionpolicies/status": &subresource{&store}}, nil
-}
-
-// resetFields are those that a client cannot set, and so does not own.
-type resetFields []string
-
-// GetResetFields implements rest.ResetFieldsStrategy.
-func (f resetFields) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
-	return status.Fields([]schema.GroupVersion{admissionv1.SchemeGroupVersion}, f...)
+	all := map[string]rest.Storage{}
+	return all, withStatus(all, getter, admissionv1.SchemeGroupVersion, policies,
+		func(p, old *admissionv1.ValidatingAdmissionPolicy) { p.Spec = old.Spec }, nil)
 }
 
 var policyBindings = resource[*admissionv1.ValidatingAdmissionPolicyBinding]{

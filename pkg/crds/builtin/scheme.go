@@ -5,6 +5,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/conversion"
@@ -52,6 +53,11 @@ func init() {
 			&admissionv1.MutatingAdmissionPolicy{}, &admissionv1.MutatingAdmissionPolicyList{},
 			&admissionv1.MutatingAdmissionPolicyBinding{},
 			&admissionv1.MutatingAdmissionPolicyBindingList{},
+		},
+		flowcontrolv1.SchemeGroupVersion: {
+			&flowcontrolv1.FlowSchema{}, &flowcontrolv1.FlowSchemaList{},
+			&flowcontrolv1.PriorityLevelConfiguration{},
+			&flowcontrolv1.PriorityLevelConfigurationList{},
 		},
 		rbacv1.SchemeGroupVersion: {
 			&rbacv1.Role{}, &rbacv1.RoleList{}, &rbacv1.ClusterRole{}, &rbacv1.ClusterRoleList{},
