@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/node"
 	"github.com/rowkeeper/rowkeeper/hack/verify/readme"
 )
 
@@ -31,7 +32,7 @@ func TestAuthor(t *testing.T) {
 }
 
 // testTutorial follows the tutorial about projects into the cluster, to its end: a second program
-// takes over the objects of the first, which comes back.
+// takes over the objects of the first, which comes back. Then the chart installs it.
 func testTutorial(t *testing.T) {
 	clone, err := filepath.Abs("../..")
 	if err != nil {
@@ -49,14 +50,34 @@ func testTutorial(t *testing.T) {
 	dir := t.TempDir()
 	overlay := readme.Step{File: "deploy/overlays/e2e/kustomization.yaml",
 		Content: onBalancer("sqlite")}
+	at := slices.IndexFunc(walks[1].Steps, func(s readme.Step) bool {
+		return len(s.Commands) > 0 && strings.HasPrefix(s.Commands[0].Text, "helm install ")
+	})
+	if at < 0 {
+		t.Fatal("the tutorial does not install the chart")
+	}
 	walk := walks[0].BeforeServe()
-	walk.Steps = slices.Concat(walk.Steps, []readme.Step{overlay}, walks[1].Steps)
+	walk.Steps = slices.Concat(walk.Steps, []readme.Step{overlay}, walks[1].Steps[:at],
+		[]readme.Step{emptyVolume()}, walks[1].Steps[at:])
+	chart := filepath.Join(t.TempDir(), "chart")
+	copyChart(t, "../../deploy/chart", chart)
 	defer serveProject(t, name, filepath.Join(dir, "walk", name))()
 	guide := readme.Guide{Clone: clone, Env: authorEnv(), Log: t.Logf,
-		Replace: map[string]string{"my-api": name, "make deploy": "make deploy OVERLAY=e2e"}}
+		Replace: map[string]string{"my-api": name, "make deploy": "make deploy OVERLAY=e2e",
+			"deploy/overlays/sqlite": "deploy/overlays/e2e", "../../rowkeeper/deploy/chart": chart}}
 	if err := guide.Follow(t.Context(), walk, dir); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// emptyVolume is what an administrator does with the node's volume before the next one claims it,
+// as a command in the midst of a walk.
+func emptyVolume() readme.Step {
+	return readme.Step{Commands: []readme.Command{
+		{Text: "rm -r " + filepath.Join(env.dir, "pods", "claims")},
+		{Text: "kubectl patch persistentvolume " + node.Name +
+			` --type json -p '[{"op":"remove","path":"/spec/claimRef"}]'`},
+	}}
 }
 
 // testMakefileOfRegistry installs a project with registries by hand, as its README tells.
@@ -91,6 +112,7 @@ func testMakefileOfController(t *testing.T) {
 func authorEnv() []string {
 	return append(os.Environ(), "KUBECONFIG="+env.Kubeconfig,
 		"KUBECACHEDIR="+filepath.Join(env.dir, "kubectl-cache"),
+		"HELM_CACHE_HOME="+filepath.Join(env.dir, "helm"),
 		"PATH="+env.bin+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
 
@@ -123,10 +145,10 @@ func serveProject(t *testing.T, name, dir string) (remove func()) {
 // removeProject removes a project from the cluster, and its images from the engine.
 func removeProject(t *testing.T, name, manifests string) {
 	t.Helper()
-	// Without its pods the namespace is removed sooner.
-	kubectl(t, "scale", "-n", name+"-system", "deployment/"+name, "--replicas=0")
+	// Without its pods the namespace is removed sooner. A tutorial may have removed some of this.
+	kubectl(t, "delete", "-n", name+"-system", "deployment/"+name, "--ignore-not-found")
 	kubectl(t, "wait", "-n", name+"-system", "pod", "--all", "--for=delete", "--timeout=2m")
-	kubectl(t, "delete", "--wait", "--timeout=3m", "-k", manifests)
+	kubectl(t, "delete", "--ignore-not-found", "--wait", "--timeout=3m", "-k", manifests)
 	images, err := exec.CommandContext(t.Context(), "docker", "images", "--quiet", name).Output()
 	if err != nil {
 		t.Fatal(err)

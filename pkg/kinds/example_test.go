@@ -126,7 +126,9 @@ var example = kinds.Group{
 				Value: func(b *Bookmark) any { return len(b.Spec.Tags) }},
 			{Name: "URL", Wide: true, Value: func(b *Bookmark) any { return b.Spec.URL }},
 		},
-		Fields: map[string]func(*Bookmark) string{"spec.title": func(b *Bookmark) string { return b.Spec.Title }},
+		Fields: map[string]func(*Bookmark) string{
+			"spec.title": func(b *Bookmark) string { return b.Spec.Title },
+		},
 	})},
 }
 

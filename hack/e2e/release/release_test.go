@@ -25,9 +25,9 @@ const (
 )
 
 // TestInstall goes the way of a new user, who has nothing but the release: it installs the program
-// from a module proxy that is made of files, writes a project with it, and runs the project's
-// tests. No clone is named. Then the project serves objects. It is given a second version, as its
-// README tells, serves the objects in both, and is rolled back.
+// from a module proxy that is made of files, writes a project with it, runs the project's tests,
+// and builds its image where Docker is. No clone is named. Then the project serves objects. It is
+// given a second version, as its README tells, serves the objects in both, and is rolled back.
 func TestInstall(t *testing.T) {
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "bin")
@@ -67,6 +67,14 @@ func TestInstall(t *testing.T) {
 	in(project, "go", "mod", "tidy")
 	// PostgreSQL's image would come from a registry.
 	in(project, "go", "test", "-skip", "/PostgreSQL", "./...")
+	if err := exec.Command("docker", "info").Run(); err != nil {
+		t.Logf("the project's image is not built, since there is no Docker engine: %v", err)
+	} else {
+		const image = "e2e-install:" + version // an image my-api may be there
+		in(project, "make", "image", "IMAGE="+image)
+		defer in(project, "docker", "image", "rm", image)
+		in(project, "docker", "run", "--rm", image, "version")
+	}
 
 	kubectl := func(args ...string) string {
 		t.Helper()
