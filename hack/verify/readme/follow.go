@@ -62,7 +62,7 @@ func (g Guide) Follow(ctx context.Context, walk Walk, below string) (err error) 
 			if err != nil {
 				return err
 			}
-			file := filepath.Join(where, step.File)
+			file := filepath.Join(where, g.replace(step.File))
 			g.Log("line %d: %s is written", step.Line, step.File)
 			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 				return err
