@@ -133,8 +133,8 @@ func New(p Program) *Server {
 	}
 	s.serving.BindAddress = netutils.ParseIPSloppy("127.0.0.1")
 	s.serving.BindPort = 8443
-	// The flag for it is that of the aggregated options. Which server's objects configure it depends
-	// on the mode.
+	// The flag for it is that of the aggregated options. Which server's objects configure it
+	// depends on the mode.
 	s.features.EnablePriorityAndFairness = false
 	return s
 }
