@@ -30,8 +30,8 @@ func newAddKindCommand() *cobra.Command {
 			"which is served in all versions of the project's group and looks alike in them; in a " +
 			"project of the variant controller, the types, a reconciler, its tests and an " +
 			"example. It adds the kind to the lists of kinds and to the roles for users, and " +
-			"writes what is generated again, by go generate, but for clients. No other file is changed, and none " +
-			"is overwritten.",
+			"writes again what is generated, except clients: make generate does that. No other " +
+			"file is changed, and none is overwritten.",
 		Example: "  rowkeeper add kind Task",
 		Args:    oneArgument("a kind, such as Task"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -68,6 +69,9 @@ func TestInstall(t *testing.T) {
 	// PostgreSQL's image would come from a registry.
 	in(project, "go", "test", "-skip", "/PostgreSQL", "./...")
 	if err := exec.Command("docker", "info").Run(); err != nil {
+		if slices.Contains(strings.Split(os.Getenv("ROWKEEPER_TEST_REQUIRE"), ","), "docker") {
+			t.Fatalf("there is no Docker engine, which is required: %v", err)
+		}
 		t.Logf("the project's image is not built, since there is no Docker engine: %v", err)
 	} else {
 		const image = "e2e-install:" + version // an image my-api may be there

@@ -163,7 +163,8 @@ func checkFlowSchema(path *field.Path, name string,
 	return errs
 }
 
-func checkFlowRules(path *field.Path, r flowcontrolv1.PolicyRulesWithSubjects) (errs field.ErrorList) {
+func checkFlowRules(path *field.Path,
+	r flowcontrolv1.PolicyRulesWithSubjects) (errs field.ErrorList) {
 	subjects := path.Child("subjects")
 	if len(r.Subjects) == 0 {
 		errs = append(errs, field.Required(subjects, "rules need a subject"))
@@ -284,25 +285,19 @@ func checkFlowSubject(path *field.Path, s flowcontrolv1.Subject) (errs field.Err
 
 func checkFlowAccount(path *field.Path,
 	a *flowcontrolv1.ServiceAccountSubject) (errs field.ErrorList) {
-	for _, part := range []struct {
-		path  *field.Path
-		value string
-		check validation.ValidateNameFunc
-	}{
-		{path.Child("name"), a.Name, validation.ValidateServiceAccountName},
-		{path.Child("namespace"), a.Namespace, validation.ValidateNamespaceName},
-	} {
-		if part.value == "" {
-			errs = append(errs, field.Required(part.path, ""))
-			continue
+	check := func(path *field.Path, value string, valid validation.ValidateNameFunc) {
+		if value == "" {
+			errs = append(errs, field.Required(path, ""))
+			return
 		}
-		if part.value == flowcontrolv1.NameAll && part.path.String() == path.Child("name").String() {
-			continue
-		}
-		for _, message := range part.check(part.value, false) {
-			errs = append(errs, field.Invalid(part.path, part.value, message))
+		for _, message := range valid(value, false) {
+			errs = append(errs, field.Invalid(path, value, message))
 		}
 	}
+	if a.Name != flowcontrolv1.NameAll {
+		check(path.Child("name"), a.Name, validation.ValidateServiceAccountName)
+	}
+	check(path.Child("namespace"), a.Namespace, validation.ValidateNamespaceName)
 	return errs
 }
 

@@ -34,7 +34,9 @@ func withStatus[T registry.Object](all map[string]rest.Storage, getter generic.R
 	}
 	ofStatus.validate = nil // what is stored of the spec was validated
 	if conditions != nil {
-		ofStatus.validate = func(obj, _ T) field.ErrorList { return checkConditionTypes(conditions(obj)) }
+		ofStatus.validate = func(obj, _ T) field.ErrorList {
+			return checkConditionTypes(conditions(obj))
+		}
 	}
 	store := *s.Store
 	s.ResetFieldsStrategy = resetFields{version, []string{"status"}}

@@ -188,7 +188,8 @@ func TestClient(t *testing.T) {
 		t.Errorf("a title that is wrong: %v", err)
 	}
 	task.Spec.Title = "One"
-	if _, err := clients.CiV1().Tasks("default").Create(ctx, task, metav1.CreateOptions{}); err != nil {
+	_, err = clients.CiV1().Tasks("default").Create(ctx, task, metav1.CreateOptions{})
+	if err != nil {
 		t.Fatal(err)
 	}
 	tasks, err := clients.CiV1().Tasks("default").List(ctx, metav1.ListOptions{})
