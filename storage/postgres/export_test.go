@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -55,6 +56,19 @@ func Session(ctx context.Context, b mvcc.Backend, writes bool, f func(*pgx.Conn)
 	}
 	defer conn.Release()
 	return f(conn.Conn())
+}
+
+// ProbeEvery sets how often a backend that does not listen yet will try the way.
+func ProbeEvery(b mvcc.Backend, interval time.Duration) {
+	b.(*backend).listener.interval = interval
+}
+
+// Alone tells whether a backend's process announces nothing, since nobody else listens.
+func Alone(b mvcc.Backend) bool {
+	a := &b.(*backend).announcer
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.alone
 }
 
 // MajorVersion is majorVersion.

@@ -14,32 +14,74 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
+// Most databases have one process, which hears of its own writes without the server. So a process
+// announces nothing while it is alone: while no other one listens. A notification is a transaction
+// of its own, and a store with a few writes per second would pay for one with each of them.
+//
+// Who listens holds a shared advisory lock in the session that listens. A process is alone if its
+// own session could have that lock for itself: the server answers that at once and in truth, since
+// it knows which sessions live. Who begins to listen takes the lock, then notifies, and takes
+// notifications to flow when it hears itself. So a process that was alone hears of it, unless its
+// own session is dead: it says then what it did not announce, and announces from then on.
+//
+// A process whose session is dead, and that does not know it yet, may hold itself for alone while
+// another one begins. It notices within probeInterval and probeTimeout. Until then the other one
+// polls, every mvcc.Config.PollListening.
+
 const (
 	// probeTimeout is how long a notification of our own may take.
 	probeTimeout = 5 * time.Second
-	// probeInterval is how long nothing may be heard before the way is tried again.
+	// probeInterval is how often the way is tried, and how often a process asks whether it is alone.
 	probeInterval = 30 * time.Second
 )
 
 // Announce implements [mvcc.Notifier].
 func (b *backend) Announce(ctx context.Context, r mvcc.Revision) error {
-	return b.announcer.tell(ctx, payload(b.store, r))
+	a := &b.announcer
+	a.mu.Lock()
+	if a.alone {
+		a.untold[b.store] = max(a.untold[b.store], r)
+		a.mu.Unlock()
+		return nil
+	}
+	a.mu.Unlock()
+	return a.tell(ctx, a.payload(b.store, r))
 }
-
-// payload is how a new head of a store is announced.
-func payload(store int32, r mvcc.Revision) string { return fmt.Sprint(store, " ", int64(r)) }
 
 // announcer tells of the heads of all stores of the process. One statement at a time is under way,
 // and the next one tells what was to be told meanwhile.
 type announcer struct {
 	d *database
+	// process is how the process knows its own notifications.
+	process string
 	// sending is held while a statement is under way.
 	sending sync.Mutex
 
-	// mu protects next and its payloads.
+	// mu protects the fields below, and the payloads of next.
 	mu sync.Mutex
 	// next is what gathers, nil if nothing does.
 	next *announcement
+	// alone says that nobody else listens. Then untold has the newest heads, by store.
+	alone  bool
+	untold map[int32]mvcc.Revision
+}
+
+// payload is how a new head of a store is announced.
+func (a *announcer) payload(store int32, r mvcc.Revision) string {
+	return fmt.Sprintf("%s %d %d", a.process, store, r)
+}
+
+// setAlone says whether somebody else listens. Then it tells what was not told, and does not wait.
+func (a *announcer) setAlone(alone bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.alone = alone; alone {
+		return
+	}
+	for store, r := range a.untold {
+		a.gatherLocked(a.payload(store, r))
+	}
+	clear(a.untold)
 }
 
 // announcement is what one statement tells.
@@ -49,17 +91,21 @@ type announcement struct {
 	err      error
 }
 
+// gatherLocked adds to what the next statement tells.
+func (a *announcer) gatherLocked(payload string) *announcement {
+	if a.next == nil {
+		a.next = &announcement{done: make(chan struct{})}
+		go a.send(a.next)
+	}
+	a.next.payloads = append(a.next.payloads, payload)
+	return a.next
+}
+
 // tell fails if the server's queue of notifications is full: then a session somewhere has been
 // listening for very long without reading.
 func (a *announcer) tell(ctx context.Context, payload string) error {
 	a.mu.Lock()
-	n := a.next
-	if n == nil {
-		n = &announcement{done: make(chan struct{})}
-		a.next = n
-		go a.send(n)
-	}
-	n.payloads = append(n.payloads, payload)
+	n := a.gatherLocked(payload)
 	a.mu.Unlock()
 	select {
 	case <-n.done:
@@ -92,6 +138,8 @@ func (b *backend) Listen(ctx context.Context, notify func(mvcc.Revision), status
 // listener listens on one connection for all stores of the process.
 type listener struct {
 	d *database
+	// interval is probeInterval.
+	interval time.Duration
 
 	// mu protects the fields below. It is held while ears are told, so they are told nothing after
 	// they have left.
@@ -162,12 +210,20 @@ func (l *listener) status(ctx context.Context, err error) {
 	}
 }
 
-// heard tells the store that a notification is of.
+// heard tells the store that a notification is of. Whatever another process says, it tells that
+// there is one.
 func (l *listener) heard(ctx context.Context, payload string) {
-	var store int32
-	var r mvcc.Revision
-	if _, err := fmt.Sscanf(payload, "%d %d", &store, &r); err != nil {
-		return // it is another process's probe
+	var (
+		process string
+		store   int32
+		r       mvcc.Revision
+	)
+	_, err := fmt.Sscan(payload, &process, &store, &r)
+	if process != l.d.announcer.process {
+		l.d.announcer.setAlone(false)
+	}
+	if err != nil {
+		return // it is a probe
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -183,8 +239,7 @@ func (l *listener) heard(ctx context.Context, payload string) {
 //
 // LISTEN can be accepted and have no effect: a pooler in transaction mode gives the session to
 // somebody else afterwards. And a connection can die without a trace. So notifications are taken to
-// flow only while a probe, sent by another connection, comes back: after LISTEN, and whenever
-// nothing was heard for a while.
+// flow only while a probe, sent by another connection, comes back: after LISTEN, and now and then.
 func (l *listener) run(ctx context.Context, ended chan<- struct{}) {
 	defer close(ended)
 	retry := backoff.NewExponentialBackOff()
@@ -195,6 +250,8 @@ func (l *listener) run(ctx context.Context, ended chan<- struct{}) {
 			retry.Reset()
 			l.status(ctx, nil)
 		})
+		// Who does not listen does not hear whether it is alone.
+		l.d.announcer.setAlone(false)
 		if ctx.Err() != nil {
 			return
 		}
@@ -225,9 +282,9 @@ func (l *listener) listen(ctx context.Context, flowing func()) error {
 		return fmt.Errorf("LISTEN is refused: %w", readError(err))
 	}
 	var (
-		flows bool
-		probe string       // the payload of the probe that is under way, "" if none is
-		next  = time.Now() // when to send the next probe, or to give up the one that is under way
+		locked, flows bool
+		probe         string       // the payload of the probe that is under way, "" if none is
+		next          = time.Now() // when to send the next probe, or to give up on this one
 	)
 	for {
 		payload, err := waitFor(ctx, conn, time.Until(next))
@@ -238,26 +295,41 @@ func (l *listener) listen(ctx context.Context, flowing func()) error {
 			return fmt.Errorf("LISTEN is without effect: a notification did not come back within "+
 				"%v; connect to PostgreSQL itself, or to a pooler in session mode", probeTimeout)
 		case errors.Is(err, errSilence):
-			probe = "probe " + rand.Text()
+			probe = l.d.announcer.process + " probe " + rand.Text()
 			if err := l.d.announcer.tell(ctx, probe); err != nil {
 				return fmt.Errorf("NOTIFY is refused: %w", err)
 			}
 			next = time.Now().Add(probeTimeout)
 		case err != nil:
 			return mvcc.Errorf(mvcc.Unavailable, "the connection that listens was lost: %w", err)
-		case payload == probe:
-			probe, next = "", time.Now().Add(probeInterval)
+		case payload != probe:
+			l.heard(ctx, payload)
+		case !locked:
+			// The session is ours, so it may hold the lock. The next probe tells the others of it.
+			if err := l.ask(ctx, conn, sqlListens, nil); err != nil {
+				return err
+			}
+			locked, probe, next = true, "", time.Now()
+		default:
 			if !flows {
 				flows = true
 				flowing()
 			}
-		default:
-			if probe == "" {
-				next = time.Now().Add(probeInterval)
+			var alone bool
+			if err := l.ask(ctx, conn, sqlAlone, &alone); err != nil {
+				return err
 			}
-			l.heard(ctx, payload)
+			l.d.announcer.setAlone(alone)
+			probe, next = "", time.Now().Add(l.interval)
 		}
 	}
+}
+
+// ask makes a query of one column on the connection that listens.
+func (l *listener) ask(ctx context.Context, conn *pgx.Conn, query string, answer any) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	return readError(conn.QueryRow(ctx, query).Scan(answer))
 }
 
 var errSilence = errors.New("nothing was heard")

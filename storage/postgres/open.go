@@ -3,6 +3,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"database/sql"
 
 	"github.com/jackc/pgx/v5"
@@ -60,8 +61,8 @@ WHERE NOT has_table_privilege(name, privilege)`
 // connect makes the pools. Nothing connects yet.
 func connect(ctx context.Context, cfg *config) (*database, error) {
 	d := &database{cfg: cfg, lists: sqlread.NewLists(int(cfg.pool.MaxConns))}
-	d.listener = listener{d: d, ears: map[int32]map[*ear]struct{}{}}
-	d.announcer.d = d
+	d.listener = listener{d: d, interval: probeInterval, ears: map[int32]map[*ear]struct{}{}}
+	d.announcer = announcer{d: d, process: rand.Text(), untold: map[int32]mvcc.Revision{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	for _, p := range []struct {
 		pool   **pgxpool.Pool

@@ -544,13 +544,14 @@ type KeysReader interface {
 // time notify, of all databases of the server, until its commit is on the disk.
 type Notifier interface {
 	// Announce tells the processes that listen that the log has come to the revision, which is
-	// committed. It may return before it is sure that they will hear of it.
+	// committed. It may return before it is sure that they will hear of it, and need not tell it to
+	// the server while nobody else listens.
 	Announce(ctx context.Context, r Revision) error
 	// Listen calls notify with the newest revision that it heard of (0 if it cannot tell; then the
 	// log has to be asked) until ctx ends. It keeps a connection of its own and reconnects; status
 	// is called with nil whenever notifications flow, and with the reason whenever they do not, so
 	// that the caller polls meanwhile. A notification is a hint: it may be late or missing, and
-	// this process hears its own ones, too.
+	// this process may hear its own ones, too.
 	Listen(ctx context.Context, notify func(Revision), status func(error))
 }
 
