@@ -3,7 +3,7 @@
 #
 # Runs tests and prints them as JSON, for gotestsum. If all packages (./...) are asked for, and not
 # the fast tests alone (-short), the other modules are tested, too. The linters vet the code, so that
-# the tests do not do it again.
+# the tests do not do it again. Without tables for debuggers (-w), linking takes a third less time.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,9 +30,9 @@ if [ "${*: -1}" = ./... ]; then
 	[[ " $* " != *" -short "* ]] || modules=()
 	for module in "${modules[@]}"; do
 		if [ -f "$module/go.mod" ]; then
-			go -C "$module" test -json -vet=off -timeout 40m "$@" || status=1
+			go -C "$module" test -json -vet=off -ldflags=-w -timeout 40m "$@" || status=1
 		fi
 	done
 fi
-go test -json -vet=off -timeout 60m "$@" || status=1
+go test -json -vet=off -ldflags=-w -timeout 60m "$@" || status=1
 exit $status
