@@ -14,19 +14,19 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// Most databases have one process, which hears of its own writes without the server. So a process
-// announces nothing while it is alone: while no other one listens. A notification is a transaction
-// of its own, and a store with a few writes per second would pay for one with each of them.
+// A notification is a transaction of its own. A store with a few writes a second would pay for one
+// with each of them, though most databases have one process, which hears of its own writes without
+// the server. So a process announces nothing while it is alone: while no other one listens.
 //
-// Who listens holds a shared advisory lock in the session that listens. A process is alone if its
-// own session could have that lock for itself: the server answers that at once and in truth, since
-// it knows which sessions live. Who begins to listen takes the lock, then notifies, and takes
-// notifications to flow when it hears itself. So a process that was alone hears of it, unless its
-// own session is dead: it says then what it did not announce, and announces from then on.
+// Who listens holds a shared advisory lock in its session, and a process asks the server whether
+// its own session could have the lock for itself. The server knows which sessions live, so the
+// answer is true. Who begins to listen takes the lock first, then notifies, and holds that
+// notifications flow when it hears itself. So a process that was alone hears of the new one. Then it
+// tells what it did not announce, and announces from then on.
 //
-// A process whose session is dead, and that does not know it yet, may hold itself for alone while
-// another one begins. It notices within probeInterval and probeTimeout. Until then the other one
-// polls, every mvcc.Config.PollListening.
+// There is one gap. A process whose session is dead may not know it yet, and think that it is alone
+// while another one begins. It finds out within probeInterval and probeTimeout. Until then the other
+// one polls, each [mvcc.Config].PollListening.
 
 const (
 	// probeTimeout is how long a notification of our own may take.
@@ -138,7 +138,7 @@ func (b *backend) Listen(ctx context.Context, notify func(mvcc.Revision), status
 // listener listens on one connection for all stores of the process.
 type listener struct {
 	d *database
-	// interval is probeInterval.
+	// interval is probeInterval, but for a test.
 	interval time.Duration
 
 	// mu protects the fields below. It is held while ears are told, so they are told nothing after
