@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/node"
+	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/released"
 	"github.com/rowkeeper/rowkeeper/hack/verify/readme"
 )
 
@@ -31,14 +34,13 @@ func TestAuthor(t *testing.T) {
 	t.Run("Controller", testMakefileOfController)
 }
 
-// testTutorial follows the tutorial about projects into the cluster, to its end: a second program
-// takes over the objects of the first, which comes back. Then the chart installs it.
+// testTutorial follows the tutorial about projects to its end, as a user who has nothing but a
+// release: the program and the modules come from a module proxy of files, the chart from its
+// package, and there is no clone. The project is tested and served on the laptop. Then it goes into
+// the cluster, where a second program takes over the objects of the first, which comes back. Last,
+// the chart installs it.
 func testTutorial(t *testing.T) {
-	clone, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, err := os.ReadFile(filepath.Join(clone, "docs", "tutorials", "project.md"))
+	page, err := os.ReadFile("../../docs/tutorials/project.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +49,8 @@ func testTutorial(t *testing.T) {
 		t.Fatalf("the tutorial has the walks %v, %v", walks, err)
 	}
 	const name = "e2e-tutorial" // an image my-api may be there
-	dir := t.TempDir()
+	dir, user := t.TempDir(), t.TempDir()
+	toCluster := readme.Step{Commands: []readme.Command{{Text: "export KUBECONFIG=" + env.Kubeconfig}}}
 	overlay := readme.Step{File: "deploy/overlays/e2e/kustomization.yaml",
 		Content: onBalancer("sqlite")}
 	at := slices.IndexFunc(walks[1].Steps, func(s readme.Step) bool {
@@ -56,18 +59,44 @@ func testTutorial(t *testing.T) {
 	if at < 0 {
 		t.Fatal("the tutorial does not install the chart")
 	}
-	walk := walks[0].BeforeServe()
-	walk.Steps = slices.Concat(walk.Steps, []readme.Step{overlay}, walks[1].Steps[:at],
+	walk := walks[0]
+	walk.Steps = slices.Concat(walk.Steps, []readme.Step{toCluster, overlay}, walks[1].Steps[:at],
 		[]readme.Step{emptyVolume()}, walks[1].Steps[at:])
-	chart := filepath.Join(t.TempDir(), "chart")
-	copyChart(t, "../../deploy/chart", chart)
+	chart := filepath.Join(user, "chart")
+	copyChart(t, packagedChart(t), chart)
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer serveProject(t, name, filepath.Join(dir, "walk", name))()
-	guide := readme.Guide{Clone: clone, Env: authorEnv(), Log: t.Logf,
+	guide := readme.Guide{Clone: filepath.Join(user, "no-clone"), Log: t.Logf,
+		Env: append(released.Env(t, "../..", user), authorEnv(filepath.Join(user, "bin"))...),
 		Replace: map[string]string{"my-api": name, "make deploy": "make deploy OVERLAY=e2e",
-			"deploy/overlays/sqlite": "deploy/overlays/e2e", "../../rowkeeper/deploy/chart": chart}}
+			"deploy/overlays/sqlite": "deploy/overlays/e2e", "8443": port,
+			"make -C ../rowkeeper build":   "go install " + released.Program,
+			"../../rowkeeper/deploy/chart": chart}}
 	if err := guide.Follow(t.Context(), walk, dir); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// packagedChart unpacks the package of the chart that a release has, and returns its directory.
+func packagedChart(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	helm(t, "package", "../../deploy/chart", "--version", "0.1.0", "--destination", dir)
+	run(t, exec.Command("tar", "-C", dir, "-xzf", filepath.Join(dir, "rowkeeper-0.1.0.tgz")))
+	return filepath.Join(dir, "rowkeeper")
+}
+
+// freePort is a port that nobody has.
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, errors.Join(err, l.Close())
 }
 
 // emptyVolume is what an administrator does with the node's volume before the next one claims it,
@@ -108,19 +137,21 @@ func testMakefileOfController(t *testing.T) {
 	kubectl(t, "wait", "--for=condition=Ready", "--timeout=1m", "robot/hello")
 }
 
-// authorEnv is the environment of an author who is the cluster's administrator.
-func authorEnv() []string {
-	return append(os.Environ(), "KUBECONFIG="+env.Kubeconfig,
-		"KUBECACHEDIR="+filepath.Join(env.dir, "kubectl-cache"),
-		"HELM_CACHE_HOME="+filepath.Join(env.dir, "helm"),
-		"PATH="+env.bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+// authorEnv is what the environment of an author who is the cluster's administrator has besides.
+// Programs are looked for in the directories first.
+func authorEnv(path ...string) []string {
+	path = append(path, env.bin, os.Getenv("PATH"))
+	return []string{"KUBECONFIG=" + env.Kubeconfig,
+		"KUBECACHEDIR=" + filepath.Join(env.dir, "kubectl-cache"),
+		"HELM_CACHE_HOME=" + filepath.Join(env.dir, "helm"),
+		"PATH=" + strings.Join(path, string(os.PathListSeparator))}
 }
 
 // makes calls a target of a project's Makefile.
 func makes(t *testing.T, dir string, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "make", args...)
-	cmd.Dir, cmd.Env = dir, authorEnv()
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), authorEnv()...)
 	run(t, cmd)
 }
 
