@@ -116,8 +116,8 @@ func (p *StorePool) join(ctx context.Context, name string) (*pooledStore, error)
 		}
 		s := p.stores[name]
 		if s == nil {
-			// Not at each use: the check took a tenth of the processor time of a write through etcd's
-			// API.
+			// Not at each use: the check took a tenth of the processor time of a write
+			// through etcd's API.
 			if err := CheckStoreName(name); err != nil {
 				p.mu.Unlock()
 				return nil, err

@@ -21,17 +21,17 @@ import (
 // Who listens holds a shared advisory lock in its session, and a process asks the server whether
 // its own session could have the lock for itself. The server knows which sessions live, so the
 // answer is true. Who begins to listen takes the lock first, then notifies, and holds that
-// notifications flow when it hears itself. So a process that was alone hears of the new one. Then it
-// tells what it did not announce, and announces from then on.
+// notifications flow when it hears itself. So a process that was alone hears of the new one. Then
+// it tells what it did not announce, and announces from then on.
 //
 // There is one gap. A process whose session is dead may not know it yet, and think that it is alone
-// while another one begins. It finds out within probeInterval and probeTimeout. Until then the other
-// one polls, each [mvcc.Config].PollListening.
+// while another one begins. It finds out within probeInterval and probeTimeout. Until then the
+// other one polls, each [mvcc.Config].PollListening.
 
 const (
 	// probeTimeout is how long a notification of our own may take.
 	probeTimeout = 5 * time.Second
-	// probeInterval is how often the way is tried, and how often a process asks whether it is alone.
+	// probeInterval is how often the way is tried, and a process asks whether it is alone.
 	probeInterval = 30 * time.Second
 )
 

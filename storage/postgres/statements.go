@@ -729,12 +729,12 @@ const sqlAnnounce = `
 SELECT set_config('synchronous_commit', 'off', true), pg_notify('rowkeeper_' || to_regclass('rowkeeper_log')::oid, payload)
 FROM unnest($1::text[]) payload`
 
-// sqlListens takes the lock of the sessions that listen, until the session ends. Nobody has it alone
-// for longer than sqlAlone takes. No store has the id 0, whose lock would be that of its sweep.
+// sqlListens takes the lock of the sessions that listen, until the session ends. Nobody has it for
+// itself for longer than sqlAlone takes. No store has the id 0, whose sweep would have this lock.
 const sqlListens = `SELECT pg_advisory_lock_shared('rowkeeper_log'::regclass::oid::int, 0)`
 
-// sqlAlone tells whether no other session has the lock of those that listen. A session's own lock is
-// not in its way, and what it tries ends with the statement.
+// sqlAlone tells whether no other session has the lock of those that listen. A session's own lock
+// is not in its way, and what it tries ends with the statement.
 const sqlAlone = `SELECT pg_try_advisory_xact_lock('rowkeeper_log'::regclass::oid::int, 0)`
 
 // sqlCountAll counts all live rows.

@@ -252,8 +252,9 @@ func wait(ctx context.Context, d time.Duration) {
 }
 
 // answersAtOnce is how many writers are answered before others may run. A flooded store answers
-// hundreds at once, and Go runs them in turn before it runs the committers of other stores. With the
-// pauses, the others' p99 in SQLite was half as long, and a write took a tenth less processor time.
+// hundreds at once, and Go runs them in turn before it runs the committers of other stores. With
+// the pauses, the others' p99 in SQLite was half as long, and a write took a tenth less processor
+// time.
 const answersAtOnce = 8
 
 // finish hands the group's events to the hub, then answers the writers.
