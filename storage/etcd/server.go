@@ -201,11 +201,6 @@ const overhead = 512 << 10
 // maxHeaderBytes bounds the metadata of a call.
 const maxHeaderBytes = 64 << 10
 
-// streamWorkers is how many goroutines wait for calls. A goroutine that is new has a small stack,
-// which is copied twice before it has answered: that took a twelfth of the server's processor time.
-// The streams of watches keep some of them. Calls beyond them get goroutines of their own.
-const streamWorkers = 512
-
 // Options are those of a gRPC server that [Server.Register] is called with.
 func (s *Server) Options() []grpc.ServerOption {
 	return []grpc.ServerOption{
@@ -213,7 +208,6 @@ func (s *Server) Options() []grpc.ServerOption {
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(s.cfg.MaxConcurrentStreams),
-		grpc.NumStreamWorkers(streamWorkers),
 		grpc.ConnectionTimeout(s.cfg.ConnectTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			MinTime: 5 * time.Second, PermitWithoutStream: true}),
