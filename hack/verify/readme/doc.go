@@ -7,7 +7,9 @@
 //
 //	<!-- readme: walk NAME -->   begins a walk, which has a directory of its own
 //	<!-- readme: end -->         ends it
-//	<!-- readme: file PATH -->   the next block is the content of this file
+//	<!-- readme: on NAME... -->  what follows is done on these machines, one after the other
+//	<!-- readme: file PATH -->   the next block is the content of this file; on a named machine,
+//	                             PATH may be absolute
 //	<!-- readme: serve -->       the last command of the next block goes on while the walk does
 //	<!-- readme: skip REASON --> the next block is not followed
 //	<!-- readme: tested FILE --> outside of walks: another test, or the walk of another page, runs
@@ -16,7 +18,7 @@
 //	                             so to its reader, by the words "not run here"
 //
 // The walk "cluster" goes on where the one before it on its page begins to serve. It needs a
-// cluster, and the tests in hack/e2e follow it.
+// cluster, and the tests in hack/e2e follow it. They also follow the walk "machines".
 //
 // Within a walk, a block that is neither a file nor skipped is a session: its language is console.
 // A line that begins with "$ " is a command for bash, those after it that begin with "> " continue

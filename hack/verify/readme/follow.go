@@ -2,13 +2,16 @@ package readme
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,83 +24,145 @@ type Guide struct {
 	// Env is the environment of the commands.
 	Env []string
 	// Replace has what is typed in place of what the page says, such as a free port in place of one
-	// that may be in use. It is replaced in commands, files and answers.
+	// that may be in use. It is replaced in commands, files and answers. Of two texts that begin
+	// at the same place, the longer one is replaced.
 	Replace map[string]string
+	// On has the same for what is done on a machine, besides Replace.
+	On map[string]map[string]string
 	// Log is told what is done.
 	Log func(format string, args ...any)
 }
 
 // Follow follows a walk below a directory, which must be empty. The walk's files are in its
-// directory "walk". Follow returns an error that says which line of the page is wrong. Whatever was
-// started has ended when it returns.
-func (g Guide) Follow(ctx context.Context, walk Walk, below string) (err error) {
+// directory "walk", those of a machine in a directory of its name there. Follow returns an error
+// that says which line of the page is wrong. Whatever was started has ended when it returns.
+func (g Guide) Follow(ctx context.Context, walk Walk, below string) error {
 	if err := os.Symlink(g.Clone, filepath.Join(below, "rowkeeper")); err != nil {
 		return err
 	}
-	dir := filepath.Join(below, "walk")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return err
-	}
-	var terminals []*terminal
+	machines := map[string]*machine{}
 	defer func() {
-		for _, t := range terminals {
-			t.close()
+		for _, m := range machines {
+			m.close()
 		}
 	}()
-	open := func() (*terminal, error) {
-		t, err := openTerminal(ctx, dir, g.Env)
-		if err == nil {
-			terminals = append(terminals, t)
-		}
-		return t, err
-	}
-	current, err := open()
-	if err != nil {
-		return err
-	}
 	for _, step := range walk.Steps {
-		if step.File != "" {
-			// Files are named from the directory in which the commands are.
-			where, err := current.pwd()
-			if err != nil {
-				return err
+		for _, name := range step.machines() {
+			if machines[name] == nil {
+				machines[name] = g.machine(name, filepath.Join(below, "walk"))
 			}
-			file := filepath.Join(where, g.replace(step.File))
-			g.Log("line %d: %s is written", step.Line, step.File)
-			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-				return err
-			}
-			if err := os.WriteFile(file, []byte(g.replace(step.Content)), 0o600); err != nil {
-				return err
-			}
-			continue
-		}
-		for i, command := range step.Commands {
-			serves := step.Serves && i == len(step.Commands)-1
-			g.Log("line %d: %s", command.Line, command.Text)
-			if err := g.command(current, command, serves); err != nil {
-				return fmt.Errorf("line %d: %s: %w", command.Line, command.Text, err)
-			}
-			if serves {
-				if current, err = open(); err != nil {
-					return err
-				}
+			if err := machines[name].step(ctx, step); err != nil {
+				return fmt.Errorf("%s%w", machines[name].where, err)
 			}
 		}
 	}
 	return nil
 }
 
+// machine is where steps of a walk are done.
+type machine struct {
+	Guide
+	where   string // which one, for messages
+	walk    string // the walk's directory
+	dir     string // where the walk begins on this machine
+	replace *strings.Replacer
+	// terminals are those that were opened. The last one is in use.
+	terminals []*terminal
+}
+
+func (g Guide) machine(name, walk string) *machine {
+	m := &machine{Guide: g, walk: walk, dir: filepath.Join(walk, name)}
+	if name != "" {
+		m.where = "on " + name + ", "
+	}
+	all := map[string]string{}
+	maps.Copy(all, g.Replace)
+	maps.Copy(all, g.On[name])
+	var pairs []string
+	for _, old := range slices.SortedFunc(maps.Keys(all), func(a, b string) int {
+		return cmp.Or(len(b)-len(a), strings.Compare(a, b))
+	}) {
+		pairs = append(pairs, old, all[old])
+	}
+	m.replace = strings.NewReplacer(pairs...)
+	return m
+}
+
+// open opens another terminal.
+func (m *machine) open(ctx context.Context) error {
+	if err := os.MkdirAll(m.dir, 0o755); err != nil {
+		return err
+	}
+	t, err := openTerminal(ctx, m.dir, m.Env)
+	if err == nil {
+		m.terminals = append(m.terminals, t)
+	}
+	return err
+}
+
+func (m *machine) close() {
+	for _, t := range m.terminals {
+		t.close()
+	}
+}
+
+// step does what a step says.
+func (m *machine) step(ctx context.Context, step Step) error {
+	if len(m.terminals) == 0 {
+		if err := m.open(ctx); err != nil {
+			return err
+		}
+	}
+	t := m.terminals[len(m.terminals)-1]
+	if step.File != "" {
+		m.Log("%sline %d: %s is written", m.where, step.Line, step.File)
+		if err := m.write(t, step); err != nil {
+			return fmt.Errorf("line %d: %w", step.Line, err)
+		}
+		return nil
+	}
+	for i, command := range step.Commands {
+		serves := step.Serves && i == len(step.Commands)-1
+		m.Log("%sline %d: %s", m.where, command.Line, command.Text)
+		if err := m.command(t, command, serves); err != nil {
+			return fmt.Errorf("line %d: %s: %w", command.Line, command.Text, err)
+		}
+	}
+	if step.Serves {
+		return m.open(ctx)
+	}
+	return nil
+}
+
+// write writes a file. Its name is from the directory in which the commands are.
+func (m *machine) write(t *terminal, step Step) error {
+	file := m.replace.Replace(step.File)
+	if !filepath.IsAbs(file) {
+		where, err := t.pwd()
+		if err != nil {
+			return err
+		}
+		file = filepath.Join(where, file)
+	}
+	if in, err := filepath.Rel(m.walk, file); err != nil || !filepath.IsLocal(in) {
+		return fmt.Errorf("%s is outside of the walk", file)
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(file, []byte(m.replace.Replace(step.Content)), 0o600)
+}
+
 // command types a command, and compares its answer.
-func (g Guide) command(t *terminal, command Command, serves bool) error {
+func (m *machine) command(t *terminal, command Command, serves bool) error {
 	var answer []string
 	fails := false
 	for _, line := range command.Answer {
-		answer = append(answer, g.replace(line))
+		answer = append(answer, m.replace.Replace(line))
 		fails = fails || strings.HasPrefix(line, "Error") || strings.HasPrefix(line, "error:") ||
 			strings.Contains(line, " is invalid: ")
 	}
-	if err := t.send(g.replace(command.Text)); err != nil {
+	if err := t.send(m.replace.Replace(command.Text)); err != nil {
 		return err
 	}
 	if serves {
@@ -114,13 +179,6 @@ func (g Guide) command(t *terminal, command Command, serves bool) error {
 			strings.Join(answer, "\n"))
 	}
 	return nil
-}
-
-func (g Guide) replace(text string) string {
-	for old, value := range g.Replace {
-		text = strings.ReplaceAll(text, old, value)
-	}
-	return text
 }
 
 // same tells whether lines are those that are shown.

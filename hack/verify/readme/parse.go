@@ -21,6 +21,8 @@ type Walk struct {
 type Step struct {
 	// Line is the number of the block's first line in the page, from 1.
 	Line int
+	// On names the machines, if it is done on several: one after the other.
+	On []string
 	// File is the path of the file that is to be written, empty for a session.
 	File, Content string
 	// Commands are those of a session.
@@ -35,6 +37,15 @@ type Command struct {
 	Text string
 	// Answer has the lines that are shown.
 	Answer []string
+}
+
+// machines are those on which the step is done. The one on which walks are without a mark has no
+// name.
+func (s Step) machines() []string {
+	if len(s.On) == 0 {
+		return []string{""}
+	}
+	return s.On
 }
 
 // BeforeServe is the walk without its first command that serves and all that comes after it. It
@@ -88,6 +99,7 @@ type parser struct {
 	walk   *Walk // the one that has begun
 	// What the next block is marked as, with the rest of the mark.
 	next, rest string
+	on         []string // the machines
 }
 
 func (p *parser) item(item markdown.Item) error {
@@ -117,11 +129,14 @@ func (p *parser) item(item markdown.Item) error {
 		if len(p.walk.Steps) == 0 {
 			return fmt.Errorf("there is nothing to follow in the walk %q", p.walk.Name)
 		}
-		p.walks, p.walk = append(p.walks, *p.walk), nil
+		p.walks, p.walk, p.on = append(p.walks, *p.walk), nil, nil
+	case verb == "on" && p.walk != nil && rest != "":
+		p.on = strings.Fields(rest)
 	case p.walk != nil && (verb == "serve" && rest == "" || verb == "skip" && rest != ""),
 		p.walk == nil && (verb == "tested" && rest != "" || verb == "untested" && rest == ""):
 		p.next, p.rest = verb, rest
-	case p.walk != nil && verb == "file" && filepath.IsLocal(rest) && path.Clean(rest) == rest:
+	case p.walk != nil && verb == "file" && path.Clean(rest) == rest &&
+		(filepath.IsLocal(rest) || len(p.on) > 0 && filepath.IsAbs(rest)):
 		p.next, p.rest = verb, rest
 	default:
 		return fmt.Errorf("the mark %q makes no sense here", "<!-- "+item.Comment+" -->")
@@ -139,13 +154,14 @@ func (p *parser) block(item markdown.Item) error {
 	case next == "skip":
 		return nil
 	case next == "file":
-		p.walk.Steps = append(p.walk.Steps, Step{Line: item.Line, File: rest, Content: item.Code})
+		p.walk.Steps = append(p.walk.Steps, Step{Line: item.Line, On: p.on, File: rest,
+			Content: item.Code})
 		return nil
 	case item.Language != "console":
 		return errors.New("the block is neither a session (console) nor marked as a file or as " +
 			"skipped")
 	}
-	step := Step{Line: item.Line, Serves: next == "serve"}
+	step := Step{Line: item.Line, On: p.on, Serves: next == "serve"}
 	number := item.Line - 1
 	for line := range strings.Lines(item.Code) {
 		number++

@@ -304,8 +304,11 @@ func TestReadme(t *testing.T) {
 		for _, walk := range walks {
 			followed++
 			t.Run(walk.Name, func(t *testing.T) {
-				if walk.Name == "cluster" {
+				switch walk.Name {
+				case "cluster":
 					t.Skip("it needs a cluster: TestAuthor in hack/e2e follows it")
+				case "machines":
+					t.Skip("it needs several machines: hack/e2e/failover follows it")
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
@@ -373,6 +376,9 @@ func TestWrongPages(t *testing.T) {
 		"unknown mark": {"<!-- readme: stroll a -->\n",
 			`line 1: the mark "<!-- readme: stroll a -->" makes no sense here`},
 		"file without walk": {"<!-- readme: file a -->\n", "makes no sense here"},
+		"machine without walk": {"<!-- readme: on a -->\n", "makes no sense here"},
+		"absolute file on no machine": {"<!-- readme: walk a -->\n<!-- readme: file /a -->\n",
+			"line 2: the mark"},
 		"file elsewhere": {"<!-- readme: walk a -->\n<!-- readme: file ../a -->\n",
 			"line 2: the mark"},
 		"mark in a line": {"See <!-- readme: walk a -->\n",
@@ -441,6 +447,35 @@ func TestFollow(t *testing.T) {
 		} else if !strings.Contains(err.Error(), "line ") {
 			t.Errorf("%q is reported without its line: %v", wrong, err)
 		}
+	}
+}
+
+// Machines have directories, terminals and replacements of their own.
+func TestMachines(t *testing.T) {
+	page := "<!-- readme: walk a -->\n<!-- readme: on one two -->\n" +
+		"<!-- readme: file /etc/name -->\n```text\nI am NAME\n```\n" +
+		"<!-- readme: on one -->\n```console\n$ X=1; cat /etc/name\nI am 1\n$ pwd\n.../walk/one\n```\n" +
+		"<!-- readme: on two -->\n```console\n$ echo \"$X\"; cat /etc/name\n\nI am 2\n```\n" +
+		"<!-- readme: on one -->\n```console\n$ echo $X LONGNAME\n1 longer\n```\n<!-- readme: end -->\n"
+	walks, err := Walks(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	on := func(name, etc string) map[string]string {
+		return map[string]string{"NAME": name, "/etc": etc}
+	}
+	guide := Guide{Clone: t.TempDir(), Env: os.Environ(), Log: t.Logf,
+		Replace: map[string]string{"LONGNAME": "longer"},
+		On: map[string]map[string]string{"one": on("1", filepath.Join(dir, "walk", "one")),
+			"two": on("2", filepath.Join(dir, "walk", "two"))}}
+	if err := guide.Follow(t.Context(), walks[0], dir); err != nil {
+		t.Fatal(err)
+	}
+	guide.On["two"] = on("2", t.TempDir())
+	err = guide.Follow(t.Context(), walks[0], t.TempDir())
+	if err == nil || !strings.Contains(err.Error(), "is outside of the walk") {
+		t.Errorf("a file was written outside of the walk: %v", err)
 	}
 }
 

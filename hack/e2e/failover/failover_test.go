@@ -1,0 +1,252 @@
+// Package failover follows docs/how-to/postgres.md: two servers on a primary of PostgreSQL, whose
+// synchronous standby takes over.
+package failover
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/hack/verify/readme"
+	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+)
+
+const patience = 3 * time.Minute
+
+func TestPage(t *testing.T) {
+	bin, err := programs.FindPostgres()
+	if err != nil {
+		if slices.Contains(strings.Split(os.Getenv("ROWKEEPER_TEST_REQUIRE"), ","), "postgres") {
+			t.Fatal(err)
+		}
+		t.Skipf("a primary and a standby need PostgreSQL's programs on this machine: %v", err)
+	}
+	clone, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(clone, "docs", "how-to", "postgres.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	walks, err := readme.Walks(string(page))
+	if err != nil || len(walks) != 1 {
+		t.Fatalf("%d walks, error %v; want one", len(walks), err)
+	}
+
+	authority, certificate, key := certificates(t)
+	db1 := newNode(t, bin)
+	db1.run(t, "initdb", "--pgdata", db1.data(), "--username=postgres", "--auth=trust",
+		"--encoding=UTF8", "--locale=C", "--no-sync")
+	db1.write(t, "server.crt", certificate)
+	db1.write(t, "server.key", key)
+	db1.write(t, "pg_hba.conf", "hostssl all rowkeeper all scram-sha-256\n"+
+		"host all postgres all trust\nhost replication postgres all trust\n")
+	db1.write(t, "postgresql.auto.conf", "ssl = on\npassword_encryption = 'scram-sha-256'\n"+
+		"synchronous_standby_names = 'ANY 1 (db2)'\n")
+	db1.start(t)
+	db2 := newNode(t, bin)
+	db2.run(t, "pg_basebackup", "--pgdata", db2.data(), "--write-recovery-conf", "--checkpoint=fast",
+		"--no-sync", "--dbname", "host=127.0.0.1 user=postgres application_name=db2 port="+db1.port)
+	db2.start(t)
+
+	below := t.TempDir()
+	server := func(name, port, balancer string) (dir string, replace map[string]string) {
+		dir = filepath.Join(below, "walk", name)
+		file := filepath.Join(dir, "etc", "db.crt")
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755),
+			os.WriteFile(file, []byte(authority), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(dir, "var"), map[string]string{
+			"/etc/rowkeeper":       filepath.Join(dir, "etc"),
+			"/var/lib/rowkeeper":   filepath.Join(dir, "var"),
+			"0.0.0.0":              "127.0.0.1",
+			"8443":                 port,
+			"api.example.org":      "localhost",
+			"api.example.org:8443": "localhost:" + balancer,
+		}
+	}
+	port1, port2 := freePort(t), freePort(t)
+	balancer := balance(t, port1, port2)
+	data1, api1 := server("api1", port1, balancer)
+	data2, api2 := server("api2", port2, balancer)
+	guide := readme.Guide{
+		Clone: clone,
+		Env: append(os.Environ(), "HOME="+t.TempDir(), "PATH="+filepath.Join(clone, "bin", "cluster")+
+			string(os.PathListSeparator)+os.Getenv("PATH")),
+		Replace: map[string]string{
+			"scp ":                    "cp ",
+			"api1:/var/lib/rowkeeper": data1,
+			"api2:/var/lib/rowkeeper": data2,
+			"db1:5432":                "127.0.0.1:" + db1.port,
+			"db2:5432":                "127.0.0.1:" + db2.port,
+		},
+		On: map[string]map[string]string{"api1": api1, "api2": api2, "db1": db1.commands(),
+			"db2": db2.commands()},
+		Log: t.Logf,
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := guide.Follow(ctx, walks[0], below); err != nil {
+		t.Fatalf("docs/how-to/postgres.md: %v", err)
+	}
+}
+
+// node is a server of PostgreSQL in a directory of its own.
+type node struct {
+	*programs.Program
+	bin, port string
+}
+
+func newNode(t *testing.T, bin string) *node {
+	t.Helper()
+	n := &node{&programs.Program{Dir: t.TempDir(), Signal: syscall.SIGINT}, bin, freePort(t)}
+	// Its user must get through to its directory.
+	if err := errors.Join(os.Chmod(filepath.Dir(n.Dir), 0o755), n.RunAs("postgres")); err != nil {
+		t.Fatal(err)
+	}
+	n.Command = []string{filepath.Join(bin, "postgres"), "-D", n.data(), "-p", n.port, "-c",
+		"listen_addresses=127.0.0.1", "-c", "unix_socket_directories="}
+	return n
+}
+
+func (n *node) data() string { return filepath.Join(n.Dir, "data") }
+
+func (n *node) run(t *testing.T, program string, args ...string) {
+	t.Helper()
+	if err := n.Run(append([]string{filepath.Join(n.bin, program)}, args...)...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *node) write(t *testing.T, file, content string) {
+	t.Helper()
+	if _, err := n.Write(filepath.Join("data", file), []byte(content)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *node) start(t *testing.T) {
+	t.Helper()
+	if err := n.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := n.Await(t.Context(), func(context.Context) error {
+		return n.Run(filepath.Join(n.bin, "pg_isready"), "-h", "127.0.0.1", "-p", n.port)
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// commands has what is typed in place of the page's commands for PostgreSQL.
+func (n *node) commands() map[string]string {
+	as := ""
+	if os.Geteuid() == 0 {
+		as = "runuser -u postgres -- "
+	}
+	return map[string]string{
+		"psql -c": filepath.Join(n.bin, "psql") + " -h 127.0.0.1 -U postgres -p " + n.port + " -c",
+		"pg_ctl ": as + filepath.Join(n.bin, "pg_ctl") + " ",
+		"$PGDATA": n.data(),
+	}
+}
+
+// certificates makes an authority, and the certificate and key of a server at 127.0.0.1, in PEM.
+func certificates(t *testing.T) (authority, certificate, key string) {
+	t.Helper()
+	from, to := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	ca, err := pki.NewAuthority("databases", from, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Sign(pki.Server("127.0.0.1"), from, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trusted, _, caErr := ca.PEM()
+	served, secret, err := pair.PEM()
+	if err := errors.Join(caErr, err); err != nil {
+		t.Fatal(err)
+	}
+	return string(trusted), string(served), string(secret)
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	port, err := programs.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strconv.Itoa(port)
+}
+
+// balance stands in for a load balancer on the port that it returns. Each connection goes to the
+// first of the backends' ports whose server answers that it is ready, without a certificate.
+func balance(t *testing.T, backends ...string) (port string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	ready := func(port string) bool {
+		res, err := client.Get("https://127.0.0.1:" + port + "/readyz")
+		return err == nil && res.Body.Close() == nil && res.StatusCode == http.StatusOK
+	}
+	var connections sync.WaitGroup
+	connections.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			connections.Go(func() {
+				defer conn.Close()
+				for _, port := range backends {
+					if ready(port) {
+						forward(conn, port)
+						return
+					}
+				}
+			})
+		}
+	})
+	t.Cleanup(func() {
+		listener.Close()
+		connections.Wait()
+	})
+	return strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
+}
+
+// forward forwards a connection to a port until either side closes it.
+func forward(conn net.Conn, port string) {
+	server, err := net.Dial("tcp", "127.0.0.1:"+port)
+	if err != nil {
+		return
+	}
+	go func() {
+		defer server.Close()
+		_, _ = io.Copy(server, conn) // how it ends is for the two sides
+	}()
+	_, _ = io.Copy(conn, server)
+}
