@@ -8,7 +8,8 @@
 //
 // The cluster's own objects are in a database, too, which "rowkeeper etcd" serves: SQLite, or what
 // ROWKEEPER_E2E_DATABASE names (postgres, mariadb, mysql, or etcd for comparison). Package
-// kubernetes runs a shorter list of tests on control planes on each of them.
+// kubernetes runs a shorter list of tests on control planes on each of them. Package failover needs
+// no cluster: it has servers on PostgreSQL, whose standby takes over.
 //
 // What is not: no real kubelet runs the pods. Package node stands in for a kubelet, and package
 // balancer for kube-proxy; their documentation says what they leave out. The Service is of type

@@ -375,7 +375,7 @@ func TestWrongPages(t *testing.T) {
 		"untested with text": {"<!-- readme: untested why -->\n", "line 1: the mark"},
 		"unknown mark": {"<!-- readme: stroll a -->\n",
 			`line 1: the mark "<!-- readme: stroll a -->" makes no sense here`},
-		"file without walk": {"<!-- readme: file a -->\n", "makes no sense here"},
+		"file without walk":    {"<!-- readme: file a -->\n", "makes no sense here"},
 		"machine without walk": {"<!-- readme: on a -->\n", "makes no sense here"},
 		"absolute file on no machine": {"<!-- readme: walk a -->\n<!-- readme: file /a -->\n",
 			"line 2: the mark"},
