@@ -256,6 +256,9 @@ type Limits struct {
 	// GroupMutations and GroupBytes (keys, values and previous values together) bound one group.
 	GroupMutations int
 	GroupBytes     int
+	// Gets is the number of queries by GetKeys that run at a time, if the backend is a KeysReader.
+	// More of them are smaller ones.
+	Gets int
 }
 
 // Reserved is how the keys begin of what Rowkeeper itself records in a store. No client writes

@@ -149,9 +149,7 @@ func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 	s.hub = newHub(cfg.Ring, cfg.Metrics)
 	s.queue = newQueue(cfg.QueueMutations, cfg.QueueBytes, s.limits)
 	s.heads = coalescer[Key, *KeyValue]{query: s.queryHead, width: 1, size: 1}
-	// Two queries keep the connection busy while a reply is taken in; more would only make them
-	// smaller.
-	s.gets = coalescer[Key, *KeyValue]{query: s.queryKeys, width: 2, size: 64}
+	s.gets = coalescer[Key, *KeyValue]{query: s.queryKeys, width: s.limits.Gets, size: 64}
 	s.renewals = coalescer[Lease, LeaseRow]{query: s.queryRenewals, width: 1, size: 256}
 	s.snapshots = newSnapshots(s)
 	s.tailer = newTailer(s)
