@@ -122,14 +122,18 @@ type Dump struct {
 }
 
 // Drill fences the copy twice, as a drill does that tries a backup, or two. A file is fenced by the
-// product, and then has the drill's fingerprint; rows are restored with the fences.
-func (d *DB) Drill(dump *Dump, fence func(url string) error) error {
+// product, and then has the drill's fingerprint; rows are restored with the fences. Drill returns
+// the revision of the second fence.
+func (d *DB) Drill(ctx context.Context, dump *Dump, fence func(url string) error) (int64, error) {
 	if dump.file != "" {
 		// The first one is for the other fingerprint, the second one by hand.
-		return fence("sqlite://" + dump.file)
+		if err := fence("sqlite://" + dump.file); err != nil {
+			return 0, err
+		}
+		return headOfFile(ctx, dump.file)
 	}
 	dump.fences = []int64{dump.Head + jump, dump.Head + 2*jump}
-	return nil
+	return dump.fences[1], nil
 }
 
 // jump is how far a fence moves the revision at least.
@@ -196,14 +200,17 @@ func (d *DB) dumpFile(ctx context.Context, path string) (*Dump, error) {
 	if _, err := d.ExecContext(ctx, "VACUUM INTO ?", path); err != nil {
 		return nil, err
 	}
-	copied, err := sql.Open("sqlite", path)
+	head, err := headOfFile(ctx, path)
+	return &Dump{Head: head, file: path}, err
+}
+
+func headOfFile(ctx context.Context, path string) (head int64, err error) {
+	db, err := sql.Open("sqlite", path)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	defer copied.Close()
-	dump := &Dump{file: path}
-	return dump, copied.QueryRowContext(ctx,
-		"SELECT max(revision) FROM rowkeeper_log").Scan(&dump.Head)
+	defer db.Close()
+	return head, db.QueryRowContext(ctx, "SELECT max(revision) FROM rowkeeper_log").Scan(&head)
 }
 
 func (d *DB) copyTable(ctx context.Context, tx *sql.Tx, name string) (table, error) {

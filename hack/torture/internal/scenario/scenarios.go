@@ -451,7 +451,7 @@ func (e *Env) drill(ctx context.Context) (*rows.Dump, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = e.Rows.Drill(dump, func(url string) error {
+	last, err := e.Rows.Drill(ctx, dump, func(url string) error {
 		// The copy that SQLite makes is not in WAL mode.
 		if err := e.rowkeeper(ctx, "migrate", "up", "--database="+url); err != nil {
 			return err
@@ -461,8 +461,10 @@ func (e *Env) drill(ctx context.Context) (*rows.Dump, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The drill's second fence is four seconds ahead of the clock, by which fences move on.
-	Wait(ctx, 6*time.Second)
+	// The database's own fence is to be far beyond the drill's. Fences move on by the clock, 2^30
+	// revisions a second. Each is four seconds beyond the one before, and so ahead of the clock if
+	// that was made a moment ago.
+	Wait(ctx, time.Until(time.Unix(last>>30+3, 0)))
 	epochs := e.Recorder.Epochs()
 	if err := e.fence(ctx, e.DB.Direct(), e.store()); err != nil {
 		return nil, err
