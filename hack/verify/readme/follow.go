@@ -33,9 +33,10 @@ type Guide struct {
 	Log func(format string, args ...any)
 }
 
-// Follow follows a walk below a directory, which must be empty. The walk's files are in its
-// directory "walk", those of a machine in a directory of its name there. Follow returns an error
-// that says which line of the page is wrong. Whatever was started has ended when it returns.
+// Follow follows a walk below a directory, in which it makes a link to the clone. The walk's files
+// are in its directory "walk", those of a machine in a directory of its name there. Follow returns
+// an error that says which line of the page is wrong. Whatever was started has ended when it
+// returns.
 func (g Guide) Follow(ctx context.Context, walk Walk, below string) error {
 	if err := os.Symlink(g.Clone, filepath.Join(below, "rowkeeper")); err != nil {
 		return err
