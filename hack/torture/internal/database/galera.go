@@ -147,8 +147,12 @@ func (g *Galera) ready(node int) func(context.Context) error {
 	}
 }
 
-// Isolate cuts a node off from the others, or ends that.
-func (g *Galera) Isolate(ctx context.Context, node int, isolated bool) error {
+// Isolate cuts a node off from the others, and returns what ends that.
+func (g *Galera) Isolate(ctx context.Context, node int) (end func() error, err error) {
+	return func() error { return g.isolate(ctx, node, false) }, g.isolate(ctx, node, true)
+}
+
+func (g *Galera) isolate(ctx context.Context, node int, isolated bool) error {
 	value := 0
 	if isolated {
 		value = 1
@@ -167,6 +171,29 @@ func (g *Galera) Isolate(ctx context.Context, node int, isolated bool) error {
 		}
 		return err
 	})
+}
+
+// Crash kills a node, and returns what starts it again and waits until it takes part.
+func (g *Galera) Crash(ctx context.Context, node int) (end func() error, err error) {
+	n := g.nodes[node]
+	return func() error {
+		if err := n.Start(); err != nil {
+			return err
+		}
+		return n.Await(ctx, g.ready(node))
+	}, n.Kill(ctx)
+}
+
+// Freeze freezes a node, and returns what lets it go on and waits until it takes part. The others
+// exclude it after some seconds.
+func (g *Galera) Freeze(ctx context.Context, node int) (end func() error, err error) {
+	n := g.nodes[node]
+	return func() error {
+		if err := n.Resume(); err != nil {
+			return err
+		}
+		return n.Await(ctx, g.ready(node))
+	}, n.Pause()
 }
 
 // Version implements Database.

@@ -111,8 +111,8 @@ func Scenarios() []*Scenario {
 			"nothing is lost", Kinds: primary, Open: openPair(true), Fault: promoteSynchronous,
 			Loses: true, Alone: true, Long: 5},
 		{Name: "galera", About: "a Galera cluster of three nodes with a server on each, one node " +
-			"cut off", Kinds: []programs.Kind{programs.MariaDB}, Open: openGalera,
-			Fault: isolateNode, Alone: true, Long: 10},
+			"cut off, killed or frozen", Kinds: []programs.Kind{programs.MariaDB}, Open: openGalera,
+			Fault: loseNode, Alone: true, Long: 10},
 		{Name: "database-away", About: "the database is stopped for a while: requests fail in " +
 			"time, servers stay alive and are not ready", Kinds: network, Fault: databaseAway,
 			Alone: true, Short: 1, Long: 3},

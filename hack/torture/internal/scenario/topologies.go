@@ -80,19 +80,23 @@ func openGalera(ctx context.Context, e *Env) (database.Database, error) {
 	return database.NewGalera(ctx, e.Dir)
 }
 
-// isolateNode cuts one node of the cluster off. The log is recorded at the first one, which is left
+// loseNode cuts one node of the cluster off, kills it or freezes it. The cluster excludes it after
+// five seconds, and nobody writes until then. The log is recorded at the first node, which is left
 // alone.
-func isolateNode(ctx context.Context, e *Env) error {
+func loseNode(ctx context.Context, e *Env) error {
 	g := e.DB.(*database.Galera)
-	i := 1 + e.Rand.IntN(2)
-	if err := g.Isolate(ctx, i, true); err != nil {
+	i, how := 1+e.Rand.IntN(2), e.Rand.IntN(3)
+	lose := []func(context.Context, int) (func() error, error){g.Isolate, g.Crash, g.Freeze}[how]
+	end, err := lose(ctx, i)
+	if err != nil {
 		return err
 	}
-	before := e.Load.Answered(i)
-	e.Hold(ctx, 5*time.Second, 20*time.Second)
-	e.Note("server %d answered %d requests while its node was cut off, and the others %d", i,
-		e.Load.Answered(i)-before, e.Load.Total())
-	return g.Isolate(ctx, i, false)
+	before, others := e.Load.Answered(i), e.Load.Total()
+	e.Hold(ctx, 10*time.Second, 20*time.Second)
+	own := e.Load.Answered(i) - before
+	e.Note("server %d answered %d requests while its node was %s, and the others %d", i, own,
+		[]string{"cut off", "dead", "frozen"}[how], e.Load.Total()-others-own)
+	return end()
 }
 
 // small is a file system of some bytes in memory.
