@@ -6,19 +6,17 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/balancer"
 	"github.com/rowkeeper/rowkeeper/hack/verify/readme"
 	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
@@ -64,7 +62,7 @@ func TestPage(t *testing.T) {
 	db2.start(t)
 
 	below := t.TempDir()
-	server := func(name, port, balancer string) (dir string, replace map[string]string) {
+	server := func(name, port, public string) (dir string, replace map[string]string) {
 		dir = filepath.Join(below, "walk", name)
 		file := filepath.Join(dir, "etc", "db.crt")
 		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755),
@@ -77,13 +75,13 @@ func TestPage(t *testing.T) {
 			"0.0.0.0":              "127.0.0.1",
 			"8443":                 port,
 			"api.example.org":      "localhost",
-			"api.example.org:8443": "localhost:" + balancer,
+			"api.example.org:8443": "localhost:" + public,
 		}
 	}
 	port1, port2 := freePort(t), freePort(t)
-	balancer := balance(t, port1, port2)
-	data1, api1 := server("api1", port1, balancer)
-	data2, api2 := server("api2", port2, balancer)
+	public := balance(t, port1, port2)
+	data1, api1 := server("api1", port1, public)
+	data2, api2 := server("api2", port2, public)
 	guide := readme.Guide{
 		Clone: clone,
 		Env: append(os.Environ(), "HOME="+t.TempDir(), "PATH="+filepath.Join(clone, "bin", "cluster")+
@@ -199,54 +197,29 @@ func freePort(t *testing.T) string {
 	return strconv.Itoa(port)
 }
 
-// balance stands in for a load balancer on the port that it returns. Each connection goes to the
-// first of the backends' ports whose server answers that it is ready, without a certificate.
-func balance(t *testing.T, backends ...string) (port string) {
+// balance stands in for a load balancer on the port that it returns. A server gets connections while
+// it answers that it is ready, without a certificate.
+func balance(t *testing.T, ports ...string) (port string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	b, err := balancer.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-	ready := func(port string) bool {
-		res, err := client.Get("https://127.0.0.1:" + port + "/readyz")
-		return err == nil && res.Body.Close() == nil && res.StatusCode == http.StatusOK
-	}
-	var connections sync.WaitGroup
-	connections.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			connections.Go(func() {
-				defer conn.Close()
-				for _, port := range backends {
-					if ready(port) {
-						forward(conn, port)
-						return
-					}
-				}
-			})
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
 		}
 	})
-	t.Cleanup(func() {
-		listener.Close()
-		connections.Wait()
-	})
-	return strconv.Itoa(listener.Addr().(*net.TCPAddr).Port)
-}
-
-// forward forwards a connection to a port until either side closes it.
-func forward(conn net.Conn, port string) {
-	server, err := net.Dial("tcp", "127.0.0.1:"+port)
-	if err != nil {
-		return
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	b.Ready = func(address string) bool {
+		res, err := client.Get("https://" + address + "/readyz")
+		return err == nil && res.Body.Close() == nil && res.StatusCode == http.StatusOK
 	}
-	go func() {
-		defer server.Close()
-		_, _ = io.Copy(server, conn) // how it ends is for the two sides
-	}()
-	_, _ = io.Copy(conn, server)
+	var addresses []string
+	for _, p := range ports {
+		addresses = append(addresses, "127.0.0.1:"+p)
+	}
+	b.Set(addresses...)
+	return strconv.Itoa(b.Port())
 }

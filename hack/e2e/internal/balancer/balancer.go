@@ -17,6 +17,10 @@ import (
 
 // Balancer forwards connections to its port. The zero value is not usable; see New.
 type Balancer struct {
+	// Ready, if it is set before backends are, tells whether a backend may have a new connection.
+	// The next ones are asked if not.
+	Ready func(address string) bool
+
 	listener net.Listener
 
 	mu       sync.Mutex
@@ -79,14 +83,16 @@ func (b *Balancer) accept() {
 // kube-proxy.
 func (b *Balancer) pick() (net.Conn, error) {
 	b.mu.Lock()
-	if len(b.backends) == 0 {
-		b.mu.Unlock()
-		return nil, errors.New("there is no backend")
-	}
-	b.next = (b.next + 1) % len(b.backends)
-	address := b.backends[b.next]
+	b.next++
+	backends, next := b.backends, b.next
 	b.mu.Unlock()
-	return net.Dial("tcp", address)
+	for i := range backends {
+		address := backends[(next+i)%len(backends)]
+		if b.Ready == nil || b.Ready(address) {
+			return net.Dial("tcp", address)
+		}
+	}
+	return nil, errors.New("there is no backend")
 }
 
 func (b *Balancer) forward(client net.Conn) {

@@ -85,9 +85,12 @@ func openGalera(ctx context.Context, e *Env) (database.Database, error) {
 // alone.
 func loseNode(ctx context.Context, e *Env) error {
 	g := e.DB.(*database.Galera)
-	i, how := 1+e.Rand.IntN(2), e.Rand.IntN(3)
-	lose := []func(context.Context, int) (func() error, error){g.Isolate, g.Crash, g.Freeze}[how]
-	end, err := lose(ctx, i)
+	how := []struct {
+		name string
+		lose func(context.Context, int) (end func() error, err error)
+	}{{"cut off", g.Isolate}, {"dead", g.Crash}, {"frozen", g.Freeze}}[e.Rand.IntN(3)]
+	i := 1 + e.Rand.IntN(2)
+	end, err := how.lose(ctx, i)
 	if err != nil {
 		return err
 	}
@@ -95,7 +98,7 @@ func loseNode(ctx context.Context, e *Env) error {
 	e.Hold(ctx, 10*time.Second, 20*time.Second)
 	own := e.Load.Answered(i) - before
 	e.Note("server %d answered %d requests while its node was %s, and the others %d", i, own,
-		[]string{"cut off", "dead", "frozen"}[how], e.Load.Total()-others-own)
+		how.name, e.Load.Total()-others-own)
 	return end()
 }
 
