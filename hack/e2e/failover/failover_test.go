@@ -197,8 +197,8 @@ func freePort(t *testing.T) string {
 	return strconv.Itoa(port)
 }
 
-// balance stands in for a load balancer on the port that it returns. A server gets connections while
-// it answers that it is ready, without a certificate.
+// balance stands in for a load balancer on the port that it returns. A server gets connections
+// while it answers that it is ready, without a certificate.
 func balance(t *testing.T, ports ...string) (port string) {
 	t.Helper()
 	b, err := balancer.New()
