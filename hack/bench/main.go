@@ -223,12 +223,12 @@ func beside(ctx context.Context, o options) (err error) {
 	}
 	var all []runner.Pairs
 	err = logged(o, &plan, func() (err error) {
-		all, err = plan.Beside(ctx, o.beside, []string{"throughput", "cpu_server", "cpu", "p50",
-			"p99"}, o.pairs)
+		all, err = plan.Beside(ctx, o.beside, o.pairs)
 		return err
 	})
-	fmt.Printf("Ratios to %s, %d pairs: median (95 %% interval); cpu_server is the processor time "+
-		"of servers and databases per operation\n", o.beside, o.pairs)
+	fmt.Printf("Ratios to %s, %d pairs: median (95 %% interval). cpu is the processor time per "+
+		"operation, cpu_server the part of servers and databases, and lag the time from an "+
+		"acknowledgement to its event\n", o.beside, o.pairs)
 	for _, p := range all {
 		fmt.Println(p)
 	}

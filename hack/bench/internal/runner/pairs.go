@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 )
@@ -38,8 +39,8 @@ func (p Plan) Compare(ctx context.Context, old, key string, n int) ([]Pairs, err
 }
 
 // Beside runs n pairs of each line on the base and on each of the other targets, which take turns
-// in being the first.
-func (p Plan) Beside(ctx context.Context, base string, keys []string, n int) ([]Pairs, error) {
+// in being the first. All figures of the line are kept.
+func (p Plan) Beside(ctx context.Context, base string, n int) ([]Pairs, error) {
 	var all []Pairs
 	p.Rounds = 1
 	for _, job := range p.jobs() {
@@ -48,7 +49,7 @@ func (p Plan) Beside(ctx context.Context, base string, keys []string, n int) ([]
 		}
 		baseJob := job
 		baseJob.Target = base
-		pairs, err := p.turns(ctx, job.Target+" to "+base, turn{"", baseJob}, turn{"", job}, keys, n)
+		pairs, err := p.turns(ctx, job.Target+" to "+base, turn{"", baseJob}, turn{"", job}, nil, n)
 		all = append(all, pairs...)
 		if err != nil {
 			return all, err
@@ -57,13 +58,11 @@ func (p Plan) Beside(ctx context.Context, base string, keys []string, n int) ([]
 	return all, nil
 }
 
-// turns runs two sides in turns, and keeps the figures of the keys.
+// turns runs two sides in turns, and keeps the figures of the keys; all that the line has if there
+// are no keys.
 func (p Plan) turns(ctx context.Context, name string, older, newer turn, keys []string,
 	n int) ([]Pairs, error) {
-	pairs := make([]Pairs, len(keys))
-	for k, key := range keys {
-		pairs[k] = Pairs{Line: newer.job.Line, Target: name, Key: key}
-	}
+	var pairs []Pairs
 	for i := range n {
 		both := []turn{older, newer}
 		for side := range both {
@@ -77,6 +76,14 @@ func (p Plan) turns(ctx context.Context, name string, older, newer turn, keys []
 			})
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", title, err)
+			}
+			if keys == nil {
+				keys = slices.Sorted(maps.Keys(r.Metrics))
+			}
+			if pairs == nil {
+				for _, key := range keys {
+					pairs = append(pairs, Pairs{Line: newer.job.Line, Target: name, Key: key})
+				}
 			}
 			for k, key := range keys {
 				figures := &pairs[k].Old
