@@ -60,6 +60,7 @@ type options struct {
 	seed                      uint64
 	operations, faults        int
 	servers, clients, rate    int
+	namespaces                int
 	long, list, neighbour     bool
 	etcd                      bool
 	soak                      time.Duration
@@ -70,6 +71,8 @@ const (
 	defaultServers = 3
 	// defaultClients are those of each server.
 	defaultClients = 4
+	// soakNamespaces bounds the objects of a soak.
+	soakNamespaces = 12
 )
 
 func run(ctx context.Context, args []string, out io.Writer) error {
@@ -90,6 +93,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.IntVar(&o.servers, "servers", defaultServers, "the number of servers")
 	flags.IntVar(&o.clients, "clients", defaultClients, "the number of clients of each server")
 	flags.IntVar(&o.rate, "rate", 0, "requests per second of all clients; 0: as many as possible")
+	flags.IntVar(&o.namespaces, "namespaces", 0, "how many namespaces there are, for many "+
+		"operations on few objects; 0: new ones all the time, or 12 with -soak")
 	flags.BoolVar(&o.long, "long", false, "faults last longer than every timeout, and there are "+
 		"more of them")
 	flags.BoolVar(&o.neighbour, "neighbour", false, "the servers use a second store of the "+
@@ -201,9 +206,11 @@ func runOne(ctx context.Context, o options, rowkeeper string, s *scenario.Scenar
 	kind programs.Kind, out io.Writer) (*scenario.Result, error) {
 	c := scenario.Config{Rowkeeper: rowkeeper, Scenario: s, Kind: kind, URL: o.url, Seed: o.seed,
 		Operations: o.operations, Faults: o.faults,
-		Servers: o.servers, Clients: o.clients, Rate: o.rate, Long: o.long, Soak: o.soak,
-		Neighbour: o.neighbour, Etcd: o.etcd,
-		Progress: out}
+		Servers: o.servers, Clients: o.clients, Rate: o.rate, Namespaces: o.namespaces,
+		Long: o.long, Soak: o.soak, Neighbour: o.neighbour, Etcd: o.etcd, Progress: out}
+	if c.Namespaces == 0 && c.Soak > 0 {
+		c.Namespaces = soakNamespaces
+	}
 	if c.Faults < 0 {
 		c.Faults = s.FaultCount(o.long)
 	}
@@ -279,13 +286,17 @@ func row(o options, r *scenario.Result) report.Row {
 		command += " -neighbour"
 		name += ", with a neighbour"
 	}
+	if o.namespaces > 0 {
+		name += fmt.Sprintf(", in %d namespaces", o.namespaces)
+	}
 	// What decides how much is asked for is told unless it is the default; a soak's rate is told
 	// above.
 	for _, f := range []struct {
 		name         string
 		value, usual int
 	}{{"operations", o.operations, 0}, {"faults", o.faults, -1}, {"servers", o.servers,
-		defaultServers}, {"clients", o.clients, defaultClients}, {"rate", o.rate, 0}} {
+		defaultServers}, {"clients", o.clients, defaultClients}, {"rate", o.rate, 0},
+		{"namespaces", o.namespaces, 0}} {
 		if f.value != f.usual && !(f.name == "rate" && o.soak > 0) {
 			command += fmt.Sprintf(" -%s %d", f.name, f.value)
 		}

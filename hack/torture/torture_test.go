@@ -147,6 +147,7 @@ func TestScenarios(t *testing.T) {
 		"big-list":         programs.SQLite,
 		"flood":            programs.SQLite,
 		"database-away":    programs.Postgres,
+		"database-clock":   programs.MariaDB,
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := scenario.Find(name).For(kind)

@@ -138,7 +138,7 @@ func (r *run) start(ctx context.Context) (*history, error) {
 		address := "127.0.0.1:" + strconv.Itoa(s.Port)
 		s.Command = []string{"etcd", "--listen-client-urls=http://" + address}
 		r.fronts = append(r.fronts, s)
-		n, err := database.NewNetwork(address, 1)
+		n, err := database.NewNetwork(address)
 		if err != nil {
 			return nil, err
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -62,7 +63,7 @@ func NewGiven(rawURL string, servers int) (Database, error) {
 		return nil, errors.New("the URL of the database cannot be parsed")
 	}
 	if u.Host != "" {
-		g.network, err = NewNetwork(u.Host, servers)
+		g.network, err = NewNetwork(slices.Repeat([]string{u.Host}, servers)...)
 	}
 	return g, err
 }
@@ -104,7 +105,7 @@ func NewServed(ctx context.Context, kind programs.Kind, servers int,
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	if s.network, err = NewNetwork(u.Host, servers); err != nil {
+	if s.network, err = NewNetwork(slices.Repeat([]string{u.Host}, servers)...); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil

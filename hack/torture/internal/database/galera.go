@@ -14,10 +14,11 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
-// Galera is a cluster of three MariaDB nodes, with a server on each.
+// Galera is a cluster of three MariaDB nodes, with a server on each. It is [Clocked].
 type Galera struct {
-	dir   string
-	nodes []*galeraNode
+	dir     string
+	nodes   []*galeraNode
+	network *Network
 }
 
 type galeraNode struct {
@@ -43,17 +44,24 @@ func NewGalera(ctx context.Context, dir string) (*Galera, error) {
 			return nil, errors.Join(err, g.Close())
 		}
 	}
-	if err := g.exec(ctx, 0, "CREATE DATABASE rowkeeper"); err != nil {
+	err := g.exec(ctx, 0, "CREATE DATABASE rowkeeper")
+	if err == nil {
+		g.network, err = NewNetwork(g.address(0), g.address(1), g.address(2))
+	}
+	if err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
+	g.network.Rewrite(mysqlClock)
 	return g, nil
 }
+
+func (g *Galera) address(node int) string { return fmt.Sprintf("127.0.0.1:%d", g.nodes[node].port) }
 
 func (g *Galera) open(node int) (*sql.DB, error) {
 	c := mysql.NewConfig()
 	c.Logger = &mysql.NopLogger{}
-	c.User, c.Passwd, c.Net, c.Addr, c.Timeout = "rk", "secret", "tcp",
-		fmt.Sprintf("127.0.0.1:%d", g.nodes[node].port), 5*time.Second
+	c.User, c.Passwd, c.Net, c.Addr, c.Timeout = "rk", "secret", "tcp", g.address(node),
+		5*time.Second
 	connector, err := mysql.NewConnector(c)
 	if err != nil {
 		return nil, err
@@ -196,24 +204,30 @@ func (g *Galera) Freeze(ctx context.Context, node int) (end func() error, err er
 	}, n.Pause()
 }
 
+// SetClock implements Clocked.
+func (g *Galera) SetClock(ctx context.Context, node int, offset time.Duration) error {
+	return g.exec(ctx, node, setMySQLClock(offset))
+}
+
 // Version implements Database.
 func (g *Galera) Version() string { return "mariadb, Galera of three nodes" }
 
 // URL implements Database.
-func (g *Galera) URL(server int) string {
-	return fmt.Sprintf("mysql://rk:secret@127.0.0.1:%d/rowkeeper",
-		g.nodes[server%len(g.nodes)].port)
+func (g *Galera) URL(server int) string { return g.network.Through(galeraURL(g.address(0)), server) }
+
+func galeraURL(address string) string {
+	return "mysql://rk:secret@" + address + "/rowkeeper?tls=false"
 }
 
 // Direct implements Database. A read there waits for what other nodes have committed.
-func (g *Galera) Direct() string { return g.URL(0) + "?wsrep_sync_wait=15" }
+func (g *Galera) Direct() string { return galeraURL(g.address(0)) + "&wsrep_sync_wait=15" }
 
 // Network implements Database.
-func (g *Galera) Network() *Network { return nil }
+func (g *Galera) Network() *Network { return g.network }
 
 // Close ends all nodes.
 func (g *Galera) Close() error {
-	var errs []error
+	errs := []error{g.network.Close()}
 	for _, n := range g.nodes {
 		errs = append(errs, n.Kill(context.Background()))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"strings"
@@ -21,14 +22,14 @@ type Network struct {
 	ways []*way
 }
 
-// NewNetwork makes a way to the address for each server.
-func NewNetwork(address string, servers int) (*Network, error) {
+// NewNetwork makes a way to each address, one for each server.
+func NewNetwork(addresses ...string) (*Network, error) {
 	// toxiproxy's links log to the terminal whatever logger they are given.
 	zerolog.SetGlobalLevel(zerolog.Disabled)
 	n := &Network{}
 	hub := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()),
 		zerolog.Nop())
-	for i := range servers {
+	for i, address := range addresses {
 		w := &way{
 			hub: hub, listen: "127.0.0.1:0", upstream: address, conns: map[net.Conn]struct{}{},
 			proxy:  toxiproxy.NewProxy(hub, fmt.Sprint("server ", i), "", address),
@@ -50,6 +51,15 @@ func (n *Network) Through(rawURL string, server int) string {
 	}
 	u.Host = n.ways[server%len(n.ways)].listen
 	return u.String()
+}
+
+// Rewrite changes what the clients of new connections send.
+func (n *Network) Rewrite(rewrite func(io.Reader) io.Reader) {
+	for _, w := range n.ways {
+		w.mu.Lock()
+		w.rewrite = rewrite
+		w.mu.Unlock()
+	}
 }
 
 // Add makes a way bad: attributes is JSON. upstream is the direction to the database, else the one
@@ -125,6 +135,8 @@ type way struct {
 	upstream string
 
 	mu sync.Mutex
+	// rewrite, if not nil, changes what clients send.
+	rewrite func(io.Reader) io.Reader
 	// listen is where it begins; the port is chosen when it is opened first.
 	listen   string
 	listener net.Listener
@@ -173,8 +185,12 @@ func (w *way) connect(l net.Listener, from net.Conn, upstream string) {
 	w.conns[from], w.conns[to] = struct{}{}, struct{}{}
 	w.links++
 	name := fmt.Sprint("link ", w.links)
+	var sent io.Reader = from
+	if w.rewrite != nil {
+		sent = w.rewrite(from)
+	}
 	w.mu.Unlock()
-	w.proxy.Toxics.StartLink(w.hub, name+" upstream", from, &sink{Conn: to, w: w}, stream.Upstream)
+	w.proxy.Toxics.StartLink(w.hub, name+" upstream", sent, &sink{Conn: to, w: w}, stream.Upstream)
 	w.proxy.Toxics.StartLink(w.hub, name+" downstream", to, &sink{Conn: from, w: w},
 		stream.Downstream)
 }

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -94,7 +95,7 @@ func NewPair(ctx context.Context, dir string, servers int, synchronous bool) (*P
 	if err := p.Renew(ctx); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	p.network, err = NewNetwork(p.primary.address(), servers)
+	p.network, err = NewNetwork(slices.Repeat([]string{p.primary.address()}, servers)...)
 	return p, err
 }
 

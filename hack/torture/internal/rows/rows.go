@@ -106,6 +106,17 @@ func (d *DB) in(table string) string {
 	return fmt.Sprintf("%sstore = (SELECT id FROM rowkeeper_store WHERE %s)", table, d.itself())
 }
 
+// Clock reads the database's clock as the product's statements do.
+func (d *DB) Clock(ctx context.Context) (time.Time, error) {
+	query := "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+	if strings.HasPrefix(d.kind, "postgres") {
+		query = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+	}
+	var us int64
+	err := d.QueryRowContext(ctx, query).Scan(&us)
+	return time.UnixMicro(us), err
+}
+
 // Head reads the newest revision.
 func (d *DB) Head(ctx context.Context) (int64, error) {
 	var head int64

@@ -47,6 +47,8 @@ type Config struct {
 	Servers, Clients int
 	// Rate bounds the requests per second; 0: as many as possible.
 	Rate int
+	// Namespaces is the number of namespaces; 0: new ones all the time.
+	Namespaces int
 	// Long holds faults for longer than every timeout of the product's defaults.
 	Long bool
 	// Soak is how long a steady load goes on while the servers are looked at.
@@ -259,7 +261,7 @@ func Run(ctx context.Context, config Config) (result *Result, err error) {
 		defer closeProxies()
 	}
 	e.Load = load.Start(ctx, e.History, endpoints, load.Options{Clients: e.Clients, Rate: e.Rate,
-		Timeout: clientTimeout, Seed: e.Seed, Namespaces: e.namespaces()})
+		Timeout: clientTimeout, Seed: e.Seed, Namespaces: int64(e.Namespaces)})
 	defer e.Load.Stop()
 	var informers []*load.Informers
 	for s, srv := range e.Servers {

@@ -111,8 +111,9 @@ func Scenarios() []*Scenario {
 			"nothing is lost", Kinds: primary, Open: openPair(true), Fault: promoteSynchronous,
 			Loses: true, Alone: true, Long: 5},
 		{Name: "galera", About: "a Galera cluster of three nodes with a server on each, one node " +
-			"cut off, killed or frozen", Kinds: []programs.Kind{programs.MariaDB}, Open: openGalera,
-			Fault: loseNode, Alone: true, Long: 10},
+			"cut off, killed or frozen, and clocks that jump",
+			Kinds: []programs.Kind{programs.MariaDB}, Open: openGalera, Fault: loseNode,
+			Alone: true, Long: 10},
 		{Name: "database-away", About: "the database is stopped for a while: requests fail in " +
 			"time, servers stay alive and are not ready", Kinds: network, Fault: databaseAway,
 			Alone: true, Short: 1, Long: 3},
@@ -141,6 +142,9 @@ func Scenarios() []*Scenario {
 			About: "the clock of one server jumps, by up to an hour, again and again",
 			Kinds: []programs.Kind{programs.SQLite}, Program: jumpingReplica, Fault: clockJump,
 			Alone: true, Short: 4},
+		{Name: "database-clock", About: "the clock of the database jumps, by up to an hour, again " +
+			"and again", Kinds: network, Open: openSkewed, Fault: databaseClock, Alone: true,
+			Short: 4},
 		{Name: "disk-full", About: "the file system of the database is full for a while",
 			Kinds: []programs.Kind{programs.SQLite, programs.Postgres}, Open: openSmall,
 			Fault: diskFull, Alone: true, Long: 5},

@@ -32,16 +32,6 @@ type Sample struct {
 	Rate        float64
 }
 
-// soakNamespaces bounds the objects of a soak.
-const soakNamespaces = 12
-
-func (e *Env) namespaces() int64 {
-	if e.Soak > 0 {
-		return soakNamespaces
-	}
-	return 0
-}
-
 // soak samples the servers until the time is over.
 func (e *Env) soak(ctx context.Context) ([]Sample, error) {
 	interval := max(min(e.Soak/120, 15*time.Second), time.Second)

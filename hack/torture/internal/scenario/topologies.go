@@ -82,13 +82,16 @@ func openGalera(ctx context.Context, e *Env) (database.Database, error) {
 
 // loseNode cuts one node of the cluster off, kills it or freezes it. The cluster excludes it after
 // five seconds, and nobody writes until then. The log is recorded at the first node, which is left
-// alone.
+// alone. Before that, the clock of one of the nodes jumps.
 func loseNode(ctx context.Context, e *Env) error {
 	g := e.DB.(*database.Galera)
 	how := []struct {
 		name string
 		lose func(context.Context, int) (end func() error, err error)
 	}{{"cut off", g.Isolate}, {"dead", g.Crash}, {"frozen", g.Freeze}}[e.Rand.IntN(3)]
+	if err := e.moveClock(ctx, e.Rand.IntN(3)); err != nil {
+		return err
+	}
 	i := 1 + e.Rand.IntN(2)
 	end, err := how.lose(ctx, i)
 	if err != nil {
@@ -194,13 +197,50 @@ func jumpingReplica(*Env) (path string, env []string, err error) {
 	return path, nil, err
 }
 
-// clockJump moves the clock of the first server, by up to an hour in either direction, and leaves
-// it wrong. Every other time it is put right.
-func clockJump(ctx context.Context, e *Env) error {
-	offset := time.Duration(e.Rand.IntN(7200)-3600) * time.Second
-	if e.Rand.IntN(3) == 0 {
-		offset = 0
+func openSkewed(ctx context.Context, e *Env) (database.Database, error) {
+	return database.NewSkewed(ctx, e.Kind, e.ways(), dbserver.Options{})
+}
+
+// databaseClock moves the clock of the database.
+func databaseClock(ctx context.Context, e *Env) error {
+	if err := e.moveClock(ctx, 0); err != nil {
+		return err
 	}
+	e.Hold(ctx, 2*time.Second, 5*time.Second)
+	return nil
+}
+
+// moveClock moves the clock of a node of the database, and leaves it wrong.
+func (e *Env) moveClock(ctx context.Context, node int) error {
+	offset := e.clockOffset()
+	e.Say("the clock of the database's node %d is wrong by %s", node, offset)
+	if err := e.DB.(database.Clocked).SetClock(ctx, node, offset); err != nil {
+		return err
+	}
+	db, err := rows.Open(e.DB.URL(node), "", "default")
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	now, err := db.Clock(ctx)
+	if off := time.Until(now) - offset; err == nil && off.Abs() > time.Minute {
+		err = fmt.Errorf("the server's statements read a clock that is wrong by %s", off+offset)
+	}
+	return err
+}
+
+// clockOffset is by what a clock is wrong: by up to an hour in either direction. Every third time
+// it is right.
+func (e *Env) clockOffset() time.Duration {
+	if e.Rand.IntN(3) == 0 {
+		return 0
+	}
+	return time.Duration(e.Rand.IntN(7200)-3600) * time.Second
+}
+
+// clockJump moves the clock of the first server, and leaves it wrong.
+func clockJump(ctx context.Context, e *Env) error {
+	offset := e.clockOffset()
 	e.Say("the clock of server 0 is wrong by %s", offset)
 	s := e.Servers[0]
 	if err := jumpingclock.SetOffset(s.Dir, offset); err != nil {
