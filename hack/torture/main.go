@@ -62,7 +62,7 @@ type options struct {
 	servers, clients, rate    int
 	namespaces                int
 	long, list, neighbour     bool
-	etcd                      bool
+	etcd, etcdClients         bool
 	soak                      time.Duration
 	results, plot             string
 }
@@ -101,6 +101,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		"database, and somebody else the default one, whose watch must stay open")
 	flags.BoolVar(&o.etcd, "etcd", false, "the servers store as kube-apiserver does, each in a "+
 		"\"rowkeeper etcd\" of its own")
+	flags.BoolVar(&o.etcdClients, "etcd-clients", false, "the servers are \"rowkeeper etcd\", "+
+		"without an API server, and the clients use etcd's API")
 	flags.BoolVar(&o.list, "list", false, "list the scenarios and end")
 	flags.DurationVar(&o.soak, "soak", 0, "how long a steady load goes on, without faults, while "+
 		"memory, connections and latencies are looked at; runs the scenario steady")
@@ -168,7 +170,7 @@ func runAll(ctx context.Context, o options, out io.Writer) error {
 				kinds(programs.Kinds()))
 		}
 		for _, s := range scenarios {
-			if !slices.Contains(s.Kinds, kind) || !s.Fits(o.etcd) {
+			if !slices.Contains(s.Kinds, kind) || !s.Fits(o.etcd, o.etcdClients) {
 				continue
 			}
 			result, err := runOne(ctx, o, rowkeeper, s.For(kind), kind, out)
@@ -207,7 +209,8 @@ func runOne(ctx context.Context, o options, rowkeeper string, s *scenario.Scenar
 	c := scenario.Config{Rowkeeper: rowkeeper, Scenario: s, Kind: kind, URL: o.url, Seed: o.seed,
 		Operations: o.operations, Faults: o.faults,
 		Servers: o.servers, Clients: o.clients, Rate: o.rate, Namespaces: o.namespaces,
-		Long: o.long, Soak: o.soak, Neighbour: o.neighbour, Etcd: o.etcd, Progress: out}
+		Long: o.long, Soak: o.soak, Neighbour: o.neighbour, Etcd: o.etcd,
+		EtcdClients: o.etcdClients, Progress: out}
 	if c.Namespaces == 0 && c.Soak > 0 {
 		c.Namespaces = soakNamespaces
 	}
@@ -281,6 +284,10 @@ func row(o options, r *scenario.Result) report.Row {
 	if o.etcd {
 		command += " -etcd"
 		name += ", by etcd's API"
+	}
+	if o.etcdClients {
+		command += " -etcd-clients"
+		name += ", by clients of etcd"
 	}
 	if o.neighbour {
 		command += " -neighbour"

@@ -121,6 +121,24 @@ func TestTorture(t *testing.T) {
 	}
 }
 
+// TestEtcdClients lets clients use etcd's API of two front ends on each database, with a handful of
+// faults.
+func TestEtcdClients(t *testing.T) {
+	for _, kind := range programs.Kinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			result := runTest(t, scenario.Config{Scenario: scenario.Find("random").For(kind),
+				Kind: kind, Operations: 5000, Faults: 3, Servers: 2, Clients: 4, EtcdClients: true})
+			for _, v := range result.Report.Violations {
+				t.Error(v)
+			}
+			if result.Report.Events == 0 || result.Report.Bookmarks == 0 ||
+				result.Report.Lists == 0 || result.Faults != 3 {
+				t.Errorf("too little was checked: %+v", result.Report)
+			}
+		})
+	}
+}
+
 // TestRestore lets an older dump be restored under running servers: what it forgives is forgiven,
 // and nothing else. Another store of the database is not concerned.
 func TestRestore(t *testing.T) {

@@ -355,6 +355,9 @@ func (e *Endpoint) Follow(ctx context.Context, s history.Selector, q url.Values,
 	}
 }
 
+// Ready implements load.Endpoint.
+func (e *Endpoint) Ready(ctx context.Context) error { return e.Check(ctx, "/readyz") }
+
 // Check asks for one of the server's health checks, such as /readyz.
 func (e *Endpoint) Check(ctx context.Context, path string) error {
 	_, err := e.do(ctx, http.MethodGet, path, "", nil)

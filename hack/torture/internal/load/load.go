@@ -44,10 +44,30 @@ var (
 	images  = []string{"golang:1.26", "rust:1.99", "python:3.20"}
 )
 
+// Endpoint is a server as clients find it. A method is a request of Kubernetes' API, which is not
+// repeated if it has no answer; an answer that is no success is an *api.StatusError.
+type Endpoint interface {
+	// Ready asks whether the server is ready.
+	Ready(ctx context.Context) error
+	Create(ctx context.Context, o history.Object) (*history.Object, error)
+	// Update replaces the object of the resourceVersion.
+	Update(ctx context.Context, o history.Object) (*history.Object, error)
+	// Patch changes value and colour, whatever the resourceVersion is.
+	Patch(ctx context.Context, o history.Object) (*history.Object, error)
+	// Delete deletes the object of the resourceVersion.
+	Delete(ctx context.Context, key string, rv int64) error
+	Get(ctx context.Context, key string) (*history.Object, error)
+	// List reads a page. The query has what is not in the selector, and what a selector in it says
+	// is in the selector, too.
+	List(ctx context.Context, s history.Selector, q url.Values) (*api.Page, error)
+	// Follow watches, and calls each for every event until the stream ends. It returns why.
+	Follow(ctx context.Context, s history.Selector, q url.Values, each func(history.Event)) error
+}
+
 // Load is a running load.
 type Load struct {
 	h         *history.History
-	endpoints []*api.Endpoint
+	endpoints []Endpoint
 	opts      Options
 
 	ctx      context.Context
@@ -76,7 +96,7 @@ type Load struct {
 }
 
 // Start starts the clients and the watchers.
-func Start(ctx context.Context, h *history.History, endpoints []*api.Endpoint, opts Options) *Load {
+func Start(ctx context.Context, h *history.History, endpoints []Endpoint, opts Options) *Load {
 	l := &Load{h: h, endpoints: endpoints, opts: opts, done: make([]atomic.Int64, len(endpoints)),
 		known: map[string]int64{}}
 	l.ctx, l.stopAll = context.WithCancel(ctx)
@@ -371,7 +391,7 @@ func (l *Load) list(rng *rand.Rand, id, server int) bool {
 }
 
 // pages reads all pages of a list.
-func (l *Load) pages(ctx context.Context, e *api.Endpoint, q url.Values, limit int,
+func (l *Load) pages(ctx context.Context, e Endpoint, q url.Values, limit int,
 	op *history.Op) error {
 	for key, values := range api.Query(op.Selector) {
 		q[key] = values

@@ -20,6 +20,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/api"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/check"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
+	"github.com/rowkeeper/rowkeeper/hack/torture/internal/etcdclient"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/front"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/history"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/load"
@@ -57,6 +58,8 @@ type Config struct {
 	Neighbour bool
 	// Etcd: the servers store by etcd's API, each in a "rowkeeper etcd" of its own.
 	Etcd bool
+	// EtcdClients: the servers are "rowkeeper etcd", and the clients use etcd's API.
+	EtcdClients bool
 	// Plant is a bug to be found.
 	Plant plant.Bug
 	// Progress is told what goes on.
@@ -83,8 +86,10 @@ type Result struct {
 // Env is what a fault can touch.
 type Env struct {
 	Config
-	DB        database.Database
-	Servers   []*server.Server
+	DB      database.Database
+	Servers []*server.Server
+	// Targets are what the load uses: the servers. Endpoints are the same if the servers are API servers.
+	Targets   []load.Endpoint
 	Endpoints []*api.Endpoint
 	Rows      *rows.DB
 	Recorder  *rows.Recorder
@@ -95,6 +100,7 @@ type Env struct {
 	Dir string
 
 	neighbour *neighbour
+	closers   []func()
 
 	mu       sync.Mutex
 	notes    []string
@@ -181,7 +187,7 @@ func (e *Env) ready(server int) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
-		return e.Endpoints[server].Check(ctx, "/readyz")
+		return e.Targets[server].Ready(ctx)
 	}
 }
 
@@ -252,20 +258,20 @@ func Run(ctx context.Context, config Config) (result *Result, err error) {
 	}
 	defer e.Recorder.Close()
 
-	endpoints := e.Endpoints
+	targets := e.Targets
 	if e.Plant != "" {
 		var closeProxies func()
-		if endpoints, closeProxies, err = e.plant(); err != nil {
+		if targets, closeProxies, err = e.plant(); err != nil {
 			return nil, err
 		}
 		defer closeProxies()
 	}
-	e.Load = load.Start(ctx, e.History, endpoints, load.Options{Clients: e.Clients, Rate: e.Rate,
+	e.Load = load.Start(ctx, e.History, targets, load.Options{Clients: e.Clients, Rate: e.Rate,
 		Timeout: clientTimeout, Seed: e.Seed, Namespaces: int64(e.Namespaces)})
 	defer e.Load.Stop()
 	var informers []*load.Informers
-	for s, srv := range e.Servers {
-		config, err := srv.Config()
+	for s := range e.Endpoints {
+		config, err := e.Servers[s].Config()
 		if err != nil {
 			return nil, err
 		}
@@ -391,16 +397,20 @@ func (e *Env) openDatabase(ctx context.Context) (err error) {
 // flags are those of every server: compaction runs at full speed, and what is kept is enough for
 // the recorder to see every row.
 func (e *Env) flags(i int) []string {
-	return []string{
+	common := []string{
 		"--database=" + e.DB.URL(i),
 		"--store=" + e.store(),
-		"--storage-prefix=" + e.prefix(),
 		"--database-timeout=" + databaseTimeout.String(),
-		"--request-timeout=" + requestTimeout.String(),
+	}
+	if e.EtcdClients {
+		return append(common, "--auto-compaction-retention=3s")
+	}
+	return append(common,
+		"--storage-prefix="+e.prefix(),
+		"--request-timeout="+requestTimeout.String(),
 		"--compaction-window=3s", "--compaction-keep=1000", "--compaction-interval=100ms",
 		"--shutdown-watch-termination-grace-period=1s",
-		"--feature-gates=AllAlpha=false",
-	}
+		"--feature-gates=AllAlpha=false")
 }
 
 func (e *Env) startServers(ctx context.Context) error {
@@ -412,6 +422,9 @@ func (e *Env) startServers(ctx context.Context) error {
 		}
 		s.Args = append(s.Args, e.Scenario.Args...)
 		s.Env = append(s.Env, e.Scenario.Env...)
+		if e.EtcdClients {
+			s.Command = []string{"etcd", "--listen-client-urls=http://" + s.Address()}
+		}
 		if e.Etcd {
 			if s.Program, err = os.Executable(); err != nil {
 				return err
@@ -435,16 +448,7 @@ func (e *Env) startServers(ctx context.Context) error {
 			if !s.Running() {
 				return errors.New("it has ended")
 			}
-			config, err := s.Config()
-			if err != nil {
-				return err
-			}
-			endpoint, err := api.Dial(config, "")
-			if err != nil {
-				return err
-			}
-			e.Endpoints = append(e.Endpoints, endpoint)
-			return nil
+			return e.dial(s)
 		})
 		if err != nil {
 			return fmt.Errorf("the server does not start: %w; it wrote: %s", err, s.Log())
@@ -458,19 +462,42 @@ func (e *Env) startServers(ctx context.Context) error {
 	return nil
 }
 
+// dial makes the clients of a server.
+func (e *Env) dial(s *server.Server) error {
+	if e.EtcdClients {
+		endpoint, err := etcdclient.Dial(s.Address(), e.prefix())
+		if err == nil {
+			e.Targets = append(e.Targets, endpoint)
+			e.closers = append(e.closers, endpoint.Close)
+		}
+		return err
+	}
+	config, err := s.Config()
+	if err != nil {
+		return err
+	}
+	endpoint, err := api.Dial(config, "")
+	if err != nil {
+		return err
+	}
+	e.Targets, e.Endpoints = append(e.Targets, endpoint), append(e.Endpoints, endpoint)
+	e.closers = append(e.closers, endpoint.Close)
+	return nil
+}
+
 func (e *Env) killServers() {
 	for _, s := range e.Servers {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		_, _ = s.End(ctx, sigkill) // nothing depends on how it ends
 		cancel()
 	}
-	for _, endpoint := range e.Endpoints {
-		endpoint.Close()
+	for _, closeClient := range e.closers {
+		closeClient()
 	}
 }
 
 // plant puts a proxy with the bug before each server.
-func (e *Env) plant() (endpoints []*api.Endpoint, closeAll func(), err error) {
+func (e *Env) plant() (targets []load.Endpoint, closeAll func(), err error) {
 	var proxies []*plant.Proxy
 	closeAll = func() {
 		for _, p := range proxies {
@@ -494,9 +521,9 @@ func (e *Env) plant() (endpoints []*api.Endpoint, closeAll func(), err error) {
 			closeAll()
 			return nil, nil, err
 		}
-		endpoints = append(endpoints, endpoint)
+		targets = append(targets, endpoint)
 	}
-	return endpoints, closeAll, nil
+	return targets, closeAll, nil
 }
 
 // whereTheyStand tells how far the servers' watch caches are, and leaves what all goroutines do in

@@ -37,6 +37,9 @@ type Scenario struct {
 	// Alone: the fault is not one of those of the random scenario, since it needs a database or
 	// servers of its own.
 	Alone bool
+	// API: the fault asks an API server for something. Own: it judges the answers of Rowkeeper's own
+	// one; those of upstream's storage without its database are upstream's.
+	API, Own bool
 	// Front: the fault is one of a "rowkeeper etcd" that a server stores in.
 	Front bool
 	// Short and Long are how many faults there are in a run; 0 means the default.
@@ -115,26 +118,26 @@ func Scenarios() []*Scenario {
 			Kinds: []programs.Kind{programs.MariaDB}, Open: openGalera, Fault: loseNode,
 			Alone: true, Long: 10},
 		{Name: "database-away", About: "the database is stopped for a while: requests fail in " +
-			"time, servers stay alive and are not ready", Kinds: network, Fault: databaseAway,
-			Alone: true, Short: 1, Long: 3},
+			"time, servers stay alive and are not ready", API: true, Own: true, Kinds: network,
+			Fault: databaseAway, Alone: true, Short: 1, Long: 3},
 		{Name: "stuck-watchers", About: "300 watches and lists at one server are never read",
-			Kinds: all, Fault: stuckWatchers, Alone: true, Short: 1, Long: 1},
+			API: true, Kinds: all, Fault: stuckWatchers, Alone: true, Short: 1, Long: 1},
 		{Name: "many-watchers", About: "10,000 watches at one server (1,000 in the short form)",
-			Kinds: all, Fault: manyWatchers, Alone: true, Short: 1, Long: 1},
+			API: true, Kinds: all, Fault: manyWatchers, Alone: true, Short: 1, Long: 1},
 		{Name: "hopping-watchers", About: "300 watches (90 in the short form) are broken off and " +
 			"resumed all the time; writers pause again and again, and each watch has the last event",
 			Kinds: all, Fault: hoppingWatchers, Alone: true, Short: 1, Long: 1},
-		{Name: "burst", About: "a burst of 100,000 writes (5,000 in the short form)", Kinds: all,
-			Fault: burst, Alone: true, Short: 1, Long: 1},
+		{Name: "burst", About: "a burst of 100,000 writes (5,000 in the short form)",
+			API: true, Kinds: all, Fault: burst, Alone: true, Short: 1, Long: 1},
 		{Name: "big-list", About: "a list of 1,000,000 objects (5,000 in the short form), " +
-			"without a watch cache for them", Kinds: all, Fault: bigList, Alone: true,
+			"without a watch cache for them", API: true, Kinds: all, Fault: bigList, Alone: true,
 			Short: 1, Long: 1,
 			// Such a list takes longer than three seconds in pages, and longer than other requests
 			// may take at once.
 			Args: []string{"--watch-cache-sizes=pipelineruns.ci.rowkeeper.dev#0",
 				"--storage-count-interval=0", "--compaction-window=10m", "--request-timeout=10m"}},
 		{Name: "flood", About: "1,000 objects of 1 MiB (640 in the short form) expire at once, " +
-			"without a watch cache for them", Kinds: all, Fault: flood, Alone: true,
+			"without a watch cache for them", API: true, Kinds: all, Fault: flood, Alone: true,
 			Short: 1, Long: 1, Env: []string{"GOGC=50"},
 			Args: []string{"--watch-cache-sizes=pipelineruns.ci.rowkeeper.dev#0",
 				"--storage-count-interval=0"}},
@@ -169,11 +172,15 @@ func Find(name string) *Scenario {
 	return scenarios[i]
 }
 
-// Fits tells whether the scenario can be run with servers that store by etcd's API, or with others.
-// The flags and the program of a server that does are its own.
-func (s *Scenario) Fits(etcd bool) bool {
-	if etcd {
-		return s.Program == nil && len(s.Args) == 0
+// Fits tells whether the scenario can be run with servers that store by etcd's API, with clients
+// that use it themselves, or without it. The flags and the program of what uses etcd's API are its
+// own.
+func (s *Scenario) Fits(etcd, etcdClients bool) bool {
+	switch {
+	case etcdClients:
+		return s.Program == nil && len(s.Args) == 0 && !s.Front && !s.API
+	case etcd:
+		return s.Program == nil && len(s.Args) == 0 && !s.Own
 	}
 	return !s.Front
 }

@@ -45,6 +45,9 @@ func New(program, dir string, args ...string) (*Server, error) {
 	return &Server{Program: program, Dir: dir, Port: port, Args: args}, err
 }
 
+// Address is where the server listens.
+func (s *Server) Address() string { return "127.0.0.1:" + strconv.Itoa(s.Port) }
+
 // Start starts the process. It does not wait until it serves.
 func (s *Server) Start() error {
 	s.mu.Lock()
