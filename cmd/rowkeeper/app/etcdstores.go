@@ -149,22 +149,30 @@ func (s *etcdStore) keepOpening(ctx context.Context, firsts chan<- error) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.log(err)
+		s.tried(err)
 		if err == nil {
-			s.failed.Store(nil)
 			select {
 			case <-s.doubts:
 			case <-ctx.Done():
 				return
 			}
-		} else {
-			s.failed.Store(&err)
 		}
 		select {
 		case <-time.After(reopenWait):
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// tried notes whether the store could be opened. One that is open need not be ready: if nothing was
+// known to be wrong with opening it, what the log says of it still holds.
+func (s *etcdStore) tried(err error) {
+	if err != nil {
+		s.log(err)
+		s.failed.Store(&err)
+	} else if s.failed.Swap(nil) != nil {
+		s.log(nil)
 	}
 }
 

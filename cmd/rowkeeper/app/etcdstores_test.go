@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"database/sql"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -368,5 +369,26 @@ func TestEtcdResumption(t *testing.T) {
 			}
 			conn.Close()
 		}
+	}
+}
+
+// TestEtcdReasonLoggedOnce: a store that is open and not ready is told of once, however often it is
+// asked for, and though opening it works. What was over is told of again.
+func TestEtcdReasonLoggedOnce(t *testing.T) {
+	var s etcdStore
+	s.failed.Store(&errOpening)
+	s.tried(nil)
+	reason := errors.New("the database does not answer")
+	for range 2 {
+		s.log(reason)
+		s.tried(nil)
+		if s.logged.Load() != reason.Error() {
+			t.Fatal("the reason would be logged again")
+		}
+	}
+	s.tried(reason)
+	s.tried(nil)
+	if s.logged.Load() != "" {
+		t.Error("the store was opened again, and its next outage for the same reason is not logged")
 	}
 }
