@@ -48,3 +48,11 @@ type CompactionPass = compactionPass
 func (s *Store) CompactAgain(ctx context.Context, last CompactionPass) (CompactionPass, error) {
 	return s.compactAgain(ctx, last)
 }
+
+// NewestSeen is the newest position that the store has seen.
+func (s *Store) NewestSeen() Position { return s.hub.newestSeen() }
+
+// Refence is refence.
+func (s *Store) Refence(ctx context.Context, suspect Position) error {
+	return s.refence(ctx, suspect, "a test")
+}

@@ -78,7 +78,12 @@ const perSecond Revision = 1 << 30
 
 // refence makes sure that this process is in the database's history: it goes over to another epoch,
 // or fences, or finds that the alarm was false. suspect is a position of which somebody says that
-// it is not there, or is there; reason says what was noticed.
+// it is not there, or is there; reason says what was noticed. Nothing that was read before may be
+// used afterwards, whatever refence returns: the caller asks the database again.
+//
+// Many notice a loss at the same time, and each look at it takes new connections. So who comes when
+// this process has already left the suspect's epoch looks at nothing: what it asks again is
+// compared with the new history.
 //
 // The caller waits no longer than ctx. What has begun goes on without it, since others need it,
 // too.
@@ -87,6 +92,10 @@ func (s *Store) refence(ctx context.Context, suspect Position, reason string) er
 	defer cancel()
 	if err := s.fencing.acquire(ctx); err != nil {
 		return err
+	}
+	if s.hub.position().Epoch != suspect.Epoch {
+		s.fencing.release()
+		return nil
 	}
 	done := make(chan error, 1)
 	go func() {

@@ -69,3 +69,33 @@ func TestLedElsewhereForAMoment(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestLossLookedIntoOnce: who has noticed a loss, and comes when the process is in the new history
+// by then, does not have the database looked at again. There are as many as there were reads.
+func TestLossLookedIntoOnce(t *testing.T) {
+	b := &stale{Backend: openBackend(t, inMemory(t))}
+	s, err := mvcc.Open(t.Context(), b, mvcc.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	lost := s.NewestSeen()
+	if _, err := s.Fence(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := b.looks.Load()
+	for range 3 {
+		if err := s.Refence(t.Context(), lost); err != nil {
+			t.Error(err)
+		}
+	}
+	if looks := before - b.looks.Load(); looks != 0 {
+		t.Errorf("the database was looked at %d times after the process had left the history", looks)
+	}
+	if err := s.Refence(t.Context(), s.NewestSeen()); err != nil {
+		t.Error(err)
+	}
+	if looks := before - b.looks.Load(); looks != 1 {
+		t.Errorf("a position of the present history was looked for %d times, not once", looks)
+	}
+}
