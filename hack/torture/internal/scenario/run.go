@@ -88,7 +88,8 @@ type Env struct {
 	Config
 	DB      database.Database
 	Servers []*server.Server
-	// Targets are what the load uses: the servers. Endpoints are the same if the servers are API servers.
+	// Targets are what the load uses: the servers. Endpoints are the same if the servers are API
+	// servers.
 	Targets   []load.Endpoint
 	Endpoints []*api.Endpoint
 	Rows      *rows.DB

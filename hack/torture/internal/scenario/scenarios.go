@@ -37,8 +37,8 @@ type Scenario struct {
 	// Alone: the fault is not one of those of the random scenario, since it needs a database or
 	// servers of its own.
 	Alone bool
-	// API: the fault asks an API server for something. Own: it judges the answers of Rowkeeper's own
-	// one; those of upstream's storage without its database are upstream's.
+	// API: the fault asks an API server for something. Own: it judges the answers of Rowkeeper's
+	// own one; those of upstream's storage without its database are upstream's.
 	API, Own bool
 	// Front: the fault is one of a "rowkeeper etcd" that a server stores in.
 	Front bool
