@@ -115,6 +115,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if flags.NArg() > 0 {
 		return fmt.Errorf("%q is no flag", flags.Arg(0))
 	}
+	if o.etcdClients && (o.etcd || o.soak > 0) {
+		return errors.New("-etcd-clients has no API server: leave out -etcd and -soak")
+	}
 	if o.list {
 		for _, s := range scenario.Scenarios() {
 			fmt.Fprintf(out, "%-22s %s (%s)\n", s.Name, s.About, kinds(s.Kinds))
@@ -171,6 +174,9 @@ func runAll(ctx context.Context, o options, out io.Writer) error {
 		}
 		for _, s := range scenarios {
 			if !slices.Contains(s.Kinds, kind) || !s.Fits(o.etcd, o.etcdClients) {
+				if o.scenarios != "" {
+					fmt.Fprintf(out, "NOT RUN: %s on %s: it is not made for that\n", s.Name, kind)
+				}
 				continue
 			}
 			result, err := runOne(ctx, o, rowkeeper, s.For(kind), kind, out)

@@ -213,7 +213,9 @@ func (g *Galera) SetClock(ctx context.Context, node int, offset time.Duration) e
 func (g *Galera) Version() string { return "mariadb, Galera of three nodes" }
 
 // URL implements Database.
-func (g *Galera) URL(server int) string { return g.network.Through(galeraURL(g.address(0)), server) }
+func (g *Galera) URL(server int) string {
+	return g.network.Through(galeraURL(g.address(0)), server)
+}
 
 func galeraURL(address string) string {
 	return "mysql://rk:secret@" + address + "/rowkeeper?tls=false"

@@ -33,18 +33,20 @@ import (
 
 // Endpoint is a "rowkeeper etcd" as clients find it.
 type Endpoint struct {
-	// address is host and port, prefix that of all keys.
-	address, prefix string
+	// prefix is that of all keys.
+	prefix string
 	// Watches have a connection of their own.
 	requests, watches *grpc.ClientConn
 	kv                pb.KVClient
 	watch             pb.WatchClient
-	http              http.Client
+	// pages are what the server tells by HTTP.
+	pages api.Endpoint
 }
 
 // Dial makes the clients of a server.
 func Dial(address, prefix string) (*Endpoint, error) {
-	e := &Endpoint{address: address, prefix: prefix + "/ci.rowkeeper.dev/"}
+	e := &Endpoint{prefix: prefix + "/ci.rowkeeper.dev/",
+		pages: api.Endpoint{URL: "http://" + address, HTTP: &http.Client{}, Watch: &http.Client{}}}
 	for _, conn := range []**grpc.ClientConn{&e.requests, &e.watches} {
 		var err error
 		*conn, err = grpc.NewClient("passthrough:///"+address,
@@ -72,26 +74,11 @@ func (e *Endpoint) Close() {
 			_ = conn.Close() // it is closed once
 		}
 	}
-	e.http.CloseIdleConnections()
+	e.pages.Close()
 }
 
-// Ready asks the server whether it is ready.
-func (e *Endpoint) Ready(ctx context.Context) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+e.address+"/readyz",
-		nil)
-	if err != nil {
-		return err
-	}
-	response, err := e.http.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("/readyz says %s", response.Status)
-	}
-	return nil
-}
+// Ready implements load.Endpoint.
+func (e *Endpoint) Ready(ctx context.Context) error { return e.pages.Ready(ctx) }
 
 // failure says what an error leaves known, as an API server would.
 func failure(err error) error {

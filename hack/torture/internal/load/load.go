@@ -62,6 +62,8 @@ type Endpoint interface {
 	List(ctx context.Context, s history.Selector, q url.Values) (*api.Page, error)
 	// Follow watches, and calls each for every event until the stream ends. It returns why.
 	Follow(ctx context.Context, s history.Selector, q url.Values, each func(history.Event)) error
+	// Close closes the connections.
+	Close()
 }
 
 // Load is a running load.

@@ -101,7 +101,6 @@ type Env struct {
 	Dir string
 
 	neighbour *neighbour
-	closers   []func()
 
 	mu       sync.Mutex
 	notes    []string
@@ -469,7 +468,6 @@ func (e *Env) dial(s *server.Server) error {
 		endpoint, err := etcdclient.Dial(s.Address(), e.prefix())
 		if err == nil {
 			e.Targets = append(e.Targets, endpoint)
-			e.closers = append(e.closers, endpoint.Close)
 		}
 		return err
 	}
@@ -482,7 +480,6 @@ func (e *Env) dial(s *server.Server) error {
 		return err
 	}
 	e.Targets, e.Endpoints = append(e.Targets, endpoint), append(e.Endpoints, endpoint)
-	e.closers = append(e.closers, endpoint.Close)
 	return nil
 }
 
@@ -492,8 +489,8 @@ func (e *Env) killServers() {
 		_, _ = s.End(ctx, sigkill) // nothing depends on how it ends
 		cancel()
 	}
-	for _, closeClient := range e.closers {
-		closeClient()
+	for _, target := range e.Targets {
+		target.Close()
 	}
 }
 
