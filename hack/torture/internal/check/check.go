@@ -19,7 +19,7 @@
 //     the state at the bookmark that ends them.
 //   - informer: an informer's cache is what a list says.
 //   - linearizable: the gets, writes and lists of each namespace have an order that explains their
-//     answers and that keeps to real time (porcupine).
+//     answers and that keeps to real time and to the writes' resourceVersions (porcupine).
 //   - fence: a history begins anew only where one was lost, and no stream goes on over that.
 //
 // # What is allowed when history is lost

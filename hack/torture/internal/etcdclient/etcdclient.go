@@ -4,6 +4,7 @@
 package etcdclient
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -41,6 +43,16 @@ type Endpoint struct {
 	watch             pb.WatchClient
 	// pages are what the server tells by HTTP.
 	pages api.Endpoint
+
+	// mu protects recent, which has objects by their revision: each is in an answer to many.
+	mu     sync.Mutex
+	recent [4096]decoded
+}
+
+// decoded is an object, and what it was decoded from.
+type decoded struct {
+	value  []byte
+	object history.Object
 }
 
 // Dial makes the clients of a server.
@@ -184,13 +196,24 @@ func (e *Endpoint) Get(ctx context.Context, key string) (*history.Object, error)
 }
 
 func (e *Endpoint) object(kv *mvccpb.KeyValue) (*history.Object, error) {
-	var s rows.Stored
-	if err := json.Unmarshal(kv.Value, &s); err != nil {
-		return nil, err
+	key := strings.TrimPrefix(string(kv.Key), e.prefix)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	d := &e.recent[kv.ModRevision%int64(len(e.recent))]
+	if d.object.RV != kv.ModRevision || d.object.Key != key || !bytes.Equal(d.value, kv.Value) {
+		var s rows.Stored
+		if err := json.Unmarshal(kv.Value, &s); err != nil {
+			return nil, err
+		}
+		o, err := s.Object("")
+		if err != nil {
+			return nil, err
+		}
+		o.Key, o.RV = key, kv.ModRevision
+		*d = decoded{value: kv.Value, object: o}
 	}
-	o, err := s.Object("")
-	o.Key, o.RV = strings.TrimPrefix(string(kv.Key), e.prefix), kv.ModRevision
-	return &o, err
+	o := d.object
+	return &o, nil
 }
 
 // bounds are the keys of a resource, in a namespace if there is one. What comes after '/' is '0'.
