@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -25,8 +26,7 @@ type state struct {
 }
 
 // namespace is the sequential specification of these keys: each is at a revision, or does not
-// exist. Writes take place in the order of their revisions. This is more than linearizable, and
-// leaves far fewer orders to try.
+// exist. Writes take place in the order of their revisions. This is more than linearizable.
 var namespace = porcupine.Model{
 	Init: func() any { return state{} },
 	Step: func(before, input, _ any) (bool, any) {
@@ -34,7 +34,7 @@ var namespace = porcupine.Model{
 		switch op := input.(type) {
 		case rollback:
 			return true, state(op)
-		case *history.Op:
+		case request:
 			return step(s, op)
 		}
 		return false, s
@@ -45,7 +45,33 @@ var namespace = porcupine.Model{
 // rollback is the loss of a part of the history: the namespace is in this state after it.
 type rollback state
 
-func step(s state, op *history.Op) (bool, state) {
+// request is a request to the namespace.
+type request struct {
+	*history.Op
+	// after is the revision of the write before, if this is one. All have to find a place, so none
+	// is left out, and the search does not try to. 0: unknown.
+	after int64
+}
+
+// inTurn tells the writes which come before them.
+func inTurn(ops []porcupine.Operation) {
+	var writes []*porcupine.Operation
+	for i := range ops {
+		if r := ops[i].Input.(request); r.Writes() {
+			writes = append(writes, &ops[i])
+		}
+	}
+	slices.SortFunc(writes, func(a, b *porcupine.Operation) int {
+		return cmp.Compare(a.Input.(request).RV, b.Input.(request).RV)
+	})
+	for i := 1; i < len(writes); i++ {
+		r := writes[i].Input.(request)
+		r.after = writes[i-1].Input.(request).RV
+		writes[i].Input = r
+	}
+}
+
+func step(s state, op request) (bool, state) {
 	current := at(s.objects, op.Key)
 	switch {
 	case op.Verb == history.List:
@@ -55,9 +81,9 @@ func step(s state, op *history.Op) (bool, state) {
 	case op.Verb == history.Get:
 		return current == fmt.Sprint(op.Object.RV), s
 	case op.Outcome == history.Refused:
-		return refused(op, current), s
+		return refused(op.Op, current), s
 	}
-	fits := op.RV > s.revision
+	fits := op.RV > s.revision && op.after <= s.revision
 	switch op.Verb {
 	case history.Create:
 		fits = fits && current == ""
@@ -153,10 +179,13 @@ func (c *checker) checkLinearizable() {
 			part = op.Selector.Resource + "/" + op.Selector.Namespace + "/"
 		}
 		part = part[:strings.LastIndex(part, "/")]
-		parts[part] = append(parts[part], porcupine.Operation{ClientId: op.Client, Input: op,
+		parts[part] = append(parts[part], porcupine.Operation{ClientId: op.Client, Input: request{Op: op},
 			Call: op.Call, Return: op.Return})
 	}
 	for part, ops := range parts {
+		if len(c.log.epochs) == 1 {
+			inTurn(ops)
+		}
 		for i := 1; i < len(c.log.epochs); i++ {
 			e := c.log.epochs[i]
 			var survived []history.Object
@@ -209,7 +238,8 @@ func unexplained(ops []porcupine.Operation, info porcupine.LinearizationInfo) st
 	if first < 0 {
 		return "none is left over"
 	}
-	if op, ok := ops[first].Input.(*history.Op); ok {
+	if r, ok := ops[first].Input.(request); ok {
+		op := r.Op
 		return fmt.Sprintf("after %d of them the state is %+v, and %s, %s with %d at %d, "+
 			"expecting %d, finding %+v and %+v, does not follow", len(longest), now, describe(op),
 			op.Outcome, op.Code, op.RV, op.Expect, op.Object, op.Items)

@@ -37,9 +37,9 @@ func TestReplace(t *testing.T) {
 // TestOrderOfRevisions: writes take place in the order of their revisions, and after a loss of
 // history in that of the new one.
 func TestOrderOfRevisions(t *testing.T) {
-	create := func(rv int64) *history.Op {
-		return &history.Op{Verb: history.Create, Key: fmt.Sprint("pods/a/", rv), RV: rv,
-			Outcome: history.Done}
+	create := func(rv int64) request {
+		return request{Op: &history.Op{Verb: history.Create, Key: fmt.Sprint("pods/a/", rv), RV: rv,
+			Outcome: history.Done}}
 	}
 	s := namespace.Init()
 	for _, c := range []struct {

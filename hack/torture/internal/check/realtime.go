@@ -55,10 +55,8 @@ func (c *checker) checkRealTime() {
 			}
 			next++
 		}
-		write := op.Verb != history.Get && op.Verb != history.List
 		switch {
-		case write && (op.Outcome == history.Done || op.Outcome == history.Unknown) && op.RV != 0 &&
-			op.RV <= newest.revision:
+		case op.Writes() && op.RV != 0 && op.RV <= newest.revision:
 			c.violate("real-time", "%s: it was given %d, though %d was seen %.6f s before it "+
 				"began (%s)", describe(op), op.RV, newest.revision,
 				float64(op.Call-newest.time)/1e9, newest.by)

@@ -92,6 +92,11 @@ type Op struct {
 	PageRVs []int64
 }
 
+// Writes tells whether the request has written something, or may have.
+func (o *Op) Writes() bool {
+	return o.Verb != Get && o.Verb != List && (o.Outcome == Done || o.Outcome == Unknown)
+}
+
 // EventType is the type of a watch event.
 type EventType string
 
