@@ -48,12 +48,12 @@ type rollback state
 // request is a request to the namespace.
 type request struct {
 	*history.Op
-	// after is the revision of the write before, if this is one. All have to find a place, so none
-	// is left out, and the search does not try to. 0: unknown.
+	// after is the revision of the write before, if this is a write, 0 if it is unknown. Each write
+	// has to find a place in the order of revisions, so the search need not try to leave one out.
 	after int64
 }
 
-// inTurn tells the writes which come before them.
+// inTurn tells each write which one comes before it, in a history of which nothing was lost.
 func inTurn(ops []porcupine.Operation) {
 	var writes []*porcupine.Operation
 	for i := range ops {
@@ -179,8 +179,8 @@ func (c *checker) checkLinearizable() {
 			part = op.Selector.Resource + "/" + op.Selector.Namespace + "/"
 		}
 		part = part[:strings.LastIndex(part, "/")]
-		parts[part] = append(parts[part], porcupine.Operation{ClientId: op.Client, Input: request{Op: op},
-			Call: op.Call, Return: op.Return})
+		parts[part] = append(parts[part], porcupine.Operation{ClientId: op.Client,
+			Input: request{Op: op}, Call: op.Call, Return: op.Return})
 	}
 	for part, ops := range parts {
 		if len(c.log.epochs) == 1 {
