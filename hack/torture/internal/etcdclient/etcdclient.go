@@ -199,7 +199,7 @@ func (e *Endpoint) object(kv *mvccpb.KeyValue) (*history.Object, error) {
 	key := strings.TrimPrefix(string(kv.Key), e.prefix)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	d := &e.recent[kv.ModRevision%int64(len(e.recent))]
+	d := &e.recent[uint64(kv.ModRevision)%uint64(len(e.recent))] // whatever a server answers
 	if d.object.RV != kv.ModRevision || d.object.Key != key || !bytes.Equal(d.value, kv.Value) {
 		var s rows.Stored
 		if err := json.Unmarshal(kv.Value, &s); err != nil {
