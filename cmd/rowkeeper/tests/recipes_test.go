@@ -253,6 +253,7 @@ func testUndoing(t *testing.T, u undoing) {
 		t.Fatalf("the server exited with %d", code)
 	}
 	has(t, u.restore(), "the history goes on at revision ")
+	fenced := time.Now()
 	address, err := url.Parse(s.config(t).Host)
 	if err != nil {
 		t.Fatal(err)
@@ -313,6 +314,10 @@ func testUndoing(t *testing.T, u undoing) {
 	if code := s.signal(t, syscall.SIGTERM); code != 0 {
 		t.Fatalf("the server exited with %d", code)
 	}
+	// Revisions of copies that are fenced within one second are different, but in no order.
+	eventually(t, "the next second begins", func() bool {
+		return time.Now().Unix() > fenced.Unix()
+	})
 	has(t, u.restoreElsewhere(), "the history goes on at revision ")
 	check(start(t, t.TempDir(), "--database="+u.elsewhere, "--database-migrate=true", prefix))
 }
