@@ -17,6 +17,8 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 	flowcontrolrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/feed"
 )
 
 // Encodings says how a resource is encoded and where its keys begin. Every
@@ -192,8 +194,9 @@ func (s *Store) cached(config *storagebackend.ConfigForResource, resourcePrefix 
 	if err != nil {
 		return nil, nil, err
 	}
+	fed := feed.New(resource)
 	cached, err := cacher.NewCacherFromConfig(cacher.Config{
-		Storage:             resource,
+		Storage:             fed,
 		Versioner:           resource.Versioner(),
 		GroupResource:       config.GroupResource,
 		EventsHistoryWindow: config.EventsHistoryWindow,
@@ -215,6 +218,7 @@ func (s *Store) cached(config *storagebackend.ConfigForResource, resourcePrefix 
 		mostReplayed: mostReplayed}
 	return badRequests{whole, resourcePrefix}, sync.OnceFunc(func() {
 		delegator.Stop()
+		fed.Stop()
 		cached.Stop()
 		destroy()
 	}), nil

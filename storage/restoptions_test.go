@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -41,6 +42,12 @@ func getter(t testing.TB, store *Store, o RESTOptions) *RESTOptionsGetter {
 // decorate makes the storage of pods as a registry does.
 func decorate(t testing.TB, o generic.RESTOptions) (apistorage.Interface, func()) {
 	t.Helper()
+	return decorateWith(t, o, nil)
+}
+
+func decorateWith(t testing.TB, o generic.RESTOptions,
+	triggers apistorage.IndexerFuncs) (apistorage.Interface, func()) {
+	t.Helper()
 	prefix := "/" + o.ResourcePrefix + "/"
 	s, destroy, err := o.Decorator(o.StorageConfig, prefix,
 		func(obj runtime.Object) (string, error) {
@@ -53,7 +60,7 @@ func decorate(t testing.TB, o generic.RESTOptions) (apistorage.Interface, func()
 			p := obj.(*example.Pod)
 			return p.Labels, fields.Set{"metadata.name": p.Name, "metadata.namespace": p.Namespace},
 				nil
-		}, nil, nil)
+		}, triggers, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,6 +323,53 @@ func TestCacheAfterFence(t *testing.T) {
 	defer w.Stop()
 	if got := brief(t, next(t, w)); got != "ERROR 410 Expired" {
 		t.Errorf("a watch from the old history gets %s", got)
+	}
+}
+
+// TestCacheStopsWhileItIsFull: watch caches can be stopped while they have more events than they
+// have passed on. Without [feed.Feed], each of them stops or hangs by chance.
+func TestCacheStopsWhileItIsFull(t *testing.T) {
+	const caches, pods = 8, 300 // a cache holds 100 events for its watches
+	r := schema.GroupResource{Group: "example.com", Resource: "pods"}
+	store := memory(t)
+	goOn := make(chan struct{})
+	// The cache looks at the trigger when it passes an event on.
+	triggers := apistorage.IndexerFuncs{"metadata.name": func(obj runtime.Object) string {
+		<-goOn
+		return obj.(*example.Pod).Name
+	}}
+	var stopping, stopped sync.WaitGroup
+	var s apistorage.Interface
+	for range caches {
+		var destroy func()
+		s, destroy = decorateWith(t, restOptions(t, getter(t, store, RESTOptions{}), r), triggers)
+		eventually(t, "the watch cache to be filled", func() bool {
+			return s.ReadinessCheck() == nil
+		})
+		stopping.Add(1)
+		stopped.Go(func() {
+			stopping.Wait()
+			destroy()
+		})
+	}
+	for i := range pods {
+		name := "pod-" + numbered(i)
+		err := s.Create(t.Context(), "/example.com/pods/ns/"+name, pod(name), nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	stopping.Add(-caches)
+	close(goOn)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		stopped.Wait()
+	}()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("a cache does not stop")
 	}
 }
 

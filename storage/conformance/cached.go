@@ -36,6 +36,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/internal/feed"
 )
 
 // notUnderTheCache is the reason for most of the functions that are left out: upstream's test file
@@ -312,9 +313,10 @@ func newCachedEnv(t *testing.T, c Config, options ...any) *cachedEnv {
 	if !clientfeatures.FeatureGates().Enabled(clientfeatures.WatchListClient) {
 		failing.Errors = 1
 	}
+	fed := feed.New(failing)
 	var err error
 	e.cacher, err = cacher.NewCacherFromConfig(cacher.Config{
-		Storage:             failing,
+		Storage:             fed,
 		Versioner:           apistorage.APIObjectVersioner{},
 		GroupResource:       e.config.GroupResource,
 		EventsHistoryWindow: cacher.DefaultEventFreshDuration,
@@ -331,7 +333,10 @@ func newCachedEnv(t *testing.T, c Config, options ...any) *cachedEnv {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(e.cacher.Stop)
+	t.Cleanup(func() {
+		fed.Stop()
+		e.cacher.Stop()
+	})
 	eventually(t, "the injected errors to be seen", func() bool {
 		done, _ := failing.ErrorsConsumed()
 		return done
