@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
@@ -75,22 +76,31 @@ func newMachine(t *testing.T, kind dbtest.Kind) *machine {
 		m.restart = func() { boot += ", next" }
 		return m
 	}
-	s := dbtest.NewServer(t, kind, dbserver.Options{})
+	const flush = "innodb_flush_log_at_trx_commit"
+	var options dbserver.Options
+	if kind != dbtest.Postgres {
+		// A server starts with relaxed settings: stores that are open meanwhile never find it strict.
+		options.Settings = map[string]string{flush: "2"}
+	}
+	s := dbtest.NewServer(t, kind, options)
 	m := &machine{db: s.Open(), restart: func() { s.Kill(); s.Start() }}
 	if kind == dbtest.Postgres {
 		m.relax = func() { s.Exec("ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()") }
 		m.tighten = func() { s.Exec("ALTER SYSTEM RESET fsync", "SELECT pg_reload_conf()") }
 		return m
 	}
-	value := "1"
-	set := func(v string) { value = v; s.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = " + v) }
-	m.relax = func() { set("2") }
-	m.tighten = func() { set("1") }
-	m.restart = func() {
-		s.Kill()
-		s.Start()
-		s.Exec("SET GLOBAL innodb_flush_log_at_trx_commit = " + value)
+	relaxed := false
+	set := func() {
+		if relaxed {
+			s.Exec("SET GLOBAL " + flush + " = 2")
+		} else {
+			s.Exec("SET GLOBAL " + flush + " = 1")
+		}
 	}
+	set()
+	m.relax = func() { relaxed = true; set() }
+	m.tighten = func() { relaxed = false; set() }
+	m.restart = func() { s.Kill(); s.Start(); set() }
 	return m
 }
 
@@ -215,15 +225,20 @@ func TestRestartUnderServers(t *testing.T) {
 	}
 }
 
-// eventuallyFenced waits for the end of a watch. The test's own timeout ends the waiting.
+// eventuallyFenced waits for the end of a watch.
 func eventuallyFenced(t *testing.T, s *mvcc.Store, seen mvcc.Revision) {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
 	for !isFenced(t, s, seen) {
-		w, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: seen})
+		w, err := s.Watch(ctx, mvcc.WatchOptions{Prefix: "/", After: seen})
+		if ctx.Err() != nil {
+			t.Fatal("the loss is not noticed")
+		}
 		if err != nil {
 			continue
 		}
-		if _, err := w.Next(t.Context()); err == nil {
+		if _, err := w.Next(ctx); err == nil {
 			t.Error("an event comes without a write")
 			return
 		}
