@@ -16,7 +16,7 @@ import (
 
 // backend is a store in a file or in memory.
 type backend struct {
-	*sqlread.Reader
+	sqlread.KeysReader
 	cfg  config
 	opts mvcc.DriverOptions
 	// dbName is what connections open: the file, or a name in SQLite's file system in memory.
@@ -57,13 +57,13 @@ type backend struct {
 	lastVersion int64
 }
 
-// It has no KeysReader, as a read costs no round trip; no Notifier, as SQLite tells nobody of
-// commits; and no Reconnector, as there is no server.
+// It has no Notifier, as SQLite tells nobody of commits, and no Reconnector, as there is no server.
 var (
-	_ mvcc.Backend  = (*backend)(nil)
-	_ mvcc.Poller   = (*backend)(nil)
-	_ mvcc.Pooled   = (*backend)(nil)
-	_ mvcc.Volatile = (*backend)(nil)
+	_ mvcc.Backend    = (*backend)(nil)
+	_ mvcc.KeysReader = (*backend)(nil)
+	_ mvcc.Poller     = (*backend)(nil)
+	_ mvcc.Pooled     = (*backend)(nil)
+	_ mvcc.Volatile   = (*backend)(nil)
 )
 
 // Limits of one group: one of some megabytes is as fast per write as greater ones.
@@ -73,8 +73,9 @@ const (
 )
 
 func (b *backend) Limits() mvcc.Limits {
+	// With two queries of keys at a time, each has fewer keys, and a read takes more processor time.
 	return mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes,
-		GroupMutations: groupMutations, GroupBytes: groupBytes}
+		GroupMutations: groupMutations, GroupBytes: groupBytes, Gets: 1, GetsInPlace: true}
 }
 
 // name is what errors call the database.
@@ -201,7 +202,7 @@ func newBackend(cfg config, opts mvcc.DriverOptions) *backend {
 		b.dbName = "/rowkeeper-" + rand.Text()
 		p := sqlite3.NewPool(1, b.connect)
 		b.commits, b.heads, b.tails, b.reads, b.polls = p, p, p, p, p
-		b.Reader = sqlread.NewReader(b, &reads, sqlread.NewLists(1))
+		b.KeysReader.Reader = sqlread.NewReader(b, &reads, sqlread.NewLists(1))
 		return b
 	}
 	b.commits = sqlite3.NewPool(1, b.connectWriter)
@@ -211,6 +212,6 @@ func newBackend(cfg config, opts mvcc.DriverOptions) *backend {
 	b.tails = sqlite3.NewPool(2, b.connectReader)
 	b.reads = sqlite3.NewPool(cfg.readers, b.connectReader)
 	b.polls = sqlite3.NewPool(1, b.connectReader)
-	b.Reader = sqlread.NewReader(b, &reads, sqlread.NewLists(cfg.readers))
+	b.KeysReader.Reader = sqlread.NewReader(b, &reads, sqlread.NewLists(cfg.readers))
 	return b
 }

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -105,6 +106,17 @@ func bind(s *sqlite3.Stmt, arg any) {
 		s.Bool(v)
 	case mvcc.Key:
 		s.BlobString(string(v))
+	case []mvcc.Key:
+		array := []byte{'['}
+		for i, key := range v {
+			if i > 0 {
+				array = append(array, ',')
+			}
+			array = append(array, '"')
+			array = hex.AppendEncode(array, []byte(key))
+			array = append(array, '"')
+		}
+		s.Text(string(append(array, ']')))
 	case []mvcc.Revision:
 		array := append(make([]byte, 0, 2+12*len(v)), '[')
 		for i, r := range v {

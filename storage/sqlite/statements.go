@@ -11,12 +11,12 @@ import "github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 // keeps the order of the tables as written. A test reads the plan of each statement on a large
 // table.
 
-// reads are the statements of the reads. Keys are not read in groups here, as a read costs no round
-// trip.
+// reads are the statements of the reads.
 var reads = sqlread.Statements{
 	State:     selectState,
 	Tail:      selectTail,
 	Get:       selectGet,
+	GetKeys:   selectKeys,
 	Page:      selectPage,
 	PageKeys:  selectPageOfKeys,
 	Replaced:  selectReplaced,
@@ -70,6 +70,13 @@ FROM rowkeeper_store s CROSS JOIN rowkeeper_log h
 LEFT JOIN rowkeeper_live l ON l.key = ?1
 LEFT JOIN rowkeeper_log g ON g.revision = l.revision
 WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
+
+// selectKeys reads several keys, as selectGet reads one. ?1 is an array of keys in hexadecimal, since
+// JSON has no bytes. The live rows are found by their primary key, in the order of the array.
+const selectKeys = `
+SELECT l.key, l.revision, l.create_revision, l.version, l.lease, g.value
+FROM json_each(?1) a CROSS JOIN rowkeeper_live l ON l.key = unhex(a.value)
+LEFT JOIN rowkeeper_log g ON g.revision = l.revision`
 
 // selectPage walks the live rows of a range by their primary key, which is the order that is asked
 // for, and reads each one's value by the log's primary key. A live row without a row of the log is

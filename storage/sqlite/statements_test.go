@@ -18,6 +18,9 @@ var plans = map[string]struct{ text, plan string }{
 		"KEY (token=?); "},
 	"selectGet": {selectGet, headPlan + "SEARCH l USING PRIMARY KEY (key=?) LEFT-JOIN; " +
 		"SEARCH g USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "},
+	"selectKeys": {selectKeys, "SCAN a VIRTUAL TABLE INDEX 1:; " +
+		"SEARCH l USING PRIMARY KEY (key=?); " +
+		"SEARCH g USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "},
 	"selectPage": {selectPage,
 		"SEARCH l USING PRIMARY KEY (key>? AND key<?); SEARCH g USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN; "},
 	"selectPageOfKeys": {selectPageOfKeys,

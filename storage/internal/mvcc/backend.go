@@ -259,6 +259,10 @@ type Limits struct {
 	// Gets is the number of queries by GetKeys that run at a time, if the backend is a KeysReader.
 	// More of them are smaller ones.
 	Gets int
+	// GetsInPlace: a read costs no round trip, and one that is given up costs no connection. So a
+	// read of a key that finds a place among the Gets is done by its caller, and only others wait
+	// for a query of several keys.
+	GetsInPlace bool
 }
 
 // Reserved is how the keys begin of what Rowkeeper itself records in a store. No client writes
@@ -530,8 +534,8 @@ type Tx interface {
 	Insert(token Token, write func(each func(*Record) error) error) error
 }
 
-// KeysReader is a Backend whose every read costs a round trip, so that reads of keys that wait at
-// the same time had better be one.
+// KeysReader is a Backend in which reads of keys that wait at the same time had better be one: each
+// costs a round trip, or a transaction.
 type KeysReader interface {
 	// GetKeys reads several different keys: Key, Revision, Create, Version, Lease and Value of
 	// those that exist, in no particular order. The Value of a row whose value is lost is nil, and

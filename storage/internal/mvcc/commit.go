@@ -74,10 +74,13 @@ func (s *Store) enqueue(ctx context.Context, m Mutation) (*write, error) {
 	return w, s.queue.put(ctx, w)
 }
 
-// commitLoop is the committer: one group at a time. While one commits, the next one gathers.
+// commitLoop is the committer: one group at a time. While one commits, the next one gathers. It
+// waits for writers that come back no longer than the last group took, which is what they would
+// wait if it began without them.
 func (s *Store) commitLoop() {
+	took := time.Duration(0)
 	for {
-		group := s.queue.take()
+		group := s.queue.take(min(took, maxPatience))
 		if group == nil {
 			return
 		}
@@ -86,10 +89,16 @@ func (s *Store) commitLoop() {
 			continue
 		}
 		stop := s.boundQueueing()
+		began := time.Now()
 		s.commitGroup(group)
+		took = time.Since(began)
 		stop()
 	}
 }
+
+// maxPatience bounds how long a group waits for writers that may be on their way: on a slow disk,
+// they come back long before a commit's time is over.
+const maxPatience = 500 * time.Microsecond
 
 // boundQueueing answers the writers that have waited for RetryFor behind the group that begins now,
 // and those that come to wait as long. It may take much longer than that to find out what became of

@@ -83,7 +83,7 @@
 //
 // [Store.Commit] (commit.go) checks the mutation against the limits and the quota, and queues it
 // (queue.go). The committer, one goroutine for each open store, takes as many queued writes as one
-// group may hold, makes a [Group] with a fresh token and gives it to [Backend.Commit]: take the
+// group may hold (if the last group was large, it waits a moment for more), makes a [Group] with a fresh token and gives it to [Backend.Commit]: take the
 // commit lock; read the head and the keys' current revisions; check the history (see [CheckGroup]);
 // accept, per key, the first mutation in order of arrival whose expectation holds and whose lease,
 // if it has one, has not ended (see [Decide]; some mutations must be the only one of their key in a
@@ -137,10 +137,9 @@
 //     an error, never a gap.
 //
 // I4 Reads are linearizable. [Store.Head], [Store.Get] and [Store.Range] at revision 0 read in a
-// statement that starts after the call did. Concurrent callers of Head, and of Get where a read
-// costs a round trip, share a query only if it starts after they asked (see coalescer). Every
-// statement reads the server's role, and a server that may be behind (a standby, a read-only one)
-// is refused.
+// statement that starts after the call did. Concurrent callers of Head and Get share a query only
+// if it starts after they asked (see coalescer). Every statement reads the server's role, and a
+// server that may be behind (a standby, a read-only one) is refused.
 //
 // I5 A range is one snapshot at the revision it says, all its pages together; see range.go for
 // the argument.

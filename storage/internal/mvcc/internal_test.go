@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,7 +39,7 @@ func TestRoomAfterGivingUp(t *testing.T) {
 		if !queued {
 			t.Fatal("the second writer waits for ever")
 		}
-		if group := q.take(); len(group) != 1 || group[0] != second {
+		if group := q.take(0); len(group) != 1 || group[0] != second {
 			t.Fatalf("the group is %v", group)
 		}
 	})
@@ -68,7 +69,7 @@ func TestQueueKeepsApart(t *testing.T) {
 	q.drop(dropped)
 	for _, want := range []string{"1 3 6 7", "2 5 8", "4"} {
 		var got []string
-		for _, w := range q.take() {
+		for _, w := range q.take(0) {
 			got = append(got, string(w.m.Value))
 		}
 		if strings.Join(got, " ") != want {
@@ -79,6 +80,76 @@ func TestQueueKeepsApart(t *testing.T) {
 		t.Errorf("the queue counts %d writes, %d of any state, %d bytes, and has %d", q.count, q.alone,
 			q.bytes, len(q.writes))
 	}
+}
+
+// TestQueueWaitsForWriters: after a large group, the next one waits for nearly as many writes, or
+// until the patience is over. After a small one nothing is waited for.
+func TestQueueWaitsForWriters(t *testing.T) {
+	const patience = time.Second
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(100, 1<<20, Limits{GroupMutations: 16, GroupBytes: 1000})
+		put := func(n, bytes int) {
+			t.Helper()
+			for range n {
+				if err := q.put(t.Context(), &write{bytes: bytes}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		// take puts writes one by one, a millisecond apart, while the queue waits for them.
+		take := func(n, bytes, want int, wantWait time.Duration) {
+			t.Helper()
+			began := time.Now()
+			var puts sync.WaitGroup
+			puts.Go(func() {
+				for range n {
+					put(1, bytes)
+					time.Sleep(time.Millisecond)
+				}
+			})
+			group := q.take(patience)
+			waited := time.Since(began)
+			puts.Wait()
+			if len(group) != want || waited != wantWait {
+				t.Errorf("of %d writes of %d bytes, %d were taken after %s; want %d after %s", n,
+					bytes, len(group), waited, want, wantWait)
+			}
+			for q.count > 0 {
+				group = append(group, q.take(0)...)
+			}
+			q.taken = len(group)
+		}
+		put(8, 1)
+		take(0, 1, 8, 0)
+		take(8, 1, 7, 6*time.Millisecond)
+		take(3, 1, 3, patience)
+		take(1, 1, 1, patience)
+		take(2, 1, 1, 0)
+		take(1, 1, 1, 0)
+		put(8, 1)
+		take(0, 1, 8, 0)
+		take(8, 500, 2, time.Millisecond) // as many bytes as a group may have
+		q.close()
+		if group := q.take(patience); group != nil {
+			t.Errorf("a closed queue has %v", group)
+		}
+	})
+}
+
+// TestQueueClosedWhileItWaits: what is queued is taken at once when the queue is closed.
+func TestQueueClosedWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(100, 1<<20, Limits{GroupMutations: 16, GroupBytes: 1000})
+		q.taken = 8
+		if err := q.put(t.Context(), &write{}); err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Millisecond, q.close)
+		began := time.Now()
+		if group := q.take(time.Hour); len(group) != 1 || time.Since(began) != time.Millisecond {
+			t.Errorf("%d writes were taken after %s", len(group), time.Since(began))
+		}
+	})
 }
 
 // TestRingCountsDeletedValues: a deletion has no value of its own, but it holds the one that it
@@ -349,6 +420,68 @@ func TestSharing(t *testing.T) {
 	if _, err := s.ask(t.Context(), "late"); !errors.Is(err, ErrClosed) {
 		t.Errorf("a read after the end: %v", err)
 	}
+}
+
+// TestReadsInPlace: while a read is done by its caller, others wait together for its end, or until
+// it is slow.
+func TestReadsInPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var queries [][]Key
+		s := &coalescer[Key, *KeyValue]{width: 1, size: 10, query: func(keys []Key) (
+			map[Key]*KeyValue, Revision, error) {
+			queries = append(queries, keys)
+			return nil, 1, nil
+		}}
+		var readers sync.WaitGroup
+		ask := func(keys ...Key) {
+			for _, key := range keys {
+				readers.Go(func() {
+					if _, err := s.ask(t.Context(), key); err != nil {
+						t.Errorf("%q: %v", key, err)
+					}
+				})
+			}
+			synctest.Wait()
+		}
+		asked := func(when string, sizes ...int) {
+			t.Helper()
+			synctest.Wait()
+			var got []int
+			for _, keys := range queries {
+				got = append(got, len(keys))
+			}
+			if !slices.Equal(got, sizes) {
+				t.Errorf("%s, there were queries of %v keys, want %v", when, got, sizes)
+			}
+		}
+		leave := s.enter()
+		if leave == nil || s.enter() != nil {
+			t.Fatal("there is one place")
+		}
+		ask("a", "b", "c")
+		asked("before the end of the read")
+		leave()
+		asked("after it", 3)
+		leave = s.enter()
+		ask("a", "b")
+		asked("beside another read", 3)
+		time.Sleep(slowQuery)
+		asked("when that is slow", 3, 2)
+		other := s.enter()
+		if other == nil {
+			t.Fatal("a slow read keeps its place")
+		}
+		leave()
+		ask("a")
+		asked("beside a third read", 3, 2)
+		other()
+		asked("in the end", 3, 2, 1)
+		readers.Wait()
+		s.close()
+		if s.running != 0 || s.enter() != nil {
+			t.Errorf("%d places are taken after the end", s.running)
+		}
+	})
 }
 
 // TestTailOverlapsOtherHistory: what a reader found may begin before what was delivered meanwhile.

@@ -39,8 +39,10 @@ type queue struct {
 	alone  int // those that have to be the only one of their key, with the dropped ones
 	bytes  int
 	closed bool
-	// filled has capacity 1: there may be something to take. room is closed and replaced when
-	// writes were taken.
+	// taken is how many writes the last group had, and want how many take waits for.
+	taken, want int
+	// filled has capacity 1: there may be as much to take as is wanted. room is closed and replaced
+	// when writes were taken.
 	filled chan struct{}
 	room   chan struct{}
 }
@@ -66,8 +68,11 @@ func (q *queue) put(ctx context.Context, w *write) error {
 			}
 			q.count++
 			q.bytes += w.bytes
+			enough := q.enoughLocked()
 			q.mu.Unlock()
-			q.signal()
+			if enough {
+				q.signal()
+			}
 			return nil
 		}
 		room := q.room
@@ -134,8 +139,22 @@ func (q *queue) refuse(came time.Time, err error) (oldest time.Time) {
 // take waits for writes and returns as many as a group may have, in the order of arrival; nil when
 // the queue is closed and empty. A write that must not be in a group with another one of its key
 // stays, before all that came later.
-func (q *queue) take() []*write {
+//
+// Writers who were answered together come back one after the other, most of all over a network. If
+// the first one were taken alone, all others would wait for the commit of one write. So take waits
+// until nearly as many are there as the last group had, but no longer than the patience. After a
+// group of one or two it does not wait: a single writer is never held up.
+func (q *queue) take(patience time.Duration) []*write {
 	for {
+		q.await(1, nil)
+		q.mu.Lock()
+		want := q.taken * 7 / 8
+		q.mu.Unlock()
+		if want > 1 {
+			timer := time.NewTimer(patience)
+			q.await(want, timer.C)
+			timer.Stop()
+		}
 		q.mu.Lock()
 		group, bytes, i := []*write(nil), 0, 0
 		var left []*write
@@ -175,17 +194,38 @@ func (q *queue) take() []*write {
 		q.bytes -= bytes
 		closed := q.closed
 		if len(group) > 0 {
+			q.taken = len(group)
 			q.roomLocked()
 		}
 		q.mu.Unlock()
-		if len(group) > 0 {
+		if len(group) > 0 || closed {
 			return group
 		}
-		if closed {
-			return nil
-		}
-		<-q.filled
 	}
+}
+
+// await waits until as many writes are queued as are wanted, or as many bytes as a group may have,
+// until the queue is closed, or until the time is over.
+func (q *queue) await(want int, over <-chan time.Time) {
+	for {
+		q.mu.Lock()
+		q.want = want
+		enough := q.enoughLocked()
+		q.mu.Unlock()
+		if enough {
+			return
+		}
+		select {
+		case <-q.filled:
+		case <-over:
+			return
+		}
+	}
+}
+
+// enoughLocked tells whether await is over.
+func (q *queue) enoughLocked() bool {
+	return q.closed || q.count >= q.want || q.count > 0 && q.bytes >= q.limits.GroupBytes
 }
 
 // forgetLocked takes out of account a write that leaves the queue.

@@ -101,15 +101,48 @@ func (s *coalescer[K, V]) run() {
 		close(q.done)
 		slow.Stop()
 		s.mu.Lock()
-		q.ended = true
-		if q.yielded && s.running == s.width {
+		if !s.backLocked(q) {
 			return
-		}
-		if q.yielded {
-			s.running++
 		}
 	}
 	s.running--
+}
+
+// backLocked ends a query. It tells whether it still has a place among those that may run: if it is
+// slow, another one may have taken it.
+func (s *coalescer[K, V]) backLocked(q *coalesced[K, V]) bool {
+	q.ended = true
+	if q.yielded && s.running == s.width {
+		return false
+	}
+	if q.yielded {
+		s.running++
+	}
+	return true
+}
+
+// enter takes a place for a read that its caller does itself, and whose end leave tells. It returns
+// nil if all places are taken. Then the read had better join others.
+func (s *coalescer[K, V]) enter() (leave func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.running == s.width {
+		return nil
+	}
+	s.running++
+	s.wg.Add(1)
+	q := &coalesced[K, V]{}
+	slow := time.AfterFunc(slowQuery, func() { s.yield(q) })
+	return func() {
+		defer s.wg.Done()
+		slow.Stop()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.backLocked(q) {
+			s.running--
+			s.startLocked()
+		}
+	}
 }
 
 // yield lets another query run beside one that is slow.
@@ -146,6 +179,12 @@ func (s *Store) Head(ctx context.Context) (Revision, error) {
 func (s *Store) Get(ctx context.Context, key Key) (kv *KeyValue, head Revision, err error) {
 	if _, ok := s.b.(KeysReader); !ok {
 		return s.get(ctx, key)
+	}
+	if s.limits.GetsInPlace {
+		if leave := s.gets.enter(); leave != nil {
+			defer leave()
+			return s.get(ctx, key)
+		}
 	}
 	q, err := s.gets.ask(ctx, key)
 	if ClassOf(err) == Invalid {

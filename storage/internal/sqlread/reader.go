@@ -434,8 +434,7 @@ func (r *Reader) measure(ctx context.Context, q *Read,
 	return u, st, err
 }
 
-// KeysReader is a Reader of a database whose every read costs a round trip. It implements
-// [mvcc.KeysReader].
+// KeysReader is a Reader that reads several keys at once. It implements [mvcc.KeysReader].
 type KeysReader struct {
 	*Reader
 }
