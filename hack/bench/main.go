@@ -43,6 +43,8 @@ func dispatch(ctx context.Context, args []string) error {
 			return runner.Work(ctx, os.Stdin, os.Stdout)
 		case workload.ReplicaCommand:
 			return workload.ServeReplica(ctx, os.Stdin, os.Stdout)
+		case target.FloorCommand:
+			return target.ServeFloor(ctx, strings.Join(args[1:], ""))
 		}
 	}
 	o, err := parse(args)
@@ -352,7 +354,7 @@ func list(w io.Writer) error {
 			return err
 		}
 	}
-	for _, t := range target.All() {
+	for _, t := range append(target.All(), target.Floor) {
 		if _, err := fmt.Fprintln(w, t.Name()); err != nil {
 			return err
 		}

@@ -23,8 +23,8 @@ import (
 
 // Target is one system under test: a product on a database.
 type Target struct {
-	// Product is etcd, kine, rowkeeper-etcd or rowkeeper. Database is etcd, sqlite, postgres,
-	// mariadb or mysql.
+	// Product is etcd, kine, rowkeeper-etcd, rowkeeper or floor. Database is etcd, sqlite, postgres,
+	// mariadb, mysql or floor.
 	Product, Database string
 
 	serve serve
@@ -69,9 +69,12 @@ func All() []Target {
 	return targets
 }
 
+// Floor is a target for comparisons, which is run only if it is named: see [ServeFloor].
+var Floor = Target{"floor", "floor", startFloor, dialEtcd}
+
 // Find returns the targets with these names, in their usual order.
 func Find(names []string) ([]Target, error) {
-	all := All()
+	all := append(All(), Floor)
 	var known []string
 	for _, t := range all {
 		known = append(known, t.Name())
