@@ -28,11 +28,27 @@ if [ "${*: -1}" = ./... ]; then
 		echo "$dir"
 	done | sort -u)
 	[[ " $* " != *" -short "* ]] || modules=()
-	for module in "${modules[@]}"; do
-		if [ -f "$module/go.mod" ]; then
-			go -C "$module" test -json -vet=off -ldflags=-w -timeout 40m "$@" || status=1
-		fi
-	done
+	# Most of these have one package, and wait more than they work. So they run beside the main module,
+	# in a process group of their own (-m), and what they print follows at the end.
+	output=$(mktemp)
+	set -m
+	(
+		status=0
+		for module in "${modules[@]}"; do
+			if [ -f "$module/go.mod" ]; then
+				go -C "$module" test -json -vet=off -ldflags=-w -timeout 40m "$@" || status=1
+			fi
+		done
+		exit $status
+	) >"$output" &
+	others=$!
+	set +m
+	trap 'kill -- -$others 2>/dev/null; rm -f "$output"' EXIT
+	trap 'exit 130' INT TERM
 fi
 go test -json -vet=off -ldflags=-w -timeout 60m "$@" || status=1
+if [ -n "${others-}" ]; then
+	wait $others || status=1
+	cat "$output"
+fi
 exit $status
