@@ -104,7 +104,7 @@ func TestQueueWaitsForWriters(t *testing.T) {
 			puts.Go(func() {
 				for range n {
 					put(1, bytes)
-					time.Sleep(time.Millisecond)
+					wait(t.Context(), time.Millisecond)
 				}
 			})
 			group := q.take(patience)
@@ -426,10 +426,13 @@ func TestSharing(t *testing.T) {
 // it is slow.
 func TestReadsInPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var queries [][]Key
+		var mu sync.Mutex
+		var sizes []int // those of the queries
 		s := &coalescer[Key, *KeyValue]{width: 1, size: 10, query: func(keys []Key) (
 			map[Key]*KeyValue, Revision, error) {
-			queries = append(queries, keys)
+			mu.Lock()
+			defer mu.Unlock()
+			sizes = append(sizes, len(keys))
 			return nil, 1, nil
 		}}
 		var readers sync.WaitGroup
@@ -443,15 +446,13 @@ func TestReadsInPlace(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		asked := func(when string, sizes ...int) {
+		asked := func(when string, want ...int) {
 			t.Helper()
 			synctest.Wait()
-			var got []int
-			for _, keys := range queries {
-				got = append(got, len(keys))
-			}
-			if !slices.Equal(got, sizes) {
-				t.Errorf("%s, there were queries of %v keys, want %v", when, got, sizes)
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Equal(sizes, want) {
+				t.Errorf("%s, there were queries of %v keys, want %v", when, sizes, want)
 			}
 		}
 		leave := s.enter()
@@ -465,7 +466,7 @@ func TestReadsInPlace(t *testing.T) {
 		leave = s.enter()
 		ask("a", "b")
 		asked("beside another read", 3)
-		time.Sleep(slowQuery)
+		wait(t.Context(), slowQuery)
 		asked("when that is slow", 3, 2)
 		other := s.enter()
 		if other == nil {

@@ -65,7 +65,9 @@ func ServeFloor(ctx context.Context, address string) error {
 	return s.Serve(l)
 }
 
-type floorStatus struct{ pb.UnimplementedMaintenanceServer }
+type floorStatus struct {
+	pb.UnimplementedMaintenanceServer
+}
 
 // Status has the version that etcd's storage looks for.
 func (floorStatus) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
