@@ -100,7 +100,18 @@ func newMachine(t *testing.T, kind dbtest.Kind) *machine {
 	set()
 	m.relax = func() { relaxed = true; set() }
 	m.tighten = func() { relaxed = false; set() }
-	m.restart = func() { s.Kill(); s.Start(); set() }
+	started := time.Now()
+	m.restart = func() {
+		s.Kill()
+		// These servers tell the second in which they started.
+		err := mvcc.Poll(t.Context(), func() bool { return time.Now().Unix() > started.Unix() })
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Start()
+		started = time.Now()
+		set()
+	}
 	return m
 }
 

@@ -7,7 +7,7 @@ import (
 
 // WaitQueued waits until n writes wait for the committer.
 func WaitQueued(ctx context.Context, s *Store, n int) error {
-	return poll(ctx, func() bool {
+	return Poll(ctx, func() bool {
 		s.queue.mu.Lock()
 		defer s.queue.mu.Unlock()
 		return s.queue.count == n
@@ -17,7 +17,8 @@ func WaitQueued(ctx context.Context, s *Store, n int) error {
 // CommitStopped ends when the committer's time is over.
 func CommitStopped(s *Store) <-chan struct{} { return s.commitCtx.Done() }
 
-func poll(ctx context.Context, f func() bool) error {
+// Poll waits until f holds.
+func Poll(ctx context.Context, f func() bool) error {
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
 	for !f() {

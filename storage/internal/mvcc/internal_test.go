@@ -347,7 +347,7 @@ func TestPieceSize(t *testing.T) {
 
 // waitAttached waits until a watcher follows the ring.
 func waitAttached(ctx context.Context, w *Watcher) error {
-	return poll(ctx, func() bool {
+	return Poll(ctx, func() bool {
 		w.s.hub.mu.Lock()
 		defer w.s.hub.mu.Unlock()
 		return w.attached
@@ -397,7 +397,7 @@ func TestSharing(t *testing.T) {
 	if _, err := s.ask(ctx, "given up"); !errors.Is(err, context.Canceled) {
 		t.Errorf("a read that was given up: %v", err)
 	}
-	if err := poll(t.Context(), func() bool {
+	if err := Poll(t.Context(), func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		waiting := 0
