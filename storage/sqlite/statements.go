@@ -71,8 +71,8 @@ LEFT JOIN rowkeeper_live l ON l.key = ?1
 LEFT JOIN rowkeeper_log g ON g.revision = l.revision
 WHERE s.id = 1 AND h.revision = (SELECT max(revision) FROM rowkeeper_log)`
 
-// selectKeys reads several keys, as selectGet reads one. ?1 is an array of keys in hexadecimal, since
-// JSON has no bytes. The live rows are found by their primary key, in the order of the array.
+// selectKeys reads several keys, as selectGet reads one. ?1 is an array of keys in hexadecimal,
+// since JSON has no bytes. The live rows are found by their primary key, in the order of the array.
 const selectKeys = `
 SELECT l.key, l.revision, l.create_revision, l.version, l.lease, g.value
 FROM json_each(?1) a CROSS JOIN rowkeeper_live l ON l.key = unhex(a.value)

@@ -4,8 +4,8 @@
 // A cache reads a watch of the storage and puts the events into a queue of 100, from which another
 // goroutine gives them to the cache's own watches. Cacher.Stop ends that goroutine, and waits for
 // the one that reads. If the queue is full then, the reader waits for room for ever, and so does
-// Stop. (cacher.go, processEvent and dispatchEvents, in k8s.io/apiserver 0.37.) So the reader has to
-// be ended first, while its events still find room.
+// Stop (cacher.go, processEvent and dispatchEvents, in k8s.io/apiserver 0.37). So the reader has
+// to be ended first, while its events still find room.
 package feed
 
 import (

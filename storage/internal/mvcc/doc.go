@@ -83,13 +83,14 @@
 //
 // [Store.Commit] (commit.go) checks the mutation against the limits and the quota, and queues it
 // (queue.go). The committer, one goroutine for each open store, takes as many queued writes as one
-// group may hold (if the last group was large, it waits a moment for more), makes a [Group] with a fresh token and gives it to [Backend.Commit]: take the
-// commit lock; read the head and the keys' current revisions; check the history (see [CheckGroup]);
-// accept, per key, the first mutation in order of arrival whose expectation holds and whose lease,
-// if it has one, has not ended (see [Decide]; some mutations must be the only one of their key in a
-// group, and the queue ensures that); number the accepted ones densely after the head; write their
-// log and live rows; commit. Then it hands the events to the hub, has the new head announced to the
-// other processes ([Notifier]), and answers the writers. No commit waits for an announcement.
+// group may hold (if the last group was large, it waits a moment for more), makes a [Group] with a
+// fresh token and gives it to [Backend.Commit]: take the commit lock; read the head and the keys'
+// current revisions; check the history (see [CheckGroup]); accept, per key, the first mutation in
+// order of arrival whose expectation holds and whose lease, if it has one, has not ended (see
+// [Decide]; some mutations must be the only one of their key in a group, and the queue ensures
+// that); number the accepted ones densely after the head; write their log and live rows; commit.
+// Then it hands the events to the hub, has the new head announced to the other processes
+// ([Notifier]), and answers the writers. No commit waits for an announcement.
 //
 // # The walk of one event
 //

@@ -79,7 +79,8 @@ func newMachine(t *testing.T, kind dbtest.Kind) *machine {
 	const flush = "innodb_flush_log_at_trx_commit"
 	var options dbserver.Options
 	if kind != dbtest.Postgres {
-		// A server starts with relaxed settings: stores that are open meanwhile never find it strict.
+		// It starts with relaxed settings, so that a store which is open meanwhile never finds it
+		// strict.
 		options.Settings = map[string]string{flush: "2"}
 	}
 	s := dbtest.NewServer(t, kind, options)

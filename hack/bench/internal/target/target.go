@@ -23,8 +23,8 @@ import (
 
 // Target is one system under test: a product on a database.
 type Target struct {
-	// Product is etcd, kine, rowkeeper-etcd, rowkeeper or floor. Database is etcd, sqlite, postgres,
-	// mariadb, mysql or floor.
+	// Product is etcd, kine, rowkeeper-etcd, rowkeeper or floor. Database is etcd, sqlite,
+	// postgres, mariadb, mysql or floor.
 	Product, Database string
 
 	serve serve
