@@ -44,7 +44,7 @@ func dispatch(ctx context.Context, args []string) error {
 		case workload.ReplicaCommand:
 			return workload.ServeReplica(ctx, os.Stdin, os.Stdout)
 		case target.FloorCommand:
-			return target.ServeFloor(ctx, strings.Join(args[1:], ""))
+			return target.ServeFloor(ctx, args[len(args)-1])
 		}
 	}
 	o, err := parse(args)
