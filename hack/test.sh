@@ -28,8 +28,8 @@ if [ "${*: -1}" = ./... ]; then
 		echo "$dir"
 	done | sort -u)
 	[[ " $* " != *" -short "* ]] || modules=()
-	# Most of these have one package, and wait more than they work. So they run beside the main module,
-	# in a process group of their own (-m), and what they print follows at the end.
+	# They run beside the main module, since most of them have one package. They have a process group
+	# of their own (-m), and what they print follows at the end.
 	output=$(mktemp)
 	set -m
 	(

@@ -75,8 +75,8 @@ func (s *Store) enqueue(ctx context.Context, m Mutation) (*write, error) {
 }
 
 // commitLoop is the committer: one group at a time. While one commits, the next one gathers. It
-// waits for writers that come back no longer than the last group took, which is what they would
-// wait if it began without them.
+// waits a moment for writers that come back, but no longer than the last group took: they would
+// have to wait as long if it began without them.
 func (s *Store) commitLoop() {
 	took := time.Duration(0)
 	for {

@@ -90,17 +90,11 @@ func newMachine(t *testing.T, kind dbtest.Kind) *machine {
 		m.tighten = func() { s.Exec("ALTER SYSTEM RESET fsync", "SELECT pg_reload_conf()") }
 		return m
 	}
-	relaxed := false
-	set := func() {
-		if relaxed {
-			s.Exec("SET GLOBAL " + flush + " = 2")
-		} else {
-			s.Exec("SET GLOBAL " + flush + " = 1")
-		}
-	}
-	set()
-	m.relax = func() { relaxed = true; set() }
-	m.tighten = func() { relaxed = false; set() }
+	value := ""
+	set := func(v string) { value = v; s.Exec("SET GLOBAL " + flush + " = " + v) }
+	set("1")
+	m.relax = func() { set("2") }
+	m.tighten = func() { set("1") }
 	started := time.Now()
 	m.restart = func() {
 		s.Kill()
@@ -111,7 +105,7 @@ func newMachine(t *testing.T, kind dbtest.Kind) *machine {
 		}
 		s.Start()
 		started = time.Now()
-		set()
+		set(value)
 	}
 	return m
 }

@@ -109,8 +109,8 @@ func (f *floor) Txn(_ context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error
 	if was.GetModRevision() != r.Compare[0].GetModRevision() {
 		res := &pb.TxnResponse{Header: f.header()}
 		for _, op := range r.Failure {
-			res.Responses = append(res.Responses, &pb.ResponseOp{Response: &pb.ResponseOp_ResponseRange{
-				ResponseRange: f.get(op.GetRequestRange())}})
+			res.Responses = append(res.Responses, &pb.ResponseOp{
+				Response: &pb.ResponseOp_ResponseRange{ResponseRange: f.get(op.GetRequestRange())}})
 		}
 		return res, nil
 	}
