@@ -49,8 +49,8 @@ func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.
 	return b.read(ctx, b.class(r.Class), func(ctx context.Context, c *sqlite3.Conn) error {
 		cur := &cursor{}
 		if r.Class != sqlread.Head && r.Class != sqlread.Single {
-			// A read of one key, or a few, is over before it could be interrupted; this one may walk
-			// over many rows.
+			// A read of one key, or of a few, is over before it could be interrupted. This one may
+			// walk over many rows.
 			defer c.Interruptible(ctx)()
 		}
 		if !r.OneRow {
