@@ -62,7 +62,7 @@ func (b *backend) transactAt(ctx context.Context, synchronous string,
 			b.rollBack(c)
 			return err
 		}
-		if err := c.Exec(commit); err != nil {
+		if err := c.Commit(); err != nil {
 			b.rollBack(c)
 			return b.commitOutcome(err)
 		}

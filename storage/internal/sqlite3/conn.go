@@ -19,6 +19,9 @@ type Conn struct {
 	stmts map[string]*Stmt
 	// stop points to an int32 that interrupts the running statement when it is not 0.
 	stop uintptr
+	// memory tells that the database has no file. log is nil until the first COMMIT to a file.
+	memory bool
+	log    *log
 }
 
 // pointer makes a pointer of an address in memory that the translated code has allocated. That
@@ -42,7 +45,7 @@ func OpenMemory(name string) (*Conn, error) { return open(name, MemoryVFS, lib.S
 const MemoryVFS = "memdb"
 
 func open(path, vfs string, flags int32) (*Conn, error) {
-	c := &Conn{tls: libc.NewTLS(), stmts: map[string]*Stmt{}}
+	c := &Conn{tls: libc.NewTLS(), stmts: map[string]*Stmt{}, memory: vfs == MemoryVFS}
 	name, err := libc.CString(path)
 	if err != nil {
 		return nil, err
@@ -115,8 +118,31 @@ func (c *Conn) Close() error {
 		err = c.fail(rc)
 	}
 	libc.Xfree(c.tls, c.stop)
+	if c.log != nil {
+		c.log.free(c.tls)
+	}
 	c.tls.Close()
 	return err
+}
+
+// Commit runs COMMIT on a database with a write-ahead log, or in memory; see [log].
+func (c *Conn) Commit() error {
+	const commit = "COMMIT"
+	if c.memory {
+		return c.Exec(commit)
+	}
+	if c.log == nil {
+		out := c.tls.Alloc(8)
+		defer c.tls.Free(8)
+		rc := lib.Xsqlite3_file_control(c.tls, c.db, 0, lib.SQLITE_FCNTL_JOURNAL_POINTER, out)
+		if rc != lib.SQLITE_OK {
+			return c.fail(rc)
+		}
+		c.log = newLog(c.tls, *(*uintptr)(pointer(out)))
+	}
+	c.log.begin()
+	defer c.log.stop()
+	return c.Exec(commit)
 }
 
 // InTransaction tells whether BEGIN was neither committed nor rolled back.
