@@ -208,7 +208,7 @@ func limitsFor(maxPacket int) (mvcc.Limits, error) {
 			minMaxPacket)
 	}
 	l := mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, GroupMutations: maxGroupMutations,
-		GroupBytes: min(maxGroupBytes, (maxPacket-packetFor(0))/2), Gets: 2}
+		GroupBytes: min(maxGroupBytes, (maxPacket-packetFor(0))/2)}
 	l.ValueBytes = min(mvcc.MaxValueBytes, l.GroupBytes-l.KeyBytes)
 	return l, nil
 }

@@ -116,7 +116,7 @@ func (b *backend) Opened() (mvcc.Identity, mvcc.Durability) { return b.opened, b
 // B-tree. What bounds a group is that it is held in memory several times, here and in the server.
 func (b *backend) Limits() mvcc.Limits {
 	return mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes,
-		GroupMutations: 512, GroupBytes: 8 << 20, Gets: 1}
+		GroupMutations: 512, GroupBytes: 8 << 20}
 }
 
 // Reconnect implements [mvcc.Reconnector].

@@ -73,10 +73,8 @@ const (
 )
 
 func (b *backend) Limits() mvcc.Limits {
-	// With two queries of keys at a time, each has fewer keys, and a read takes more time of the
-	// processor.
 	return mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes,
-		GroupMutations: groupMutations, GroupBytes: groupBytes, Gets: 1, GetsInPlace: true}
+		GroupMutations: groupMutations, GroupBytes: groupBytes, GetsInPlace: true}
 }
 
 // name is what errors call the database.

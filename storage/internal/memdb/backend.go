@@ -39,7 +39,7 @@ const groupBytes = 8 << 20
 // Limits implements [mvcc.Backend].
 func (b *Backend) Limits() mvcc.Limits {
 	return mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes,
-		GroupMutations: 1024, GroupBytes: groupBytes, Gets: 2}
+		GroupMutations: 1024, GroupBytes: groupBytes}
 }
 
 // bounded returns the context of an operation.

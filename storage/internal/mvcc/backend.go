@@ -256,11 +256,8 @@ type Limits struct {
 	// GroupMutations and GroupBytes (keys, values and previous values together) bound one group.
 	GroupMutations int
 	GroupBytes     int
-	// Gets is the number of queries by GetKeys that run at a time, if the backend is a KeysReader.
-	// More of them are smaller ones.
-	Gets int
 	// GetsInPlace: a read costs no round trip, and one that is given up costs no connection. So a
-	// read of a key that finds a place among the Gets is done by its caller, and only others wait
+	// read of a key that finds no other one under way is done by its caller, and only others wait
 	// for a query of several keys.
 	GetsInPlace bool
 }

@@ -74,13 +74,11 @@ func (s *Store) enqueue(ctx context.Context, m Mutation) (*write, error) {
 	return w, s.queue.put(ctx, w)
 }
 
-// commitLoop is the committer: one group at a time. While one commits, the next one gathers. It
-// waits a moment for writers that come back, but no longer than the last group took: they would
-// have to wait as long if it began without them.
+// commitLoop is the committer: one group at a time. While one commits, the next one gathers.
 func (s *Store) commitLoop() {
 	took := time.Duration(0)
 	for {
-		group := s.queue.take(min(took, maxPatience))
+		group := s.queue.take(patience(took))
 		if group == nil {
 			return
 		}
@@ -95,10 +93,6 @@ func (s *Store) commitLoop() {
 		stop()
 	}
 }
-
-// maxPatience bounds how long a group waits for writers that may be on their way: on a slow disk,
-// they come back long before a commit's time is over.
-const maxPatience = 500 * time.Microsecond
 
 // boundQueueing answers the writers that have waited for RetryFor behind the group that begins now,
 // and those that come to wait as long. It may take much longer than that to find out what became of

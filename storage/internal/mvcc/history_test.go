@@ -488,6 +488,20 @@ func (u *unanswered) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResu
 	return res, err
 }
 
+// State waits as the reads of the log do, so that the loss is not noticed halfway.
+func (u *unanswered) State(ctx context.Context) (mvcc.State, error) {
+	u.mu.RLock()
+	for c := u.tail; c != nil; c = u.tail {
+		u.mu.RUnlock()
+		if err := await(ctx, c); err != nil {
+			return mvcc.State{}, err
+		}
+		u.mu.RLock()
+	}
+	defer u.mu.RUnlock()
+	return u.held.State(ctx)
+}
+
 // TestResolvedIsSeen: a revision that a writer was told after an unknown outcome is seen. If it is
 // lost before the log is read, the process fences, and does not use the revision again.
 func TestResolvedIsSeen(t *testing.T) {

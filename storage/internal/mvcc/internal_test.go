@@ -358,12 +358,12 @@ func waitAttached(ctx context.Context, w *Watcher) error {
 // ones, whose size is bounded, and none gets the answer of a query that had started before it
 // asked.
 func TestSharing(t *testing.T) {
-	const width, size = 2, 3
+	const size = 3
 	var version atomic.Int64
 	begun, release := make(chan []Key, 10), make(chan struct{})
 	type answer = map[Key]*KeyValue
-	s := &coalescer[Key, *KeyValue]{width: width, size: size, query: func(keys []Key) (answer,
-		Revision, error) {
+	s := &coalescer[Key, *KeyValue]{size: size, query: func(keys []Key) (answer, Revision,
+		error) {
 		head := Revision(version.Load())
 		begun <- keys
 		<-release
@@ -382,11 +382,9 @@ func TestSharing(t *testing.T) {
 			}
 		})
 	}
-	for i := range width {
-		ask(Key(fmt.Sprint("first", i)), 0)
-		if keys := <-begun; len(keys) != 1 {
-			t.Errorf("a read that need not wait is a query of %q", keys)
-		}
+	ask("first", 0)
+	if keys := <-begun; len(keys) != 1 {
+		t.Errorf("a read that need not wait is a query of %q", keys)
 	}
 	version.Add(1)
 	for i := range 4 * size { // each key twice
@@ -422,14 +420,63 @@ func TestSharing(t *testing.T) {
 	}
 }
 
+// TestSharingWaitsForReaders: after a query of many, the next one waits for nearly as many readers,
+// or until it is full, but no longer than the last one took. After a query of few it does not wait.
+func TestSharingWaitsForReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const took = 100 * time.Microsecond
+		queries := make(chan int, 100) // with how many keys
+		s := &coalescer[Key, *KeyValue]{size: 10, query: func(keys []Key) (map[Key]*KeyValue,
+			Revision, error) {
+			queries <- len(keys)
+			wait(t.Context(), took)
+			return nil, 1, nil
+		}}
+		// ask has readers come with a pause between them, after a query of served readers. It tells
+		// how long they took to be answered, and the sizes of the queries.
+		ask := func(served, n int, pause, want time.Duration, sizes ...int) {
+			t.Helper()
+			s.mu.Lock()
+			s.answered, s.took = served, took
+			s.mu.Unlock()
+			began := time.Now()
+			var readers sync.WaitGroup
+			for i := range n {
+				readers.Go(func() {
+					if _, err := s.ask(t.Context(), Key(fmt.Sprint(i))); err != nil {
+						t.Error(err)
+					}
+				})
+				synctest.Wait()
+				wait(t.Context(), pause)
+			}
+			readers.Wait()
+			var were []int
+			for len(queries) > 0 {
+				were = append(were, <-queries)
+			}
+			if lasted := time.Since(began); lasted != want || !slices.Equal(were, sizes) {
+				t.Errorf("%d readers after %d: queries of %v after %s, want %v after %s", n, served,
+					were, lasted, sizes, want)
+			}
+		}
+		ask(8, 8, took/10, 6*took/10+3*took, 7, 1) // the eighth one comes late, and waits for others
+		ask(8, 3, took/10, 2*took, 3)              // no more come
+		ask(2, 1, 0, took, 1)
+		ask(1, 2, took/10, 2*took, 1, 1)
+		ask(90, 11, 0, 3*took, 10, 1)
+		s.close()
+	})
+}
+
 // TestReadsInPlace: while a read is done by its caller, others wait together for its end, or until
 // it is slow.
 func TestReadsInPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var sizes []int // those of the queries
-		s := &coalescer[Key, *KeyValue]{width: 1, size: 10, query: func(keys []Key) (
-			map[Key]*KeyValue, Revision, error) {
+		s := &coalescer[Key, *KeyValue]{size: 10, query: func(keys []Key) (map[Key]*KeyValue,
+			Revision, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			sizes = append(sizes, len(keys))
@@ -479,8 +526,8 @@ func TestReadsInPlace(t *testing.T) {
 		asked("in the end", 3, 2, 1)
 		readers.Wait()
 		s.close()
-		if s.running != 0 || s.enter() != nil {
-			t.Errorf("%d places are taken after the end", s.running)
+		if s.running || s.enter() != nil {
+			t.Error("the place is taken after the end")
 		}
 	})
 }
@@ -513,7 +560,7 @@ func TestSharingPassesWhatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
 		var begun atomic.Int64
-		s := &coalescer[Key, *KeyValue]{width: 1, size: 1}
+		s := &coalescer[Key, *KeyValue]{size: 1}
 		s.query = func(keys []Key) (map[Key]*KeyValue, Revision, error) {
 			begun.Add(1)
 			if keys[0] == "hangs" {
@@ -545,7 +592,7 @@ func TestSharingPassesWhatHangs(t *testing.T) {
 		if n := begun.Load(); n != 2 {
 			t.Errorf("%d queries have begun beside the one that hangs", n-1)
 		}
-		ask(t.Context(), "hangs", nil) // the second one that hangs, with the whole width
+		ask(t.Context(), "hangs", nil) // the second one that hangs
 		ask(t.Context(), "last", nil)
 		closed := make(chan struct{})
 		go func() { s.close(); close(closed) }()
@@ -553,8 +600,8 @@ func TestSharingPassesWhatHangs(t *testing.T) {
 		close(hang)
 		readers.Wait()
 		<-closed
-		if s.running != 0 || len(s.waiting) != 0 {
-			t.Errorf("%d run, %d wait", s.running, len(s.waiting))
+		if s.running || len(s.waiting) != 0 {
+			t.Errorf("running: %v, %d wait", s.running, len(s.waiting))
 		}
 	})
 }

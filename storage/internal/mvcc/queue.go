@@ -138,17 +138,13 @@ func (q *queue) refuse(came time.Time, err error) (oldest time.Time) {
 
 // take waits for writes and returns as many as a group may have, in the order of arrival; nil when
 // the queue is closed and empty. A write that must not be in a group with another one of its key
-// stays, before all that came later.
-//
-// Writers who were answered together come back one after the other, most of all over a network. If
-// the first one were taken alone, all others would wait for the commit of one write. So take waits
-// until nearly as many are there as the last group had, but no longer than the patience. After a
-// group of one or two it does not wait: a single writer is never held up.
+// stays, before all that came later. Take waits until nearly as many are there as the last group
+// had; see [expected]. It does so no longer than the patience.
 func (q *queue) take(patience time.Duration) []*write {
 	for {
 		q.await(1, nil)
 		q.mu.Lock()
-		want := q.taken * 7 / 8
+		want := expected(q.taken)
 		q.mu.Unlock()
 		if want > 1 {
 			timer := time.NewTimer(patience)

@@ -11,23 +11,29 @@ import (
 
 // coalescer coalesces concurrent reads: several callers get the answer of one query. A read joins
 // only a query that has not started, so that the answer is of a snapshot that was taken after the
-// read began. While fewer than width queries run, a read starts one at once. Those that come later
-// wait together for one of them to end.
+// read began. One query runs at a time: reads that come meanwhile wait together for its end, and a
+// moment longer for others; see [expected].
 type coalescer[K comparable, V any] struct {
 	// query reads the keys, which may be none, and the head. It runs under the store's own context,
 	// since it serves several callers.
 	query func(keys []K) (map[K]V, Revision, error)
-	// width is the number of queries at a time, without the slow ones, and size the number of keys
-	// of a query.
-	width, size int
+	// size is the number of keys of a query.
+	size int
 
 	// mu protects the fields below, and those of the queries until they are done.
-	mu      sync.Mutex
-	running int
-	closed  bool
+	mu sync.Mutex
+	// running: a query is under way, or about to begin. Slow ones do not count.
+	running, closed bool
 	// waiting are the queries that have not started. The last one can be joined if it is not full.
 	waiting []*coalesced[K, V]
-	wg      sync.WaitGroup
+	// answered is how many callers the last query had, and took how long it took.
+	answered int
+	took     time.Duration
+	// want is how many callers the next query waits for, 0 if it does not, and filled is closed when
+	// it has them or is full.
+	want   int
+	filled chan struct{}
+	wg     sync.WaitGroup
 }
 
 // coalesced is a query of several callers.
@@ -64,6 +70,10 @@ func (s *coalescer[K, V]) ask(ctx context.Context, keys ...K) (*coalesced[K, V],
 		q.keys[k] = struct{}{}
 	}
 	q.callers++
+	if s.want > 0 && (q.callers >= s.want || q != s.waiting[0]) {
+		s.want = 0
+		close(s.filled)
+	}
 	s.startLocked()
 	s.mu.Unlock()
 	select {
@@ -79,8 +89,8 @@ func (s *coalescer[K, V]) ask(ctx context.Context, keys ...K) (*coalesced[K, V],
 
 // startLocked starts to answer if that is allowed.
 func (s *coalescer[K, V]) startLocked() {
-	if s.running < s.width && len(s.waiting) > 0 {
-		s.running++
+	if !s.running && len(s.waiting) > 0 {
+		s.running = true
 		s.wg.Go(s.run)
 	}
 }
@@ -90,46 +100,67 @@ func (s *coalescer[K, V]) run() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.waiting) > 0 {
+		s.gatherLocked()
 		q := s.waiting[0]
 		s.waiting = slices.Delete(s.waiting, 0, 1)
 		if q.callers == 0 {
 			continue
 		}
+		s.answered = q.callers
 		s.mu.Unlock()
+		began := time.Now()
 		slow := time.AfterFunc(slowQuery, func() { s.yield(q) })
 		q.found, q.head, q.err = s.query(slices.Collect(maps.Keys(q.keys)))
 		close(q.done)
 		slow.Stop()
 		s.mu.Lock()
+		s.took = time.Since(began)
 		if !s.backLocked(q) {
 			return
 		}
 	}
-	s.running--
+	s.running = false
 }
 
-// backLocked ends a query. It tells whether it still has a place among those that may run: if it is
-// slow, another one may have taken it.
+// gatherLocked waits for those who may join the next query.
+func (s *coalescer[K, V]) gatherLocked() {
+	want := expected(s.answered)
+	if want <= 1 || s.waiting[0].callers >= want || len(s.waiting) > 1 {
+		return
+	}
+	filled := make(chan struct{})
+	s.want, s.filled = want, filled
+	s.mu.Unlock()
+	timer := time.NewTimer(patience(s.took))
+	select {
+	case <-filled:
+	case <-timer.C:
+	}
+	timer.Stop()
+	s.mu.Lock()
+	s.want = 0
+}
+
+// backLocked ends a query. It tells whether it is still the one that runs: if it is slow, another
+// one may have taken its place.
 func (s *coalescer[K, V]) backLocked(q *coalesced[K, V]) bool {
 	q.ended = true
-	if q.yielded && s.running == s.width {
+	if q.yielded && s.running {
 		return false
 	}
-	if q.yielded {
-		s.running++
-	}
+	s.running = true
 	return true
 }
 
-// enter takes a place for a read that its caller does itself, and whose end leave tells. It returns
-// nil if all places are taken. Then the read had better join others.
+// enter begins a read that its caller does itself, and whose end leave tells. It returns nil if a
+// query runs. Then the read had better join others.
 func (s *coalescer[K, V]) enter() (leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.running == s.width {
+	if s.closed || s.running {
 		return nil
 	}
-	s.running++
+	s.running = true
 	s.wg.Add(1)
 	q := &coalesced[K, V]{}
 	slow := time.AfterFunc(slowQuery, func() { s.yield(q) })
@@ -139,7 +170,7 @@ func (s *coalescer[K, V]) enter() (leave func()) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.backLocked(q) {
-			s.running--
+			s.running = false
 			s.startLocked()
 		}
 	}
@@ -151,7 +182,7 @@ func (s *coalescer[K, V]) yield(q *coalesced[K, V]) {
 	defer s.mu.Unlock()
 	if !q.ended {
 		q.yielded = true
-		s.running--
+		s.running = false
 		s.startLocked()
 	}
 }

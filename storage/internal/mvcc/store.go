@@ -148,9 +148,9 @@ func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 		replays:   make(chan struct{}, 2), dropped: make(chan struct{})}
 	s.hub = newHub(cfg.Ring, cfg.Metrics)
 	s.queue = newQueue(cfg.QueueMutations, cfg.QueueBytes, s.limits)
-	s.heads = coalescer[Key, *KeyValue]{query: s.queryHead, width: 1, size: 1}
-	s.gets = coalescer[Key, *KeyValue]{query: s.queryKeys, width: s.limits.Gets, size: 64}
-	s.renewals = coalescer[Lease, LeaseRow]{query: s.queryRenewals, width: 1, size: 256}
+	s.heads = coalescer[Key, *KeyValue]{query: s.queryHead, size: 1}
+	s.gets = coalescer[Key, *KeyValue]{query: s.queryKeys, size: 64}
+	s.renewals = coalescer[Lease, LeaseRow]{query: s.queryRenewals, size: 256}
 	s.snapshots = newSnapshots(s)
 	s.tailer = newTailer(s)
 	s.announcer = newAnnouncer(s)
