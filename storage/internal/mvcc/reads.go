@@ -29,8 +29,8 @@ type coalescer[K comparable, V any] struct {
 	// answered is how many callers the last query had, and took how long it took.
 	answered int
 	took     time.Duration
-	// want is how many callers the next query waits for, 0 if it does not, and filled is closed when
-	// it has them or is full.
+	// want is how many callers the next query waits for, 0 if it does not, and filled is closed
+	// when it has them or is full.
 	want   int
 	filled chan struct{}
 	wg     sync.WaitGroup
