@@ -16,9 +16,11 @@ import (
 // It holds nothing back that somebody could ask for. Other connections read the frames of a commit
 // only when the index says that they are there, which is after the last of them was written. The
 // header of the last frame says that it is the last, and log writes all it has when that frame is
-// complete. SQLite itself reads the file only when it rewrites checksums after that, or before the
-// commit; log writes what it has before each such read all the same. What a failed commit leaves is
-// dropped while the connection still has the lock of writers.
+// complete. SQLite itself reads frames of its own commit only after that, to rewrite checksums.
+// Those that it had to write before the COMMIT were not collected.
+//
+// What a failed commit leaves is never written: a rollback only reads the file, perhaps when
+// another process has the lock of writers already, and [Conn.Commit] drops the rest.
 //
 // The layout of a frame is that of https://sqlite.org/fileformat2.html#walformat.
 type log struct {
@@ -29,7 +31,6 @@ type log struct {
 	old     *lib.Tsqlite3_io_methods
 	// The translated code has the addresses of these func values.
 	write func(tls *libc.TLS, file, p uintptr, n int32, offset int64) int32
-	read  func(tls *libc.TLS, file, p uintptr, n int32, offset int64) int32
 	sync  func(tls *libc.TLS, file uintptr, flags int32) int32
 
 	// committing is set during a COMMIT. Otherwise nothing is collected.
@@ -53,7 +54,7 @@ const (
 func newLog(tls *libc.TLS, file uintptr) *log {
 	f := (*lib.Tsqlite3_file)(pointer(file))
 	l := &log{file: file, old: (*lib.Tsqlite3_io_methods)(pointer(f.FpMethods))}
-	l.write, l.read, l.sync = l.xWrite, l.xRead, l.xSync
+	l.write, l.sync = l.xWrite, l.xSync
 	l.methods = libc.Xmalloc(tls, libc.Tsize_t(unsafe.Sizeof(*l.old)))
 	l.buf = libc.Xmalloc(tls, logBytes)
 	if l.methods == 0 || l.buf == 0 {
@@ -62,7 +63,6 @@ func newLog(tls *libc.TLS, file uintptr) *log {
 	methods := (*lib.Tsqlite3_io_methods)(pointer(l.methods))
 	*methods = *l.old
 	methods.FxWrite = *(*uintptr)(unsafe.Pointer(&l.write))
-	methods.FxRead = *(*uintptr)(unsafe.Pointer(&l.read))
 	methods.FxSync = *(*uintptr)(unsafe.Pointer(&l.sync))
 	f.FpMethods = l.methods
 	return l
@@ -109,14 +109,6 @@ func (l *log) xWrite(tls *libc.TLS, _, p uintptr, n int32, offset int64) int32 {
 		return l.flush(tls)
 	}
 	return lib.SQLITE_OK
-}
-
-func (l *log) xRead(tls *libc.TLS, file, p uintptr, n int32, offset int64) int32 {
-	if rc := l.flush(tls); rc != lib.SQLITE_OK {
-		return rc
-	}
-	return (*(*func(*libc.TLS, uintptr, uintptr, int32, int64) int32)(unsafe.Pointer(
-		&l.old.FxRead)))(tls, file, p, n, offset)
 }
 
 func (l *log) xSync(tls *libc.TLS, file uintptr, flags int32) int32 {
