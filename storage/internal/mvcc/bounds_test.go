@@ -171,3 +171,50 @@ func TestRangeOfLargeReplacedRows(t *testing.T) {
 		o.From = r.KVs[len(r.KVs)-1].Key + "\x00"
 	}
 }
+
+// counts counts the counting.
+type counts struct {
+	mvcc.Backend
+	n int
+}
+
+func (c *counts) Count(ctx context.Context, start, end mvcc.Key, at mvcc.Revision,
+	limit int64) (int64, mvcc.State, error) {
+	c.n++
+	return c.Backend.Count(ctx, start, end, at, limit)
+}
+
+// TestPagesCountOnce: a list is counted by its first page. What is left is known to the later ones,
+// whatever is written meanwhile.
+func TestPagesCountOnce(t *testing.T) {
+	for _, exact := range []bool{false, true} {
+		b := &counts{Backend: openBackend(t, inMemory(t))}
+		s, err := mvcc.Open(t.Context(), b, mvcc.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 10 {
+			put(t, s, mvcc.Key(fmt.Sprintf("/k/%d", i)), 0, "v")
+		}
+		o := mvcc.RangeOptions{Start: "/k/", End: "/k0", Limit: 3, Count: true, Exact: exact}
+		for left := int64(10); left > 0; left -= 3 {
+			r, err := s.Range(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Count != left || b.n != 1 {
+				t.Fatalf("%d keys are left, not %d, after counting %d times", r.Count, left, b.n)
+			}
+			last := r.KVs[len(r.KVs)-1]
+			o.At, o.From = r.Revision, last.Key+"\x00"
+			put(t, s, last.Key+"/new", 0, "v")
+			if _, err := s.Commit(t.Context(), mvcc.Mutation{Key: last.Key, Delete: true,
+				Expect: last.Revision}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"sort"
 	"strings"
 	"sync"
+
+	"k8s.io/utils/lru"
 )
 
 // A list at a revision R, in pages or whole, is exactly the state at R. The database keeps the
@@ -110,7 +112,7 @@ func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error)
 		res.KVs[i] = *keyValue(&rows[i])
 	}
 	if o.Count {
-		if res.Count, err = s.countAt(ctx, o, res, int64(len(undone))); err != nil {
+		if res.Count, err = s.left(ctx, o, res, st.Head.Epoch, int64(len(undone))); err != nil {
 			return nil, err
 		}
 	}
@@ -221,42 +223,62 @@ func (o *oldRows) row(ctx context.Context, j int) (*Row, error) {
 	return nil, Damaged("the log has no row %d, which a snapshot at %d needs", revision, o.at)
 }
 
-// countAt counts the keys of the range from the page's begin on. The counting happens in another
-// snapshot than the page, so its delta is extended, too: what is counted is the state at the same
-// revision.
-func (s *Store) countAt(ctx context.Context, o RangeOptions, res *RangeResult,
-	undone int64) (int64, error) {
+// left counts the keys of the range from the page's begin on, -1 if they are more than are counted.
+// A list at a revision is the same whenever it is read, so what is left after this page is known
+// for the next one.
+func (s *Store) left(ctx context.Context, o RangeOptions, res *RangeResult, epoch Epoch,
+	undone int64) (n int64, err error) {
 	if !res.More {
 		return int64(len(res.KVs)), nil
 	}
-	var n, limit int64
+	key := leftKey{epoch: epoch, from: o.From, end: o.End, at: res.Revision}
+	if known, ok := s.snapshots.left.Get(key); ok {
+		n = known.(int64)
+	} else if n, key.epoch, err = s.countLeft(ctx, o, res.Revision, undone); err != nil {
+		return 0, err
+	}
+	if n > CountLimit && !o.Exact {
+		return -1, nil
+	}
+	if len(res.KVs) > 0 {
+		key.from = res.KVs[len(res.KVs)-1].Key + "\x00"
+		s.snapshots.left.Add(key, n-int64(len(res.KVs)))
+	}
+	return n, nil
+}
+
+// countLeft counts at least up to CountLimit + 1, and returns the epoch in which it did. The
+// counting happens in another snapshot than the page, so its delta is extended, too: what is
+// counted is the state at the same revision. If that snapshot is the page's, undone is the number
+// of keys in the delta.
+func (s *Store) countLeft(ctx context.Context, o RangeOptions, at Revision,
+	undone int64) (n int64, epoch Epoch, err error) {
+	var limit int64
 	if !o.Exact {
 		limit = CountLimit + 1
 	}
 	st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
-		n, st, err = s.b.Count(ctx, o.From, o.End, res.Revision, limit)
+		n, st, err = s.b.Count(ctx, o.From, o.End, at, limit)
 		return st, err
 	})
+	epoch = st.Head.Epoch
 	switch {
 	case err != nil:
-		return 0, err
-	case st.Compacted > res.Revision:
-		return 0, ErrCompacted
+		return 0, epoch, err
+	case st.Compacted > at:
+		return 0, epoch, ErrCompacted
 	case n > CountLimit && !o.Exact:
-		return -1, nil
+		return n, epoch, nil
 	}
-	if st.Head.Revision > res.Revision {
-		d, err := s.snapshots.delta(ctx, deltaKey{start: o.Start, end: o.End, at: res.Revision},
+	if st.Head.Revision > at {
+		d, err := s.snapshots.delta(ctx, deltaKey{start: o.Start, end: o.End, at: at},
 			st.Head.Revision)
 		if err != nil {
-			return 0, err
+			return 0, epoch, err
 		}
 		undone = int64(len(d) - sort.Search(len(d), func(i int) bool { return d[i].Key >= o.From }))
 	}
-	if n += undone; n > CountLimit && !o.Exact {
-		return -1, nil
-	}
-	return n, nil
+	return n + undone, epoch, nil
 }
 
 // CountAt counts the keys in [start, end) that existed at a revision, 0 for the newest, and returns
@@ -320,6 +342,16 @@ type snapshots struct {
 	entries map[deltaKey]*list.Element
 	order   *list.List
 	held    int
+	// left is how many keys are left after pages.
+	left *lru.Cache
+}
+
+// leftKey is the begin of a page that follows another one. Within an epoch, a revision is one
+// state.
+type leftKey struct {
+	epoch     Epoch
+	from, end Key
+	at        Revision
 }
 
 const (
@@ -327,6 +359,8 @@ const (
 	// page.
 	maxDeltas    = 256
 	maxDeltaKeys = 1_000_000
+	// maxLefts bounds what is known of pages that follow. What is not known is counted again.
+	maxLefts = 256
 )
 
 type deltaKey struct {
@@ -346,7 +380,8 @@ type delta struct {
 }
 
 func newSnapshots(s *Store) *snapshots {
-	return &snapshots{s: s, entries: map[deltaKey]*list.Element{}, order: list.New()}
+	return &snapshots{s: s, entries: map[deltaKey]*list.Element{}, order: list.New(),
+		left: lru.New(maxLefts)}
 }
 
 // delta returns the keys that were current at key.at and replaced in (key.at, upto].
