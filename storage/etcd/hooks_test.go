@@ -3,6 +3,8 @@ package etcd_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -68,6 +70,57 @@ func TestTxnBesideCompaction(t *testing.T) {
 	}
 	_, err = c.Txn(t.Context()).Then(clientv3.OpGet("a", clientv3.WithRev(2))).Commit()
 	is(t, err, rpctypes.ErrCompacted)
+}
+
+// TestPagesNameOneRevision: an answer that is read in several pages names the revision of the first
+// one, so that a watch from there misses nothing that was written between two pages.
+func TestPagesNameOneRevision(t *testing.T) {
+	var other *clientv3.Client
+	var armed atomic.Bool
+	var written []int64
+	with, without := inMemory(t, func(ctx context.Context, method string) error {
+		if method != "Page" || !armed.Load() {
+			return nil
+		}
+		res, err := other.Put(ctx, "written", "")
+		if err == nil {
+			written = append(written, res.Header.Revision)
+		}
+		return err
+	})
+	c := serve(t, with)
+	other = serve(t, without)
+	const keys = 10_001
+	var wg sync.WaitGroup
+	for worker := range 100 {
+		wg.Go(func() {
+			for i := worker; i < keys; i += 100 {
+				if _, err := c.Put(t.Context(), fmt.Sprintf("k%d", i), "v"); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	armed.Store(true)
+	for _, stream := range []bool{false, true} {
+		written = nil
+		var res *clientv3.GetResponse
+		var err error
+		if stream {
+			var chunks clientv3.GetStreamChan
+			if chunks, err = c.GetStream(t.Context(), "k", clientv3.WithPrefix()); err == nil {
+				res, err = clientv3.GetStreamToGetResponse(chunks)
+			}
+		} else {
+			res, err = c.Get(t.Context(), "k", clientv3.WithPrefix())
+		}
+		if err != nil || len(res.Kvs) != keys || len(written) < 2 ||
+			res.Header.Revision != written[0] {
+			t.Errorf("a stream %t: %v, %d keys at %v, while %v were written", stream, err,
+				len(res.Kvs), res.Header, written)
+		}
+	}
 }
 
 // TestRequireLeader: while the database is away, a watch ends only if its client requires a leader,

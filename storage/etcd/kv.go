@@ -100,7 +100,7 @@ func (s *store) read(ctx context.Context, r *pb.RangeRequest, at mvcc.Revision,
 	if sorted(r) || filtered(r) {
 		limit = 0
 	}
-	err := s.pages(ctx, b, r, at, limit, own, func(p *mvcc.RangeResult, _ bool) error {
+	err := s.pages(ctx, b, r, at, limit, wholePages, own, func(p *mvcc.RangeResult, _ bool) error {
 		for i := range p.KVs {
 			res.Kvs = append(res.Kvs, keyValue(&p.KVs[i]))
 		}
@@ -141,20 +141,43 @@ func (s *store) one(r *pb.RangeRequest, kv *mvcc.KeyValue, head mvcc.Revision) *
 	return res
 }
 
-// pageRows is how many keys are read at a time. An answer is made of as many reads as it takes, all
-// of one revision.
-const pageRows = 10_000
+// pageRows returns how many keys to read after a page, nil before the first one. An answer is made
+// of as many reads as it takes, all of one revision.
+type pageRows func(*mvcc.RangeResult) int
 
-// pages reads a range, as many keys as the limit says (0 for all), in pages of one snapshot. The
-// last page has the number of all keys of the range in Count.
+// wholePages are those of an answer that is sent at once.
+func wholePages(*mvcc.RangeResult) int { return 10_000 }
+
+// chunkBytes is about how large a chunk of a stream is. None is more than a key larger than twice
+// that.
+const chunkBytes = 1 << 20
+
+// streamPages are small at first, and then about a chunk, so that the client works on one while the
+// next one is read.
+func streamPages(p *mvcc.RangeResult) int {
+	if p == nil {
+		return 100
+	}
+	bytes := 1
+	for i := range p.KVs {
+		bytes += len(p.KVs[i].Key) + len(p.KVs[i].Value)
+	}
+	n := len(p.KVs)
+	return max(1, min(2*n, n*chunkBytes/bytes))
+}
+
+// pages reads a range, as many keys as the limit says (0 for all), in pages of one snapshot. All
+// have the head of the first one: clients watch from the revision that an answer names, and must
+// not miss what is written between two pages. The last page has the number of all keys of the range
+// in Count.
 func (s *store) pages(ctx context.Context, b bounds, r *pb.RangeRequest, at mvcc.Revision,
-	limit int, own *bill, each func(p *mvcc.RangeResult, last bool) error) error {
-	o := mvcc.RangeOptions{Start: b.start, End: b.end, At: at,
+	limit int, rows pageRows, own *bill, each func(p *mvcc.RangeResult, last bool) error) error {
+	o := mvcc.RangeOptions{Start: b.start, End: b.end, At: at, Limit: rows(nil), Exact: true,
 		KeysOnly: r.KeysOnly && r.SortTarget != pb.RangeRequest_VALUE}
+	var head mvcc.Revision
 	for done := 0; ; {
-		o.Limit = pageRows
-		if limit > 0 {
-			o.Limit = min(limit-done, pageRows)
+		if left := limit - done; limit > 0 && left <= o.Limit {
+			o.Limit, o.Count = left, true
 		}
 		p, err := s.s.Range(ctx, o)
 		if err == nil {
@@ -163,20 +186,18 @@ func (s *store) pages(ctx context.Context, b bounds, r *pb.RangeRequest, at mvcc
 		if err != nil {
 			return err
 		}
+		if head == 0 {
+			head = p.Head
+		}
+		p.Head = head
+		// If it was not counted, it is right for a page that ends the range.
+		p.Count = int64(done) + max(p.Count, int64(len(p.KVs)))
 		done += len(p.KVs)
 		last := !p.More || limit > 0 && done >= limit
-		switch {
-		case !p.More:
-			p.Count = int64(done)
-		case last:
-			if p.Count, _, err = s.s.CountAt(ctx, b.start, b.end, p.Revision); err != nil {
-				return err
-			}
-		}
 		if err := each(p, last); err != nil || last {
 			return err
 		}
-		o.At, o.From = p.Revision, p.KVs[len(p.KVs)-1].Key+"\x00"
+		o.At, o.From, o.Limit = p.Revision, p.KVs[len(p.KVs)-1].Key+"\x00", rows(p)
 	}
 }
 
@@ -222,9 +243,6 @@ func arrange(r *pb.RangeRequest, res *pb.RangeResponse) {
 	}
 }
 
-// chunkBytes is about how large the values of a chunk of a stream are.
-const chunkBytes = 1 << 20
-
 // RangeStream implements etcd's KV.
 func (s *store) RangeStream(r *pb.RangeRequest,
 	stream grpc.ServerStreamingServer[pb.RangeStreamResponse]) error {
@@ -246,12 +264,12 @@ func (s *store) RangeStream(r *pb.RangeRequest,
 		}
 		return stream.Send(&pb.RangeStreamResponse{RangeResponse: res})
 	}
-	err := s.pages(ctx, b, r, mvcc.Revision(max(r.Revision, 0)), int(r.Limit), own,
+	err := s.pages(ctx, b, r, mvcc.Revision(max(r.Revision, 0)), int(r.Limit), streamPages, own,
 		func(p *mvcc.RangeResult, last bool) error {
 			defer own.pay()
 			chunk, size := &pb.RangeResponse{}, 0
 			for i := range p.KVs {
-				if size >= chunkBytes {
+				if size >= 2*chunkBytes {
 					err := stream.Send(&pb.RangeStreamResponse{RangeResponse: chunk})
 					if err != nil {
 						return err
@@ -384,7 +402,7 @@ func (s *store) DeleteRange(ctx context.Context,
 	if b.single {
 		keys = []mvcc.Key{b.start}
 	} else if !b.empty() {
-		err := s.pages(ctx, b, &pb.RangeRequest{KeysOnly: true}, 0, 0, own,
+		err := s.pages(ctx, b, &pb.RangeRequest{KeysOnly: true}, 0, 0, wholePages, own,
 			func(p *mvcc.RangeResult, _ bool) error {
 				res.Header = s.header(p.Head)
 				for i := range p.KVs {

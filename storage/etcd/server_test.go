@@ -209,6 +209,62 @@ func TestRange(t *testing.T) {
 	})
 }
 
+// TestRangeStream: a stream begins with a small chunk, goes on with larger ones, and is what Range
+// answers. What is written meanwhile is not in it.
+func TestRangeStream(t *testing.T) {
+	each(t, func(t *testing.T, c *clientv3.Client) {
+		const keys, size = 1_000, 8 << 10
+		var wg sync.WaitGroup
+		for worker := range 10 {
+			wg.Go(func() {
+				for i := worker; i < keys; i += 10 {
+					_, err := c.Put(t.Context(), fmt.Sprintf("/k/%04d", i), strings.Repeat("v", size))
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		for _, limit := range []int{0, 1, 99, 100, 101, 500, 999, 1000, 1001} {
+			o := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithLimit(int64(limit))}
+			want := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "/k/", o...))
+			stream, err := c.GetStream(t.Context(), "/k/", o...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := 0
+			for chunk := range stream {
+				if chunk.Err() != nil {
+					t.Fatal(chunk.Err())
+				}
+				kvs := chunk.RangeResponse.Kvs
+				if n == 0 && len(kvs) > 100 || len(kvs)*size > 3<<20 {
+					t.Errorf("limit %d: after %d keys a chunk has %d", limit, n, len(kvs))
+				}
+				if n == 0 {
+					put(t, c, fmt.Sprintf("/k/%04d-after-limit-%d", keys/2, limit), "later")
+				}
+				if n+len(kvs) > len(want.Kvs) || text(kvs) != text(want.Kvs[n:n+len(kvs)]) {
+					t.Fatalf("limit %d: after %d keys a chunk is another one than Range's", limit, n)
+				}
+				n += len(kvs)
+				if header := chunk.RangeResponse.Header; header != nil && (n != len(want.Kvs) ||
+					chunk.RangeResponse.Count != want.Count ||
+					chunk.RangeResponse.More != want.More ||
+					header.Revision != want.Header.Revision) {
+					t.Errorf("limit %d: the stream ends with %v, %d and %t after %d keys, and Range "+
+						"with %v, %d and %t", limit, header, chunk.RangeResponse.Count,
+						chunk.RangeResponse.More, n, want.Header, want.Count, want.More)
+				}
+			}
+			if n != len(want.Kvs) {
+				t.Errorf("limit %d: the stream has %d keys, and Range %d", limit, n, len(want.Kvs))
+			}
+		}
+	})
+}
+
 func is(t *testing.T, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
