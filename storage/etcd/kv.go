@@ -163,7 +163,7 @@ func streamPages(p *mvcc.RangeResult) int {
 		bytes += len(p.KVs[i].Key) + len(p.KVs[i].Value)
 	}
 	n := len(p.KVs)
-	return max(1, min(2*n, n*chunkBytes/bytes))
+	return max(1, min(4*n, n*chunkBytes/bytes))
 }
 
 // pages reads a range, as many keys as the limit says (0 for all), in pages of one snapshot. All

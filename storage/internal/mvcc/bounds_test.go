@@ -202,11 +202,12 @@ func TestPagesCountOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.Count != left || b.n != 1 {
+			if o.Count && r.Count != left || !o.Count && r.Count != -1 || b.n != 1 {
 				t.Fatalf("%d keys are left, not %d, after counting %d times", r.Count, left, b.n)
 			}
 			last := r.KVs[len(r.KVs)-1]
 			o.At, o.From = r.Revision, last.Key+"\x00"
+			o.Count = left != 10 // the second page is not asked for it
 			put(t, s, last.Key+"/new", 0, "v")
 			if _, err := s.Commit(t.Context(), mvcc.Mutation{Key: last.Key, Delete: true,
 				Expect: last.Revision}); err != nil {

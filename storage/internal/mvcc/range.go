@@ -111,10 +111,12 @@ func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error)
 	for i := range rows {
 		res.KVs[i] = *keyValue(&rows[i])
 	}
+	left, err := s.left(ctx, o, res, st.Head.Epoch, int64(len(undone)))
+	if err != nil {
+		return nil, err
+	}
 	if o.Count {
-		if res.Count, err = s.left(ctx, o, res, st.Head.Epoch, int64(len(undone))); err != nil {
-			return nil, err
-		}
+		res.Count = left
 	}
 	return res, nil
 }
@@ -223,9 +225,9 @@ func (o *oldRows) row(ctx context.Context, j int) (*Row, error) {
 	return nil, Damaged("the log has no row %d, which a snapshot at %d needs", revision, o.at)
 }
 
-// left counts the keys of the range from the page's begin on, -1 if they are more than are counted.
-// A list at a revision is the same whenever it is read, so what is left after this page is known
-// for the next one.
+// left returns the number of keys of the range from the page's begin on, -1 if that is more than is
+// counted, or neither asked for nor known. A list at a revision is the same whenever it is read: so
+// once a page was counted, what is left is known for each page that follows it.
 func (s *Store) left(ctx context.Context, o RangeOptions, res *RangeResult, epoch Epoch,
 	undone int64) (n int64, err error) {
 	if !res.More {
@@ -234,6 +236,8 @@ func (s *Store) left(ctx context.Context, o RangeOptions, res *RangeResult, epoc
 	key := leftKey{epoch: epoch, from: o.From, end: o.End, at: res.Revision}
 	if known, ok := s.snapshots.left.Get(key); ok {
 		n = known.(int64)
+	} else if !o.Count {
+		return -1, nil
 	} else if n, key.epoch, err = s.countLeft(ctx, o, res.Revision, undone); err != nil {
 		return 0, err
 	}
