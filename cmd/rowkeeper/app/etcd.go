@@ -396,6 +396,7 @@ func (c *etcdCommand) endpoint(text string, files *tlsFiles) (e endpoint, err er
 }
 
 func (c *etcdCommand) run(ctx context.Context) (err error) {
+	collectSeldom()
 	pool, err := c.openStores(ctx)
 	if err != nil {
 		return err

@@ -1,0 +1,40 @@
+package app
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"sync"
+)
+
+// garbageBytes is how much garbage there may be before it is collected, however little there is
+// besides.
+const garbageBytes = 64 << 20
+
+// collectSeldom lets this process have garbageBytes of garbage from now on, unless GOGC is set. A
+// server of etcd's API holds some megabytes, and allocates a hundred in a second: by Go's default
+// it would collect a dozen times in that second, and each time look through all that it holds. It
+// obeys GOMEMLIMIT in any case.
+var collectSeldom = sync.OnceFunc(func() {
+	if _, set := os.LookupEnv("GOGC"); !set {
+		afterCollection(100)
+	}
+})
+
+// afterCollection sets after the next collection, and after each one that follows, at which growth
+// in percent of what is held the next one is due. Each change stops the process for a moment, so
+// small ones are not made.
+func afterCollection(percent int) {
+	type unreachable struct{ _ *int }
+	runtime.AddCleanup(&unreachable{}, func(percent int) {
+		held := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+		metrics.Read(held)
+		next := max(100, garbageBytes*100/max(int(held[0].Value.Uint64()), 1<<20))
+		if next < percent*7/8 || next > percent*9/8 {
+			debug.SetGCPercent(next)
+			percent = next
+		}
+		afterCollection(percent)
+	}, percent)
+}
