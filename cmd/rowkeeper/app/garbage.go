@@ -14,7 +14,7 @@ const garbageBytes = 64 << 20
 
 // collectSeldom lets this process have garbageBytes of garbage from now on, unless GOGC is set. A
 // server of etcd's API holds some megabytes, and allocates a hundred in a second: by Go's default
-// it would collect a dozen times in that second, and each time look through all that it holds. It
+// it would collect eight times in that second, and each time look through all that it holds. It
 // obeys GOMEMLIMIT in any case.
 var collectSeldom = sync.OnceFunc(func() {
 	if _, set := os.LookupEnv("GOGC"); !set {
