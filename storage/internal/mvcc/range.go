@@ -7,8 +7,6 @@ import (
 	"sort"
 	"strings"
 	"sync"
-
-	"k8s.io/utils/lru"
 )
 
 // A list at a revision R, in pages or whole, is exactly the state at R. The database keeps the
@@ -234,19 +232,21 @@ func (s *Store) left(ctx context.Context, o RangeOptions, res *RangeResult, epoc
 		return int64(len(res.KVs)), nil
 	}
 	key := leftKey{epoch: epoch, from: o.From, end: o.End, at: res.Revision}
-	if known, ok := s.snapshots.left.Get(key); ok {
-		n = known.(int64)
-	} else if !o.Count {
+	n, known := s.snapshots.leftFrom(key)
+	if !known && !o.Count {
 		return -1, nil
-	} else if n, key.epoch, err = s.countLeft(ctx, o, res.Revision, undone); err != nil {
-		return 0, err
+	}
+	if !known {
+		if n, key.epoch, err = s.countLeft(ctx, o, res.Revision, undone); err != nil {
+			return 0, err
+		}
 	}
 	if n > CountLimit && !o.Exact {
 		return -1, nil
 	}
 	if len(res.KVs) > 0 {
 		key.from = res.KVs[len(res.KVs)-1].Key + "\x00"
-		s.snapshots.left.Add(key, n-int64(len(res.KVs)))
+		s.snapshots.keepLeft(key, n-int64(len(res.KVs)))
 	}
 	return n, nil
 }
@@ -347,7 +347,7 @@ type snapshots struct {
 	order   *list.List
 	held    int
 	// left is how many keys are left after pages.
-	left *lru.Cache
+	left map[leftKey]int64
 }
 
 // leftKey is the begin of a page that follows another one. Within an epoch, a revision is one
@@ -363,8 +363,9 @@ const (
 	// page.
 	maxDeltas    = 256
 	maxDeltaKeys = 1_000_000
-	// maxLefts bounds what is known of pages that follow. What is not known is counted again.
-	maxLefts = 256
+	// maxLefts bounds what is known of pages that follow. When it is full, all of it is forgotten,
+	// and counted again.
+	maxLefts = 1_000
 )
 
 type deltaKey struct {
@@ -385,7 +386,23 @@ type delta struct {
 
 func newSnapshots(s *Store) *snapshots {
 	return &snapshots{s: s, entries: map[deltaKey]*list.Element{}, order: list.New(),
-		left: lru.New(maxLefts)}
+		left: map[leftKey]int64{}}
+}
+
+func (c *snapshots) leftFrom(key leftKey) (n int64, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, known = c.left[key]
+	return n, known
+}
+
+func (c *snapshots) keepLeft(key leftKey, n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.left) == maxLefts {
+		clear(c.left)
+	}
+	c.left[key] = n
 }
 
 // delta returns the keys that were current at key.at and replaced in (key.at, upto].
