@@ -10,7 +10,9 @@
 // watches see every write once and in order. So these calls answer as etcd does:
 //
 //   - Range and RangeStream: keys and ranges, now or at a revision, with limit, count, sort orders
-//     and bounds of revisions. Every read is linearizable, also one that need not be.
+//     and bounds of revisions. Every read is linearizable, also one that need not be. However many
+//     reads an answer takes, it is of one revision, and its header is that of the first read: a
+//     watch from there misses nothing.
 //   - Put, DeleteRange of one key, and Txn that changes one key at most. A transaction's
 //     comparisons are of one key if it writes. All parts of an answer have one revision. A
 //     transaction without a write reads one snapshot. A transaction with a write succeeds only if

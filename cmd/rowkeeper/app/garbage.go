@@ -13,9 +13,8 @@ import (
 const garbageBytes = 64 << 20
 
 // collectSeldom lets this process have garbageBytes of garbage from now on, unless GOGC is set. A
-// server of etcd's API holds some megabytes, and allocates a hundred in a second: by Go's default
-// it would collect eight times in that second, and each time look through all that it holds. It
-// obeys GOMEMLIMIT in any case.
+// server of etcd's API holds some megabytes. By Go's default it collected eight times a second while
+// 64 clients wrote, and looked through all that it held each time. GOMEMLIMIT holds in any case.
 var collectSeldom = sync.OnceFunc(func() {
 	if _, set := os.LookupEnv("GOGC"); !set {
 		afterCollection(100)
@@ -30,7 +29,7 @@ func afterCollection(percent int) {
 	runtime.AddCleanup(&unreachable{}, func(percent int) {
 		held := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 		metrics.Read(held)
-		next := max(100, garbageBytes*100/max(int(held[0].Value.Uint64()), 1<<20))
+		next := int(max(100, garbageBytes*100/max(held[0].Value.Uint64(), 1<<20)))
 		if next < percent*7/8 || next > percent*9/8 {
 			debug.SetGCPercent(next)
 			percent = next

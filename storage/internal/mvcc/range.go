@@ -109,7 +109,7 @@ func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error)
 	for i := range rows {
 		res.KVs[i] = *keyValue(&rows[i])
 	}
-	left, err := s.left(ctx, o, res, st.Head.Epoch, int64(len(undone)))
+	left, err := s.left(ctx, o, res, int64(len(undone)))
 	if err != nil {
 		return nil, err
 	}
@@ -225,19 +225,20 @@ func (o *oldRows) row(ctx context.Context, j int) (*Row, error) {
 
 // left returns the number of keys of the range from the page's begin on, -1 if that is more than is
 // counted, or neither asked for nor known. A list at a revision is the same whenever it is read: so
-// once a page was counted, what is left is known for each page that follows it.
-func (s *Store) left(ctx context.Context, o RangeOptions, res *RangeResult, epoch Epoch,
+// once a page was counted, what is left is known for each page that follows it. No fence makes that
+// wrong, since it compacts every revision before it (I6), and a compacted one is not read.
+func (s *Store) left(ctx context.Context, o RangeOptions, res *RangeResult,
 	undone int64) (n int64, err error) {
 	if !res.More {
 		return int64(len(res.KVs)), nil
 	}
-	key := leftKey{epoch: epoch, from: o.From, end: o.End, at: res.Revision}
+	key := leftKey{from: o.From, end: o.End, at: res.Revision}
 	n, known := s.snapshots.leftFrom(key)
 	if !known && !o.Count {
 		return -1, nil
 	}
 	if !known {
-		if n, key.epoch, err = s.countLeft(ctx, o, res.Revision, undone); err != nil {
+		if n, err = s.countLeft(ctx, o, res.Revision, undone); err != nil {
 			return 0, err
 		}
 	}
@@ -251,13 +252,12 @@ func (s *Store) left(ctx context.Context, o RangeOptions, res *RangeResult, epoc
 	return n, nil
 }
 
-// countLeft counts at least up to CountLimit + 1, and returns the epoch in which it did. The
-// counting happens in another snapshot than the page, so its delta is extended, too: what is
-// counted is the state at the same revision. If that snapshot is the page's, undone is the number
-// of keys in the delta.
+// countLeft counts at least up to CountLimit + 1. The counting happens in another snapshot than the
+// page, so its delta is extended, too: what is counted is the state at the same revision. If that
+// snapshot is the page's, undone is the number of keys in the delta.
 func (s *Store) countLeft(ctx context.Context, o RangeOptions, at Revision,
-	undone int64) (n int64, epoch Epoch, err error) {
-	var limit int64
+	undone int64) (int64, error) {
+	var n, limit int64
 	if !o.Exact {
 		limit = CountLimit + 1
 	}
@@ -265,24 +265,23 @@ func (s *Store) countLeft(ctx context.Context, o RangeOptions, at Revision,
 		n, st, err = s.b.Count(ctx, o.From, o.End, at, limit)
 		return st, err
 	})
-	epoch = st.Head.Epoch
 	switch {
 	case err != nil:
-		return 0, epoch, err
+		return 0, err
 	case st.Compacted > at:
-		return 0, epoch, ErrCompacted
+		return 0, ErrCompacted
 	case n > CountLimit && !o.Exact:
-		return n, epoch, nil
+		return n, nil
 	}
 	if st.Head.Revision > at {
 		d, err := s.snapshots.delta(ctx, deltaKey{start: o.Start, end: o.End, at: at},
 			st.Head.Revision)
 		if err != nil {
-			return 0, epoch, err
+			return 0, err
 		}
 		undone = int64(len(d) - sort.Search(len(d), func(i int) bool { return d[i].Key >= o.From }))
 	}
-	return n + undone, epoch, nil
+	return n + undone, nil
 }
 
 // CountAt counts the keys in [start, end) that existed at a revision, 0 for the newest, and returns
@@ -346,14 +345,12 @@ type snapshots struct {
 	entries map[deltaKey]*list.Element
 	order   *list.List
 	held    int
-	// left is how many keys are left after pages.
+	// left is how many keys are left from the begins of pages on.
 	left map[leftKey]int64
 }
 
-// leftKey is the begin of a page that follows another one. Within an epoch, a revision is one
-// state.
+// leftKey is the begin of a page that follows another one.
 type leftKey struct {
-	epoch     Epoch
 	from, end Key
 	at        Revision
 }
@@ -530,6 +527,7 @@ func (c *snapshots) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.entries)
+	clear(c.left)
 	c.order.Init()
 	c.held = 0
 }
