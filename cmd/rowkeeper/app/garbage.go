@@ -13,8 +13,9 @@ import (
 const garbageBytes = 64 << 20
 
 // collectSeldom lets this process have garbageBytes of garbage from now on, unless GOGC is set. A
-// server of etcd's API holds some megabytes. By Go's default it collected eight times a second while
-// 64 clients wrote, and looked through all that it held each time. GOMEMLIMIT holds in any case.
+// server of etcd's API holds some megabytes. By Go's default it collected eight times a second
+// while 64 clients wrote, and looked through all that it holds each time. GOMEMLIMIT holds in any
+// case.
 var collectSeldom = sync.OnceFunc(func() {
 	if _, set := os.LookupEnv("GOGC"); !set {
 		afterCollection(100)
