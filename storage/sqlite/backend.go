@@ -39,11 +39,12 @@ type backend struct {
 	// fenced is set when another file was opened in the place of the first. Operations answer
 	// Fenced until the history was fenced.
 	fenced atomic.Bool
-	// walLimit bounds the write-ahead log, in bytes.
-	walLimit int64
-	// walRetry is the length of the write-ahead log at which it is tried again to empty it. Only
-	// the writing connection's holder uses it.
-	walRetry int64
+	// logCopied and logLimit are lengths of the write-ahead log in bytes; see copyLog.
+	logCopied, logLimit int64
+	// copyDue tells that the log is to be copied, and logRetry is the length at which it is tried
+	// again after a failure. Only the writing connection's holder uses them.
+	copyDue  bool
+	logRetry int64
 	// store is the identity that the store had when it was opened first.
 	store string
 
@@ -194,7 +195,7 @@ func newBackend(cfg config, opts mvcc.DriverOptions) *backend {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	b := &backend{cfg: cfg, opts: opts, dbName: cfg.path, wal: cfg.path + "-wal",
-		walLimit: walLimit}
+		logCopied: logCopied, logLimit: logLimit}
 	if cfg.memory() {
 		// SQLite keeps it for as long as a connection is open, which is shared by all operations:
 		// memory has no readers beside a writer.

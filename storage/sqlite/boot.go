@@ -56,7 +56,7 @@ func (b *backend) at(c *sqlite3.Conn, synchronous string) (restore func(), err e
 	return func() {
 		if b.cfg.synchronous == "OFF" {
 			c.BusyTimeout(checkpointWait)
-			if emptied, err := c.Checkpoint(); err != nil || !emptied {
+			if emptied, err := c.EmptyLog(); err != nil || !emptied {
 				b.opts.Logger.Warn("cannot copy the write-ahead log to the database: if the "+
 					"machine ends before that is done, nobody may notice that writes are lost",
 					"database", b.name(), "err", err)

@@ -57,7 +57,7 @@ func (b *backend) connectWriter() (*sqlite3.Conn, error) {
 	}); err != nil {
 		return nil, err
 	}
-	c.Autocheckpoint(walPages)
+	c.NoAutocheckpoint() // see copyLog
 	// begin waits by itself. The settings above read the schema, and wait as every statement does.
 	c.BusyTimeout(0)
 	return c, nil

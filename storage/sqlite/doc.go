@@ -36,9 +36,10 @@
 // # How it works
 //
 // One connection writes and some read. Readers see a snapshot and wait for nobody. BEGIN IMMEDIATE
-// is the commit lock, between processes too. Commits append to the write-ahead log, which the
-// writer copies to the file whenever it has grown to 8 MiB; see boundLog for what bounds it when
-// readers are always in it. The sweep returns free pages to the file system in small steps.
+// is the commit lock, between processes too. Commits append to the write-ahead log, which is
+// copied to the file between two commits whenever it has grown to 8 MiB; see copyLog for what
+// bounds it when readers are always in it. The sweep returns free pages to the file system in
+// small steps.
 //
 // # A full disk
 //

@@ -46,7 +46,7 @@ func (b *backend) replaced(cause error) error {
 		// open the other file.
 		if c := b.commits.GetOpen(); c != nil {
 			c.BusyTimeout(checkpointWait)
-			if emptied, err := c.Checkpoint(); err != nil || !emptied {
+			if emptied, err := c.EmptyLog(); err != nil || !emptied {
 				b.opts.Logger.Error("cannot empty the write-ahead log of the replaced file: "+
 					"remove it before the new file is opened", "log", b.wal, "err", err)
 			}
@@ -80,7 +80,7 @@ func (b *backend) reopen(ctx context.Context) error {
 		return err
 	}
 	b.moved = false
-	b.walRetry = 0
+	b.logRetry = 0
 	id := mvcc.Identity{Recorded: recorded, Actual: b.fingerprint()}
 	if b.file != old && id.Moved() {
 		b.fenced.Store(true)

@@ -423,7 +423,7 @@ func fillChild(args []string) error {
 			if err != nil {
 				return err
 			}
-			if _, err := c.Checkpoint(); err != nil {
+			if _, err := c.EmptyLog(); err != nil {
 				return err
 			}
 			b.(*backend).commits.Put(c)

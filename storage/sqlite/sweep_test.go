@@ -23,7 +23,7 @@ func TestFileShrinks(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer b.commits.Put(c)
-		if ok, err := c.Checkpoint(); !ok || err != nil {
+		if ok, err := c.EmptyLog(); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
 		fi, err := os.Stat(b.cfg.path)

@@ -40,6 +40,7 @@ func (b *backend) transactAt(ctx context.Context, synchronous string,
 		if b.hasMoved() {
 			return errMoved
 		}
+		b.copyLog(c)
 		restore, err := b.at(c, synchronous)
 		if err != nil {
 			return err
@@ -67,7 +68,7 @@ func (b *backend) transactAt(ctx context.Context, synchronous string,
 			return b.commitOutcome(err)
 		}
 		committed = true
-		b.boundLog(c)
+		b.committed(c)
 		return nil
 	})
 	if committed && err != nil {

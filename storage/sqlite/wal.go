@@ -1,31 +1,73 @@
 package sqlite
 
 import (
+	"context"
 	"os"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-// boundLog keeps the write-ahead log from growing without end. SQLite copies it to the database at
-// every COMMIT that leaves it longer than walPages, and the next writer starts it anew if no reader
-// is in it at that moment; under constant readers that may never be the case. So beyond walLimit it
-// is emptied by force: a checkpoint that waits for the readers that are in it, while new readers
-// read the database alone.
-func (b *backend) boundLog(c *sqlite3.Conn) {
-	if b.cfg.memory() {
+const (
+	// logCopied is the length of the write-ahead log at which it is copied to the database. A page
+	// that was changed many times is copied once, so with a quarter of it commits are a fifth
+	// slower; with more they are not faster, but a commit waits longer for the copy.
+	logCopied = 8 << 20
+	// logLimit is the length at which it is emptied by force.
+	logLimit = 64 << 20
+	// checkpointWait is how long, in milliseconds, writers wait for the readers in a log that is
+	// too long.
+	checkpointWait = 200
+)
+
+// committed makes a copy of the log due if a commit has left it long. The copy takes longer than
+// the commit, and waits for the disk. So it is made when the commit was answered, while those who
+// have waited for it go on, and before the next commit.
+func (b *backend) committed(c *sqlite3.Conn) {
+	end := c.LogEnd()
+	switch {
+	case end < b.logCopied:
+		b.logRetry = 0
+	case end >= b.logRetry && !b.copyDue:
+		b.copyDue = true
+		go b.copySoon()
+	}
+}
+
+// copySoon makes the copy that is due, if no writer has come before. It is an operation like
+// others: it ends before the connection is closed, and leaves alone a file that was replaced.
+func (b *backend) copySoon() {
+	ctx, cancel := b.timeout(context.Background())
+	defer cancel()
+	// What goes wrong with the log is logged. What goes wrong before that also ends the next commit,
+	// after which this is tried again.
+	_ = b.on(ctx, b.commits, func(c *sqlite3.Conn) error {
+		if b.hasMoved() {
+			return errMoved
+		}
+		b.copyLog(c)
+		return nil
+	})
+}
+
+// copyLog keeps the write-ahead log from growing without end. It copies the log to the database,
+// if that is due, and the next writer starts it anew if no reader is in it at that moment; under
+// constant readers that may never be the case. So beyond logLimit it is emptied by force: by a
+// checkpoint that waits for the readers that are in it, while new readers read the database alone.
+func (b *backend) copyLog(c *sqlite3.Conn) {
+	if !b.copyDue {
 		return
 	}
+	b.copyDue = false
+	end := c.LogEnd()
+	err, emptied := c.CopyLog(), true
+	b.logRetry = end + b.logCopied/8
 	size := b.walSize()
-	if size < b.walLimit {
-		b.walRetry = 0
-		return
+	if err == nil && size >= b.logLimit {
+		c.BusyTimeout(checkpointWait)
+		emptied, err = c.EmptyLog()
+		c.BusyTimeout(0)
+		b.logRetry = end + b.logLimit/4
 	}
-	if size < b.walRetry {
-		return
-	}
-	c.BusyTimeout(checkpointWait)
-	emptied, err := c.Checkpoint()
-	c.BusyTimeout(0)
 	switch {
 	case err != nil:
 		b.opts.Logger.Warn("cannot copy the write-ahead log to the database; trying again when "+
@@ -33,23 +75,10 @@ func (b *backend) boundLog(c *sqlite3.Conn) {
 	case !emptied:
 		b.opts.Logger.Warn("a reader holds the write-ahead log; trying again when it has grown",
 			"database", b.name(), "bytes", size)
-	}
-	if err != nil || !emptied {
-		b.walRetry = size + b.walLimit/4
+	default:
+		b.logRetry = 0
 	}
 }
-
-const (
-	// walPages is the length at which a COMMIT copies the log to the database: 8 MiB. A page that
-	// was changed many times is copied once, so with a quarter of it commits are a fifth slower;
-	// with more they are not faster, but the one that copies takes longer.
-	walPages = 8 << 20 / pageSize
-	// walLimit is the length in bytes at which it is emptied by force.
-	walLimit = 64 << 20
-	// checkpointWait is how long, in milliseconds, writers wait for the readers in a log that is
-	// too long.
-	checkpointWait = 200
-)
 
 // walSize is the length of the write-ahead log's file.
 func (b *backend) walSize() int64 {

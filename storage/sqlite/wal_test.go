@@ -10,20 +10,35 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// TestLogIsBounded writes while readers are always in the write-ahead log, with SQLite's own
-// checkpoints and without them, as if readers kept these from ever starting the log anew.
+// TestLogIsCopied writes without readers: the log is begun anew again and again, and is never
+// emptied by force.
+func TestLogIsCopied(t *testing.T) {
+	b := open(t, fresh(t)).(*backend)
+	defer b.Close()
+	b.logCopied = 256 << 10
+	f := filler{store: b, value: bytes.Repeat([]byte("v"), 1024)}
+	f.grow(t, 1000)
+	longest := b.walSize()
+	for range 100 {
+		f.update(t, 50)
+		longest = max(longest, b.walSize())
+	}
+	t.Logf("the log was %d KB long", longest>>10)
+	// The first group alone may be longer than logCopied, and one more may come before the copy.
+	if longest > 4<<20 {
+		t.Errorf("the log has grown to %d bytes", longest)
+	}
+}
+
+// TestLogIsBounded writes while readers are always in the write-ahead log, with copies of it from a
+// short length on, and only from logLimit on, as if readers kept it from ever being begun anew.
 func TestLogIsBounded(t *testing.T) {
 	ctx := context.Background()
-	for _, pages := range []int32{32, 0} {
+	const limit = 1 << 20
+	for _, copied := range []int64{limit / 4, limit} {
 		b := open(t, fresh(t)).(*backend)
 		defer b.Close()
-		b.walLimit = 1 << 20
-		c, err := b.commits.Get(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.Autocheckpoint(pages)
-		b.commits.Put(c)
+		b.logCopied, b.logLimit = copied, limit
 		f := filler{store: b, value: bytes.Repeat([]byte("v"), 1024)}
 		f.grow(t, 1000)
 
@@ -57,10 +72,10 @@ func TestLogIsBounded(t *testing.T) {
 		wg.Wait()
 		t.Logf("%d reads beside 3,000 updates; the log was %d KB long", reads.Load(), longest>>10)
 		// One group and what one checkpoint waits for may come on top.
-		if longest > 3*b.walLimit {
+		if longest > 3*limit {
 			t.Errorf("the log has grown to %d bytes", longest)
 		}
-		if pages == 0 && written < 2*b.walLimit {
+		if copied == limit && written < 2*limit {
 			t.Errorf("only %d bytes were written to the log", written)
 		}
 	}
@@ -72,7 +87,7 @@ func TestLogOutlivesAReader(t *testing.T) {
 	ctx := context.Background()
 	b := open(t, fresh(t)).(*backend)
 	defer b.Close()
-	b.walLimit = 1 << 20
+	b.logCopied, b.logLimit = 256<<10, 1<<20
 	f := filler{store: b, value: bytes.Repeat([]byte("v"), 4096)}
 	f.grow(t, 100)
 	reader, err := b.reads.Get(ctx)
@@ -84,14 +99,14 @@ func TestLogOutlivesAReader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for b.walSize() < 2*b.walLimit {
+	for b.walSize() < 2*b.logLimit {
 		f.update(t, 50)
 	}
 	done()
 	b.reads.Put(reader)
 	f.update(t, 50)
 	for range 200 {
-		if b.walSize() < b.walLimit {
+		if b.walSize() < b.logLimit {
 			return
 		}
 		f.update(t, 50)

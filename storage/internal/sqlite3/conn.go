@@ -154,16 +154,32 @@ func (c *Conn) BusyTimeout(milliseconds int32) {
 	lib.Xsqlite3_busy_timeout(c.tls, c.db, milliseconds)
 }
 
-// Autocheckpoint makes a COMMIT that leaves this many pages in the write-ahead log copy them to the
-// database.
-func (c *Conn) Autocheckpoint(pages int32) {
-	lib.Xsqlite3_wal_autocheckpoint(c.tls, c.db, pages)
+// NoAutocheckpoint leaves it to the caller to copy the write-ahead log to the database. Otherwise
+// SQLite does so within each COMMIT that leaves the log long.
+func (c *Conn) NoAutocheckpoint() { lib.Xsqlite3_wal_autocheckpoint(c.tls, c.db, 0) }
+
+// LogEnd is where the last [Conn.Commit] has ended in the write-ahead log, in bytes. The log is
+// then as long as that; its file may be longer.
+func (c *Conn) LogEnd() int64 {
+	if c.log == nil {
+		return 0
+	}
+	return c.log.end
 }
 
-// Checkpoint copies the write-ahead log to the database and empties its file. It reports whether it
+// CopyLog copies the write-ahead log to the database, up to what some reader has not seen yet. It
+// waits for nobody. If it has copied all, the next writer may begin the log anew.
+func (c *Conn) CopyLog() error {
+	_, err := c.checkpoint(lib.SQLITE_CHECKPOINT_PASSIVE)
+	return err
+}
+
+// EmptyLog copies the write-ahead log to the database and empties its file. It reports whether it
 // could: readers and writers of other connections may be in the way.
-func (c *Conn) Checkpoint() (bool, error) {
-	rc := lib.Xsqlite3_wal_checkpoint_v2(c.tls, c.db, 0, lib.SQLITE_CHECKPOINT_TRUNCATE, 0, 0)
+func (c *Conn) EmptyLog() (bool, error) { return c.checkpoint(lib.SQLITE_CHECKPOINT_TRUNCATE) }
+
+func (c *Conn) checkpoint(mode int32) (bool, error) {
+	rc := lib.Xsqlite3_wal_checkpoint_v2(c.tls, c.db, 0, mode, 0, 0)
 	switch rc & 0xff {
 	case lib.SQLITE_OK:
 		return true, nil

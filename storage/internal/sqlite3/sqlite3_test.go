@@ -135,14 +135,14 @@ func TestSnapshot(t *testing.T) {
 	if n := count(); n != 0 {
 		t.Errorf("the snapshot has %d rows", n)
 	}
-	if emptied, err := writer.Checkpoint(); emptied || err != nil {
+	if emptied, err := writer.EmptyLog(); emptied || err != nil {
 		t.Errorf("the log was emptied under a reader: %v, %v", emptied, err)
 	}
 	held.Reset()
 	if n := count(); n != 1 {
 		t.Errorf("after the snapshot there are %d rows", n)
 	}
-	if emptied, err := writer.Checkpoint(); !emptied || err != nil {
+	if emptied, err := writer.EmptyLog(); !emptied || err != nil {
 		t.Errorf("the log was not emptied: %v, %v", emptied, err)
 	}
 }
