@@ -35,12 +35,12 @@ func (b *backend) transactAt(ctx context.Context, synchronous string,
 	fn func(*sqlite3.Conn) (bool, error)) error {
 	committed := false
 	err := b.on(ctx, b.commits, func(c *sqlite3.Conn) error {
+		b.copyLog(c)
 		// A file that was replaced is not written any more. That is also seen after the operation,
 		// but then it is too late for the commit.
 		if b.hasMoved() {
 			return errMoved
 		}
-		b.copyLog(c)
 		restore, err := b.at(c, synchronous)
 		if err != nil {
 			return err

@@ -19,13 +19,14 @@ const (
 	checkpointWait = 200
 )
 
-// committed makes a copy of the log due if a commit has left it long. The copy takes longer than
-// the commit, and waits for the disk. So it is made when the commit was answered, while those who
-// have waited for it go on, and before the next commit.
+// committed makes a copy of the log due if it is long, be it by commits or by a large transaction
+// that was rolled back. The copy takes longer than the commit, and waits for the disk. So it is
+// made when the commit was answered, while those who have waited for it go on, and before the next
+// commit.
 func (b *backend) committed(c *sqlite3.Conn) {
 	end := c.LogEnd()
 	switch {
-	case end < b.logCopied:
+	case end < b.logCopied && b.walSize() < b.logLimit:
 		b.logRetry = 0
 	case end >= b.logRetry && !b.copyDue:
 		b.copyDue = true
@@ -34,16 +35,13 @@ func (b *backend) committed(c *sqlite3.Conn) {
 }
 
 // copySoon makes the copy that is due, if no writer has come before. It is an operation like
-// others: it ends before the connection is closed, and leaves alone a file that was replaced.
+// others: it ends before the connection is closed.
 func (b *backend) copySoon() {
 	ctx, cancel := b.timeout(context.Background())
 	defer cancel()
 	// What goes wrong with the log is logged. What goes wrong before that also ends the next commit,
 	// after which this is tried again.
 	_ = b.on(ctx, b.commits, func(c *sqlite3.Conn) error {
-		if b.hasMoved() {
-			return errMoved
-		}
 		b.copyLog(c)
 		return nil
 	})
@@ -53,8 +51,9 @@ func (b *backend) copySoon() {
 // if that is due, and the next writer starts it anew if no reader is in it at that moment; under
 // constant readers that may never be the case. So beyond logLimit it is emptied by force: by a
 // checkpoint that waits for the readers that are in it, while new readers read the database alone.
+// A file that was replaced is left alone.
 func (b *backend) copyLog(c *sqlite3.Conn) {
-	if !b.copyDue {
+	if !b.copyDue || b.hasMoved() {
 		return
 	}
 	b.copyDue = false

@@ -3,6 +3,8 @@ package sqlite
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -112,4 +114,35 @@ func TestLogOutlivesAReader(t *testing.T) {
 		f.update(t, 50)
 	}
 	t.Errorf("the log is still %d bytes long", b.walSize())
+}
+
+// TestLogAfterARollback: the log of a large transaction that was rolled back is emptied after the
+// next commit, however small.
+func TestLogAfterARollback(t *testing.T) {
+	ctx := context.Background()
+	b := open(t, fresh(t)+"?cache_size=1MiB").(*backend)
+	defer b.Close()
+	b.logLimit = 1 << 20
+	f := filler{store: b, value: bytes.Repeat([]byte("v"), 4096)}
+	f.grow(t, 1)
+	given := errors.New("given up")
+	err := b.Locked(ctx, mvcc.LockOptions{}, func(tx mvcc.Tx) error {
+		return tx.Insert(newToken(), func(insert func(*mvcc.Record) error) error {
+			for i := range 2000 {
+				if err := insert(&mvcc.Record{Key: mvcc.Key(fmt.Sprintf("key/%04d", i)),
+					Revision: 1000 + mvcc.Revision(i), Create: 1, Value: f.value}); err != nil {
+					return err
+				}
+			}
+			return given
+		})
+	})
+	if !errors.Is(err, given) || b.walSize() < 2*b.logLimit {
+		t.Fatalf("%v; the log is %d bytes long", err, b.walSize())
+	}
+	f.update(t, 1)
+	f.update(t, 1) // comes after the copy
+	if size := b.walSize(); size > b.logLimit {
+		t.Errorf("the log is still %d bytes long", size)
+	}
 }
