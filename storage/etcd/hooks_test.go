@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -119,6 +120,67 @@ func TestPagesNameOneRevision(t *testing.T) {
 			res.Header.Revision != written[0] {
 			t.Errorf("a stream %t: %v, %d keys at %v, while %v were written", stream, err,
 				len(res.Kvs), res.Header, written)
+		}
+	}
+}
+
+// TestLaterPagesAreReadAhead: who turns a page has the one after it read. Its answer names the
+// revision that is the newest when it is asked for.
+func TestLaterPagesAreReadAhead(t *testing.T) {
+	reads := make(chan struct{}, 100)
+	with, _ := inMemory(t, func(_ context.Context, method string) error {
+		if method == "Page" {
+			reads <- struct{}{}
+		}
+		return nil
+	})
+	c := serve(t, with)
+	for i := range 9 {
+		put(t, c, fmt.Sprintf("k%d", i), "v")
+	}
+	want := must[*clientv3.GetResponse](t)(c.Get(t.Context(), "k", clientv3.WithPrefix()))
+	at := want.Header.Revision
+	for _, stream := range []bool{false, true} {
+		for len(reads) > 0 {
+			<-reads
+		}
+		var all []*mvccpb.KeyValue
+		next := "k0"
+		for page := range 3 {
+			o := []clientv3.OpOption{clientv3.WithRange("l"), clientv3.WithLimit(3),
+				clientv3.WithRev(at)}
+			get := c.Get
+			if stream {
+				get = func(ctx context.Context, key string,
+					o ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+					chunks, err := c.GetStream(ctx, key, o...)
+					if err != nil {
+						return nil, err
+					}
+					return clientv3.GetStreamToGetResponse(chunks)
+				}
+			}
+			head := must[*clientv3.PutResponse](t)(c.Put(t.Context(), "k5", "later"))
+			res := must[*clientv3.GetResponse](t)(get(t.Context(), next, o...))
+			if res.Header.Revision != head.Header.Revision || res.Count != int64(9-3*page) ||
+				res.More != (page < 2) {
+				t.Errorf("page %d: %v, %d keys left, more: %t", page, res.Header, res.Count, res.More)
+			}
+			all = append(all, res.Kvs...)
+			next = string(all[len(all)-1].Key) + "\x00"
+			if page == 1 {
+				// The two pages themselves, and the next one.
+				for range 3 {
+					select {
+					case <-reads:
+					case <-time.After(time.Minute):
+						t.Fatal("the next page is not read ahead")
+					}
+				}
+			}
+		}
+		if text(all) != text(want.Kvs) {
+			t.Errorf("a stream %t: the pages have %s, want %s", stream, text(all), text(want.Kvs))
 		}
 	}
 }

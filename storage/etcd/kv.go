@@ -148,6 +148,11 @@ type pageRows func(*mvcc.RangeResult) int
 // wholePages are those of an answer that is sent at once.
 func wholePages(*mvcc.RangeResult) int { return 10_000 }
 
+// turnedKeys is how long a page of a client's list may be to be read at once, even if it is sent as a
+// stream. Later pages of a list have a revision, and are read before they are asked for; see
+// [mvcc.RangeOptions].
+const turnedKeys = 1_000
+
 // chunkBytes is about how large a chunk of a stream is. None is more than a key larger than twice
 // that.
 const chunkBytes = 1 << 20
@@ -158,12 +163,8 @@ func streamPages(p *mvcc.RangeResult) int {
 	if p == nil {
 		return 100
 	}
-	bytes := 1
-	for i := range p.KVs {
-		bytes += len(p.KVs[i].Key) + len(p.KVs[i].Value)
-	}
 	n := len(p.KVs)
-	return max(1, min(4*n, n*chunkBytes/bytes))
+	return max(1, min(4*n, n*chunkBytes/(p.Bytes()+1)))
 }
 
 // pages reads a range, as many keys as the limit says (0 for all), in pages of one snapshot. All
@@ -177,7 +178,7 @@ func (s *store) pages(ctx context.Context, b bounds, r *pb.RangeRequest, at mvcc
 	var head mvcc.Revision
 	for done := 0; ; {
 		if left := limit - done; limit > 0 && left <= o.Limit {
-			o.Limit, o.Count = left, true
+			o.Limit, o.Count, o.Ahead = left, true, done == 0
 		}
 		p, err := s.s.Range(ctx, o)
 		if err == nil {
@@ -264,7 +265,11 @@ func (s *store) RangeStream(r *pb.RangeRequest,
 		}
 		return stream.Send(&pb.RangeStreamResponse{RangeResponse: res})
 	}
-	err := s.pages(ctx, b, r, mvcc.Revision(max(r.Revision, 0)), int(r.Limit), streamPages, own,
+	rows := streamPages
+	if r.Revision > 0 && r.Limit > 0 && r.Limit <= turnedKeys {
+		rows = wholePages
+	}
+	err := s.pages(ctx, b, r, mvcc.Revision(max(r.Revision, 0)), int(r.Limit), rows, own,
 		func(p *mvcc.RangeResult, last bool) error {
 			defer own.pay()
 			chunk, size := &pb.RangeResponse{}, 0

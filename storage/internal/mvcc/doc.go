@@ -143,7 +143,7 @@
 // server that may be behind (a standby, a read-only one) is refused.
 //
 // I5 A range is one snapshot at the revision it says, all its pages together; see range.go for
-// the argument.
+// the argument, and ahead.go for pages that are read before they are asked for.
 //
 // I6 Revisions never go backwards, and none is reused for other content. A process keeps every
 // position ([Position]: epoch, revision and token) that an answer has shown to it, until it has
@@ -181,8 +181,8 @@
 //  2. Store.fencing. Store.Close takes it last and keeps it.
 //
 // All others are mutexes, each named mu or after what it guards: those of hub, queue, coalescer,
-// snapshots, Polls, tailer, lock, Metrics and Event.memoMu. They may be taken while a lock is held.
-// No code that holds one calls a Backend, waits, or takes another, but for two: the hub counts
-// while it is locked, and so Metrics.mu comes after hub.mu; and a round is made while Polls.mu is
-// held, so tailer.mu comes after it.
+// snapshots, ahead, Polls, tailer, lock, Metrics and Event.memoMu. They may be taken while a lock is
+// held. No code that holds one calls a Backend, waits, or takes another, but for two: the hub
+// counts while it is locked, and so Metrics.mu comes after hub.mu; and a round is made while
+// Polls.mu is held, so tailer.mu comes after it.
 package mvcc

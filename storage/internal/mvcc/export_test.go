@@ -57,3 +57,27 @@ func (s *Store) NewestSeen() Position { return s.hub.newestSeen() }
 func (s *Store) Refence(ctx context.Context, suspect Position) error {
 	return s.refence(ctx, suspect, "a test")
 }
+
+// Limits of what is read ahead.
+const (
+	AheadPages = aheadPages
+	AheadBytes = aheadBytes
+	AheadFor   = aheadFor
+)
+
+// KeepAhead says how long pages are kept.
+func (s *Store) KeepAhead(d time.Duration) { s.ahead.keep = d }
+
+// Ahead is ahead.
+type Ahead struct{ *ahead }
+
+// NewAhead is newAhead.
+func NewAhead(read func(context.Context, RangeOptions) (*RangeResult, error)) Ahead {
+	return Ahead{newAhead(read)}
+}
+
+// Turned is turned.
+func (a Ahead) Turned(ctx context.Context, o RangeOptions, res *RangeResult) { a.turned(ctx, o, res) }
+
+// Close is close.
+func (a Ahead) Close() { a.close() }

@@ -46,6 +46,10 @@ type RangeOptions struct {
 	Limit int
 	// KeysOnly leaves the values out.
 	KeysOnly bool
+	// Ahead says that this is a whole page of a client's list. If the client has asked for the page
+	// before it by the same Limit, the next one is read in the background, for the call that will
+	// ask for that one.
+	Ahead bool
 	// Count counts what is left, too: up to CountLimit, or all if Exact.
 	Count, Exact bool
 }
@@ -62,12 +66,46 @@ type RangeResult struct {
 	Count int64
 }
 
+// Bytes is the size of the keys and values.
+func (r *RangeResult) Bytes() (n int) {
+	for i := range r.KVs {
+		n += len(r.KVs[i].Key) + len(r.KVs[i].Value)
+	}
+	return n
+}
+
 // Range lists. Its errors are ErrCompacted, *FutureRevisionError, ErrClosed and those of the
 // Backend.
 func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error) {
 	if o.From == "" {
 		o.From = o.Start
 	}
+	var res *RangeResult
+	var err error
+	if o.Ahead {
+		res, err = s.readAhead(ctx, o)
+	}
+	if err == nil && res == nil {
+		res, err = s.readRange(ctx, o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if o.Ahead {
+		s.ahead.turned(s.ctx, o, res)
+	}
+	left, err := s.left(ctx, o, res)
+	if err != nil {
+		return nil, err
+	}
+	if o.Count {
+		res.Count = left
+	}
+	return res, nil
+}
+
+// readRange is Range without what the list's other pages have to do with it.
+func (s *Store) readRange(ctx context.Context, o RangeOptions) (*RangeResult, error) {
 	limit := o.Limit
 	if limit <= 0 {
 		limit = int(^uint(0)>>1) - 1
@@ -88,7 +126,6 @@ func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error)
 	case res.Revision < st.Compacted:
 		return nil, ErrCompacted
 	}
-	var undone []Replaced
 	if res.Revision < st.Head.Revision {
 		d, err := s.snapshots.delta(ctx, deltaKey{start: o.Start, end: o.End, at: res.Revision},
 			st.Head.Revision)
@@ -96,8 +133,7 @@ func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error)
 			return nil, err
 		}
 		i := sort.Search(len(d), func(i int) bool { return d[i].Key >= o.From })
-		undone = d[i:]
-		if page, err = s.merge(ctx, page, undone, limit+1, res.Revision, o.KeysOnly); err != nil {
+		if page, err = s.merge(ctx, page, d[i:], limit+1, res.Revision, o.KeysOnly); err != nil {
 			return nil, err
 		}
 	}
@@ -108,13 +144,6 @@ func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error)
 	res.KVs = make([]KeyValue, len(rows))
 	for i := range rows {
 		res.KVs[i] = *keyValue(&rows[i])
-	}
-	left, err := s.left(ctx, o, res, int64(len(undone)))
-	if err != nil {
-		return nil, err
-	}
-	if o.Count {
-		res.Count = left
 	}
 	return res, nil
 }
@@ -227,8 +256,7 @@ func (o *oldRows) row(ctx context.Context, j int) (*Row, error) {
 // counted, or neither asked for nor known. A list at a revision is the same whenever it is read: so
 // once a page was counted, what is left is known for each page that follows it. No fence makes that
 // wrong, since it compacts every revision before it (I6), and a compacted one is not read.
-func (s *Store) left(ctx context.Context, o RangeOptions, res *RangeResult,
-	undone int64) (n int64, err error) {
+func (s *Store) left(ctx context.Context, o RangeOptions, res *RangeResult) (n int64, err error) {
 	if !res.More {
 		return int64(len(res.KVs)), nil
 	}
@@ -238,7 +266,7 @@ func (s *Store) left(ctx context.Context, o RangeOptions, res *RangeResult,
 		return -1, nil
 	}
 	if !known {
-		if n, err = s.countLeft(ctx, o, res.Revision, undone); err != nil {
+		if n, err = s.countLeft(ctx, o, res.Revision); err != nil {
 			return 0, err
 		}
 	}
@@ -253,10 +281,8 @@ func (s *Store) left(ctx context.Context, o RangeOptions, res *RangeResult,
 }
 
 // countLeft counts at least up to CountLimit + 1. The counting happens in another snapshot than the
-// page, so its delta is extended, too: what is counted is the state at the same revision. If that
-// snapshot is the page's, undone is the number of keys in the delta.
-func (s *Store) countLeft(ctx context.Context, o RangeOptions, at Revision,
-	undone int64) (int64, error) {
+// page, so its delta is extended, too: what is counted is the state at the same revision.
+func (s *Store) countLeft(ctx context.Context, o RangeOptions, at Revision) (int64, error) {
 	var n, limit int64
 	if !o.Exact {
 		limit = CountLimit + 1
@@ -270,18 +296,15 @@ func (s *Store) countLeft(ctx context.Context, o RangeOptions, at Revision,
 		return 0, err
 	case st.Compacted > at:
 		return 0, ErrCompacted
-	case n > CountLimit && !o.Exact:
+	case n > CountLimit && !o.Exact, st.Head.Revision == at:
 		return n, nil
 	}
-	if st.Head.Revision > at {
-		d, err := s.snapshots.delta(ctx, deltaKey{start: o.Start, end: o.End, at: at},
-			st.Head.Revision)
-		if err != nil {
-			return 0, err
-		}
-		undone = int64(len(d) - sort.Search(len(d), func(i int) bool { return d[i].Key >= o.From }))
+	d, err := s.snapshots.delta(ctx, deltaKey{start: o.Start, end: o.End, at: at},
+		st.Head.Revision)
+	if err != nil {
+		return 0, err
 	}
-	return n + undone, nil
+	return n + int64(len(d)-sort.Search(len(d), func(i int) bool { return d[i].Key >= o.From })), nil
 }
 
 // CountAt counts the keys in [start, end) that existed at a revision, 0 for the newest, and returns

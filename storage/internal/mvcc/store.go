@@ -103,6 +103,7 @@ type Store struct {
 	gets      coalescer[Key, *KeyValue]
 	renewals  coalescer[Lease, LeaseRow]
 	snapshots *snapshots
+	ahead     *ahead
 	tailer    *tailer
 	announcer *announcer
 	// identity is that of the store when it was opened.
@@ -152,6 +153,7 @@ func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 	s.gets = coalescer[Key, *KeyValue]{query: s.queryKeys, size: 64}
 	s.renewals = coalescer[Lease, LeaseRow]{query: s.queryRenewals, size: 256}
 	s.snapshots = newSnapshots(s)
+	s.ahead = newAhead(s.readRange)
 	s.tailer = newTailer(s)
 	s.announcer = newAnnouncer(s)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -263,6 +265,7 @@ func (s *Store) Close() error {
 		s.heads.close()
 		s.gets.close()
 		s.renewals.close()
+		s.ahead.close()
 		// Whoever has begun to look into the history ends by now, and nobody begins to.
 		_ = s.fencing.acquire(context.Background())
 		s.metrics.observe(nil)

@@ -1,0 +1,167 @@
+package mvcc
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Who has turned a page of a list, and then the next one, will most likely turn on. So the page that
+// follows may be read while the client works on the one it has; see [RangeOptions.Ahead].
+//
+// Such a page is what the call that asks for it would read itself (I4, I5). The state at a revision
+// is the same whenever it is read, until the revision is compacted. The call reads the state of the
+// store when it has begun, as every read does. If the revision is compacted by then, what was read
+// ahead is left alone. The head of the answer is that of the call's own read. A fence compacts
+// every revision before it (I6), so no page of a lost history is answered.
+
+const (
+	// aheadPages is how many pages are read ahead at once, and how many are kept. While there are
+	// as many, others are read when they are asked for.
+	aheadPages = 4
+	// aheadBytes is how large a page may be that is kept, and the one before it.
+	aheadBytes = 4 << 20
+	// aheadFor is how long a page is kept that nobody asks for.
+	aheadFor = 2 * time.Second
+	// aheadTurns is how many pages are remembered that were turned once. When there are as many,
+	// all are forgotten.
+	aheadTurns = 1_000
+)
+
+// ahead reads and keeps the pages that may be asked for next.
+type ahead struct {
+	read func(context.Context, RangeOptions) (*RangeResult, error)
+	keep time.Duration
+
+	// mu protects the fields below, and each page's timer.
+	mu sync.Mutex
+	// turns are the pages that follow one that was read. They and pages are by pageOf.
+	turns map[RangeOptions]struct{}
+	// pages are those that nobody has taken yet.
+	pages map[RangeOptions]*aheadPage
+	// reading counts the reads under way, also of pages that were taken or dropped.
+	reading int
+	closed  bool
+	wg      sync.WaitGroup
+}
+
+// aheadPage is a page for one caller. res and err are there when done is closed.
+type aheadPage struct {
+	done   chan struct{}
+	cancel context.CancelFunc
+	res    *RangeResult
+	err    error
+	// timer drops the page. It is set when the page was read.
+	timer *time.Timer
+}
+
+func newAhead(read func(context.Context, RangeOptions) (*RangeResult, error)) *ahead {
+	return &ahead{read: read, keep: aheadFor, turns: map[RangeOptions]struct{}{},
+		pages: map[RangeOptions]*aheadPage{}}
+}
+
+// pageOf are the options that say what is on a page.
+func pageOf(o RangeOptions) RangeOptions {
+	return RangeOptions{From: o.From, End: o.End, At: o.At, Limit: o.Limit, KeysOnly: o.KeysOnly}
+}
+
+// turned notes that res was read by o. If the page before it was read as well, by the same limit,
+// the next one is read from now on. ctx is that of the store.
+func (a *ahead) turned(ctx context.Context, o RangeOptions, res *RangeResult) {
+	if !res.More || len(res.KVs) == 0 {
+		return
+	}
+	this := pageOf(o)
+	o.From, o.At = res.KVs[len(res.KVs)-1].Key+"\x00", res.Revision
+	next := pageOf(o)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, again := a.turns[this]
+	delete(a.turns, this)
+	if len(a.turns) == aheadTurns {
+		clear(a.turns)
+	}
+	a.turns[next] = struct{}{}
+	if !again || a.closed || a.reading == aheadPages || len(a.pages) == aheadPages ||
+		a.pages[next] != nil || res.Bytes() > aheadBytes {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	p := &aheadPage{done: make(chan struct{}), cancel: cancel}
+	a.pages[next] = p
+	a.reading++
+	a.wg.Go(func() {
+		defer cancel()
+		p.res, p.err = a.read(ctx, o)
+		close(p.done)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.reading--
+		switch {
+		case a.pages[next] != p:
+		case p.err != nil || p.res.Bytes() > aheadBytes:
+			delete(a.pages, next)
+		default:
+			p.timer = time.AfterFunc(a.keep, func() { a.drop(next, p) })
+		}
+	})
+}
+
+// drop forgets a page that nobody has asked for.
+func (a *ahead) drop(key RangeOptions, p *aheadPage) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.pages[key] == p {
+		delete(a.pages, key)
+	}
+}
+
+// take returns the page that o asks for, nil if there is none.
+func (a *ahead) take(o RangeOptions) *aheadPage {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	key := pageOf(o)
+	p := a.pages[key]
+	if p != nil {
+		delete(a.pages, key)
+		if p.timer != nil {
+			p.timer.Stop()
+		}
+	}
+	return p
+}
+
+// close waits for what is being read. Nothing is read ahead any more.
+func (a *ahead) close() {
+	a.mu.Lock()
+	a.closed = true
+	a.mu.Unlock()
+	a.wg.Wait()
+}
+
+// readAhead answers a call of Range by what was read ahead, nil if there is nothing for it.
+func (s *Store) readAhead(ctx context.Context, o RangeOptions) (*RangeResult, error) {
+	p := s.ahead.take(o)
+	if p == nil {
+		return nil, nil
+	}
+	defer p.cancel()
+	st, err := s.read(ctx, s.b.State)
+	if err != nil {
+		return nil, err
+	}
+	slow := time.NewTimer(slowQuery)
+	defer slow.Stop()
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-slow.C:
+		return nil, nil // perhaps it hangs on a dead connection
+	}
+	if p.err != nil || st.Compacted > o.At {
+		return nil, nil // the call's own read tells
+	}
+	p.res.Head = st.Head.Revision
+	return p.res, nil
+}
