@@ -218,7 +218,9 @@ func (r *resource) chunks(ctx context.Context, in listRange) iter.Seq2[*mvcc.Ran
 	return func(yield func(*mvcc.RangeResult, error) bool) {
 		o := mvcc.RangeOptions{Start: in.start, End: in.end, From: in.from, At: in.at,
 			Limit: in.page(0, 0, 0), Count: in.limit > 0 && !in.filtered}
-		o.Ahead = !in.filtered && o.Limit == in.limit
+		if !in.filtered && o.Limit == in.limit {
+			o.Ahead = in.limit
+		}
 		rows := 0
 		for {
 			chunk, err := ask(ctx, r, verb, func() (*mvcc.RangeResult, error) {
@@ -245,7 +247,7 @@ func (r *resource) chunks(ctx context.Context, in listRange) iter.Seq2[*mvcc.Ran
 				return
 			}
 			rows += len(chunk.KVs)
-			o.At, o.Count, o.Ahead = chunk.Revision, false, false
+			o.At, o.Count, o.Ahead = chunk.Revision, false, 0
 			bytes := valueBytes(chunk.KVs)
 			if n := len(chunk.KVs); n > 0 && in.recursive {
 				r.rowBytes.Store(int64(bytes / n))

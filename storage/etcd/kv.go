@@ -178,7 +178,7 @@ func (s *store) pages(ctx context.Context, b bounds, r *pb.RangeRequest, at mvcc
 	var head mvcc.Revision
 	for done := 0; ; {
 		if left := limit - done; limit > 0 && left <= o.Limit {
-			o.Limit, o.Count, o.Ahead = left, true, done == 0
+			o.Limit, o.Count, o.Ahead = left, true, limit
 		}
 		p, err := s.s.Range(ctx, o)
 		if err == nil {

@@ -23,8 +23,7 @@ const (
 	aheadBytes = 4 << 20
 	// aheadFor is how long a page is kept that nobody asks for.
 	aheadFor = 2 * time.Second
-	// aheadTurns is how many pages are remembered that were turned once. When there are as many,
-	// all are forgotten.
+	// aheadTurns is how many pages are expected at once. When there are as many, all are forgotten.
 	aheadTurns = 1_000
 )
 
@@ -35,7 +34,7 @@ type ahead struct {
 
 	// mu protects the fields below, and each page's timer.
 	mu sync.Mutex
-	// turns are the pages that follow one that was read. They and pages are by pageOf.
+	// turns are the pages that are expected, as they follow one. They and pages are by pageOf.
 	turns map[RangeOptions]struct{}
 	// pages are those that nobody has taken yet.
 	pages map[RangeOptions]*aheadPage
@@ -65,14 +64,14 @@ func pageOf(o RangeOptions) RangeOptions {
 	return RangeOptions{From: o.From, End: o.End, At: o.At, Limit: o.Limit, KeysOnly: o.KeysOnly}
 }
 
-// turned notes that res was read by o. If the page before it was read as well, by the same limit,
-// the next one is read from now on. ctx is that of the store.
+// turned notes that a page ends with res, which was read by o. If o was expected as the page after
+// another one, the next one is read from now on. ctx is that of the store.
 func (a *ahead) turned(ctx context.Context, o RangeOptions, res *RangeResult) {
 	if !res.More || len(res.KVs) == 0 {
 		return
 	}
 	this := pageOf(o)
-	o.From, o.At = res.KVs[len(res.KVs)-1].Key+"\x00", res.Revision
+	o.From, o.At, o.Limit = res.KVs[len(res.KVs)-1].Key+"\x00", res.Revision, o.Ahead
 	next := pageOf(o)
 	a.mu.Lock()
 	defer a.mu.Unlock()

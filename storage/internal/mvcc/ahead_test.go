@@ -75,7 +75,7 @@ func turn(t *testing.T, s *mvcc.Store, o mvcc.RangeOptions, first int) (mvcc.Ran
 }
 
 var firstThree = mvcc.RangeOptions{Start: "/k/", End: "/k0", Limit: 3, Count: true, Exact: true,
-	Ahead: true}
+	Ahead: 3}
 
 // TestPagesAreReadAhead: the second page has the third one read. Whatever is written then, the third
 // is the same list, and names the newest head.
@@ -204,12 +204,12 @@ func TestReadAheadIsBounded(t *testing.T) {
 			reads++
 			return page("", <-hold), nil
 		})
-		// turn turns the first page of a list, and then the second, and tells whether the third is
-		// read now.
+		// turn turns the first page of a list, whose last piece is smaller, and then the second, and
+		// tells whether the third is read now.
 		turn := func(list, value string) (started bool) {
 			before := reads
-			for _, last := range []string{"/1", "/2"} {
-				o := mvcc.RangeOptions{From: mvcc.Key(list), End: "/k0", At: 7, Limit: 1, Ahead: true}
+			for i, last := range []string{"/1", "/2"} {
+				o := mvcc.RangeOptions{From: mvcc.Key(list), End: "/k0", At: 7, Limit: 1 + i, Ahead: 2}
 				a.Turned(t.Context(), o, page(list+last, value))
 				list += last + "\x00"
 			}

@@ -46,10 +46,10 @@ type RangeOptions struct {
 	Limit int
 	// KeysOnly leaves the values out.
 	KeysOnly bool
-	// Ahead says that this is a whole page of a client's list. If the client has asked for the page
-	// before it by the same Limit, the next one is read in the background, for the call that will
-	// ask for that one.
-	Ahead bool
+	// Ahead says, if not 0, that the call ends a page of a client's list, and is the Limit of the
+	// list's pages. If the client has asked for the page before it by the same Limit, the next one
+	// is read in the background, for the call that will ask for that one.
+	Ahead int
 	// Count counts what is left, too: up to CountLimit, or all if Exact.
 	Count, Exact bool
 }
@@ -82,7 +82,7 @@ func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error)
 	}
 	var res *RangeResult
 	var err error
-	if o.Ahead {
+	if o.Ahead > 0 {
 		res, err = s.readAhead(ctx, o)
 	}
 	if err == nil && res == nil {
@@ -91,7 +91,7 @@ func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error)
 	if err != nil {
 		return nil, err
 	}
-	if o.Ahead {
+	if o.Ahead > 0 {
 		s.ahead.turned(s.ctx, o, res)
 	}
 	left, err := s.left(ctx, o, res)
