@@ -148,8 +148,8 @@ type pageRows func(*mvcc.RangeResult) int
 // wholePages are those of an answer that is sent at once.
 func wholePages(*mvcc.RangeResult) int { return 10_000 }
 
-// turnedKeys is how long a page of a client's list may be to be read at once, even if it is sent as a
-// stream. Later pages of a list have a revision, and are read before they are asked for; see
+// turnedKeys is how long a page of a client's list may be to be read at once, even if it is sent as
+// a stream. Later pages of a list have a revision, and are read before they are asked for; see
 // [mvcc.RangeOptions].
 const turnedKeys = 1_000
 

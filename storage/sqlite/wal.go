@@ -39,8 +39,8 @@ func (b *backend) committed(c *sqlite3.Conn) {
 func (b *backend) copySoon() {
 	ctx, cancel := b.timeout(context.Background())
 	defer cancel()
-	// What goes wrong with the log is logged. What goes wrong before that also ends the next commit,
-	// after which this is tried again.
+	// What goes wrong with the log is logged. What goes wrong before that also ends the next
+	// commit, after which this is tried again.
 	_ = b.on(ctx, b.commits, func(c *sqlite3.Conn) error {
 		b.copyLog(c)
 		return nil

@@ -77,8 +77,8 @@ func turn(t *testing.T, s *mvcc.Store, o mvcc.RangeOptions, first int) (mvcc.Ran
 var firstThree = mvcc.RangeOptions{Start: "/k/", End: "/k0", Limit: 3, Count: true, Exact: true,
 	Ahead: 3}
 
-// TestPagesAreReadAhead: the second page has the third one read. Whatever is written then, the third
-// is the same list, and names the newest head.
+// TestPagesAreReadAhead: the second page has the third one read. Whatever is written then, the
+// third is the same list, and names the newest head.
 func TestPagesAreReadAhead(t *testing.T) {
 	everywhere(t, func(t *testing.T, db dbtest.DB) {
 		b, s := openPaged(t, db)
@@ -194,8 +194,8 @@ func TestReadAheadHangs(t *testing.T) {
 	}
 }
 
-// TestReadAheadIsBounded: few pages are kept, none for long, and none if they are large. Close waits
-// for them.
+// TestReadAheadIsBounded: few pages are kept, none for long, and none if they are large. Close
+// waits for them.
 func TestReadAheadIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reads := 0
@@ -204,8 +204,8 @@ func TestReadAheadIsBounded(t *testing.T) {
 			reads++
 			return page("", <-hold), nil
 		})
-		// turn turns the first page of a list, whose last piece is smaller, and then the second, and
-		// tells whether the third is read now.
+		// turn turns the first page of a list, whose last piece is smaller, and then the second,
+		// and tells whether the third is read now.
 		turn := func(list, value string) (started bool) {
 			before := reads
 			for i, last := range []string{"/1", "/2"} {
