@@ -15,6 +15,11 @@ const (
 // drivers are faults of the drivers' statements, by the invariant that they break.
 var drivers = []mutant{
 	// SQLite.
+	{breaks: "space", what: "SQLite: the log is never copied", file: "storage/sqlite/transaction.go",
+		old: "		b.committed(c)\n", new: "", in: inSQLite, tests: "TestLog"},
+	{breaks: "space", what: "SQLite: a commit does not wait for the log's copy",
+		file: "storage/sqlite/transaction.go", old: "		b.copyLog(c)\n", new: "", in: inSQLite,
+		tests: "TestLog|TestFullDisk"},
 	{breaks: "I1", what: "SQLite: a transaction takes the lock when it writes", file: sqliteFile,
 		old: `"BEGIN IMMEDIATE"`, new: `"BEGIN"`, in: inSQLite, tests: suite},
 	{breaks: "I1", what: "SQLite: the row that was seen is never there", file: sqliteFile,

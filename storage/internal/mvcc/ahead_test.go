@@ -136,6 +136,23 @@ func TestReadAheadIsNotCompacted(t *testing.T) {
 	}
 }
 
+// TestReadAheadIsOfOneList: a call that asks otherwise gets what it asks for.
+func TestReadAheadIsOfOneList(t *testing.T) {
+	_, s := openPaged(t, inMemory(t))
+	o, _ := turn(t, s, firstThree, 0)
+	o, _ = turn(t, s, o, 3)
+	fewer := o
+	fewer.Limit = 2
+	turn(t, s, fewer, 6)
+	keys := o
+	keys.KeysOnly = true
+	r, err := s.Range(t.Context(), keys)
+	if err != nil || len(r.KVs) != 3 || len(r.KVs[0].Value) > 0 {
+		t.Errorf("the keys alone: %+v, %v", r, err)
+	}
+	turn(t, s, o, 6)
+}
+
 // TestReadAheadFails: a page that could not be read ahead is read when it is asked for.
 func TestReadAheadFails(t *testing.T) {
 	b, s := openPaged(t, inMemory(t))
