@@ -41,10 +41,11 @@ type backend struct {
 	fenced atomic.Bool
 	// logCopied and logLimit are lengths of the write-ahead log in bytes; see copyLog.
 	logCopied, logLimit int64
-	// copyDue tells that the log is to be copied, and logRetry is the length at which it is tried
-	// again after a failure. Only the writing connection's holder uses them.
-	copyDue  bool
-	logRetry int64
+	// copyDue tells that the log is to be copied. logEnd is where the last commit has ended in it,
+	// and copyRetry and emptyRetry are the ends at which it is tried again to copy it, and to empty
+	// it. Only the writing connection's holder uses them.
+	copyDue                       bool
+	logEnd, copyRetry, emptyRetry int64
 	// store is the identity that the store had when it was opened first.
 	store string
 

@@ -80,7 +80,7 @@ func (b *backend) reopen(ctx context.Context) error {
 		return err
 	}
 	b.moved = false
-	b.copyDue, b.logRetry = false, 0
+	b.copyDue, b.logEnd, b.copyRetry, b.emptyRetry = false, 0, 0, 0
 	id := mvcc.Identity{Recorded: recorded, Actual: b.fingerprint()}
 	if b.file != old && id.Moved() {
 		b.fenced.Store(true)

@@ -21,14 +21,17 @@ const (
 
 // committed makes a copy of the log due if it is long, be it by commits or by a large transaction
 // that was rolled back. The copy takes longer than the commit, and waits for the disk. So it is
-// made when the commit was answered, while those who have waited for it go on, and before the next
-// commit.
+// made when the commit was answered, while those who have waited for it go on. It is made before
+// the next commit, so the reserve of a full disk has room for it.
 func (b *backend) committed(c *sqlite3.Conn) {
 	end := c.LogEnd()
-	switch {
-	case end < b.logCopied && b.walSize() < b.logLimit:
-		b.logRetry = 0
-	case end >= b.logRetry && !b.copyDue:
+	if end < b.logEnd { // the log was begun anew: whatever held it is gone
+		b.copyRetry, b.emptyRetry = 0, 0
+	}
+	b.logEnd = end
+	long := end >= max(b.logCopied, b.copyRetry) ||
+		end >= b.emptyRetry && b.walSize() >= b.logLimit
+	if long && !b.copyDue {
 		b.copyDue = true
 		go b.copySoon()
 	}
@@ -56,16 +59,19 @@ func (b *backend) copyLog(c *sqlite3.Conn) {
 	if !b.copyDue || b.hasMoved() {
 		return
 	}
-	b.copyDue = false
-	end := c.LogEnd()
+	b.copyDue, b.copyRetry = false, 0
 	err, emptied := c.CopyLog(), true
-	b.logRetry = end + b.logCopied/8
+	if err != nil {
+		b.copyRetry = b.logEnd + b.logCopied/8
+	}
 	size := b.walSize()
-	if err == nil && size >= b.logLimit {
+	if err == nil && size >= b.logLimit && b.logEnd >= b.emptyRetry {
 		c.BusyTimeout(checkpointWait)
 		emptied, err = c.EmptyLog()
 		c.BusyTimeout(0)
-		b.logRetry = end + b.logLimit/4
+		if err != nil || !emptied {
+			b.emptyRetry = b.logEnd + b.logLimit/4
+		}
 	}
 	switch {
 	case err != nil:
@@ -74,8 +80,6 @@ func (b *backend) copyLog(c *sqlite3.Conn) {
 	case !emptied:
 		b.opts.Logger.Warn("a reader holds the write-ahead log; trying again when it has grown",
 			"database", b.name(), "bytes", size)
-	default:
-		b.logRetry = 0
 	}
 }
 
