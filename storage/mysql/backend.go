@@ -48,7 +48,9 @@ type database struct {
 type backend struct {
 	*database
 	sqlread.KeysReader
-	// store is the id of the store, which the rows of its tables have, in decimal digits.
+	// id is that of the store, which the rows of its tables have, and store the same in decimal
+	// digits.
+	id    int64
 	store string
 	// opened and durable are what was found when the backend was opened.
 	opened  mvcc.Identity

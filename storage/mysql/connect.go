@@ -129,6 +129,10 @@ type conn struct {
 	server *server
 	facts  facts
 	born   int64
+	// state is the statement preparedState, nil until it is used. plain: the server has refused to
+	// prepare or to execute it.
+	state driver.Stmt
+	plain bool
 }
 
 // ResetSession is called before a pooled connection is used again.
@@ -137,6 +141,36 @@ func (c *conn) ResetSession(ctx context.Context) error {
 		return driver.ErrBadConn
 	}
 	return c.session.ResetSession(ctx)
+}
+
+// QueryContext implements [driver.QueryerContext]. It prepares preparedState once, and sends all
+// else as text.
+func (c *conn) QueryContext(ctx context.Context, query string,
+	args []driver.NamedValue) (driver.Rows, error) {
+	if query != preparedState || c.plain {
+		return c.session.QueryContext(ctx, query, args)
+	}
+	rows, err := c.queryState(ctx, args)
+	if refused := (*mysql.MySQLError)(nil); errors.As(err, &refused) {
+		// All sessions together may have as many prepared statements as are allowed, or a proxy has
+		// lost this one. If it is something else, the text says so as well.
+		if c.state != nil {
+			_ = c.state.Close()
+		}
+		c.state, c.plain = nil, true
+		return c.session.QueryContext(ctx, query, args)
+	}
+	return rows, err
+}
+
+func (c *conn) queryState(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
+	if c.state == nil {
+		var err error
+		if c.state, err = c.session.PrepareContext(ctx, preparedState); err != nil {
+			return nil, err
+		}
+	}
+	return c.state.(driver.StmtQueryContext).QueryContext(ctx, args)
 }
 
 // Close closes the connection. That the server was first is no error.

@@ -215,6 +215,34 @@ func TestServer(t *testing.T) {
 			}
 		})
 
+		t.Run("prepared statements", func(t *testing.T) {
+			prepared := func() (n int) {
+				var name string
+				err := admin(t, db.URL).QueryRow("SHOW GLOBAL STATUS LIKE 'Com_stmt_prepare'").
+					Scan(&name, &n)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+			b, before := open(t, db.URL), prepared()
+			want := state(t, b).Head
+			for range 10 {
+				if got := state(t, b).Head; got != want {
+					t.Errorf("the head is %+v, and then %+v", want, got)
+				}
+			}
+			if n := prepared() - before; n != 1 {
+				t.Errorf("to read the state eleven times, %d statements were prepared", n)
+			}
+			// Where none can be prepared, the state is read all the same.
+			s.Exec("SET GLOBAL max_prepared_stmt_count = 0")
+			defer s.Exec("SET GLOBAL max_prepared_stmt_count = DEFAULT")
+			if got := state(t, open(t, db.URL)).Head; got != want {
+				t.Errorf("without prepared statements the head is %+v, and not %+v", got, want)
+			}
+		})
+
 		t.Run("idle connections", func(t *testing.T) {
 			s.Exec("SET GLOBAL wait_timeout = 1")
 			db := s.Open()

@@ -31,6 +31,9 @@ func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	text, args := arguments(r.SQL, args)
+	if text == preparedState {
+		args = []any{b.id, b.id, b.id}
+	}
 	conn, err := b.take(ctx, b.class(r.Class))
 	if err != nil {
 		return b.failed(r.What, err)

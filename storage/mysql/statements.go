@@ -27,7 +27,7 @@ import "github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 // readsOf are the statements of the reads of a store.
 func readsOf(store string) sqlread.Statements {
 	return sqlread.Statements{
-		State:     ofStore(selectState, store),
+		State:     preparedState,
 		Tail:      ofStore(selectTail, store),
 		Get:       ofStore(selectKey, store),
 		GetKeys:   ofStore(selectKeys, store),
@@ -58,6 +58,10 @@ SELECT s.epoch, h.revision, h.token, s.compacted, s.swept, @@GLOBAL.read_only, T
 FROM rowkeeper_store s
 JOIN rowkeeper_log h ON h.store = $store AND h.revision = (SELECT MAX(m.revision) FROM rowkeeper_log m WHERE m.store = $store)
 WHERE s.id = $store`
+
+// preparedState is selectState of any store, whose id is each argument. It is read more often than
+// all else, and takes the servers so little work that a seventh of its time is that of parsing it.
+var preparedState = ofStore(selectState, "?")
 
 // selectPoll reads what is polled of several stores, whose ids stand for %s: for each, its row by
 // primary key, and the head by the primary key of the log, backwards, one row. That the order names

@@ -44,7 +44,7 @@ func (b *backend) find(ctx context.Context, c *sql.Conn, name string) error {
 	if err != nil {
 		return err
 	}
-	b.store, b.opened, b.durable = strconv.FormatInt(store, 10), id, d
+	b.id, b.store, b.opened, b.durable = store, strconv.FormatInt(store, 10), id, d
 	b.gate.Open(f.Place, f.number, id.Store)
 	return nil
 }

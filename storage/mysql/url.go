@@ -212,9 +212,9 @@ func (c *config) dial(multiStatements bool, log mysql.Logger) (*mysql.Config, er
 	d.User, d.DBName, d.Net, d.Addr = c.user, c.database, c.network, c.addr
 	d.Timeout = c.connectTimeout
 	d.Logger = log
-	// Reads are constant statements with arguments that the driver quotes: one round trip, and no
-	// prepared statement on the server. Several statements in one text are sent over the commit
-	// connections only.
+	// Reads are constant statements with arguments that the driver quotes: one round trip, and but
+	// for preparedState no prepared statement on the server. Several statements in one text are
+	// sent over the commit connections only.
 	d.InterpolateParams = true
 	d.MultiStatements = multiStatements
 	// The store's limits follow from the server's max_allowed_packet; see limitsFor.
