@@ -69,6 +69,9 @@ type Config struct {
 	Timeout time.Duration
 	// Compaction says how much history is kept.
 	Compaction CompactionPolicy
+	// CacheBytes bounds the keys and values that each store keeps in memory to answer reads that no
+	// watch cache answers, as those by etcd's API. Default: none are kept.
+	CacheBytes int
 	// Clock replaces the clock of a database that has none of its own (SQLite), in tests. It
 	// decides when objects with a time to live expire.
 	Clock func() time.Time
@@ -173,10 +176,11 @@ func (c Config) open(ctx context.Context, db mvcc.Database) (*Store, error) {
 	}
 	metrics := mvcc.NewMetrics()
 	store, err := mvcc.Open(ctx, backend, mvcc.Config{
-		Logger:    c.Logger,
-		Metrics:   metrics,
-		Timeout:   c.Timeout,
-		Scheduler: c.scheduler,
+		Logger:     c.Logger,
+		Metrics:    metrics,
+		Timeout:    c.Timeout,
+		Scheduler:  c.scheduler,
+		CacheBytes: c.CacheBytes,
 		Compaction: mvcc.CompactionPolicy{
 			Window:   c.Compaction.Window,
 			Keep:     mvcc.Revision(c.Compaction.Keep),

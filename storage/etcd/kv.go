@@ -149,8 +149,8 @@ type pageRows func(*mvcc.RangeResult) int
 func wholePages(*mvcc.RangeResult) int { return 10_000 }
 
 // turnedKeys is how long a page of a client's list may be to be read at once, even if it is sent as
-// a stream. Later pages of a list have a revision, and are read before they are asked for; see
-// [mvcc.RangeOptions].
+// a stream, if that is quick: its values are in memory, or it is a later page of a list. Such a
+// page has a revision, and is read before it is asked for; see [mvcc.RangeOptions].
 const turnedKeys = 1_000
 
 // chunkBytes is about how large a chunk of a stream is. None is more than a key larger than twice
@@ -266,7 +266,7 @@ func (s *store) RangeStream(r *pb.RangeRequest,
 		return stream.Send(&pb.RangeStreamResponse{RangeResponse: res})
 	}
 	rows := streamPages
-	if r.Revision > 0 && r.Limit > 0 && r.Limit <= turnedKeys {
+	if r.Limit > 0 && r.Limit <= turnedKeys && (r.Revision > 0 || s.s.Cached(b.end)) {
 		rows = wholePages
 	}
 	err := s.pages(ctx, b, r, mvcc.Revision(max(r.Revision, 0)), int(r.Limit), rows, own,
@@ -285,6 +285,7 @@ func (s *store) RangeStream(r *pb.RangeRequest,
 				size += len(p.KVs[i].Key) + len(p.KVs[i].Value)
 			}
 			if last {
+				// Kube-apiserver wants the header together with the last key of a page.
 				chunk.Header, chunk.Count, chunk.More = s.header(p.Head), p.Count, p.More
 			}
 			return stream.Send(&pb.RangeStreamResponse{RangeResponse: chunk})

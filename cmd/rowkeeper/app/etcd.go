@@ -482,6 +482,10 @@ func (c *etcdCommand) run(ctx context.Context) (err error) {
 	}
 }
 
+// cacheBytes is how much of what was read or updated lately the stores keep in memory, all
+// together.
+const cacheBytes = 32 << 20
+
 // openStores connects to the database.
 func (c *etcdCommand) openStores(ctx context.Context) (*storage.StorePool, error) {
 	config, err := c.storage.Database()
@@ -491,6 +495,7 @@ func (c *etcdCommand) openStores(ctx context.Context) (*storage.StorePool, error
 	if config.Compaction, err = c.compaction(); err != nil {
 		return nil, err
 	}
+	config.CacheBytes = cacheBytes / len(c.stores)
 	return storage.OpenStores(ctx, config)
 }
 

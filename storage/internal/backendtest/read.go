@@ -154,6 +154,10 @@ func (f *fixture) getKeys(want []mvcc.Row) {
 		return strings.Compare(string(a.Key), string(b.Key))
 	})
 	f.equal(rows, want)
+	rows, s, err = r.GetKeys(f.ctx, nil)
+	f.must(err)
+	f.same(s, f.state())
+	f.equal(rows, nil)
 }
 
 func testGet(f *fixture) {

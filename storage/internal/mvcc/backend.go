@@ -536,7 +536,7 @@ type Tx interface {
 type KeysReader interface {
 	// GetKeys reads several different keys: Key, Revision, Create, Version, Lease and Value of
 	// those that exist, in no particular order. The Value of a row whose value is lost is nil, and
-	// Get says what is wrong with it.
+	// Get says what is wrong with it. Without keys, it is State, over the connections of Get.
 	GetKeys(ctx context.Context, keys []Key) ([]Row, State, error)
 }
 

@@ -62,6 +62,9 @@ func (s *Store) enqueue(ctx context.Context, m Mutation) (*write, error) {
 	case m.Expect == Any && m.HasPrev:
 		return nil, errors.New("nobody knows the previous value of a write that expects any state")
 	}
+	if m.Value == nil && !m.Delete {
+		m.Value = []byte{} // its row and its event say that it exists
+	}
 	if err := s.checkQuota(ctx, &m); err != nil {
 		return nil, err
 	}

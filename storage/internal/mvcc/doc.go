@@ -140,7 +140,8 @@
 // I4 Reads are linearizable. [Store.Head], [Store.Get] and [Store.Range] at revision 0 read in a
 // statement that starts after the call did. Concurrent callers of Head and Get share a query only
 // if it starts after they asked (see coalescer). Every statement reads the server's role, and a
-// server that may be behind (a standby, a read-only one) is refused.
+// server that may be behind (a standby, a read-only one) is refused. Rows that this process has
+// already are used only if such a statement proves that they are the newest; see rowcache.go.
 //
 // I5 A range is one snapshot at the revision it says, all its pages together; see range.go for
 // the argument, and ahead.go for pages that are read before they are asked for.
@@ -165,9 +166,9 @@
 // # Bounded memory
 //
 // What is held at a time is bounded in bytes, not only in rows. A queue, a group and the ring count
-// keys, values and previous values. A backend's answer counts its values ([ReadBytes],
-// [Limits].GroupBytes). The reaper reads what it deletes, in such answers, before it queues the
-// deletions.
+// keys, values and previous values, and so does the cache of rows, which is off by default. A
+// backend's answer counts its values ([ReadBytes], [Limits].GroupBytes). The reaper reads what it
+// deletes, in such answers, before it queues the deletions.
 //
 // # Lock order
 //
@@ -181,8 +182,9 @@
 //  2. Store.fencing. Store.Close takes it last and keeps it.
 //
 // All others are mutexes, each named mu or after what it guards: those of hub, queue, coalescer,
-// snapshots, ahead, Polls, tailer, lock, Metrics and Event.memoMu. They may be taken while a lock
-// is held. No code that holds one calls a Backend, waits, or takes another, but for two: the hub
-// counts while it is locked, and so Metrics.mu comes after hub.mu; and a round is made while
-// Polls.mu is held, so tailer.mu comes after it.
+// snapshots, ahead, rowCache, Polls, tailer, lock, Metrics and Event.memoMu. They may be taken
+// while a lock is held. No code that holds one calls a Backend, waits, or takes another, but for
+// three: the hub counts, and hands its events to the cache, while it is locked, and so Metrics.mu
+// and rowCache.mu come after hub.mu; and a round is made while Polls.mu is held, so tailer.mu comes
+// after it.
 package mvcc

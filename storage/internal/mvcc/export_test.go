@@ -81,3 +81,25 @@ func (a Ahead) Turned(ctx context.Context, o RangeOptions, res *RangeResult) { a
 
 // Close is close.
 func (a Ahead) Close() { a.close() }
+
+// SkippedReads is skippedReads.
+const SkippedReads = skippedReads
+
+// Uncache forgets rows.
+func Uncache(s *Store, keys ...Key) {
+	s.cache.mu.Lock()
+	defer s.cache.mu.Unlock()
+	for _, k := range keys {
+		s.cache.dropLocked(k)
+	}
+}
+
+// CachedBytes measures the rows that are kept, and returns what is counted of them, too.
+func CachedBytes(s *Store) (bytes, counted int) {
+	s.cache.mu.Lock()
+	defer s.cache.mu.Unlock()
+	for _, r := range s.cache.rows {
+		bytes += cachedSize(&r)
+	}
+	return bytes, s.cache.bytes
+}

@@ -93,9 +93,10 @@ func eventOf(r *Row) *Event {
 type hub struct {
 	limits RingLimits
 	metric *Metrics
+	cache  *rowCache
 
-	// mu protects the fields below, and those of watchers and events that say so. Metrics.mu comes
-	// after it.
+	// mu protects the fields below, and those of watchers and events that say so. Metrics.mu and
+	// rowCache.mu come after it.
 	mu        sync.Mutex
 	delivered Position
 	// trail is what this process knows of the history, which may be ahead of delivered.
@@ -143,10 +144,11 @@ type RingLimits struct {
 	Bytes  int
 }
 
-func newHub(limits RingLimits, metric *Metrics) *hub {
+func newHub(limits RingLimits, metric *Metrics, cache *rowCache) *hub {
 	return &hub{
 		limits:   limits,
 		metric:   metric,
+		cache:    cache,
 		buckets:  map[watchRange]map[*Watcher]struct{}{},
 		ranges:   map[watchRange]struct{}{},
 		all:      map[*Watcher]struct{}{},
@@ -180,6 +182,7 @@ func (h *hub) startLocked(st State) {
 	h.era++
 	h.delivered = h.trail.delivered()
 	h.compacted = max(h.compacted, st.Compacted)
+	h.cache.reset(h.delivered)
 	h.ring, h.ringBytes, h.ringStart = nil, 0, h.delivered.Revision
 	for w := range h.all {
 		h.endLocked(w, ErrCompacted)
@@ -245,6 +248,7 @@ func (h *hub) appendLocked(events []*Event, after Position) {
 		h.ringBytes += e.bytes
 	}
 	h.delivered = after
+	h.cache.deliver(events, after)
 	h.evictLocked()
 	h.wakeLocked(events)
 	h.arriveLocked()
@@ -433,6 +437,17 @@ func (h *hub) saw(p Position) (known Position, s sight) {
 		return h.delivered, unproven
 	}
 	return h.trail.see(p)
+}
+
+// has tells whether a position that the database has answered was delivered.
+func (h *hub) has(p Position) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if p.Epoch != h.delivered.Epoch || p.Revision > h.delivered.Revision {
+		return false
+	}
+	_, s := h.trail.see(p)
+	return s == agrees
 }
 
 // newestSeen is the newest position of this history that this process knows of.

@@ -155,7 +155,7 @@ func TestQueueClosedWhileItWaits(t *testing.T) {
 // TestRingCountsDeletedValues: a deletion has no value of its own, but it holds the one that it
 // removed.
 func TestRingCountsDeletedValues(t *testing.T) {
-	h := newHub(RingLimits{Events: 1000, Bytes: 100_000}, NewMetrics())
+	h := newHub(RingLimits{Events: 1000, Bytes: 100_000}, NewMetrics(), newRowCache(0))
 	before := Position{}
 	for i := range 100 {
 		r := &Row{Key: "/k", Revision: Revision(i + 1), Prev: 1, Deleted: true, HasPrev: true,
@@ -536,7 +536,7 @@ func TestReadsInPlace(t *testing.T) {
 // If another row is in the place of that, the rows after it belong to another history, and are not
 // delivered.
 func TestTailOverlapsOtherHistory(t *testing.T) {
-	h := newHub(RingLimits{Events: 10, Bytes: 1 << 20}, NewMetrics())
+	h := newHub(RingLimits{Events: 10, Bytes: 1 << 20}, NewMetrics(), newRowCache(0))
 	from := Position{Epoch: 1, Revision: 5, Token: Token{5}}
 	h.reset(State{Head: from})
 	own := Position{Epoch: 1, Revision: 6, Token: Token{6}}

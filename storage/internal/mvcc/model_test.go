@@ -131,8 +131,8 @@ type attempt struct {
 	err      error
 }
 
-// TestModel drives two stores over one database with random writes in concurrent bursts, lists,
-// pages, watches, compactions and reopenings, and compares everything with the model.
+// TestModel drives two stores over one database with random writes in concurrent bursts, gets,
+// lists, pages, watches, compactions and reopenings, and compares everything with the model.
 // ROWKEEPER_MODEL_SEED repeats a run.
 func TestModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
@@ -174,10 +174,11 @@ type modelWatch struct {
 }
 
 // config makes rings, tails and batches so small that demotion, replay and paging happen all the
-// time.
+// time. A store may keep no rows, a few, or all.
 func (r *modelRun) config() mvcc.Config {
 	return mvcc.Config{Logger: testLogger(r.t), Ring: mvcc.RingLimits{Events: 8, Bytes: 1 << 20},
 		TailRows:   5,
+		CacheBytes: []int{0, 1000, 1 << 20}[r.rng.IntN(3)],
 		Compaction: mvcc.CompactionPolicy{Window: -1, SweepRows: 7}}
 }
 
@@ -192,8 +193,10 @@ func (r *modelRun) run(steps int) {
 	r.model.first, r.compacted = head, 0
 	for range steps {
 		switch n := r.rng.IntN(20); {
-		case n < 10:
+		case n < 8:
 			r.burst()
+		case n < 11:
+			r.get()
 		case n < 14:
 			r.list()
 		case n < 17:
@@ -233,7 +236,9 @@ func (r *modelRun) mutation(state map[mvcc.Key]entry) mvcc.Mutation {
 		m.Delete = true
 		return m
 	}
-	m.Value = []byte(fmt.Sprintf("%d", r.rng.Uint64()))
+	if r.rng.IntN(8) > 0 {
+		m.Value = []byte(fmt.Sprintf("%d", r.rng.Uint64()))
+	}
 	return m
 }
 
@@ -286,6 +291,31 @@ func (r *modelRun) burst() {
 				"since %d", a.m.Key, a.m.Expect, before)
 		}
 	}
+}
+
+// get reads several keys at the same time.
+func (r *modelRun) get() {
+	var wg sync.WaitGroup
+	state := r.model.state(r.model.head())
+	for range 1 + r.rng.IntN(8) {
+		s, key := r.store(), r.key()
+		wg.Go(func() {
+			kv, head, err := s.Get(r.t.Context(), key)
+			want, ok := state[key]
+			switch {
+			case err != nil:
+				r.t.Errorf("get of %s: %v", key, err)
+			case head != r.model.head():
+				r.t.Errorf("get of %s says that the head is %d, not %d", key, head, r.model.head())
+			case !ok && kv != nil:
+				r.t.Errorf("%s is deleted, and %+v was read", key, kv)
+			case ok && (kv == nil || kv.Revision != want.revision ||
+				string(kv.Value) != want.value):
+				r.t.Errorf("get of %s: %+v, want %v", key, kv, want)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 func (r *modelRun) list() {

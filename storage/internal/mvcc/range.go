@@ -148,7 +148,24 @@ func (s *Store) readRange(ctx context.Context, o RangeOptions) (*RangeResult, er
 	return res, nil
 }
 
+// page reads live rows, with what the cache has of their values.
 func (s *Store) page(ctx context.Context, q PageQuery) (*Page, error) {
+	if q.KeysOnly {
+		return s.livePage(ctx, q)
+	}
+	if q.Limit <= cachedPageRows && s.cache.isWarm(q.End) {
+		if p, err := s.cachedPage(ctx, q); p != nil || err != nil {
+			return p, err
+		}
+	}
+	p, err := s.livePage(ctx, q)
+	if err == nil {
+		s.cache.keepPage(q.End, p)
+	}
+	return p, err
+}
+
+func (s *Store) livePage(ctx context.Context, q PageQuery) (*Page, error) {
 	var p *Page
 	_, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
 		if p, err = s.b.Page(ctx, q); err != nil {

@@ -23,7 +23,8 @@ func (b *replacing) Replaced(_ context.Context, q ReplacedQuery) ([]Replaced, St
 func newReplacing(read func(ReplacedQuery) []Replaced) *snapshots {
 	s := &Store{b: &replacing{read: read}, ctx: context.Background(), metrics: NewMetrics()}
 	s.cfg = s.cfg.withDefaults()
-	s.hub = newHub(s.cfg.Ring, s.metrics)
+	s.cache = newRowCache(0)
+	s.hub = newHub(s.cfg.Ring, s.metrics, s.cache)
 	s.hub.reset(State{})
 	s.tailer = newTailer(s)
 	s.snapshots = newSnapshots(s)

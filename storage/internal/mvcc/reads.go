@@ -241,7 +241,9 @@ func (s *Store) get(ctx context.Context, key Key) (*KeyValue, Revision, error) {
 	if err != nil || row == nil {
 		return nil, st.Head.Revision, err
 	}
-	return keyValue(row), st.Head.Revision, nil
+	kv := keyValue(row)
+	s.cache.keep(st.Head, kv)
+	return kv, st.Head.Revision, nil
 }
 
 func keyValue(r *Row) *KeyValue {
@@ -257,6 +259,12 @@ func (s *Store) queryHead([]Key) (map[Key]*KeyValue, Revision, error) {
 
 // queryKeys is the query of coalesced reads of keys.
 func (s *Store) queryKeys(keys []Key) (map[Key]*KeyValue, Revision, error) {
+	if known, others := s.cache.known(keys); len(known) > 0 {
+		found, head, err := s.cachedKeys(known, others)
+		if found != nil || err != nil {
+			return found, head, s.unlessClosed(err)
+		}
+	}
 	found := make(map[Key]*KeyValue, len(keys))
 	if len(keys) == 1 {
 		kv, head, err := s.get(s.ctx, keys[0])
@@ -270,10 +278,11 @@ func (s *Store) queryKeys(keys []Key) (map[Key]*KeyValue, Revision, error) {
 		rows, st, err = s.b.(KeysReader).GetKeys(ctx, keys)
 		return st, err
 	})
-	for i := range rows {
-		found[rows[i].Key] = keyValue(&rows[i])
+	if err != nil {
+		return nil, 0, s.unlessClosed(err)
 	}
-	return found, st.Head.Revision, s.unlessClosed(err)
+	s.foundKeys(st.Head, rows, found)
+	return found, st.Head.Revision, nil
 }
 
 // unlessClosed gives the reason of a query that ended with the store.

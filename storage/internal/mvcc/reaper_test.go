@@ -65,7 +65,7 @@ func TestReaperOfDamagedKey(t *testing.T) {
 // TestRingCountsWhatWasReadLater: a previous value that a watcher had to read is held by the ring,
 // too.
 func TestRingCountsWhatWasReadLater(t *testing.T) {
-	h := newHub(RingLimits{Events: 1000, Bytes: 100_000}, NewMetrics())
+	h := newHub(RingLimits{Events: 1000, Bytes: 100_000}, NewMetrics(), newRowCache(0))
 	before := Position{}
 	for i := range 100 {
 		e := &Event{Key: "/k", Revision: Revision(i + 1), Prev: 1, Deleted: true, bytes: 2}

@@ -72,7 +72,7 @@ func TestReplicas(t *testing.T) {
 	everywhere(t, func(t *testing.T, db dbtest.DB) {
 		stores := make([]*mvcc.Store, replicas)
 		for i := range stores {
-			stores[i] = open(t, db, mvcc.Config{Logger: testLogger(t)})
+			stores[i] = open(t, db, mvcc.Config{Logger: testLogger(t), CacheBytes: i * 1000})
 		}
 		start := stores[0].Delivered()
 		began := time.Now()

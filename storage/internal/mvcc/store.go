@@ -34,6 +34,8 @@ type Config struct {
 	QueueMutations, QueueBytes int
 	// Ring bounds the events that are kept in memory. Default 16,384 and 64 MiB.
 	Ring RingLimits
+	// CacheBytes bounds the rows that are kept in memory to answer reads. Default: none are kept.
+	CacheBytes int
 	// TailRows is the number of rows that a read of the log takes at a time. Default 1,000.
 	TailRows int
 	// PollActive is the interval of asking for other processes' writes while events flow, PollIdle
@@ -104,6 +106,7 @@ type Store struct {
 	renewals  coalescer[Lease, LeaseRow]
 	snapshots *snapshots
 	ahead     *ahead
+	cache     *rowCache
 	tailer    *tailer
 	announcer *announcer
 	// identity is that of the store when it was opened.
@@ -147,7 +150,8 @@ func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 		reapSoon: make(chan time.Duration, 1), damaged: map[Key]damaged{},
 		sweepSoon: make(chan struct{}, 1),
 		replays:   make(chan struct{}, 2), dropped: make(chan struct{})}
-	s.hub = newHub(cfg.Ring, cfg.Metrics)
+	s.cache = newRowCache(cfg.CacheBytes)
+	s.hub = newHub(cfg.Ring, cfg.Metrics, s.cache)
 	s.queue = newQueue(cfg.QueueMutations, cfg.QueueBytes, s.limits)
 	s.heads = coalescer[Key, *KeyValue]{query: s.queryHead, size: 1}
 	s.gets = coalescer[Key, *KeyValue]{query: s.queryKeys, size: 64}

@@ -12,9 +12,10 @@ type plan struct {
 	// Kind is the database that is simulated: sqlite, postgres or mysql.
 	Kind string
 	// Processes is how many there are. Relaxed and Window are how the run begins: with relaxed
-	// durability, and with compaction by time.
+	// durability, and with compaction by time. Cache is how many bytes of rows a process keeps.
 	Processes       int
 	Relaxed, Window bool
+	Cache           int
 	Actions         []action
 }
 
@@ -62,7 +63,8 @@ func (p plan) GoTest(name string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "func Test%s(t *testing.T) {\n\trepeat(t, plan{Kind: %q, Processes: %d, ", name,
 		p.Kind, p.Processes)
-	fmt.Fprintf(&b, "Relaxed: %t, Window: %t, Actions: []action{\n", p.Relaxed, p.Window)
+	fmt.Fprintf(&b, "Relaxed: %t, Window: %t, Cache: %d, Actions: []action{\n", p.Relaxed, p.Window,
+		p.Cache)
 	for _, a := range p.Actions {
 		fmt.Fprintf(&b, "\t\t%s,\n", a)
 	}
@@ -162,5 +164,6 @@ func newPlan(seed uint64) plan {
 		a.Then, a.Seed = r.IntN(patience+1), r.Uint64()
 		p.Actions = append(p.Actions, a)
 	}
+	p.Cache = []int{0, 1000, 1 << 20, 1 << 20}[r.IntN(4)]
 	return p
 }

@@ -63,6 +63,7 @@ func (w *world) config() mvcc.Config {
 	c := mvcc.Config{Timeout: 3 * time.Second, RetryFor: time.Second, ResolveFor: 4 * time.Second,
 		CloseFor: time.Second, Ring: mvcc.RingLimits{Events: 8, Bytes: 1 << 20}, TailRows: 4,
 		PollActive: 20 * time.Millisecond, ProgressInterval: time.Second, ExpiryIdle: time.Second,
+		CacheBytes: w.plan.Cache,
 		Compaction: mvcc.CompactionPolicy{Window: -1, SweepRows: 3}}
 	if w.plan.Window {
 		c.Compaction = mvcc.CompactionPolicy{Window: 50 * time.Millisecond, Keep: 4,

@@ -29,7 +29,7 @@ type Reader struct {
 
 	state, tail, get, getKeys, page, pageKeys, replaced, values Read
 	count, countUpTo, expired, firstAt, sweep, size             Read
-	leases, lapsing, attached                                   Read
+	leases, lapsing, attached, stateForKeys                     Read
 	usage, growth, quota, everywhere                            Read
 }
 
@@ -47,6 +47,8 @@ func NewReader(db Database, s *Statements, lists Lists) *Reader {
 		replaced: Read{What: "read what was replaced", Class: List, SQL: s.Replaced, Columns: 2},
 		values:   Read{What: "read values", Class: List, SQL: s.Values, Columns: 6},
 		count:    Read{What: "count keys", Class: List, SQL: s.Count, Columns: 1, OneRow: true},
+		stateForKeys: Read{What: "read keys", Class: Single, SQL: s.State,
+			OneRow: true},
 		countUpTo: Read{What: "count keys", Class: List, SQL: s.CountUpTo, Columns: 1,
 			OneRow: true},
 		expired:  Read{What: "read expired keys", Class: Maintenance, SQL: s.Expired, Columns: 3},
@@ -441,6 +443,10 @@ type KeysReader struct {
 
 // GetKeys implements [mvcc.KeysReader].
 func (r KeysReader) GetKeys(ctx context.Context, keys []mvcc.Key) ([]mvcc.Row, mvcc.State, error) {
+	if len(keys) == 0 {
+		st, err := r.query(ctx, &r.stateForKeys, nil)
+		return nil, st, err
+	}
 	found := make([]mvcc.Row, 0, len(keys))
 	st, err := r.query(ctx, &r.getKeys, func(c Cursor) error {
 		row := keyRow(c)

@@ -1,0 +1,359 @@
+package mvcc_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
+	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+)
+
+// asked counts what a database is asked for. A page without values is a "PageKeys".
+type asked struct {
+	*memdb.Backend
+	mu    sync.Mutex
+	count map[string]int
+	// tail, if not nil, holds back the reads of the log until it is closed.
+	tail chan struct{}
+	// after, if not nil, is called once when a head, or the keys of a page, were read.
+	after func()
+}
+
+func (a *asked) answered() {
+	a.mu.Lock()
+	f := a.after
+	a.after = nil
+	a.mu.Unlock()
+	if f != nil {
+		f()
+	}
+}
+
+func (a *asked) note(ctx context.Context, method string) error {
+	a.mu.Lock()
+	tail := a.tail
+	a.count[method]++
+	a.mu.Unlock()
+	if method == "Tail" {
+		return await(ctx, tail)
+	}
+	return nil
+}
+
+func (a *asked) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error) {
+	if q.KeysOnly {
+		_ = a.note(ctx, "PageKeys") // nil for all but Tail
+		defer a.answered()
+	}
+	return a.Backend.Page(ctx, q)
+}
+
+// GetKeys counts no read without keys.
+func (a *asked) GetKeys(ctx context.Context, keys []mvcc.Key) ([]mvcc.Row, mvcc.State, error) {
+	if len(keys) == 0 {
+		st, err := a.State(ctx)
+		a.answered()
+		return nil, st, err
+	}
+	return a.Backend.GetKeys(ctx, keys)
+}
+
+// reads checks what was asked for since the last call, but for reads of the state and the log.
+func (a *asked) reads(t *testing.T, what string, want map[string]int) {
+	t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.count["Page"] -= a.count["PageKeys"]
+	got := map[string]int{}
+	for _, m := range []string{"Get", "GetKeys", "Page", "PageKeys", "Values"} {
+		if a.count[m] > 0 {
+			got[m] = a.count[m]
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("%s: the database was asked for %v, not %v", what, got, want)
+	}
+	clear(a.count)
+}
+
+// openAsked opens a store that keeps rows.
+func openAsked(t *testing.T, db *memdb.Database) (*asked, *mvcc.Store) {
+	t.Helper()
+	a := &asked{Backend: db.Open(mvcc.DriverOptions{}), count: map[string]int{}}
+	a.Hook = a.note
+	s, err := mvcc.Open(t.Context(), a, mvcc.Config{CacheBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return a, s
+}
+
+// openOther opens a store that keeps none.
+func openOther(t *testing.T, db *memdb.Database) *mvcc.Store {
+	t.Helper()
+	return open(t, dbtest.DB{Kind: "memdb", Driver: db}, mvcc.Config{})
+}
+
+// get reads a key and checks its value, "" if it does not exist.
+func get(t *testing.T, s *mvcc.Store, key mvcc.Key, value string) {
+	t.Helper()
+	kv, head, err := s.Get(t.Context(), key)
+	switch {
+	case err != nil:
+		t.Errorf("%s: %v", key, err)
+	case value == "" && kv != nil:
+		t.Errorf("%s is deleted, and %s was read", key, kv.Value)
+	case value != "" && (kv == nil || string(kv.Value) != value || kv.Revision > head):
+		t.Errorf("%s is %+v at %d, want %s", key, kv, head, value)
+	}
+}
+
+func ready(t *testing.T, s *mvcc.Store) {
+	t.Helper()
+	if err := s.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestKeysAreCached: a key that was written or read is not read again, whoever writes it.
+func TestKeysAreCached(t *testing.T) {
+	db := memdb.New(t.Name(), time.Now)
+	a, s := openAsked(t, db)
+	other := openOther(t, db)
+	created := put(t, s, "/k", 0, "created")
+	get(t, s, "/k", "created")
+	put(t, s, "/k", created, "updated")
+	get(t, s, "/k", "updated")
+	a.reads(t, "what was written", map[string]int{})
+
+	put(t, other, "/k", mvcc.Any, "by another")
+	ready(t, s)
+	get(t, s, "/k", "by another")
+	a.reads(t, "what another process has written", map[string]int{})
+
+	if _, err := other.Commit(t.Context(), mvcc.Mutation{Key: "/k", Delete: true,
+		Expect: mvcc.Any}); err != nil {
+		t.Fatal(err)
+	}
+	ready(t, s)
+	get(t, s, "/k", "")
+	a.reads(t, "what was deleted", map[string]int{"Get": 1})
+}
+
+// TestReadsAreCached: what was written before the process began is read once.
+func TestReadsAreCached(t *testing.T) {
+	db := memdb.New(t.Name(), time.Now)
+	put(t, openOther(t, db), "/k", 0, "old")
+	a, s := openAsked(t, db)
+	for range 3 {
+		get(t, s, "/k", "old")
+	}
+	a.reads(t, "a key that was there before", map[string]int{"Get": 1})
+}
+
+// TestCacheIsNotBehind: what another process has written is read at once, though this one has not
+// heard of it. When it has, it asks for no more than how far the history has come.
+func TestCacheIsNotBehind(t *testing.T) {
+	db := memdb.New(t.Name(), time.Now)
+	a, s := openAsked(t, db)
+	other := openOther(t, db)
+	list := func(value string) {
+		t.Helper()
+		r, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/", End: "0", Limit: 9})
+		if err != nil || len(r.KVs) != 1 || string(r.KVs[0].Value) != value {
+			t.Errorf("the list is %+v, %v, want %s", r, err, value)
+		}
+	}
+	put(t, s, "/k", 0, "old")
+	ready(t, s)
+	list("old")
+	list("old")
+	a.reads(t, "a list", map[string]int{"Page": 1, "PageKeys": 1})
+	a.mu.Lock()
+	a.tail = make(chan struct{})
+	a.mu.Unlock()
+	put(t, other, "/k", mvcc.Any, "new")
+	get(t, s, "/k", "new")
+	get(t, s, "/k", "new")
+	list("new")
+	a.reads(t, "what is not delivered", map[string]int{"Get": 2, "Page": 1})
+	close(a.tail)
+	ready(t, s)
+	for range mvcc.SkippedReads {
+		get(t, s, "/k", "new")
+	}
+	a.reads(t, "for a while", map[string]int{"Get": mvcc.SkippedReads - 2})
+	get(t, s, "/k", "new")
+	list("new")
+	list("new")
+	a.reads(t, "what is delivered", map[string]int{"Page": 1, "PageKeys": 1})
+}
+
+// TestPagesAreCached: of a list whose rows are kept, the database is asked for the keys. If one is
+// not, it is asked for the rest.
+func TestPagesAreCached(t *testing.T) {
+	db := memdb.New(t.Name(), time.Now)
+	other := openOther(t, db)
+	want := map[mvcc.Key]string{}
+	key := func(i int) mvcc.Key { return mvcc.Key(fmt.Sprintf("/k/%02d", i)) }
+	for i := range 20 {
+		put(t, other, key(i), 0, "old")
+		want[key(i)] = "old"
+	}
+	a, s := openAsked(t, db)
+	list := func(limit int) {
+		t.Helper()
+		o := mvcc.RangeOptions{Start: "/k/", End: "/k0", Limit: limit}
+		got := map[mvcc.Key]string{}
+		for {
+			r, err := s.Range(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, kv := range r.KVs {
+				got[kv.Key] = string(kv.Value)
+			}
+			if !r.More {
+				break
+			}
+			o.From, o.At = r.KVs[len(r.KVs)-1].Key+"\x00", r.Revision
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("the list is %v, not %v", got, want)
+		}
+	}
+	list(20)
+	list(20)
+	a.reads(t, "what was never read", map[string]int{"Page": 2})
+	list(20)
+	list(7)
+	a.reads(t, "what was read", map[string]int{"PageKeys": 4})
+
+	put(t, other, key(3), mvcc.Any, "new")
+	want[key(3)] = "new"
+	ready(t, s)
+	list(20)
+	a.reads(t, "what was updated", map[string]int{"PageKeys": 1})
+
+	mvcc.Uncache(s, key(5))
+	list(20)
+	a.reads(t, "a row of twenty", map[string]int{"PageKeys": 1, "Page": 1})
+	list(20)
+	list(20)
+	a.reads(t, "what was missing", map[string]int{"Page": 1, "PageKeys": 1})
+}
+
+// TestEmptyValuesAreCached: a value that is empty is one.
+func TestEmptyValuesAreCached(t *testing.T) {
+	a, s := openAsked(t, memdb.New(t.Name(), time.Now))
+	if _, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/k"}); err != nil {
+		t.Fatal(err)
+	}
+	kv, _, err := s.Get(t.Context(), "/k")
+	if err != nil || kv == nil || kv.Value == nil || len(kv.Value) > 0 {
+		t.Errorf("%+v, %v", kv, err)
+	}
+	a.reads(t, "an empty value", map[string]int{})
+}
+
+// TestCachedRowsAreOfTheHead: what is written while an answer is on its way is not in the answer,
+// though it is in the cache by then.
+func TestCachedRowsAreOfTheHead(t *testing.T) {
+	a, s := openAsked(t, memdb.New(t.Name(), time.Now))
+	put(t, s, "/k", 0, "old")
+	list := func() {
+		t.Helper()
+		r, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/", End: "0", Limit: 9})
+		if err != nil || len(r.KVs) != 1 {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		kv := r.KVs[0]
+		if kv.Revision > r.Revision || (string(kv.Value) == "new") != (kv.Version == 2) {
+			t.Errorf("a list at %d has %s at %d, version %d", r.Revision, kv.Value, kv.Revision,
+				kv.Version)
+		}
+	}
+	list()
+	a.after = func() { put(t, s, "/k", mvcc.Any, "new") }
+	list()
+	a.reads(t, "the list", map[string]int{"Page": 2, "PageKeys": 1})
+	a.after = func() { put(t, s, "/k", mvcc.Any, "newer") }
+	get(t, s, "/k", "newer")
+	a.reads(t, "the key", map[string]int{"Get": 1})
+}
+
+// TestCacheIsBounded: rows give way to others, whatever their sizes are.
+func TestCacheIsBounded(t *testing.T) {
+	const most = 100_000
+	s := open(t, inMemory(t), mvcc.Config{CacheBytes: most})
+	want := map[mvcc.Key]string{}
+	for i := range 200 {
+		key := mvcc.Key(fmt.Sprintf("/k/%d", i%70))
+		want[key] = strings.Repeat("v", 1+i*7%3000)
+		put(t, s, key, mvcc.Any, want[key])
+		if bytes, counted := mvcc.CachedBytes(s); bytes > most || bytes != counted {
+			t.Fatalf("%d bytes are kept, %d are counted, %d are allowed", bytes, counted, most)
+		}
+	}
+	for key, value := range want {
+		get(t, s, key, value)
+	}
+}
+
+// TestLostRowsAreNotAnswered: a database loses what this process has kept, and has something else
+// at the same revision. From then on, nothing of the lost history is answered.
+func TestLostRowsAreNotAnswered(t *testing.T) {
+	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
+		for _, others := range [][]mvcc.Mutation{
+			{{Key: "/k", Value: []byte("B")}},
+			{{Key: "/k", Value: []byte("B")}, {Key: "/z", Value: []byte("C")}},
+		} {
+			// Nothing is noticed before it is read.
+			s := open(t, db, mvcc.Config{CacheBytes: 1 << 20, Logger: testLogger(t),
+				PollActive: time.Hour, PollIdle: time.Hour, PollListening: time.Hour})
+			list := func() (string, error) {
+				r, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/k", End: "/l", Limit: 9})
+				if err != nil || len(r.KVs) != 1 {
+					return "", err
+				}
+				return string(r.KVs[0].Value), nil
+			}
+			seen := put(t, s, "/k", mvcc.Any, "A")
+			for range 2 {
+				get(t, s, "/k", "A")
+				if v, err := list(); err != nil || v != "A" {
+					t.Fatalf("%s, %v", v, err)
+				}
+			}
+			lose(t, db, seen, others...)
+			for i := range 60 {
+				v, err := list()
+				if i > 40 {
+					var kv *mvcc.KeyValue
+					if kv, _, err = s.Get(t.Context(), "/k"); kv != nil {
+						v = string(kv.Value)
+					}
+				}
+				if err == nil && v != "B" || err != nil && mvcc.ClassOf(err) != mvcc.Unavailable {
+					t.Errorf("after %d reads: %q, %v", i, v, err)
+				}
+			}
+			for become(t, s, seen) < seen+1<<32 && t.Context().Err() == nil {
+				runtime.Gosched()
+			}
+			get(t, s, "/k", "B")
+		}
+	})
+}
