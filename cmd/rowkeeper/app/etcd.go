@@ -482,7 +482,7 @@ func (c *etcdCommand) run(ctx context.Context) (err error) {
 	}
 }
 
-// cacheBytes is how much of what was read or updated lately the stores keep in memory, all
+// cacheBytes is how much of what was read or written lately the stores keep in memory, all
 // together.
 const cacheBytes = 32 << 20
 
