@@ -17,7 +17,7 @@
 // SQLite is always there. A kind of server that cannot be had is a failure if
 // ROWKEEPER_TEST_REQUIRE (a list with commas) names it; otherwise its tests are skipped, with the
 // reason, and [Main] prints it at the end. ROWKEEPER_TEST_ONLY (a list, too) restricts the tests to
-// some kinds.
+// some kinds. SQLite's name stands for Memory, too.
 package dbtest
 
 import (
@@ -236,7 +236,8 @@ func list(env string) []string {
 func wanted(t testing.TB, kind Kind) {
 	t.Helper()
 	only := list("ROWKEEPER_TEST_ONLY")
-	if len(only) == 0 || slices.Contains(only, string(kind)) {
+	if len(only) == 0 || slices.Contains(only, string(kind)) ||
+		kind == Memory && slices.Contains(only, string(SQLite)) {
 		return
 	}
 	missed(kind, "ROWKEEPER_TEST_ONLY leaves it out")
