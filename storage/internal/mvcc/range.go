@@ -153,7 +153,7 @@ func (s *Store) page(ctx context.Context, q PageQuery) (*Page, error) {
 	if q.KeysOnly {
 		return s.livePage(ctx, q)
 	}
-	if q.Limit <= cachedPageRows && s.cache.isWarm(q.End) {
+	if q.Limit <= cachedPageRows && s.cache.takesPage(q.End) {
 		if p, err := s.cachedPage(ctx, q); p != nil || err != nil {
 			return p, err
 		}

@@ -259,7 +259,7 @@ func (s *Store) queryHead([]Key) (map[Key]*KeyValue, Revision, error) {
 
 // queryKeys is the query of coalesced reads of keys.
 func (s *Store) queryKeys(keys []Key) (map[Key]*KeyValue, Revision, error) {
-	if known, others := s.cache.known(keys); len(known) > 0 {
+	if known, others := s.cache.takesKeys(keys); len(known) > 0 {
 		found, head, err := s.cachedKeys(known, others)
 		if found != nil || err != nil {
 			return found, head, s.unlessClosed(err)

@@ -30,7 +30,8 @@ type rowCache struct {
 	// most bounds bytes. If it is 0, nothing is kept.
 	most int
 
-	// mu protects the fields below. It is not held for more than cachedPiece rows or a group.
+	// mu protects the fields below. It is not held for more rows than cachedPiece, or than the hub
+	// delivers at once.
 	mu sync.Mutex
 	// since is where the hub has begun, and upto what it has delivered.
 	since, upto Position
@@ -83,11 +84,12 @@ func (c *rowCache) deliver(events []*Event, upto Position) {
 	defer c.mu.Unlock()
 	c.upto = upto
 	for _, e := range events {
-		c.dropLocked(e.Key)
-		if !e.Deleted {
-			c.putLocked(KeyValue{Key: e.Key, Revision: e.Revision, Create: e.Create,
-				Version: e.Version, Lease: e.Lease, Value: e.Value})
+		if e.Deleted {
+			c.dropLocked(e.Key)
+			continue
 		}
+		c.putLocked(&KeyValue{Key: e.Key, Revision: e.Revision, Create: e.Create,
+			Version: e.Version, Lease: e.Lease, Value: e.Value})
 	}
 	c.evictLocked()
 }
@@ -100,17 +102,17 @@ func (c *rowCache) keep(head Position, kv *KeyValue) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if head == c.upto {
-		c.dropLocked(kv.Key)
-		c.putLocked(*kv)
+		c.putLocked(kv)
 		c.evictLocked()
 	}
 }
 
-// putLocked keeps a row. It leaves out damaged ones, which have no value, and those in whose place
-// there could be many others.
-func (c *rowCache) putLocked(kv KeyValue) {
-	if size := cachedSize(&kv); kv.Value != nil && size <= c.most/16 {
-		c.rows[kv.Key] = kv
+// putLocked keeps a row in the place of the one before it. It keeps none that is damaged, as it has
+// no value, and none in whose place there could be many others.
+func (c *rowCache) putLocked(kv *KeyValue) {
+	c.dropLocked(kv.Key)
+	if size := cachedSize(kv); kv.Value != nil && size <= c.most/16 {
+		c.rows[kv.Key] = *kv
 		c.bytes += size
 	}
 }
@@ -152,8 +154,7 @@ func (c *rowCache) keepPage(end Key, p *Page) {
 			all = false
 			if kv := keyValue(&rows[i]); p.State.Head == c.upto &&
 				c.bytes+cachedSize(kv) <= c.most {
-				c.dropLocked(kv.Key)
-				c.putLocked(*kv)
+				c.putLocked(kv)
 			}
 		}
 		c.mu.Unlock()
@@ -164,36 +165,36 @@ func (c *rowCache) keepPage(end Key, p *Page) {
 func (c *rowCache) setWarm(end Key, warm bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, known := c.warm[end]; !warm || known {
-		if !warm {
-			delete(c.warm, end)
-		}
+	if !warm {
+		delete(c.warm, end)
 		return
 	}
-	if len(c.warm) == maxWarm {
+	if _, known := c.warm[end]; !known && len(c.warm) == maxWarm {
 		clear(c.warm)
 	}
 	c.warm[end] = struct{}{}
 }
 
-// isWarm tells whether a page of a range with this end had better be read without its values.
-func (c *rowCache) isWarm(end Key) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, ok := c.warm[end]
-	if ok && c.skip > 0 {
-		c.skip--
-		return false
-	}
-	return ok
+// skipsLocked tells whether a read has to do without the rows, and counts it.
+func (c *rowCache) skipsLocked() bool {
+	skips := c.skip > 0
+	c.skip = max(c.skip-1, 0)
+	return skips
 }
 
-// known returns those of the keys whose rows are here, none if they would be of no use.
-func (c *rowCache) known(keys []Key) (known, others []Key) {
+// takesPage tells whether a page of a range with this end is read without its values.
+func (c *rowCache) takesPage(end Key) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.skip > 0 {
-		c.skip--
+	_, warm := c.warm[end]
+	return warm && !c.skipsLocked()
+}
+
+// takesKeys returns those of the keys that are not read, since their rows are here, and the others.
+func (c *rowCache) takesKeys(keys []Key) (known, others []Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.skipsLocked() {
 		return nil, keys
 	}
 	for _, k := range keys {
@@ -265,7 +266,13 @@ func (c *rowCache) fillPiece(head Position, rows []Row) bool {
 }
 
 // Cached tells whether a page of a range with this end is most likely read without its values.
-func (s *Store) Cached(end Key) bool { return s.cache.isWarm(end) }
+func (s *Store) Cached(end Key) bool {
+	c := s.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, warm := c.warm[end]
+	return warm && c.skip == 0
+}
 
 // delivered tells whether the hub has delivered a head that was read. It waits a moment if that may
 // be what this process commits just now.
@@ -315,17 +322,20 @@ func (s *Store) foundKeys(head Position, rows []Row, found map[Key]*KeyValue) {
 	}
 }
 
-// cachedPage reads a page with the values that the cache has. It returns nil if the page has to be
-// read without it.
+// cachedPage reads a page with the values that the cache has, up to ReadBytes. It returns nil if
+// the page has to be read without it.
 func (s *Store) cachedPage(ctx context.Context, q PageQuery) (*Page, error) {
 	q.KeysOnly = true
 	p, err := s.livePage(ctx, q)
-	if err != nil || !s.delivered(ctx, p.State.Head) {
+	if err != nil || !s.delivered(ctx, p.State.Head) || !s.cache.fill(p) {
 		return nil, err
 	}
-	if !s.cache.fill(p) {
-		s.cache.setWarm(q.End, false)
-		return nil, nil
+	bytes := 0
+	for i := range p.Rows {
+		if bytes += len(p.Rows[i].Value); bytes >= ReadBytes {
+			p.Rows, p.More = p.Rows[:i+1], true
+			break
+		}
 	}
 	return p, nil
 }

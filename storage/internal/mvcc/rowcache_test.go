@@ -83,12 +83,12 @@ func (a *asked) reads(t *testing.T, what string, want map[string]int) {
 	clear(a.count)
 }
 
-// openAsked opens a store that keeps rows.
-func openAsked(t *testing.T, db *memdb.Database) (*asked, *mvcc.Store) {
+// openAsked opens a store that keeps so many bytes of rows.
+func openAsked(t *testing.T, db *memdb.Database, most int) (*asked, *mvcc.Store) {
 	t.Helper()
 	a := &asked{Backend: db.Open(mvcc.DriverOptions{}), count: map[string]int{}}
 	a.Hook = a.note
-	s, err := mvcc.Open(t.Context(), a, mvcc.Config{CacheBytes: 1 << 20})
+	s, err := mvcc.Open(t.Context(), a, mvcc.Config{CacheBytes: most})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func ready(t *testing.T, s *mvcc.Store) {
 // TestKeysAreCached: a key that was written or read is not read again, whoever writes it.
 func TestKeysAreCached(t *testing.T) {
 	db := memdb.New(t.Name(), time.Now)
-	a, s := openAsked(t, db)
+	a, s := openAsked(t, db, 1<<20)
 	other := openOther(t, db)
 	created := put(t, s, "/k", 0, "created")
 	get(t, s, "/k", "created")
@@ -156,7 +156,7 @@ func TestKeysAreCached(t *testing.T) {
 func TestReadsAreCached(t *testing.T) {
 	db := memdb.New(t.Name(), time.Now)
 	put(t, openOther(t, db), "/k", 0, "old")
-	a, s := openAsked(t, db)
+	a, s := openAsked(t, db, 1<<20)
 	for range 3 {
 		get(t, s, "/k", "old")
 	}
@@ -167,7 +167,7 @@ func TestReadsAreCached(t *testing.T) {
 // heard of it. When it has, it asks for no more than how far the history has come.
 func TestCacheIsNotBehind(t *testing.T) {
 	db := memdb.New(t.Name(), time.Now)
-	a, s := openAsked(t, db)
+	a, s := openAsked(t, db, 1<<20)
 	other := openOther(t, db)
 	list := func(value string) {
 		t.Helper()
@@ -212,7 +212,7 @@ func TestPagesAreCached(t *testing.T) {
 		put(t, other, key(i), 0, "old")
 		want[key(i)] = "old"
 	}
-	a, s := openAsked(t, db)
+	a, s := openAsked(t, db, 1<<20)
 	list := func(limit int) {
 		t.Helper()
 		o := mvcc.RangeOptions{Start: "/k/", End: "/k0", Limit: limit}
@@ -257,7 +257,7 @@ func TestPagesAreCached(t *testing.T) {
 
 // TestEmptyValuesAreCached: a value that is empty is one.
 func TestEmptyValuesAreCached(t *testing.T) {
-	a, s := openAsked(t, memdb.New(t.Name(), time.Now))
+	a, s := openAsked(t, memdb.New(t.Name(), time.Now), 1<<20)
 	if _, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/k"}); err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +271,7 @@ func TestEmptyValuesAreCached(t *testing.T) {
 // TestCachedRowsAreOfTheHead: what is written while an answer is on its way is not in the answer,
 // though it is in the cache by then.
 func TestCachedRowsAreOfTheHead(t *testing.T) {
-	a, s := openAsked(t, memdb.New(t.Name(), time.Now))
+	a, s := openAsked(t, memdb.New(t.Name(), time.Now), 1<<20)
 	put(t, s, "/k", 0, "old")
 	list := func() {
 		t.Helper()
@@ -309,6 +309,63 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 	for key, value := range want {
 		get(t, s, key, value)
+	}
+	// One that is too large is not kept, nor is the one before it.
+	large := strings.Repeat("v", most/10)
+	put(t, s, "/k/0", mvcc.Any, "small")
+	put(t, s, "/k/0", mvcc.Any, large)
+	get(t, s, "/k/0", large)
+}
+
+// TestListsEvictNothing: a list of more than there is room for does not drive out what is read more
+// often.
+func TestListsEvictNothing(t *testing.T) {
+	db := memdb.New(t.Name(), time.Now)
+	other := openOther(t, db)
+	put(t, other, "/hot", 0, "hot")
+	for i := range 100 {
+		put(t, other, mvcc.Key(fmt.Sprintf("/k/%d", i)), 0, strings.Repeat("v", 500))
+	}
+	a, s := openAsked(t, db, 20_000)
+	get(t, s, "/hot", "hot")
+	for range 3 {
+		if r, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/k/", End: "/k0",
+			Limit: 100}); err != nil || len(r.KVs) != 100 {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	}
+	get(t, s, "/hot", "hot")
+	a.reads(t, "a key and three lists", map[string]int{"Get": 1, "Page": 3})
+	if bytes, _ := mvcc.CachedBytes(s); bytes < 15_000 || bytes > 20_000 {
+		t.Errorf("%d bytes are kept of a list that fills 20,000", bytes)
+	}
+}
+
+// TestCachedPagesAreBounded: a page ends at ReadBytes, whether its values are read or kept.
+func TestCachedPagesAreBounded(t *testing.T) {
+	a, s := openAsked(t, memdb.New(t.Name(), time.Now), 1<<30)
+	const values = mvcc.ReadBytes/mvcc.MaxValueBytes + 4
+	value := strings.Repeat("v", mvcc.MaxValueBytes)
+	for i := range values {
+		put(t, s, mvcc.Key(fmt.Sprintf("/k/%02d", i)), 0, value)
+	}
+	for _, want := range []map[string]int{{"Page": 1, "PageKeys": 1}, {"PageKeys": 2}} {
+		o, n := mvcc.RangeOptions{Start: "/k/", End: "/k0", Limit: 100}, 0
+		for more := true; more; {
+			r, err := s.Range(t.Context(), o)
+			if err != nil || len(r.KVs) == 0 {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			if bytes := r.Bytes(); bytes > mvcc.ReadBytes+2*mvcc.MaxValueBytes {
+				t.Errorf("a page has %d bytes", bytes)
+			}
+			n, more = n+len(r.KVs), r.More
+			o.At, o.From = r.Revision, r.KVs[len(r.KVs)-1].Key+"\x00"
+		}
+		if n != values {
+			t.Errorf("a list has %d keys, not %d", n, values)
+		}
+		a.reads(t, "a list", want)
 	}
 }
 
