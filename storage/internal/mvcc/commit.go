@@ -260,7 +260,8 @@ func wait(ctx context.Context, d time.Duration) {
 // answersAtOnce is how many writers are answered before others may run. A flooded store answers
 // hundreds at once, and Go runs them in turn before it runs the committers of other stores. With
 // the pauses, the others' p99 in SQLite was half as long, and a write took a tenth less processor
-// time.
+// time. The first pause lets the watchers run, who have waited for the same group: 100 of them got
+// an event in four fifths of the time after its writer's answer, and no write took longer.
 const answersAtOnce = 8
 
 // finish hands the group's events to the hub, then answers the writers.
@@ -307,6 +308,9 @@ func (s *Store) finish(res *GroupResult, writes []*write) {
 		s.announcer.tell(res.State.Head.Revision)
 	}
 	for i, w := range writes {
+		if i%answersAtOnce == 0 {
+			runtime.Gosched()
+		}
 		switch o := &res.Outcomes[i]; {
 		case o.Accepted:
 			w.answer(*o, nil)
@@ -314,9 +318,6 @@ func (s *Store) finish(res *GroupResult, writes []*write) {
 			w.answer(Outcome{}, o.Err)
 		default:
 			w.answer(Outcome{}, &ConflictError{Key: w.m.Key, Current: o.Revision})
-		}
-		if i%answersAtOnce == answersAtOnce-1 {
-			runtime.Gosched()
 		}
 	}
 	if soonest > 0 {
