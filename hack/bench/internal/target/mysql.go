@@ -104,8 +104,9 @@ func (s *mysqlServer) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
+// Address leaves out encryption, as do the addresses of all other targets.
 func (s *mysqlServer) Address() string {
-	return fmt.Sprintf("mysql://bench:bench@127.0.0.1:%d/bench", s.port)
+	return fmt.Sprintf("mysql://bench:bench@127.0.0.1:%d/bench?tls=false", s.port)
 }
 func (s *mysqlServer) Processes() []int   { return []int{s.PID()} }
 func (s *mysqlServer) DataDirs() []string { return []string{s.Dir} }
