@@ -148,9 +148,9 @@ type pageRows func(*mvcc.RangeResult) int
 // wholePages are those of an answer that is sent at once.
 func wholePages(*mvcc.RangeResult) int { return 10_000 }
 
-// turnedKeys is how long a page of a client's list may be to be read at once, even if it is sent as
-// a stream, if that is quick: its values are in memory, or it is a later page of a list. Such a
-// page has a revision, and is read before it is asked for; see [mvcc.RangeOptions].
+// turnedKeys is how long a later page of a client's list may be to be read at once, even if it is
+// sent as a stream. Such a page has a revision, and is read before it is asked for; see
+// [mvcc.RangeOptions].
 const turnedKeys = 1_000
 
 // chunkBytes is about how large a chunk of a stream is. None is more than a key larger than twice
@@ -266,7 +266,7 @@ func (s *store) RangeStream(r *pb.RangeRequest,
 		return stream.Send(&pb.RangeStreamResponse{RangeResponse: res})
 	}
 	rows := streamPages
-	if r.Limit > 0 && r.Limit <= turnedKeys && (r.Revision > 0 || s.s.Cached(b.end)) {
+	if r.Limit > 0 && r.Limit <= turnedKeys && r.Revision > 0 || s.s.Cached(b.start, b.end) {
 		rows = wholePages
 	}
 	err := s.pages(ctx, b, r, mvcc.Revision(max(r.Revision, 0)), int(r.Limit), rows, own,

@@ -85,21 +85,19 @@ func (a Ahead) Close() { a.close() }
 // SkippedReads is skippedReads.
 const SkippedReads = skippedReads
 
-// Uncache forgets rows.
-func Uncache(s *Store, keys ...Key) {
-	s.cache.mu.Lock()
-	defer s.cache.mu.Unlock()
-	for _, k := range keys {
-		s.cache.dropLocked(k)
-	}
+// Uncache forgets a row that is kept.
+func Uncache(s *Store, key Key) {
+	c := s.cache
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	kv, _ := c.rows.Get(key)
+	c.evictKeysLocked([]*KeyValue{kv})
 }
 
 // CachedBytes measures the rows that are kept, and returns what is counted of them, too.
 func CachedBytes(s *Store) (bytes, counted int) {
 	s.cache.mu.Lock()
 	defer s.cache.mu.Unlock()
-	for _, r := range s.cache.rows {
-		bytes += cachedSize(&r)
-	}
+	s.cache.rows.Scan(func(_ Key, kv *KeyValue) bool { bytes += cachedSize(kv); return true })
 	return bytes, s.cache.bytes
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -604,4 +605,39 @@ func TestSharingPassesWhatHangs(t *testing.T) {
 			t.Errorf("running: %v, %d wait", s.running, len(s.waiting))
 		}
 	})
+}
+
+// TestKeyRanges compares the ranges with a set of all keys.
+func TestKeyRanges(t *testing.T) {
+	const keys = 20
+	key := func(i int) Key { return Key(rune('a' + i)) }
+	rng := rand.New(rand.NewPCG(1, 2))
+	var ranges keyRanges
+	var set [keys]bool
+	for range 5_000 {
+		from, to := rng.IntN(keys+1), rng.IntN(keys+1)
+		add := rng.IntN(2) == 0
+		if add {
+			ranges.add(keyRange{key(from), key(to)})
+		} else {
+			ranges.remove(keyRange{key(from), key(to)})
+		}
+		for i := from; i < to; i++ {
+			set[i] = add
+		}
+		for i, r := range ranges {
+			if r.start >= r.end || i > 0 && ranges[i-1].end >= r.start {
+				t.Fatalf("%v are not in order, or touch", ranges)
+			}
+		}
+		for from := range keys {
+			all := true
+			for to := from + 1; to <= keys; to++ {
+				all = all && set[to-1]
+				if r := (keyRange{key(from), key(to)}); ranges.contain(r) != all {
+					t.Fatalf("%v contain %v: %t, not %t", ranges, r, !all, all)
+				}
+			}
+		}
+	}
 }

@@ -82,6 +82,9 @@ func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error)
 	}
 	var res *RangeResult
 	var err error
+	if o.Ahead > 0 && s.Cached(o.From, o.End) {
+		o.Ahead = 0 // it would not be faster
+	}
 	if o.Ahead > 0 {
 		res, err = s.readAhead(ctx, o)
 	}
@@ -148,24 +151,11 @@ func (s *Store) readRange(ctx context.Context, o RangeOptions) (*RangeResult, er
 	return res, nil
 }
 
-// page reads live rows, with what the cache has of their values.
+// page reads live rows, from the cache if it has them.
 func (s *Store) page(ctx context.Context, q PageQuery) (*Page, error) {
-	if q.KeysOnly {
-		return s.livePage(ctx, q)
+	if p, err := s.cachedPage(ctx, q); p != nil || err != nil {
+		return p, err
 	}
-	if q.Limit <= cachedPageRows && s.cache.takesPage(q.End) {
-		if p, err := s.cachedPage(ctx, q); p != nil || err != nil {
-			return p, err
-		}
-	}
-	p, err := s.livePage(ctx, q)
-	if err == nil {
-		s.cache.keepPage(q.End, p)
-	}
-	return p, err
-}
-
-func (s *Store) livePage(ctx context.Context, q PageQuery) (*Page, error) {
 	var p *Page
 	_, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
 		if p, err = s.b.Page(ctx, q); err != nil {
@@ -173,6 +163,9 @@ func (s *Store) livePage(ctx context.Context, q PageQuery) (*Page, error) {
 		}
 		return p.State, nil
 	})
+	if err == nil {
+		s.cache.keepPage(q, p)
+	}
 	return p, err
 }
 
@@ -300,24 +293,28 @@ func (s *Store) left(ctx context.Context, o RangeOptions, res *RangeResult) (n i
 // countLeft counts at least up to CountLimit + 1. The counting happens in another snapshot than the
 // page, so its delta is extended, too: what is counted is the state at the same revision.
 func (s *Store) countLeft(ctx context.Context, o RangeOptions, at Revision) (int64, error) {
-	var n, limit int64
-	if !o.Exact {
-		limit = CountLimit + 1
+	n, head, cached := s.cache.count(at, keyRange{o.From, o.End})
+	if !cached {
+		limit := int64(0)
+		if !o.Exact {
+			limit = CountLimit + 1
+		}
+		st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
+			n, st, err = s.b.Count(ctx, o.From, o.End, at, limit)
+			return st, err
+		})
+		switch {
+		case err != nil:
+			return 0, err
+		case st.Compacted > at:
+			return 0, ErrCompacted
+		}
+		head = st.Head.Revision
 	}
-	st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
-		n, st, err = s.b.Count(ctx, o.From, o.End, at, limit)
-		return st, err
-	})
-	switch {
-	case err != nil:
-		return 0, err
-	case st.Compacted > at:
-		return 0, ErrCompacted
-	case n > CountLimit && !o.Exact, st.Head.Revision == at:
+	if n > CountLimit && !o.Exact || head == at {
 		return n, nil
 	}
-	d, err := s.snapshots.delta(ctx, deltaKey{start: o.Start, end: o.End, at: at},
-		st.Head.Revision)
+	d, err := s.snapshots.delta(ctx, deltaKey{start: o.Start, end: o.End, at: at}, head)
 	if err != nil {
 		return 0, err
 	}

@@ -3,24 +3,34 @@ package mvcc
 import (
 	"context"
 	"slices"
+	"sort"
 	"sync"
 	"time"
+
+	"github.com/tidwall/btree"
 )
 
-// Most keys that are read were read or written a short time ago. A process that follows the log has
-// them already. So it keeps their rows, and asks the database for no more than how far the history
-// has come, and for what it does not have.
+// Most of what is read was read or written a short time ago. A process that follows the log has it
+// already. So it keeps those rows, and asks the database for no more than how far the history has
+// come, and for what it does not have.
 //
 // Such an answer is what the database would have said itself (I4, I5):
 //
 //   - A row that is here is the newest one of its key at upto. Either an event has brought it, or a
 //     read whose head was upto. The hub delivers every later event, once and in order (I3), and the
 //     row of the event takes the place of the one before it.
-//   - A call reads the head after it has begun, as every read does, or the head with keys or with a
-//     page. It uses a row from here only if the hub has delivered that head. If the row's own
-//     revision is not beyond the head either, the row is the newest one of its key at the head.
+//   - A range that is whole has all its rows here. It became whole by a page whose head was upto.
+//     It stays so by the events: what is created comes, what is deleted goes. If a row has to go
+//     that is not deleted, its key is in no whole range any more.
+//   - A page at an older revision leaves out what is newer. That is here, too, if events have
+//     brought it, and if no row as new as that has gone since; see lost.
+//   - A call reads the head after it has begun, as every read does, or the head together with keys.
+//     It uses a row from here only if the hub has delivered that head. If the row's own revision is
+//     not beyond the head either, the row is the newest one of its key at the head.
+//   - It uses a page from here only if the head is upto. If the hub has come further, what it has
+//     delivered may be a part of a group, and no head.
 //   - That head is of the history that the hub delivers: the trail knows its token. When the hub
-//     begins anew, all rows are forgotten, and no head from before is taken any more (I6).
+//     begins anew, all is forgotten, and no head from before is taken any more (I6).
 //
 // If another process has written what the hub has not delivered yet, the database is asked for all.
 // The value of a row that is here is right, even if the log has lost it since.
@@ -35,24 +45,28 @@ type rowCache struct {
 	mu sync.Mutex
 	// since is where the hub has begun, and upto what it has delivered.
 	since, upto Position
-	rows        map[Key]KeyValue
-	bytes       int
+	// rows are never changed. A copy of the tree costs little, and may be read without mu.
+	rows  *btree.Map[Key, *KeyValue]
+	bytes int
+	// whole are the ranges of which all rows are here.
+	whole keyRanges
+	// lost is the greatest revision of a row that was not kept, or had to go, though its key exists.
+	lost Revision
+	// hand is the key at which to make room.
+	hand Key
 	// skip is how many reads do without the rows, since the hub was behind when one needed them.
 	skip int
-	// warm are the ends of ranges of which all rows of a page were here when it was read. The pages
-	// of a list have the same end.
-	warm map[Key]struct{}
 }
 
 const (
 	// cachedRowBytes is about what a row needs besides its key and value.
 	cachedRowBytes = 160
-	// cachedPiece is how many rows of a page are looked up at a time, as the hub may wait.
+	// cachedPiece is how many rows of a page are kept at a time, as the hub may wait.
 	cachedPiece = 256
-	// cachedPageRows is how many rows a page may have that is read without its values.
-	cachedPageRows = 10_001
-	// maxWarm is how many ranges are remembered. When there are as many, all are forgotten.
-	maxWarm = 1_000
+	// cachedTries is how often a page reads the head, if the hub comes further meanwhile.
+	cachedTries = 3
+	// maxWhole is how many ranges are remembered. When there are more, all are forgotten.
+	maxWhole = 1_000
 	// skippedReads is the value of skip when the hub was behind. If others write all the time, few
 	// reads try in vain.
 	skippedReads = 16
@@ -63,16 +77,15 @@ const (
 func cachedSize(kv *KeyValue) int { return len(kv.Key) + len(kv.Value) + cachedRowBytes }
 
 func newRowCache(most int) *rowCache {
-	return &rowCache{most: most, rows: map[Key]KeyValue{}, warm: map[Key]struct{}{}}
+	return &rowCache{most: most, rows: &btree.Map[Key, *KeyValue]{}}
 }
 
 // reset forgets all. The hub goes on after the position.
 func (c *rowCache) reset(upto Position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	clear(c.rows)
-	clear(c.warm)
-	c.bytes, c.since, c.upto = 0, upto, upto
+	c.rows, c.bytes, c.whole = &btree.Map[Key, *KeyValue]{}, 0, nil
+	c.since, c.upto, c.lost = upto, upto, 0
 }
 
 // deliver takes the events that the hub delivers, up to a position.
@@ -111,68 +124,105 @@ func (c *rowCache) keep(head Position, kv *KeyValue) {
 // no value, and none in whose place there could be many others.
 func (c *rowCache) putLocked(kv *KeyValue) {
 	c.dropLocked(kv.Key)
-	if size := cachedSize(kv); kv.Value != nil && size <= c.most/16 {
-		c.rows[kv.Key] = *kv
-		c.bytes += size
+	size := cachedSize(kv)
+	if kv.Value == nil || size > c.most/16 {
+		c.whole.remove(keyRange{kv.Key, kv.Key + "\x00"})
+		c.lost = max(c.lost, kv.Revision)
+		return
 	}
+	c.rows.Set(kv.Key, kv)
+	c.bytes += size
 }
 
 func (c *rowCache) dropLocked(key Key) {
-	if old, ok := c.rows[key]; ok {
-		c.bytes -= cachedSize(&old)
-		delete(c.rows, key)
+	if old, ok := c.rows.Delete(key); ok {
+		c.bytes -= cachedSize(old)
 	}
 }
 
-// evictLocked makes room for more: an eighth of all, whichever rows come first in the map.
+// evictLocked makes room for more: an eighth of all, in the order of keys, from where it ended the
+// last time. So few ranges are cut.
 func (c *rowCache) evictLocked() {
 	if c.bytes <= c.most {
 		return
 	}
-	for key, kv := range c.rows {
-		if c.bytes <= c.most*7/8 {
+	for left := c.bytes; left > c.most*7/8; {
+		var gone []*KeyValue
+		c.rows.Ascend(c.hand, func(_ Key, kv *KeyValue) bool {
+			gone = append(gone, kv)
+			left -= cachedSize(kv)
+			return left > c.most*7/8
+		})
+		c.hand = "" // from the first key on, if there is none after it
+		if len(gone) > 0 {
+			c.hand = c.evictKeysLocked(gone)
+		}
+	}
+}
+
+// evictKeysLocked lets rows go that follow each other, and returns the key after the last one.
+func (c *rowCache) evictKeysLocked(gone []*KeyValue) Key {
+	for _, kv := range gone {
+		c.dropLocked(kv.Key)
+		c.lost = max(c.lost, kv.Revision)
+	}
+	after := gone[len(gone)-1].Key + "\x00"
+	c.whole.remove(keyRange{gone[0].Key, after})
+	return after
+}
+
+// keepPage keeps the rows of a page that was read from the database, as far as there is room, so a
+// list of more than that does not drive out what is read more often. As far as they are here, the
+// range is whole.
+func (c *rowCache) keepPage(q PageQuery, p *Page) {
+	if c.most == 0 || q.KeysOnly {
+		return
+	}
+	begin := q.Start
+	for rows := range slices.Chunk(p.Rows, cachedPiece) {
+		end := rows[len(rows)-1].Key + "\x00"
+		if !c.keepPiece(q, p.State.Head, rows, keyRange{begin, end}) {
 			return
 		}
-		c.bytes -= cachedSize(&kv)
-		delete(c.rows, key)
+		begin = end
+	}
+	if !p.More && len(p.Rows) < q.Limit {
+		c.keepPiece(q, p.State.Head, nil, keyRange{begin, q.End})
 	}
 }
 
-// keepPage keeps the rows of a page of a range with this end, as far as there is room. So a list of
-// more than that does not drive out what is read more often.
-func (c *rowCache) keepPage(end Key, p *Page) {
-	if c.most == 0 {
-		return
-	}
-	all := len(p.Rows) > 0
-	for rows := range slices.Chunk(p.Rows, cachedPiece) {
-		c.mu.Lock()
-		for i := range rows {
-			if c.rows[rows[i].Key].Revision == rows[i].Revision {
-				continue
-			}
-			all = false
-			if kv := keyValue(&rows[i]); p.State.Head == c.upto &&
-				c.bytes+cachedSize(kv) <= c.most {
-				c.putLocked(kv)
-			}
-		}
-		c.mu.Unlock()
-	}
-	c.setWarm(end, all)
-}
-
-func (c *rowCache) setWarm(end Key, warm bool) {
+// keepPiece keeps rows of a page, which are all of a range, and tells whether all of them are here.
+func (c *rowCache) keepPiece(q PageQuery, head Position, rows []Row, r keyRange) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !warm {
-		delete(c.warm, end)
-		return
+	if head != c.upto {
+		return false
 	}
-	if _, known := c.warm[end]; !known && len(c.warm) == maxWarm {
-		clear(c.warm)
+	for i := range rows {
+		kv := keyValue(&rows[i])
+		if old, ok := c.rows.Get(kv.Key); ok && old.Revision == kv.Revision {
+			continue
+		}
+		if size := cachedSize(kv); c.bytes+size > c.most || size > c.most/16 {
+			c.addLocked(q, keyRange{r.start, kv.Key})
+			return false
+		}
+		c.putLocked(kv)
 	}
-	c.warm[end] = struct{}{}
+	c.addLocked(q, r)
+	return true
+}
+
+// addLocked notes that all rows of a range are here that a page had, whose head is upto.
+func (c *rowCache) addLocked(q PageQuery, r keyRange) {
+	older := q.At != 0 && q.At < c.upto.Revision
+	if older && (q.At < c.since.Revision || q.At < c.lost) {
+		return // something newer may be missing
+	}
+	c.whole.add(r)
+	if len(c.whole) > maxWhole {
+		c.whole = nil
+	}
 }
 
 // skipsLocked tells whether a read has to do without the rows, and counts it.
@@ -182,12 +232,11 @@ func (c *rowCache) skipsLocked() bool {
 	return skips
 }
 
-// takesPage tells whether a page of a range with this end is read without its values.
-func (c *rowCache) takesPage(end Key) bool {
+// takesPage tells whether a page is not read, since its range is here.
+func (c *rowCache) takesPage(q PageQuery) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, warm := c.warm[end]
-	return warm && !c.skipsLocked()
+	return c.whole.contain(keyRange{q.Start, q.End}) && !c.skipsLocked()
 }
 
 // takesKeys returns those of the keys that are not read, since their rows are here, and the others.
@@ -198,7 +247,7 @@ func (c *rowCache) takesKeys(keys []Key) (known, others []Key) {
 		return nil, keys
 	}
 	for _, k := range keys {
-		if _, ok := c.rows[k]; ok {
+		if _, ok := c.rows.Get(k); ok {
 			known = append(known, k)
 		} else {
 			others = append(others, k)
@@ -229,49 +278,72 @@ func (c *rowCache) find(head Position, keys []Key, found map[Key]*KeyValue) bool
 		return false
 	}
 	for _, k := range keys {
-		kv, ok := c.rows[k]
+		kv, ok := c.rows.Get(k)
 		if !ok || kv.Revision > head.Revision {
 			return false
 		}
-		found[k] = &kv
+		found[k] = kv
 	}
 	return true
 }
 
-// fill sets the values of the rows of a page whose head the hub has delivered. It returns false if
-// it does not have all of them.
-func (c *rowCache) fill(p *Page) bool {
-	for rows := range slices.Chunk(p.Rows, cachedPiece) {
-		if !c.fillPiece(p.State.Head, rows) {
-			return false
-		}
-	}
-	return true
-}
-
-func (c *rowCache) fillPiece(head Position, rows []Row) bool {
+// page reads a page at a state. It returns nil if the hub has not come to its head, or has come
+// further, or if not all of the range is here.
+func (c *rowCache) page(st State, q PageQuery) *Page {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.holdsLocked(head) {
-		return false
+	if st.Head != c.upto || !c.whole.contain(keyRange{q.Start, q.End}) {
+		c.mu.Unlock()
+		return nil
 	}
-	for i := range rows {
-		kv, ok := c.rows[rows[i].Key]
-		if !ok || kv.Revision != rows[i].Revision {
+	rows := c.rows.Copy()
+	c.mu.Unlock()
+	p, bytes := &Page{State: st}, 0
+	rows.Ascend(q.Start, func(k Key, kv *KeyValue) bool {
+		switch {
+		case k >= q.End || len(p.Rows) == q.Limit:
 			return false
+		case q.At != 0 && kv.Revision > q.At:
+			return true
 		}
-		rows[i].Value = kv.Value
-	}
-	return true
+		row := Row{Key: k, Revision: kv.Revision, Create: kv.Create, Version: kv.Version,
+			Lease: kv.Lease}
+		if !q.KeysOnly {
+			row.Value = kv.Value
+		}
+		p.Rows = append(p.Rows, row)
+		bytes += len(row.Value)
+		p.More = bytes >= ReadBytes
+		return !p.More
+	})
+	return p
 }
 
-// Cached tells whether a page of a range with this end is most likely read without its values.
-func (s *Store) Cached(end Key) bool {
+// count counts the keys of a range at a revision that was read, but for those that were written
+// since, and returns the head up to which they were. It returns false if the range is not here.
+func (c *rowCache) count(at Revision, r keyRange) (n int64, head Revision, ok bool) {
+	c.mu.Lock()
+	// A revision of another history is before all of this one; see fence.go.
+	if !c.holdsLocked(Position{Epoch: c.upto.Epoch, Revision: at}) || !c.whole.contain(r) {
+		c.mu.Unlock()
+		return 0, 0, false
+	}
+	rows, head := c.rows.Copy(), c.upto.Revision
+	c.mu.Unlock()
+	rows.Ascend(r.start, func(k Key, kv *KeyValue) bool {
+		if k < r.end && kv.Revision <= at {
+			n++
+		}
+		return k < r.end
+	})
+	return n, head, true
+}
+
+// Cached tells whether what follows in a range is most likely answered without the database.
+func (s *Store) Cached(start, end Key) bool {
 	c := s.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, warm := c.warm[end]
-	return warm && c.skip == 0
+	return c.skip == 0 && c.whole.contain(keyRange{start, end})
 }
 
 // delivered tells whether the hub has delivered a head that was read. It waits a moment if that may
@@ -322,20 +394,66 @@ func (s *Store) foundKeys(head Position, rows []Row, found map[Key]*KeyValue) {
 	}
 }
 
-// cachedPage reads a page with the values that the cache has, up to ReadBytes. It returns nil if
-// the page has to be read without it.
+// cachedPage reads a page from the cache. It returns nil if it has to be read without it.
 func (s *Store) cachedPage(ctx context.Context, q PageQuery) (*Page, error) {
-	q.KeysOnly = true
-	p, err := s.livePage(ctx, q)
-	if err != nil || !s.delivered(ctx, p.State.Head) || !s.cache.fill(p) {
-		return nil, err
-	}
-	bytes := 0
-	for i := range p.Rows {
-		if bytes += len(p.Rows[i].Value); bytes >= ReadBytes {
-			p.Rows, p.More = p.Rows[:i+1], true
+	for range cachedTries {
+		if !s.cache.takesPage(q) {
 			break
 		}
+		st, err := s.read(ctx, s.b.State)
+		if err != nil || !s.delivered(ctx, st.Head) {
+			return nil, err
+		}
+		if p := s.cache.page(st, q); p != nil {
+			return p, nil
+		}
 	}
-	return p, nil
+	return nil, nil
+}
+
+// keyRange is the keys from start to before end.
+type keyRange struct{ start, end Key }
+
+// keyRanges are ranges in the order of keys. None overlaps or touches the next.
+type keyRanges []keyRange
+
+// touching returns the ranges s[i:j] that overlap or touch r.
+func (s keyRanges) touching(r keyRange) (i, j int) {
+	i = sort.Search(len(s), func(i int) bool { return s[i].end >= r.start })
+	j = sort.Search(len(s), func(i int) bool { return s[i].start > r.end })
+	return i, max(i, j)
+}
+
+func (s *keyRanges) add(r keyRange) {
+	if r.start >= r.end {
+		return
+	}
+	i, j := s.touching(r)
+	if i < j {
+		r = keyRange{min(r.start, (*s)[i].start), max(r.end, (*s)[j-1].end)}
+	}
+	*s = slices.Replace(*s, i, j, r)
+}
+
+func (s *keyRanges) remove(r keyRange) {
+	if r.start >= r.end {
+		return
+	}
+	var left keyRanges
+	i, j := s.touching(r)
+	for _, old := range (*s)[i:j] {
+		for _, part := range []keyRange{{old.start, min(old.end, r.start)},
+			{max(old.start, r.end), old.end}} {
+			if part.start < part.end {
+				left = append(left, part)
+			}
+		}
+	}
+	*s = slices.Replace(*s, i, j, left...)
+}
+
+// contain tells whether one of the ranges has all keys of r.
+func (s keyRanges) contain(r keyRange) bool {
+	i, _ := s.touching(r)
+	return i < len(s) && s[i].start <= r.start && r.end <= s[i].end
 }

@@ -15,15 +15,24 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// asked counts what a database is asked for. A page without values is a "PageKeys".
+// asked counts what a database is asked for.
 type asked struct {
 	*memdb.Backend
 	mu    sync.Mutex
 	count map[string]int
-	// tail, if not nil, holds back the reads of the log until it is closed.
+	// tail, if not nil, holds back the reads of the log until it is closed. If one is set, it does so
+	// after a read that returns one new row.
 	tail chan struct{}
-	// after, if not nil, is called once when a head, or the keys of a page, were read.
+	one  bool
+	// after, if not nil, is called once when a head, or a page, was read.
 	after func()
+}
+
+// afterRead sets after.
+func (a *asked) afterRead(f func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.after = f
 }
 
 func (a *asked) answered() {
@@ -48,18 +57,33 @@ func (a *asked) note(ctx context.Context, method string) error {
 }
 
 func (a *asked) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error) {
-	if q.KeysOnly {
-		_ = a.note(ctx, "PageKeys") // nil for all but Tail
-		defer a.answered()
+	p, err := a.Backend.Page(ctx, q)
+	a.answered()
+	return p, err
+}
+
+func (a *asked) Tail(ctx context.Context, from mvcc.Revision, limit int,
+	prev mvcc.Prev) (*mvcc.Tail, error) {
+	t, err := a.Backend.Tail(ctx, from, limit, prev)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.one && err == nil && len(t.Rows) > 2 {
+		t.Rows, t.More = t.Rows[:2], true // the delivered one, and one more
+		a.one, a.tail = false, make(chan struct{})
 	}
-	return a.Backend.Page(ctx, q)
+	return t, err
+}
+
+func (a *asked) State(ctx context.Context) (mvcc.State, error) {
+	st, err := a.Backend.State(ctx)
+	a.answered()
+	return st, err
 }
 
 // GetKeys counts no read without keys.
 func (a *asked) GetKeys(ctx context.Context, keys []mvcc.Key) ([]mvcc.Row, mvcc.State, error) {
 	if len(keys) == 0 {
 		st, err := a.State(ctx)
-		a.answered()
 		return nil, st, err
 	}
 	return a.Backend.GetKeys(ctx, keys)
@@ -70,9 +94,8 @@ func (a *asked) reads(t *testing.T, what string, want map[string]int) {
 	t.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.count["Page"] -= a.count["PageKeys"]
 	got := map[string]int{}
-	for _, m := range []string{"Get", "GetKeys", "Page", "PageKeys", "Values"} {
+	for _, m := range []string{"Get", "GetKeys", "Page", "Count", "Values"} {
 		if a.count[m] > 0 {
 			got[m] = a.count[m]
 		}
@@ -180,7 +203,7 @@ func TestCacheIsNotBehind(t *testing.T) {
 	ready(t, s)
 	list("old")
 	list("old")
-	a.reads(t, "a list", map[string]int{"Page": 1, "PageKeys": 1})
+	a.reads(t, "a list", map[string]int{"Page": 1})
 	a.mu.Lock()
 	a.tail = make(chan struct{})
 	a.mu.Unlock()
@@ -198,61 +221,176 @@ func TestCacheIsNotBehind(t *testing.T) {
 	get(t, s, "/k", "new")
 	list("new")
 	list("new")
-	a.reads(t, "what is delivered", map[string]int{"Page": 1, "PageKeys": 1})
+	a.reads(t, "what is delivered", map[string]int{})
 }
 
-// TestPagesAreCached: of a list whose rows are kept, the database is asked for the keys. If one is
-// not, it is asked for the rest.
-func TestPagesAreCached(t *testing.T) {
+// lister lists the keys below /k/ of a store that keeps rows, and knows what they have to be.
+type lister struct {
+	*asked
+	db       *memdb.Database
+	s, other *mvcc.Store
+	want     map[mvcc.Key]string
+}
+
+// newLister begins with n keys that another process has written before.
+func newLister(t *testing.T, n int) *lister {
+	t.Helper()
 	db := memdb.New(t.Name(), time.Now)
-	other := openOther(t, db)
-	want := map[mvcc.Key]string{}
-	key := func(i int) mvcc.Key { return mvcc.Key(fmt.Sprintf("/k/%02d", i)) }
-	for i := range 20 {
-		put(t, other, key(i), 0, "old")
-		want[key(i)] = "old"
+	l := &lister{db: db, other: openOther(t, db), want: map[mvcc.Key]string{}}
+	for i := range n {
+		l.write(t, i, "old")
 	}
-	a, s := openAsked(t, db, 1<<20)
-	list := func(limit int) {
-		t.Helper()
-		o := mvcc.RangeOptions{Start: "/k/", End: "/k0", Limit: limit}
-		got := map[mvcc.Key]string{}
-		for {
-			r, err := s.Range(t.Context(), o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, kv := range r.KVs {
-				got[kv.Key] = string(kv.Value)
-			}
-			if !r.More {
-				break
-			}
-			o.From, o.At = r.KVs[len(r.KVs)-1].Key+"\x00", r.Revision
+	l.asked, l.s = openAsked(t, db, 1<<20)
+	return l
+}
+
+func (l *lister) key(i int) mvcc.Key { return mvcc.Key(fmt.Sprintf("/k/%02d", i)) }
+
+// write lets another process write a key, or delete it if the value is "".
+func (l *lister) write(t *testing.T, i int, value string) {
+	t.Helper()
+	m := mvcc.Mutation{Key: l.key(i), Expect: mvcc.Any, Value: []byte(value), Delete: value == ""}
+	if _, err := l.other.Commit(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if m.Delete {
+		delete(l.want, m.Key)
+	} else {
+		l.want[m.Key] = value
+	}
+	if l.s != nil {
+		ready(t, l.s)
+	}
+}
+
+// list lists in pages, and calls turned, if it is not nil, after the first one.
+func (l *lister) list(t *testing.T, limit int, turned func()) mvcc.Revision {
+	t.Helper()
+	return l.listAt(t, 0, l.want, limit, turned)
+}
+
+// listAt lists what there was at a revision.
+func (l *lister) listAt(t *testing.T, at mvcc.Revision, want map[mvcc.Key]string, limit int,
+	turned func()) mvcc.Revision {
+	t.Helper()
+	want = maps.Clone(want)
+	o := mvcc.RangeOptions{Start: "/k/", End: "/k0", At: at, Limit: limit, Count: true,
+		Exact: true}
+	got := map[mvcc.Key]string{}
+	for {
+		r, err := l.s.Range(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if !maps.Equal(got, want) {
-			t.Errorf("the list is %v, not %v", got, want)
+		if left := int64(len(want) - len(got)); r.Count != left {
+			t.Errorf("%d keys are counted, not %d", r.Count, left)
+		}
+		for _, kv := range r.KVs {
+			got[kv.Key] = string(kv.Value)
+		}
+		o.At = r.Revision
+		if !r.More {
+			break
+		}
+		if turned != nil {
+			turned()
+			turned = nil
+		}
+		o.From = r.KVs[len(r.KVs)-1].Key + "\x00"
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("the list is %v, not %v", got, want)
+	}
+	return o.At
+}
+
+// TestPagesAreCached: a list that was read is not read again, whoever writes its keys. If a row is
+// not kept, the list is read.
+func TestPagesAreCached(t *testing.T) {
+	l := newLister(t, 20)
+	l.list(t, 20, nil)
+	l.reads(t, "what was never read", map[string]int{"Page": 1})
+	l.list(t, 20, nil)
+	l.list(t, 7, nil)
+	before, at := maps.Clone(l.want), l.list(t, 100, nil)
+	l.reads(t, "what was read", map[string]int{})
+
+	l.write(t, 3, "updated")
+	l.write(t, 7, "")
+	l.write(t, 70, "created")
+	l.list(t, 20, nil)
+	l.list(t, 7, nil)
+	l.reads(t, "what was written", map[string]int{})
+	l.listAt(t, at, before, 7, nil)
+	l.reads(t, "what there was before", map[string]int{"Values": 2})
+
+	mvcc.Uncache(l.s, l.key(5))
+	l.list(t, 20, nil)
+	l.reads(t, "a row of twenty", map[string]int{"Page": 1})
+	l.list(t, 20, nil)
+	l.reads(t, "what was missing", map[string]int{})
+
+	l.write(t, 5, strings.Repeat("v", 1<<17))
+	for range 2 {
+		l.list(t, 20, nil)
+	}
+	l.reads(t, "a row that is too large to be kept", map[string]int{"Page": 2})
+
+	empty := mvcc.RangeOptions{Start: "/e/", End: "/e0"}
+	for range 2 {
+		if r, err := l.s.Range(t.Context(), empty); err != nil || len(r.KVs) > 0 {
+			t.Errorf("%+v, %v", r, err)
 		}
 	}
-	list(20)
-	list(20)
-	a.reads(t, "what was never read", map[string]int{"Page": 2})
-	list(20)
-	list(7)
-	a.reads(t, "what was read", map[string]int{"PageKeys": 4})
+	l.reads(t, "nothing", map[string]int{"Page": 1})
+}
 
-	put(t, other, key(3), mvcc.Any, "new")
-	want[key(3)] = "new"
-	ready(t, s)
-	list(20)
-	a.reads(t, "what was updated", map[string]int{"PageKeys": 1})
+// TestPagesBehindAreNotKept: what is deleted while a page is on its way does not come back.
+func TestPagesBehindAreNotKept(t *testing.T) {
+	l := newLister(t, 20)
+	before := maps.Clone(l.want)
+	l.afterRead(func() { l.write(t, 3, "") })
+	l.listAt(t, 0, before, 100, nil)
+	l.list(t, 100, nil)
+	l.list(t, 100, nil)
+	l.reads(t, "three lists", map[string]int{"Page": 2})
+}
 
-	mvcc.Uncache(s, key(5))
-	list(20)
-	a.reads(t, "a row of twenty", map[string]int{"PageKeys": 1, "Page": 1})
-	list(20)
-	list(20)
-	a.reads(t, "what was missing", map[string]int{"Page": 1, "PageKeys": 1})
+// TestOlderPagesAreKept: a list in pages is of one revision. If something is written meanwhile, the
+// next list has it, though no page has shown it.
+func TestOlderPagesAreKept(t *testing.T) {
+	write := func(l *lister) {
+		l.write(t, 12, "updated")
+		l.write(t, 13, "")
+		l.write(t, 70, "created")
+	}
+	l := newLister(t, 20)
+	l.list(t, 7, func() { write(l) })
+	l.reads(t, "three pages", map[string]int{"Page": 3, "Count": 1, "Values": 1})
+	l.list(t, 100, nil)
+	l.reads(t, "the next list", map[string]int{})
+
+	// What is newer than the pages, and is not kept, is missing.
+	l = newLister(t, 20)
+	l.list(t, 7, func() { write(l); mvcc.Uncache(l.s, l.key(70)) })
+	l.list(t, 100, nil)
+	l.reads(t, "two lists", map[string]int{"Page": 4, "Count": 1, "Values": 1})
+
+	// Nobody knows what was written between a page's revision and the process's begin.
+	l = newLister(t, 20)
+	r, err := l.s.Range(t.Context(), mvcc.RangeOptions{Start: "/k/", End: "/k0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(l)
+	a, s := openAsked(t, l.db, 1<<20)
+	old, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/k/", End: "/k0", At: r.Revision})
+	if err != nil || len(old.KVs) != 20 {
+		t.Fatalf("%+v, %v", old, err)
+	}
+	l.asked, l.s = a, s
+	l.list(t, 100, nil)
+	l.reads(t, "an older list and a new one", map[string]int{"Page": 2, "Values": 1})
 }
 
 // TestEmptyValuesAreCached: a value that is empty is one.
@@ -268,8 +406,8 @@ func TestEmptyValuesAreCached(t *testing.T) {
 	a.reads(t, "an empty value", map[string]int{})
 }
 
-// TestCachedRowsAreOfTheHead: what is written while an answer is on its way is not in the answer,
-// though it is in the cache by then.
+// TestCachedRowsAreOfTheHead: what is written while an answer is on its way is in the answer only if
+// the answer names its revision.
 func TestCachedRowsAreOfTheHead(t *testing.T) {
 	a, s := openAsked(t, memdb.New(t.Name(), time.Now), 1<<20)
 	put(t, s, "/k", 0, "old")
@@ -286,12 +424,55 @@ func TestCachedRowsAreOfTheHead(t *testing.T) {
 		}
 	}
 	list()
-	a.after = func() { put(t, s, "/k", mvcc.Any, "new") }
+	a.afterRead(func() { put(t, s, "/k", mvcc.Any, "new") })
 	list()
-	a.reads(t, "the list", map[string]int{"Page": 2, "PageKeys": 1})
-	a.after = func() { put(t, s, "/k", mvcc.Any, "newer") }
+	a.reads(t, "the list", map[string]int{"Page": 1})
+	a.afterRead(func() { put(t, s, "/k", mvcc.Any, "newer") })
 	get(t, s, "/k", "newer")
 	a.reads(t, "the key", map[string]int{"Get": 1})
+}
+
+// TestPartsOfGroupsAreNotAnswered: no list is of a revision at which a group was half written, though
+// the events of that half are here.
+func TestPartsOfGroupsAreNotAnswered(t *testing.T) {
+	db := memdb.New(t.Name(), time.Now)
+	a, s := openAsked(t, db, 1<<20)
+	head := put(t, s, "/k/0", 0, "old")
+	o := mvcc.RangeOptions{Start: "/k/", End: "/k0"}
+	if _, err := s.Range(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	w, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/k/", After: head})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	a.afterRead(func() {
+		a.mu.Lock()
+		a.one = true
+		a.mu.Unlock()
+		b := db.Open(mvcc.DriverOptions{})
+		st, err := b.State(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		_, err = b.Commit(t.Context(), &mvcc.Group{Token: mvcc.Token{1}, Seen: st.Head,
+			Mutations: []*mvcc.Mutation{{Key: "/k/1", Value: []byte("1")},
+				{Key: "/k/2", Value: []byte("2")}}})
+		if err != nil {
+			t.Error(err)
+		}
+		if batch, err := w.Next(t.Context()); err != nil || len(batch.Events) != 1 {
+			t.Errorf("%+v, %v", batch, err)
+		}
+	})
+	r, err := s.Range(t.Context(), o)
+	if err != nil || r.Revision != head+2 || len(r.KVs) != 3 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	a.mu.Lock()
+	close(a.tail)
+	a.mu.Unlock()
 }
 
 // TestCacheIsBounded: rows give way to others, whatever their sizes are.
@@ -349,7 +530,7 @@ func TestCachedPagesAreBounded(t *testing.T) {
 	for i := range values {
 		put(t, s, mvcc.Key(fmt.Sprintf("/k/%02d", i)), 0, value)
 	}
-	for _, want := range []map[string]int{{"Page": 1, "PageKeys": 1}, {"PageKeys": 2}} {
+	for _, want := range []map[string]int{{"Page": 2}, {}} {
 		o, n := mvcc.RangeOptions{Start: "/k/", End: "/k0", Limit: 100}, 0
 		for more := true; more; {
 			r, err := s.Range(t.Context(), o)
@@ -369,6 +550,12 @@ func TestCachedPagesAreBounded(t *testing.T) {
 	}
 }
 
+// deaf gets no notifications, nor anything else that is optional but the reads of several keys.
+type deaf struct {
+	mvcc.Backend
+	mvcc.KeysReader
+}
+
 // TestLostRowsAreNotAnswered: a database loses what this process has kept, and has something else
 // at the same revision. From then on, nothing of the lost history is answered.
 func TestLostRowsAreNotAnswered(t *testing.T) {
@@ -378,8 +565,13 @@ func TestLostRowsAreNotAnswered(t *testing.T) {
 			{{Key: "/k", Value: []byte("B")}, {Key: "/z", Value: []byte("C")}},
 		} {
 			// Nothing is noticed before it is read.
-			s := open(t, db, mvcc.Config{CacheBytes: 1 << 20, Logger: testLogger(t),
-				PollActive: time.Hour, PollIdle: time.Hour, PollListening: time.Hour})
+			b := openBackend(t, db)
+			s, err := mvcc.Open(t.Context(), deaf{b, b.(mvcc.KeysReader)}, mvcc.Config{
+				CacheBytes: 1 << 20, Logger: testLogger(t), PollActive: time.Hour,
+				PollIdle: time.Hour, PollListening: time.Hour})
+			if err != nil {
+				t.Fatal(err)
+			}
 			list := func() (string, error) {
 				r, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/k", End: "/l", Limit: 9})
 				if err != nil || len(r.KVs) != 1 {
@@ -411,6 +603,9 @@ func TestLostRowsAreNotAnswered(t *testing.T) {
 				runtime.Gosched()
 			}
 			get(t, s, "/k", "B")
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 }
