@@ -50,7 +50,8 @@ type rowCache struct {
 	bytes int
 	// whole are the ranges of which all rows are here.
 	whole keyRanges
-	// lost is the greatest revision of a row that was not kept, or had to go, though its key exists.
+	// lost is the greatest revision of a row that was not kept, or had to go, though its key
+	// exists.
 	lost Revision
 	// hand is the key at which to make room.
 	hand Key

@@ -20,8 +20,8 @@ type asked struct {
 	*memdb.Backend
 	mu    sync.Mutex
 	count map[string]int
-	// tail, if not nil, holds back the reads of the log until it is closed. If one is set, it does so
-	// after a read that returns one new row.
+	// tail, if not nil, holds back the reads of the log until it is closed. If one is set, the next
+	// read returns one new row, and those after it are held back.
 	tail chan struct{}
 	one  bool
 	// after, if not nil, is called once when a head, or a page, was read.
@@ -406,8 +406,8 @@ func TestEmptyValuesAreCached(t *testing.T) {
 	a.reads(t, "an empty value", map[string]int{})
 }
 
-// TestCachedRowsAreOfTheHead: what is written while an answer is on its way is in the answer only if
-// the answer names its revision.
+// TestCachedRowsAreOfTheHead: what is written while an answer is on its way is in the answer only
+// if the answer names its revision.
 func TestCachedRowsAreOfTheHead(t *testing.T) {
 	a, s := openAsked(t, memdb.New(t.Name(), time.Now), 1<<20)
 	put(t, s, "/k", 0, "old")
@@ -432,8 +432,8 @@ func TestCachedRowsAreOfTheHead(t *testing.T) {
 	a.reads(t, "the key", map[string]int{"Get": 1})
 }
 
-// TestPartsOfGroupsAreNotAnswered: no list is of a revision at which a group was half written, though
-// the events of that half are here.
+// TestPartsOfGroupsAreNotAnswered: no list is of a revision at which a group was half written,
+// though the events of that half are here.
 func TestPartsOfGroupsAreNotAnswered(t *testing.T) {
 	db := memdb.New(t.Name(), time.Now)
 	a, s := openAsked(t, db, 1<<20)
