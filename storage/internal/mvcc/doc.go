@@ -144,7 +144,8 @@
 // already are used only if such a statement proves that they are the newest; see rowcache.go.
 //
 // I5 A range is one snapshot at the revision it says, all its pages together; see range.go for
-// the argument, and ahead.go for pages that are read before they are asked for.
+// the argument, ahead.go for pages that are read before they are asked for, and rowcache.go for
+// those that are not read.
 //
 // I6 Revisions never go backwards, and none is reused for other content. A process keeps every
 // position ([Position]: epoch, revision and token) that an answer has shown to it, until it has

@@ -82,9 +82,6 @@ func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error)
 	}
 	var res *RangeResult
 	var err error
-	if o.Ahead > 0 && s.Cached(o.From, o.End) {
-		o.Ahead = 0 // it would not be faster
-	}
 	if o.Ahead > 0 {
 		res, err = s.readAhead(ctx, o)
 	}
@@ -94,7 +91,7 @@ func (s *Store) Range(ctx context.Context, o RangeOptions) (*RangeResult, error)
 	if err != nil {
 		return nil, err
 	}
-	if o.Ahead > 0 {
+	if o.Ahead > 0 && !s.Cached(o.From, o.End) {
 		s.ahead.turned(s.ctx, o, res)
 	}
 	left, err := s.left(ctx, o, res)
@@ -276,7 +273,7 @@ func (s *Store) left(ctx context.Context, o RangeOptions, res *RangeResult) (n i
 		return -1, nil
 	}
 	if !known {
-		if n, err = s.countLeft(ctx, o, res.Revision); err != nil {
+		if n, err = s.countLeft(ctx, o, res); err != nil {
 			return 0, err
 		}
 	}
@@ -292,13 +289,13 @@ func (s *Store) left(ctx context.Context, o RangeOptions, res *RangeResult) (n i
 
 // countLeft counts at least up to CountLimit + 1. The counting happens in another snapshot than the
 // page, so its delta is extended, too: what is counted is the state at the same revision.
-func (s *Store) countLeft(ctx context.Context, o RangeOptions, at Revision) (int64, error) {
-	n, head, cached := s.cache.count(at, keyRange{o.From, o.End})
+func (s *Store) countLeft(ctx context.Context, o RangeOptions, page *RangeResult) (int64, error) {
+	at, limit := page.Revision, int64(0)
+	if !o.Exact {
+		limit = CountLimit + 1
+	}
+	n, head, cached := s.cache.count(at, page.Head, keyRange{o.From, o.End}, limit)
 	if !cached {
-		limit := int64(0)
-		if !o.Exact {
-			limit = CountLimit + 1
-		}
 		st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
 			n, st, err = s.b.Count(ctx, o.From, o.End, at, limit)
 			return st, err

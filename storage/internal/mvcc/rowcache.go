@@ -29,6 +29,7 @@ import (
 //     not beyond the head either, the row is the newest one of its key at the head.
 //   - It uses a page from here only if the head is upto. If the hub has come further, what it has
 //     delivered may be a part of a group, and no head.
+//   - A count is of the revision of a page, whose call has read the head.
 //   - That head is of the history that the hub delivers: the trail knows its token. When the hub
 //     begins anew, all is forgotten, and no head from before is taken any more (I6).
 //
@@ -41,7 +42,7 @@ type rowCache struct {
 	most int
 
 	// mu protects the fields below. It is not held for more rows than cachedPiece, or than the hub
-	// delivers at once.
+	// delivers at once, but that then an eighth of all may have to go.
 	mu sync.Mutex
 	// since is where the hub has begun, and upto what it has delivered.
 	since, upto Position
@@ -78,7 +79,7 @@ const (
 func cachedSize(kv *KeyValue) int { return len(kv.Key) + len(kv.Value) + cachedRowBytes }
 
 func newRowCache(most int) *rowCache {
-	return &rowCache{most: most, rows: &btree.Map[Key, *KeyValue]{}}
+	return &rowCache{most: max(0, most), rows: &btree.Map[Key, *KeyValue]{}}
 }
 
 // reset forgets all. The hub goes on after the position.
@@ -127,7 +128,7 @@ func (c *rowCache) putLocked(kv *KeyValue) {
 	c.dropLocked(kv.Key)
 	size := cachedSize(kv)
 	if kv.Value == nil || size > c.most/16 {
-		c.whole.remove(keyRange{kv.Key, kv.Key + "\x00"})
+		c.removeLocked(keyRange{kv.Key, kv.Key + "\x00"})
 		c.lost = max(c.lost, kv.Revision)
 		return
 	}
@@ -147,8 +148,9 @@ func (c *rowCache) evictLocked() {
 	if c.bytes <= c.most {
 		return
 	}
-	for left := c.bytes; left > c.most*7/8; {
+	for c.bytes > c.most*7/8 {
 		var gone []*KeyValue
+		left := c.bytes
 		c.rows.Ascend(c.hand, func(_ Key, kv *KeyValue) bool {
 			gone = append(gone, kv)
 			left -= cachedSize(kv)
@@ -168,7 +170,7 @@ func (c *rowCache) evictKeysLocked(gone []*KeyValue) Key {
 		c.lost = max(c.lost, kv.Revision)
 	}
 	after := gone[len(gone)-1].Key + "\x00"
-	c.whole.remove(keyRange{gone[0].Key, after})
+	c.removeLocked(keyRange{gone[0].Key, after})
 	return after
 }
 
@@ -204,7 +206,8 @@ func (c *rowCache) keepPiece(q PageQuery, head Position, rows []Row, r keyRange)
 		if old, ok := c.rows.Get(kv.Key); ok && old.Revision == kv.Revision {
 			continue
 		}
-		if size := cachedSize(kv); c.bytes+size > c.most || size > c.most/16 {
+		size := cachedSize(kv)
+		if kv.Value == nil || c.bytes+size > c.most || size > c.most/16 {
 			c.addLocked(q, keyRange{r.start, kv.Key})
 			return false
 		}
@@ -221,6 +224,16 @@ func (c *rowCache) addLocked(q PageQuery, r keyRange) {
 		return // something newer may be missing
 	}
 	c.whole.add(r)
+	c.boundLocked()
+}
+
+// removeLocked notes that a row of a range is not here.
+func (c *rowCache) removeLocked(r keyRange) {
+	c.whole.remove(r)
+	c.boundLocked()
+}
+
+func (c *rowCache) boundLocked() {
 	if len(c.whole) > maxWhole {
 		c.whole = nil
 	}
@@ -319,12 +332,14 @@ func (c *rowCache) page(st State, q PageQuery) *Page {
 	return p
 }
 
-// count counts the keys of a range at a revision that was read, but for those that were written
-// since, and returns the head up to which they were. It returns false if the range is not here.
-func (c *rowCache) count(at Revision, r keyRange) (n int64, head Revision, ok bool) {
+// count counts the keys of a range at a revision, but for those that were written since, and
+// returns the head up to which they were. It stops at the limit, if that is not 0. A page at the
+// revision was read when the history went up to read. It returns false if the hub has not come so
+// far, as the page may be of another history then, or if the range is not here.
+func (c *rowCache) count(at, read Revision, r keyRange, limit int64) (n int64, head Revision,
+	ok bool) {
 	c.mu.Lock()
-	// A revision of another history is before all of this one; see fence.go.
-	if !c.holdsLocked(Position{Epoch: c.upto.Epoch, Revision: at}) || !c.whole.contain(r) {
+	if at < c.since.Revision || read > c.upto.Revision || !c.whole.contain(r) {
 		c.mu.Unlock()
 		return 0, 0, false
 	}
@@ -334,12 +349,12 @@ func (c *rowCache) count(at Revision, r keyRange) (n int64, head Revision, ok bo
 		if k < r.end && kv.Revision <= at {
 			n++
 		}
-		return k < r.end
+		return k < r.end && (limit == 0 || n < limit)
 	})
 	return n, head, true
 }
 
-// Cached tells whether what follows in a range is most likely answered without the database.
+// Cached tells whether a page of a range most likely reads no more than the head.
 func (s *Store) Cached(start, end Key) bool {
 	c := s.cache
 	c.mu.Lock()
@@ -399,7 +414,7 @@ func (s *Store) foundKeys(head Position, rows []Row, found map[Key]*KeyValue) {
 func (s *Store) cachedPage(ctx context.Context, q PageQuery) (*Page, error) {
 	for range cachedTries {
 		if !s.cache.takesPage(q) {
-			break
+			return nil, nil
 		}
 		st, err := s.read(ctx, s.b.State)
 		if err != nil || !s.delivered(ctx, st.Head) {
@@ -409,6 +424,7 @@ func (s *Store) cachedPage(ctx context.Context, q PageQuery) (*Page, error) {
 			return p, nil
 		}
 	}
+	s.cache.skipSome()
 	return nil, nil
 }
 

@@ -24,7 +24,7 @@ type asked struct {
 	// read returns one new row, and those after it are held back.
 	tail chan struct{}
 	one  bool
-	// after, if not nil, is called once when a head, or a page, was read.
+	// after, if not nil, is called once when a head, a key or a page was read.
 	after func()
 }
 
@@ -72,6 +72,12 @@ func (a *asked) Tail(ctx context.Context, from mvcc.Revision, limit int,
 		a.one, a.tail = false, make(chan struct{})
 	}
 	return t, err
+}
+
+func (a *asked) Get(ctx context.Context, key mvcc.Key) (*mvcc.Row, mvcc.State, error) {
+	row, st, err := a.Backend.Get(ctx, key)
+	a.answered()
+	return row, st, err
 }
 
 func (a *asked) State(ctx context.Context) (mvcc.State, error) {
@@ -345,9 +351,30 @@ func TestPagesAreCached(t *testing.T) {
 	l.reads(t, "nothing", map[string]int{"Page": 1})
 }
 
-// TestPagesBehindAreNotKept: what is deleted while a page is on its way does not come back.
+// TestCountIsNotBehind: if a page has shown more than the hub has delivered, what is here may be of
+// another history than the page, and nothing is counted of it.
+func TestCountIsNotBehind(t *testing.T) {
+	l := newLister(t, 20)
+	before, at := maps.Clone(l.want), l.list(t, 100, nil)
+	l.reads(t, "a list", map[string]int{"Page": 1})
+	l.mu.Lock()
+	l.tail = make(chan struct{})
+	l.mu.Unlock()
+	put(t, l.other, l.key(3), mvcc.Any, "new")
+	l.listAt(t, at, before, 20, nil)
+	l.listAt(t, at, before, 19, nil)
+	l.reads(t, "two lists", map[string]int{"Page": 3, "Count": 1, "Values": 2})
+	close(l.tail)
+}
+
+// TestPagesBehindAreNotKept: what is written while a key or a page is on its way is not forgotten,
+// and what is deleted does not come back.
 func TestPagesBehindAreNotKept(t *testing.T) {
 	l := newLister(t, 20)
+	l.afterRead(func() { l.write(t, 2, "new") })
+	get(t, l.s, l.key(2), "old")
+	get(t, l.s, l.key(2), "new")
+	l.reads(t, "a key", map[string]int{"Get": 1})
 	before := maps.Clone(l.want)
 	l.afterRead(func() { l.write(t, 3, "") })
 	l.listAt(t, 0, before, 100, nil)
