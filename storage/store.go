@@ -76,8 +76,9 @@ type Config struct {
 	// decides when objects with a time to live expire.
 	Clock func() time.Time
 
-	// scheduler is that of the stores that are opened together.
+	// scheduler and polls belong to the stores that are opened together.
 	scheduler *mvcc.Scheduler
+	polls     *mvcc.Polls
 }
 
 // Store is an open store of a database: its one committer, and the one reader of its history.
@@ -180,6 +181,7 @@ func (c Config) open(ctx context.Context, db mvcc.Database) (*Store, error) {
 		Metrics:    metrics,
 		Timeout:    c.Timeout,
 		Scheduler:  c.scheduler,
+		Polls:      c.polls,
 		CacheBytes: c.CacheBytes,
 		Compaction: mvcc.CompactionPolicy{
 			Window:   c.Compaction.Window,
@@ -320,7 +322,7 @@ func (c Config) withDefaults() Config {
 		c.Timeout = 30 * time.Second
 	}
 	if c.scheduler == nil {
-		c.scheduler = mvcc.NewScheduler()
+		c.scheduler, c.polls = mvcc.NewScheduler(), &mvcc.Polls{}
 	}
 	return c
 }

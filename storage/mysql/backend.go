@@ -39,7 +39,6 @@ type database struct {
 	// are how a store moves to another server.
 	admin *sql.DB
 	lists sqlread.Lists
-	polls mvcc.Polls
 	// holders are the backends, and who has connected.
 	holders mvcc.Holders
 }

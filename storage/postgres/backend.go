@@ -23,7 +23,6 @@ type database struct {
 	begun     atomic.Int64
 	listener  listener
 	announcer announcer
-	polls     mvcc.Polls
 	// ctx ends when the connections are closed.
 	ctx  context.Context
 	stop context.CancelFunc

@@ -9,9 +9,6 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
-// Polls implements [mvcc.Shared].
-func (d *database) Polls() *mvcc.Polls { return &d.polls }
-
 // Poll implements [mvcc.Shared].
 func (d *database) Poll(ctx context.Context, stores []mvcc.Backend,
 	due int) ([]mvcc.Polled, error) {

@@ -570,8 +570,6 @@ type Poller interface {
 // Shared is a Backend that shares connections to a server with those of other stores, so that one
 // statement can poll them all.
 type Shared interface {
-	// Polls is the same one for all backends of a [Database].
-	Polls() *Polls
 	// Poll polls stores, whose backends are of the same Database, in one statement: an answer for
 	// each of them, in their order. The first ones, due in number, are asked for [Polled.Due]. The
 	// connection passes the [Gate] of each store. An error that concerns one store is in its

@@ -130,8 +130,8 @@ func (s *Store) moveBoundary(ctx context.Context) (st State, target Revision, er
 // asks for it now and then, and the others take its answer.
 func (s *Store) measureTables(ctx context.Context) (size Size, err error) {
 	var polls *Polls
-	if b, ok := s.b.(Shared); ok {
-		polls = b.Polls()
+	if _, shared := s.b.(Shared); shared {
+		polls = s.cfg.Polls
 	}
 	size, asks := polls.lastSize(s.cfg.Compaction.Interval * 3 / 4)
 	if asks {

@@ -78,7 +78,8 @@ func (st State) DueIn(micro int64) time.Duration {
 var ErrStaleConnection = Errorf(Transient, "a store that is polled with others has changed to "+
 	"another server meanwhile")
 
-// Polls makes the polls of stores that share connections. The zero value has none.
+// Polls makes the polls of the stores of one [Database], which share connections. The zero value
+// has none.
 type Polls struct {
 	// mu protects the fields below. It is held while a round is made, so that stores which are due
 	// at the same time are in the same one. It comes before tailer.mu.

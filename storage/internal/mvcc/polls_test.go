@@ -46,8 +46,6 @@ func (l *line) on(db *memdb.Database) *shared {
 	return &shared{b, l, db.Open(mvcc.DriverOptions{})}
 }
 
-func (s *shared) Polls() *mvcc.Polls { return &s.line.polls }
-
 func (s *shared) Poll(ctx context.Context, stores []mvcc.Backend, due int) ([]mvcc.Polled, error) {
 	s.line.statements.Add(1)
 	before := s.line.before
@@ -90,6 +88,7 @@ func (s *shared) Size(ctx context.Context) (mvcc.Size, error) {
 // openOn opens a store on a line.
 func openOn(t *testing.T, l *line, db *memdb.Database, cfg mvcc.Config) *mvcc.Store {
 	t.Helper()
+	cfg.Polls = &l.polls
 	s, err := mvcc.Open(t.Context(), l.on(db), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -385,8 +384,6 @@ type polledOnly struct {
 	most *atomic.Int64
 }
 
-func (p polledOnly) Polls() *mvcc.Polls { return p.Backend.(mvcc.Shared).Polls() }
-
 func (p polledOnly) Poll(ctx context.Context, stores []mvcc.Backend, due int) ([]mvcc.Polled,
 	error) {
 	p.rounds.Add(1)
@@ -417,6 +414,7 @@ func TestPollsOfStores(t *testing.T) {
 		}
 		defer connected.Close()
 		var rounds, most atomic.Int64
+		var polls mvcc.Polls
 		stores, watches := map[string]*mvcc.Store{}, map[string]*mvcc.Watcher{}
 		for _, name := range names {
 			b, err := connected.Store(t.Context(), name)
@@ -425,7 +423,7 @@ func TestPollsOfStores(t *testing.T) {
 			}
 			s, err := mvcc.Open(t.Context(), polledOnly{b, &rounds, &most},
 				mvcc.Config{Logger: testLogger(t), PollActive: 20 * time.Millisecond,
-					PollIdle: 20 * time.Millisecond})
+					PollIdle: 20 * time.Millisecond, Polls: &polls})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -55,6 +55,9 @@ type Config struct {
 	Compaction CompactionPolicy
 	// Scheduler is shared with the other stores of the process. Default: none.
 	Scheduler *Scheduler
+	// Polls is shared with the other stores of the [Database], whose backends are [Shared]. Default:
+	// one for this store alone.
+	Polls *Polls
 }
 
 func (c Config) withDefaults() Config {
@@ -80,6 +83,9 @@ func (c Config) withDefaults() Config {
 	set(&c.ProgressInterval, 25*time.Second)
 	set(&c.ExpiryIdle, time.Minute)
 	set(&c.QuotaInterval, 5*time.Second)
+	if c.Polls == nil {
+		c.Polls = &Polls{}
+	}
 	c.Compaction = c.Compaction.withDefaults()
 	return c
 }

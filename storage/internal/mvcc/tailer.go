@@ -154,9 +154,8 @@ func (t *tailer) run(ctx context.Context) {
 	failing := retryPolicy()
 	outage := outageLog{log: t.s.log, what: "read the log"}
 	if t.shared != nil {
-		polls := t.shared.Polls()
-		polls.join(t)
-		defer polls.leave(t)
+		t.s.cfg.Polls.join(t)
+		defer t.s.cfg.Polls.leave(t)
 	}
 	for {
 		newer, err := true, error(nil)
@@ -174,7 +173,7 @@ func (t *tailer) run(ctx context.Context) {
 			case t.committing(2 * t.s.cfg.PollActive):
 				newer = false // the database's answer will tell more, or the next poll
 			case t.shared != nil:
-				t.shared.Polls().begin(t)
+				t.s.cfg.Polls.begin(t)
 				continue // the answer sets the timer
 			default:
 				newer, err = t.ask(ctx)

@@ -130,13 +130,13 @@ func (b *backend) as(kind string) mvcc.Backend {
 			keysReader
 			notifier
 			*shared
-		}{b, keysReader{b}, notifier{b}, &shared{b: b}}
+		}{b, keysReader{b}, notifier{b}, &shared{b}}
 	}
 	return struct {
 		*backend
 		keysReader
 		*shared
-	}{b, keysReader{b}, &shared{b: b}}
+	}{b, keysReader{b}, &shared{b}}
 }
 
 // call is one call of the backend, which may outlive its caller.
@@ -636,12 +636,7 @@ func (p poller) Changed(ctx context.Context) (bool, error) {
 }
 
 // shared implements [mvcc.Shared]. There is one store.
-type shared struct {
-	b     *backend
-	polls mvcc.Polls
-}
-
-func (s *shared) Polls() *mvcc.Polls { return &s.polls }
+type shared struct{ b *backend }
 
 func (s *shared) Poll(ctx context.Context, _ []mvcc.Backend, _ int) ([]mvcc.Polled, error) {
 	b := s.b
