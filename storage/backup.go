@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/archive"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Backup describes a backup: everything that a store held at one revision.
@@ -83,8 +83,8 @@ func (s *Store) writeBackup(ctx context.Context, to io.Writer, progress Progress
 		done int64
 	)
 	defer w.close()
-	err = s.mvcc.Export(ctx, func(ctx context.Context, st mvcc.State, keys int64,
-		leases []mvcc.LeaseRow) (err error) {
+	err = s.mvcc.Export(ctx, func(ctx context.Context, st contract.State, keys int64,
+		leases []contract.LeaseRow) (err error) {
 		context.AfterFunc(ctx, func() {
 			if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 				w.interrupt(cause)
@@ -95,7 +95,7 @@ func (s *Store) writeBackup(ctx context.Context, to io.Writer, progress Progress
 		b = backupOf(h)
 		out, err = archive.NewWriter(w, h, leases)
 		return err
-	}, func(r *mvcc.Record) error {
+	}, func(r *contract.Record) error {
 		if err := out.Write(r); err != nil {
 			return err
 		}
@@ -118,13 +118,13 @@ func (s *Store) writeBackup(ctx context.Context, to io.Writer, progress Progress
 // ReadBackup reads a backup to its end, and returns an error if it is not whole, or of a newer
 // format.
 func ReadBackup(r io.Reader, progress Progress) (Backup, error) {
-	b, _, _, err := check(r, mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes},
+	b, _, _, err := check(r, contract.Limits{KeyBytes: contract.MaxKeyBytes, ValueBytes: contract.MaxValueBytes},
 		progress)
 	return b, err
 }
 
 // check also returns what the backup records of the stores of resources.
-func check(r io.Reader, limits mvcc.Limits,
+func check(r io.Reader, limits contract.Limits,
 	progress Progress) (b Backup, sum archive.Summary, kept []byte, err error) {
 	in, err := archive.NewReader(r, limits)
 	if err != nil {
@@ -190,8 +190,8 @@ func (s *Store) RestoreBackup(ctx context.Context, from io.ReadSeeker,
 	}()
 	// What the database must hold is what is in the file, or that with other revisions.
 	expected := sum
-	imp := &mvcc.Import{Store: b.Store, Head: mvcc.Revision(b.Revision), Replace: o.Replace}
-	imp.Records = func(each func(*mvcc.Record) error) error {
+	imp := &contract.Import{Store: b.Store, Head: contract.Revision(b.Revision), Replace: o.Replace}
+	imp.Records = func(each func(*contract.Record) error) error {
 		if in != nil {
 			in.Close() // first, as it reads ahead
 			in = nil
@@ -228,9 +228,9 @@ func (s *Store) RestoreBackup(ctx context.Context, from io.ReadSeeker,
 		}
 		return nil
 	}
-	imp.Check = func(records func(func(*mvcc.Record) error) error) error {
+	imp.Check = func(records func(func(*contract.Record) error) error) error {
 		digest, done := in.NewDigest(), int64(0)
-		err := records(func(r *mvcc.Record) error {
+		err := records(func(r *contract.Record) error {
 			done++
 			o.Progress.tell("comparing", done, b.Objects)
 			digest.Add(r)
@@ -243,9 +243,9 @@ func (s *Store) RestoreBackup(ctx context.Context, from io.ReadSeeker,
 	}
 	st, err := s.mvcc.Import(ctx, imp)
 	switch {
-	case errors.Is(err, mvcc.ErrNotEmpty):
+	case errors.Is(err, contract.ErrNotEmpty):
 		return b, 0, ErrNotEmpty
-	case err != nil && mvcc.ClassOf(err) == mvcc.Unknown:
+	case err != nil && contract.ClassOf(err) == contract.Unknown:
 		return b, 0, fmt.Errorf("%w (%w)", ErrNotConfirmed, err)
 	case err != nil:
 		return b, 0, fmt.Errorf("nothing was restored, and the database is what it was before: %w",

@@ -34,19 +34,20 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/archive"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // exported reads everything that a database holds, and its head.
-func exported(t testing.TB, store *Store) (records map[mvcc.Key]mvcc.Record, head mvcc.Revision) {
+func exported(t testing.TB, store *Store) (records map[contract.Key]contract.Record, head contract.Revision) {
 	t.Helper()
-	records = map[mvcc.Key]mvcc.Record{}
-	err := store.mvcc.Export(t.Context(), func(_ context.Context, st mvcc.State, _ int64,
-		_ []mvcc.LeaseRow) error {
+	records = map[contract.Key]contract.Record{}
+	err := store.mvcc.Export(t.Context(), func(_ context.Context, st contract.State, _ int64,
+		_ []contract.LeaseRow) error {
 		head = st.Head.Revision
 		return nil
-	}, func(r *mvcc.Record) error {
+	}, func(r *contract.Record) error {
 		records[r.Key] = *r
 		return nil
 	})
@@ -56,8 +57,8 @@ func exported(t testing.TB, store *Store) (records map[mvcc.Key]mvcc.Record, hea
 	return records, head
 }
 
-func equal(a, b map[mvcc.Key]mvcc.Record) bool {
-	return maps.EqualFunc(a, b, func(x, y mvcc.Record) bool {
+func equal(a, b map[contract.Key]contract.Record) bool {
+	return maps.EqualFunc(a, b, func(x, y contract.Record) bool {
 		return x.Key == y.Key && x.Revision == y.Revision && x.Create == y.Create &&
 			x.Expiry == y.Expiry && bytes.Equal(x.Value, y.Value)
 	})
@@ -104,13 +105,13 @@ func varied(t testing.TB, store *Store) {
 	if err := r.Create(t.Context(), podKey("expires"), pod("expires"), nil, 7200); err != nil {
 		t.Fatal(err)
 	}
-	for key, value := range map[mvcc.Key][]byte{
+	for key, value := range map[contract.Key][]byte{
 		"/other/empty": {}, "/other/large": large, "/other/zero": {0, 0},
 		"/other/quotes'\\\"": []byte(`'\"%s?$1`),
 		"/other/\xff\x00":    []byte("\xff\xfe"), "/other/ü": []byte("k8s:enc:aescbc:v1:key:ü"),
-		mvcc.Key("/other/" + strings.Repeat("k", mvcc.MaxKeyBytes-7)): []byte("v"),
+		contract.Key("/other/" + strings.Repeat("k", contract.MaxKeyBytes-7)): []byte("v"),
 	} {
-		if _, err := store.mvcc.Commit(t.Context(), mvcc.Mutation{Key: key, Value: value}); err != nil {
+		if _, err := store.mvcc.Commit(t.Context(), contract.Mutation{Key: key, Value: value}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -128,7 +129,7 @@ func many(t testing.TB, store *Store, prefix string, n, size int) {
 	for range 64 {
 		writers.Go(func() {
 			for i := range keys {
-				m := mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("%s%07d", prefix, i)),
+				m := contract.Mutation{Key: contract.Key(fmt.Sprintf("%s%07d", prefix, i)),
 					Value: bytes.Repeat([]byte{byte(i)}, size)}
 				if _, err := store.mvcc.Commit(context.Background(), m); err != nil {
 					t.Error(err)
@@ -240,13 +241,13 @@ func TestBackupUnderLoad(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		store := openDatabase(t, d, noCompaction)
 		type write struct {
-			key     mvcc.Key
+			key     contract.Key
 			value   string
 			deleted bool
 		}
 		var (
 			mu      sync.Mutex
-			history = map[mvcc.Revision]write{}
+			history = map[contract.Revision]write{}
 			writers sync.WaitGroup
 			backups int
 		)
@@ -256,9 +257,9 @@ func TestBackupUnderLoad(t *testing.T) {
 		const keys = 100 // so few that most of the writes replace or delete
 		for w := range 8 {
 			writers.Go(func() {
-				at := map[mvcc.Key]mvcc.Revision{}
+				at := map[contract.Key]contract.Revision{}
 				for i := 0; ctx.Err() == nil; i++ {
-					m := mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/load/%d/%d", w, i*7%keys))}
+					m := contract.Mutation{Key: contract.Key(fmt.Sprintf("/load/%d/%d", w, i*7%keys))}
 					m.Expect = at[m.Key]
 					if m.Delete = m.Expect > 0 && i%3 == 0; !m.Delete {
 						m.Value = []byte(strings.Repeat("v", i%2000) + fmt.Sprint(i))
@@ -307,7 +308,7 @@ func TestBackupUnderLoad(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := map[mvcc.Key]mvcc.Revision{}
+			want := map[contract.Key]contract.Revision{}
 			for _, revision := range slices.Sorted(maps.Keys(history)) {
 				if w := history[revision]; revision <= r.Header.Revision {
 					if want[w.key] = revision; w.deleted {
@@ -315,7 +316,7 @@ func TestBackupUnderLoad(t *testing.T) {
 					}
 				}
 			}
-			got := map[mvcc.Key]mvcc.Revision{}
+			got := map[contract.Key]contract.Revision{}
 			for {
 				record, err := r.Next()
 				if errors.Is(err, io.EOF) {
@@ -427,15 +428,15 @@ func TestRestoreOfAnotherStore(t *testing.T) {
 			t.Errorf("%d objects at %d, want %d at %d", len(got), now, len(want), revision)
 		}
 		least := max(head, newest) + 1<<32
-		inOrder := func(records map[mvcc.Key]mvcc.Record) []mvcc.Key {
-			return slices.SortedFunc(maps.Keys(records), func(a, b mvcc.Key) int {
+		inOrder := func(records map[contract.Key]contract.Record) []contract.Key {
+			return slices.SortedFunc(maps.Keys(records), func(a, b contract.Key) int {
 				return cmp.Compare(records[a].Revision, records[b].Revision)
 			})
 		}
 		if !slices.Equal(inOrder(got), inOrder(want)) {
 			t.Error("the objects are not in the order of the backup")
 		}
-		taken := map[mvcc.Revision]bool{}
+		taken := map[contract.Revision]bool{}
 		for key, r := range got {
 			if r.Revision < least || r.Revision >= now || r.Create != r.Revision || taken[r.Revision] {
 				t.Errorf("%s has the revision %d and the creation revision %d, after heads of %d "+
@@ -557,7 +558,7 @@ func TestStalledBackupOfAReplacedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the store is served from the copy", func() bool {
-		_, err := store.mvcc.Commit(t.Context(), mvcc.Mutation{Key: mvcc.Key("/after/" + rand.Text()),
+		_, err := store.mvcc.Commit(t.Context(), contract.Mutation{Key: contract.Key("/after/" + rand.Text()),
 			Value: []byte("v")})
 		return err == nil
 	})
@@ -569,7 +570,7 @@ func TestStalledBackupOfAReplacedFile(t *testing.T) {
 	if err := store.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := <-failed; !errors.Is(err, mvcc.ErrClosed) {
+	if err := <-failed; !errors.Is(err, contract.ErrClosed) {
 		t.Errorf("the backup of a database that was closed ended with %v", err)
 	}
 }
@@ -605,13 +606,13 @@ func TestFenceDuringRestore(t *testing.T) {
 func TestRestoreIsUndone(t *testing.T) {
 	for _, tc := range []struct {
 		times int
-		class mvcc.Class
+		class contract.Class
 		tries int
 		ok    bool
-	}{{1, mvcc.Transient, 2, true}, {100, mvcc.Transient, 5, false}, {1, mvcc.Data, 1, false}} {
+	}{{1, contract.Transient, 2, true}, {100, contract.Transient, 5, false}, {1, contract.Data, 1, false}} {
 		u := &undoingBackend{times: tc.times, class: tc.class}
 		store := openDatabaseThrough(t, dbtest.Open(t, dbtest.SQLite), noCompaction,
-			func(b mvcc.Backend) mvcc.Backend {
+			func(b contract.Backend) contract.Backend {
 				u.Backend = b
 				return u
 			})
@@ -627,22 +628,22 @@ func TestRestoreIsUndone(t *testing.T) {
 
 // undoingBackend undoes imports.
 type undoingBackend struct {
-	mvcc.Backend
+	contract.Backend
 	times, tries int
-	class        mvcc.Class
+	class        contract.Class
 }
 
-func (u *undoingBackend) Locked(ctx context.Context, o mvcc.LockOptions,
-	f func(mvcc.Tx) error) error {
+func (u *undoingBackend) Locked(ctx context.Context, o contract.LockOptions,
+	f func(contract.Tx) error) error {
 	if !o.Unbounded {
 		return u.Backend.Locked(ctx, o, f)
 	}
 	u.tries++
-	return u.Backend.Locked(ctx, o, func(tx mvcc.Tx) error {
+	return u.Backend.Locked(ctx, o, func(tx contract.Tx) error {
 		if err := f(tx); err != nil || u.tries > u.times {
 			return err
 		}
-		return mvcc.Errorf(u.class, "undone")
+		return contract.Errorf(u.class, "undone")
 	})
 }
 
@@ -661,10 +662,10 @@ func TestFailedExportStops(t *testing.T) {
 		d.URL = u.String()
 		through := openDatabase(t, d, noCompaction)
 		useless := errors.New("of no use")
-		err = through.mvcc.Export(t.Context(), func(context.Context, mvcc.State, int64,
-			[]mvcc.LeaseRow) error {
+		err = through.mvcc.Export(t.Context(), func(context.Context, contract.State, int64,
+			[]contract.LeaseRow) error {
 			return nil
-		}, func(*mvcc.Record) error { return useless })
+		}, func(*contract.Record) error { return useless })
 		if !errors.Is(err, useless) {
 			t.Errorf("the export failed with %v", err)
 		}
@@ -772,7 +773,7 @@ func TestBackupOfALostValue(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		store := openDatabase(t, d, noCompaction)
 		if _, err := store.mvcc.Commit(t.Context(),
-			mvcc.Mutation{Key: "/empty", Value: []byte{}}); err != nil {
+			contract.Mutation{Key: "/empty", Value: []byte{}}); err != nil {
 			t.Fatal(err)
 		}
 		backup(t, store)
@@ -826,7 +827,7 @@ func TestSweepsDuringRestores(t *testing.T) {
 		for round := range rounds {
 			current, _ := exported(t, server)
 			for key, r := range current {
-				if _, err := server.mvcc.Commit(t.Context(), mvcc.Mutation{Key: key,
+				if _, err := server.mvcc.Commit(t.Context(), contract.Mutation{Key: key,
 					Expect: r.Revision, Value: []byte("changed")}); err != nil {
 					t.Fatal(err)
 				}
@@ -906,8 +907,8 @@ func TestRestoreOfWhatNoDatabaseHolds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for revision := range mvcc.Revision(2) {
-		if err := w.Write(&mvcc.Record{Key: "/twice", Revision: 3 + revision, Create: 3, Version: 1,
+	for revision := range contract.Revision(2) {
+		if err := w.Write(&contract.Record{Key: "/twice", Revision: 3 + revision, Create: 3, Version: 1,
 			Value: []byte("v")}); err != nil {
 			t.Fatal(err)
 		}
@@ -996,8 +997,8 @@ func TestRestoreIsKilled(t *testing.T) {
 // restoreUntil restores until it does something to the last object, and stops there for ever.
 func restoreUntil(t *testing.T, args []string) {
 	kind, url, file, until := args[0], args[1], args[2], args[3]
-	backend, err := mvcc.OpenBackend(t.Context(), dbtest.Driver(dbtest.Kind(kind)), url,
-		mvcc.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: time.Minute})
+	backend, err := contract.OpenBackend(t.Context(), dbtest.Driver(dbtest.Kind(kind)), url,
+		contract.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/archive"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -367,14 +368,14 @@ func synthetic(b *testing.B, n int) []byte {
 	b.Helper()
 	var file bytes.Buffer
 	w, err := archive.NewWriter(&file,
-		archive.Header{Store: "synthetic", Revision: mvcc.Revision(n) + 1, Keys: int64(n)}, nil)
+		archive.Header{Store: "synthetic", Revision: contract.Revision(n) + 1, Keys: int64(n)}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
 	value := bytes.Repeat([]byte("a sentence or two "), 56)
 	for i := range n {
-		r := mvcc.Revision(i + 2)
-		if err := w.Write(&mvcc.Record{Key: mvcc.Key(fmt.Sprintf("/registry/%016x",
+		r := contract.Revision(i + 2)
+		if err := w.Write(&contract.Record{Key: contract.Key(fmt.Sprintf("/registry/%016x",
 			uint64(i)*0x9e3779b97f4a7c15)), Revision: r, Create: r, Version: 1,
 			Value: value}); err != nil {
 			b.Fatal(err)

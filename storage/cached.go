@@ -12,7 +12,7 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/cacher"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // cachedStore is a store behind upstream's watch cache. Two things are better than in upstream,
@@ -29,7 +29,7 @@ type cachedStore struct {
 	log   *resource
 	// mostReplayed is how many revisions, of all resources, a watch may be behind that is resumed
 	// from the log.
-	mostReplayed mvcc.Revision
+	mostReplayed contract.Revision
 }
 
 const (

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/klog/v2"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // objectCodec turns objects into stored bytes and back, in two steps: the codec serializes, the
@@ -36,7 +36,7 @@ type objectCodec struct {
 
 // keyContext authenticates a value with its key, so that a value that was copied to another key is
 // rejected.
-type keyContext mvcc.Key
+type keyContext contract.Key
 
 func (k keyContext) AuthenticatedData() []byte { return []byte(k) }
 
@@ -50,7 +50,7 @@ func (c *objectCodec) serialize(obj runtime.Object) ([]byte, error) {
 	return runtime.Encode(c.codec, obj)
 }
 
-func (c *objectCodec) seal(ctx context.Context, key mvcc.Key, data []byte) ([]byte, error) {
+func (c *objectCodec) seal(ctx context.Context, key contract.Key, data []byte) ([]byte, error) {
 	stored, err := c.transformer.TransformToStorage(ctx, data, keyContext(key))
 	if err != nil {
 		return nil, apistorage.NewInternalError(err)
@@ -60,7 +60,7 @@ func (c *objectCodec) seal(ctx context.Context, key mvcc.Key, data []byte) ([]by
 
 // open returns the serialized form, and whether it is stored in an outdated way (with an old
 // encryption key) and should be written again.
-func (c *objectCodec) open(ctx context.Context, key mvcc.Key, revision mvcc.Revision,
+func (c *objectCodec) open(ctx context.Context, key contract.Key, revision contract.Revision,
 	stored []byte) (data []byte, stale bool, err error) {
 	data, stale, err = c.transformer.TransformFromStorage(ctx, stored, keyContext(key))
 	if err != nil {
@@ -73,7 +73,7 @@ func (c *objectCodec) open(ctx context.Context, key mvcc.Key, revision mvcc.Revi
 }
 
 // decodeInto sets the object, a pointer, to what was serialized.
-func (c *objectCodec) decodeInto(data []byte, into runtime.Object, revision mvcc.Revision) error {
+func (c *objectCodec) decodeInto(data []byte, into runtime.Object, revision contract.Revision) error {
 	if _, err := conversion.EnforcePtr(into); err != nil {
 		return fmt.Errorf("the object to decode into has to be a pointer: %w", err)
 	}
@@ -84,7 +84,7 @@ func (c *objectCodec) decodeInto(data []byte, into runtime.Object, revision mvcc
 // decode decodes into the object if that is possible, and else into another one. It returns the one
 // that it used.
 func (c *objectCodec) decode(data []byte, into runtime.Object,
-	revision mvcc.Revision) (runtime.Object, error) {
+	revision contract.Revision) (runtime.Object, error) {
 	obj, _, err := c.codec.Decode(data, nil, into)
 	if err != nil {
 		return nil, c.decodeError(err, revision)
@@ -98,7 +98,7 @@ func (c *objectCodec) decode(data []byte, into runtime.Object,
 }
 
 // decodeNew decodes into an object of the type that the data names.
-func (c *objectCodec) decodeNew(data []byte, revision mvcc.Revision) (runtime.Object, error) {
+func (c *objectCodec) decodeNew(data []byte, revision contract.Revision) (runtime.Object, error) {
 	obj, err := runtime.Decode(c.codec, data)
 	if err != nil {
 		return nil, c.decodeError(err, revision)
@@ -110,7 +110,7 @@ func (c *objectCodec) decodeNew(data []byte, revision mvcc.Revision) (runtime.Ob
 	return obj, nil
 }
 
-func (c *objectCodec) decodeError(err error, revision mvcc.Revision) error {
+func (c *objectCodec) decodeError(err error, revision contract.Revision) error {
 	etcdmetrics.RecordDecodeError(c.resource)
 	if c.markCorrupt {
 		return corrupt(undecodable, int64(revision), err)
@@ -120,7 +120,7 @@ func (c *objectCodec) decodeError(err error, revision mvcc.Revision) error {
 
 // decodeItem is decode for an item of a list; it accounts for the time to the request.
 func (c *objectCodec) decodeItem(ctx context.Context, data []byte, into runtime.Object,
-	revision mvcc.Revision) (runtime.Object, error) {
+	revision contract.Revision) (runtime.Object, error) {
 	began := time.Now()
 	obj, err := c.decode(data, into, revision)
 	endpointsrequest.TrackDecodeLatency(ctx, time.Since(began))

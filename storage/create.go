@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	apistorage "k8s.io/apiserver/pkg/storage"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Create writes an object that does not exist yet. ttl is in seconds, 0 for ever.
@@ -34,9 +34,9 @@ func (r *resource) Create(ctx context.Context, key string, obj, out runtime.Obje
 	}
 	span.AddEvent("serialized", traceLen(stored))
 	revision, err := r.commit(ctx, "create",
-		mvcc.Mutation{Key: k, Value: stored, TTL: lifetime(ttl)})
+		contract.Mutation{Key: k, Value: stored, TTL: lifetime(ttl)})
 	if err != nil {
-		var conflict *mvcc.ConflictError
+		var conflict *contract.ConflictError
 		if errors.As(err, &conflict) {
 			return apistorage.NewKeyExistsError(string(k), 0)
 		}

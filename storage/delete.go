@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	apistorage "k8s.io/apiserver/pkg/storage"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Delete removes an object and sets out to its last state, at the deletion's revision. The
@@ -44,10 +44,10 @@ func (r *resource) Delete(ctx context.Context, key string, out runtime.Object,
 			}
 			continue
 		}
-		revision, err := r.commit(ctx, "delete", mvcc.Mutation{Key: k, Expect: c.state.revision,
+		revision, err := r.commit(ctx, "delete", contract.Mutation{Key: k, Expect: c.state.revision,
 			Era: c.state.era, Delete: true,
 			PrevValue: c.state.stored, HasPrev: c.state.stored != nil})
-		var conflict *mvcc.ConflictError
+		var conflict *contract.ConflictError
 		switch {
 		case err == nil:
 			span.AddEvent("committed")

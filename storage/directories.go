@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // directories are those that stores of this database use, each with the codec that writes there.
@@ -14,7 +14,7 @@ import (
 // codecs, they would write over one another's objects in forms that the other may not know.
 type directories struct {
 	mu  sync.Mutex
-	use map[mvcc.Key]*directoryUse
+	use map[contract.Key]*directoryUse
 }
 
 type directoryUse struct {
@@ -23,7 +23,7 @@ type directoryUse struct {
 }
 
 // take adds a store, and returns what gives it back.
-func (d *directories) take(directory mvcc.Key, codec runtime.Identifier) (release func(),
+func (d *directories) take(directory contract.Key, codec runtime.Identifier) (release func(),
 	err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -31,7 +31,7 @@ func (d *directories) take(directory mvcc.Key, codec runtime.Identifier) (releas
 	switch {
 	case use == nil:
 		if d.use == nil {
-			d.use = map[mvcc.Key]*directoryUse{}
+			d.use = map[contract.Key]*directoryUse{}
 		}
 		use = &directoryUse{codec: codec}
 		d.use[directory] = use

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	apistorage "k8s.io/apiserver/pkg/storage"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // retryAfterSeconds is what a client is asked to wait before it repeats a request that certainly
@@ -35,21 +35,21 @@ const retryAfterSeconds = 1
 // arrive here.
 func apiError(ctx context.Context, resource schema.GroupResource, err error) error {
 	var (
-		limit    *mvcc.LimitError
-		quota    *mvcc.QuotaError
-		database *mvcc.Error
+		limit    *contract.LimitError
+		quota    *contract.QuotaError
+		database *contract.Error
 	)
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, mvcc.ErrUnknownOutcome):
+	case errors.Is(err, contract.ErrUnknownOutcome):
 		return apierrors.NewTimeoutError(err.Error(), 0)
 	case ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded):
 		return apierrors.NewTimeoutError("the database did not answer within the request's time, "+
 			"and nothing was written", retryAfterSeconds)
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		return leftError{err}
-	case errors.Is(err, mvcc.ErrClosed):
+	case errors.Is(err, contract.ErrClosed):
 		return apierrors.NewServiceUnavailable("the database is closed: the server is shutting down")
 	case errors.As(err, &limit):
 		return limitError(resource, limit)
@@ -71,7 +71,7 @@ func (e leftError) Status() metav1.Status {
 	return apierrors.NewTimeoutError("the client has left: "+e.Error(), 0).Status()
 }
 
-func limitError(resource schema.GroupResource, err *mvcc.LimitError) error {
+func limitError(resource schema.GroupResource, err *contract.LimitError) error {
 	if err.What == "key" {
 		return apierrors.NewInvalid(schema.GroupKind{Group: resource.Group,
 			Kind: resource.Resource}, "", field.ErrorList{
@@ -85,11 +85,11 @@ func limitError(resource schema.GroupResource, err *mvcc.LimitError) error {
 		err.Limit))
 }
 
-func databaseError(resource schema.GroupResource, err *mvcc.Error) error {
+func databaseError(resource schema.GroupResource, err *contract.Error) error {
 	switch err.Class {
-	case mvcc.Data, mvcc.Invalid:
+	case contract.Data, contract.Invalid:
 		return apistorage.NewInternalError(err)
-	case mvcc.Full:
+	case contract.Full:
 		return statusError(resource, http.StatusInsufficientStorage, "InsufficientStorage",
 			"the database has no space left, and nothing was written: "+err.Error(), 0)
 	default:
@@ -125,7 +125,7 @@ const (
 // compactedError is what a list gets whose revision was compacted. A list that is being continued
 // gets a token to go on with, at the newest revision. It leads to where the request began: what the
 // request has read already goes to nobody.
-func compactedError(continuing bool, from, directory mvcc.Key) error {
+func compactedError(continuing bool, from, directory contract.Key) error {
 	if !continuing {
 		return apierrors.NewResourceExpired(listExpired)
 	}

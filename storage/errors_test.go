@@ -16,6 +16,7 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 	storeerrors "k8s.io/apiserver/pkg/storage/errors"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -27,7 +28,7 @@ var somePods = schema.GroupResource{Group: "example.com", Resource: "pods"}
 func TestErrors(t *testing.T) {
 	over, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()
-	away := mvcc.Errorf(mvcc.Unavailable, "connection refused")
+	away := contract.Errorf(contract.Unavailable, "connection refused")
 	for name, test := range map[string]struct {
 		ctx     context.Context
 		err     error
@@ -40,25 +41,25 @@ func TestErrors(t *testing.T) {
 			"connection refused"},
 		"away, wrapped": {nil, fmt.Errorf("read: %w", away), 503,
 			metav1.StatusReasonServiceUnavailable, 1, "connection refused"},
-		"read-only": {nil, mvcc.Errorf(mvcc.ReadOnly, "a standby"), 503,
+		"read-only": {nil, contract.Errorf(contract.ReadOnly, "a standby"), 503,
 			metav1.StatusReasonServiceUnavailable, 1, "standby"},
-		"denied": {nil, mvcc.Errorf(mvcc.Denied, "the password is wrong"), 503,
+		"denied": {nil, contract.Errorf(contract.Denied, "the password is wrong"), 503,
 			metav1.StatusReasonServiceUnavailable, 1, "password is wrong"},
-		"closed": {nil, mvcc.ErrClosed, 503, metav1.StatusReasonServiceUnavailable, 0,
+		"closed": {nil, contract.ErrClosed, 503, metav1.StatusReasonServiceUnavailable, 0,
 			"shutting down"},
-		"full": {nil, mvcc.Errorf(mvcc.Full, "disk full"), 507, "InsufficientStorage",
+		"full": {nil, contract.Errorf(contract.Full, "disk full"), 507, "InsufficientStorage",
 			0, "no space left"},
-		"unknown": {nil, mvcc.ErrUnknownOutcome, 504, metav1.StatusReasonTimeout, 0,
+		"unknown": {nil, contract.ErrUnknownOutcome, 504, metav1.StatusReasonTimeout, 0,
 			"may or may not have been committed"},
-		"unknown, in time": {over, fmt.Errorf("%w (%w)", mvcc.ErrUnknownOutcome, over.Err()), 504,
+		"unknown, in time": {over, fmt.Errorf("%w (%w)", contract.ErrUnknownOutcome, over.Err()), 504,
 			metav1.StatusReasonTimeout, 0, "may or may not have been committed"},
 		"too late": {over, over.Err(), 504, metav1.StatusReasonTimeout, 1,
 			"nothing was written"},
-		"value": {nil, &mvcc.LimitError{What: "value", Bytes: 9, Limit: 8}, 413,
+		"value": {nil, &contract.LimitError{What: "value", Bytes: 9, Limit: 8}, 413,
 			metav1.StatusReasonRequestEntityTooLarge, 0, "at most 8"},
-		"key": {nil, &mvcc.LimitError{What: "key", Bytes: 9, Limit: 8}, 422,
+		"key": {nil, &contract.LimitError{What: "key", Bytes: 9, Limit: 8}, 422,
 			metav1.StatusReasonInvalid, 0, "at most 8"},
-		"data": {nil, mvcc.Errorf(mvcc.Data, "a value is rejected"), 500,
+		"data": {nil, contract.Errorf(contract.Data, "a value is rejected"), 500,
 			metav1.StatusReasonInternalError, 0, "a value is rejected"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -110,8 +111,8 @@ func (d *eventDecoder) once(ctx context.Context, e *mvcc.Event, value []byte,
 }
 
 // openNew decrypts and decodes.
-func (c *objectCodec) openNew(ctx context.Context, key mvcc.Key, stored []byte,
-	revision mvcc.Revision) (runtime.Object, error) {
+func (c *objectCodec) openNew(ctx context.Context, key contract.Key, stored []byte,
+	revision contract.Revision) (runtime.Object, error) {
 	data, _, err := c.open(ctx, key, revision, stored)
 	if err != nil {
 		return nil, err

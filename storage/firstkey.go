@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -14,7 +15,7 @@ func (s *Store) FirstKey(ctx context.Context, from, before string) (string, erro
 	first := ""
 	for _, s := range s.all() {
 		r, err := s.mvcc.Range(ctx, mvcc.RangeOptions{
-			Start: mvcc.Key(from), End: mvcc.Key(before), Limit: 1, KeysOnly: true,
+			Start: contract.Key(from), End: contract.Key(before), Limit: 1, KeysOnly: true,
 		})
 		if err != nil {
 			return "", fmt.Errorf("cannot read the keys from %s on: %w", from, err)

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/apis/example"
 	apistorage "k8s.io/apiserver/pkg/storage"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // FuzzKey: the database key of anything is below the resource, or there is none.
@@ -97,7 +97,7 @@ func FuzzList(f *testing.F) {
 			t.Errorf("token %q, resourceVersion %q, match %q, limit %d: %v", token, revision, match,
 				limit, err)
 		case !errors.As(err, &status):
-			var known *mvcc.Error
+			var known *contract.Error
 			if errors.As(err, &known) {
 				t.Errorf("token %q, resourceVersion %q, match %q, limit %d: an error of the "+
 					"database: %v", token, revision, match, limit, err)

@@ -21,6 +21,7 @@ import (
 	examplev1 "k8s.io/apiserver/pkg/apis/example/v1"
 	apistorage "k8s.io/apiserver/pkg/storage"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -42,18 +43,18 @@ func init() {
 // openDatabase opens a database of a kind, with settings of mvcc that the product does not offer.
 func openDatabase(t testing.TB, d dbtest.DB, c mvcc.Config) *Store {
 	t.Helper()
-	return openDatabaseThrough(t, d, c, func(b mvcc.Backend) mvcc.Backend { return b })
+	return openDatabaseThrough(t, d, c, func(b contract.Backend) contract.Backend { return b })
 }
 
 // openDatabaseThrough opens a database through a backend of the test's own.
 func openDatabaseThrough(t testing.TB, d dbtest.DB, c mvcc.Config,
-	through func(mvcc.Backend) mvcc.Backend) *Store {
+	through func(contract.Backend) contract.Backend) *Store {
 	t.Helper()
-	opts := mvcc.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: time.Minute}
+	opts := contract.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: time.Minute}
 	if _, err := d.Driver.Migrate(t.Context(), d.URL, opts); err != nil {
 		t.Fatal(err)
 	}
-	backend, err := mvcc.OpenBackend(t.Context(), d.Driver, d.URL, opts)
+	backend, err := contract.OpenBackend(t.Context(), d.Driver, d.URL, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

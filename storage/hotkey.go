@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -19,7 +20,7 @@ import (
 // it is a suggestion like any other.
 type turns struct {
 	mu   sync.Mutex
-	keys map[mvcc.Key]*queuedKey
+	keys map[contract.Key]*queuedKey
 }
 
 // queuedKey is a key that somebody has a turn at or waits for.
@@ -33,13 +34,13 @@ type queuedKey struct {
 // written is what a writer has written, and the era in which it began to.
 type written struct {
 	kv  mvcc.KeyValue
-	era mvcc.Era
+	era contract.Era
 }
 
 // turn is a writer's place in the line.
 type turn struct {
 	turns *turns
-	key   mvcc.Key
+	key   contract.Key
 	queue *queuedKey
 	has   bool
 }
@@ -48,16 +49,16 @@ type turn struct {
 const patience = 100 * time.Millisecond
 
 // take waits for the key's turn.
-func (t *turns) take(ctx context.Context, key mvcc.Key) *turn {
+func (t *turns) take(ctx context.Context, key contract.Key) *turn {
 	return t.line(ctx, key, true)
 }
 
 // join waits for the key's turn if there is a line, and returns nil otherwise.
-func (t *turns) join(ctx context.Context, key mvcc.Key) *turn {
+func (t *turns) join(ctx context.Context, key contract.Key) *turn {
 	return t.line(ctx, key, false)
 }
 
-func (t *turns) line(ctx context.Context, key mvcc.Key, begin bool) *turn {
+func (t *turns) line(ctx context.Context, key contract.Key, begin bool) *turn {
 	t.mu.Lock()
 	q := t.keys[key]
 	if q == nil {
@@ -66,7 +67,7 @@ func (t *turns) line(ctx context.Context, key mvcc.Key, begin bool) *turn {
 			return nil
 		}
 		if t.keys == nil {
-			t.keys = map[mvcc.Key]*queuedKey{}
+			t.keys = map[contract.Key]*queuedKey{}
 		}
 		q = &queuedKey{taken: make(chan struct{}, 1)}
 		t.keys[key] = q

@@ -7,7 +7,7 @@ import (
 
 	apistorage "k8s.io/apiserver/pkg/storage"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // keySpace turns the keys of storage.Interface, such as /pods/default/web, into those of the
@@ -32,13 +32,13 @@ func newKeySpace(prefix, resourcePrefix string) (keySpace, error) {
 }
 
 // object returns the database key of one object.
-func (k keySpace) object(key string) (mvcc.Key, error) { return k.prepare(key, false) }
+func (k keySpace) object(key string) (contract.Key, error) { return k.prepare(key, false) }
 
 // directory returns the prefix, ending in '/', that the database keys below a key have.
-func (k keySpace) directory(key string) (mvcc.Key, error) { return k.prepare(key, true) }
+func (k keySpace) directory(key string) (contract.Key, error) { return k.prepare(key, true) }
 
 // all is the directory of the resource.
-func (k keySpace) all() mvcc.Key {
+func (k keySpace) all() contract.Key {
 	key, err := k.directory(k.resource)
 	if err != nil {
 		panic(err) // newKeySpace has checked it
@@ -46,17 +46,17 @@ func (k keySpace) all() mvcc.Key {
 	return key
 }
 
-func (k keySpace) prepare(key string, recursive bool) (mvcc.Key, error) {
+func (k keySpace) prepare(key string, recursive bool) (contract.Key, error) {
 	key, err := apistorage.PrepareKey(k.resource, key, recursive)
 	if err != nil {
 		return "", err
 	}
-	return mvcc.Key(k.prefix + strings.TrimPrefix(key, "/")), nil
+	return contract.Key(k.prefix + strings.TrimPrefix(key, "/")), nil
 }
 
 // prefixEnd is the smallest key after all keys that begin with the directory: '0' is the successor
 // of '/'.
-func prefixEnd(directory mvcc.Key) mvcc.Key { return directory[:len(directory)-1] + "0" }
+func prefixEnd(directory contract.Key) contract.Key { return directory[:len(directory)-1] + "0" }
 
 // after is the smallest key after the key.
-func after(key mvcc.Key) mvcc.Key { return key + "\x00" }
+func after(key contract.Key) contract.Key { return key + "\x00" }

@@ -19,6 +19,7 @@ import (
 	storagemetrics "k8s.io/apiserver/pkg/storage/metrics"
 	"k8s.io/component-base/tracing"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -32,8 +33,8 @@ const (
 	// maxPageRows bounds the pages of a filtered list, which double until enough objects match.
 	maxPageRows = 10000
 	// pageBytes is how large the values of a page are to be, as far as the size of the next rows
-	// can be guessed from that of the last ones. Where the guess is wrong, mvcc.ReadBytes bounds
-	// the page.
+	// can be guessed from that of the last ones. Where the guess is wrong, contract.ReadBytes
+	// bounds the page.
 	pageBytes = 16 << 20
 )
 
@@ -67,8 +68,8 @@ func (r *resource) GetList(ctx context.Context, key string, opts apistorage.List
 	}()
 
 	var (
-		revision mvcc.Revision
-		last     mvcc.Key
+		revision contract.Revision
+		last     contract.Key
 		counted  int64
 		passed   int64
 		more     bool
@@ -129,11 +130,11 @@ const metricsBackend = storagemetrics.StorageBackendEtcd
 // listRange is what a list reads.
 type listRange struct {
 	// start is the directory or the key that is listed, end where it ends.
-	start, end mvcc.Key
+	start, end contract.Key
 	// from is where this list begins: start, or what its continue token says.
-	from mvcc.Key
+	from contract.Key
 	// at is the snapshot, 0 for the newest.
-	at mvcc.Revision
+	at contract.Revision
 	// limit is the number of objects wanted, 0 for all.
 	limit int
 	// rowBytes is how large the rows of the resource were when it was listed last, 0 if it was not.
@@ -178,7 +179,7 @@ func (r *resource) listRange(key string, opts apistorage.ListOptions) (listRange
 	if err != nil {
 		return listRange{}, err
 	}
-	in := listRange{start: k, end: after(k), from: k, at: mvcc.Revision(at),
+	in := listRange{start: k, end: after(k), from: k, at: contract.Revision(at),
 		recursive: opts.Recursive,
 		rowBytes:  int(r.rowBytes.Load())}
 	if !opts.Recursive {
@@ -186,7 +187,7 @@ func (r *resource) listRange(key string, opts apistorage.ListOptions) (listRange
 	}
 	in.end = prefixEnd(k)
 	if opts.Predicate.Continue != "" {
-		in.from, in.continuing = mvcc.Key(from), true
+		in.from, in.continuing = contract.Key(from), true
 	}
 	in.limit = int(min(max(opts.Predicate.Limit, 0), maxLimit))
 	in.filtered = !opts.Predicate.Empty()
@@ -196,8 +197,8 @@ func (r *resource) listRange(key string, opts apistorage.ListOptions) (listRange
 // maxLimit keeps a client's limit within an int of any size.
 const maxLimit = 1 << 30
 
-// checkRevision refuses revisions that would be negative as a mvcc.Revision. "Not older than" such
-// a revision is answered as any other one that is too new.
+// checkRevision refuses revisions that would be negative as a contract.Revision. "Not older than"
+// such a revision is answered as any other one that is too new.
 func (r *resource) checkRevision(resourceVersion string, exact bool) error {
 	if !exact {
 		return nil
@@ -280,9 +281,9 @@ func valueBytes(kvs []mvcc.KeyValue) (n int) {
 }
 
 func (r *resource) rangeError(ctx context.Context, in listRange, err error) error {
-	var future *mvcc.FutureRevisionError
+	var future *contract.FutureRevisionError
 	switch {
-	case errors.Is(err, mvcc.ErrCompacted):
+	case errors.Is(err, contract.ErrCompacted):
 		return compactedError(in.continuing, in.from, in.start)
 	case errors.As(err, &future):
 		return apistorage.NewTooLargeResourceVersionError(uint64(future.Revision),

@@ -19,6 +19,7 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/value"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -192,7 +193,7 @@ func TestContinueAfterCompaction(t *testing.T) {
 		if chunk++; chunk > 1 {
 			return
 		}
-		r, err := store.mvcc.Commit(t.Context(), mvcc.Mutation{Key: "/other/key", Value: []byte("x")})
+		r, err := store.mvcc.Commit(t.Context(), contract.Mutation{Key: "/other/key", Value: []byte("x")})
 		if err == nil {
 			err = store.mvcc.Compact(t.Context(), r)
 		}

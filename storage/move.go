@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -70,7 +71,7 @@ func MoveResource(ctx context.Context, c Config, prefix string, resource schema.
 type move struct {
 	store     *Store
 	c         Config
-	directory mvcc.Key
+	directory contract.Key
 	r         record
 	// is what the record says of the directory.
 	is placement
@@ -205,7 +206,7 @@ func (m *move) tidy(ctx context.Context) error {
 
 // record records where the objects are, and what else is not valid.
 func (m *move) record(ctx context.Context, store, also string,
-	copied mvcc.Revision) (err error) {
+	copied contract.Revision) (err error) {
 	m.is.Store, m.is.Also, m.is.Copied, m.is.Claims = store, also, copied, ""
 	m.r, err = m.r.write(ctx, m.store.mvcc, m.store.placements.own, m.directory, m.is)
 	return changed(err)
@@ -227,7 +228,7 @@ func (m *move) unclaim(ctx context.Context) error {
 
 // changed says of a conflict who is in the way.
 func changed(err error) error {
-	if conflict := (*mvcc.ConflictError)(nil); errors.As(err, &conflict) {
+	if conflict := (*contract.ConflictError)(nil); errors.As(err, &conflict) {
 		return errors.New("another move or a server that starts has changed the record of the stores " +
 			"of resources: stop it, and repeat the move")
 	}
@@ -237,16 +238,16 @@ func changed(err error) error {
 // copy puts what the source holds below the directory into the target. It fails if any of that is
 // newer than head.
 func (m *move) copy(ctx context.Context, source, target *mvcc.Store,
-	head mvcc.Revision) (copied int64, err error) {
+	head contract.Revision) (copied int64, err error) {
 	id, err := source.Identity(ctx)
 	if err != nil {
 		return 0, err
 	}
-	imp := &mvcc.Import{Store: id.Store, Head: head, Beside: true}
-	imp.Records = func(each func(*mvcc.Record) error) error {
+	imp := &contract.Import{Store: id.Store, Head: head, Beside: true}
+	imp.Records = func(each func(*contract.Record) error) error {
 		copied = 0
-		begin := func(context.Context, mvcc.State, int64, []mvcc.LeaseRow) error { return nil }
-		return source.Export(ctx, begin, func(r *mvcc.Record) error {
+		begin := func(context.Context, contract.State, int64, []contract.LeaseRow) error { return nil }
+		return source.Export(ctx, begin, func(r *contract.Record) error {
 			switch {
 			case !strings.HasPrefix(string(r.Key), string(m.directory)):
 				return nil
@@ -271,7 +272,7 @@ const removedAtOnce = 256
 
 // eachBelow calls f with what is below a directory, without the values, page by page. Each page is
 // read after f has returned for the one before.
-func eachBelow(ctx context.Context, s *mvcc.Store, directory mvcc.Key,
+func eachBelow(ctx context.Context, s *mvcc.Store, directory contract.Key,
 	f func(page []mvcc.KeyValue) error) error {
 	o := mvcc.RangeOptions{Start: directory, End: prefixEnd(directory), Limit: removedAtOnce,
 		KeysOnly: true}
@@ -292,11 +293,11 @@ func eachBelow(ctx context.Context, s *mvcc.Store, directory mvcc.Key,
 	}
 }
 
-func writtenMeanwhile(key mvcc.Key) error {
+func writtenMeanwhile(key contract.Key) error {
 	return fmt.Errorf("%s was written meanwhile: stop all servers, and repeat the move", key)
 }
 
-func notNewer(page []mvcc.KeyValue, than mvcc.Revision) error {
+func notNewer(page []mvcc.KeyValue, than contract.Revision) error {
 	for _, kv := range page {
 		if kv.Revision > than {
 			return writtenMeanwhile(kv.Key)
@@ -307,8 +308,8 @@ func notNewer(page []mvcc.KeyValue, than mvcc.Revision) error {
 
 // removeAll deletes what is below a directory, unless it is newer than the revision copied. If that
 // is 0, nothing is newer.
-func removeAll(ctx context.Context, s *mvcc.Store, directory mvcc.Key,
-	copied mvcc.Revision) error {
+func removeAll(ctx context.Context, s *mvcc.Store, directory contract.Key,
+	copied contract.Revision) error {
 	return eachBelow(ctx, s, directory, func(page []mvcc.KeyValue) error {
 		deletions, ctx := errgroup.WithContext(ctx)
 		for _, kv := range page {
@@ -321,14 +322,14 @@ func removeAll(ctx context.Context, s *mvcc.Store, directory mvcc.Key,
 	})
 }
 
-func removeOne(ctx context.Context, s *mvcc.Store, kv mvcc.KeyValue, copied mvcc.Revision) error {
+func removeOne(ctx context.Context, s *mvcc.Store, kv mvcc.KeyValue, copied contract.Revision) error {
 	if copied > 0 && kv.Revision > copied {
 		return fmt.Errorf("%s was written after it was copied, by a server that ran: stop all "+
 			"servers, save what it holds in the old store and delete it there, by `rowkeeper etcd` "+
 			"and a client of etcd, and repeat the move", kv.Key)
 	}
-	_, err := s.Commit(ctx, mvcc.Mutation{Key: kv.Key, Expect: kv.Revision, Delete: true})
-	if conflict := (*mvcc.ConflictError)(nil); !errors.As(err, &conflict) {
+	_, err := s.Commit(ctx, contract.Mutation{Key: kv.Key, Expect: kv.Revision, Delete: true})
+	if conflict := (*contract.ConflictError)(nil); !errors.As(err, &conflict) {
 		return err
 	}
 	now, _, err := s.Get(ctx, kv.Key)

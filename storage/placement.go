@@ -15,6 +15,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -45,7 +46,7 @@ import (
 // client that resumes at a revision of the old one is told that it has expired.
 
 // placementKey is the key of the record. The keys of objects begin with a slash.
-const placementKey mvcc.Key = mvcc.Reserved + "stores-of-resources"
+const placementKey contract.Key = contract.Reserved + "stores-of-resources"
 
 // placements says which resources a database keeps in other stores.
 type placements struct {
@@ -54,7 +55,7 @@ type placements struct {
 	others  map[string]*Store
 	timeout time.Duration
 	// shared are the connections of all of them, until disconnect is called.
-	shared     mvcc.Database
+	shared     contract.Database
 	disconnect func() error
 	// asked are the stores of resources that are not kept in the database's own, as configured.
 	asked map[schema.GroupResource]string
@@ -63,7 +64,7 @@ type placements struct {
 	// known is the newest record that this process knows of.
 	known record
 	// served are the directories that this process serves, and where.
-	served map[mvcc.Key]placement
+	served map[contract.Key]placement
 	// misplaced is why the database was closed, nil if it was not.
 	misplaced error
 	// unfollow ends what follows the record, nil if nothing does.
@@ -84,11 +85,11 @@ type placement struct {
 	Claims string `json:"claims,omitempty"`
 	// Copied is the revision of Also up to which everything is in Store, too. It is 0 while Also
 	// holds nothing but copies.
-	Copied mvcc.Revision `json:"copied,omitempty"`
+	Copied contract.Revision `json:"copied,omitempty"`
 }
 
 // check returns an error if the directory is not that of the resource, or a name is not valid.
-func (p placement) check(directory mvcc.Key) error {
+func (p placement) check(directory contract.Key) error {
 	_, err := ParseResource(p.Resource)
 	if err != nil {
 		return err
@@ -122,9 +123,9 @@ func (p placement) needs(store string) bool {
 
 // record lists the directories whose objects are in another store, or are being moved.
 type record struct {
-	places map[mvcc.Key]placement
+	places map[contract.Key]placement
 	// revision is that of the key, 0 if there is none. The record was current at the revision at.
-	revision, at mvcc.Revision
+	revision, at contract.Revision
 }
 
 func readRecord(ctx context.Context, s *mvcc.Store) (record, error) {
@@ -149,7 +150,7 @@ func parseRecord(value []byte) (r record, err error) {
 		err = errors.Join(err, p.check(directory))
 	}
 	if err != nil {
-		return record{}, mvcc.Errorf(mvcc.Invalid, "the record of the stores of resources, in the key %q, "+
+		return record{}, contract.Errorf(contract.Invalid, "the record of the stores of resources, in the key %q, "+
 			"cannot be read: restore a backup: %w", string(placementKey), err)
 	}
 	return r, nil
@@ -157,11 +158,11 @@ func parseRecord(value []byte) (r record, err error) {
 
 // write records where a directory is, unless somebody has changed the record since it was read, and
 // returns the new one.
-func (r record) write(ctx context.Context, s *mvcc.Store, own string, directory mvcc.Key,
+func (r record) write(ctx context.Context, s *mvcc.Store, own string, directory contract.Key,
 	p placement) (record, error) {
 	places := maps.Clone(r.places)
 	if places == nil {
-		places = map[mvcc.Key]placement{}
+		places = map[contract.Key]placement{}
 	}
 	if places[directory] = p; p.usual(own) && p.Claims == "" {
 		delete(places, directory)
@@ -170,7 +171,7 @@ func (r record) write(ctx context.Context, s *mvcc.Store, own string, directory 
 	if err != nil {
 		return r, err
 	}
-	m := mvcc.Mutation{Key: placementKey, Expect: r.revision, Value: value}
+	m := contract.Mutation{Key: placementKey, Expect: r.revision, Value: value}
 	if len(places) == 0 {
 		if r.revision == 0 {
 			return r, nil
@@ -289,7 +290,7 @@ func (pl *placements) compare(p placement, store string) error {
 // moveTo is the command that moves what is placed to another store.
 func (p placement) moveTo(store, own string) string {
 	command := fmt.Sprintf("rowkeeper stores move %s --to %s", p.Resource, store)
-	if own != mvcc.DefaultStore {
+	if own != contract.DefaultStore {
 		command += " --store " + own
 	}
 	if p.Prefix != DefaultPrefix {
@@ -349,7 +350,7 @@ func (s *Store) of(resource schema.GroupResource, keys keySpace) (*Store, error)
 }
 
 // serve notes that a directory is served from where it is placed, unless the record says otherwise.
-func (pl *placements) serve(s *Store, r record, directory mvcc.Key, p placement) (*Store, error) {
+func (pl *placements) serve(s *Store, r record, directory contract.Key, p placement) (*Store, error) {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
 	if r.at > pl.known.at {
@@ -371,7 +372,7 @@ func (pl *placements) serve(s *Store, r record, directory mvcc.Key, p placement)
 }
 
 // record records where a directory is that is not as usual, unless there are objects.
-func (s *Store) record(ctx context.Context, directory mvcc.Key, p placement) (record, error) {
+func (s *Store) record(ctx context.Context, directory contract.Key, p placement) (record, error) {
 	other := s.placements.others[p.Store]
 	for {
 		r, err := readRecord(ctx, s.mvcc)
@@ -401,7 +402,7 @@ func (s *Store) record(ctx context.Context, directory mvcc.Key, p placement) (re
 				s.placements.own, p.moveTo(p.Store, s.placements.own))
 		}
 		r, err = s.claim(ctx, r, directory, here, p.Store)
-		if conflict := (*mvcc.ConflictError)(nil); errors.As(err, &conflict) {
+		if conflict := (*contract.ConflictError)(nil); errors.As(err, &conflict) {
 			continue
 		} else if err != nil {
 			return r, err
@@ -418,7 +419,7 @@ func (s *Store) record(ctx context.Context, directory mvcc.Key, p placement) (re
 			}
 		}
 		r, err = r.write(ctx, s.mvcc, s.placements.own, directory, p)
-		if conflict := (*mvcc.ConflictError)(nil); !errors.As(err, &conflict) {
+		if conflict := (*contract.ConflictError)(nil); !errors.As(err, &conflict) {
 			return r, err
 		}
 	}
@@ -433,7 +434,7 @@ func (s *Store) record(ctx context.Context, directory mvcc.Key, p placement) (re
 //
 // Who calls it has asked [Store.free] before, so that what has stood for long is found without a
 // trace.
-func (s *Store) claim(ctx context.Context, r record, directory mvcc.Key, is placement,
+func (s *Store) claim(ctx context.Context, r record, directory contract.Key, is placement,
 	to string) (record, error) {
 	if r.places[directory].Claims != to {
 		var err error
@@ -446,7 +447,7 @@ func (s *Store) claim(ctx context.Context, r record, directory mvcc.Key, is plac
 	if taken := (*takenError)(nil); errors.As(err, &taken) {
 		is.Claims = ""
 		_, back := r.write(ctx, s.mvcc, s.placements.own, directory, is)
-		if conflict := (*mvcc.ConflictError)(nil); !errors.As(back, &conflict) {
+		if conflict := (*contract.ConflictError)(nil); !errors.As(back, &conflict) {
 			err = errors.Join(err, back)
 		}
 	}
@@ -460,7 +461,7 @@ func (e *takenError) Error() string { return e.text }
 
 // free returns a takenError if another store of the database keeps the objects of a directory in a
 // store, or is about to. Records of dropped stores do not count.
-func (s *Store) free(ctx context.Context, directory mvcc.Key, store string) error {
+func (s *Store) free(ctx context.Context, directory contract.Key, store string) error {
 	records, err := s.mvcc.Everywhere(ctx, placementKey)
 	if err != nil {
 		return err
@@ -491,7 +492,7 @@ func eachRecord(records map[string][]byte, f func(own string, r record) error) e
 	return nil
 }
 
-func anyBelow(ctx context.Context, s *mvcc.Store, directory mvcc.Key) (bool, error) {
+func anyBelow(ctx context.Context, s *mvcc.Store, directory contract.Key) (bool, error) {
 	found, err := s.Range(ctx, mvcc.RangeOptions{Start: directory, End: prefixEnd(directory),
 		Limit: 1, KeysOnly: true})
 	return err == nil && len(found.KVs) > 0, err
@@ -541,8 +542,8 @@ func (s *Store) follow(from record) (end func()) {
 		defer close(done)
 		_, err := backoff.Retry(ctx, func() (struct{}, error) {
 			err := s.followFrom(ctx, from)
-			if s.placements.closed() != nil || errors.Is(err, mvcc.ErrClosed) ||
-				errors.Is(err, mvcc.ErrDropped) || errors.Is(err, mvcc.ErrAnotherStore) {
+			if s.placements.closed() != nil || errors.Is(err, contract.ErrClosed) ||
+				errors.Is(err, contract.ErrDropped) || errors.Is(err, contract.ErrAnotherStore) {
 				return struct{}{}, backoff.Permanent(err)
 			}
 			from = record{} // to be read
@@ -610,7 +611,7 @@ func (s *Store) keeps(ctx context.Context, value []byte) error {
 	if err != nil {
 		return err
 	}
-	both := map[mvcc.Key]placement{}
+	both := map[contract.Key]placement{}
 	maps.Copy(both, kept.places)
 	maps.Copy(both, now.places)
 	for _, directory := range slices.Sorted(maps.Keys(both)) {
@@ -631,7 +632,7 @@ func (s *Store) keeps(ctx context.Context, value []byte) error {
 }
 
 // unneeded returns an error if a store holds the objects of resources of another store.
-func unneeded(ctx context.Context, name string, b mvcc.Backend) error {
+func unneeded(ctx context.Context, name string, b contract.Backend) error {
 	records, _, err := b.Everywhere(ctx, placementKey)
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apistorage "k8s.io/apiserver/pkg/storage"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -94,7 +95,7 @@ func (d aDatabase) count(store string) int64 {
 	c := d.config
 	c.Store = store
 	var n int64
-	err := c.withBackend(d.Context(), func(b mvcc.Backend) (err error) {
+	err := c.withBackend(d.Context(), func(b contract.Backend) (err error) {
 		n, _, err = b.Count(d.Context(), "/registry/pods/", "/registry/pods0", 0, 0)
 		return err
 	})
@@ -241,11 +242,11 @@ func TestStoreFor(t *testing.T) {
 }
 
 // backend opens a store as another process would.
-func (d aDatabase) backend(store string) mvcc.Backend {
+func (d aDatabase) backend(store string) contract.Backend {
 	d.Helper()
 	c := d.config.withDefaults()
 	c.Store = store
-	b, err := mvcc.OpenBackend(d.Context(), c.Drivers[0], c.URL, c.driverOptions())
+	b, err := contract.OpenBackend(d.Context(), c.Drivers[0], c.URL, c.driverOptions())
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -328,7 +329,7 @@ func (d aDatabase) interrupt(to string, steps int) {
 	if err != nil {
 		d.Fatal(err)
 	}
-	var head mvcc.Revision
+	var head contract.Revision
 	for _, step := range []func() error{
 		func() error { return m.record(ctx, from, to, 0) },
 		func() (err error) {
@@ -408,11 +409,11 @@ func TestMoveLosesNothing(t *testing.T) {
 
 // write writes or deletes a key of the database's own store, as a server does that has not heard of
 // a move.
-func (d aDatabase) write(m mvcc.Mutation) {
+func (d aDatabase) write(m contract.Mutation) {
 	d.Helper()
 	store := d.open("")
 	defer d.close(store)
-	if m.Expect = mvcc.Any; !m.Delete {
+	if m.Expect = contract.Any; !m.Delete {
 		m.Value = []byte(`{}`)
 	}
 	if _, err := store.mvcc.Commit(d.Context(), m); err != nil {
@@ -429,14 +430,14 @@ func TestMoveKeepsWhatIsNewer(t *testing.T) {
 		create(t, pods(t, store), pod("a"))
 		x.close(store)
 		x.interrupt("fast", 3)
-		x.write(mvcc.Mutation{Key: "/registry/pods/ns/late"})
+		x.write(contract.Mutation{Key: "/registry/pods/ns/late"})
 		_, err := MoveResource(t.Context(), x.config, "", podsOf, "fast")
 		x.says(err, "/registry/pods/ns/late was written after it was copied", "`rowkeeper etcd`")
 		if n := x.count("fast"); n != 1 {
 			t.Errorf("%d pods were copied", n)
 		}
 		x.refused("fast", "being moved")
-		x.write(mvcc.Mutation{Key: "/registry/pods/ns/late", Delete: true})
+		x.write(contract.Mutation{Key: "/registry/pods/ns/late", Delete: true})
 		x.move("fast", 0)
 		if here, there := x.count("default"), x.count("fast"); here != 0 || there != 1 {
 			t.Errorf("there are %d pods where they were, and %d where they are", here, there)
@@ -701,7 +702,7 @@ func TestStoreForRace(t *testing.T) {
 		for round := range 10 {
 			resource := fmt.Sprintf("kind%d", round)
 			p := placement{Prefix: "/registry", Resource: resource, Store: "fast"}
-			directory := mvcc.Key("/registry/" + resource + "/")
+			directory := contract.Key("/registry/" + resource + "/")
 			var errs [2]error
 			var wg sync.WaitGroup
 			for i, store := range dbs {

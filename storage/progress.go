@@ -3,6 +3,7 @@ package storage
 import (
 	"sync"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -11,11 +12,11 @@ import (
 // be waiting for a watch cache that was just starting again.
 type progress struct {
 	mu       sync.Mutex
-	asked    mvcc.Revision
+	asked    contract.Revision
 	watchers map[*mvcc.Watcher]struct{}
 }
 
-func (p *progress) request(at mvcc.Revision) {
+func (p *progress) request(at contract.Revision) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked = max(p.asked, at)

@@ -21,6 +21,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/tracing"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -151,7 +152,7 @@ func ask[T any](ctx context.Context, r *resource, verb string, request func() (T
 	answer, err := request()
 	took := time.Since(began)
 	counted := err
-	var conflict *mvcc.ConflictError
+	var conflict *contract.ConflictError
 	if errors.As(err, &conflict) {
 		counted = nil // an answer as good as any
 	}
@@ -162,7 +163,7 @@ func ask[T any](ctx context.Context, r *resource, verb string, request func() (T
 
 // read reads the current state of one key: nil if it does not exist.
 func (r *resource) read(ctx context.Context,
-	key mvcc.Key) (kv *mvcc.KeyValue, head mvcc.Revision, err error) {
+	key contract.Key) (kv *mvcc.KeyValue, head contract.Revision, err error) {
 	kv, err = ask(ctx, r, "get", func() (kv *mvcc.KeyValue, err error) {
 		kv, head, err = r.mvcc.Get(ctx, key)
 		return kv, err
@@ -171,24 +172,24 @@ func (r *resource) read(ctx context.Context,
 }
 
 // commit writes one mutation. If somebody else was faster, or nothing proves any more that what was
-// read is of this history, the error is a *mvcc.ConflictError: it has to be read again.
-func (r *resource) commit(ctx context.Context, verb string, m mvcc.Mutation) (mvcc.Revision, error) {
-	revision, err := ask(ctx, r, verb, func() (mvcc.Revision, error) {
+// read is of this history, the error is a *contract.ConflictError: it has to be read again.
+func (r *resource) commit(ctx context.Context, verb string, m contract.Mutation) (contract.Revision, error) {
+	revision, err := ask(ctx, r, verb, func() (contract.Revision, error) {
 		return r.mvcc.Commit(ctx, m)
 	})
-	var conflict *mvcc.ConflictError
+	var conflict *contract.ConflictError
 	switch {
 	case errors.As(err, &conflict):
 		return 0, conflict
 	case errors.Is(err, mvcc.ErrOtherEra):
-		return 0, &mvcc.ConflictError{Key: m.Key, Current: -1}
+		return 0, &contract.ConflictError{Key: m.Key, Current: -1}
 	}
 	return revision, apiError(ctx, r.name, err)
 }
 
 // notOlderThan checks the promise that what is returned is at least as new as the revision that the
 // caller names.
-func (r *resource) notOlderThan(resourceVersion string, head mvcc.Revision) error {
+func (r *resource) notOlderThan(resourceVersion string, head contract.Revision) error {
 	if resourceVersion == "" {
 		return nil
 	}
@@ -206,7 +207,7 @@ func (r *resource) notOlderThan(resourceVersion string, head mvcc.Revision) erro
 // acknowledged write of any replica is newer. Whoever asks is about to wait until the watch cache
 // has seen it, so the cache's watch is asked to say when that is.
 func (r *resource) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
-	head, err := ask(ctx, r, "getCurrentResourceVersion", func() (mvcc.Revision, error) {
+	head, err := ask(ctx, r, "getCurrentResourceVersion", func() (contract.Revision, error) {
 		return r.mvcc.Head(ctx)
 	})
 	if err != nil {

@@ -23,8 +23,8 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/component-base/metrics/legacyregistry"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 func getter(t testing.TB, store *Store, o RESTOptions) *RESTOptionsGetter {
@@ -208,7 +208,7 @@ func TestEncryptionAtRest(t *testing.T) {
 	}
 	// A value that was copied to another key is rejected.
 	if _, err := store.mvcc.Commit(t.Context(),
-		mvcc.Mutation{Key: "/registry/example.com/secrets/ns/copy", Value: kv.Value}); err != nil {
+		contract.Mutation{Key: "/registry/example.com/secrets/ns/copy", Value: kv.Value}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Get(t.Context(), "/example.com/secrets/ns/copy", apistorage.GetOptions{},

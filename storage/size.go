@@ -8,6 +8,7 @@ import (
 
 	apistorage "k8s.io/apiserver/pkg/storage"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -22,14 +23,14 @@ type sizes struct {
 	getKeys apistorage.KeysFunc
 
 	mu       sync.Mutex
-	keys     map[mvcc.Key]size
+	keys     map[contract.Key]size
 	expected int
 	cleaning bool
 }
 
 type size struct {
 	bytes    int64
-	revision mvcc.Revision
+	revision contract.Revision
 }
 
 // spareKeys is how many keys a resource may have more than when they were last counted before they
@@ -43,7 +44,7 @@ func (r *resource) EnableResourceSizeEstimation(getKeys apistorage.KeysFunc) err
 		return errors.New("the sizes of objects cannot be estimated without a function that " +
 			"lists the keys")
 	}
-	n := &sizes{ctx: r.lifetime, prefix: r.keys.prefix, getKeys: getKeys, keys: map[mvcc.Key]size{}}
+	n := &sizes{ctx: r.lifetime, prefix: r.keys.prefix, getKeys: getKeys, keys: map[contract.Key]size{}}
 	if !r.sizes.CompareAndSwap(nil, n) {
 		return errors.New("the sizes of objects are estimated already")
 	}
@@ -88,13 +89,13 @@ func (n *sizes) clean(ctx context.Context) (int, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	kept := make(map[mvcc.Key]size, len(existing))
+	kept := make(map[contract.Key]size, len(existing))
 	for _, key := range existing {
 		if !strings.HasPrefix(key, n.prefix) { // the watch cache's keys have no prefix
 			key = n.prefix + strings.TrimPrefix(key, "/")
 		}
-		if size, ok := n.keys[mvcc.Key(key)]; ok {
-			kept[mvcc.Key(key)] = size
+		if size, ok := n.keys[contract.Key(key)]; ok {
+			kept[contract.Key(key)] = size
 		}
 	}
 	n.keys, n.expected = kept, len(existing)
@@ -126,7 +127,7 @@ func (n *sizes) follow(events []*mvcc.Event) {
 	n.boundLocked()
 }
 
-func (n *sizes) setLocked(key mvcc.Key, revision mvcc.Revision, bytes int) {
+func (n *sizes) setLocked(key contract.Key, revision contract.Revision, bytes int) {
 	if n.keys[key].revision < revision {
 		n.keys[key] = size{bytes: int64(bytes), revision: revision}
 	}
@@ -143,7 +144,7 @@ func (n *sizes) boundLocked() {
 		defer n.mu.Unlock()
 		n.cleaning = false
 		if err != nil {
-			n.keys = map[mvcc.Key]size{} // begin anew rather than grow
+			n.keys = map[contract.Key]size{} // begin anew rather than grow
 		}
 	}()
 }

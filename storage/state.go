@@ -11,6 +11,7 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/klog/v2"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -19,7 +20,7 @@ type state struct {
 	// object is nil if it could not be read and that was to be expected.
 	object runtime.Object
 	// revision is 0 if the object does not exist.
-	revision mvcc.Revision
+	revision contract.Revision
 	// data is the serialized form.
 	data []byte
 	// stored is what the database holds, nil if that was not read.
@@ -29,7 +30,7 @@ type state struct {
 	// confirmed: the database said so. Otherwise it is a suggestion, which may be outdated.
 	confirmed bool
 	// era is that in which the revision was read, or suggested.
-	era mvcc.Era
+	era contract.Era
 }
 
 // change is one run of an update or a deletion. It keeps trying until the database accepts its
@@ -38,7 +39,7 @@ type state struct {
 // It holds nothing while the caller's functions run: they may use the store themselves.
 type change struct {
 	r   *resource
-	key mvcc.Key
+	key contract.Key
 	// kind is a struct value of the object's type.
 	kind reflect.Value
 	// orEmpty: an object that does not exist is an empty one, not an error.
@@ -50,7 +51,7 @@ type change struct {
 	turn *turn
 }
 
-func (r *resource) newChange(key mvcc.Key, out runtime.Object) (*change, error) {
+func (r *resource) newChange(key contract.Key, out runtime.Object) (*change, error) {
 	kind, err := conversion.EnforcePtr(out)
 	if err != nil {
 		return nil, fmt.Errorf("the object to return has to be a pointer: %w", err)
@@ -88,7 +89,7 @@ func (c *change) begin(ctx context.Context, suggestion runtime.Object) error {
 	if err := objects.versioner.UpdateObject(suggestion, revision); err != nil {
 		klog.ErrorS(err, "A cached object does not take its resourceVersion", "key", string(c.key))
 	}
-	c.state = state{object: suggestion, revision: mvcc.Revision(revision), data: data, era: era}
+	c.state = state{object: suggestion, revision: contract.Revision(revision), data: data, era: era}
 	return nil
 }
 
@@ -173,7 +174,7 @@ func (c *change) judged(ctx context.Context, verdict error) error {
 
 // lost deals with a write that was refused since the object was at another revision. The result is
 // nil if the newer state can be tried.
-func (c *change) lost(ctx context.Context, conflict *mvcc.ConflictError) error {
+func (c *change) lost(ctx context.Context, conflict *contract.ConflictError) error {
 	klog.V(4).InfoS("A write lost against another one and is tried again", "key", string(c.key),
 		"expected", int64(c.state.revision), "found", int64(conflict.Current))
 	if conflict.Current == 0 {

@@ -16,16 +16,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // Driver opens databases of one kind. The packages sqlite, postgres and mysql below this one have
 // one each.
-type Driver = mvcc.Driver
+type Driver = contract.Driver
 
 // Migration is one step of a database's schema.
-type Migration = mvcc.Migration
+type Migration = contract.Migration
 
 // CompactionPolicy says how much history is kept: lists and watches can begin at any revision that
 // is not compacted. The zero value of a field means its default.
@@ -40,7 +41,7 @@ type CompactionPolicy struct {
 }
 
 // Size is how large a database is, in bytes.
-type Size = mvcc.Size
+type Size = contract.Size
 
 // Config says which database to open, and how to use it. The zero value of each optional field
 // means its default.
@@ -130,7 +131,7 @@ func openOne(ctx context.Context, c Config) (*Store, error) {
 }
 
 // connect connects to the database, whose schema it may have to migrate before.
-func (c Config) connect(ctx context.Context) (mvcc.Database, error) {
+func (c Config) connect(ctx context.Context) (contract.Database, error) {
 	driver, err := c.driver()
 	if err != nil {
 		return nil, err
@@ -155,8 +156,8 @@ func (c Config) migrate(ctx context.Context, driver Driver) error {
 }
 
 // openAnother opens a store of a database that was connected to for another one.
-func (c Config) openAnother(ctx context.Context, db mvcc.Database) (*Store, error) {
-	if _, separate := db.(mvcc.Separate); separate {
+func (c Config) openAnother(ctx context.Context, db contract.Database) (*Store, error) {
+	if _, separate := db.(contract.Separate); separate {
 		// It has a schema of its own.
 		driver, err := c.driver()
 		if err == nil {
@@ -170,7 +171,7 @@ func (c Config) openAnother(ctx context.Context, db mvcc.Database) (*Store, erro
 }
 
 // open opens the store of a database.
-func (c Config) open(ctx context.Context, db mvcc.Database) (*Store, error) {
+func (c Config) open(ctx context.Context, db contract.Database) (*Store, error) {
 	backend, err := db.Store(ctx, c.driverOptions().StoreName())
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
@@ -185,7 +186,7 @@ func (c Config) open(ctx context.Context, db mvcc.Database) (*Store, error) {
 		CacheBytes: c.CacheBytes,
 		Compaction: mvcc.CompactionPolicy{
 			Window:   c.Compaction.Window,
-			Keep:     mvcc.Revision(c.Compaction.Keep),
+			Keep:     contract.Revision(c.Compaction.Keep),
 			Interval: c.Compaction.Interval,
 		},
 	})
@@ -199,7 +200,7 @@ func (c Config) open(ctx context.Context, db mvcc.Database) (*Store, error) {
 func newStore(store *mvcc.Store, metrics *mvcc.Metrics, c Config) *Store {
 	return &Store{mvcc: store, metrics: metrics, log: c.Logger, placements: placements{
 		own: c.driverOptions().StoreName(), timeout: c.Timeout, others: map[string]*Store{},
-		asked: map[schema.GroupResource]string{}, served: map[mvcc.Key]placement{}}}
+		asked: map[schema.GroupResource]string{}, served: map[contract.Key]placement{}}}
 }
 
 // Migrate brings the schema of the database to the newest version, in place of Config.Migrate: by a
@@ -248,19 +249,19 @@ func Stores(ctx context.Context, c Config) ([]string, error) {
 
 // StoreUsage is what the objects of a store need: their number, and the bytes of their keys and
 // values.
-type StoreUsage = mvcc.Usage
+type StoreUsage = contract.Usage
 
 // StoreQuota is how many objects a store may have, and how many bytes, as StoreUsage counts them. 0
 // is no bound.
-type StoreQuota = mvcc.Quota
+type StoreQuota = contract.Quota
 
 // MeasureStore counts and measures the objects of the store that Config.Store names, in time that
 // grows with their number, and reads its quota.
 func MeasureStore(ctx context.Context, c Config) (usage StoreUsage, quota StoreQuota, err error) {
-	err = c.withBackend(ctx, func(b mvcc.Backend) error {
-		var st mvcc.State
+	err = c.withBackend(ctx, func(b contract.Backend) error {
+		var st contract.State
 		if quota, st, err = b.Quota(ctx); err == nil && st.Dropped() {
-			return mvcc.NoStore(c.Store)
+			return contract.NoStore(c.Store)
 		}
 		if err == nil {
 			usage, _, err = b.Usage(ctx)
@@ -278,7 +279,7 @@ func LimitStore(ctx context.Context, c Config, quota StoreQuota) error {
 	if quota.Objects < 0 || quota.Bytes < 0 {
 		return fmt.Errorf("a quota is not negative: %d objects, %d bytes", quota.Objects, quota.Bytes)
 	}
-	return c.withBackend(ctx, func(b mvcc.Backend) error { return mvcc.SetQuota(ctx, b, quota) })
+	return c.withBackend(ctx, func(b contract.Backend) error { return contract.SetQuota(ctx, b, quota) })
 }
 
 // DropStore drops the store that Config.Store names, with all that it holds. Servers that use it
@@ -286,28 +287,28 @@ func LimitStore(ctx context.Context, c Config, quota StoreQuota) error {
 // what an interrupted drop has left. The default store cannot be dropped, nor one that keeps
 // resources of another store.
 func DropStore(ctx context.Context, c Config) (dropped bool, err error) {
-	if c.driverOptions().StoreName() == mvcc.DefaultStore {
+	if c.driverOptions().StoreName() == contract.DefaultStore {
 		return false, errors.New("the store \"default\" cannot be dropped, since every database " +
 			"has it: drop the database")
 	}
-	err = c.withBackend(ctx, func(b mvcc.Backend) error {
+	err = c.withBackend(ctx, func(b contract.Backend) error {
 		if err := unneeded(ctx, c.Store, b); err != nil {
 			return err
 		}
-		dropped, err = mvcc.Drop(ctx, b)
+		dropped, err = contract.Drop(ctx, b)
 		return err
 	})
 	return dropped, err
 }
 
 // withBackend calls f with the store that is meant.
-func (c Config) withBackend(ctx context.Context, f func(mvcc.Backend) error) error {
+func (c Config) withBackend(ctx context.Context, f func(contract.Backend) error) error {
 	c = c.withDefaults()
 	driver, err := c.driver()
 	if err != nil {
 		return err
 	}
-	b, err := mvcc.OpenBackend(ctx, driver, c.URL, c.driverOptions())
+	b, err := contract.OpenBackend(ctx, driver, c.URL, c.driverOptions())
 	if err != nil {
 		return err
 	}
@@ -327,8 +328,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-func (c Config) driverOptions() mvcc.DriverOptions {
-	return mvcc.DriverOptions{Store: c.Store, Logger: c.Logger, Timeout: c.Timeout, Now: c.Clock}
+func (c Config) driverOptions() contract.DriverOptions {
+	return contract.DriverOptions{Store: c.Store, Logger: c.Logger, Timeout: c.Timeout, Now: c.Clock}
 }
 
 // driver picks the driver by the URL's scheme, and checks the name of the store. Nothing else of
@@ -442,7 +443,7 @@ func (s *Store) CompactedRevision() int64 { return int64(s.mvcc.CompactedRevisio
 // Compact gives up the history before the revision, beyond what the policy in Config does by
 // itself. What it frees is removed in the background.
 func (s *Store) Compact(ctx context.Context, revision int64) error {
-	return s.mvcc.Compact(ctx, mvcc.Revision(revision))
+	return s.mvcc.Compact(ctx, contract.Revision(revision))
 }
 
 // Fence begins a new history, to be used after a restore that the servers could not notice: all

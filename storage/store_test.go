@@ -12,6 +12,7 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 	etcdfeature "k8s.io/apiserver/pkg/storage/feature"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -22,20 +23,20 @@ type namedDriver string
 func (d namedDriver) Name() string       { return string(d) }
 func (d namedDriver) Examples() []string { return nil }
 func (d namedDriver) Schemes() []string  { return []string{string(d), string(d) + "s"} }
-func (d namedDriver) Connect(context.Context, string, mvcc.DriverOptions) (mvcc.Database, error) {
+func (d namedDriver) Connect(context.Context, string, contract.DriverOptions) (contract.Database, error) {
 	return nil, errors.New("opened " + string(d))
 }
-func (d namedDriver) Migrate(context.Context, string, mvcc.DriverOptions) ([]Migration, error) {
+func (d namedDriver) Migrate(context.Context, string, contract.DriverOptions) ([]Migration, error) {
 	return nil, errors.New("migrated " + string(d))
 }
-func (d namedDriver) Status(context.Context, string, mvcc.DriverOptions) ([]Migration, error) {
+func (d namedDriver) Status(context.Context, string, contract.DriverOptions) ([]Migration, error) {
 	return nil, errors.New("asked " + string(d))
 }
 
-func (d namedDriver) CreateStore(context.Context, string, mvcc.DriverOptions) (bool, error) {
+func (d namedDriver) CreateStore(context.Context, string, contract.DriverOptions) (bool, error) {
 	return false, errors.New("created a store by " + string(d))
 }
-func (d namedDriver) Stores(context.Context, string, mvcc.DriverOptions) ([]string, error) {
+func (d namedDriver) Stores(context.Context, string, contract.DriverOptions) ([]string, error) {
 	return nil, errors.New("listed the stores by " + string(d))
 }
 

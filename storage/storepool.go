@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 const (
@@ -31,7 +31,7 @@ const (
 // nothing of it is deleted. A store in memory stays open, since it would be gone.
 type StorePool struct {
 	config Config
-	db     mvcc.Database
+	db     contract.Database
 	clock  clock.WithDelayedExecution
 	// ctx bounds what the pool does in the background, and work waits for that.
 	ctx    context.Context
@@ -124,7 +124,7 @@ func (p *StorePool) join(ctx context.Context, name string) (*pooledStore, error)
 			}
 			s = &pooledStore{settled: make(chan struct{})}
 			p.stores[name] = s
-			p.wakeIn(name, mvcc.Never)
+			p.wakeIn(name, contract.Never)
 			p.work.Go(func() { p.open(name, s) })
 		}
 		if s.dropped() {
@@ -239,7 +239,7 @@ func (p *StorePool) shut(name string, s *pooledStore) {
 		defer close(s.gone)
 		defer hurry()
 		<-s.settled
-		next := mvcc.Never
+		next := contract.Never
 		if s.err == nil {
 			next = p.rest(ctx, name, s.store)
 			if err := s.store.Close(); err != nil {
@@ -262,8 +262,8 @@ func (p *StorePool) rest(ctx context.Context, name string, store *Store) time.Du
 	switch {
 	case err == nil:
 		return max(next, unusedFor)
-	case mvcc.ClassOf(err) == mvcc.Invalid:
-		return mvcc.Never
+	case contract.ClassOf(err) == contract.Invalid:
+		return contract.Never
 	case ctx.Err() == nil:
 		p.config.Logger.Warn("what has expired in a store could not be deleted before it was "+
 			"closed, or its history not be compacted; trying again later", "store", name, "err", err)
@@ -277,7 +277,7 @@ func (p *StorePool) wakeIn(name string, after time.Duration) {
 		due.Stop()
 		delete(p.due, name)
 	}
-	if p.closed || after == mvcc.Never {
+	if p.closed || after == contract.Never {
 		return
 	}
 	p.due[name] = p.clock.AfterFunc(after, func() {
@@ -298,7 +298,7 @@ func (p *StorePool) wake(name string) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.stores[name] == nil && mvcc.ClassOf(err) != mvcc.Invalid {
+	if p.stores[name] == nil && contract.ClassOf(err) != contract.Invalid {
 		p.wakeIn(name, unusedFor)
 	}
 }
@@ -310,7 +310,7 @@ func (p *StorePool) Ready(ctx context.Context, name string) error {
 	s := p.stores[name]
 	p.mu.Unlock()
 	if store := s.open(); store != nil {
-		if err := store.Ready(ctx); !errors.Is(err, mvcc.ErrClosed) {
+		if err := store.Ready(ctx); !errors.Is(err, contract.ErrClosed) {
 			return err
 		}
 	}
@@ -320,7 +320,7 @@ func (p *StorePool) Ready(ctx context.Context, name string) error {
 	}
 	st, err := b.State(ctx)
 	if err == nil && st.Dropped() {
-		err = mvcc.NoStore(name)
+		err = contract.NoStore(name)
 	}
 	return errors.Join(err, b.Close())
 }

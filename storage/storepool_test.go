@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -82,9 +83,9 @@ func TestStorePool(t *testing.T) {
 				t.Error("a store was opened twice")
 			}
 		}
-		write := func(store *Store, key mvcc.Key) {
+		write := func(store *Store, key contract.Key) {
 			t.Helper()
-			if _, err := store.mvcc.Commit(t.Context(), mvcc.Mutation{Key: key,
+			if _, err := store.mvcc.Commit(t.Context(), contract.Mutation{Key: key,
 				Value: []byte("v")}); err != nil {
 				t.Error(err)
 			}
@@ -114,7 +115,7 @@ func TestStorePool(t *testing.T) {
 		if err != nil || again == found[0] {
 			t.Fatalf("a store that nobody used was not closed: %v", err)
 		}
-		if _, err := found[0].mvcc.Head(t.Context()); !errors.Is(err, mvcc.ErrClosed) {
+		if _, err := found[0].mvcc.Head(t.Context()); !errors.Is(err, contract.ErrClosed) {
 			t.Errorf("the closed store: %v", err)
 		}
 		write(again, "/anew")
@@ -123,7 +124,7 @@ func TestStorePool(t *testing.T) {
 		if err := p.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.mvcc.Head(t.Context()); !errors.Is(err, mvcc.ErrClosed) {
+		if _, err := b.mvcc.Head(t.Context()); !errors.Is(err, contract.ErrClosed) {
 			t.Errorf("after the pool was closed: %v", err)
 		}
 		releaseB()
@@ -153,7 +154,7 @@ func TestStorePoolWakes(t *testing.T) {
 			release()
 			p.closes(t, clock)
 		}
-		commit := func(s *mvcc.Store, m mvcc.Mutation) {
+		commit := func(s *mvcc.Store, m contract.Mutation) {
 			t.Helper()
 			if _, err := s.Commit(t.Context(), m); err != nil {
 				t.Error(err)
@@ -162,8 +163,8 @@ func TestStorePoolWakes(t *testing.T) {
 		use(func(*mvcc.Store) {})
 		p.sleeps(t, clock, 24*time.Hour)
 		use(func(s *mvcc.Store) {
-			commit(s, mvcc.Mutation{Key: "/stays", Value: []byte("v")})
-			commit(s, mvcc.Mutation{Key: "/goes", Value: []byte("v"), TTL: 9 * time.Minute})
+			commit(s, contract.Mutation{Key: "/stays", Value: []byte("v")})
+			commit(s, contract.Mutation{Key: "/goes", Value: []byte("v"), TTL: 9 * time.Minute})
 		})
 		p.sleeps(t, clock, 8*time.Minute)
 		p.wakes(t, clock, time.Minute)
@@ -171,7 +172,7 @@ func TestStorePoolWakes(t *testing.T) {
 		if !ownClock {
 			return // by the server's clock, nothing has expired yet, and nothing is old
 		}
-		is := func(goes bool, swept mvcc.Revision) {
+		is := func(goes bool, swept contract.Revision) {
 			t.Helper()
 			b := aDatabase{t, p.config}.backend("team-a")
 			row, st, err := b.Get(t.Context(), "/goes")
@@ -183,7 +184,7 @@ func TestStorePoolWakes(t *testing.T) {
 		p.sleeps(t, clock, 24*time.Hour)
 		use(func(s *mvcc.Store) {
 			for range 3 {
-				commit(s, mvcc.Mutation{Key: "/goes", Expect: mvcc.Any, Value: []byte("v")})
+				commit(s, contract.Mutation{Key: "/goes", Expect: contract.Any, Value: []byte("v")})
 			}
 		})
 		is(true, 4)
@@ -206,7 +207,7 @@ func TestStorePoolRests(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 3 {
-			if _, err := store.mvcc.Commit(t.Context(), mvcc.Mutation{Key: "/k", Expect: mvcc.Any,
+			if _, err := store.mvcc.Commit(t.Context(), contract.Mutation{Key: "/k", Expect: contract.Any,
 				Value: []byte("v")}); err != nil {
 				t.Fatal(err)
 			}
@@ -266,12 +267,12 @@ func TestStorePoolErrors(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, release, err := p.Use(ctx, mvcc.DefaultStore); err == nil {
+	if _, release, err := p.Use(ctx, contract.DefaultStore); err == nil {
 		release()
 	} else if !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	if _, release, err := p.Use(t.Context(), mvcc.DefaultStore); err != nil {
+	if _, release, err := p.Use(t.Context(), contract.DefaultStore); err != nil {
 		t.Error(err)
 	} else {
 		release()
@@ -293,8 +294,8 @@ func TestStorePoolRace(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if _, err := store.mvcc.Commit(t.Context(), mvcc.Mutation{
-					Key: mvcc.Key(fmt.Sprint("/", i, "/", j)), Value: []byte("v")}); err != nil {
+				if _, err := store.mvcc.Commit(t.Context(), contract.Mutation{
+					Key: contract.Key(fmt.Sprint("/", i, "/", j)), Value: []byte("v")}); err != nil {
 					t.Error(err)
 				}
 				release()
@@ -319,7 +320,7 @@ func TestStorePoolDropped(t *testing.T) {
 		if _, err := DropStore(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := old.mvcc.Head(t.Context()); !errors.Is(err, mvcc.ErrDropped) {
+		if _, err := old.mvcc.Head(t.Context()); !errors.Is(err, contract.ErrDropped) {
 			t.Fatalf("the dropped store: %v", err)
 		}
 		<-old.mvcc.Dropped()
@@ -331,7 +332,7 @@ func TestStorePoolDropped(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer releaseNext()
-		if _, err := next.mvcc.Commit(t.Context(), mvcc.Mutation{Key: "/a",
+		if _, err := next.mvcc.Commit(t.Context(), contract.Mutation{Key: "/a",
 			Value: []byte("v")}); err != nil {
 			t.Error(err)
 		}
@@ -357,7 +358,7 @@ func TestStorePoolReady(t *testing.T) {
 		if n := p.openNow(); n != 0 || metrics() != 0 {
 			t.Errorf("%d stores are open, with %d metrics", n, metrics())
 		}
-		if err := p.Ready(t.Context(), "team-b"); mvcc.ClassOf(err) != mvcc.Invalid {
+		if err := p.Ready(t.Context(), "team-b"); contract.ClassOf(err) != contract.Invalid {
 			t.Errorf("a store that is not there: %v", err)
 		}
 		_, release, err := p.Use(t.Context(), "team-a")
@@ -381,7 +382,7 @@ func TestStorePoolReady(t *testing.T) {
 			Store: "team-a"}); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Ready(t.Context(), "team-a"); mvcc.ClassOf(err) != mvcc.Invalid {
+		if err := p.Ready(t.Context(), "team-a"); contract.ClassOf(err) != contract.Invalid {
 			t.Errorf("a store that was dropped: %v", err)
 		}
 	})
@@ -401,7 +402,7 @@ func TestStorePoolInMemory(t *testing.T) {
 	p, clock := openPool(t, dbtest.Open(t, dbtest.Memory))
 	use := func(f func(*mvcc.Store) error) {
 		t.Helper()
-		store, release, err := p.Use(t.Context(), mvcc.DefaultStore)
+		store, release, err := p.Use(t.Context(), contract.DefaultStore)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -411,7 +412,7 @@ func TestStorePoolInMemory(t *testing.T) {
 		release()
 	}
 	use(func(s *mvcc.Store) error {
-		_, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/a", Value: []byte("v")})
+		_, err := s.Commit(t.Context(), contract.Mutation{Key: "/a", Value: []byte("v")})
 		return err
 	})
 	clock.Step(2 * unusedFor)
@@ -450,7 +451,7 @@ func TestStorePoolSlowOpening(t *testing.T) {
 			}
 		})
 	}
-	_, release, err := p.Use(t.Context(), mvcc.DefaultStore)
+	_, release, err := p.Use(t.Context(), contract.DefaultStore)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -464,18 +465,18 @@ type stuckDriver struct {
 }
 
 func (d stuckDriver) Connect(ctx context.Context, url string,
-	o mvcc.DriverOptions) (mvcc.Database, error) {
+	o contract.DriverOptions) (contract.Database, error) {
 	db, err := d.Database.Connect(ctx, url, o)
 	return stuckDatabase{db, d.may}, err
 }
 
 type stuckDatabase struct {
-	mvcc.Database
+	contract.Database
 	may <-chan struct{}
 }
 
-func (d stuckDatabase) Store(ctx context.Context, name string) (mvcc.Backend, error) {
-	if name != mvcc.DefaultStore {
+func (d stuckDatabase) Store(ctx context.Context, name string) (contract.Backend, error) {
+	if name != contract.DefaultStore {
 		select {
 		case <-d.may:
 		case <-ctx.Done():

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	apistorage "k8s.io/apiserver/pkg/storage"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -62,10 +63,10 @@ func (r *resource) GuaranteedUpdate(ctx context.Context, key string, out runtime
 			return err
 		}
 		span.AddEvent("serialized", traceLen(stored))
-		revision, err := r.commit(ctx, "update", mvcc.Mutation{Key: k, Expect: c.state.revision,
+		revision, err := r.commit(ctx, "update", contract.Mutation{Key: k, Expect: c.state.revision,
 			Era: c.state.era, Value: stored, TTL: ttl, Ends: ends,
 			PrevValue: c.state.stored, HasPrev: c.state.stored != nil})
-		var conflict *mvcc.ConflictError
+		var conflict *contract.ConflictError
 		switch {
 		case err == nil:
 			span.AddEvent("committed")

@@ -16,6 +16,7 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/value"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -390,8 +391,8 @@ func TestSizesAreBounded(t *testing.T) {
 		return len(n.keys)
 	}
 	for i := range 3 * spareKeys {
-		n.observe([]mvcc.KeyValue{{Key: mvcc.Key("/registry" + podKey(numbered(i))),
-			Revision: mvcc.Revision(i + 2), Value: make([]byte, 100)}})
+		n.observe([]mvcc.KeyValue{{Key: contract.Key("/registry" + podKey(numbered(i))),
+			Revision: contract.Revision(i + 2), Value: make([]byte, 100)}})
 	}
 	n.observe([]mvcc.KeyValue{
 		{Key: "/registry/pods/ns/a", Revision: 10, Value: make([]byte, 30)},

@@ -21,6 +21,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -40,13 +41,13 @@ type watcher struct {
 	cancel context.CancelFunc
 	result chan watch.Event
 
-	key  mvcc.Key
+	key  contract.Key
 	opts apistorage.ListOptions
 	// pred decides which objects are sent; everyone if it is all of them.
 	pred     apistorage.SelectionPredicate
 	everyone bool
 	// revision is up to where the reader knows everything, as far as it was told.
-	revision mvcc.Revision
+	revision contract.Revision
 	// concurrently: the events of a batch are decoded by several goroutines.
 	concurrently bool
 }
@@ -97,7 +98,7 @@ func (r *resource) newWatcher(key string, opts apistorage.ListOptions) (*watcher
 		opts:         opts,
 		pred:         opts.Predicate,
 		everyone:     opts.Predicate.Empty(),
-		revision:     mvcc.Revision(revision),
+		revision:     contract.Revision(revision),
 		concurrently: utilfeature.DefaultFeatureGate.Enabled(features.ConcurrentWatchObjectDecode),
 	}, nil
 }
@@ -174,7 +175,7 @@ func (w *watcher) run(initial bool) error {
 
 // replay sends the events up to a revision, and perhaps some after it. Then it has sent all up to
 // w.revision.
-func (w *watcher) replay(until mvcc.Revision) error {
+func (w *watcher) replay(until contract.Revision) error {
 	events, err := w.r.mvcc.Watch(w.ctx, w.mvccOptions())
 	if err != nil {
 		return err
@@ -231,7 +232,7 @@ func (w *watcher) sendInitial() error {
 	if r.recursive {
 		r.end = prefixEnd(w.key)
 	}
-	snapshot := mvcc.Revision(0)
+	snapshot := contract.Revision(0)
 	for chunk, err := range w.r.chunks(w.ctx, r) {
 		if err != nil {
 			return err
@@ -259,7 +260,7 @@ func (w *watcher) sendInitial() error {
 	return nil
 }
 
-func (w *watcher) bookmark(at mvcc.Revision, initial bool) error {
+func (w *watcher) bookmark(at contract.Revision, initial bool) error {
 	if w.r.newFunc == nil {
 		return errors.New("a store without NewFunc cannot send bookmarks")
 	}
@@ -403,9 +404,9 @@ func patiently[T any](ctx context.Context, read func() (T, error)) (T, error) {
 
 // away tells whether an error says that the database is not there, for now.
 func away(err error) bool {
-	var database *mvcc.Error
+	var database *contract.Error
 	return errors.As(err, &database) &&
-		(database.Class == mvcc.Unavailable || database.Class == mvcc.ReadOnly)
+		(database.Class == contract.Unavailable || database.Class == contract.ReadOnly)
 }
 
 // previous returns the object before the event, at the event's revision, as readers want to resume
@@ -445,10 +446,10 @@ func (w *watcher) send(e watch.Event) error {
 // fail tells the reader why the watch ends, unless that is its own doing or that of a server that
 // shuts down.
 func (w *watcher) fail(err error) {
-	if err == nil || w.ctx.Err() != nil || errors.Is(err, mvcc.ErrClosed) {
+	if err == nil || w.ctx.Err() != nil || errors.Is(err, contract.ErrClosed) {
 		return
 	}
-	if errors.Is(err, mvcc.ErrCompacted) {
+	if errors.Is(err, contract.ErrCompacted) {
 		err = apierrors.NewResourceExpired(watchExpired)
 	} else {
 		err = apiError(w.ctx, w.r.name, err)

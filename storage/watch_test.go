@@ -25,6 +25,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/utils/ptr"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -395,14 +396,14 @@ func (brokenCodec) Decode([]byte, *schema.GroupVersionKind,
 
 // failingValues is a backend that cannot read values by revision for a while.
 type failingValues struct {
-	mvcc.Backend
+	contract.Backend
 	failures atomic.Int64
 }
 
 func (f *failingValues) Values(ctx context.Context,
-	revisions []mvcc.Revision) ([]mvcc.Row, mvcc.State, error) {
+	revisions []contract.Revision) ([]contract.Row, contract.State, error) {
 	if f.failures.Add(-1) >= 0 {
-		return nil, mvcc.State{}, mvcc.Errorf(mvcc.Unavailable, "away")
+		return nil, contract.State{}, contract.Errorf(contract.Unavailable, "away")
 	}
 	return f.Backend.Values(ctx, revisions)
 }
@@ -412,7 +413,7 @@ func TestWatchOutlivesTheDatabase(t *testing.T) {
 	d := dbtest.Open(t, dbtest.Memory)
 	var failing *failingValues
 	store := openDatabaseThrough(t, d, mvcc.Config{RetryFor: time.Nanosecond},
-		func(b mvcc.Backend) mvcc.Backend {
+		func(b contract.Backend) contract.Backend {
 			failing = &failingValues{Backend: b}
 			return failing
 		})

@@ -10,8 +10,8 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/conformance"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // TestMain lets 8 tests run at once, since most of them only wait, unless -parallel is given.
@@ -79,8 +79,8 @@ func each(t *testing.T, run func(*testing.T, conformance.Config)) {
 // keep their objects: whoever reads it fails. It checks at the end that nothing was added.
 func fillDefault(t *testing.T, d dbtest.DB) {
 	t.Helper()
-	b, err := mvcc.OpenBackend(t.Context(), d.Driver, d.URL,
-		mvcc.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: time.Minute})
+	b, err := contract.OpenBackend(t.Context(), d.Driver, d.URL,
+		contract.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,10 +93,10 @@ func fillDefault(t *testing.T, d dbtest.DB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &mvcc.Group{Token: mvcc.Token{1}, Seen: st.Head}
-	for _, key := range []mvcc.Key{"/pods/a", "/pods/default/foo", "/registry/pods/a",
+	g := &contract.Group{Token: contract.Token{1}, Seen: st.Head}
+	for _, key := range []contract.Key{"/pods/a", "/pods/default/foo", "/registry/pods/a",
 		"/registry/pods/default/foo"} {
-		g.Mutations = append(g.Mutations, &mvcc.Mutation{Key: key, Value: []byte("no object")})
+		g.Mutations = append(g.Mutations, &contract.Mutation{Key: key, Value: []byte("no object")})
 	}
 	res, err := b.Commit(t.Context(), g)
 	if err != nil {

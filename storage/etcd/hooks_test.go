@@ -14,9 +14,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // hooked is a database in memory whose operations call a hook first; see [memdb.Backend].
@@ -26,8 +26,8 @@ type hooked struct {
 }
 
 func (d hooked) Connect(_ context.Context, _ string,
-	o mvcc.DriverOptions) (mvcc.Database, error) {
-	return mvcc.Separate(func(context.Context, string) (mvcc.Backend, error) {
+	o contract.DriverOptions) (contract.Database, error) {
+	return contract.Separate(func(context.Context, string) (contract.Backend, error) {
 		b := d.Open(o)
 		b.Hook = d.hook
 		return b, nil
@@ -191,7 +191,7 @@ func TestRequireLeader(t *testing.T) {
 	var away atomic.Bool
 	with, without := inMemory(t, func(context.Context, string) error {
 		if away.Load() {
-			return mvcc.Errorf(mvcc.Unavailable, "the database is away")
+			return contract.Errorf(contract.Unavailable, "the database is away")
 		}
 		return nil
 	})

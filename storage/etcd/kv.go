@@ -15,15 +15,16 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // beyond is greater than every key.
-var beyond = mvcc.Key(strings.Repeat("\xff", mvcc.MaxKeyBytes+1))
+var beyond = contract.Key(strings.Repeat("\xff", contract.MaxKeyBytes+1))
 
 // bounds is a range of keys, or one key if single.
 type bounds struct {
-	start, end mvcc.Key
+	start, end contract.Key
 	single     bool
 }
 
@@ -32,11 +33,11 @@ type bounds struct {
 func boundsOf(key, end []byte) bounds {
 	switch {
 	case len(end) == 0:
-		return bounds{start: mvcc.Key(key), end: mvcc.Key(key) + "\x00", single: true}
+		return bounds{start: contract.Key(key), end: contract.Key(key) + "\x00", single: true}
 	case len(end) == 1 && end[0] == 0:
-		return bounds{start: mvcc.Key(key), end: beyond}
+		return bounds{start: contract.Key(key), end: beyond}
 	}
-	return bounds{start: mvcc.Key(key), end: mvcc.Key(end)}
+	return bounds{start: contract.Key(key), end: contract.Key(end)}
 }
 
 func (b bounds) empty() bool { return b.start >= b.end }
@@ -48,7 +49,7 @@ func (s *store) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeRespons
 	}
 	b := &bill{s: s.Server}
 	defer b.pay()
-	res, err := s.read(ctx, r, mvcc.Revision(max(r.Revision, 0)), b)
+	res, err := s.read(ctx, r, contract.Revision(max(r.Revision, 0)), b)
 	if err != nil {
 		return nil, failure(err)
 	}
@@ -77,7 +78,7 @@ func filtered(r *pb.RangeRequest) bool {
 }
 
 // read reads at a revision, 0 for the newest.
-func (s *store) read(ctx context.Context, r *pb.RangeRequest, at mvcc.Revision,
+func (s *store) read(ctx context.Context, r *pb.RangeRequest, at contract.Revision,
 	own *bill) (*pb.RangeResponse, error) {
 	b := boundsOf(r.Key, r.RangeEnd)
 	res := &pb.RangeResponse{}
@@ -115,8 +116,8 @@ func (s *store) read(ctx context.Context, r *pb.RangeRequest, at mvcc.Revision,
 }
 
 // get reads a key at a revision, 0 for the newest, and returns the head, too.
-func (s *store) get(ctx context.Context, key mvcc.Key, at mvcc.Revision,
-	own *bill) (kv *mvcc.KeyValue, head mvcc.Revision, err error) {
+func (s *store) get(ctx context.Context, key contract.Key, at contract.Revision,
+	own *bill) (kv *mvcc.KeyValue, head contract.Revision, err error) {
 	if at == 0 {
 		kv, head, err = s.s.Get(ctx, key)
 	} else {
@@ -129,7 +130,7 @@ func (s *store) get(ctx context.Context, key mvcc.Key, at mvcc.Revision,
 }
 
 // one answers a request for one key.
-func (s *store) one(r *pb.RangeRequest, kv *mvcc.KeyValue, head mvcc.Revision) *pb.RangeResponse {
+func (s *store) one(r *pb.RangeRequest, kv *mvcc.KeyValue, head contract.Revision) *pb.RangeResponse {
 	res := &pb.RangeResponse{Header: s.header(head)}
 	if kv != nil {
 		res.Count = 1
@@ -171,11 +172,11 @@ func streamPages(p *mvcc.RangeResult) int {
 // have the head of the first one: clients watch from the revision that an answer names, and must
 // not miss what is written between two pages. The last page has the number of all keys of the range
 // in Count.
-func (s *store) pages(ctx context.Context, b bounds, r *pb.RangeRequest, at mvcc.Revision,
+func (s *store) pages(ctx context.Context, b bounds, r *pb.RangeRequest, at contract.Revision,
 	limit int, rows pageRows, own *bill, each func(p *mvcc.RangeResult, last bool) error) error {
 	o := mvcc.RangeOptions{Start: b.start, End: b.end, At: at, Limit: rows(nil), Exact: true,
 		KeysOnly: r.KeysOnly && r.SortTarget != pb.RangeRequest_VALUE}
-	var head mvcc.Revision
+	var head contract.Revision
 	for done := 0; ; {
 		if left := limit - done; limit > 0 && left <= o.Limit {
 			o.Limit, o.Count, o.Ahead = left, true, limit
@@ -259,7 +260,7 @@ func (s *store) RangeStream(r *pb.RangeRequest,
 	defer own.pay()
 	b := boundsOf(r.Key, r.RangeEnd)
 	if b.single || r.CountOnly || b.empty() {
-		res, err := s.read(ctx, r, mvcc.Revision(max(r.Revision, 0)), own)
+		res, err := s.read(ctx, r, contract.Revision(max(r.Revision, 0)), own)
 		if err != nil {
 			return failure(err)
 		}
@@ -269,7 +270,7 @@ func (s *store) RangeStream(r *pb.RangeRequest,
 	if r.Limit > 0 && r.Limit <= turnedKeys && r.Revision > 0 || s.s.Cached(b.start, b.end) {
 		rows = wholePages
 	}
-	err := s.pages(ctx, b, r, mvcc.Revision(max(r.Revision, 0)), int(r.Limit), rows, own,
+	err := s.pages(ctx, b, r, contract.Revision(max(r.Revision, 0)), int(r.Limit), rows, own,
 		func(p *mvcc.RangeResult, last bool) error {
 			defer own.pay()
 			chunk, size := &pb.RangeResponse{}, 0
@@ -323,10 +324,10 @@ func (s *store) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse, err
 
 // errReserved is of a code that clients do not retry.
 var errReserved = status.Errorf(codes.InvalidArgument, "the keys that begin with %q hold what "+
-	"Rowkeeper records in the store: write and delete other keys only", mvcc.Reserved)
+	"Rowkeeper records in the store: write and delete other keys only", contract.Reserved)
 
 func reserved[T ~string | ~[]byte](key T) bool {
-	return strings.HasPrefix(string(key), mvcc.Reserved)
+	return strings.HasPrefix(string(key), contract.Reserved)
 }
 
 func checkPut(r *pb.PutRequest) error {
@@ -345,17 +346,17 @@ func checkPut(r *pb.PutRequest) error {
 
 // conflict tells whether what a write expects has to be read again.
 func conflict(err error) bool {
-	var c *mvcc.ConflictError
+	var c *contract.ConflictError
 	return errors.As(err, &c) || errors.Is(err, mvcc.ErrOtherEra)
 }
 
 // mutation makes the mutation of a put that compares nothing. If the answer or the write needs what
 // was there, it reads that, which the mutation then expects.
 func (s *store) mutation(ctx context.Context,
-	r *pb.PutRequest) (m mvcc.Mutation, was *mvcc.KeyValue, err error) {
-	expect, era := mvcc.Any, s.s.Era()
+	r *pb.PutRequest) (m contract.Mutation, was *mvcc.KeyValue, err error) {
+	expect, era := contract.Any, s.s.Era()
 	if r.PrevKv || r.IgnoreValue || r.IgnoreLease {
-		if was, _, err = s.s.Get(ctx, mvcc.Key(r.Key)); err != nil {
+		if was, _, err = s.s.Get(ctx, contract.Key(r.Key)); err != nil {
 			return m, nil, err
 		}
 		expect = 0
@@ -373,14 +374,14 @@ func (s *store) mutation(ctx context.Context,
 
 // put makes the mutation of a put, without an expectation. If the key exists, was holds it.
 func (s *store) put(r *pb.PutRequest,
-	was *mvcc.KeyValue) (m mvcc.Mutation, err error) {
+	was *mvcc.KeyValue) (m contract.Mutation, err error) {
 	if (r.IgnoreValue || r.IgnoreLease) && was == nil {
 		return m, rpctypes.ErrGRPCKeyNotFound
 	}
 	if len(r.Key)+len(r.Value) > s.cfg.MaxRequestBytes {
 		return m, rpctypes.ErrGRPCRequestTooLarge
 	}
-	m = mvcc.Mutation{Key: mvcc.Key(r.Key), Value: r.Value, Lease: mvcc.Lease(r.Lease)}
+	m = contract.Mutation{Key: contract.Key(r.Key), Value: r.Value, Lease: contract.Lease(r.Lease)}
 	if r.IgnoreValue {
 		m.Value = was.Value
 	}
@@ -404,9 +405,9 @@ func (s *store) DeleteRange(ctx context.Context,
 	res := &pb.DeleteRangeResponse{}
 	own := &bill{s: s.Server}
 	defer own.pay()
-	var keys []mvcc.Key
+	var keys []contract.Key
 	if b.single {
-		keys = []mvcc.Key{b.start}
+		keys = []contract.Key{b.start}
 	} else if !b.empty() {
 		err := s.pages(ctx, b, &pb.RangeRequest{KeysOnly: true}, 0, 0, wholePages, own,
 			func(p *mvcc.RangeResult, _ bool) error {
@@ -447,10 +448,10 @@ func (s *store) DeleteRange(ctx context.Context,
 }
 
 // remove deletes a key. The revision is 0 if it did not exist.
-func (s *store) remove(ctx context.Context, key mvcc.Key, read bool,
-	own *bill) (was *mvcc.KeyValue, revision mvcc.Revision, err error) {
+func (s *store) remove(ctx context.Context, key contract.Key, read bool,
+	own *bill) (was *mvcc.KeyValue, revision contract.Revision, err error) {
 	for {
-		m := mvcc.Mutation{Key: key, Expect: mvcc.Any, Era: s.s.Era(), Delete: true}
+		m := contract.Mutation{Key: key, Expect: contract.Any, Era: s.s.Era(), Delete: true}
 		if read {
 			if was, _, err = s.get(ctx, key, 0, own); err != nil || was == nil {
 				return nil, 0, err
@@ -471,7 +472,7 @@ func (s *store) remove(ctx context.Context, key mvcc.Key, read bool,
 // Compact implements etcd's KV.
 func (s *store) Compact(ctx context.Context,
 	r *pb.CompactionRequest) (*pb.CompactionResponse, error) {
-	head, err := s.s.CompactExactly(ctx, mvcc.Revision(r.Revision))
+	head, err := s.s.CompactExactly(ctx, contract.Revision(r.Revision))
 	if err == nil && r.Physical {
 		err = s.s.Sweep(ctx)
 	}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -24,10 +25,10 @@ func (s *store) LeaseGrant(ctx context.Context,
 	switch {
 	case r.ID < 0:
 		return nil, status.Error(codes.InvalidArgument, "the ID of a lease is not negative here")
-	case r.TTL > mvcc.MaxTTL:
+	case r.TTL > contract.MaxTTL:
 		return nil, rpctypes.ErrGRPCLeaseTTLTooLarge
 	}
-	row, head, err := s.s.GrantLease(ctx, mvcc.Lease(r.ID), max(r.TTL, minTTL))
+	row, head, err := s.s.GrantLease(ctx, contract.Lease(r.ID), max(r.TTL, minTTL))
 	if err != nil {
 		return nil, failure(err)
 	}
@@ -37,7 +38,7 @@ func (s *store) LeaseGrant(ctx context.Context,
 // LeaseRevoke implements etcd's Lease.
 func (s *store) LeaseRevoke(ctx context.Context,
 	r *pb.LeaseRevokeRequest) (*pb.LeaseRevokeResponse, error) {
-	if err := s.s.RevokeLease(ctx, mvcc.Lease(r.ID)); err != nil {
+	if err := s.s.RevokeLease(ctx, contract.Lease(r.ID)); err != nil {
 		return nil, failure(err)
 	}
 	head, err := s.s.Head(ctx)
@@ -58,8 +59,8 @@ func (s *store) LeaseKeepAlive(
 		if err != nil {
 			return err
 		}
-		row, head, err := s.s.RenewLease(stream.Context(), mvcc.Lease(r.ID))
-		if err != nil && !errors.Is(err, mvcc.ErrNoLease) {
+		row, head, err := s.s.RenewLease(stream.Context(), contract.Lease(r.ID))
+		if err != nil && !errors.Is(err, contract.ErrNoLease) {
 			return failure(err)
 		}
 		if err := stream.Send(&pb.LeaseKeepAliveResponse{Header: s.header(head), ID: r.ID,
@@ -76,13 +77,13 @@ func (s *store) LeaseTimeToLive(ctx context.Context,
 	defer own.pay()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	row, left, head, err := s.s.LeaseOf(ctx, mvcc.Lease(r.ID))
+	row, left, head, err := s.s.LeaseOf(ctx, contract.Lease(r.ID))
 	res := &pb.LeaseTimeToLiveResponse{Header: s.header(head), ID: r.ID, TTL: -1}
-	if errors.Is(err, mvcc.ErrNoLease) {
+	if errors.Is(err, contract.ErrNoLease) {
 		return res, nil
 	}
 	if err == nil && r.Keys {
-		err = s.s.EachAttached(ctx, row.Lease, func(k mvcc.Key) {
+		err = s.s.EachAttached(ctx, row.Lease, func(k contract.Key) {
 			res.Keys = append(res.Keys, []byte(k))
 			if err := own.add(mvcc.KeyValue{Key: k}); err != nil {
 				cancel(err)
@@ -107,7 +108,7 @@ func (s *store) LeaseLeases(ctx context.Context,
 	defer own.pay()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	head, err := s.s.EachLease(ctx, func(l mvcc.Lease) {
+	head, err := s.s.EachLease(ctx, func(l contract.Lease) {
 		res.Leases = append(res.Leases, &pb.LeaseStatus{ID: int64(l)})
 		if err := own.add(mvcc.KeyValue{}); err != nil {
 			cancel(err)

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -78,7 +79,7 @@ func (c Config) withDefaults(stores int) Config {
 		c.Name = "rowkeeper"
 	}
 	if c.MaxRequestBytes == 0 {
-		c.MaxRequestBytes = mvcc.MaxValueBytes
+		c.MaxRequestBytes = contract.MaxValueBytes
 	}
 	if c.MaxTxnOps == 0 {
 		c.MaxTxnOps = 128
@@ -284,7 +285,7 @@ func (s *Server) answer(ctx context.Context, by func(*store) error) error {
 	return by(now)
 }
 
-func (s *store) header(revision mvcc.Revision) *pb.ResponseHeader {
+func (s *store) header(revision contract.Revision) *pb.ResponseHeader {
 	return &pb.ResponseHeader{ClusterId: s.cluster, MemberId: s.member, Revision: int64(revision),
 		RaftTerm: uint64(s.s.Epoch())}
 }
@@ -292,40 +293,40 @@ func (s *store) header(revision mvcc.Revision) *pb.ResponseHeader {
 // failure makes an error of the store one that etcd's clients know.
 func failure(err error) error {
 	var (
-		future *mvcc.FutureRevisionError
-		limit  *mvcc.LimitError
+		future *contract.FutureRevisionError
+		limit  *contract.LimitError
 	)
 	if _, known := status.FromError(err); known {
 		return err
 	}
 	switch {
-	case errors.Is(err, mvcc.ErrCompacted):
+	case errors.Is(err, contract.ErrCompacted):
 		return rpctypes.ErrGRPCCompacted
 	case errors.As(err, &future):
 		return rpctypes.ErrGRPCFutureRev
 	case errors.As(err, &limit):
 		return rpctypes.ErrGRPCRequestTooLarge
-	case errors.Is(err, mvcc.ErrNoLease):
+	case errors.Is(err, contract.ErrNoLease):
 		return rpctypes.ErrGRPCLeaseNotFound
-	case errors.Is(err, mvcc.ErrLeaseExists):
+	case errors.Is(err, contract.ErrLeaseExists):
 		return rpctypes.ErrGRPCLeaseExist
-	case errors.Is(err, mvcc.ErrUnknownOutcome):
+	case errors.Is(err, contract.ErrUnknownOutcome):
 		return rpctypes.ErrGRPCTimeout
-	case errors.Is(err, mvcc.ErrClosed):
+	case errors.Is(err, contract.ErrClosed):
 		return rpctypes.ErrGRPCStopped
-	case errors.Is(err, mvcc.ErrDropped):
+	case errors.Is(err, contract.ErrDropped):
 		return errDropped
 	case errors.Is(err, context.Canceled):
 		return rpctypes.ErrGRPCCanceled
 	case errors.Is(err, context.DeadlineExceeded):
 		return rpctypes.ErrGRPCDeadlineExceeded
 	}
-	switch mvcc.ClassOf(err) {
-	case mvcc.Full:
+	switch contract.ClassOf(err) {
+	case contract.Full:
 		return rpctypes.ErrGRPCNoSpace
-	case mvcc.Data, mvcc.Invalid:
+	case contract.Data, contract.Invalid:
 		return status.Error(codes.DataLoss, err.Error())
-	case mvcc.Denied:
+	case contract.Denied:
 		return status.Error(codes.Unavailable, "the database refuses this server")
 	}
 	return rpctypes.ErrGRPCNoLeader

@@ -27,9 +27,9 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/etcd"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
@@ -326,7 +326,7 @@ func TestReserved(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		const key = mvcc.Reserved + "x"
+		const key = contract.Reserved + "x"
 		_, err := c.Put(ctx, key, "v")
 		refused("a put", err)
 		_, err = c.Delete(ctx, key)
@@ -356,7 +356,7 @@ func TestReservedRange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = histories.Of(store).Apply(t.Context(), mvcc.Mutation{Key: mvcc.Reserved + "x",
+	_, err = histories.Of(store).Apply(t.Context(), contract.Mutation{Key: contract.Reserved + "x",
 		Value: []byte("v")})
 	if err = errors.Join(err, store.Close()); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -148,7 +149,7 @@ func (s *store) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, err
 		own.pay() // for what was read before
 		era := s.s.Era()
 		kvs, at, err := s.compared(ctx, r, own)
-		if errors.Is(err, mvcc.ErrCompacted) {
+		if errors.Is(err, contract.ErrCompacted) {
 			continue // compaction has passed the revision that was the head
 		}
 		if err != nil {
@@ -156,20 +157,20 @@ func (s *store) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, err
 		}
 		holds := true
 		for _, c := range r.Compare {
-			holds = holds && compare(c, kvs[mvcc.Key(c.Key)])
+			holds = holds && compare(c, kvs[contract.Key(c.Key)])
 		}
 		ops := r.Success
 		if !holds {
 			ops = r.Failure
 		}
-		w := mvcc.Key(written(ops))
-		was, expect := kvs[w], mvcc.Revision(0)
+		w := contract.Key(written(ops))
+		was, expect := kvs[w], contract.Revision(0)
 		if was != nil {
 			expect = was.Revision
 		}
 		if w == "" || was == nil && deletes(ops) { // there is nothing to write or to delete
 			res, err := s.observe(ctx, ops, holds, kvs, at, own)
-			if errors.Is(err, mvcc.ErrCompacted) {
+			if errors.Is(err, contract.ErrCompacted) {
 				continue
 			}
 			return res, err
@@ -187,7 +188,7 @@ func (s *store) txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, err
 
 // known tells what a transaction expects of the key that it writes if it succeeds, if that is all
 // that it compares, and all that it needs to know of the key.
-func known(r *pb.TxnRequest) (expect mvcc.Revision, ok bool) {
+func known(r *pb.TxnRequest) (expect contract.Revision, ok bool) {
 	w := written(r.Success)
 	if len(r.Compare) != 1 || w == nil {
 		return 0, false
@@ -206,7 +207,7 @@ func known(r *pb.TxnRequest) (expect mvcc.Revision, ok bool) {
 	}
 	switch t := c.TargetUnion.(type) {
 	case *pb.Compare_ModRevision:
-		expect, ok = mvcc.Revision(t.ModRevision), c.Target == pb.Compare_MOD
+		expect, ok = contract.Revision(t.ModRevision), c.Target == pb.Compare_MOD
 	case *pb.Compare_Version:
 		ok = c.Target == pb.Compare_VERSION && t.Version == 0
 	case *pb.Compare_CreateRevision:
@@ -226,17 +227,17 @@ func deletes(ops []*pb.RequestOp) bool {
 
 // compared reads the keys that are compared or written, and the revision at which it reads them.
 func (s *store) compared(ctx context.Context, r *pb.TxnRequest,
-	own *bill) (map[mvcc.Key]*mvcc.KeyValue, mvcc.Revision, error) {
-	kvs := map[mvcc.Key]*mvcc.KeyValue{}
+	own *bill) (map[contract.Key]*mvcc.KeyValue, contract.Revision, error) {
+	kvs := map[contract.Key]*mvcc.KeyValue{}
 	for _, c := range r.Compare {
-		kvs[mvcc.Key(c.Key)] = nil
+		kvs[contract.Key(c.Key)] = nil
 	}
 	for _, ops := range [][]*pb.RequestOp{r.Success, r.Failure} {
 		if w := written(ops); w != nil {
-			kvs[mvcc.Key(w)] = nil
+			kvs[contract.Key(w)] = nil
 		}
 	}
-	at := mvcc.Revision(0)
+	at := contract.Revision(0)
 	if len(kvs) != 1 {
 		head, err := s.s.Head(ctx)
 		if err != nil {
@@ -291,7 +292,7 @@ func compare(c *pb.Compare, kv *mvcc.KeyValue) bool {
 
 // observe answers a transaction that writes nothing, at the revision.
 func (s *store) observe(ctx context.Context, ops []*pb.RequestOp, succeeded bool,
-	kvs map[mvcc.Key]*mvcc.KeyValue, at mvcc.Revision, own *bill) (*pb.TxnResponse, error) {
+	kvs map[contract.Key]*mvcc.KeyValue, at contract.Revision, own *bill) (*pb.TxnResponse, error) {
 	res := &pb.TxnResponse{Header: s.header(at), Succeeded: succeeded}
 	for _, op := range ops {
 		r := op.GetRequestRange()
@@ -311,18 +312,18 @@ func (s *store) observe(ctx context.Context, ops []*pb.RequestOp, succeeded bool
 
 // observed reads what a transaction reads at a revision, if the request does not name an older one.
 func (s *store) observed(ctx context.Context, r *pb.RangeRequest,
-	kvs map[mvcc.Key]*mvcc.KeyValue, at mvcc.Revision, own *bill) (*pb.ResponseOp, error) {
+	kvs map[contract.Key]*mvcc.KeyValue, at contract.Revision, own *bill) (*pb.ResponseOp, error) {
 	var (
 		res *pb.RangeResponse
 		err error
 	)
-	kv, found := kvs[mvcc.Key(r.Key)]
+	kv, found := kvs[contract.Key(r.Key)]
 	switch {
 	case r.Revision > int64(at):
 		err = rpctypes.ErrGRPCFutureRev
 	case r.Revision > 0:
-		res, err = s.read(ctx, r, mvcc.Revision(r.Revision), own)
-		if errors.Is(err, mvcc.ErrCompacted) {
+		res, err = s.read(ctx, r, contract.Revision(r.Revision), own)
+		if errors.Is(err, contract.ErrCompacted) {
 			err = rpctypes.ErrGRPCCompacted // whatever is read beside it
 		}
 	case found && len(r.RangeEnd) == 0:
@@ -345,9 +346,9 @@ func deleted(d *pb.DeleteRangeResponse) *pb.ResponseOp {
 // is expected at the revision expect, which was read in the era. The error is a conflict if the key
 // is at another revision.
 func (s *store) write(ctx context.Context, ops []*pb.RequestOp, was *mvcc.KeyValue,
-	expect mvcc.Revision, era mvcc.Era, own *bill) (*pb.TxnResponse, error) {
+	expect contract.Revision, era contract.Era, own *bill) (*pb.TxnResponse, error) {
 	var (
-		m      mvcc.Mutation
+		m      contract.Mutation
 		prevKv bool
 		err    error
 	)
@@ -362,7 +363,7 @@ func (s *store) write(ctx context.Context, ops []*pb.RequestOp, was *mvcc.KeyVal
 			m, err = s.put(o.RequestPut, was)
 			prevKv = o.RequestPut.PrevKv
 		case *pb.RequestOp_RequestDeleteRange:
-			m = mvcc.Mutation{Key: mvcc.Key(o.RequestDeleteRange.Key), Delete: true}
+			m = contract.Mutation{Key: contract.Key(o.RequestDeleteRange.Key), Delete: true}
 			prevKv = o.RequestDeleteRange.PrevKv
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -36,7 +37,7 @@ type watchStream struct {
 	// sending is held while a response is sent. It is taken before mu, never after it. It protects
 	// told, the newest revision that the client was told events or progress with.
 	sending sync.Mutex
-	told    mvcc.Revision
+	told    contract.Revision
 	// turn is held by the watch that has a piece of the log, until that is sent. The others of the
 	// stream wait for their turns, but for those that follow what is in memory anyway.
 	turn chan struct{}
@@ -47,7 +48,7 @@ type watchStream struct {
 	watches map[int64]*watch
 	next    int64
 	// asked is the revision for which progress of all watches was asked for, 0 if it was told.
-	asked mvcc.Revision
+	asked contract.Revision
 }
 
 type watch struct {
@@ -56,7 +57,7 @@ type watch struct {
 	progress, prevKv          bool
 	withoutPut, withoutDelete bool
 	// seen is the revision up to which the client was told everything. Protected by watchStream.mu.
-	seen mvcc.Revision
+	seen contract.Revision
 }
 
 // Watch implements etcd's Watch.
@@ -148,7 +149,7 @@ func (ws *watchStream) send(r *pb.WatchResponse) error {
 	ws.sending.Lock()
 	defer ws.sending.Unlock()
 	if !r.Created && !r.Canceled {
-		ws.told = max(ws.told, mvcc.Revision(r.Header.Revision))
+		ws.told = max(ws.told, contract.Revision(r.Header.Revision))
 	}
 	return ws.stream.Send(r)
 }
@@ -189,10 +190,10 @@ func (ws *watchStream) create(r *pb.WatchCreateRequest) error {
 	}
 	after := head
 	if r.StartRevision > 0 {
-		after = mvcc.Revision(r.StartRevision - 1)
+		after = contract.Revision(r.StartRevision - 1)
 	}
 	watcher, err := ws.s.s.Watch(ws.ctx, ws.options(b, after, w))
-	if err != nil && !errors.Is(err, mvcc.ErrCompacted) {
+	if err != nil && !errors.Is(err, contract.ErrCompacted) {
 		ws.forget(w)
 		return err
 	}
@@ -220,7 +221,7 @@ func (ws *watchStream) full() bool {
 }
 
 // options say what to watch. An empty store is at revision 1, which has no event.
-func (ws *watchStream) options(b bounds, after mvcc.Revision, w *watch) mvcc.WatchOptions {
+func (ws *watchStream) options(b bounds, after contract.Revision, w *watch) mvcc.WatchOptions {
 	o := mvcc.WatchOptions{After: max(after, 1), AllPrev: w.prevKv, Progress: w.progress,
 		Turn: ws.turn}
 	switch {
@@ -302,7 +303,7 @@ func (ws *watchStream) follow(w *watch) {
 			continue
 		case ws.ctx.Err() != nil:
 			return
-		case errors.Is(err, mvcc.ErrCompacted):
+		case errors.Is(err, contract.ErrCompacted):
 			if ws.forget(w) {
 				err = ws.compacted(w)
 			} else {
@@ -313,7 +314,7 @@ func (ws *watchStream) follow(w *watch) {
 			}
 			ws.cancel(err)
 			return
-		case errors.Is(err, mvcc.ErrClosed), errors.Is(err, mvcc.ErrDropped):
+		case errors.Is(err, contract.ErrClosed), errors.Is(err, contract.ErrDropped):
 			ws.mu.Lock()
 			canceled := ws.watches[w.id] != w
 			ws.mu.Unlock()
@@ -338,7 +339,7 @@ func (ws *watchStream) tell(w *watch, b mvcc.Batch) error {
 	}
 	var events []*mvccpb.Event
 	size := 0
-	flush := func(seen mvcc.Revision) error {
+	flush := func(seen contract.Revision) error {
 		if len(events) == 0 {
 			return nil
 		}
@@ -392,10 +393,10 @@ func (ws *watchStream) event(w *watch, e *mvcc.Event) (*mvccpb.Event, int, error
 		case err == nil:
 			event.PrevKv = keyValue(was)
 			return event, size + len(was.Key) + len(was.Value), nil
-		case errors.Is(err, mvcc.ErrCompacted):
+		case errors.Is(err, contract.ErrCompacted):
 			return event, size, nil
-		case errors.Is(err, mvcc.ErrClosed), mvcc.ClassOf(err) == mvcc.Invalid,
-			mvcc.ClassOf(err) == mvcc.Data:
+		case errors.Is(err, contract.ErrClosed), contract.ClassOf(err) == contract.Invalid,
+			contract.ClassOf(err) == contract.Data:
 			return nil, 0, err
 		}
 		// The watcher has moved over the event, so it waits here for a database that is away.
@@ -421,7 +422,7 @@ func (ws *watchStream) ask() error {
 }
 
 // moved notes how far the client was told everything of a watch.
-func (ws *watchStream) moved(w *watch, seen mvcc.Revision) error {
+func (ws *watchStream) moved(w *watch, seen contract.Revision) error {
 	ws.mu.Lock()
 	w.seen = max(w.seen, seen)
 	ws.mu.Unlock()

@@ -30,9 +30,9 @@ import (
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/etcdmove"
 	"github.com/rowkeeper/rowkeeper/storage/internal/archive"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
@@ -138,14 +138,14 @@ func (e *etcd) client(t *testing.T) *clientv3.Client {
 }
 
 // records are what a database holds, in order of revisions.
-func records(t *testing.T, store *storage.Store) (all []*mvcc.Record, leases []mvcc.LeaseRow) {
+func records(t *testing.T, store *storage.Store) (all []*contract.Record, leases []contract.LeaseRow) {
 	t.Helper()
 	var b bytes.Buffer
 	if _, err := store.WriteBackup(t.Context(), &b, nil); err != nil {
 		t.Fatal(err)
 	}
-	r, err := archive.NewReader(&b, mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes,
-		ValueBytes: mvcc.MaxValueBytes})
+	r, err := archive.NewReader(&b, contract.Limits{KeyBytes: contract.MaxKeyBytes,
+		ValueBytes: contract.MaxValueBytes})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestImport(t *testing.T) {
 		// The keys whose lease has ended are on their way out.
 		want = slices.DeleteFunc(want, func(kv *mvccpb.KeyValue) bool { return kv.Lease == 8 })
 		got, leases := records(t, store)
-		got = slices.DeleteFunc(got, func(r *mvcc.Record) bool { return r.Lease == 8 })
+		got = slices.DeleteFunc(got, func(r *contract.Record) bool { return r.Lease == 8 })
 		if len(got) != len(want) {
 			t.Fatalf("there are %d keys, want %d", len(got), len(want))
 		}
@@ -211,8 +211,8 @@ func TestImport(t *testing.T) {
 				t.Fatalf("%v became %+v", kv, r)
 			}
 		}
-		leases = slices.DeleteFunc(leases, func(l mvcc.LeaseRow) bool { return l.Lease == 8 })
-		for i, id := range []mvcc.Lease{7, 9} {
+		leases = slices.DeleteFunc(leases, func(l contract.LeaseRow) bool { return l.Lease == 8 })
+		for i, id := range []contract.Lease{7, 9} {
 			l := leases[i]
 			// The database's clock may be another one by a little.
 			left := l.Left(before)
@@ -222,7 +222,7 @@ func TestImport(t *testing.T) {
 			}
 		}
 		s := histories.Of(store)
-		if _, _, err := s.GetAt(t.Context(), "/k/0000", 4000); !errors.Is(err, mvcc.ErrCompacted) {
+		if _, _, err := s.GetAt(t.Context(), "/k/0000", 4000); !errors.Is(err, contract.ErrCompacted) {
 			t.Errorf("a read at a revision of etcd: %v", err)
 		}
 
@@ -264,7 +264,7 @@ func TestImportOfTransactions(t *testing.T) {
 // TestImportOfReserved: an etcd cannot say what Rowkeeper has recorded.
 func TestImportOfReserved(t *testing.T) {
 	each(t, func(t *testing.T, store *storage.Store) {
-		e := &etcd{revision: 5, kvs: []*mvccpb.KeyValue{{Key: []byte(mvcc.Reserved + "x"),
+		e := &etcd{revision: 5, kvs: []*mvccpb.KeyValue{{Key: []byte(contract.Reserved + "x"),
 			ModRevision: 5, CreateRevision: 5, Version: 1}}}
 		_, err := etcdmove.Import(t.Context(), e.client(t), store, nil)
 		if err == nil || !strings.Contains(err.Error(), `the etcd has the key "rowkeeper/x"`) {
@@ -307,27 +307,27 @@ func TestImportInterrupted(t *testing.T) {
 func TestExport(t *testing.T) {
 	each(t, func(t *testing.T, store *storage.Store) {
 		s := histories.Of(store)
-		apply := func(m mvcc.Mutation) {
+		apply := func(m contract.Mutation) {
 			t.Helper()
-			m.Expect, m.Era = mvcc.Any, s.Era()
+			m.Expect, m.Era = contract.Any, s.Era()
 			if _, err := s.Apply(t.Context(), m); err != nil {
 				t.Fatal(err)
 			}
 		}
 		large := bytes.Repeat([]byte("x"), 1<<20)
 		for range 2 {
-			apply(mvcc.Mutation{Key: "/a", Value: []byte("a")})
+			apply(contract.Mutation{Key: "/a", Value: []byte("a")})
 		}
-		apply(mvcc.Mutation{Key: "/b", Value: []byte("b"), TTL: 100 * time.Second})
+		apply(contract.Mutation{Key: "/b", Value: []byte("b"), TTL: 100 * time.Second})
 		if _, _, err := s.GrantLease(t.Context(), 9, 1000); err != nil {
 			t.Fatal(err)
 		}
-		apply(mvcc.Mutation{Key: "/d", Value: []byte("d"), Lease: 9})
+		apply(contract.Mutation{Key: "/d", Value: []byte("d"), Lease: 9})
 		for i := range 20 { // more than one transaction of the file
-			apply(mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/l/%d", i)), Value: large})
+			apply(contract.Mutation{Key: contract.Key(fmt.Sprintf("/l/%d", i)), Value: large})
 		}
-		apply(mvcc.Mutation{Key: "/c", Value: []byte("c")})
-		apply(mvcc.Mutation{Key: "/c", Delete: true})
+		apply(contract.Mutation{Key: "/c", Value: []byte("c")})
+		apply(contract.Mutation{Key: "/c", Delete: true})
 		want, _ := records(t, store)
 
 		file, err := os.Create(filepath.Join(t.TempDir(), "snapshot.db"))

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // Exported describes what was exported.
@@ -50,16 +50,16 @@ func Export(ctx context.Context, from *storage.Store, file *os.File,
 		return e, fmt.Errorf("cannot write the snapshot: %w", err)
 	}
 	w := &writer{db: db}
-	err = histories.Of(from).Export(ctx, func(_ context.Context, st mvcc.State, keys int64,
-		leases []mvcc.LeaseRow) error {
+	err = histories.Of(from).Export(ctx, func(_ context.Context, st contract.State, keys int64,
+		leases []contract.LeaseRow) error {
 		e = Exported{Keys: keys, Revision: int64(st.Head.Revision),
 			Next: int64(st.Head.Revision) + beyond}
-		w.now, w.done, w.leases = st.Now, 0, map[mvcc.Lease]mvcc.LeaseRow{}
+		w.now, w.done, w.leases = st.Now, 0, map[contract.Lease]contract.LeaseRow{}
 		for _, l := range leases {
 			w.leases[l.Lease] = l
 		}
 		return w.clear()
-	}, func(r *mvcc.Record) error {
+	}, func(r *contract.Record) error {
 		if err := w.key(r); err != nil {
 			return err
 		}
@@ -108,7 +108,7 @@ type writer struct {
 	// now is the database's clock.
 	now    time.Time
 	done   int64
-	leases map[mvcc.Lease]mvcc.LeaseRow
+	leases map[contract.Lease]contract.LeaseRow
 }
 
 // clear begins anew.
@@ -133,7 +133,7 @@ func (w *writer) clear() error {
 	})
 }
 
-func (w *writer) key(r *mvcc.Record) error {
+func (w *writer) key(r *contract.Record) error {
 	kv := &mvccpb.KeyValue{Key: []byte(r.Key), Value: r.Value, CreateRevision: int64(r.Create),
 		ModRevision: int64(r.Revision), Version: r.Version, Lease: int64(r.Lease)}
 	if r.Lease == 0 && r.Expiry > 0 {
@@ -147,12 +147,12 @@ func (w *writer) key(r *mvcc.Record) error {
 }
 
 // leaseUntil returns a lease for keys that expire by themselves, which in an etcd none does.
-func (w *writer) leaseUntil(expiry int64) mvcc.Lease {
-	id := mvcc.Lease(expiry)
+func (w *writer) leaseUntil(expiry int64) contract.Lease {
+	id := contract.Lease(expiry)
 	for w.leases[id].Lease != 0 && w.leases[id].Expiry != expiry {
 		id++
 	}
-	w.leases[id] = mvcc.LeaseRow{Lease: id, Expiry: expiry,
+	w.leases[id] = contract.LeaseRow{Lease: id, Expiry: expiry,
 		TTL: seconds(time.UnixMicro(expiry).Sub(w.now))}
 	return id
 }

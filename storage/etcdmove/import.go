@@ -20,6 +20,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/internal/archive"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -106,7 +107,7 @@ type reader struct {
 	// attached are the leases that keys are attached to, leases these and all others, and time is
 	// the database's clock.
 	attached map[clientv3.LeaseID]bool
-	leases   []mvcc.LeaseRow
+	leases   []contract.LeaseRow
 	time     time.Time
 }
 
@@ -138,9 +139,9 @@ func (r *reader) read(ctx context.Context) (err error) {
 			r.at, r.cluster = page.Header.Revision, page.Header.ClusterId
 		}
 		for _, kv := range page.Kvs {
-			if strings.HasPrefix(string(kv.Key), mvcc.Reserved) {
+			if strings.HasPrefix(string(kv.Key), contract.Reserved) {
 				return fmt.Errorf("the etcd has the key %q, and only Rowkeeper itself writes keys "+
-					"that begin with %q: delete it in the etcd first", kv.Key, mvcc.Reserved)
+					"that begin with %q: delete it in the etcd first", kv.Key, contract.Reserved)
 			}
 			content, err := proto.Marshal(kv)
 			if err != nil {
@@ -192,7 +193,7 @@ func (r *reader) readLeases(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		row := mvcc.LeaseRow{Lease: mvcc.Lease(id), TTL: max(left.GrantedTTL, 1)}
+		row := contract.LeaseRow{Lease: contract.Lease(id), TTL: max(left.GrantedTTL, 1)}
 		if left.TTL >= 0 { // or it has ended, and its keys are to be deleted
 			row.Expiry = st.Now.Add(time.Duration(left.TTL+1) * time.Second).UnixMicro()
 		}
@@ -209,9 +210,9 @@ func (r *reader) writeBackup(file io.Writer) error {
 	for i := 1; i < len(r.index); i++ {
 		unique = unique && r.index[i-1].revision < r.index[i].revision
 	}
-	last := mvcc.Revision(r.at)
+	last := contract.Revision(r.at)
 	if !unique {
-		last += mvcc.Revision(len(r.index))
+		last += contract.Revision(len(r.index))
 	}
 	w, err := archive.NewWriter(file, archive.Header{Store: fmt.Sprintf("etcd-%016x", r.cluster),
 		Revision: last, Keys: int64(len(r.index)), Time: r.time.UTC()}, r.leases)
@@ -229,11 +230,11 @@ func (r *reader) writeBackup(file io.Writer) error {
 			w.Abandon()
 			return err
 		}
-		record := &mvcc.Record{Key: mvcc.Key(kv.Key), Revision: mvcc.Revision(kv.ModRevision),
-			Create: mvcc.Revision(kv.CreateRevision), Version: kv.Version, Lease: mvcc.Lease(kv.Lease),
+		record := &contract.Record{Key: contract.Key(kv.Key), Revision: contract.Revision(kv.ModRevision),
+			Create: contract.Revision(kv.CreateRevision), Version: kv.Version, Lease: contract.Lease(kv.Lease),
 			Value: kv.Value}
 		if !unique {
-			record.Revision = mvcc.Revision(r.at + int64(i) + 1)
+			record.Revision = contract.Revision(r.at + int64(i) + 1)
 			record.Create = record.Revision
 		}
 		if err := w.Write(record); err != nil {

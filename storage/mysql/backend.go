@@ -8,7 +8,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
@@ -24,13 +24,13 @@ const (
 	adminConns  = 4
 )
 
-// database is what the stores of a database share. It implements [mvcc.Database].
+// database is what the stores of a database share. It implements [contract.Database].
 type database struct {
 	server *server
 
 	log     *slog.Logger
 	timeout time.Duration
-	limits  mvcc.Limits
+	limits  contract.Limits
 	// galera: the commit lock of one node is not one of the others; see takeTurn.
 	galera bool
 
@@ -40,7 +40,7 @@ type database struct {
 	admin *sql.DB
 	lists sqlread.Lists
 	// holders are the backends, and who has connected.
-	holders mvcc.Holders
+	holders contract.Holders
 }
 
 // backend is a store in MySQL or MariaDB.
@@ -52,10 +52,10 @@ type backend struct {
 	id    int64
 	store string
 	// opened and durable are what was found when the backend was opened.
-	opened  mvcc.Identity
-	durable mvcc.Durability
+	opened  contract.Identity
+	durable contract.Durability
 	// gate decides which connections the store uses.
-	gate mvcc.Gate
+	gate contract.Gate
 	// writing has an element for each of the commit connections that the store has or waits for.
 	writing chan struct{}
 }
@@ -64,12 +64,12 @@ type backend struct {
 // than the state; and no Reconnector, as its pools connect anew by themselves when a server says
 // that it is read-only; see server.suspect.
 var (
-	_ mvcc.Backend    = (*backend)(nil)
-	_ mvcc.KeysReader = (*backend)(nil)
-	_ mvcc.Shared     = (*backend)(nil)
-	_ mvcc.Pooled     = (*backend)(nil)
-	_ mvcc.Opened     = (*backend)(nil)
-	_ mvcc.Database   = (*database)(nil)
+	_ contract.Backend    = (*backend)(nil)
+	_ contract.KeysReader = (*backend)(nil)
+	_ contract.Shared     = (*backend)(nil)
+	_ contract.Pooled     = (*backend)(nil)
+	_ contract.Opened     = (*backend)(nil)
+	_ contract.Database   = (*database)(nil)
 )
 
 // newDatabase makes the pools. Nothing connects yet.
@@ -101,12 +101,12 @@ func (s *server) pool(c connector, size int) *sql.DB {
 	return db
 }
 
-// Opened implements [mvcc.Opened].
-func (b *backend) Opened() (mvcc.Identity, mvcc.Durability) { return b.opened, b.durable }
+// Opened implements [contract.Opened].
+func (b *backend) Opened() (contract.Identity, contract.Durability) { return b.opened, b.durable }
 
-func (b *backend) Limits() mvcc.Limits { return b.limits }
+func (b *backend) Limits() contract.Limits { return b.limits }
 
-// take takes a connection of a pool on which the store may run; see [mvcc.Gate].
+// take takes a connection of a pool on which the store may run; see [contract.Gate].
 func (b *backend) take(ctx context.Context, pool *sql.DB) (*sql.Conn, error) {
 	for {
 		c, err := pool.Conn(ctx)
@@ -114,7 +114,7 @@ func (b *backend) take(ctx context.Context, pool *sql.DB) (*sql.Conn, error) {
 			return nil, err
 		}
 		passage, err := b.admit(ctx, c)
-		if err == nil && passage == mvcc.Pass {
+		if err == nil && passage == contract.Pass {
 			return c, nil
 		}
 		if err == nil {
@@ -142,13 +142,13 @@ func (b *backend) takeCommit(ctx context.Context) (c *sql.Conn, release func(), 
 }
 
 // admit decides whether the store uses a connection.
-func (b *backend) admit(ctx context.Context, c *sql.Conn) (mvcc.Passage, error) {
+func (b *backend) admit(ctx context.Context, c *sql.Conn) (contract.Passage, error) {
 	f, err := factsOf(c)
 	if err != nil {
-		return mvcc.Stale, err
+		return contract.Stale, err
 	}
 	passage := b.gate.Judge(f.Place, f.number)
-	if passage != mvcc.Ask {
+	if passage != contract.Ask {
 		return passage, nil
 	}
 	_, id, d, err := b.row(ctx, c)
@@ -161,7 +161,7 @@ func (b *backend) admit(ctx context.Context, c *sql.Conn) (mvcc.Passage, error) 
 // discard makes the pool drop a connection: that is all that the error is for.
 func discard(c *sql.Conn) { _ = c.Raw(func(any) error { return driver.ErrBadConn }) }
 
-// Close implements [mvcc.Database], and by that [mvcc.Backend].
+// Close implements [contract.Database], and by that [contract.Backend].
 func (d *database) Close() error {
 	if !d.holders.Release() {
 		return nil
@@ -173,15 +173,15 @@ func (d *database) Close() error {
 	return errors.Join(errs...)
 }
 
-// Pools implements mvcc.Pooled.
-func (b *backend) Pools() []mvcc.Pool {
-	pools := []mvcc.Pool{}
+// Pools implements contract.Pooled.
+func (b *backend) Pools() []contract.Pool {
+	pools := []contract.Pool{}
 	for _, p := range []struct {
 		name string
 		db   *sql.DB
 	}{{"commit", b.commits}, {"head", b.heads}, {"tail", b.tails}, {"read", b.reads}} {
 		s := p.db.Stats()
-		pools = append(pools, mvcc.Pool{Name: p.name, InUse: s.InUse, Idle: s.Idle,
+		pools = append(pools, contract.Pool{Name: p.name, InUse: s.InUse, Idle: s.Idle,
 			Max: s.MaxOpenConnections})
 	}
 	return pools
@@ -202,20 +202,20 @@ const (
 
 // limitsFor computes the limits from the server's max_allowed_packet, so that the text of any group
 // fits into it.
-func limitsFor(maxPacket int) (mvcc.Limits, error) {
+func limitsFor(maxPacket int) (contract.Limits, error) {
 	if maxPacket < minMaxPacket {
-		return mvcc.Limits{}, mvcc.Errorf(mvcc.Invalid,
+		return contract.Limits{}, contract.Errorf(contract.Invalid,
 			"the server's max_allowed_packet is %d bytes: raise it to %d or more", maxPacket,
 			minMaxPacket)
 	}
-	l := mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, GroupMutations: maxGroupMutations,
+	l := contract.Limits{KeyBytes: contract.MaxKeyBytes, GroupMutations: maxGroupMutations,
 		GroupBytes: min(maxGroupBytes, (maxPacket-packetFor(0))/2)}
-	l.ValueBytes = min(mvcc.MaxValueBytes, l.GroupBytes-l.KeyBytes)
+	l.ValueBytes = min(contract.MaxValueBytes, l.GroupBytes-l.KeyBytes)
 	return l, nil
 }
 
 // packetFor returns the max_allowed_packet that a group of so many bytes needs: at worst each byte
 // is escaped, and the keys are written twice.
 func packetFor(groupBytes int) int {
-	return statementBytes + maxGroupMutations*(rowBytes+escapedBytes(mvcc.MaxKeyBytes)) + 2*groupBytes
+	return statementBytes + maxGroupMutations*(rowBytes+escapedBytes(contract.MaxKeyBytes)) + 2*groupBytes
 }

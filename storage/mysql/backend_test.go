@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/backendtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
 
@@ -28,8 +28,8 @@ func each(t *testing.T, f func(t *testing.T, db dbtest.DB)) {
 	}, kinds...)
 }
 
-func options(tb testing.TB) mvcc.DriverOptions {
-	return mvcc.DriverOptions{Logger: slog.New(slog.NewTextHandler(testWriter{tb}, nil)),
+func options(tb testing.TB) contract.DriverOptions {
+	return contract.DriverOptions{Logger: slog.New(slog.NewTextHandler(testWriter{tb}, nil)),
 		Timeout: 30 * time.Second}
 }
 
@@ -49,9 +49,9 @@ func migrate(tb testing.TB, url string) {
 }
 
 // open opens a backend and closes it when the test ends.
-func open(tb testing.TB, url string) mvcc.Backend {
+func open(tb testing.TB, url string) contract.Backend {
 	tb.Helper()
-	b, err := mvcc.OpenBackend(context.Background(), mysql.Driver, url, options(tb))
+	b, err := contract.OpenBackend(context.Background(), mysql.Driver, url, options(tb))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -90,20 +90,20 @@ func TestLimits(t *testing.T) {
 			packet >= 16<<20 && l.ValueBytes != 3<<19 {
 			t.Errorf("with %d the limits are %+v", packet, l)
 		}
-		key, value := mvcc.Key(strings.Repeat("\xff", l.KeyBytes)),
+		key, value := contract.Key(strings.Repeat("\xff", l.KeyBytes)),
 			bytes.Repeat([]byte("'"), l.ValueBytes)
-		var large, small, deletes []*mvcc.Mutation
+		var large, small, deletes []*contract.Mutation
 		for range l.GroupBytes / (l.KeyBytes + l.ValueBytes) {
-			large = append(large, &mvcc.Mutation{Key: key, Value: value, TTL: 1})
+			large = append(large, &contract.Mutation{Key: key, Value: value, TTL: 1})
 		}
 		for range min(l.GroupMutations, l.GroupBytes/(l.KeyBytes+1)) {
-			small = append(small, &mvcc.Mutation{Key: key, Expect: 1 << 62,
+			small = append(small, &contract.Mutation{Key: key, Expect: 1 << 62,
 				Value: value[:l.GroupBytes/l.GroupMutations-l.KeyBytes], TTL: 1})
 			deletes = append(deletes,
-				&mvcc.Mutation{Key: key, Expect: mvcc.Revision(1<<62 + len(deletes)), Delete: true})
+				&contract.Mutation{Key: key, Expect: contract.Revision(1<<62 + len(deletes)), Delete: true})
 		}
-		for i, ms := range [][]*mvcc.Mutation{large, small, deletes} {
-			first, second := mysql.LargestGroup(l, &mvcc.Group{Mutations: ms})
+		for i, ms := range [][]*contract.Mutation{large, small, deletes} {
+			first, second := mysql.LargestGroup(l, &contract.Group{Mutations: ms})
 			// A packet has a byte before the text, and must be smaller than the limit.
 			if first+2 > packet || second+2 > packet {
 				t.Errorf("the texts of group %d have %d and %d bytes, and max_allowed_packet is %d",

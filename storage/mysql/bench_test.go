@@ -7,21 +7,21 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // writer updates keys by groups, and knows their revisions.
 type writer struct {
-	b         mvcc.Backend
-	keys      []mvcc.Key
-	revisions []mvcc.Revision
-	seen      mvcc.Position
+	b         contract.Backend
+	keys      []contract.Key
+	revisions []contract.Revision
+	seen      contract.Position
 	value     []byte
 }
 
 // newWriter creates keys with a prefix of their own, so that writers do not conflict.
-func newWriter(tb testing.TB, b mvcc.Backend, prefix string, keys, valueBytes int) *writer {
+func newWriter(tb testing.TB, b contract.Backend, prefix string, keys, valueBytes int) *writer {
 	tb.Helper()
 	w := &writer{b: b, value: make([]byte, valueBytes)}
 	for i := range w.value {
@@ -34,9 +34,9 @@ func newWriter(tb testing.TB, b mvcc.Backend, prefix string, keys, valueBytes in
 	}
 	w.seen = s.Head
 	for len(w.keys) < keys {
-		ms := make([]*mvcc.Mutation, min(keys-len(w.keys), b.Limits().GroupMutations))
+		ms := make([]*contract.Mutation, min(keys-len(w.keys), b.Limits().GroupMutations))
 		for i := range ms {
-			ms[i] = &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/registry/example.com/%s/namespace-%02d/object-%06d", prefix, i%20, len(w.keys)+i)), Value: w.value}
+			ms[i] = &contract.Mutation{Key: contract.Key(fmt.Sprintf("/registry/example.com/%s/namespace-%02d/object-%06d", prefix, i%20, len(w.keys)+i)), Value: w.value}
 		}
 		for i, o := range w.commit(tb, ms) {
 			w.keys = append(w.keys, ms[i].Key)
@@ -46,9 +46,9 @@ func newWriter(tb testing.TB, b mvcc.Backend, prefix string, keys, valueBytes in
 	return w
 }
 
-func (w *writer) commit(tb testing.TB, ms []*mvcc.Mutation) []mvcc.Outcome {
+func (w *writer) commit(tb testing.TB, ms []*contract.Mutation) []contract.Outcome {
 	tb.Helper()
-	g := &mvcc.Group{Seen: w.seen, Mutations: ms}
+	g := &contract.Group{Seen: w.seen, Mutations: ms}
 	rand.Read(g.Token[:])
 	r, err := w.b.Commit(tb.Context(), g)
 	if err != nil {
@@ -67,11 +67,11 @@ func (w *writer) commit(tb testing.TB, ms []*mvcc.Mutation) []mvcc.Outcome {
 // update updates n keys by one group.
 func (w *writer) update(tb testing.TB, n int) {
 	tb.Helper()
-	ms, at := make([]*mvcc.Mutation, n), make([]int, n)
+	ms, at := make([]*contract.Mutation, n), make([]int, n)
 	start := mathrand.IntN(len(w.keys))
 	for i := range ms {
 		at[i] = (start + i*7919) % len(w.keys)
-		ms[i] = &mvcc.Mutation{Key: w.keys[at[i]], Expect: w.revisions[at[i]], Value: w.value}
+		ms[i] = &contract.Mutation{Key: w.keys[at[i]], Expect: w.revisions[at[i]], Value: w.value}
 	}
 	for i, o := range w.commit(tb, ms) {
 		w.revisions[at[i]] = o.Revision
@@ -130,7 +130,7 @@ func BenchmarkPage(b *testing.B) {
 		w := newWriter(b, backend, "widgets", 10_000, 1<<10)
 		for b.Loop() {
 			p, err := backend.Page(b.Context(),
-				mvcc.PageQuery{Start: w.keys[mathrand.IntN(len(w.keys)/2)], End: "/registry0",
+				contract.PageQuery{Start: w.keys[mathrand.IntN(len(w.keys)/2)], End: "/registry0",
 					Limit: 500})
 			if err != nil || len(p.Rows) == 0 {
 				b.Fatal(len(p.Rows), err)
@@ -146,8 +146,8 @@ func BenchmarkTail(b *testing.B) {
 		backend := open(b, db.URL)
 		newWriter(b, backend, "widgets", 10_000, 1<<10)
 		for b.Loop() {
-			t, err := backend.Tail(b.Context(), mvcc.Revision(2+mathrand.IntN(9000)), 100,
-				mvcc.PrevOfDeletions)
+			t, err := backend.Tail(b.Context(), contract.Revision(2+mathrand.IntN(9000)), 100,
+				contract.PrevOfDeletions)
 			if err != nil || len(t.Rows) != 100 {
 				b.Fatal(err)
 			}

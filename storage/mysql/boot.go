@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // The server's start, in seconds since 1970. Uptime is counted to the time at which the statement
@@ -45,7 +45,7 @@ func (c *connector) bootOf(ctx context.Context, s session, f facts,
 	}
 	start, err := c.strings(ctx, s, query, 1)
 	if err == nil && len(start) != 1 {
-		err = mvcc.Errorf(mvcc.Invalid, "the server does not tell its uptime")
+		err = contract.Errorf(contract.Invalid, "the server does not tell its uptime")
 	}
 	if err != nil {
 		return "", false, err
@@ -53,8 +53,8 @@ func (c *connector) bootOf(ctx context.Context, s session, f facts,
 	return "start " + start[0][0], relaxed(vars), nil
 }
 
-// Durability implements [mvcc.Backend], on a connection of its own.
-func (b *backend) Durability(ctx context.Context) (d mvcc.Durability, err error) {
+// Durability implements [contract.Backend], on a connection of its own.
+func (b *backend) Durability(ctx context.Context) (d contract.Durability, err error) {
 	const what = "read the server's durability"
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
@@ -69,9 +69,9 @@ func (b *backend) Durability(ctx context.Context) (d mvcc.Durability, err error)
 	return d, nil
 }
 
-// RecordBoot implements [mvcc.Backend]. After the commit it waits until the redo log is on the disk
-// up to where it ended then. The server writes it each second; an account that may (RELOAD) has it
-// written at once.
+// RecordBoot implements [contract.Backend]. After the commit it waits until the redo log is on the
+// disk up to where it ended then. The server writes it each second; an account that may (RELOAD)
+// has it written at once.
 func (b *backend) RecordBoot(ctx context.Context, from, boot string) error {
 	const what = "record the server's start"
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 	t := transaction{what: "commit", ask: b.text()}
 	b.askGuard(&t.ask, b.server.hold, g.Seen.Revision, g.Token)
 	t.ask.askTokens(g.Earlier)
@@ -18,9 +18,9 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 	asked := t.ask.askLost(g.Mutations)
 	leases := t.ask.askHeld(g.Mutations)
 	var (
-		res *mvcc.GroupResult
+		res *contract.GroupResult
 		// removed are the deletions whose previous values the second text asks for.
-		removed map[mvcc.Revision]*mvcc.Outcome
+		removed map[contract.Revision]*contract.Outcome
 	)
 	t.decide = func(a *answers) (*text, error) {
 		guard, lockWait, err := b.guard(a)
@@ -30,32 +30,32 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 		if guard.Earlier, err = a.tokens(g.Earlier); err != nil {
 			return nil, err
 		}
-		if err := mvcc.CheckGroup(g, guard); err != nil {
+		if err := contract.CheckGroup(g, guard); err != nil {
 			return nil, err
 		}
 		current, err := a.live(len(g.Mutations))
 		if err != nil {
 			return nil, err
 		}
-		lost, err := set(a, asked, func(r row) mvcc.Key { return r.key(0) })
+		lost, err := set(a, asked, func(r row) contract.Key { return r.key(0) })
 		if err != nil {
 			return nil, err
 		}
-		held, err := set(a, leases, func(r row) mvcc.Lease { return mvcc.Lease(r.int(0)) })
+		held, err := set(a, leases, func(r row) contract.Lease { return contract.Lease(r.int(0)) })
 		if err != nil {
 			return nil, err
 		}
 		var n int
-		res = &mvcc.GroupResult{Before: guard.State.Head, State: guard.State, Time: guard.State.Now,
+		res = &contract.GroupResult{Before: guard.State.Head, State: guard.State, Time: guard.State.Now,
 			LockWait: lockWait}
-		res.Outcomes, n = mvcc.Decide(g.Mutations, guard.State.Head.Revision,
-			func(k mvcc.Key) mvcc.Current { return current[k] },
-			func(i int, at mvcc.Current) error {
+		res.Outcomes, n = contract.Decide(g.Mutations, guard.State.Head.Revision,
+			func(k contract.Key) contract.Current { return current[k] },
+			func(i int, at contract.Current) error {
 				switch m := g.Mutations[i]; {
 				case m.Delete && !m.HasPrev && lost[m.Key]:
 					return lostValue(m.Key, at.Revision)
 				case m.Lease != 0 && !held[m.Lease]:
-					return mvcc.ErrNoLease
+					return contract.ErrNoLease
 				}
 				return nil
 			})
@@ -64,7 +64,7 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 			b.commit(&second)
 			return &second, nil
 		}
-		res.State.Head.Revision += mvcc.Revision(n)
+		res.State.Head.Revision += contract.Revision(n)
 		res.State.Head.Token = g.Token
 		removed = removedBy(g, res.Outcomes)
 		b.writeGroup(&second, g, res, removed)
@@ -79,11 +79,11 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 
 // askTokens asks for the tokens of the rows at the positions' revisions, if there are any
 // positions.
-func (t *text) askTokens(positions []mvcc.Position) {
+func (t *text) askTokens(positions []contract.Position) {
 	if len(positions) == 0 {
 		return
 	}
-	revisions := make([]mvcc.Revision, len(positions))
+	revisions := make([]contract.Revision, len(positions))
 	for i, p := range positions {
 		revisions[i] = p.Revision
 	}
@@ -91,13 +91,13 @@ func (t *text) askTokens(positions []mvcc.Position) {
 }
 
 // tokens reads the answer to askTokens: zero for the rows that are not there.
-func (a *answers) tokens(positions []mvcc.Position) ([]mvcc.Token, error) {
+func (a *answers) tokens(positions []contract.Position) ([]contract.Token, error) {
 	if len(positions) == 0 {
 		return nil, nil
 	}
-	found := make(map[mvcc.Revision]mvcc.Token, len(positions))
+	found := make(map[contract.Revision]contract.Token, len(positions))
 	err := a.each(2, func(r row) error { found[r.revision(0)] = r.token(1); return nil })
-	tokens := make([]mvcc.Token, len(positions))
+	tokens := make([]contract.Token, len(positions))
 	for i, p := range positions {
 		tokens[i] = found[p.Revision]
 	}
@@ -105,8 +105,8 @@ func (a *answers) tokens(positions []mvcc.Position) ([]mvcc.Token, error) {
 }
 
 // askLive asks where the mutations' keys are. Many writers may wait for one key.
-func (t *text) askLive(mutations []*mvcc.Mutation) {
-	keys := make([]mvcc.Key, len(mutations))
+func (t *text) askLive(mutations []*contract.Mutation) {
+	keys := make([]contract.Key, len(mutations))
 	for i, m := range mutations {
 		keys[i] = m.Key
 	}
@@ -114,11 +114,11 @@ func (t *text) askLive(mutations []*mvcc.Mutation) {
 	t.statement(selectLive, keyList(keys))
 }
 
-func (a *answers) live(n int) (map[mvcc.Key]mvcc.Current, error) {
-	found := make(map[mvcc.Key]mvcc.Current, n)
+func (a *answers) live(n int) (map[contract.Key]contract.Current, error) {
+	found := make(map[contract.Key]contract.Current, n)
 	err := a.each(5, func(r row) error {
-		found[r.key(0)] = mvcc.Current{Revision: r.revision(1), Create: r.revision(2),
-			Version: r.int(3), Lease: mvcc.Lease(r.int(4))}
+		found[r.key(0)] = contract.Current{Revision: r.revision(1), Create: r.revision(2),
+			Version: r.int(3), Lease: contract.Lease(r.int(4))}
 		return nil
 	})
 	return found, err
@@ -126,8 +126,8 @@ func (a *answers) live(n int) (map[mvcc.Key]mvcc.Current, error) {
 
 // askLost asks which of the keys that are deleted have lost the value that the deletion has to
 // return, and tells whether there are any to ask about.
-func (t *text) askLost(mutations []*mvcc.Mutation) bool {
-	var keys []mvcc.Key
+func (t *text) askLost(mutations []*contract.Mutation) bool {
+	var keys []contract.Key
 	for _, m := range mutations {
 		if m.Delete && !m.HasPrev {
 			keys = append(keys, m.Key)
@@ -141,8 +141,8 @@ func (t *text) askLost(mutations []*mvcc.Mutation) bool {
 
 // askHeld asks which of the leases have not ended that keys are attached to, and tells whether
 // there are any to ask about.
-func (t *text) askHeld(mutations []*mvcc.Mutation) bool {
-	var leases []mvcc.Lease
+func (t *text) askHeld(mutations []*contract.Mutation) bool {
+	var leases []contract.Lease
 	for _, m := range mutations {
 		if m.Lease != 0 {
 			leases = append(leases, m.Lease)
@@ -165,14 +165,14 @@ func set[T comparable](a *answers, asked bool, value func(row) T) (map[T]bool, e
 }
 
 // lostValue refuses one deletion, and not its group.
-func lostValue(key mvcc.Key, at mvcc.Revision) error {
-	lost := mvcc.LostValue(key, at)
-	return mvcc.Errorf(mvcc.Data, "%w", lost)
+func lostValue(key contract.Key, at contract.Revision) error {
+	lost := contract.LostValue(key, at)
+	return contract.Errorf(contract.Data, "%w", lost)
 }
 
 // accepted are a group's accepted mutations, in the order of their revisions.
-func accepted(g *mvcc.Group, outcomes []mvcc.Outcome) iter.Seq2[*mvcc.Mutation, *mvcc.Outcome] {
-	return func(yield func(*mvcc.Mutation, *mvcc.Outcome) bool) {
+func accepted(g *contract.Group, outcomes []contract.Outcome) iter.Seq2[*contract.Mutation, *contract.Outcome] {
+	return func(yield func(*contract.Mutation, *contract.Outcome) bool) {
 		for i, m := range g.Mutations {
 			if outcomes[i].Accepted && !yield(m, &outcomes[i]) {
 				return
@@ -183,8 +183,8 @@ func accepted(g *mvcc.Group, outcomes []mvcc.Outcome) iter.Seq2[*mvcc.Mutation, 
 
 // removedBy finds the accepted deletions whose previous values nobody has at hand, by the values'
 // revisions.
-func removedBy(g *mvcc.Group, outcomes []mvcc.Outcome) map[mvcc.Revision]*mvcc.Outcome {
-	removed := map[mvcc.Revision]*mvcc.Outcome{}
+func removedBy(g *contract.Group, outcomes []contract.Outcome) map[contract.Revision]*contract.Outcome {
+	removed := map[contract.Revision]*contract.Outcome{}
 	for m, o := range accepted(g, outcomes) {
 		if m.Delete && !m.HasPrev {
 			removed[o.Prev] = o
@@ -194,7 +194,7 @@ func removedBy(g *mvcc.Group, outcomes []mvcc.Outcome) map[mvcc.Revision]*mvcc.O
 }
 
 // removedValues reads the answer to selectRemoved.
-func (a *answers) removedValues(removed map[mvcc.Revision]*mvcc.Outcome) error {
+func (a *answers) removedValues(removed map[contract.Revision]*contract.Outcome) error {
 	if len(removed) == 0 {
 		return nil
 	}
@@ -212,7 +212,7 @@ func (a *answers) removedValues(removed map[mvcc.Revision]*mvcc.Outcome) error {
 	if err == nil && found != len(removed) {
 		// The transaction goes on all the same. Whoever resolves the outcome will find it
 		// committed.
-		err = mvcc.Errorf(mvcc.Unknown,
+		err = contract.Errorf(contract.Unknown,
 			"the log lacks %d of the %d values that a commit group deletes: the store is damaged",
 			len(removed)-found, len(removed))
 	}
@@ -222,8 +222,8 @@ func (a *answers) removedValues(removed map[mvcc.Revision]*mvcc.Outcome) error {
 // writeGroup writes the accepted mutations: their log rows, then the live rows of the keys that
 // exist afterwards, then it deletes those of the others. Among the accepted a key occurs once, so
 // the order of the three does not matter.
-func (b *backend) writeGroup(t *text, g *mvcc.Group, res *mvcc.GroupResult,
-	removed map[mvcc.Revision]*mvcc.Outcome) {
+func (b *backend) writeGroup(t *text, g *contract.Group, res *contract.GroupResult,
+	removed map[contract.Revision]*contract.Outcome) {
 	size := statementBytes
 	for _, m := range g.Mutations {
 		size += rowBytes + 2*len(m.Key) + len(m.Value) + len(m.Value)/16
@@ -250,7 +250,7 @@ func (b *backend) writeGroup(t *text, g *mvcc.Group, res *mvcc.GroupResult,
 		t.comma(&n)
 		t.liveRow(m.Key, o, m.Expiry(res.Time))
 	}
-	var gone []mvcc.Key
+	var gone []contract.Key
 	for m := range accepted(g, res.Outcomes) {
 		if m.Delete {
 			gone = append(gone, m.Key)
@@ -263,7 +263,7 @@ func (b *backend) writeGroup(t *text, g *mvcc.Group, res *mvcc.GroupResult,
 }
 
 // logRow writes the values of insertLog.
-func (t *text) logRow(m *mvcc.Mutation, o *mvcc.Outcome, token mvcc.Token, now time.Time) {
+func (t *text) logRow(m *contract.Mutation, o *contract.Outcome, token contract.Token, now time.Time) {
 	t.WriteByte('(')
 	t.WriteString(t.store)
 	t.WriteByte(',')
@@ -292,7 +292,7 @@ func (t *text) logRow(m *mvcc.Mutation, o *mvcc.Outcome, token mvcc.Token, now t
 }
 
 // liveRow writes the values of replaceLive and insertLive. The expiry 0 means never.
-func (t *text) liveRow(key mvcc.Key, o *mvcc.Outcome, expiry int64) {
+func (t *text) liveRow(key contract.Key, o *contract.Outcome, expiry int64) {
 	t.WriteByte('(')
 	t.WriteString(t.store)
 	t.WriteByte(',')

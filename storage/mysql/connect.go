@@ -14,7 +14,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // sessionSettings make a session what the statements of this package expect, whatever the server's
@@ -54,8 +54,8 @@ type facts struct {
 	// the tables. Restarts keep it. A dump that is restored, another server that is promoted,
 	// tables that are moved here from another database, and files that are copied change it. It is
 	// "" if there are no tables. Then there is no boot, nor is there one on Galera.
-	mvcc.Place
-	// number is that of the connection; see [mvcc.Gate].
+	contract.Place
+	// number is that of the connection; see [contract.Gate].
 	number int64
 }
 
@@ -76,10 +76,10 @@ type server struct {
 	dropBefore atomic.Int64
 }
 
-func newServer(url string, opts mvcc.DriverOptions) (*server, error) {
+func newServer(url string, opts contract.DriverOptions) (*server, error) {
 	cfg, err := parseURL(url)
 	if err != nil {
-		return nil, &mvcc.Error{Class: mvcc.Denied, Err: err}
+		return nil, &contract.Error{Class: contract.Denied, Err: err}
 	}
 	return &server{cfg: cfg, log: opts.Logger, lockWait: seconds(opts.Timeout / 3),
 		hold: seconds(opts.Timeout / 10)}, nil
@@ -179,16 +179,16 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// Connect opens a connection. Its errors are of type *mvcc.Error.
+// Connect opens a connection. Its errors are of type *contract.Error.
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	log := &driverLog{log: c.log}
 	cfg, err := c.cfg.dial(c.transactions, log)
 	if err != nil {
-		return nil, &mvcc.Error{Class: mvcc.Denied, Err: err}
+		return nil, &contract.Error{Class: contract.Denied, Err: err}
 	}
 	d, err := mysql.NewConnector(cfg)
 	if err != nil {
-		return nil, &mvcc.Error{Class: mvcc.Denied,
+		return nil, &contract.Error{Class: contract.Denied,
 			Err: fmt.Errorf("the database URL cannot be used: %w", err)}
 	}
 	born, number := time.Now().UnixNano(), c.begun.Add(1)
@@ -199,12 +199,12 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	s, ok := raw.(session)
 	if !ok {
 		raw.Close()
-		return nil, mvcc.Errorf(mvcc.Invalid, "the mysql driver's connections lack a method")
+		return nil, contract.Errorf(contract.Invalid, "the mysql driver's connections lack a method")
 	}
 	f, err := c.begin(ctx, s)
 	if err != nil {
 		raw.Close()
-		var e *mvcc.Error
+		var e *contract.Error
 		if errors.As(err, &e) {
 			return nil, e
 		}
@@ -230,22 +230,22 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 		return f, err
 	}
 	if isOn(vars["log_bin"]) && vars["binlog_format"] == "STATEMENT" {
-		return f, mvcc.Errorf(mvcc.Invalid,
+		return f, contract.Errorf(contract.Invalid,
 			"the server writes its binary log with binlog_format=STATEMENT, which InnoDB does "+
 				"not allow at READ COMMITTED: set binlog_format=ROW")
 	}
 	if mode, ok := vars["group_replication_single_primary_mode"]; ok && !isOn(mode) {
-		return f, mvcc.Errorf(mvcc.Invalid,
+		return f, contract.Errorf(contract.Invalid,
 			"group replication with several primaries cannot be used: its members do not see "+
 				"each other's locks; set group_replication_single_primary_mode=ON")
 	}
 	var err error
 	if f.maxPacket, err = strconv.Atoi(vars["max_allowed_packet"]); err != nil {
-		return f, mvcc.Errorf(mvcc.Invalid, "the server's max_allowed_packet is %q",
+		return f, contract.Errorf(contract.Invalid, "the server's max_allowed_packet is %q",
 			vars["max_allowed_packet"])
 	}
 	if need := int(c.minPacket.Load()); f.maxPacket < need {
-		return f, mvcc.Errorf(mvcc.Invalid,
+		return f, contract.Errorf(contract.Invalid,
 			"the server's max_allowed_packet was lowered to %d bytes: raise it to %d or more, or "+
 				"restart this program", f.maxPacket, need)
 	}
@@ -268,7 +268,7 @@ func (c *connector) begin(ctx context.Context, s session) (facts, error) {
 			return f, err
 		}
 		if !isOn(vars["wsrep_ready"]) {
-			return f, mvcc.Errorf(mvcc.ReadOnly, "cannot use %s: %s", c.cfg, advice[1047])
+			return f, contract.Errorf(contract.ReadOnly, "cannot use %s: %s", c.cfg, advice[1047])
 		}
 		// Reads, and the beginning of transactions, wait until the node has applied what the
 		// cluster had committed before. The server must not repeat what it takes for single
@@ -352,14 +352,14 @@ func checkVersion(version string, mariadb bool) error {
 	}
 	var major, minor, needMajor, needMinor int
 	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
-		return mvcc.Errorf(mvcc.Invalid,
+		return contract.Errorf(contract.Invalid,
 			"the server's version %q is not that of a MySQL or MariaDB", version)
 	}
 	if _, err := fmt.Sscanf(oldest, "%d.%d", &needMajor, &needMinor); err != nil {
 		return err
 	}
 	if major < needMajor || major == needMajor && minor < needMinor {
-		return mvcc.Errorf(mvcc.Invalid, "the server is %s %s: %s or newer is needed", name,
+		return contract.Errorf(contract.Invalid, "the server is %s %s: %s or newer is needed", name,
 			version, oldest)
 	}
 	return nil

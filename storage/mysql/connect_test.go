@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
 
@@ -54,21 +54,21 @@ func TestTLS(t *testing.T) {
 			} {
 				state(t, open(t, set(t, db.URL, good...)))
 			}
-			fails(t, set(t, db.URL, "tls", "true"), mvcc.Denied,
+			fails(t, set(t, db.URL, "tls", "true"), contract.Denied,
 				"signed by nobody that this program trusts")
-			fails(t, set(t, db.URL, "ssl-ca", strangerFile), mvcc.Denied,
+			fails(t, set(t, db.URL, "ssl-ca", strangerFile), contract.Denied,
 				"signed by nobody that this program trusts")
-			fails(t, set(t, db.URL, "tls", "verify-ca", "ssl-ca", strangerFile), mvcc.Denied,
+			fails(t, set(t, db.URL, "tls", "verify-ca", "ssl-ca", strangerFile), contract.Denied,
 				"signed by nobody that this program trusts")
 
 			// An account that has to use TLS, and one that has to show a certificate.
 			user := account(t, a, "ALL")
 			exec(t, a, fmt.Sprintf("ALTER USER '%s'@'%%' REQUIRE SSL", user))
 			state(t, open(t, as(t, set(t, db.URL), user, "its secret")))
-			fails(t, as(t, set(t, db.URL, "tls", "false"), user, "its secret"), mvcc.Denied,
+			fails(t, as(t, set(t, db.URL, "tls", "false"), user, "its secret"), contract.Denied,
 				"access denied")
 			exec(t, a, fmt.Sprintf("ALTER USER '%s'@'%%' REQUIRE X509", user))
-			fails(t, as(t, set(t, db.URL), user, "its secret"), mvcc.Denied, "access denied")
+			fails(t, as(t, set(t, db.URL), user, "its secret"), contract.Denied, "access denied")
 			certPEM, keyPEM := ca.Client(t, 0, "client")
 			cert, key := file(t, certPEM), file(t, keyPEM)
 			b := open(t, as(t, set(t, db.URL, "ssl-ca", caFile, "ssl-cert", cert, "ssl-key", key),
@@ -87,12 +87,12 @@ func TestTLS(t *testing.T) {
 			withExpired := as(t, set(t, db.URL, "ssl-cert", file(t, expired), "ssl-key",
 				file(t, expiredKey)), user, "its secret")
 			eventually(t, "an expired certificate to be denied", func() bool {
-				b, err := mvcc.OpenBackend(t.Context(), mysql.Driver, withExpired, options(t))
+				b, err := contract.OpenBackend(t.Context(), mysql.Driver, withExpired, options(t))
 				if err == nil {
 					b.Close()
 				}
 				refused("an expired certificate", err)
-				return mvcc.ClassOf(err) == mvcc.Denied
+				return contract.ClassOf(err) == contract.Denied
 			})
 
 			// Certificates and passwords are read for each new connection.
@@ -104,23 +104,23 @@ func TestTLS(t *testing.T) {
 			eventually(t, "a certificate that has expired since to be denied", func() bool {
 				_, err := b.Identity(t.Context()) // on a connection of its own
 				refused("a certificate that has expired since", err)
-				return mvcc.ClassOf(err) == mvcc.Denied
+				return contract.ClassOf(err) == contract.Denied
 			})
 		})
 
 	eachServer(t, dbserver.Options{TLS: ca.Server(t, -2*time.Hour, "127.0.0.1")},
 		func(t *testing.T, s *dbtest.Server) {
 			db := s.Open()
-			fails(t, set(t, db.URL, "ssl-ca", caFile), mvcc.Denied,
+			fails(t, set(t, db.URL, "ssl-ca", caFile), contract.Denied,
 				"the server's certificate is not valid now")
-			fails(t, set(t, db.URL, "tls", "verify-ca", "ssl-ca", caFile), mvcc.Denied,
+			fails(t, set(t, db.URL, "tls", "verify-ca", "ssl-ca", caFile), contract.Denied,
 				"the server's certificate is not valid now")
 			migrate(t, set(t, db.URL, "tls", "skip-verify"))
 		})
 	eachServer(t, dbserver.Options{TLS: ca.Server(t, 0, "db.example.com")},
 		func(t *testing.T, s *dbtest.Server) {
 			db := s.Open()
-			fails(t, set(t, db.URL, "ssl-ca", caFile), mvcc.Denied,
+			fails(t, set(t, db.URL, "ssl-ca", caFile), contract.Denied,
 				"the server's certificate is for another host")
 			migrate(t, set(t, db.URL, "tls", "verify-ca", "ssl-ca", caFile))
 		})
@@ -145,24 +145,24 @@ func TestServer(t *testing.T) {
 				t.Error("a read-only server is writable")
 			}
 			_, err := b.Commit(t.Context(), newGroup(st.Head, put("b", 0, "")))
-			wantClass(t, err, mvcc.ReadOnly)
+			wantClass(t, err, contract.ReadOnly)
 			for _, write := range []func() error{
-				func() error { _, err := mvcc.RaiseCompacted(t.Context(), b, 1); return err },
-				func() error { _, _, err := mvcc.SweepBatch(t.Context(), b, 1); return err },
+				func() error { _, err := contract.RaiseCompacted(t.Context(), b, 1); return err },
+				func() error { _, _, err := contract.SweepBatch(t.Context(), b, 1); return err },
 				func() error {
-					_, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: st.Head, Jump: 1})
+					_, err := contract.StartEpoch(t.Context(), b, contract.Fence{Seen: st.Head, Jump: 1})
 					return err
 				},
 				func() error {
-					_, err := mvcc.ResolveGroup(t.Context(), b, mvcc.Token{1}, st.Head)
+					_, err := contract.ResolveGroup(t.Context(), b, contract.Token{1}, st.Head)
 					return err
 				},
 			} {
-				wantClass(t, write(), mvcc.ReadOnly)
+				wantClass(t, write(), contract.ReadOnly)
 			}
 			user := account(t, admin(t, db.URL), "SELECT, INSERT, UPDATE, DELETE")
 			limited := open(t, as(t, db.URL, user, "its secret"))
-			wantClass(t, mvcc.RecordFingerprint(t.Context(), limited, "x"), mvcc.ReadOnly)
+			wantClass(t, contract.RecordFingerprint(t.Context(), limited, "x"), contract.ReadOnly)
 			s.Exec("SET GLOBAL read_only = 0")
 			if st := state(t, b); !st.Writable {
 				t.Error("the server is writable again")
@@ -172,12 +172,12 @@ func TestServer(t *testing.T) {
 
 		t.Run("settings", func(t *testing.T) {
 			s.Exec("SET GLOBAL binlog_format = 'STATEMENT'")
-			fails(t, db.URL, mvcc.Invalid, "set binlog_format=ROW")
+			fails(t, db.URL, contract.Invalid, "set binlog_format=ROW")
 			s.Exec("SET GLOBAL binlog_format = 'ROW'", "SET GLOBAL max_allowed_packet = 1048576")
-			fails(t, db.URL, mvcc.Invalid, "max_allowed_packet is 1048576 bytes: raise it to "+
+			fails(t, db.URL, contract.Invalid, "max_allowed_packet is 1048576 bytes: raise it to "+
 				"4194304")
 			_, err := b.Identity(t.Context()) // on a new connection
-			wantClass(t, err, mvcc.Invalid)
+			wantClass(t, err, contract.Invalid)
 			s.Exec("SET GLOBAL max_allowed_packet = 16777216")
 
 			// What the statements rely on is set for each session, whatever the server's defaults.
@@ -204,11 +204,11 @@ func TestServer(t *testing.T) {
 			if d := time.Since(row.Time).Abs(); d > time.Minute {
 				t.Errorf("the row's time is %v away", d)
 			}
-			p, err := odd.Page(t.Context(), mvcc.PageQuery{Start: "a", End: "z", Limit: 10})
+			p, err := odd.Page(t.Context(), contract.PageQuery{Start: "a", End: "z", Limit: 10})
 			if err != nil || len(p.Rows) != 4 {
 				t.Errorf("the page is %+v, %v", p, err)
 			}
-			gone := &mvcc.Mutation{Key: "odd", Expect: r.Outcomes[1].Revision, Delete: true}
+			gone := &contract.Mutation{Key: "odd", Expect: r.Outcomes[1].Revision, Delete: true}
 			if r, err = odd.Commit(t.Context(), newGroup(state(t, odd).Head, gone)); err != nil ||
 				!r.Outcomes[0].Accepted {
 				t.Fatalf("%+v, %v", r, err)
@@ -275,9 +275,9 @@ func TestServer(t *testing.T) {
 			for i, end := range []func(){s.Kill, s.Stop} {
 				end()
 				_, err := b.State(t.Context())
-				wantClass(t, err, mvcc.Unavailable)
+				wantClass(t, err, contract.Unavailable)
 				_, err = b.Commit(t.Context(), newGroup(head, put("x", 0, "")))
-				wantClass(t, err, mvcc.Unavailable)
+				wantClass(t, err, contract.Unavailable)
 				s.Start()
 				eventually(t, "the head to be read again", func() bool {
 					st, err := b.State(t.Context())
@@ -285,7 +285,7 @@ func TestServer(t *testing.T) {
 				})
 				eventually(t, "commits to work again", func() bool {
 					r, err := b.Commit(t.Context(),
-						newGroup(head, put(mvcc.Key(fmt.Sprintf("restarted %d", i)), 0, "")))
+						newGroup(head, put(contract.Key(fmt.Sprintf("restarted %d", i)), 0, "")))
 					if err == nil {
 						head = r.State.Head
 					}

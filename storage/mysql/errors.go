@@ -15,66 +15,66 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // undone are the server's errors after which a transaction certainly is not committed, whichever of
 // its statements failed, COMMIT included, and what they mean. All others leave the outcome open if
 // COMMIT may have been reached, and on Galera all do; see failedCommit.
-var undone = map[uint16]mvcc.Class{
-	1205: mvcc.Transient, // lock wait timeout
-	1213: mvcc.Transient, // deadlock; in a cluster also: another node has committed the same row
-	1614: mvcc.Transient, // XA_RBDEADLOCK
-	1020: mvcc.Transient, // record has changed since last read
-	1062: mvcc.Transient, // duplicate key: the second safeguard of the one history
-	1412: mvcc.Transient, // table definition has changed
-	3058: mvcc.Transient, // deadlock of a lock by name
-	1615: mvcc.Transient, // prepared statement needs to be re-prepared
-	3101: mvcc.Transient, // group replication has rolled it back
-	3572: mvcc.Transient, // lock not available immediately
+var undone = map[uint16]contract.Class{
+	1205: contract.Transient, // lock wait timeout
+	1213: contract.Transient, // deadlock; in a cluster also: another node has committed the same row
+	1614: contract.Transient, // XA_RBDEADLOCK
+	1020: contract.Transient, // record has changed since last read
+	1062: contract.Transient, // duplicate key: the second safeguard of the one history
+	1412: contract.Transient, // table definition has changed
+	3058: contract.Transient, // deadlock of a lock by name
+	1615: contract.Transient, // prepared statement needs to be re-prepared
+	3101: contract.Transient, // group replication has rolled it back
+	3572: contract.Transient, // lock not available immediately
 
-	1290: mvcc.ReadOnly, // --read-only, --super-read-only
-	1792: mvcc.ReadOnly, // read-only transaction
-	1836: mvcc.ReadOnly, // read-only mode
-	3100: mvcc.ReadOnly, // group replication refuses to commit
-	1047: mvcc.ReadOnly, // Galera: the node is not ready
+	1290: contract.ReadOnly, // --read-only, --super-read-only
+	1792: contract.ReadOnly, // read-only transaction
+	1836: contract.ReadOnly, // read-only mode
+	3100: contract.ReadOnly, // group replication refuses to commit
+	1047: contract.ReadOnly, // Galera: the node is not ready
 
-	1021: mvcc.Full, // disk full
-	1114: mvcc.Full, // table full
+	1021: contract.Full, // disk full
+	1114: contract.Full, // table full
 
-	1044: mvcc.Denied, // access to the database denied
-	1045: mvcc.Denied, // access denied
-	1049: mvcc.Denied, // unknown database
-	1130: mvcc.Denied, // host not allowed
-	1142: mvcc.Denied, // command denied
-	1143: mvcc.Denied, // column denied
-	1227: mvcc.Denied, // a privilege is missing
-	1410: mvcc.Denied, // not allowed to create a user
-	1698: mvcc.Denied, // access denied, socket authentication
-	1820: mvcc.Denied, // password must be changed
-	1862: mvcc.Denied, // password has expired
-	3118: mvcc.Denied, // account locked
-	3159: mvcc.Denied, // encryption required
-	4151: mvcc.Denied, // account locked, MariaDB
+	1044: contract.Denied, // access to the database denied
+	1045: contract.Denied, // access denied
+	1049: contract.Denied, // unknown database
+	1130: contract.Denied, // host not allowed
+	1142: contract.Denied, // command denied
+	1143: contract.Denied, // column denied
+	1227: contract.Denied, // a privilege is missing
+	1410: contract.Denied, // not allowed to create a user
+	1698: contract.Denied, // access denied, socket authentication
+	1820: contract.Denied, // password must be changed
+	1862: contract.Denied, // password has expired
+	3118: contract.Denied, // account locked
+	3159: contract.Denied, // encryption required
+	4151: contract.Denied, // account locked, MariaDB
 
-	1146: mvcc.Invalid, // no such table
-	1054: mvcc.Invalid, // no such column
-	1064: mvcc.Invalid, // syntax
-	1071: mvcc.Invalid, // key too long
-	1665: mvcc.Invalid, // binlog_format=STATEMENT
-	1193: mvcc.Invalid, // no such variable
+	1146: contract.Invalid, // no such table
+	1054: contract.Invalid, // no such column
+	1064: contract.Invalid, // syntax
+	1071: contract.Invalid, // key too long
+	1665: contract.Invalid, // binlog_format=STATEMENT
+	1193: contract.Invalid, // no such variable
 
-	1118: mvcc.Data, // row too large
-	1153: mvcc.Data, // packet too large
-	1264: mvcc.Data, // out of range
-	1300: mvcc.Data, // invalid character string
-	1366: mvcc.Data, // incorrect value
-	1406: mvcc.Data, // data too long
+	1118: contract.Data, // row too large
+	1153: contract.Data, // packet too large
+	1264: contract.Data, // out of range
+	1300: contract.Data, // invalid character string
+	1366: contract.Data, // incorrect value
+	1406: contract.Data, // data too long
 
-	1040: mvcc.Unavailable, // too many connections
-	1129: mvcc.Unavailable, // host blocked
-	1203: mvcc.Unavailable, // too many connections of this user
-	1226: mvcc.Unavailable, // resource limit of this user
+	1040: contract.Unavailable, // too many connections
+	1129: contract.Unavailable, // host blocked
+	1203: contract.Unavailable, // too many connections of this user
+	1226: contract.Unavailable, // resource limit of this user
 }
 
 // advice says what to do about the server's errors that a person has to mend.
@@ -117,7 +117,7 @@ func sentence(e *mysql.MySQLError) error {
 
 // connectError judges an error of opening a connection: nothing was sent that could change
 // anything.
-func (c *config) connectError(err error) *mvcc.Error {
+func (c *config) connectError(err error) *contract.Error {
 	var (
 		server    *mysql.MySQLError
 		expired   x509.CertificateInvalidError
@@ -130,95 +130,95 @@ func (c *config) connectError(err error) *mvcc.Error {
 	case errors.As(err, &server):
 		class, ok := undone[server.Number]
 		if !ok {
-			class = mvcc.Unavailable
+			class = contract.Unavailable
 		}
-		return mvcc.Errorf(class, "cannot connect to %s as %s: %w", c, c.user, sentence(server))
+		return contract.Errorf(class, "cannot connect to %s as %s: %w", c, c.user, sentence(server))
 	case errors.As(err, &expired) && expired.Reason == x509.Expired:
-		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server's certificate is not "+
+		return contract.Errorf(contract.Denied, "cannot connect to %s: the server's certificate is not "+
 			"valid now, it is valid from %s to %s", c,
 			expired.Cert.NotBefore.UTC().Format(time.DateTime),
 			expired.Cert.NotAfter.UTC().Format(time.DateTime))
 	case errors.As(err, &expired):
-		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server's certificate does not "+
+		return contract.Errorf(contract.Denied, "cannot connect to %s: the server's certificate does not "+
 			"hold: %w", c, expired)
 	case errors.As(err, &hostname):
-		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server's certificate is for "+
+		return contract.Errorf(contract.Denied, "cannot connect to %s: the server's certificate is for "+
 			"another host: %w", c, hostname)
 	case errors.As(err, &authority):
-		return mvcc.Errorf(mvcc.Denied,
+		return contract.Errorf(contract.Denied,
 			"cannot connect to %s: the server's certificate is signed by nobody that this "+
 				"program trusts: name the authority by ssl-ca", c)
 	case errors.As(err, &op) && op.Op == "remote error": // a TLS alert
-		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server refused the TLS "+
+		return contract.Errorf(contract.Denied, "cannot connect to %s: the server refused the TLS "+
 			"connection (%w): check ssl-cert and ssl-key", c, op.Err)
 	case errors.Is(err, mysql.ErrNoTLS):
-		return mvcc.Errorf(mvcc.Denied, "cannot connect to %s: the server offers no TLS: enable "+
+		return contract.Errorf(contract.Denied, "cannot connect to %s: the server offers no TLS: enable "+
 			"it there, or set tls=false in the URL", c)
 	case errors.Is(err, mysql.ErrCleartextPassword), errors.Is(err, mysql.ErrNativePassword),
 		errors.Is(err, mysql.ErrOldPassword), errors.Is(err, mysql.ErrUnknownPlugin):
-		return mvcc.Errorf(mvcc.Denied,
+		return contract.Errorf(contract.Denied,
 			"cannot connect to %s as %s: the account uses a method of authentication that is not "+
 				"supported; use caching_sha2_password, ed25519 or mysql_native_password", c, c.user)
 	case errors.As(err, &dns):
-		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: the host name does not "+
+		return contract.Errorf(contract.Unavailable, "cannot connect to %s: the host name does not "+
 			"resolve: %w", c, dns)
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &op) && op.Timeout():
-		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: no answer in time", c)
+		return contract.Errorf(contract.Unavailable, "cannot connect to %s: no answer in time", c)
 	case errors.As(err, &op) && op.Op != "dial" && c.tlsCert != "":
 		// A server that refuses the certificate says why and closes the connection. A client that
 		// is writing may see the latter only.
-		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w: if it goes on, check "+
+		return contract.Errorf(contract.Unavailable, "cannot connect to %s: %w: if it goes on, check "+
 			"ssl-cert and ssl-key", c, op.Err)
 	case errors.As(err, &op):
-		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w", c, op.Err)
+		return contract.Errorf(contract.Unavailable, "cannot connect to %s: %w", c, op.Err)
 	case errors.Is(err, mysql.ErrInvalidConn) && c.tlsCert != "":
-		return mvcc.Errorf(mvcc.Denied,
+		return contract.Errorf(contract.Denied,
 			"cannot connect to %s: the connection was closed before the server had let it in: "+
 				"check ssl-cert and ssl-key", c)
 	case errors.Is(err, driver.ErrBadConn) && c.tlsCert != "":
-		return mvcc.Errorf(mvcc.Unavailable,
+		return contract.Errorf(contract.Unavailable,
 			"cannot connect to %s: the connection was closed before the server had let it in: if "+
 				"it goes on, check ssl-cert and ssl-key", c)
 	case errors.Is(err, mysql.ErrInvalidConn), errors.Is(err, driver.ErrBadConn):
-		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: the connection was closed "+
+		return contract.Errorf(contract.Unavailable, "cannot connect to %s: the connection was closed "+
 			"before the server had let it in", c)
 	case c.tlsCert != "":
 		// The same, in the driver's words.
-		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w: if it goes on, check "+
+		return contract.Errorf(contract.Unavailable, "cannot connect to %s: %w: if it goes on, check "+
 			"ssl-cert and ssl-key", c, err)
 	default:
-		return mvcc.Errorf(mvcc.Unavailable, "cannot connect to %s: %w", c, err)
+		return contract.Errorf(contract.Unavailable, "cannot connect to %s: %w", c, err)
 	}
 }
 
 // failed judges an error of a statement that cannot have committed anything, or that may be
 // repeated whatever it did.
-func (d *database) failed(what string, err error) *mvcc.Error {
-	return d.judge(what, err, mvcc.Unavailable)
+func (d *database) failed(what string, err error) *contract.Error {
+	return d.judge(what, err, contract.Unavailable)
 }
 
 // failedCommit judges an error of the text that ends with COMMIT.
-func (d *database) failedCommit(what string, err error) *mvcc.Error {
+func (d *database) failedCommit(what string, err error) *contract.Error {
 	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrPktTooLarge) {
 		// The driver's promise: nothing was sent. The server rolls back when it finds the
 		// connection closed.
 		return d.failed(what, err)
 	}
-	known := d.judge(what, err, mvcc.Unknown)
-	if d.galera && known.Class != mvcc.Unknown {
+	known := d.judge(what, err, contract.Unknown)
+	if d.galera && known.Class != contract.Unknown {
 		// A node has been seen (10.11) to answer COMMIT with a deadlock (1213) and then to commit
 		// nevertheless: it had certified the transaction, rolled it back for an earlier one of
 		// another node, and replayed it.
-		return &mvcc.Error{Class: mvcc.Unknown, Err: known.Err}
+		return &contract.Error{Class: contract.Unknown, Err: known.Err}
 	}
 	return known
 }
 
 // judge translates an error; otherwise is the class of those after which a transaction may have
 // been committed.
-func (d *database) judge(what string, err error, otherwise mvcc.Class) *mvcc.Error {
+func (d *database) judge(what string, err error, otherwise contract.Class) *contract.Error {
 	var (
-		known   *mvcc.Error
+		known   *contract.Error
 		server  *mysql.MySQLError
 		version *migrations.VersionError
 	)
@@ -226,25 +226,25 @@ func (d *database) judge(what string, err error, otherwise mvcc.Class) *mvcc.Err
 	case errors.As(err, &known):
 		return known
 	case errors.As(err, &version):
-		return &mvcc.Error{Class: mvcc.Invalid, Err: err}
+		return &contract.Error{Class: contract.Invalid, Err: err}
 	case errors.Is(err, mysql.ErrPktTooLarge):
-		return mvcc.Errorf(mvcc.Data, "cannot %s: %w", what, err)
+		return contract.Errorf(contract.Data, "cannot %s: %w", what, err)
 	case errors.As(err, &server):
 		class, ok := undone[server.Number]
 		if !ok {
 			class = otherwise
 		}
-		if class == mvcc.ReadOnly {
+		if class == contract.ReadOnly {
 			d.server.suspect()
 		}
-		return mvcc.Errorf(class, "cannot %s: %w", what, sentence(server))
+		return contract.Errorf(class, "cannot %s: %w", what, sentence(server))
 	case errors.Is(err, driver.ErrBadConn), errors.Is(err, mysql.ErrInvalidConn):
 		// The driver's own words, such as "driver: bad connection", say no more than this: %.0w
 		// wraps its error without them.
-		return mvcc.Errorf(otherwise, "cannot %s: the connection to %s was lost%.0w", what,
+		return contract.Errorf(otherwise, "cannot %s: the connection to %s was lost%.0w", what,
 			d.server.cfg, err)
 	default:
-		return mvcc.Errorf(otherwise, "cannot %s: %w", what, err)
+		return contract.Errorf(otherwise, "cannot %s: %w", what, err)
 	}
 }
 

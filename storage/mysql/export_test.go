@@ -7,7 +7,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // What the tests of this package see of its inside.
@@ -35,7 +35,7 @@ func CheckURL(url string) (*mysql.Config, error) {
 func CheckVersion(version string, mariadb bool) error { return checkVersion(version, mariadb) }
 
 // LimitsFor is limitsFor.
-func LimitsFor(maxPacket int) (mvcc.Limits, error) { return limitsFor(maxPacket) }
+func LimitsFor(maxPacket int) (contract.Limits, error) { return limitsFor(maxPacket) }
 
 // Judge is database.judge, for a database that has a URL and no connection.
 func Judge(url string, err error) error {
@@ -43,7 +43,7 @@ func Judge(url string, err error) error {
 	if parseErr != nil {
 		return parseErr
 	}
-	return (&database{server: &server{cfg: cfg}}).judge("read", err, mvcc.Unavailable)
+	return (&database{server: &server{cfg: cfg}}).judge("read", err, contract.Unavailable)
 }
 
 // ConnectError is config.connectError.
@@ -56,15 +56,15 @@ func ConnectError(url string, err error) error {
 }
 
 // LargestGroup returns the length of the texts of a group in which every byte has to be escaped.
-func LargestGroup(l mvcc.Limits, g *mvcc.Group) (first, second int) {
+func LargestGroup(l contract.Limits, g *contract.Group) (first, second int) {
 	b := &backend{database: &database{server: &server{hold: 10}, galera: true}, store: "2147483647"}
 	one, two := b.text(), b.text()
 	b.askGuard(&one, 10, 1<<62, g.Token)
 	one.askLive(g.Mutations)
-	res := &mvcc.GroupResult{}
-	res.Outcomes = make([]mvcc.Outcome, len(g.Mutations))
+	res := &contract.GroupResult{}
+	res.Outcomes = make([]contract.Outcome, len(g.Mutations))
 	for i := range res.Outcomes {
-		res.Outcomes[i] = mvcc.Outcome{Accepted: true, Revision: 1 << 62, Prev: 1 << 62,
+		res.Outcomes[i] = contract.Outcome{Accepted: true, Revision: 1 << 62, Prev: 1 << 62,
 			Create: 1 << 62, Version: 1 << 62, Lease: 1 << 62}
 	}
 	b.writeGroup(&two, g, res, removedBy(g, res.Outcomes))
@@ -73,12 +73,12 @@ func LargestGroup(l mvcc.Limits, g *mvcc.Group) (first, second int) {
 
 // Overtaken is a backend whose sweeps call Meanwhile when they have read what they will delete.
 type Overtaken struct {
-	mvcc.Backend
+	contract.Backend
 	Meanwhile func()
 }
 
-// Sweep implements [mvcc.Backend].
-func (o Overtaken) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, err error) {
+// Sweep implements [contract.Backend].
+func (o Overtaken) Sweep(ctx context.Context, p *contract.SweepPlan) (deleted int, err error) {
 	b := o.Backend.(*backend)
 	t := b.sweep(p, &deleted)
 	decide := t.decide
@@ -100,13 +100,13 @@ func Statements(store int, keys int64) []Statement {
 	from, to := []byte("/registry/"), []byte("/registry0")
 	head := 2*keys + 1
 	const many = 500
-	names := make([]mvcc.Key, many)
+	names := make([]contract.Key, many)
 	revisions := make([]int64, many)
 	for i := range revisions {
 		revisions[i] = 2 + int64(i)*(head/many)
 	}
 	for i := range names {
-		names[i] = mvcc.Key(fmt.Sprintf("/registry/%08d", int64(i)*(keys/many)))
+		names[i] = contract.Key(fmt.Sprintf("/registry/%08d", int64(i)*(keys/many)))
 	}
 	list := revisionList(revisions)
 	all := int64(math.MaxInt64)

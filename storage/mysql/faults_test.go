@@ -12,8 +12,8 @@ import (
 
 	driver "github.com/go-sql-driver/mysql"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
 
@@ -22,11 +22,11 @@ import (
 const shortTimeout = 3 * time.Second
 
 // openFor opens a backend whose operations may take so long.
-func openFor(tb testing.TB, url string, timeout time.Duration) mvcc.Backend {
+func openFor(tb testing.TB, url string, timeout time.Duration) contract.Backend {
 	tb.Helper()
 	opts := options(tb)
 	opts.Timeout = timeout
-	b, err := mvcc.OpenBackend(context.Background(), mysql.Driver, url, opts)
+	b, err := contract.OpenBackend(context.Background(), mysql.Driver, url, opts)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func exec(tb testing.TB, db interface {
 	}
 }
 
-func state(tb testing.TB, b mvcc.Backend) mvcc.State {
+func state(tb testing.TB, b contract.Backend) contract.State {
 	tb.Helper()
 	s, err := b.State(context.Background())
 	if err != nil {
@@ -76,18 +76,18 @@ func state(tb testing.TB, b mvcc.Backend) mvcc.State {
 	return s
 }
 
-func newGroup(seen mvcc.Position, ms ...*mvcc.Mutation) *mvcc.Group {
-	g := &mvcc.Group{Seen: seen, Mutations: ms}
+func newGroup(seen contract.Position, ms ...*contract.Mutation) *contract.Group {
+	g := &contract.Group{Seen: seen, Mutations: ms}
 	rand.Read(g.Token[:])
 	return g
 }
 
-func put(key mvcc.Key, expect mvcc.Revision, value string) *mvcc.Mutation {
-	return &mvcc.Mutation{Key: key, Expect: expect, Value: []byte(value)}
+func put(key contract.Key, expect contract.Revision, value string) *contract.Mutation {
+	return &contract.Mutation{Key: key, Expect: expect, Value: []byte(value)}
 }
 
 // mustPut writes a key that does not exist, and returns its revision.
-func mustPut(tb testing.TB, b mvcc.Backend, key mvcc.Key) mvcc.Revision {
+func mustPut(tb testing.TB, b contract.Backend, key contract.Key) contract.Revision {
 	tb.Helper()
 	r, err := b.Commit(context.Background(), newGroup(state(tb, b).Head, put(key, 0, "value")))
 	if err != nil {
@@ -99,14 +99,14 @@ func mustPut(tb testing.TB, b mvcc.Backend, key mvcc.Key) mvcc.Revision {
 	return r.Outcomes[0].Revision
 }
 
-func wantClass(tb testing.TB, err error, want ...mvcc.Class) {
+func wantClass(tb testing.TB, err error, want ...contract.Class) {
 	tb.Helper()
 	for _, c := range want {
-		if err != nil && mvcc.ClassOf(err) == c {
+		if err != nil && contract.ClassOf(err) == c {
 			return
 		}
 	}
-	tb.Fatalf("the error is %v of class %v, want class %v", err, mvcc.ClassOf(err), want)
+	tb.Fatalf("the error is %v of class %v, want class %v", err, contract.ClassOf(err), want)
 }
 
 // eventually waits until the condition holds. InnoDB's list of transactions is renewed only for who
@@ -192,13 +192,13 @@ func TestLostConnections(t *testing.T) {
 				_, err := b.Commit(t.Context(), g)
 				p.on(nil)
 				if test.want == nothing {
-					wantClass(t, err, mvcc.Unavailable)
+					wantClass(t, err, contract.Unavailable)
 				} else {
-					wantClass(t, err, mvcc.Unknown)
+					wantClass(t, err, contract.Unknown)
 				}
 				// Whoever waits for the lock gets it, also if the client is gone without a trace.
 				other := mustPut(t, direct, "after")
-				r, err := mvcc.ResolveGroup(t.Context(), b, g.Token, seen)
+				r, err := contract.ResolveGroup(t.Context(), b, g.Token, seen)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -217,7 +217,7 @@ func TestLostConnections(t *testing.T) {
 				}
 				// The same group cannot be committed any more, another one can.
 				_, err = b.Commit(t.Context(), g)
-				wantClass(t, err, mvcc.Aborted)
+				wantClass(t, err, contract.Aborted)
 				mustPut(t, b, "a")
 			})
 		})
@@ -249,14 +249,14 @@ func TestZombieCommits(t *testing.T) {
 		})
 		g := newGroup(seen, put("a", 0, "1"))
 		_, err := victim.Commit(t.Context(), g)
-		wantClass(t, err, mvcc.Unknown)
+		wantClass(t, err, contract.Unknown)
 		type resolved struct {
-			*mvcc.Resolution
+			*contract.Resolution
 			err error
 		}
 		done := make(chan resolved, 1)
 		go func() {
-			r, err := mvcc.ResolveGroup(t.Context(), b, g.Token, seen)
+			r, err := contract.ResolveGroup(t.Context(), b, g.Token, seen)
 			done <- resolved{r, err}
 		}()
 		a := admin(t, db.URL)
@@ -302,12 +302,12 @@ func TestCancelledWhileWaiting(t *testing.T) {
 				}
 				exec(t, a, "KILL "+strconv.Itoa(id))
 			}
-			wantClass(t, <-done, mvcc.Unavailable)
+			wantClass(t, <-done, contract.Unavailable)
 			exec(t, holder, "ROLLBACK")
 			holder.Close()
 			// Its session, which may still have been waiting, is gone when the next one has the
 			// lock.
-			if r := mustPut(t, b, mvcc.Key("after "+end)); r != seen.Revision+1 {
+			if r := mustPut(t, b, contract.Key("after "+end)); r != seen.Revision+1 {
 				t.Fatalf("%s: the next revision is %d, want %d", end, r, seen.Revision+1)
 			}
 			seen = state(t, b).Head
@@ -323,7 +323,7 @@ func TestLockWait(t *testing.T) {
 		seen := state(t, b).Head
 		holder := holdLock(t, admin(t, db.URL))
 		_, err := b.Commit(t.Context(), newGroup(seen, put("a", 0, "1")))
-		wantClass(t, err, mvcc.Transient)
+		wantClass(t, err, contract.Transient)
 		exec(t, holder, "ROLLBACK")
 		if got := state(t, b).Head; got != seen {
 			t.Errorf("the head is %+v, want %+v", got, seen)
@@ -359,7 +359,7 @@ func TestDeadlock(t *testing.T) {
 			return waiting(t, a) == 1
 		})
 		exec(t, stranger, "SELECT id FROM rowkeeper_store WHERE id = 1 FOR UPDATE", "ROLLBACK")
-		wantClass(t, <-done, mvcc.Transient)
+		wantClass(t, <-done, contract.Transient)
 		r, err := b.Commit(t.Context(), newGroup(state(t, b).Head, put("a", seen, "2")))
 		if err != nil || !r.Outcomes[0].Accepted || r.Outcomes[0].Revision != seen+1 {
 			t.Fatalf("%+v, %v", r, err)
@@ -373,7 +373,7 @@ func TestAllConnectionsKilled(t *testing.T) {
 		p := newProxy(t, db.URL)
 		b := open(t, p.URL)
 		for i := range 3 {
-			mustPut(t, b, mvcc.Key("key"+strconv.Itoa(i)))
+			mustPut(t, b, contract.Key("key"+strconv.Itoa(i)))
 			if _, _, err := b.Get(t.Context(), "key"); err != nil {
 				t.Fatal(err)
 			}
@@ -389,7 +389,7 @@ func TestAllConnectionsKilled(t *testing.T) {
 	})
 }
 
-func token() (t mvcc.Token) {
+func token() (t contract.Token) {
 	rand.Read(t[:])
 	return t
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // TestReadLock: a backup takes its locks while one process is in the middle of a commit and another
@@ -31,18 +31,18 @@ func TestReadLock(t *testing.T) {
 	}
 	waiters := []struct {
 		name string
-		wait func(context.Context, mvcc.Backend, mvcc.Position) error
+		wait func(context.Context, contract.Backend, contract.Position) error
 	}{
-		{"commit", func(ctx context.Context, b mvcc.Backend, seen mvcc.Position) error {
+		{"commit", func(ctx context.Context, b contract.Backend, seen contract.Position) error {
 			_, err := b.Commit(ctx, newGroup(seen, put("second", 0, "value")))
 			return err
 		}},
-		{"resolve", func(ctx context.Context, b mvcc.Backend, seen mvcc.Position) error {
-			_, err := mvcc.ResolveGroup(ctx, b, newGroup(seen).Token, seen)
+		{"resolve", func(ctx context.Context, b contract.Backend, seen contract.Position) error {
+			_, err := contract.ResolveGroup(ctx, b, newGroup(seen).Token, seen)
 			return err
 		}},
-		{"sweep", func(ctx context.Context, b mvcc.Backend, _ mvcc.Position) error {
-			_, _, err := mvcc.SweepBatch(ctx, b, 10)
+		{"sweep", func(ctx context.Context, b contract.Backend, _ contract.Position) error {
+			_, _, err := contract.SweepBatch(ctx, b, 10)
 			return err
 		}},
 	}
@@ -60,18 +60,18 @@ func TestReadLock(t *testing.T) {
 }
 
 func testReadLock(t *testing.T, db dbtest.DB, locks []string,
-	wait func(context.Context, mvcc.Backend, mvcc.Position) error) {
+	wait func(context.Context, contract.Backend, contract.Position) error) {
 	const longTimeout = 20 * time.Minute
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
 	p := newProxy(t, db.URL)
 	first, second, a := openFor(t, p.URL, longTimeout), openFor(t, db.URL, longTimeout),
 		admin(t, db.URL)
-	for _, key := range []mvcc.Key{"a", "b", "c"} {
+	for _, key := range []contract.Key{"a", "b", "c"} {
 		mustPut(t, second, key)
 	}
 	seen := state(t, first).Head
-	if _, err := mvcc.RaiseCompacted(ctx, second, seen.Revision); err != nil {
+	if _, err := contract.RaiseCompacted(ctx, second, seen.Revision); err != nil {
 		t.Fatal(err)
 	}
 
@@ -132,7 +132,7 @@ func testReadLock(t *testing.T, db dbtest.DB, locks []string,
 	for range 2 {
 		// The server may have undone a transaction that was in the way of LOCK TABLES.
 		if err := <-ended; err != nil {
-			wantClass(t, err, mvcc.Transient)
+			wantClass(t, err, contract.Transient)
 		}
 	}
 	mustPut(t, first, "first, again")

@@ -16,7 +16,7 @@ import (
 	"testing"
 
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
 
@@ -59,7 +59,8 @@ func newCluster(t testing.TB) *cluster {
 		}
 	}
 	var err error
-	//nolint:usetesting // the servers run as another user, who could not enter the test's own directory
+	// nolint:usetesting // the servers run as another user, who could not enter the test's own
+	// directory
 	if c.dir, err = os.MkdirTemp("", "rowkeeper-galera-"); err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +203,7 @@ func freePort(t testing.TB) int {
 // commit lock of a node is not one of the others.
 func TestGalera(t *testing.T) {
 	c := newCluster(t)
-	var backends []mvcc.Backend
+	var backends []contract.Backend
 	for _, n := range c.nodes {
 		backends = append(backends, open(t, n.url))
 	}
@@ -210,7 +211,7 @@ func TestGalera(t *testing.T) {
 
 	t.Run("reads see what was acknowledged", func(t *testing.T) {
 		for i := range 100 {
-			r := mustPut(t, backends[i%3], mvcc.Key(fmt.Sprint("read/", i)))
+			r := mustPut(t, backends[i%3], contract.Key(fmt.Sprint("read/", i)))
 			if st := state(t, backends[(i+1)%3]); st.Head.Revision < r {
 				t.Fatalf("after %d was acknowledged by one node, another is at %d", r,
 					st.Head.Revision)
@@ -232,9 +233,9 @@ func TestGalera(t *testing.T) {
 				return forward
 			})
 			seen := state(t, victim).Head
-			g := newGroup(seen, put(mvcc.Key(fmt.Sprint("resolved/", i)), 0, ""))
+			g := newGroup(seen, put(contract.Key(fmt.Sprint("resolved/", i)), 0, ""))
 			_, err := victim.Commit(t.Context(), g)
-			wantClass(t, err, mvcc.Unknown)
+			wantClass(t, err, contract.Unknown)
 			p.on(nil)
 			l := <-lost
 			if i%3 == 0 {
@@ -251,7 +252,7 @@ func TestGalera(t *testing.T) {
 			}
 			if r.Aborted {
 				_, err = victim.Commit(t.Context(), g)
-				wantClass(t, err, mvcc.Aborted)
+				wantClass(t, err, contract.Aborted)
 			}
 		}
 	})
@@ -262,41 +263,41 @@ func TestGalera(t *testing.T) {
 		var err error
 		eventually(t, "the node to find itself alone", func() bool {
 			_, err = backends[0].State(t.Context())
-			return err != nil && mvcc.ClassOf(err) == mvcc.ReadOnly
+			return err != nil && contract.ClassOf(err) == contract.ReadOnly
 		})
 		eventually(t, "the database to be refused", func() bool {
-			b, err := mvcc.OpenBackend(t.Context(), mysql.Driver, c.nodes[0].url, options(t))
+			b, err := contract.OpenBackend(t.Context(), mysql.Driver, c.nodes[0].url, options(t))
 			if err == nil {
 				b.Close()
 			}
-			return mvcc.ClassOf(err) == mvcc.ReadOnly &&
+			return contract.ClassOf(err) == contract.ReadOnly &&
 				strings.Contains(err.Error(), "the Galera node is not ready")
 		})
 	})
 }
 
 // resolve tries until it is not rolled back for another node's transaction.
-func resolve(t *testing.T, b mvcc.Backend, token mvcc.Token, after mvcc.Position) *mvcc.Resolution {
+func resolve(t *testing.T, b contract.Backend, token contract.Token, after contract.Position) *contract.Resolution {
 	t.Helper()
 	for {
-		r, err := mvcc.ResolveGroup(t.Context(), b, token, after)
+		r, err := contract.ResolveGroup(t.Context(), b, token, after)
 		if err == nil {
 			return r
 		}
-		wantClass(t, err, mvcc.Transient)
+		wantClass(t, err, contract.Transient)
 	}
 }
 
-func testGaleraHistory(t *testing.T, backends []mvcc.Backend) {
+func testGaleraHistory(t *testing.T, backends []contract.Backend) {
 	const writers, writes = 2, 60
 	var (
 		mu           sync.Mutex
-		acknowledged = map[mvcc.Revision]mvcc.Key{}
+		acknowledged = map[contract.Revision]contract.Key{}
 		fences       int
 		unknown      atomic.Int64
 		wg, fencing  sync.WaitGroup
 	)
-	known := func(key mvcc.Key, r mvcc.Revision) {
+	known := func(key contract.Key, r contract.Revision) {
 		mu.Lock()
 		defer mu.Unlock()
 		if other, ok := acknowledged[r]; ok {
@@ -310,19 +311,19 @@ func testGaleraHistory(t *testing.T, backends []mvcc.Backend) {
 			wg.Go(func() {
 				seen := state(t, b).Head
 				for n := 0; n < writes && !t.Failed(); {
-					key := mvcc.Key(fmt.Sprintf("%d/%d/%d", i, w, n))
+					key := contract.Key(fmt.Sprintf("%d/%d/%d", i, w, n))
 					g := newGroup(seen, put(key, 0, ""))
 					r, err := b.Commit(t.Context(), g)
-					switch class := mvcc.ClassOf(err); {
+					switch class := contract.ClassOf(err); {
 					case err == nil && !r.Outcomes[0].Accepted:
 						t.Errorf("%q was refused: %+v", key, r.Outcomes[0])
 					case err == nil:
 						known(key, r.Outcomes[0].Revision)
 						seen = r.State.Head
 						n++
-					case class == mvcc.Fenced:
+					case class == contract.Fenced:
 						seen = state(t, b).Head
-					case class == mvcc.Unknown:
+					case class == contract.Unknown:
 						r := resolve(t, b, g.Token, seen)
 						unknown.Add(1)
 						if r.Committed {
@@ -337,7 +338,7 @@ func testGaleraHistory(t *testing.T, backends []mvcc.Backend) {
 								n++
 							}
 						}
-					case class != mvcc.Transient:
+					case class != contract.Transient:
 						t.Errorf("%v of class %v", err, class)
 					}
 				}
@@ -352,12 +353,12 @@ func testGaleraHistory(t *testing.T, backends []mvcc.Backend) {
 			default:
 			}
 			b := backends[n%len(backends)]
-			f := mvcc.Fence{Seen: state(t, b).Head, Jump: 1 << 32}
+			f := contract.Fence{Seen: state(t, b).Head, Jump: 1 << 32}
 			f.Token[0] = byte(n + 1)
-			switch _, err := mvcc.StartEpoch(t.Context(), b, f); {
+			switch _, err := contract.StartEpoch(t.Context(), b, f); {
 			case err == nil:
 				fences++
-			case mvcc.ClassOf(err) != mvcc.Transient:
+			case contract.ClassOf(err) != contract.Transient:
 				t.Errorf("fence: %v", err)
 			}
 		}
@@ -370,11 +371,11 @@ func testGaleraHistory(t *testing.T, backends []mvcc.Backend) {
 	}
 	t.Logf("%d fences, %d unknown outcomes", fences, unknown.Load())
 	for i, b := range backends {
-		tail, err := b.Tail(t.Context(), 1, 1<<20, mvcc.PrevOfAll)
+		tail, err := b.Tail(t.Context(), 1, 1<<20, contract.PrevOfAll)
 		if err != nil {
 			t.Fatal(err)
 		}
-		found, last := map[mvcc.Revision]mvcc.Key{}, mvcc.Revision(0)
+		found, last := map[contract.Revision]contract.Key{}, contract.Revision(0)
 		for _, r := range tail.Rows {
 			if r.Revision != last+1 && !r.Marker() {
 				t.Errorf("node %d has %d after %d", i, r.Revision, last)

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Identity asks on a connection of its own, which finds out anew what the server is.
-func (b *backend) Identity(ctx context.Context) (mvcc.Identity, error) {
+func (b *backend) Identity(ctx context.Context) (contract.Identity, error) {
 	const what = "read the store's identity"
-	var id mvcc.Identity
+	var id contract.Identity
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	c, err := b.admin.Conn(ctx)
@@ -28,20 +28,20 @@ func (b *backend) Identity(ctx context.Context) (mvcc.Identity, error) {
 }
 
 // row reads the row of the store, and what the connection knows, wherever that leads.
-func (b *backend) row(ctx context.Context, c *sql.Conn) (f facts, id mvcc.Identity,
-	d mvcc.Durability, err error) {
+func (b *backend) row(ctx context.Context, c *sql.Conn) (f facts, id contract.Identity,
+	d contract.Durability, err error) {
 	if f, err = factsOf(c); err != nil {
 		return f, id, d, err
 	}
 	_, id, d, err = scan(f, c.QueryRowContext(ctx, ofStore(selectIdentity, b.store)))
 	if errors.Is(err, sql.ErrNoRows) {
-		err = mvcc.ErrEmptyStore
+		err = contract.ErrEmptyStore
 	}
 	return f, id, d, err
 }
 
 // scan takes the row of a store.
-func scan(f facts, row *sql.Row) (store int64, id mvcc.Identity, d mvcc.Durability, err error) {
+func scan(f facts, row *sql.Row) (store int64, id contract.Identity, d contract.Durability, err error) {
 	id.Actual, d.Boot, d.Relaxed = f.Fingerprint, f.Boot, f.Relaxed
 	err = row.Scan(&store, &id.Store, &id.Recorded, &id.Epoch, &d.Recorded)
 	if f.galera {

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
 
@@ -39,7 +39,7 @@ func TestAnotherServer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := mvcc.RecordFingerprint(t.Context(), b, before.Actual); err != nil {
+			if err := contract.RecordFingerprint(t.Context(), b, before.Actual); err != nil {
 				t.Fatal(err)
 			}
 			// It holds the same store, as a restored dump does.
@@ -51,19 +51,19 @@ func TestAnotherServer(t *testing.T) {
 				var err error
 				eventually(t, "the connections to be new ones", func() bool {
 					_, err = b.State(t.Context())
-					return mvcc.ClassOf(err) != mvcc.Unavailable || err == nil
+					return contract.ClassOf(err) != contract.Unavailable || err == nil
 				})
-				wantClass(t, err, mvcc.Fenced)
+				wantClass(t, err, contract.Fenced)
 				_, err = b.Commit(t.Context(), newGroup(seen, put("b", 0, "")))
-				wantClass(t, err, mvcc.Fenced)
-				_, err = b.Tail(t.Context(), 1, 10, mvcc.PrevOfAll)
-				wantClass(t, err, mvcc.Fenced)
+				wantClass(t, err, contract.Fenced)
+				_, err = b.Tail(t.Context(), 1, 10, contract.PrevOfAll)
+				wantClass(t, err, contract.Fenced)
 				id, err := b.Identity(t.Context())
 				if err != nil || id.Actual == before.Actual {
 					t.Fatalf("the identity is %+v, was %+v, %v", id, before, err)
 				}
-				st, err := mvcc.StartEpoch(t.Context(), b,
-					mvcc.Fence{Seen: seen, Token: mvcc.Token{1},
+				st, err := contract.StartEpoch(t.Context(), b,
+					contract.Fence{Seen: seen, Token: contract.Token{1},
 						Jump: 1 << 32, Fingerprint: id.Actual})
 				if err != nil || st.Head.Epoch != seen.Epoch+1 {
 					t.Fatalf("the state is %+v, %v", st, err)
@@ -102,10 +102,10 @@ func TestRestoredTables(t *testing.T) {
 		p.cutAll()
 		eventually(t, "a new connection", func() bool {
 			_, _, err = b.Get(t.Context(), "a")
-			return mvcc.ClassOf(err) != mvcc.Unavailable
+			return contract.ClassOf(err) != contract.Unavailable
 		})
-		wantClass(t, err, mvcc.Fenced)
-		if _, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: seen, Token: mvcc.Token{1},
+		wantClass(t, err, contract.Fenced)
+		if _, err := contract.StartEpoch(t.Context(), b, contract.Fence{Seen: seen, Token: contract.Token{1},
 			Jump: 1 << 32}); err != nil {
 			t.Fatal(err)
 		}
@@ -124,9 +124,9 @@ func TestMovedTables(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fence := mvcc.Fence{Seen: state(t, b).Head, Token: mvcc.Token{1}, Jump: 1 << 32,
+		fence := contract.Fence{Seen: state(t, b).Head, Token: contract.Token{1}, Jump: 1 << 32,
 			Fingerprint: id.Actual}
-		if _, err := mvcc.StartEpoch(t.Context(), b, fence); err != nil {
+		if _, err := contract.StartEpoch(t.Context(), b, fence); err != nil {
 			t.Fatal(err)
 		}
 		here, there := admin(t, db.URL), admin(t, drill.URL)
@@ -156,12 +156,12 @@ func TestStoreIsFoundWhereTheAddressLeads(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer shared.Close()
-		first, err := shared.Store(t.Context(), mvcc.DefaultStore)
+		first, err := shared.Store(t.Context(), contract.DefaultStore)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer first.Close()
-		before, _ := first.(mvcc.Opened).Opened()
+		before, _ := first.(contract.Opened).Opened()
 		state(t, first) // by a connection that stays in its pool
 		a := admin(t, db.URL)
 		// The time of the creation is known to the second.
@@ -175,12 +175,12 @@ func TestStoreIsFoundWhereTheAddressLeads(t *testing.T) {
 			}
 			return id.Actual != before.Actual
 		})
-		second, err := shared.Store(t.Context(), mvcc.DefaultStore)
+		second, err := shared.Store(t.Context(), contract.DefaultStore)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer second.Close()
-		if id, _ := second.(mvcc.Opened).Opened(); id.Actual == before.Actual {
+		if id, _ := second.(contract.Opened).Opened(); id.Actual == before.Actual {
 			t.Errorf("the store was found where the address led before: %+v", id)
 		}
 	})

@@ -8,15 +8,15 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 const locking = "run a transaction under the commit lock"
 
-// Locked implements [mvcc.Backend]. Readers see what was there before, in their snapshots. A sweep
-// may have checked its plan before an import: it finds another epoch when it records how far it
-// came. A sweep that is deleting may block an import; then the server undoes one of the two.
-func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
+// Locked implements [contract.Backend]. Readers see what was there before, in their snapshots. A
+// sweep may have checked its plan before an import: it finds another epoch when it records how far
+// it came. A sweep that is deleting may block an import; then the server undoes one of the two.
+func (b *backend) Locked(ctx context.Context, o contract.LockOptions, f func(contract.Tx) error) error {
 	if o.Unbounded {
 		return b.archive(ctx, locking, func(conn *sql.Conn) error {
 			return b.locked(ctx, conn, o, f)
@@ -40,14 +40,14 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 	return b.locked(ctx, conn, o, f)
 }
 
-func (b *backend) locked(ctx context.Context, conn *sql.Conn, o mvcc.LockOptions,
-	f func(mvcc.Tx) error) error {
+func (b *backend) locked(ctx context.Context, conn *sql.Conn, o contract.LockOptions,
+	f func(contract.Tx) error) error {
 	t := &tx{view: view{ctx: ctx, b: b, conn: conn}}
 	first, hold := b.text(), b.server.hold
 	if o.Unbounded {
 		hold = archiveHold
 	}
-	b.askGuard(&first, hold, 0, mvcc.Token{})
+	b.askGuard(&first, hold, 0, contract.Token{})
 	_, err := b.send(ctx, conn, &first, func(a *answers) error {
 		guard, _, err := b.guard(a)
 		if err != nil {
@@ -84,7 +84,7 @@ func (b *backend) locked(ctx context.Context, conn *sql.Conn, o mvcc.LockOptions
 	return nil
 }
 
-// tx implements [mvcc.Tx].
+// tx implements [contract.Tx].
 type tx struct {
 	view
 	// dirty tells whether anything was written.
@@ -119,8 +119,8 @@ func (t *tx) run(sql string, args ...any) error {
 
 func (t *tx) Fingerprint() string { return t.server.Fingerprint }
 
-func (t *tx) Group(token mvcc.Token,
-	after mvcc.Revision) (g mvcc.Guard, rows []mvcc.Row, err error) {
+func (t *tx) Group(token contract.Token,
+	after contract.Revision) (g contract.Guard, rows []contract.Row, err error) {
 	x := t.b.text()
 	x.statement(selectGuard, int64(after), token[:])
 	x.statement(selectByToken, int64(after), token[:])
@@ -129,9 +129,9 @@ func (t *tx) Group(token mvcc.Token,
 			return err
 		}
 		return a.each(9, func(r row) error {
-			rows = append(rows, mvcc.Row{Revision: r.revision(0), Key: r.key(1),
+			rows = append(rows, contract.Row{Revision: r.revision(0), Key: r.key(1),
 				Prev: r.revision(2), Create: r.revision(3), Version: r.int(4),
-				Lease: mvcc.Lease(r.int(5)), Token: r.token(6), Time: r.time(7),
+				Lease: contract.Lease(r.int(5)), Token: r.token(6), Time: r.time(7),
 				Deleted: r.int(8) != 0})
 			return nil
 		})
@@ -142,17 +142,17 @@ func (t *tx) Group(token mvcc.Token,
 	return g, rows, nil
 }
 
-func (t *tx) Abort(token mvcc.Token, seen mvcc.Revision) error {
+func (t *tx) Abort(token contract.Token, seen contract.Revision) error {
 	return t.run(insertAborted, token[:], int64(seen))
 }
 
-func (t *tx) SetCompacted(r mvcc.Revision) error { return t.run(updateCompacted, int64(r)) }
+func (t *tx) SetCompacted(r contract.Revision) error { return t.run(updateCompacted, int64(r)) }
 
 func (t *tx) RecordFingerprint(fingerprint string) error {
 	return t.run(updateFingerprint, literal(fingerprint))
 }
 
-func (t *tx) Mark(st mvcc.State, fingerprint string) error {
+func (t *tx) Mark(st contract.State, fingerprint string) error {
 	recorded := "NULL"
 	if fingerprint != "" {
 		recorded = literal(fingerprint)
@@ -179,7 +179,7 @@ func (t *tx) Clear() error {
 	return nil
 }
 
-func (t *tx) Leases(leases []mvcc.Lease) (found []mvcc.LeaseRow, err error) {
+func (t *tx) Leases(leases []contract.Lease) (found []contract.LeaseRow, err error) {
 	x := t.b.text()
 	x.statement(selectSomeLeases, revisionList(leases))
 	_, err = t.b.send(t.ctx, t.conn, &x, func(a *answers) error {
@@ -194,7 +194,7 @@ func (t *tx) Leases(leases []mvcc.Lease) (found []mvcc.LeaseRow, err error) {
 	return found, nil
 }
 
-func (t *tx) PutLeases(rows []mvcc.LeaseRow) error {
+func (t *tx) PutLeases(rows []contract.LeaseRow) error {
 	x := t.b.text()
 	t.begin(&x)
 	x.statement(replaceLeases)
@@ -206,7 +206,7 @@ func (t *tx) PutLeases(rows []mvcc.LeaseRow) error {
 	return t.send(&x)
 }
 
-func (t *tx) DropLeases(leases []mvcc.Lease) error {
+func (t *tx) DropLeases(leases []contract.Lease) error {
 	return t.run(deleteLeases, revisionRows(leases))
 }
 
@@ -234,9 +234,9 @@ func (t *tx) Erase(limit int) (n int, err error) {
 
 func (t *tx) Renew() error { return t.run(renewStore) }
 
-func (t *tx) SetQuota(q mvcc.Quota) error { return t.run(updateQuota, q.Objects, q.Bytes) }
+func (t *tx) SetQuota(q contract.Quota) error { return t.run(updateQuota, q.Objects, q.Bytes) }
 
-func (t *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error) error {
+func (t *tx) Insert(token contract.Token, write func(func(*contract.Record) error) error) error {
 	w := importer{tx: t, token: token}
 	if err := write(w.add); err != nil {
 		return err
@@ -247,13 +247,13 @@ func (t *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error
 // importer gathers records to statements as large as those of a commit group.
 type importer struct {
 	tx    *tx
-	token mvcc.Token
+	token contract.Token
 
-	records []mvcc.Record
+	records []contract.Record
 	bytes   int
 }
 
-func (w *importer) add(r *mvcc.Record) error {
+func (w *importer) add(r *contract.Record) error {
 	size := len(r.Key) + len(r.Value)
 	if len(w.records) == w.tx.b.limits.GroupMutations || w.bytes+size > w.tx.b.limits.GroupBytes {
 		if err := w.flush(); err != nil {
@@ -274,12 +274,12 @@ func (w *importer) flush() error {
 	t.Grow(statementBytes + len(w.records)*rowBytes + w.bytes + w.bytes/8)
 	n := 0
 	t.statement(insertLog)
-	outcome := func(r *mvcc.Record) *mvcc.Outcome {
-		return &mvcc.Outcome{Revision: r.Revision, Create: r.Create, Version: r.Version,
+	outcome := func(r *contract.Record) *contract.Outcome {
+		return &contract.Outcome{Revision: r.Revision, Create: r.Create, Version: r.Version,
 			Lease: r.Lease}
 	}
 	for _, r := range w.records {
-		m := mvcc.Mutation{Key: r.Key, Value: r.Value}
+		m := contract.Mutation{Key: r.Key, Value: r.Value}
 		t.comma(&n)
 		t.logRow(&m, outcome(&r), w.token, w.tx.state.Now)
 	}
@@ -294,7 +294,7 @@ func (w *importer) flush() error {
 	err := w.tx.send(&t)
 	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) && e.Number == duplicateKey {
 		// Nobody else writes, so to try again would be of no use.
-		return mvcc.Errorf(mvcc.Data, "a key is in it twice: %w", e)
+		return contract.Errorf(contract.Data, "a key is in it twice: %w", e)
 	}
 	return err
 }

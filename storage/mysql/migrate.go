@@ -11,13 +11,13 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Migrate brings the schema to the newest version. It needs CREATE, ALTER, INDEX and DROP on the
 // database besides what Open does.
 func (opener) Migrate(ctx context.Context, url string,
-	opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+	opts contract.DriverOptions) ([]contract.Migration, error) {
 	return migrating(url, opts, func(db *sql.DB) ([]migrations.Migration, error) {
 		var done []migrations.Migration
 		_, err := backoff.Retry(ctx, func() (struct{}, error) {
@@ -39,7 +39,7 @@ func collided(err error) bool {
 	const tableExists = 1050
 	var server *mysql.MySQLError
 	if errors.As(err, &server) {
-		return undone[server.Number] == mvcc.Transient || server.Number == tableExists
+		return undone[server.Number] == contract.Transient || server.Number == tableExists
 	}
 	// goose has created the version table, and not filled it yet; it has no name for this error.
 	return strings.Contains(err.Error(), "missing zero version")
@@ -47,19 +47,19 @@ func collided(err error) bool {
 
 // Status lists the migrations that this program knows and those that the database has.
 func (opener) Status(ctx context.Context, url string,
-	opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+	opts contract.DriverOptions) ([]contract.Migration, error) {
 	return migrating(url, opts, func(db *sql.DB) ([]migrations.Migration, error) {
 		return migrations.Status(ctx, db, migrations.MySQL)
 	})
 }
 
-func migrating(url string, opts mvcc.DriverOptions,
-	f func(*sql.DB) ([]migrations.Migration, error)) ([]mvcc.Migration, error) {
-	var done []mvcc.Migration
+func migrating(url string, opts contract.DriverOptions,
+	f func(*sql.DB) ([]migrations.Migration, error)) ([]contract.Migration, error) {
+	var done []contract.Migration
 	err := administering(url, opts, "migrate the database", func(_ *server, db *sql.DB) error {
 		list, err := f(db)
 		for _, m := range list {
-			done = append(done, mvcc.Migration(m))
+			done = append(done, contract.Migration(m))
 		}
 		return err
 	})
@@ -67,7 +67,7 @@ func migrating(url string, opts mvcc.DriverOptions,
 }
 
 // administering runs f with the connections of a role that may change the schema.
-func administering(url string, opts mvcc.DriverOptions, what string,
+func administering(url string, opts contract.DriverOptions, what string,
 	f func(*server, *sql.DB) error) error {
 	s, err := newServer(url, opts)
 	if err != nil {

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
@@ -12,7 +12,7 @@ import (
 // changes nothing, and needs no more than SELECT, INSERT, UPDATE and DELETE on the database. Its
 // error is one sentence that names what to do.
 func (opener) Connect(ctx context.Context, url string,
-	opts mvcc.DriverOptions) (mvcc.Database, error) {
+	opts contract.DriverOptions) (contract.Database, error) {
 	s, err := newServer(url, opts)
 	if err != nil {
 		return nil, err
@@ -51,8 +51,8 @@ func (d *database) open(ctx context.Context) error {
 	return nil
 }
 
-// Store implements [mvcc.Database].
-func (d *database) Store(ctx context.Context, name string) (mvcc.Backend, error) {
+// Store implements [contract.Database].
+func (d *database) Store(ctx context.Context, name string) (contract.Backend, error) {
 	const what = "find the store"
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()

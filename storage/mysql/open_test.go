@@ -15,8 +15,8 @@ import (
 
 	gomysql "github.com/go-sql-driver/mysql"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/mysql"
 )
 
@@ -58,11 +58,11 @@ func account(tb testing.TB, db *sql.DB, privileges string) (name string) {
 }
 
 // fails opens a database that cannot be opened, and checks the sentence.
-func fails(tb testing.TB, databaseURL string, class mvcc.Class, want string) {
+func fails(tb testing.TB, databaseURL string, class contract.Class, want string) {
 	tb.Helper()
 	opts := options(tb)
 	opts.Timeout = 2 * time.Second
-	b, openErr := mvcc.OpenBackend(context.Background(), mysql.Driver, databaseURL, opts)
+	b, openErr := contract.OpenBackend(context.Background(), mysql.Driver, databaseURL, opts)
 	if openErr == nil {
 		b.Close()
 		tb.Fatalf("the database was opened, want an error about %q", want)
@@ -78,19 +78,19 @@ func fails(tb testing.TB, databaseURL string, class mvcc.Class, want string) {
 
 func TestOpenErrors(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
-		fails(t, db.URL, mvcc.Invalid, "run `rowkeeper migrate up`")
+		fails(t, db.URL, contract.Invalid, "run `rowkeeper migrate up`")
 		migrate(t, db.URL)
 		a := admin(t, db.URL)
 		user := account(t, a, "SELECT")
 
-		fails(t, as(t, db.URL, user, "wrong secret"), mvcc.Denied, "access denied")
-		fails(t, as(t, db.URL, "nobody_of_that_name", "wrong secret"), mvcc.Denied, "access denied")
+		fails(t, as(t, db.URL, user, "wrong secret"), contract.Denied, "access denied")
+		fails(t, as(t, db.URL, "nobody_of_that_name", "wrong secret"), contract.Denied, "access denied")
 		missing := with(t, db.URL, func(u *url.URL, _ url.Values) { u.Path = "/rowkeeper_missing" })
-		fails(t, missing, mvcc.Denied, "the database does not exist")
-		fails(t, as(t, missing, user, "its secret"), mvcc.Denied,
+		fails(t, missing, contract.Denied, "the database does not exist")
+		fails(t, as(t, missing, user, "its secret"), contract.Denied,
 			"the account has no privileges on the database")
 		fails(t, with(t, db.URL, func(u *url.URL, _ url.Values) { u.Host = "host.invalid:3306" }),
-			mvcc.Unavailable, "the host name does not resolve")
+			contract.Unavailable, "the host name does not resolve")
 
 		// Nobody listens; somebody listens and says nothing; somebody hangs up.
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -100,9 +100,9 @@ func TestOpenErrors(t *testing.T) {
 		at := func(l net.Listener) string {
 			return with(t, db.URL, func(u *url.URL, _ url.Values) { u.Host = l.Addr().String() })
 		}
-		fails(t, at(l), mvcc.Unavailable, "no answer in time")
+		fails(t, at(l), contract.Unavailable, "no answer in time")
 		l.Close()
-		fails(t, at(l), mvcc.Unavailable, "connection refused")
+		fails(t, at(l), contract.Unavailable, "connection refused")
 		l, err = net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -117,18 +117,18 @@ func TestOpenErrors(t *testing.T) {
 				c.Close()
 			}
 		}()
-		fails(t, at(l), mvcc.Unavailable, "closed before the server had let it in")
+		fails(t, at(l), contract.Unavailable, "closed before the server had let it in")
 
 		// Schemas of other programs.
 		exec(t, a, "INSERT INTO rowkeeper_schema (version_id, is_applied) VALUES (99, 1)")
 		open(t, db.URL) // it only expands
 		exec(t, a, "UPDATE rowkeeper_store SET oldest_writer = 99")
-		fails(t, db.URL, mvcc.Invalid, "use a newer rowkeeper")
+		fails(t, db.URL, contract.Invalid, "use a newer rowkeeper")
 		exec(t, a, "DELETE FROM rowkeeper_schema WHERE version_id > 0")
-		fails(t, db.URL, mvcc.Invalid, "run `rowkeeper migrate up`")
+		fails(t, db.URL, contract.Invalid, "run `rowkeeper migrate up`")
 
-		if _, err := mvcc.OpenBackend(t.Context(), mysql.Driver, "mysql://rk@h",
-			options(t)); err == nil || mvcc.ClassOf(err) != mvcc.Denied {
+		if _, err := contract.OpenBackend(t.Context(), mysql.Driver, "mysql://rk@h",
+			options(t)); err == nil || contract.ClassOf(err) != contract.Denied {
 			t.Errorf("a URL without a database: %v", err)
 		}
 	}, kinds...)
@@ -142,7 +142,7 @@ func TestLostConnection(t *testing.T) {
 			t.Errorf("%q does not wrap %q", told, err)
 		}
 		for _, told := range []error{mysql.Judge(server, err), mysql.ConnectError(server, err)} {
-			wantClass(t, told, mvcc.Unavailable)
+			wantClass(t, told, contract.Unavailable)
 			if !strings.Contains(told.Error(), "db.example") || strings.Contains(told.Error(), err.Error()) {
 				t.Errorf("%q becomes %q", err, told)
 			}
@@ -168,7 +168,7 @@ func TestSocket(t *testing.T) {
 		fails(t, with(t, db.URL, func(u *url.URL, q url.Values) {
 			u.Host = ""
 			q.Set("socket", path+"-missing")
-		}), mvcc.Unavailable, "no such file")
+		}), contract.Unavailable, "no such file")
 	})
 }
 
@@ -179,7 +179,7 @@ func TestDamage(t *testing.T) {
 		revision := mustPut(t, b, "a")
 		damaged := func(err error) {
 			t.Helper()
-			wantClass(t, err, mvcc.Invalid)
+			wantClass(t, err, contract.Invalid)
 			if !strings.Contains(err.Error(), "damaged") {
 				t.Errorf("the error is %v", err)
 			}
@@ -188,25 +188,25 @@ func TestDamage(t *testing.T) {
 		exec(t, a, fmt.Sprintf("DELETE FROM rowkeeper_log WHERE revision = %d", revision))
 		_, _, err := b.Get(t.Context(), "a")
 		damaged(err)
-		_, err = b.Page(t.Context(), mvcc.PageQuery{Start: "a", End: "z", Limit: 10})
+		_, err = b.Page(t.Context(), contract.PageQuery{Start: "a", End: "z", Limit: 10})
 		damaged(err)
 		// The value that a deletion removes is gone. The deletion is refused, and nothing else.
 		seen := state(t, b).Head
-		r, err := b.Commit(t.Context(), newGroup(seen, &mvcc.Mutation{Key: "a", Expect: revision,
+		r, err := b.Commit(t.Context(), newGroup(seen, &contract.Mutation{Key: "a", Expect: revision,
 			Delete: true}, put("c", 0, "")))
 		if err != nil || r.Outcomes[0].Accepted || !r.Outcomes[1].Accepted {
 			t.Fatalf("the outcomes are %+v, %v", r, err)
 		}
-		wantClass(t, r.Outcomes[0].Err, mvcc.Data)
+		wantClass(t, r.Outcomes[0].Err, contract.Data)
 
 		exec(t, a, "CREATE TABLE kept AS SELECT * FROM rowkeeper_store",
 			"DELETE FROM rowkeeper_store")
 		for _, ask := range []func() error{
 			func() error { _, err := b.State(t.Context()); return err },
-			func() error { _, err := b.Tail(t.Context(), 1, 10, mvcc.PrevOfAll); return err },
+			func() error { _, err := b.Tail(t.Context(), 1, 10, contract.PrevOfAll); return err },
 			func() error { _, err := b.Identity(t.Context()); return err },
-			func() error { _, err := mvcc.RaiseCompacted(t.Context(), b, 1); return err },
-			func() error { _, _, err := mvcc.SweepBatch(t.Context(), b, 10); return err },
+			func() error { _, err := contract.RaiseCompacted(t.Context(), b, 1); return err },
+			func() error { _, _, err := contract.SweepBatch(t.Context(), b, 10); return err },
 			func() error {
 				_, err := b.Commit(t.Context(), newGroup(seen, put("x", 0, "")))
 				return err
@@ -220,7 +220,7 @@ func TestDamage(t *testing.T) {
 		damaged(err)
 		exec(t, a, "DROP TABLE rowkeeper_log")
 		_, err = b.State(t.Context())
-		wantClass(t, err, mvcc.Invalid)
+		wantClass(t, err, contract.Invalid)
 	})
 }
 
@@ -232,7 +232,7 @@ func TestPrivileges(t *testing.T) {
 		user := account(t, a, "SELECT, INSERT, UPDATE, DELETE")
 		limited := as(t, db.URL, user, "its secret")
 		_, err := mysql.Driver.Migrate(t.Context(), limited, options(t))
-		wantClass(t, err, mvcc.Denied)
+		wantClass(t, err, contract.Denied)
 		if !strings.Contains(err.Error(), "the account lacks a privilege") {
 			t.Errorf("the error is %v", err)
 		}
@@ -253,27 +253,27 @@ func TestPrivileges(t *testing.T) {
 		if _, err := b.Identity(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if err := mvcc.RecordFingerprint(t.Context(), b, "x"); err != nil {
+		if err := contract.RecordFingerprint(t.Context(), b, "x"); err != nil {
 			t.Error(err)
 		}
-		if _, err := mvcc.RaiseCompacted(t.Context(), b, r); err != nil {
+		if _, err := contract.RaiseCompacted(t.Context(), b, r); err != nil {
 			t.Error(err)
 		}
-		if _, _, err := mvcc.SweepBatch(t.Context(), b, 10); err != nil {
+		if _, _, err := contract.SweepBatch(t.Context(), b, 10); err != nil {
 			t.Error(err)
 		}
 		if s, err := b.Size(t.Context()); err != nil || s.Total == 0 {
 			t.Errorf("the size is %+v, %v", s, err)
 		}
-		if _, err := mvcc.StartEpoch(t.Context(), b,
-			mvcc.Fence{Seen: state(t, b).Head, Token: mvcc.Token{1}, Jump: 1 << 32}); err != nil {
+		if _, err := contract.StartEpoch(t.Context(), b,
+			contract.Fence{Seen: state(t, b).Head, Token: contract.Token{1}, Jump: 1 << 32}); err != nil {
 			t.Error(err)
 		}
 
 		exec(t, a, fmt.Sprintf("REVOKE INSERT ON `%s`.* FROM '%s'@'%%'", schema, user))
 		readOnly := open(t, limited)
 		_, err = readOnly.Commit(t.Context(), newGroup(state(t, readOnly).Head, put("c", 0, "")))
-		wantClass(t, err, mvcc.Denied)
+		wantClass(t, err, contract.Denied)
 		if !strings.Contains(err.Error(), "the account lacks a privilege") {
 			t.Errorf("the error is %v", err)
 		}

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// Poll implements [mvcc.Shared].
-func (d *database) Poll(ctx context.Context, stores []mvcc.Backend,
-	due int) ([]mvcc.Polled, error) {
+// Poll implements [contract.Shared].
+func (d *database) Poll(ctx context.Context, stores []contract.Backend,
+	due int) ([]contract.Polled, error) {
 	const what = "poll the stores"
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
@@ -20,12 +20,12 @@ func (d *database) Poll(ctx context.Context, stores []mvcc.Backend,
 		return nil, d.failed(what, err)
 	}
 	defer conn.Close()
-	polled, ids := make([]mvcc.Polled, len(stores)), make([]string, len(stores))
+	polled, ids := make([]contract.Polled, len(stores)), make([]string, len(stores))
 	places := make(map[string][]int, len(stores)) // a store may be open twice
 	for i, b := range stores {
 		ids[i] = b.(*backend).store
 		places[ids[i]] = append(places[ids[i]], i)
-		polled[i].Err = mvcc.ErrEmptyStore
+		polled[i].Err = contract.ErrEmptyStore
 	}
 	rows, err := conn.QueryContext(ctx, pollOf(ids, due))
 	if err != nil {
@@ -63,9 +63,9 @@ func pollOf(ids []string, due int) string {
 	return strings.Join(parts, "\nUNION ALL")
 }
 
-// takeFor takes a connection that is not too old for any of the stores; see [mvcc.Gate]. If even
-// one that was begun meanwhile is too old, the stores have to ask by themselves.
-func (d *database) takeFor(ctx context.Context, stores []mvcc.Backend) (*sql.Conn, facts, error) {
+// takeFor takes a connection that is not too old for any of the stores; see [contract.Gate]. If
+// even one that was begun meanwhile is too old, the stores have to ask by themselves.
+func (d *database) takeFor(ctx context.Context, stores []contract.Backend) (*sql.Conn, facts, error) {
 	for begun := d.server.begun.Load(); ; {
 		c, err := d.tails.Conn(ctx)
 		if err != nil {
@@ -74,7 +74,7 @@ func (d *database) takeFor(ctx context.Context, stores []mvcc.Backend) (*sql.Con
 		f, err := factsOf(c)
 		stale := false
 		for _, b := range stores {
-			stale = stale || b.(*backend).gate.Judge(f.Place, f.number) == mvcc.Stale
+			stale = stale || b.(*backend).gate.Judge(f.Place, f.number) == contract.Stale
 		}
 		if err == nil && !stale {
 			return c, f, nil
@@ -87,25 +87,25 @@ func (d *database) takeFor(ctx context.Context, stores []mvcc.Backend) (*sql.Con
 		case err != nil:
 			return nil, f, err
 		case f.number > begun:
-			return nil, f, mvcc.ErrStaleConnection
+			return nil, f, contract.ErrStaleConnection
 		}
 	}
 }
 
 // polled is the answer to the poll of a store, from its row of selectPoll.
-func (b *backend) polled(f facts, r row) mvcc.Polled {
+func (b *backend) polled(f facts, r row) contract.Polled {
 	own := r[stateColumns+1:]
-	d := mvcc.Durability{Boot: f.Boot, Relaxed: f.Relaxed}
+	d := contract.Durability{Boot: f.Boot, Relaxed: f.Relaxed}
 	if !f.galera {
 		d.Recorded = string(own[1].bytes)
 	}
 	if err := b.gate.Let(f.Place, f.number, string(own[0].bytes), d); err != nil {
-		return mvcc.Polled{Err: err}
+		return contract.Polled{Err: err}
 	}
-	p := mvcc.Polled{Due: mvcc.Never, Quota: mvcc.Quota{Objects: own.int(2), Bytes: own.int(3)}}
+	p := contract.Polled{Due: contract.Never, Quota: contract.Quota{Objects: own.int(2), Bytes: own.int(3)}}
 	found := false
 	if p.State, found = r.state(); !found {
-		return mvcc.Polled{Err: mvcc.ErrEmptyStore}
+		return contract.Polled{Err: contract.ErrEmptyStore}
 	}
 	if !p.State.Writable {
 		b.server.suspect()

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
@@ -71,11 +71,11 @@ var errEnough = errors.New("enough was read")
 func arguments(text string, args []any) (string, []any) {
 	for i, a := range args {
 		switch a := a.(type) {
-		case mvcc.Key:
+		case contract.Key:
 			args[i] = []byte(a)
-		case []mvcc.Key:
+		case []contract.Key:
 			return fmt.Sprintf(text, keyList(a)), nil
-		case []mvcc.Revision:
+		case []contract.Revision:
 			return fmt.Sprintf(text, revisionList(a)), nil
 		}
 	}
@@ -89,7 +89,7 @@ type cursor struct {
 	readOnly bool
 }
 
-func (c *cursor) State(st *mvcc.State) bool {
+func (c *cursor) State(st *contract.State) bool {
 	state, found := c.row.state()
 	if found {
 		*st, c.readOnly = state, !state.Writable
@@ -97,12 +97,12 @@ func (c *cursor) State(st *mvcc.State) bool {
 	return found
 }
 
-func (c *cursor) More() bool             { return !c.row[stateColumns].null }
-func (c *cursor) Int(i int) int64        { return c.row.int(stateColumns + i) }
-func (c *cursor) Bool(i int) bool        { return c.row.int(stateColumns+i) != 0 }
-func (c *cursor) Token(i int) mvcc.Token { return c.row.token(stateColumns + i) }
-func (c *cursor) Key(i int) mvcc.Key     { return c.row.key(stateColumns + i) }
-func (c *cursor) Value(i int) []byte     { return c.row.value(stateColumns + i) }
+func (c *cursor) More() bool                 { return !c.row[stateColumns].null }
+func (c *cursor) Int(i int) int64            { return c.row.int(stateColumns + i) }
+func (c *cursor) Bool(i int) bool            { return c.row.int(stateColumns+i) != 0 }
+func (c *cursor) Token(i int) contract.Token { return c.row.token(stateColumns + i) }
+func (c *cursor) Key(i int) contract.Key     { return c.row.key(stateColumns + i) }
+func (c *cursor) Value(i int) []byte         { return c.row.value(stateColumns + i) }
 
 // eachRow calls each for the rows of a result, until it returns an error. The row is valid until
 // the next one.
@@ -129,12 +129,12 @@ type row []column
 const stateColumns = 7
 
 // state returns the state that is in the row, if there is one.
-func (r row) state() (st mvcc.State, found bool) {
+func (r row) state() (st contract.State, found bool) {
 	if r[1].null {
 		return st, false
 	}
-	return mvcc.State{
-		Head: mvcc.Position{Epoch: mvcc.Epoch(r.int(0)), Revision: r.revision(1),
+	return contract.State{
+		Head: contract.Position{Epoch: contract.Epoch(r.int(0)), Revision: r.revision(1),
 			Token: r.token(2)},
 		Compacted: r.revision(3),
 		Swept:     r.revision(4),
@@ -143,12 +143,12 @@ func (r row) state() (st mvcc.State, found bool) {
 	}, true
 }
 
-func (r row) int(i int) int64              { return r[i].int }
-func (r row) revision(i int) mvcc.Revision { return mvcc.Revision(r[i].int) }
-func (r row) time(i int) time.Time         { return time.UnixMicro(r[i].int) }
-func (r row) key(i int) mvcc.Key           { return mvcc.Key(r[i].bytes) }
+func (r row) int(i int) int64                  { return r[i].int }
+func (r row) revision(i int) contract.Revision { return contract.Revision(r[i].int) }
+func (r row) time(i int) time.Time             { return time.UnixMicro(r[i].int) }
+func (r row) key(i int) contract.Key           { return contract.Key(r[i].bytes) }
 
-func (r row) token(i int) (t mvcc.Token) {
+func (r row) token(i int) (t contract.Token) {
 	if len(r[i].bytes) == len(t) {
 		copy(t[:], r[i].bytes)
 	}

@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // archiveHold is for how many seconds a process that exports or restores may be silent before the
@@ -30,9 +30,9 @@ func (b *backend) archive(ctx context.Context, what string, f func(*sql.Conn) er
 	return f(conn)
 }
 
-// Snapshot implements [mvcc.Backend].
+// Snapshot implements [contract.Backend].
 func (b *backend) Snapshot(ctx context.Context,
-	f func(context.Context, mvcc.Snapshot) error) error {
+	f func(context.Context, contract.Snapshot) error) error {
 	const what = "read a snapshot of the store"
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -53,7 +53,7 @@ func (b *backend) Snapshot(ctx context.Context,
 
 // stateOf reads the state in a connection's transaction.
 func (b *backend) stateOf(ctx context.Context, conn *sql.Conn,
-	what string) (st mvcc.State, err error) {
+	what string) (st contract.State, err error) {
 	rows, err := conn.QueryContext(ctx, ofStore(selectState, b.store))
 	if err != nil {
 		return st, b.failed(what, err)
@@ -65,20 +65,20 @@ func (b *backend) stateOf(ctx context.Context, conn *sql.Conn,
 	case err != nil:
 		return st, b.failed(what, err)
 	case !found:
-		return st, mvcc.ErrEmptyStore
+		return st, contract.ErrEmptyStore
 	}
 	return st, nil
 }
 
-// view implements [mvcc.Snapshot]: what a connection sees in a transaction.
+// view implements [contract.Snapshot]: what a connection sees in a transaction.
 type view struct {
 	ctx   context.Context
 	b     *backend
 	conn  *sql.Conn
-	state mvcc.State
+	state contract.State
 }
 
-func (v *view) State() mvcc.State { return v.state }
+func (v *view) State() contract.State { return v.state }
 
 func (v *view) Keys() (n int64, err error) {
 	if err := v.conn.QueryRowContext(v.ctx, ofStore(selectAllKeys, v.b.store)).Scan(&n); err != nil {
@@ -87,7 +87,7 @@ func (v *view) Keys() (n int64, err error) {
 	return n, nil
 }
 
-func (v *view) AllLeases() (all []mvcc.LeaseRow, err error) {
+func (v *view) AllLeases() (all []contract.LeaseRow, err error) {
 	const what = "read the leases"
 	rows, err := v.conn.QueryContext(v.ctx, ofStore(selectAllLeases, v.b.store))
 	if err != nil {
@@ -101,11 +101,11 @@ func (v *view) AllLeases() (all []mvcc.LeaseRow, err error) {
 	return all, nil
 }
 
-func leaseRow(r row) mvcc.LeaseRow {
-	return mvcc.LeaseRow{Lease: mvcc.Lease(r.int(0)), TTL: r.int(1), Expiry: r.int(2)}
+func leaseRow(r row) contract.LeaseRow {
+	return contract.LeaseRow{Lease: contract.Lease(r.int(0)), TTL: r.int(1), Expiry: r.int(2)}
 }
 
-func (v *view) Records(each func(*mvcc.Record) error) error {
+func (v *view) Records(each func(*contract.Record) error) error {
 	const what = "read the records"
 	reading, stop := context.WithCancel(v.ctx)
 	defer stop()
@@ -116,8 +116,8 @@ func (v *view) Records(each func(*mvcc.Record) error) error {
 	defer rows.Close()
 	var callers error
 	err = eachRow(rows, 7, func(r row) error {
-		callers = each(&mvcc.Record{Revision: r.revision(0), Key: r.key(1), Create: r.revision(2),
-			Version: r.int(3), Lease: mvcc.Lease(r.int(4)), Expiry: r.int(5), Value: r.value(6)})
+		callers = each(&contract.Record{Revision: r.revision(0), Key: r.key(1), Create: r.revision(2),
+			Version: r.int(3), Lease: contract.Lease(r.int(4)), Expiry: r.int(5), Value: r.value(6)})
 		if callers != nil {
 			stop() // the other rows, however many, are not waited for
 		}

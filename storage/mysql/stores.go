@@ -9,7 +9,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // selectStore finds a store by the unique index on its name, and reads what selectIdentity does.
@@ -39,7 +39,7 @@ func (b *backend) find(ctx context.Context, c *sql.Conn, name string) error {
 	}
 	store, id, d, err := scan(f, c.QueryRowContext(ctx, selectStore, name))
 	if errors.Is(err, sql.ErrNoRows) {
-		return mvcc.NoStore(name)
+		return contract.NoStore(name)
 	}
 	if err != nil {
 		return err
@@ -49,9 +49,9 @@ func (b *backend) find(ctx context.Context, c *sql.Conn, name string) error {
 	return nil
 }
 
-// CreateStore implements [mvcc.Driver]. It needs an account that may migrate.
+// CreateStore implements [contract.Driver]. It needs an account that may migrate.
 func (o opener) CreateStore(ctx context.Context, url string,
-	opts mvcc.DriverOptions) (created bool, err error) {
+	opts contract.DriverOptions) (created bool, err error) {
 	if _, err := o.Migrate(ctx, url, opts); err != nil {
 		return false, err
 	}
@@ -78,15 +78,15 @@ func (o opener) CreateStore(ctx context.Context, url string,
 		created = err == nil
 		return err
 	})
-	if err == nil && !created && opts.StoreName() != mvcc.DefaultStore {
-		created, err = mvcc.Recreate(ctx, o, url, opts)
+	if err == nil && !created && opts.StoreName() != contract.DefaultStore {
+		created, err = contract.Recreate(ctx, o, url, opts)
 	}
 	return created, err
 }
 
-// Stores implements [mvcc.Driver].
+// Stores implements [contract.Driver].
 func (opener) Stores(ctx context.Context, url string,
-	opts mvcc.DriverOptions) (stores []string, err error) {
+	opts contract.DriverOptions) (stores []string, err error) {
 	err = administering(url, opts, "list the stores", func(_ *server, db *sql.DB) error {
 		stores, err = migrations.MySQL.Stores(ctx, db)
 		return err

@@ -3,15 +3,15 @@ package mysql
 import (
 	"context"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// Sweep implements [mvcc.Backend]. It deletes without the commit lock, since groups add rows after
-// those that it deletes. It takes the lock when it updates swept, just before it commits, so groups
-// wait for this commit at most. The check of the plan and the deletion are one transaction: no
-// table can be dropped and restored in between. If the content of the tables was replaced
+// Sweep implements [contract.Backend]. It deletes without the commit lock, since groups add rows
+// after those that it deletes. It takes the lock when it updates swept, just before it commits, so
+// groups wait for this commit at most. The check of the plan and the deletion are one transaction:
+// no table can be dropped and restored in between. If the content of the tables was replaced
 // meanwhile, the update of swept fails.
-func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, err error) {
+func (b *backend) Sweep(ctx context.Context, p *contract.SweepPlan) (deleted int, err error) {
 	if p.Empty() {
 		return 0, nil
 	}
@@ -21,14 +21,14 @@ func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, er
 }
 
 // sweep returns the transaction of a sweep, which counts the deleted rows.
-func (b *backend) sweep(p *mvcc.SweepPlan, deleted *int) *transaction {
+func (b *backend) sweep(p *contract.SweepPlan, deleted *int) *transaction {
 	t := &transaction{what: "sweep", ask: b.text(), repeatable: true}
 	t.ask.statement(setWaitTimeout, b.server.hold)
 	t.ask.statement(startTransaction)
 	t.ask.statement(selectState)
 	t.decide = func(a *answers) (*text, error) {
 		var (
-			st    mvcc.State
+			st    contract.State
 			found bool
 		)
 		if err := a.each(stateColumns, func(r row) error {
@@ -38,7 +38,7 @@ func (b *backend) sweep(p *mvcc.SweepPlan, deleted *int) *transaction {
 			return nil, err
 		}
 		if !found {
-			return nil, mvcc.ErrEmptyStore
+			return nil, contract.ErrEmptyStore
 		}
 		if !st.Writable {
 			b.server.suspect()

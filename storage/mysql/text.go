@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // text builds statements that are sent together. Everything in them that comes from outside goes
@@ -140,7 +140,7 @@ func (t *text) comma(n *int) {
 }
 
 // keyList writes a list for IN.
-func keyList(keys []mvcc.Key) string { return list(keys, (*text).key) }
+func keyList(keys []contract.Key) string { return list(keys, (*text).key) }
 
 // revisionList writes a list for IN.
 func revisionList[T ~int64](revisions []T) string { return list(revisions, revision[T]) }
@@ -162,7 +162,7 @@ func list[T any](elements []T, write func(*text, T)) string {
 }
 
 // keyRows writes a table with the column value.
-func keyRows(keys []mvcc.Key) string { return rows(keys, (*text).key) }
+func keyRows(keys []contract.Key) string { return rows(keys, (*text).key) }
 
 // revisionRows writes a table with the column value.
 func revisionRows[T ~int64](revisions []T) string { return rows(revisions, revision[T]) }
@@ -178,6 +178,6 @@ func rows[T any](elements []T, write func(*text, T)) string {
 	return t.String()
 }
 
-func (t *text) key(k mvcc.Key) { t.binary([]byte(k)) }
+func (t *text) key(k contract.Key) { t.binary([]byte(k)) }
 
 func revision[T ~int64](t *text, r T) { t.int(int64(r)) }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // transaction is a transaction of two round trips (on Galera, of more). The first text begins it,
@@ -179,7 +179,7 @@ func (a *answers) next() (more bool, err error) {
 func (a *answers) each(columns int, f func(row) error) error {
 	more, err := a.next()
 	if err == nil && !more {
-		err = mvcc.Errorf(mvcc.Invalid, "the server answered fewer statements than it was sent")
+		err = contract.Errorf(contract.Invalid, "the server answered fewer statements than it was sent")
 	}
 	if err != nil {
 		return err
@@ -196,7 +196,7 @@ func (a *answers) server() (f facts, err error) {
 // statement that starts when the lock is held and so sees what was committed before, the state, the
 // token of the row at a revision, and whether a token is recorded as aborted. The server lets this
 // client be silent for hold seconds.
-func (b *backend) askGuard(t *text, hold int, at mvcc.Revision, token mvcc.Token) {
+func (b *backend) askGuard(t *text, hold int, at contract.Revision, token contract.Token) {
 	b.joinQueue(t, hold)
 	t.statement(startTransaction)
 	asked := askedInQueue
@@ -208,7 +208,7 @@ func (b *backend) askGuard(t *text, hold int, at mvcc.Revision, token mvcc.Token
 }
 
 // guard reads the answers to askGuard, and how long the lock was waited for.
-func (b *backend) guard(a *answers) (g mvcc.Guard, lockWait time.Duration, err error) {
+func (b *backend) guard(a *answers) (g contract.Guard, lockWait time.Duration, err error) {
 	var asked time.Time
 	err = a.each(1, func(r row) error { asked = r.time(0); return nil })
 	if err == nil {
@@ -219,7 +219,7 @@ func (b *backend) guard(a *answers) (g mvcc.Guard, lockWait time.Duration, err e
 
 // readGuard reads the answer to selectGuard. It refuses a server that is read-only, and one whose
 // schema is too new for this program.
-func (b *backend) readGuard(a *answers) (g mvcc.Guard, err error) {
+func (b *backend) readGuard(a *answers) (g contract.Guard, err error) {
 	var (
 		found  bool
 		oldest int64
@@ -234,18 +234,18 @@ func (b *backend) readGuard(a *answers) (g mvcc.Guard, err error) {
 	case err != nil:
 		return g, err
 	case !found:
-		return g, mvcc.ErrEmptyStore
+		return g, contract.ErrEmptyStore
 	case !g.State.Writable:
 		b.server.suspect()
 		return g, errReadOnly
 	}
-	return g, mvcc.CheckWriter(oldest, knownSchema)
+	return g, contract.CheckWriter(oldest, knownSchema)
 }
 
 // knownSchema is the schema version of this program.
 var knownSchema = migrations.MySQL.Newest()
 
-var errReadOnly = mvcc.Errorf(mvcc.ReadOnly, "the server is read-only: a replica, demoted, or "+
+var errReadOnly = contract.Errorf(contract.ReadOnly, "the server is read-only: a replica, demoted, or "+
 	"not promoted yet")
 
 // takeTurn makes transactions of different Galera nodes exclude each other. There, the commit lock

@@ -7,11 +7,11 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
-// database is what the stores of a database share. It implements [mvcc.Database].
+// database is what the stores of a database share. It implements [contract.Database].
 type database struct {
 	cfg *config
 	// commits writes: the committers' connections, and some for what is done beside them. tails
@@ -27,7 +27,7 @@ type database struct {
 	ctx  context.Context
 	stop context.CancelFunc
 	// holders are the backends, and who has connected.
-	holders mvcc.Holders
+	holders contract.Holders
 }
 
 // backend is a store in PostgreSQL.
@@ -37,17 +37,17 @@ type backend struct {
 	// store is the id of the store, which the rows of its tables have.
 	store int32
 	// opened and durable are what was found when the backend was opened.
-	opened  mvcc.Identity
-	durable mvcc.Durability
+	opened  contract.Identity
+	durable contract.Durability
 	// gate decides which connections the store uses.
-	gate mvcc.Gate
+	gate contract.Gate
 	// writing has an element for each of the commit connections that the store has or waits for.
 	writing chan struct{}
 	// sweeps is how far this process has swept, and how many batches ago that was recorded; see
 	// sqlSweep.
 	sweeps struct {
 		mu         sync.Mutex
-		at         mvcc.Position
+		at         contract.Position
 		unrecorded int
 	}
 }
@@ -57,14 +57,14 @@ const recordSweeps = 64
 
 // It has no Poller: no question is cheaper than the one for the state.
 var (
-	_ mvcc.Backend     = (*backend)(nil)
-	_ mvcc.KeysReader  = (*backend)(nil)
-	_ mvcc.Notifier    = (*backend)(nil)
-	_ mvcc.Shared      = (*backend)(nil)
-	_ mvcc.Reconnector = (*backend)(nil)
-	_ mvcc.Pooled      = (*backend)(nil)
-	_ mvcc.Opened      = (*backend)(nil)
-	_ mvcc.Database    = (*database)(nil)
+	_ contract.Backend     = (*backend)(nil)
+	_ contract.KeysReader  = (*backend)(nil)
+	_ contract.Notifier    = (*backend)(nil)
+	_ contract.Shared      = (*backend)(nil)
+	_ contract.Reconnector = (*backend)(nil)
+	_ contract.Pooled      = (*backend)(nil)
+	_ contract.Opened      = (*backend)(nil)
+	_ contract.Database    = (*database)(nil)
 )
 
 // A store has one commit under way, and some transactions beside it, of leases for one. Of the
@@ -91,7 +91,7 @@ func (b *backend) takeCommit(ctx context.Context) (conn *pgxpool.Conn, release f
 	return conn, func() { conn.Release(); <-b.writing }, nil
 }
 
-// Close implements [mvcc.Database], and by that [mvcc.Backend].
+// Close implements [contract.Database], and by that [contract.Backend].
 func (d *database) Close() error {
 	if d.holders.Release() {
 		d.closePools()
@@ -108,28 +108,28 @@ func (d *database) closePools() {
 	}
 }
 
-// Opened implements [mvcc.Opened].
-func (b *backend) Opened() (mvcc.Identity, mvcc.Durability) { return b.opened, b.durable }
+// Opened implements [contract.Opened].
+func (b *backend) Opened() (contract.Identity, contract.Durability) { return b.opened, b.durable }
 
-// Limits implements [mvcc.Backend]. A key of twice the length would still fit into an entry of a
-// B-tree. What bounds a group is that it is held in memory several times, here and in the server.
-func (b *backend) Limits() mvcc.Limits {
-	return mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes,
+// Limits implements [contract.Backend]. A key of twice the length would still fit into an entry of
+// a B-tree. What bounds a group is that it is held in memory several times, here and in the server.
+func (b *backend) Limits() contract.Limits {
+	return contract.Limits{KeyBytes: contract.MaxKeyBytes, ValueBytes: contract.MaxValueBytes,
 		GroupMutations: 512, GroupBytes: 8 << 20}
 }
 
-// Reconnect implements [mvcc.Reconnector].
+// Reconnect implements [contract.Reconnector].
 func (b *backend) Reconnect() { b.gate.Reconnect(b.begun.Load()) }
 
-// Pools implements [mvcc.Pooled].
-func (b *backend) Pools() []mvcc.Pool {
-	var pools []mvcc.Pool
+// Pools implements [contract.Pooled].
+func (b *backend) Pools() []contract.Pool {
+	var pools []contract.Pool
 	for _, p := range []struct {
 		name string
 		pool *pgxpool.Pool
 	}{{"commit", b.commits}, {"tail", b.tails}, {"read", b.reads}} {
 		s := p.pool.Stat()
-		pools = append(pools, mvcc.Pool{Name: p.name, InUse: int(s.AcquiredConns()),
+		pools = append(pools, contract.Pool{Name: p.name, InUse: int(s.AcquiredConns()),
 			Idle: int(s.IdleConns()), Max: int(s.MaxConns())})
 	}
 	return pools

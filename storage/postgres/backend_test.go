@@ -10,16 +10,16 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/backendtest"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
 func TestMain(m *testing.M) { os.Exit(dbtest.Main(m)) }
 
 // options are those of tests.
-func options(t testing.TB) mvcc.DriverOptions {
-	return mvcc.DriverOptions{Logger: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
+func options(t testing.TB) contract.DriverOptions {
+	return contract.DriverOptions{Logger: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
 		Timeout: 30 * time.Second}
 }
 
@@ -40,9 +40,9 @@ func migrated(t testing.TB) string {
 	return url
 }
 
-func openURL(t testing.TB, url string) mvcc.Backend {
+func openURL(t testing.TB, url string) contract.Backend {
 	t.Helper()
-	b, err := mvcc.OpenBackend(t.Context(), postgres.Driver, url, options(t))
+	b, err := contract.OpenBackend(t.Context(), postgres.Driver, url, options(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,20 +6,20 @@ import (
 	mathrand "math/rand/v2"
 	"testing"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // writer updates keys by groups, and knows their revisions.
 type writer struct {
-	b         mvcc.Backend
-	keys      []mvcc.Key
-	revisions []mvcc.Revision
-	seen      mvcc.Position
+	b         contract.Backend
+	keys      []contract.Key
+	revisions []contract.Revision
+	seen      contract.Position
 	value     []byte
 }
 
 // newWriter creates keys with a prefix of their own, so that writers do not conflict.
-func newWriter(tb testing.TB, b mvcc.Backend, prefix string, keys, valueBytes int) *writer {
+func newWriter(tb testing.TB, b contract.Backend, prefix string, keys, valueBytes int) *writer {
 	tb.Helper()
 	w := &writer{b: b, value: make([]byte, valueBytes)}
 	rand.Read(w.value)
@@ -30,9 +30,9 @@ func newWriter(tb testing.TB, b mvcc.Backend, prefix string, keys, valueBytes in
 	w.seen = s.Head
 	for len(w.keys) < keys {
 		n := min(keys-len(w.keys), b.Limits().GroupMutations)
-		ms := make([]*mvcc.Mutation, n)
+		ms := make([]*contract.Mutation, n)
 		for i := range ms {
-			ms[i] = &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/registry/example.com/%s/namespace-%02d/object-%06d", prefix, i%20, len(w.keys)+i)), Value: w.value}
+			ms[i] = &contract.Mutation{Key: contract.Key(fmt.Sprintf("/registry/example.com/%s/namespace-%02d/object-%06d", prefix, i%20, len(w.keys)+i)), Value: w.value}
 		}
 		for i, o := range w.commit(tb, ms) {
 			if !o.Accepted {
@@ -45,9 +45,9 @@ func newWriter(tb testing.TB, b mvcc.Backend, prefix string, keys, valueBytes in
 	return w
 }
 
-func (w *writer) commit(tb testing.TB, ms []*mvcc.Mutation) []mvcc.Outcome {
+func (w *writer) commit(tb testing.TB, ms []*contract.Mutation) []contract.Outcome {
 	tb.Helper()
-	g := &mvcc.Group{Seen: w.seen, Mutations: ms}
+	g := &contract.Group{Seen: w.seen, Mutations: ms}
 	rand.Read(g.Token[:])
 	r, err := w.b.Commit(tb.Context(), g)
 	if err != nil {
@@ -60,12 +60,12 @@ func (w *writer) commit(tb testing.TB, ms []*mvcc.Mutation) []mvcc.Outcome {
 // update updates n random keys by one group.
 func (w *writer) update(tb testing.TB, n int) {
 	tb.Helper()
-	ms := make([]*mvcc.Mutation, n)
+	ms := make([]*contract.Mutation, n)
 	at := make([]int, n)
 	start, step := mathrand.IntN(len(w.keys)), 7919
 	for i := range ms {
 		at[i] = (start + i*step) % len(w.keys)
-		ms[i] = &mvcc.Mutation{Key: w.keys[at[i]], Expect: w.revisions[at[i]], Value: w.value}
+		ms[i] = &contract.Mutation{Key: w.keys[at[i]], Expect: w.revisions[at[i]], Value: w.value}
 	}
 	for i, o := range w.commit(tb, ms) {
 		if !o.Accepted {
@@ -146,7 +146,7 @@ func BenchmarkReads(b *testing.B) {
 	}
 	page := func(limit int, keysOnly bool) func() (int, error) {
 		return func() (int, error) {
-			p, err := backend.Page(ctx, mvcc.PageQuery{Start: "/", End: "0", Limit: limit,
+			p, err := backend.Page(ctx, contract.PageQuery{Start: "/", End: "0", Limit: limit,
 				KeysOnly: keysOnly})
 			if err != nil {
 				return 0, err
@@ -166,7 +166,7 @@ func BenchmarkReads(b *testing.B) {
 	run("page of 500 keys", 500, page(500, true))
 	run("all 100,000", 100_000, page(200_000, false))
 	run("tail of 500", 500, func() (int, error) {
-		t, err := backend.Tail(ctx, 50_000, 500, mvcc.PrevOfDeletions)
+		t, err := backend.Tail(ctx, 50_000, 500, contract.PrevOfDeletions)
 		if err != nil {
 			return 0, err
 		}

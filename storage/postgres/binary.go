@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // row is a row of a result in the binary format; nil stands for NULL. The statements' columns are
@@ -42,13 +42,13 @@ func (r row) int(i int) int64 {
 
 func (r row) bool(i int) bool { return len(r[i]) == 1 && r[i][0] != 0 }
 
-func (r row) revision(i int) mvcc.Revision { return mvcc.Revision(r.int(i)) }
+func (r row) revision(i int) contract.Revision { return contract.Revision(r.int(i)) }
 
-func (r row) key(i int) mvcc.Key { return mvcc.Key(r[i]) }
+func (r row) key(i int) contract.Key { return contract.Key(r[i]) }
 
 func (r row) time(i int) time.Time { return time.UnixMicro(r.int(i)) }
 
-func (r row) token(i int) (t mvcc.Token) {
+func (r row) token(i int) (t contract.Token) {
 	copy(t[:], r[i])
 	return t
 }
@@ -65,12 +65,12 @@ func (r row) value(i int) []byte {
 const stateColumns = 2
 
 // state reads the header.
-func (r row) state() mvcc.State {
-	return mvcc.State{
-		Head: mvcc.Position{Epoch: mvcc.Epoch(r.number(0, 0)),
-			Revision: mvcc.Revision(r.number(0, 3)), Token: r.token(1)},
-		Compacted: mvcc.Revision(r.number(0, 1)),
-		Swept:     mvcc.Revision(r.number(0, 2)),
+func (r row) state() contract.State {
+	return contract.State{
+		Head: contract.Position{Epoch: contract.Epoch(r.number(0, 0)),
+			Revision: contract.Revision(r.number(0, 3)), Token: r.token(1)},
+		Compacted: contract.Revision(r.number(0, 1)),
+		Swept:     contract.Revision(r.number(0, 2)),
 		Now:       time.UnixMicro(r.number(0, 4)),
 		Writable:  r.number(0, 5) != 0,
 	}

@@ -5,11 +5,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// Durability implements [mvcc.Backend].
-func (b *backend) Durability(ctx context.Context) (d mvcc.Durability, err error) {
+// Durability implements [contract.Backend].
+func (b *backend) Durability(ctx context.Context) (d contract.Durability, err error) {
 	err = b.beside(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		_, d, err = b.row(ctx, conn)
 		return err
@@ -22,7 +22,7 @@ func (b *backend) Durability(ctx context.Context) (d mvcc.Durability, err error)
 const sqlWaitForDisk = `
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'`
 
-// RecordBoot implements [mvcc.Backend].
+// RecordBoot implements [contract.Backend].
 func (b *backend) RecordBoot(ctx context.Context, from, boot string) error {
 	return b.beside(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return readError(pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {

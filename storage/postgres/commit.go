@@ -7,11 +7,11 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// Commit implements [mvcc.Backend].
-func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+// Commit implements [contract.Backend].
+func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 	in := newInput(g)
 	work := commitGroup
 	if in.leased {
@@ -32,7 +32,7 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 func damagedGroup(err error) error {
 	var e *pgconn.PgError
 	if errors.As(err, &e) && (e.Code == "XX001" || e.Code == "XX002") {
-		return mvcc.Errorf(mvcc.Data, "the database is damaged where it holds a key, which "+
+		return contract.Errorf(contract.Data, "the database is damaged where it holds a key, which "+
 			"cannot be written: restore a backup (%w)", e)
 	}
 	return err
@@ -59,11 +59,11 @@ type input struct {
 }
 
 type expectation struct {
-	key    mvcc.Key
-	expect mvcc.Revision
+	key    contract.Key
+	expect contract.Revision
 }
 
-func newInput(g *mvcc.Group) *input {
+func newInput(g *contract.Group) *input {
 	n := len(g.Mutations)
 	in := &input{keys: make([][]byte, 0, n), expected: make([]int64, 0, n),
 		deleted: make([]bool, 0, n), values: make([][]byte, 0, n),
@@ -94,22 +94,22 @@ func newInput(g *mvcc.Group) *input {
 	return in
 }
 
-func (in *input) see(p *mvcc.Position) {
+func (in *input) see(p *contract.Position) {
 	in.seen = append(in.seen, int64(p.Revision))
 	in.seenTokens = append(in.seenTokens, p.Token[:])
 }
 
 // result reads what sqlGroup answered.
-func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
+func (in *input) result(g *contract.Group, o outcome) (*contract.GroupResult, error) {
 	if len(o.lock) != 1 || len(o.work) != 1 {
-		return nil, mvcc.ErrEmptyStore
+		return nil, contract.ErrEmptyStore
 	}
 	r, n := o.work[0], len(in.keys)
-	before := mvcc.Position{Epoch: mvcc.Epoch(r.int(0)), Revision: r.revision(3), Token: r.token(4)}
+	before := contract.Position{Epoch: contract.Epoch(r.int(0)), Revision: r.revision(3), Token: r.token(4)}
 	now := r.time(5)
-	st := mvcc.State{Head: before, Compacted: r.revision(1), Swept: r.revision(2), Writable: true,
+	st := contract.State{Head: before, Compacted: r.revision(1), Swept: r.revision(2), Writable: true,
 		Now: now}
-	if err := mvcc.Refusal(g, st, r.bool(6), r.bool(7), r.bool(8)); err != nil {
+	if err := contract.Refusal(g, st, r.bool(6), r.bool(7), r.bool(8)); err != nil {
 		return nil, err
 	}
 	var columns [5]row
@@ -132,9 +132,9 @@ func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
 		return nil, unreadable(err)
 	}
 
-	res := &mvcc.GroupResult{Before: before, State: st, Time: now,
+	res := &contract.GroupResult{Before: before, State: st, Time: now,
 		LockWait: max(now.Sub(o.lock[0].time(0)), 0),
-		Outcomes: make([]mvcc.Outcome, len(g.Mutations))}
+		Outcomes: make([]contract.Outcome, len(g.Mutations))}
 	answered := -1
 	for i, m := range g.Mutations {
 		at := in.place[i]
@@ -142,20 +142,20 @@ func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
 		switch {
 		case !accepted.bool(at) && in.wantsPrevious[at] && m.Expects(current):
 			// It was refused although its expectation holds.
-			lost := mvcc.LostValue(m.Key, current)
-			res.Outcomes[i] = mvcc.Outcome{Revision: current,
-				Err: mvcc.Errorf(mvcc.Data, "%w", lost)}
+			lost := contract.LostValue(m.Key, current)
+			res.Outcomes[i] = contract.Outcome{Revision: current,
+				Err: contract.Errorf(contract.Data, "%w", lost)}
 		case !accepted.bool(at) && m.Lease != 0 && m.Expects(current):
-			res.Outcomes[i] = mvcc.Outcome{Revision: current, Err: mvcc.ErrNoLease}
+			res.Outcomes[i] = contract.Outcome{Revision: current, Err: contract.ErrNoLease}
 		case !accepted.bool(at), at <= answered: // or it lost to the one that stands for it
 			res.Outcomes[i].Revision = current
 		default:
 			// The accepted are numbered densely.
-			res.State.Head = mvcc.Position{Epoch: before.Epoch,
+			res.State.Head = contract.Position{Epoch: before.Epoch,
 				Revision: res.State.Head.Revision + 1, Token: g.Token}
-			res.Outcomes[i] = mvcc.Outcome{Accepted: true, Revision: res.State.Head.Revision,
+			res.Outcomes[i] = contract.Outcome{Accepted: true, Revision: res.State.Head.Revision,
 				Prev: current, Create: creations.revision(at), Version: versions.int(at),
-				Lease: mvcc.Lease(leases.int(at))}
+				Lease: contract.Lease(leases.int(at))}
 			if in.wantsPrevious[at] {
 				res.Outcomes[i].PrevValue, previous = slices.Clone(previous[0]), previous[1:]
 			}
@@ -166,5 +166,5 @@ func (in *input) result(g *mvcc.Group, o outcome) (*mvcc.GroupResult, error) {
 }
 
 func unreadable(err error) error {
-	return mvcc.Errorf(mvcc.Unknown, "PostgreSQL's answer to a commit cannot be read: %w", err)
+	return contract.Errorf(contract.Unknown, "PostgreSQL's answer to a commit cannot be read: %w", err)
 }

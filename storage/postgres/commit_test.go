@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// TestCommitFollowsTheRules: the statement that commits a group decides as mvcc.CheckGroup and
-// mvcc.Decide do, whatever the database holds and the group expects: other epochs, lower heads,
+// TestCommitFollowsTheRules: the statement that commits a group decides as contract.CheckGroup and
+// contract.Decide do, whatever the database holds and the group expects: other epochs, lower heads,
 // other tokens, missing rows, recorded tokens, compacted ahead of what was seen, keys that occur
 // several times, values that are lost, leases that have ended.
 func TestCommitFollowsTheRules(t *testing.T) {
@@ -20,66 +20,66 @@ func TestCommitFollowsTheRules(t *testing.T) {
 	b, conn := openURL(t, url), connect(t, url)
 	defer b.Close()
 	const cases, keys = 400, 4
-	accepted, lost, without, refused := 0, 0, 0, map[mvcc.Class]int{}
+	accepted, lost, without, refused := 0, 0, 0, map[contract.Class]int{}
 	exec(t, conn, `INSERT INTO rowkeeper_lease (store, id, ttl, expiry) VALUES (1, 1, 60, 1), (1, 2, 60, 0)`)
 	for range cases {
 		seed := rand.Uint64()
 		rng := rand.New(rand.NewPCG(seed, 0))
-		token := func() mvcc.Token { return mvcc.Token{1 + byte(rng.IntN(3))} }
+		token := func() contract.Token { return contract.Token{1 + byte(rng.IntN(3))} }
 
 		// A store of any kind: the head, and other rows of the log, some with a value that is lost.
-		st := mvcc.State{Head: mvcc.Position{Epoch: mvcc.Epoch(1 + rng.IntN(2)),
-			Revision: mvcc.Revision(4 + rng.IntN(4)), Token: token()}}
-		st.Compacted = mvcc.Revision(rng.IntN(int(st.Head.Revision) + 1))
-		log := map[mvcc.Revision]mvcc.Token{st.Head.Revision: st.Head.Token}
-		for r := mvcc.Revision(1); r < st.Head.Revision; r++ {
+		st := contract.State{Head: contract.Position{Epoch: contract.Epoch(1 + rng.IntN(2)),
+			Revision: contract.Revision(4 + rng.IntN(4)), Token: token()}}
+		st.Compacted = contract.Revision(rng.IntN(int(st.Head.Revision) + 1))
+		log := map[contract.Revision]contract.Token{st.Head.Revision: st.Head.Token}
+		for r := contract.Revision(1); r < st.Head.Revision; r++ {
 			if rng.IntN(4) > 0 {
 				log[r] = token()
 			}
 		}
-		current := map[mvcc.Key]mvcc.Current{}
+		current := map[contract.Key]contract.Current{}
 		for i := range keys {
 			if rng.IntN(3) > 0 {
-				r := 1 + mvcc.Revision(rng.IntN(int(st.Head.Revision)))
-				current[mvcc.Key(fmt.Sprint("key", i))] = mvcc.Current{Revision: r,
-					Create: 1 + mvcc.Revision(rng.IntN(int(r))), Version: 1 + rng.Int64N(1<<40),
-					Lease: mvcc.Lease(rng.Int64N(3))}
+				r := 1 + contract.Revision(rng.IntN(int(st.Head.Revision)))
+				current[contract.Key(fmt.Sprint("key", i))] = contract.Current{Revision: r,
+					Create: 1 + contract.Revision(rng.IntN(int(r))), Version: 1 + rng.Int64N(1<<40),
+					Lease: contract.Lease(rng.Int64N(3))}
 			}
 		}
-		g := &mvcc.Group{Token: newToken(), Seen: mvcc.Position{Epoch: st.Head.Epoch,
-			Revision: mvcc.Revision(1 + rng.IntN(9))}}
+		g := &contract.Group{Token: newToken(), Seen: contract.Position{Epoch: st.Head.Epoch,
+			Revision: contract.Revision(1 + rng.IntN(9))}}
 		g.Seen.Token = log[g.Seen.Revision]
 		switch rng.IntN(8) {
 		case 0:
-			g.Seen.Epoch = 1 + mvcc.Epoch(rng.IntN(3))
+			g.Seen.Epoch = 1 + contract.Epoch(rng.IntN(3))
 		case 1:
 			g.Seen.Token = token()
 		case 2, 3, 4:
 			g.Seen = st.Head
 		}
-		var at []mvcc.Token
+		var at []contract.Token
 		for r := range g.Seen.Revision {
-			if p := (mvcc.Position{Epoch: g.Seen.Epoch, Revision: r, Token: log[r]}); rng.IntN(4) == 0 {
-				if p.Token == (mvcc.Token{}) || rng.IntN(16) == 0 {
+			if p := (contract.Position{Epoch: g.Seen.Epoch, Revision: r, Token: log[r]}); rng.IntN(4) == 0 {
+				if p.Token == (contract.Token{}) || rng.IntN(16) == 0 {
 					p.Token = token()
 				}
 				g.Earlier, at = append(g.Earlier, p), append(at, log[r])
 			}
 		}
-		alone := map[mvcc.Key]bool{}
+		alone := map[contract.Key]bool{}
 		for range 1 + rng.IntN(6) {
-			m := &mvcc.Mutation{Key: mvcc.Key(fmt.Sprint("key", rng.IntN(keys)))}
+			m := &contract.Mutation{Key: contract.Key(fmt.Sprint("key", rng.IntN(keys)))}
 			m.Expect = current[m.Key].Revision
 			switch rng.IntN(8) {
 			case 0, 1:
-				m.Expect = mvcc.Revision(rng.IntN(4))
+				m.Expect = contract.Revision(rng.IntN(4))
 			case 2, 3:
-				m.Expect = mvcc.Any
+				m.Expect = contract.Any
 			}
 			if m.Expect != 0 && rng.IntN(2) == 0 {
 				m.Delete, m.HasPrev = true, m.Expect > 0 && rng.IntN(3) == 0
 			} else {
-				m.Value, m.Lease = []byte("value"), mvcc.Lease(rng.IntN(2)*rng.IntN(4))
+				m.Value, m.Lease = []byte("value"), contract.Lease(rng.IntN(2)*rng.IntN(4))
 			}
 			if is, ok := alone[m.Key]; ok && (is || m.Alone()) {
 				continue // the queue keeps them apart
@@ -111,22 +111,22 @@ func TestCommitFollowsTheRules(t *testing.T) {
 		}
 
 		got, err := b.Commit(t.Context(), g)
-		want := mvcc.CheckGroup(g, mvcc.Guard{State: st, At: log[g.Seen.Revision], Earlier: at,
+		want := contract.CheckGroup(g, contract.Guard{State: st, At: log[g.Seen.Revision], Earlier: at,
 			Aborted: aborted})
-		if fmt.Sprint(err) != fmt.Sprint(want) || want != nil && mvcc.ClassOf(err) != mvcc.ClassOf(want) {
+		if fmt.Sprint(err) != fmt.Sprint(want) || want != nil && contract.ClassOf(err) != contract.ClassOf(want) {
 			t.Fatalf("seed %d: the group is refused by %v, want %v", seed, err, want)
 		}
 		head := st.Head
 		if want == nil {
-			outcomes, n := mvcc.Decide(g.Mutations, st.Head.Revision,
-				func(k mvcc.Key) mvcc.Current { return current[k] },
-				func(i int, at mvcc.Current) error {
+			outcomes, n := contract.Decide(g.Mutations, st.Head.Revision,
+				func(k contract.Key) contract.Current { return current[k] },
+				func(i int, at contract.Current) error {
 					m := g.Mutations[i]
 					if m.Lease > 1 {
-						return mvcc.ErrNoLease
+						return contract.ErrNoLease
 					}
 					if _, ok := log[at.Revision]; m.Delete && !m.HasPrev && !ok {
-						return mvcc.Errorf(mvcc.Data, "lost")
+						return contract.Errorf(contract.Data, "lost")
 					}
 					return nil
 				})
@@ -135,19 +135,19 @@ func TestCommitFollowsTheRules(t *testing.T) {
 				plain := o
 				plain.PrevValue, plain.Err = nil, w.Err
 				if !reflect.DeepEqual(plain, w) || (o.Err == nil) != (w.Err == nil) ||
-					o.Err != nil && mvcc.ClassOf(o.Err) != mvcc.ClassOf(w.Err) {
+					o.Err != nil && contract.ClassOf(o.Err) != contract.ClassOf(w.Err) {
 					t.Fatalf("seed %d: mutation %d, %+v, is decided as %+v, want %+v", seed, i,
 						g.Mutations[i], o, w)
 				}
 				switch {
-				case errors.Is(w.Err, mvcc.ErrNoLease):
+				case errors.Is(w.Err, contract.ErrNoLease):
 					without++
 				case w.Err != nil:
 					lost++
 				}
 			}
 			if n > 0 {
-				head = mvcc.Position{Epoch: head.Epoch, Revision: head.Revision + mvcc.Revision(n),
+				head = contract.Position{Epoch: head.Epoch, Revision: head.Revision + contract.Revision(n),
 					Token: g.Token}
 			}
 			accepted += n
@@ -155,15 +155,15 @@ func TestCommitFollowsTheRules(t *testing.T) {
 				t.Fatalf("seed %d: the head is %+v, want %+v", seed, got.State.Head, head)
 			}
 		} else {
-			refused[mvcc.ClassOf(want)]++
+			refused[contract.ClassOf(want)]++
 		}
 		if after, err := b.State(t.Context()); err != nil || after.Head != head {
 			t.Fatalf("seed %d: the head is %+v, want %+v: %v", seed, after.Head, head, err)
 		}
 	}
 	// That all kinds of cases were among them, and how many is chance.
-	if accepted < cases/8 || min(lost, without, refused[mvcc.Aborted], refused[mvcc.Fenced],
-		refused[mvcc.Transient]) == 0 {
+	if accepted < cases/8 || min(lost, without, refused[contract.Aborted], refused[contract.Fenced],
+		refused[contract.Transient]) == 0 {
 		t.Errorf("of %d groups were refused: %v; %d mutations were accepted, and %d met a lost value", cases, refused, accepted, lost)
 	}
 }

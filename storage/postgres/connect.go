@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // oldestServer is the oldest major version that has everything that is used here.
@@ -118,8 +118,8 @@ func (d *database) connect(ctx context.Context) (*pgx.Conn, error) {
 
 // greeting is what a connection has found when it was made.
 type greeting struct {
-	mvcc.Place
-	// number is that of the connection; see [mvcc.Gate].
+	contract.Place
+	// number is that of the connection; see [contract.Gate].
 	number int64
 	// log is the oid of the table, by which the stores of this schema are told from others.
 	log int64
@@ -147,7 +147,7 @@ func (d *database) begin(cc *pgx.ConnConfig) error {
 func checkVersion(conn *pgx.Conn) error {
 	version := conn.PgConn().ParameterStatus("server_version")
 	if major, err := majorVersion(version); err != nil || major < oldestServer {
-		return mvcc.Errorf(mvcc.Invalid, "the server is PostgreSQL %s, and version %d or later "+
+		return contract.Errorf(contract.Invalid, "the server is PostgreSQL %s, and version %d or later "+
 			"is needed", version, oldestServer)
 	}
 	return nil
@@ -234,7 +234,7 @@ WHERE name = 'synchronous_commit' AND setting = 'off'
 // past is a deadline that has passed.
 var past = time.Unix(1, 0)
 
-// take takes a connection of a pool on which the store may run; see [mvcc.Gate].
+// take takes a connection of a pool on which the store may run; see [contract.Gate].
 func (b *backend) take(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	for {
 		conn, err := pool.Acquire(ctx)
@@ -246,7 +246,7 @@ func (b *backend) take(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, 
 		case err != nil:
 			conn.Release()
 			return nil, err
-		case passage == mvcc.Pass:
+		case passage == contract.Pass:
 			return conn, nil
 		}
 		conn.Conn().Close(ctx)
@@ -254,7 +254,7 @@ func (b *backend) take(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, 
 	}
 }
 
-// takeBeside makes a connection beside the pools on which the store may run; see [mvcc.Gate].
+// takeBeside makes a connection beside the pools on which the store may run; see [contract.Gate].
 func (b *backend) takeBeside(ctx context.Context) (*pgx.Conn, error) {
 	for {
 		conn, err := b.connect(ctx)
@@ -262,7 +262,7 @@ func (b *backend) takeBeside(ctx context.Context) (*pgx.Conn, error) {
 			return nil, err
 		}
 		passage, err := b.judge(ctx, conn)
-		if err == nil && passage == mvcc.Pass {
+		if err == nil && passage == contract.Pass {
 			return conn, nil
 		}
 		conn.Close(context.WithoutCancel(ctx))
@@ -273,10 +273,10 @@ func (b *backend) takeBeside(ctx context.Context) (*pgx.Conn, error) {
 }
 
 // judge decides whether the store uses a connection.
-func (b *backend) judge(ctx context.Context, conn *pgx.Conn) (mvcc.Passage, error) {
+func (b *backend) judge(ctx context.Context, conn *pgx.Conn) (contract.Passage, error) {
 	g := greetingOf(conn)
 	passage := b.gate.Judge(g.Place, g.number)
-	if passage != mvcc.Ask {
+	if passage != contract.Ask {
 		return passage, nil
 	}
 	id, d, err := b.row(ctx, conn)

@@ -14,8 +14,8 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
@@ -110,15 +110,15 @@ func TestTLS(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		openError(t, verify(t, db, otherFile), mvcc.Denied, "authority that is not trusted",
+		openError(t, verify(t, db, otherFile), contract.Denied, "authority that is not trusted",
 			"sslrootcert")
 	})
 	t.Run("expired", func(t *testing.T) {
-		openError(t, verify(t, start(t, -2*time.Hour, "127.0.0.1"), caFile), mvcc.Denied,
+		openError(t, verify(t, start(t, -2*time.Hour, "127.0.0.1"), caFile), contract.Denied,
 			"has expired", "renew it")
 	})
 	t.Run("for another host", func(t *testing.T) {
-		openError(t, verify(t, start(t, 0, "192.0.2.1"), caFile), mvcc.Denied, "another host name")
+		openError(t, verify(t, start(t, 0, "192.0.2.1"), caFile), contract.Denied, "another host name")
 	})
 }
 
@@ -148,7 +148,7 @@ func TestPasswordRotation(t *testing.T) {
 	kill()
 	eventually(t, "a new connection to be refused", func() bool {
 		_, err := b.State(t.Context())
-		return err != nil && mvcc.ClassOf(err) == mvcc.Denied
+		return err != nil && contract.ClassOf(err) == contract.Denied
 	})
 	if err := os.WriteFile(file, []byte("another"), 0o600); err != nil {
 		t.Fatal(err)
@@ -240,7 +240,7 @@ func TestRoleTimeout(t *testing.T) {
 			exec(t, holder, "BEGIN", "LOCK TABLE rowkeeper_store IN ACCESS EXCLUSIVE MODE")
 			opened := make(chan error, 1)
 			go func() {
-				b, err := mvcc.OpenBackend(t.Context(), postgres.Driver, url, options(t))
+				b, err := contract.OpenBackend(t.Context(), postgres.Driver, url, options(t))
 				if err == nil {
 					err = b.Close()
 				}

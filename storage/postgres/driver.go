@@ -1,9 +1,9 @@
 package postgres
 
-import "github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+import "github.com/rowkeeper/rowkeeper/storage/internal/contract"
 
 // Driver opens stores in PostgreSQL, by the URL schemes postgres and postgresql.
-var Driver mvcc.Driver = driver{}
+var Driver contract.Driver = driver{}
 
 type driver struct{}
 
@@ -13,7 +13,7 @@ func (driver) Name() string { return "postgres" }
 // Schemes returns the URL schemes "postgres" and "postgresql".
 func (driver) Schemes() []string { return []string{"postgres", "postgresql"} }
 
-// Examples implements [mvcc.Driver].
+// Examples implements [contract.Driver].
 func (driver) Examples() []string {
 	return []string{"postgres://user@host/database?sslmode=verify-full"}
 }

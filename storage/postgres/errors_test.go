@@ -3,18 +3,18 @@ package postgres_test
 import (
 	"testing"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
 func TestClasses(t *testing.T) {
-	for code, want := range map[string]mvcc.Class{
-		"40001": mvcc.Transient, "40P01": mvcc.Transient, "55P03": mvcc.Transient,
-		"25006": mvcc.ReadOnly, "53100": mvcc.Full, "53200": mvcc.Unavailable,
-		"22021": mvcc.Data, "54000": mvcc.Data, "28P01": mvcc.Denied, "3D000": mvcc.Denied,
-		"42501": mvcc.Denied, "42P01": mvcc.Invalid, "57P01": mvcc.Unavailable,
-		"57014": mvcc.Unavailable, "08006": mvcc.Unavailable, "XX000": mvcc.Unavailable,
-		"XX001": mvcc.Invalid, "23505": mvcc.Transient, "23514": mvcc.Data, "": mvcc.Unavailable,
+	for code, want := range map[string]contract.Class{
+		"40001": contract.Transient, "40P01": contract.Transient, "55P03": contract.Transient,
+		"25006": contract.ReadOnly, "53100": contract.Full, "53200": contract.Unavailable,
+		"22021": contract.Data, "54000": contract.Data, "28P01": contract.Denied, "3D000": contract.Denied,
+		"42501": contract.Denied, "42P01": contract.Invalid, "57P01": contract.Unavailable,
+		"57014": contract.Unavailable, "08006": contract.Unavailable, "XX000": contract.Unavailable,
+		"XX001": contract.Invalid, "23505": contract.Transient, "23514": contract.Data, "": contract.Unavailable,
 	} {
 		if got := postgres.ClassOf(code); got != want {
 			t.Errorf("%q is of class %v, want %v", code, got, want)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Statement is a statement for the tests of plans.
@@ -45,7 +45,7 @@ func Statements() []Statement {
 }
 
 // Session calls f with a connection of the pool that reads, or of the one that writes.
-func Session(ctx context.Context, b mvcc.Backend, writes bool, f func(*pgx.Conn) error) error {
+func Session(ctx context.Context, b contract.Backend, writes bool, f func(*pgx.Conn) error) error {
 	pool := b.(*backend).reads
 	if writes {
 		pool = b.(*backend).commits
@@ -59,12 +59,12 @@ func Session(ctx context.Context, b mvcc.Backend, writes bool, f func(*pgx.Conn)
 }
 
 // ProbeEvery sets how often a backend that does not listen yet will try the way.
-func ProbeEvery(b mvcc.Backend, interval time.Duration) {
+func ProbeEvery(b contract.Backend, interval time.Duration) {
 	b.(*backend).listener.interval = interval
 }
 
 // Alone tells whether a backend's process announces nothing, since nobody else listens.
-func Alone(b mvcc.Backend) bool {
+func Alone(b contract.Backend) bool {
 	a := &b.(*backend).announcer
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -78,7 +78,7 @@ var MajorVersion = majorVersion
 var ClassOf = classOf
 
 // CheckURL parses a URL.
-func CheckURL(url string, opts mvcc.DriverOptions) error {
+func CheckURL(url string, opts contract.DriverOptions) error {
 	c, err := parseURL(url, opts)
 	if err == nil {
 		_ = c.where()

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
@@ -26,7 +26,7 @@ func TestStandbyAndPromotion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := mvcc.RecordFingerprint(t.Context(), b, before.Actual); err != nil {
+	if err := contract.RecordFingerprint(t.Context(), b, before.Actual); err != nil {
 		t.Fatal(err)
 	}
 	res, err := b.Commit(t.Context(), group(head(t, b), "a"))
@@ -40,7 +40,7 @@ func TestStandbyAndPromotion(t *testing.T) {
 	s.Start()
 	standby := func(err error) {
 		t.Helper()
-		wantClass(t, err, mvcc.ReadOnly)
+		wantClass(t, err, contract.ReadOnly)
 		if !strings.Contains(err.Error(), "standby") {
 			t.Errorf("the error is %v", err)
 		}
@@ -54,22 +54,22 @@ func TestStandbyAndPromotion(t *testing.T) {
 	} {
 		eventually(t, "the old connections to be given up", func() bool {
 			err = ask()
-			return err != nil && mvcc.ClassOf(err) != mvcc.Unavailable
+			return err != nil && contract.ClassOf(err) != contract.Unavailable
 		})
 		standby(err)
 	}
-	_, err = mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: seen, Token: newToken(),
+	_, err = contract.StartEpoch(t.Context(), b, contract.Fence{Seen: seen, Token: newToken(),
 		Jump: 1 << 32})
-	wantClass(t, err, mvcc.ReadOnly)
-	openError(t, db.URL, mvcc.ReadOnly, "standby", "primary")
+	wantClass(t, err, contract.ReadOnly)
+	openError(t, db.URL, contract.ReadOnly, "standby", "primary")
 
 	s.Exec(`SELECT pg_promote()`)
 	eventually(t, "the promotion to be noticed", func() bool {
 		_, err := b.State(t.Context())
-		return err != nil && mvcc.ClassOf(err) == mvcc.Fenced
+		return err != nil && contract.ClassOf(err) == contract.Fenced
 	})
 	_, err = b.Commit(t.Context(), group(seen, "b"))
-	wantClass(t, err, mvcc.Fenced)
+	wantClass(t, err, contract.Fenced)
 	after, err := b.Identity(t.Context())
 	if err != nil || after.Recorded != before.Actual || after.Actual == before.Actual ||
 		after.Store != before.Store {
@@ -83,25 +83,25 @@ func TestStandbyAndPromotion(t *testing.T) {
 	if got := head(t, opened); got != seen {
 		t.Errorf("the head is %+v, want %+v", got, seen)
 	}
-	st, err := mvcc.StartEpoch(t.Context(), opened, mvcc.Fence{Seen: seen, Replaces: seen.Epoch,
+	st, err := contract.StartEpoch(t.Context(), opened, contract.Fence{Seen: seen, Replaces: seen.Epoch,
 		Token: newToken(), Jump: 1 << 32, Fingerprint: after.Actual})
 	if err != nil || st.Head.Epoch != seen.Epoch+1 {
 		t.Fatalf("the state after the fence is %+v, %v", st, err)
 	}
 	// The first one fences, too, and finds that this was done. Then both work again.
-	if _, err := b.State(t.Context()); mvcc.ClassOf(err) != mvcc.Fenced {
+	if _, err := b.State(t.Context()); contract.ClassOf(err) != contract.Fenced {
 		t.Errorf("the first process before it fences: %v", err)
 	}
-	if again, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: seen, Replaces: seen.Epoch,
+	if again, err := contract.StartEpoch(t.Context(), b, contract.Fence{Seen: seen, Replaces: seen.Epoch,
 		Token: newToken(), Jump: 1 << 32, Fingerprint: after.Actual}); err != nil ||
 		again.Head != st.Head {
 		t.Fatalf("the second fence: %+v, %v, want %+v", again, err, st)
 	}
-	for i, b := range []mvcc.Backend{b, opened} {
+	for i, b := range []contract.Backend{b, opened} {
 		_, err = b.Commit(t.Context(), group(seen, "c"))
-		wantClass(t, err, mvcc.Fenced)
+		wantClass(t, err, contract.Fenced)
 		if _, err := b.Commit(t.Context(),
-			group(head(t, b), mvcc.Key(fmt.Sprintf("d%d", i)))); err != nil {
+			group(head(t, b), contract.Key(fmt.Sprintf("d%d", i)))); err != nil {
 			t.Error(err)
 		}
 	}
@@ -120,12 +120,12 @@ func TestReadOnlyServer(t *testing.T) {
 			t.Errorf("the state is %+v, %v", s, err)
 		}
 		_, err = b.Commit(t.Context(), group(s.Head, "a"))
-		wantClass(t, err, mvcc.ReadOnly)
-		_, _, err = mvcc.SweepBatch(t.Context(), b, 10)
-		wantClass(t, err, mvcc.ReadOnly)
+		wantClass(t, err, contract.ReadOnly)
+		_, _, err = contract.SweepBatch(t.Context(), b, 10)
+		wantClass(t, err, contract.ReadOnly)
 		_, err = b.FirstAt(t.Context(), 1)
-		wantClass(t, err, mvcc.ReadOnly)
+		wantClass(t, err, contract.ReadOnly)
 		_, _, err = b.Expired(t.Context(), 10)
-		wantClass(t, err, mvcc.ReadOnly)
+		wantClass(t, err, contract.ReadOnly)
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
@@ -36,20 +36,20 @@ func with(t testing.TB, database string, params ...string) string {
 	return u.String()
 }
 
-func newToken() (t mvcc.Token) {
+func newToken() (t contract.Token) {
 	rand.Read(t[:])
 	return t
 }
 
-func group(seen mvcc.Position, keys ...mvcc.Key) *mvcc.Group {
-	g := &mvcc.Group{Token: newToken(), Seen: seen}
+func group(seen contract.Position, keys ...contract.Key) *contract.Group {
+	g := &contract.Group{Token: newToken(), Seen: seen}
 	for _, k := range keys {
-		g.Mutations = append(g.Mutations, &mvcc.Mutation{Key: k, Value: []byte("value of " + k)})
+		g.Mutations = append(g.Mutations, &contract.Mutation{Key: k, Value: []byte("value of " + k)})
 	}
 	return g
 }
 
-func head(t testing.TB, b mvcc.Backend) mvcc.Position {
+func head(t testing.TB, b contract.Backend) contract.Position {
 	t.Helper()
 	s, err := b.State(t.Context())
 	if err != nil {
@@ -58,10 +58,10 @@ func head(t testing.TB, b mvcc.Backend) mvcc.Position {
 	return s.Head
 }
 
-func wantClass(t testing.TB, err error, class mvcc.Class) {
+func wantClass(t testing.TB, err error, class contract.Class) {
 	t.Helper()
-	if err == nil || mvcc.ClassOf(err) != class {
-		t.Fatalf("the error is %v of class %v, want class %v", err, mvcc.ClassOf(err), class)
+	if err == nil || contract.ClassOf(err) != class {
+		t.Fatalf("the error is %v of class %v, want class %v", err, contract.ClassOf(err), class)
 	}
 }
 
@@ -100,12 +100,12 @@ func waiting(t testing.TB, conn *pgx.Conn) (n int) {
 }
 
 type committed struct {
-	res *mvcc.GroupResult
+	res *contract.GroupResult
 	err error
 }
 
 // commitSoon commits in the background.
-func commitSoon(ctx context.Context, b mvcc.Backend, g *mvcc.Group) <-chan committed {
+func commitSoon(ctx context.Context, b contract.Backend, g *contract.Group) <-chan committed {
 	done := make(chan committed, 1)
 	go func() {
 		res, err := b.Commit(ctx, g)
@@ -173,7 +173,7 @@ func TestSlowSenderHoldsNoLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
-	wantClass(t, (<-done).err, mvcc.Unknown)
+	wantClass(t, (<-done).err, contract.Unknown)
 }
 
 // A zombie is a group that comes to write when its client is gone.
@@ -194,12 +194,12 @@ func TestZombies(t *testing.T) {
 					return waiting(t, watcher) == 1
 				})
 				cancel()
-				wantClass(t, (<-done).err, mvcc.Unknown)
+				wantClass(t, (<-done).err, contract.Unknown)
 				resolved := make(chan error, 1)
-				var r *mvcc.Resolution
+				var r *contract.Resolution
 				go func() {
 					var err error
-					r, err = mvcc.ResolveGroup(t.Context(), b, g.Token, seen)
+					r, err = contract.ResolveGroup(t.Context(), b, g.Token, seen)
 					resolved <- err
 				}()
 				eventually(t, "the resolution to wait behind the group", func() bool {
@@ -234,8 +234,8 @@ func TestZombies(t *testing.T) {
 				done := commitSoon(ctx, b, g)
 				eventually(t, "the group to get stuck", p.holding)
 				cancel()
-				wantClass(t, (<-done).err, mvcc.Unknown)
-				r, err := mvcc.ResolveGroup(t.Context(), other, g.Token, seen)
+				wantClass(t, (<-done).err, contract.Unknown)
+				r, err := contract.ResolveGroup(t.Context(), other, g.Token, seen)
 				if err != nil || !r.Aborted || r.Committed {
 					t.Fatalf("the resolution is %+v, %v", r, err)
 				}
@@ -248,7 +248,7 @@ func TestZombies(t *testing.T) {
 				if row, _, err := other.Get(t.Context(), "zombie"); err != nil || row != nil {
 					t.Errorf("the key of the aborted group is %+v, %v", row, err)
 				}
-				if again, err := mvcc.ResolveGroup(t.Context(), other, g.Token, seen); err != nil ||
+				if again, err := contract.ResolveGroup(t.Context(), other, g.Token, seen); err != nil ||
 					!again.Aborted {
 					t.Errorf("the second resolution is %+v, %v", again, err)
 				}
@@ -264,8 +264,8 @@ func TestTerminatedSessions(t *testing.T) {
 	b, admin := openURL(t, url), connect(t, url)
 	defer b.Close()
 	stop := make(chan struct{})
-	want := map[mvcc.Key]bool{}
-	classes := map[mvcc.Class]int{}
+	want := map[contract.Key]bool{}
+	classes := map[contract.Class]int{}
 	var wg sync.WaitGroup
 	seen := head(t, b)
 	var progress atomic.Int64
@@ -276,23 +276,23 @@ func TestTerminatedSessions(t *testing.T) {
 				return
 			default:
 			}
-			g := group(seen, mvcc.Key(fmt.Sprintf("k%06d", i)))
+			g := group(seen, contract.Key(fmt.Sprintf("k%06d", i)))
 			res, err := b.Commit(t.Context(), g)
 			if err == nil {
 				seen, want[g.Mutations[0].Key] = res.State.Head, true
 				progress.Add(1)
 				continue
 			}
-			class := mvcc.ClassOf(err)
+			class := contract.ClassOf(err)
 			classes[class]++
 			switch class {
-			case mvcc.Unavailable:
-			case mvcc.Unknown:
-				var r *mvcc.Resolution
+			case contract.Unavailable:
+			case contract.Unknown:
+				var r *contract.Resolution
 				for r == nil {
-					if r, err = mvcc.ResolveGroup(t.Context(), b, g.Token, seen); err != nil &&
-						!slices.Contains([]mvcc.Class{mvcc.Transient, mvcc.Unavailable},
-							mvcc.ClassOf(err)) {
+					if r, err = contract.ResolveGroup(t.Context(), b, g.Token, seen); err != nil &&
+						!slices.Contains([]contract.Class{contract.Transient, contract.Unavailable},
+							contract.ClassOf(err)) {
 						t.Errorf("resolve: %v", err)
 						return
 					}
@@ -321,10 +321,10 @@ func TestTerminatedSessions(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	page, err := b.Page(t.Context(), mvcc.PageQuery{Start: "k", End: "l", Limit: 1 << 20,
+	page, err := b.Page(t.Context(), contract.PageQuery{Start: "k", End: "l", Limit: 1 << 20,
 		KeysOnly: true})
-	for err != nil && mvcc.ClassOf(err) == mvcc.Unavailable {
-		page, err = b.Page(t.Context(), mvcc.PageQuery{Start: "k", End: "l", Limit: 1 << 20,
+	for err != nil && contract.ClassOf(err) == contract.Unavailable {
+		page, err = b.Page(t.Context(), contract.PageQuery{Start: "k", End: "l", Limit: 1 << 20,
 			KeysOnly: true})
 	}
 	if err != nil {
@@ -353,7 +353,7 @@ func TestListenerIsKilled(t *testing.T) {
 	defer other.Close()
 	var (
 		mu     sync.Mutex
-		heard  mvcc.Revision
+		heard  contract.Revision
 		asked  int
 		states []error
 	)
@@ -361,7 +361,7 @@ func TestListenerIsKilled(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		b.(mvcc.Notifier).Listen(ctx, func(r mvcc.Revision) {
+		b.(contract.Notifier).Listen(ctx, func(r contract.Revision) {
 			mu.Lock()
 			defer mu.Unlock()
 			if heard = max(heard, r); r == 0 {
@@ -383,12 +383,12 @@ func TestListenerIsKilled(t *testing.T) {
 	seen := head(t, other)
 	for i := 1; i <= 3; i++ {
 		eventually(t, "notifications to flow", flowing(i))
-		res, err := other.Commit(t.Context(), group(seen, mvcc.Key(fmt.Sprint(i))))
+		res, err := other.Commit(t.Context(), group(seen, contract.Key(fmt.Sprint(i))))
 		if err != nil {
 			t.Fatal(err)
 		}
 		seen = res.State.Head
-		if err := other.(mvcc.Notifier).Announce(t.Context(), seen.Revision); err != nil {
+		if err := other.(contract.Notifier).Announce(t.Context(), seen.Revision); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "the notification", func() bool {
@@ -427,14 +427,14 @@ func TestAnnounce(t *testing.T) {
 	}
 	exec(t, admin, fmt.Sprint(`LISTEN rowkeeper_`, table))
 	seen := head(t, b)
-	for _, key := range []mvcc.Key{"a", "b"} {
+	for _, key := range []contract.Key{"a", "b"} {
 		res, err := b.Commit(t.Context(), group(seen, key))
 		if err != nil {
 			t.Fatal(err)
 		}
 		seen = res.State.Head
 	}
-	if err := b.(mvcc.Notifier).Announce(t.Context(), seen.Revision); err != nil {
+	if err := b.(contract.Notifier).Announce(t.Context(), seen.Revision); err != nil {
 		t.Fatal(err)
 	}
 	n, err := admin.WaitForNotification(t.Context())
@@ -449,7 +449,7 @@ func TestLockTimeout(t *testing.T) {
 		url := migrated(t)
 		opts := options(t)
 		opts.Timeout = 3 * time.Second
-		b, err := mvcc.OpenBackend(t.Context(), postgres.Driver,
+		b, err := contract.OpenBackend(t.Context(), postgres.Driver,
 			with(t, url, "prepared_statements", prepared), opts)
 		if err != nil {
 			t.Fatal(err)
@@ -458,7 +458,7 @@ func TestLockTimeout(t *testing.T) {
 		seen := head(t, b)
 		release := lockStore(t, connect(t, url))
 		_, err = b.Commit(t.Context(), group(seen, "a"))
-		wantClass(t, err, mvcc.Transient)
+		wantClass(t, err, contract.Transient)
 		release()
 		if _, err := b.Commit(t.Context(), group(seen, "a")); err != nil {
 			t.Error(err)
@@ -471,7 +471,7 @@ func TestIdleHolderIsEnded(t *testing.T) {
 	url := migrated(t)
 	opts := options(t)
 	opts.Timeout = 6 * time.Second
-	b, err := mvcc.OpenBackend(t.Context(), postgres.Driver, url, opts)
+	b, err := contract.OpenBackend(t.Context(), postgres.Driver, url, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -497,7 +497,7 @@ func TestSynchronousStandby(t *testing.T) {
 	if _, err := postgres.Driver.Migrate(t.Context(), db.URL, opts); err != nil {
 		t.Fatal(err)
 	}
-	b, err := mvcc.OpenBackend(t.Context(), postgres.Driver, db.URL, opts)
+	b, err := contract.OpenBackend(t.Context(), postgres.Driver, db.URL, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -533,11 +533,11 @@ func TestSynchronousStandby(t *testing.T) {
 	seen := head(t, b)
 	g := group(seen, "a")
 	_, err = b.Commit(t.Context(), g)
-	wantClass(t, err, mvcc.Unknown)
+	wantClass(t, err, contract.Unknown)
 	exec(t, admin, `ALTER SYSTEM RESET synchronous_standby_names`, `SELECT pg_reload_conf()`)
-	var r *mvcc.Resolution
+	var r *contract.Resolution
 	eventually(t, "the resolution", func() bool {
-		r, err = mvcc.ResolveGroup(t.Context(), b, g.Token, seen)
+		r, err = contract.ResolveGroup(t.Context(), b, g.Token, seen)
 		return err == nil
 	})
 	if !r.Committed {
@@ -556,20 +556,20 @@ func TestServerRestarts(t *testing.T) {
 	defer b.Close()
 	seen := head(t, b)
 	for i, end := range []func(){s.Stop, s.Kill} {
-		res, err := b.Commit(t.Context(), group(seen, mvcc.Key(fmt.Sprintf("before %d", i))))
+		res, err := b.Commit(t.Context(), group(seen, contract.Key(fmt.Sprintf("before %d", i))))
 		if err != nil {
 			t.Fatal(err)
 		}
 		seen = res.State.Head
 		end()
 		_, err = b.Commit(t.Context(), group(seen, "while it is away"))
-		if class := mvcc.ClassOf(err); err == nil || class != mvcc.Unavailable && class != mvcc.Unknown {
+		if class := contract.ClassOf(err); err == nil || class != contract.Unavailable && class != contract.Unknown {
 			t.Errorf("a commit to a server that is away: %v of class %v", err, class)
 		}
 		if _, err = b.State(t.Context()); err == nil {
 			t.Error("a server that is away has a state")
 		}
-		wantClass(t, err, mvcc.Unavailable)
+		wantClass(t, err, contract.Unavailable)
 		s.Start()
 		eventually(t, "the server to answer", func() bool {
 			_, err := b.State(t.Context())
@@ -579,7 +579,7 @@ func TestServerRestarts(t *testing.T) {
 			t.Errorf("the head is %+v, want %+v", got, seen)
 		}
 		eventually(t, "commits to work", func() bool {
-			res, err := b.Commit(t.Context(), group(seen, mvcc.Key(fmt.Sprintf("after %d", i))))
+			res, err := b.Commit(t.Context(), group(seen, contract.Key(fmt.Sprintf("after %d", i))))
 			if err == nil {
 				seen = res.State.Head
 			}

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 const (
@@ -28,7 +28,7 @@ func (d *database) place(ctx context.Context, conn *pgx.Conn, g *greeting) error
 		return d.cfg.connectError(err)
 	}
 	if recovery {
-		return mvcc.Errorf(mvcc.ReadOnly, "the PostgreSQL server at %s is a standby, in "+
+		return contract.Errorf(contract.ReadOnly, "the PostgreSQL server at %s is a standby, in "+
 			"recovery: point the database URL to the primary, or name all hosts", d.cfg.where())
 	}
 	timeLine, err := d.part(ctx, conn, sqlTimeLine, "?")
@@ -64,7 +64,7 @@ func (d *database) part(ctx context.Context, conn *pgx.Conn, sql,
 func (b *backend) find(ctx context.Context, conn *pgx.Conn, name string) error {
 	store, id, d, err := scan(conn, conn.QueryRow(ctx, sqlFindStore, name))
 	if errors.Is(err, pgx.ErrNoRows) {
-		return mvcc.NoStore(name)
+		return contract.NoStore(name)
 	}
 	if err != nil {
 		return b.cfg.connectError(err)
@@ -76,10 +76,10 @@ func (b *backend) find(ctx context.Context, conn *pgx.Conn, name string) error {
 }
 
 // row reads the row of the store, wherever the connection leads.
-func (b *backend) row(ctx context.Context, conn *pgx.Conn) (mvcc.Identity, mvcc.Durability, error) {
+func (b *backend) row(ctx context.Context, conn *pgx.Conn) (contract.Identity, contract.Durability, error) {
 	_, id, d, err := scan(conn, conn.QueryRow(ctx, sqlIdentity, b.store))
 	if errors.Is(err, pgx.ErrNoRows) {
-		return id, d, mvcc.ErrEmptyStore
+		return id, d, contract.ErrEmptyStore
 	}
 	if err != nil {
 		return id, d, b.cfg.connectError(err)
@@ -88,7 +88,7 @@ func (b *backend) row(ctx context.Context, conn *pgx.Conn) (mvcc.Identity, mvcc.
 }
 
 // scan takes the row of the store, and what the connection knows.
-func scan(conn *pgx.Conn, row pgx.Row) (store int32, id mvcc.Identity, d mvcc.Durability,
+func scan(conn *pgx.Conn, row pgx.Row) (store int32, id contract.Identity, d contract.Durability,
 	err error) {
 	g := greetingOf(conn)
 	id.Actual, d.Boot, d.Relaxed = g.Fingerprint, g.Boot, g.Relaxed
@@ -96,8 +96,8 @@ func scan(conn *pgx.Conn, row pgx.Row) (store int32, id mvcc.Identity, d mvcc.Du
 	return store, id, d, err
 }
 
-// Identity implements [mvcc.Backend].
-func (b *backend) Identity(ctx context.Context) (id mvcc.Identity, err error) {
+// Identity implements [contract.Backend].
+func (b *backend) Identity(ctx context.Context) (id contract.Identity, err error) {
 	err = b.beside(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		id, _, err = b.row(ctx, conn)
 		return err

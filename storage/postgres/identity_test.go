@@ -6,8 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
@@ -21,7 +21,7 @@ func TestRestoredTables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := mvcc.RecordFingerprint(t.Context(), b, id.Actual); err != nil {
+	if err := contract.RecordFingerprint(t.Context(), b, id.Actual); err != nil {
 		t.Fatal(err)
 	}
 	res, err := b.Commit(t.Context(), group(head(t, b), "before"))
@@ -40,12 +40,12 @@ func TestRestoredTables(t *testing.T) {
 		`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'before'`)
 	eventually(t, "the restore to be noticed", func() bool {
 		_, err := b.State(t.Context())
-		return err != nil && mvcc.ClassOf(err) == mvcc.Fenced
+		return err != nil && contract.ClassOf(err) == contract.Fenced
 	})
 	if id, err = b.Identity(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: res.State.Head, Token: newToken(),
+	if _, err := contract.StartEpoch(t.Context(), b, contract.Fence{Seen: res.State.Head, Token: newToken(),
 		Jump: 1 << 32, Fingerprint: id.Actual}); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestRestoredTables(t *testing.T) {
 		`SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'before'`)
 	eventually(t, "the other store to be noticed", func() bool {
 		_, err := b.State(t.Context())
-		return err != nil && mvcc.ClassOf(err) == mvcc.Invalid &&
+		return err != nil && contract.ClassOf(err) == contract.Invalid &&
 			strings.Contains(err.Error(), "another store")
 	})
 }
@@ -102,7 +102,7 @@ func TestRenamedCopy(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, err = mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: head(t, b), Token: newToken(),
+			_, err = contract.StartEpoch(t.Context(), b, contract.Fence{Seen: head(t, b), Token: newToken(),
 				Jump: 1 << 32, Fingerprint: id.Actual})
 			if err != nil {
 				t.Fatal(err)
@@ -137,9 +137,9 @@ func TestStoresFenceOverSharedConnections(t *testing.T) {
 	}
 	defer db.Close()
 	type store struct {
-		mvcc.Backend
-		id   mvcc.Identity
-		seen mvcc.Position
+		contract.Backend
+		id   contract.Identity
+		seen contract.Position
 	}
 	open := func(name string) *store {
 		b, err := db.Store(t.Context(), name)
@@ -148,21 +148,21 @@ func TestStoresFenceOverSharedConnections(t *testing.T) {
 		}
 		t.Cleanup(func() { b.Close() })
 		s := &store{Backend: b}
-		s.id, _ = b.(mvcc.Opened).Opened()
-		if err := mvcc.RecordFingerprint(t.Context(), b, s.id.Actual); err != nil {
+		s.id, _ = b.(contract.Opened).Opened()
+		if err := contract.RecordFingerprint(t.Context(), b, s.id.Actual); err != nil {
 			t.Fatal(err)
 		}
 		s.seen = head(t, b)
 		return s
 	}
-	commit := func(s *store, key mvcc.Key) error {
+	commit := func(s *store, key contract.Key) error {
 		res, err := s.Commit(t.Context(), group(s.seen, key))
 		if err == nil {
 			s.seen = res.State.Head
 		}
 		return err
 	}
-	a, b := open("team-a"), open(mvcc.DefaultStore)
+	a, b := open("team-a"), open(contract.DefaultStore)
 	exec(t, admin, `CREATE TABLE restored (LIKE rowkeeper_log INCLUDING ALL)`,
 		`INSERT INTO restored SELECT * FROM rowkeeper_log`, `DROP TABLE rowkeeper_log`,
 		`ALTER TABLE restored RENAME TO rowkeeper_log`)
@@ -174,11 +174,11 @@ func TestStoresFenceOverSharedConnections(t *testing.T) {
 	fenced := func(s *store, what string) {
 		t.Helper()
 		_, err := s.State(t.Context())
-		if mvcc.ClassOf(err) != mvcc.Fenced {
+		if contract.ClassOf(err) != contract.Fenced {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	a.Backend.(mvcc.Reconnector).Reconnect()
+	a.Backend.(contract.Reconnector).Reconnect()
 	fenced(a, "the first store, on new connections")
 	fenced(b, "the second one, on connections of the first")
 	for _, s := range []*store{a, b} {
@@ -186,7 +186,7 @@ func TestStoresFenceOverSharedConnections(t *testing.T) {
 		if err != nil || !id.Moved() {
 			t.Fatalf("the identity is %+v, %v", id, err)
 		}
-		st, err := mvcc.StartEpoch(t.Context(), s, mvcc.Fence{Seen: s.seen, Replaces: id.Epoch,
+		st, err := contract.StartEpoch(t.Context(), s, contract.Fence{Seen: s.seen, Replaces: id.Epoch,
 			Token: newToken(), Jump: 1 << 32, Fingerprint: id.Actual})
 		if err != nil {
 			t.Fatal(err)
@@ -215,25 +215,25 @@ func TestStoreIsFoundWhereTheAddressLeads(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	first, err := db.Store(t.Context(), mvcc.DefaultStore)
+	first, err := db.Store(t.Context(), contract.DefaultStore)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer first.Close()
-	id, _ := first.(mvcc.Opened).Opened()
-	if err := mvcc.RecordFingerprint(t.Context(), first, id.Actual); err != nil {
+	id, _ := first.(contract.Opened).Opened()
+	if err := contract.RecordFingerprint(t.Context(), first, id.Actual); err != nil {
 		t.Fatal(err)
 	}
 	head(t, first) // by a connection that stays in its pool
 	exec(t, admin, `CREATE TABLE restored (LIKE rowkeeper_log INCLUDING ALL)`,
 		`INSERT INTO restored SELECT * FROM rowkeeper_log`, `DROP TABLE rowkeeper_log`,
 		`ALTER TABLE restored RENAME TO rowkeeper_log`)
-	second, err := db.Store(t.Context(), mvcc.DefaultStore)
+	second, err := db.Store(t.Context(), contract.DefaultStore)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer second.Close()
-	if id, _ := second.(mvcc.Opened).Opened(); !id.Moved() {
+	if id, _ := second.(contract.Opened).Opened(); !id.Moved() {
 		t.Errorf("the store was found where the address led before: %+v", id)
 	}
 }

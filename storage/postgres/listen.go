@@ -11,7 +11,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // A notification is a transaction of its own. A store with a few writes a second would pay for one
@@ -35,8 +35,8 @@ const (
 	probeInterval = 30 * time.Second
 )
 
-// Announce implements [mvcc.Notifier].
-func (b *backend) Announce(ctx context.Context, r mvcc.Revision) error {
+// Announce implements [contract.Notifier].
+func (b *backend) Announce(ctx context.Context, r contract.Revision) error {
 	a := &b.announcer
 	a.mu.Lock()
 	if a.alone {
@@ -63,11 +63,11 @@ type announcer struct {
 	next *announcement
 	// alone says that nobody else listens. Then untold has the newest heads, by store.
 	alone  bool
-	untold map[int32]mvcc.Revision
+	untold map[int32]contract.Revision
 }
 
 // payload is how a new head of a store is announced.
-func (a *announcer) payload(store int32, r mvcc.Revision) string {
+func (a *announcer) payload(store int32, r contract.Revision) string {
 	return fmt.Sprintf("%s %d %d", a.process, store, r)
 }
 
@@ -128,8 +128,8 @@ func (a *announcer) send(n *announcement) {
 	n.err = readError(err)
 }
 
-// Listen implements [mvcc.Notifier].
-func (b *backend) Listen(ctx context.Context, notify func(mvcc.Revision), status func(error)) {
+// Listen implements [contract.Notifier].
+func (b *backend) Listen(ctx context.Context, notify func(contract.Revision), status func(error)) {
 	leave := b.listener.join(b.store, &ear{notify: notify, status: status})
 	defer leave()
 	<-ctx.Done()
@@ -156,7 +156,7 @@ type listener struct {
 
 // ear is where a store listens.
 type ear struct {
-	notify func(mvcc.Revision)
+	notify func(contract.Revision)
 	status func(error)
 }
 
@@ -216,7 +216,7 @@ func (l *listener) heard(ctx context.Context, payload string) {
 	var (
 		process string
 		store   int32
-		r       mvcc.Revision
+		r       contract.Revision
 	)
 	_, err := fmt.Sscan(payload, &process, &store, &r)
 	if process != l.d.announcer.process {
@@ -301,7 +301,7 @@ func (l *listener) listen(ctx context.Context, flowing func()) error {
 			}
 			next = time.Now().Add(probeTimeout)
 		case err != nil:
-			return mvcc.Errorf(mvcc.Unavailable, "the connection that listens was lost: %w", err)
+			return contract.Errorf(contract.Unavailable, "the connection that listens was lost: %w", err)
 		case payload != probe:
 			l.heard(ctx, payload)
 		case !locked:

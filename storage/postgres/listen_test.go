@@ -7,18 +7,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
 // listens has a backend listen until stop is called. It returns once notifications flow.
-func listens(t *testing.T, b mvcc.Backend) (heard <-chan mvcc.Revision, stop func()) {
+func listens(t *testing.T, b contract.Backend) (heard <-chan contract.Revision, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	all, flows, done := make(chan mvcc.Revision, 1000), make(chan error, 1000), make(chan struct{})
+	all, flows, done := make(chan contract.Revision, 1000), make(chan error, 1000), make(chan struct{})
 	go func() {
 		defer close(done)
-		b.(mvcc.Notifier).Listen(ctx, func(r mvcc.Revision) { all <- r },
+		b.(contract.Notifier).Listen(ctx, func(r contract.Revision) { all <- r },
 			func(err error) { flows <- err })
 	}()
 	for err := range flows {
@@ -31,7 +31,7 @@ func listens(t *testing.T, b mvcc.Backend) (heard <-chan mvcc.Revision, stop fun
 }
 
 // hears waits until a revision is heard.
-func hears(t *testing.T, heard <-chan mvcc.Revision, want mvcc.Revision) {
+func hears(t *testing.T, heard <-chan contract.Revision, want contract.Revision) {
 	t.Helper()
 	timeout := time.After(30 * time.Second)
 	for {
@@ -47,9 +47,9 @@ func hears(t *testing.T, heard <-chan mvcc.Revision, want mvcc.Revision) {
 }
 
 // announce has a backend announce a revision. No commit belongs to it, which nobody asks for.
-func announce(t *testing.T, b mvcc.Backend, r mvcc.Revision) {
+func announce(t *testing.T, b contract.Backend, r contract.Revision) {
 	t.Helper()
-	if err := b.(mvcc.Notifier).Announce(t.Context(), r); err != nil {
+	if err := b.(contract.Notifier).Announce(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -72,7 +72,7 @@ func TestAlone(t *testing.T) {
 	_, stopFirst := listens(t, first)
 	eventually(t, "the first to be alone", func() bool { return postgres.Alone(first) })
 	exec(t, admin, fmt.Sprint("LISTEN rowkeeper_", table), "LISTEN marker")
-	for r := mvcc.Revision(100); r < 400; r += 100 {
+	for r := contract.Revision(100); r < 400; r += 100 {
 		announce(t, first, r)
 		// Notifications come in the order of the transactions.
 		exec(t, admin, "NOTIFY marker")

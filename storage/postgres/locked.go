@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // importRows and importBytes bound what is sent in one statement.
@@ -17,9 +17,9 @@ const (
 	importBytes = 4 << 20
 )
 
-// Locked implements [mvcc.Backend]. It holds the lock for some round trips. Where the lock excludes
-// sweeps, too, the locks are taken in the order of a sweep: its own first.
-func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
+// Locked implements [contract.Backend]. It holds the lock for some round trips. Where the lock
+// excludes sweeps, too, the locks are taken in the order of a sweep: its own first.
+func (b *backend) Locked(ctx context.Context, o contract.LockOptions, f func(contract.Tx) error) error {
 	switch {
 	case o.Unbounded:
 		return b.archive(ctx, sqlBegin, "60000", func(conn *pgx.Conn) error {
@@ -54,7 +54,7 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 
 // locked runs f in a transaction, which begins with the statements first and then takes the commit
 // lock.
-func (b *backend) locked(ctx context.Context, conn *pgx.Conn, f func(mvcc.Tx) error,
+func (b *backend) locked(ctx context.Context, conn *pgx.Conn, f func(contract.Tx) error,
 	first ...string) (err error) {
 	defer func() {
 		if conn.PgConn().TxStatus() != 'I' {
@@ -85,10 +85,10 @@ func (b *backend) locked(ctx context.Context, conn *pgx.Conn, f func(mvcc.Tx) er
 	tag, err := conn.Exec(ctx, sqlCommit)
 	switch {
 	case err != nil:
-		return mvcc.Errorf(mvcc.Unknown, "PostgreSQL did not confirm the commit: %w",
+		return contract.Errorf(contract.Unknown, "PostgreSQL did not confirm the commit: %w",
 			readError(err))
 	case tag.String() != "COMMIT":
-		return mvcc.Errorf(mvcc.Transient,
+		return contract.Errorf(contract.Transient,
 			"PostgreSQL ended the transaction by %q instead of COMMIT", tag)
 	}
 	return nil
@@ -104,7 +104,7 @@ func rollback(ctx context.Context, conn *pgx.Conn) {
 	}
 }
 
-// tx implements [mvcc.Tx].
+// tx implements [contract.Tx].
 type tx struct {
 	view
 	// dirty tells whether anything was written.
@@ -120,8 +120,8 @@ func (t *tx) run(sql string, args ...any) error {
 
 func (t *tx) Fingerprint() string { return greetingOf(t.conn).Fingerprint }
 
-func (t *tx) Group(token mvcc.Token,
-	after mvcc.Revision) (g mvcc.Guard, found []mvcc.Row, err error) {
+func (t *tx) Group(token contract.Token,
+	after contract.Revision) (g contract.Guard, found []contract.Row, err error) {
 	rows, err := t.conn.Query(t.ctx, sqlFindGroup, token[:], int64(after), t.store)
 	if err != nil {
 		return g, nil, readError(err)
@@ -129,37 +129,37 @@ func (t *tx) Group(token mvcc.Token,
 	defer rows.Close()
 	for rows.Next() {
 		r := row(rows.RawValues())
-		g = mvcc.Guard{State: r.state(), Aborted: r.bool(stateColumns),
+		g = contract.Guard{State: r.state(), Aborted: r.bool(stateColumns),
 			At: r.token(stateColumns + 1)}
 		if r = r[stateColumns+2:]; r[0] != nil {
-			found = append(found, mvcc.Row{Revision: r.revision(0), Prev: r.revision(1),
-				Create: r.revision(2), Version: r.int(3), Lease: mvcc.Lease(r.int(4)),
+			found = append(found, contract.Row{Revision: r.revision(0), Prev: r.revision(1),
+				Create: r.revision(2), Version: r.int(3), Lease: contract.Lease(r.int(4)),
 				Time: r.time(5), Deleted: r.bool(6), Key: r.key(7), Token: token})
 		}
 	}
 	return g, found, readError(rows.Err())
 }
 
-func (t *tx) Abort(token mvcc.Token, seen mvcc.Revision) error {
+func (t *tx) Abort(token contract.Token, seen contract.Revision) error {
 	return t.run(sqlAbort, token[:], int64(seen))
 }
 
-func (t *tx) SetCompacted(r mvcc.Revision) error { return t.run(sqlCompact, int64(r)) }
+func (t *tx) SetCompacted(r contract.Revision) error { return t.run(sqlCompact, int64(r)) }
 
 func (t *tx) RecordFingerprint(fingerprint string) error {
 	return t.run(sqlRecordFingerprint, fingerprint)
 }
 
-func (t *tx) Mark(st mvcc.State, fingerprint string) error {
+func (t *tx) Mark(st contract.State, fingerprint string) error {
 	return t.run(sqlMark, int64(st.Head.Revision), st.Now.UnixMicro(), st.Head.Token[:],
 		int64(st.Head.Epoch), int64(st.Swept), fingerprint)
 }
 
-func (t *tx) Leases(leases []mvcc.Lease) ([]mvcc.LeaseRow, error) {
+func (t *tx) Leases(leases []contract.Lease) ([]contract.LeaseRow, error) {
 	return t.leaseRows(sqlSomeLeases, leases, t.store)
 }
 
-func (t *tx) PutLeases(rows []mvcc.LeaseRow) error {
+func (t *tx) PutLeases(rows []contract.LeaseRow) error {
 	var ids, ttls, expiries []int64
 	for _, r := range rows {
 		ids, ttls = append(ids, int64(r.Lease)), append(ttls, r.TTL)
@@ -168,7 +168,7 @@ func (t *tx) PutLeases(rows []mvcc.LeaseRow) error {
 	return t.run(sqlPutLeases, ids, ttls, expiries)
 }
 
-func (t *tx) DropLeases(leases []mvcc.Lease) error { return t.run(sqlDropLeases, leases) }
+func (t *tx) DropLeases(leases []contract.Lease) error { return t.run(sqlDropLeases, leases) }
 
 func (t *tx) Clear() error { return t.run(sqlClear) }
 
@@ -180,9 +180,9 @@ func (t *tx) Erase(limit int) (n int, err error) {
 
 func (t *tx) Renew() error { return t.run(sqlRenew) }
 
-func (t *tx) SetQuota(q mvcc.Quota) error { return t.run(sqlSetQuota, q.Objects, q.Bytes) }
+func (t *tx) SetQuota(q contract.Quota) error { return t.run(sqlSetQuota, q.Objects, q.Bytes) }
 
-func (t *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error) error {
+func (t *tx) Insert(token contract.Token, write func(func(*contract.Record) error) error) error {
 	w := importer{tx: t, token: token}
 	if err := write(w.add); err != nil {
 		return err
@@ -193,7 +193,7 @@ func (t *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error
 // importer gathers records to statements.
 type importer struct {
 	tx    *tx
-	token mvcc.Token
+	token contract.Token
 
 	revisions, creations, versions, leases, expiries []int64
 
@@ -201,7 +201,7 @@ type importer struct {
 	bytes        int
 }
 
-func (w *importer) add(r *mvcc.Record) error {
+func (w *importer) add(r *contract.Record) error {
 	w.revisions = append(w.revisions, int64(r.Revision))
 	w.creations = append(w.creations, int64(r.Create))
 	w.versions = append(w.versions, r.Version)
@@ -225,7 +225,7 @@ func (w *importer) flush() error {
 	if err != nil {
 		if e := (*pgconn.PgError)(nil); errors.As(err, &e) && e.Code == "23505" {
 			// Nobody else writes, so to try again would be of no use.
-			return mvcc.Errorf(mvcc.Data, "a key is in it twice: %w", e)
+			return contract.Errorf(contract.Data, "a key is in it twice: %w", e)
 		}
 		return err
 	}

@@ -9,13 +9,13 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// Migrate implements [mvcc.Driver]. It needs a role that may create tables, and a session of its
-// own: no pooler in transaction mode.
+// Migrate implements [contract.Driver]. It needs a role that may create tables, and a session of
+// its own: no pooler in transaction mode.
 func (driver) Migrate(ctx context.Context, url string,
-	opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+	opts contract.DriverOptions) ([]contract.Migration, error) {
 	var done []migrations.Migration
 	err := withDB(ctx, url, opts, func(_ *config, db *sql.DB) (err error) {
 		done, err = migrations.Up(ctx, db, migrations.Postgres, migrations.PostgresLocker{})
@@ -24,9 +24,9 @@ func (driver) Migrate(ctx context.Context, url string,
 	return steps(done), err
 }
 
-// Status implements [mvcc.Driver].
+// Status implements [contract.Driver].
 func (driver) Status(ctx context.Context, url string,
-	opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+	opts contract.DriverOptions) ([]contract.Migration, error) {
 	var list []migrations.Migration
 	err := withDB(ctx, url, opts, func(_ *config, db *sql.DB) (err error) {
 		list, err = migrations.Status(ctx, db, migrations.Postgres)
@@ -35,16 +35,16 @@ func (driver) Status(ctx context.Context, url string,
 	return steps(list), err
 }
 
-func steps(list []migrations.Migration) []mvcc.Migration {
-	out := make([]mvcc.Migration, len(list))
+func steps(list []migrations.Migration) []contract.Migration {
+	out := make([]contract.Migration, len(list))
 	for i, m := range list {
-		out[i] = mvcc.Migration(m)
+		out[i] = contract.Migration(m)
 	}
 	return out
 }
 
 // withDB opens the database as migrations want it.
-func withDB(ctx context.Context, url string, opts mvcc.DriverOptions,
+func withDB(ctx context.Context, url string, opts contract.DriverOptions,
 	f func(*config, *sql.DB) error) error {
 	cfg, err := parseURL(url, opts)
 	if err != nil {
@@ -82,7 +82,7 @@ func (c *config) withDB(ctx context.Context, f func(*config, *sql.DB) error) err
 	}
 	var version *migrations.VersionError
 	if errors.As(err, &version) {
-		return &mvcc.Error{Class: mvcc.Invalid, Err: err}
+		return &contract.Error{Class: contract.Invalid, Err: err}
 	}
 	if err != nil {
 		return c.connectError(err)

@@ -10,13 +10,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
-// Connect implements [mvcc.Driver].
+// Connect implements [contract.Driver].
 func (driver) Connect(ctx context.Context, url string,
-	opts mvcc.DriverOptions) (mvcc.Database, error) {
+	opts contract.DriverOptions) (contract.Database, error) {
 	cfg, err := parseURL(url, opts)
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func (c *config) check(ctx context.Context) error {
 			return err
 		}
 		if missing != "" {
-			return mvcc.Errorf(mvcc.Denied,
+			return contract.Errorf(contract.Denied,
 				"the role %q lacks privileges in the database: grant it %s", c.pool.ConnConfig.User,
 				missing)
 		}
@@ -62,7 +62,7 @@ WHERE NOT has_table_privilege(name, privilege)`
 func connect(ctx context.Context, cfg *config) (*database, error) {
 	d := &database{cfg: cfg, lists: sqlread.NewLists(int(cfg.pool.MaxConns))}
 	d.listener = listener{d: d, interval: probeInterval, ears: map[int32]map[*ear]struct{}{}}
-	d.announcer = announcer{d: d, process: rand.Text(), untold: map[int32]mvcc.Revision{}}
+	d.announcer = announcer{d: d, process: rand.Text(), untold: map[int32]contract.Revision{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	for _, p := range []struct {
 		pool   **pgxpool.Pool
@@ -95,8 +95,8 @@ func connect(ctx context.Context, cfg *config) (*database, error) {
 	return d, nil
 }
 
-// Store implements [mvcc.Database].
-func (d *database) Store(ctx context.Context, name string) (mvcc.Backend, error) {
+// Store implements [contract.Database].
+func (d *database) Store(ctx context.Context, name string) (contract.Backend, error) {
 	b := &backend{database: d, writing: make(chan struct{}, storeConns)}
 	// A store that has seen nothing yet has nothing to compare a database with but what it finds
 	// now, so that comes from a connection that is begun now. Those of the pools may lead to where

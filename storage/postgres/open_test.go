@@ -13,16 +13,16 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
 // openError opens a database, which must fail by a sentence on one line that has the wanted parts
 // and no secrets.
-func openError(t testing.TB, database string, class mvcc.Class, parts ...string) {
+func openError(t testing.TB, database string, class contract.Class, parts ...string) {
 	t.Helper()
-	b, err := mvcc.OpenBackend(t.Context(), postgres.Driver, database, options(t))
+	b, err := contract.OpenBackend(t.Context(), postgres.Driver, database, options(t))
 	if err == nil {
 		b.Close()
 		t.Fatalf("the database was opened, want an error with %q", parts)
@@ -39,7 +39,7 @@ func openError(t testing.TB, database string, class mvcc.Class, parts ...string)
 	} else if strings.Contains(text, "\n") {
 		t.Errorf("the error has several lines: %q", text)
 	}
-	var known *mvcc.Error
+	var known *contract.Error
 	if !errors.As(err, &known) {
 		t.Errorf("the error is a %T", err)
 	}
@@ -72,52 +72,52 @@ func TestOpenErrors(t *testing.T) {
 	silent.Close()
 
 	t.Run("wrong password", func(t *testing.T) {
-		openError(t, as(t, database, user, secret+"x"), mvcc.Denied, "refuses the login", user,
+		openError(t, as(t, database, user, secret+"x"), contract.Denied, "refuses the login", user,
 			"check the password", "28P01")
 	})
 	t.Run("unknown role", func(t *testing.T) {
-		openError(t, as(t, database, "nobody_of_this_name", secret), mvcc.Denied,
+		openError(t, as(t, database, "nobody_of_this_name", secret), contract.Denied,
 			"refuses the login", "nobody_of_this_name")
 	})
 	t.Run("missing database", func(t *testing.T) {
-		openError(t, elsewhere("", "/no_such_database"), mvcc.Denied,
+		openError(t, elsewhere("", "/no_such_database"), contract.Denied,
 			`no database "no_such_database"`, "create it")
 	})
 	t.Run("wrong host", func(t *testing.T) {
-		openError(t, elsewhere("no-such-host.invalid", ""), mvcc.Unavailable, "host",
+		openError(t, elsewhere("no-such-host.invalid", ""), contract.Unavailable, "host",
 			"cannot be found", "no-such-host.invalid")
 	})
 	t.Run("wrong port", func(t *testing.T) {
-		openError(t, elsewhere(closed, ""), mvcc.Unavailable, "nothing answers at "+closed,
+		openError(t, elsewhere(closed, ""), contract.Unavailable, "nothing answers at "+closed,
 			"refused")
 	})
 	t.Run("several hosts, none there", func(t *testing.T) {
 		openError(t, strings.Replace(withUser, "@"+mustHost(t, withUser), "@"+closed+","+closed+"1",
-			1), mvcc.Denied, "cannot be parsed")
+			1), contract.Denied, "cannot be parsed")
 		openError(t, strings.Replace(withUser, "@"+mustHost(t, withUser), "@"+closed+",localhost:1",
-			1), mvcc.Unavailable, closed, "localhost:1")
+			1), contract.Unavailable, closed, "localhost:1")
 	})
 	t.Run("missing privileges", func(t *testing.T) {
-		openError(t, withUser, mvcc.Denied, "privilege")
+		openError(t, withUser, contract.Denied, "privilege")
 		exec(t, admin, fmt.Sprintf(`GRANT SELECT ON ALL TABLES IN SCHEMA public TO %s`, user),
 			fmt.Sprintf(`GRANT INSERT ON rowkeeper_log TO %s`, user))
-		openError(t, withUser, mvcc.Denied, user, "grant it", "DELETE ON rowkeeper_log",
+		openError(t, withUser, contract.Denied, user, "grant it", "DELETE ON rowkeeper_log",
 			"UPDATE ON rowkeeper_store")
 	})
 	t.Run("too many connections", func(t *testing.T) {
 		exec(t, admin, fmt.Sprintf(`ALTER ROLE %s CONNECTION LIMIT 0`, user))
-		openError(t, withUser, mvcc.Unavailable, "CONNECTION LIMIT", "pool_max_conns", "53300")
+		openError(t, withUser, contract.Unavailable, "CONNECTION LIMIT", "pool_max_conns", "53300")
 		exec(t, admin, fmt.Sprintf(`ALTER ROLE %s CONNECTION LIMIT -1`, user))
 	})
 	t.Run("no connect privilege", func(t *testing.T) {
 		exec(t, admin, fmt.Sprintf(`REVOKE CONNECT ON DATABASE %s FROM PUBLIC`,
 			pgx.Identifier{dbName(t, database)}.Sanitize()))
-		openError(t, withUser, mvcc.Denied, "may not connect", "grant it CONNECT")
+		openError(t, withUser, contract.Denied, "may not connect", "grant it CONNECT")
 	})
 	t.Run("missing schema", func(t *testing.T) {
-		openError(t, dbtest.Open(t, dbtest.Postgres).URL, mvcc.Invalid,
+		openError(t, dbtest.Open(t, dbtest.Postgres).URL, contract.Invalid,
 			"holds no rowkeeper store yet", "rowkeeper migrate up")
-		openError(t, with(t, database, "search_path", "elsewhere"), mvcc.Invalid,
+		openError(t, with(t, database, "search_path", "elsewhere"), contract.Invalid,
 			"rowkeeper migrate up")
 	})
 	t.Run("newer schema", func(t *testing.T) {
@@ -127,33 +127,33 @@ func TestOpenErrors(t *testing.T) {
 		b := openURL(t, newer)
 		b.Close()
 		exec(t, conn, `UPDATE rowkeeper_store SET oldest_writer = 99`)
-		openError(t, newer, mvcc.Invalid, "version 99, newer", "use a newer rowkeeper")
+		openError(t, newer, contract.Invalid, "version 99, newer", "use a newer rowkeeper")
 	})
 	t.Run("damaged store", func(t *testing.T) {
 		damaged := migrated(t)
 		exec(t, connect(t, damaged), `DELETE FROM rowkeeper_store`)
-		openError(t, damaged, mvcc.Invalid, "damaged", "rowkeeper_store")
+		openError(t, damaged, contract.Invalid, "damaged", "rowkeeper_store")
 	})
 	t.Run("read-only hosts", func(t *testing.T) {
 		exec(t, admin, fmt.Sprintf(`ALTER DATABASE %s SET default_transaction_read_only = on`,
 			pgx.Identifier{dbName(t, database)}.Sanitize()))
-		openError(t, with(t, database, "target_session_attrs", "read-write"), mvcc.ReadOnly,
+		openError(t, with(t, database, "target_session_attrs", "read-write"), contract.ReadOnly,
 			"none of the PostgreSQL servers", "takes writes")
 	})
 	t.Run("unknown parameter", func(t *testing.T) {
-		openError(t, with(t, database, "pool_max_cons", "3"), mvcc.Denied, "pool_max_cons",
+		openError(t, with(t, database, "pool_max_cons", "3"), contract.Denied, "pool_max_cons",
 			"correct its parameters")
-		openError(t, with(t, database, "prepared_statements", "maybe"), mvcc.Denied,
+		openError(t, with(t, database, "prepared_statements", "maybe"), contract.Denied,
 			"prepared_statements")
-		openError(t, with(t, database, "pool_max_conns", "none"), mvcc.Denied, "pool_max_conns")
-		openError(t, with(t, database, "target_session_attrs", "any-of-them"), mvcc.Denied,
+		openError(t, with(t, database, "pool_max_conns", "none"), contract.Denied, "pool_max_conns")
+		openError(t, with(t, database, "target_session_attrs", "any-of-them"), contract.Denied,
 			"target_session_attrs")
 	})
 	t.Run("missing files", func(t *testing.T) {
 		missing := filepath.Join(t.TempDir(), "missing")
-		openError(t, with(t, database, "password_file", missing), mvcc.Denied, "password", missing)
+		openError(t, with(t, database, "password_file", missing), contract.Denied, "password", missing)
 		openError(t, with(t, database, "sslmode", "verify-full", "sslrootcert", missing),
-			mvcc.Denied, missing)
+			contract.Denied, missing)
 	})
 	t.Run("malformed", func(t *testing.T) {
 		for _, u := range []string{
@@ -162,7 +162,7 @@ func TestOpenErrors(t *testing.T) {
 			"postgres://user:s3cr@host:p@ss:word/db?sslmode=disable",
 			"postgres://host/db?password=s3cr%zz",
 		} {
-			openError(t, u, mvcc.Denied, "the database URL", "%XX")
+			openError(t, u, contract.Denied, "the database URL", "%XX")
 		}
 	})
 }
@@ -196,7 +196,7 @@ func TestOldServer(t *testing.T) {
 			conn.Close()
 		}
 	})
-	openError(t, fmt.Sprintf("postgres://user@%s/db?sslmode=disable", l.Addr()), mvcc.Invalid,
+	openError(t, fmt.Sprintf("postgres://user@%s/db?sslmode=disable", l.Addr()), contract.Invalid,
 		"PostgreSQL 12.22", "version 13 or later is needed")
 	for text, want := range map[string]int{"15.18 (Debian 15.18-0+deb12u1)": 15, "18beta1": 18,
 		"13.0": 13, "17": 17} {
@@ -242,23 +242,23 @@ func TestUnprivilegedRole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := mvcc.RaiseCompacted(t.Context(), b, res.State.Head.Revision); err != nil {
+	if _, err := contract.RaiseCompacted(t.Context(), b, res.State.Head.Revision); err != nil {
 		t.Error(err)
 	}
-	if n, _, err := mvcc.SweepBatch(t.Context(), b, 100); err != nil || n != 1 {
+	if n, _, err := contract.SweepBatch(t.Context(), b, 100); err != nil || n != 1 {
 		t.Errorf("swept %d, %v", n, err)
 	}
-	if r, err := mvcc.ResolveGroup(t.Context(), b, newToken(), res.State.Head); err != nil ||
+	if r, err := contract.ResolveGroup(t.Context(), b, newToken(), res.State.Head); err != nil ||
 		!r.Aborted {
 		t.Errorf("resolved %+v, %v", r, err)
 	}
 	if _, err := b.Size(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := mvcc.RecordFingerprint(t.Context(), b, id.Actual); err != nil {
+	if err := contract.RecordFingerprint(t.Context(), b, id.Actual); err != nil {
 		t.Error(err)
 	}
-	if _, err := mvcc.StartEpoch(t.Context(), b, mvcc.Fence{Seen: res.State.Head, Token: newToken(),
+	if _, err := contract.StartEpoch(t.Context(), b, contract.Fence{Seen: res.State.Head, Token: newToken(),
 		Jump: 1 << 32, Fingerprint: id.Actual}); err != nil {
 		t.Error(err)
 	}

@@ -17,7 +17,7 @@ import (
 	"testing"
 
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
@@ -95,7 +95,7 @@ func startPgBouncer(t testing.TB, database, mode string) string {
 func TestTransactionPooler(t *testing.T) {
 	direct := migrated(t)
 	pooled := startPgBouncer(t, direct, "transaction")
-	backends := []mvcc.Backend{openURL(t, with(t, pooled, "prepared_statements", "false")),
+	backends := []contract.Backend{openURL(t, with(t, pooled, "prepared_statements", "false")),
 		openURL(t, with(t, pooled, "prepared_statements", "false")), openURL(t, direct)}
 	for _, b := range backends {
 		defer b.Close()
@@ -106,10 +106,10 @@ func TestTransactionPooler(t *testing.T) {
 		wg.Go(func() {
 			seen := head(t, b)
 			for n := range groups {
-				keys := []mvcc.Key{mvcc.Key(fmt.Sprintf("k/%d/%03d", i, n)),
-					mvcc.Key(fmt.Sprintf("shared/%03d", n))}
+				keys := []contract.Key{contract.Key(fmt.Sprintf("k/%d/%03d", i, n)),
+					contract.Key(fmt.Sprintf("shared/%03d", n))}
 				res, err := b.Commit(t.Context(), group(seen, keys...))
-				for errors.Is(err, mvcc.ErrOvertaken) {
+				for errors.Is(err, contract.ErrOvertaken) {
 					res, err = b.Commit(t.Context(), group(head(t, b), keys...))
 				}
 				if err != nil {
@@ -118,18 +118,18 @@ func TestTransactionPooler(t *testing.T) {
 				}
 				seen = res.State.Head
 				if row, _, err := b.Get(t.Context(),
-					mvcc.Key(fmt.Sprintf("k/%d/%03d", i, n))); err != nil || row == nil {
+					contract.Key(fmt.Sprintf("k/%d/%03d", i, n))); err != nil || row == nil {
 					t.Errorf("get: %+v, %v", row, err)
 				}
 				if n%10 == 0 {
-					if _, err := mvcc.RaiseCompacted(t.Context(), b, seen.Revision/2); err != nil {
+					if _, err := contract.RaiseCompacted(t.Context(), b, seen.Revision/2); err != nil {
 						t.Errorf("compact: %v", err)
 					}
 				}
-				if _, _, err := mvcc.SweepBatch(t.Context(), b, 5); err != nil {
+				if _, _, err := contract.SweepBatch(t.Context(), b, 5); err != nil {
 					t.Errorf("sweep: %v", err)
 				}
-				if r, err := mvcc.ResolveGroup(t.Context(), b, newToken(),
+				if r, err := contract.ResolveGroup(t.Context(), b, newToken(),
 					head(t, b)); err != nil || !r.Aborted {
 					t.Errorf("resolve: %+v, %v", r, err)
 				}
@@ -142,7 +142,7 @@ func TestTransactionPooler(t *testing.T) {
 		if err != nil || n != 4*groups || s.Head.Revision != 1+4*groups {
 			t.Errorf("%d keys at %d, %v", n, s.Head.Revision, err)
 		}
-		tail, err := b.Tail(t.Context(), s.Head.Revision-20, 100, mvcc.PrevOfAll)
+		tail, err := b.Tail(t.Context(), s.Head.Revision-20, 100, contract.PrevOfAll)
 		if err != nil || len(tail.Rows) != 21 {
 			t.Errorf("the tail has %d rows, %v", len(tail.Rows), err)
 		}
@@ -153,7 +153,7 @@ func TestTransactionPooler(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		backends[0].(mvcc.Notifier).Listen(ctx, func(mvcc.Revision) {}, func(err error) {
+		backends[0].(contract.Notifier).Listen(ctx, func(contract.Revision) {}, func(err error) {
 			status <- err
 		})
 	}()
@@ -168,7 +168,7 @@ func TestTransactionPooler(t *testing.T) {
 func TestTransactionPoolerWithPreparedStatements(t *testing.T) {
 	direct := migrated(t)
 	pooled := startPgBouncer(t, direct, "transaction")
-	b, err := mvcc.OpenBackend(t.Context(), postgres.Driver, pooled, options(t))
+	b, err := contract.OpenBackend(t.Context(), postgres.Driver, pooled, options(t))
 	if err == nil {
 		defer b.Close()
 		// Sessions change hands when there is more than one client.
@@ -194,7 +194,7 @@ func TestTransactionPoolerWithPreparedStatements(t *testing.T) {
 		}
 		err = seen[0]
 	}
-	wantClass(t, err, mvcc.Denied)
+	wantClass(t, err, contract.Denied)
 	if !strings.Contains(err.Error(), "prepared_statements=false") {
 		t.Errorf("the error is %v", err)
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
@@ -51,15 +51,15 @@ func (b *backend) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.
 // argument converts an argument of a read to a type that pgx encodes.
 func argument(a any) any {
 	switch a := a.(type) {
-	case mvcc.Key:
+	case contract.Key:
 		return []byte(a)
-	case []mvcc.Key:
+	case []contract.Key:
 		keys := make([][]byte, len(a))
 		for i, k := range a {
 			keys[i] = []byte(k)
 		}
 		return keys
-	case []mvcc.Revision:
+	case []contract.Revision:
 		revisions := make([]int64, len(a))
 		for i, r := range a {
 			revisions[i] = int64(r)
@@ -72,7 +72,7 @@ func argument(a any) any {
 // cursor implements [sqlread.Cursor]. Its row is valid until the next one is received.
 type cursor struct{ row row }
 
-func (c *cursor) State(st *mvcc.State) bool {
+func (c *cursor) State(st *contract.State) bool {
 	if c.row[0] == nil {
 		return false
 	}
@@ -83,16 +83,16 @@ func (c *cursor) State(st *mvcc.State) bool {
 func (c *cursor) More() bool {
 	return len(c.row) > stateColumns && c.row[stateColumns] != nil
 }
-func (c *cursor) Int(i int) int64        { return c.row.int(stateColumns + i) }
-func (c *cursor) Bool(i int) bool        { return c.row.bool(stateColumns + i) }
-func (c *cursor) Token(i int) mvcc.Token { return c.row.token(stateColumns + i) }
-func (c *cursor) Key(i int) mvcc.Key     { return c.row.key(stateColumns + i) }
-func (c *cursor) Value(i int) []byte     { return c.row.value(stateColumns + i) }
+func (c *cursor) Int(i int) int64            { return c.row.int(stateColumns + i) }
+func (c *cursor) Bool(i int) bool            { return c.row.bool(stateColumns + i) }
+func (c *cursor) Token(i int) contract.Token { return c.row.token(stateColumns + i) }
+func (c *cursor) Key(i int) contract.Key     { return c.row.key(stateColumns + i) }
+func (c *cursor) Value(i int) []byte         { return c.row.value(stateColumns + i) }
 
 // writable refuses to write to a server that may be late.
-func writable(s mvcc.State) error {
+func writable(s contract.State) error {
 	if !s.Writable {
-		return mvcc.Errorf(mvcc.ReadOnly, "the PostgreSQL server is read-only, a standby or set so")
+		return contract.Errorf(contract.ReadOnly, "the PostgreSQL server is read-only, a standby or set so")
 	}
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
@@ -16,7 +16,7 @@ func TestListsLeaveConnections(t *testing.T) {
 	conn, holder := connect(t, database), connect(t, database)
 	opts := options(t)
 	opts.Timeout = 20 * time.Minute // the server gives up no list while the test lasts
-	b, err := mvcc.OpenBackend(t.Context(), postgres.Driver, database, opts)
+	b, err := contract.OpenBackend(t.Context(), postgres.Driver, database, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

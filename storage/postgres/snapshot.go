@@ -5,7 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // sqlArchiveSettings are made for the transaction, where the server has them: it may take as long
@@ -39,9 +39,9 @@ func (b *backend) archive(ctx context.Context, begin, idle string, f func(*pgx.C
 	return f(conn)
 }
 
-// Snapshot implements [mvcc.Backend].
+// Snapshot implements [contract.Backend].
 func (b *backend) Snapshot(ctx context.Context,
-	f func(context.Context, mvcc.Snapshot) error) error {
+	f func(context.Context, contract.Snapshot) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// The caller may take the rows slowly: the snapshot is in nobody's way but vacuum's.
@@ -54,25 +54,25 @@ func (b *backend) Snapshot(ctx context.Context,
 	})
 }
 
-// view implements [mvcc.Snapshot]: what a connection sees in a transaction.
+// view implements [contract.Snapshot]: what a connection sees in a transaction.
 type view struct {
 	ctx   context.Context
 	conn  *pgx.Conn
 	store int32
-	state mvcc.State
+	state contract.State
 }
 
-func (v *view) State() mvcc.State { return v.state }
+func (v *view) State() contract.State { return v.state }
 
 func (v *view) Keys() (n int64, err error) {
 	err = v.conn.QueryRow(v.ctx, sqlCountAll, v.store).Scan(&n)
 	return n, readError(err)
 }
 
-func (v *view) AllLeases() ([]mvcc.LeaseRow, error) { return v.leaseRows(sqlAllLeases, v.store) }
+func (v *view) AllLeases() ([]contract.LeaseRow, error) { return v.leaseRows(sqlAllLeases, v.store) }
 
 // leaseRows runs a statement that returns leases.
-func (v *view) leaseRows(sql string, args ...any) (found []mvcc.LeaseRow, err error) {
+func (v *view) leaseRows(sql string, args ...any) (found []contract.LeaseRow, err error) {
 	rows, err := v.conn.Query(v.ctx, sql, args...)
 	if err != nil {
 		return nil, readError(err)
@@ -80,13 +80,13 @@ func (v *view) leaseRows(sql string, args ...any) (found []mvcc.LeaseRow, err er
 	defer rows.Close()
 	for rows.Next() {
 		r := row(rows.RawValues())
-		found = append(found, mvcc.LeaseRow{Lease: mvcc.Lease(r.int(0)), TTL: r.int(1),
+		found = append(found, contract.LeaseRow{Lease: contract.Lease(r.int(0)), TTL: r.int(1),
 			Expiry: r.int(2)})
 	}
 	return found, readError(rows.Err())
 }
 
-func (v *view) Records(each func(*mvcc.Record) error) error {
+func (v *view) Records(each func(*contract.Record) error) error {
 	reading, stop := context.WithCancel(v.ctx)
 	defer stop()
 	rows, err := v.conn.Query(reading, sqlRecords, v.store)
@@ -96,8 +96,8 @@ func (v *view) Records(each func(*mvcc.Record) error) error {
 	defer rows.Close()
 	for rows.Next() {
 		r := row(rows.RawValues())
-		if err := each(&mvcc.Record{Revision: r.revision(0), Create: r.revision(1),
-			Version: r.int(2), Lease: mvcc.Lease(r.int(3)), Expiry: r.int(4), Key: r.key(5),
+		if err := each(&contract.Record{Revision: r.revision(0), Create: r.revision(1),
+			Version: r.int(2), Lease: contract.Lease(r.int(3)), Expiry: r.int(4), Key: r.key(5),
 			Value: r.value(6)}); err != nil {
 			stop() // the other rows, however many, are not waited for
 			return err
@@ -109,7 +109,7 @@ func (v *view) Records(each func(*mvcc.Record) error) error {
 	return nil
 }
 
-func (b *backend) stateOf(ctx context.Context, conn *pgx.Conn) (st mvcc.State, err error) {
+func (b *backend) stateOf(ctx context.Context, conn *pgx.Conn) (st contract.State, err error) {
 	rows, err := conn.Query(ctx, sqlState, b.store)
 	if err != nil {
 		return st, readError(err)
@@ -124,7 +124,7 @@ func (b *backend) stateOf(ctx context.Context, conn *pgx.Conn) (st mvcc.State, e
 		return st, readError(err)
 	}
 	if !found {
-		return st, mvcc.ErrEmptyStore
+		return st, contract.ErrEmptyStore
 	}
 	return st, nil
 }

@@ -5,12 +5,12 @@ import (
 	"database/sql"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// CreateStore implements [mvcc.Driver]. It needs a role that may migrate.
+// CreateStore implements [contract.Driver]. It needs a role that may migrate.
 func (d driver) CreateStore(ctx context.Context, url string,
-	opts mvcc.DriverOptions) (created bool, err error) {
+	opts contract.DriverOptions) (created bool, err error) {
 	err = withDB(ctx, url, opts, func(_ *config, db *sql.DB) error {
 		if _, err := migrations.Up(ctx, db, migrations.Postgres,
 			migrations.PostgresLocker{}); err != nil {
@@ -24,15 +24,15 @@ func (d driver) CreateStore(ctx context.Context, url string,
 		created = markers > 0
 		return err
 	})
-	if err == nil && !created && opts.StoreName() != mvcc.DefaultStore {
-		created, err = mvcc.Recreate(ctx, d, url, opts)
+	if err == nil && !created && opts.StoreName() != contract.DefaultStore {
+		created, err = contract.Recreate(ctx, d, url, opts)
 	}
 	return created, err
 }
 
-// Stores implements [mvcc.Driver].
+// Stores implements [contract.Driver].
 func (driver) Stores(ctx context.Context, url string,
-	opts mvcc.DriverOptions) (stores []string, err error) {
+	opts contract.DriverOptions) (stores []string, err error) {
 	err = withDB(ctx, url, opts, func(_ *config, db *sql.DB) error {
 		stores, err = migrations.Postgres.Stores(ctx, db)
 		return err

@@ -3,20 +3,20 @@ package postgres
 import (
 	"context"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// Sweepable implements [mvcc.Backend]. The rows begin where this process has swept to, if that is
-// farther than what is recorded.
-func (b *backend) Sweepable(ctx context.Context, limit int) (mvcc.Sweepable, error) {
+// Sweepable implements [contract.Backend]. The rows begin where this process has swept to, if that
+// is farther than what is recorded.
+func (b *backend) Sweepable(ctx context.Context, limit int) (contract.Sweepable, error) {
 	b.sweeps.mu.Lock()
 	at := b.sweeps.at
 	b.sweeps.mu.Unlock()
 	return b.SweepableAfter(ctx, limit, int64(at.Epoch), int64(at.Revision))
 }
 
-// Sweep implements [mvcc.Backend].
-func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (int, error) {
+// Sweep implements [contract.Backend].
+func (b *backend) Sweep(ctx context.Context, p *contract.SweepPlan) (int, error) {
 	if p.Empty() {
 		return 0, nil
 	}
@@ -33,14 +33,14 @@ func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (int, error) {
 		return 0, err
 	}
 	if len(o.work) != 1 {
-		return 0, mvcc.ErrEmptyStore
+		return 0, contract.ErrEmptyStore
 	}
 	if err := p.Check(o.work[0].state()); err != nil {
 		return 0, err
 	}
 	b.sweeps.mu.Lock()
 	defer b.sweeps.mu.Unlock()
-	b.sweeps.at = mvcc.Position{Epoch: p.Epoch, Revision: p.Swept}
+	b.sweeps.at = contract.Position{Epoch: p.Epoch, Revision: p.Swept}
 	if b.sweeps.unrecorded++; record {
 		b.sweeps.unrecorded = 0
 	}

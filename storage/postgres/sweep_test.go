@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // TestSweepLeavesTheStoreRow: a version of the store row for each batch of the sweep would make
@@ -16,13 +16,13 @@ func TestSweepLeavesTheStoreRow(t *testing.T) {
 	defer b.Close()
 	seen := head(t, b)
 	for n := range 5 {
-		g := &mvcc.Group{Token: newToken(), Seen: seen}
+		g := &contract.Group{Token: newToken(), Seen: seen}
 		for i := range 100 {
-			expect := mvcc.Revision(0)
+			expect := contract.Revision(0)
 			if n > 0 {
-				expect = seen.Revision - 99 + mvcc.Revision(i)
+				expect = seen.Revision - 99 + contract.Revision(i)
 			}
-			g.Mutations = append(g.Mutations, &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("%03d", i)),
+			g.Mutations = append(g.Mutations, &contract.Mutation{Key: contract.Key(fmt.Sprintf("%03d", i)),
 				Expect: expect, Value: []byte("v")})
 		}
 		res, err := b.Commit(t.Context(), g)
@@ -31,7 +31,7 @@ func TestSweepLeavesTheStoreRow(t *testing.T) {
 		}
 		seen = res.State.Head
 	}
-	if _, err := mvcc.RaiseCompacted(t.Context(), b, seen.Revision); err != nil {
+	if _, err := contract.RaiseCompacted(t.Context(), b, seen.Revision); err != nil {
 		t.Fatal(err)
 	}
 	version := func() (v string) {
@@ -41,8 +41,8 @@ func TestSweepLeavesTheStoreRow(t *testing.T) {
 		}
 		return v
 	}
-	sweep := func(b mvcc.Backend) (int, mvcc.State) {
-		n, s, err := mvcc.SweepBatch(t.Context(), b, 5)
+	sweep := func(b contract.Backend) (int, contract.State) {
+		n, s, err := contract.SweepBatch(t.Context(), b, 5)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,8 +63,8 @@ func TestSweepLeavesTheStoreRow(t *testing.T) {
 	}
 	other := openURL(t, database)
 	defer other.Close()
-	for _, b := range []mvcc.Backend{other, b} {
-		for s := (mvcc.State{Compacted: 1}); s.Swept < s.Compacted; {
+	for _, b := range []contract.Backend{other, b} {
+		for s := (contract.State{Compacted: 1}); s.Swept < s.Compacted; {
 			var n int
 			n, s = sweep(b)
 			deleted += n

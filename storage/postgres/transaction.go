@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // statement is a statement of a writing transaction. Sessions prepare it under its name, if they
@@ -65,9 +65,9 @@ type outcome struct {
 // WITH runs to completion at the first Execute.) The suite's tests of concurrent commits fail if
 // that were not so.
 //
-// An *mvcc.Error is of class Unknown if the transaction may have been committed, or may still be:
-// the server goes on with what it has received when the connection is lost. With any other class it
-// is certain that it was rolled back.
+// An *contract.Error is of class Unknown if the transaction may have been committed, or may still
+// be: the server goes on with what it has received when the connection is lost. With any other
+// class it is certain that it was rolled back.
 func (b *backend) transact(ctx context.Context, lock, work statement,
 	args ...any) (o outcome, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.timeout)
@@ -84,7 +84,7 @@ func (b *backend) transact(ctx context.Context, lock, work statement,
 	}
 	params, err := encodeAll(append(args, b.store))
 	if err != nil {
-		return o, &mvcc.Error{Class: mvcc.Data, Err: err}
+		return o, &contract.Error{Class: contract.Data, Err: err}
 	}
 	err = t.run(ctx, lock, work, params, &o)
 	return o, err
@@ -101,7 +101,7 @@ type transaction struct {
 func (t *transaction) run(ctx context.Context, lock, work statement, params [][]byte,
 	o *outcome) error {
 	if err := ctx.Err(); err != nil {
-		return mvcc.Errorf(mvcc.Unavailable, "the transaction was not begun: %w", err)
+		return contract.Errorf(contract.Unavailable, "the transaction was not begun: %w", err)
 	}
 	// The connection serves this transaction alone. If the context ends while it is under way, the
 	// outcome is unknown and the connection useless. Setting the deadline fails where the
@@ -117,10 +117,10 @@ func (t *transaction) run(ctx context.Context, lock, work statement, params [][]
 	if err := t.conn.Frontend().Flush(); err != nil {
 		t.abandon()
 		if pgconn.SafeToRetry(err) {
-			return mvcc.Errorf(mvcc.Unavailable, "the connection to PostgreSQL was lost before "+
+			return contract.Errorf(contract.Unavailable, "the connection to PostgreSQL was lost before "+
 				"the transaction was sent: %w", cause(ctx, err))
 		}
-		return mvcc.Errorf(mvcc.Unknown, "the connection to PostgreSQL was lost while the "+
+		return contract.Errorf(contract.Unknown, "the connection to PostgreSQL was lost while the "+
 			"transaction was sent: %w", cause(ctx, err))
 	}
 
@@ -139,7 +139,7 @@ func (t *transaction) run(ctx context.Context, lock, work statement, params [][]
 				sessionEnded[fatal.Code] {
 				return statementError(fatal)
 			}
-			return mvcc.Errorf(mvcc.Unknown, "the connection to PostgreSQL was lost before the "+
+			return contract.Errorf(contract.Unknown, "the connection to PostgreSQL was lost before the "+
 				"commit was confirmed: %w", cause(ctx, err))
 		}
 		switch msg := msg.(type) {
@@ -165,7 +165,7 @@ func (t *transaction) run(ctx context.Context, lock, work statement, params [][]
 				t.rollback(ctx)
 				return t.refusal(refused, commitAt)
 			case ending != "COMMIT":
-				return mvcc.Errorf(mvcc.Transient, "PostgreSQL ended the transaction by %q "+
+				return contract.Errorf(contract.Transient, "PostgreSQL ended the transaction by %q "+
 					"instead of COMMIT", ending)
 			}
 			return nil
@@ -208,7 +208,7 @@ const divisionByZero = "22012"
 
 // errOutdated is what the division by zero in sqlLock stands for: the database knows only that the
 // oldest schema version whose programs may write is a newer one.
-var errOutdated = mvcc.CheckWriter(knownSchema+1, knownSchema)
+var errOutdated = contract.CheckWriter(knownSchema+1, knownSchema)
 
 func (t *transaction) refusal(e *pgconn.PgError, commitAt int) error {
 	if t.done == commitAt-2 && e.Code == divisionByZero {
@@ -216,7 +216,7 @@ func (t *transaction) refusal(e *pgconn.PgError, commitAt int) error {
 	}
 	err := statementError(e)
 	if strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "58") {
-		err.Class = mvcc.Unknown // it may be a pooler's word for a lost connection behind it
+		err.Class = contract.Unknown // it may be a pooler's word for a lost connection behind it
 	}
 	return err
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // config is what the URL and the options say.
@@ -37,11 +37,11 @@ const defaultTimeout = 30 * time.Second
 
 // parseURL reads the URL, and the files that it names. See the package documentation for its
 // parameters.
-func parseURL(url string, opts mvcc.DriverOptions) (*config, error) {
+func parseURL(url string, opts contract.DriverOptions) (*config, error) {
 	c := &config{url: url, log: opts.Logger, timeout: cmp.Or(opts.Timeout, defaultTimeout),
 		prepared: true}
 	if misplaced(url) {
-		return nil, mvcc.Errorf(mvcc.Denied, "the database URL has an @ after the host: write / "+
+		return nil, contract.Errorf(contract.Denied, "the database URL has an @ after the host: write / "+
 			"in a password as %%2F and @ as %%40, and other special characters as %%XX")
 	}
 	given, err := pgx.ParseConfig(url)
@@ -56,7 +56,7 @@ func parseURL(url string, opts mvcc.DriverOptions) (*config, error) {
 	if s, ok := params["prepared_statements"]; ok {
 		delete(params, "prepared_statements")
 		if c.prepared, err = strconv.ParseBool(s); err != nil {
-			return nil, mvcc.Errorf(mvcc.Denied,
+			return nil, contract.Errorf(contract.Denied,
 				"the database URL's parameter prepared_statements is neither true nor false")
 		}
 	}
@@ -99,7 +99,7 @@ const defaultReadConns = 8
 func readPassword(file string) (string, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return "", mvcc.Errorf(mvcc.Denied, "the file with the database's password cannot be "+
+		return "", contract.Errorf(contract.Denied, "the file with the database's password cannot be "+
 			"read: %w", err)
 	}
 	return strings.TrimRight(string(data), "\r\n"), nil
@@ -148,9 +148,9 @@ func urlError(err error) error {
 		unclear = unclear || strings.HasPrefix(reason, beginning)
 	}
 	if unclear {
-		return mvcc.Errorf(mvcc.Denied,
+		return contract.Errorf(contract.Denied,
 			"the database URL cannot be parsed: it must look like postgres://user@host:5432/database?sslmode=verify-full, and special characters in the user, password and host must be written as %%XX")
 	}
 	// A file that cannot be read, or a parameter with a value that is not understood.
-	return mvcc.Errorf(mvcc.Denied, "the database URL cannot be used: %s", reason)
+	return contract.Errorf(contract.Denied, "the database URL cannot be used: %s", reason)
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/postgres"
 )
 
@@ -27,11 +27,11 @@ func FuzzURL(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, before, after, rest string) {
 		url := "postgres://user:" + before + secret + after + "@" + rest
-		err := postgres.CheckURL(url, mvcc.DriverOptions{Logger: slog.New(slog.DiscardHandler)})
+		err := postgres.CheckURL(url, contract.DriverOptions{Logger: slog.New(slog.DiscardHandler)})
 		if err == nil {
 			return
 		}
-		var known *mvcc.Error
+		var known *contract.Error
 		if !errors.As(err, &known) || strings.Contains(err.Error(), "\n") ||
 			strings.Contains(err.Error(), secret) {
 			t.Errorf("%q: %v", url, err)

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
@@ -18,7 +18,7 @@ import (
 type backend struct {
 	sqlread.KeysReader
 	cfg  config
-	opts mvcc.DriverOptions
+	opts contract.DriverOptions
 	// dbName is what connections open: the file, or a name in SQLite's file system in memory.
 	dbName string
 	// wal is the file of the write-ahead log.
@@ -61,11 +61,11 @@ type backend struct {
 
 // It has no Notifier, as SQLite tells nobody of commits, and no Reconnector, as there is no server.
 var (
-	_ mvcc.Backend    = (*backend)(nil)
-	_ mvcc.KeysReader = (*backend)(nil)
-	_ mvcc.Poller     = (*backend)(nil)
-	_ mvcc.Pooled     = (*backend)(nil)
-	_ mvcc.Volatile   = (*backend)(nil)
+	_ contract.Backend    = (*backend)(nil)
+	_ contract.KeysReader = (*backend)(nil)
+	_ contract.Poller     = (*backend)(nil)
+	_ contract.Pooled     = (*backend)(nil)
+	_ contract.Volatile   = (*backend)(nil)
 )
 
 // Limits of one group: one of some megabytes is as fast per write as greater ones.
@@ -74,8 +74,8 @@ const (
 	groupBytes     = 8 << 20
 )
 
-func (b *backend) Limits() mvcc.Limits {
-	return mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes,
+func (b *backend) Limits() contract.Limits {
+	return contract.Limits{KeyBytes: contract.MaxKeyBytes, ValueBytes: contract.MaxValueBytes,
 		GroupMutations: groupMutations, GroupBytes: groupBytes, GetsInPlace: true}
 }
 
@@ -139,14 +139,14 @@ func (b *backend) on(ctx context.Context, p *sqlite3.Pool, fn func(*sqlite3.Conn
 // errClosed answers an operation that comes after Close, as one does that began before it and has
 // waited for its turn.
 func (b *backend) errClosed() error {
-	return mvcc.Errorf(mvcc.Unavailable, "the database %s was closed", b.name())
+	return contract.Errorf(contract.Unavailable, "the database %s was closed", b.name())
 }
 
-// Pools implements [mvcc.Pooled].
-func (b *backend) Pools() (pools []mvcc.Pool) {
+// Pools implements [contract.Pooled].
+func (b *backend) Pools() (pools []contract.Pool) {
 	for _, p := range b.pools() {
 		inUse, idle := p.Usage()
-		pools = append(pools, mvcc.Pool{Name: p.name, InUse: inUse, Idle: idle, Max: p.Size()})
+		pools = append(pools, contract.Pool{Name: p.name, InUse: inUse, Idle: idle, Max: p.Size()})
 	}
 	return pools
 }
@@ -166,7 +166,7 @@ func (b *backend) pools() []namedPool {
 		{"read", b.reads}, {"poll", b.polls}}
 }
 
-// Volatile implements [mvcc.Volatile].
+// Volatile implements [contract.Volatile].
 func (b *backend) Volatile() bool { return b.cfg.memory() }
 
 func (b *backend) Close() error {
@@ -191,7 +191,7 @@ func (b *backend) closeAll() error {
 	return first
 }
 
-func newBackend(cfg config, opts mvcc.DriverOptions) *backend {
+func newBackend(cfg config, opts contract.DriverOptions) *backend {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}

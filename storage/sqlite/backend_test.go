@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/backendtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-func options(t testing.TB) mvcc.DriverOptions {
-	return mvcc.DriverOptions{Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+func options(t testing.TB) contract.DriverOptions {
+	return contract.DriverOptions{Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Timeout: 30 * time.Second}
 }
 
@@ -34,9 +34,9 @@ func migrate(t testing.TB, url string) {
 	}
 }
 
-func open(t testing.TB, url string) mvcc.Backend {
+func open(t testing.TB, url string) contract.Backend {
 	t.Helper()
-	b, err := mvcc.OpenBackend(context.Background(), Driver, url, options(t))
+	b, err := contract.OpenBackend(context.Background(), Driver, url, options(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestConformance(t *testing.T) {
 	})
 	t.Run("Memory", func(t *testing.T) {
 		backendtest.Run(t, func(t testing.TB) backendtest.Database {
-			return backendtest.Database{Open: func(t testing.TB) mvcc.Backend {
+			return backendtest.Database{Open: func(t testing.TB) contract.Backend {
 				return open(t, "memory:")
 			}, Private: true}
 		})
@@ -66,7 +66,7 @@ func TestClock(t *testing.T) {
 		c.now.Store(time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC).UnixMicro())
 		opts := options(t)
 		opts.Now = c.Now
-		b, err := mvcc.OpenBackend(ctx, Driver, url, opts)
+		b, err := contract.OpenBackend(ctx, Driver, url, opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,8 +75,8 @@ func TestClock(t *testing.T) {
 		if err != nil || !st.Now.Equal(c.Now()) {
 			t.Fatalf("now is %v, %v, want %v", st.Now, err, c.Now())
 		}
-		r, err := b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: st.Head,
-			Mutations: []*mvcc.Mutation{
+		r, err := b.Commit(ctx, &contract.Group{Token: newToken(), Seen: st.Head,
+			Mutations: []*contract.Mutation{
 				{Key: "a", TTL: time.Minute}, {Key: "b", TTL: time.Second}, {Key: "c"},
 			}})
 		if err != nil || !r.Time.Equal(c.Now()) {
@@ -121,7 +121,7 @@ func TestPools(t *testing.T) {
 	f.grow(t, 10)
 	f.update(t, 5)
 	for range 10 {
-		if _, err := b.Page(ctx, mvcc.PageQuery{Start: "/", End: "0", Limit: 10}); err != nil {
+		if _, err := b.Page(ctx, contract.PageQuery{Start: "/", End: "0", Limit: 10}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -131,7 +131,7 @@ func TestPools(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
-			if _, err := b.Page(ctx, mvcc.PageQuery{Start: "/", End: "0", Limit: 10}); err != nil {
+			if _, err := b.Page(ctx, contract.PageQuery{Start: "/", End: "0", Limit: 10}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -175,7 +175,7 @@ func TestClosed(t *testing.T) {
 			if name == "Changed" && b.cfg.memory() {
 				continue // nobody else writes there, so it asks nobody
 			}
-			if err := do(); mvcc.ClassOf(err) != mvcc.Unavailable || err == nil ||
+			if err := do(); contract.ClassOf(err) != contract.Unavailable || err == nil ||
 				!strings.Contains(err.Error(), "was closed") {
 				t.Errorf("%s after Close: %v", name, err)
 			}

@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-func newToken() (t mvcc.Token) {
+func newToken() (t contract.Token) {
 	rand.Read(t[:])
 	return t
 }
@@ -43,15 +43,15 @@ func BenchmarkCommit(b *testing.B) {
 
 // filler writes keys round-robin.
 type filler struct {
-	store     mvcc.Backend
+	store     contract.Backend
 	value     []byte
-	seen      mvcc.Position
-	keys      []mvcc.Key
-	revisions []mvcc.Revision
+	seen      contract.Position
+	keys      []contract.Key
+	revisions []contract.Revision
 	next      int
 }
 
-func (f *filler) commit(tb testing.TB, ms []*mvcc.Mutation) *mvcc.GroupResult {
+func (f *filler) commit(tb testing.TB, ms []*contract.Mutation) *contract.GroupResult {
 	if f.seen.Revision == 0 {
 		st, err := f.store.State(context.Background())
 		if err != nil {
@@ -59,7 +59,7 @@ func (f *filler) commit(tb testing.TB, ms []*mvcc.Mutation) *mvcc.GroupResult {
 		}
 		f.seen = st.Head
 	}
-	r, err := f.store.Commit(context.Background(), &mvcc.Group{Token: newToken(), Seen: f.seen,
+	r, err := f.store.Commit(context.Background(), &contract.Group{Token: newToken(), Seen: f.seen,
 		Mutations: ms})
 	if err != nil {
 		tb.Fatal(err)
@@ -70,11 +70,11 @@ func (f *filler) commit(tb testing.TB, ms []*mvcc.Mutation) *mvcc.GroupResult {
 
 // grow creates n keys.
 func (f *filler) grow(tb testing.TB, n int) {
-	var ms []*mvcc.Mutation
+	var ms []*contract.Mutation
 	for i := range n {
-		key := mvcc.Key(fmt.Sprintf("/registry/ci.rowkeeper.dev/pipelines/namespace-%03d/pipeline-%06d", i%100, i))
+		key := contract.Key(fmt.Sprintf("/registry/ci.rowkeeper.dev/pipelines/namespace-%03d/pipeline-%06d", i%100, i))
 		f.keys = append(f.keys, key)
-		ms = append(ms, &mvcc.Mutation{Key: key, Value: f.value})
+		ms = append(ms, &contract.Mutation{Key: key, Value: f.value})
 		if len(ms) == 500 || i == n-1 {
 			for _, o := range f.commit(tb, ms).Outcomes {
 				f.revisions = append(f.revisions, o.Revision)
@@ -86,11 +86,11 @@ func (f *filler) grow(tb testing.TB, n int) {
 
 // update updates the next n keys in one group.
 func (f *filler) update(tb testing.TB, n int) {
-	ms := make([]*mvcc.Mutation, n)
+	ms := make([]*contract.Mutation, n)
 	first := f.next
 	for i := range ms {
 		k := (first + i*7) % len(f.keys)
-		ms[i] = &mvcc.Mutation{Key: f.keys[k], Expect: f.revisions[k], Value: f.value}
+		ms[i] = &contract.Mutation{Key: f.keys[k], Expect: f.revisions[k], Value: f.value}
 	}
 	for i, o := range f.commit(tb, ms).Outcomes {
 		if !o.Accepted {
@@ -108,7 +108,7 @@ func BenchmarkRead(b *testing.B) {
 	f := filler{store: store, value: make([]byte, 1024)}
 	f.grow(b, 100_000)
 	ctx := context.Background()
-	end := mvcc.Key("/registry0")
+	end := contract.Key("/registry0")
 	for _, bench := range []struct {
 		name string
 		read func(i int) error
@@ -119,12 +119,12 @@ func BenchmarkRead(b *testing.B) {
 			return err
 		}},
 		{"page=500", func(i int) error {
-			_, err := store.Page(ctx, mvcc.PageQuery{Start: f.keys[i*7919%len(f.keys)], End: end,
+			_, err := store.Page(ctx, contract.PageQuery{Start: f.keys[i*7919%len(f.keys)], End: end,
 				Limit: 500})
 			return err
 		}},
 		{"page=100000", func(int) error {
-			_, err := store.Page(ctx, mvcc.PageQuery{Start: "/", End: end, Limit: 200_000})
+			_, err := store.Page(ctx, contract.PageQuery{Start: "/", End: end, Limit: 200_000})
 			return err
 		}},
 		{"count=100000", func(int) error {
@@ -132,7 +132,7 @@ func BenchmarkRead(b *testing.B) {
 			return err
 		}},
 		{"values=1000", func(i int) error {
-			revisions := make([]mvcc.Revision, 1000)
+			revisions := make([]contract.Revision, 1000)
 			for j := range revisions {
 				revisions[j] = f.revisions[(i+j*7919)%len(f.revisions)]
 			}
@@ -140,11 +140,11 @@ func BenchmarkRead(b *testing.B) {
 			return err
 		}},
 		{"tail=500", func(i int) error {
-			_, err := store.Tail(ctx, mvcc.Revision(1+i*7919%len(f.keys)), 500,
-				mvcc.PrevOfDeletions)
+			_, err := store.Tail(ctx, contract.Revision(1+i*7919%len(f.keys)), 500,
+				contract.PrevOfDeletions)
 			return err
 		}},
-		{"changed", func(int) error { _, err := store.(mvcc.Poller).Changed(ctx); return err }},
+		{"changed", func(int) error { _, err := store.(contract.Poller).Changed(ctx); return err }},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -3,13 +3,13 @@ package sqlite
 import (
 	"context"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-// Durability implements [mvcc.Backend]. What is not on the disk is in the operating system's
+// Durability implements [contract.Backend]. What is not on the disk is in the operating system's
 // memory, so it is lost with its boot. A store in memory is lost in any case.
-func (b *backend) Durability(ctx context.Context) (d mvcc.Durability, err error) {
+func (b *backend) Durability(ctx context.Context) (d contract.Durability, err error) {
 	err = b.readDespiteFence(ctx, b.heads, func(_ context.Context, c *sqlite3.Conn) error {
 		s, err := c.Prepare(selectBoot)
 		if err != nil {
@@ -17,7 +17,7 @@ func (b *backend) Durability(ctx context.Context) (d mvcc.Durability, err error)
 		}
 		found, err := s.Row(func() { d.Recorded = s.ColString(0) })
 		if err == nil && !found {
-			err = mvcc.ErrEmptyStore
+			err = contract.ErrEmptyStore
 		}
 		return err
 	})
@@ -28,9 +28,9 @@ func (b *backend) Durability(ctx context.Context) (d mvcc.Durability, err error)
 	return d, err
 }
 
-// RecordBoot implements [mvcc.Backend]. With synchronous=FULL a commit waits until the disk has the
-// write-ahead log up to its end, and so all commits before it. With OFF the file itself is never
-// waited for, so it is made to have the record before the log is begun anew.
+// RecordBoot implements [contract.Backend]. With synchronous=FULL a commit waits until the disk has
+// the write-ahead log up to its end, and so all commits before it. With OFF the file itself is
+// never waited for, so it is made to have the record before the log is begun anew.
 func (b *backend) RecordBoot(ctx context.Context, from, boot string) error {
 	ctx, cancel := b.timeout(ctx)
 	defer cancel()

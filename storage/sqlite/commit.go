@@ -4,12 +4,12 @@ import (
 	"context"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
-	res := &mvcc.GroupResult{}
+func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
+	res := &contract.GroupResult{}
 	asked := time.Now()
 	err := b.write(ctx, func(c *sqlite3.Conn) (bool, error) {
 		res.LockWait = time.Since(asked)
@@ -18,7 +18,7 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 			guard.Earlier, err = tokensAt(c, g.Earlier)
 		}
 		if err == nil {
-			err = mvcc.CheckGroup(g, guard)
+			err = contract.CheckGroup(g, guard)
 		}
 		if err != nil {
 			return false, err
@@ -28,8 +28,8 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 
 		var failed error
 		removed := removed{b: b, c: c, mutations: g.Mutations, values: map[int][]byte{}}
-		outcomes, accepted := mvcc.Decide(g.Mutations, st.Head.Revision,
-			func(k mvcc.Key) mvcc.Current {
+		outcomes, accepted := contract.Decide(g.Mutations, st.Head.Revision,
+			func(k contract.Key) contract.Current {
 				current, err := live(c, k)
 				if err != nil {
 					failed = b.damagedKey(k, err)
@@ -57,7 +57,7 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 				return false, b.damagedKey(m.Key, err)
 			}
 		}
-		res.State.Head.Revision += mvcc.Revision(accepted)
+		res.State.Head.Revision += contract.Revision(accepted)
 		res.State.Head.Token = g.Token
 		return true, nil
 	})
@@ -69,8 +69,8 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 
 // tokensAt reads the tokens of the rows at the positions' revisions, zero for those that are not
 // there.
-func tokensAt(c *sqlite3.Conn, positions []mvcc.Position) ([]mvcc.Token, error) {
-	tokens := make([]mvcc.Token, len(positions))
+func tokensAt(c *sqlite3.Conn, positions []contract.Position) ([]contract.Token, error) {
+	tokens := make([]contract.Token, len(positions))
 	for i, p := range positions {
 		s, err := c.Prepare(selectToken)
 		if err != nil {
@@ -86,26 +86,26 @@ func tokensAt(c *sqlite3.Conn, positions []mvcc.Position) ([]mvcc.Token, error) 
 }
 
 // live reads where a key is, zero if it does not exist.
-func live(c *sqlite3.Conn, k mvcc.Key) (current mvcc.Current, err error) {
+func live(c *sqlite3.Conn, k contract.Key) (current contract.Current, err error) {
 	s, err := c.Prepare(selectLive)
 	if err != nil {
 		return current, err
 	}
 	_, err = s.BlobString(string(k)).Row(func() {
-		current = mvcc.Current{Revision: mvcc.Revision(s.ColInt(0)),
-			Create: mvcc.Revision(s.ColInt(1)), Version: s.ColInt(2), Lease: mvcc.Lease(s.ColInt(3))}
+		current = contract.Current{Revision: contract.Revision(s.ColInt(0)),
+			Create: contract.Revision(s.ColInt(1)), Version: s.ColInt(2), Lease: contract.Lease(s.ColInt(3))}
 	})
 	return current, err
 }
 
 // leaseRow reads a lease, and tells whether it is there.
-func leaseRow(c *sqlite3.Conn, l mvcc.Lease) (row mvcc.LeaseRow, found bool, err error) {
+func leaseRow(c *sqlite3.Conn, l contract.Lease) (row contract.LeaseRow, found bool, err error) {
 	s, err := c.Prepare(selectLease)
 	if err != nil {
 		return row, false, err
 	}
 	found, err = s.Int(int64(l)).Row(func() {
-		row = mvcc.LeaseRow{Lease: l, TTL: s.ColInt(0), Expiry: s.ColInt(1)}
+		row = contract.LeaseRow{Lease: l, TTL: s.ColInt(0), Expiry: s.ColInt(1)}
 	})
 	return row, found, err
 }
@@ -115,7 +115,7 @@ func leaseRow(c *sqlite3.Conn, l mvcc.Lease) (row mvcc.LeaseRow, found bool, err
 type removed struct {
 	b         *backend
 	c         *sqlite3.Conn
-	mutations []*mvcc.Mutation
+	mutations []*contract.Mutation
 	// values are those of the mutations by their place, and bytes their size.
 	values map[int][]byte
 	bytes  int
@@ -123,12 +123,12 @@ type removed struct {
 	failed error
 }
 
-func (r *removed) lost(i int, at mvcc.Current) error {
+func (r *removed) lost(i int, at contract.Current) error {
 	m := r.mutations[i]
 	if m.Lease != 0 && r.failed == nil {
 		row, found, err := leaseRow(r.c, m.Lease)
 		if r.failed = err; err == nil && (!found || row.Expiry == 0) {
-			return mvcc.ErrNoLease
+			return contract.ErrNoLease
 		}
 	}
 	if !m.Delete || m.HasPrev || r.failed != nil {
@@ -152,15 +152,15 @@ func (r *removed) lost(i int, at mvcc.Current) error {
 		r.failed = err
 		return nil
 	case !found:
-		lost := mvcc.LostValue(m.Key, at.Revision)
-		return mvcc.Errorf(mvcc.Data, "%w", lost)
+		lost := contract.LostValue(m.Key, at.Revision)
+		return contract.Errorf(contract.Data, "%w", lost)
 	}
 	return nil
 }
 
 // apply writes an accepted mutation.
-func (b *backend) apply(c *sqlite3.Conn, token mvcc.Token, now time.Time, m *mvcc.Mutation,
-	o *mvcc.Outcome) error {
+func (b *backend) apply(c *sqlite3.Conn, token contract.Token, now time.Time, m *contract.Mutation,
+	o *contract.Outcome) error {
 	s, err := c.Prepare(insertLog)
 	if err != nil {
 		return err

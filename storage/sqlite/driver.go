@@ -1,9 +1,9 @@
 package sqlite
 
-import "github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+import "github.com/rowkeeper/rowkeeper/storage/internal/contract"
 
 // Driver serves the URL schemes "sqlite" and "memory".
-var Driver mvcc.Driver = driver{}
+var Driver contract.Driver = driver{}
 
 type driver struct{}
 

@@ -10,7 +10,7 @@ import (
 
 	lib "modernc.org/sqlite/lib"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
@@ -22,53 +22,53 @@ func TestClassify(t *testing.T) {
 		name  string
 		ctx   context.Context
 		err   error
-		class mvcc.Class
+		class contract.Class
 		// commit is the class when COMMIT failed so.
-		commit mvcc.Class
+		commit contract.Class
 		words  string
 	}{
-		{"busy", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_BUSY}, mvcc.Transient,
-			mvcc.Transient, "locked by another program"},
+		{"busy", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_BUSY}, contract.Transient,
+			contract.Transient, "locked by another program"},
 		{"busy snapshot", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_BUSY_SNAPSHOT},
-			mvcc.Transient, mvcc.Transient, "locked by another program"},
+			contract.Transient, contract.Transient, "locked by another program"},
 		{"full", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_FULL,
-			Errno: int32(syscall.ENOSPC)}, mvcc.Full, mvcc.Full, "no space left"},
+			Errno: int32(syscall.ENOSPC)}, contract.Full, contract.Full, "no space left"},
 		{"no space at a sync", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_IOERR_FSYNC,
-			Errno: int32(syscall.ENOSPC)}, mvcc.Full, mvcc.Unknown, "no space left"},
+			Errno: int32(syscall.ENOSPC)}, contract.Full, contract.Unknown, "no space left"},
 		{"quota", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_IOERR_WRITE,
-			Errno: int32(syscall.EDQUOT)}, mvcc.Full, mvcc.Unknown, "no space left"},
+			Errno: int32(syscall.EDQUOT)}, contract.Full, contract.Unknown, "no space left"},
 		{"disk error", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_IOERR_FSYNC,
-			Errno: int32(syscall.EIO)}, mvcc.Unavailable, mvcc.Unknown, "input/output error"},
-		{"read-only", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_READONLY}, mvcc.ReadOnly,
-			mvcc.ReadOnly, "cannot be written"},
+			Errno: int32(syscall.EIO)}, contract.Unavailable, contract.Unknown, "input/output error"},
+		{"read-only", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_READONLY}, contract.ReadOnly,
+			contract.ReadOnly, "cannot be written"},
 		{"read-only file system", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_IOERR_WRITE,
-			Errno: int32(syscall.EROFS)}, mvcc.ReadOnly, mvcc.Unknown, "is read-only"},
+			Errno: int32(syscall.EROFS)}, contract.ReadOnly, contract.Unknown, "is read-only"},
 		{"cannot open", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_CANTOPEN,
-			Errno: int32(syscall.EACCES)}, mvcc.Denied, mvcc.Unknown, "check the permissions"},
-		{"damaged", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_CORRUPT_INDEX}, mvcc.Invalid,
-			mvcc.Unknown, "is damaged: restore a backup"},
-		{"no database", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_NOTADB}, mvcc.Invalid,
-			mvcc.Unknown, "is not a SQLite database"},
+			Errno: int32(syscall.EACCES)}, contract.Denied, contract.Unknown, "check the permissions"},
+		{"damaged", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_CORRUPT_INDEX}, contract.Invalid,
+			contract.Unknown, "is damaged: restore a backup"},
+		{"no database", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_NOTADB}, contract.Invalid,
+			contract.Unknown, "is not a SQLite database"},
 		{"constraint", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_CONSTRAINT_PRIMARYKEY},
-			mvcc.Data, mvcc.Unknown, "rejected a value"},
-		{"too big", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_TOOBIG}, mvcc.Data,
-			mvcc.Unknown, "rejected a value"},
-		{"no memory", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_NOMEM}, mvcc.Unavailable,
-			mvcc.Unknown, "cannot be used"},
-		{"interrupted", ended, &sqlite3.Error{Extended: lib.SQLITE_INTERRUPT}, mvcc.Unavailable,
-			mvcc.Unknown, "did not answer in time"},
-		{"classified before", ended, mvcc.Errorf(mvcc.Fenced, "fenced"), mvcc.Fenced, mvcc.Unknown,
+			contract.Data, contract.Unknown, "rejected a value"},
+		{"too big", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_TOOBIG}, contract.Data,
+			contract.Unknown, "rejected a value"},
+		{"no memory", t.Context(), &sqlite3.Error{Extended: lib.SQLITE_NOMEM}, contract.Unavailable,
+			contract.Unknown, "cannot be used"},
+		{"interrupted", ended, &sqlite3.Error{Extended: lib.SQLITE_INTERRUPT}, contract.Unavailable,
+			contract.Unknown, "did not answer in time"},
+		{"classified before", ended, contract.Errorf(contract.Fenced, "fenced"), contract.Fenced, contract.Unknown,
 			"fenced"},
-		{"something else", t.Context(), errors.New("something else"), mvcc.Unavailable,
-			mvcc.Unknown, "something else"},
+		{"something else", t.Context(), errors.New("something else"), contract.Unavailable,
+			contract.Unknown, "something else"},
 	} {
 		got := b.classify(test.ctx, test.err)
-		if mvcc.ClassOf(got) != test.class || !strings.Contains(got.Error(), test.words) {
-			t.Errorf("%s: class %v: %v, want %v: %q", test.name, mvcc.ClassOf(got), got, test.class,
+		if contract.ClassOf(got) != test.class || !strings.Contains(got.Error(), test.words) {
+			t.Errorf("%s: class %v: %v, want %v: %q", test.name, contract.ClassOf(got), got, test.class,
 				test.words)
 		}
-		if got := b.commitOutcome(test.err); mvcc.ClassOf(got) != test.commit {
-			t.Errorf("%s at COMMIT: class %v: %v, want %v", test.name, mvcc.ClassOf(got), got,
+		if got := b.commitOutcome(test.err); contract.ClassOf(got) != test.commit {
+			t.Errorf("%s at COMMIT: class %v: %v, want %v", test.name, contract.ClassOf(got), got,
 				test.commit)
 		}
 	}
@@ -86,8 +86,8 @@ func TestDamagedWhileOpen(t *testing.T) {
 	for page := 200; page < 220; page++ {
 		damage(t, path, page*pageSize)
 	}
-	_, err := b.Page(context.Background(), mvcc.PageQuery{Start: "/", End: "0", Limit: 5000})
-	oneSentence(t, err, mvcc.Invalid, path, "is damaged: restore a backup")
+	_, err := b.Page(context.Background(), contract.PageQuery{Start: "/", End: "0", Limit: 5000})
+	oneSentence(t, err, contract.Invalid, path, "is damaged: restore a backup")
 	if _, err := b.State(context.Background()); err != nil {
 		t.Errorf("the state, which is not on a damaged page: %v", err)
 	}

@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-func (b *backend) Identity(ctx context.Context) (id mvcc.Identity, err error) {
+func (b *backend) Identity(ctx context.Context) (id contract.Identity, err error) {
 	err = b.readDespiteFence(ctx, b.heads, func(_ context.Context, c *sqlite3.Conn) error {
 		id, err = b.identity(c)
 		id.Actual = b.fingerprint()
@@ -27,17 +27,17 @@ func (b *backend) fingerprint() string {
 
 // identity reads which store a database holds, the fingerprint that is recorded in it, and its
 // epoch.
-func (b *backend) identity(c *sqlite3.Conn) (id mvcc.Identity, err error) {
+func (b *backend) identity(c *sqlite3.Conn) (id contract.Identity, err error) {
 	s, err := c.Prepare(selectIdentity)
 	if err != nil {
 		return id, err
 	}
 	found, err := s.Row(func() {
-		id = mvcc.Identity{Store: s.ColString(0), Recorded: s.ColString(1),
-			Epoch: mvcc.Epoch(s.ColInt(2))}
+		id = contract.Identity{Store: s.ColString(0), Recorded: s.ColString(1),
+			Epoch: contract.Epoch(s.ColInt(2))}
 	})
 	if err == nil && !found {
-		err = mvcc.Errorf(mvcc.Invalid, "cannot use %s: %w", b.name(), mvcc.ErrEmptyStore)
+		err = contract.Errorf(contract.Invalid, "cannot use %s: %w", b.name(), contract.ErrEmptyStore)
 	}
 	return id, err
 }
@@ -46,8 +46,8 @@ func (b *backend) identity(c *sqlite3.Conn) (id mvcc.Identity, err error) {
 func (b *backend) sameStore(c *sqlite3.Conn) error {
 	id, err := b.identity(c)
 	if err == nil && b.store != "" && id.Store != b.store {
-		err = mvcc.Errorf(mvcc.Invalid, "the database file %s was replaced by one of %w: put the "+
-			"right file back, or restart to serve this one", b.name(), mvcc.ErrAnotherStore)
+		err = contract.Errorf(contract.Invalid, "the database file %s was replaced by one of %w: put the "+
+			"right file back, or restart to serve this one", b.name(), contract.ErrAnotherStore)
 	}
 	return err
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-// Locked implements [mvcc.Backend]. Until an unbounded transaction is committed, all that it writes
-// is in the write-ahead log. Readers see what was there before.
-func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
+// Locked implements [contract.Backend]. Until an unbounded transaction is committed, all that it
+// writes is in the write-ahead log. Readers see what was there before.
+func (b *backend) Locked(ctx context.Context, o contract.LockOptions, f func(contract.Tx) error) error {
 	var end func()
 	if o.Unbounded {
 		ctx, end = b.long.begin(ctx)
@@ -25,7 +25,7 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 				return false, err
 			}
 		}
-		guard, err := b.guard(c, mvcc.Token{}, 0)
+		guard, err := b.guard(c, contract.Token{}, 0)
 		if err != nil {
 			return false, err
 		}
@@ -39,7 +39,7 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 	return callers.or(err)
 }
 
-// tx implements [mvcc.Tx].
+// tx implements [contract.Tx].
 type tx struct {
 	view
 	// dirty tells whether anything was written.
@@ -59,8 +59,8 @@ func (t *tx) run(text string, bind func(*sqlite3.Stmt)) error {
 
 func (t *tx) Fingerprint() string { return t.b.fingerprint() }
 
-func (t *tx) Group(token mvcc.Token,
-	after mvcc.Revision) (g mvcc.Guard, rows []mvcc.Row, err error) {
+func (t *tx) Group(token contract.Token,
+	after contract.Revision) (g contract.Guard, rows []contract.Row, err error) {
 	defer func() { err = t.b.classify(t.ctx, err) }()
 	if g, err = t.b.guard(t.c, token, after); err != nil {
 		return g, nil, err
@@ -70,10 +70,10 @@ func (t *tx) Group(token mvcc.Token,
 		return g, nil, err
 	}
 	err = s.Int(int64(after)).Blob(token[:]).Each(func() error {
-		rows = append(rows, mvcc.Row{
-			Revision: mvcc.Revision(s.ColInt(0)), Key: mvcc.Key(s.ColString(1)),
-			Prev: mvcc.Revision(s.ColInt(2)), Create: mvcc.Revision(s.ColInt(3)),
-			Version: s.ColInt(4), Lease: mvcc.Lease(s.ColInt(5)), Token: token,
+		rows = append(rows, contract.Row{
+			Revision: contract.Revision(s.ColInt(0)), Key: contract.Key(s.ColString(1)),
+			Prev: contract.Revision(s.ColInt(2)), Create: contract.Revision(s.ColInt(3)),
+			Version: s.ColInt(4), Lease: contract.Lease(s.ColInt(5)), Token: token,
 			Time: time.UnixMicro(s.ColInt(6)).UTC(), Deleted: s.ColInt(7) != 0,
 		})
 		return nil
@@ -81,11 +81,11 @@ func (t *tx) Group(token mvcc.Token,
 	return g, rows, err
 }
 
-func (t *tx) Abort(token mvcc.Token, seen mvcc.Revision) error {
+func (t *tx) Abort(token contract.Token, seen contract.Revision) error {
 	return t.run(insertAborted, func(s *sqlite3.Stmt) { s.Blob(token[:]).Int(int64(seen)) })
 }
 
-func (t *tx) SetCompacted(r mvcc.Revision) error {
+func (t *tx) SetCompacted(r contract.Revision) error {
 	return t.run(updateCompacted, func(s *sqlite3.Stmt) { s.Int(int64(r)) })
 }
 
@@ -93,7 +93,7 @@ func (t *tx) RecordFingerprint(fingerprint string) error {
 	return t.run(updateFingerprint, func(s *sqlite3.Stmt) { s.Text(fingerprint) })
 }
 
-func (t *tx) Mark(st mvcc.State, fingerprint string) error {
+func (t *tx) Mark(st contract.State, fingerprint string) error {
 	err := t.run(insertLog, func(s *sqlite3.Stmt) {
 		s.Int(int64(st.Head.Revision)).BlobString("").Int(0).Int(0).Int(0).Int(0)
 		s.Blob(st.Head.Token[:]).Int(st.Now.UnixMicro()).Bool(true).Null()
@@ -120,7 +120,7 @@ func (t *tx) Clear() error {
 	return nil
 }
 
-func (t *tx) Leases(leases []mvcc.Lease) (found []mvcc.LeaseRow, err error) {
+func (t *tx) Leases(leases []contract.Lease) (found []contract.LeaseRow, err error) {
 	for _, l := range leases {
 		row, ok, err := leaseRow(t.c, l)
 		if err != nil {
@@ -133,7 +133,7 @@ func (t *tx) Leases(leases []mvcc.Lease) (found []mvcc.LeaseRow, err error) {
 	return found, nil
 }
 
-func (t *tx) PutLeases(rows []mvcc.LeaseRow) error {
+func (t *tx) PutLeases(rows []contract.LeaseRow) error {
 	for _, r := range rows {
 		if err := t.run(insertLease, func(s *sqlite3.Stmt) {
 			s.Int(int64(r.Lease)).Int(r.TTL).Int(r.Expiry)
@@ -144,7 +144,7 @@ func (t *tx) PutLeases(rows []mvcc.LeaseRow) error {
 	return nil
 }
 
-func (t *tx) DropLeases(leases []mvcc.Lease) error {
+func (t *tx) DropLeases(leases []contract.Lease) error {
 	for _, l := range leases {
 		if err := t.run(deleteLease, func(s *sqlite3.Stmt) { s.Int(int64(l)) }); err != nil {
 			return err
@@ -165,13 +165,13 @@ func (t *tx) Erase(limit int) (n int, err error) {
 
 func (t *tx) Renew() error { return t.run(renewStore, func(*sqlite3.Stmt) {}) }
 
-func (t *tx) SetQuota(q mvcc.Quota) error {
+func (t *tx) SetQuota(q contract.Quota) error {
 	return t.run(updateQuota, func(s *sqlite3.Stmt) { s.Int(q.Objects).Int(q.Bytes) })
 }
 
-func (t *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error) error {
+func (t *tx) Insert(token contract.Token, write func(func(*contract.Record) error) error) error {
 	now := t.state.Now.UnixMicro()
-	return write(func(r *mvcc.Record) error {
+	return write(func(r *contract.Record) error {
 		err := t.run(insertLog, func(s *sqlite3.Stmt) {
 			s.Int(int64(r.Revision)).BlobString(string(r.Key)).Int(0).Int(int64(r.Create))
 			s.Int(r.Version).Int(int64(r.Lease)).Blob(token[:]).Int(now).Bool(false).Blob(r.Value)

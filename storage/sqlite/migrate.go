@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
@@ -28,7 +28,7 @@ func openSQL(path, query string) (*sql.DB, error) {
 // Migrate brings the file to the newest schema. It creates the file of the default store if it is
 // not there. A store in memory has the schema from the beginning.
 func (driver) Migrate(ctx context.Context, url string,
-	opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+	opts contract.DriverOptions) ([]contract.Migration, error) {
 	cfg, err := configure(url, opts)
 	if err != nil || cfg.memory() {
 		return nil, err
@@ -41,13 +41,13 @@ func (driver) Migrate(ctx context.Context, url string,
 	return upgrade(ctx, cfg, opts)
 }
 
-func upgrade(ctx context.Context, cfg config, opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+func upgrade(ctx context.Context, cfg config, opts contract.DriverOptions) ([]contract.Migration, error) {
 	b := newBackend(cfg, opts)
 	done, err := b.migrate(ctx)
 	err = b.classify(ctx, err)
-	var list []mvcc.Migration
+	var list []contract.Migration
 	for _, m := range done {
-		list = append(list, mvcc.Migration(m))
+		list = append(list, contract.Migration(m))
 	}
 	return list, err
 }
@@ -72,10 +72,10 @@ func (b *backend) create() (created bool, err error) {
 	case errors.Is(err, fs.ErrExist):
 		return false, nil
 	case errors.Is(err, fs.ErrPermission):
-		return false, mvcc.Errorf(mvcc.Denied, "the database file %s cannot be created: give this user "+
+		return false, contract.Errorf(contract.Denied, "the database file %s cannot be created: give this user "+
 			"write permission on its directory", b.name())
 	case err != nil:
-		return false, mvcc.Errorf(mvcc.Unavailable, "the database file %s cannot be created: %w",
+		return false, contract.Errorf(contract.Unavailable, "the database file %s cannot be created: %w",
 			b.name(), err)
 	}
 	return true, f.Close()
@@ -131,7 +131,7 @@ func (b *backend) migrate(ctx context.Context) (done []migrations.Migration, err
 		return nil, err
 	}
 	if mode != "wal" {
-		return nil, mvcc.Errorf(mvcc.Invalid, "the file system of the database %s cannot share "+
+		return nil, contract.Errorf(contract.Invalid, "the file system of the database %s cannot share "+
 			"memory, which SQLite's WAL mode needs: name a file on a local disk", b.name())
 	}
 	db, err := openSQL(b.dbName, "&mode=rw&_pragma=synchronous("+b.cfg.synchronous+")")
@@ -163,14 +163,14 @@ func (b *backend) walMode(ctx context.Context, c *sqlite3.Conn) (string, error) 
 
 // Status lists the migrations. It creates nothing.
 func (driver) Status(ctx context.Context, url string,
-	opts mvcc.DriverOptions) ([]mvcc.Migration, error) {
+	opts contract.DriverOptions) ([]contract.Migration, error) {
 	cfg, err := configure(url, opts)
 	if err != nil {
 		return nil, err
 	}
 	b := newBackend(cfg, opts)
 	if cfg.memory() {
-		store, err := mvcc.OpenBackend(ctx, Driver, url, opts)
+		store, err := contract.OpenBackend(ctx, Driver, url, opts)
 		if err != nil {
 			return nil, err
 		}
@@ -198,7 +198,7 @@ func (driver) Status(ctx context.Context, url string,
 	return b.status(ctx, "&mode=rw&_pragma=query_only(1)")
 }
 
-func (b *backend) status(ctx context.Context, query string) ([]mvcc.Migration, error) {
+func (b *backend) status(ctx context.Context, query string) ([]contract.Migration, error) {
 	db, err := openSQL(b.dbName, query)
 	if err != nil {
 		return nil, b.classify(ctx, err)
@@ -208,9 +208,9 @@ func (b *backend) status(ctx context.Context, query string) ([]mvcc.Migration, e
 	if err != nil {
 		return nil, b.classify(ctx, err)
 	}
-	var out []mvcc.Migration
+	var out []contract.Migration
 	for _, m := range list {
-		out = append(out, mvcc.Migration(m))
+		out = append(out, contract.Migration(m))
 	}
 	return out, nil
 }

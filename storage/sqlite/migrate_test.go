@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 func TestMigrateRefusesToTouch(t *testing.T) {
@@ -19,9 +19,9 @@ func TestMigrateRefusesToTouch(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Driver.Migrate(context.Background(), "sqlite://"+path, options(t))
-	oneSentence(t, err, mvcc.Invalid, "of another program")
+	oneSentence(t, err, contract.Invalid, "of another program")
 	_, err = Driver.Status(context.Background(), "sqlite://"+path, options(t))
-	oneSentence(t, err, mvcc.Invalid, "of another program")
+	oneSentence(t, err, contract.Invalid, "of another program")
 	after, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func TestMigrateAndStatus(t *testing.T) {
 	ctx := context.Background()
 	url := "sqlite://" + filepath.Join(t.TempDir(), "state.db")
 	_, err := Driver.Status(ctx, url, options(t))
-	oneSentence(t, err, mvcc.Invalid, "there is no database file")
+	oneSentence(t, err, contract.Invalid, "there is no database file")
 	done, err := Driver.Migrate(ctx, url, options(t))
 	if err != nil || len(done) == 0 || done[0].Version != 1 || done[0].Applied.IsZero() {
 		t.Fatalf("migrate ran %+v, %v", done, err)

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
@@ -137,10 +137,10 @@ func checkPath(cfg config) error {
 	case err != nil:
 		return pathError(cfg, err)
 	case fi.IsDir():
-		return mvcc.Errorf(mvcc.Invalid, "%s is a directory: name a file in the database URL",
+		return contract.Errorf(contract.Invalid, "%s is a directory: name a file in the database URL",
 			cfg.path)
 	case !fi.Mode().IsRegular():
-		return mvcc.Errorf(mvcc.Invalid, "%s is not a regular file: name another file in the "+
+		return contract.Errorf(contract.Invalid, "%s is not a regular file: name another file in the "+
 			"database URL", cfg.path)
 	}
 	return nil
@@ -155,19 +155,19 @@ func pathError(cfg config, err error) error {
 		if err := checkPath(main); err != nil {
 			return err
 		}
-		return mvcc.NoStore(cfg.store)
+		return contract.NoStore(cfg.store)
 	case errors.Is(err, fs.ErrNotExist):
 		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-			return mvcc.Errorf(mvcc.Invalid, "the directory %s of the database does not exist: "+
+			return contract.Errorf(contract.Invalid, "the directory %s of the database does not exist: "+
 				"create it, or correct the database URL", dir)
 		}
-		return mvcc.Errorf(mvcc.Invalid, "there is no database file %s: run `rowkeeper migrate "+
+		return contract.Errorf(contract.Invalid, "there is no database file %s: run `rowkeeper migrate "+
 			"up`, or correct the database URL", cfg.path)
 	case errors.Is(err, fs.ErrPermission):
-		return mvcc.Errorf(mvcc.Denied, "the directory %s of the database may not be read: check "+
+		return contract.Errorf(contract.Denied, "the directory %s of the database may not be read: check "+
 			"its permissions", dir)
 	}
-	return mvcc.Errorf(mvcc.Unavailable, "the database file %s cannot be used: %w", cfg.path, err)
+	return contract.Errorf(contract.Unavailable, "the database file %s cannot be used: %w", cfg.path, err)
 }
 
 // check tells whether the file is a database of ours, of a usable schema, and can be written. It
@@ -198,7 +198,7 @@ func (b *backend) check(ctx context.Context, c *sqlite3.Conn) error {
 			return err
 		}
 		if mode != "wal" {
-			return mvcc.Errorf(mvcc.Invalid, "the database %s is in journal mode %q, not in WAL "+
+			return contract.Errorf(contract.Invalid, "the database %s is in journal mode %q, not in WAL "+
 				"mode: run `rowkeeper migrate up`", b.name(), mode)
 		}
 	}
@@ -214,13 +214,13 @@ func (b *backend) check(ctx context.Context, c *sqlite3.Conn) error {
 func schemaError(name string, err error) error {
 	var version *migrations.VersionError
 	if errors.As(err, &version) {
-		return mvcc.Errorf(mvcc.Invalid, "the database %s cannot be used: %w", name, err)
+		return contract.Errorf(contract.Invalid, "the database %s cannot be used: %w", name, err)
 	}
 	return err
 }
 
 func readOnlyFile(cfg config) error {
-	return mvcc.Errorf(mvcc.ReadOnly, "the database file %s cannot be written: give this user "+
+	return contract.Errorf(contract.ReadOnly, "the database file %s cannot be written: give this user "+
 		"write permission on the file and its directory", cfg.path)
 }
 
@@ -237,7 +237,7 @@ func whose(c *sqlite3.Conn) (ours, foreign bool, err error) {
 }
 
 func notOurs(cfg config) error {
-	return mvcc.Errorf(mvcc.Invalid, "the file %s is a SQLite database of another program: name "+
+	return contract.Errorf(contract.Invalid, "the file %s is a SQLite database of another program: name "+
 		"another file in the database URL", cfg.path)
 }
 
@@ -259,7 +259,7 @@ func (b *backend) verify(ctx context.Context, c *sqlite3.Conn, otherwise string)
 		text = "a key has lost its value"
 	}
 	text = strings.ReplaceAll(strings.TrimPrefix(text, "*** in database main ***\n"), "\n", "; ")
-	return mvcc.Errorf(mvcc.Invalid, "the database %s cannot be used: %s (%s)", b.name(),
+	return contract.Errorf(contract.Invalid, "the database %s cannot be used: %s (%s)", b.name(),
 		otherwise, text)
 }
 
@@ -277,12 +277,12 @@ const (
 
 // Connect reads the URL. Each store is opened in a file of its own, or made in memory.
 func (driver) Connect(_ context.Context, url string,
-	opts mvcc.DriverOptions) (mvcc.Database, error) {
+	opts contract.DriverOptions) (contract.Database, error) {
 	opts.Store = ""
 	if _, err := configure(url, opts); err != nil {
 		return nil, err
 	}
-	return mvcc.Separate(func(ctx context.Context, name string) (mvcc.Backend, error) {
+	return contract.Separate(func(ctx context.Context, name string) (contract.Backend, error) {
 		opts := opts
 		opts.Store = name
 		cfg, err := configure(url, opts)

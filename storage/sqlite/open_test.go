@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // sqlExec changes a database behind the backend's back.
@@ -50,13 +50,13 @@ func writeFile(t testing.TB, path, content string) {
 }
 
 // oneSentence checks an error that a person reads.
-func oneSentence(t *testing.T, err error, class mvcc.Class, words ...string) {
+func oneSentence(t *testing.T, err error, class contract.Class, words ...string) {
 	t.Helper()
 	if err == nil {
 		t.Fatalf("no error, want one with %q", words)
 	}
-	if mvcc.ClassOf(err) != class {
-		t.Errorf("the error is of class %v, want %v: %v", mvcc.ClassOf(err), class, err)
+	if contract.ClassOf(err) != class {
+		t.Errorf("the error is of class %v, want %v: %v", contract.ClassOf(err), class, err)
 	}
 	for _, w := range words {
 		if !strings.Contains(err.Error(), w) {
@@ -73,7 +73,7 @@ func TestOpenErrors(t *testing.T) {
 		name string
 		// prepare makes what is wrong at the path.
 		prepare func(t *testing.T, path string)
-		class   mvcc.Class
+		class   contract.Class
 		words   []string
 		// migrates: Migrate mends it.
 		migrates bool
@@ -82,41 +82,41 @@ func TestOpenErrors(t *testing.T) {
 			if err := os.RemoveAll(filepath.Dir(path)); err != nil {
 				t.Fatal(err)
 			}
-		}, mvcc.Invalid, []string{"the directory", "does not exist", "create it"}, false},
-		{"no file", func(*testing.T, string) {}, mvcc.Invalid,
+		}, contract.Invalid, []string{"the directory", "does not exist", "create it"}, false},
+		{"no file", func(*testing.T, string) {}, contract.Invalid,
 			[]string{"there is no database file", "migrate up"}, true},
 		{"a directory", func(t *testing.T, path string) {
 			if err := os.Mkdir(path, 0o755); err != nil {
 				t.Fatal(err)
 			}
-		}, mvcc.Invalid, []string{"is a directory"}, false},
+		}, contract.Invalid, []string{"is a directory"}, false},
 		{"a device", func(t *testing.T, path string) {
 			if err := os.Symlink(os.DevNull, path); err != nil {
 				t.Fatal(err)
 			}
-		}, mvcc.Invalid, []string{"is not a regular file"}, false},
+		}, contract.Invalid, []string{"is not a regular file"}, false},
 		{"an empty file", func(t *testing.T, path string) {
 			writeFile(t, path, "")
-		}, mvcc.Invalid, []string{"holds no rowkeeper store", "migrate up"}, true},
+		}, contract.Invalid, []string{"holds no rowkeeper store", "migrate up"}, true},
 		{"a text", func(t *testing.T, path string) {
 			writeFile(t, path, strings.Repeat("apiVersion: v1\n", 100))
 		},
-			mvcc.Invalid, []string{"is not a SQLite database"}, false},
+			contract.Invalid, []string{"is not a SQLite database"}, false},
 		{"a short text", func(t *testing.T, path string) {
 			writeFile(t, path, "hello")
-		}, mvcc.Invalid, []string{"is not a SQLite database"}, false},
+		}, contract.Invalid, []string{"is not a SQLite database"}, false},
 		{"somebody else's database", func(t *testing.T, path string) {
 			sqlExec(t, path, "CREATE TABLE kine (id INTEGER)")
 		},
-			mvcc.Invalid, []string{"is a SQLite database of another program"}, false},
+			contract.Invalid, []string{"is a SQLite database of another program"}, false},
 		{"somebody else's marked database", func(t *testing.T, path string) {
 			sqlExec(t, path, "PRAGMA application_id = 17", "CREATE TABLE notes (id INTEGER)")
-		}, mvcc.Invalid, []string{"is a SQLite database of another program"}, false},
+		}, contract.Invalid, []string{"is a SQLite database of another program"}, false},
 		{"a newer schema", func(t *testing.T, path string) {
 			migrate(t, "sqlite://"+path)
 			sqlExec(t, path, "INSERT INTO rowkeeper_schema (version_id, is_applied) VALUES (99, 1)",
 				"UPDATE rowkeeper_store SET oldest_writer = 98")
-		}, mvcc.Invalid, []string{"schema is version 99", "newer than version",
+		}, contract.Invalid, []string{"schema is version 99", "newer than version",
 			"use a newer rowkeeper"}, false},
 		{"an older schema", func(t *testing.T, path string) {
 			migrate(t, "sqlite://"+path)
@@ -124,33 +124,33 @@ func TestOpenErrors(t *testing.T) {
 				"DROP TABLE rowkeeper_log", "DROP TABLE rowkeeper_live",
 				"DROP TABLE rowkeeper_store", "DROP TABLE rowkeeper_aborted",
 				"DROP TABLE rowkeeper_lease")
-		}, mvcc.Invalid, []string{"holds no rowkeeper store yet", "migrate up"}, false},
+		}, contract.Invalid, []string{"holds no rowkeeper store yet", "migrate up"}, false},
 		{"no store row", func(t *testing.T, path string) {
 			migrate(t, "sqlite://"+path)
 			sqlExec(t, path, "DELETE FROM rowkeeper_store")
-		}, mvcc.Invalid, []string{"rowkeeper_store has lost its row", "restore a backup"}, false},
+		}, contract.Invalid, []string{"rowkeeper_store has lost its row", "restore a backup"}, false},
 		{"no WAL", func(t *testing.T, path string) {
 			migrate(t, "sqlite://"+path)
 			sqlExec(t, path, "PRAGMA journal_mode = DELETE")
-		}, mvcc.Invalid, []string{"journal mode \"delete\"", "migrate up"}, true},
+		}, contract.Invalid, []string{"journal mode \"delete\"", "migrate up"}, true},
 		{"a damaged page", func(t *testing.T, path string) {
 			filled(t, path, 200)
 			damage(t, path, 3*pageSize)
-		}, mvcc.Invalid, []string{"damaged: restore a backup"}, false},
+		}, contract.Invalid, []string{"damaged: restore a backup"}, false},
 		{"a damaged page of values", func(t *testing.T, path string) {
 			filled(t, path, 2000)
 			damage(t, path, 100*pageSize)
-		}, mvcc.Invalid, []string{"damaged: restore a backup"}, false},
+		}, contract.Invalid, []string{"damaged: restore a backup"}, false},
 		{"a shortened file", func(t *testing.T, path string) {
 			filled(t, path, 200)
 			if err := os.Truncate(path, 4*pageSize); err != nil {
 				t.Fatal(err)
 			}
-		}, mvcc.Invalid, []string{"damaged", "restore a backup"}, false},
+		}, contract.Invalid, []string{"damaged", "restore a backup"}, false},
 		{"a lost value", func(t *testing.T, path string) {
 			filled(t, path, 200)
 			sqlExec(t, path, "DELETE FROM rowkeeper_log WHERE revision = 100")
-		}, mvcc.Invalid, []string{"a key has lost its value", "restore a backup"}, false},
+		}, contract.Invalid, []string{"a key has lost its value", "restore a backup"}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "data")
@@ -160,7 +160,7 @@ func TestOpenErrors(t *testing.T) {
 			path := filepath.Join(dir, "state.db")
 			test.prepare(t, path)
 			url := "sqlite://" + path
-			b, err := mvcc.OpenBackend(context.Background(), Driver, url, options(t))
+			b, err := contract.OpenBackend(context.Background(), Driver, url, options(t))
 			if err == nil {
 				b.Close()
 			}
@@ -209,7 +209,7 @@ func TestMemoryStoresAreIndependent(t *testing.T) {
 	f := filler{store: one, value: []byte("v")}
 	f.grow(t, 3)
 	for _, test := range []struct {
-		b    mvcc.Backend
+		b    contract.Backend
 		want int64
 	}{{one, 3}, {two, 0}} {
 		if n, _, err := test.b.Count(ctx, "\x00", "\xff", 0, 0); err != nil || n != test.want {
@@ -227,7 +227,7 @@ func TestMemoryStoresAreIndependent(t *testing.T) {
 	if first.Store == second.Store || first.Actual == second.Actual {
 		t.Errorf("two stores have the identities %+v and %+v", first, second)
 	}
-	for _, b := range []mvcc.Backend{one, two} {
+	for _, b := range []contract.Backend{one, two} {
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}

@@ -6,11 +6,11 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // identityOf opens a store and reads its identity.
-func identityOf(t *testing.T, path string) mvcc.Identity {
+func identityOf(t *testing.T, path string) contract.Identity {
 	t.Helper()
 	b := open(t, "sqlite://"+path)
 	defer b.Close()
@@ -117,7 +117,7 @@ func TestDrillsCopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = mvcc.StartEpoch(ctx, b, mvcc.Fence{Seen: st.Head, Token: newToken(), Jump: 1 << 32,
+	_, err = contract.StartEpoch(ctx, b, contract.Fence{Seen: st.Head, Token: newToken(), Jump: 1 << 32,
 		Fingerprint: id.Actual})
 	if err != nil {
 		t.Fatal(err)

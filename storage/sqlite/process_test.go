@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
@@ -89,14 +89,14 @@ func (c *child) kill() {
 func untilTold() { _, _ = io.Copy(io.Discard, os.Stdin) }
 
 // childOptions are those of a process without a test.
-func childOptions() mvcc.DriverOptions { return mvcc.DriverOptions{Timeout: 30 * time.Second} }
+func childOptions() contract.DriverOptions { return contract.DriverOptions{Timeout: 30 * time.Second} }
 
 // writerChild commits groups until its standard input ends or it is killed: keys of its own, and
 // one that all writers fight for. It prints each accepted write after its commit returned.
 func writerChild(args []string) error {
 	url, name := args[0], args[1]
 	ctx := context.Background()
-	b, err := mvcc.OpenBackend(ctx, Driver, url, childOptions())
+	b, err := contract.OpenBackend(ctx, Driver, url, childOptions())
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func writerChild(args []string) error {
 		untilTold()
 		close(ended)
 	}()
-	seen, hot := st.Head, mvcc.Revision(0)
+	seen, hot := st.Head, contract.Revision(0)
 	for i := 0; ; i++ {
 		select {
 		case <-ended:
@@ -117,14 +117,14 @@ func writerChild(args []string) error {
 			return b.Close()
 		default:
 		}
-		ms := []*mvcc.Mutation{
-			{Key: mvcc.Key(fmt.Sprintf("own/%s/%06d", name, i)),
+		ms := []*contract.Mutation{
+			{Key: contract.Key(fmt.Sprintf("own/%s/%06d", name, i)),
 				Value: fmt.Appendf(nil, "%s %d", name, i)},
 			{Key: "hot", Expect: hot, Value: fmt.Appendf(nil, "%s %d", name, i)},
 		}
 		token := newToken()
-		r, err := b.Commit(ctx, &mvcc.Group{Token: token, Seen: seen, Mutations: ms})
-		if mvcc.ClassOf(err) == mvcc.Transient && err != nil {
+		r, err := b.Commit(ctx, &contract.Group{Token: token, Seen: seen, Mutations: ms})
+		if contract.ClassOf(err) == contract.Transient && err != nil {
 			continue
 		}
 		if err != nil {
@@ -141,14 +141,14 @@ func writerChild(args []string) error {
 
 // acknowledged is a line of a writer.
 type acknowledged struct {
-	key   mvcc.Key
+	key   contract.Key
 	token string
 }
 
 // read reads a writer's lines until it ends, and returns what was acknowledged. Each line goes to
 // each, too.
-func (c *child) read(each func(n int)) (map[mvcc.Revision]acknowledged, error) {
-	acks := map[mvcc.Revision]acknowledged{}
+func (c *child) read(each func(n int)) (map[contract.Revision]acknowledged, error) {
+	acks := map[contract.Revision]acknowledged{}
 	for c.lines.Scan() {
 		line := strings.Fields(c.lines.Text())
 		if len(line) == 1 && line[0] == "done" {
@@ -164,7 +164,7 @@ func (c *child) read(each func(n int)) (map[mvcc.Revision]acknowledged, error) {
 		if err != nil || len(line[2]) != 32 {
 			break
 		}
-		acks[mvcc.Revision(revision)] = acknowledged{mvcc.Key(line[1]), line[2]}
+		acks[contract.Revision(revision)] = acknowledged{contract.Key(line[1]), line[2]}
 		each(len(acks))
 	}
 	return acks, c.lines.Err()
@@ -172,17 +172,17 @@ func (c *child) read(each func(n int)) (map[mvcc.Revision]acknowledged, error) {
 
 // checkLog checks that the log is dense and has what was acknowledged. It returns the number of its
 // rows.
-func checkLog(t *testing.T, b mvcc.Backend, acks map[mvcc.Revision]acknowledged,
+func checkLog(t *testing.T, b contract.Backend, acks map[contract.Revision]acknowledged,
 	complete bool) int {
 	t.Helper()
-	tail, err := b.Tail(context.Background(), 1, 1<<30, mvcc.PrevOfAll)
+	tail, err := b.Tail(context.Background(), 1, 1<<30, contract.PrevOfAll)
 	if err != nil {
 		t.Fatal(err)
 	}
-	last := map[mvcc.Key]mvcc.Revision{}
+	last := map[contract.Key]contract.Revision{}
 	found := 0
 	for i, row := range tail.Rows {
-		if row.Revision != mvcc.Revision(i+1) {
+		if row.Revision != contract.Revision(i+1) {
 			t.Fatalf("row %d of the log has revision %d", i, row.Revision)
 		}
 		if row.Prev != last[row.Key] && !row.Marker() {
@@ -211,7 +211,7 @@ func checkLog(t *testing.T, b mvcc.Backend, acks map[mvcc.Revision]acknowledged,
 // is missing.
 func TestKill(t *testing.T) {
 	url := fresh(t)
-	all := map[mvcc.Revision]acknowledged{}
+	all := map[contract.Revision]acknowledged{}
 	for round := range 5 {
 		w := start(t, "writer", url, fmt.Sprint(round))
 		acks, err := w.read(func(n int) {
@@ -254,7 +254,7 @@ func TestProcesses(t *testing.T) {
 	defer b.Close()
 	var (
 		wg      sync.WaitGroup
-		acks    [writers]map[mvcc.Revision]acknowledged
+		acks    [writers]map[contract.Revision]acknowledged
 		errs    [writers]error
 		reached sync.WaitGroup
 	)
@@ -289,20 +289,20 @@ func TestProcesses(t *testing.T) {
 
 	// Follow as the tailer does.
 	ctx := context.Background()
-	from, deadline := mvcc.Revision(1), time.Now().Add(time.Minute)
+	from, deadline := contract.Revision(1), time.Now().Add(time.Minute)
 	follow := func() {
 		for {
-			tail, err := b.Tail(ctx, from, 500, mvcc.PrevOfDeletions)
+			tail, err := b.Tail(ctx, from, 500, contract.PrevOfDeletions)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for i, row := range tail.Rows {
-				if row.Revision != from+mvcc.Revision(i) {
-					t.Fatalf("after %d the log goes on with %d", from+mvcc.Revision(i)-1,
+				if row.Revision != from+contract.Revision(i) {
+					t.Fatalf("after %d the log goes on with %d", from+contract.Revision(i)-1,
 						row.Revision)
 				}
 			}
-			from += mvcc.Revision(len(tail.Rows))
+			from += contract.Revision(len(tail.Rows))
 			if len(tail.Rows) < 500 {
 				return
 			}
@@ -319,7 +319,7 @@ func TestProcesses(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatal("the writers did not get on")
 		}
-		changed, err := b.(mvcc.Poller).Changed(ctx)
+		changed, err := b.(contract.Poller).Changed(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -327,7 +327,7 @@ func TestProcesses(t *testing.T) {
 			follow()
 		}
 	}
-	all := map[mvcc.Revision]acknowledged{}
+	all := map[contract.Revision]acknowledged{}
 	for i := range writers {
 		if errs[i] != nil {
 			t.Fatal(errs[i])
@@ -343,14 +343,14 @@ func TestProcesses(t *testing.T) {
 		}
 		t.Logf("writer %d: %d writes", i, len(acks[i]))
 	}
-	if rows := checkLog(t, b, all, true); mvcc.Revision(rows) != from-1 {
+	if rows := checkLog(t, b, all, true); contract.Revision(rows) != from-1 {
 		t.Errorf("the log has %d rows, and %d were followed", rows, from-1)
 	}
 }
 
 // onceChild commits one key and keeps the database open until its input ends.
 func onceChild(args []string) error {
-	b, err := mvcc.OpenBackend(context.Background(), Driver, args[0], childOptions())
+	b, err := contract.OpenBackend(context.Background(), Driver, args[0], childOptions())
 	if err != nil {
 		return err
 	}
@@ -358,8 +358,8 @@ func onceChild(args []string) error {
 	if err != nil {
 		return err
 	}
-	_, err = b.Commit(context.Background(), &mvcc.Group{Token: newToken(), Seen: st.Head,
-		Mutations: []*mvcc.Mutation{{Key: mvcc.Key(args[1])}}})
+	_, err = b.Commit(context.Background(), &contract.Group{Token: newToken(), Seen: st.Head,
+		Mutations: []*contract.Mutation{{Key: contract.Key(args[1])}}})
 	if err != nil {
 		return err
 	}
@@ -402,12 +402,12 @@ func TestTwoBackendsOfOneProcess(t *testing.T) {
 
 // openChild opens a database and says how that went.
 func openChild(args []string) error {
-	b, err := mvcc.OpenBackend(context.Background(), Driver, args[0], childOptions())
+	b, err := contract.OpenBackend(context.Background(), Driver, args[0], childOptions())
 	if err == nil {
 		err = b.Close()
 	}
 	if err != nil {
-		fmt.Printf("%v: %v\n", mvcc.ClassOf(err), err)
+		fmt.Printf("%v: %v\n", contract.ClassOf(err), err)
 		return nil
 	}
 	fmt.Println("ok")
@@ -432,18 +432,18 @@ func begin(url string) error {
 	if _, err := Driver.Migrate(ctx, url, childOptions()); err != nil {
 		return err
 	}
-	b, err := mvcc.OpenBackend(ctx, Driver, url, childOptions())
+	b, err := contract.OpenBackend(ctx, Driver, url, childOptions())
 	if err != nil {
 		return err
 	}
 	for {
-		var st mvcc.State
+		var st contract.State
 		if st, err = b.State(ctx); err != nil {
 			break
 		}
-		_, err = b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: st.Head,
-			Mutations: []*mvcc.Mutation{{Key: mvcc.Key(rand.Text())}}})
-		if err == nil || mvcc.ClassOf(err) != mvcc.Transient {
+		_, err = b.Commit(ctx, &contract.Group{Token: newToken(), Seen: st.Head,
+			Mutations: []*contract.Mutation{{Key: contract.Key(rand.Text())}}})
+		if err == nil || contract.ClassOf(err) != contract.Transient {
 			break
 		}
 	}

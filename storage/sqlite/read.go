@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
@@ -104,9 +104,9 @@ func bind(s *sqlite3.Stmt, arg any) {
 		s.Int(v)
 	case bool:
 		s.Bool(v)
-	case mvcc.Key:
+	case contract.Key:
 		s.BlobString(string(v))
-	case []mvcc.Key:
+	case []contract.Key:
 		array := []byte{'['}
 		for i, key := range v {
 			if i > 0 {
@@ -117,7 +117,7 @@ func bind(s *sqlite3.Stmt, arg any) {
 			array = append(array, '"')
 		}
 		s.Text(string(append(array, ']')))
-	case []mvcc.Revision:
+	case []contract.Revision:
 		array := append(make([]byte, 0, 2+12*len(v)), '[')
 		for i, r := range v {
 			if i > 0 {
@@ -137,11 +137,11 @@ type cursor struct {
 	// state.
 	s        *sqlite3.Stmt
 	first    int
-	state    mvcc.State
+	state    contract.State
 	hasState bool
 }
 
-func (c *cursor) State(st *mvcc.State) bool {
+func (c *cursor) State(st *contract.State) bool {
 	if c.hasState {
 		*st = c.state
 	}
@@ -151,14 +151,14 @@ func (c *cursor) State(st *mvcc.State) bool {
 // More asks for the type of a column only where it may be NULL: in the one row that has the state.
 func (c *cursor) More() bool { return c.s != nil && (c.first == 0 || !c.s.ColNull(c.first)) }
 
-func (c *cursor) Int(i int) int64        { return c.s.ColInt(c.first + i) }
-func (c *cursor) Bool(i int) bool        { return c.Int(i) != 0 }
-func (c *cursor) Token(i int) mvcc.Token { return colToken(c.s, c.first+i) }
-func (c *cursor) Key(i int) mvcc.Key     { return mvcc.Key(c.s.ColString(c.first + i)) }
-func (c *cursor) Value(i int) []byte     { return c.s.ColBlob(c.first + i) }
+func (c *cursor) Int(i int) int64            { return c.s.ColInt(c.first + i) }
+func (c *cursor) Bool(i int) bool            { return c.Int(i) != 0 }
+func (c *cursor) Token(i int) contract.Token { return colToken(c.s, c.first+i) }
+func (c *cursor) Key(i int) contract.Key     { return contract.Key(c.s.ColString(c.first + i)) }
+func (c *cursor) Value(i int) []byte         { return c.s.ColBlob(c.first + i) }
 
 // colToken reads a token. A blob of another length is none of ours, and NULL is no token.
-func colToken(s *sqlite3.Stmt, i int) (t mvcc.Token) {
+func colToken(s *sqlite3.Stmt, i int) (t contract.Token) {
 	if b := s.ColRaw(i); len(b) == len(t) {
 		copy(t[:], b)
 	}
@@ -169,12 +169,12 @@ func colToken(s *sqlite3.Stmt, i int) (t mvcc.Token) {
 const stateColumns = 5
 
 // scanState reads the first columns of a statement that begins with the state.
-func (b *backend) scanState(s *sqlite3.Stmt, st *mvcc.State) {
-	*st = mvcc.State{
-		Head: mvcc.Position{Epoch: mvcc.Epoch(s.ColInt(0)),
-			Revision: mvcc.Revision(s.ColInt(3)), Token: colToken(s, 4)},
-		Compacted: mvcc.Revision(s.ColInt(1)),
-		Swept:     mvcc.Revision(s.ColInt(2)),
+func (b *backend) scanState(s *sqlite3.Stmt, st *contract.State) {
+	*st = contract.State{
+		Head: contract.Position{Epoch: contract.Epoch(s.ColInt(0)),
+			Revision: contract.Revision(s.ColInt(3)), Token: colToken(s, 4)},
+		Compacted: contract.Revision(s.ColInt(1)),
+		Swept:     contract.Revision(s.ColInt(2)),
 		Writable:  true,
 		Now:       b.now(),
 	}
@@ -182,14 +182,14 @@ func (b *backend) scanState(s *sqlite3.Stmt, st *mvcc.State) {
 
 // snapshot steps the statement of the state. Until done is called, the connection's other
 // statements read the same snapshot.
-func (b *backend) snapshot(c *sqlite3.Conn, st *mvcc.State) (done func(), err error) {
+func (b *backend) snapshot(c *sqlite3.Conn, st *contract.State) (done func(), err error) {
 	s, err := c.Prepare(selectState)
 	if err != nil {
 		return nil, err
 	}
 	row, err := s.Step()
 	if err == nil && !row {
-		err = mvcc.ErrEmptyStore
+		err = contract.ErrEmptyStore
 	}
 	if err != nil {
 		return nil, err
@@ -198,8 +198,8 @@ func (b *backend) snapshot(c *sqlite3.Conn, st *mvcc.State) (done func(), err er
 	return s.Reset, nil
 }
 
-// Size implements [mvcc.Backend]. The write-ahead log is a file besides.
-func (b *backend) Size(ctx context.Context) (mvcc.Size, error) {
+// Size implements [contract.Backend]. The write-ahead log is a file besides.
+func (b *backend) Size(ctx context.Context) (contract.Size, error) {
 	size, err := b.Reader.Size(ctx)
 	size.Total += b.walSize()
 	return size, err

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
@@ -27,7 +27,7 @@ func TestInterrupt(t *testing.T) {
 			cancel()
 			return true
 		}, int64(1))
-		oneSentence(t, err, mvcc.Unavailable, "did not answer in time")
+		oneSentence(t, err, contract.Unavailable, "did not answer in time")
 		if !began || !errors.Is(err, context.Canceled) {
 			t.Errorf("began: %v; %v", began, err)
 		}
@@ -35,7 +35,7 @@ func TestInterrupt(t *testing.T) {
 		for range 3 {
 			for range b.reads.Size() {
 				if _, err := b.Page(context.Background(),
-					mvcc.PageQuery{Start: "a", End: "b", Limit: 1}); err != nil {
+					contract.PageQuery{Start: "a", End: "b", Limit: 1}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -54,7 +54,7 @@ func TestTimeout(t *testing.T) {
 			errors.New("the timeout has not ended the statement"))
 		defer cancel()
 		err := b.Query(ctx, endless, func(sqlread.Cursor) bool { return true }, int64(1))
-		oneSentence(t, err, mvcc.Unavailable, "did not answer in time")
+		oneSentence(t, err, contract.Unavailable, "did not answer in time")
 		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 			t.Errorf("%v, %v", err, context.Cause(ctx))
 		}

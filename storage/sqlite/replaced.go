@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // A database file can be renamed, deleted or replaced while it is open. SQLite does not notice: it
@@ -56,11 +56,11 @@ func (b *backend) replaced(cause error) error {
 			b.opts.Logger.Error("cannot close the replaced file", "database", b.name(), "err", err)
 		}
 	}
-	var known *mvcc.Error
-	if errors.As(cause, &known) && known.Class == mvcc.Unknown {
+	var known *contract.Error
+	if errors.As(cause, &known) && known.Class == contract.Unknown {
 		return known
 	}
-	return mvcc.Errorf(mvcc.Fenced, "the database %s cannot be trusted any more: %w",
+	return contract.Errorf(contract.Fenced, "the database %s cannot be trusted any more: %w",
 		b.name(), errMoved)
 }
 
@@ -81,7 +81,7 @@ func (b *backend) reopen(ctx context.Context) error {
 	}
 	b.moved = false
 	b.copyDue, b.logEnd, b.copyRetry, b.emptyRetry = false, 0, 0, 0
-	id := mvcc.Identity{Recorded: recorded, Actual: b.fingerprint()}
+	id := contract.Identity{Recorded: recorded, Actual: b.fingerprint()}
 	if b.file != old && id.Moved() {
 		b.fenced.Store(true)
 	}
@@ -93,7 +93,7 @@ func (b *backend) reopen(ctx context.Context) error {
 // checkFence refuses operations on a file that took another one's place.
 func (b *backend) checkFence() error {
 	if b.fenced.Load() {
-		return mvcc.Errorf(mvcc.Fenced, "the database file %s was replaced while it was open, "+
+		return contract.Errorf(contract.Fenced, "the database file %s was replaced while it was open, "+
 			"and its history must be fenced", b.name())
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
@@ -40,7 +40,7 @@ type moving struct {
 	path, copy string
 	filler     filler
 	// copied is the head that the copy has.
-	copied mvcc.Position
+	copied contract.Position
 }
 
 func newMoving(t *testing.T) *moving {
@@ -55,7 +55,7 @@ func newMoving(t *testing.T) *moving {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := mvcc.RecordFingerprint(ctx, b, id.Actual); err != nil {
+	if err := contract.RecordFingerprint(ctx, b, id.Actual); err != nil {
 		t.Fatal(err)
 	}
 	m.filler = filler{store: b, value: []byte("before the copy")}
@@ -80,42 +80,42 @@ func (m *moving) operations() map[string]func() error {
 		"State": func() error { _, err := b.State(ctx); return err },
 		"Get":   func() error { _, _, err := b.Get(ctx, "k"); return err },
 		"Page": func() error {
-			_, err := b.Page(ctx, mvcc.PageQuery{Start: "a", End: "z", Limit: 10})
+			_, err := b.Page(ctx, contract.PageQuery{Start: "a", End: "z", Limit: 10})
 			return err
 		},
 		"Tail": func() error {
-			_, err := b.Tail(ctx, 1, 10, mvcc.PrevOfAll)
+			_, err := b.Tail(ctx, 1, 10, contract.PrevOfAll)
 			return err
 		},
 		"Changed": func() error { _, err := b.Changed(ctx); return err },
 		"Count":   func() error { _, _, err := b.Count(ctx, "a", "z", 0, 0); return err },
 		"Values": func() error {
-			_, _, err := b.Values(ctx, []mvcc.Revision{1})
+			_, _, err := b.Values(ctx, []contract.Revision{1})
 			return err
 		},
 		"Expired": func() error { _, _, err := b.Expired(ctx, 10); return err },
 		"FirstAt": func() error { _, err := b.FirstAt(ctx, 1); return err },
-		"Compact": func() error { _, err := mvcc.RaiseCompacted(ctx, b, 1); return err },
-		"Sweep":   func() error { _, _, err := mvcc.SweepBatch(ctx, b, 10); return err },
+		"Compact": func() error { _, err := contract.RaiseCompacted(ctx, b, 1); return err },
+		"Sweep":   func() error { _, _, err := contract.SweepBatch(ctx, b, 10); return err },
 		"Resolve": func() error {
-			_, err := mvcc.ResolveGroup(ctx, b, newToken(), m.filler.seen)
+			_, err := contract.ResolveGroup(ctx, b, newToken(), m.filler.seen)
 			return err
 		},
-		"RecordFingerprint": func() error { return mvcc.RecordFingerprint(ctx, b, "x") },
+		"RecordFingerprint": func() error { return contract.RecordFingerprint(ctx, b, "x") },
 		"Size":              func() error { _, err := b.Size(ctx); return err },
 		"Snapshot": func() error {
-			return b.Snapshot(ctx, func(context.Context, mvcc.Snapshot) error { return nil })
+			return b.Snapshot(ctx, func(context.Context, contract.Snapshot) error { return nil })
 		},
 		"Commit": func() error {
-			_, err := b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: m.filler.seen,
-				Mutations: []*mvcc.Mutation{{Key: "new", Value: []byte("v")}}})
+			_, err := b.Commit(ctx, &contract.Group{Token: newToken(), Seen: m.filler.seen,
+				Mutations: []*contract.Mutation{{Key: "new", Value: []byte("v")}}})
 			return err
 		},
 	}
 }
 
 // fence does what the store does when it is told that the history is another one.
-func (m *moving) fence() mvcc.State {
+func (m *moving) fence() contract.State {
 	m.Helper()
 	ctx := context.Background()
 	id, err := m.b.Identity(ctx)
@@ -125,7 +125,7 @@ func (m *moving) fence() mvcc.State {
 	if id.Recorded == id.Actual {
 		m.Errorf("the fingerprint of the other file is %q, as it was recorded", id.Actual)
 	}
-	st, err := mvcc.StartEpoch(ctx, m.b, mvcc.Fence{Seen: m.filler.seen, Token: newToken(),
+	st, err := contract.StartEpoch(ctx, m.b, contract.Fence{Seen: m.filler.seen, Token: newToken(),
 		Jump: 1 << 32, Fingerprint: id.Actual})
 	if err != nil {
 		m.Fatal(err)
@@ -137,7 +137,7 @@ func (m *moving) fence() mvcc.State {
 }
 
 // mustBe checks a key's value through the backend.
-func mustBe(t *testing.T, b mvcc.Backend, key mvcc.Key, want string) {
+func mustBe(t *testing.T, b contract.Backend, key contract.Key, want string) {
 	t.Helper()
 	row, _, err := b.Get(context.Background(), key)
 	if err != nil {
@@ -161,10 +161,10 @@ func TestReplaced(t *testing.T) {
 			}
 			rename(t, m.path, m.path+".old")
 			rename(t, m.copy, m.path)
-			oneSentence(t, m.operations()[name](), mvcc.Fenced, m.path, "replaced")
+			oneSentence(t, m.operations()[name](), contract.Fenced, m.path, "replaced")
 			// Until it is fenced, nothing is answered from the other file.
 			for name, op := range m.operations() {
-				if err := op(); mvcc.ClassOf(err) != mvcc.Fenced || err == nil {
+				if err := op(); contract.ClassOf(err) != contract.Fenced || err == nil {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
@@ -176,7 +176,7 @@ func TestReplaced(t *testing.T) {
 				t.Fatal(err)
 			}
 			m.filler.seen = st.Head
-			m.filler.commit(t, []*mvcc.Mutation{{Key: "new", Value: []byte("v")}})
+			m.filler.commit(t, []*contract.Mutation{{Key: "new", Value: []byte("v")}})
 			checkWhole(t, m.path)
 			// The old file is complete.
 			checkWhole(t, m.path+".old")
@@ -204,9 +204,9 @@ func TestRemoved(t *testing.T) {
 	if err := os.Remove(m.path); err != nil {
 		t.Fatal(err)
 	}
-	oneSentence(t, m.operations()["Get"](), mvcc.Fenced, m.path, "replaced or removed")
+	oneSentence(t, m.operations()["Get"](), contract.Fenced, m.path, "replaced or removed")
 	for name, op := range m.operations() {
-		if err := op(); mvcc.ClassOf(err) != mvcc.Invalid ||
+		if err := op(); contract.ClassOf(err) != contract.Invalid ||
 			!strings.Contains(err.Error(), "there is no database file "+m.path) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -214,7 +214,7 @@ func TestRemoved(t *testing.T) {
 	// Somebody restores a copy: from here on it is as if the file had been replaced.
 	rename(t, m.copy, m.path)
 	for name, op := range m.operations() {
-		if err := op(); mvcc.ClassOf(err) != mvcc.Fenced || err == nil {
+		if err := op(); contract.ClassOf(err) != contract.Fenced || err == nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -234,7 +234,7 @@ func TestReplacedByVacuumed(t *testing.T) {
 	}
 	rename(t, m.copy, m.path)
 	for name, op := range m.operations() {
-		if err := op(); mvcc.ClassOf(err) != mvcc.Fenced || err == nil {
+		if err := op(); contract.ClassOf(err) != contract.Fenced || err == nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -249,8 +249,8 @@ func TestReplacedByVacuumed(t *testing.T) {
 func TestMovedAwayAndBack(t *testing.T) {
 	m := newMoving(t)
 	rename(t, m.path, m.path+".old")
-	oneSentence(t, m.operations()["State"](), mvcc.Fenced, m.path)
-	oneSentence(t, m.operations()["State"](), mvcc.Invalid, "there is no database file "+m.path)
+	oneSentence(t, m.operations()["State"](), contract.Fenced, m.path)
+	oneSentence(t, m.operations()["State"](), contract.Invalid, "there is no database file "+m.path)
 	rename(t, m.path+".old", m.path)
 	for name, op := range m.operations() {
 		if err := op(); err != nil {
@@ -266,14 +266,14 @@ func TestReplacedByAnotherStore(t *testing.T) {
 	filled(t, another, 3)
 	rename(t, m.path, m.path+".old")
 	rename(t, another, m.path)
-	oneSentence(t, m.operations()["Get"](), mvcc.Fenced, m.path)
+	oneSentence(t, m.operations()["Get"](), contract.Fenced, m.path)
 	for range 2 {
-		oneSentence(t, m.operations()["Get"](), mvcc.Invalid, "one of another store",
+		oneSentence(t, m.operations()["Get"](), contract.Invalid, "one of another store",
 			"put the right file back")
 	}
 	writeFile(t, another, "no database")
 	rename(t, another, m.path)
-	oneSentence(t, m.operations()["Get"](), mvcc.Invalid, "is not a SQLite database")
+	oneSentence(t, m.operations()["Get"](), contract.Invalid, "is not a SQLite database")
 	rename(t, m.path+".old", m.path)
 	if err := m.operations()["Get"](); err != nil {
 		t.Error(err)
@@ -297,8 +297,8 @@ func TestAnotherStoreIsNotTouched(t *testing.T) {
 			}
 			rename(t, m.path, m.path+".old")
 			rename(t, another, m.path)
-			oneSentence(t, m.operations()["Get"](), mvcc.Fenced, m.path)
-			oneSentence(t, m.operations()["Get"](), mvcc.Invalid, "one of another store",
+			oneSentence(t, m.operations()["Get"](), contract.Fenced, m.path)
+			oneSentence(t, m.operations()["Get"](), contract.Invalid, "one of another store",
 				"put the right file back")
 			after, err := os.ReadFile(m.path)
 			if err != nil {
@@ -332,7 +332,7 @@ func TestSymbolicLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	rename(t, link+".new", link)
-	oneSentence(t, m.operations()["Get"](), mvcc.Fenced, link)
+	oneSentence(t, m.operations()["Get"](), contract.Fenced, link)
 	m.fence()
 	mustBe(t, m.b, m.filler.keys[0], "before the copy")
 }
@@ -361,8 +361,8 @@ func TestReplacedDuringCommit(t *testing.T) {
 	rename(t, m.path, m.path+".old")
 	rename(t, m.copy, m.path)
 	close(release)
-	oneSentence(t, <-committed, mvcc.Unknown, m.path, "replaced")
-	if err := <-held; mvcc.ClassOf(err) != mvcc.Fenced {
+	oneSentence(t, <-committed, contract.Unknown, m.path, "replaced")
+	if err := <-held; contract.ClassOf(err) != contract.Fenced {
 		t.Errorf("the holder of the lock: %v", err)
 	}
 	if err := other.Close(); err != nil {
@@ -388,10 +388,10 @@ func TestForeignLog(t *testing.T) {
 	rename(t, m.path, m.path+".old")
 	rename(t, m.copy, m.path)
 	for range 2 {
-		_, err := mvcc.OpenBackend(context.Background(), Driver, "sqlite://"+m.path, options(t))
-		oneSentence(t, err, mvcc.Invalid, m.path, "write-ahead log do not belong together", "-wal")
+		_, err := contract.OpenBackend(context.Background(), Driver, "sqlite://"+m.path, options(t))
+		oneSentence(t, err, contract.Invalid, m.path, "write-ahead log do not belong together", "-wal")
 		_, err = Driver.Migrate(context.Background(), "sqlite://"+m.path, options(t))
-		oneSentence(t, err, mvcc.Invalid, m.path, "write-ahead log do not belong together", "-wal")
+		oneSentence(t, err, contract.Invalid, m.path, "write-ahead log do not belong together", "-wal")
 	}
 	// What the sentence says helps: both files were left as they were.
 	for _, suffix := range []string{"-wal", "-shm"} {
@@ -407,12 +407,12 @@ func TestForeignLog(t *testing.T) {
 
 // fillChild writes so much that a part of the log is copied to the file, and waits to be killed.
 func fillChild(args []string) error {
-	b, err := mvcc.OpenBackend(context.Background(), Driver, args[0], childOptions())
+	b, err := contract.OpenBackend(context.Background(), Driver, args[0], childOptions())
 	if err != nil {
 		return err
 	}
 	ctx := context.Background()
-	page, err := b.Page(ctx, mvcc.PageQuery{Start: "\x00", End: "\xff", Limit: 1000})
+	page, err := b.Page(ctx, contract.PageQuery{Start: "\x00", End: "\xff", Limit: 1000})
 	if err != nil {
 		return err
 	}
@@ -432,10 +432,10 @@ func fillChild(args []string) error {
 		if err != nil {
 			return err
 		}
-		g := &mvcc.Group{Token: newToken(), Seen: st.Head}
+		g := &contract.Group{Token: newToken(), Seen: st.Head}
 		for i, row := range page.Rows {
 			if round == 0 || i%10 == 0 {
-				g.Mutations = append(g.Mutations, &mvcc.Mutation{Key: row.Key, Expect: row.Revision,
+				g.Mutations = append(g.Mutations, &contract.Mutation{Key: row.Key, Expect: row.Revision,
 					Value: []byte("filled")})
 			}
 		}

@@ -5,14 +5,14 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-// Snapshot implements [mvcc.Backend]. While it lasts, the write-ahead log cannot be begun anew, and
-// grows by what is written.
+// Snapshot implements [contract.Backend]. While it lasts, the write-ahead log cannot be begun anew,
+// and grows by what is written.
 func (b *backend) Snapshot(ctx context.Context,
-	f func(context.Context, mvcc.Snapshot) error) error {
+	f func(context.Context, contract.Snapshot) error) error {
 	ctx, end := b.long.begin(ctx)
 	defer end()
 	var callers foreign
@@ -32,15 +32,15 @@ func (b *backend) Snapshot(ctx context.Context,
 	return callers.or(err)
 }
 
-// view implements [mvcc.Snapshot]: what a connection sees in a transaction.
+// view implements [contract.Snapshot]: what a connection sees in a transaction.
 type view struct {
 	ctx   context.Context
 	b     *backend
 	c     *sqlite3.Conn
-	state mvcc.State
+	state contract.State
 }
 
-func (v *view) State() mvcc.State { return v.state }
+func (v *view) State() contract.State { return v.state }
 
 func (v *view) Keys() (n int64, err error) {
 	s, err := v.c.Prepare(countAll)
@@ -50,11 +50,11 @@ func (v *view) Keys() (n int64, err error) {
 	return n, v.b.classify(v.ctx, err)
 }
 
-func (v *view) AllLeases() (all []mvcc.LeaseRow, err error) {
+func (v *view) AllLeases() (all []contract.LeaseRow, err error) {
 	s, err := v.c.Prepare(selectAllLeases)
 	if err == nil {
 		err = s.Each(func() error {
-			all = append(all, mvcc.LeaseRow{Lease: mvcc.Lease(s.ColInt(0)), TTL: s.ColInt(1),
+			all = append(all, contract.LeaseRow{Lease: contract.Lease(s.ColInt(0)), TTL: s.ColInt(1),
 				Expiry: s.ColInt(2)})
 			return nil
 		})
@@ -62,16 +62,16 @@ func (v *view) AllLeases() (all []mvcc.LeaseRow, err error) {
 	return all, v.b.classify(v.ctx, err)
 }
 
-func (v *view) Records(each func(*mvcc.Record) error) error {
+func (v *view) Records(each func(*contract.Record) error) error {
 	s, err := v.c.Prepare(selectRecords)
 	if err != nil {
 		return v.b.classify(v.ctx, err)
 	}
 	var callers error
 	err = s.Each(func() error {
-		callers = each(&mvcc.Record{Revision: mvcc.Revision(s.ColInt(0)),
-			Key: mvcc.Key(s.ColString(1)), Create: mvcc.Revision(s.ColInt(2)),
-			Version: s.ColInt(3), Lease: mvcc.Lease(s.ColInt(4)), Expiry: s.ColInt(5),
+		callers = each(&contract.Record{Revision: contract.Revision(s.ColInt(0)),
+			Key: contract.Key(s.ColString(1)), Create: contract.Revision(s.ColInt(2)),
+			Version: s.ColInt(3), Lease: contract.Lease(s.ColInt(4)), Expiry: s.ColInt(5),
 			Value: s.ColBlob(6)})
 		return callers
 	})
@@ -118,7 +118,7 @@ func (o *operations) end(cause error) {
 type foreign struct{ error }
 
 func (f *foreign) keep(err error) error {
-	var known *mvcc.Error
+	var known *contract.Error
 	if err != nil && !errors.As(err, &known) {
 		f.error = err
 	}

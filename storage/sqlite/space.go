@@ -5,7 +5,7 @@ import (
 	"os"
 	"slices"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
@@ -22,8 +22,8 @@ const maxReserve = 32 << 20
 // the file are room, too. Pages that are still in the write-ahead log only will need room in the
 // file. Deletions, like compaction, may use the reserve. Where the system does not say how much is
 // free, the disk itself refuses, and then only an administrator can make room.
-func (b *backend) checkSpace(c *sqlite3.Conn, mutations []*mvcc.Mutation) error {
-	if b.cfg.memory() || !slices.ContainsFunc(mutations, func(m *mvcc.Mutation) bool {
+func (b *backend) checkSpace(c *sqlite3.Conn, mutations []*contract.Mutation) error {
+	if b.cfg.memory() || !slices.ContainsFunc(mutations, func(m *contract.Mutation) bool {
 		return !m.Delete
 	}) {
 		return nil

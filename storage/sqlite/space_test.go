@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // TestFull fills a database up to a number of pages: the group that does not fit is refused and
@@ -38,16 +38,16 @@ func TestFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	group := func() *mvcc.Group {
-		g := &mvcc.Group{Token: newToken(), Seen: f.seen}
+	group := func() *contract.Group {
+		g := &contract.Group{Token: newToken(), Seen: f.seen}
 		for i := range 50 {
 			g.Mutations = append(g.Mutations,
-				&mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("full/%02d", i)), Value: f.value})
+				&contract.Mutation{Key: contract.Key(fmt.Sprintf("full/%02d", i)), Value: f.value})
 		}
 		return g
 	}
 	_, err = store.Commit(ctx, group())
-	oneSentence(t, err, mvcc.Full, "there is no space left for the database", "make room")
+	oneSentence(t, err, contract.Full, "there is no space left for the database", "make room")
 	after, err := store.State(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func healDiskChild(args []string) error {
 	if _, err := Driver.Migrate(ctx, url, childOptions()); err != nil {
 		return err
 	}
-	b, err := mvcc.OpenBackend(ctx, Driver, url, childOptions())
+	b, err := contract.OpenBackend(ctx, Driver, url, childOptions())
 	if err != nil {
 		return err
 	}
@@ -136,16 +136,16 @@ func healDiskChild(args []string) error {
 	if err != nil {
 		return err
 	}
-	seen, revisions := st.Head, make([]mvcc.Revision, keys)
+	seen, revisions := st.Head, make([]contract.Revision, keys)
 	// fill writes until the disk is full.
 	fill := func() (writes int, err error) {
 		for ; writes < 5000; writes++ {
 			i := writes % keys
-			m := &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("key/%06d", i)), Expect: revisions[i],
+			m := &contract.Mutation{Key: contract.Key(fmt.Sprintf("key/%06d", i)), Expect: revisions[i],
 				Value: bytes.Repeat([]byte("v"), size)}
-			r, err := b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: seen,
-				Mutations: []*mvcc.Mutation{m}})
-			if mvcc.ClassOf(err) == mvcc.Full && err != nil {
+			r, err := b.Commit(ctx, &contract.Group{Token: newToken(), Seen: seen,
+				Mutations: []*contract.Mutation{m}})
+			if contract.ClassOf(err) == contract.Full && err != nil {
 				return writes, nil
 			}
 			if err != nil {
@@ -160,11 +160,11 @@ func healDiskChild(args []string) error {
 		return err
 	}
 	for range 3 {
-		st, err := mvcc.RaiseCompacted(ctx, b, seen.Revision)
+		st, err := contract.RaiseCompacted(ctx, b, seen.Revision)
 		deleted := 0
 		for err == nil && st.Swept < st.Compacted {
 			var n int
-			n, st, err = mvcc.SweepBatch(ctx, b, 500)
+			n, st, err = contract.SweepBatch(ctx, b, 500)
 			deleted += n
 		}
 		if err != nil {
@@ -194,7 +194,7 @@ func fullDiskChild(args []string) error {
 	if _, err := Driver.Migrate(ctx, url, childOptions()); err != nil {
 		return err
 	}
-	b, err := mvcc.OpenBackend(ctx, Driver, url, childOptions())
+	b, err := contract.OpenBackend(ctx, Driver, url, childOptions())
 	if err != nil {
 		return err
 	}
@@ -204,10 +204,10 @@ func fullDiskChild(args []string) error {
 	}
 	acknowledged, seen := 0, st.Head
 	write := func() error {
-		m := &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("key/%06d", acknowledged)),
+		m := &contract.Mutation{Key: contract.Key(fmt.Sprintf("key/%06d", acknowledged)),
 			Value: bytes.Repeat([]byte("v"), 20_000)}
-		r, err := b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: seen,
-			Mutations: []*mvcc.Mutation{m}})
+		r, err := b.Commit(ctx, &contract.Group{Token: newToken(), Seen: seen,
+			Mutations: []*contract.Mutation{m}})
 		if err != nil {
 			return err
 		}
@@ -224,9 +224,9 @@ func fullDiskChild(args []string) error {
 			return errors.New("the disk is never full")
 		}
 	}
-	if mvcc.ClassOf(err) != mvcc.Full ||
+	if contract.ClassOf(err) != contract.Full ||
 		!strings.Contains(err.Error(), "there is no space left for the database "+dir) {
-		return fmt.Errorf("with %d writes, class %v: %w", acknowledged, mvcc.ClassOf(err), err)
+		return fmt.Errorf("with %d writes, class %v: %w", acknowledged, contract.ClassOf(err), err)
 	}
 	check := func() error {
 		n, st, err := b.Count(ctx, "key/", "key0", 0, 0)
@@ -240,7 +240,7 @@ func fullDiskChild(args []string) error {
 		return nil
 	}
 	for range 5 {
-		if err := write(); mvcc.ClassOf(err) != mvcc.Full || err == nil {
+		if err := write(); contract.ClassOf(err) != contract.Full || err == nil {
 			return fmt.Errorf("a write on a full disk: %w", err)
 		}
 		if err := check(); err != nil {
@@ -262,7 +262,7 @@ func fullDiskChild(args []string) error {
 	if err := b.Close(); err != nil {
 		return err
 	}
-	if b, err = mvcc.OpenBackend(ctx, Driver, url, childOptions()); err != nil {
+	if b, err = contract.OpenBackend(ctx, Driver, url, childOptions()); err != nil {
 		return err
 	}
 	if err := check(); err != nil {

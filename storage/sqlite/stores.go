@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
@@ -23,15 +23,15 @@ const (
 )
 
 // configure reads a URL, and finds the file of the store.
-func configure(url string, opts mvcc.DriverOptions) (config, error) {
+func configure(url string, opts contract.DriverOptions) (config, error) {
 	c, err := parse(url)
 	c.main, c.store = c.path, opts.StoreName()
 	switch {
-	case err != nil || c.store == mvcc.DefaultStore:
+	case err != nil || c.store == contract.DefaultStore:
 		return c, err
 	case c.memory():
-		return c, mvcc.Errorf(mvcc.Invalid, "a database in memory has no store but %q: name a "+
-			"file in the database URL, or no store", mvcc.DefaultStore)
+		return c, contract.Errorf(contract.Invalid, "a database in memory has no store but %q: name a "+
+			"file in the database URL, or no store", contract.DefaultStore)
 	}
 	c.path = filepath.Join(storesOf(c.main), c.store+storeSuffix)
 	return c, nil
@@ -46,12 +46,12 @@ func storesOf(file string) string {
 	return file + storesSuffix
 }
 
-// CreateStore implements [mvcc.Driver].
+// CreateStore implements [contract.Driver].
 func (d driver) CreateStore(ctx context.Context, url string,
-	opts mvcc.DriverOptions) (created bool, err error) {
+	opts contract.DriverOptions) (created bool, err error) {
 	store := opts.StoreName()
 	opts.Store = ""
-	if _, err := d.Migrate(ctx, url, opts); err != nil || store == mvcc.DefaultStore {
+	if _, err := d.Migrate(ctx, url, opts); err != nil || store == contract.DefaultStore {
 		return false, err
 	}
 	opts.Store = store
@@ -61,26 +61,26 @@ func (d driver) CreateStore(ctx context.Context, url string,
 	}
 	dir := filepath.Dir(cfg.path)
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return false, mvcc.Errorf(mvcc.Denied, "the directory %s of the stores cannot be "+
+		return false, contract.Errorf(contract.Denied, "the directory %s of the stores cannot be "+
 			"created: %w", dir, err)
 	}
 	if created, err = newBackend(cfg, opts).create(); err != nil {
 		return false, err
 	}
 	if _, err = upgrade(ctx, cfg, opts); err == nil && !created {
-		return mvcc.Recreate(ctx, d, url, opts)
+		return contract.Recreate(ctx, d, url, opts)
 	}
 	return created && err == nil, err
 }
 
-// Stores implements [mvcc.Driver].
-func (driver) Stores(ctx context.Context, url string, opts mvcc.DriverOptions) ([]string, error) {
+// Stores implements [contract.Driver].
+func (driver) Stores(ctx context.Context, url string, opts contract.DriverOptions) ([]string, error) {
 	opts.Store = ""
 	cfg, err := configure(url, opts)
 	if err != nil {
 		return nil, err
 	}
-	stores := []string{mvcc.DefaultStore}
+	stores := []string{contract.DefaultStore}
 	if cfg.memory() {
 		return stores, nil
 	}
@@ -107,7 +107,7 @@ func filesOf(main string) (map[string]string, error) {
 	dir := storesOf(main)
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, mvcc.Errorf(mvcc.Denied, "the directory %s of the stores cannot be read: %w",
+		return nil, contract.Errorf(contract.Denied, "the directory %s of the stores cannot be read: %w",
 			dir, err)
 	}
 	files := map[string]string{}
@@ -119,10 +119,10 @@ func filesOf(main string) (map[string]string, error) {
 	return files, nil
 }
 
-// Everywhere implements [mvcc.Backend]. It opens the other stores' files one after the other, each
-// for a single read.
+// Everywhere implements [contract.Backend]. It opens the other stores' files one after the other,
+// each for a single read.
 func (b *backend) Everywhere(ctx context.Context,
-	key mvcc.Key) (map[string][]byte, mvcc.State, error) {
+	key contract.Key) (map[string][]byte, contract.State, error) {
 	values := map[string][]byte{}
 	row, st, err := b.Get(ctx, key)
 	if row != nil {
@@ -135,11 +135,11 @@ func (b *backend) Everywhere(ctx context.Context,
 	if err != nil {
 		return nil, st, err
 	}
-	files[mvcc.DefaultStore] = b.cfg.main
+	files[contract.DefaultStore] = b.cfg.main
 	delete(files, b.cfg.store)
 	for name, path := range files {
 		if err := ctx.Err(); err != nil {
-			return nil, st, mvcc.Errorf(mvcc.Unavailable,
+			return nil, st, contract.Errorf(contract.Unavailable,
 				"cannot read the files of all stores in time: %w", err)
 		}
 		switch value, dropped, err := valueIn(ctx, path, key); {
@@ -154,9 +154,9 @@ func (b *backend) Everywhere(ctx context.Context,
 
 // valueIn reads a key of the store in a file, nil if it is not there, and whether the store was
 // dropped. A file without a store is one that is being created.
-func valueIn(ctx context.Context, path string, key mvcc.Key) (value []byte, dropped bool,
+func valueIn(ctx context.Context, path string, key contract.Key) (value []byte, dropped bool,
 	err error) {
-	b := newBackend(config{path: path, main: path}, mvcc.DriverOptions{})
+	b := newBackend(config{path: path, main: path}, contract.DriverOptions{})
 	c, err := sqlite3.Open(b.dbName)
 	if err != nil {
 		return nil, false, b.classify(ctx, err)
@@ -179,7 +179,7 @@ func valueIn(ctx context.Context, path string, key mvcc.Key) (value []byte, drop
 		dropped = cur.state.Dropped()
 		if cur.More() {
 			if value = cur.Value(7); value == nil {
-				lost = mvcc.LostValue(key, mvcc.Revision(cur.Int(0)))
+				lost = contract.LostValue(key, contract.Revision(cur.Int(0)))
 			}
 		}
 	})

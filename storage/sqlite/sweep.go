@@ -3,13 +3,13 @@ package sqlite
 import (
 	"context"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
-// Sweep implements [mvcc.Backend]. It holds the commit lock all the time, as every writer of a file
-// does.
-func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, err error) {
+// Sweep implements [contract.Backend]. It holds the commit lock all the time, as every writer of a
+// file does.
+func (b *backend) Sweep(ctx context.Context, p *contract.SweepPlan) (deleted int, err error) {
 	if !p.Empty() {
 		err = b.write(ctx, func(c *sqlite3.Conn) (bool, error) {
 			deleted, err = b.sweep(c, p)
@@ -22,8 +22,8 @@ func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, er
 	return deleted, b.shrink(ctx)
 }
 
-func (b *backend) sweep(c *sqlite3.Conn, p *mvcc.SweepPlan) (deleted int, err error) {
-	guard, err := b.guard(c, mvcc.Token{}, 0)
+func (b *backend) sweep(c *sqlite3.Conn, p *contract.SweepPlan) (deleted int, err error) {
+	guard, err := b.guard(c, contract.Token{}, 0)
 	if err != nil {
 		return 0, err
 	}

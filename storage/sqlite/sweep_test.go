@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // TestFileShrinks deletes much, compacts and sweeps: the file gets smaller while the store is open.
@@ -33,20 +33,20 @@ func TestFileShrinks(t *testing.T) {
 		return fi.Size()
 	}
 	full := checkpoint()
-	var ms []*mvcc.Mutation
+	var ms []*contract.Mutation
 	for i, k := range f.keys {
-		ms = append(ms, &mvcc.Mutation{Key: k, Expect: f.revisions[i], Delete: true, HasPrev: true})
+		ms = append(ms, &contract.Mutation{Key: k, Expect: f.revisions[i], Delete: true, HasPrev: true})
 		if len(ms) == 500 {
 			f.commit(t, ms)
 			ms = nil
 		}
 	}
-	st, err := mvcc.RaiseCompacted(ctx, b, f.seen.Revision)
+	st, err := contract.RaiseCompacted(ctx, b, f.seen.Revision)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for st.Swept < st.Compacted {
-		if _, st, err = mvcc.SweepBatch(ctx, b, 500); err != nil {
+		if _, st, err = contract.SweepBatch(ctx, b, 500); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/migrations"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
@@ -72,7 +72,7 @@ func (b *backend) transactAt(ctx context.Context, synchronous string,
 		return nil
 	})
 	if committed && err != nil {
-		return mvcc.Errorf(mvcc.Unknown, "the database %s was replaced during a commit: %w",
+		return contract.Errorf(contract.Unknown, "the database %s was replaced during a commit: %w",
 			b.name(), err)
 	}
 	return err
@@ -81,7 +81,7 @@ func (b *backend) transactAt(ctx context.Context, synchronous string,
 // knownSchema is the schema version of this program.
 var knownSchema = migrations.SQLite.Newest()
 
-// checkWriter reads what [mvcc.CheckWriter] asks for.
+// checkWriter reads what [contract.CheckWriter] asks for.
 func checkWriter(c *sqlite3.Conn) error {
 	s, err := c.Prepare(selectOldestWriter)
 	if err != nil {
@@ -91,7 +91,7 @@ func checkWriter(c *sqlite3.Conn) error {
 	if _, err := s.Row(func() { oldest = s.ColInt(0) }); err != nil {
 		return err
 	}
-	return mvcc.CheckWriter(oldest, knownSchema)
+	return contract.CheckWriter(oldest, knownSchema)
 }
 
 // waiting is logged when another process holds the commit lock.
@@ -141,10 +141,10 @@ func (b *backend) rollBack(c *sqlite3.Conn) {
 	}
 }
 
-// guard reads, under the commit lock, what [mvcc.CheckGroup] and [mvcc.Resolve] ask for: about a
-// token, and the row at a revision.
-func (b *backend) guard(c *sqlite3.Conn, token mvcc.Token,
-	at mvcc.Revision) (g mvcc.Guard, err error) {
+// guard reads, under the commit lock, what [contract.CheckGroup] and [contract.Resolve] ask for:
+// about a token, and the row at a revision.
+func (b *backend) guard(c *sqlite3.Conn, token contract.Token,
+	at contract.Revision) (g contract.Guard, err error) {
 	s, err := c.Prepare(selectGuard)
 	if err != nil {
 		return g, err
@@ -154,7 +154,7 @@ func (b *backend) guard(c *sqlite3.Conn, token mvcc.Token,
 		g.At, g.Aborted = colToken(s, stateColumns), s.ColInt(stateColumns+1) != 0
 	})
 	if err == nil && !found {
-		err = mvcc.ErrEmptyStore
+		err = contract.ErrEmptyStore
 	}
 	return g, err
 }

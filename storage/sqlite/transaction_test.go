@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlite3"
 )
 
@@ -22,12 +22,12 @@ func TestWaitForTheLock(t *testing.T) {
 		name, query string
 		timeout     time.Duration
 		cancel      bool
-		class       mvcc.Class
+		class       contract.Class
 		cause       error
 	}{
-		{"context", "", time.Minute, true, mvcc.Unavailable, context.Canceled},
-		{"timeout", "", 20 * time.Millisecond, false, mvcc.Unavailable, context.DeadlineExceeded},
-		{"busy_timeout", "?busy_timeout=20ms", time.Minute, false, mvcc.Transient, nil},
+		{"context", "", time.Minute, true, contract.Unavailable, context.Canceled},
+		{"timeout", "", 20 * time.Millisecond, false, contract.Unavailable, context.DeadlineExceeded},
+		{"busy_timeout", "?busy_timeout=20ms", time.Minute, false, contract.Transient, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			store := open(t, url+test.query)
@@ -43,8 +43,8 @@ func TestWaitForTheLock(t *testing.T) {
 			if test.cancel {
 				whenLogged(store.(*backend), waiting, cancel)
 			}
-			_, err = store.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: st.Head,
-				Mutations: []*mvcc.Mutation{{Key: "a"}}})
+			_, err = store.Commit(ctx, &contract.Group{Token: newToken(), Seen: st.Head,
+				Mutations: []*contract.Mutation{{Key: "a"}}})
 			oneSentence(t, err, test.class, "the database "+store.(*backend).name())
 			store.(*backend).opts.Timeout = time.Minute
 			if test.cause != nil && !errors.Is(err, test.cause) {
@@ -89,7 +89,7 @@ func (l *listener) Handle(_ context.Context, r slog.Record) error {
 func (l *listener) WithAttrs([]slog.Attr) slog.Handler { return l }
 
 // hold keeps the commit lock until the returned function is called.
-func hold(t *testing.T, b mvcc.Backend) (release func()) {
+func hold(t *testing.T, b contract.Backend) (release func()) {
 	t.Helper()
 	holding, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // config is what a database URL says.
@@ -75,7 +75,7 @@ func parse(text string) (config, error) {
 		busyTimeout: 5 * time.Second}
 	if scheme, rest, found := strings.Cut(text, ":"); found && scheme == "memory" {
 		if rest != "" {
-			return c, mvcc.Errorf(mvcc.Invalid, "the database URL of a store in memory is just "+
+			return c, contract.Errorf(contract.Invalid, "the database URL of a store in memory is just "+
 				"%q, without a path or parameters", "memory:")
 		}
 		c.readers = 1
@@ -83,11 +83,11 @@ func parse(text string) (config, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil {
-		return c, mvcc.Errorf(mvcc.Invalid, "the database URL cannot be read: percent-encode "+
+		return c, contract.Errorf(contract.Invalid, "the database URL cannot be read: percent-encode "+
 			"unusual characters of the file's path")
 	}
 	bad := func(format string, args ...any) (config, error) {
-		return c, mvcc.Errorf(mvcc.Invalid, "the database URL %q "+format,
+		return c, contract.Errorf(contract.Invalid, "the database URL %q "+format,
 			append([]any{u.Redacted()}, args...)...)
 	}
 	if u.Scheme != "sqlite" {
@@ -113,7 +113,7 @@ func parse(text string) (config, error) {
 		path = strings.TrimPrefix(path, "/") // sqlite:///C:/path
 	}
 	if c.path, err = filepath.Abs(filepath.FromSlash(path)); err != nil {
-		return c, mvcc.Errorf(mvcc.Invalid, "the working directory is not known, write an "+
+		return c, contract.Errorf(contract.Invalid, "the working directory is not known, write an "+
 			"absolute path in the database URL: %w", err)
 	}
 	query, err := url.ParseQuery(u.RawQuery)

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 func TestParse(t *testing.T) {
@@ -92,7 +92,7 @@ func TestParse(t *testing.T) {
 		"sqlite:x.db?a=%zz":                     "cannot be read",
 	} {
 		_, err := parse(url)
-		if err == nil || !strings.Contains(err.Error(), want) || mvcc.ClassOf(err) != mvcc.Invalid {
+		if err == nil || !strings.Contains(err.Error(), want) || contract.ClassOf(err) != contract.Invalid {
 			t.Errorf("%s: %v, want %q", url, err, want)
 		}
 		if err != nil && strings.Contains(err.Error(), "hunter2") {
@@ -116,7 +116,7 @@ func FuzzURL(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := parse(text)
 		if err != nil {
-			var known *mvcc.Error
+			var known *contract.Error
 			if !errors.As(err, &known) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%q: %v", text, err)
 			}

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // TestLogIsCopied writes without readers: the log is begun anew again and again, and is never
@@ -55,7 +55,7 @@ func TestLogIsBounded(t *testing.T) {
 						return
 					default:
 					}
-					if _, err := b.Page(ctx, mvcc.PageQuery{Start: "/", End: "0", Limit: 10}); err != nil {
+					if _, err := b.Page(ctx, contract.PageQuery{Start: "/", End: "0", Limit: 10}); err != nil {
 						t.Error(err)
 						return
 					}
@@ -96,7 +96,7 @@ func TestLogOutlivesAReader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var st mvcc.State
+	var st contract.State
 	done, err := b.snapshot(reader, &st)
 	if err != nil {
 		t.Fatal(err)
@@ -136,11 +136,11 @@ func TestLogAfterARollback(t *testing.T) {
 	f := filler{store: b, value: bytes.Repeat([]byte("v"), 4096)}
 	f.grow(t, 1)
 	given := errors.New("given up")
-	err := b.Locked(ctx, mvcc.LockOptions{}, func(tx mvcc.Tx) error {
-		return tx.Insert(newToken(), func(insert func(*mvcc.Record) error) error {
+	err := b.Locked(ctx, contract.LockOptions{}, func(tx contract.Tx) error {
+		return tx.Insert(newToken(), func(insert func(*contract.Record) error) error {
 			for i := range 2000 {
-				if err := insert(&mvcc.Record{Key: mvcc.Key(fmt.Sprintf("key/%04d", i)),
-					Revision: 1000 + mvcc.Revision(i), Create: 1, Value: f.value}); err != nil {
+				if err := insert(&contract.Record{Key: contract.Key(fmt.Sprintf("key/%04d", i)),
+					Revision: 1000 + contract.Revision(i), Create: 1, Value: f.value}); err != nil {
 					return err
 				}
 			}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/histories"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -19,11 +20,11 @@ import (
 // Contents are all objects below a prefix as they were at one revision. They are kept in memory as
 // they are stored (encrypted, if they are).
 type Contents struct {
-	directory mvcc.Key
+	directory contract.Key
 	mu        sync.Mutex
 	// objects are the captured ones. Each has the revisions that it had when it was last known to
 	// be what was captured.
-	objects map[mvcc.Key]mvcc.KeyValue
+	objects map[contract.Key]mvcc.KeyValue
 	// others are those in the other stores of [storage.Config].StoreFor.
 	others []*Contents
 }
@@ -38,7 +39,7 @@ func Nothing(prefix string) *Contents {
 	if directory != "/" {
 		directory += "/"
 	}
-	return &Contents{directory: mvcc.Key(directory), objects: map[mvcc.Key]mvcc.KeyValue{}}
+	return &Contents{directory: contract.Key(directory), objects: map[contract.Key]mvcc.KeyValue{}}
 }
 
 // Capture reads everything below a prefix, in one snapshot of each store. An empty prefix means
@@ -138,11 +139,11 @@ func (c *Contents) restoreOnce(
 	writes, ctx := errgroup.WithContext(ctx)
 	writes.SetLimit(256) // a commit group
 	var mu sync.Mutex
-	write := func(m mvcc.Mutation, create mvcc.Revision) {
+	write := func(m contract.Mutation, create contract.Revision) {
 		changed = true
 		writes.Go(func() error {
 			revision, err := store.Commit(ctx, m)
-			var conflict *mvcc.ConflictError
+			var conflict *contract.ConflictError
 			switch {
 			case errors.As(err, &conflict):
 				return nil
@@ -166,15 +167,15 @@ func (c *Contents) restoreOnce(
 		delete(missing, kv.Key)
 		switch {
 		case !ok || kv.Create != was.Create:
-			write(mvcc.Mutation{
+			write(contract.Mutation{
 				Key: kv.Key, Expect: kv.Revision, Delete: true, PrevValue: kv.Value, HasPrev: true,
 			}, 0)
 		case kv.Revision != was.Revision && !bytes.Equal(kv.Value, was.Value):
-			write(mvcc.Mutation{Key: kv.Key, Expect: kv.Revision, Value: was.Value}, was.Create)
+			write(contract.Mutation{Key: kv.Key, Expect: kv.Revision, Value: was.Value}, was.Create)
 		}
 	}
 	for key, was := range missing {
-		write(mvcc.Mutation{Key: key, Value: was.Value}, 0)
+		write(contract.Mutation{Key: key, Value: was.Value}, 0)
 	}
 	return changed, writes.Wait()
 }

@@ -17,8 +17,8 @@ import (
 	apistorage "k8s.io/apiserver/pkg/storage"
 
 	"github.com/rowkeeper/rowkeeper/storage"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/storagetest"
 )
 
@@ -246,7 +246,7 @@ func TestDeleteExpired(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := storagetest.Capture(t.Context(), db, ""); !errors.Is(err, mvcc.ErrClosed) {
+	if _, err := storagetest.Capture(t.Context(), db, ""); !errors.Is(err, contract.ErrClosed) {
 		t.Errorf("a closed database: %v", err)
 	}
 }

@@ -10,9 +10,9 @@
 //
 //   - 'H', the header, is the first: a JSON object, see [Header]. Members that are not known are
 //     passed over.
-//   - 'L' is a lease: as unsigned varints its ID, its time to live in seconds, and the time at which
-//     it lapses in microseconds since 1970, or 0 if it has ended and its keys are being deleted. The
-//     leases follow the header.
+//   - 'L' is a lease: as unsigned varints its ID, its time to live in seconds, and the time at
+//     which it lapses in microseconds since 1970, or 0 if it has ended and its keys are being
+//     deleted. The leases follow the header.
 //   - 'K' is a key that exists: the length of the key as an unsigned varint, the key, and as
 //     unsigned varints the revision of the key's value, the revision that created the key, how
 //     often it was written since then, the lease that it is attached to, or 0, and the time at
@@ -43,7 +43,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Version is the newest version of the format, and the only one yet.
@@ -60,11 +60,11 @@ const (
 )
 
 // maxRecord bounds a record in bytes, so that a damaged length takes no memory.
-const maxRecord = mvcc.MaxKeyBytes + mvcc.MaxValueBytes + 1<<16
+const maxRecord = contract.MaxKeyBytes + contract.MaxValueBytes + 1<<16
 
 // maxRevision bounds the newest revision, so that the history can go on beyond it: fences put it at
 // some 2^30 a second since 1970, which is 2^62 in the year 2106.
-const maxRevision mvcc.Revision = 1<<62 - 1
+const maxRevision contract.Revision = 1<<62 - 1
 
 // Header says what is in a file.
 type Header struct {
@@ -72,7 +72,7 @@ type Header struct {
 	Store string `json:"store"`
 	// Revision is the state that was written: that after the write with this revision, which is
 	// less than 2^62.
-	Revision mvcc.Revision `json:"revision"`
+	Revision contract.Revision `json:"revision"`
 	// Keys is how many there are.
 	Keys int64 `json:"keys"`
 	// Leases is how many there are.
@@ -120,7 +120,7 @@ func (s *summer) header(h Header) ([]byte, error) {
 	return s.frame(typeHeader, func(b []byte) []byte { return append(b, content...) }), nil
 }
 
-func (s *summer) lease(r mvcc.LeaseRow) []byte {
+func (s *summer) lease(r contract.LeaseRow) []byte {
 	return s.frame(typeLease, func(b []byte) []byte {
 		b = binary.AppendUvarint(b, uint64(r.Lease))
 		b = binary.AppendUvarint(b, uint64(r.TTL))
@@ -128,7 +128,7 @@ func (s *summer) lease(r mvcc.LeaseRow) []byte {
 	})
 }
 
-func (s *summer) key(r *mvcc.Record) []byte {
+func (s *summer) key(r *contract.Record) []byte {
 	return s.frame(typeKey, func(b []byte) []byte {
 		b = binary.AppendUvarint(b, uint64(len(r.Key)))
 		b = append(b, r.Key...)
@@ -142,7 +142,7 @@ func (s *summer) key(r *mvcc.Record) []byte {
 }
 
 // NewWriter begins a file with the leases. Nothing is complete before Close has returned.
-func NewWriter(w io.Writer, h Header, leases []mvcc.LeaseRow) (*Writer, error) {
+func NewWriter(w io.Writer, h Header, leases []contract.LeaseRow) (*Writer, error) {
 	h.Leases = int64(len(leases))
 	if _, err := io.WriteString(w, magic+strconv.Itoa(Version)+"\n"); err != nil {
 		return nil, err
@@ -176,7 +176,7 @@ func (w *Writer) write(record []byte) error {
 }
 
 // Write appends a key.
-func (w *Writer) Write(r *mvcc.Record) error {
+func (w *Writer) Write(r *contract.Record) error {
 	w.keys++
 	return w.write(w.sum.key(r))
 }
@@ -214,7 +214,7 @@ func (r *Reader) NewDigest() *Digest {
 }
 
 // Add adds a key.
-func (d *Digest) Add(r *mvcc.Record) {
+func (d *Digest) Add(r *contract.Record) {
 	d.keys++
 	d.sum.hash.Write(d.sum.key(r))
 }
@@ -229,7 +229,7 @@ func (d *Digest) Summary() Summary {
 // Reader reads a file.
 type Reader struct {
 	Header Header
-	Leases []mvcc.LeaseRow
+	Leases []contract.LeaseRow
 	// header is its record.
 	header []byte
 	in     *bufio.Reader
@@ -237,8 +237,8 @@ type Reader struct {
 	buf    []byte
 	hash   hash.Hash
 	keys   int64
-	last   mvcc.Revision
-	limits mvcc.Limits
+	last   contract.Revision
+	limits contract.Limits
 }
 
 // A DamagedError says that a file is not what Writer has written.
@@ -269,7 +269,7 @@ func (s *source) Read(p []byte) (int, error) {
 
 // NewReader reads the header and the leases. limits are those of the database for which the file is
 // meant.
-func NewReader(r io.Reader, limits mvcc.Limits) (*Reader, error) {
+func NewReader(r io.Reader, limits contract.Limits) (*Reader, error) {
 	in := bufio.NewReader(&source{Reader: r})
 	line := make([]byte, 0, 64)
 	for len(line) < cap(line) && !bytes.HasSuffix(line, []byte("\n")) {
@@ -331,10 +331,10 @@ func (r *Reader) leases() error {
 			return err
 		}
 		number := numbers(&content)
-		row := mvcc.LeaseRow{Lease: mvcc.Lease(number()), TTL: int64(number()),
+		row := contract.LeaseRow{Lease: contract.Lease(number()), TTL: int64(number()),
 			Expiry: int64(number())}
 		if kind != typeLease || len(content) > 0 || row.Lease < 1 || row.TTL < 1 ||
-			row.TTL > mvcc.MaxTTL || row.Expiry < 0 {
+			row.TTL > contract.MaxTTL || row.Expiry < 0 {
 			return damaged("one of its %d leases is not understood", r.Header.Leases)
 		}
 		r.Leases = append(r.Leases, row)
@@ -376,7 +376,7 @@ func (r *Reader) cut(err error) error {
 }
 
 // Next returns the next key, or io.EOF after the last one of a file that is whole.
-func (r *Reader) Next() (*mvcc.Record, error) {
+func (r *Reader) Next() (*contract.Record, error) {
 	kind, content, err := r.record()
 	if err != nil {
 		return nil, err
@@ -384,7 +384,7 @@ func (r *Reader) Next() (*mvcc.Record, error) {
 	switch kind {
 	case typeKey:
 		k, err := r.key(content)
-		var limit *mvcc.LimitError
+		var limit *contract.LimitError
 		if errors.As(err, &limit) {
 			return nil, fmt.Errorf("it holds what this database cannot: %w", err)
 		}
@@ -417,21 +417,21 @@ func numbers(content *[]byte) func() uint64 {
 	}
 }
 
-func (r *Reader) key(content []byte) (*mvcc.Record, error) {
+func (r *Reader) key(content []byte) (*contract.Record, error) {
 	number := numbers(&content)
 	length := number()
 	if length > uint64(len(content)) {
 		return nil, errShort
 	}
-	k := &mvcc.Record{Key: mvcc.Key(content[:length])}
+	k := &contract.Record{Key: contract.Key(content[:length])}
 	content = content[length:]
 	revision, create, version := number(), number(), number()
 	lease, expiry := number(), number()
 	if revision|create|version|lease|expiry >= 1<<63 {
 		return nil, errShort
 	}
-	k.Revision, k.Create, k.Version = mvcc.Revision(revision), mvcc.Revision(create), int64(version)
-	k.Lease, k.Expiry = mvcc.Lease(lease), int64(expiry)
+	k.Revision, k.Create, k.Version = contract.Revision(revision), contract.Revision(create), int64(version)
+	k.Lease, k.Expiry = contract.Lease(lease), int64(expiry)
 	k.Value = append(make([]byte, 0, len(content)), content...)
 	return k, k.Valid(r.last, r.Header.Revision, r.limits)
 }

@@ -10,14 +10,14 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/archive"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-var limits = mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes}
+var limits = contract.Limits{KeyBytes: contract.MaxKeyBytes, ValueBytes: contract.MaxValueBytes}
 
-var leases = []mvcc.LeaseRow{{Lease: 5, TTL: 60, Expiry: 1 << 60}, {Lease: 1<<63 - 1, TTL: 1}}
+var leases = []contract.LeaseRow{{Lease: 5, TTL: 60, Expiry: 1 << 60}, {Lease: 1<<63 - 1, TTL: 1}}
 
-func write(t testing.TB, h archive.Header, records ...mvcc.Record) ([]byte, archive.Summary) {
+func write(t testing.TB, h archive.Header, records ...contract.Record) ([]byte, archive.Summary) {
 	t.Helper()
 	var buf bytes.Buffer
 	w, err := archive.NewWriter(&buf, h, leases)
@@ -36,7 +36,7 @@ func write(t testing.TB, h archive.Header, records ...mvcc.Record) ([]byte, arch
 	return buf.Bytes(), sum
 }
 
-func read(r io.Reader) (h archive.Header, records []mvcc.Record, sum archive.Summary, err error) {
+func read(r io.Reader) (h archive.Header, records []contract.Record, sum archive.Summary, err error) {
 	in, err := archive.NewReader(r, limits)
 	if err != nil {
 		return h, nil, sum, err
@@ -63,10 +63,10 @@ func read(r io.Reader) (h archive.Header, records []mvcc.Record, sum archive.Sum
 var (
 	header = archive.Header{Store: "s", Revision: 1<<62 - 1, Keys: 3, Leases: 2,
 		Time: time.Unix(1, 2).UTC()}
-	some = []mvcc.Record{
+	some = []contract.Record{
 		{Key: "/a", Revision: 2, Create: 2, Version: 1, Value: []byte{}},
 		{Key: "\xff\x00", Revision: 300, Create: 2, Version: 7, Lease: 1<<63 - 1, Expiry: 1 << 60,
-			Value: bytes.Repeat([]byte("v"), mvcc.MaxValueBytes)},
+			Value: bytes.Repeat([]byte("v"), contract.MaxValueBytes)},
 		{Key: "/b", Revision: 1<<62 - 1, Create: 1 << 61, Version: 1 << 61, Value: []byte("v")},
 	}
 )
@@ -109,12 +109,12 @@ type failing struct{}
 func (failing) Read([]byte) (int, error) { return 0, errDisk }
 
 func TestImpossibleRecords(t *testing.T) {
-	for name, records := range map[string][]mvcc.Record{
+	for name, records := range map[string][]contract.Record{
 		"an empty key": {{Revision: 2, Create: 2, Version: 1}},
-		"a key too long": {{Key: mvcc.Key(bytes.Repeat([]byte("k"),
-			mvcc.MaxKeyBytes+1)), Revision: 2, Create: 2, Version: 1}},
+		"a key too long": {{Key: contract.Key(bytes.Repeat([]byte("k"),
+			contract.MaxKeyBytes+1)), Revision: 2, Create: 2, Version: 1}},
 		"a value too long": {{Key: "k", Revision: 2, Create: 2,
-			Value: make([]byte, mvcc.MaxValueBytes+1)}},
+			Value: make([]byte, contract.MaxValueBytes+1)}},
 		"revisions that do not rise": {{Key: "k", Revision: 2, Create: 2, Version: 1},
 			{Key: "l", Revision: 2, Create: 2, Version: 1}},
 		"created after it was":        {{Key: "k", Revision: 2, Create: 3, Version: 1}},
@@ -132,7 +132,7 @@ func TestImpossibleRecords(t *testing.T) {
 // TestImpossibleHeaders: a history that ends where no fence could go beyond it is none, or a store
 // would be led there by a file.
 func TestImpossibleHeaders(t *testing.T) {
-	for _, revision := range []mvcc.Revision{-1, 0, 1 << 62, 1<<63 - 1} {
+	for _, revision := range []contract.Revision{-1, 0, 1 << 62, 1<<63 - 1} {
 		file, _ := write(t, archive.Header{Revision: revision})
 		if _, _, _, err := read(bytes.NewReader(file)); err == nil ||
 			err.Error() != "its header is not understood" {
@@ -146,7 +146,7 @@ func FuzzRead(f *testing.F) {
 	file, _ := write(f, header, some[0], some[2])
 	f.Add(file)
 	small, _ := write(f, archive.Header{Revision: 5, Keys: 1},
-		mvcc.Record{Key: "k", Revision: 5, Create: 2, Version: 1, Value: []byte("value")})
+		contract.Record{Key: "k", Revision: 5, Create: 2, Version: 1, Value: []byte("value")})
 	f.Add(small)
 	f.Add(small[:len(small)-1])
 	f.Add([]byte("rowkeeper-backup 1\n"))
@@ -159,7 +159,7 @@ func FuzzRead(f *testing.F) {
 		if int64(len(records)) != h.Keys {
 			t.Errorf("%d records, and the header says %d", len(records), h.Keys)
 		}
-		last := mvcc.Revision(0)
+		last := contract.Revision(0)
 		for _, r := range records {
 			if err := r.Valid(last, h.Revision, limits); err != nil {
 				t.Error(err)

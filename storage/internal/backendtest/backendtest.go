@@ -1,5 +1,6 @@
-// Package backendtest is the conformance suite of [mvcc.Backend]: the contract that the interface
-// states, method by method, with the edge cases in which databases differ. Every database runs it.
+// Package backendtest is the conformance suite of [contract.Backend]: the contract that the
+// interface states, method by method, with the edge cases in which databases differ. Every database
+// runs it.
 package backendtest
 
 import (
@@ -14,19 +15,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Database is an empty, migrated database of a test's own.
 type Database struct {
 	// Open opens a backend on it, or fails the test. Every call is what another process would do.
 	// The suite closes the backends.
-	Open func(t testing.TB) mvcc.Backend
+	Open func(t testing.TB) contract.Backend
 	// Private says that the database cannot be opened twice, as it lives in its backend's memory.
 	Private bool
 	// Others open other stores of the database. The suite fills them, and checks after each test
 	// that it has left them alone.
-	Others []func(t testing.TB) mvcc.Backend
+	Others []func(t testing.TB) contract.Backend
 }
 
 // Run runs the suite. fresh makes a database; what it needs to be cleaned up goes to t.Cleanup.
@@ -124,11 +125,11 @@ type fixture struct {
 	*testing.T
 	db   Database
 	ctx  context.Context
-	b    mvcc.Backend
-	seen mvcc.Position
+	b    contract.Backend
+	seen contract.Position
 }
 
-func (f *fixture) open() mvcc.Backend {
+func (f *fixture) open() contract.Backend {
 	f.Helper()
 	b := f.db.Open(f.T)
 	f.Cleanup(func() {
@@ -156,23 +157,23 @@ func (f *fixture) must(err error) {
 }
 
 // is checks the class of an error.
-func (f *fixture) is(err error, class mvcc.Class) {
+func (f *fixture) is(err error, class contract.Class) {
 	f.Helper()
-	if err == nil || mvcc.ClassOf(err) != class {
-		f.Fatalf("the error is %v of class %v, want class %v", err, mvcc.ClassOf(err), class)
+	if err == nil || contract.ClassOf(err) != class {
+		f.Fatalf("the error is %v of class %v, want class %v", err, contract.ClassOf(err), class)
 	}
 }
 
 // overtaken checks that a group was refused because compaction has passed what it had seen.
 func (f *fixture) overtaken(err error) {
 	f.Helper()
-	f.is(err, mvcc.Transient)
-	if !errors.Is(err, mvcc.ErrOvertaken) {
-		f.Fatalf("the error is %v, want %v", err, mvcc.ErrOvertaken)
+	f.is(err, contract.Transient)
+	if !errors.Is(err, contract.ErrOvertaken) {
+		f.Fatalf("the error is %v, want %v", err, contract.ErrOvertaken)
 	}
 }
 
-func (f *fixture) state() mvcc.State {
+func (f *fixture) state() contract.State {
 	f.Helper()
 	s, err := f.b.State(f.ctx)
 	f.must(err)
@@ -181,17 +182,17 @@ func (f *fixture) state() mvcc.State {
 }
 
 // sane checks what holds of every state.
-func (f *fixture) sane(s mvcc.State) {
+func (f *fixture) sane(s contract.State) {
 	f.Helper()
 	if !s.Writable || s.Swept > s.Compacted || s.Compacted > s.Head.Revision ||
 		s.Head.Revision < 1 || s.Head.Epoch < 1 ||
-		s.Head.Token == (mvcc.Token{}) || s.Now.Before(time.Now().Add(-24*time.Hour)) {
+		s.Head.Token == (contract.Token{}) || s.Now.Before(time.Now().Add(-24*time.Hour)) {
 		f.Fatalf("the state is %+v", s)
 	}
 }
 
 // same checks that two states agree in all but the time.
-func (f *fixture) same(got, want mvcc.State) {
+func (f *fixture) same(got, want contract.State) {
 	f.Helper()
 	f.sane(got)
 	got.Now, want.Now = time.Time{}, time.Time{}
@@ -200,19 +201,19 @@ func (f *fixture) same(got, want mvcc.State) {
 	}
 }
 
-func newToken() (t mvcc.Token) {
+func newToken() (t contract.Token) {
 	rand.Read(t[:])
 	return t
 }
 
 // try commits a group as it is.
-func (f *fixture) try(token mvcc.Token, seen mvcc.Position,
-	ms ...*mvcc.Mutation) (*mvcc.GroupResult, error) {
-	return f.b.Commit(f.ctx, &mvcc.Group{Token: token, Seen: seen, Mutations: ms})
+func (f *fixture) try(token contract.Token, seen contract.Position,
+	ms ...*contract.Mutation) (*contract.GroupResult, error) {
+	return f.b.Commit(f.ctx, &contract.Group{Token: token, Seen: seen, Mutations: ms})
 }
 
 // commit commits a group after what was seen and checks everything that follows from the outcomes.
-func (f *fixture) commit(ms ...*mvcc.Mutation) *mvcc.GroupResult {
+func (f *fixture) commit(ms ...*contract.Mutation) *contract.GroupResult {
 	f.Helper()
 	token := newToken()
 	r, err := f.try(token, f.seen, ms...)
@@ -226,7 +227,7 @@ func (f *fixture) commit(ms ...*mvcc.Mutation) *mvcc.GroupResult {
 		if !o.Accepted {
 			continue
 		}
-		next = mvcc.Position{Epoch: r.Before.Epoch, Revision: next.Revision + 1, Token: token}
+		next = contract.Position{Epoch: r.Before.Epoch, Revision: next.Revision + 1, Token: token}
 		if o.Revision != next.Revision || o.Create > o.Revision || o.Create < 1 ||
 			(o.Prev == 0) != (o.Create == o.Revision) || (o.Prev == 0) != (o.Version == 1) ||
 			!ms[i].Expects(o.Prev) || !ms[i].Delete && o.Lease != ms[i].Lease {
@@ -244,7 +245,7 @@ func (f *fixture) commit(ms ...*mvcc.Mutation) *mvcc.GroupResult {
 }
 
 // put writes one key and returns its revision; the mutation must be accepted.
-func (f *fixture) put(key mvcc.Key, expect mvcc.Revision, value string) mvcc.Revision {
+func (f *fixture) put(key contract.Key, expect contract.Revision, value string) contract.Revision {
 	f.Helper()
 	o := f.commit(put(key, expect, value)).Outcomes[0]
 	if !o.Accepted {
@@ -254,7 +255,7 @@ func (f *fixture) put(key mvcc.Key, expect mvcc.Revision, value string) mvcc.Rev
 }
 
 // del deletes one key; the mutation must be accepted.
-func (f *fixture) del(key mvcc.Key, expect mvcc.Revision) mvcc.Revision {
+func (f *fixture) del(key contract.Key, expect contract.Revision) contract.Revision {
 	f.Helper()
 	o := f.commit(del(key, expect)).Outcomes[0]
 	if !o.Accepted {
@@ -263,16 +264,16 @@ func (f *fixture) del(key mvcc.Key, expect mvcc.Revision) mvcc.Revision {
 	return o.Revision
 }
 
-func put(key mvcc.Key, expect mvcc.Revision, value string) *mvcc.Mutation {
-	return &mvcc.Mutation{Key: key, Expect: expect, Value: []byte(value)}
+func put(key contract.Key, expect contract.Revision, value string) *contract.Mutation {
+	return &contract.Mutation{Key: key, Expect: expect, Value: []byte(value)}
 }
 
-func del(key mvcc.Key, expect mvcc.Revision) *mvcc.Mutation {
-	return &mvcc.Mutation{Key: key, Expect: expect, Delete: true}
+func del(key contract.Key, expect contract.Revision) *contract.Mutation {
+	return &contract.Mutation{Key: key, Expect: expect, Delete: true}
 }
 
 // log reads the whole log.
-func (f *fixture) log(prev mvcc.Prev) []mvcc.Row {
+func (f *fixture) log(prev contract.Prev) []contract.Row {
 	f.Helper()
 	t, err := f.b.Tail(f.ctx, 1, 1<<20, prev)
 	f.must(err)
@@ -281,15 +282,15 @@ func (f *fixture) log(prev mvcc.Prev) []mvcc.Row {
 
 // compact compacts and sweeps to the end by batches of the given size, and returns how many rows
 // were deleted.
-func (f *fixture) compact(r mvcc.Revision, batch int) int {
+func (f *fixture) compact(r contract.Revision, batch int) int {
 	f.Helper()
-	s, err := mvcc.RaiseCompacted(f.ctx, f.b, r)
+	s, err := contract.RaiseCompacted(f.ctx, f.b, r)
 	f.must(err)
 	total := 0
 	for s.Swept < s.Compacted {
 		before := s.Swept
 		var n int
-		n, s, err = mvcc.SweepBatch(f.ctx, f.b, batch)
+		n, s, err = contract.SweepBatch(f.ctx, f.b, batch)
 		f.must(err)
 		f.sane(s)
 		if s.Swept <= before {
@@ -301,7 +302,7 @@ func (f *fixture) compact(r mvcc.Revision, batch int) int {
 }
 
 // describe writes rows as text, to compare them and to show what differs.
-func describe(rows []mvcc.Row) string {
+func describe(rows []contract.Row) string {
 	var b strings.Builder
 	for _, r := range rows {
 		fmt.Fprintf(&b, "%d:%q<-%d/%d.%d", r.Revision, string(r.Key), r.Prev, r.Create, r.Version)
@@ -329,7 +330,7 @@ func brief(v []byte) string {
 }
 
 // equal compares rows as a whole, in order.
-func (f *fixture) equal(got, want []mvcc.Row) {
+func (f *fixture) equal(got, want []contract.Row) {
 	f.Helper()
 	if g, w := describe(got), describe(want); g != w {
 		f.Fatalf("the rows are\n%swant\n%s", g, w)
@@ -343,12 +344,12 @@ func (f *fixture) equal(got, want []mvcc.Row) {
 }
 
 // page reads a page and checks that its rows are in order.
-func (f *fixture) page(q mvcc.PageQuery) []mvcc.Row {
+func (f *fixture) page(q contract.PageQuery) []contract.Row {
 	f.Helper()
 	p, err := f.b.Page(f.ctx, q)
 	f.must(err)
 	f.sane(p.State)
-	if len(p.Rows) > q.Limit || !slices.IsSortedFunc(p.Rows, func(a, b mvcc.Row) int {
+	if len(p.Rows) > q.Limit || !slices.IsSortedFunc(p.Rows, func(a, b contract.Row) int {
 		return cmp.Compare(a.Key, b.Key)
 	}) {
 		f.Fatalf("a page with limit %d is\n%s", q.Limit, describe(p.Rows))

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // retry calls the operation until it fails with something else than the database's own reasons.
@@ -18,7 +18,7 @@ func retry(ctx context.Context, op func() error) error {
 	end := time.Now().Add(deadline)
 	for {
 		err := op()
-		if err == nil || mvcc.ClassOf(err) != mvcc.Transient || ctx.Err() != nil ||
+		if err == nil || contract.ClassOf(err) != contract.Transient || ctx.Err() != nil ||
 			time.Now().After(end) {
 			return err
 		}
@@ -43,37 +43,37 @@ func (f *fixture) together(functions ...func() error) {
 func testConcurrentCommits(f *fixture) {
 	const workers, groups, hot = 4, 40, 3
 	type write struct {
-		key   mvcc.Key
-		token mvcc.Token
+		key   contract.Key
+		token contract.Token
 		value string
 	}
 	var (
 		mu       sync.Mutex
-		accepted = map[mvcc.Revision]write{}
+		accepted = map[contract.Revision]write{}
 		refused  atomic.Int64
 		other    = f.other()
 		work     []func() error
 	)
-	for b, backend := range []mvcc.Backend{f.b, other.b} {
+	for b, backend := range []contract.Backend{f.b, other.b} {
 		for w := range workers {
 			work = append(work, func() error {
 				seen := f.seen
-				known := map[mvcc.Key]mvcc.Revision{}
+				known := map[contract.Key]contract.Revision{}
 				for g := range groups {
-					var ms []*mvcc.Mutation
-					for _, k := range []mvcc.Key{
-						mvcc.Key(fmt.Sprintf("own/%d/%d", b, w)),
-						mvcc.Key(fmt.Sprintf("new/%d/%d/%d", b, w, g)),
-						mvcc.Key(fmt.Sprintf("hot/%d", g%hot)),
-						mvcc.Key(fmt.Sprintf("hot/%d", (g+1)%hot)),
+					var ms []*contract.Mutation
+					for _, k := range []contract.Key{
+						contract.Key(fmt.Sprintf("own/%d/%d", b, w)),
+						contract.Key(fmt.Sprintf("new/%d/%d/%d", b, w, g)),
+						contract.Key(fmt.Sprintf("hot/%d", g%hot)),
+						contract.Key(fmt.Sprintf("hot/%d", (g+1)%hot)),
 					} {
 						ms = append(ms, put(k, known[k], fmt.Sprintf("%d.%d.%d %s", b, w, g, k)))
 					}
 					token := newToken()
-					var r *mvcc.GroupResult
+					var r *contract.GroupResult
 					err := retry(f.ctx, func() (err error) {
 						r, err = backend.Commit(f.ctx,
-							&mvcc.Group{Token: token, Seen: seen, Mutations: ms})
+							&contract.Group{Token: token, Seen: seen, Mutations: ms})
 						return err
 					})
 					if err != nil {
@@ -102,14 +102,14 @@ func testConcurrentCommits(f *fixture) {
 	}
 	f.together(work...)
 
-	rows := f.log(mvcc.PrevOfAll)
+	rows := f.log(contract.PrevOfAll)
 	if len(rows) != len(accepted)+1 {
 		f.Fatalf("the log has %d rows, and %d writes were accepted", len(rows), len(accepted))
 	}
-	last := map[mvcc.Key]mvcc.Revision{}
-	ended := map[mvcc.Token]bool{}
+	last := map[contract.Key]contract.Revision{}
+	ended := map[contract.Token]bool{}
 	for i, row := range rows {
-		if row.Revision != mvcc.Revision(i+1) {
+		if row.Revision != contract.Revision(i+1) {
 			f.Fatalf("row %d has revision %d", i, row.Revision)
 		}
 		if i == 0 {
@@ -117,7 +117,7 @@ func testConcurrentCommits(f *fixture) {
 		}
 		if w := accepted[row.Revision]; w.key != row.Key || w.token != row.Token ||
 			w.value != string(row.Value) {
-			f.Fatalf("the row is %s, but %+v was accepted", describe([]mvcc.Row{row}), w)
+			f.Fatalf("the row is %s, but %+v was accepted", describe([]contract.Row{row}), w)
 		}
 		if row.Prev != last[row.Key] {
 			f.Fatalf("row %d replaced %d, but the key %q was at %d", row.Revision, row.Prev,
@@ -131,8 +131,8 @@ func testConcurrentCommits(f *fixture) {
 			}
 		}
 	}
-	live := map[mvcc.Key]mvcc.Revision{}
-	for _, row := range f.page(mvcc.PageQuery{Start: "\x00", End: "\xff", Limit: 100_000,
+	live := map[contract.Key]contract.Revision{}
+	for _, row := range f.page(contract.PageQuery{Start: "\x00", End: "\xff", Limit: 100_000,
 		KeysOnly: true}) {
 		live[row.Key] = row.Revision
 	}
@@ -151,9 +151,9 @@ func testResolveRacesCommit(f *fixture) {
 	committed := 0
 	for i := range rounds {
 		token, after := newToken(), f.state().Head
-		ms := []*mvcc.Mutation{put(mvcc.Key(fmt.Sprintf("k%03d", i)), 0, "x"),
-			put(mvcc.Key(fmt.Sprintf("l%03d", i)), 0, "y")}
-		var resolution *mvcc.Resolution
+		ms := []*contract.Mutation{put(contract.Key(fmt.Sprintf("k%03d", i)), 0, "x"),
+			put(contract.Key(fmt.Sprintf("l%03d", i)), 0, "y")}
+		var resolution *contract.Resolution
 		var refused error
 		f.together(func() error {
 			refused = retry(f.ctx, func() error {
@@ -163,7 +163,7 @@ func testResolveRacesCommit(f *fixture) {
 			return nil
 		}, func() error {
 			return retry(f.ctx, func() (err error) {
-				resolution, err = mvcc.ResolveGroup(f.ctx, other.b, token, after)
+				resolution, err = contract.ResolveGroup(f.ctx, other.b, token, after)
 				return err
 			})
 		})
@@ -172,7 +172,7 @@ func testResolveRacesCommit(f *fixture) {
 		switch {
 		case resolution.Committed && refused == nil && n == 1 && len(resolution.Rows) == len(ms):
 			committed++
-		case resolution.Aborted && mvcc.ClassOf(refused) == mvcc.Aborted && refused != nil && n == 0:
+		case resolution.Aborted && contract.ClassOf(refused) == contract.Aborted && refused != nil && n == 0:
 		default:
 			f.Fatalf("round %d: the commit ended with %v, its resolution is %+v, and %d keys are there", i, refused, resolution, n)
 		}
@@ -192,12 +192,12 @@ func testConcurrentFences(f *fixture) {
 	}
 	for range 5 {
 		seen := f.state().Head
-		var states [2]mvcc.State
-		fence := func(i int, b mvcc.Backend) func() error {
+		var states [2]contract.State
+		fence := func(i int, b contract.Backend) func() error {
 			return func() error {
 				return retry(f.ctx, func() (err error) {
-					states[i], err = mvcc.StartEpoch(f.ctx, b,
-						mvcc.Fence{Seen: seen, Replaces: seen.Epoch, Token: newToken(),
+					states[i], err = contract.StartEpoch(f.ctx, b,
+						contract.Fence{Seen: seen, Replaces: seen.Epoch, Token: newToken(),
 							Jump: 1 << 32, Fingerprint: fmt.Sprint(i)})
 					return err
 				})
@@ -208,10 +208,10 @@ func testConcurrentFences(f *fixture) {
 		if h := states[0].Head; h.Epoch != seen.Epoch+1 || h.Revision != seen.Revision+1<<32 {
 			f.Fatalf("the head is %+v after two fences of %+v", h, seen)
 		}
-		for _, b := range []mvcc.Backend{f.b, other.b} {
-			_, err := b.Commit(f.ctx, &mvcc.Group{Token: newToken(), Seen: seen,
-				Mutations: []*mvcc.Mutation{put("a", 0, "x")}})
-			f.is(err, mvcc.Fenced)
+		for _, b := range []contract.Backend{f.b, other.b} {
+			_, err := b.Commit(f.ctx, &contract.Group{Token: newToken(), Seen: seen,
+				Mutations: []*contract.Mutation{put("a", 0, "x")}})
+			f.is(err, contract.Fenced)
 		}
 	}
 }
@@ -219,11 +219,11 @@ func testConcurrentFences(f *fixture) {
 // testConcurrentSweeps sweeps from two backends while a third writes.
 func testConcurrentSweeps(f *fixture) {
 	const keys, rounds = 20, 20
-	known := map[mvcc.Key]mvcc.Revision{}
+	known := map[contract.Key]contract.Revision{}
 	round := func(b *fixture) {
-		var ms []*mvcc.Mutation
+		var ms []*contract.Mutation
 		for k := range keys {
-			key := mvcc.Key(fmt.Sprintf("k%02d", k))
+			key := contract.Key(fmt.Sprintf("k%02d", k))
 			ms = append(ms, put(key, known[key], "x"))
 		}
 		for i, o := range b.commit(ms...).Outcomes {
@@ -234,17 +234,17 @@ func testConcurrentSweeps(f *fixture) {
 		round(f)
 	}
 	boundary := f.seen.Revision
-	_, err := mvcc.RaiseCompacted(f.ctx, f.b, boundary)
+	_, err := contract.RaiseCompacted(f.ctx, f.b, boundary)
 	f.must(err)
 	one, two := f.other(), f.other()
 	var deleted atomic.Int64
-	sweep := func(b mvcc.Backend, batch int) func() error {
+	sweep := func(b contract.Backend, batch int) func() error {
 		return func() error {
 			for {
 				var n int
-				var s mvcc.State
+				var s contract.State
 				err := retry(f.ctx, func() (err error) {
-					n, s, err = mvcc.SweepBatch(f.ctx, b, batch)
+					n, s, err = contract.SweepBatch(f.ctx, b, batch)
 					return err
 				})
 				deleted.Add(int64(n))
@@ -258,9 +258,9 @@ func testConcurrentSweeps(f *fixture) {
 	f.together(sweep(one.b, 7), sweep(two.b, 11), func() error {
 		defer close(written)
 		for i := range 20 {
-			r, err := f.try(newToken(), f.seen, put(mvcc.Key(fmt.Sprintf("new%02d", i)), 0, "x"))
+			r, err := f.try(newToken(), f.seen, put(contract.Key(fmt.Sprintf("new%02d", i)), 0, "x"))
 			if err != nil {
-				if mvcc.ClassOf(err) == mvcc.Transient {
+				if contract.ClassOf(err) == contract.Transient {
 					continue
 				}
 				return err
@@ -273,9 +273,9 @@ func testConcurrentSweeps(f *fixture) {
 	if want := int64(1 + keys*(rounds-1)); deleted.Load() != want {
 		f.Errorf("the sweeps deleted %d rows, want %d", deleted.Load(), want)
 	}
-	rows := f.log(mvcc.PrevOfAll)
+	rows := f.log(contract.PrevOfAll)
 	for i, row := range rows[:keys] {
-		if row.Revision != boundary-keys+mvcc.Revision(i)+1 {
+		if row.Revision != boundary-keys+contract.Revision(i)+1 {
 			f.Fatalf("the sweeps left\n%s", describe(rows))
 		}
 	}
@@ -288,7 +288,7 @@ func testConcurrentSweeps(f *fixture) {
 // committed.
 func testReadsSeeOtherBackends(f *fixture) {
 	other := f.other()
-	revision := mvcc.Revision(0)
+	revision := contract.Revision(0)
 	for i := range 50 {
 		writer, reader := f, other
 		if i%2 == 1 {
@@ -303,11 +303,11 @@ func testReadsSeeOtherBackends(f *fixture) {
 		if row == nil || row.Revision != revision {
 			f.Fatalf("the key is %+v after the commit of %d", row, revision)
 		}
-		if rows := reader.page(mvcc.PageQuery{Start: "k", End: "l", Limit: 1}); len(rows) != 1 ||
+		if rows := reader.page(contract.PageQuery{Start: "k", End: "l", Limit: 1}); len(rows) != 1 ||
 			rows[0].Revision != revision {
 			f.Fatalf("the page is\n%safter the commit of %d", describe(rows), revision)
 		}
-		tail, err := reader.b.Tail(f.ctx, revision, 10, mvcc.PrevOfDeletions)
+		tail, err := reader.b.Tail(f.ctx, revision, 10, contract.PrevOfDeletions)
 		f.must(err)
 		if len(tail.Rows) != 1 || tail.State.Head != writer.seen {
 			f.Fatalf("the tail is\n%safter the commit of %d", describe(tail.Rows), revision)
@@ -320,18 +320,18 @@ func testReadsSeeOtherBackends(f *fixture) {
 func testSnapshotsAreConsistent(f *fixture) {
 	const keys, rounds = 10, 60
 	other := f.other()
-	var ms []*mvcc.Mutation
+	var ms []*contract.Mutation
 	for k := range keys {
-		ms = append(ms, put(mvcc.Key(fmt.Sprintf("k%02d", k)), 0, "0"))
+		ms = append(ms, put(contract.Key(fmt.Sprintf("k%02d", k)), 0, "0"))
 	}
 	f.commit(ms...)
 	done := make(chan struct{})
-	whole := func(rows []mvcc.Row, s mvcc.State) error {
+	whole := func(rows []contract.Row, s contract.State) error {
 		if len(rows) != keys {
 			return fmt.Errorf("a page has %d rows", len(rows))
 		}
 		for i, row := range rows {
-			if row.Revision != s.Head.Revision-keys+1+mvcc.Revision(i) ||
+			if row.Revision != s.Head.Revision-keys+1+contract.Revision(i) ||
 				string(row.Value) != string(rows[0].Value) {
 				return fmt.Errorf("at head %d a page is\n%s", s.Head.Revision, describe(rows))
 			}
@@ -340,7 +340,7 @@ func testSnapshotsAreConsistent(f *fixture) {
 	}
 	reads := map[string]func() error{
 		"page": func() error {
-			p, err := other.b.Page(f.ctx, mvcc.PageQuery{Start: "k", End: "l", Limit: 100})
+			p, err := other.b.Page(f.ctx, contract.PageQuery{Start: "k", End: "l", Limit: 100})
 			if err != nil {
 				return err
 			}
@@ -351,7 +351,7 @@ func testSnapshotsAreConsistent(f *fixture) {
 			if err != nil {
 				return err
 			}
-			t, err := other.b.Tail(f.ctx, head.Head.Revision, 1<<20, mvcc.PrevOfAll)
+			t, err := other.b.Tail(f.ctx, head.Head.Revision, 1<<20, contract.PrevOfAll)
 			if err != nil {
 				return err
 			}
@@ -377,10 +377,10 @@ func testSnapshotsAreConsistent(f *fixture) {
 	work := []func() error{func() error {
 		defer close(done)
 		for i := range rounds {
-			var ms []*mvcc.Mutation
+			var ms []*contract.Mutation
 			for k := range keys {
-				ms = append(ms, put(mvcc.Key(fmt.Sprintf("k%02d", k)),
-					f.seen.Revision-keys+1+mvcc.Revision(k), fmt.Sprint(i+1)))
+				ms = append(ms, put(contract.Key(fmt.Sprintf("k%02d", k)),
+					f.seen.Revision-keys+1+contract.Revision(k), fmt.Sprint(i+1)))
 			}
 			token := newToken()
 			err := retry(f.ctx, func() error {
@@ -411,13 +411,13 @@ func testSnapshotsAreConsistent(f *fixture) {
 		})
 	}
 	f.together(work...)
-	if want := mvcc.Revision(1 + keys*(rounds+1)); f.seen.Revision != want {
+	if want := contract.Revision(1 + keys*(rounds+1)); f.seen.Revision != want {
 		f.Errorf("the head is %d, want %d", f.seen.Revision, want)
 	}
 }
 
 func testPoller(f *fixture) {
-	poller, ok := f.b.(mvcc.Poller)
+	poller, ok := f.b.(contract.Poller)
 	if !ok {
 		f.Skip("the backend cannot tell more cheaply than by State that nothing has changed")
 	}
@@ -433,7 +433,7 @@ func testPoller(f *fixture) {
 		if changed() {
 			f.Fatal("something has changed, but nobody has written")
 		}
-		other.put(mvcc.Key(fmt.Sprintf("k%d", i)), 0, "x")
+		other.put(contract.Key(fmt.Sprintf("k%d", i)), 0, "x")
 		if !changed() {
 			f.Fatal("nothing has changed, but another backend has written")
 		}
@@ -441,18 +441,18 @@ func testPoller(f *fixture) {
 }
 
 func testNotifier(f *fixture) {
-	notifier, ok := f.b.(mvcc.Notifier)
+	notifier, ok := f.b.(contract.Notifier)
 	if !ok {
 		f.Skip("the database has no notifications")
 	}
 	other := f.other()
 	ctx, cancel := context.WithCancel(f.ctx)
-	heard := make(chan mvcc.Revision, 1000)
+	heard := make(chan contract.Revision, 1000)
 	up := make(chan struct{}, 1000)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		notifier.Listen(ctx, func(r mvcc.Revision) { heard <- r }, func(err error) {
+		notifier.Listen(ctx, func(r contract.Revision) { heard <- r }, func(err error) {
 			if err == nil {
 				up <- struct{}{}
 			}
@@ -466,7 +466,7 @@ func testNotifier(f *fixture) {
 			f.Fatalf("waited %v for %s", deadline, what)
 		}
 	}
-	hear := func(revision mvcc.Revision) {
+	hear := func(revision contract.Revision) {
 		f.Helper()
 		timeout := time.After(deadline)
 		for reached := false; !reached; {
@@ -480,8 +480,8 @@ func testNotifier(f *fixture) {
 	}
 	wait("the notifications to flow", up)
 	for i := range 10 {
-		r := other.put(mvcc.Key(fmt.Sprintf("k%d", i)), 0, "x")
-		f.must(other.b.(mvcc.Notifier).Announce(f.ctx, r))
+		r := other.put(contract.Key(fmt.Sprintf("k%d", i)), 0, "x")
+		f.must(other.b.(contract.Notifier).Announce(f.ctx, r))
 		hear(r)
 	}
 	cancel()

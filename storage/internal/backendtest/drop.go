@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // testUsage: the objects that exist are counted and measured, not what they replaced.
 func testUsage(f *fixture) {
-	usage := func() mvcc.Usage {
+	usage := func() contract.Usage {
 		f.Helper()
 		u, st, err := f.b.Usage(f.ctx)
 		f.must(err)
@@ -19,7 +19,7 @@ func testUsage(f *fixture) {
 		}
 		return u
 	}
-	grown := func(after mvcc.Revision, want mvcc.Usage) {
+	grown := func(after contract.Revision, want contract.Usage) {
 		f.Helper()
 		u, st, err := f.b.Growth(f.ctx, after)
 		f.must(err)
@@ -27,46 +27,46 @@ func testUsage(f *fixture) {
 			f.Errorf("since %d it has grown by %+v at %+v, want %+v", after, u, st, want)
 		}
 	}
-	if u := usage(); u != (mvcc.Usage{}) {
+	if u := usage(); u != (contract.Usage{}) {
 		f.Errorf("an empty store has %+v", u)
 	}
-	grown(0, mvcc.Usage{})
+	grown(0, contract.Usage{})
 	r := f.put("a", 0, "a long value that is replaced")
 	f.put("a", r, "1234")
 	f.put("dd", 0, "")
 	f.del("gone", f.put("gone", 0, "value"))
-	f.commit(&mvcc.Mutation{Key: "large", Value: make([]byte, 1<<20)})
-	was := mvcc.Usage{Objects: 3, Bytes: 5 + 2 + 5 + 1<<20}
+	f.commit(&contract.Mutation{Key: "large", Value: make([]byte, 1<<20)})
+	was := contract.Usage{Objects: 3, Bytes: 5 + 2 + 5 + 1<<20}
 	if u := usage(); u != was {
 		f.Errorf("the store has %+v, want %+v", u, was)
 	}
 	grown(0, was)
 	at := f.seen.Revision
-	grown(at, mvcc.Usage{})
+	grown(at, contract.Usage{})
 	f.put("b", f.put("b", 0, "xx"), "xxx")
-	grown(at, mvcc.Usage{Objects: 1, Bytes: 4})
+	grown(at, contract.Usage{Objects: 1, Bytes: 4})
 	f.del("a", r+1)
-	grown(at, mvcc.Usage{Bytes: 4 - 5})
+	grown(at, contract.Usage{Bytes: 4 - 5})
 	// What is compacted changes nothing of what was written since.
 	f.compact(at, 100)
-	grown(at, mvcc.Usage{Bytes: 4 - 5})
-	if u, want := usage(), (mvcc.Usage{Objects: 3, Bytes: was.Bytes - 1}); u != want {
+	grown(at, contract.Usage{Bytes: 4 - 5})
+	if u, want := usage(), (contract.Usage{Objects: 3, Bytes: was.Bytes - 1}); u != want {
 		f.Errorf("the store has %+v, want %+v", u, want)
 	}
 }
 
 // testQuota: a quota is what was recorded last, and none at first.
 func testQuota(f *fixture) {
-	for _, want := range []mvcc.Quota{{}, {Objects: 7, Bytes: 1 << 40}, {Bytes: 1}, {}} {
-		if want != (mvcc.Quota{}) {
-			f.must(mvcc.SetQuota(f.ctx, f.b, want))
+	for _, want := range []contract.Quota{{}, {Objects: 7, Bytes: 1 << 40}, {Bytes: 1}, {}} {
+		if want != (contract.Quota{}) {
+			f.must(contract.SetQuota(f.ctx, f.b, want))
 		}
 		q, st, err := f.b.Quota(f.ctx)
 		f.must(err)
 		if q != want || st.Head != f.seen {
 			f.Errorf("the quota is %+v at %+v, want %+v", q, st, want)
 		}
-		f.must(mvcc.SetQuota(f.ctx, f.b, mvcc.Quota{}))
+		f.must(contract.SetQuota(f.ctx, f.b, contract.Quota{}))
 	}
 }
 
@@ -74,23 +74,23 @@ func testQuota(f *fixture) {
 // removed in batches; and what comes after it is a store of another identity.
 func testDrop(f *fixture) {
 	for i := range 10 {
-		f.put(mvcc.Key(fmt.Sprint("k", i)), 0, "value")
+		f.put(contract.Key(fmt.Sprint("k", i)), 0, "value")
 	}
-	_, err := mvcc.ResolveGroup(f.ctx, f.b, newToken(), f.seen)
+	_, err := contract.ResolveGroup(f.ctx, f.b, newToken(), f.seen)
 	f.must(err)
 	was, err := f.b.Identity(f.ctx)
 	f.must(err)
-	f.must(mvcc.RecordFingerprint(f.ctx, f.b, was.Actual))
-	f.must(mvcc.SetQuota(f.ctx, f.b, mvcc.Quota{Objects: 1, Bytes: 1}))
+	f.must(contract.RecordFingerprint(f.ctx, f.b, was.Actual))
+	f.must(contract.SetQuota(f.ctx, f.b, contract.Quota{Objects: 1, Bytes: 1}))
 	st := f.state()
-	st.Head = mvcc.Position{Epoch: -2, Revision: 1000, Token: newToken()}
+	st.Head = contract.Position{Epoch: -2, Revision: 1000, Token: newToken()}
 	st.Compacted, st.Swept = 1000, 1000
-	locked := func(do func(mvcc.Tx) error) {
+	locked := func(do func(contract.Tx) error) {
 		f.Helper()
-		f.must(f.b.Locked(f.ctx, mvcc.LockOptions{}, do))
+		f.must(f.b.Locked(f.ctx, contract.LockOptions{}, do))
 	}
-	locked(func(tx mvcc.Tx) error { return tx.Mark(st, "") })
-	if _, err := f.try(newToken(), f.seen, put("new", 0, "value")); !errors.Is(err, mvcc.ErrDropped) {
+	locked(func(tx contract.Tx) error { return tx.Mark(st, "") })
+	if _, err := f.try(newToken(), f.seen, put("new", 0, "value")); !errors.Is(err, contract.ErrDropped) {
 		f.Errorf("a group after the drop: %v", err)
 	}
 	marked := st.Head
@@ -104,24 +104,24 @@ func testDrop(f *fixture) {
 	// with the first marker three rows.
 	for i, want := range []int{8, 8, 5, 0} {
 		var erased int
-		locked(func(tx mvcc.Tx) (err error) { erased, err = tx.Erase(4); return err })
+		locked(func(tx contract.Tx) (err error) { erased, err = tx.Erase(4); return err })
 		if erased != want {
 			f.Errorf("batch %d has removed %d rows, want %d", i, erased, want)
 		}
 	}
 	from, err := f.b.Sweepable(f.ctx, 100)
 	f.must(err)
-	tail, err := f.b.Tail(f.ctx, 1, 100, mvcc.PrevOfAll)
+	tail, err := f.b.Tail(f.ctx, 1, 100, contract.PrevOfAll)
 	f.must(err)
 	if len(tail.Rows) != 1 || tail.Rows[0].Revision != 1000 || from.Aborted != 0 {
 		f.Errorf("the log has %s, and a token is aborted at %d", describe(tail.Rows), from.Aborted)
 	}
-	locked(func(tx mvcc.Tx) error {
+	locked(func(tx contract.Tx) error {
 		if err := tx.Renew(); err != nil {
 			return err
 		}
 		st := tx.State()
-		st.Head = mvcc.Position{Epoch: 3, Revision: 2000, Token: newToken()}
+		st.Head = contract.Position{Epoch: 3, Revision: 2000, Token: newToken()}
 		st.Compacted, st.Swept, st.Now = 2000, 2000, st.Now.Add(time.Second)
 		f.seen = st.Head
 		return tx.Mark(st, "")
@@ -134,7 +134,7 @@ func testDrop(f *fixture) {
 	if id.Store == was.Store || id.Store == "" || id.Recorded != "" || id.Epoch != 3 {
 		f.Errorf("the identity is %+v, and was %+v", id, was)
 	}
-	if q, _, err := f.b.Quota(f.ctx); err != nil || q != (mvcc.Quota{}) {
+	if q, _, err := f.b.Quota(f.ctx); err != nil || q != (contract.Quota{}) {
 		f.Errorf("the quota is %+v, %v", q, err)
 	}
 	if r := f.put("k1", 0, "new"); r != 2001 {

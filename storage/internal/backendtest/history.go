@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 func testResolve(f *fixture) {
@@ -17,14 +17,14 @@ func testResolve(f *fixture) {
 	f.seen = f.state().Head
 	f.put("d", 0, "d1")
 
-	resolve := func(token mvcc.Token, after mvcc.Position) *mvcc.Resolution {
+	resolve := func(token contract.Token, after contract.Position) *contract.Resolution {
 		f.Helper()
-		r, err := mvcc.ResolveGroup(f.ctx, f.b, token, after)
+		r, err := contract.ResolveGroup(f.ctx, f.b, token, after)
 		f.must(err)
 		f.same(r.State, f.state())
 		return r
 	}
-	committed := func(want ...mvcc.Row) {
+	committed := func(want ...contract.Row) {
 		f.Helper()
 		r := resolve(token, after)
 		if !r.Committed || r.Aborted {
@@ -38,9 +38,9 @@ func testResolve(f *fixture) {
 		}
 		f.equal(r.Rows, want)
 	}
-	b := mvcc.Row{Key: "b", Revision: 3, Create: 3, Version: 1}
-	a := mvcc.Row{Key: "a", Revision: 4, Prev: 2, Create: 2, Version: 2, Deleted: true}
-	c := mvcc.Row{Key: "c", Revision: 5, Create: 5, Version: 1}
+	b := contract.Row{Key: "b", Revision: 3, Create: 3, Version: 1}
+	a := contract.Row{Key: "a", Revision: 4, Prev: 2, Create: 2, Version: 2, Deleted: true}
+	c := contract.Row{Key: "c", Revision: 5, Create: 5, Version: 1}
 	committed(b, a, c)
 	// Committed stays committed: the token was not recorded as aborted.
 	committed(b, a, c)
@@ -52,7 +52,7 @@ func testResolve(f *fixture) {
 		}
 	}
 	// It stays so when compaction has passed it, until a sweep forgets it.
-	_, err = mvcc.RaiseCompacted(f.ctx, f.b, f.seen.Revision)
+	_, err = contract.RaiseCompacted(f.ctx, f.b, f.seen.Revision)
 	f.must(err)
 	if r := resolve(lost, after); r.Committed || !r.Aborted {
 		f.Fatalf("the resolution of a lost group after the compaction is %+v", r)
@@ -78,12 +78,12 @@ func testResolve(f *fixture) {
 
 func testCompact(f *fixture) {
 	for i := range 10 {
-		f.put(mvcc.Key(fmt.Sprintf("k%d", i)), 0, "x")
+		f.put(contract.Key(fmt.Sprintf("k%d", i)), 0, "x")
 	}
-	rows := describe(f.log(mvcc.PrevOfAll))
-	for _, test := range []struct{ ask, want mvcc.Revision }{{0, 0}, {3, 3}, {2, 3}, {3, 3}, {5, 5},
+	rows := describe(f.log(contract.PrevOfAll))
+	for _, test := range []struct{ ask, want contract.Revision }{{0, 0}, {3, 3}, {2, 3}, {3, 3}, {5, 5},
 		{-1, 5}, {1 << 40, 11}, {11, 11}, {4, 11}} {
-		s, err := mvcc.RaiseCompacted(f.ctx, f.b, test.ask)
+		s, err := contract.RaiseCompacted(f.ctx, f.b, test.ask)
 		f.must(err)
 		f.sane(s)
 		if s.Compacted != test.want || s.Head != f.seen || s.Swept != 0 {
@@ -92,7 +92,7 @@ func testCompact(f *fixture) {
 		}
 		f.same(f.state(), s)
 	}
-	if after := describe(f.log(mvcc.PrevOfAll)); after != rows {
+	if after := describe(f.log(contract.PrevOfAll)); after != rows {
 		f.Errorf("the compaction changed the log from\n%sto\n%s", rows, after)
 	}
 }
@@ -101,7 +101,7 @@ func testCompact(f *fixture) {
 func testSweep(f *fixture) {
 	for _, batch := range []int{1, 2, 3, 7, 1000} {
 		prefix := fmt.Sprintf("b%04d/", batch)
-		key := func(i int) mvcc.Key { return mvcc.Key(fmt.Sprintf("%s%d", prefix, i)) }
+		key := func(i int) contract.Key { return contract.Key(fmt.Sprintf("%s%d", prefix, i)) }
 		// Keys with one value, several values, deleted, deleted and created again, and changes on
 		// both sides of the boundary.
 		f.put(key(1), 0, "only")
@@ -121,9 +121,9 @@ func testSweep(f *fixture) {
 		f.del(key(6), six)
 		f.put(key(7), 0, "only")
 
-		var want []mvcc.Row
-		log := f.log(mvcc.PrevOfAll)
-		replacedBy := map[mvcc.Revision]mvcc.Revision{}
+		var want []contract.Row
+		log := f.log(contract.PrevOfAll)
+		replacedBy := map[contract.Revision]contract.Revision{}
 		for _, r := range log {
 			replacedBy[r.Prev] = r.Revision
 		}
@@ -140,25 +140,25 @@ func testSweep(f *fixture) {
 		if n := f.compact(boundary, batch); n != len(log)-len(want) {
 			f.Errorf("batches of %d deleted %d rows, want %d", batch, n, len(log)-len(want))
 		}
-		f.equal(f.log(mvcc.PrevOfAll), want)
+		f.equal(f.log(contract.PrevOfAll), want)
 		s := f.state()
 		if s.Compacted != boundary || s.Swept != boundary || s.Head != f.seen {
 			f.Errorf("the state is %+v", s)
 		}
 		// Once more: nothing is left to do.
-		n, again, err := mvcc.SweepBatch(f.ctx, f.b, batch)
+		n, again, err := contract.SweepBatch(f.ctx, f.b, batch)
 		f.must(err)
 		if n != 0 {
 			f.Errorf("a second sweep deleted %d rows", n)
 		}
 		f.same(again, s)
-		f.equal(f.log(mvcc.PrevOfAll), want)
+		f.equal(f.log(contract.PrevOfAll), want)
 	}
 }
 
 func testSweepKeepsTheHead(f *fixture) {
 	// The first marker is the head of an empty store.
-	if n := f.compact(1, 10); n != 0 || len(f.log(mvcc.PrevOfAll)) != 1 {
+	if n := f.compact(1, 10); n != 0 || len(f.log(contract.PrevOfAll)) != 1 {
 		f.Fatalf("the sweep of an empty store deleted %d rows", n)
 	}
 	a := f.put("a", 0, "a1")
@@ -167,8 +167,8 @@ func testSweepKeepsTheHead(f *fixture) {
 	if n := f.compact(a, 10); n != 2 {
 		f.Errorf("the sweep deleted %d rows, want the marker and the value", n)
 	}
-	f.equal(f.log(mvcc.PrevOfAll),
-		[]mvcc.Row{{Key: "a", Revision: a, Prev: a - 1, Create: a - 1, Version: 2, Deleted: true}})
+	f.equal(f.log(contract.PrevOfAll),
+		[]contract.Row{{Key: "a", Revision: a, Prev: a - 1, Create: a - 1, Version: 2, Deleted: true}})
 	if s := f.state(); s.Head != head || s.Swept != a || s.Compacted != a {
 		f.Errorf("the state is %+v, want head %+v", s, head)
 	}
@@ -178,8 +178,8 @@ func testSweepKeepsTheHead(f *fixture) {
 	if n := f.compact(b, 1); n != 2 {
 		f.Errorf("the sweep deleted %d rows, want the tombstone and the replaced value", n)
 	}
-	f.equal(f.log(mvcc.PrevOfAll),
-		[]mvcc.Row{{Key: "b", Revision: b, Prev: b - 1, Create: b - 1, Version: 2, Value: []byte("b2")}})
+	f.equal(f.log(contract.PrevOfAll),
+		[]contract.Row{{Key: "b", Revision: b, Prev: b - 1, Create: b - 1, Version: 2, Value: []byte("b2")}})
 	if s := f.state(); s.Swept != b {
 		f.Errorf("the state is %+v", s)
 	}
@@ -192,11 +192,11 @@ func testLateSweep(f *fixture) {
 	for range 4 {
 		a = f.put("a", a, "a")
 	}
-	_, err := mvcc.RaiseCompacted(f.ctx, f.b, a)
+	_, err := contract.RaiseCompacted(f.ctx, f.b, a)
 	f.must(err)
 	from, err := f.b.Sweepable(f.ctx, 100)
 	f.must(err)
-	late, whole := mvcc.PlanSweep(from, 2), mvcc.PlanSweep(from, 100)
+	late, whole := contract.PlanSweep(from, 2), contract.PlanSweep(from, 100)
 	if late.Swept >= whole.Swept || whole.Swept != a {
 		f.Fatalf("the plans sweep up to %d and %d, want %d", late.Swept, whole.Swept, a)
 	}
@@ -212,21 +212,21 @@ func testLateSweep(f *fixture) {
 }
 
 func testFence(f *fixture) {
-	const jump = mvcc.Revision(1) << 32
+	const jump = contract.Revision(1) << 32
 	a := f.put("a", 0, "a1")
 	old := f.seen
 	id, err := f.b.Identity(f.ctx)
 	f.must(err)
-	fence := mvcc.Fence{Seen: old, Replaces: old.Epoch, Token: newToken(), Jump: jump,
+	fence := contract.Fence{Seen: old, Replaces: old.Epoch, Token: newToken(), Jump: jump,
 		Of: "another database", Fingerprint: "moved"}
 	before := f.state()
-	_, err = mvcc.StartEpoch(f.ctx, f.b, fence)
-	f.is(err, mvcc.Transient)
+	_, err = contract.StartEpoch(f.ctx, f.b, fence)
+	f.is(err, contract.Transient)
 	f.same(f.state(), before)
 	fence.Of = id.Actual
-	s, err := mvcc.StartEpoch(f.ctx, f.b, fence)
+	s, err := contract.StartEpoch(f.ctx, f.b, fence)
 	f.must(err)
-	want := mvcc.Position{Epoch: old.Epoch + 1, Revision: old.Revision + jump, Token: fence.Token}
+	want := contract.Position{Epoch: old.Epoch + 1, Revision: old.Revision + jump, Token: fence.Token}
 	if s.Head != want || s.Compacted != want.Revision {
 		f.Fatalf("the state after the fence is %+v, want head %+v", s, want)
 	}
@@ -236,7 +236,7 @@ func testFence(f *fixture) {
 	if id.Recorded != "moved" || id.Epoch != want.Epoch {
 		f.Errorf("the identity is %+v", id)
 	}
-	rows := f.log(mvcc.PrevOfAll)
+	rows := f.log(contract.PrevOfAll)
 	last := rows[len(rows)-1]
 	if !last.Marker() || !last.Deleted || last.Prev != 0 || last.Revision != want.Revision ||
 		last.Token != fence.Token {
@@ -244,14 +244,14 @@ func testFence(f *fixture) {
 	}
 
 	// A group that was begun before may have been in the history that was lost.
-	lost, err := mvcc.ResolveGroup(f.ctx, f.b, newToken(), old)
+	lost, err := contract.ResolveGroup(f.ctx, f.b, newToken(), old)
 	f.must(err)
 	if lost.Committed || lost.Aborted {
 		f.Errorf("the resolution of a group from before the fence is %+v", lost)
 	}
 
 	// The same fence again, as another process that noticed the same would do, changes nothing.
-	again, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: old, Replaces: old.Epoch,
+	again, err := contract.StartEpoch(f.ctx, f.b, contract.Fence{Seen: old, Replaces: old.Epoch,
 		Token: newToken(), Jump: jump, Fingerprint: "elsewhere"})
 	f.must(err)
 	f.same(again, s)
@@ -261,7 +261,7 @@ func testFence(f *fixture) {
 
 	// Who has not noticed cannot write; who has goes on after the jump. The keys are still there.
 	_, err = f.try(newToken(), old, put("b", 0, "b1"))
-	f.is(err, mvcc.Fenced)
+	f.is(err, contract.Fenced)
 	f.seen = s.Head
 	if r := f.put("a", a, "a2"); r != want.Revision+1 {
 		f.Errorf("the first revision after the fence is %d, want %d", r, want.Revision+1)
@@ -276,7 +276,7 @@ func testFence(f *fixture) {
 	// swept.
 	for i := range 3 {
 		before := f.state()
-		s, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: before.Head,
+		s, err := contract.StartEpoch(f.ctx, f.b, contract.Fence{Seen: before.Head,
 			Replaces: before.Head.Epoch, Token: newToken(), Jump: jump})
 		f.must(err)
 		if s.Head.Epoch != before.Head.Epoch+1 || s.Head.Revision != before.Head.Revision+jump {
@@ -289,7 +289,7 @@ func testFence(f *fixture) {
 	}
 	// A fence in another database replaces the fingerprint that is recorded.
 	moved := f.state()
-	again, err = mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: moved.Head, Replaces: moved.Head.Epoch,
+	again, err = contract.StartEpoch(f.ctx, f.b, contract.Fence{Seen: moved.Head, Replaces: moved.Head.Epoch,
 		Token: newToken(), Jump: jump, Fingerprint: "moved again"})
 	f.must(err)
 	f.seen = again.Head
@@ -297,7 +297,7 @@ func testFence(f *fixture) {
 		f.Errorf("the fingerprint is %q, %v", id.Recorded, err)
 	}
 	f.compact(f.seen.Revision, 2)
-	rows = f.log(mvcc.PrevOfAll)
+	rows = f.log(contract.PrevOfAll)
 	if len(rows) != 2 || rows[0].Key != "a" || !rows[1].Marker() {
 		f.Errorf("the sweep left\n%s", describe(rows))
 	}
@@ -307,30 +307,30 @@ func testFence(f *fixture) {
 // Whether it is greater or lower says nothing; what counts is that compacted is beyond what was
 // seen.
 func testFenceOfAnotherEpoch(f *fixture) {
-	const jump = mvcc.Revision(1) << 32
+	const jump = contract.Revision(1) << 32
 	f.put("a", 0, "a1")
-	for _, elsewhere := range []mvcc.Epoch{-3, 3} {
-		for _, more := range []mvcc.Revision{0, jump / 2, jump/2 + 1, jump, 10 * jump} {
+	for _, elsewhere := range []contract.Epoch{-3, 3} {
+		for _, more := range []contract.Revision{0, jump / 2, jump/2 + 1, jump, 10 * jump} {
 			before := f.state()
 			// It was compacted this far below what the caller has seen.
-			seen := mvcc.Position{Epoch: before.Head.Epoch + elsewhere,
+			seen := contract.Position{Epoch: before.Head.Epoch + elsewhere,
 				Revision: before.Compacted + more - jump, Token: newToken()}
-			fence := mvcc.Fence{Seen: seen, Replaces: seen.Epoch, Token: newToken(), Jump: jump}
-			st, err := mvcc.StartEpoch(f.ctx, f.b, fence)
+			fence := contract.Fence{Seen: seen, Replaces: seen.Epoch, Token: newToken(), Jump: jump}
+			st, err := contract.StartEpoch(f.ctx, f.b, fence)
 			f.must(err)
 			f.same(f.state(), st)
 			if more <= jump/2 {
 				f.same(st, before)
 				continue
 			}
-			want := mvcc.Position{Epoch: max(before.Head.Epoch, seen.Epoch) + 1,
+			want := contract.Position{Epoch: max(before.Head.Epoch, seen.Epoch) + 1,
 				Revision: max(before.Head.Revision, seen.Revision) + jump, Token: fence.Token}
 			if st.Head != want || st.Compacted != want.Revision {
 				f.Fatalf("after the fence of %+v the state is %+v, want head %+v; it was %+v", seen,
 					st, want, before)
 			}
 			f.seen = st.Head
-			f.put(mvcc.Key(fmt.Sprint("b", elsewhere, more)), 0, "b")
+			f.put(contract.Key(fmt.Sprint("b", elsewhere, more)), 0, "b")
 		}
 	}
 }
@@ -339,12 +339,12 @@ func testFenceOfAnotherEpoch(f *fixture) {
 // or another one, has seen.
 func testFenceAfterLostTail(f *fixture) {
 	f.put("a", 0, "a1")
-	const jump = mvcc.Revision(1) << 32
-	lost := mvcc.Position{Epoch: f.seen.Epoch + 5, Revision: f.seen.Revision + 1000,
+	const jump = contract.Revision(1) << 32
+	lost := contract.Position{Epoch: f.seen.Epoch + 5, Revision: f.seen.Revision + 1000,
 		Token: newToken()}
 	_, err := f.try(newToken(), lost, put("b", 0, "b1"))
-	f.is(err, mvcc.Fenced)
-	s, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: lost, Replaces: f.seen.Epoch,
+	f.is(err, contract.Fenced)
+	s, err := contract.StartEpoch(f.ctx, f.b, contract.Fence{Seen: lost, Replaces: f.seen.Epoch,
 		Token: newToken(), Jump: jump})
 	f.must(err)
 	if s.Head.Epoch != lost.Epoch+1 || s.Head.Revision != lost.Revision+jump ||
@@ -354,19 +354,19 @@ func testFenceAfterLostTail(f *fixture) {
 
 	// It rises with the database's clock, and the head is looked at under the lock: what somebody
 	// has seen long ago does not matter.
-	const perSecond = mvcc.Revision(1) << 20
+	const perSecond = contract.Revision(1) << 20
 	earlier := f.state().Now.Unix()
-	timed, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: s.Head, Replaces: s.Head.Epoch,
+	timed, err := contract.StartEpoch(f.ctx, f.b, contract.Fence{Seen: s.Head, Replaces: s.Head.Epoch,
 		Token: newToken(), Jump: 1, PerSecond: perSecond})
 	f.must(err)
 	if r := timed.Head.Revision; r%perSecond >= perSecond/2 ||
-		r < mvcc.Revision(earlier)*perSecond ||
-		r >= mvcc.Revision(f.state().Now.Unix()+1)*perSecond {
+		r < contract.Revision(earlier)*perSecond ||
+		r >= contract.Revision(f.state().Now.Unix()+1)*perSecond {
 		f.Errorf("the fence is at %d, since the second %d", r, earlier)
 	}
 	// A fence replaces the epoch that it names, even if compacted is far beyond what was seen.
-	s, err = mvcc.StartEpoch(f.ctx, f.b,
-		mvcc.Fence{Seen: mvcc.Position{Epoch: lost.Epoch, Revision: 1}, Replaces: timed.Head.Epoch,
+	s, err = contract.StartEpoch(f.ctx, f.b,
+		contract.Fence{Seen: contract.Position{Epoch: lost.Epoch, Revision: 1}, Replaces: timed.Head.Epoch,
 			Token: newToken(), Jump: jump, PerSecond: perSecond})
 	f.must(err)
 	if past := s.Head.Revision - timed.Head.Revision; past < jump || past >= jump+perSecond/2 ||
@@ -375,7 +375,7 @@ func testFenceAfterLostTail(f *fixture) {
 	}
 	f.seen = s.Head
 	f.put("b", 0, "b1")
-	keys := f.page(mvcc.PageQuery{Start: "a", End: "z", Limit: 10})
+	keys := f.page(contract.PageQuery{Start: "a", End: "z", Limit: 10})
 	if len(keys) != 2 || !slices.Equal(keys[0].Value, []byte("a1")) {
 		f.Errorf("the keys are\n%s", describe(keys))
 	}

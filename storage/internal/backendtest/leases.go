@@ -6,14 +6,14 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // grant stores leases of an hour.
-func (f *fixture) grant(leases ...mvcc.Lease) {
+func (f *fixture) grant(leases ...contract.Lease) {
 	f.Helper()
 	for _, l := range leases {
-		granted, _, err := mvcc.GrantLease(f.ctx, f.b, &mvcc.LeaseRow{Lease: l, TTL: 3600})
+		granted, _, err := contract.GrantLease(f.ctx, f.b, &contract.LeaseRow{Lease: l, TTL: 3600})
 		f.must(err)
 		if !granted {
 			f.Fatalf("the lease %d is there already", l)
@@ -22,9 +22,9 @@ func (f *fixture) grant(leases ...mvcc.Lease) {
 }
 
 // attached returns the keys of a lease, in pages of two.
-func (f *fixture) attached(l mvcc.Lease) (keys []mvcc.Key) {
+func (f *fixture) attached(l contract.Lease) (keys []contract.Key) {
 	f.Helper()
-	for from := mvcc.Key(""); ; {
+	for from := contract.Key(""); ; {
 		page, st, err := f.b.Attached(f.ctx, l, from, 2)
 		f.must(err)
 		f.sane(st)
@@ -40,7 +40,7 @@ func (f *fixture) attached(l mvcc.Lease) (keys []mvcc.Key) {
 	}
 }
 
-func (f *fixture) wantAttached(l mvcc.Lease, want ...mvcc.Key) {
+func (f *fixture) wantAttached(l contract.Lease, want ...contract.Key) {
 	f.Helper()
 	if got := f.attached(l); !slices.Equal(got, want) {
 		f.Errorf("the keys of the lease %d are %q, want %q", l, got, want)
@@ -51,28 +51,28 @@ func (f *fixture) wantAttached(l mvcc.Lease, want ...mvcc.Key) {
 func testLeases(f *fixture) {
 	f.grant(7, 1<<63-1)
 	f.grant(5)
-	if granted, _, err := mvcc.GrantLease(f.ctx, f.b, &mvcc.LeaseRow{Lease: 5,
+	if granted, _, err := contract.GrantLease(f.ctx, f.b, &contract.LeaseRow{Lease: 5,
 		TTL: 1}); granted || err != nil {
 		f.Errorf("a lease was granted twice: %v", err)
 	}
 
 	// A mutation whose lease is not there is refused alone, and only if its expectation holds.
 	r := f.commit(leased("b", 0, 7), leased("x", 0, 6), put("c", 0, "c"), leased("y", 9, 6),
-		leased("a", 0, 7), leased("d", 0, 1<<63-1), leased("z", mvcc.Any, 6))
+		leased("a", 0, 7), leased("d", 0, 1<<63-1), leased("z", contract.Any, 6))
 	head := r.Before.Revision
-	for i, want := range []mvcc.Revision{head + 1, 0, head + 2, 0, head + 3, head + 4, 0} {
+	for i, want := range []contract.Revision{head + 1, 0, head + 2, 0, head + 3, head + 4, 0} {
 		o := r.Outcomes[i]
 		gone := i == 1 || i == 6
-		if o.Accepted != (want > 0) || o.Revision != want || errors.Is(o.Err, mvcc.ErrNoLease) != gone {
+		if o.Accepted != (want > 0) || o.Revision != want || errors.Is(o.Err, contract.ErrNoLease) != gone {
 			f.Errorf("mutation %d: %+v, want revision %d, without its lease: %t", i, o, want, gone)
 		}
 	}
 	f.wantAttached(7, "a", "b")
 	f.wantAttached(1<<63-1, "d")
 	f.wantAttached(6)
-	f.commit(leased("e", 0, 7), leased("c", mvcc.Any, 7), leased("a", mvcc.Any, 5))
+	f.commit(leased("e", 0, 7), leased("c", contract.Any, 7), leased("a", contract.Any, 5))
 	f.wantAttached(7, "b", "c", "e")
-	f.commit(put("c", mvcc.Any, "without a lease"), del("b", mvcc.Any))
+	f.commit(put("c", contract.Any, "without a lease"), del("b", contract.Any))
 	f.wantAttached(7, "e")
 	f.wantAttached(5, "a")
 	if expired, next, err := f.b.Expired(f.ctx, 9); len(expired) > 0 || next != 0 || err != nil {
@@ -83,7 +83,7 @@ func testLeases(f *fixture) {
 	rows, st, err := f.b.Leases(f.ctx, 6, 9)
 	f.must(err)
 	f.same(st, f.state())
-	ids := func(rows []mvcc.LeaseRow) (ids []mvcc.Lease) {
+	ids := func(rows []contract.LeaseRow) (ids []contract.Lease) {
 		for _, r := range rows {
 			if left := r.Left(st.Now); r.Expiry != 0 && (r.TTL != 3600 || left < 59*time.Minute ||
 				left > 61*time.Minute) {
@@ -93,49 +93,49 @@ func testLeases(f *fixture) {
 		}
 		return ids
 	}
-	if got := ids(rows); !slices.Equal(got, []mvcc.Lease{7, 1<<63 - 1}) {
+	if got := ids(rows); !slices.Equal(got, []contract.Lease{7, 1<<63 - 1}) {
 		f.Errorf("the leases are %d", got)
 	}
 	rows, _, err = f.b.Leases(f.ctx, 0, 2)
 	f.must(err)
-	if got := ids(rows); !slices.Equal(got, []mvcc.Lease{5, 7}) {
+	if got := ids(rows); !slices.Equal(got, []contract.Lease{5, 7}) {
 		f.Errorf("the leases are %d", got)
 	}
 	before := rows[1].Expiry
-	renewed, _, err := mvcc.RenewLeases(f.ctx, f.b, []mvcc.Lease{6, 7})
+	renewed, _, err := contract.RenewLeases(f.ctx, f.b, []contract.Lease{6, 7})
 	f.must(err)
 	if len(renewed) != 1 || renewed[0].Lease != 7 || renewed[0].Expiry <= before {
 		f.Errorf("renewed: %+v, which was at %d", renewed, before)
 	}
 	rows, _, err = f.b.Lapsing(f.ctx, 9)
 	f.must(err)
-	if got := ids(rows); !slices.Equal(got, []mvcc.Lease{1<<63 - 1, 5, 7}) {
+	if got := ids(rows); !slices.Equal(got, []contract.Lease{1<<63 - 1, 5, 7}) {
 		f.Errorf("the leases lapse in the order %d", got)
 	}
 
 	// One that has not lapsed ends only if it is revoked, and then for ever.
-	ended, _, err := mvcc.EndLeases(f.ctx, f.b, []mvcc.Lease{5, 6, 7}, false)
+	ended, _, err := contract.EndLeases(f.ctx, f.b, []contract.Lease{5, 6, 7}, false)
 	f.must(err)
 	if len(ended) > 0 {
 		f.Errorf("%d have ended", ended)
 	}
 	for range 2 {
-		ended, _, err = mvcc.EndLeases(f.ctx, f.b, []mvcc.Lease{6, 7}, true)
+		ended, _, err = contract.EndLeases(f.ctx, f.b, []contract.Lease{6, 7}, true)
 		f.must(err)
-		if !slices.Equal(ended, []mvcc.Lease{7}) {
+		if !slices.Equal(ended, []contract.Lease{7}) {
 			f.Errorf("%d have ended", ended)
 		}
 	}
 	rows, _, err = f.b.Lapsing(f.ctx, 1)
 	f.must(err)
-	if got := ids(rows); !slices.Equal(got, []mvcc.Lease{7}) || rows[0].Expiry != 0 {
+	if got := ids(rows); !slices.Equal(got, []contract.Lease{7}) || rows[0].Expiry != 0 {
 		f.Errorf("%+v has ended", rows)
 	}
-	renewed, _, err = mvcc.RenewLeases(f.ctx, f.b, []mvcc.Lease{7})
+	renewed, _, err = contract.RenewLeases(f.ctx, f.b, []contract.Lease{7})
 	if len(renewed) > 0 || err != nil {
 		f.Errorf("renewed: %+v, %v", renewed, err)
 	}
-	if o := f.commit(leased("f", 0, 7)).Outcomes[0]; !errors.Is(o.Err, mvcc.ErrNoLease) {
+	if o := f.commit(leased("f", 0, 7)).Outcomes[0]; !errors.Is(o.Err, contract.ErrNoLease) {
 		f.Errorf("a key of a lease that has ended: %+v", o)
 	}
 	f.wantAttached(7, "e")
@@ -143,11 +143,11 @@ func testLeases(f *fixture) {
 	// It is removed in its epoch only.
 	epoch := f.state().Head.Epoch
 	for _, removed := range []struct {
-		lease mvcc.Lease
-		epoch mvcc.Epoch
+		lease contract.Lease
+		epoch contract.Epoch
 		left  int
 	}{{7, epoch + 1, 3}, {5, epoch, 3}, {6, epoch, 3}, {7, epoch, 2}} {
-		f.must(mvcc.ForgetLease(f.ctx, f.b, removed.lease, removed.epoch))
+		f.must(contract.ForgetLease(f.ctx, f.b, removed.lease, removed.epoch))
 		rows, _, err := f.b.Leases(f.ctx, 0, 9)
 		f.must(err)
 		if len(rows) != removed.left {
@@ -159,11 +159,11 @@ func testLeases(f *fixture) {
 // testLeaseEndsBesideCommits: when a lease has ended, its keys are all that will ever be.
 func testLeaseEndsBesideCommits(f *fixture) {
 	other := f.other()
-	for l := mvcc.Lease(1); l <= 8; l++ {
+	for l := contract.Lease(1); l <= 8; l++ {
 		f.grant(l)
-		began, done := make(chan struct{}), make(chan []mvcc.Key)
+		began, done := make(chan struct{}), make(chan []contract.Key)
 		go func() {
-			var keys []mvcc.Key
+			var keys []contract.Key
 			defer func() { done <- keys }()
 			for i := range 1000 {
 				if i == 3 {
@@ -174,11 +174,11 @@ func testLeaseEndsBesideCommits(f *fixture) {
 					f.Error(err)
 					return
 				}
-				key := mvcc.Key(fmt.Sprintf("%d/%04d", l, i))
-				r, err := other.b.Commit(f.ctx, &mvcc.Group{Token: newToken(), Seen: st.Head,
-					Mutations: []*mvcc.Mutation{leased(key, 0, l)}})
+				key := contract.Key(fmt.Sprintf("%d/%04d", l, i))
+				r, err := other.b.Commit(f.ctx, &contract.Group{Token: newToken(), Seen: st.Head,
+					Mutations: []*contract.Mutation{leased(key, 0, l)}})
 				if err != nil {
-					if mvcc.ClassOf(err) == mvcc.Transient {
+					if contract.ClassOf(err) == contract.Transient {
 						continue // a cluster's nodes
 					}
 					f.Error(err)
@@ -192,7 +192,7 @@ func testLeaseEndsBesideCommits(f *fixture) {
 			f.Error("the lease never ended")
 		}()
 		<-began
-		_, _, err := mvcc.EndLeases(f.ctx, f.b, []mvcc.Lease{l}, true)
+		_, _, err := contract.EndLeases(f.ctx, f.b, []contract.Lease{l}, true)
 		f.must(err)
 		found := f.attached(l)
 		if keys := <-done; !slices.Equal(found, keys) {

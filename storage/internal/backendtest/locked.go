@@ -8,27 +8,27 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // testLocked: a transaction reads what is there and what it wrote, and leaves nothing if its
 // function fails.
 func testLocked(f *fixture) {
 	f.put("a", 0, "a1")
-	before, rows := f.state(), describe(f.log(mvcc.PrevOfAll))
+	before, rows := f.state(), describe(f.log(contract.PrevOfAll))
 	token, failure := newToken(), errors.New("a failure of the caller")
-	for _, o := range []mvcc.LockOptions{{}, {AnyServer: true}, {Unbounded: true}} {
-		err := f.b.Locked(f.ctx, o, func(tx mvcc.Tx) error {
+	for _, o := range []contract.LockOptions{{}, {AnyServer: true}, {Unbounded: true}} {
+		err := f.b.Locked(f.ctx, o, func(tx contract.Tx) error {
 			f.same(tx.State(), before)
 			marked := before
-			marked.Head = mvcc.Position{Epoch: 9, Revision: 99, Token: token}
+			marked.Head = contract.Position{Epoch: 9, Revision: 99, Token: token}
 			marked.Compacted = 99
 			f.must(errors.Join(tx.Abort(token, 1), tx.SetCompacted(2), tx.RecordFingerprint("x"),
 				tx.Clear(), tx.Mark(marked, "y")))
 			guard, found, err := tx.Group(token, 1)
 			f.must(err)
 			f.same(guard.State, marked)
-			if !guard.Aborted || guard.At != (mvcc.Token{}) || len(found) != 1 ||
+			if !guard.Aborted || guard.At != (contract.Token{}) || len(found) != 1 ||
 				found[0].Revision != 99 || !found[0].Marker() {
 				f.Errorf("the guard is %+v, and the rows are %+v", guard, found)
 			}
@@ -38,12 +38,12 @@ func testLocked(f *fixture) {
 			f.Fatalf("the caller's error came back as %v", err)
 		}
 		// Neither does one that writes nothing, and it waits for no other: the lock is free.
-		f.must(f.b.Locked(f.ctx, o, func(tx mvcc.Tx) error {
+		f.must(f.b.Locked(f.ctx, o, func(tx contract.Tx) error {
 			f.same(tx.State(), before)
 			return nil
 		}))
 		f.same(f.state(), before)
-		if now := describe(f.log(mvcc.PrevOfAll)); now != rows {
+		if now := describe(f.log(contract.PrevOfAll)); now != rows {
 			f.Fatalf("the log was\n%sand is\n%s", rows, now)
 		}
 	}
@@ -57,26 +57,26 @@ func testLocked(f *fixture) {
 func testVoidPlan(f *fixture) {
 	a := f.put("a", 0, "a1")
 	a = f.put("a", a, "a2")
-	rows := f.log(mvcc.PrevOfDeletions)
-	s, err := mvcc.RaiseCompacted(f.ctx, f.b, a)
+	rows := f.log(contract.PrevOfDeletions)
+	s, err := contract.RaiseCompacted(f.ctx, f.b, a)
 	f.must(err)
 	from, err := f.b.Sweepable(f.ctx, 10)
 	f.must(err)
 	f.same(from.State, s)
-	plan := mvcc.PlanSweep(from, 10)
-	for _, p := range []mvcc.SweepPlan{
+	plan := contract.PlanSweep(from, 10)
+	for _, p := range []contract.SweepPlan{
 		{Epoch: plan.Epoch + 1, Compacted: plan.Compacted, Revisions: plan.Revisions,
 			Swept: plan.Swept, Moves: true, Done: true},
 		{Epoch: plan.Epoch, Compacted: plan.Compacted + 1, Revisions: plan.Revisions,
 			Swept: plan.Swept, Moves: true, Done: true},
 	} {
 		n, err := f.b.Sweep(f.ctx, &p)
-		f.is(err, mvcc.Transient)
+		f.is(err, contract.Transient)
 		if n != 0 || f.state().Swept != 0 {
 			f.Errorf("%+v has deleted %d rows, and the state is %+v", p, n, f.state())
 		}
 	}
-	f.equal(f.log(mvcc.PrevOfDeletions), rows)
+	f.equal(f.log(contract.PrevOfDeletions), rows)
 	for _, want := range []int{2, 0} {
 		if n, err := f.b.Sweep(f.ctx, &plan); n != want || err != nil {
 			f.Errorf("the plan has deleted %d rows, want %d: %v", n, want, err)
@@ -91,16 +91,16 @@ func testVoidPlan(f *fixture) {
 func testImport(f *fixture) {
 	f.put("old", 0, "old")
 	before := f.state()
-	records := []mvcc.Record{
+	records := []contract.Record{
 		{Key: "b", Revision: 5, Create: 3, Version: 1 << 40, Lease: 1<<63 - 1, Value: []byte("b5")},
 		{Key: "a", Revision: 7, Create: 7, Version: 1, Expiry: 4_000_000_000_000_000,
 			Value: []byte{}},
 	}
-	leases := []mvcc.LeaseRow{{Lease: 1<<63 - 1, TTL: mvcc.MaxTTL, Expiry: 4_000_000_000_000_000}}
+	leases := []contract.LeaseRow{{Lease: 1<<63 - 1, TTL: contract.MaxTTL, Expiry: 4_000_000_000_000_000}}
 	f.grant(3)
-	in := &mvcc.Import{Head: 7, Replace: true, Token: newToken(), Fingerprint: "imported",
+	in := &contract.Import{Head: 7, Replace: true, Token: newToken(), Fingerprint: "imported",
 		Leases: leases,
-		Records: func(each func(*mvcc.Record) error) error {
+		Records: func(each func(*contract.Record) error) error {
 			for _, r := range records {
 				if err := each(&r); err != nil {
 					return err
@@ -109,8 +109,8 @@ func testImport(f *fixture) {
 			return nil
 		}}
 	checked := 0
-	in.Check = func(each func(func(*mvcc.Record) error) error) error {
-		return each(func(*mvcc.Record) error { checked++; return nil })
+	in.Check = func(each func(func(*contract.Record) error) error) error {
+		return each(func(*contract.Record) error { checked++; return nil })
 	}
 	st, err := in.Into(f.ctx, f.b)
 	f.must(err)
@@ -124,8 +124,8 @@ func testImport(f *fixture) {
 	}
 	failure := errors.New("a failure of the caller")
 	for _, fails := range []error{nil, failure} {
-		var got []mvcc.Record
-		err = f.b.Snapshot(f.ctx, func(_ context.Context, s mvcc.Snapshot) error {
+		var got []contract.Record
+		err = f.b.Snapshot(f.ctx, func(_ context.Context, s contract.Snapshot) error {
 			f.same(s.State(), st)
 			if n, err := s.Keys(); n != 2 || err != nil {
 				f.Errorf("there are %d keys, %v", n, err)
@@ -133,7 +133,7 @@ func testImport(f *fixture) {
 			if got, err := s.AllLeases(); err != nil || !slices.Equal(got, leases) {
 				f.Errorf("the leases are %v, %v", got, err)
 			}
-			return s.Records(func(r *mvcc.Record) error {
+			return s.Records(func(r *contract.Record) error {
 				got = append(got, *r)
 				return fails
 			})
@@ -142,7 +142,7 @@ func testImport(f *fixture) {
 			f.Fatalf("the snapshot ended with %v", err)
 		}
 		if want := records[:len(got)]; len(got) == 0 || fails == nil && len(got) != 2 ||
-			!slices.EqualFunc(got, want, func(a, b mvcc.Record) bool {
+			!slices.EqualFunc(got, want, func(a, b contract.Record) bool {
 				return a.Key == b.Key && a.Revision == b.Revision && a.Create == b.Create &&
 					a.Expiry == b.Expiry && string(a.Value) == string(b.Value) && a.Value != nil
 			}) {
@@ -152,7 +152,7 @@ func testImport(f *fixture) {
 	records = append(records, records[0])
 	records[2].Revision = 8
 	_, err = in.Into(f.ctx, f.b)
-	f.is(err, mvcc.Data)
+	f.is(err, contract.Data)
 	f.same(f.state(), st)
 	f.seen = st.Head
 	keys, _, err := f.b.Attached(f.ctx, 1<<63-1, "", 9)
@@ -168,26 +168,26 @@ func testImport(f *fixture) {
 func testWaitForLock(f *fixture) {
 	a := f.put("a", 0, "a1")
 	a = f.put("a", a, "a2")
-	_, err := mvcc.RaiseCompacted(f.ctx, f.b, a)
+	_, err := contract.RaiseCompacted(f.ctx, f.b, a)
 	f.must(err)
 	from, err := f.b.Sweepable(f.ctx, 10)
 	f.must(err)
-	plan := mvcc.PlanSweep(from, 10)
-	before, rows := f.state(), describe(f.log(mvcc.PrevOfAll))
+	plan := contract.PlanSweep(from, 10)
+	before, rows := f.state(), describe(f.log(contract.PrevOfAll))
 	other, token := f.other(), newToken()
 	var refused error
-	f.must(f.b.Locked(f.ctx, mvcc.LockOptions{Unbounded: true}, func(mvcc.Tx) error {
+	f.must(f.b.Locked(f.ctx, contract.LockOptions{Unbounded: true}, func(contract.Tx) error {
 		for _, write := range []struct {
 			what string
 			do   func(ctx context.Context) error
 		}{
 			{"a commit", func(ctx context.Context) error {
-				_, refused = other.b.Commit(ctx, &mvcc.Group{Token: token, Seen: before.Head,
-					Mutations: []*mvcc.Mutation{put("b", 0, "b1")}})
+				_, refused = other.b.Commit(ctx, &contract.Group{Token: token, Seen: before.Head,
+					Mutations: []*contract.Mutation{put("b", 0, "b1")}})
 				return refused
 			}},
 			{"a transaction", func(ctx context.Context) error {
-				return other.b.Locked(ctx, mvcc.LockOptions{}, func(mvcc.Tx) error {
+				return other.b.Locked(ctx, contract.LockOptions{}, func(contract.Tx) error {
 					f.Error("two transactions hold the commit lock")
 					return nil
 				})
@@ -200,22 +200,22 @@ func testWaitForLock(f *fixture) {
 			ctx, cancel := context.WithTimeout(f.ctx, 100*time.Millisecond)
 			err := write.do(ctx)
 			cancel()
-			if c := mvcc.ClassOf(err); err == nil ||
-				c != mvcc.Unavailable && c != mvcc.Transient && c != mvcc.Unknown {
+			if c := contract.ClassOf(err); err == nil ||
+				c != contract.Unavailable && c != contract.Transient && c != contract.Unknown {
 				f.Errorf("%s beside a transaction: %v of class %v", write.what, err,
-					mvcc.ClassOf(err))
+					contract.ClassOf(err))
 			}
 			other.same(other.state(), before)
-			if now := describe(other.log(mvcc.PrevOfAll)); now != rows {
+			if now := describe(other.log(contract.PrevOfAll)); now != rows {
 				return fmt.Errorf("after %s the log was\n%sand is\n%s", write.what, rows, now)
 			}
 		}
 		return nil
 	}))
 	// A commit may still be under way, but only if its error says so.
-	r, err := mvcc.ResolveGroup(f.ctx, f.b, token, before.Head)
+	r, err := contract.ResolveGroup(f.ctx, f.b, token, before.Head)
 	f.must(err)
-	if mvcc.ClassOf(refused) == mvcc.Unknown && r.Committed {
+	if contract.ClassOf(refused) == contract.Unknown && r.Committed {
 		return
 	}
 	if s := f.state(); !r.Aborted || s.Head != before.Head {
@@ -224,9 +224,9 @@ func testWaitForLock(f *fixture) {
 	}
 	// With a context that lasts, the one that waits is next.
 	waiting := make(chan error, 1)
-	f.must(f.b.Locked(f.ctx, mvcc.LockOptions{}, func(mvcc.Tx) error {
+	f.must(f.b.Locked(f.ctx, contract.LockOptions{}, func(contract.Tx) error {
 		go func() {
-			_, err := mvcc.RaiseCompacted(f.ctx, other.b, before.Head.Revision)
+			_, err := contract.RaiseCompacted(f.ctx, other.b, before.Head.Revision)
 			waiting <- err
 		}()
 		return nil
@@ -245,13 +245,13 @@ func testSnapshotStays(f *fixture) {
 	before := f.state()
 	const want = `c@4 created 4 "c1", a@5 created 2 "a2", `
 	var during context.Context
-	f.must(f.other().b.Snapshot(f.ctx, func(ctx context.Context, s mvcc.Snapshot) error {
+	f.must(f.other().b.Snapshot(f.ctx, func(ctx context.Context, s contract.Snapshot) error {
 		during = ctx
 		check := func(when string) {
 			f.Helper()
 			f.same(s.State(), before)
 			var got strings.Builder
-			f.must(s.Records(func(r *mvcc.Record) error {
+			f.must(s.Records(func(r *contract.Record) error {
 				fmt.Fprintf(&got, "%s@%d created %d %q, ", string(r.Key), r.Revision,
 					r.Create, r.Value)
 				return nil

@@ -7,34 +7,34 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // model is the store as plain data: the whole log, never swept.
 type model struct {
-	log       []mvcc.Row
-	live      map[mvcc.Key]mvcc.Row
-	compacted mvcc.Revision
+	log       []contract.Row
+	live      map[contract.Key]contract.Row
+	compacted contract.Revision
 }
 
 // at returns the state at a revision.
-func (m *model) at(r mvcc.Revision) []mvcc.Row {
-	state := map[mvcc.Key]mvcc.Row{}
+func (m *model) at(r contract.Revision) []contract.Row {
+	state := map[contract.Key]contract.Row{}
 	for _, row := range m.log {
 		switch {
 		case row.Revision > r || row.Marker():
 		case row.Deleted:
 			delete(state, row.Key)
 		default:
-			state[row.Key] = mvcc.Row{Key: row.Key, Revision: row.Revision, Create: row.Create,
+			state[row.Key] = contract.Row{Key: row.Key, Revision: row.Revision, Create: row.Create,
 				Version: row.Version, Lease: row.Lease, Value: row.Value}
 		}
 	}
 	return sorted(state)
 }
 
-func sorted(state map[mvcc.Key]mvcc.Row) []mvcc.Row {
-	var rows []mvcc.Row
+func sorted(state map[contract.Key]contract.Row) []contract.Row {
+	var rows []contract.Row
 	for _, key := range slices.Sorted(maps.Keys(state)) {
 		rows = append(rows, state[key])
 	}
@@ -42,8 +42,8 @@ func sorted(state map[mvcc.Key]mvcc.Row) []mvcc.Row {
 }
 
 // kept returns what a full sweep leaves of the log.
-func (m *model) kept() []mvcc.Row {
-	gone := map[mvcc.Revision]bool{}
+func (m *model) kept() []contract.Row {
+	gone := map[contract.Revision]bool{}
 	for _, row := range m.log {
 		if row.Revision > m.compacted {
 			break
@@ -53,7 +53,7 @@ func (m *model) kept() []mvcc.Row {
 			gone[row.Revision] = true
 		}
 	}
-	var rows []mvcc.Row
+	var rows []contract.Row
 	for _, row := range m.log {
 		if !gone[row.Revision] {
 			row.PrevValue, row.PrevLease, row.HasPrev = nil, 0, false
@@ -70,29 +70,29 @@ func testModel(f *fixture) {
 	seed := rand.Uint64()
 	f.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	m := &model{live: map[mvcc.Key]mvcc.Row{}, log: []mvcc.Row{{Revision: 1, Deleted: true}}}
+	m := &model{live: map[contract.Key]contract.Row{}, log: []contract.Row{{Revision: 1, Deleted: true}}}
 	f.grant(1<<60, 2<<60)
-	key := func() mvcc.Key { return oddKeys[rng.IntN(keys)*3] }
+	key := func() contract.Key { return oddKeys[rng.IntN(keys)*3] }
 
 	for step := range steps {
 		switch n := rng.IntN(20); {
 		case n < 14:
-			var ms []*mvcc.Mutation
-			keys := map[mvcc.Key]bool{} // those in the group, and whether they are alone
+			var ms []*contract.Mutation
+			keys := map[contract.Key]bool{} // those in the group, and whether they are alone
 			for range 1 + rng.IntN(9) {
 				k := key()
 				expect := m.live[k].Revision
 				switch rng.IntN(5) {
 				case 0:
-					expect = mvcc.Revision(rng.IntN(10))
+					expect = contract.Revision(rng.IntN(10))
 				case 1:
-					expect = mvcc.Any
+					expect = contract.Any
 				}
 				w := put(k, expect, fmt.Sprintf("value %d of step %d", len(ms), step))
 				if expect != 0 && rng.IntN(3) == 0 {
 					w = del(k, expect)
 				} else {
-					w.Lease = mvcc.Lease(rng.IntN(3)) << 60
+					w.Lease = contract.Lease(rng.IntN(3)) << 60
 				}
 				alone, found := keys[k]
 				if alone || found && w.Alone() {
@@ -103,21 +103,21 @@ func testModel(f *fixture) {
 			}
 			f.apply(m, ms)
 		case n < 17:
-			m.compacted = max(m.compacted, min(mvcc.Revision(rng.Int64N(int64(f.seen.Revision)+2)),
+			m.compacted = max(m.compacted, min(contract.Revision(rng.Int64N(int64(f.seen.Revision)+2)),
 				f.seen.Revision))
-			s, err := mvcc.RaiseCompacted(f.ctx, f.b, m.compacted)
+			s, err := contract.RaiseCompacted(f.ctx, f.b, m.compacted)
 			f.must(err)
 			if s.Compacted != m.compacted {
 				f.Fatalf("step %d: compacted is %d, want %d", step, s.Compacted, m.compacted)
 			}
 		case n < 19:
-			_, _, err := mvcc.SweepBatch(f.ctx, f.b, 1+rng.IntN(20))
+			_, _, err := contract.SweepBatch(f.ctx, f.b, 1+rng.IntN(20))
 			f.must(err)
 		default:
-			s, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: f.seen, Token: newToken(),
-				Jump: mvcc.Revision(1 + rng.IntN(5))})
+			s, err := contract.StartEpoch(f.ctx, f.b, contract.Fence{Seen: f.seen, Token: newToken(),
+				Jump: contract.Revision(1 + rng.IntN(5))})
 			f.must(err)
-			m.log = append(m.log, mvcc.Row{Revision: s.Head.Revision, Deleted: true})
+			m.log = append(m.log, contract.Row{Revision: s.Head.Revision, Deleted: true})
 			m.compacted = s.Head.Revision
 			f.seen = s.Head
 		}
@@ -125,15 +125,15 @@ func testModel(f *fixture) {
 	}
 	f.compact(f.seen.Revision, 7)
 	m.compacted = f.seen.Revision
-	f.equal(f.withoutPrev(f.log(mvcc.PrevOfAll)), m.kept())
+	f.equal(f.withoutPrev(f.log(contract.PrevOfAll)), m.kept())
 }
 
 // apply commits a group and writes what Decide says to the model.
-func (f *fixture) apply(m *model, ms []*mvcc.Mutation) {
+func (f *fixture) apply(m *model, ms []*contract.Mutation) {
 	f.Helper()
-	want, _ := mvcc.Decide(ms, f.seen.Revision, func(k mvcc.Key) mvcc.Current {
+	want, _ := contract.Decide(ms, f.seen.Revision, func(k contract.Key) contract.Current {
 		row := m.live[k]
-		return mvcc.Current{Revision: row.Revision, Create: row.Create, Version: row.Version,
+		return contract.Current{Revision: row.Revision, Create: row.Create, Version: row.Version,
 			Lease: row.Lease}
 	}, nil)
 	got := f.commit(ms...)
@@ -146,7 +146,7 @@ func (f *fixture) apply(m *model, ms []*mvcc.Mutation) {
 			continue
 		}
 		old := m.live[ms[i].Key]
-		row := mvcc.Row{Key: ms[i].Key, Revision: w.Revision, Prev: old.Revision, Create: w.Create,
+		row := contract.Row{Key: ms[i].Key, Revision: w.Revision, Prev: old.Revision, Create: w.Create,
 			Version: w.Version, Lease: w.Lease, Deleted: ms[i].Delete, Value: ms[i].Value}
 		m.log = append(m.log, row)
 		if row.Deleted {
@@ -163,18 +163,18 @@ func (f *fixture) apply(m *model, ms []*mvcc.Mutation) {
 
 // snapshot reads the state at a revision as the store does: the live rows that are not newer, and
 // those that were replaced since.
-func (f *fixture) snapshot(r mvcc.Revision) []mvcc.Row {
+func (f *fixture) snapshot(r contract.Revision) []contract.Row {
 	f.Helper()
 	const start, end = "\x00", "\xff\xff\xff"
-	state := map[mvcc.Key]mvcc.Row{}
-	for _, row := range f.page(mvcc.PageQuery{Start: start, End: end, At: r, Limit: 1000}) {
+	state := map[contract.Key]contract.Row{}
+	for _, row := range f.page(contract.PageQuery{Start: start, End: end, At: r, Limit: 1000}) {
 		state[row.Key] = row
 	}
-	replaced, s, err := f.b.Replaced(f.ctx, mvcc.ReplacedQuery{Start: start, End: end, At: r,
+	replaced, s, err := f.b.Replaced(f.ctx, contract.ReplacedQuery{Start: start, End: end, At: r,
 		After: r, Upto: f.seen.Revision})
 	f.must(err)
 	f.sane(s)
-	var revisions []mvcc.Revision
+	var revisions []contract.Revision
 	for _, p := range replaced {
 		revisions = append(revisions, p.Revision)
 	}
@@ -189,7 +189,7 @@ func (f *fixture) snapshot(r mvcc.Revision) []mvcc.Row {
 	return sorted(state)
 }
 
-func (f *fixture) withoutPrev(rows []mvcc.Row) []mvcc.Row {
+func (f *fixture) withoutPrev(rows []contract.Row) []contract.Row {
 	for i := range rows {
 		rows[i].HasPrev, rows[i].PrevValue, rows[i].PrevLease = false, nil, 0
 	}
@@ -202,10 +202,10 @@ func (f *fixture) compareWith(m *model, rng *rand.Rand) {
 	if s.Head != f.seen || s.Compacted != m.compacted {
 		f.Fatalf("the state is %+v, want head %+v and compacted %d", s, f.seen, m.compacted)
 	}
-	revisions := []mvcc.Revision{f.seen.Revision, max(1, m.compacted)}
+	revisions := []contract.Revision{f.seen.Revision, max(1, m.compacted)}
 	if m.compacted < f.seen.Revision {
 		revisions = append(revisions,
-			m.compacted+1+mvcc.Revision(rng.Int64N(int64(f.seen.Revision-m.compacted))))
+			m.compacted+1+contract.Revision(rng.Int64N(int64(f.seen.Revision-m.compacted))))
 	}
 	for _, r := range revisions {
 		f.equal(f.snapshot(r), m.at(r))
@@ -216,13 +216,13 @@ func (f *fixture) compareWith(m *model, rng *rand.Rand) {
 		}
 	}
 	// The events after the compacted revision are all there.
-	var events []mvcc.Row
+	var events []contract.Row
 	for _, row := range m.log {
 		if row.Revision > m.compacted {
 			events = append(events, row)
 		}
 	}
-	tail, err := f.b.Tail(f.ctx, m.compacted+1, 1<<20, mvcc.PrevOfDeletions)
+	tail, err := f.b.Tail(f.ctx, m.compacted+1, 1<<20, contract.PrevOfDeletions)
 	f.must(err)
 	for _, row := range tail.Rows {
 		if row.Deleted && !row.Marker() && !row.HasPrev && row.Prev > m.compacted {

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // oddKeys are in the order of bytes, which no collation of text has.
-var oddKeys = []mvcc.Key{
+var oddKeys = []contract.Key{
 	"\x00", "\x00\x00", "\x00\xff", "\x01", "\n", " ", " a", "%", "'", "/", "/a", "/a\x00",
 	"/a\x00\x00", "/a\x00b", "/a ", "/a  ", "/a/", "/a/b", "/aa",
 	"A", "B", "\\", "_", "a", "a\x00", "a ", "aB", "ab", "b", "\x7f", "\x80", "\xc3\xa4",
@@ -25,8 +25,8 @@ func testKeys(f *fixture) {
 		f.Fatal("the keys are not sorted")
 	}
 	order := rand.New(rand.NewPCG(1, 2)).Perm(len(oddKeys))
-	revisions := map[mvcc.Key]mvcc.Revision{}
-	var ms []*mvcc.Mutation
+	revisions := map[contract.Key]contract.Revision{}
+	var ms []*contract.Mutation
 	for _, i := range order {
 		ms = append(ms, put(oddKeys[i], 0, "value of "+string(oddKeys[i])))
 	}
@@ -36,14 +36,14 @@ func testKeys(f *fixture) {
 		}
 		revisions[ms[i].Key] = o.Revision
 	}
-	all := f.page(mvcc.PageQuery{Start: "\x00", End: "\xff\xff\xff", Limit: 1000})
+	all := f.page(contract.PageQuery{Start: "\x00", End: "\xff\xff\xff", Limit: 1000})
 	if len(all) != len(oddKeys) {
 		f.Fatalf("there are %d keys, want %d", len(all), len(oddKeys))
 	}
 	for i, r := range all {
 		if r.Key != oddKeys[i] || r.Revision != revisions[r.Key] || string(r.Value) != "value of "+
 			string(r.Key) {
-			f.Fatalf("key %d is %s, want %q at %d", i, describe([]mvcc.Row{r}), oddKeys[i],
+			f.Fatalf("key %d is %s, want %q at %d", i, describe([]contract.Row{r}), oddKeys[i],
 				revisions[oddKeys[i]])
 		}
 		got, _, err := f.b.Get(f.ctx, r.Key)
@@ -57,7 +57,7 @@ func testKeys(f *fixture) {
 	// Every range between two keys, by all reads that have ranges.
 	for i, start := range oddKeys {
 		for j := i; j < len(oddKeys); j++ {
-			rows := f.page(mvcc.PageQuery{Start: start, End: oddKeys[j], Limit: 1000,
+			rows := f.page(contract.PageQuery{Start: start, End: oddKeys[j], Limit: 1000,
 				KeysOnly: true})
 			n, _, err := f.b.Count(f.ctx, start, oddKeys[j], 0, 0)
 			f.must(err)
@@ -68,7 +68,7 @@ func testKeys(f *fixture) {
 			for k, r := range rows {
 				if r.Key != oddKeys[i+k] || len(r.Value) != 0 {
 					f.Fatalf("row %d of [%q, %q) is %s", k, start, oddKeys[j],
-						describe([]mvcc.Row{r}))
+						describe([]contract.Row{r}))
 				}
 			}
 		}
@@ -82,7 +82,7 @@ func testKeys(f *fixture) {
 		}
 	}
 	for i, start := range oddKeys {
-		replaced, _, err := f.b.Replaced(f.ctx, mvcc.ReplacedQuery{Start: start,
+		replaced, _, err := f.b.Replaced(f.ctx, contract.ReplacedQuery{Start: start,
 			End: "\xff\xff\xff", At: at, After: at, Upto: f.seen.Revision})
 		f.must(err)
 		if len(replaced) != len(oddKeys)-i {
@@ -109,19 +109,19 @@ func testValues(f *fixture) {
 	}
 	values := [][]byte{{}, {0}, []byte("text"), []byte(" \t\n"),
 		[]byte(`{"a":"\u0000 \\ ' \" ? $1 :x @y %s"}`), {0xff, 0xfe}, {0xc3, 0x28}, every, random}
-	var ms []*mvcc.Mutation
-	var want []mvcc.Row
+	var ms []*contract.Mutation
+	var want []contract.Row
 	for i, v := range values {
-		ms = append(ms, &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("v%02d", i)), Value: v})
+		ms = append(ms, &contract.Mutation{Key: contract.Key(fmt.Sprintf("v%02d", i)), Value: v})
 	}
 	r := f.commit(ms...)
 	for i, o := range r.Outcomes {
-		want = append(want, mvcc.Row{Key: ms[i].Key, Revision: o.Revision, Create: o.Create,
+		want = append(want, contract.Row{Key: ms[i].Key, Revision: o.Revision, Create: o.Create,
 			Version: 1,
 			Value:   values[i]})
 	}
-	f.equal(f.log(mvcc.PrevOfAll)[1:], want)
-	f.equal(f.page(mvcc.PageQuery{Start: "v", End: "w", Limit: 100}), want)
+	f.equal(f.log(contract.PrevOfAll)[1:], want)
+	f.equal(f.page(contract.PageQuery{Start: "v", End: "w", Limit: 100}), want)
 	f.getKeys(want)
 	for i, o := range r.Outcomes {
 		row, _, err := f.b.Get(f.ctx, ms[i].Key)
@@ -137,12 +137,12 @@ func testValues(f *fixture) {
 }
 
 // getKeys reads the rows, and keys that do not exist, in one read, if the backend can.
-func (f *fixture) getKeys(want []mvcc.Row) {
-	r, ok := f.b.(mvcc.KeysReader)
+func (f *fixture) getKeys(want []contract.Row) {
+	r, ok := f.b.(contract.KeysReader)
 	if !ok {
 		return
 	}
-	keys := []mvcc.Key{"missing", "?"}
+	keys := []contract.Key{"missing", "?"}
 	for i := range want {
 		keys = append(keys, want[i].Key)
 	}
@@ -150,7 +150,7 @@ func (f *fixture) getKeys(want []mvcc.Row) {
 	rows, s, err := r.GetKeys(f.ctx, keys)
 	f.must(err)
 	f.same(s, f.state())
-	slices.SortFunc(rows, func(a, b mvcc.Row) int {
+	slices.SortFunc(rows, func(a, b contract.Row) int {
 		return strings.Compare(string(a.Key), string(b.Key))
 	})
 	f.equal(rows, want)
@@ -186,37 +186,37 @@ func testLease(f *fixture) {
 	f.grant(lease, another)
 	a := f.commit(leased("a", 0, lease)).Outcomes[0].Revision
 	b := f.commit(leased("a", a, another)).Outcomes[0].Revision
-	first := mvcc.Row{Key: "a", Revision: a, Create: a, Version: 1, Lease: lease, Value: []byte{}}
-	second := mvcc.Row{Key: "a", Revision: b, Create: a, Version: 2, Lease: another,
+	first := contract.Row{Key: "a", Revision: a, Create: a, Version: 1, Lease: lease, Value: []byte{}}
+	second := contract.Row{Key: "a", Revision: b, Create: a, Version: 2, Lease: another,
 		Value: []byte{}}
-	f.equal(f.page(mvcc.PageQuery{Start: "a", End: "b", Limit: 2}), []mvcc.Row{second})
-	f.equal(f.page(mvcc.PageQuery{Start: "a", End: "b", Limit: 2, KeysOnly: true}),
-		[]mvcc.Row{second})
-	f.getKeys([]mvcc.Row{second})
-	rows, _, err := f.b.Values(f.ctx, []mvcc.Revision{a})
+	f.equal(f.page(contract.PageQuery{Start: "a", End: "b", Limit: 2}), []contract.Row{second})
+	f.equal(f.page(contract.PageQuery{Start: "a", End: "b", Limit: 2, KeysOnly: true}),
+		[]contract.Row{second})
+	f.getKeys([]contract.Row{second})
+	rows, _, err := f.b.Values(f.ctx, []contract.Revision{a})
 	f.must(err)
-	f.equal(rows, []mvcc.Row{first})
+	f.equal(rows, []contract.Row{first})
 	row, _, err := f.b.Get(f.ctx, "a")
 	f.must(err)
 	second.Prev = a
-	f.equal([]mvcc.Row{*row}, []mvcc.Row{second})
-	o := f.commit(del("a", mvcc.Any)).Outcomes[0]
+	f.equal([]contract.Row{*row}, []contract.Row{second})
+	o := f.commit(del("a", contract.Any)).Outcomes[0]
 	if o.Prev != b || o.Create != a || o.Version != 3 || o.Lease != another {
 		f.Errorf("the deletion is %+v", o)
 	}
 	second.HasPrev, second.PrevLease, second.PrevValue = true, lease, []byte{}
-	f.equal(f.log(mvcc.PrevOfAll)[1:], []mvcc.Row{first, second, {Key: "a", Revision: o.Revision,
+	f.equal(f.log(contract.PrevOfAll)[1:], []contract.Row{first, second, {Key: "a", Revision: o.Revision,
 		Prev: b, Create: a, Version: 3, Lease: another, Deleted: true, HasPrev: true,
 		PrevLease: another, PrevValue: []byte{}}})
 	_, found, err := f.group(o)
 	f.must(err)
-	f.equal(found, []mvcc.Row{{Key: "a", Revision: o.Revision, Prev: b, Create: a, Version: 3,
+	f.equal(found, []contract.Row{{Key: "a", Revision: o.Revision, Prev: b, Create: a, Version: 3,
 		Lease: another, Deleted: true}})
 }
 
 // group reads the rows of the newest group, as they are looked for after an unknown outcome.
-func (f *fixture) group(o mvcc.Outcome) (g mvcc.Guard, rows []mvcc.Row, err error) {
-	err = f.b.Locked(f.ctx, mvcc.LockOptions{}, func(tx mvcc.Tx) (err error) {
+func (f *fixture) group(o contract.Outcome) (g contract.Guard, rows []contract.Row, err error) {
+	err = f.b.Locked(f.ctx, contract.LockOptions{}, func(tx contract.Tx) (err error) {
 		g, rows, err = tx.Group(f.seen.Token, o.Revision-1)
 		return err
 	})
@@ -224,19 +224,19 @@ func (f *fixture) group(o mvcc.Outcome) (g mvcc.Guard, rows []mvcc.Row, err erro
 }
 
 func testPage(f *fixture) {
-	var want []mvcc.Row
+	var want []contract.Row
 	for i := range 20 {
-		key := mvcc.Key(fmt.Sprintf("p/%02d", i))
+		key := contract.Key(fmt.Sprintf("p/%02d", i))
 		r := f.put(key, 0, fmt.Sprintf("value %d", i))
-		want = append(want, mvcc.Row{Key: key, Revision: r, Create: r, Version: 1,
+		want = append(want, contract.Row{Key: key, Revision: r, Create: r, Version: 1,
 			Value: fmt.Appendf(nil, "value %d", i)})
 	}
 	f.put("p0", 0, "behind")
 	f.put("p.", 0, "before")
-	q := mvcc.PageQuery{Start: "p/", End: "p0", Limit: 7}
+	q := contract.PageQuery{Start: "p/", End: "p0", Limit: 7}
 	for _, limit := range []int{1, 7, 19, 20, 21, 1000} {
-		var got []mvcc.Row
-		for q := (mvcc.PageQuery{Start: "p/", End: "p0", Limit: limit}); ; {
+		var got []contract.Row
+		for q := (contract.PageQuery{Start: "p/", End: "p0", Limit: limit}); ; {
 			rows := f.page(q)
 			got = append(got, rows...)
 			if len(rows) < limit {
@@ -264,7 +264,7 @@ func testPage(f *fixture) {
 		f.Errorf("the keys are\n%s", describe(rows))
 	}
 	// Empty ranges.
-	for _, q := range []mvcc.PageQuery{{Start: "p/05", End: "p/05", Limit: 5},
+	for _, q := range []contract.PageQuery{{Start: "p/05", End: "p/05", Limit: 5},
 		{Start: "q", End: "r", Limit: 5}, {Start: "p/", End: "p0", At: 1, Limit: 5}} {
 		if rows := f.page(q); len(rows) != 0 {
 			f.Errorf("%+v has\n%s", q, describe(rows))
@@ -276,14 +276,14 @@ func testPage(f *fixture) {
 }
 
 func testCount(f *fixture) {
-	var ms []*mvcc.Mutation
+	var ms []*contract.Mutation
 	for i := range 50 {
-		ms = append(ms, put(mvcc.Key(fmt.Sprintf("c/%02d", i)), 0, "x"))
+		ms = append(ms, put(contract.Key(fmt.Sprintf("c/%02d", i)), 0, "x"))
 	}
 	first := f.commit(ms...).Before.Revision
 	for _, test := range []struct {
-		start, end mvcc.Key
-		at         mvcc.Revision
+		start, end contract.Key
+		at         contract.Revision
 		limit      int64
 		want       int64
 	}{
@@ -323,35 +323,35 @@ func testReplaced(f *fixture) {
 	head := f.seen.Revision
 
 	for _, test := range []struct {
-		q    mvcc.ReplacedQuery
-		want []mvcc.Replaced
+		q    contract.ReplacedQuery
+		want []contract.Replaced
 	}{
-		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: head},
-			[]mvcc.Replaced{{Key: "a", Revision: a}, {Key: "b", Revision: b},
+		{contract.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: head},
+			[]contract.Replaced{{Key: "a", Revision: a}, {Key: "b", Revision: b},
 				{Key: "d", Revision: d}}},
-		{mvcc.ReplacedQuery{Start: "b", End: "d", At: at, After: at, Upto: head},
-			[]mvcc.Replaced{{Key: "b", Revision: b}}},
-		{mvcc.ReplacedQuery{Start: "b\x00", End: "d", At: at, After: at, Upto: head}, nil},
-		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: bd},
-			[]mvcc.Replaced{{Key: "a", Revision: a}, {Key: "b", Revision: b}}},
-		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: bd - 1},
-			[]mvcc.Replaced{{Key: "a", Revision: a}}},
-		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: d2 - 1, Upto: head},
-			[]mvcc.Replaced{{Key: "d", Revision: d}}},
-		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: head, Upto: head}, nil},
-		{mvcc.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: head + 1000},
-			[]mvcc.Replaced{{Key: "a", Revision: a}, {Key: "b", Revision: b},
+		{contract.ReplacedQuery{Start: "b", End: "d", At: at, After: at, Upto: head},
+			[]contract.Replaced{{Key: "b", Revision: b}}},
+		{contract.ReplacedQuery{Start: "b\x00", End: "d", At: at, After: at, Upto: head}, nil},
+		{contract.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: bd},
+			[]contract.Replaced{{Key: "a", Revision: a}, {Key: "b", Revision: b}}},
+		{contract.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: bd - 1},
+			[]contract.Replaced{{Key: "a", Revision: a}}},
+		{contract.ReplacedQuery{Start: "a", End: "z", At: at, After: d2 - 1, Upto: head},
+			[]contract.Replaced{{Key: "d", Revision: d}}},
+		{contract.ReplacedQuery{Start: "a", End: "z", At: at, After: head, Upto: head}, nil},
+		{contract.ReplacedQuery{Start: "a", End: "z", At: at, After: at, Upto: head + 1000},
+			[]contract.Replaced{{Key: "a", Revision: a}, {Key: "b", Revision: b},
 				{Key: "d", Revision: d}}},
 		// At a later snapshot the second value of a is what was replaced.
-		{mvcc.ReplacedQuery{Start: "a", End: "b", At: a2, After: a2, Upto: head},
-			[]mvcc.Replaced{{Key: "a", Revision: a2}}},
+		{contract.ReplacedQuery{Start: "a", End: "b", At: a2, After: a2, Upto: head},
+			[]contract.Replaced{{Key: "a", Revision: a2}}},
 		// Below the first key nothing was there.
-		{mvcc.ReplacedQuery{Start: "a", End: "z", At: 1, After: 1, Upto: head}, nil},
+		{contract.ReplacedQuery{Start: "a", End: "z", At: 1, After: 1, Upto: head}, nil},
 	} {
 		got, s, err := f.b.Replaced(f.ctx, test.q)
 		f.must(err)
 		f.same(s, f.state())
-		slices.SortFunc(got, func(x, y mvcc.Replaced) int {
+		slices.SortFunc(got, func(x, y contract.Replaced) int {
 			return bytes.Compare([]byte(x.Key), []byte(y.Key))
 		})
 		if !slices.Equal(got, test.want) {
@@ -362,14 +362,14 @@ func testReplaced(f *fixture) {
 
 func testValuesByRevision(f *fixture) {
 	const rows = 3000
-	var ms []*mvcc.Mutation
-	want := map[mvcc.Revision]mvcc.Row{}
+	var ms []*contract.Mutation
+	want := map[contract.Revision]contract.Row{}
 	limit := f.b.Limits().GroupMutations
 	for i := range rows {
-		ms = append(ms, put(mvcc.Key(fmt.Sprintf("k%05d", i)), 0, fmt.Sprintf("value %d", i)))
+		ms = append(ms, put(contract.Key(fmt.Sprintf("k%05d", i)), 0, fmt.Sprintf("value %d", i)))
 		if len(ms) == limit || i == rows-1 {
 			for j, o := range f.commit(ms...).Outcomes {
-				want[o.Revision] = mvcc.Row{Key: ms[j].Key, Revision: o.Revision, Create: o.Create,
+				want[o.Revision] = contract.Row{Key: ms[j].Key, Revision: o.Revision, Create: o.Create,
 					Version: 1,
 					Value:   ms[j].Value}
 			}
@@ -379,9 +379,9 @@ func testValuesByRevision(f *fixture) {
 	first := want[2]
 	tombstone := f.del(first.Key, first.Revision)
 	for _, n := range []int{0, 1, 2, 100, 1000, rows} {
-		asked := []mvcc.Revision{}
+		asked := []contract.Revision{}
 		for i := range n {
-			asked = append(asked, mvcc.Revision(2+(i*7919)%rows))
+			asked = append(asked, contract.Revision(2+(i*7919)%rows))
 		}
 		got, s, err := f.b.Values(f.ctx, append(asked, f.seen.Revision+5, 1<<40))
 		f.must(err)
@@ -392,19 +392,19 @@ func testValuesByRevision(f *fixture) {
 		for _, r := range got {
 			w := want[r.Revision]
 			if r.Key != w.Key || r.Create != w.Create || !bytes.Equal(r.Value, w.Value) {
-				f.Fatalf("the row is %s", describe([]mvcc.Row{r}))
+				f.Fatalf("the row is %s", describe([]contract.Row{r}))
 			}
 		}
 	}
 	// A tombstone is a row without a value; a row that was swept is none.
 	f.put("last", 0, "x")
-	got, _, err := f.b.Values(f.ctx, []mvcc.Revision{tombstone, first.Revision})
+	got, _, err := f.b.Values(f.ctx, []contract.Revision{tombstone, first.Revision})
 	f.must(err)
 	if len(got) != 2 {
 		f.Errorf("the rows are\n%s", describe(got))
 	}
 	f.compact(f.seen.Revision, 10_000)
-	got, _, err = f.b.Values(f.ctx, []mvcc.Revision{tombstone, first.Revision})
+	got, _, err = f.b.Values(f.ctx, []contract.Revision{tombstone, first.Revision})
 	f.must(err)
 	if len(got) != 0 {
 		f.Errorf("the swept rows are\n%s", describe(got))
@@ -417,7 +417,7 @@ func testTail(f *fixture) {
 	ad := f.del("a", a2)
 	b := f.put("b", 0, "b1")
 	b2 := f.put("b", b, "b2")
-	all := []mvcc.Row{
+	all := []contract.Row{
 		{Revision: 1, Deleted: true},
 		{Key: "a", Revision: a, Create: a, Version: 1, Value: []byte("a1")},
 		{Key: "a", Revision: a2, Prev: a, Create: a, Version: 2, Value: []byte("a2")},
@@ -429,11 +429,11 @@ func testTail(f *fixture) {
 	withPrev := slices.Clone(all)
 	withPrev[2].HasPrev, withPrev[2].PrevValue = true, []byte("a1")
 	withPrev[5].HasPrev, withPrev[5].PrevValue = true, []byte("b1")
-	for from := mvcc.Revision(1); from <= b2+2; from++ {
+	for from := contract.Revision(1); from <= b2+2; from++ {
 		for _, limit := range []int{1, 2, 3, 100} {
-			for _, prev := range []mvcc.Prev{mvcc.PrevOfDeletions, mvcc.PrevOfAll} {
+			for _, prev := range []contract.Prev{contract.PrevOfDeletions, contract.PrevOfAll} {
 				want := all
-				if prev == mvcc.PrevOfAll {
+				if prev == contract.PrevOfAll {
 					want = withPrev
 				}
 				want = want[min(int(from)-1, len(want)):]
@@ -443,7 +443,7 @@ func testTail(f *fixture) {
 				f.same(tail.State, f.state())
 				f.equal(tail.Rows, want)
 				for _, r := range tail.Rows {
-					if r.Token == (mvcc.Token{}) || r.Time.Before(time.Now().Add(-24*time.Hour)) {
+					if r.Token == (contract.Token{}) || r.Time.Before(time.Now().Add(-24*time.Hour)) {
 						f.Fatalf("row %d has token %x and time %v", r.Revision, r.Token, r.Time)
 					}
 				}
@@ -452,7 +452,7 @@ func testTail(f *fixture) {
 	}
 	// Previous values that were swept are not there, and neither are the rows.
 	f.compact(a2, 100)
-	tail, err := f.b.Tail(f.ctx, 1, 100, mvcc.PrevOfAll)
+	tail, err := f.b.Tail(f.ctx, 1, 100, contract.PrevOfAll)
 	f.must(err)
 	want := slices.Clone(withPrev[2:])
 	want[0].HasPrev, want[0].PrevValue = false, nil
@@ -466,7 +466,7 @@ func testFirstAt(f *fixture) {
 	a := f.put("a", 0, "a1")
 	a2 := f.put("a", a, "a2")
 	a3 := f.put("a", a2, "a3")
-	at := func(r, want mvcc.Revision) {
+	at := func(r, want contract.Revision) {
 		f.Helper()
 		row, err := f.b.FirstAt(f.ctx, r)
 		f.must(err)
@@ -489,7 +489,7 @@ func testFirstAt(f *fixture) {
 }
 
 func testExpired(f *fixture) {
-	with := func(m *mvcc.Mutation, ttl time.Duration) *mvcc.Mutation {
+	with := func(m *contract.Mutation, ttl time.Duration) *contract.Mutation {
 		m.TTL = ttl
 		return m
 	}
@@ -503,8 +503,8 @@ func testExpired(f *fixture) {
 		with(put("kept", 0, "x"), time.Millisecond),
 		with(put("deleted", 0, "x"), time.Millisecond),
 	)
-	rev := map[mvcc.Key]mvcc.Revision{}
-	for i, key := range []mvcc.Key{"third", "first", "later", "never", "second", "extended", "kept",
+	rev := map[contract.Key]contract.Revision{}
+	for i, key := range []contract.Key{"third", "first", "later", "never", "second", "extended", "kept",
 		"deleted"} {
 		rev[key] = r.Outcomes[i].Revision
 	}
@@ -514,7 +514,7 @@ func testExpired(f *fixture) {
 	f.eventually("three keys to expire", func() bool {
 		keys, next, err := f.b.Expired(f.ctx, 100)
 		f.must(err)
-		want := []mvcc.Expired{{Key: "first", Revision: rev["first"]},
+		want := []contract.Expired{{Key: "first", Revision: rev["first"]},
 			{Key: "second", Revision: rev["second"]}, {Key: "third", Revision: rev["third"]}}
 		if len(keys) > len(want) || !slices.Equal(keys, want[:len(keys)]) {
 			f.Fatalf("the expired keys are %v", keys)
@@ -539,7 +539,7 @@ func testExpired(f *fixture) {
 		}
 	}
 	// Expired keys are not hidden: their deletion is an event of its own.
-	if rows := f.page(mvcc.PageQuery{Start: "first", End: "first\x00", Limit: 1}); len(rows) != 1 {
+	if rows := f.page(contract.PageQuery{Start: "first", End: "first\x00", Limit: 1}); len(rows) != 1 {
 		f.Error("an expired key is hidden")
 	}
 	f.commit(del("first", rev["first"]), del("second", rev["second"]), del("third", rev["third"]),
@@ -553,7 +553,7 @@ func testExpired(f *fixture) {
 
 func testSize(f *fixture) {
 	for i := range 10 {
-		f.commit(&mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("s%d", i)),
+		f.commit(&contract.Mutation{Key: contract.Key(fmt.Sprintf("s%d", i)),
 			Value: bytes.Repeat([]byte("0123456789abcdef"), 4096)})
 	}
 	s, err := f.b.Size(f.ctx)
@@ -566,13 +566,13 @@ func testSize(f *fixture) {
 // testPoll: a poll tells the state, the quota, and what expires next, of each store that is asked
 // for.
 func testPoll(f *fixture) {
-	shared, ok := f.b.(mvcc.Shared)
+	shared, ok := f.b.(contract.Shared)
 	if !ok {
 		f.Skip("the backend shares no connections")
 	}
-	poll := func(due int) mvcc.Polled {
+	poll := func(due int) contract.Polled {
 		f.Helper()
-		polled, err := shared.Poll(f.ctx, []mvcc.Backend{f.b, f.b}, due)
+		polled, err := shared.Poll(f.ctx, []contract.Backend{f.b, f.b}, due)
 		f.must(err)
 		if len(polled) != 2 {
 			f.Fatalf("there are %d answers", len(polled))
@@ -583,8 +583,8 @@ func testPoll(f *fixture) {
 		}
 		return polled[0]
 	}
-	if polled, err := shared.Poll(f.ctx, []mvcc.Backend{f.b, f.b}, 2); err != nil ||
-		polled[1].Due != mvcc.Never {
+	if polled, err := shared.Poll(f.ctx, []contract.Backend{f.b, f.b}, 2); err != nil ||
+		polled[1].Due != contract.Never {
 		f.Errorf("a store that is asked for twice: %+v, %v", polled, err)
 	}
 	near := func(due, want time.Duration) {
@@ -593,11 +593,11 @@ func testPoll(f *fixture) {
 			f.Errorf("what expires next does so in %s, want %s", due, want)
 		}
 	}
-	if p := poll(1); p.Quota != (mvcc.Quota{}) || p.Due != mvcc.Never {
+	if p := poll(1); p.Quota != (contract.Quota{}) || p.Due != contract.Never {
 		f.Errorf("of an empty store a poll tells %+v", p)
 	}
-	quota := mvcc.Quota{Objects: 7, Bytes: 1 << 40}
-	f.must(mvcc.SetQuota(f.ctx, f.b, quota))
+	quota := contract.Quota{Objects: 7, Bytes: 1 << 40}
+	f.must(contract.SetQuota(f.ctx, f.b, quota))
 	f.put("stays", 0, "x")
 	if p := poll(0); p.Quota != quota {
 		f.Errorf("the quota is %+v, want %+v", p.Quota, quota)
@@ -607,28 +607,28 @@ func testPoll(f *fixture) {
 	f.commit(expires)
 	near(poll(1).Due, 3*time.Hour)
 	for i, hours := range []int64{5, 2} {
-		granted, _, err := mvcc.GrantLease(f.ctx, f.b,
-			&mvcc.LeaseRow{Lease: mvcc.Lease(8 + i), TTL: hours * 3600})
+		granted, _, err := contract.GrantLease(f.ctx, f.b,
+			&contract.LeaseRow{Lease: contract.Lease(8 + i), TTL: hours * 3600})
 		if f.must(err); !granted {
 			f.Fatal("the lease was not granted")
 		}
-		f.commit(leased(mvcc.Key(fmt.Sprint("leased", i)), 0, mvcc.Lease(8+i)))
+		f.commit(leased(contract.Key(fmt.Sprint("leased", i)), 0, contract.Lease(8+i)))
 		near(poll(1).Due, time.Duration(min(hours, 3))*time.Hour)
 	}
 	soon := put("soon", 0, "x")
 	soon.TTL = time.Millisecond
 	f.commit(soon)
 	f.eventually("the key to expire", func() bool { return poll(1).Due <= 0 })
-	f.must(mvcc.SetQuota(f.ctx, f.b, mvcc.Quota{}))
+	f.must(contract.SetQuota(f.ctx, f.b, contract.Quota{}))
 
 	ended, end := context.WithCancel(f.ctx)
 	end()
-	_, err := shared.Poll(ended, []mvcc.Backend{f.b}, 0)
-	f.is(err, mvcc.Unavailable)
-	if _, err := mvcc.Drop(f.ctx, f.b); err != nil {
+	_, err := shared.Poll(ended, []contract.Backend{f.b}, 0)
+	f.is(err, contract.Unavailable)
+	if _, err := contract.Drop(f.ctx, f.b); err != nil {
 		f.Fatal(err)
 	}
-	polled, err := shared.Poll(f.ctx, []mvcc.Backend{f.b}, 1)
+	polled, err := shared.Poll(f.ctx, []contract.Backend{f.b}, 1)
 	f.must(err)
 	if p := polled[0]; p.Err != nil || !p.State.Dropped() {
 		f.Errorf("of a dropped store a poll tells %+v", p)

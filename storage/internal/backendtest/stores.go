@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // neighbour is another store in the database of a test, as it was before the test.
@@ -31,7 +31,7 @@ func (f *fixture) neighbours() []*neighbour {
 		n.seen = n.state().Head
 		value := fmt.Sprintf("of the neighbour %d", i)
 		for round := range 3 {
-			var ms []*mvcc.Mutation
+			var ms []*contract.Mutation
 			for j := range 40 {
 				key := fmt.Sprintf("k%d", j)
 				switch j % 4 {
@@ -42,9 +42,9 @@ func (f *fixture) neighbours() []*neighbour {
 				case 3:
 					key = string(rune('a' + j/2))
 				}
-				m := put(mvcc.Key(key), 0, value)
+				m := put(contract.Key(key), 0, value)
 				if round > 0 {
-					m.Expect = n.seen.Revision - 39 + mvcc.Revision(j)
+					m.Expect = n.seen.Revision - 39 + contract.Revision(j)
 				}
 				if round == 2 && j%4 == 0 {
 					m.TTL = time.Microsecond
@@ -58,13 +58,13 @@ func (f *fixture) neighbours() []*neighbour {
 			}
 		}
 		n.del("k4", n.seen.Revision-39+4)
-		if _, err := mvcc.ResolveGroup(n.ctx, n.b, newToken(), n.seen); err != nil {
+		if _, err := contract.ResolveGroup(n.ctx, n.b, newToken(), n.seen); err != nil {
 			f.Fatal(err)
 		}
-		if _, err := mvcc.RaiseCompacted(n.ctx, n.b, n.seen.Revision-30); err != nil {
+		if _, err := contract.RaiseCompacted(n.ctx, n.b, n.seen.Revision-30); err != nil {
 			f.Fatal(err)
 		}
-		if _, _, err := mvcc.SweepBatch(n.ctx, n.b, 20); err != nil {
+		if _, _, err := contract.SweepBatch(n.ctx, n.b, 20); err != nil {
 			f.Fatal(err)
 		}
 		n.was = n.whole()
@@ -87,8 +87,8 @@ func (n *neighbour) whole() string {
 	keys, _, err := n.b.Count(n.ctx, "\x00", "\xff\xff", math.MaxInt64, 0)
 	n.must(err)
 	return fmt.Sprintf("%+v\n%+v\nswept %d, aborted at %d\n%d keys, %d expired\n%s%s", id, st,
-		from.State.Swept, from.Aborted, keys, len(expired), describe(n.log(mvcc.PrevOfAll)),
-		describe(n.page(mvcc.PageQuery{Start: "\x00", End: "\xff\xff", Limit: 1000})))
+		from.State.Swept, from.Aborted, keys, len(expired), describe(n.log(contract.PrevOfAll)),
+		describe(n.page(contract.PageQuery{Start: "\x00", End: "\xff\xff", Limit: 1000})))
 }
 
 // unchanged checks that the test has not touched the store.
@@ -118,7 +118,7 @@ func testStores(f *fixture) {
 	// A commit does not wait for the lock of the other store, nor does compaction or a sweep.
 	locked, release, done := make(chan struct{}), make(chan struct{}), make(chan error)
 	go func() {
-		done <- other.b.Locked(f.ctx, mvcc.LockOptions{}, func(mvcc.Tx) error {
+		done <- other.b.Locked(f.ctx, contract.LockOptions{}, func(contract.Tx) error {
 			close(locked)
 			<-release
 			return nil
@@ -141,7 +141,7 @@ func testStores(f *fixture) {
 	// A token that is aborted in one store commits in the other, and the rows are not found there.
 	token := newToken()
 	before := other.seen
-	res, err := mvcc.ResolveGroup(f.ctx, other.b, token, other.seen)
+	res, err := contract.ResolveGroup(f.ctx, other.b, token, other.seen)
 	f.must(err)
 	if !res.Aborted {
 		f.Fatalf("%+v", res)
@@ -149,11 +149,11 @@ func testStores(f *fixture) {
 	committed, err := f.try(token, f.seen, put("b", 0, "1"))
 	f.must(err)
 	f.seen = committed.State.Head
-	if res, err = mvcc.ResolveGroup(f.ctx, other.b, token, before); err != nil || res.Committed {
+	if res, err = contract.ResolveGroup(f.ctx, other.b, token, before); err != nil || res.Committed {
 		f.Errorf("%+v, %v", res, err)
 	}
 	// A fence and an import are of one store.
-	st, err := mvcc.StartEpoch(f.ctx, f.b, mvcc.Fence{Seen: f.seen, Replaces: f.seen.Epoch,
+	st, err := contract.StartEpoch(f.ctx, f.b, contract.Fence{Seen: f.seen, Replaces: f.seen.Epoch,
 		Token: newToken(), Jump: 10})
 	f.must(err)
 	f.seen = st.Head
@@ -164,7 +164,7 @@ func testStores(f *fixture) {
 
 // testEverywhere: a key is read in all stores that have it, but for those that were dropped.
 func testEverywhere(f *fixture) {
-	is := func(when string, key mvcc.Key, neighbours bool, own ...string) {
+	is := func(when string, key contract.Key, neighbours bool, own ...string) {
 		f.Helper()
 		want := own
 		for i := range f.db.Others {
@@ -193,8 +193,8 @@ func testEverywhere(f *fixture) {
 	is("everywhere", "k8", true, "new")
 	is("not elsewhere", "k88", false, "nor this")
 	st := f.state()
-	st.Head = mvcc.Position{Epoch: -2, Revision: 1000, Token: newToken()}
-	f.must(f.b.Locked(f.ctx, mvcc.LockOptions{}, func(tx mvcc.Tx) error { return tx.Mark(st, "") }))
+	st.Head = contract.Position{Epoch: -2, Revision: 1000, Token: newToken()}
+	f.must(f.b.Locked(f.ctx, contract.LockOptions{}, func(tx contract.Tx) error { return tx.Mark(st, "") }))
 	if len(f.db.Others) > 0 {
 		f.db.Open = f.db.Others[0]
 		f.b = f.open()
@@ -205,8 +205,8 @@ func testEverywhere(f *fixture) {
 // OfStore makes the database of a suite of a URL: the tested store is the second one of three,
 // whose ids are in order, so that whatever goes beyond the ends of its rows finds others. The first
 // backend of the tested store shares connections with those of the others.
-func OfStore(t testing.TB, driver mvcc.Driver, url string,
-	o func(testing.TB) mvcc.DriverOptions) Database {
+func OfStore(t testing.TB, driver contract.Driver, url string,
+	o func(testing.TB) contract.DriverOptions) Database {
 	t.Helper()
 	for _, name := range []string{"tested", "last"} {
 		opts := o(t)
@@ -224,8 +224,8 @@ func OfStore(t testing.TB, driver mvcc.Driver, url string,
 			t.Error(err)
 		}
 	})
-	open := func(name string) func(testing.TB) mvcc.Backend {
-		return func(t testing.TB) mvcc.Backend {
+	open := func(name string) func(testing.TB) contract.Backend {
+		return func(t testing.TB) contract.Backend {
 			t.Helper()
 			b, err := shared.Store(t.Context(), name)
 			if err != nil {
@@ -236,7 +236,7 @@ func OfStore(t testing.TB, driver mvcc.Driver, url string,
 	}
 	first := true
 	return Database{
-		Open: func(t testing.TB) mvcc.Backend {
+		Open: func(t testing.TB) contract.Backend {
 			t.Helper()
 			if first {
 				first = false
@@ -244,12 +244,12 @@ func OfStore(t testing.TB, driver mvcc.Driver, url string,
 			}
 			opts := o(t)
 			opts.Store = "tested"
-			b, err := mvcc.OpenBackend(t.Context(), driver, url, opts)
+			b, err := contract.OpenBackend(t.Context(), driver, url, opts)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return b
 		},
-		Others: []func(testing.TB) mvcc.Backend{open("last"), open(mvcc.DefaultStore)},
+		Others: []func(testing.TB) contract.Backend{open("last"), open(contract.DefaultStore)},
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 func testEmpty(f *fixture) {
@@ -17,18 +17,18 @@ func testEmpty(f *fixture) {
 	if s.Head.Revision != 1 || s.Head.Epoch != 1 || s.Compacted != 0 || s.Swept != 0 {
 		f.Errorf("the state of an empty store is %+v", s)
 	}
-	rows := f.log(mvcc.PrevOfAll)
+	rows := f.log(contract.PrevOfAll)
 	if len(rows) != 1 || !rows[0].Marker() || !rows[0].Deleted || rows[0].Revision != 1 ||
 		rows[0].Token != s.Head.Token {
 		f.Errorf("the log of an empty store is\n%s", describe(rows))
 	}
-	if rows := f.page(mvcc.PageQuery{Start: "\x00", End: "\xff\xff", Limit: 10}); len(rows) != 0 {
+	if rows := f.page(contract.PageQuery{Start: "\x00", End: "\xff\xff", Limit: 10}); len(rows) != 0 {
 		f.Errorf("an empty store has rows:\n%s", describe(rows))
 	}
 	row, rs, err := f.b.Get(f.ctx, "a")
 	f.must(err)
 	if row != nil {
-		f.Errorf("an empty store has the row %s", describe([]mvcc.Row{*row}))
+		f.Errorf("an empty store has the row %s", describe([]contract.Row{*row}))
 	}
 	f.same(rs, s)
 	n, cs, err := f.b.Count(f.ctx, "\x00", "\xff", 0, 0)
@@ -42,7 +42,7 @@ func testEmpty(f *fixture) {
 	if len(keys) != 0 || next != 0 {
 		f.Errorf("in an empty store %v has expired, and the next does in %v", keys, next)
 	}
-	deleted, ss, err := mvcc.SweepBatch(f.ctx, f.b, 10)
+	deleted, ss, err := contract.SweepBatch(f.ctx, f.b, 10)
 	f.must(err)
 	if deleted != 0 {
 		f.Errorf("a sweep of an empty store deleted %d rows", deleted)
@@ -71,10 +71,10 @@ func testIdentity(f *fixture) {
 		f.Fatalf("the identity of a new store is %+v", id)
 	}
 	for _, fingerprint := range []string{id.Actual, "another"} {
-		f.must(mvcc.RecordFingerprint(f.ctx, f.b, fingerprint))
+		f.must(contract.RecordFingerprint(f.ctx, f.b, fingerprint))
 		again, err := f.b.Identity(f.ctx)
 		f.must(err)
-		if want := (mvcc.Identity{Store: id.Store, Recorded: id.Actual, Actual: id.Actual,
+		if want := (contract.Identity{Store: id.Store, Recorded: id.Actual, Actual: id.Actual,
 			Epoch: 1}); again != want {
 			f.Fatalf("the identity is %+v, want %+v", again, want)
 		}
@@ -94,16 +94,16 @@ func testBoot(f *fixture) {
 	}
 }
 
-// testCommitDecides compares the outcomes of groups with those of [mvcc.Decide].
+// testCommitDecides compares the outcomes of groups with those of [contract.Decide].
 func testCommitDecides(f *fixture) {
 	setup := f.commit(put("a", 0, "a1"), put("b", 0, "b1"), put("c", 0, "c1"))
 	a, b, c := setup.Outcomes[0].Revision, setup.Outcomes[1].Revision, setup.Outcomes[2].Revision
 	c2 := f.put("c", c, "c2")
-	current := map[mvcc.Key]mvcc.Current{"a": {Revision: a, Create: a, Version: 1},
+	current := map[contract.Key]contract.Current{"a": {Revision: a, Create: a, Version: 1},
 		"b": {Revision: b, Create: b, Version: 1}, "c": {Revision: c2, Create: c, Version: 2}}
 
 	f.grant(1<<62, 7)
-	for _, ms := range [][]*mvcc.Mutation{
+	for _, ms := range [][]*contract.Mutation{
 		{put("d", 0, "new")},
 		{put("a", 0, "must not exist")},
 		{put("nowhere", 7, "must exist")},
@@ -119,13 +119,13 @@ func testCommitDecides(f *fixture) {
 		{put("x1", 0, "1"), put("x1", 0, "2"), put("x2", 0, "3"), put("x0", 5, "4"),
 			put("x3", 0, "5"), del("x3", 0+9), put("x4", 0, "6")},
 		// Any state: a creation, an update, a deletion, and the deletion of nothing.
-		{put("y", mvcc.Any, "1"), put("c", mvcc.Any, "c3"), del("x1", mvcc.Any),
-			del("nowhere", mvcc.Any), put("y0", 0, "2")},
-		{leased("y", mvcc.Any, 1<<62), leased("y1", 0, 7)},
-		{del("y", mvcc.Any), put("y1", mvcc.Any, "without a lease")},
+		{put("y", contract.Any, "1"), put("c", contract.Any, "c3"), del("x1", contract.Any),
+			del("nowhere", contract.Any), put("y0", 0, "2")},
+		{leased("y", contract.Any, 1<<62), leased("y1", 0, 7)},
+		{del("y", contract.Any), put("y1", contract.Any, "without a lease")},
 	} {
 		before := f.seen.Revision
-		want, _ := mvcc.Decide(ms, before, func(k mvcc.Key) mvcc.Current { return current[k] }, nil)
+		want, _ := contract.Decide(ms, before, func(k contract.Key) contract.Current { return current[k] }, nil)
 		got := f.commit(ms...)
 		if got.Before.Revision != before {
 			f.Fatalf("the group was after %d, want %d", got.Before.Revision, before)
@@ -143,17 +143,17 @@ func testCommitDecides(f *fixture) {
 			if ms[i].Delete {
 				delete(current, ms[i].Key)
 			} else {
-				current[ms[i].Key] = mvcc.Current{Revision: w.Revision, Create: w.Create,
+				current[ms[i].Key] = contract.Current{Revision: w.Revision, Create: w.Create,
 					Version: w.Version, Lease: w.Lease}
 			}
 		}
-		live := f.page(mvcc.PageQuery{Start: "\x00", End: "\xff", Limit: 100})
+		live := f.page(contract.PageQuery{Start: "\x00", End: "\xff", Limit: 100})
 		if len(live) != len(current) {
 			f.Fatalf("after %s there are %d keys, want %d", describeGroup(ms), len(live),
 				len(current))
 		}
 		for _, r := range live {
-			at := mvcc.Current{Revision: r.Revision, Create: r.Create, Version: r.Version,
+			at := contract.Current{Revision: r.Revision, Create: r.Create, Version: r.Version,
 				Lease: r.Lease}
 			if current[r.Key] != at {
 				f.Errorf("after %s the key %q is at %+v, want %+v", describeGroup(ms), r.Key, at,
@@ -164,11 +164,11 @@ func testCommitDecides(f *fixture) {
 }
 
 // leased is a put of a key that is attached to a lease.
-func leased(key mvcc.Key, expect mvcc.Revision, lease mvcc.Lease) *mvcc.Mutation {
-	return &mvcc.Mutation{Key: key, Expect: expect, Lease: lease}
+func leased(key contract.Key, expect contract.Revision, lease contract.Lease) *contract.Mutation {
+	return &contract.Mutation{Key: key, Expect: expect, Lease: lease}
 }
 
-func describeGroup(ms []*mvcc.Mutation) string {
+func describeGroup(ms []*contract.Mutation) string {
 	var parts []string
 	for _, m := range ms {
 		verb := "put"
@@ -182,23 +182,23 @@ func describeGroup(ms []*mvcc.Mutation) string {
 
 func testCommitNumbersDensely(f *fixture) {
 	const groups, size = 20, 25
-	want := []mvcc.Row{{Revision: 1, Deleted: true}}
+	want := []contract.Row{{Revision: 1, Deleted: true}}
 	for g := range groups {
-		var ms []*mvcc.Mutation
+		var ms []*contract.Mutation
 		for i := range size {
-			ms = append(ms, put(mvcc.Key(fmt.Sprintf("g%02d/%02d", g, i)), 0,
+			ms = append(ms, put(contract.Key(fmt.Sprintf("g%02d/%02d", g, i)), 0,
 				fmt.Sprintf("value %d.%d", g, i)))
 		}
 		r := f.commit(ms...)
-		if r.Before.Revision != mvcc.Revision(1+g*size) {
+		if r.Before.Revision != contract.Revision(1+g*size) {
 			f.Fatalf("group %d was after %d", g, r.Before.Revision)
 		}
 		for i, o := range r.Outcomes {
-			want = append(want, mvcc.Row{Key: ms[i].Key, Revision: o.Revision, Create: o.Revision,
+			want = append(want, contract.Row{Key: ms[i].Key, Revision: o.Revision, Create: o.Revision,
 				Version: 1,
 				Value:   ms[i].Value})
 		}
-		tail, err := f.b.Tail(f.ctx, r.Before.Revision+1, size+1, mvcc.PrevOfAll)
+		tail, err := f.b.Tail(f.ctx, r.Before.Revision+1, size+1, contract.PrevOfAll)
 		f.must(err)
 		for _, row := range tail.Rows {
 			if row.Token != r.State.Head.Token || !row.Time.Equal(r.Time) {
@@ -207,23 +207,23 @@ func testCommitNumbersDensely(f *fixture) {
 			}
 		}
 	}
-	f.equal(f.log(mvcc.PrevOfAll), want)
+	f.equal(f.log(contract.PrevOfAll), want)
 }
 
 func testCommitOfConflicts(f *fixture) {
 	a := f.put("a", 0, "a1")
-	before, rows := f.state(), describe(f.log(mvcc.PrevOfAll))
+	before, rows := f.state(), describe(f.log(contract.PrevOfAll))
 	r := f.commit(put("a", 0, "x"), put("a", a+1, "x"), del("b", 3), put("b", 3, "x"))
 	if r.Before != before.Head {
 		f.Errorf("the group was after %+v, want %+v", r.Before, before.Head)
 	}
-	for i, want := range []mvcc.Revision{a, a, 0, 0} {
+	for i, want := range []contract.Revision{a, a, 0, 0} {
 		if o := r.Outcomes[i]; o.Accepted || o.Revision != want {
 			f.Errorf("outcome %d is %+v, want a refusal at %d", i, o, want)
 		}
 	}
 	f.same(f.state(), before)
-	if after := describe(f.log(mvcc.PrevOfAll)); after != rows {
+	if after := describe(f.log(contract.PrevOfAll)); after != rows {
 		f.Errorf("the log was\n%sand is\n%s", rows, after)
 	}
 }
@@ -235,24 +235,24 @@ func testCommitGuard(f *fixture) {
 	head := f.seen
 	for _, test := range []struct {
 		name string
-		seen mvcc.Position
+		seen contract.Position
 		ok   bool
 	}{
 		{"the head", head, true},
 		{"an older row", good, true},
-		{"an older epoch", mvcc.Position{Epoch: head.Epoch - 1, Revision: head.Revision,
+		{"an older epoch", contract.Position{Epoch: head.Epoch - 1, Revision: head.Revision,
 			Token: head.Token}, false},
-		{"a newer epoch", mvcc.Position{Epoch: head.Epoch + 1, Revision: head.Revision,
+		{"a newer epoch", contract.Position{Epoch: head.Epoch + 1, Revision: head.Revision,
 			Token: head.Token}, false},
-		{"a revision above the head", mvcc.Position{Epoch: head.Epoch, Revision: head.Revision + 10,
+		{"a revision above the head", contract.Position{Epoch: head.Epoch, Revision: head.Revision + 10,
 			Token: head.Token}, false},
-		{"the head with another token", mvcc.Position{Epoch: head.Epoch, Revision: head.Revision,
+		{"the head with another token", contract.Position{Epoch: head.Epoch, Revision: head.Revision,
 			Token: good.Token}, false},
 		{"an older row with another token",
-			mvcc.Position{Epoch: head.Epoch, Revision: good.Revision, Token: head.Token}, false},
+			contract.Position{Epoch: head.Epoch, Revision: good.Revision, Token: head.Token}, false},
 	} {
-		before, rows := f.state(), describe(f.log(mvcc.PrevOfAll))
-		_, err := f.try(newToken(), test.seen, put(mvcc.Key("c "+test.name), 0, "c"),
+		before, rows := f.state(), describe(f.log(contract.PrevOfAll))
+		_, err := f.try(newToken(), test.seen, put(contract.Key("c "+test.name), 0, "c"),
 			put("a", a-1, "conflict"))
 		if test.ok {
 			if err != nil {
@@ -260,28 +260,28 @@ func testCommitGuard(f *fixture) {
 			}
 			continue
 		}
-		f.is(err, mvcc.Fenced)
+		f.is(err, contract.Fenced)
 		f.same(f.state(), before)
-		if after := describe(f.log(mvcc.PrevOfAll)); after != rows {
+		if after := describe(f.log(contract.PrevOfAll)); after != rows {
 			f.Errorf("%s: the log was\n%sand is\n%s", test.name, rows, after)
 		}
 		// A group that would write nothing is refused as well: its conflicts would be answers from
 		// another history.
 		_, err = f.try(newToken(), test.seen, put("a", a-1, "conflict"))
-		f.is(err, mvcc.Fenced)
+		f.is(err, contract.Fenced)
 	}
 }
 
 // testCommitGuardOfEarlier: all that was seen has to be there, not only the newest.
 func testCommitGuardOfEarlier(f *fixture) {
-	seen := []mvcc.Position{f.seen}
+	seen := []contract.Position{f.seen}
 	for i := range 200 {
-		f.put(mvcc.Key(fmt.Sprintf("k%03d", i)), 0, "x")
+		f.put(contract.Key(fmt.Sprintf("k%03d", i)), 0, "x")
 		seen = append(seen, f.seen)
 	}
-	try := func(earlier []mvcc.Position, key mvcc.Key) error {
-		_, err := f.b.Commit(f.ctx, &mvcc.Group{Token: newToken(), Seen: f.seen, Earlier: earlier,
-			Mutations: []*mvcc.Mutation{put(key, 0, "x")}})
+	try := func(earlier []contract.Position, key contract.Key) error {
+		_, err := f.b.Commit(f.ctx, &contract.Group{Token: newToken(), Seen: f.seen, Earlier: earlier,
+			Mutations: []*contract.Mutation{put(key, 0, "x")}})
 		return err
 	}
 	f.must(try(seen[:1], "one"))
@@ -291,21 +291,21 @@ func testCommitGuardOfEarlier(f *fixture) {
 	for _, i := range []int{0, 100, 199} {
 		earlier := slices.Clone(seen[:200])
 		earlier[i].Token = newToken()
-		f.is(try(earlier, "none"), mvcc.Fenced)
-		f.is(try(earlier[i:i+1], "none"), mvcc.Fenced)
+		f.is(try(earlier, "none"), contract.Fenced)
+		f.is(try(earlier[i:i+1], "none"), contract.Fenced)
 	}
 	f.same(f.state(), before)
 	// Where compaction has removed a row, nothing proves anything. Rows that it has left do.
 	r := f.put("k100", seen[101].Revision, "y")
 	f.compact(r, 1000)
-	f.is(try(seen[:200], "none"), mvcc.Transient)
-	f.is(try(seen[101:102], "none"), mvcc.Transient)
+	f.is(try(seen[:200], "none"), contract.Transient)
+	f.is(try(seen[101:102], "none"), contract.Transient)
 	f.must(try(seen[1:101], "left"))
 	lost := slices.Clone(seen[101:102])
 	lost[0].Token = newToken()
-	f.is(try(lost, "none"), mvcc.Transient)
+	f.is(try(lost, "none"), contract.Transient)
 	lost[0].Revision = f.seen.Revision
-	f.is(try(lost, "none"), mvcc.Fenced)
+	f.is(try(lost, "none"), contract.Fenced)
 }
 
 // testCommitGuardAfterSweep: the row that was seen may have been swept meanwhile, when it was
@@ -320,17 +320,17 @@ func testCommitGuardAfterSweep(f *fixture) {
 	// What is at compacted is still read, so the row there is the proof of who has seen it, and
 	// stays.
 	f.compact(a, 100)
-	if rows := f.log(mvcc.PrevOfAll); len(rows) != 2 || rows[0].Revision != a || !rows[0].Deleted {
+	if rows := f.log(contract.PrevOfAll); len(rows) != 2 || rows[0].Revision != a || !rows[0].Deleted {
 		f.Fatalf("the sweep left\n%s", describe(rows))
 	}
-	f.is(f.tried(mvcc.Position{Epoch: tombstone.Epoch, Revision: a, Token: newToken()}),
-		mvcc.Fenced)
+	f.is(f.tried(contract.Position{Epoch: tombstone.Epoch, Revision: a, Token: newToken()}),
+		contract.Fenced)
 	f.compact(b, 100)
-	if rows := f.log(mvcc.PrevOfAll); len(rows) != 1 {
+	if rows := f.log(contract.PrevOfAll); len(rows) != 1 {
 		f.Fatalf("the sweep left\n%s", describe(rows))
 	}
 	before := f.state()
-	for _, seen := range []mvcc.Position{replaced, tombstone} {
+	for _, seen := range []contract.Position{replaced, tombstone} {
 		_, err := f.try(newToken(), seen, put("c", 0, "c"))
 		f.overtaken(err)
 		// Neither is a group told its conflicts.
@@ -339,20 +339,20 @@ func testCommitGuardAfterSweep(f *fixture) {
 	f.same(f.state(), before)
 	// Nothing can have removed a row above the compacted revision.
 	s := f.state()
-	_, err := f.try(newToken(), mvcc.Position{Epoch: s.Head.Epoch, Revision: s.Head.Revision + 1,
+	_, err := f.try(newToken(), contract.Position{Epoch: s.Head.Epoch, Revision: s.Head.Revision + 1,
 		Token: newToken()}, put("d", 0, "d"))
-	f.is(err, mvcc.Fenced)
+	f.is(err, contract.Fenced)
 }
 
 // tried is the error of a group after what was seen.
-func (f *fixture) tried(seen mvcc.Position) error {
+func (f *fixture) tried(seen contract.Position) error {
 	_, err := f.try(newToken(), seen, put("tried", 77, "x"))
 	return err
 }
 
 func testCommitOfAbortedToken(f *fixture) {
 	token, after := newToken(), f.seen
-	r, err := mvcc.ResolveGroup(f.ctx, f.b, token, after)
+	r, err := contract.ResolveGroup(f.ctx, f.b, token, after)
 	f.must(err)
 	if r.Committed || !r.Aborted || len(r.Rows) != 0 {
 		f.Fatalf("the resolution of a token that was never used is %+v", r)
@@ -360,9 +360,9 @@ func testCommitOfAbortedToken(f *fixture) {
 	f.same(r.State, f.state())
 	before := f.state()
 	_, err = f.try(token, after, put("a", 0, "a1"))
-	f.is(err, mvcc.Aborted)
+	f.is(err, contract.Aborted)
 	_, err = f.try(token, after, put("a", 77, "a conflict"))
-	f.is(err, mvcc.Aborted)
+	f.is(err, contract.Aborted)
 	f.same(f.state(), before)
 	f.put("a", 0, "another token")
 }
@@ -373,7 +373,7 @@ func testCommitOfAbortedToken(f *fixture) {
 func testAbortedTokenIsForgotten(f *fixture) {
 	f.put("a", 0, "a1")
 	token, after := newToken(), f.seen
-	r, err := mvcc.ResolveGroup(f.ctx, f.b, token, after)
+	r, err := contract.ResolveGroup(f.ctx, f.b, token, after)
 	f.must(err)
 	if !r.Aborted {
 		f.Fatalf("the resolution is %+v", r)
@@ -396,7 +396,7 @@ func testAbortedTokenIsForgotten(f *fixture) {
 			f.Errorf("the sweep finds an aborted token of revision %d, after %d", from.Aborted,
 				after.Revision)
 		}
-		f.must(f.b.Locked(f.ctx, mvcc.LockOptions{}, func(tx mvcc.Tx) error {
+		f.must(f.b.Locked(f.ctx, contract.LockOptions{}, func(tx contract.Tx) error {
 			guard, _, err := tx.Group(token, after.Revision)
 			if guard.Aborted != want {
 				f.Errorf("the guard is %+v", guard)
@@ -404,26 +404,26 @@ func testAbortedTokenIsForgotten(f *fixture) {
 			return err
 		}))
 	}
-	f.is(zombie(), mvcc.Aborted)
+	f.is(zombie(), contract.Aborted)
 	// At compacted itself, the token is still needed.
 	f.compact(after.Revision, 10)
 	recorded(true)
-	f.is(zombie(), mvcc.Aborted)
+	f.is(zombie(), contract.Aborted)
 	// Beyond it, before the sweep.
 	f.put("b", 0, "b1")
-	_, err = mvcc.RaiseCompacted(f.ctx, f.b, f.seen.Revision)
+	_, err = contract.RaiseCompacted(f.ctx, f.b, f.seen.Revision)
 	f.must(err)
 	recorded(true)
-	f.is(zombie(), mvcc.Aborted)
+	f.is(zombie(), contract.Aborted)
 	f.compact(f.seen.Revision, 10)
 	recorded(false)
 	f.overtaken(zombie())
 	// A younger token is left alone by a sweep that has nothing else to do.
 	f.put("c", 0, "c1")
 	token, after = newToken(), f.seen
-	_, err = mvcc.ResolveGroup(f.ctx, f.b, token, after)
+	_, err = contract.ResolveGroup(f.ctx, f.b, token, after)
 	f.must(err)
-	_, _, err = mvcc.SweepBatch(f.ctx, f.b, 10)
+	_, _, err = contract.SweepBatch(f.ctx, f.b, 10)
 	f.must(err)
 	recorded(true)
 }
@@ -431,14 +431,14 @@ func testAbortedTokenIsForgotten(f *fixture) {
 // testOldestAbortedToken: of several aborted tokens, the sweep forgets those of groups that had
 // seen less than what was compacted, and no other.
 func testOldestAbortedToken(f *fixture) {
-	var seen []mvcc.Revision
+	var seen []contract.Revision
 	for i := range 3 {
-		f.put(mvcc.Key(fmt.Sprint(i)), 0, "a")
+		f.put(contract.Key(fmt.Sprint(i)), 0, "a")
 		seen = append(seen, f.seen.Revision)
 	}
-	tokens := map[mvcc.Revision]mvcc.Token{}
-	f.must(f.b.Locked(f.ctx, mvcc.LockOptions{}, func(tx mvcc.Tx) error {
-		for _, r := range []mvcc.Revision{seen[1], seen[0], seen[2]} {
+	tokens := map[contract.Revision]contract.Token{}
+	f.must(f.b.Locked(f.ctx, contract.LockOptions{}, func(tx contract.Tx) error {
+		for _, r := range []contract.Revision{seen[1], seen[0], seen[2]} {
 			tokens[r] = newToken()
 			if err := tx.Abort(tokens[r], r); err != nil {
 				return err
@@ -446,14 +446,14 @@ func testOldestAbortedToken(f *fixture) {
 		}
 		return nil
 	}))
-	oldest := func(want mvcc.Revision) {
+	oldest := func(want contract.Revision) {
 		f.Helper()
 		from, err := f.b.Sweepable(f.ctx, 10)
 		f.must(err)
 		if from.Aborted != want {
 			f.Errorf("the oldest token is of revision %d, want %d", from.Aborted, want)
 		}
-		f.must(f.b.Locked(f.ctx, mvcc.LockOptions{}, func(tx mvcc.Tx) error {
+		f.must(f.b.Locked(f.ctx, contract.LockOptions{}, func(tx contract.Tx) error {
 			for r, token := range tokens {
 				guard, _, err := tx.Group(token, r)
 				if err != nil {
@@ -475,18 +475,18 @@ func testCommitWithEndedContext(f *fixture) {
 	before := f.state()
 	ctx, cancel := context.WithCancel(f.ctx)
 	cancel()
-	_, err := f.b.Commit(ctx, &mvcc.Group{Token: newToken(), Seen: f.seen,
-		Mutations: []*mvcc.Mutation{put("a", 0, "a1")}})
+	_, err := f.b.Commit(ctx, &contract.Group{Token: newToken(), Seen: f.seen,
+		Mutations: []*contract.Mutation{put("a", 0, "a1")}})
 	if err == nil {
 		f.Fatal("a commit with an ended context succeeded")
 	}
-	if c := mvcc.ClassOf(err); c != mvcc.Unavailable && c != mvcc.Unknown {
+	if c := contract.ClassOf(err); c != contract.Unavailable && c != contract.Unknown {
 		f.Errorf("the error is of class %v: %v", c, err)
 	}
 	_, err = f.b.State(ctx)
-	f.is(err, mvcc.Unavailable)
-	_, err = f.b.Page(ctx, mvcc.PageQuery{Start: "a", End: "z", Limit: 1})
-	f.is(err, mvcc.Unavailable)
+	f.is(err, contract.Unavailable)
+	_, err = f.b.Page(ctx, contract.PageQuery{Start: "a", End: "z", Limit: 1})
+	f.is(err, contract.Unavailable)
 	f.same(f.state(), before)
 	f.put("a", 0, "a1")
 }
@@ -508,7 +508,7 @@ func testCommitReturnsRemovedValues(f *fixture) {
 	if got := r.Outcomes[3].PrevValue; len(got) != 0 {
 		f.Errorf("the deletion of an empty value removed %q", got)
 	}
-	f.equal(f.log(mvcc.PrevOfDeletions)[5:], []mvcc.Row{
+	f.equal(f.log(contract.PrevOfDeletions)[5:], []contract.Row{
 		{Key: "a", Revision: 6, Prev: a, Create: a, Version: 2, Deleted: true, HasPrev: true,
 			PrevValue: []byte("a\x00\xff'\\")},
 		{Key: "b", Revision: 7, Prev: b, Create: b, Version: 2, Deleted: true, HasPrev: true,
@@ -519,8 +519,8 @@ func testCommitReturnsRemovedValues(f *fixture) {
 	})
 	// A key that was deleted begins anew.
 	again := f.put("a", 0, "anew")
-	f.equal(f.log(mvcc.PrevOfAll)[9:],
-		[]mvcc.Row{{Key: "a", Revision: again, Create: again, Version: 1, Value: []byte("anew")}})
+	f.equal(f.log(contract.PrevOfAll)[9:],
+		[]contract.Row{{Key: "a", Revision: again, Create: again, Version: 1, Value: []byte("anew")}})
 }
 
 // testBytes: what one call returns is bounded in bytes, whatever the limit in rows, and nothing is
@@ -528,18 +528,18 @@ func testCommitReturnsRemovedValues(f *fixture) {
 func testBytes(f *fixture) {
 	limits := f.b.Limits()
 	size := min(1<<20, limits.ValueBytes)
-	count := mvcc.ReadBytes/size + 8
+	count := contract.ReadBytes/size + 8
 	var (
-		keys      []mvcc.Key
-		revisions []mvcc.Revision
+		keys      []contract.Key
+		revisions []contract.Revision
 	)
 	value := func(i int) string { return strings.Repeat(string(rune('a'+i%26)), size) }
 	for i := range count {
-		keys = append(keys, mvcc.Key(fmt.Sprintf("big/%03d", i)))
+		keys = append(keys, contract.Key(fmt.Sprintf("big/%03d", i)))
 		revisions = append(revisions, f.put(keys[i], 0, value(i)))
 	}
 	// check looks at one answer, and returns how many rows it has.
-	check := func(what string, rows []mvcc.Row, more bool, first int) int {
+	check := func(what string, rows []contract.Row, more bool, first int) int {
 		f.Helper()
 		bytes := 0
 		for i, r := range rows {
@@ -548,7 +548,7 @@ func testBytes(f *fixture) {
 				f.Fatalf("%s: row %d is %s", what, first+i, brief(r.Value))
 			}
 		}
-		if bytes >= mvcc.ReadBytes+size {
+		if bytes >= contract.ReadBytes+size {
 			f.Errorf("%s: one answer has %d bytes", what, bytes)
 		}
 		if len(rows) == 0 || !more && first+len(rows) != count {
@@ -558,13 +558,13 @@ func testBytes(f *fixture) {
 		return len(rows)
 	}
 	for n := 0; n < count; {
-		p, err := f.b.Page(f.ctx, mvcc.PageQuery{Start: keys[n], End: "big0", Limit: 2 * count})
+		p, err := f.b.Page(f.ctx, contract.PageQuery{Start: keys[n], End: "big0", Limit: 2 * count})
 		f.must(err)
 		f.same(p.State, f.state())
 		n += check("page", p.Rows, p.More, n)
 	}
 	for n := 0; n < count; {
-		t, err := f.b.Tail(f.ctx, revisions[n], 2*count, mvcc.PrevOfAll)
+		t, err := f.b.Tail(f.ctx, revisions[n], 2*count, contract.PrevOfAll)
 		f.must(err)
 		f.same(t.State, f.state())
 		n += check("tail", t.Rows, t.More, n)
@@ -573,12 +573,12 @@ func testBytes(f *fixture) {
 		rows, s, err := f.b.Values(f.ctx, revisions[n:])
 		f.must(err)
 		f.same(s, f.state())
-		slices.SortFunc(rows, func(a, b mvcc.Row) int {
+		slices.SortFunc(rows, func(a, b contract.Row) int {
 			return cmp.Compare(a.Revision, b.Revision)
 		})
 		n += check("values", rows, true, n)
 	}
-	var ms []*mvcc.Mutation
+	var ms []*contract.Mutation
 	for i := range count {
 		ms = append(ms, del(keys[i], revisions[i]))
 	}
@@ -600,8 +600,8 @@ func testBytes(f *fixture) {
 			filled, held, limits.GroupBytes)
 	}
 	for n := 0; n < count; {
-		t, err := f.b.Tail(f.ctx, revisions[count-1]+1+mvcc.Revision(n), 2*count,
-			mvcc.PrevOfDeletions)
+		t, err := f.b.Tail(f.ctx, revisions[count-1]+1+contract.Revision(n), 2*count,
+			contract.PrevOfDeletions)
 		f.must(err)
 		bytes := 0
 		for i, r := range t.Rows {
@@ -609,7 +609,7 @@ func testBytes(f *fixture) {
 				f.Fatalf("the tail says that deletion %d removed %s", n+i, brief(r.PrevValue))
 			}
 		}
-		if n += len(t.Rows); bytes >= mvcc.ReadBytes+size || !t.More && n != count {
+		if n += len(t.Rows); bytes >= contract.ReadBytes+size || !t.More && n != count {
 			f.Fatalf("the tail has %d bytes, more to come: %t, after %d of %d", bytes,
 				t.More, n, count)
 		}
@@ -620,14 +620,14 @@ func testBytes(f *fixture) {
 // where a database escapes them.
 func testCommitAtLimits(f *fixture) {
 	l := f.b.Limits()
-	longest := mvcc.Key(strings.Repeat("\xff'", l.KeyBytes/2) + strings.Repeat("k", l.KeyBytes%2))
+	longest := contract.Key(strings.Repeat("\xff'", l.KeyBytes/2) + strings.Repeat("k", l.KeyBytes%2))
 	for i, fill := range []byte{0, '\'', '\\', 0x1a, 0xff} {
 		value := bytes.Repeat([]byte{fill}, l.ValueBytes)
-		expect := mvcc.Revision(0)
+		expect := contract.Revision(0)
 		if i > 0 {
 			expect = f.seen.Revision
 		}
-		o := f.commit(&mvcc.Mutation{Key: longest, Expect: expect, Value: value}).Outcomes[0]
+		o := f.commit(&contract.Mutation{Key: longest, Expect: expect, Value: value}).Outcomes[0]
 		if !o.Accepted {
 			f.Fatalf("the largest value was refused: %+v", o)
 		}
@@ -638,10 +638,10 @@ func testCommitAtLimits(f *fixture) {
 		}
 	}
 
-	var ms []*mvcc.Mutation
+	var ms []*contract.Mutation
 	perValue := l.GroupBytes/l.GroupMutations - 8
 	for i := range l.GroupMutations {
-		ms = append(ms, &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("%08d", i)),
+		ms = append(ms, &contract.Mutation{Key: contract.Key(fmt.Sprintf("%08d", i)),
 			Value: bytes.Repeat([]byte{'\''}, perValue)})
 	}
 	for i, o := range f.commit(ms...).Outcomes {
@@ -649,9 +649,9 @@ func testCommitAtLimits(f *fixture) {
 			f.Fatalf("mutation %d of the largest group was refused", i)
 		}
 	}
-	var large []*mvcc.Mutation
+	var large []*contract.Mutation
 	for i := range l.GroupBytes / (l.ValueBytes + 8) {
-		large = append(large, &mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("large/%02d", i)),
+		large = append(large, &contract.Mutation{Key: contract.Key(fmt.Sprintf("large/%02d", i)),
 			Value: bytes.Repeat([]byte{'\\'}, l.ValueBytes)})
 	}
 	f.commit(large...)
@@ -660,7 +660,7 @@ func testCommitAtLimits(f *fixture) {
 	if want := int64(1 + len(ms) + len(large)); n != want {
 		f.Errorf("there are %d keys, want %d", n, want)
 	}
-	rows := f.page(mvcc.PageQuery{Start: "large/", End: "large0", Limit: len(large) + 1})
+	rows := f.page(contract.PageQuery{Start: "large/", End: "large0", Limit: len(large) + 1})
 	for i, r := range rows {
 		if !bytes.Equal(r.Value, large[i].Value) {
 			f.Errorf("large value %d came back otherwise", i)

@@ -6,7 +6,7 @@
 //
 //	func TestSomething(t *testing.T) {
 //		dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
-//			backend, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ...)
+//			backend, err := contract.OpenBackend(t.Context(), db.Driver, db.URL, ...)
 //		})
 //	}
 //
@@ -37,7 +37,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Kind is a kind of database.
@@ -68,7 +68,7 @@ type DB struct {
 	Version string
 	// URL is what Driver opens.
 	URL    string
-	Driver mvcc.Driver
+	Driver contract.Driver
 }
 
 // Runner is a test or a benchmark.

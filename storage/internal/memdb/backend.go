@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Backend is one process's way to a [Database].
@@ -27,18 +27,18 @@ type Backend struct {
 }
 
 var (
-	_ mvcc.Backend    = (*Backend)(nil)
-	_ mvcc.KeysReader = (*Backend)(nil)
-	_ mvcc.Notifier   = (*Backend)(nil)
-	_ mvcc.Poller     = (*Backend)(nil)
+	_ contract.Backend    = (*Backend)(nil)
+	_ contract.KeysReader = (*Backend)(nil)
+	_ contract.Notifier   = (*Backend)(nil)
+	_ contract.Poller     = (*Backend)(nil)
 )
 
 // groupBytes bounds a group.
 const groupBytes = 8 << 20
 
-// Limits implements [mvcc.Backend].
-func (b *Backend) Limits() mvcc.Limits {
-	return mvcc.Limits{KeyBytes: mvcc.MaxKeyBytes, ValueBytes: mvcc.MaxValueBytes,
+// Limits implements [contract.Backend].
+func (b *Backend) Limits() contract.Limits {
+	return contract.Limits{KeyBytes: contract.MaxKeyBytes, ValueBytes: contract.MaxValueBytes,
 		GroupMutations: 1024, GroupBytes: groupBytes}
 }
 
@@ -63,33 +63,33 @@ func (b *Backend) begin(ctx context.Context, method string) error {
 // ended is the error of an operation whose context has ended. Nothing was changed.
 func ended(ctx context.Context) error {
 	if err := context.Cause(ctx); err != nil {
-		return mvcc.Errorf(mvcc.Unavailable, "the operation did not end in time: %w", err)
+		return contract.Errorf(contract.Unavailable, "the operation did not end in time: %w", err)
 	}
 	return nil
 }
 
-// Identity implements [mvcc.Backend].
-func (b *Backend) Identity(ctx context.Context) (mvcc.Identity, error) {
+// Identity implements [contract.Backend].
+func (b *Backend) Identity(ctx context.Context) (contract.Identity, error) {
 	t, _, err := b.read(ctx, "Identity")
 	if err != nil {
-		return mvcc.Identity{}, err
+		return contract.Identity{}, err
 	}
 	s := &t.store
-	id := mvcc.Identity{Store: s.identity, Recorded: s.fingerprint, Actual: b.d.name,
+	id := contract.Identity{Store: s.identity, Recorded: s.fingerprint, Actual: b.d.name,
 		Epoch: s.epoch}
 	return id, nil
 }
 
-// Durability implements [mvcc.Backend]. Nothing undoes a commit: no boot holds it.
-func (b *Backend) Durability(ctx context.Context) (mvcc.Durability, error) {
+// Durability implements [contract.Backend]. Nothing undoes a commit: no boot holds it.
+func (b *Backend) Durability(ctx context.Context) (contract.Durability, error) {
 	t, _, err := b.read(ctx, "Durability")
 	if err != nil {
-		return mvcc.Durability{}, err
+		return contract.Durability{}, err
 	}
-	return mvcc.Durability{Recorded: t.store.boot}, nil
+	return contract.Durability{Recorded: t.store.boot}, nil
 }
 
-// RecordBoot implements [mvcc.Backend].
+// RecordBoot implements [contract.Backend].
 func (b *Backend) RecordBoot(ctx context.Context, from, boot string) error {
 	ctx, cancel := b.bounded(ctx)
 	defer cancel()
@@ -102,5 +102,5 @@ func (b *Backend) RecordBoot(ctx context.Context, from, boot string) error {
 	})
 }
 
-// Close implements [mvcc.Backend]. There is nothing to release.
+// Close implements [contract.Backend]. There is nothing to release.
 func (b *Backend) Close() error { return nil }

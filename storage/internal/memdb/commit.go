@@ -4,34 +4,34 @@ import (
 	"context"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // micro is a time in the precision of the log.
 func micro(t time.Time) time.Time { return t.Truncate(time.Microsecond) }
 
-// Commit implements [mvcc.Backend].
-func (b *Backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+// Commit implements [contract.Backend].
+func (b *Backend) Commit(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 	ctx, cancel := b.bounded(ctx)
 	defer cancel()
-	res := &mvcc.GroupResult{}
+	res := &contract.GroupResult{}
 	err := b.transact(ctx, "Commit", func(t *tables) (bool, error) {
 		st := t.state(b.d.now())
 		guard := t.guard(st, g.Token, g.Seen.Revision)
 		for _, p := range g.Earlier {
 			guard.Earlier = append(guard.Earlier, t.token(p.Revision))
 		}
-		if err := mvcc.CheckGroup(g, guard); err != nil {
+		if err := contract.CheckGroup(g, guard); err != nil {
 			return false, err
 		}
 		res.Before, res.State, res.Time = st.Head, st, micro(st.Now)
 		removed := removed{t: t, mutations: g.Mutations, values: map[int][]byte{}}
-		current := func(k mvcc.Key) mvcc.Current {
+		current := func(k contract.Key) contract.Current {
 			l := t.current(k)
-			return mvcc.Current{Revision: l.revision, Create: l.create, Version: l.version,
+			return contract.Current{Revision: l.revision, Create: l.create, Version: l.version,
 				Lease: l.lease}
 		}
-		outcomes, accepted := mvcc.Decide(g.Mutations, st.Head.Revision, current, removed.lost)
+		outcomes, accepted := contract.Decide(g.Mutations, st.Head.Revision, current, removed.lost)
 		for i, m := range g.Mutations {
 			o := &outcomes[i]
 			o.PrevValue = removed.values[i]
@@ -54,18 +54,18 @@ func (b *Backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 // removed finds the values that the deletions of a group remove.
 type removed struct {
 	t         *tables
-	mutations []*mvcc.Mutation
+	mutations []*contract.Mutation
 	// values are those of the mutations by their place, and bytes their size.
 	values map[int][]byte
 	bytes  int
 }
 
 // lost refuses a deletion whose value is lost, or a key whose lease has ended, alone.
-func (r *removed) lost(i int, at mvcc.Current) error {
+func (r *removed) lost(i int, at contract.Current) error {
 	m := r.mutations[i]
 	if m.Lease != 0 {
 		if lease, found := r.t.lease(m.Lease); !found || lease.Expiry == 0 {
-			return mvcc.ErrNoLease
+			return contract.ErrNoLease
 		}
 	}
 	if !m.Delete || m.HasPrev {
@@ -73,7 +73,7 @@ func (r *removed) lost(i int, at mvcc.Current) error {
 	}
 	row := r.t.row(at.Revision)
 	if row == nil {
-		return mvcc.Errorf(mvcc.Data, "%w", mvcc.LostValue(m.Key, at.Revision))
+		return contract.Errorf(contract.Data, "%w", contract.LostValue(m.Key, at.Revision))
 	}
 	if r.bytes < groupBytes {
 		r.values[i] = row.Value
@@ -83,8 +83,8 @@ func (r *removed) lost(i int, at mvcc.Current) error {
 }
 
 // apply writes an accepted mutation.
-func (t *tables) apply(m *mvcc.Mutation, o *mvcc.Outcome, token mvcc.Token, now time.Time) error {
-	row := mvcc.Row{Key: m.Key, Revision: o.Revision, Prev: o.Prev, Create: o.Create,
+func (t *tables) apply(m *contract.Mutation, o *contract.Outcome, token contract.Token, now time.Time) error {
+	row := contract.Row{Key: m.Key, Revision: o.Revision, Prev: o.Prev, Create: o.Create,
 		Version: o.Version, Lease: o.Lease, Token: token, Time: now, Deleted: m.Delete}
 	if !m.Delete {
 		row.Value = m.Value

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Database is a database with an empty store. It is a driver whose every URL is this database.
@@ -19,63 +19,63 @@ type Database struct {
 	listeners listeners
 }
 
-var _ mvcc.Driver = (*Database)(nil)
+var _ contract.Driver = (*Database)(nil)
 
 // New makes a database with a clock. Its name is its fingerprint and the identity of its store.
 func New(name string, now func() time.Time) *Database {
 	d := &Database{name: name, now: now, lock: make(chan struct{}, 1)}
 	// What the migrations of a real database write: the store row, and the first marker.
 	sum := sha256.Sum256([]byte(name))
-	marker := mvcc.Row{Revision: 1, Token: mvcc.Token(sum[:16]), Time: micro(now()), Deleted: true}
-	d.version.Store(&tables{store: storeRow{identity: name, epoch: 1}, log: []mvcc.Row{marker}})
+	marker := contract.Row{Revision: 1, Token: contract.Token(sum[:16]), Time: micro(now()), Deleted: true}
+	d.version.Store(&tables{store: storeRow{identity: name, epoch: 1}, log: []contract.Row{marker}})
 	return d
 }
 
-// Name implements [mvcc.Driver].
+// Name implements [contract.Driver].
 func (d *Database) Name() string { return "memdb" }
 
-// Schemes implements [mvcc.Driver].
+// Schemes implements [contract.Driver].
 func (d *Database) Schemes() []string { return []string{"memdb"} }
 
-// Examples implements [mvcc.Driver].
+// Examples implements [contract.Driver].
 func (d *Database) Examples() []string { return []string{"memdb:"} }
 
-// Migrate implements [mvcc.Driver]. There is nothing to migrate.
-func (d *Database) Migrate(context.Context, string, mvcc.DriverOptions) ([]mvcc.Migration, error) {
+// Migrate implements [contract.Driver]. There is nothing to migrate.
+func (d *Database) Migrate(context.Context, string, contract.DriverOptions) ([]contract.Migration, error) {
 	return nil, nil
 }
 
-// Status implements [mvcc.Driver].
-func (d *Database) Status(context.Context, string, mvcc.DriverOptions) ([]mvcc.Migration, error) {
+// Status implements [contract.Driver].
+func (d *Database) Status(context.Context, string, contract.DriverOptions) ([]contract.Migration, error) {
 	return nil, nil
 }
 
-// CreateStore implements [mvcc.Driver]. There is one store.
+// CreateStore implements [contract.Driver]. There is one store.
 func (d *Database) CreateStore(_ context.Context, _ string,
-	o mvcc.DriverOptions) (bool, error) {
-	if o.StoreName() != mvcc.DefaultStore {
-		return false, mvcc.Errorf(mvcc.Invalid, "a database in memory has one store")
+	o contract.DriverOptions) (bool, error) {
+	if o.StoreName() != contract.DefaultStore {
+		return false, contract.Errorf(contract.Invalid, "a database in memory has one store")
 	}
 	return false, nil
 }
 
-// Stores implements [mvcc.Driver].
-func (d *Database) Stores(context.Context, string, mvcc.DriverOptions) ([]string, error) {
-	return []string{mvcc.DefaultStore}, nil
+// Stores implements [contract.Driver].
+func (d *Database) Stores(context.Context, string, contract.DriverOptions) ([]string, error) {
+	return []string{contract.DefaultStore}, nil
 }
 
-// Connect implements [mvcc.Driver]. The backends are of the type [*Backend].
+// Connect implements [contract.Driver]. The backends are of the type [*Backend].
 func (d *Database) Connect(_ context.Context, _ string,
-	o mvcc.DriverOptions) (mvcc.Database, error) {
-	return mvcc.Separate(func(_ context.Context, name string) (mvcc.Backend, error) {
-		if name != mvcc.DefaultStore {
-			return nil, mvcc.NoStore(name)
+	o contract.DriverOptions) (contract.Database, error) {
+	return contract.Separate(func(_ context.Context, name string) (contract.Backend, error) {
+		if name != contract.DefaultStore {
+			return nil, contract.NoStore(name)
 		}
 		return d.Open(o), nil
 	}), nil
 }
 
 // Open opens the store.
-func (d *Database) Open(o mvcc.DriverOptions) *Backend {
+func (d *Database) Open(o contract.DriverOptions) *Backend {
 	return &Backend{d: d, timeout: o.Timeout}
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // listeners are those that are told of new heads. Each channel has the capacity 1: one that is full
@@ -41,8 +41,8 @@ func (l *listeners) wake() {
 	}
 }
 
-// Announce implements [mvcc.Notifier].
-func (b *Backend) Announce(ctx context.Context, _ mvcc.Revision) error {
+// Announce implements [contract.Notifier].
+func (b *Backend) Announce(ctx context.Context, _ contract.Revision) error {
 	if err := b.begin(ctx, "Announce"); err != nil {
 		return err
 	}
@@ -50,8 +50,8 @@ func (b *Backend) Announce(ctx context.Context, _ mvcc.Revision) error {
 	return nil
 }
 
-// Listen implements [mvcc.Notifier].
-func (b *Backend) Listen(ctx context.Context, notify func(mvcc.Revision), status func(error)) {
+// Listen implements [contract.Notifier].
+func (b *Backend) Listen(ctx context.Context, notify func(contract.Revision), status func(error)) {
 	wake, remove := b.d.listeners.add()
 	defer remove()
 	status(nil)
@@ -65,7 +65,7 @@ func (b *Backend) Listen(ctx context.Context, notify func(mvcc.Revision), status
 	}
 }
 
-// Changed implements [mvcc.Poller].
+// Changed implements [contract.Poller].
 func (b *Backend) Changed(ctx context.Context) (bool, error) {
 	t, _, err := b.read(ctx, "Changed")
 	if err != nil {

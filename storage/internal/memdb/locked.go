@@ -6,11 +6,11 @@ import (
 	"context"
 	"slices"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// Locked implements [mvcc.Backend]. There is only one server.
-func (b *Backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
+// Locked implements [contract.Backend]. There is only one server.
+func (b *Backend) Locked(ctx context.Context, o contract.LockOptions, f func(contract.Tx) error) error {
 	if !o.Unbounded {
 		var cancel context.CancelFunc
 		ctx, cancel = b.bounded(ctx)
@@ -23,7 +23,7 @@ func (b *Backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 	})
 }
 
-// tx implements [mvcc.Tx].
+// tx implements [contract.Tx].
 type tx struct {
 	view
 	// changed tells whether anything was written.
@@ -33,8 +33,8 @@ type tx struct {
 
 func (x *tx) Fingerprint() string { return x.fingerprint }
 
-func (x *tx) Group(token mvcc.Token, after mvcc.Revision) (mvcc.Guard, []mvcc.Row, error) {
-	var rows []mvcc.Row
+func (x *tx) Group(token contract.Token, after contract.Revision) (contract.Guard, []contract.Row, error) {
+	var rows []contract.Row
 	for _, r := range x.t.from(after + 1) {
 		if r.Token == token {
 			r.Value = nil
@@ -44,13 +44,13 @@ func (x *tx) Group(token mvcc.Token, after mvcc.Revision) (mvcc.Guard, []mvcc.Ro
 	return x.t.guard(x.t.state(x.state.Now), token, after), rows, nil
 }
 
-func (x *tx) Abort(token mvcc.Token, seen mvcc.Revision) error {
+func (x *tx) Abort(token contract.Token, seen contract.Revision) error {
 	x.changed = true
 	x.t.aborted = append(slices.Clone(x.t.aborted), abortedRow{token, seen})
 	return nil
 }
 
-func (x *tx) SetCompacted(r mvcc.Revision) error {
+func (x *tx) SetCompacted(r contract.Revision) error {
 	x.changed = true
 	x.t.store.compacted = r
 	return nil
@@ -64,14 +64,14 @@ func (x *tx) RecordFingerprint(fingerprint string) error {
 	return nil
 }
 
-func (x *tx) Mark(st mvcc.State, fingerprint string) error {
+func (x *tx) Mark(st contract.State, fingerprint string) error {
 	x.changed = true
 	s := &x.t.store
 	s.epoch, s.compacted, s.swept = st.Head.Epoch, st.Compacted, st.Swept
 	if fingerprint != "" {
 		s.fingerprint = fingerprint
 	}
-	return x.t.append(mvcc.Row{Revision: st.Head.Revision, Token: st.Head.Token,
+	return x.t.append(contract.Row{Revision: st.Head.Revision, Token: st.Head.Token,
 		Time: micro(st.Now), Deleted: true})
 }
 
@@ -81,7 +81,7 @@ func (x *tx) Clear() error {
 	return nil
 }
 
-func (x *tx) Leases(leases []mvcc.Lease) (found []mvcc.LeaseRow, err error) {
+func (x *tx) Leases(leases []contract.Lease) (found []contract.LeaseRow, err error) {
 	for _, l := range leases {
 		if row, ok := x.t.lease(l); ok {
 			found = append(found, row)
@@ -90,8 +90,8 @@ func (x *tx) Leases(leases []mvcc.Lease) (found []mvcc.LeaseRow, err error) {
 	return found, nil
 }
 
-func (x *tx) PutLeases(rows []mvcc.LeaseRow) error {
-	var leases []mvcc.Lease
+func (x *tx) PutLeases(rows []contract.LeaseRow) error {
+	var leases []contract.Lease
 	for _, r := range rows {
 		leases = append(leases, r.Lease)
 	}
@@ -99,13 +99,13 @@ func (x *tx) PutLeases(rows []mvcc.LeaseRow) error {
 		return err
 	}
 	x.t.leases = append(x.t.leases, rows...)
-	slices.SortFunc(x.t.leases, func(a, b mvcc.LeaseRow) int { return cmp.Compare(a.Lease, b.Lease) })
+	slices.SortFunc(x.t.leases, func(a, b contract.LeaseRow) int { return cmp.Compare(a.Lease, b.Lease) })
 	return nil
 }
 
-func (x *tx) DropLeases(leases []mvcc.Lease) error {
+func (x *tx) DropLeases(leases []contract.Lease) error {
 	x.changed = true
-	x.t.leases = slices.DeleteFunc(slices.Clone(x.t.leases), func(r mvcc.LeaseRow) bool {
+	x.t.leases = slices.DeleteFunc(slices.Clone(x.t.leases), func(r contract.LeaseRow) bool {
 		return slices.Contains(leases, r.Lease)
 	})
 	return nil
@@ -121,20 +121,20 @@ func (x *tx) Erase(limit int) (int, error) {
 func (x *tx) Renew() error {
 	x.changed = true
 	s := &x.t.store
-	s.identity, s.fingerprint, s.boot, s.quota = s.identity+"'", "", "", mvcc.Quota{}
+	s.identity, s.fingerprint, s.boot, s.quota = s.identity+"'", "", "", contract.Quota{}
 	return nil
 }
 
-func (x *tx) SetQuota(q mvcc.Quota) error {
+func (x *tx) SetQuota(q contract.Quota) error {
 	x.changed = true
 	x.t.store.quota = q
 	return nil
 }
 
-func (x *tx) Insert(token mvcc.Token, write func(func(*mvcc.Record) error) error) error {
+func (x *tx) Insert(token contract.Token, write func(func(*contract.Record) error) error) error {
 	x.changed = true
-	return write(func(r *mvcc.Record) error {
-		err := x.t.append(mvcc.Row{Key: r.Key, Revision: r.Revision, Create: r.Create,
+	return write(func(r *contract.Record) error {
+		err := x.t.append(contract.Row{Key: r.Key, Revision: r.Revision, Create: r.Create,
 			Version: r.Version, Lease: r.Lease, Token: token, Time: micro(x.state.Now),
 			Value: bytes.Clone(r.Value)})
 		if err != nil {

@@ -6,62 +6,62 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // read begins a read: of the newest version, which is what the last transaction has committed.
-func (b *Backend) read(ctx context.Context, method string) (*tables, mvcc.State, error) {
+func (b *Backend) read(ctx context.Context, method string) (*tables, contract.State, error) {
 	ctx, cancel := b.bounded(ctx)
 	defer cancel()
 	if err := b.begin(ctx, method); err != nil {
-		return nil, mvcc.State{}, err
+		return nil, contract.State{}, err
 	}
 	t := b.d.version.Load()
 	return t, t.state(b.d.now()), nil
 }
 
 // visible tells whether a live row was there at a revision, 0 for now.
-func (l *liveRow) visible(at mvcc.Revision) bool { return at == 0 || l.revision <= at }
+func (l *liveRow) visible(at contract.Revision) bool { return at == 0 || l.revision <= at }
 
 // row returns what a read of keys says of a live row, without its value.
-func (l *liveRow) row() mvcc.Row {
-	return mvcc.Row{Key: l.key, Revision: l.revision, Create: l.create, Version: l.version,
+func (l *liveRow) row() contract.Row {
+	return contract.Row{Key: l.key, Revision: l.revision, Create: l.create, Version: l.version,
 		Lease: l.lease}
 }
 
-// State implements [mvcc.Backend].
-func (b *Backend) State(ctx context.Context) (mvcc.State, error) {
+// State implements [contract.Backend].
+func (b *Backend) State(ctx context.Context) (contract.State, error) {
 	_, st, err := b.read(ctx, "State")
 	return st, err
 }
 
-// Tail implements [mvcc.Backend].
-func (b *Backend) Tail(ctx context.Context, from mvcc.Revision, limit int, prev mvcc.Prev) (
-	*mvcc.Tail, error) {
+// Tail implements [contract.Backend].
+func (b *Backend) Tail(ctx context.Context, from contract.Revision, limit int, prev contract.Prev) (
+	*contract.Tail, error) {
 	t, st, err := b.read(ctx, "Tail")
 	if err != nil {
 		return nil, err
 	}
-	tail := &mvcc.Tail{State: st}
+	tail := &contract.Tail{State: st}
 	bytes := 0
 	for _, r := range t.from(from) {
 		if len(tail.Rows) == limit || tail.More {
 			break
 		}
-		if r.Deleted || prev == mvcc.PrevOfAll {
+		if r.Deleted || prev == contract.PrevOfAll {
 			if p := t.row(r.Prev); p != nil {
 				r.HasPrev, r.PrevValue, r.PrevLease = true, p.Value, p.Lease
 			}
 		}
 		tail.Rows = append(tail.Rows, r)
 		bytes += len(r.Value) + len(r.PrevValue)
-		tail.More = bytes >= mvcc.ReadBytes
+		tail.More = bytes >= contract.ReadBytes
 	}
 	return tail, nil
 }
 
-// Get implements [mvcc.Backend].
-func (b *Backend) Get(ctx context.Context, key mvcc.Key) (*mvcc.Row, mvcc.State, error) {
+// Get implements [contract.Backend].
+func (b *Backend) Get(ctx context.Context, key contract.Key) (*contract.Row, contract.State, error) {
 	t, st, err := b.read(ctx, "Get")
 	if err != nil {
 		return nil, st, err
@@ -72,19 +72,19 @@ func (b *Backend) Get(ctx context.Context, key mvcc.Key) (*mvcc.Row, mvcc.State,
 	}
 	row := t.row(l.revision)
 	if row == nil {
-		return nil, st, mvcc.LostValue(key, l.revision)
+		return nil, st, contract.LostValue(key, l.revision)
 	}
 	found := *row
 	return &found, st, nil
 }
 
-// Page implements [mvcc.Backend].
-func (b *Backend) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error) {
+// Page implements [contract.Backend].
+func (b *Backend) Page(ctx context.Context, q contract.PageQuery) (*contract.Page, error) {
 	t, st, err := b.read(ctx, "Page")
 	if err != nil {
 		return nil, err
 	}
-	page := &mvcc.Page{State: st}
+	page := &contract.Page{State: st}
 	bytes := 0
 	for _, l := range t.between(q.Start, q.End) {
 		if len(page.Rows) == q.Limit || page.More {
@@ -97,20 +97,20 @@ func (b *Backend) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error
 		if !q.KeysOnly {
 			logged := t.row(l.revision)
 			if logged == nil {
-				return nil, mvcc.LostValue(l.key, l.revision)
+				return nil, contract.LostValue(l.key, l.revision)
 			}
 			row.Value = logged.Value
 		}
 		page.Rows = append(page.Rows, row)
 		bytes += len(row.Value)
-		page.More = bytes >= mvcc.ReadBytes
+		page.More = bytes >= contract.ReadBytes
 	}
 	return page, nil
 }
 
-// GetKeys implements [mvcc.KeysReader].
-func (b *Backend) GetKeys(ctx context.Context, keys []mvcc.Key) (
-	found []mvcc.Row, st mvcc.State, err error) {
+// GetKeys implements [contract.KeysReader].
+func (b *Backend) GetKeys(ctx context.Context, keys []contract.Key) (
+	found []contract.Row, st contract.State, err error) {
 	t, st, err := b.read(ctx, "GetKeys")
 	if err != nil {
 		return nil, st, err
@@ -129,9 +129,9 @@ func (b *Backend) GetKeys(ctx context.Context, keys []mvcc.Key) (
 	return found, st, nil
 }
 
-// Replaced implements [mvcc.Backend].
-func (b *Backend) Replaced(ctx context.Context, q mvcc.ReplacedQuery) (
-	replaced []mvcc.Replaced, st mvcc.State, err error) {
+// Replaced implements [contract.Backend].
+func (b *Backend) Replaced(ctx context.Context, q contract.ReplacedQuery) (
+	replaced []contract.Replaced, st contract.State, err error) {
 	t, st, err := b.read(ctx, "Replaced")
 	if err != nil {
 		return nil, st, err
@@ -141,23 +141,23 @@ func (b *Backend) Replaced(ctx context.Context, q mvcc.ReplacedQuery) (
 			break
 		}
 		if r.Prev >= 1 && r.Prev <= q.At && r.Key >= q.Start && r.Key < q.End {
-			replaced = append(replaced, mvcc.Replaced{Key: r.Key, Revision: r.Prev})
+			replaced = append(replaced, contract.Replaced{Key: r.Key, Revision: r.Prev})
 		}
 	}
 	return replaced, st, nil
 }
 
-// Values implements [mvcc.Backend].
-func (b *Backend) Values(ctx context.Context, revisions []mvcc.Revision) (
-	found []mvcc.Row, st mvcc.State, err error) {
+// Values implements [contract.Backend].
+func (b *Backend) Values(ctx context.Context, revisions []contract.Revision) (
+	found []contract.Row, st contract.State, err error) {
 	t, st, err := b.read(ctx, "Values")
 	if err != nil {
 		return nil, st, err
 	}
 	bytes := 0
 	for _, r := range revisions {
-		if row := t.row(r); row != nil && bytes < mvcc.ReadBytes {
-			v := mvcc.Row{Key: row.Key, Revision: r, Create: row.Create, Version: row.Version,
+		if row := t.row(r); row != nil && bytes < contract.ReadBytes {
+			v := contract.Row{Key: row.Key, Revision: r, Create: row.Create, Version: row.Version,
 				Lease: row.Lease, Value: row.Value}
 			found = append(found, v)
 			bytes += len(v.Value)
@@ -166,9 +166,9 @@ func (b *Backend) Values(ctx context.Context, revisions []mvcc.Revision) (
 	return found, st, nil
 }
 
-// Count implements [mvcc.Backend].
-func (b *Backend) Count(ctx context.Context, start, end mvcc.Key, at mvcc.Revision, limit int64) (
-	n int64, st mvcc.State, err error) {
+// Count implements [contract.Backend].
+func (b *Backend) Count(ctx context.Context, start, end contract.Key, at contract.Revision, limit int64) (
+	n int64, st contract.State, err error) {
 	t, st, err := b.read(ctx, "Count")
 	if err != nil {
 		return 0, st, err
@@ -184,9 +184,9 @@ func (b *Backend) Count(ctx context.Context, start, end mvcc.Key, at mvcc.Revisi
 	return n, st, nil
 }
 
-// Expired implements [mvcc.Backend].
+// Expired implements [contract.Backend].
 func (b *Backend) Expired(ctx context.Context, limit int) (
-	expired []mvcc.Expired, next time.Duration, err error) {
+	expired []contract.Expired, next time.Duration, err error) {
 	t, st, err := b.read(ctx, "Expired")
 	if err != nil {
 		return nil, 0, err
@@ -202,66 +202,66 @@ func (b *Backend) Expired(ctx context.Context, limit int) (
 		if left > 0 || len(expired) == limit {
 			return expired, max(left, time.Microsecond), nil
 		}
-		expired = append(expired, mvcc.Expired{Key: l.key, Revision: l.revision})
+		expired = append(expired, contract.Expired{Key: l.key, Revision: l.revision})
 	}
 	return expired, 0, nil
 }
 
-// Leases implements [mvcc.Backend].
-func (b *Backend) Leases(ctx context.Context, from mvcc.Lease, limit int) ([]mvcc.LeaseRow,
-	mvcc.State, error) {
+// Leases implements [contract.Backend].
+func (b *Backend) Leases(ctx context.Context, from contract.Lease, limit int) ([]contract.LeaseRow,
+	contract.State, error) {
 	t, st, err := b.read(ctx, "Leases")
 	if err != nil {
 		return nil, st, err
 	}
-	rows := slices.DeleteFunc(slices.Clone(t.leases), func(r mvcc.LeaseRow) bool {
+	rows := slices.DeleteFunc(slices.Clone(t.leases), func(r contract.LeaseRow) bool {
 		return r.Lease < from
 	})
 	return rows[:min(limit, len(rows))], st, nil
 }
 
-// Lapsing implements [mvcc.Backend].
-func (b *Backend) Lapsing(ctx context.Context, limit int) ([]mvcc.LeaseRow, mvcc.State, error) {
+// Lapsing implements [contract.Backend].
+func (b *Backend) Lapsing(ctx context.Context, limit int) ([]contract.LeaseRow, contract.State, error) {
 	t, st, err := b.read(ctx, "Lapsing")
 	if err != nil {
 		return nil, st, err
 	}
 	rows := slices.Clone(t.leases)
-	slices.SortStableFunc(rows, func(a, b mvcc.LeaseRow) int {
+	slices.SortStableFunc(rows, func(a, b contract.LeaseRow) int {
 		return cmp.Compare(a.Expiry, b.Expiry)
 	})
 	return rows[:min(limit, len(rows))], st, nil
 }
 
-// Attached implements [mvcc.Backend].
-func (b *Backend) Attached(ctx context.Context, l mvcc.Lease, from mvcc.Key, limit int) (
-	keys []mvcc.Expired, st mvcc.State, err error) {
+// Attached implements [contract.Backend].
+func (b *Backend) Attached(ctx context.Context, l contract.Lease, from contract.Key, limit int) (
+	keys []contract.Expired, st contract.State, err error) {
 	t, st, err := b.read(ctx, "Attached")
 	if err != nil {
 		return nil, st, err
 	}
 	for _, row := range t.live {
 		if row.lease == l && row.key >= from && len(keys) < limit {
-			keys = append(keys, mvcc.Expired{Key: row.key, Revision: row.revision, Lease: l})
+			keys = append(keys, contract.Expired{Key: row.key, Revision: row.revision, Lease: l})
 		}
 	}
 	return keys, st, nil
 }
 
-// FirstAt implements [mvcc.Backend].
-func (b *Backend) FirstAt(ctx context.Context, revision mvcc.Revision) (*mvcc.Row, error) {
+// FirstAt implements [contract.Backend].
+func (b *Backend) FirstAt(ctx context.Context, revision contract.Revision) (*contract.Row, error) {
 	t, _, err := b.read(ctx, "FirstAt")
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range t.from(revision) {
-		return &mvcc.Row{Revision: r.Revision, Time: r.Time}, nil
+		return &contract.Row{Revision: r.Revision, Time: r.Time}, nil
 	}
 	return nil, nil
 }
 
-// Usage implements [mvcc.Backend].
-func (b *Backend) Usage(ctx context.Context) (u mvcc.Usage, st mvcc.State, err error) {
+// Usage implements [contract.Backend].
+func (b *Backend) Usage(ctx context.Context) (u contract.Usage, st contract.State, err error) {
 	t, st, err := b.read(ctx, "Usage")
 	if err != nil {
 		return u, st, err
@@ -276,9 +276,9 @@ func (b *Backend) Usage(ctx context.Context) (u mvcc.Usage, st mvcc.State, err e
 	return u, st, nil
 }
 
-// Growth implements [mvcc.Backend].
-func (b *Backend) Growth(ctx context.Context, after mvcc.Revision) (
-	u mvcc.Usage, st mvcc.State, err error) {
+// Growth implements [contract.Backend].
+func (b *Backend) Growth(ctx context.Context, after contract.Revision) (
+	u contract.Usage, st contract.State, err error) {
 	t, st, err := b.read(ctx, "Growth")
 	if err != nil {
 		return u, st, err
@@ -296,8 +296,8 @@ func (b *Backend) Growth(ctx context.Context, after mvcc.Revision) (
 	return u, st, nil
 }
 
-// Quota implements [mvcc.Backend].
-func (b *Backend) Quota(ctx context.Context) (q mvcc.Quota, st mvcc.State, err error) {
+// Quota implements [contract.Backend].
+func (b *Backend) Quota(ctx context.Context) (q contract.Quota, st contract.State, err error) {
 	t, st, err := b.read(ctx, "Quota")
 	if err != nil {
 		return q, st, err
@@ -305,25 +305,25 @@ func (b *Backend) Quota(ctx context.Context) (q mvcc.Quota, st mvcc.State, err e
 	return t.store.quota, st, nil
 }
 
-// Everywhere implements [mvcc.Backend]. There is one store.
+// Everywhere implements [contract.Backend]. There is one store.
 func (b *Backend) Everywhere(ctx context.Context,
-	key mvcc.Key) (map[string][]byte, mvcc.State, error) {
+	key contract.Key) (map[string][]byte, contract.State, error) {
 	row, st, err := b.Get(ctx, key)
 	if err != nil || row == nil {
 		return nil, st, err
 	}
-	return map[string][]byte{mvcc.DefaultStore: row.Value}, st, nil
+	return map[string][]byte{contract.DefaultStore: row.Value}, st, nil
 }
 
-// Size implements [mvcc.Backend].
-func (b *Backend) Size(ctx context.Context) (mvcc.Size, error) {
+// Size implements [contract.Backend].
+func (b *Backend) Size(ctx context.Context) (contract.Size, error) {
 	t, _, err := b.read(ctx, "Size")
 	if err != nil {
-		return mvcc.Size{}, err
+		return contract.Size{}, err
 	}
 	var bytes int64
 	for i := range t.log {
 		bytes += int64(len(t.log[i].Key) + len(t.log[i].Value))
 	}
-	return mvcc.Size{Total: bytes, Live: bytes}, nil
+	return contract.Size{Total: bytes, Live: bytes}, nil
 }

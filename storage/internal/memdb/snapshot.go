@@ -3,12 +3,12 @@ package memdb
 import (
 	"context"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// Snapshot implements [mvcc.Backend].
+// Snapshot implements [contract.Backend].
 func (b *Backend) Snapshot(ctx context.Context,
-	f func(context.Context, mvcc.Snapshot) error) error {
+	f func(context.Context, contract.Snapshot) error) error {
 	if err := b.begin(ctx, "Snapshot"); err != nil {
 		return err
 	}
@@ -18,20 +18,20 @@ func (b *Backend) Snapshot(ctx context.Context,
 	return f(ctx, &view{ctx: ctx, t: t, state: t.state(b.d.now())})
 }
 
-// view implements [mvcc.Snapshot].
+// view implements [contract.Snapshot].
 type view struct {
 	ctx   context.Context
 	t     *tables
-	state mvcc.State
+	state contract.State
 }
 
-func (v *view) State() mvcc.State { return v.state }
+func (v *view) State() contract.State { return v.state }
 
 func (v *view) Keys() (int64, error) { return int64(len(v.t.live)), ended(v.ctx) }
 
-func (v *view) AllLeases() ([]mvcc.LeaseRow, error) { return v.t.leases, ended(v.ctx) }
+func (v *view) AllLeases() ([]contract.LeaseRow, error) { return v.t.leases, ended(v.ctx) }
 
-func (v *view) Records(each func(*mvcc.Record) error) error {
+func (v *view) Records(each func(*contract.Record) error) error {
 	for _, r := range v.t.log {
 		if err := ended(v.ctx); err != nil {
 			return err
@@ -40,7 +40,7 @@ func (v *view) Records(each func(*mvcc.Record) error) error {
 		if l.revision != r.Revision {
 			continue
 		}
-		err := each(&mvcc.Record{Key: r.Key, Revision: r.Revision, Create: r.Create,
+		err := each(&contract.Record{Key: r.Key, Revision: r.Revision, Create: r.Create,
 			Version: l.version, Lease: l.lease, Expiry: max(l.expiry, 0), Value: r.Value})
 		if err != nil {
 			return err

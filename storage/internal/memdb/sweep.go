@@ -4,11 +4,11 @@ import (
 	"context"
 	"slices"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// Sweepable implements [mvcc.Backend].
-func (b *Backend) Sweepable(ctx context.Context, limit int) (from mvcc.Sweepable, err error) {
+// Sweepable implements [contract.Backend].
+func (b *Backend) Sweepable(ctx context.Context, limit int) (from contract.Sweepable, err error) {
 	t, st, err := b.read(ctx, "Sweepable")
 	if err != nil {
 		return from, err
@@ -23,14 +23,14 @@ func (b *Backend) Sweepable(ctx context.Context, limit int) (from mvcc.Sweepable
 		if r.Revision > st.Compacted || len(from.Rows) > limit {
 			break
 		}
-		row := mvcc.SweepRow{Revision: r.Revision, Prev: r.Prev, Deleted: r.Deleted}
+		row := contract.SweepRow{Revision: r.Revision, Prev: r.Prev, Deleted: r.Deleted}
 		from.Rows = append(from.Rows, row)
 	}
 	return from, nil
 }
 
-// Sweep implements [mvcc.Backend].
-func (b *Backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, err error) {
+// Sweep implements [contract.Backend].
+func (b *Backend) Sweep(ctx context.Context, p *contract.SweepPlan) (deleted int, err error) {
 	if p.Empty() {
 		return 0, nil
 	}
@@ -40,11 +40,11 @@ func (b *Backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (deleted int, er
 		if err := p.Check(t.state(b.d.now())); err != nil {
 			return false, err
 		}
-		gone := make(map[mvcc.Revision]bool, len(p.Revisions))
+		gone := make(map[contract.Revision]bool, len(p.Revisions))
 		for _, r := range p.Revisions {
 			gone[r] = true
 		}
-		deleted = t.keep(func(r *mvcc.Row) bool { return !gone[r.Revision] })
+		deleted = t.keep(func(r *contract.Row) bool { return !gone[r.Revision] })
 		t.store.swept = max(t.store.swept, p.Swept)
 		forgotten := func(a abortedRow) bool { return a.seen < p.Forget }
 		t.aborted = slices.DeleteFunc(slices.Clone(t.aborted), forgotten)

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // tables is a version of what the database holds; see mvcc's documentation for what the tables
@@ -14,36 +14,36 @@ import (
 type tables struct {
 	// log is in the order of revisions. Versions share its array: a later one has rows behind the
 	// end of an earlier one, where that does not look.
-	log []mvcc.Row
+	log []contract.Row
 	// live is in the order of keys. Each version has its own.
 	live []liveRow
 	// leases is in the order of IDs. Versions may share it, so it is never changed.
-	leases []mvcc.LeaseRow
+	leases []contract.LeaseRow
 	// aborted is in the order of recording.
 	aborted []abortedRow
 	store   storeRow
 }
 
 type liveRow struct {
-	key              mvcc.Key
-	revision, create mvcc.Revision
+	key              contract.Key
+	revision, create contract.Revision
 	version          int64
-	lease            mvcc.Lease
+	lease            contract.Lease
 	// expiry is in microseconds since 1970, 0 for never, or the negative of the lease.
 	expiry int64
 }
 
 type abortedRow struct {
-	token mvcc.Token
+	token contract.Token
 	// seen is the revision that the token's group had seen.
-	seen mvcc.Revision
+	seen contract.Revision
 }
 
 type storeRow struct {
 	identity, fingerprint, boot string
-	epoch                       mvcc.Epoch
-	compacted, swept            mvcc.Revision
-	quota                       mvcc.Quota
+	epoch                       contract.Epoch
+	compacted, swept            contract.Revision
+	quota                       contract.Quota
 }
 
 // next returns a version that begins as a copy of t, for the holder of the commit lock.
@@ -54,28 +54,28 @@ func (t *tables) next() *tables {
 }
 
 // state is the state of the version, at a time by the database's clock.
-func (t *tables) state(now time.Time) mvcc.State {
+func (t *tables) state(now time.Time) contract.State {
 	head := &t.log[len(t.log)-1]
-	return mvcc.State{
-		Head:      mvcc.Position{Epoch: t.store.epoch, Revision: head.Revision, Token: head.Token},
+	return contract.State{
+		Head:      contract.Position{Epoch: t.store.epoch, Revision: head.Revision, Token: head.Token},
 		Compacted: t.store.compacted, Swept: t.store.swept, Writable: true, Now: now,
 	}
 }
 
 // from returns the rows of the log with the revision and greater ones.
-func (t *tables) from(r mvcc.Revision) []mvcc.Row {
+func (t *tables) from(r contract.Revision) []contract.Row {
 	i, _ := t.place(r)
 	return t.log[i:]
 }
 
-func (t *tables) place(r mvcc.Revision) (i int, found bool) {
-	return slices.BinarySearchFunc(t.log, r, func(row mvcc.Row, r mvcc.Revision) int {
+func (t *tables) place(r contract.Revision) (i int, found bool) {
+	return slices.BinarySearchFunc(t.log, r, func(row contract.Row, r contract.Revision) int {
 		return cmp.Compare(row.Revision, r)
 	})
 }
 
 // row returns the row of the log at the revision, nil if there is none.
-func (t *tables) row(r mvcc.Revision) *mvcc.Row {
+func (t *tables) row(r contract.Revision) *contract.Row {
 	if i, found := t.place(r); found {
 		return &t.log[i]
 	}
@@ -83,20 +83,20 @@ func (t *tables) row(r mvcc.Revision) *mvcc.Row {
 }
 
 // between returns the live rows in [start, end).
-func (t *tables) between(start, end mvcc.Key) []liveRow {
+func (t *tables) between(start, end contract.Key) []liveRow {
 	i, _ := t.livePlace(start)
 	j, _ := t.livePlace(end)
 	return t.live[i:max(i, j)]
 }
 
-func (t *tables) livePlace(k mvcc.Key) (i int, found bool) {
-	return slices.BinarySearchFunc(t.live, k, func(l liveRow, k mvcc.Key) int {
+func (t *tables) livePlace(k contract.Key) (i int, found bool) {
+	return slices.BinarySearchFunc(t.live, k, func(l liveRow, k contract.Key) int {
 		return strings.Compare(string(l.key), string(k))
 	})
 }
 
 // current returns a key's live row, the zero one if it does not exist.
-func (t *tables) current(k mvcc.Key) liveRow {
+func (t *tables) current(k contract.Key) liveRow {
 	if i, found := t.livePlace(k); found {
 		return t.live[i]
 	}
@@ -104,28 +104,28 @@ func (t *tables) current(k mvcc.Key) liveRow {
 }
 
 // lease returns a lease, and whether it is there.
-func (t *tables) lease(l mvcc.Lease) (mvcc.LeaseRow, bool) {
-	i, found := slices.BinarySearchFunc(t.leases, l, func(r mvcc.LeaseRow, l mvcc.Lease) int {
+func (t *tables) lease(l contract.Lease) (contract.LeaseRow, bool) {
+	i, found := slices.BinarySearchFunc(t.leases, l, func(r contract.LeaseRow, l contract.Lease) int {
 		return cmp.Compare(r.Lease, l)
 	})
 	if !found {
-		return mvcc.LeaseRow{}, false
+		return contract.LeaseRow{}, false
 	}
 	return t.leases[i], true
 }
 
 // isAborted tells whether the token is recorded.
-func (t *tables) isAborted(token mvcc.Token) bool {
+func (t *tables) isAborted(token contract.Token) bool {
 	return slices.ContainsFunc(t.aborted, func(a abortedRow) bool { return a.token == token })
 }
 
-// guard reads what [mvcc.CheckGroup] and [mvcc.Resolve] ask for, in state st.
-func (t *tables) guard(st mvcc.State, token mvcc.Token, at mvcc.Revision) mvcc.Guard {
-	return mvcc.Guard{State: st, Aborted: t.isAborted(token), At: t.token(at)}
+// guard reads what [contract.CheckGroup] and [contract.Resolve] ask for, in state st.
+func (t *tables) guard(st contract.State, token contract.Token, at contract.Revision) contract.Guard {
+	return contract.Guard{State: st, Aborted: t.isAborted(token), At: t.token(at)}
 }
 
 // token returns the token of the row at the revision, zero if there is none.
-func (t *tables) token(at mvcc.Revision) (token mvcc.Token) {
+func (t *tables) token(at contract.Revision) (token contract.Token) {
 	if r := t.row(at); r != nil {
 		token = r.Token
 	}
@@ -133,10 +133,10 @@ func (t *tables) token(at mvcc.Revision) (token mvcc.Token) {
 }
 
 // append adds a row to the log, where the primary key allows it: behind the last one.
-func (t *tables) append(r mvcc.Row) error {
+func (t *tables) append(r contract.Row) error {
 	if n := len(t.log); n > 0 && t.log[n-1].Revision >= r.Revision {
 		last := t.log[n-1].Revision
-		return mvcc.Errorf(mvcc.Data, "revision %d comes after revision %d", r.Revision, last)
+		return contract.Errorf(contract.Data, "revision %d comes after revision %d", r.Revision, last)
 	}
 	if !r.Deleted && r.Value == nil {
 		r.Value = []byte{}
@@ -149,22 +149,22 @@ func (t *tables) append(r mvcc.Row) error {
 func (t *tables) insert(l liveRow) error {
 	i, found := t.livePlace(l.key)
 	if found {
-		return mvcc.Errorf(mvcc.Data, "the key %q exists already", string(l.key))
+		return contract.Errorf(contract.Data, "the key %q exists already", string(l.key))
 	}
 	t.live = slices.Insert(t.live, i, l)
 	return nil
 }
 
 // remove removes a key's live row.
-func (t *tables) remove(k mvcc.Key) {
+func (t *tables) remove(k contract.Key) {
 	if i, found := t.livePlace(k); found {
 		t.live = slices.Delete(t.live, i, i+1)
 	}
 }
 
 // keep removes the rows of the log for which f returns false, and returns how many these were.
-func (t *tables) keep(f func(*mvcc.Row) bool) (removed int) {
-	kept := make([]mvcc.Row, 0, len(t.log))
+func (t *tables) keep(f func(*contract.Row) bool) (removed int) {
+	kept := make([]contract.Row, 0, len(t.log))
 	for i := range t.log {
 		if f(&t.log[i]) {
 			kept = append(kept, t.log[i])

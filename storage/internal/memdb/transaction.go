@@ -3,7 +3,7 @@ package memdb
 import (
 	"context"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // transact runs a transaction under the commit lock. f works on a version of its own, and says
@@ -36,7 +36,7 @@ func (b *Backend) transact(ctx context.Context, method string,
 		return err
 	}
 	if !b.d.version.CompareAndSwap(newest, t) {
-		return mvcc.Errorf(mvcc.Unavailable, "the database has gone back to an earlier version")
+		return contract.Errorf(contract.Unavailable, "the database has gone back to an earlier version")
 	}
 	return nil
 }

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Version is what a database held at a moment. It never changes. Two of them are equal if nothing
@@ -23,30 +23,30 @@ func (d *Database) Return(v Version) {
 }
 
 // State is the version's state, without a time.
-func (v Version) State() mvcc.State {
+func (v Version) State() contract.State {
 	return v.t.state(time.Time{})
 }
 
 // Log returns the rows of the log from a revision on, in their order.
-func (v Version) Log(from mvcc.Revision) []mvcc.Row { return v.t.from(from) }
+func (v Version) Log(from contract.Revision) []contract.Row { return v.t.from(from) }
 
 // Live returns the live row of a key, and whether there is one. Its value is not set.
-func (v Version) Live(k mvcc.Key) (mvcc.Record, bool) {
+func (v Version) Live(k contract.Key) (contract.Record, bool) {
 	l := v.t.current(k)
 	return l.record(), l.revision != 0
 }
 
 // AllLive returns all live rows, in the order of keys, without values.
-func (v Version) AllLive() []mvcc.Record {
-	records := make([]mvcc.Record, len(v.t.live))
+func (v Version) AllLive() []contract.Record {
+	records := make([]contract.Record, len(v.t.live))
 	for i := range v.t.live {
 		records[i] = v.t.live[i].record()
 	}
 	return records
 }
 
-func (l *liveRow) record() mvcc.Record {
-	return mvcc.Record{Key: l.key, Revision: l.revision, Create: l.create, Version: l.version,
+func (l *liveRow) record() contract.Record {
+	return contract.Record{Key: l.key, Revision: l.revision, Create: l.create, Version: l.version,
 		Lease: l.lease, Expiry: max(l.expiry, 0)}
 }
 
@@ -56,8 +56,8 @@ func (v Version) Recorded() (fingerprint, boot string) {
 }
 
 // Aborted returns the tokens that are recorded as aborted.
-func (v Version) Aborted() []mvcc.Token {
-	tokens := make([]mvcc.Token, len(v.t.aborted))
+func (v Version) Aborted() []contract.Token {
+	tokens := make([]contract.Token, len(v.t.aborted))
 	for i := range v.t.aborted {
 		tokens[i] = v.t.aborted[i].token
 	}

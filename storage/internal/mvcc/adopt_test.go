@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -42,7 +43,7 @@ func token(kind dbtest.Kind, n int) string {
 // drill makes of the dump what a drill leaves: the copy was fenced, any number of times, and
 // written. Its log goes on after the revision from with rows up to the revision head, as if a fence
 // had put its marker at compacted.
-func drill(t *testing.T, db dbtest.DB, epoch mvcc.Epoch, compacted, from, head mvcc.Revision) {
+func drill(t *testing.T, db dbtest.DB, epoch contract.Epoch, compacted, from, head contract.Revision) {
 	t.Helper()
 	statements := []string{fmt.Sprintf("UPDATE dump_rowkeeper_store SET epoch = %d, compacted = %d",
 		epoch, compacted)}
@@ -59,10 +60,10 @@ func drill(t *testing.T, db dbtest.DB, epoch mvcc.Epoch, compacted, from, head m
 }
 
 // become waits until the store has moved on to another history, and returns its head.
-func become(t *testing.T, s *mvcc.Store, seen mvcc.Revision) mvcc.Revision {
+func become(t *testing.T, s *mvcc.Store, seen contract.Revision) contract.Revision {
 	t.Helper()
 	head, err := s.Head(t.Context())
-	for err != nil && mvcc.ClassOf(err) == mvcc.Unavailable && t.Context().Err() == nil {
+	for err != nil && contract.ClassOf(err) == contract.Unavailable && t.Context().Err() == nil {
 		head, err = s.Head(t.Context())
 	}
 	if err != nil {
@@ -76,23 +77,23 @@ func ended(t *testing.T, w *mvcc.Watcher) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if b, err := w.Next(ctx); !errors.Is(err, mvcc.ErrCompacted) {
+	if b, err := w.Next(ctx); !errors.Is(err, contract.ErrCompacted) {
 		t.Errorf("a watch goes on: %+v, %v", b, err)
 	}
 	w.Close()
 }
 
 // lost checks that nobody is answered at the revisions up to seen.
-func lost(t *testing.T, s *mvcc.Store, from, seen mvcc.Revision) {
+func lost(t *testing.T, s *mvcc.Store, from, seen contract.Revision) {
 	t.Helper()
 	for r := from; r <= seen; r++ {
 		if _, err := s.Range(t.Context(),
-			mvcc.RangeOptions{Start: "/", End: "0", At: r}); !errors.Is(err, mvcc.ErrCompacted) {
+			mvcc.RangeOptions{Start: "/", End: "0", At: r}); !errors.Is(err, contract.ErrCompacted) {
 			t.Errorf("a list at %d, up to %d was seen: %v", r, seen, err)
 		}
 		if w, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: r}); err == nil {
 			ended(t, w)
-		} else if !errors.Is(err, mvcc.ErrCompacted) {
+		} else if !errors.Is(err, contract.ErrCompacted) {
 			t.Errorf("a watch after %d: %v", r, err)
 		}
 	}
@@ -107,10 +108,10 @@ func TestAnotherEpochReturns(t *testing.T) {
 		// fenced is how often the database was fenced before, epoch what the copy's is relative to
 		// its own.
 		fenced int
-		epoch  mvcc.Epoch
+		epoch  contract.Epoch
 		// compacted and head of the copy are relative to the first revision; it is a copy of the
 		// first ten.
-		compacted, head mvcc.Revision
+		compacted, head contract.Revision
 	}{
 		{name: "fenced twice, with a lower head", epoch: 2, compacted: 5, head: 12},
 		{name: "fenced twice, with a higher head", epoch: 2, compacted: 5, head: 50},
@@ -121,7 +122,7 @@ func TestAnotherEpochReturns(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
 				s := open(t, db, mvcc.Config{Logger: testLogger(t)})
-				epoch := mvcc.Epoch(1)
+				epoch := contract.Epoch(1)
 				for range tc.fenced {
 					if _, err := s.Fence(t.Context()); err != nil {
 						t.Fatal(err)
@@ -131,7 +132,7 @@ func TestAnotherEpochReturns(t *testing.T) {
 				start := s.Delivered()
 				write := func(n int) {
 					for i := range n {
-						put(t, s, mvcc.Key(fmt.Sprintf("/%d/%d", s.Delivered(), i)), 0, "x")
+						put(t, s, contract.Key(fmt.Sprintf("/%d/%d", s.Delivered(), i)), 0, "x")
 					}
 				}
 				write(10)
@@ -190,9 +191,9 @@ func TestFencesRace(t *testing.T) {
 		put(t, stores[0], "/a", 0, "x")
 		dump(t, d)
 		drill(t, db, 3, 1, stores[0].Delivered(), 20)
-		var seen mvcc.Revision
+		var seen contract.Revision
 		for i := range 10 {
-			seen = put(t, stores[0], mvcc.Key(fmt.Sprintf("/b/%d", i)), 0, "x")
+			seen = put(t, stores[0], contract.Key(fmt.Sprintf("/b/%d", i)), 0, "x")
 		}
 		for _, s := range stores {
 			if err := s.Ready(t.Context()); err != nil {
@@ -200,7 +201,7 @@ func TestFencesRace(t *testing.T) {
 			}
 		}
 		restore(t, d)
-		heads := make([]mvcc.Revision, len(stores))
+		heads := make([]contract.Revision, len(stores))
 		var wg sync.WaitGroup
 		for i, s := range stores {
 			wg.Go(func() { heads[i] = become(t, s, seen) })
@@ -222,7 +223,7 @@ func TestFencesRace(t *testing.T) {
 
 // held is a backend that holds the tailer's reads of the log back, and the answers of lists.
 type held struct {
-	mvcc.Backend
+	contract.Backend
 	// mu is held for reading while the log is read, so that none is read any more when it is held
 	// back.
 	mu         sync.RWMutex
@@ -233,7 +234,7 @@ type held struct {
 	groups atomic.Int64
 }
 
-func (h *held) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+func (h *held) Commit(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 	h.groups.Add(1)
 	return h.Backend.Commit(ctx, g)
 }
@@ -273,8 +274,8 @@ func await(ctx context.Context, c chan struct{}) error {
 	return nil
 }
 
-func (h *held) Tail(ctx context.Context, from mvcc.Revision, limit int,
-	prev mvcc.Prev) (*mvcc.Tail, error) {
+func (h *held) Tail(ctx context.Context, from contract.Revision, limit int,
+	prev contract.Prev) (*contract.Tail, error) {
 	h.mu.RLock()
 	if c := h.tail; c != nil && limit > 1 { // who looks for one position asks for one row
 		h.mu.RUnlock()
@@ -291,7 +292,7 @@ func (h *held) Tail(ctx context.Context, from mvcc.Revision, limit int,
 	return h.Backend.Tail(ctx, from, limit, prev)
 }
 
-func (h *held) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error) {
+func (h *held) Page(ctx context.Context, q contract.PageQuery) (*contract.Page, error) {
 	h.mu.Lock()
 	c := h.page
 	h.page = nil // one answer only
@@ -306,7 +307,7 @@ func (h *held) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error) {
 
 // loseFrom takes the rows from the revision on away, and writes others in their place as another
 // process does that had not seen them, one group each.
-func loseFrom(t *testing.T, db dbtest.DB, r, upto mvcc.Revision) {
+func loseFrom(t *testing.T, db dbtest.DB, r, upto contract.Revision) {
 	t.Helper()
 	exec(t, raw(t, db), fmt.Sprintf("DELETE FROM rowkeeper_live WHERE revision >= %d", r),
 		fmt.Sprintf("DELETE FROM rowkeeper_log WHERE revision >= %d", r))
@@ -317,8 +318,8 @@ func loseFrom(t *testing.T, db dbtest.DB, r, upto mvcc.Revision) {
 		t.Fatalf("the state is %+v, %v", st, err)
 	}
 	for i := r; i <= upto; i++ {
-		res, err := b.Commit(t.Context(), &mvcc.Group{Token: mvcc.Token{byte(i), 1}, Seen: st.Head,
-			Mutations: []*mvcc.Mutation{{Key: mvcc.Key(fmt.Sprintf("/other/%d", i)),
+		res, err := b.Commit(t.Context(), &contract.Group{Token: contract.Token{byte(i), 1}, Seen: st.Head,
+			Mutations: []*contract.Mutation{{Key: contract.Key(fmt.Sprintf("/other/%d", i)),
 				Value: []byte("x")}}})
 		if err != nil {
 			t.Fatal(err)
@@ -328,7 +329,7 @@ func loseFrom(t *testing.T, db dbtest.DB, r, upto mvcc.Revision) {
 }
 
 // list returns the revision of a list.
-func list(t *testing.T, s *mvcc.Store) mvcc.Revision {
+func list(t *testing.T, s *mvcc.Store) contract.Revision {
 	t.Helper()
 	res, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/", End: "0", Limit: 1})
 	if err != nil {
@@ -344,12 +345,12 @@ func TestSeenIsLostBeforeItIsDelivered(t *testing.T) {
 		name string
 		// told are the revisions of lists, after the delivered one; lost the first one that is
 		// lost.
-		told []mvcc.Revision
-		lost mvcc.Revision
+		told []contract.Revision
+		lost contract.Revision
 	}{
-		{"1 was told and is lost", []mvcc.Revision{1}, 1},
-		{"1 and 3 were told, and 3 is lost", []mvcc.Revision{1, 3}, 3},
-		{"1 and 3 were told, and both are lost", []mvcc.Revision{1, 3}, 1},
+		{"1 was told and is lost", []contract.Revision{1}, 1},
+		{"1 and 3 were told, and 3 is lost", []contract.Revision{1, 3}, 3},
+		{"1 and 3 were told, and both are lost", []contract.Revision{1, 3}, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
@@ -363,7 +364,7 @@ func TestSeenIsLostBeforeItIsDelivered(t *testing.T) {
 				h.hold(gate, nil)
 				for _, told := range tc.told {
 					for writer.Delivered() < start+told {
-						put(t, writer, mvcc.Key(fmt.Sprintf("/lost/%d", writer.Delivered())), 0,
+						put(t, writer, contract.Key(fmt.Sprintf("/lost/%d", writer.Delivered())), 0,
 							"x")
 					}
 					if r := list(t, s); r != start+told {
@@ -414,7 +415,7 @@ func TestSeenBeforeCompaction(t *testing.T) {
 				gate := make(chan struct{})
 				h.hold(gate, nil)
 				// One key, so that the rows that were replaced are swept.
-				var r mvcc.Revision
+				var r contract.Revision
 				for range 10 {
 					r = put(t, writer, "/k", r, "x")
 				}
@@ -463,14 +464,14 @@ func TestCommitAfterLoss(t *testing.T) {
 		name string
 		// told are the revisions of lists, after the delivered one; lost the first one that is
 		// lost, -1 if none is.
-		told []mvcc.Revision
-		lost mvcc.Revision
+		told []contract.Revision
+		lost contract.Revision
 	}{
 		{"the delivered one is lost", nil, 0},
-		{"1 was told and is lost", []mvcc.Revision{1}, 1},
-		{"1 and 3 were told, and 3 is lost", []mvcc.Revision{1, 3}, 3},
-		{"1 and 3 were told, and both are lost", []mvcc.Revision{1, 3}, 1},
-		{"1 and 3 were told, and none is lost", []mvcc.Revision{1, 3}, -1},
+		{"1 was told and is lost", []contract.Revision{1}, 1},
+		{"1 and 3 were told, and 3 is lost", []contract.Revision{1, 3}, 3},
+		{"1 and 3 were told, and both are lost", []contract.Revision{1, 3}, 1},
+		{"1 and 3 were told, and none is lost", []contract.Revision{1, 3}, -1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
@@ -486,7 +487,7 @@ func TestCommitAfterLoss(t *testing.T) {
 				for _, told := range tc.told {
 					newest = start + told
 					for writer.Delivered() < newest {
-						put(t, writer, mvcc.Key(fmt.Sprintf("/told/%d", writer.Delivered())), 0,
+						put(t, writer, contract.Key(fmt.Sprintf("/told/%d", writer.Delivered())), 0,
 							"x")
 					}
 					if r := list(t, s); r != newest {
@@ -505,7 +506,7 @@ func TestCommitAfterLoss(t *testing.T) {
 				if r := list(t, s); r != newest+1 {
 					t.Fatalf("the list is at %d, want %d", r, newest+1)
 				}
-				r, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/start", Expect: start,
+				r, err := s.Commit(t.Context(), contract.Mutation{Key: "/start", Expect: start,
 					Value: []byte("mine")})
 				if tc.lost < 0 {
 					if err != nil || r != newest+2 {
@@ -557,14 +558,14 @@ func TestCommitAfterCompaction(t *testing.T) {
 					t.Fatal(err)
 				}
 				if swept {
-					try := func(m mvcc.Mutation) {
+					try := func(m contract.Mutation) {
 						t.Helper()
 						if _, err := s.Commit(t.Context(), m); err == nil ||
 							!strings.Contains(err.Error(), "nothing was written: read again") {
 							t.Errorf("a write on what was read before the compaction: %v", err)
 						}
 					}
-					try(mvcc.Mutation{Key: "/k", Expect: r, Value: []byte("x")})
+					try(contract.Mutation{Key: "/k", Expect: r, Value: []byte("x")})
 					groups := h.groups.Load()
 					h.hold(nil, nil)
 					close(gate)
@@ -573,7 +574,7 @@ func TestCommitAfterCompaction(t *testing.T) {
 					if err := s.Ready(ctx); err != nil {
 						t.Fatal(err)
 					}
-					try(mvcc.Mutation{Key: "/k", Expect: r, Era: era, Value: []byte("x")})
+					try(contract.Mutation{Key: "/k", Expect: r, Era: era, Value: []byte("x")})
 					if n := h.groups.Load() - groups; n != 0 {
 						t.Errorf("%d groups were begun for a write of another era", n)
 					}
@@ -610,7 +611,7 @@ func TestLateAnswerOfLostHistory(t *testing.T) {
 				}
 				h.hold(gate, page)
 				told := put(t, writer, "/told", 0, "x")
-				answer := make(chan mvcc.Revision, 1)
+				answer := make(chan contract.Revision, 1)
 				go func() {
 					res, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/", End: "0"})
 					if err != nil {
@@ -670,9 +671,9 @@ func TestCopyOfAnotherInode(t *testing.T) {
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
-	var seen mvcc.Revision
+	var seen contract.Revision
 	for i := range 20 {
-		seen = put(t, s, mvcc.Key(fmt.Sprintf("/b/%d", i)), 0, "x")
+		seen = put(t, s, contract.Key(fmt.Sprintf("/b/%d", i)), 0, "x")
 	}
 	rename(t, copied, u.Path)
 	if head := become(t, s, seen); head < seen+1<<32 {
@@ -684,13 +685,13 @@ func TestCopyOfAnotherInode(t *testing.T) {
 
 // lateIdentity is a backend that tells its identity only when answer is closed, after hold was set.
 type lateIdentity struct {
-	mvcc.Backend
+	contract.Backend
 	hold          atomic.Bool
 	once          sync.Once
 	asked, answer chan struct{}
 }
 
-func (b *lateIdentity) Identity(ctx context.Context) (mvcc.Identity, error) {
+func (b *lateIdentity) Identity(ctx context.Context) (contract.Identity, error) {
 	if b.hold.Load() {
 		b.once.Do(func() { close(b.asked) })
 		<-b.answer
@@ -726,7 +727,7 @@ func TestOneFenceForAReplacedFile(t *testing.T) {
 	late.hold.Store(true)
 	rename(t, copied, u.Path)
 	var (
-		head mvcc.Revision
+		head contract.Revision
 		wg   sync.WaitGroup
 	)
 	wg.Go(func() { head = become(t, second, seen) })

@@ -7,7 +7,7 @@ import (
 )
 
 // Who has turned a page of a list, and then the next one, will most likely turn on. So the page
-// that follows may be read while the client works on the one it has; see [RangeOptions.Ahead].
+// that Follows may be read while the client works on the one it has; see [RangeOptions.Ahead].
 //
 // Such a page is what the call that asks for it would read itself (I4, I5). The state at a revision
 // is the same whenever it is read, until the revision is compacted. The call reads the state of the

@@ -10,18 +10,19 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // paged tells of each page that was read. Before it reads one, it asks before.
 type paged struct {
-	mvcc.Backend
-	before func(context.Context, mvcc.PageQuery) error
-	read   chan mvcc.PageQuery
+	contract.Backend
+	before func(context.Context, contract.PageQuery) error
+	read   chan contract.PageQuery
 }
 
-func (p *paged) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error) {
+func (p *paged) Page(ctx context.Context, q contract.PageQuery) (*contract.Page, error) {
 	if p.before != nil {
 		if err := p.before(ctx, q); err != nil {
 			return nil, err
@@ -35,7 +36,7 @@ func (p *paged) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error) 
 // openPaged opens a store with the keys /k/0 to /k/9.
 func openPaged(t *testing.T, db dbtest.DB) (*paged, *mvcc.Store) {
 	t.Helper()
-	b := &paged{Backend: openBackend(t, db), read: make(chan mvcc.PageQuery, 100)}
+	b := &paged{Backend: openBackend(t, db), read: make(chan contract.PageQuery, 100)}
 	s, err := mvcc.Open(t.Context(), b, mvcc.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +48,7 @@ func openPaged(t *testing.T, db dbtest.DB) (*paged, *mvcc.Store) {
 		}
 	})
 	for i := range 10 {
-		put(t, s, mvcc.Key(fmt.Sprintf("/k/%d", i)), 0, "old")
+		put(t, s, contract.Key(fmt.Sprintf("/k/%d", i)), 0, "old")
 	}
 	return b, s
 }
@@ -90,15 +91,15 @@ func TestPagesAreReadAhead(t *testing.T) {
 			t.Errorf("%+v was read ahead, not the page from %q", q, o.From)
 		}
 		put(t, s, "/k/6/new", 0, "new")
-		put(t, s, "/k/7", mvcc.Any, "new")
-		_, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/k/8", Delete: true,
-			Expect: mvcc.Any})
+		put(t, s, "/k/7", contract.Any, "new")
+		_, err := s.Commit(t.Context(), contract.Mutation{Key: "/k/8", Delete: true,
+			Expect: contract.Any})
 		if err != nil {
 			t.Fatal(err)
 		}
-		head := put(t, s, "/k/9", mvcc.Any, "new")
+		head := put(t, s, "/k/9", contract.Any, "new")
 		third := o.From
-		b.before = func(_ context.Context, q mvcc.PageQuery) error {
+		b.before = func(_ context.Context, q contract.PageQuery) error {
 			if q.Start == third {
 				t.Error("the third page was read again")
 			}
@@ -128,10 +129,10 @@ func TestReadAheadIsNotCompacted(t *testing.T) {
 		<-b.read
 	}
 	head := put(t, s, "/k/new", 0, "new")
-	if _, err := mvcc.RaiseCompacted(t.Context(), b.Backend, head); err != nil {
+	if _, err := contract.RaiseCompacted(t.Context(), b.Backend, head); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := s.Range(t.Context(), o); !errors.Is(err, mvcc.ErrCompacted) {
+	if r, err := s.Range(t.Context(), o); !errors.Is(err, contract.ErrCompacted) {
 		t.Errorf("a page of a compacted revision: %+v, %v", r, err)
 	}
 }
@@ -157,14 +158,14 @@ func TestReadAheadIsOfOneList(t *testing.T) {
 func TestReadAheadFails(t *testing.T) {
 	b, s := openPaged(t, inMemory(t))
 	failed := 0
-	b.before = func(_ context.Context, q mvcc.PageQuery) error {
+	b.before = func(_ context.Context, q contract.PageQuery) error {
 		if q.Start != "/k/5\x00" {
 			return nil
 		}
 		if failed++; failed > 1 {
 			return nil
 		}
-		return mvcc.Errorf(mvcc.Denied, "not now")
+		return contract.Errorf(contract.Denied, "not now")
 	}
 	o, _ := turn(t, s, firstThree, 0)
 	o, _ = turn(t, s, o, 3)
@@ -178,7 +179,7 @@ func TestReadAheadFails(t *testing.T) {
 func TestReadAheadHangs(t *testing.T) {
 	b, s := openPaged(t, inMemory(t))
 	var begun, ended atomic.Int64
-	b.before = func(ctx context.Context, q mvcc.PageQuery) error {
+	b.before = func(ctx context.Context, q contract.PageQuery) error {
 		if q.Start != "/k/5\x00" || begun.Add(1) > 2 {
 			return nil
 		}
@@ -226,7 +227,7 @@ func TestReadAheadIsBounded(t *testing.T) {
 		turn := func(list, value string) (started bool) {
 			before := reads
 			for i, last := range []string{"/1", "/2"} {
-				o := mvcc.RangeOptions{From: mvcc.Key(list), End: "/k0", At: 7, Limit: 1 + i, Ahead: 2}
+				o := mvcc.RangeOptions{From: contract.Key(list), End: "/k0", At: 7, Limit: 1 + i, Ahead: 2}
 				a.Turned(t.Context(), o, page(list+last, value))
 				list += last + "\x00"
 			}
@@ -285,5 +286,5 @@ func TestReadAheadIsBounded(t *testing.T) {
 // page is a page of one key, with more to come.
 func page(key, value string) *mvcc.RangeResult {
 	return &mvcc.RangeResult{More: true, Revision: 7,
-		KVs: []mvcc.KeyValue{{Key: mvcc.Key(key), Value: []byte(value)}}}
+		KVs: []mvcc.KeyValue{{Key: contract.Key(key), Value: []byte(value)}}}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // announceInterval is the shortest time from the end of an announcement to the beginning of the
@@ -35,7 +37,7 @@ func newAnnouncer(s *Store) *announcer {
 
 // tell has the other processes told of the revision, which is committed. It does not wait. A new
 // epoch begins at a greater revision than the last one, so the greatest revision is the newest.
-func (a *announcer) tell(r Revision) {
+func (a *announcer) tell(r contract.Revision) {
 	for {
 		head := a.head.Load()
 		if int64(r) <= head {
@@ -52,7 +54,7 @@ func (a *announcer) tell(r Revision) {
 }
 
 // run announces until the announcer is closed.
-func (a *announcer) run(n Notifier) {
+func (a *announcer) run(n contract.Notifier) {
 	defer close(a.ended)
 	outage := outageLog{log: a.s.log, what: "notify the other processes of writes, which they poll for"}
 	for {
@@ -74,10 +76,10 @@ func (a *announcer) run(n Notifier) {
 	}
 }
 
-func (a *announcer) announce(n Notifier, o *outageLog) {
+func (a *announcer) announce(n contract.Notifier, o *outageLog) {
 	ctx, cancel := context.WithTimeout(a.s.commitCtx, a.s.cfg.Timeout)
 	defer cancel()
-	if err := n.Announce(ctx, Revision(a.head.Load())); err == nil {
+	if err := n.Announce(ctx, contract.Revision(a.head.Load())); err == nil {
 		o.over()
 	} else if a.s.commitCtx.Err() == nil {
 		o.failed(err)
@@ -87,7 +89,7 @@ func (a *announcer) announce(n Notifier, o *outageLog) {
 // close ends it, after what there is to tell was told, for as long as the committer may take.
 func (a *announcer) close() {
 	close(a.closed)
-	if _, ok := a.s.b.(Notifier); ok {
+	if _, ok := a.s.b.(contract.Notifier); ok {
 		<-a.ended
 	}
 }

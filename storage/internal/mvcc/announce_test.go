@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -21,10 +22,10 @@ type announcing struct {
 	hold  chan struct{}
 
 	mu        sync.Mutex
-	announced []mvcc.Revision
+	announced []contract.Revision
 }
 
-func (b *announcing) Announce(ctx context.Context, r mvcc.Revision) error {
+func (b *announcing) Announce(ctx context.Context, r contract.Revision) error {
 	b.mu.Lock()
 	b.announced = append(b.announced, r)
 	b.mu.Unlock()
@@ -37,7 +38,7 @@ func (b *announcing) Announce(ctx context.Context, r mvcc.Revision) error {
 	return b.Backend.Announce(ctx, r)
 }
 
-func (b *announcing) told() []mvcc.Revision {
+func (b *announcing) told() []contract.Revision {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.announced
@@ -48,7 +49,7 @@ func announcers(t *testing.T) (b *announcing, writer, listener *mvcc.Store) {
 	t.Helper()
 	db := memdb.New("announce", time.Now)
 	cfg := mvcc.Config{Compaction: mvcc.CompactionPolicy{Window: -1}}
-	backend := func() *memdb.Backend { return db.Open(mvcc.DriverOptions{}) }
+	backend := func() *memdb.Backend { return db.Open(contract.DriverOptions{}) }
 	b = &announcing{Backend: backend()}
 	writer, err := mvcc.Open(t.Context(), b, cfg)
 	if err != nil {
@@ -82,7 +83,7 @@ func TestAnnouncements(t *testing.T) {
 		synctest.Wait() // the announcement has ended
 		put(t, writer, "k/b", 0, "v")
 		last := put(t, writer, "k/c", 0, "v")
-		for seen := mvcc.Revision(0); seen < last; {
+		for seen := contract.Revision(0); seen < last; {
 			batch, err := w.Next(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -96,7 +97,7 @@ func TestAnnouncements(t *testing.T) {
 		synctest.Wait() // the announcer is idle again
 		b.hold = make(chan struct{})
 		for i := range 10 {
-			last = put(t, writer, mvcc.Key(fmt.Sprint("k/", i)), 0, "v")
+			last = put(t, writer, contract.Key(fmt.Sprint("k/", i)), 0, "v")
 			synctest.Wait()
 		}
 		closed := make(chan error)
@@ -106,7 +107,7 @@ func TestAnnouncements(t *testing.T) {
 		if err := <-closed; err != nil {
 			t.Fatal(err)
 		}
-		if got, want := fmt.Sprint(b.told()), fmt.Sprint([]mvcc.Revision{2, 4, 5, last}); got != want {
+		if got, want := fmt.Sprint(b.told()), fmt.Sprint([]contract.Revision{2, 4, 5, last}); got != want {
 			t.Errorf("announced were %s, want %s", got, want)
 		}
 	})
@@ -118,7 +119,7 @@ func TestAnnouncementIsLost(t *testing.T) {
 		b, writer, listener := announcers(t)
 		defer listener.Close()
 		defer writer.Close()
-		b.fails = mvcc.Errorf(mvcc.Unavailable, "the queue is full")
+		b.fails = contract.Errorf(contract.Unavailable, "the queue is full")
 		w, err := listener.Watch(t.Context(), mvcc.WatchOptions{Prefix: "k/", After: 1})
 		if err != nil {
 			t.Fatal(err)

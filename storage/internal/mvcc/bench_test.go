@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -36,7 +37,7 @@ func BenchmarkCrossReplicaWatch(b *testing.B) {
 					load.Go(func() {
 						for n := 0; ctx.Err() == nil; n++ {
 							if _, err := a.Commit(b.Context(),
-								mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/load/%d/%d", i, n)),
+								contract.Mutation{Key: contract.Key(fmt.Sprintf("/load/%d/%d", i, n)),
 									Value: value}); err != nil {
 								b.Error(err)
 								return
@@ -62,7 +63,7 @@ func BenchmarkCrossReplicaWatch(b *testing.B) {
 				defer quiet.Stop()
 				for n := 0; b.Loop(); n++ {
 					if _, err := a.Commit(b.Context(),
-						mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/measured/%d", n)),
+						contract.Mutation{Key: contract.Key(fmt.Sprintf("/measured/%d", n)),
 							Value: value}); err != nil {
 						b.Fatal(err)
 					}

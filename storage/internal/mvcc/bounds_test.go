@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -22,7 +23,7 @@ func TestGroupsOfLargeDeletions(t *testing.T) {
 		size := min(1<<20, limits.ValueBytes)
 		var mu sync.Mutex
 		most := 0
-		f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+		f.set(func(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 			r, err := f.Backend.Commit(ctx, g)
 			held := 0
 			for i, m := range g.Mutations {
@@ -43,7 +44,7 @@ func TestGroupsOfLargeDeletions(t *testing.T) {
 		const keys = 24
 		for i := range keys {
 			_, err := s.Commit(t.Context(),
-				mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/flood/%02d", i)), TTL: time.Hour,
+				contract.Mutation{Key: contract.Key(fmt.Sprintf("/flood/%02d", i)), TTL: time.Hour,
 					Value: bytes.Repeat([]byte{'a' + byte(i)}, size)})
 			if err != nil {
 				t.Fatal(err)
@@ -81,17 +82,17 @@ func TestOneDamagedKey(t *testing.T) {
 
 		begun, hold := make(chan struct{}, 16), make(chan struct{})
 		groups := 0
-		f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+		f.set(func(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 			begun <- struct{}{}
 			<-hold
 			groups++
 			return f.Backend.Commit(ctx, g)
 		})
 		type answer struct {
-			revision mvcc.Revision
+			revision contract.Revision
 			err      error
 		}
-		commit := func(m mvcc.Mutation) chan answer {
+		commit := func(m contract.Mutation) chan answer {
 			c := make(chan answer, 1)
 			go func() {
 				r, err := s.Commit(t.Context(), m)
@@ -100,13 +101,13 @@ func TestOneDamagedKey(t *testing.T) {
 			return c
 		}
 		// The first group is held, so that the writes after it gather in one.
-		first := commit(mvcc.Mutation{Key: "/first", Value: []byte("x")})
+		first := commit(contract.Mutation{Key: "/first", Value: []byte("x")})
 		<-begun
 		before := s.Delivered()
-		deletion := commit(mvcc.Mutation{Key: "/lost", Expect: lost, Delete: true})
+		deletion := commit(contract.Mutation{Key: "/lost", Expect: lost, Delete: true})
 		others := []chan answer{
-			commit(mvcc.Mutation{Key: "/new", Value: []byte("x")}),
-			commit(mvcc.Mutation{Key: "/good", Expect: good, Delete: true}),
+			commit(contract.Mutation{Key: "/new", Value: []byte("x")}),
+			commit(contract.Mutation{Key: "/good", Expect: good, Delete: true}),
 		}
 		if err := mvcc.WaitQueued(t.Context(), s, 3); err != nil {
 			t.Fatal(err)
@@ -122,7 +123,7 @@ func TestOneDamagedKey(t *testing.T) {
 			}
 		}
 		a := <-deletion
-		if mvcc.ClassOf(a.err) != mvcc.Data || !strings.Contains(a.err.Error(), "/lost") ||
+		if contract.ClassOf(a.err) != contract.Data || !strings.Contains(a.err.Error(), "/lost") ||
 			!strings.Contains(a.err.Error(), "backup") {
 			t.Errorf("the deletion of the damaged key: %d, %v", a.revision, a.err)
 		}
@@ -136,11 +137,11 @@ func TestOneDamagedKey(t *testing.T) {
 // pages are bounded in bytes, and together they have everything.
 func TestRangeOfLargeReplacedRows(t *testing.T) {
 	s := open(t, inMemory(t), mvcc.Config{})
-	const size, keys = 1 << 20, mvcc.ReadBytes>>20 + 8
-	var at mvcc.Revision
-	revisions := make([]mvcc.Revision, keys)
+	const size, keys = 1 << 20, contract.ReadBytes>>20 + 8
+	var at contract.Revision
+	revisions := make([]contract.Revision, keys)
 	for i := range keys {
-		r, err := s.Commit(t.Context(), mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/k/%03d", i)),
+		r, err := s.Commit(t.Context(), contract.Mutation{Key: contract.Key(fmt.Sprintf("/k/%03d", i)),
 			Value: bytes.Repeat([]byte{'a' + byte(i)}, size)})
 		if err != nil {
 			t.Fatal(err)
@@ -148,7 +149,7 @@ func TestRangeOfLargeReplacedRows(t *testing.T) {
 		revisions[i], at = r, r
 	}
 	for i, r := range revisions {
-		put(t, s, mvcc.Key(fmt.Sprintf("/k/%03d", i)), r, "new")
+		put(t, s, contract.Key(fmt.Sprintf("/k/%03d", i)), r, "new")
 	}
 	o := mvcc.RangeOptions{Start: "/k/", End: "/k0", At: at}
 	for n := 0; n < keys; {
@@ -164,7 +165,7 @@ func TestRangeOfLargeReplacedRows(t *testing.T) {
 			}
 			n++
 		}
-		if held >= 2*mvcc.ReadBytes || r.More != (n < keys) || len(r.KVs) == 0 {
+		if held >= 2*contract.ReadBytes || r.More != (n < keys) || len(r.KVs) == 0 {
 			t.Fatalf("a page has %d keys of %d bytes, and more to come: %t, after %d of %d",
 				len(r.KVs), held, r.More, n, keys)
 		}
@@ -174,12 +175,12 @@ func TestRangeOfLargeReplacedRows(t *testing.T) {
 
 // counts counts the counting.
 type counts struct {
-	mvcc.Backend
+	contract.Backend
 	n int
 }
 
-func (c *counts) Count(ctx context.Context, start, end mvcc.Key, at mvcc.Revision,
-	limit int64) (int64, mvcc.State, error) {
+func (c *counts) Count(ctx context.Context, start, end contract.Key, at contract.Revision,
+	limit int64) (int64, contract.State, error) {
 	c.n++
 	return c.Backend.Count(ctx, start, end, at, limit)
 }
@@ -194,7 +195,7 @@ func TestPagesCountOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range 10 {
-			put(t, s, mvcc.Key(fmt.Sprintf("/k/%d", i)), 0, "v")
+			put(t, s, contract.Key(fmt.Sprintf("/k/%d", i)), 0, "v")
 		}
 		o := mvcc.RangeOptions{Start: "/k/", End: "/k0", Limit: 3, Count: true, Exact: exact}
 		for left := int64(10); left > 0; left -= 3 {
@@ -209,7 +210,7 @@ func TestPagesCountOnce(t *testing.T) {
 			o.At, o.From = r.Revision, last.Key+"\x00"
 			o.Count = left != 10 // the second page is not asked for it
 			put(t, s, last.Key+"/new", 0, "v")
-			if _, err := s.Commit(t.Context(), mvcc.Mutation{Key: last.Key, Delete: true,
+			if _, err := s.Commit(t.Context(), contract.Mutation{Key: last.Key, Delete: true,
 				Expect: last.Revision}); err != nil {
 				t.Fatal(err)
 			}

@@ -9,22 +9,25 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Commit is Apply for a caller that needs to know no more than the revision.
-func (s *Store) Commit(ctx context.Context, m Mutation) (Revision, error) {
+func (s *Store) Commit(ctx context.Context, m contract.Mutation) (contract.Revision, error) {
 	o, err := s.Apply(ctx, m)
 	return o.Revision, err
 }
 
 // Apply writes one mutation and returns what it did after the database has committed it durably.
-// Its errors are *[ConflictError], *[LimitError], [ErrClosed], ctx's error if the caller gave up
-// before its group began (nothing was written), [ErrUnknownOutcome], and *[Error] for what the
-// database or the quota refused (nothing was written).
-func (s *Store) Apply(ctx context.Context, m Mutation) (Outcome, error) {
+// Its errors are *[contract.ConflictError], *[contract.LimitError], [contract.ErrClosed], ctx's
+// error if the caller gave up before its group began (nothing was written),
+// [contract.ErrUnknownOutcome], and *[contract.Error] for what the database or the quota refused
+// (nothing was written).
+func (s *Store) Apply(ctx context.Context, m contract.Mutation) (contract.Outcome, error) {
 	w, err := s.enqueue(ctx, m)
 	if err != nil {
-		return Outcome{}, err
+		return contract.Outcome{}, err
 	}
 	select {
 	case <-w.done:
@@ -32,34 +35,34 @@ func (s *Store) Apply(ctx context.Context, m Mutation) (Outcome, error) {
 	case <-ctx.Done():
 	}
 	if s.queue.drop(w) {
-		return Outcome{}, ctx.Err()
+		return contract.Outcome{}, ctx.Err()
 	}
 	// The group has begun. Perhaps it has ended by now.
 	select {
 	case <-w.done:
 		return w.outcome, w.err
 	default:
-		return Outcome{}, fmt.Errorf("%w (%w)", ErrUnknownOutcome, ctx.Err())
+		return contract.Outcome{}, fmt.Errorf("%w (%w)", contract.ErrUnknownOutcome, ctx.Err())
 	}
 }
 
 // enqueue checks everything that could make a whole group fail, and queues.
-func (s *Store) enqueue(ctx context.Context, m Mutation) (*write, error) {
+func (s *Store) enqueue(ctx context.Context, m contract.Mutation) (*write, error) {
 	switch {
 	case m.Key == "":
 		return nil, errors.New("a key cannot be empty")
 	case len(m.Key) > s.limits.KeyBytes:
-		return nil, &LimitError{What: "key", Bytes: len(m.Key), Limit: s.limits.KeyBytes}
+		return nil, &contract.LimitError{What: "key", Bytes: len(m.Key), Limit: s.limits.KeyBytes}
 	case len(m.Value) > s.limits.ValueBytes:
-		return nil, &LimitError{What: "value", Bytes: len(m.Value), Limit: s.limits.ValueBytes}
+		return nil, &contract.LimitError{What: "value", Bytes: len(m.Value), Limit: s.limits.ValueBytes}
 	case m.Delete && m.Expect == 0:
-		return nil, &ConflictError{Key: m.Key}
-	case m.Expect < Any || m.TTL < 0 || m.Lease < 0:
+		return nil, &contract.ConflictError{Key: m.Key}
+	case m.Expect < contract.Any || m.TTL < 0 || m.Lease < 0:
 		return nil, fmt.Errorf("a revision, a time to live and a lease are not negative: %d, %s, "+
 			"%d", m.Expect, m.TTL, m.Lease)
 	case m.Lease != 0 && (m.TTL != 0 || m.Delete):
 		return nil, errors.New("what is attached to a lease is a key that has no time to live")
-	case m.Expect == Any && m.HasPrev:
+	case m.Expect == contract.Any && m.HasPrev:
 		return nil, errors.New("nobody knows the previous value of a write that expects any state")
 	}
 	if m.Value == nil && !m.Delete {
@@ -86,7 +89,7 @@ func (s *Store) commitLoop() {
 			return
 		}
 		if s.commitCtx.Err() != nil {
-			answerAll(group, ErrClosed)
+			answerAll(group, contract.ErrClosed)
 			continue
 		}
 		stop := s.boundQueueing()
@@ -103,7 +106,7 @@ func (s *Store) commitLoop() {
 // Writers behind groups that end, however many, are not refused: the queue bounds their number.
 func (s *Store) boundQueueing() (stop func()) {
 	ctx, cancel := context.WithCancel(s.commitCtx)
-	err := Errorf(Unavailable, "the database has not answered an earlier write for %s, and "+
+	err := contract.Errorf(contract.Unavailable, "the database has not answered an earlier write for %s, and "+
 		"nothing was written", s.cfg.RetryFor)
 	timer := time.AfterFunc(s.cfg.RetryFor, func() {
 		for ctx.Err() == nil {
@@ -111,7 +114,7 @@ func (s *Store) boundQueueing() (stop func()) {
 			if oldest := s.queue.refuse(time.Now().Add(-s.cfg.RetryFor), err); !oldest.IsZero() {
 				next -= time.Since(oldest)
 			}
-			wait(ctx, next)
+			contract.Wait(ctx, next)
 		}
 	})
 	return func() {
@@ -122,7 +125,7 @@ func (s *Store) boundQueueing() (stop func()) {
 
 func answerAll(group []*write, err error) {
 	for _, w := range group {
-		w.answer(Outcome{}, err)
+		w.answer(contract.Outcome{}, err)
 	}
 }
 
@@ -130,7 +133,7 @@ func answerAll(group []*write, err error) {
 // answers all of them. This is the one place where a failed transaction is judged: what certainly
 // was not committed is tried again, what is unknown is resolved first.
 func (s *Store) commitGroup(writes []*write) {
-	retry := retryPolicy()
+	retry := contract.RetryPolicy()
 	// Those that have waited while the group before was tried in vain are tried once, or they would
 	// wait until their callers give up.
 	deadline := writes[0].arrived.Add(s.cfg.RetryFor)
@@ -141,15 +144,15 @@ func (s *Store) commitGroup(writes []*write) {
 			return
 		}
 		newest := len(seen) - 1
-		g := &Group{Token: newToken(), Seen: seen[newest], Earlier: seen[:newest],
-			Mutations: make([]*Mutation, len(writes))}
+		g := &contract.Group{Token: contract.NewToken(), Seen: seen[newest], Earlier: seen[:newest],
+			Mutations: make([]*contract.Mutation, len(writes))}
 		for i, w := range writes {
 			g.Mutations[i] = &w.m
 		}
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(s.commitCtx, s.cfg.Timeout)
 		s.tailer.groupBegins()
-		var res *GroupResult
+		var res *contract.GroupResult
 		err := error(errCrowded)
 		if newest <= maxEarlier {
 			res, err = s.b.Commit(ctx, g)
@@ -161,19 +164,19 @@ func (s *Store) commitGroup(writes []*write) {
 			return
 		}
 		s.tailer.groupEnds()
-		class := ClassOf(err)
+		class := contract.ClassOf(err)
 		s.metrics.commitFailed(class)
-		if class == Unknown {
+		if class == contract.Unknown {
 			s.log.Warn("the outcome of a commit group is unknown; looking for it", "mutations",
 				len(writes), "err", err)
 			if s.resolve(g, writes, err) {
 				return
 			}
 			// It is certain now that nothing was committed.
-			class, err = Transient, Errorf(Unavailable, "%w; nothing was written", err)
+			class, err = contract.Transient, contract.Errorf(contract.Unavailable, "%w; nothing was written", err)
 		}
 		switch class {
-		case Data:
+		case contract.Data:
 			if len(writes) == 1 {
 				answerAll(writes, err)
 				return
@@ -182,7 +185,7 @@ func (s *Store) commitGroup(writes []*write) {
 			s.commitGroup(writes[:half])
 			s.commitGroup(writes[half:])
 			return
-		case Fenced:
+		case contract.Fenced:
 			if fenceErr := s.refence(s.commitCtx, g.Seen, err.Error()); fenceErr != nil {
 				answerAll(writes, fenceErr)
 				return
@@ -190,9 +193,9 @@ func (s *Store) commitGroup(writes []*write) {
 			if s.hub.presentEra() != era {
 				continue
 			}
-		case Transient, Unavailable, Aborted:
-			if errors.Is(err, ErrOvertaken) {
-				// The process was paused, or follows late. The next group begins at what is read
+		case contract.Transient, contract.Unavailable, contract.Aborted:
+			if errors.Is(err, contract.ErrOvertaken) {
+				// The process was paused, or Follows late. The next group begins at what is read
 				// now, whatever time has passed. If that is refused as well, a row that was seen
 				// is gone, and the tailer is about to find that out: a new era begins.
 				_, readErr := s.read(s.commitCtx, s.b.State)
@@ -209,28 +212,28 @@ func (s *Store) commitGroup(writes []*write) {
 		}
 		pause := retry.NextBackOff()
 		if s.commitCtx.Err() != nil {
-			answerAll(writes, ErrClosed)
+			answerAll(writes, contract.ErrClosed)
 			return
 		}
 		if time.Now().Add(pause).After(deadline) {
 			answerAll(writes, err)
 			return
 		}
-		wait(s.commitCtx, pause)
+		contract.Wait(s.commitCtx, pause)
 	}
 }
 
 // Era returns the present era. Who reads and then writes what it expects asks before it reads.
-func (s *Store) Era() Era { return s.hub.presentEra() }
+func (s *Store) Era() contract.Era { return s.hub.presentEra() }
 
 // ErrOtherEra refuses a write whose expectation was read in an era that is over.
-var ErrOtherEra = Errorf(Unavailable, "what was read before may be of a history that is lost, and "+
+var ErrOtherEra = contract.Errorf(contract.Unavailable, "what was read before may be of a history that is lost, and "+
 	"nothing was written: read again")
 
 // ofEra returns the writes that can be done in the era, and answers the others: what they expect
 // may be a revision of a lost history, which another state has in this one. Who expects no revision
 // has read none.
-func ofEra(writes []*write, era Era) []*write {
+func ofEra(writes []*write, era contract.Era) []*write {
 	over := func(w *write) bool { return w.m.Expect > 0 && w.m.Era != era }
 	if !slices.ContainsFunc(writes, over) {
 		return writes
@@ -247,16 +250,6 @@ func ofEra(writes []*write, era Era) []*write {
 	return same
 }
 
-// wait pauses until the time has passed or ctx ends.
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
 // answersAtOnce is how many writers are answered before others may run. A flooded store answers
 // hundreds at once, and Go runs them in turn before it runs the committers of other stores. With
 // the pauses, the others' p99 in SQLite was half as long, and a write took a tenth less processor
@@ -265,7 +258,7 @@ func wait(ctx context.Context, d time.Duration) {
 const answersAtOnce = 8
 
 // finish hands the group's events to the hub, then answers the writers.
-func (s *Store) finish(res *GroupResult, writes []*write) {
+func (s *Store) finish(res *contract.GroupResult, writes []*write) {
 	events := make([]*Event, 0, len(writes))
 	var soonest time.Duration
 	for i, w := range writes {
@@ -315,9 +308,9 @@ func (s *Store) finish(res *GroupResult, writes []*write) {
 		case o.Accepted:
 			w.answer(*o, nil)
 		case o.Err != nil:
-			w.answer(Outcome{}, o.Err)
+			w.answer(contract.Outcome{}, o.Err)
 		default:
-			w.answer(Outcome{}, &ConflictError{Key: w.m.Key, Current: o.Revision})
+			w.answer(contract.Outcome{}, &contract.ConflictError{Key: w.m.Key, Current: o.Revision})
 		}
 	}
 	if soonest > 0 {
@@ -328,29 +321,29 @@ func (s *Store) finish(res *GroupResult, writes []*write) {
 // resolve finds out what became of a group whose commit did not return, and answers the writers,
 // unless it is certain that nothing was written and never will be: then it returns false, and the
 // group may be tried again with another token.
-func (s *Store) resolve(g *Group, writes []*write, cause error) bool {
+func (s *Store) resolve(g *contract.Group, writes []*write, cause error) bool {
 	ctx, cancel := context.WithTimeout(s.commitCtx, s.cfg.ResolveFor)
 	defer cancel()
-	r, err := backoff.Retry(ctx, func() (*Resolution, error) {
+	r, err := backoff.Retry(ctx, func() (*contract.Resolution, error) {
 		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 		defer cancel()
-		r, err := ResolveGroup(opCtx, s.b, g.Token, g.Seen)
-		if err != nil && ClassOf(err) == Fenced {
+		r, err := contract.ResolveGroup(opCtx, s.b, g.Token, g.Seen)
+		if err != nil && contract.ClassOf(err) == contract.Fenced {
 			// Another history: nobody can look for the token in the lost one.
 			return nil, backoff.Permanent(err)
 		}
 		return r, err
-	}, backoff.WithBackOff(retryPolicy()), backoff.WithMaxElapsedTime(s.cfg.ResolveFor))
+	}, backoff.WithBackOff(contract.RetryPolicy()), backoff.WithMaxElapsedTime(s.cfg.ResolveFor))
 
 	switch {
 	case err != nil, !r.Committed && !r.Aborted:
 		if err == nil {
-			err = ErrCompacted
+			err = contract.ErrCompacted
 		}
 		s.metrics.resolved("unknown")
 		s.log.Error("the outcome of a commit group stays unknown", "mutations", len(writes),
 			"cause", cause, "err", err)
-		answerAll(writes, fmt.Errorf("%w: %w", ErrUnknownOutcome, cause))
+		answerAll(writes, fmt.Errorf("%w: %w", contract.ErrUnknownOutcome, cause))
 		return true
 	case r.Aborted:
 		s.metrics.resolved("aborted")
@@ -359,8 +352,8 @@ func (s *Store) resolve(g *Group, writes []*write, cause error) bool {
 	s.metrics.resolved("committed")
 	// The writers are told of the group's rows, so these are seen, as in finish. The head does not
 	// stand for them: somebody may have fenced since, and the fence may be lost.
-	own := Position{Epoch: g.Seen.Epoch, Revision: r.Rows[len(r.Rows)-1].Revision, Token: g.Token}
-	for _, p := range []Position{own, r.State.Head} {
+	own := contract.Position{Epoch: g.Seen.Epoch, Revision: r.Rows[len(r.Rows)-1].Revision, Token: g.Token}
+	for _, p := range []contract.Position{own, r.State.Head} {
 		if _, sight := s.hub.saw(p); sight != agrees {
 			s.tailer.kick()
 		}
@@ -370,7 +363,7 @@ func (s *Store) resolve(g *Group, writes []*write, cause error) bool {
 	// The group's rows say which mutations were accepted. Rows that were replaced may have been
 	// swept if compaction has come so far.
 	complete := r.State.Compacted <= g.Seen.Revision
-	accepted := make(map[Key]*Row, len(r.Rows))
+	accepted := make(map[contract.Key]*contract.Row, len(r.Rows))
 	for i := range r.Rows {
 		accepted[r.Rows[i].Key] = &r.Rows[i]
 	}
@@ -380,12 +373,12 @@ func (s *Store) resolve(g *Group, writes []*write, cause error) bool {
 		case row != nil && w.m.Expects(row.Prev) && row.Deleted == w.m.Delete:
 			// a second mutation with the same expectation lost to this one
 			delete(accepted, w.m.Key)
-			w.answer(Outcome{Accepted: true, Revision: row.Revision, Prev: row.Prev,
+			w.answer(contract.Outcome{Accepted: true, Revision: row.Revision, Prev: row.Prev,
 				Create: row.Create, Version: row.Version, Lease: row.Lease}, nil)
 		case row == nil && !complete:
-			w.answer(Outcome{}, fmt.Errorf("%w: %w", ErrUnknownOutcome, cause))
+			w.answer(contract.Outcome{}, fmt.Errorf("%w: %w", contract.ErrUnknownOutcome, cause))
 		default:
-			w.answer(Outcome{}, &ConflictError{Key: w.m.Key, Current: -1})
+			w.answer(contract.Outcome{}, &contract.ConflictError{Key: w.m.Key, Current: -1})
 		}
 	}
 	return true

@@ -4,6 +4,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // CompactionPolicy says what history is kept. A zero value means its default.
@@ -12,7 +14,7 @@ type CompactionPolicy struct {
 	// Negative: nothing is compacted unless Store.Compact is called.
 	Window time.Duration
 	// Keep is the number of newest revisions that are kept however old they are. Default 1,000.
-	Keep Revision
+	Keep contract.Revision
 	// Interval is how often the boundary is moved. Default one minute.
 	Interval time.Duration
 	// SweepRows is how many rows of the log one batch of the sweep looks at. Default 500.
@@ -61,9 +63,9 @@ func (s *Store) compactLoop(ctx context.Context) {
 
 // compactionPass is what a pass has left.
 type compactionPass struct {
-	head      Position
-	compacted Revision
-	size      Size
+	head      contract.Position
+	compacted contract.Revision
+	size      contract.Size
 	// settled: the next pass has nothing to do while the head and the boundary are the same. All
 	// that the policy lets go is gone, whatever time passes. Where a store has space of its own,
 	// the pass before left the same size: so there is none to be given back either.
@@ -73,7 +75,7 @@ type compactionPass struct {
 // compactAgain is a pass after another one. A store that nobody writes to needs no statement: what
 // others write, and where they move the boundary, this process learns from the tailer.
 func (s *Store) compactAgain(ctx context.Context, last compactionPass) (compactionPass, error) {
-	_, shared := s.b.(Shared)
+	_, shared := s.b.(contract.Shared)
 	if last.settled && s.hub.position() == last.head &&
 		s.hub.compactedRevision() == last.compacted {
 		if shared {
@@ -111,7 +113,7 @@ func (s *Store) compactOnce(ctx context.Context) (pass compactionPass, err error
 }
 
 // moveBoundary moves the boundary to where the policy has it.
-func (s *Store) moveBoundary(ctx context.Context) (st State, target Revision, err error) {
+func (s *Store) moveBoundary(ctx context.Context) (st contract.State, target contract.Revision, err error) {
 	end, err := s.cfg.Scheduler.turn(ctx)
 	if err != nil {
 		return st, 0, err
@@ -128,9 +130,9 @@ func (s *Store) moveBoundary(ctx context.Context) (st State, target Revision, er
 
 // measureTables has the metrics tell the size of the database. Of the stores that share tables, one
 // asks for it now and then, and the others take its answer.
-func (s *Store) measureTables(ctx context.Context) (size Size, err error) {
+func (s *Store) measureTables(ctx context.Context) (size contract.Size, err error) {
 	var polls *Polls
-	if _, shared := s.b.(Shared); shared {
+	if _, shared := s.b.(contract.Shared); shared {
 		polls = s.cfg.Polls
 	}
 	size, asks := polls.lastSize(s.cfg.Compaction.Interval * 3 / 4)
@@ -140,7 +142,7 @@ func (s *Store) measureTables(ctx context.Context) (size Size, err error) {
 		}
 		polls.sized(size)
 	}
-	if size != (Size{}) {
+	if size != (contract.Size{}) {
 		s.metrics.size(size)
 	}
 	return size, nil
@@ -150,7 +152,7 @@ func (s *Store) measureTables(ctx context.Context) (size Size, err error) {
 // at least Keep others. Rows' times are those of the database's clock and rise with the revisions,
 // but for steps of that clock, which move the boundary by as much; so a binary search over the
 // primary key finds it.
-func (s *Store) boundary(ctx context.Context, st State) (Revision, error) {
+func (s *Store) boundary(ctx context.Context, st contract.State) (contract.Revision, error) {
 	p := s.cfg.Compaction
 	limit := st.Now.Add(-p.Window)
 	old, young := st.Compacted, st.Head.Revision-p.Keep+1 // the boundary is in [old, young)
@@ -173,23 +175,23 @@ func (s *Store) boundary(ctx context.Context, st State) (Revision, error) {
 
 // Compact moves the boundary: from its return on, in this process, and within a moment in the
 // others, reads below the revision answer ErrCompacted. What was replaced is removed by the sweep,
-// which follows in the background. The order matters: if rows were removed first, a list that is
+// which Follows in the background. The order matters: if rows were removed first, a list that is
 // still allowed could miss them.
-func (s *Store) Compact(ctx context.Context, r Revision) error {
-	_, err := s.compact(ctx, r, RaiseCompacted)
+func (s *Store) Compact(ctx context.Context, r contract.Revision) error {
+	_, err := s.compact(ctx, r, contract.RaiseCompacted)
 	return err
 }
 
 // CompactExactly is Compact that returns ErrCompacted if the boundary is at the revision or above
 // it, and a *FutureRevisionError if the head is below it. It returns the head.
-func (s *Store) CompactExactly(ctx context.Context, r Revision) (Revision, error) {
-	return s.compact(ctx, r, raiseCompacted)
+func (s *Store) CompactExactly(ctx context.Context, r contract.Revision) (contract.Revision, error) {
+	return s.compact(ctx, r, contract.RaiseCompactedTo)
 }
 
-func (s *Store) compact(ctx context.Context, r Revision,
-	raise func(context.Context, Backend, Revision) (State, error)) (Revision, error) {
+func (s *Store) compact(ctx context.Context, r contract.Revision,
+	raise func(context.Context, contract.Backend, contract.Revision) (contract.State, error)) (contract.Revision, error) {
 	if s.ctx.Err() != nil {
-		return 0, ErrClosed
+		return 0, contract.ErrClosed
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
@@ -209,7 +211,7 @@ func (s *Store) compact(ctx context.Context, r Revision,
 
 // CompactedRevision is the newest boundary that this process knows of, 0 if nothing was ever
 // compacted.
-func (s *Store) CompactedRevision() Revision { return s.hub.compactedRevision() }
+func (s *Store) CompactedRevision() contract.Revision { return s.hub.compactedRevision() }
 
 // Sweep removes what the boundary has released, in batches with pauses, so that writers go on.
 func (s *Store) Sweep(ctx context.Context) error {
@@ -217,7 +219,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 	end := time.Now().Add(p.Interval * 3 / 4)
 	for rows := p.SweepRows; ; {
 		if s.ctx.Err() != nil {
-			return ErrClosed
+			return contract.ErrClosed
 		}
 		endTurn, err := s.cfg.Scheduler.turn(ctx)
 		if err != nil {
@@ -225,12 +227,12 @@ func (s *Store) Sweep(ctx context.Context) error {
 		}
 		began := time.Now()
 		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-		deleted, st, err := SweepBatch(opCtx, s.b, rows)
+		deleted, st, err := contract.SweepBatch(opCtx, s.b, rows)
 		cancel()
 		endTurn()
 		if err != nil {
-			if ClassOf(err) == Transient && ctx.Err() == nil {
-				wait(ctx, 10*time.Millisecond)
+			if contract.ClassOf(err) == contract.Transient && ctx.Err() == nil {
+				contract.Wait(ctx, 10*time.Millisecond)
 				continue
 			}
 			return err
@@ -245,7 +247,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 		if rows = p.SweepRows; late {
 			rows = lateBatch * p.SweepRows
 		}
-		wait(ctx, pause)
+		contract.Wait(ctx, pause)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -268,11 +270,11 @@ const (
 // and is late: larger batches may help, unless the batch was long. A debt that is as great as the
 // jump of a fence is not one: what is before the fence is what was there then, and nobody adds to
 // it.
-func sweepPause(debt Revision, rows int, took, left time.Duration) (pause time.Duration, late bool) {
-	if debt >= minJump {
+func sweepPause(debt contract.Revision, rows int, took, left time.Duration) (pause time.Duration, late bool) {
+	if debt >= contract.MinJump {
 		return 3 * took, false
 	}
-	batches := debt/Revision(rows) + 1
+	batches := debt/contract.Revision(rows) + 1
 	pause = left/time.Duration(batches) - took
 	if pause < took/2 {
 		return took / 2, took < longBatch

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -16,7 +17,7 @@ func TestBoundary(t *testing.T) {
 	for _, test := range []struct {
 		window time.Duration
 		keep   int64
-		want   mvcc.Revision
+		want   contract.Revision
 	}{
 		{5 * time.Minute, 1, 6},
 		{5*time.Minute + time.Second, 1, 5},
@@ -27,9 +28,9 @@ func TestBoundary(t *testing.T) {
 		{time.Nanosecond, 100, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s, err := mvcc.Open(t.Context(), memdb.New(t.Name(), time.Now).Open(mvcc.DriverOptions{}),
+			s, err := mvcc.Open(t.Context(), memdb.New(t.Name(), time.Now).Open(contract.DriverOptions{}),
 				mvcc.Config{Compaction: mvcc.CompactionPolicy{Window: test.window,
-					Keep: mvcc.Revision(test.keep), Interval: 24 * time.Hour}})
+					Keep: contract.Revision(test.keep), Interval: 24 * time.Hour}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -56,7 +57,7 @@ func TestBoundary(t *testing.T) {
 // compacted by itself.
 func TestCompactionSweeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := memdb.New(t.Name(), time.Now).Open(mvcc.DriverOptions{})
+		b := memdb.New(t.Name(), time.Now).Open(contract.DriverOptions{})
 		s, err := mvcc.Open(t.Context(), b, mvcc.Config{
 			Compaction: mvcc.CompactionPolicy{Window: -1}})
 		if err != nil {

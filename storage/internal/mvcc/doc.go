@@ -8,20 +8,21 @@
 // from any revision that is not compacted sees every later event once and in order.
 //
 // The package knows neither Kubernetes nor any particular database. What differs between databases
-// is a [Backend]. It reads rows and runs transactions, and it decides nothing. A Backend that is no
-// [Notifier] starts no goroutine.
+// is a [contract.Backend]. It reads rows and runs transactions, and it decides nothing. A Backend
+// that is no [contract.Notifier] starts no goroutine.
 //
-//   - The rules (rules.go, decide.go) are pure functions. They decide who may write ([CheckGroup],
-//     [Decide]), what became of a group with an unknown outcome ([Resolve]), how far a compaction
-//     may go ([CompactTo]), which rows the sweep removes ([PlanSweep], [ForgetAborted]), where a
-//     fence goes ([Fence.After]; after an import export.go, after a drop drop.go) and when another
-//     epoch is accepted ([Adoptable]).
+//   - The rules (rules.go, decide.go) are pure functions. They decide who may write
+//     ([contract.CheckGroup], [contract.Decide]), what became of a group with an unknown outcome
+//     ([contract.Resolve]), how far a compaction may go ([contract.CompactTo]), which rows the
+//     sweep removes ([contract.PlanSweep], [contract.ForgetAborted]), where a fence goes
+//     ([contract.Fence.After]; after an import export.go, after a drop drop.go) and when another
+//     epoch is accepted ([contract.Adoptable]).
 //   - What is rare (locked.go) applies a rule in a transaction that holds the commit lock
-//     ([Backend.Locked]): [ResolveGroup], [RaiseCompacted], [StartEpoch], [RecordFingerprint],
-//     [Import.Into], and what grants, renews and ends leases (lease.go). [SweepBatch] plans without
-//     the lock.
-//   - Commits are the backend's own transaction ([Backend.Commit]), since they must hold the lock
-//     for as short a time as the database allows. They apply the same rules.
+//     ([contract.Backend.Locked]): [contract.ResolveGroup], [contract.RaiseCompacted],
+//     [contract.StartEpoch], [contract.RecordFingerprint], [contract.Import.Into], and what grants,
+//     renews and ends leases (lease.go). [contract.SweepBatch] plans without the lock.
+//   - Commits are the backend's own transaction ([contract.Backend.Commit]), since they must hold
+//     the lock for as short a time as the database allows. They apply the same rules.
 //
 // # The data
 //
@@ -46,9 +47,9 @@
 //
 // # Several stores in one database
 //
-// A database holds any number of stores, and a [Backend] is one of them. Nothing above the backend
-// knows of the others, so all of this documentation is about one store, and so are the invariants.
-// They hold for each store since the backend keeps the stores apart:
+// A database holds any number of stores, and a [contract.Backend] is one of them. Nothing above the
+// backend knows of the others, so all of this documentation is about one store, and so are the
+// invariants. They hold for each store since the backend keeps the stores apart:
 //
 //   - In SQLite each store is a file of its own, with its own lock.
 //   - Elsewhere the store is the first column of each table's key, and each statement names it. So
@@ -62,14 +63,14 @@
 //     When either has changed, each store finds that out and fences itself, when it is opened or
 //     takes a connection (I6). No store trusts what another one has recorded, since that one may
 //     have been fenced while this one was closed.
-//   - The stores of a process share connections ([Database]). Each operation names its store, and
-//     leaves no transaction and no lock behind on its connection (I1, I2). A store decides for
-//     itself, whenever it takes a connection, whether that leads to where its history goes on; see
-//     gate.go (I6).
+//   - The stores of a process share connections ([contract.Database]). Each operation names its
+//     store, and leaves no transaction and no lock behind on its connection (I1, I2). A store
+//     decides for itself, whenever it takes a connection, whether that leads to where its history
+//     goes on; see gate.go (I6).
 //   - Each store is compacted and swept by those who have opened it (I7). In a process the stores
 //     take turns at that, and at expiry; see [Scheduler].
-//   - [Backend.Everywhere] is the only operation that reads rows of other stores. What it returns
-//     is no part of any history: the caller learns what others have recorded, and no more.
+//   - [contract.Backend.Everywhere] is the only operation that reads rows of other stores. What it
+//     returns is no part of any history: the caller learns what others have recorded, and no more.
 //
 // The stores of a process that share connections to a server are polled together, by one statement.
 // Each judges its part of the answer as it would judge the answer of a read of its own; see
@@ -83,14 +84,15 @@
 //
 // [Store.Commit] (commit.go) checks the mutation against the limits and the quota, and queues it
 // (queue.go). The committer, one goroutine for each open store, takes as many queued writes as one
-// group may hold (if the last group was large, it waits a moment for more), makes a [Group] with a
-// fresh token and gives it to [Backend.Commit]: take the commit lock; read the head and the keys'
-// current revisions; check the history (see [CheckGroup]); accept, per key, the first mutation in
-// order of arrival whose expectation holds and whose lease, if it has one, has not ended (see
-// [Decide]; some mutations must be the only one of their key in a group, and the queue ensures
-// that); number the accepted ones densely after the head; write their log and live rows; commit.
-// Then it hands the events to the hub, has the new head announced to the other processes
-// ([Notifier]), and answers the writers. No commit waits for an announcement.
+// group may hold (if the last group was large, it waits a moment for more), makes a
+// [contract.Group] with a fresh token and gives it to [contract.Backend.Commit]: take the commit
+// lock; read the head and the keys' current revisions; check the history (see
+// [contract.CheckGroup]); accept, per key, the first mutation in order of arrival whose expectation
+// holds and whose lease, if it has one, has not ended (see [contract.Decide]; some mutations must
+// be the only one of their key in a group, and the queue ensures that); number the accepted ones
+// densely after the head; write their log and live rows; commit. Then it hands the events to the
+// hub, has the new head announced to the other processes ([contract.Notifier]), and answers the
+// writers. No commit waits for an announcement.
 //
 // # The walk of one event
 //
@@ -113,14 +115,14 @@
 // database's commit returned. If it did not return, the committer looks for the group's token under
 // the commit lock. If nothing proves a commit, it records the token in aborted, which every group
 // checks under the same lock before it writes. Then the group can never commit, and the committer
-// tries the writes again in a new group. The old group may get the lock much later. While its
-// token is recorded, it writes nothing. The sweep forgets the token only after compaction has
-// passed what the group had seen ([ForgetAborted]). Then [CheckGroup] refuses the group for
-// that. Compaction can overtake a process that was paused. That process reads the state again,
-// and tries the mutations in a new group. If compaction has removed the evidence, the answer is
-// [ErrUnknownOutcome]. The same holds if the database does not answer in time. Rows that are
-// found by the token may be visible and not durable yet, so the transaction that finds them
-// writes a row of its own, and waits until that is durable ([ResolveGroup]).
+// tries the writes again in a new group. The old group may get the lock much later. While its token
+// is recorded, it writes nothing. The sweep forgets the token only after compaction has passed what
+// the group had seen ([contract.ForgetAborted]). Then [contract.CheckGroup] refuses the group for
+// that. Compaction can overtake a process that was paused. That process reads the state again, and
+// tries the mutations in a new group. If compaction has removed the evidence, the answer is
+// [contract.ErrUnknownOutcome]. The same holds if the database does not answer in time. Rows that
+// are found by the token may be visible and not durable yet, so the transaction that finds them
+// writes a row of its own, and waits until that is durable ([contract.ResolveGroup]).
 //
 // I3 Every watcher sees every event after its start exactly once, in order, or an error.
 //
@@ -128,7 +130,7 @@
 //     no gap and no overlap.
 //   - Of rows that were read before the position moved, only those after it are appended, and only
 //     if the row at the position is the one that was delivered.
-//   - If compaction has swept the row at the position, nothing proves what follows it. Then all
+//   - If compaction has swept the row at the position, nothing proves what Follows it. Then all
 //     watches end.
 //   - A watcher's cursor is the revision up to which it has seen everything. It moves only over
 //     events that were handed out or that do not concern the watcher.
@@ -148,17 +150,18 @@
 // those that are not read.
 //
 // I6 Revisions never go backwards, and none is reused for other content. A process keeps every
-// position ([Position]: epoch, revision and token) that an answer has shown to it, until it has
-// compared the position with the log's row. Every commit carries those that are not compared yet,
-// and the backend compares them under the commit lock. If compaction has removed one of the rows,
-// nothing proves that what was read with it is of this history. So a write is refused if it expects
-// a revision that was read in an earlier [Era]. A new epoch ends an era, and so does compaction
-// that overtakes this process. A head that is lower, another epoch, or another token at a revision
-// means that the database was restored or lost its tail. Then nothing is written, and a fence moves
-// the head at least 2^32 beyond everything seen, with compacted at the marker, so that every older
-// revision answers "compacted". Another epoch is accepted instead only if compacted is 2^31 beyond
-// everything seen there ([Adoptable]). See fence.go for why that holds when several processes fence
-// at once, and when the database is a copy that was fenced elsewhere.
+// position ([contract.Position]: epoch, revision and token) that an answer has shown to it, until
+// it has compared the position with the log's row. Every commit carries those that are not compared
+// yet, and the backend compares them under the commit lock. If compaction has removed one of the
+// rows, nothing proves that what was read with it is of this history. So a write is refused if it
+// expects a revision that was read in an earlier [contract.Era]. A new epoch ends an era, and so
+// does compaction that overtakes this process. A head that is lower, another epoch, or another
+// token at a revision means that the database was restored or lost its tail. Then nothing is
+// written, and a fence moves the head at least 2^32 beyond everything seen, with compacted at the
+// marker, so that every older revision answers "compacted". Another epoch is accepted instead only
+// if compacted is 2^31 beyond everything seen there ([contract.Adoptable]). See fence.go for why
+// that holds when several processes fence at once, and when the database is a copy that was fenced
+// elsewhere.
 //
 // I7 Bounded growth. Compaction first commits the new boundary and then removes, in small paced
 // batches, the rows that rows up to the boundary replaced. The rows that remain are the live rows
@@ -168,8 +171,8 @@
 //
 // What is held at a time is bounded in bytes, not only in rows. A queue, a group and the ring count
 // keys, values and previous values, and so does the cache of rows, which is off by default. A
-// backend's answer counts its values ([ReadBytes], [Limits].GroupBytes). The reaper reads what it
-// deletes, in such answers, before it queues the deletions.
+// backend's answer counts its values ([contract.ReadBytes], [contract.Limits].GroupBytes). The
+// reaper reads what it deletes, in such answers, before it queues the deletions.
 //
 // # Lock order
 //

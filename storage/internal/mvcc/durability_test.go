@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -16,20 +17,20 @@ import (
 func TestDurability(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		d    mvcc.Durability
+		d    contract.Durability
 		lost bool
 		risk string
 	}{
-		{"strict for ever", mvcc.Durability{Boot: "2"}, false, ""},
-		{"relaxed for the first time", mvcc.Durability{Boot: "2", Relaxed: true}, false, "2"},
-		{"relaxed, the same boot", mvcc.Durability{Boot: "2", Relaxed: true, Recorded: "2"},
+		{"strict for ever", contract.Durability{Boot: "2"}, false, ""},
+		{"relaxed for the first time", contract.Durability{Boot: "2", Relaxed: true}, false, "2"},
+		{"relaxed, the same boot", contract.Durability{Boot: "2", Relaxed: true, Recorded: "2"},
 			false, "2"},
-		{"relaxed, another boot", mvcc.Durability{Boot: "2", Relaxed: true, Recorded: "1"},
+		{"relaxed, another boot", contract.Durability{Boot: "2", Relaxed: true, Recorded: "1"},
 			true, "2"},
-		{"strict since, the same boot", mvcc.Durability{Boot: "2", Recorded: "2"}, false, "2"},
-		{"strict since, another boot", mvcc.Durability{Boot: "2", Recorded: "1"}, true, ""},
-		{"nobody can tell", mvcc.Durability{Relaxed: true}, false, ""},
-		{"nobody can tell any more", mvcc.Durability{Recorded: "1"}, true, ""},
+		{"strict since, the same boot", contract.Durability{Boot: "2", Recorded: "2"}, false, "2"},
+		{"strict since, another boot", contract.Durability{Boot: "2", Recorded: "1"}, true, ""},
+		{"nobody can tell", contract.Durability{Relaxed: true}, false, ""},
+		{"nobody can tell any more", contract.Durability{Recorded: "1"}, true, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if lost := test.d.Lost(); lost != test.lost {
@@ -56,11 +57,11 @@ type machine struct {
 
 // booted is a backend whose machine says which boot it is.
 type booted struct {
-	mvcc.Backend
+	contract.Backend
 	boot func() string
 }
 
-func (b booted) Durability(ctx context.Context) (mvcc.Durability, error) {
+func (b booted) Durability(ctx context.Context) (contract.Durability, error) {
 	d, err := b.Backend.Durability(ctx)
 	d.Boot = b.boot()
 	return d, err
@@ -113,11 +114,11 @@ func newMachine(t *testing.T, kind dbtest.Kind) *machine {
 // open opens a store on the machine.
 func (m *machine) open(t *testing.T) *mvcc.Store {
 	t.Helper()
-	opts := mvcc.DriverOptions{Logger: testLogger(t), Timeout: 30e9}
+	opts := contract.DriverOptions{Logger: testLogger(t), Timeout: 30e9}
 	if _, err := m.db.Driver.Migrate(t.Context(), m.db.URL, opts); err != nil {
 		t.Fatal(err)
 	}
-	b, err := mvcc.OpenBackend(t.Context(), m.db.Driver, m.db.URL, opts)
+	b, err := contract.OpenBackend(t.Context(), m.db.Driver, m.db.URL, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,10 +134,10 @@ func (m *machine) open(t *testing.T) *mvcc.Store {
 }
 
 // isFenced tells whether a store has begun a new history after the revision.
-func isFenced(t *testing.T, s *mvcc.Store, seen mvcc.Revision) bool {
+func isFenced(t *testing.T, s *mvcc.Store, seen contract.Revision) bool {
 	t.Helper()
 	_, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: seen})
-	if err != nil && !errors.Is(err, mvcc.ErrCompacted) {
+	if err != nil && !errors.Is(err, contract.ErrCompacted) {
 		t.Fatal(err)
 	}
 	if head := s.Delivered(); err != nil && head < seen+1<<31 {
@@ -167,7 +168,7 @@ func TestPowerFailure(t *testing.T) {
 			d := raw(t, m.db)
 			dump(t, d)
 			for range 5 {
-				seen = put(t, s, mvcc.Key("/lost"+strings.Repeat("x", int(seen))), 0, "v")
+				seen = put(t, s, contract.Key("/lost"+strings.Repeat("x", int(seen))), 0, "v")
 			}
 			s.Close()
 			if s = m.open(t); isFenced(t, s, seen) {
@@ -213,10 +214,10 @@ func TestRestartUnderServers(t *testing.T) {
 			m.restart()
 			// The boot is recorded by the first new connection, and nothing is lost. A write that
 			// meets the restart may have an unknown outcome.
-			seen, err := mvcc.Revision(0), mvcc.ErrUnknownOutcome
-			for n := 0; errors.Is(err, mvcc.ErrUnknownOutcome); n++ {
-				key := mvcc.Key(fmt.Sprintf("/recorded/%d", n))
-				seen, err = s.Commit(t.Context(), mvcc.Mutation{Key: key, Value: []byte("v")})
+			seen, err := contract.Revision(0), contract.ErrUnknownOutcome
+			for n := 0; errors.Is(err, contract.ErrUnknownOutcome); n++ {
+				key := contract.Key(fmt.Sprintf("/recorded/%d", n))
+				seen, err = s.Commit(t.Context(), contract.Mutation{Key: key, Value: []byte("v")})
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -232,7 +233,7 @@ func TestRestartUnderServers(t *testing.T) {
 }
 
 // eventuallyFenced waits for the end of a watch.
-func eventuallyFenced(t *testing.T, s *mvcc.Store, seen mvcc.Revision) {
+func eventuallyFenced(t *testing.T, s *mvcc.Store, seen contract.Revision) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -3,6 +3,8 @@ package mvcc
 import (
 	"context"
 	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // WaitQueued waits until n writes wait for the committer.
@@ -32,15 +34,15 @@ func Poll(ctx context.Context, f func() bool) error {
 }
 
 // TailOf reads the log itself.
-func TailOf(ctx context.Context, s *Store, from Revision, limit int) (*Tail, error) {
-	return s.tail(ctx, from, limit, PrevOfDeletions)
+func TailOf(ctx context.Context, s *Store, from contract.Revision, limit int) (*contract.Tail, error) {
+	return s.tail(ctx, from, limit, contract.PrevOfDeletions)
 }
 
-// WaitAttached waits until a watcher follows the ring.
+// WaitAttached waits until a watcher Follows the ring.
 func WaitAttached(ctx context.Context, w *Watcher) error { return waitAttached(ctx, w) }
 
 // Delivered returns the newest revision that was delivered to the watchers.
-func (s *Store) Delivered() Revision { return s.hub.position().Revision }
+func (s *Store) Delivered() contract.Revision { return s.hub.position().Revision }
 
 // CompactionPass is compactionPass.
 type CompactionPass = compactionPass
@@ -51,10 +53,10 @@ func (s *Store) CompactAgain(ctx context.Context, last CompactionPass) (Compacti
 }
 
 // NewestSeen is the newest position that the store has seen.
-func (s *Store) NewestSeen() Position { return s.hub.newestSeen() }
+func (s *Store) NewestSeen() contract.Position { return s.hub.newestSeen() }
 
 // Refence is refence.
-func (s *Store) Refence(ctx context.Context, suspect Position) error {
+func (s *Store) Refence(ctx context.Context, suspect contract.Position) error {
 	return s.refence(ctx, suspect, "a test")
 }
 
@@ -86,7 +88,7 @@ func (a Ahead) Close() { a.close() }
 const SkippedReads = skippedReads
 
 // Uncache forgets a row that is kept.
-func Uncache(s *Store, key Key) {
+func Uncache(s *Store, key contract.Key) {
 	c := s.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,6 +100,6 @@ func Uncache(s *Store, key Key) {
 func CachedBytes(s *Store) (bytes, counted int) {
 	s.cache.mu.Lock()
 	defer s.cache.mu.Unlock()
-	s.cache.rows.Scan(func(_ Key, kv *KeyValue) bool { bytes += cachedSize(kv); return true })
+	s.cache.rows.Scan(func(_ contract.Key, kv *KeyValue) bool { bytes += cachedSize(kv); return true })
 	return bytes, s.cache.bytes
 }

@@ -12,6 +12,7 @@ import (
 	mysqldriver "github.com/go-sql-driver/mysql"
 
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -20,13 +21,13 @@ import (
 type load struct {
 	t       *testing.T
 	stores  []*mvcc.Store
-	start   mvcc.Revision
+	start   contract.Revision
 	stop    context.CancelFunc
 	writers sync.WaitGroup
 	// acknowledged has the revision of every write that was.
 	mu           sync.Mutex
-	acknowledged map[mvcc.Revision]mvcc.Key
-	unknown      map[mvcc.Key]bool
+	acknowledged map[contract.Revision]contract.Key
+	unknown      map[contract.Key]bool
 	done         atomic.Int64
 	failed       atomic.Int64
 	// losesTail says that the fault may lose commits that others have seen and nobody was told of:
@@ -36,7 +37,7 @@ type load struct {
 
 func startLoad(t *testing.T, db dbtest.DB, stores, writersEach int) *load {
 	t.Helper()
-	l := &load{t: t, acknowledged: map[mvcc.Revision]mvcc.Key{}, unknown: map[mvcc.Key]bool{}}
+	l := &load{t: t, acknowledged: map[contract.Revision]contract.Key{}, unknown: map[contract.Key]bool{}}
 	for range stores {
 		l.stores = append(l.stores, open(t, db, mvcc.Config{Logger: testLogger(t)}))
 	}
@@ -46,15 +47,15 @@ func startLoad(t *testing.T, db dbtest.DB, stores, writersEach int) *load {
 	for i := range stores * writersEach {
 		l.writers.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
-				l.write(l.stores[i%stores], mvcc.Key(fmt.Sprintf("/w%d/%d", i, n)))
+				l.write(l.stores[i%stores], contract.Key(fmt.Sprintf("/w%d/%d", i, n)))
 			}
 		})
 	}
 	return l
 }
 
-func (l *load) write(s *mvcc.Store, key mvcc.Key) {
-	r, err := s.Commit(l.t.Context(), mvcc.Mutation{Key: key, Value: []byte("x")})
+func (l *load) write(s *mvcc.Store, key contract.Key) {
+	r, err := s.Commit(l.t.Context(), contract.Mutation{Key: key, Value: []byte("x")})
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -64,11 +65,11 @@ func (l *load) write(s *mvcc.Store, key mvcc.Key) {
 		}
 		l.acknowledged[r] = key
 		l.done.Add(1)
-	case errors.Is(err, mvcc.ErrUnknownOutcome):
+	case errors.Is(err, contract.ErrUnknownOutcome):
 		l.unknown[key] = true
 		l.failed.Add(1)
 	default:
-		var refused *mvcc.Error
+		var refused *contract.Error
 		if !errors.As(err, &refused) {
 			l.t.Errorf("%s: %v", key, err)
 		}
@@ -108,7 +109,7 @@ func (l *load) end(watchers []*mvcc.Watcher) {
 		return
 	}
 	log := readLog(l.t, l.stores[0], l.start, head)
-	written := map[mvcc.Key]mvcc.Revision{}
+	written := map[contract.Key]contract.Revision{}
 	for i, w := range watchers {
 		events := next(l.t, w, len(log))
 		for j, e := range events {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // A database can lose what it had confirmed: an older dump is restored under running servers, a
@@ -47,10 +49,10 @@ import (
 //     own process has seen, and else fences beyond both. So processes never fence in turns: each
 //     fence is beyond everything that anybody has seen in the database when it is made.
 //   - A database that was just fenced loses what was written after the fence: a standby takes its
-//     place, or the server with relaxed durability ends. Who had not heard of the fence finds another
-//     epoch, beyond all that it has seen. But the fingerprint and the boot that are recorded are those
-//     of before. So a process compares them first. If they differ, it fences, unless somebody else
-//     has done so since it compared.
+//     place, or the server with relaxed durability ends. Who had not heard of the fence finds
+//     another epoch, beyond all that it has seen. But the fingerprint and the boot that are
+//     recorded are those of before. So a process compares them first. If they differ, it fences,
+//     unless somebody else has done so since it compared.
 //   - A fence of the same database by hand, when it was noticed, or by an import is one like all
 //     others.
 //   - A process that has seen nothing believes what it finds, unless the fingerprint is another
@@ -69,13 +71,6 @@ import (
 // while no server runs. The package documentations of the databases say when that can be; then a
 // fence by hand is needed.
 
-// perSecond makes the revision to which a fence moves rise with time. To be beyond what this
-// process has seen is not enough: if the same backup were restored twice, both fences would come to
-// the same revision. No history can have come as far that began in an earlier second and takes
-// fewer writes than 2^29 a second. For fences within one second, and where the clock was set back,
-// see [Fence.Marker]. Until the year 2242 it fits.
-const perSecond Revision = 1 << 30
-
 // refence makes sure that this process is in the database's history: it goes over to another epoch,
 // or fences, or finds that the alarm was false. suspect is a position of which somebody says that
 // it is not there, or is there; reason says what was noticed. Nothing that was read before may be
@@ -87,7 +82,7 @@ const perSecond Revision = 1 << 30
 //
 // The caller waits no longer than ctx. What has begun goes on without it, since others need it,
 // too.
-func (s *Store) refence(ctx context.Context, suspect Position, reason string) error {
+func (s *Store) refence(ctx context.Context, suspect contract.Position, reason string) error {
 	ctx, cancel := s.whileOpen(ctx)
 	defer cancel()
 	if err := s.fencing.acquire(ctx); err != nil {
@@ -110,10 +105,10 @@ func (s *Store) refence(ctx context.Context, suspect Position, reason string) er
 	}
 }
 
-func (s *Store) refenceLocked(suspect Position, reason string) error {
+func (s *Store) refenceLocked(suspect contract.Position, reason string) error {
 	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.Timeout)
 	defer cancel()
-	if r, ok := s.b.(Reconnector); ok {
+	if r, ok := s.b.(contract.Reconnector); ok {
 		// A connection that has outlived a failover would go on to tell of the old server.
 		r.Reconnect()
 	}
@@ -133,7 +128,7 @@ func (s *Store) refenceLocked(suspect Position, reason string) error {
 	seen := positions[len(positions)-1]
 	st, err := s.b.State(ctx)
 	switch {
-	case err != nil && ClassOf(err) != Fenced:
+	case err != nil && contract.ClassOf(err) != contract.Fenced:
 		return err
 	case err != nil:
 		// The backend tells nothing of another database before it is fenced. If it is as somebody
@@ -147,9 +142,9 @@ func (s *Store) refenceLocked(suspect Position, reason string) error {
 			id.Epoch = seen.Epoch
 		}
 	case err == nil && !st.Writable:
-		return Errorf(ReadOnly, "the database is read-only (a standby, or not promoted yet), and "+
+		return contract.Errorf(contract.ReadOnly, "the database is read-only (a standby, or not promoted yet), and "+
 			"cannot be fenced")
-	case err == nil && st.Head.Epoch != seen.Epoch && Adoptable(seen.Revision, st) && !id.Moved():
+	case err == nil && st.Head.Epoch != seen.Epoch && contract.Adoptable(seen.Revision, st) && !id.Moved():
 		// Somebody fenced, perhaps by hand or by a restore. Whoever noticed a loss has said so.
 		s.adopt(st, slog.LevelWarn, reason)
 		return nil
@@ -158,7 +153,7 @@ func (s *Store) refenceLocked(suspect Position, reason string) error {
 		// newest may be of the new history already.
 		if suspect.Epoch == seen.Epoch {
 			// The suspect comes first: there may be thousands of others, each a round trip.
-			positions = append([]Position{suspect}, positions...)
+			positions = append([]contract.Position{suspect}, positions...)
 		}
 		intact := !id.Moved()
 		for i := 0; intact && i < len(positions); i++ {
@@ -174,19 +169,19 @@ func (s *Store) refenceLocked(suspect Position, reason string) error {
 }
 
 // holds tells whether the database's history goes over the position.
-func (s *Store) holds(ctx context.Context, p Position) (bool, error) {
-	t, err := s.b.Tail(ctx, p.Revision, 1, PrevOfDeletions)
-	return err == nil && follows(p, t), err
+func (s *Store) holds(ctx context.Context, p contract.Position) (bool, error) {
+	t, err := s.b.Tail(ctx, p.Revision, 1, contract.PrevOfDeletions)
+	return err == nil && contract.Follows(p, t), err
 }
 
 // fenceLocked fences the database of this identity beyond what was seen.
-func (s *Store) fenceLocked(ctx context.Context, seen Position, id Identity, level slog.Level,
+func (s *Store) fenceLocked(ctx context.Context, seen contract.Position, id contract.Identity, level slog.Level,
 	reason string) error {
 	d, err := s.b.Durability(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot fence: %w", err)
 	}
-	st, err := s.startEpoch(ctx, newFence(seen, id))
+	st, err := s.startEpoch(ctx, contract.NewFence(seen, id))
 	if err != nil {
 		return fmt.Errorf("cannot fence: %w", err)
 	}
@@ -199,23 +194,17 @@ func (s *Store) fenceLocked(ctx context.Context, seen Position, id Identity, lev
 }
 
 // startEpoch is StartEpoch, and tells the other processes.
-func (s *Store) startEpoch(ctx context.Context, f Fence) (State, error) {
-	st, err := StartEpoch(ctx, s.b, f)
+func (s *Store) startEpoch(ctx context.Context, f contract.Fence) (contract.State, error) {
+	st, err := contract.StartEpoch(ctx, s.b, f)
 	if err == nil {
 		s.announcer.tell(st.Head.Revision)
 	}
 	return st, err
 }
 
-// newFence is a fence by a process that has seen the position, of a database with this identity.
-func newFence(seen Position, id Identity) Fence {
-	return Fence{Seen: seen, Replaces: id.Epoch, Token: newToken(), Jump: minJump,
-		PerSecond: perSecond, Of: id.Actual, Fingerprint: id.Actual}
-}
-
 // adopt moves this process to another history. The level of the line in the log is Error only if
 // this process noticed that history was lost.
-func (s *Store) adopt(st State, level slog.Level, reason string) {
+func (s *Store) adopt(st contract.State, level slog.Level, reason string) {
 	s.log.Log(s.ctx, level, "the database's history has changed; all watches end and caches are "+
 		"filled again", "reason", reason, "epoch", int64(st.Head.Epoch), "revision",
 		int64(st.Head.Revision))
@@ -225,11 +214,11 @@ func (s *Store) adopt(st State, level slog.Level, reason string) {
 }
 
 // Fence starts a new epoch by hand: after a restore that nothing else could notice.
-func (s *Store) Fence(ctx context.Context) (Revision, error) { return s.FenceBeyond(ctx, 0) }
+func (s *Store) Fence(ctx context.Context) (contract.Revision, error) { return s.FenceBeyond(ctx, 0) }
 
 // FenceBeyond is Fence for a history that has to go on beyond a revision of another one, which
 // clients may have seen.
-func (s *Store) FenceBeyond(ctx context.Context, beyond Revision) (Revision, error) {
+func (s *Store) FenceBeyond(ctx context.Context, beyond contract.Revision) (contract.Revision, error) {
 	ctx, cancel := s.whileOpen(ctx)
 	defer cancel()
 	if err := s.fencing.acquire(ctx); err != nil {

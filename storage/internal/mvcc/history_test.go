@@ -17,6 +17,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -101,7 +102,7 @@ func TestRestoreUnderRunningServers(t *testing.T) {
 					start := ahead.Delivered()
 					write := func(from, to int) {
 						for i := from; i < to; i++ {
-							put(t, ahead, mvcc.Key(fmt.Sprintf("/k/%03d", i)), 0,
+							put(t, ahead, contract.Key(fmt.Sprintf("/k/%03d", i)), 0,
 								"before the restore")
 						}
 					}
@@ -121,8 +122,8 @@ func TestRestoreUnderRunningServers(t *testing.T) {
 						// What it has seen is in the dump, so its write is taken: a revision that
 						// the other store has seen with other content.
 						res, err := lag.Commit(t.Context(),
-							&mvcc.Group{Token: mvcc.Token{9}, Seen: st.Head,
-								Mutations: []*mvcc.Mutation{{Key: "/lagging", Value: []byte("x")}}})
+							&contract.Group{Token: contract.Token{9}, Seen: st.Head,
+								Mutations: []*contract.Mutation{{Key: "/lagging", Value: []byte("x")}}})
 						if err != nil || res.State.Head.Revision != start+21 {
 							t.Fatalf("the lagging process's write: %+v, %v", res, err)
 						}
@@ -139,9 +140,9 @@ func TestRestoreUnderRunningServers(t *testing.T) {
 						write(30, 100)
 						restore(t, d)
 						_, err = lag.Commit(t.Context(),
-							&mvcc.Group{Token: mvcc.Token{9}, Seen: st.Head,
-								Mutations: []*mvcc.Mutation{{Key: "/lagging", Value: []byte("x")}}})
-						if mvcc.ClassOf(err) != mvcc.Fenced {
+							&contract.Group{Token: contract.Token{9}, Seen: st.Head,
+								Mutations: []*contract.Mutation{{Key: "/lagging", Value: []byte("x")}}})
+						if contract.ClassOf(err) != contract.Fenced {
 							t.Fatalf("a write by a process that has seen more than the dump has: %v",
 								err)
 						}
@@ -150,17 +151,17 @@ func TestRestoreUnderRunningServers(t *testing.T) {
 						mvcc.WatchOptions{Prefix: "/", After: start + 100})
 					switch {
 					case err == nil:
-						if b, err := watch.Next(t.Context()); !errors.Is(err, mvcc.ErrCompacted) {
+						if b, err := watch.Next(t.Context()); !errors.Is(err, contract.ErrCompacted) {
 							t.Fatalf("a watch over the restore: %+v, %v", b, err)
 						}
-					case !errors.Is(err, mvcc.ErrCompacted): // it may have noticed by now
+					case !errors.Is(err, contract.ErrCompacted): // it may have noticed by now
 						t.Fatal(err)
 					}
-					var revision mvcc.Revision
+					var revision contract.Revision
 					for revision == 0 {
 						revision, err = ahead.Commit(t.Context(),
-							mvcc.Mutation{Key: "/after", Value: []byte("x")})
-						if err != nil && mvcc.ClassOf(err) != mvcc.Unavailable {
+							contract.Mutation{Key: "/after", Value: []byte("x")})
+						if err != nil && contract.ClassOf(err) != contract.Unavailable {
 							t.Fatal(err)
 						}
 					}
@@ -171,11 +172,11 @@ func TestRestoreUnderRunningServers(t *testing.T) {
 					// All that was written in the lost history reads as compacted, everywhere and
 					// for ever.
 					for _, s := range []*mvcc.Store{ahead, open(t, db, mvcc.Config{})} {
-						for _, at := range []mvcc.Revision{start + 5, start + 20, start + 21,
+						for _, at := range []contract.Revision{start + 5, start + 20, start + 21,
 							start + 100} {
 							if _, err := s.Range(t.Context(),
 								mvcc.RangeOptions{Start: "/", End: "0",
-									At: at}); !errors.Is(err, mvcc.ErrCompacted) {
+									At: at}); !errors.Is(err, contract.ErrCompacted) {
 								t.Errorf("a list at %d, before the restore: %v", at, err)
 							}
 						}
@@ -203,13 +204,13 @@ func TestLostTail(t *testing.T) {
 		exec(t, raw(t, db), fmt.Sprintf("DELETE FROM rowkeeper_live WHERE revision > %d", r),
 			fmt.Sprintf("DELETE FROM rowkeeper_log WHERE revision > %d", r))
 		head, err := s.Head(t.Context())
-		for err != nil && mvcc.ClassOf(err) == mvcc.Unavailable {
+		for err != nil && contract.ClassOf(err) == contract.Unavailable {
 			head, err = s.Head(t.Context())
 		}
 		if err != nil || head < lost+1<<32 {
 			t.Fatalf("the head is %d, %v after revision %d was lost", head, err, lost)
 		}
-		if _, err := watch.Next(t.Context()); !errors.Is(err, mvcc.ErrCompacted) {
+		if _, err := watch.Next(t.Context()); !errors.Is(err, contract.ErrCompacted) {
 			t.Fatalf("the watch: %v", err)
 		}
 		if kv, _, err := s.Get(t.Context(), "/a"); err != nil || kv == nil || kv.Revision != r {
@@ -301,7 +302,7 @@ func TestNewerSchema(t *testing.T) {
 		go func() {
 			n := 0
 			for ctx.Err() == nil {
-				put(t, stores[n%2], mvcc.Key(fmt.Sprintf("/k/%d", n)), 0, "x")
+				put(t, stores[n%2], contract.Key(fmt.Sprintf("/k/%d", n)), 0, "x")
 				if n++; n == 10 {
 					close(begun)
 				}
@@ -331,14 +332,14 @@ func TestNewerSchema(t *testing.T) {
 		stop()
 		n := <-written + 1
 		for i, e := range next(t, watch, n) {
-			if e.Revision != start+mvcc.Revision(i)+1 {
+			if e.Revision != start+contract.Revision(i)+1 {
 				t.Fatalf("event %d has revision %d", i, e.Revision)
 			}
 		}
 		// The release after the next removes what this program needs.
 		exec(t, d, fmt.Sprintf("UPDATE rowkeeper_store SET oldest_writer = %d", newest+1))
-		if _, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL,
-			mvcc.DriverOptions{Logger: testLogger(t), Timeout: 10e9}); mvcc.ClassOf(err) != mvcc.Invalid || err == nil ||
+		if _, err := contract.OpenBackend(t.Context(), db.Driver, db.URL,
+			contract.DriverOptions{Logger: testLogger(t), Timeout: 10e9}); contract.ClassOf(err) != contract.Invalid || err == nil ||
 			!strings.Contains(err.Error(), "newer rowkeeper") {
 			t.Fatalf("opening a database that is too new: %v", err)
 		}
@@ -348,13 +349,13 @@ func TestNewerSchema(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, s := range stores {
-			_, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/outdated"})
-			if err == nil || mvcc.ClassOf(err) != mvcc.Invalid ||
+			_, err := s.Commit(t.Context(), contract.Mutation{Key: "/outdated"})
+			if err == nil || contract.ClassOf(err) != contract.Invalid ||
 				!strings.Contains(err.Error(), "use a newer rowkeeper") {
 				t.Errorf("a write by a program that is too old: %v", err)
 			}
 			if err := s.Compact(t.Context(), before); err == nil ||
-				mvcc.ClassOf(err) != mvcc.Invalid {
+				contract.ClassOf(err) != contract.Invalid {
 				t.Errorf("a compaction by a program that is too old: %v", err)
 			}
 		}
@@ -387,7 +388,7 @@ func TestLostTailUnderNewerRows(t *testing.T) {
 				", prev_revision, create_revision, version, lease, token, time, deleted, value) "+
 				"SELECT "+id+"revision + 1, "+key+", revision, create_revision, version + 1, lease, "+
 				token+", time, deleted, value FROM rowkeeper_log WHERE revision = %d", 2, lost))
-		if b, err := watch.Next(t.Context()); !errors.Is(err, mvcc.ErrCompacted) {
+		if b, err := watch.Next(t.Context()); !errors.Is(err, contract.ErrCompacted) {
 			t.Fatalf("the watch, after %d: %+v, %v", lost, b, err)
 		}
 		if err := s.Ready(t.Context()); err != nil {
@@ -397,7 +398,7 @@ func TestLostTailUnderNewerRows(t *testing.T) {
 }
 
 // lose takes the rows from revision r on away, and writes other mutations in their place.
-func lose(t *testing.T, db dbtest.DB, r mvcc.Revision, mutations ...mvcc.Mutation) {
+func lose(t *testing.T, db dbtest.DB, r contract.Revision, mutations ...contract.Mutation) {
 	t.Helper()
 	exec(t, raw(t, db), fmt.Sprintf("DELETE FROM rowkeeper_live WHERE revision >= %d", r),
 		fmt.Sprintf("DELETE FROM rowkeeper_log WHERE revision >= %d", r))
@@ -408,8 +409,8 @@ func lose(t *testing.T, db dbtest.DB, r mvcc.Revision, mutations ...mvcc.Mutatio
 		t.Fatalf("the state is %+v, %v", st, err)
 	}
 	for i := range mutations {
-		res, err := b.Commit(t.Context(), &mvcc.Group{Token: mvcc.Token{byte(i), 77}, Seen: st.Head,
-			Mutations: []*mvcc.Mutation{&mutations[i]}})
+		res, err := b.Commit(t.Context(), &contract.Group{Token: contract.Token{byte(i), 77}, Seen: st.Head,
+			Mutations: []*contract.Mutation{&mutations[i]}})
 		if err != nil || !res.Outcomes[0].Accepted {
 			t.Fatalf("mutation %d: %v", i, err)
 		}
@@ -419,12 +420,12 @@ func lose(t *testing.T, db dbtest.DB, r mvcc.Revision, mutations ...mvcc.Mutatio
 
 // heldCommit holds one commit back until it is let go.
 type heldCommit struct {
-	mvcc.Backend
+	contract.Backend
 	hold         atomic.Bool
 	begun, letGo chan struct{}
 }
 
-func (h *heldCommit) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+func (h *heldCommit) Commit(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 	if h.hold.CompareAndSwap(true, false) {
 		close(h.begun)
 		<-h.letGo
@@ -449,7 +450,7 @@ func TestQueuedOverAnEpoch(t *testing.T) {
 	begun := put(t, s, "/first", 0, "A")
 	seen := put(t, s, "/k", 0, "A")
 	h.hold.Store(true)
-	commit := func(m mvcc.Mutation) chan error {
+	commit := func(m contract.Mutation) chan error {
 		done := make(chan error, 1)
 		go func() {
 			_, err := s.Commit(context.WithoutCancel(t.Context()), m)
@@ -457,14 +458,14 @@ func TestQueuedOverAnEpoch(t *testing.T) {
 		}()
 		return done
 	}
-	first := commit(mvcc.Mutation{Key: "/first", Expect: begun, Value: []byte("x")})
+	first := commit(contract.Mutation{Key: "/first", Expect: begun, Value: []byte("x")})
 	<-h.begun
-	second := commit(mvcc.Mutation{Key: "/k", Expect: seen, Value: []byte("on top of A")})
+	second := commit(contract.Mutation{Key: "/k", Expect: seen, Value: []byte("on top of A")})
 	if err := mvcc.WaitQueued(t.Context(), s, 1); err != nil {
 		t.Fatal(err)
 	}
-	lose(t, db, seen, mvcc.Mutation{Key: "/k", Value: []byte("B")},
-		mvcc.Mutation{Key: "/z", Value: []byte("C")})
+	lose(t, db, seen, contract.Mutation{Key: "/k", Value: []byte("B")},
+		contract.Mutation{Key: "/z", Value: []byte("C")})
 	for become(t, s, seen) < 1<<32 && t.Context().Err() == nil {
 		runtime.Gosched()
 	}
@@ -482,19 +483,19 @@ type unanswered struct {
 	once sync.Once
 }
 
-func (u *unanswered) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+func (u *unanswered) Commit(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 	res, err := u.held.Commit(ctx, g)
-	u.once.Do(func() { res, err = nil, mvcc.Errorf(mvcc.Unknown, "the connection was lost") })
+	u.once.Do(func() { res, err = nil, contract.Errorf(contract.Unknown, "the connection was lost") })
 	return res, err
 }
 
 // State waits as the reads of the log do, so that the loss is not noticed halfway.
-func (u *unanswered) State(ctx context.Context) (mvcc.State, error) {
+func (u *unanswered) State(ctx context.Context) (contract.State, error) {
 	u.mu.RLock()
 	for c := u.tail; c != nil; c = u.tail {
 		u.mu.RUnlock()
 		if err := await(ctx, c); err != nil {
-			return mvcc.State{}, err
+			return contract.State{}, err
 		}
 		u.mu.RLock()
 	}
@@ -517,13 +518,13 @@ func TestResolvedIsSeen(t *testing.T) {
 	gate := make(chan struct{})
 	h.hold(gate, nil)
 	told := put(t, s, "/acknowledged", 0, "x")
-	lose(t, db, told, mvcc.Mutation{Key: "/other", Value: []byte("B")},
-		mvcc.Mutation{Key: "/p", Value: []byte("B")})
+	lose(t, db, told, contract.Mutation{Key: "/other", Value: []byte("B")},
+		contract.Mutation{Key: "/p", Value: []byte("B")})
 	h.hold(nil, nil)
 	close(gate)
-	r, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/next"})
-	for err != nil && mvcc.ClassOf(err) == mvcc.Unavailable && t.Context().Err() == nil {
-		r, err = s.Commit(t.Context(), mvcc.Mutation{Key: "/next"})
+	r, err := s.Commit(t.Context(), contract.Mutation{Key: "/next"})
+	for err != nil && contract.ClassOf(err) == contract.Unavailable && t.Context().Err() == nil {
+		r, err = s.Commit(t.Context(), contract.Mutation{Key: "/next"})
 	}
 	if err != nil || r < 1<<32 {
 		t.Errorf("%d was acknowledged and lost; the next write is at %d, %v, without a fence", told,
@@ -552,14 +553,14 @@ func TestSweptDeliveredRow(t *testing.T) {
 	if err := writer.Close(); err != nil {
 		t.Fatal(err)
 	}
-	lose(t, db, delivered, mvcc.Mutation{Key: "/j", Value: []byte("1")},
-		mvcc.Mutation{Key: "/j", Expect: delivered, Value: []byte("2")},
-		mvcc.Mutation{Key: "/z", Value: []byte("3")})
+	lose(t, db, delivered, contract.Mutation{Key: "/j", Value: []byte("1")},
+		contract.Mutation{Key: "/j", Expect: delivered, Value: []byte("2")},
+		contract.Mutation{Key: "/z", Value: []byte("3")})
 	b := openBackend(t, db)
 	defer b.Close()
-	st, err := mvcc.RaiseCompacted(t.Context(), b, delivered+1)
+	st, err := contract.RaiseCompacted(t.Context(), b, delivered+1)
 	for err == nil && st.Swept < st.Compacted {
-		_, st, err = mvcc.SweepBatch(t.Context(), b, 100)
+		_, st, err = contract.SweepBatch(t.Context(), b, 100)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -568,7 +569,7 @@ func TestSweptDeliveredRow(t *testing.T) {
 	close(gate)
 	list(t, s)
 	batch, err := watch.Next(t.Context())
-	if !errors.Is(err, mvcc.ErrCompacted) {
+	if !errors.Is(err, contract.ErrCompacted) {
 		t.Errorf("the watch goes on with %d events, %v; want it to end", len(batch.Events), err)
 	}
 }

@@ -5,19 +5,21 @@ import (
 	"sort"
 	"strings"
 	"sync"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Event is one write of one key, as a watcher sees it. Events are shared between watchers: they are
 // read only.
 type Event struct {
-	Key Key
+	Key contract.Key
 	// Revision is the event's own revision; Prev the one that it replaced, 0 if it created the key;
 	// Create the one that created the key.
-	Revision, Prev, Create Revision
+	Revision, Prev, Create contract.Revision
 	// Version counts the writes of the key since its creation, this one included. Lease is what the
 	// key is attached to, or was if it was deleted.
 	Version int64
-	Lease   Lease
+	Lease   contract.Lease
 	Deleted bool
 	// Value is nil if the key was deleted.
 	Value []byte
@@ -30,7 +32,7 @@ type Event struct {
 	prev      lock
 	prevKnown bool
 	prevValue []byte
-	prevLease Lease
+	prevLease contract.Lease
 
 	// memoMu protects memos, not what is in them: a memo is made without it.
 	memoMu sync.Mutex
@@ -65,7 +67,7 @@ func (e *Event) Memo(key any, make func() (any, error)) (any, error) {
 }
 
 // eventOf makes the event of a log row; nil for a marker.
-func eventOf(r *Row) *Event {
+func eventOf(r *contract.Row) *Event {
 	if r.Marker() {
 		return nil
 	}
@@ -98,15 +100,15 @@ type hub struct {
 	// mu protects the fields below, and those of watchers and events that say so. Metrics.mu and
 	// rowCache.mu come after it.
 	mu        sync.Mutex
-	delivered Position
+	delivered contract.Position
 	// trail is what this process knows of the history, which may be ahead of delivered.
 	trail trail
 	// era is that of delivered and the trail.
-	era Era
+	era contract.Era
 	// compacted is the newest boundary that this process knows of.
-	compacted Revision
+	compacted contract.Revision
 	ring      []*Event
-	ringStart Revision
+	ringStart contract.Revision
 	ringBytes int
 	buckets   map[watchRange]map[*Watcher]struct{}
 	// ranges are those of the buckets that have an end.
@@ -115,7 +117,7 @@ type hub struct {
 	// wanting are the attached watchers that wait for progress.
 	wanting map[*Watcher]struct{}
 	// arrivals are waited for by readers of the delivered position.
-	arrivals map[chan struct{}]Revision
+	arrivals map[chan struct{}]contract.Revision
 	// closed is why no watch begins any more, nil if they do.
 	closed error
 }
@@ -123,12 +125,12 @@ type hub struct {
 // watchRange names what a watcher watches: a prefix that ends in '/', or one key, or the range from
 // a key to an end.
 type watchRange struct {
-	key    Key
+	key    contract.Key
 	prefix bool
-	end    Key
+	end    contract.Key
 }
 
-func (r watchRange) contains(k Key) bool {
+func (r watchRange) contains(k contract.Key) bool {
 	switch {
 	case r.prefix:
 		return strings.HasPrefix(string(k), string(r.key))
@@ -153,12 +155,12 @@ func newHub(limits RingLimits, metric *Metrics, cache *rowCache) *hub {
 		ranges:   map[watchRange]struct{}{},
 		all:      map[*Watcher]struct{}{},
 		wanting:  map[*Watcher]struct{}{},
-		arrivals: map[chan struct{}]Revision{},
+		arrivals: map[chan struct{}]contract.Revision{},
 	}
 }
 
 // reset begins a new history at the state's head: all watchers end, the ring is empty.
-func (h *hub) reset(st State) {
+func (h *hub) reset(st contract.State) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.trail.reset(st.Head)
@@ -167,7 +169,7 @@ func (h *hub) reset(st State) {
 
 // skip leaves out what compaction has removed from the log: all watches end, the ring is empty. It
 // does nothing if the hub is in another history by now.
-func (h *hub) skip(st State) {
+func (h *hub) skip(st contract.State) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if st.Head.Epoch != h.delivered.Epoch || st.Compacted <= h.delivered.Revision {
@@ -178,14 +180,14 @@ func (h *hub) skip(st State) {
 }
 
 // startLocked starts to deliver after the end of the trail.
-func (h *hub) startLocked(st State) {
+func (h *hub) startLocked(st contract.State) {
 	h.era++
 	h.delivered = h.trail.delivered()
 	h.compacted = max(h.compacted, st.Compacted)
 	h.cache.reset(h.delivered)
 	h.ring, h.ringBytes, h.ringStart = nil, 0, h.delivered.Revision
 	for w := range h.all {
-		h.endLocked(w, ErrCompacted)
+		h.endLocked(w, contract.ErrCompacted)
 	}
 	h.arriveLocked()
 	h.metric.delivered(h.delivered)
@@ -194,13 +196,13 @@ func (h *hub) startLocked(st State) {
 // append delivers events that directly follow the position before and reach the position after, all
 // of one group. It refuses, and returns false, if before is not what was delivered last, or if they
 // are not what was seen already.
-func (h *hub) append(before Position, events []*Event, after Position) bool {
+func (h *hub) append(before contract.Position, events []*Event, after contract.Position) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed != nil || before != h.delivered {
 		return false
 	}
-	if _, ok := h.trail.pass([]Position{after}); !ok {
+	if _, ok := h.trail.pass([]contract.Position{after}); !ok {
 		return false
 	}
 	h.appendLocked(events, after)
@@ -212,7 +214,7 @@ func (h *hub) append(before Position, events []*Event, after Position) bool {
 // rows. It returns false if it is not, or if the hub is in another history: then the log has to be
 // read anew, from what is delivered now. It also returns false if the rows are not what was seen
 // already, and that position as known, which is zero otherwise.
-func (h *hub) appendTail(from Position, rows []Row) (known Position, ok bool) {
+func (h *hub) appendTail(from contract.Position, rows []contract.Row) (known contract.Position, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed != nil || from.Epoch != h.delivered.Epoch || from.Revision > h.delivered.Revision {
@@ -242,7 +244,7 @@ func (h *hub) appendTail(from Position, rows []Row) (known Position, ok bool) {
 	return known, true
 }
 
-func (h *hub) appendLocked(events []*Event, after Position) {
+func (h *hub) appendLocked(events []*Event, after contract.Position) {
 	h.ring = append(h.ring, events...)
 	for _, e := range events {
 		h.ringBytes += e.bytes
@@ -288,7 +290,7 @@ func (h *hub) grew(e *Event, bytes int) {
 func (h *hub) wakeLocked(events []*Event) {
 	if len(h.buckets) > 0 {
 		touched := map[watchRange]struct{}{}
-		touch := func(r watchRange, first Revision) {
+		touch := func(r watchRange, first contract.Revision) {
 			bucket, ok := h.buckets[r]
 			if !ok {
 				return
@@ -304,7 +306,7 @@ func (h *hub) wakeLocked(events []*Event) {
 				w.signal()
 			}
 		}
-		var directory Key
+		var directory contract.Key
 		for i, e := range events {
 			touch(watchRange{key: e.Key}, e.Revision)
 			for r := range h.ranges {
@@ -339,7 +341,7 @@ func (h *hub) arriveLocked() {
 }
 
 // arrive waits until the hub has delivered the revision.
-func (h *hub) arrive(ctx context.Context, r Revision) error {
+func (h *hub) arrive(ctx context.Context, r contract.Revision) error {
 	h.mu.Lock()
 	if h.delivered.Revision >= r {
 		h.mu.Unlock()
@@ -405,7 +407,7 @@ func (h *hub) endLocked(w *Watcher, err error) {
 }
 
 // sinceLocked returns the piece of the ring that begins at the revision.
-func (h *hub) sinceLocked(r Revision) []*Event {
+func (h *hub) sinceLocked(r contract.Revision) []*Event {
 	i := sort.Search(len(h.ring), func(i int) bool { return h.ring[i].Revision >= r })
 	return h.ring[i:len(h.ring):len(h.ring)]
 }
@@ -422,7 +424,7 @@ func (h *hub) close(err error) bool {
 	return first
 }
 
-func (h *hub) position() Position {
+func (h *hub) position() contract.Position {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.delivered
@@ -430,7 +432,7 @@ func (h *hub) position() Position {
 
 // saw takes a position that the database has answered. It is unproven if the hub is in another
 // history by now.
-func (h *hub) saw(p Position) (known Position, s sight) {
+func (h *hub) saw(p contract.Position) (known contract.Position, s sight) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if p.Epoch != h.delivered.Epoch {
@@ -440,7 +442,7 @@ func (h *hub) saw(p Position) (known Position, s sight) {
 }
 
 // has tells whether a position that the database has answered was delivered.
-func (h *hub) has(p Position) bool {
+func (h *hub) has(p contract.Position) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if p.Epoch != h.delivered.Epoch || p.Revision > h.delivered.Revision {
@@ -451,7 +453,7 @@ func (h *hub) has(p Position) bool {
 }
 
 // newestSeen is the newest position of this history that this process knows of.
-func (h *hub) newestSeen() Position {
+func (h *hub) newestSeen() contract.Position {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.trail.newest()
@@ -459,26 +461,26 @@ func (h *hub) newestSeen() Position {
 
 // undecided returns the positions that this process has seen and that are not known to be of one
 // history: the delivered one and all after it, the newest at the end; and their era.
-func (h *hub) undecided() ([]Position, Era) {
+func (h *hub) undecided() ([]contract.Position, contract.Era) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return append([]Position{h.delivered}, h.trail.ahead...), h.era
+	return append([]contract.Position{h.delivered}, h.trail.ahead...), h.era
 }
 
-func (h *hub) presentEra() Era {
+func (h *hub) presentEra() contract.Era {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.era
 }
 
 // sawCompacted remembers the boundary.
-func (h *hub) sawCompacted(r Revision) {
+func (h *hub) sawCompacted(r contract.Revision) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.compacted = max(h.compacted, r)
 }
 
-func (h *hub) compactedRevision() Revision {
+func (h *hub) compactedRevision() contract.Revision {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.compacted

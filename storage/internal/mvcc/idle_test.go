@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -17,7 +18,7 @@ func TestCompactionOfAnIdleStore(t *testing.T) {
 	db := memdb.New(t.Name(), time.Now)
 	var passes atomic.Int32
 	open := func(hook func(context.Context, string) error) *mvcc.Store {
-		b := db.Open(mvcc.DriverOptions{})
+		b := db.Open(contract.DriverOptions{})
 		b.Hook = hook
 		s, err := mvcc.Open(t.Context(), b, mvcc.Config{
 			Compaction: mvcc.CompactionPolicy{Window: -1, Keep: 1}})
@@ -69,7 +70,7 @@ func TestCompactionOfAnIdleStore(t *testing.T) {
 func TestCompactionInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var passes []time.Time
-		b := memdb.New(t.Name(), time.Now).Open(mvcc.DriverOptions{})
+		b := memdb.New(t.Name(), time.Now).Open(contract.DriverOptions{})
 		b.Hook = func(_ context.Context, method string) error {
 			switch method {
 			case "Sweepable":

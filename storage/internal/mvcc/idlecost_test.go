@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -25,8 +26,8 @@ func TestIdleStoresCostNothing(t *testing.T) {
 			for i := range n {
 				db := memdb.New(fmt.Sprint("store", i), time.Now)
 				if i%3 == 0 {
-					if err := mvcc.SetQuota(t.Context(), db.Open(mvcc.DriverOptions{}),
-						mvcc.Quota{Objects: 100}); err != nil {
+					if err := contract.SetQuota(t.Context(), db.Open(contract.DriverOptions{}),
+						contract.Quota{Objects: 100}); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -12,12 +12,14 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // TestRoomAfterGivingUp: when all that is queued was given up, whoever waits for room gets it.
 func TestRoomAfterGivingUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(1, 1<<20, Limits{GroupMutations: 10, GroupBytes: 1 << 20})
+		q := newQueue(1, 1<<20, contract.Limits{GroupMutations: 10, GroupBytes: 1 << 20})
 		first, second := &write{done: make(chan struct{})}, &write{done: make(chan struct{})}
 		if err := q.put(t.Context(), first); err != nil {
 			t.Fatal(err)
@@ -49,9 +51,9 @@ func TestRoomAfterGivingUp(t *testing.T) {
 // TestQueueKeepsApart: a mutation that expects any state is the only one of its key in a group, and
 // nothing that waits for the next group is overtaken there.
 func TestQueueKeepsApart(t *testing.T) {
-	q := newQueue(100, 1<<20, Limits{GroupMutations: 4, GroupBytes: 1 << 20})
-	add := func(key Key, expect Revision, value string) *write {
-		w := &write{m: Mutation{Key: key, Expect: expect, Value: []byte(value)},
+	q := newQueue(100, 1<<20, contract.Limits{GroupMutations: 4, GroupBytes: 1 << 20})
+	add := func(key contract.Key, expect contract.Revision, value string) *write {
+		w := &write{m: contract.Mutation{Key: key, Expect: expect, Value: []byte(value)},
 			done: make(chan struct{})}
 		if err := q.put(t.Context(), w); err != nil {
 			t.Fatal(err)
@@ -59,10 +61,10 @@ func TestQueueKeepsApart(t *testing.T) {
 		return w
 	}
 	add("a", 1, "1")
-	add("a", Any, "2")
-	add("b", Any, "3")
-	dropped := add("a", Any, "dropped")
-	add("a", Any, "4")
+	add("a", contract.Any, "2")
+	add("b", contract.Any, "3")
+	dropped := add("a", contract.Any, "dropped")
+	add("a", contract.Any, "4")
 	add("b", 1, "5")
 	add("c", 1, "6")
 	add("c", 1, "7")
@@ -88,7 +90,7 @@ func TestQueueKeepsApart(t *testing.T) {
 func TestQueueWaitsForWriters(t *testing.T) {
 	const patience = time.Second
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(100, 1<<20, Limits{GroupMutations: 16, GroupBytes: 1000})
+		q := newQueue(100, 1<<20, contract.Limits{GroupMutations: 16, GroupBytes: 1000})
 		put := func(n, bytes int) {
 			t.Helper()
 			for range n {
@@ -105,7 +107,7 @@ func TestQueueWaitsForWriters(t *testing.T) {
 			puts.Go(func() {
 				for range n {
 					put(1, bytes)
-					wait(t.Context(), time.Millisecond)
+					contract.Wait(t.Context(), time.Millisecond)
 				}
 			})
 			group := q.take(patience)
@@ -140,7 +142,7 @@ func TestQueueWaitsForWriters(t *testing.T) {
 // TestQueueClosedWhileItWaits: what is queued is taken at once when the queue is closed.
 func TestQueueClosedWhileItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(100, 1<<20, Limits{GroupMutations: 16, GroupBytes: 1000})
+		q := newQueue(100, 1<<20, contract.Limits{GroupMutations: 16, GroupBytes: 1000})
 		q.taken = 8
 		if err := q.put(t.Context(), &write{}); err != nil {
 			t.Fatal(err)
@@ -157,11 +159,11 @@ func TestQueueClosedWhileItWaits(t *testing.T) {
 // removed.
 func TestRingCountsDeletedValues(t *testing.T) {
 	h := newHub(RingLimits{Events: 1000, Bytes: 100_000}, NewMetrics(), newRowCache(0))
-	before := Position{}
+	before := contract.Position{}
 	for i := range 100 {
-		r := &Row{Key: "/k", Revision: Revision(i + 1), Prev: 1, Deleted: true, HasPrev: true,
+		r := &contract.Row{Key: "/k", Revision: contract.Revision(i + 1), Prev: 1, Deleted: true, HasPrev: true,
 			PrevValue: make([]byte, 10_000)}
-		after := Position{Revision: r.Revision}
+		after := contract.Position{Revision: r.Revision}
 		if !h.append(before, []*Event{eventOf(r)}, after) {
 			t.Fatal("not taken")
 		}
@@ -180,72 +182,12 @@ func TestRingCountsDeletedValues(t *testing.T) {
 	}
 }
 
-// TestJumpRises: two fences that begin with the same revision, as after two restores of one backup,
-// do not meet, whatever was written between them.
-func TestJumpRises(t *testing.T) {
-	const seen, writes = 1000, 1_000_000
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	fence := func(seen Revision, now time.Time) Revision {
-		f := newFence(Position{Revision: seen}, Identity{})
-		return f.Marker(State{Head: Position{Revision: seen - 10}, Now: now})
-	}
-	first, second := fence(seen, now), fence(seen, now.Add(time.Second))
-	if second <= first+writes {
-		t.Errorf("a fence at %d, and one a second later at %d", first, second)
-	}
-	// Also within a second: chance keeps them apart.
-	apart := 0
-	for range 20 {
-		if other := fence(seen, now); max(first, other)-min(first, other) > writes {
-			apart++
-		}
-	}
-	if apart < 18 {
-		t.Errorf("%d of 20 fences of the same second are apart", apart)
-	}
-	// Also where the clock goes back.
-	if again := fence(second, now.Add(-time.Hour)); again < second+minJump {
-		t.Errorf("after %d, a fence with an older clock is at %d", second, again)
-	}
-	// What the database has come to by then counts, and not twice.
-	f := newFence(Position{Revision: seen}, Identity{})
-	if far := f.Marker(State{Head: Position{Revision: second}, Now: now}); far < second+minJump ||
-		far >= second+minJump+perSecond/2 {
-		t.Errorf("a fence of one who has seen %d in a database at %d is at %d", seen, second, far)
-	}
-}
-
-// TestChanceKeepsCopiesApart: two copies of one database that are dropped, or imported into, within
-// one second do not go on at the same revision.
-func TestChanceKeepsCopiesApart(t *testing.T) {
-	st := State{Head: Position{Epoch: 3, Revision: 1000}, Now: time.Unix(1_800_000_000, 0)}
-	imported := func() State {
-		in := &Import{Token: newToken()}
-		if err := in.begin(st, 0); err != nil {
-			t.Fatal(err)
-		}
-		return in.end(st)
-	}
-	for name, marked := range map[string]func() State{
-		"drop":   func() State { return afterDrop(st, newToken()) },
-		"import": imported,
-	} {
-		places := map[Revision]bool{}
-		for range 20 {
-			places[marked().Head.Revision] = true
-		}
-		if len(places) < 18 {
-			t.Errorf("%s: 20 copies go on at only %d places", name, len(places))
-		}
-	}
-}
-
 // TestSweepPause: the sweep hurries if it would not end in time, and not because a fence has
 // jumped.
 func TestSweepPause(t *testing.T) {
 	const rows, took, left = 500, 10 * time.Millisecond, time.Minute
 	for _, c := range []struct {
-		debt  Revision
+		debt  contract.Revision
 		left  time.Duration
 		pause time.Duration
 		late  bool
@@ -257,7 +199,7 @@ func TestSweepPause(t *testing.T) {
 		{rows * 4_999, left, took / 2, true},
 		{rows, 0, took / 2, true},
 		{rows, -left, took / 2, true},
-		{minJump, left, 3 * took, false},
+		{contract.MinJump, left, 3 * took, false},
 		{1 << 60, -left, 3 * took, false},
 	} {
 		pause, late := sweepPause(c.debt, rows, took, c.left)
@@ -271,82 +213,23 @@ func TestSweepPause(t *testing.T) {
 	}
 }
 
-// TestImportRevisions: what an import is stored with is decided by the state under the commit lock,
-// which may be another one at each try, and is beyond both stores.
-func TestImportRevisions(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	fenced := Revision(now.Unix()) << 30
-	for _, tc := range []struct {
-		name           string
-		from           string
-		archive, head  Revision
-		renumbered     bool
-		first, end     Revision
-		firstCreatedAt Revision
-	}{
-		{"into an empty store", "other", 500, 1, false, 7, fenced + 1, 6},
-		{"of the same store", "this", 500, 700, false, 7, fenced + 1, 6},
-		{"of the same store, after a fence a moment ago", "this", 500, fenced + 3, false, 7,
-			fenced + 3 + minJump + 1, 6},
-		{"of another store", "other", 500, 700, true, fenced + 1, fenced + 3, fenced + 1},
-		{"of another store, which is ahead", "other", fenced + 500, 700, true,
-			fenced + 500 + minJump + 1, fenced + 500 + minJump + 3, fenced + 500 + minJump + 1},
-	} {
-		in := &Import{Store: tc.from, Head: tc.archive, Replace: true, Token: Token{1},
-			into: "this", Records: func(each func(*Record) error) error {
-				for _, r := range []*Record{{Key: "a", Revision: 7, Create: 6},
-					{Key: "b", Revision: 9, Create: 9}} {
-					if err := each(r); err != nil {
-						return err
-					}
-				}
-				return nil
-			}}
-		st := State{Head: Position{Epoch: 4, Revision: tc.head}, Now: now}
-		for range 2 {
-			var got []Record
-			if err := in.begin(st, 1); err != nil {
-				t.Fatal(err)
-			}
-			if err := in.write(func(r *Record) error {
-				got = append(got, *r)
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
-			after := in.end(st)
-			want := Position{Epoch: 5, Revision: tc.end, Token: in.Token}
-			if in.Renumbered != tc.renumbered || got[0].Revision != tc.first ||
-				got[0].Create != tc.firstCreatedAt || after.Head != want ||
-				after.Compacted != tc.end || after.Swept != tc.end {
-				t.Errorf("%s: renumbered %t, the first record is %+v, and the state after it %+v",
-					tc.name, in.Renumbered, got[0], after)
-			}
-		}
-	}
-	in := &Import{into: "this"}
-	if err := in.begin(State{}, 1); !errors.Is(err, ErrNotEmpty) {
-		t.Errorf("into a store with keys: %v", err)
-	}
-}
-
 // TestPieceSize: reads of the log are bounded in bytes, by what the rows of the last one were like.
 func TestPieceSize(t *testing.T) {
 	var p pieceSize
 	if n := p.rows(1000); n != firstPiece {
 		t.Errorf("the first piece has %d rows", n)
 	}
-	p.saw([]Row{{Value: make([]byte, 100)}})
+	p.saw([]contract.Row{{Value: make([]byte, 100)}})
 	if n := p.rows(1000); n != 1000 {
 		t.Errorf("a piece of small rows has %d", n)
 	}
-	p.saw([]Row{{Value: make([]byte, 1<<20)}})
+	p.saw([]contract.Row{{Value: make([]byte, 1<<20)}})
 	if n := p.rows(1000); n != 8 {
 		t.Errorf("a piece of rows of 1 MiB has %d", n)
 	}
 }
 
-// waitAttached waits until a watcher follows the ring.
+// waitAttached waits until a watcher Follows the ring.
 func waitAttached(ctx context.Context, w *Watcher) error {
 	return Poll(ctx, func() bool {
 		w.s.hub.mu.Lock()
@@ -361,21 +244,21 @@ func waitAttached(ctx context.Context, w *Watcher) error {
 func TestSharing(t *testing.T) {
 	const size = 3
 	var version atomic.Int64
-	begun, release := make(chan []Key, 10), make(chan struct{})
-	type answer = map[Key]*KeyValue
-	s := &coalescer[Key, *KeyValue]{size: size, query: func(keys []Key) (answer, Revision,
+	begun, release := make(chan []contract.Key, 10), make(chan struct{})
+	type answer = map[contract.Key]*KeyValue
+	s := &coalescer[contract.Key, *KeyValue]{size: size, query: func(keys []contract.Key) (answer, contract.Revision,
 		error) {
-		head := Revision(version.Load())
+		head := contract.Revision(version.Load())
 		begun <- keys
 		<-release
-		found := map[Key]*KeyValue{}
+		found := map[contract.Key]*KeyValue{}
 		for _, k := range keys {
 			found[k] = &KeyValue{Key: k, Revision: head}
 		}
 		return found, head, nil
 	}}
 	var readers sync.WaitGroup
-	ask := func(key Key, want Revision) {
+	ask := func(key contract.Key, want contract.Revision) {
 		readers.Go(func() {
 			q, err := s.ask(t.Context(), key)
 			if err != nil || q.head < want || q.found[key] == nil || q.found[key].Key != key {
@@ -389,7 +272,7 @@ func TestSharing(t *testing.T) {
 	}
 	version.Add(1)
 	for i := range 4 * size { // each key twice
-		ask(Key(fmt.Sprint(i/2)), 1)
+		ask(contract.Key(fmt.Sprint(i/2)), 1)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -416,7 +299,7 @@ func TestSharing(t *testing.T) {
 			t.Errorf("a query of %q", keys)
 		}
 	}
-	if _, err := s.ask(t.Context(), "late"); !errors.Is(err, ErrClosed) {
+	if _, err := s.ask(t.Context(), "late"); !errors.Is(err, contract.ErrClosed) {
 		t.Errorf("a read after the end: %v", err)
 	}
 }
@@ -427,10 +310,10 @@ func TestSharingWaitsForReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const took = 100 * time.Microsecond
 		queries := make(chan int, 100) // with how many keys
-		s := &coalescer[Key, *KeyValue]{size: 10, query: func(keys []Key) (map[Key]*KeyValue,
-			Revision, error) {
+		s := &coalescer[contract.Key, *KeyValue]{size: 10, query: func(keys []contract.Key) (map[contract.Key]*KeyValue,
+			contract.Revision, error) {
 			queries <- len(keys)
-			wait(t.Context(), took)
+			contract.Wait(t.Context(), took)
 			return nil, 1, nil
 		}}
 		// ask has readers come with a pause between them, after a query of served readers. It tells
@@ -444,12 +327,12 @@ func TestSharingWaitsForReaders(t *testing.T) {
 			var readers sync.WaitGroup
 			for i := range n {
 				readers.Go(func() {
-					if _, err := s.ask(t.Context(), Key(fmt.Sprint(i))); err != nil {
+					if _, err := s.ask(t.Context(), contract.Key(fmt.Sprint(i))); err != nil {
 						t.Error(err)
 					}
 				})
 				synctest.Wait()
-				wait(t.Context(), pause)
+				contract.Wait(t.Context(), pause)
 			}
 			readers.Wait()
 			var were []int
@@ -476,15 +359,15 @@ func TestReadsInPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var sizes []int // those of the queries
-		s := &coalescer[Key, *KeyValue]{size: 10, query: func(keys []Key) (map[Key]*KeyValue,
-			Revision, error) {
+		s := &coalescer[contract.Key, *KeyValue]{size: 10, query: func(keys []contract.Key) (map[contract.Key]*KeyValue,
+			contract.Revision, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			sizes = append(sizes, len(keys))
 			return nil, 1, nil
 		}}
 		var readers sync.WaitGroup
-		ask := func(keys ...Key) {
+		ask := func(keys ...contract.Key) {
 			for _, key := range keys {
 				readers.Go(func() {
 					if _, err := s.ask(t.Context(), key); err != nil {
@@ -514,7 +397,7 @@ func TestReadsInPlace(t *testing.T) {
 		leave = s.enter()
 		ask("a", "b")
 		asked("beside another read", 3)
-		wait(t.Context(), slowQuery)
+		contract.Wait(t.Context(), slowQuery)
 		asked("when that is slow", 3, 2)
 		other := s.enter()
 		if other == nil {
@@ -538,19 +421,19 @@ func TestReadsInPlace(t *testing.T) {
 // delivered.
 func TestTailOverlapsOtherHistory(t *testing.T) {
 	h := newHub(RingLimits{Events: 10, Bytes: 1 << 20}, NewMetrics(), newRowCache(0))
-	from := Position{Epoch: 1, Revision: 5, Token: Token{5}}
-	h.reset(State{Head: from})
-	own := Position{Epoch: 1, Revision: 6, Token: Token{6}}
+	from := contract.Position{Epoch: 1, Revision: 5, Token: contract.Token{5}}
+	h.reset(contract.State{Head: from})
+	own := contract.Position{Epoch: 1, Revision: 6, Token: contract.Token{6}}
 	if !h.append(from, []*Event{{Key: "/own", Revision: 6}}, own) {
 		t.Fatal("the own group is not delivered")
 	}
-	row := func(r Revision, token byte) Row {
-		return Row{Key: "/k", Revision: r, Create: r, Token: Token{token}}
+	row := func(r contract.Revision, token byte) contract.Row {
+		return contract.Row{Key: "/k", Revision: r, Create: r, Token: contract.Token{token}}
 	}
-	if _, ok := h.appendTail(from, []Row{row(6, 60), row(7, 70)}); ok || h.position() != own {
+	if _, ok := h.appendTail(from, []contract.Row{row(6, 60), row(7, 70)}); ok || h.position() != own {
 		t.Errorf("rows of another history are delivered: %+v", h.position())
 	}
-	if _, ok := h.appendTail(from, []Row{row(6, 6), row(7, 7)}); !ok || h.position().Revision != 7 {
+	if _, ok := h.appendTail(from, []contract.Row{row(6, 6), row(7, 7)}); !ok || h.position().Revision != 7 {
 		t.Errorf("rows of this history are not delivered: %+v", h.position())
 	}
 }
@@ -561,16 +444,16 @@ func TestSharingPassesWhatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
 		var begun atomic.Int64
-		s := &coalescer[Key, *KeyValue]{size: 1}
-		s.query = func(keys []Key) (map[Key]*KeyValue, Revision, error) {
+		s := &coalescer[contract.Key, *KeyValue]{size: 1}
+		s.query = func(keys []contract.Key) (map[contract.Key]*KeyValue, contract.Revision, error) {
 			begun.Add(1)
 			if keys[0] == "hangs" {
 				<-hang
 			}
-			return map[Key]*KeyValue{keys[0]: {Key: keys[0]}}, 1, nil
+			return map[contract.Key]*KeyValue{keys[0]: {Key: keys[0]}}, 1, nil
 		}
 		var readers sync.WaitGroup
-		ask := func(ctx context.Context, key Key, want error) {
+		ask := func(ctx context.Context, key contract.Key, want error) {
 			readers.Go(func() {
 				if q, err := s.ask(ctx, key); !errors.Is(err, want) ||
 					err == nil && q.found[key] == nil {
@@ -610,7 +493,7 @@ func TestSharingPassesWhatHangs(t *testing.T) {
 // TestKeyRanges compares the ranges with a set of all keys.
 func TestKeyRanges(t *testing.T) {
 	const keys = 20
-	key := func(i int) Key { return Key(rune('a' + i)) }
+	key := func(i int) contract.Key { return contract.Key(rune('a' + i)) }
 	rng := rand.New(rand.NewPCG(1, 2))
 	var ranges keyRanges
 	var set [keys]bool

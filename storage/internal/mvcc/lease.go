@@ -2,147 +2,33 @@ package mvcc
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"math/rand/v2"
 	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
-
-// A lease is a row of its own, and keys are attached to it. It lapses at a time of the database's
-// clock, unless it is renewed before. When it lapses or is revoked it ends: it is marked so, and
-// then its keys are deleted, each at a revision of its own, and then the row.
-//
-// A key is attached to no lease that has ended. A group attaches keys, and a lease ends, under the
-// commit lock. So a group is before the end, and who looks for the lease's keys after the end finds
-// them; or it is after the end, and is refused. So no key is left behind when the row goes,
-// whatever process has written it. And no lease ends that was renewed in time, since it is renewed
-// under the lock, too, and what lapses is decided there.
-//
-// Any process goes on with what another one has left. A row that is marked as ended is looked for
-// like one that has lapsed.
-
-// LeaseRow is a lease as the database holds it.
-type LeaseRow struct {
-	Lease Lease
-	// TTL is for how many seconds it was granted, and is renewed.
-	TTL int64
-	// Expiry is when it lapses, in microseconds since 1970 by the database's clock. 0 means that it
-	// has ended, and that its keys are being deleted.
-	Expiry int64
-}
-
-// Left is how long it is until the lease lapses. It is not positive if that is over.
-func (r *LeaseRow) Left(now time.Time) time.Duration {
-	return time.Duration(r.Expiry-now.UnixMicro()) * time.Microsecond
-}
-
-// Renew makes the lease last from now on as long as it was granted for.
-func (r *LeaseRow) Renew(now time.Time) { r.Expiry = now.UnixMicro() + r.TTL*1_000_000 }
-
-// MaxTTL is the longest time to live of a lease, in seconds, as it is in etcd.
-const MaxTTL = 9_000_000_000
-
-var (
-	// ErrNoLease: there is no such lease, or it has ended.
-	ErrNoLease = errors.New("there is no such lease, or it has ended")
-	// ErrLeaseExists refuses to grant a lease with the ID of another one.
-	ErrLeaseExists = errors.New("there is a lease with this ID")
-)
-
-// GrantLease stores a lease, unless there is one with its ID. It returns the state before it.
-func GrantLease(ctx context.Context, b Backend, r *LeaseRow) (granted bool, st State, err error) {
-	err = repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
-		st = tx.State()
-		found, err := tx.Leases([]Lease{r.Lease})
-		if granted = len(found) == 0; err != nil || !granted {
-			return err
-		}
-		r.Renew(st.Now)
-		return tx.PutLeases([]LeaseRow{*r})
-	})
-	return granted, st, err
-}
-
-// RenewLeases renews those of the leases that have not lapsed, and returns them, and the state
-// before it.
-func RenewLeases(ctx context.Context, b Backend,
-	leases []Lease) (renewed []LeaseRow, st State, err error) {
-	err = repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
-		st, renewed = tx.State(), nil
-		found, err := tx.Leases(leases)
-		for _, r := range found {
-			if r.Left(st.Now) > 0 {
-				r.Renew(st.Now)
-				renewed = append(renewed, r)
-			}
-		}
-		if err != nil || len(renewed) == 0 {
-			return err
-		}
-		return tx.PutLeases(renewed)
-	})
-	return renewed, st, err
-}
-
-// EndLeases marks those of the leases as ended that have lapsed, or all if they are revoked. It
-// returns those that have ended now or before, and the state before it.
-func EndLeases(ctx context.Context, b Backend, leases []Lease,
-	revoked bool) (ended []Lease, st State, err error) {
-	err = repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
-		st, ended = tx.State(), nil
-		found, err := tx.Leases(leases)
-		var now []LeaseRow
-		for _, r := range found {
-			if !revoked && r.Left(st.Now) > 0 {
-				continue
-			}
-			ended = append(ended, r.Lease)
-			if r.Expiry != 0 {
-				r.Expiry = 0
-				now = append(now, r)
-			}
-		}
-		if err != nil || len(now) == 0 {
-			return err
-		}
-		return tx.PutLeases(now)
-	})
-	return ended, st, err
-}
-
-// ForgetLease removes a lease that ended in the epoch, and that no key is attached to. In another
-// epoch an import may have stored a lease with the same ID, and keys of it.
-func ForgetLease(ctx context.Context, b Backend, l Lease, epoch Epoch) error {
-	return repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
-		found, err := tx.Leases([]Lease{l})
-		if err != nil || len(found) == 0 || found[0].Expiry != 0 ||
-			tx.State().Head.Epoch != epoch {
-			return err
-		}
-		return tx.DropLeases([]Lease{l})
-	})
-}
 
 // GrantLease grants a lease for a time in seconds, with an ID, or one that it chooses if that is 0.
 // It returns the head, too.
-func (s *Store) GrantLease(ctx context.Context, l Lease, ttl int64) (LeaseRow, Revision, error) {
-	row := LeaseRow{Lease: l, TTL: ttl}
+func (s *Store) GrantLease(ctx context.Context, l contract.Lease, ttl int64) (contract.LeaseRow, contract.Revision, error) {
+	row := contract.LeaseRow{Lease: l, TTL: ttl}
 	if l == 0 {
-		row.Lease = Lease(1 + rand.Int64N(1<<63-1))
+		row.Lease = contract.Lease(1 + rand.Int64N(1<<63-1))
 	}
 	granted, tries := false, 0
-	st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
+	st, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 		tries++
-		granted, st, err = GrantLease(ctx, s.b, &row)
+		granted, st, err = contract.GrantLease(ctx, s.b, &row)
 		return st, err
 	})
 	switch {
 	case err != nil:
 		return row, 0, err
 	case !granted && tries > 1 && l != 0:
-		return row, 0, ErrUnknownOutcome // it may be that of an earlier try
+		return row, 0, contract.ErrUnknownOutcome // it may be that of an earlier try
 	case !granted && l != 0:
-		return row, 0, ErrLeaseExists
+		return row, 0, contract.ErrLeaseExists
 	}
 	s.reapIn(row.Left(st.Now))
 	return row, st.Head.Revision, nil
@@ -150,23 +36,23 @@ func (s *Store) GrantLease(ctx context.Context, l Lease, ttl int64) (LeaseRow, R
 
 // RenewLease makes a lease last from now on as long as it was granted for. It returns the head,
 // too.
-func (s *Store) RenewLease(ctx context.Context, l Lease) (LeaseRow, Revision, error) {
+func (s *Store) RenewLease(ctx context.Context, l contract.Lease) (contract.LeaseRow, contract.Revision, error) {
 	q, err := s.renewals.ask(ctx, l)
 	if err != nil {
-		return LeaseRow{}, 0, err
+		return contract.LeaseRow{}, 0, err
 	}
 	row, found := q.found[l]
 	if !found {
-		return row, q.head, ErrNoLease
+		return row, q.head, contract.ErrNoLease
 	}
 	return row, q.head, nil
 }
 
 // queryRenewals is the query of coalesced renewals.
-func (s *Store) queryRenewals(leases []Lease) (map[Lease]LeaseRow, Revision, error) {
-	found := map[Lease]LeaseRow{}
-	st, err := s.read(s.ctx, func(ctx context.Context) (State, error) {
-		renewed, st, err := RenewLeases(ctx, s.b, leases)
+func (s *Store) queryRenewals(leases []contract.Lease) (map[contract.Lease]contract.LeaseRow, contract.Revision, error) {
+	found := map[contract.Lease]contract.LeaseRow{}
+	st, err := s.read(s.ctx, func(ctx context.Context) (contract.State, error) {
+		renewed, st, err := contract.RenewLeases(ctx, s.b, leases)
 		for _, r := range renewed {
 			found[r.Lease] = r
 		}
@@ -177,17 +63,17 @@ func (s *Store) queryRenewals(leases []Lease) (map[Lease]LeaseRow, Revision, err
 
 // RevokeLease ends a lease and deletes its keys. After an error the lease may have ended, and its
 // keys are deleted in the background then.
-func (s *Store) RevokeLease(ctx context.Context, l Lease) error {
-	var ended []Lease
-	st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
-		ended, st, err = EndLeases(ctx, s.b, []Lease{l}, true)
+func (s *Store) RevokeLease(ctx context.Context, l contract.Lease) error {
+	var ended []contract.Lease
+	st, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
+		ended, st, err = contract.EndLeases(ctx, s.b, []contract.Lease{l}, true)
 		return st, err
 	})
 	switch {
 	case err != nil:
 		return err
 	case len(ended) == 0:
-		return ErrNoLease
+		return contract.ErrNoLease
 	}
 	s.reapIn(0)
 	if err := s.reaping.acquire(ctx); err != nil {
@@ -199,25 +85,22 @@ func (s *Store) RevokeLease(ctx context.Context, l Lease) error {
 }
 
 // LeaseOf returns a lease that has not lapsed and how long it lasts, and the head.
-func (s *Store) LeaseOf(ctx context.Context, l Lease) (row LeaseRow, left time.Duration,
-	head Revision, err error) {
+func (s *Store) LeaseOf(ctx context.Context, l contract.Lease) (row contract.LeaseRow, left time.Duration,
+	head contract.Revision, err error) {
 	rows, st, err := s.leases(ctx, l, 1)
 	if err != nil {
 		return row, 0, 0, err
 	}
 	if len(rows) == 0 || rows[0].Lease != l || rows[0].Left(st.Now) <= 0 {
-		return row, 0, st.Head.Revision, ErrNoLease
+		return row, 0, st.Head.Revision, contract.ErrNoLease
 	}
 	return rows[0], rows[0].Left(st.Now), st.Head.Revision, nil
 }
 
-// leasePage is how many leases, or keys of one, are read at a time.
-const leasePage = 1000
-
 // EachLease calls each for the leases that have not lapsed, and returns the head.
-func (s *Store) EachLease(ctx context.Context, each func(Lease)) (Revision, error) {
-	for from := Lease(0); ; {
-		rows, st, err := s.leases(ctx, from, leasePage)
+func (s *Store) EachLease(ctx context.Context, each func(contract.Lease)) (contract.Revision, error) {
+	for from := contract.Lease(0); ; {
+		rows, st, err := s.leases(ctx, from, contract.LeasePage)
 		if err != nil {
 			return 0, err
 		}
@@ -226,15 +109,15 @@ func (s *Store) EachLease(ctx context.Context, each func(Lease)) (Revision, erro
 				each(r.Lease)
 			}
 		}
-		if len(rows) < leasePage || from < 0 {
+		if len(rows) < contract.LeasePage || from < 0 {
 			return st.Head.Revision, nil
 		}
 	}
 }
 
-func (s *Store) leases(ctx context.Context, from Lease, limit int) (rows []LeaseRow, st State,
+func (s *Store) leases(ctx context.Context, from contract.Lease, limit int) (rows []contract.LeaseRow, st contract.State,
 	err error) {
-	st, err = s.read(ctx, func(ctx context.Context) (st State, err error) {
+	st, err = s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 		rows, st, err = s.b.Leases(ctx, from, limit)
 		return st, err
 	})
@@ -242,11 +125,11 @@ func (s *Store) leases(ctx context.Context, from Lease, limit int) (rows []Lease
 }
 
 // EachAttached calls each for the keys that are attached to a lease.
-func (s *Store) EachAttached(ctx context.Context, l Lease, each func(Key)) error {
-	for from := Key(""); ; {
-		var keys []Expired
-		_, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
-			keys, st, err = s.b.Attached(ctx, l, from, leasePage)
+func (s *Store) EachAttached(ctx context.Context, l contract.Lease, each func(contract.Key)) error {
+	for from := contract.Key(""); ; {
+		var keys []contract.Expired
+		_, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
+			keys, st, err = s.b.Attached(ctx, l, from, contract.LeasePage)
 			return st, err
 		})
 		if err != nil {
@@ -256,7 +139,7 @@ func (s *Store) EachAttached(ctx context.Context, l Lease, each func(Key)) error
 			each(k.Key)
 			from = k.Key + "\x00"
 		}
-		if len(keys) < leasePage {
+		if len(keys) < contract.LeasePage {
 			return nil
 		}
 	}
@@ -274,8 +157,8 @@ func (s *Store) reapLeases(ctx context.Context) (time.Duration, error) {
 		if err != nil {
 			return 0, err
 		}
-		var lapsed []Lease
-		next := Never
+		var lapsed []contract.Lease
+		next := contract.Never
 		for _, r := range rows {
 			if left := r.Left(st.Now); left > 0 {
 				next = left
@@ -288,7 +171,7 @@ func (s *Store) reapLeases(ctx context.Context) (time.Duration, error) {
 			return next, nil
 		}
 		opCtx, cancel = context.WithTimeout(ctx, s.cfg.Timeout)
-		ended, st, err := EndLeases(opCtx, s.b, lapsed, false)
+		ended, st, err := contract.EndLeases(opCtx, s.b, lapsed, false)
 		cancel()
 		if err != nil {
 			return 0, err
@@ -314,17 +197,17 @@ func (s *Store) reapLeases(ctx context.Context) (time.Duration, error) {
 
 // detach deletes the keys of a lease that has ended in the epoch, and then the lease. It tells
 // whether it could delete all. reaping is held.
-func (s *Store) detach(ctx context.Context, l Lease, epoch Epoch) (empty bool, err error) {
-	attached := func(from Key, limit int) ([]Expired, error) {
+func (s *Store) detach(ctx context.Context, l contract.Lease, epoch contract.Epoch) (empty bool, err error) {
+	attached := func(from contract.Key, limit int) ([]contract.Expired, error) {
 		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 		defer cancel()
 		keys, st, err := s.b.Attached(opCtx, l, from, limit)
 		if err == nil && !st.Writable {
-			err = Errorf(ReadOnly, "the keys of a lease cannot be read on a read-only server")
+			err = contract.Errorf(contract.ReadOnly, "the keys of a lease cannot be read on a read-only server")
 		}
 		return keys, err
 	}
-	for from := Key(""); ; {
+	for from := contract.Key(""); ; {
 		era := s.hub.presentEra()
 		keys, err := attached(from, reapBatch)
 		if err != nil {
@@ -347,8 +230,8 @@ func (s *Store) detach(ctx context.Context, l Lease, epoch Epoch) (empty bool, e
 	if left, err := attached("", 1); err != nil || len(left) > 0 {
 		return false, err
 	}
-	maps.DeleteFunc(s.damaged, func(_ Key, d damaged) bool { return d.lease == l })
+	maps.DeleteFunc(s.damaged, func(_ contract.Key, d damaged) bool { return d.lease == l })
 	opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	return true, ForgetLease(opCtx, s.b, l, epoch)
+	return true, contract.ForgetLease(opCtx, s.b, l, epoch)
 }

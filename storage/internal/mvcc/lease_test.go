@@ -8,13 +8,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // attach writes a key that is attached to a lease.
-func attach(s *mvcc.Store, key mvcc.Key, l mvcc.Lease) error {
-	_, err := s.Commit(context.Background(), mvcc.Mutation{Key: key, Expect: mvcc.Any, Lease: l,
+func attach(s *mvcc.Store, key contract.Key, l contract.Lease) error {
+	_, err := s.Commit(context.Background(), contract.Mutation{Key: key, Expect: contract.Any, Lease: l,
 		Value: []byte("leased")})
 	return err
 }
@@ -25,7 +26,7 @@ func TestLeases(t *testing.T) {
 		a, b := open(t, db, mvcc.Config{}), open(t, db, mvcc.Config{})
 		for _, s := range []*mvcc.Store{a, b} {
 			_, _, err := s.GrantLease(t.Context(), 7, 60)
-			if s == a && err != nil || s == b && !errors.Is(err, mvcc.ErrLeaseExists) {
+			if s == a && err != nil || s == b && !errors.Is(err, contract.ErrLeaseExists) {
 				t.Error(err)
 			}
 		}
@@ -38,7 +39,7 @@ func TestLeases(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer w.Close()
-		for _, key := range []mvcc.Key{"/1", "/2", "/3"} {
+		for _, key := range []contract.Key{"/1", "/2", "/3"} {
 			if err := attach(b, key, 7); err != nil {
 				t.Fatal(err)
 			}
@@ -46,10 +47,10 @@ func TestLeases(t *testing.T) {
 		if err := attach(a, "/other", chosen.Lease); err != nil {
 			t.Fatal(err)
 		}
-		var keys []mvcc.Key
-		if err := a.EachAttached(t.Context(), 7, func(k mvcc.Key) {
+		var keys []contract.Key
+		if err := a.EachAttached(t.Context(), 7, func(k contract.Key) {
 			keys = append(keys, k)
-		}); err != nil || !slices.Equal(keys, []mvcc.Key{"/1", "/2", "/3"}) {
+		}); err != nil || !slices.Equal(keys, []contract.Key{"/1", "/2", "/3"}) {
 			t.Errorf("%q, %v", keys, err)
 		}
 		row, left, _, err := a.LeaseOf(t.Context(), 7)
@@ -65,7 +66,7 @@ func TestLeases(t *testing.T) {
 		events := next(t, w, 7)
 		for i, e := range events[4:] {
 			prev, err := a.Previous(t.Context(), e)
-			if err != nil || !e.Deleted || e.Revision != events[3].Revision+1+mvcc.Revision(i) ||
+			if err != nil || !e.Deleted || e.Revision != events[3].Revision+1+contract.Revision(i) ||
 				prev.Lease != 7 || string(prev.Value) != "leased" {
 				t.Errorf("event %d is %+v, of %+v, %v", i, e, prev, err)
 			}
@@ -75,14 +76,14 @@ func TestLeases(t *testing.T) {
 			_, _, _, readErr := s.LeaseOf(t.Context(), 7)
 			for _, err := range []error{s.RevokeLease(t.Context(), 7), renewErr, readErr,
 				attach(s, "/late", 7)} {
-				if !errors.Is(err, mvcc.ErrNoLease) {
+				if !errors.Is(err, contract.ErrNoLease) {
 					t.Errorf("a lease that was revoked: %v", err)
 				}
 			}
-			var leases []mvcc.Lease
-			if _, err := s.EachLease(t.Context(), func(l mvcc.Lease) {
+			var leases []contract.Lease
+			if _, err := s.EachLease(t.Context(), func(l contract.Lease) {
 				leases = append(leases, l)
-			}); err != nil || !slices.Equal(leases, []mvcc.Lease{chosen.Lease}) {
+			}); err != nil || !slices.Equal(leases, []contract.Lease{chosen.Lease}) {
 				t.Errorf("the leases are %d, %v", leases, err)
 			}
 		}
@@ -122,7 +123,7 @@ func TestLeaseLapses(t *testing.T) {
 		has(true)
 		<-time.After(2 * time.Second)
 		has(false)
-		if _, _, err := b.RenewLease(t.Context(), row.Lease); !errors.Is(err, mvcc.ErrNoLease) {
+		if _, _, err := b.RenewLease(t.Context(), row.Lease); !errors.Is(err, contract.ErrNoLease) {
 			t.Error(err)
 		}
 

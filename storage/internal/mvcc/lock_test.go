@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -28,11 +29,11 @@ func openHanging(t *testing.T) *hanging {
 	t.Helper()
 	h := &hanging{Database: memdb.New(t.Name(), time.Now), t: t,
 		begun: make(chan struct{}, 100), release: make(chan struct{})}
-	b := h.Open(mvcc.DriverOptions{})
+	b := h.Open(contract.DriverOptions{})
 	b.Hook = h.hook
 	const never = time.Hour
 	var err error
-	h.s, err = mvcc.Open(t.Context(), struct{ mvcc.Backend }{b}, mvcc.Config{
+	h.s, err = mvcc.Open(t.Context(), struct{ contract.Backend }{b}, mvcc.Config{
 		Timeout: never, RetryFor: never, PollActive: never, PollIdle: never,
 		Compaction: mvcc.CompactionPolicy{Window: -1}})
 	if err != nil {
@@ -99,7 +100,7 @@ func TestHangingQueryBlocksNobody(t *testing.T) {
 		"read of another history": {method: "Identity", alone: true, prepare: func(
 			t *testing.T, h *hanging,
 		) {
-			other, err := mvcc.Open(t.Context(), h.Open(mvcc.DriverOptions{}), mvcc.Config{})
+			other, err := mvcc.Open(t.Context(), h.Open(contract.DriverOptions{}), mvcc.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -195,7 +196,7 @@ func TestCloseWhileHistoryIsLookedInto(t *testing.T) {
 			t.Error("a closed store was fenced")
 		}
 	}
-	if _, err := h.s.Fence(t.Context()); !errors.Is(err, mvcc.ErrClosed) {
+	if _, err := h.s.Fence(t.Context()); !errors.Is(err, contract.ErrClosed) {
 		t.Errorf("a fence of a closed store: %v", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -19,13 +20,13 @@ func TestResolutionIsDurable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g := &mvcc.Group{Token: mvcc.Token{1}, Seen: st.Head,
-			Mutations: []*mvcc.Mutation{{Key: "/k", Value: []byte("x")}}}
+		g := &contract.Group{Token: contract.Token{1}, Seen: st.Head,
+			Mutations: []*contract.Mutation{{Key: "/k", Value: []byte("x")}}}
 		if _, err := b.Commit(t.Context(), g); err != nil {
 			t.Fatal(err)
 		}
 		w := &writes{Backend: b}
-		r, err := mvcc.ResolveGroup(t.Context(), w, g.Token, g.Seen)
+		r, err := contract.ResolveGroup(t.Context(), w, g.Token, g.Seen)
 		if err != nil || !r.Committed {
 			t.Fatalf("the resolution is %+v, %v", r, err)
 		}
@@ -33,7 +34,7 @@ func TestResolutionIsDurable(t *testing.T) {
 			t.Errorf("the transaction that found the rows has written %d times, want once", w.n)
 		}
 		// What it wrote ends no group, and is forgotten.
-		if r, err := mvcc.ResolveGroup(t.Context(), b, g.Token, g.Seen); err != nil || r.Aborted {
+		if r, err := contract.ResolveGroup(t.Context(), b, g.Token, g.Seen); err != nil || r.Aborted {
 			t.Errorf("the second resolution is %+v, %v", r, err)
 		}
 	})
@@ -41,33 +42,33 @@ func TestResolutionIsDurable(t *testing.T) {
 
 // writes counts the writes of transactions.
 type writes struct {
-	mvcc.Backend
+	contract.Backend
 	n int
 }
 
-func (w *writes) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
-	return w.Backend.Locked(ctx, o, func(tx mvcc.Tx) error { return f(&counting{tx, w}) })
+func (w *writes) Locked(ctx context.Context, o contract.LockOptions, f func(contract.Tx) error) error {
+	return w.Backend.Locked(ctx, o, func(tx contract.Tx) error { return f(&counting{tx, w}) })
 }
 
 type counting struct {
-	mvcc.Tx
+	contract.Tx
 	writes *writes
 }
 
-func (c *counting) Abort(token mvcc.Token, seen mvcc.Revision) error {
+func (c *counting) Abort(token contract.Token, seen contract.Revision) error {
 	c.writes.n++
 	return c.Tx.Abort(token, seen)
 }
 
 // deadlocked is a backend whose first transaction the database undoes.
 type deadlocked struct {
-	mvcc.Backend
+	contract.Backend
 	done atomic.Bool
 }
 
-func (d *deadlocked) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
+func (d *deadlocked) Locked(ctx context.Context, o contract.LockOptions, f func(contract.Tx) error) error {
 	if d.done.CompareAndSwap(false, true) {
-		return mvcc.Errorf(mvcc.Transient, "a deadlock")
+		return contract.Errorf(contract.Transient, "a deadlock")
 	}
 	return d.Backend.Locked(ctx, o, f)
 }

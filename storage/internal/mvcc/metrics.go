@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Metrics count what a Store does. It is a prometheus.Collector: register it where the process's
@@ -30,9 +32,9 @@ type Metrics struct {
 	mu sync.Mutex
 	// headSeen and deliveredSeen are the newest; behindSince is when the second fell behind the
 	// first, zero if it has not.
-	headSeen, deliveredSeen Revision
+	headSeen, deliveredSeen contract.Revision
 	behindSince             time.Time
-	poolsOf                 Pooled
+	poolsOf                 contract.Pooled
 }
 
 // NewMetrics makes metrics that are registered nowhere.
@@ -142,10 +144,10 @@ func (m *Metrics) Collect(c chan<- prometheus.Metric) {
 
 // observe connects the metrics to the backend that they are of. It is nil after the backend is
 // closed.
-func (m *Metrics) observe(b Backend) {
+func (m *Metrics) observe(b contract.Backend) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.poolsOf, _ = b.(Pooled)
+	m.poolsOf, _ = b.(contract.Pooled)
 }
 
 func (m *Metrics) lag() float64 {
@@ -157,7 +159,7 @@ func (m *Metrics) lag() float64 {
 	return time.Since(m.behindSince).Seconds()
 }
 
-func (m *Metrics) head(r Revision) {
+func (m *Metrics) head(r contract.Revision) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if r <= m.headSeen {
@@ -170,7 +172,7 @@ func (m *Metrics) head(r Revision) {
 	}
 }
 
-func (m *Metrics) delivered(p Position) {
+func (m *Metrics) delivered(p contract.Position) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.deliveredSeen = p.Revision
@@ -202,32 +204,32 @@ func (m *Metrics) listening(ok bool) {
 	}
 }
 
-func (m *Metrics) compacted(st State) {
+func (m *Metrics) compacted(st contract.State) {
 	m.compactedRevision.Set(float64(st.Compacted))
 	m.sweptRevision.Set(float64(st.Swept))
 	m.sweepDebt.Set(float64(st.Compacted - st.Swept))
 }
 
-func (m *Metrics) swept(rows int, st State) {
+func (m *Metrics) swept(rows int, st contract.State) {
 	m.sweptRows.Add(float64(rows))
 	m.compacted(st)
 }
 
-func (m *Metrics) size(s Size) {
+func (m *Metrics) size(s contract.Size) {
 	m.databaseBytes.WithLabelValues("live").Set(float64(s.Live))
 	m.databaseBytes.WithLabelValues("dead").Set(float64(s.Total - s.Live))
 }
 
-func (m *Metrics) commitFailed(c Class) { m.commitFailures.WithLabelValues(c.String()).Inc() }
-func (m *Metrics) resolved(what string) { m.unknownOutcomes.WithLabelValues(what).Inc() }
-func (m *Metrics) notified()            { m.notifications.Inc() }
-func (m *Metrics) tailFailed()          { m.tailFailures.Inc() }
-func (m *Metrics) watchers(n int)       { m.liveWatchers.Set(float64(n)) }
-func (m *Metrics) demoted()             { m.demotions.Inc() }
-func (m *Metrics) replayed(rows int)    { m.replayedRows.Add(float64(rows)) }
-func (m *Metrics) compactionFailed()    { m.compactionFailures.Inc() }
-func (m *Metrics) reaped(n int)         { m.expiredKeys.Add(float64(n)) }
-func (m *Metrics) fenced()              { m.fences.Inc() }
-func (m *Metrics) adopted()             { m.historyChanges.Inc() }
-func (m *Metrics) readRetried()         { m.readRetries.Inc() }
-func (m *Metrics) notReady()            { m.refusedReads.Inc() }
+func (m *Metrics) commitFailed(c contract.Class) { m.commitFailures.WithLabelValues(c.String()).Inc() }
+func (m *Metrics) resolved(what string)          { m.unknownOutcomes.WithLabelValues(what).Inc() }
+func (m *Metrics) notified()                     { m.notifications.Inc() }
+func (m *Metrics) tailFailed()                   { m.tailFailures.Inc() }
+func (m *Metrics) watchers(n int)                { m.liveWatchers.Set(float64(n)) }
+func (m *Metrics) demoted()                      { m.demotions.Inc() }
+func (m *Metrics) replayed(rows int)             { m.replayedRows.Add(float64(rows)) }
+func (m *Metrics) compactionFailed()             { m.compactionFailures.Inc() }
+func (m *Metrics) reaped(n int)                  { m.expiredKeys.Add(float64(n)) }
+func (m *Metrics) fenced()                       { m.fences.Inc() }
+func (m *Metrics) adopted()                      { m.historyChanges.Inc() }
+func (m *Metrics) readRetried()                  { m.readRetries.Inc() }
+func (m *Metrics) notReady()                     { m.refusedReads.Inc() }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // TestMetricsOfDocuments: the alerts, the dashboard and the reference name metrics that exist, the
@@ -48,7 +50,7 @@ func TestMetricsOfDocuments(t *testing.T) {
 		}
 	}
 	var classes []string
-	for c := Unavailable; c <= Invalid; c++ {
+	for c := contract.Unavailable; c <= contract.Invalid; c++ {
 		classes = append(classes, c.String())
 	}
 	looked := regexp.MustCompile(`class=~"([^"]*)"`).FindStringSubmatch(read(rules))

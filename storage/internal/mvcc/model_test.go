@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -47,13 +48,13 @@ func everywhere(t *testing.T, f func(*testing.T, dbtest.DB)) {
 	dbtest.Each(t, f)
 }
 
-func openBackend(t testing.TB, db dbtest.DB) mvcc.Backend {
+func openBackend(t testing.TB, db dbtest.DB) contract.Backend {
 	t.Helper()
-	opts := mvcc.DriverOptions{Logger: testLogger(t), Timeout: 30 * time.Second}
+	opts := contract.DriverOptions{Logger: testLogger(t), Timeout: 30 * time.Second}
 	if _, err := db.Driver.Migrate(t.Context(), db.URL, opts); err != nil {
 		t.Fatal(err)
 	}
-	b, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, opts)
+	b, err := contract.OpenBackend(t.Context(), db.Driver, db.URL, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,24 +63,24 @@ func openBackend(t testing.TB, db dbtest.DB) mvcc.Backend {
 
 // entry is one write of the model's history.
 type entry struct {
-	revision mvcc.Revision
-	key      mvcc.Key
+	revision contract.Revision
+	key      contract.Key
 	deleted  bool
 	value    string
-	prev     mvcc.Revision
+	prev     contract.Revision
 }
 
 // model is what a store should be, as plainly as it can be said: the list of all writes.
 type model struct {
-	first   mvcc.Revision // the head before the first entry
+	first   contract.Revision // the head before the first entry
 	entries []entry
 }
 
-func (m *model) head() mvcc.Revision { return m.first + mvcc.Revision(len(m.entries)) }
+func (m *model) head() contract.Revision { return m.first + contract.Revision(len(m.entries)) }
 
 // state is the newest entry per existing key, at a revision.
-func (m *model) state(at mvcc.Revision) map[mvcc.Key]entry {
-	state := map[mvcc.Key]entry{}
+func (m *model) state(at contract.Revision) map[contract.Key]entry {
+	state := map[contract.Key]entry{}
 	for _, e := range m.entries {
 		if e.revision > at {
 			break
@@ -93,7 +94,7 @@ func (m *model) state(at mvcc.Revision) map[mvcc.Key]entry {
 	return state
 }
 
-func (m *model) list(at mvcc.Revision, start, end mvcc.Key) []entry {
+func (m *model) list(at contract.Revision, start, end contract.Key) []entry {
 	var list []entry
 	for k, e := range m.state(at) {
 		if k >= start && k < end {
@@ -105,7 +106,7 @@ func (m *model) list(at mvcc.Revision, start, end mvcc.Key) []entry {
 }
 
 // events are the entries after a revision below a prefix, as a watcher should see them.
-func (m *model) events(after mvcc.Revision, prefix string) []string {
+func (m *model) events(after contract.Revision, prefix string) []string {
 	var events []string
 	for _, e := range m.entries {
 		if e.revision > after && strings.HasPrefix(string(e.key), prefix) {
@@ -126,8 +127,8 @@ func eventString(e *mvcc.Event) string {
 
 // attempt is a write that was tried in a burst.
 type attempt struct {
-	m        mvcc.Mutation
-	revision mvcc.Revision
+	m        contract.Mutation
+	revision contract.Revision
 	err      error
 }
 
@@ -156,12 +157,12 @@ type modelRun struct {
 	stores []*mvcc.Store
 	model  model
 	// compacted is the boundary that was set.
-	compacted mvcc.Revision
+	compacted contract.Revision
 	watches   []*modelWatch
 }
 
 type modelWatch struct {
-	after  mvcc.Revision
+	after  contract.Revision
 	prefix string
 	watch  *mvcc.Watcher
 	cancel context.CancelFunc
@@ -217,20 +218,20 @@ func (r *modelRun) run(steps int) {
 
 func (r *modelRun) store() *mvcc.Store { return r.stores[r.rng.IntN(len(r.stores))] }
 
-func (r *modelRun) key() mvcc.Key {
-	return mvcc.Key(fmt.Sprintf("/%c/%c/%d", 'a'+rune(r.rng.IntN(2)), 'x'+rune(r.rng.IntN(2)),
+func (r *modelRun) key() contract.Key {
+	return contract.Key(fmt.Sprintf("/%c/%c/%d", 'a'+rune(r.rng.IntN(2)), 'x'+rune(r.rng.IntN(2)),
 		r.rng.IntN(6)))
 }
 
 // mutation is one that will mostly succeed if nobody else changes the key.
-func (r *modelRun) mutation(state map[mvcc.Key]entry) mvcc.Mutation {
-	m := mvcc.Mutation{Key: r.key()}
+func (r *modelRun) mutation(state map[contract.Key]entry) contract.Mutation {
+	m := contract.Mutation{Key: r.key()}
 	current := state[m.Key].revision
 	switch n := r.rng.IntN(10); {
 	case n < 7:
 		m.Expect = current
 	case n < 9:
-		m.Expect = mvcc.Revision(r.rng.Int64N(int64(r.model.head()) + 2))
+		m.Expect = contract.Revision(r.rng.Int64N(int64(r.model.head()) + 2))
 	}
 	if m.Expect != 0 && r.rng.IntN(3) == 0 {
 		m.Delete = true
@@ -254,7 +255,7 @@ func (r *modelRun) burst() {
 	wg.Wait()
 	slices.SortStableFunc(attempts, func(a, b attempt) int { return int(a.revision - b.revision) })
 	before := r.model.head()
-	states := []map[mvcc.Key]entry{state}
+	states := []map[contract.Key]entry{state}
 	for _, a := range attempts {
 		if a.err != nil {
 			continue
@@ -276,15 +277,15 @@ func (r *modelRun) burst() {
 		if a.err == nil {
 			continue
 		}
-		if errors.Is(a.err, mvcc.ErrOtherEra) || errors.Is(a.err, mvcc.ErrOvertaken) {
+		if errors.Is(a.err, mvcc.ErrOtherEra) || errors.Is(a.err, contract.ErrOvertaken) {
 			continue // compaction has overtaken its process
 		}
-		var conflict *mvcc.ConflictError
+		var conflict *contract.ConflictError
 		if !errors.As(a.err, &conflict) {
 			r.t.Fatalf("write of %q: %v", a.m.Key, a.err)
 		}
 		// A refusal is right if there was a moment in the burst when the expectation did not hold.
-		if !slices.ContainsFunc(states, func(s map[mvcc.Key]entry) bool {
+		if !slices.ContainsFunc(states, func(s map[contract.Key]entry) bool {
 			return s[a.m.Key].revision != a.m.Expect
 		}) {
 			r.t.Fatalf("%q was refused though it was at the expected revision %d all the time "+
@@ -320,12 +321,12 @@ func (r *modelRun) get() {
 
 func (r *modelRun) list() {
 	ctx, s := r.t.Context(), r.store()
-	ranges := [][2]mvcc.Key{{"/", "0"}, {"/a/", "/a0"}, {"/b/x/", "/b/x0"}, {"/a/x/3", "/b/y/2"}}
+	ranges := [][2]contract.Key{{"/", "0"}, {"/a/", "/a0"}, {"/b/x/", "/b/x0"}, {"/a/x/3", "/b/y/2"}}
 	span := ranges[r.rng.IntN(len(ranges))]
 	o := mvcc.RangeOptions{Start: span[0], End: span[1], Limit: r.rng.IntN(5), Count: true,
 		KeysOnly: r.rng.IntN(4) == 0}
 	if r.rng.IntN(2) == 0 {
-		o.At = 1 + mvcc.Revision(r.rng.Int64N(int64(r.model.head())+2))
+		o.At = 1 + contract.Revision(r.rng.Int64N(int64(r.model.head())+2))
 	}
 	var got []string
 	var want []entry
@@ -336,7 +337,7 @@ func (r *modelRun) list() {
 		if at == 0 {
 			at = r.model.head()
 		}
-		var future *mvcc.FutureRevisionError
+		var future *contract.FutureRevisionError
 		switch {
 		case at > r.model.head():
 			if !errors.As(err, &future) {
@@ -344,7 +345,7 @@ func (r *modelRun) list() {
 			}
 			return
 		case at < r.compacted:
-			if !errors.Is(err, mvcc.ErrCompacted) {
+			if !errors.Is(err, contract.ErrCompacted) {
 				r.t.Fatalf("list at %d below the boundary %d: %v", at, r.compacted, err)
 			}
 			return
@@ -392,12 +393,12 @@ func (r *modelRun) list() {
 
 func (r *modelRun) watch() {
 	prefixes := []string{"/", "/a/", "/b/x/", "/a/y/"}
-	w := &modelWatch{after: 1 + mvcc.Revision(r.rng.Int64N(int64(r.model.head()))),
+	w := &modelWatch{after: 1 + contract.Revision(r.rng.Int64N(int64(r.model.head()))),
 		prefix: prefixes[r.rng.IntN(len(prefixes))], done: make(chan struct{})}
-	watch, err := r.store().Watch(r.t.Context(), mvcc.WatchOptions{Prefix: mvcc.Key(w.prefix),
+	watch, err := r.store().Watch(r.t.Context(), mvcc.WatchOptions{Prefix: contract.Key(w.prefix),
 		After: w.after})
 	if err != nil {
-		if w.after >= r.compacted || !errors.Is(err, mvcc.ErrCompacted) {
+		if w.after >= r.compacted || !errors.Is(err, contract.ErrCompacted) {
 			r.t.Fatalf("watch after %d with the boundary %d: %v", w.after, r.compacted, err)
 		}
 		return
@@ -437,7 +438,7 @@ func (r *modelRun) endWatches() {
 		w.watch.Close()
 		want := r.model.events(w.after, w.prefix)
 		switch {
-		case errors.Is(w.err, mvcc.ErrCompacted):
+		case errors.Is(w.err, contract.ErrCompacted):
 			// What it saw before is complete and in order all the same.
 			if len(w.events) > len(want) || !slices.Equal(w.events, want[:len(w.events)]) {
 				r.t.Fatalf("watch of %s after %d, ended by compaction:\n got %v\nwant %v", w.prefix,
@@ -454,7 +455,7 @@ func (r *modelRun) endWatches() {
 
 func (r *modelRun) compact() {
 	ctx := r.t.Context()
-	to := 1 + mvcc.Revision(r.rng.Int64N(int64(r.model.head())))
+	to := 1 + contract.Revision(r.rng.Int64N(int64(r.model.head())))
 	if r.rng.IntN(2) == 0 {
 		r.endWatches()
 	}

@@ -1,6 +1,7 @@
 package mvcc
 
 import "log/slog"
+import "github.com/rowkeeper/rowkeeper/storage/internal/contract"
 
 // outageLog says in the log that something in the background does not work: once, not for each
 // attempt, and once more when it works again. One goroutine uses it.
@@ -9,13 +10,13 @@ type outageLog struct {
 	// what does not work, as "cannot ..." ends.
 	what  string
 	began bool
-	class Class
+	class contract.Class
 }
 
 // failed tells of an attempt. An error of another class than the last one is worth a line: it asks
 // something else of people.
 func (o *outageLog) failed(err error) {
-	if class := ClassOf(err); !o.began || class != o.class {
+	if class := contract.ClassOf(err); !o.began || class != o.class {
 		o.log.Warn("cannot "+o.what+"; trying again until it works", "err", err)
 		o.began, o.class = true, class
 	}

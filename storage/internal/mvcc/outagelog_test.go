@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -39,13 +40,13 @@ func (l lines) next(t *testing.T, text string) slog.Record {
 
 // awayBackend is a backend of which the reaper's read can fail. failed has each failure.
 type awayBackend struct {
-	mvcc.Backend
-	away   atomic.Pointer[mvcc.Error]
-	failed chan *mvcc.Error
+	contract.Backend
+	away   atomic.Pointer[contract.Error]
+	failed chan *contract.Error
 }
 
 func (b *awayBackend) Expired(ctx context.Context,
-	limit int) ([]mvcc.Expired, time.Duration, error) {
+	limit int) ([]contract.Expired, time.Duration, error) {
 	if err := b.away.Load(); err != nil {
 		b.failed <- err
 		return nil, 0, err
@@ -54,7 +55,7 @@ func (b *awayBackend) Expired(ctx context.Context,
 }
 
 // fail makes reads fail, and waits until some have.
-func (b *awayBackend) fail(t *testing.T, err *mvcc.Error) {
+func (b *awayBackend) fail(t *testing.T, err *contract.Error) {
 	t.Helper()
 	b.away.Store(err)
 	for n := 0; n < 4; {
@@ -74,8 +75,8 @@ func (b *awayBackend) fail(t *testing.T, err *mvcc.Error) {
 func TestReaperLogsAnOutageOnce(t *testing.T) {
 	db := inMemory(t)
 	log := make(lines, 100)
-	b := &awayBackend{Backend: openBackend(t, db), failed: make(chan *mvcc.Error, 1000)}
-	away := mvcc.Errorf(mvcc.Unavailable, "the database is away")
+	b := &awayBackend{Backend: openBackend(t, db), failed: make(chan *contract.Error, 1000)}
+	away := contract.Errorf(contract.Unavailable, "the database is away")
 	b.away.Store(away) // from the first read on
 	s, err := mvcc.Open(t.Context(), b, mvcc.Config{Logger: slog.New(log)})
 	if err != nil {
@@ -83,7 +84,7 @@ func TestReaperLogsAnOutageOnce(t *testing.T) {
 	}
 	defer s.Close()
 	b.fail(t, away)
-	b.fail(t, mvcc.Errorf(mvcc.Denied, "the password was changed"))
+	b.fail(t, contract.Errorf(contract.Denied, "the password was changed"))
 	b.away.Store(nil)
 	var told []string
 	for {

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // The stores of a process that share connections are polled together, in rounds. A round is one
@@ -48,38 +50,14 @@ import (
 // A store that closes leaves its round. The last one to leave ends it. The last store of all ends
 // the look for what expires next.
 
-// Polled is what a poll tells of a store.
-type Polled struct {
-	State State
-	Quota Quota
-	// Due is the time until the next key expires by itself, or the next lease lapses. It is not
-	// positive if that is over, and Never if there is none. It is valid if it was asked for.
-	Due time.Duration
-	// Err is what a read of this store would return instead. Nothing else is valid then.
-	Err error
-}
-
 // dueStores is of how many stores it is asked at once what expires next.
 const dueStores = 128
 
 // roundShare is the part of a read's time limit that a round has.
 const roundShare = 6
 
-// Never is the time until what does not happen.
-const Never = time.Duration(1<<63 - 1)
-
-// DueIn is the time until a moment, in microseconds since 1970, that a database of the state tells.
-func (st State) DueIn(micro int64) time.Duration {
-	return time.Duration(micro-st.Now.UnixMicro()) * time.Microsecond
-}
-
-// ErrStaleConnection is the error of a poll for which each new connection is too old for one of the
-// stores already.
-var ErrStaleConnection = Errorf(Transient, "a store that is polled with others has changed to "+
-	"another server meanwhile")
-
-// Polls makes the polls of the stores of one [Database], which share connections. The zero value
-// has none.
+// Polls makes the polls of the stores of one [contract.Database], which share connections. The zero
+// value has none.
 type Polls struct {
 	// mu protects the fields below. It is held while a round is made, so that stores which are due
 	// at the same time are in the same one. It comes before tailer.mu.
@@ -90,13 +68,13 @@ type Polls struct {
 	looking *round
 	// size is the last one that was read of the tables, and measured is when somebody began to read
 	// it.
-	size     Size
+	size     contract.Size
 	measured time.Time
 }
 
 // lastSize returns the last size of the tables, zero if there is none. The caller has to read it if
 // nobody has begun to for a time, or if there are no polls.
-func (p *Polls) lastSize(within time.Duration) (size Size, asks bool) {
+func (p *Polls) lastSize(within time.Duration) (size contract.Size, asks bool) {
 	if p == nil {
 		return size, true
 	}
@@ -109,7 +87,7 @@ func (p *Polls) lastSize(within time.Duration) (size Size, asks bool) {
 }
 
 // sized takes a size that was read.
-func (p *Polls) sized(size Size) {
+func (p *Polls) sized(size contract.Size) {
 	if p != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -129,10 +107,10 @@ type round struct {
 
 // pollAnswer is the answer of a round to one store.
 type pollAnswer struct {
-	Polled
+	contract.Polled
 	// began is when the round began, and seen the newest position that was known then.
 	began time.Time
-	seen  Position
+	seen  contract.Position
 }
 
 func (p *Polls) join(t *tailer) {
@@ -187,7 +165,7 @@ func (p *Polls) begin(t *tailer) {
 }
 
 // run asks, and hands out the answers.
-func (r *round) run(ctx context.Context, b Shared) {
+func (r *round) run(ctx context.Context, b contract.Shared) {
 	defer close(r.ended)
 	defer r.cancel()
 	answers := make([]pollAnswer, len(r.tailers))
@@ -200,7 +178,7 @@ func (r *round) run(ctx context.Context, b Shared) {
 		a := &answers[i]
 		if err != nil {
 			// It may be the fault of one of them. Each one asks by itself.
-			a.Err = Errorf(Transient, "poll the stores: %w", err)
+			a.Err = contract.Errorf(contract.Transient, "poll the stores: %w", err)
 		} else {
 			a.Polled = polled[i]
 		}
@@ -208,8 +186,8 @@ func (r *round) run(ctx context.Context, b Shared) {
 	}
 }
 
-func (r *round) stores() []Backend {
-	stores := make([]Backend, len(r.tailers))
+func (r *round) stores() []contract.Backend {
+	stores := make([]contract.Backend, len(r.tailers))
 	for i, t := range r.tailers {
 		stores[i] = t.s.b
 	}
@@ -329,7 +307,7 @@ func (t *tailer) lookedAt() time.Time {
 }
 
 // lastPoll returns the last answer to a poll, if it is not older than that.
-func (t *tailer) lastPoll(within time.Duration) (Polled, bool) {
+func (t *tailer) lastPoll(within time.Duration) (contract.Polled, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.poll.last.Polled, time.Since(t.poll.last.began) < within
@@ -354,4 +332,6 @@ func (t *tailer) takes(ctx context.Context, a pollAnswer) (newer bool, err error
 	return t.behind(st), nil
 }
 
-func (t *tailer) behind(st State) bool { return st.Head.Revision > t.s.hub.position().Revision }
+func (t *tailer) behind(st contract.State) bool {
+	return st.Head.Revision > t.s.hub.position().Revision
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -28,12 +29,12 @@ type line struct {
 	// before and beforeLook, if not nil, are called with the stores of a round when it begins, and
 	// when it is asked what expires next. An error is that of the statement. They are set before
 	// the first use.
-	before, beforeLook func(ctx context.Context, stores []mvcc.Backend) error
+	before, beforeLook func(ctx context.Context, stores []contract.Backend) error
 }
 
 // shared is a backend in memory on a line. It has no notifications.
 type shared struct {
-	mvcc.Backend
+	contract.Backend
 	line *line
 	// polled is what polls ask.
 	polled *memdb.Backend
@@ -41,12 +42,12 @@ type shared struct {
 
 // on opens the store of a database.
 func (l *line) on(db *memdb.Database) *shared {
-	b := db.Open(mvcc.DriverOptions{})
+	b := db.Open(contract.DriverOptions{})
 	b.Hook = func(context.Context, string) error { l.statements.Add(1); return nil }
-	return &shared{b, l, db.Open(mvcc.DriverOptions{})}
+	return &shared{b, l, db.Open(contract.DriverOptions{})}
 }
 
-func (s *shared) Poll(ctx context.Context, stores []mvcc.Backend, due int) ([]mvcc.Polled, error) {
+func (s *shared) Poll(ctx context.Context, stores []contract.Backend, due int) ([]contract.Polled, error) {
 	s.line.statements.Add(1)
 	before := s.line.before
 	if due > 0 {
@@ -59,7 +60,7 @@ func (s *shared) Poll(ctx context.Context, stores []mvcc.Backend, due int) ([]mv
 			return nil, err
 		}
 	}
-	polled := make([]mvcc.Polled, len(stores))
+	polled := make([]contract.Polled, len(stores))
 	for i, b := range stores {
 		p, m := &polled[i], b.(*shared).polled
 		if p.Quota, p.State, p.Err = m.Quota(ctx); p.Err != nil || i >= due {
@@ -71,16 +72,16 @@ func (s *shared) Poll(ctx context.Context, stores []mvcc.Backend, due int) ([]mv
 		case next > 0:
 			p.Due = next
 		default:
-			p.Due = mvcc.Never
+			p.Due = contract.Never
 		}
 	}
 	return polled, nil
 }
 
-func (s *shared) Size(ctx context.Context) (mvcc.Size, error) {
+func (s *shared) Size(ctx context.Context) (contract.Size, error) {
 	s.line.sizes.Add(1)
 	if bytes := s.line.bytes.Load(); bytes > 0 {
-		return mvcc.Size{Total: bytes, Live: bytes}, nil
+		return contract.Size{Total: bytes, Live: bytes}, nil
 	}
 	return s.Backend.Size(ctx)
 }
@@ -162,9 +163,9 @@ func TestPollsOfBusyStores(t *testing.T) {
 		var together atomic.Int64
 		var watching atomic.Bool
 		db := memdb.New("busy", time.Now)
-		l.before = func(_ context.Context, stores []mvcc.Backend) error {
+		l.before = func(_ context.Context, stores []contract.Backend) error {
 			if watching.Load() && len(stores) > 1 && slices.ContainsFunc(stores,
-				func(b mvcc.Backend) bool {
+				func(b contract.Backend) bool {
 					id, err := b.(*shared).polled.Identity(t.Context())
 					return err == nil && id.Store == "busy"
 				}) {
@@ -178,7 +179,7 @@ func TestPollsOfBusyStores(t *testing.T) {
 				mvcc.Config{}))
 		}
 		<-time.After(time.Minute)
-		other, err := mvcc.Open(t.Context(), struct{ mvcc.Backend }{db.Open(mvcc.DriverOptions{})},
+		other, err := mvcc.Open(t.Context(), struct{ contract.Backend }{db.Open(contract.DriverOptions{})},
 			mvcc.Config{})
 		if err != nil {
 			t.Fatal(err)
@@ -207,11 +208,11 @@ func TestPollsExpire(t *testing.T) {
 		s := openOn(t, l, db, mvcc.Config{})
 		<-time.After(5 * time.Minute)
 		for round := range 5 {
-			other, err := mvcc.Open(t.Context(), db.Open(mvcc.DriverOptions{}), mvcc.Config{})
+			other, err := mvcc.Open(t.Context(), db.Open(contract.DriverOptions{}), mvcc.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := other.Commit(t.Context(), mvcc.Mutation{Key: "/k", Value: []byte("v"),
+			if _, err := other.Commit(t.Context(), contract.Mutation{Key: "/k", Value: []byte("v"),
 				TTL: 2 * time.Second}); err != nil {
 				t.Fatal(round, err)
 			}
@@ -234,14 +235,14 @@ func TestPollHangs(t *testing.T) {
 		l := &line{}
 		var hang, hung atomic.Int64
 		ended := make(chan error, 1)
-		l.before = func(ctx context.Context, stores []mvcc.Backend) error {
+		l.before = func(ctx context.Context, stores []contract.Backend) error {
 			if hang.Add(-1) != 0 {
 				return nil
 			}
 			hung.Store(int64(len(stores)))
 			<-ctx.Done()
 			ended <- context.Cause(ctx)
-			return mvcc.Errorf(mvcc.Unavailable, "no answer: %w", ctx.Err())
+			return contract.Errorf(contract.Unavailable, "no answer: %w", ctx.Err())
 		}
 		cfg := mvcc.Config{Timeout: 2 * time.Minute, QuotaInterval: time.Hour,
 			Compaction: mvcc.CompactionPolicy{Interval: time.Hour}}
@@ -251,9 +252,9 @@ func TestPollHangs(t *testing.T) {
 			dbs = append(dbs, memdb.New(fmt.Sprint("store", len(dbs)), time.Now))
 			stores = append(stores, openOn(t, l, dbs[len(dbs)-1], cfg))
 		}
-		elsewhere := func(i int, key mvcc.Key) {
+		elsewhere := func(i int, key contract.Key) {
 			t.Helper()
-			other, err := mvcc.Open(t.Context(), dbs[i].Open(mvcc.DriverOptions{}), mvcc.Config{})
+			other, err := mvcc.Open(t.Context(), dbs[i].Open(contract.DriverOptions{}), mvcc.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -276,7 +277,7 @@ func TestPollHangs(t *testing.T) {
 		<-time.After(11 * time.Second) // it polls rarely by now
 		elsewhere(4, "/k")
 		<-time.After(time.Second)
-		for i, want := range []mvcc.Revision{1, 1, 1, 1, 2} {
+		for i, want := range []contract.Revision{1, 1, 1, 1, 2} {
 			if got := stores[i].Delivered(); got != want {
 				t.Errorf("while the round hangs, the store %d has delivered %d, want %d", i, got,
 					want)
@@ -325,11 +326,11 @@ func TestLookHangs(t *testing.T) {
 		l := &line{}
 		var looks atomic.Int64
 		ended := make(chan error, 100)
-		l.beforeLook = func(ctx context.Context, stores []mvcc.Backend) error {
+		l.beforeLook = func(ctx context.Context, stores []contract.Backend) error {
 			looks.Add(1)
 			<-ctx.Done()
 			ended <- context.Cause(ctx)
-			return mvcc.Errorf(mvcc.Unavailable, "no answer: %w", ctx.Err())
+			return contract.Errorf(contract.Unavailable, "no answer: %w", ctx.Err())
 		}
 		var dbs []*memdb.Database
 		var stores []*mvcc.Store
@@ -343,7 +344,7 @@ func TestLookHangs(t *testing.T) {
 			t.Fatal("nobody has asked what expires next")
 		}
 		for i, db := range dbs {
-			other, err := mvcc.Open(t.Context(), db.Open(mvcc.DriverOptions{}), mvcc.Config{})
+			other, err := mvcc.Open(t.Context(), db.Open(contract.DriverOptions{}), mvcc.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -378,23 +379,23 @@ func TestLookHangs(t *testing.T) {
 
 // polledOnly is a backend without notifications, which counts the rounds that it begins.
 type polledOnly struct {
-	mvcc.Backend
+	contract.Backend
 	rounds *atomic.Int64
 	// most is the number of stores in the largest round.
 	most *atomic.Int64
 }
 
-func (p polledOnly) Poll(ctx context.Context, stores []mvcc.Backend, due int) ([]mvcc.Polled,
+func (p polledOnly) Poll(ctx context.Context, stores []contract.Backend, due int) ([]contract.Polled,
 	error) {
 	p.rounds.Add(1)
 	for n := int64(len(stores)); p.most.Load() < n; {
 		p.most.Store(n)
 	}
-	inner := make([]mvcc.Backend, len(stores))
+	inner := make([]contract.Backend, len(stores))
 	for i, b := range stores {
 		inner[i] = b.(polledOnly).Backend
 	}
-	return p.Backend.(mvcc.Shared).Poll(ctx, inner, due)
+	return p.Backend.(contract.Shared).Poll(ctx, inner, due)
 }
 
 // TestPollsOfStores: stores that are polled together see what other processes write, each its own;
@@ -404,7 +405,7 @@ func TestPollsOfStores(t *testing.T) {
 		if db.Kind == dbtest.SQLite {
 			t.Skip("the stores share no connections")
 		}
-		names := []string{mvcc.DefaultStore, "team-a", "team-b", "team-c"}
+		names := []string{contract.DefaultStore, "team-a", "team-b", "team-c"}
 		for _, name := range names {
 			createStore(t, db, name)
 		}
@@ -446,8 +447,8 @@ func TestPollsOfStores(t *testing.T) {
 			var wg sync.WaitGroup
 			for _, name := range names {
 				wg.Go(func() {
-					if _, err := others[name].Commit(t.Context(), mvcc.Mutation{
-						Key: mvcc.Key(fmt.Sprint("/", n)), Value: []byte(name)}); err != nil {
+					if _, err := others[name].Commit(t.Context(), contract.Mutation{
+						Key: contract.Key(fmt.Sprint("/", n)), Value: []byte(name)}); err != nil {
 						t.Error(name, err)
 					}
 				})
@@ -473,16 +474,16 @@ func TestPollsOfStores(t *testing.T) {
 		if _, err := others["team-a"].Fence(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := watches["team-a"].Next(t.Context()); !errors.Is(err, mvcc.ErrCompacted) {
+		if _, err := watches["team-a"].Next(t.Context()); !errors.Is(err, contract.ErrCompacted) {
 			t.Errorf("the watch of the store that was fenced: %v", err)
 		}
-		see(mvcc.DefaultStore, "team-b", "team-c")
-		b, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-b"))
+		see(contract.DefaultStore, "team-b", "team-c")
+		b, err := contract.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-b"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer b.Close()
-		if _, err := mvcc.Drop(t.Context(), b); err != nil {
+		if _, err := contract.Drop(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
 		select {
@@ -490,7 +491,7 @@ func TestPollsOfStores(t *testing.T) {
 		case <-time.After(time.Minute):
 			t.Error("the drop was not noticed")
 		}
-		see(mvcc.DefaultStore, "team-c")
+		see(contract.DefaultStore, "team-c")
 		if r := put(t, stores["team-a"], "/after", 0, "v"); r < 1<<32 {
 			t.Errorf("the store that was fenced goes on at %d", r)
 		}

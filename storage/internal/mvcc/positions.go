@@ -1,6 +1,7 @@
 package mvcc
 
 import "sort"
+import "github.com/rowkeeper/rowkeeper/storage/internal/contract"
 
 // trail is what a process has seen of the present history: positions, in order of their revisions.
 // Each was the head of some answer, so a client may know its revision. A database that has lost its
@@ -14,9 +15,9 @@ import "sort"
 type trail struct {
 	// passed are the last rows of the groups that were delivered last, the newest at the end. It is
 	// never empty.
-	passed []Position
+	passed []contract.Position
 	// ahead was seen, and is not delivered yet.
-	ahead []Position
+	ahead []contract.Position
 }
 
 const (
@@ -45,11 +46,11 @@ const (
 	crowded
 )
 
-func (t *trail) reset(p Position) { t.passed, t.ahead = []Position{p}, nil }
+func (t *trail) reset(p contract.Position) { t.passed, t.ahead = []contract.Position{p}, nil }
 
-func (t *trail) delivered() Position { return t.passed[len(t.passed)-1] }
+func (t *trail) delivered() contract.Position { return t.passed[len(t.passed)-1] }
 
-func (t *trail) newest() Position {
+func (t *trail) newest() contract.Position {
 	if n := len(t.ahead); n > 0 {
 		return t.ahead[n-1]
 	}
@@ -57,12 +58,12 @@ func (t *trail) newest() Position {
 }
 
 // at returns the place of the first position whose revision is not lower.
-func at(positions []Position, r Revision) int {
+func at(positions []contract.Position, r contract.Revision) int {
 	return sort.Search(len(positions), func(i int) bool { return positions[i].Revision >= r })
 }
 
 // see takes a position of this history. If it contradicts, known is what it contradicts.
-func (t *trail) see(p Position) (known Position, s sight) {
+func (t *trail) see(p contract.Position) (known contract.Position, s sight) {
 	if p.Revision <= t.delivered().Revision {
 		i := at(t.passed, p.Revision)
 		if known = t.passed[i]; i == 0 && known.Revision != p.Revision {
@@ -84,7 +85,7 @@ func (t *trail) see(p Position) (known Position, s sight) {
 	return p, agrees
 }
 
-func compare(known, p Position) sight {
+func compare(known, p contract.Position) sight {
 	if known == p {
 		return agrees
 	}
@@ -93,7 +94,7 @@ func compare(known, p Position) sight {
 
 // pass moves on over rows, of which groups are the last ones of each group. It does nothing if they
 // contradict a position that was seen, and returns that one.
-func (t *trail) pass(groups []Position) (known Position, ok bool) {
+func (t *trail) pass(groups []contract.Position) (known contract.Position, ok bool) {
 	last := groups[len(groups)-1].Revision
 	n := 0
 	for ; n < len(t.ahead) && t.ahead[n].Revision <= last; n++ {
@@ -106,7 +107,7 @@ func (t *trail) pass(groups []Position) (known Position, ok bool) {
 	}
 	t.passed = append(t.passed, groups...)
 	if len(t.passed) >= 2*maxPassed {
-		t.passed = append([]Position(nil), t.passed[len(t.passed)-maxPassed:]...)
+		t.passed = append([]contract.Position(nil), t.passed[len(t.passed)-maxPassed:]...)
 	}
 	return known, true
 }
@@ -115,20 +116,20 @@ func (t *trail) pass(groups []Position) (known Position, ok bool) {
 // that were seen, those below compacted do not matter any more, as nobody can ask for anything
 // there. The first of the others is where the reading of the log goes on, so that it is compared,
 // and all after it.
-func (t *trail) skip(st State) {
+func (t *trail) skip(st contract.State) {
 	i := at(t.ahead, st.Compacted)
 	if i == len(t.ahead) || t.ahead[i].Revision > st.Head.Revision {
-		t.passed, t.ahead = []Position{st.Head}, t.ahead[i:]
+		t.passed, t.ahead = []contract.Position{st.Head}, t.ahead[i:]
 		return
 	}
-	t.passed, t.ahead = []Position{t.ahead[i]}, t.ahead[i+1:]
+	t.passed, t.ahead = []contract.Position{t.ahead[i]}, t.ahead[i+1:]
 }
 
 // groupsOf returns the last position of each group of rows.
-func groupsOf(epoch Epoch, rows []Row) []Position {
-	var groups []Position
+func groupsOf(epoch contract.Epoch, rows []contract.Row) []contract.Position {
+	var groups []contract.Position
 	for i := range rows {
-		p := Position{Epoch: epoch, Revision: rows[i].Revision, Token: rows[i].Token}
+		p := contract.Position{Epoch: epoch, Revision: rows[i].Revision, Token: rows[i].Token}
 		if n := len(groups); n > 0 && groups[n-1].Token == p.Token {
 			groups[n-1] = p
 		} else {

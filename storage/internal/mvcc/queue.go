@@ -5,23 +5,25 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // write is a mutation on its way: queued, then taken into a group, then answered.
 type write struct {
-	m     Mutation
+	m     contract.Mutation
 	bytes int
 	// arrived is when it came.
 	arrived time.Time
 	done    chan struct{}
-	outcome Outcome
+	outcome contract.Outcome
 	err     error
 	// dropped is set when the caller gave up in the queue, or was refused there. Protected by
 	// queue.mu until the write is taken.
 	dropped, taken bool
 }
 
-func (w *write) answer(o Outcome, err error) {
+func (w *write) answer(o contract.Outcome, err error) {
 	w.outcome, w.err = o, err
 	close(w.done)
 }
@@ -30,7 +32,7 @@ func (w *write) answer(o Outcome, err error) {
 // writers wait for room.
 type queue struct {
 	maxCount, maxBytes int
-	limits             Limits
+	limits             contract.Limits
 
 	// mu protects the fields below but for the channel filled.
 	mu     sync.Mutex
@@ -47,7 +49,7 @@ type queue struct {
 	room   chan struct{}
 }
 
-func newQueue(maxCount, maxBytes int, limits Limits) *queue {
+func newQueue(maxCount, maxBytes int, limits contract.Limits) *queue {
 	return &queue{maxCount: maxCount, maxBytes: maxBytes, limits: limits,
 		filled: make(chan struct{}, 1), room: make(chan struct{})}
 }
@@ -59,7 +61,7 @@ func (q *queue) put(ctx context.Context, w *write) error {
 		q.mu.Lock()
 		if q.closed {
 			q.mu.Unlock()
-			return ErrClosed
+			return contract.ErrClosed
 		}
 		if q.count == 0 || (q.count < q.maxCount && q.bytes+w.bytes <= q.maxBytes) {
 			q.writes = append(q.writes, w)
@@ -129,7 +131,7 @@ func (q *queue) refuse(came time.Time, err error) (oldest time.Time) {
 		q.forgetLocked(w)
 		q.count--
 		q.bytes -= w.bytes
-		w.answer(Outcome{}, err)
+		w.answer(contract.Outcome{}, err)
 		return true
 	})
 	q.roomLocked()
@@ -233,9 +235,9 @@ func (q *queue) forgetLocked(w *write) {
 
 // groupKeys has the keys of a group that is being taken, and tells of each whether its mutation has
 // to be the only one. It is nil if no mutation in the queue has to be.
-type groupKeys map[Key]bool
+type groupKeys map[contract.Key]bool
 
-// apart tells whether the write has to wait for the next group; see [Mutation.Alone].
+// apart tells whether the write has to wait for the next group; see [contract.Mutation.Alone].
 func (k groupKeys) apart(w *write) bool {
 	alone, found := k[w.m.Key]
 	return found && (alone || w.m.Alone())

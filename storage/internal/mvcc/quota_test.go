@@ -5,36 +5,37 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // TestExcess: what a store has reached of its quota decides what is refused.
 func TestExcess(t *testing.T) {
-	bytes, objects := mvcc.Quota{Bytes: 9}, mvcc.Quota{Objects: 9}
+	bytes, objects := contract.Quota{Bytes: 9}, contract.Quota{Objects: 9}
 	for name, test := range map[string]struct {
-		quota   mvcc.Quota
-		usage   mvcc.Usage
+		quota   contract.Quota
+		usage   contract.Usage
 		creates bool
 		growth  int
 		want    string
 	}{
-		"no quota":        {mvcc.Quota{}, mvcc.Usage{Objects: 9, Bytes: 9}, true, 9, ""},
-		"fewer bytes":     {bytes, mvcc.Usage{Objects: 9, Bytes: 8}, true, 9, ""},
-		"fewer objects":   {objects, mvcc.Usage{Objects: 8, Bytes: 9}, true, 9, ""},
-		"objects, create": {objects, mvcc.Usage{Objects: 9, Bytes: 9}, true, 0, "objects"},
-		"objects, grow":   {objects, mvcc.Usage{Objects: 9, Bytes: 9}, false, 9, ""},
-		"bytes, create":   {bytes, mvcc.Usage{Objects: 9, Bytes: 9}, true, 0, "bytes"},
-		"bytes, grow":     {bytes, mvcc.Usage{Objects: 9, Bytes: 10}, false, 1, "bytes"},
-		"bytes, keep":     {bytes, mvcc.Usage{Objects: 9, Bytes: 10}, false, 0, ""},
-		"bytes, shrink":   {bytes, mvcc.Usage{Objects: 9, Bytes: 10}, false, -1, ""},
+		"no quota":        {contract.Quota{}, contract.Usage{Objects: 9, Bytes: 9}, true, 9, ""},
+		"fewer bytes":     {bytes, contract.Usage{Objects: 9, Bytes: 8}, true, 9, ""},
+		"fewer objects":   {objects, contract.Usage{Objects: 8, Bytes: 9}, true, 9, ""},
+		"objects, create": {objects, contract.Usage{Objects: 9, Bytes: 9}, true, 0, "objects"},
+		"objects, grow":   {objects, contract.Usage{Objects: 9, Bytes: 9}, false, 9, ""},
+		"bytes, create":   {bytes, contract.Usage{Objects: 9, Bytes: 9}, true, 0, "bytes"},
+		"bytes, grow":     {bytes, contract.Usage{Objects: 9, Bytes: 10}, false, 1, "bytes"},
+		"bytes, keep":     {bytes, contract.Usage{Objects: 9, Bytes: 10}, false, 0, ""},
+		"bytes, shrink":   {bytes, contract.Usage{Objects: 9, Bytes: 10}, false, -1, ""},
 	} {
 		var err error
-		if e := mvcc.ExcessOf(test.quota, test.usage); e != nil {
+		if e := contract.ExcessOf(test.quota, test.usage); e != nil {
 			err = e.Refuses(test.creates, test.growth)
 		}
 		var got string
-		var quota *mvcc.QuotaError
+		var quota *contract.QuotaError
 		if errors.As(err, &quota) {
 			got = quota.What
 		}
@@ -52,18 +53,18 @@ func TestQuota(t *testing.T) {
 		config := mvcc.Config{QuotaInterval: time.Millisecond}
 		s := open(t, db, config)
 		other := open(t, db, config)
-		limit := func(q mvcc.Quota) {
+		limit := func(q contract.Quota) {
 			t.Helper()
-			b, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, ""))
+			b, err := contract.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, ""))
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer b.Close()
-			if err := mvcc.SetQuota(t.Context(), b, q); err != nil {
+			if err := contract.SetQuota(t.Context(), b, q); err != nil {
 				t.Fatal(err)
 			}
 		}
-		try := func(m mvcc.Mutation) string {
+		try := func(m contract.Mutation) string {
 			t.Helper()
 			_, err := s.Commit(t.Context(), m)
 			return refused(t, err)
@@ -72,10 +73,10 @@ func TestQuota(t *testing.T) {
 		create := func(want string) {
 			t.Helper()
 			for end := time.Now().Add(30 * time.Second); ; {
-				r, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/new", Value: []byte("v")})
+				r, err := s.Commit(t.Context(), contract.Mutation{Key: "/new", Value: []byte("v")})
 				got := refused(t, err)
 				if err == nil {
-					if _, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/new", Expect: r,
+					if _, err := s.Commit(t.Context(), contract.Mutation{Key: "/new", Expect: r,
 						Delete: true}); err != nil {
 						t.Fatal(err)
 					}
@@ -91,37 +92,37 @@ func TestQuota(t *testing.T) {
 		a := put(t, other, "/a", 0, "12345678")
 		b := put(t, other, "/b", 0, "12345678")
 		create("")
-		limit(mvcc.Quota{Objects: 2})
+		limit(contract.Quota{Objects: 2})
 		create("objects")
-		if got := try(mvcc.Mutation{Key: "/x", Expect: mvcc.Any, Value: []byte("v")}); got != "objects" {
+		if got := try(contract.Mutation{Key: "/x", Expect: contract.Any, Value: []byte("v")}); got != "objects" {
 			t.Errorf("a creation that expects any state: %q", got)
 		}
-		r, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/a", Expect: a,
+		r, err := s.Commit(t.Context(), contract.Mutation{Key: "/a", Expect: a,
 			Value: []byte("longer than before")})
 		if err != nil {
 			t.Errorf("an update in a store with enough objects: %v", err)
 		}
 		a = r
-		limit(mvcc.Quota{Bytes: 10})
+		limit(contract.Quota{Bytes: 10})
 		create("bytes")
 		for what, test := range map[string]struct {
-			m    mvcc.Mutation
+			m    contract.Mutation
 			want string
 		}{
-			"grow": {mvcc.Mutation{Key: "/b", Expect: b, Value: []byte("123456789")}, "bytes"},
-			"grow, with the previous value": {mvcc.Mutation{Key: "/b", Expect: b, HasPrev: true,
+			"grow": {contract.Mutation{Key: "/b", Expect: b, Value: []byte("123456789")}, "bytes"},
+			"grow, with the previous value": {contract.Mutation{Key: "/b", Expect: b, HasPrev: true,
 				PrevValue: []byte("12345678"), Value: []byte("123456789")}, "bytes"},
-			"grow any": {mvcc.Mutation{Key: "/b", Expect: mvcc.Any, Value: []byte("123456789")},
+			"grow any": {contract.Mutation{Key: "/b", Expect: contract.Any, Value: []byte("123456789")},
 				"bytes"},
 		} {
 			if got := try(test.m); got != test.want {
 				t.Errorf("%s: %q", what, got)
 			}
 		}
-		if got := try(mvcc.Mutation{Key: "/b", Expect: b, Value: []byte("87654321")}); got != "" {
+		if got := try(contract.Mutation{Key: "/b", Expect: b, Value: []byte("87654321")}); got != "" {
 			t.Errorf("an update of the same size: %q", got)
 		}
-		if got := try(mvcc.Mutation{Key: "/b", Expect: mvcc.Any, Value: []byte("8")}); got != "" {
+		if got := try(contract.Mutation{Key: "/b", Expect: contract.Any, Value: []byte("8")}); got != "" {
 			t.Errorf("an update to less: %q", got)
 		}
 		// 2 + 18 and 2 + 1 bytes are left. Another process makes room, but not enough.
@@ -129,7 +130,7 @@ func TestQuota(t *testing.T) {
 			t.Fatal(err)
 		}
 		create("bytes")
-		if _, err := other.Commit(t.Context(), mvcc.Mutation{Key: "/a", Expect: a,
+		if _, err := other.Commit(t.Context(), contract.Mutation{Key: "/a", Expect: a,
 			Value: []byte("12345")}); err != nil {
 			t.Fatal(err)
 		}
@@ -141,11 +142,11 @@ func TestQuota(t *testing.T) {
 			t.Fatal(err)
 		}
 		create("bytes")
-		if got := try(mvcc.Mutation{Key: "/a", Expect: mvcc.Any, Delete: true}); got != "" {
+		if got := try(contract.Mutation{Key: "/a", Expect: contract.Any, Delete: true}); got != "" {
 			t.Errorf("a deletion: %q", got)
 		}
 		create("")
-		limit(mvcc.Quota{})
+		limit(contract.Quota{})
 		put(t, s, "/c", 0, "0123456789")
 	})
 }
@@ -153,9 +154,9 @@ func TestQuota(t *testing.T) {
 // refused returns what is used up, "" if nothing was refused.
 func refused(t *testing.T, err error) string {
 	t.Helper()
-	var quota *mvcc.QuotaError
+	var quota *contract.QuotaError
 	switch {
-	case errors.As(err, &quota) && mvcc.ClassOf(err) == mvcc.Full:
+	case errors.As(err, &quota) && contract.ClassOf(err) == contract.Full:
 		return quota.What
 	case err != nil:
 		t.Fatal(err)

@@ -7,6 +7,8 @@ import (
 	"sort"
 	"strings"
 	"sync"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // A list at a revision R, in pages or whole, is exactly the state at R. The database keeps the
@@ -35,12 +37,12 @@ const CountLimit = 10_000
 // RangeOptions say what to list.
 type RangeOptions struct {
 	// Start (inclusive) and End (exclusive) bound the keys.
-	Start, End Key
+	Start, End contract.Key
 	// From, if not empty, is where the page begins within the range. The range as a whole names the
 	// list that the page belongs to.
-	From Key
+	From contract.Key
 	// At is the revision of the snapshot, 0 for the newest.
-	At Revision
+	At contract.Revision
 	// Limit is the number of keys wanted, 0 for all. The values of one call are bounded by about
 	// twice ReadBytes besides, so there may be fewer.
 	Limit int
@@ -57,7 +59,7 @@ type RangeOptions struct {
 // RangeResult is a snapshot, or a page of it, in the order of keys.
 type RangeResult struct {
 	// Revision is that of the snapshot, and Head the newest one when it was read.
-	Revision, Head Revision
+	Revision, Head contract.Revision
 	KVs            []KeyValue
 	// More: the limit, or the bound of the values' bytes, has left out keys.
 	More bool
@@ -110,7 +112,7 @@ func (s *Store) readRange(ctx context.Context, o RangeOptions) (*RangeResult, er
 	if limit <= 0 {
 		limit = int(^uint(0)>>1) - 1
 	}
-	page, err := s.page(ctx, PageQuery{Start: o.From, End: o.End, At: o.At, Limit: limit + 1,
+	page, err := s.page(ctx, contract.PageQuery{Start: o.From, End: o.End, At: o.At, Limit: limit + 1,
 		KeysOnly: o.KeysOnly})
 	if err != nil {
 		return nil, err
@@ -122,9 +124,9 @@ func (s *Store) readRange(ctx context.Context, o RangeOptions) (*RangeResult, er
 	}
 	switch {
 	case res.Revision > st.Head.Revision:
-		return nil, &FutureRevisionError{Revision: o.At, Head: st.Head.Revision}
+		return nil, &contract.FutureRevisionError{Revision: o.At, Head: st.Head.Revision}
 	case res.Revision < st.Compacted:
-		return nil, ErrCompacted
+		return nil, contract.ErrCompacted
 	}
 	if res.Revision < st.Head.Revision {
 		d, err := s.snapshots.delta(ctx, deltaKey{start: o.Start, end: o.End, at: res.Revision},
@@ -149,12 +151,12 @@ func (s *Store) readRange(ctx context.Context, o RangeOptions) (*RangeResult, er
 }
 
 // page reads live rows, from the cache if it has them.
-func (s *Store) page(ctx context.Context, q PageQuery) (*Page, error) {
+func (s *Store) page(ctx context.Context, q contract.PageQuery) (*contract.Page, error) {
 	if p, err := s.cachedPage(ctx, q); p != nil || err != nil {
 		return p, err
 	}
-	var p *Page
-	_, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
+	var p *contract.Page
+	_, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 		if p, err = s.b.Page(ctx, q); err != nil {
 			return st, err
 		}
@@ -168,8 +170,8 @@ func (s *Store) page(ctx context.Context, q PageQuery) (*Page, error) {
 
 // merge adds the undone rows that belong to the page, with their values, and ends the page at
 // ReadBytes.
-func (s *Store) merge(ctx context.Context, page *Page, undone []Replaced, limit int, at Revision,
-	keysOnly bool) (*Page, error) {
+func (s *Store) merge(ctx context.Context, page *contract.Page, undone []contract.Replaced, limit int, at contract.Revision,
+	keysOnly bool) (*contract.Page, error) {
 	rows := page.Rows
 	if len(rows) == limit || page.More {
 		// The page is full: only what sorts before its end can belong to it.
@@ -180,9 +182,9 @@ func (s *Store) merge(ctx context.Context, page *Page, undone []Replaced, limit 
 	if len(undone) == 0 {
 		return page, nil
 	}
-	old := oldRows{s: s, at: at, asked: undone, rows: map[Revision]*Row{}}
-	merged := &Page{State: page.State, More: page.More,
-		Rows: make([]Row, 0, min(len(rows)+len(undone), limit))}
+	old := oldRows{s: s, at: at, asked: undone, rows: map[contract.Revision]*contract.Row{}}
+	merged := &contract.Page{State: page.State, More: page.More,
+		Rows: make([]contract.Row, 0, min(len(rows)+len(undone), limit))}
 	for i, j := 0, 0; (i < len(rows) || j < len(undone)) && len(merged.Rows) < limit; {
 		if j == len(undone) || i < len(rows) && rows[i].Key < undone[j].Key {
 			merged.Rows = append(merged.Rows, rows[i])
@@ -212,10 +214,10 @@ func (s *Store) merge(ctx context.Context, page *Page, undone []Replaced, limit 
 // oldRows reads rows of the log as a page comes to need them.
 type oldRows struct {
 	s  *Store
-	at Revision
+	at contract.Revision
 	// asked are those that may be needed, in this order.
-	asked []Replaced
-	rows  map[Revision]*Row
+	asked []contract.Replaced
+	rows  map[contract.Revision]*contract.Row
 	// bytes is the size of the values that were read.
 	bytes int
 }
@@ -224,21 +226,21 @@ type oldRows struct {
 const oldPiece = 1_000
 
 // row returns the asked row j, or nil if it was not read yet and the values have reached ReadBytes.
-func (o *oldRows) row(ctx context.Context, j int) (*Row, error) {
+func (o *oldRows) row(ctx context.Context, j int) (*contract.Row, error) {
 	revision := o.asked[j].Revision
-	if row := o.rows[revision]; row != nil || o.bytes >= ReadBytes {
+	if row := o.rows[revision]; row != nil || o.bytes >= contract.ReadBytes {
 		return row, nil
 	}
-	var piece []Revision
+	var piece []contract.Revision
 	for _, r := range o.asked[j:min(j+oldPiece, len(o.asked))] {
 		if o.rows[r.Revision] == nil {
 			piece = append(piece, r.Revision)
 		}
 	}
 	// A read that ends at its bound need not have come to this row.
-	for _, piece := range [][]Revision{piece, {revision}} {
-		var found []Row
-		st, err := o.s.read(ctx, func(ctx context.Context) (st State, err error) {
+	for _, piece := range [][]contract.Revision{piece, {revision}} {
+		var found []contract.Row
+		st, err := o.s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 			found, st, err = o.s.b.Values(ctx, piece)
 			return st, err
 		})
@@ -246,7 +248,7 @@ func (o *oldRows) row(ctx context.Context, j int) (*Row, error) {
 			return nil, err
 		}
 		if st.Compacted > o.at {
-			return nil, ErrCompacted
+			return nil, contract.ErrCompacted
 		}
 		for i := range found {
 			o.rows[found[i].Revision] = &found[i]
@@ -256,12 +258,12 @@ func (o *oldRows) row(ctx context.Context, j int) (*Row, error) {
 			return row, nil
 		}
 	}
-	return nil, Damaged("the log has no row %d, which a snapshot at %d needs", revision, o.at)
+	return nil, contract.Damaged("the log has no row %d, which a snapshot at %d needs", revision, o.at)
 }
 
 // left returns the number of keys of the range from the page's begin on, -1 if that is more than is
 // counted, or neither asked for nor known. A list at a revision is the same whenever it is read: so
-// once a page was counted, what is left is known for each page that follows it. No fence makes that
+// once a page was counted, what is left is known for each page that Follows it. No fence makes that
 // wrong, since it compacts every revision before it (I6), and a compacted one is not read.
 func (s *Store) left(ctx context.Context, o RangeOptions, res *RangeResult) (n int64, err error) {
 	if !res.More {
@@ -296,7 +298,7 @@ func (s *Store) countLeft(ctx context.Context, o RangeOptions, page *RangeResult
 	}
 	n, head, cached := s.cache.count(at, page.Head, keyRange{o.From, o.End}, limit)
 	if !cached {
-		st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
+		st, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 			n, st, err = s.b.Count(ctx, o.From, o.End, at, limit)
 			return st, err
 		})
@@ -304,7 +306,7 @@ func (s *Store) countLeft(ctx context.Context, o RangeOptions, page *RangeResult
 		case err != nil:
 			return 0, err
 		case st.Compacted > at:
-			return 0, ErrCompacted
+			return 0, contract.ErrCompacted
 		}
 		head = st.Head.Revision
 	}
@@ -320,10 +322,10 @@ func (s *Store) countLeft(ctx context.Context, o RangeOptions, page *RangeResult
 
 // CountAt counts the keys in [start, end) that existed at a revision, 0 for the newest, and returns
 // the head of the read. Its errors are those of Range.
-func (s *Store) CountAt(ctx context.Context, start, end Key, at Revision) (n int64, head Revision,
+func (s *Store) CountAt(ctx context.Context, start, end contract.Key, at contract.Revision) (n int64, head contract.Revision,
 	err error) {
-	var st State
-	st, err = s.read(ctx, func(ctx context.Context) (st State, err error) {
+	var st contract.State
+	st, err = s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 		n, st, err = s.b.Count(ctx, start, end, at, 0)
 		return st, err
 	})
@@ -332,9 +334,9 @@ func (s *Store) CountAt(ctx context.Context, start, end Key, at Revision) (n int
 	case err != nil || at == 0 || at == head:
 		return n, head, err
 	case at > head:
-		return 0, head, &FutureRevisionError{Revision: at, Head: head}
+		return 0, head, &contract.FutureRevisionError{Revision: at, Head: head}
 	case at < st.Compacted:
-		return 0, head, ErrCompacted
+		return 0, head, contract.ErrCompacted
 	}
 	d, err := s.snapshots.delta(ctx, deltaKey{start: start, end: end, at: at}, head)
 	return n + int64(len(d)), head, err
@@ -343,9 +345,9 @@ func (s *Store) CountAt(ctx context.Context, start, end Key, at Revision) (n int
 // GetAt reads one key as it was at a revision, and returns the head of the read, too. Its errors
 // are those of Range. A key that was not written since is found at its live row. Otherwise what was
 // written since is looked through, as for a range.
-func (s *Store) GetAt(ctx context.Context, key Key, at Revision) (*KeyValue, Revision, error) {
-	var row *Row
-	st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
+func (s *Store) GetAt(ctx context.Context, key contract.Key, at contract.Revision) (*KeyValue, contract.Revision, error) {
+	var row *contract.Row
+	st, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 		row, st, err = s.b.Get(ctx, key)
 		return st, err
 	})
@@ -354,9 +356,9 @@ func (s *Store) GetAt(ctx context.Context, key Key, at Revision) (*KeyValue, Rev
 	case err != nil:
 		return nil, 0, err
 	case at > head:
-		return nil, head, &FutureRevisionError{Revision: at, Head: head}
+		return nil, head, &contract.FutureRevisionError{Revision: at, Head: head}
 	case at < st.Compacted:
-		return nil, head, ErrCompacted
+		return nil, head, contract.ErrCompacted
 	case row != nil && row.Revision <= at:
 		return keyValue(row), head, nil
 	case row == nil && at == head:
@@ -383,10 +385,10 @@ type snapshots struct {
 	left map[leftKey]int64
 }
 
-// leftKey is the begin of a page that follows another one.
+// leftKey is the begin of a page that Follows another one.
 type leftKey struct {
-	from, end Key
-	at        Revision
+	from, end contract.Key
+	at        contract.Revision
 }
 
 const (
@@ -400,8 +402,8 @@ const (
 )
 
 type deltaKey struct {
-	start, end Key
-	at         Revision
+	start, end contract.Key
+	at         contract.Revision
 }
 
 type delta struct {
@@ -409,9 +411,9 @@ type delta struct {
 	// extending is held while the delta is extended. It protects upto and replaced.
 	extending lock
 	// upto is the revision that the delta reaches.
-	upto Revision
+	upto contract.Revision
 	// replaced is sorted by key. It is never changed in place.
-	replaced []Replaced
+	replaced []contract.Replaced
 	held     int // what the cache has counted of it; protected by snapshots.mu
 }
 
@@ -437,7 +439,7 @@ func (c *snapshots) keepLeft(key leftKey, n int64) {
 }
 
 // delta returns the keys that were current at key.at and replaced in (key.at, upto].
-func (c *snapshots) delta(ctx context.Context, key deltaKey, upto Revision) ([]Replaced, error) {
+func (c *snapshots) delta(ctx context.Context, key deltaKey, upto contract.Revision) ([]contract.Replaced, error) {
 	d := c.entry(key)
 	if err := d.extending.acquire(ctx); err != nil {
 		return nil, err
@@ -446,11 +448,11 @@ func (c *snapshots) delta(ctx context.Context, key deltaKey, upto Revision) ([]R
 	if d.upto > upto {
 		// Another page has extended it beyond this page's snapshot. A key that was replaced after
 		// that snapshot is among the page's live rows, and would be there twice.
-		q := ReplacedQuery{Start: key.start, End: key.end, At: key.at, After: key.at, Upto: upto}
+		q := contract.ReplacedQuery{Start: key.start, End: key.end, At: key.at, After: key.at, Upto: upto}
 		return c.read(ctx, q)
 	}
 	if d.upto < upto {
-		q := ReplacedQuery{Start: key.start, End: key.end, At: key.at, After: d.upto, Upto: upto}
+		q := contract.ReplacedQuery{Start: key.start, End: key.end, At: key.at, After: d.upto, Upto: upto}
 		more, err := c.read(ctx, q)
 		if err != nil {
 			return nil, err
@@ -464,14 +466,14 @@ func (c *snapshots) delta(ctx context.Context, key deltaKey, upto Revision) ([]R
 // mergeReplaced merges two lists that are sorted by key and have no key in common. A long list is
 // extended by few keys many times, so what lies between two new keys is found by searching and
 // copied as a whole.
-func mergeReplaced(old, more []Replaced) []Replaced {
+func mergeReplaced(old, more []contract.Replaced) []contract.Replaced {
 	if len(old) == 0 {
 		return more
 	}
 	if len(more) == 0 {
 		return old
 	}
-	merged := make([]Replaced, 0, len(old)+len(more))
+	merged := make([]contract.Replaced, 0, len(old)+len(more))
 	for _, r := range more {
 		// The step doubles until it passes the place, so that many new keys cost no more than a
 		// walk.
@@ -487,15 +489,15 @@ func mergeReplaced(old, more []Replaced) []Replaced {
 	return append(merged, old...)
 }
 
-func sortReplaced(r []Replaced) {
-	slices.SortFunc(r, func(a, b Replaced) int {
+func sortReplaced(r []contract.Replaced) {
+	slices.SortFunc(r, func(a, b contract.Replaced) int {
 		return strings.Compare(string(a.Key), string(b.Key))
 	})
 }
 
-func (c *snapshots) read(ctx context.Context, q ReplacedQuery) ([]Replaced, error) {
-	var found []Replaced
-	st, err := c.s.read(ctx, func(ctx context.Context) (st State, err error) {
+func (c *snapshots) read(ctx context.Context, q contract.ReplacedQuery) ([]contract.Replaced, error) {
+	var found []contract.Replaced
+	st, err := c.s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 		found, st, err = c.s.b.Replaced(ctx, q)
 		return st, err
 	})
@@ -503,7 +505,7 @@ func (c *snapshots) read(ctx context.Context, q ReplacedQuery) ([]Replaced, erro
 	case err != nil:
 		return nil, err
 	case st.Compacted > q.At:
-		return nil, ErrCompacted
+		return nil, contract.ErrCompacted
 	}
 	sortReplaced(found)
 	return found, nil
@@ -546,7 +548,7 @@ func (c *snapshots) removeLocked(e *list.Element) {
 }
 
 // compacted forgets the snapshots that nobody may read any more.
-func (c *snapshots) compacted(r Revision) {
+func (c *snapshots) compacted(r contract.Revision) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key, e := range c.entries {

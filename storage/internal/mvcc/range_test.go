@@ -8,24 +8,26 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // replacing is a backend that knows which keys were replaced, and nothing else.
 type replacing struct {
-	Backend
-	read func(ReplacedQuery) []Replaced
+	contract.Backend
+	read func(contract.ReplacedQuery) []contract.Replaced
 }
 
-func (b *replacing) Replaced(_ context.Context, q ReplacedQuery) ([]Replaced, State, error) {
-	return b.read(q), State{Head: Position{Revision: q.Upto}, Writable: true}, nil
+func (b *replacing) Replaced(_ context.Context, q contract.ReplacedQuery) ([]contract.Replaced, contract.State, error) {
+	return b.read(q), contract.State{Head: contract.Position{Revision: q.Upto}, Writable: true}, nil
 }
 
-func newReplacing(read func(ReplacedQuery) []Replaced) *snapshots {
+func newReplacing(read func(contract.ReplacedQuery) []contract.Replaced) *snapshots {
 	s := &Store{b: &replacing{read: read}, ctx: context.Background(), metrics: NewMetrics()}
 	s.cfg = s.cfg.withDefaults()
 	s.cache = newRowCache(0)
 	s.hub = newHub(s.cfg.Ring, s.metrics, s.cache)
-	s.hub.reset(State{})
+	s.hub.reset(contract.State{})
 	s.tailer = newTailer(s)
 	s.snapshots = newSnapshots(s)
 	return s.snapshots
@@ -35,10 +37,10 @@ func newReplacing(read func(ReplacedQuery) []Replaced) *snapshots {
 func TestMergeReplaced(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
-		var old, more, want []Replaced
+		var old, more, want []contract.Replaced
 		few := 1 + rng.IntN(100)
 		for i := range rng.IntN(200) {
-			r := Replaced{Key: Key(fmt.Sprintf("%03d", i)), Revision: Revision(rng.Int64())}
+			r := contract.Replaced{Key: contract.Key(fmt.Sprintf("%03d", i)), Revision: contract.Revision(rng.Int64())}
 			if rng.IntN(100) < few {
 				old = append(old, r)
 			} else {
@@ -61,7 +63,7 @@ func TestMergeReplaced(t *testing.T) {
 func TestDeltaWaitsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hold := make(chan struct{})
-		c := newReplacing(func(ReplacedQuery) []Replaced {
+		c := newReplacing(func(contract.ReplacedQuery) []contract.Replaced {
 			<-hold
 			return nil
 		})
@@ -97,14 +99,14 @@ func TestDeltaWaitsWithContext(t *testing.T) {
 // before the second chunk and then one at a time.
 func BenchmarkDelta(b *testing.B) {
 	const keys, chunks = 100_000, 500
-	shuffled := make([]Key, keys+chunks)
+	shuffled := make([]contract.Key, keys+chunks)
 	for i, n := range rand.New(rand.NewPCG(1, 2)).Perm(len(shuffled)) {
-		shuffled[i] = Key(fmt.Sprintf("/registry/pods/namespace/pod-%07d", n))
+		shuffled[i] = contract.Key(fmt.Sprintf("/registry/pods/namespace/pod-%07d", n))
 	}
-	changes := func(q ReplacedQuery) []Replaced {
-		var r []Replaced
+	changes := func(q contract.ReplacedQuery) []contract.Replaced {
+		var r []contract.Replaced
 		for _, k := range shuffled[q.After-1 : q.Upto-1] {
-			r = append(r, Replaced{Key: k, Revision: 1})
+			r = append(r, contract.Replaced{Key: k, Revision: 1})
 		}
 		return r
 	}
@@ -114,7 +116,7 @@ func BenchmarkDelta(b *testing.B) {
 				c := newReplacing(changes)
 				each := (keys - first) / (chunks - 1)
 				for i := range chunks {
-					upto := Revision(1 + first + i*each)
+					upto := contract.Revision(1 + first + i*each)
 					d, err := c.delta(b.Context(), deltaKey{start: "/", end: "0", at: 1}, upto)
 					if err != nil || len(d) != int(upto)-1 {
 						b.Fatal(len(d), upto, err)

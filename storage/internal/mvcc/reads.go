@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // coalescer coalesces concurrent reads: several callers get the answer of one query. A read joins
@@ -16,7 +18,7 @@ import (
 type coalescer[K comparable, V any] struct {
 	// query reads the keys, which may be none, and the head. It runs under the store's own context,
 	// since it serves several callers.
-	query func(keys []K) (map[K]V, Revision, error)
+	query func(keys []K) (map[K]V, contract.Revision, error)
 	// size is the number of keys of a query.
 	size int
 
@@ -46,7 +48,7 @@ type coalesced[K comparable, V any] struct {
 
 	done  chan struct{}
 	found map[K]V
-	head  Revision
+	head  contract.Revision
 	err   error
 }
 
@@ -59,7 +61,7 @@ func (s *coalescer[K, V]) ask(ctx context.Context, keys ...K) (*coalesced[K, V],
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		return nil, ErrClosed
+		return nil, contract.ErrClosed
 	}
 	if n := len(s.waiting); n == 0 || len(s.waiting[n-1].keys)+len(keys) > s.size {
 		s.waiting = append(s.waiting,
@@ -197,7 +199,7 @@ func (s *coalescer[K, V]) close() {
 
 // Head returns the newest revision, linearizably: it is not lower than that of any write that any
 // replica acknowledged before the call. It is never 0.
-func (s *Store) Head(ctx context.Context) (Revision, error) {
+func (s *Store) Head(ctx context.Context) (contract.Revision, error) {
 	q, err := s.heads.ask(ctx)
 	if err != nil {
 		return 0, err
@@ -207,8 +209,8 @@ func (s *Store) Head(ctx context.Context) (Revision, error) {
 
 // Get reads the current state of one key, linearizably. kv is nil if the key does not exist. head
 // is the revision of the snapshot.
-func (s *Store) Get(ctx context.Context, key Key) (kv *KeyValue, head Revision, err error) {
-	if _, ok := s.b.(KeysReader); !ok {
+func (s *Store) Get(ctx context.Context, key contract.Key) (kv *KeyValue, head contract.Revision, err error) {
+	if _, ok := s.b.(contract.KeysReader); !ok {
 		return s.get(ctx, key)
 	}
 	if s.limits.GetsInPlace {
@@ -218,7 +220,7 @@ func (s *Store) Get(ctx context.Context, key Key) (kv *KeyValue, head Revision, 
 		}
 	}
 	q, err := s.gets.ask(ctx, key)
-	if ClassOf(err) == Invalid {
+	if contract.ClassOf(err) == contract.Invalid {
 		return s.get(ctx, key) // the reason may be another key
 	}
 	if err != nil {
@@ -232,9 +234,9 @@ func (s *Store) Get(ctx context.Context, key Key) (kv *KeyValue, head Revision, 
 }
 
 // get reads one key by a query of its own.
-func (s *Store) get(ctx context.Context, key Key) (*KeyValue, Revision, error) {
-	var row *Row
-	st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
+func (s *Store) get(ctx context.Context, key contract.Key) (*KeyValue, contract.Revision, error) {
+	var row *contract.Row
+	st, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 		row, st, err = s.b.Get(ctx, key)
 		return st, err
 	})
@@ -246,26 +248,26 @@ func (s *Store) get(ctx context.Context, key Key) (*KeyValue, Revision, error) {
 	return kv, st.Head.Revision, nil
 }
 
-func keyValue(r *Row) *KeyValue {
+func keyValue(r *contract.Row) *KeyValue {
 	return &KeyValue{Key: r.Key, Revision: r.Revision, Create: r.Create, Version: r.Version,
 		Lease: r.Lease, Value: r.Value}
 }
 
 // queryHead is the query of coalesced reads of the head.
-func (s *Store) queryHead([]Key) (map[Key]*KeyValue, Revision, error) {
+func (s *Store) queryHead([]contract.Key) (map[contract.Key]*KeyValue, contract.Revision, error) {
 	st, err := s.read(s.ctx, s.b.State)
 	return nil, st.Head.Revision, s.unlessClosed(err)
 }
 
 // queryKeys is the query of coalesced reads of keys.
-func (s *Store) queryKeys(keys []Key) (map[Key]*KeyValue, Revision, error) {
+func (s *Store) queryKeys(keys []contract.Key) (map[contract.Key]*KeyValue, contract.Revision, error) {
 	if known, others := s.cache.takesKeys(keys); len(known) > 0 {
 		found, head, err := s.cachedKeys(known, others)
 		if found != nil || err != nil {
 			return found, head, s.unlessClosed(err)
 		}
 	}
-	found := make(map[Key]*KeyValue, len(keys))
+	found := make(map[contract.Key]*KeyValue, len(keys))
 	if len(keys) == 1 {
 		kv, head, err := s.get(s.ctx, keys[0])
 		if kv != nil {
@@ -273,9 +275,9 @@ func (s *Store) queryKeys(keys []Key) (map[Key]*KeyValue, Revision, error) {
 		}
 		return found, head, s.unlessClosed(err)
 	}
-	var rows []Row
-	st, err := s.read(s.ctx, func(ctx context.Context) (st State, err error) {
-		rows, st, err = s.b.(KeysReader).GetKeys(ctx, keys)
+	var rows []contract.Row
+	st, err := s.read(s.ctx, func(ctx context.Context) (st contract.State, err error) {
+		rows, st, err = s.b.(contract.KeysReader).GetKeys(ctx, keys)
 		return st, err
 	})
 	if err != nil {
@@ -288,7 +290,7 @@ func (s *Store) queryKeys(keys []Key) (map[Key]*KeyValue, Revision, error) {
 // unlessClosed gives the reason of a query that ended with the store.
 func (s *Store) unlessClosed(err error) error {
 	if s.ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		return ErrClosed
+		return contract.ErrClosed
 	}
 	return err
 }

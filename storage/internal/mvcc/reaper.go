@@ -4,6 +4,8 @@ import (
 	"context"
 	"maps"
 	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Expiry is an absolute time in the database, set and compared by the database's clock: a process
@@ -46,7 +48,7 @@ func (s *Store) reapLoop(ctx context.Context) {
 	// idle: nothing is known that expires before next.
 	idle := false
 	outage := outageLog{log: s.log, what: "reap expired keys"}
-	failing := retryPolicy()
+	failing := contract.RetryPolicy()
 	failing.MaxInterval = reapRetry
 	for {
 		select {
@@ -104,15 +106,15 @@ func (s *Store) Rest(ctx context.Context) (time.Duration, error) {
 	if err == nil && !pass.settled {
 		next = min(next, s.cfg.Compaction.Window)
 	}
-	if _, shared := s.b.(Shared); err == nil && !shared {
-		err = giveBack(ctx, s.b)
+	if _, shared := s.b.(contract.Shared); err == nil && !shared {
+		err = contract.GiveBack(ctx, s.b)
 	}
 	return next, err
 }
 
 // Volatile tells whether the store is gone when it is closed.
 func (s *Store) Volatile() bool {
-	v, ok := s.b.(Volatile)
+	v, ok := s.b.(contract.Volatile)
 	return ok && v.Volatile()
 }
 
@@ -133,7 +135,7 @@ func (s *Store) reap(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	lapse, err := s.reapLeases(ctx)
-	return min(next, lapse, Never-clockSkew) + clockSkew, err
+	return min(next, lapse, contract.Never-clockSkew) + clockSkew, err
 }
 
 // reapKeys deletes the keys that have expired by themselves. reaping is held.
@@ -162,7 +164,7 @@ func (s *Store) reapKeys(ctx context.Context) (time.Duration, error) {
 			continue
 		}
 		if next <= 0 {
-			next = Never
+			next = contract.Never
 		}
 		if retry > 0 {
 			next = min(next, retry)
@@ -178,9 +180,9 @@ func (s *Store) reapKeys(ctx context.Context) (time.Duration, error) {
 // reapSome deletes the first of the expired keys, as many as ReadBytes allows, and returns how many
 // it has looked at and how many it has deleted. Their values are read here, before the commit lock
 // is taken, so that the committer knows their size and bounds its groups by it.
-func (s *Store) reapSome(ctx context.Context, expired []Expired,
-	era Era) (looked, deleted int, err error) {
-	revisions := make([]Revision, len(expired))
+func (s *Store) reapSome(ctx context.Context, expired []contract.Expired,
+	era contract.Era) (looked, deleted int, err error) {
+	revisions := make([]contract.Revision, len(expired))
 	for i, e := range expired {
 		revisions[i] = e.Revision
 	}
@@ -190,7 +192,7 @@ func (s *Store) reapSome(ctx context.Context, expired []Expired,
 	if err != nil && !ofOneKey(err) {
 		return 0, 0, err
 	}
-	values := make(map[Revision]*Row, len(rows))
+	values := make(map[contract.Revision]*contract.Row, len(rows))
 	for i := range rows {
 		values[rows[i].Revision] = &rows[i]
 	}
@@ -225,7 +227,7 @@ func (s *Store) reapSome(ctx context.Context, expired []Expired,
 	}
 	writes := make([]*write, 0, len(expired))
 	for _, e := range expired {
-		w, err := s.enqueue(ctx, Mutation{Key: e.Key, Expect: e.Revision, Era: era, Delete: true,
+		w, err := s.enqueue(ctx, contract.Mutation{Key: e.Key, Expect: e.Revision, Era: era, Delete: true,
 			PrevValue: values[e.Revision].Value, PrevLease: values[e.Revision].Lease,
 			HasPrev: true})
 		if err != nil {
@@ -242,7 +244,7 @@ func (s *Store) reapSome(ctx context.Context, expired []Expired,
 		switch {
 		case w.err == nil:
 			deleted++
-		case ClassOf(w.err) == Data:
+		case contract.ClassOf(w.err) == contract.Data:
 			s.damage(expired[i], w.err)
 		}
 	}
@@ -251,15 +253,15 @@ func (s *Store) reapSome(ctx context.Context, expired []Expired,
 
 // ofOneKey tells whether a read failed for what is stored, and not for the database as a whole.
 func ofOneKey(err error) bool {
-	class := ClassOf(err)
-	return class == Data || class == Invalid
+	class := contract.ClassOf(err)
+	return class == contract.Data || class == contract.Invalid
 }
 
 // damaged is an expired key that cannot be deleted because what is stored of it is damaged. Its
 // deletion is tried again, since somebody may have repaired it, but ever more rarely.
 type damaged struct {
-	revision Revision
-	lease    Lease
+	revision contract.Revision
+	lease    contract.Lease
 	pause    time.Duration
 	again    time.Time
 }
@@ -270,7 +272,7 @@ const (
 )
 
 // damage notes that an expired key cannot be deleted, and logs it the first time.
-func (s *Store) damage(e Expired, err error) {
+func (s *Store) damage(e contract.Expired, err error) {
 	d, known := s.damaged[e.Key]
 	if !known || d.revision != e.Revision {
 		s.log.Error("an expired key is damaged and cannot be deleted; it is tried again ever "+
@@ -285,9 +287,9 @@ func (s *Store) damage(e Expired, err error) {
 // due leaves out the damaged keys whose time has not come, and returns how long it is until it
 // comes for the first of them, 0 if there is none. It forgets those that are there no more, but for
 // those of leases.
-func (s *Store) due(expired []Expired, limit int) (due []Expired, retry time.Duration) {
+func (s *Store) due(expired []contract.Expired, limit int) (due []contract.Expired, retry time.Duration) {
 	now := time.Now()
-	seen := make(map[Key]struct{}, len(s.damaged))
+	seen := make(map[contract.Key]struct{}, len(s.damaged))
 	for _, e := range expired {
 		d, known := s.damaged[e.Key]
 		if known {
@@ -302,7 +304,7 @@ func (s *Store) due(expired []Expired, limit int) (due []Expired, retry time.Dur
 		due = append(due, e)
 	}
 	if len(expired) < limit {
-		maps.DeleteFunc(s.damaged, func(k Key, d damaged) bool {
+		maps.DeleteFunc(s.damaged, func(k contract.Key, d damaged) bool {
 			_, ok := seen[k]
 			return !ok && d.lease == 0
 		})

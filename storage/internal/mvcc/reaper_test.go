@@ -7,29 +7,31 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // lostKey is a backend with one expired key, whose value is lost, and nothing else.
 type lostKey struct {
-	Backend
+	contract.Backend
 	gets int
 }
 
-func (b *lostKey) Expired(context.Context, int) ([]Expired, time.Duration, error) {
-	return []Expired{{Key: "/lost", Revision: 7}}, 0, nil
+func (b *lostKey) Expired(context.Context, int) ([]contract.Expired, time.Duration, error) {
+	return []contract.Expired{{Key: "/lost", Revision: 7}}, 0, nil
 }
 
-func (b *lostKey) Lapsing(context.Context, int) ([]LeaseRow, State, error) {
-	return nil, State{}, nil
+func (b *lostKey) Lapsing(context.Context, int) ([]contract.LeaseRow, contract.State, error) {
+	return nil, contract.State{}, nil
 }
 
-func (b *lostKey) Values(context.Context, []Revision) ([]Row, State, error) {
-	return nil, State{}, nil
+func (b *lostKey) Values(context.Context, []contract.Revision) ([]contract.Row, contract.State, error) {
+	return nil, contract.State{}, nil
 }
 
-func (b *lostKey) Get(context.Context, Key) (*Row, State, error) {
+func (b *lostKey) Get(context.Context, contract.Key) (*contract.Row, contract.State, error) {
 	b.gets++
-	return nil, State{}, Errorf(Invalid, "the value is lost")
+	return nil, contract.State{}, contract.Errorf(contract.Invalid, "the value is lost")
 }
 
 // TestReaperOfDamagedKey: a damaged key that has expired is tried ever more rarely, and logged
@@ -41,7 +43,7 @@ func TestReaperOfDamagedKey(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		s := &Store{b: b, ctx: ctx, metrics: NewMetrics(), hub: &hub{},
 			log:      slog.New(slog.NewTextHandler(&out, nil)),
-			reapSoon: make(chan time.Duration, 1), damaged: map[Key]damaged{}}
+			reapSoon: make(chan time.Duration, 1), damaged: map[contract.Key]damaged{}}
 		s.cfg, s.tailer = s.cfg.withDefaults(), newTailer(s)
 		done := make(chan struct{})
 		go func() {
@@ -66,10 +68,10 @@ func TestReaperOfDamagedKey(t *testing.T) {
 // too.
 func TestRingCountsWhatWasReadLater(t *testing.T) {
 	h := newHub(RingLimits{Events: 1000, Bytes: 100_000}, NewMetrics(), newRowCache(0))
-	before := Position{}
+	before := contract.Position{}
 	for i := range 100 {
-		e := &Event{Key: "/k", Revision: Revision(i + 1), Prev: 1, Deleted: true, bytes: 2}
-		after := Position{Revision: e.Revision}
+		e := &Event{Key: "/k", Revision: contract.Revision(i + 1), Prev: 1, Deleted: true, bytes: 2}
+		after := contract.Position{Revision: e.Revision}
 		if !h.append(before, []*Event{e}, after) {
 			t.Fatal("not taken")
 		}

@@ -11,22 +11,23 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // operation is a read or a write of one key, for the linearizability check.
 type operation struct {
-	key    mvcc.Key
+	key    contract.Key
 	write  bool
 	delete bool
-	expect mvcc.Revision
+	expect contract.Revision
 }
 
 // answer is what it was told. revision is what a read saw (0: absent), or what a write that was
 // done was given.
 type answer struct {
-	revision mvcc.Revision
+	revision contract.Revision
 	done     bool
 }
 
@@ -34,7 +35,7 @@ type answer struct {
 // its expectation holds.
 var register = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
-		byKey := map[mvcc.Key][]porcupine.Operation{}
+		byKey := map[contract.Key][]porcupine.Operation{}
 		for _, o := range history {
 			k := o.Input.(operation).key
 			byKey[k] = append(byKey[k], o)
@@ -45,16 +46,16 @@ var register = porcupine.Model{
 		}
 		return parts
 	},
-	Init: func() any { return mvcc.Revision(0) },
+	Init: func() any { return contract.Revision(0) },
 	Step: func(state, input, output any) (bool, any) {
-		current, in, out := state.(mvcc.Revision), input.(operation), output.(answer)
+		current, in, out := state.(contract.Revision), input.(operation), output.(answer)
 		switch {
 		case !in.write:
 			return out.revision == current, current
 		case !out.done:
 			return in.expect != current, current
 		case in.delete:
-			return in.expect == current, mvcc.Revision(0)
+			return in.expect == current, contract.Revision(0)
 		default:
 			return in.expect == current, out.revision
 		}
@@ -94,7 +95,7 @@ func TestReplicas(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(i), 7))
 			writers.Go(func() {
 				for range writesEach {
-					key := mvcc.Key(fmt.Sprintf("/k/%d", rng.IntN(10)))
+					key := contract.Key(fmt.Sprintf("/k/%d", rng.IntN(10)))
 					call := time.Since(began)
 					kv, head, err := s.Get(t.Context(), key)
 					ret := time.Since(began)
@@ -113,10 +114,10 @@ func TestReplicas(t *testing.T) {
 					record(i, in, answer{revision: in.expect}, call, ret)
 					in.write, in.delete = true, in.expect != 0 && rng.IntN(4) == 0
 					call = time.Since(began)
-					r, err := s.Commit(t.Context(), mvcc.Mutation{Key: key, Expect: in.expect,
+					r, err := s.Commit(t.Context(), contract.Mutation{Key: key, Expect: in.expect,
 						Delete: in.delete, Value: []byte("v")})
 					ret = time.Since(began)
-					var conflict *mvcc.ConflictError
+					var conflict *contract.ConflictError
 					if err != nil && !errors.As(err, &conflict) {
 						t.Error(err)
 						return
@@ -127,7 +128,7 @@ func TestReplicas(t *testing.T) {
 		}
 		streams := make([][]string, 2*replicas)
 		var watchers sync.WaitGroup
-		done := make(chan mvcc.Revision)
+		done := make(chan contract.Revision)
 		for i := range streams {
 			w, err := stores[i%replicas].Watch(t.Context(),
 				mvcc.WatchOptions{Prefix: "/k/", After: start})
@@ -153,7 +154,7 @@ func TestReplicas(t *testing.T) {
 						streams[i] = append(streams[i], eventString(e))
 					}
 					if b.Requested && len(b.Events)+len(streams[i]) > 0 &&
-						b.Progress >= mvcc.Revision(written)+start {
+						b.Progress >= contract.Revision(written)+start {
 						return
 					}
 				}
@@ -193,7 +194,7 @@ func TestReplicas(t *testing.T) {
 }
 
 // readLog reads the events from the database.
-func readLog(t *testing.T, s *mvcc.Store, after, upto mvcc.Revision) []string {
+func readLog(t *testing.T, s *mvcc.Store, after, upto contract.Revision) []string {
 	t.Helper()
 	var log []string
 	for after < upto {

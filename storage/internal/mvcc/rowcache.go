@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"github.com/tidwall/btree"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
-// Most of what is read was read or written a short time ago. A process that follows the log has it
+// Most of what is read was read or written a short time ago. A process that Follows the log has it
 // already. So it keeps those rows, and asks the database for no more than how far the history has
 // come, and for what it does not have.
 //
@@ -45,17 +47,17 @@ type rowCache struct {
 	// delivers at once, but that then an eighth of all may have to go.
 	mu sync.Mutex
 	// since is where the hub has begun, and upto what it has delivered.
-	since, upto Position
+	since, upto contract.Position
 	// rows are never changed. A copy of the tree costs little, and may be read without mu.
-	rows  *btree.Map[Key, *KeyValue]
+	rows  *btree.Map[contract.Key, *KeyValue]
 	bytes int
 	// whole are the ranges of which all rows are here.
 	whole keyRanges
 	// lost is the greatest revision of a row that was not kept, or had to go, though its key
 	// exists.
-	lost Revision
+	lost contract.Revision
 	// hand is the key at which to make room.
-	hand Key
+	hand contract.Key
 	// skip is how many reads do without the rows, since the hub was behind when one needed them.
 	skip int
 }
@@ -79,19 +81,19 @@ const (
 func cachedSize(kv *KeyValue) int { return len(kv.Key) + len(kv.Value) + cachedRowBytes }
 
 func newRowCache(most int) *rowCache {
-	return &rowCache{most: max(0, most), rows: &btree.Map[Key, *KeyValue]{}}
+	return &rowCache{most: max(0, most), rows: &btree.Map[contract.Key, *KeyValue]{}}
 }
 
 // reset forgets all. The hub goes on after the position.
-func (c *rowCache) reset(upto Position) {
+func (c *rowCache) reset(upto contract.Position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.rows, c.bytes, c.whole = &btree.Map[Key, *KeyValue]{}, 0, nil
+	c.rows, c.bytes, c.whole = &btree.Map[contract.Key, *KeyValue]{}, 0, nil
 	c.since, c.upto, c.lost = upto, upto, 0
 }
 
 // deliver takes the events that the hub delivers, up to a position.
-func (c *rowCache) deliver(events []*Event, upto Position) {
+func (c *rowCache) deliver(events []*Event, upto contract.Position) {
 	if c.most == 0 {
 		return
 	}
@@ -110,7 +112,7 @@ func (c *rowCache) deliver(events []*Event, upto Position) {
 }
 
 // keep keeps a row that a read has found in a snapshot with this head.
-func (c *rowCache) keep(head Position, kv *KeyValue) {
+func (c *rowCache) keep(head contract.Position, kv *KeyValue) {
 	if c.most == 0 {
 		return
 	}
@@ -136,7 +138,7 @@ func (c *rowCache) putLocked(kv *KeyValue) {
 	c.bytes += size
 }
 
-func (c *rowCache) dropLocked(key Key) {
+func (c *rowCache) dropLocked(key contract.Key) {
 	if old, ok := c.rows.Delete(key); ok {
 		c.bytes -= cachedSize(old)
 	}
@@ -151,7 +153,7 @@ func (c *rowCache) evictLocked() {
 	for c.bytes > c.most*7/8 {
 		var gone []*KeyValue
 		left := c.bytes
-		c.rows.Ascend(c.hand, func(_ Key, kv *KeyValue) bool {
+		c.rows.Ascend(c.hand, func(_ contract.Key, kv *KeyValue) bool {
 			gone = append(gone, kv)
 			left -= cachedSize(kv)
 			return left > c.most*7/8
@@ -164,7 +166,7 @@ func (c *rowCache) evictLocked() {
 }
 
 // evictKeysLocked lets rows go that follow each other, and returns the key after the last one.
-func (c *rowCache) evictKeysLocked(gone []*KeyValue) Key {
+func (c *rowCache) evictKeysLocked(gone []*KeyValue) contract.Key {
 	for _, kv := range gone {
 		c.dropLocked(kv.Key)
 		c.lost = max(c.lost, kv.Revision)
@@ -177,7 +179,7 @@ func (c *rowCache) evictKeysLocked(gone []*KeyValue) Key {
 // keepPage keeps the rows of a page that was read from the database, as far as there is room, so a
 // list of more than that does not drive out what is read more often. As far as they are here, the
 // range is whole.
-func (c *rowCache) keepPage(q PageQuery, p *Page) {
+func (c *rowCache) keepPage(q contract.PageQuery, p *contract.Page) {
 	if c.most == 0 || q.KeysOnly {
 		return
 	}
@@ -195,7 +197,7 @@ func (c *rowCache) keepPage(q PageQuery, p *Page) {
 }
 
 // keepPiece keeps rows of a page, which are all of a range, and tells whether all of them are here.
-func (c *rowCache) keepPiece(q PageQuery, head Position, rows []Row, r keyRange) bool {
+func (c *rowCache) keepPiece(q contract.PageQuery, head contract.Position, rows []contract.Row, r keyRange) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if head != c.upto {
@@ -218,7 +220,7 @@ func (c *rowCache) keepPiece(q PageQuery, head Position, rows []Row, r keyRange)
 }
 
 // addLocked notes that all rows of a range are here that a page had, whose head is upto.
-func (c *rowCache) addLocked(q PageQuery, r keyRange) {
+func (c *rowCache) addLocked(q contract.PageQuery, r keyRange) {
 	older := q.At != 0 && q.At < c.upto.Revision
 	if older && (q.At < c.since.Revision || q.At < c.lost) {
 		return // something newer may be missing
@@ -247,14 +249,14 @@ func (c *rowCache) skipsLocked() bool {
 }
 
 // takesPage tells whether a page is not read, since its range is here.
-func (c *rowCache) takesPage(q PageQuery) bool {
+func (c *rowCache) takesPage(q contract.PageQuery) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.whole.contain(keyRange{q.Start, q.End}) && !c.skipsLocked()
 }
 
 // takesKeys returns those of the keys that are not read, since their rows are here, and the others.
-func (c *rowCache) takesKeys(keys []Key) (known, others []Key) {
+func (c *rowCache) takesKeys(keys []contract.Key) (known, others []contract.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.skipsLocked() {
@@ -278,14 +280,14 @@ func (c *rowCache) skipSome() {
 }
 
 // holdsLocked tells whether the rows tell of a head that the hub has delivered.
-func (c *rowCache) holdsLocked(head Position) bool {
+func (c *rowCache) holdsLocked(head contract.Position) bool {
 	return head.Epoch == c.upto.Epoch && head.Revision >= c.since.Revision &&
 		head.Revision <= c.upto.Revision
 }
 
 // find puts the rows of keys, as they were at a head that the hub has delivered, into found. It
 // returns false if it cannot tell all of them.
-func (c *rowCache) find(head Position, keys []Key, found map[Key]*KeyValue) bool {
+func (c *rowCache) find(head contract.Position, keys []contract.Key, found map[contract.Key]*KeyValue) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.holdsLocked(head) {
@@ -303,7 +305,7 @@ func (c *rowCache) find(head Position, keys []Key, found map[Key]*KeyValue) bool
 
 // page reads a page at a state. It returns nil if the hub has not come to its head, or has come
 // further, or if not all of the range is here.
-func (c *rowCache) page(st State, q PageQuery) *Page {
+func (c *rowCache) page(st contract.State, q contract.PageQuery) *contract.Page {
 	c.mu.Lock()
 	if st.Head != c.upto || !c.whole.contain(keyRange{q.Start, q.End}) {
 		c.mu.Unlock()
@@ -311,22 +313,22 @@ func (c *rowCache) page(st State, q PageQuery) *Page {
 	}
 	rows := c.rows.Copy()
 	c.mu.Unlock()
-	p, bytes := &Page{State: st}, 0
-	rows.Ascend(q.Start, func(k Key, kv *KeyValue) bool {
+	p, bytes := &contract.Page{State: st}, 0
+	rows.Ascend(q.Start, func(k contract.Key, kv *KeyValue) bool {
 		switch {
 		case k >= q.End || len(p.Rows) == q.Limit:
 			return false
 		case q.At != 0 && kv.Revision > q.At:
 			return true
 		}
-		row := Row{Key: k, Revision: kv.Revision, Create: kv.Create, Version: kv.Version,
+		row := contract.Row{Key: k, Revision: kv.Revision, Create: kv.Create, Version: kv.Version,
 			Lease: kv.Lease}
 		if !q.KeysOnly {
 			row.Value = kv.Value
 		}
 		p.Rows = append(p.Rows, row)
 		bytes += len(row.Value)
-		p.More = bytes >= ReadBytes
+		p.More = bytes >= contract.ReadBytes
 		return !p.More
 	})
 	return p
@@ -336,7 +338,7 @@ func (c *rowCache) page(st State, q PageQuery) *Page {
 // returns the head up to which they were. It stops at the limit, if that is not 0. A page at the
 // revision was read when the history went up to read. It returns false if the hub has not come so
 // far, as the page may be of another history then, or if the range is not here.
-func (c *rowCache) count(at, read Revision, r keyRange, limit int64) (n int64, head Revision,
+func (c *rowCache) count(at, read contract.Revision, r keyRange, limit int64) (n int64, head contract.Revision,
 	ok bool) {
 	c.mu.Lock()
 	if at < c.since.Revision || read > c.upto.Revision || !c.whole.contain(r) {
@@ -345,7 +347,7 @@ func (c *rowCache) count(at, read Revision, r keyRange, limit int64) (n int64, h
 	}
 	rows, head := c.rows.Copy(), c.upto.Revision
 	c.mu.Unlock()
-	rows.Ascend(r.start, func(k Key, kv *KeyValue) bool {
+	rows.Ascend(r.start, func(k contract.Key, kv *KeyValue) bool {
 		if k < r.end && kv.Revision <= at {
 			n++
 		}
@@ -355,7 +357,7 @@ func (c *rowCache) count(at, read Revision, r keyRange, limit int64) (n int64, h
 }
 
 // Cached tells whether a page of a range most likely reads no more than the head.
-func (s *Store) Cached(start, end Key) bool {
+func (s *Store) Cached(start, end contract.Key) bool {
 	c := s.cache
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -364,7 +366,7 @@ func (s *Store) Cached(start, end Key) bool {
 
 // delivered tells whether the hub has delivered a head that was read. It waits a moment if that may
 // be what this process commits just now.
-func (s *Store) delivered(ctx context.Context, head Position) bool {
+func (s *Store) delivered(ctx context.Context, head contract.Position) bool {
 	if s.hub.has(head) {
 		return true
 	}
@@ -383,17 +385,17 @@ func (s *Store) delivered(ctx context.Context, head Position) bool {
 
 // cachedKeys reads keys of which the cache knows some. It returns nil if they have to be read
 // without it.
-func (s *Store) cachedKeys(known, others []Key) (found map[Key]*KeyValue, head Revision,
+func (s *Store) cachedKeys(known, others []contract.Key) (found map[contract.Key]*KeyValue, head contract.Revision,
 	err error) {
-	var rows []Row
-	st, err := s.read(s.ctx, func(ctx context.Context) (st State, err error) {
-		rows, st, err = s.b.(KeysReader).GetKeys(ctx, others)
+	var rows []contract.Row
+	st, err := s.read(s.ctx, func(ctx context.Context) (st contract.State, err error) {
+		rows, st, err = s.b.(contract.KeysReader).GetKeys(ctx, others)
 		return st, err
 	})
 	if err != nil {
 		return nil, 0, err
 	}
-	found = make(map[Key]*KeyValue, len(known)+len(rows))
+	found = make(map[contract.Key]*KeyValue, len(known)+len(rows))
 	if !s.delivered(s.ctx, st.Head) || !s.cache.find(st.Head, known, found) {
 		return nil, 0, nil
 	}
@@ -402,7 +404,7 @@ func (s *Store) cachedKeys(known, others []Key) (found map[Key]*KeyValue, head R
 }
 
 // foundKeys puts rows that a read has found into found and into the cache.
-func (s *Store) foundKeys(head Position, rows []Row, found map[Key]*KeyValue) {
+func (s *Store) foundKeys(head contract.Position, rows []contract.Row, found map[contract.Key]*KeyValue) {
 	for i := range rows {
 		kv := keyValue(&rows[i])
 		found[kv.Key] = kv
@@ -411,7 +413,7 @@ func (s *Store) foundKeys(head Position, rows []Row, found map[Key]*KeyValue) {
 }
 
 // cachedPage reads a page from the cache. It returns nil if it has to be read without it.
-func (s *Store) cachedPage(ctx context.Context, q PageQuery) (*Page, error) {
+func (s *Store) cachedPage(ctx context.Context, q contract.PageQuery) (*contract.Page, error) {
 	for range cachedTries {
 		if !s.cache.takesPage(q) {
 			return nil, nil
@@ -429,7 +431,7 @@ func (s *Store) cachedPage(ctx context.Context, q PageQuery) (*Page, error) {
 }
 
 // keyRange is the keys from start to before end.
-type keyRange struct{ start, end Key }
+type keyRange struct{ start, end contract.Key }
 
 // keyRanges are ranges in the order of keys. None overlaps or touches the next.
 type keyRanges []keyRange

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
@@ -56,14 +57,14 @@ func (a *asked) note(ctx context.Context, method string) error {
 	return nil
 }
 
-func (a *asked) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error) {
+func (a *asked) Page(ctx context.Context, q contract.PageQuery) (*contract.Page, error) {
 	p, err := a.Backend.Page(ctx, q)
 	a.answered()
 	return p, err
 }
 
-func (a *asked) Tail(ctx context.Context, from mvcc.Revision, limit int,
-	prev mvcc.Prev) (*mvcc.Tail, error) {
+func (a *asked) Tail(ctx context.Context, from contract.Revision, limit int,
+	prev contract.Prev) (*contract.Tail, error) {
 	t, err := a.Backend.Tail(ctx, from, limit, prev)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -74,20 +75,20 @@ func (a *asked) Tail(ctx context.Context, from mvcc.Revision, limit int,
 	return t, err
 }
 
-func (a *asked) Get(ctx context.Context, key mvcc.Key) (*mvcc.Row, mvcc.State, error) {
+func (a *asked) Get(ctx context.Context, key contract.Key) (*contract.Row, contract.State, error) {
 	row, st, err := a.Backend.Get(ctx, key)
 	a.answered()
 	return row, st, err
 }
 
-func (a *asked) State(ctx context.Context) (mvcc.State, error) {
+func (a *asked) State(ctx context.Context) (contract.State, error) {
 	st, err := a.Backend.State(ctx)
 	a.answered()
 	return st, err
 }
 
 // GetKeys counts no read without keys.
-func (a *asked) GetKeys(ctx context.Context, keys []mvcc.Key) ([]mvcc.Row, mvcc.State, error) {
+func (a *asked) GetKeys(ctx context.Context, keys []contract.Key) ([]contract.Row, contract.State, error) {
 	if len(keys) == 0 {
 		st, err := a.State(ctx)
 		return nil, st, err
@@ -115,7 +116,7 @@ func (a *asked) reads(t *testing.T, what string, want map[string]int) {
 // openAsked opens a store that keeps so many bytes of rows.
 func openAsked(t *testing.T, db *memdb.Database, most int) (*asked, *mvcc.Store) {
 	t.Helper()
-	a := &asked{Backend: db.Open(mvcc.DriverOptions{}), count: map[string]int{}}
+	a := &asked{Backend: db.Open(contract.DriverOptions{}), count: map[string]int{}}
 	a.Hook = a.note
 	s, err := mvcc.Open(t.Context(), a, mvcc.Config{CacheBytes: most})
 	if err != nil {
@@ -136,7 +137,7 @@ func openOther(t *testing.T, db *memdb.Database) *mvcc.Store {
 }
 
 // get reads a key and checks its value, "" if it does not exist.
-func get(t *testing.T, s *mvcc.Store, key mvcc.Key, value string) {
+func get(t *testing.T, s *mvcc.Store, key contract.Key, value string) {
 	t.Helper()
 	kv, head, err := s.Get(t.Context(), key)
 	switch {
@@ -167,13 +168,13 @@ func TestKeysAreCached(t *testing.T) {
 	get(t, s, "/k", "updated")
 	a.reads(t, "what was written", map[string]int{})
 
-	put(t, other, "/k", mvcc.Any, "by another")
+	put(t, other, "/k", contract.Any, "by another")
 	ready(t, s)
 	get(t, s, "/k", "by another")
 	a.reads(t, "what another process has written", map[string]int{})
 
-	if _, err := other.Commit(t.Context(), mvcc.Mutation{Key: "/k", Delete: true,
-		Expect: mvcc.Any}); err != nil {
+	if _, err := other.Commit(t.Context(), contract.Mutation{Key: "/k", Delete: true,
+		Expect: contract.Any}); err != nil {
 		t.Fatal(err)
 	}
 	ready(t, s)
@@ -213,7 +214,7 @@ func TestCacheIsNotBehind(t *testing.T) {
 	a.mu.Lock()
 	a.tail = make(chan struct{})
 	a.mu.Unlock()
-	put(t, other, "/k", mvcc.Any, "new")
+	put(t, other, "/k", contract.Any, "new")
 	get(t, s, "/k", "new")
 	get(t, s, "/k", "new")
 	list("new")
@@ -235,14 +236,14 @@ type lister struct {
 	*asked
 	db       *memdb.Database
 	s, other *mvcc.Store
-	want     map[mvcc.Key]string
+	want     map[contract.Key]string
 }
 
 // newLister begins with n keys that another process has written before.
 func newLister(t *testing.T, n int) *lister {
 	t.Helper()
 	db := memdb.New(t.Name(), time.Now)
-	l := &lister{db: db, other: openOther(t, db), want: map[mvcc.Key]string{}}
+	l := &lister{db: db, other: openOther(t, db), want: map[contract.Key]string{}}
 	for i := range n {
 		l.write(t, i, "old")
 	}
@@ -250,12 +251,12 @@ func newLister(t *testing.T, n int) *lister {
 	return l
 }
 
-func (l *lister) key(i int) mvcc.Key { return mvcc.Key(fmt.Sprintf("/k/%02d", i)) }
+func (l *lister) key(i int) contract.Key { return contract.Key(fmt.Sprintf("/k/%02d", i)) }
 
 // write lets another process write a key, or delete it if the value is "".
 func (l *lister) write(t *testing.T, i int, value string) {
 	t.Helper()
-	m := mvcc.Mutation{Key: l.key(i), Expect: mvcc.Any, Value: []byte(value), Delete: value == ""}
+	m := contract.Mutation{Key: l.key(i), Expect: contract.Any, Value: []byte(value), Delete: value == ""}
 	if _, err := l.other.Commit(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}
@@ -270,19 +271,19 @@ func (l *lister) write(t *testing.T, i int, value string) {
 }
 
 // list lists in pages, and calls turned, if it is not nil, after the first one.
-func (l *lister) list(t *testing.T, limit int, turned func()) mvcc.Revision {
+func (l *lister) list(t *testing.T, limit int, turned func()) contract.Revision {
 	t.Helper()
 	return l.listAt(t, 0, l.want, limit, turned)
 }
 
 // listAt lists what there was at a revision.
-func (l *lister) listAt(t *testing.T, at mvcc.Revision, want map[mvcc.Key]string, limit int,
-	turned func()) mvcc.Revision {
+func (l *lister) listAt(t *testing.T, at contract.Revision, want map[contract.Key]string, limit int,
+	turned func()) contract.Revision {
 	t.Helper()
 	want = maps.Clone(want)
 	o := mvcc.RangeOptions{Start: "/k/", End: "/k0", At: at, Limit: limit, Count: true,
 		Exact: true}
-	got := map[mvcc.Key]string{}
+	got := map[contract.Key]string{}
 	for {
 		r, err := l.s.Range(t.Context(), o)
 		if err != nil {
@@ -360,7 +361,7 @@ func TestCountIsNotBehind(t *testing.T) {
 	l.mu.Lock()
 	l.tail = make(chan struct{})
 	l.mu.Unlock()
-	put(t, l.other, l.key(3), mvcc.Any, "new")
+	put(t, l.other, l.key(3), contract.Any, "new")
 	l.listAt(t, at, before, 20, nil)
 	l.listAt(t, at, before, 19, nil)
 	l.reads(t, "two lists", map[string]int{"Page": 3, "Count": 1, "Values": 2})
@@ -423,7 +424,7 @@ func TestOlderPagesAreKept(t *testing.T) {
 // TestEmptyValuesAreCached: a value that is empty is one.
 func TestEmptyValuesAreCached(t *testing.T) {
 	a, s := openAsked(t, memdb.New(t.Name(), time.Now), 1<<20)
-	if _, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/k"}); err != nil {
+	if _, err := s.Commit(t.Context(), contract.Mutation{Key: "/k"}); err != nil {
 		t.Fatal(err)
 	}
 	kv, _, err := s.Get(t.Context(), "/k")
@@ -451,10 +452,10 @@ func TestCachedRowsAreOfTheHead(t *testing.T) {
 		}
 	}
 	list()
-	a.afterRead(func() { put(t, s, "/k", mvcc.Any, "new") })
+	a.afterRead(func() { put(t, s, "/k", contract.Any, "new") })
 	list()
 	a.reads(t, "the list", map[string]int{"Page": 1})
-	a.afterRead(func() { put(t, s, "/k", mvcc.Any, "newer") })
+	a.afterRead(func() { put(t, s, "/k", contract.Any, "newer") })
 	get(t, s, "/k", "newer")
 	a.reads(t, "the key", map[string]int{"Get": 1})
 }
@@ -478,13 +479,13 @@ func TestPartsOfGroupsAreNotAnswered(t *testing.T) {
 		a.mu.Lock()
 		a.one = true
 		a.mu.Unlock()
-		b := db.Open(mvcc.DriverOptions{})
+		b := db.Open(contract.DriverOptions{})
 		st, err := b.State(t.Context())
 		if err != nil {
 			t.Error(err)
 		}
-		_, err = b.Commit(t.Context(), &mvcc.Group{Token: mvcc.Token{1}, Seen: st.Head,
-			Mutations: []*mvcc.Mutation{{Key: "/k/1", Value: []byte("1")},
+		_, err = b.Commit(t.Context(), &contract.Group{Token: contract.Token{1}, Seen: st.Head,
+			Mutations: []*contract.Mutation{{Key: "/k/1", Value: []byte("1")},
 				{Key: "/k/2", Value: []byte("2")}}})
 		if err != nil {
 			t.Error(err)
@@ -506,11 +507,11 @@ func TestPartsOfGroupsAreNotAnswered(t *testing.T) {
 func TestCacheIsBounded(t *testing.T) {
 	const most = 100_000
 	s := open(t, inMemory(t), mvcc.Config{CacheBytes: most})
-	want := map[mvcc.Key]string{}
+	want := map[contract.Key]string{}
 	for i := range 200 {
-		key := mvcc.Key(fmt.Sprintf("/k/%d", i%70))
+		key := contract.Key(fmt.Sprintf("/k/%d", i%70))
 		want[key] = strings.Repeat("v", 1+i*7%3000)
-		put(t, s, key, mvcc.Any, want[key])
+		put(t, s, key, contract.Any, want[key])
 		if bytes, counted := mvcc.CachedBytes(s); bytes > most || bytes != counted {
 			t.Fatalf("%d bytes are kept, %d are counted, %d are allowed", bytes, counted, most)
 		}
@@ -520,8 +521,8 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 	// One that is too large is not kept, nor is the one before it.
 	large := strings.Repeat("v", most/10)
-	put(t, s, "/k/0", mvcc.Any, "small")
-	put(t, s, "/k/0", mvcc.Any, large)
+	put(t, s, "/k/0", contract.Any, "small")
+	put(t, s, "/k/0", contract.Any, large)
 	get(t, s, "/k/0", large)
 }
 
@@ -532,7 +533,7 @@ func TestListsEvictNothing(t *testing.T) {
 	other := openOther(t, db)
 	put(t, other, "/hot", 0, "hot")
 	for i := range 100 {
-		put(t, other, mvcc.Key(fmt.Sprintf("/k/%d", i)), 0, strings.Repeat("v", 500))
+		put(t, other, contract.Key(fmt.Sprintf("/k/%d", i)), 0, strings.Repeat("v", 500))
 	}
 	a, s := openAsked(t, db, 20_000)
 	get(t, s, "/hot", "hot")
@@ -552,10 +553,10 @@ func TestListsEvictNothing(t *testing.T) {
 // TestCachedPagesAreBounded: a page ends at ReadBytes, whether its values are read or kept.
 func TestCachedPagesAreBounded(t *testing.T) {
 	a, s := openAsked(t, memdb.New(t.Name(), time.Now), 1<<30)
-	const values = mvcc.ReadBytes/mvcc.MaxValueBytes + 4
-	value := strings.Repeat("v", mvcc.MaxValueBytes)
+	const values = contract.ReadBytes/contract.MaxValueBytes + 4
+	value := strings.Repeat("v", contract.MaxValueBytes)
 	for i := range values {
-		put(t, s, mvcc.Key(fmt.Sprintf("/k/%02d", i)), 0, value)
+		put(t, s, contract.Key(fmt.Sprintf("/k/%02d", i)), 0, value)
 	}
 	for _, want := range []map[string]int{{"Page": 2}, {}} {
 		o, n := mvcc.RangeOptions{Start: "/k/", End: "/k0", Limit: 100}, 0
@@ -564,7 +565,7 @@ func TestCachedPagesAreBounded(t *testing.T) {
 			if err != nil || len(r.KVs) == 0 {
 				t.Fatalf("%+v, %v", r, err)
 			}
-			if bytes := r.Bytes(); bytes > mvcc.ReadBytes+2*mvcc.MaxValueBytes {
+			if bytes := r.Bytes(); bytes > contract.ReadBytes+2*contract.MaxValueBytes {
 				t.Errorf("a page has %d bytes", bytes)
 			}
 			n, more = n+len(r.KVs), r.More
@@ -579,21 +580,21 @@ func TestCachedPagesAreBounded(t *testing.T) {
 
 // deaf gets no notifications, nor anything else that is optional but the reads of several keys.
 type deaf struct {
-	mvcc.Backend
-	mvcc.KeysReader
+	contract.Backend
+	contract.KeysReader
 }
 
 // TestLostRowsAreNotAnswered: a database loses what this process has kept, and has something else
 // at the same revision. From then on, nothing of the lost history is answered.
 func TestLostRowsAreNotAnswered(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
-		for _, others := range [][]mvcc.Mutation{
+		for _, others := range [][]contract.Mutation{
 			{{Key: "/k", Value: []byte("B")}},
 			{{Key: "/k", Value: []byte("B")}, {Key: "/z", Value: []byte("C")}},
 		} {
 			// Nothing is noticed before it is read.
 			b := openBackend(t, db)
-			s, err := mvcc.Open(t.Context(), deaf{b, b.(mvcc.KeysReader)}, mvcc.Config{
+			s, err := mvcc.Open(t.Context(), deaf{b, b.(contract.KeysReader)}, mvcc.Config{
 				CacheBytes: 1 << 20, Logger: testLogger(t), PollActive: time.Hour,
 				PollIdle: time.Hour, PollListening: time.Hour})
 			if err != nil {
@@ -606,7 +607,7 @@ func TestLostRowsAreNotAnswered(t *testing.T) {
 				}
 				return string(r.KVs[0].Value), nil
 			}
-			seen := put(t, s, "/k", mvcc.Any, "A")
+			seen := put(t, s, "/k", contract.Any, "A")
 			for range 2 {
 				get(t, s, "/k", "A")
 				if v, err := list(); err != nil || v != "A" {
@@ -622,7 +623,7 @@ func TestLostRowsAreNotAnswered(t *testing.T) {
 						v = string(kv.Value)
 					}
 				}
-				if err == nil && v != "B" || err != nil && mvcc.ClassOf(err) != mvcc.Unavailable {
+				if err == nil && v != "B" || err != nil && contract.ClassOf(err) != contract.Unavailable {
 					t.Errorf("after %d reads: %q, %v", i, v, err)
 				}
 			}

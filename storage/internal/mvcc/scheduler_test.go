@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // TestScheduler: turns are taken a few at a time, and one that takes long keeps nobody waiting.
@@ -64,7 +66,7 @@ func TestCompactionWaitsForItsTurn(t *testing.T) {
 		s := &Store{b: &limited{}, ctx: t.Context(), metrics: NewMetrics(), hub: &hub{}}
 		s.cfg = Config{Scheduler: NewScheduler()}.withDefaults()
 		s.tailer = newTailer(s)
-		s.tailer.poll.last = pollAnswer{Polled: Polled{Quota: Quota{Objects: 1}}, began: time.Now()}
+		s.tailer.poll.last = pollAnswer{Polled: contract.Polled{Quota: contract.Quota{Objects: 1}}, began: time.Now()}
 		for range schedulerTurns {
 			s.cfg.Scheduler.turns <- struct{}{}
 		}
@@ -78,4 +80,4 @@ func TestCompactionWaitsForItsTurn(t *testing.T) {
 }
 
 // limited is a backend that must not be asked.
-type limited struct{ Backend }
+type limited struct{ contract.Backend }

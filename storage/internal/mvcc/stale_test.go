@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -13,11 +14,11 @@ import (
 // stale is a backend that was led to another database for a moment: it tells of that one when it is
 // asked for an identity, and then works on this one.
 type stale struct {
-	mvcc.Backend
+	contract.Backend
 	looks atomic.Int32
 }
 
-func (b *stale) Identity(ctx context.Context) (mvcc.Identity, error) {
+func (b *stale) Identity(ctx context.Context) (contract.Identity, error) {
 	id, err := b.Backend.Identity(ctx)
 	if b.looks.Add(-1) >= 0 {
 		id.Actual = "elsewhere"
@@ -29,7 +30,7 @@ func (b *stale) Identity(ctx context.Context) (mvcc.Identity, error) {
 // It looks again, and goes on.
 func TestLedElsewhereForAMoment(t *testing.T) {
 	d := memdb.New(t.Name(), time.Now)
-	open := func(b mvcc.Backend) *mvcc.Store {
+	open := func(b contract.Backend) *mvcc.Store {
 		t.Helper()
 		s, err := mvcc.Open(t.Context(), b, mvcc.Config{
 			Compaction: mvcc.CompactionPolicy{Window: -1}})
@@ -43,9 +44,9 @@ func TestLedElsewhereForAMoment(t *testing.T) {
 		})
 		return s
 	}
-	other := open(d.Open(mvcc.DriverOptions{}))
+	other := open(d.Open(contract.DriverOptions{}))
 	epoch := other.Epoch()
-	b := &stale{Backend: d.Open(mvcc.DriverOptions{})}
+	b := &stale{Backend: d.Open(contract.DriverOptions{})}
 	b.looks.Store(1)
 	s := open(b)
 	if s.Epoch() != epoch {
@@ -65,7 +66,7 @@ func TestLedElsewhereForAMoment(t *testing.T) {
 	if looks := b.looks.Load(); looks >= 0 {
 		t.Error("nobody was led elsewhere")
 	}
-	if _, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/a", Value: []byte("v")}); err != nil {
+	if _, err := s.Commit(t.Context(), contract.Mutation{Key: "/a", Value: []byte("v")}); err != nil {
 		t.Error(err)
 	}
 }

@@ -2,7 +2,6 @@ package mvcc
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Config says how a Store behaves. The zero value of each field means its default.
@@ -55,8 +56,8 @@ type Config struct {
 	Compaction CompactionPolicy
 	// Scheduler is shared with the other stores of the process. Default: none.
 	Scheduler *Scheduler
-	// Polls is shared with the other stores of the [Database], whose backends are [Shared]. Default:
-	// one for this store alone.
+	// Polls is shared with the other stores of the [contract.Database], whose backends are
+	// [contract.Shared]. Default: one for this store alone.
 	Polls *Polls
 }
 
@@ -99,17 +100,17 @@ func set[T comparable](field *T, value T) {
 
 // Store is the history of one store of a database, as one process uses it.
 type Store struct {
-	b       Backend
+	b       contract.Backend
 	cfg     Config
 	log     *slog.Logger
 	metrics *Metrics
-	limits  Limits
+	limits  contract.Limits
 
 	hub       *hub
 	queue     *queue
-	heads     coalescer[Key, *KeyValue]
-	gets      coalescer[Key, *KeyValue]
-	renewals  coalescer[Lease, LeaseRow]
+	heads     coalescer[contract.Key, *KeyValue]
+	gets      coalescer[contract.Key, *KeyValue]
+	renewals  coalescer[contract.Lease, contract.LeaseRow]
 	snapshots *snapshots
 	ahead     *ahead
 	cache     *rowCache
@@ -123,11 +124,11 @@ type Store struct {
 	// reaping is held while expired keys are deleted. It protects damaged, those that cannot be,
 	// and stuck, the number of leases that have such keys.
 	reaping   lock
-	damaged   map[Key]damaged
+	damaged   map[contract.Key]damaged
 	stuck     int
 	sweepSoon chan struct{}
 	// excess is what was reached of the quota, nil if nothing was.
-	excess atomic.Pointer[Excess]
+	excess atomic.Pointer[contract.Excess]
 	// replays is taken by the watchers that read the log.
 	replays chan struct{}
 	// dropped is closed when the store is known to have been dropped.
@@ -148,20 +149,20 @@ type Store struct {
 
 // Open starts a store over a backend, which it owns from then on. If the database's fingerprint is
 // another than the recorded one, it was restored or copied while nobody looked, and is fenced; so
-// it is if its last commits may not have reached the disk, see [Durability]. The context bounds the
-// opening only.
-func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
+// it is if its last commits may not have reached the disk, see [contract.Durability]. The context
+// bounds the opening only.
+func Open(ctx context.Context, b contract.Backend, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	s := &Store{b: b, cfg: cfg, log: cfg.Logger, metrics: cfg.Metrics, limits: b.Limits(),
-		reapSoon: make(chan time.Duration, 1), damaged: map[Key]damaged{},
+		reapSoon: make(chan time.Duration, 1), damaged: map[contract.Key]damaged{},
 		sweepSoon: make(chan struct{}, 1),
 		replays:   make(chan struct{}, 2), dropped: make(chan struct{})}
 	s.cache = newRowCache(cfg.CacheBytes)
 	s.hub = newHub(cfg.Ring, cfg.Metrics, s.cache)
 	s.queue = newQueue(cfg.QueueMutations, cfg.QueueBytes, s.limits)
-	s.heads = coalescer[Key, *KeyValue]{query: s.queryHead, size: 1}
-	s.gets = coalescer[Key, *KeyValue]{query: s.queryKeys, size: 64}
-	s.renewals = coalescer[Lease, LeaseRow]{query: s.queryRenewals, size: 256}
+	s.heads = coalescer[contract.Key, *KeyValue]{query: s.queryHead, size: 1}
+	s.gets = coalescer[contract.Key, *KeyValue]{query: s.queryKeys, size: 64}
+	s.renewals = coalescer[contract.Lease, contract.LeaseRow]{query: s.queryRenewals, size: 256}
 	s.snapshots = newSnapshots(s)
 	s.ahead = newAhead(s.readRange)
 	s.tailer = newTailer(s)
@@ -180,7 +181,7 @@ func Open(ctx context.Context, b Backend, cfg Config) (*Store, error) {
 	s.background.Go(func() { s.reapLoop(s.ctx) })
 	s.background.Go(func() { s.progressLoop(s.ctx) })
 	s.background.Go(func() { s.quotaLoop(s.ctx) })
-	if n, ok := b.(Notifier); ok {
+	if n, ok := b.(contract.Notifier); ok {
 		s.background.Go(func() { n.Listen(s.ctx, s.tailer.notified, s.tailer.listening) })
 		s.background.Go(func() { s.announcer.run(n) })
 	}
@@ -195,11 +196,11 @@ func (s *Store) beginInTime(ctx context.Context) error {
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		err := s.begin(ctx, again)
 		again = true
-		if err != nil && ClassOf(err) != Transient {
+		if err != nil && contract.ClassOf(err) != contract.Transient {
 			err = backoff.Permanent(err)
 		}
 		return struct{}{}, err
-	}, backoff.WithBackOff(retryPolicy()))
+	}, backoff.WithBackOff(contract.RetryPolicy()))
 	return err
 }
 
@@ -211,7 +212,7 @@ func (s *Store) begin(ctx context.Context, again bool) error {
 		return err
 	}
 	if !st.Writable {
-		return Errorf(ReadOnly, "the database is read-only (a standby, or not promoted yet): "+
+		return contract.Errorf(contract.ReadOnly, "the database is read-only (a standby, or not promoted yet): "+
 			"point the server to the primary")
 	}
 	id, settled := s.opened()
@@ -221,17 +222,17 @@ func (s *Store) begin(ctx context.Context, again bool) error {
 		}
 	}
 	if st.Dropped() || id.Epoch < 0 {
-		return ErrDropped
+		return contract.ErrDropped
 	}
 	s.identity = id.Store
 	if id.Recorded == "" {
-		err = RecordFingerprint(ctx, s.b, id.Actual)
+		err = contract.RecordFingerprint(ctx, s.b, id.Actual)
 	} else if id.Moved() {
 		s.log.Warn("the database is not the one in which this store was last written: it was "+
 			"restored, copied or failed over; fencing", "recorded", id.Recorded,
 			"actual", id.Actual)
 		s.metrics.fenced()
-		st, err = s.startEpoch(ctx, newFence(st.Head, id))
+		st, err = s.startEpoch(ctx, contract.NewFence(st.Head, id))
 	}
 	if err != nil {
 		return err
@@ -250,8 +251,8 @@ func (s *Store) begin(ctx context.Context, again bool) error {
 // opened tells what the backend found when it was opened. settled: there is nothing to fence and no
 // boot to record, so nothing has to be asked anew. A first fingerprint is recorded only where there
 // is still none.
-func (s *Store) opened() (id Identity, settled bool) {
-	o, ok := s.b.(Opened)
+func (s *Store) opened() (id contract.Identity, settled bool) {
+	o, ok := s.b.(contract.Opened)
 	if !ok {
 		return id, false
 	}
@@ -269,7 +270,7 @@ func (s *Store) Close() error {
 		s.announcer.close()
 		timer.Stop()
 		s.commitCancel()
-		s.hub.close(ErrClosed)
+		s.hub.close(contract.ErrClosed)
 		s.cancel()
 		s.background.Wait()
 		s.heads.close()
@@ -285,11 +286,11 @@ func (s *Store) Close() error {
 }
 
 // Limits returns the largest keys and values that can be stored.
-func (s *Store) Limits() Limits { return s.limits }
+func (s *Store) Limits() contract.Limits { return s.limits }
 
 // observe compares what a read says of the history with what this process had seen before the read
 // began, and has learnt since. It returns an error if the answer must not be used.
-func (s *Store) observe(ctx context.Context, seen Position, st State) error {
+func (s *Store) observe(ctx context.Context, seen contract.Position, st contract.State) error {
 	suspect, err := s.compare(seen, st)
 	if errors.Is(err, errUnproven) {
 		var holds bool
@@ -308,7 +309,7 @@ func (s *Store) observe(ctx context.Context, seen Position, st State) error {
 	if err != nil {
 		return err
 	}
-	return Errorf(Unavailable,
+	return contract.Errorf(contract.Unavailable,
 		"the database's history was looked into while it was read: try again")
 }
 
@@ -320,13 +321,13 @@ var errUnproven = fmt.Errorf("%w, or the answer took long", errOtherHistory)
 
 // compare is observe without asking the database. If it returns errOtherHistory, suspect is the
 // position to look for.
-func (s *Store) compare(seen Position, st State) (suspect Position, err error) {
+func (s *Store) compare(seen contract.Position, st contract.State) (suspect contract.Position, err error) {
 	if st.Dropped() {
-		return suspect, s.gone(ErrDropped)
+		return suspect, s.gone(contract.ErrDropped)
 	}
 	if !st.Writable {
 		s.metrics.notReady()
-		return suspect, Errorf(ReadOnly, "the database answers as a read-only server (a standby, "+
+		return suspect, contract.Errorf(contract.ReadOnly, "the database answers as a read-only server (a standby, "+
 			"or demoted): its answers may be late and are not used")
 	}
 	// Another epoch, or a lower head.
@@ -349,12 +350,12 @@ func (s *Store) compare(seen Position, st State) (suspect Position, err error) {
 }
 
 // errCrowded refuses what could not be compared with the log later.
-var errCrowded = Errorf(Unavailable, "the database's log cannot be followed at the moment: try "+
+var errCrowded = contract.Errorf(contract.Unavailable, "the database's log cannot be followed at the moment: try "+
 	"again later")
 
 // read runs a read: it bounds its time, tries again what is safe to try again (every read), and
 // checks the history. No answer of a read that fails the check is used.
-func (s *Store) read(ctx context.Context, f func(context.Context) (State, error)) (State, error) {
+func (s *Store) read(ctx context.Context, f func(context.Context) (contract.State, error)) (contract.State, error) {
 	st, err := s.attempt(ctx, f)
 	if err == nil {
 		return st, nil
@@ -364,10 +365,10 @@ func (s *Store) read(ctx context.Context, f func(context.Context) (State, error)
 
 // attempt does a read once. Errors that are not to be tried again are of the type
 // *backoff.PermanentError.
-func (s *Store) attempt(ctx context.Context, f func(context.Context) (State, error)) (State,
+func (s *Store) attempt(ctx context.Context, f func(context.Context) (contract.State, error)) (contract.State,
 	error) {
 	if s.ctx.Err() != nil {
-		return State{}, backoff.Permanent(ErrClosed)
+		return contract.State{}, backoff.Permanent(contract.ErrClosed)
 	}
 	seen := s.hub.newestSeen()
 	opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
@@ -378,7 +379,7 @@ func (s *Store) attempt(ctx context.Context, f func(context.Context) (State, err
 
 // judge checks the history that a read has found, after this process had seen a position, and does
 // what the read's error asks for. It returns errors as attempt does.
-func (s *Store) judge(ctx context.Context, seen Position, st State, err error) (State, error) {
+func (s *Store) judge(ctx context.Context, seen contract.Position, st contract.State, err error) (contract.State, error) {
 	if err == nil {
 		err = s.observe(ctx, seen, st)
 	}
@@ -386,44 +387,37 @@ func (s *Store) judge(ctx context.Context, seen Position, st State, err error) (
 		return st, nil
 	}
 	if ctx.Err() != nil {
-		return State{}, backoff.Permanent(ctx.Err())
+		return contract.State{}, backoff.Permanent(ctx.Err())
 	}
-	switch ClassOf(err) {
-	case Transient, Unavailable, Unknown:
-		return State{}, err
-	case Fenced:
+	switch contract.ClassOf(err) {
+	case contract.Transient, contract.Unavailable, contract.Unknown:
+		return contract.State{}, err
+	case contract.Fenced:
 		if err := s.refence(ctx, seen, err.Error()); err != nil {
-			return State{}, backoff.Permanent(err)
+			return contract.State{}, backoff.Permanent(err)
 		}
-		return State{}, err
+		return contract.State{}, err
 	default:
-		return State{}, backoff.Permanent(err)
+		return contract.State{}, backoff.Permanent(err)
 	}
 }
 
 // again tries a read again, of which the first attempt has returned an error.
-func (s *Store) again(ctx context.Context, f func(context.Context) (State, error),
-	err error) (State, error) {
+func (s *Store) again(ctx context.Context, f func(context.Context) (contract.State, error),
+	err error) (contract.State, error) {
 	var permanent *backoff.PermanentError
 	if errors.As(err, &permanent) {
-		return State{}, permanent.Err
+		return contract.State{}, permanent.Err
 	}
 	s.metrics.readRetried()
-	return backoff.Retry(ctx, func() (State, error) { return s.attempt(ctx, f) },
-		backoff.WithBackOff(retryPolicy()), backoff.WithMaxElapsedTime(s.cfg.RetryFor))
-}
-
-func retryPolicy() *backoff.ExponentialBackOff {
-	b := backoff.NewExponentialBackOff()
-	b.InitialInterval = 10 * time.Millisecond
-	b.MaxInterval = time.Second
-	return b
+	return backoff.Retry(ctx, func() (contract.State, error) { return s.attempt(ctx, f) },
+		backoff.WithBackOff(contract.RetryPolicy()), backoff.WithMaxElapsedTime(s.cfg.RetryFor))
 }
 
 // tail reads the log for a watcher.
-func (s *Store) tail(ctx context.Context, from Revision, limit int, prev Prev) (*Tail, error) {
-	var t *Tail
-	_, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
+func (s *Store) tail(ctx context.Context, from contract.Revision, limit int, prev contract.Prev) (*contract.Tail, error) {
+	var t *contract.Tail
+	_, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 		if t, err = s.b.Tail(ctx, from, limit, prev); err != nil {
 			return st, err
 		}
@@ -434,19 +428,19 @@ func (s *Store) tail(ctx context.Context, from Revision, limit int, prev Prev) (
 
 // KeyValue is a key that exists.
 type KeyValue struct {
-	Key              Key
-	Revision, Create Revision
+	Key              contract.Key
+	Revision, Create contract.Revision
 	// Version counts the writes since the key's creation, which is 1. Lease is what the key is
 	// attached to.
 	Version int64
-	Lease   Lease
+	Lease   contract.Lease
 	// Value is shared: nobody modifies it.
 	Value []byte
 }
 
 // Count counts the keys in [start, end) that exist now.
-func (s *Store) Count(ctx context.Context, start, end Key) (n int64, err error) {
-	_, err = s.read(ctx, func(ctx context.Context) (st State, err error) {
+func (s *Store) Count(ctx context.Context, start, end contract.Key) (n int64, err error) {
+	_, err = s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 		n, st, err = s.b.Count(ctx, start, end, 0, 0)
 		return st, err
 	})
@@ -454,15 +448,15 @@ func (s *Store) Count(ctx context.Context, start, end Key) (n int64, err error) 
 }
 
 // Epoch is that of the history that this process is in.
-func (s *Store) Epoch() Epoch { return s.hub.position().Epoch }
+func (s *Store) Epoch() contract.Epoch { return s.hub.position().Epoch }
 
 // State reads where the history stands, linearizably.
-func (s *Store) State(ctx context.Context) (State, error) { return s.read(ctx, s.b.State) }
+func (s *Store) State(ctx context.Context) (contract.State, error) { return s.read(ctx, s.b.State) }
 
 // Everywhere reads a key, linearizably, in all stores of the database that were not dropped. It
 // returns the values by the names of the stores that have it.
-func (s *Store) Everywhere(ctx context.Context, key Key) (values map[string][]byte, err error) {
-	_, err = s.read(ctx, func(ctx context.Context) (st State, err error) {
+func (s *Store) Everywhere(ctx context.Context, key contract.Key) (values map[string][]byte, err error) {
+	_, err = s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 		values, st, err = s.b.Everywhere(ctx, key)
 		return st, err
 	})
@@ -470,9 +464,9 @@ func (s *Store) Everywhere(ctx context.Context, key Key) (values map[string][]by
 }
 
 // Size reads the database's size.
-func (s *Store) Size(ctx context.Context) (Size, error) {
+func (s *Store) Size(ctx context.Context) (contract.Size, error) {
 	if s.ctx.Err() != nil {
-		return Size{}, ErrClosed
+		return contract.Size{}, contract.ErrClosed
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
@@ -509,9 +503,4 @@ func (s *Store) progressLoop(ctx context.Context) {
 			return
 		}
 	}
-}
-
-func newToken() (t Token) {
-	rand.Read(t[:]) // never fails
-	return t
 }

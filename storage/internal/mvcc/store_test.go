@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -43,16 +44,16 @@ func (w *testWriter) Write(b []byte) (int, error) {
 
 // faulty is a backend whose commits and reads can be made to fail.
 type faulty struct {
-	mvcc.Backend
+	contract.Backend
 	mu sync.Mutex
 	// commit, if not nil, takes the place of the next commits.
-	commit func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error)
-	state  func(ctx context.Context) (mvcc.State, error)
+	commit func(ctx context.Context, g *contract.Group) (*contract.GroupResult, error)
+	state  func(ctx context.Context) (contract.State, error)
 	// resolve, if not nil, is called before the commit lock is taken for a resolution.
 	resolve func()
 }
 
-func (f *faulty) Locked(ctx context.Context, o mvcc.LockOptions, do func(mvcc.Tx) error) error {
+func (f *faulty) Locked(ctx context.Context, o contract.LockOptions, do func(contract.Tx) error) error {
 	f.mu.Lock()
 	resolve := f.resolve
 	f.mu.Unlock()
@@ -62,19 +63,19 @@ func (f *faulty) Locked(ctx context.Context, o mvcc.LockOptions, do func(mvcc.Tx
 	return f.Backend.Locked(ctx, o, do)
 }
 
-func (f *faulty) set(commit func(context.Context, *mvcc.Group) (*mvcc.GroupResult, error)) {
+func (f *faulty) set(commit func(context.Context, *contract.Group) (*contract.GroupResult, error)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.commit = commit
 }
 
-func (f *faulty) setState(state func(context.Context) (mvcc.State, error)) {
+func (f *faulty) setState(state func(context.Context) (contract.State, error)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.state = state
 }
 
-func (f *faulty) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+func (f *faulty) Commit(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 	f.mu.Lock()
 	commit := f.commit
 	f.mu.Unlock()
@@ -84,7 +85,7 @@ func (f *faulty) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, 
 	return f.Backend.Commit(ctx, g)
 }
 
-func (f *faulty) State(ctx context.Context) (mvcc.State, error) {
+func (f *faulty) State(ctx context.Context) (contract.State, error) {
 	f.mu.Lock()
 	state := f.state
 	f.mu.Unlock()
@@ -106,10 +107,10 @@ func openFaulty(t *testing.T, db dbtest.DB, cfg mvcc.Config) (*mvcc.Store, *faul
 	return s, f
 }
 
-func put(t *testing.T, s *mvcc.Store, key mvcc.Key, expect mvcc.Revision,
-	value string) mvcc.Revision {
+func put(t *testing.T, s *mvcc.Store, key contract.Key, expect contract.Revision,
+	value string) contract.Revision {
 	t.Helper()
-	r, err := s.Commit(t.Context(), mvcc.Mutation{Key: key, Expect: expect, Value: []byte(value)})
+	r, err := s.Commit(t.Context(), contract.Mutation{Key: key, Expect: expect, Value: []byte(value)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +163,7 @@ func TestAny(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range writers {
 			wg.Go(func() {
-				_, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/a/k", Expect: mvcc.Any,
+				_, err := s.Commit(t.Context(), contract.Mutation{Key: "/a/k", Expect: contract.Any,
 					Value: fmt.Append(nil, i)})
 				if err != nil {
 					t.Error(err)
@@ -175,7 +176,7 @@ func TestAny(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer w.Close()
-		prev := mvcc.Revision(0)
+		prev := contract.Revision(0)
 		for i, e := range next(t, w, writers) {
 			if e.Prev != prev || e.Version != int64(i+1) {
 				t.Errorf("event %d replaces %d and has the version %d", i, e.Prev, e.Version)
@@ -186,7 +187,7 @@ func TestAny(t *testing.T) {
 		if err != nil || last == nil || last.Revision != prev || last.Version != writers {
 			t.Fatalf("the key is %+v, %v", last, err)
 		}
-		_, err = s.Commit(t.Context(), mvcc.Mutation{Key: "/a/k", Expect: mvcc.Any, Delete: true})
+		_, err = s.Commit(t.Context(), contract.Mutation{Key: "/a/k", Expect: contract.Any, Delete: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -195,8 +196,8 @@ func TestAny(t *testing.T) {
 			string(was.Value) != string(last.Value) || was.Version != writers {
 			t.Errorf("the deletion %+v removed %+v, %v", e, was, err)
 		}
-		_, err = s.Commit(t.Context(), mvcc.Mutation{Key: "/a/k", Expect: mvcc.Any, Delete: true})
-		var conflict *mvcc.ConflictError
+		_, err = s.Commit(t.Context(), contract.Mutation{Key: "/a/k", Expect: contract.Any, Delete: true})
+		var conflict *contract.ConflictError
 		if !errors.As(err, &conflict) || conflict.Current != 0 {
 			t.Errorf("the deletion of nothing: %v", err)
 		}
@@ -222,7 +223,7 @@ func next(t *testing.T, w *mvcc.Watcher, n int) []*mvcc.Event {
 // TestUnknownOutcome loses the answer of a commit in all ways, and looks at what the writers are
 // told.
 func TestUnknownOutcome(t *testing.T) {
-	lost := mvcc.Errorf(mvcc.Unknown, "the connection was lost")
+	lost := contract.Errorf(contract.Unknown, "the connection was lost")
 	everywhere(t, func(t *testing.T, db dbtest.DB) {
 		t.Run("committed", func(t *testing.T) {
 			s, f := openFaulty(t, db, mvcc.Config{})
@@ -231,7 +232,7 @@ func TestUnknownOutcome(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+			f.set(func(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 				f.set(nil)
 				if _, err := f.Backend.Commit(ctx, g); err != nil {
 					return nil, err
@@ -242,8 +243,8 @@ func TestUnknownOutcome(t *testing.T) {
 			if events := next(t, w, 1); events[0].Revision != r || string(events[0].Value) != "1" {
 				t.Fatalf("event %v for the write %d", events[0], r)
 			}
-			var conflict *mvcc.ConflictError
-			if _, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/committed/a",
+			var conflict *contract.ConflictError
+			if _, err := s.Commit(t.Context(), contract.Mutation{Key: "/committed/a",
 				Value: []byte("2")}); !errors.As(err, &conflict) {
 				t.Fatalf("a second creation: %v", err)
 			}
@@ -253,7 +254,7 @@ func TestUnknownOutcome(t *testing.T) {
 			old := put(t, s, "/refused/a", 0, "1")
 			put(t, s, "/refused/a", old, "2")
 			begun, release := make(chan struct{}, 2), make(chan struct{})
-			f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+			f.set(func(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 				begun <- struct{}{}
 				<-release // until all writers wait
 				if len(g.Mutations) == 1 {
@@ -269,7 +270,7 @@ func TestUnknownOutcome(t *testing.T) {
 			var wg, first sync.WaitGroup
 			first.Go(func() { put(t, s, "/refused/first", 0, "") })
 			<-begun
-			for i, m := range []mvcc.Mutation{
+			for i, m := range []contract.Mutation{
 				{Key: "/refused/a", Expect: old, Value: []byte("stale")},
 				{Key: "/refused/b", Value: []byte("new")},
 				{Key: "/refused/b", Value: []byte("second")},
@@ -280,7 +281,7 @@ func TestUnknownOutcome(t *testing.T) {
 			close(release)
 			wg.Wait()
 			first.Wait()
-			var conflict *mvcc.ConflictError
+			var conflict *contract.ConflictError
 			if !errors.As(errs[0], &conflict) {
 				t.Errorf("the stale write: %v", errs[0])
 			}
@@ -292,14 +293,14 @@ func TestUnknownOutcome(t *testing.T) {
 			// The group hangs before the lock; it is declared aborted and repeated; then the first
 			// one goes on.
 			s, f := openFaulty(t, db, mvcc.Config{})
-			var zombie *mvcc.Group
-			f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+			var zombie *contract.Group
+			f.set(func(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 				zombie = g
 				f.set(nil)
 				return nil, lost
 			})
 			r := put(t, s, "/zombie/a", 0, "1")
-			if _, err := f.Backend.Commit(t.Context(), zombie); mvcc.ClassOf(err) != mvcc.Aborted {
+			if _, err := f.Backend.Commit(t.Context(), zombie); contract.ClassOf(err) != contract.Aborted {
 				t.Fatalf("the zombie's commit: %v", err)
 			}
 			if kv, head, err := s.Get(t.Context(), "/zombie/a"); err != nil || kv.Revision != r ||
@@ -309,7 +310,7 @@ func TestUnknownOutcome(t *testing.T) {
 		})
 		t.Run("compacted", func(t *testing.T) {
 			s, f := openFaulty(t, db, mvcc.Config{})
-			f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+			f.set(func(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 				f.set(nil)
 				if _, err := f.Backend.Commit(ctx, g); err != nil {
 					return nil, err
@@ -317,17 +318,17 @@ func TestUnknownOutcome(t *testing.T) {
 				// Another replica replaces the row, compacts and sweeps.
 				seen := g.Seen
 				seen.Revision, seen.Token = seen.Revision+1, g.Token
-				other := &mvcc.Group{Token: mvcc.Token{1, byte(seen.Revision)}, Seen: seen,
-					Mutations: []*mvcc.Mutation{{Key: "/gone/a", Expect: seen.Revision,
+				other := &contract.Group{Token: contract.Token{1, byte(seen.Revision)}, Seen: seen,
+					Mutations: []*contract.Mutation{{Key: "/gone/a", Expect: seen.Revision,
 						Value: []byte("other")}}}
 				if _, err := f.Backend.Commit(ctx, other); err != nil {
 					return nil, err
 				}
-				if _, err := mvcc.RaiseCompacted(ctx, f.Backend, seen.Revision+1); err != nil {
+				if _, err := contract.RaiseCompacted(ctx, f.Backend, seen.Revision+1); err != nil {
 					return nil, err
 				}
 				for {
-					_, st, err := mvcc.SweepBatch(ctx, f.Backend, 1000)
+					_, st, err := contract.SweepBatch(ctx, f.Backend, 1000)
 					if err != nil {
 						return nil, err
 					}
@@ -336,8 +337,8 @@ func TestUnknownOutcome(t *testing.T) {
 					}
 				}
 			})
-			if r, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/gone/a",
-				Value: []byte("mine")}); !errors.Is(err, mvcc.ErrUnknownOutcome) {
+			if r, err := s.Commit(t.Context(), contract.Mutation{Key: "/gone/a",
+				Value: []byte("mine")}); !errors.Is(err, contract.ErrUnknownOutcome) {
 				t.Fatalf("a write whose row was swept: %d, %v", r, err)
 			}
 		})
@@ -354,13 +355,13 @@ func TestBehindUnknownOutcome(t *testing.T) {
 	f.mu.Lock()
 	f.resolve = func() { close(resolving); <-release }
 	f.mu.Unlock()
-	f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+	f.set(func(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 		f.set(nil)
-		return nil, mvcc.Errorf(mvcc.Unknown, "the connection was lost")
+		return nil, contract.Errorf(contract.Unknown, "the connection was lost")
 	})
 	first := make(chan error, 1)
 	go func() {
-		_, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/first"})
+		_, err := s.Commit(t.Context(), contract.Mutation{Key: "/first"})
 		first <- err
 	}()
 	<-resolving
@@ -372,20 +373,20 @@ func TestBehindUnknownOutcome(t *testing.T) {
 		for i := range errs {
 			behind.Go(func() {
 				_, errs[i] = s.Commit(ctx,
-					mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/behind/%d", i))})
+					contract.Mutation{Key: contract.Key(fmt.Sprintf("/behind/%d", i))})
 			})
 		}
 		behind.Wait()
 		for i, err := range errs {
-			var refused *mvcc.Error
-			if !errors.As(err, &refused) || refused.Class != mvcc.Unavailable ||
+			var refused *contract.Error
+			if !errors.As(err, &refused) || refused.Class != contract.Unavailable ||
 				!strings.Contains(err.Error(), "nothing was written") {
 				t.Errorf("writer %d behind the group: %v", i, err)
 			}
 		}
 	}
 	close(release)
-	if err := <-first; mvcc.ClassOf(err) != mvcc.Unavailable ||
+	if err := <-first; contract.ClassOf(err) != contract.Unavailable ||
 		!strings.Contains(err.Error(), "nothing was written") {
 		t.Errorf("the writer of the group: %v", err)
 	}
@@ -414,12 +415,12 @@ func TestDataErrorIsNarrowedDown(t *testing.T) {
 	db := inMemory(t)
 	s, f := openFaulty(t, db, mvcc.Config{})
 	begun, release := make(chan struct{}, 100), make(chan struct{})
-	f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+	f.set(func(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 		begun <- struct{}{}
 		<-release
 		for _, m := range g.Mutations {
 			if string(m.Value) == "bad" {
-				return nil, mvcc.Errorf(mvcc.Data, "bad value")
+				return nil, contract.Errorf(contract.Data, "bad value")
 			}
 		}
 		return f.Backend.Commit(ctx, g)
@@ -435,7 +436,7 @@ func TestDataErrorIsNarrowedDown(t *testing.T) {
 			value = "bad"
 		}
 		wg.Go(func() {
-			_, errs[i] = s.Commit(t.Context(), mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/%d", i)),
+			_, errs[i] = s.Commit(t.Context(), contract.Mutation{Key: contract.Key(fmt.Sprintf("/%d", i)),
 				Value: []byte(value)})
 		})
 	}
@@ -444,7 +445,7 @@ func TestDataErrorIsNarrowedDown(t *testing.T) {
 	wg.Wait()
 	first.Wait()
 	for i, err := range errs {
-		if (i == 13) != (mvcc.ClassOf(err) == mvcc.Data && err != nil) {
+		if (i == 13) != (contract.ClassOf(err) == contract.Data && err != nil) {
 			t.Errorf("write %d: %v", i, err)
 		}
 	}
@@ -455,7 +456,7 @@ func TestGivingUp(t *testing.T) {
 	db := inMemory(t)
 	s, f := openFaulty(t, db, mvcc.Config{})
 	begun, release := make(chan struct{}, 10), make(chan struct{})
-	f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+	f.set(func(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 		begun <- struct{}{}
 		<-release
 		return f.Backend.Commit(ctx, g)
@@ -464,23 +465,23 @@ func TestGivingUp(t *testing.T) {
 	inQueue, cancelInQueue := context.WithCancel(t.Context())
 	var errGroup, errQueue error
 	var group, queue sync.WaitGroup
-	group.Go(func() { _, errGroup = s.Commit(inGroup, mvcc.Mutation{Key: "/group"}) })
+	group.Go(func() { _, errGroup = s.Commit(inGroup, contract.Mutation{Key: "/group"}) })
 	<-begun
-	queue.Go(func() { _, errQueue = s.Commit(inQueue, mvcc.Mutation{Key: "/queue"}) })
+	queue.Go(func() { _, errQueue = s.Commit(inQueue, contract.Mutation{Key: "/queue"}) })
 	waitForQueue(t, s, 1)
 	cancelInGroup()
 	group.Wait()
 	cancelInQueue()
 	queue.Wait()
 	close(release)
-	if !errors.Is(errGroup, mvcc.ErrUnknownOutcome) || !errors.Is(errGroup, context.Canceled) {
+	if !errors.Is(errGroup, contract.ErrUnknownOutcome) || !errors.Is(errGroup, context.Canceled) {
 		t.Errorf("in the group: %v", errGroup)
 	}
-	if !errors.Is(errQueue, context.Canceled) || errors.Is(errQueue, mvcc.ErrUnknownOutcome) {
+	if !errors.Is(errQueue, context.Canceled) || errors.Is(errQueue, contract.ErrUnknownOutcome) {
 		t.Errorf("in the queue: %v", errQueue)
 	}
 	put(t, s, "/after", 0, "")
-	for key, want := range map[mvcc.Key]bool{"/group": true, "/queue": false} {
+	for key, want := range map[contract.Key]bool{"/group": true, "/queue": false} {
 		if kv, _, err := s.Get(t.Context(), key); err != nil || (kv != nil) != want {
 			t.Errorf("%s: %v, %v", key, kv, err)
 		}
@@ -494,7 +495,7 @@ func TestCloseAnswersEveryWriter(t *testing.T) {
 			db := inMemory(t)
 			s, f := openFaulty(t, db, mvcc.Config{CloseFor: closeFor})
 			begun, release := make(chan struct{}, 1), make(chan struct{})
-			f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+			f.set(func(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 				f.set(nil)
 				begun <- struct{}{}
 				<-release
@@ -502,12 +503,12 @@ func TestCloseAnswersEveryWriter(t *testing.T) {
 			})
 			var wg sync.WaitGroup
 			errs := make([]error, 10)
-			wg.Go(func() { _, errs[0] = s.Commit(t.Context(), mvcc.Mutation{Key: "/0"}) })
+			wg.Go(func() { _, errs[0] = s.Commit(t.Context(), contract.Mutation{Key: "/0"}) })
 			<-begun
 			for i := 1; i < len(errs); i++ {
 				wg.Go(func() {
 					_, errs[i] = s.Commit(t.Context(),
-						mvcc.Mutation{Key: mvcc.Key(fmt.Sprintf("/%d", i))})
+						contract.Mutation{Key: contract.Key(fmt.Sprintf("/%d", i))})
 				})
 			}
 			waitForQueue(t, s, len(errs)-1)
@@ -526,18 +527,18 @@ func TestCloseAnswersEveryWriter(t *testing.T) {
 			<-closed
 			reopened := open(t, db, mvcc.Config{})
 			for i, err := range errs {
-				kv, _, getErr := reopened.Get(t.Context(), mvcc.Key(fmt.Sprintf("/%d", i)))
+				kv, _, getErr := reopened.Get(t.Context(), contract.Key(fmt.Sprintf("/%d", i)))
 				if getErr != nil || (err == nil) != (kv != nil) ||
-					(err != nil && !errors.Is(err, mvcc.ErrClosed)) {
+					(err != nil && !errors.Is(err, contract.ErrClosed)) {
 					t.Errorf("write %d was answered %v; it is there: %v (%v)", i, err,
 						kv != nil, getErr)
 				}
 			}
-			if _, err := s.Commit(t.Context(), mvcc.Mutation{Key: "/late"}); !errors.Is(err,
-				mvcc.ErrClosed) {
+			if _, err := s.Commit(t.Context(), contract.Mutation{Key: "/late"}); !errors.Is(err,
+				contract.ErrClosed) {
 				t.Errorf("a write after Close: %v", err)
 			}
-			if _, err := s.Head(t.Context()); !errors.Is(err, mvcc.ErrClosed) {
+			if _, err := s.Head(t.Context()); !errors.Is(err, contract.ErrClosed) {
 				t.Errorf("a read after Close: %v", err)
 			}
 		})
@@ -552,7 +553,7 @@ func TestHeadJoinsOnlyLaterQueries(t *testing.T) {
 		s, f := openFaulty(t, inMemory(t), mvcc.Config{})
 		synctest.Wait() // the first poll is over
 		begun, release := make(chan struct{}, 100), make(chan struct{})
-		f.setState(func(ctx context.Context) (mvcc.State, error) {
+		f.setState(func(ctx context.Context) (contract.State, error) {
 			st, err := f.Backend.State(ctx)
 			begun <- struct{}{}
 			<-release
@@ -600,13 +601,13 @@ func TestSlowWatcher(t *testing.T) {
 	}
 	const n = 100
 	for i := range n {
-		put(t, s, mvcc.Key(fmt.Sprintf("/%d", i)), 0, "x")
-		if got := next(t, fast, 1); len(got) != 1 || got[0].Revision != after+mvcc.Revision(i)+1 {
+		put(t, s, contract.Key(fmt.Sprintf("/%d", i)), 0, "x")
+		if got := next(t, fast, 1); len(got) != 1 || got[0].Revision != after+contract.Revision(i)+1 {
 			t.Fatalf("event %d: %v", i, got)
 		}
 	}
 	for i, e := range next(t, slow, n) {
-		if e.Revision != after+mvcc.Revision(i)+1 {
+		if e.Revision != after+contract.Revision(i)+1 {
 			t.Fatalf("event %d has revision %d", i, e.Revision)
 		}
 	}
@@ -636,12 +637,12 @@ func TestFenceByHand(t *testing.T) {
 		if jump < old+1<<32 {
 			t.Fatalf("the fence jumped from %d to %d", old, jump)
 		}
-		if _, err := watch.Next(t.Context()); !errors.Is(err, mvcc.ErrCompacted) {
+		if _, err := watch.Next(t.Context()); !errors.Is(err, contract.ErrCompacted) {
 			t.Fatalf("the other store's watch: %v", err)
 		}
 		for _, s := range []*mvcc.Store{a, b} {
 			if _, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/", End: "0",
-				At: old}); !errors.Is(err, mvcc.ErrCompacted) {
+				At: old}); !errors.Is(err, contract.ErrCompacted) {
 				t.Errorf("a list at a revision before the fence: %v", err)
 			}
 			if res, err := s.Range(t.Context(), mvcc.RangeOptions{Start: "/",
@@ -666,17 +667,17 @@ func TestExpiry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		commit := func(m mvcc.Mutation) mvcc.Revision {
+		commit := func(m contract.Mutation) contract.Revision {
 			r, err := s.Commit(t.Context(), m)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return r
 		}
-		commit(mvcc.Mutation{Key: "/short", Value: []byte("v"), TTL: 200 * time.Millisecond})
-		renewed := commit(mvcc.Mutation{Key: "/renewed", Value: []byte("v"),
+		commit(contract.Mutation{Key: "/short", Value: []byte("v"), TTL: 200 * time.Millisecond})
+		renewed := commit(contract.Mutation{Key: "/renewed", Value: []byte("v"),
 			TTL: 200 * time.Millisecond})
-		commit(mvcc.Mutation{Key: "/renewed", Expect: renewed, Value: []byte("w")})
+		commit(contract.Mutation{Key: "/renewed", Expect: renewed, Value: []byte("w")})
 		events := next(t, w, 4)
 		last := events[3]
 		if last.Key != "/short" || !last.Deleted {
@@ -717,7 +718,7 @@ func TestReplayMeetsTheRing(t *testing.T) {
 		t.Fatal(err)
 	}
 	committed, release := make(chan struct{}), make(chan struct{})
-	f.set(func(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
+	f.set(func(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
 		f.set(nil)
 		res, err := f.Backend.Commit(ctx, g)
 		close(committed)

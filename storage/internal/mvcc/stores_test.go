@@ -11,19 +11,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // ofStore are the options by which a store is opened.
-func ofStore(t testing.TB, name string) mvcc.DriverOptions {
-	return mvcc.DriverOptions{Store: name, Logger: testLogger(t), Timeout: 30 * time.Second}
+func ofStore(t testing.TB, name string) contract.DriverOptions {
+	return contract.DriverOptions{Store: name, Logger: testLogger(t), Timeout: 30 * time.Second}
 }
 
 // openStore opens a store by its name.
 func openStore(t *testing.T, db dbtest.DB, name string) *mvcc.Store {
 	t.Helper()
-	b, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, name))
+	b, err := contract.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +69,7 @@ func TestCreateStore(t *testing.T) {
 		if n := created.Load(); n != 1 {
 			t.Errorf("the store was created %d times", n)
 		}
-		for name, want := range map[string]bool{"": false, mvcc.DefaultStore: false,
+		for name, want := range map[string]bool{"": false, contract.DefaultStore: false,
 			"team-a": true} {
 			if done, err := db.Driver.CreateStore(t.Context(), db.URL,
 				ofStore(t, name)); err != nil || done != want {
@@ -80,8 +81,8 @@ func TestCreateStore(t *testing.T) {
 			!slices.Equal(stores, want) {
 			t.Errorf("the stores are %v, %v, want %v", stores, err, want)
 		}
-		_, err = mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-c"))
-		if mvcc.ClassOf(err) != mvcc.Invalid ||
+		_, err = contract.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-c"))
+		if contract.ClassOf(err) != contract.Invalid ||
 			!strings.Contains(err.Error(), `no store "team-c"`) ||
 			!strings.Contains(err.Error(), "rowkeeper stores create team-c") {
 			t.Errorf("an unknown store: %v", err)
@@ -98,7 +99,7 @@ func TestCreateStore(t *testing.T) {
 // opened fences itself, and no other store; and a fence leaves the watches of other stores open.
 func TestStoresFenceThemselves(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
-		names := []string{mvcc.DefaultStore, "team-a", "team-b"}
+		names := []string{contract.DefaultStore, "team-a", "team-b"}
 		for _, name := range names {
 			createStore(t, db, name)
 			s := openStore(t, db, name)
@@ -107,14 +108,14 @@ func TestStoresFenceThemselves(t *testing.T) {
 				t.Fatal(err)
 			}
 			file := db
-			if db.Kind == dbtest.SQLite && name != mvcc.DefaultStore {
+			if db.Kind == dbtest.SQLite && name != contract.DefaultStore {
 				file.URL += ".stores/" + name + ".db"
 			}
 			exec(t, raw(t, file), "UPDATE rowkeeper_store SET fingerprint = 'another database'")
 		}
-		epoch := func(name string) mvcc.Epoch {
+		epoch := func(name string) contract.Epoch {
 			t.Helper()
-			b, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, name))
+			b, err := contract.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, name))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -131,7 +132,7 @@ func TestStoresFenceThemselves(t *testing.T) {
 				t.Errorf("%s goes on at revision %d", name, got)
 			}
 			for j, other := range names {
-				want := mvcc.Epoch(1)
+				want := contract.Epoch(1)
 				if j <= i {
 					want = 2
 				}
@@ -175,9 +176,9 @@ func TestStoresWriteTogether(t *testing.T) {
 			opened[n] = s
 			for k := range keys {
 				wg.Go(func() {
-					key, at := mvcc.Key(fmt.Sprint("/k/", k)), mvcc.Revision(0)
+					key, at := contract.Key(fmt.Sprint("/k/", k)), contract.Revision(0)
 					for round := range rounds {
-						r, err := s.Commit(t.Context(), mvcc.Mutation{Key: key, Expect: at,
+						r, err := s.Commit(t.Context(), contract.Mutation{Key: key, Expect: at,
 							Value: fmt.Append(nil, name, " ", round)})
 						if err != nil {
 							t.Errorf("%s: %v", name, err)
@@ -214,7 +215,7 @@ func TestDropStore(t *testing.T) {
 			createStore(t, db, name)
 		}
 		a, b := openStore(t, db, "team-a"), openStore(t, db, "team-b")
-		other := openStore(t, db, mvcc.DefaultStore)
+		other := openStore(t, db, contract.DefaultStore)
 		watch := func(s *mvcc.Store) *mvcc.Watcher {
 			t.Helper()
 			w, err := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: s.Delivered()})
@@ -226,24 +227,24 @@ func TestDropStore(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		for i := range 1200 {
-			wg.Go(func() { put(t, a, mvcc.Key(fmt.Sprint("/k/", i)), 0, "of a") })
+			wg.Go(func() { put(t, a, contract.Key(fmt.Sprint("/k/", i)), 0, "of a") })
 		}
 		wg.Wait()
 		last := a.Delivered()
 		ends, goesOn, alsoGoesOn := watch(a), watch(b), watch(other)
 		drop := func() bool {
 			t.Helper()
-			backend, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-a"))
+			backend, err := contract.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-a"))
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer backend.Close()
-			dropped, err := mvcc.Drop(t.Context(), backend)
+			dropped, err := contract.Drop(t.Context(), backend)
 			if err != nil {
 				t.Fatal(err)
 			}
 			u, st, err := backend.Usage(t.Context())
-			if err != nil || u != (mvcc.Usage{}) || !st.Dropped() {
+			if err != nil || u != (contract.Usage{}) || !st.Dropped() {
 				t.Errorf("after the drop there is %+v at %+v, %v", u, st, err)
 			}
 			return dropped
@@ -252,14 +253,14 @@ func TestDropStore(t *testing.T) {
 			t.Error("the store was dropped before")
 		}
 		// The watch ends without another read.
-		if _, err := ends.Next(t.Context()); !errors.Is(err, mvcc.ErrDropped) {
+		if _, err := ends.Next(t.Context()); !errors.Is(err, contract.ErrDropped) {
 			t.Errorf("the watch: %v", err)
 		}
 		all := func(s *mvcc.Store) map[string]error {
 			_, _, get := s.Get(t.Context(), "/k/1")
 			_, head := s.Head(t.Context())
-			_, create := s.Commit(t.Context(), mvcc.Mutation{Key: "/new", Value: []byte("v")})
-			_, remove := s.Commit(t.Context(), mvcc.Mutation{Key: "/k/1", Expect: 3, Delete: true})
+			_, create := s.Commit(t.Context(), contract.Mutation{Key: "/new", Value: []byte("v")})
+			_, remove := s.Commit(t.Context(), contract.Mutation{Key: "/k/1", Expect: 3, Delete: true})
 			_, fence := s.Fence(t.Context())
 			_, watch := s.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/", After: last})
 			return map[string]error{"get": get, "head": head, "create": create, "delete": remove,
@@ -267,16 +268,16 @@ func TestDropStore(t *testing.T) {
 				"ready": s.Ready(t.Context())}
 		}
 		for what, err := range all(a) {
-			if !errors.Is(err, mvcc.ErrDropped) {
+			if !errors.Is(err, contract.ErrDropped) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		backend, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-a"))
+		backend, err := contract.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-a"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if s, err := mvcc.Open(t.Context(), backend, mvcc.Config{}); !errors.Is(err,
-			mvcc.ErrDropped) {
+			contract.ErrDropped) {
 			t.Errorf("the dropped store is opened: %v, %v", s, err)
 		}
 		stores, err := db.Driver.Stores(t.Context(), db.URL, ofStore(t, ""))
@@ -317,13 +318,13 @@ func TestDropStore(t *testing.T) {
 			t.Errorf("the new store has %d keys, %v", n, err)
 		}
 		if w, err := renewed.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/",
-			After: last}); !errors.Is(err, mvcc.ErrCompacted) {
+			After: last}); !errors.Is(err, contract.ErrCompacted) {
 			t.Errorf("a watch resumes in the new store: %v, %v", w, err)
 		}
 		put(t, renewed, "/k/1", 0, "of the new store")
 		for what, err := range all(a) {
 			// To compact up to a revision of the old one does nothing to the new one.
-			if mvcc.ClassOf(err) != mvcc.Invalid && what != "compact" {
+			if contract.ClassOf(err) != contract.Invalid && what != "compact" {
 				t.Errorf("in the new store's place, %s: %v", what, err)
 			}
 		}
@@ -337,7 +338,7 @@ func TestDropStore(t *testing.T) {
 func TestImportIntoAStore(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
 		createStore(t, db, "team-a")
-		a, other := openStore(t, db, "team-a"), openStore(t, db, mvcc.DefaultStore)
+		a, other := openStore(t, db, "team-a"), openStore(t, db, contract.DefaultStore)
 		put(t, a, "/k", 0, "replaced")
 		w, err := other.Watch(t.Context(), mvcc.WatchOptions{Prefix: "/",
 			After: other.Delivered()})
@@ -345,10 +346,10 @@ func TestImportIntoAStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer w.Close()
-		record := mvcc.Record{Key: "/restored", Revision: 2, Create: 2, Version: 1,
+		record := contract.Record{Key: "/restored", Revision: 2, Create: 2, Version: 1,
 			Value: []byte("v")}
-		in := &mvcc.Import{Store: "elsewhere", Head: 2, Replace: true,
-			Records: func(each func(*mvcc.Record) error) error { return each(&record) }}
+		in := &contract.Import{Store: "elsewhere", Head: 2, Replace: true,
+			Records: func(each func(*contract.Record) error) error { return each(&record) }}
 		if _, err := a.Import(t.Context(), in); err != nil {
 			t.Fatal(err)
 		}
@@ -369,7 +370,7 @@ func TestAnotherStore(t *testing.T) {
 		s := open(t, db, mvcc.Config{})
 		put(t, s, "/k", 0, "v")
 		exec(t, raw(t, db), "UPDATE rowkeeper_store SET identity = 'another', epoch = 2")
-		if _, err := s.Head(t.Context()); mvcc.ClassOf(err) != mvcc.Invalid ||
+		if _, err := s.Head(t.Context()); contract.ClassOf(err) != contract.Invalid ||
 			!strings.Contains(err.Error(), "another store (another)") {
 			t.Errorf("the error is %v", err)
 		}
@@ -383,43 +384,43 @@ func TestDropIsFinished(t *testing.T) {
 		createStore(t, db, "team-a")
 		s := openStore(t, db, "team-a")
 		for i := range 20 {
-			put(t, s, mvcc.Key(fmt.Sprint("/k/", i)), 0, "v")
+			put(t, s, contract.Key(fmt.Sprint("/k/", i)), 0, "v")
 		}
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		b, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-a"))
+		b, err := contract.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-a"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer b.Close()
-		err = b.Locked(t.Context(), mvcc.LockOptions{}, func(tx mvcc.Tx) error {
-			return tx.PutLeases([]mvcc.LeaseRow{{Lease: 7, TTL: 60, Expiry: 1}})
+		err = b.Locked(t.Context(), contract.LockOptions{}, func(tx contract.Tx) error {
+			return tx.PutLeases([]contract.LeaseRow{{Lease: 7, TTL: 60, Expiry: 1}})
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		dying := &dying{Backend: b}
-		if _, err := mvcc.Drop(t.Context(), dying); !errors.Is(err, errDied) {
+		if _, err := contract.Drop(t.Context(), dying); !errors.Is(err, errDied) {
 			t.Fatal(err)
 		}
 		if u, st, err := b.Usage(t.Context()); err != nil || u.Objects != 20 || !st.Dropped() {
 			t.Fatalf("there is %+v at %+v, %v", u, st, err)
 		}
 		createStore(t, db, "team-a")
-		again, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-a"))
+		again, err := contract.OpenBackend(t.Context(), db.Driver, db.URL, ofStore(t, "team-a"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer again.Close()
-		if u, st, err := again.Usage(t.Context()); err != nil || u != (mvcc.Usage{}) ||
+		if u, st, err := again.Usage(t.Context()); err != nil || u != (contract.Usage{}) ||
 			st.Dropped() {
 			t.Fatalf("there is %+v at %+v, %v", u, st, err)
 		}
 		if leases, _, err := again.Leases(t.Context(), 1, 10); err != nil || len(leases) != 0 {
 			t.Errorf("there are the leases %v, %v", leases, err)
 		}
-		if rows, err := again.Tail(t.Context(), 1, 100, mvcc.PrevOfAll); err != nil ||
+		if rows, err := again.Tail(t.Context(), 1, 100, contract.PrevOfAll); err != nil ||
 			len(rows.Rows) != 2 {
 			t.Errorf("the log has %d rows, %v", len(rows.Rows), err)
 		}
@@ -428,15 +429,15 @@ func TestDropIsFinished(t *testing.T) {
 
 // dying is a backend whose process ends after its first transaction.
 type dying struct {
-	mvcc.Backend
+	contract.Backend
 	done bool
 }
 
 var errDied = errors.New("the process has ended")
 
-func (d *dying) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
+func (d *dying) Locked(ctx context.Context, o contract.LockOptions, f func(contract.Tx) error) error {
 	if d.done {
-		return mvcc.Errorf(mvcc.Denied, "%w", errDied)
+		return contract.Errorf(contract.Denied, "%w", errDied)
 	}
 	d.done = true
 	return d.Backend.Locked(ctx, o, f)
@@ -446,7 +447,7 @@ func (d *dying) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) 
 // processes write to them, and go on when others are closed.
 func TestStoresShareConnections(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, db dbtest.DB) {
-		names := []string{mvcc.DefaultStore, "team-a", "team-b", "team-c"}
+		names := []string{contract.DefaultStore, "team-a", "team-b", "team-c"}
 		for _, name := range names {
 			createStore(t, db, name)
 		}
@@ -477,7 +478,7 @@ func TestStoresShareConnections(t *testing.T) {
 			defer w.Close()
 			stores[name], watches[name] = s, w
 		}
-		if _, err := shared.Store(t.Context(), "unknown"); mvcc.ClassOf(err) != mvcc.Invalid {
+		if _, err := shared.Store(t.Context(), "unknown"); contract.ClassOf(err) != contract.Invalid {
 			t.Errorf("an unknown store: %v", err)
 		}
 		if err := shared.Close(); err != nil {
@@ -485,9 +486,9 @@ func TestStoresShareConnections(t *testing.T) {
 		}
 		for len(names) > 0 {
 			for _, name := range names {
-				put(t, stores[name], mvcc.Key("/here/"+fmt.Sprint(len(names))), 0, name)
+				put(t, stores[name], contract.Key("/here/"+fmt.Sprint(len(names))), 0, name)
 				other := openStore(t, db, name)
-				put(t, other, mvcc.Key("/there/"+fmt.Sprint(len(names))), 0, name)
+				put(t, other, contract.Key("/there/"+fmt.Sprint(len(names))), 0, name)
 				for _, e := range next(t, watches[name], 2) {
 					if string(e.Value) != name {
 						t.Errorf("the watch of %s has an event of %s", name, e.Value)
@@ -517,7 +518,7 @@ func TestBusyStoreLeavesConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer busy.Close()
-		b, err := shared.Store(t.Context(), mvcc.DefaultStore)
+		b, err := shared.Store(t.Context(), contract.DefaultStore)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -532,7 +533,7 @@ func TestBusyStoreLeavesConnections(t *testing.T) {
 		unlock := sync.OnceFunc(func() { close(unlocked) })
 		defer unlock()
 		wg.Go(func() {
-			if err := busy.Locked(t.Context(), mvcc.LockOptions{}, func(mvcc.Tx) error {
+			if err := busy.Locked(t.Context(), contract.LockOptions{}, func(contract.Tx) error {
 				close(locked)
 				<-unlocked
 				return nil
@@ -543,16 +544,16 @@ func TestBusyStoreLeavesConnections(t *testing.T) {
 		<-locked
 		for range 12 {
 			wg.Go(func() {
-				if err := busy.Locked(t.Context(), mvcc.LockOptions{},
-					func(mvcc.Tx) error { return nil }); err != nil {
+				if err := busy.Locked(t.Context(), contract.LockOptions{},
+					func(contract.Tx) error { return nil }); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 		// They have what they can get.
 		for deadline := time.Now().Add(time.Minute); ; {
-			p, ok := busy.(mvcc.Pooled)
-			if !ok || slices.ContainsFunc(p.Pools(), func(p mvcc.Pool) bool {
+			p, ok := busy.(contract.Pooled)
+			if !ok || slices.ContainsFunc(p.Pools(), func(p contract.Pool) bool {
 				return p.Name == "commit" && p.InUse >= min(3, p.Max)
 			}) {
 				break

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // tailer brings the log's new rows to the hub: those that this process has not committed itself, or
@@ -24,7 +26,7 @@ type tailer struct {
 
 	// shared polls the store together with others, nil if it is polled by itself. answers has the
 	// capacity 1.
-	shared  Shared
+	shared  contract.Shared
 	answers chan pollAnswer
 
 	// piece is used by catchUp alone.
@@ -45,12 +47,12 @@ type tailer struct {
 func newTailer(s *Store) *tailer {
 	t := &tailer{s: s, wake: make(chan struct{}, 1), answers: make(chan pollAnswer, 1),
 		lastEvent: time.Now()}
-	t.shared, _ = s.b.(Shared)
+	t.shared, _ = s.b.(contract.Shared)
 	return t
 }
 
 // wakeFor tells that the revision exists.
-func (t *tailer) wakeFor(r Revision) {
+func (t *tailer) wakeFor(r contract.Revision) {
 	for {
 		known := t.known.Load()
 		if int64(r) <= known {
@@ -74,7 +76,7 @@ func (t *tailer) kick() {
 
 // notified takes a notification: a hint. One of this process's own groups is of rows that the hub
 // has by then, or reads already.
-func (t *tailer) notified(r Revision) {
+func (t *tailer) notified(r contract.Revision) {
 	t.s.metrics.notified()
 	if r == 0 {
 		t.kick()
@@ -151,7 +153,7 @@ func (t *tailer) pauseLocked() (interval, pause time.Duration) {
 func (t *tailer) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	failing := retryPolicy()
+	failing := contract.RetryPolicy()
 	outage := outageLog{log: t.s.log, what: "read the log"}
 	if t.shared != nil {
 		t.s.cfg.Polls.join(t)
@@ -189,7 +191,7 @@ func (t *tailer) run(ctx context.Context) {
 			pause := failing.NextBackOff()
 			t.s.metrics.tailFailed()
 			outage.failed(err)
-			wait(ctx, pause)
+			contract.Wait(ctx, pause)
 			t.kick()
 		} else {
 			failing.Reset()
@@ -206,7 +208,7 @@ func (t *tailer) run(ctx context.Context) {
 // delivered, which is cheaper than to read them.
 func (t *tailer) ask(ctx context.Context) (newer bool, err error) {
 	s := t.s
-	if p, ok := s.b.(Poller); ok {
+	if p, ok := s.b.(contract.Poller); ok {
 		opCtx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 		defer cancel()
 		return p.Changed(opCtx)
@@ -221,7 +223,7 @@ func (t *tailer) catchUp(ctx context.Context) error {
 	for {
 		from := s.hub.position()
 		limit := t.piece.rows(s.cfg.TailRows)
-		tail, err := s.tail(ctx, from.Revision, limit, PrevOfDeletions)
+		tail, err := s.tail(ctx, from.Revision, limit, contract.PrevOfDeletions)
 		if err != nil {
 			return err
 		}
@@ -229,7 +231,7 @@ func (t *tailer) catchUp(ctx context.Context) error {
 		if s.hub.position().Epoch != from.Epoch {
 			continue // the read found another history, and this process has moved to it
 		}
-		if !follows(from, tail) {
+		if !contract.Follows(from, tail) {
 			if err := t.doubt(ctx, from, "delivered"); err != nil {
 				return err
 			}
@@ -251,12 +253,12 @@ func (t *tailer) catchUp(ctx context.Context) error {
 			s.hub.skip(tail.State)
 			continue
 		case gap != 0:
-			return Damaged("the log has no row %d, though it is neither compacted nor the newest",
+			return contract.Damaged("the log has no row %d, though it is neither compacted nor the newest",
 				gap)
 		}
 		if len(rows) > 0 {
 			known, ok := s.hub.appendTail(from, rows)
-			if known != (Position{}) {
+			if known != (contract.Position{}) {
 				if err := t.doubt(ctx, known, "seen"); err != nil {
 					return err
 				}
@@ -277,11 +279,11 @@ func (t *tailer) catchUp(ctx context.Context) error {
 
 // doubt has a position looked into that is not in the log. It returns an error if it is there after
 // all.
-func (t *tailer) doubt(ctx context.Context, p Position, was string) error {
+func (t *tailer) doubt(ctx context.Context, p contract.Position, was string) error {
 	err := t.s.refence(ctx, p, fmt.Sprintf("the row at revision %d of epoch %d is not the one "+
 		"that was %s", p.Revision, p.Epoch, was))
 	if err == nil && t.s.hub.position().Epoch == p.Epoch {
-		err = Errorf(Unavailable, "the row at revision %d, which was %s, looked like another one "+
+		err = contract.Errorf(contract.Unavailable, "the row at revision %d, which was %s, looked like another one "+
 			"for a moment", p.Revision, was)
 	}
 	return err
@@ -304,7 +306,7 @@ func (p pieceSize) rows(most int) int {
 	return max(min(pieceBytes/p.mean, most), min(2, most))
 }
 
-func (p *pieceSize) saw(rows []Row) {
+func (p *pieceSize) saw(rows []contract.Row) {
 	if len(rows) == 0 {
 		return
 	}
@@ -316,9 +318,9 @@ func (p *pieceSize) saw(rows []Row) {
 }
 
 // missing returns the first revision that the rows after a revision leave out, 0 if they are dense.
-func missing(after Revision, rows []Row) Revision {
+func missing(after contract.Revision, rows []contract.Row) contract.Revision {
 	for i := range rows {
-		if want := after + Revision(i) + 1; rows[i].Revision != want {
+		if want := after + contract.Revision(i) + 1; rows[i].Revision != want {
 			return want
 		}
 	}

@@ -3,17 +3,19 @@ package mvcc
 import (
 	"context"
 	"fmt"
+
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // WatchOptions say what to watch.
 type WatchOptions struct {
 	// Prefix, Key, or Start and End: exactly one. A prefix ends in '/'. Start (inclusive) and End
 	// (exclusive) bound any range of keys.
-	Prefix, Key Key
-	Start, End  Key
+	Prefix, Key contract.Key
+	Start, End  contract.Key
 	// After is the revision up to which the watcher knows everything already, > 0. A future one
 	// waits silently.
-	After Revision
+	After contract.Revision
 	// AllPrev says that PrevValue will be asked for updates, too, so that reads of the log bring
 	// these values along.
 	AllPrev bool
@@ -32,7 +34,7 @@ type Batch struct {
 	// Events are in order. They are shared: read only.
 	Events []*Event
 	// Progress: with these events, the watcher has seen everything up to this revision.
-	Progress Revision
+	Progress contract.Revision
 	// Requested: progress was requested, and this is it.
 	Requested bool
 }
@@ -41,10 +43,10 @@ type Batch struct {
 type Watcher struct {
 	s        *Store
 	rng      watchRange
-	epoch    Epoch
-	prev     Prev
+	epoch    contract.Epoch
+	prev     contract.Prev
 	periodic bool
-	after    Revision
+	after    contract.Revision
 	piece    pieceSize
 	wake     chan struct{} // capacity 1
 	turn     chan struct{}
@@ -54,14 +56,14 @@ type Watcher struct {
 	// Protected by hub.mu:
 
 	// cursor: everything up to it was handed out or does not concern the range.
-	cursor   Revision
+	cursor   contract.Revision
 	attached bool
 	// first is a lower bound of the first event after the cursor that may concern the range, 0 if
 	// there is none.
-	first Revision
+	first contract.Revision
 	// want is the revision for which progress is wanted, 0 if none is; told the newest progress
 	// that was requested and handed out.
-	want, told Revision
+	want, told contract.Revision
 	err        error
 }
 
@@ -82,7 +84,7 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) (*Watcher, error) {
 		return nil, fmt.Errorf("a watch needs a prefix that ends in '/', or a key, or a range")
 	}
 	if o.AllPrev {
-		w.prev = PrevOfAll
+		w.prev = contract.PrevOfAll
 	}
 	h := s.hub
 	h.mu.Lock()
@@ -91,7 +93,7 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) (*Watcher, error) {
 		return nil, h.closed
 	}
 	if o.After < h.compacted {
-		return nil, ErrCompacted
+		return nil, contract.ErrCompacted
 	}
 	w.epoch = h.delivered.Epoch
 	h.all[w] = struct{}{}
@@ -185,7 +187,7 @@ func (w *Watcher) endTurn() {
 }
 
 // advanceLocked moves the cursor, and answers a request for progress if it was reached.
-func (w *Watcher) advanceLocked(to Revision) Batch {
+func (w *Watcher) advanceLocked(to contract.Revision) Batch {
 	w.cursor = max(w.cursor, to)
 	b := Batch{Progress: w.cursor}
 	if w.want != 0 && w.want <= to && to >= w.after {
@@ -211,7 +213,7 @@ func (w *Watcher) selectEvents(piece []*Event) []*Event {
 
 // replay reads one piece of the log after the cursor. Rows newer than the cursor are complete as
 // long as the boundary has not passed it, which is read in the same snapshot.
-func (w *Watcher) replay(ctx context.Context, cursor Revision) (Batch, error) {
+func (w *Watcher) replay(ctx context.Context, cursor contract.Revision) (Batch, error) {
 	s := w.s
 	// Those who catch up wait for each other, not the tailer for them.
 	select {
@@ -227,7 +229,7 @@ func (w *Watcher) replay(ctx context.Context, cursor Revision) (Batch, error) {
 	w.piece.saw(tail.Rows)
 	s.metrics.replayed(len(tail.Rows))
 	if tail.State.Head.Epoch != w.epoch || tail.State.Compacted > cursor {
-		return Batch{}, ErrCompacted
+		return Batch{}, contract.ErrCompacted
 	}
 	var events []*Event
 	for i := range tail.Rows {
@@ -253,7 +255,7 @@ func (w *Watcher) replay(ctx context.Context, cursor Revision) (Batch, error) {
 
 // RequestProgress makes Next return, perhaps without events, as soon as everything up to the
 // revision was seen. It does nothing if a requested batch has already said so.
-func (w *Watcher) RequestProgress(at Revision) {
+func (w *Watcher) RequestProgress(at contract.Revision) {
 	h := w.s.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -262,7 +264,7 @@ func (w *Watcher) RequestProgress(at Revision) {
 	}
 }
 
-func (w *Watcher) wantLocked(at Revision) {
+func (w *Watcher) wantLocked(at contract.Revision) {
 	if at <= w.told {
 		return
 	}
@@ -281,7 +283,7 @@ func (w *Watcher) Close() {
 	h := w.s.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.endLocked(w, ErrClosed)
+	h.endLocked(w, contract.ErrClosed)
 }
 
 func (w *Watcher) signal() {
@@ -314,8 +316,8 @@ func (s *Store) Previous(ctx context.Context, e *Event) (*KeyValue, error) {
 // LoadPrevious reads, at once, what Previous will ask for of several events. What it cannot find is
 // left to Previous.
 func (s *Store) LoadPrevious(ctx context.Context, events []*Event) error {
-	var asked []Revision
-	by := map[Revision]*Event{}
+	var asked []contract.Revision
+	by := map[contract.Revision]*Event{}
 	for _, e := range events {
 		if e.Prev == 0 {
 			continue
@@ -333,8 +335,8 @@ func (s *Store) LoadPrevious(ctx context.Context, events []*Event) error {
 	if len(asked) < 2 {
 		return nil // Previous does it
 	}
-	var rows []Row
-	_, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
+	var rows []contract.Row
+	_, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
 		rows, st, err = s.b.Values(ctx, asked)
 		return st, err
 	})
@@ -352,7 +354,7 @@ func (s *Store) LoadPrevious(ctx context.Context, events []*Event) error {
 	return err
 }
 
-func (s *Store) previous(ctx context.Context, e *Event) ([]byte, Lease, error) {
+func (s *Store) previous(ctx context.Context, e *Event) ([]byte, contract.Lease, error) {
 	if e.Prev == 0 {
 		return nil, 0, nil
 	}
@@ -363,9 +365,9 @@ func (s *Store) previous(ctx context.Context, e *Event) ([]byte, Lease, error) {
 	if e.prevKnown {
 		return e.prevValue, e.prevLease, nil
 	}
-	var rows []Row
-	st, err := s.read(ctx, func(ctx context.Context) (st State, err error) {
-		rows, st, err = s.b.Values(ctx, []Revision{e.Prev})
+	var rows []contract.Row
+	st, err := s.read(ctx, func(ctx context.Context) (st contract.State, err error) {
+		rows, st, err = s.b.Values(ctx, []contract.Revision{e.Prev})
 		return st, err
 	})
 	switch {
@@ -376,7 +378,7 @@ func (s *Store) previous(ctx context.Context, e *Event) ([]byte, Lease, error) {
 		s.hub.grew(e, len(e.prevValue))
 		return e.prevValue, e.prevLease, nil
 	case st.Compacted >= e.Revision:
-		return nil, 0, ErrCompacted
+		return nil, 0, contract.ErrCompacted
 	}
 	return nil, 0, fmt.Errorf("the log has no row %d, which the event %d of %q replaced", e.Prev,
 		e.Revision, string(e.Key))

@@ -6,6 +6,7 @@ import (
 	"testing/cryptotest"
 	"testing/synctest"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -118,7 +119,7 @@ func TestRefusedAndThere(t *testing.T) {
 				o := w.judge.ops[0]
 				then(w, o)
 				o.end = w.turns.now()
-				w.judge.written(o, mvcc.Outcome{}, mvcc.ErrOtherEra)
+				w.judge.written(o, contract.Outcome{}, mvcc.ErrOtherEra)
 				w.end()
 				if v := w.judge.violation; v == nil || v.rule != "refused" {
 					t.Errorf("the judge says %v", v)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -22,19 +23,19 @@ type judge struct {
 	states []moment
 	// head is the newest row of the present history, and model what exists there.
 	head  *node
-	model map[mvcc.Key]*node
+	model map[contract.Key]*node
 	// tips are the newest rows of histories that were lost.
 	tips []*node
 	// byRevision are all rows that there ever were.
-	byRevision map[mvcc.Revision][]*node
+	byRevision map[contract.Revision][]*node
 	// ops are all requests, and writers tells which of them has written a row.
 	ops     []*op
 	writers map[rowName]*op
 	// groups are what groups had seen, by their tokens.
-	groups map[mvcc.Token]mvcc.Position
+	groups map[contract.Token]contract.Position
 	// declared are the turns in which tokens were first recorded as those of groups that are not
 	// done, in whatever history.
-	declared map[mvcc.Token]int
+	declared map[contract.Token]int
 	// over are watches of processes that have ended.
 	over []*watch
 }
@@ -48,13 +49,13 @@ func (v *violation) String() string { return v.rule + ": " + v.text }
 type moment struct {
 	turn int
 	v    memdb.Version
-	st   mvcc.State
+	st   contract.State
 	head *node
 }
 
 // node is a row of the log, after the one that was the head before it.
 type node struct {
-	row    mvcc.Row
+	row    contract.Row
 	parent *node
 	// prev is the row that it replaced.
 	prev *node
@@ -70,20 +71,20 @@ type node struct {
 	noticed bool
 }
 
-func (n *node) rev() mvcc.Revision { return n.row.Revision }
+func (n *node) rev() contract.Revision { return n.row.Revision }
 
 type rowName struct {
-	revision mvcc.Revision
-	token    mvcc.Token
+	revision contract.Revision
+	token    contract.Token
 }
 
 func (j *judge) begin(w *world) {
 	v := w.s.db.Version()
 	st := v.State()
 	root := &node{row: v.Log(0)[0]}
-	*j = judge{w: w, head: root, model: map[mvcc.Key]*node{},
-		byRevision: map[mvcc.Revision][]*node{root.rev(): {root}}, writers: map[rowName]*op{},
-		groups: map[mvcc.Token]mvcc.Position{}, declared: map[mvcc.Token]int{}, states: []moment{{0, v, st, root}}}
+	*j = judge{w: w, head: root, model: map[contract.Key]*node{},
+		byRevision: map[contract.Revision][]*node{root.rev(): {root}}, writers: map[rowName]*op{},
+		groups: map[contract.Token]contract.Position{}, declared: map[contract.Token]int{}, states: []moment{{0, v, st, root}}}
 }
 
 func (j *judge) violate(rule, format string, args ...any) {
@@ -94,14 +95,14 @@ func (j *judge) violate(rule, format string, args ...any) {
 }
 
 // begun remembers what a group had seen.
-func (w *world) begun(g *mvcc.Group) {
+func (w *world) begun(g *contract.Group) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.judge.groups[g.Token] = g.Seen
 }
 
 // wrote remembers whose rows a group has written.
-func (w *world) wrote(g *mvcc.Group, r *mvcc.GroupResult) {
+func (w *world) wrote(g *contract.Group, r *contract.GroupResult) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, o := range r.Outcomes {
@@ -140,7 +141,7 @@ func (j *judge) record() {
 }
 
 // append judges a row that was written.
-func (j *judge) append(r mvcc.Row, st mvcc.State, last *moment) {
+func (j *judge) append(r contract.Row, st contract.State, last *moment) {
 	n := &node{row: r, parent: j.head, turn: j.w.turns.now(), relaxed: j.w.s.relaxed.Load()}
 	for _, other := range j.byRevision[r.Revision] {
 		if other.noticed && other.shown {
@@ -168,7 +169,7 @@ func (j *judge) append(r mvcc.Row, st mvcc.State, last *moment) {
 	}
 	was := j.model[r.Key]
 	n.prev = was
-	create, version, prev := r.Revision, int64(1), mvcc.Revision(0)
+	create, version, prev := r.Revision, int64(1), contract.Revision(0)
 	if was != nil {
 		create, version, prev = was.row.Create, was.row.Version+1, was.rev()
 	}
@@ -228,7 +229,7 @@ func (j *judge) done(n *node) {
 
 // declare judges that a group is declared not done: what it had seen is in this history, and no row
 // after that can be swept.
-func (j *judge) declare(token mvcc.Token, st mvcc.State) {
+func (j *judge) declare(token contract.Token, st contract.State) {
 	seen, ok := j.groups[token]
 	if !ok {
 		return // it stands for no group
@@ -252,7 +253,7 @@ func (j *judge) undone(n *node) bool {
 func (n *node) on(other *node) bool { return n.at(other.rev()) == other }
 
 // at returns the newest row up to a revision before this one.
-func (n *node) at(r mvcc.Revision) *node {
+func (n *node) at(r contract.Revision) *node {
 	for n != nil && n.rev() > r {
 		n = n.parent
 	}
@@ -260,8 +261,8 @@ func (n *node) at(r mvcc.Revision) *node {
 }
 
 // stateAt returns what exists at a row.
-func (n *node) stateAt() map[mvcc.Key]*node {
-	state, seen := map[mvcc.Key]*node{}, map[mvcc.Key]bool{}
+func (n *node) stateAt() map[contract.Key]*node {
+	state, seen := map[contract.Key]*node{}, map[contract.Key]bool{}
 	for ; n != nil; n = n.parent {
 		if k := n.row.Key; k != "" && !seen[k] {
 			seen[k] = true
@@ -274,7 +275,7 @@ func (n *node) stateAt() map[mvcc.Key]*node {
 }
 
 // checkTables compares what the tables hold with what they should.
-func (j *judge) checkTables(v memdb.Version, st mvcc.State) {
+func (j *judge) checkTables(v memdb.Version, st contract.State) {
 	live := v.AllLive()
 	if len(live) != len(j.model) {
 		j.violate("log", "%d keys are live at %d, not %d", len(live), st.Head.Revision,
@@ -294,7 +295,7 @@ func (j *judge) checkTables(v memdb.Version, st mvcc.State) {
 		}
 	}
 	// What can be read has to be there.
-	have := map[mvcc.Revision]bool{}
+	have := map[contract.Revision]bool{}
 	for _, r := range v.Log(0) {
 		have[r.Revision] = true
 		if slices.Contains(aborted, r.Token) {
@@ -302,7 +303,7 @@ func (j *judge) checkTables(v memdb.Version, st mvcc.State) {
 				r.Revision)
 		}
 	}
-	seen := map[mvcc.Key]bool{}
+	seen := map[contract.Key]bool{}
 	for n := j.head; n != nil; n = n.parent {
 		needed := n.rev() > st.Compacted || n.rev() == st.Compacted && n == j.head
 		if k := n.row.Key; n.rev() <= st.Compacted && k != "" && !seen[k] {
@@ -401,12 +402,12 @@ func (j *judge) some(o *op, f func(*moment) bool) bool {
 
 // allowed judges an error by which something failed that had to reach the database.
 func (j *judge) allowed(what string, err error) {
-	var e *mvcc.Error
+	var e *contract.Error
 	switch {
-	case err == nil, errors.Is(err, mvcc.ErrClosed), errors.Is(err, mvcc.ErrCompacted),
+	case err == nil, errors.Is(err, contract.ErrClosed), errors.Is(err, contract.ErrCompacted),
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),
-		errors.Is(err, mvcc.ErrUnknownOutcome):
-	case errors.As(err, &e) && e.Class != mvcc.Invalid && e.Class != mvcc.Data:
+		errors.Is(err, contract.ErrUnknownOutcome):
+	case errors.As(err, &e) && e.Class != contract.Invalid && e.Class != contract.Data:
 	default:
 		j.violate("error", "%s: %v", what, err)
 	}
@@ -414,7 +415,7 @@ func (j *judge) allowed(what string, err error) {
 
 // show notes that a head was shown to a client, and judges that it goes on from what was shown
 // before. among are the rows that it may have been.
-func (j *judge) show(o *op, head mvcc.Revision, among []*node) {
+func (j *judge) show(o *op, head contract.Revision, among []*node) {
 	if o.gone {
 		return
 	}
@@ -451,7 +452,7 @@ func (j *judge) heads(o *op, end int, f func(*moment) bool) (heads []*node) {
 }
 
 // get judges a read of a key.
-func (j *judge) get(o *op, kv *mvcc.KeyValue, head mvcc.Revision, err error) bool {
+func (j *judge) get(o *op, kv *mvcc.KeyValue, head contract.Revision, err error) bool {
 	j.allowed("get", err)
 	if err != nil {
 		return false
@@ -477,7 +478,7 @@ func (j *judge) get(o *op, kv *mvcc.KeyValue, head mvcc.Revision, err error) boo
 }
 
 // head judges a read of the head.
-func (j *judge) headRead(o *op, head mvcc.Revision, err error) {
+func (j *judge) headRead(o *op, head contract.Revision, err error) {
 	j.allowed("head", err)
 	if err != nil {
 		return
@@ -514,13 +515,13 @@ func (j *judge) counted(o *op, n int64, err error) {
 
 // list judges a list and its pages.
 func (j *judge) list(o *op, l *list) {
-	var future *mvcc.FutureRevisionError
+	var future *contract.FutureRevisionError
 	switch {
 	case errors.As(l.err, &future):
 		if !j.some(o, func(m *moment) bool { return m.head.rev() < future.Revision }) {
 			j.violate("list", "request %d is refused: %v", o.id, l.err)
 		}
-	case errors.Is(l.err, mvcc.ErrCompacted):
+	case errors.Is(l.err, contract.ErrCompacted):
 		if !j.some(o, func(m *moment) bool { return m.st.Compacted > l.q.At }) {
 			j.violate("list", "request %d, a list at %d, is refused as compacted", o.id, l.q.At)
 		}
@@ -554,7 +555,7 @@ func (j *judge) list(o *op, l *list) {
 	if !slices.ContainsFunc(at, func(n *node) bool {
 		want, left := "", int64(0)
 		state := n.stateAt()
-		keys := make([]mvcc.Key, 0, len(state))
+		keys := make([]contract.Key, 0, len(state))
 		for k := range state {
 			if k >= l.q.Start && k < l.q.End {
 				keys = append(keys, k)
@@ -590,32 +591,32 @@ func (j *judge) list(o *op, l *list) {
 }
 
 // written judges the answer to a write.
-func (j *judge) written(o *op, done mvcc.Outcome, err error) {
-	var conflict *mvcc.ConflictError
+func (j *judge) written(o *op, done contract.Outcome, err error) {
+	var conflict *contract.ConflictError
 	switch {
 	case o.gone:
 		return // nobody has heard it
 	case err == nil:
 		j.acknowledged(o, done)
 		return
-	case errors.Is(err, mvcc.ErrUnknownOutcome):
+	case errors.Is(err, contract.ErrUnknownOutcome):
 		return
 	case errors.As(err, &conflict):
 		// What it finds is the state before the group. The first one of the group that expects the
 		// same may have changed it.
-		found := func(is func(mvcc.Revision) bool) bool {
+		found := func(is func(contract.Revision) bool) bool {
 			return j.some(o, func(m *moment) bool {
 				l, _ := m.v.Live(o.m.Key)
 				return is(l.Revision)
 			})
 		}
-		if !found(func(r mvcc.Revision) bool { return !o.m.Expects(r) }) ||
+		if !found(func(r contract.Revision) bool { return !o.m.Expects(r) }) ||
 			conflict.Current >= 0 &&
-				!found(func(r mvcc.Revision) bool { return r == conflict.Current }) {
+				!found(func(r contract.Revision) bool { return r == conflict.Current }) {
 			j.violate("conflict", "request %d expects %s at %d, and is refused: %v; it was not so "+
 				"between the turns %d and %d", o.id, o.m.Key, o.m.Expect, err, o.call, o.end)
 		}
-	case string(o.m.Value) == poison && mvcc.ClassOf(err) == mvcc.Data:
+	case string(o.m.Value) == poison && contract.ClassOf(err) == contract.Data:
 	default:
 		j.allowed("write", err)
 	}
@@ -630,7 +631,7 @@ func (j *judge) written(o *op, done mvcc.Outcome, err error) {
 }
 
 // acknowledged judges a write that its client takes for done.
-func (j *judge) acknowledged(o *op, done mvcc.Outcome) {
+func (j *judge) acknowledged(o *op, done contract.Outcome) {
 	j.w.report.Acknowledged++
 	i := len(o.nodes) - 1 // earlier ones were lost
 	for i >= 0 && o.nodes[i].rev() != done.Revision {
@@ -680,7 +681,7 @@ func (j *judge) acknowledged(o *op, done mvcc.Outcome) {
 // watchRefused judges that a watch could not begin.
 func (j *judge) watchRefused(x *watch, err error) {
 	j.allowed("watch", err)
-	if errors.Is(err, mvcc.ErrCompacted) && !slices.ContainsFunc(j.states, func(m moment) bool {
+	if errors.Is(err, contract.ErrCompacted) && !slices.ContainsFunc(j.states, func(m moment) bool {
 		return m.st.Compacted > x.after
 	}) {
 		j.violate("watch", "a watch after %d is refused as compacted", x.after)
@@ -698,7 +699,7 @@ func (j *judge) watches() {
 
 // watch judges a watch: what it has seen is a piece of one history, without a fence in it.
 func (j *judge) watch(x *watch) {
-	if errors.Is(x.err, mvcc.ErrCompacted) {
+	if errors.Is(x.err, contract.ErrCompacted) {
 		if !slices.ContainsFunc(j.states, func(m moment) bool {
 			return m.st.Compacted > x.progress
 		}) && len(j.tips) == 1 {
@@ -741,7 +742,7 @@ func (j *judge) watch(x *watch) {
 		strings.Join(wants, " or "))
 }
 
-func (x *watch) matches(k mvcc.Key) bool {
+func (x *watch) matches(k contract.Key) bool {
 	switch {
 	case x.opts.Prefix != "":
 		return strings.HasPrefix(string(k), string(x.opts.Prefix))
@@ -778,7 +779,7 @@ func (j *judge) swept(reaped time.Time) {
 				"compacted is %d", seen.Revision, m.st.Compacted)
 		}
 	}
-	live := map[mvcc.Revision]bool{}
+	live := map[contract.Revision]bool{}
 	for _, l := range now.AllLive() {
 		live[l.Revision] = true
 		n := j.model[l.Key]

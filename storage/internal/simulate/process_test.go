@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
@@ -36,9 +37,9 @@ type process struct {
 // memory is what a process has shown since it began.
 type memory struct {
 	// known is what clients know of the keys.
-	known map[mvcc.Key]known
+	known map[contract.Key]known
 	// floor is the newest revision that was shown, and heads the heads.
-	floor mvcc.Revision
+	floor contract.Revision
 	heads []shown
 	// watches are those that were begun.
 	watches []*watch
@@ -47,8 +48,8 @@ type memory struct {
 
 // known is a key as a client has read it.
 type known struct {
-	revision mvcc.Revision
-	era      mvcc.Era
+	revision contract.Revision
+	era      contract.Era
 	value    string
 }
 
@@ -78,7 +79,7 @@ func (p *process) start() {
 	}
 	w := p.w
 	p.life++
-	p.state, p.paused, p.deaf, p.memory = opening, false, false, &memory{known: map[mvcc.Key]known{}}
+	p.state, p.paused, p.deaf, p.memory = opening, false, false, &memory{known: map[contract.Key]known{}}
 	b := w.newBackend(p)
 	p.b = b
 	life := p.life
@@ -159,7 +160,7 @@ func (p *process) hear(heard bool) {
 }
 
 // allKeys are the keys.
-var allKeys = []mvcc.Key{"/a/0", "/b/0", "/a/1", "/b/1", "/a/2", "/b/2", "/c"}
+var allKeys = []contract.Key{"/a/0", "/b/0", "/a/1", "/b/1", "/a/2", "/b/2", "/c"}
 
 // poison is a value that the database refuses.
 const poison = "poison"
@@ -172,19 +173,19 @@ type op struct {
 	memory *memory
 	id     int
 	verb   string
-	key    mvcc.Key
+	key    contract.Key
 	// call and end are the turns in which it began and ended. floor is what its process had shown
 	// before.
 	call, end int
-	floor     mvcc.Revision
+	floor     contract.Revision
 	gone      bool // its process was killed before it ended
 	ended     bool
-	m         mvcc.Mutation
+	m         contract.Mutation
 	// expected is the value that the client had read at m.Expect.
 	expected string
-	nodes    []*node  // that it has written
-	refused  bool     // and nothing was written
-	era      mvcc.Era // of what it was told
+	nodes    []*node      // that it has written
+	refused  bool         // and nothing was written
+	era      contract.Era // of what it was told
 }
 
 // client begins a request.
@@ -219,7 +220,7 @@ func (p *process) client(a *action) {
 		}()
 	}
 	value := []byte(fmt.Sprint(o.id))
-	write := func(m mvcc.Mutation, expected string) {
+	write := func(m contract.Mutation, expected string) {
 		m.Value = value
 		if a.Do == "expire" {
 			m.TTL = time.Duration(1+a.N*a.N/50) * time.Millisecond
@@ -228,18 +229,18 @@ func (p *process) client(a *action) {
 	}
 	switch a.Do {
 	case "create", "expire":
-		write(mvcc.Mutation{Key: o.key}, "")
+		write(contract.Mutation{Key: o.key}, "")
 	case "overwrite":
-		write(mvcc.Mutation{Key: o.key, Expect: mvcc.Any}, "")
+		write(contract.Mutation{Key: o.key, Expect: contract.Any}, "")
 	case "poison":
 		value = []byte(poison)
-		write(mvcc.Mutation{Key: o.key, Expect: mvcc.Any}, "")
+		write(contract.Mutation{Key: o.key, Expect: contract.Any}, "")
 	case "stale":
 		k := p.memory.known[o.key]
 		if k.revision == 0 {
 			k = known{} // a creation
 		}
-		write(mvcc.Mutation{Key: o.key, Expect: k.revision, Era: k.era}, k.value)
+		write(contract.Mutation{Key: o.key, Expect: k.revision, Era: k.era}, k.value)
 	case "update", "delete":
 		begin(func() func() {
 			era := s.Era()
@@ -249,7 +250,7 @@ func (p *process) client(a *action) {
 			}
 			get := *o
 			get.end = w.turns.now()
-			m := mvcc.Mutation{Key: o.key, Era: era, Value: value}
+			m := contract.Mutation{Key: o.key, Era: era, Value: value}
 			expected := ""
 			if kv != nil {
 				m.Expect, expected = kv.Revision, string(kv.Value)
@@ -290,7 +291,7 @@ func (p *process) client(a *action) {
 			q.Start, q.End = "/a/", "/b/1"
 		}
 		if a.Do == "listAt" {
-			q.At = max(p.memory.floor-mvcc.Revision(a.N/7%16)+1, 1)
+			q.At = max(p.memory.floor-contract.Revision(a.N/7%16)+1, 1)
 		}
 		begin(func() func() { return o.list(ctx, s, q) })
 	case "count":
@@ -312,7 +313,7 @@ func (p *process) client(a *action) {
 			x.cancel()
 		}
 	case "compact":
-		to := p.memory.floor - mvcc.Revision(a.N%12)
+		to := p.memory.floor - contract.Revision(a.N%12)
 		begin(func() func() {
 			err := s.Compact(ctx, max(to, 1))
 			return func() { w.judge.allowed("compact", err) }
@@ -338,7 +339,7 @@ func (p *process) client(a *action) {
 }
 
 // write writes, and returns what has to be judged of it.
-func (o *op) write(ctx context.Context, s *mvcc.Store, m mvcc.Mutation, expected string) func() {
+func (o *op) write(ctx context.Context, s *mvcc.Store, m contract.Mutation, expected string) func() {
 	o.m, o.expected, o.era = m, expected, s.Era()
 	if m.Delete {
 		// The database does not look at it. It tells whose deletion it is.
@@ -386,14 +387,14 @@ type watch struct {
 	o      *op
 	p      *process
 	opts   mvcc.WatchOptions
-	after  mvcc.Revision
+	after  contract.Revision
 	w      *mvcc.Watcher
 	ctx    context.Context
 	cancel context.CancelFunc
 	// Protected by world.mu until it has ended:
 
 	events   []*mvcc.Event
-	progress mvcc.Revision
+	progress contract.Revision
 	told     bool // progress that was requested
 	err      error
 	ended    bool
@@ -418,7 +419,7 @@ func (p *process) watch(a *action, o *op) {
 		x.opts.Start, x.opts.End = "/a/1", "/b/1"
 	}
 	x.opts.Progress, x.opts.AllPrev = a.N%3 == 0, a.N%5 == 0
-	x.after = max(p.memory.floor-mvcc.Revision(a.N/4%10), 1)
+	x.after = max(p.memory.floor-contract.Revision(a.N/4%10), 1)
 	x.opts.After = x.after
 	x.progress = x.after
 	var err error

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
 
 // server is the database: what memdb does not have of a real one. The driver changes it, and calls
@@ -69,16 +69,16 @@ func (s *server) reboot() {
 func (s *server) boot() string { return fmt.Sprintf("boot %d", s.boots.Load()) }
 
 // identity and durability are what a connection finds.
-func (s *server) identity() mvcc.Identity {
+func (s *server) identity() contract.Identity {
 	v := s.db.Version()
 	recorded, _ := v.Recorded()
-	return mvcc.Identity{Store: "sim", Recorded: recorded, Actual: s.name(),
+	return contract.Identity{Store: "sim", Recorded: recorded, Actual: s.name(),
 		Epoch: v.State().Head.Epoch}
 }
 
-func (s *server) durability() mvcc.Durability {
+func (s *server) durability() contract.Durability {
 	_, boot := s.db.Version().Recorded()
-	return mvcc.Durability{Boot: s.boot(), Relaxed: s.relaxed.Load(), Recorded: boot}
+	return contract.Durability{Boot: s.boot(), Relaxed: s.relaxed.Load(), Recorded: boot}
 }
 
 // flush makes everything durable that is visible.
@@ -96,19 +96,19 @@ type backend struct {
 	life int // the process's
 	mem  *memdb.Backend
 	// gate admits connections. conn is the one that there is, begun the number of the newest.
-	gate   mvcc.Gate
+	gate   contract.Gate
 	conn   atomic.Pointer[connection]
 	begun  atomic.Int64
 	killed chan struct{}
 	// polled is the version that Changed has told.
 	polled memdb.Version
 	// notify and status are the listener's, if it listens. world.mu protects them.
-	notify func(mvcc.Revision)
+	notify func(contract.Revision)
 	status func(error)
 }
 
 func (w *world) newBackend(p *process) *backend {
-	b := &backend{w: w, p: p, life: p.life, mem: w.s.db.Open(mvcc.DriverOptions{}),
+	b := &backend{w: w, p: p, life: p.life, mem: w.s.db.Open(contract.DriverOptions{}),
 		killed: make(chan struct{})}
 	c := b.connect()
 	b.gate.Open(c.Place, c.number, "")
@@ -117,7 +117,7 @@ func (w *world) newBackend(p *process) *backend {
 }
 
 // as returns the backend with the optional interfaces that the kind of database has.
-func (b *backend) as(kind string) mvcc.Backend {
+func (b *backend) as(kind string) contract.Backend {
 	switch kind {
 	case "sqlite":
 		return struct {
@@ -156,7 +156,7 @@ type call struct {
 	inside sync.Mutex
 	// stale is what a standby has, if the call was led to one; revision that of a notification.
 	stale    memdb.Version
-	revision mvcc.Revision
+	revision contract.Revision
 	// wrote: the transaction has changed something, while the settings were relaxed or not.
 	wrote, relaxed bool
 	// life is the server's when the call was made. No call outlives it.
@@ -174,11 +174,11 @@ func (b *backend) do(ctx context.Context, class, method, detail string,
 		done: make(chan error, 1), lost: make(chan error, 1)}
 	c.open.Store(class == "Commit")
 	if ctx.Err() != nil {
-		return mvcc.Errorf(mvcc.Unavailable, "the context has ended: %w", context.Cause(ctx))
+		return contract.Errorf(contract.Unavailable, "the context has ended: %w", context.Cause(ctx))
 	}
 	select {
 	case <-b.killed:
-		return mvcc.Errorf(mvcc.Unavailable, "the process is dead")
+		return contract.Errorf(contract.Unavailable, "the process is dead")
 	default:
 	}
 	go c.serve(run)
@@ -216,9 +216,9 @@ func ask[T any](b *backend, ctx context.Context, class, method, detail string,
 // broken is the error of a call whose connection broke.
 func (c *call) broken(err error) error {
 	if c.open.Load() {
-		return mvcc.Errorf(mvcc.Unknown, "the connection broke, and nobody knows more: %w", err)
+		return contract.Errorf(contract.Unknown, "the connection broke, and nobody knows more: %w", err)
 	}
-	return mvcc.Errorf(mvcc.Unavailable, "the connection broke: %w", err)
+	return contract.Errorf(contract.Unavailable, "the connection broke: %w", err)
 }
 
 func (c *call) serve(run func(context.Context, *call) error) {
@@ -266,18 +266,18 @@ func held(ctx context.Context, _ string, commits bool) error {
 }
 
 // errGone undoes a transaction whose client is gone.
-var errGone = mvcc.Errorf(mvcc.Unavailable, "the client is gone")
+var errGone = contract.Errorf(contract.Unavailable, "the client is gone")
 
 // connection ends with the server's life. It knows what it has found when it was made.
 type connection struct {
-	mvcc.Place
+	contract.Place
 	life, number int64
 }
 
 func (b *backend) dial() *connection {
 	s, number := b.w.s, b.begun.Add(1)
 	life, d := s.life.Load(), s.durability()
-	return &connection{mvcc.Place{Fingerprint: s.name(), Boot: d.Boot, Relaxed: d.Relaxed}, life,
+	return &connection{contract.Place{Fingerprint: s.name(), Boot: d.Boot, Relaxed: d.Relaxed}, life,
 		number}
 }
 
@@ -296,14 +296,14 @@ func (b *backend) admit() error {
 	for {
 		c := b.connect()
 		passage := b.gate.Judge(c.Place, c.number)
-		if passage == mvcc.Ask {
+		if passage == contract.Ask {
 			var err error
 			passage, err = b.gate.Enter(c.Place, c.number, "", b.w.s.durability())
 			if err != nil {
 				return err
 			}
 		}
-		if passage == mvcc.Pass {
+		if passage == contract.Pass {
 			return nil
 		}
 		b.conn.CompareAndSwap(c, nil)
@@ -312,12 +312,12 @@ func (b *backend) admit() error {
 
 // read runs a call that reads the state besides other things.
 func read[T any](b *backend, ctx context.Context, method, detail string,
-	f func(context.Context) (T, error), state func(*T) *mvcc.State) (T, error) {
+	f func(context.Context) (T, error), state func(*T) *contract.State) (T, error) {
 	run := func(ctx context.Context, c *call) (found T, err error) {
 		if old, ok := b.w.standby(c); ok {
 			// A standby that is behind: what it says must not be used.
 			if state == nil {
-				return found, mvcc.Errorf(mvcc.ReadOnly, "this is a standby")
+				return found, contract.Errorf(contract.ReadOnly, "this is a standby")
 			}
 			*state(&found) = old
 			return found, nil
@@ -330,20 +330,20 @@ func read[T any](b *backend, ctx context.Context, method, detail string,
 	return ask(b, ctx, "read", method, detail, run)
 }
 
-func (b *backend) Limits() mvcc.Limits {
+func (b *backend) Limits() contract.Limits {
 	l := b.mem.Limits()
 	l.GroupMutations = 4
 	return l
 }
 
-func (b *backend) Identity(ctx context.Context) (mvcc.Identity, error) {
+func (b *backend) Identity(ctx context.Context) (contract.Identity, error) {
 	return ask(b, ctx, "beside", "Identity", "",
-		func(context.Context, *call) (mvcc.Identity, error) { return b.w.s.identity(), nil })
+		func(context.Context, *call) (contract.Identity, error) { return b.w.s.identity(), nil })
 }
 
-func (b *backend) Durability(ctx context.Context) (mvcc.Durability, error) {
+func (b *backend) Durability(ctx context.Context) (contract.Durability, error) {
 	return ask(b, ctx, "beside", "Durability", "",
-		func(context.Context, *call) (mvcc.Durability, error) { return b.w.s.durability(), nil })
+		func(context.Context, *call) (contract.Durability, error) { return b.w.s.durability(), nil })
 }
 
 func (b *backend) RecordBoot(ctx context.Context, from, boot string) error {
@@ -356,12 +356,12 @@ func (b *backend) RecordBoot(ctx context.Context, from, boot string) error {
 	})
 }
 
-func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult, error) {
-	run := func(ctx context.Context, _ *call) (*mvcc.GroupResult, error) {
+func (b *backend) Commit(ctx context.Context, g *contract.Group) (*contract.GroupResult, error) {
+	run := func(ctx context.Context, _ *call) (*contract.GroupResult, error) {
 		err := b.admit()
 		for _, m := range g.Mutations {
 			if err == nil && string(m.Value) == poison {
-				err = mvcc.Errorf(mvcc.Data, "the database does not take that value")
+				err = contract.Errorf(contract.Data, "the database does not take that value")
 			}
 		}
 		if err != nil {
@@ -379,13 +379,13 @@ func (b *backend) Commit(ctx context.Context, g *mvcc.Group) (*mvcc.GroupResult,
 
 // placedTx knows the server in which it runs.
 type placedTx struct {
-	mvcc.Tx
+	contract.Tx
 	fingerprint string
 }
 
 func (t placedTx) Fingerprint() string { return t.fingerprint }
 
-func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx) error) error {
+func (b *backend) Locked(ctx context.Context, o contract.LockOptions, f func(contract.Tx) error) error {
 	beside, err := ask(b, ctx, "Locked", "Locked", fmt.Sprint(o.AnyServer),
 		func(ctx context.Context, c *call) (*connection, error) {
 			if !o.AnyServer {
@@ -394,7 +394,7 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 				}
 			}
 			beside := b.dial()
-			return beside, b.mem.Locked(ctx, o, func(tx mvcc.Tx) error {
+			return beside, b.mem.Locked(ctx, o, func(tx contract.Tx) error {
 				c.inside.Lock()
 				defer c.inside.Unlock()
 				if c.alone.Load() {
@@ -409,13 +409,13 @@ func (b *backend) Locked(ctx context.Context, o mvcc.LockOptions, f func(mvcc.Tx
 	return err
 }
 
-func (b *backend) Sweepable(ctx context.Context, limit int) (mvcc.Sweepable, error) {
-	return read(b, ctx, "Sweepable", "", func(ctx context.Context) (mvcc.Sweepable, error) {
+func (b *backend) Sweepable(ctx context.Context, limit int) (contract.Sweepable, error) {
+	return read(b, ctx, "Sweepable", "", func(ctx context.Context) (contract.Sweepable, error) {
 		return b.mem.Sweepable(ctx, limit)
-	}, func(s *mvcc.Sweepable) *mvcc.State { return &s.State })
+	}, func(s *contract.Sweepable) *contract.State { return &s.State })
 }
 
-func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (int, error) {
+func (b *backend) Sweep(ctx context.Context, p *contract.SweepPlan) (int, error) {
 	return ask(b, ctx, "Sweep", "Sweep", "", func(ctx context.Context, _ *call) (int, error) {
 		if err := b.admit(); err != nil {
 			return 0, err
@@ -424,44 +424,44 @@ func (b *backend) Sweep(ctx context.Context, p *mvcc.SweepPlan) (int, error) {
 	})
 }
 
-func (b *backend) Snapshot(context.Context, func(context.Context, mvcc.Snapshot) error) error {
+func (b *backend) Snapshot(context.Context, func(context.Context, contract.Snapshot) error) error {
 	panic("nobody asks for a snapshot")
 }
 
-func (b *backend) Usage(context.Context) (mvcc.Usage, mvcc.State, error) {
+func (b *backend) Usage(context.Context) (contract.Usage, contract.State, error) {
 	panic("no store has a quota")
 }
 
-func (b *backend) Growth(context.Context, mvcc.Revision) (mvcc.Usage, mvcc.State, error) {
+func (b *backend) Growth(context.Context, contract.Revision) (contract.Usage, contract.State, error) {
 	panic("no store has a quota")
 }
 
-func (b *backend) Quota(ctx context.Context) (mvcc.Quota, mvcc.State, error) {
+func (b *backend) Quota(ctx context.Context) (contract.Quota, contract.State, error) {
 	a, err := read(b, ctx, "Quota", "", func(ctx context.Context) (a quotaAnswer, err error) {
 		a.q, a.st, err = b.mem.Quota(ctx)
 		return a, err
-	}, func(a *quotaAnswer) *mvcc.State { return &a.st })
+	}, func(a *quotaAnswer) *contract.State { return &a.st })
 	return a.q, a.st, err
 }
 
-func (b *backend) Everywhere(context.Context, mvcc.Key) (map[string][]byte, mvcc.State, error) {
+func (b *backend) Everywhere(context.Context, contract.Key) (map[string][]byte, contract.State, error) {
 	panic("no resource has a store of its own")
 }
 
-func (b *backend) State(ctx context.Context) (mvcc.State, error) {
-	return read(b, ctx, "State", "", b.mem.State, func(st *mvcc.State) *mvcc.State { return st })
+func (b *backend) State(ctx context.Context) (contract.State, error) {
+	return read(b, ctx, "State", "", b.mem.State, func(st *contract.State) *contract.State { return st })
 }
 
-func (b *backend) Tail(ctx context.Context, from mvcc.Revision, limit int, prev mvcc.Prev) (
-	*mvcc.Tail, error) {
+func (b *backend) Tail(ctx context.Context, from contract.Revision, limit int, prev contract.Prev) (
+	*contract.Tail, error) {
 	t, err := read(b, ctx, "Tail", fmt.Sprint(from, limit),
-		func(ctx context.Context) (mvcc.Tail, error) {
+		func(ctx context.Context) (contract.Tail, error) {
 			t, err := b.mem.Tail(ctx, from, limit, prev)
 			if err != nil {
-				return mvcc.Tail{}, err
+				return contract.Tail{}, err
 			}
 			return *t, nil
-		}, func(t *mvcc.Tail) *mvcc.State { return &t.State })
+		}, func(t *contract.Tail) *contract.State { return &t.State })
 	if err != nil {
 		return nil, err
 	}
@@ -471,92 +471,92 @@ func (b *backend) Tail(ctx context.Context, from mvcc.Revision, limit int, prev 
 // Answers with their states.
 type (
 	rowAnswer struct {
-		row *mvcc.Row
-		st  mvcc.State
+		row *contract.Row
+		st  contract.State
 	}
 	rowsAnswer struct {
-		rows []mvcc.Row
-		st   mvcc.State
+		rows []contract.Row
+		st   contract.State
 	}
 	replacedAnswer struct {
-		rows []mvcc.Replaced
-		st   mvcc.State
+		rows []contract.Replaced
+		st   contract.State
 	}
 	countAnswer struct {
 		n  int64
-		st mvcc.State
+		st contract.State
 	}
 	leasesAnswer struct {
-		rows []mvcc.LeaseRow
-		st   mvcc.State
+		rows []contract.LeaseRow
+		st   contract.State
 	}
 	attachedAnswer struct {
-		rows []mvcc.Expired
-		st   mvcc.State
+		rows []contract.Expired
+		st   contract.State
 	}
 	quotaAnswer struct {
-		q  mvcc.Quota
-		st mvcc.State
+		q  contract.Quota
+		st contract.State
 	}
 	expiredAnswer struct {
-		rows []mvcc.Expired
+		rows []contract.Expired
 		next time.Duration
 	}
 )
 
-func (b *backend) Get(ctx context.Context, key mvcc.Key) (*mvcc.Row, mvcc.State, error) {
+func (b *backend) Get(ctx context.Context, key contract.Key) (*contract.Row, contract.State, error) {
 	a, err := read(b, ctx, "Get", string(key), func(ctx context.Context) (a rowAnswer, err error) {
 		a.row, a.st, err = b.mem.Get(ctx, key)
 		return a, err
-	}, func(a *rowAnswer) *mvcc.State { return &a.st })
+	}, func(a *rowAnswer) *contract.State { return &a.st })
 	return a.row, a.st, err
 }
 
-func (b *backend) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error) {
-	p, err := read(b, ctx, "Page", fmt.Sprint(q), func(ctx context.Context) (mvcc.Page, error) {
+func (b *backend) Page(ctx context.Context, q contract.PageQuery) (*contract.Page, error) {
+	p, err := read(b, ctx, "Page", fmt.Sprint(q), func(ctx context.Context) (contract.Page, error) {
 		p, err := b.mem.Page(ctx, q)
 		if err != nil {
-			return mvcc.Page{}, err
+			return contract.Page{}, err
 		}
 		return *p, nil
-	}, func(p *mvcc.Page) *mvcc.State { return &p.State })
+	}, func(p *contract.Page) *contract.State { return &p.State })
 	if err != nil {
 		return nil, err
 	}
 	return &p, nil
 }
 
-func (b *backend) Replaced(ctx context.Context, q mvcc.ReplacedQuery) (
-	[]mvcc.Replaced, mvcc.State, error) {
+func (b *backend) Replaced(ctx context.Context, q contract.ReplacedQuery) (
+	[]contract.Replaced, contract.State, error) {
 	a, err := read(b, ctx, "Replaced", fmt.Sprint(q),
 		func(ctx context.Context) (a replacedAnswer, err error) {
 			a.rows, a.st, err = b.mem.Replaced(ctx, q)
 			return a, err
-		}, func(a *replacedAnswer) *mvcc.State { return &a.st })
+		}, func(a *replacedAnswer) *contract.State { return &a.st })
 	return a.rows, a.st, err
 }
 
-func (b *backend) Values(ctx context.Context, revisions []mvcc.Revision) (
-	[]mvcc.Row, mvcc.State, error) {
+func (b *backend) Values(ctx context.Context, revisions []contract.Revision) (
+	[]contract.Row, contract.State, error) {
 	a, err := read(b, ctx, "Values", fmt.Sprint(revisions),
 		func(ctx context.Context) (a rowsAnswer, err error) {
 			a.rows, a.st, err = b.mem.Values(ctx, revisions)
 			return a, err
-		}, func(a *rowsAnswer) *mvcc.State { return &a.st })
+		}, func(a *rowsAnswer) *contract.State { return &a.st })
 	return a.rows, a.st, err
 }
 
-func (b *backend) Count(ctx context.Context, start, end mvcc.Key, at mvcc.Revision, limit int64) (
-	int64, mvcc.State, error) {
+func (b *backend) Count(ctx context.Context, start, end contract.Key, at contract.Revision, limit int64) (
+	int64, contract.State, error) {
 	a, err := read(b, ctx, "Count", fmt.Sprint(start, end, at),
 		func(ctx context.Context) (a countAnswer, err error) {
 			a.n, a.st, err = b.mem.Count(ctx, start, end, at, limit)
 			return a, err
-		}, func(a *countAnswer) *mvcc.State { return &a.st })
+		}, func(a *countAnswer) *contract.State { return &a.st })
 	return a.n, a.st, err
 }
 
-func (b *backend) Expired(ctx context.Context, limit int) ([]mvcc.Expired, time.Duration, error) {
+func (b *backend) Expired(ctx context.Context, limit int) ([]contract.Expired, time.Duration, error) {
 	a, err := read(b, ctx, "Expired", "", func(ctx context.Context) (a expiredAnswer, err error) {
 		a.rows, a.next, err = b.mem.Expired(ctx, limit)
 		return a, err
@@ -564,62 +564,62 @@ func (b *backend) Expired(ctx context.Context, limit int) ([]mvcc.Expired, time.
 	return a.rows, a.next, err
 }
 
-func (b *backend) Leases(ctx context.Context, from mvcc.Lease, limit int) (
-	[]mvcc.LeaseRow, mvcc.State, error) {
+func (b *backend) Leases(ctx context.Context, from contract.Lease, limit int) (
+	[]contract.LeaseRow, contract.State, error) {
 	a, err := read(b, ctx, "Leases", fmt.Sprint(from),
 		func(ctx context.Context) (a leasesAnswer, err error) {
 			a.rows, a.st, err = b.mem.Leases(ctx, from, limit)
 			return a, err
-		}, func(a *leasesAnswer) *mvcc.State { return &a.st })
+		}, func(a *leasesAnswer) *contract.State { return &a.st })
 	return a.rows, a.st, err
 }
 
-func (b *backend) Lapsing(ctx context.Context, limit int) ([]mvcc.LeaseRow, mvcc.State, error) {
+func (b *backend) Lapsing(ctx context.Context, limit int) ([]contract.LeaseRow, contract.State, error) {
 	a, err := read(b, ctx, "Lapsing", "", func(ctx context.Context) (a leasesAnswer, err error) {
 		a.rows, a.st, err = b.mem.Lapsing(ctx, limit)
 		return a, err
-	}, func(a *leasesAnswer) *mvcc.State { return &a.st })
+	}, func(a *leasesAnswer) *contract.State { return &a.st })
 	return a.rows, a.st, err
 }
 
-func (b *backend) Attached(ctx context.Context, l mvcc.Lease, from mvcc.Key, limit int) (
-	[]mvcc.Expired, mvcc.State, error) {
+func (b *backend) Attached(ctx context.Context, l contract.Lease, from contract.Key, limit int) (
+	[]contract.Expired, contract.State, error) {
 	a, err := read(b, ctx, "Attached", fmt.Sprint(l, from),
 		func(ctx context.Context) (a attachedAnswer, err error) {
 			a.rows, a.st, err = b.mem.Attached(ctx, l, from, limit)
 			return a, err
-		}, func(a *attachedAnswer) *mvcc.State { return &a.st })
+		}, func(a *attachedAnswer) *contract.State { return &a.st })
 	return a.rows, a.st, err
 }
 
-func (b *backend) FirstAt(ctx context.Context, revision mvcc.Revision) (*mvcc.Row, error) {
+func (b *backend) FirstAt(ctx context.Context, revision contract.Revision) (*contract.Row, error) {
 	return read(b, ctx, "FirstAt", fmt.Sprint(revision),
-		func(ctx context.Context) (*mvcc.Row, error) { return b.mem.FirstAt(ctx, revision) }, nil)
+		func(ctx context.Context) (*contract.Row, error) { return b.mem.FirstAt(ctx, revision) }, nil)
 }
 
-func (b *backend) Size(ctx context.Context) (mvcc.Size, error) {
+func (b *backend) Size(ctx context.Context) (contract.Size, error) {
 	return read(b, ctx, "Size", "", b.mem.Size, nil)
 }
 
 func (b *backend) Close() error { return nil }
 
-// Reconnect implements [mvcc.Reconnector].
+// Reconnect implements [contract.Reconnector].
 func (b *backend) Reconnect() { b.gate.Reconnect(b.begun.Load()) }
 
-// keysReader implements [mvcc.KeysReader].
+// keysReader implements [contract.KeysReader].
 type keysReader struct{ b *backend }
 
-func (k keysReader) GetKeys(ctx context.Context, keys []mvcc.Key) ([]mvcc.Row, mvcc.State, error) {
+func (k keysReader) GetKeys(ctx context.Context, keys []contract.Key) ([]contract.Row, contract.State, error) {
 	b := k.b
 	a, err := read(b, ctx, "GetKeys", fmt.Sprint(len(keys)),
 		func(ctx context.Context) (a rowsAnswer, err error) {
 			a.rows, a.st, err = b.mem.GetKeys(ctx, keys)
 			return a, err
-		}, func(a *rowsAnswer) *mvcc.State { return &a.st })
+		}, func(a *rowsAnswer) *contract.State { return &a.st })
 	return a.rows, a.st, err
 }
 
-// poller implements [mvcc.Poller].
+// poller implements [contract.Poller].
 type poller struct{ b *backend }
 
 func (p poller) Changed(ctx context.Context) (bool, error) {
@@ -635,19 +635,19 @@ func (p poller) Changed(ctx context.Context) (bool, error) {
 	return changed, nil
 }
 
-// shared implements [mvcc.Shared]. There is one store.
+// shared implements [contract.Shared]. There is one store.
 type shared struct{ b *backend }
 
-func (s *shared) Poll(ctx context.Context, _ []mvcc.Backend, _ int) ([]mvcc.Polled, error) {
+func (s *shared) Poll(ctx context.Context, _ []contract.Backend, _ int) ([]contract.Polled, error) {
 	b := s.b
 	p, err := ask(b, ctx, "read", "Poll", "",
-		func(ctx context.Context, c *call) (p mvcc.Polled, err error) {
+		func(ctx context.Context, c *call) (p contract.Polled, err error) {
 			if old, ok := b.w.standby(c); ok {
 				p.State = old
 				return p, nil
 			}
 			conn := b.connect()
-			for b.gate.Judge(conn.Place, conn.number) == mvcc.Stale {
+			for b.gate.Judge(conn.Place, conn.number) == contract.Stale {
 				b.conn.CompareAndSwap(conn, nil)
 				conn = b.connect()
 			}
@@ -664,12 +664,12 @@ func (s *shared) Poll(ctx context.Context, _ []mvcc.Backend, _ int) ([]mvcc.Poll
 	if err != nil {
 		return nil, err
 	}
-	return []mvcc.Polled{p}, nil
+	return []contract.Polled{p}, nil
 }
 
 // due is what Polled.Due says.
 func (b *backend) due(ctx context.Context) (time.Duration, error) {
-	due := mvcc.Never
+	due := contract.Never
 	expired, next, err := b.mem.Expired(ctx, 1)
 	if err != nil {
 		return 0, err
@@ -686,10 +686,10 @@ func (b *backend) due(ctx context.Context) (time.Duration, error) {
 	return due, err
 }
 
-// notifier implements [mvcc.Notifier].
+// notifier implements [contract.Notifier].
 type notifier struct{ b *backend }
 
-func (n notifier) Announce(ctx context.Context, r mvcc.Revision) error {
+func (n notifier) Announce(ctx context.Context, r contract.Revision) error {
 	b := n.b
 	return b.do(ctx, "beside", "Announce", fmt.Sprint(r),
 		func(ctx context.Context, c *call) error {
@@ -701,7 +701,7 @@ func (n notifier) Announce(ctx context.Context, r mvcc.Revision) error {
 		})
 }
 
-func (n notifier) Listen(ctx context.Context, notify func(mvcc.Revision), status func(error)) {
+func (n notifier) Listen(ctx context.Context, notify func(contract.Revision), status func(error)) {
 	n.b.w.listen(n.b, notify, status)
 	<-ctx.Done()
 	n.b.w.listen(n.b, nil, nil)

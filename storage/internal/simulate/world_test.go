@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/memdb"
 	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 )
@@ -235,16 +236,16 @@ func (w *world) meet(st *stop) {
 	err := fmt.Errorf("fault: %s", f.What)
 	switch f.What {
 	case "refuse":
-		w.release(st, mvcc.Errorf(mvcc.Unavailable, "the connection was refused"))
+		w.release(st, contract.Errorf(contract.Unavailable, "the connection was refused"))
 	case "lose", "cut", "no answer":
 		w.release(st, c.broken(err))
 	case "zombie", "zombie late":
 		st.held = true
 		c.lost <- err
 	case "timeout":
-		w.release(st, mvcc.Errorf(mvcc.Transient, "the lock wait took too long"))
+		w.release(st, contract.Errorf(contract.Transient, "the lock wait took too long"))
 	case "full":
-		w.release(st, mvcc.Errorf(mvcc.Full, "the disk is full"))
+		w.release(st, contract.Errorf(contract.Full, "the disk is full"))
 	case "hang":
 		st.until = time.Now().Add(time.Duration(1+f.N%9) * time.Second)
 	case "slow":
@@ -291,7 +292,7 @@ func (w *world) disconnect(why string) {
 }
 
 // standby returns what a standby answers, if the call was led to one.
-func (w *world) standby(c *call) (st mvcc.State, ok bool) {
+func (w *world) standby(c *call) (st contract.State, ok bool) {
 	if c.stale == (memdb.Version{}) {
 		return st, false
 	}
@@ -301,7 +302,7 @@ func (w *world) standby(c *call) (st mvcc.State, ok bool) {
 }
 
 // listen sets the listener of a process.
-func (w *world) listen(b *backend, notify func(mvcc.Revision), status func(error)) {
+func (w *world) listen(b *backend, notify func(contract.Revision), status func(error)) {
 	w.mu.Lock()
 	b.notify, b.status = notify, status
 	w.mu.Unlock()
@@ -318,7 +319,7 @@ func (w *world) listens(b *backend) bool {
 
 // announce tells the processes of a commit. A call that goes on runs it, so it sees what the
 // driver has changed.
-func (w *world) announce(r mvcc.Revision) {
+func (w *world) announce(r contract.Revision) {
 	for _, p := range w.processes {
 		if p.b != nil && w.listens(p.b) && !p.deaf {
 			w.announceTo(p.b, r)
@@ -326,7 +327,7 @@ func (w *world) announce(r mvcc.Revision) {
 	}
 }
 
-func (w *world) announceTo(b *backend, r mvcc.Revision) {
+func (w *world) announceTo(b *backend, r contract.Revision) {
 	c := &call{b: b, method: "notify", class: "notify", detail: fmt.Sprint(r), life: w.s.life.Load(),
 		revision: r}
 	go func() {
@@ -454,9 +455,9 @@ func (w *world) heal() {
 		w.judge.violate("liveness", "a request or a start does not end")
 	}
 	for _, p := range w.processes {
-		key := mvcc.Key(fmt.Sprintf("/heal/%d", p.id))
+		key := contract.Key(fmt.Sprintf("/heal/%d", p.id))
 		w.request(p, "a write", func(ctx context.Context, s *mvcc.Store) error {
-			_, err := s.Commit(ctx, mvcc.Mutation{Key: key, Expect: mvcc.Any, Value: []byte("heal")})
+			_, err := s.Commit(ctx, contract.Mutation{Key: key, Expect: contract.Any, Value: []byte("heal")})
 			return err
 		})
 	}
@@ -632,16 +633,16 @@ func (w *world) drill() {
 	ctx := context.Background()
 	copied := memdb.New("sim", w.s.now)
 	copied.Return(w.s.db.Version())
-	b := copied.Open(mvcc.DriverOptions{})
+	b := copied.Open(contract.DriverOptions{})
 	seen := copied.Version().State().Head
-	f := mvcc.Fence{Seen: seen, Replaces: seen.Epoch, Jump: 1 << 32, PerSecond: 1 << 30}
+	f := contract.Fence{Seen: seen, Replaces: seen.Epoch, Jump: 1 << 32, PerSecond: 1 << 30}
 	if len(w.judge.states)%2 == 0 {
 		// By a clock that is wrong. A random number keeps such fences apart, by far more than is
-		// written after them, see [mvcc.Fence.Marker]. So does this one, which can be repeated.
-		f.Jump, f.PerSecond = f.Jump+mvcc.Revision(len(w.judge.states))<<16, 0
+		// written after them, see [contract.Fence.Marker]. So does this one, which can be repeated.
+		f.Jump, f.PerSecond = f.Jump+contract.Revision(len(w.judge.states))<<16, 0
 	}
 	binary.BigEndian.PutUint64(f.Token[:], uint64(len(w.judge.states)))
-	if _, err := mvcc.StartEpoch(ctx, b, f); err != nil {
+	if _, err := contract.StartEpoch(ctx, b, f); err != nil {
 		panic(err)
 	}
 	w.s.db.Return(copied.Version())

@@ -3,7 +3,7 @@ package sqlread
 import (
 	"context"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Class is a class of connections. Reads of one class cannot take the connections of another,
@@ -43,9 +43,9 @@ type Read struct {
 // Database runs the statements of a [Reader].
 type Database interface {
 	// Query runs a read and calls each for its rows, in order, until it returns false: then it
-	// gives up the rest and returns nil. Arguments are of the types int64, bool, [mvcc.Key],
-	// []mvcc.Key and []mvcc.Revision, in the order in which the fields of [Statements] name them.
-	// Errors are of type *[mvcc.Error].
+	// gives up the rest and returns nil. Arguments are of the types int64, bool, [contract.Key],
+	// []contract.Key and []contract.Revision, in the order in which the fields of [Statements] name
+	// them. Errors are of type *[contract.Error].
 	Query(ctx context.Context, r *Read, each func(Cursor) bool, args ...any) error
 }
 
@@ -53,13 +53,13 @@ type Database interface {
 // that is NULL is zero. What the methods return stays valid.
 type Cursor interface {
 	// State sets the state to that of the row, and reports whether the row has one.
-	State(*mvcc.State) bool
+	State(*contract.State) bool
 	// More reports whether the row has more than the state: its first column is not NULL then.
 	More() bool
 	Int(column int) int64
 	Bool(column int) bool
-	Token(column int) mvcc.Token
-	Key(column int) mvcc.Key
+	Token(column int) contract.Token
+	Key(column int) contract.Key
 	// Value returns nil for NULL, and only for NULL. It is called once for a column of a row.
 	Value(column int) []byte
 }

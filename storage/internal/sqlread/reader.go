@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 )
 
 // Lists bounds how many lists are read at the same time, by all stores that share connections: some
@@ -22,7 +22,7 @@ func NewLists(conns int) Lists { return make(Lists, max(1, conns-keptForSingle))
 // keptForSingle is how many of the connections that read are kept from lists, if there are so many.
 const keptForSingle = 2
 
-// Reader implements the reads of [mvcc.Backend].
+// Reader implements the reads of [contract.Backend].
 type Reader struct {
 	db    Database
 	lists Lists
@@ -71,13 +71,13 @@ func NewReader(db Database, s *Statements, lists Lists) *Reader {
 	}
 }
 
-// errEnough ends a read whose values have reached [mvcc.ReadBytes]: to read the rest would take as
-// long as to use it.
+// errEnough ends a read whose values have reached [contract.ReadBytes]: to read the rest would take
+// as long as to use it.
 var errEnough = errors.New("enough was read")
 
 // result is what the rows of a read have brought so far.
 type result struct {
-	state mvcc.State
+	state contract.State
 	found bool
 	err   error
 }
@@ -85,13 +85,13 @@ type result struct {
 // query runs a read. It calls each for every row that has more than the state, until each returns
 // an error.
 func (r *Reader) query(ctx context.Context, q *Read, each func(Cursor) error,
-	args ...any) (mvcc.State, error) {
+	args ...any) (contract.State, error) {
 	if q.Class == List {
 		select {
 		case r.lists <- struct{}{}:
 			defer func() { <-r.lists }()
 		case <-ctx.Done():
-			return mvcc.State{}, mvcc.Errorf(mvcc.Unavailable,
+			return contract.State{}, contract.Errorf(contract.Unavailable,
 				"cannot %s: other lists were not read in time: %w", q.What, ctx.Err())
 		}
 	}
@@ -111,10 +111,10 @@ func (r *Reader) query(ctx context.Context, q *Read, each func(Cursor) error,
 	case res.err != nil && !errors.Is(res.err, errEnough):
 		return res.state, res.err
 	case !res.found && res.err != nil:
-		return res.state, mvcc.Errorf(mvcc.Unavailable,
+		return res.state, contract.Errorf(contract.Unavailable,
 			"cannot %s: %w before the row with the state came", q.What, res.err)
 	case !res.found:
-		return res.state, mvcc.ErrEmptyStore
+		return res.state, contract.ErrEmptyStore
 	}
 	return res.state, nil
 }
@@ -122,10 +122,10 @@ func (r *Reader) query(ctx context.Context, q *Read, each func(Cursor) error,
 // maintain is query for a caller that does not get the state: it refuses a server whose answers may
 // be late.
 func (r *Reader) maintain(ctx context.Context, q *Read, each func(Cursor) error,
-	args ...any) (mvcc.State, error) {
+	args ...any) (contract.State, error) {
 	st, err := r.query(ctx, q, each, args...)
 	if err == nil && !st.Writable {
-		err = mvcc.Errorf(mvcc.ReadOnly, "cannot %s: the server is read-only: a standby, or set so",
+		err = contract.Errorf(contract.ReadOnly, "cannot %s: the server is read-only: a standby, or set so",
 			q.What)
 	}
 	return st, err
@@ -142,7 +142,7 @@ func (b *bound) add(bytes int) error {
 	return nil
 }
 
-func (b *bound) reached() bool { return *b >= mvcc.ReadBytes }
+func (b *bound) reached() bool { return *b >= contract.ReadBytes }
 
 // inOrder sorts what came in the order of an index: SQL promises no order of a UNION.
 func inOrder[T any](rows []T, order func(a, b *T) int) {
@@ -155,40 +155,40 @@ func inOrder[T any](rows []T, order func(a, b *T) int) {
 }
 
 // at is the bound of revisions for a snapshot; 0 stands for none.
-func at(r mvcc.Revision) int64 {
+func at(r contract.Revision) int64 {
 	if r == 0 {
 		return math.MaxInt64
 	}
 	return int64(r)
 }
 
-func revision(c Cursor, column int) mvcc.Revision { return mvcc.Revision(c.Int(column)) }
+func revision(c Cursor, column int) contract.Revision { return contract.Revision(c.Int(column)) }
 
-func lease(c Cursor, column int) mvcc.Lease { return mvcc.Lease(c.Int(column)) }
+func lease(c Cursor, column int) contract.Lease { return contract.Lease(c.Int(column)) }
 
 // keyRow reads the columns that come first where a read returns keys.
-func keyRow(c Cursor) mvcc.Row {
-	return mvcc.Row{Key: c.Key(0), Revision: revision(c, 1), Create: revision(c, 2),
+func keyRow(c Cursor) contract.Row {
+	return contract.Row{Key: c.Key(0), Revision: revision(c, 1), Create: revision(c, 2),
 		Version: c.Int(3), Lease: lease(c, 4)}
 }
 
 func moment(c Cursor, column int) time.Time { return time.UnixMicro(c.Int(column)) }
 
-// State implements [mvcc.Backend].
-func (r *Reader) State(ctx context.Context) (mvcc.State, error) {
+// State implements [contract.Backend].
+func (r *Reader) State(ctx context.Context) (contract.State, error) {
 	return r.query(ctx, &r.state, nil)
 }
 
-// Tail implements [mvcc.Backend].
-func (r *Reader) Tail(ctx context.Context, from mvcc.Revision, limit int,
-	prev mvcc.Prev) (*mvcc.Tail, error) {
+// Tail implements [contract.Backend].
+func (r *Reader) Tail(ctx context.Context, from contract.Revision, limit int,
+	prev contract.Prev) (*contract.Tail, error) {
 	var (
-		t     mvcc.Tail
+		t     contract.Tail
 		bytes bound
 		err   error
 	)
 	t.State, err = r.query(ctx, &r.tail, func(c Cursor) error {
-		row := mvcc.Row{
+		row := contract.Row{
 			Revision: revision(c, 0), Key: c.Key(1), Prev: revision(c, 2), Create: revision(c, 3),
 			Version: c.Int(4), Lease: lease(c, 5), Token: c.Token(6), Time: moment(c, 7),
 			Deleted: c.Bool(8), Value: c.Value(9), HasPrev: c.Bool(10),
@@ -198,24 +198,24 @@ func (r *Reader) Tail(ctx context.Context, from mvcc.Revision, limit int,
 		}
 		t.Rows = append(t.Rows, row)
 		return bytes.add(len(row.Value) + len(row.PrevValue))
-	}, prev == mvcc.PrevOfAll, int64(from), int64(limit))
+	}, prev == contract.PrevOfAll, int64(from), int64(limit))
 	if err != nil {
 		return nil, err
 	}
 	t.More = bytes.reached()
-	inOrder(t.Rows, func(a, b *mvcc.Row) int { return cmp.Compare(a.Revision, b.Revision) })
+	inOrder(t.Rows, func(a, b *contract.Row) int { return cmp.Compare(a.Revision, b.Revision) })
 	return &t, nil
 }
 
-// Get implements [mvcc.Backend].
-func (r *Reader) Get(ctx context.Context, key mvcc.Key) (*mvcc.Row, mvcc.State, error) {
-	var found *mvcc.Row
+// Get implements [contract.Backend].
+func (r *Reader) Get(ctx context.Context, key contract.Key) (*contract.Row, contract.State, error) {
+	var found *contract.Row
 	st, err := r.query(ctx, &r.get, func(c Cursor) error {
 		value := c.Value(7)
 		if value == nil {
-			return mvcc.LostValue(key, revision(c, 0))
+			return contract.LostValue(key, revision(c, 0))
 		}
-		found = &mvcc.Row{
+		found = &contract.Row{
 			Key: key, Revision: revision(c, 0), Create: revision(c, 1), Version: c.Int(2),
 			Lease: lease(c, 3), Prev: revision(c, 4), Token: c.Token(5), Time: moment(c, 6),
 			Value: value,
@@ -225,10 +225,10 @@ func (r *Reader) Get(ctx context.Context, key mvcc.Key) (*mvcc.Row, mvcc.State, 
 	return found, st, err
 }
 
-// Page implements [mvcc.Backend].
-func (r *Reader) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error) {
+// Page implements [contract.Backend].
+func (r *Reader) Page(ctx context.Context, q contract.PageQuery) (*contract.Page, error) {
 	var (
-		p     mvcc.Page
+		p     contract.Page
 		bytes bound
 		err   error
 	)
@@ -240,7 +240,7 @@ func (r *Reader) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error)
 		row := keyRow(c)
 		if !q.KeysOnly {
 			if row.Value = c.Value(5); row.Value == nil {
-				return mvcc.LostValue(row.Key, row.Revision)
+				return contract.LostValue(row.Key, row.Revision)
 			}
 		}
 		p.Rows = append(p.Rows, row)
@@ -250,25 +250,25 @@ func (r *Reader) Page(ctx context.Context, q mvcc.PageQuery) (*mvcc.Page, error)
 		return nil, err
 	}
 	p.More = bytes.reached()
-	inOrder(p.Rows, func(a, b *mvcc.Row) int {
+	inOrder(p.Rows, func(a, b *contract.Row) int {
 		return strings.Compare(string(a.Key), string(b.Key))
 	})
 	return &p, nil
 }
 
-// Replaced implements [mvcc.Backend].
+// Replaced implements [contract.Backend].
 func (r *Reader) Replaced(ctx context.Context,
-	q mvcc.ReplacedQuery) (replaced []mvcc.Replaced, st mvcc.State, err error) {
+	q contract.ReplacedQuery) (replaced []contract.Replaced, st contract.State, err error) {
 	st, err = r.query(ctx, &r.replaced, func(c Cursor) error {
-		replaced = append(replaced, mvcc.Replaced{Key: c.Key(0), Revision: revision(c, 1)})
+		replaced = append(replaced, contract.Replaced{Key: c.Key(0), Revision: revision(c, 1)})
 		return nil
 	}, int64(q.After), int64(q.Upto), int64(q.At), q.Start, q.End)
 	return replaced, st, err
 }
 
-// Values implements [mvcc.Backend].
+// Values implements [contract.Backend].
 func (r *Reader) Values(ctx context.Context,
-	revisions []mvcc.Revision) (found []mvcc.Row, st mvcc.State, err error) {
+	revisions []contract.Revision) (found []contract.Row, st contract.State, err error) {
 	var bytes bound
 	st, err = r.query(ctx, &r.values, func(c Cursor) error {
 		row := keyRow(c)
@@ -279,9 +279,9 @@ func (r *Reader) Values(ctx context.Context,
 	return found, st, err
 }
 
-// Count implements [mvcc.Backend].
-func (r *Reader) Count(ctx context.Context, start, end mvcc.Key, upto mvcc.Revision,
-	limit int64) (n int64, st mvcc.State, err error) {
+// Count implements [contract.Backend].
+func (r *Reader) Count(ctx context.Context, start, end contract.Key, upto contract.Revision,
+	limit int64) (n int64, st contract.State, err error) {
 	read, args := &r.count, []any{start, end, at(upto)}
 	if limit > 0 {
 		read, args = &r.countUpTo, append(args, limit)
@@ -293,22 +293,23 @@ func (r *Reader) Count(ctx context.Context, start, end mvcc.Key, upto mvcc.Revis
 	return n, st, err
 }
 
-// Expired implements [mvcc.Backend]. One row more than the limit tells when the next key expires.
-func (r *Reader) Expired(ctx context.Context, limit int) ([]mvcc.Expired, time.Duration, error) {
+// Expired implements [contract.Backend]. One row more than the limit tells when the next key
+// expires.
+func (r *Reader) Expired(ctx context.Context, limit int) ([]contract.Expired, time.Duration, error) {
 	type row struct {
-		mvcc.Expired
+		contract.Expired
 		expiry int64
 	}
 	var rows []row
 	st, err := r.maintain(ctx, &r.expired, func(c Cursor) error {
-		rows = append(rows, row{mvcc.Expired{Key: c.Key(0), Revision: revision(c, 1)}, c.Int(2)})
+		rows = append(rows, row{contract.Expired{Key: c.Key(0), Revision: revision(c, 1)}, c.Int(2)})
 		return nil
 	}, int64(limit)+1)
 	if err != nil {
 		return nil, 0, err
 	}
 	inOrder(rows, func(a, b *row) int { return cmp.Compare(a.expiry, b.expiry) })
-	var expired []mvcc.Expired
+	var expired []contract.Expired
 	now := st.Now.UnixMicro()
 	for _, r := range rows {
 		if len(expired) == limit || r.expiry > now {
@@ -319,62 +320,62 @@ func (r *Reader) Expired(ctx context.Context, limit int) ([]mvcc.Expired, time.D
 	return expired, 0, nil
 }
 
-// Leases implements [mvcc.Backend].
-func (r *Reader) Leases(ctx context.Context, from mvcc.Lease,
-	limit int) ([]mvcc.LeaseRow, mvcc.State, error) {
+// Leases implements [contract.Backend].
+func (r *Reader) Leases(ctx context.Context, from contract.Lease,
+	limit int) ([]contract.LeaseRow, contract.State, error) {
 	rows, st, err := r.leaseRows(ctx, &r.leases, int64(from), int64(limit))
-	inOrder(rows, func(a, b *mvcc.LeaseRow) int { return cmp.Compare(a.Lease, b.Lease) })
+	inOrder(rows, func(a, b *contract.LeaseRow) int { return cmp.Compare(a.Lease, b.Lease) })
 	return rows, st, err
 }
 
-// Lapsing implements [mvcc.Backend].
-func (r *Reader) Lapsing(ctx context.Context, limit int) ([]mvcc.LeaseRow, mvcc.State, error) {
+// Lapsing implements [contract.Backend].
+func (r *Reader) Lapsing(ctx context.Context, limit int) ([]contract.LeaseRow, contract.State, error) {
 	rows, st, err := r.leaseRows(ctx, &r.lapsing, int64(limit))
-	inOrder(rows, func(a, b *mvcc.LeaseRow) int { return cmp.Compare(a.Expiry, b.Expiry) })
+	inOrder(rows, func(a, b *contract.LeaseRow) int { return cmp.Compare(a.Expiry, b.Expiry) })
 	return rows, st, err
 }
 
 func (r *Reader) leaseRows(ctx context.Context, read *Read,
-	args ...any) (rows []mvcc.LeaseRow, st mvcc.State, err error) {
+	args ...any) (rows []contract.LeaseRow, st contract.State, err error) {
 	st, err = r.query(ctx, read, func(c Cursor) error {
-		rows = append(rows, mvcc.LeaseRow{Lease: lease(c, 0), TTL: c.Int(1), Expiry: c.Int(2)})
+		rows = append(rows, contract.LeaseRow{Lease: lease(c, 0), TTL: c.Int(1), Expiry: c.Int(2)})
 		return nil
 	}, args...)
 	return rows, st, err
 }
 
-// Attached implements [mvcc.Backend].
-func (r *Reader) Attached(ctx context.Context, l mvcc.Lease, from mvcc.Key,
-	limit int) (keys []mvcc.Expired, st mvcc.State, err error) {
+// Attached implements [contract.Backend].
+func (r *Reader) Attached(ctx context.Context, l contract.Lease, from contract.Key,
+	limit int) (keys []contract.Expired, st contract.State, err error) {
 	st, err = r.query(ctx, &r.attached, func(c Cursor) error {
-		keys = append(keys, mvcc.Expired{Key: c.Key(0), Revision: revision(c, 1), Lease: l})
+		keys = append(keys, contract.Expired{Key: c.Key(0), Revision: revision(c, 1), Lease: l})
 		return nil
 	}, -int64(l), from, int64(limit))
-	inOrder(keys, func(a, b *mvcc.Expired) int {
+	inOrder(keys, func(a, b *contract.Expired) int {
 		return strings.Compare(string(a.Key), string(b.Key))
 	})
 	return keys, st, err
 }
 
-// FirstAt implements [mvcc.Backend].
-func (r *Reader) FirstAt(ctx context.Context, from mvcc.Revision) (first *mvcc.Row, err error) {
+// FirstAt implements [contract.Backend].
+func (r *Reader) FirstAt(ctx context.Context, from contract.Revision) (first *contract.Row, err error) {
 	_, err = r.maintain(ctx, &r.firstAt, func(c Cursor) error {
-		first = &mvcc.Row{Revision: revision(c, 0), Time: moment(c, 1)}
+		first = &contract.Row{Revision: revision(c, 0), Time: moment(c, 1)}
 		return nil
 	}, int64(from))
 	return first, err
 }
 
-// Sweepable implements [mvcc.Backend].
-func (r *Reader) Sweepable(ctx context.Context, limit int) (mvcc.Sweepable, error) {
+// Sweepable implements [contract.Backend].
+func (r *Reader) Sweepable(ctx context.Context, limit int) (contract.Sweepable, error) {
 	return r.SweepableAfter(ctx, limit)
 }
 
 // SweepableAfter is Sweepable for a driver whose statement has more parameters.
 func (r *Reader) SweepableAfter(ctx context.Context, limit int,
-	args ...any) (from mvcc.Sweepable, err error) {
+	args ...any) (from contract.Sweepable, err error) {
 	from.State, err = r.query(ctx, &r.sweep, func(c Cursor) error {
-		row := mvcc.SweepRow{Revision: revision(c, 0), Prev: revision(c, 1), Deleted: c.Bool(2)}
+		row := contract.SweepRow{Revision: revision(c, 0), Prev: revision(c, 1), Deleted: c.Bool(2)}
 		if row.Revision > 0 {
 			from.Rows = append(from.Rows, row)
 		} else {
@@ -382,43 +383,43 @@ func (r *Reader) SweepableAfter(ctx context.Context, limit int,
 		}
 		return nil
 	}, append([]any{int64(limit) + 1}, args...)...)
-	inOrder(from.Rows, func(a, b *mvcc.SweepRow) int { return cmp.Compare(a.Revision, b.Revision) })
+	inOrder(from.Rows, func(a, b *contract.SweepRow) int { return cmp.Compare(a.Revision, b.Revision) })
 	return from, err
 }
 
-// Size implements [mvcc.Backend].
-func (r *Reader) Size(ctx context.Context) (size mvcc.Size, err error) {
+// Size implements [contract.Backend].
+func (r *Reader) Size(ctx context.Context) (size contract.Size, err error) {
 	_, err = r.maintain(ctx, &r.size, func(c Cursor) error {
-		size = mvcc.Size{Total: c.Int(0), Live: c.Int(1)}
+		size = contract.Size{Total: c.Int(0), Live: c.Int(1)}
 		return nil
 	})
 	return size, err
 }
 
-// Usage implements [mvcc.Backend].
-func (r *Reader) Usage(ctx context.Context) (mvcc.Usage, mvcc.State, error) {
+// Usage implements [contract.Backend].
+func (r *Reader) Usage(ctx context.Context) (contract.Usage, contract.State, error) {
 	return r.measure(ctx, &r.usage)
 }
 
-// Growth implements [mvcc.Backend].
-func (r *Reader) Growth(ctx context.Context, after mvcc.Revision) (mvcc.Usage, mvcc.State, error) {
+// Growth implements [contract.Backend].
+func (r *Reader) Growth(ctx context.Context, after contract.Revision) (contract.Usage, contract.State, error) {
 	return r.measure(ctx, &r.growth, int64(after))
 }
 
-// Quota implements [mvcc.Backend].
-func (r *Reader) Quota(ctx context.Context) (mvcc.Quota, mvcc.State, error) {
+// Quota implements [contract.Backend].
+func (r *Reader) Quota(ctx context.Context) (contract.Quota, contract.State, error) {
 	u, st, err := r.measure(ctx, &r.quota)
-	return mvcc.Quota(u), st, err
+	return contract.Quota(u), st, err
 }
 
-// Everywhere implements [mvcc.Backend] where the stores share tables.
+// Everywhere implements [contract.Backend] where the stores share tables.
 func (r *Reader) Everywhere(ctx context.Context,
-	key mvcc.Key) (values map[string][]byte, st mvcc.State, err error) {
+	key contract.Key) (values map[string][]byte, st contract.State, err error) {
 	values = map[string][]byte{}
 	st, err = r.query(ctx, &r.everywhere, func(c Cursor) error {
 		value := c.Value(2)
 		if value == nil {
-			return mvcc.LostValue(key, revision(c, 1))
+			return contract.LostValue(key, revision(c, 1))
 		}
 		values[string(c.Key(0))] = value
 		return nil
@@ -428,26 +429,26 @@ func (r *Reader) Everywhere(ctx context.Context,
 
 // measure runs a read that returns a number of objects and of bytes.
 func (r *Reader) measure(ctx context.Context, q *Read,
-	args ...any) (u mvcc.Usage, st mvcc.State, err error) {
+	args ...any) (u contract.Usage, st contract.State, err error) {
 	st, err = r.query(ctx, q, func(c Cursor) error {
-		u = mvcc.Usage{Objects: c.Int(0), Bytes: c.Int(1)}
+		u = contract.Usage{Objects: c.Int(0), Bytes: c.Int(1)}
 		return nil
 	}, args...)
 	return u, st, err
 }
 
-// KeysReader is a Reader that reads several keys at once. It implements [mvcc.KeysReader].
+// KeysReader is a Reader that reads several keys at once. It implements [contract.KeysReader].
 type KeysReader struct {
 	*Reader
 }
 
-// GetKeys implements [mvcc.KeysReader].
-func (r KeysReader) GetKeys(ctx context.Context, keys []mvcc.Key) ([]mvcc.Row, mvcc.State, error) {
+// GetKeys implements [contract.KeysReader].
+func (r KeysReader) GetKeys(ctx context.Context, keys []contract.Key) ([]contract.Row, contract.State, error) {
 	if len(keys) == 0 {
 		st, err := r.query(ctx, &r.stateForKeys, nil)
 		return nil, st, err
 	}
-	found := make([]mvcc.Row, 0, len(keys))
+	found := make([]contract.Row, 0, len(keys))
 	st, err := r.query(ctx, &r.getKeys, func(c Cursor) error {
 		row := keyRow(c)
 		row.Value = c.Value(5)

@@ -15,8 +15,8 @@ import (
 
 	mysqldriver "github.com/go-sql-driver/mysql"
 
+	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
 	"github.com/rowkeeper/rowkeeper/storage/internal/dbtest"
-	"github.com/rowkeeper/rowkeeper/storage/internal/mvcc"
 	"github.com/rowkeeper/rowkeeper/storage/internal/sqlread"
 )
 
@@ -35,7 +35,7 @@ func (f *fake) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.Cur
 	select {
 	case <-f.release:
 	case <-ctx.Done():
-		return mvcc.Errorf(mvcc.Unavailable, "%w", ctx.Err())
+		return contract.Errorf(contract.Unavailable, "%w", ctx.Err())
 	}
 	for _, row := range f.rows {
 		if !each(row) {
@@ -48,21 +48,21 @@ func (f *fake) Query(ctx context.Context, r *sqlread.Read, each func(sqlread.Cur
 // row is a row whose columns are an int64, a string, or nil for NULL. Without state it has the
 // rows' own columns only.
 type row struct {
-	state   *mvcc.State
+	state   *contract.State
 	columns []any
 }
 
-func (r row) State(st *mvcc.State) bool {
+func (r row) State(st *contract.State) bool {
 	if r.state != nil {
 		*st = *r.state
 	}
 	return r.state != nil
 }
-func (r row) More() bool           { return len(r.columns) > 0 }
-func (r row) Int(i int) int64      { n, _ := r.columns[i].(int64); return n }
-func (r row) Bool(i int) bool      { return r.Int(i) != 0 }
-func (r row) Token(int) mvcc.Token { return mvcc.Token{} }
-func (r row) Key(i int) mvcc.Key   { return mvcc.Key(r.columns[i].(string)) }
+func (r row) More() bool               { return len(r.columns) > 0 }
+func (r row) Int(i int) int64          { n, _ := r.columns[i].(int64); return n }
+func (r row) Bool(i int) bool          { return r.Int(i) != 0 }
+func (r row) Token(int) contract.Token { return contract.Token{} }
+func (r row) Key(i int) contract.Key   { return contract.Key(r.columns[i].(string)) }
 func (r row) Value(i int) []byte {
 	if v, ok := r.columns[i].(string); ok {
 		return []byte(v)
@@ -70,7 +70,7 @@ func (r row) Value(i int) []byte {
 	return nil
 }
 
-var writable = &mvcc.State{Head: mvcc.Position{Revision: 9}, Writable: true,
+var writable = &contract.State{Head: contract.Position{Revision: 9}, Writable: true,
 	Now: time.UnixMicro(1000)}
 
 func answers(rows ...row) *fake {
@@ -90,13 +90,13 @@ func TestListsLeaveConnections(t *testing.T) {
 			var done sync.WaitGroup
 			lists := []func() error{
 				func() error {
-					_, err := r.Page(t.Context(), mvcc.PageQuery{Limit: 1})
+					_, err := r.Page(t.Context(), contract.PageQuery{Limit: 1})
 					return err
 				},
 				func() error { _, _, err := r.Values(t.Context(), nil); return err },
 				func() error { _, _, err := r.Count(t.Context(), "", "", 0, 0); return err },
 				func() error {
-					_, _, err := r.Replaced(t.Context(), mvcc.ReplacedQuery{})
+					_, _, err := r.Replaced(t.Context(), contract.ReplacedQuery{})
 					return err
 				},
 			}
@@ -117,7 +117,7 @@ func TestListsLeaveConnections(t *testing.T) {
 			ended, cancel := context.WithCancel(t.Context())
 			cancel()
 			if _, err := r.Page(ended,
-				mvcc.PageQuery{Limit: 1}); mvcc.ClassOf(err) != mvcc.Unavailable || err == nil {
+				contract.PageQuery{Limit: 1}); contract.ClassOf(err) != contract.Unavailable || err == nil {
 				t.Errorf("a list that waited in vain: %v", err)
 			}
 			for range 20 {
@@ -149,7 +149,7 @@ func TestClasses(t *testing.T) {
 	}{
 		{sqlread.Head, func() error { _, err := r.State(t.Context()); return err }},
 		{sqlread.Tail, func() error {
-			_, err := r.Tail(t.Context(), 1, 1, mvcc.PrevOfAll)
+			_, err := r.Tail(t.Context(), 1, 1, contract.PrevOfAll)
 			return err
 		}},
 		{sqlread.Single, func() error { _, _, err := r.Get(t.Context(), "k"); return err }},
@@ -177,7 +177,7 @@ func TestMaintenanceRefusesReadOnly(t *testing.T) {
 	_, first := r.FirstAt(t.Context(), 1)
 	_, size := r.Size(t.Context())
 	for _, err := range []error{first, size} {
-		if mvcc.ClassOf(err) != mvcc.ReadOnly || err == nil {
+		if contract.ClassOf(err) != contract.ReadOnly || err == nil {
 			t.Errorf("the error is %v", err)
 		}
 	}
@@ -188,7 +188,7 @@ func TestMaintenanceRefusesReadOnly(t *testing.T) {
 
 // TestBound: a read ends at ReadBytes, and says so where rows may follow.
 func TestBound(t *testing.T) {
-	value := strings.Repeat("v", mvcc.ReadBytes/2)
+	value := strings.Repeat("v", contract.ReadBytes/2)
 	var rows, logged []row
 	const none = int64(0)
 	for i := range int64(5) {
@@ -201,7 +201,7 @@ func TestBound(t *testing.T) {
 	slices.Reverse(rows)
 	slices.Reverse(logged)
 	p, err := sqlread.NewReader(answers(rows...), &sqlread.Statements{},
-		sqlread.NewLists(4)).Page(t.Context(), mvcc.PageQuery{Limit: 10})
+		sqlread.NewLists(4)).Page(t.Context(), contract.PageQuery{Limit: 10})
 	if err != nil || len(p.Rows) != 2 || !p.More || p.Rows[0].Key >= p.Rows[1].Key ||
 		p.State.Head.Revision != 9 {
 		t.Errorf("%v", err)
@@ -212,7 +212,7 @@ func TestBound(t *testing.T) {
 		t.Errorf("%d rows, %v", len(found), err)
 	}
 	tail, err := sqlread.NewReader(answers(logged...), &sqlread.Statements{},
-		sqlread.NewLists(4)).Tail(t.Context(), 1, 10, mvcc.PrevOfAll)
+		sqlread.NewLists(4)).Tail(t.Context(), 1, 10, contract.PrevOfAll)
 	if err != nil || len(tail.Rows) != 2 || !tail.More ||
 		tail.Rows[0].Revision >= tail.Rows[1].Revision {
 		t.Errorf("%v", err)
@@ -222,12 +222,12 @@ func TestBound(t *testing.T) {
 // TestCutOffBeforeState: rows that reach the bound before the state came do not mean that there is
 // none.
 func TestCutOffBeforeState(t *testing.T) {
-	value := strings.Repeat("v", mvcc.ReadBytes)
+	value := strings.Repeat("v", contract.ReadBytes)
 	f := answers(row{columns: []any{"k", int64(1), int64(1), int64(1), int64(0), value}},
 		row{state: writable})
 	_, err := sqlread.NewReader(f, &sqlread.Statements{}, sqlread.NewLists(4)).Page(
-		t.Context(), mvcc.PageQuery{Limit: 10})
-	if err == nil || mvcc.ClassOf(err) != mvcc.Unavailable ||
+		t.Context(), contract.PageQuery{Limit: 10})
+	if err == nil || contract.ClassOf(err) != contract.Unavailable ||
 		err.Error() != "cannot list keys: enough was read before the row with the state came" {
 		t.Errorf("the error is %v", err)
 	}
@@ -271,9 +271,9 @@ func TestSweepable(t *testing.T) {
 		)
 		got, err := sqlread.NewReader(f, &sqlread.Statements{},
 			sqlread.NewLists(1)).Sweepable(t.Context(), 10)
-		want := []mvcc.SweepRow{{Revision: 4, Deleted: true}, {Revision: 5, Prev: 3}}
+		want := []contract.SweepRow{{Revision: 4, Deleted: true}, {Revision: 5, Prev: 3}}
 		n, _ := aborted.(int64)
-		if err != nil || !slices.Equal(got.Rows, want) || got.Aborted != mvcc.Revision(n) ||
+		if err != nil || !slices.Equal(got.Rows, want) || got.Aborted != contract.Revision(n) ||
 			got.State != *writable {
 			t.Errorf("got %+v, %v, want %v and %v", got, err, want, aborted)
 		}
@@ -288,7 +288,7 @@ func TestDamage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g := &mvcc.Group{Token: mvcc.Token{1}, Seen: st.Head, Mutations: []*mvcc.Mutation{
+		g := &contract.Group{Token: contract.Token{1}, Seen: st.Head, Mutations: []*contract.Mutation{
 			{Key: "a", Value: []byte("1")}, {Key: "b", Value: []byte("2")},
 			{Key: "c", Value: []byte("3"), TTL: time.Hour},
 		}}
@@ -298,20 +298,20 @@ func TestDamage(t *testing.T) {
 		}
 		lost := res.Outcomes[1].Revision
 		exec(t, db, fmt.Sprintf("DELETE FROM rowkeeper_log WHERE revision = %d", lost))
-		page := func(q mvcc.PageQuery) func() error {
+		page := func(q contract.PageQuery) func() error {
 			q.Start, q.End, q.Limit = "a", "z", 10
 			return func() error { _, err := b.Page(t.Context(), q); return err }
 		}
-		want := mvcc.LostValue("b", lost)
+		want := contract.LostValue("b", lost)
 		for name, ask := range map[string]func() error{
 			"get":             func() error { _, _, err := b.Get(t.Context(), "b"); return err },
-			"page":            page(mvcc.PageQuery{}),
-			"page of the day": page(mvcc.PageQuery{At: res.State.Head.Revision}),
+			"page":            page(contract.PageQuery{}),
+			"page of the day": page(contract.PageQuery{At: res.State.Head.Revision}),
 		} {
 			same(t, name, ask(), want)
 		}
 		// What does not need the value is told.
-		if err := page(mvcc.PageQuery{KeysOnly: true})(); err != nil {
+		if err := page(contract.PageQuery{KeysOnly: true})(); err != nil {
 			t.Error(err)
 		}
 		if n, _, err := b.Count(t.Context(), "a", "z", 0, 0); n != 3 || err != nil {
@@ -322,19 +322,19 @@ func TestDamage(t *testing.T) {
 		reads := map[string]func() error{
 			"state": func() error { _, err := b.State(t.Context()); return err },
 			"tail": func() error {
-				_, err := b.Tail(t.Context(), 1, 10, mvcc.PrevOfAll)
+				_, err := b.Tail(t.Context(), 1, 10, contract.PrevOfAll)
 				return err
 			},
 			"get":    func() error { _, _, err := b.Get(t.Context(), "a"); return err },
 			"no key": func() error { _, _, err := b.Get(t.Context(), "x"); return err },
-			"keys":   page(mvcc.PageQuery{KeysOnly: true}),
+			"keys":   page(contract.PageQuery{KeysOnly: true}),
 			"replaced": func() error {
 				_, _, err := b.Replaced(t.Context(),
-					mvcc.ReplacedQuery{Start: "a", End: "z", Upto: 9})
+					contract.ReplacedQuery{Start: "a", End: "z", Upto: 9})
 				return err
 			},
 			"values": func() error {
-				_, _, err := b.Values(t.Context(), []mvcc.Revision{2})
+				_, _, err := b.Values(t.Context(), []contract.Revision{2})
 				return err
 			},
 			"count": func() error {
@@ -349,32 +349,32 @@ func TestDamage(t *testing.T) {
 			"first at": func() error { _, err := b.FirstAt(t.Context(), 1); return err },
 			"size":     func() error { _, err := b.Size(t.Context()); return err },
 		}
-		if k, ok := b.(mvcc.KeysReader); ok {
+		if k, ok := b.(contract.KeysReader); ok {
 			reads["get keys"] = func() error {
-				_, _, err := k.GetKeys(t.Context(), []mvcc.Key{"a"})
+				_, _, err := k.GetKeys(t.Context(), []contract.Key{"a"})
 				return err
 			}
 		}
 		for name, ask := range reads {
-			same(t, name, ask(), mvcc.ErrEmptyStore)
+			same(t, name, ask(), contract.ErrEmptyStore)
 		}
 	})
 }
 
-func same(t *testing.T, name string, got error, want *mvcc.Error) {
+func same(t *testing.T, name string, got error, want *contract.Error) {
 	t.Helper()
-	if got == nil || got.Error() != want.Error() || mvcc.ClassOf(got) != mvcc.Invalid {
+	if got == nil || got.Error() != want.Error() || contract.ClassOf(got) != contract.Invalid {
 		t.Errorf("%s: the error is %v, want %v", name, got, want)
 	}
 }
 
-func open(t *testing.T, db dbtest.DB) mvcc.Backend {
+func open(t *testing.T, db dbtest.DB) contract.Backend {
 	t.Helper()
-	opts := mvcc.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: 30 * time.Second}
+	opts := contract.DriverOptions{Logger: slog.New(slog.DiscardHandler), Timeout: 30 * time.Second}
 	if _, err := db.Driver.Migrate(t.Context(), db.URL, opts); err != nil {
 		t.Fatal(err)
 	}
-	b, err := mvcc.OpenBackend(t.Context(), db.Driver, db.URL, opts)
+	b, err := contract.OpenBackend(t.Context(), db.Driver, db.URL, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package mvcc
+package contract
 
 import "encoding/binary"
 
@@ -241,9 +241,9 @@ func PlanSweep(from Sweepable, limit int) SweepPlan {
 // nothing in another epoch than its plan's (SweepPlan.Check), nor where less was compacted.
 func ForgetAborted(st State) Revision { return st.Compacted }
 
-// minJump is how far a fence moves the revision at least. At a million writes per second, another
+// MinJump is how far a fence moves the revision at least. At a million writes per second, another
 // replica is more than an hour away from having seen a revision that is used again.
-const minJump Revision = 1 << 32
+const MinJump Revision = 1 << 32
 
 // Adoptable tells whether a process that has seen revisions up to seen may go over to a history of
 // another epoch, as the database holds it in state st.
@@ -256,7 +256,7 @@ const minJump Revision = 1 << 32
 // asked any more. A fence leaves a whole jump. So a process that is less than half a jump ahead of
 // the one that fenced goes over to that fence.
 func Adoptable(seen Revision, st State) bool {
-	return st.Compacted >= seen+minJump/2
+	return st.Compacted >= seen+MinJump/2
 }
 
 // After decides under the commit lock, where the state is st, what the fence does: it returns the
@@ -291,9 +291,9 @@ func (f *Fence) Marker(st State) Revision {
 	return marker
 }
 
-// follows tells whether a piece of the log, read from the position on, is of the same history: its
+// Follows tells whether a piece of the log, read from the position on, is of the same history: its
 // first row is the one at the position, or nobody can ask for anything at the position any more.
-func follows(p Position, t *Tail) bool {
+func Follows(p Position, t *Tail) bool {
 	var at Token
 	if len(t.Rows) > 0 && t.Rows[0].Revision == p.Revision {
 		at = t.Rows[0].Token

@@ -1,4 +1,4 @@
-package mvcc
+package contract
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package mvcc
+package contract
 
 import (
 	"context"
@@ -16,7 +16,7 @@ type Revision int64
 // epoch of a dropped store is negative.
 type Epoch int64
 
-// Era counts how often a process could not prove that what follows is of the same history as what
+// Era counts how often a process could not prove that what Follows is of the same history as what
 // it had seen: it went over to another epoch, or compaction had removed what it was to read next.
 // Within an era, a revision stands for one content. Valid eras start at 1.
 type Era uint64
@@ -94,7 +94,7 @@ type Mutation struct {
 	// Expect is the revision that the key must have, 0 if it must not exist, or Any.
 	Expect Revision
 	// Era is the era in which Expect was read, 0 for the one in which the mutation comes. In a
-	// later one a mutation that expects a revision is refused by [ErrOtherEra].
+	// later one a mutation that expects a revision is refused by mvcc.ErrOtherEra.
 	Era Era
 	// Delete removes the key. Expect is not 0 then.
 	Delete bool

@@ -1,4 +1,4 @@
-package mvcc
+package contract
 
 import (
 	"errors"
@@ -77,8 +77,8 @@ var ErrDropped = Errorf(Invalid, "the store was dropped and holds nothing any mo
 // created again, or its tables were replaced.
 var ErrAnotherStore = errors.New("another store")
 
-// anotherStore says which store was found in the place of which one.
-func anotherStore(now, opened string) *Error {
+// AnotherStore says which store was found in the place of which one.
+func AnotherStore(now, opened string) *Error {
 	return Errorf(Invalid, "the database holds %w (%s) than when this process opened it (%s): "+
 		"restart the server if that is meant", ErrAnotherStore, now, opened)
 }

@@ -1,4 +1,4 @@
-package mvcc
+package contract
 
 import (
 	"errors"
@@ -12,23 +12,23 @@ import (
 // TestAdoptable: a process goes over to a history in which nobody can ask for anything that it has
 // seen.
 func TestAdoptable(t *testing.T) {
-	const half = minJump / 2
+	const half = MinJump / 2
 	for _, tc := range []struct {
 		name                  string
 		seen, compacted, head Revision
 		want                  bool
 	}{
-		{"fenced by another replica that had seen as much", 100, 100 + minJump, 100 + minJump,
+		{"fenced by another replica that had seen as much", 100, 100 + MinJump, 100 + MinJump,
 			true},
 		{"fenced by another replica that had seen less", 100, 100 + half, 100 + half + 5, true},
-		{"fenced by another replica that had seen much less", 100, 99 + half, 100 + minJump, false},
+		{"fenced by another replica that had seen much less", 100, 99 + half, 100 + MinJump, false},
 		{"a copy that was fenced at 50 and is at 150 now", 100, 50, 150, false},
-		{"a copy that was fenced earlier than this database", 5 * minJump, 4 * minJump,
-			4*minJump + 9, false},
-		{"a copy that was fenced a little later", 5 * minJump, 5*minJump + half - 1,
-			6 * minJump, false},
-		{"a copy that was fenced much later", 5 * minJump, 6 * minJump, 6 * minJump, true},
-		{"a copy that was never fenced and is ahead", 100, 0, 10 * minJump, false},
+		{"a copy that was fenced earlier than this database", 5 * MinJump, 4 * MinJump,
+			4*MinJump + 9, false},
+		{"a copy that was fenced a little later", 5 * MinJump, 5*MinJump + half - 1,
+			6 * MinJump, false},
+		{"a copy that was fenced much later", 5 * MinJump, 6 * MinJump, 6 * MinJump, true},
+		{"a copy that was never fenced and is ahead", 100, 0, 10 * MinJump, false},
 		{"nothing was seen but the marker", 1, 1 + half, 1 + half, true},
 	} {
 		if got := Adoptable(tc.seen, State{Head: Position{Revision: tc.head},
@@ -53,27 +53,27 @@ func TestFenceAfter(t *testing.T) {
 		marker, before Revision
 	}{
 		{name: "nobody else has fenced", seen: Position{Epoch: 1, Revision: 100}, replaces: 1,
-			head: Position{Epoch: 1, Revision: 90}, write: true, epoch: 2, marker: 100 + minJump},
+			head: Position{Epoch: 1, Revision: 90}, write: true, epoch: 2, marker: 100 + MinJump},
 		{name: "somebody else has", seen: Position{Epoch: 1, Revision: 100}, replaces: 1,
-			head: Position{Epoch: 2, Revision: 90 + minJump}, compacted: 90 + minJump},
+			head: Position{Epoch: 2, Revision: 90 + MinJump}, compacted: 90 + MinJump},
 		{name: "it is another copy, fenced twice, and lower",
 			seen: Position{Epoch: 1, Revision: 100}, replaces: 1,
 			head: Position{Epoch: 3, Revision: 60}, compacted: 50, write: true, epoch: 4,
-			marker: 100 + minJump},
+			marker: 100 + MinJump},
 		{name: "it is another copy, fenced twice, and higher",
 			seen: Position{Epoch: 1, Revision: 100}, replaces: 1,
 			head: Position{Epoch: 3, Revision: 150}, compacted: 50, write: true, epoch: 4,
-			marker: 150 + minJump},
+			marker: 150 + MinJump},
 		{name: "it is another copy with a lower epoch", seen: Position{Epoch: 7, Revision: 100},
 			replaces: 7,
 			head:     Position{Epoch: 3, Revision: 150}, compacted: 50, write: true, epoch: 8,
-			marker: 150 + minJump},
+			marker: 150 + MinJump},
 		{name: "the copy that it names has been compacted far beyond",
 			seen: Position{Epoch: 1, Revision: 100}, replaces: 3,
-			head: Position{Epoch: 3, Revision: 2 * minJump}, compacted: 2 * minJump, write: true,
-			epoch: 4, marker: 3 * minJump},
+			head: Position{Epoch: 3, Revision: 2 * MinJump}, compacted: 2 * MinJump, write: true,
+			epoch: 4, marker: 3 * MinJump},
 	} {
-		f := Fence{Seen: tc.seen, Replaces: tc.replaces, Token: Token{7}, Jump: minJump,
+		f := Fence{Seen: tc.seen, Replaces: tc.replaces, Token: Token{7}, Jump: MinJump,
 			PerSecond: 1}
 		st := State{Head: tc.head, Compacted: tc.compacted, Now: now}
 		want := st
@@ -95,9 +95,9 @@ func TestFencesMeet(t *testing.T) {
 		seed := rand.Uint64()
 		rng := rand.New(rand.NewPCG(seed, 0))
 		position := func() Position {
-			r := Revision(rng.IntN(5)) * minJump / 2
+			r := Revision(rng.IntN(5)) * MinJump / 2
 			return Position{Epoch: Epoch(1 + rng.IntN(4)), Revision: r + Revision(rng.IntN(3)),
-				Token: newToken()}
+				Token: NewToken()}
 		}
 		db := State{Head: position(), Now: time.Unix(0, 0)}
 		db.Compacted = Revision(rng.Int64N(int64(db.Head.Revision) + 1))
@@ -122,7 +122,7 @@ func TestFencesMeet(t *testing.T) {
 				continue
 			case st.Head.Epoch != p.seen.Epoch && Adoptable(p.seen.Revision, st):
 			default:
-				f := newFence(p.seen, Identity{Epoch: st.Head.Epoch})
+				f := NewFence(p.seen, Identity{Epoch: st.Head.Epoch})
 				var write bool
 				if st, write = f.After(db); write {
 					db, calm = st, 0
@@ -138,86 +138,6 @@ func TestFencesMeet(t *testing.T) {
 			t.Fatalf("seed %d: %d processes fenced %d times", seed, len(processes), fences)
 		}
 	}
-}
-
-// TestTrail: what was seen is compared with what is delivered, whatever comes first.
-func TestTrail(t *testing.T) {
-	at := func(r Revision, token byte) Position {
-		return Position{Epoch: 1, Revision: r, Token: Token{token}}
-	}
-	fresh := func() *trail {
-		tr := &trail{}
-		tr.reset(at(2, 2))
-		return tr
-	}
-	see := func(tr *trail, p Position, want sight) {
-		t.Helper()
-		if known, got := tr.see(p); got != want ||
-			got == contradicts && (known.Revision != p.Revision || known.Token == p.Token) {
-			t.Errorf("%+v is %d, want %d; known is %+v", p, got, want, known)
-		}
-	}
-	pass := func(tr *trail, suspect Position, groups ...Position) {
-		t.Helper()
-		if known, ok := tr.pass(groups); known != suspect || ok != (suspect == Position{}) {
-			t.Errorf("passing %+v says %+v, %t", groups, known, ok)
-		}
-	}
-
-	tr := fresh()
-	see(tr, at(2, 2), agrees)
-	see(tr, at(2, 9), contradicts)
-	see(tr, at(1, 1), unproven)
-	see(tr, at(5, 5), agrees)
-	see(tr, at(3, 3), agrees) // by an answer that took longer
-	see(tr, at(3, 9), contradicts)
-	if tr.newest() != at(5, 5) {
-		t.Errorf("the newest is %+v", tr.newest())
-	}
-	pass(tr, Position{}, at(4, 3)) // the group went on after 3
-	see(tr, at(3, 3), agrees)      // within a group that was delivered
-	see(tr, at(3, 9), contradicts)
-	pass(tr, at(5, 5), at(5, 9), at(6, 6)) // 5 was lost
-	pass(tr, Position{}, at(5, 5), at(6, 6))
-	if tr.delivered() != at(6, 6) || tr.newest() != at(6, 6) {
-		t.Errorf("%+v is delivered, and the newest %+v", tr.delivered(), tr.newest())
-	}
-
-	// 3 and 5 were seen, 3 was lost before 5 was seen.
-	tr = fresh()
-	see(tr, at(3, 3), agrees)
-	see(tr, at(5, 5), agrees)
-	pass(tr, at(3, 3), at(3, 9), at(4, 4), at(5, 5))
-
-	// Compaction comes first: what can still be asked for is compared.
-	tr = fresh()
-	for _, r := range []Revision{3, 6, 7, 9} {
-		see(tr, at(r, byte(r)), agrees)
-	}
-	tr.skip(State{Head: at(8, 8), Compacted: 6})
-	if tr.delivered() != at(6, 6) || len(tr.ahead) != 2 {
-		t.Errorf("it goes on at %+v, before %+v", tr.delivered(), tr.ahead)
-	}
-	tr.skip(State{Head: at(8, 8), Compacted: 8})
-	if tr.delivered() != at(8, 8) || len(tr.ahead) != 1 {
-		t.Errorf("it goes on at %+v, before %+v", tr.delivered(), tr.ahead)
-	}
-
-	// What is remembered is bounded.
-	tr = fresh()
-	for r := range Revision(maxAhead) {
-		see(tr, at(r+3, 1), agrees)
-	}
-	see(tr, at(maxAhead+3, 1), crowded)
-	see(tr, at(3, 1), agrees)
-	for r := range Revision(3 * maxPassed) {
-		pass(tr, Position{}, at(r+3, 1))
-	}
-	if n := len(tr.passed); n < maxPassed || n > 2*maxPassed {
-		t.Errorf("%d groups are remembered", n)
-	}
-	see(tr, at(3, 1), unproven)
-	see(tr, at(maxAhead+3, 1), agrees)
 }
 
 var (

@@ -1,4 +1,4 @@
-package mvcc
+package contract
 
 import (
 	"context"
@@ -53,7 +53,7 @@ func ResolveGroup(ctx context.Context, b Backend, token Token,
 		case record:
 			return tx.Abort(token, after.Revision)
 		case r.Committed:
-			return tx.Abort(newToken(), after.Revision)
+			return tx.Abort(NewToken(), after.Revision)
 		}
 		return nil
 	})
@@ -76,8 +76,8 @@ func RaiseCompacted(ctx context.Context, b Backend, revision Revision) (st State
 	return st, err
 }
 
-// raiseCompacted is RaiseCompacted that refuses what is not between compacted and the head.
-func raiseCompacted(ctx context.Context, b Backend, revision Revision) (st State, err error) {
+// RaiseCompactedTo is RaiseCompacted that refuses what is not between compacted and the head.
+func RaiseCompactedTo(ctx context.Context, b Backend, revision Revision) (st State, err error) {
 	err = repeatable(ctx, b, LockOptions{}, func(tx Tx) error {
 		st = tx.State()
 		switch {
@@ -156,7 +156,7 @@ func (in *Import) Into(ctx context.Context, b Backend) (st State, err error) {
 		if err == nil {
 			err = tx.Insert(in.Token, in.write)
 		}
-		for leases := range slices.Chunk(in.Leases, leasePage) {
+		for leases := range slices.Chunk(in.Leases, LeasePage) {
 			if err == nil {
 				err = tx.PutLeases(leases)
 			}

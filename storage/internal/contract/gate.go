@@ -1,4 +1,4 @@
-package mvcc
+package contract
 
 import "sync"
 
@@ -96,7 +96,7 @@ func (g *Gate) Enter(p Place, number int64, store string, d Durability) (Passage
 	defer g.mu.Unlock()
 	switch {
 	case store != g.store:
-		return Ask, anotherStore(store, g.store)
+		return Ask, AnotherStore(store, g.store)
 	case number < g.from, number < g.newest && p != g.at:
 		return Stale, nil
 	case p.Fingerprint != g.at.Fingerprint:

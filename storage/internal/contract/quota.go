@@ -1,0 +1,63 @@
+package contract
+
+import (
+	"context"
+	"fmt"
+)
+
+// Quota bounds what a store holds. 0 is no bound.
+type Quota Usage
+
+// Excess says which bounds of a quota a store has reached.
+type Excess struct {
+	// Objects: as many objects exist as may. Bytes: they are as large as they may be. At least one
+	// of them is true.
+	Objects, Bytes bool
+	// Usage is what the store held when it was measured.
+	Usage Usage
+	Quota Quota
+}
+
+// ExcessOf returns what a store with this usage has reached of its quota, nil if nothing.
+func ExcessOf(q Quota, u Usage) *Excess {
+	e := Excess{Objects: q.Objects > 0 && u.Objects >= q.Objects,
+		Bytes: q.Bytes > 0 && u.Bytes >= q.Bytes, Usage: u, Quota: q}
+	if !e.Objects && !e.Bytes {
+		return nil
+	}
+	return &e
+}
+
+// Refuses decides whether a write is refused: one that creates a key, or replaces a value by a
+// longer one. Everything else makes room, or keeps what there is. It returns an error of class
+// [Full] that wraps a *[QuotaError].
+func (e *Excess) Refuses(creates bool, growth int) error {
+	switch {
+	case e.Objects && creates:
+		return &Error{Class: Full, Err: &QuotaError{"objects", e.Usage.Objects, e.Quota.Objects}}
+	case e.Bytes && (creates || growth > 0):
+		return &Error{Class: Full, Err: &QuotaError{"bytes", e.Usage.Bytes, e.Quota.Bytes}}
+	}
+	return nil
+}
+
+// QuotaError says that a store holds as much as it may.
+type QuotaError struct {
+	// What is "objects" or "bytes".
+	What string
+	// Used is how many of them there were, Limit how many there may be.
+	Used, Limit int64
+}
+
+func (e *QuotaError) Error() string {
+	return fmt.Sprintf("the store has %d %s, and its quota is %d: delete what is not needed, or have "+
+		"the quota raised", e.Used, e.What, e.Limit)
+}
+
+// SetQuota records what a store may hold. Processes that use it heed that within one and a half of
+// their QuotaInterval.
+func SetQuota(ctx context.Context, b Backend, q Quota) error {
+	return retried(ctx, func() error {
+		return repeatable(ctx, b, LockOptions{}, func(tx Tx) error { return tx.SetQuota(q) })
+	})
+}
