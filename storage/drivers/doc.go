@@ -5,10 +5,10 @@
 // # What a driver consists of
 //
 // A driver reads rows, runs statements and classifies errors. It decides nothing: the rules are in
-// storage/internal/mvcc. A Driver connects to a Database, which opens a Backend for each store: the
-// contract of these three is on the interfaces mvcc.Driver, mvcc.Database and mvcc.Backend.
-// PostgreSQL's statements say some of the rules in SQL as well; mvcc/rules.go says which. The
-// files of sqlite, postgres and mysql have the same names:
+// storage/internal/contract. A Driver connects to a Database, which opens a Backend for each store:
+// the contract of these three is on its interfaces Driver, Database and Backend. PostgreSQL's
+// statements say some of the rules in SQL as well; contract/rules.go says which. The files of
+// sqlite, postgres and mysql have the same names:
 //
 //	doc.go          for users: URLs, what the server must be like, which accidents go unnoticed
 //	driver.go       the Driver: its name and its URL schemes
@@ -45,11 +45,11 @@
 //   - a folder in migrations, with a list of migrations like migrations.SQLite, and a locker if the
 //     database needs one
 //   - one line in drivers.go
-//   - a kind in pkg/testkit/databases/programs, its starter in pkg/testkit/databases/dbserver and in
-//     hack/bench, and a line in the lists of drivers of storage/internal/dbtest and
+//   - a kind in pkg/testkit/databases/programs, its starter in pkg/testkit/databases/dbserver and
+//     in hack/bench, and a line in the lists of drivers of storage/internal/dbtest and
 //     pkg/testkit/databases; all suites then run on it
-//   - hack/torture/internal/rows, which reads and damages the tables without the product's code, and
-//     the packages that hack/verify/linkage looks for
+//   - hack/torture/internal/rows, which reads and damages the tables without the product's code,
+//     and the packages that hack/verify/linkage looks for
 //   - one line in .ci/run: the version that is tested
 //
 // Tests of its own follow the others: statements_test.go reads the plan of each statement,

@@ -2,6 +2,7 @@ package contract
 
 import (
 	"context"
+	"crypto/rand"
 	"time"
 )
 
@@ -30,6 +31,12 @@ type Lease int64
 
 // Token marks the log rows of one commit group, 16 random bytes.
 type Token [16]byte
+
+// NewToken makes a token that no other group has.
+func NewToken() (t Token) {
+	rand.Read(t[:]) // never fails
+	return t
+}
 
 // Position names a log row beyond doubt: a revision could exist twice if a database lost its tail,
 // a revision with its epoch and its group's token could not.

@@ -68,14 +68,14 @@ type Import struct {
 	Check func(records func(each func(*Record) error) error) error
 
 	// Token is the token of the marker and of all rows, Fingerprint is stored as the new
-	// fingerprint, if not empty. Store.Import sets both.
+	// fingerprint, if not empty. Store.Import of the engine sets both.
 	Token       Token
 	Fingerprint string
 	// Renumbered tells whether the records get new revisions.
 	Renumbered bool
 
-	// into is the identity of the store that they are put into, and seen what this process has seen
-	// of it.
+	// Target is the identity of the store that they are put into, and Seen what this process has
+	// seen of it. Store.Import of the engine sets both.
 	Target string
 	Seen   Position
 	// last is the newest revision that is taken: at first one beyond those of both stores.

@@ -27,8 +27,8 @@ type Guard struct {
 //
 // A group whose token is recorded was answered "not done" already. A group that was begun after a
 // position of another history expects revisions that stand for other content in this one (see
-// fence.go). If a row that was seen is gone, nothing proves that the history is the same. And a
-// group that compaction has overtaken may be one whose token was recorded and forgotten
+// fence.go of the engine). If a row that was seen is gone, nothing proves that the history is the
+// same. And a group that compaction has overtaken may be one whose token was recorded and forgotten
 // (ForgetAborted).
 func CheckGroup(g *Group, at Guard) error {
 	holds, gone := g.Seen.in(at.State, at.At), at.At == (Token{})

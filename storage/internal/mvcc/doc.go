@@ -1,8 +1,8 @@
 // Package mvcc stores keys, values and their history in a SQL database, as etcd's mvcc does in its
-// own. The rules of the history are pure functions in rules.go and decide.go: they decide what is
-// written, what is removed and where a fence goes. A driver's Commit applies them to
-// writes; PostgreSQL's says some of them in SQL. locked.go applies them to all that is rare.
-// docs/contributing.md has a table of all decisions and their files.
+// own. It is the engine: it commits, delivers, reads and keeps up. The contract below it
+// (storage/internal/contract) says what a database does and has the rules of the history, which
+// decide what is written, what is removed and where a fence goes. docs/contributing.md has a table
+// of all decisions and their files.
 //
 // Every successful write has a revision. Old states can be read until they are compacted. A watch
 // from any revision that is not compacted sees every later event once and in order.
@@ -10,19 +10,6 @@
 // The package knows neither Kubernetes nor any particular database. What differs between databases
 // is a [contract.Backend]. It reads rows and runs transactions, and it decides nothing. A Backend
 // that is no [contract.Notifier] starts no goroutine.
-//
-//   - The rules (rules.go, decide.go) are pure functions. They decide who may write
-//     ([contract.CheckGroup], [contract.Decide]), what became of a group with an unknown outcome
-//     ([contract.Resolve]), how far a compaction may go ([contract.CompactTo]), which rows the
-//     sweep removes ([contract.PlanSweep], [contract.ForgetAborted]), where a fence goes
-//     ([contract.Fence.After]; after an import export.go, after a drop drop.go) and when another
-//     epoch is accepted ([contract.Adoptable]).
-//   - What is rare (locked.go) applies a rule in a transaction that holds the commit lock
-//     ([contract.Backend.Locked]): [contract.ResolveGroup], [contract.RaiseCompacted],
-//     [contract.StartEpoch], [contract.RecordFingerprint], [contract.Import.Into], and what grants,
-//     renews and ends leases (lease.go). [contract.SweepBatch] plans without the lock.
-//   - Commits are the backend's own transaction ([contract.Backend.Commit]), since they must hold
-//     the lock for as short a time as the database allows. They apply the same rules.
 //
 // # The data
 //
@@ -37,7 +24,8 @@
 //     1), a fence writes the others.
 //   - live: one row per existing key: its newest revision, its creation revision, its version, its
 //     lease, its expiry.
-//   - lease: one row per lease: its time to live, and when it lapses; see lease.go. A write that
+//   - lease: one row per lease: its time to live, and when it lapses; see lease.go
+//     of the contract. A write that
 //     attaches no key to a lease does not read it.
 //   - store: one row for each store: name, identity, epoch, fingerprint, boot, compacted, swept.
 //     Locking this row is the commit lock. A commit does not update it.
@@ -66,7 +54,7 @@
 //   - The stores of a process share connections ([contract.Database]). Each operation names its
 //     store, and leaves no transaction and no lock behind on its connection (I1, I2). A store
 //     decides for itself, whenever it takes a connection, whether that leads to where its history
-//     goes on; see gate.go (I6).
+//     goes on; see gate.go of the contract (I6).
 //   - Each store is compacted and swept by those who have opened it (I7). In a process the stores
 //     take turns at that, and at expiry; see [Scheduler].
 //   - [contract.Backend.Everywhere] is the only operation that reads rows of other stores. What it
@@ -78,7 +66,7 @@
 // look at its file, four times a second.
 //
 // A store is created and dropped while others go on. What is left of a dropped one keeps the next
-// one of its name beyond its revisions; see drop.go.
+// one of its name beyond its revisions; see drop.go of the contract.
 //
 // # The walk of one write
 //
