@@ -12,7 +12,8 @@
 //     passed over.
 //   - 'L' is a lease: as unsigned varints its ID, its time to live in seconds, and the time at
 //     which it lapses in microseconds since 1970, or 0 if it has ended and its keys are being
-//     deleted. The leases follow the header.
+//     deleted. The leases follow the header, in ascending order of IDs, and are 2^22 at most: both
+//     programs hold them in memory, 24 bytes each.
 //   - 'K' is a key that exists: the length of the key as an unsigned varint, the key, and as
 //     unsigned varints the revision of the key's value, the revision that created the key, how
 //     often it was written since then, the lease that it is attached to, or 0, and the time at
@@ -29,6 +30,7 @@ package archive
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
@@ -62,8 +64,11 @@ const (
 // maxRecord bounds a record in bytes, so that a damaged length takes no memory.
 const maxRecord = contract.MaxKeyBytes + contract.MaxValueBytes + 1<<16
 
+// maxLeases bounds the leases, which are held in memory.
+const maxLeases = 1 << 22
+
 // maxRevision bounds the newest revision, so that the history can go on beyond it: fences put it at
-// some 2^30 a second since 1970, which is 2^62 in the year 2106.
+// 2^30 a second since 1970 at most, which is 2^62 in the year 2106.
 const maxRevision contract.Revision = 1<<62 - 1
 
 // Header says what is in a file.
@@ -141,8 +146,16 @@ func (s *summer) key(r *contract.Record) []byte {
 	})
 }
 
-// NewWriter begins a file with the leases. Nothing is complete before Close has returned.
+// NewWriter begins a file with the leases, which may be in any order. Nothing is complete before
+// Close has returned.
 func NewWriter(w io.Writer, h Header, leases []contract.LeaseRow) (*Writer, error) {
+	if len(leases) > maxLeases {
+		return nil, fmt.Errorf("the store has %d leases, and a backup holds %d at most: revoke those "+
+			"that nobody renews", len(leases), maxLeases)
+	}
+	leases = slices.SortedFunc(slices.Values(leases), func(a, b contract.LeaseRow) int {
+		return cmp.Compare(a.Lease, b.Lease)
+	})
 	h.Leases = int64(len(leases))
 	if _, err := io.WriteString(w, magic+strconv.Itoa(Version)+"\n"); err != nil {
 		return nil, err
@@ -309,7 +322,7 @@ func NewReader(r io.Reader, limits contract.Limits) (*Reader, error) {
 		ar.header = slices.Clone(ar.buf)
 		if jsonErr := json.Unmarshal(content, &ar.Header); jsonErr != nil ||
 			ar.Header.Revision < 1 || ar.Header.Revision > maxRevision || ar.Header.Keys < 0 ||
-			ar.Header.Leases < 0 {
+			ar.Header.Leases < 0 || ar.Header.Leases > maxLeases {
 			err = damaged("its header is not understood")
 		}
 	}
@@ -325,7 +338,7 @@ func NewReader(r io.Reader, limits contract.Limits) (*Reader, error) {
 
 // leases reads the leases, which follow the header.
 func (r *Reader) leases() error {
-	for range r.Header.Leases {
+	for last := contract.Lease(0); int64(len(r.Leases)) < r.Header.Leases; {
 		kind, content, err := r.record()
 		if err != nil {
 			return err
@@ -333,11 +346,11 @@ func (r *Reader) leases() error {
 		number := numbers(&content)
 		row := contract.LeaseRow{Lease: contract.Lease(number()), TTL: int64(number()),
 			Expiry: int64(number())}
-		if kind != typeLease || len(content) > 0 || row.Lease < 1 || row.TTL < 1 ||
+		if kind != typeLease || len(content) > 0 || row.Lease <= last || row.TTL < 1 ||
 			row.TTL > contract.MaxTTL || row.Expiry < 0 {
 			return damaged("one of its %d leases is not understood", r.Header.Leases)
 		}
-		r.Leases = append(r.Leases, row)
+		last, r.Leases = row.Lease, append(r.Leases, row)
 	}
 	return nil
 }

@@ -2,12 +2,17 @@ package archive_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/rowkeeper/rowkeeper/storage/internal/archive"
 	"github.com/rowkeeper/rowkeeper/storage/internal/contract"
@@ -87,6 +92,49 @@ func TestRoundTrip(t *testing.T) {
 	}
 	if again, _ := write(t, header, some...); !bytes.Equal(again, file) {
 		t.Error("the same content makes another file")
+	}
+}
+
+// TestLeasesAreBounded: a small file does not make its reader hold much. Leases come in the order of
+// their IDs, each once, and no more than a store has.
+func TestLeasesAreBounded(t *testing.T) {
+	// file has a number of leases in its header, and then leases with these IDs.
+	file := func(number int, ids ...uint64) io.Reader {
+		var records []byte
+		record := func(content []byte) {
+			records = append(binary.AppendUvarint(records, uint64(len(content))), content...)
+		}
+		record(fmt.Appendf(nil, `H{"revision":9,"leases":%d}`, number))
+		for _, id := range ids {
+			lease := binary.AppendUvarint([]byte("L"), id)
+			record(binary.AppendUvarint(binary.AppendUvarint(lease, 60), 1))
+		}
+		frame, err := zstd.NewWriter(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return io.MultiReader(strings.NewReader("rowkeeper-backup 1\n"),
+			bytes.NewReader(frame.EncodeAll(records, nil)))
+	}
+	in, err := archive.NewReader(file(3, 2, 3, 5), limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Close()
+	for name, r := range map[string]io.Reader{
+		"many equal ones": file(4_000_000, slices.Repeat([]uint64{7}, 100)...),
+		"not in order":    file(2, 3, 2),
+		"too many":        file(60_000_000, 1, 2, 3),
+	} {
+		var damaged *archive.DamagedError
+		if in, err := archive.NewReader(r, limits); !errors.As(err, &damaged) {
+			t.Errorf("%s: %v, %v", name, in, err)
+		}
+	}
+	var buf bytes.Buffer
+	if _, err := archive.NewWriter(&buf, header,
+		make([]contract.LeaseRow, 1<<22+1)); err == nil || buf.Len() > 0 {
+		t.Errorf("a backup with too many leases: %v", err)
 	}
 }
 
