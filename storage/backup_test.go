@@ -157,7 +157,7 @@ func TestBackupBetweenDatabases(t *testing.T) {
 	dbtest.Each(t, func(t *testing.T, d dbtest.DB) {
 		through := openDatabase(t, d, noCompaction)
 		b, revision := restore(t, through, file, RestoreOptions{})
-		if b.Objects != int64(len(want)) || b.Revision != int64(head) || revision < b.Revision+1<<32 {
+		if b.Objects != int64(len(want)) || b.Revision != int64(head) || revision < b.Revision+1<<24 {
 			t.Errorf("restored %+v, and the history goes on at %d; want %d objects at %d", b,
 				revision, len(want), head)
 		}
@@ -427,7 +427,7 @@ func TestRestoreOfAnotherStore(t *testing.T) {
 		if int64(now) != revision || len(got) != len(want) {
 			t.Errorf("%d objects at %d, want %d at %d", len(got), now, len(want), revision)
 		}
-		least := max(head, newest) + 1<<32
+		least := max(head, newest) + 1<<24
 		inOrder := func(records map[contract.Key]contract.Record) []contract.Key {
 			return slices.SortedFunc(maps.Keys(records), func(a, b contract.Key) int {
 				return cmp.Compare(records[a].Revision, records[b].Revision)

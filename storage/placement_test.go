@@ -202,7 +202,7 @@ func TestStoreFor(t *testing.T) {
 			l.Items[0].UID != created.UID {
 			t.Errorf("there is %+v", l.Items)
 		}
-		if moved := revisionOf(t, &l.Items[0]); moved <= revisionOf(t, created)+1<<31 {
+		if moved := revisionOf(t, &l.Items[0]); moved <= revisionOf(t, created)+1<<23 {
 			t.Errorf("the object has the revision %d, and had %d", moved, revisionOf(t, created))
 		}
 		x.expired(r, created.ResourceVersion)

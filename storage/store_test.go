@@ -186,7 +186,7 @@ func TestDatabaseForOperators(t *testing.T) {
 		// After a fence, watches begin anew, and the objects are there as they were.
 		w := startWatch(t, r, apistorage.ListOptions{ResourceVersion: updated.ResourceVersion})
 		fenced, err := store.Fence(t.Context())
-		if err != nil || fenced < head+1<<32 {
+		if err != nil || fenced < head+1<<24 {
 			t.Fatalf("fenced at %d, %v", fenced, err)
 		}
 		if got := brief(t, next(t, w)); got != "ERROR 410 Expired" {

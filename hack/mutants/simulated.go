@@ -87,7 +87,7 @@ var simulated = []mutant{
 		old: "r.Prev <= q.At", new: "r.Prev < q.At"},
 	// No revision twice.
 	{breaks: "I6", what: "any other epoch is accepted", file: "contract/rules.go",
-		old: "return st.Compacted >= seen+MinJump/2", new: "return true"},
+		old: "return st.Compacted >= seen+JumpBefore(st.Compacted)/2", new: "return true"},
 	{breaks: "I6", what: "a fence does nothing in a greater epoch",
 		file: "contract/rules.go", old: "st.Head.Epoch != f.Replaces && Adoptable(f.Seen.Revision, st)",
 		new: "st.Head.Epoch > f.Seen.Epoch"},
@@ -111,7 +111,7 @@ var simulated = []mutant{
 	{breaks: "I6", what: "a moved database is not fenced", file: "mvcc/store.go",
 		old: "} else if id.Moved() {", new: "} else if false {"},
 	{breaks: "I6", what: "a fence is not far", file: "contract/rules.go",
-		old: "st.Head.Revision) + f.Jump", new: "st.Head.Revision) + 1"},
+		old: "st.Head.Revision) + jump", new: "st.Head.Revision) + 1"},
 	{breaks: "I6", what: "a fence does not compact", file: "contract/rules.go",
 		old: "	st.Compacted = st.Head.Revision\n	return st, true", new: "	return st, true"},
 	{breaks: "I6", what: "a suspicion is always false", file: "mvcc/fence.go",

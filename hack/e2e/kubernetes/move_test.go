@@ -81,7 +81,7 @@ func TestMove(t *testing.T) {
 		}
 		before, err := strconv.ParseInt(at, 10, 64)
 		after, err2 := strconv.ParseInt(now, 10, 64)
-		if err != nil || err2 != nil || after < before+1<<31 {
+		if err != nil || err2 != nil || after < before+1<<23 {
 			t.Errorf("the resourceVersion is %s, and was %s", now, at)
 		}
 		_, err = p.CoreV1().ConfigMaps(ns).List(t.Context(), metav1.ListOptions{ResourceVersion: at,

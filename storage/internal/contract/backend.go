@@ -294,7 +294,7 @@ type Fence struct {
 	Token Token
 	// The marker row is put as far as Jump beyond the greater of Seen.Revision and the head, and at
 	// PerSecond for each second since 1970 by the database's clock if that is farther. The head and
-	// the clock are those under the commit lock.
+	// the clock are those under the commit lock. [Fence.Marker] says more.
 	Jump, PerSecond Revision
 	// Of is the fingerprint of the database that was found to need the fence, or empty. Another
 	// database is not fenced: what was found does not hold there.

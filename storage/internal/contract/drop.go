@@ -61,7 +61,7 @@ func afterRecreation(st State, token Token) State {
 
 // marked is the state after a fence that leaves nothing of what was before it.
 func marked(st State, epoch Epoch, token Token) State {
-	f := Fence{Token: token, Jump: MinJump, PerSecond: perSecond}
+	f := Fence{Token: token, Jump: slowJump, PerSecond: slowPerSecond}
 	st.Head = Position{Epoch: epoch, Revision: f.Marker(st), Token: token}
 	st.Compacted, st.Swept = st.Head.Revision, st.Head.Revision
 	return st

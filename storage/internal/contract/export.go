@@ -94,7 +94,7 @@ func (in *Import) begin(st State, keys int64) error {
 	}
 	in.Renumbered = in.Store != in.Target && st.Head.Revision > emptyHead
 	f := Fence{Seen: Position{Revision: max(in.Head, in.Seen.Revision)}, Token: in.Token,
-		Jump: MinJump, PerSecond: perSecond}
+		Jump: slowJump, PerSecond: slowPerSecond}
 	in.last = f.Marker(st)
 	return nil
 }

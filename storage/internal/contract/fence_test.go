@@ -7,37 +7,75 @@ import (
 )
 
 // TestJumpRises: two fences that begin with the same revision, as after two restores of one backup,
-// do not meet, whatever was written between them.
+// are in order, whatever was written between them.
 func TestJumpRises(t *testing.T) {
-	const seen, writes = 1000, 1_000_000
+	const seen = 1000
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	fence := func(seen Revision, now time.Time) Revision {
 		f := NewFence(Position{Revision: seen}, Identity{})
 		return f.Marker(State{Head: Position{Revision: seen - 10}, Now: now})
 	}
-	first, second := fence(seen, now), fence(seen, now.Add(time.Second))
-	if second <= first+writes {
-		t.Errorf("a fence at %d, and one a second later at %d", first, second)
-	}
-	// Also within a second: chance keeps them apart.
-	apart := 0
-	for range 20 {
-		if other := fence(seen, now); max(first, other)-min(first, other) > writes {
-			apart++
+	for _, seen := range []Revision{seen, exact} {
+		first := fence(seen, now)
+		for _, later := range []time.Duration{time.Second / 32, time.Second, time.Hour} {
+			// A million writes a second come between the fences.
+			written := Revision(later.Seconds() * 1_000_000)
+			if second := fence(seen, now.Add(later)); second <= first+written {
+				t.Errorf("a fence at %d, and one %s later at %d", first, later, second)
+			}
+		}
+		// Chance keeps those of one moment apart.
+		places := map[Revision]bool{}
+		for range 20 {
+			places[fence(seen, now)] = true
+		}
+		if len(places) < 18 {
+			t.Errorf("20 fences of the same moment are at %d places", len(places))
+		}
+		// The clock may go back.
+		if again := fence(first, now.Add(-time.Hour)); again < first+JumpBefore(first) {
+			t.Errorf("after %d, a fence with an older clock is at %d", first, again)
 		}
 	}
-	if apart < 18 {
-		t.Errorf("%d of 20 fences of the same second are apart", apart)
-	}
-	// Also where the clock goes back.
-	if again := fence(second, now.Add(-time.Hour)); again < second+MinJump {
-		t.Errorf("after %d, a fence with an older clock is at %d", second, again)
-	}
 	// What the database has come to by then counts, and not twice.
+	head := fence(seen, now)
 	f := NewFence(Position{Revision: seen}, Identity{})
-	if far := f.Marker(State{Head: Position{Revision: second}, Now: now}); far < second+MinJump ||
-		far >= second+MinJump+perSecond/2 {
-		t.Errorf("a fence of one who has seen %d in a database at %d is at %d", seen, second, far)
+	if far := f.Marker(State{Head: Position{Revision: head}, Now: now}); far < head+slowJump ||
+		far >= head+slowJump+slowPerSecond {
+		t.Errorf("a fence of one who has seen %d in a database at %d is at %d", seen, head, far)
+	}
+}
+
+// TestJumpIsExact: until 2038 a fence stays below what JavaScript's numbers hold, even if a hundred
+// others come before it. A history that is beyond, and one of later years, goes on at the fast pace.
+func TestJumpIsExact(t *testing.T) {
+	f := NewFence(Position{}, Identity{})
+	last := time.Unix(1<<31, 0)
+	for _, tc := range []struct {
+		name string
+		head Revision
+		now  time.Time
+		slow bool
+	}{
+		{"a new store", 1, time.Date(2026, 11, 28, 0, 0, 0, 0, time.UTC), true},
+		{"years ahead of the clock", exact / 64 * 63, time.Unix(0, 0), true},
+		{"the last day", 1, last.Add(-24 * time.Hour), true},
+		{"the day after", 1, last, false},
+		{"a step before the end", exact - slowJump, time.Unix(0, 0), false},
+		{"beyond", exact + 5, time.Date(2026, 11, 28, 0, 0, 0, 0, time.UTC), false},
+		{"beyond, at the fast pace", 1 << 61, time.Date(2026, 11, 28, 0, 0, 0, 0, time.UTC), false},
+	} {
+		marker := f.Marker(State{Head: Position{Revision: tc.head}, Now: tc.now})
+		if slow := marker < exact; slow != tc.slow || marker < tc.head+JumpBefore(marker) {
+			t.Errorf("%s: the fence goes from %d to %d", tc.name, tc.head, marker)
+		}
+	}
+	st := State{Now: time.Date(2037, 12, 1, 0, 0, 0, 0, time.UTC)}
+	for range 100 {
+		f := NewFence(st.Head, Identity{})
+		if st, _ = f.After(st); st.Head.Revision >= exact {
+			t.Fatalf("a fence is at %d", st.Head.Revision)
+		}
 	}
 }
 
@@ -70,7 +108,7 @@ func TestChanceKeepsCopiesApart(t *testing.T) {
 // which may be another one at each try, and is beyond both stores.
 func TestImportRevisions(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	fenced := Revision(now.Unix()) << 30
+	fenced := Revision(now.Unix()) * slowPerSecond
 	for _, tc := range []struct {
 		name           string
 		from           string
@@ -82,10 +120,10 @@ func TestImportRevisions(t *testing.T) {
 		{"into an empty store", "other", 500, 1, false, 7, fenced + 1, 6},
 		{"of the same store", "this", 500, 700, false, 7, fenced + 1, 6},
 		{"of the same store, after a fence a moment ago", "this", 500, fenced + 3, false, 7,
-			fenced + 3 + MinJump + 1, 6},
+			fenced + 3 + slowJump + 1, 6},
 		{"of another store", "other", 500, 700, true, fenced + 1, fenced + 3, fenced + 1},
 		{"of another store, which is ahead", "other", fenced + 500, 700, true,
-			fenced + 500 + MinJump + 1, fenced + 500 + MinJump + 3, fenced + 500 + MinJump + 1},
+			fenced + 500 + slowJump + 1, fenced + 500 + slowJump + 3, fenced + 500 + slowJump + 1},
 	} {
 		in := &Import{Store: tc.from, Head: tc.archive, Replace: true, Token: Token{1},
 			Target: "this", Records: func(each func(*Record) error) error {

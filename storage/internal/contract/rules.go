@@ -241,10 +241,6 @@ func PlanSweep(from Sweepable, limit int) SweepPlan {
 // nothing in another epoch than its plan's (SweepPlan.Check), nor where less was compacted.
 func ForgetAborted(st State) Revision { return st.Compacted }
 
-// MinJump is how far a fence moves the revision at least. At a million writes per second, another
-// replica is more than an hour away from having seen a revision that is used again.
-const MinJump Revision = 1 << 32
-
 // Adoptable tells whether a process that has seen revisions up to seen may go over to a history of
 // another epoch, as the database holds it in state st.
 //
@@ -256,7 +252,7 @@ const MinJump Revision = 1 << 32
 // asked any more. A fence leaves a whole jump. So a process that is less than half a jump ahead of
 // the one that fenced goes over to that fence.
 func Adoptable(seen Revision, st State) bool {
-	return st.Compacted >= seen+MinJump/2
+	return st.Compacted >= seen+JumpBefore(st.Compacted)/2
 }
 
 // After decides under the commit lock, where the state is st, what the fence does: it returns the
@@ -277,16 +273,28 @@ func (f *Fence) After(st State) (after State, write bool) {
 }
 
 // Marker returns where the fence puts the marker row in a database whose state under the commit
-// lock is st.
+// lock is st. A history that would come to revisions which JavaScript's numbers cannot hold goes on
+// at the fast pace.
 //
-// Two copies of one database may be fenced within one second, or while the clock is set back. The
-// fence's token, which is random, then keeps their markers apart: by up to half of what a second
-// counts, so that fences of different seconds stay apart for certain.
+// Two copies of one database may be fenced at the same moment, or while the clock is set back. The
+// fence's token, which is random, then keeps their markers apart: by up to a 64th of what a second
+// counts, so that fences that are a 32nd of a second apart stay in order, unless more writes come
+// between them than half of what the clock counts.
 func (f *Fence) Marker(st State) Revision {
-	beyond := max(f.Seen.Revision, st.Head.Revision) + f.Jump
-	marker := max(beyond, Revision(st.Now.Unix())*f.PerSecond)
-	if f.PerSecond > 1 {
-		marker += Revision(binary.BigEndian.Uint32(f.Token[4:])) % (f.PerSecond / 2)
+	marker := f.marker(st, f.Jump, f.PerSecond)
+	if f.PerSecond == slowPerSecond && marker >= exact {
+		return f.marker(st, fastJump, fastPerSecond)
+	}
+	return marker
+}
+
+func (f *Fence) marker(st State, jump, perSecond Revision) Revision {
+	const micros = 1_000_000
+	beyond := max(f.Seen.Revision, st.Head.Revision) + jump
+	marker := max(beyond, Revision(st.Now.Unix())*perSecond+
+		Revision(st.Now.Nanosecond()/1000)*perSecond/micros)
+	if chance := perSecond / 64; chance > 0 {
+		marker += Revision(binary.BigEndian.Uint32(f.Token[4:])) % chance
 	}
 	return marker
 }

@@ -12,23 +12,23 @@ import (
 // TestAdoptable: a process goes over to a history in which nobody can ask for anything that it has
 // seen.
 func TestAdoptable(t *testing.T) {
-	const half = MinJump / 2
+	const half = slowJump / 2
 	for _, tc := range []struct {
 		name                  string
 		seen, compacted, head Revision
 		want                  bool
 	}{
-		{"fenced by another replica that had seen as much", 100, 100 + MinJump, 100 + MinJump,
+		{"fenced by another replica that had seen as much", 100, 100 + slowJump, 100 + slowJump,
 			true},
 		{"fenced by another replica that had seen less", 100, 100 + half, 100 + half + 5, true},
-		{"fenced by another replica that had seen much less", 100, 99 + half, 100 + MinJump, false},
+		{"fenced by another replica that had seen much less", 100, 99 + half, 100 + slowJump, false},
 		{"a copy that was fenced at 50 and is at 150 now", 100, 50, 150, false},
-		{"a copy that was fenced earlier than this database", 5 * MinJump, 4 * MinJump,
-			4*MinJump + 9, false},
-		{"a copy that was fenced a little later", 5 * MinJump, 5*MinJump + half - 1,
-			6 * MinJump, false},
-		{"a copy that was fenced much later", 5 * MinJump, 6 * MinJump, 6 * MinJump, true},
-		{"a copy that was never fenced and is ahead", 100, 0, 10 * MinJump, false},
+		{"a copy that was fenced earlier than this database", 5 * slowJump, 4 * slowJump,
+			4*slowJump + 9, false},
+		{"a copy that was fenced a little later", 5 * slowJump, 5*slowJump + half - 1,
+			6 * slowJump, false},
+		{"a copy that was fenced much later", 5 * slowJump, 6 * slowJump, 6 * slowJump, true},
+		{"a copy that was never fenced and is ahead", 100, 0, 10 * slowJump, false},
 		{"nothing was seen but the marker", 1, 1 + half, 1 + half, true},
 	} {
 		if got := Adoptable(tc.seen, State{Head: Position{Revision: tc.head},
@@ -53,27 +53,27 @@ func TestFenceAfter(t *testing.T) {
 		marker, before Revision
 	}{
 		{name: "nobody else has fenced", seen: Position{Epoch: 1, Revision: 100}, replaces: 1,
-			head: Position{Epoch: 1, Revision: 90}, write: true, epoch: 2, marker: 100 + MinJump},
+			head: Position{Epoch: 1, Revision: 90}, write: true, epoch: 2, marker: 100 + slowJump},
 		{name: "somebody else has", seen: Position{Epoch: 1, Revision: 100}, replaces: 1,
-			head: Position{Epoch: 2, Revision: 90 + MinJump}, compacted: 90 + MinJump},
+			head: Position{Epoch: 2, Revision: 90 + slowJump}, compacted: 90 + slowJump},
 		{name: "it is another copy, fenced twice, and lower",
 			seen: Position{Epoch: 1, Revision: 100}, replaces: 1,
 			head: Position{Epoch: 3, Revision: 60}, compacted: 50, write: true, epoch: 4,
-			marker: 100 + MinJump},
+			marker: 100 + slowJump},
 		{name: "it is another copy, fenced twice, and higher",
 			seen: Position{Epoch: 1, Revision: 100}, replaces: 1,
 			head: Position{Epoch: 3, Revision: 150}, compacted: 50, write: true, epoch: 4,
-			marker: 150 + MinJump},
+			marker: 150 + slowJump},
 		{name: "it is another copy with a lower epoch", seen: Position{Epoch: 7, Revision: 100},
 			replaces: 7,
 			head:     Position{Epoch: 3, Revision: 150}, compacted: 50, write: true, epoch: 8,
-			marker: 150 + MinJump},
+			marker: 150 + slowJump},
 		{name: "the copy that it names has been compacted far beyond",
 			seen: Position{Epoch: 1, Revision: 100}, replaces: 3,
-			head: Position{Epoch: 3, Revision: 2 * MinJump}, compacted: 2 * MinJump, write: true,
-			epoch: 4, marker: 3 * MinJump},
+			head: Position{Epoch: 3, Revision: 2 * slowJump}, compacted: 2 * slowJump, write: true,
+			epoch: 4, marker: 3 * slowJump},
 	} {
-		f := Fence{Seen: tc.seen, Replaces: tc.replaces, Token: Token{7}, Jump: MinJump,
+		f := Fence{Seen: tc.seen, Replaces: tc.replaces, Token: Token{7}, Jump: slowJump,
 			PerSecond: 1}
 		st := State{Head: tc.head, Compacted: tc.compacted, Now: now}
 		want := st
@@ -95,7 +95,7 @@ func TestFencesMeet(t *testing.T) {
 		seed := rand.Uint64()
 		rng := rand.New(rand.NewPCG(seed, 0))
 		position := func() Position {
-			r := Revision(rng.IntN(5)) * MinJump / 2
+			r := Revision(rng.IntN(5)) * slowJump / 2
 			return Position{Epoch: Epoch(1 + rng.IntN(4)), Revision: r + Revision(rng.IntN(3)),
 				Token: NewToken()}
 		}

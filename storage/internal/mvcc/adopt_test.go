@@ -145,7 +145,7 @@ func TestAnotherEpochReturns(t *testing.T) {
 					t.Fatal(err)
 				}
 				restore(t, raw(t, db))
-				if head := become(t, s, start+seen); head < start+seen+1<<32 {
+				if head := become(t, s, start+seen); head < start+seen+contract.JumpBefore(1) {
 					t.Errorf("the head is %d after %d was seen", head, start+seen)
 				}
 				lost(t, s, start+8, start+seen+1)
@@ -163,7 +163,7 @@ func TestFencedCopyReturns(t *testing.T) {
 		first := put(t, s, "/a", 0, "x")
 		dump(t, raw(t, db))
 		seen := put(t, s, "/b", 0, "x")
-		head := seen + 1<<31
+		head := seen + contract.JumpBefore(1)/2
 		exec(t, raw(t, db), fmt.Sprintf("UPDATE dump_rowkeeper_store SET epoch = 7, compacted = %d",
 			head), fmt.Sprintf("UPDATE dump_rowkeeper_log SET revision = %d WHERE revision = %d",
 			head, first),
@@ -208,7 +208,7 @@ func TestFencesRace(t *testing.T) {
 		}
 		wg.Wait()
 		for i, s := range stores {
-			if heads[i] != heads[0] || heads[i] < seen+1<<32 {
+			if heads[i] != heads[0] || heads[i] < seen+contract.JumpBefore(1) {
 				t.Errorf("the heads are %d after %d was seen", heads, seen)
 			}
 			lost(t, s, seen, seen)
@@ -387,7 +387,7 @@ func TestSeenIsLostBeforeItIsDelivered(t *testing.T) {
 				}
 				close(gate)
 				ended(t, watch)
-				if head := become(t, s, start+newest); head < start+newest+1<<32 {
+				if head := become(t, s, start+newest); head < start+newest+contract.JumpBefore(1) {
 					t.Errorf("the head is %d", head)
 				}
 				lost(t, s, start, start+newest+1)
@@ -518,7 +518,7 @@ func TestCommitAfterLoss(t *testing.T) {
 					t.Errorf("the write is at %d, %v", r, err)
 				}
 				kv, head, err := s.Get(t.Context(), "/start")
-				if kv != nil && kv.Revision != start || err != nil || head < newest+1<<32 {
+				if kv != nil && kv.Revision != start || err != nil || head < newest+contract.JumpBefore(1) {
 					t.Errorf("there is %+v at %d, %v", kv, head, err)
 				}
 				put(t, s, "/mine", 0, "x")
@@ -676,7 +676,7 @@ func TestCopyOfAnotherInode(t *testing.T) {
 		seen = put(t, s, contract.Key(fmt.Sprintf("/b/%d", i)), 0, "x")
 	}
 	rename(t, copied, u.Path)
-	if head := become(t, s, seen); head < seen+1<<32 {
+	if head := become(t, s, seen); head < seen+contract.JumpBefore(1) {
 		t.Errorf("the head is %d after %d was seen", head, seen)
 	}
 	lost(t, s, 1, seen)

@@ -261,17 +261,19 @@ const (
 	// longBatch is how long a batch takes that is not made larger: on SQLite it keeps writers out,
 	// and what takes so long there is the rows.
 	longBatch = 100 * time.Millisecond
+	// fenceDebt is more than any store writes between two sweeps. A fence a quarter of an hour after
+	// the one before moves the head as far.
+	fenceDebt contract.Revision = 1 << 32
 )
 
 // sweepPause is how long the sweep rests after a batch of rows that took a while, if it is to end
 // in the time that is left. It takes a quarter of the database's time at most if that is enough. If
 // it is not, it hurries, since a sweep that is slower than the writers would never end. If it has
 // no time to rest any more, it rests for half of what a batch took, so that writers get their turn,
-// and is late: larger batches may help, unless the batch was long. A debt that is as great as the
-// jump of a fence is not one: what is before the fence is what was there then, and nobody adds to
-// it.
+// and is late: larger batches may help, unless the batch was long. A debt of fenceDebt is the jump
+// of a fence: what is before the fence is what was there then, and nobody adds to it.
 func sweepPause(debt contract.Revision, rows int, took, left time.Duration) (pause time.Duration, late bool) {
-	if debt >= contract.MinJump {
+	if debt >= fenceDebt {
 		return 3 * took, false
 	}
 	batches := debt/contract.Revision(rows) + 1

@@ -145,11 +145,11 @@
 // expects a revision that was read in an earlier [contract.Era]. A new epoch ends an era, and so
 // does compaction that overtakes this process. A head that is lower, another epoch, or another
 // token at a revision means that the database was restored or lost its tail. Then nothing is
-// written, and a fence moves the head at least 2^32 beyond everything seen, with compacted at the
-// marker, so that every older revision answers "compacted". Another epoch is accepted instead only
-// if compacted is 2^31 beyond everything seen there ([contract.Adoptable]). See fence.go for why
-// that holds when several processes fence at once, and when the database is a copy that was fenced
-// elsewhere.
+// written, and a fence moves the head a jump beyond everything seen, with compacted at the marker,
+// so that every older revision answers "compacted". Another epoch is accepted instead only if
+// compacted is half a jump beyond everything seen there ([contract.Adoptable]). See fence.go for
+// why that holds when several processes fence at once, and when the database is a copy that was
+// fenced elsewhere.
 //
 // I7 Bounded growth. Compaction first commits the new boundary and then removes, in small paced
 // batches, the rows that rows up to the boundary replaced. The rows that remain are the live rows

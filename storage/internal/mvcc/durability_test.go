@@ -140,7 +140,7 @@ func isFenced(t *testing.T, s *mvcc.Store, seen contract.Revision) bool {
 	if err != nil && !errors.Is(err, contract.ErrCompacted) {
 		t.Fatal(err)
 	}
-	if head := s.Delivered(); err != nil && head < seen+1<<31 {
+	if head := s.Delivered(); err != nil && head < seen+contract.JumpBefore(1)/2 {
 		t.Errorf("the head is %d after a fence, %d was seen before", head, seen)
 	}
 	return err != nil

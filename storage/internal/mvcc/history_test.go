@@ -165,7 +165,7 @@ func TestRestoreUnderRunningServers(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					if revision < start+100+1<<32 {
+					if revision < start+100+contract.JumpBefore(1) {
 						t.Fatalf("after the restore, a write got revision %d; %d had been seen",
 							revision, start+100)
 					}
@@ -207,7 +207,7 @@ func TestLostTail(t *testing.T) {
 		for err != nil && contract.ClassOf(err) == contract.Unavailable {
 			head, err = s.Head(t.Context())
 		}
-		if err != nil || head < lost+1<<32 {
+		if err != nil || head < lost+contract.JumpBefore(1) {
 			t.Fatalf("the head is %d, %v after revision %d was lost", head, err, lost)
 		}
 		if _, err := watch.Next(t.Context()); !errors.Is(err, contract.ErrCompacted) {
@@ -262,7 +262,7 @@ func TestRestoreWhileStopped(t *testing.T) {
 			}
 		}
 		restored := open(t, db, mvcc.Config{Logger: testLogger(t)})
-		if head, err := restored.Head(t.Context()); err != nil || head < r+1<<32 {
+		if head, err := restored.Head(t.Context()); err != nil || head < r+contract.JumpBefore(1) {
 			t.Fatalf("after a restore the head is %d, %v; before it was %d", head, err, r)
 		}
 		if kv, _, err := restored.Get(t.Context(), "/a"); err != nil || kv == nil ||

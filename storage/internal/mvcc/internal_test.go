@@ -199,7 +199,7 @@ func TestSweepPause(t *testing.T) {
 		{rows * 4_999, left, took / 2, true},
 		{rows, 0, took / 2, true},
 		{rows, -left, took / 2, true},
-		{contract.MinJump, left, 3 * took, false},
+		{fenceDebt, left, 3 * took, false},
 		{1 << 60, -left, 3 * took, false},
 	} {
 		pause, late := sweepPause(c.debt, rows, took, c.left)

@@ -634,7 +634,7 @@ func TestFenceByHand(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if jump < old+1<<32 {
+		if jump < old+contract.JumpBefore(1) {
 			t.Fatalf("the fence jumped from %d to %d", old, jump)
 		}
 		if _, err := watch.Next(t.Context()); !errors.Is(err, contract.ErrCompacted) {

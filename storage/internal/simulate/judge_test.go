@@ -154,7 +154,7 @@ func (j *judge) append(r contract.Row, st contract.State, last *moment) {
 	if r.Marker() {
 		j.w.report.Fences++
 		if st.Head.Revision != r.Revision || st.Compacted != r.Revision ||
-			st.Head.Epoch <= last.st.Head.Epoch || r.Revision < n.parent.rev()+1<<32 {
+			st.Head.Epoch <= last.st.Head.Epoch || r.Revision < n.parent.rev()+contract.JumpBefore(r.Revision) {
 			j.violate("fence", "a fence at %d comes after %d: %+v after %+v", r.Revision,
 				n.parent.rev(), st, last.st)
 		}

@@ -635,7 +635,7 @@ func (w *world) drill() {
 	copied.Return(w.s.db.Version())
 	b := copied.Open(contract.DriverOptions{})
 	seen := copied.Version().State().Head
-	f := contract.Fence{Seen: seen, Replaces: seen.Epoch, Jump: 1 << 32, PerSecond: 1 << 30}
+	f := contract.NewFence(seen, contract.Identity{Epoch: seen.Epoch})
 	if len(w.judge.states)%2 == 0 {
 		// By a clock that is wrong. A random number keeps such fences apart, by far more than is
 		// written after them, see [contract.Fence.Marker]. So does this one, which can be repeated.

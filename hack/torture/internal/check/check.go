@@ -127,9 +127,9 @@ func (c *checker) checkLog() {
 				c.violate("fence", "the history begins anew at %d, though nothing was lost",
 					e.Fence)
 			}
-			// It is 2^32 at least from what the server had seen that noticed, which may have been
+			// It is 2^24 at least from what the server had seen that noticed, which may have been
 			// behind another one.
-			far := int64(1 << 31)
+			far := int64(1 << 23)
 			if c.h.FencedUnseen {
 				far = 1
 			}

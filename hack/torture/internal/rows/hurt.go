@@ -137,7 +137,7 @@ func (d *DB) Drill(ctx context.Context, dump *Dump, fence func(url string) error
 }
 
 // jump is how far a fence moves the revision at least.
-const jump = 1 << 32
+const jump = 1 << 24
 
 // fence does by SQL what a fence does.
 func (d *DB) fence(ctx context.Context, tx *sql.Tx, marker int64) error {

@@ -472,10 +472,10 @@ func (e *Env) drill(ctx context.Context) (*rows.Dump, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The database's own fence is to be far beyond the drill's. Fences move on by the clock, 2^30
+	// The database's own fence is to be far beyond the drill's. Fences move on by the clock, 2^22
 	// revisions a second. Each is four seconds beyond the one before, and so ahead of the clock if
 	// that was made a moment ago.
-	Wait(ctx, time.Until(time.Unix(last>>30+3, 0)))
+	Wait(ctx, time.Until(time.Unix(last>>22+3, 0)))
 	epochs := e.Recorder.Epochs()
 	if err := e.fence(ctx, e.DB.Direct(), e.store()); err != nil {
 		return nil, err
