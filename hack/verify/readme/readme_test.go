@@ -315,8 +315,8 @@ func TestReadme(t *testing.T) {
 				guide := Guide{
 					Clone: clone,
 					Env:   environment(t, kubectl),
-					// The port that servers listen on without being told so may be in use.
-					Replace: map[string]string{"8443": freePort(t)},
+					// The ports that servers listen on without being told so may be in use.
+					Replace: map[string]string{"8443": freePort(t), "2379": freePort(t)},
 					Log:     t.Logf,
 				}
 				if err := guide.Follow(ctx, walk, t.TempDir()); err != nil {
