@@ -59,6 +59,10 @@ test-all: ## run all tests, on SQLite and every other database that can be had; 
 	@echo "All packages (./...) took 31 minutes on two busy cores with four databases."
 	$(call run,)
 
+.PHONY: test-versions
+test-versions: ## run what touches the database directly on the other versions of the databases, in containers; nightly
+	hack/testbed/versions.sh
+
 .PHONY: test-race
 test-race: ## run all tests with the race detector
 	@$(MAKE) --no-print-directory test-all TESTFLAGS='-race $(TESTFLAGS)'
