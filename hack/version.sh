@@ -9,5 +9,5 @@ else
 	version=${VERSION:-devel}
 	commit='' date=''
 fi
-package=github.com/rowkeeper/rowkeeper/pkg/server/version
+package=github.com/rowkeeper/rowkeeper/pkg/support/version
 ldflags="-s -w -X $package.version=$version -X $package.gitCommit=$commit -X $package.buildDate=$date"

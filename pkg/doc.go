@@ -28,21 +28,22 @@
 //
 // For those who work on Rowkeeper's own server programs, which cmd/rowkeeper and kinds.Main are.
 // Programs with registries by hand, as rowkeeper init --variant registry writes them, call server,
-// server/commands and server/openapi, too:
+// server/commands and openapi, too:
 //
 //	server             the program around an API: flags, listener, certificates, ways to run
-//	crds/builtin       the part of the core API that makes sense without nodes
+//	internal/builtin   the part of the core API that makes sense without nodes
 //	server/commands    the commands of such a program: backup, migrate, stores and others
-//	server/access      who may do what without a cluster, and reviews
-//	server/authz       who decides what users may do, by a file, without a cluster
-//	server/clustertest a cluster, as tests of these programs need it
-//	server/follow      settings in files that change while the server runs
-//	server/openapi     the names of types in OpenAPI documents
-//	server/pki         all certificates, and the files that keep them
-//	server/rotation    a serving certificate in a cluster that the server renews by itself
-//	server/signin      users by the tokens of issuers, without a cluster
-//	server/standalone  the directory of a server without a cluster
-//	server/version     the version of the program
+//	internal/access    who may do what without a cluster, and reviews
+//	internal/authz     who decides what users may do, by a file, without a cluster
+//	support/test/clustertest
+//	                   a cluster, as tests of these programs need it
+//	internal/follow    settings in files that change while the server runs
+//	openapi            the names of types in OpenAPI documents
+//	support/pki        all certificates, and the files that keep them
+//	internal/rotation  a serving certificate in a cluster that the server renews by itself
+//	internal/signin    users by the tokens of issuers, without a cluster
+//	support/standalone the directory of a server without a cluster
+//	support/version    the version of the program
 //
 // For readers who want an API to copy from:
 //
@@ -50,8 +51,7 @@
 //	                   generated code, clients, a controller
 //
 // The layers are cmd, then pkg, then storage. A package imports packages of its own layer or of
-// those below. Within pkg, folders are no layers: server imports crds, crds imports server/access,
-// and options imports server/pki. Nothing of the library imports the example. Tests, and the
+// those below. Nothing of the library imports the example. Tests, and the
 // packages that only help tests, may import anything. docs/contributing.md has the path of a write
 // and of an event, and says where each decision is made.
 package pkg

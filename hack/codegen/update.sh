@@ -74,15 +74,15 @@ core=(k8s.io/api/core/v1 k8s.io/api/events/v1 k8s.io/api/coordination/v1 k8s.io/
   k8s.io/apimachinery/pkg/apis/meta/v1 k8s.io/apimachinery/pkg/runtime k8s.io/apimachinery/pkg/api/resource)
 core_readonly=()
 for p in "${core[@]}"; do core_readonly+=(--readonly-pkg "$p"); done
-"$bin/openapi-gen" --go-header-file "$header" --output-file all.go --output-dir "$work/core" --output-pkg "$module/pkg/crds/builtin/openapi" \
+"$bin/openapi-gen" --go-header-file "$header" --output-file all.go --output-dir "$work/core" --output-pkg "$module/pkg/internal/builtin/openapi" \
   --output-model-name-file zz_generated.model_name.go --report-filename "$work/core-violations" "${core_readonly[@]}" "${core[@]}"
 go run ./hack/codegen/openapi-subset "$work/core/all.go" \
   rbacv1.{,Cluster}Role{,Binding}{,List} corev1.{Namespace,ConfigMap,Secret,Event,ServiceAccount}{,List} coordinationv1.Lease{,List} eventsv1.Event{,List} \
   flowcontrolv1.{FlowSchema,PriorityLevelConfiguration}{,List} \
   v1.{Mutating,Validating}WebhookConfiguration{,List} v1.{Mutating,Validating}AdmissionPolicy{,Binding}{,List} \
   authorizationv1.{,Local,Self}SubjectAccessReview authorizationv1.SelfSubjectRulesReview authenticationv1.{SelfSubject,Token}Review >"$work/core/subset.go"
-mkdir -p pkg/crds/builtin/openapi
-"$bin/goimports" "$work/core/subset.go" >pkg/crds/builtin/openapi/zz_generated.openapi.go
+mkdir -p pkg/internal/builtin/openapi
+"$bin/goimports" "$work/core/subset.go" >pkg/internal/builtin/openapi/zz_generated.openapi.go
 
 # Apply configurations are typed by the schemas.
 generated="$module/pkg/example/generated"

@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/cluster"
+	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/cluster"
 )
 
 // proxyCertificate issues a certificate like the one with which the cluster's API server proves who

@@ -26,9 +26,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/balancer"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/cluster"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/process"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/cluster"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/process"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 // TestPostgres installs two replicas on PostgreSQL, tries everything with them, and removes them.

@@ -17,8 +17,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/balancer"
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/database"
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/node"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/cluster"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/cluster"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
 )
 
 var (

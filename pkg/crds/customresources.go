@@ -32,11 +32,11 @@ import (
 	"k8s.io/klog/v2"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 
-	"github.com/rowkeeper/rowkeeper/pkg/crds/builtin"
-	builtinopenapi "github.com/rowkeeper/rowkeeper/pkg/crds/builtin/openapi"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/builtin"
+	builtinopenapi "github.com/rowkeeper/rowkeeper/pkg/internal/builtin/openapi"
+	"github.com/rowkeeper/rowkeeper/pkg/openapi"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
-	"github.com/rowkeeper/rowkeeper/pkg/server/access"
-	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 

@@ -20,8 +20,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
 	civ1 "github.com/rowkeeper/rowkeeper/pkg/example/generated/clientset/versioned/typed/ci/v1"
 	"github.com/rowkeeper/rowkeeper/pkg/garbagecollector"
-	"github.com/rowkeeper/rowkeeper/pkg/garbagecollector/collectortest"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/collectortest"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 )

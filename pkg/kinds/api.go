@@ -15,8 +15,8 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/compatibility"
 
+	"github.com/rowkeeper/rowkeeper/pkg/openapi"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
-	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
 )
 
 // Group is an API group.

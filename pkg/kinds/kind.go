@@ -21,7 +21,7 @@ import (
 	"k8s.io/kube-openapi/pkg/util"
 
 	"github.com/rowkeeper/rowkeeper/pkg/kinds/deepcopy"
-	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
+	"github.com/rowkeeper/rowkeeper/pkg/openapi"
 )
 
 // Object is a pointer to a type T that embeds metav1.TypeMeta and metav1.ObjectMeta, and has a

@@ -13,7 +13,7 @@ import (
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
-	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
+	"github.com/rowkeeper/rowkeeper/pkg/openapi"
 )
 
 // OpenAPI returns the definitions of the group's types and of all that they consist of; see the

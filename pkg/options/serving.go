@@ -16,7 +16,7 @@ import (
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/client-go/rest"
 
-	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
 )
 
 // ApplySecureServing does what SecureServingOptions.WithLoopback().ApplyToConfig does: it sets

@@ -8,7 +8,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"github.com/rowkeeper/rowkeeper/pkg/crds"
-	"github.com/rowkeeper/rowkeeper/pkg/server/access"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 

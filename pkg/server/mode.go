@@ -17,10 +17,10 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/utils/clock"
 
-	"github.com/rowkeeper/rowkeeper/pkg/server/authz"
-	"github.com/rowkeeper/rowkeeper/pkg/server/rotation"
-	"github.com/rowkeeper/rowkeeper/pkg/server/signin"
-	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/authz"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/rotation"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/signin"
+	"github.com/rowkeeper/rowkeeper/pkg/support/standalone"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 

@@ -6,9 +6,9 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/kube-openapi/pkg/common"
 
-	builtinopenapi "github.com/rowkeeper/rowkeeper/pkg/crds/builtin/openapi"
-	"github.com/rowkeeper/rowkeeper/pkg/server/access"
-	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
+	builtinopenapi "github.com/rowkeeper/rowkeeper/pkg/internal/builtin/openapi"
+	"github.com/rowkeeper/rowkeeper/pkg/openapi"
 )
 
 // newProgramServer makes the program's server. One that stands alone answers reviews itself.

@@ -32,9 +32,9 @@ import (
 	netutils "k8s.io/utils/net"
 
 	"github.com/rowkeeper/rowkeeper/pkg/crds"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/authz"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
-	"github.com/rowkeeper/rowkeeper/pkg/server/authz"
-	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
+	"github.com/rowkeeper/rowkeeper/pkg/support/standalone"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 

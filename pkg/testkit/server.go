@@ -28,9 +28,9 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
 
+	"github.com/rowkeeper/rowkeeper/pkg/openapi"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
-	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
-	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
+	"github.com/rowkeeper/rowkeeper/pkg/support/standalone"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"
 	"github.com/rowkeeper/rowkeeper/storage/storagetest"

@@ -18,8 +18,8 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/rest"
 
-	"github.com/rowkeeper/rowkeeper/pkg/server/access"
-	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
+	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
 )
 
 // User is somebody who uses a server.

@@ -45,7 +45,7 @@
 //   - a folder in migrations, with a list of migrations like migrations.SQLite, and a locker if the
 //     database needs one
 //   - one line in drivers.go
-//   - a kind in pkg/testkit/databases/programs, its starter in pkg/testkit/databases/dbserver and
+//   - a kind in pkg/support/test/programs, its starter in pkg/support/test/dbserver and
 //     in hack/bench, and a line in the lists of drivers of storage/internal/dbtest and
 //     pkg/testkit/databases; all suites then run on it
 //   - hack/torture/internal/rows, which reads and damages the tables without the product's code,

@@ -16,9 +16,9 @@ import (
 
 	logsapi "k8s.io/component-base/logs/api/v1"
 
-	"github.com/rowkeeper/rowkeeper/pkg/server/clustertest"
-	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/clustertest"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 func init() {

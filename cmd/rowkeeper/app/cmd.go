@@ -10,7 +10,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/example/apiserver"
 	"github.com/rowkeeper/rowkeeper/pkg/server"
 	"github.com/rowkeeper/rowkeeper/pkg/server/commands"
-	"github.com/rowkeeper/rowkeeper/pkg/server/version"
+	"github.com/rowkeeper/rowkeeper/pkg/support/version"
 	"github.com/rowkeeper/rowkeeper/storage/drivers"
 )
 

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rowkeeper/rowkeeper/pkg/server/commands"
-	"github.com/rowkeeper/rowkeeper/pkg/server/version"
+	"github.com/rowkeeper/rowkeeper/pkg/support/version"
 )
 
 const exitOK, exitFailure, exitUsage = commands.ExitOK, commands.ExitFailure, commands.ExitUsage

@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 // eachDatabase runs a test on each kind of database. start starts a server in a directory with a

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/rowkeeper/rowkeeper/pkg/crds/rolestest"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/rolestest"
 )
 
 // userFile makes the kubeconfig of a user.

@@ -22,8 +22,8 @@ import (
 	"k8s.io/client-go/dynamic/dynamicinformer"
 
 	"github.com/rowkeeper/rowkeeper/hack/verify/markdown"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 // The databases' own tools make and restore backups by the commands of deploy/OPERATIONS.md, which

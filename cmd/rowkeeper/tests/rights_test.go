@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/rowkeeper/rowkeeper/pkg/server/signin/signintest"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/signintest"
 )
 
 // A user with a certificate may find out what is served, who they are and what they may do, and

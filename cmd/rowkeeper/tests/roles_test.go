@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/rowkeeper/rowkeeper/hack/verify/markdown"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 // documentedGrants are the statements of deploy/OPERATIONS.md for a kind of database.

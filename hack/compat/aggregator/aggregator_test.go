@@ -24,7 +24,7 @@ import (
 	"k8s.io/kube-aggregator/pkg/generated/openapi"
 	"k8s.io/utils/clock"
 
-	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases"
 )

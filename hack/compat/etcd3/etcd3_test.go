@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/rowkeeper/rowkeeper/hack/compat/etcd3/testserver"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 const (

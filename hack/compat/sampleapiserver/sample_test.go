@@ -25,10 +25,10 @@ import (
 	"k8s.io/sample-apiserver/pkg/generated/informers/externalversions"
 	"k8s.io/utils/clock"
 
-	"github.com/rowkeeper/rowkeeper/pkg/server/clustertest"
-	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/clustertest"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
 )
 
 // The programs, built by TestMain below the repository's bin.

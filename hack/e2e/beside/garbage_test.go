@@ -18,9 +18,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/database"
-	"github.com/rowkeeper/rowkeeper/pkg/garbagecollector/collectortest"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/cluster"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/cluster"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/collectortest"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
 )
 
 var many = flag.Int("dependents", 1000, "how many dependents TestMany has")

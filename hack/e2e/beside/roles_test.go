@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/component-helpers/auth/rbac/validation"
 
-	"github.com/rowkeeper/rowkeeper/pkg/crds/rolestest"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/cluster"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/cluster"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/rolestest"
 )
 
 // Roles mean the same on kube-apiserver and on our server.

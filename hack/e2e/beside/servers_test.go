@@ -1,7 +1,7 @@
 // Package beside compares servers that need no cluster with upstream's. What runs on our server
 // elsewhere is run here on kube-apiserver with kube-controller-manager: the cases of
-// pkg/garbagecollector and of pkg/crds/rolestest. Time, CPU, random roles, and what admission
-// answers are compared, too.
+// pkg/garbagecollector and of pkg/support/test/rolestest. Time, CPU, random roles, and what
+// admission answers are compared, too.
 package beside
 
 import (
@@ -17,8 +17,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/cluster"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/process"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/cluster"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/process"
 )
 
 var bin = flag.String("bin", "../../../bin/cluster",

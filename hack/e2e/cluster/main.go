@@ -18,7 +18,7 @@ import (
 
 	"k8s.io/client-go/discovery"
 
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/cluster"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/cluster"
 )
 
 func main() {

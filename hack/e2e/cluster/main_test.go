@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 var bin = flag.String("bin", "../../../bin/cluster", "directory of what hack/e2e/build.sh builds")

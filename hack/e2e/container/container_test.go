@@ -23,8 +23,8 @@ import (
 	_ "time/tzdata" // this machine may have none either
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/database"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 var binFlag = flag.String("bin", "../../../bin", "directory of what make e2e builds: the "+

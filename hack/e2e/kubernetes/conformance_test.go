@@ -18,7 +18,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/process"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/process"
 )
 
 //go:embed conformance.txt

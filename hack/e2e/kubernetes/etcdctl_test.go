@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/cluster"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/cluster"
 )
 
 // testEtcdctl: etcd's own program for the command line does the same as on etcd. What is about

@@ -32,8 +32,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/rowkeeper/rowkeeper/hack/e2e/internal/database"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/cluster"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/cluster"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
 )
 
 var bin = flag.String("bin", "../../../bin/cluster", "directory of what hack/e2e/build.sh builds")

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 // fault is something that goes wrong during a run, and is over when do returns.

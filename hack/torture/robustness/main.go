@@ -19,8 +19,8 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/server"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 func main() {

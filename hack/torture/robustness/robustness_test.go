@@ -9,7 +9,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/server"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 var rowkeeper = sync.OnceValues(func() (string, error) {

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/rowkeeper/rowkeeper/hack/verify/markdown"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 // patience is how long a walk may take.

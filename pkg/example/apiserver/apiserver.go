@@ -31,7 +31,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/example/registry/pipelinerun"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/registry/scale"
-	"github.com/rowkeeper/rowkeeper/pkg/server/version"
+	"github.com/rowkeeper/rowkeeper/pkg/support/version"
 )
 
 var (

@@ -13,8 +13,8 @@ import (
 	openapiutil "k8s.io/kube-openapi/pkg/util"
 
 	generatedopenapi "github.com/rowkeeper/rowkeeper/pkg/example/generated/openapi"
-	"github.com/rowkeeper/rowkeeper/pkg/server/openapi"
-	"github.com/rowkeeper/rowkeeper/pkg/server/version"
+	"github.com/rowkeeper/rowkeeper/pkg/openapi"
+	"github.com/rowkeeper/rowkeeper/pkg/support/version"
 )
 
 // describe makes the server publish OpenAPI documents of the types in the scheme.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 // BenchmarkServe prints the median time from the start of "rowkeeper serve", in an empty directory,

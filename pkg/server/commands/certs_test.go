@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/util/cert"
 	testclock "k8s.io/utils/clock/testing"
 
-	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
 )
 
 // certs runs the command at a time, and returns what it prints.

@@ -26,7 +26,7 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/rowkeeper/rowkeeper/pkg/server"
-	"github.com/rowkeeper/rowkeeper/pkg/server/version"
+	"github.com/rowkeeper/rowkeeper/pkg/support/version"
 )
 
 // What a program exits with.

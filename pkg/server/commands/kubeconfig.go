@@ -9,8 +9,8 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/rowkeeper/rowkeeper/pkg/server"
-	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
-	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
+	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/support/standalone"
 )
 
 // kubeconfigOptions are what the command kubeconfig can be told.

@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/rowkeeper/rowkeeper/pkg/server"
-	"github.com/rowkeeper/rowkeeper/pkg/server/version"
+	"github.com/rowkeeper/rowkeeper/pkg/support/version"
 )
 
 func newVersionCommand(p server.Program) *cobra.Command {

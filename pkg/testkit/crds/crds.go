@@ -13,7 +13,7 @@
 // installs a project's definitions and webhooks as before. Servers with groups of Go types have
 // them besides with [Extension].
 //
-// What is served of the core API is in the documentation of package crds/builtin. Everything in
+// What is served of the core API is in the documentation of package internal/builtin. Everything in
 // the test kit works as for other servers: databases, snapshots, users.
 package crds
 

@@ -26,8 +26,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/rowkeeper/rowkeeper/pkg/crds/builtin"
 	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/builtin"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit/crds"
 	"github.com/rowkeeper/rowkeeper/storage/sqlite"

@@ -17,7 +17,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/crds"
 	"github.com/rowkeeper/rowkeeper/pkg/example/exampletest"
-	"github.com/rowkeeper/rowkeeper/pkg/server/access"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
 	"github.com/rowkeeper/rowkeeper/pkg/testkit"
 )
 

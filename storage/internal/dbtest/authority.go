@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/pkg/server/pki"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/support/pki"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
 )
 
 // Authority makes the certificates of servers and clients in tests.

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/mod/module"
 	"golang.org/x/mod/semver"
 
-	"github.com/rowkeeper/rowkeeper/pkg/server/version"
+	"github.com/rowkeeper/rowkeeper/pkg/support/version"
 )
 
 // library is the module that all projects need.

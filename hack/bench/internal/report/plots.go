@@ -6,7 +6,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/runner"
 	"github.com/rowkeeper/rowkeeper/hack/bench/internal/target"
 	"github.com/rowkeeper/rowkeeper/hack/plot"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 // Plot is a chart and the name of its file.

@@ -8,7 +8,7 @@ import (
 	"net/url"
 	"syscall"
 
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 // kinePool is how many connections kine may have to a database server. It has no limit by default,

@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 // startTimeout bounds how long a server may take to answer.

@@ -21,8 +21,8 @@ import (
 	"go.uber.org/zap"
 	storagetesting "k8s.io/apiserver/pkg/storage/testing"
 
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 const (

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
 )
 
 // Database is a database server of the kit for tests, with a database.

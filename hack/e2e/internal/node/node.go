@@ -45,7 +45,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/process"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/process"
 )
 
 // Name is the name of the node.

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/controlplane/process"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/process"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 // Pair is a Postgres primary with a standby. Servers find the primary of the moment by one address,

@@ -16,7 +16,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/example/apiserver"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
-	"github.com/rowkeeper/rowkeeper/pkg/server/standalone"
+	"github.com/rowkeeper/rowkeeper/pkg/support/standalone"
 )
 
 // Run serves until ctx ends. store sets what the objects are stored in.

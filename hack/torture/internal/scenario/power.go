@@ -13,8 +13,8 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/rows"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 // disk is a database with relaxed durability. What was written after keep is lost with the power.

@@ -12,8 +12,8 @@ import (
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/database"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/jumpingclock"
 	"github.com/rowkeeper/rowkeeper/hack/torture/internal/rows"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/dbserver"
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/dbserver"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 func openPair(synchronous bool) func(context.Context, *Env) (database.Database, error) {

@@ -21,7 +21,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 // SourceEnv is the environment variable that restricts where servers come from: "container" or

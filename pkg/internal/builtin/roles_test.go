@@ -8,7 +8,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/informers"
 
-	"github.com/rowkeeper/rowkeeper/pkg/server/access"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
 )
 
 // Nobody has a right before the roles were read. It is an error, so that clients try again.

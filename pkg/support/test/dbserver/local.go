@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 // local is a server program of this machine, running in a temporary directory.

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 
-	"github.com/rowkeeper/rowkeeper/pkg/server/signin/signintest"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/signintest"
 )
 
 func write(t *testing.T, name, content string) {

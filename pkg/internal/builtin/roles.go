@@ -22,8 +22,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
 
+	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
 	registry "github.com/rowkeeper/rowkeeper/pkg/registry/resource"
-	"github.com/rowkeeper/rowkeeper/pkg/server/access"
 )
 
 func rbacResource(name string) schema.GroupResource {

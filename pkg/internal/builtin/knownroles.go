@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
-	"github.com/rowkeeper/rowkeeper/pkg/server/access"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
 )
 
 // KnownRoles are the roles that informers have seen. Before the informers are synced, nobody knows

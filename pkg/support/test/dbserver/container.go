@@ -15,7 +15,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/rowkeeper/rowkeeper/pkg/testkit/databases/programs"
+	"github.com/rowkeeper/rowkeeper/pkg/support/test/programs"
 )
 
 // images are the default images of each kind, the preferred first: those that hack/testbed builds,

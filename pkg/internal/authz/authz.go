@@ -28,7 +28,7 @@ import (
 	webhookmetrics "k8s.io/apiserver/plugin/pkg/authorizer/webhook/metrics"
 	"k8s.io/client-go/rest"
 
-	"github.com/rowkeeper/rowkeeper/pkg/server/follow"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/follow"
 )
 
 // The types of authorizers besides webhooks, as kube-apiserver names them.

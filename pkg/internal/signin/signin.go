@@ -32,7 +32,7 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 
-	"github.com/rowkeeper/rowkeeper/pkg/server/follow"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/follow"
 )
 
 const (

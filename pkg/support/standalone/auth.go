@@ -8,7 +8,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 
-	"github.com/rowkeeper/rowkeeper/pkg/server/access"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
 )
 
 // ApplyTo makes the server know its clients by certificates of the authority, and of those in a
