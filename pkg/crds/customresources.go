@@ -61,13 +61,19 @@ type Options struct {
 	Roles bool
 	// Authorizer makes the configuration's authorizer of the one by roles, if it is not what Roles
 	// says. It may be nil.
-	Authorizer func(byRoles access.Roles) (authorizer.Authorizer, authorizer.RuleResolver)
+	Authorizer func(byRoles Roles) (authorizer.Authorizer, authorizer.RuleResolver)
 	// PriorityAndFairness queues requests as FlowSchemas and PriorityLevelConfigurations say, and
 	// serves both, with the defaults of a cluster. The configuration's MaxRequestsInFlight and
 	// MaxMutatingRequestsInFlight together are then how many requests may be under way at a time.
 	PriorityAndFairness bool
 	// Services are those that webhooks may name. Others are called by URL.
 	Services Services
+}
+
+// Roles say who may do what by the roles that the server serves, with their bindings.
+type Roles interface {
+	authorizer.UnconditionalAuthorizer
+	authorizer.RuleResolver
 }
 
 // Extension is a server's second half.

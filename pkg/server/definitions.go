@@ -40,7 +40,7 @@ func (s *Server) newServer(config *genericapiserver.RecommendedConfig,
 		Services: s.webhookServices,
 	}
 	if s.authorization != nil {
-		options.Authorizer = func(byRoles access.Roles) (authorizer.Authorizer, authorizer.RuleResolver) {
+		options.Authorizer = func(byRoles crds.Roles) (authorizer.Authorizer, authorizer.RuleResolver) {
 			return s.authorization.With(byRoles)
 		}
 	}

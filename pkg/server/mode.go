@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/utils/clock"
 
+	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
 	"github.com/rowkeeper/rowkeeper/pkg/internal/authz"
 	"github.com/rowkeeper/rowkeeper/pkg/internal/rotation"
 	"github.com/rowkeeper/rowkeeper/pkg/internal/signin"
@@ -135,7 +136,7 @@ func (m *standaloneMode) applyTo(c *genericapiserver.RecommendedConfig) error {
 		return err
 	}
 	if err := m.pki.ApplyTo(&c.Config,
-		m.Aggregated.Authentication.ClientCert.ClientCA); err != nil {
+		m.Aggregated.Authentication.ClientCert.ClientCA, access.Standalone); err != nil {
 		return err
 	}
 	if m.signIn != nil {

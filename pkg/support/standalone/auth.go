@@ -7,14 +7,17 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
-
-	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
 )
 
+// Policy says what users may do.
+type Policy interface {
+	authorizer.UnconditionalAuthorizer
+	authorizer.RuleResolver
+}
+
 // ApplyTo makes the server know its clients by certificates of the authority, and of those in a
-// file, if one is named. It allows them what the package documentation says. It follows changes of
-// the file.
-func (p *PKI) ApplyTo(c *genericapiserver.Config, others string) error {
+// file, if one is named. It follows changes of the file. The policy says what clients may do.
+func (p *PKI) ApplyTo(c *genericapiserver.Config, others string, policy Policy) error {
 	own, err := dynamiccertificates.NewDynamicCAContentFromFile("standalone-ca", p.AuthorityFile())
 	if err != nil {
 		return fmt.Errorf("cannot use the authority's certificate: %w", err)
@@ -36,7 +39,7 @@ func (p *PKI) ApplyTo(c *genericapiserver.Config, others string) error {
 	if err != nil {
 		return fmt.Errorf("cannot set up authentication: %w", err)
 	}
-	c.Authorization.Authorizer = authorizer.AuthorizerFunc(access.Standalone.Authorize)
-	c.RuleResolver = access.Standalone
+	c.Authorization.Authorizer = authorizer.AuthorizerFunc(policy.Authorize)
+	c.RuleResolver = policy
 	return nil
 }
