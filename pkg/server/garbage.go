@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/discovery"
 
 	"github.com/rowkeeper/rowkeeper/pkg/garbagecollector"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/readiness"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
@@ -55,7 +56,7 @@ func (m *standaloneMode) addCollector(server *genericapiserver.GenericAPIServer,
 		running.Go(func() {
 			defer release()
 			// Before, it would not know of all kinds.
-			if AwaitReady(ctx, discover, time.Duration(math.MaxInt64)) == nil {
+			if readiness.Await(ctx, discover, time.Duration(math.MaxInt64)) == nil {
 				collector.Run(ctx)
 			}
 		})

@@ -19,6 +19,7 @@ import (
 
 	"github.com/rowkeeper/rowkeeper/pkg/internal/access"
 	"github.com/rowkeeper/rowkeeper/pkg/internal/authz"
+	"github.com/rowkeeper/rowkeeper/pkg/internal/readiness"
 	"github.com/rowkeeper/rowkeeper/pkg/internal/rotation"
 	"github.com/rowkeeper/rowkeeper/pkg/internal/signin"
 	"github.com/rowkeeper/rowkeeper/pkg/support/standalone"
@@ -167,7 +168,7 @@ func (m *standaloneMode) begin(server *genericapiserver.GenericAPIServer,
 			go func() {
 				// The announcement proposes a command, which should find everything there. That may
 				// take long, as when the database is away; /readyz and the log tell why.
-				_ = AwaitReady(hook, discover, announceWithin)
+				_ = readiness.Await(hook, discover, announceWithin)
 				if m.program.First != nil && m.first {
 					m.program.First(hook, hook.LoopbackClientConfig)
 				}

@@ -34,6 +34,7 @@ import (
 	"github.com/rowkeeper/rowkeeper/pkg/crds"
 	"github.com/rowkeeper/rowkeeper/pkg/internal/authz"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
+	"github.com/rowkeeper/rowkeeper/pkg/support/commandline"
 	"github.com/rowkeeper/rowkeeper/pkg/support/standalone"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
@@ -301,10 +302,7 @@ func (s *Server) Command() *cobra.Command {
 }
 
 // UsageError is an error in the way that a program was called.
-type UsageError struct{ Err error }
-
-func (e UsageError) Error() string { return e.Err.Error() }
-func (e UsageError) Unwrap() error { return e.Err }
+type UsageError = commandline.UsageError
 
 // NoArgs refuses arguments that are not flags. For a command with others below it, they would be
 // commands.

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/rowkeeper/rowkeeper/pkg/server"
-	"github.com/rowkeeper/rowkeeper/pkg/server/commands"
+	"github.com/rowkeeper/rowkeeper/pkg/support/commandline"
 	"github.com/rowkeeper/rowkeeper/storage"
 	"github.com/rowkeeper/rowkeeper/storage/etcdmove"
 )
@@ -43,7 +43,7 @@ func newEtcdImportCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			config, err := commands.Existing(o)
+			config, err := commandline.Existing(o)
 			if err != nil {
 				return err
 			}
@@ -120,7 +120,7 @@ func etcdImport(ctx context.Context, c storage.Config, urls []string, files clie
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	bar := commands.NewBar(stderr)
+	bar := commandline.NewBar(stderr)
 	i, err := etcdmove.Import(ctx, client, store, bar.Tell)
 	bar.End()
 	switch {
@@ -135,7 +135,7 @@ func etcdImport(ctx context.Context, c storage.Config, urls []string, files clie
 	if i.Renumbered {
 		renumbered = " with new revisions, as the database has a history of its own"
 	}
-	fmt.Fprintf(stdout, "imported %s%s; the history goes on at revision %d\n", commands.Describe(i.Backup),
+	fmt.Fprintf(stdout, "imported %s%s; the history goes on at revision %d\n", commandline.Describe(i.Backup),
 		renumbered, i.Head)
 	if i.Now != i.From {
 		fmt.Fprintf(stderr, "the etcd was written meanwhile, and is at revision %d: what it has "+
@@ -156,12 +156,12 @@ func newEtcdExportCommand() *cobra.Command {
 			"is not in the file, and that of the new etcd begins far beyond the database's, so " +
 			"that all clients list anew. The file has its name when it is complete.",
 		Example: "  rowkeeper etcd export --database sqlite:///var/lib/rowkeeper/state.db snapshot.db",
-		Args:    commands.OneFile,
+		Args:    commandline.OneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if args[0] == commands.StandardStream {
+			if args[0] == commandline.StandardStream {
 				return server.UsageError{Err: errors.New("a snapshot of etcd is written to a file")}
 			}
-			config, err := commands.Existing(o)
+			config, err := commandline.Existing(o)
 			if err != nil {
 				return err
 			}
@@ -180,8 +180,8 @@ func etcdExport(ctx context.Context, c storage.Config, name string, stdout,
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	var e etcdmove.Exported
-	err = commands.CreateFile(name, func(f *os.File) (err error) {
-		bar := commands.NewBar(stderr)
+	err = commandline.CreateFile(name, func(f *os.File) (err error) {
+		bar := commandline.NewBar(stderr)
 		defer bar.End()
 		e, err = etcdmove.Export(ctx, store, f, bar.Tell)
 		return err

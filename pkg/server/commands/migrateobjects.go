@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/client-go/util/retry"
 
+	"github.com/rowkeeper/rowkeeper/pkg/internal/readiness"
 	"github.com/rowkeeper/rowkeeper/pkg/options"
 	"github.com/rowkeeper/rowkeeper/pkg/server"
 )
@@ -103,7 +104,7 @@ func (o *migrateObjects) run(ctx context.Context, config *rest.Config, out,
 	if err != nil {
 		return err
 	}
-	if err := server.AwaitReady(ctx, discover, readyWithin); err != nil {
+	if err := readiness.Await(ctx, discover, readyWithin); err != nil {
 		return err
 	}
 	resources, err := o.resources(ctx, discover, client)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/rowkeeper/rowkeeper/pkg/server"
+	"github.com/rowkeeper/rowkeeper/pkg/support/commandline"
 	"github.com/rowkeeper/rowkeeper/storage"
 )
 
@@ -37,7 +38,7 @@ func newListStoresCommand(p server.Program) *cobra.Command {
 		Example: "  " + p.Name + " stores list --database-file url.txt",
 		Args:    server.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := Existing(o)
+			config, err := commandline.Existing(o)
 			if err != nil {
 				return err
 			}
@@ -67,7 +68,7 @@ func newCreateStoreCommand(p server.Program) *cobra.Command {
 		Args:    oneStore,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Store = args[0]
-			config, err := Existing(o)
+			config, err := commandline.Existing(o)
 			if err != nil {
 				return err
 			}
@@ -105,7 +106,7 @@ func newSizeStoresCommand(p server.Program) *cobra.Command {
 			"counted. The database reads the keys of all these objects for it.",
 		Example: "  " + p.Name + " stores size team-a team-b --database-file url.txt",
 		RunE: func(cmd *cobra.Command, stores []string) error {
-			config, err := Existing(o)
+			config, err := commandline.Existing(o)
 			if err != nil {
 				return err
 			}
@@ -159,7 +160,7 @@ func newLimitStoreCommand(p server.Program) *cobra.Command {
 			if objects == "" && bytes == "" {
 				return server.UsageError{Err: errors.New("give --objects or --bytes")}
 			}
-			config, err := Existing(o)
+			config, err := commandline.Existing(o)
 			if err != nil {
 				return err
 			}
@@ -239,7 +240,7 @@ func newMoveCommand(p server.Program) *cobra.Command {
 			if err != nil {
 				return server.UsageError{Err: err}
 			}
-			config, err := Existing(o)
+			config, err := commandline.Existing(o)
 			if err != nil {
 				return err
 			}
@@ -248,7 +249,7 @@ func newMoveCommand(p server.Program) *cobra.Command {
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "moved %s; the objects of %s are in the store %q\n",
-				objects(moved), args[0], to)
+				commandline.Objects(moved), args[0], to)
 			return nil
 		},
 	}
@@ -277,7 +278,7 @@ func newDropStoreCommand(p server.Program) *cobra.Command {
 				return server.UsageError{Err: fmt.Errorf("all objects of the store %q would be "+
 					"lost: name it again by --confirm %s", o.Store, o.Store)}
 			}
-			config, err := Existing(o)
+			config, err := commandline.Existing(o)
 			if err != nil {
 				return err
 			}

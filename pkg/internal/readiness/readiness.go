@@ -1,4 +1,5 @@
-package server
+// Package readiness waits for a server to be ready.
+package readiness
 
 import (
 	"context"
@@ -11,10 +12,10 @@ import (
 	"k8s.io/client-go/discovery"
 )
 
-// AwaitReady waits until a server says that it is ready: only then does it know of all its
+// Await waits until a server says that it is ready: only then does it know of all its
 // resources, those of CustomResourceDefinitions included. A server that cannot be reached, or does
 // not let this user ask, is not waited for.
-func AwaitReady(ctx context.Context, discover discovery.DiscoveryInterface,
+func Await(ctx context.Context, discover discovery.DiscoveryInterface,
 	within time.Duration) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, within, true,

@@ -1,4 +1,4 @@
-package server
+package readiness
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ import (
 
 // A server is waited for while it is not ready, and not if it cannot be reached, or answers that it
 // does not tell.
-func TestAwaitReady(t *testing.T) {
+func TestAwait(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		codes  []int // the last one is repeated
@@ -43,7 +43,7 @@ func TestAwaitReady(t *testing.T) {
 			}))
 			defer server.Close()
 			discover := discovery.NewDiscoveryClientForConfigOrDie(&rest.Config{Host: server.URL})
-			err := AwaitReady(t.Context(), discover, c.within)
+			err := Await(t.Context(), discover, c.within)
 			if c.want == "" && err != nil ||
 				c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("%v, want %q", err, c.want)
@@ -55,7 +55,7 @@ func TestAwaitReady(t *testing.T) {
 	}
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
-	if err := AwaitReady(t.Context(),
+	if err := Await(t.Context(),
 		discovery.NewDiscoveryClientForConfigOrDie(&rest.Config{Host: server.URL}),
 		time.Minute); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("of a server that is not there: %v", err)

@@ -1,0 +1,79 @@
+package commandline
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// StandardStream is the name of a file that stands for standard input or output.
+const StandardStream = "-"
+
+// CreateFile writes a file under another name, and gives it its own when it is on the disk. Others
+// cannot read it, as it may hold secrets.
+func CreateFile(name string, write func(*os.File) error) error {
+	if err := replaceable(name); err != nil {
+		return err
+	}
+	dir, base := filepath.Split(name)
+	if dir == "" {
+		dir = "."
+	}
+	f, err := os.CreateTemp(dir, "."+base+".*.partial")
+	if err != nil {
+		return fmt.Errorf("cannot write the file: %w", err)
+	}
+	err = write(f)
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), name)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+		return err
+	}
+	return syncDir(dir)
+}
+
+// syncDir makes the name of a file as durable as its content.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		return fmt.Errorf("cannot make the name of the backup durable: %w", err)
+	}
+	return nil
+}
+
+// replaceable refuses to put a backup in the place of anything but another backup: of the database
+// itself, for one, or of a device.
+func replaceable(name string) error {
+	st, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return nil // it is not there, or what is wrong shows when it is written
+	case !st.Mode().IsRegular():
+		return fmt.Errorf("%s is no file that a backup could replace: name another one, or - for "+
+			"the standard output", name)
+	case st.Size() == 0:
+		return nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return fmt.Errorf("cannot look into %s, which the backup would replace: %w", name, err)
+	}
+	defer f.Close()
+	const first = "rowkeeper-backup "
+	begin := make([]byte, len(first))
+	if _, err := io.ReadFull(f, begin); err != nil || string(begin) != first {
+		return fmt.Errorf("%s exists and is no backup: name another file, or remove it", name)
+	}
+	return nil
+}
