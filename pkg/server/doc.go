@@ -6,21 +6,9 @@
 //	program := server.Program{Name: "bookmarks", …}
 //	root := commands.New(program, server.New(program).Command())
 //
-// Package kinds does so for Go types, and cmd/rowkeeper for the example API. The packages below are
-// parts of such a program:
-//
-//	commands    the root command, and those beside serve: backup, migrate, stores and others
-//	standalone  the directory of a server that stands alone, with its users and kubeconfig
-//	access      who may do what in such a server, and the reviews that tell
-//	authz       the same, decided by a file: roles or webhooks, in any order
-//	signin      users by the tokens of issuers
-//	follow      files of settings that change while the server runs
-//	pki         certificates, in memory and in files
-//	rotation    a serving certificate in a cluster that is made and renewed by the server itself
-//	openapi     the names of types in OpenAPI documents
-//	version     which version of Rowkeeper and of Kubernetes's API machinery the program is
+// Package kinds does so for Go types, and cmd/rowkeeper for the example API. Package commands has
+// the root command, and those beside serve: backup, migrate, stores and others. Package openapi
+// names the types in OpenAPI documents.
 //
 // A server that stands alone collects garbage by package garbagecollector.
-//
-// The package clustertest is for their tests: a cluster as an aggregated server sees it.
 package server

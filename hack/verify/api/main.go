@@ -4,10 +4,11 @@
 //	go run ./hack/verify/api            compares the packages with hack/verify/api/api.txt
 //	go run ./hack/verify/api -update    accepts additions; removals and changes only with -incompatible
 //
-// A line that is missing or different breaks programs that use it. That fails, until it is accepted
-// by -incompatible; a new line fails until it is accepted by -update, so that nothing is exported
-// by accident. Each of the packages has an example, so that a reader of its documentation sees how
-// it is used.
+// The library is every package of pkg and storage that programs can import, but pkg/support and
+// pkg/example. A line that is missing or different breaks programs that use it. That fails, until it
+// is accepted by -incompatible; a new line fails until it is accepted by -update, so that nothing is
+// exported by accident. Each of the packages has an example, so that a reader of its documentation
+// sees how it is used.
 package main
 
 import (
@@ -18,6 +19,7 @@ import (
 	"go/token"
 	"go/types"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,35 +27,62 @@ import (
 	"strings"
 )
 
-// module is what begins all import paths, and packages are those that the promise of compatibility
-// is about.
-const module = "github.com/rowkeeper/rowkeeper/"
+// path is what begins all import paths.
+const path = "github.com/rowkeeper/rowkeeper/"
 
-var packages = []string{
-	"pkg/crds",
-	"pkg/kinds",
-	"pkg/kinds/deepcopy",
-	"pkg/options",
-	"pkg/registry/delegate",
-	"pkg/registry/resource",
-	"pkg/registry/scale",
-	"pkg/registry/status",
-	"pkg/registry/table",
-	"pkg/testkit",
-	"pkg/testkit/controlplane",
-	"pkg/testkit/crds",
-	"pkg/testkit/databases",
-	"storage",
-	"storage/conformance",
-	"storage/drivers",
-	"storage/mysql",
-	"storage/postgres",
-	"storage/sqlite",
-	"storage/storagetest",
+// module is a module of the library: its directory, and those of its packages that are promised.
+type module struct {
+	dir      string
+	packages []string
 }
 
-// nested are packages that are modules of their own.
-var nested = []string{"pkg/testkit/containers", "pkg/testkit/process"}
+// promised tells whether the promise of compatibility is about a package of pkg or storage. It is
+// about each that programs can import. The support says that it promises nothing, and the example is
+// there to be copied.
+func promised(pkg string) bool {
+	for _, folder := range []string{"pkg/support", "pkg/example"} {
+		if pkg == folder || strings.HasPrefix(pkg, folder+"/") {
+			return false
+		}
+	}
+	return !slices.Contains(strings.Split(pkg, "/"), "internal")
+}
+
+// library finds the modules and their packages.
+func library() ([]module, error) {
+	modules := []module{{dir: "."}}
+	for _, folder := range []string{"pkg", "storage"} {
+		if err := filepath.WalkDir(folder, func(file string, _ fs.DirEntry, err error) error {
+			if err == nil && filepath.Base(file) == "go.mod" &&
+				promised(filepath.ToSlash(filepath.Dir(file))) {
+				modules = append(modules, module{dir: filepath.Dir(file)})
+			}
+			return err
+		}); err != nil {
+			return nil, err
+		}
+	}
+	for i := range modules {
+		m := &modules[i]
+		args := []string{"list", "-f",
+			`{{if and (ne .Name "main") .GoFiles}}{{.ImportPath}}{{end}}`, "./..."}
+		if m.dir == "." {
+			args = slices.Concat(args[:3], []string{"./pkg/...", "./storage/..."})
+		}
+		cmd := exec.Command("go", args...)
+		cmd.Dir, cmd.Stderr = m.dir, os.Stderr
+		out, err := cmd.Output()
+		if err != nil {
+			return nil, fmt.Errorf("cannot list the packages of %s: %w", m.dir, err)
+		}
+		for _, p := range strings.Fields(string(out)) {
+			if p = strings.TrimPrefix(p, path); promised(p) {
+				m.packages = append(m.packages, p)
+			}
+		}
+	}
+	return modules, nil
+}
 
 func main() {
 	update := flag.Bool("update", false, "write api.txt, if nothing is missing that it has")
@@ -67,11 +96,20 @@ func main() {
 }
 
 func run(file string, update, incompatible bool) error {
-	is, err := list()
+	modules, err := library()
 	if err != nil {
 		return err
 	}
-	if err := examples(); err != nil {
+	var is []string
+	for _, m := range modules {
+		lines, err := list(m)
+		if err != nil {
+			return err
+		}
+		is = append(is, lines...)
+	}
+	slices.Sort(is)
+	if err := examples(is); err != nil {
 		return err
 	}
 	content, err := os.ReadFile(file)
@@ -102,9 +140,15 @@ func run(file string, update, incompatible bool) error {
 	return nil
 }
 
-// examples finds packages without an example.
-func examples() error {
-	for _, p := range slices.Concat(packages, nested) {
+// examples finds packages that export something and have no example.
+func examples(lines []string) error {
+	var last string
+	for _, line := range lines {
+		p, _, _ := strings.Cut(line, ": ")
+		if p == last {
+			continue
+		}
+		last = p
 		tests, err := filepath.Glob(filepath.Join(filepath.FromSlash(p), "*_test.go"))
 		if err != nil {
 			return err
@@ -129,61 +173,46 @@ func missing(a, b []string) []string {
 	return slices.DeleteFunc(slices.Clone(a), func(line string) bool { return have[line] })
 }
 
-// list compiles the packages and returns their exported declarations.
-func list() ([]string, error) {
-	lines, err := listModule(".", packages)
-	for _, p := range nested {
-		if err != nil {
-			break
-		}
-		var more []string
-		more, err = listModule(p, []string{p})
-		lines = append(lines, more...)
-	}
-	slices.Sort(lines)
-	return lines, err
-}
-
-// listModule does that for packages of the module in a directory.
-func listModule(dir string, packages []string) ([]string, error) {
+// list compiles the packages of a module and returns their exported declarations.
+func list(m module) ([]string, error) {
 	args := []string{"list", "-export", "-deps", "-f",
 		"{{if .Export}}{{.ImportPath}}={{.Export}}{{end}}"}
-	for _, p := range packages {
-		args = append(args, module+p)
+	for _, p := range m.packages {
+		args = append(args, path+p)
 	}
 	cmd := exec.Command("go", args...)
-	cmd.Dir, cmd.Stderr = dir, os.Stderr
+	cmd.Dir, cmd.Stderr = m.dir, os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("cannot compile the packages: %w", err)
 	}
 	exports := map[string]string{}
 	for _, line := range strings.Fields(string(out)) {
-		path, file, _ := strings.Cut(line, "=")
-		exports[path] = file
+		pkg, file, _ := strings.Cut(line, "=")
+		exports[pkg] = file
 	}
 	imports := importer.ForCompiler(token.NewFileSet(), "gc",
-		func(path string) (io.ReadCloser, error) {
-			file, ok := exports[path]
+		func(pkg string) (io.ReadCloser, error) {
+			file, ok := exports[pkg]
 			if !ok {
-				return nil, fmt.Errorf("no package %s", path)
+				return nil, fmt.Errorf("no package %s", pkg)
 			}
 			return os.Open(file)
 		})
 	var lines []string
-	for _, path := range packages {
-		p, err := imports.Import(module + path)
+	for _, name := range m.packages {
+		p, err := imports.Import(path + name)
 		if err != nil {
 			return nil, err
 		}
-		lines = append(lines, declarations(path, p)...)
+		lines = append(lines, declarations(name, p)...)
 	}
 	return lines, nil
 }
 
 // declarations returns those of one package, with the fields of structs and the methods of types in
 // lines of their own.
-func declarations(path string, p *types.Package) []string {
+func declarations(name string, p *types.Package) []string {
 	qualifier := func(other *types.Package) string {
 		if other == p {
 			return ""
@@ -192,10 +221,10 @@ func declarations(path string, p *types.Package) []string {
 	}
 	var lines []string
 	add := func(format string, args ...any) {
-		lines = append(lines, path+": "+fmt.Sprintf(format, args...))
+		lines = append(lines, name+": "+fmt.Sprintf(format, args...))
 	}
-	for _, name := range p.Scope().Names() {
-		object := p.Scope().Lookup(name)
+	for _, exported := range p.Scope().Names() {
+		object := p.Scope().Lookup(exported)
 		if !object.Exported() {
 			continue
 		}
@@ -209,10 +238,10 @@ func declarations(path string, p *types.Package) []string {
 		if !isStruct {
 			add("%s", types.ObjectString(object, qualifier))
 		} else {
-			add("type %s struct", name)
+			add("type %s struct", exported)
 			for i := range structure.NumFields() {
 				if f := structure.Field(i); f.Exported() {
-					add("type %s struct, %s %s", name, f.Name(),
+					add("type %s struct, %s %s", exported, f.Name(),
 						types.TypeString(f.Type(), qualifier))
 				}
 			}
@@ -229,7 +258,7 @@ func declarations(path string, p *types.Package) []string {
 				continue // it comes with an embedded field, which is listed
 			}
 			if m := methods.At(i).Obj(); m.Exported() {
-				add("method (%s) %s%s", name, m.Name(),
+				add("method (%s) %s%s", exported, m.Name(),
 					strings.TrimPrefix(types.TypeString(m.Type(), qualifier), "func"))
 			}
 		}
